@@ -1,0 +1,174 @@
+// Package event says what happened to a process's GPU memory, in the words of
+// CUDA's driver API and free of any eBPF type. It is a leaf: it imports
+// nothing of this module.
+package event
+
+// A Process is one program image's identity. A PID alone is reused by the
+// kernel; the start time tells two holders of one PID apart.
+type Process struct {
+	PID   uint32 // thread group id in the tracer's PID namespace
+	Start uint64 // nanoseconds since boot (task_struct.start_boottime)
+}
+
+// Op is what an event does to the ledger.
+type Op uint8
+
+const (
+	OpNone Op = iota
+
+	OpAlloc // Size bytes became live at Addr
+	OpFree  // the allocation at Addr ended
+
+	OpHandleCreate  // physical memory: Handle has Size bytes and one reference
+	OpHandleRetain  // one more reference to Handle
+	OpHandleImport  // Handle refers to memory that another owner created; Size is unknown (0)
+	OpHandleRelease // one reference to Handle less
+	OpMap           // [Addr, Addr+Size) shows Handle's memory
+	OpUnmap         // every mapping inside [Addr, Addr+Size) ended
+	OpMapArray      // part Part of the sparse array Addr shows Handle's memory
+	OpUnmapArray    // part Part of the sparse array Addr shows nothing
+
+	OpReserve   // address space [Addr, Addr+Size): never memory
+	OpUnreserve // the end of such a range
+
+	OpPoolCreate  // Handle is a memory pool on Device
+	OpPoolDestroy // Handle's pool goes once its allocations are freed
+	OpPoolTrim    // the pool Handle gave unused memory back, keeping at most Size
+
+	OpContextSeen    // Ctx is a context on Device
+	OpContextDestroy // Ctx and every allocation made in it ended
+	OpPrimaryReset   // Device's primary context and every allocation in it ended
+	OpPrimaryRelease // one reference to Device's primary context less
+
+	OpFork      // Proc forked the process Child: no memory is copied
+	OpExec      // Proc replaced its image: all its allocations ended
+	OpExitBegin // Proc called exit(3): what it holds now is what it held
+	OpExit      // Proc's last thread ended, and with it all its allocations
+)
+
+// Kind is what sort of memory an allocation is.
+type Kind uint8
+
+const (
+	KindNone Kind = iota
+	KindDevice
+	KindArray
+	KindAsync
+	KindVMM
+	KindManaged
+	KindHost
+	KindRegistered
+	KindVMMHost
+	KindImported
+	KindGraph
+	NumKinds
+)
+
+var kindNames = [NumKinds]string{
+	"none", "device", "array", "async", "vmm", "managed",
+	"host", "host_registered", "vmm_host", "imported", "graph",
+}
+
+// String returns the name that labels, tables and metrics use.
+func (k Kind) String() string {
+	if k < NumKinds {
+		return kindNames[k]
+	}
+	return "invalid"
+}
+
+// Class groups kinds whose bytes may be added up.
+type Class uint8
+
+const (
+	// ClassDevice is owned memory on a GPU: device, array, async, vmm.
+	ClassDevice Class = iota
+	// ClassManaged may live on the GPU or on the host, page by page.
+	ClassManaged
+	// ClassHost is pinned or registered host memory.
+	ClassHost
+	// ClassImported is mapped here and owned by another process or API.
+	ClassImported
+	// ClassGraph is address range that a CUDA graph backs when it runs.
+	ClassGraph
+	NumClasses
+)
+
+var classNames = [NumClasses]string{"device", "managed", "host", "imported", "graph"}
+
+// String returns the class's name.
+func (c Class) String() string {
+	if c < NumClasses {
+		return classNames[c]
+	}
+	return "invalid"
+}
+
+// Class returns the class of k.
+func (k Kind) Class() Class {
+	switch k {
+	case KindManaged:
+		return ClassManaged
+	case KindHost, KindRegistered, KindVMMHost:
+		return ClassHost
+	case KindImported:
+		return ClassImported
+	case KindGraph:
+		return ClassGraph
+	}
+	return ClassDevice
+}
+
+// Space is the set of names in which an address is unique. CUDA's unified
+// addressing puts device, managed, async and pinned pointers in one space;
+// array handles are host pointers of the driver's own, and a registered host
+// range may coincide with any of them.
+type Space uint8
+
+const (
+	SpacePointer Space = iota
+	SpaceArray
+	SpaceRegistered
+	SpaceExternal // external memory objects (cuImportExternalMemory)
+	SpaceGraph    // CUgraphNode handles
+	NumSpaces
+)
+
+// NoDevice is a Device that is not known, or memory that is on none.
+const NoDevice int32 = -1
+
+// Success is CUDA_SUCCESS and OutOfMemory CUDA_ERROR_OUT_OF_MEMORY (cuda.h,
+// enum cudaError_enum).
+const (
+	Success     int32 = 0
+	OutOfMemory int32 = 2
+)
+
+// An Event is one call or one step in a process's life. Fields that an Op's
+// comment does not name are zero, except Stack, which may be set on any.
+type Event struct {
+	// Time orders events, in nanoseconds of CLOCK_MONOTONIC: the return of
+	// what brings memory (OpAlloc, OpHandleCreate, OpMap, ...), the entry of
+	// what ends it (OpFree, OpUnmap, ...), because memory may be handed out
+	// again while the call that freed it is still returning.
+	Time uint64
+	Proc Process
+	// Child is the new process of an OpFork.
+	Child Process
+	TID   uint32
+
+	Op     Op
+	Kind   Kind
+	Space  Space
+	API    uint16 // row of the API table (probes.Table)
+	Outer  uint16 // row of the runtime call around this one, 0 for none
+	Result int32  // the CUresult or cudaError_t; anything but 0 failed
+	Device int32  // CUDA ordinal inside the process, or NoDevice
+
+	Addr   uint64
+	Size   uint64 // bytes
+	Handle uint64
+	Part   uint64
+	Ctx    uint64 // CUcontext current on the thread, 0 when not known
+	Stack  uint64 // id of the call stack, 0 for none
+}

@@ -1,0 +1,130 @@
+// Package snapshot is the one input of every output: who held how much GPU
+// memory at one moment, symbolized, with what was lost. It is a leaf: it
+// imports nothing of this module, and it holds no pid's memory, no BPF map and
+// no open file.
+package snapshot
+
+import "time"
+
+// A Snapshot is the state of a trace at one moment.
+type Snapshot struct {
+	Meta      Meta
+	Samples   []Sample
+	Mappings  []*Mapping
+	Processes []Process
+	// Live has one row for each live allocation, only when it was asked for.
+	Live []Allocation
+	// Loss has one entry for each cause, zero ones included. Outputs show the
+	// entries that are not zero.
+	Loss []Counter
+	// Notes are sentences that a reader of the profile must know, such as
+	// symbols that the driver lacks.
+	Notes []string
+}
+
+// Meta says where a snapshot comes from.
+type Meta struct {
+	Version     string    // of gpumemtrace
+	CommandLine string    // of gpumemtrace
+	Target      string    // what was traced, such as "pid 4711 (python3)"
+	Driver      string    // NVIDIA driver version, "" when not known
+	StackMode   string    // how stacks were captured
+	Start       time.Time // when the probes were on
+	Duration    time.Duration
+	Events      uint64 // received from the kernel
+}
+
+// A Sample is one call stack with one set of labels.
+type Sample struct {
+	// Stack is leaf first. Locations are shared between samples: compare
+	// pointers to find equal ones.
+	Stack []*Location
+	Labels
+	Values
+}
+
+// Labels tell samples of one stack apart. Empty strings are absent.
+type Labels struct {
+	Kind    string // event.Kind's name
+	API     string // driver entry point as CUDA writes it, "cuMemAlloc_v2"
+	Runtime string // runtime call around it, "cudaMalloc"; only with --api both
+	GPU     string // index as NVML counts, "unknown", or "" for memory on no GPU
+	Owner   string // nearest library above CUDA: "pytorch", "nccl", ...
+	Process string // comm
+	PID     int
+}
+
+// Values are what a sample counts. Objects are allocations; bytes are what the
+// driver was asked for (for pitched memory, what it gave).
+type Values struct {
+	AllocObjects, AllocBytes int64
+	PeakBytes                int64 // held at the process's highest device total
+	InuseObjects, InuseBytes int64
+	FailedObjects            int64 // calls that failed; in none of the above
+	FailedBytes              int64
+}
+
+// A Location is one address of a stack, or a frame that has no address
+// (an interpreter's, an API's name, a synthetic one such as "[cached]").
+type Location struct {
+	Address uint64   // as captured in the process; 0 for none
+	Mapping *Mapping // nil for none
+	// Lines are the functions at Address, innermost inlined function first.
+	// Never empty: an address without a name has one Line whose Function is
+	// "module+0xoffset" and whose Reason says why.
+	Lines []Line
+}
+
+// A Line is one function of a Location.
+type Line struct {
+	Function string // demangled, or as the interpreter names it
+	System   string // the linkage name, when it differs from Function
+	File     string
+	Line     int
+	// Reason why there is no name, "" when there is one.
+	Reason string
+}
+
+// A Mapping is one executable file mapping of a process.
+type Mapping struct {
+	Start, Limit, Offset uint64
+	Path                 string
+	BuildID              string // lower-case hex of the GNU build id, "" for none
+	HasFunctions         bool
+	HasLines             bool
+}
+
+// A Process has the totals of one traced process.
+type Process struct {
+	PID    int
+	Name   string // comm
+	Exited bool
+	// Inuse, Peak and Allocated are bytes of owned device memory.
+	Inuse, Peak, Allocated int64
+	// Managed, Host, Imported and Graph are live bytes of those classes,
+	// in none of the device figures.
+	Managed, Host, Imported, Graph int64
+	LiveObjects                    int64
+	Failed                         int64 // failed allocation calls
+	OutOfMemory                    int64 // those that failed for want of memory
+	// UnmatchedFrees are frees of addresses never seen allocated: memory
+	// from before the trace began.
+	UnmatchedFrees int64
+	// Unattributed is live device memory that --max-live left without a row.
+	Unattributed int64
+}
+
+// An Allocation is one live allocation.
+type Allocation struct {
+	Sample  int // index into Samples
+	Address uint64
+	Size    int64
+	Time    time.Time
+}
+
+// A Counter is one cause of loss.
+type Counter struct {
+	Name  string // snake_case, stable: "events_ring_full"
+	Help  string // one clause for people: "events dropped because ..."
+	Value uint64
+}
