@@ -1,0 +1,104 @@
+//go:build ignore
+
+/* SPDX-License-Identifier: GPL-2.0 */
+#include "gpumemtrace.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+SEC("uprobe")
+int gm_call_enter(struct pt_regs *ctx)
+{
+	gm_enter(ctx);
+	return 0;
+}
+
+SEC("uretprobe")
+int gm_call_exit(struct pt_regs *ctx)
+{
+	struct gm_row *row;
+	struct gm_thread *th = gm_leave(ctx, &row);
+	if (!th)
+		return 0;
+	if (th->want_stack)
+		gm_stack_fp(ctx, th);
+	gm_finish(th, row);
+	return 0;
+}
+
+/* gm_life sends one step of a process's life. It needs no thread state: a fork
+ * or an exit may be the first thing that is seen of a thread. */
+gm_inline void gm_life(u32 type, u32 pid, struct task_struct___gm *leader, u32 child,
+		       struct task_struct___gm *child_leader)
+{
+	struct gm_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	if (!e) {
+		gm_count(GM_LOSS_RING_FULL);
+		return;
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	e->type = type;
+	e->time = bpf_ktime_get_ns();
+	gm_read(e->start, leader->start_boottime);
+	e->pid = pid;
+	e->tid = bpf_get_current_pid_tgid();
+	e->device = -1;
+	if (child) {
+		e->v[0] = child;
+		gm_read(e->v[1], child_leader->start_boottime);
+	}
+	bpf_ringbuf_submit(e, gm_wake());
+}
+
+/* Raw tracepoints need no tracefs, and what they add to `targets` holds before
+ * the child runs its first instruction. */
+
+SEC("raw_tp/sched_process_fork")
+int gm_fork(u64 *args)
+{
+	struct task_struct___gm *parent = (void *)args[0], *child = (void *)args[1];
+	u32 pid, tgid, one = 1;
+	gm_read(pid, child->pid);
+	gm_read(tgid, child->tgid);
+	if (pid != tgid) /* a thread */
+		return 0;
+	struct task_struct___gm *leader = gm_leader(parent);
+	u32 from = gm_pid(leader);
+	if (!cfg_follow || !from || !bpf_map_lookup_elem(&targets, &from))
+		return 0;
+	u32 to = gm_pid(child);
+	if (!to || bpf_map_update_elem(&targets, &to, &one, BPF_ANY)) {
+		gm_count(GM_LOSS_TARGETS_FULL);
+		return 0;
+	}
+	gm_life(GM_FORK, from, leader, to, child);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exec")
+int gm_exec(u64 *args)
+{
+	struct task_struct___gm *leader = gm_leader((void *)args[0]);
+	u32 pid = gm_pid(leader);
+	if (pid && bpf_map_lookup_elem(&targets, &pid))
+		gm_life(GM_EXEC, pid, leader, 0, NULL);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exit")
+int gm_exit(u64 *args)
+{
+	struct task_struct___gm *task = (void *)args[0];
+	struct signal_struct___gm *signal;
+	int live;
+	gm_read(signal, task->signal);
+	gm_read(live, signal->live.counter);
+	if (live) /* not the last thread */
+		return 0;
+	struct task_struct___gm *leader = gm_leader(task);
+	u32 pid = gm_pid(leader);
+	if (!pid || !bpf_map_lookup_elem(&targets, &pid))
+		return 0;
+	bpf_map_delete_elem(&targets, &pid);
+	gm_life(GM_EXIT, pid, leader, 0, NULL);
+	return 0;
+}

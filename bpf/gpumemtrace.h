@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What every program shares: the records that go to user space, the API table
+ * as the kernel sees it, and the life of one call from entry to event. */
+#ifndef GPUMEMTRACE_H
+#define GPUMEMTRACE_H
+
+#include "platform.h"
+
+enum gm_record_type {
+	GM_CALL = 1,
+	GM_STACK = 2,
+	GM_FORK = 3,
+	GM_EXEC = 4,
+	GM_EXIT = 5,
+};
+
+#define GM_VALUES 8
+#define GM_FRAMES 127
+
+/* One call, or one step of a process's life (v[0], v[1]: the child of a fork). */
+struct gm_event {
+	u32 type; /* enum gm_record_type */
+	u16 row;
+	u16 outer; /* row of the runtime call around this one, or 0 */
+	u64 time;  /* CLOCK_MONOTONIC, ns: entry or return, by the row */
+	u64 start; /* the process's start_boottime, ns */
+	u32 pid;   /* in the tracer's PID namespace */
+	u32 tid;   /* in the initial PID namespace */
+	s32 result;
+	s32 device; /* CUDA ordinal last seen current on this thread, or -1 */
+	u64 ctx;    /* CUcontext current on this thread, or 0 */
+	u64 stack;
+	u64 v[GM_VALUES]; /* as the row's captures say */
+};
+
+/* A call stack, sent before the first event that names it. */
+struct gm_stack {
+	u32 type;
+	u32 frames; /* words in use */
+	u64 id;
+	u64 start;
+	u32 pid;
+	u32 flags;
+	u64 words[GM_FRAMES];
+};
+
+/* What a probed function is to the kernel side. */
+enum gm_class {
+	GM_CLASS_OFF,
+	GM_CLASS_EMIT,	      /* an event */
+	GM_CLASS_AROUND,      /* no event: names the events inside it (outer) */
+	GM_CLASS_CTX_SET,     /* the rest: no event, keeps the thread's context */
+	GM_CLASS_CTX_PUSH,
+	GM_CLASS_CTX_POP,
+	GM_CLASS_CTX_DEVICE,  /* *arg0 is the current context's device */
+};
+
+enum gm_row_flags {
+	GM_ROW_STACK = 1,      /* take a stack */
+	GM_ROW_ENTRY_TIME = 2, /* ordered at entry */
+	GM_ROW_SKIP_NULL = 4,  /* a call with argument 0 == 0 means nothing */
+	GM_ROW_LIST = 8,       /* argument 0 is an array of argument 1 elements: an event each */
+	GM_ROW_PUSHES = 16,    /* on success v[0] is a context that becomes current */
+	GM_ROW_NAME = 32,      /* argument 0 is a string: its first 32 bytes are v[0..3] */
+};
+
+#define GM_LIST_MAX 16
+
+/* How one value is found: the argument itself (size 0), or the 4 or 8 bytes of
+ * user memory at argument + off, read when the call returns. Argument 7 is 0. */
+struct gm_capture {
+	u8 size;
+	u8 arg;
+	u16 off;
+};
+
+struct gm_row {
+	u8 class;
+	u8 flags;
+	u16 stride; /* of a list's elements */
+	struct gm_capture cap[GM_VALUES];
+};
+
+/* Every way to lose something. probes/loss.go names them in the same order. */
+enum gm_loss {
+	GM_LOSS_RING_FULL,
+	GM_LOSS_RING_STACK,
+	GM_LOSS_NO_THREAD,
+	GM_LOSS_CALLS_FULL,
+	GM_LOSS_NO_ENTRY,
+	GM_LOSS_UNREADABLE,
+	GM_LOSS_NO_STACK,
+	GM_LOSS_LIST_LONG,
+	GM_LOSS_TARGETS_FULL,
+	GM_INFO_NESTED,
+	GM_LOSS_MAX,
+};
+
+#define GM_CALLS 4
+#define GM_CTX_DEPTH 8
+
+struct gm_call {
+	u64 row;
+	u64 time;
+	u64 args[8]; /* six are filled; eight keep a masked index in bounds */
+};
+
+/* Per-thread state, freed by the kernel with the thread. Because it belongs to
+ * the thread it needs no guard against preemption, and because it holds what a
+ * program would keep on its stack every program's BPF stack stays small. */
+struct gm_thread {
+	u32 depth;
+	u32 ctx_depth;
+	s32 device; /* of the current context, or -1 */
+	u32 want_stack;
+	u64 ctx[GM_CTX_DEPTH];
+	struct gm_call calls[GM_CALLS];
+	struct gm_call done; /* the call that is returning */
+	struct gm_event ev;
+	struct gm_stack stack;
+};
+
+#ifndef GM_RINGBUF_BYTES
+#define GM_RINGBUF_BYTES (8 << 20)
+#endif
+
+struct {
+	__uint(type, GM_MAP_RINGBUF);
+	__uint(max_entries, GM_RINGBUF_BYTES);
+} events SEC(".maps");
+
+struct {
+	__uint(type, GM_MAP_ARRAY);
+	__uint(max_entries, 256);
+	__type(key, u32);
+	__type(value, struct gm_row);
+} rows SEC(".maps");
+
+struct {
+	__uint(type, GM_MAP_ARRAY);
+	__uint(max_entries, GM_LOSS_MAX);
+	__type(key, u32);
+	__type(value, u64);
+} loss SEC(".maps");
+
+struct {
+	__uint(type, GM_MAP_TASK_STORAGE);
+	__uint(map_flags, GM_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct gm_thread);
+} threads SEC(".maps");
+
+/* The processes to trace, by PID in the tracer's namespace. */
+struct {
+	__uint(type, GM_MAP_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, GM_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, u32);
+} targets SEC(".maps");
+
+/* Stacks that user space has. An evicted one is sent again. */
+struct {
+	__uint(type, GM_MAP_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, u64);
+	__type(value, u32);
+} stacks_seen SEC(".maps");
+
+const volatile u32 cfg_pidns_inum = 0; /* the tracer's PID namespace; 0: the initial one */
+const volatile u32 cfg_all = 0;	       /* trace every process */
+const volatile u32 cfg_follow = 1;     /* trace the children of targets */
+const volatile u32 cfg_wake_bytes = 64 << 10;
+
+gm_inline void gm_count(u32 what)
+{
+	u64 *n = bpf_map_lookup_elem(&loss, &what);
+	if (n)
+		__sync_fetch_and_add(n, 1);
+}
+
+gm_inline struct task_struct___gm *gm_leader(struct task_struct___gm *task)
+{
+	struct task_struct___gm *leader;
+	gm_read(leader, task->group_leader);
+	return leader;
+}
+
+/* gm_pid returns the PID of the process that leader leads, in the tracer's PID
+ * namespace, or 0 when it has none there. */
+gm_inline u32 gm_pid(struct task_struct___gm *leader)
+{
+	u32 nr;
+	if (!cfg_pidns_inum) {
+		gm_read(nr, leader->tgid);
+		return nr;
+	}
+	struct pid___gm *pid;
+	gm_read(pid, leader->thread_pid);
+	u32 level;
+	gm_read(level, pid->level);
+	/* MAX_PID_NS_LEVEL is 32. */
+	for (u32 i = 0; i < 33; i++) {
+		if (i > level)
+			break;
+		struct pid_namespace___gm *ns;
+		u32 inum;
+		gm_read(ns, pid->numbers[i].ns);
+		gm_read(inum, ns->ns.inum);
+		if (inum == cfg_pidns_inum) {
+			gm_read(nr, pid->numbers[i].nr);
+			return nr;
+		}
+	}
+	return 0;
+}
+
+gm_inline u32 gm_current_pid(void)
+{
+	if (!cfg_pidns_inum)
+		return bpf_get_current_pid_tgid() >> 32;
+	return gm_pid(gm_leader((void *)bpf_get_current_task_btf()));
+}
+
+gm_inline bool gm_traced(u32 pid)
+{
+	return pid && (cfg_all || bpf_map_lookup_elem(&targets, &pid));
+}
+
+gm_inline u64 gm_wake(void)
+{
+	/* One wake-up per event costs a training loop microseconds each; the
+	 * reader looks by itself every few tens of milliseconds. */
+	return bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA) >= cfg_wake_bytes ? GM_RB_FORCE_WAKEUP
+									       : GM_RB_NO_WAKEUP;
+}
+
+/* gm_emit sends th->ev. */
+gm_inline void gm_emit(struct gm_thread *th)
+{
+	if (bpf_ringbuf_output(&events, &th->ev, sizeof(th->ev), gm_wake()))
+		gm_count(GM_LOSS_RING_FULL);
+}
+
+/* gm_mix folds one word into a running 64-bit hash (the step of MurmurHash3's
+ * 64-bit finalizer, applied to the sum). */
+gm_inline u64 gm_mix(u64 h, u64 w)
+{
+	h ^= w;
+	h *= 0xff51afd7ed558ccdULL;
+	h ^= h >> 32;
+	return h;
+}
+
+/* gm_send_stack sends th->stack's first n words under id, unless user space
+ * has them. A stack that finds no room is sent with the next event. */
+gm_inline void gm_send_stack(struct gm_thread *th, u64 id, u32 n, u32 flags)
+{
+	u32 one = 1;
+	if (bpf_map_lookup_elem(&stacks_seen, &id))
+		return;
+	th->stack.type = GM_STACK;
+	th->stack.frames = n;
+	th->stack.id = id;
+	th->stack.start = th->ev.start;
+	th->stack.pid = th->ev.pid;
+	th->stack.flags = flags;
+	if (n > GM_FRAMES)
+		n = GM_FRAMES;
+	u64 size = sizeof(th->stack) - sizeof(th->stack.words) + n * sizeof(u64);
+	if (bpf_ringbuf_output(&events, &th->stack, size, gm_wake())) {
+		gm_count(GM_LOSS_RING_STACK);
+		return;
+	}
+	bpf_map_update_elem(&stacks_seen, &id, &one, BPF_ANY);
+}
+
+/* gm_stack_fp takes the kernel's frame-pointer walk as the stack of th->ev. */
+gm_inline void gm_stack_fp(void *ctx, struct gm_thread *th)
+{
+	long size = bpf_get_stack(ctx, th->stack.words, sizeof(th->stack.words), GM_F_USER_STACK);
+	if (size <= 0) {
+		gm_count(GM_LOSS_NO_STACK);
+		return;
+	}
+	u32 n = (u64)size / sizeof(u64);
+	u64 h = gm_mix(th->ev.pid, th->ev.start);
+	for (u32 i = 0; i < GM_FRAMES; i++) {
+		if (i >= n)
+			break;
+		h = gm_mix(h, th->stack.words[i]);
+	}
+	if (!h)
+		h = 1;
+	gm_send_stack(th, h, n, 0);
+	th->ev.stack = h;
+}
+
+gm_inline struct gm_thread *gm_thread_get(bool create)
+{
+	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), NULL,
+				    create ? GM_STORAGE_CREATE : 0);
+}
+
+/* gm_enter remembers a call. One call per (thread, row) is pending: a second
+ * entry of the same row means that the first never returned (an exception or a
+ * longjmp passed it), and everything above it is forgotten too. */
+gm_inline void gm_enter(struct pt_regs *ctx)
+{
+	u32 row = bpf_get_attach_cookie(ctx);
+	if (!gm_traced(gm_current_pid()))
+		return;
+	struct gm_thread *th = gm_thread_get(true);
+	if (!th) {
+		gm_count(GM_LOSS_NO_THREAD);
+		return;
+	}
+	if (!th->ev.type) { /* new */
+		th->ev.type = GM_CALL;
+		th->device = -1;
+	}
+	u32 depth = th->depth;
+	for (u32 i = 0; i < GM_CALLS; i++)
+		if (i < depth && th->calls[i].row == row)
+			depth = i;
+	if (depth >= GM_CALLS) {
+		gm_count(GM_LOSS_CALLS_FULL);
+		return;
+	}
+	struct gm_call *c = &th->calls[depth];
+	c->row = row;
+	c->time = bpf_ktime_get_ns();
+	c->args[0] = GM_ARG0(ctx);
+	c->args[1] = GM_ARG1(ctx);
+	c->args[2] = GM_ARG2(ctx);
+	c->args[3] = GM_ARG3(ctx);
+	c->args[4] = GM_ARG4(ctx);
+	c->args[5] = GM_ARG5(ctx);
+	th->depth = depth + 1;
+}
+
+gm_inline void gm_context(struct gm_thread *th, u32 class, u64 arg)
+{
+	u32 d = th->ctx_depth;
+	switch (class) {
+	case GM_CLASS_CTX_PUSH:
+		/* Deeper than GM_CTX_DEPTH the level is counted, not kept:
+		 * the context is "not known" there. */
+		th->ctx_depth = ++d;
+		if (d < GM_CTX_DEPTH)
+			th->ctx[d] = arg;
+		break;
+	case GM_CLASS_CTX_POP:
+		if (d > 0)
+			th->ctx_depth = d - 1;
+		else
+			th->ctx[0] = 0; /* below what was seen */
+		break;
+	default:
+		if (d < GM_CTX_DEPTH)
+			th->ctx[d] = arg;
+	}
+	th->device = -1;
+}
+
+/* gm_capture fills th->ev.v as the row says. */
+gm_inline void gm_capture(struct gm_thread *th, struct gm_row *row)
+{
+	u64 bad = 0;
+	u32 first = 0;
+	if (row->flags & GM_ROW_NAME) {
+		bad = bpf_probe_read_user_str(th->ev.v, 32, (void *)th->done.args[0]) < 0;
+		first = 4;
+	}
+	for (u32 i = 0; i < GM_VALUES; i++) {
+		if (i < first)
+			continue;
+		u64 v = th->done.args[row->cap[i].arg & 7];
+		void *at = (void *)(v + row->cap[i].off);
+		u32 size = row->cap[i].size;
+		if (size)
+			bad |= bpf_probe_read_user(&v, size == 4 ? 4 : 8, at);
+		th->ev.v[i] = size == 4 ? (u32)v : v;
+	}
+	if (bad)
+		gm_count(GM_LOSS_UNREADABLE);
+}
+
+/* gm_leave ends the pending call of this row and stages its event in th->ev.
+ * It returns the thread when there is an event to send, else NULL; then
+ * th->want_stack says whether the event wants a stack. */
+gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
+{
+	u32 id = bpf_get_attach_cookie(ctx);
+	u32 pid = gm_current_pid();
+	if (!gm_traced(pid))
+		return NULL;
+	struct gm_row *row = bpf_map_lookup_elem(&rows, &id);
+	struct gm_thread *th = gm_thread_get(false);
+	if (!row)
+		return NULL;
+	if (!th) {
+		gm_count(GM_LOSS_NO_ENTRY);
+		return NULL;
+	}
+	u32 at = GM_CALLS, depth = th->depth;
+	for (u32 i = 0; i < GM_CALLS; i++)
+		if (i < depth && th->calls[i].row == id)
+			at = i;
+	if (at >= GM_CALLS) {
+		gm_count(GM_LOSS_NO_ENTRY);
+		return NULL;
+	}
+	th->done = th->calls[at];
+	th->depth = at;
+	s32 result = GM_RET(ctx);
+
+	switch (row->class) {
+	case GM_CLASS_EMIT:
+		break;
+	case GM_CLASS_CTX_SET:
+	case GM_CLASS_CTX_PUSH:
+	case GM_CLASS_CTX_POP:
+		if (!result)
+			gm_context(th, row->class, th->done.args[0]);
+		return NULL;
+	case GM_CLASS_CTX_DEVICE:
+		if (!result)
+			bpf_probe_read_user(&th->device, 4, (void *)th->done.args[0]);
+		return NULL;
+	default:
+		return NULL;
+	}
+	if ((row->flags & GM_ROW_SKIP_NULL) && !th->done.args[0])
+		return NULL;
+
+	/* A driver function may reach another through its exported symbol: the
+	 * outer call is the program's, and it tells the whole. */
+	u32 outer = 0;
+	for (u32 i = 0; i < GM_CALLS; i++) {
+		if (i >= at)
+			break;
+		u32 key = th->calls[i].row;
+		struct gm_row *r = bpf_map_lookup_elem(&rows, &key);
+		if (!r)
+			continue;
+		if (r->class == GM_CLASS_EMIT) {
+			gm_count(GM_INFO_NESTED);
+			return NULL;
+		}
+		if (r->class == GM_CLASS_AROUND)
+			outer = key;
+	}
+
+	if (cfg_all) {
+		u32 one = 1;
+		if (!bpf_map_lookup_elem(&targets, &pid) &&
+		    bpf_map_update_elem(&targets, &pid, &one, BPF_ANY))
+			gm_count(GM_LOSS_TARGETS_FULL);
+	}
+
+	struct task_struct___gm *leader = gm_leader((void *)bpf_get_current_task_btf());
+	gm_read(th->ev.start, leader->start_boottime);
+	th->ev.row = id;
+	th->ev.outer = outer;
+	th->ev.time = (row->flags & GM_ROW_ENTRY_TIME) ? th->done.time : bpf_ktime_get_ns();
+	th->ev.pid = pid;
+	th->ev.tid = bpf_get_current_pid_tgid();
+	th->ev.result = result;
+	th->ev.stack = 0;
+	if (!(row->flags & GM_ROW_LIST))
+		gm_capture(th, row);
+	if ((row->flags & GM_ROW_PUSHES) && !result)
+		gm_context(th, GM_CLASS_CTX_PUSH, th->ev.v[0]);
+	u32 d = th->ctx_depth;
+	th->ev.ctx = d < GM_CTX_DEPTH ? th->ctx[d] : 0;
+	th->ev.device = th->device;
+	th->want_stack = row->flags & GM_ROW_STACK;
+	*rowp = row;
+	return th;
+}
+
+/* gm_finish sends the staged event, one for each element of a list. */
+gm_inline void gm_finish(struct gm_thread *th, struct gm_row *row)
+{
+	if (!(row->flags & GM_ROW_LIST)) {
+		gm_emit(th);
+		return;
+	}
+	u32 n = th->done.args[1];
+	if (n > GM_LIST_MAX)
+		gm_count(GM_LOSS_LIST_LONG);
+	for (u32 i = 0; i < GM_LIST_MAX; i++) {
+		if (i >= n)
+			break;
+		gm_capture(th, row);
+		gm_emit(th);
+		th->done.args[0] += row->stride;
+	}
+}
+
+#endif

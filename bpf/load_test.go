@@ -1,0 +1,37 @@
+package bpf
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+// The verifier accepts every program, for either way of attaching.
+func TestLoad(t *testing.T) {
+	for _, attach := range []ebpf.AttachType{ebpf.AttachNone, ebpf.AttachTraceUprobeMulti} {
+		spec, err := LoadGpumemtrace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"gm_call_enter", "gm_call_exit"} {
+			spec.Programs[name].AttachType = attach
+		}
+		coll, err := ebpf.NewCollection(spec)
+		var ve *ebpf.VerifierError
+		if errors.As(err, &ve) {
+			t.Fatalf("%+v", ve)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for name, p := range coll.Programs {
+			info, err := p.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, _ := info.VerifiedInstructions()
+			t.Logf("%v %s: %d instructions verified", attach, name, n)
+		}
+		coll.Close()
+	}
+}

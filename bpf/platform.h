@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The few kernel types and helpers the programs need, without kernel or libbpf
+ * headers: they build for any architecture on any machine. When the unwinder's
+ * own headers come first they bring the same types, and only what they lack is
+ * added. Helper numbers: include/uapi/linux/bpf.h, ___BPF_FUNC_MAPPER. */
+#ifndef GM_PLATFORM_H
+#define GM_PLATFORM_H
+
+#ifndef OPTI_BPFDEFS_H
+
+typedef signed char s8;
+typedef unsigned char u8;
+typedef signed short s16;
+typedef unsigned short u16;
+typedef signed int s32;
+typedef unsigned int u32;
+typedef signed long long s64;
+typedef unsigned long long u64;
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+struct task_struct;
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax;
+	unsigned long ip, cs, flags, sp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct pt_regs {
+	u64 regs[31];
+	u64 sp, pc, pstate;
+};
+#else
+#error "unsupported architecture"
+#endif
+
+#define SEC(name) __attribute__((section(name), used))
+#define __uint(name, val) int(*name)[val]
+#define __type(name, val) typeof(val) *name
+
+enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
+
+static void *(*bpf_map_lookup_elem)(void *map, void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, void *key, void *value, u64 flags) = (void *)2;
+static long (*bpf_map_delete_elem)(void *map, void *key) = (void *)3;
+static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
+static long (*bpf_probe_read_user)(void *dst, u32 size, const void *src) = (void *)112;
+static long (*bpf_probe_read_kernel)(void *dst, u32 size, const void *src) = (void *)113;
+static long (*bpf_ringbuf_output)(void *ringbuf, void *data, u64 size, u64 flags) = (void *)130;
+static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
+
+#endif /* OPTI_BPFDEFS_H */
+
+static long (*bpf_probe_read_user_str)(void *dst, u32 size, const void *src) = (void *)114;
+static void *(*bpf_ringbuf_reserve)(void *ringbuf, u64 size, u64 flags) = (void *)131;
+static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
+static u64 (*bpf_ringbuf_query)(void *ringbuf, u64 flags) = (void *)134;
+static void *(*bpf_task_storage_get)(void *map, struct task_struct *task, void *value,
+				     u64 flags) = (void *)156;
+static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
+
+#if defined(__TARGET_ARCH_x86)
+#define GM_ARG0(r) ((r)->di)
+#define GM_ARG1(r) ((r)->si)
+#define GM_ARG2(r) ((r)->dx)
+#define GM_ARG3(r) ((r)->cx)
+#define GM_ARG4(r) ((r)->r8)
+#define GM_ARG5(r) ((r)->r9)
+#define GM_RET(r) ((r)->ax)
+#else
+#define GM_ARG0(r) ((r)->regs[0])
+#define GM_ARG1(r) ((r)->regs[1])
+#define GM_ARG2(r) ((r)->regs[2])
+#define GM_ARG3(r) ((r)->regs[3])
+#define GM_ARG4(r) ((r)->regs[4])
+#define GM_ARG5(r) ((r)->regs[5])
+#define GM_RET(r) ((r)->regs[0])
+#endif
+
+enum {
+	GM_MAP_HASH = 1,
+	GM_MAP_ARRAY = 2,
+	GM_MAP_LRU_HASH = 9,
+	GM_MAP_RINGBUF = 27,
+	GM_MAP_TASK_STORAGE = 29,
+	GM_F_NO_PREALLOC = 1,
+	GM_F_USER_STACK = 1 << 8,
+	GM_RB_NO_WAKEUP = 1,
+	GM_RB_FORCE_WAKEUP = 2,
+	GM_RB_AVAIL_DATA = 0,
+	GM_STORAGE_CREATE = 1,
+};
+
+#define gm_inline static inline __attribute__((always_inline))
+
+/* Kernel structures, only the fields that are read; the loader relocates the
+ * offsets to the running kernel's BTF (CO-RE). The ___gm flavours keep them
+ * apart from other headers' definitions of the same names. */
+#define GM_CORE __attribute__((preserve_access_index))
+
+struct ns_common___gm {
+	unsigned int inum;
+} GM_CORE;
+struct pid_namespace___gm {
+	struct ns_common___gm ns;
+} GM_CORE;
+struct upid___gm {
+	int nr;
+	struct pid_namespace___gm *ns;
+} GM_CORE;
+struct pid___gm {
+	unsigned int level;
+	struct upid___gm numbers[1];
+} GM_CORE;
+struct atomic___gm {
+	int counter;
+} GM_CORE;
+struct signal_struct___gm {
+	struct atomic___gm live;
+} GM_CORE;
+struct task_struct___gm {
+	int pid;
+	int tgid;
+	u64 start_boottime;
+	struct task_struct___gm *group_leader;
+	struct pid___gm *thread_pid;
+	struct signal_struct___gm *signal;
+} GM_CORE;
+
+/* gm_read reads one kernel field into dst; dst is 0 when it cannot be read. */
+#define gm_read(dst, field)                                                                        \
+	({                                                                                         \
+		dst = 0;                                                                           \
+		bpf_probe_read_kernel(&dst, sizeof(dst), &(field));                                \
+	})
+
+#endif
