@@ -1,0 +1,74 @@
+# `make help` lists the targets. Everything but build, lint and cross wants root:
+# probes are real, on the real kernel.
+
+PREFIX ?= /usr/local
+GO     ?= go
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -X main.version=$(VERSION)
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+# go-nvml leaves NVML's functions undefined until it has loaded the library, so
+# they must be bound on first use. Some distributions' gcc binds all at start.
+export CGO_LDFLAGS ?= -O2 -g
+override CGO_LDFLAGS += -Wl,-z,lazy
+
+# What the tests and the generator run: COMMAND=PACKAGE, or a Debian package.
+TEST_TOOLS     := gcc=gcc g++=g++ strip=binutils python3=python3 rustc=rustc python3-torch
+GENERATE_TOOLS := clang-19=clang-19 llvm-strip-19=llvm-19
+
+# One package at a time: tests count the probes that the whole machine has, and
+# what a probe costs. Never from the cache: it does not know the kernel.
+TEST_FLAGS ?= -p 1 -count 1 -timeout 8m
+FUZZ_TIME  ?= 10s
+BENCH      ?= .
+
+.DEFAULT_GOAL := help
+.PHONY: help build install test demo test-gpu lint cross generate check-generate fuzz bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/gpumemtrace
+	CGO_ENABLED=1 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/gpumemtrace ./cmd/gpumemtrace
+
+install: build ## install it under PREFIX (/usr/local)
+	install -D -m 0755 bin/gpumemtrace '$(DESTDIR)$(PREFIX)/bin/gpumemtrace'
+
+test: ## run go vet and every test, then again with the race detector
+	scripts/install-tools $(TEST_TOOLS)
+	$(GO) vet ./...
+	$(GO) test $(TEST_FLAGS) ./...
+	$(GO) test $(TEST_FLAGS) -race -short ./...
+
+demo: build ## trace a training job and print the top of its profile
+	scripts/demo
+
+test-gpu: ## run the cases that need an NVIDIA GPU
+	test/gpu/run.sh
+
+lint: ## run the linters and check which package may import which
+	$(GO) run $(GOLANGCI_LINT) run
+
+cross: build ## check that it builds without cgo and for arm64, and binds NVML lazily
+	! readelf -d bin/gpumemtrace | grep -w -e NOW -e BIND_NOW
+	GOARCH=amd64 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/gpumemtrace
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/gpumemtrace
+
+generate: ## compile the BPF programs (clang-19)
+	scripts/install-tools $(GENERATE_TOOLS)
+	$(GO) mod download go.opentelemetry.io/ebpf-profiler
+	$(GO) generate ./bpf
+
+check-generate: generate ## compile them and fail if that changes what is committed
+	git diff --exit-code --stat -- bpf
+	@test -z "$$(git status --porcelain -- bpf)" || { git status --short -- bpf; exit 1; }
+
+fuzz: ## run each fuzz test for FUZZ_TIME (10s)
+	scripts/fuzz $(FUZZ_TIME)
+
+bench: ## run the benchmarks whose name matches BENCH
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+clean: ## remove what was built
+	rm -rf bin dist
