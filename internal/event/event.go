@@ -44,6 +44,15 @@ const (
 	OpExec      // Proc replaced its image: all its allocations ended
 	OpExitBegin // Proc called exit(3): what it holds now is what it held
 	OpExit      // Proc's last thread ended, and with it all its allocations
+
+	// OpOutOfMemory says that a framework's own allocator gave up: it wanted
+	// Size bytes, had handed out Handle and held Part. The ledger has no part
+	// in it.
+	OpOutOfMemory
+
+	// OpSuspect says that the driver may have taken memory for itself: code,
+	// graphs, local memory. The ledger has no part in it.
+	OpSuspect
 )
 
 // Kind is what sort of memory an allocation is.

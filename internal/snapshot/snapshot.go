@@ -12,6 +12,8 @@ type Snapshot struct {
 	Samples   []Sample
 	Mappings  []*Mapping
 	Processes []Process
+	// Accounts split what the driver reports for each process on each GPU.
+	Accounts []Account
 	// Live has one row for each live allocation, only when it was asked for.
 	Live []Allocation
 	// Loss has one entry for each cause, zero ones included. Outputs show the
@@ -110,8 +112,38 @@ type Process struct {
 	// UnmatchedFrees are frees of addresses never seen allocated: memory
 	// from before the trace began.
 	UnmatchedFrees int64
-	// Unattributed is live device memory that --max-live left without a row.
-	Unattributed int64
+	// Async is the part of Inuse that came from stream-ordered memory pools,
+	// and AsyncHigh the most that the pools may hold for it: the highest use
+	// of each since it was last trimmed.
+	Async, AsyncHigh int64
+	// Unattributed is live device memory that --max-live left without a row,
+	// and Unknown what may be live besides, in no other figure, because too
+	// much was left so.
+	Unattributed, Unknown int64
+}
+
+// An Account is what the driver reports for one process on one GPU, and the
+// parts that it is made of.
+type Account struct {
+	PID     int
+	Process string // comm
+	GPU     string // as Labels.GPU
+	// Total is the driver's figure in bytes, if Known. Inferred: it is the
+	// whole GPU's, on which this is the only process.
+	Total    int64
+	Known    bool
+	Inferred bool
+	// Lines add up to Total. Those in brackets are synthetic frames of the
+	// profile too.
+	Lines []AccountLine
+}
+
+// An AccountLine is one part of an Account.
+type AccountLine struct {
+	Name     string // "tracked", "[cuda context and driver]", ...
+	Bytes    int64
+	Inferred bool   // an estimate took part in it
+	Note     string // what a reader must know, "" for nothing
 }
 
 // An Allocation is one live allocation.
@@ -127,4 +159,48 @@ type Counter struct {
 	Name  string // snake_case, stable: "events_ring_full"
 	Help  string // one clause for people: "events dropped because ..."
 	Value uint64
+}
+
+// An OutOfMemory is one failure for want of memory, and everything live at that
+// moment.
+type OutOfMemory struct {
+	Time    time.Time
+	PID     int
+	Process string // comm
+	Thread  int    // as PID counts
+	// Requested bytes, by the call API.
+	Requested int64
+	API       string
+	Calls     int    // driver calls that failed; 0 for a framework's own limit
+	GPU       string // as Labels.GPU
+	Stack     []*Location
+	// Recovered: a call for as many bytes on the same thread succeeded soon
+	// after, as when a framework frees its cache and tries again.
+	Recovered bool
+	// Framework is what the framework's allocator said, nil if none did.
+	Framework *FrameworkMemory
+	GPUs      []GPUMemory
+	Snapshot  *Snapshot
+}
+
+// FrameworkMemory is what a caching allocator was asked for, had handed out,
+// and held, in bytes.
+type FrameworkMemory struct {
+	Name                           string // "PyTorch"
+	Requested, Allocated, Reserved int64
+}
+
+// GPUMemory is one GPU as the driver sees it.
+type GPUMemory struct {
+	GPU, Name         string
+	Total, Used, Free int64 // bytes
+	Processes         []GPUProcess
+}
+
+// A GPUProcess is one process on a GPU.
+type GPUProcess struct {
+	PID   int
+	Name  string
+	Bytes int64
+	Known bool // whether the driver tells Bytes
 }
