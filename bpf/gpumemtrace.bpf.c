@@ -12,6 +12,17 @@ int gm_call_enter(struct pt_regs *ctx)
 	return 0;
 }
 
+/* Always empty. A program with a tail call keeps its stack on the task's kernel
+ * stack; without one, from Linux 6.13, a stack of 64 bytes or more belongs to
+ * the CPU (BPF_PRIV_STACK_MIN_SIZE), where a preempted uprobe's program and the
+ * next one would share it. */
+struct {
+	__uint(type, GM_MAP_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} nowhere SEC(".maps");
+
 SEC("uretprobe")
 int gm_call_exit(struct pt_regs *ctx)
 {
@@ -19,6 +30,7 @@ int gm_call_exit(struct pt_regs *ctx)
 	struct gm_thread *th = gm_leave(ctx, &row);
 	if (!th)
 		return 0;
+	bpf_tail_call(ctx, &nowhere, 0);
 	if (th->want_stack)
 		gm_stack_fp(ctx, th);
 	gm_finish(th, row);
@@ -40,7 +52,7 @@ gm_inline void gm_life(u32 type, u32 pid, struct task_struct___gm *leader, u32 c
 	e->time = bpf_ktime_get_ns();
 	gm_read(e->start, leader->start_boottime);
 	e->pid = pid;
-	e->tid = bpf_get_current_pid_tgid();
+	e->tid = gm_current_tid();
 	e->device = -1;
 	if (child) {
 		e->v[0] = child;

@@ -25,7 +25,7 @@ struct gm_event {
 	u64 time;  /* CLOCK_MONOTONIC, ns: entry or return, by the row */
 	u64 start; /* the process's start_boottime, ns */
 	u32 pid;   /* in the tracer's PID namespace */
-	u32 tid;   /* in the initial PID namespace */
+	u32 tid;   /* likewise */
 	s32 result;
 	s32 device; /* CUDA ordinal last seen current on this thread, or -1 */
 	u64 ctx;    /* CUcontext current on this thread, or 0 */
@@ -53,6 +53,7 @@ enum gm_class {
 	GM_CLASS_CTX_PUSH,
 	GM_CLASS_CTX_POP,
 	GM_CLASS_CTX_DEVICE,  /* *arg0 is the current context's device */
+	GM_CLASS_DEVICE_SET,  /* arg0 becomes the current device (runtime) */
 };
 
 enum gm_row_flags {
@@ -62,6 +63,9 @@ enum gm_row_flags {
 	GM_ROW_LIST = 8,       /* argument 0 is an array of argument 1 elements: an event each */
 	GM_ROW_PUSHES = 16,    /* on success v[0] is a context that becomes current */
 	GM_ROW_NAME = 32,      /* argument 0 is a string: its first 32 bytes are v[0..3] */
+	GM_ROW_EXTENT = 64,    /* a cudaExtent by value becomes arguments 4, 5, 6 */
+	GM_ROW_CTX_ARG = 128,  /* argument 1 names the context asked about, 0 the current one */
+	GM_ROW_POPS = 256,     /* argument 0 is a context that stops being current */
 };
 
 #define GM_LIST_MAX 16
@@ -75,9 +79,10 @@ struct gm_capture {
 };
 
 struct gm_row {
-	u8 class;
-	u8 flags;
-	u16 stride; /* of a list's elements */
+	u16 class;
+	u16 flags;
+	u16 stride; /* of a list's elements; the extent's argument on arm64 */
+	u16 unused;
 	struct gm_capture cap[GM_VALUES];
 };
 
@@ -102,6 +107,7 @@ enum gm_loss {
 struct gm_call {
 	u64 row;
 	u64 time;
+	u64 sp; /* at entry */
 	u64 args[8]; /* six are filled; eight keep a masked index in bounds */
 };
 
@@ -186,17 +192,17 @@ gm_inline struct task_struct___gm *gm_leader(struct task_struct___gm *task)
 	return leader;
 }
 
-/* gm_pid returns the PID of the process that leader leads, in the tracer's PID
- * namespace, or 0 when it has none there. */
-gm_inline u32 gm_pid(struct task_struct___gm *leader)
+/* gm_nr returns a task's number in the tracer's PID namespace, or 0 when it has
+ * none there. Of a process's leader that is the PID. */
+gm_inline u32 gm_nr(struct task_struct___gm *task)
 {
 	u32 nr;
 	if (!cfg_pidns_inum) {
-		gm_read(nr, leader->tgid);
+		gm_read(nr, task->pid);
 		return nr;
 	}
 	struct pid___gm *pid;
-	gm_read(pid, leader->thread_pid);
+	gm_read(pid, task->thread_pid);
 	u32 level;
 	gm_read(level, pid->level);
 	/* MAX_PID_NS_LEVEL is 32. */
@@ -215,11 +221,23 @@ gm_inline u32 gm_pid(struct task_struct___gm *leader)
 	return 0;
 }
 
+gm_inline u32 gm_pid(struct task_struct___gm *leader)
+{
+	return gm_nr(leader);
+}
+
 gm_inline u32 gm_current_pid(void)
 {
 	if (!cfg_pidns_inum)
 		return bpf_get_current_pid_tgid() >> 32;
 	return gm_pid(gm_leader((void *)bpf_get_current_task_btf()));
+}
+
+gm_inline u32 gm_current_tid(void)
+{
+	if (!cfg_pidns_inum)
+		return bpf_get_current_pid_tgid();
+	return gm_nr((void *)bpf_get_current_task_btf());
 }
 
 gm_inline bool gm_traced(u32 pid)
@@ -268,7 +286,8 @@ gm_inline void gm_send_stack(struct gm_thread *th, u64 id, u32 n, u32 flags)
 	if (n > GM_FRAMES)
 		n = GM_FRAMES;
 	u64 size = sizeof(th->stack) - sizeof(th->stack.words) + n * sizeof(u64);
-	if (bpf_ringbuf_output(&events, &th->stack, size, gm_wake())) {
+	/* Woken at once: a short-lived process may not outlive a poll. */
+	if (bpf_ringbuf_output(&events, &th->stack, size, GM_RB_FORCE_WAKEUP)) {
 		gm_count(GM_LOSS_RING_STACK);
 		return;
 	}
@@ -302,9 +321,22 @@ gm_inline struct gm_thread *gm_thread_get(bool create)
 				    create ? GM_STORAGE_CREATE : 0);
 }
 
-/* gm_enter remembers a call. One call per (thread, row) is pending: a second
- * entry of the same row means that the first never returned (an exception or a
- * longjmp passed it), and everything above it is forgotten too. */
+/* gm_extent returns where a cudaExtent passed by value lies: 24 bytes are more
+ * than registers take. System V passes it on the stack above the return
+ * address; AAPCS64 passes the address of a copy in the next register. */
+gm_inline void *gm_extent(struct pt_regs *ctx, u64 arg)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (void *)(ctx->sp + 8);
+#else
+	return (void *)arg;
+#endif
+}
+
+/* gm_enter remembers a call. A pending call that an exception or a longjmp
+ * passed never returns: it shows by a stack pointer below the new call's, or
+ * by a second entry of its row, and it and everything above it is forgotten.
+ * (An equal stack pointer is a tail call: still pending.) */
 gm_inline void gm_enter(struct pt_regs *ctx)
 {
 	u32 row = bpf_get_attach_cookie(ctx);
@@ -321,7 +353,7 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 	}
 	u32 depth = th->depth;
 	for (u32 i = 0; i < GM_CALLS; i++)
-		if (i < depth && th->calls[i].row == row)
+		if (i < depth && (th->calls[i].row == row || th->calls[i].sp < ctx->sp))
 			depth = i;
 	if (depth >= GM_CALLS) {
 		gm_count(GM_LOSS_CALLS_FULL);
@@ -330,12 +362,17 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 	struct gm_call *c = &th->calls[depth];
 	c->row = row;
 	c->time = bpf_ktime_get_ns();
+	c->sp = ctx->sp;
 	c->args[0] = GM_ARG0(ctx);
 	c->args[1] = GM_ARG1(ctx);
 	c->args[2] = GM_ARG2(ctx);
 	c->args[3] = GM_ARG3(ctx);
 	c->args[4] = GM_ARG4(ctx);
 	c->args[5] = GM_ARG5(ctx);
+	struct gm_row *r = bpf_map_lookup_elem(&rows, &row);
+	if (r && (r->flags & GM_ROW_EXTENT) &&
+	    bpf_probe_read_user(&c->args[4], 24, gm_extent(ctx, c->args[r->stride & 7])))
+		gm_count(GM_LOSS_UNREADABLE);
 	th->depth = depth + 1;
 }
 
@@ -400,7 +437,8 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	if (!row)
 		return NULL;
 	if (!th) {
-		gm_count(GM_LOSS_NO_ENTRY);
+		if (row->class == GM_CLASS_EMIT)
+			gm_count(GM_LOSS_NO_ENTRY);
 		return NULL;
 	}
 	u32 at = GM_CALLS, depth = th->depth;
@@ -408,7 +446,8 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		if (i < depth && th->calls[i].row == id)
 			at = i;
 	if (at >= GM_CALLS) {
-		gm_count(GM_LOSS_NO_ENTRY);
+		if (row->class == GM_CLASS_EMIT)
+			gm_count(GM_LOSS_NO_ENTRY);
 		return NULL;
 	}
 	th->done = th->calls[at];
@@ -425,8 +464,12 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 			gm_context(th, row->class, th->done.args[0]);
 		return NULL;
 	case GM_CLASS_CTX_DEVICE:
-		if (!result)
+		if (!result && !((row->flags & GM_ROW_CTX_ARG) && th->done.args[1]))
 			bpf_probe_read_user(&th->device, 4, (void *)th->done.args[0]);
+		return NULL;
+	case GM_CLASS_DEVICE_SET:
+		if (!result)
+			th->device = th->done.args[0];
 		return NULL;
 	default:
 		return NULL;
@@ -465,7 +508,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	th->ev.outer = outer;
 	th->ev.time = (row->flags & GM_ROW_ENTRY_TIME) ? th->done.time : bpf_ktime_get_ns();
 	th->ev.pid = pid;
-	th->ev.tid = bpf_get_current_pid_tgid();
+	th->ev.tid = gm_current_tid();
 	th->ev.result = result;
 	th->ev.stack = 0;
 	if (!(row->flags & GM_ROW_LIST))
@@ -473,6 +516,9 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	if ((row->flags & GM_ROW_PUSHES) && !result)
 		gm_context(th, GM_CLASS_CTX_PUSH, th->ev.v[0]);
 	u32 d = th->ctx_depth;
+	if ((row->flags & GM_ROW_POPS) && !result && d < GM_CTX_DEPTH &&
+	    th->ctx[d] == th->done.args[0])
+		gm_context(th, GM_CLASS_CTX_POP, 0);
 	th->ev.ctx = d < GM_CTX_DEPTH ? th->ctx[d] : 0;
 	th->ev.device = th->device;
 	th->want_stack = row->flags & GM_ROW_STACK;

@@ -18,6 +18,7 @@ import (
 const (
 	GpumemtraceMapEvents       = "events"
 	GpumemtraceMapLoss         = "loss"
+	GpumemtraceMapNowhere      = "nowhere"
 	GpumemtraceMapRows         = "rows"
 	GpumemtraceMapStacksSeen   = "stacks_seen"
 	GpumemtraceMapTargets      = "targets"
@@ -88,6 +89,7 @@ type GpumemtraceProgramSpecs struct {
 type GpumemtraceMapSpecs struct {
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Loss       *ebpf.MapSpec `ebpf:"loss"`
+	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
 	Rows       *ebpf.MapSpec `ebpf:"rows"`
 	StacksSeen *ebpf.MapSpec `ebpf:"stacks_seen"`
 	Targets    *ebpf.MapSpec `ebpf:"targets"`
@@ -126,6 +128,7 @@ func (o *GpumemtraceObjects) Close() error {
 type GpumemtraceMaps struct {
 	Events     *ebpf.Map `ebpf:"events"`
 	Loss       *ebpf.Map `ebpf:"loss"`
+	Nowhere    *ebpf.Map `ebpf:"nowhere"`
 	Rows       *ebpf.Map `ebpf:"rows"`
 	StacksSeen *ebpf.Map `ebpf:"stacks_seen"`
 	Targets    *ebpf.Map `ebpf:"targets"`
@@ -136,6 +139,7 @@ func (m *GpumemtraceMaps) Close() error {
 	return _GpumemtraceClose(
 		m.Events,
 		m.Loss,
+		m.Nowhere,
 		m.Rows,
 		m.StacksSeen,
 		m.Targets,

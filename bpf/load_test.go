@@ -18,8 +18,7 @@ func TestLoad(t *testing.T) {
 			spec.Programs[name].AttachType = attach
 		}
 		coll, err := ebpf.NewCollection(spec)
-		var ve *ebpf.VerifierError
-		if errors.As(err, &ve) {
+		if ve, ok := errors.AsType[*ebpf.VerifierError](err); ok {
 			t.Fatalf("%+v", ve)
 		} else if err != nil {
 			t.Fatal(err)

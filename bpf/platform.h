@@ -48,6 +48,7 @@ static long (*bpf_map_update_elem)(void *map, void *key, void *value, u64 flags)
 static long (*bpf_map_delete_elem)(void *map, void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
+static void (*bpf_tail_call)(void *ctx, void *map, u32 index) = (void *)12;
 static long (*bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
 static long (*bpf_probe_read_user)(void *dst, u32 size, const void *src) = (void *)112;
 static long (*bpf_probe_read_kernel)(void *dst, u32 size, const void *src) = (void *)113;
@@ -85,6 +86,7 @@ static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 enum {
 	GM_MAP_HASH = 1,
 	GM_MAP_ARRAY = 2,
+	GM_MAP_PROG_ARRAY = 3,
 	GM_MAP_LRU_HASH = 9,
 	GM_MAP_RINGBUF = 27,
 	GM_MAP_TASK_STORAGE = 29,

@@ -1,0 +1,31 @@
+//go:build ignore
+
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The return probe where stacks are unwound. */
+#include "gpumemtrace.h"
+#include "unwind_chain.h"
+
+struct {
+	__uint(type, GM_MAP_PROG_ARRAY);
+	__uint(max_entries, UW_PROG_MAX);
+	__type(key, u32);
+	__type(value, u32);
+} unwind_progs SEC(".maps");
+
+char LICENSE[] SEC("license") = "GPL";
+
+SEC("uretprobe")
+int gm_call_exit_unwind(struct pt_regs *ctx)
+{
+	struct gm_row *row;
+	struct gm_thread *th = gm_leave(ctx, &row);
+	if (!th)
+		return 0;
+	if (th->want_stack) {
+		bpf_tail_call(ctx, &unwind_progs, UW_PROG_ENTER);
+		uw_count(UW_NO_CHAIN);
+		gm_stack_fp(ctx, th);
+	}
+	gm_finish(th, row);
+	return 0;
+}

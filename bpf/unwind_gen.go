@@ -1,0 +1,3 @@
+package bpf
+
+//go:generate sh unwind_gen.sh
