@@ -1,0 +1,152 @@
+package probes
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// An attachment holds the links of one library. They must stay reachable: a
+// link that the garbage collector finds detaches its probe.
+type attachment struct {
+	library Library
+	links   []link.Link
+	// probed are the file offsets with a probe; missing the table's symbols
+	// that the library does not export.
+	probed  map[uint64]bool
+	missing []string
+}
+
+// A point is one place to probe.
+type point struct {
+	entry  uint16
+	offset uint64
+}
+
+// choose picks the points of one library among the rows wanted: each symbol that
+// it exports, each address once.
+func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (points []point, missing []string) {
+	taken := map[uint64]bool{}
+	for i, e := range Entries {
+		if i == 0 || e.Level != level || !want(e.Row) {
+			continue
+		}
+		off, ok := offsets[e.Symbol]
+		switch {
+		case !ok && level == Torch: // any version has one of the two
+		case !ok:
+			missing = append(missing, e.Symbol)
+		case !taken[off]:
+			taken[off] = true
+			points = append(points, point{uint16(i), off})
+		}
+	}
+	return points, missing
+}
+
+// programs are the entry and return programs. With multi they are loaded for
+// uprobe_multi links: one system call for all points, and one grace period to
+// detach, from Linux 6.6. Else each point has a link of its own.
+type programs struct {
+	enter, exit *ebpf.Program
+	multi       bool
+}
+
+// attach puts probes on a library. pid 0 means every process that maps it.
+// Return probes go first: a call that is under way meanwhile then ends without
+// an entry, which is counted, and none stays pending for ever.
+func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attachment, error) {
+	offsets, err := symbolOffsets(lib.open, func(name string) bool { return known[name] })
+	if err != nil {
+		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
+	}
+	points, missing := choose(lib.Level, offsets, want)
+	if len(points) == 0 {
+		return nil, fmt.Errorf("probe %s: it exports none of the functions that allocate: %w", lib.Path, ErrNoSymbols)
+	}
+	ex, err := link.OpenExecutable(lib.open)
+	if err != nil {
+		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
+	}
+	a := &attachment{library: lib, missing: missing, probed: map[uint64]bool{}}
+	err = errors.Join(
+		a.attach(ex, ret, progs.exit, progs.multi, points, pid),
+		a.attach(ex, entry, progs.enter, progs.multi, points, pid),
+	)
+	if err != nil {
+		a.close()
+		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
+	}
+	for _, p := range points {
+		a.probed[p.offset] = true
+	}
+	return a, nil
+}
+
+// ErrNoSymbols is the error of a library without CUDA's functions.
+var ErrNoSymbols = errors.New("not a CUDA library that can be traced")
+
+var known = func() map[string]bool {
+	m := map[string]bool{}
+	for _, e := range Entries[1:] {
+		m[e.Symbol] = true
+	}
+	return m
+}()
+
+type side bool
+
+const (
+	entry side = false
+	ret   side = true
+)
+
+// attach puts prog at every point.
+func (a *attachment) attach(ex *link.Executable, s side, prog *ebpf.Program, multi bool, points []point, pid int) error {
+	if !multi {
+		return a.attachEach(ex, s, prog, points, pid)
+	}
+	opts := &link.UprobeMultiOptions{PID: uint32(pid)}
+	for _, p := range points {
+		opts.Addresses = append(opts.Addresses, p.offset)
+		opts.Cookies = append(opts.Cookies, uint64(p.entry))
+	}
+	f := ex.UprobeMulti
+	if s == ret {
+		f = ex.UretprobeMulti
+	}
+	l, err := f(nil, prog, opts)
+	if err != nil {
+		return err
+	}
+	a.links = append(a.links, l)
+	return nil
+}
+
+func (a *attachment) attachEach(ex *link.Executable, s side, prog *ebpf.Program, points []point, pid int) error {
+	f := ex.Uprobe
+	if s == ret {
+		f = ex.Uretprobe
+	}
+	for _, p := range points {
+		l, err := f("", prog, &link.UprobeOptions{Address: p.offset, Cookie: uint64(p.entry), PID: pid})
+		if err != nil {
+			return fmt.Errorf("%s: %w", Entries[p.entry].Symbol, err)
+		}
+		a.links = append(a.links, l)
+	}
+	return nil
+}
+
+// close detaches, returns first: the other way round, the return of a call that
+// began meanwhile would count as one whose entry was missed.
+func (a *attachment) close() error {
+	var errs []error
+	for _, l := range a.links {
+		errs = append(errs, l.Close())
+	}
+	a.links = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,210 @@
+package probes
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+// What a program called counts once, however the library makes it happen.
+func TestCallShapes(t *testing.T) {
+	p := odd(t)
+	tr := openTrace(t, Options{})
+	tr.target(p.pid())
+	for _, c := range []struct {
+		shape, api string
+		size       uint64
+		nested     uint64 // calls that were inside another
+		loss       map[string]uint64
+	}{
+		{shape: "nested", api: "cuMemAllocHost_v2", size: 100, nested: calls},
+		{shape: "tail", api: "cuMemHostAlloc", size: 200, nested: calls},
+		{shape: "deep", api: "cuMemCreate", size: 300, nested: 3 * calls,
+			loss: map[string]uint64{"calls_nested_too_deep": calls, "calls_without_entry": calls}},
+		{shape: "same", api: "cuMemAlloc_v2", size: 400},
+		{shape: "other", api: "cuMemFree_v2"},
+	} {
+		t.Run(c.shape, func(t *testing.T) {
+			before := map[string]uint64{}
+			for _, n := range []string{"calls_nested", "calls_nested_too_deep", "calls_without_entry"} {
+				before[n] = tr.counter(n)
+			}
+			p.do(fmt.Sprintf("%s %d", c.shape, calls), c.shape)
+			events := tr.drain()
+			good := count(events, func(e *event.Event) bool {
+				return APIName(e.API) == c.api && e.Size == c.size && e.Result == 0
+			})
+			if good != calls || len(events) != calls {
+				t.Errorf("%d of %d events are as they should be, want %d:%s", good, len(events), calls, format(events))
+			}
+			if n := tr.counter("calls_nested") - before["calls_nested"]; n != c.nested {
+				t.Errorf("%d nested calls, want %d", n, c.nested)
+			}
+			for _, n := range []string{"calls_nested_too_deep", "calls_without_entry"} {
+				if got := tr.counter(n) - before[n]; got != c.loss[n] {
+					t.Errorf("%s grew by %d, want %d", n, got, c.loss[n])
+				}
+			}
+		})
+	}
+}
+
+// A memory function that cuGetProcAddress leads past the probes is warned of.
+func TestProcAddress(t *testing.T) {
+	p := odd(t)
+	tr := openTrace(t, Options{})
+	tr.target(p.pid())
+	p.do("known 23", "known")
+	if events := tr.drain(); len(events) != 0 || len(tr.warnings) != 0 {
+		t.Fatalf("%d warnings, events:%s", len(tr.warnings), format(events))
+	}
+	p.do("hidden 23", "hidden")
+	tr.drain()
+	if len(tr.warnings) != 1 {
+		t.Fatalf("%d warnings, want 1", len(tr.warnings))
+	}
+	if text := <-tr.warnings; !strings.Contains(text, "cuMemAlloc that is not probed") {
+		t.Errorf("warning %q", text)
+	}
+	// What the stand-in's static runtime asks for is all probed.
+	static := start(t, testcuda.WorkloadStripped, testcuda.Options{})
+	run(t, static, "dlopen")
+	tr.target(static.PID())
+	run(t, static, "row cudaMalloc", "row cudaMallocAsync")
+	if n := tally(tr.drain())[call{"cuMemAlloc_v2", 0}]; n != calls {
+		t.Errorf("%d events from a static runtime, want %d", n, calls)
+	}
+	if asked := stats(t, static).APIs["cuGetProcAddress_v2"].OK; asked == 0 || len(tr.warnings) != 0 {
+		t.Errorf("after %d questions, %d warnings", asked, len(tr.warnings))
+	}
+}
+
+func TestThreads(t *testing.T) {
+	const threads, rounds = 16, 211
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init")
+	tr := traced(t, p, Options{})
+	run(t, p, fmt.Sprintf("threads %d { repeat %d cuMemAlloc_v2 512; free all }", threads, rounds))
+	per := map[uint32]map[string]int{}
+	for _, e := range tr.drain() {
+		if per[e.TID] == nil {
+			per[e.TID] = map[string]int{}
+		}
+		per[e.TID][APIName(e.API)]++
+	}
+	if len(per) != threads {
+		t.Errorf("events of %d threads, want %d", len(per), threads)
+	}
+	for tid, n := range per {
+		if n["cuMemAlloc_v2"] != rounds || n["cuMemFree_v2"] != rounds {
+			t.Errorf("thread %d: %v, want %d each", tid, n, rounds)
+		}
+	}
+	tr.wantLoss(nil)
+}
+
+// The bytes of a stack travel once, and each event names one that came.
+func TestStacksComeOnceAndFirst(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init")
+	tr := traced(t, p, Options{})
+	for _, path := range []string{"l", "r", "lr", "rl"} {
+		run(t, p, fmt.Sprintf("repeat %d via %s cuMemAlloc_v2", calls, path))
+	}
+	ids := map[uint64]int{}
+	for _, e := range tr.drain() {
+		ids[e.Stack]++
+		if tr.stacks[e.Stack] == 0 {
+			t.Fatalf("stack %#x did not come", e.Stack)
+		}
+	}
+	if len(ids) != 4 || len(tr.stacks) != 4 || tr.repeated != 0 {
+		t.Errorf("%d stacks in events, %d came, %d again, want 4, 4, 0", len(ids), len(tr.stacks), tr.repeated)
+	}
+	for id, n := range ids {
+		if n != calls {
+			t.Errorf("stack %#x: %d events, want %d", id, n, calls)
+		}
+	}
+}
+
+// With a full ring buffer every event is either received or counted.
+func TestRingFull(t *testing.T) {
+	const rounds = 2003
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init")
+	tr := traced(t, p, Options{ringBytes: uint32(os.Getpagesize())})
+	run(t, p, fmt.Sprintf("repeat %d cuMemAlloc_v2", rounds), "free all")
+	events := len(tr.drain())
+	lost := tr.counter("events_ring_full")
+	if uint64(events)+lost != 2*rounds || lost == 0 || events == 0 {
+		t.Errorf("%d events and %d counted losses of %d calls", events, lost, 2*rounds)
+	}
+	// Room again: nothing more is lost, and the stack is known.
+	run(t, p, "row cuMemAlloc_v2 11")
+	if n := len(tr.drain()); n != 22 || tr.counter("events_ring_full") != lost {
+		t.Errorf("after the flood: %d events, %d lost, want 22 and %d", n, tr.counter("events_ring_full"), lost)
+	}
+}
+
+// A counter counts calls without keeping them.
+type counter map[call]uint64
+
+func (c counter) Event(e *event.Event) { c[call{APIName(e.API), e.Result}]++ }
+func (c counter) Stack(*Stack)         {}
+
+// At the highest rate that the machine can make, every call is received or
+// counted.
+func TestHammer(t *testing.T) {
+	p := start(t, testcuda.Hammer, testcuda.Options{Args: []string{"-threads", "4", "-seconds", "3", "-wait"}})
+	if _, err := p.Expect("ready"); err != nil {
+		t.Fatal(err)
+	}
+	tr := traced(t, p, Options{})
+	got := counter{}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := tr.Run(got, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.Send("go"); err != nil {
+		t.Fatal(err)
+	}
+	lines, code, err := p.Wait()
+	if err != nil || code != 0 || len(lines) != 1 {
+		t.Fatalf("hammer: %q, exit %d, %v", lines, code, err)
+	}
+	want, err := testcuda.ParseStats(lines[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.reader.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	var called, received uint64
+	for _, api := range []string{"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync"} {
+		called += want.APIs[api].OK
+		received += got[call{api, 0}]
+	}
+	exit := got[call{"", 0}]
+	lost := tr.counter("events_ring_full")
+	t.Logf("%d calls, %d received, %d lost", called, received, lost)
+	if received+exit+lost != called+1 {
+		t.Errorf("%d events, %d exits and %d counted losses of %d calls", received, exit, lost, called)
+	}
+	if lost == 0 {
+		for _, api := range []string{"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync"} {
+			if got[call{api, 0}] != want.APIs[api].OK {
+				t.Errorf("%s: %d events of %d calls", api, got[call{api, 0}], want.APIs[api].OK)
+			}
+		}
+	}
+	tr.wantLoss(map[string]uint64{"events_ring_full": lost, "stacks_ring_full": tr.counter("stacks_ring_full")})
+}

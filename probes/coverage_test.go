@@ -1,0 +1,125 @@
+package probes
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+var writeReadme = flag.Bool("write-readme", false, "write the coverage table into README.md")
+
+// README's coverage table is made from Table: `go test ./probes -run
+// TestReadme -write-readme` after a change.
+func TestReadme(t *testing.T) {
+	const file, begin, end = "../README.md", "<!-- coverage: begin -->\n", "<!-- coverage: end -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok1 := strings.Cut(string(text), begin)
+	old, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		t.Fatalf("%s has no coverage table", file)
+	}
+	want := coverage()
+	if old == want {
+		return
+	}
+	if !*writeReadme {
+		t.Fatalf("the coverage table of %s is out of date: go test ./probes -run TestReadme -write-readme", file)
+	}
+	if err := os.WriteFile(file, []byte(head+begin+want+end+tail), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func coverage() string {
+	var b strings.Builder
+	b.WriteString("| functions | kind | what it does |\n|---|---|---|\n")
+	for _, level := range []Level{Driver, Runtime, Torch} {
+		for _, does := range effects {
+			var names []string
+			var kinds []string
+			for i := range Table {
+				if r := &Table[i]; r.Level == level && does.match(r) {
+					for _, s := range r.Symbols {
+						names = append(names, "`"+s+"`")
+					}
+					if k := r.Kind.String(); r.Kind != event.KindNone && !slices.Contains(kinds, k) {
+						kinds = append(kinds, k)
+					}
+				}
+			}
+			if len(names) > 0 {
+				fmt.Fprintf(&b, "| %s | %s | %s |\n", strings.Join(names, " "), strings.Join(kinds, ", "), does.text)
+			}
+		}
+	}
+	return b.String()
+}
+
+// effects are the rows of the coverage table; each row of Table matches one.
+var effects = []struct {
+	text  string
+	match func(*Row) bool
+}{
+	{"memory comes to live", func(r *Row) bool {
+		return (r.Op == event.OpAlloc || r.Op == event.OpHandleCreate) && r.Kind != event.KindImported
+	}},
+	{"another owner's memory is mapped", func(r *Row) bool { return r.Kind == event.KindImported }},
+	{"memory, a mapping or a reference ends", func(r *Row) bool {
+		switch r.Op {
+		case event.OpFree, event.OpHandleRelease, event.OpUnmap:
+			return true
+		}
+		return false
+	}},
+	{"physical memory is mapped or referred to once more", func(r *Row) bool {
+		switch r.Op {
+		case event.OpMap, event.OpMapArray, event.OpHandleRetain:
+			return true
+		}
+		return false
+	}},
+	{"address space: watched, never counted", func(r *Row) bool {
+		return r.Op == event.OpReserve || r.Op == event.OpUnreserve
+	}},
+	{"pools", func(r *Row) bool {
+		switch r.Op {
+		case event.OpPoolCreate, event.OpPoolDestroy, event.OpPoolTrim, event.OpNone:
+			return r.class == classEmit
+		}
+		return false
+	}},
+	{"contexts begin and end, and their allocations with them", func(r *Row) bool {
+		switch r.Op {
+		case event.OpContextSeen, event.OpContextDestroy, event.OpPrimaryReset, event.OpPrimaryRelease:
+			return true
+		}
+		return false
+	}},
+	{"which context or device is current", func(r *Row) bool { return r.class != classEmit && r.class != classOff }},
+	{"what a program was told a function's address is: a warning if it has no probe", func(r *Row) bool { return r.Op == opProcAddress }},
+	{"the driver may take memory for itself: growth of the process's total is put under its stack, marked as inferred", func(r *Row) bool { return r.Op == event.OpSuspect }},
+	{"a framework's own allocator gave up (out-of-memory reports)", func(r *Row) bool { return r.Op == event.OpOutOfMemory }},
+}
+
+// No row is missing from the table, and none is in it twice.
+func TestCoverageIsWhole(t *testing.T) {
+	for i := range Table {
+		n := 0
+		for _, does := range effects {
+			if does.match(&Table[i]) {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s is in %d rows of the coverage table", Table[i].Symbols[0], n)
+		}
+	}
+}

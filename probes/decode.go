@@ -1,0 +1,137 @@
+package probes
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+// A Stack is a call stack that the kernel side sent, before the first event
+// that names it. Words and Flags are as the return program writes them: with
+// this package's own, Words are return addresses, innermost first.
+type Stack struct {
+	ID      uint64
+	Process event.Process
+	Flags   uint32
+	Words   []uint64 // valid until the handler returns
+}
+
+// A Handler receives what was traced, in the order of the ring buffer, from
+// one goroutine.
+type Handler interface {
+	Event(*event.Event)
+	Stack(*Stack)
+}
+
+// Record types and layout of bpf/gpumemtrace.h.
+const (
+	recordCall = iota + 1
+	recordStack
+	recordFork
+	recordExec
+	recordExit
+
+	eventBytes       = 120
+	stackHeaderBytes = 32
+	maxWords         = 1024
+	values           = 8
+)
+
+var errRecord = errors.New("malformed record")
+
+// procAddress is what cuGetProcAddress told a program.
+type procAddress struct {
+	process event.Process
+	name    string
+	address uint64
+}
+
+// A decoder turns records into events. It keeps its buffers between calls.
+type decoder struct {
+	event  event.Event
+	stack  Stack
+	values [values]uint64
+	words  [maxWords]uint64
+	// onProcAddress, if set, hears of every cuGetProcAddress call.
+	onProcAddress func(procAddress)
+}
+
+// decode hands one record of the ring buffer to h. The record may hold
+// anything: it is an error, never a panic, if it is not one of ours.
+func (d *decoder) decode(raw []byte, h Handler) error {
+	if len(raw) < stackHeaderBytes {
+		return fmt.Errorf("decode %d bytes: %w", len(raw), errRecord)
+	}
+	le := binary.LittleEndian
+	switch kind := le.Uint32(raw); kind {
+	case recordStack:
+		n := int(le.Uint32(raw[4:]))
+		if n > maxWords || len(raw) < stackHeaderBytes+8*n {
+			return fmt.Errorf("decode a stack of %d frames in %d bytes: %w", n, len(raw), errRecord)
+		}
+		for i := range n {
+			d.words[i] = le.Uint64(raw[stackHeaderBytes+8*i:])
+		}
+		d.stack = Stack{
+			ID:      le.Uint64(raw[8:]),
+			Process: event.Process{Start: le.Uint64(raw[16:]), PID: le.Uint32(raw[24:])},
+			Flags:   le.Uint32(raw[28:]),
+			Words:   d.words[:n],
+		}
+		h.Stack(&d.stack)
+		return nil
+	case recordCall, recordFork, recordExec, recordExit:
+		if len(raw) < eventBytes {
+			return fmt.Errorf("decode an event of %d bytes: %w", len(raw), errRecord)
+		}
+		return d.decodeEvent(kind, raw, h)
+	default:
+		return fmt.Errorf("decode type %d: %w", kind, errRecord)
+	}
+}
+
+func (d *decoder) decodeEvent(kind uint32, raw []byte, h Handler) error {
+	le := binary.LittleEndian
+	e := &d.event
+	*e = event.Event{
+		API:    le.Uint16(raw[4:]),
+		Outer:  le.Uint16(raw[6:]),
+		Time:   le.Uint64(raw[8:]),
+		Proc:   event.Process{Start: le.Uint64(raw[16:]), PID: le.Uint32(raw[24:])},
+		TID:    le.Uint32(raw[28:]),
+		Result: int32(le.Uint32(raw[32:])),
+		Device: int32(le.Uint32(raw[36:])),
+		Ctx:    le.Uint64(raw[40:]),
+		Stack:  le.Uint64(raw[48:]),
+	}
+	const at = eventBytes - values*8
+	v := &d.values
+	for i := range v {
+		v[i] = le.Uint64(raw[at+8*i:])
+	}
+	if (kind == recordCall) != (e.API != 0) || int(e.API) >= len(Entries) || int(e.Outer) >= len(Entries) {
+		return fmt.Errorf("decode row %d in %d: %w", e.API, e.Outer, errRecord)
+	}
+	switch kind {
+	case recordFork:
+		e.Op, e.Child = event.OpFork, event.Process{PID: uint32(v[0]), Start: v[1]}
+	case recordExec:
+		e.Op = event.OpExec
+	case recordExit:
+		e.Op = event.OpExit
+	default:
+		Entries[e.API].plan.fill(e, v)
+		if e.Op == opProcAddress {
+			if d.onProcAddress != nil && e.Result == event.Success {
+				name, _, _ := bytes.Cut(raw[at:at+32], []byte{0})
+				d.onProcAddress(procAddress{e.Proc, string(name), e.Addr})
+			}
+			return nil
+		}
+	}
+	h.Event(e)
+	return nil
+}

@@ -1,0 +1,103 @@
+package probes
+
+import (
+	"math/bits"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+// mul multiplies sizes that a traced process chose: it saturates at what an
+// int64 holds instead of wrapping.
+func mul(a uint64, factors ...uint64) uint64 {
+	const most = 1<<63 - 1
+	for _, f := range factors {
+		hi, lo := bits.Mul64(a, f)
+		if hi != 0 || lo > most {
+			return most
+		}
+		a = lo
+	}
+	return a
+}
+
+func fixSize32(e *event.Event, x []uint64) { e.Size = uint64(uint32(x[0])) }
+func fixAddr32(e *event.Event, x []uint64) { e.Addr = uint64(uint32(x[0])) }
+
+// Pitched memory takes the pitch that the driver chose, not the width.
+func fixPitch(e *event.Event, x []uint64)   { e.Size = mul(x[0], x[1]) }
+func fixPitch32(e *event.Event, x []uint64) { e.Size = mul(x[0], uint64(uint32(x[1]))) }
+func fixPitch3D(e *event.Event, x []uint64) { e.Size = mul(x[0], max(x[1], 1), max(x[2], 1)) }
+
+// fixLocation reads a CUmemLocation: type in the low half (1 is a device,
+// 2 to 4 are the host and its NUMA nodes), id in the high one.
+func fixLocation(e *event.Event, x []uint64) {
+	const device = 1
+	switch kind := uint32(x[0]); {
+	case kind == device:
+		e.Device = int32(x[0] >> 32)
+	case e.Kind == event.KindVMM:
+		e.Kind, e.Device = event.KindVMMHost, event.NoDevice
+	}
+}
+
+func fixGraphLocation(e *event.Event, x []uint64) {
+	if uint32(x[0]) == 1 {
+		e.Device = int32(x[0] >> 32)
+	}
+}
+
+func fixMapArray(e *event.Event, x []uint64) {
+	const unmap = 2 // CU_MEM_OPERATION_TYPE_UNMAP
+	if uint32(x[0]) == unmap {
+		e.Op = event.OpUnmapArray
+	}
+	// Level and layer, offsets x and y, offset z: what a tile is called by.
+	part := x[1]
+	for _, w := range []uint64{x[2], uint64(uint32(x[3]))} {
+		part = (part ^ bits.RotateLeft64(w, 29)) * 0x9e3779b97f4a7c15
+	}
+	e.Part = part
+}
+
+func fixArray2D(e *event.Event, x []uint64) {
+	e.Size = arrayBytes(x[0], x[1], 0, uint32(x[2]), uint32(x[2]>>32), 0, 1)
+}
+
+func fixArray3D(e *event.Event, x []uint64) {
+	levels := uint64(1)
+	if len(x) > 5 {
+		levels = uint64(uint32(x[5]))
+	}
+	e.Size = arrayBytes(x[0], x[1], x[2], uint32(x[3]), uint32(x[3]>>32), uint32(x[4]), levels)
+}
+
+// The runtime describes a texel by the bits of its four channels.
+func channelBytes(xy, zw uint64) uint64 {
+	bits := uint64(uint32(xy)) + xy>>32 + uint64(uint32(zw)) + zw>>32
+	return bits / 8
+}
+
+func fixChannels2D(e *event.Event, x []uint64) {
+	e.Size = mul(channelBytes(x[0], x[1]), x[2], max(x[3], 1))
+}
+
+func fixChannels3D(e *event.Event, x []uint64) {
+	levels := uint64(1)
+	if len(x) > 5 {
+		levels = uint64(uint32(x[5]))
+	}
+	e.Size = mipBytes(x[2], x[3], x[4], levels, false, func(w, h uint64) uint64 {
+		return mul(channelBytes(x[0], x[1]), w, h)
+	})
+}
+
+// fixTorchOutOfMemory: a c10::Device is two bytes, the type (1 is CUDA) and
+// the index.
+func fixTorchOutOfMemory(e *event.Event, x []uint64) {
+	e.Result = event.Success // the function returns nothing
+	e.Part = x[0]
+	e.Device = event.NoDevice
+	if device := x[1]; device&0xff == 1 && int8(device>>8) >= 0 {
+		e.Device = int32(device >> 8 & 0x7f)
+	}
+}

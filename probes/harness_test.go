@@ -1,0 +1,221 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+// needTracing ends a test that cannot trace here: it fails in CI, where a skip
+// would hide a gap.
+func needTracing(tb testing.TB) {
+	tb.Helper()
+	if err := checkPrivilege(); err != nil {
+		if os.Getenv("CI") == "true" {
+			tb.Fatal(err)
+		}
+		tb.Skip(err)
+	}
+}
+
+// A trace is a tracer whose events a test reads when it wants to.
+type trace struct {
+	testing.TB
+	*Tracer
+	events   []event.Event
+	stacks   map[uint64]int // frames by id
+	repeated int            // stacks that came again
+	warnings chan string
+}
+
+func (tr *trace) Event(e *event.Event) { tr.events = append(tr.events, *e) }
+func (tr *trace) Stack(s *Stack) {
+	if _, ok := tr.stacks[s.ID]; ok {
+		tr.repeated++
+	}
+	tr.stacks[s.ID] = len(s.Words)
+}
+
+func openTrace(tb testing.TB, opts Options) *trace {
+	tb.Helper()
+	needTracing(tb)
+	tr := &trace{TB: tb, stacks: map[uint64]int{}, warnings: make(chan string, 100)}
+	opts.Warn = func(s string) { tr.warnings <- s }
+	var err error
+	if tr.Tracer, err = Open(opts); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := tr.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return tr
+}
+
+// traced opens a tracer that follows children and traces p.
+func traced(tb testing.TB, p *testcuda.Process, opts Options) *trace {
+	tb.Helper()
+	opts.Follow = true
+	tr := openTrace(tb, opts)
+	tr.target(p.PID())
+	return tr
+}
+
+func (tr *trace) target(pid int) []Library {
+	tr.Helper()
+	libs, err := tr.Target(pid)
+	if err != nil {
+		tr.Fatal(err)
+	}
+	return libs
+}
+
+// drain returns what came since the last time.
+func (tr *trace) drain() []event.Event {
+	tr.Helper()
+	tr.events = nil
+	if err := tr.reader.Flush(); err != nil {
+		tr.Fatal(err)
+	}
+	if err := tr.Run(tr, nil); err != nil {
+		tr.Fatal(err)
+	}
+	return tr.events
+}
+
+// counter returns one counter by name.
+func (tr *trace) counter(name string) uint64 {
+	tr.Helper()
+	for i, c := range kernelCounters { // the ones that Counters leaves out too
+		if c.Name == name {
+			if err := tr.coll.Maps["loss"].Lookup(uint32(i), &c.Value); err != nil {
+				tr.Fatal(err)
+			}
+			return c.Value
+		}
+	}
+	for _, c := range tr.Counters() {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	tr.Fatalf("no counter %s", name)
+	return 0
+}
+
+// wantLoss checks every counter: those not named must be zero.
+func (tr *trace) wantLoss(want map[string]uint64) {
+	tr.Helper()
+	for _, c := range tr.Counters() {
+		if c.Value != want[c.Name] {
+			tr.Errorf("%s = %d, want %d", c.Name, c.Value, want[c.Name])
+		}
+	}
+}
+
+// A call names what a test compares of an event.
+type call struct {
+	api    string
+	result int32
+}
+
+// tally counts calls, by API and result.
+func tally(events []event.Event) map[call]int {
+	n := map[call]int{}
+	for _, e := range events {
+		if e.API != 0 {
+			n[call{APIName(e.API), e.Result}]++
+		}
+	}
+	return n
+}
+
+func start(tb testing.TB, program testcuda.Program, opts testcuda.Options) *testcuda.Process {
+	tb.Helper()
+	needTracing(tb)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	tb.Cleanup(cancel)
+	p, err := testcuda.Start(ctx, testcuda.Get(tb), program, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { p.Close() })
+	if program != testcuda.Hammer && program != testcuda.Train && len(opts.Args) == 0 {
+		run(tb, p, "echo up") // its libraries are mapped
+	}
+	return p
+}
+
+func run(tb testing.TB, p *testcuda.Process, commands ...string) []string {
+	tb.Helper()
+	lines, err := p.Run(commands...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return lines
+}
+
+func stats(tb testing.TB, p *testcuda.Process) *testcuda.Stats {
+	tb.Helper()
+	s, err := p.Stats()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// eventually waits for what another goroutine or process does.
+func eventually(tb testing.TB, what string, f func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatalf("waited 10 s for %s", what)
+		}
+	}
+}
+
+// compile makes a program or library of a source in testdata.
+func compile(tb testing.TB, out, source string, args ...string) {
+	tb.Helper()
+	args = append([]string{"-O2", "-g", "-Wall", "-fno-omit-frame-pointer", "-pthread", "-o", out, "testdata/" + source}, args...)
+	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") != "true" {
+			tb.Skip(err)
+		}
+		tb.Fatalf("gcc %s: %v\n%s", strings.Join(args, " "), err, text)
+	}
+}
+
+// format shows events in a test's output.
+func format(events []event.Event) string {
+	var b strings.Builder
+	for _, e := range events {
+		fmt.Fprintf(&b, "\n\t%s op %d pid %d result %d addr %#x size %d", APIName(e.API), e.Op, e.Proc.PID, e.Result, e.Addr, e.Size)
+	}
+	return b.String()
+}
+
+func ops(events []event.Event) (out []event.Op) {
+	for _, e := range events {
+		out = append(out, e.Op)
+	}
+	return out
+}
+
+func count(events []event.Event, match func(*event.Event) bool) (n int) {
+	for i := range events {
+		if match(&events[i]) {
+			n++
+		}
+	}
+	return n
+}

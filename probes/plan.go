@@ -1,0 +1,96 @@
+package probes
+
+import "github.com/gpumemtrace/gpumemtrace/internal/event"
+
+// A plan says which slot of a record holds which of a row's values. The kernel
+// side is told the same order (kernelRow), so slots exist in one place only.
+type plan struct {
+	row                             *Row
+	captures                        []value
+	addr, size, handle, ctx, device int // slots, -1 for none
+	extra                           int // the first of len(row.Extra)
+}
+
+// Plans are made once: rows never change.
+func init() {
+	for i := range Table {
+		Table[i].plan = newPlan(&Table[i])
+	}
+	Entries[0].plan = newPlan(Entries[0].Row)
+}
+
+func newPlan(r *Row) *plan {
+	p := &plan{row: r}
+	if r.flags&flagName != 0 {
+		p.captures = make([]value, 4) // the name's four words
+	}
+	slot := func(v value) int {
+		if !v.present {
+			return -1
+		}
+		p.captures = append(p.captures, v)
+		return len(p.captures) - 1
+	}
+	p.addr, p.size, p.handle = slot(r.Addr), slot(r.Size), slot(r.Handle)
+	p.ctx, p.device = slot(r.Ctx), slot(r.Device)
+	p.extra = len(p.captures)
+	p.captures = append(p.captures, r.Extra...)
+	if len(p.captures) > values {
+		panic("probes: row " + r.Symbols[0] + " has too many values")
+	}
+	return p
+}
+
+// fill completes e, of which the record's header is filled in.
+func (p *plan) fill(e *event.Event, v *[values]uint64) {
+	r := p.row
+	e.Op, e.Kind, e.Space = r.Op, r.Kind, r.Space
+	if p.addr >= 0 {
+		e.Addr = v[p.addr]
+	}
+	if p.size >= 0 {
+		e.Size = v[p.size]
+	}
+	if p.handle >= 0 {
+		e.Handle = v[p.handle]
+	}
+	if p.ctx >= 0 {
+		e.Ctx = v[p.ctx]
+	}
+	if p.device >= 0 {
+		e.Device = int32(v[p.device])
+	}
+	if r.Fix != nil {
+		r.Fix(e, v[p.extra:p.extra+len(r.Extra)])
+	}
+	if e.Size > 1<<63-1 {
+		e.Size = 1<<63 - 1
+	}
+	if e.Kind.Class() == event.ClassHost {
+		e.Device = event.NoDevice
+	}
+}
+
+// kernelCapture and kernelRow mirror gm_capture and gm_row.
+type kernelCapture struct {
+	Size, Arg uint8
+	Off       uint16
+}
+
+type kernelRow struct {
+	Class, Flags, Stride, _ uint16
+	Captures                [values]kernelCapture
+}
+
+// kernelRow returns the row as the kernel side reads it.
+func (p *plan) kernelRow(c class) kernelRow {
+	k := kernelRow{Class: uint16(c), Flags: uint16(p.row.flags), Stride: p.row.stride}
+	for i := range k.Captures {
+		k.Captures[i].Arg = 7 // always 0
+		if i < len(p.captures) && p.captures[i].present {
+			v := p.captures[i]
+			k.Captures[i] = kernelCapture{Size: v.size, Arg: v.arg, Off: v.off}
+		}
+	}
+	return k
+}

@@ -1,0 +1,98 @@
+package probes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+)
+
+// ErrPrivilege is the error of a tracer that may not trace.
+var ErrPrivilege = errors.New("missing privilege")
+
+// A capability is what a tracer needs, and what for. CAP_SYS_ADMIN stands in
+// for all of them but CAP_SYS_PTRACE.
+type capability struct {
+	bit         int
+	name, usage string
+}
+
+var capabilities = []capability{
+	{unix.CAP_BPF, "CAP_BPF", "load BPF programs"},
+	{unix.CAP_PERFMON, "CAP_PERFMON", "attach uprobes"},
+	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "read the mappings of other processes"},
+}
+
+// MissingCapabilities returns the names of the capabilities that tracing needs
+// and this process lacks.
+func MissingCapabilities() ([]string, error) {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil, err
+	}
+	var effective uint64
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			if effective, err = strconv.ParseUint(strings.TrimSpace(v), 16, 64); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var missing []string
+	for _, c := range capabilities {
+		admin := effective>>unix.CAP_SYS_ADMIN&1 != 0 && c.bit != unix.CAP_SYS_PTRACE
+		if effective>>c.bit&1 == 0 && !admin {
+			missing = append(missing, fmt.Sprintf("%s (to %s)", c.name, c.usage))
+		}
+	}
+	return missing, nil
+}
+
+func checkPrivilege() error {
+	missing, err := MissingCapabilities()
+	if err != nil || len(missing) == 0 {
+		return nil // if it cannot be told, the kernel will
+	}
+	return fmt.Errorf("%w: run as root, or grant %s", ErrPrivilege, strings.Join(missing, ", "))
+}
+
+// explain looks for the better reason after a failure.
+func explain(err error) error {
+	if errors.Is(err, ErrPrivilege) {
+		return err
+	}
+	var lacking []string
+	for _, f := range Features() {
+		if !f.Optional && errors.Is(f.Err, ErrNotSupported) {
+			lacking = append(lacking, f.String())
+		}
+	}
+	if len(lacking) > 0 {
+		return fmt.Errorf("this kernel lacks %s: gpumemtrace needs Linux 5.15 or later: %w", strings.Join(lacking, ", "), err)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("the kernel refused: a security module, a seccomp filter or kernel lockdown may forbid BPF here: %w", err)
+	}
+	return err
+}
+
+// haveMulti tells whether one link can hold many uprobes, with the cookies and
+// process filter used here.
+func haveMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
+
+// pidFilterWorks tells whether a multi link's process filter covers all
+// threads of the process: from Linux 6.12 (46ba0e49b642 "bpf: fix multi-uprobe
+// PID filtering logic"). Before, the kernel side's own filter does it alone.
+func pidFilterWorks() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var major, minor int
+	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return major > 6 || major == 6 && minor >= 12
+}

@@ -1,0 +1,298 @@
+package probes
+
+import "github.com/gpumemtrace/gpumemtrace/internal/event"
+
+// Level says which library exports a row's symbols.
+type Level uint8
+
+const (
+	Driver  Level = iota // libcuda
+	Runtime              // libcudart
+	Torch                // libc10, PyTorch's core: what the driver is never asked
+)
+
+// A Row is one function of CUDA's API: where its pointer, size, handle, and
+// device are found, and what it does to the ledger. Argument positions and
+// structure offsets are those of cuda.h and cuda_runtime_api.h of CUDA 13 on
+// 64-bit machines; they have been stable since the symbol's version suffix
+// was introduced.
+type Row struct {
+	// Symbols are the exported names that share this signature.
+	Symbols []string
+	Level   Level
+	Op      event.Op
+	Kind    event.Kind
+	Space   event.Space
+
+	// Values captured when the call returns. Absent ones are zero.
+	Addr, Size, Handle, Ctx, Device value
+	// Extra values for Fix, in order.
+	Extra []value
+	// Fix completes the event from the extra values, for what is no plain
+	// copy: products, structures, sums.
+	Fix func(e *event.Event, extra []uint64)
+
+	// Class overrides what the kernel side does with the call; classEmit
+	// unless said.
+	class class
+	flags rowFlags
+	// stride of a list's elements; the argument that holds an extent's
+	// address on arm64 (flagExtent).
+	stride uint16
+
+	plan *plan
+}
+
+// A value says where one number is: an argument, or memory that an argument
+// points to, read after the call returned.
+type value struct {
+	present bool
+	size    uint8 // 0 the argument itself, 4 or 8 bytes of memory
+	arg     uint8
+	off     uint16
+}
+
+func arg(n uint8) value               { return value{present: true, arg: n} }
+func mem(n uint8, off uint16) value   { return value{present: true, size: 8, arg: n, off: off} }
+func mem32(n uint8, off uint16) value { return value{present: true, size: 4, arg: n, off: off} }
+
+// class and rowFlags mirror bpf/gpumemtrace.h.
+type class uint8
+
+const (
+	classOff class = iota
+	classEmit
+	classAround
+	classCtxSet
+	classCtxPush
+	classCtxPop
+	classCtxDevice
+	classDeviceSet
+)
+
+type rowFlags uint16
+
+const (
+	flagStack     rowFlags = 1 << iota // take a stack
+	flagEntryTime                      // ordered at entry
+	flagSkipNull                       // a first argument of 0 means nothing
+	flagList                           // argument 0 is an array of argument 1 elements
+	flagPushes                         // on success the context created becomes current
+	flagName                           // argument 0 is a string
+	flagExtent                         // a cudaExtent by value: arguments 4, 5, 6
+	flagCtxArg                         // argument 1 names the context asked about, 0 the current one
+	flagPops                           // argument 0 is a context that stops being current
+)
+
+// Table has one row for each function. README's coverage table, the probes and
+// the stand-in's tests are all made from it.
+var Table = []Row{
+	// Linear device memory. CUDA Driver API, "Memory Management".
+	{Symbols: []string{"cuMemAlloc_v2"}, Op: event.OpAlloc, Kind: event.KindDevice,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	// Without _v2: the 32-bit device pointers and sizes of CUDA before 3.2.
+	{Symbols: []string{"cuMemAlloc"}, Op: event.OpAlloc, Kind: event.KindDevice,
+		Addr: mem32(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
+	{Symbols: []string{"cuMemAllocPitch_v2"}, Op: event.OpAlloc, Kind: event.KindDevice,
+		Addr: mem(0, 0), Extra: []value{mem(1, 0), arg(3)}, Fix: fixPitch, flags: flagStack},
+	{Symbols: []string{"cuMemAllocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice,
+		Addr: mem32(0, 0), Extra: []value{mem32(1, 0), arg(3)}, Fix: fixPitch32, flags: flagStack},
+	{Symbols: []string{"cuMemAllocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	{Symbols: []string{"cuMemFree_v2"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuMemFree"}, Op: event.OpFree, Extra: []value{arg(0)}, Fix: fixAddr32,
+		flags: flagEntryTime | flagSkipNull},
+
+	// Host memory.
+	{Symbols: []string{"cuMemAllocHost_v2", "cuMemHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	{Symbols: []string{"cuMemAllocHost"}, Op: event.OpAlloc, Kind: event.KindHost,
+		Addr: mem(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
+	{Symbols: []string{"cuMemHostRegister_v2", "cuMemHostRegister"}, Op: event.OpAlloc,
+		Kind: event.KindRegistered, Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1), flags: flagStack},
+	{Symbols: []string{"cuMemFreeHost"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuMemHostUnregister"}, Op: event.OpFree, Space: event.SpaceRegistered, Addr: arg(0),
+		flags: flagEntryTime | flagSkipNull},
+
+	// Stream-ordered memory and pools. "Stream Ordered Memory Allocator".
+	{Symbols: []string{"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	{Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Op: event.OpAlloc,
+		Kind: event.KindAsync, Addr: mem(0, 0), Size: arg(1), Handle: arg(2), flags: flagStack},
+	{Symbols: []string{"cuMemFreeAsync", "cuMemFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0),
+		flags: flagEntryTime | flagSkipNull},
+	// CUmemPoolProps: location at 8.
+	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: mem(0, 0),
+		Extra: []value{mem(1, 8)}, Fix: fixLocation},
+	{Symbols: []string{"cuMemPoolDestroy"}, Op: event.OpPoolDestroy, Handle: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuMemPoolTrimTo"}, Op: event.OpPoolTrim, Handle: arg(0), Size: arg(1)},
+	// The exporter's allocation; its size is not told here.
+	{Symbols: []string{"cuMemPoolImportPointer"}, Op: event.OpAlloc, Kind: event.KindImported,
+		Addr: mem(0, 0), Handle: arg(1), flags: flagStack},
+
+	// Arrays.
+	{Symbols: []string{"cuArrayCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr: mem(0, 0), Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16)}, Fix: fixArray2D, flags: flagStack},
+	{Symbols: []string{"cuArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr: mem(0, 0), Extra: []value{mem32(1, 0), mem32(1, 4), mem(1, 8)}, Fix: fixArray2D, flags: flagStack},
+	{Symbols: []string{"cuArray3DCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr:  mem(0, 0),
+		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32)}, Fix: fixArray3D, flags: flagStack},
+	{Symbols: []string{"cuArray3DCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr:  mem(0, 0),
+		Extra: []value{mem32(1, 0), mem32(1, 4), mem32(1, 8), mem(1, 12), mem32(1, 20)}, Fix: fixArray3D, flags: flagStack},
+	{Symbols: []string{"cuMipmappedArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr:  mem(0, 0),
+		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32), arg(2)}, Fix: fixArray3D, flags: flagStack},
+	{Symbols: []string{"cuArrayDestroy", "cuMipmappedArrayDestroy"}, Op: event.OpFree, Space: event.SpaceArray,
+		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+
+	// Virtual memory management. CUmemAllocationProp: location at 8.
+	{Symbols: []string{"cuMemCreate"}, Op: event.OpHandleCreate, Kind: event.KindVMM, Handle: mem(0, 0), Size: arg(1),
+		Extra: []value{mem(2, 8)}, Fix: fixLocation, flags: flagStack},
+	{Symbols: []string{"cuMemRelease"}, Op: event.OpHandleRelease, Handle: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuMemRetainAllocationHandle"}, Op: event.OpHandleRetain, Handle: mem(0, 0)},
+	{Symbols: []string{"cuMemImportFromShareableHandle"}, Op: event.OpHandleImport, Kind: event.KindImported,
+		Handle: mem(0, 0), flags: flagStack},
+	{Symbols: []string{"cuMemMap"}, Op: event.OpMap, Addr: arg(0), Size: arg(1), Handle: arg(3)},
+	{Symbols: []string{"cuMemUnmap"}, Op: event.OpUnmap, Addr: arg(0), Size: arg(1), flags: flagEntryTime},
+	// CUarrayMapInfo, 96 bytes: resource 8, subresource 24, operation 56, handle 64.
+	{Symbols: []string{"cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"}, Op: event.OpMapArray, Addr: mem(0, 8),
+		Handle: mem(0, 64), Extra: []value{mem32(0, 56), mem(0, 24), mem(0, 32), mem(0, 40)}, Fix: fixMapArray,
+		flags: flagList, stride: 96},
+	{Symbols: []string{"cuMemAddressReserve"}, Op: event.OpReserve, Addr: mem(0, 0), Size: arg(1)},
+	{Symbols: []string{"cuMemAddressFree"}, Op: event.OpUnreserve, Addr: arg(0), Size: arg(1), flags: flagEntryTime},
+
+	// Memory of other processes and APIs. "CUDA IPC", "External Resource
+	// Interoperability". An IPC handle does not tell its size.
+	{Symbols: []string{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}, Op: event.OpAlloc, Kind: event.KindImported,
+		Addr: mem(0, 0), flags: flagStack},
+	{Symbols: []string{"cuIpcCloseMemHandle"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+	// CUDA_EXTERNAL_MEMORY_HANDLE_DESC: size at 24.
+	{Symbols: []string{"cuImportExternalMemory"}, Op: event.OpAlloc, Kind: event.KindImported,
+		Space: event.SpaceExternal, Addr: mem(0, 0), Size: mem(1, 24), flags: flagStack},
+	{Symbols: []string{"cuDestroyExternalMemory"}, Op: event.OpFree, Space: event.SpaceExternal, Addr: arg(0),
+		flags: flagEntryTime | flagSkipNull},
+	// Views of imported memory: their bytes count at the import.
+	{Symbols: []string{"cuExternalMemoryGetMappedBuffer"}, Op: event.OpAlloc, Kind: event.KindImported,
+		Addr: mem(0, 0), flags: flagStack},
+	{Symbols: []string{"cuExternalMemoryGetMappedMipmappedArray"}, Op: event.OpAlloc, Kind: event.KindImported,
+		Space: event.SpaceArray, Addr: mem(0, 0), flags: flagStack},
+
+	// Graph memory nodes: address range that the graph backs when it runs.
+	// CUDA_MEM_ALLOC_NODE_PARAMS: location 8, bytesize 104, dptr 112. A free
+	// node ends the range's life inside the graph.
+	{Symbols: []string{"cuGraphAddMemAllocNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: mem(4, 112),
+		Size: mem(4, 104), Extra: []value{mem(4, 8)}, Fix: fixGraphLocation, flags: flagStack},
+	{Symbols: []string{"cuGraphAddMemFreeNode"}, Op: event.OpFree, Addr: arg(4), flags: flagEntryTime},
+	{Symbols: []string{"cuDeviceGraphMemTrim"}, Op: event.OpNone, Device: arg(0)},
+
+	// Contexts: life cycle, and which one is current, for device attribution.
+	{Symbols: []string{"cuCtxCreate", "cuCtxCreate_v2"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(2), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(4), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(3), flags: flagPushes},
+	{Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Op: event.OpContextDestroy, Ctx: arg(0), flags: flagEntryTime | flagPops},
+	{Symbols: []string{"cuDevicePrimaryCtxRetain"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(1)},
+	{Symbols: []string{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"}, Op: event.OpPrimaryRelease,
+		Device: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"}, Op: event.OpPrimaryReset,
+		Device: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuCtxSetCurrent"}, class: classCtxSet},
+	{Symbols: []string{"cuCtxPushCurrent", "cuCtxPushCurrent_v2"}, class: classCtxPush},
+	{Symbols: []string{"cuCtxPopCurrent", "cuCtxPopCurrent_v2"}, class: classCtxPop},
+	{Symbols: []string{"cuCtxGetDevice"}, class: classCtxDevice},
+	{Symbols: []string{"cuCtxGetDevice_v2"}, class: classCtxDevice, flags: flagCtxArg},
+
+	// Calls for which the driver takes memory that no function returns. Their
+	// stacks explain growth of the process's total.
+	{Symbols: []string{
+		"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
+		"cuLibraryLoadData", "cuLibraryLoadFromFile",
+		"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
+		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz", "cuCtxSetLimit",
+	}, Op: event.OpSuspect, flags: flagStack},
+
+	// The guard: what address a program got for a name. No ledger event.
+	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: mem(1, 0), flags: flagName},
+
+	// The runtime, for --api runtime and both.
+	{Level: Runtime, Symbols: []string{"cudaMalloc"}, Op: event.OpAlloc, Kind: event.KindDevice,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaMallocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaMallocHost", "cudaHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaHostRegister"}, Op: event.OpAlloc, Kind: event.KindRegistered,
+		Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1), flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaHostUnregister"}, Op: event.OpFree, Space: event.SpaceRegistered,
+		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+	{Level: Runtime, Symbols: []string{"cudaFreeHost", "cudaFree"}, Op: event.OpFree, Addr: arg(0),
+		flags: flagEntryTime | flagSkipNull},
+	{Level: Runtime, Symbols: []string{"cudaMallocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice,
+		Addr: mem(0, 0), Extra: []value{mem(1, 0), arg(3)}, Fix: fixPitch, flags: flagStack},
+	// cudaPitchedPtr: ptr 0, pitch 8, ysize 24.
+	{Level: Runtime, Symbols: []string{"cudaMalloc3D"}, Op: event.OpAlloc, Kind: event.KindDevice,
+		Addr: mem(0, 0), Extra: []value{mem(0, 8), arg(5), arg(6)}, Fix: fixPitch3D, flags: flagStack | flagExtent, stride: 1},
+	// cudaChannelFormatDesc: four ints of bits.
+	{Level: Runtime, Symbols: []string{"cudaMallocArray"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr: mem(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(2), arg(3)}, Fix: fixChannels2D, flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaMalloc3DArray"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr: mem(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6)}, Fix: fixChannels3D,
+		flags: flagStack | flagExtent, stride: 2},
+	{Level: Runtime, Symbols: []string{"cudaMallocMipmappedArray"}, Op: event.OpAlloc, Kind: event.KindArray,
+		Space: event.SpaceArray, Addr: mem(0, 0),
+		Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6), arg(2)}, Fix: fixChannels3D,
+		flags: flagStack | flagExtent, stride: 2},
+	{Level: Runtime, Symbols: []string{"cudaFreeArray", "cudaFreeMipmappedArray"}, Op: event.OpFree, Space: event.SpaceArray,
+		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+	{Level: Runtime, Symbols: []string{"cudaMallocAsync", "cudaMallocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
+		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaMallocFromPoolAsync", "cudaMallocFromPoolAsync_ptsz"}, Op: event.OpAlloc,
+		Kind: event.KindAsync, Addr: mem(0, 0), Size: arg(1), Handle: arg(2), flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaFreeAsync", "cudaFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0),
+		flags: flagEntryTime | flagSkipNull},
+	{Level: Runtime, Symbols: []string{"cudaDeviceReset"}, Op: event.OpPrimaryReset, flags: flagEntryTime},
+	{Level: Runtime, Symbols: []string{"cudaSetDevice"}, class: classDeviceSet},
+
+	// c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, Device), before
+	// PyTorch throws OutOfMemoryError; a memory fraction can run out without
+	// any driver call. c10/core/Allocator.h; int64_t all through before 2.1.
+	{Level: Torch, Symbols: []string{
+		"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
+		"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE",
+	}, Op: event.OpOutOfMemory, Size: arg(0), Handle: arg(1), Extra: []value{arg(2), arg(3)}, Fix: fixTorchOutOfMemory,
+		flags: flagStack},
+}
+
+// opProcAddress marks the guard's row: it never leaves this package.
+const opProcAddress event.Op = 255
+
+// An Entry is one symbol of one row. Its index in Entries is the attach cookie
+// and event.Event.API.
+type Entry struct {
+	Symbol string
+	*Row
+}
+
+// Entries is Table by symbol. Index 0 is no API.
+var Entries = func() []Entry {
+	out := []Entry{{Symbol: "", Row: &Row{class: classOff}}}
+	for i := range Table {
+		r := &Table[i]
+		if r.class == classOff {
+			r.class = classEmit
+		}
+		for _, s := range r.Symbols {
+			out = append(out, Entry{Symbol: s, Row: r})
+		}
+	}
+	return out
+}()
+
+// APIName returns the symbol of an event's API or Outer, "" for 0.
+func APIName(api uint16) string {
+	if int(api) < len(Entries) {
+		return Entries[api].Symbol
+	}
+	return ""
+}

@@ -1,0 +1,72 @@
+// Calls of the odd libcuda, by name and number from stdin: "nested 23".
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+extern jmp_buf away;
+int cuMemAlloc_v2(unsigned long *, size_t), cuMemFree_v2(unsigned long);
+int cuMemAllocHost_v2(unsigned long *, size_t);
+int cuMemHostAlloc(unsigned long *, size_t, unsigned);
+int cuMemCreate(unsigned long *, size_t, void *, unsigned long);
+int cuGetProcAddress_v2(const char *, void **, int, unsigned long, void *);
+
+static char prop[64];
+
+__attribute__((noinline)) static void deeper(int depth, void (*f)(void))
+{
+	volatile char room[4096];
+	room[0] = 0;
+	if (depth > 0)
+		deeper(depth - 1, f);
+	else
+		f();
+	room[1] = 0;
+}
+
+static void jump(void)
+{
+	unsigned long p;
+	cuMemAlloc_v2(&p, 13);
+}
+
+static void once(const char *what)
+{
+	unsigned long p;
+	void *address;
+	if (strcmp(what, "nested") == 0) {
+		cuMemAllocHost_v2(&p, 100);
+	} else if (strcmp(what, "tail") == 0) {
+		cuMemHostAlloc(&p, 200, 0);
+	} else if (strcmp(what, "deep") == 0) {
+		cuMemCreate(&p, 300, prop, 0);
+	} else if (strcmp(what, "same") == 0) {
+		// The call that was jumped over is entered again, deeper.
+		if (setjmp(away) == 0)
+			jump();
+		cuMemAlloc_v2(&p, 400);
+	} else if (strcmp(what, "other") == 0) {
+		// Another call comes, from a shallower stack.
+		if (setjmp(away) == 0)
+			deeper(4, jump);
+		cuMemFree_v2(0x42);
+	} else if (strcmp(what, "hidden") == 0) {
+		cuGetProcAddress_v2("cuMemAlloc", &address, 12000, 0, NULL);
+	} else if (strcmp(what, "known") == 0) {
+		cuGetProcAddress_v2("cuMemFree", &address, 12000, 0, NULL);
+	}
+}
+
+int main(void)
+{
+	char what[32];
+	int n;
+	puts("up");
+	fflush(stdout);
+	while (scanf("%31s %d", what, &n) == 2) {
+		for (int i = 0; i < n; i++)
+			once(what);
+		puts(what);
+		fflush(stdout);
+	}
+	return 0;
+}
