@@ -1,0 +1,281 @@
+// Memory pools and stream-ordered memory. A pool reserves what it ever had in
+// use, until it is trimmed.
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "driver.h"
+#include "token.h"
+
+struct CUmemPoolHandle_st {
+	int device;
+	bool is_default, destroyed;
+	uint64_t used, reserved;
+	size_t live; // allocations
+	struct CUmemPoolHandle_st *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUmemPoolHandle_st defaults[MAX_DEVICES];
+static struct CUmemPoolHandle_st *pools;
+
+void pool_reset(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	pools = NULL;
+	for (int d = 0; d < MAX_DEVICES; d++)
+		defaults[d] = (struct CUmemPoolHandle_st){.device = d, .is_default = true};
+}
+
+uint64_t pools_reserved(void)
+{
+	uint64_t sum = 0;
+	pthread_mutex_lock(&lock);
+	for (int d = 0; d < MAX_DEVICES; d++)
+		sum += defaults[d].reserved;
+	for (struct CUmemPoolHandle_st *p = pools; p; p = p->next)
+		sum += p->reserved;
+	pthread_mutex_unlock(&lock);
+	return sum;
+}
+
+static bool valid(CUmemoryPool pool) // under lock
+{
+	if (pool >= defaults && pool < defaults + MAX_DEVICES)
+		return true;
+	CUmemoryPool p = pools;
+	while (p && p != pool)
+		p = p->next;
+	return p && !p->destroyed;
+}
+
+static void forget(CUmemoryPool pool) // under lock
+{
+	CUmemoryPool *link = &pools;
+	while (*link != pool)
+		link = &(*link)->next;
+	*link = pool->next;
+	free(pool);
+}
+
+static CUmemoryPool default_pool(int device)
+{
+	defaults[device].device = device;
+	defaults[device].is_default = true;
+	return &defaults[device];
+}
+
+// Stream-ordered memory.
+
+void pool_ended(const struct block *was)
+{
+	CUmemoryPool pool = was->aux;
+	pthread_mutex_lock(&lock);
+	pool->used -= was->size;
+	if (--pool->live == 0 && pool->destroyed)
+		forget(pool);
+	pthread_mutex_unlock(&lock);
+}
+
+static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool)
+{
+	struct CUctx_st *ctx;
+	CUresult result = ctx_current(&ctx);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!out || size == 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!pool)
+		pool = default_pool(ctx->device);
+	pthread_mutex_lock(&lock);
+	bool ok = valid(pool);
+	if (ok) {
+		pool->live++;
+		pool->used += size;
+		if (pool->reserved < pool->used)
+			pool->reserved = pool->used;
+	}
+	pthread_mutex_unlock(&lock);
+	if (!ok)
+		return CUDA_ERROR_INVALID_VALUE;
+	uint64_t addr;
+	struct block init = {.space = SPACE_POINTER, .kind = KIND_ASYNC, .size = size, .ctx = ctx, .device = pool->device, .aux = pool};
+	result = block_new(AREA_DEVICE, size, init, &addr);
+	if (result == CUDA_SUCCESS)
+		*out = addr;
+	else
+		pool_ended(&init);
+	return result;
+}
+
+static CUresult free_async(CUdeviceptr ptr, uint64_t *bytes)
+{
+	struct block was;
+	if (!block_end(SPACE_POINTER, ptr, 1u << KIND_ASYNC | 1u << KIND_IMPORTED | 1u << KIND_GRAPH, &was))
+		return CUDA_ERROR_INVALID_VALUE;
+	*bytes = was.size;
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream)
+{
+	(void)stream;
+	CALL(cuMemAllocAsync, size, alloc(ptr, size, NULL));
+}
+
+EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream)
+{
+	(void)stream;
+	CALL(cuMemAllocAsync_ptsz, size, alloc(ptr, size, NULL));
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	(void)stream;
+	CALL(cuMemAllocFromPoolAsync, size, pool ? alloc(ptr, size, pool) : CUDA_ERROR_INVALID_VALUE);
+}
+
+EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
+{
+	(void)stream;
+	CALL(cuMemAllocFromPoolAsync_ptsz, size, pool ? alloc(ptr, size, pool) : CUDA_ERROR_INVALID_VALUE);
+}
+
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+	uint64_t bytes = 0;
+	(void)stream;
+	CALL(cuMemFreeAsync, bytes, free_async(ptr, &bytes));
+}
+
+EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
+{
+	uint64_t bytes = 0;
+	(void)stream;
+	CALL(cuMemFreeAsync_ptsz, bytes, free_async(ptr, &bytes));
+}
+
+// Pools.
+
+static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
+{
+	if (!out || !props || props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!device_valid(props->location.id))
+		return CUDA_ERROR_INVALID_DEVICE;
+	CUmemoryPool pool = calloc(1, sizeof *pool);
+	if (!pool)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pool->device = props->location.id;
+	pthread_mutex_lock(&lock);
+	pool->next = pools;
+	pools = pool;
+	pthread_mutex_unlock(&lock);
+	*out = pool;
+	return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUmemoryPool pool)
+{
+	pthread_mutex_lock(&lock);
+	bool ok = pool && valid(pool) && !pool->is_default;
+	if (ok) {
+		pool->destroyed = true;
+		if (pool->live == 0)
+			forget(pool);
+	}
+	pthread_mutex_unlock(&lock);
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult trim(CUmemoryPool pool, uint64_t keep, uint64_t *bytes)
+{
+	pthread_mutex_lock(&lock);
+	bool ok = valid(pool);
+	if (ok) {
+		if (keep < pool->used)
+			keep = pool->used;
+		if (keep < pool->reserved) {
+			*bytes = pool->reserved - keep;
+			pool->reserved = keep;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+{
+	CALL(cuMemPoolCreate, 0, create(pool, props));
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	CALL(cuMemPoolDestroy, 0, destroy(pool));
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+	uint64_t bytes = 0;
+	CALL(cuMemPoolTrimTo, bytes, trim(pool, keep, &bytes));
+}
+
+static CUresult get_pool(CUmemoryPool *pool, CUdevice device)
+{
+	if (!device_valid(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	*pool = default_pool(device);
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	CALL(cuDeviceGetDefaultMemPool, 0, get_pool(pool, device));
+}
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	CALL(cuDeviceGetMemPool, 0, get_pool(pool, device));
+}
+
+// Sharing.
+
+static CUresult export_pointer(CUmemPoolPtrExportData *out, CUdeviceptr ptr)
+{
+	struct block b;
+	if (!block_find(SPACE_POINTER, ptr, &b) || b.kind != KIND_ASYNC)
+		return CUDA_ERROR_INVALID_VALUE;
+	token_pack(out, ptr, b.size);
+	return CUDA_SUCCESS;
+}
+
+static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemPoolPtrExportData *data, uint64_t *bytes)
+{
+	struct CUctx_st *ctx;
+	struct token t;
+	uint64_t addr;
+	CUresult result = ctx_current(&ctx);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&lock);
+	bool ok = pool && valid(pool);
+	pthread_mutex_unlock(&lock);
+	if (!ok || !token_unpack(data, &t))
+		return CUDA_ERROR_INVALID_VALUE;
+	*bytes = t.size;
+	result = block_new(AREA_DEVICE, t.size, (struct block){.space = SPACE_POINTER, .kind = KIND_IMPORTED, .size = t.size, .ctx = ctx, .device = ctx->device}, &addr);
+	if (result == CUDA_SUCCESS)
+		*out = addr;
+	return result;
+}
+
+EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr)
+{
+	CALL(cuMemPoolExportPointer, 0, export_pointer(data, ptr));
+}
+
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, CUmemPoolPtrExportData *data)
+{
+	uint64_t bytes = 0;
+	CALL(cuMemPoolImportPointer, bytes, import_pointer(ptr, pool, data, &bytes));
+}
