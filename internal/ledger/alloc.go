@@ -1,0 +1,107 @@
+package ledger
+
+import "github.com/gpumemtrace/gpumemtrace/internal/event"
+
+// A row is one live allocation. It holds no pointer, so that the garbage
+// collector need not look at millions of them.
+type row struct {
+	size, time uint64
+	site       uint32 // index into process.sites
+	ctx        uint32 // index into process.contexts
+	pool       uint32 // index into process.pools, of async memory
+}
+
+// alloc applies OpAlloc.
+func (l *Ledger) alloc(p *process, e *event.Event) {
+	id, s := l.site(p, e)
+	p.count(s, e.Time, 1, e.Size)
+	if e.Addr == 0 {
+		l.loss[lossNoAddress]++
+		p.unknown(e.Size)
+		return
+	}
+	if old, ok := p.live[e.Space][e.Addr]; ok {
+		l.loss[lossReplaced]++
+		if old.time > e.Time {
+			return // this one ended before the one that is there began
+		}
+		l.endRow(p, e.Space, e.Addr, &old)
+	} else if old, ok := p.extra[e.Space][e.Addr]; ok {
+		l.loss[lossReplaced]++
+		l.endExtraRow(p, e.Space, e.Addr, old)
+	}
+	ctx := l.contextOf(p, e)
+	if l.rows >= l.opt.MaxLive && !l.reclaim(p) {
+		l.addExtra(p, e, ctx)
+		return
+	}
+	r := row{size: e.Size, time: e.Time, site: id, ctx: ctx}
+	if e.Kind == event.KindAsync {
+		r.pool = l.poolOf(p, e.Handle, s.Device)
+		p.poolHold(r.pool, 1, int64(e.Size))
+	}
+	if p.live[e.Space] == nil {
+		p.live[e.Space] = make(map[uint64]row)
+	}
+	p.live[e.Space][e.Addr] = r
+	p.contexts[ctx].live++
+	l.addRows(p, 1)
+	p.hold(s, 1, int64(e.Size))
+}
+
+// free applies OpFree.
+func (l *Ledger) free(p *process, e *event.Event) {
+	if e.Addr == 0 {
+		return // CUDA frees a null pointer with success
+	}
+	if e.Space == event.SpaceArray {
+		l.endParts(p, e.Addr, e.Time)
+	}
+	if r, ok := p.live[e.Space][e.Addr]; ok {
+		if r.time > e.Time {
+			l.loss[lossStale]++
+			return
+		}
+		l.endRow(p, e.Space, e.Addr, &r)
+		return
+	}
+	if r, ok := p.extra[e.Space][e.Addr]; ok {
+		l.endExtraRow(p, e.Space, e.Addr, r)
+		return
+	}
+	if p.unknownFrees < p.unknownObjects {
+		// It may be the end of an allocation that found no room.
+		p.unknownFrees++
+		return
+	}
+	p.unmatchedFrees++
+}
+
+// endRow ends the live allocation r at addr.
+func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
+	delete(p.live[space], addr)
+	s := p.sites[r.site]
+	p.hold(s, -1, -int64(r.size))
+	if s.Kind == event.KindAsync {
+		p.poolHold(r.pool, -1, -int64(r.size))
+	}
+	p.contexts[r.ctx].live--
+	l.addRows(p, -1)
+}
+
+// endRows ends the live allocations not newer than t that match.
+func (l *Ledger) endRows(p *process, t uint64, match func(*row) bool) {
+	for space, rows := range p.live {
+		for addr, r := range rows {
+			if r.time <= t && match(&r) {
+				l.endRow(p, event.Space(space), addr, &r)
+			}
+		}
+	}
+}
+
+// unknown counts a live allocation of which nothing is kept.
+func (p *process) unknown(bytes uint64) {
+	p.unknownObjects++
+	p.unknownBytes = addSaturated(p.unknownBytes, bytes)
+}

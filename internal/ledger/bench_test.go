@@ -1,0 +1,167 @@
+package ledger
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+const (
+	benchLive   = 1_000_000
+	benchStacks = 10_000
+)
+
+var benchProc = event.Process{PID: 4711, Start: 1}
+
+// perEvent reports the rate of n events applied in the benchmark's time.
+func perEvent(b *testing.B, n int) {
+	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "events/s")
+}
+
+// BenchmarkApply has allocations of several kinds and sizes from ten thousand
+// stacks, some used far more often than others, on two devices, with 100,000
+// live, ended in random order.
+func BenchmarkApply(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	l := New(Options{})
+	kinds := []event.Kind{event.KindDevice, event.KindDevice, event.KindAsync, event.KindManaged, event.KindHost}
+	stacks := rand.NewZipf(r, 1.1, 10, benchStacks-1)
+	var live []uint64
+	next := uint64(1 << 20)
+	events := make([]event.Event, 1<<20)
+	for i := range events {
+		e := &events[i]
+		*e = event.Event{Proc: benchProc, Ctx: 1, API: 3}
+		if len(live) < 100_000 || r.IntN(2) == 0 {
+			next += 512
+			e.Op, e.Addr, e.Size = event.OpAlloc, next, uint64(512+r.IntN(1<<21))
+			e.Stack = 1 + stacks.Uint64()
+			e.Kind, e.Device = kinds[e.Stack%5], int32(e.Stack>>4&1)
+			e.Ctx = 1 + uint64(e.Device)
+			live = append(live, next)
+		} else {
+			j := r.IntN(len(live))
+			e.Op, e.Addr = event.OpFree, live[j]
+			live[j] = live[len(live)-1]
+			live = live[:len(live)-1]
+		}
+	}
+	runEvents(b, l, events)
+}
+
+// BenchmarkApplyVMM is PyTorch's expandable segments: create, map, release,
+// and later an unmap, with 20,000 mappings live.
+func BenchmarkApplyVMM(b *testing.B) {
+	const live = 20_000
+	r := rand.New(rand.NewPCG(1, 1))
+	l := New(Options{})
+	var events []event.Event
+	slots := r.Perm(2 * live)
+	for i := 0; len(events) < 1<<20; i++ {
+		e := event.Event{Proc: benchProc, Ctx: 1, Handle: uint64(i + 1), Size: 2 << 20, Kind: event.KindVMM, Stack: 1 + r.Uint64N(100)}
+		addr := uint64(1<<40) + uint64(slots[i%len(slots)])<<21
+		old := uint64(1<<40) + uint64(slots[(i+live)%len(slots)])<<21
+		for _, op := range []event.Op{event.OpHandleCreate, event.OpMap, event.OpHandleRelease, event.OpUnmap} {
+			e.Op, e.Addr = op, addr
+			if op == event.OpUnmap {
+				e.Addr = old
+			}
+			events = append(events, e)
+		}
+	}
+	runEvents(b, l, events)
+}
+
+func runEvents(b *testing.B, l *Ledger, events []event.Event) {
+	b.ReportAllocs()
+	now, n := uint64(0), 0
+	for b.Loop() {
+		e := &events[n%len(events)]
+		now++
+		e.Time = now
+		l.Apply(e)
+		n++
+	}
+	perEvent(b, n)
+}
+
+// filled returns a ledger with benchLive live allocations of one kind over
+// benchStacks stacks.
+func filled(kind event.Kind) *Ledger {
+	l := New(Options{})
+	for i := range uint64(benchLive) {
+		e := event.Event{
+			Time: i + 1, Proc: benchProc, Op: event.OpAlloc, Kind: kind, Addr: 1<<40 + i<<21,
+			Size: 2 << 20, Stack: 1 + i%benchStacks, Ctx: 1,
+		}
+		if kind == event.KindVMM {
+			e.Op, e.Handle = event.OpHandleCreate, i+1
+			l.Apply(&e)
+			e.Op = event.OpMap
+			l.Apply(&e)
+			e.Op = event.OpHandleRelease
+		}
+		l.Apply(&e)
+	}
+	return l
+}
+
+// BenchmarkSnapshotSites reads every site and total, as a profile does.
+func BenchmarkSnapshotSites(b *testing.B) {
+	l := filled(event.KindDevice)
+	var sum int64
+	for b.Loop() {
+		for s := range l.Sites {
+			sum += s.InuseBytes + s.PeakBytes
+		}
+		for p := range l.Processes {
+			sum -= 2 * p.Inuse
+		}
+	}
+	if sum != 0 {
+		b.Fatal("sites do not add up to their process:", sum)
+	}
+}
+
+// BenchmarkSnapshotLive reads every live allocation, as a list of them does.
+func BenchmarkSnapshotLive(b *testing.B) {
+	l := filled(event.KindDevice)
+	for b.Loop() {
+		n := 0
+		for a := range l.Live {
+			if a.Site != nil {
+				n++
+			}
+		}
+		if n != benchLive {
+			b.Fatal("rows:", n)
+		}
+	}
+}
+
+// TestBytesPerLive holds the ledger to 160 bytes a live allocation, sites
+// included.
+func TestBytesPerLive(t *testing.T) {
+	for _, kind := range []event.Kind{event.KindDevice, event.KindVMM} {
+		t.Run(kind.String(), func(t *testing.T) {
+			before := heap()
+			l := filled(kind)
+			got := float64(heap()-before) / benchLive
+			runtime.KeepAlive(l)
+			t.Logf("%.1f bytes a live allocation", got)
+			if got > 160 {
+				t.Errorf("%.1f bytes a live allocation, want at most 160", got)
+			}
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,209 @@
+package ledger
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+func lossOf(l *Ledger, name string) uint64 {
+	for _, c := range l.Loss() {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	panic("no loss named " + name)
+}
+
+// TestTotalsBeyondMaxLive: with far fewer rows than allocations, and far
+// fewer sites than stacks, every total equals the unbounded model's, and the
+// sites still add up to them.
+func TestTotalsBeyondMaxLive(t *testing.T) {
+	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
+	g.calm = true // beyond MaxLive a stale free cannot be told
+	l, m := New(Options{MaxLive: 20, MaxSites: 30, MaxUnattributed: 1 << 20}), newModel()
+	unattributed := false
+	for i := range 40_000 {
+		e := g.next()
+		switch e.Op {
+		case event.OpExit, event.OpExitBegin:
+			continue // ended processes give their rows up
+		case event.OpPrimaryReset:
+			continue // beyond MaxLive the site's device is not known
+		}
+		if e.Size == 0 && e.Op == event.OpHandleCreate {
+			e.Size = 1
+		}
+		l.Apply(e)
+		m.apply(e)
+		if i%500 != 0 {
+			continue
+		}
+		want, got := map[event.Process]Totals{}, map[event.Process]Totals{}
+		for id, p := range m.procs {
+			want[id] = p.totals()
+		}
+		type sums struct{ Inuse, Peak, Objects int64 }
+		bySite := map[event.Process]sums{}
+		for s := range l.Sites {
+			b := bySite[s.Proc]
+			b.Objects += s.InuseObjects
+			if s.Kind.Class() == event.ClassDevice {
+				b.Inuse += s.InuseBytes
+				b.Peak += s.PeakBytes
+			}
+			bySite[s.Proc] = b
+		}
+		for p := range l.Processes {
+			got[p.Proc] = p
+			unattributed = unattributed || p.Unattributed > 0
+			if diff := cmp.Diff(sums{p.Inuse, p.Peak, p.LiveObjects}, bySite[p.Proc]); diff != "" {
+				t.Fatalf("operation %d: sites do not add up (-totals +sites):\n%s", i, diff)
+			}
+		}
+		// One pool stands for all there, which only bounds the reserve.
+		rest := cmpopts.IgnoreFields(Totals{}, "Unattributed", "UnattributedObjects", "AsyncHigh")
+		if diff := cmp.Diff(want, got, rest); diff != "" {
+			t.Fatalf("operation %d: totals differ (-model +ledger):\n%s", i, diff)
+		}
+	}
+	if !unattributed || lossOf(l, "allocations_unattributed") == 0 || lossOf(l, "sites_full") == 0 {
+		t.Error("the bounds were never reached")
+	}
+}
+
+func TestUnattributed(t *testing.T) {
+	l := New(Options{MaxLive: 1, MaxUnattributed: 1})
+	for i := range uint64(3) {
+		l.Apply(ev(i+1, alloc, at(16*(i+1), 100), stack(i+1)))
+	}
+	var got Totals
+	for got = range l.Processes {
+	}
+	want := Totals{
+		Proc: proc, Inuse: 200, Peak: 200, Allocated: 300, LiveObjects: 2, AllocObjects: 3,
+		Unattributed: 100, UnattributedObjects: 1, UnknownObjects: 1, UnknownBytes: 100,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("totals differ (-want +got):\n%s", diff)
+	}
+	for i := range uint64(3) {
+		l.Apply(ev(10, free, at(16*(i+1), 0)))
+	}
+	for got = range l.Processes {
+	}
+	if got.Inuse != 0 || got.Unattributed != 0 || got.LiveObjects != 0 || got.UnmatchedFrees != 0 {
+		t.Errorf("after all frees: %+v", got)
+	}
+}
+
+func TestMaxMappings(t *testing.T) {
+	l := New(Options{MaxMappings: 1})
+	l.Apply(ev(1, create, vmm, handle(1), size(10)))
+	l.Apply(ev(2, mapped, handle(1), at(4096, 10)))
+	l.Apply(ev(3, mapped, handle(1), at(8192, 10))) // no room
+	l.Apply(ev(4, release, handle(1)))
+	l.Apply(ev(5, unmap, at(4096, 10))) // the second mapping keeps it alive
+	for p := range l.Processes {
+		if p.Inuse != 0 || p.UnknownBytes != 10 || lossOf(l, "mappings_full") != 1 {
+			t.Errorf("in use %d, unknown %d", p.Inuse, p.UnknownBytes)
+		}
+	}
+}
+
+func TestEndedProcesses(t *testing.T) {
+	id := func(i int) event.Process { return event.Process{PID: uint32(i), Start: 9} }
+	l := New(Options{MaxEnded: 2, MaxLive: 3, MaxProcesses: 4})
+	for i := range 3 {
+		l.Apply(ev(1, alloc, at(16, 100), of(id(i))))
+		l.Apply(ev(2, event.OpExit, of(id(i))))
+		l.Apply(ev(1, event.OpExit, of(id(100+i)))) // never touched a GPU: crowds nobody out
+	}
+	pids := func() (out []uint32) {
+		for p := range l.Processes {
+			out = append(out, p.Proc.PID)
+		}
+		return out
+	}
+	if diff := cmp.Diff([]uint32{1, 2}, pids()); diff != "" {
+		t.Errorf("kept processes differ (-want +got):\n%s", diff)
+	}
+	if d := l.Dropped(); d.Allocated != 100 || d.Inuse != 0 || lossOf(l, "processes_dropped") != 1 {
+		t.Errorf("dropped: %+v", d)
+	}
+	l.Apply(ev(1, alloc, at(32, 1), of(id(0))))
+	if lossOf(l, "events_forgotten") != 1 {
+		t.Error("a straggler brought its process back to life")
+	}
+
+	// A living process takes the rows of ended ones, whose figures stay.
+	for i := range uint64(3) {
+		l.Apply(ev(5+i, alloc, at(16*(i+1), 1), of(id(7))))
+	}
+	live := map[uint32]int{}
+	for a := range l.Live {
+		live[a.Proc.PID]++
+	}
+	if diff := cmp.Diff(map[uint32]int{7: 3}, live); diff != "" {
+		t.Errorf("rows by process differ (-want +got):\n%s", diff)
+	}
+	for p := range l.Processes {
+		if p.Exited && p.Inuse != 100 {
+			t.Errorf("process %d ended with %d bytes, want 100", p.Proc.PID, p.Inuse)
+		}
+	}
+	if n := lossOf(l, "ended_rows_dropped"); n != 2 {
+		t.Errorf("rows dropped: %d, want 2", n)
+	}
+
+	for i := 20; i < 25; i++ {
+		l.Apply(ev(9, alloc, at(16, 1), of(id(i))))
+	}
+	if diff := cmp.Diff([]uint32{7, 20, 21, 22}, pids()); diff != "" {
+		t.Errorf("processes at the bound differ (-want +got):\n%s", diff)
+	}
+	if n := lossOf(l, "processes_full"); n != 2 {
+		t.Errorf("events refused: %d, want 2", n)
+	}
+}
+
+// TestForgetReleasesAll: after each process is forgotten nothing is held.
+func TestForgetReleasesAll(t *testing.T) {
+	g := newGenerator(randomChooser{rand.New(rand.NewPCG(9, 9))})
+	l := New(Options{MaxLive: 50, MaxSites: 40})
+	for range 50_000 {
+		l.Apply(g.next())
+	}
+	for p := range l.procs {
+		l.Forget(p)
+	}
+	if l.rows != 0 || l.endedRows != 0 || l.extra != 0 || l.mappings != 0 || l.sites != 0 ||
+		len(l.order) != 0 || len(l.ended) != 0 || len(l.idle) != 0 {
+		t.Errorf("held after all was forgotten: rows %d, ended %d, extra %d, mappings %d, sites %d",
+			l.rows, l.endedRows, l.extra, l.mappings, l.sites)
+	}
+}
+
+// TestContextsAndPoolsFull: beyond their bounds nothing is told apart and
+// nothing is wrong.
+func TestContextsAndPoolsFull(t *testing.T) {
+	l := New(Options{})
+	for i := range uint64(2 * maxPools) {
+		l.Apply(ev(i+1, alloc, at(16*(i+1), 1), async, handle(i+1), ctx(i+1)))
+	}
+	if lossOf(l, "contexts_full") == 0 || lossOf(l, "pools_full") == 0 {
+		t.Error("the bounds were never reached")
+	}
+	for i := range uint64(2 * maxPools) {
+		l.Apply(ev(1<<20, free, at(16*(i+1), 0)))
+	}
+	for p := range l.Processes {
+		if p.AsyncInuse != 0 || p.AsyncHigh != 2*maxPools || p.Inuse != 0 {
+			t.Errorf("totals: %+v", p)
+		}
+	}
+}

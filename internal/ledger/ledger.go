@@ -1,0 +1,275 @@
+// Package ledger pairs allocations with frees and says, at any moment, who
+// holds how much GPU memory: per process, per call site, and at the peak.
+//
+// It is fed events one at a time, in the order in which the kernel delivered
+// them. That is nearly time order, not exactly: where two events disagree,
+// Event.Time decides. It never fails: what cannot be true is counted as loss
+// and changes nothing.
+//
+// A Ledger is not safe for concurrent use, and the views settle lazily kept
+// figures: the caller's lock must be exclusive for both.
+package ledger
+
+import (
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+// Options bound what a Ledger holds. Zero means the default.
+type Options struct {
+	// MaxLive is the number of live allocations with a row of their own, over
+	// all processes. Default 2,000,000.
+	MaxLive int
+	// MaxUnattributed is the number of live allocations beyond MaxLive whose
+	// size is remembered and whose call site is not. Default 2 * MaxLive.
+	MaxUnattributed int
+	// MaxMappings is the number of live mappings of physical memory. Default
+	// MaxLive + MaxUnattributed.
+	MaxMappings int
+	// MaxSites is the number of call sites. Default 262,144.
+	MaxSites int
+	// MaxProcesses is the number of processes, ended ones included. Default
+	// 65,536.
+	MaxProcesses int
+	// MaxEnded is the number of ended processes whose last state is kept.
+	// Default 1,024.
+	MaxEnded int
+}
+
+func (o Options) withDefaults() Options {
+	set := func(v *int, def int) {
+		if *v <= 0 {
+			*v = def
+		}
+	}
+	set(&o.MaxLive, 2_000_000)
+	set(&o.MaxUnattributed, 2*o.MaxLive)
+	set(&o.MaxMappings, o.MaxLive+o.MaxUnattributed)
+	set(&o.MaxSites, 1<<18)
+	set(&o.MaxProcesses, 1<<16)
+	set(&o.MaxEnded, 1024)
+	return o
+}
+
+// A Ledger holds the state of all traced processes.
+type Ledger struct {
+	opt   Options
+	procs map[event.Process]*process
+	order []*process // in order of appearance
+	last  *process   // the process of the last event
+
+	ended retired   // ended processes that touched GPU memory, oldest first
+	idle  retired   // ended processes that never did
+	gone  forgotten // whose events come too late to be told
+
+	rows      int // live allocations with a row, over all processes
+	endedRows int // those that ended processes still show
+	extra     int // live allocations beyond MaxLive
+	mappings  int
+	sites     int // synthetic ones not included
+
+	dropped Totals
+	loss    [numCauses]uint64
+
+	// Scratch of the mapping code.
+	hits     []*mapping
+	from, to mapping
+}
+
+// New returns an empty Ledger.
+func New(opt Options) *Ledger {
+	opt = opt.withDefaults()
+	return &Ledger{
+		opt:   opt,
+		procs: make(map[event.Process]*process),
+		gone:  forgotten{max: opt.MaxEnded, set: make(map[event.Process]struct{})},
+	}
+}
+
+// Apply takes one event into account. It does not keep e.
+func (l *Ledger) Apply(e *event.Event) {
+	if !valid(e) {
+		l.loss[lossInvalid]++
+		return
+	}
+	p := l.process(e.Proc)
+	if p == nil {
+		return
+	}
+	switch e.Op {
+	case event.OpFork:
+		return // a child has none of its parent's GPU memory
+	case event.OpExec:
+		l.exec(p, e.Time)
+		return
+	case event.OpExitBegin:
+		p.beginExit(e.Time)
+		return
+	case event.OpExit:
+		l.exit(p, e.Time)
+		return
+	}
+	p.active = true
+	if e.Time > p.exec {
+		l.context(p, e.Ctx)
+	}
+	switch {
+	case e.Result != event.Success:
+		l.failed(p, e)
+	case p.over(e.Time):
+		l.late(p, e)
+	default:
+		l.succeeded(p, e)
+	}
+}
+
+// succeeded applies a successful call of a living process.
+func (l *Ledger) succeeded(p *process, e *event.Event) {
+	switch e.Op {
+	case event.OpAlloc:
+		l.alloc(p, e)
+	case event.OpFree:
+		l.free(p, e)
+	case event.OpHandleCreate:
+		l.handleCreate(p, e)
+	case event.OpHandleImport:
+		l.handleImport(p, e)
+	case event.OpHandleRetain:
+		l.handleRetain(p, e)
+	case event.OpHandleRelease:
+		l.handleRelease(p, e)
+	case event.OpMap:
+		l.mapRange(p, e)
+	case event.OpUnmap:
+		l.unmapRange(p, e)
+	case event.OpMapArray:
+		l.mapPart(p, e)
+	case event.OpUnmapArray:
+		l.unmapPart(p, e)
+	case event.OpReserve:
+		p.reserved += int64(e.Size)
+	case event.OpUnreserve:
+		p.reserved = max(0, p.reserved-int64(e.Size))
+	case event.OpPoolCreate:
+		l.poolCreate(p, e)
+	case event.OpPoolDestroy:
+		p.poolDestroy(e)
+	case event.OpPoolTrim:
+		p.poolTrim(e)
+	case event.OpContextSeen:
+		l.contextSeen(p, e)
+	case event.OpContextDestroy:
+		l.contextDestroy(p, e)
+	case event.OpPrimaryReset:
+		l.primaryReset(p, e)
+	case event.OpPrimaryRelease:
+		// The driver frees the primary context when its last reference goes.
+		// References from before the trace began are not known, so neither is
+		// the last one: allocations then end with their own frees, or with
+		// the process.
+	}
+}
+
+// failed counts a call that failed, in nothing but the failed figures.
+func (l *Ledger) failed(p *process, e *event.Event) {
+	switch {
+	case allocates(e.Op):
+		_, s := l.site(p, e)
+		s.seen(e.Time)
+		s.FailedObjects++
+		s.FailedBytes = addSaturated(s.FailedBytes, e.Size)
+		p.failed++
+		if e.Result == event.OutOfMemory {
+			p.outOfMemory++
+		}
+	case ends(e.Op):
+		p.failedFrees++
+	}
+}
+
+// late applies a successful call that an exec or the process's exit overtook:
+// what it brought is gone already, and what it ended had ended.
+func (l *Ledger) late(p *process, e *event.Event) {
+	switch {
+	case allocates(e.Op):
+		_, s := l.site(p, e)
+		p.count(s, e.Time, 1, e.Size)
+	case ends(e.Op) && e.Time >= p.end:
+		p.teardownFrees++
+	default:
+		l.loss[lossLate]++
+	}
+}
+
+// allocates says whether a success of op brings memory.
+func allocates(op event.Op) bool {
+	return op == event.OpAlloc || op == event.OpHandleCreate || op == event.OpHandleImport
+}
+
+// ends says whether a success of op ends memory.
+func ends(op event.Op) bool {
+	switch op {
+	case event.OpFree, event.OpHandleRelease, event.OpUnmap, event.OpUnmapArray,
+		event.OpContextDestroy, event.OpPrimaryReset:
+		return true
+	}
+	return false
+}
+
+// maxBytes is more than any address space that CUDA runs in (57 bits).
+const maxBytes = 1 << 57
+
+// valid says whether e could have come from a real call.
+func valid(e *event.Event) bool {
+	if e.Op == event.OpNone || e.Op > event.OpExit || e.Space >= event.NumSpaces {
+		return false
+	}
+	if allocates(e.Op) && (e.Kind == event.KindNone || e.Kind >= event.NumKinds) {
+		return false
+	}
+	if e.Result != event.Success {
+		return true // a failed call's size is what was asked for, however absurd
+	}
+	if e.Op == event.OpPoolTrim {
+		return true // "keep everything" is a size too
+	}
+	if e.Size > maxBytes {
+		return false
+	}
+	if e.Op == event.OpMap || e.Op == event.OpUnmap {
+		return e.Size != 0 && e.Addr+e.Size > e.Addr
+	}
+	return true
+}
+
+// DeviceOf returns the device of a context of proc, or event.NoDevice.
+func (l *Ledger) DeviceOf(proc event.Process, ctx uint64) int32 {
+	p := l.procs[proc]
+	if p == nil {
+		return event.NoDevice
+	}
+	return p.contexts[p.contextAt[ctx]].device
+}
+
+// Forget removes all that is known of proc. Its figures stay in Dropped; an
+// event of it that arrives afterwards is counted as loss.
+func (l *Ledger) Forget(proc event.Process) {
+	p := l.procs[proc]
+	if p == nil {
+		return
+	}
+	l.freeze(p)
+	l.sites -= p.ownSites
+	delete(l.procs, proc)
+	l.order = slices.DeleteFunc(l.order, func(q *process) bool { return q == p })
+	l.ended.remove(p)
+	l.idle.remove(p)
+	if l.last == p {
+		l.last = nil
+	}
+	if p.active {
+		l.gone.add(proc)
+		l.dropped.addCounts(p)
+	}
+}

@@ -1,0 +1,148 @@
+package ledger
+
+import "github.com/gpumemtrace/gpumemtrace/internal/event"
+
+// maxPools bounds the pools of one process.
+const maxPools = 4096
+
+// A poolKey names a pool. CUDA has one default pool for each device, which
+// allocations name by handle 0.
+type poolKey struct {
+	handle uint64
+	device int32 // 0 unless handle is 0
+}
+
+// A pool is one memory pool. What it reserves on the device is not told by
+// any call: high, the most that was in use since it was last trimmed, bounds
+// it from above but for the driver's rounding, because a pool grows only for
+// want of memory, and gives back only what nobody uses.
+type pool struct {
+	key         poolKey
+	inuse, high int64
+	live        int
+	destroyed   bool // it goes with its last allocation, as CUDA documents
+}
+
+// poolAtKey returns the index of the pool key, which is 0 when there are too
+// many.
+func (l *Ledger) poolAtKey(p *process, key poolKey) uint32 {
+	if i, ok := p.poolAt[key]; ok {
+		return i
+	}
+	var i uint32
+	switch n := len(p.freePool); {
+	case n > 0:
+		i = p.freePool[n-1]
+		p.freePool = p.freePool[:n-1]
+	case len(p.pools) <= maxPools:
+		i = uint32(len(p.pools))
+		p.pools = append(p.pools, pool{})
+	default:
+		l.loss[lossPools]++
+		return 0
+	}
+	p.pools[i] = pool{key: key}
+	if p.poolAt == nil {
+		p.poolAt = make(map[poolKey]uint32)
+	}
+	p.poolAt[key] = i
+	return i
+}
+
+// poolOf returns the index of the pool of an allocation.
+func (l *Ledger) poolOf(p *process, handle uint64, device int32) uint32 {
+	key := poolKey{handle: handle}
+	if handle == 0 {
+		key.device = device
+	}
+	return l.poolAtKey(p, key)
+}
+
+// poolHold changes what pool i has in use.
+func (p *process) poolHold(i uint32, objects int, bytes int64) {
+	q := &p.pools[i]
+	q.live += objects
+	q.inuse += bytes
+	p.asyncInuse += bytes
+	if q.inuse > q.high || q.destroyed {
+		p.setHigh(q, q.inuse)
+	}
+	if q.destroyed && q.live == 0 {
+		p.removePool(i)
+	}
+}
+
+func (p *process) setHigh(q *pool, high int64) {
+	p.asyncHigh += high - q.high
+	q.high = high
+}
+
+func (p *process) removePool(i uint32) {
+	q := &p.pools[i]
+	p.setHigh(q, 0)
+	delete(p.poolAt, q.key)
+	p.freePool = append(p.freePool, i)
+	q.destroyed = false
+}
+
+// poolCreate applies OpPoolCreate.
+func (l *Ledger) poolCreate(p *process, e *event.Event) {
+	if e.Handle == 0 {
+		return
+	}
+	if i := l.poolAtKey(p, poolKey{handle: e.Handle}); i != 0 {
+		p.pools[i].destroyed = false
+		p.setHigh(&p.pools[i], p.pools[i].inuse)
+	}
+}
+
+// poolDestroy applies OpPoolDestroy. Its allocations live on.
+func (p *process) poolDestroy(e *event.Event) {
+	i, ok := p.poolAt[poolKey{handle: e.Handle}]
+	if !ok || e.Handle == 0 {
+		return
+	}
+	q := &p.pools[i]
+	q.destroyed = true
+	p.setHigh(q, q.inuse)
+	if q.live == 0 {
+		p.removePool(i)
+	}
+}
+
+// poolTrim applies OpPoolTrim. A default pool has a handle here, which no
+// allocation shows: an unknown handle is the default pool where only one is
+// in use.
+func (p *process) poolTrim(e *event.Event) {
+	i, ok := p.poolAt[poolKey{handle: e.Handle}]
+	if !ok || e.Handle == 0 {
+		i = 0
+		for key, j := range p.poolAt {
+			if key.handle == 0 {
+				if i != 0 {
+					return
+				}
+				i = j
+			}
+		}
+		if i == 0 {
+			return
+		}
+	}
+	q := &p.pools[i]
+	if uint64(q.high) > e.Size {
+		p.setHigh(q, max(q.inuse, int64(e.Size)))
+	}
+}
+
+// resetPools forgets p's pools, but for what newer allocations use.
+func (p *process) resetPools() {
+	for _, i := range p.poolAt {
+		q := &p.pools[i]
+		p.setHigh(q, q.inuse)
+		if q.live == 0 {
+			p.removePool(i)
+		}
+	}
+	p.setHigh(&p.pools[0], p.pools[0].inuse)
+}

@@ -1,0 +1,209 @@
+package ledger
+
+import (
+	"math"
+
+	"github.com/google/btree"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+// never is later than any event.
+const never = math.MaxUint64
+
+// A process is the state of one traced process.
+type process struct {
+	id event.Process
+
+	active bool   // it called CUDA's memory functions
+	exited bool   // its last thread ended
+	frozen bool   // only its figures are left: no rows, no mappings
+	exec   uint64 // time of its last exec, 0 for none
+	end    uint64 // when its exit began, or never
+
+	live      [event.NumSpaces]map[uint64]row
+	extra     [event.NumSpaces]map[uint64]extraRow // beyond MaxLive
+	rows      int                                  // its part of Ledger.rows
+	extraRows int                                  // its part of Ledger.extra
+
+	handles map[uint64]*physical
+	ranges  *btree.BTreeG[*mapping]    // by address, never overlapping
+	parts   map[uint64]map[uint64]part // array -> part -> what it shows
+	maps    int                        // its part of Ledger.mappings
+
+	contexts     []context         // ctxUnknown, ctxNone, then by handle
+	contextAt    map[uint64]uint32 // handle -> index into contexts
+	freeContext  []uint32
+	firstCtx     uint64 // the first context known since the last exec
+	manyCtx      bool   // another one was known too
+	lastCtx      uint64 // the context of the last event, 0 for none
+	lastCtxIndex uint32
+
+	pools    []pool // 0 holds what has no pool of its own
+	poolAt   map[poolKey]uint32
+	freePool []uint32
+
+	sites    []*Site
+	siteAt   map[siteKey]uint32
+	other    [event.NumKinds]uint32 // synthetic sites, index + 1
+	ownSites int                    // sites but for synthetic ones
+	epoch    uint64                 // counts peaks
+
+	inuse, unattributed [event.NumClasses]int64
+	objects             int64
+	peak, allocated     int64
+	allocObjects        int64
+	failed, outOfMemory int64
+	failedFrees         int64
+	unmatchedFrees      int64
+	teardownFrees       int64
+	unknownObjects      int64
+	unknownFrees        int64
+	unknownBytes        int64
+	beforeAttach        int64
+	reserved            int64
+	asyncInuse          int64
+	asyncHigh           int64
+}
+
+// process returns the state of id, made if need be, or nil when it is
+// forgotten or there is no room.
+func (l *Ledger) process(id event.Process) *process {
+	if l.last != nil && l.last.id == id {
+		return l.last
+	}
+	p := l.procs[id]
+	if p == nil {
+		if l.gone.has(id) {
+			l.loss[lossForgotten]++
+			return nil
+		}
+		for len(l.procs) >= l.opt.MaxProcesses {
+			if !l.dropIdle() && !l.dropEnded() {
+				l.loss[lossProcesses]++
+				return nil
+			}
+		}
+		p = &process{
+			id:       id,
+			end:      never,
+			siteAt:   make(map[siteKey]uint32),
+			contexts: []context{ctxUnknown: {device: event.NoDevice}, ctxNone: {device: event.NoDevice}},
+			pools:    []pool{{}},
+		}
+		l.procs[id] = p
+		l.order = append(l.order, p)
+	}
+	l.last = p
+	return p
+}
+
+// over says whether the image that an event of time t belongs to had ended,
+// or begun to end, by then.
+func (p *process) over(t uint64) bool {
+	return t <= p.exec || t >= p.end || p.frozen
+}
+
+// exec ends what the old image held at time t. What is newer belongs to the
+// new image, whose first events may have overtaken the exec.
+func (l *Ledger) exec(p *process, t uint64) {
+	if p.exited || t <= p.exec {
+		return
+	}
+	p.exec, p.end = t, never
+	l.endRows(p, t, func(*row) bool { return true })
+	l.endExtra(p, func(extraRow) bool { return true })
+	l.endHandles(p, t)
+	p.resetContexts()
+	p.resetPools()
+	p.reserved = 0
+	p.unknownObjects, p.unknownFrees, p.unknownBytes = 0, 0, 0
+}
+
+// beginExit keeps what p holds at time t as its last state.
+func (p *process) beginExit(t uint64) {
+	if !p.exited && t > p.exec {
+		p.end = min(p.end, t)
+	}
+}
+
+// exit ends p. A process that was killed never began to exit before.
+func (l *Ledger) exit(p *process, t uint64) {
+	if p.exited {
+		return
+	}
+	p.end = min(p.end, t)
+	p.exited = true
+	l.endedRows += p.rows
+	if !p.active {
+		l.idle.add(p)
+		if len(l.idle) > l.opt.MaxEnded {
+			l.dropIdle()
+		}
+		return
+	}
+	l.ended.add(p)
+	if len(l.ended) > l.opt.MaxEnded {
+		l.dropEnded()
+	}
+}
+
+// addRows keeps the number of rows, which n more or fewer of p change.
+func (l *Ledger) addRows(p *process, n int) {
+	p.rows += n
+	l.rows += n
+	if p.exited {
+		l.endedRows += n
+	}
+}
+
+// freeze drops p's rows and mappings, and keeps its figures as they are.
+func (l *Ledger) freeze(p *process) {
+	l.addRows(p, -p.rows)
+	l.extra -= p.extraRows
+	l.mappings -= p.maps
+	p.extraRows, p.maps = 0, 0
+	p.live = [event.NumSpaces]map[uint64]row{}
+	p.extra = [event.NumSpaces]map[uint64]extraRow{}
+	p.handles, p.ranges, p.parts = nil, nil, nil
+	p.frozen = true
+}
+
+// reclaim makes room for rows by dropping those of the process that ended
+// first, but for p, and says whether there were any.
+func (l *Ledger) reclaim(p *process) bool {
+	if l.endedRows == 0 {
+		return false
+	}
+	for _, q := range l.ended {
+		if q.rows > 0 && q != p {
+			l.loss[lossEndedRows] += uint64(q.rows)
+			l.freeze(q)
+			return true
+		}
+	}
+	return false
+}
+
+// dropEnded forgets the process that ended first.
+func (l *Ledger) dropEnded() bool {
+	if len(l.ended) == 0 {
+		return false
+	}
+	l.loss[lossEnded]++
+	l.Forget(l.ended[0].id)
+	return true
+}
+
+// dropIdle forgets the process that ended first of those that never touched
+// GPU memory.
+func (l *Ledger) dropIdle() bool {
+	if len(l.idle) == 0 {
+		return false
+	}
+	if l.idle[0].active { // by a straggler
+		l.loss[lossEnded]++
+	}
+	l.Forget(l.idle[0].id)
+	return true
+}

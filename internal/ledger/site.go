@@ -1,0 +1,129 @@
+package ledger
+
+import (
+	"math"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+// A SiteKey is what the allocations of one Site have in common.
+type SiteKey struct {
+	Proc   event.Process
+	Stack  uint64 // 0 when the event had none, or for a synthetic site
+	API    uint16
+	Outer  uint16
+	Kind   event.Kind
+	Device int32 // event.NoDevice for host memory, or when not known
+	// Ctx is the context when the device is not known and the context is: 0
+	// otherwise.
+	Ctx uint64
+}
+
+// A Site is one call site's memory. Two Sites may have the same key, when
+// their device became known at different times: add them up.
+type Site struct {
+	SiteKey
+	// Synthetic sites hold what the bounds left without a site of its own,
+	// by kind: with MaxSites all figures of such calls, with MaxLive what is
+	// in use, while alloc figures stay with the call's own site.
+	Synthetic bool
+
+	AllocObjects, AllocBytes   int64
+	PeakBytes                  int64 // held at the process's highest device total
+	InuseObjects, InuseBytes   int64
+	FailedObjects, FailedBytes int64
+	First, Last                uint64 // times of allocation calls, failed ones too
+
+	epoch uint64 // of PeakBytes; see settle
+}
+
+// siteKey is a SiteKey inside one process.
+type siteKey struct {
+	stack, ctx uint64
+	device     int32
+	api, outer uint16
+	kind       event.Kind
+}
+
+// site returns the Site of an allocation call and its index in p.sites.
+func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
+	key := siteKey{stack: e.Stack, device: max(e.Device, event.NoDevice), api: e.API, outer: e.Outer, kind: e.Kind}
+	if key.device == event.NoDevice && e.Ctx != 0 && e.Kind.Class() != event.ClassHost && e.Time > p.exec {
+		if d := p.contexts[l.context(p, e.Ctx)].device; d != event.NoDevice {
+			key.device = d
+		} else {
+			key.ctx = e.Ctx
+		}
+	}
+	if i, ok := p.siteAt[key]; ok {
+		return i, p.sites[i]
+	}
+	for l.sites >= l.opt.MaxSites {
+		// A living process's sites are worth more than an ended one's.
+		if len(l.ended) == 0 || l.ended[0] == p {
+			l.loss[lossSites]++
+			return p.synthetic(e.Kind)
+		}
+		l.dropEnded()
+	}
+	l.sites++
+	p.ownSites++
+	i := uint32(len(p.sites))
+	s := &Site{
+		SiteKey: SiteKey{
+			Proc: p.id, Stack: key.stack, API: key.api, Outer: key.outer,
+			Kind: key.kind, Device: key.device, Ctx: key.ctx,
+		},
+		epoch: p.epoch,
+	}
+	p.sites = append(p.sites, s)
+	p.siteAt[key] = i
+	if key.ctx != 0 {
+		if c := p.contextAt[key.ctx]; c != ctxUnknown {
+			p.contexts[c].unresolved = append(p.contexts[c].unresolved, i)
+		}
+	}
+	return i, s
+}
+
+// synthetic returns the site of what has none of its own.
+func (p *process) synthetic(k event.Kind) (uint32, *Site) {
+	if p.other[k] == 0 {
+		p.sites = append(p.sites, &Site{
+			SiteKey:   SiteKey{Proc: p.id, Kind: k, Device: event.NoDevice},
+			Synthetic: true,
+			epoch:     p.epoch,
+		})
+		p.other[k] = uint32(len(p.sites))
+	}
+	i := p.other[k] - 1
+	return i, p.sites[i]
+}
+
+// seen keeps the time of a call at s.
+func (s *Site) seen(t uint64) {
+	if s.First == 0 || t < s.First {
+		s.First = t
+	}
+	s.Last = max(s.Last, t)
+}
+
+// count adds a successful allocation to what s and p ever allocated.
+func (p *process) count(s *Site, t uint64, objects int64, bytes uint64) {
+	s.seen(t)
+	s.AllocObjects += objects
+	s.AllocBytes = addSaturated(s.AllocBytes, bytes)
+	p.allocObjects += objects
+	if s.Kind.Class() == event.ClassDevice {
+		p.allocated = addSaturated(p.allocated, bytes)
+	}
+}
+
+// addSaturated returns a+b, or the largest int64 if that is less. a is not
+// negative.
+func addSaturated(a int64, b uint64) int64 {
+	if b > uint64(math.MaxInt64-a) {
+		return math.MaxInt64
+	}
+	return a + int64(b)
+}

@@ -1,0 +1,157 @@
+package ledger
+
+import "github.com/gpumemtrace/gpumemtrace/internal/event"
+
+// Totals are the figures of one process. Bytes of different classes are never
+// added up.
+type Totals struct {
+	Proc   event.Process
+	Exited bool // or begun to exit: the figures in use are those of that moment
+
+	Inuse, Peak, Allocated         int64 // bytes of owned device memory
+	Managed, Host, Imported, Graph int64 // live bytes of those classes
+	LiveObjects                    int64
+	AllocObjects                   int64
+
+	Failed      int64 // failed allocation calls
+	OutOfMemory int64 // those that failed for want of memory
+	FailedFrees int64 // failed calls that would have ended memory
+
+	// UnmatchedFrees are frees of addresses never seen allocated: memory from
+	// before the trace began.
+	UnmatchedFrees int64
+	// TeardownFrees came after the exit began and changed nothing.
+	TeardownFrees int64
+	// BeforeAttach are live mapped bytes of physical memory that was never
+	// seen created; in none of the above.
+	BeforeAttach int64
+
+	// Unattributed is the part of Inuse, and UnattributedObjects the part of
+	// LiveObjects, that is at synthetic sites because of MaxLive.
+	Unattributed, UnattributedObjects int64
+	// UnknownBytes, of any class, may be live and are in no other figure in
+	// use: true totals lie between those and those plus UnknownBytes.
+	UnknownObjects, UnknownBytes int64
+
+	// AsyncInuse is the part of Inuse that came from memory pools, AsyncHigh
+	// the most that the pools may hold for it: the sum of each pool's highest
+	// use since it was last trimmed.
+	AsyncInuse, AsyncHigh int64
+	Reserved              int64 // bytes of address space, never memory
+}
+
+func (p *process) totals() Totals {
+	return Totals{
+		Proc:                p.id,
+		Exited:              p.exited || p.end != never,
+		Inuse:               p.inuse[event.ClassDevice],
+		Peak:                p.peak,
+		Allocated:           p.allocated,
+		Managed:             p.inuse[event.ClassManaged],
+		Host:                p.inuse[event.ClassHost],
+		Imported:            p.inuse[event.ClassImported],
+		Graph:               p.inuse[event.ClassGraph],
+		LiveObjects:         p.objects,
+		AllocObjects:        p.allocObjects,
+		Failed:              p.failed,
+		OutOfMemory:         p.outOfMemory,
+		FailedFrees:         p.failedFrees,
+		UnmatchedFrees:      p.unmatchedFrees,
+		TeardownFrees:       p.teardownFrees,
+		BeforeAttach:        p.beforeAttach,
+		Unattributed:        p.unattributed[event.ClassDevice],
+		UnattributedObjects: int64(p.extraRows),
+		UnknownObjects:      p.unknownObjects,
+		UnknownBytes:        p.unknownBytes,
+		AsyncInuse:          p.asyncInuse,
+		AsyncHigh:           p.asyncHigh,
+		Reserved:            p.reserved,
+	}
+}
+
+// addCounts adds what p counted, not what it holds.
+func (t *Totals) addCounts(p *process) {
+	t.Allocated = addSaturated(t.Allocated, uint64(p.allocated))
+	t.AllocObjects += p.allocObjects
+	t.Failed += p.failed
+	t.OutOfMemory += p.outOfMemory
+	t.FailedFrees += p.failedFrees
+	t.UnmatchedFrees += p.unmatchedFrees
+	t.TeardownFrees += p.teardownFrees
+}
+
+// Processes yields the totals of each process that called CUDA's memory
+// functions, in order of appearance.
+func (l *Ledger) Processes(yield func(Totals) bool) {
+	for _, p := range l.order {
+		if p.active && !yield(p.totals()) {
+			return
+		}
+	}
+}
+
+// Dropped returns the summed counts of the processes that are no longer held.
+// Its figures in use and its Peak are zero.
+func (l *Ledger) Dropped() Totals { return l.dropped }
+
+// Sites yields every call site, by process and in order of appearance. What
+// is yielded is the ledger's own: it is valid until the next Apply or Forget.
+// The sum of a process's InuseBytes is its total in use, and of its PeakBytes
+// of class device its Peak.
+func (l *Ledger) Sites(yield func(*Site) bool) {
+	for _, p := range l.order {
+		for _, s := range p.sites {
+			p.settle(s)
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// An Allocation is one live allocation.
+type Allocation struct {
+	Proc event.Process
+	// Handle is the handle of physical memory (cuMemCreate and imports),
+	// which is in no Space and has no Addr; 0 for all else.
+	Handle uint64
+	Space  event.Space
+	Addr   uint64
+	Size   uint64 // bytes
+	Time   uint64 // when it was allocated, as Event.Time
+	Site   *Site
+}
+
+// Live yields the live allocations that have a row, in no order within a
+// process. Those of an ended process are what it held when its exit began.
+func (l *Ledger) Live(yield func(Allocation) bool) {
+	for _, p := range l.order {
+		if !p.yieldLive(yield) {
+			return
+		}
+	}
+}
+
+func (p *process) yieldLive(yield func(Allocation) bool) bool {
+	for space, rows := range p.live {
+		for addr, r := range rows {
+			a := Allocation{
+				Proc: p.id, Space: event.Space(space), Addr: addr,
+				Size: r.size, Time: r.time, Site: p.sites[r.site],
+			}
+			if !yield(a) {
+				return false
+			}
+		}
+	}
+	for handle, ph := range p.handles {
+		if ph.extra {
+			continue
+		}
+		a := Allocation{Proc: p.id, Handle: handle, Size: ph.size, Time: ph.time, Site: p.sites[ph.site]}
+		if !yield(a) {
+			return false
+		}
+	}
+	return true
+}
