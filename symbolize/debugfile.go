@@ -1,0 +1,140 @@
+package symbolize
+
+import (
+	"debug/elf"
+	"hash/crc32"
+	"io"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDebugFile bounds the file whose checksum is taken for .gnu_debuglink.
+const maxDebugFile = 4 << 30
+
+// A debugFile holds symbols and debug information of an image, split off it.
+type debugFile struct {
+	file *os.File
+	elf  *elf.File
+}
+
+// A opener opens a regular file by an absolute path of some file system.
+type opener func(path string) (*os.File, error)
+
+// pinDebug opens the image's debug file if the process sees another file
+// system than we do: once the process is gone, nobody can.
+func (im *image) pinDebug(p *process) {
+	root, err := openRoot(p.dir)
+	if err != nil {
+		return
+	}
+	defer unix.Close(root)
+	var theirs, ours unix.Stat_t
+	if unix.Fstat(root, &theirs) == nil && unix.Stat("/", &ours) == nil && idOf(&theirs) == idOf(&ours) {
+		im.ours = true
+		return
+	}
+	if im.complete() {
+		return
+	}
+	open := func(path string) (*os.File, error) {
+		f, _, err := openRegular(root, path, unix.RESOLVE_IN_ROOT)
+		return f, err
+	}
+	if d := im.openDebug(open, true); d != nil {
+		im.debug = append(im.debug, d)
+	}
+}
+
+// complete reports whether the image needs no debug file.
+func (im *image) complete() bool {
+	return im.elf.Section(".symtab") != nil && hasDwarf(im.elf)
+}
+
+// findDebug looks for the image's debug file in our own file system, then at
+// the debuginfod servers. im.mu is held.
+func (im *image) findDebug() {
+	if im.search || im.complete() || len(im.debug) > 0 {
+		return
+	}
+	im.search = true
+	d := im.openDebug(openHost, im.ours)
+	if d == nil && im.buildID != "" {
+		if f := im.s.debuginfod.find(im.buildID); f != nil {
+			if d = checkBuildID(f, im.buildID); d == nil {
+				im.s.debuginfod.discard(im.buildID)
+			}
+		}
+	}
+	if d != nil {
+		im.debug = append(im.debug, d)
+	}
+}
+
+// openDebug tries the places that gdb does ("Separate Debug Files" in its
+// manual). Those of .gnu_debuglink lie beside the image's own path, so that
+// they are looked at only where that path means the image.
+func (im *image) openDebug(open opener, byPath bool) *debugFile {
+	if id := im.buildID; len(id) > 2 {
+		for _, dir := range im.s.cfg.DebugDirs {
+			if f, err := open(path.Join(dir, ".build-id", id[:2], id[2:]+".debug")); err == nil {
+				if d := checkBuildID(f, id); d != nil {
+					return d
+				}
+			}
+		}
+	}
+	link, crc, ok := debugLink(im.elf)
+	if !ok || !byPath {
+		return nil
+	}
+	dir := path.Dir(im.path)
+	places := []string{path.Join(dir, link), path.Join(dir, ".debug", link)}
+	for _, d := range im.s.cfg.DebugDirs {
+		places = append(places, path.Join(d, dir, link))
+	}
+	for _, place := range places {
+		if place == im.path {
+			continue
+		}
+		if f, err := open(place); err == nil {
+			if d := checkCRC(f, crc); d != nil {
+				return d
+			}
+		}
+	}
+	return nil
+}
+
+// checkBuildID returns f as a debug file if it has the build id, and closes it
+// if not.
+func checkBuildID(f *os.File, id string) *debugFile {
+	if e, err := openDebugELF(f); err == nil && buildID(e) == id {
+		return &debugFile{f, e}
+	}
+	f.Close()
+	return nil
+}
+
+// checkCRC returns f as a debug file if it has the checksum, and closes it if
+// not.
+func checkCRC(f *os.File, crc uint32) *debugFile {
+	e, err := openDebugELF(f)
+	if err == nil {
+		h := crc32.NewIEEE()
+		if _, err = io.Copy(h, io.NewSectionReader(f, 0, maxDebugFile)); err == nil && h.Sum32() == crc {
+			return &debugFile{f, e}
+		}
+	}
+	f.Close()
+	return nil
+}
+
+func openDebugELF(f *os.File) (*elf.File, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return openELF(f, st.Size())
+}

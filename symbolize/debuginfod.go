@@ -1,0 +1,135 @@
+package symbolize
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// debuginfodPause is how long a server that failed is left alone.
+const debuginfodPause = 5 * time.Minute
+
+// debuginfod fetches debug files by build id (debuginfod(8)).
+type debuginfod struct {
+	urls   []string
+	cache  string
+	max    int64
+	client *http.Client
+	loss   *losses
+
+	mu     sync.Mutex
+	absent map[string]bool      // build ids that no server has
+	paused map[string]time.Time // servers that failed, until when
+}
+
+// newDebuginfod returns nil if no server is configured.
+func newDebuginfod(cfg Config, loss *losses) *debuginfod {
+	if len(cfg.DebuginfodURLs) == 0 || cfg.DebuginfodCache == "" {
+		return nil
+	}
+	return &debuginfod{
+		urls:   cfg.DebuginfodURLs,
+		cache:  cfg.DebuginfodCache,
+		max:    cfg.DebuginfodMaxFile,
+		client: &http.Client{Timeout: cfg.DebuginfodTimeout},
+		loss:   loss,
+		absent: make(map[string]bool),
+		paused: make(map[string]time.Time),
+	}
+}
+
+// find returns the debug file of a build id, which is lower-case hex, or nil.
+func (d *debuginfod) find(id string) *os.File {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.absent[id] {
+		return nil
+	}
+	path := filepath.Join(d.cache, id, "debuginfo")
+	if f, err := openHost(path); err == nil {
+		return f
+	}
+	absent := true
+	for _, url := range d.urls {
+		if time.Now().Before(d.paused[url]) {
+			absent = false
+			continue
+		}
+		found, err := d.fetch(strings.TrimRight(url, "/")+"/buildid/"+id+"/debuginfo", path)
+		if err != nil {
+			d.loss.debuginfod.Add(1)
+			d.paused[url] = time.Now().Add(debuginfodPause)
+			absent = false
+		}
+		if found {
+			f, _ := openHost(path)
+			return f
+		}
+	}
+	if absent {
+		d.setAbsent(id)
+	}
+	return nil
+}
+
+// discard forgets a file that find returned and that is not what was asked
+// for.
+func (d *debuginfod) discard(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	os.Remove(filepath.Join(d.cache, id, "debuginfo"))
+	d.setAbsent(id)
+}
+
+func (d *debuginfod) setAbsent(id string) {
+	if len(d.absent) < 1<<16 {
+		d.absent[id] = true
+	}
+}
+
+// fetch writes what the server has at url to path, all or nothing.
+func (d *debuginfod) fetch(url, path string) (found bool, err error) {
+	resp, err := d.client.Get(url)
+	if err != nil {
+		return false, fmt.Errorf("ask debuginfod: %w", err)
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return false, nil
+	default:
+		return false, fmt.Errorf("ask debuginfod: %s", resp.Status)
+	}
+	if resp.ContentLength > d.max {
+		return false, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return false, fmt.Errorf("cache debug file: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), "partial-*")
+	if err != nil {
+		return false, fmt.Errorf("cache debug file: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	n, err := io.Copy(tmp, io.LimitReader(resp.Body, d.max+1))
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return false, fmt.Errorf("fetch debug file: %w", err)
+	}
+	if n > d.max {
+		return false, nil
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return false, fmt.Errorf("cache debug file: %w", err)
+	}
+	return true, nil
+}

@@ -1,0 +1,133 @@
+package symbolize
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// A Mode says which native frames of a stack with Python frames are kept. It
+// is a pflag.Value.
+type Mode uint8
+
+const (
+	// NativePython keeps native frames but those of CPython itself and of the
+	// C library below it, so that a reader sees Python call at::, torch::,
+	// c10:: and the driver.
+	NativePython Mode = iota
+	// NativeAll keeps all native frames.
+	NativeAll
+	// NativeNone keeps the Python frames and the driver call.
+	NativeNone
+)
+
+var modeNames = [...]string{NativePython: "python", NativeAll: "all", NativeNone: "none"}
+
+// String returns the mode as --native takes it.
+func (m Mode) String() string {
+	if int(m) < len(modeNames) {
+		return modeNames[m]
+	}
+	return "invalid"
+}
+
+// Set parses what --native takes.
+func (m *Mode) Set(s string) error {
+	i := slices.Index(modeNames[:], s)
+	if i < 0 {
+		return fmt.Errorf("parse native frames: %q is none of all, python, none", s)
+	}
+	*m = Mode(i)
+	return nil
+}
+
+// Type names the value in help texts.
+func (Mode) Type() string { return "mode" }
+
+// Fold returns the frames of a stack, leaf first, that the mode keeps. Stacks
+// without Python frames stay whole. The result may be stack itself.
+func Fold(mode Mode, stack []*snapshot.Location) []*snapshot.Location {
+	python := slices.ContainsFunc(stack, interpreted)
+	drop := func(l *snapshot.Location) bool {
+		switch {
+		case synthetic(l), interpreted(l):
+			return trampoline(l)
+		case !python || mode == NativeAll:
+			return false
+		default:
+			return mode == NativeNone || interpreterInternal(l)
+		}
+	}
+	if !slices.ContainsFunc(stack, drop) {
+		return stack
+	}
+	out := make([]*snapshot.Location, 0, len(stack))
+	for _, l := range stack {
+		if !drop(l) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// trampoline reports whether l is a frame that CPython pushes for itself where
+// C code calls Python (3.11 "shim", 3.12 "interpreter trampoline").
+func trampoline(l *snapshot.Location) bool {
+	if len(l.Lines) == 0 {
+		return false
+	}
+	switch l.Lines[0].Function {
+	case "<interpreter trampoline>", "<shim>":
+		return true
+	}
+	return false
+}
+
+// interpreterInternal reports whether a native frame is CPython's or the C
+// library's: it is in the interpreter's own file, or in a program that embeds
+// the interpreter and has one of its names.
+func interpreterInternal(l *snapshot.Location) bool {
+	base := mappedFile(l)
+	if interpreterFile(base) {
+		return true
+	}
+	if libraryFile(base) && !matchAny(cLibrary, base) {
+		return false
+	}
+	for _, line := range l.Lines {
+		if line.Reason != "" || !internalName(line.Function) {
+			return false
+		}
+	}
+	return len(l.Lines) > 0
+}
+
+// cLibrary are the files that programs and threads start in.
+var cLibrary = []string{"libc.so*", "libc-2.*.so", "ld-*.so*", "libpthread*.so*"}
+
+// internalNames are functions of CPython, and of what starts programs and
+// threads, that stand between Python frames; a final * stands for any ending.
+var internalNames = []string{
+	"_PyEval_*", "PyEval_*", "_PyFunction_*", "PyFunction_*", "PyObject_Call*", "_PyObject_Call*",
+	"_PyObject_MakeTpCall", "_PyObject_FastCall*", "_PyObject_Vectorcall*", "PyObject_Vectorcall*",
+	"PyVectorcall_Call", "_PyVectorcall_Call", "PyCFunction_*", "_PyCFunction_*", "_PyMethodDef_*",
+	"_PyMethodDescr_*", "cfunction_*", "cfunction_call", "method_vectorcall*", "method_call", "method_descr_call",
+	"classmethoddescr_call", "wrapperdescr_call", "wrapper_call", "slot_*", "type_call", "type_vectorcall",
+	"object_vacall", "object_init*", "partial_call*", "partial_vectorcall*", "call_function", "do_call_core",
+	"fast_function", "function_code_fastcall", "_PyCode_*", "PyNumber_*", "PyIter_Next", "gen_send_ex*",
+	"gen_iternext", "builtin_exec", "builtin_eval", "builtin___build_class__", "PyImport_*", "_PyImport_*",
+	"import_find_and_load", "PyRun_*", "_PyRun_*", "pyrun_*", "run_mod", "run_eval_code_obj", "pymain_*", "Py_RunMain",
+	"Py_Main", "Py_BytesMain", "_Py_*", "thread_run", "pythread_wrapper", "t_bootstrap", "bootstrap",
+	"_start", "__libc_start_main*", "__libc_start_call_main", "start_thread", "__clone3", "clone3", "__clone", "clone", "__GI___clone3",
+}
+
+func internalName(function string) bool {
+	return slices.ContainsFunc(internalNames, func(pattern string) bool {
+		if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+			return strings.HasPrefix(function, prefix)
+		}
+		return function == pattern
+	})
+}

@@ -1,0 +1,172 @@
+package symbolize
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+)
+
+// A source is an open file, or memory read like one. ReadAt fails after Close.
+type source interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// An image is one program or library that is mapped somewhere.
+type image struct {
+	s       *Symbolizer
+	file    source
+	size    int64
+	elf     *elf.File
+	buildID string
+	content string // equal for equal files, "" if only the inode tells
+	key     fileID
+	path    string // as the first process that mapped it names it
+	closed  atomic.Bool
+
+	mu     sync.Mutex // guards all below
+	debug  []*debugFile
+	search bool // debug files were looked for in our own file system
+	blamed bool // for debug information that is too large or malformed
+	ours   bool // path is one of our own file system
+	syms   *symtab
+	lines  *dwarfIndex // nil if there is none
+	goTab  *goTable    // only where symbols were stripped; may be nil
+	reason Reason      // why syms is nil
+	cost   int64       // bytes of syms and lines; 0 while they are not loaded
+}
+
+// newImage reads the headers of file, which r maps. It does not close file on
+// failure.
+func newImage(s *Symbolizer, file source, r *region) (*image, Reason) {
+	var size int64
+	switch f := file.(type) {
+	case *os.File:
+		st, err := f.Stat()
+		if err != nil {
+			return nil, FileGone
+		}
+		size = st.Size()
+	case memory:
+		size = f.Size()
+	}
+	e, err := openELF(file, size)
+	switch {
+	case errors.Is(err, errNotELF):
+		return nil, NotELF
+	case err != nil:
+		return nil, Malformed
+	}
+	im := &image{s: s, file: file, size: size, elf: e, buildID: buildID(e), path: r.path}
+	if im.buildID != "" {
+		// A build id is an assertion; the layout makes a false one less likely
+		// to pass.
+		im.content = fmt.Sprintf("%s/%d/%d/%d", im.buildID, size, len(e.Sections), e.Entry)
+	}
+	return im, Named
+}
+
+func (im *image) close() {
+	im.closed.Store(true)
+	im.file.Close()
+	// A Resolve may hold the lock for as long as a download takes.
+	go func() {
+		im.mu.Lock()
+		defer im.mu.Unlock()
+		for _, d := range im.debug {
+			d.file.Close()
+		}
+		im.debug = nil
+	}()
+}
+
+// load makes the indexes if they are not there. im.mu is held.
+func (im *image) load() {
+	if im.cost != 0 {
+		return
+	}
+	if im.closed.Load() {
+		im.reason = FileClosed
+		return
+	}
+	im.findDebug()
+	im.reason = Named
+	b := &builder{}
+	b.add(im.elf, im.file)
+	for _, d := range im.debug {
+		b.add(d.elf, d.file)
+	}
+	b.addPLT(im.elf, im.file)
+	if !b.symtab {
+		im.goTab = loadGo(im.elf)
+	}
+	switch {
+	case b.full:
+		im.reason = TooLarge
+	case len(b.symbols) == 0 && im.goTab == nil:
+		im.reason = Stripped
+	}
+	im.syms = b.build()
+	im.lines = im.loadDwarf()
+	im.measure()
+}
+
+// measure sets cost, which grows as compile units are parsed.
+func (im *image) measure() {
+	im.cost = 1 + int64(len(im.syms.spans))*24
+	if im.lines != nil {
+		im.cost += im.lines.size
+	}
+	if im.goTab != nil {
+		im.cost += im.goTab.size
+	}
+}
+
+// unload gives the indexes' memory back.
+func (im *image) unload() {
+	im.mu.Lock()
+	im.syms, im.lines, im.goTab, im.cost = nil, nil, nil, 0
+	im.mu.Unlock()
+}
+
+// maxIndexes bounds how many images are looked through for the oldest.
+const maxIndexes = 1 << 10
+
+// indexes bounds the memory of all images' indexes.
+type indexes struct {
+	mu    sync.Mutex
+	max   int64
+	total int64
+	used  []indexUse // the latest used last
+}
+
+type indexUse struct {
+	im   *image
+	cost int64
+}
+
+// use marks im as used, and unloads others while the total is over the limit.
+// The caller does not hold im.mu.
+func (x *indexes) use(im *image, cost int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, u := range x.used {
+		if u.im == im {
+			x.total -= u.cost
+			x.used = append(x.used[:i], x.used[i+1:]...)
+			break
+		}
+	}
+	x.used = append(x.used, indexUse{im, cost})
+	x.total += cost
+	for (x.total > x.max || len(x.used) > maxIndexes) && len(x.used) > 1 {
+		u := x.used[0]
+		x.used = x.used[1:]
+		x.total -= u.cost
+		u.im.unload()
+	}
+}

@@ -1,0 +1,198 @@
+package symbolize
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// Reading a process's mappings takes milliseconds where it has thousands. At
+// most a share of the time goes into it, after a first allowance.
+const (
+	mapsShare     = 10 // one tenth
+	mapsAllowance = 200 * time.Millisecond
+)
+
+// A process is what is known of one traced process.
+type process struct {
+	s   *Symbolizer
+	pid uint32
+
+	mu        sync.Mutex
+	regions   []*region // in order of address
+	why       Reason    // the mappings cannot be read
+	stale     bool
+	allowance time.Duration
+	last      time.Time // of reading the mappings
+	dir       string    // /proc/PID, or /proc/TID of a thread that lives
+	perf      *perfMap
+	perfTried bool
+}
+
+// A region is one executable mapping. It outlives its process, and does not
+// change once it is pinned.
+type region struct {
+	mapsEntry
+	mapping *mapping // nil for anonymous memory
+
+	pinned bool
+	image  *image // nil if reason is set, and for anonymous memory
+	reason Reason
+	perf   *perfMap // of anonymous memory; may be nil
+}
+
+// A mapping is what Locations of one region share.
+type mapping struct {
+	snapshot.Mapping
+	flags sync.Once // sets HasFunctions and HasLines
+}
+
+func newProcess(s *Symbolizer, pid uint32) *process {
+	return &process{s: s, pid: pid, allowance: mapsAllowance, last: time.Now()}
+}
+
+func (p *process) locate(addr uint64, lookup Lookup) Address {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := Address{pc: addr, lookup: lookup}
+	// A return address may be the first byte after its mapping.
+	at := addr
+	if lookup == Return {
+		at--
+	}
+	i, ok := p.find(at)
+	if !ok || p.stale {
+		if p.refresh() {
+			i, ok = p.find(at)
+		} else {
+			p.s.loss.staleMaps.Add(1)
+		}
+	}
+	if !ok {
+		a.reason = NoMapping
+		if p.why != Named {
+			a.reason = p.why
+		}
+		return a
+	}
+	r := p.regions[i]
+	if r.image != nil && r.image.closed.Load() {
+		r = &region{mapsEntry: r.mapsEntry, mapping: r.mapping}
+		p.regions[i] = r
+	}
+	if !r.pinned {
+		p.pin(r)
+	}
+	a.region = r
+	return a
+}
+
+func (p *process) find(addr uint64) (int, bool) {
+	i := sort.Search(len(p.regions), func(i int) bool { return p.regions[i].limit > addr })
+	return i, i < len(p.regions) && addr >= p.regions[i].start
+}
+
+// refresh reads the mappings again, unless that took too much time lately.
+func (p *process) refresh() bool {
+	now := time.Now()
+	p.allowance = min(mapsAllowance, p.allowance+now.Sub(p.last)/mapsShare)
+	p.last = now
+	if p.allowance <= 0 {
+		return false
+	}
+	entries, why := p.readMaps()
+	p.allowance -= time.Since(now)
+	p.stale = false
+	if why != Named {
+		// What was read before still holds for addresses of that time.
+		p.why = why
+		return true
+	}
+	p.why = Named
+	old := make(map[mapsEntry]*region, len(p.regions))
+	for _, r := range p.regions {
+		old[r.mapsEntry] = r
+	}
+	p.regions = make([]*region, len(entries))
+	for i, e := range entries {
+		if p.regions[i] = old[e]; p.regions[i] == nil {
+			p.regions[i] = newRegion(e)
+		}
+	}
+	return true
+}
+
+func newRegion(e mapsEntry) *region {
+	r := &region{mapsEntry: e}
+	if e.file() || e.path == vdsoPath {
+		r.mapping = &mapping{Mapping: snapshot.Mapping{
+			Start: e.start, Limit: e.limit, Offset: e.offset,
+			Path: printable(strings.TrimSuffix(e.path, deletedSuffix)),
+		}}
+	}
+	return r
+}
+
+// readMaps reads the mappings of the process. They are empty once its first
+// thread has ended; then those of another thread do.
+func (p *process) readMaps() ([]mapsEntry, Reason) {
+	dir := fmt.Sprintf("%s/%d", p.s.cfg.Proc, p.pid)
+	entries, err := readMapsFile(dir + "/maps")
+	if err == nil && len(entries) == 0 {
+		tasks, _ := os.ReadDir(dir + "/task")
+		for i := 0; i < len(tasks) && i < 64 && len(entries) == 0; i++ {
+			dir = p.s.cfg.Proc + "/" + tasks[i].Name()
+			entries, err = readMapsFile(dir + "/maps")
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, MapsDenied
+	case err != nil || len(entries) == 0:
+		return nil, ProcessGone
+	}
+	p.dir = dir
+	return entries, Named
+}
+
+func readMapsFile(path string) ([]mapsEntry, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parseMaps(f)
+}
+
+// pin keeps open what names the addresses of r.
+func (p *process) pin(r *region) {
+	r.pinned = true
+	switch {
+	case r.path == vdsoPath:
+		r.image, r.reason = p.vdso(r)
+	case r.file():
+		r.image, r.reason = p.openImage(r)
+	}
+	if r.image != nil {
+		if r.mapping.BuildID == "" {
+			r.mapping.BuildID = r.image.buildID
+		}
+		return
+	}
+	if !r.file() || r.reason == NotELF {
+		r.perf = p.perfMap()
+	}
+}
+
+func (p *process) invalidate() {
+	p.mu.Lock()
+	p.stale, p.perfTried = true, p.perf != nil
+	p.mu.Unlock()
+}

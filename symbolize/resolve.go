@@ -1,0 +1,144 @@
+package symbolize
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// Resolve names the functions at an address. While a result is remembered, the
+// same address of the same process gives the same pointer; nobody may change
+// what it points to.
+func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
+	s.resolved.Lock()
+	old, ok := s.locations.get(a)
+	s.resolved.Unlock()
+	if ok && !a.mayBeNamedLater(old) {
+		return old
+	}
+	lines, reason := s.name(a)
+	if ok && reason != Named {
+		return old
+	}
+	if a.region != nil && a.region.mapping != nil {
+		// Others read the mapping from here on: what it says is settled.
+		a.region.mapping.flags.Do(func() {})
+	}
+	loc := &snapshot.Location{Address: a.pc, Mapping: a.Mapping(), Lines: lines}
+
+	s.resolved.Lock()
+	defer s.resolved.Unlock()
+	if twin, found := s.locations.get(a); found && twin != old {
+		return twin // resolved at the same time
+	}
+	if !ok {
+		s.loss.unnamed[reason].Add(1)
+	}
+	s.locations.put(a, loc)
+	return loc
+}
+
+// mayBeNamedLater reports whether l has no name and a just-in-time compiler
+// may still give it one.
+func (a Address) mayBeNamedLater(l *snapshot.Location) bool {
+	return l.Lines[0].Reason != "" && a.region != nil && a.region.perf != nil
+}
+
+// name returns the lines of a and why they hold no name.
+func (s *Symbolizer) name(a Address) ([]snapshot.Line, Reason) {
+	if a.region == nil {
+		return unnamed("[unknown]", a.reason)
+	}
+	at := a.pc
+	if a.lookup == Return {
+		at--
+	}
+	r := a.region
+	if r.image == nil {
+		if name, ok := r.perf.lookup(at); ok {
+			return []snapshot.Line{{Function: printable(name)}}, Named
+		}
+		switch {
+		case r.mapping == nil:
+			return unnamed("[anon]", Anonymous)
+		default:
+			return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.Offset()), r.reason)
+		}
+	}
+	shift := a.pc - at
+	offset := a.Offset() - shift
+	addr, ok := virtual(r.image.elf, offset)
+	if r.path == vdsoPath {
+		addr, ok = virtual(r.image.elf, at-r.start)
+	}
+	if !ok {
+		return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.Offset()), OutsideSegments)
+	}
+	lines, reason := r.image.resolve(addr, r.mapping)
+	if reason != Named {
+		return unnamed(fmt.Sprintf("%s+%#x", r.base(), addr+shift), reason)
+	}
+	return lines, Named
+}
+
+// base returns the name of the mapped file, fit to be shown.
+func (r *region) base() string {
+	path := r.mapping.Path
+	return path[strings.LastIndexByte(path, '/')+1:]
+}
+
+func unnamed(function string, why Reason) ([]snapshot.Line, Reason) {
+	return []snapshot.Line{{Function: function, Reason: why.String()}}, why
+}
+
+// resolve names the functions at a virtual address of the file, innermost
+// inlined first.
+func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, Reason) {
+	im.mu.Lock()
+	im.load()
+	if im.syms == nil {
+		defer im.mu.Unlock()
+		return nil, im.reason
+	}
+	m.flags.Do(func() {
+		m.HasFunctions = len(im.syms.spans) > 0 || im.goTab != nil
+		m.HasLines = im.lines != nil || im.goTab != nil
+	})
+	linkage, named := im.syms.lookup(addr)
+	var lines []snapshot.Line
+	if im.lines != nil {
+		lines = im.lines.lookup(addr, linkage)
+	}
+	if len(lines) == 0 && !named {
+		if l, ok := im.goTab.lookup(addr); ok {
+			lines = []snapshot.Line{l}
+		}
+	}
+	im.measure()
+	cost, reason := im.cost, im.reason
+	im.mu.Unlock()
+	im.s.indexes.use(im, cost)
+
+	switch {
+	case len(lines) > 0:
+		return lines, Named
+	case named:
+		return []snapshot.Line{functionLine(linkage)}, Named
+	case reason == Named:
+		reason = NoSymbol
+		if im.closed.Load() {
+			reason = FileClosed
+		}
+	}
+	return nil, reason
+}
+
+// functionLine returns a line with the readable form of a linkage name.
+func functionLine(linkage string) snapshot.Line {
+	l := snapshot.Line{Function: readable(linkage)}
+	if l.Function != linkage {
+		l.System = printable(linkage)
+	}
+	return l
+}

@@ -1,0 +1,192 @@
+// Package symbolize names the functions at addresses of other processes, or
+// says why an address has no name.
+//
+// It works in two steps, because a process may be gone when its names are
+// wanted. Locate is cheap and runs when a stack is first seen: it finds the
+// mapping and keeps the mapped file open. Resolve reads symbols and debug
+// information, when somebody looks.
+//
+// Process mappings and the files in them are hostile input: everything read
+// from them is bounded, and names are escaped before they are returned.
+package symbolize
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// Config says where debug files are and how much may be kept. A zero field
+// means its default.
+type Config struct {
+	Proc      string   // where procfs is mounted; /proc
+	DebugDirs []string // of split debug files, looked up in the process's root and in ours; /usr/lib/debug
+
+	// DebuginfodURLs are servers to ask for debug files; none. Asking sends
+	// the build ids of the traced programs to them.
+	DebuginfodURLs    []string
+	DebuginfodCache   string        // directory; gpumemtrace/debuginfod in the user's cache directory
+	DebuginfodTimeout time.Duration // for one file; 30 s
+	DebuginfodMaxFile int64         // bytes; 1 GiB
+
+	MaxFiles     int    // mapped files kept open, each perhaps with its debug file, and as many perf-PID.map; 512
+	MaxProcesses int    // processes whose mappings are kept; 4096
+	MaxLocations int    // resolved addresses kept; 131072
+	MaxDebug     uint64 // bytes of one file's debug information, uncompressed; 256 MiB
+	MaxIndex     int64  // bytes of indexes and debug information kept in all; 384 MiB
+}
+
+// ConfigFromEnv returns the default configuration with the debuginfod servers
+// that DEBUGINFOD_URLS names (debuginfod(8)).
+func ConfigFromEnv() Config {
+	return Config{DebuginfodURLs: strings.Fields(os.Getenv("DEBUGINFOD_URLS"))}
+}
+
+func (c Config) withDefaults() Config {
+	def(&c.Proc, "/proc")
+	def(&c.DebuginfodTimeout, 30*time.Second)
+	def(&c.DebuginfodMaxFile, 1<<30)
+	def(&c.MaxFiles, 512)
+	def(&c.MaxProcesses, 4096)
+	def(&c.MaxLocations, 1<<17)
+	def(&c.MaxDebug, 256<<20)
+	def(&c.MaxIndex, 384<<20)
+	if c.DebugDirs == nil {
+		c.DebugDirs = []string{"/usr/lib/debug"}
+	}
+	if c.DebuginfodCache == "" {
+		if dir, err := os.UserCacheDir(); err == nil {
+			c.DebuginfodCache = filepath.Join(dir, "gpumemtrace", "debuginfod")
+		}
+	}
+	return c
+}
+
+func def[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+// A Lookup says what a captured address is.
+type Lookup uint8
+
+const (
+	// Exact is an instruction's address: the leaf of a stack that was taken at
+	// a function's entry, or a frame that a signal interrupted.
+	Exact Lookup = iota
+	// Return is a return address: the call is just before it, and may be the
+	// last instruction of its function. The names are those of the address
+	// before.
+	Return
+)
+
+// An Address is an address that Locate found the place of. It can be compared
+// and be the key of a map, and stays valid when its process is gone.
+type Address struct {
+	pc     uint64
+	lookup Lookup
+	reason Reason
+	region *region // nil if reason says why there is none
+}
+
+// PC returns the address as captured.
+func (a Address) PC() uint64 { return a.pc }
+
+// Offset returns the place in the mapped file, 0 if there is none.
+func (a Address) Offset() uint64 {
+	if a.region == nil {
+		return 0
+	}
+	return a.pc - a.region.start + a.region.offset
+}
+
+// Mapping returns the mapping around the address, nil if there is none or no
+// file in it. Addresses in one mapping of a process share it. HasFunctions and
+// HasLines are settled by the first Resolve of an address in it: do not read
+// them before.
+func (a Address) Mapping() *snapshot.Mapping {
+	if a.region == nil || a.region.mapping == nil {
+		return nil
+	}
+	return &a.region.mapping.Mapping
+}
+
+// A Symbolizer names addresses. It is safe for concurrent use; Locate does not
+// wait for a Resolve.
+type Symbolizer struct {
+	cfg        Config
+	loss       losses
+	debuginfod *debuginfod
+
+	mu        sync.Mutex // guards processes
+	processes *cache[uint32, *process]
+
+	files *files
+
+	resolved  sync.Mutex // guards locations
+	locations *cache[Address, *snapshot.Location]
+
+	indexes indexes
+}
+
+// New returns a Symbolizer. Close it to close the files that it holds.
+func New(cfg Config) *Symbolizer {
+	s := &Symbolizer{cfg: cfg.withDefaults()}
+	s.processes = newCache[uint32, *process](s.cfg.MaxProcesses, nil)
+	s.locations = newCache[Address, *snapshot.Location](s.cfg.MaxLocations, nil)
+	s.files = newFiles(s.cfg.MaxFiles, &s.loss)
+	s.indexes.max = s.cfg.MaxIndex
+	s.debuginfod = newDebuginfod(s.cfg, &s.loss)
+	return s
+}
+
+// Close closes all files. Addresses that were not resolved before stay without
+// a name.
+func (s *Symbolizer) Close() {
+	s.mu.Lock()
+	s.processes.clear()
+	s.mu.Unlock()
+	s.files.close()
+}
+
+// Locate finds the mapping of an address of the process pid, as the tracer's
+// procfs numbers it, and keeps what Resolve needs. Any failure is in the
+// result.
+func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
+	s.mu.Lock()
+	p, ok := s.processes.get(pid)
+	if !ok {
+		p = newProcess(s, pid)
+		s.processes.put(pid, p)
+	}
+	s.mu.Unlock()
+	return p.locate(addr, lookup)
+}
+
+// Invalidate says that the process has new mappings.
+func (s *Symbolizer) Invalidate(pid uint32) {
+	s.mu.Lock()
+	p, ok := s.processes.get(pid)
+	s.mu.Unlock()
+	if ok {
+		p.invalidate()
+	}
+}
+
+// Forget says that the process ended or replaced its image. Addresses located
+// before stay valid.
+func (s *Symbolizer) Forget(pid uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.processes.remove(pid)
+}
+
+// Loss returns the counters of what has no name or no source line, by reason.
+// Each address counts once while its Location is remembered.
+func (s *Symbolizer) Loss() []snapshot.Counter { return s.loss.counters() }

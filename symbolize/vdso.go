@@ -1,0 +1,54 @@
+package symbolize
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+)
+
+// vdsoPath is how maps shows the kernel's own shared object, which is in no
+// file.
+const (
+	vdsoPath = "[vdso]"
+	maxVDSO  = 1 << 20
+)
+
+// vdso reads the process's vdso out of its memory. Equal ones share an image.
+func (p *process) vdso(r *region) (*image, Reason) {
+	if r.limit-r.start > maxVDSO {
+		return nil, TooLarge
+	}
+	mem, err := os.Open(p.dir + "/mem")
+	if err != nil {
+		return nil, FileGone
+	}
+	defer mem.Close()
+	b := make([]byte, r.limit-r.start)
+	if _, err := mem.ReadAt(b, int64(r.start)); err != nil {
+		return nil, FileGone
+	}
+	sum := sha256.Sum256(b)
+	content := vdsoPath + hex.EncodeToString(sum[:])
+
+	fs := p.s.files
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if im := fs.byBuild[content]; im != nil {
+		fs.open.get(im)
+		return im, Named
+	}
+	im, reason := newImage(p.s, memory{bytes.NewReader(b)}, r)
+	if reason != Named {
+		return nil, reason
+	}
+	im.content = content
+	fs.byBuild[content] = im
+	fs.open.put(im, struct{}{})
+	return im, Named
+}
+
+// memory is a file that is all in memory.
+type memory struct{ *bytes.Reader }
+
+func (memory) Close() error { return nil }
