@@ -1,0 +1,146 @@
+package unwind
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"go.opentelemetry.io/ebpf-profiler/libpf"
+	"go.opentelemetry.io/ebpf-profiler/process"
+	"go.opentelemetry.io/ebpf-profiler/times"
+)
+
+// ErrNotAnalyzed says that a process is not known to the unwinder: it has
+// ended, or its mappings cannot be read.
+var ErrNotAnalyzed = errors.New("process not analysed")
+
+// Analyze reads the mappings of the process pid (in the tracer's PID
+// namespace), and returns when all stacks that lie in them can be unwound: 25
+// ms for a small program, seconds for PyTorch, less when the libraries are
+// known from another process. Call it again when a library was loaded. It
+// starts the process's part of the memo afresh. When ctx ends it fails, but not
+// sooner than it would have returned.
+func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
+	u.analyse.Lock()
+	defer u.analyse.Unlock()
+	err := u.synchronize(uint32(pid))
+	if err == nil && !u.kernel.known(uint32(pid)) {
+		// Its predecessor of the same PID may not be forgotten yet.
+		u.processes.ProcessedUntil(times.GetKTime())
+		err = u.synchronize(uint32(pid))
+	}
+	if err == nil && !u.kernel.known(uint32(pid)) {
+		err = ErrNotAnalyzed
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("analyse process %d: %w", pid, err)
+	}
+	return u.Invalidate(pid)
+}
+
+// Invalidate starts the process's part of the memo afresh: its mappings
+// changed.
+func (u *Unwinder) Invalidate(pid int) error {
+	generation := u.kernel.maps["unwind_mappings"]
+	var n uint32
+	if err := generation.Lookup(uint32(pid), &n); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("flush stack memo: %w", err)
+	}
+	if err := generation.Put(uint32(pid), n+1); err != nil {
+		return fmt.Errorf("flush stack memo: %w", err)
+	}
+	return nil
+}
+
+// Forget tells that the process pid has ended.
+func (u *Unwinder) Forget(pid int) error {
+	u.decode.Lock()
+	u.lines.forget(uint32(pid))
+	u.decode.Unlock()
+	err := u.kernel.maps["unwind_mappings"].Delete(uint32(pid))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forget process %d: %w", pid, err)
+	}
+	u.analyse.Lock()
+	defer u.analyse.Unlock()
+	return u.synchronize(uint32(pid))
+}
+
+// lookAround has the processes analysed whose stacks led out of what is known,
+// and forgets those that have ended.
+func (u *Unwinder) lookAround(ctx context.Context) {
+	events := time.NewTicker(100 * time.Millisecond)
+	defer events.Stop()
+	cleanup := time.NewTicker(5 * time.Second)
+	defer cleanup.Stop()
+	for {
+		select {
+		case <-events.C:
+			u.analyse.Lock()
+			for _, pid := range u.kernel.reported() {
+				_ = u.synchronize(pid) // ended: its stacks are counted as incomplete
+			}
+			u.analyse.Unlock()
+		case now := <-cleanup.C:
+			// Stacks of processes that ended since the last time may still be
+			// on their way.
+			u.analyse.Lock()
+			u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+5*time.Second))
+			u.processes.CleanupPIDs()
+			u.analyse.Unlock()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// An analysis that takes this long has used memory worth giving back at once.
+const largeAnalysis = 100 * time.Millisecond
+
+// synchronize reads the mappings of a process. It is called under u.analyse.
+func (u *Unwinder) synchronize(pid uint32) error {
+	began := time.Now()
+	defer func() {
+		if time.Since(began) > largeAnalysis {
+			go debug.FreeOSMemory()
+		}
+	}()
+	defer debug.SetGCPercent(debug.SetGCPercent(50))
+	u.processes.SynchronizeProcess(process.New(libpf.PID(pid), libpf.PID(pid)))
+	return u.tables.wait()
+}
+
+// reported returns the processes that the chain wants analysed.
+func (k *kernel) reported() []uint32 {
+	var events []uint64 // PID and TID
+	var event uint64
+	var value bool
+	for it := k.maps["pid_events"].Iterate(); it.Next(&event, &value); {
+		events = append(events, event)
+	}
+	var pids []uint32
+	for _, event := range events {
+		if pid := uint32(event >> 32); k.maps["pid_events"].Delete(event) == nil && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// known tells whether the unwinder has the mappings of pid.
+func (k *kernel) known(pid uint32) bool {
+	// struct PIDPage, and the page 0 that stands for the process.
+	var key [16]byte
+	binary.NativeEndian.PutUint32(key[:], 96)
+	binary.BigEndian.PutUint32(key[4:], pid)
+	value, err := k.maps["pid_page_to_mapping_info"].LookupBytes(key[:])
+	return err == nil && value != nil
+}

@@ -1,0 +1,137 @@
+package unwind
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// kernelObjects counts this machine's programs, maps and links that have a name
+// of ours or of the unwinder's. Other tests' come and go, so callers wait.
+func kernelObjects(t testing.TB) map[ebpf.ProgramID]string {
+	t.Helper()
+	have := make(map[ebpf.ProgramID]string)
+	for id, err := ebpf.ProgramGetNextID(0); err == nil; id, err = ebpf.ProgramGetNextID(id) {
+		prog, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue
+		}
+		info, err := prog.Info()
+		prog.Close()
+		if err == nil && (strings.HasPrefix(info.Name, "gm_unwind") || strings.HasPrefix(info.Name, "gm_call_exit_u")) {
+			have[id] = info.Name
+		}
+	}
+	return have
+}
+
+// wantOnly fails unless all programs but those of before are gone soon.
+func wantOnly(t testing.TB, before map[ebpf.ProgramID]string) {
+	t.Helper()
+	var left []string
+	for range 100 {
+		runtime.GC()
+		left = nil
+		for id, name := range kernelObjects(t) {
+			if before[id] == "" {
+				left = append(left, fmt.Sprint(id, " ", name))
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("left behind: %v", left)
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	before := kernelObjects(t)
+	t.Run("open", func(t *testing.T) {
+		prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+		p := startTarget(t, prog, "3")
+		c := newCapture(t, Options{}, p.pid)
+		c.attach(buildLibrary(t), symbol, 1)
+		p.run()
+		c.detach(4)
+		if len(kernelObjects(t)) == len(before) {
+			t.Error("the test does not see the programs")
+		}
+	})
+	wantOnly(t, before)
+}
+
+// A tracer that is killed takes its probes with it, and the traced process
+// lives on.
+func TestKillLeavesNothing(t *testing.T) {
+	if dir := os.Getenv("UNWIND_TEST_CHILD"); dir != "" {
+		work.Do(func() { work.dir = dir })
+		prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+		p := startTarget(t, prog, "3")
+		c := newCapture(t, Options{}, p.pid)
+		c.attach(buildLibrary(t), symbol, 1)
+		fmt.Println("attached")
+		time.Sleep(time.Minute)
+		return
+	}
+	before := kernelObjects(t)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKillLeavesNothing$", "-test.v")
+	cmd.Env = append(os.Environ(), "UNWIND_TEST_CHILD="+workDir(t))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	attached := false
+	for s := bufio.NewScanner(out); !attached && s.Scan(); {
+		attached = s.Text() == "attached"
+	}
+	if !attached || len(kernelObjects(t)) == len(before) {
+		t.Error("child attached nothing")
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	wantOnly(t, before)
+}
+
+// A start that fails half-way leaves nothing either.
+func TestFailedStartLeavesNothing(t *testing.T) {
+	before := kernelObjects(t)
+	_, err := Start(context.Background(), Options{Constants: map[string]any{"cfg_verify_stacks": uint64(1)}})
+	if err == nil {
+		t.Fatal("started with a constant of the wrong size")
+	}
+	wantOnly(t, before)
+}
+
+// What the start does about RLIMIT_MEMLOCK stays on its thread.
+func TestNoFilterIsLeft(t *testing.T) {
+	if err := withoutMemlock(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	u, err := Start(context.Background(), Options{})
+	if err == nil {
+		defer u.Close()
+	}
+	out, err := exec.Command("grep", "-E", "^(Seccomp|NoNewPrivs)", "/proc/self/status").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent, err := exec.Command("sh", "-c", fmt.Sprintf("grep -E '^(Seccomp|NoNewPrivs)' /proc/%d/status", os.Getppid())).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(out) != string(parent) {
+		t.Errorf("a child inherits\n%s, want\n%s", out, parent)
+	}
+}

@@ -1,0 +1,98 @@
+package unwind
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/bpf"
+)
+
+// A process that nobody has had analysed is, once a call of it is seen.
+func TestUnknownProcessIsAnalysed(t *testing.T) {
+	p := startTarget(t, buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c"), "10")
+	c := newCapture(t, Options{})
+	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
+		t.Fatal(err)
+	}
+	c.attach(buildLibrary(t), symbol, 1)
+	p.run()
+	if s := c.stats(); s.UnknownProcess == 0 {
+		t.Error("the process was known before")
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if c.u.kernel.known(uint32(p.pid)) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not analysed")
+		}
+	}
+}
+
+// An ended process is forgotten: one that gets its PID can be analysed.
+func TestForget(t *testing.T) {
+	p := startTarget(t, buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c"), "10")
+	c := newCapture(t, Options{}, p.pid)
+	p.run()
+	p.end()
+	if err := c.u.Forget(p.pid); err != nil {
+		t.Fatal(err)
+	}
+	if c.u.kernel.known(uint32(p.pid)) {
+		t.Error("still known")
+	}
+	if err := c.u.Analyze(context.Background(), p.pid); err == nil {
+		t.Error("analysed a process that has ended")
+	}
+}
+
+// BenchmarkStart is the time until a process can be analysed.
+func BenchmarkStart(b *testing.B) {
+	spec, err := bpf.LoadGpumemtrace()
+	if err != nil {
+		b.Fatal(err)
+	}
+	base, err := ebpf.NewCollection(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer base.Close()
+	for b.Loop() {
+		u, err := Start(context.Background(), Options{Attach: ebpf.AttachTraceUprobeMulti, Maps: base.Maps})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := u.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkAnalyze is the time that a PyTorch process takes to be analysed.
+func BenchmarkAnalyze(b *testing.B) {
+	if err := exec.Command("/usr/bin/python3", "-c", "import torch").Run(); err != nil {
+		skip(b, "no PyTorch for /usr/bin/python3")
+	}
+	b.Setenv("OMP_NUM_THREADS", "1")
+	p := startTarget(b, "/usr/bin/python3", "testdata/train.py", "1")
+	for b.Loop() {
+		b.StopTimer()
+		u, err := Start(context.Background(), Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if err := u.Analyze(context.Background(), p.pid); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := u.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}

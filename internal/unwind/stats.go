@@ -1,0 +1,70 @@
+package unwind
+
+import "fmt"
+
+// Stats count what happened to events that wanted a stack. The order is that
+// of enum uw_stat in bpf/unwind.bpf.c.
+type Stats struct {
+	MemoHits       uint64 // the memo knew the stack
+	Unwound        uint64 // unwound in full
+	Incomplete     uint64 // of those, ended early; Errors says why
+	UnknownProcess uint64 // not analysed yet: frame pointers
+	NoRecord       uint64 // no memory for the thread's record: frame pointers
+	NoChain        uint64 // the chain is not loaded: frame pointers
+	Empty          uint64 // no frame was found: frame pointers
+	TooLong        uint64 // outer frames cut off
+	NotSent        uint64 // the ring had no room: the event names an unknown stack
+	NotKept        uint64 // not fit for the memo
+	Verified       uint64 // memo hits that were unwound as well
+	Mismatched     uint64 // of those, with another result: must be 0
+}
+
+// Stats returns the counts so far, and those of incomplete stacks by reason.
+func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
+	var s Stats
+	for i, to := range []*uint64{
+		&s.MemoHits, &s.Unwound, &s.Incomplete, &s.UnknownProcess, &s.NoRecord, &s.NoChain,
+		&s.Empty, &s.TooLong, &s.NotSent, &s.NotKept, &s.Verified, &s.Mismatched,
+	} {
+		if err := u.kernel.maps["unwind_stats"].Lookup(uint32(i), to); err != nil {
+			return s, nil, fmt.Errorf("read stack counters: %w", err)
+		}
+	}
+	errs := make(map[Error]uint64)
+	var code uint32
+	var n uint64
+	it := u.kernel.maps["unwind_errors"].Iterate()
+	for it.Next(&code, &n) {
+		errs[Error(code)] = n
+	}
+	return s, errs, it.Err()
+}
+
+// errorNames are those of support/ebpf/errors.h that our chain can meet.
+var errorNames = map[Error]string{
+	2:    "too many frames",
+	5:    "deeper than the tail calls reach",
+	2001: "Python process not analysed",
+	2002: "Python frame unreadable",
+	2003: "Python C frame unreadable",
+	2004: "Python thread state unreadable",
+	2005: "Python frames on a thread without Python state",
+	2006: "Python thread's frame unreadable",
+	2007: "Python thread state key unreadable",
+	2008: "thread pointer unreadable",
+	4000: "no unwind table for the code",
+	4001: "unwind table missing",
+	4002: "unwind table missing",
+	4003: "unwind table damaged",
+	4004: "address outside of the unwind table",
+	4005: "code without unwind information",
+	4007: "return address unreadable",
+	4008: "return address in a register",
+	4011: "kernel address on the stack",
+	4012: "code outside of the analysed mappings",
+	4013: "return address 0",
+	4014: "return address below any code",
+	4015: "unwind table damaged",
+	4016: "32-bit process",
+	4017: "32-bit process",
+}

@@ -1,0 +1,118 @@
+// Package unwind takes complete user stacks, native and Python, where a call
+// returns. It is the only package that knows go.opentelemetry.io/ebpf-profiler,
+// whose Go side analyses processes (.eh_frame, CPython's structures) into BPF
+// maps and names Python frames. The unwinding itself, the memo in front of it
+// and the events are programs of ours over the same maps (bpf/unwind.bpf.c).
+package unwind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"go.opentelemetry.io/ebpf-profiler/interpreter/interpreterconfig"
+	"go.opentelemetry.io/ebpf-profiler/interpreter/python"
+	"go.opentelemetry.io/ebpf-profiler/libpf"
+	profilerlog "go.opentelemetry.io/ebpf-profiler/log"
+	"go.opentelemetry.io/ebpf-profiler/nativeunwind/elfunwindinfo"
+	"go.opentelemetry.io/ebpf-profiler/processmanager"
+)
+
+// Options say how to capture. The zero value of each field but Maps will do.
+type Options struct {
+	// Maps are those of the caller's programs, by name: events, rows, loss,
+	// threads, targets, stacks_seen.
+	Maps map[string]*ebpf.Map
+	// Constants are the caller's cfg_ variables, by name.
+	Constants map[string]any
+	// Attach is how the exit program will be attached: ebpf.AttachNone for
+	// perf-type uprobes, ebpf.AttachTraceUprobeMulti.
+	Attach ebpf.AttachType
+	// NoMemo unwinds every stack in full.
+	NoMemo bool
+	// VerifyStacks, when it is not 0, unwinds every so many memo hits in full
+	// and compares.
+	VerifyStacks uint32
+	// Log takes the unwinder's own messages; nil drops them.
+	Log *slog.Logger
+}
+
+// An Unwinder captures the stacks of analysed processes.
+type Unwinder struct {
+	kernel    *kernel
+	tables    *tables
+	processes *processmanager.ProcessManager
+	cancel    context.CancelFunc
+	done      sync.WaitGroup
+	analyse   sync.Mutex // one at a time
+
+	decode sync.Mutex // HandleTrace is not re-entrant
+	frames libpf.Frames
+	lines  *lineTables
+}
+
+// Start loads the unwinder, in about half a second, and attaches nothing. It
+// needs CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; it does without
+// CAP_SYS_RESOURCE. When ctx ends so does the unwinder's work, but only Close
+// frees it.
+func Start(ctx context.Context, opts Options) (*Unwinder, error) {
+	log := opts.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	profilerlog.SetLogger(*log)
+
+	k, err := loadKernel(opts)
+	if err != nil {
+		return nil, fmt.Errorf("load stack capture: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	u := &Unwinder{kernel: k, cancel: cancel, lines: newLineTables()}
+	if err := withoutMemlock(func() error { return u.manageProcesses(ctx) }); err != nil {
+		cancel()
+		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
+	}
+	u.done.Go(func() { u.lookAround(ctx) })
+	return u, nil
+}
+
+// manageProcesses starts the unwinder's Go side.
+func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
+	interpreters := interpreterconfig.NoInterpreters()
+	interpreters.Python = python.Config{}
+	if u.tables, err = newTables(ctx, u.kernel, interpreters); err != nil {
+		return err
+	}
+	u.processes, err = processmanager.New(ctx, processmanager.Config{
+		InterpretersConfig:    interpreters,
+		MonitorInterval:       time.Minute, // of metrics that nobody reads
+		ExecutableUnloadDelay: time.Minute,
+		EbpfHandler:           u.tables,
+		TraceReporter:         reporter{u},
+		StackDeltaProvider:    elfunwindinfo.NewStackDeltaProvider(),
+	})
+	return err
+}
+
+// ExitProgram is the program for the return of each probed function. The
+// attach cookie is the row. It belongs to u.
+func (u *Unwinder) ExitProgram() *ebpf.Program { return u.kernel.programs[exitProgram] }
+
+// MemoErr is why every stack is unwound in full although a memo was wanted, nil
+// when that is not so.
+func (u *Unwinder) MemoErr() error { return u.kernel.memoErr }
+
+// Close frees what u holds in the kernel. Probes that run ExitProgram must be
+// detached before.
+func (u *Unwinder) Close() error {
+	u.cancel()
+	u.done.Wait()
+	u.analyse.Lock()
+	defer u.analyse.Unlock()
+	u.processes.Close()
+	return errors.Join(u.tables.wait(), u.kernel.close())
+}
