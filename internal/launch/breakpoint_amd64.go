@@ -1,0 +1,3 @@
+package launch
+
+var breakpoint = []byte{0xcc} // int3; the program counter is then one past it

@@ -1,0 +1,3 @@
+package launch
+
+var breakpoint = []byte{0x00, 0x00, 0x20, 0xd4} // brk #0

@@ -1,0 +1,101 @@
+// Package launch starts a command and holds it before its program runs, so that
+// probes can be on before its first call.
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+// A Command is a started program.
+type Command struct {
+	cmd     *exec.Cmd
+	release chan struct{}
+	started chan error
+	once    bool
+}
+
+// Hold starts argv with this process's standard streams and environment, and
+// stops it by ptrace(2) at its entry point: the libraries that it links are
+// mapped, and none of its own code has run. A program whose entry point cannot
+// be found is held at its very first instruction instead. Nothing stays
+// attached after Release.
+func Hold(argv []string) (*Command, error) {
+	c := &Command{cmd: exec.Command(argv[0], argv[1:]...), release: make(chan struct{}), started: make(chan error, 1)}
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	held := make(chan error, 1)
+	go func() {
+		// Only the thread that started a ptraced child may let it go.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := c.cmd.Start(); err != nil {
+			held <- fmt.Errorf("start %s: %w", argv[0], err)
+			return
+		}
+		pid := c.cmd.Process.Pid
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil || !status.Stopped() {
+			c.cmd.Process.Kill()
+			held <- fmt.Errorf("hold %s: it did not stop at its first instruction: %w", argv[0], err)
+			return
+		}
+		if err := runToEntry(pid); err != nil {
+			c.cmd.Process.Kill()
+			held <- fmt.Errorf("hold %s: %w", argv[0], err)
+			return
+		}
+		held <- nil
+		<-c.release
+		c.started <- syscall.PtraceDetach(pid)
+	}()
+	if err := <-held; err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// PID returns the command's process id.
+func (c *Command) PID() int { return c.cmd.Process.Pid }
+
+// Release lets the command run.
+func (c *Command) Release() error {
+	if c.once {
+		return nil
+	}
+	c.once = true
+	close(c.release)
+	if err := <-c.started; err != nil {
+		return fmt.Errorf("release process %d: %w", c.PID(), err)
+	}
+	return nil
+}
+
+// Kill ends a command that must not run after all.
+func (c *Command) Kill() {
+	c.cmd.Process.Kill()
+	_ = c.Release()
+	_ = c.cmd.Wait()
+}
+
+// Signal sends a signal to the command.
+func (c *Command) Signal(s os.Signal) error { return c.cmd.Process.Signal(s) }
+
+// Wait returns the command's exit code, or 128 plus the signal that ended it,
+// as a shell reports it.
+func (c *Command) Wait() (int, error) {
+	err := c.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 0, fmt.Errorf("wait for process %d: %w", c.PID(), err)
+	}
+	status := c.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return status.ExitStatus(), nil
+}
