@@ -1,0 +1,139 @@
+package session
+
+import (
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+const (
+	// recoveryWindow is how long a failed call's thread may take to succeed
+	// with the same size, and to fail again as part of one incident.
+	recoveryWindow = 700 * time.Millisecond
+	// incidentPause is the least time between two incidents that are recorded.
+	incidentPause = time.Second
+)
+
+// A recorder notices calls that fail for want of memory and keeps what was
+// live at that moment. Its methods but record run on the tracer's goroutine.
+type recorder struct {
+	session *Session
+	max     int
+	record  func(*snapshot.OutOfMemory)
+
+	open map[threadKey]*incident
+	last time.Time
+	n    int
+	// suppressed are incidents that were too many or too close. Guarded by
+	// the session's mu.
+	suppressed uint64
+}
+
+type threadKey struct {
+	proc event.Process
+	tid  uint32
+}
+
+// An incident is one or more failed calls of one thread for one size.
+type incident struct {
+	first     event.Event
+	at        time.Time
+	calls     int
+	recovered bool
+	framework *snapshot.FrameworkMemory
+	state     state
+	gpus      chan []snapshot.GPUMemory
+	over      bool // nothing more will be learnt
+}
+
+// observe looks at one event, after the ledger took it.
+func (r *recorder) observe(e *event.Event) {
+	if r == nil {
+		return
+	}
+	key := threadKey{e.Proc, e.TID}
+	allocates := e.Op == event.OpAlloc || e.Op == event.OpHandleCreate
+	switch in := r.open[key]; {
+	case e.Op == event.OpOutOfMemory:
+		framework := &snapshot.FrameworkMemory{Name: "PyTorch", Requested: int64(e.Size), Allocated: int64(e.Handle), Reserved: int64(e.Part)}
+		if in == nil {
+			in = r.begin(key, e) // a limit of its own: no driver call failed
+		}
+		if in != nil {
+			in.framework, in.recovered, in.over = framework, false, true
+		}
+	case allocates && e.Result == event.OutOfMemory:
+		if in == nil {
+			in = r.begin(key, e)
+		}
+		if in != nil {
+			in.calls++
+			in.recovered = false
+		}
+	case allocates && e.Result == event.Success && in != nil && e.Size == in.first.Size:
+		// Physical memory comes in many pieces of one size: another may fail.
+		in.recovered, in.over = true, e.Op == event.OpAlloc
+	}
+	r.finish(time.Now())
+}
+
+// begin keeps what is live now. It returns nil for an incident too many.
+func (r *recorder) begin(key threadKey, e *event.Event) *incident {
+	now := time.Now()
+	if r.n >= r.max || now.Sub(r.last) < incidentPause {
+		r.session.mu.Lock()
+		r.suppressed++
+		r.session.mu.Unlock()
+		return nil
+	}
+	r.n++
+	r.last = now
+	in := &incident{first: *e, at: now, state: r.session.copy(false), gpus: make(chan []snapshot.GPUMemory, 1)}
+	r.session.mu.Lock()
+	in.state.frames[e.Stack] = r.session.stacks.frames[e.Stack]
+	in.state.names[e.Proc] = r.session.procs.name(e.Proc)
+	r.session.mu.Unlock()
+	go func() {
+		r.session.observe()
+		in.gpus <- r.session.gpus.memory()
+	}()
+	r.open[key] = in
+	return in
+}
+
+// finish reports the incidents whose window has passed.
+func (r *recorder) finish(now time.Time) {
+	if r == nil {
+		return
+	}
+	for key, in := range r.open {
+		if in.over || now.Sub(in.at) >= recoveryWindow {
+			delete(r.open, key)
+			r.session.run.Go(func() { r.record(r.session.incident(in)) })
+		}
+	}
+}
+
+// finishAll reports what is still open; the tracer has stopped.
+func (r *recorder) finishAll() {
+	if r != nil {
+		r.finish(time.Now().Add(recoveryWindow))
+	}
+}
+
+// incident builds what is reported.
+func (s *Session) incident(in *incident) *snapshot.OutOfMemory {
+	e := &in.first
+	gpus := <-in.gpus // and with them, which GPU is which
+	b := s.newBuilder(in.state)
+	site := siteOf(e)
+	oom := &snapshot.OutOfMemory{
+		Time: s.boot.Add(time.Duration(e.Time)), PID: int(e.Proc.PID), Process: in.state.names[e.Proc],
+		Thread: int(e.TID), Requested: int64(e.Size), API: probes.APIName(e.API), GPU: s.gpus.label(&site), Calls: in.calls,
+		Stack: b.stack(&site), Recovered: in.recovered, Framework: in.framework,
+		GPUs: gpus, Snapshot: s.build(in.state),
+	}
+	return oom
+}

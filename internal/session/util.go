@@ -1,0 +1,19 @@
+package session
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"strings"
+)
+
+func keys[M ~map[K]V, K comparable, V any](m M) iter.Seq[K] { return maps.Keys(m) }
+
+// join lists names, and counts those past the tenth.
+func join(names []string) string {
+	const most = 10
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
