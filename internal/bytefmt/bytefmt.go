@@ -1,0 +1,61 @@
+// Package bytefmt writes numbers of bytes and shares for people. Every
+// readable output uses it, so that one number looks the same everywhere.
+package bytefmt
+
+import (
+	"math"
+	"strconv"
+)
+
+// units are IEC 80000-13 prefixes: each is 1024 of the one before.
+var units = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+
+// Format writes n in the largest unit that keeps the number at 1 or more,
+// with one decimal below 100 units and none for plain bytes: "512 B",
+// "1.5 MiB", "128 MiB", "-3.0 KiB".
+func Format(n int64) string {
+	if n == math.MinInt64 {
+		return "-8.0 EiB"
+	}
+	if n < 0 {
+		return "-" + Format(-n)
+	}
+	if n < 1024 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	v, u := float64(n), 0
+	// 1023.95 would round to "1024": it belongs to the next unit.
+	for ; round(v) >= 1024 && u < len(units)-1; u++ {
+		v /= 1024
+	}
+	prec := 1
+	if round(v) >= 100 {
+		prec = 0
+	}
+	return strconv.FormatFloat(v, 'f', prec, 64) + " " + units[u]
+}
+
+// round returns v as Format prints it.
+func round(v float64) float64 {
+	if tenth := math.Round(v*10) / 10; tenth < 100 {
+		return tenth
+	}
+	return math.Round(v)
+}
+
+// Signed is Format with a leading "+" for n > 0.
+func Signed(n int64) string {
+	if n > 0 {
+		return "+" + Format(n)
+	}
+	return Format(n)
+}
+
+// Percent writes part of whole with one decimal, "12.5%", and "-" when whole
+// is zero.
+func Percent(part, whole int64) string {
+	if whole == 0 {
+		return "-"
+	}
+	return strconv.FormatFloat(100*float64(part)/float64(whole), 'f', 1, 64) + "%"
+}

@@ -1,0 +1,55 @@
+package bytefmt
+
+import (
+	"math"
+	"testing"
+)
+
+func TestFormat(t *testing.T) {
+	for _, c := range []struct {
+		n    int64
+		want string
+	}{
+		{0, "0 B"},
+		{1, "1 B"},
+		{1023, "1023 B"},
+		{1024, "1.0 KiB"},
+		{1536, "1.5 KiB"},
+		{99*1024 + 972, "99.9 KiB"},
+		{99*1024 + 1000, "100 KiB"},
+		{1<<20 - 1, "1.0 MiB"},
+		{1023<<10 + 511, "1023 KiB"},
+		{1023<<10 + 513, "1.0 MiB"},
+		{1 << 20, "1.0 MiB"},
+		{128 << 20, "128 MiB"},
+		{21 << 30, "21.0 GiB"},
+		{1 << 40, "1.0 TiB"},
+		{1 << 50, "1.0 PiB"},
+		{math.MaxInt64, "8.0 EiB"},
+		{math.MinInt64, "-8.0 EiB"},
+		{-3 << 10, "-3.0 KiB"},
+	} {
+		if got := Format(c.n); got != c.want {
+			t.Errorf("Format(%d) = %q, want %q", c.n, got, c.want)
+		}
+	}
+}
+
+func TestSigned(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 2048: "+2.0 KiB", -2048: "-2.0 KiB"} {
+		if got := Signed(n); got != want {
+			t.Errorf("Signed(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestPercent(t *testing.T) {
+	for _, c := range []struct {
+		part, whole int64
+		want        string
+	}{{1, 8, "12.5%"}, {0, 8, "0.0%"}, {8, 8, "100.0%"}, {3, 0, "-"}} {
+		if got := Percent(c.part, c.whole); got != c.want {
+			t.Errorf("Percent(%d, %d) = %q, want %q", c.part, c.whole, got, c.want)
+		}
+	}
+}

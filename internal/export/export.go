@@ -1,0 +1,99 @@
+// Package export writes snapshots in the formats that are not pprof: folded
+// stacks, CSV, JSON and a table for the terminal.
+package export
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// Options are what a format may be asked for; each format takes what it knows.
+type Options struct {
+	SampleType string // folded: one of SampleTypes, "" for inuse_space
+	Top        int    // table: stacks shown, 0 for 10, negative for all
+	Width      int    // table: columns, 0 for render.DefaultWidth
+	Color      bool   // table
+}
+
+// A WriteFunc writes a snapshot.
+type WriteFunc func(io.Writer, *snapshot.Snapshot, Options) error
+
+// A Format is one way to write a snapshot.
+type Format struct {
+	Name       string
+	Extensions []string // with the dot, such as ".pb.gz"
+	Write      WriteFunc
+	Binary     bool // not for a terminal
+	Live       bool // shows Snapshot.Live, which must then be asked for
+}
+
+// Formats are the formats that a program knows, the default one first.
+type Formats []Format
+
+// Builtin returns this package's formats. A program that has others puts them
+// in front: append(Formats{pprof}, Builtin()...).
+func Builtin() Formats {
+	return Formats{
+		{Name: "folded", Extensions: []string{".folded", ".collapsed"}, Write: Folded},
+		{Name: "csv", Extensions: []string{".csv"}, Write: CSV, Live: true},
+		{Name: "json", Extensions: []string{".json"}, Write: JSON, Live: true},
+		{Name: "table", Extensions: []string{".txt"}, Write: Table},
+	}
+}
+
+// Names returns the formats' names.
+func (f Formats) Names() []string {
+	names := make([]string, len(f))
+	for i := range f {
+		names[i] = f[i].Name
+	}
+	return names
+}
+
+// ByName returns the format called name, or an error that lists those there
+// are.
+func (f Formats) ByName(name string) (Format, error) {
+	if i := slices.IndexFunc(f, func(f Format) bool { return f.Name == name }); i >= 0 {
+		return f[i], nil
+	}
+	return Format{}, fmt.Errorf("unknown format %q: use one of %s", name, strings.Join(f.Names(), ", "))
+}
+
+// FromExtension returns the format that path's name asks for, and whether it
+// asks for one.
+func (f Formats) FromExtension(path string) (Format, bool) {
+	i, _ := f.extension(path)
+	if i < 0 {
+		return Format{}, false
+	}
+	return f[i], true
+}
+
+// Numbered returns path with a six-digit number before its extension:
+// "out.pb.gz" and 1 give "out.000001.pb.gz".
+func (f Formats) Numbered(path string, n int) string {
+	_, ext := f.extension(path)
+	return fmt.Sprintf("%s.%06d%s", strings.TrimSuffix(path, ext), n, ext)
+}
+
+// extension returns path's extension as written and the index of the format
+// it belongs to, -1 for none. A name that is all extension has none.
+func (f Formats) extension(path string) (int, string) {
+	base := filepath.Base(path)
+	for i := range f {
+		for _, e := range f[i].Extensions {
+			if n := len(base) - len(e); n > 0 && strings.EqualFold(base[n:], e) {
+				return i, base[n:]
+			}
+		}
+	}
+	if ext := filepath.Ext(base); len(ext) < len(base) {
+		return -1, ext
+	}
+	return -1, ""
+}

@@ -1,0 +1,261 @@
+package export
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+)
+
+var snapshots = map[string]func() *snapshot.Snapshot{
+	"training":      snapshottest.Training,
+	"two_processes": snapshottest.TwoProcesses,
+	"hostile":       snapshottest.Hostile,
+	"empty":         func() *snapshot.Snapshot { return &snapshot.Snapshot{} },
+}
+
+func write(t testing.TB, f WriteFunc, s *snapshot.Snapshot, o Options) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := f(&b, s, o); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestGolden(t *testing.T) {
+	for _, f := range Builtin() {
+		for name, s := range snapshots {
+			t.Run(f.Name+"/"+name, func(t *testing.T) {
+				snapshottest.Golden(t, name+f.Extensions[0], []byte(write(t, f.Write, s(), Options{})))
+			})
+		}
+	}
+	t.Run("table/narrow", func(t *testing.T) {
+		snapshottest.Golden(t, "training.narrow.txt", []byte(write(t, Table, snapshottest.Training(), Options{Width: 40, Top: 2})))
+	})
+}
+
+// TestSafe: no format lets a terminal escape or invalid UTF-8 through.
+func TestSafe(t *testing.T) {
+	for _, f := range Builtin() {
+		out := write(t, f.Write, snapshottest.Hostile(), Options{})
+		if !utf8.ValidString(out) {
+			t.Errorf("%s is not UTF-8", f.Name)
+		}
+		if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) }); i >= 0 {
+			t.Errorf("%s has control character %q", f.Name, out[i])
+		}
+	}
+}
+
+func TestWriteErrors(t *testing.T) {
+	full := errors.New("disk full")
+	for _, f := range Builtin() {
+		if err := f.Write(limitedWriter{full}, snapshottest.Training(), Options{}); !errors.Is(err, full) {
+			t.Errorf("%s: got %v, want %v", f.Name, err, full)
+		}
+	}
+	bad := &snapshot.Snapshot{Live: []snapshot.Allocation{{Sample: 0}}}
+	for _, f := range []WriteFunc{CSV, JSON} {
+		if err := f(io.Discard, bad, Options{}); err == nil {
+			t.Error("a live allocation of no sample is no error")
+		}
+	}
+}
+
+type limitedWriter struct{ err error }
+
+func (w limitedWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// TestFoldedTotals: the lines of every sample type add up to the snapshot's.
+func TestFoldedTotals(t *testing.T) {
+	for name, s := range snapshots {
+		for _, sampleType := range SampleTypes() {
+			var want, got int64
+			snap := s()
+			for i := range snap.Samples {
+				want += values[sampleType](&snap.Samples[i].Values)
+			}
+			for line := range strings.Lines(write(t, Folded, snap, Options{SampleType: sampleType})) {
+				var v int64
+				if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' '):], &v); err != nil {
+					t.Errorf("%s: %q: %v", name, line, err)
+				}
+				got += v
+			}
+			if got != want {
+				t.Errorf("%s: %s adds up to %d, want %d", name, sampleType, got, want)
+			}
+		}
+	}
+	if err := Folded(io.Discard, snapshottest.Training(), Options{SampleType: "nonsense"}); err == nil {
+		t.Error("an unknown sample type is no error")
+	}
+}
+
+func TestCSVReadsBack(t *testing.T) {
+	s := snapshottest.Training()
+	rows, err := csv.NewReader(strings.NewReader(write(t, CSV, s, Options{}))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != 1+len(s.Live) {
+		t.Fatalf("%d rows, want a header and %d", len(rows), len(s.Live))
+	}
+	for i, a := range s.Live {
+		row := rows[i+1]
+		when, err := time.Parse(time.RFC3339Nano, row[0])
+		if err != nil || !when.Equal(a.Time) {
+			t.Errorf("row %d: time %s (%v), want %v", i, row[0], err, a.Time)
+		}
+		if want := []string{"4711", "python3", fmt.Sprintf("0x%x", a.Address), fmt.Sprint(a.Size)}; !slices.Equal([]string{row[1], row[2], row[7], row[8]}, want) {
+			t.Errorf("row %d: %q, want %q", i, row, want)
+		}
+	}
+}
+
+func TestCell(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "a=b": "a=b", "=1+1": "'=1+1", "+1": "'+1", "-x": "'-x", "@SUM": "'@SUM",
+		"\t=1": `\x09=1`, "\r=1": `\x0d=1`, "'": "'",
+	} {
+		if got := cell(in); got != want {
+			t.Errorf("cell(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestJSONReadsBack rebuilds the samples from the JSON.
+func TestJSONReadsBack(t *testing.T) {
+	for name, build := range snapshots {
+		s := build()
+		var got struct {
+			SchemaVersion int `json:"schema_version"`
+			Locations     []jsonLocation
+			Mappings      []jsonMapping
+			Samples       []jsonSample
+			Processes     []jsonProcess
+			Accounts      []jsonAccount
+			Live          []struct {
+				Sample  int
+				Address string
+				Size    int64 `json:"size_bytes"`
+				Time    time.Time
+			}
+			Loss  []jsonCounter
+			Notes []string
+			Meta  jsonMeta
+		}
+		d := json.NewDecoder(strings.NewReader(write(t, JSON, s, Options{})))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&got); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got.SchemaVersion != JSONVersion || len(got.Samples) != len(s.Samples) || len(got.Live) != len(s.Live) ||
+			len(got.Loss) != len(s.Loss) || len(got.Processes) != len(s.Processes) || len(got.Accounts) != len(s.Accounts) || len(got.Notes) != len(s.Notes) {
+			t.Errorf("%s: %+v", name, got)
+			continue
+		}
+		if want := strings.ToValidUTF8(s.Meta.CommandLine, "\ufffd"); got.Meta.CommandLine != want {
+			t.Errorf("%s: command line %q, want %q", name, got.Meta.CommandLine, want)
+		}
+		for i, sample := range s.Samples {
+			if d := cmp.Diff(jsonValues(sample.Values), got.Samples[i].Values); d != "" {
+				t.Errorf("%s: sample %d: %s", name, i, d)
+			}
+			if len(got.Samples[i].Stack) != len(sample.Stack) {
+				t.Fatalf("%s: sample %d has %d frames", name, i, len(got.Samples[i].Stack))
+			}
+			for j, l := range sample.Stack {
+				loc := got.Locations[got.Samples[i].Stack[j]]
+				if want := strings.ToValidUTF8(l.Lines[0].Function, "\ufffd"); loc.Lines[0].Function != want {
+					t.Errorf("%s: sample %d frame %d is %q, want %q", name, i, j, loc.Lines[0].Function, want)
+				}
+				if (l.Mapping == nil) != (loc.Mapping == nil) || l.Mapping != nil && got.Mappings[*loc.Mapping].Start != hex(l.Mapping.Start) {
+					t.Errorf("%s: sample %d frame %d has another mapping", name, i, j)
+				}
+			}
+		}
+		for i, a := range s.Live {
+			if g := got.Live[i]; g.Sample != a.Sample || g.Address != hex(a.Address) || g.Size != a.Size || !g.Time.Equal(a.Time) {
+				t.Errorf("%s: live %d is %+v, want %+v", name, i, g, a)
+			}
+		}
+	}
+}
+
+func TestFormats(t *testing.T) {
+	pprof := Format{Name: "pprof", Extensions: []string{".pb.gz", ".pprof"}}
+	formats := append(Formats{pprof}, Builtin()...)
+	for path, want := range map[string]string{
+		"out.pb.gz": "pprof", "dir.csv/out.pprof": "pprof", "a.folded": "folded", "a.CSV": "csv",
+		"/tmp/x.y.json": "json", "x.txt": "table", "x": "", "x.gz": "", ".json": "", "-": "", "json": "",
+	} {
+		f, ok := formats.FromExtension(path)
+		if f.Name != want || ok != (want != "") {
+			t.Errorf("FromExtension(%q) = %q, %v, want %q", path, f.Name, ok, want)
+		}
+	}
+	for path, want := range map[string]string{
+		"out.pb.gz": "out.000012.pb.gz", "/a.b/out": "/a.b/out.000012", "x.y.csv": "x.y.000012.csv",
+		"x.dat": "x.000012.dat", ".pb.gz": ".pb.000012.gz", ".hidden": ".hidden.000012", "OUT.PB.GZ": "OUT.000012.PB.GZ",
+	} {
+		if got := formats.Numbered(path, 12); got != want {
+			t.Errorf("Numbered(%q) = %q, want %q", path, got, want)
+		}
+	}
+	for _, name := range formats.Names() {
+		if f, err := formats.ByName(name); err != nil || f.Name != name {
+			t.Errorf("ByName(%q) = %q, %v", name, f.Name, err)
+		}
+	}
+	if _, err := formats.ByName("xml"); err == nil || !strings.Contains(err.Error(), "pprof, folded, csv, json, table") {
+		t.Errorf("ByName(xml): %v does not list the formats", err)
+	}
+}
+
+// million has a million live allocations over ten thousand stacks.
+func million() *snapshot.Snapshot {
+	one := snapshottest.Training()
+	s := &snapshot.Snapshot{Mappings: one.Mappings}
+	for i := range 10_000 {
+		sample := one.Samples[0]
+		sample.Stack = append(slices.Clone(sample.Stack), snapshottest.Frame(fmt.Sprint("f", i), "", 0))
+		s.Samples = append(s.Samples, sample)
+	}
+	for i := range 1_000_000 {
+		s.Live = append(s.Live, snapshot.Allocation{Sample: i % 10_000, Address: uint64(i) << 9, Size: math.MaxInt32, Time: snapshottest.Start})
+	}
+	return s
+}
+
+// BenchmarkMillionLive: no format makes a second copy of the rows.
+func BenchmarkMillionLive(b *testing.B) {
+	s := million()
+	for _, f := range Builtin() {
+		b.Run(f.Name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := f.Write(io.Discard, s, Options{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

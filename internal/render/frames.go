@@ -1,0 +1,106 @@
+package render
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Frame is one function of a stack, as the readable outputs show it.
+type Frame struct {
+	Function string
+	File     string
+	Line     int64
+}
+
+// String returns "function file:line": C++ without parameters and template
+// arguments, the file by its base name.
+func (f Frame) String() string {
+	s := short(f.Function)
+	if f.File == "" {
+		return s
+	}
+	s += " " + path.Base(f.File)
+	if f.Line > 0 {
+		s += ":" + strconv.FormatInt(f.Line, 10)
+	}
+	return s
+}
+
+// short removes bracketed parts from a demangled C++ name, and leaves names
+// that are nothing else ("<module>") or whose brackets are operators.
+func short(name string) string {
+	if !strings.Contains(name, "::") || strings.Contains(name, "operator") {
+		return name
+	}
+	name = strings.ReplaceAll(name, "(anonymous namespace)::", "")
+	var b strings.Builder
+	depth := 0
+	for _, r := range name {
+		switch r {
+		case '(', '<':
+			depth++
+		case ')', '>':
+			depth--
+		default:
+			if depth == 0 {
+				b.WriteRune(r)
+			}
+		}
+	}
+	if depth != 0 || b.Len() == 0 {
+		return name
+	}
+	return b.String()
+}
+
+// Telling returns the frames of a stack (leaf first) by which a reader knows
+// it, at most n, in the stack's order, joined by " < ": the leaf, the user's
+// own code before libraries, and among equals those nearest to the leaf.
+// Allocators, start-up code and addresses without a name stand in only where
+// there is little else.
+func Telling(stack []Frame, n int) string {
+	picked := make([]int, len(stack))
+	for i := range picked {
+		picked[i] = i
+	}
+	slices.SortStableFunc(picked, func(a, b int) int {
+		return rank(stack, b) - rank(stack, a)
+	})
+	picked = picked[:min(n, len(picked))]
+	for len(picked) > 3 && rank(stack, picked[len(picked)-1]) <= 1 {
+		picked = picked[:len(picked)-1]
+	}
+	slices.Sort(picked)
+	names := make([]string, len(picked))
+	for i, j := range picked {
+		names[i] = stack[j].String()
+	}
+	return strings.Join(names, " < ")
+}
+
+var (
+	noName   = regexp.MustCompile(`\+0x[0-9a-f]+$`)
+	plumbing = regexp.MustCompile(`^(_start$|__libc_|start_thread|clone3?$|main$|_*Py[A-Z_]|cu[A-Z]|cuda[A-Z]|c10::|std::|operator new|operator\(\)|pybind11::|THP)`)
+	library  = regexp.MustCompile(`/(site|dist)-packages/|/lib/python[0-9.]+/|^<frozen |^/usr/(lib|include)/`)
+)
+
+// rank is higher for frames that say more.
+func rank(stack []Frame, i int) int {
+	switch f := stack[i]; {
+	case i == 0:
+		return 5
+	case noName.MatchString(f.Function):
+		return 0
+	case plumbing.MatchString(f.Function):
+		return 1
+	case f.File == "":
+		return 2
+	case library.MatchString(f.File), f.Function == "<module>":
+		return 3
+	default:
+		return 4
+	}
+}

@@ -1,0 +1,111 @@
+package render
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestTelling(t *testing.T) {
+	stack := []Frame{
+		{Function: "cuMemAlloc_v2"},
+		{Function: "cudaMalloc"},
+		{Function: "c10::cuda::malloc(unsigned long)", File: "/pytorch/c10/alloc.cpp", Line: 3},
+		{Function: "libtorch.so+0x1234"},
+		{Function: "at::native::empty_cuda<float>(c10::ArrayRef<long>)"},
+		{Function: "Linear.forward", File: "/v/site-packages/torch/linear.py", Line: 125},
+		{Function: "forward", File: "/home/me/train.py", Line: 41},
+		{Function: "<module>", File: "/home/me/train.py", Line: 102},
+		{Function: "_PyEval_EvalFrameDefault", File: "/python/ceval.c", Line: 1},
+		{Function: "main"},
+	}
+	for n, want := range map[int]string{
+		0:  "",
+		1:  "cuMemAlloc_v2",
+		2:  "cuMemAlloc_v2 < forward train.py:41",
+		3:  "cuMemAlloc_v2 < Linear.forward linear.py:125 < forward train.py:41",
+		5:  "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
+		99: "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
+	} {
+		if got := Telling(stack, n); got != want {
+			t.Errorf("Telling(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+func TestTellingPlumbing(t *testing.T) {
+	stack := []Frame{{Function: "cuMemAlloc_v2"}, {Function: "lib.so+0x12"}, {Function: "main", File: "a.c", Line: 3}, {Function: "_start"}}
+	if got, want := Telling(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestFrameString(t *testing.T) {
+	for in, want := range map[string]string{
+		"<module>":   "<module>",
+		"ns::f(int)": "ns::f",
+		"ns::(anonymous namespace)::f<a<b>>(c<d>)":       "ns::f",
+		"std::ostream& operator<< <char>(std::ostream&)": "std::ostream& operator<< <char>(std::ostream&)",
+		"a::b(":        "a::b(",
+		"Foo.<lambda>": "Foo.<lambda>",
+	} {
+		if got := (Frame{Function: in}).String(); got != want {
+			t.Errorf("%q is shown as %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestPage(t *testing.T) {
+	var b strings.Builder
+	p := NewPage(&b, 24, false)
+	p.Heading("First")
+	p.Table([]string{">BYTES", "EMPTY", "KIND"}, []Row{
+		{Cells: []string{"1.0 GiB", "", "device"}, Below: "a line that is too long"},
+		{Cells: []string{"2 B", "", "\x1b[31m"}},
+	})
+	p.Heading("Second")
+	p.Warn("lost: %d", 3)
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Join([]string{
+		`First`,
+		`    BYTES  KIND`,
+		`  1.0 GiB  device`,
+		`      a line that is to…`,
+		`      2 B  \x1b[31m`,
+		``,
+		`Second`,
+		`lost: 3`,
+		``,
+	}, "\n")
+	if b.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestPageColor(t *testing.T) {
+	var b strings.Builder
+	p := NewPage(&b, 0, true)
+	p.Heading("Lost \x1b[2J")
+	p.Flush()
+	if got, want := b.String(), "\x1b[1mLost \\x1b[2J\x1b[0m\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+type failing struct{}
+
+var errFull = errors.New("disk full")
+
+func (failing) Write([]byte) (int, error) { return 0, errFull }
+
+func TestPageError(t *testing.T) {
+	p := NewPage(failing{}, 80, false)
+	for range 1000 {
+		p.Line("some text that fills the buffer")
+	}
+	if err := p.Flush(); !errors.Is(err, errFull) {
+		t.Errorf("Flush returned %v, want %v", err, errFull)
+	}
+}

@@ -1,0 +1,117 @@
+package render
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// DefaultWidth is the width of a page when none is given, in columns.
+const DefaultWidth = 100
+
+// A Page writes headings, paragraphs and tables of cleaned text, each line cut
+// to a width. Its methods do not fail: Flush returns the first error.
+type Page struct {
+	w     *bufio.Writer
+	width int
+	color bool
+	begun bool
+}
+
+// NewPage returns a page width columns wide (0 for DefaultWidth), with ANSI
+// colours when color is set.
+func NewPage(w io.Writer, width int, color bool) *Page {
+	if width <= 0 {
+		width = DefaultWidth
+	}
+	return &Page{w: bufio.NewWriter(w), width: width, color: color}
+}
+
+// Flush writes what is buffered.
+func (p *Page) Flush() error { return p.w.Flush() }
+
+// Heading begins a section, after an empty line.
+func (p *Page) Heading(format string, args ...any) {
+	if p.begun {
+		p.w.WriteByte('\n')
+	}
+	p.styled("1", fmt.Sprintf(format, args...))
+}
+
+// Line writes one line.
+func (p *Page) Line(format string, args ...any) {
+	p.styled("", fmt.Sprintf(format, args...))
+}
+
+// Warn writes one line that must not be overlooked.
+func (p *Page) Warn(format string, args ...any) {
+	p.styled("33", fmt.Sprintf(format, args...))
+}
+
+func (p *Page) styled(sgr, s string) {
+	p.begun = true
+	s = Cut(Clean(s), p.width)
+	if p.color && sgr != "" {
+		s = "\x1b[" + sgr + "m" + s + "\x1b[0m"
+	}
+	p.w.WriteString(s)
+	p.w.WriteByte('\n')
+}
+
+// A Row is the cells of one line of a table, and a line to write under it.
+type Row struct {
+	Cells []string
+	Below string // "" for none; indented
+}
+
+// Table writes rows under their header. Columns are as wide as their widest
+// cell; those whose header begins with ">" are aligned right. Empty columns
+// are left out.
+func (p *Page) Table(header []string, rows []Row) {
+	widths := make([]int, len(header))
+	right := make([]bool, len(header))
+	for i, h := range header {
+		header[i], right[i] = strings.CutPrefix(h, ">")
+	}
+	for _, r := range rows {
+		for i, c := range r.Cells {
+			r.Cells[i] = Clean(c)
+			widths[i] = max(widths[i], utf8.RuneCountInString(r.Cells[i]))
+		}
+	}
+	line := func(cells []string) string {
+		var b strings.Builder
+		for i, c := range cells {
+			if widths[i] == 0 {
+				continue
+			}
+			width := max(widths[i], utf8.RuneCountInString(header[i]))
+			pad := strings.Repeat(" ", width-utf8.RuneCountInString(c))
+			b.WriteString("  ")
+			if right[i] {
+				b.WriteString(pad + c)
+			} else {
+				b.WriteString(c + pad)
+			}
+		}
+		return strings.TrimRight(b.String(), " ")
+	}
+	p.styled("2", line(header))
+	for _, r := range rows {
+		p.Line("%s", line(r.Cells))
+		if r.Below != "" {
+			p.Line("      %s", r.Below)
+		}
+	}
+}
+
+// Cut returns s cut to width runes, the last of which is then "…".
+func Cut(s string, width int) string {
+	if utf8.RuneCountInString(s) <= width {
+		return s
+	}
+	runes := []rune(s)
+	return string(runes[:max(width-1, 0)]) + "…"
+}

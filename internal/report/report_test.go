@@ -1,0 +1,196 @@
+package report
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+// saved returns s as it comes back from a file.
+func saved(t testing.TB, s *snapshot.Snapshot) *profile.Profile {
+	t.Helper()
+	var b bytes.Buffer
+	if err := pprofout.Write(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Read(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func report(t testing.TB, s *snapshot.Snapshot, o Options) string {
+	t.Helper()
+	var b strings.Builder
+	if err := Report(&b, saved(t, s), o); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func diff(t testing.TB, a, b *snapshot.Snapshot, o Options) string {
+	t.Helper()
+	var out strings.Builder
+	if err := Diff(&out, saved(t, a), saved(t, b), o); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// later is Training after a while, in another run: the same stacks at other
+// addresses and another pid.
+func later() *snapshot.Snapshot {
+	s := snapshottest.Training()
+	for _, m := range s.Mappings {
+		m.Start += 1 << 32
+		m.Limit += 1 << 32
+	}
+	for i := range s.Samples {
+		s.Samples[i].PID = 4712
+		for _, l := range s.Samples[i].Stack {
+			if l.Address != 0 && l.Address < 1<<47 {
+				l.Address |= 1 << 47
+			}
+		}
+	}
+	s.Processes[0].PID = 4712
+	s.Samples[0].InuseBytes += 40 << 20
+	s.Samples[0].InuseObjects += 2
+	s.Samples[0].AllocBytes += 60 << 20
+	s.Samples[0].AllocObjects += 3
+	s.Samples[1].InuseBytes, s.Samples[1].InuseObjects = 0, 0
+	s.Samples[2].PeakBytes = 8 << 20
+	return s
+}
+
+func TestReport(t *testing.T) {
+	for name, s := range map[string]*snapshot.Snapshot{
+		"training":      snapshottest.Training(),
+		"two_processes": snapshottest.TwoProcesses(),
+		"hostile":       snapshottest.Hostile(),
+		"empty":         {},
+	} {
+		snapshottest.Golden(t, "report/"+name+".txt", []byte(report(t, s, Options{})))
+	}
+	snapshottest.Golden(t, "report/top1_narrow.txt", []byte(report(t, snapshottest.Training(), Options{Top: 1, Width: 50})))
+}
+
+func TestDiff(t *testing.T) {
+	before := snapshottest.Training
+	snapshottest.Golden(t, "diff/inuse.txt", []byte(diff(t, before(), later(), Options{})))
+	snapshottest.Golden(t, "diff/inuse_back.txt", []byte(diff(t, later(), before(), Options{Top: 1})))
+	snapshottest.Golden(t, "diff/alloc.txt", []byte(diff(t, before(), later(), Options{SampleType: "alloc_space"})))
+	snapshottest.Golden(t, "diff/peak.txt", []byte(diff(t, before(), later(), Options{SampleType: "peak_space"})))
+	snapshottest.Golden(t, "diff/other_program.txt", []byte(diff(t, before(), snapshottest.TwoProcesses(), Options{Top: -1})))
+}
+
+func TestDiffOfEqualProfiles(t *testing.T) {
+	if out := diff(t, snapshottest.Training(), snapshottest.Training(), Options{}); !strings.Contains(out, "No stack changed") {
+		t.Errorf("got:\n%s", out)
+	}
+}
+
+func TestDiffUnknownSampleType(t *testing.T) {
+	p := saved(t, snapshottest.Training())
+	if err := Diff(io.Discard, p, p, Options{SampleType: "cpu"}); err == nil {
+		t.Error("an unknown sample type is no error")
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	var cpu, torn bytes.Buffer
+	other := &profile.Profile{SampleType: []*profile.ValueType{{Type: "cpu", Unit: "nanoseconds"}}, PeriodType: &profile.ValueType{}}
+	if err := other.Write(&cpu); err != nil {
+		t.Fatal(err)
+	}
+	if err := pprofout.Write(&torn, snapshottest.Training()); err != nil {
+		t.Fatal(err)
+	}
+	torn.Truncate(torn.Len() / 2)
+	for name, data := range map[string]io.Reader{
+		"another profile": &cpu,
+		"half a profile":  &torn,
+		"text":            strings.NewReader("hello"),
+		"nothing":         strings.NewReader(""),
+	} {
+		if _, err := Read(data); err == nil || !strings.HasPrefix(err.Error(), "read profile: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestReadAllIsBounded: a small file that unpacks to more than the limit.
+func TestReadAllIsBounded(t *testing.T) {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	z.Write(make([]byte, 1<<20+1))
+	z.Close()
+	if _, err := readAll(bytes.NewReader(b.Bytes()), 1<<20); err == nil {
+		t.Error("a byte more than the limit is read")
+	}
+	if data, err := readAll(bytes.NewReader(b.Bytes()), 1<<20+1); err != nil || len(data) != 1<<20+1 {
+		t.Errorf("%d bytes, %v", len(data), err)
+	}
+	if _, err := readAll(strings.NewReader("12345"), 4); err == nil {
+		t.Error("a byte more than the limit is read")
+	}
+}
+
+func TestWriteErrors(t *testing.T) {
+	p := saved(t, snapshottest.Training())
+	if err := Report(failing{}, p, Options{}); !errors.Is(err, errFull) {
+		t.Errorf("Report: %v", err)
+	}
+	if err := Diff(failing{}, p, p, Options{}); !errors.Is(err, errFull) {
+		t.Errorf("Diff: %v", err)
+	}
+}
+
+type failing struct{}
+
+var errFull = errors.New("disk full")
+
+func (failing) Write([]byte) (int, error) { return 0, errFull }
+
+// FuzzRead: whatever is read can be reported and compared, and nothing of it
+// reaches the terminal unescaped.
+func FuzzRead(f *testing.F) {
+	for _, s := range []*snapshot.Snapshot{snapshottest.Training(), snapshottest.Hostile(), {}} {
+		p, err := pprofout.Profile(s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		var b bytes.Buffer
+		if err := p.WriteUncompressed(&b); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, err := Read(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		var out strings.Builder
+		if err := Report(&out, p, Options{}); err != nil {
+			t.Error(err)
+		}
+		if err := Diff(&out, p, p, Options{}); err != nil {
+			t.Error(err)
+		}
+		if strings.ContainsFunc(out.String(), func(r rune) bool { return r != '\n' && unicode.IsControl(r) }) {
+			t.Errorf("control characters in %q", out.String())
+		}
+	})
+}

@@ -1,0 +1,82 @@
+package pprofout
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// comments returns the profile's comments, "name: value" each. Numbers are
+// plain, in bytes: readers other than people want them too.
+func comments(s *snapshot.Snapshot) []string {
+	var out []string
+	add := func(format string, args ...any) {
+		out = append(out, render.Clean(fmt.Sprintf(format, args...)))
+	}
+	text := func(name, value string) {
+		if value != "" {
+			add("%s: %s", name, value)
+		}
+	}
+	text("gpumemtrace", s.Meta.Version)
+	text("command", s.Meta.CommandLine)
+	text("target", s.Meta.Target)
+	text("driver", s.Meta.Driver)
+	text("stacks", s.Meta.StackMode)
+	text("duration", s.Meta.Duration.String())
+	add("events: %d", s.Meta.Events)
+
+	var failed snapshot.Values
+	for i := range s.Samples {
+		failed.FailedObjects += s.Samples[i].FailedObjects
+		failed.FailedBytes += s.Samples[i].FailedBytes
+	}
+	var outOfMemory int64
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		outOfMemory += p.OutOfMemory
+		add("%s", process(p))
+	}
+	if failed.FailedObjects != 0 {
+		add("failed allocations: %d calls for %d bytes, %d calls out of memory",
+			failed.FailedObjects, failed.FailedBytes, outOfMemory)
+	}
+	for _, c := range s.Loss {
+		if c.Value != 0 {
+			add("loss %s: %d (%s)", c.Name, c.Value, c.Help)
+		}
+	}
+	for _, n := range s.Notes {
+		add("note: %s", n)
+	}
+	return out
+}
+
+func process(p *snapshot.Process) string {
+	state := ""
+	if p.Exited {
+		state = ", exited"
+	}
+	var s strings.Builder
+	s.WriteString(fmt.Sprintf("process %d (%s%s): device bytes in use %d, peak %d, allocated %d",
+		p.PID, p.Name, state, p.Inuse, p.Peak, p.Allocated))
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"managed", p.Managed},
+		{"host", p.Host},
+		{"imported", p.Imported},
+		{"graph", p.Graph},
+		{"unattributed", p.Unattributed},
+		{"failed calls", p.Failed},
+		{"frees of unknown addresses", p.UnmatchedFrees},
+	} {
+		if f.value != 0 {
+			s.WriteString(fmt.Sprintf("; %s %d", f.name, f.value))
+		}
+	}
+	return s.String()
+}

@@ -1,0 +1,224 @@
+package pprofout
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/pprof/profile"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+)
+
+var snapshots = map[string]func() *snapshot.Snapshot{
+	"training":      snapshottest.Training,
+	"two_processes": snapshottest.TwoProcesses,
+	"hostile":       snapshottest.Hostile,
+	"empty":         func() *snapshot.Snapshot { return &snapshot.Snapshot{} },
+}
+
+func write(t testing.TB, s *snapshot.Snapshot) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Write(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func build(t testing.TB, s *snapshot.Snapshot) *profile.Profile {
+	t.Helper()
+	p, err := Profile(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestGolden(t *testing.T) {
+	for name, s := range snapshots {
+		t.Run(name, func(t *testing.T) {
+			text := build(t, s()).String()
+			snapshottest.Golden(t, name+".txt", []byte(text))
+
+			back, err := profile.Parse(bytes.NewReader(write(t, s())))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(text, back.String()); d != "" {
+				t.Errorf("written and read again, it differs:\n%s", d)
+			}
+		})
+	}
+}
+
+// TestDeterministic shuffles what has no order of its own.
+func TestDeterministic(t *testing.T) {
+	want := write(t, snapshottest.Training())
+	for seed := range uint64(20) {
+		s := snapshottest.Training()
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(s.Samples), func(i, j int) {
+			s.Samples[i], s.Samples[j] = s.Samples[j], s.Samples[i]
+		})
+		if !bytes.Equal(write(t, s), want) {
+			t.Fatalf("order of samples (seed %d) changes the bytes", seed)
+		}
+	}
+}
+
+// TestTotals: nothing but failed calls is left out.
+func TestTotals(t *testing.T) {
+	for name, s := range snapshots {
+		var want [len(sampleTypes)]int64
+		snap := s()
+		for i := range snap.Samples {
+			for j, st := range sampleTypes {
+				want[j] += *st.value(&snap.Samples[i].Values)
+			}
+		}
+		var got [len(sampleTypes)]int64
+		for _, sample := range build(t, snap).Sample {
+			for j, v := range sample.Value {
+				got[j] += v
+			}
+		}
+		if got != want {
+			t.Errorf("%s: totals %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestEqualSamplesAreMerged(t *testing.T) {
+	s := snapshottest.Training()
+	want := build(t, s).String()
+	// The same stack by content, not by pointer.
+	twin := s.Samples[0]
+	twin.Stack = nil
+	for _, l := range s.Samples[0].Stack {
+		c := *l
+		twin.Stack = append(twin.Stack, &c)
+	}
+	for _, st := range sampleTypes {
+		*st.value(&twin.Values) /= 2
+		*st.value(&s.Samples[0].Values) -= *st.value(&twin.Values)
+	}
+	twin.FailedObjects, twin.FailedBytes = 0, 0
+	s.Samples = append(s.Samples, twin)
+	if d := cmp.Diff(want, build(t, s).String()); d != "" {
+		t.Errorf("a sample split in two changes the profile:\n%s", d)
+	}
+}
+
+func TestLabels(t *testing.T) {
+	for _, c := range []struct {
+		snap *snapshot.Snapshot
+		want map[string][]string
+	}{
+		{snapshottest.Training(), map[string][]string{
+			"kind": {"device"}, "api": {"cuMemAlloc_v2"}, "gpu": {"0"}, "owner": {"pytorch"}, "process": {"python3"}}},
+		{snapshottest.TwoProcesses(), map[string][]string{
+			"kind": {"async"}, "api": {"cuMemAllocAsync"}, "runtime": {"cudaMallocAsync"}, "gpu": {"0"}, "owner": {"cupy"}, "process": {"serve"}, "pid": {"11"}}},
+	} {
+		if d := cmp.Diff(c.want, build(t, c.snap).Sample[0].Label); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestHostileStrings(t *testing.T) {
+	p, err := profile.ParseData(write(t, snapshottest.Hostile()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(s string) {
+		if !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
+			t.Errorf("%q reached the profile", s)
+		}
+	}
+	for _, f := range p.Function {
+		check(f.Name)
+		check(f.SystemName)
+		check(f.Filename)
+	}
+	for _, m := range p.Mapping {
+		check(m.File)
+		check(m.BuildID)
+	}
+	for _, c := range p.Comments {
+		check(c)
+	}
+	for _, s := range p.Sample {
+		for _, values := range s.Label {
+			for _, v := range values {
+				check(v)
+			}
+		}
+	}
+}
+
+func TestMergeAndDiff(t *testing.T) {
+	one := build(t, snapshottest.Training())
+	two, err := profile.Merge([]*profile.Profile{one, one.Copy()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(two.Sample) != len(one.Sample) {
+		t.Errorf("merged with itself: %d samples, want %d", len(two.Sample), len(one.Sample))
+	}
+	for i := range two.Sample {
+		for j, v := range two.Sample[i].Value {
+			if v != 2*one.Sample[i].Value[j] {
+				t.Errorf("sample %d: %s is %d, want twice %d", i, sampleTypes[j].name, v, one.Sample[i].Value[j])
+			}
+		}
+	}
+	base := one.Copy()
+	base.Scale(-1)
+	zero, err := profile.Merge([]*profile.Profile{one, base})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(zero.Sample) != 0 {
+		t.Errorf("a profile minus itself has %d samples", len(zero.Sample))
+	}
+	if _, err := profile.Merge([]*profile.Profile{one, build(t, snapshottest.TwoProcesses()), build(t, &snapshot.Snapshot{})}); err != nil {
+		t.Errorf("merge of different traces: %v", err)
+	}
+}
+
+func TestNoSnapshot(t *testing.T) {
+	if _, err := Profile(nil); err == nil {
+		t.Error("a profile of nothing")
+	}
+}
+
+func BenchmarkWrite10kStacks(b *testing.B) {
+	s := large(10_000, 40)
+	for b.Loop() {
+		write(b, s)
+	}
+}
+
+func large(stacks, depth int) *snapshot.Snapshot {
+	rng := rand.New(rand.NewPCG(1, 2))
+	m := &snapshot.Mapping{Start: 0x1000, Limit: 0x10000000, Path: "/lib/lib.so"}
+	locations := make([]*snapshot.Location, 5000)
+	for i := range locations {
+		locations[i] = &snapshot.Location{Address: uint64(0x1000 + i*16), Mapping: m,
+			Lines: []snapshot.Line{{Function: "function_" + strings.Repeat("x", i%40), File: "file.cpp", Line: i}}}
+	}
+	s := &snapshot.Snapshot{Mappings: []*snapshot.Mapping{m}}
+	for range stacks {
+		sample := snapshot.Sample{Labels: snapshot.Labels{Kind: "device", PID: 1}, Values: snapshot.Values{InuseBytes: rng.Int64N(1000), AllocBytes: 1000}}
+		for range depth {
+			sample.Stack = append(sample.Stack, locations[rng.IntN(len(locations))])
+		}
+		s.Samples = append(s.Samples, sample)
+	}
+	return s
+}
