@@ -1,0 +1,42 @@
+// Package doctor checks whether gpumemtrace can trace here, how well, and what
+// to do if it cannot. What the machine says is collected first, by the small
+// functions named read; the functions named check decide, from that alone.
+package doctor
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+// Options say what to look at.
+type Options struct {
+	PID int // this process too, and no other's libraries; 0 for none
+}
+
+// Run checks this machine, in a few seconds: tracing is started for real, and
+// ended at once. No process is probed. It works without privilege and without
+// a GPU; what is missing then is what it reports.
+func Run(opts Options) Report {
+	// Before the trial, which puts a seccomp filter on a thread.
+	p := readPrivileges()
+	e := readEnvironment()
+	t := readTrial()
+	g := readGPUs(gpu.Open())
+	defer g.close()
+
+	var r Report
+	r = append(r, checkKernel(readRelease(), probes.Features())...)
+	r = append(r, checkPrivileges(p, t)...)
+	r = append(r, checkTracing(t)...)
+	r = append(r, checkEnvironment(e, !errors.Is(g.err, gpu.ErrNoCgo))...)
+	r = append(r, checkGPUs(g)...)
+	r = append(r, checkLibraries(readLibraries(opts.PID, p.has(unix.CAP_SYS_PTRACE)))...)
+	if opts.PID != 0 {
+		r = append(r, checkTarget(readTarget(opts.PID, e, g))...)
+	}
+	return r
+}

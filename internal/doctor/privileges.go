@@ -1,0 +1,145 @@
+package doctor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+// privileges are what this process may do, and what limits it. A string is ""
+// where the kernel does not tell.
+type privileges struct {
+	missing      []string // of what tracing needs
+	missingErr   error
+	capabilities uint64 // effective
+	// foreignUser: in a user namespace that is not the initial one.
+	foreignUser  bool
+	seccomp      string // mode, as /proc/self/status says
+	lockdown     string
+	paranoid     string // kernel.perf_event_paranoid
+	unprivileged string // kernel.unprivileged_bpf_disabled
+}
+
+// initialUserNamespace is PROC_USER_INIT_INO (include/linux/proc_ns.h).
+const initialUserNamespace = "user:[4026531837]"
+
+func readPrivileges() privileges {
+	p := privileges{
+		lockdown:     readLine("/sys/kernel/security/lockdown"),
+		paranoid:     readLine("/proc/sys/kernel/perf_event_paranoid"),
+		unprivileged: readLine("/proc/sys/kernel/unprivileged_bpf_disabled"),
+	}
+	p.missing, p.missingErr = probes.MissingCapabilities()
+	status, _ := os.ReadFile("/proc/self/status")
+	p.capabilities, _ = strconv.ParseUint(statusField(status, "CapEff"), 16, 64)
+	p.seccomp = statusField(status, "Seccomp")
+	ns, err := os.Readlink("/proc/self/ns/user")
+	p.foreignUser = err == nil && ns != initialUserNamespace
+	return p
+}
+
+// readLine returns a file's first line, "" if it cannot be read.
+func readLine(path string) string {
+	b, _ := os.ReadFile(path)
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	return string(line)
+}
+
+// statusField returns a field of a /proc/PID/status, "" for none. proc(5).
+func statusField(status []byte, name string) string {
+	for line := range strings.Lines(string(status)) {
+		if v, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+func (p privileges) has(bit int) bool { return p.capabilities>>bit&1 != 0 }
+
+func checkPrivileges(p privileges, t trial) []Check {
+	g := group{name: "Privileges"}
+	switch {
+	case p.missingErr != nil:
+		g.warn("capabilities", "mount /proc", "cannot be told: %v", p.missingErr)
+	case len(p.missing) == 0:
+		g.ok("capabilities", "all that tracing needs")
+	}
+	for _, c := range p.missing {
+		name, usage, _ := strings.Cut(c, " ")
+		g.fail(name, fmt.Sprintf("run as root, or grant %s", name), "missing %s", usage)
+	}
+	admin := p.has(unix.CAP_SYS_ADMIN)
+	if p.has(unix.CAP_CHECKPOINT_RESTORE) || admin {
+		g.ok("CAP_CHECKPOINT_RESTORE", "granted")
+	} else {
+		g.warn("CAP_CHECKPOINT_RESTORE", "run as root, or grant CAP_CHECKPOINT_RESTORE",
+			"missing: libraries that were deleted or replaced while in use cannot be read")
+	}
+	g.ok("CAP_SYS_RESOURCE", "not needed")
+	if p.foreignUser {
+		g.warn("user namespace", "run outside of it (a rootless container is one)",
+			"not the initial one: the kernel does not count its capabilities for BPF")
+	} else {
+		g.ok("user namespace", "the initial one")
+	}
+	checkLimits(&g, p, t)
+	return g.checks
+}
+
+// checkLimits is about what may refuse in spite of capabilities. Whether it
+// does, the trial knows.
+func checkLimits(g *group, p privileges, t trial) {
+	refused := t.err != nil && !errors.Is(t.err, probes.ErrPrivilege)
+	switch {
+	case p.seccomp == "0":
+		g.ok("seccomp", "no filter")
+	case p.seccomp == "":
+		g.ok("seccomp", "the kernel does not tell")
+	case refused:
+		g.warn("seccomp", "allow bpf(2) and perf_event_open(2): --security-opt seccomp=unconfined, or a privileged container",
+			"a filter is on, and may be why tracing does not start")
+	case t.err != nil:
+		g.ok("seccomp", "a filter is on: whether it lets tracing pass shows when the capabilities are there")
+	default:
+		g.ok("seccomp", "a filter is on, and lets tracing pass")
+	}
+	switch mode := bracketed(p.lockdown); {
+	case mode == "":
+		g.ok("lockdown", "not in this kernel, or not visible here")
+	case mode != "confidentiality":
+		g.ok("lockdown", "%s", mode)
+	case t.err == nil:
+		g.warn("lockdown", "boot with lockdown=integrity or none", "confidentiality: BPF programs may not read kernel memory, so stacks may end early")
+	default:
+		g.warn("lockdown", "boot with lockdown=integrity or none", "confidentiality: BPF programs may not read kernel memory")
+	}
+	switch p.paranoid {
+	case "":
+		g.warn("perf_event_paranoid", "use a kernel with CONFIG_PERF_EVENTS, and mount /proc/sys", "not there: this kernel may have no perf events")
+	default:
+		g.ok("perf_event_paranoid", "%s: does not bind a process with CAP_PERFMON", p.paranoid)
+	}
+	switch p.unprivileged {
+	case "":
+		g.ok("unprivileged BPF", "the kernel does not tell; not needed")
+	case "0":
+		g.ok("unprivileged BPF", "allowed (kernel.unprivileged_bpf_disabled is 0); not needed")
+	default:
+		g.ok("unprivileged BPF", "disabled (kernel.unprivileged_bpf_disabled is %s); not needed", p.unprivileged)
+	}
+}
+
+// bracketed returns the chosen one of "none [integrity] confidentiality".
+func bracketed(s string) string {
+	_, s, _ = strings.Cut(s, "[")
+	s, _, _ = strings.Cut(s, "]")
+	return s
+}

@@ -1,0 +1,239 @@
+package doctor
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/session"
+)
+
+// A target is the process that the user asked about.
+type target struct {
+	pid  int
+	name string
+	err  error // it cannot be traced
+	// initial: this process is in the initial PID namespace.
+	initial bool
+	nspid   []string // its pid in each PID namespace, from ours inwards
+	python  string   // "3.12", "" for none
+	mapsErr error    // python is not known
+	memory  []deviceUse
+	// ordinals are the GPUs as the process numbers them.
+	ordinals    []gpu.Device
+	ordinalsErr error      // not known
+	only        gpu.Device // the one that it uses, by a number not known
+	nvml        bool       // NVML is there; else memory and ordinals are not known
+}
+
+// A deviceUse is what NVML says of the process on one GPU.
+type deviceUse struct {
+	device gpu.Device
+	use    gpu.ProcessUse
+	err    error
+}
+
+func readTarget(pid int, e environment, g gpus) target {
+	t := target{
+		pid: pid, err: session.CheckTarget(pid),
+		initial: e.pidNamespace == initialPIDNamespace, nvml: g.err == nil && g.devicesErr == nil,
+	}
+	if t.err != nil {
+		return t
+	}
+	t.name = readLine(fmt.Sprintf("/proc/%d/comm", pid))
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	t.nspid = strings.Fields(statusField(status, "NSpid"))
+	t.python, t.mapsErr = readPython(pid)
+	if t.nvml {
+		t.readGPUs(g)
+	}
+	return t
+}
+
+// readGPUs asks on which GPUs the process holds memory, and what it calls them.
+func (t *target) readGPUs(g gpus) {
+	evidence, err := gpu.Look(t.pid)
+	var listed []string
+	certain := true
+	for _, parent := range g.devices {
+		for _, d := range append([]gpu.Device{parent}, parent.Instances...) {
+			if d.MIG || d.UUID == "" {
+				continue
+			}
+			uses, uerr := g.nvml.Processes(d)
+			i := slices.IndexFunc(uses, func(u gpu.ProcessUse) bool { return u.PID == t.pid })
+			certain = certain && uerr == nil && !slices.ContainsFunc(uses, func(u gpu.ProcessUse) bool { return u.PID == 0 })
+			switch {
+			case i >= 0:
+				listed = append(listed, d.UUID)
+				t.memory = append(t.memory, deviceUse{d, uses[i], nil})
+			case err == nil && slices.Contains(evidence.Opened, d.Minor) && len(uses) > 0:
+				// Perhaps listed under a pid of another namespace.
+				use, uerr := g.nvml.Use(d, t.pid)
+				t.memory = append(t.memory, deviceUse{d, use, uerr})
+			}
+		}
+	}
+	if err != nil {
+		t.ordinalsErr = err
+		return
+	}
+	openable := slices.DeleteFunc(slices.Clone(g.devices), func(d gpu.Device) bool { return !slices.Contains(evidence.Nodes, d.Minor) })
+	t.ordinals, t.ordinalsErr = gpu.Ordinals(evidence.Env, openable)
+	if !certain || len(listed) == 0 {
+		return
+	}
+	// Where it holds memory must agree with what its environment says.
+	evidence.Listed = listed
+	for i, d := range t.ordinals {
+		if slices.Contains(listed, d.UUID) {
+			evidence.Used = append(evidence.Used, i)
+		}
+	}
+	agrees := len(evidence.Used) > 0
+	if !agrees {
+		evidence.Used = []int{0} // by some number: one GPU is known all the same
+	}
+	known, err := gpu.Resolve(g.devices, evidence)
+	if t.ordinalsErr = err; err == nil && !agrees {
+		t.ordinals, t.only = nil, known[0]
+	}
+}
+
+// maxMaps bounds how much of one /proc/PID/maps is read.
+const maxMaps = 32 << 20
+
+func readPython(pid int) (version string, err error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	return mappedPython(io.LimitReader(f, maxMaps))
+}
+
+// pythonFile is what the unwinder takes for CPython (its interpreter/python).
+var pythonFile = regexp.MustCompile(`^(?:python|libpython)(\d\.\d+)`)
+
+// mappedPython returns the version of the CPython in a /proc/PID/maps, "" for
+// none. proc(5).
+func mappedPython(maps io.Reader) (version string, err error) {
+	s := bufio.NewScanner(maps)
+	s.Buffer(make([]byte, 8<<10), 64<<10)
+	for s.Scan() {
+		fields := strings.SplitN(s.Text(), " ", 6)
+		if len(fields) < 6 || !strings.Contains(fields[1], "x") {
+			continue
+		}
+		if m := pythonFile.FindStringSubmatch(path.Base(strings.TrimSpace(fields[5]))); m != nil {
+			return m[1], nil
+		}
+	}
+	return "", s.Err()
+}
+
+// The CPython versions that the unwinder knows (its interpreter/python).
+const oldestPython, newestPython = 6, 14 // 3.x
+
+func checkTarget(t target) []Check {
+	g := group{name: "Process"}
+	if t.err != nil {
+		fix := "take the pid from ps or nvidia-smi"
+		if !t.initial {
+			fix = "take the pid from ps in this container, or share the host's PID namespace (--pid=host, hostPID: true)"
+		}
+		g.fail("process", fix, "%v", t.err)
+		return g.checks
+	}
+	g.ok("process", "%d (%s)", t.pid, t.name)
+	switch n := len(t.nspid); {
+	case n == 0:
+		g.warn("PID namespace", "none known", "the kernel does not tell")
+	case n == 1:
+		g.ok("PID namespace", "the same as gpumemtrace's")
+	default:
+		g.ok("PID namespace", "a container's inside gpumemtrace's: it is %s to itself", t.nspid[n-1])
+	}
+	checkPython(&g, t)
+	checkMemory(&g, t)
+	checkOrdinals(&g, t)
+	return g.checks
+}
+
+func checkPython(g *group, t target) {
+	minor := 0
+	if v, ok := strings.CutPrefix(t.python, "3."); ok {
+		minor, _ = strconv.Atoi(v)
+	}
+	switch {
+	case t.mapsErr != nil:
+		g.warn("Python", "run as root, or grant CAP_SYS_PTRACE", "cannot be told: %v", t.mapsErr)
+	case t.python == "":
+		g.ok("Python", "none mapped: stacks are native")
+	case minor < oldestPython || minor > newestPython:
+		g.warn("Python", fmt.Sprintf("use CPython 3.%d to 3.%d", oldestPython, newestPython),
+			"CPython %s, which the unwinder does not know: stacks show the interpreter's own frames", t.python)
+	default:
+		g.ok("Python", "CPython %s", t.python)
+	}
+}
+
+const needsNVML = "see NVML above"
+
+func checkMemory(g *group, t target) {
+	const name = "GPU memory"
+	switch {
+	case !t.nvml:
+		g.warn(name, needsNVML, "not known without NVML")
+		return
+	case len(t.memory) == 0:
+		g.ok(name, "NVML lists the process on no GPU: it holds no memory there yet")
+		return
+	}
+	for _, m := range t.memory {
+		name := name + " on GPU " + m.device.Label()
+		switch {
+		case m.err != nil:
+			g.warn(name, "make nvidia-smi list processes here", "not known: %v", m.err)
+		case !m.use.Known:
+			g.warn(name, "run gpumemtrace in the host's PID namespace (--pid=host, hostPID: true)",
+				"not known: NVML does not say it for this process")
+		case m.use.Inferred:
+			g.ok(name, "%s, inferred: no other process can hold it", bytefmt.Format(m.use.Bytes))
+		default:
+			g.ok(name, "%s", bytefmt.Format(m.use.Bytes))
+		}
+	}
+}
+
+func checkOrdinals(g *group, t target) {
+	const name = "device ordinals"
+	switch {
+	case !t.nvml:
+		g.warn(name, needsNVML, "not known without NVML: GPUs are shown as the process numbers them")
+	case errors.Is(t.ordinalsErr, gpu.ErrUnknown):
+		g.warn(name, "set CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES before the program starts", "%v", t.ordinalsErr)
+	case t.ordinalsErr != nil:
+		g.warn(name, "run as root, or grant CAP_SYS_PTRACE", "%v", t.ordinalsErr)
+	case t.only.UUID != "":
+		g.ok(name, "it uses GPU %s (%s) alone, whatever it calls it", t.only.Label(), t.only.Name)
+	case len(t.ordinals) == 0:
+		g.warn(name, "look at the process's CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, and at /dev/nvidia* where it runs", "CUDA shows it no GPU")
+	default:
+		var names []string
+		for i, d := range t.ordinals {
+			names = append(names, fmt.Sprintf("%d is GPU %s (%s)", i, d.Label(), d.Name))
+		}
+		g.ok(name, "%s", strings.Join(names, ", "))
+	}
+}
