@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/doctor"
+)
+
+func newDoctor() *cobra.Command {
+	var opts doctor.Options
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "doctor [-p PID]",
+		Short: "Check what tracing needs here, and say how to fix what is missing",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("pid") && opts.PID <= 0 {
+				return usagef("%d is no process", opts.PID)
+			}
+			r := doctor.Run(opts)
+			if err := writeDoctor(r, asJSON); err != nil {
+				return err
+			}
+			if r.Failed() {
+				return exitError(exitFailed)
+			}
+			return nil
+		},
+	}
+	c.Flags().IntVarP(&opts.PID, "pid", "p", 0, "check this process too, and its libraries alone")
+	c.Flags().BoolVar(&asJSON, "json", false, "print an array of {group, check, status, detail, fix}")
+	return c
+}
+
+func writeDoctor(r doctor.Report, asJSON bool) error {
+	if asJSON {
+		return r.WriteJSON(os.Stdout)
+	}
+	width := columns(os.Stdout)
+	return r.WriteText(os.Stdout, width, width > 0 && os.Getenv("NO_COLOR") == "")
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/leak"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// leakFlags are the flags of --leaks.
+type leakFlags struct {
+	on        bool
+	interval  time.Duration
+	intervals int
+	outlive   int
+}
+
+func (f *leakFlags) add(s *pflag.FlagSet) {
+	s.BoolVar(&f.on, "leaks", false, "at the end, also print the stacks whose memory grew through many intervals and is still held")
+	s.DurationVar(&f.interval, "leak-interval", leak.DefaultInterval, "length of each interval")
+	s.IntVar(&f.intervals, "leak-intervals", leak.DefaultIntervals, "through how many intervals a leaking stack grew")
+	s.IntVar(&f.outlive, "leak-outlive", leak.DefaultOutlive, "how many intervals its allocations outlived; growth that stopped for as many is no leak")
+}
+
+// Limits of the flags: memory for each stack is proportional to the number of
+// intervals, and their product must be a duration.
+const (
+	minLeakInterval  = 10 * time.Millisecond
+	maxLeakInterval  = 24 * time.Hour
+	maxLeakIntervals = 1000
+)
+
+func (f *leakFlags) check() error {
+	if f.interval < minLeakInterval || f.interval > maxLeakInterval {
+		return usagef("--leak-interval must be between %v and %v", minLeakInterval, maxLeakInterval)
+	}
+	if f.intervals < 1 || f.intervals > maxLeakIntervals || f.outlive < 1 || f.outlive > maxLeakIntervals {
+		return usagef("--leak-intervals and --leak-outlive must be between 1 and %d", maxLeakIntervals)
+	}
+	return nil
+}
+
+// A leakWatch looks for leaks while a trace runs. A nil one does nothing.
+type leakWatch struct {
+	detector *leak.Detector
+	ticker   *time.Ticker
+}
+
+// newLeakWatch begins the first interval. It returns nil without --leaks.
+func newLeakWatch(f *leakFlags) *leakWatch {
+	if !f.on {
+		return nil
+	}
+	return &leakWatch{
+		detector: leak.New(leak.Options{Interval: f.interval, Intervals: f.intervals, Outlive: f.outlive}),
+		ticker:   time.NewTicker(f.interval),
+	}
+}
+
+// tick delivers the end of each interval.
+func (l *leakWatch) tick() <-chan time.Time {
+	if l == nil {
+		return nil
+	}
+	return l.ticker.C
+}
+
+// live tells whether finish needs live allocations.
+func (l *leakWatch) live() bool { return l != nil }
+
+// observe takes the state at the end of an interval.
+func (l *leakWatch) observe(s *snapshot.Snapshot) { l.detector.Observe(s) }
+
+// finish writes what leaks at the end of the trace.
+func (l *leakWatch) finish(s *snapshot.Snapshot, w io.Writer, width int, color bool) error {
+	if l == nil {
+		return nil
+	}
+	l.ticker.Stop()
+	return leak.Write(w, l.detector.Report(s), width, color)
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+func parseLeakFlags(t *testing.T, args ...string) *leakFlags {
+	t.Helper()
+	var f leakFlags
+	s := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.add(s)
+	if err := s.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return &f
+}
+
+func TestLeakFlags(t *testing.T) {
+	for args, ok := range map[string]bool{
+		"":                          true,
+		"--leaks":                   true,
+		"--leaks --leak-interval=0": false,
+		"--leak-interval=-1s":       false,
+		"--leak-interval=10000h":    false,
+		"--leak-interval=1h --leak-intervals=1000 --leak-outlive=1000": true,
+		"--leak-intervals=0":    false,
+		"--leak-intervals=1001": false,
+		"--leak-outlive=0":      false,
+		"--leak-outlive=1001":   false,
+	} {
+		err := parseLeakFlags(t, strings.Fields(args)...).check()
+		if (err == nil) != ok || (err != nil && !errors.As(err, new(usageError))) {
+			t.Errorf("%q: %v, want ok %v or a usage error", args, err, ok)
+		}
+	}
+}
+
+func TestLeakWatch(t *testing.T) {
+	var b bytes.Buffer
+	none := newLeakWatch(parseLeakFlags(t))
+	if none.tick() != nil || none.live() {
+		t.Error("a trace without --leaks observes, or asks for live allocations")
+	}
+	if err := none.finish(nil, &b, 0, false); err != nil || b.Len() > 0 {
+		t.Errorf("a trace without --leaks wrote %q, %v", &b, err)
+	}
+
+	l := newLeakWatch(parseLeakFlags(t, "--leaks", "--leak-interval=10ms", "--leak-intervals=3", "--leak-outlive=2"))
+	s := &snapshot.Snapshot{
+		Meta:    snapshot.Meta{Target: "pid 1 (a)", Start: time.Now()},
+		Samples: []snapshot.Sample{{Labels: snapshot.Labels{Kind: "device", PID: 1}}},
+	}
+	for range 5 {
+		<-l.tick()
+		s.Live = append(s.Live, snapshot.Allocation{Size: 1 << 20, Time: s.Meta.Start.Add(s.Meta.Duration + time.Millisecond)})
+		s.Meta.Duration += 10 * time.Millisecond
+		s.Samples[0].InuseBytes += 1 << 20
+		s.Samples[0].InuseObjects++
+		l.observe(s)
+	}
+	if !l.live() {
+		t.Error("--leaks does not ask for live allocations")
+	}
+	if err := l.finish(s, &b, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	if want := "1 stack of pid 1 (a) leaked in 5 intervals of 10ms"; !strings.HasPrefix(b.String(), want) {
+		t.Errorf("wrote:\n%s\nwant it to begin with %q", &b, want)
+	}
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// A logger writes what people read to standard error.
+type logger struct{ quiet, verbose bool }
+
+func newLogger(f *traceFlags) logger { return logger{f.quiet, f.verbose} }
+
+func (l logger) warn(text string) {
+	if !l.quiet {
+		fmt.Fprintf(os.Stderr, "gpumemtrace: %s\n", render.Clean(text))
+	}
+}
+
+func (l logger) started(s *session.Session, interactive bool) {
+	if l.quiet {
+		return
+	}
+	end := "until it ends"
+	if interactive {
+		end = "Ctrl-C stops and writes the profile"
+	}
+	fmt.Fprintf(os.Stderr, "gpumemtrace: tracing %s; %s\n", render.Clean(s.Target()), end)
+}
+
+func (l logger) summary(s *snapshot.Snapshot, o *output) {
+	if l.quiet {
+		return
+	}
+	_ = export.Summary(os.Stderr, s, l.verbose) // nobody is left to tell
+	if o.path != "-" {
+		fmt.Fprintf(os.Stderr, "\nWrote %s. Next:\n  %s\n", o.path, nextCommand(o))
+	}
+}
+
+// nextCommand is what to type to see the result.
+func nextCommand(o *output) string {
+	switch o.format.Name {
+	case "pprof":
+		return "go tool pprof -http=: " + o.path
+	case "folded":
+		return "flamegraph.pl " + o.path + " > memory.svg"
+	}
+	return "less " + o.path
+}

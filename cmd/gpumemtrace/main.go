@@ -1,0 +1,59 @@
+// Command gpumemtrace says who holds the GPU's memory, by call stack, in a
+// process nobody changed.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+)
+
+// version is set by the linker (-X main.version=...).
+var version = "devel"
+
+func main() {
+	// This runs beside production jobs for days: memory is worth more than the
+	// little time its garbage collection takes.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	os.Exit(run(os.Args[1:]))
+}
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// A usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// An exitError ends the program with the traced command's own exit code.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+func run(args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.Execute()
+	var code exitError
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &code):
+		return int(code)
+	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
+		fmt.Fprintf(os.Stderr, "gpumemtrace: %v\nTry 'gpumemtrace --help'.\n", err)
+		return exitUsage
+	}
+	fmt.Fprintf(os.Stderr, "gpumemtrace: %v\n", err)
+	return exitFailed
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
+	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+// formats returns every format, the default one first.
+func formats() export.Formats {
+	pprof := export.Format{Name: "pprof", Extensions: []string{".pb.gz", ".pprof"}, Binary: true,
+		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return pprofout.Write(w, s) }}
+	return append(export.Formats{pprof}, export.Builtin()...)
+}
+
+// An output is where profiles go, and how.
+type output struct {
+	path   string // "-" is standard output
+	format export.Format
+	force  bool
+	n      int // numbered files tried
+	failed int // those that could not be written
+}
+
+// newOutput finds out before the trace whether its result can be written.
+func newOutput(f *traceFlags) (*output, error) {
+	o := &output{path: f.output, force: f.force, format: formats()[0]}
+	if o.path == "" {
+		o.path = "gpumemtrace-" + time.Now().Format("20060102-150405") + ".pb.gz"
+		if f.format != "" && f.format != o.format.Name {
+			o.path = "-"
+		}
+	}
+	if byName, ok := formats().FromExtension(o.path); ok {
+		o.format = byName
+	}
+	if f.format != "" {
+		byName, err := formats().ByName(f.format)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		o.format = byName
+	}
+	if o.path == "-" {
+		if f.interval > 0 {
+			return nil, usagef("--interval writes numbered files: give -o a file name")
+		}
+		if o.format.Binary && columns(os.Stdout) > 0 {
+			return nil, usagef("a %s profile is not for a terminal: redirect stdout, or give -o a file name", o.format.Name)
+		}
+		return o, nil
+	}
+	return o, atomicfile.Check(o.path, o.force)
+}
+
+// live tells whether the format shows live allocations.
+func (o *output) live() bool { return o.format.Live }
+
+func (o *output) write(s *snapshot.Snapshot) error {
+	if o.path != "-" {
+		return o.writeFile(o.path, s)
+	}
+	width := columns(os.Stdout)
+	w := bufio.NewWriter(os.Stdout)
+	if err := o.format.Write(w, s, export.Options{Width: width, Color: width > 0 && os.Getenv("NO_COLOR") == ""}); err != nil {
+		return fmt.Errorf("write to stdout: %w", err)
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("write to stdout: %w", err)
+	}
+	return nil
+}
+
+// writeNumbered writes the next of a series of files beside the output.
+func (o *output) writeNumbered(s *snapshot.Snapshot) error {
+	if o.path == "-" {
+		return o.write(s)
+	}
+	o.n++
+	return o.writeFile(formats().Numbered(o.path, o.n), s)
+}
+
+func (o *output) writeFile(path string, s *snapshot.Snapshot) error {
+	return atomicfile.Write(path, o.force, func(w io.Writer) error {
+		return o.format.Write(w, s, export.Options{})
+	})
+}
+
+// columns returns the width of the terminal that f is, 0 if it is none.
+func columns(f *os.File) int {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return max(int(size.Col), 1)
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		says string
+	}{
+		{"", "nothing to trace"},
+		{"-p 1 -a", "only one of"},
+		{"-p 1 -- true", "only one of"},
+		{"-a -- true", "only one of"},
+		{"--no-such-flag", "--no-such-flag"},
+		{"-p x", "\"x\""},
+		{"-p 0", "0 is no process"},
+		{"-p -3", "-3 is no process"},
+		{"-p 1 --format xml", "unknown format \"xml\""},
+		{"-p 1 --api cuda", "unknown --api \"cuda\""},
+		{"-p 1 --stacks deep", "unknown --stacks \"deep\""},
+		{"-p 1 --native some", "native"},
+		{"-p 1 -d -5s", "negative"},
+		{"-p 1 -d soon", "soon"},
+		{"-p 1 --max-live 0", "--max-live"},
+		{"-p 1 -o - --interval 1s", "--interval"},
+		{"-p 1 stray", "stray"},
+		{"stray", "stray"},
+		{"report", "give one profile"},
+		{"diff one", "give two profiles"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			v := command(t, strings.Fields(c.args)...).start().ends(exitUsage)
+			v.says(c.says)
+			if v.stdout.String() != "" || !strings.Contains(v.stderr.String(), "Try 'gpumemtrace --help'") {
+				t.Errorf("stdout %q, stderr %q", v.stdout.String(), v.stderr.String())
+			}
+		})
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for args, want := range map[string]string{
+		"--help":      "Examples:",
+		"-h":          "--require-cuda",
+		"--version":   "gpumemtrace version",
+		"report -h":   "--top",
+		"diff --help": "BEFORE AFTER",
+	} {
+		v := command(t, strings.Fields(args)...).start().ends(exitDone)
+		if !strings.Contains(v.stdout.String(), want) || v.stderr.String() != "" {
+			t.Errorf("%s: stdout %q, stderr %q, want %q", args, v.stdout.String(), v.stderr.String(), want)
+		}
+	}
+}
+
+// fakeCUDA returns a late workload that has loaded a library of CUDA's name and
+// nothing more.
+func fakeCUDA(t *testing.T) *testcuda.Process {
+	t.Helper()
+	lib := filepath.Join(t.TempDir(), "libcuda.so.1")
+	gcc := exec.Command("gcc", "-shared", "-x", "c", "-o", lib, "-")
+	gcc.Stdin = strings.NewReader("int nothing(void) { return 0; }")
+	if out, err := gcc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return workload(t, testcuda.WorkloadLate, testcuda.Options{}, "dlopen "+lib)
+}
+
+// program32 starts a 32-bit program that waits.
+func program32(t *testing.T) int {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program32")
+	gcc := exec.Command("gcc", "-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-pie", "-no-pie",
+		"-fno-stack-protector", "-x", "c", "-o", path, "-")
+	gcc.Stdin = strings.NewReader(`void _start(void) { for (;;) __asm__ volatile("int $0x80" :: "a"(29)); }`) // pause(2)
+	if out, err := gcc.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.Command(path)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return cmd.Process.Pid
+}
+
+func TestBadTargets(t *testing.T) {
+	needTracing(t)
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	zombie := exec.Command("true")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { zombie.Wait() })
+	late := workload(t, testcuda.WorkloadLate, testcuda.Options{})
+	threads := workload(t, testcuda.Workload, testcuda.Options{})
+	if err := threads.Send("threads 1 sleep 60000"); err != nil {
+		t.Fatal(err)
+	}
+	var tid string
+	for tid == "" {
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", threads.PID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(tasks) == 2 {
+			tid = tasks[1].Name()
+		}
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		says []string
+	}{
+		{"no such process", []string{"-p", fmt.Sprint(ended.Process.Pid)}, []string{"there is no such process"}},
+		{"beyond every PID", []string{"-p", "2147483647"}, []string{"there is no such process"}},
+		{"exited", []string{"-p", fmt.Sprint(zombie.Process.Pid)}, []string{"it has exited"}},
+		{"thread", []string{"-p", tid}, []string{tid, "that is a thread"}},
+		{"32-bit", []string{"-p", fmt.Sprint(program32(t))}, []string{"32-bit"}},
+		{"no CUDA", []string{"-p", pid(late), "--require-cuda"}, []string{"uses no CUDA library", "--require-cuda"}},
+		{"useless library", []string{"-p", pid(fakeCUDA(t))}, []string{"libcuda.so.1", "none of the functions"}},
+		{"one of two", []string{"-p", pid(threads), "-p", "2147483647"}, []string{"2147483647"}},
+		{"no such command", []string{"--", "/no/such/command"}, []string{"/no/such/command", "no such file"}},
+		{"no command in PATH", []string{"--", "no-such-command"}, []string{"no-such-command", "not found"}},
+		{"not executable", []string{"--", "/etc/passwd"}, []string{"/etc/passwd", "permission denied"}},
+		{"a directory", []string{"--", "/etc"}, []string{"/etc"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			v := command(t, append([]string{"--stacks", "fp"}, c.args...)...).start().ends(exitFailed)
+			v.says(c.says...)
+			if files, _ := os.ReadDir(v.cmd.Dir); len(files) != 0 {
+				t.Errorf("it left %v", files)
+			}
+		})
+	}
+	t.Run("itself", func(t *testing.T) {
+		v := command(t)
+		v.cmd = exec.Command("sh", "-c", `exec "$0" --stacks fp -p $$`, binary)
+		v.cmd.Dir, v.cmd.Stderr = t.TempDir(), &v.stderr
+		v.start().ends(exitFailed).says("itself")
+	})
+}
+
+// A user who may not trace learns which capabilities are missing.
+func TestNotRoot(t *testing.T) {
+	needTracing(t)
+	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
+	const nobody = 65534
+	for _, args := range [][]string{{"-p", pid(p)}, {"-a"}, {"--", "true"}} {
+		v := command(t, append([]string{"-o", filepath.Join(os.TempDir(), "gpumemtrace-nobody.pb.gz")}, args...)...)
+		v.cmd.Dir = "/"
+		v.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		v.start().ends(exitFailed).says("root", "CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE")
+	}
+}
