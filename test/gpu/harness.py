@@ -1,0 +1,178 @@
+"""Starts a program and gpumemtrace on it, and reads what both say."""
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TOOL = os.path.join(HERE, "..", "..", "bin", "gpumemtrace")
+PATIENCE = 240  # seconds for any one step
+
+
+class Failed(Exception):
+    pass
+
+
+class Program:
+    """A program that prints CHECK lines and waits for an answer to each."""
+
+    def __init__(self, argv, env=None, wrap=()):
+        self.process = subprocess.Popen(
+            [*wrap, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **(env or {})}, cwd=os.path.join(HERE, "programs"))
+        self.pid = self.process.pid
+        self.lines = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            if line.startswith("CHECK "):
+                self.lines.put(json.loads(line[6:]))
+        self.lines.put(None)
+
+    def expect(self, name):
+        try:
+            values = self.lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            values = None
+        if values is None or values["name"] != name:
+            raise Failed(f"the program said {values}, not {name!r}")
+        return values
+
+    def go(self, answer=""):
+        self.process.stdin.write(answer + "\n")
+        self.process.stdin.flush()
+
+    def wait(self):
+        self.process.stdin.close()
+        return self.process.wait(PATIENCE)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class Tracer:
+    """gpumemtrace -p PID, ready when the constructor returns."""
+
+    def __init__(self, pid, out, *flags):
+        shutil.rmtree(out, ignore_errors=True)  # no file of an earlier trace is taken for one of this
+        os.makedirs(out)
+        self.out, self.n = out, 0
+        ready = os.path.join(out, "ready")
+        begin = time.perf_counter()
+        self.stderr = open(os.path.join(out, "stderr"), "w")
+        self.process = subprocess.Popen(
+            [TOOL, "-p", str(pid), "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready, *flags],
+            stderr=self.stderr)
+        wait_for(ready, self.process)
+        self.attach_seconds = time.perf_counter() - begin
+
+    def snapshot(self):
+        """Everything known now, as the JSON output has it."""
+        self.n += 1
+        path = os.path.join(self.out, f"p.{self.n:06d}.json")
+        time.sleep(0.2)  # longer than an event may wait for the reader
+        self.process.send_signal(signal.SIGUSR1)
+        wait_for(path, self.process)
+        with open(path) as f:
+            return Snapshot(json.load(f))
+
+    def rss(self, field):
+        """VmRSS or VmHWM in bytes, proc(5)."""
+        with open(f"/proc/{self.process.pid}/status") as f:
+            return next(int(l.split()[1]) << 10 for l in f if l.startswith(field))
+
+    def stop(self):
+        """Ctrl-C, and the final profile."""
+        self.process.send_signal(signal.SIGINT)
+        return self.finish()
+
+    def finish(self):
+        code = self.process.wait(PATIENCE)
+        self.stderr.close()
+        if code != 0:
+            with open(self.stderr.name) as f:
+                raise Failed(f"gpumemtrace ended with {code}: {f.read()}")
+        with open(os.path.join(self.out, "p.json")) as f:
+            return Snapshot(json.load(f))
+
+
+def wait_for(path, process):
+    end = time.time() + PATIENCE
+    while not os.path.exists(path):
+        if process.poll() is not None:
+            raise Failed(f"gpumemtrace ended with {process.returncode} before {os.path.basename(path)} was there")
+        if time.time() > end:
+            raise Failed(f"{os.path.basename(path)} did not come")
+        time.sleep(0.002)
+
+
+ROOTS = {"_start", "clone", "clone3", "__clone", "__clone3", "thread_start"}
+
+
+class Snapshot:
+    def __init__(self, data):
+        self.data = data
+        self.samples = data["samples"]
+
+    def sum(self, value="inuse_bytes", where=lambda sample: True, **labels):
+        return sum(s["values"][value] for s in self.samples
+                   if where(s) and all(s["labels"].get(k) in (v if isinstance(v, tuple) else (v,)) for k, v in labels.items()))
+
+    def device(self, value="inuse_bytes", where=lambda sample: True, **labels):
+        return self.sum(value, where, **{"kind": ("device", "array", "async", "vmm"), **labels})
+
+    def by(self, label, value="inuse_bytes"):
+        out = {}
+        for s in self.samples:
+            key = s["labels"].get(label, "")
+            out[key] = out.get(key, 0) + s["values"][value]
+        return {k: v for k, v in out.items() if v}
+
+    def complete(self):
+        """Allocation calls, failed ones too, whose stack reaches where its thread began, and all of them."""
+        whole = total = 0
+        for s in self.samples:
+            n = s["values"]["alloc_objects"] + s["values"]["failed_objects"]
+            total += n
+            root = list(self.frames(s))[-1]["function"]
+            if root in ROOTS or root.startswith("libc.so.6+"):  # a stripped libc does not name clone3
+                whole += n
+        return whole, total
+
+    def frames(self, sample):
+        for index in sample["stack"]:
+            for line in self.data["locations"][index]["lines"]:
+                yield line
+
+    def loss(self):
+        return {c["name"]: c["value"] for c in self.data["loss"] if c["value"]}
+
+    def process(self, pid):
+        return next(p for p in self.data["processes"] if p["pid"] == pid)
+
+
+def gpu_count():
+    import pynvml as n
+    n.nvmlInit()
+    return n.nvmlDeviceGetCount()
+
+
+def nvml_bytes(pid, gpu=None):
+    """What the driver says pid holds, over all GPUs or on one; None if it does not."""
+    import pynvml as n
+    n.nvmlInit()
+    found = [p.usedGpuMemory for i in range(n.nvmlDeviceGetCount()) if gpu in (None, i)
+             for p in n.nvmlDeviceGetComputeRunningProcesses(n.nvmlDeviceGetHandleByIndex(i)) if p.pid == pid]
+    return sum(found) if found else None
+
+
+def nvcc(source, target):
+    compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    subprocess.run([compiler, "-O2", "-g", "-o", target, source, "-lcuda",
+                    "-L/usr/local/cuda/lib64/stubs"], check=True)
