@@ -188,17 +188,20 @@ func (g *gpus) observe(processes []*accountable) {
 	if g.nvml == nil {
 		return
 	}
+	lists := map[string][]gpu.ProcessUse{}
+	for _, d := range g.devices {
+		if all, err := g.nvml.Processes(d); err == nil {
+			lists[d.UUID] = all
+		}
+	}
 	for _, p := range processes {
 		var listed []string
 		uses := map[string]gpu.ProcessUse{}
 		for _, d := range g.devices {
-			all, err := g.nvml.Processes(d)
-			if err != nil {
+			if !slices.ContainsFunc(lists[d.UUID], func(u gpu.ProcessUse) bool { return u.PID == int(p.pid) }) {
 				continue
 			}
-			if slices.ContainsFunc(all, func(u gpu.ProcessUse) bool { return u.PID == int(p.pid) }) {
-				listed = append(listed, d.UUID)
-			}
+			listed = append(listed, d.UUID)
 			if use, err := g.nvml.Use(d, int(p.pid)); err == nil {
 				uses[d.UUID] = use
 			}
