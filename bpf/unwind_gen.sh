@@ -3,6 +3,7 @@
 # from the module cache, at the version that go.mod names, and is built for
 # -mcpu=v2: with v3 the verifier gives up on it after a million instructions.
 set -eu
+go mod download go.opentelemetry.io/ebpf-profiler
 module=$(go list -m -f '{{.Dir}}' go.opentelemetry.io/ebpf-profiler)
 build() {
 	name=$1 source=$2

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -51,14 +52,35 @@ func skip(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// installedPythons are the interpreters that pyenv keeps side by side.
+// installedPythons are the system's interpreter and those that pyenv keeps side
+// by side.
 func installedPythons() []string {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return nil
+	var pythons []string
+	if _, err := os.Stat(systemPython); err == nil {
+		pythons = append(pythons, systemPython)
 	}
-	pythons, _ := filepath.Glob(filepath.Join(home, ".pyenv/versions/3.*/bin/python3"))
+	if home, err := os.UserHomeDir(); err == nil {
+		others, _ := filepath.Glob(filepath.Join(home, ".pyenv/versions/3.*/bin/python3"))
+		pythons = append(pythons, others...)
+	}
 	return pythons
+}
+
+// systemPython is stripped of its local symbols by distributions.
+const systemPython = "/usr/bin/python3"
+
+// pythonMinor returns 11 for CPython 3.11.
+func pythonMinor(t testing.TB, python string) int {
+	t.Helper()
+	out, err := exec.Command(python, "-c", "import sys; print(sys.version_info[1])").Output()
+	if err != nil {
+		t.Fatalf("%s: %v", python, err)
+	}
+	minor, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatalf("%s: %v", python, err)
+	}
+	return minor
 }
 
 var work struct {

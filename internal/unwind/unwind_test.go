@@ -2,9 +2,7 @@ package unwind
 
 import (
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -36,13 +34,12 @@ func TestNative(t *testing.T) {
 func TestPython(t *testing.T) {
 	pythons := installedPythons()
 	if len(pythons) == 0 {
-		skip(t, "no CPython of pyenv")
+		skip(t, "no CPython")
 	}
 	library := buildLibrary(t)
 	c := newCapture(t, Options{})
 	for _, python := range pythons {
-		version := filepath.Base(filepath.Dir(filepath.Dir(python)))
-		t.Run(version, func(t *testing.T) {
+		t.Run(python, func(t *testing.T) {
 			c.begin(t)
 			p := startTarget(t, python, "testdata/calls.py", "10")
 			c.trace(p.pid)
@@ -61,8 +58,12 @@ func TestPython(t *testing.T) {
 				"recurse calls.py:31", "main.<locals>.<lambda> calls.py:46", "Thread.run threading.py",
 				"Thread._bootstrap_inner threading.py", "Thread._bootstrap threading.py",
 			})
-			if strings.Contains(version[2:4], ".") || strings.HasPrefix(version, "3.10") {
-				return // up to 3.10 a stack ends with the outermost Python frame
+			if pythonMinor(t, python) <= 10 {
+				return // a stack ends with the outermost Python frame
+			}
+			if python == systemPython {
+				c.want(10, []string{"...", "<module> calls.py:53", "...", "_start"})
+				return
 			}
 			c.want(10, []string{"...", "<module> calls.py:53", "...", "Py_BytesMain", "...", "_start"})
 			c.want(1, []string{"...", "pythread_wrapper", "..."})
