@@ -1,7 +1,9 @@
 package session
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -43,6 +45,10 @@ func (s *Session) build(c state) *snapshot.Snapshot {
 			out.Samples = append(out.Samples, samples...)
 		}
 	}
+	// Readers of pprof take the first mapping for the program.
+	slices.SortStableFunc(b.mappings, func(a, b *snapshot.Mapping) int {
+		return cmp.Compare(strings.Count(a.Path, ".so"), strings.Count(b.Path, ".so"))
+	})
 	out.Mappings = b.mappings
 	out.Loss = append(out.Loss, s.sym.Loss()...)
 	return out
