@@ -418,7 +418,7 @@ def cost(r):
             r.note("ns an entry", round(entry / calls))
             r.note(f"ns a return of an allocation {' '.join(flags)}", round(each))
             r.note("stacks", s2.data["notes"])
-            r.check("cost" + " ".join(flags), each < (20000 if flags else 3500), f"{each / 1000:.2f} us, median of the stacks' frames shown {depth}")
+            r.check("cost" + " ".join(flags), each < (20000 if flags else 2500), f"{each / 1000:.2f} us, median of the stacks' frames shown {depth}")
         finally:
             p.kill()
             t.process.kill()
