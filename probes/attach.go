@@ -8,8 +8,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// An attachment holds the links of one library. They must stay reachable: a
-// link that the garbage collector finds detaches its probe.
+// An attachment holds the links of one library, and the library open, so that no
+// other file gets its id. They must stay reachable: a link that the garbage
+// collector finds detaches its probe.
 type attachment struct {
 	library Library
 	links   []link.Link
@@ -56,9 +57,10 @@ type programs struct {
 
 // attach puts probes on a library. pid 0 means every process that maps it.
 // Return probes go first: a call that is under way meanwhile then ends without
-// an entry, which is counted, and none stays pending for ever.
+// an entry, which is counted, and none stays pending for ever. The library must
+// stay open as long as the attachment is there.
 func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attachment, error) {
-	offsets, err := symbolOffsets(lib.open, func(name string) bool { return known[name] })
+	offsets, err := lib.functions(known)
 	if err != nil {
 		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
 	}
@@ -66,7 +68,10 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 	if len(points) == 0 {
 		return nil, fmt.Errorf("probe %s: it exports none of the functions that allocate: %w", lib.Path, ErrNoSymbols)
 	}
-	ex, err := link.OpenExecutable(lib.open)
+	// An Executable hands its path on to the kernel, which follows this one to
+	// the open file. It parses the file only to find what has a name and no
+	// address, or the address 0: no point has those.
+	ex, err := link.OpenExecutable(lib.file.Link())
 	if err != nil {
 		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
 	}
@@ -76,7 +81,7 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 		a.attach(ex, entry, progs.enter, progs.multi, points, pid),
 	)
 	if err != nil {
-		a.close()
+		a.detach()
 		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
 	}
 	for _, p := range points {
@@ -88,13 +93,16 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 // ErrNoSymbols is the error of a library without CUDA's functions.
 var ErrNoSymbols = errors.New("not a CUDA library that can be traced")
 
-var known = func() map[string]bool {
+var symbols = func() map[string]bool {
 	m := map[string]bool{}
 	for _, e := range Entries[1:] {
 		m[e.Symbol] = true
 	}
 	return m
 }()
+
+// known tells whether the table has a function.
+func known(name []byte) bool { return symbols[string(name)] }
 
 type side bool
 
@@ -140,9 +148,9 @@ func (a *attachment) attachEach(ex *link.Executable, s side, prog *ebpf.Program,
 	return nil
 }
 
-// close detaches, returns first: the other way round, the return of a call that
-// began meanwhile would count as one whose entry was missed.
-func (a *attachment) close() error {
+// detach takes the probes off, returns first: the other way round, the return of
+// a call that began meanwhile would count as one whose entry was missed.
+func (a *attachment) detach() error {
 	var errs []error
 	for _, l := range a.links {
 		errs = append(errs, l.Close())
@@ -150,3 +158,6 @@ func (a *attachment) close() error {
 	a.links = nil
 	return errors.Join(errs...)
 }
+
+// close detaches and closes the library.
+func (a *attachment) close() error { return errors.Join(a.detach(), a.library.Close()) }

@@ -18,7 +18,7 @@ import (
 func lacking(t *testing.T) (entries []Entry) {
 	t.Helper()
 	kit := testcuda.Get(t)
-	offsets, err := symbolOffsets(kit.LibCUDA, func(name string) bool { return known[name] })
+	offsets, err := offsetsOf(kit.LibCUDA, known)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,10 @@
 package probes
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"os"
-	"strconv"
 	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // The guard compares what cuGetProcAddress tells a program with what is
@@ -16,11 +14,9 @@ import (
 
 // A text is one executable mapping of a library.
 type text struct {
-	start, end, base uint64 // base is the file offset at start
-	id               fileID
+	proc.Mapping
+	id proc.FileID
 }
-
-func (x text) holds(address uint64) bool { return x.start <= address && address < x.end }
 
 // maxTexts bounds the processes whose libcuda is remembered.
 const maxTexts = 1024
@@ -42,7 +38,7 @@ func (t *Tracer) guard(p procAddress) {
 		return
 	}
 	x, ok := t.texts[p.process] // used by Run's goroutine alone
-	if !ok || !x.holds(p.address) {
+	if !ok || !x.Holds(p.address) {
 		if x, ok = findText(int(p.process.PID), p.address); !ok {
 			return // gone, or not ours to read: nothing can be said
 		}
@@ -51,7 +47,7 @@ func (t *Tracer) guard(p procAddress) {
 		}
 		t.texts[p.process] = x
 	}
-	offset := p.address - x.start + x.base
+	offset := p.address - x.Start + x.Offset
 	t.mu.Lock()
 	probed, seen := false, false
 	for key, a := range t.attachments {
@@ -69,29 +65,16 @@ func (t *Tracer) guard(p procAddress) {
 
 // findText returns pid's executable mapping at address.
 func findText(pid int, address uint64) (x text, ok bool) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return text{}, false
-	}
-	defer f.Close()
-	s := bufio.NewScanner(io.LimitReader(f, maxMaps))
-	for s.Scan() {
-		span, name, exec := parseExecutable(s.Text())
-		if !exec {
+	for m, err := range proc.Mappings(pid) {
+		if err != nil || !m.Holds(address) {
 			continue
 		}
-		lo, hi, _ := strings.Cut(span, "-")
-		x.start, _ = strconv.ParseUint(lo, 16, 64)
-		x.end, _ = strconv.ParseUint(hi, 16, 64)
-		if !x.holds(address) {
-			continue
-		}
-		if x.base, err = strconv.ParseUint(strings.Fields(s.Text())[2], 16, 64); err != nil {
+		f, err := proc.OpenMapped(pid, &m)
+		if err != nil {
 			return text{}, false
 		}
-		lib, err := openLibrary(pid, span, name, Driver)
-		x.id = lib.id
-		return x, err == nil
+		defer f.Close()
+		return text{m, f.ID}, true
 	}
 	return text{}, false
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -24,6 +25,17 @@ func needTracing(tb testing.TB) {
 		}
 		tb.Skip(err)
 	}
+}
+
+// offsetsOf returns the file offsets of a library's functions that match.
+func offsetsOf(file string, match func(name []byte) bool) (map[string]uint64, error) {
+	f, err := proc.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	lib := newLibrary(f, Driver, file)
+	defer lib.Close()
+	return lib.functions(match)
 }
 
 // A trace is a tracer whose events a test reads when it wants to.

@@ -1,119 +1,110 @@
 package probes
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
-// A fileID identifies a file whatever path leads to it.
-type fileID struct{ dev, ino uint64 }
-
-// A Library is one file that exports CUDA's symbols.
+// A Library is one file that exports CUDA's symbols, held open. Everything that
+// is asked of it, and every probe that is put on it, goes by the descriptor:
+// its path may lead elsewhere at any moment.
 type Library struct {
 	Level Level
-	Path  string // as the process that maps it sees it
-	open  string // as this process reaches it
-	id    fileID
+	Path  string // as a process that maps it sees it: that process chose it
+	id    proc.FileID
+	file  *proc.File
 }
 
-// maxMaps bounds how much of one /proc/PID/maps is read: a process chooses how
-// many mappings it has.
-const maxMaps = 32 << 20
+// Close gives the descriptor back. Level and Path stay.
+func (l Library) Close() error { return l.file.Close() }
 
-// A mappedLibrary is one line of /proc/PID/maps that names a CUDA library.
+func closeAll(libs []Library) {
+	for _, l := range libs {
+		l.Close()
+	}
+}
+
+// A mappedLibrary is a mapping of a file that is named like a CUDA library.
 type mappedLibrary struct {
-	level      Level
-	span, path string
+	proc.Mapping
+	level Level
 }
+
+// maxLibraries bounds the CUDA libraries that are looked at in one process.
+const maxLibraries = 64
 
 // mappedLibraries returns the CUDA libraries that pid maps, by name, of the
 // levels wanted. What it found comes with an error, too.
-func mappedLibraries(pid int, levels []Level) ([]mappedLibrary, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
+func mappedLibraries(pid int, levels []Level) (out []mappedLibrary, err error) {
+	type file struct {
+		id   proc.FileID
+		path string
+	}
+	seen := map[file]bool{}
+	for m, err := range proc.Mappings(pid) {
+		if err != nil {
+			return out, fmt.Errorf("process %d: %w", pid, err)
+		}
+		level, ok := libraryLevel(m.Path)
+		if key := (file{m.File, m.Path}); ok && m.HasFile() && slices.Contains(levels, level) && !seen[key] {
+			if len(out) == maxLibraries {
+				return out, fmt.Errorf("process %d maps more than %d CUDA libraries", pid, maxLibraries)
+			}
+			seen[key] = true
+			out = append(out, mappedLibrary{m, level})
+		}
+	}
+	return out, nil
+}
+
+// findLibraries opens the CUDA libraries that pid maps. A process that exports
+// the runtime's symbols itself (a static libcudart whose symbols survived)
+// counts as a library of level Runtime. The caller closes them; with an error
+// there are none.
+func findLibraries(pid int, levels []Level) ([]Library, error) {
+	mapped, err := mappedLibraries(pid, levels)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	seen := map[string]bool{}
-	var out []mappedLibrary
-	s := bufio.NewScanner(io.LimitReader(f, maxMaps))
-	s.Buffer(make([]byte, 8<<10), 64<<10)
-	for s.Scan() {
-		span, name, ok := parseExecutable(s.Text())
-		if !ok || seen[name] {
-			continue
-		}
-		if level, ok := libraryLevel(name); ok && slices.Contains(levels, level) {
-			seen[name] = true
-			out = append(out, mappedLibrary{level, span, name})
-		}
-	}
-	if err := s.Err(); errors.Is(err, syscall.ESRCH) {
-		return nil, fmt.Errorf("read the mappings of process %d: %w", pid, os.ErrNotExist) // it ended meanwhile
-	} else if err != nil {
-		return out, fmt.Errorf("read the mappings of process %d: %w", pid, err)
-	}
-	return out, nil
-}
-
-// findLibraries returns the CUDA libraries that pid maps and that can be
-// opened. A process that exports the runtime's symbols itself (a static
-// libcudart whose symbols survived) counts as a library of level Runtime.
-func findLibraries(pid int, levels []Level) ([]Library, error) {
-	mapped, err := mappedLibraries(pid, levels)
 	var out []Library
 	for _, m := range mapped {
-		if lib, err := openLibrary(pid, m.span, m.path, m.level); err == nil {
+		if lib, err := openMapping(pid, m.Mapping, m.level); err == nil {
 			out = append(out, lib)
 		}
 	}
-	if err != nil {
-		return out, err
-	}
 	if slices.Contains(levels, Runtime) {
-		exe := fmt.Sprintf("/proc/%d/exe", pid)
-		if id, err := identify(exe); err == nil {
-			if syms, err := symbolOffsets(exe, func(n string) bool { return n == "cudaMalloc" }); err == nil && len(syms) > 0 {
-				name, _ := os.Readlink(exe)
-				out = append(out, Library{Level: Runtime, Path: name, open: exe, id: id})
-			}
+		if lib, ok := staticRuntime(pid); ok {
+			out = append(out, lib)
 		}
 	}
 	return out, nil
 }
 
-// parseExecutable returns the address span and the path of a line of
-// /proc/PID/maps that maps a file executably. proc(5).
-func parseExecutable(line string) (span, name string, ok bool) {
-	fields := strings.SplitN(line, " ", 6)
-	if len(fields) < 6 || len(fields[1]) < 4 || fields[1][2] != 'x' {
-		return "", "", false
+// staticRuntime opens pid's program if it defines the runtime's functions.
+func staticRuntime(pid int) (Library, bool) {
+	f, name, err := proc.OpenExecutable(pid)
+	if err != nil {
+		return Library{}, false
 	}
-	lo, hi, found := strings.Cut(fields[0], "-")
-	if !found || !isHex(lo) || !isHex(hi) {
-		return "", "", false
+	lib := newLibrary(f, Runtime, name)
+	offsets, err := lib.functions(func(n []byte) bool { return string(n) == "cudaMalloc" })
+	if err != nil || len(offsets) == 0 {
+		lib.Close()
+		return Library{}, false
 	}
-	name = strings.TrimSuffix(strings.TrimLeft(fields[5], " "), " (deleted)")
-	return fields[0], name, strings.HasPrefix(name, "/")
-}
-
-func isHex(s string) bool {
-	_, err := strconv.ParseUint(s, 16, 64)
-	return err == nil
+	return lib, true
 }
 
 // libraryLevel tells from a path whether it names a CUDA library. Wheels carry
 // libcudart under names such as libcudart-d0da41ae.so.12.
 func libraryLevel(name string) (Level, bool) {
-	base := path.Base(name)
+	base := path.Base(strings.TrimSuffix(name, " (deleted)"))
 	switch {
 	case strings.HasPrefix(base, "libcuda.so"), strings.HasPrefix(base, "libcuda-") && strings.Contains(base, ".so"):
 		return Driver, true
@@ -125,34 +116,57 @@ func libraryLevel(name string) (Level, bool) {
 	return 0, false
 }
 
-// openLibrary finds a way to the very file that a process maps: map_files
-// leads to the inode, also of a deleted file or one of another mount
-// namespace; without CAP_CHECKPOINT_RESTORE, the path under the process's root.
-func openLibrary(pid int, span, name string, level Level) (Library, error) {
-	for _, p := range []string{
-		fmt.Sprintf("/proc/%d/map_files/%s", pid, span),
-		fmt.Sprintf("/proc/%d/root%s", pid, path.Clean(name)),
-	} {
-		if id, err := identify(p); err == nil {
-			return Library{Level: level, Path: name, open: p, id: id}, nil
-		}
+// openMapping opens the very file that one mapping of pid maps, without a look
+// at the process's other mappings. The caller closes it.
+//
+// The process is hostile: it may map another file there at any moment, and
+// write any file that its user may write. What holds all the same: each probe
+// lies in a file that the process had mapped under a CUDA library's name, at a
+// function that this very file defines under a name of the table, in a segment
+// that it says is loaded executably. So nobody gets a probe into a file of
+// somebody else unless that file is a CUDA library, and then only where it
+// belongs. In a file of its own, a process may have probes wherever it likes,
+// in the middle of an instruction too, or where its code no longer is what it
+// was when it was read. That harms those who run the file, whose code its owner
+// chooses anyway. The kernel also writes the breakpoint into private read-only
+// mappings of the file that are not executable.
+func openMapping(pid int, m proc.Mapping, level Level) (Library, error) {
+	f, err := proc.OpenMapped(pid, &m)
+	if err != nil {
+		return Library{}, fmt.Errorf("open %s of process %d: %w", m.Name(), pid, err)
 	}
-	return Library{}, fmt.Errorf("open %s of process %d: neither map_files nor its root lead there", name, pid)
+	return newLibrary(f, level, m.Name()), nil
 }
 
-func identify(p string) (fileID, error) {
-	var st syscall.Stat_t
-	if err := syscall.Stat(p, &st); err != nil {
-		return fileID{}, err
-	}
-	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		return fileID{}, errors.New("not a regular file")
-	}
-	return fileID{st.Dev, st.Ino}, nil
+func newLibrary(f *proc.File, level Level, name string) Library {
+	return Library{Level: level, Path: name, id: f.ID, file: f}
 }
 
-// systemLibraries returns the libraries that a program started now would load:
-// those are probed before anyone maps them, so that no call is missed.
+// functions returns the file offsets of the functions that the library defines
+// and whose names match. The error is ErrNoSymbols, or why it cannot be read.
+func (l Library) functions(match func(name []byte) bool) (map[string]uint64, error) {
+	e, err := l.elf()
+	if err != nil {
+		return nil, err
+	}
+	offsets, err := e.Functions(match)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
+	}
+	return offsets, nil
+}
+
+func (l Library) elf() (*proc.ELF, error) {
+	e, err := l.file.ELF()
+	if errors.Is(err, proc.ErrNotELF) || errors.Is(err, proc.ErrMalformed) {
+		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
+	}
+	return e, err
+}
+
+// systemLibraries opens the libraries that a program started now would load:
+// those are probed before anyone maps them, so that no call is missed. The
+// caller closes them.
 func systemLibraries(levels []Level) []Library {
 	names := map[Level][]string{
 		Driver:  {"libcuda.so.1"},
@@ -163,7 +177,7 @@ func systemLibraries(levels []Level) []Library {
 		"/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/local/cuda/lib64",
 		"/usr/local/cuda/compat", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu")
 	var out []Library
-	seen := map[fileID]bool{}
+	seen := map[proc.FileID]bool{}
 	for _, level := range levels {
 		for _, dir := range dirs {
 			for _, name := range names[level] {
@@ -171,11 +185,16 @@ func systemLibraries(levels []Level) []Library {
 					continue
 				}
 				p := path.Join(dir, name)
-				id, err := identify(p)
-				if err == nil && !seen[id] {
-					seen[id] = true
-					out = append(out, Library{Level: level, Path: p, open: p, id: id})
+				f, err := proc.Open(p)
+				if err != nil {
+					continue
 				}
+				if seen[f.ID] {
+					f.Close()
+					continue
+				}
+				seen[f.ID] = true
+				out = append(out, newLibrary(f, level, p))
 			}
 		}
 	}

@@ -1,16 +1,10 @@
 package probes
 
 import (
-	"bytes"
-	"encoding/binary"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
 func TestSplitList(t *testing.T) {
@@ -29,47 +23,6 @@ func TestSplitList(t *testing.T) {
 	}
 }
 
-func TestParseExecutable(t *testing.T) {
-	for line, want := range map[string]string{
-		"7f00-7f10 r-xp 00001000 08:01 123    /usr/lib/libcuda.so.1":           "7f00-7f10 /usr/lib/libcuda.so.1",
-		"7f00-7f10 r-xp 00001000 08:01 123    /a b/libcuda.so.1":               "7f00-7f10 /a b/libcuda.so.1",
-		"7f00-7f10 r-xp 00001000 08:01 123    /usr/lib/libcuda.so.1 (deleted)": "7f00-7f10 /usr/lib/libcuda.so.1",
-		"7f00-7f10 r--p 00001000 08:01 123    /usr/lib/libcuda.so.1":           "",
-		"7f00-7f10 r-xp 00000000 00:00 0      [vdso]":                          "",
-		"7f00-7f10 r-xp 00000000 00:00 0 ":                                     "",
-		"../../etc-7f10 r-xp 00000000 00:00 0 /lib":                            "",
-		"7f00 r-xp 00001000 08:01 123 /lib":                                    "",
-		"":                                                                     "",
-	} {
-		span, name, ok := parseExecutable(line)
-		got := ""
-		if ok {
-			got = span + " " + name
-		}
-		if got != want {
-			t.Errorf("parseExecutable(%q) = %q, want %q", line, got, want)
-		}
-	}
-}
-
-// A span becomes part of a path: nothing but hexadecimal numbers may be in it.
-func FuzzParseExecutable(f *testing.F) {
-	f.Add("7f00-7f10 r-xp 00001000 08:01 123    /usr/lib/libcuda.so.1 (deleted)")
-	f.Add("0-../.. r-xp 0 0 0 /x")
-	f.Fuzz(func(t *testing.T, line string) {
-		span, name, ok := parseExecutable(line)
-		if !ok {
-			return
-		}
-		if strings.Trim(span, "0123456789abcdefABCDEF-") != "" || strings.Count(span, "-") != 1 {
-			t.Errorf("span %q of %q", span, line)
-		}
-		if !strings.HasPrefix(name, "/") {
-			t.Errorf("name %q of %q", name, line)
-		}
-	})
-}
-
 func TestLibraryLevel(t *testing.T) {
 	for name, want := range map[string]string{
 		"/usr/lib/libcuda.so.1":                 "driver",
@@ -78,6 +31,9 @@ func TestLibraryLevel(t *testing.T) {
 		"/x/libcudart.so.13":                    "runtime",
 		"/x/torch/lib/libcudart-d0da41ae.so.12": "runtime",
 		"/x/libcudadebugger.so.1":               "",
+		"/usr/lib/libcuda.so.1 (deleted)":       "driver",
+		"/x/libc10.so (deleted)":                "torch",
+		"/memfd:libcuda.so.1 (deleted)":         "",
 		"/x/libcudart.txt":                      "",
 		"/libcuda.so.1/libother.so":             "",
 		"/x/liblibcuda.so.1":                    "",
@@ -85,82 +41,12 @@ func TestLibraryLevel(t *testing.T) {
 	} {
 		got := ""
 		if level, ok := libraryLevel(name); ok {
-			got = map[Level]string{Driver: "driver", Runtime: "runtime"}[level]
+			got = map[Level]string{Driver: "driver", Runtime: "runtime", Torch: "torch"}[level]
 		}
 		if got != want {
 			t.Errorf("libraryLevel(%q) = %q, want %q", name, got, want)
 		}
 	}
-}
-
-func TestSymbolOffsets(t *testing.T) {
-	kit := testcuda.Get(t)
-	all := func(string) bool { return true }
-	shared, err := symbolOffsets(kit.LibCUDA, all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command("nm", "-D", "--defined-only", kit.LibCUDA).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	functions := strings.Count(string(out), " T ")
-	if len(shared) != functions || functions < 90 {
-		t.Errorf("%d functions, nm says %d", len(shared), functions)
-	}
-	static, err := symbolOffsets(kit.Path(testcuda.WorkloadStatic), func(n string) bool { return n == "cudaMalloc" })
-	if err != nil || len(static) != 1 {
-		t.Errorf("static libcudart: %v, %v", static, err)
-	}
-	stripped, err := symbolOffsets(kit.Path(testcuda.WorkloadStripped), func(n string) bool { return n == "cudaMalloc" })
-	if err != nil || len(stripped) != 0 {
-		t.Errorf("stripped libcudart: %v, %v", stripped, err)
-	}
-	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := exec.Command("mkfifo", fifo).Run(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := symbolOffsets(fifo, all); err == nil {
-		t.Error("a FIFO has symbols")
-	}
-}
-
-// elfSeed returns a small library: the fuzzer's mutations of a large one would
-// seldom hit its headers.
-func elfSeed(tb testing.TB) []byte {
-	tb.Helper()
-	text, err := os.ReadFile("testdata/small.so")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return text
-}
-
-// Whatever a process names libcuda.so.1: no panic, and only offsets within the
-// executable part of the file.
-func FuzzSymbolOffsets(f *testing.F) {
-	seed := elfSeed(f)
-	f.Add(uint32(0), uint64(0), uint32(len(seed)))
-	// The header's tables and counts, one after the other.
-	for _, at := range []uint32{4, 5, 16, 18, 24, 32, 40, 52, 54, 56, 58, 60, 62} {
-		f.Add(at, uint64(1<<64-1), uint32(len(seed)))
-		f.Add(at, uint64(0), uint32(len(seed)))
-	}
-	f.Add(uint32(0), binary.LittleEndian.Uint64(seed), uint32(64))
-	path := filepath.Join(f.TempDir(), "libcuda.so.1")
-	f.Fuzz(func(t *testing.T, at uint32, word uint64, size uint32) {
-		text := bytes.Clone(seed[:min(int(size), len(seed))])
-		if len(text) >= 8 {
-			binary.LittleEndian.PutUint64(text[int(at)%(len(text)-7):], word)
-		}
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		offsets, err := symbolOffsets(path, func(string) bool { return true })
-		if err != nil && len(offsets) != 0 {
-			t.Errorf("%v, and %d symbols", err, len(offsets))
-		}
-	})
 }
 
 func TestMul(t *testing.T) {

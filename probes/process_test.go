@@ -303,7 +303,7 @@ func TestUselessLibrary(t *testing.T) {
 	kit := testcuda.Get(t)
 	dir := t.TempDir()
 	useless := filepath.Join(dir, "libcuda.so.1")
-	compile(t, useless, "small.c", "-DUSELESS", "-shared", "-fPIC")
+	compile(t, useless, "../../internal/proc/testdata/small.c", "-DUSELESS", "-shared", "-fPIC")
 	p := workload(t, nil, kit.Path(testcuda.WorkloadLate), kit.Dir)
 	p.do("dlopen "+useless+"; echo mapped", "mapped")
 	tr := openTrace(t, Options{})

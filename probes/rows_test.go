@@ -17,7 +17,7 @@ const calls = 23
 // named after: two names may share an address.
 func canonical(t *testing.T, level Level, file string) map[string]string {
 	t.Helper()
-	offsets, err := symbolOffsets(file, func(name string) bool { return known[name] })
+	offsets, err := offsetsOf(file, known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,8 +370,8 @@ func TestEverySymbolHasATest(t *testing.T) {
 // Two names of one address have one probe, and none is called missing.
 func TestAliasesAreProbedOnce(t *testing.T) {
 	kit := testcuda.Get(t)
-	offsets, err := symbolOffsets(kit.LibCUDA, func(name string) bool {
-		return slices.ContainsFunc(Entries[1:], func(e Entry) bool { return e.Symbol == name && wanted(e) })
+	offsets, err := offsetsOf(kit.LibCUDA, func(name []byte) bool {
+		return slices.ContainsFunc(Entries[1:], func(e Entry) bool { return e.Symbol == string(name) && wanted(e) })
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -396,7 +396,7 @@ func TestOldDriver(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{Libs: testcuda.LibsOld})
 	run(t, p, "init")
 	tr := traced(t, p, Options{})
-	offsets, err := symbolOffsets(kit.LibCUDAOld, func(name string) bool { return known[name] })
+	offsets, err := offsetsOf(kit.LibCUDAOld, known)
 	if err != nil {
 		t.Fatal(err)
 	}

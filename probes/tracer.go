@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // API says which level of CUDA's API is counted.
@@ -71,7 +72,7 @@ type Tracer struct {
 
 // attachKey is a library, and a process when only that one is probed.
 type attachKey struct {
-	id  fileID
+	id  proc.FileID
 	pid int
 }
 
@@ -232,11 +233,13 @@ func (t *Tracer) fillRows() error {
 // that its first call is seen. It returns how many there are.
 func (t *Tracer) Prepare() (int, error) {
 	n := 0
-	for _, lib := range systemLibraries(t.levels()) {
+	libs := systemLibraries(t.levels())
+	for i, lib := range libs {
 		err := t.attach(lib, 0)
 		if err == nil {
 			n++
 		} else if !errors.Is(err, ErrNoSymbols) {
+			closeAll(libs[i+1:])
 			return n, err
 		}
 	}
@@ -295,12 +298,13 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 	}
 	var useless error
 	probed := 0
-	for _, lib := range libs {
+	for i, lib := range libs {
 		switch err := t.attach(lib, only); {
 		case errors.Is(err, ErrNoSymbols) && lib.Level == Torch: // an older PyTorch
 		case errors.Is(err, ErrNoSymbols):
 			useless = err
 		case err != nil:
+			closeAll(libs[i+1:])
 			return libs, err
 		default:
 			probed++
@@ -313,10 +317,16 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 	return slices.DeleteFunc(libs, func(l Library) bool { return l.Level == Torch }), useless
 }
 
-// attach probes a library once.
+// attach probes a library once. It owns the library from then on.
 func (t *Tracer) attach(lib Library, pid int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	held := false
+	defer func() {
+		if !held {
+			lib.Close()
+		}
+	}()
 	key := attachKey{lib.id, pid}
 	if t.attachments[key] != nil || t.refused[key] || t.attachments[attachKey{lib.id, 0}] != nil {
 		return nil
@@ -332,7 +342,7 @@ func (t *Tracer) attach(lib Library, pid int) error {
 		}
 		return err
 	}
-	t.attachments[key] = a
+	t.attachments[key], held = a, true
 	return nil
 }
 
@@ -430,7 +440,7 @@ func (t *Tracer) detach() error {
 	}
 	t.life = nil
 	for _, a := range t.glimpses {
-		errs = append(errs, a.close())
+		errs = append(errs, a.detach())
 	}
 	t.glimpses = nil
 	return errors.Join(errs...)
