@@ -57,7 +57,9 @@ gm_inline void gm_life(u32 type, u32 pid, struct task_struct___gm *leader, u32 c
 	if (child) {
 		e->v[0] = child;
 		gm_read(e->v[1], child_leader->start_boottime);
+		leader = child_leader;
 	}
+	bpf_probe_read_kernel(&e->v[2], sizeof(leader->comm), &leader->comm);
 	bpf_ringbuf_submit(e, gm_wake());
 }
 

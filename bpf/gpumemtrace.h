@@ -17,7 +17,8 @@ enum gm_record_type {
 #define GM_VALUES 8
 #define GM_FRAMES 127
 
-/* One call, or one step of a process's life (v[0], v[1]: the child of a fork). */
+/* One call, or one step of a process's life (v[0], v[1]: the child of a fork;
+ * v[2], v[3]: the command name of the child, or of the process). */
 struct gm_event {
 	u32 type; /* enum gm_record_type */
 	u16 row;

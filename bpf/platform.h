@@ -129,6 +129,7 @@ struct task_struct___gm {
 	int pid;
 	int tgid;
 	u64 start_boottime;
+	char comm[16];
 	struct task_struct___gm *group_leader;
 	struct pid___gm *thread_pid;
 	struct signal_struct___gm *signal;

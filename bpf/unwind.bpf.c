@@ -122,8 +122,10 @@ SEC("uretprobe")
 int gm_unwind_enter(struct pt_regs *ctx)
 {
 	struct gm_thread *th = gm_thread_get(false);
-	if (!th)
+	if (!th) {
+		gm_count(GM_LOSS_NO_THREAD);
 		return 0;
+	}
 	struct unwind *u = uw_get(GM_STORAGE_CREATE);
 	if (!u) {
 		uw_fall_back(ctx, th, UW_NO_RECORD);
@@ -183,8 +185,10 @@ int gm_unwind_stop(struct pt_regs *ctx)
 {
 	struct gm_thread *th = gm_thread_get(false);
 	struct unwind *u = uw_get(0);
-	if (!th || !u)
+	if (!th || !u) {
+		gm_count(GM_LOSS_NO_THREAD);
 		return 0;
+	}
 	/* It goes nowhere. A program with a tail call does not get a stack that
 	 * belongs to the CPU (Linux 6.13, BPF_PRIV_STACK_MIN_SIZE): a uprobe's
 	 * program may be preempted by another thread's. */

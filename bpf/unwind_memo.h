@@ -79,7 +79,8 @@ struct {
 	__type(value, struct unwind_entry);
 } unwind_memo SEC(".maps");
 
-/* Generation of each process's mappings; user space counts it up. */
+/* Generation of each process's mappings; user space counts it up. A process
+ * without one has no memo: nobody could tell when its mappings change. */
 struct {
 	__uint(type, GM_MAP_HASH);
 	__uint(max_entries, 65536);
@@ -215,6 +216,7 @@ gm_inline void uw_begin(struct unwind *u, struct gm_thread *th, struct pt_regs *
 	u->key.start = th->ev.start;
 	u->key.pid = pid;
 	u->key.mappings = mappings ? *mappings : 0;
+	u->keep_out = !mappings;
 #if defined(__x86_64__)
 	u->key.ip = ctx->ip;
 	u->key.sp = ctx->sp;
@@ -230,7 +232,6 @@ gm_inline void uw_begin(struct unwind *u, struct gm_thread *th, struct pt_regs *
 	u->fp_fresh = 1;
 	u->fp_bad = 0;
 	u->expect = 0;
-	u->keep_out = 0;
 	uw_hidden(u);
 }
 
