@@ -77,7 +77,7 @@ func (d *decoder) decode(raw []byte, h Handler) error {
 		}
 		d.stack = Stack{
 			ID:      le.Uint64(raw[8:]),
-			Process: event.Process{Start: le.Uint64(raw[16:]), PID: le.Uint32(raw[24:])},
+			Process: process(le.Uint32(raw[24:]), le.Uint64(raw[16:])),
 			Flags:   le.Uint32(raw[28:]),
 			Words:   d.words[:n],
 		}
@@ -100,7 +100,7 @@ func (d *decoder) decodeEvent(kind uint32, raw []byte, h Handler) error {
 		API:    le.Uint16(raw[4:]),
 		Outer:  le.Uint16(raw[6:]),
 		Time:   le.Uint64(raw[8:]),
-		Proc:   event.Process{Start: le.Uint64(raw[16:]), PID: le.Uint32(raw[24:])},
+		Proc:   process(le.Uint32(raw[24:]), le.Uint64(raw[16:])),
 		TID:    le.Uint32(raw[28:]),
 		Result: int32(le.Uint32(raw[32:])),
 		Device: int32(le.Uint32(raw[36:])),
@@ -115,13 +115,18 @@ func (d *decoder) decodeEvent(kind uint32, raw []byte, h Handler) error {
 	if (kind == recordCall) != (e.API != 0) || int(e.API) >= len(Entries) || int(e.Outer) >= len(Entries) {
 		return fmt.Errorf("decode row %d in %d: %w", e.API, e.Outer, errRecord)
 	}
+	name := ""
+	if kind != recordCall {
+		text, _, _ := bytes.Cut(raw[at+16:at+32], []byte{0})
+		name = string(text)
+	}
 	switch kind {
 	case recordFork:
-		e.Op, e.Child = event.OpFork, event.Process{PID: uint32(v[0]), Start: v[1]}
+		e.Op, e.Child, e.Name = event.OpFork, process(uint32(v[0]), v[1]), name
 	case recordExec:
-		e.Op = event.OpExec
+		e.Op, e.Name = event.OpExec, name
 	case recordExit:
-		e.Op = event.OpExit
+		e.Op, e.Name = event.OpExit, name
 	default:
 		Entries[e.API].plan.fill(e, v)
 		if e.Op == opProcAddress {
@@ -134,4 +139,9 @@ func (d *decoder) decodeEvent(kind uint32, raw []byte, h Handler) error {
 	}
 	h.Event(e)
 	return nil
+}
+
+// process is who has a PID and started so many nanoseconds after boot.
+func process(pid uint32, start uint64) event.Process {
+	return event.Process{PID: pid, Start: start - start%event.StartUnit}
 }

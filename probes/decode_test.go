@@ -57,8 +57,9 @@ func (h *heard) Stack(s *Stack) {
 }
 
 func TestDecode(t *testing.T) {
-	proc := event.Process{PID: 7, Start: 5}
-	base := record{kind: recordCall, time: 9, start: 5, pid: 7, tid: 8, device: -1, ctx: 3, stack: 4}
+	// Start times are known to the unit of /proc/PID/stat.
+	proc := event.Process{PID: 7, Start: 5 * event.StartUnit}
+	base := record{kind: recordCall, time: 9, start: 5*event.StartUnit + 1, pid: 7, tid: 8, device: -1, ctx: 3, stack: 4}
 	call := func(symbol string, v ...uint64) record {
 		r := base
 		r.row = entryIndex(symbol)
@@ -103,10 +104,17 @@ func TestDecode(t *testing.T) {
 		}},
 		{"fork", func() record {
 			r := base
-			r.kind, r.v = recordFork, [values]uint64{70, 50}
+			r.kind, r.v = recordFork, [values]uint64{70, 6*event.StartUnit - 1, word("python3"), word("")}
 			return r
-		}(), func(e *event.Event) { e.Op, e.Child = event.OpFork, event.Process{PID: 70, Start: 50} }},
-		{"exec", func() record { r := base; r.kind = recordExec; return r }(), func(e *event.Event) { e.Op = event.OpExec }},
+		}(), func(e *event.Event) {
+			e.Op, e.Child = event.OpFork, event.Process{PID: 70, Start: 5 * event.StartUnit}
+			e.Name = "python3"
+		}},
+		{"exec", func() record {
+			r := base
+			r.kind, r.v[2], r.v[3] = recordExec, word("fifteen-"), word("letters")
+			return r
+		}(), func(e *event.Event) { e.Op, e.Name = event.OpExec, "fifteen-letters" }},
 		{"exit", func() record { r := base; r.kind = recordExit; return r }(), func(e *event.Event) { e.Op = event.OpExit }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -126,12 +134,19 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// word is up to eight bytes of a text as a record has them.
+func word(text string) uint64 {
+	var b [8]byte
+	copy(b[:], text)
+	return binary.LittleEndian.Uint64(b[:])
+}
+
 func TestDecodeStack(t *testing.T) {
 	h, d := &heard{}, &decoder{}
-	if err := d.decode(stackBytes(1, 5, 7, 2, 3, 10, 11, 12), h); err != nil {
+	if err := d.decode(stackBytes(1, 5*event.StartUnit+3, 7, 2, 3, 10, 11, 12), h); err != nil {
 		t.Fatal(err)
 	}
-	want := []Stack{{ID: 1, Process: event.Process{PID: 7, Start: 5}, Flags: 3, Words: []uint64{10, 11}}}
+	want := []Stack{{ID: 1, Process: event.Process{PID: 7, Start: 5 * event.StartUnit}, Flags: 3, Words: []uint64{10, 11}}}
 	if diff := cmp.Diff(want, h.stacks); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

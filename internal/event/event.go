@@ -6,9 +6,14 @@ package event
 // A Process is one program image's identity. A PID alone is reused by the
 // kernel; the start time tells two holders of one PID apart.
 type Process struct {
-	PID   uint32 // thread group id in the tracer's PID namespace
-	Start uint64 // nanoseconds since boot (task_struct.start_boottime)
+	PID uint32 // thread group id in the tracer's PID namespace
+	// Start is in nanoseconds since boot, a multiple of StartUnit.
+	Start uint64
 }
+
+// StartUnit is what start times are rounded down to: all that /proc/PID/stat
+// tells of them (USER_HZ is 100 on every architecture that CUDA runs on).
+const StartUnit = 10_000_000
 
 // Op is what an event does to the ledger.
 type Op uint8
@@ -164,7 +169,10 @@ type Event struct {
 	Proc Process
 	// Child is the new process of an OpFork.
 	Child Process
-	TID   uint32
+	// Name is the command name: of the child of an OpFork, of the process at
+	// its OpExec and OpExit.
+	Name string
+	TID  uint32
 
 	Op     Op
 	Kind   Kind
