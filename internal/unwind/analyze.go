@@ -23,11 +23,31 @@ var ErrNotAnalyzed = errors.New("process not analysed")
 // namespace), and returns when all stacks that lie in them can be unwound: 25
 // ms for a small program, seconds for PyTorch, less when the libraries are
 // known from another process. Call it again when a library was loaded. It
-// starts the process's part of the memo afresh. When ctx ends it fails, but not
-// sooner than it would have returned.
+// starts the process's part of the memo afresh. When ctx ends it fails; an
+// analysis that has begun goes on by itself.
 func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
-	u.analyse.Lock()
-	defer u.analyse.Unlock()
+	done := make(chan error, 1)
+	go func() {
+		if err := u.analyse.lock(ctx); err != nil {
+			done <- err
+			return
+		}
+		defer u.analyse.unlock()
+		done <- u.analyzeLocked(pid)
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("analyse process %d: %w", pid, err)
+	}
+	return nil
+}
+
+func (u *Unwinder) analyzeLocked(pid int) error {
 	err := u.synchronize(uint32(pid))
 	if err == nil && !u.kernel.known(uint32(pid)) {
 		// Its predecessor of the same PID may not be forgotten yet.
@@ -37,17 +57,14 @@ func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 	if err == nil && !u.kernel.known(uint32(pid)) {
 		err = ErrNotAnalyzed
 	}
-	if err == nil {
-		err = context.Cause(ctx)
-	}
 	if err != nil {
-		return fmt.Errorf("analyse process %d: %w", pid, err)
+		return err
 	}
 	return u.Invalidate(pid)
 }
 
 // Invalidate starts the process's part of the memo afresh: its mappings
-// changed.
+// changed, or stacks that the memo names were dropped.
 func (u *Unwinder) Invalidate(pid int) error {
 	generation := u.kernel.maps["unwind_mappings"]
 	var n uint32
@@ -60,45 +77,65 @@ func (u *Unwinder) Invalidate(pid int) error {
 	return nil
 }
 
-// Forget tells that the process pid has ended.
-func (u *Unwinder) Forget(pid int) error {
+// forget drops what is known of the process pid, which has ended or replaced
+// its image. It is called under u.analyse.
+func (u *Unwinder) forget(pid int) {
+	if !u.kernel.known(uint32(pid)) {
+		return // never analysed: most children of a shell live shorter than that takes
+	}
 	u.decode.Lock()
 	u.lines.forget(uint32(pid))
 	u.decode.Unlock()
-	err := u.kernel.maps["unwind_mappings"].Delete(uint32(pid))
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("forget process %d: %w", pid, err)
-	}
-	u.analyse.Lock()
-	defer u.analyse.Unlock()
-	return u.synchronize(uint32(pid))
+	_ = u.kernel.maps["unwind_mappings"].Delete(uint32(pid)) // its absence is what is wanted
+	_ = u.synchronize(uint32(pid))
 }
 
-// lookAround has the processes analysed whose stacks led out of what is known,
-// and forgets those that have ended.
-func (u *Unwinder) lookAround(ctx context.Context) {
-	events := time.NewTicker(100 * time.Millisecond)
-	defer events.Stop()
-	cleanup := time.NewTicker(5 * time.Second)
-	defer cleanup.Stop()
+// look is how often the processes are looked for whose stacks led out of what
+// is known, and cleanup how often those that ended unnoticed.
+const (
+	look    = 100 * time.Millisecond
+	cleanup = 5 * time.Second
+)
+
+// work analyses and forgets processes as they come due, until ctx ends.
+func (u *Unwinder) work(ctx context.Context) {
+	reports := time.NewTicker(look)
+	defer reports.Stop()
+	cleanups := time.NewTicker(cleanup)
+	defer cleanups.Stop()
 	for {
 		select {
-		case <-events.C:
-			u.analyse.Lock()
-			for _, pid := range u.kernel.reported() {
-				_ = u.synchronize(pid) // ended: its stacks are counted as incomplete
-			}
-			u.analyse.Unlock()
-		case now := <-cleanup.C:
-			// Stacks of processes that ended since the last time may still be
-			// on their way.
-			u.analyse.Lock()
-			u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+5*time.Second))
-			u.processes.CleanupPIDs()
-			u.analyse.Unlock()
 		case <-ctx.Done():
 			return
+		case <-u.schedule.wake:
+		case <-reports.C:
+			for _, pid := range u.kernel.reported() {
+				u.Changed(int(pid), 0)
+			}
+		case now := <-cleanups.C:
+			// Stacks of processes that ended since the last time may still be
+			// on their way.
+			if u.analyse.lock(ctx) == nil {
+				u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+cleanup))
+				u.processes.CleanupPIDs()
+				u.analyse.unlock()
+			}
 		}
+		ended, due := u.schedule.take(time.Now())
+		if len(ended)+len(due) == 0 || u.analyse.lock(ctx) != nil {
+			continue
+		}
+		for _, pid := range ended {
+			u.forget(pid)
+		}
+		for _, pid := range due {
+			// One that has ended cannot be analysed: its stacks, if any still
+			// come, are counted as incomplete.
+			u.schedule.begin(pid)
+			_ = u.analyzeLocked(pid)
+		}
+		u.schedule.begin(0)
+		u.analyse.unlock()
 	}
 }
 

@@ -47,8 +47,9 @@ type Unwinder struct {
 	tables    *tables
 	processes *processmanager.ProcessManager
 	cancel    context.CancelFunc
-	done      sync.WaitGroup
-	analyse   sync.Mutex // one at a time
+	worked    chan struct{} // closed when the worker has ended
+	analyse   gate          // one at a time
+	schedule  *schedule
 
 	decode sync.Mutex // HandleTrace is not re-entrant
 	frames libpf.Frames
@@ -71,12 +72,15 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unwinder{kernel: k, cancel: cancel, lines: newLineTables()}
+	u := &Unwinder{kernel: k, cancel: cancel, lines: newLineTables(), analyse: newGate(), schedule: newSchedule(), worked: make(chan struct{})}
 	if err := withoutMemlock(func() error { return u.manageProcesses(ctx) }); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
 	}
-	u.done.Go(func() { u.lookAround(ctx) })
+	go func() {
+		defer close(u.worked)
+		u.work(ctx)
+	}()
 	return u, nil
 }
 
@@ -106,13 +110,32 @@ func (u *Unwinder) ExitProgram() *ebpf.Program { return u.kernel.programs[exitPr
 // when that is not so.
 func (u *Unwinder) MemoErr() error { return u.kernel.memoErr }
 
+// closePatience bounds how long Close waits for an analysis: it reads what a
+// target's file system gives.
+const closePatience = 5 * time.Second
+
 // Close frees what u holds in the kernel. Probes that run ExitProgram must be
-// detached before.
+// detached before. Where an analysis does not end it fails, and the kernel
+// frees all when this process ends.
 func (u *Unwinder) Close() error {
 	u.cancel()
-	u.done.Wait()
-	u.analyse.Lock()
-	defer u.analyse.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	if err := u.analyse.lock(ctx); err != nil {
+		pid, _ := u.Busy()
+		return fmt.Errorf("close stack capture: the analysis of process %d does not end", pid)
+	}
+	<-u.worked
 	u.processes.Close()
 	return errors.Join(u.tables.wait(), u.kernel.close())
+}
+
+// Missed is how often the kernel skipped one of u's programs.
+func (u *Unwinder) Missed() (n uint64) {
+	for _, p := range u.kernel.programs {
+		if s, err := p.Stats(); err == nil {
+			n += s.RecursionMisses
+		}
+	}
+	return n
 }

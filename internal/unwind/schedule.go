@@ -1,0 +1,130 @@
+package unwind
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// maxScheduled bounds the processes that wait to be analysed. One beyond it is
+// analysed once its stacks lead out of what is known.
+const maxScheduled = 8192
+
+// A schedule says which processes to analyse, and when, and which have ended.
+type schedule struct {
+	mu      sync.Mutex
+	due     map[int]time.Time
+	ended   []int
+	dropped uint64
+	// The analysis under way: of process, 0 for none.
+	process int
+	since   time.Time
+
+	wake chan struct{}
+}
+
+func newSchedule() *schedule {
+	return &schedule{due: make(map[int]time.Time), wake: make(chan struct{}, 1)}
+}
+
+// Changed says that pid has new mappings: it is analysed again after delay.
+// Changes that come meanwhile are part of it. It waits for nothing.
+func (u *Unwinder) Changed(pid int, delay time.Duration) {
+	s := u.schedule
+	s.mu.Lock()
+	at := time.Now().Add(delay)
+	switch old, ok := s.due[pid]; {
+	case ok && old.Before(at):
+	case !ok && len(s.due) >= maxScheduled:
+		s.dropped++
+	default:
+		s.due[pid] = at
+	}
+	s.mu.Unlock()
+	if delay == 0 {
+		s.nudge()
+	}
+}
+
+// Ended says that pid has ended or replaced its image. It waits for nothing.
+func (u *Unwinder) Ended(pid int) {
+	s := u.schedule
+	s.mu.Lock()
+	delete(s.due, pid)
+	if len(s.ended) < maxScheduled { // those beyond it are looked for every so often
+		s.ended = append(s.ended, pid)
+	}
+	s.mu.Unlock()
+	s.nudge()
+}
+
+func (s *schedule) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take removes and returns what is due. Few processes are taken at a time: the
+// end of one must not wait for the analysis of many.
+func (s *schedule) take(now time.Time) (ended, due []int) {
+	const most = 8
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended, s.ended = s.ended, nil
+	for pid, at := range s.due {
+		if !now.Before(at) && len(due) < most {
+			due = append(due, pid)
+			delete(s.due, pid)
+		}
+	}
+	slices.Sort(due)
+	if len(due) == most {
+		s.nudge()
+	}
+	return ended, due
+}
+
+// begin says which process is being analysed from here on.
+func (s *schedule) begin(pid int) {
+	s.mu.Lock()
+	s.process, s.since = pid, time.Now()
+	s.mu.Unlock()
+}
+
+// Busy returns the process whose analysis is under way, and for how long; 0 for
+// none. A target's file system may never answer.
+func (u *Unwinder) Busy() (pid int, since time.Duration) {
+	s := u.schedule
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == 0 {
+		return 0, 0
+	}
+	return s.process, time.Since(s.since)
+}
+
+// Dropped is how many processes found no room in the schedule.
+func (u *Unwinder) Dropped() uint64 {
+	s := u.schedule
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dropped
+}
+
+// A gate is a mutex that is not waited for for ever.
+type gate chan struct{}
+
+func newGate() gate { return make(gate, 1) }
+
+func (g gate) lock(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (g gate) unlock() { <-g }

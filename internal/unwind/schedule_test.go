@@ -1,0 +1,100 @@
+package unwind
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// What tells the unwinder of processes comes from the reader of events: it must
+// not wait while an analysis is under way, as it did for seconds while a child
+// imported PyTorch.
+func TestTellingWaitsForNothing(t *testing.T) {
+	u := &Unwinder{schedule: newSchedule(), analyse: newGate()}
+	if err := u.analyse.lock(context.Background()); err != nil { // an analysis that never ends
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for pid := range 100_000 {
+			u.Changed(pid+1, 0)
+			u.Ended(pid + 1)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for the analysis")
+	}
+	if n := len(u.schedule.ended); n > maxScheduled {
+		t.Errorf("%d ended processes are kept", n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := u.Analyze(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Analyze: %v, want the end of its time", err)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	u := &Unwinder{schedule: newSchedule()}
+	now := time.Now()
+	u.Changed(1, time.Hour)
+	u.Changed(2, time.Minute)
+	u.Changed(2, 2*time.Minute) // part of the first
+	u.Changed(3, 0)
+	u.Changed(3, time.Hour)
+	u.Changed(4, 0)
+	u.Ended(4)
+	take := func(at time.Time, ended, due []int) {
+		t.Helper()
+		e, d := u.schedule.take(at)
+		if !slices.Equal(e, ended) || !slices.Equal(d, due) {
+			t.Errorf("ended %v, due %v; want %v, %v", e, d, ended, due)
+		}
+	}
+	take(now.Add(time.Second), []int{4}, []int{3})
+	take(now.Add(90*time.Second), nil, []int{2})
+	take(now.Add(2*time.Hour), nil, []int{1})
+	take(now.Add(3*time.Hour), nil, nil)
+
+	for pid := range maxScheduled + 5 {
+		u.Changed(pid+1, 0)
+	}
+	if u.schedule.dropped != 5 || len(u.schedule.due) != maxScheduled {
+		t.Errorf("%d dropped, %d wait", u.schedule.dropped, len(u.schedule.due))
+	}
+	if _, due := u.schedule.take(time.Now()); len(due) == 0 || len(due) > 16 {
+		t.Errorf("%d analyses at once", len(due))
+	}
+	select {
+	case <-u.schedule.wake:
+	default:
+		t.Error("the rest waits for nobody")
+	}
+}
+
+// A process of whose mappings nobody keeps count has no memo: nothing would
+// tell when they change.
+func TestNoMemoWithoutGeneration(t *testing.T) {
+	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+	p := startTarget(t, prog, "200")
+	c := newCapture(t, Options{}, p.pid)
+	if err := c.u.kernel.maps["unwind_mappings"].Delete(uint32(p.pid)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Fatal(err)
+	}
+	c.attach(buildLibrary(t), symbol, 1)
+	p.run()
+	s, _, err := c.u.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.MemoHits != 0 || s.Unwound == 0 {
+		t.Errorf("%d stacks from the memo, %d unwound", s.MemoHits, s.Unwound)
+	}
+}
