@@ -3,6 +3,7 @@ package probes
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -18,6 +19,11 @@ type attachment struct {
 	// that the library does not export.
 	probed  map[uint64]bool
 	missing []string
+
+	// Of the table of attachments.
+	since time.Duration // when the probes were on: CLOCK_MONOTONIC
+	users map[int]bool  // the processes that map the library, 0 for one that is probed for good
+	idle  time.Time     // when the last of them left
 }
 
 // A point is one place to probe.
@@ -75,7 +81,7 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 	if err != nil {
 		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
 	}
-	a := &attachment{library: lib, missing: missing, probed: map[uint64]bool{}}
+	a := &attachment{library: lib, missing: missing, probed: map[uint64]bool{}, users: map[int]bool{}}
 	err = errors.Join(
 		a.attach(ex, ret, progs.exit, progs.multi, points, pid),
 		a.attach(ex, entry, progs.enter, progs.multi, points, pid),

@@ -20,11 +20,11 @@ func lasting(r *Row) bool { return r.class != classCtxDevice }
 // probes off soon after. The library is one that is probed.
 func (t *Tracer) glimpse(lib Library, pid int) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	held := t.attachments[attachKey{lib.id, pid}]
+	held := t.libs.table[attachKey{lib.id, lib.Level, pid}]
 	if held == nil {
-		held = t.attachments[attachKey{lib.id, 0}]
+		held = t.libs.table[attachKey{lib.id, lib.Level, 0}]
 	}
+	t.mu.Unlock()
 	if held == nil {
 		return nil
 	}
@@ -38,15 +38,32 @@ func (t *Tracer) glimpse(lib Library, pid int) error {
 	if err != nil {
 		return err
 	}
+	t.mu.Lock()
 	t.glimpses = append(t.glimpses, a)
+	t.mu.Unlock()
 	time.AfterFunc(glimpseTime, func() {
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		// Stop may have been first.
-		if i := slices.Index(t.glimpses, a); i >= 0 {
+		i := slices.Index(t.glimpses, a)
+		if i >= 0 {
 			t.glimpses = slices.Delete(t.glimpses, i, i+1)
+		}
+		t.mu.Unlock()
+		if i >= 0 { // Stop was not first
 			a.detach()
 		}
 	})
 	return nil
+}
+
+// endGlimpses takes all of them off.
+func (t *Tracer) endGlimpses() error {
+	t.mu.Lock()
+	all := t.glimpses
+	t.glimpses = nil
+	t.mu.Unlock()
+	var errs []error
+	for _, a := range all {
+		errs = append(errs, a.detach())
+	}
+	return errors.Join(errs...)
 }

@@ -33,11 +33,36 @@ var guarded = func() map[string]bool {
 	return m
 }()
 
-func (t *Tracer) guard(p procAddress) {
+// maxGuarding bounds the answers that wait to be compared.
+const maxGuarding = 4096
+
+// toGuard has an answer compared. It is for the reader of events: it waits for
+// nothing.
+func (t *Tracer) toGuard(p procAddress) {
 	if !guarded[p.name] || p.address == 0 || t.opts.API == APIRuntime {
 		return
 	}
-	x, ok := t.texts[p.process] // used by Run's goroutine alone
+	select {
+	case t.guarding <- p:
+	default:
+		t.unguarded.Add(1)
+	}
+}
+
+// guard compares answers until stop is closed.
+func (t *Tracer) guard(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case p := <-t.guarding:
+			t.compare(p)
+		}
+	}
+}
+
+func (t *Tracer) compare(p procAddress) {
+	x, ok := t.texts[p.process]
 	if !ok || !x.Holds(p.address) {
 		if x, ok = findText(int(p.process.PID), p.address); !ok {
 			return // gone, or not ours to read: nothing can be said
@@ -50,7 +75,7 @@ func (t *Tracer) guard(p procAddress) {
 	offset := p.address - x.Start + x.Offset
 	t.mu.Lock()
 	probed, seen := false, false
-	for key, a := range t.attachments {
+	for key, a := range t.libs.table {
 		if key.id == x.id {
 			seen = true
 			probed = probed || a.probed[offset]

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
@@ -152,10 +153,10 @@ func TestAll(t *testing.T) {
 	now := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, now, "init")
 	tr := openTrace(t, Options{All: true, Follow: true})
-	pids, err := tr.TargetAll()
-	if err != nil || !slices.Contains(pids, now.PID()) {
-		t.Fatalf("traces %d, %v, want %d among them", pids, err, now.PID())
+	if pids := CUDAProcesses(); !slices.Contains(pids, now.PID()) {
+		t.Fatalf("CUDA processes: %d, want %d among them", pids, now.PID())
 	}
+	tr.target(now.PID())
 	later := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, later, "init", "row cuMemAlloc_v2", "fork { init; row cuMemAlloc_v2 }")
 	run(t, now, "row cuMemAlloc_v2")
@@ -188,13 +189,17 @@ func TestLateLibrary(t *testing.T) {
 	if n := tally(tr.drain())[call{"cuMemAlloc_v2", 0}]; n != calls {
 		t.Errorf("%d events, want %d", n, calls)
 	}
-	tr.wantLoss(nil)
+	// It ran without probes for a moment, and that is told.
+	tr.wantLoss(map[string]uint64{"libraries_probed_late": 1})
+	if gap := tr.LongestGap(); gap <= 0 || gap > time.Second {
+		t.Errorf("without probes for %v", gap)
+	}
 }
 
 func (tr *trace) probedLibraries() (paths []string) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	for _, a := range tr.attachments {
+	for _, a := range tr.libs.table {
 		paths = append(paths, a.library.Path)
 	}
 	return paths
@@ -319,7 +324,8 @@ func TestUselessLibrary(t *testing.T) {
 		t.Error("no warning of the useless one")
 	}
 	all := openTrace(t, Options{All: true})
-	if pids, err := all.TargetAll(); err != nil || !slices.Contains(pids, p.pid()) {
-		t.Errorf("all processes: %d, %v", pids, err)
+	all.target(p.pid())
+	if pids := CUDAProcesses(); !slices.Contains(pids, p.pid()) {
+		t.Errorf("all processes: %d", pids)
 	}
 }

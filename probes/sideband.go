@@ -2,12 +2,16 @@ package probes
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/elastic/go-perf"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // A sideband reports new executable mappings of every process. It is a dummy
@@ -21,8 +25,9 @@ type sideband struct {
 
 // A mapping is one new executable file mapping.
 type mapping struct {
+	proc.Mapping
 	pid  int
-	path string
+	time time.Duration // CLOCK_MONOTONIC
 }
 
 // ringPages bounds each CPU's buffer: 32 KiB hold some two hundred mappings.
@@ -45,7 +50,11 @@ func openSideband() (_ *sideband, err error) {
 	if err := s.watch(s.stop, -1); err != nil {
 		return nil, err
 	}
-	attr := &perf.Attr{Options: perf.Options{Mmap: true, Mmap2: true}}
+	attr := &perf.Attr{
+		Options:      perf.Options{Mmap: true, Mmap2: true, SampleIDAll: true, UseClockID: true},
+		SampleFormat: perf.SampleFormat{Time: true},
+		ClockID:      unix.CLOCK_MONOTONIC,
+	}
 	if err := perf.Dummy.Configure(attr); err != nil {
 		return nil, fmt.Errorf("watch mappings: %w", err)
 	}
@@ -119,19 +128,31 @@ func (s *sideband) run(f func(mapping), lost func(uint64)) {
 }
 
 func (s *sideband) drain(ev *perf.Event, f func(mapping), lost func(uint64)) {
+	var raw perf.RawRecord
 	for ev.HasRecord() {
-		rec, err := ev.ReadRecord(context.Background())
-		if err != nil {
+		if err := ev.ReadRawRecord(context.Background(), &raw); err != nil {
 			lost(1)
 			return
 		}
-		switch r := rec.(type) {
-		case *perf.Mmap2Record:
-			f(mapping{int(r.Pid), r.Filename})
-		case *perf.LostRecord:
-			lost(r.Lost)
+		var m perf.Mmap2Record
+		var l perf.LostRecord
+		switch {
+		case raw.Header.Type == perf.RecordTypeMmap2 && m.DecodeFrom(&raw, ev) == nil && len(raw.Data) >= 8:
+			f(mapping{pid: int(m.Pid), time: recordTime(&raw), Mapping: proc.Mapping{
+				Start: m.Addr, End: m.Addr + m.Len, Offset: m.PageOffset, Path: m.Filename,
+				File: proc.FileID{Dev: unix.Mkdev(m.MajorID, m.MinorID), Ino: m.Inode},
+			}})
+		case raw.Header.Type == perf.RecordTypeLost && l.DecodeFrom(&raw, ev) == nil:
+			lost(l.Lost)
 		}
 	}
+}
+
+// recordTime is a record's sample_id, which ends it: the time alone, as the
+// event's format says (perf_event_open(2)). The perf package looks for it right
+// after the path, whose padding it does not skip.
+func recordTime(raw *perf.RawRecord) time.Duration {
+	return time.Duration(binary.NativeEndian.Uint64(raw.Data[len(raw.Data)-8:]))
 }
 
 // halt makes run return.

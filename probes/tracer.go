@@ -18,7 +18,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // API says which level of CUDA's API is counted.
@@ -39,8 +38,10 @@ type Options struct {
 	// It may be called from any goroutine. nil drops them.
 	Warn func(string)
 	// Mapped, if set, hears of each new executable mapping of a traced
-	// process, from a goroutine of its own: caches of its mappings are stale.
-	Mapped func(pid int)
+	// process: caches of its mappings are stale. cuda says that it is a library
+	// of CUDA's or of PyTorch's. It is called from a goroutine of the
+	// tracer's and must not wait.
+	Mapped func(pid int, cuda bool)
 	// Exit, if set, loads the return program that takes the place of this
 	// package's own, which follows frame pointers. It is given the kernel
 	// side's maps and constants by name, and how the program is attached. A
@@ -52,32 +53,27 @@ type Options struct {
 
 // A Tracer has the kernel side loaded and its probes on.
 type Tracer struct {
-	opts   Options
-	coll   *ebpf.Collection
-	progs  programs
-	life   []link.Link
-	reader *ringbuf.Reader
-	side   *sideband
-	sideWG sync.WaitGroup
+	opts    Options
+	coll    *ebpf.Collection
+	progs   programs
+	life    []link.Link
+	reader  *ringbuf.Reader
+	side    *sideband
+	workers sync.WaitGroup // the sideband, tidy and the guard
+	stop    chan struct{}  // closed to end them
 
-	mu          sync.Mutex
-	attachments map[attachKey]*attachment
-	refused     map[attachKey]bool
-	warned      map[string]bool
-	glimpses    []*attachment // until their time is over
-	texts       map[event.Process]text
+	following chan struct{} // a place for each mapping that is looked at
+	guarding  chan procAddress
+	texts     map[event.Process]text // of the guard's goroutine
 
-	decodeErrors, mapsLost, attachFull atomic.Uint64
+	mu       sync.Mutex // never held while anything is waited for
+	libs     attachments
+	glimpses []*attachment // until their time is over
+	warned   map[string]bool
+	late     late
+
+	decodeErrors, mapsLost, attachFull, targetsFull, unguarded atomic.Uint64
 }
-
-// attachKey is a library, and a process when only that one is probed.
-type attachKey struct {
-	id  proc.FileID
-	pid int
-}
-
-// maxAttachments bounds the libraries probed at one time.
-const maxAttachments = 256
 
 // Open loads the kernel side. Nothing is probed yet.
 func Open(opts Options) (_ *Tracer, err error) {
@@ -85,11 +81,13 @@ func Open(opts Options) (_ *Tracer, err error) {
 		return nil, err
 	}
 	t := &Tracer{
-		opts:        opts,
-		attachments: map[attachKey]*attachment{},
-		refused:     map[attachKey]bool{},
-		warned:      map[string]bool{},
-		texts:       map[event.Process]text{},
+		opts:      opts,
+		libs:      newAttachments(),
+		warned:    map[string]bool{},
+		texts:     map[event.Process]text{},
+		stop:      make(chan struct{}),
+		following: make(chan struct{}, maxFollowing),
+		guarding:  make(chan procAddress, maxGuarding),
 	}
 	defer func() {
 		if err != nil {
@@ -150,9 +148,9 @@ func Open(opts Options) (_ *Tracer, err error) {
 	if t.side, err = openSideband(); err != nil {
 		return nil, err
 	}
-	t.sideWG.Go(func() {
-		t.side.run(t.onMapping, func(n uint64) { t.mapsLost.Add(n) })
-	})
+	t.workers.Go(func() { t.side.run(t.onMapping, func(n uint64) { t.mapsLost.Add(n) }) })
+	t.workers.Go(func() { t.tidy(t.stop) })
+	go t.guard(t.stop) // not waited for: it reads what a target's file system gives
 	return t, nil
 }
 
@@ -230,12 +228,16 @@ func (t *Tracer) fillRows() error {
 }
 
 // Prepare probes the CUDA libraries that a program started now would load, so
-// that its first call is seen. It returns how many there are.
+// that its first call is seen. It returns how many there are: none where probes
+// are confined to one process.
 func (t *Tracer) Prepare() (int, error) {
+	if !t.opts.Follow && !t.opts.All && pidFilterWorks() {
+		return 0, nil
+	}
 	n := 0
 	libs := systemLibraries(t.levels())
 	for i, lib := range libs {
-		err := t.attach(lib, 0)
+		err := t.attach(lib, 0, 0)
 		if err == nil {
 			n++
 		} else if !errors.Is(err, ErrNoSymbols) {
@@ -262,44 +264,15 @@ func (t *Tracer) Target(pid int) ([]Library, error) {
 	return libs, err
 }
 
-// TargetAll probes the CUDA libraries that any process maps now, and returns
-// the processes that map one.
-func (t *Tracer) TargetAll() ([]int, error) {
-	dirs, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, d := range dirs {
-		var pid int
-		if _, err := fmt.Sscanf(d.Name(), "%d", &pid); err != nil || pid == os.Getpid() {
-			continue
-		}
-		libs, err := t.probe(pid)
-		if len(libs) > 0 {
-			pids = append(pids, pid)
-		}
-		// One process's odd library must not keep the others from being traced.
-		if err != nil && len(libs) > 0 {
-			t.warn(fmt.Sprintf("process %d is not traced: %v", pid, err))
-		}
-	}
-	return pids, nil
-}
-
 func (t *Tracer) probe(pid int) ([]Library, error) {
 	libs, err := findLibraries(pid, t.levels())
 	if err != nil {
 		return nil, err
 	}
-	only := 0
-	if !t.opts.Follow && !t.opts.All && pidFilterWorks() {
-		only = pid
-	}
 	var useless error
 	probed := 0
 	for i, lib := range libs {
-		switch err := t.attach(lib, only); {
+		switch err := t.attach(lib, t.confinedTo(pid), pid); {
 		case errors.Is(err, ErrNoSymbols) && lib.Level == Torch: // an older PyTorch
 		case errors.Is(err, ErrNoSymbols):
 			useless = err
@@ -317,62 +290,19 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 	return slices.DeleteFunc(libs, func(l Library) bool { return l.Level == Torch }), useless
 }
 
-// attach probes a library once. It owns the library from then on.
-func (t *Tracer) attach(lib Library, pid int) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	held := false
-	defer func() {
-		if !held {
-			lib.Close()
-		}
-	}()
-	key := attachKey{lib.id, pid}
-	if t.attachments[key] != nil || t.refused[key] || t.attachments[attachKey{lib.id, 0}] != nil {
-		return nil
-	}
-	if len(t.attachments) >= maxAttachments {
-		t.attachFull.Add(1)
-		return nil
-	}
-	a, err := attach(lib, t.progs, pid, lasting)
-	if err != nil {
-		if errors.Is(err, ErrNoSymbols) {
-			t.refused[key] = true
-		}
-		return err
-	}
-	t.attachments[key], held = a, true
-	return nil
-}
-
-// onMapping looks at one new mapping of any process.
-func (t *Tracer) onMapping(m mapping) {
-	if !t.Traced(m.pid) {
-		return
-	}
-	if t.opts.Mapped != nil {
-		t.opts.Mapped(m.pid)
-	}
-	if level, ok := libraryLevel(m.path); ok && slices.Contains(t.levels(), level) {
-		if _, err := t.probe(m.pid); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.warn(fmt.Sprintf("%s, which process %d loaded, is not traced: %v", m.path, m.pid, err))
-		}
-	}
-}
-
-// Traced tells whether pid is a target now.
+// Traced tells whether pid is a target now: with Options.All, a process that was
+// seen to use CUDA.
 func (t *Tracer) Traced(pid int) bool {
-	if t.opts.All {
-		return true
-	}
 	var one uint32
 	return t.coll.Maps["targets"].Lookup(uint32(pid), &one) == nil
 }
 
 func (t *Tracer) warn(text string) {
 	t.mu.Lock()
-	again := t.warned[text] || len(t.warned) > 1000
+	again := t.warned[text]
+	if len(t.warned) >= maxWarned {
+		clear(t.warned)
+	}
 	t.warned[text] = true
 	t.mu.Unlock()
 	if !again && t.opts.Warn != nil {
@@ -380,35 +310,64 @@ func (t *Tracer) warn(text string) {
 	}
 }
 
+// maxWarned bounds the warnings that are not given again.
+const maxWarned = 1000
+
 // pollInterval bounds how long an event waits for the reader: the kernel side
 // wakes it only when much is waiting.
 const pollInterval = 50 * time.Millisecond
 
+// maxBatch bounds the records handled between two calls of Run's idle: without
+// it, whoever allocates without a pause would keep them from coming.
+const maxBatch = 4096
+
 // Run hands everything traced to h until Stop, and then what was still in the
-// ring buffer. idle, if not nil, is called whenever the ring buffer is empty.
-func (t *Tracer) Run(h Handler, idle func()) error {
-	d := &decoder{onProcAddress: t.guard}
+// ring buffer. idle, if not nil, is called between batches; drained says that
+// the ring buffer was empty.
+func (t *Tracer) Run(h Handler, idle func(drained bool)) error {
+	d := &decoder{onProcAddress: t.toGuard}
+	follower := follower{h, t}
 	var rec ringbuf.Record
 	for {
 		t.reader.SetDeadline(time.Now().Add(pollInterval))
-		for {
+		drained := false
+		for n := 0; n < maxBatch && !drained; n++ {
 			err := t.reader.ReadInto(&rec)
 			switch {
 			case err == nil:
-				if d.decode(rec.RawSample, h) != nil {
+				if d.decode(rec.RawSample, follower) != nil {
 					t.decodeErrors.Add(1)
 				}
-				continue
 			case errors.Is(err, ringbuf.ErrFlushed):
 				return nil
-			case !errors.Is(err, os.ErrDeadlineExceeded):
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				drained = true
+			default:
 				return fmt.Errorf("read events: %w", err)
 			}
-			break
 		}
 		if idle != nil {
-			idle()
+			idle(drained)
 		}
+	}
+}
+
+// A follower tells the tracer of each process's life before its handler.
+type follower struct {
+	Handler
+	tracer *Tracer
+}
+
+func (f follower) Event(e *event.Event) {
+	f.tracer.lived(e)
+	f.Handler.Event(e)
+}
+
+// ForgetStacks makes the kernel side send stacks again when they come up again.
+// An event that it sent before may still name one without sending it.
+func (t *Tracer) ForgetStacks(ids []uint64) {
+	for _, id := range ids {
+		_ = t.coll.Maps["stacks_seen"].Delete(id) // evicted already
 	}
 }
 
@@ -423,27 +382,18 @@ func (t *Tracer) Stop() error {
 
 func (t *Tracer) detach() error {
 	if t.side != nil {
+		close(t.stop)
 		t.side.halt()
-		t.sideWG.Wait()
+		t.workers.Wait()
 		t.side.close()
 		t.side = nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var errs []error
-	for key, a := range t.attachments {
-		errs = append(errs, a.close())
-		delete(t.attachments, key)
-	}
+	err := t.closeAll()
 	for _, l := range t.life {
-		errs = append(errs, l.Close())
+		err = errors.Join(err, l.Close())
 	}
 	t.life = nil
-	for _, a := range t.glimpses {
-		errs = append(errs, a.detach())
-	}
-	t.glimpses = nil
-	return errors.Join(errs...)
+	return err
 }
 
 // Close releases the kernel side. Run must have returned.
@@ -466,11 +416,26 @@ func (t *Tracer) Counters() []Counter {
 		_ = t.coll.Maps["loss"].Lookup(uint32(i), &out[i].Value)
 	}
 	out = slices.DeleteFunc(out, func(c Counter) bool { return c.Help == "" })
+	t.mu.Lock()
+	late := t.late
+	t.mu.Unlock()
 	return append(out,
 		Counter{"records_malformed", "records that could not be decoded", t.decodeErrors.Load()},
 		Counter{"mappings_lost", "new mappings that the kernel could not report: a library loaded then may be untraced", t.mapsLost.Load()},
-		Counter{"libraries_not_probed", "libraries left unprobed because too many were probed already", t.attachFull.Load()},
+		Counter{"libraries_not_probed", "libraries left unprobed because too many were probed already or their file did not answer", t.attachFull.Load()},
+		Counter{"libraries_probed_late", "libraries that a process mapped before they had probes: its calls in the milliseconds between are missed", late.libraries},
+		Counter{"processes_unseen", "processes that ended before the library that they mapped could be probed: nothing of them is seen", late.unseen},
+		Counter{"processes_not_traced", "processes not traced because the table of processes was full", t.targetsFull.Load()},
+		Counter{"functions_not_compared", "addresses that programs asked for which were not compared with the probes, for want of time", t.unguarded.Load()},
 		Counter{"runs_missed", "program runs that the kernel skipped", t.missed()})
+}
+
+// LongestGap is the longest time between the mapping of a library and its
+// probes, 0 if every library had them in time.
+func (t *Tracer) LongestGap() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.late.longest
 }
 
 // missed is how often the kernel skipped a program (recursion on one CPU).
@@ -489,7 +454,7 @@ func (t *Tracer) Missing() map[string][]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := map[string][]string{}
-	for _, a := range t.attachments {
+	for _, a := range t.libs.table {
 		if len(a.missing) > 0 {
 			out[a.library.Path] = a.missing
 		}

@@ -1,0 +1,288 @@
+package probes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+)
+
+const (
+	// maxAttachments bounds the libraries probed at one time.
+	maxAttachments = 1024
+	// linger is how long a library that no traced process maps any more keeps
+	// its probes: the next process may map it at once. A link also keeps the
+	// library's file system busy, so it is short.
+	linger = 5 * time.Second
+	// refusal is how long a file that could not be traced is not looked at
+	// again. Its inode number may mean another file later.
+	refusal = 10 * time.Second
+	// attachPatience bounds how long anybody waits for one library's probes:
+	// its file system may not answer.
+	attachPatience = 5 * time.Second
+	// maxAttaching bounds the libraries being attached to at one time.
+	maxAttaching = 32
+)
+
+// errNotProbed is the error of a library for which there is no room or no time.
+var errNotProbed = errors.New("too many libraries are being probed, or its file does not answer")
+
+// attachments are the probed libraries, and who maps them. Nothing that can
+// wait is done under Tracer.mu, which guards them: the reader of events takes it.
+type attachments struct {
+	table   map[attachKey]*attachment
+	pending map[attachKey]*pending
+	refused map[attachKey]time.Time // until when
+	byPID   map[int]map[attachKey]bool
+	stopped bool
+}
+
+// attachKey is a library, and a process when only that one is probed.
+type attachKey struct {
+	id    proc.FileID
+	level Level // a process may map any file under any name
+	pid   int
+}
+
+// A pending is a library that is being attached to.
+type pending struct {
+	done  chan struct{}
+	err   error // once done
+	users map[int]bool
+}
+
+func newAttachments() attachments {
+	return attachments{
+		table:   map[attachKey]*attachment{},
+		pending: map[attachKey]*pending{},
+		refused: map[attachKey]time.Time{},
+		byPID:   map[int]map[attachKey]bool{},
+	}
+}
+
+// attach probes a library that the process user maps, 0 for one that is probed
+// for good, once. It owns lib from then on. only is the process that alone is
+// probed, or 0.
+func (t *Tracer) attach(lib Library, only, user int) error {
+	key := attachKey{lib.id, lib.Level, only}
+	t.mu.Lock()
+	if all := (attachKey{lib.id, lib.Level, 0}); t.libs.table[all] != nil {
+		key = all
+	}
+	p := t.libs.pending[key]
+	switch a := t.libs.table[key]; {
+	case t.libs.stopped:
+		t.mu.Unlock()
+		lib.Close()
+		return errNotProbed
+	case a != nil:
+		t.libs.use(key, a, user)
+		t.mu.Unlock()
+		lib.Close()
+		return nil
+	case p != nil:
+		p.users[user] = true
+		t.mu.Unlock()
+		lib.Close()
+	case time.Now().Before(t.libs.refused[key]):
+		t.mu.Unlock()
+		lib.Close()
+		return nil
+	case len(t.libs.pending) >= maxAttaching, len(t.libs.table) >= maxAttachments && !t.libs.evict():
+		t.mu.Unlock()
+		lib.Close()
+		t.attachFull.Add(1)
+		return fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
+	default:
+		p = &pending{done: make(chan struct{}), users: map[int]bool{user: true}}
+		t.libs.pending[key] = p
+		t.mu.Unlock()
+		go t.attachPending(key, p, lib)
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(attachPatience):
+		t.attachFull.Add(1)
+		return fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
+	}
+}
+
+// attachPending does the work of attach. It may take long where the library's
+// file system does.
+func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
+	a, err := attach(lib, t.progs, key.pid, lasting)
+	if err != nil {
+		lib.Close()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer close(p.done)
+	delete(t.libs.pending, key)
+	p.err = err
+	switch {
+	case err == nil && t.libs.stopped:
+		go a.close()
+		p.err = errNotProbed
+	case err == nil:
+		a.since = monotonic()
+		t.libs.table[key] = a
+		for user := range p.users {
+			t.libs.use(key, a, user)
+		}
+	case errors.Is(err, ErrNoSymbols):
+		if len(t.libs.refused) >= maxAttachments {
+			clear(t.libs.refused)
+		}
+		t.libs.refused[key] = time.Now().Add(refusal)
+	}
+}
+
+// use says that the process pid maps a library; 0 keeps it probed for good.
+func (l *attachments) use(key attachKey, a *attachment, pid int) {
+	a.users[pid] = true
+	if l.byPID[pid] == nil {
+		l.byPID[pid] = map[attachKey]bool{}
+	}
+	l.byPID[pid][key] = true
+}
+
+// left says that a process ended or replaced its image.
+func (l *attachments) left(pid int, now time.Time) {
+	for key := range l.byPID[pid] {
+		if a := l.table[key]; a != nil {
+			if delete(a.users, pid); len(a.users) == 0 {
+				a.idle = now
+			}
+		}
+	}
+	delete(l.byPID, pid)
+}
+
+// inherited says that a child has its parent's mappings.
+func (l *attachments) inherited(parent, child int) {
+	for key := range l.byPID[parent] {
+		if a := l.table[key]; a != nil {
+			l.use(key, a, child)
+		}
+	}
+}
+
+// evict makes room by taking the probes off the library that nobody has mapped
+// for longest, and tells whether there was one.
+func (l *attachments) evict() bool {
+	var oldest attachKey
+	var found *attachment
+	for key, a := range l.table {
+		if len(a.users) == 0 && (found == nil || a.idle.Before(found.idle)) {
+			oldest, found = key, a
+		}
+	}
+	if found == nil {
+		return false
+	}
+	delete(l.table, oldest)
+	go found.close() // waits for the kernel's grace periods
+	return true
+}
+
+// lived follows what a step of a process's life means for its libraries. It is
+// for the reader of events: it waits for nothing.
+func (t *Tracer) lived(e *event.Event) {
+	switch e.Op {
+	case event.OpFork, event.OpExec, event.OpExit:
+	default:
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e.Op == event.OpFork {
+		t.libs.inherited(int(e.Proc.PID), int(e.Child.PID))
+		return
+	}
+	t.libs.left(int(e.Proc.PID), time.Now())
+}
+
+// tidyInterval is how often what nobody uses is looked for.
+const tidyInterval = time.Second
+
+// tidy takes probes off libraries that no traced process maps any more, until
+// stop is closed. A process whose exit was lost is looked for here.
+func (t *Tracer) tidy(stop <-chan struct{}) {
+	tick := time.NewTicker(tidyInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case now := <-tick.C:
+			for _, a := range t.unused(now) {
+				if err := a.close(); err != nil {
+					t.warn(fmt.Sprintf("the probes of %s did not come off cleanly: %v", a.library.Path, err))
+				}
+			}
+		}
+	}
+}
+
+// unused removes and returns the attachments whose time is over.
+func (t *Tracer) unused(now time.Time) (out []*attachment) {
+	t.mu.Lock()
+	pids := make([]int, 0, len(t.libs.byPID))
+	for pid := range t.libs.byPID {
+		pids = append(pids, pid)
+	}
+	t.mu.Unlock()
+	var gone []int
+	for _, pid := range pids {
+		if pid != 0 && proc.Ended(pid) {
+			gone = append(gone, pid)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, pid := range gone {
+		t.libs.left(pid, now)
+	}
+	for key, a := range t.libs.table {
+		if len(a.users) == 0 && now.Sub(a.idle) >= linger {
+			delete(t.libs.table, key)
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// closeAll takes every probe off and lets none come on any more.
+func (t *Tracer) closeAll() error {
+	t.mu.Lock()
+	t.libs.stopped = true
+	var waits []*pending
+	for _, p := range t.libs.pending {
+		waits = append(waits, p)
+	}
+	var all []*attachment
+	for key, a := range t.libs.table {
+		all = append(all, a)
+		delete(t.libs.table, key)
+	}
+	t.mu.Unlock()
+	patience := time.After(attachPatience)
+	for _, p := range waits {
+		select {
+		case <-p.done:
+		case <-patience:
+		}
+	}
+	errs := []error{t.endGlimpses()}
+	for _, a := range all {
+		errs = append(errs, a.close())
+	}
+	return errors.Join(errs...)
+}
+
+// isGone tells whether an error says that a process is no longer there.
+func isGone(err error) bool { return errors.Is(err, os.ErrNotExist) }

@@ -1,0 +1,194 @@
+package probes
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+// copyLibrary copies the stand-in's libcuda to a directory of its own, as a
+// container has it.
+func copyLibrary(tb testing.TB, dir string) string {
+	tb.Helper()
+	text, err := os.ReadFile(testcuda.Get(tb).LibCUDA)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	path := filepath.Join(dir, "libcuda.so.1")
+	if err := os.WriteFile(path, text, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+func (tr *trace) attached() (n int) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return len(tr.libs.table)
+}
+
+// Probes go when the last process that maps the library has gone, and come back
+// with the next one; those of the system's library stay.
+func TestProbesGoWithTheLastProcess(t *testing.T) {
+	kit := testcuda.Get(t)
+	tr := openTrace(t, Options{All: true, Follow: true})
+	lasting := tr.attached()
+	library := copyLibrary(t, t.TempDir())
+	env := []string{"LD_LIBRARY_PATH=" + filepath.Dir(library) + ":" + filepath.Dir(kit.LibCUDA)}
+	for range 2 {
+		p := start(t, testcuda.Workload, testcuda.Options{Env: env})
+		eventually(t, "the library's probes", func() bool { return tr.attached() > lasting })
+		run(t, p, "init", "row cuMemAlloc_v2")
+		tr.drain()
+		if _, _, err := p.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		tr.drain() // its exit
+		eventually(t, "the end of the probes", func() bool { tr.drain(); return tr.attached() == lasting })
+	}
+}
+
+// A full table makes room for the next library by taking the probes off one
+// that nobody has mapped for longest, and off none that somebody maps.
+func TestAttachmentsMakeRoom(t *testing.T) {
+	l := newAttachments()
+	now := time.Now()
+	for i := range maxAttachments {
+		key := attachKey{id: proc.FileID{Ino: uint64(i)}}
+		a := &attachment{library: Library{file: &proc.File{}}, users: map[int]bool{}}
+		l.table[key] = a
+		l.use(key, a, i+1)
+	}
+	if l.evict() {
+		t.Error("probes went that somebody needs")
+	}
+	for _, pid := range []int{30, 10, 20} {
+		now = now.Add(time.Second)
+		l.left(pid, now)
+	}
+	l.inherited(11, 999_999)
+	l.left(11, now)
+	for _, want := range []int{30, 10, 20} {
+		if !l.evict() {
+			t.Fatal("no room, though a library is not mapped any more")
+		}
+		if l.table[attachKey{id: proc.FileID{Ino: uint64(want - 1)}}] != nil {
+			t.Errorf("the library of %d stays", want)
+		}
+	}
+	if l.evict() || len(l.table) != maxAttachments-3 {
+		t.Errorf("%d stay; the child of 11 needs its library", len(l.table))
+	}
+}
+
+// A process that ends before its library could be probed is counted: nothing of
+// it was seen.
+func TestUnseenProcesses(t *testing.T) {
+	tr := openTrace(t, Options{All: true, Follow: true})
+	m := mapping{pid: 1 << 30, time: monotonic(), Mapping: proc.Mapping{
+		Start: 0x1000, End: 0x2000, Path: "/gone/libcuda.so.1", File: proc.FileID{Dev: 1, Ino: 2}}}
+	if err := tr.follow(m, Driver); !isGone(err) {
+		t.Fatalf("a library of a process that is not there: %v", err)
+	}
+	if n := tr.counter("processes_unseen"); n != 1 {
+		t.Errorf("%d processes unseen, want 1", n)
+	}
+	// Where the file has probes nothing is missed.
+	tr.mu.Lock()
+	tr.libs.table[attachKey{m.File, Driver, 0}] = &attachment{library: Library{file: &proc.File{}}, users: map[int]bool{0: true}, since: m.time - 1}
+	tr.mu.Unlock()
+	if err := tr.follow(m, Driver); !isGone(err) {
+		t.Fatalf("a library of a process that is not there: %v", err)
+	}
+	if n := tr.counter("processes_unseen"); n != 1 {
+		t.Errorf("%d processes unseen, want 1", n)
+	}
+	tr.mu.Lock()
+	delete(tr.libs.table, attachKey{m.File, Driver, 0})
+	tr.mu.Unlock()
+}
+
+// A process in a stream of short ones, each with a library of its own, is either
+// traced or counted.
+func TestShortProcessesWithNewLibraries(t *testing.T) {
+	kit := testcuda.Get(t)
+	tr := openTrace(t, Options{All: true, Follow: true})
+	const n = 20
+	dir := t.TempDir()
+	pids := map[uint32]bool{}
+	for i := range n {
+		library := copyLibrary(t, filepath.Join(dir, fmt.Sprint(i)))
+		env := []string{"LD_LIBRARY_PATH=" + filepath.Dir(library) + ":" + filepath.Dir(kit.LibCUDA)}
+		p := start(t, testcuda.Workload, testcuda.Options{Env: env, Args: []string{"init; row cuMemAlloc_v2"}})
+		pids[uint32(p.PID())] = true
+		if _, _, err := p.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[uint32]bool{}
+	for _, e := range tr.drain() {
+		if e.Op == event.OpAlloc && pids[e.Proc.PID] {
+			seen[e.Proc.PID] = true
+		}
+	}
+	eventually(t, "word of every process", func() bool {
+		return tr.counter("libraries_probed_late")+tr.counter("processes_unseen") >= n
+	})
+	t.Logf("%d of %d processes seen; %d libraries late, %d processes unseen, longest gap %v", len(seen), n,
+		tr.counter("libraries_probed_late"), tr.counter("processes_unseen"), tr.LongestGap())
+}
+
+// With All, processes that do not use CUDA are none of the tracer's business.
+func TestAllLeavesOthersAlone(t *testing.T) {
+	mapped := make(chan int, 1000)
+	openTrace(t, Options{All: true, Follow: true, Mapped: func(pid int, _ bool) {
+		select {
+		case mapped <- pid:
+		default:
+		}
+	}})
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	eventually(t, "word of a CUDA process", func() bool {
+		select {
+		case pid := <-mapped:
+			return pid == p.PID()
+		default:
+			return false
+		}
+	})
+	for range 20 {
+		if err := exec.Command("true").Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // what would be heard has been
+	for len(mapped) > 0 {
+		if pid := <-mapped; pid != p.PID() {
+			t.Errorf("heard of process %d (%s), which does not use CUDA", pid, proc.Comm(pid))
+		}
+	}
+}
+
+// Probes that are confined to one process are in no library that it does not
+// map.
+func TestConfinedPreparesNothing(t *testing.T) {
+	kit := testcuda.Get(t)
+	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(kit.LibCUDA))
+	for _, follow := range []bool{false, true} {
+		tr := openTrace(t, Options{Follow: follow})
+		n, err := tr.Prepare()
+		if err != nil || (n > 0) != follow || (tr.attached() > 0) != follow {
+			t.Errorf("follow %v: %d prepared, %d attached, %v", follow, n, tr.attached(), err)
+		}
+	}
+}

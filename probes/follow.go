@@ -1,0 +1,148 @@
+package probes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+)
+
+// A late is what is known of calls that were missed because a library was
+// mapped before it had probes.
+type late struct {
+	libraries uint64        // mapped by a target before their probes were on
+	unseen    uint64        // whose process ended before they could be probed
+	longest   time.Duration // between mapping and probes
+}
+
+// maxFollowing bounds the mappings that are looked at at one time: each may
+// wait for a target's file system.
+const maxFollowing = 64
+
+// onMapping looks at one new executable mapping of any process. It is for the
+// goroutine that reads them, and waits for nothing.
+func (t *Tracer) onMapping(m mapping) {
+	level, library := libraryLevel(m.Path)
+	switch {
+	case library && t.opts.All && level != Torch:
+		if !t.makeTarget(m.pid) {
+			t.noteGap(m, level, m.File)
+			return
+		}
+	case !t.Traced(m.pid):
+		return
+	}
+	if t.opts.Mapped != nil {
+		t.opts.Mapped(m.pid, library)
+	}
+	if !library || !slices.Contains(t.levels(), level) {
+		return
+	}
+	select {
+	case t.following <- struct{}{}:
+	default:
+		t.attachFull.Add(1)
+		return
+	}
+	go func() {
+		defer func() { <-t.following }()
+		if err := t.follow(m, level); err != nil && !isGone(err) {
+			t.warn(fmt.Sprintf("%s, which process %d loaded, is not traced: %v", m.Path, m.pid, err))
+		}
+	}()
+}
+
+// makeTarget traces a process that was seen to use CUDA, and tells whether it is
+// there still.
+func (t *Tracer) makeTarget(pid int) bool {
+	if t.coll.Maps["targets"].Put(uint32(pid), uint32(1)) != nil {
+		t.targetsFull.Add(1)
+	}
+	// The kernel side takes a target back when it exits: not one that was gone
+	// by then.
+	if proc.Ended(pid) {
+		_ = t.coll.Maps["targets"].Delete(uint32(pid))
+		return false
+	}
+	return true
+}
+
+// follow probes what a target has just mapped: that library first, by the
+// mapping that the kernel told of, which takes no reading of all the others.
+func (t *Tracer) follow(m mapping, level Level) error {
+	lib, err := openMapping(m.pid, m.Mapping, level)
+	id := m.File
+	if err == nil {
+		id = lib.id
+		err = t.attach(lib, t.confinedTo(m.pid), m.pid)
+	}
+	if err == nil || isGone(err) || errors.Is(err, ErrNoSymbols) || errors.Is(err, proc.ErrRemapped) {
+		_, err = t.probe(m.pid)
+	}
+	t.noteGap(m, level, id)
+	return err
+}
+
+// counted tells whether allocations are counted at a level.
+func (t *Tracer) counted(level Level) bool {
+	if t.opts.API == APIRuntime {
+		return level == Runtime
+	}
+	return level == Driver
+}
+
+// noteGap compares when a library was mapped with when it had probes. One that
+// has none by now, though it was looked for, ended too soon to be seen.
+func (t *Tracer) noteGap(m mapping, level Level, id proc.FileID) {
+	if !t.counted(level) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, key := range []attachKey{{id, level, 0}, {id, level, m.pid}} {
+		if a := t.libs.table[key]; a != nil {
+			if gap := a.since - m.time; gap > 0 {
+				t.late.libraries++
+				t.late.longest = max(t.late.longest, gap)
+			}
+			return
+		}
+	}
+	if time.Now().After(t.libs.refused[attachKey{id, level, t.confinedTo(m.pid)}]) {
+		t.late.unseen++
+	}
+}
+
+// monotonic is CLOCK_MONOTONIC.
+func monotonic() time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// confinedTo returns the process to which probes are confined, 0 for none.
+func (t *Tracer) confinedTo(pid int) int {
+	if !t.opts.Follow && !t.opts.All && pidFilterWorks() {
+		return pid
+	}
+	return 0
+}
+
+// CUDAProcesses returns the processes that map a library of CUDA's.
+func CUDAProcesses() (pids []int) {
+	for _, pid := range proc.All() {
+		// A process that cannot be read is gone, or not ours to trace.
+		mapped, _ := mappedLibraries(pid, []Level{Driver, Runtime})
+		if len(mapped) > 0 && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
