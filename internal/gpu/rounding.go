@@ -31,6 +31,12 @@ func (r *Rounding) add(size, sign int64) {
 	}
 }
 
+// Merge adds what another one counted.
+func (r *Rounding) Merge(other Rounding) {
+	r.large += other.large
+	r.small += other.small
+}
+
 // Bytes is the slack of all that was added.
 func (r *Rounding) Bytes() int64 { return r.large + slack(r.small) }
 

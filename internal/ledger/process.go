@@ -148,6 +148,26 @@ func (l *Ledger) exit(p *process, t uint64) {
 	}
 }
 
+// Active tells whether proc called CUDA's memory functions and is held.
+func (l *Ledger) Active(proc event.Process) bool {
+	p := l.procs[proc]
+	return p != nil && p.active
+}
+
+// Release ends what proc, which has exited, held when it did. Its counters and
+// its peak stay.
+func (l *Ledger) Release(proc event.Process) {
+	p := l.procs[proc]
+	if p == nil || !p.exited {
+		return
+	}
+	l.endRows(p, never, func(*row) bool { return true })
+	l.endExtra(p, func(extraRow) bool { return true })
+	l.endHandles(p, never)
+	p.resetContexts()
+	p.resetPools()
+}
+
 // addRows keeps the number of rows, which n more or fewer of p change.
 func (l *Ledger) addRows(p *process, n int) {
 	p.rows += n

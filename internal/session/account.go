@@ -1,9 +1,8 @@
 package session
 
 import (
-	"context"
+	"maps"
 	"slices"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
@@ -13,23 +12,14 @@ import (
 func (s *Session) accountables() []*accountable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []*accountable
 	byProc := map[event.Process]*accountable{}
-	for t := range s.ledger.Processes {
-		if t.Exited {
-			continue
-		}
-		p := &accountable{
-			pid: t.Proc.PID, fromStart: s.procs.fromStart[t.Proc.PID],
-			unmatched: uint64(t.UnmatchedFrees), peak: t.Peak, holdings: map[int32]*holding{},
-		}
-		byProc[t.Proc] = p
-		out = append(out, p)
-	}
 	// A late target may hold memory without having made a call yet.
-	for pid := range s.procs.alive {
-		if !slices.ContainsFunc(out, func(p *accountable) bool { return p.pid == pid }) {
-			out = append(out, &accountable{pid: pid, fromStart: s.procs.fromStart[pid]})
+	for _, id := range s.procs.current {
+		byProc[id] = &accountable{proc: id, fromStart: s.procs.known[id].fromStart, holdings: map[int32]*holding{}}
+	}
+	for t := range s.ledger.Processes {
+		if p := byProc[t.Proc]; p != nil {
+			p.unmatched, p.peak = uint64(t.UnmatchedFrees), t.Peak
 		}
 	}
 	for site := range s.ledger.Sites {
@@ -52,7 +42,7 @@ func (s *Session) accountables() []*accountable {
 			p.holdings[a.Site.Device].rounding.Add(int64(a.Size))
 		}
 	}
-	return out
+	return slices.Collect(maps.Values(byProc))
 }
 
 // rounded tells whether the driver rounds a site's allocations one by one.
@@ -61,14 +51,13 @@ func rounded(site *ledger.Site) bool {
 	return site.Kind.Class() == event.ClassDevice && site.Kind != event.KindAsync
 }
 
-// observe reads the driver's figures now. What it reads belongs to a moment
-// between two states of the ledger, so it reads again if that changed.
-func (s *Session) observe() {
+// readGPUs reads the driver's figures now. What it reads belongs to a moment
+// between two states of the ledger, so it reads again if that changed. It is
+// for the reader's goroutine.
+func (s *Session) readGPUs() {
 	if s.gpus.nvml == nil {
 		return
 	}
-	s.observing.Lock()
-	defer s.observing.Unlock()
 	for range 3 {
 		if n := s.eventCount(); n != s.accountedAt || s.accounted == nil {
 			s.accounted, s.accountedAt = s.accountables(), n
@@ -84,19 +73,4 @@ func (s *Session) eventCount() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.events
-}
-
-// keepAccounts reads the driver's figures every so often until ctx ends.
-func (s *Session) keepAccounts(ctx context.Context) {
-	tick := time.NewTicker(accountInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-s.gpus.look:
-		}
-		s.observe()
-	}
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
@@ -26,26 +28,32 @@ const (
 // analysePatience bounds how long one process's analysis is waited for.
 const analysePatience = 30 * time.Second
 
+// How long a process's new mappings wait to be analysed: most programs that a
+// process starts end sooner than an analysis takes. One that uses CUDA does not
+// wait.
+const (
+	mappedDelay = 100 * time.Millisecond
+	forkedDelay = 10 * time.Millisecond
+)
+
 // A capturer turns stack records into frames, with an unwinder if there is one.
 type capturer struct {
-	loader  unwind.Loader
-	sym     *symbolize.Symbolizer
-	mode    string   // for people
-	changed chan int // processes with new mappings
-	stop    context.CancelFunc
-	done    sync.WaitGroup
+	loader unwind.Loader
+	sym    *symbolize.Symbolizer
+	mode   string // for people
 
 	mu      sync.Mutex
 	reasons map[string]uint64 // incomplete stacks by reason
+	cuda    map[int]bool      // processes that map a library of CUDA's
 }
 
 func newCapturer(sym *symbolize.Symbolizer, opts Options) *capturer {
 	return &capturer{
 		sym:     sym,
 		mode:    "frame pointers",
-		changed: make(chan int, 1024),
-		stop:    func() {},
 		loader:  unwind.Loader{Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks}},
+		reasons: map[string]uint64{},
+		cuda:    map[int]bool{},
 	}
 }
 
@@ -66,67 +74,85 @@ func (c *capturer) loaded(mode StackMode) (warning string, err error) {
 	if c.loader.Options.NoMemo {
 		c.mode = "unwound"
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	c.stop = stop
-	c.done.Go(func() { c.follow(ctx) })
+	if err := c.loader.Unwinder.MemoErr(); err != nil {
+		c.mode = "unwound (the memo cannot run)"
+		return fmt.Sprintf("each stack is unwound in full, which costs several times more, because the memo cannot run here: %v", err), nil
+	}
 	return "", nil
 }
 
 // analyse makes the stacks of pid complete from now on.
-func (c *capturer) analyse(ctx context.Context, pid int) error {
+func (c *capturer) analyse(pid int) error {
 	if c.loader.Unwinder == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, analysePatience)
+	c.mu.Lock()
+	c.cuda[pid] = true
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), analysePatience)
 	defer cancel()
 	return c.loader.Unwinder.Analyze(ctx, pid)
 }
 
-// follow analyses processes again whose mappings changed. Many changes of one
-// process that wait are one.
-func (c *capturer) follow(ctx context.Context) {
-	for {
-		var pids map[int]bool
-		select {
-		case <-ctx.Done():
-			return
-		case pid := <-c.changed:
-			pids = map[int]bool{pid: true}
-		}
-		for more := true; more; {
-			select {
-			case pid := <-c.changed:
-				pids[pid] = true
-			default:
-				more = false
-			}
-		}
-		for pid := range pids {
-			// A process that has just ended cannot be analysed: its stacks,
-			// if any still come, are counted as incomplete.
-			_ = c.analyse(ctx, pid)
-		}
-	}
-}
-
-// mapped says that pid has new mappings.
-func (c *capturer) mapped(pid int) {
+// mapped says that pid has new mappings, one of them of CUDA's if cuda is set.
+// It waits for nothing.
+func (c *capturer) mapped(pid int, cuda bool) {
 	c.sym.Invalidate(uint32(pid))
 	if c.loader.Unwinder == nil {
 		return
 	}
-	select {
-	case c.changed <- pid:
-	default: // a thousand wait: the unwinder will find it by itself
+	c.mu.Lock()
+	if cuda {
+		c.cuda[pid] = true
+	}
+	delay := mappedDelay
+	if c.cuda[pid] {
+		delay = 0
+	}
+	c.mu.Unlock()
+	c.loader.Unwinder.Changed(pid, delay)
+}
+
+// forked says that child began with the mappings of parent. It waits for
+// nothing.
+func (c *capturer) forked(parent, child uint32) {
+	if c.loader.Unwinder == nil {
+		return
+	}
+	c.mu.Lock()
+	delay := mappedDelay
+	if c.cuda[int(parent)] {
+		delay = forkedDelay
+	}
+	c.mu.Unlock()
+	c.loader.Unwinder.Changed(int(child), delay)
+}
+
+// ended says that pid replaced its image or ended. It waits for nothing.
+func (c *capturer) ended(pid uint32) {
+	if c.loader.Unwinder == nil {
+		return
+	}
+	c.mu.Lock()
+	delete(c.cuda, int(pid))
+	c.mu.Unlock()
+	c.loader.Unwinder.Ended(int(pid))
+}
+
+// invalidate makes the next stacks of pid be unwound in full: the memo names
+// one that was dropped.
+func (c *capturer) invalidate(pid uint32) {
+	if c.loader.Unwinder != nil {
+		// It fails where there is no memory for one more process: that has no
+		// memo then.
+		_ = c.loader.Unwinder.Invalidate(int(pid))
 	}
 }
 
-// ended says that pid replaced its image or ended.
-func (c *capturer) ended(pid uint32) {
-	c.sym.Forget(pid)
-	if u := c.loader.Unwinder; u != nil {
-		_ = u.Forget(int(pid)) // bounded without it
-	}
+// identity reads a process's name and what program it runs.
+func (c *capturer) identity(id event.Process) (name string, program *snapshot.Mapping) {
+	program = c.sym.Program(id.PID)
+	return proc.Comm(int(id.PID)), program
 }
 
 // frames locates the frames of a stack, leaf first. The process must be there
@@ -142,11 +168,8 @@ func (c *capturer) frames(st *probes.Stack) []frame {
 	decoded := c.loader.Unwinder.Decode(st.Process.PID, st.Flags, st.Words)
 	if decoded.Err != nil {
 		c.mu.Lock()
-		if c.reasons == nil {
-			c.reasons = map[string]uint64{}
-		}
-		if len(c.reasons) < 100 {
-			c.reasons[decoded.Err.Error()]++
+		if reason := decoded.Err.Error(); len(c.reasons) < maxReasons || c.reasons[reason] > 0 {
+			c.reasons[reason]++
 		}
 		c.mu.Unlock()
 	}
@@ -191,8 +214,13 @@ func (c *capturer) loss() []snapshot.Counter {
 		{Name: "stacks_not_sent", Value: s.NotSent, Help: "stacks that had to be sent again because the ring buffer was full"},
 		{Name: "stack_memo_mismatches", Value: s.Mismatched, Help: "memoized stacks that a full unwind contradicted: please report this"},
 	}
-	return out
+	return append(out, snapshot.Counter{Name: "analyses_put_off", Value: u.Dropped(),
+		Help: "processes whose mappings were not analysed at once because too many waited"},
+		snapshot.Counter{Name: "unwinder_runs_missed", Value: u.Missed(), Help: "runs of the unwinder that the kernel skipped: their events are lost"})
 }
+
+// maxReasons bounds the reasons for incomplete stacks that are told.
+const maxReasons = 100
 
 // notes are the reasons for incomplete stacks, and what the memo did.
 func (c *capturer) notes() []string {
@@ -203,6 +231,9 @@ func (c *capturer) notes() []string {
 		out = append(out, fmt.Sprintf("%d different stacks: %s", n, reason))
 	}
 	if u := c.loader.Unwinder; u != nil {
+		if pid, busy := u.Busy(); busy > slow {
+			out = append(out, fmt.Sprintf("the analysis of process %d has taken %.0f s: stacks of new processes follow frame pointers meanwhile", pid, busy.Seconds()))
+		}
 		if s, _, err := u.Stats(); err == nil {
 			out = append(out, fmt.Sprintf("stacks: %d from the memo, %d unwound, %d of them not fit for the memo", s.MemoHits, s.Unwound, s.NotKept))
 			if s.Verified > 0 {
@@ -215,15 +246,13 @@ func (c *capturer) notes() []string {
 
 // close releases the unwinder. The probes must be off.
 func (c *capturer) close() error {
-	c.stop()
-	c.done.Wait()
 	if u := c.loader.Unwinder; u != nil {
 		return u.Close()
 	}
 	return nil
 }
 
-// gone tells whether an error says that a process is no longer there.
-func gone(err error) bool {
+// notThere tells whether an error says that a process is no longer there.
+func notThere(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unwind.ErrNotAnalyzed)
 }

@@ -33,19 +33,19 @@ type gpus struct {
 	version string // of the driver
 	devices []gpu.Device
 
-	mu       sync.Mutex
+	mu       sync.Mutex // never held while anything is waited for
 	accounts map[accountKey]*account
-	ordinals map[uint32]map[int]gpu.Device
+	ordinals map[event.Process]map[int]gpu.Device
 	// empty are processes that were seen to hold nothing.
-	empty   map[uint32]bool
+	empty   map[event.Process]bool
 	initial bool // in the initial PID namespace
 
-	suspects map[uint32]*suspects // since the last reading, by process
-	look     chan struct{}        // asks for a reading soon
+	suspects map[event.Process]*suspects // since the last reading
+	look     chan struct{}               // asks for a reading soon
 }
 
 type accountKey struct {
-	pid  uint32
+	proc event.Process
 	uuid string
 }
 
@@ -58,27 +58,48 @@ type account struct {
 	// atPeak are the statement's lines read first after the highest total.
 	atPeak  []gpu.Line
 	growths []growth // parts of the context's line, by call site
+	// unlisted is how many readings in a row did not show the process here.
+	unlisted int
 }
 
 // openGPUs asks NVML for the GPUs. Without NVML everything but the driver's
 // view works; why it is missing is returned for the user.
 func openGPUs() (*gpus, string) {
-	g := newGPUs()
-	n, err := gpu.Open()
-	if err != nil {
-		return g, fmt.Sprintf("the driver's own totals are not known: %v", err)
+	type opened struct {
+		g   *gpus
+		err error
 	}
-	if err := g.use(n); err != nil {
-		n.Close()
-		return g, fmt.Sprintf("the driver's own totals are not known: %v", err)
+	done := make(chan opened, 1)
+	go func() {
+		g := newGPUs()
+		n, err := gpu.Open()
+		if err == nil {
+			if err = g.use(n); err != nil {
+				n.Close()
+			}
+		}
+		done <- opened{g, err}
+	}()
+	var err error
+	select {
+	case o := <-done:
+		if err = o.err; err == nil {
+			return o.g, ""
+		}
+	case <-time.After(openPatience):
+		err = fmt.Errorf("NVML has not answered for %v", openPatience)
 	}
-	return g, ""
+	return newGPUs(), fmt.Sprintf("the driver's own totals are not known: %v", err)
 }
 
+// openPatience bounds how long NVML may take to start: seconds where the driver
+// must set a GPU up first.
+const openPatience = 20 * time.Second
+
 func newGPUs() *gpus {
-	return &gpus{accounts: map[accountKey]*account{}, ordinals: map[uint32]map[int]gpu.Device{},
-		empty: map[uint32]bool{}, initial: probes.InitialPIDNamespace(),
-		suspects: map[uint32]*suspects{}, look: make(chan struct{}, 1)}
+	return &gpus{accounts: map[accountKey]*account{}, ordinals: map[event.Process]map[int]gpu.Device{},
+		empty: map[event.Process]bool{}, initial: probes.InitialPIDNamespace(),
+		suspects: map[event.Process]*suspects{}, look: make(chan struct{}, 1)}
 }
 
 // use takes a driver's view from now on.
@@ -110,7 +131,7 @@ func (g *gpus) label(site *ledger.Site) string {
 		}
 		return fmt.Sprintf("cuda:%d", site.Device)
 	}
-	if d, ok := g.device(site.Proc.PID, site.Device); ok {
+	if d, ok := g.device(site.Proc, site.Device); ok {
 		return d.Label()
 	}
 	return "unknown"
@@ -118,32 +139,56 @@ func (g *gpus) label(site *ledger.Site) string {
 
 // device returns the GPU that a process calls ordinal. NoDevice is the GPU of
 // memory whose context was never seen: known when the process uses one only.
-func (g *gpus) device(pid uint32, ordinal int32) (gpu.Device, bool) {
+func (g *gpus) device(proc event.Process, ordinal int32) (gpu.Device, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	d, ok := g.ordinals[pid][int(ordinal)]
+	d, ok := g.ordinals[proc][int(ordinal)]
 	return d, ok
 }
 
-// forget drops what was known of an earlier process with this PID.
-func (g *gpus) forget(pid uint32) {
+// forget drops what is known of processes that are shown no more.
+func (g *gpus) forget(procs ...event.Process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.ordinals, pid)
-	delete(g.empty, pid)
-	delete(g.suspects, pid)
-	maps.DeleteFunc(g.accounts, func(k accountKey, _ *account) bool { return k.pid == pid })
+	for _, proc := range procs {
+		delete(g.ordinals, proc)
+		delete(g.empty, proc)
+		delete(g.suspects, proc)
+		for _, d := range g.devices {
+			delete(g.accounts, accountKey{proc, d.UUID})
+		}
+	}
 }
 
 // resolve works out which GPUs the ordinals that a process uses are. listed
 // are the devices on which NVML lists it, by UUID.
-func (g *gpus) resolve(pid uint32, used []int, listed []string) {
+func (g *gpus) resolve(proc event.Process, used []int, listed []string) {
+	if g.settled(proc, used, listed) {
+		return
+	}
+	evidence, err := gpu.Look(int(proc.PID))
+	if err != nil {
+		return // gone: what is known stays
+	}
+	evidence.Used, evidence.Listed = used, listed
+	found, err := gpu.Resolve(g.devices, evidence)
+	if err != nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := g.ordinals[pid]
+	maps.Copy(g.ordinals[proc], found)
+}
+
+// settled takes what the list alone says, and tells whether every ordinal is
+// known.
+func (g *gpus) settled(proc event.Process, used []int, listed []string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.ordinals[proc]
 	if known == nil {
 		known = map[int]gpu.Device{}
-		g.ordinals[pid] = known
+		g.ordinals[proc] = known
 	}
 	if len(listed) == 1 {
 		for _, d := range g.devices {
@@ -154,17 +199,7 @@ func (g *gpus) resolve(pid uint32, used []int, listed []string) {
 	} else if len(listed) > 1 {
 		delete(known, int(event.NoDevice))
 	}
-	if !slices.ContainsFunc(used, func(o int) bool { _, ok := known[o]; return !ok }) {
-		return
-	}
-	evidence, err := gpu.Look(int(pid))
-	if err != nil {
-		return // gone: what is known stays
-	}
-	evidence.Used, evidence.Listed = used, listed
-	if found, err := gpu.Resolve(g.devices, evidence); err == nil {
-		maps.Copy(known, found)
-	}
+	return !slices.ContainsFunc(used, func(o int) bool { _, ok := known[o]; return !ok })
 }
 
 // A holding is what the ledger says of one process on one GPU.
@@ -175,7 +210,7 @@ type holding struct {
 
 // A process as accounts see it.
 type accountable struct {
-	pid       uint32
+	proc      event.Process
 	fromStart bool
 	unmatched uint64
 	peak      int64
@@ -184,6 +219,7 @@ type accountable struct {
 }
 
 // observe reads the driver's figures for processes and advances their accounts.
+// It is for one goroutine.
 func (g *gpus) observe(processes []*accountable) {
 	if g.nvml == nil {
 		return
@@ -198,29 +234,29 @@ func (g *gpus) observe(processes []*accountable) {
 		var listed []string
 		uses := map[string]gpu.ProcessUse{}
 		for _, d := range g.devices {
-			if !slices.ContainsFunc(lists[d.UUID], func(u gpu.ProcessUse) bool { return u.PID == int(p.pid) }) {
+			if !slices.ContainsFunc(lists[d.UUID], func(u gpu.ProcessUse) bool { return u.PID == int(p.proc.PID) }) {
 				continue
 			}
 			listed = append(listed, d.UUID)
-			if use, err := g.nvml.Use(d, int(p.pid)); err == nil {
+			if use, err := g.nvml.Use(d, int(p.proc.PID)); err == nil {
 				uses[d.UUID] = use
 			}
 		}
+		g.missing(p, lists, listed)
 		if listed == nil {
-			g.unlisted(p)
-			continue // ended, or in another PID namespace: the last reading stays
+			continue
 		}
-		g.resolve(p.pid, p.used, listed)
+		g.resolve(p.proc, p.used, listed)
 		byDevice := map[string]*holding{}
 		for ordinal, h := range p.holdings {
-			if d, ok := g.device(p.pid, ordinal); ok {
+			if d, ok := g.device(p.proc, ordinal); ok {
 				sum := byDevice[d.UUID]
 				if sum == nil {
 					sum = &holding{}
 					byDevice[d.UUID] = sum
 				}
 				sum.tracked += h.tracked
-				sum.rounding = h.rounding
+				sum.rounding.Merge(h.rounding)
 			}
 		}
 		for _, d := range g.devices {
@@ -229,26 +265,46 @@ func (g *gpus) observe(processes []*accountable) {
 			}
 		}
 		g.mu.Lock()
-		delete(g.suspects, p.pid)
+		delete(g.suspects, p.proc)
 		g.mu.Unlock()
 	}
 }
 
-// unlisted takes note of a process that the driver does not know before its
-// account begins: it holds nothing yet, so everything will be seen. That can be
-// told in the initial PID namespace only; elsewhere the driver may hide it.
-func (g *gpus) unlisted(p *accountable) {
+// contextGone is how many readings in a row must not list a living process on a
+// GPU before its context there counts as gone: one may fall between the end of
+// the context and that of the process, whose last figures stay.
+const contextGone = 2
+
+// missing takes note of the GPUs on which the driver does not list a process:
+// lists are those that answered, listed those that name it. Before its account
+// begins it holds nothing yet, so everything will be seen; later, its context
+// is gone, and what the driver said of it no longer holds. That can be told in
+// the initial PID namespace only; elsewhere the driver may hide it.
+func (g *gpus) missing(p *accountable, lists map[string][]gpu.ProcessUse, listed []string) {
 	if !g.initial {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for key := range g.accounts {
-		if key.pid == p.pid {
-			return
+	known := len(listed) > 0
+	for _, d := range g.devices {
+		a := g.accounts[accountKey{p.proc, d.UUID}]
+		_, answered := lists[d.UUID]
+		switch {
+		case a == nil:
+			continue
+		case slices.Contains(listed, d.UUID):
+			a.unlisted = 0
+		case answered:
+			if a.unlisted++; a.unlisted >= contextGone {
+				delete(g.accounts, accountKey{p.proc, d.UUID})
+			}
 		}
+		known = true
 	}
-	g.empty[p.pid] = true
+	if !known {
+		g.empty[p.proc] = true
+	}
 }
 
 func (g *gpus) advance(p *accountable, d gpu.Device, use gpu.ProcessUse, h *holding) {
@@ -257,14 +313,14 @@ func (g *gpus) advance(p *accountable, d gpu.Device, use gpu.ProcessUse, h *hold
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	key := accountKey{p.pid, d.UUID}
+	key := accountKey{p.proc, d.UUID}
 	a := g.accounts[key]
 	if a == nil {
-		a = &account{Account: gpu.Account{FromStart: p.fromStart || g.empty[p.pid]}, device: d}
+		a = &account{Account: gpu.Account{FromStart: p.fromStart || g.empty[p.proc]}, device: d}
 		g.accounts[key] = a
 	}
 	a.last = a.Observe(gpu.Reading{NVML: use, Tracked: h.tracked, Rounding: h.rounding.Bytes(), Unmatched: p.unmatched})
-	a.grew(a.last.Grew, g.suspects[p.pid])
+	a.grew(a.last.Grew, g.suspects[p.proc])
 	if p.peak > a.peak || a.atPeak == nil {
 		a.peak, a.atPeak = p.peak, a.last.Lines
 	}
@@ -272,18 +328,18 @@ func (g *gpus) advance(p *accountable, d gpu.Device, use gpu.ProcessUse, h *hold
 
 // statements returns the accounts of a process, by GPU, and what the driver
 // holds beyond tracked allocations as samples of kind "driver".
-func (g *gpus) statements(b *builder, pid uint32, name string) (out []snapshot.Account, samples []snapshot.Sample) {
+func (g *gpus) statements(b *builder, proc event.Process, name string) (out []snapshot.Account, samples []snapshot.Sample) {
 	g.mu.Lock()
 	var growths []grown
 	for _, d := range g.devices {
-		a := g.accounts[accountKey{pid, d.UUID}]
+		a := g.accounts[accountKey{proc, d.UUID}]
 		if a == nil {
 			continue
 		}
 		for _, w := range a.growths {
 			growths = append(growths, grown{d.Label(), w})
 		}
-		st := snapshot.Account{PID: int(pid), Process: name, GPU: d.Label(), Total: a.last.Total, Known: a.last.Known, Inferred: a.last.Inferred}
+		st := snapshot.Account{PID: int(proc.PID), Process: name, GPU: d.Label(), Total: a.last.Total, Known: a.last.Known, Inferred: a.last.Inferred}
 		for i, l := range a.last.Lines {
 			peak := int64(0)
 			if i < len(a.atPeak) {
@@ -299,7 +355,7 @@ func (g *gpus) statements(b *builder, pid uint32, name string) (out []snapshot.A
 			}
 			s := snapshot.Sample{
 				Stack:  []*snapshot.Location{{Lines: []snapshot.Line{{Function: l.Name}}}},
-				Labels: snapshot.Labels{Kind: "driver", GPU: d.Label(), Owner: "cuda", Process: name, PID: int(pid)},
+				Labels: snapshot.Labels{Kind: "driver", GPU: d.Label(), Owner: "cuda", Process: name, PID: int(proc.PID)},
 			}
 			s.InuseBytes, s.PeakBytes = l.Bytes, peak
 			samples = append(samples, s)

@@ -34,6 +34,8 @@ func (f *fakeDriver) Use(d gpu.Device, pid int) (gpu.ProcessUse, error) {
 
 const pid = 1 << 30 // no process: what it opened cannot be looked at
 
+var target = event.Process{PID: pid, Start: event.StartUnit}
+
 func oneGPU(bytes int64) (*gpus, *fakeDriver) {
 	f := &fakeDriver{
 		devices: []gpu.Device{{Index: 0, UUID: "GPU-a", Name: "Fake"}},
@@ -48,7 +50,7 @@ func oneGPU(bytes int64) (*gpus, *fakeDriver) {
 
 // holding tracked bytes on the one GPU, whose context was never seen.
 func held(tracked int64, fromStart bool) []*accountable {
-	return []*accountable{{pid: pid, fromStart: fromStart, peak: tracked, holdings: map[int32]*holding{event.NoDevice: {tracked: tracked}}}}
+	return []*accountable{{proc: target, fromStart: fromStart, peak: tracked, holdings: map[int32]*holding{event.NoDevice: {tracked: tracked}}}}
 }
 
 // report returns the account and adds up the samples that go with it.
@@ -56,8 +58,10 @@ func report(t *testing.T, g *gpus) (snapshot.Account, map[string]int64) {
 	t.Helper()
 	sym := symbolize.New(symbolize.Config{})
 	t.Cleanup(sym.Close)
-	s := &Session{gpus: g, sym: sym}
-	accounts, samples := g.statements(s.newBuilder(state{}), pid, "prog")
+	s := &Session{gpus: g, sym: sym, naming: newNaming()}
+	go s.naming.run()
+	t.Cleanup(func() { close(s.naming.end) })
+	accounts, samples := g.statements(s.newBuilder(state{}), target, "prog")
 	if len(accounts) != 1 {
 		t.Fatalf("%d accounts, want 1", len(accounts))
 	}
@@ -97,7 +101,7 @@ func TestAccount(t *testing.T) {
 	}
 
 	// Growth across one suspect goes under its stack; the total stays exact.
-	g.suspect(&event.Event{Op: event.OpSuspect, API: 1, Stack: 7, Proc: event.Process{PID: pid}})
+	g.suspect(&event.Event{Op: event.OpSuspect, API: 1, Stack: 7, Proc: target})
 	f.uses["GPU-a"][0].Bytes = 1000
 	g.observe(held(100, true))
 	a, samples = report(t, g)
@@ -110,8 +114,8 @@ func TestAccount(t *testing.T) {
 	}
 
 	// Two call sites between two readings cannot be told apart.
-	g.suspect(&event.Event{Op: event.OpSuspect, API: 1, Stack: 7, Proc: event.Process{PID: pid}})
-	g.suspect(&event.Event{Op: event.OpSuspect, API: 1, Stack: 8, Proc: event.Process{PID: pid}})
+	g.suspect(&event.Event{Op: event.OpSuspect, API: 1, Stack: 7, Proc: target})
+	g.suspect(&event.Event{Op: event.OpSuspect, API: 1, Stack: 8, Proc: target})
 	f.uses["GPU-a"][0].Bytes = 1100
 	g.observe(held(100, true))
 	a, samples = report(t, g)
@@ -126,7 +130,7 @@ func TestAccount(t *testing.T) {
 	if a, _ := report(t, g); a.Total != 1100 {
 		t.Errorf("total %d after the end, want 1100", a.Total)
 	}
-	g.forget(pid)
+	g.forget(target)
 	if len(g.accounts)+len(g.ordinals)+len(g.suspects) != 0 {
 		t.Error("a forgotten process is remembered")
 	}
@@ -155,7 +159,7 @@ func TestAccountOfEmptyProcess(t *testing.T) {
 	g.initial = true
 	listed := f.uses
 	f.uses = nil
-	g.observe([]*accountable{{pid: pid}})
+	g.observe([]*accountable{{proc: target}})
 	f.uses = listed
 	f.uses["GPU-a"][0].Bytes = 700
 	g.observe(held(100, false))

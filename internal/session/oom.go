@@ -91,12 +91,8 @@ func (r *recorder) begin(key threadKey, e *event.Event) *incident {
 	r.n++
 	r.last = now
 	in := &incident{first: *e, at: now, state: r.session.copy(false), gpus: make(chan []snapshot.GPUMemory, 1)}
-	r.session.mu.Lock()
-	in.state.frames[e.Stack] = r.session.stacks.frames[e.Stack]
-	in.state.names[e.Proc] = r.session.procs.name(e.Proc)
-	r.session.mu.Unlock()
 	go func() {
-		r.session.observe()
+		r.session.reader.ask()
 		in.gpus <- r.session.gpus.memory()
 	}()
 	r.open[key] = in
@@ -126,11 +122,15 @@ func (r *recorder) finishAll() {
 // incident builds what is reported.
 func (s *Session) incident(in *incident) *snapshot.OutOfMemory {
 	e := &in.first
-	gpus := <-in.gpus // and with them, which GPU is which
-	b := s.newBuilder(in.state)
+	var gpus []snapshot.GPUMemory // and with them, which GPU is which
+	select {
+	case gpus = <-in.gpus:
+	case <-time.After(2 * readingPatience): // the report is worth more than their figures
+	}
+	b := s.newBuilder(in.state, e)
 	site := siteOf(e)
 	oom := &snapshot.OutOfMemory{
-		Time: s.boot.Add(time.Duration(e.Time)), PID: int(e.Proc.PID), Process: in.state.names[e.Proc],
+		Time: s.boot.Add(time.Duration(e.Time)), PID: int(e.Proc.PID), Process: b.names[e.Proc],
 		Thread: int(e.TID), Requested: int64(e.Size), API: probes.APIName(e.API), GPU: s.gpus.label(&site), Calls: in.calls,
 		Stack: b.stack(&site), Recovered: in.recovered, Framework: in.framework,
 		GPUs: gpus, Snapshot: s.build(in.state),

@@ -4,10 +4,8 @@
 package session
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,31 +53,35 @@ type Session struct {
 	tracer  *probes.Tracer
 	sym     *symbolize.Symbolizer
 	capture *capturer
+	naming  *naming
 	start   time.Time
 	// boot is the wall-clock time at which CLOCK_MONOTONIC was zero.
 	boot   time.Time
 	target string
 
-	run     sync.WaitGroup
+	run     sync.WaitGroup // what ends with the probes
+	ending  chan struct{}  // closed to end it
 	gpus    *gpus
-	keeping context.CancelFunc // ends keepAccounts
+	reader  *reader
+	failed  chan error // Run's error, if it ends by itself
 
-	observing   sync.Mutex // guards the next two
-	accounted   []*accountable
-	accountedAt uint64 // events
+	accounted   []*accountable // of the reader's goroutine, as the next
+	accountedAt uint64         // events
 
-	failed chan error // Run's error, if it ends by itself
-	reaper reaper     // of Run's goroutine
-
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards what follows; never held while anything is waited for
 	ledger   *ledger.Ledger
 	stacks   stacks
 	procs    processes
 	recorder *recorder // nil: failures are only counted
 	events   uint64
+	seen     uint64 // CLOCK_MONOTONIC up to which every event has been seen
 	notes    []string
 	stopped  time.Time // zero while the probes are on
 }
+
+// maxSites bounds the call sites that keep counters: fewer than stacks may be
+// kept, so that each has its own.
+const maxSites = maxStacks * 3 / 4
 
 // Start puts the probes on and begins to collect. It returns when every call
 // of the targets' from now on is seen. The caller must Close the session.
@@ -87,16 +89,19 @@ func Start(opts Options) (_ *Session, err error) {
 	s := &Session{
 		opts:   opts,
 		sym:    symbolize.New(symbolize.ConfigFromEnv()),
+		naming: newNaming(),
 		boot:   bootTime(),
-		ledger: ledger.New(ledger.Options{MaxLive: opts.MaxLive}),
+		ledger: ledger.New(ledger.Options{MaxLive: opts.MaxLive, MaxSites: maxSites}),
 		stacks: newStacks(),
-		procs:  newProcesses(),
+		procs:  newProcesses(opts.All),
 		failed: make(chan error, 1),
+		ending: make(chan struct{}),
 	}
 	s.capture = newCapturer(s.sym, opts)
 	if opts.OutOfMemory != nil {
 		s.recorder = &recorder{session: s, max: opts.OutOfMemoryMax, record: opts.OutOfMemory, open: map[threadKey]*incident{}}
 	}
+	go s.naming.run()
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -129,19 +134,18 @@ func Start(opts Options) (_ *Session, err error) {
 	if s.gpus, why = openGPUs(); why != "" {
 		s.warn(why)
 	}
+	s.reader = newReader(s.readGPUs, s.gpus.look)
+	go s.reader.run()
 	s.start = time.Now()
 	s.run.Go(func() {
 		if err := s.tracer.Run(handler{s}, s.idle); err != nil {
 			s.failed <- err
 		}
 	})
+	s.run.Go(func() { s.keep(s.ending) })
 	if opts.All {
-		pids, err := s.tracer.TargetAll()
-		if err != nil {
-			return nil, err
-		}
 		s.target = "every process"
-		if len(pids) == 0 && prepared == 0 {
+		if n := s.addAll(); n == 0 && prepared == 0 {
 			s.warn("no process uses CUDA yet: waiting for one")
 		}
 	}
@@ -150,69 +154,34 @@ func Start(opts Options) (_ *Session, err error) {
 			return nil, err
 		}
 	}
-	s.observe()
-	ctx, cancel := context.WithCancel(context.Background())
-	s.keeping = cancel
-	s.run.Go(func() { s.keepAccounts(ctx) })
+	s.reader.ask()
 	return s, nil
 }
 
-// idle is what there is to do between events.
-func (s *Session) idle() {
-	now := time.Now()
-	s.recorder.finish(now)
-	handler{s}.reap(now)
-}
-
-// add traces one more process.
-func (s *Session) add(pid int) error {
-	s.mu.Lock()
-	s.procs.expect(pid)
-	s.mu.Unlock()
-	// Analysed before it is probed: its first stack is complete.
-	if err := s.capture.analyse(context.Background(), pid); err != nil && !gone(err) {
-		s.warn(fmt.Sprintf("the first stacks of process %d may be incomplete: %v", pid, err))
-	}
-	libs, err := s.tracer.Target(pid)
-	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("trace process %d: it has exited", pid)
-	}
-	if err != nil {
-		return err
-	}
-	name := comm(pid)
-	if s.target != "" {
-		s.target += ", "
-	}
-	s.target += fmt.Sprintf("pid %d (%s)", pid, name)
-	if len(libs) == 0 {
+// idle is what the reader of events does between batches.
+func (s *Session) idle(drained bool) {
+	if drained {
 		s.mu.Lock()
-		s.procs.fromStart[uint32(pid)] = true
+		s.seen = max(s.seen, monotonic())
 		s.mu.Unlock()
-		if s.opts.RequireCUDA {
-			return fmt.Errorf("trace process %d (%s): it uses no CUDA library; without --require-cuda gpumemtrace waits for it to load one", pid, name)
-		}
-		if !s.opts.Held {
-			s.warn(fmt.Sprintf("process %d (%s) uses no CUDA library yet: waiting for it to load one", pid, name))
-		}
 	}
-	// An exit between the check and the probes left no event.
-	if ended(pid) {
-		return fmt.Errorf("trace process %d: it has exited", pid)
-	}
-	return nil
+	s.recorder.finish(time.Now())
 }
 
 func (s *Session) warn(text string) {
 	s.mu.Lock()
-	if len(s.notes) < 100 {
-		s.notes = append(s.notes, text)
+	s.notes = append(s.notes, text)
+	if n := len(s.notes) - maxNotes; n > 0 {
+		s.notes = slices.Delete(s.notes, 0, n)
 	}
 	s.mu.Unlock()
 	if s.opts.Warn != nil {
 		s.opts.Warn(text)
 	}
 }
+
+// maxNotes bounds the warnings that a snapshot repeats: the last ones.
+const maxNotes = 100
 
 // Done is closed when every target, and every child of theirs that is traced,
 // has ended. With All it never is.
@@ -236,10 +205,8 @@ func (s *Session) Stop() error {
 	if s.tracer == nil || again {
 		return nil
 	}
-	if s.keeping != nil {
-		s.keeping()
-	}
 	err := s.tracer.Stop()
+	close(s.ending)
 	s.run.Wait()
 	s.recorder.finishAll()
 	s.run.Wait()
@@ -249,11 +216,14 @@ func (s *Session) Stop() error {
 // Close stops and releases everything.
 func (s *Session) Close() error {
 	err := s.Stop()
+	close(s.naming.end)
 	if s.tracer != nil {
 		err = errors.Join(err, s.tracer.Close())
 	}
 	err = errors.Join(err, s.capture.close())
-	if s.gpus != nil {
+	// A driver that does not answer is left alone: it would keep its own end
+	// waiting, too.
+	if s.reader != nil && s.reader.stop() {
 		err = errors.Join(err, s.gpus.close())
 	}
 	s.sym.Close()
@@ -266,27 +236,49 @@ type handler struct{ *Session }
 func (h handler) Event(e *event.Event) {
 	h.mu.Lock()
 	h.events++
+	h.seen = max(h.seen, e.Time)
 	if e.Op == event.OpSuspect && e.Result == event.Success {
 		h.gpus.suspect(e)
 	} else if e.Op <= event.OpExit && e.Op != event.OpNone {
 		h.ledger.Apply(e)
 	}
-	h.procs.event(e)
+	if _, known := h.procs.known[e.Proc]; !known {
+		h.identity(e.Proc)
+	}
+	for _, id := range h.procs.event(e) {
+		h.ended(id, e)
+	}
 	h.mu.Unlock()
 	h.recorder.observe(e)
-	// Addresses located before stay valid; what comes now has other mappings.
 	switch e.Op {
 	case event.OpExec, event.OpExit:
 		h.capture.ended(e.Proc.PID)
+		h.renew(e.Proc.PID)
 	case event.OpFork:
-		h.gpus.forget(e.Child.PID)
-		h.capture.mapped(int(e.Child.PID))
+		h.capture.forked(e.Proc.PID, e.Child.PID)
+		h.renew(e.Child.PID)
 	}
 }
 
-func (h handler) Stack(st *probes.Stack) {
-	frames := h.capture.frames(st) // without the lock: it reads the process
-	h.mu.Lock()
-	h.stacks.add(st.ID, frames)
-	h.mu.Unlock()
+func (h handler) Stack(st *probes.Stack) { h.stack(st) }
+
+// renew makes the names of what comes of pid be looked up in its new mappings.
+// Stacks of the old ones that still wait for their names are looked up before.
+func (s *Session) renew(pid uint32) {
+	forget := func() { s.sym.Forget(pid) }
+	if !s.naming.add(pid, forget) {
+		forget()
+	}
+}
+
+// ended follows the end of a process, which e tells: by being its exit, or by
+// showing that its exit was lost. s.mu is held.
+func (s *Session) ended(id event.Process, e *event.Event) {
+	if e.Op != event.OpExit || e.Proc != id {
+		s.ledger.Apply(&event.Event{Op: event.OpExit, Time: e.Time, Proc: id})
+	}
+	if s.opts.All {
+		s.ledger.Release(id)
+	}
+	s.forget(s.procs.end(id, e.Time, s.ledger.Active(id)))
 }

@@ -1,9 +1,10 @@
 package session
 
 import (
-	"cmp"
+	"context"
+	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -17,10 +18,35 @@ import (
 // allocation. Collection goes on: the lock is held only while figures are
 // copied, names are looked up after.
 func (s *Session) Snapshot(live bool) *snapshot.Snapshot {
-	s.observe()
-	c := s.copy(live)
-	return s.build(c)
+	s.reader.ask()
+	return s.build(s.copy(live))
 }
+
+// Report is a Snapshot that somebody keeps. Where every process is traced it is
+// the last that shows the processes which ended before it.
+func (s *Session) Report(live bool) *snapshot.Snapshot {
+	s.reader.ask()
+	c := s.copy(live)
+	out := s.build(c)
+	if s.opts.All {
+		s.mu.Lock()
+		s.forget(s.procs.drop(c.ended))
+		s.mu.Unlock()
+	}
+	return out
+}
+
+// forget drops all that is known of processes. s.mu is held.
+func (s *Session) forget(dropped []event.Process) {
+	for _, id := range dropped {
+		s.ledger.Forget(id)
+	}
+	s.gpus.forget(dropped...)
+}
+
+// namingPatience bounds how long a snapshot waits for the names of what came
+// just before it.
+const namingPatience = 2 * time.Second
 
 // build names what was copied.
 func (s *Session) build(c state) *snapshot.Snapshot {
@@ -39,17 +65,13 @@ func (s *Session) build(c state) *snapshot.Snapshot {
 		})
 	}
 	if s.opts.Residual {
-		for i := range out.Processes {
-			accounts, samples := s.gpus.statements(b, uint32(out.Processes[i].PID), out.Processes[i].Name)
+		for _, id := range c.shown {
+			accounts, samples := s.gpus.statements(b, id, b.names[id])
 			out.Accounts = append(out.Accounts, accounts...)
 			out.Samples = append(out.Samples, samples...)
 		}
 	}
-	// Readers of pprof take the first mapping for the program.
-	slices.SortStableFunc(b.mappings, func(a, b *snapshot.Mapping) int {
-		return cmp.Compare(strings.Count(a.Path, ".so"), strings.Count(b.Path, ".so"))
-	})
-	out.Mappings = b.mappings
+	out.Mappings = b.programsFirst()
 	out.Loss = append(out.Loss, s.sym.Loss()...)
 	return out
 }
@@ -60,8 +82,8 @@ type state struct {
 	sites    []ledger.Site
 	origin   []*ledger.Site // identities, for live rows
 	live     []ledger.Allocation
-	frames   map[uint64][]frame
-	names    map[event.Process]string
+	shown    []event.Process // whose memory in use is shown
+	ended    int             // how many ended processes are in it
 }
 
 func (s *Session) copy(live bool) state {
@@ -81,38 +103,46 @@ func (s *Session) copy(live bool) state {
 			},
 			Notes: slices.Clone(s.notes),
 		},
-		frames: map[uint64][]frame{},
-		names:  map[event.Process]string{},
+		ended: len(s.procs.ended),
 	}
 	out := c.snapshot
+	held := s.procs.held(sleptTime())
+	shown := func(id event.Process) bool { return held[id] || s.procs.lives(id) }
 	for site := range s.ledger.Sites {
-		c.sites = append(c.sites, *site)
+		one := *site
+		if !shown(site.Proc) {
+			one.InuseObjects, one.InuseBytes = 0, 0
+		}
+		c.sites = append(c.sites, one)
 		c.origin = append(c.origin, site)
-		c.frames[site.Stack] = s.stacks.frames[site.Stack]
 	}
 	if live {
 		for a := range s.ledger.Live {
-			c.live = append(c.live, a)
+			if shown(a.Proc) {
+				c.live = append(c.live, a)
+			}
 		}
 	}
+	seen := map[event.Process]bool{}
 	for t := range s.ledger.Processes {
-		c.names[t.Proc] = s.procs.name(t.Proc)
-		out.Processes = append(out.Processes, snapshot.Process{
-			PID: int(t.Proc.PID), Name: c.names[t.Proc], Exited: t.Exited,
-			Inuse: t.Inuse, Peak: t.Peak, Allocated: t.Allocated,
-			Managed: t.Managed, Host: t.Host, Imported: t.Imported, Graph: t.Graph,
-			LiveObjects: t.LiveObjects, Failed: t.Failed, OutOfMemory: t.OutOfMemory,
-			UnmatchedFrees: t.UnmatchedFrees, Async: t.AsyncInuse, AsyncHigh: t.AsyncHigh,
-			Unattributed: t.Unattributed, Unknown: t.UnknownBytes,
-		})
-	}
-	for _, id := range s.gpus.stackIDs() {
-		c.frames[id] = s.stacks.frames[id]
+		p := snapshot.Process{
+			PID: int(t.Proc.PID), Name: s.procs.name(t.Proc), Exited: t.Exited,
+			Peak: t.Peak, Allocated: t.Allocated, Failed: t.Failed, OutOfMemory: t.OutOfMemory,
+			UnmatchedFrees: t.UnmatchedFrees, AsyncHigh: t.AsyncHigh,
+		}
+		if shown(t.Proc) {
+			p.Inuse, p.Managed, p.Host, p.Imported, p.Graph = t.Inuse, t.Managed, t.Host, t.Imported, t.Graph
+			p.LiveObjects, p.Async, p.Unattributed, p.Unknown = t.LiveObjects, t.AsyncInuse, t.Unattributed, t.UnknownBytes
+			c.shown = append(c.shown, t.Proc)
+		}
+		seen[t.Proc] = true
+		out.Processes = append(out.Processes, p)
 	}
 	// A target may hold memory without having made a call yet.
-	for pid, name := range s.procs.alive {
-		if !slices.ContainsFunc(out.Processes, func(p snapshot.Process) bool { return p.PID == int(pid) }) {
-			out.Processes = append(out.Processes, snapshot.Process{PID: int(pid), Name: name})
+	for _, id := range s.procs.current {
+		if !seen[id] {
+			c.shown = append(c.shown, id)
+			out.Processes = append(out.Processes, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
 		}
 	}
 	for _, l := range counters {
@@ -121,17 +151,48 @@ func (s *Session) copy(live bool) state {
 	for _, l := range s.ledger.Loss() {
 		out.Loss = append(out.Loss, snapshot.Counter(l))
 	}
-	out.Loss = append(out.Loss, s.stacks.loss())
+	out.Loss = append(out.Loss, s.stacks.loss(), snapshot.Counter{Name: "stacks_not_named", Value: s.naming.dropped.Load(),
+		Help: "stacks whose names were not read because too many waited: the next event with one brings it again"})
 	out.Loss = append(out.Loss, s.capture.loss()...)
 	if s.recorder != nil {
 		out.Loss = append(out.Loss, snapshot.Counter{Name: "oom_reports_suppressed", Value: s.recorder.suppressed,
 			Help: "failures for want of memory without a report of their own: too many, or too close together"})
 	}
-	out.Notes = append(out.Notes, s.capture.notes()...)
-	for _, path := range slices.Sorted(keys(missing)) {
-		out.Notes = append(out.Notes, path+" does not export "+join(missing[path]))
+	out.Loss = append(out.Loss, s.reader.loss())
+	for _, note := range []string{s.naming.note(), s.reader.note(), gapNote(s.tracer.LongestGap())} {
+		if note != "" {
+			out.Notes = append(out.Notes, note)
+		}
 	}
+	out.Notes = append(out.Notes, s.capture.notes()...)
+	out.Notes = append(out.Notes, missingNotes(missing)...)
 	return c
+}
+
+func gapNote(gap time.Duration) string {
+	if gap == 0 {
+		return ""
+	}
+	return fmt.Sprintf("a library was mapped up to %.1f ms before it had probes: calls in that time are missed", gap.Seconds()*1e3)
+}
+
+// missingNotes says which functions libraries do not export, once for all that
+// lack the same.
+func missingNotes(missing map[string][]string) (notes []string) {
+	byLack := map[string][]string{}
+	for _, path := range slices.Sorted(maps.Keys(missing)) {
+		lack := join(missing[path])
+		byLack[lack] = append(byLack[lack], path)
+	}
+	for _, lack := range slices.Sorted(maps.Keys(byLack)) {
+		paths := byLack[lack]
+		who := paths[0]
+		if n := len(paths) - 1; n > 0 {
+			who += fmt.Sprintf(" (and %d more)", n)
+		}
+		notes = append(notes, who+" does not export "+lack)
+	}
+	return notes
 }
 
 // A builder makes samples of ledger sites.
@@ -141,14 +202,60 @@ type builder struct {
 	located  map[uint64][]*snapshot.Location
 	leaves   map[uint16]*snapshot.Location
 	names    map[event.Process]string
+	programs []*snapshot.Mapping // of the processes, in order
 	mappings []*snapshot.Mapping
 	mapped   map[*snapshot.Mapping]bool
 }
 
-func (s *Session) newBuilder(c state) *builder {
-	return &builder{session: s, frames: c.frames, names: c.names,
+// newBuilder makes a builder that has what c needs. extra are stacks beside
+// those of its sites.
+func (s *Session) newBuilder(c state, extra ...*event.Event) *builder {
+	ctx, cancel := context.WithTimeout(context.Background(), namingPatience)
+	defer cancel()
+	s.naming.settle(ctx)
+	b := &builder{session: s, frames: map[uint64][]frame{}, names: map[event.Process]string{},
 		located: map[uint64][]*snapshot.Location{}, leaves: map[uint16]*snapshot.Location{},
 		mapped: map[*snapshot.Mapping]bool{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add := func(id event.Process, stack uint64) {
+		if _, ok := b.names[id]; !ok {
+			b.names[id] = s.procs.name(id)
+			if x := s.procs.known[id]; x != nil && x.program != nil {
+				b.programs = append(b.programs, x.program)
+			}
+		}
+		b.frames[stack] = s.stacks.frames(stack)
+	}
+	for i := range c.sites {
+		add(c.sites[i].Proc, c.sites[i].Stack)
+	}
+	for _, e := range extra {
+		add(e.Proc, e.Stack)
+	}
+	for _, id := range c.shown {
+		add(id, 0)
+	}
+	for _, id := range s.gpus.stackIDs() {
+		b.frames[id] = s.stacks.frames(id)
+	}
+	return b
+}
+
+// programsFirst returns all mappings, with that of the first process's program
+// first: readers of pprof take it for what was profiled.
+func (b *builder) programsFirst() []*snapshot.Mapping {
+	out := slices.Clone(b.mappings)
+	for _, program := range slices.Backward(b.programs) {
+		i := slices.IndexFunc(out, func(m *snapshot.Mapping) bool { return m.Path == program.Path })
+		m := program
+		if i >= 0 {
+			m = out[i]
+			out = slices.Delete(out, i, i+1)
+		}
+		out = slices.Insert(out, 0, m)
+	}
+	return out
 }
 
 // siteOf is the call site of one event.

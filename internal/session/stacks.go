@@ -1,12 +1,24 @@
 package session
 
 import (
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )
 
-// maxStacks bounds the distinct stacks kept: 64 Ki of 40 frames are 60 MiB.
-const maxStacks = 1 << 16
+const (
+	// maxStacks bounds the distinct stacks kept: 64 Ki of 40 frames are 100 MiB.
+	maxStacks = 1 << 16
+	// sweepAt is how many are kept when those that nobody refers to are looked
+	// for, and sweepAgain how many more when they are looked for again.
+	sweepAt    = maxStacks / 2
+	sweepAgain = maxStacks / 16
+	// inFlight is more than the time between the kernel side's decision which
+	// stack an event names and its place in the ring buffer.
+	inFlight = time.Second
+)
 
 // A frame is an address of native code, or an interpreter's frame.
 type frame struct {
@@ -14,26 +26,89 @@ type frame struct {
 	python  *snapshot.Location // nil for native code
 }
 
-// stacks are the call stacks by id, leaf first.
-type stacks struct {
-	frames  map[uint64][]frame
-	dropped uint64 // for want of room
+// A stack is one call stack, leaf first.
+type stack struct {
+	process event.Process
+	frames  []frame
+	doomed  bool // goes at the end of the sweep, unless it is referred to then
 }
 
-func newStacks() stacks { return stacks{frames: map[uint64][]frame{}} }
+// stacks are the call stacks by id. One stays for as long as something refers
+// to it: a call site, or an event that is on its way. So the others go in two
+// steps. First the kernel side is made to send them again when they come up
+// again; then, once every event from before has been seen, those that are still
+// without a reference are dropped.
+type stacks struct {
+	byID    map[uint64]*stack
+	dropped uint64 // for want of room
+	evicted uint64
 
-func (s *stacks) add(id uint64, frames []frame) {
-	if _, ok := s.frames[id]; ok {
-		return // evicted in the kernel and sent again
+	sweepAt int       // kept stacks at which the next sweep begins
+	since   uint64 // CLOCK_MONOTONIC at which the sweep under way began, 0 for none
+}
+
+func newStacks() stacks { return stacks{byID: map[uint64]*stack{}, sweepAt: sweepAt} }
+
+// add keeps a stack, and tells whether there was room.
+func (s *stacks) add(id uint64, process event.Process, frames []frame) bool {
+	if old, ok := s.byID[id]; ok { // evicted in the kernel and sent again
+		old.doomed = false
+		return true
 	}
-	if len(s.frames) >= maxStacks {
+	if len(s.byID) >= maxStacks {
 		s.dropped++
-		return
+		return false
 	}
-	s.frames[id] = frames
+	s.byID[id] = &stack{process: process, frames: frames}
+	return true
+}
+
+// frames returns those of a stack, nil if it is not known.
+func (s *stacks) frames(id uint64) []frame {
+	if st := s.byID[id]; st != nil {
+		return st.frames
+	}
+	return nil
+}
+
+// wantsSweep tells whether it is time to look for what nobody refers to.
+func (s *stacks) wantsSweep() bool { return s.since == 0 && len(s.byID) >= s.sweepAt }
+
+// doom begins a sweep: it returns the stacks without a reference, which the
+// kernel side must send again from now on, and the processes they are of.
+func (s *stacks) doom(referred map[uint64]bool, now uint64) (ids []uint64, pids map[uint32]bool) {
+	pids = map[uint32]bool{}
+	for id, st := range s.byID {
+		if !referred[id] {
+			st.doomed = true
+			ids = append(ids, id)
+			pids[st.process.PID] = true
+		}
+	}
+	s.since = now
+	return ids, pids
+}
+
+// wantsDrop tells whether every event that names a doomed stack has been seen:
+// all events up to the moment seen have.
+func (s *stacks) wantsDrop(seen uint64) bool {
+	return s.since != 0 && seen >= s.since+uint64(inFlight)
+}
+
+// drop ends a sweep.
+func (s *stacks) drop(referred map[uint64]bool) {
+	for id, st := range s.byID {
+		if st.doomed && !referred[id] {
+			delete(s.byID, id)
+			s.evicted++
+		}
+		st.doomed = false
+	}
+	s.since = 0
+	s.sweepAt = max(sweepAt, min(len(s.byID)+sweepAgain, maxStacks))
 }
 
 func (s *stacks) loss() snapshot.Counter {
 	return snapshot.Counter{Name: "stacks_dropped", Value: s.dropped,
-		Help: "stacks without frames because too many different ones were kept already"}
+		Help: "stacks without frames because too many different ones are in use"}
 }

@@ -33,10 +33,10 @@ func (g *gpus) suspect(e *event.Event) {
 	site := siteOf(e)
 	site.Device, site.Kind = event.NoDevice, event.KindNone
 	g.mu.Lock()
-	s := g.suspects[e.Proc.PID]
+	s := g.suspects[e.Proc]
 	if s == nil {
 		s = &suspects{}
-		g.suspects[e.Proc.PID] = s
+		g.suspects[e.Proc] = s
 	}
 	s.mixed = s.mixed || s.any && s.site.SiteKey != site.SiteKey
 	s.site, s.any = site, true

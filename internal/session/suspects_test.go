@@ -61,7 +61,7 @@ func TestGrowth(t *testing.T) {
 
 // Two call sites between two readings cannot be told apart.
 func TestSuspectsMix(t *testing.T) {
-	g := &gpus{suspects: map[uint32]*suspects{}, look: make(chan struct{}, 1)}
+	g := &gpus{suspects: map[event.Process]*suspects{}, look: make(chan struct{}, 1)}
 	e := &event.Event{API: 1, Stack: 10, Proc: event.Process{PID: 5}}
 	g.suspect(e)
 	if len(g.suspects) != 0 {

@@ -1,5 +1,123 @@
 package session
 
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
 // CheckTarget returns an error that says why pid cannot be traced, nil if
 // nothing is known to be in the way.
 func CheckTarget(pid int) error { return checkTarget(pid) }
+
+// add traces one more process that the user named and, if asked to follow, the
+// children that it has already.
+func (s *Session) add(pid int) error {
+	if err := s.trace(pid, s.opts.Held); err != nil {
+		return err
+	}
+	if s.target != "" {
+		s.target += ", "
+	}
+	s.target += fmt.Sprintf("pid %d (%s)", pid, proc.Comm(pid))
+	if !s.opts.Follow || s.opts.Held {
+		return nil
+	}
+	switch n := s.addChildren(pid); n {
+	case 0:
+	case 1:
+		s.target += " and its child process"
+	default:
+		s.target += fmt.Sprintf(" and %d child processes", n)
+	}
+	return nil
+}
+
+// addChildren traces the processes below pid and returns how many there are.
+// Those that any of them starts from here on follow by themselves.
+func (s *Session) addChildren(pid int) int {
+	n := 0
+	for wait := []int{pid}; len(wait) > 0; wait = wait[1:] {
+		for _, child := range proc.Children(wait[0]) {
+			if s.isTraced(child) {
+				continue
+			}
+			// One that ends meanwhile, or is not ours to trace, is no reason
+			// to leave the others out.
+			if err := s.trace(child, true); err != nil {
+				if !notThere(err) {
+					s.warn(err.Error())
+				}
+				continue
+			}
+			n++
+			wait = append(wait, child)
+		}
+	}
+	return n
+}
+
+// addAll traces the processes that use CUDA already, and returns how many.
+func (s *Session) addAll() (n int) {
+	for _, pid := range probes.CUDAProcesses() {
+		if err := s.trace(pid, true); err == nil {
+			n++
+		} else if !notThere(err) {
+			s.warn(err.Error())
+		}
+	}
+	return n
+}
+
+func (s *Session) isTraced(pid int) bool {
+	id, err := identify(pid)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, known := s.procs.known[id]
+	return err == nil && known
+}
+
+// trace traces one process. quiet says that it is no news if it uses no CUDA
+// library yet. The error is os.ErrNotExist for a process that is gone.
+func (s *Session) trace(pid int, quiet bool) error {
+	id, err := identify(pid)
+	if err != nil {
+		return fmt.Errorf("trace process %d: it has exited: %w", pid, os.ErrNotExist)
+	}
+	name := proc.Comm(pid)
+	s.mu.Lock()
+	s.procs.add(id).name = name
+	s.mu.Unlock()
+	s.identity(id)
+	// Analysed before it is probed: its first stack is complete.
+	if err := s.capture.analyse(pid); err != nil && !notThere(err) {
+		s.warn(fmt.Sprintf("the first stacks of process %d may be incomplete: %v", pid, err))
+	}
+	libs, err := s.tracer.Target(pid)
+	// An exit between the look and the probes left no event.
+	if errors.Is(err, os.ErrNotExist) || gone(id) {
+		s.mu.Lock()
+		s.procs.end(id, monotonic(), false)
+		s.mu.Unlock()
+		return fmt.Errorf("trace process %d: it has exited: %w", pid, os.ErrNotExist)
+	}
+	if err != nil {
+		return err
+	}
+	if len(libs) > 0 {
+		return nil
+	}
+	s.mu.Lock()
+	s.procs.add(id).fromStart = true
+	s.mu.Unlock()
+	if s.opts.RequireCUDA {
+		return fmt.Errorf("trace process %d (%s): it uses no CUDA library; without --require-cuda gpumemtrace waits for it to load one", pid, name)
+	}
+	if !quiet {
+		s.warn(fmt.Sprintf("process %d (%s) uses no CUDA library yet: waiting for it to load one", pid, name))
+	}
+	return nil
+}

@@ -2,12 +2,8 @@ package session
 
 import (
 	"fmt"
-	"iter"
-	"maps"
 	"strings"
 )
-
-func keys[M ~map[K]V, K comparable, V any](m M) iter.Seq[K] { return maps.Keys(m) }
 
 // join lists names, and counts those past the tenth.
 func join(names []string) string {

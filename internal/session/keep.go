@@ -1,0 +1,106 @@
+package session
+
+import (
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+)
+
+const (
+	keepInterval = 100 * time.Millisecond
+	// reapInterval is how often processes are looked for whose end went unseen.
+	reapInterval = time.Second
+)
+
+// keep keeps the tables bounded and notices what no event told, until end is
+// closed.
+func (s *Session) keep(end <-chan struct{}) {
+	tick := time.NewTicker(keepInterval)
+	defer tick.Stop()
+	var reaper reaper
+	for {
+		select {
+		case <-end:
+			return
+		case now := <-tick.C:
+			s.sweep()
+			s.reap(&reaper, now)
+		}
+	}
+}
+
+// sweep drops the stacks that nothing refers to, once there are many.
+func (s *Session) sweep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.stacks.wantsSweep():
+		ids, pids := s.stacks.doom(s.referred(), monotonic())
+		s.tracer.ForgetStacks(ids)
+		for pid := range pids {
+			if _, lives := s.procs.current[pid]; lives {
+				s.capture.invalidate(pid)
+			}
+		}
+	case s.stacks.wantsDrop(s.seen):
+		s.stacks.drop(s.referred())
+	}
+}
+
+// referred are the stacks that something refers to. s.mu is held.
+func (s *Session) referred() map[uint64]bool {
+	ids := map[uint64]bool{}
+	for site := range s.ledger.Sites {
+		ids[site.Stack] = true
+	}
+	for _, id := range s.gpus.stackIDs() {
+		ids[id] = true
+	}
+	return ids
+}
+
+// A reaper ends processes whose exit event was lost, so that no trace waits
+// for ever. A process must be gone at two looks in a row: by then an event that
+// was not lost has come.
+type reaper struct {
+	last time.Time
+	gone map[event.Process]bool
+}
+
+// reap looks, unless it did lately.
+func (s *Session) reap(r *reaper, now time.Time) {
+	if now.Sub(r.last) < reapInterval {
+		return
+	}
+	r.last = now
+	s.mu.Lock()
+	var living []event.Process
+	for _, id := range s.procs.current {
+		living = append(living, id)
+	}
+	s.mu.Unlock()
+	before := r.gone
+	r.gone = map[event.Process]bool{}
+	for _, id := range living {
+		if !gone(id) {
+			continue
+		}
+		r.gone[id] = true
+		if before[id] {
+			s.mu.Lock()
+			s.ended(id, &event.Event{Time: monotonic(), Proc: id})
+			s.mu.Unlock()
+			s.capture.ended(id.PID)
+		}
+	}
+}
+
+// gone tells whether a process has ended, whoever has its PID.
+func gone(id event.Process) bool {
+	if proc.Ended(int(id.PID)) {
+		return true
+	}
+	now, err := identify(int(id.PID))
+	return err == nil && now != id
+}

@@ -1,0 +1,56 @@
+package session
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A target whose memory or files never answer keeps others from being named,
+// which is told, and nobody from going on.
+func TestNamingThatHangs(t *testing.T) {
+	n := newNaming()
+	go n.run()
+	t.Cleanup(func() { close(n.end) })
+	hang := make(chan struct{})
+	defer close(hang)
+	if !n.add(7, func() { <-hang }) {
+		t.Fatal("no room for the first")
+	}
+	began := time.Now()
+	full := 0
+	for range 10 * maxNaming {
+		if !n.add(8, func() {}) {
+			full++
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second || full < 8*maxNaming {
+		t.Errorf("adding took %v, %d found no room", took, full)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	n.settle(ctx)
+	n.mu.Lock()
+	n.since = n.since.Add(-slow)
+	n.mu.Unlock()
+	if note := n.note(); !strings.Contains(note, "process 7") {
+		t.Errorf("note %q", note)
+	}
+}
+
+func TestSettle(t *testing.T) {
+	n := newNaming()
+	go n.run()
+	done := 0
+	for range 100 {
+		n.add(1, func() { done++ })
+	}
+	n.settle(context.Background())
+	if done != 100 || n.note() != "" {
+		t.Errorf("%d jobs done, note %q", done, n.note())
+	}
+	close(n.end)
+	<-n.done
+	n.settle(context.Background()) // ended: nothing to wait for
+}

@@ -1,0 +1,121 @@
+package session
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+func holder(pid uint32, start time.Duration) event.Process {
+	return event.Process{PID: pid, Start: uint64(start)}
+}
+
+// A trace of everything does not end with the processes that it saw.
+func TestAllIsNeverDone(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		p := newProcesses(all)
+		id := holder(7, time.Second)
+		p.add(id)
+		p.end(id, 1, true)
+		select {
+		case <-p.done:
+			if all {
+				t.Error("a trace of every process ended with the first")
+			}
+		default:
+			if !all {
+				t.Error("not done after the last target")
+			}
+		}
+	}
+}
+
+// Two holders of one PID are two processes, also when the first one's exit was
+// lost.
+func TestReusedPID(t *testing.T) {
+	p := newProcesses(false)
+	first, second := holder(7, time.Second), holder(7, time.Minute)
+	p.add(first).name = "first"
+	ended := p.event(&event.Event{Op: event.OpAlloc, Proc: second})
+	if len(ended) != 1 || ended[0] != first {
+		t.Fatalf("ended %v, want the first", ended)
+	}
+	p.end(first, 1, true)
+	if p.name(second) != "" || p.known[second].fromStart || !p.lives(second) || p.lives(first) {
+		t.Errorf("the second one has what the first had: %+v", p.known[second])
+	}
+	forked := holder(7, time.Hour)
+	if ended := p.event(&event.Event{Op: event.OpFork, Proc: holder(1, 0), Child: forked, Name: "third"}); len(ended) != 1 || ended[0] != second {
+		t.Errorf("ended %v, want the second", ended)
+	}
+	if p.name(forked) != "third" || !p.known[forked].fromStart {
+		t.Errorf("%+v", p.known[forked])
+	}
+	if late := p.event(&event.Event{Op: event.OpAlloc, Proc: second}); len(late) != 0 {
+		t.Errorf("a late event of an earlier holder ends %v", late)
+	}
+}
+
+// Processes that never touched GPU memory leave nothing, and of those that did
+// the last ones are kept.
+func TestEndedAreBounded(t *testing.T) {
+	p := newProcesses(true)
+	for i := range uint32(100_000) {
+		id := holder(i%1000+1, time.Duration(i)*time.Second)
+		p.add(id)
+		active := i%10 == 0
+		dropped := p.end(id, uint64(i), active)
+		if !active && (len(dropped) != 1 || dropped[0] != id) {
+			t.Fatalf("dropped %v", dropped)
+		}
+	}
+	if len(p.known) != maxEnded || len(p.ended) != maxEnded || len(p.current) != 0 {
+		t.Errorf("%d known, %d ended, %d living", len(p.known), len(p.ended), len(p.current))
+	}
+}
+
+// What is shown as held after the end was held at one time.
+func TestHeld(t *testing.T) {
+	type life struct{ start, end time.Duration }
+	for _, c := range []struct {
+		name  string
+		lives []life
+		want  []int
+	}{
+		{"one", []life{{1, 5}}, []int{0}},
+		{"ranks of one job", []life{{1, 50}, {1, 51}, {2, 50}, {1, 51}}, []int{0, 1, 2, 3}},
+		{"one after the other", []life{{1, 10}, {11, 20}, {21, 30}}, []int{2}},
+		{"one right after the other", []life{{1, 10}, {10, 11}, {11, 12}}, []int{2}},
+		{"children that ended before their parent", []life{{10, 20}, {20, 30}, {1, 100}}, []int{2}},
+		{"a rank that died early", []life{{1, 20}, {1, 50}, {1, 51}}, []int{1, 2}},
+	} {
+		p := newProcesses(false)
+		var ids []event.Process
+		for i, l := range c.lives {
+			id := holder(uint32(i+1), l.start*time.Second)
+			ids = append(ids, id)
+			p.add(id)
+		}
+		if len(p.held(0)) != 0 {
+			t.Errorf("%s: ended before the end", c.name)
+		}
+		for t := time.Duration(0); t < 200; t++ {
+			for i, l := range c.lives {
+				if l.end == t {
+					p.end(ids[i], uint64(t*time.Second), true)
+				}
+			}
+		}
+		held := p.held(0)
+		for i, id := range ids {
+			want := false
+			for _, w := range c.want {
+				want = want || w == i
+			}
+			if held[id] != want {
+				t.Errorf("%s: process %d held %v, want %v", c.name, i, held[id], want)
+			}
+		}
+	}
+}
