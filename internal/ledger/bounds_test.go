@@ -25,7 +25,7 @@ func lossOf(l *Ledger, name string) uint64 {
 func TestTotalsBeyondMaxLive(t *testing.T) {
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
 	g.calm = true // beyond MaxLive a stale free cannot be told
-	l, m := New(Options{MaxLive: 20, MaxSites: 30, MaxUnattributed: 1 << 20}), newModel()
+	l, m := New(Options{MaxLive: 20, MaxSites: 10, MaxUnattributed: 1 << 20}), newModel()
 	unattributed := false
 	for i := range 40_000 {
 		e := g.next()
@@ -71,8 +71,8 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 			t.Fatalf("operation %d: totals differ (-model +ledger):\n%s", i, diff)
 		}
 	}
-	if !unattributed || lossOf(l, "allocations_unattributed") == 0 || lossOf(l, "sites_full") == 0 {
-		t.Error("the bounds were never reached")
+	if !unattributed || lossOf(l, "allocations_unattributed") == 0 || lossOf(l, "sites_full") == 0 || lossOf(l, "sites_folded") == 0 {
+		t.Errorf("the bounds were never reached: %+v", l.Loss())
 	}
 }
 
@@ -196,7 +196,7 @@ func TestContextsAndPoolsFull(t *testing.T) {
 		l.Apply(ev(i+1, alloc, at(16*(i+1), 1), async, handle(i+1), ctx(i+1)))
 	}
 	if lossOf(l, "contexts_full") == 0 || lossOf(l, "pools_full") == 0 {
-		t.Error("the bounds were never reached")
+		t.Errorf("the bounds were never reached: %+v", l.Loss())
 	}
 	for i := range uint64(2 * maxPools) {
 		l.Apply(ev(1<<20, free, at(16*(i+1), 0)))

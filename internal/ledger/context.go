@@ -116,10 +116,7 @@ func (l *Ledger) contextSeen(p *process, e *event.Event) {
 func (p *process) detach(c *context) []uint32 {
 	ids := c.unresolved
 	for _, id := range ids {
-		s := p.sites[id]
-		delete(p.siteAt, siteKey{
-			stack: s.Stack, ctx: s.Ctx, device: s.Device, api: s.API, outer: s.Outer, kind: s.Kind,
-		})
+		delete(p.siteAt, p.sites[id].key())
 	}
 	c.unresolved = nil
 	return ids

@@ -68,6 +68,7 @@ type Ledger struct {
 	extra     int // live allocations beyond MaxLive
 	mappings  int
 	sites     int // synthetic ones not included
+	foldAgain int // calls without room for a site until the next try to make some
 
 	dropped Totals
 	loss    [numCauses]uint64

@@ -17,6 +17,7 @@ const (
 	lossUnknown
 	lossEndedRows
 	lossSites
+	lossFolded
 	lossProcesses
 	lossEnded
 	lossForgotten
@@ -41,6 +42,7 @@ var causes = [numCauses]struct{ name, help string }{
 	lossUnknown:      {"allocations_unknown", "allocations beyond the limit of unattributed ones too: in no figure of memory in use"},
 	lossEndedRows:    {"ended_rows_dropped", "single allocations of ended processes dropped to make room"},
 	lossSites:        {"sites_full", "allocation calls without a call stack of their own because there are too many stacks"},
+	lossFolded:       {"sites_folded", "call sites that held nothing, whose counters were put together for want of room"},
 	lossProcesses:    {"processes_full", "events ignored because there are too many processes"},
 	lossEnded:        {"processes_dropped", "ended processes dropped to make room"},
 	lossForgotten:    {"events_forgotten", "events of ended processes that were dropped already"},

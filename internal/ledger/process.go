@@ -43,7 +43,8 @@ type process struct {
 	poolAt   map[poolKey]uint32
 	freePool []uint32
 
-	sites    []*Site
+	sites    []*Site // nil where one was folded
+	freeSite []uint32
 	siteAt   map[siteKey]uint32
 	other    [event.NumKinds]uint32 // synthetic sites, index + 1
 	ownSites int                    // sites but for synthetic ones

@@ -45,6 +45,10 @@ type siteKey struct {
 	kind       event.Kind
 }
 
+func (s *Site) key() siteKey {
+	return siteKey{stack: s.Stack, ctx: s.Ctx, device: s.Device, api: s.API, outer: s.Outer, kind: s.Kind}
+}
+
 // site returns the Site of an allocation call and its index in p.sites.
 func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 	key := siteKey{stack: e.Stack, device: max(e.Device, event.NoDevice), api: e.API, outer: e.Outer, kind: e.Kind}
@@ -59,16 +63,18 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		return i, p.sites[i]
 	}
 	for l.sites >= l.opt.MaxSites {
-		// A living process's sites are worth more than an ended one's.
-		if len(l.ended) == 0 || l.ended[0] == p {
+		// A living process's sites are worth more than an ended one's, and
+		// those that hold memory more than those that hold none.
+		if len(l.ended) > 0 && l.ended[0] != p {
+			l.dropEnded()
+		} else if !l.fold() {
 			l.loss[lossSites]++
 			return p.synthetic(e.Kind)
 		}
-		l.dropEnded()
 	}
 	l.sites++
 	p.ownSites++
-	i := uint32(len(p.sites))
+	i := p.newSite()
 	s := &Site{
 		SiteKey: SiteKey{
 			Proc: p.id, Stack: key.stack, API: key.api, Outer: key.outer,
@@ -76,7 +82,7 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		},
 		epoch: p.epoch,
 	}
-	p.sites = append(p.sites, s)
+	p.sites[i] = s
 	p.siteAt[key] = i
 	if key.ctx != 0 {
 		if c := p.contextAt[key.ctx]; c != ctxUnknown {

@@ -101,6 +101,9 @@ func (l *Ledger) Dropped() Totals { return l.dropped }
 func (l *Ledger) Sites(yield func(*Site) bool) {
 	for _, p := range l.order {
 		for _, s := range p.sites {
+			if s == nil {
+				continue
+			}
 			p.settle(s)
 			if !yield(s) {
 				return

@@ -59,11 +59,11 @@ type Session struct {
 	boot   time.Time
 	target string
 
-	run     sync.WaitGroup // what ends with the probes
-	ending  chan struct{}  // closed to end it
-	gpus    *gpus
-	reader  *reader
-	failed  chan error // Run's error, if it ends by itself
+	run    sync.WaitGroup // what ends with the probes
+	ending chan struct{}  // closed to end it
+	gpus   *gpus
+	reader *reader
+	failed chan error // Run's error, if it ends by itself
 
 	accounted   []*accountable // of the reader's goroutine, as the next
 	accountedAt uint64         // events

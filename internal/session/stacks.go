@@ -43,7 +43,7 @@ type stacks struct {
 	dropped uint64 // for want of room
 	evicted uint64
 
-	sweepAt int       // kept stacks at which the next sweep begins
+	sweepAt int    // kept stacks at which the next sweep begins
 	since   uint64 // CLOCK_MONOTONIC at which the sweep under way began, 0 for none
 }
 
