@@ -57,7 +57,7 @@ class Program:
 
 
 class Tracer:
-    """gpumemtrace -p PID, ready when the constructor returns."""
+    """gpumemtrace -p PID, or -a for no PID, ready when the constructor returns."""
 
     def __init__(self, pid, out, *flags):
         shutil.rmtree(out, ignore_errors=True)  # no file of an earlier trace is taken for one of this
@@ -67,7 +67,7 @@ class Tracer:
         begin = time.perf_counter()
         self.stderr = open(os.path.join(out, "stderr"), "w")
         self.process = subprocess.Popen(
-            [TOOL, "-p", str(pid), "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready, *flags],
+            [TOOL, *(["-a"] if pid is None else ["-p", str(pid)]), "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready, *flags],
             stderr=self.stderr)
         wait_for(ready, self.process)
         self.attach_seconds = time.perf_counter() - begin

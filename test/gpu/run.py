@@ -1,6 +1,7 @@
 """Every GPU case: a real program, gpumemtrace on it, and the numbers compared."""
 import argparse
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ import sys
 import time
 import traceback
 
-from harness import HERE, TOOL, Failed, Program, Tracer, nvcc, gpu_count, nvml_bytes, wait_for
+from harness import HERE, PATIENCE, TOOL, Failed, Program, Tracer, nvcc, gpu_count, nvml_bytes, wait_for
 
 CASES, OUT = {}, ""
 
@@ -349,6 +350,147 @@ def two_gpus(r):
 
 
 @case
+def everyone(r):
+    """-a among short processes: it ends when it is told to, and what ended is not in use."""
+    short = os.path.join(OUT, "short")
+    nvcc(os.path.join(HERE, "programs", "short.cu"), short)
+    p = Program(python("torch_train.py", "train"))
+    t = None
+    try:
+        p.expect("ready")
+        t = Tracer(None, os.path.join(OUT, r.name))
+        p.go()
+        v = p.expect("trained")
+        pids = []
+        for mib in range(100, 900, 100):
+            one = subprocess.Popen([short, str(mib)])
+            pids.append(one.pid)
+            r.check(f"a program of {mib} MiB", one.wait(PATIENCE) == 0)
+        r.check("it still traces", t.process.poll() is None)
+        s = t.snapshot()
+        r.equal("PyTorch's bytes", s.device(owner="pytorch", pid=p.pid), v["reserved"])
+        whole(r, p.pid, s)
+        r.equal("in use by those that ended", sum(s.sum(pid=x) for x in pids), 0)
+        r.equal("allocated by them", [s.device("alloc_bytes", pid=x) >> 20 for x in pids], list(range(100, 900, 100)))
+        r.equal("their peak", [s.device("peak_bytes", pid=x) >> 20 for x in pids], list(range(100, 900, 100)))
+        complete, total = s.complete()
+        r.check("stacks that reach their thread's start, by calls", complete >= 0.99 * total, f"{complete} of {total}")
+        r.equal("shown once", {x["pid"] for x in t.snapshot().data["processes"]} & set(pids), set())
+        r.note("loss", s.loss())
+        t.stop()
+    finally:
+        p.kill()
+        if t:
+            t.process.kill()
+
+
+@case
+def launcher(r):
+    """torchrun, whose workers run already: they are traced with it."""
+    place = os.path.join(OUT, r.name + "-place")
+    shutil.rmtree(place, ignore_errors=True)
+    os.makedirs(place)
+    run = subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2" if gpu_count() > 1 else "--nproc-per-node=1",
+                            os.path.join(HERE, "programs", "hf_trainer.py"), place], stdout=subprocess.DEVNULL)
+    ranks = range(2 if gpu_count() > 1 else 1)
+    t = None
+
+    def told(name):
+        out = []
+        for rank in ranks:
+            path = os.path.join(place, f"{name}.{rank}")
+            wait_for(path, run)
+            with open(path) as f:
+                out.append(json.load(f))
+        return out
+
+    try:
+        told("ready")
+        t = Tracer(run.pid, os.path.join(OUT, r.name))
+        open(os.path.join(place, "go"), "w").close()
+        trained = told("trained")
+        time.sleep(1.2)
+        s = t.snapshot()
+        for w in trained:
+            r.equal(f"PyTorch's bytes in worker {w['pid']}", s.device(owner="pytorch", pid=w["pid"]), w["reserved"])
+            whole(r, w["pid"], s, w["gpu"])
+        complete, total = s.complete()
+        r.note("stacks that reach their thread's start, by calls", f"{complete} of {total}")
+        r.note("target", s.data["meta"]["target"])
+        r.check("the target names the children", "child process" in s.data["meta"]["target"])
+        open(os.path.join(place, "end"), "w").close()
+        r.equal("torchrun's exit code", run.wait(PATIENCE), 0)
+        s = t.finish()
+        r.equal("in the final profile", sorted(s.device(owner="pytorch", pid=w["pid"]) > 0 for w in trained), [True] * len(trained))
+        r.note("loss", s.loss())
+    finally:
+        run.terminate()
+        if t:
+            t.process.kill()
+
+
+@case
+def generate(r):
+    p, t = attached(r, python("hf_generate.py"))
+    try:
+        v, s = p.expect("generated"), t.snapshot()
+        r.equal("PyTorch's bytes", s.device(owner="pytorch"), v["reserved"])
+        whole(r, p.pid, s)
+        complete, total = s.complete()
+        r.check("stacks that reach their thread's start, by calls", complete >= 0.99 * total, f"{complete} of {total}")
+        p.go()
+        p.wait()
+        r.note("loss", t.finish().loss())
+    finally:
+        p.kill()
+        t.process.kill()
+
+
+@case
+def context_reset(r):
+    p, t = attached(r, python("driver_calls.py", "reset"))
+    try:
+        p.expect("held")
+        time.sleep(1.2)
+        s = t.snapshot()
+        r.equal("held", {k: v >> 20 for k, v in s.by("kind").items() if k != "driver"}, {"device": 64, "async": 16, "vmm": 32})
+        whole(r, p.pid, s)
+        p.go()
+        p.expect("reset")
+        time.sleep(4)
+        said, s = nvml_bytes(p.pid), t.snapshot()
+        r.equal("the driver lists the process", said, None)
+        r.equal("what outlives the context", {k: v >> 20 for k, v in s.by("kind").items()}, {"async": 16, "vmm": 32})
+        r.equal("accounts", s.data["accounts"], [])
+        p.go()
+        p.wait()
+        t.finish()
+    finally:
+        p.kill()
+        t.process.kill()
+
+
+@case
+def late_contexts(r):
+    """Attached late: another context that comes and goes takes nothing of the first one along."""
+    p, t = attached(r, python("driver_calls.py", "contexts"))
+    try:
+        p.expect("held")
+        r.equal("held, MiB", t.snapshot().device() >> 20, 512)
+        p.go()
+        p.expect("destroyed")
+        s = t.snapshot()
+        r.equal("held after the other context's end, MiB", s.device() >> 20, 512)
+        whole(r, p.pid, s)
+        p.go()
+        p.wait()
+        t.finish()
+    finally:
+        p.kill()
+        t.process.kill()
+
+
+@case
 def pprof(r):
     """The main job as a user does it: -p PID, Ctrl-C, a profile."""
     p = Program(python("torch_train.py", "train"))
@@ -482,7 +624,7 @@ def overhead(r):
 
 
 GPUS = {"nccl": 2, "two_gpus": 2}
-NEEDS = {"graphs": "torch", "late": "torch", "out_of_memory": "torch", "two_processes": "torch", "nccl": "torch", "two_gpus": "torch", "pprof": "torch", "attach": "torch", "cost": "torch",
+NEEDS = {"everyone": "torch", "launcher": "transformers", "generate": "transformers", "graphs": "torch", "late": "torch", "out_of_memory": "torch", "two_processes": "torch", "nccl": "torch", "two_gpus": "torch", "pprof": "torch", "attach": "torch", "cost": "torch",
          "torch_native": "torch", "torch_expandable": "torch", "torch_async": "torch", "overhead": "torch",
          "jax": "jax", "cupy": "cupy"}
 

@@ -1,0 +1,73 @@
+"""Calls of the driver's own, as a program makes them that manages contexts itself."""
+import ctypes
+import sys
+
+from checkpoint import checkpoint
+
+cuda = ctypes.CDLL("libcuda.so.1")
+MIB = 1 << 20
+
+
+def call(name, *args):
+    code = getattr(cuda, name)(*args)
+    if code != 0:
+        raise RuntimeError(f"{name}: {code}")
+
+
+class Location(ctypes.Structure):  # CUmemLocation
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class AllocationProp(ctypes.Structure):  # CUmemAllocationProp
+    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
+                ("security", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+
+
+def device_memory(mib):
+    p = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(p), ctypes.c_size_t(mib * MIB))
+    return p
+
+
+def pool_memory(mib):
+    p = ctypes.c_uint64()
+    call("cuMemAllocAsync", ctypes.byref(p), ctypes.c_size_t(mib * MIB), None)
+    return p
+
+
+def physical_memory(mib):
+    handle, prop = ctypes.c_uint64(), AllocationProp(type=1, location=Location(1, 0))
+    call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(mib * MIB), ctypes.byref(prop), ctypes.c_uint64(0))
+    return handle
+
+
+def reset():
+    """What a primary context's reset ends, and what it leaves."""
+    checkpoint("ready")
+    ctx = ctypes.c_void_p()
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(ctx), 0)
+    call("cuCtxSetCurrent", ctx)
+    device_memory(64)
+    pool_memory(16)
+    physical_memory(32)
+    checkpoint("held")
+    call("cuDevicePrimaryCtxReset_v2", 0)
+    checkpoint("reset")
+
+
+def contexts():
+    """Another context comes and goes while the first one holds memory."""
+    ctx, other = ctypes.c_void_p(), ctypes.c_void_p()
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(ctx), 0)
+    call("cuCtxSetCurrent", ctx)
+    checkpoint("ready")
+    device_memory(512)
+    checkpoint("held")
+    call("cuCtxCreate_v2", ctypes.byref(other), 0, 0)
+    device_memory(8)
+    call("cuCtxDestroy_v2", other)
+    checkpoint("destroyed")
+
+
+call("cuInit", 0)
+{"reset": reset, "contexts": contexts}[sys.argv[1]]()
