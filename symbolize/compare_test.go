@@ -13,17 +13,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 // openFile returns the image of a file that nobody maps.
 func openFile(t testing.TB, s *Symbolizer, path string) *image {
 	t.Helper()
-	f, err := os.Open(path)
+	f, err := proc.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	im, reason := newImage(s, f, &region{mapsEntry: mapsEntry{path: path}})
+	im, reason := newImage(s, f, f.Size, &region{Mapping: proc.Mapping{Path: path}})
 	if reason != Named {
 		f.Close()
 		t.Fatalf("%s: %v", path, reason)

@@ -1,13 +1,13 @@
 package symbolize
 
 import (
-	"debug/elf"
 	"hash/crc32"
 	"io"
-	"os"
 	"path"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // maxDebugFile bounds the file whose checksum is taken for .gnu_debuglink.
@@ -15,33 +15,30 @@ const maxDebugFile = 4 << 30
 
 // A debugFile holds symbols and debug information of an image, split off it.
 type debugFile struct {
-	file *os.File
-	elf  *elf.File
+	file *proc.File
+	elf  *proc.ELF
 }
 
 // A opener opens a regular file by an absolute path of some file system.
-type opener func(path string) (*os.File, error)
+type opener func(path string) (*proc.File, error)
 
 // pinDebug opens the image's debug file if the process sees another file
 // system than we do: once the process is gone, nobody can.
 func (im *image) pinDebug(p *process) {
-	root, err := openRoot(p.dir)
+	root, err := proc.OpenRoot(int(p.pid))
 	if err != nil {
 		return
 	}
-	defer unix.Close(root)
-	var theirs, ours unix.Stat_t
-	if unix.Fstat(root, &theirs) == nil && unix.Stat("/", &ours) == nil && idOf(&theirs) == idOf(&ours) {
+	defer root.Close()
+	var ours unix.Stat_t
+	if unix.Stat("/", &ours) == nil && root.ID == (proc.FileID{Dev: ours.Dev, Ino: ours.Ino}) {
 		im.ours = true
 		return
 	}
 	if im.complete() {
 		return
 	}
-	open := func(path string) (*os.File, error) {
-		f, _, err := openRegular(root, path, unix.RESOLVE_IN_ROOT)
-		return f, err
-	}
+	open := func(path string) (*proc.File, error) { return root.Open(path, 0) }
 	if d := im.openDebug(open, true); d != nil {
 		im.debug = append(im.debug, d)
 	}
@@ -49,7 +46,7 @@ func (im *image) pinDebug(p *process) {
 
 // complete reports whether the image needs no debug file.
 func (im *image) complete() bool {
-	return im.elf.Section(".symtab") != nil && hasDwarf(im.elf)
+	return im.elf.Section(".symtab") != nil && hasDwarf(im.elf.File)
 }
 
 // findDebug looks for the image's debug file in our own file system, then at
@@ -59,7 +56,7 @@ func (im *image) findDebug() {
 		return
 	}
 	im.search = true
-	d := im.openDebug(openHost, im.ours)
+	d := im.openDebug(proc.Open, im.ours)
 	if d == nil && im.buildID != "" {
 		if f := im.s.debuginfod.find(im.buildID); f != nil {
 			if d = checkBuildID(f, im.buildID); d == nil {
@@ -85,7 +82,7 @@ func (im *image) openDebug(open opener, byPath bool) *debugFile {
 			}
 		}
 	}
-	link, crc, ok := debugLink(im.elf)
+	link, crc, ok := debugLink(im.elf.File)
 	if !ok || !byPath {
 		return nil
 	}
@@ -109,8 +106,8 @@ func (im *image) openDebug(open opener, byPath bool) *debugFile {
 
 // checkBuildID returns f as a debug file if it has the build id, and closes it
 // if not.
-func checkBuildID(f *os.File, id string) *debugFile {
-	if e, err := openDebugELF(f); err == nil && buildID(e) == id {
+func checkBuildID(f *proc.File, id string) *debugFile {
+	if e, err := f.ELF(); err == nil && e.BuildID() == id {
 		return &debugFile{f, e}
 	}
 	f.Close()
@@ -119,8 +116,8 @@ func checkBuildID(f *os.File, id string) *debugFile {
 
 // checkCRC returns f as a debug file if it has the checksum, and closes it if
 // not.
-func checkCRC(f *os.File, crc uint32) *debugFile {
-	e, err := openDebugELF(f)
+func checkCRC(f *proc.File, crc uint32) *debugFile {
+	e, err := f.ELF()
 	if err == nil {
 		h := crc32.NewIEEE()
 		if _, err = io.Copy(h, io.NewSectionReader(f, 0, maxDebugFile)); err == nil && h.Sum32() == crc {
@@ -129,12 +126,4 @@ func checkCRC(f *os.File, crc uint32) *debugFile {
 	}
 	f.Close()
 	return nil
-}
-
-func openDebugELF(f *os.File) (*elf.File, error) {
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	return openELF(f, st.Size())
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // debuginfodPause is how long a server that failed is left alone.
@@ -45,7 +47,7 @@ func newDebuginfod(cfg Config, loss *losses) *debuginfod {
 }
 
 // find returns the debug file of a build id, which is lower-case hex, or nil.
-func (d *debuginfod) find(id string) *os.File {
+func (d *debuginfod) find(id string) *proc.File {
 	if d == nil {
 		return nil
 	}
@@ -55,7 +57,7 @@ func (d *debuginfod) find(id string) *os.File {
 		return nil
 	}
 	path := filepath.Join(d.cache, id, "debuginfo")
-	if f, err := openHost(path); err == nil {
+	if f, err := proc.Open(path); err == nil {
 		return f
 	}
 	absent := true
@@ -71,7 +73,7 @@ func (d *debuginfod) find(id string) *os.File {
 			absent = false
 		}
 		if found {
-			f, _ := openHost(path)
+			f, _ := proc.Open(path)
 			return f
 		}
 	}

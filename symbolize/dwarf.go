@@ -11,6 +11,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -62,9 +63,9 @@ var errTooLarge = errors.New("debug information is too large")
 
 // loadDwarf returns nil if there is no debug information or it is no good.
 func (im *image) loadDwarf() *dwarfIndex {
-	files := []*elf.File{im.elf}
+	files := []*elf.File{im.elf.File}
 	for _, d := range im.debug {
-		files = append(files, d.elf)
+		files = append(files, d.elf.File)
 	}
 	for _, f := range files {
 		if !hasDwarf(f) {
@@ -104,7 +105,7 @@ func newDwarfIndex(f *elf.File, max uint64) (x *dwarfIndex, err error) {
 		if total += s.Size; s.Size > max || total > max {
 			return nil, errTooLarge
 		}
-		if dat[name], err = readBounded(s, max); err != nil {
+		if dat[name], err = proc.SectionData(s, max); err != nil {
 			return nil, fmt.Errorf("read debug information: %w", err)
 		}
 	}

@@ -5,20 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-)
 
-func FuzzMaps(f *testing.F) {
-	f.Add("00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus-daemon\n")
-	f.Add("7f0000000000-7f0000001000 rwxp 00000000 00:00 0\n7ffd00000000-7ffd00002000 r-xp 00000000 00:00 0 [vdso]")
-	f.Fuzz(func(t *testing.T, text string) {
-		entries, err := parseMaps(strings.NewReader(text))
-		for i, e := range entries {
-			if e.limit <= e.start || i > 0 && e.start < entries[i-1].limit {
-				t.Errorf("entries overlap: %+v (%v)", entries, err)
-			}
-		}
-	})
-}
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+)
 
 func FuzzPerfMap(f *testing.F) {
 	f.Add("7f00 40 name\n0x8000 0x10 py::f:/a b.py\r\n")
@@ -45,28 +34,28 @@ func FuzzELF(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		show := func() string {
 			r := bytes.NewReader(data)
-			e, err := openELF(r, int64(len(data)))
+			e, err := proc.ReadELF(r, int64(len(data)))
 			if err != nil {
 				return err.Error()
 			}
 			var out strings.Builder
-			fmt.Fprintln(&out, buildID(e))
-			link, crc, ok := debugLink(e)
+			fmt.Fprintln(&out, e.BuildID())
+			link, crc, ok := debugLink(e.File)
 			fmt.Fprintln(&out, link, crc, ok)
 			b := &builder{}
-			b.add(e, r)
-			b.addPLT(e, r)
+			b.add(e.File, r)
+			b.addPLT(e.File, r)
 			tab := b.build()
 			for i, s := range tab.spans {
 				if i > 0 && s.start <= tab.spans[i-1].start {
 					t.Fatalf("spans out of order: %v", tab.spans)
 				}
 			}
-			x, err := newDwarfIndex(e, 1<<20)
-			goTab := loadGo(e)
+			x, err := newDwarfIndex(e.File, 1<<20)
+			goTab := loadGo(e.File)
 			for _, p := range e.Progs {
 				for step := range uint64(16) {
-					at, ok := virtual(e, p.Off+step*p.Filesz/16)
+					at, ok := virtual(e.File, p.Off+step*p.Filesz/16)
 					name, _ := tab.lookup(at)
 					fmt.Fprintln(&out, at, ok, readable(name))
 					if x != nil && err == nil {

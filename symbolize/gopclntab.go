@@ -5,6 +5,7 @@ import (
 	"debug/gosym"
 	"encoding/binary"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -26,7 +27,7 @@ func loadGo(f *elf.File) (g *goTable) {
 		}
 	}()
 	pcln := f.Section(".gopclntab")
-	b, err := readBounded(pcln, maxGoTable)
+	b, err := proc.SectionData(pcln, maxGoTable)
 	if err != nil {
 		return nil
 	}
@@ -48,7 +49,7 @@ func loadGo(f *elf.File) (g *goTable) {
 func goText(f *elf.File, header uint64) (uint64, bool) {
 	const textAt = 8 + 6*24 + 3*8
 	for _, name := range []string{".go.module", ".noptrdata", ".data", ".data.rel.ro"} {
-		b, err := readBounded(f.Section(name), maxGoTable)
+		b, err := proc.SectionData(f.Section(name), maxGoTable)
 		if err != nil {
 			continue
 		}

@@ -1,13 +1,13 @@
 package symbolize
 
 import (
-	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // A source is an open file, or memory read like one. ReadAt fails after Close.
@@ -21,10 +21,10 @@ type image struct {
 	s       *Symbolizer
 	file    source
 	size    int64
-	elf     *elf.File
+	elf     *proc.ELF
 	buildID string
 	content string // equal for equal files, "" if only the inode tells
-	key     fileID
+	key     proc.FileID
 	path    string // as the first process that mapped it names it
 	closed  atomic.Bool
 
@@ -40,28 +40,17 @@ type image struct {
 	cost   int64       // bytes of syms and lines; 0 while they are not loaded
 }
 
-// newImage reads the headers of file, which r maps. It does not close file on
-// failure.
-func newImage(s *Symbolizer, file source, r *region) (*image, Reason) {
-	var size int64
-	switch f := file.(type) {
-	case *os.File:
-		st, err := f.Stat()
-		if err != nil {
-			return nil, FileGone
-		}
-		size = st.Size()
-	case memory:
-		size = f.Size()
-	}
-	e, err := openELF(file, size)
+// newImage reads the headers of the size bytes of file, which r maps. It does
+// not close file on failure.
+func newImage(s *Symbolizer, file source, size int64, r *region) (*image, Reason) {
+	e, err := proc.ReadELF(file, size)
 	switch {
-	case errors.Is(err, errNotELF):
+	case errors.Is(err, proc.ErrNotELF):
 		return nil, NotELF
 	case err != nil:
 		return nil, Malformed
 	}
-	im := &image{s: s, file: file, size: size, elf: e, buildID: buildID(e), path: r.path}
+	im := &image{s: s, file: file, size: size, elf: e, buildID: e.BuildID(), path: r.Path}
 	if im.buildID != "" {
 		// A build id is an assertion; the layout makes a false one less likely
 		// to pass.
@@ -96,13 +85,13 @@ func (im *image) load() {
 	im.findDebug()
 	im.reason = Named
 	b := &builder{}
-	b.add(im.elf, im.file)
+	b.add(im.elf.File, im.file)
 	for _, d := range im.debug {
-		b.add(d.elf, d.file)
+		b.add(d.elf.File, d.file)
 	}
-	b.addPLT(im.elf, im.file)
+	b.addPLT(im.elf.File, im.file)
 	if !b.symtab {
-		im.goTab = loadGo(im.elf)
+		im.goTab = loadGo(im.elf.File)
 	}
 	switch {
 	case b.full:

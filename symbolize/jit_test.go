@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 func buildJIT(t testing.TB) string {
@@ -115,26 +117,20 @@ func TestPerfMapGrows(t *testing.T) {
 func TestVDSO(t *testing.T) {
 	tg := start(t, buildShapes(t))
 	s := newSymbolizer(t, Config{})
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", tg.pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	entries, err := parseMaps(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if e.path != vdsoPath {
+	for e, err := range proc.Mappings(int(tg.pid)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Path != vdsoPath {
 			continue
 		}
-		image := make([]byte, e.limit-e.start)
+		image := make([]byte, e.End-e.Start)
 		mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", tg.pid))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer mem.Close()
-		if _, err := mem.ReadAt(image, int64(e.start)); err != nil {
+		if _, err := mem.ReadAt(image, int64(e.Start)); err != nil {
 			t.Fatal(err)
 		}
 		v, err := elf.NewFile(bytes.NewReader(image))
@@ -149,7 +145,7 @@ func TestVDSO(t *testing.T) {
 			if !strings.Contains(sym.Name, "clock_gettime") {
 				continue
 			}
-			a := s.Locate(tg.pid, e.start+sym.Value+1, Return)
+			a := s.Locate(tg.pid, e.Start+sym.Value+1, Return)
 			tg.stop()
 			l := s.Resolve(a)
 			if !strings.Contains(names(l), "clock_gettime") || l.Mapping.Path != vdsoPath {

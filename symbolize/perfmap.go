@@ -11,10 +11,11 @@ import (
 	"slices"
 	"sort"
 	"strconv"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // Limits on a perf-PID.map.
@@ -48,52 +49,29 @@ func (p *process) perfMap() *perfMap {
 		return p.perf
 	}
 	p.perfTried = true
-	pid, uid, ok := p.identity()
-	if !ok {
-		return nil
-	}
-	root, err := openRoot(p.dir)
+	pid, uid, err := proc.Identity(int(p.pid))
 	if err != nil {
 		return nil
 	}
-	defer unix.Close(root)
-	f, st, err := openRegular(root, fmt.Sprintf("/tmp/perf-%d.map", pid), unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+	root, err := proc.OpenRoot(int(p.pid))
 	if err != nil {
 		return nil
 	}
-	if st.Uid != 0 && st.Uid != uid {
+	defer root.Close()
+	f, err := root.Open(fmt.Sprintf("/tmp/perf-%d.map", pid), unix.RESOLVE_NO_SYMLINKS)
+	if err != nil {
+		return nil
+	}
+	if f.Owner != 0 && f.Owner != uid {
 		f.Close()
 		return nil
 	}
-	p.perf = &perfMap{file: f}
+	p.perf = &perfMap{file: f.File}
 	fs := p.s.files
 	fs.mu.Lock()
 	fs.perfMaps.put(p.perf, struct{}{})
 	fs.mu.Unlock()
 	return p.perf
-}
-
-// identity returns the process's number in its innermost PID namespace and its
-// effective user (proc_pid_status(5)).
-func (p *process) identity() (pid, uid uint32, ok bool) {
-	b, err := os.ReadFile(p.dir + "/status")
-	if err != nil {
-		return 0, 0, false
-	}
-	pid = p.pid
-	for line := range strings.Lines(string(b)) {
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) > 2 && fields[0] == "Uid:":
-			n, err := strconv.ParseUint(fields[2], 10, 32)
-			uid, ok = uint32(n), err == nil
-		case len(fields) > 1 && fields[0] == "NStgid:":
-			if n, err := strconv.ParseUint(fields[len(fields)-1], 10, 32); err == nil {
-				pid = uint32(n)
-			}
-		}
-	}
-	return pid, uid, ok
 }
 
 // lookup returns the name of the code at addr. A nil map has none.

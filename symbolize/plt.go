@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"io"
 	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // maxPLT bounds the bytes of one procedure linkage table.
@@ -29,7 +31,7 @@ func (b *builder) addPLT(f *elf.File, r io.ReaderAt) {
 		if s.Type != elf.SHT_PROGBITS || s.Name != ".plt" && !strings.HasPrefix(s.Name, ".plt.") && s.Name != ".iplt" {
 			continue
 		}
-		if code, err := readBounded(s, maxPLT); err == nil {
+		if code, err := proc.SectionData(s, maxPLT); err == nil {
 			for _, e := range decode(code, s.Addr) {
 				if old, ok := stubs[e.slot]; ok && s.Name == ".plt" {
 					e = old // .plt.sec has the entry that callers reach

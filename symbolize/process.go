@@ -2,14 +2,12 @@ package symbolize
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"sort"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -31,7 +29,6 @@ type process struct {
 	stale     bool
 	allowance time.Duration
 	last      time.Time // of reading the mappings
-	dir       string    // /proc/PID, or /proc/TID of a thread that lives
 	perf      *perfMap
 	perfTried bool
 }
@@ -39,7 +36,7 @@ type process struct {
 // A region is one executable mapping. It outlives its process, and does not
 // change once it is pinned.
 type region struct {
-	mapsEntry
+	proc.Mapping
 	mapping *mapping // nil for anonymous memory
 
 	pinned bool
@@ -84,7 +81,7 @@ func (p *process) locate(addr uint64, lookup Lookup) Address {
 	}
 	r := p.regions[i]
 	if r.image != nil && r.image.closed.Load() {
-		r = &region{mapsEntry: r.mapsEntry, mapping: r.mapping}
+		r = &region{Mapping: r.Mapping, mapping: r.mapping}
 		p.regions[i] = r
 	}
 	if !r.pinned {
@@ -95,8 +92,8 @@ func (p *process) locate(addr uint64, lookup Lookup) Address {
 }
 
 func (p *process) find(addr uint64) (int, bool) {
-	i := sort.Search(len(p.regions), func(i int) bool { return p.regions[i].limit > addr })
-	return i, i < len(p.regions) && addr >= p.regions[i].start
+	i := sort.Search(len(p.regions), func(i int) bool { return p.regions[i].End > addr })
+	return i, i < len(p.regions) && addr >= p.regions[i].Start
 }
 
 // refresh reads the mappings again, unless that took too much time lately.
@@ -116,9 +113,9 @@ func (p *process) refresh() bool {
 		return true
 	}
 	p.why = Named
-	old := make(map[mapsEntry]*region, len(p.regions))
+	old := make(map[proc.Mapping]*region, len(p.regions))
 	for _, r := range p.regions {
-		old[r.mapsEntry] = r
+		old[r.Mapping] = r
 	}
 	p.regions = make([]*region, len(entries))
 	for i, e := range entries {
@@ -129,55 +126,44 @@ func (p *process) refresh() bool {
 	return true
 }
 
-func newRegion(e mapsEntry) *region {
-	r := &region{mapsEntry: e}
-	if e.file() || e.path == vdsoPath {
+func newRegion(m proc.Mapping) *region {
+	r := &region{Mapping: m}
+	if m.HasFile() || m.Path == vdsoPath {
 		r.mapping = &mapping{Mapping: snapshot.Mapping{
-			Start: e.start, Limit: e.limit, Offset: e.offset,
-			Path: printable(strings.TrimSuffix(e.path, deletedSuffix)),
+			Start: m.Start, Limit: m.End, Offset: m.Offset,
+			Path: printable(m.Name()),
 		}}
 	}
 	return r
 }
 
-// readMaps reads the mappings of the process. They are empty once its first
-// thread has ended; then those of another thread do.
-func (p *process) readMaps() ([]mapsEntry, Reason) {
-	dir := fmt.Sprintf("%s/%d", p.s.cfg.Proc, p.pid)
-	entries, err := readMapsFile(dir + "/maps")
-	if err == nil && len(entries) == 0 {
-		tasks, _ := os.ReadDir(dir + "/task")
-		for i := 0; i < len(tasks) && i < 64 && len(entries) == 0; i++ {
-			dir = p.s.cfg.Proc + "/" + tasks[i].Name()
-			entries, err = readMapsFile(dir + "/maps")
+// maxMappings bounds what one process may make us keep; the kernel's default
+// vm.max_map_count is 65530 for all kinds of mappings together.
+const maxMappings = 1 << 16
+
+func (p *process) readMaps() (mappings []proc.Mapping, why Reason) {
+	for m, err := range proc.Mappings(int(p.pid)) {
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			return nil, MapsDenied
+		case err != nil || len(mappings) == maxMappings:
+			return nil, ProcessGone
 		}
+		mappings = append(mappings, m)
 	}
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return nil, MapsDenied
-	case err != nil || len(entries) == 0:
+	if len(mappings) == 0 {
 		return nil, ProcessGone
 	}
-	p.dir = dir
-	return entries, Named
-}
-
-func readMapsFile(path string) ([]mapsEntry, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return parseMaps(f)
+	return mappings, Named
 }
 
 // pin keeps open what names the addresses of r.
 func (p *process) pin(r *region) {
 	r.pinned = true
 	switch {
-	case r.path == vdsoPath:
+	case r.Path == vdsoPath:
 		r.image, r.reason = p.vdso(r)
-	case r.file():
+	case r.HasFile():
 		r.image, r.reason = p.openImage(r)
 	}
 	if r.image != nil {
@@ -186,7 +172,7 @@ func (p *process) pin(r *region) {
 		}
 		return
 	}
-	if !r.file() || r.reason == NotELF {
+	if !r.HasFile() || r.reason == NotELF {
 		r.perf = p.perfMap()
 	}
 }

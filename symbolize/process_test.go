@@ -80,34 +80,6 @@ func TestDeletedLibrary(t *testing.T) {
 	}
 }
 
-// Without map_files a path is believed only if it leads to the mapped inode.
-func TestReplacedLibraryWithoutMapFiles(t *testing.T) {
-	exe, lib := buildWithLibrary(t)
-	tg := start(t, exe)
-	proc := t.TempDir()
-	dir := filepath.Join(proc, fmt.Sprint(tg.pid))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"maps", "root", "status", "mem"} {
-		if err := os.Symlink(fmt.Sprintf("/proc/%d/%s", tg.pid, name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := newSymbolizer(t, Config{Proc: proc})
-	if got := names(s.Resolve(s.Locate(tg.pid, tg.at["main"], Exact))); got != "main" {
-		t.Errorf("got %s, want main", got)
-	}
-	if err := os.Remove(lib); err != nil {
-		t.Fatal(err)
-	}
-	command(t, "gcc", "-shared", "-xc", "/dev/null", "-o", lib)
-	l := s.Resolve(s.Locate(tg.pid, tg.at["hidden"], Return))
-	if l.Lines[0].Reason != FileGone.String() || !strings.HasPrefix(l.Lines[0].Function, "libshapes.so.1+0x") {
-		t.Errorf("got %s, want that the file is gone", names(l))
-	}
-}
-
 func TestProcessEndsBeforeResolve(t *testing.T) {
 	exe, lib := buildWithLibrary(t, "-g")
 	tg := start(t, exe)

@@ -68,9 +68,9 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, Reason) {
 	}
 	shift := a.pc - at
 	offset := a.Offset() - shift
-	addr, ok := virtual(r.image.elf, offset)
-	if r.path == vdsoPath {
-		addr, ok = virtual(r.image.elf, at-r.start)
+	addr, ok := virtual(r.image.elf.File, offset)
+	if r.Path == vdsoPath {
+		addr, ok = virtual(r.image.elf.File, at-r.Start)
 	}
 	if !ok {
 		return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.Offset()), OutsideSegments)

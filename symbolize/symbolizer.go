@@ -23,7 +23,6 @@ import (
 // Config says where debug files are and how much may be kept. A zero field
 // means its default.
 type Config struct {
-	Proc      string   // where procfs is mounted; /proc
 	DebugDirs []string // of split debug files, looked up in the process's root and in ours; /usr/lib/debug
 
 	// DebuginfodURLs are servers to ask for debug files; none. Asking sends
@@ -47,7 +46,6 @@ func ConfigFromEnv() Config {
 }
 
 func (c Config) withDefaults() Config {
-	def(&c.Proc, "/proc")
 	def(&c.DebuginfodTimeout, 30*time.Second)
 	def(&c.DebuginfodMaxFile, 1<<30)
 	def(&c.MaxFiles, 512)
@@ -103,7 +101,7 @@ func (a Address) Offset() uint64 {
 	if a.region == nil {
 		return 0
 	}
-	return a.pc - a.region.start + a.region.offset
+	return a.pc - a.region.Start + a.region.Offset
 }
 
 // Mapping returns the mapping around the address, nil if there is none or no

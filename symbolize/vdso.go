@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"os"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // vdsoPath is how maps shows the kernel's own shared object, which is in no
@@ -16,16 +17,16 @@ const (
 
 // vdso reads the process's vdso out of its memory. Equal ones share an image.
 func (p *process) vdso(r *region) (*image, Reason) {
-	if r.limit-r.start > maxVDSO {
+	if r.End-r.Start > maxVDSO {
 		return nil, TooLarge
 	}
-	mem, err := os.Open(p.dir + "/mem")
+	mem, err := proc.OpenMemory(int(p.pid))
 	if err != nil {
 		return nil, FileGone
 	}
 	defer mem.Close()
-	b := make([]byte, r.limit-r.start)
-	if _, err := mem.ReadAt(b, int64(r.start)); err != nil {
+	b := make([]byte, r.End-r.Start)
+	if _, err := mem.ReadAt(b, int64(r.Start)); err != nil {
 		return nil, FileGone
 	}
 	sum := sha256.Sum256(b)
@@ -38,7 +39,7 @@ func (p *process) vdso(r *region) (*image, Reason) {
 		fs.open.get(im)
 		return im, Named
 	}
-	im, reason := newImage(p.s, memory{bytes.NewReader(b)}, r)
+	im, reason := newImage(p.s, memory{bytes.NewReader(b)}, int64(len(b)), r)
 	if reason != Named {
 		return nil, reason
 	}

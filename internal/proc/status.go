@@ -61,6 +61,32 @@ func statNumber(pid, field int) (uint64, error) {
 // second) since boot. The error is os.ErrNotExist for a process that is gone.
 func StartTicks(pid int) (uint64, error) { return statNumber(pid, 22) }
 
+// Identity returns a process's number in its innermost PID namespace and its
+// effective user. The error is os.ErrNotExist for a process that is gone.
+// proc_pid_status(5).
+func Identity(pid int) (inner int, user uint32, err error) {
+	b, err := os.ReadFile(dirOf(pid) + "/status")
+	if err != nil {
+		return 0, 0, err
+	}
+	inner = pid // kernels without PID namespaces do not say it
+	err = fmt.Errorf("read process %d's status: no user", pid)
+	for line := range bytes.Lines(b) {
+		fields := bytes.Fields(line)
+		switch {
+		case len(fields) > 2 && string(fields[0]) == "Uid:":
+			var n uint64
+			n, err = strconv.ParseUint(string(fields[2]), 10, 32)
+			user = uint32(n)
+		case len(fields) > 1 && string(fields[0]) == "NStgid:":
+			if n, err := strconv.Atoi(string(fields[len(fields)-1])); err == nil {
+				inner = n
+			}
+		}
+	}
+	return inner, user, err
+}
+
 // Parent returns a process's parent, 0 for one that this PID namespace does not
 // show. The error is os.ErrNotExist for a process that is gone.
 func Parent(pid int) (int, error) {
