@@ -245,33 +245,27 @@ func TestTarget(t *testing.T) {
 	})
 }
 
-func TestMappedPython(t *testing.T) {
-	line := func(perms, file string) string {
-		return "7f0000000000-7f0000001000 " + perms + " 00000000 08:01 1234                       " + file + "\n"
-	}
-	for name, c := range map[string]struct{ maps, want string }{
-		"program":        {line("r--p", "/usr/bin/python3.11") + line("r-xp", "/usr/bin/python3.11"), "3.11"},
-		"library":        {line("r-xp", "/opt/lib/libpython3.12.so.1.0"), "3.12"},
-		"debug build":    {line("r-xp", "/usr/bin/python3.7m"), "3.7"},
-		"2":              {line("r-xp", "/usr/bin/python2.7"), "2.7"},
-		"data":           {line("r--p", "/usr/lib/python3.11"), ""},
-		"module":         {line("r-xp", "/usr/lib/python3.11/lib-dynload/_json.so"), ""},
-		"other":          {line("r-xp", "/usr/bin/mypython3.11"), ""},
-		"name with line": {line("r-xp", `/tmp/a\012python3.11`), ""},
-		"anonymous":      {line("rwxp", ""), ""},
-		"garbage":        {"x\n\n- - -\n", ""},
+func TestPythonVersion(t *testing.T) {
+	for file, want := range map[string]string{
+		"/usr/bin/python3.11":                      "3.11",
+		"/opt/lib/libpython3.12.so.1.0":            "3.12",
+		"/usr/bin/python3.7m":                      "3.7",
+		"/usr/bin/python2.7":                       "2.7",
+		"/usr/lib/python3.11/lib-dynload/_json.so": "",
+		"/usr/bin/mypython3.11":                    "",
+		"/tmp/a\npython3.11":                       "",
+		"":                                         "",
 	} {
-		if got, err := mappedPython(strings.NewReader(c.maps)); got != c.want || err != nil {
-			t.Errorf("%s: %q, %v, want %q", name, got, err, c.want)
+		if got := pythonVersion(file); got != want {
+			t.Errorf("%q: %q, want %q", file, got, want)
 		}
 	}
 }
 
-func FuzzMappedPython(f *testing.F) {
-	f.Add("7f0000000000-7f0000001000 r-xp 00000000 08:01 1234 /usr/bin/python3.11\n")
-	f.Add("7f0000000000-7f0000001000 r-xp 00000000 08:01 1234 /opt/libpython3.9999999999999999999.so")
-	f.Fuzz(func(t *testing.T, maps string) {
-		v, _ := mappedPython(strings.NewReader(maps))
-		wellFormed(t, checkTarget(target{python: v, nspid: []string{"1"}}))
+func FuzzPythonVersion(f *testing.F) {
+	f.Add("/usr/bin/python3.11")
+	f.Add("/opt/libpython3.9999999999999999999.so")
+	f.Fuzz(func(t *testing.T, file string) {
+		wellFormed(t, checkTarget(target{python: pythonVersion(file), nspid: []string{"1"}}))
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -26,7 +27,7 @@ type libraries struct {
 func readLibraries(target int, ptrace bool) libraries {
 	pids := []int{target}
 	if target == 0 {
-		pids = processes()
+		pids = slices.DeleteFunc(proc.All(), func(pid int) bool { return pid == os.Getpid() })
 	}
 	l := libraries{target: target, ptrace: ptrace, names: map[int]string{}}
 	l.reports, l.unread = probes.Inspect(pids)
@@ -35,7 +36,7 @@ func readLibraries(target int, ptrace bool) libraries {
 			delete(l.unread, pid) // it ended, or never was: that is another check
 		}
 	}
-	name := func(pid int) { l.names[pid] = readLine(fmt.Sprintf("/proc/%d/comm", pid)) }
+	name := func(pid int) { l.names[pid] = proc.Comm(pid) }
 	for pid := range l.unread {
 		name(pid)
 	}
@@ -45,17 +46,6 @@ func readLibraries(target int, ptrace bool) libraries {
 		}
 	}
 	return l
-}
-
-// processes returns all processes that are here, but this one.
-func processes() (pids []int) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // required are the functions that every driver since CUDA 3.2 exports.

@@ -1,10 +1,8 @@
 package doctor
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"regexp"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
 )
 
@@ -50,7 +49,7 @@ func readTarget(pid int, e environment, g gpus) target {
 	if t.err != nil {
 		return t
 	}
-	t.name = readLine(fmt.Sprintf("/proc/%d/comm", pid))
+	t.name = proc.Comm(pid)
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	t.nspid = strings.Fields(statusField(status, "NSpid"))
 	t.python, t.mapsErr = readPython(pid)
@@ -110,36 +109,30 @@ func (t *target) readGPUs(g gpus) {
 	}
 }
 
-// maxMaps bounds how much of one /proc/PID/maps is read.
-const maxMaps = 32 << 20
-
+// readPython returns the version of the CPython that a process maps, "" for
+// none.
 func readPython(pid int) (version string, err error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return "", err
+	for m, err := range proc.Mappings(pid) {
+		if err != nil {
+			return "", err
+		}
+		if v := pythonVersion(m.Name()); m.HasFile() && v != "" {
+			return v, nil
+		}
 	}
-	defer f.Close()
-	return mappedPython(io.LimitReader(f, maxMaps))
+	return "", nil
 }
 
 // pythonFile is what the unwinder takes for CPython (its interpreter/python).
 var pythonFile = regexp.MustCompile(`^(?:python|libpython)(\d\.\d+)`)
 
-// mappedPython returns the version of the CPython in a /proc/PID/maps, "" for
-// none. proc(5).
-func mappedPython(maps io.Reader) (version string, err error) {
-	s := bufio.NewScanner(maps)
-	s.Buffer(make([]byte, 8<<10), 64<<10)
-	for s.Scan() {
-		fields := strings.SplitN(s.Text(), " ", 6)
-		if len(fields) < 6 || !strings.Contains(fields[1], "x") {
-			continue
-		}
-		if m := pythonFile.FindStringSubmatch(path.Base(strings.TrimSpace(fields[5]))); m != nil {
-			return m[1], nil
-		}
+// pythonVersion returns the version that a file's name tells, "" if it is not
+// named like CPython.
+func pythonVersion(file string) string {
+	if m := pythonFile.FindStringSubmatch(path.Base(file)); m != nil {
+		return m[1]
 	}
-	return "", s.Err()
+	return ""
 }
 
 // The CPython versions that the unwinder knows (its interpreter/python).
