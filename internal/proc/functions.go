@@ -2,7 +2,6 @@ package proc
 
 import (
 	"bytes"
-	"cmp"
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
@@ -11,7 +10,7 @@ import (
 )
 
 // Limits on the table of symbols that Functions reads. The worst file costs
-// 16 MiB while it is read. A libcuda has 682 symbols; a large static program has
+// 8 MiB while it is read, and some tens of milliseconds. A libcuda has 682 symbols; a large static program has
 // a few hundred thousand, with 50 MiB of names.
 const (
 	maxSymbols     = 1 << 20
@@ -35,12 +34,6 @@ func (e *ELF) Functions(match func(name []byte) bool) (map[string]uint64, error)
 	return nil, nil
 }
 
-// A function is a symbol: where its name and its code are.
-type function struct {
-	name   uint32 // offset in the table of names
-	offset uint64 // in the file
-}
-
 func (e *ELF) functions(table *elf.Section, match func([]byte) bool) (map[string]uint64, error) {
 	if table == nil || int64(table.Link) >= int64(len(e.Sections)) {
 		return nil, nil
@@ -52,48 +45,53 @@ func (e *ELF) functions(table *elf.Section, match func([]byte) bool) (map[string
 	if table.FileSize > maxSymbols*elf.Sym64Size || names.FileSize > maxSymbolNames {
 		return nil, fmt.Errorf("symbols: %w", ErrTooLarge)
 	}
-	found, err := e.definedFunctions(table)
+	code, err := e.code()
+	if err != nil {
+		return nil, err
+	}
+	found, err := definedFunctions(table)
 	if err != nil {
 		return nil, err
 	}
 	// In the order of their names, these are read from front to back.
-	slices.SortFunc(found, func(a, b function) int {
-		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.offset, b.offset))
-	})
+	slices.Sort(found)
 	offsets := map[string]uint64{}
 	w := window{r: names.ReaderAt, end: names.FileSize}
+	symbol := make([]byte, elf.Sym64Size)
 	for _, f := range found {
-		if name := w.name(uint64(f.name)); len(name) > 0 && match(name) {
-			offsets[string(name)] = f.offset
+		name := w.name(f >> 32)
+		if len(name) == 0 || !match(name) {
+			continue
+		}
+		if _, err := table.ReadAt(symbol, int64(uint32(f))*elf.Sym64Size); err != nil {
+			return nil, fmt.Errorf("%w: read symbols: %w", ErrMalformed, err)
+		}
+		if offset, ok := e.offset(code, binary.LittleEndian.Uint64(symbol[8:])); ok {
+			offsets[string(name)] = offset
 		}
 	}
 	return offsets, nil
 }
 
-// definedFunctions reads a table of symbols in pieces.
-func (e *ELF) definedFunctions(table *elf.Section) ([]function, error) {
-	code, err := e.code()
-	if err != nil {
-		return nil, err
-	}
-	var found []function
+// definedFunctions returns the functions in a table of symbols that are defined
+// there: the offset of the name above, the index below 32 bits.
+func definedFunctions(table *elf.Section) ([]uint64, error) {
+	count := table.FileSize / elf.Sym64Size
+	found := make([]uint64, 0, count)
 	buf := make([]byte, 1024*elf.Sym64Size)
-	for at := uint64(0); at+elf.Sym64Size <= table.FileSize; {
-		n, err := table.ReadAt(buf[:min(uint64(len(buf)), table.FileSize-at)], int64(at))
+	for i := uint64(0); i < count; {
+		n, err := table.ReadAt(buf[:min(uint64(len(buf)), (count-i)*elf.Sym64Size)], int64(i*elf.Sym64Size))
 		if n < elf.Sym64Size {
 			return nil, fmt.Errorf("%w: read symbols: %w", ErrMalformed, err)
 		}
 		for b := buf[:n/elf.Sym64Size*elf.Sym64Size]; len(b) > 0; b = b[elf.Sym64Size:] {
 			name := binary.LittleEndian.Uint32(b)
 			section := elf.SectionIndex(binary.LittleEndian.Uint16(b[6:]))
-			if elf.ST_TYPE(b[4]) != elf.STT_FUNC || section == elf.SHN_UNDEF || name == 0 {
-				continue
+			if elf.ST_TYPE(b[4]) == elf.STT_FUNC && section != elf.SHN_UNDEF && name != 0 {
+				found = append(found, uint64(name)<<32|i)
 			}
-			if offset, ok := e.offset(code, binary.LittleEndian.Uint64(b[8:])); ok {
-				found = append(found, function{name, offset})
-			}
+			i++
 		}
-		at += uint64(n / elf.Sym64Size * elf.Sym64Size)
 	}
 	return found, nil
 }
