@@ -1,0 +1,23 @@
+// A process that maps one file after another at the same address, as fast as
+// it can: remap BAIT VICTIM. The address stays, so that /proc/PID/map_files has
+// one name for all of them.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int main(int argc, char **argv) {
+	if (argc != 3)
+		return 2;
+	int bait = open(argv[1], O_RDONLY), victim = open(argv[2], O_RDONLY);
+	void *at = mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, bait, 0);
+	if (at == MAP_FAILED)
+		return 1;
+	puts("up");
+	fflush(stdout);
+	for (;;) {
+		mmap(at, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, victim, 0);
+		mmap(at, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, bait, 0);
+	}
+}
