@@ -1,13 +1,20 @@
 package probes
 
 import (
+	"debug/elf"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
 // as runs a command as a user without privileges.
@@ -92,5 +99,152 @@ func TestRemappedLibrary(t *testing.T) {
 	t.Logf("%d times", attached)
 	if attached < 10 {
 		t.Errorf("attached %d times: the process was not hostile enough", attached)
+	}
+}
+
+// Whatever a library is called and whatever becomes of its file, it is probed,
+// and called what its process calls it.
+func TestHostileLibraryNames(t *testing.T) {
+	dir := open2all(t)
+	lib := filepath.Join(dir, "lib.so")
+	compile(t, lib, "odd.c", "-fPIC", "-shared", "-fvisibility=default")
+	compile(t, filepath.Join(dir, "victim"), "victim.c")
+	for _, name := range []string{
+		"libcuda.so.1", "libcuda.so.1 (deleted)", "libcuda.so.\n7f00-7f10 r-xp 0 8:1 1 /usr/lib/libcuda.so.1", "libcuda.so.\x1b[2J",
+		"a b/libcuda.so 1", " /libcuda.so.1", "(deleted)/libcuda.so.1", "\n/libcuda.so.1",
+	} {
+		for _, deleted := range []bool{false, true} {
+			path := filepath.Join(dir, "x", name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Link(lib, path); err != nil {
+				t.Fatal(err)
+			}
+			p := spawn(t, as(nobody, filepath.Join(dir, "victim"), path), "up")
+			if deleted {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			libs, err := findLibraries(p.pid(), []Level{Driver})
+			want := path // less what the kernel appends, or seems to have appended
+			if !deleted {
+				want = strings.TrimSuffix(path, " (deleted)")
+			}
+			if err != nil || len(libs) != 1 || libs[0].Path != want {
+				t.Fatalf("%q, deleted %v: libraries %+v, %v", path, deleted, libs, err)
+			}
+			if offsets, err := libs[0].functions(known); err != nil || len(offsets) == 0 {
+				t.Errorf("%q: %v, %v", path, offsets, err)
+			}
+			closeAll(libs)
+			p.cmd.Process.Kill()
+			if err := os.RemoveAll(filepath.Join(dir, "x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A file that is named like a library and is made to be costly to read costs
+// little, and does not keep another from being probed.
+func TestSparseLibrary(t *testing.T) {
+	dir := open2all(t)
+	sparse, good := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "libcuda.so.2")
+	compile(t, good, "odd.c", "-fPIC", "-shared", "-fvisibility=default")
+	compile(t, filepath.Join(dir, "remap"), "remap.c")
+	text, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The good library, but with tables that the file only seems to have.
+	sections := int(binary.LittleEndian.Uint64(text[40:]))
+	for at := sections; at+64 <= len(text); at += 64 {
+		switch elf.SectionType(binary.LittleEndian.Uint32(text[at+4:])) {
+		case elf.SHT_DYNSYM, elf.SHT_SYMTAB, elf.SHT_STRTAB:
+			binary.LittleEndian.PutUint64(text[at+32:], 48<<20)
+		}
+	}
+	if err := os.WriteFile(sparse, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(sparse, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	p := spawn(t, as(nobody, filepath.Join(dir, "remap"), sparse), "up")
+	holder := spawn(t, as(nobody, filepath.Join(dir, "remap"), good), "up")
+	tr := openTrace(t, Options{All: true})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = tr.Target(p.pid())
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, ErrNoSymbols) {
+		t.Errorf("a sparse file: %v, want ErrNoSymbols", err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+		t.Errorf("a sparse file took %d MiB", n>>20)
+	}
+	if _, err := tr.Target(holder.pid()); err != nil || len(tr.probedLibraries()) != 1 {
+		t.Errorf("the good one: %v, %q", err, tr.probedLibraries())
+	}
+}
+
+// descriptors returns how many files this process has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
+// One descriptor for a probed library is held, none for what is only looked at,
+// and none at the end.
+func TestLibrariesAreClosed(t *testing.T) {
+	kit := testcuda.Get(t)
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	useless := filepath.Join(t.TempDir(), "libcuda.so.1")
+	compile(t, useless, "../../internal/proc/testdata/small.c", "-DUSELESS", "-shared", "-fPIC")
+	late := workload(t, nil, kit.Path(testcuda.WorkloadLate), kit.Dir)
+	late.do("dlopen "+useless+"; echo mapped", "mapped")
+
+	Inspect([]int{p.PID(), late.pid()}) // opens what stays open for good
+	before := descriptors(t)
+	Inspect([]int{p.PID(), late.pid()})
+	if after := descriptors(t); after != before {
+		t.Errorf("Inspect: %d descriptors, %d before", after, before)
+	}
+	tr, err := Open(Options{All: true, API: APIBoth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tr.Target(p.PID()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tr.Target(late.pid()); !errors.Is(err, ErrNoSymbols) {
+		t.Errorf("a useless library: %v", err)
+	}
+	eventually(t, "the glimpses to end", func() bool {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return len(tr.glimpses) == 0
+	})
+	held := descriptors(t)
+	for range 5 {
+		if _, err := tr.Target(p.PID()); err != nil {
+			t.Error(err)
+		}
+		if _, err := tr.Target(late.pid()); err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "what was for a moment to be closed", func() bool { return descriptors(t) == held })
+	if err := tr.Close(); err != nil {
+		t.Error(err)
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("after Close: %d descriptors, %d before", after, before)
 	}
 }
