@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -246,5 +249,69 @@ func TestLibrariesAreClosed(t *testing.T) {
 	}
 	if after := descriptors(t); after != before {
 		t.Errorf("after Close: %d descriptors, %d before", after, before)
+	}
+}
+
+// Both kinds of link go by the open file: after it was opened, another lies at
+// its path, and its process is gone.
+func TestLinksGoByDescriptor(t *testing.T) {
+	needTracing(t)
+	for _, multi := range []bool{true, false} {
+		t.Run(fmt.Sprintf("multi %v", multi), func(t *testing.T) {
+			if multi && !haveMulti() {
+				t.Skip("this kernel has no uprobe_multi links")
+			}
+			dir := open2all(t)
+			path, old := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "old")
+			compile(t, path, "odd.c", "-fPIC", "-shared", "-fvisibility=default")
+			compile(t, filepath.Join(dir, "victim"), "victim.c")
+			owner := spawn(t, exec.Command(filepath.Join(dir, "victim"), path), "up")
+			libs, err := findLibraries(owner.pid(), []Level{Driver})
+			if err != nil || len(libs) != 1 {
+				t.Fatalf("libraries %v, %v", libs, err)
+			}
+			owner.cmd.Process.Kill()
+			owner.cmd.Wait()
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(path, old); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			same := spawn(t, exec.Command(filepath.Join(dir, "victim"), old), "up")
+			another := spawn(t, exec.Command(filepath.Join(dir, "victim"), path), "up")
+
+			spec, err := bpf.LoadGpumemtrace()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if multi {
+				spec.Programs[enterProgram].AttachType = ebpf.AttachTraceUprobeMulti
+				spec.Programs[exitProgram].AttachType = ebpf.AttachTraceUprobeMulti
+			}
+			coll, err := ebpf.NewCollection(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer coll.Close()
+			a, err := attach(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], multi}, 0, lasting)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := same.ask("?"), fmt.Sprintf("changed %d", len(a.probed)); got != want {
+				t.Errorf("the library: %s bytes, want %s", got, want)
+			}
+			if got := another.ask("?"); got != "changed 0" {
+				t.Errorf("the file at its path: %s bytes", got)
+			}
+			if err := a.close(); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "the breakpoints to go", func() bool { return same.ask("?") == "changed 0" })
+		})
 	}
 }
