@@ -87,8 +87,7 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 		a.attach(ex, entry, progs.enter, progs.multi, points, pid),
 	)
 	if err != nil {
-		a.detach()
-		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
+		return nil, fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
 	}
 	for _, p := range points {
 		a.probed[p.offset] = true

@@ -2,6 +2,7 @@ package probes
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -48,8 +49,11 @@ func (t *Tracer) glimpse(lib Library, pid int) error {
 			t.glimpses = slices.Delete(t.glimpses, i, i+1)
 		}
 		t.mu.Unlock()
-		if i >= 0 { // Stop was not first
-			a.detach()
+		if i < 0 {
+			return // Stop was first
+		}
+		if err := a.detach(); err != nil {
+			t.warn(fmt.Sprintf("%s: probes for a moment stay on: %v", held.library.Path, err))
 		}
 	})
 	return nil
