@@ -95,7 +95,7 @@ func symbols(kind elf.SectionType, bytes, names uint64, fill func(p []byte, off 
 
 // symbol writes the i-th of many symbols, all functions.
 func symbol(p []byte, off int64, name func(i uint32) uint32) {
-	for at := -int64(off-tableAt) % elf.Sym64Size; at < int64(len(p)); at += elf.Sym64Size {
+	for at := -(off - tableAt) % elf.Sym64Size; at < int64(len(p)); at += elf.Sym64Size {
 		if at < 0 || off+at < tableAt || off+at >= namesAt || at+elf.Sym64Size > int64(len(p)) {
 			continue
 		}

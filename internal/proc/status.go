@@ -1,10 +1,3 @@
-// Package proc is the only reader of /proc: of the mappings and the state of
-// processes, and of the files that they map.
-//
-// Every process that is looked at is hostile: it chooses its names and paths,
-// what is in its files, and when all of that changes. So a file is opened once,
-// the descriptor is checked, and nothing but the descriptor is used from then
-// on; and what is read is bounded before it is read.
 package proc
 
 import (
@@ -140,7 +133,7 @@ func listedChildren(pid int) (children []int, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, field := range bytes.Fields(b) {
+		for field := range bytes.FieldsSeq(b) {
 			if child, err := strconv.Atoi(string(field)); err == nil {
 				children = append(children, child)
 			}
