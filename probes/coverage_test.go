@@ -98,7 +98,7 @@ var effects = []struct {
 	}},
 	{"contexts begin and end, and their allocations with them", func(r *Row) bool {
 		switch r.Op {
-		case event.OpContextSeen, event.OpContextDestroy, event.OpPrimaryReset, event.OpPrimaryRelease:
+		case event.OpContextCreate, event.OpContextSeen, event.OpContextDestroy, event.OpPrimaryReset, event.OpPrimaryRelease:
 			return true
 		}
 		return false

@@ -100,7 +100,7 @@ func TestDecode(t *testing.T) {
 			e.Op, e.Addr = event.OpUnmapArray, 0x1000
 		}},
 		{"context", call("cuCtxCreate_v2", 0x66, 1), func(e *event.Event) {
-			e.Op, e.Ctx, e.Device = event.OpContextSeen, 0x66, 1
+			e.Op, e.Ctx, e.Device = event.OpContextCreate, 0x66, 1
 		}},
 		{"fork", func() record {
 			r := base

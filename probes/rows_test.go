@@ -493,7 +493,7 @@ func TestFields(t *testing.T) {
 	if e := one("cuMemHostAlloc 512"); e.Device != event.NoDevice || e.Kind != event.KindHost {
 		t.Errorf("cuMemHostAlloc: %+v", e)
 	}
-	if e := one("cuCtxCreate_v2"); e.Op != event.OpContextSeen || e.Ctx != newest().Addr || e.Device != 1 {
+	if e := one("cuCtxCreate_v2"); e.Op != event.OpContextCreate || e.Ctx != newest().Addr || e.Device != 1 {
 		t.Errorf("cuCtxCreate_v2: %+v", e)
 	}
 	if e := one("cuGraphAddMemAllocNode 640"); e.Size != 640 || e.Addr != newest().Addr || e.Device != 1 || e.Kind != event.KindGraph {

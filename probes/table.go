@@ -188,9 +188,9 @@ var Table = []Row{
 	{Symbols: []string{"cuDeviceGraphMemTrim"}, Op: event.OpNone, Device: arg(0)},
 
 	// Contexts: life cycle, and which one is current, for device attribution.
-	{Symbols: []string{"cuCtxCreate", "cuCtxCreate_v2"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(2), flags: flagPushes},
-	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(4), flags: flagPushes},
-	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(3), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate", "cuCtxCreate_v2"}, Op: event.OpContextCreate, Ctx: mem(0, 0), Device: arg(2), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextCreate, Ctx: mem(0, 0), Device: arg(4), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextCreate, Ctx: mem(0, 0), Device: arg(3), flags: flagPushes},
 	{Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Op: event.OpContextDestroy, Ctx: arg(0), flags: flagEntryTime | flagPops},
 	{Symbols: []string{"cuDevicePrimaryCtxRetain"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(1)},
 	{Symbols: []string{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"}, Op: event.OpPrimaryRelease,

@@ -40,7 +40,8 @@ const (
 	OpPoolDestroy // Handle's pool goes once its allocations are freed
 	OpPoolTrim    // the pool Handle gave unused memory back, keeping at most Size
 
-	OpContextSeen    // Ctx is a context on Device
+	OpContextCreate  // Ctx is a new context on Device
+	OpContextSeen    // Ctx is a context on Device, as old as may be
 	OpContextDestroy // Ctx and every allocation made in it ended
 	OpPrimaryReset   // Device's primary context and every allocation in it ended
 	OpPrimaryRelease // one reference to Device's primary context less

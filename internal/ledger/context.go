@@ -16,6 +16,8 @@ const (
 // A context is one CUcontext of a process.
 type context struct {
 	handle     uint64
+	created    uint64 // when it was created, 0: it may be older than the trace
+	older      bool   // counted in process.older
 	device     int32
 	live       int      // allocations in it
 	unresolved []uint32 // sites that wait for its device
@@ -52,17 +54,17 @@ func (l *Ledger) context(p *process, handle uint64) uint32 {
 	if handle == p.lastCtx {
 		return p.lastCtxIndex
 	}
-	if p.firstCtx == 0 {
-		p.firstCtx = handle
-	} else if p.firstCtx != handle {
-		p.manyCtx = true
-	}
 	i, ok := p.contextAt[handle]
 	if !ok {
 		if i, ok = p.newContext(handle); !ok {
 			l.loss[lossContexts]++
+			p.older++
 			return ctxUnknown
 		}
+	}
+	if c := &p.contexts[i]; c.created == 0 && !c.older {
+		c.older = true
+		p.older++
 	}
 	p.lastCtx, p.lastCtxIndex = handle, i
 	return i
@@ -97,6 +99,27 @@ func (p *process) removeContext(i uint32) {
 	}
 }
 
+// contextCreate applies OpContextCreate. What is older and was made in a
+// context of the same handle ended with that one.
+func (l *Ledger) contextCreate(p *process, e *event.Event) {
+	i := l.context(p, e.Ctx)
+	if i == ctxUnknown {
+		return
+	}
+	c := &p.contexts[i]
+	if c.live > 0 && e.Time > c.created {
+		n := c.live
+		l.endIn(p, e.Time, func(ctx uint32, _ int32) bool { return ctx == i })
+		l.loss[lossReplaced] += uint64(n - c.live)
+	}
+	if c.older {
+		c.older = false
+		p.older--
+	}
+	c.created = max(c.created, e.Time)
+	l.contextSeen(p, e)
+}
+
 // contextSeen applies OpContextSeen: sites that waited for the device get it.
 func (l *Ledger) contextSeen(p *process, e *event.Event) {
 	i := l.context(p, e.Ctx)
@@ -122,47 +145,75 @@ func (p *process) detach(c *context) []uint32 {
 	return ids
 }
 
-// contextDestroy applies OpContextDestroy. Allocations of no known context
-// are its own when the process has known no other one.
+// contextDestroy applies OpContextDestroy.
+//
+// An allocation of no known context was made in one that was current on its
+// thread since before the trace. It is this one's when this one may be so old
+// and no other such is known. With several it is kept: memory that is shown
+// and gone is found at once, memory that is hidden is not.
 func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 	i := l.context(p, e.Ctx)
 	if i == ctxUnknown {
 		return
 	}
 	c := &p.contexts[i]
-	c.device = event.NoDevice
-	p.detach(c)
-	alone := !p.manyCtx
-	if c.live > 0 || alone && p.contexts[ctxUnknown].live > 0 {
+	alone := false
+	if c.created == 0 && p.contexts[ctxUnknown].live > 0 {
+		alone = p.older == 1
+		if !alone {
+			l.loss[lossOwner]++
+		}
+	}
+	if c.live > 0 || alone {
 		l.endIn(p, e.Time, func(ctx uint32, _ int32) bool {
 			return ctx == i || ctx == ctxUnknown && alone
 		})
 	}
+	if e.Time < c.created {
+		return // an earlier context of this handle ended
+	}
+	c.device, c.created, c.older = event.NoDevice, 0, false
+	p.detach(c)
+	p.lastCtx = 0
 	if c.live == 0 { // newer ones belong to a context that reuses the handle
 		p.removeContext(i)
 	}
 }
 
-// primaryReset applies OpPrimaryReset. Which of a device's contexts is the
-// primary one is not known: all of them end, as a process that uses the
-// primary one rarely has another.
+// primaryReset applies OpPrimaryReset. Which of a device's older contexts is
+// the primary one is not known: all of them end, as a process that uses the
+// primary one rarely has another. One that was created is not. What may be on
+// another device is kept.
 func (l *Ledger) primaryReset(p *process, e *event.Event) {
 	if e.Device <= event.NoDevice {
 		l.loss[lossReset]++
 		return
 	}
 	alone := event.NoDevice
-	if !p.manyCtx {
-		alone = p.contexts[p.contextAt[p.firstCtx]].device
+	if p.older == 1 {
+		for _, i := range p.contextAt {
+			if p.contexts[i].older {
+				alone = p.contexts[i].device
+			}
+		}
 	}
+	undecided := false
 	l.endIn(p, e.Time, func(ctx uint32, device int32) bool {
-		if d := p.contexts[ctx].device; d != event.NoDevice {
-			device = d
+		c := &p.contexts[ctx]
+		if c.created != 0 {
+			return false
+		}
+		if c.device != event.NoDevice {
+			device = c.device
 		} else if device == event.NoDevice && ctx == ctxUnknown {
 			device = alone
 		}
+		undecided = undecided || device == event.NoDevice
 		return device == e.Device
 	})
+	if undecided {
+		l.loss[lossOwner]++
+	}
 }
 
 // endIn ends the allocations not newer than t that belong to contexts and
@@ -178,10 +229,10 @@ func (l *Ledger) endIn(p *process, t uint64, match func(ctx uint32, device int32
 
 // resetContexts forgets p's contexts, but for what newer allocations use.
 func (p *process) resetContexts() {
-	p.firstCtx, p.manyCtx, p.lastCtx = 0, false, 0
+	p.older, p.lastCtx = 0, 0
 	for _, i := range p.contextAt {
 		c := &p.contexts[i]
-		c.device = event.NoDevice
+		c.device, c.created, c.older = event.NoDevice, 0, false
 		p.detach(c)
 		if c.live == 0 {
 			p.removeContext(i)

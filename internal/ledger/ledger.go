@@ -158,6 +158,8 @@ func (l *Ledger) succeeded(p *process, e *event.Event) {
 		p.poolDestroy(e)
 	case event.OpPoolTrim:
 		p.poolTrim(e)
+	case event.OpContextCreate:
+		l.contextCreate(p, e)
 	case event.OpContextSeen:
 		l.contextSeen(p, e)
 	case event.OpContextDestroy:

@@ -22,6 +22,7 @@ const (
 	lossEnded
 	lossForgotten
 	lossContexts
+	lossOwner
 	lossPools
 	lossMappings
 	lossPartial
@@ -47,6 +48,7 @@ var causes = [numCauses]struct{ name, help string }{
 	lossEnded:        {"processes_dropped", "ended processes dropped to make room"},
 	lossForgotten:    {"events_forgotten", "events of ended processes that were dropped already"},
 	lossContexts:     {"contexts_full", "uses of contexts that are not told apart because a process has too many"},
+	lossOwner:        {"context_owner_unknown", "ends of contexts that may have ended allocations in a context that is not known: they are kept, and memory in use may be less than shown"},
 	lossPools:        {"pools_full", "uses of memory pools that are not told apart because a process has too many"},
 	lossMappings:     {"mappings_full", "mappings of physical memory not kept because there are too many"},
 	lossPartial:      {"unmaps_partial", "mappings covered only in part by an unmap, kept"},

@@ -23,7 +23,9 @@ type modelProc struct {
 	allocs              map[modelAddr]*modelAlloc
 	phys                map[uint64]*modelPhys
 	maps                []*modelMap
-	known               map[uint64]bool
+	older               map[uint64]bool // contexts known and not seen created
+	numOlder            int             // and those that ended since
+	created             map[uint64]uint64
 	ctxDevice           map[uint64]int32
 	pools               map[poolKey]*modelPool
 	sites               []*modelSite
@@ -99,7 +101,8 @@ func (m *model) apply(e *event.Event) {
 			proc: e.Proc, end: never,
 			allocs:    map[modelAddr]*modelAlloc{},
 			phys:      map[uint64]*modelPhys{},
-			known:     map[uint64]bool{},
+			older:     map[uint64]bool{},
+			created:   map[uint64]uint64{},
 			ctxDevice: map[uint64]int32{},
 			pools:     map[poolKey]*modelPool{},
 			peakOf:    map[*modelSite]int64{},
@@ -154,7 +157,7 @@ func (m *model) call(p *modelProc, e *event.Event) {
 	p.active = true
 	oldImage := e.Time <= p.exec
 	if e.Ctx != 0 && !oldImage {
-		p.known[e.Ctx] = true
+		p.useContext(e.Ctx)
 	}
 	brings, takes := false, false
 	switch e.Op {
@@ -250,32 +253,59 @@ func (m *model) success(p *modelProc, e *event.Event) {
 		}
 	case event.OpPoolTrim:
 		p.trim(e)
-	case event.OpContextSeen:
-		if e.Ctx != 0 && e.Device >= 0 {
-			for _, s := range p.sites {
-				if s.Ctx == e.Ctx && s.Device < 0 && !s.detached {
-					s.Ctx, s.Device, s.detached = 0, e.Device, true
-				}
-			}
-			p.ctxDevice[e.Ctx] = e.Device
+	case event.OpContextCreate:
+		if e.Ctx == 0 {
+			return
 		}
+		if e.Time > p.created[e.Ctx] {
+			p.endAllocs(func(a *modelAlloc) bool {
+				if a.time > e.Time || !modelInContext(a.site.Kind) || a.ctx != e.Ctx {
+					return false
+				}
+				m.loss["allocations_replaced"]++
+				return true
+			})
+			p.created[e.Ctx] = e.Time
+		}
+		if p.older[e.Ctx] {
+			delete(p.older, e.Ctx)
+			p.numOlder--
+		}
+		p.contextSeen(e)
+	case event.OpContextSeen:
+		p.contextSeen(e)
 	case event.OpContextDestroy:
 		if e.Ctx == 0 {
 			return
 		}
-		p.forgetContext(e.Ctx)
+		alone := p.created[e.Ctx] == 0 && p.numOlder == 1
+		if p.created[e.Ctx] == 0 && !alone && p.inUnknownContext() {
+			m.loss["context_owner_unknown"]++
+		}
 		p.endAllocs(func(a *modelAlloc) bool {
 			return a.time <= e.Time && modelInContext(a.site.Kind) &&
-				(a.ctx == e.Ctx || a.ctx == 0 && len(p.known) == 1)
+				(a.ctx == e.Ctx || a.ctx == 0 && alone)
 		})
+		if e.Time >= p.created[e.Ctx] {
+			p.forgetContext(e.Ctx)
+		}
 	case event.OpPrimaryReset:
 		if e.Device < 0 {
 			m.loss["resets_unknown"]++
 			return
 		}
+		undecided := false
 		p.endAllocs(func(a *modelAlloc) bool {
-			return a.time <= e.Time && modelInContext(a.site.Kind) && p.deviceOf(a) == e.Device
+			if a.time > e.Time || !modelInContext(a.site.Kind) || p.created[a.ctx] != 0 {
+				return false
+			}
+			d := p.deviceOf(a)
+			undecided = undecided || d < 0
+			return d == e.Device
 		})
+		if undecided {
+			m.loss["context_owner_unknown"]++
+		}
 	}
 }
 
@@ -292,8 +322,8 @@ func (p *modelProc) deviceOf(a *modelAlloc) int32 {
 	if a.site.Device >= 0 {
 		return a.site.Device
 	}
-	if a.ctx == 0 && len(p.known) == 1 {
-		for ctx := range p.known {
+	if a.ctx == 0 && p.numOlder == 1 {
+		for ctx := range p.older {
 			if d, ok := p.ctxDevice[ctx]; ok {
 				return d
 			}
@@ -302,8 +332,39 @@ func (p *modelProc) deviceOf(a *modelAlloc) int32 {
 	return -1
 }
 
+func (p *modelProc) useContext(ctx uint64) {
+	if p.created[ctx] == 0 && !p.older[ctx] {
+		p.older[ctx] = true
+		p.numOlder++
+	}
+}
+
+func (p *modelProc) contextSeen(e *event.Event) {
+	if e.Ctx == 0 || e.Device < 0 {
+		return
+	}
+	for _, s := range p.sites {
+		if s.Ctx == e.Ctx && s.Device < 0 && !s.detached {
+			s.Ctx, s.Device, s.detached = 0, e.Device, true
+		}
+	}
+	p.ctxDevice[e.Ctx] = e.Device
+}
+
+// inUnknownContext says whether there is memory in a context that is not known.
+func (p *modelProc) inUnknownContext() bool {
+	for _, a := range p.allocs {
+		if a.ctx == 0 && modelInContext(a.site.Kind) {
+			return true
+		}
+	}
+	return false
+}
+
 func (p *modelProc) forgetContext(ctx uint64) {
 	delete(p.ctxDevice, ctx)
+	delete(p.created, ctx)
+	delete(p.older, ctx)
 	for _, s := range p.sites {
 		if s.Ctx == ctx && ctx != 0 {
 			s.detached = true
@@ -393,7 +454,9 @@ func (p *modelProc) execAt(t uint64) {
 		p.forgetContext(s.Ctx)
 	}
 	clear(p.ctxDevice)
-	clear(p.known)
+	clear(p.created)
+	clear(p.older)
+	p.numOlder = 0
 	used := p.poolUse()
 	maps.DeleteFunc(p.pools, func(key poolKey, _ *modelPool) bool { return used[key].objects == 0 })
 	for key, q := range p.pools {

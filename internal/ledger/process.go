@@ -34,8 +34,7 @@ type process struct {
 	contexts     []context         // ctxUnknown, ctxNone, then by handle
 	contextAt    map[uint64]uint32 // handle -> index into contexts
 	freeContext  []uint32
-	firstCtx     uint64 // the first context known since the last exec
-	manyCtx      bool   // another one was known too
+	older        int    // contexts known since the last exec that were not seen created
 	lastCtx      uint64 // the context of the last event, 0 for none
 	lastCtxIndex uint32
 

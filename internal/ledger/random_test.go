@@ -44,7 +44,7 @@ var weights = []struct {
 	{event.OpHandleRelease, 20}, {event.OpMap, 22}, {event.OpUnmap, 12},
 	{event.OpMapArray, 8}, {event.OpUnmapArray, 5}, {event.OpReserve, 2}, {event.OpUnreserve, 2},
 	{event.OpPoolCreate, 2}, {event.OpPoolDestroy, 2}, {event.OpPoolTrim, 3},
-	{event.OpContextSeen, 4}, {event.OpContextDestroy, 2}, {event.OpPrimaryReset, 1},
+	{event.OpContextSeen, 3}, {event.OpContextCreate, 2}, {event.OpContextDestroy, 2}, {event.OpPrimaryReset, 1},
 	{event.OpPrimaryRelease, 1}, {event.OpFork, 2}, {event.OpExec, 1}, {event.OpExitBegin, 1},
 	{event.OpExit, 1},
 }
@@ -245,7 +245,7 @@ func TestRandom(t *testing.T) {
 	for _, name := range []string{
 		"allocations_replaced", "frees_stale", "allocations_without_address", "events_forgotten",
 		"unmaps_partial", "handles_unmatched", "unmaps_unmatched", "releases_excess",
-		"resets_unknown", "events_late", "events_invalid",
+		"resets_unknown", "context_owner_unknown", "events_late", "events_invalid",
 	} {
 		if m.loss[name] == 0 {
 			t.Errorf("the sequence never caused %s", name)
