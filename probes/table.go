@@ -165,7 +165,7 @@ var Table = []Row{
 
 	// Memory of other processes and APIs. "CUDA IPC", "External Resource
 	// Interoperability". An IPC handle does not tell its size.
-	{Symbols: []string{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}, Op: event.OpAlloc, Kind: event.KindImported,
+	{Symbols: []string{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}, Op: event.OpOpen, Kind: event.KindImported,
 		Addr: mem(0, 0), flags: flagStack},
 	{Symbols: []string{"cuIpcCloseMemHandle"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
 	// CUDA_EXTERNAL_MEMORY_HANDLE_DESC: size at 24.

@@ -22,7 +22,8 @@ const (
 	OpNone Op = iota
 
 	OpAlloc // Size bytes became live at Addr
-	OpFree  // the allocation at Addr ended
+	OpFree  // the allocation at Addr ended, or one reference to what OpOpen brought
+	OpOpen  // one more reference to another owner's memory at Addr, live from the first on
 
 	OpHandleCreate  // physical memory: Handle has Size bytes and one reference
 	OpHandleRetain  // one more reference to Handle

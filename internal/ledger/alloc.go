@@ -49,6 +49,51 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 	p.hold(s, 1, int64(e.Size))
 }
 
+// open applies OpOpen. cuIpcOpenMemHandle's documentation: a handle that is
+// open in the context gives the pointer that it has, and one more reference.
+func (l *Ledger) open(p *process, e *event.Event) {
+	r, ok := p.live[event.SpacePointer][e.Addr]
+	if ok = ok && p.sites[r.site].Kind == event.KindImported; ok && e.Time < r.time {
+		r.time = e.Time // what came first was opened second
+		p.live[event.SpacePointer][e.Addr] = r
+	}
+	if x, beyond := p.extra[event.SpacePointer][e.Addr]; beyond {
+		ok = x.kind() == event.KindImported
+	}
+	if !ok {
+		l.alloc(p, e)
+		return
+	}
+	_, s := l.site(p, e)
+	p.count(s, e.Time, 1, e.Size)
+	if p.opened == nil {
+		p.opened = make(map[uint64]uint32)
+	}
+	p.opened[e.Addr]++
+}
+
+// close takes one reference from what is at addr and says whether that was
+// not the last.
+func (p *process) close(space event.Space, addr uint64) bool {
+	n := p.opened[addr]
+	if space != event.SpacePointer || n == 0 {
+		return false
+	}
+	if n--; n == 0 {
+		delete(p.opened, addr)
+	} else {
+		p.opened[addr] = n
+	}
+	return true
+}
+
+// forgetOpened forgets the references to what ends at addr.
+func (p *process) forgetOpened(space event.Space, addr uint64) {
+	if space == event.SpacePointer {
+		delete(p.opened, addr)
+	}
+}
+
 // free applies OpFree.
 func (l *Ledger) free(p *process, e *event.Event) {
 	if e.Addr == 0 {
@@ -60,13 +105,15 @@ func (l *Ledger) free(p *process, e *event.Event) {
 	if r, ok := p.live[e.Space][e.Addr]; ok {
 		if r.time > e.Time {
 			l.loss[lossStale]++
-			return
+		} else if !p.close(e.Space, e.Addr) {
+			l.endRow(p, e.Space, e.Addr, &r)
 		}
-		l.endRow(p, e.Space, e.Addr, &r)
 		return
 	}
 	if r, ok := p.extra[e.Space][e.Addr]; ok {
-		l.endExtraRow(p, e.Space, e.Addr, r)
+		if !p.close(e.Space, e.Addr) {
+			l.endExtraRow(p, e.Space, e.Addr, r)
+		}
 		return
 	}
 	if p.unknownFrees < p.unknownObjects {
@@ -80,6 +127,7 @@ func (l *Ledger) free(p *process, e *event.Event) {
 // endRow ends the live allocation r at addr.
 func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
 	delete(p.live[space], addr)
+	p.forgetOpened(space, addr)
 	s := p.sites[r.site]
 	p.hold(s, -1, -int64(r.size))
 	if s.Kind == event.KindAsync {

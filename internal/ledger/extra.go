@@ -51,6 +51,7 @@ func (l *Ledger) holdExtra(p *process, k event.Kind, objects int, bytes int64) {
 // endExtraRow ends the live allocation r at addr.
 func (l *Ledger) endExtraRow(p *process, space event.Space, addr uint64, r extraRow) {
 	delete(p.extra[space], addr)
+	p.forgetOpened(space, addr)
 	p.contexts[r.ctx()].live--
 	if r.kind() == event.KindAsync {
 		p.poolHold(0, -1, -r.size())

@@ -132,6 +132,8 @@ func (l *Ledger) succeeded(p *process, e *event.Event) {
 		l.alloc(p, e)
 	case event.OpFree:
 		l.free(p, e)
+	case event.OpOpen:
+		l.open(p, e)
 	case event.OpHandleCreate:
 		l.handleCreate(p, e)
 	case event.OpHandleImport:
@@ -207,7 +209,11 @@ func (l *Ledger) late(p *process, e *event.Event) {
 
 // allocates says whether a success of op brings memory.
 func allocates(op event.Op) bool {
-	return op == event.OpAlloc || op == event.OpHandleCreate || op == event.OpHandleImport
+	switch op {
+	case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
+		return true
+	}
+	return false
 }
 
 // ends says whether a success of op ends memory.

@@ -49,6 +49,7 @@ type modelAlloc struct {
 	size, time, ctx uint64
 	pool            *poolKey
 	site            *modelSite
+	more            int // references beyond the first
 }
 
 type modelPhys struct {
@@ -135,7 +136,7 @@ func modelValid(e *event.Event) bool {
 		return false
 	}
 	switch e.Op {
-	case event.OpAlloc, event.OpHandleCreate, event.OpHandleImport:
+	case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
 		if e.Kind == event.KindNone || e.Kind >= event.NumKinds {
 			return false
 		}
@@ -161,7 +162,7 @@ func (m *model) call(p *modelProc, e *event.Event) {
 	}
 	brings, takes := false, false
 	switch e.Op {
-	case event.OpAlloc, event.OpHandleCreate, event.OpHandleImport:
+	case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
 		brings = true
 	case event.OpFree, event.OpHandleRelease, event.OpUnmap, event.OpUnmapArray,
 		event.OpContextDestroy, event.OpPrimaryReset:
@@ -197,6 +198,15 @@ func (m *model) success(p *modelProc, e *event.Event) {
 		m.alloc(p, e)
 	case event.OpFree:
 		m.free(p, e)
+	case event.OpOpen:
+		old := p.allocs[modelAddr{event.SpacePointer, e.Addr}]
+		if old == nil || old.site.Kind != event.KindImported {
+			m.alloc(p, e)
+			return
+		}
+		p.bring(p.site(e), e.Time, 1, e.Size)
+		old.more++
+		old.time = min(old.time, e.Time)
 	case event.OpHandleCreate:
 		s := p.site(e)
 		p.bring(s, e.Time, 1, e.Size)
@@ -420,6 +430,8 @@ func (m *model) free(p *modelProc, e *event.Event) {
 		p.unmatched++
 	case old.time > e.Time:
 		m.loss["frees_stale"]++
+	case old.more > 0:
+		old.more--
 	default:
 		delete(p.allocs, at)
 	}

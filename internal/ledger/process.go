@@ -23,6 +23,7 @@ type process struct {
 
 	live      [event.NumSpaces]map[uint64]row
 	extra     [event.NumSpaces]map[uint64]extraRow // beyond MaxLive
+	opened    map[uint64]uint32                    // references beyond the first, by address in SpacePointer
 	rows      int                                  // its part of Ledger.rows
 	extraRows int                                  // its part of Ledger.extra
 
@@ -185,7 +186,7 @@ func (l *Ledger) freeze(p *process) {
 	p.extraRows, p.maps = 0, 0
 	p.live = [event.NumSpaces]map[uint64]row{}
 	p.extra = [event.NumSpaces]map[uint64]extraRow{}
-	p.handles, p.ranges, p.parts = nil, nil, nil
+	p.opened, p.handles, p.ranges, p.parts = nil, nil, nil, nil
 	p.frozen = true
 }
 

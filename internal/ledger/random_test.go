@@ -39,7 +39,7 @@ var weights = []struct {
 	op event.Op
 	n  int
 }{
-	{event.OpAlloc, 60}, {event.OpFree, 44},
+	{event.OpAlloc, 60}, {event.OpOpen, 6}, {event.OpFree, 44},
 	{event.OpHandleCreate, 16}, {event.OpHandleRetain, 6}, {event.OpHandleImport, 5},
 	{event.OpHandleRelease, 20}, {event.OpMap, 22}, {event.OpUnmap, 12},
 	{event.OpMapArray, 8}, {event.OpUnmapArray, 5}, {event.OpReserve, 2}, {event.OpUnreserve, 2},
@@ -109,6 +109,8 @@ func (g *generator) next() *event.Event {
 		if g.choose(300) == 0 {
 			e.Size = math.MaxUint64 - uint64(g.choose(3))
 		}
+	case event.OpOpen:
+		e.Kind, e.Addr = event.KindImported, page(40)
 	case event.OpFree:
 		e.Space = event.Space(g.choose(int(event.NumSpaces)))
 		e.Addr = page(40)
