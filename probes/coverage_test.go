@@ -69,9 +69,9 @@ var effects = []struct {
 	match func(*Row) bool
 }{
 	{"memory comes to live", func(r *Row) bool {
-		return (r.Op == event.OpAlloc || r.Op == event.OpHandleCreate) && r.Kind != event.KindImported
+		return (r.Op == event.OpAlloc || r.Op == event.OpHandleCreate) && r.Kind.Class() != event.ClassImported
 	}},
-	{"another owner's memory is mapped", func(r *Row) bool { return r.Kind == event.KindImported }},
+	{"another owner's memory is mapped, or memory that counts elsewhere", func(r *Row) bool { return r.Kind.Class() == event.ClassImported }},
 	{"memory, a mapping or a reference ends", func(r *Row) bool {
 		switch r.Op {
 		case event.OpFree, event.OpHandleRelease, event.OpUnmap:

@@ -55,11 +55,13 @@ func entryOf(t *testing.T, symbol string) Entry {
 // whoever ends memory knows no size, except of a range.
 func sized(e Entry) bool {
 	switch e.Op {
-	case event.OpHandleCreate, event.OpMap, event.OpReserve:
+	case event.OpHandleCreate:
+		return e.Kind != event.KindMulticast
+	case event.OpMap, event.OpReserve:
 		return true
 	case event.OpAlloc:
 		switch e.Symbol {
-		case "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuMemPoolImportPointer",
+		case "cuMemPoolImportPointer",
 			"cuExternalMemoryGetMappedBuffer", "cuExternalMemoryGetMappedMipmappedArray":
 			return false
 		}
@@ -475,6 +477,9 @@ func TestFields(t *testing.T) {
 	}
 	if e := one("cuMemCreate 2m"); e.Handle != newest().Addr || e.Size != 2<<20 || e.Device != 1 || e.Kind != event.KindVMM {
 		t.Errorf("cuMemCreate: %+v", e)
+	}
+	if e := one("cuMulticastCreate 2m"); e.Handle != newest().Addr || e.Size != 0 || e.Op != event.OpHandleCreate || e.Kind != event.KindMulticast {
+		t.Errorf("cuMulticastCreate: %+v", e)
 	}
 	run(t, p, "device 0")
 	if e := one("cuMemCreate 2m"); e.Device != 0 {

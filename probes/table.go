@@ -150,6 +150,9 @@ var Table = []Row{
 	// Virtual memory management. CUmemAllocationProp: location at 8.
 	{Symbols: []string{"cuMemCreate"}, Op: event.OpHandleCreate, Kind: event.KindVMM, Handle: mem(0, 0), Size: arg(1),
 		Extra: []value{mem(2, 8)}, Fix: fixLocation, flags: flagStack},
+	// A multicast object has no memory: what is bound to it counts where it was
+	// created. Its handle is mapped and released as one of physical memory.
+	{Symbols: []string{"cuMulticastCreate"}, Op: event.OpHandleCreate, Kind: event.KindMulticast, Handle: mem(0, 0), flags: flagStack},
 	{Symbols: []string{"cuMemRelease"}, Op: event.OpHandleRelease, Handle: arg(0), flags: flagEntryTime},
 	{Symbols: []string{"cuMemRetainAllocationHandle"}, Op: event.OpHandleRetain, Handle: mem(0, 0)},
 	{Symbols: []string{"cuMemImportFromShareableHandle"}, Op: event.OpHandleImport, Kind: event.KindImported,

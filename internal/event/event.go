@@ -77,12 +77,13 @@ const (
 	KindVMMHost
 	KindImported
 	KindGraph
+	KindMulticast
 	NumKinds
 )
 
 var kindNames = [NumKinds]string{
 	"none", "device", "array", "async", "vmm", "managed",
-	"host", "host_registered", "vmm_host", "imported", "graph",
+	"host", "host_registered", "vmm_host", "imported", "graph", "multicast",
 }
 
 // String returns the name that labels, tables and metrics use.
@@ -103,7 +104,8 @@ const (
 	ClassManaged
 	// ClassHost is pinned or registered host memory.
 	ClassHost
-	// ClassImported is mapped here and owned by another process or API.
+	// ClassImported is mapped here and owned elsewhere: by another process or
+	// API, or as the memory that is bound to a multicast object.
 	ClassImported
 	// ClassGraph is address range that a CUDA graph backs when it runs.
 	ClassGraph
@@ -127,7 +129,7 @@ func (k Kind) Class() Class {
 		return ClassManaged
 	case KindHost, KindRegistered, KindVMMHost:
 		return ClassHost
-	case KindImported:
+	case KindImported, KindMulticast:
 		return ClassImported
 	case KindGraph:
 		return ClassGraph

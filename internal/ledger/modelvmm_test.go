@@ -66,7 +66,7 @@ func (m *model) mapping(p *modelProc, e *event.Event) {
 		return
 	}
 	p.maps = append(p.maps, x)
-	if x.phys != nil && x.phys.size == 0 && x.size > 0 {
+	if x.phys != nil && x.phys.size == 0 && x.size > 0 && x.phys.site.Kind != event.KindMulticast {
 		x.phys.size = x.size
 		p.bring(x.phys.site, x.phys.time, 0, x.size)
 	}

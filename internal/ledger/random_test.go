@@ -117,6 +117,9 @@ func (g *generator) next() *event.Event {
 	case event.OpHandleCreate:
 		e.Kind = []event.Kind{event.KindVMM, event.KindVMMHost}[g.choose(2)]
 		e.Handle, e.Size = uint64(g.choose(20)), page(100)
+		if g.choose(6) == 0 {
+			e.Kind, e.Size = event.KindMulticast, 0
+		}
 	case event.OpHandleImport:
 		e.Kind, e.Handle = event.KindImported, uint64(g.choose(20))
 	case event.OpHandleRetain, event.OpHandleRelease:

@@ -141,9 +141,10 @@ func (l *Ledger) shown(p *process, handle, t uint64) (ph *physical, ok bool) {
 	return ph, true
 }
 
-// learnSize gives an import the size that its first mapping shows.
+// learnSize gives an import the size that its first mapping shows. A multicast
+// object has none of its own: what it shows is memory that is bound to it.
 func (l *Ledger) learnSize(p *process, ph *physical, size uint64) {
-	if ph == nil || ph.size != 0 || size == 0 {
+	if ph == nil || ph.size != 0 || size == 0 || p.sites[ph.site].Kind == event.KindMulticast {
 		return
 	}
 	ph.size = size

@@ -7,6 +7,8 @@ func Class(kind string) string {
 	switch kind {
 	case "managed", "imported", "graph":
 		return kind
+	case "multicast":
+		return "imported"
 	case "host", "host_registered", "vmm_host":
 		return "host"
 	}

@@ -137,6 +137,12 @@ typedef struct {
 } CUmemAllocationProp;
 
 typedef struct {
+	unsigned int numDevices;
+	size_t size;
+	unsigned long long handleTypes, flags;
+} CUmulticastObjectProp;
+
+typedef struct {
 	unsigned int allocType, handleTypes;
 	CUmemLocation location;
 	void *win32SecurityAttributes;
@@ -203,6 +209,7 @@ typedef struct {
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
+_Static_assert(sizeof(CUmulticastObjectProp) == 32, "CUmulticastObjectProp");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 _Static_assert(sizeof(CUarrayMapInfo) == 96, "CUarrayMapInfo");
 _Static_assert(sizeof(CUDA_ARRAY3D_DESCRIPTOR) == 40, "CUDA_ARRAY3D_DESCRIPTOR");

@@ -41,6 +41,12 @@ static int create(void *function, struct object *o)
 	return AS((uint64_t *, size_t, void *, uint64_t))(&o->addr, o->size, &prop, 0);
 }
 
+static int create_multicast(void *function, struct object *o)
+{
+	CUmulticastObjectProp prop = {.numDevices = 2, .size = o->size, .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+	return AS((uint64_t *, void *))(&o->addr, &prop);
+}
+
 static int map(void *function, struct object *o)
 {
 	o->addr = reserve_range(o->size);
@@ -197,6 +203,7 @@ static int end_range(void *function, struct object *o)
 const struct op vmm_ops[] = {
 	{"cuMemAddressReserve", "cuMemAddressFree", reserve, .end = end_range, .granular = true},
 	{"cuMemCreate", "cuMemRelease", create, .granular = true},
+	{"cuMulticastCreate", "cuMemRelease", create_multicast, .granular = true},
 	{"cuMemRetainAllocationHandle", "cuMemRelease", retain, .teardown = end_retained, .granular = true},
 	{"cuMemExportToShareableHandle", NULL, export, .granular = true},
 	{"cuMemImportFromShareableHandle", "cuMemRelease", import, .granular = true},

@@ -79,6 +79,7 @@ static const struct row {
 	{"cuMemAddressReserve", 10020, cuMemAddressReserve, false},
 	{"cuMemAddressFree", 10020, cuMemAddressFree, false},
 	{"cuMemCreate", 10020, cuMemCreate, false},
+	{"cuMulticastCreate", 12010, cuMulticastCreate, false},
 	{"cuMemRelease", 10020, cuMemRelease, false},
 	{"cuMemRetainAllocationHandle", 11000, cuMemRetainAllocationHandle, false},
 	{"cuMemExportToShareableHandle", 10020, cuMemExportToShareableHandle, false},

@@ -218,6 +218,14 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUm
 	return result;
 }
 
+// A multicast object has no memory of its own, and any number of mappings.
+static CUresult multicast(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *prop)
+{
+	if (!out || !prop || prop->numDevices == 0 || !aligned(prop->size))
+		return CUDA_ERROR_INVALID_VALUE;
+	return new_physical(out, (struct physical){.size = prop->size, .kind = KIND_NONE, .device = -1, .handle_types = (unsigned int)prop->handleTypes});
+}
+
 static CUresult release(CUmemGenericAllocationHandle handle, uint64_t *bytes)
 {
 	struct physical *p = physical_of(handle);
@@ -265,6 +273,11 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 {
 	(void)flags;
 	CALL(cuMemCreate, size, LOCKED(create(handle, size, prop)));
+}
+
+EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop)
+{
+	CALL(cuMulticastCreate, 0, LOCKED(multicast(handle, prop)));
 }
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
