@@ -34,6 +34,13 @@ const (
 	OpMapArray      // part Part of the sparse array Addr shows Handle's memory
 	OpUnmapArray    // part Part of the sparse array Addr shows nothing
 
+	OpCaptureBegin // work on Stream becomes nodes of a graph: of Handle, or of a new one (0)
+	OpCaptureEnd   // that ended, and Handle is the graph
+
+	OpGraphInstantiate // the graph Handle may run, and the driver may have taken memory for it
+	OpGraphMove        // the graph Part became a part of the graph Handle
+	OpGraphDestroy     // the graph Handle ended
+
 	OpReserve   // address space [Addr, Addr+Size): never memory
 	OpUnreserve // the end of such a range
 
@@ -155,12 +162,18 @@ const (
 // NoDevice is a Device that is not known, or memory that is on none.
 const NoDevice int32 = -1
 
-// Success is CUDA_SUCCESS and OutOfMemory CUDA_ERROR_OUT_OF_MEMORY (cuda.h,
-// enum cudaError_enum).
+// Results of calls, of cuda.h's enum cudaError_enum. The last two end a stream
+// capture that makes no graph.
 const (
 	Success     int32 = 0
 	OutOfMemory int32 = 2
+
+	CaptureInvalidated int32 = 901
+	CaptureUnjoined    int32 = 904
 )
+
+// StreamPerThread is CU_STREAM_PER_THREAD (cuda.h): a stream of each thread.
+const StreamPerThread uint64 = 2
 
 // An Event is one call or one step in a process's life. Fields that an Op's
 // comment does not name are zero, except Stack, which may be set on any.
@@ -190,6 +203,7 @@ type Event struct {
 	Size   uint64 // bytes
 	Handle uint64
 	Part   uint64
+	Stream uint64 // CUstream of a capture or of a stream-ordered allocation
 	Ctx    uint64 // CUcontext current on the thread, 0 when not known
 	Stack  uint64 // id of the call stack, 0 for none
 }

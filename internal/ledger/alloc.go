@@ -8,11 +8,19 @@ type row struct {
 	size, time uint64
 	site       uint32 // index into process.sites
 	ctx        uint32 // index into process.contexts
-	pool       uint32 // index into process.pools, of async memory
+	owner      uint32 // index into process.pools of async memory, into process.graphs of graph memory
 }
 
 // alloc applies OpAlloc.
 func (l *Ledger) alloc(p *process, e *event.Event) {
+	var graph uint32
+	if e.Kind == event.KindAsync && len(p.captures) > 0 {
+		if g, ok := l.captured(p, e); ok {
+			node := *e
+			node.Kind, node.Handle, graph = event.KindGraph, 0, g
+			e = &node
+		}
+	}
 	id, s := l.site(p, e)
 	p.count(s, e.Time, 1, e.Size)
 	if e.Addr == 0 {
@@ -36,9 +44,15 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 		return
 	}
 	r := row{size: e.Size, time: e.Time, site: id, ctx: ctx}
-	if e.Kind == event.KindAsync {
-		r.pool = l.poolOf(p, e.Handle, s.Device)
-		p.poolHold(r.pool, 1, int64(e.Size))
+	switch {
+	case e.Kind == event.KindAsync:
+		r.owner = l.poolOf(p, e.Handle, s.Device)
+		p.poolHold(r.owner, 1, int64(e.Size))
+	case e.Kind == event.KindGraph:
+		if r.owner = graph; graph == 0 && e.Handle != 0 {
+			r.owner = l.graphOf(p, e)
+		}
+		p.graphHold(r.owner, 1)
 	}
 	if p.live[e.Space] == nil {
 		p.live[e.Space] = make(map[uint64]row)
@@ -130,8 +144,11 @@ func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
 	p.forgetOpened(space, addr)
 	s := p.sites[r.site]
 	p.hold(s, -1, -int64(r.size))
-	if s.Kind == event.KindAsync {
-		p.poolHold(r.pool, -1, -int64(r.size))
+	switch s.Kind {
+	case event.KindAsync:
+		p.poolHold(r.owner, -1, -int64(r.size))
+	case event.KindGraph:
+		p.graphHold(r.owner, -1)
 	}
 	p.contexts[r.ctx].live--
 	l.addRows(p, -1)

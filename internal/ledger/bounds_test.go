@@ -34,6 +34,8 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 			continue // ended processes give their rows up
 		case event.OpPrimaryReset:
 			continue // beyond MaxLive the site's device is not known
+		case event.OpGraphDestroy, event.OpCaptureEnd:
+			continue // beyond MaxLive the graph is not known
 		}
 		if e.Size == 0 && e.Op == event.OpHandleCreate {
 			e.Size = 1
@@ -204,6 +206,29 @@ func TestContextsAndPoolsFull(t *testing.T) {
 	for p := range l.Processes {
 		if p.AsyncInuse != 0 || p.AsyncHigh != 2*maxPools || p.Inuse != 0 {
 			t.Errorf("totals: %+v", p)
+		}
+	}
+}
+
+// TestGraphsFull: beyond the bound graphs are not told apart, and their ranges
+// are kept.
+func TestGraphsFull(t *testing.T) {
+	l := New(Options{})
+	for i := range uint64(maxGraphs + 5) {
+		l.Apply(ev(i+1, alloc, at(16*(i+1), 1), node, handle(i+1)))
+	}
+	for i := range uint64(maxCaptures + 5) {
+		l.Apply(ev(1<<20, begin, stream(i+10)))
+	}
+	if n := lossOf(l, "graphs_full"); n < 10 {
+		t.Errorf("graphs_full = %d, want at least 10", n)
+	}
+	for i := range uint64(5) {
+		l.Apply(ev(1<<20, destroy, handle(maxGraphs-2+i)))
+	}
+	for p := range l.Processes {
+		if p.Graph != maxGraphs+2 {
+			t.Errorf("%d bytes of graph memory, want those of all but three graphs", p.Graph)
 		}
 	}
 }

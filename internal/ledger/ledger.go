@@ -150,6 +150,16 @@ func (l *Ledger) succeeded(p *process, e *event.Event) {
 		l.mapPart(p, e)
 	case event.OpUnmapArray:
 		l.unmapPart(p, e)
+	case event.OpCaptureBegin:
+		l.captureBegin(p, e)
+	case event.OpCaptureEnd:
+		l.captureEnd(p, e)
+	case event.OpGraphInstantiate:
+		p.graphInstantiate(e)
+	case event.OpGraphMove:
+		l.graphMove(p, e)
+	case event.OpGraphDestroy:
+		l.graphDestroy(p, e)
 	case event.OpReserve:
 		p.reserved += int64(e.Size)
 	case event.OpUnreserve:
@@ -190,6 +200,8 @@ func (l *Ledger) failed(p *process, e *event.Event) {
 		}
 	case ends(e.Op):
 		p.failedFrees++
+	case e.Op == event.OpCaptureEnd && !p.over(e.Time):
+		l.captureEnd(p, e)
 	}
 }
 

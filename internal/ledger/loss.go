@@ -24,6 +24,10 @@ const (
 	lossContexts
 	lossOwner
 	lossPools
+	lossGraphs
+	lossGraphKept
+	lossCapture
+	lossCaptures
 	lossMappings
 	lossPartial
 	lossHandles
@@ -37,7 +41,7 @@ const (
 
 var causes = [numCauses]struct{ name, help string }{
 	lossReplaced:     {"allocations_replaced", "allocations retired because a newer one came at their address before their free was seen"},
-	lossStale:        {"frees_stale", "frees older than the allocation at their address, ignored"},
+	lossStale:        {"frees_stale", "frees older than what has their address or handle, ignored"},
 	lossNoAddress:    {"allocations_without_address", "allocations whose address could not be read: their end cannot be told"},
 	lossUnattributed: {"allocations_unattributed", "allocations beyond the limit of live ones: in the totals, under no call stack"},
 	lossUnknown:      {"allocations_unknown", "allocations beyond the limit of unattributed ones too: in no figure of memory in use"},
@@ -50,6 +54,10 @@ var causes = [numCauses]struct{ name, help string }{
 	lossContexts:     {"contexts_full", "uses of contexts that are not told apart because a process has too many"},
 	lossOwner:        {"context_owner_unknown", "ends of contexts that may have ended allocations in a context that is not known: they are kept, and memory in use may be less than shown"},
 	lossPools:        {"pools_full", "uses of memory pools that are not told apart because a process has too many"},
+	lossGraphs:       {"graphs_full", "uses of graphs that are not told apart because a process has too many"},
+	lossGraphKept:    {"graph_memory_kept", "allocations of destroyed graphs that may have run, kept until they are freed: graph memory may be less than shown"},
+	lossCapture:      {"allocations_during_capture", "stream-ordered allocations on another stream than one under capture: taken for the graph's if the capturing thread made them, else for memory in use"},
+	lossCaptures:     {"captures_unmatched", "stream captures whose beginning or end was not seen: what they allocated may be taken for memory in use, or the other way round"},
 	lossMappings:     {"mappings_full", "mappings of physical memory not kept because there are too many"},
 	lossPartial:      {"unmaps_partial", "mappings covered only in part by an unmap, kept"},
 	lossHandles:      {"handles_unmatched", "uses of physical memory that was never seen created"},

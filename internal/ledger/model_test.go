@@ -28,6 +28,8 @@ type modelProc struct {
 	created             map[uint64]uint64
 	ctxDevice           map[uint64]int32
 	pools               map[poolKey]*modelPool
+	graphs              map[uint64]*modelGraph // by handle
+	captures            []*modelCapture
 	sites               []*modelSite
 	failed, oom         int64
 	failedFrees         int64
@@ -48,6 +50,7 @@ type modelAddr struct {
 type modelAlloc struct {
 	size, time, ctx uint64
 	pool            *poolKey
+	graph           *modelGraph
 	site            *modelSite
 	more            int // references beyond the first
 }
@@ -106,6 +109,7 @@ func (m *model) apply(e *event.Event) {
 			created:   map[uint64]uint64{},
 			ctxDevice: map[uint64]int32{},
 			pools:     map[poolKey]*modelPool{},
+			graphs:    map[uint64]*modelGraph{},
 			peakOf:    map[*modelSite]int64{},
 		}
 	}
@@ -180,6 +184,8 @@ func (m *model) call(p *modelProc, e *event.Event) {
 		}
 	case e.Result != 0 && takes:
 		p.failedFrees++
+	case e.Op == event.OpCaptureEnd && e.Result != 0 && !oldImage && e.Time < p.end:
+		m.captureEnd(p, e)
 	case e.Result != 0:
 	case brings && (oldImage || e.Time >= p.end):
 		p.bring(p.site(e), e.Time, 1, e.Size)
@@ -246,6 +252,12 @@ func (m *model) success(p *modelProc, e *event.Event) {
 		m.mapping(p, e)
 	case event.OpUnmap, event.OpUnmapArray:
 		m.unmapping(p, e)
+	case event.OpCaptureBegin:
+		m.captureBegin(p, e)
+	case event.OpCaptureEnd:
+		m.captureEnd(p, e)
+	case event.OpGraphInstantiate, event.OpGraphMove, event.OpGraphDestroy:
+		m.graphOp(p, e)
 	case event.OpReserve:
 		p.reserved += int64(e.Size)
 	case event.OpUnreserve:
@@ -383,6 +395,14 @@ func (p *modelProc) forgetContext(ctx uint64) {
 }
 
 func (m *model) alloc(p *modelProc, e *event.Event) {
+	var graph *modelGraph
+	if e.Kind == event.KindAsync {
+		if graph = m.capturing(p, e); graph != nil {
+			node := *e
+			node.Kind, node.Handle = event.KindGraph, 0
+			e = &node
+		}
+	}
 	s := p.site(e)
 	p.bring(s, e.Time, 1, e.Size)
 	if e.Addr == 0 {
@@ -398,8 +418,12 @@ func (m *model) alloc(p *modelProc, e *event.Event) {
 		}
 		delete(p.allocs, at)
 		p.recountPools()
+		p.pruneGraphs()
 	}
-	a := &modelAlloc{size: e.Size, time: e.Time, ctx: e.Ctx, site: s}
+	if e.Kind == event.KindGraph && graph == nil && e.Handle != 0 {
+		graph = m.graph(p, e)
+	}
+	a := &modelAlloc{size: e.Size, time: e.Time, ctx: e.Ctx, site: s, graph: graph}
 	if e.Kind == event.KindAsync {
 		key := poolKey{handle: e.Handle}
 		if e.Handle == 0 {
@@ -474,6 +498,7 @@ func (p *modelProc) execAt(t uint64) {
 	for key, q := range p.pools {
 		q.high = used[key].bytes
 	}
+	p.captures = slices.DeleteFunc(p.captures, func(c *modelCapture) bool { return c.time <= t })
 	p.reserved, p.unknownN, p.unknownB, p.unknownF = 0, 0, 0, 0
 }
 

@@ -92,6 +92,7 @@ func (p *modelProc) recount() {
 	}
 	maps.DeleteFunc(p.phys, func(_ uint64, ph *modelPhys) bool { return ph.refs == 0 && !kept[ph] })
 	p.recountPools()
+	p.pruneGraphs()
 	for _, s := range p.sites {
 		s.inuseObjects, s.inuseBytes = 0, 0
 	}

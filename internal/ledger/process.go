@@ -43,6 +43,11 @@ type process struct {
 	poolAt   map[poolKey]uint32
 	freePool []uint32
 
+	graphs    []graph // 0 holds what has no graph of its own
+	graphAt   map[uint64]uint32
+	freeGraph []uint32
+	captures  []capture // in order of appearance
+
 	sites    []*Site // nil where one was folded
 	freeSite []uint32
 	siteAt   map[siteKey]uint32
@@ -117,6 +122,7 @@ func (l *Ledger) exec(p *process, t uint64) {
 	l.endHandles(p, t)
 	p.resetContexts()
 	p.resetPools()
+	p.resetGraphs(t)
 	p.reserved = 0
 	p.unknownObjects, p.unknownFrees, p.unknownBytes = 0, 0, 0
 }

@@ -43,7 +43,8 @@ var weights = []struct {
 	{event.OpHandleCreate, 16}, {event.OpHandleRetain, 6}, {event.OpHandleImport, 5},
 	{event.OpHandleRelease, 20}, {event.OpMap, 22}, {event.OpUnmap, 12},
 	{event.OpMapArray, 8}, {event.OpUnmapArray, 5}, {event.OpReserve, 2}, {event.OpUnreserve, 2},
-	{event.OpPoolCreate, 2}, {event.OpPoolDestroy, 2}, {event.OpPoolTrim, 3},
+	{event.OpCaptureBegin, 4}, {event.OpCaptureEnd, 4}, {event.OpGraphInstantiate, 2},
+	{event.OpGraphMove, 1}, {event.OpGraphDestroy, 3}, {event.OpPoolCreate, 2}, {event.OpPoolDestroy, 2}, {event.OpPoolTrim, 3},
 	{event.OpContextSeen, 3}, {event.OpContextCreate, 2}, {event.OpContextDestroy, 2}, {event.OpPrimaryReset, 1},
 	{event.OpPrimaryRelease, 1}, {event.OpFork, 2}, {event.OpExec, 1}, {event.OpExitBegin, 1},
 	{event.OpExit, 1},
@@ -86,7 +87,7 @@ func (g *generator) next() *event.Event {
 	e := &event.Event{
 		Time: g.now, Proc: g.procs[slot], Op: g.wheel[g.choose(len(g.wheel))],
 		Device: int32(g.choose(4)) - 1, Ctx: uint64(g.choose(4)),
-		Stack: uint64(g.choose(5)), API: uint16(g.choose(2)),
+		Stack: uint64(g.choose(5)), API: uint16(g.choose(2)), TID: uint32(g.choose(3)),
 	}
 	if g.calm {
 		g.now++
@@ -104,7 +105,10 @@ func (g *generator) next() *event.Event {
 		e.Kind = event.Kind(1 + g.choose(int(event.NumKinds)-1))
 		e.Addr, e.Size = page(40), 1+page(1000)
 		if e.Kind == event.KindAsync {
-			e.Handle = uint64(g.choose(4))
+			e.Handle, e.Stream = uint64(g.choose(4)), uint64(g.choose(5))
+		}
+		if e.Kind == event.KindGraph {
+			e.Handle = uint64(g.choose(6))
 		}
 		if g.choose(300) == 0 {
 			e.Size = math.MaxUint64 - uint64(g.choose(3))
@@ -135,6 +139,18 @@ func (g *generator) next() *event.Event {
 		e.Addr, e.Part = page(40), uint64(g.choose(3))
 	case event.OpReserve, event.OpUnreserve:
 		e.Size = page(100)
+	case event.OpCaptureBegin:
+		e.Stream = uint64(g.choose(4))
+		if g.choose(3) == 0 {
+			e.Handle = uint64(g.choose(6))
+		}
+	case event.OpCaptureEnd:
+		e.Stream, e.Handle = uint64(g.choose(4)), uint64(1+g.choose(5))
+		if g.choose(4) == 0 {
+			e.Result, e.Handle = []int32{901, 904, 908}[g.choose(3)], 0
+		}
+	case event.OpGraphInstantiate, event.OpGraphMove, event.OpGraphDestroy:
+		e.Handle, e.Part = uint64(g.choose(6)), uint64(g.choose(6))
 	case event.OpPoolCreate, event.OpPoolDestroy:
 		e.Handle = uint64(g.choose(4))
 	case event.OpPoolTrim:
@@ -250,7 +266,8 @@ func TestRandom(t *testing.T) {
 	for _, name := range []string{
 		"allocations_replaced", "frees_stale", "allocations_without_address", "events_forgotten",
 		"unmaps_partial", "handles_unmatched", "unmaps_unmatched", "releases_excess",
-		"resets_unknown", "context_owner_unknown", "events_late", "events_invalid",
+		"resets_unknown", "context_owner_unknown", "allocations_during_capture",
+		"captures_unmatched", "graph_memory_kept", "events_late", "events_invalid",
 	} {
 		if m.loss[name] == 0 {
 			t.Errorf("the sequence never caused %s", name)

@@ -30,6 +30,8 @@ func result(r int32) opt         { return func(e *event.Event) { e.Result = r } 
 func ctx(c uint64) opt           { return func(e *event.Event) { e.Ctx = c } }
 func device(d int32) opt         { return func(e *event.Event) { e.Device = d } }
 func stack(s uint64) opt         { return func(e *event.Event) { e.Stack = s } }
+func stream(s uint64) opt        { return func(e *event.Event) { e.Stream = s } }
+func tid(t uint32) opt           { return func(e *event.Event) { e.TID = t } }
 func partOf(a, n uint64) opt     { return func(e *event.Event) { e.Addr, e.Part = a, n } }
 func of(p event.Process) opt     { return func(e *event.Event) { e.Proc = p } }
 func forked(p event.Process) opt { return func(e *event.Event) { e.Child = p } }
@@ -43,9 +45,12 @@ const (
 	release = event.OpHandleRelease
 	mapped  = event.OpMap
 	unmap   = event.OpUnmap
+	begin   = event.OpCaptureBegin
+	end     = event.OpCaptureEnd
+	destroy = event.OpGraphDestroy
 )
 
-var vmm, imported, async = kind(event.KindVMM), kind(event.KindImported), kind(event.KindAsync)
+var vmm, imported, async, node = kind(event.KindVMM), kind(event.KindImported), kind(event.KindAsync), kind(event.KindGraph)
 
 // TestRules has a row for each accounting rule.
 func TestRules(t *testing.T) {
@@ -231,6 +236,47 @@ func TestRules(t *testing.T) {
 		{"a release of the primary context ends nothing by itself",
 			[]*event.Event{ev(1, alloc, at(16, 100), ctx(1)), ev(2, event.OpPrimaryRelease, ctx(1))},
 			Totals{Inuse: 100, Peak: 100, Allocated: 100, LiveObjects: 1, AllocObjects: 1}, nil},
+
+		{"a graph that never ran ends with its ranges, and no other's",
+			[]*event.Event{ev(1, alloc, at(16, 100), node, handle(1)), ev(2, alloc, at(32, 10), node, handle(2)), ev(3, alloc, at(48, 1), async), ev(4, destroy, handle(1)), ev(5, destroy, handle(1))},
+			Totals{Graph: 10, Inuse: 1, Peak: 1, Allocated: 1, LiveObjects: 2, AllocObjects: 3, AsyncInuse: 1, AsyncHigh: 1}, nil},
+		{"what a run of a destroyed graph may have left is kept until it is freed",
+			[]*event.Event{ev(1, alloc, at(16, 100), node, handle(1)), ev(2, alloc, at(32, 10), node, handle(1)), ev(3, free, at(32, 0)), ev(4, event.OpGraphInstantiate, handle(1)), ev(5, destroy, handle(1))},
+			Totals{Graph: 100, LiveObjects: 1, AllocObjects: 2}, map[string]uint64{"graph_memory_kept": 1}},
+		{"the new graph of a destroyed one's handle has its own ranges",
+			[]*event.Event{ev(1, alloc, at(16, 100), node, handle(1)), ev(2, event.OpGraphInstantiate, handle(1)), ev(3, destroy, handle(1)), ev(4, alloc, at(32, 10), node, handle(1)), ev(5, destroy, handle(1)), ev(6, free, at(16, 0))},
+			Totals{AllocObjects: 2}, map[string]uint64{"graph_memory_kept": 1}},
+		{"a child graph that was given away ends with its new parent",
+			[]*event.Event{ev(1, alloc, at(16, 100), node, handle(1)), ev(2, alloc, at(32, 10), node, handle(2)), ev(3, event.OpGraphMove, handle(2), partOf(0, 1)), ev(4, destroy, handle(2))},
+			Totals{AllocObjects: 2}, nil},
+		{"what a captured stream allocates is a graph's, and no memory in use",
+			[]*event.Event{ev(1, alloc, at(16, 100), async, stream(7)), ev(2, begin, stream(7)), ev(3, alloc, at(32, 10), async, stream(7)), ev(4, end, stream(7), handle(1)), ev(5, alloc, at(48, 1), async, stream(7))},
+			Totals{Inuse: 101, Peak: 101, Allocated: 101, Graph: 10, LiveObjects: 3, AllocObjects: 3, AsyncInuse: 101, AsyncHigh: 101}, nil},
+		{"a captured graph ends as any other",
+			[]*event.Event{ev(1, begin, stream(7)), ev(2, alloc, at(32, 10), async, stream(7)), ev(3, alloc, at(48, 10), async, stream(7)), ev(4, free, at(48, 0)), ev(5, end, stream(7), handle(1)), ev(6, destroy, handle(1))},
+			Totals{AllocObjects: 2}, nil},
+		{"a capture into a graph adds to it",
+			[]*event.Event{ev(1, alloc, at(16, 100), node, handle(1)), ev(2, begin, stream(7), handle(1)), ev(3, alloc, at(32, 10), async, stream(7)), ev(4, end, stream(7), handle(1)), ev(5, destroy, handle(1))},
+			Totals{AllocObjects: 2}, nil},
+		{"an invalidated capture makes no graph",
+			[]*event.Event{ev(1, begin, stream(7)), ev(2, alloc, at(32, 10), async, stream(7)), ev(3, end, stream(7), result(901)), ev(4, alloc, at(48, 1), async, stream(7))},
+			Totals{Inuse: 1, Peak: 1, Allocated: 1, LiveObjects: 1, AllocObjects: 2, AsyncInuse: 1, AsyncHigh: 1}, nil},
+		{"a capture goes on when another thread fails to end it",
+			[]*event.Event{ev(1, begin, stream(7)), ev(2, end, stream(7), result(908)), ev(3, alloc, at(32, 10), async, stream(7))},
+			Totals{Graph: 10, LiveObjects: 1, AllocObjects: 1}, nil},
+		{"what the capturing thread allocates on another stream is the graph's, and counted",
+			[]*event.Event{ev(1, begin, stream(7), tid(1)), ev(2, alloc, at(32, 10), async, stream(8), tid(1)), ev(3, end, stream(7), handle(1))},
+			Totals{Graph: 10, LiveObjects: 1, AllocObjects: 1}, map[string]uint64{"allocations_during_capture": 1}},
+		{"what another thread allocates on another stream is memory, and counted",
+			[]*event.Event{ev(1, begin, stream(7), tid(1)), ev(2, alloc, at(32, 10), async, stream(8), tid(2)), ev(3, end, stream(7), handle(1))},
+			Totals{Inuse: 10, Peak: 10, Allocated: 10, LiveObjects: 1, AllocObjects: 1, AsyncInuse: 10, AsyncHigh: 10}, map[string]uint64{"allocations_during_capture": 1}},
+		{"each thread's own stream is another one",
+			[]*event.Event{ev(1, begin, stream(2), tid(1)), ev(2, alloc, at(16, 1), async, stream(2), tid(1)), ev(3, alloc, at(32, 10), async, stream(2), tid(2)), ev(4, end, stream(2), tid(2), handle(1))},
+			Totals{Inuse: 10, Peak: 10, Allocated: 10, Graph: 1, LiveObjects: 2, AllocObjects: 2, AsyncInuse: 10, AsyncHigh: 10},
+			map[string]uint64{"allocations_during_capture": 1, "captures_unmatched": 1}},
+		{"the end of a capture that began before the trace",
+			[]*event.Event{ev(1, alloc, at(16, 1), async, stream(7)), ev(2, end, stream(7), handle(1))},
+			Totals{Inuse: 1, Peak: 1, Allocated: 1, LiveObjects: 1, AllocObjects: 1, AsyncInuse: 1, AsyncHigh: 1}, map[string]uint64{"captures_unmatched": 1}},
 
 		{"in use and the pool's highest use are two numbers",
 			[]*event.Event{ev(1, alloc, at(16, 100), async), ev(2, alloc, at(32, 50), async), ev(3, free, at(16, 0))},
