@@ -86,6 +86,13 @@ var effects = []struct {
 		}
 		return false
 	}},
+	{"a CUDA graph is captured, given away or destroyed, and what it allocates with it", func(r *Row) bool {
+		switch r.Op {
+		case event.OpCaptureBegin, event.OpCaptureEnd, event.OpGraphMove, event.OpGraphDestroy:
+			return true
+		}
+		return false
+	}},
 	{"address space: watched, never counted", func(r *Row) bool {
 		return r.Op == event.OpReserve || r.Op == event.OpUnreserve
 	}},
@@ -105,7 +112,9 @@ var effects = []struct {
 	}},
 	{"which context or device is current", func(r *Row) bool { return r.class != classEmit && r.class != classOff }},
 	{"what a program was told a function's address is: a warning if it has no probe", func(r *Row) bool { return r.Op == opProcAddress }},
-	{"the driver may take memory for itself: growth of the process's total is put under its stack, marked as inferred", func(r *Row) bool { return r.Op == event.OpSuspect }},
+	{"the driver may take memory for itself: growth of the process's total is put under its stack, marked as inferred", func(r *Row) bool {
+		return r.Op == event.OpSuspect || r.Op == event.OpGraphInstantiate
+	}},
 	{"a framework's own allocator gave up (out-of-memory reports)", func(r *Row) bool { return r.Op == event.OpOutOfMemory }},
 }
 

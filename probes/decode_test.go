@@ -99,6 +99,32 @@ func TestDecode(t *testing.T) {
 		{"part of a sparse array goes", call("cuMemMapArrayAsync", 0x1000, 0, 2, 0, 0, 0), func(e *event.Event) {
 			e.Op, e.Addr = event.OpUnmapArray, 0x1000
 		}},
+		{"memory of a captured stream", call("cuMemAllocFromPoolAsync", 0x1000, 64, 0x70, 0x50), func(e *event.Event) {
+			e.Op, e.Kind, e.Addr, e.Size, e.Handle, e.Stream = event.OpAlloc, event.KindAsync, 0x1000, 64, 0x70, 0x50
+		}},
+		{"each thread's own stream", call("cuMemAllocAsync_ptsz", 0x1000, 64, 0), func(e *event.Event) {
+			e.Op, e.Kind, e.Addr, e.Size, e.Stream = event.OpAlloc, event.KindAsync, 0x1000, 64, event.StreamPerThread
+		}},
+		{"the stream that all threads share", call("cuMemAllocAsync", 0x1000, 64, 0), func(e *event.Event) {
+			e.Op, e.Kind, e.Addr, e.Size = event.OpAlloc, event.KindAsync, 0x1000, 64
+		}},
+		{"a capture into a graph begins", call("cuStreamBeginCaptureToGraph_ptsz", 0x60, 0), func(e *event.Event) {
+			e.Op, e.Handle, e.Stream = event.OpCaptureBegin, 0x60, event.StreamPerThread
+		}},
+		{"a capture ends", call("cuStreamEndCapture", 0x60, 0x50), func(e *event.Event) {
+			e.Op, e.Handle, e.Stream = event.OpCaptureEnd, 0x60, 0x50
+		}},
+		{"a node that allocates", call("cuGraphAddNode", 0x1000, 64, 0x60, 10, 3, 2<<32|1), func(e *event.Event) {
+			e.Op, e.Kind, e.Addr, e.Size, e.Handle, e.Device = event.OpAlloc, event.KindGraph, 0x1000, 64, 0x60, 2
+		}},
+		{"a node that frees", call("cuGraphAddNode_v2", 7, 7, 0x60, 11, 0x1000, 7), func(e *event.Event) {
+			e.Op, e.Addr = event.OpFree, 0x1000
+		}},
+		{"a child graph that is given away", call("cuGraphAddNode_v2", 7, 7, 0x60, 4, 0x61, 7<<32|1), func(e *event.Event) {
+			e.Op, e.Handle, e.Part = event.OpGraphMove, 0x60, 0x61
+		}},
+		{"a child graph that is copied", call("cuGraphAddNode_v2", 7, 7, 0x60, 4, 0x61, 7<<32), func(e *event.Event) {}},
+		{"a node of a kernel", call("cuGraphAddNode", 7, 7, 0x60, 0, 0x61, 1), func(e *event.Event) {}},
 		{"context", call("cuCtxCreate_v2", 0x66, 1), func(e *event.Event) {
 			e.Op, e.Ctx, e.Device = event.OpContextCreate, 0x66, 1
 		}},

@@ -46,6 +46,28 @@ func fixGraphLocation(e *event.Event, x []uint64) {
 	}
 }
 
+// fixGraphNode makes of a new node what its type does (cuda.h, enum
+// CUgraphNodeType). x is the type, and the two words that hold a free node's
+// address, a child graph and who owns it, or an allocation's properties.
+func fixGraphNode(e *event.Event, x []uint64) {
+	const (
+		child, alloc, free = 4, 10, 11
+		moved              = 1 // CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE; else it is a copy without memory nodes
+	)
+	switch {
+	case x[0] == alloc:
+		fixGraphLocation(e, x[2:])
+		return
+	case x[0] == free:
+		e.Op, e.Addr, e.Handle = event.OpFree, x[1], 0
+	case x[0] == child && uint32(x[2]) == moved:
+		e.Op, e.Addr, e.Part = event.OpGraphMove, 0, x[1]
+	default:
+		e.Op, e.Addr, e.Handle = event.OpNone, 0, 0
+	}
+	e.Kind, e.Size = event.KindNone, 0
+}
+
 func fixMapArray(e *event.Event, x []uint64) {
 	const unmap = 2 // CU_MEM_OPERATION_TYPE_UNMAP
 	if uint32(x[0]) == unmap {

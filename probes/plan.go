@@ -1,14 +1,18 @@
 package probes
 
-import "github.com/gpumemtrace/gpumemtrace/internal/event"
+import (
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
 
 // A plan says which slot of a record holds which of a row's values. The kernel
 // side is told the same order (kernelRow), so slots exist in one place only.
 type plan struct {
-	row                             *Row
-	captures                        []value
-	addr, size, handle, ctx, device int // slots, -1 for none
-	extra                           int // the first of len(row.Extra)
+	row                                     *Row
+	captures                                []value
+	addr, size, handle, ctx, device, stream int // slots, -1 for none
+	extra                                   int // the first of len(row.Extra)
 }
 
 // Plans are made once: rows never change.
@@ -32,7 +36,7 @@ func newPlan(r *Row) *plan {
 		return len(p.captures) - 1
 	}
 	p.addr, p.size, p.handle = slot(r.Addr), slot(r.Size), slot(r.Handle)
-	p.ctx, p.device = slot(r.Ctx), slot(r.Device)
+	p.ctx, p.device, p.stream = slot(r.Ctx), slot(r.Device), slot(r.Stream)
 	p.extra = len(p.captures)
 	p.captures = append(p.captures, r.Extra...)
 	if len(p.captures) > values {
@@ -59,6 +63,12 @@ func (p *plan) fill(e *event.Event, v *[values]uint64) {
 	}
 	if p.device >= 0 {
 		e.Device = int32(v[p.device])
+	}
+	if p.stream >= 0 {
+		e.Stream = v[p.stream]
+		if e.Stream == 0 && strings.HasSuffix(APIName(e.API), "_ptsz") {
+			e.Stream = event.StreamPerThread // what 0 means there
+		}
 	}
 	if r.Fix != nil {
 		r.Fix(e, v[p.extra:p.extra+len(r.Extra)])

@@ -25,7 +25,7 @@ type Row struct {
 	Space   event.Space
 
 	// Values captured when the call returns. Absent ones are zero.
-	Addr, Size, Handle, Ctx, Device value
+	Addr, Size, Handle, Ctx, Device, Stream value
 	// Extra values for Fix, in order.
 	Extra []value
 	// Fix completes the event from the extra values, for what is no plain
@@ -116,9 +116,9 @@ var Table = []Row{
 
 	// Stream-ordered memory and pools. "Stream Ordered Memory Allocator".
 	{Symbols: []string{"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: mem(0, 0), Size: arg(1), Stream: arg(2), flags: flagStack},
 	{Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Op: event.OpAlloc,
-		Kind: event.KindAsync, Addr: mem(0, 0), Size: arg(1), Handle: arg(2), flags: flagStack},
+		Kind: event.KindAsync, Addr: mem(0, 0), Size: arg(1), Handle: arg(2), Stream: arg(3), flags: flagStack},
 	{Symbols: []string{"cuMemFreeAsync", "cuMemFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0),
 		flags: flagEntryTime | flagSkipNull},
 	// CUmemPoolProps: location at 8.
@@ -186,8 +186,22 @@ var Table = []Row{
 	// CUDA_MEM_ALLOC_NODE_PARAMS: location 8, bytesize 104, dptr 112. A free
 	// node ends the range's life inside the graph.
 	{Symbols: []string{"cuGraphAddMemAllocNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: mem(4, 112),
-		Size: mem(4, 104), Extra: []value{mem(4, 8)}, Fix: fixGraphLocation, flags: flagStack},
+		Size: mem(4, 104), Handle: arg(1), Extra: []value{mem(4, 8)}, Fix: fixGraphLocation, flags: flagStack},
+	// CUgraphNodeParams: type 0, and from 16 the type's own parameters.
+	{Symbols: []string{"cuGraphAddNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: mem(4, 16+112),
+		Size: mem(4, 16+104), Handle: arg(1), Extra: []value{mem32(4, 0), mem(4, 16), mem(4, 16+8)}, Fix: fixGraphNode, flags: flagStack},
+	{Symbols: []string{"cuGraphAddNode_v2"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: mem(5, 16+112),
+		Size: mem(5, 16+104), Handle: arg(1), Extra: []value{mem32(5, 0), mem(5, 16), mem(5, 16+8)}, Fix: fixGraphNode, flags: flagStack},
 	{Symbols: []string{"cuGraphAddMemFreeNode"}, Op: event.OpFree, Addr: arg(4), flags: flagEntryTime},
+	{Symbols: []string{"cuGraphDestroy"}, Op: event.OpGraphDestroy, Handle: arg(0), flags: flagEntryTime},
+	// A capture makes nodes of what is put on its stream. The first version
+	// had no mode.
+	{Symbols: []string{
+		"cuStreamBeginCapture", "cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz",
+	}, Op: event.OpCaptureBegin, Stream: arg(0)},
+	{Symbols: []string{"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz"}, Op: event.OpCaptureBegin,
+		Stream: arg(0), Handle: arg(1)},
+	{Symbols: []string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, Op: event.OpCaptureEnd, Stream: arg(0), Handle: mem(1, 0)},
 	{Symbols: []string{"cuDeviceGraphMemTrim"}, Op: event.OpNone, Device: arg(0)},
 
 	// Contexts: life cycle, and which one is current, for device attribution.
@@ -210,10 +224,12 @@ var Table = []Row{
 	// stacks explain growth of the process's total.
 	{Symbols: []string{
 		"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
-		"cuLibraryLoadData", "cuLibraryLoadFromFile",
-		"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
-		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz", "cuCtxSetLimit",
+		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuCtxSetLimit",
 	}, Op: event.OpSuspect, flags: flagStack},
+	{Symbols: []string{
+		"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
+		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz",
+	}, Op: event.OpGraphInstantiate, Handle: arg(1), flags: flagStack},
 
 	// The guard: what address a program got for a name. No ledger event.
 	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: mem(1, 0), flags: flagName},

@@ -237,9 +237,10 @@ func (h handler) Event(e *event.Event) {
 	h.mu.Lock()
 	h.events++
 	h.seen = max(h.seen, e.Time)
-	if e.Op == event.OpSuspect && e.Result == event.Success {
+	if (e.Op == event.OpSuspect || e.Op == event.OpGraphInstantiate) && e.Result == event.Success {
 		h.gpus.suspect(e)
-	} else if e.Op <= event.OpExit && e.Op != event.OpNone {
+	}
+	if e.Op <= event.OpExit && e.Op != event.OpNone {
 		h.ledger.Apply(e)
 	}
 	if _, known := h.procs.known[e.Proc]; !known {

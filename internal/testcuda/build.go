@@ -36,7 +36,7 @@ var (
 	libcudart = append(slices.Clone(library), "-Wl,-soname,libcudart.so.13")
 
 	oldFamilies = []string{"src/stats.c", "src/device.c", "src/block.c", "src/ctx.c", "src/mem.c", "src/array.c", "src/ipc.c", "src/graph.c"}
-	families    = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/proc.c")
+	families    = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/capture.c", "src/proc.c")
 	workload    = []string{"src/workload.c", "src/script.c", "src/ops.c", "src/ops_linear.c", "src/ops_vmm.c", "src/ops_share.c", "src/ops_ctx.c"}
 
 	rpath        = []string{"-Wl,-rpath,$ORIGIN"}

@@ -30,12 +30,14 @@ typedef enum {
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_ILLEGAL_STATE = 401,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
 	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
 	CUDA_ERROR_NOT_PERMITTED = 800,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
 } CUresult;
 
 enum {
@@ -208,6 +210,32 @@ typedef struct {
 	CUdeviceptr dptr; // out
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
+enum { // CUgraphNodeType
+	CU_GRAPH_NODE_TYPE_GRAPH = 4,
+	CU_GRAPH_NODE_TYPE_EMPTY = 5,
+	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+};
+enum { CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1 };
+
+typedef struct {
+	unsigned int type;
+	int reserved0[3];
+	union {
+		long long reserved1[29];
+		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+		struct { CUdeviceptr dptr; } free;
+		struct { CUgraph graph; int ownership; } graph;
+	};
+	long long reserved2;
+} CUgraphNodeParams;
+
+enum { // streams that are no handles
+	CU_STREAM_LEGACY = 1,
+	CU_STREAM_PER_THREAD = 2,
+};
+
+_Static_assert(sizeof(CUgraphNodeParams) == 256, "CUgraphNodeParams");
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUmulticastObjectProp) == 32, "CUmulticastObjectProp");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");

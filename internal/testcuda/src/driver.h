@@ -129,6 +129,17 @@ void ipc_reset(void);
 void vmm_reset(void);
 void vmm_array_ended(const struct block *was);
 
+// graph.c: a memory node of a graph, as capture and the node functions make it.
+CUresult graph_alloc(CUgraph graph, uint64_t size, int device, uint64_t *addr, CUgraphNode *node);
+CUresult graph_free(CUgraph graph, CUdeviceptr ptr, uint64_t *bytes, CUgraphNode *node);
+CUresult graph_new(CUgraph *graph);
+
+// capture.c
+#define STREAM_PTSZ(stream) ((stream) ? (stream) : (CUstream)CU_STREAM_PER_THREAD)
+// capture_graph returns the graph that the stream is captured into, or NULL.
+CUgraph capture_graph(CUstream stream);
+void capture_reset(void);
+
 // proc.c
 CUresult proc_look_up(const char *base, void **out, int version, uint64_t flags, CUdriverProcAddressQueryResult *status);
 

@@ -1,5 +1,6 @@
 // Graphs, modules and libraries: handles, and the memory that graph nodes
-// allocate. A graph's end does not end memory that no free node frees.
+// allocate. The end of a graph that may have run ends none of it: what no free
+// node frees is freed as any other memory.
 #include <stdlib.h>
 
 #include "driver.h"
@@ -16,9 +17,12 @@ static CUresult end_object(const void *object)
 
 struct node {
 	uint64_t handle;
+	uint64_t addr; // that it allocates, or 0
 	struct node *next;
 };
 
+// A graph that was never instantiated cannot have run: its address ranges end
+// with it. Its block's tag says whether it was.
 static CUresult destroy(CUgraph graph)
 {
 	struct block was;
@@ -27,9 +31,26 @@ static CUresult destroy(CUgraph graph)
 	for (struct node *n = was.aux, *next; n; n = next) {
 		next = n->next;
 		block_end(SPACE_NODE, n->handle, 1u << KIND_NONE, NULL);
+		if (n->addr && !was.tag)
+			block_end(SPACE_POINTER, n->addr, 1u << KIND_GRAPH, NULL);
 		free(n);
 	}
 	return CUDA_SUCCESS;
+}
+
+static CUresult mark(struct block *graph, void *unused)
+{
+	(void)unused;
+	graph->tag = 1;
+	return CUDA_SUCCESS;
+}
+
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
+{
+	CUresult result = CUDA_ERROR_INVALID_HANDLE;
+	if (!block_update(SPACE_OBJECT, (uint64_t)graph, mark, NULL, &result))
+		return result;
+	return new_object(exec);
 }
 
 EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
@@ -67,11 +88,12 @@ static CUresult link_node(struct block *graph, void *node)
 	return CUDA_SUCCESS;
 }
 
-static CUresult new_node(CUgraphNode *out, CUgraph graph)
+static CUresult new_node(CUgraphNode *out, CUgraph graph, uint64_t addr)
 {
 	struct node *node = malloc(sizeof *node);
 	if (!node)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	node->addr = addr;
 	CUresult result = block_new(AREA_HANDLE, 1, (struct block){.space = SPACE_NODE}, &node->handle);
 	uint64_t handle = node->handle;
 	if (result == CUDA_SUCCESS && !block_update(SPACE_OBJECT, (uint64_t)graph, link_node, node, &result)) {
@@ -85,38 +107,84 @@ static CUresult new_node(CUgraphNode *out, CUgraph graph)
 	return result;
 }
 
-static CUresult add_alloc(CUgraphNode *node, CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+CUresult graph_new(CUgraph *graph)
 {
-	struct CUctx_st *ctx = NULL;
-	uint64_t addr;
-	int device = params->poolProps.location.id;
-	if (params->bytesize == 0 || params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_valid(device))
-		return CUDA_ERROR_INVALID_DEVICE;
-	ctx_current(&ctx);
-	CUresult result = new_node(node, graph);
+	return new_object(graph);
+}
+
+CUresult graph_alloc(CUgraph graph, uint64_t size, int device, uint64_t *addr, CUgraphNode *node)
+{
+	struct block init = {.space = SPACE_POINTER, .kind = KIND_GRAPH, .size = size, .device = device};
+	uint64_t range;
+	CUresult result = block_new(AREA_DEVICE, size, init, &range);
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct block init = {.space = SPACE_POINTER, .kind = KIND_GRAPH, .size = params->bytesize, .ctx = ctx, .device = device};
-	result = block_new(AREA_DEVICE, params->bytesize, init, &addr);
+	result = new_node(node, graph, range);
 	if (result == CUDA_SUCCESS)
-		params->dptr = addr;
+		*addr = range;
+	else
+		block_end(SPACE_POINTER, range, 1u << KIND_GRAPH, NULL);
 	return result;
 }
 
-static CUresult add_free(CUgraphNode *node, CUgraph graph, CUdeviceptr ptr, uint64_t *bytes)
+CUresult graph_free(CUgraph graph, CUdeviceptr ptr, uint64_t *bytes, CUgraphNode *node)
 {
 	struct block b;
 	if (!block_find(SPACE_POINTER, ptr, &b) || b.kind != KIND_GRAPH)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = new_node(node, graph);
+	CUresult result = new_node(node, graph, 0);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!block_end(SPACE_POINTER, ptr, 1u << KIND_GRAPH, &b))
 		return CUDA_ERROR_INVALID_VALUE;
 	*bytes = b.size;
 	return CUDA_SUCCESS;
+}
+
+static CUresult add_alloc(CUgraphNode *node, CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+	int device = params->poolProps.location.id;
+	if (params->bytesize == 0 || params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!device_valid(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	uint64_t addr;
+	CUresult result = graph_alloc(graph, params->bytesize, device, &addr, node);
+	if (result == CUDA_SUCCESS)
+		params->dptr = addr;
+	return result;
+}
+
+// The child's nodes become its parent's.
+static CUresult move(CUgraphNode *node, CUgraph graph, CUgraph child)
+{
+	struct block was;
+	CUresult result;
+	if (child == graph || !block_end(SPACE_OBJECT, (uint64_t)child, 1u << KIND_NONE, &was))
+		return CUDA_ERROR_INVALID_HANDLE;
+	for (struct node *n = was.aux, *next; n; n = next) {
+		next = n->next;
+		block_update(SPACE_OBJECT, (uint64_t)graph, link_node, n, &result);
+	}
+	return new_node(node, graph, 0);
+}
+
+static CUresult add_node(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params, uint64_t *bytes)
+{
+	switch (params->type) {
+	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+		*bytes = params->alloc.bytesize;
+		return add_alloc(node, graph, &params->alloc);
+	case CU_GRAPH_NODE_TYPE_MEM_FREE:
+		return graph_free(graph, params->free.dptr, bytes, node);
+	case CU_GRAPH_NODE_TYPE_GRAPH:
+		if (params->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+			return new_node(node, graph, 0);
+		return move(node, graph, params->graph.graph);
+	case CU_GRAPH_NODE_TYPE_EMPTY:
+		return new_node(node, graph, 0);
+	}
+	return CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUDA_MEM_ALLOC_NODE_PARAMS *params)
@@ -129,13 +197,27 @@ EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CU
 {
 	uint64_t bytes = 0;
 	(void)deps, (void)n;
-	CALL(cuGraphAddMemFreeNode, bytes, add_free(node, graph, ptr, &bytes));
+	CALL(cuGraphAddMemFreeNode, bytes, graph_free(graph, ptr, &bytes, node));
+}
+
+EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraphNodeParams *params)
+{
+	uint64_t bytes = 0;
+	(void)deps, (void)n;
+	CALL(cuGraphAddNode, bytes, add_node(node, graph, params, &bytes));
+}
+
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, CUgraphNodeParams *params)
+{
+	uint64_t bytes = 0;
+	(void)deps, (void)edges, (void)n;
+	CALL(cuGraphAddNode_v2, bytes, add_node(node, graph, params, &bytes));
 }
 
 EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
 	(void)flags;
-	CALL(cuGraphInstantiateWithFlags, 0, block_find(SPACE_OBJECT, (uint64_t)graph, NULL) ? new_object(exec) : CUDA_ERROR_INVALID_HANDLE);
+	CALL(cuGraphInstantiateWithFlags, 0, instantiate(exec, graph));
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
@@ -178,7 +260,7 @@ EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *binary)
 #define INSTANTIATE(name, ...)                                                                    \
 	EXPORT CUresult name(CUgraphExec *exec, CUgraph graph, __VA_ARGS__)                       \
 	{                                                                                         \
-		CALL(name, 0, block_find(SPACE_OBJECT, (uint64_t)graph, NULL) ? new_object(exec) : CUDA_ERROR_INVALID_HANDLE); \
+		CALL(name, 0, instantiate(exec, graph)); \
 	}
 
 INSTANTIATE(cuGraphInstantiate, __attribute__((unused)) void *node, __attribute__((unused)) char *log, __attribute__((unused)) size_t size)

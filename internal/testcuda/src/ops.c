@@ -131,8 +131,9 @@ const struct op *op_undone_by(const char *undo)
 
 static void *function_of(const char *name)
 {
-	if (strcmp(name, "cuMemFree_v2(0)") == 0)
-		name = "cuMemFree_v2";
+	char symbol[64];
+	snprintf(symbol, sizeof symbol, "%.*s", (int)strcspn(name, "("), name);
+	name = symbol;
 	return strncmp(name, "cuda", 4) == 0 ? runtime(name) : driver(name);
 }
 

@@ -24,6 +24,14 @@ static int ipc_open(void *function, struct object *o)
 	return AS((uint64_t *, CUipcMemHandle, unsigned int))(&o->addr, handle, 1);
 }
 
+// The same block each time.
+static int ipc_open_same(void *function, struct object *o)
+{
+	CUipcMemHandle handle;
+	token_pack(&handle, 0x800, o->size);
+	return AS((uint64_t *, CUipcMemHandle, unsigned int))(&o->addr, handle, 1);
+}
+
 static int import_external(void *function, struct object *o)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {.type = 1, .handle.fd = token_fd(0x1000, o->size), .size = o->size};
@@ -83,6 +91,62 @@ static int graph_alloc(void *function, struct object *o)
 	return result;
 }
 
+static CUgraphNodeParams alloc_node(size_t size)
+{
+	return (CUgraphNodeParams){
+		.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+		.alloc = {
+			.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, current_device}},
+			.bytesize = size,
+		},
+	};
+}
+
+static int graph_node(void *function, struct object *o)
+{
+	uint64_t node;
+	CUgraphNodeParams params = alloc_node(o->size);
+	o->extra = graph();
+	int result = AS((uint64_t *, uint64_t, void *, size_t, void *))(&node, o->extra, NULL, 0, &params);
+	o->addr = params.alloc.dptr;
+	return result;
+}
+
+static int graph_node_v2(void *function, struct object *o)
+{
+	uint64_t node;
+	CUgraphNodeParams params = alloc_node(o->size);
+	o->extra = graph();
+	int result = AS((uint64_t *, uint64_t, void *, void *, size_t, void *))(&node, o->extra, NULL, NULL, 0, &params);
+	o->addr = params.alloc.dptr;
+	return result;
+}
+
+// Captures. `addr` is the stream, `extra` the graph.
+
+static uint64_t stream(void)
+{
+	static uint64_t last = 0x50000;
+	return __atomic_add_fetch(&last, 0x10, __ATOMIC_RELAXED);
+}
+
+static int capture(void *function, struct object *o)
+{
+	o->addr = stream();
+	return AS((uint64_t, int))(o->addr, 0);
+}
+
+static int capture_to_graph(void *function, struct object *o)
+{
+	o->addr = stream();
+	return AS((uint64_t, uint64_t, void *, void *, size_t, int))(o->addr, graph(), NULL, NULL, 0, 0);
+}
+
+static int end_capture(void *function, struct object *o)
+{
+	return AS((uint64_t, uint64_t *))(o->addr, &o->extra);
+}
+
 static int graph_instantiate(void *function, struct object *o)
 {
 	o->extra = graph();
@@ -114,10 +178,19 @@ const struct op share_ops[] = {
 	{"cuIpcGetMemHandle", NULL, ipc_get},
 	{"cuIpcOpenMemHandle", "cuIpcCloseMemHandle", ipc_open},
 	{"cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle", ipc_open},
+	{"cuIpcOpenMemHandle_v2(same)", "cuIpcCloseMemHandle", ipc_open_same},
 	{"cuImportExternalMemory", "cuDestroyExternalMemory", import_external},
 	{"cuExternalMemoryGetMappedBuffer", "cuMemFree_v2", map_external, .teardown = end_external},
 	{"cuExternalMemoryGetMappedMipmappedArray", "cuMipmappedArrayDestroy", mipmap_external, .teardown = end_external},
 	{"cuGraphAddMemAllocNode", "cuGraphAddMemFreeNode", graph_alloc, .end = end_node, .teardown = end_graph},
+	{"cuGraphAddNode", "cuGraphAddMemFreeNode", graph_node, .end = end_node, .teardown = end_graph},
+	{"cuGraphAddNode_v2", "cuGraphAddMemFreeNode", graph_node_v2, .end = end_node, .teardown = end_graph},
+	{"cuStreamBeginCapture", "cuStreamEndCapture", capture, .end = end_capture, .teardown = end_graph},
+	{"cuStreamBeginCapture_v2", "cuStreamEndCapture", capture, .end = end_capture, .teardown = end_graph},
+	{"cuStreamBeginCaptureToGraph", "cuStreamEndCapture", capture_to_graph, .end = end_capture, .teardown = end_graph},
+	{"cuStreamBeginCapture_ptsz", "cuStreamEndCapture_ptsz", capture, .end = end_capture, .teardown = end_graph},
+	{"cuStreamBeginCapture_v2_ptsz", "cuStreamEndCapture_ptsz", capture, .end = end_capture, .teardown = end_graph},
+	{"cuStreamBeginCaptureToGraph_ptsz", "cuStreamEndCapture_ptsz", capture_to_graph, .end = end_capture, .teardown = end_graph},
 	{"cuGraphInstantiateWithFlags", "cuGraphExecDestroy", graph_instantiate, .teardown = end_graph},
 	{"cuGraphInstantiate", "cuGraphExecDestroy", graph_instantiate, .teardown = end_graph},
 	{"cuGraphInstantiate_v2", "cuGraphExecDestroy", graph_instantiate, .teardown = end_graph},

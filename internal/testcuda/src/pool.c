@@ -77,7 +77,7 @@ void pool_ended(const struct block *was)
 	pthread_mutex_unlock(&lock);
 }
 
-static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool)
+static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {
 	struct CUctx_st *ctx;
 	CUresult result = ctx_current(&ctx);
@@ -87,6 +87,11 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!pool)
 		pool = default_pool(ctx->device);
+	CUgraph graph = capture_graph(stream);
+	if (graph) {
+		CUgraphNode node;
+		return graph_alloc(graph, size, ctx->device, (uint64_t *)out, &node);
+	}
 	pthread_mutex_lock(&lock);
 	bool ok = valid(pool);
 	if (ok) {
@@ -108,9 +113,14 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool)
 	return result;
 }
 
-static CUresult free_async(CUdeviceptr ptr, uint64_t *bytes)
+static CUresult free_async(CUdeviceptr ptr, uint64_t *bytes, CUstream stream)
 {
 	struct block was;
+	CUgraph graph = capture_graph(stream);
+	if (graph) {
+		CUgraphNode node;
+		return graph_free(graph, ptr, bytes, &node);
+	}
 	if (!block_end(SPACE_POINTER, ptr, 1u << KIND_ASYNC | 1u << KIND_IMPORTED | 1u << KIND_GRAPH, &was))
 		return CUDA_ERROR_INVALID_VALUE;
 	*bytes = was.size;
@@ -119,40 +129,34 @@ static CUresult free_async(CUdeviceptr ptr, uint64_t *bytes)
 
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream)
 {
-	(void)stream;
-	CALL(cuMemAllocAsync, size, alloc(ptr, size, NULL));
+	CALL(cuMemAllocAsync, size, alloc(ptr, size, NULL, stream));
 }
 
 EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream)
 {
-	(void)stream;
-	CALL(cuMemAllocAsync_ptsz, size, alloc(ptr, size, NULL));
+	CALL(cuMemAllocAsync_ptsz, size, alloc(ptr, size, NULL, STREAM_PTSZ(stream)));
 }
 
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
 {
-	(void)stream;
-	CALL(cuMemAllocFromPoolAsync, size, pool ? alloc(ptr, size, pool) : CUDA_ERROR_INVALID_VALUE);
+	CALL(cuMemAllocFromPoolAsync, size, pool ? alloc(ptr, size, pool, stream) : CUDA_ERROR_INVALID_VALUE);
 }
 
 EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
 {
-	(void)stream;
-	CALL(cuMemAllocFromPoolAsync_ptsz, size, pool ? alloc(ptr, size, pool) : CUDA_ERROR_INVALID_VALUE);
+	CALL(cuMemAllocFromPoolAsync_ptsz, size, pool ? alloc(ptr, size, pool, STREAM_PTSZ(stream)) : CUDA_ERROR_INVALID_VALUE);
 }
 
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
 	uint64_t bytes = 0;
-	(void)stream;
-	CALL(cuMemFreeAsync, bytes, free_async(ptr, &bytes));
+	CALL(cuMemFreeAsync, bytes, free_async(ptr, &bytes, stream));
 }
 
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 {
 	uint64_t bytes = 0;
-	(void)stream;
-	CALL(cuMemFreeAsync_ptsz, bytes, free_async(ptr, &bytes));
+	CALL(cuMemFreeAsync_ptsz, bytes, free_async(ptr, &bytes, STREAM_PTSZ(stream)));
 }
 
 // Pools.

@@ -162,6 +162,7 @@ static void forked(void)
 #ifndef TESTCUDA_OLD
 	vmm_reset();
 	pool_reset();
+	capture_reset();
 #endif
 }
 

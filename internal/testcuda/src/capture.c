@@ -1,0 +1,140 @@
+// Stream capture: what is put on a captured stream becomes nodes of a graph.
+// Any value but the legacy stream is a stream. None joins another's capture.
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "driver.h"
+
+struct capture {
+	CUstream stream;
+	pthread_t thread; // of the stream, where each thread has its own
+	CUgraph graph;
+	struct capture *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct capture *captures;
+
+void capture_reset(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	captures = NULL;
+}
+
+static struct capture **find(CUstream stream) // under lock
+{
+	struct capture **link = &captures;
+	while (*link && ((*link)->stream != stream ||
+			 (stream == (CUstream)CU_STREAM_PER_THREAD && !pthread_equal((*link)->thread, pthread_self()))))
+		link = &(*link)->next;
+	return link;
+}
+
+CUgraph capture_graph(CUstream stream)
+{
+	pthread_mutex_lock(&lock);
+	struct capture *c = *find(stream);
+	CUgraph graph = c ? c->graph : NULL;
+	pthread_mutex_unlock(&lock);
+	return graph;
+}
+
+static CUresult begin(CUstream stream, CUgraph graph)
+{
+	if (!stream || stream == (CUstream)CU_STREAM_LEGACY)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (graph && !block_find(SPACE_OBJECT, (uint64_t)graph, NULL))
+		return CUDA_ERROR_INVALID_HANDLE;
+	struct capture *c = malloc(sizeof *c);
+	if (!c)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*c = (struct capture){stream, pthread_self(), graph, NULL};
+	CUresult result = graph ? CUDA_SUCCESS : graph_new(&c->graph);
+	pthread_mutex_lock(&lock);
+	if (result == CUDA_SUCCESS && *find(stream))
+		result = CUDA_ERROR_ILLEGAL_STATE;
+	if (result == CUDA_SUCCESS) {
+		c->next = captures;
+		captures = c;
+	}
+	pthread_mutex_unlock(&lock);
+	if (result != CUDA_SUCCESS)
+		free(c);
+	return result;
+}
+
+static CUresult end(CUstream stream, CUgraph *graph)
+{
+	if (!graph)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	struct capture **link = find(stream), *c = *link;
+	if (c)
+		*link = c->next;
+	pthread_mutex_unlock(&lock);
+	*graph = c ? c->graph : NULL;
+	free(c);
+	return c ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
+static CUresult is_capturing(CUstream stream, int *status)
+{
+	if (!status)
+		return CUDA_ERROR_INVALID_VALUE;
+	*status = capture_graph(stream) ? 1 : 0; // CU_STREAM_CAPTURE_STATUS_ACTIVE, NONE
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamBeginCapture(CUstream stream)
+{
+	CALL(cuStreamBeginCapture, 0, begin(stream, NULL));
+}
+
+EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream)
+{
+	CALL(cuStreamBeginCapture_ptsz, 0, begin(STREAM_PTSZ(stream), NULL));
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+	(void)mode;
+	CALL(cuStreamBeginCapture_v2, 0, begin(stream, NULL));
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
+{
+	(void)mode;
+	CALL(cuStreamBeginCapture_v2_ptsz, 0, begin(STREAM_PTSZ(stream), NULL));
+}
+
+EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, int mode)
+{
+	(void)deps, (void)edges, (void)n, (void)mode;
+	CALL(cuStreamBeginCaptureToGraph, 0, graph ? begin(stream, graph) : CUDA_ERROR_INVALID_HANDLE);
+}
+
+EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, int mode)
+{
+	(void)deps, (void)edges, (void)n, (void)mode;
+	CALL(cuStreamBeginCaptureToGraph_ptsz, 0, graph ? begin(STREAM_PTSZ(stream), graph) : CUDA_ERROR_INVALID_HANDLE);
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+	CALL(cuStreamEndCapture, 0, end(stream, graph));
+}
+
+EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+	CALL(cuStreamEndCapture_ptsz, 0, end(STREAM_PTSZ(stream), graph));
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
+{
+	CALL(cuStreamIsCapturing, 0, is_capturing(stream, status));
+}
+
+EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
+{
+	CALL(cuStreamIsCapturing_ptsz, 0, is_capturing(STREAM_PTSZ(stream), status));
+}
