@@ -67,6 +67,7 @@ enum gm_row_flags {
 	GM_ROW_EXTENT = 64,    /* a cudaExtent by value becomes arguments 4, 5, 6 */
 	GM_ROW_CTX_ARG = 128,  /* argument 1 names the context asked about, 0 the current one */
 	GM_ROW_POPS = 256,     /* argument 0 is a context that stops being current */
+	GM_ROW_ALLOCATES = 512, /* it tells the whole of what is called inside it */
 };
 
 #define GM_LIST_MAX 16
@@ -98,7 +99,7 @@ enum gm_loss {
 	GM_LOSS_NO_STACK,
 	GM_LOSS_LIST_LONG,
 	GM_LOSS_TARGETS_FULL,
-	GM_INFO_NESTED,
+	GM_LOSS_NESTED,
 	GM_LOSS_MAX,
 };
 
@@ -120,6 +121,9 @@ struct gm_thread {
 	u32 ctx_depth;
 	s32 device; /* of the current context, or -1 */
 	u32 want_stack;
+	u64 sp;		/* of gm_enter: the stack pointer, */
+	u64 trampoline; /* gm_trampoline, */
+	u64 word;	/* and what stands where a pending call was entered */
 	u64 ctx[GM_CTX_DEPTH];
 	struct gm_call calls[GM_CALLS];
 	struct gm_call done; /* the call that is returning */
@@ -334,10 +338,40 @@ gm_inline void *gm_extent(struct pt_regs *ctx, u64 arg)
 #endif
 }
 
+/* gm_trampoline leaves in *at, which need not be on the stack, the address that pending uretprobes put in place of
+ * return addresses, or 0 (kernel/events/uprobes.c, uprobe_get_trampoline_vaddr). */
+gm_inline void gm_trampoline(u64 *at)
+{
+	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
+	gm_read(*at, task->mm);
+	struct mm_struct___gm *mm = (void *)*at;
+	gm_read(*at, mm->uprobes_state.xol_area);
+	struct xol_area___gm *area = (void *)*at;
+	gm_read(*at, area->vaddr);
+}
+
+/* gm_left says whether a pending call of th that was entered at the stack
+ * pointer sp is seen to be over, now that another comes from th->sp. On x86 the
+ * trampoline's address stands there until the function returns. arm64 replaces
+ * the link register and leaves no such word. A frame that has not overwritten
+ * it makes a call look pending that is not. */
+gm_inline bool gm_left(struct gm_thread *th, u64 sp)
+{
+	if (sp < *(volatile u64 *)&th->sp)
+		return true;
+#if defined(__TARGET_ARCH_x86)
+	return th->trampoline && !bpf_probe_read_user(&th->word, sizeof(th->word), (void *)sp) &&
+	       th->word != th->trampoline;
+#else
+	return false;
+#endif
+}
+
 /* gm_enter remembers a call. A pending call that an exception or a longjmp
- * passed never returns: it shows by a stack pointer below the new call's, or
- * by a second entry of its row, and it and everything above it is forgotten.
- * (An equal stack pointer is a tail call: still pending.) */
+ * passed never returns: it shows by a stack pointer below the new call's, by a
+ * second entry of its row, or by what has become of its return address, and it
+ * and everything above it is forgotten. (An equal stack pointer is a tail call:
+ * still pending.) */
 gm_inline void gm_enter(struct pt_regs *ctx)
 {
 	u32 row = bpf_get_attach_cookie(ctx);
@@ -352,10 +386,15 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 		th->ev.type = GM_CALL;
 		th->device = -1;
 	}
-	u32 depth = th->depth;
-	for (u32 i = 0; i < GM_CALLS; i++)
-		if (i < depth && (th->calls[i].row == row || th->calls[i].sp < ctx->sp))
-			depth = i;
+	th->sp = ctx->sp;
+	if (th->depth) {
+		gm_trampoline(&th->trampoline);
+		for (u32 i = 0; i < GM_CALLS; i++)
+			if (i < *(volatile u32 *)&th->depth &&
+			    (th->calls[i].row == row || gm_left(th, th->calls[i].sp)))
+				th->depth = i;
+	}
+	u32 depth = *(volatile u32 *)&th->depth;
 	if (depth >= GM_CALLS) {
 		gm_count(GM_LOSS_CALLS_FULL);
 		return;
@@ -363,7 +402,7 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 	struct gm_call *c = &th->calls[depth];
 	c->row = row;
 	c->time = bpf_ktime_get_ns();
-	c->sp = ctx->sp;
+	c->sp = *(volatile u64 *)&th->sp;
 	c->args[0] = GM_ARG0(ctx);
 	c->args[1] = GM_ARG1(ctx);
 	c->args[2] = GM_ARG2(ctx);
@@ -478,8 +517,9 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	if ((row->flags & GM_ROW_SKIP_NULL) && !th->done.args[0])
 		return NULL;
 
-	/* A driver function may reach another through its exported symbol: the
-	 * outer call is the program's, and it tells the whole. */
+	/* A function that allocates may reach another through its exported
+	 * symbol: the outer call is the program's, and it tells the whole. What
+	 * other functions reach is all that tells of it. */
 	u32 outer = 0;
 	for (u32 i = 0; i < GM_CALLS; i++) {
 		if (i >= at)
@@ -488,8 +528,8 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		struct gm_row *r = bpf_map_lookup_elem(&rows, &key);
 		if (!r)
 			continue;
-		if (r->class == GM_CLASS_EMIT) {
-			gm_count(GM_INFO_NESTED);
+		if (r->class == GM_CLASS_EMIT && (r->flags & GM_ROW_ALLOCATES)) {
+			gm_count(GM_LOSS_NESTED);
 			return NULL;
 		}
 		if (r->class == GM_CLASS_AROUND)

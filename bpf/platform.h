@@ -125,7 +125,17 @@ struct atomic___gm {
 struct signal_struct___gm {
 	struct atomic___gm live;
 } GM_CORE;
+struct xol_area___gm {
+	unsigned long vaddr;
+} GM_CORE;
+struct uprobes_state___gm {
+	struct xol_area___gm *xol_area;
+} GM_CORE;
+struct mm_struct___gm {
+	struct uprobes_state___gm uprobes_state;
+} GM_CORE;
 struct task_struct___gm {
+	struct mm_struct___gm *mm;
 	int pid;
 	int tgid;
 	u64 start_boottime;

@@ -89,15 +89,6 @@ struct {
 	__type(value, u32);
 } unwind_mappings SEC(".maps");
 
-struct xol_area___gm {
-	unsigned long vaddr;
-} GM_CORE;
-struct uprobes_state___gm {
-	struct xol_area___gm *xol_area;
-} GM_CORE;
-struct mm_struct___gm {
-	struct uprobes_state___gm uprobes_state;
-} GM_CORE;
 struct return_instance___gm {
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
@@ -107,7 +98,6 @@ struct uprobe_task___gm {
 	struct return_instance___gm *return_instances;
 } GM_CORE;
 struct task_struct___gm_uw {
-	struct mm_struct___gm *mm;
 	struct uprobe_task___gm *utask;
 } GM_CORE;
 
@@ -163,8 +153,6 @@ gm_inline void uw_hidden(struct unwind *u)
 	struct task_struct___gm_uw *task = (void *)bpf_get_current_task_btf();
 	struct uprobe_task___gm *utask;
 	struct return_instance___gm *ri, *next;
-	struct mm_struct___gm *mm;
-	struct xol_area___gm *area;
 
 	u->trampoline = ~0ULL; /* no return address */
 	gm_read(utask, task->utask);
@@ -173,9 +161,7 @@ gm_inline void uw_hidden(struct unwind *u)
 	gm_read(ri, utask->return_instances);
 	if (!ri)
 		return;
-	gm_read(mm, task->mm);
-	gm_read(area, mm->uprobes_state.xol_area);
-	gm_read(u->trampoline, area->vaddr);
+	gm_trampoline(&u->trampoline);
 	for (u32 i = 0; i < UW_HIDDEN; i++) {
 		u->hidden[i].at = 0;
 		if (!ri)

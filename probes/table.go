@@ -82,6 +82,7 @@ const (
 	flagExtent                         // a cudaExtent by value: arguments 4, 5, 6
 	flagCtxArg                         // argument 1 names the context asked about, 0 the current one
 	flagPops                           // argument 0 is a context that stops being current
+	flagAllocates                      // it tells the whole of what is called inside it
 )
 
 // Table has one row for each function. README's coverage table, the probes and
@@ -300,6 +301,10 @@ var Entries = func() []Entry {
 		r := &Table[i]
 		if r.class == classOff {
 			r.class = classEmit
+		}
+		switch r.Op {
+		case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
+			r.flags |= flagAllocates
 		}
 		for _, s := range r.Symbols {
 			out = append(out, Entry{Symbol: s, Row: r})

@@ -7,6 +7,7 @@ extern jmp_buf away;
 int cuMemAlloc_v2(unsigned long *, size_t), cuMemFree_v2(unsigned long);
 int cuMemAllocHost_v2(unsigned long *, size_t);
 int cuMemHostAlloc(unsigned long *, size_t, unsigned);
+int cuMemAllocManaged(unsigned long *, size_t, unsigned), cuModuleLoadData(void **, const void *);
 int cuMemCreate(unsigned long *, size_t, void *, unsigned long);
 int cuGetProcAddress_v2(const char *, void **, int, unsigned long, void *);
 
@@ -29,6 +30,18 @@ static void jump(void)
 	cuMemAlloc_v2(&p, 13);
 }
 
+// Frames that are used to the last word take the place of those that a jump
+// left, and the call comes from below them.
+__attribute__((noinline)) static void over(unsigned long size)
+{
+	unsigned long p;
+	volatile char room[4096];
+	for (size_t i = 0; i < sizeof room; i++)
+		room[i] = 1;
+	cuMemAllocManaged(&p, size, 0);
+	room[0] = 2;
+}
+
 static void once(const char *what)
 {
 	unsigned long p;
@@ -49,6 +62,14 @@ static void once(const char *what)
 		if (setjmp(away) == 0)
 			deeper(4, jump);
 		cuMemFree_v2(0x42);
+	} else if (strcmp(what, "jumped") == 0) {
+		// Another call comes, from a deeper stack: the one that was jumped
+		// over, with one inside it, would tell the whole of it.
+		if (setjmp(away) == 0)
+			cuMemAllocHost_v2(&p, 13);
+		over(100 << 20);
+	} else if (strcmp(what, "module") == 0) {
+		cuModuleLoadData(&address, "");
 	} else if (strcmp(what, "hidden") == 0) {
 		cuGetProcAddress_v2("cuMemAlloc", &address, 12000, 0, NULL);
 	} else if (strcmp(what, "known") == 0) {
