@@ -66,6 +66,7 @@ func TestDecode(t *testing.T) {
 		copy(r.v[:], v)
 		return r
 	}
+	failed := func(r record) record { r.result = 2; return r }
 	want := event.Event{Time: 9, Proc: proc, TID: 8, Device: -1, Ctx: 3, Stack: 4}
 	for _, c := range []struct {
 		name   string
@@ -84,8 +85,23 @@ func TestDecode(t *testing.T) {
 		{"32-bit pointer with rubbish above", call("cuMemFree", 0xdead_0000_1000), func(e *event.Event) {
 			e.Op, e.Addr = event.OpFree, 0x1000
 		}},
-		{"pitch times height", call("cuMemAllocPitch_v2", 0x1000, 512, 3), func(e *event.Event) {
+		{"pitch times height", call("cuMemAllocPitch_v2", 0x1000, 512, 500, 3), func(e *event.Event) {
 			e.Op, e.Kind, e.Addr, e.Size = event.OpAlloc, event.KindDevice, 0x1000, 1536
+		}},
+		{"a pitch that a failed call did not write", failed(call("cuMemAllocPitch_v2", 0xdead, 0xdead, 500, 3)), func(e *event.Event) {
+			e.Op, e.Kind, e.Size, e.Result = event.OpAlloc, event.KindDevice, 1500, 2
+		}},
+		{"a 32-bit one", failed(call("cuMemAllocPitch", 0xdead, 0xdead, 0xdead_0000_01f4, 0xdead_0000_0003)), func(e *event.Event) {
+			e.Op, e.Kind, e.Size, e.Result = event.OpAlloc, event.KindDevice, 1500, 2
+		}},
+		{"one of three dimensions", failed(call("cudaMalloc3D", 0xdead, 0xdead, 500, 3, 2)), func(e *event.Event) {
+			e.Op, e.Kind, e.Size, e.Result = event.OpAlloc, event.KindDevice, 3000, 2
+		}},
+		{"a context that a failed call did not write", failed(call("cuCtxCreate_v2", 0xdead, 1)), func(e *event.Event) {
+			e.Op, e.Device, e.Result = event.OpContextCreate, 1, 2
+		}},
+		{"a context that was not there to be destroyed", failed(call("cuCtxDestroy_v2", 0xdead)), func(e *event.Event) {
+			e.Op, e.Result = event.OpContextDestroy, 2
 		}},
 		{"host memory is on no device", func() record { r := call("cuMemHostAlloc", 0x1000, 64); r.device = 1; return r }(), func(e *event.Event) {
 			e.Op, e.Kind, e.Addr, e.Size = event.OpAlloc, event.KindHost, 0x1000, 64

@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"cmp"
 	"math/bits"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -23,10 +24,16 @@ func mul(a uint64, factors ...uint64) uint64 {
 func fixSize32(e *event.Event, x []uint64) { e.Size = uint64(uint32(x[0])) }
 func fixAddr32(e *event.Event, x []uint64) { e.Addr = uint64(uint32(x[0])) }
 
-// Pitched memory takes the pitch that the driver chose, not the width.
-func fixPitch(e *event.Event, x []uint64)   { e.Size = mul(x[0], x[1]) }
-func fixPitch32(e *event.Event, x []uint64) { e.Size = mul(x[0], uint64(uint32(x[1]))) }
-func fixPitch3D(e *event.Event, x []uint64) { e.Size = mul(x[0], max(x[1], 1), max(x[2], 1)) }
+// Pitched memory takes the pitch that the driver chose; a call that failed has
+// none, and asked for the width. x is the pitch, the width, the height, and
+// the depth.
+func fixPitch(e *event.Event, x []uint64) { e.Size = mul(cmp.Or(x[0], x[1]), x[2]) }
+func fixPitch32(e *event.Event, x []uint64) {
+	e.Size = mul(cmp.Or(x[0], uint64(uint32(x[1]))), uint64(uint32(x[2])))
+}
+func fixPitch3D(e *event.Event, x []uint64) {
+	e.Size = mul(cmp.Or(x[0], x[1]), max(x[2], 1), max(x[3], 1))
+}
 
 // fixLocation reads a CUmemLocation: type in the low half (1 is a device,
 // 2 to 4 are the host and its NUMA nodes), id in the high one.

@@ -48,6 +48,12 @@ func newPlan(r *Row) *plan {
 // fill completes e, of which the record's header is filled in.
 func (p *plan) fill(e *event.Event, v *[values]uint64) {
 	r := p.row
+	failed := e.Result != event.Success
+	for i := range p.captures {
+		if failed && p.captures[i].output {
+			v[i] = 0
+		}
+	}
 	e.Op, e.Kind, e.Space = r.Op, r.Kind, r.Space
 	if p.addr >= 0 {
 		e.Addr = v[p.addr]
@@ -58,7 +64,7 @@ func (p *plan) fill(e *event.Event, v *[values]uint64) {
 	if p.handle >= 0 {
 		e.Handle = v[p.handle]
 	}
-	if p.ctx >= 0 {
+	if p.ctx >= 0 && !failed { // else it is the one that is current
 		e.Ctx = v[p.ctx]
 	}
 	if p.device >= 0 {

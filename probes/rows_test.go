@@ -244,6 +244,20 @@ func TestEveryDriverRowFails(t *testing.T) {
 	tr.wantLoss(nil)
 }
 
+// The size of a pitched call that failed is what was asked for.
+func TestFailedSizes(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init")
+	tr := traced(t, p, Options{})
+	for _, api := range []string{"cuMemAllocPitch", "cuMemAllocPitch_v2"} {
+		run(t, p, fmt.Sprintf("fail %s 1 2", api), fmt.Sprintf("expect 2 %s 5000", api)) // of three rows
+		if events := tr.drain(); len(events) != 1 || events[0].Size != 15000 || events[0].Addr != 0 {
+			t.Errorf("%s:%s", api, format(events))
+		}
+	}
+	tr.wantLoss(nil)
+}
+
 // statsName is the name by which the stand-in knows an alias.
 func statsName(symbol string) string {
 	switch symbol {

@@ -48,6 +48,7 @@ type Row struct {
 type value struct {
 	present bool
 	size    uint8 // 0 the argument itself, 4 or 8 bytes of memory
+	output  bool  // the function writes it, unless it fails: then it counts as 0
 	arg     uint8
 	off     uint16
 }
@@ -55,6 +56,12 @@ type value struct {
 func arg(n uint8) value               { return value{present: true, arg: n} }
 func mem(n uint8, off uint16) value   { return value{present: true, size: 8, arg: n, off: off} }
 func mem32(n uint8, off uint16) value { return value{present: true, size: 4, arg: n, off: off} }
+func out(n uint8, off uint16) value {
+	return value{present: true, size: 8, arg: n, off: off, output: true}
+}
+func out32(n uint8, off uint16) value {
+	return value{present: true, size: 4, arg: n, off: off, output: true}
+}
 
 // class and rowFlags mirror bpf/gpumemtrace.h.
 type class uint8
@@ -90,25 +97,25 @@ const (
 var Table = []Row{
 	// Linear device memory. CUDA Driver API, "Memory Management".
 	{Symbols: []string{"cuMemAlloc_v2"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), flags: flagStack},
 	// Without _v2: the 32-bit device pointers and sizes of CUDA before 3.2.
 	{Symbols: []string{"cuMemAlloc"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: mem32(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
+		Addr: out32(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
 	{Symbols: []string{"cuMemAllocPitch_v2"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: mem(0, 0), Extra: []value{mem(1, 0), arg(3)}, Fix: fixPitch, flags: flagStack},
+		Addr: out(0, 0), Extra: []value{out(1, 0), arg(2), arg(3)}, Fix: fixPitch, flags: flagStack},
 	{Symbols: []string{"cuMemAllocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: mem32(0, 0), Extra: []value{mem32(1, 0), arg(3)}, Fix: fixPitch32, flags: flagStack},
+		Addr: out32(0, 0), Extra: []value{out32(1, 0), arg(2), arg(3)}, Fix: fixPitch32, flags: flagStack},
 	{Symbols: []string{"cuMemAllocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), flags: flagStack},
 	{Symbols: []string{"cuMemFree_v2"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
 	{Symbols: []string{"cuMemFree"}, Op: event.OpFree, Extra: []value{arg(0)}, Fix: fixAddr32,
 		flags: flagEntryTime | flagSkipNull},
 
 	// Host memory.
 	{Symbols: []string{"cuMemAllocHost_v2", "cuMemHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), flags: flagStack},
 	{Symbols: []string{"cuMemAllocHost"}, Op: event.OpAlloc, Kind: event.KindHost,
-		Addr: mem(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
+		Addr: out(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
 	{Symbols: []string{"cuMemHostRegister_v2", "cuMemHostRegister"}, Op: event.OpAlloc,
 		Kind: event.KindRegistered, Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1), flags: flagStack},
 	{Symbols: []string{"cuMemFreeHost"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
@@ -117,81 +124,81 @@ var Table = []Row{
 
 	// Stream-ordered memory and pools. "Stream Ordered Memory Allocator".
 	{Symbols: []string{"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
-		Addr: mem(0, 0), Size: arg(1), Stream: arg(2), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), Stream: arg(2), flags: flagStack},
 	{Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Op: event.OpAlloc,
-		Kind: event.KindAsync, Addr: mem(0, 0), Size: arg(1), Handle: arg(2), Stream: arg(3), flags: flagStack},
+		Kind: event.KindAsync, Addr: out(0, 0), Size: arg(1), Handle: arg(2), Stream: arg(3), flags: flagStack},
 	{Symbols: []string{"cuMemFreeAsync", "cuMemFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0),
 		flags: flagEntryTime | flagSkipNull},
 	// CUmemPoolProps: location at 8.
-	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: mem(0, 0),
+	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: out(0, 0),
 		Extra: []value{mem(1, 8)}, Fix: fixLocation},
 	{Symbols: []string{"cuMemPoolDestroy"}, Op: event.OpPoolDestroy, Handle: arg(0), flags: flagEntryTime},
 	{Symbols: []string{"cuMemPoolTrimTo"}, Op: event.OpPoolTrim, Handle: arg(0), Size: arg(1)},
 	// The exporter's allocation; its size is not told here.
 	{Symbols: []string{"cuMemPoolImportPointer"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Addr: mem(0, 0), Handle: arg(1), flags: flagStack},
+		Addr: out(0, 0), Handle: arg(1), flags: flagStack},
 
 	// Arrays.
 	{Symbols: []string{"cuArrayCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: mem(0, 0), Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16)}, Fix: fixArray2D, flags: flagStack},
+		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16)}, Fix: fixArray2D, flags: flagStack},
 	{Symbols: []string{"cuArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: mem(0, 0), Extra: []value{mem32(1, 0), mem32(1, 4), mem(1, 8)}, Fix: fixArray2D, flags: flagStack},
+		Addr: out(0, 0), Extra: []value{mem32(1, 0), mem32(1, 4), mem(1, 8)}, Fix: fixArray2D, flags: flagStack},
 	{Symbols: []string{"cuArray3DCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr:  mem(0, 0),
+		Addr:  out(0, 0),
 		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32)}, Fix: fixArray3D, flags: flagStack},
 	{Symbols: []string{"cuArray3DCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr:  mem(0, 0),
+		Addr:  out(0, 0),
 		Extra: []value{mem32(1, 0), mem32(1, 4), mem32(1, 8), mem(1, 12), mem32(1, 20)}, Fix: fixArray3D, flags: flagStack},
 	{Symbols: []string{"cuMipmappedArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr:  mem(0, 0),
+		Addr:  out(0, 0),
 		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32), arg(2)}, Fix: fixArray3D, flags: flagStack},
 	{Symbols: []string{"cuArrayDestroy", "cuMipmappedArrayDestroy"}, Op: event.OpFree, Space: event.SpaceArray,
 		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
 
 	// Virtual memory management. CUmemAllocationProp: location at 8.
-	{Symbols: []string{"cuMemCreate"}, Op: event.OpHandleCreate, Kind: event.KindVMM, Handle: mem(0, 0), Size: arg(1),
+	{Symbols: []string{"cuMemCreate"}, Op: event.OpHandleCreate, Kind: event.KindVMM, Handle: out(0, 0), Size: arg(1),
 		Extra: []value{mem(2, 8)}, Fix: fixLocation, flags: flagStack},
 	// A multicast object has no memory: what is bound to it counts where it was
 	// created. Its handle is mapped and released as one of physical memory.
-	{Symbols: []string{"cuMulticastCreate"}, Op: event.OpHandleCreate, Kind: event.KindMulticast, Handle: mem(0, 0), flags: flagStack},
+	{Symbols: []string{"cuMulticastCreate"}, Op: event.OpHandleCreate, Kind: event.KindMulticast, Handle: out(0, 0), flags: flagStack},
 	{Symbols: []string{"cuMemRelease"}, Op: event.OpHandleRelease, Handle: arg(0), flags: flagEntryTime},
-	{Symbols: []string{"cuMemRetainAllocationHandle"}, Op: event.OpHandleRetain, Handle: mem(0, 0)},
+	{Symbols: []string{"cuMemRetainAllocationHandle"}, Op: event.OpHandleRetain, Handle: out(0, 0)},
 	{Symbols: []string{"cuMemImportFromShareableHandle"}, Op: event.OpHandleImport, Kind: event.KindImported,
-		Handle: mem(0, 0), flags: flagStack},
+		Handle: out(0, 0), flags: flagStack},
 	{Symbols: []string{"cuMemMap"}, Op: event.OpMap, Addr: arg(0), Size: arg(1), Handle: arg(3)},
 	{Symbols: []string{"cuMemUnmap"}, Op: event.OpUnmap, Addr: arg(0), Size: arg(1), flags: flagEntryTime},
 	// CUarrayMapInfo, 96 bytes: resource 8, subresource 24, operation 56, handle 64.
 	{Symbols: []string{"cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"}, Op: event.OpMapArray, Addr: mem(0, 8),
 		Handle: mem(0, 64), Extra: []value{mem32(0, 56), mem(0, 24), mem(0, 32), mem(0, 40)}, Fix: fixMapArray,
 		flags: flagList, stride: 96},
-	{Symbols: []string{"cuMemAddressReserve"}, Op: event.OpReserve, Addr: mem(0, 0), Size: arg(1)},
+	{Symbols: []string{"cuMemAddressReserve"}, Op: event.OpReserve, Addr: out(0, 0), Size: arg(1)},
 	{Symbols: []string{"cuMemAddressFree"}, Op: event.OpUnreserve, Addr: arg(0), Size: arg(1), flags: flagEntryTime},
 
 	// Memory of other processes and APIs. "CUDA IPC", "External Resource
 	// Interoperability". An IPC handle does not tell its size.
 	{Symbols: []string{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}, Op: event.OpOpen, Kind: event.KindImported,
-		Addr: mem(0, 0), flags: flagStack},
+		Addr: out(0, 0), flags: flagStack},
 	{Symbols: []string{"cuIpcCloseMemHandle"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
 	// CUDA_EXTERNAL_MEMORY_HANDLE_DESC: size at 24.
 	{Symbols: []string{"cuImportExternalMemory"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Space: event.SpaceExternal, Addr: mem(0, 0), Size: mem(1, 24), flags: flagStack},
+		Space: event.SpaceExternal, Addr: out(0, 0), Size: mem(1, 24), flags: flagStack},
 	{Symbols: []string{"cuDestroyExternalMemory"}, Op: event.OpFree, Space: event.SpaceExternal, Addr: arg(0),
 		flags: flagEntryTime | flagSkipNull},
 	// Views of imported memory: their bytes count at the import.
 	{Symbols: []string{"cuExternalMemoryGetMappedBuffer"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Addr: mem(0, 0), flags: flagStack},
+		Addr: out(0, 0), flags: flagStack},
 	{Symbols: []string{"cuExternalMemoryGetMappedMipmappedArray"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Space: event.SpaceArray, Addr: mem(0, 0), flags: flagStack},
+		Space: event.SpaceArray, Addr: out(0, 0), flags: flagStack},
 
 	// Graph memory nodes: address range that the graph backs when it runs.
 	// CUDA_MEM_ALLOC_NODE_PARAMS: location 8, bytesize 104, dptr 112. A free
 	// node ends the range's life inside the graph.
-	{Symbols: []string{"cuGraphAddMemAllocNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: mem(4, 112),
+	{Symbols: []string{"cuGraphAddMemAllocNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 112),
 		Size: mem(4, 104), Handle: arg(1), Extra: []value{mem(4, 8)}, Fix: fixGraphLocation, flags: flagStack},
 	// CUgraphNodeParams: type 0, and from 16 the type's own parameters.
-	{Symbols: []string{"cuGraphAddNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: mem(4, 16+112),
+	{Symbols: []string{"cuGraphAddNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 16+112),
 		Size: mem(4, 16+104), Handle: arg(1), Extra: []value{mem32(4, 0), mem(4, 16), mem(4, 16+8)}, Fix: fixGraphNode, flags: flagStack},
-	{Symbols: []string{"cuGraphAddNode_v2"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: mem(5, 16+112),
+	{Symbols: []string{"cuGraphAddNode_v2"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(5, 16+112),
 		Size: mem(5, 16+104), Handle: arg(1), Extra: []value{mem32(5, 0), mem(5, 16), mem(5, 16+8)}, Fix: fixGraphNode, flags: flagStack},
 	{Symbols: []string{"cuGraphAddMemFreeNode"}, Op: event.OpFree, Addr: arg(4), flags: flagEntryTime},
 	{Symbols: []string{"cuGraphDestroy"}, Op: event.OpGraphDestroy, Handle: arg(0), flags: flagEntryTime},
@@ -202,15 +209,15 @@ var Table = []Row{
 	}, Op: event.OpCaptureBegin, Stream: arg(0)},
 	{Symbols: []string{"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz"}, Op: event.OpCaptureBegin,
 		Stream: arg(0), Handle: arg(1)},
-	{Symbols: []string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, Op: event.OpCaptureEnd, Stream: arg(0), Handle: mem(1, 0)},
+	{Symbols: []string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, Op: event.OpCaptureEnd, Stream: arg(0), Handle: out(1, 0)},
 	{Symbols: []string{"cuDeviceGraphMemTrim"}, Op: event.OpNone, Device: arg(0)},
 
 	// Contexts: life cycle, and which one is current, for device attribution.
-	{Symbols: []string{"cuCtxCreate", "cuCtxCreate_v2"}, Op: event.OpContextCreate, Ctx: mem(0, 0), Device: arg(2), flags: flagPushes},
-	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextCreate, Ctx: mem(0, 0), Device: arg(4), flags: flagPushes},
-	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextCreate, Ctx: mem(0, 0), Device: arg(3), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate", "cuCtxCreate_v2"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(2), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(4), flags: flagPushes},
+	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(3), flags: flagPushes},
 	{Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Op: event.OpContextDestroy, Ctx: arg(0), flags: flagEntryTime | flagPops},
-	{Symbols: []string{"cuDevicePrimaryCtxRetain"}, Op: event.OpContextSeen, Ctx: mem(0, 0), Device: arg(1)},
+	{Symbols: []string{"cuDevicePrimaryCtxRetain"}, Op: event.OpContextSeen, Ctx: out(0, 0), Device: arg(1)},
 	{Symbols: []string{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"}, Op: event.OpPrimaryRelease,
 		Device: arg(0), flags: flagEntryTime},
 	{Symbols: []string{"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"}, Op: event.OpPrimaryReset,
@@ -233,15 +240,15 @@ var Table = []Row{
 	}, Op: event.OpGraphInstantiate, Handle: arg(1), flags: flagStack},
 
 	// The guard: what address a program got for a name. No ledger event.
-	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: mem(1, 0), flags: flagName},
+	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: out(1, 0), flags: flagName},
 
 	// The runtime, for --api runtime and both.
 	{Level: Runtime, Symbols: []string{"cudaMalloc"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), flags: flagStack},
 	{Level: Runtime, Symbols: []string{"cudaMallocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), flags: flagStack},
 	{Level: Runtime, Symbols: []string{"cudaMallocHost", "cudaHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), flags: flagStack},
 	{Level: Runtime, Symbols: []string{"cudaHostRegister"}, Op: event.OpAlloc, Kind: event.KindRegistered,
 		Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1), flags: flagStack},
 	{Level: Runtime, Symbols: []string{"cudaHostUnregister"}, Op: event.OpFree, Space: event.SpaceRegistered,
@@ -249,26 +256,26 @@ var Table = []Row{
 	{Level: Runtime, Symbols: []string{"cudaFreeHost", "cudaFree"}, Op: event.OpFree, Addr: arg(0),
 		flags: flagEntryTime | flagSkipNull},
 	{Level: Runtime, Symbols: []string{"cudaMallocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: mem(0, 0), Extra: []value{mem(1, 0), arg(3)}, Fix: fixPitch, flags: flagStack},
+		Addr: out(0, 0), Extra: []value{out(1, 0), arg(2), arg(3)}, Fix: fixPitch, flags: flagStack},
 	// cudaPitchedPtr: ptr 0, pitch 8, ysize 24.
 	{Level: Runtime, Symbols: []string{"cudaMalloc3D"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: mem(0, 0), Extra: []value{mem(0, 8), arg(5), arg(6)}, Fix: fixPitch3D, flags: flagStack | flagExtent, stride: 1},
+		Addr: out(0, 0), Extra: []value{out(0, 8), arg(4), arg(5), arg(6)}, Fix: fixPitch3D, flags: flagStack | flagExtent, stride: 1},
 	// cudaChannelFormatDesc: four ints of bits.
 	{Level: Runtime, Symbols: []string{"cudaMallocArray"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: mem(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(2), arg(3)}, Fix: fixChannels2D, flags: flagStack},
+		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(2), arg(3)}, Fix: fixChannels2D, flags: flagStack},
 	{Level: Runtime, Symbols: []string{"cudaMalloc3DArray"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: mem(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6)}, Fix: fixChannels3D,
+		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6)}, Fix: fixChannels3D,
 		flags: flagStack | flagExtent, stride: 2},
 	{Level: Runtime, Symbols: []string{"cudaMallocMipmappedArray"}, Op: event.OpAlloc, Kind: event.KindArray,
-		Space: event.SpaceArray, Addr: mem(0, 0),
+		Space: event.SpaceArray, Addr: out(0, 0),
 		Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6), arg(2)}, Fix: fixChannels3D,
 		flags: flagStack | flagExtent, stride: 2},
 	{Level: Runtime, Symbols: []string{"cudaFreeArray", "cudaFreeMipmappedArray"}, Op: event.OpFree, Space: event.SpaceArray,
 		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
 	{Level: Runtime, Symbols: []string{"cudaMallocAsync", "cudaMallocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
-		Addr: mem(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1), flags: flagStack},
 	{Level: Runtime, Symbols: []string{"cudaMallocFromPoolAsync", "cudaMallocFromPoolAsync_ptsz"}, Op: event.OpAlloc,
-		Kind: event.KindAsync, Addr: mem(0, 0), Size: arg(1), Handle: arg(2), flags: flagStack},
+		Kind: event.KindAsync, Addr: out(0, 0), Size: arg(1), Handle: arg(2), flags: flagStack},
 	{Level: Runtime, Symbols: []string{"cudaFreeAsync", "cudaFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0),
 		flags: flagEntryTime | flagSkipNull},
 	{Level: Runtime, Symbols: []string{"cudaDeviceReset"}, Op: event.OpPrimaryReset, flags: flagEntryTime},
