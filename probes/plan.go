@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"runtime"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -98,14 +99,28 @@ type kernelRow struct {
 	Captures                [values]kernelCapture
 }
 
+// argument returns where the kernel side finds argument n on an architecture.
+// A cudaExtent by value is no argument register on x86-64, where System V puts
+// it on the stack. AAPCS64 (6.8.2, rule B.4) passes the address of a copy of
+// what is larger than 16 bytes: one register, and those behind move up. Its
+// fields are arguments 4 to 6 on both (gm_enter).
+func (r *Row) argument(n uint8, arch string) uint8 {
+	if arch == "arm64" && r.flags&flagExtent != 0 && uint16(n) >= r.stride && n < 4 {
+		return n + 1
+	}
+	return n
+}
+
 // kernelRow returns the row as the kernel side reads it.
-func (p *plan) kernelRow(c class) kernelRow {
+func (p *plan) kernelRow(c class) kernelRow { return p.kernelRowOn(c, runtime.GOARCH) }
+
+func (p *plan) kernelRowOn(c class, arch string) kernelRow {
 	k := kernelRow{Class: uint16(c), Flags: uint16(p.row.flags), Stride: p.row.stride}
 	for i := range k.Captures {
 		k.Captures[i].Arg = 7 // always 0
 		if i < len(p.captures) && p.captures[i].present {
 			v := p.captures[i]
-			k.Captures[i] = kernelCapture{Size: v.size, Arg: v.arg, Off: v.off}
+			k.Captures[i] = kernelCapture{Size: v.size, Arg: p.row.argument(v.arg, arch), Off: v.off}
 		}
 	}
 	return k
