@@ -14,7 +14,7 @@ export CGO_LDFLAGS ?= -O2 -g
 override CGO_LDFLAGS += -Wl,-z,lazy
 
 # What the tests and the generator run: COMMAND=PACKAGE, or a Debian package.
-TEST_TOOLS     := gcc=gcc g++=g++ strip=binutils python3=python3 rustc=rustc python3-torch
+TEST_TOOLS     := gcc=gcc g++=g++ strip=binutils python3=python3 rustc=rustc clang-19=clang-19 python3-torch
 GENERATE_TOOLS := clang-19=clang-19 llvm-strip-19=llvm-19
 
 # One package at a time: tests count the probes that the whole machine has, and
