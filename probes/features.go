@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
 )
 
 // ErrNotSupported is the error of a feature that this kernel lacks.
@@ -57,4 +58,20 @@ func haveUprobes() error {
 		return fmt.Errorf("no uprobe device: %w", ErrNotSupported)
 	}
 	return err
+}
+
+// KernelRelease returns what uname -r prints, "" if that cannot be told.
+func KernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// parseRelease returns the numbers that a kernel's release begins with, 0 for
+// those that it lacks.
+func parseRelease(release string) (major, minor, patch int) {
+	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch)
+	return major, minor, patch
 }

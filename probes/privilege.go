@@ -84,15 +84,13 @@ func explain(err error) error {
 // process filter used here.
 func haveMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
 
-// pidFilterWorks tells whether a multi link's process filter covers all
-// threads of the process: from Linux 6.12 (46ba0e49b642 "bpf: fix multi-uprobe
-// PID filtering logic"). Before, the kernel side's own filter does it alone.
-func pidFilterWorks() bool {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return false
-	}
-	var major, minor int
-	_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+// pidFilterWorks tells whether the kernel confines probes to a process here.
+func pidFilterWorks() bool { return confines(KernelRelease()) }
+
+// confines tells whether a multi link's process filter covers all threads of
+// the process: from Linux 6.12 (46ba0e49b642 "bpf: fix multi-uprobe PID
+// filtering logic"). Before, the kernel side's own filter does it alone.
+func confines(release string) bool {
+	major, minor, _ := parseRelease(release)
 	return major > 6 || major == 6 && minor >= 12
 }
