@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // checkTarget returns an error that says why pid cannot be traced.
@@ -27,14 +29,14 @@ func checkTarget(pid int) error {
 		if bytes.Contains(status, []byte("\nKthread:\t1")) {
 			return fmt.Errorf("trace process %d: that is a kernel thread", pid)
 		}
-		return nil // another user's, or another namespace's: the probes may still reach it
+		return probes.CheckSeccomp(pid, true) // another user's, or another namespace's: the probes may still reach it
 	}
 	defer exe.Close()
 	header := make([]byte, 5)
 	if _, err := exe.ReadAt(header, 0); err == nil && string(header[:4]) == "\x7fELF" && header[4] == 1 {
 		return fmt.Errorf("trace process %d: it is a 32-bit program, which CUDA no longer supports", pid)
 	}
-	return nil
+	return probes.CheckSeccomp(pid, true)
 }
 
 // over tells from /proc/PID/status whether a process has ended and was not
