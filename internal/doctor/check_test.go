@@ -39,7 +39,7 @@ func healthy() Report {
 		Level: probes.Driver, Path: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04", Version: "580.159.04", BuildID: "0123abcd",
 		PIDs: []int{17}, Found: []string{"cuMemAlloc_v2", "cuMemFree_v2"}, Missing: []string{"cuCtxCreate_v4"},
 	}
-	r := Report(checkKernel("6.8.0-51-generic", features(nil, nil)))
+	r := Report(checkKernel("6.8.0-51-generic", seccompErrors{}, features(nil, nil)))
 	r = append(r, checkPrivileges(root, started)...)
 	r = append(r, checkTracing(started)...)
 	r = append(r, checkEnvironment(environment{pidNamespace: initialPIDNamespace}, true)...)
@@ -55,7 +55,7 @@ func healthy() Report {
 // broken is a container with little in it, and hostile names.
 func broken() Report {
 	p := privileges{missing: []string{"CAP_BPF (to load BPF programs)"}, foreignUser: true, seccomp: "2", lockdown: "none integrity [confidentiality]"}
-	r := Report(checkKernel("5.4.0", features(probes.ErrNotSupported, os.ErrPermission)))
+	r := Report(checkKernel("5.4.0", seccompErrors{}, features(probes.ErrNotSupported, os.ErrPermission)))
 	r = append(r, checkPrivileges(p, trial{err: probes.ErrPrivilege})...)
 	r = append(r, checkTracing(trial{err: probes.ErrPrivilege})...)
 	r = append(r, checkEnvironment(environment{bindNow: "1", pidNamespace: "pid:[1]", debuginfod: []string{"https://me:secret@debuginfod.example"}}, true)...)

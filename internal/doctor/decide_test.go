@@ -55,7 +55,10 @@ func decide(t *testing.T, decisions []decision) {
 }
 
 func TestKernel(t *testing.T) {
-	kernel := func(release string, err, multi error) []Check { return checkKernel(release, features(err, multi)) }
+	kernel := func(release string, err, multi error) []Check {
+		return checkKernel(release, seccompErrors{}, features(err, multi))
+	}
+	seccomp := func(e seccompErrors) []Check { return checkKernel("6.12.9", e, nil) }
 	decide(t, []decision{
 		{"old", kernel("5.14.0-503.el9", nil, nil), want{"version", Warn, "5.14", "5.15"}},
 		{"oldest", kernel("5.15.0", nil, nil), want{"version", OK, "5.15.0", ""}},
@@ -64,6 +67,9 @@ func TestKernel(t *testing.T) {
 		{"lacks one", kernel("5.15.0", fmt.Errorf("x: %w", probes.ErrNotSupported), nil), want{"attach cookies", Fail, "not in this", "Linux 5.15"}},
 		{"lacks an optional one", kernel("5.15.0", nil, probes.ErrNotSupported), want{"uprobe_multi links", Warn, "one by one", "Linux 6.6"}},
 		{"not allowed to ask", kernel("5.15.0", fmt.Errorf("x: %w", unix.EPERM), nil), want{"attach cookies", Warn, "CAP_BPF", "root"}},
+		{"harmless", seccomp(seccompErrors{}), want{"return probes", OK, "harmless", ""}},
+		{"harm confined", seccomp(seccompErrors{all: unix.EPERM}), want{"return probes", Warn, "--no-follow", "6.12.14"}},
+		{"harm", seccomp(seccompErrors{all: unix.EPERM, one: unix.EPERM}), want{"return probes", Fail, "nothing is traced", "6.13.3"}},
 		{"strange answer", kernel("5.15.0", unix.ENOMEM, nil), want{"attach cookies", Warn, "cannot allocate", ""}},
 	})
 }

@@ -29,7 +29,7 @@ func Run(opts Options) Report {
 	defer g.close()
 
 	var r Report
-	r = append(r, checkKernel(readRelease(), probes.Features())...)
+	r = append(r, checkKernel(probes.KernelRelease(), readSeccomp(), probes.Features())...)
 	r = append(r, checkPrivileges(p, t)...)
 	r = append(r, checkTracing(t)...)
 	r = append(r, checkEnvironment(e, !errors.Is(g.err, gpu.ErrNoCgo))...)

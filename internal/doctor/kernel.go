@@ -5,21 +5,21 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// readRelease returns the kernel's release, "" if it cannot be told.
-func readRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
+// seccompErrors say what is not traced for the sake of processes that are under
+// a seccomp filter.
+type seccompErrors struct {
+	all error // nil: every process can be traced
+	one error // nil: a single process without a filter can be
 }
 
-func checkKernel(release string, features []probes.Feature) []Check {
+func readSeccomp() seccompErrors {
+	return seccompErrors{probes.CheckSeccomp(0, false), probes.CheckSeccomp(0, true)}
+}
+
+func checkKernel(release string, seccomp seccompErrors, features []probes.Feature) []Check {
 	g := group{name: "Kernel"}
 	var major, minor int
 	switch n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); {
@@ -30,6 +30,15 @@ func checkKernel(release string, features []probes.Feature) []Check {
 		g.warn("version", "use Linux 5.15 or later", "Linux %s, older than the oldest supported", release)
 	default:
 		g.ok("version", "Linux %s", release)
+	}
+	const harm = "return probes kill processes that are under a seccomp filter, as in a container"
+	switch {
+	case seccomp.one != nil:
+		g.fail("return probes", probes.SeccompFix, "%s: nothing is traced", harm)
+	case seccomp.all != nil:
+		g.warn("return probes", probes.SeccompFix, "%s: only processes without one are traced, one by one (-p PID --no-follow)", harm)
+	default:
+		g.ok("return probes", "harmless to processes that are under a seccomp filter, as in a container")
 	}
 	for _, f := range features {
 		switch {
