@@ -6,7 +6,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -21,7 +20,7 @@ func (l logger) warn(text string) {
 	}
 }
 
-func (l logger) started(s *session.Session, interactive bool) {
+func (l logger) started(target string, interactive bool) {
 	if l.quiet {
 		return
 	}
@@ -29,7 +28,7 @@ func (l logger) started(s *session.Session, interactive bool) {
 	if interactive {
 		end = "Ctrl-C stops and writes the profile"
 	}
-	fmt.Fprintf(os.Stderr, "gpumemtrace: tracing %s; %s\n", render.Clean(s.Target()), end)
+	fmt.Fprintf(os.Stderr, "gpumemtrace: tracing %s; %s\n", render.Clean(target), end)
 }
 
 func (l logger) summary(s *snapshot.Snapshot, o *output) {

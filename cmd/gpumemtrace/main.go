@@ -54,6 +54,8 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "gpumemtrace: %v\nTry 'gpumemtrace --help'.\n", err)
 		return exitUsage
 	}
-	fmt.Fprintf(os.Stderr, "gpumemtrace: %v\n", err)
+	for line := range strings.Lines(err.Error()) { // one for each that was joined
+		fmt.Fprintf(os.Stderr, "gpumemtrace: %s\n", strings.TrimSuffix(line, "\n"))
+	}
 	return exitFailed
 }

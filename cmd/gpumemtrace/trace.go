@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -79,76 +80,116 @@ func trace(f *traceFlags) error {
 		opts.OutOfMemory, opts.OutOfMemoryMax = oom.write, f.oomMax
 	}
 	s, err := session.Start(opts)
+	if err == nil {
+		defer s.Close()
+		if f.readyFile != "" {
+			if err = os.WriteFile(f.readyFile, nil, 0o644); err != nil {
+				err = fmt.Errorf("say ready: %w", err)
+			}
+		}
+	}
 	if err != nil {
 		if child != nil {
 			child.Kill()
 		}
 		return err
 	}
-	defer s.Close()
-	var exited chan error
+	r := running{flags: f, session: s, out: out, leaks: newLeakWatch(&f.leaks), user: user, log: log}
 	if child != nil {
 		if err := child.Release(); err != nil {
 			return err
 		}
-		exited = make(chan error, 1)
+		r.job = child
+	}
+	return r.toTheEnd()
+}
+
+// A running trace has its probes on.
+type running struct {
+	flags   *traceFlags
+	session tracer
+	job     job // nil for none
+	out     *output
+	leaks   *leakWatch
+	user    signals
+	log     logger
+}
+
+// A tracer is what a running trace asks of its *session.Session.
+type tracer interface {
+	Target() string
+	Done() <-chan struct{}
+	Failed() <-chan error
+	Stop() error
+	Snapshot(live bool) *snapshot.Snapshot
+}
+
+// A job is the command that was started to be traced: *launch.Command.
+type job interface {
+	Signal(os.Signal) error
+	Wait() (code int, err error)
+}
+
+// toTheEnd waits for the end of the trace and writes what was seen, also when
+// something failed meanwhile. It returns when the command has ended too.
+func (r *running) toTheEnd() error {
+	exited := make(chan error, 1)
+	if r.job != nil {
 		go func() {
-			code, err := child.Wait()
+			code, err := r.job.Wait()
 			if err == nil && code != 0 {
 				err = exitError(code)
 			}
 			exited <- err
 		}()
 	}
-	log.started(s, child == nil)
-	if f.readyFile != "" {
-		if err := os.WriteFile(f.readyFile, nil, 0o644); err != nil {
-			return fmt.Errorf("say ready: %w", err)
-		}
+	r.log.started(r.session.Target(), r.job == nil)
+	ended, failed := r.collect()
+	if failed != nil {
+		r.log.warn(fmt.Sprintf("the trace ends early: %v", failed))
 	}
-
-	leaks := newLeakWatch(&f.leaks)
-	ended, err := collect(f, s, out, leaks, user, log)
-	if err := errors.Join(err, s.Stop()); err != nil {
-		return err
-	}
-	snap := s.Snapshot(out.live() || leaks.live())
-	if err := out.write(snap); err != nil {
-		return err
-	}
-	log.summary(snap, out)
-	to := os.Stdout
-	if out.path == "-" {
-		to = os.Stderr
-	}
-	width := columns(to)
-	if err := leaks.finish(snap, to, width, width > 0 && os.Getenv("NO_COLOR") == ""); err != nil {
-		return err
-	}
-	if child != nil {
+	failed = errors.Join(failed, r.session.Stop(), r.finish())
+	if r.job != nil {
 		// Ctrl-C reaches the command by itself; SIGTERM came to this process.
 		if ended == syscall.SIGTERM {
-			_ = child.Signal(ended) // it may have ended
+			_ = r.job.Signal(ended) // it may have ended
 		}
-		if err := <-exited; err != nil {
+		// The command's exit code says nothing of a failure here.
+		if err := <-exited; failed == nil {
 			return err
 		}
 	}
-	if out.failed > 0 {
-		return fmt.Errorf("%d numbered files could not be written", out.failed)
+	return failed
+}
+
+// finish writes the profile and what is printed at the end.
+func (r *running) finish() (err error) {
+	if r.out.failed > 0 {
+		err = fmt.Errorf("%d numbered files could not be written", r.out.failed)
 	}
-	return nil
+	snap := r.session.Snapshot(r.out.live() || r.leaks.live())
+	if failed := r.out.write(snap); failed != nil {
+		err = errors.Join(err, failed)
+	} else {
+		r.log.summary(snap, r.out)
+	}
+	to := os.Stdout
+	if r.out.path == "-" {
+		to = os.Stderr
+	}
+	width := columns(to)
+	return errors.Join(err, r.leaks.finish(snap, to, width, width > 0 && os.Getenv("NO_COLOR") == ""))
 }
 
 // collect waits for the end of the trace and writes numbered files meanwhile.
 // It returns the signal that ended it, 0 if none did.
-func collect(f *traceFlags, s *session.Session, out *output, leaks *leakWatch, user signals, log logger) (syscall.Signal, error) {
+func (r *running) collect() (syscall.Signal, error) {
 	var timeout, tick <-chan time.Time
-	if f.duration > 0 {
-		timeout = time.After(f.duration)
+	if r.flags.duration > 0 {
+		timeout = time.After(r.flags.duration)
 	}
-	if f.interval > 0 {
-		ticker := time.NewTicker(f.interval)
+	if r.flags.interval > 0 {
+		ticker := time.NewTicker(r.flags.interval)
 		defer ticker.Stop()
 		tick = ticker.C
 	}
@@ -156,22 +197,22 @@ func collect(f *traceFlags, s *session.Session, out *output, leaks *leakWatch, u
 		select {
 		case <-timeout:
 			return 0, nil
-		case <-s.Done():
+		case <-r.session.Done():
 			return 0, nil
-		case err := <-s.Failed():
+		case err := <-r.session.Failed():
 			return 0, err
-		case sig := <-user.stop:
+		case sig := <-r.user.stop:
 			return sig, nil
-		case <-leaks.tick():
-			leaks.observe(s.Snapshot(false))
+		case <-r.leaks.tick():
+			r.leaks.observe(r.session.Snapshot(false))
 			continue
 		case <-tick:
-		case <-user.now:
+		case <-r.user.now:
 		}
 		// A disk that is full now must not end the trace.
-		if err := out.writeNumbered(s.Snapshot(out.live())); err != nil {
-			out.failed++
-			log.warn(err.Error())
+		if err := r.out.writeNumbered(r.session.Snapshot(r.out.live())); err != nil {
+			r.out.failed++
+			r.log.warn(err.Error())
 		}
 	}
 }
