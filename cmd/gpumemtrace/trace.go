@@ -150,8 +150,9 @@ func (r *running) toTheEnd() error {
 	}
 	failed = errors.Join(failed, r.session.Stop(), r.finish())
 	if r.job != nil {
-		// Ctrl-C reaches the command by itself; SIGTERM came to this process.
-		if ended == syscall.SIGTERM {
+		// Ctrl-C reaches the command by itself; what else ended the trace came
+		// to this process, and whoever sent it means both.
+		if ended != 0 && ended != syscall.SIGINT {
 			_ = r.job.Signal(ended) // it may have ended
 		}
 		// The command's exit code says nothing of a failure here.

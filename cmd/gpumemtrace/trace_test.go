@@ -155,18 +155,6 @@ func TestCommandsStreams(t *testing.T) {
 	}
 }
 
-// SIGTERM ends the command too: whoever sent it means both.
-func TestTerminateCommand(t *testing.T) {
-	kit := testcuda.Get(t)
-	v := tracing(t, "-o", "x.pb.gz", "--", kit.Path(testcuda.WorkloadLate), leave23+";ready;sleep 60000")
-	v.until("the command allocated", func() bool { return strings.Contains(v.stdout.String(), "ready") })
-	v.signal(syscall.SIGTERM)
-	v.ends(128 + int(syscall.SIGTERM))
-	if !exists(t, filepath.Join(v.cmd.Dir, "x.pb.gz")) {
-		t.Error("no profile")
-	}
-}
-
 func TestTargetDiesMidTrace(t *testing.T) {
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
 	v := tracing(t, "-p", pid(p), "-o", "x.pb.gz")
