@@ -70,6 +70,61 @@ func TestOutputIsCheckedFirst(t *testing.T) {
 	}
 }
 
+// The ready file says what it should say: it is created, and nothing that was
+// there in its place is followed, emptied or taken for it.
+func TestReadyFile(t *testing.T) {
+	needTracing(t)
+	dir := t.TempDir()
+	victim, missing := filepath.Join(dir, "victim"), filepath.Join(dir, "missing")
+	if err := os.WriteFile(victim, []byte("before"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := func(name, to string) string {
+		path := filepath.Join(dir, name)
+		if err := os.Symlink(to, path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		name, path string
+		force      bool
+		says       string // "" where it is created
+	}{
+		{"new", filepath.Join(dir, "new"), false, ""},
+		{"there", victim, false, "--force"},
+		{"link", link("link", victim), false, "--force"},
+		{"link to nothing", link("dangling", missing), false, "--force"},
+		{"link, forced", link("forced", victim), true, ""},
+		{"there, forced", filepath.Join(dir, "new"), true, ""},
+		{"directory", dir, true, "is a directory"},
+		{"no directory", filepath.Join(dir, "no", "ready"), false, "no such file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ran := filepath.Join(t.TempDir(), "ran")
+			args := []string{"--stacks", "fp", "-o", "x.pb.gz", "--ready-file", c.path}
+			if c.force {
+				args = append(args, "--force")
+			}
+			v := command(t, append(args, "--", "touch", ran)...).start()
+			if c.says != "" {
+				v.ends(exitFailed).says(c.path, c.says)
+			} else {
+				v.ends(exitDone)
+				if info, err := os.Lstat(c.path); err != nil || !info.Mode().IsRegular() || info.Size() != 0 {
+					t.Errorf("%v, %v, want an empty regular file", info, err)
+				}
+			}
+			if exists(t, ran) != (c.says == "") {
+				t.Errorf("the command ran: %t", exists(t, ran))
+			}
+		})
+	}
+	if string(read(t, victim)) != "before" || exists(t, missing) {
+		t.Error("a link was followed")
+	}
+}
+
 // On a full disk the previous file survives, and nothing else is left.
 func TestFullDisk(t *testing.T) {
 	dir := mount(t, "size=128k")

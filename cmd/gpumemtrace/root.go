@@ -103,7 +103,7 @@ func newRoot() *cobra.Command {
 			s.StringVar(&f.stacks, "stacks", string(session.StacksAuto), "how stacks are taken: unwind (complete), fp (the kernel's frame-pointer walk), auto (unwind where it can run)")
 			s.BoolVar(&f.noMemo, "no-stack-memo", false, "unwind every stack in full")
 			s.Uint32Var(&f.verify, "verify-stacks", 0, "unwind every Nth memoized stack in full as well, and count differences")
-			s.StringVar(&f.readyFile, "ready-file", "", "create this file once the probes are on")
+			s.StringVar(&f.readyFile, "ready-file", "", "create this file once the probes are on; it must not be there (--force removes it)")
 		}},
 	}
 	setUpHelp(root, groups)

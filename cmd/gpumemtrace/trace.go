@@ -60,6 +60,10 @@ func trace(f *traceFlags) error {
 	if err != nil {
 		return err
 	}
+	ready, err := newReadyFile(f)
+	if err != nil {
+		return err
+	}
 
 	user := watchSignals()
 	var child *launch.Command
@@ -82,11 +86,7 @@ func trace(f *traceFlags) error {
 	s, err := session.Start(opts)
 	if err == nil {
 		defer s.Close()
-		if f.readyFile != "" {
-			if err = os.WriteFile(f.readyFile, nil, 0o644); err != nil {
-				err = fmt.Errorf("say ready: %w", err)
-			}
-		}
+		err = ready.write()
 	}
 	if err != nil {
 		if child != nil {
