@@ -1,0 +1,106 @@
+package probes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+)
+
+// TrapCost measures how much longer a call takes here when it runs into a
+// uprobe whose program only counts: the least mean of several rounds, in about
+// 0.1 s. The instruction that is probed refers to memory relative to itself, as
+// the first one of libcuda's functions does, and so cannot be emulated by the
+// kernel. The function is this program's own; a process that never calls
+// TrapCost does not run into it.
+func TrapCost() (time.Duration, error) {
+	cost, err := trapCost()
+	if err != nil {
+		return 0, fmt.Errorf("measure a probe: %w", err)
+	}
+	return cost, nil
+}
+
+// trapped is the function that is probed: it begins by reading a variable.
+//
+//go:noinline
+func trapped() int { return len(Entries) }
+
+func trapCost() (time.Duration, error) {
+	const rounds, calls = 20, 200
+	least := func() time.Duration {
+		best := time.Duration(1<<63 - 1)
+		for range rounds {
+			begin := time.Now()
+			for range calls {
+				trapped()
+			}
+			best = min(best, time.Since(begin))
+		}
+		return best / calls
+	}
+	without := least()
+
+	counter, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		return 0, err
+	}
+	defer counter.Close()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, License: "GPL", Instructions: asm.Instructions{
+		asm.LoadMapValue(asm.R1, counter.FD(), 0),
+		asm.Mov.Imm(asm.R2, 1),
+		asm.StoreXAdd(asm.R1, asm.R2, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0),
+		asm.Return(),
+	}})
+	if err != nil {
+		return 0, err
+	}
+	defer prog.Close()
+	offset, err := fileOffset(uint64(reflect.ValueOf(trapped).Pointer()))
+	if err != nil {
+		return 0, err
+	}
+	exe, err := link.OpenExecutable("/proc/self/exe")
+	if err != nil {
+		return 0, err
+	}
+	probe, err := exe.Uprobe("", prog, &link.UprobeOptions{Address: offset, PID: os.Getpid()})
+	if err != nil {
+		return 0, err
+	}
+	with := least()
+	if err := probe.Close(); err != nil {
+		return 0, err
+	}
+	var hits uint64
+	if err := counter.Lookup(uint32(0), &hits); err != nil {
+		return 0, err
+	}
+	if hits < rounds*calls { // more where the stack grew and a call began anew
+		return 0, fmt.Errorf("it saw %d of %d calls", hits, rounds*calls)
+	}
+	return with - without, nil
+}
+
+// fileOffset returns where in its file an address of this process's code lies.
+func fileOffset(address uint64) (uint64, error) {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(maps)) {
+		var low, high, offset uint64
+		var permissions string
+		if n, _ := fmt.Sscanf(line, "%x-%x %s %x", &low, &high, &permissions, &offset); n == 4 && low <= address && address < high {
+			return address - low + offset, nil
+		}
+	}
+	return 0, errors.New("no mapping of the probed function")
+}
