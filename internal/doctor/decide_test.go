@@ -108,13 +108,14 @@ func TestTracing(t *testing.T) {
 	decide(t, []decision{
 		{"starts", checkTracing(trial{took: 1960 * time.Millisecond}), want{"trial start", OK, "2.0 s", ""}},
 		{"complete stacks", checkTracing(started), want{"stacks", OK, "native and Python", ""}},
-		{"cost", checkTracing(started), want{"cost", OK, hitCost, ""}},
+		{"cost", checkTracing(started), want{"cost", OK, "two traps, each 0.7 µs here, and BPF programs take " + programCost, ""}},
 		{"no privilege", checkTracing(trial{err: fmt.Errorf("%w: run", probes.ErrPrivilege)}), want{"trial start", Fail, "privilege", "root"}},
 		{"refused", checkTracing(trial{err: unix.EINVAL}), want{"trial start", Fail, "invalid argument", "not ok"}},
 		{"no stacks if refused", checkTracing(trial{err: unix.EINVAL}), want{check: "stacks"}},
 		{"unwinder not allowed", checkTracing(trial{stacks: fmt.Errorf("x: %w", unix.EPERM)}), want{"stacks", Warn, "frame pointers", "seccomp"}},
 		{"unwinder refused", checkTracing(trial{stacks: unix.E2BIG}), want{"stacks", Warn, "argument list too long", "report"}},
-		{"cost not known", checkTracing(trial{stacks: unix.E2BIG}), want{"cost", OK, "not measured", ""}},
+		{"cost by frame pointers", checkTracing(trial{stacks: unix.E2BIG, trap: 19 * time.Microsecond}), want{"cost", OK, "each 19.0 µs here", ""}},
+		{"cost not known", checkTracing(trial{trapErr: unix.ENODEV}), want{"cost", Warn, "no such device", "report"}},
 		{"stays", checkTracing(trial{end: errors.New("busy")}), want{"trial start", Warn, "busy", "report"}},
 	})
 }

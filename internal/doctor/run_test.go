@@ -64,6 +64,7 @@ func TestRun(t *testing.T) {
 		{"capabilities", OK, "", ""},
 		{"trial start", OK, "programs load and attach", ""},
 		{"stacks", OK, "native and Python", ""},
+		{"cost", OK, "two traps", ""},
 		{"libcuda", OK, kit.LibCUDA + " (build id ", ""},
 		{"libcudart", OK, kit.LibCUDART, ""},
 		{"process", OK, fmt.Sprintf("%d (workload)", p.PID()), ""},
