@@ -13,8 +13,9 @@ GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 export CGO_LDFLAGS ?= -O2 -g
 override CGO_LDFLAGS += -Wl,-z,lazy
 
-# What the tests and the generator run: COMMAND=PACKAGE, or a Debian package.
-TEST_TOOLS     := gcc=gcc g++=g++ strip=binutils python3=python3 rustc=rustc clang-19=clang-19 python3-torch
+# What is run, where make may install it: COMMAND=PACKAGE, FILE=PACKAGE or a Debian package.
+BUILD_TOOLS    := gcc=gcc /usr/include/stdio.h=libc6-dev
+TEST_TOOLS     := $(BUILD_TOOLS) g++=g++ strip=binutils python3=python3 rustc=rustc clang-19=clang-19 python3-torch
 GENERATE_TOOLS := clang-19=clang-19 llvm-strip-19=llvm-19
 
 # One package at a time: tests count the probes that the whole machine has, and
@@ -41,7 +42,9 @@ test: ## run go vet and every test, then again with the race detector
 	$(GO) test $(TEST_FLAGS) ./...
 	$(GO) test $(TEST_FLAGS) -race -short ./...
 
-demo: build ## trace a training job and print the top of its profile
+demo: ## trace a training job and print the top of its profile
+	scripts/install-tools $(BUILD_TOOLS)
+	$(MAKE) --no-print-directory build
 	scripts/demo
 
 test-gpu: ## run the cases that need an NVIDIA GPU
