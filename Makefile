@@ -16,7 +16,7 @@ override CGO_LDFLAGS += -Wl,-z,lazy
 # What is run, where make may install it: COMMAND=PACKAGE, FILE=PACKAGE or a Debian package.
 BUILD_TOOLS    := gcc=gcc /usr/include/stdio.h=libc6-dev
 TEST_TOOLS     := $(BUILD_TOOLS) g++=g++ strip=binutils python3=python3 rustc=rustc clang-19=clang-19 python3-torch
-GENERATE_TOOLS := clang-19=clang-19 llvm-strip-19=llvm-19
+GENERATE_TOOLS := $(BUILD_TOOLS) clang-19=clang-19 llvm-strip-19=llvm-19
 
 # One package at a time: tests count the probes that the whole machine has, and
 # what a probe costs. Never from the cache: it does not know the kernel.
