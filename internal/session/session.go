@@ -107,6 +107,9 @@ func Start(opts Options) (_ *Session, err error) {
 			s.Close()
 		}
 	}()
+	if err := probes.CheckSeccomp(0, !opts.Follow && !opts.All); err != nil {
+		return nil, err
+	}
 	for _, pid := range opts.PIDs {
 		if err := checkTarget(pid); err != nil {
 			return nil, err
