@@ -178,17 +178,3 @@ func TestAllLeavesOthersAlone(t *testing.T) {
 		}
 	}
 }
-
-// Probes that are confined to one process are in no library that it does not
-// map.
-func TestConfinedPreparesNothing(t *testing.T) {
-	kit := testcuda.Get(t)
-	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(kit.LibCUDA))
-	for _, follow := range []bool{false, true} {
-		tr := openTrace(t, Options{Follow: follow})
-		n, err := tr.Prepare()
-		if err != nil || (n > 0) != follow || (tr.attached() > 0) != follow {
-			t.Errorf("follow %v: %d prepared, %d attached, %v", follow, n, tr.attached(), err)
-		}
-	}
-}

@@ -129,7 +129,7 @@ func monotonic() time.Duration {
 
 // confinedTo returns the process to which probes are confined, 0 for none.
 func (t *Tracer) confinedTo(pid int) int {
-	if !t.opts.Follow && !t.opts.All && pidFilterWorks() {
+	if t.confined() {
 		return pid
 	}
 	return 0

@@ -227,17 +227,25 @@ func (t *Tracer) fillRows() error {
 	return nil
 }
 
+// confined tells whether a probe is for one process alone.
+func (t *Tracer) confined() bool { return !t.opts.Follow && !t.opts.All && pidFilterWorks() }
+
 // Prepare probes the CUDA libraries that a program started now would load, so
-// that its first call is seen. It returns how many there are: none where probes
-// are confined to one process.
+// that its first call is seen. It returns how many there are: none where each
+// probe is for one target, whose turn comes with Target.
 func (t *Tracer) Prepare() (int, error) {
-	if !t.opts.Follow && !t.opts.All && pidFilterWorks() {
+	if t.confined() {
 		return 0, nil
 	}
+	return t.prepare(0)
+}
+
+// prepare does so for one process, or for all with 0.
+func (t *Tracer) prepare(pid int) (int, error) {
 	n := 0
 	libs := systemLibraries(t.levels())
 	for i, lib := range libs {
-		err := t.attach(lib, 0, 0)
+		err := t.attach(lib, pid, pid)
 		if err == nil {
 			n++
 		} else if !errors.Is(err, ErrNoSymbols) {
@@ -249,13 +257,17 @@ func (t *Tracer) Prepare() (int, error) {
 }
 
 // Target traces pid and probes the CUDA libraries that it maps now; later ones
-// follow when it maps them. It returns those that it maps, PyTorch's excepted. The error
-// is os.ErrNotExist for a process that is not there.
+// follow when it maps them. Where each probe is for one target, it also prepares
+// those that pid would load. It returns those that it maps, PyTorch's excepted.
+// The error is os.ErrNotExist for a process that is not there.
 func (t *Tracer) Target(pid int) ([]Library, error) {
 	if err := t.coll.Maps["targets"].Put(uint32(pid), uint32(1)); err != nil {
 		return nil, fmt.Errorf("trace process %d: %w", pid, err)
 	}
 	libs, err := t.probe(pid)
+	if err == nil && t.confined() {
+		_, err = t.prepare(pid)
+	}
 	for _, lib := range libs {
 		if lib.Level == Driver {
 			err = errors.Join(err, t.glimpse(lib, pid))

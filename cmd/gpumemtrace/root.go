@@ -78,7 +78,7 @@ func newRoot() *cobra.Command {
 		{"Target", func(s *pflag.FlagSet) {
 			s.IntSliceVarP(&f.pids, "pid", "p", nil, "trace this process (repeatable)")
 			s.BoolVarP(&f.all, "all", "a", false, "trace every process that uses CUDA, now or later")
-			s.BoolVar(&f.noFollow, "no-follow", false, "do not trace the children of a traced process")
+			s.BoolVar(&f.noFollow, "no-follow", false, "trace no child of a traced process, and from Linux 6.12 on put probes into no other process")
 			s.BoolVar(&f.requireCUDA, "require-cuda", false, "fail if a process uses no CUDA library yet, instead of waiting")
 		}},
 		{"Output", func(s *pflag.FlagSet) {

@@ -1,0 +1,47 @@
+package probes
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+// Without following, no probe is in any process but the target: not in one that
+// maps the same library, nor in one that comes to load the system's. The
+// target's own is probed before it loads it.
+func TestConfined(t *testing.T) {
+	if !pidFilterWorks() {
+		t.Skip("this kernel does not confine probes to a process")
+	}
+	kit := testcuda.Get(t)
+	t.Setenv("LD_LIBRARY_PATH", kit.Dir) // the system's libraries
+	for _, program := range []testcuda.Program{testcuda.Workload, testcuda.WorkloadLate} {
+		t.Run(string(program), func(t *testing.T) {
+			p := start(t, program, testcuda.Options{})
+			run(t, p, "echo up")
+			tr := openTrace(t, Options{})
+			if n, err := tr.Prepare(); n != 0 || err != nil {
+				t.Errorf("prepared %d libraries, %v", n, err)
+			}
+			tr.target(p.PID())
+			probed := map[string]bool{}
+			for key, a := range tr.libs.table {
+				probed[filepath.Base(a.library.Path)] = true
+				if key.pid != p.PID() {
+					t.Errorf("%s is probed for process %d", a.library.Path, key.pid)
+				}
+			}
+			if !probed["libcuda.so.1"] {
+				t.Errorf("probed: %v", probed)
+			}
+			if program == testcuda.WorkloadLate {
+				run(t, p, "dlopen", "init")
+			}
+			run(t, p, "cuMemAlloc_v2")
+			if n := len(tr.drain()); n == 0 {
+				t.Error("no event")
+			}
+		})
+	}
+}
