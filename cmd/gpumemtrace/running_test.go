@@ -29,7 +29,9 @@ func (f *failingTrace) Stop() error {
 	return f.stopErr
 }
 
-func (f *failingTrace) Snapshot(bool) *snapshot.Snapshot {
+func (f *failingTrace) Snapshot(live bool) *snapshot.Snapshot { return f.Report(live) }
+
+func (f *failingTrace) Report(bool) *snapshot.Snapshot {
 	f.calls = append(f.calls, "snapshot")
 	return &snapshot.Snapshot{Samples: []snapshot.Sample{{
 		Stack:  []*snapshot.Location{{Lines: []snapshot.Line{{Function: "cuMemAlloc_v2"}}}},

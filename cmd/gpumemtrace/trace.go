@@ -122,6 +122,7 @@ type tracer interface {
 	Failed() <-chan error
 	Stop() error
 	Snapshot(live bool) *snapshot.Snapshot
+	Report(live bool) *snapshot.Snapshot
 }
 
 // A job is the command that was started to be traced: *launch.Command.
@@ -168,7 +169,7 @@ func (r *running) finish() (err error) {
 	if r.out.failed > 0 {
 		err = fmt.Errorf("%d numbered files could not be written", r.out.failed)
 	}
-	snap := r.session.Snapshot(r.out.live() || r.leaks.live())
+	snap := r.session.Report(r.out.live() || r.leaks.live())
 	if failed := r.out.write(snap); failed != nil {
 		err = errors.Join(err, failed)
 	} else {
@@ -211,7 +212,7 @@ func (r *running) collect() (syscall.Signal, error) {
 		case <-r.user.now:
 		}
 		// A disk that is full now must not end the trace.
-		if err := r.out.writeNumbered(r.session.Snapshot(r.out.live())); err != nil {
+		if err := r.out.writeNumbered(r.session.Report(r.out.live())); err != nil {
 			r.out.failed++
 			r.log.warn(err.Error())
 		}
