@@ -63,11 +63,14 @@ func TestProcAddress(t *testing.T) {
 	tr := openTrace(t, Options{})
 	tr.target(p.pid())
 	p.do("known 23", "known")
-	if events := tr.drain(); len(events) != 0 || len(tr.warnings) != 0 {
+	events := tr.drain()
+	tr.compared()
+	if len(events) != 0 || len(tr.warnings) != 0 {
 		t.Fatalf("%d warnings, events:%s", len(tr.warnings), format(events))
 	}
 	p.do("hidden 23", "hidden")
 	tr.drain()
+	eventually(t, "a warning", func() bool { return len(tr.warnings) > 0 })
 	if len(tr.warnings) != 1 {
 		t.Fatalf("%d warnings, want 1", len(tr.warnings))
 	}
@@ -82,6 +85,7 @@ func TestProcAddress(t *testing.T) {
 	if n := tally(tr.drain())[call{"cuMemAlloc_v2", 0}]; n != calls {
 		t.Errorf("%d events from a static runtime, want %d", n, calls)
 	}
+	tr.compared()
 	if asked := stats(t, static).APIs["cuGetProcAddress_v2"].OK; asked == 0 || len(tr.warnings) != 0 {
 		t.Errorf("after %d questions, %d warnings", asked, len(tr.warnings))
 	}

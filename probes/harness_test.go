@@ -104,6 +104,13 @@ func (tr *trace) drain() []event.Event {
 	return tr.events
 }
 
+// compared waits until the answers of cuGetProcAddress have been compared.
+func (tr *trace) compared() {
+	tr.Helper()
+	eventually(tr, "the answers to be compared", func() bool { return len(tr.guarding) == 0 })
+	time.Sleep(50 * time.Millisecond) // for the last one, which is no longer waiting
+}
+
 // counter returns one counter by name.
 func (tr *trace) counter(name string) uint64 {
 	tr.Helper()

@@ -97,8 +97,10 @@ static void threads(size_t n, const char *command)
 	struct thread *all = calloc(n, sizeof *all);
 	for (size_t i = 0; i < n; i++) {
 		all[i] = (struct thread){.command = command, .round = i, .expected = expected, .tolerant = tolerant};
-		if (pthread_create(&all[i].id, NULL, thread_main, &all[i]) != 0)
+		if (pthread_create(&all[i].id, NULL, thread_main, &all[i]) != 0) {
+			sleep(1); /* a thread before may be on its way to an exec, which ends this one */
 			die("cannot start a thread");
+		}
 	}
 	for (size_t i = 0; i < n; i++) {
 		pthread_join(all[i].id, NULL);
