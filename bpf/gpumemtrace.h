@@ -68,6 +68,7 @@ enum gm_row_flags {
 	GM_ROW_CTX_ARG = 128,  /* argument 1 names the context asked about, 0 the current one */
 	GM_ROW_POPS = 256,     /* argument 0 is a context that stops being current */
 	GM_ROW_ALLOCATES = 512, /* it tells the whole of what is called inside it */
+	GM_ROW_FREES = 1024,	/* it tells the whole of such calls inside it */
 };
 
 #define GM_LIST_MAX 16
@@ -518,8 +519,9 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		return NULL;
 
 	/* A function that allocates may reach another through its exported
-	 * symbol: the outer call is the program's, and it tells the whole. What
-	 * other functions reach is all that tells of it. */
+	 * symbol: the outer call is the program's, and it tells the whole. So
+	 * may one that frees reach another that does. What else is reached by
+	 * other functions is all that tells of it. */
 	u32 outer = 0;
 	for (u32 i = 0; i < GM_CALLS; i++) {
 		if (i >= at)
@@ -528,7 +530,8 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		struct gm_row *r = bpf_map_lookup_elem(&rows, &key);
 		if (!r)
 			continue;
-		if (r->class == GM_CLASS_EMIT && (r->flags & GM_ROW_ALLOCATES)) {
+		if (r->class == GM_CLASS_EMIT &&
+		    (r->flags & (GM_ROW_ALLOCATES | (row->flags & GM_ROW_FREES)))) {
 			gm_count(GM_LOSS_NESTED);
 			return NULL;
 		}

@@ -29,6 +29,7 @@ func TestCallShapes(t *testing.T) {
 			loss: map[string]uint64{"calls_nested_too_deep": calls, "calls_without_entry": calls}},
 		{shape: "same", api: "cuMemAlloc_v2", size: 400},
 		{shape: "other", api: "cuMemFree_v2"},
+		{shape: "freed", api: "cuMemFreeHost", nested: calls},
 		{shape: "module", api: "cuMemAlloc_v2", size: 600, around: 1},
 		{shape: "jumped", api: "cuMemAllocManaged", size: 100 << 20},
 	} {

@@ -18,5 +18,5 @@ var kernelCounters = []Counter{
 	{Name: "stacks_failed", Help: "events without a stack because the kernel could not walk it"},
 	{Name: "lists_truncated", Help: "sparse mappings missed because one call had more than 16"},
 	{Name: "targets_full", Help: "child processes not traced because the table of processes was full"},
-	{Name: "calls_nested", Help: "calls not counted because they came from inside another that allocates, which counts for both"},
+	{Name: "calls_nested", Help: "calls not counted because they came from inside another that allocates or frees, which counts for both"},
 }

@@ -90,6 +90,7 @@ const (
 	flagCtxArg                         // argument 1 names the context asked about, 0 the current one
 	flagPops                           // argument 0 is a context that stops being current
 	flagAllocates                      // it tells the whole of what is called inside it
+	flagFrees                          // it tells the whole of such calls inside it
 )
 
 // Table has one row for each function. README's coverage table, the probes and
@@ -312,6 +313,8 @@ var Entries = func() []Entry {
 		switch r.Op {
 		case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
 			r.flags |= flagAllocates
+		case event.OpFree:
+			r.flags |= flagFrees
 		}
 		for _, s := range r.Symbols {
 			out = append(out, Entry{Symbol: s, Row: r})

@@ -267,8 +267,8 @@ func (l *Ledger) captured(p *process, e *event.Event) (graph uint32, ok bool) {
 
 // resetGraphs forgets p's graphs and captures, but for what is newer than t.
 func (p *process) resetGraphs(t uint64) {
-	for i := len(p.captures) - 1; i >= 0; i-- {
-		if p.captures[i].time <= t {
+	for i, c := range slices.Backward(p.captures) {
+		if c.time <= t {
 			p.endCapture(i)
 		}
 	}

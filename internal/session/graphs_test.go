@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -18,17 +17,20 @@ func objects(t *testing.T, p *testcuda.Process) []testcuda.Object {
 	return o
 }
 
-func wantCounter(t *testing.T, snap *snapshot.Snapshot, name string, want uint64) {
+// wantCounter waits until the user would see that name counts want.
+func wantCounter(t *testing.T, s *session.Session, name string, want uint64) {
 	t.Helper()
-	for _, c := range snap.Loss {
-		if c.Name == name {
-			if c.Value != want || c.Help == "" {
-				t.Errorf("%s (%s) = %d, want %d", name, c.Help, c.Value, want)
+	eventually(t, func() string {
+		for _, c := range s.Snapshot(false).Loss {
+			if c.Name == name && c.Help != "" {
+				if c.Value == want {
+					return ""
+				}
+				return fmt.Sprintf("%s = %d, want %d", name, c.Value, want)
 			}
-			return
 		}
-	}
-	t.Errorf("no counter %s", name)
+		return "no counter " + name
+	})
 }
 
 // What a stream under capture allocates is the graph's, and what the driver
@@ -55,8 +57,8 @@ func TestCapture(t *testing.T) {
 	if got := live(snap, p.PID()); got["graph"].Bytes != 300 || got["async"].Bytes != 740 {
 		t.Errorf("after capture: %+v", got)
 	}
-	wantCounter(t, snap, "allocations_during_capture", 0)
-	wantCounter(t, snap, "captures_unmatched", 0)
+	wantCounter(t, s, "allocations_during_capture", 0)
+	wantCounter(t, s, "captures_unmatched", 0)
 }
 
 // The end of a graph ends what it cannot have left behind.
@@ -83,7 +85,7 @@ func TestGraphDestroy(t *testing.T) {
 	if got := live(snap, p.PID()); got["graph"].Bytes != 640 {
 		t.Errorf("a graph that may have run was destroyed: %+v", got)
 	}
-	wantCounter(t, snap, "graph_memory_kept", 1)
+	wantCounter(t, s, "graph_memory_kept", 1)
 	run(t, p, fmt.Sprintf("raw cuMemFreeAsync %d 0", o.Addr))
 	if got := live(wantLive(t, s, p), p.PID()); got["graph"].Bytes != 0 {
 		t.Errorf("and its memory freed: %+v", got)

@@ -18,7 +18,7 @@ func TestContextAfterAttach(t *testing.T) {
 	if got := live(snap, p.PID()); got["device"].Bytes != 10<<30 {
 		t.Errorf("live %+v", got)
 	}
-	wantCounter(t, snap, "context_owner_unknown", 0)
+	wantCounter(t, s, "context_owner_unknown", 0)
 }
 
 // Memory that was opened twice is open until it is closed twice.

@@ -5,7 +5,7 @@
 
 extern jmp_buf away;
 int cuMemAlloc_v2(unsigned long *, size_t), cuMemFree_v2(unsigned long);
-int cuMemAllocHost_v2(unsigned long *, size_t);
+int cuMemAllocHost_v2(unsigned long *, size_t), cuMemFreeHost(unsigned long);
 int cuMemHostAlloc(unsigned long *, size_t, unsigned);
 int cuMemAllocManaged(unsigned long *, size_t, unsigned), cuModuleLoadData(void **, const void *);
 int cuMemCreate(unsigned long *, size_t, void *, unsigned long);
@@ -68,6 +68,8 @@ static void once(const char *what)
 		if (setjmp(away) == 0)
 			cuMemAllocHost_v2(&p, 13);
 		over(100 << 20);
+	} else if (strcmp(what, "freed") == 0) {
+		cuMemFreeHost(0x43);
 	} else if (strcmp(what, "module") == 0) {
 		cuModuleLoadData(&address, "");
 	} else if (strcmp(what, "hidden") == 0) {
