@@ -2,8 +2,10 @@ package session_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -34,5 +36,26 @@ func TestOpenedTwice(t *testing.T) {
 		if got := live(wantLive(t, s, p), p.PID()); got["imported"].Objects != want {
 			t.Errorf("live %+v, want %d imported", got, want)
 		}
+	}
+}
+
+// A failure for want of memory is on the GPU of the context that it was in.
+func TestOutOfMemoryNamesItsGPU(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "echo up")
+	records := make(chan *snapshot.OutOfMemory, 10)
+	s := trace(t, session.Options{PIDs: []int{p.PID()}, OutOfMemoryMax: 1, OutOfMemory: func(o *snapshot.OutOfMemory) { records <- o }})
+	run(t, p, "device 0", "cuMemAlloc_v2 1000", "device 1", "cuMemAlloc_v2 1000", "fail cuMemAlloc_v2 1 2", "expect 2 cuMemAlloc_v2 77m")
+	snap := wantLive(t, s, p)
+	select {
+	case o := <-records:
+		for _, x := range snap.Samples {
+			if x.GPU == o.GPU && x.FailedObjects == 1 {
+				return
+			}
+		}
+		t.Errorf("a failure on GPU %q, not the one of its call site: %+v", o.GPU, snap.Samples)
+	case <-time.After(10 * time.Second):
+		t.Fatal("waited 10 s for a record")
 	}
 }

@@ -91,6 +91,11 @@ func (r *recorder) begin(key threadKey, e *event.Event) *incident {
 	r.n++
 	r.last = now
 	in := &incident{first: *e, at: now, state: r.session.copy(false), gpus: make(chan []snapshot.GPUMemory, 1)}
+	if e.Device == event.NoDevice {
+		r.session.mu.Lock()
+		in.first.Device = r.session.ledger.DeviceOf(e.Proc, e.Ctx)
+		r.session.mu.Unlock()
+	}
 	go func() {
 		r.session.reader.ask()
 		in.gpus <- r.session.gpus.memory()
