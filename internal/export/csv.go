@@ -12,12 +12,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-var csvHeader = []string{"time", "pid", "process", "gpu", "kind", "api", "owner", "address", "size_bytes", "stack"}
+var csvHeader = []string{"time", "pid", "process", "gpu", "kind", "api", "owner", "address", "handle", "size_bytes", "stack"}
 
 // CSV writes one row for each live allocation (RFC 4180 with \n, UTF-8, one
-// header line): the time in RFC 3339 with nanoseconds, the address in 0x hex,
-// the size in bytes, the stack root first, separated by ";". A cell that a
-// spreadsheet would run as a formula begins with an apostrophe.
+// header line): the time in RFC 3339 with nanoseconds, the address or the
+// driver's handle in 0x hex, the size in bytes, the stack root first, separated
+// by ";". A cell that a spreadsheet would run as a formula begins with an
+// apostrophe.
 func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	out := csv.NewWriter(w)
 	if err := out.Write(csvHeader); err != nil {
@@ -36,8 +37,8 @@ func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 			shared[a.Sample] = row
 		}
 		row[0] = a.Time.Format(time.RFC3339Nano)
-		row[7] = "0x" + strconv.FormatUint(a.Address, 16)
-		row[8] = strconv.FormatInt(a.Size, 10)
+		row[7], row[8] = hexCell(a.Address), hexCell(a.Handle)
+		row[9] = strconv.FormatInt(a.Size, 10)
 		if err := out.Write(row); err != nil {
 			return fmt.Errorf("write csv: %w", err)
 		}
@@ -59,8 +60,16 @@ func csvRow(s *snapshot.Sample) []string {
 	row[4] = cell(s.Kind)
 	row[5] = cell(s.API)
 	row[6] = cell(s.Owner)
-	row[9] = cell(stack.String())
+	row[10] = cell(stack.String())
 	return row
+}
+
+// hexCell returns an empty cell for 0, which is no address and no handle.
+func hexCell(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return hex(n)
 }
 
 // cell guards against formula injection (OWASP, "CSV Injection").

@@ -123,7 +123,13 @@ func TestCSVReadsBack(t *testing.T) {
 		if err != nil || !when.Equal(a.Time) {
 			t.Errorf("row %d: time %s (%v), want %v", i, row[0], err, a.Time)
 		}
-		if want := []string{"4711", "python3", fmt.Sprintf("0x%x", a.Address), fmt.Sprint(a.Size)}; !slices.Equal([]string{row[1], row[2], row[7], row[8]}, want) {
+		name := func(n uint64) string {
+			if n == 0 {
+				return ""
+			}
+			return fmt.Sprintf("0x%x", n)
+		}
+		if want := []string{"4711", "python3", name(a.Address), name(a.Handle), fmt.Sprint(a.Size)}; !slices.Equal([]string{row[1], row[2], row[7], row[8], row[9]}, want) {
 			t.Errorf("row %d: %q, want %q", i, row, want)
 		}
 	}
@@ -154,6 +160,7 @@ func TestJSONReadsBack(t *testing.T) {
 			Live          []struct {
 				Sample  int
 				Address string
+				Handle  string
 				Size    int64 `json:"size_bytes"`
 				Time    time.Time
 			}
@@ -193,7 +200,7 @@ func TestJSONReadsBack(t *testing.T) {
 			}
 		}
 		for i, a := range s.Live {
-			if g := got.Live[i]; g.Sample != a.Sample || g.Address != hex(a.Address) || g.Size != a.Size || !g.Time.Equal(a.Time) {
+			if g := got.Live[i]; g.Sample != a.Sample || g.Address != hexCell(a.Address) || g.Handle != hexCell(a.Handle) || g.Size != a.Size || !g.Time.Equal(a.Time) {
 				t.Errorf("%s: live %d is %+v, want %+v", name, i, g, a)
 			}
 		}

@@ -17,7 +17,7 @@ import (
 
 // JSONVersion changes when a reader of the JSON output would have to.
 // New keys do not change it.
-const JSONVersion = 1
+const JSONVersion = 2
 
 // JSON writes the whole snapshot as one object:
 //
@@ -30,7 +30,7 @@ const JSONVersion = 1
 //	                lines: [function, system, file, line, reason], innermost
 //	                inlined function first]
 //	samples         [stack (indexes into locations, leaf first), labels, values]
-//	live            [sample (index), address (0x hex), size_bytes, time]
+//	live            [sample (index), address or handle (0x hex), size_bytes, time]
 //	loss            [name, help, value], those of value 0 too
 //	notes           [string]
 //
@@ -150,8 +150,12 @@ func (w *jsonWriter) value(v any) {
 func (w *jsonWriter) live(a *snapshot.Allocation) {
 	b := append(w.row[:0], `{"sample":`...)
 	b = strconv.AppendInt(b, int64(a.Sample), 10)
-	b = append(b, `,"address":"0x`...)
-	b = strconv.AppendUint(b, a.Address, 16)
+	name, n := `,"address":"0x`, a.Address
+	if a.Handle != 0 {
+		name, n = `,"handle":"0x`, a.Handle
+	}
+	b = append(b, name...)
+	b = strconv.AppendUint(b, n, 16)
 	b = append(b, `","size_bytes":`...)
 	b = strconv.AppendInt(b, a.Size, 10)
 	b = append(b, `,"time":"`...)

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -57,5 +58,31 @@ func TestOutOfMemoryNamesItsGPU(t *testing.T) {
 		t.Errorf("a failure on GPU %q, not the one of its call site: %+v", o.GPU, snap.Samples)
 	case <-time.After(10 * time.Second):
 		t.Fatal("waited 10 s for a record")
+	}
+}
+
+// A live row says whether it is named by its address or by the driver's handle.
+func TestAddressesAndHandles(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	s := trace(t, session.Options{PIDs: []int{p.PID()}})
+	run(t, p, "init", "cuMemAlloc_v2 1000", "cuMemCreate 2m", "cuArrayCreate_v2 64", "cuImportExternalMemory 4096", "cuMemHostRegister 4096")
+	addr := map[string]uint64{}
+	for _, o := range objects(t, p) {
+		addr[o.API] = o.Addr
+	}
+	want := map[string][2]uint64{}
+	for _, api := range []string{"cuMemAlloc_v2", "cuMemHostRegister"} {
+		want[api] = [2]uint64{addr[api], 0}
+	}
+	for _, api := range []string{"cuMemCreate", "cuArrayCreate_v2", "cuImportExternalMemory"} {
+		want[api] = [2]uint64{0, addr[api]}
+	}
+	snap := wantLive(t, s, p)
+	got := map[string][2]uint64{}
+	for _, a := range snap.Live {
+		got[snap.Samples[a.Sample].API] = [2]uint64{a.Address, a.Handle}
+	}
+	if !maps.Equal(want, got) {
+		t.Errorf("rows with address and handle %x, want %x", got, want)
 	}
 }

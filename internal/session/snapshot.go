@@ -59,10 +59,14 @@ func (s *Session) build(c state) *snapshot.Snapshot {
 		out.Samples = append(out.Samples, b.sample(site))
 	}
 	for _, a := range c.live {
-		out.Live = append(out.Live, snapshot.Allocation{
-			Sample: index[a.Site], Address: a.Addr | a.Handle, Size: int64(a.Size),
+		row := snapshot.Allocation{
+			Sample: index[a.Site], Address: a.Addr, Handle: a.Handle, Size: int64(a.Size),
 			Time: s.boot.Add(time.Duration(a.Time)),
-		})
+		}
+		if a.Space.Handles() {
+			row.Address, row.Handle = 0, a.Addr
+		}
+		out.Live = append(out.Live, row)
 	}
 	if s.opts.Residual {
 		for _, id := range c.shown {

@@ -148,10 +148,12 @@ type AccountLine struct {
 
 // An Allocation is one live allocation.
 type Allocation struct {
-	Sample  int // index into Samples
-	Address uint64
-	Size    int64
-	Time    time.Time
+	Sample int // index into Samples
+	// Address is where it lies, or else Handle what the driver calls it:
+	// physical memory, arrays, external memory. One of them is 0.
+	Address, Handle uint64
+	Size            int64
+	Time            time.Time
 }
 
 // A Counter is one cause of loss.

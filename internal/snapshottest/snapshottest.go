@@ -97,7 +97,7 @@ func Training() *snapshot.Snapshot {
 			{Sample: 0, Address: 0x7f3000000000, Size: 20 << 20, Time: Start.Add(time.Second)},
 			{Sample: 1, Address: 0x7f3002000000, Size: 64 << 20, Time: Start.Add(2 * time.Second)},
 			{Sample: 2, Address: 0x7f4000000000, Size: 4 << 20, Time: Start.Add(3*time.Second + 7)},
-			{Sample: 5, Address: 0xffffffffffffffff, Size: 2 << 20, Time: Start.Add(4 * time.Second)},
+			{Sample: 5, Handle: 0xffffffffffffffff, Size: 2 << 20, Time: Start.Add(4 * time.Second)},
 		},
 		Loss: []snapshot.Counter{
 			{Name: "events_ring_full", Help: "events dropped because the ring buffer was full", Value: 3},
