@@ -166,14 +166,16 @@ func (s Space) Handles() bool { return s == SpaceArray || s == SpaceExternal || 
 // NoDevice is a Device that is not known, or memory that is on none.
 const NoDevice int32 = -1
 
-// Results of calls, of cuda.h's enum cudaError_enum. The last two end a stream
-// capture that makes no graph.
+// Results of calls, of cuda.h's enum cudaError_enum.
 const (
 	Success     int32 = 0
 	OutOfMemory int32 = 2
 
-	CaptureInvalidated int32 = 901
-	CaptureUnjoined    int32 = 904
+	InvalidValue       int32 = 1
+	InvalidHandle      int32 = 400
+	IllegalState       int32 = 401
+	CaptureUnmatched   int32 = 903 // it did not begin on this stream
+	CaptureWrongThread int32 = 908
 )
 
 // StreamPerThread is CU_STREAM_PER_THREAD (cuda.h): a stream of each thread.

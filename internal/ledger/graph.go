@@ -212,8 +212,9 @@ func (l *Ledger) captureBegin(p *process, e *event.Event) {
 	p.captures = append(p.captures, c)
 }
 
-// captureEnd applies OpCaptureEnd. A capture that was invalidated, or left a
-// stream unjoined, ends with an error and makes no graph: its nodes never run.
+// captureEnd applies OpCaptureEnd. With an error that is not about the call, as
+// when it was invalidated or left a stream unjoined, a capture ends and makes
+// no graph: its nodes never run.
 func (l *Ledger) captureEnd(p *process, e *event.Event) {
 	i := p.findCapture(e)
 	switch e.Result {
@@ -223,15 +224,16 @@ func (l *Ledger) captureEnd(p *process, e *event.Event) {
 			return
 		}
 		l.nameGraph(p, p.captures[i].graph, e.Handle, e.Time)
-	case event.CaptureInvalidated, event.CaptureUnjoined:
+	case event.InvalidValue, event.InvalidHandle, event.IllegalState,
+		event.CaptureUnmatched, event.CaptureWrongThread:
+		return // it goes on
+	default:
 		if i < 0 {
 			return
 		}
 		if g := p.captures[i].graph; g != 0 && p.graphs[g].handle == 0 {
 			l.endNodes(p, g, e.Time)
 		}
-	default:
-		return // it goes on
 	}
 	p.endCapture(i)
 }

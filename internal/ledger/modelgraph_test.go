@@ -88,7 +88,7 @@ func (m *model) captureBegin(p *modelProc, e *event.Event) {
 func (m *model) captureEnd(p *modelProc, e *event.Event) {
 	c := p.capture(e)
 	switch {
-	case e.Result != 0 && e.Result != 901 && e.Result != 904:
+	case slices.Contains([]int32{1, 400, 401, 903, 908}, e.Result):
 		return
 	case c == nil && e.Result == 0:
 		m.loss["captures_unmatched"]++

@@ -110,6 +110,9 @@ func (g *generator) next() *event.Event {
 		if e.Kind == event.KindGraph {
 			e.Handle = uint64(g.choose(6))
 		}
+		if g.choose(60) == 0 {
+			e.Addr, e.Size = 0, 0
+		}
 		if g.choose(300) == 0 {
 			e.Size = math.MaxUint64 - uint64(g.choose(3))
 		}
@@ -147,7 +150,7 @@ func (g *generator) next() *event.Event {
 	case event.OpCaptureEnd:
 		e.Stream, e.Handle = uint64(g.choose(4)), uint64(1+g.choose(5))
 		if g.choose(4) == 0 {
-			e.Result, e.Handle = []int32{901, 904, 908}[g.choose(3)], 0
+			e.Result, e.Handle = []int32{901, 904, 908, 999}[g.choose(4)], 0
 		}
 	case event.OpGraphInstantiate, event.OpGraphMove, event.OpGraphDestroy:
 		e.Handle, e.Part = uint64(g.choose(6)), uint64(g.choose(6))
