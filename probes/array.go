@@ -1,8 +1,11 @@
 package probes
 
+import "math/bits"
+
 // Flags of cuArray3DCreate (cuda.h, CUDA_ARRAY3D_*).
 const (
 	arrayLayered  = 0x01
+	arrayCubemap  = 0x04 // six faces deep
 	arraySparse   = 0x40 // memory comes by cuMemMapArrayAsync
 	arrayDeferred = 0x80 // likewise
 )
@@ -53,14 +56,19 @@ func arrayBytes(width, height, depth uint64, format, channels, flags uint32, lev
 		}
 		return mul(max(formatBytes[format], 1), uint64(max(channels, 1)), w, h)
 	}
-	return mipBytes(width, height, depth, levels, flags&arrayLayered != 0, plane)
+	return mipBytes(width, height, depth, levels, flags&(arrayLayered|arrayCubemap) != 0, plane)
 }
 
 // mipBytes adds up levels of which each halves every extent, except the layer
-// count of a layered array.
+// count of a layered array. There are no more than make all of them 1, and one
+// at least (cuMipmappedArrayCreate's documentation).
 func mipBytes(width, height, depth, levels uint64, layered bool, plane func(w, h uint64) uint64) uint64 {
+	longest := max(width, height, 1)
+	if !layered {
+		longest = max(longest, depth)
+	}
 	var sum uint64
-	for level := range min(levels, 64) {
+	for level := range min(max(levels, 1), uint64(bits.Len64(longest))) {
 		d := max(depth, 1)
 		if !layered {
 			d = max(depth>>level, 1)
