@@ -13,6 +13,9 @@ type row struct {
 
 // alloc applies OpAlloc.
 func (l *Ledger) alloc(p *process, e *event.Event) {
+	if e.Addr == 0 && e.Size == 0 && e.Kind != event.KindImported {
+		return // cudaMalloc gives a null pointer for no bytes, with success
+	}
 	var graph uint32
 	if e.Kind == event.KindAsync && len(p.captures) > 0 {
 		if g, ok := l.captured(p, e); ok {

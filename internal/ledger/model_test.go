@@ -395,6 +395,9 @@ func (p *modelProc) forgetContext(ctx uint64) {
 }
 
 func (m *model) alloc(p *modelProc, e *event.Event) {
+	if e.Addr == 0 && e.Size == 0 && e.Kind != event.KindImported {
+		return
+	}
 	var graph *modelGraph
 	if e.Kind == event.KindAsync {
 		if graph = m.capturing(p, e); graph != nil {
