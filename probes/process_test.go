@@ -190,6 +190,7 @@ func TestLateLibrary(t *testing.T) {
 		t.Errorf("%d events, want %d", n, calls)
 	}
 	// It ran without probes for a moment, and that is told.
+	eventually(t, "word of the gap", func() bool { return tr.counter("libraries_probed_late") > 0 })
 	tr.wantLoss(map[string]uint64{"libraries_probed_late": 1})
 	if gap := tr.LongestGap(); gap <= 0 || gap > time.Second {
 		t.Errorf("without probes for %v", gap)
