@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -37,6 +38,7 @@ type attachments struct {
 	pending map[attachKey]*pending
 	refused map[attachKey]time.Time // until when
 	byPID   map[int]map[attachKey]bool
+	closing int // removed, and their probes not off yet
 	stopped bool
 }
 
@@ -91,7 +93,7 @@ func (t *Tracer) attach(lib Library, only, user int) error {
 		t.mu.Unlock()
 		lib.Close()
 		return nil
-	case len(t.libs.pending) >= maxAttaching, len(t.libs.table) >= maxAttachments && !t.libs.evict():
+	case len(t.libs.pending) >= maxAttaching, !t.makeRoom():
 		t.mu.Unlock()
 		lib.Close()
 		t.attachFull.Add(1)
@@ -171,9 +173,9 @@ func (l *attachments) inherited(parent, child int) {
 	}
 }
 
-// evict makes room by taking the probes off the library that nobody has mapped
-// for longest, and tells whether there was one.
-func (l *attachments) evict() bool {
+// evict removes the library that nobody has mapped for longest and returns it,
+// for its probes to be taken off; nil if every one is mapped.
+func (l *attachments) evict() *attachment {
 	var oldest attachKey
 	var found *attachment
 	for key, a := range l.table {
@@ -182,11 +184,11 @@ func (l *attachments) evict() bool {
 		}
 	}
 	if found == nil {
-		return false
+		return nil
 	}
 	delete(l.table, oldest)
-	go found.close() // waits for the kernel's grace periods
-	return true
+	l.closing++
+	return found
 }
 
 // lived follows what a step of a process's life means for its libraries. It is
@@ -219,11 +221,7 @@ func (t *Tracer) tidy(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case now := <-tick.C:
-			for _, a := range t.unused(now) {
-				if err := a.close(); err != nil {
-					t.warn(fmt.Sprintf("the probes of %s did not come off cleanly: %v", a.library.Path, err))
-				}
-			}
+			t.takeOff(t.unused(now)...)
 		}
 	}
 }
@@ -250,10 +248,54 @@ func (t *Tracer) unused(now time.Time) (out []*attachment) {
 	for key, a := range t.libs.table {
 		if len(a.users) == 0 && now.Sub(a.idle) >= linger {
 			delete(t.libs.table, key)
+			t.libs.closing++
 			out = append(out, a)
 		}
 	}
 	return out
+}
+
+// makeRoom tells whether one more library may be probed, after one that nobody
+// maps has gone if need be. t.mu is held.
+func (t *Tracer) makeRoom() bool {
+	if len(t.libs.table) < maxAttachments {
+		return true
+	}
+	if t.libs.closing >= maxAttachments/4 {
+		return false
+	}
+	old := t.libs.evict()
+	if old != nil {
+		go t.takeOff(old)
+	}
+	return old != nil
+}
+
+// takeOff closes attachments that were removed from the table.
+func (t *Tracer) takeOff(all ...*attachment) {
+	closeAttachments(all, func(a *attachment, err error) {
+		t.mu.Lock()
+		t.libs.closing--
+		t.mu.Unlock()
+		if err != nil {
+			t.warn(fmt.Sprintf("the probes of %s did not come off cleanly: %v", a.library.Path, err))
+		}
+	})
+}
+
+// closeAttachments closes many at a time, and tells how each went. They wait for
+// grace periods of the kernel's, tens of milliseconds, which they can share.
+func closeAttachments(all []*attachment, closed func(*attachment, error)) {
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, maxAttaching)
+	for _, a := range all {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			closed(a, a.close())
+		})
+	}
+	wait.Wait()
 }
 
 // closeAll takes every probe off and lets none come on any more.
@@ -277,10 +319,13 @@ func (t *Tracer) closeAll() error {
 		case <-patience:
 		}
 	}
+	var mu sync.Mutex
 	errs := []error{t.endGlimpses()}
-	for _, a := range all {
-		errs = append(errs, a.close())
-	}
+	closeAttachments(all, func(_ *attachment, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+	})
 	return errors.Join(errs...)
 }
 

@@ -69,7 +69,7 @@ func TestAttachmentsMakeRoom(t *testing.T) {
 		l.table[key] = a
 		l.use(key, a, i+1)
 	}
-	if l.evict() {
+	if l.evict() != nil {
 		t.Error("probes went that somebody needs")
 	}
 	for _, pid := range []int{30, 10, 20} {
@@ -79,14 +79,14 @@ func TestAttachmentsMakeRoom(t *testing.T) {
 	l.inherited(11, 999_999)
 	l.left(11, now)
 	for _, want := range []int{30, 10, 20} {
-		if !l.evict() {
+		if l.evict() == nil {
 			t.Fatal("no room, though a library is not mapped any more")
 		}
 		if l.table[attachKey{id: proc.FileID{Ino: uint64(want - 1)}}] != nil {
 			t.Errorf("the library of %d stays", want)
 		}
 	}
-	if l.evict() || len(l.table) != maxAttachments-3 {
+	if l.evict() != nil || l.closing != 3 || len(l.table) != maxAttachments-3 {
 		t.Errorf("%d stay; the child of 11 needs its library", len(l.table))
 	}
 }

@@ -30,8 +30,8 @@ type mapping struct {
 	time time.Duration // CLOCK_MONOTONIC
 }
 
-// ringPages bounds each CPU's buffer: 32 KiB hold some two hundred mappings.
-const ringPages = 8
+// ringPages bounds each CPU's buffer: 128 KiB hold some eight hundred mappings.
+const ringPages = 32
 
 func openSideband() (_ *sideband, err error) {
 	s := &sideband{}

@@ -78,6 +78,9 @@ func (s *Session) reap(r *reaper, now time.Time) {
 	var living []event.Process
 	for _, id := range s.procs.current {
 		living = append(living, id)
+		if s.procs.name(id) == "" {
+			s.identity(id) // there was no room when it was first seen
+		}
 	}
 	s.mu.Unlock()
 	before := r.gone

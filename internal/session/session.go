@@ -79,9 +79,9 @@ type Session struct {
 	stopped  time.Time // zero while the probes are on
 }
 
-// maxSites bounds the call sites that keep counters: fewer than stacks may be
-// kept, so that each has its own.
-const maxSites = maxStacks * 3 / 4
+// maxSites bounds the call sites that keep counters. With stacks of 60 frames
+// each has its own.
+const maxSites = 3 << 14
 
 // Start puts the probes on and begins to collect. It returns when every call
 // of the targets' from now on is seen. The caller must Close the session.

@@ -9,12 +9,14 @@ import (
 )
 
 const (
-	// maxStacks bounds the distinct stacks kept: 64 Ki of 40 frames are 100 MiB.
-	maxStacks = 1 << 16
-	// sweepAt is how many are kept when those that nobody refers to are looked
+	// maxFrames bounds the frames of the stacks kept, of 32 bytes each.
+	maxFrames = 4 << 20
+	// sweepAt is how many are kept when stacks that nobody refers to are looked
 	// for, and sweepAgain how many more when they are looked for again.
-	sweepAt    = maxStacks / 2
-	sweepAgain = maxStacks / 16
+	sweepAt    = maxFrames / 4
+	sweepAgain = maxFrames / 16
+	// stackFrames are those that a stack without any counts for.
+	stackFrames = 4
 	// inFlight is more than the time between the kernel side's decision which
 	// stack an event names and its place in the ring buffer.
 	inFlight = time.Second
@@ -40,10 +42,10 @@ type stack struct {
 // without a reference are dropped.
 type stacks struct {
 	byID    map[uint64]*stack
+	kept    int    // frames
 	dropped uint64 // for want of room
-	evicted uint64
 
-	sweepAt int    // kept stacks at which the next sweep begins
+	sweepAt int    // kept frames at which the next sweep begins
 	since   uint64 // CLOCK_MONOTONIC at which the sweep under way began, 0 for none
 }
 
@@ -55,11 +57,13 @@ func (s *stacks) add(id uint64, process event.Process, frames []frame) bool {
 		old.doomed = false
 		return true
 	}
-	if len(s.byID) >= maxStacks {
+	n := len(frames) + stackFrames
+	if s.kept+n > maxFrames {
 		s.dropped++
 		return false
 	}
 	s.byID[id] = &stack{process: process, frames: frames}
+	s.kept += n
 	return true
 }
 
@@ -72,7 +76,7 @@ func (s *stacks) frames(id uint64) []frame {
 }
 
 // wantsSweep tells whether it is time to look for what nobody refers to.
-func (s *stacks) wantsSweep() bool { return s.since == 0 && len(s.byID) >= s.sweepAt }
+func (s *stacks) wantsSweep() bool { return s.since == 0 && s.kept >= s.sweepAt }
 
 // doom begins a sweep: it returns the stacks without a reference, which the
 // kernel side must send again from now on, and the processes they are of.
@@ -100,12 +104,12 @@ func (s *stacks) drop(referred map[uint64]bool) {
 	for id, st := range s.byID {
 		if st.doomed && !referred[id] {
 			delete(s.byID, id)
-			s.evicted++
+			s.kept -= len(st.frames) + stackFrames
 		}
 		st.doomed = false
 	}
 	s.since = 0
-	s.sweepAt = max(sweepAt, min(len(s.byID)+sweepAgain, maxStacks))
+	s.sweepAt = max(sweepAt, min(s.kept+sweepAgain, maxFrames))
 }
 
 func (s *stacks) loss() snapshot.Counter {

@@ -10,7 +10,8 @@ import (
 // frames, and the others make room.
 func TestStacksMakeRoom(t *testing.T) {
 	s := newStacks()
-	frames := make([]frame, 3)
+	frames := make([]frame, 28)
+	const maxStacks = maxFrames / (28 + stackFrames)
 	live := map[uint64]bool{}
 	now := uint64(1)
 	for id := uint64(1); id <= 10*maxStacks; id++ {
@@ -39,8 +40,12 @@ func TestStacksMakeRoom(t *testing.T) {
 			t.Fatalf("stack %d is referred to and has no frames", id)
 		}
 	}
-	if s.dropped != 0 || len(s.byID) > maxStacks {
-		t.Errorf("%d dropped, %d kept", s.dropped, len(s.byID))
+	kept := 0
+	for _, st := range s.byID {
+		kept += len(st.frames) + stackFrames
+	}
+	if s.dropped != 0 || s.kept != kept || kept > maxFrames {
+		t.Errorf("%d dropped, %d frames kept, counted %d", s.dropped, kept, s.kept)
 	}
 }
 
@@ -64,10 +69,11 @@ func TestStackComesUpAgain(t *testing.T) {
 // again.
 func TestStacksFull(t *testing.T) {
 	s := newStacks()
-	for id := uint64(1); id <= maxStacks; id++ {
-		s.add(id, event.Process{}, nil)
+	const most = maxFrames / (60 + stackFrames)
+	for id := uint64(1); id <= most; id++ {
+		s.add(id, event.Process{}, make([]frame, 60))
 	}
-	if s.add(maxStacks+1, event.Process{}, nil) || s.loss().Value != 1 {
+	if s.add(most+1, event.Process{}, make([]frame, 60)) || s.loss().Value != 1 {
 		t.Errorf("a stack too many is kept, or not counted: %+v", s.loss())
 	}
 }

@@ -1,0 +1,292 @@
+package session
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+// A churn is how much comes and goes around one long-lived process.
+type churn struct{ processes, stacks, libraries int }
+
+// TestChurn runs a twentieth of the whole, which GPUMEMTRACE_CHURN=full asks for.
+func churnSize() churn {
+	full := churn{processes: 100_000, stacks: 80_000, libraries: 1_000}
+	if os.Getenv("GPUMEMTRACE_CHURN") == "full" {
+		return full
+	}
+	return churn{full.processes / 20, full.stacks / 20, full.libraries / 20}
+}
+
+// A talker is a program that is talked to by lines.
+type talker struct {
+	*testing.T
+	cmd *exec.Cmd
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+func talk(t *testing.T, args ...string) *talker {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	return &talker{t, cmd, in, bufio.NewScanner(out)}
+}
+
+func (p *talker) say() {
+	p.Helper()
+	if _, err := fmt.Fprintln(p.in, "go"); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *talker) hear() string {
+	p.Helper()
+	if !p.out.Scan() {
+		p.Fatalf("%s ended: %v", p.cmd.Path, p.cmd.Wait())
+	}
+	return p.out.Text()
+}
+
+// What a tracer takes of the machine.
+type footprint struct {
+	resident, heap       int // MiB
+	descriptors, links   int
+	maps, mapMemory      int // of BPF; MiB
+	stacks, procs, sites int
+}
+
+func (s *Session) footprint(t *testing.T) (f footprint) {
+	t.Helper()
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	f.heap = int(m.HeapInuse >> 20)
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rss, _ := strings.Cut(string(status), "VmRSS:")
+	kib, _ := strconv.Atoi(strings.Fields(rss)[0])
+	f.resident = kib >> 10
+	fds, err := os.ReadDir("/proc/self/fdinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes := 0
+	for _, fd := range fds {
+		f.descriptors++
+		text, _ := os.ReadFile("/proc/self/fdinfo/" + fd.Name())
+		switch info := string(text); {
+		case strings.Contains(info, "link_type:"):
+			f.links++
+		case strings.Contains(info, "map_type:"):
+			f.maps++
+			_, memory, _ := strings.Cut(info, "memlock:")
+			n, _ := strconv.Atoi(strings.Fields(memory)[0])
+			bytes += n
+		}
+	}
+	f.mapMemory = bytes >> 20
+	s.mu.Lock()
+	f.stacks, f.procs = len(s.stacks.byID), len(s.procs.known)
+	for range s.ledger.Sites {
+		f.sites++
+	}
+	s.mu.Unlock()
+	return f
+}
+
+// A tracer that runs for months sees very many processes, stacks and libraries
+// come and go. After the first tenth of them it takes no more of the machine,
+// the last process is complete, and one that lived all the time is exact.
+func TestChurn(t *testing.T) {
+	size := churnSize()
+	dir := t.TempDir()
+	for out, source := range map[string]string{"churn": "churn.c", "libcuda.so.1": "churnlib.c"} {
+		args := []string{"-O1", "-g", "-fno-omit-frame-pointer", "-o", filepath.Join(dir, out), "testdata/" + source}
+		if out != "churn" {
+			args = append(args, "-shared", "-fPIC")
+		}
+		if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("gcc: %v\n%s", err, text)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "libcuda.so.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range size.libraries + 1 {
+		own := filepath.Join(dir, strconv.Itoa(i))
+		if err := errors.Join(os.Mkdir(own, 0o755), os.WriteFile(filepath.Join(own, "libcuda.so.1"), text, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program := filepath.Join(dir, "churn")
+	long := talk(t, program, "long", filepath.Join(dir, "libcuda.so.1"), strconv.Itoa(size.stacks))
+	long.hear()
+
+	s, err := Start(Options{All: true, Follow: true})
+	if errors.Is(err, probes.ErrPrivilege) && os.Getenv("CI") != "true" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	began := time.Now()
+	long.say()
+	long.hear()
+	long.hear() // every stack has come by twice
+	short := talk(t, program, "short", dir, strconv.Itoa(size.libraries), strconv.Itoa(size.processes))
+	var first footprint
+	for part := range 10 {
+		short.hear()
+		f := s.footprint(t)
+		for range 10 * (1 - min(part, 1)) { // what comes and goes is at its most
+			time.Sleep(200 * time.Millisecond)
+			f = f.most(s.footprint(t))
+		}
+		t.Logf("%3.0f s, %d0%%: %+v", time.Since(began).Seconds(), part+1, f)
+		s.Report(false)
+		if part == 0 {
+			first = f
+		} else {
+			f.wantFlat(t, first)
+		}
+		short.say()
+	}
+	if err := short.cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+
+	last := talk(t, program, "long", filepath.Join(dir, strconv.Itoa(size.libraries), "libcuda.so.1"), "1000")
+	last.hear()
+	time.Sleep(time.Second) // its library has probes, and its mappings are known
+	last.say()
+	last.hear()
+	long.say()
+	held, err := strconv.ParseInt(long.hear(), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * pollTime) // what is in the ring buffer is read
+	snap := s.Snapshot(false)
+	var inuse int64
+	named, stacks := 0, map[string]bool{}
+	for _, x := range snap.Samples {
+		switch x.PID {
+		case long.cmd.Process.Pid:
+			inuse += x.InuseBytes
+		case last.cmd.Process.Pid:
+			text := functions(x.Stack)
+			if named == 0 && len(stacks) == 0 {
+				t.Logf("the last process: %s: %s", x.Process, text)
+			}
+			if strings.HasPrefix(text, "cuMemAlloc_v2 walk") && strings.Contains(text, " walk lasts main ") && x.Process == "churn" {
+				named++
+				stacks[addresses(x.Stack)] = true
+			}
+		}
+	}
+	if inuse != held {
+		t.Errorf("the long-lived process holds %d bytes, traced %d", held, inuse)
+	}
+	if named != 1000 || len(stacks) != 1000 {
+		t.Errorf("the last process: %d of 1000 stacks complete, %d different", named, len(stacks))
+	}
+	for _, c := range snap.Loss {
+		if c.Value != 0 {
+			t.Logf("%s = %d: %s", c.Name, c.Value, c.Help)
+		}
+		switch c.Name {
+		case "events_ring_full", "stacks_dropped", "libraries_not_probed", "processes_not_traced", "runs_missed", "sites_full":
+			if c.Value != 0 {
+				t.Errorf("%s = %d", c.Name, c.Value)
+			}
+		}
+	}
+}
+
+// most has the larger figure of each.
+func (f footprint) most(g footprint) footprint {
+	return footprint{max(f.resident, g.resident), max(f.heap, g.heap), max(f.descriptors, g.descriptors), max(f.links, g.links),
+		max(f.maps, g.maps), max(f.mapMemory, g.mapMemory), max(f.stacks, g.stacks), max(f.procs, g.procs), max(f.sites, g.sites)}
+}
+
+// pollTime is longer than an event waits for its reader.
+const pollTime = 100 * time.Millisecond
+
+// wantFlat compares with what was taken when a tenth had come by.
+func (f footprint) wantFlat(t *testing.T, first footprint) {
+	t.Helper()
+	for _, c := range []struct {
+		what       string
+		got, first int
+		slack      int
+	}{
+		{"resident MiB", f.resident, first.resident, first.resident/10 + 16},
+		{"heap MiB", f.heap, first.heap, first.heap/10 + 16},
+		{"descriptors", f.descriptors, first.descriptors, first.descriptors / 10},
+		{"BPF links", f.links, first.links, first.links / 10},
+		{"BPF maps", f.maps, first.maps, first.maps / 10},
+		{"BPF map MiB", f.mapMemory, first.mapMemory, first.mapMemory/10 + 1},
+		{"stacks", f.stacks, first.stacks, first.stacks / 10},
+		{"call sites", f.sites, first.sites, first.sites / 10},
+		{"processes", f.procs, first.procs, maxEnded / 10},
+	} {
+		if c.got > c.first+c.slack {
+			t.Errorf("%s: %d, %d after the first tenth", c.what, c.got, c.first)
+		}
+	}
+}
+
+func functions(stack []*snapshot.Location) string {
+	var names []string
+	for _, l := range stack {
+		for _, x := range l.Lines {
+			names = append(names, x.Function)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func addresses(stack []*snapshot.Location) string {
+	var all []string
+	for _, l := range stack {
+		all = append(all, strconv.FormatUint(l.Address, 16))
+	}
+	return strings.Join(all, " ")
+}
