@@ -330,3 +330,35 @@ func TestUselessLibrary(t *testing.T) {
 		t.Errorf("all processes: %d", pids)
 	}
 }
+
+// Whoever allocates without a pause does not keep what is done between batches
+// from coming.
+func TestIdleUnderLoad(t *testing.T) {
+	p := start(t, testcuda.Hammer, testcuda.Options{Args: []string{"-threads", "1", "-seconds", "3", "-wait"}})
+	if _, err := p.Expect("ready"); err != nil {
+		t.Fatal(err)
+	}
+	tr := traced(t, p, Options{})
+	busy, longest, last := 0, time.Duration(0), time.Now()
+	done := make(chan error, 1)
+	go func() {
+		done <- tr.Run(counter{}, func(drained bool) {
+			if !drained {
+				busy++
+			}
+			longest, last = max(longest, time.Since(last)), time.Now()
+		})
+	}()
+	if err := p.Send("go"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(tr.Stop(), <-done); err != nil {
+		t.Fatal(err)
+	}
+	if busy < 10 || longest > time.Second {
+		t.Errorf("between batches %d times while events waited, %v apart at the most", busy, longest)
+	}
+}

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
@@ -151,17 +153,24 @@ func TestRunningChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		exec.Command("pkill", "-KILL", "-P", fmt.Sprint(sh.Process.Pid)).Run()
+		for _, child := range proc.Children(sh.Process.Pid) {
+			syscall.Kill(child, syscall.SIGKILL)
+		}
 		sh.Process.Kill()
 		sh.Wait()
 	})
 	eventually(t, func() string {
-		if out, _ := exec.Command("pgrep", "-P", fmt.Sprint(sh.Process.Pid), "workload").Output(); len(out) == 0 {
-			return "no children"
+		running := 0
+		for _, child := range proc.Children(sh.Process.Pid) {
+			if proc.Comm(child) == "workload" {
+				running++
+			}
+		}
+		if running != 2 {
+			return fmt.Sprintf("%d children run", running)
 		}
 		return ""
 	})
-	time.Sleep(200 * time.Millisecond) // both are there
 	s := trace(t, session.Options{PIDs: []int{sh.Process.Pid}})
 	if want := fmt.Sprintf("pid %d (sh) and 2 child processes", sh.Process.Pid); s.Target() != want {
 		t.Errorf("target %q, want %q", s.Target(), want)
@@ -235,4 +244,23 @@ func TestEventsDoNotWaitForAnalysis(t *testing.T) {
 	if n := counterOf(t, snap, "events_ring_full"); n != 0 || snap.Meta.Events < 100_000 {
 		t.Errorf("%d events lost of %d", n, snap.Meta.Events+n)
 	}
+}
+
+// A process that runs already when everything is traced is analysed before it is
+// probed: its first stack is complete.
+func TestRunningProcessesAreAnalysed(t *testing.T) {
+	p := start(t, testcuda.WorkloadNoFP, testcuda.Options{Libs: testcuda.LibsNoFP})
+	run(t, p, "init")
+	s := trace(t, session.Options{All: true, Stacks: session.StacksAuto})
+	run(t, p, "repeat 23 cuMemAlloc_v2 4096")
+	snap := wantLive(t, s, p)
+	for _, x := range snap.Samples {
+		if x.PID == p.PID() && x.Stack[len(x.Stack)-1].Lines[0].Function != "_start" {
+			t.Errorf("a stack ends with %+v", x.Stack[len(x.Stack)-1].Lines[0])
+		}
+	}
+	if n := counterOf(t, snap, "stacks_unknown_process"); n != 0 {
+		t.Errorf("%d stacks of processes that were not analysed", n)
+	}
+	counterOf(t, snap, "unwinder_runs_missed") // is there to be seen
 }

@@ -70,15 +70,21 @@ func (c *capturer) loaded(mode StackMode) (warning string, err error) {
 		c.mode = "frame pointers (the unwinder cannot run)"
 		return fmt.Sprintf("stacks end where code has no frame pointers, because the unwinder cannot run here: %v", c.loader.Err), nil
 	}
-	c.mode = "unwound, verified memo"
-	if c.loader.Options.NoMemo {
-		c.mode = "unwound"
+	c.mode, warning = unwoundMode(c.loader.Options.NoMemo, c.loader.Unwinder.MemoErr())
+	return warning, nil
+}
+
+// unwoundMode says how stacks are unwound, and what the user should know of it.
+// memoErr is why the memo cannot run although it is wanted.
+func unwoundMode(noMemo bool, memoErr error) (mode, warning string) {
+	switch {
+	case noMemo:
+		return "unwound", ""
+	case memoErr != nil:
+		return "unwound (the memo cannot run)",
+			fmt.Sprintf("each stack is unwound in full, which costs several times more, because the memo cannot run here: %v", memoErr)
 	}
-	if err := c.loader.Unwinder.MemoErr(); err != nil {
-		c.mode = "unwound (the memo cannot run)"
-		return fmt.Sprintf("each stack is unwound in full, which costs several times more, because the memo cannot run here: %v", err), nil
-	}
-	return "", nil
+	return "unwound, verified memo", ""
 }
 
 // analyse makes the stacks of pid complete from now on.

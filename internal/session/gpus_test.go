@@ -186,3 +186,66 @@ func TestAccountNotKnown(t *testing.T) {
 		t.Error("a driver that fails is used")
 	}
 }
+
+// Two holders of one PID have an account each.
+func TestAccountOfReusedPID(t *testing.T) {
+	g, f := oneGPU(700)
+	g.observe(held(100, false))
+	later := event.Process{PID: pid, Start: 2 * event.StartUnit}
+	f.uses["GPU-a"][0].Bytes = 900
+	g.observe([]*accountable{{proc: later, fromStart: true, holdings: map[int32]*holding{event.NoDevice: {tracked: 100}}}})
+	first, second := g.accounts[accountKey{target, "GPU-a"}], g.accounts[accountKey{later, "GPU-a"}]
+	if first == nil || second == nil || first.last.Total != 700 || second.last.Total != 900 || !second.FromStart || first.FromStart {
+		t.Errorf("accounts %+v and %+v", first, second)
+	}
+	if _, ok := g.device(later, 7); ok {
+		t.Error("a device that was never seen")
+	}
+}
+
+// Memory of a context that was never seen and of device 0 is on the one GPU
+// that the process uses: what the driver rounds adds up.
+func TestRoundingAddsUp(t *testing.T) {
+	g, _ := oneGPU(100 << 20)
+	h := map[int32]*holding{event.NoDevice: {}, 0: {}}
+	for _, x := range h {
+		x.rounding.Add(3 << 20) // 1 MiB short of two granules
+	}
+	g.ordinals[target] = map[int]gpu.Device{int(event.NoDevice): g.devices[0], 0: g.devices[0]}
+	for range 10 { // in any order of the map
+		g.observe([]*accountable{{proc: target, fromStart: true, used: []int{0}, holdings: h}})
+		for _, l := range g.accounts[accountKey{target, "GPU-a"}].last.Lines {
+			if l.Name == gpu.LineRounding && l.Bytes != 2<<20 {
+				t.Fatalf("rounding %d, want %d", l.Bytes, 2<<20)
+			}
+		}
+	}
+}
+
+// A process that the driver lists no more, and that lives, has no context: what
+// was said of it ends. One reading is not enough, because it may be about to end.
+func TestAccountOfEndedContext(t *testing.T) {
+	g, f := oneGPU(700)
+	g.initial = true
+	g.observe(held(100, true))
+	f.uses["GPU-a"] = nil
+	for i := range contextGone {
+		if len(g.accounts) != 1 {
+			t.Fatalf("gone after %d readings", i)
+		}
+		g.observe(held(100, true))
+	}
+	if len(g.accounts) != 0 {
+		t.Errorf("%d accounts of a process without a context", len(g.accounts))
+	}
+	g, f = oneGPU(700)
+	g.initial = true
+	g.observe(held(100, true))
+	f.err = errors.New("no answer") // which says nothing of the context
+	for range 2 * contextGone {
+		g.observe(held(100, true))
+	}
+	if len(g.accounts) != 1 {
+		t.Error("a driver that does not answer ended an account")
+	}
+}
