@@ -235,6 +235,25 @@ def graphs(r):
 
 
 @case
+def graphs_async(r):
+    """What is allocated under capture is the graph's."""
+    p, t = attached(r, python("torch_graphs.py"), {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+    try:
+        p.expect("captured")
+        s = t.snapshot()
+        r.note("by kind", s.by("kind"))
+        r.check("memory of the graph", s.sum(kind="graph") > 0, s.sum(kind="graph"))
+        r.check("and none of it in use beside", s.loss().get("allocations_during_capture", 0) == 0, s.loss())
+        whole(r, p.pid, s)
+        p.go()
+        p.wait()
+        t.finish()
+    finally:
+        p.kill()
+        t.process.kill()
+
+
+@case
 def late(r):
     """Attached in the middle: what was there before shrinks as it is freed."""
     p = Program(python("torch_train.py", "train"))
@@ -375,6 +394,17 @@ def everyone(r):
         r.equal("their peak", [s.device("peak_bytes", pid=x) >> 20 for x in pids], list(range(100, 900, 100)))
         complete, total = s.complete()
         r.check("stacks that reach their thread's start, by calls", complete >= 0.99 * total, f"{complete} of {total}")
+        copied = os.path.join(OUT, "copied")  # as a container has it
+        os.makedirs(copied, exist_ok=True)
+        with open("/proc/%d/maps" % p.pid) as f:
+            library = next(line.split()[-1] for line in f if "/libcuda.so" in line)
+        shutil.copy(library, os.path.join(copied, "libcuda.so.1"))
+        one = subprocess.Popen([short, "900"], env={**os.environ, "LD_LIBRARY_PATH": copied + ":" + os.environ.get("LD_LIBRARY_PATH", "")})
+        r.check("a program with a copy of libcuda", one.wait(PATIENCE) == 0)
+        s = t.snapshot()
+        r.equal("its bytes, though nobody had probed that file", s.device("alloc_bytes", pid=one.pid) >> 20, 900)
+        r.equal("and it is told", s.loss().get("libraries_probed_late"), 1)
+        r.note("for how long it had no probes", [x for x in s.data["notes"] if "mapped up to" in x])
         r.equal("shown once", {x["pid"] for x in t.snapshot().data["processes"]} & set(pids), set())
         r.note("loss", s.loss())
         t.stop()
@@ -624,7 +654,7 @@ def overhead(r):
 
 
 GPUS = {"nccl": 2, "two_gpus": 2}
-NEEDS = {"everyone": "torch", "launcher": "transformers", "generate": "transformers", "graphs": "torch", "late": "torch", "out_of_memory": "torch", "two_processes": "torch", "nccl": "torch", "two_gpus": "torch", "pprof": "torch", "attach": "torch", "cost": "torch",
+NEEDS = {"everyone": "torch", "graphs_async": "torch", "launcher": "transformers", "generate": "transformers", "graphs": "torch", "late": "torch", "out_of_memory": "torch", "two_processes": "torch", "nccl": "torch", "two_gpus": "torch", "pprof": "torch", "attach": "torch", "cost": "torch",
          "torch_native": "torch", "torch_expandable": "torch", "torch_async": "torch", "overhead": "torch",
          "jax": "jax", "cupy": "cupy"}
 
