@@ -100,7 +100,7 @@ func TestHeld(t *testing.T) {
 		if len(p.held(0)) != 0 {
 			t.Errorf("%s: ended before the end", c.name)
 		}
-		for t := time.Duration(0); t < 200; t++ {
+		for t := range time.Duration(200) {
 			for i, l := range c.lives {
 				if l.end == t {
 					p.end(ids[i], uint64(t*time.Second), true)
