@@ -216,6 +216,9 @@ func TestFirstMapping(t *testing.T) {
 // While a child imports PyTorch and others begin and end, its analysis keeps no
 // event of another target waiting until the ring buffer is full.
 func TestEventsDoNotWaitForAnalysis(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector makes the reader slower than the program")
+	}
 	hammer := start(t, testcuda.Hammer, testcuda.Options{Args: []string{"-threads", "1", "-seconds", "8", "-wait"}})
 	if _, err := hammer.Expect("ready"); err != nil {
 		t.Fatal(err)
