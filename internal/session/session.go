@@ -56,8 +56,7 @@ type Session struct {
 	naming  *naming
 	start   time.Time
 	// boot is the wall-clock time at which CLOCK_MONOTONIC was zero.
-	boot   time.Time
-	target string
+	boot time.Time
 
 	run    sync.WaitGroup // what ends with the probes
 	ending chan struct{}  // closed to end it
@@ -69,6 +68,7 @@ type Session struct {
 	accountedAt uint64         // events
 
 	mu       sync.Mutex // guards what follows; never held while anything is waited for
+	target   string
 	ledger   *ledger.Ledger
 	stacks   stacks
 	procs    processes
@@ -147,7 +147,9 @@ func Start(opts Options) (_ *Session, err error) {
 	})
 	s.run.Go(func() { s.keep(s.ending) })
 	if opts.All {
+		s.mu.Lock()
 		s.target = "every process"
+		s.mu.Unlock()
 		if n := s.addAll(); n == 0 && prepared == 0 {
 			s.warn("no process uses CUDA yet: waiting for one")
 		}
@@ -194,7 +196,11 @@ func (s *Session) Done() <-chan struct{} { return s.procs.done }
 func (s *Session) Failed() <-chan error { return s.failed }
 
 // Target says what is traced, such as "pid 4711 (python3)".
-func (s *Session) Target() string { return s.target }
+func (s *Session) Target() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.target
+}
 
 // Stop takes the probes off and waits until what they saw is counted. The
 // session can still be asked for snapshots.

@@ -19,20 +19,22 @@ func (s *Session) add(pid int) error {
 	if err := s.trace(pid, s.opts.Held); err != nil {
 		return err
 	}
+	target := fmt.Sprintf("pid %d (%s)", pid, proc.Comm(pid))
+	if s.opts.Follow && !s.opts.Held {
+		switch n := s.addChildren(pid); n {
+		case 0:
+		case 1:
+			target += " and its child process"
+		default:
+			target += fmt.Sprintf(" and %d child processes", n)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.target != "" {
-		s.target += ", "
+		target = s.target + ", " + target
 	}
-	s.target += fmt.Sprintf("pid %d (%s)", pid, proc.Comm(pid))
-	if !s.opts.Follow || s.opts.Held {
-		return nil
-	}
-	switch n := s.addChildren(pid); n {
-	case 0:
-	case 1:
-		s.target += " and its child process"
-	default:
-		s.target += fmt.Sprintf(" and %d child processes", n)
-	}
+	s.target = target
 	return nil
 }
 
