@@ -22,8 +22,10 @@ type attachment struct {
 
 	// Of the table of attachments.
 	since time.Duration // when the probes were on: CLOCK_MONOTONIC
-	users map[int]bool  // the processes that map the library, 0 for one that is probed for good
-	idle  time.Time     // when the last of them left
+	idle  time.Time     // when the last of its users left
+	// users are the processes that map the library, 0 for one that is probed
+	// for good, and by when they did: CLOCK_MONOTONIC.
+	users map[int]time.Duration
 }
 
 // A point is one place to probe.
@@ -81,7 +83,7 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 	if err != nil {
 		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
 	}
-	a := &attachment{library: lib, missing: missing, probed: map[uint64]bool{}, users: map[int]bool{}}
+	a := &attachment{library: lib, missing: missing, probed: map[uint64]bool{}, users: map[int]time.Duration{}}
 	err = errors.Join(
 		a.attach(ex, ret, progs.exit, progs.multi, points, pid),
 		a.attach(ex, entry, progs.enter, progs.multi, points, pid),

@@ -53,7 +53,7 @@ type attachKey struct {
 type pending struct {
 	done  chan struct{}
 	err   error // once done
-	users map[int]bool
+	users map[int]time.Duration
 }
 
 func newAttachments() attachments {
@@ -65,10 +65,10 @@ func newAttachments() attachments {
 	}
 }
 
-// attach probes a library that the process user maps, 0 for one that is probed
-// for good, once. It owns lib from then on. only is the process that alone is
-// probed, or 0.
-func (t *Tracer) attach(lib Library, only, user int) error {
+// attach probes a library that the process user mapped by the moment at, 0 for
+// one that is probed for good, once. It owns lib from then on. only is the
+// process that alone is probed, or 0.
+func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 	key := attachKey{lib.id, lib.Level, only}
 	t.mu.Lock()
 	if all := (attachKey{lib.id, lib.Level, 0}); t.libs.table[all] != nil {
@@ -81,12 +81,12 @@ func (t *Tracer) attach(lib Library, only, user int) error {
 		lib.Close()
 		return errNotProbed
 	case a != nil:
-		t.libs.use(key, a, user)
+		t.libs.use(key, a, user, at)
 		t.mu.Unlock()
 		lib.Close()
 		return nil
 	case p != nil:
-		p.users[user] = true
+		p.users[user] = max(p.users[user], at)
 		t.mu.Unlock()
 		lib.Close()
 	case time.Now().Before(t.libs.refused[key]):
@@ -99,7 +99,7 @@ func (t *Tracer) attach(lib Library, only, user int) error {
 		t.attachFull.Add(1)
 		return fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
 	default:
-		p = &pending{done: make(chan struct{}), users: map[int]bool{user: true}}
+		p = &pending{done: make(chan struct{}), users: map[int]time.Duration{user: at}}
 		t.libs.pending[key] = p
 		t.mu.Unlock()
 		go t.attachPending(key, p, lib)
@@ -132,8 +132,8 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 	case err == nil:
 		a.since = monotonic()
 		t.libs.table[key] = a
-		for user := range p.users {
-			t.libs.use(key, a, user)
+		for user, at := range p.users {
+			t.libs.use(key, a, user, at)
 		}
 	case errors.Is(err, ErrNoSymbols):
 		if len(t.libs.refused) >= maxAttachments {
@@ -143,32 +143,40 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 	}
 }
 
-// use says that the process pid maps a library; 0 keeps it probed for good.
-func (l *attachments) use(key attachKey, a *attachment, pid int) {
-	a.users[pid] = true
+// use says that the process pid mapped a library by the moment at, on
+// CLOCK_MONOTONIC; 0 keeps it probed for good.
+func (l *attachments) use(key attachKey, a *attachment, pid int, at time.Duration) {
+	a.users[pid] = max(a.users[pid], at)
 	if l.byPID[pid] == nil {
 		l.byPID[pid] = map[attachKey]bool{}
 	}
 	l.byPID[pid][key] = true
 }
 
-// left says that a process ended or replaced its image.
-func (l *attachments) left(pid int, now time.Time) {
+// left says that a process ended or replaced its image at the moment at. What
+// it mapped later stays: of mappings one hears sooner.
+func (l *attachments) left(pid int, at time.Duration, now time.Time) {
 	for key := range l.byPID[pid] {
-		if a := l.table[key]; a != nil {
+		a := l.table[key]
+		if a != nil && a.users[pid] > at {
+			continue
+		}
+		if delete(l.byPID[pid], key); a != nil {
 			if delete(a.users, pid); len(a.users) == 0 {
 				a.idle = now
 			}
 		}
 	}
-	delete(l.byPID, pid)
+	if len(l.byPID[pid]) == 0 {
+		delete(l.byPID, pid)
+	}
 }
 
-// inherited says that a child has its parent's mappings.
-func (l *attachments) inherited(parent, child int) {
+// inherited says that a child began with its parent's mappings at the moment at.
+func (l *attachments) inherited(parent, child int, at time.Duration) {
 	for key := range l.byPID[parent] {
-		if a := l.table[key]; a != nil {
-			l.use(key, a, child)
+		if a := l.table[key]; a != nil && a.users[parent] <= at {
+			l.use(key, a, child, at)
 		}
 	}
 }
@@ -201,11 +209,12 @@ func (t *Tracer) lived(e *event.Event) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	at := time.Duration(e.Time)
 	if e.Op == event.OpFork {
-		t.libs.inherited(int(e.Proc.PID), int(e.Child.PID))
+		t.libs.inherited(int(e.Proc.PID), int(e.Child.PID), at)
 		return
 	}
-	t.libs.left(int(e.Proc.PID), time.Now())
+	t.libs.left(int(e.Proc.PID), at, time.Now())
 }
 
 // tidyInterval is how often what nobody uses is looked for.
@@ -228,6 +237,7 @@ func (t *Tracer) tidy(stop <-chan struct{}) {
 
 // unused removes and returns the attachments whose time is over.
 func (t *Tracer) unused(now time.Time) (out []*attachment) {
+	at := monotonic()
 	t.mu.Lock()
 	pids := make([]int, 0, len(t.libs.byPID))
 	for pid := range t.libs.byPID {
@@ -243,7 +253,7 @@ func (t *Tracer) unused(now time.Time) (out []*attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, pid := range gone {
-		t.libs.left(pid, now)
+		t.libs.left(pid, at, now)
 	}
 	for key, a := range t.libs.table {
 		if len(a.users) == 0 && now.Sub(a.idle) >= linger {

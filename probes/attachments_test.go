@@ -58,6 +58,35 @@ func TestProbesGoWithTheLastProcess(t *testing.T) {
 	}
 }
 
+// The mapping of a library and the exec before it reach the tracer by different
+// ways. The later image keeps its probes, whichever is heard of first.
+func TestProbesOutliveExec(t *testing.T) {
+	kit := testcuda.Get(t)
+	tr := openTrace(t, Options{All: true, Follow: true})
+	lasting := tr.attached()
+	library := copyLibrary(t, t.TempDir())
+	env := []string{"LD_LIBRARY_PATH=" + filepath.Dir(library) + ":" + filepath.Dir(kit.LibCUDA)}
+	p := start(t, testcuda.Workload, testcuda.Options{Env: env})
+	eventually(t, "the library's probes", func() bool { return tr.attached() > lasting })
+	run(t, p, "exec "+kit.Path(testcuda.Workload), "echo up")
+	time.Sleep(100 * time.Millisecond) // its mapping was told long ago
+	tr.drain()                         // and the exec is read
+	tr.takeOff(tr.unused(time.Now().Add(linger))...)
+	if tr.attached() == lasting {
+		t.Fatal("a library that a process maps lost its probes")
+	}
+	run(t, p, "init", "row cuMemAlloc_v2")
+	if n := tally(tr.drain()); n[call{"cuMemAlloc_v2", 0}] == 0 {
+		t.Errorf("nothing is seen of the later image:%s", format(tr.events))
+	}
+	// What only the earlier image mapped is nobody's.
+	if _, _, err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	tr.drain()
+	eventually(t, "the end of the probes", func() bool { tr.drain(); return tr.attached() == lasting })
+}
+
 // A full table makes room for the next library by taking the probes off one
 // that nobody has mapped for longest, and off none that somebody maps.
 func TestAttachmentsMakeRoom(t *testing.T) {
@@ -65,19 +94,19 @@ func TestAttachmentsMakeRoom(t *testing.T) {
 	now := time.Now()
 	for i := range maxAttachments {
 		key := attachKey{id: proc.FileID{Ino: uint64(i)}}
-		a := &attachment{library: Library{file: &proc.File{}}, users: map[int]bool{}}
+		a := &attachment{library: Library{file: &proc.File{}}, users: map[int]time.Duration{}}
 		l.table[key] = a
-		l.use(key, a, i+1)
+		l.use(key, a, i+1, 1)
 	}
 	if l.evict() != nil {
 		t.Error("probes went that somebody needs")
 	}
 	for _, pid := range []int{30, 10, 20} {
 		now = now.Add(time.Second)
-		l.left(pid, now)
+		l.left(pid, 2, now)
 	}
-	l.inherited(11, 999_999)
-	l.left(11, now)
+	l.inherited(11, 999_999, 2)
+	l.left(11, 2, now)
 	for _, want := range []int{30, 10, 20} {
 		if l.evict() == nil {
 			t.Fatal("no room, though a library is not mapped any more")
@@ -105,7 +134,7 @@ func TestUnseenProcesses(t *testing.T) {
 	}
 	// Where the file has probes nothing is missed.
 	tr.mu.Lock()
-	tr.libs.table[attachKey{m.File, Driver, 0}] = &attachment{library: Library{file: &proc.File{}}, users: map[int]bool{0: true}, since: m.time - 1}
+	tr.libs.table[attachKey{m.File, Driver, 0}] = &attachment{library: Library{file: &proc.File{}}, users: map[int]time.Duration{0: 0}, since: m.time - 1}
 	tr.mu.Unlock()
 	if err := tr.follow(m, Driver); !isGone(err) {
 		t.Fatalf("a library of a process that is not there: %v", err)

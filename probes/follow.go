@@ -79,7 +79,7 @@ func (t *Tracer) follow(m mapping, level Level) error {
 	id := m.File
 	if err == nil {
 		id = lib.id
-		err = t.attach(lib, t.confinedTo(m.pid), m.pid)
+		err = t.attach(lib, t.confinedTo(m.pid), m.pid, m.time)
 	}
 	if err == nil || isGone(err) || errors.Is(err, ErrNoSymbols) || errors.Is(err, proc.ErrRemapped) {
 		_, err = t.probe(m.pid)

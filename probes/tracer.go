@@ -240,12 +240,13 @@ func (t *Tracer) Prepare() (int, error) {
 	return t.prepare(0)
 }
 
-// prepare does so for one process, or for all with 0.
+// prepare does so for one process, or for all with 0. It may replace its image
+// before it loads them.
 func (t *Tracer) prepare(pid int) (int, error) {
 	n := 0
 	libs := systemLibraries(t.levels())
 	for i, lib := range libs {
-		err := t.attach(lib, pid, pid)
+		err := t.attach(lib, pid, 0, 0)
 		if err == nil {
 			n++
 		} else if !errors.Is(err, ErrNoSymbols) {
@@ -277,6 +278,7 @@ func (t *Tracer) Target(pid int) ([]Library, error) {
 }
 
 func (t *Tracer) probe(pid int) ([]Library, error) {
+	at := monotonic() // what is found was mapped by then, or since
 	libs, err := findLibraries(pid, t.levels())
 	if err != nil {
 		return nil, err
@@ -284,7 +286,7 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 	var useless error
 	probed := 0
 	for i, lib := range libs {
-		switch err := t.attach(lib, t.confinedTo(pid), pid); {
+		switch err := t.attach(lib, t.confinedTo(pid), pid, at); {
 		case errors.Is(err, ErrNoSymbols) && lib.Level == Torch: // an older PyTorch
 		case errors.Is(err, ErrNoSymbols):
 			useless = err
