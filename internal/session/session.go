@@ -75,6 +75,7 @@ type Session struct {
 	recorder *recorder // nil: failures are only counted
 	events   uint64
 	seen     uint64 // CLOCK_MONOTONIC up to which every event has been seen
+	target   string
 	notes    []string
 	stopped  time.Time // zero while the probes are on
 }
@@ -140,6 +141,10 @@ func Start(opts Options) (_ *Session, err error) {
 	s.reader = newReader(s.readGPUs, s.gpus.look)
 	go s.reader.run()
 	s.start = time.Now()
+	if opts.All {
+		s.target = "every process"
+	}
+	s.expect(opts.PIDs)
 	s.run.Go(func() {
 		if err := s.tracer.Run(handler{s}, s.idle); err != nil {
 			s.failed <- err
@@ -147,9 +152,6 @@ func Start(opts Options) (_ *Session, err error) {
 	})
 	s.run.Go(func() { s.keep(s.ending) })
 	if opts.All {
-		s.mu.Lock()
-		s.target = "every process"
-		s.mu.Unlock()
 		if n := s.addAll(); n == 0 && prepared == 0 {
 			s.warn("no process uses CUDA yet: waiting for one")
 		}

@@ -382,6 +382,34 @@ func TestSeveralTargets(t *testing.T) {
 	wait(t, "the end of both", s.Done())
 }
 
+// A target that ends before the others are traced leaves them to be waited for.
+func TestTargetEndsAtStart(t *testing.T) {
+	a, b := start(t, testcuda.WorkloadLate, testcuda.Options{}), start(t, testcuda.Workload, testcuda.Options{})
+	run(t, a, "echo up")
+	run(t, b, "init")
+	s := trace(t, session.Options{PIDs: []int{a.PID(), b.PID()}, Warn: func(text string) {
+		if strings.Contains(text, fmt.Sprintf("process %d ", a.PID())) { // it uses no CUDA library yet
+			if err := a.Signal(syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			a.Wait()
+			time.Sleep(200 * time.Millisecond) // its end is seen
+		}
+	}})
+	select {
+	case <-s.Done():
+		t.Error("done while a target runs")
+	default:
+	}
+	run(t, b, "cuMemAlloc_v2 4096")
+	wantLive(t, s, b)
+	if err := b.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	b.Wait()
+	wait(t, "the end of both", s.Done())
+}
+
 // Children count for themselves, and the trace lasts as long as they do.
 func TestChildren(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})

@@ -32,10 +32,22 @@ func (s *Session) add(pid int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.target != "" {
-		target = s.target + ", " + target
+		s.target += ", "
 	}
-	s.target = target
+	s.target += target
 	return nil
+}
+
+// expect makes the trace last until the processes that the user named have
+// ended, those included that are not traced yet.
+func (s *Session) expect(pids []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, pid := range pids {
+		if id, err := identify(pid); err == nil {
+			s.procs.add(id)
+		}
+	}
 }
 
 // addChildren traces the processes below pid and returns how many there are.
