@@ -14,11 +14,10 @@ import (
 func offline(t *testing.T, opts Options) *Session {
 	t.Helper()
 	sym := symbolize.New(symbolize.Config{})
-	t.Cleanup(sym.Close)
 	s := &Session{opts: opts, sym: sym, ledger: ledger.New(ledger.Options{}), procs: newProcesses(opts.All),
 		stacks: newStacks(), gpus: newGPUs(), naming: newNaming(), capture: newCapturer(sym, opts), boot: bootTime()}
 	go s.naming.run()
-	t.Cleanup(func() { close(s.naming.end) })
+	t.Cleanup(func() { s.Close() })
 	return s
 }
 

@@ -11,8 +11,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// maxNaming bounds what waits for its names.
-const maxNaming = 4096
+const (
+	// maxNaming bounds what waits for its names.
+	maxNaming = 4096
+	// namingPatience bounds how long anybody waits for the names of what came
+	// just before.
+	namingPatience = 2 * time.Second
+)
 
 // A naming reads what only a living process tells: the frames of its stacks and
 // its names. It has a goroutine of its own, because a target decides how long
@@ -42,6 +47,17 @@ func (n *naming) run() {
 		case <-n.end:
 			return
 		}
+	}
+}
+
+// stop ends run, and tells whether it has: a target may not have answered.
+func (n *naming) stop() bool {
+	close(n.end)
+	select {
+	case <-n.done:
+		return true
+	case <-time.After(namingPatience):
+		return false
 	}
 }
 
@@ -87,14 +103,23 @@ func (n *naming) settle(ctx context.Context) {
 // slow is how long reading from a process may take before the user is told.
 const slow = 5 * time.Second
 
-// note says which process keeps others from being named, "" for none.
-func (n *naming) note() string {
+// reading returns the process that is being read, and for how long, 0 for none.
+func (n *naming) reading() (pid uint32, took time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.busy == 0 || time.Since(n.since) < slow {
+	if n.busy == 0 {
+		return 0, 0
+	}
+	return n.busy, time.Since(n.since)
+}
+
+// note says which process keeps others from being named, "" for none.
+func (n *naming) note() string {
+	pid, took := n.reading()
+	if took < slow {
 		return ""
 	}
-	return fmt.Sprintf("reading names from process %d has taken %.0f s: new stacks have none meanwhile", n.busy, time.Since(n.since).Seconds())
+	return fmt.Sprintf("reading names from process %d has taken %.0f s: new stacks have none meanwhile", pid, took.Seconds())
 }
 
 // stack has a stack's frames read and kept. Where there is no room the kernel

@@ -39,6 +39,47 @@ func TestNamingThatHangs(t *testing.T) {
 	}
 }
 
+// What a reading of names uses is not closed under it.
+func TestCloseDuringNaming(t *testing.T) {
+	s := offline(t, Options{})
+	begun, done := make(chan struct{}), make(chan struct{})
+	s.naming.add(7, func() {
+		close(begun)
+		time.Sleep(100 * time.Millisecond)
+		close(done)
+	})
+	<-begun
+	for range 2 { // closing again changes nothing
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	select {
+	case <-done:
+	default:
+		t.Error("closed while names were being read")
+	}
+}
+
+// Nor does one that hangs keep the end waiting.
+func TestCloseWhenNamingHangs(t *testing.T) {
+	s := offline(t, Options{})
+	hang, begun := make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	s.naming.add(7, func() {
+		close(begun)
+		<-hang
+	})
+	<-begun
+	began := time.Now()
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "process 7") {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(began); took > 3*namingPatience {
+		t.Errorf("took %v", took)
+	}
+}
+
 func TestSettle(t *testing.T) {
 	n := newNaming()
 	go n.run()

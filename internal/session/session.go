@@ -5,6 +5,7 @@ package session
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -63,6 +64,9 @@ type Session struct {
 	gpus   *gpus
 	reader *reader
 	failed chan error // Run's error, if it ends by itself
+
+	closing sync.Once
+	closed  error // once closing is done
 
 	accounted   []*accountable // of the reader's goroutine, as the next
 	accountedAt uint64         // events
@@ -224,19 +228,26 @@ func (s *Session) Stop() error {
 	return err
 }
 
-// Close stops and releases everything.
+// Close stops and releases everything, once. What is in use by something that
+// does not answer is left to the end of this process.
 func (s *Session) Close() error {
+	s.closing.Do(func() { s.closed = s.close() })
+	return s.closed
+}
+
+func (s *Session) close() error {
 	err := s.Stop()
-	close(s.naming.end)
+	if s.reader != nil && s.reader.stop() {
+		err = errors.Join(err, s.gpus.close())
+	}
+	if !s.naming.stop() {
+		pid, _ := s.naming.reading()
+		return errors.Join(err, fmt.Errorf("process %d does not answer: the trace is not closed", pid))
+	}
 	if s.tracer != nil {
 		err = errors.Join(err, s.tracer.Close())
 	}
 	err = errors.Join(err, s.capture.close())
-	// A driver that does not answer is left alone: it would keep its own end
-	// waiting, too.
-	if s.reader != nil && s.reader.stop() {
-		err = errors.Join(err, s.gpus.close())
-	}
 	s.sym.Close()
 	return err
 }

@@ -44,10 +44,6 @@ func (s *Session) forget(dropped []event.Process) {
 	s.gpus.forget(dropped...)
 }
 
-// namingPatience bounds how long a snapshot waits for the names of what came
-// just before it.
-const namingPatience = 2 * time.Second
-
 // build names what was copied.
 func (s *Session) build(c state) *snapshot.Snapshot {
 	b := s.newBuilder(c)
