@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
@@ -23,9 +24,11 @@ type process struct {
 	s   *Symbolizer
 	pid uint32
 
-	mu        sync.Mutex
-	regions   []*region // in order of address
-	why       Reason    // the mappings cannot be read
+	changed atomic.Bool // it has new mappings
+
+	mu        sync.Mutex // held while its files are opened, which it may delay
+	regions   []*region  // in order of address
+	why       Reason     // the mappings cannot be read
 	stale     bool
 	allowance time.Duration
 	last      time.Time // of reading the mappings
@@ -58,6 +61,9 @@ func newProcess(s *Symbolizer, pid uint32) *process {
 func (p *process) locate(addr uint64, lookup Lookup) Address {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.changed.Swap(false) {
+		p.stale, p.perfTried = true, p.perf != nil
+	}
 	a := Address{pc: addr, lookup: lookup}
 	// A return address may be the first byte after its mapping.
 	at := addr
@@ -175,10 +181,4 @@ func (p *process) pin(r *region) {
 	if !r.HasFile() || r.reason == NotELF {
 		r.perf = p.perfMap()
 	}
-}
-
-func (p *process) invalidate() {
-	p.mu.Lock()
-	p.stale, p.perfTried = true, p.perf != nil
-	p.mu.Unlock()
 }

@@ -224,3 +224,25 @@ func TestFirstThreadEnded(t *testing.T) {
 		t.Errorf("got %s, want main", got)
 	}
 }
+
+// Who tells of new mappings does not wait for a file of the process that never
+// answers.
+func TestInvalidateWaitsForNothing(t *testing.T) {
+	s := newSymbolizer(t, Config{})
+	pid := uint32(os.Getpid())
+	s.Locate(pid, 0, Exact)
+	p, _ := s.processes.get(pid)
+	p.mu.Lock() // as Locate does while it opens files
+	defer p.mu.Unlock()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		s.Invalidate(pid)
+		s.Forget(pid)
+	}()
+	select {
+	case <-told:
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the process's files")
+	}
+}

@@ -167,18 +167,18 @@ func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
 	return p.locate(addr, lookup)
 }
 
-// Invalidate says that the process has new mappings.
+// Invalidate says that the process has new mappings. It waits for nothing.
 func (s *Symbolizer) Invalidate(pid uint32) {
 	s.mu.Lock()
 	p, ok := s.processes.get(pid)
 	s.mu.Unlock()
 	if ok {
-		p.invalidate()
+		p.changed.Store(true)
 	}
 }
 
 // Forget says that the process ended or replaced its image. Addresses located
-// before stay valid.
+// before stay valid. It waits for nothing.
 func (s *Symbolizer) Forget(pid uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
