@@ -213,6 +213,25 @@ func TestFirstMapping(t *testing.T) {
 	}
 }
 
+// An exec brings another program: a command that is traced from its start does
+// so first of all.
+func TestFirstMappingAfterExec(t *testing.T) {
+	kit := testcuda.Get(t)
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	s := trace(t, session.Options{PIDs: []int{p.PID()}})
+	run(t, p, "exec "+kit.Path(testcuda.WorkloadNoFP), "echo up")
+	eventually(t, func() string {
+		snap := s.Snapshot(false)
+		if len(snap.Mappings) == 0 {
+			return "no mapping"
+		}
+		if m := snap.Mappings[0]; m.Path != kit.Path(testcuda.WorkloadNoFP) || m.Start == 0 {
+			return fmt.Sprintf("the first mapping is %+v", m)
+		}
+		return ""
+	})
+}
+
 // While a child imports PyTorch and others begin and end, its analysis keeps no
 // event of another target waiting until the ring buffer is full.
 func TestEventsDoNotWaitForAnalysis(t *testing.T) {

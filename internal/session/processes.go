@@ -65,6 +65,9 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		}
 		child := p.add(e.Child)
 		child.name, child.fromStart = e.Name, true
+		if parent := p.known[e.Proc]; parent != nil {
+			child.program = parent.program
+		}
 	case event.OpExec:
 		x := p.add(e.Proc)
 		x.name, x.fromStart, x.program = e.Name, true, nil

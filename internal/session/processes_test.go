@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 func holder(pid uint32, start time.Duration) event.Process {
@@ -46,10 +47,11 @@ func TestReusedPID(t *testing.T) {
 		t.Errorf("the second one has what the first had: %+v", p.known[second])
 	}
 	forked := holder(7, time.Hour)
+	p.add(holder(1, 0)).program = &snapshot.Mapping{Path: "/prog"}
 	if ended := p.event(&event.Event{Op: event.OpFork, Proc: holder(1, 0), Child: forked, Name: "third"}); len(ended) != 1 || ended[0] != second {
 		t.Errorf("ended %v, want the second", ended)
 	}
-	if p.name(forked) != "third" || !p.known[forked].fromStart {
+	if p.name(forked) != "third" || !p.known[forked].fromStart || p.known[forked].program == nil {
 		t.Errorf("%+v", p.known[forked])
 	}
 	if late := p.event(&event.Event{Op: event.OpAlloc, Proc: second}); len(late) != 0 {

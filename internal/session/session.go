@@ -265,7 +265,7 @@ func (h handler) Event(e *event.Event) {
 	if e.Op <= event.OpExit && e.Op != event.OpNone {
 		h.ledger.Apply(e)
 	}
-	if _, known := h.procs.known[e.Proc]; !known {
+	if _, known := h.procs.known[e.Proc]; !known || e.Op == event.OpExec {
 		h.identity(e.Proc)
 	}
 	for _, id := range h.procs.event(e) {
