@@ -374,7 +374,8 @@ const (
 	noteGrowth = "grew across calls that load code, instantiate graphs or set limits; by stack in the profile"
 )
 
-// memory returns every GPU's state and who is on it, nil without NVML.
+// memory returns every GPU's state and who is on it, nil without NVML. It is for
+// the reader's goroutine.
 func (g *gpus) memory() []snapshot.GPUMemory {
 	if g.nvml == nil {
 		return nil

@@ -19,7 +19,10 @@ const (
 )
 
 // A reading is one look at the driver's figures.
-type reading struct{ done chan struct{} }
+type reading struct {
+	more func() // what else to ask the driver, nil for nothing
+	done chan struct{}
+}
 
 // A reader looks at the driver's figures: every so often, because they are gone
 // once a process has ended, and when it is asked to. Only its goroutine calls
@@ -61,6 +64,9 @@ func (r *reader) run() {
 		began := time.Now()
 		r.begin(began)
 		r.look()
+		if asked.more != nil {
+			asked.more()
+		}
 		r.begin(time.Time{})
 		next = time.Now().Add(max(readingPause, time.Since(began)*(readingShare-1)))
 		if asked.done != nil {
@@ -91,10 +97,13 @@ func (r *reader) begin(at time.Time) {
 
 // ask has the figures read, and returns when they are, or when its patience
 // ends: then those of the last reading stand.
-func (r *reader) ask() {
+func (r *reader) ask() { r.askMore(nil) }
+
+// askMore is ask, with more to ask the driver after that.
+func (r *reader) askMore(more func()) {
 	patience := time.NewTimer(readingPatience)
 	defer patience.Stop()
-	asked := reading{make(chan struct{})}
+	asked := reading{more, make(chan struct{})}
 	select {
 	case r.asks <- asked:
 	case <-r.done:

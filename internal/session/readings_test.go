@@ -29,6 +29,23 @@ func TestReaderThatHangs(t *testing.T) {
 	r.ask() // after its end: nothing to wait for
 }
 
+// What else is asked of the driver is asked by the one goroutine that may hang
+// there: while it does, the driver is not closed.
+func TestMoreIsReadByTheReader(t *testing.T) {
+	r := newReader(func() {}, nil)
+	go r.run()
+	hang, begun := make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	go r.askMore(func() {
+		close(begun)
+		<-hang
+	})
+	<-begun
+	if r.stop() {
+		t.Error("it says that it has ended")
+	}
+}
+
 // Readings are asked for at once and otherwise kept apart, however often they
 // are wanted.
 func TestReadingsAreKeptApart(t *testing.T) {
