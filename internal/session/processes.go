@@ -41,13 +41,16 @@ func identify(pid int) (event.Process, error) {
 	return event.Process{PID: uint32(pid), Start: ticks * event.StartUnit}, err
 }
 
-// add makes id a traced process, unless it is one.
+// add makes id a traced process, unless it is one. It has its PID unless a later
+// one does.
 func (p *processes) add(id event.Process) *process {
 	x := p.known[id]
 	if x == nil {
 		x = &process{}
 		p.known[id] = x
-		p.current[id.PID] = id
+		if now, ok := p.current[id.PID]; !ok || now.Start < id.Start {
+			p.current[id.PID] = id
+		}
 	}
 	return x
 }
@@ -78,6 +81,9 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		return append(ended, e.Proc)
 	default:
 		p.add(e.Proc)
+		if p.lives(e.Proc) && p.current[e.Proc.PID] != e.Proc {
+			ended = append(ended, e.Proc) // long ago: it was known no more
+		}
 	}
 	return ended
 }
@@ -102,17 +108,25 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 		return []event.Process{id}
 	}
 	p.ended = append(p.ended, id)
-	return p.drop(len(p.ended) - maxEnded)
+	if n := len(p.ended) - maxEnded; n > 0 {
+		return p.drop(p.ended[:n])
+	}
+	return nil
 }
 
-// drop forgets the n processes that ended first, and returns them.
-func (p *processes) drop(n int) (dropped []event.Process) {
-	n = min(max(n, 0), len(p.ended))
-	dropped = slices.Clone(p.ended[:n])
-	for _, id := range dropped {
-		delete(p.known, id)
+// drop forgets those of ids that have ended, and returns them.
+func (p *processes) drop(ids []event.Process) (dropped []event.Process) {
+	want := make(map[event.Process]bool, len(ids))
+	for _, id := range ids {
+		want[id] = true
 	}
-	p.ended = slices.Delete(p.ended, 0, n)
+	p.ended = slices.DeleteFunc(p.ended, func(id event.Process) bool {
+		if want[id] {
+			delete(p.known, id)
+			dropped = append(dropped, id)
+		}
+		return want[id]
+	})
 	return dropped
 }
 

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -54,6 +55,7 @@ func TestReusedPID(t *testing.T) {
 	if p.name(forked) != "third" || !p.known[forked].fromStart || p.known[forked].program == nil {
 		t.Errorf("%+v", p.known[forked])
 	}
+	p.end(second, 2, true)
 	if late := p.event(&event.Event{Op: event.OpAlloc, Proc: second}); len(late) != 0 {
 		t.Errorf("a late event of an earlier holder ends %v", late)
 	}
@@ -74,6 +76,48 @@ func TestEndedAreBounded(t *testing.T) {
 	}
 	if len(p.known) != maxEnded || len(p.ended) != maxEnded || len(p.current) != 0 {
 		t.Errorf("%d known, %d ended, %d living", len(p.known), len(p.ended), len(p.current))
+	}
+}
+
+// What ended after a report was put together is in the next one, also when the
+// first of those in it went for want of room meanwhile.
+func TestReportedAreDropped(t *testing.T) {
+	p := newProcesses(true)
+	end := func(i int) {
+		id := holder(uint32(i+1), time.Second)
+		p.add(id)
+		p.end(id, uint64(i+1), true)
+	}
+	for i := range maxEnded {
+		end(i)
+	}
+	reported := slices.Clone(p.ended)
+	end(maxEnded)
+	if dropped := p.drop(reported); len(dropped) != maxEnded-1 {
+		t.Errorf("dropped %d, want %d", len(dropped), maxEnded-1)
+	}
+	if len(p.ended) != 1 || p.ended[0].PID != maxEnded+1 || len(p.known) != 1 {
+		t.Errorf("%v stay", p.ended)
+	}
+}
+
+// An event of an earlier holder of a PID, whose process is no longer known,
+// does not take the later one's place.
+func TestEarlierHolder(t *testing.T) {
+	p := newProcesses(false)
+	earlier, later := holder(7, time.Second), holder(7, time.Minute)
+	p.add(later)
+	if ended := p.event(&event.Event{Op: event.OpAlloc, Proc: earlier}); len(ended) != 1 || ended[0] != earlier {
+		t.Errorf("ended %v, want the earlier one", ended)
+	}
+	if p.current[7] != later {
+		t.Errorf("%v has the PID", p.current[7])
+	}
+	p.end(earlier, 2, true)
+	select {
+	case <-p.done:
+		t.Error("done while a target runs")
+	default:
 	}
 }
 

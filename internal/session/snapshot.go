@@ -83,7 +83,7 @@ type state struct {
 	origin   []*ledger.Site // identities, for live rows
 	live     []ledger.Allocation
 	shown    []event.Process // whose memory in use is shown
-	ended    int             // how many ended processes are in it
+	ended    []event.Process // the ended processes that are in it
 }
 
 func (s *Session) copy(live bool) state {
@@ -103,7 +103,7 @@ func (s *Session) copy(live bool) state {
 			},
 			Notes: slices.Clone(s.notes),
 		},
-		ended: len(s.procs.ended),
+		ended: slices.Clone(s.procs.ended),
 	}
 	out := c.snapshot
 	held := s.procs.held(sleptTime())
