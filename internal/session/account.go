@@ -63,8 +63,21 @@ func (s *Session) readGPUs() {
 			s.accounted, s.accountedAt = s.accountables(), n
 		}
 		s.gpus.observe(s.accounted)
+		s.forgetEnded(s.accounted)
 		if s.eventCount() == s.accountedAt {
 			return
+		}
+	}
+}
+
+// forgetEnded drops what a reading kept of processes that are known no more:
+// they ended while it was made.
+func (s *Session) forgetEnded(read []*accountable) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range read {
+		if s.procs.known[p.proc] == nil {
+			s.gpus.forget(p.proc)
 		}
 	}
 }

@@ -15,12 +15,16 @@ type fakeDriver struct {
 	devices []gpu.Device
 	uses    map[string][]gpu.ProcessUse // by UUID
 	err     error
+	reading func() // called when processes are read, if set
 }
 
 func (f *fakeDriver) Devices() ([]gpu.Device, error) { return f.devices, f.err }
 func (f *fakeDriver) DriverVersion() (string, error) { return "580.0", f.err }
 func (f *fakeDriver) Close() error                   { return nil }
 func (f *fakeDriver) Processes(d gpu.Device) ([]gpu.ProcessUse, error) {
+	if f.reading != nil {
+		f.reading()
+	}
 	return f.uses[d.UUID], f.err
 }
 func (f *fakeDriver) Use(d gpu.Device, pid int) (gpu.ProcessUse, error) {
@@ -200,6 +204,28 @@ func TestAccountOfReusedPID(t *testing.T) {
 	}
 	if _, ok := g.device(later, 7); ok {
 		t.Error("a device that was never seen")
+	}
+}
+
+// A process that ends while the driver is read leaves nothing behind.
+func TestEndDuringReading(t *testing.T) {
+	for _, listed := range []int64{0, 700} {
+		s := offline(t, Options{})
+		g, f := oneGPU(listed)
+		if listed == 0 {
+			f.uses = nil
+		}
+		g.initial, s.gpus = true, g
+		s.procs.add(target)
+		f.reading = func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.ended(target, &event.Event{Op: event.OpExit, Time: 1, Proc: target})
+		}
+		s.readGPUs()
+		if n := len(g.accounts) + len(g.ordinals) + len(g.empty); n != 0 {
+			t.Errorf("%d bytes held: %d entries stay of a process that is known no more", listed, n)
+		}
 	}
 }
 
