@@ -72,7 +72,6 @@ type Session struct {
 	accountedAt uint64         // events
 
 	mu       sync.Mutex // guards what follows; never held while anything is waited for
-	target   string
 	ledger   *ledger.Ledger
 	stacks   stacks
 	procs    processes
