@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,30 +32,28 @@ func copyLibrary(tb testing.TB, dir string) string {
 	return path
 }
 
-func (tr *trace) attached() (n int) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	return len(tr.libs.table)
+// probes tells whether a library is probed. Others on this machine may be.
+func (tr *trace) probes(library string) bool {
+	return slices.Contains(tr.probedLibraries(), library)
 }
 
 // Probes go when the last process that maps the library has gone, and come back
-// with the next one; those of the system's library stay.
+// with the next one.
 func TestProbesGoWithTheLastProcess(t *testing.T) {
 	kit := testcuda.Get(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
-	lasting := tr.attached()
 	library := copyLibrary(t, t.TempDir())
 	env := []string{"LD_LIBRARY_PATH=" + filepath.Dir(library) + ":" + filepath.Dir(kit.LibCUDA)}
 	for range 2 {
 		p := start(t, testcuda.Workload, testcuda.Options{Env: env})
-		eventually(t, "the library's probes", func() bool { return tr.attached() > lasting })
+		eventually(t, "the library's probes", func() bool { return tr.probes(library) })
 		run(t, p, "init", "row cuMemAlloc_v2")
 		tr.drain()
 		if _, _, err := p.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		tr.drain() // its exit
-		eventually(t, "the end of the probes", func() bool { tr.drain(); return tr.attached() == lasting })
+		eventually(t, "the end of the probes", func() bool { tr.drain(); return !tr.probes(library) })
 	}
 }
 
@@ -63,16 +62,15 @@ func TestProbesGoWithTheLastProcess(t *testing.T) {
 func TestProbesOutliveExec(t *testing.T) {
 	kit := testcuda.Get(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
-	lasting := tr.attached()
 	library := copyLibrary(t, t.TempDir())
 	env := []string{"LD_LIBRARY_PATH=" + filepath.Dir(library) + ":" + filepath.Dir(kit.LibCUDA)}
 	p := start(t, testcuda.Workload, testcuda.Options{Env: env})
-	eventually(t, "the library's probes", func() bool { return tr.attached() > lasting })
+	eventually(t, "the library's probes", func() bool { return tr.probes(library) })
 	run(t, p, "exec "+kit.Path(testcuda.Workload), "echo up")
 	time.Sleep(100 * time.Millisecond) // its mapping was told long ago
 	tr.drain()                         // and the exec is read
 	tr.takeOff(tr.unused(time.Now().Add(linger))...)
-	if tr.attached() == lasting {
+	if !tr.probes(library) {
 		t.Fatal("a library that a process maps lost its probes")
 	}
 	run(t, p, "init", "row cuMemAlloc_v2")
@@ -84,7 +82,7 @@ func TestProbesOutliveExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr.drain()
-	eventually(t, "the end of the probes", func() bool { tr.drain(); return tr.attached() == lasting })
+	eventually(t, "the end of the probes", func() bool { tr.drain(); return !tr.probes(library) })
 }
 
 // A full table makes room for the next library by taking the probes off one
