@@ -286,3 +286,24 @@ func TestRunningProcessesAreAnalysed(t *testing.T) {
 	}
 	counterOf(t, snap, "unwinder_runs_missed") // is there to be seen
 }
+
+// An exec, which is heard of after the mappings that follow it, does not take
+// the new image's analysis away, nor its memo.
+func TestAnalysedAfterExec(t *testing.T) {
+	kit := testcuda.Get(t)
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	s := trace(t, session.Options{PIDs: []int{p.PID()}, Stacks: session.StacksUnwind})
+	run(t, p, "exec "+kit.Path(testcuda.Workload), "init", "echo up")
+	time.Sleep(time.Second) // it is analysed
+	run(t, p, "repeat 1000 cuMemAlloc_v2 4096")
+	snap := wantLive(t, s, p)
+	hits := -1
+	for _, note := range snap.Notes {
+		if _, err := fmt.Sscanf(note, "stacks: %d from the memo", &hits); err == nil {
+			break
+		}
+	}
+	if hits < 900 {
+		t.Errorf("%d of 1000 stacks came from the memo", hits)
+	}
+}

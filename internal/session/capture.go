@@ -134,7 +134,23 @@ func (c *capturer) forked(parent, child uint32) {
 	c.loader.Unwinder.Changed(int(child), delay)
 }
 
-// ended says that pid replaced its image or ended. It waits for nothing.
+// replaced says that pid replaced its image. Some of the new one's mappings were
+// told before. It waits for nothing.
+func (c *capturer) replaced(pid uint32) {
+	if c.loader.Unwinder == nil {
+		return
+	}
+	c.mu.Lock()
+	delay := mappedDelay
+	if c.cuda[int(pid)] {
+		delay = 0
+	}
+	c.mu.Unlock()
+	c.loader.Unwinder.Ended(int(pid))
+	c.loader.Unwinder.Changed(int(pid), delay)
+}
+
+// ended says that pid ended. It waits for nothing.
 func (c *capturer) ended(pid uint32) {
 	if c.loader.Unwinder == nil {
 		return

@@ -273,7 +273,10 @@ func (h handler) Event(e *event.Event) {
 	h.mu.Unlock()
 	h.recorder.observe(e)
 	switch e.Op {
-	case event.OpExec, event.OpExit:
+	case event.OpExec:
+		h.capture.replaced(e.Proc.PID)
+		h.renew(e.Proc.PID)
+	case event.OpExit:
 		h.capture.ended(e.Proc.PID)
 		h.renew(e.Proc.PID)
 	case event.OpFork:

@@ -47,7 +47,8 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	}
 }
 
-// Ended says that pid has ended or replaced its image. It waits for nothing.
+// Ended says that pid has ended or replaced its image: what is due of it is not
+// done. It waits for nothing.
 func (u *Unwinder) Ended(pid int) {
 	s := u.schedule
 	s.mu.Lock()
