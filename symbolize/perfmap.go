@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"sort"
 	"strconv"
@@ -29,7 +28,7 @@ const (
 // jit-interface.txt). It is read when an address is looked up, and again when
 // it has grown.
 type perfMap struct {
-	file *os.File
+	file *proc.File
 
 	mu      sync.Mutex
 	read    int64 // bytes parsed, up to the end of a line
@@ -66,7 +65,7 @@ func (p *process) perfMap() *perfMap {
 		f.Close()
 		return nil
 	}
-	p.perf = &perfMap{file: f.File}
+	p.perf = &perfMap{file: f}
 	fs := p.s.files
 	fs.mu.Lock()
 	fs.perfMaps.put(p.perf, struct{}{})

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +22,22 @@ type File struct {
 	ID    FileID // as stat(2) shows it
 	Size  int64  // bytes, when it was opened
 	Owner uint32 // user id
+}
+
+// closePatience bounds how long a file's close is waited for: a file system in
+// user space is asked, and may never answer.
+const closePatience = 100 * time.Millisecond
+
+// Close gives the descriptor back, by itself if that takes long.
+func (f *File) Close() error {
+	done := make(chan error, 1)
+	go func() { done <- f.File.Close() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(closePatience):
+		return nil
+	}
 }
 
 // Link returns a path that leads the kernel to this very file while it is open,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,6 +186,39 @@ func TestOpenIrregular(t *testing.T) {
 		if f, err := root.Open(path, 0); !errors.Is(err, ErrIrregular) {
 			t.Errorf("%s below the root: %v, %v, want ErrIrregular", path, f, err)
 		}
+	}
+}
+
+// Closing a file is not waited for for ever. A socket that lingers stands for a
+// file of a file system in user space that does not answer.
+func TestCloseThatHangs(t *testing.T) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := c.File() // blocking
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	fd := int(f.Fd())
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 5}); err != nil {
+		t.Fatal(err)
+	}
+	for text := make([]byte, 1<<20); err == nil; {
+		_, err = unix.SendmsgN(fd, text, nil, nil, unix.MSG_DONTWAIT) // until nobody takes more
+	}
+	began := time.Now()
+	if err := (&File{File: f}).Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("closing took %v", took)
 	}
 }
 
