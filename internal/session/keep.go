@@ -30,22 +30,32 @@ func (s *Session) keep(end <-chan struct{}) {
 	}
 }
 
-// sweep drops the stacks that nothing refers to, once there are many.
+// sweep drops the stacks that nothing refers to, once there are many. Telling
+// the kernel side of tens of thousands takes tens of milliseconds: s.mu is not
+// held meanwhile.
 func (s *Session) sweep() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.stacks.wantsSweep():
-		ids, pids := s.stacks.doom(s.referred(), monotonic())
-		s.tracer.ForgetStacks(ids)
-		for pid := range pids {
-			if _, lives := s.procs.current[pid]; lives {
-				s.capture.invalidate(pid)
-			}
-		}
-	case s.stacks.wantsDrop(s.seen):
+	if s.stacks.wantsDrop(s.seen) {
 		s.stacks.drop(s.referred())
 	}
+	if !s.stacks.wantsSweep() {
+		s.mu.Unlock()
+		return
+	}
+	ids, pids := s.stacks.doom(s.referred())
+	for pid := range pids {
+		if _, lives := s.procs.current[pid]; !lives {
+			delete(pids, pid)
+		}
+	}
+	s.mu.Unlock()
+	s.tracer.ForgetStacks(ids)
+	for pid := range pids {
+		s.capture.invalidate(pid)
+	}
+	s.mu.Lock()
+	s.stacks.told(monotonic())
+	s.mu.Unlock()
 }
 
 // referred are the stacks that something refers to. s.mu is held.

@@ -45,8 +45,9 @@ type stacks struct {
 	kept    int    // frames
 	dropped uint64 // for want of room
 
-	sweepAt int    // kept frames at which the next sweep begins
-	since   uint64 // CLOCK_MONOTONIC at which the sweep under way began, 0 for none
+	sweepAt  int // kept frames at which the next sweep begins
+	sweeping bool
+	since    uint64 // CLOCK_MONOTONIC from which on the doomed are sent again, 0 while that is not so
 }
 
 func newStacks() stacks { return stacks{byID: map[uint64]*stack{}, sweepAt: sweepAt} }
@@ -76,11 +77,11 @@ func (s *stacks) frames(id uint64) []frame {
 }
 
 // wantsSweep tells whether it is time to look for what nobody refers to.
-func (s *stacks) wantsSweep() bool { return s.since == 0 && s.kept >= s.sweepAt }
+func (s *stacks) wantsSweep() bool { return !s.sweeping && s.kept >= s.sweepAt }
 
 // doom begins a sweep: it returns the stacks without a reference, which the
-// kernel side must send again from now on, and the processes they are of.
-func (s *stacks) doom(referred map[uint64]bool, now uint64) (ids []uint64, pids map[uint32]bool) {
+// kernel side is to send again, and the processes they are of.
+func (s *stacks) doom(referred map[uint64]bool) (ids []uint64, pids map[uint32]bool) {
 	pids = map[uint32]bool{}
 	for id, st := range s.byID {
 		if !referred[id] {
@@ -89,9 +90,13 @@ func (s *stacks) doom(referred map[uint64]bool, now uint64) (ids []uint64, pids 
 			pids[st.process.PID] = true
 		}
 	}
-	s.since = now
+	s.sweeping = true
 	return ids, pids
 }
+
+// told says that from the moment now on the kernel side sends the doomed stacks
+// again.
+func (s *stacks) told(now uint64) { s.since = now }
 
 // wantsDrop tells whether every event that names a doomed stack has been seen:
 // all events up to the moment seen have.
@@ -108,7 +113,7 @@ func (s *stacks) drop(referred map[uint64]bool) {
 		}
 		st.doomed = false
 	}
-	s.since = 0
+	s.sweeping, s.since = false, 0
 	s.sweepAt = max(sweepAt, min(s.kept+sweepAgain, maxFrames))
 }
 

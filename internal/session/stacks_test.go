@@ -23,9 +23,13 @@ func TestStacksMakeRoom(t *testing.T) {
 		}
 		if s.wantsSweep() {
 			now += uint64(inFlight)
-			if ids, pids := s.doom(live, now); len(ids) == 0 || !pids[1] {
+			if ids, pids := s.doom(live); len(ids) == 0 || !pids[1] {
 				t.Fatalf("%d doomed of %v", len(ids), pids)
 			}
+			if s.wantsSweep() || s.wantsDrop(now+10*uint64(inFlight)) {
+				t.Fatal("dropped before the kernel side was told")
+			}
+			s.told(now)
 			if s.wantsDrop(now + 1) {
 				t.Fatal("dropped while an event may be on its way")
 			}
@@ -55,7 +59,8 @@ func TestStackComesUpAgain(t *testing.T) {
 	for id := uint64(1); id <= 4; id++ {
 		s.add(id, event.Process{PID: 1}, make([]frame, 1))
 	}
-	s.doom(map[uint64]bool{1: true}, 1)
+	s.doom(map[uint64]bool{1: true})
+	s.told(1)
 	s.add(2, event.Process{PID: 1}, nil) // sent again
 	s.drop(map[uint64]bool{1: true, 3: true})
 	for id, want := range map[uint64]bool{1: true, 2: true, 3: true, 4: false} {
