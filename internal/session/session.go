@@ -115,7 +115,7 @@ func Start(opts Options) (_ *Session, err error) {
 		return nil, err
 	}
 	for _, pid := range opts.PIDs {
-		if err := checkTarget(pid); err != nil {
+		if err := CheckTarget(pid); err != nil {
 			return nil, err
 		}
 	}

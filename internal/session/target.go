@@ -9,10 +9,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// CheckTarget returns an error that says why pid cannot be traced, nil if
-// nothing is known to be in the way.
-func CheckTarget(pid int) error { return checkTarget(pid) }
-
 // add traces one more process that the user named and, if asked to follow, the
 // children that it has already.
 func (s *Session) add(pid int) error {

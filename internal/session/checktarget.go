@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// checkTarget returns an error that says why pid cannot be traced.
-func checkTarget(pid int) error {
+// CheckTarget returns an error that says why pid cannot be traced, nil if
+// nothing is known to be in the way.
+func CheckTarget(pid int) error {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	switch {
 	case err != nil:
@@ -24,7 +23,7 @@ func checkTarget(pid int) error {
 	case !bytes.Contains(status, fmt.Appendf(nil, "\nTgid:\t%d\n", pid)):
 		return fmt.Errorf("trace process %d: that is a thread; give the process it belongs to", pid)
 	}
-	exe, err := os.Open(fmt.Sprintf("/proc/%d/exe", pid))
+	exe, _, err := proc.OpenExecutable(pid)
 	if err != nil {
 		if bytes.Contains(status, []byte("\nKthread:\t1")) {
 			return fmt.Errorf("trace process %d: that is a kernel thread", pid)
@@ -44,21 +43,3 @@ func checkTarget(pid int) error {
 func over(status []byte) bool {
 	return bytes.Contains(status, []byte("\nState:\tZ")) || bytes.Contains(status, []byte("\nState:\tX"))
 }
-
-// monotonic is CLOCK_MONOTONIC in nanoseconds, as events have it.
-func monotonic() uint64 { return clock(unix.CLOCK_MONOTONIC) }
-
-// sleptTime is how long the machine was suspended since boot: what start times
-// count and events do not.
-func sleptTime() uint64 { return clock(unix.CLOCK_BOOTTIME) - clock(unix.CLOCK_MONOTONIC) }
-
-func clock(id int32) uint64 {
-	var ts unix.Timespec
-	if unix.ClockGettime(id, &ts) != nil {
-		return 0
-	}
-	return uint64(ts.Nano())
-}
-
-// bootTime returns the wall-clock time at which CLOCK_MONOTONIC was zero.
-func bootTime() time.Time { return time.Now().Add(-time.Duration(monotonic())) }
