@@ -27,6 +27,7 @@ type image struct {
 	key     proc.FileID
 	path    string // as the first process that mapped it names it
 	closed  atomic.Bool
+	slow    atomic.Int64 // calls that wait for it and that nobody waits for
 
 	mu     sync.Mutex // guards all below
 	debug  []*debugFile

@@ -225,6 +225,32 @@ func TestFirstThreadEnded(t *testing.T) {
 	}
 }
 
+// A file that does not answer keeps the names of others waiting for a moment
+// only, and gives its own when it does.
+func TestFileThatHangs(t *testing.T) {
+	exe, _ := buildWithLibrary(t, "-g0")
+	tg := start(t, exe)
+	s := newSymbolizer(t, Config{ReadPatience: 100 * time.Millisecond})
+	a := s.Locate(tg.pid, tg.at["library"], Return)
+	im := a.region.image
+	im.mu.Lock() // as a reading does that does not end
+	began := time.Now()
+	for range 100 {
+		if l := s.Resolve(a); l.Lines[0].Reason != FileSlow.String() {
+			t.Fatalf("got %s", names(l))
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	im.mu.Unlock()
+	for end := time.Now().Add(10 * time.Second); names(s.Resolve(a)) != "library_return_address"; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("got %s", names(s.Resolve(a)))
+		}
+	}
+}
+
 // Who tells of new mappings does not wait for a file of the process that never
 // answers.
 func TestInvalidateWaitsForNothing(t *testing.T) {

@@ -17,6 +17,7 @@ const (
 	Anonymous
 	FileGone
 	FileClosed
+	FileSlow
 	FileIrregular
 	NotELF
 	Malformed
@@ -35,6 +36,7 @@ var reasons = [numReasons]struct{ name, text string }{
 	Anonymous:       {"anonymous", "anonymous memory without an entry in perf-PID.map"},
 	FileGone:        {"file_gone", "the mapped file can no longer be opened"},
 	FileClosed:      {"file_closed", "the mapped file was closed to stay within the limit of open files"},
+	FileSlow:        {"file_slow", "reading the mapped file, or its debug file, has not ended yet"},
 	FileIrregular:   {"file_irregular", "the mapping is of no regular file"},
 	NotELF:          {"not_elf", "the mapped file is no 64-bit little-endian ELF file"},
 	Malformed:       {"malformed", "the mapped file is a malformed ELF file"},

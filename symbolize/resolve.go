@@ -3,6 +3,7 @@ package symbolize
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
@@ -26,6 +27,10 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 		a.region.mapping.flags.Do(func() {})
 	}
 	loc := &snapshot.Location{Address: a.pc, Mapping: a.Mapping(), Lines: lines}
+	if reason == FileSlow {
+		s.loss.unnamed[reason].Add(1)
+		return loc // it may have a name the next time
+	}
 
 	s.resolved.Lock()
 	defer s.resolved.Unlock()
@@ -75,7 +80,7 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, Reason) {
 	if !ok {
 		return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.Offset()), OutsideSegments)
 	}
-	lines, reason := r.image.resolve(addr, r.mapping)
+	lines, reason := r.image.resolveSoon(addr, r.mapping)
 	if reason != Named {
 		return unnamed(fmt.Sprintf("%s+%#x", r.base(), addr+shift), reason)
 	}
@@ -90,6 +95,44 @@ func (r *region) base() string {
 
 func unnamed(function string, why Reason) ([]snapshot.Line, Reason) {
 	return []snapshot.Line{{Function: function, Reason: why.String()}}, why
+}
+
+// otherPatience is how long files are waited for while one is not waited for any
+// more: they may lie in the same file system.
+const otherPatience = time.Second
+
+// resolveSoon is resolve, but waits for a file that does not answer neither for
+// ever nor twice.
+func (im *image) resolveSoon(addr uint64, m *mapping) ([]snapshot.Line, Reason) {
+	if im.slow.Load() > 0 {
+		return nil, FileSlow
+	}
+	patience := im.s.cfg.ReadPatience
+	if im.s.slow.Load() > 0 {
+		patience = min(patience, otherPatience)
+	}
+	var lines []snapshot.Line
+	var reason Reason
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lines, reason = im.resolve(addr, m)
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return lines, reason
+	case <-timer.C:
+	}
+	im.slow.Add(1)
+	im.s.slow.Add(1)
+	go func() {
+		<-done
+		im.slow.Add(-1)
+		im.s.slow.Add(-1)
+	}()
+	return nil, FileSlow
 }
 
 // resolve names the functions at a virtual address of the file, innermost

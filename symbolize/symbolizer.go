@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
@@ -32,6 +33,8 @@ type Config struct {
 	DebuginfodTimeout time.Duration // for one file; 30 s
 	DebuginfodMaxFile int64         // bytes; 1 GiB
 
+	ReadPatience time.Duration // for the symbols of one file, with debuginfod's time; 60 s
+
 	MaxFiles     int    // mapped files kept open, each perhaps with its debug file, and as many perf-PID.map; 512
 	MaxProcesses int    // processes whose mappings are kept; 4096
 	MaxLocations int    // resolved addresses kept; 131072
@@ -48,6 +51,7 @@ func ConfigFromEnv() Config {
 func (c Config) withDefaults() Config {
 	def(&c.DebuginfodTimeout, 30*time.Second)
 	def(&c.DebuginfodMaxFile, 1<<30)
+	def(&c.ReadPatience, time.Minute)
 	def(&c.MaxFiles, 512)
 	def(&c.MaxProcesses, 4096)
 	def(&c.MaxLocations, 1<<17)
@@ -131,6 +135,7 @@ type Symbolizer struct {
 	locations *cache[Address, *snapshot.Location]
 
 	indexes indexes
+	slow    atomic.Int64 // files that are being read for longer than is waited for
 }
 
 // New returns a Symbolizer. Close it to close the files that it holds.
