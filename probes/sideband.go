@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/elastic/go-perf"
@@ -21,6 +22,7 @@ type sideband struct {
 	events []*perf.Event
 	epoll  int
 	stop   int // eventfd
+	halted atomic.Bool
 }
 
 // A mapping is one new executable file mapping.
@@ -129,7 +131,7 @@ func (s *sideband) run(f func(mapping), lost func(uint64)) {
 
 func (s *sideband) drain(ev *perf.Event, f func(mapping), lost func(uint64)) {
 	var raw perf.RawRecord
-	for ev.HasRecord() {
+	for ev.HasRecord() && !s.halted.Load() {
 		if err := ev.ReadRawRecord(context.Background(), &raw); err != nil {
 			lost(1)
 			return
@@ -156,7 +158,10 @@ func recordTime(raw *perf.RawRecord) time.Duration {
 }
 
 // halt makes run return.
-func (s *sideband) halt() { _, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+func (s *sideband) halt() {
+	s.halted.Store(true)
+	_, _ = unix.Write(s.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+}
 
 // close releases everything; run must have returned.
 func (s *sideband) close() {
