@@ -1,6 +1,9 @@
 package ledger
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // newSite returns a place for one more site.
 func (p *process) newSite() uint32 {
@@ -39,12 +42,7 @@ func (l *Ledger) fold() bool {
 		l.foldAgain = l.opt.MaxSites / 4
 		return false
 	}
-	slices.SortFunc(all, func(a, b dead) int {
-		if a.last < b.last {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b dead) int { return cmp.Compare(a.last, b.last) })
 	for _, d := range all[:(len(all)+1)/2] {
 		l.foldSite(d.p, d.site)
 	}
