@@ -59,8 +59,8 @@ type Tracer struct {
 	life    []link.Link
 	reader  *ringbuf.Reader
 	side    *sideband
-	workers sync.WaitGroup // the sideband, tidy and the guard
-	stop    chan struct{}  // closed to end them
+	workers sync.WaitGroup // the sideband and tidy
+	stop    chan struct{}  // closed to end them and the guard
 
 	following chan struct{} // a place for each mapping that is looked at
 	guarding  chan procAddress
