@@ -12,6 +12,10 @@ const (
 	// recoveryWindow is how long a failed call's thread may take to succeed
 	// with the same size, and to fail again as part of one incident.
 	recoveryWindow = 700 * time.Millisecond
+	// longestIncident bounds an incident whose thread gives physical memory
+	// back: with expandable segments PyTorch does so with thousands of pieces
+	// before it says what it wanted.
+	longestIncident = 5 * time.Second
 	// incidentPause is the least time between two incidents that are recorded.
 	incidentPause = time.Second
 )
@@ -40,12 +44,18 @@ type threadKey struct {
 type incident struct {
 	first     event.Event
 	at        time.Time
+	last      time.Time // when it failed, or gave physical memory back
 	calls     int
 	recovered bool
 	framework *snapshot.FrameworkMemory
 	state     state
 	gpus      chan []snapshot.GPUMemory
 	over      bool // nothing more will be learnt
+}
+
+// ended tells whether nothing more is waited for.
+func (in *incident) ended(now time.Time) bool {
+	return in.over || now.Sub(in.last) >= recoveryWindow || now.Sub(in.at) >= longestIncident
 }
 
 // observe looks at one event, after the ledger took it.
@@ -75,6 +85,8 @@ func (r *recorder) observe(e *event.Event) {
 	case allocates && e.Result == event.Success && in != nil && e.Size == in.first.Size:
 		// Physical memory comes in many pieces of one size: another may fail.
 		in.recovered, in.over = true, e.Op == event.OpAlloc
+	case in != nil && (e.Op == event.OpUnmap || e.Op == event.OpHandleRelease):
+		in.last = time.Now()
 	}
 	r.finish(time.Now())
 }
@@ -90,7 +102,7 @@ func (r *recorder) begin(key threadKey, e *event.Event) *incident {
 	}
 	r.n++
 	r.last = now
-	in := &incident{first: *e, at: now, state: r.session.copy(false), gpus: make(chan []snapshot.GPUMemory, 1)}
+	in := &incident{first: *e, at: now, last: now, state: r.session.copy(false), gpus: make(chan []snapshot.GPUMemory, 1)}
 	if e.Device == event.NoDevice {
 		r.session.mu.Lock()
 		in.first.Device = r.session.ledger.DeviceOf(e.Proc, e.Ctx)
@@ -107,7 +119,7 @@ func (r *recorder) finish(now time.Time) {
 		return
 	}
 	for key, in := range r.open {
-		if in.over || now.Sub(in.at) >= recoveryWindow {
+		if in.ended(now) {
 			delete(r.open, key)
 			r.session.run.Go(func() { r.record(r.session.incident(in)) })
 		}
@@ -117,7 +129,7 @@ func (r *recorder) finish(now time.Time) {
 // finishAll reports what is still open; the tracer has stopped.
 func (r *recorder) finishAll() {
 	if r != nil {
-		r.finish(time.Now().Add(recoveryWindow))
+		r.finish(time.Now().Add(longestIncident))
 	}
 }
 
