@@ -53,7 +53,7 @@ func rounded(site *ledger.Site) bool {
 
 // readGPUs reads the driver's figures now. What it reads belongs to a moment
 // between two states of the ledger, so it reads again if that changed. It is
-// for the reader's goroutine.
+// for the goroutine of readings.
 func (s *Session) readGPUs() {
 	if s.gpus.nvml == nil {
 		return

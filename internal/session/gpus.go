@@ -375,7 +375,7 @@ const (
 )
 
 // memory returns every GPU's state and who is on it, nil without NVML. It is for
-// the reader's goroutine.
+// the goroutine of readings.
 func (g *gpus) memory() []snapshot.GPUMemory {
 	if g.nvml == nil {
 		return nil

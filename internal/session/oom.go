@@ -108,7 +108,7 @@ func (r *recorder) begin(key threadKey, e *event.Event) *incident {
 		in.first.Device = r.session.ledger.DeviceOf(e.Proc, e.Ctx)
 		r.session.mu.Unlock()
 	}
-	go r.session.reader.askMore(func() { in.gpus <- r.session.gpus.memory() })
+	go r.session.readings.askMore(func() { in.gpus <- r.session.gpus.memory() })
 	r.open[key] = in
 	return in
 }

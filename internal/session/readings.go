@@ -24,10 +24,10 @@ type reading struct {
 	done chan struct{}
 }
 
-// A reader looks at the driver's figures: every so often, because they are gone
-// once a process has ended, and when it is asked to. Only its goroutine calls
-// the driver, so nobody else can be kept waiting by it.
-type reader struct {
+// readings are looks at the driver's figures: every so often, because they are
+// gone once a process has ended, and when somebody asks. Only their goroutine
+// calls the driver, so nobody else can be kept waiting by it.
+type readings struct {
 	look func()
 	soon <-chan struct{} // asks for a reading without waiting for it
 	asks chan reading
@@ -39,12 +39,12 @@ type reader struct {
 	late  uint64    // readings that nobody waited for to the end
 }
 
-func newReader(look func(), soon <-chan struct{}) *reader {
-	return &reader{look: look, soon: soon, asks: make(chan reading), end: make(chan struct{}), done: make(chan struct{})}
+func newReadings(look func(), soon <-chan struct{}) *readings {
+	return &readings{look: look, soon: soon, asks: make(chan reading), end: make(chan struct{}), done: make(chan struct{})}
 }
 
 // run reads until stop.
-func (r *reader) run() {
+func (r *readings) run() {
 	defer close(r.done)
 	tick := time.NewTicker(accountInterval)
 	defer tick.Stop()
@@ -76,7 +76,7 @@ func (r *reader) run() {
 }
 
 // wait returns at next or when somebody asks, and false when run must end.
-func (r *reader) wait(next time.Time, asked *reading) bool {
+func (r *readings) wait(next time.Time, asked *reading) bool {
 	timer := time.NewTimer(time.Until(next))
 	defer timer.Stop()
 	select {
@@ -89,7 +89,7 @@ func (r *reader) wait(next time.Time, asked *reading) bool {
 	}
 }
 
-func (r *reader) begin(at time.Time) {
+func (r *readings) begin(at time.Time) {
 	r.mu.Lock()
 	r.since = at
 	r.mu.Unlock()
@@ -97,10 +97,10 @@ func (r *reader) begin(at time.Time) {
 
 // ask has the figures read, and returns when they are, or when its patience
 // ends: then those of the last reading stand.
-func (r *reader) ask() { r.askMore(nil) }
+func (r *readings) ask() { r.askMore(nil) }
 
 // askMore is ask, with more to ask the driver after that.
-func (r *reader) askMore(more func()) {
+func (r *readings) askMore(more func()) {
 	patience := time.NewTimer(readingPatience)
 	defer patience.Stop()
 	asked := reading{more, make(chan struct{})}
@@ -119,14 +119,14 @@ func (r *reader) askMore(more func()) {
 	}
 }
 
-func (r *reader) miss() {
+func (r *readings) miss() {
 	r.mu.Lock()
 	r.late++
 	r.mu.Unlock()
 }
 
 // stop ends run, and tells whether it has: the driver may not have answered.
-func (r *reader) stop() bool {
+func (r *readings) stop() bool {
 	close(r.end)
 	select {
 	case <-r.done:
@@ -136,7 +136,7 @@ func (r *reader) stop() bool {
 	}
 }
 
-func (r *reader) loss() snapshot.Counter {
+func (r *readings) loss() snapshot.Counter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return snapshot.Counter{Name: "driver_readings_late", Value: r.late,
@@ -144,7 +144,7 @@ func (r *reader) loss() snapshot.Counter {
 }
 
 // note says that the driver does not answer, "" if it does.
-func (r *reader) note() string {
+func (r *readings) note() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.since.IsZero() || time.Since(r.since) < readingPatience {

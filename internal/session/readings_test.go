@@ -8,9 +8,9 @@ import (
 )
 
 // A driver that hangs keeps nobody waiting for long, and it is told.
-func TestReaderThatHangs(t *testing.T) {
+func TestDriverThatHangs(t *testing.T) {
 	hang := make(chan struct{})
-	r := newReader(func() { <-hang }, nil)
+	r := newReadings(func() { <-hang }, nil)
 	go r.run()
 	began := time.Now()
 	r.ask()
@@ -31,8 +31,8 @@ func TestReaderThatHangs(t *testing.T) {
 
 // What else is asked of the driver is asked by the one goroutine that may hang
 // there: while it does, the driver is not closed.
-func TestMoreIsReadByTheReader(t *testing.T) {
-	r := newReader(func() {}, nil)
+func TestMoreIsReadByReadings(t *testing.T) {
+	r := newReadings(func() {}, nil)
 	go r.run()
 	hang, begun := make(chan struct{}), make(chan struct{})
 	defer close(hang)
@@ -51,7 +51,7 @@ func TestMoreIsReadByTheReader(t *testing.T) {
 func TestReadingsAreKeptApart(t *testing.T) {
 	var n atomic.Int32
 	soon := make(chan struct{}, 1)
-	r := newReader(func() { n.Add(1) }, soon)
+	r := newReadings(func() { n.Add(1) }, soon)
 	go r.run()
 	end := time.After(5 * readingPause)
 	for wanted := true; wanted; {

@@ -59,16 +59,16 @@ type Session struct {
 	// boot is the wall-clock time at which CLOCK_MONOTONIC was zero.
 	boot time.Time
 
-	run    sync.WaitGroup // what ends with the probes
-	ending chan struct{}  // closed to end it
-	gpus   *gpus
-	reader *reader
-	failed chan error // Run's error, if it ends by itself
+	run      sync.WaitGroup // what ends with the probes
+	ending   chan struct{}  // closed to end it
+	gpus     *gpus
+	readings *readings
+	failed   chan error // Run's error, if it ends by itself
 
 	closing sync.Once
 	closed  error // once closing is done
 
-	accounted   []*accountable // of the reader's goroutine, as the next
+	accounted   []*accountable // of the goroutine of readings, as the next
 	accountedAt uint64         // events
 
 	mu       sync.Mutex // guards what follows; never held while anything is waited for
@@ -141,8 +141,8 @@ func Start(opts Options) (_ *Session, err error) {
 	if s.gpus, why = openGPUs(); why != "" {
 		s.warn(why)
 	}
-	s.reader = newReader(s.readGPUs, s.gpus.look)
-	go s.reader.run()
+	s.readings = newReadings(s.readGPUs, s.gpus.look)
+	go s.readings.run()
 	s.start = time.Now()
 	if opts.All {
 		s.target = "every process"
@@ -164,7 +164,7 @@ func Start(opts Options) (_ *Session, err error) {
 			return nil, err
 		}
 	}
-	s.reader.ask()
+	s.readings.ask()
 	return s, nil
 }
 
@@ -236,7 +236,7 @@ func (s *Session) Close() error {
 
 func (s *Session) close() error {
 	err := s.Stop()
-	if s.reader != nil && s.reader.stop() {
+	if s.readings != nil && s.readings.stop() {
 		err = errors.Join(err, s.gpus.close())
 	}
 	if !s.naming.stop() {

@@ -18,14 +18,14 @@ import (
 // allocation. Collection goes on: the lock is held only while figures are
 // copied, names are looked up after.
 func (s *Session) Snapshot(live bool) *snapshot.Snapshot {
-	s.reader.ask()
+	s.readings.ask()
 	return s.build(s.copy(live))
 }
 
 // Report is a Snapshot that somebody keeps. Where every process is traced it is
 // the last that shows the processes which ended before it.
 func (s *Session) Report(live bool) *snapshot.Snapshot {
-	s.reader.ask()
+	s.readings.ask()
 	c := s.copy(live)
 	out := s.build(c)
 	if s.opts.All {
@@ -158,8 +158,8 @@ func (s *Session) copy(live bool) state {
 		out.Loss = append(out.Loss, snapshot.Counter{Name: "oom_reports_suppressed", Value: s.recorder.suppressed,
 			Help: "failures for want of memory without a report of their own: too many, or too close together"})
 	}
-	out.Loss = append(out.Loss, s.reader.loss())
-	for _, note := range []string{s.naming.note(), s.reader.note(), gapNote(s.tracer.LongestGap())} {
+	out.Loss = append(out.Loss, s.readings.loss())
+	for _, note := range []string{s.naming.note(), s.readings.note(), gapNote(s.tracer.LongestGap())} {
 		if note != "" {
 			out.Notes = append(out.Notes, note)
 		}
