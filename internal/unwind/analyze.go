@@ -151,7 +151,7 @@ func (u *Unwinder) synchronize(pid uint32) error {
 		}
 	}()
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
-	u.processes.SynchronizeProcess(process.New(libpf.PID(pid), libpf.PID(pid)))
+	u.processes.SynchronizeProcess(dying{process.New(libpf.PID(pid), libpf.PID(pid))})
 	return u.tables.wait()
 }
 
