@@ -77,7 +77,7 @@ func (s *Session) footprint(t *testing.T) (f footprint) {
 	debug.FreeOSMemory()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	f.heap = int(m.HeapInuse >> 20)
+	f.heap = int(m.HeapAlloc >> 20) // after a collection: what is live
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		t.Fatal(err)
@@ -238,14 +238,15 @@ func (f footprint) wantFlat(t *testing.T, first footprint) {
 		got, first int
 		slack      int
 	}{
-		// What is live stays the same; free pieces between it settle later.
-		{"resident MiB", f.resident, first.resident, first.resident / 3},
-		{"heap MiB", f.heap, first.heap, first.heap / 3},
+		// A KiB kept of each process would be 60 % more; stacks come and go by
+		// a third between two sweeps.
+		{"resident MiB", f.resident, first.resident, first.resident / 2},
+		{"heap MiB", f.heap, first.heap, first.heap / 2},
 		{"descriptors", f.descriptors, first.descriptors, first.descriptors / 10},
 		{"BPF links", f.links, first.links, first.links / 10},
 		{"BPF maps", f.maps, first.maps, first.maps / 10},
 		{"BPF map MiB", f.mapMemory, first.mapMemory, first.mapMemory/10 + 1},
-		{"stacks", f.stacks, first.stacks, first.stacks / 3}, // by when the last sweep was
+		{"stacks", f.stacks, first.stacks, first.stacks / 2}, // by when the last sweep was
 		{"call sites", f.sites, first.sites, first.sites / 10},
 		{"processes", f.procs, first.procs, maxEnded / 10},
 	} {
