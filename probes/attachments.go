@@ -96,7 +96,7 @@ func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 	case len(t.libs.pending) >= maxAttaching, !t.makeRoom():
 		t.mu.Unlock()
 		lib.Close()
-		t.attachFull.Add(1)
+		t.loss.Add(lossNotProbed, 1)
 		return fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
 	default:
 		p = &pending{done: make(chan struct{}), users: map[int]time.Duration{user: at}}
@@ -108,7 +108,7 @@ func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 	case <-p.done:
 		return p.err
 	case <-time.After(attachPatience):
-		t.attachFull.Add(1)
+		t.loss.Add(lossNotProbed, 1)
 		return fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
 	}
 }

@@ -46,7 +46,7 @@ func (t *Tracer) onMapping(m mapping) {
 	select {
 	case t.following <- struct{}{}:
 	default:
-		t.attachFull.Add(1)
+		t.loss.Add(lossNotProbed, 1)
 		return
 	}
 	go func() {
@@ -61,7 +61,7 @@ func (t *Tracer) onMapping(m mapping) {
 // there still.
 func (t *Tracer) makeTarget(pid int) bool {
 	if t.coll.Maps["targets"].Put(uint32(pid), uint32(1)) != nil {
-		t.targetsFull.Add(1)
+		t.loss.Add(lossNotTraced, 1)
 	}
 	// The kernel side takes a target back when it exits: not one that was gone
 	// by then.
@@ -107,14 +107,14 @@ func (t *Tracer) noteGap(m mapping, level Level, id proc.FileID) {
 	for _, key := range []attachKey{{id, level, 0}, {id, level, m.pid}} {
 		if a := t.libs.table[key]; a != nil {
 			if gap := a.since - m.time; gap > 0 {
-				t.late.libraries++
-				t.late.longest = max(t.late.longest, gap)
+				t.loss.Add(lossProbedLate, 1)
+				t.longest = max(t.longest, gap)
 			}
 			return
 		}
 	}
 	if time.Now().After(t.libs.refused[attachKey{id, level, t.confinedTo(m.pid)}]) {
-		t.late.unseen++
+		t.loss.Add(lossUnseen, 1)
 	}
 }
 

@@ -45,7 +45,7 @@ func (t *Tracer) toGuard(p procAddress) {
 	select {
 	case t.guarding <- p:
 	default:
-		t.unguarded.Add(1)
+		t.loss.Add(lossNotCompared, 1)
 	}
 }
 

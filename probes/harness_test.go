@@ -114,15 +114,12 @@ func (tr *trace) compared() {
 // counter returns one counter by name.
 func (tr *trace) counter(name string) uint64 {
 	tr.Helper()
-	for i, c := range kernelCounters { // the ones that Counters leaves out too
+	for i, c := range kernelCauses { // the ones that Loss leaves out too
 		if c.Name == name {
-			if err := tr.coll.Maps["loss"].Lookup(uint32(i), &c.Value); err != nil {
-				tr.Fatal(err)
-			}
-			return c.Value
+			return tr.kernelCount(i)
 		}
 	}
-	for _, c := range tr.Counters() {
+	for _, c := range tr.Loss() {
 		if c.Name == name {
 			return c.Value
 		}
@@ -134,7 +131,7 @@ func (tr *trace) counter(name string) uint64 {
 // wantLoss checks every counter: those not named must be zero.
 func (tr *trace) wantLoss(want map[string]uint64) {
 	tr.Helper()
-	for _, c := range tr.Counters() {
+	for _, c := range tr.Loss() {
 		if c.Value != want[c.Name] {
 			tr.Errorf("%s = %d, want %d", c.Name, c.Value, want[c.Name])
 		}

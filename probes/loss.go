@@ -1,14 +1,10 @@
 package probes
 
-// A Counter is one way to lose something, or one thing worth knowing.
-type Counter struct {
-	Name, Help string
-	Value      uint64
-}
+import "github.com/gpumemtrace/gpumemtrace/internal/loss"
 
-// kernelCounters names the entries of the kernel side's loss map, in the order
+// kernelCauses names the entries of the kernel side's loss map, in the order
 // of enum gm_loss.
-var kernelCounters = []Counter{
+var kernelCauses = []loss.Cause{
 	{Name: "events_ring_full", Help: "events dropped because the ring buffer was full: live memory and totals may be wrong"},
 	{Name: "stacks_ring_full", Help: "stacks that had to be sent again because the ring buffer was full"},
 	{Name: "calls_no_thread_state", Help: "calls missed because the kernel had no memory for the thread's state"},
@@ -19,4 +15,55 @@ var kernelCounters = []Counter{
 	{Name: "lists_truncated", Help: "sparse mappings missed because one call had more than 16"},
 	{Name: "targets_full", Help: "child processes not traced because the table of processes was full"},
 	{Name: "calls_nested", Help: "calls not counted because they came from inside another that allocates or frees, which counts for both"},
+}
+
+// What the Go side can lose.
+const (
+	lossMalformed = iota
+	lossMappings
+	lossNotProbed
+	lossProbedLate
+	lossUnseen
+	lossNotTraced
+	lossNotCompared
+)
+
+var causes = []loss.Cause{
+	lossMalformed:   {Name: "records_malformed", Help: "records that could not be decoded"},
+	lossMappings:    {Name: "mappings_lost", Help: "new mappings that the kernel could not report: a library loaded then may be untraced"},
+	lossNotProbed:   {Name: "libraries_not_probed", Help: "libraries left unprobed because too many were probed already or their file did not answer"},
+	lossProbedLate:  {Name: "libraries_probed_late", Help: "libraries that a process mapped before they had probes: its calls in the milliseconds between are missed"},
+	lossUnseen:      {Name: "processes_unseen", Help: "processes that ended before the library that they mapped could be probed: nothing of them is seen"},
+	lossNotTraced:   {Name: "processes_not_traced", Help: "processes not traced because the table of processes was full"},
+	lossNotCompared: {Name: "functions_not_compared", Help: "addresses that programs asked for which were not compared with the probes, for want of time"},
+}
+
+var runsMissed = loss.Cause{Name: "runs_missed", Help: "program runs that the kernel skipped"}
+
+// Loss returns every cause of loss.
+func (t *Tracer) Loss() []loss.Counter {
+	var out []loss.Counter
+	for i, c := range kernelCauses {
+		if c.Help != "" {
+			out = append(out, c.Counter(t.kernelCount(i)))
+		}
+	}
+	return append(append(out, t.loss.Counters()...), runsMissed.Counter(t.missed()))
+}
+
+// kernelCount reads the i-th of the kernel side's counters. One that cannot be
+// read is 0: the map cannot vanish while it is open.
+func (t *Tracer) kernelCount(i int) (n uint64) {
+	_ = t.coll.Maps["loss"].Lookup(uint32(i), &n)
+	return n
+}
+
+// missed is how often the kernel skipped a program (recursion on one CPU).
+func (t *Tracer) missed() (n uint64) {
+	for _, p := range t.coll.Programs {
+		if s, err := p.Stats(); err == nil {
+			n += s.RecursionMisses
+		}
+	}
+	return n
 }

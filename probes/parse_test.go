@@ -112,8 +112,8 @@ func TestLossNames(t *testing.T) {
 	_, list, _ := strings.Cut(string(text), "enum gm_loss {")
 	list, _, _ = strings.Cut(list, "}")
 	n := strings.Count(list, "GM_LOSS_") + strings.Count(list, "GM_INFO_") - 1 // GM_LOSS_MAX
-	if n != len(kernelCounters) {
-		t.Errorf("%d counters here, %d in the kernel side", len(kernelCounters), n)
+	if n != len(kernelCauses) {
+		t.Errorf("%d counters here, %d in the kernel side", len(kernelCauses), n)
 	}
 	for i, want := range []string{"RING_FULL", "RING_STACK", "NO_THREAD", "CALLS_FULL", "NO_ENTRY", "UNREADABLE", "NO_STACK", "LIST_LONG", "TARGETS_FULL", "NESTED"} {
 		fields := strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == '\n' || r == '\t' })
@@ -122,7 +122,7 @@ func TestLossNames(t *testing.T) {
 		}
 	}
 	seen := map[string]bool{}
-	for _, c := range kernelCounters {
+	for _, c := range kernelCauses {
 		if seen[c.Name] || c.Name == "" {
 			t.Errorf("counter %q twice, or without a name", c.Name)
 		}

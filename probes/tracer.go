@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
 // API says which level of CUDA's API is counted.
@@ -70,9 +70,9 @@ type Tracer struct {
 	libs     attachments
 	glimpses []*attachment // until their time is over
 	warned   map[string]bool
-	late     late
+	longest  time.Duration // between a library's mapping and its probes
 
-	decodeErrors, mapsLost, attachFull, targetsFull, unguarded atomic.Uint64
+	loss *loss.Set
 }
 
 // Open loads the kernel side. Nothing is probed yet.
@@ -82,6 +82,7 @@ func Open(opts Options) (_ *Tracer, err error) {
 	}
 	t := &Tracer{
 		opts:      opts,
+		loss:      loss.New(causes),
 		libs:      newAttachments(),
 		warned:    map[string]bool{},
 		texts:     map[event.Process]text{},
@@ -148,7 +149,7 @@ func Open(opts Options) (_ *Tracer, err error) {
 	if t.side, err = openSideband(); err != nil {
 		return nil, err
 	}
-	t.workers.Go(func() { t.side.run(t.onMapping, func(n uint64) { t.mapsLost.Add(n) }) })
+	t.workers.Go(func() { t.side.run(t.onMapping, func(n uint64) { t.loss.Add(lossMappings, n) }) })
 	t.workers.Go(func() { t.tidy(t.stop) })
 	go t.guard(t.stop) // not waited for: it reads what a target's file system gives
 	return t, nil
@@ -350,7 +351,7 @@ func (t *Tracer) Run(h Handler, idle func(drained bool)) error {
 			switch {
 			case err == nil:
 				if d.decode(rec.RawSample, follower) != nil {
-					t.decodeErrors.Add(1)
+					t.loss.Add(lossMalformed, 1)
 				}
 			case errors.Is(err, ringbuf.ErrFlushed):
 				return nil
@@ -422,44 +423,12 @@ func (t *Tracer) Close() error {
 	return err
 }
 
-// Counters returns every cause of loss.
-func (t *Tracer) Counters() []Counter {
-	out := slices.Clone(kernelCounters)
-	for i := range out {
-		// An unreadable counter stays 0; the map cannot vanish while it is open.
-		_ = t.coll.Maps["loss"].Lookup(uint32(i), &out[i].Value)
-	}
-	out = slices.DeleteFunc(out, func(c Counter) bool { return c.Help == "" })
-	t.mu.Lock()
-	late := t.late
-	t.mu.Unlock()
-	return append(out,
-		Counter{"records_malformed", "records that could not be decoded", t.decodeErrors.Load()},
-		Counter{"mappings_lost", "new mappings that the kernel could not report: a library loaded then may be untraced", t.mapsLost.Load()},
-		Counter{"libraries_not_probed", "libraries left unprobed because too many were probed already or their file did not answer", t.attachFull.Load()},
-		Counter{"libraries_probed_late", "libraries that a process mapped before they had probes: its calls in the milliseconds between are missed", late.libraries},
-		Counter{"processes_unseen", "processes that ended before the library that they mapped could be probed: nothing of them is seen", late.unseen},
-		Counter{"processes_not_traced", "processes not traced because the table of processes was full", t.targetsFull.Load()},
-		Counter{"functions_not_compared", "addresses that programs asked for which were not compared with the probes, for want of time", t.unguarded.Load()},
-		Counter{"runs_missed", "program runs that the kernel skipped", t.missed()})
-}
-
 // LongestGap is the longest time between the mapping of a library and its
 // probes, 0 if every library had them in time.
 func (t *Tracer) LongestGap() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.late.longest
-}
-
-// missed is how often the kernel skipped a program (recursion on one CPU).
-func (t *Tracer) missed() (n uint64) {
-	for _, p := range t.coll.Programs {
-		if s, err := p.Stats(); err == nil {
-			n += s.RecursionMisses
-		}
-	}
-	return n
+	return t.longest
 }
 
 // Missing returns, by library path, the symbols of the table that a probed

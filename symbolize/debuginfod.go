@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -23,7 +24,7 @@ type debuginfod struct {
 	cache  string
 	max    int64
 	client *http.Client
-	loss   *losses
+	loss   *loss.Set
 
 	mu     sync.Mutex
 	absent map[string]bool      // build ids that no server has
@@ -31,7 +32,7 @@ type debuginfod struct {
 }
 
 // newDebuginfod returns nil if no server is configured.
-func newDebuginfod(cfg Config, loss *losses) *debuginfod {
+func newDebuginfod(cfg Config, counts *loss.Set) *debuginfod {
 	if len(cfg.DebuginfodURLs) == 0 || cfg.DebuginfodCache == "" {
 		return nil
 	}
@@ -40,7 +41,7 @@ func newDebuginfod(cfg Config, loss *losses) *debuginfod {
 		cache:  cfg.DebuginfodCache,
 		max:    cfg.DebuginfodMaxFile,
 		client: &http.Client{Timeout: cfg.DebuginfodTimeout},
-		loss:   loss,
+		loss:   counts,
 		absent: make(map[string]bool),
 		paused: make(map[string]time.Time),
 	}
@@ -68,7 +69,7 @@ func (d *debuginfod) find(id string) *proc.File {
 		}
 		found, err := d.fetch(strings.TrimRight(url, "/")+"/buildid/"+id+"/debuginfo", path)
 		if err != nil {
-			d.loss.debuginfod.Add(1)
+			d.loss.Add(lossDebuginfod, 1)
 			d.paused[url] = time.Now().Add(debuginfodPause)
 			absent = false
 		}

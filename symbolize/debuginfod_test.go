@@ -3,6 +3,7 @@ package symbolize
 import (
 	"bytes"
 	"encoding/hex"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -97,11 +98,11 @@ func TestDebuginfod(t *testing.T) {
 
 func TestDebuginfodIsOffUnlessSet(t *testing.T) {
 	t.Setenv("DEBUGINFOD_URLS", "")
-	if d := newDebuginfod(ConfigFromEnv().withDefaults(), &losses{}); d != nil {
+	if d := newDebuginfod(ConfigFromEnv().withDefaults(), loss.New(causes)); d != nil {
 		t.Error("debuginfod is on")
 	}
 	t.Setenv("DEBUGINFOD_URLS", "http://127.0.0.1:1 http://127.0.0.1:2")
-	if d := newDebuginfod(ConfigFromEnv().withDefaults(), &losses{}); d == nil || len(d.urls) != 2 {
+	if d := newDebuginfod(ConfigFromEnv().withDefaults(), loss.New(causes)); d == nil || len(d.urls) != 2 {
 		t.Errorf("got %+v, want two servers", d)
 	}
 }

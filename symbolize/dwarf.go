@@ -80,9 +80,9 @@ func (im *image) loadDwarf() *dwarfIndex {
 		}
 		im.blamed = true
 		if errors.Is(err, errTooLarge) {
-			im.s.loss.debugTooBig.Add(1)
+			im.s.loss.Add(lossDebugTooLarge, 1)
 		} else {
-			im.s.loss.debugBroken.Add(1)
+			im.s.loss.Add(lossDebugMalformed, 1)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -17,10 +18,10 @@ type files struct {
 	byBuild map[string]*image
 }
 
-func newFiles(max int, loss *losses) *files {
+func newFiles(max int, counts *loss.Set) *files {
 	fs := &files{byFile: make(map[proc.FileID]*image), byBuild: make(map[string]*image)}
 	fs.open = newCache(max, func(im *image, _ struct{}) {
-		loss.closedFiles.Add(1)
+		counts.Add(lossFilesClosed, 1)
 		fs.drop(im)
 	})
 	fs.perfMaps = newCache(max, func(m *perfMap, _ struct{}) { m.file.Close() })

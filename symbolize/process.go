@@ -75,7 +75,7 @@ func (p *process) locate(addr uint64, lookup Lookup) Address {
 		if p.refresh() {
 			i, ok = p.find(at)
 		} else {
-			p.s.loss.staleMaps.Add(1)
+			p.s.loss.Add(lossStaleMaps, 1)
 		}
 	}
 	if !ok {

@@ -1,9 +1,7 @@
 package symbolize
 
 import (
-	"sync/atomic"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
 // A Reason says why an address has no name. String gives the clause.
@@ -54,30 +52,24 @@ func (r Reason) String() string {
 	return "invalid"
 }
 
-// losses counts what this package could not do.
-type losses struct {
-	unnamed     [numReasons]atomic.Uint64
-	staleMaps   atomic.Uint64
-	debugTooBig atomic.Uint64
-	debugBroken atomic.Uint64
-	debuginfod  atomic.Uint64
-	closedFiles atomic.Uint64
-}
+// What else can be lost: its causes follow the reasons, from Named + 1 on.
+const (
+	lossStaleMaps = int(numReasons-Named-1) + iota
+	lossDebugTooLarge
+	lossDebugMalformed
+	lossDebuginfod
+	lossFilesClosed
+)
 
-func (l *losses) counters() []snapshot.Counter {
-	var out []snapshot.Counter
-	for r := Named + 1; r < numReasons; r++ {
-		out = append(out, snapshot.Counter{
-			Name:  "unnamed_" + reasons[r].name,
-			Help:  "addresses without a name because " + reasons[r].text,
-			Value: l.unnamed[r].Load(),
-		})
+var causes = func() (out []loss.Cause) {
+	for _, r := range reasons[Named+1:] {
+		out = append(out, loss.Cause{Name: "unnamed_" + r.name, Help: "addresses without a name because " + r.text})
 	}
 	return append(out,
-		snapshot.Counter{Name: "symbolize_stale_maps", Help: "addresses looked up in mappings that may be out of date because re-reading them is rate-limited", Value: l.staleMaps.Load()},
-		snapshot.Counter{Name: "symbolize_debug_too_large", Help: "files without source lines because their debug information is larger than the limit", Value: l.debugTooBig.Load()},
-		snapshot.Counter{Name: "symbolize_debug_malformed", Help: "files without source lines because their debug information cannot be read", Value: l.debugBroken.Load()},
-		snapshot.Counter{Name: "symbolize_debuginfod_failed", Help: "debug files that a debuginfod server did not deliver because of an error", Value: l.debuginfod.Load()},
-		snapshot.Counter{Name: "symbolize_files_closed", Help: "mapped files closed to stay within the limit of open files", Value: l.closedFiles.Load()},
+		loss.Cause{Name: "symbolize_stale_maps", Help: "addresses looked up in mappings that may be out of date because re-reading them is rate-limited"},
+		loss.Cause{Name: "symbolize_debug_too_large", Help: "files without source lines because their debug information is larger than the limit"},
+		loss.Cause{Name: "symbolize_debug_malformed", Help: "files without source lines because their debug information cannot be read"},
+		loss.Cause{Name: "symbolize_debuginfod_failed", Help: "debug files that a debuginfod server did not deliver because of an error"},
+		loss.Cause{Name: "symbolize_files_closed", Help: "mapped files closed to stay within the limit of open files"},
 	)
-}
+}()

@@ -28,7 +28,7 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 	}
 	loc := &snapshot.Location{Address: a.pc, Mapping: a.Mapping(), Lines: lines}
 	if reason == FileSlow {
-		s.loss.unnamed[reason].Add(1)
+		s.unnamed(reason)
 		return loc // it may have a name the next time
 	}
 
@@ -38,7 +38,7 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 		return twin // resolved at the same time
 	}
 	if !ok {
-		s.loss.unnamed[reason].Add(1)
+		s.unnamed(reason)
 	}
 	s.locations.put(a, loc)
 	return loc

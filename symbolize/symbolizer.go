@@ -11,6 +11,7 @@
 package symbolize
 
 import (
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,7 +124,7 @@ func (a Address) Mapping() *snapshot.Mapping {
 // wait for a Resolve.
 type Symbolizer struct {
 	cfg        Config
-	loss       losses
+	loss       *loss.Set
 	debuginfod *debuginfod
 
 	mu        sync.Mutex // guards processes
@@ -140,12 +141,12 @@ type Symbolizer struct {
 
 // New returns a Symbolizer. Close it to close the files that it holds.
 func New(cfg Config) *Symbolizer {
-	s := &Symbolizer{cfg: cfg.withDefaults()}
+	s := &Symbolizer{cfg: cfg.withDefaults(), loss: loss.New(causes)}
 	s.processes = newCache[uint32, *process](s.cfg.MaxProcesses, nil)
 	s.locations = newCache[Address, *snapshot.Location](s.cfg.MaxLocations, nil)
-	s.files = newFiles(s.cfg.MaxFiles, &s.loss)
+	s.files = newFiles(s.cfg.MaxFiles, s.loss)
 	s.indexes.max = s.cfg.MaxIndex
-	s.debuginfod = newDebuginfod(s.cfg, &s.loss)
+	s.debuginfod = newDebuginfod(s.cfg, s.loss)
 	return s
 }
 
@@ -192,4 +193,11 @@ func (s *Symbolizer) Forget(pid uint32) {
 
 // Loss returns the counters of what has no name or no source line, by reason.
 // Each address counts once while its Location is remembered.
-func (s *Symbolizer) Loss() []snapshot.Counter { return s.loss.counters() }
+func (s *Symbolizer) Loss() []loss.Counter { return s.loss.Counters() }
+
+// unnamed counts an address without a name. One that has a name is none.
+func (s *Symbolizer) unnamed(why Reason) {
+	if why != Named {
+		s.loss.Add(int(why-Named-1), 1)
+	}
+}

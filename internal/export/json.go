@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"io"
 	"strconv"
 	"time"
@@ -84,7 +85,7 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 		out.value(jsonAccount{a.PID, a.Process, a.GPU, a.Total, a.Known, a.Inferred, lines})
 	})
 	list(out, "live", s.Live, func(a *snapshot.Allocation) { out.live(a) })
-	list(out, "loss", s.Loss, func(c *snapshot.Counter) { out.value(jsonCounter(*c)) })
+	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(jsonCounter(*c)) })
 	list(out, "notes", s.Notes, func(n *string) { out.value(*n) })
 	out.buf.WriteString("\n}\n")
 	if err := out.flush(); err != nil {

@@ -3,6 +3,7 @@ package export
 import (
 	"cmp"
 	"fmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"io"
 	"slices"
 	"strconv"
@@ -161,7 +162,7 @@ func failures(page *render.Page, s *snapshot.Snapshot, o int) {
 }
 
 func losses(page *render.Page, s *snapshot.Snapshot) {
-	var lost []snapshot.Counter
+	var lost []loss.Counter
 	for _, c := range s.Loss {
 		if c.Value != 0 {
 			lost = append(lost, c)

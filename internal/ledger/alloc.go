@@ -27,18 +27,18 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 	id, s := l.site(p, e)
 	p.count(s, e.Time, 1, e.Size)
 	if e.Addr == 0 {
-		l.loss[lossNoAddress]++
+		l.loss.Add(lossNoAddress, 1)
 		p.unknown(e.Size)
 		return
 	}
 	if old, ok := p.live[e.Space][e.Addr]; ok {
-		l.loss[lossReplaced]++
+		l.loss.Add(lossReplaced, 1)
 		if old.time > e.Time {
 			return // this one ended before the one that is there began
 		}
 		l.endRow(p, e.Space, e.Addr, &old)
 	} else if old, ok := p.extra[e.Space][e.Addr]; ok {
-		l.loss[lossReplaced]++
+		l.loss.Add(lossReplaced, 1)
 		l.endExtraRow(p, e.Space, e.Addr, old)
 	}
 	ctx := l.contextOf(p, e)
@@ -121,7 +121,7 @@ func (l *Ledger) free(p *process, e *event.Event) {
 	}
 	if r, ok := p.live[e.Space][e.Addr]; ok {
 		if r.time > e.Time {
-			l.loss[lossStale]++
+			l.loss.Add(lossStale, 1)
 		} else if !p.close(e.Space, e.Addr) {
 			l.endRow(p, e.Space, e.Addr, &r)
 		}

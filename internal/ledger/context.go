@@ -57,7 +57,7 @@ func (l *Ledger) context(p *process, handle uint64) uint32 {
 	i, ok := p.contextAt[handle]
 	if !ok {
 		if i, ok = p.newContext(handle); !ok {
-			l.loss[lossContexts]++
+			l.loss.Add(lossContexts, 1)
 			p.older++
 			return ctxUnknown
 		}
@@ -110,7 +110,7 @@ func (l *Ledger) contextCreate(p *process, e *event.Event) {
 	if c.live > 0 && e.Time > c.created {
 		n := c.live
 		l.endIn(p, e.Time, func(ctx uint32, _ int32) bool { return ctx == i })
-		l.loss[lossReplaced] += uint64(n - c.live)
+		l.loss.Add(lossReplaced, uint64(n-c.live))
 	}
 	if c.older {
 		c.older = false
@@ -161,7 +161,7 @@ func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 	if c.created == 0 && p.contexts[ctxUnknown].live > 0 {
 		alone = p.older == 1
 		if !alone {
-			l.loss[lossOwner]++
+			l.loss.Add(lossOwner, 1)
 		}
 	}
 	if c.live > 0 || alone {
@@ -186,7 +186,7 @@ func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 // another device is kept.
 func (l *Ledger) primaryReset(p *process, e *event.Event) {
 	if e.Device <= event.NoDevice {
-		l.loss[lossReset]++
+		l.loss.Add(lossReset, 1)
 		return
 	}
 	alone := event.NoDevice
@@ -212,7 +212,7 @@ func (l *Ledger) primaryReset(p *process, e *event.Event) {
 		return device == e.Device
 	})
 	if undecided {
-		l.loss[lossOwner]++
+		l.loss.Add(lossOwner, 1)
 	}
 }
 

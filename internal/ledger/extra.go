@@ -22,11 +22,11 @@ func (r extraRow) size() int64      { return int64(r >> 16) }
 // addExtra keeps an allocation for which there is no row.
 func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
 	if l.extra >= l.opt.MaxUnattributed || e.Size > extraMaxSize {
-		l.loss[lossUnknown]++
+		l.loss.Add(lossUnknown, 1)
 		p.unknown(e.Size)
 		return
 	}
-	l.loss[lossUnattributed]++
+	l.loss.Add(lossUnattributed, 1)
 	r := extraRow(e.Kind) | extraRow(ctx)<<4 | extraRow(e.Size)<<16
 	if p.extra[e.Space] == nil {
 		p.extra[e.Space] = make(map[uint64]extraRow)

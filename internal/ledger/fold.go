@@ -73,5 +73,5 @@ func (l *Ledger) foldSite(p *process, i uint32) {
 	p.freeSite = append(p.freeSite, i)
 	p.ownSites--
 	l.sites--
-	l.loss[lossFolded]++
+	l.loss.Add(lossFolded, 1)
 }

@@ -51,7 +51,7 @@ func (l *Ledger) newGraph(p *process) uint32 {
 		i = uint32(len(p.graphs))
 		p.graphs = append(p.graphs, graph{})
 	default:
-		l.loss[lossGraphs]++
+		l.loss.Add(lossGraphs, 1)
 		return 0
 	}
 	p.graphs[i] = graph{}
@@ -65,7 +65,7 @@ func (l *Ledger) nameGraph(p *process, i uint32, handle, t uint64) {
 		return
 	}
 	if old, ok := p.graphAt[handle]; ok {
-		l.loss[lossGraphKept] += uint64(p.graphs[old].live)
+		l.loss.Add(lossGraphKept, uint64(p.graphs[old].live))
 		p.graphs[old].handle = 0
 	}
 	if p.graphAt == nil {
@@ -124,14 +124,14 @@ func (l *Ledger) graphDestroy(p *process, e *event.Event) {
 	}
 	g := &p.graphs[i]
 	if e.Time < g.time {
-		l.loss[lossStale]++ // the end of an earlier graph of this handle
+		l.loss.Add(lossStale, 1) // the end of an earlier graph of this handle
 		return
 	}
 	if !g.ran {
 		l.endNodes(p, i, e.Time)
 		return
 	}
-	l.loss[lossGraphKept] += uint64(g.live)
+	l.loss.Add(lossGraphKept, uint64(g.live))
 	delete(p.graphAt, e.Handle)
 	g.handle = 0
 }
@@ -192,11 +192,11 @@ func (p *process) endCapture(i int) {
 // captureBegin applies OpCaptureBegin.
 func (l *Ledger) captureBegin(p *process, e *event.Event) {
 	if i := p.findCapture(e); i >= 0 {
-		l.loss[lossCaptures]++ // its end was not seen
+		l.loss.Add(lossCaptures, 1) // its end was not seen
 		p.endCapture(i)
 	}
 	if len(p.captures) >= maxCaptures {
-		l.loss[lossGraphs]++
+		l.loss.Add(lossGraphs, 1)
 		return
 	}
 	stream, thread := streamOf(e)
@@ -220,7 +220,7 @@ func (l *Ledger) captureEnd(p *process, e *event.Event) {
 	switch e.Result {
 	case event.Success:
 		if i < 0 {
-			l.loss[lossCaptures]++ // its beginning was not seen
+			l.loss.Add(lossCaptures, 1) // its beginning was not seen
 			return
 		}
 		l.nameGraph(p, p.captures[i].graph, e.Handle, e.Time)
@@ -262,7 +262,7 @@ func (l *Ledger) captured(p *process, e *event.Event) (graph uint32, ok bool) {
 		}
 	}
 	if open {
-		l.loss[lossCapture]++
+		l.loss.Add(lossCapture, 1)
 	}
 	return graph, ok
 }

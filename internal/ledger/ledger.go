@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
 // Options bound what a Ledger holds. Zero means the default.
@@ -71,7 +72,7 @@ type Ledger struct {
 	foldAgain int // calls without room for a site until the next try to make some
 
 	dropped Totals
-	loss    [numCauses]uint64
+	loss    *loss.Set
 
 	// Scratch of the mapping code.
 	hits     []*mapping
@@ -84,6 +85,7 @@ func New(opt Options) *Ledger {
 	return &Ledger{
 		opt:   opt,
 		procs: make(map[event.Process]*process),
+		loss:  loss.New(causes),
 		gone:  forgotten{max: opt.MaxEnded, set: make(map[event.Process]struct{})},
 	}
 }
@@ -91,7 +93,7 @@ func New(opt Options) *Ledger {
 // Apply takes one event into account. It does not keep e.
 func (l *Ledger) Apply(e *event.Event) {
 	if !valid(e) {
-		l.loss[lossInvalid]++
+		l.loss.Add(lossInvalid, 1)
 		return
 	}
 	p := l.process(e.Proc)
@@ -215,7 +217,7 @@ func (l *Ledger) late(p *process, e *event.Event) {
 	case ends(e.Op) && e.Time >= p.end:
 		p.teardownFrees++
 	default:
-		l.loss[lossLate]++
+		l.loss.Add(lossLate, 1)
 	}
 }
 

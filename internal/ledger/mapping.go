@@ -62,7 +62,7 @@ func (l *Ledger) mapRange(p *process, e *event.Event) {
 	}
 	end := e.Addr + e.Size
 	hits := l.intersecting(p, e.Addr, end)
-	l.loss[lossReplaced] += uint64(len(hits))
+	l.loss.Add(lossReplaced, uint64(len(hits)))
 	older := hits[:0]
 	for _, m := range hits {
 		if m.time <= e.Time {
@@ -93,16 +93,16 @@ func (l *Ledger) unmapRange(p *process, e *event.Event) {
 	end := e.Addr + e.Size
 	hits := l.intersecting(p, e.Addr, end)
 	if len(hits) == 0 {
-		l.loss[lossUnmaps]++
+		l.loss.Add(lossUnmaps, 1)
 		return
 	}
 	ended := hits[:0]
 	for _, m := range hits {
 		switch {
 		case m.time > e.Time:
-			l.loss[lossStale]++
+			l.loss.Add(lossStale, 1)
 		case m.addr < e.Addr || m.end > end:
-			l.loss[lossPartial]++
+			l.loss.Add(lossPartial, 1)
 		default:
 			ended = append(ended, m)
 		}
@@ -119,7 +119,7 @@ func (l *Ledger) mapPart(p *process, e *event.Event) {
 	}
 	old, had := p.parts[e.Addr][e.Part]
 	if had {
-		l.loss[lossReplaced]++
+		l.loss.Add(lossReplaced, 1)
 		if old.time > e.Time {
 			return
 		}
@@ -146,9 +146,9 @@ func (l *Ledger) unmapPart(p *process, e *event.Event) {
 	old, ok := p.parts[e.Addr][e.Part]
 	switch {
 	case !ok:
-		l.loss[lossUnmaps]++
+		l.loss.Add(lossUnmaps, 1)
 	case old.time > e.Time:
-		l.loss[lossStale]++
+		l.loss.Add(lossStale, 1)
 	default:
 		l.endPart(p, e.Addr, e.Part, old)
 	}

@@ -38,7 +38,7 @@ func (l *Ledger) poolAtKey(p *process, key poolKey) uint32 {
 		i = uint32(len(p.pools))
 		p.pools = append(p.pools, pool{})
 	default:
-		l.loss[lossPools]++
+		l.loss.Add(lossPools, 1)
 		return 0
 	}
 	p.pools[i] = pool{key: key}

@@ -81,12 +81,12 @@ func (l *Ledger) process(id event.Process) *process {
 	p := l.procs[id]
 	if p == nil {
 		if l.gone.has(id) {
-			l.loss[lossForgotten]++
+			l.loss.Add(lossForgotten, 1)
 			return nil
 		}
 		for len(l.procs) >= l.opt.MaxProcesses {
 			if !l.dropIdle() && !l.dropEnded() {
-				l.loss[lossProcesses]++
+				l.loss.Add(lossProcesses, 1)
 				return nil
 			}
 		}
@@ -204,7 +204,7 @@ func (l *Ledger) reclaim(p *process) bool {
 	}
 	for _, q := range l.ended {
 		if q.rows > 0 && q != p {
-			l.loss[lossEndedRows] += uint64(q.rows)
+			l.loss.Add(lossEndedRows, uint64(q.rows))
 			l.freeze(q)
 			return true
 		}
@@ -217,7 +217,7 @@ func (l *Ledger) dropEnded() bool {
 	if len(l.ended) == 0 {
 		return false
 	}
-	l.loss[lossEnded]++
+	l.loss.Add(lossEnded, 1)
 	l.Forget(l.ended[0].id)
 	return true
 }
@@ -229,7 +229,7 @@ func (l *Ledger) dropIdle() bool {
 		return false
 	}
 	if l.idle[0].active { // by a straggler
-		l.loss[lossEnded]++
+		l.loss.Add(lossEnded, 1)
 	}
 	l.Forget(l.idle[0].id)
 	return true

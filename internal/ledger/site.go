@@ -68,7 +68,7 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		if len(l.ended) > 0 && l.ended[0] != p {
 			l.dropEnded()
 		} else if !l.fold() {
-			l.loss[lossSites]++
+			l.loss.Add(lossSites, 1)
 			return p.synthetic(e.Kind)
 		}
 	}

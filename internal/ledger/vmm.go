@@ -22,7 +22,7 @@ func (l *Ledger) handleCreate(p *process, e *event.Event) {
 	id, s := l.site(p, e)
 	p.count(s, e.Time, 1, e.Size)
 	if old := p.handles[e.Handle]; old != nil {
-		l.loss[lossReplaced]++
+		l.loss.Add(lossReplaced, 1)
 		if old.time > e.Time {
 			return // this one ended before the one that is there began
 		}
@@ -45,18 +45,18 @@ func (l *Ledger) handleImport(p *process, e *event.Event) {
 // addPhysical makes e's memory live with one reference.
 func (l *Ledger) addPhysical(p *process, e *event.Event, site uint32) {
 	if e.Handle == 0 {
-		l.loss[lossNoAddress]++
+		l.loss.Add(lossNoAddress, 1)
 		p.unknown(e.Size)
 		return
 	}
 	ph := &physical{handle: e.Handle, size: e.Size, time: e.Time, site: site, refs: 1}
 	if l.rows >= l.opt.MaxLive && !l.reclaim(p) {
 		if l.extra >= l.opt.MaxUnattributed {
-			l.loss[lossUnknown]++
+			l.loss.Add(lossUnknown, 1)
 			p.unknown(e.Size)
 			return
 		}
-		l.loss[lossUnattributed]++
+		l.loss.Add(lossUnattributed, 1)
 		ph.extra = true
 		ph.site, _ = p.synthetic(e.Kind)
 	}
@@ -101,12 +101,12 @@ func (l *Ledger) handleRetain(p *process, e *event.Event) {
 		l.retain(ph, e.Time)
 		return
 	}
-	l.loss[lossHandles]++
+	l.loss.Add(lossHandles, 1)
 }
 
 func (l *Ledger) retain(ph *physical, t uint64) {
 	if ph.time > t {
-		l.loss[lossStale]++ // a reference to the handle's earlier memory
+		l.loss.Add(lossStale, 1) // a reference to the handle's earlier memory
 		return
 	}
 	ph.refs++
@@ -117,11 +117,11 @@ func (l *Ledger) handleRelease(p *process, e *event.Event) {
 	ph := p.handles[e.Handle]
 	switch {
 	case ph == nil:
-		l.loss[lossHandles]++
+		l.loss.Add(lossHandles, 1)
 	case ph.time > e.Time:
-		l.loss[lossStale]++
+		l.loss.Add(lossStale, 1)
 	case ph.refs == 0:
-		l.loss[lossReleases]++
+		l.loss.Add(lossReleases, 1)
 	default:
 		ph.refs--
 		l.settlePhysical(p, ph)
@@ -133,9 +133,9 @@ func (l *Ledger) handleRelease(p *process, e *event.Event) {
 func (l *Ledger) shown(p *process, handle, t uint64) (ph *physical, ok bool) {
 	ph = p.handles[handle]
 	if ph == nil {
-		l.loss[lossHandles]++
+		l.loss.Add(lossHandles, 1)
 	} else if ph.time > t {
-		l.loss[lossStale]++ // a mapping of the handle's earlier memory
+		l.loss.Add(lossStale, 1) // a mapping of the handle's earlier memory
 		return nil, false
 	}
 	return ph, true
@@ -156,7 +156,7 @@ func (l *Ledger) learnSize(p *process, ph *physical, size uint64) {
 // room to keep it.
 func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
 	if l.mappings >= l.opt.MaxMappings {
-		l.loss[lossMappings]++
+		l.loss.Add(lossMappings, 1)
 		if ph != nil {
 			ph.blind = true
 		}

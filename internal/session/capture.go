@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
@@ -219,7 +220,7 @@ func pythonFrame(f unwind.Frame) *snapshot.Location {
 }
 
 // loss returns what the unwinder lost.
-func (c *capturer) loss() []snapshot.Counter {
+func (c *capturer) loss() []loss.Counter {
 	u := c.loader.Unwinder
 	if u == nil {
 		return nil
@@ -228,7 +229,7 @@ func (c *capturer) loss() []snapshot.Counter {
 	if err != nil {
 		return nil
 	}
-	out := []snapshot.Counter{
+	out := []loss.Counter{
 		{Name: "stacks_incomplete", Value: s.Incomplete, Help: "unwound stacks that end before _start or a thread's start"},
 		{Name: "stacks_unknown_process", Value: s.UnknownProcess, Help: "stacks that follow frame pointers because their process was not analysed yet"},
 		{Name: "stacks_fallback", Value: s.NoRecord + s.NoChain + s.Empty, Help: "stacks that follow frame pointers because the unwinder found nothing or had no room"},
@@ -236,9 +237,9 @@ func (c *capturer) loss() []snapshot.Counter {
 		{Name: "stacks_not_sent", Value: s.NotSent, Help: "stacks that had to be sent again because the ring buffer was full"},
 		{Name: "stack_memo_mismatches", Value: s.Mismatched, Help: "memoized stacks that a full unwind contradicted: please report this"},
 	}
-	return append(out, snapshot.Counter{Name: "analyses_put_off", Value: u.Dropped(),
+	return append(out, loss.Counter{Name: "analyses_put_off", Value: u.Dropped(),
 		Help: "processes whose mappings were not analysed at once because too many waited"},
-		snapshot.Counter{Name: "unwinder_runs_missed", Value: u.Missed(), Help: "runs of the unwinder that the kernel skipped: their events are lost"})
+		loss.Counter{Name: "unwinder_runs_missed", Value: u.Missed(), Help: "runs of the unwinder that the kernel skipped: their events are lost"})
 }
 
 // maxReasons bounds the reasons for incomplete stacks that are told.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
 const (
@@ -136,10 +136,10 @@ func (r *readings) stop() bool {
 	}
 }
 
-func (r *readings) loss() snapshot.Counter {
+func (r *readings) loss() loss.Counter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return snapshot.Counter{Name: "driver_readings_late", Value: r.late,
+	return loss.Counter{Name: "driver_readings_late", Value: r.late,
 		Help: "readings of the driver's totals that were not waited for: those of before were taken"}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 	"github.com/gpumemtrace/gpumemtrace/symbolize"
@@ -87,7 +88,7 @@ type state struct {
 }
 
 func (s *Session) copy(live bool) state {
-	counters := s.tracer.Counters()
+	counters := s.tracer.Loss()
 	missing := s.tracer.Missing()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,16 +147,16 @@ func (s *Session) copy(live bool) state {
 		}
 	}
 	for _, l := range counters {
-		out.Loss = append(out.Loss, snapshot.Counter(l))
+		out.Loss = append(out.Loss, l)
 	}
 	for _, l := range s.ledger.Loss() {
-		out.Loss = append(out.Loss, snapshot.Counter(l))
+		out.Loss = append(out.Loss, l)
 	}
-	out.Loss = append(out.Loss, s.stacks.loss(), snapshot.Counter{Name: "stacks_not_named", Value: s.naming.dropped.Load(),
+	out.Loss = append(out.Loss, s.stacks.loss(), loss.Counter{Name: "stacks_not_named", Value: s.naming.dropped.Load(),
 		Help: "stacks whose names were not read because too many waited: the next event with one brings it again"})
 	out.Loss = append(out.Loss, s.capture.loss()...)
 	if s.recorder != nil {
-		out.Loss = append(out.Loss, snapshot.Counter{Name: "oom_reports_suppressed", Value: s.recorder.suppressed,
+		out.Loss = append(out.Loss, loss.Counter{Name: "oom_reports_suppressed", Value: s.recorder.suppressed,
 			Help: "failures for want of memory without a report of their own: too many, or too close together"})
 	}
 	out.Loss = append(out.Loss, s.readings.loss())

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )
@@ -117,7 +118,7 @@ func (s *stacks) drop(referred map[uint64]bool) {
 	s.sweepAt = max(sweepAt, min(s.kept+sweepAgain, maxFrames))
 }
 
-func (s *stacks) loss() snapshot.Counter {
-	return snapshot.Counter{Name: "stacks_dropped", Value: s.dropped,
+func (s *stacks) loss() loss.Counter {
+	return loss.Counter{Name: "stacks_dropped", Value: s.dropped,
 		Help: "stacks without frames because too many different ones are in use"}
 }

@@ -1,10 +1,13 @@
 // Package snapshot is the one input of every output: who held how much GPU
 // memory at one moment, symbolized, with what was lost. It is a leaf: it
-// imports nothing of this module, and it holds no pid's memory, no BPF map and
+// imports only loss of this module, and it holds no pid's memory, no BPF map and
 // no open file.
 package snapshot
 
-import "time"
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"time"
+)
 
 // A Snapshot is the state of a trace at one moment.
 type Snapshot struct {
@@ -18,7 +21,7 @@ type Snapshot struct {
 	Live []Allocation
 	// Loss has one entry for each cause, zero ones included. Outputs show the
 	// entries that are not zero.
-	Loss []Counter
+	Loss []loss.Counter
 	// Notes are sentences that a reader of the profile must know, such as
 	// symbols that the driver lacks.
 	Notes []string
@@ -154,13 +157,6 @@ type Allocation struct {
 	Address, Handle uint64
 	Size            int64
 	Time            time.Time
-}
-
-// A Counter is one cause of loss.
-type Counter struct {
-	Name  string // snake_case, stable: "events_ring_full"
-	Help  string // one clause for people: "events dropped because ..."
-	Value uint64
 }
 
 // An OutOfMemory is one failure for want of memory, and everything live at that

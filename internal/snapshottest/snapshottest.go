@@ -2,6 +2,7 @@
 package snapshottest
 
 import (
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
@@ -99,7 +100,7 @@ func Training() *snapshot.Snapshot {
 			{Sample: 2, Address: 0x7f4000000000, Size: 4 << 20, Time: Start.Add(3*time.Second + 7)},
 			{Sample: 5, Handle: 0xffffffffffffffff, Size: 2 << 20, Time: Start.Add(4 * time.Second)},
 		},
-		Loss: []snapshot.Counter{
+		Loss: []loss.Counter{
 			{Name: "events_ring_full", Help: "events dropped because the ring buffer was full", Value: 3},
 			{Name: "stacks_missing", Help: "events without a stack"},
 		},
@@ -145,7 +146,7 @@ func Hostile() *snapshot.Snapshot {
 		}},
 		Processes: []snapshot.Process{{PID: 1, Name: "-\x1b[2J;x\n\xff", Inuse: 1, Peak: 1, Allocated: 1, LiveObjects: 1}},
 		Live:      []snapshot.Allocation{{Sample: 0, Address: 1, Size: 1, Time: Start}},
-		Loss:      []snapshot.Counter{{Name: "x\x1b", Help: "y\n", Value: 1}},
+		Loss:      []loss.Counter{{Name: "x\x1b", Help: "y\n", Value: 1}},
 		Notes:     []string{"note\x1b[0m"},
 	}
 }
