@@ -213,3 +213,6 @@ type Event struct {
 	Ctx    uint64 // CUcontext current on the thread, 0 when not known
 	Stack  uint64 // id of the call stack, 0 for none
 }
+
+// Record marks an Event as a record of a trace (package record).
+func (*Event) Record() {}

@@ -1,0 +1,200 @@
+// Package record has what the sources of a trace say of it, as records: one
+// after another they are all that a state is made of. The same records give the
+// same state, on any machine. It also has the file that they can be kept in.
+package record
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// A Record is one thing that a source said: an *event.Event, or one of this
+// package's types but Place. Whoever takes one does not change it, and does not
+// keep an *event.Event, which its source uses again.
+type Record interface{ Record() }
+
+// A Trace says what is traced, and how. It is the first record, and comes again
+// when any of it changes.
+type Trace struct {
+	Version, CommandLine string
+	Target               string // such as "pid 4711 (python3)"
+	StackMode            string // how stacks are captured, for people
+	Driver               string // version of NVIDIA's driver, "" when not known
+	Start                time.Time
+	// Boot is the wall-clock time at which CLOCK_MONOTONIC was zero: what the
+	// times of records count from.
+	Boot time.Time
+	// All: every process is traced. The trace has no last target, and a process
+	// that ended is shown until a report was made.
+	All bool
+	// NVML: there are Readings. Without them GPUs go by their CUDA ordinals.
+	NVML bool
+	// Initial: the tracer is in the initial PID namespace, so that the driver
+	// lists every process.
+	Initial bool
+	MaxLive int      // live allocations with a row of their own, 0 for the default
+	APIs    []string // names by event.Event.API and Outer; 0 is none
+}
+
+// A Stack is a call stack, told before or soon after the first event that names
+// it. It is told again when it comes up again after a Sweep.
+type Stack struct {
+	ID      uint64
+	Process event.Process
+	Frames  []*Place // leaf first
+}
+
+// A Place is one address of a process, or a frame of an interpreter. Stacks
+// share it. Its name may come later, as a Name.
+type Place struct {
+	ID      uint64 // given by the source, from 1 on
+	Address uint64 // 0 for an interpreter's frame
+	// Source is what the source needs to name it. Nobody else looks at it.
+	Source any
+
+	location atomic.Pointer[snapshot.Location]
+	final    atomic.Bool
+}
+
+// NewPlace returns a Place. location is its name, nil if that is to come.
+func NewPlace(id, address uint64, location *snapshot.Location, source any) *Place {
+	p := &Place{ID: id, Address: address, Source: source}
+	if location != nil {
+		p.name(location, true)
+	}
+	return p
+}
+
+func (p *Place) name(l *snapshot.Location, final bool) {
+	p.location.Store(l)
+	p.final.Store(final)
+}
+
+// Named tells whether a name was looked for, and whether looking again is of no
+// use.
+func (p *Place) Named() (named, final bool) { return p.location.Load() != nil, p.final.Load() }
+
+// Location returns the Place's name, or what stands for it while there is none.
+// The same name is the same pointer.
+func (p *Place) Location() *snapshot.Location {
+	if l := p.location.Load(); l != nil {
+		return l
+	}
+	p.location.CompareAndSwap(nil, &snapshot.Location{Address: p.Address, Lines: []snapshot.Line{{Function: "[not named yet]", Reason: notNamed}}})
+	return p.location.Load()
+}
+
+const notNamed = "the trace was read before its name was"
+
+// A Name is the name of a Place.
+type Name struct {
+	Place    *Place
+	Location *snapshot.Location
+	Final    bool // false: a later look may find a better one
+}
+
+// Apply gives the Place its name.
+func (n *Name) Apply() { n.Place.name(n.Location, n.Final) }
+
+// A Process says who a process is. Fields that are not known are zero, and take
+// nothing from what was known before.
+type Process struct {
+	Process event.Process
+	Name    string // comm
+	// FromStart: it was traced before its first allocation.
+	FromStart bool
+	Program   *snapshot.Mapping // the file that it runs
+}
+
+// A Reading is what the driver says, at one moment, of GPUs and of who holds
+// how much on them.
+type Reading struct {
+	Time    uint64 // CLOCK_MONOTONIC in nanoseconds, when all of it had been read
+	Devices []Device
+	Uses    []Use
+	// Ordinals are devices by the number that a process uses for them, as far
+	// as they are known.
+	Ordinals []Ordinal
+}
+
+// A Device is one GPU, or an instance of one.
+type Device struct {
+	UUID  string
+	Label string // as snapshot.Labels.GPU
+	Name  string // model
+	// Total, Used and Free are bytes, if MemoryKnown.
+	Total, Used, Free int64
+	MemoryKnown       bool
+	// Listed: Processes are all that the driver shows on it.
+	Listed    bool
+	Processes []snapshot.GPUProcess
+}
+
+// A Use is what the driver says that a traced process holds on a device where
+// it lists it.
+type Use struct {
+	Process  event.Process
+	Device   int // index into Reading.Devices
+	Bytes    int64
+	Known    bool // whether the driver tells Bytes
+	Inferred bool // they are the whole device's, on which this is the only process
+}
+
+// An Ordinal says which device a process calls by a number. event.NoDevice is
+// the device of memory whose context was never seen: known where the process
+// uses one only.
+type Ordinal struct {
+	Process event.Process
+	Ordinal int32
+	Device  int // index into Reading.Devices
+}
+
+// A Loss is what the sources have lost so far. It takes the place of the one
+// before.
+type Loss struct {
+	Counters []loss.Counter
+	Notes    []string // sentences on it, and on what slows a source down
+}
+
+// A Note is a sentence that a reader of the trace must know.
+type Note struct{ Text string }
+
+// A Moment says what time it is, in nanoseconds of CLOCK_MONOTONIC.
+type Moment struct {
+	Time uint64
+	// Slept is how long the machine was suspended since boot: what start times
+	// of processes count and events do not.
+	Slept uint64
+	// Drained: every event from before Time has been told.
+	Drained bool
+}
+
+// A Sweep makes room among the stacks. It has two steps: the first dooms those
+// that nothing refers to; the second drops the doomed that were not told or
+// referred to since. In between the source makes sure that a doomed stack is
+// told again when it comes up again.
+type Sweep struct{ Drop bool }
+
+// A Reported says that somebody keeps what the state shows: where every process
+// is traced, those that ended are shown no more.
+type Reported struct{}
+
+// A Cut says that the records before it were dropped. What follows rebuilds what
+// was live.
+type Cut struct{ Time uint64 }
+
+func (*Trace) Record()    {}
+func (*Stack) Record()    {}
+func (*Name) Record()     {}
+func (*Process) Record()  {}
+func (*Reading) Record()  {}
+func (*Loss) Record()     {}
+func (*Note) Record()     {}
+func (*Moment) Record()   {}
+func (*Sweep) Record()    {}
+func (*Reported) Record() {}
+func (*Cut) Record()      {}
