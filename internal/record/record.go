@@ -57,26 +57,30 @@ type Place struct {
 	Source any
 
 	location atomic.Pointer[snapshot.Location]
-	final    atomic.Bool
+	naming   atomic.Uint32 // unnamed, named, final
 }
+
+const (
+	unnamed = iota
+	named
+	final
+)
 
 // NewPlace returns a Place. location is its name, nil if that is to come.
 func NewPlace(id, address uint64, location *snapshot.Location, source any) *Place {
 	p := &Place{ID: id, Address: address, Source: source}
 	if location != nil {
-		p.name(location, true)
+		p.location.Store(location)
+		p.naming.Store(final)
 	}
 	return p
 }
 
-func (p *Place) name(l *snapshot.Location, final bool) {
-	p.location.Store(l)
-	p.final.Store(final)
-}
+// Named tells whether a name was looked for.
+func (p *Place) Named() bool { return p.naming.Load() != unnamed }
 
-// Named tells whether a name was looked for, and whether looking again is of no
-// use.
-func (p *Place) Named() (named, final bool) { return p.location.Load() != nil, p.final.Load() }
+// Final tells whether looking for a name again is of no use.
+func (p *Place) Final() bool { return p.naming.Load() == final }
 
 // Location returns the Place's name, or what stands for it while there is none.
 // The same name is the same pointer.
@@ -98,7 +102,14 @@ type Name struct {
 }
 
 // Apply gives the Place its name.
-func (n *Name) Apply() { n.Place.name(n.Location, n.Final) }
+func (n *Name) Apply() {
+	n.Place.location.Store(n.Location)
+	if n.Final {
+		n.Place.naming.Store(final)
+	} else {
+		n.Place.naming.Store(named)
+	}
+}
 
 // A Process says who a process is. Fields that are not known are zero, and take
 // nothing from what was known before.
