@@ -74,6 +74,72 @@ func BenchmarkApplyVMM(b *testing.B) {
 	runEvents(b, l, events)
 }
 
+// BenchmarkApplyPyTorch is a training process on two devices: 200 call sites
+// whose segments come and go, 20,000 of them live, and beside them expandable
+// segments by create, map, release and unmap, 5,000 of them live. It ends as it
+// began, so that each round of it is the same.
+func BenchmarkApplyPyTorch(b *testing.B) {
+	const linear, expandable = 20_000, 5_000
+	r := rand.New(rand.NewPCG(1, 1))
+	var events []event.Event
+	var ptrs, chunks []uint64
+	next := uint64(0)
+	site := func(e event.Event) event.Event {
+		e.Proc, e.API = benchProc, 3
+		e.Stack = 1 + r.Uint64N(200)
+		e.Device = int32(e.Stack & 1)
+		e.Ctx = 1 + uint64(e.Device)
+		return e
+	}
+	allocate := func() {
+		next++
+		size := uint64(2<<20) * (1 + r.Uint64N(10))
+		if r.IntN(4) == 0 {
+			size = 512 + r.Uint64N(1<<20)
+		}
+		ptrs = append(ptrs, next<<21)
+		events = append(events, site(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Addr: next << 21, Size: size}))
+	}
+	free := func() {
+		i := r.IntN(len(ptrs))
+		events = append(events, site(event.Event{Op: event.OpFree, Addr: ptrs[i]}))
+		ptrs[i] = ptrs[len(ptrs)-1]
+		ptrs = ptrs[:len(ptrs)-1]
+	}
+	grow := func() {
+		next++
+		chunks = append(chunks, next)
+		e := site(event.Event{Op: event.OpHandleCreate, Kind: event.KindVMM, Handle: next, Addr: 1<<46 + next<<21, Size: 2 << 20})
+		for _, op := range []event.Op{event.OpHandleCreate, event.OpMap, event.OpHandleRelease} {
+			e.Op = op
+			events = append(events, e)
+		}
+	}
+	shrink := func() {
+		events = append(events, site(event.Event{Op: event.OpUnmap, Addr: 1<<46 + chunks[0]<<21, Size: 2 << 20}))
+		chunks = chunks[1:]
+	}
+	for len(events) < 1<<20 {
+		allocate()
+		if len(ptrs) > linear {
+			free()
+		}
+		if r.IntN(8) == 0 {
+			grow()
+		}
+		if len(chunks) > expandable {
+			shrink()
+		}
+	}
+	for len(ptrs) > 0 {
+		free()
+	}
+	for len(chunks) > 0 {
+		shrink()
+	}
+	runEvents(b, New(Options{}), events)
+}
+
 func runEvents(b *testing.B, l *Ledger, events []event.Event) {
 	b.ReportAllocs()
 	now, n := uint64(0), 0
