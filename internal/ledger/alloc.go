@@ -62,8 +62,7 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 	}
 	p.live[e.Space][e.Addr] = r
 	p.contexts[ctx].live++
-	l.addRows(p, 1)
-	p.hold(s, 1, int64(e.Size))
+	l.holdRow(p, s, 1, int64(e.Size))
 }
 
 // open applies OpOpen. cuIpcOpenMemHandle's documentation: a handle that is
@@ -146,7 +145,7 @@ func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
 	delete(p.live[space], addr)
 	p.forgetOpened(space, addr)
 	s := p.sites[r.site]
-	p.hold(s, -1, -int64(r.size))
+	l.holdRow(p, s, -1, -int64(r.size))
 	switch s.Kind {
 	case event.KindAsync:
 		p.poolHold(r.owner, -1, -int64(r.size))
@@ -154,7 +153,6 @@ func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
 		p.graphHold(r.owner, -1)
 	}
 	p.contexts[r.ctx].live--
-	l.addRows(p, -1)
 }
 
 // endRows ends the live allocations not newer than t that match.

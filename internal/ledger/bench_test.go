@@ -191,6 +191,25 @@ func BenchmarkSnapshotSites(b *testing.B) {
 	}
 }
 
+// BenchmarkTotals reads the totals and the holdings of every process, with a
+// million live allocations, as the accounts do each second.
+func BenchmarkTotals(b *testing.B) {
+	l := filled(event.KindDevice)
+	for b.Loop() {
+		var sum, n int64
+		for p := range l.Processes {
+			sum -= p.Inuse
+			for h := range l.Holdings(p.Proc) {
+				sum += h.Bytes
+				n++
+			}
+		}
+		if sum != 0 || n == 0 {
+			b.Fatal("holdings do not add up to their process:", sum)
+		}
+	}
+}
+
 // BenchmarkSnapshotLive reads every live allocation, as a list of them does.
 func BenchmarkSnapshotLive(b *testing.B) {
 	l := filled(event.KindDevice)

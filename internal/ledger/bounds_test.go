@@ -60,6 +60,9 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 			}
 			bySite[s.Proc] = b
 		}
+		for id := range m.procs {
+			compareSums(t, l, id)
+		}
 		for p := range l.Processes {
 			got[p.Proc] = p
 			unattributed = unattributed || p.Unattributed > 0
@@ -75,6 +78,44 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 	}
 	if !unattributed || lossOf(l, "allocations_unattributed") == 0 || lossOf(l, "sites_full") == 0 || lossOf(l, "sites_folded") == 0 {
 		t.Errorf("the bounds were never reached: %+v", l.Loss())
+	}
+}
+
+// compareSums fails t where a process's holdings are not the sum of its sites
+// and of the rows that it shows.
+func compareSums(t *testing.T, l *Ledger, id event.Process) {
+	t.Helper()
+	want, rounding := map[int32]int64{}, map[int32]*Rounding{}
+	for s := range l.Sites {
+		if s.Proc == id && s.Kind.Class() == event.ClassDevice {
+			want[s.Device] += s.InuseBytes
+		}
+	}
+	for a := range l.Live {
+		if a.Proc == id && rounds(a.Site.Kind) {
+			if rounding[a.Site.Device] == nil {
+				rounding[a.Site.Device] = &Rounding{}
+			}
+			rounding[a.Site.Device].add(int64(a.Size))
+		}
+	}
+	for h := range l.Holdings(id) {
+		if h.Bytes != want[h.Device] {
+			t.Fatalf("%v: %d bytes on device %d, its sites have %d", id, h.Bytes, h.Device, want[h.Device])
+		}
+		rows := rounding[h.Device]
+		if rows == nil {
+			rows = &Rounding{}
+		}
+		if h.Rounding != *rows {
+			t.Fatalf("%v: rounding %+v on device %d, its rows have %+v", id, h.Rounding, h.Device, *rows)
+		}
+		delete(want, h.Device)
+	}
+	for device, bytes := range want {
+		if bytes != 0 {
+			t.Fatalf("%v: no holding on device %d of %d bytes", id, device, bytes)
+		}
 	}
 }
 

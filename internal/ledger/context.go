@@ -128,8 +128,9 @@ func (l *Ledger) contextSeen(p *process, e *event.Event) {
 	}
 	c := &p.contexts[i]
 	for _, id := range p.detach(c) {
-		p.sites[id].Device = e.Device
-		p.sites[id].Ctx = 0
+		s := p.sites[id]
+		s.Device, s.Ctx = e.Device, 0
+		l.place(p, s)
 	}
 	c.device = e.Device
 }

@@ -14,6 +14,7 @@ const (
 	lossProcesses
 	lossEnded
 	lossForgotten
+	lossDevices
 	lossContexts
 	lossOwner
 	lossPools
@@ -43,6 +44,7 @@ var causes = []loss.Cause{
 	lossProcesses:    {Name: "processes_full", Help: "events ignored because there are too many processes"},
 	lossEnded:        {Name: "processes_dropped", Help: "ended processes dropped to make room"},
 	lossForgotten:    {Name: "events_forgotten", Help: "events of ended processes that were dropped already"},
+	lossDevices:      {Name: "devices_full", Help: "call sites whose device is not told apart in sums because a process names too many"},
 	lossContexts:     {Name: "contexts_full", Help: "uses of contexts that are not told apart because a process has too many"},
 	lossOwner:        {Name: "context_owner_unknown", Help: "ends of contexts that may have ended allocations in a context that is not known: they are kept, and memory in use may be less than shown"},
 	lossPools:        {Name: "pools_full", Help: "uses of memory pools that are not told apart because a process has too many"},

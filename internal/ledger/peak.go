@@ -2,7 +2,8 @@ package ledger
 
 import "github.com/gpumemtrace/gpumemtrace/internal/event"
 
-// hold changes what s has in use, and with it its process's totals. Every
+// hold changes what s has in use, and with it its process's totals and what
+// it holds on the device. Every
 // change of memory in use goes through here.
 //
 // A new peak means that each site's PeakBytes is now its InuseBytes. Instead
@@ -15,7 +16,11 @@ func (p *process) hold(s *Site, objects, bytes int64) {
 	p.objects += objects
 	class := s.Kind.Class()
 	p.inuse[class] += bytes
-	if class == event.ClassDevice && p.inuse[class] > p.peak {
+	if class != event.ClassDevice {
+		return
+	}
+	p.devices[s.device].Bytes += bytes
+	if p.inuse[class] > p.peak {
 		p.peak = p.inuse[class]
 		p.epoch++
 	}

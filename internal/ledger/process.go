@@ -48,7 +48,8 @@ type process struct {
 	freeGraph []uint32
 	captures  []capture // in order of appearance
 
-	sites    []*Site // nil where one was folded
+	devices  []Holding // deviceUnknown, then in order of appearance
+	sites    []*Site   // nil where one was folded
 	freeSite []uint32
 	siteAt   map[siteKey]uint32
 	other    [event.NumKinds]uint32 // synthetic sites, index + 1
@@ -96,6 +97,7 @@ func (l *Ledger) process(id event.Process) *process {
 			siteAt:   make(map[siteKey]uint32),
 			contexts: []context{ctxUnknown: {device: event.NoDevice}, ctxNone: {device: event.NoDevice}},
 			pools:    []pool{{}},
+			devices:  []Holding{deviceUnknown: {Device: event.NoDevice}},
 		}
 		l.procs[id] = p
 		l.order = append(l.order, p)

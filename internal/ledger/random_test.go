@@ -3,6 +3,7 @@ package ledger
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -123,7 +124,7 @@ func (g *generator) next() *event.Event {
 		e.Addr = page(40)
 	case event.OpHandleCreate:
 		e.Kind = []event.Kind{event.KindVMM, event.KindVMMHost}[g.choose(2)]
-		e.Handle, e.Size = uint64(g.choose(20)), page(100)
+		e.Handle, e.Size = uint64(g.choose(20)), page(1000)
 		if g.choose(6) == 0 {
 			e.Kind, e.Size = event.KindMulticast, 0
 		}
@@ -208,6 +209,9 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 		live[liveRow(a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey)]++
 	}
 	fail("live", cmp.Diff(m.live(), live))
+	for id := range m.procs {
+		compareHoldings(t, l, m, id, at)
+	}
 
 	loss := map[string]uint64{}
 	for _, c := range l.Loss() {
@@ -216,6 +220,23 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 		}
 	}
 	fail("loss", cmp.Diff(m.loss, loss))
+}
+
+// compareHoldings fails t where what the ledger says of id by device differs
+// from what adding up all that is live gives.
+func compareHoldings(t *testing.T, l *Ledger, m *model, id event.Process, at string) {
+	t.Helper()
+	want := map[int32]holding{}
+	if p := m.procs[id]; p != nil {
+		want = p.holdings()
+	}
+	got := map[int32]holding{}
+	for h := range l.Holdings(id) {
+		got[h.Device] = holding{h.Bytes, h.Rounding.Bytes()}
+	}
+	if !maps.Equal(want, got) {
+		t.Fatalf("%s: holdings differ (-model +ledger):\n%s", at, cmp.Diff(want, got))
+	}
 }
 
 // TestRandom compares the ledger with the model over a million operations.
@@ -241,6 +262,7 @@ func TestRandom(t *testing.T) {
 		}
 		l.Apply(e)
 		m.apply(e)
+		compareHoldings(t, l, m, e.Proc, fmt.Sprintf("seed %d, after operation %d", seed, i))
 		if e.Op == event.OpExit {
 			for slot, id := range g.procs {
 				if id == e.Proc && g.choose(3) == 0 { // or let stragglers come first
@@ -300,6 +322,7 @@ func FuzzLedger(f *testing.F) {
 			e := g.next()
 			l.Apply(e)
 			m.apply(e)
+			compareHoldings(t, l, m, e.Proc, fmt.Sprintf("after operation %d", i))
 			if i%64 == 0 {
 				compare(t, l, m, fmt.Sprintf("after operation %d", i))
 			}

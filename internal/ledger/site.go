@@ -34,7 +34,9 @@ type Site struct {
 	FailedObjects, FailedBytes int64
 	First, Last                uint64 // times of allocation calls, failed ones too
 
-	epoch uint64 // of PeakBytes; see settle
+	epoch    uint64   // of PeakBytes; see settle
+	device   uint32   // index into process.devices, for class device
+	rounding Rounding // its part of its Holding's
 }
 
 // siteKey is a SiteKey inside one process.
@@ -82,6 +84,7 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		},
 		epoch: p.epoch,
 	}
+	l.place(p, s)
 	p.sites[i] = s
 	p.siteAt[key] = i
 	if key.ctx != 0 {

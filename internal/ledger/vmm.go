@@ -74,8 +74,7 @@ func (l *Ledger) holdPhysical(p *process, ph *physical, objects int, bytes int64
 		l.holdExtra(p, s.Kind, objects, bytes)
 		return
 	}
-	l.addRows(p, objects)
-	p.hold(s, int64(objects), bytes)
+	l.holdRow(p, s, objects, bytes)
 }
 
 // endPhysical ends ph, whatever references and mappings it has.

@@ -1,0 +1,90 @@
+package ledger
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+// maxDevices bounds the devices of one process that are told apart.
+const maxDevices = 256
+
+// deviceUnknown is the first entry of process.devices: what is on no device
+// that is known, or on one beyond maxDevices.
+const deviceUnknown uint32 = 0
+
+// A Holding is the owned memory that a process has in use on one device.
+type Holding struct {
+	Device int32 // event.NoDevice for what is on none that is known
+	Bytes  int64 // the InuseBytes of class device of its sites
+	// Rounding is of the live allocations in Bytes that the driver rounds one
+	// by one and that have a row.
+	Rounding Rounding
+}
+
+// Holdings returns proc's holding on each device that an allocation call of it
+// named, failed ones too, whatever is left of it, and that on none if it is not
+// empty. It costs nothing that grows with allocations or sites.
+func (l *Ledger) Holdings(proc event.Process) iter.Seq[Holding] {
+	return func(yield func(Holding) bool) {
+		p := l.procs[proc]
+		if p == nil {
+			return
+		}
+		for i, h := range p.devices {
+			if uint32(i) == deviceUnknown && h.Bytes == 0 {
+				continue
+			}
+			if !yield(h) {
+				return
+			}
+		}
+	}
+}
+
+// deviceAt returns the index of device in p.devices, made if there is room.
+func (l *Ledger) deviceAt(p *process, device int32) uint32 {
+	if device == event.NoDevice {
+		return deviceUnknown
+	}
+	i := slices.IndexFunc(p.devices, func(h Holding) bool { return h.Device == device })
+	switch {
+	case i >= 0:
+		return uint32(i)
+	case len(p.devices) > maxDevices:
+		l.loss.Add(lossDevices, 1)
+		return deviceUnknown
+	}
+	p.devices = append(p.devices, Holding{Device: device})
+	return uint32(len(p.devices) - 1)
+}
+
+// place puts s, with what it holds, on the device that it names.
+func (l *Ledger) place(p *process, s *Site) {
+	if s.Kind.Class() != event.ClassDevice {
+		return
+	}
+	to := l.deviceAt(p, s.Device)
+	p.devices[s.device].move(-1, s)
+	p.devices[to].move(1, s)
+	s.device = to
+}
+
+// move adds what s holds to h, or with sign -1 takes it away.
+func (h *Holding) move(sign int64, s *Site) {
+	h.Bytes += sign * s.InuseBytes
+	h.Rounding.large += sign * s.rounding.large
+	h.Rounding.small += sign * s.rounding.small
+}
+
+// holdRow changes what of s has a row: by an allocation of so many bytes, or
+// with both negative by the end of one.
+func (l *Ledger) holdRow(p *process, s *Site, objects int, bytes int64) {
+	l.addRows(p, objects)
+	p.hold(s, int64(objects), bytes)
+	if rounds(s.Kind) {
+		s.rounding.add(bytes)
+		p.devices[s.device].Rounding.add(bytes)
+	}
+}
