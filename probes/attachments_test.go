@@ -1,6 +1,8 @@
 package probes
 
 import (
+	"github.com/cilium/ebpf"
+
 	"fmt"
 	"os"
 	"os/exec"
@@ -175,15 +177,26 @@ func TestShortProcessesWithNewLibraries(t *testing.T) {
 		tr.counter("libraries_probed_late"), tr.counter("processes_unseen"), tr.LongestGap())
 }
 
+// A hearing taker follows frame pointers, and says what it is told of mappings.
+type hearing struct{ mapped func(pid int) }
+
+func (hearing) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType) (*ebpf.Program, error) {
+	return nil, nil
+}
+func (h hearing) Mapped(pid int, _ bool) { h.mapped(pid) }
+func (hearing) Forked(int, int)          {}
+func (hearing) Replaced(int)             {}
+func (hearing) Ended(int)                {}
+
 // With All, processes that do not use CUDA are none of the tracer's business.
 func TestAllLeavesOthersAlone(t *testing.T) {
 	mapped := make(chan int, 1000)
-	openTrace(t, Options{All: true, Follow: true, Mapped: func(pid int, _ bool) {
+	openTrace(t, Options{All: true, Follow: true, Stacks: hearing{mapped: func(pid int) {
 		select {
 		case mapped <- pid:
 		default:
 		}
-	}})
+	}}})
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	eventually(t, "word of a CUDA process", func() bool {
 		select {

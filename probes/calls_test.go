@@ -41,7 +41,7 @@ func TestCallShapes(t *testing.T) {
 			p.do(fmt.Sprintf("%s %d", c.shape, calls), c.shape)
 			events := tr.drain()
 			good := count(events, func(e *event.Event) bool {
-				return APIName(e.API) == c.api && e.Size == c.size && e.Result == 0
+				return apiName(e.API) == c.api && e.Size == c.size && e.Result == 0
 			})
 			if good != calls || len(events) != calls*(1+c.around) {
 				t.Errorf("%d of %d events are as they should be, want %d:%s", good, len(events), calls, format(events))
@@ -103,7 +103,7 @@ func TestThreads(t *testing.T) {
 		if per[e.TID] == nil {
 			per[e.TID] = map[string]int{}
 		}
-		per[e.TID][APIName(e.API)]++
+		per[e.TID][apiName(e.API)]++
 	}
 	if len(per) != threads {
 		t.Errorf("events of %d threads, want %d", len(per), threads)
@@ -163,7 +163,7 @@ func TestRingFull(t *testing.T) {
 // A counter counts calls without keeping them.
 type counter map[call]uint64
 
-func (c counter) Event(e *event.Event) { c[call{APIName(e.API), e.Result}]++ }
+func (c counter) Event(e *event.Event) { c[call{apiName(e.API), e.Result}]++ }
 func (c counter) Stack(*Stack)         {}
 
 // At the highest rate that the machine can make, every call is received or

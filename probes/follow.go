@@ -12,14 +12,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
-// A late is what is known of calls that were missed because a library was
-// mapped before it had probes.
-type late struct {
-	libraries uint64        // mapped by a target before their probes were on
-	unseen    uint64        // whose process ended before they could be probed
-	longest   time.Duration // between mapping and probes
-}
-
 // maxFollowing bounds the mappings that are looked at at one time: each may
 // wait for a target's file system.
 const maxFollowing = 64
@@ -37,8 +29,8 @@ func (t *Tracer) onMapping(m mapping) {
 	case !t.Traced(m.pid):
 		return
 	}
-	if t.opts.Mapped != nil {
-		t.opts.Mapped(m.pid, library)
+	if t.opts.Stacks != nil {
+		t.opts.Stacks.Mapped(m.pid, library)
 	}
 	if !library || !slices.Contains(t.levels(), level) {
 		return

@@ -105,7 +105,7 @@ func TestEveryOtherRow(t *testing.T) {
 					want = event.Event{Op: e.Op, Size: 1000, Handle: 2000, Part: 3000, Device: 1}
 				}
 				good := count(events, func(g *event.Event) bool {
-					return APIName(g.API) == e.Symbol && g.Op == want.Op && g.Result == want.Result && g.Size == want.Size &&
+					return apiName(g.API) == e.Symbol && g.Op == want.Op && g.Result == want.Result && g.Size == want.Size &&
 						g.Handle == want.Handle && g.Part == want.Part && g.Device == want.Device && tr.stacks[g.Stack] >= 2
 				})
 				if good != calls || len(events) != calls {

@@ -149,7 +149,7 @@ func tally(events []event.Event) map[call]int {
 	n := map[call]int{}
 	for _, e := range events {
 		if e.API != 0 {
-			n[call{APIName(e.API), e.Result}]++
+			n[call{apiName(e.API), e.Result}]++
 		}
 	}
 	return n
@@ -215,7 +215,7 @@ func compile(tb testing.TB, out, source string, args ...string) {
 func format(events []event.Event) string {
 	var b strings.Builder
 	for _, e := range events {
-		fmt.Fprintf(&b, "\n\t%s op %d pid %d result %d addr %#x size %d", APIName(e.API), e.Op, e.Proc.PID, e.Result, e.Addr, e.Size)
+		fmt.Fprintf(&b, "\n\t%s op %d pid %d result %d addr %#x size %d", apiName(e.API), e.Op, e.Proc.PID, e.Result, e.Addr, e.Size)
 	}
 	return b.String()
 }
@@ -235,3 +235,6 @@ func count(events []event.Event, match func(*event.Event) bool) (n int) {
 	}
 	return n
 }
+
+// apiName returns the symbol of an event's API or Outer, "" for 0.
+func apiName(api uint16) string { return Entries[api].Symbol }

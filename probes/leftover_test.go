@@ -99,15 +99,25 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 }
 
+// A failingTaker takes no stacks.
+type failingTaker struct {
+	StackTaker
+	load func() error
+}
+
+func (f failingTaker) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType) (*ebpf.Program, error) {
+	return nil, f.load()
+}
+
 // A start that fails midway leaves as little.
 func TestFailedOpenLeavesNothing(t *testing.T) {
 	needTracing(t)
 	var held map[string][]uint32
 	wrong := errors.New("no such return program")
-	_, err := Open(Options{Exit: func(map[string]*ebpf.Map, map[string]any, ebpf.AttachType) (*ebpf.Program, error) {
+	_, err := Open(Options{Stacks: failingTaker{load: func() error {
 		held = kernelObjects(t, os.Getpid())
-		return nil, wrong
-	}})
+		return wrong
+	}}})
 	if !errors.Is(err, wrong) {
 		t.Fatalf("Open: %v, want %v", err, wrong)
 	}

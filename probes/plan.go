@@ -73,7 +73,7 @@ func (p *plan) fill(e *event.Event, v *[values]uint64) {
 	}
 	if p.stream >= 0 {
 		e.Stream = v[p.stream]
-		if e.Stream == 0 && strings.HasSuffix(APIName(e.API), "_ptsz") {
+		if e.Stream == 0 && strings.HasSuffix(Entries[e.API].Symbol, "_ptsz") {
 			e.Stream = event.StreamPerThread // what 0 means there
 		}
 	}

@@ -74,7 +74,7 @@ func sized(e Entry) bool {
 func traceTotals(events []event.Event) map[string]total {
 	out := map[string]total{}
 	for _, e := range events {
-		name := APIName(e.API)
+		name := apiName(e.API)
 		if name == "" {
 			continue
 		}
@@ -323,14 +323,14 @@ func runtimeRow(t *testing.T, tr *trace, p *testcuda.Process, e Entry) {
 		if ev.Result != event.Success {
 			t.Errorf("a failed call:%s", format([]event.Event{ev}))
 		}
-		level, name := Entries[ev.API].Level, APIName(ev.API)
+		level, name := Entries[ev.API].Level, apiName(ev.API)
 		if tr.opts.API == APIBoth {
 			if level != Driver {
 				t.Errorf("an event of %s", name)
 			}
-			name = APIName(ev.Outer)
+			name = apiName(ev.Outer)
 		} else if level != Runtime || ev.Outer != 0 {
-			t.Errorf("an event of %s in %q", name, APIName(ev.Outer))
+			t.Errorf("an event of %s in %q", name, apiName(ev.Outer))
 		}
 		if name == e.Symbol {
 			named++

@@ -323,10 +323,11 @@ var Entries = func() []Entry {
 	return out
 }()
 
-// APIName returns the symbol of an event's API or Outer, "" for 0.
-func APIName(api uint16) string {
-	if int(api) < len(Entries) {
-		return Entries[api].Symbol
+// APINames returns the names of functions by event.Event.API and Outer.
+func APINames() []string {
+	out := make([]string, len(Entries))
+	for i := range Entries {
+		out[i] = Entries[i].Symbol
 	}
-	return ""
+	return out
 }

@@ -73,7 +73,7 @@ func TestTorchOutOfMemory(t *testing.T) {
 				device = event.NoDevice
 			}
 			n := uint64(j)
-			if APIName(e.API) != torchSymbols[i] || e.Op != event.OpOutOfMemory || e.Result != event.Success ||
+			if apiName(e.API) != torchSymbols[i] || e.Op != event.OpOutOfMemory || e.Result != event.Success ||
 				e.Size != 1000+n || e.Handle != 20+n || e.Part != 300+n || e.Device != device || e.Stack == 0 {
 				t.Errorf("%s: event %d: %+v", types, j, e)
 			}

@@ -37,18 +37,30 @@ type Options struct {
 	// Warn receives sentences that the user should read, at most once each.
 	// It may be called from any goroutine. nil drops them.
 	Warn func(string)
-	// Mapped, if set, hears of each new executable mapping of a traced
-	// process: caches of its mappings are stale. cuda says that it is a library
-	// of CUDA's or of PyTorch's. It is called from a goroutine of the
-	// tracer's and must not wait.
-	Mapped func(pid int, cuda bool)
-	// Exit, if set, loads the return program that takes the place of this
-	// package's own, which follows frame pointers. It is given the kernel
-	// side's maps and constants by name, and how the program is attached. A
-	// nil program keeps the own one.
-	Exit func(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType) (*ebpf.Program, error)
+	// Stacks, if set, takes the stacks of calls, in place of this package's own
+	// return program, which follows frame pointers.
+	Stacks StackTaker
 
 	ringBytes uint32 // of the ring buffer; 0 for the kernel side's own choice
+}
+
+// A StackTaker takes call stacks in the kernel. Its methods but Load are called
+// by the goroutines that read what was traced: they wait for nothing.
+type StackTaker interface {
+	// Load returns the program to run where a function returns, nil to follow
+	// frame pointers. It is given the kernel side's maps and constants by name,
+	// and how the program is attached.
+	Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType) (*ebpf.Program, error)
+	// Mapped hears of each new executable mapping of a traced process: what is
+	// known of its mappings is stale. cuda says that it is a library of CUDA's
+	// or of PyTorch's.
+	Mapped(pid int, cuda bool)
+	// Forked says that child is traced and began with the mappings of parent.
+	Forked(parent, child int)
+	// Replaced says that pid replaced its image.
+	Replaced(pid int)
+	// Ended says that pid has ended.
+	Ended(pid int)
 }
 
 // A Tracer has the kernel side loaded and its probes on.
@@ -122,8 +134,8 @@ func Open(opts Options) (_ *Tracer, err error) {
 		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
 	t.progs = programs{t.coll.Programs[enterProgram], t.coll.Programs[exitProgram], attach != ebpf.AttachNone}
-	if opts.Exit != nil {
-		exit, err := opts.Exit(t.coll.Maps, constants, attach)
+	if opts.Stacks != nil {
+		exit, err := opts.Stacks.Load(t.coll.Maps, constants, attach)
 		if err != nil {
 			return nil, err
 		}
@@ -367,7 +379,8 @@ func (t *Tracer) Run(h Handler, idle func(drained bool)) error {
 	}
 }
 
-// A follower tells the tracer of each process's life before its handler.
+// A follower tells the tracer of each process's life before its handler, and the
+// taker of stacks after it.
 type follower struct {
 	Handler
 	tracer *Tracer
@@ -376,6 +389,16 @@ type follower struct {
 func (f follower) Event(e *event.Event) {
 	f.tracer.lived(e)
 	f.Handler.Event(e)
+	if taker := f.tracer.opts.Stacks; taker != nil {
+		switch e.Op {
+		case event.OpFork:
+			taker.Forked(int(e.Proc.PID), int(e.Child.PID))
+		case event.OpExec:
+			taker.Replaced(int(e.Proc.PID))
+		case event.OpExit:
+			taker.Ended(int(e.Proc.PID))
+		}
+	}
 }
 
 // ForgetStacks makes the kernel side send stacks again when they come up again.

@@ -44,6 +44,11 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 	return loc
 }
 
+// Final reports whether Resolve will give l for the address again.
+func (a Address) Final(l *snapshot.Location) bool {
+	return l.Lines[0].Reason != FileSlow.String() && !a.mayBeNamedLater(l)
+}
+
 // mayBeNamedLater reports whether l has no name and a just-in-time compiler
 // may still give it one.
 func (a Address) mayBeNamedLater(l *snapshot.Location) bool {

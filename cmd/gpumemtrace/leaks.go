@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/leak"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 // leakFlags are the flags of --leaks.
@@ -72,13 +73,13 @@ func (l *leakWatch) tick() <-chan time.Time {
 func (l *leakWatch) live() bool { return l != nil }
 
 // observe takes the state at the end of an interval.
-func (l *leakWatch) observe(s *snapshot.Snapshot) { l.detector.Observe(s) }
+func (l *leakWatch) observe(s *state.State) { l.detector.Observe(s.Time(), s.Inuse) }
 
 // finish writes what leaks at the end of the trace.
-func (l *leakWatch) finish(s *snapshot.Snapshot, w io.Writer, width int, color bool) error {
+func (l *leakWatch) finish(v *state.View, s *snapshot.Snapshot, w io.Writer, width int, color bool) error {
 	if l == nil {
 		return nil
 	}
 	l.ticker.Stop()
-	return leak.Write(w, l.detector.Report(s), width, color)
+	return leak.Write(w, l.detector.Report(s, v.Sites), width, color)
 }

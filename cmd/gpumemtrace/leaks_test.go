@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 func parseLeakFlags(t *testing.T, args ...string) *leakFlags {
@@ -49,27 +51,26 @@ func TestLeakWatch(t *testing.T) {
 	if none.tick() != nil || none.live() {
 		t.Error("a trace without --leaks observes, or asks for live allocations")
 	}
-	if err := none.finish(nil, &b, 0, false); err != nil || b.Len() > 0 {
+	if err := none.finish(nil, nil, &b, 0, false); err != nil || b.Len() > 0 {
 		t.Errorf("a trace without --leaks wrote %q, %v", &b, err)
 	}
 
 	l := newLeakWatch(parseLeakFlags(t, "--leaks", "--leak-interval=10ms", "--leak-intervals=3", "--leak-outlive=2"))
-	s := &snapshot.Snapshot{
-		Meta:    snapshot.Meta{Target: "pid 1 (a)", Start: time.Now()},
-		Samples: []snapshot.Sample{{Labels: snapshot.Labels{Kind: "device", PID: 1}}},
-	}
-	for range 5 {
+	s := state.New()
+	begin := time.Now()
+	s.Apply(&record.Trace{Target: "pid 1 (a)", Start: begin, Boot: begin})
+	for i := range uint64(5) {
 		<-l.tick()
-		s.Live = append(s.Live, snapshot.Allocation{Size: 1 << 20, Time: s.Meta.Start.Add(s.Meta.Duration + time.Millisecond)})
-		s.Meta.Duration += 10 * time.Millisecond
-		s.Samples[0].InuseBytes += 1 << 20
-		s.Samples[0].InuseObjects++
+		at := 1 + i*10_000_000
+		s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: event.Process{PID: 1}, Time: at, Addr: at, Size: 1 << 20})
+		s.Apply(&record.Moment{Time: at + 9_999_999})
 		l.observe(s)
 	}
 	if !l.live() {
 		t.Error("--leaks does not ask for live allocations")
 	}
-	if err := l.finish(s, &b, 0, false); err != nil {
+	v := s.View(state.Want{Live: true})
+	if err := l.finish(v, v.Snapshot(), &b, 0, false); err != nil {
 		t.Fatal(err)
 	}
 	if want := "1 stack of pid 1 (a) leaked in 5 intervals of 10ms"; !strings.HasPrefix(b.String(), want) {

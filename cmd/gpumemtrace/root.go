@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
-	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )
 
 // traceFlags are the flags of a trace, by group.
@@ -27,7 +27,7 @@ type traceFlags struct {
 	force      bool
 	duration   time.Duration
 	interval   time.Duration
-	native     symbolize.Mode
+	native     stacks.Native
 	oomDir     string
 	noResidual bool
 	quiet      bool
@@ -100,7 +100,7 @@ func newRoot() *cobra.Command {
 		}},
 		{"Advanced", func(s *pflag.FlagSet) {
 			s.StringVar(&f.api, "api", string(probes.APIDriver), "count at the driver, the runtime, or both (bytes once, at the driver; events also name the runtime call)")
-			s.StringVar(&f.stacks, "stacks", string(session.StacksAuto), "how stacks are taken: unwind (complete), fp (the kernel's frame-pointer walk), auto (unwind where it can run)")
+			s.StringVar(&f.stacks, "stacks", string(unwind.Auto), "how stacks are taken: unwind (complete), fp (the kernel's frame-pointer walk), auto (unwind where it can run)")
 			s.BoolVar(&f.noMemo, "no-stack-memo", false, "unwind every stack in full")
 			s.Uint32Var(&f.verify, "verify-stacks", 0, "unwind every Nth memoized stack in full as well, and count differences")
 			s.StringVar(&f.readyFile, "ready-file", "", "create this file once the probes are on; it must not be there (--force removes it)")

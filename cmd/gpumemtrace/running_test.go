@@ -9,7 +9,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 // A failingTrace fails by itself, when it is stopped, or both.
@@ -29,14 +31,14 @@ func (f *failingTrace) Stop() error {
 	return f.stopErr
 }
 
-func (f *failingTrace) Snapshot(live bool) *snapshot.Snapshot { return f.Report(live) }
+func (f *failingTrace) Read(func(*state.State)) {}
 
-func (f *failingTrace) Report(bool) *snapshot.Snapshot {
+func (f *failingTrace) Report(w state.Want) *state.View {
 	f.calls = append(f.calls, "snapshot")
-	return &snapshot.Snapshot{Samples: []snapshot.Sample{{
-		Stack:  []*snapshot.Location{{Lines: []snapshot.Line{{Function: "cuMemAlloc_v2"}}}},
-		Values: snapshot.Values{AllocObjects: 1, AllocBytes: 4096, InuseObjects: 1, InuseBytes: 4096},
-	}}}
+	s := state.New()
+	s.Apply(&record.Trace{APIs: []string{"", "cuMemAlloc_v2"}})
+	s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Proc: event.Process{PID: 17}, Time: 1, Addr: 4096, Size: 4096})
+	return s.View(w)
 }
 
 // An endedJob has ended with a code.

@@ -10,7 +10,8 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -40,10 +41,15 @@ func (f *traceFlags) check() error {
 	if !slices.Contains([]probes.API{probes.APIDriver, probes.APIRuntime, probes.APIBoth}, probes.API(f.api)) {
 		return usagef("unknown --api %q: use driver, runtime or both", f.api)
 	}
-	if !slices.Contains([]session.StackMode{session.StacksAuto, session.StacksUnwind, session.StacksFramePointer}, session.StackMode(f.stacks)) {
+	if !slices.Contains([]unwind.Mode{unwind.Auto, unwind.Always, unwind.FramePointer}, unwind.Mode(f.stacks)) {
 		return usagef("unknown --stacks %q: use auto, unwind or fp", f.stacks)
 	}
 	return f.leaks.check()
+}
+
+// want is what an output of the trace shows, with live rows or without.
+func (f *traceFlags) want(live bool) state.Want {
+	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual}
 }
 
 // trace runs one trace from start to written profile.
@@ -76,12 +82,12 @@ func trace(f *traceFlags) error {
 	}
 	opts := session.Options{
 		PIDs: pids, All: f.all, Follow: !f.noFollow, API: probes.API(f.api), MaxLive: f.maxLive,
-		Native: f.native, RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
-		Residual: !f.noResidual, Stacks: session.StackMode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify,
+		RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
+		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify,
 		Version: version, CommandLine: f.commandLine,
 	}
 	if oom != nil {
-		opts.OutOfMemory, opts.OutOfMemoryMax = oom.write, f.oomMax
+		opts.OutOfMemory, opts.OutOfMemoryMax = func(in *state.Incident) { oom.write(in.OutOfMemory(f.want(false))) }, f.oomMax
 	}
 	s, err := session.Start(opts)
 	if err == nil {
@@ -121,8 +127,8 @@ type tracer interface {
 	Done() <-chan struct{}
 	Failed() <-chan error
 	Stop() error
-	Snapshot(live bool) *snapshot.Snapshot
-	Report(live bool) *snapshot.Snapshot
+	Read(func(*state.State))
+	Report(state.Want) *state.View
 }
 
 // A job is the command that was started to be traced: *launch.Command.
@@ -169,7 +175,8 @@ func (r *running) finish() (err error) {
 	if r.out.failed > 0 {
 		err = fmt.Errorf("%d numbered files could not be written", r.out.failed)
 	}
-	snap := r.session.Report(r.out.live() || r.leaks.live())
+	view := r.session.Report(r.flags.want(r.out.live() || r.leaks.live()))
+	snap := view.Snapshot()
 	if failed := r.out.write(snap); failed != nil {
 		err = errors.Join(err, failed)
 	} else {
@@ -180,7 +187,7 @@ func (r *running) finish() (err error) {
 		to = os.Stderr
 	}
 	width := columns(to)
-	return errors.Join(err, r.leaks.finish(snap, to, width, width > 0 && os.Getenv("NO_COLOR") == ""))
+	return errors.Join(err, r.leaks.finish(view, snap, to, width, width > 0 && os.Getenv("NO_COLOR") == ""))
 }
 
 // collect waits for the end of the trace and writes numbered files meanwhile.
@@ -206,13 +213,13 @@ func (r *running) collect() (syscall.Signal, error) {
 		case sig := <-r.user.stop:
 			return sig, nil
 		case <-r.leaks.tick():
-			r.leaks.observe(r.session.Snapshot(false))
+			r.session.Read(r.leaks.observe)
 			continue
 		case <-tick:
 		case <-r.user.now:
 		}
 		// A disk that is full now must not end the trace.
-		if err := r.out.writeNumbered(r.session.Report(r.out.live())); err != nil {
+		if err := r.out.writeNumbered(r.session.Report(r.flags.want(r.out.live())).Snapshot()); err != nil {
 			r.out.failed++
 			r.log.warn(err.Error())
 		}

@@ -27,16 +27,14 @@ type trial struct {
 }
 
 func readTrial() (t trial) {
-	var unwinder unwind.Loader
+	var taker unwind.Taker
 	begin := time.Now()
-	tracer, err := probes.Open(probes.Options{Exit: unwinder.Exit})
-	t.took, t.err, t.stacks = time.Since(begin), err, unwinder.Err
+	tracer, err := probes.Open(probes.Options{Stacks: &taker})
+	t.took, t.err, t.stacks = time.Since(begin), err, taker.Err()
 	if err == nil {
 		t.end = tracer.Close()
 	}
-	if unwinder.Unwinder != nil {
-		t.end = errors.Join(t.end, unwinder.Unwinder.Close())
-	}
+	t.end = errors.Join(t.end, taker.Close())
 	if err == nil {
 		t.trap, t.trapErr = probes.TrapCost()
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 )
 
+const mib = 1 << 20
+
 func TestListingUse(t *testing.T) {
 	const notAvailable = math.MaxUint64
 	const total = 1000 * mib

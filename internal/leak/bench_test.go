@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 // sites returns a snapshot of n stacks of 40 frames, half of them Python's.
@@ -36,7 +38,27 @@ func BenchmarkObserve(b *testing.B) {
 		for i := range s.Samples {
 			s.Samples[i].InuseBytes += int64(i % 2) // half of them grow
 		}
-		d.Observe(s)
+		d.Observe(moment(s), held(s))
+	}
+}
+
+func held(s *snapshot.Snapshot) func(func(state.Held) bool) {
+	return func(yield func(state.Held) bool) {
+		for i := range s.Samples {
+			if !yield(state.Held{Site: siteKey(i), Bytes: s.Samples[i].InuseBytes, Objects: s.Samples[i].InuseObjects}) {
+				return
+			}
+		}
+	}
+}
+
+func keys(n int) func(func(ledger.SiteKey) bool) {
+	return func(yield func(ledger.SiteKey) bool) {
+		for i := range n {
+			if !yield(siteKey(i)) {
+				return
+			}
+		}
 	}
 }
 
@@ -49,7 +71,7 @@ func BenchmarkReport(b *testing.B) {
 		for i := range s.Samples {
 			s.Samples[i].InuseBytes += int64(i % 2)
 		}
-		d.Observe(s)
+		d.Observe(moment(s), held(s))
 	}
 	for i := range 1_000_000 {
 		s.Live = append(s.Live, snapshot.Allocation{
@@ -59,7 +81,7 @@ func BenchmarkReport(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := d.Report(s); len(r.Stacks) != 5000 {
+		if r := d.Report(s, keys(len(s.Samples))); len(r.Stacks) != 5000 {
 			b.Fatalf("%d stacks leak, want 5000", len(r.Stacks))
 		}
 	}

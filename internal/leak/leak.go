@@ -30,9 +30,12 @@ package leak
 
 import (
 	"cmp"
+	"iter"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 // Options configure a Detector. Zero means the default; nothing may be negative.
@@ -64,10 +67,10 @@ func (o Options) withDefaults() Options {
 func (o Options) enough() int { return max(o.Intervals, o.Outlive+1) }
 
 // A Detector watches every stack that holds memory. It keeps at most K+N marks
-// for each, and none of the snapshots that it sees. It is for one goroutine.
+// for each, and nothing of the state that it sees. It is for one goroutine.
 type Detector struct {
 	opts      Options
-	sites     map[uint64]*site
+	sites     map[ledger.SiteKey]*site
 	intervals int       // that have ended
 	last      time.Time // when the last one ended
 	unwatched int       // most stacks at once beyond MaxSites
@@ -75,31 +78,30 @@ type Detector struct {
 
 // New returns a Detector that has seen no interval.
 func New(o Options) *Detector {
-	return &Detector{opts: o.withDefaults(), sites: make(map[uint64]*site)}
+	return &Detector{opts: o.withDefaults(), sites: make(map[ledger.SiteKey]*site)}
 }
 
-// Observe takes the state at the end of the next interval. Live rows are not
-// needed. Intervals that could not be observed in time count as one.
-func (d *Detector) Observe(s *snapshot.Snapshot) {
+// Observe takes what every call site holds at the end of the next interval.
+// Sites that hold nothing may be left out. Intervals that could not be observed
+// in time count as one.
+func (d *Detector) Observe(now time.Time, held iter.Seq[state.Held]) {
 	d.intervals++
-	d.last = moment(s)
+	d.last = now
 	unwatched := 0
-	for i := range s.Samples {
-		sample := &s.Samples[i]
-		if sample.InuseBytes <= 0 {
+	for h := range held {
+		if h.Bytes <= 0 {
 			continue
 		}
-		k := key(sample)
-		st := d.sites[k]
+		st := d.sites[h.Site]
 		if st == nil {
 			if len(d.sites) >= d.opts.MaxSites {
 				unwatched++
 				continue
 			}
 			st = new(site)
-			d.sites[k] = st
+			d.sites[h.Site] = st
 		}
-		st.add(sample, d.intervals)
+		st.add(h, d.intervals)
 	}
 	for k, st := range d.sites {
 		switch {

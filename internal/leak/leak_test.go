@@ -1,11 +1,9 @@
 package leak
 
 import (
+	"iter"
 	"slices"
 	"testing"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
 )
 
 func TestPatterns(t *testing.T) {
@@ -154,12 +152,12 @@ func TestSitesThatHoldNothingAreForgotten(t *testing.T) {
 	w := newWorld(p)
 	d := New(Options{})
 	w.interval(1, d.opts.Interval)
-	d.Observe(w.snapshot(false))
+	d.Observe(w.now, w.held)
 	if len(d.sites) != 1 {
 		t.Fatalf("%d sites, want 1", len(d.sites))
 	}
 	p.live = nil
-	d.Observe(w.snapshot(false))
+	d.Observe(w.now, w.held)
 	if len(d.sites) != 0 {
 		t.Errorf("%d sites kept, want 0", len(d.sites))
 	}
@@ -169,60 +167,26 @@ func TestEqualSamplesAreOneStack(t *testing.T) {
 	// A ledger has two sites of one key when the device became known late.
 	w := newWorld(leaking(mib))
 	d := New(Options{})
-	double := func(live bool) *snapshot.Snapshot {
-		s := w.snapshot(live)
-		s.Samples = append(s.Samples, s.Samples[0])
-		for _, a := range s.Live {
-			a.Sample = 1
-			s.Live = append(s.Live, a)
-		}
-		return s
-	}
 	for i := range 12 {
 		w.interval(i, d.opts.Interval)
-		d.Observe(double(false))
+		d.Observe(w.now, twice(w.held))
 	}
-	r := d.Report(double(true))
+	last := w.snapshot(true)
+	last.Samples = append(last.Samples, last.Samples[0])
+	for _, a := range last.Live {
+		a.Sample = 1
+		last.Live = append(last.Live, a)
+	}
+	r := d.Report(last, twice(w.sites))
 	if len(r.Stacks) != 1 || r.Stacks[0].Growth != 24*mib || r.Stacks[0].Sample.InuseObjects != 24 {
 		t.Errorf("got %+v, want one stack that gained 24 MiB in 24 objects", r.Stacks)
 	}
 }
 
-func TestKey(t *testing.T) {
-	base := func() *snapshot.Sample {
-		return &snapshot.Sample{
-			Stack: []*snapshot.Location{
-				snapshottest.API("cuMemAlloc_v2"),
-				{Address: 0x1000, Lines: []snapshot.Line{{Function: "f", File: "a.c", Line: 1}}},
-				snapshottest.Frame("train", "t.py", 3),
-			},
-			Labels: snapshot.Labels{Kind: "device", API: "cuMemAlloc_v2", GPU: "0", Owner: "pytorch", Process: "python3", PID: 1},
-		}
-	}
-	for name, test := range map[string]struct {
-		change func(*snapshot.Sample)
-		same   bool
-	}{
-		"nothing":        {func(*snapshot.Sample) {}, true},
-		"values":         {func(s *snapshot.Sample) { s.InuseBytes = 5 }, true},
-		"process name":   {func(s *snapshot.Sample) { s.Process = "worker" }, true},
-		"a name found":   {func(s *snapshot.Sample) { s.Stack[1].Lines[0].Function = "g" }, true},
-		"pid":            {func(s *snapshot.Sample) { s.PID = 2 }, false},
-		"kind":           {func(s *snapshot.Sample) { s.Kind = "host" }, false},
-		"api":            {func(s *snapshot.Sample) { s.API = "cuMemAlloc" }, false},
-		"runtime":        {func(s *snapshot.Sample) { s.Runtime = "cudaMalloc" }, false},
-		"gpu":            {func(s *snapshot.Sample) { s.GPU = "1" }, false},
-		"address":        {func(s *snapshot.Sample) { s.Stack[1].Address++ }, false},
-		"python line":    {func(s *snapshot.Sample) { s.Stack[2].Lines[0].Line++ }, false},
-		"python file":    {func(s *snapshot.Sample) { s.Stack[2].Lines[0].File = "u.py" }, false},
-		"depth":          {func(s *snapshot.Sample) { s.Stack = s.Stack[:2] }, false},
-		"order":          {func(s *snapshot.Sample) { slices.Reverse(s.Stack) }, false},
-		"text that runs": {func(s *snapshot.Sample) { s.Kind, s.API = "devic", "ecuMemAlloc_v2" }, false},
-	} {
-		s := base()
-		test.change(s)
-		if same := key(s) == key(base()); same != test.same {
-			t.Errorf("another %s: same key %v, want %v", name, same, test.same)
+func twice[T any](seq iter.Seq[T]) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for range 2 {
+			seq(yield)
 		}
 	}
 }

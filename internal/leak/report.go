@@ -2,9 +2,11 @@ package leak
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -19,8 +21,7 @@ type Report struct {
 	// back after it: a program that ends frees what it had collected.
 	GivenBack int
 	// Ageless stacks grew, and the trace has no row for any allocation of
-	// theirs: it reached its limit, or they stand for what was not traced, such
-	// as the driver's own memory.
+	// theirs: it reached its limit.
 	Ageless int
 	// Unwatched is the most stacks at once that MaxSites left out.
 	Unwatched int
@@ -56,10 +57,11 @@ type candidate struct {
 
 // Report returns what leaks, given the state of now, which need not be the end
 // of an interval: growth since the last one is not counted, memory given back
-// is. s must have Live rows. The Detector is not changed.
-func (d *Detector) Report(s *snapshot.Snapshot) *Report {
+// is. s must have Live rows; sites are the call sites of its samples, in order,
+// as far as they have one. The Detector is not changed.
+func (d *Detector) Report(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) *Report {
 	r := &Report{Options: d.opts, Target: s.Meta.Target, Intervals: d.intervals, Unwatched: d.unwatched}
-	candidates, of := d.candidates(s, r)
+	candidates, of := d.candidates(s, sites, r)
 	now := moment(s)
 	for i := range s.Live {
 		row := &s.Live[i]
@@ -95,12 +97,13 @@ func (d *Detector) Report(s *snapshot.Snapshot) *Report {
 
 // candidates returns the stacks that fulfil the first condition, in the order
 // of s, and that of each sample, nil for none.
-func (d *Detector) candidates(s *snapshot.Snapshot, r *Report) (found []*candidate, of []*candidate) {
+func (d *Detector) candidates(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey], r *Report) (found []*candidate, of []*candidate) {
 	of = make([]*candidate, len(s.Samples))
-	byKey := make(map[uint64]*candidate)
-	for i := range s.Samples {
+	byKey := make(map[ledger.SiteKey]*candidate)
+	i := -1
+	for k := range sites {
+		i++
 		sample := &s.Samples[i]
-		k := key(sample)
 		st := d.sites[k]
 		if st == nil || !st.growing(d.intervals, d.opts) {
 			continue
@@ -109,7 +112,6 @@ func (d *Detector) candidates(s *snapshot.Snapshot, r *Report) (found []*candida
 		if c == nil {
 			c = &candidate{site: *st, cohorts: make(map[int]struct{})}
 			c.site.marks = slices.Clone(st.marks)
-
 			c.Sample = *sample
 			c.Sample.Values = snapshot.Values{}
 			byKey[k] = c

@@ -94,15 +94,15 @@ func TestReportLeavesTheDetectorAlone(t *testing.T) {
 	d := New(Options{})
 	for i := range 12 {
 		w.interval(i, d.opts.Interval)
-		d.Observe(w.snapshot(false))
+		d.Observe(w.now, w.held)
 	}
 	kept := p.live[:11]
 	p.live = kept
-	first := d.Report(w.snapshot(true))
+	first := d.Report(w.snapshot(true), w.sites)
 	p.live = append(slices.Clone(kept[:10]), allocation{kib, p.now}) // lowers the next mark
-	d.Report(w.snapshot(true))
+	d.Report(w.snapshot(true), w.sites)
 	p.live = kept
-	if diff := cmp.Diff(first, d.Report(w.snapshot(true))); diff != "" {
+	if diff := cmp.Diff(first, d.Report(w.snapshot(true), w.sites)); diff != "" {
 		t.Errorf("the third report differs from the first (-first +third):\n%s", diff)
 	}
 }
@@ -150,14 +150,14 @@ func TestStrangeRows(t *testing.T) {
 	d := New(Options{})
 	for i := range 12 {
 		w.interval(i, d.opts.Interval)
-		d.Observe(w.snapshot(false))
+		d.Observe(w.now, w.held)
 	}
 	s := w.snapshot(true)
 	s.Live = append(s.Live,
 		snapshot.Allocation{Sample: -1}, snapshot.Allocation{Sample: 1},
 		snapshot.Allocation{Size: 1}, // long before the trace
 		snapshot.Allocation{Size: 1, Time: w.now.Add(1000 * time.Hour)})
-	r := d.Report(s)
+	r := d.Report(s, w.sites)
 	if len(r.Stacks) != 1 {
 		t.Fatalf("%d stacks leak, want 1", len(r.Stacks))
 	}

@@ -3,7 +3,7 @@ package leak
 import (
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 // An amount is what a stack holds.
@@ -33,13 +33,13 @@ type site struct {
 	seen int
 }
 
-// add counts a sample of the interval's end. Several may be of one site.
-func (s *site) add(sample *snapshot.Sample, interval int) {
+// add counts what is held at the interval's end. Several may be of one site.
+func (s *site) add(h state.Held, interval int) {
 	if s.seen != interval {
 		s.seen, s.now = interval, amount{}
 	}
-	s.now.bytes += sample.InuseBytes
-	s.now.objects += sample.InuseObjects
+	s.now.bytes += h.Bytes
+	s.now.objects += h.Objects
 }
 
 func (s *site) observe(interval int, o Options) {

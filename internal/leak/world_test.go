@@ -5,8 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 // A world is a traced program made of allocations: a snapshot of it has the
@@ -49,6 +51,31 @@ func (w *world) interval(n int, length time.Duration) {
 	w.now = w.now.Add(length - length/2)
 }
 
+// held is what a state would say that the programs hold.
+func (w *world) held(yield func(state.Held) bool) {
+	for i, p := range w.programs {
+		h := state.Held{Site: siteKey(i)}
+		for _, a := range p.live {
+			h.Bytes += a.size
+			h.Objects++
+		}
+		if !yield(h) {
+			return
+		}
+	}
+}
+
+func siteKey(i int) ledger.SiteKey { return ledger.SiteKey{Stack: uint64(i + 1)} }
+
+// sites are those of a snapshot's samples.
+func (w *world) sites(yield func(ledger.SiteKey) bool) {
+	for i := range w.programs {
+		if !yield(siteKey(i)) {
+			return
+		}
+	}
+}
+
 // snapshot makes new locations every time: nothing may rely on pointers.
 func (w *world) snapshot(live bool) *snapshot.Snapshot {
 	s := &snapshot.Snapshot{Meta: snapshot.Meta{
@@ -82,13 +109,13 @@ func watch(o Options, w *world, intervals int, after func()) *Report {
 	d := New(o)
 	for i := range intervals {
 		w.interval(i+1, d.opts.Interval)
-		d.Observe(w.snapshot(false))
+		d.Observe(w.now, w.held)
 	}
 	if after != nil {
 		after()
 	}
 	w.now = w.now.Add(d.opts.Interval / 2)
-	return d.Report(w.snapshot(true))
+	return d.Report(w.snapshot(true), w.sites)
 }
 
 // names returns the programs that r says leak.

@@ -36,8 +36,11 @@ type Trace struct {
 	// Initial: the tracer is in the initial PID namespace, so that the driver
 	// lists every process.
 	Initial bool
-	MaxLive int      // live allocations with a row of their own, 0 for the default
-	APIs    []string // names by event.Event.API and Outer; 0 is none
+	MaxLive int // live allocations with a row of their own, 0 for the default
+	// Incidents is how many failures for want of memory are reported, each with
+	// all that was live then.
+	Incidents int
+	APIs      []string // names by event.Event.API and Outer; 0 is none
 }
 
 // A Stack is a call stack, told before or soon after the first event that names
@@ -119,6 +122,13 @@ type Process struct {
 	// FromStart: it was traced before its first allocation.
 	FromStart bool
 	Program   *snapshot.Mapping // the file that it runs
+}
+
+// A Subject is what a reader of the driver's figures must know of a process:
+// the numbers that it uses for devices.
+type Subject struct {
+	Process  event.Process
+	Ordinals []int32
 }
 
 // A Reading is what the driver says, at one moment, of GPUs and of who holds

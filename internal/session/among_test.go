@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 )
 
 func inuse(s *snapshot.Snapshot) (sum int64) {
@@ -248,7 +249,7 @@ func TestEventsDoNotWaitForAnalysis(t *testing.T) {
 	}
 	defer shell.Wait()
 	defer shell.Process.Kill()
-	s := trace(t, session.Options{PIDs: []int{hammer.PID(), shell.Process.Pid}, Stacks: session.StacksAuto})
+	s := trace(t, session.Options{PIDs: []int{hammer.PID(), shell.Process.Pid}, Stacks: unwind.Auto})
 	if err := hammer.Send("go"); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +274,7 @@ func TestEventsDoNotWaitForAnalysis(t *testing.T) {
 func TestRunningProcessesAreAnalysed(t *testing.T) {
 	p := start(t, testcuda.WorkloadNoFP, testcuda.Options{Libs: testcuda.LibsNoFP})
 	run(t, p, "init")
-	s := trace(t, session.Options{All: true, Stacks: session.StacksAuto})
+	s := trace(t, session.Options{All: true, Stacks: unwind.Auto})
 	run(t, p, "repeat 23 cuMemAlloc_v2 4096")
 	snap := wantLive(t, s, p)
 	for _, x := range snap.Samples {
@@ -292,7 +293,7 @@ func TestRunningProcessesAreAnalysed(t *testing.T) {
 func TestAnalysedAfterExec(t *testing.T) {
 	kit := testcuda.Get(t)
 	p := start(t, testcuda.Workload, testcuda.Options{})
-	s := trace(t, session.Options{PIDs: []int{p.PID()}, Stacks: session.StacksUnwind})
+	s := trace(t, session.Options{PIDs: []int{p.PID()}, Stacks: unwind.Always})
 	run(t, p, "exec "+kit.Path(testcuda.Workload), "init", "echo up")
 	time.Sleep(time.Second) // it is analysed
 	run(t, p, "repeat 1000 cuMemAlloc_v2 4096")

@@ -18,7 +18,7 @@ func objects(t *testing.T, p *testcuda.Process) []testcuda.Object {
 }
 
 // wantCounter waits until the user would see that name counts want.
-func wantCounter(t *testing.T, s *session.Session, name string, want uint64) {
+func wantCounter(t *testing.T, s tracing, name string, want uint64) {
 	t.Helper()
 	eventually(t, func() string {
 		for _, c := range s.Snapshot(false).Loss {

@@ -5,91 +5,121 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 const (
 	keepInterval = 100 * time.Millisecond
-	// reapInterval is how often processes are looked for whose end went unseen.
-	reapInterval = time.Second
+	// secondly is how often processes are looked for whose end went unseen, and
+	// what the sources know is put into a recording.
+	secondly = time.Second
+	// inFlight is more than the time between the kernel side's decision which
+	// stack an event names and its place in the ring buffer.
+	inFlight = uint64(time.Second)
 )
 
-// keep keeps the tables bounded and notices what no event told, until end is
-// closed.
+// keep does what no event brings about, until end is closed.
 func (s *Session) keep(end <-chan struct{}) {
 	tick := time.NewTicker(keepInterval)
 	defer tick.Stop()
+	var sweeper sweeper
 	var reaper reaper
+	var last time.Time
 	for {
 		select {
 		case <-end:
 			return
 		case now := <-tick.C:
-			s.sweep()
-			s.reap(&reaper, now)
+			s.sweep(&sweeper)
+			if incidents := s.incidents(false); len(incidents) > 0 {
+				s.run.Go(func() { s.report(incidents) })
+			}
+			if now.Sub(last) < secondly {
+				continue
+			}
+			last = now
+			s.reap(&reaper)
+			if s.opts.Record != nil {
+				s.run.Go(s.spell)
+			}
 		}
 	}
+}
+
+// spell tells what a recording must have that snapshots alone ask for: names,
+// while they can be read, and what was lost.
+func (s *Session) spell() {
+	if s.spelling.CompareAndSwap(false, true) {
+		defer s.spelling.Store(false)
+		s.name()
+		s.apply(s.losses())
+	}
+}
+
+// incidents returns those that are known in full; all also those of which more
+// might come.
+func (s *Session) incidents(all bool) []*state.Incident {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Incidents(all)
+}
+
+// report hands incidents to whoever wants them.
+func (s *Session) report(incidents []*state.Incident) {
+	if s.opts.OutOfMemory == nil || len(incidents) == 0 {
+		return
+	}
+	s.frames.Settle()
+	s.name()
+	for _, in := range incidents {
+		s.opts.OutOfMemory(in)
+	}
+}
+
+// A sweeper is between the two steps of a record.Sweep.
+type sweeper struct {
+	since uint64 // CLOCK_MONOTONIC from which on the doomed are told again, 0 while that is not so
 }
 
 // sweep drops the stacks that nothing refers to, once there are many. Telling
 // the kernel side of tens of thousands takes tens of milliseconds: s.mu is not
 // held meanwhile.
-func (s *Session) sweep() {
+func (s *Session) sweep(w *sweeper) {
 	s.mu.Lock()
-	if s.stacks.wantsDrop(s.seen) {
-		s.stacks.drop(s.referred())
+	if w.since != 0 && s.state.Now() >= w.since+inFlight {
+		w.since = 0
+		s.applyLocked(&record.Sweep{Drop: true})
 	}
-	if !s.stacks.wantsSweep() {
+	if w.since != 0 || !s.state.WantsSweep() {
 		s.mu.Unlock()
 		return
 	}
-	ids, pids := s.stacks.doom(s.referred())
-	for pid := range pids {
-		if _, lives := s.procs.current[pid]; !lives {
-			delete(pids, pid)
-		}
-	}
+	s.applyLocked(&record.Sweep{})
+	ids, pids := s.state.Doomed()
 	s.mu.Unlock()
 	s.tracer.ForgetStacks(ids)
 	for pid := range pids {
-		s.capture.invalidate(pid)
+		s.frames.Invalidate(int(pid))
 	}
-	s.mu.Lock()
-	s.stacks.told(monotonic())
-	s.mu.Unlock()
-}
-
-// referred are the stacks that something refers to. s.mu is held.
-func (s *Session) referred() map[uint64]bool {
-	ids := map[uint64]bool{}
-	for site := range s.ledger.Sites {
-		ids[site.Stack] = true
-	}
-	for _, id := range s.gpus.stackIDs() {
-		ids[id] = true
-	}
-	return ids
+	w.since = monotonic()
 }
 
 // A reaper ends processes whose exit event was lost, so that no trace waits
 // for ever. A process must be gone at two looks in a row: by then an event that
 // was not lost has come.
 type reaper struct {
-	last time.Time
 	gone map[event.Process]bool
 }
 
-// reap looks, unless it did lately.
-func (s *Session) reap(r *reaper, now time.Time) {
-	if now.Sub(r.last) < reapInterval {
-		return
-	}
-	r.last = now
-	s.mu.Lock()
+// reap looks.
+func (s *Session) reap(r *reaper) {
 	var living []event.Process
-	for _, id := range s.procs.current {
+	s.mu.Lock()
+	for id, named := range s.state.Living {
 		living = append(living, id)
-		if s.procs.name(id) == "" {
-			s.identity(id) // there was no room when it was first seen
+		if !named {
+			s.frames.Identify(id) // there was no room when it was first seen
 		}
 	}
 	s.mu.Unlock()
@@ -101,12 +131,16 @@ func (s *Session) reap(r *reaper, now time.Time) {
 		}
 		r.gone[id] = true
 		if before[id] {
-			s.mu.Lock()
-			s.ended(id, &event.Event{Time: monotonic(), Proc: id})
-			s.mu.Unlock()
-			s.capture.ended(id.PID)
+			s.apply(&event.Event{Op: event.OpExit, Time: monotonic(), Proc: id})
+			s.frames.Ended(int(id.PID))
 		}
 	}
+}
+
+// identify returns who has a PID now.
+func identify(pid int) (event.Process, error) {
+	ticks, err := proc.StartTicks(pid)
+	return event.Process{PID: uint32(pid), Start: ticks * event.StartUnit}, err
 }
 
 // gone tells whether a process has ended, whoever has its PID.

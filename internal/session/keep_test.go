@@ -6,17 +6,19 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/symbolize"
+	"github.com/gpumemtrace/gpumemtrace/internal/frames"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 )
 
 // offline is a session without a kernel side.
 func offline(t *testing.T, opts Options) *Session {
 	t.Helper()
-	sym := symbolize.New(symbolize.Config{})
-	s := &Session{opts: opts, sym: sym, ledger: ledger.New(ledger.Options{}), procs: newProcesses(opts.All),
-		stacks: newStacks(), gpus: newGPUs(), naming: newNaming(), capture: newCapturer(sym, opts), boot: bootTime()}
-	go s.naming.run()
+	s := &Session{opts: opts, state: state.New(), done: make(chan struct{})}
+	s.frames = frames.New(&unwind.Taker{Mode: unwind.FramePointer}, s.apply)
+	s.trace = record.Trace{All: opts.All, Boot: bootTime()}
+	s.retell()
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -65,17 +67,13 @@ func running(t *testing.T) event.Process {
 func TestReap(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		s := offline(t, Options{All: all})
-		dead, lives := dying(t), running(t)
-		replaced := event.Process{PID: lives.PID, Start: lives.Start - event.StartUnit}
+		dead, lives, other := dying(t), running(t), running(t)
+		replaced := event.Process{PID: other.PID, Start: other.Start - event.StartUnit}
 		for i, id := range []event.Process{dead, replaced, lives} {
-			s.procs.add(id)
-			s.ledger.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: id, Time: 1, Addr: 0x1000 * uint64(i+1), Size: 64})
+			s.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: id, Time: 1, Addr: 0x1000 * uint64(i+1), Size: 64})
 		}
-		// Of one PID the table shows the last holder: the other is looked for
-		// under a PID of its own.
-		s.procs.current[dead.PID+1<<20] = replaced
 		exited := func() (n int) {
-			for p := range s.ledger.Processes {
+			for _, p := range s.state.View(state.Want{}).Snapshot().Processes {
 				if p.Exited {
 					n++
 				}
@@ -83,15 +81,17 @@ func TestReap(t *testing.T) {
 			return n
 		}
 		var r reaper
-		now := time.Now()
-		s.reap(&r, now)
-		s.reap(&r, now.Add(reapInterval/2)) // too soon to count as a second look
+		s.reap(&r)
 		if n := exited(); n != 0 {
 			t.Errorf("all %v: after one look %d exited", all, n)
 		}
-		s.reap(&r, now.Add(reapInterval))
-		if n := exited(); n != 2 || s.procs.lives(dead) || !s.procs.lives(lives) {
-			t.Errorf("all %v: after two looks %d exited, want 2", all, n)
+		s.reap(&r)
+		var left []event.Process
+		for id := range s.state.Living {
+			left = append(left, id)
+		}
+		if n := exited(); n != 2 || len(left) != 1 || left[0] != lives {
+			t.Errorf("all %v: after two looks %d exited, want 2; %v live", all, n, left)
 		}
 		select {
 		case <-s.Done():

@@ -45,7 +45,7 @@ func TestOutOfMemoryNamesItsGPU(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "echo up")
 	records := make(chan *snapshot.OutOfMemory, 10)
-	s := trace(t, session.Options{PIDs: []int{p.PID()}, OutOfMemoryMax: 1, OutOfMemory: func(o *snapshot.OutOfMemory) { records <- o }})
+	s := trace(t, session.Options{PIDs: []int{p.PID()}, OutOfMemoryMax: 1, OutOfMemory: into(records)})
 	run(t, p, "device 0", "cuMemAlloc_v2 1000", "device 1", "cuMemAlloc_v2 1000", "fail cuMemAlloc_v2 1 2", "expect 2 cuMemAlloc_v2 77m")
 	snap := wantLive(t, s, p)
 	select {

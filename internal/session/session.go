@@ -1,20 +1,21 @@
 // Package session runs one trace: Start puts the probes on, Snapshot says who
-// holds what, Close takes the probes off. It wires probes, ledger and
-// symbolizer together and holds no logic of theirs.
+// holds what, Close takes the probes off. It starts and stops the sources and
+// pumps what they say into the state; it holds no logic of theirs.
 package session
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/frames"
+	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
-	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )
 
 // Options configure a Session.
@@ -23,113 +24,78 @@ type Options struct {
 	All     bool
 	Follow  bool
 	API     probes.API
-	MaxLive int            // see ledger.Options; 0 for its default
-	Native  symbolize.Mode // which native frames a stack with Python frames shows
+	MaxLive int // see ledger.Options; 0 for its default
 	// Held says that the only target has not run yet: that it uses no CUDA
 	// library is no news.
 	Held   bool
-	Stacks StackMode // "" is StacksAuto
-	// Residual puts what the driver reports beyond the traced allocations into
-	// snapshots, under synthetic frames.
-	Residual bool
+	Stacks unwind.Mode // "" is unwind.Auto
 	// NoMemo unwinds every stack in full; VerifyStacks, when it is not 0, does
 	// so for every so many memoized ones and compares.
 	NoMemo       bool
 	VerifyStacks uint32
 	// OutOfMemory, if set, receives at most OutOfMemoryMax failures for want of
-	// memory, each from a goroutine of its own within a second.
-	OutOfMemory    func(*snapshot.OutOfMemory)
+	// memory, one at a time, within seconds.
+	OutOfMemory    func(*state.Incident)
 	OutOfMemoryMax int
+	// Record, if set, takes every record, under the lock of the state: it must
+	// wait for nothing.
+	Record func(record.Record)
 	// RequireCUDA makes Start fail for a process that maps no CUDA library.
 	RequireCUDA bool
 	// Warn receives sentences for the user, from any goroutine.
 	Warn func(string)
-	// Meta's Version and CommandLine are copied into every snapshot.
+	// Version and CommandLine are copied into every snapshot.
 	Version, CommandLine string
 }
 
 // A Session is one running trace.
 type Session struct {
-	opts    Options
-	tracer  *probes.Tracer
-	sym     *symbolize.Symbolizer
-	capture *capturer
-	naming  *naming
-	start   time.Time
-	// boot is the wall-clock time at which CLOCK_MONOTONIC was zero.
-	boot time.Time
+	opts   Options
+	tracer *probes.Tracer
+	frames *frames.Source
+	gpus   *gpu.Reader // nil without NVML
 
-	run      sync.WaitGroup // what ends with the probes
-	ending   chan struct{}  // closed to end it
-	gpus     *gpus
-	readings *readings
-	failed   chan error // Run's error, if it ends by itself
-
+	run     sync.WaitGroup // what ends with the probes
+	ending  chan struct{}  // closed to end it
+	done    chan struct{}  // closed when every target has ended
+	failed  chan error     // Run's error, if it ends by itself
 	closing sync.Once
 	closed  error // once closing is done
 
-	accounted   []*accountable // of the goroutine of readings, as the next
-	accountedAt uint64         // events
+	spelling atomic.Bool // one goroutine does
 
-	mu       sync.Mutex // guards what follows; never held while anything is waited for
-	ledger   *ledger.Ledger
-	stacks   stacks
-	procs    processes
-	recorder *recorder // nil: failures are only counted
-	events   uint64
-	seen     uint64 // CLOCK_MONOTONIC up to which every event has been seen
-	target   string
-	notes    []string
-	stopped  time.Time // zero while the probes are on
+	mu      sync.Mutex // guards what follows; never held while anything is waited for
+	state   *state.State
+	trace   record.Trace
+	over    bool // done is closed
+	stopped bool // the probes are off, or about to be
 }
-
-// maxSites bounds the call sites that keep counters. With stacks of 60 frames
-// each has its own.
-const maxSites = 3 << 14
 
 // Start puts the probes on and begins to collect. It returns when every call
 // of the targets' from now on is seen. The caller must Close the session.
 func Start(opts Options) (_ *Session, err error) {
-	s := &Session{
-		opts:   opts,
-		sym:    symbolize.New(symbolize.ConfigFromEnv()),
-		naming: newNaming(),
-		boot:   bootTime(),
-		ledger: ledger.New(ledger.Options{MaxLive: opts.MaxLive, MaxSites: maxSites}),
-		stacks: newStacks(),
-		procs:  newProcesses(opts.All),
-		failed: make(chan error, 1),
-		ending: make(chan struct{}),
+	s := &Session{opts: opts, state: state.New(), failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
+	s.trace = record.Trace{
+		Version: opts.Version, CommandLine: opts.CommandLine, Boot: bootTime(), All: opts.All,
+		Initial: probes.InitialPIDNamespace(), MaxLive: opts.MaxLive, APIs: probes.APINames(),
 	}
-	s.capture = newCapturer(s.sym, opts)
 	if opts.OutOfMemory != nil {
-		s.recorder = &recorder{session: s, max: opts.OutOfMemoryMax, record: opts.OutOfMemory, open: map[threadKey]*incident{}}
+		s.trace.Incidents = opts.OutOfMemoryMax
 	}
-	go s.naming.run()
+	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks}}, s.apply)
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	if err := probes.CheckSeccomp(0, !opts.Follow && !opts.All); err != nil {
+	if err := s.check(); err != nil {
 		return nil, err
 	}
-	for _, pid := range opts.PIDs {
-		if err := CheckTarget(pid); err != nil {
-			return nil, err
-		}
-	}
-	tracing := probes.Options{API: opts.API, All: opts.All, Follow: opts.Follow, Warn: s.warn, Mapped: s.capture.mapped}
-	if opts.Stacks != StacksFramePointer {
-		tracing.Exit = s.capture.loader.Exit
-	}
-	if s.tracer, err = probes.Open(tracing); err != nil {
+	if s.tracer, err = probes.Open(probes.Options{API: opts.API, All: opts.All, Follow: opts.Follow, Warn: s.warn, Stacks: s.frames}); err != nil {
 		return nil, err
 	}
-	warning, err := s.capture.loaded(opts.Stacks)
-	if err != nil {
-		return nil, err
-	}
+	s.frames.Resend(s.tracer.ForgetStacks)
+	mode, warning := s.frames.How()
 	if warning != "" {
 		s.warn(warning)
 	}
@@ -137,16 +103,13 @@ func Start(opts Options) (_ *Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var why string
-	if s.gpus, why = openGPUs(); why != "" {
-		s.warn(why)
-	}
-	s.readings = newReadings(s.readGPUs, s.gpus.look)
-	go s.readings.run()
-	s.start = time.Now()
+	s.trace.StackMode = mode
+	s.openGPUs()
+	s.trace.Start = time.Now()
 	if opts.All {
-		s.target = "every process"
+		s.trace.Target = "every process"
 	}
+	s.retell()
 	s.expect(opts.PIDs)
 	s.run.Go(func() {
 		if err := s.tracer.Run(handler{s}, s.idle); err != nil {
@@ -154,48 +117,94 @@ func Start(opts Options) (_ *Session, err error) {
 		}
 	})
 	s.run.Go(func() { s.keep(s.ending) })
-	if opts.All {
-		if n := s.addAll(); n == 0 && prepared == 0 {
-			s.warn("no process uses CUDA yet: waiting for one")
-		}
+	if err := s.addTargets(prepared); err != nil {
+		return nil, err
 	}
-	for _, pid := range opts.PIDs {
-		if err := s.add(pid); err != nil {
-			return nil, err
-		}
-	}
-	s.readings.ask()
+	s.ask()
 	return s, nil
 }
 
-// idle is what the reader of events does between batches.
-func (s *Session) idle(drained bool) {
-	if drained {
-		s.mu.Lock()
-		s.seen = max(s.seen, monotonic())
-		s.mu.Unlock()
+// check finds what is in the way before anything is loaded.
+func (s *Session) check() error {
+	if err := probes.CheckSeccomp(0, !s.opts.Follow && !s.opts.All); err != nil {
+		return err
 	}
-	s.recorder.finish(time.Now())
+	for _, pid := range s.opts.PIDs {
+		if err := CheckTarget(pid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openGPUs begins to read the driver's figures. Without NVML everything but the
+// driver's view works; the user is told why it is missing.
+func (s *Session) openGPUs() {
+	r, version, err := gpu.OpenReader(s.subjects, func(r *record.Reading) { s.apply(r) }, monotonic)
+	if err != nil {
+		s.warn("the driver's own totals are not known: " + err.Error())
+		return
+	}
+	s.gpus, s.trace.Driver, s.trace.NVML = r, version, true
+	go r.Run()
+}
+
+// apply takes a record into the state, and into the recording. It is the one
+// way into both.
+func (s *Session) apply(r record.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applyLocked(r)
+}
+
+func (s *Session) applyLocked(r record.Record) {
+	s.state.Apply(r)
+	if s.opts.Record != nil {
+		s.opts.Record(r)
+	}
+	if w := s.state.Wants(); w != nil {
+		s.fetch(w)
+	}
+	if s.state.Over() && !s.over {
+		s.over = true
+		close(s.done)
+	}
+}
+
+// fetch asks the sources for what the state wants. It waits for nothing.
+func (s *Session) fetch(w *state.Wants) {
+	if w.Reading && s.gpus != nil {
+		s.gpus.Soon(w.Memory)
+	}
+	for _, id := range w.Identities {
+		s.frames.Identify(id)
+	}
+}
+
+// retell tells the trace again: something about it changed.
+func (s *Session) retell() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.trace
+	s.applyLocked(&t)
+}
+
+func (s *Session) subjects() []record.Subject {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Subjects()
 }
 
 func (s *Session) warn(text string) {
-	s.mu.Lock()
-	s.notes = append(s.notes, text)
-	if n := len(s.notes) - maxNotes; n > 0 {
-		s.notes = slices.Delete(s.notes, 0, n)
-	}
-	s.mu.Unlock()
+	s.apply(&record.Note{Text: text})
 	if s.opts.Warn != nil {
 		s.opts.Warn(text)
 	}
 }
 
-// maxNotes bounds the warnings that a snapshot repeats: the last ones.
-const maxNotes = 100
-
 // Done is closed when every target, and every child of theirs that is traced,
 // has ended. With All it never is.
-func (s *Session) Done() <-chan struct{} { return s.procs.done }
+func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Failed delivers an error after which nothing more is collected.
 func (s *Session) Failed() <-chan error { return s.failed }
@@ -204,26 +213,26 @@ func (s *Session) Failed() <-chan error { return s.failed }
 func (s *Session) Target() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.target
+	return s.trace.Target
 }
 
 // Stop takes the probes off and waits until what they saw is counted. The
 // session can still be asked for snapshots.
 func (s *Session) Stop() error {
 	s.mu.Lock()
-	again := !s.stopped.IsZero()
-	if !again {
-		s.stopped = time.Now()
-	}
+	again := s.stopped
+	s.stopped = true
 	s.mu.Unlock()
 	if s.tracer == nil || again {
 		return nil
 	}
+	at := monotonic()
 	err := s.tracer.Stop()
 	close(s.ending)
 	s.run.Wait()
-	s.recorder.finishAll()
-	s.run.Wait()
+	s.ask()
+	s.apply(moment(at, true))
+	s.report(s.incidents(true))
 	return err
 }
 
@@ -236,74 +245,25 @@ func (s *Session) Close() error {
 
 func (s *Session) close() error {
 	err := s.Stop()
-	if s.readings != nil && s.readings.stop() {
-		err = errors.Join(err, s.gpus.close())
-	}
-	if !s.naming.stop() {
-		pid, _ := s.naming.reading()
-		return errors.Join(err, fmt.Errorf("process %d does not answer: the trace is not closed", pid))
+	if s.gpus != nil {
+		err = errors.Join(err, s.gpus.Close())
 	}
 	if s.tracer != nil {
 		err = errors.Join(err, s.tracer.Close())
 	}
-	err = errors.Join(err, s.capture.close())
-	s.sym.Close()
-	return err
+	return errors.Join(err, s.frames.Close())
 }
 
 // handler keeps the methods that the tracer calls off Session's surface.
 type handler struct{ *Session }
 
-func (h handler) Event(e *event.Event) {
-	h.mu.Lock()
-	h.events++
-	h.seen = max(h.seen, e.Time)
-	if (e.Op == event.OpSuspect || e.Op == event.OpGraphInstantiate) && e.Result == event.Success {
-		h.gpus.suspect(e)
-	}
-	if e.Op <= event.OpExit && e.Op != event.OpNone {
-		h.ledger.Apply(e)
-	}
-	if _, known := h.procs.known[e.Proc]; !known || e.Op == event.OpExec {
-		h.identity(e.Proc)
-	}
-	for _, id := range h.procs.event(e) {
-		h.ended(id, e)
-	}
-	h.mu.Unlock()
-	h.recorder.observe(e)
-	switch e.Op {
-	case event.OpExec:
-		h.capture.replaced(e.Proc.PID)
-		h.renew(e.Proc.PID)
-	case event.OpExit:
-		h.capture.ended(e.Proc.PID)
-		h.renew(e.Proc.PID)
-	case event.OpFork:
-		h.capture.forked(e.Proc.PID, e.Child.PID)
-		h.renew(e.Child.PID)
-	}
-}
+func (h handler) Event(e *event.Event) { h.apply(e) }
 
-func (h handler) Stack(st *probes.Stack) { h.stack(st) }
+func (h handler) Stack(st *probes.Stack) { h.frames.Stack(st) }
 
-// renew makes the names of what comes of pid be looked up in its new mappings.
-// Stacks of the old ones that still wait for their names are looked up before.
-func (s *Session) renew(pid uint32) {
-	forget := func() { s.sym.Forget(pid) }
-	if !s.naming.add(pid, forget) {
-		forget()
-	}
-}
+// idle is what the reader of events does between batches.
+func (s *Session) idle(drained bool) { s.apply(moment(monotonic(), drained)) }
 
-// ended follows the end of a process, which e tells: by being its exit, or by
-// showing that its exit was lost. s.mu is held.
-func (s *Session) ended(id event.Process, e *event.Event) {
-	if e.Op != event.OpExit || e.Proc != id {
-		s.ledger.Apply(&event.Event{Op: event.OpExit, Time: e.Time, Proc: id})
-	}
-	if s.opts.All {
-		s.ledger.Release(id)
-	}
-	s.forget(s.procs.end(id, e.Time, s.ledger.Active(id)))
+func moment(at uint64, drained bool) *record.Moment {
+	return &record.Moment{Time: at, Slept: sleptTime(), Drained: drained}
 }

@@ -17,16 +17,17 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // trace starts a session. A test that may not trace is skipped, and fails in
 // CI.
-func trace(t *testing.T, opts session.Options) *session.Session {
+func trace(t *testing.T, opts session.Options) tracing {
 	t.Helper()
 	opts.Follow = true
 	if opts.Stacks == "" {
-		opts.Stacks = session.StacksFramePointer // which starts at once
+		opts.Stacks = unwind.FramePointer // which starts at once
 	}
 	s, err := session.Start(opts)
 	if errors.Is(err, probes.ErrPrivilege) && os.Getenv("CI") != "true" {
@@ -40,7 +41,7 @@ func trace(t *testing.T, opts session.Options) *session.Session {
 			t.Error(err)
 		}
 	})
-	return s
+	return tracing{s}
 }
 
 func start(t *testing.T, program testcuda.Program, opts testcuda.Options) *testcuda.Process {
@@ -101,7 +102,7 @@ func live(s *snapshot.Snapshot, pid int) map[string]testcuda.Live {
 }
 
 // wantLive waits until the snapshot's sums are the driver's.
-func wantLive(t *testing.T, s *session.Session, p *testcuda.Process) *snapshot.Snapshot {
+func wantLive(t *testing.T, s tracing, p *testcuda.Process) *snapshot.Snapshot {
 	t.Helper()
 	want, err := p.Stats()
 	if err != nil {
@@ -200,10 +201,10 @@ func TestSnapshotEqualsDriver(t *testing.T) {
 
 // Every sample has the stack of its call and its labels.
 func TestStacksAndLabels(t *testing.T) {
-	for _, mode := range []session.StackMode{session.StacksFramePointer, session.StacksUnwind} {
+	for _, mode := range []unwind.Mode{unwind.FramePointer, unwind.Always} {
 		t.Run(string(mode), func(t *testing.T) {
 			program, libs := testcuda.Workload, testcuda.LibsDefault
-			if mode == session.StacksUnwind { // which needs no frame pointers
+			if mode == unwind.Always { // which needs no frame pointers
 				program, libs = testcuda.WorkloadNoFP, testcuda.LibsNoFP
 			}
 			p := start(t, program, testcuda.Options{Libs: libs})
@@ -328,7 +329,7 @@ func TestBadTargets(t *testing.T) {
 		if _, err := os.Stat("/proc/2/exe"); pid == 2 && err == nil {
 			continue // in a PID namespace 2 is anything
 		}
-		s, err := session.Start(session.Options{PIDs: []int{pid}, Stacks: session.StacksFramePointer})
+		s, err := session.Start(session.Options{PIDs: []int{pid}, Stacks: unwind.FramePointer})
 		if err == nil {
 			s.Close()
 		}
@@ -522,7 +523,7 @@ func TestSnapshotsWhileEventsArrive(t *testing.T) {
 func TestWaitsForCUDA(t *testing.T) {
 	p := start(t, testcuda.WorkloadLate, testcuda.Options{})
 	run(t, p, "echo up")
-	_, err := session.Start(session.Options{PIDs: []int{p.PID()}, RequireCUDA: true, Stacks: session.StacksFramePointer})
+	_, err := session.Start(session.Options{PIDs: []int{p.PID()}, RequireCUDA: true, Stacks: unwind.FramePointer})
 	if errors.Is(err, probes.ErrPrivilege) && os.Getenv("CI") != "true" {
 		t.Skip(err)
 	}
@@ -587,7 +588,7 @@ func TestOutOfMemory(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "init", "cuMemAlloc_v2 4096")
 	records := make(chan *snapshot.OutOfMemory, 10)
-	s := trace(t, session.Options{PIDs: []int{p.PID()}, OutOfMemoryMax: 2, OutOfMemory: func(o *snapshot.OutOfMemory) { records <- o }})
+	s := trace(t, session.Options{PIDs: []int{p.PID()}, OutOfMemoryMax: 2, OutOfMemory: into(records)})
 	next := func() *snapshot.OutOfMemory {
 		t.Helper()
 		select {

@@ -5,14 +5,33 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/frames"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
+
+// addTargets traces what the user named. prepared is how many libraries have
+// probes already.
+func (s *Session) addTargets(prepared int) error {
+	if s.opts.All {
+		if n := s.addAll(); n == 0 && prepared == 0 {
+			s.warn("no process uses CUDA yet: waiting for one")
+		}
+	}
+	for _, pid := range s.opts.PIDs {
+		if err := s.add(pid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // add traces one more process that the user named and, if asked to follow, the
 // children that it has already.
 func (s *Session) add(pid int) error {
-	if err := s.trace(pid, s.opts.Held); err != nil {
+	if err := s.follow(pid, s.opts.Held); err != nil {
 		return err
 	}
 	target := fmt.Sprintf("pid %d (%s)", pid, proc.Comm(pid))
@@ -26,22 +45,21 @@ func (s *Session) add(pid int) error {
 		}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.target != "" {
-		s.target += ", "
+	if s.trace.Target != "" {
+		s.trace.Target += ", "
 	}
-	s.target += target
+	s.trace.Target += target
+	s.mu.Unlock()
+	s.retell()
 	return nil
 }
 
 // expect makes the trace last until the processes that the user named have
 // ended, those included that are not traced yet.
 func (s *Session) expect(pids []int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, pid := range pids {
 		if id, err := identify(pid); err == nil {
-			s.procs.add(id)
+			s.apply(&record.Process{Process: id})
 		}
 	}
 }
@@ -57,8 +75,8 @@ func (s *Session) addChildren(pid int) int {
 			}
 			// One that ends meanwhile, or is not ours to trace, is no reason
 			// to leave the others out.
-			if err := s.trace(child, true); err != nil {
-				if !notThere(err) {
+			if err := s.follow(child, true); err != nil {
+				if !frames.Gone(err) {
 					s.warn(err.Error())
 				}
 				continue
@@ -73,9 +91,9 @@ func (s *Session) addChildren(pid int) int {
 // addAll traces the processes that use CUDA already, and returns how many.
 func (s *Session) addAll() (n int) {
 	for _, pid := range probes.CUDAProcesses() {
-		if err := s.trace(pid, true); err == nil {
+		if err := s.follow(pid, true); err == nil {
 			n++
-		} else if !notThere(err) {
+		} else if !frames.Gone(err) {
 			s.warn(err.Error())
 		}
 	}
@@ -86,32 +104,27 @@ func (s *Session) isTraced(pid int) bool {
 	id, err := identify(pid)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, known := s.procs.known[id]
-	return err == nil && known
+	return err == nil && s.state.Knows(id)
 }
 
-// trace traces one process. quiet says that it is no news if it uses no CUDA
+// follow traces one process. quiet says that it is no news if it uses no CUDA
 // library yet. The error is os.ErrNotExist for a process that is gone.
-func (s *Session) trace(pid int, quiet bool) error {
+func (s *Session) follow(pid int, quiet bool) error {
 	id, err := identify(pid)
 	if err != nil {
 		return fmt.Errorf("trace process %d: it has exited: %w", pid, os.ErrNotExist)
 	}
 	name := proc.Comm(pid)
-	s.mu.Lock()
-	s.procs.add(id).name = name
-	s.mu.Unlock()
-	s.identity(id)
+	s.apply(&record.Process{Process: id, Name: name})
+	s.frames.Identify(id)
 	// Analysed before it is probed: its first stack is complete.
-	if err := s.capture.analyse(pid); err != nil && !notThere(err) {
+	if err := s.frames.Analyze(pid); err != nil && !frames.Gone(err) {
 		s.warn(fmt.Sprintf("the first stacks of process %d may be incomplete: %v", pid, err))
 	}
 	libs, err := s.tracer.Target(pid)
 	// An exit between the look and the probes left no event.
 	if errors.Is(err, os.ErrNotExist) || gone(id) {
-		s.mu.Lock()
-		s.procs.end(id, monotonic(), false)
-		s.mu.Unlock()
+		s.apply(&event.Event{Op: event.OpExit, Time: monotonic(), Proc: id})
 		return fmt.Errorf("trace process %d: it has exited: %w", pid, os.ErrNotExist)
 	}
 	if err != nil {
@@ -120,9 +133,7 @@ func (s *Session) trace(pid int, quiet bool) error {
 	if len(libs) > 0 {
 		return nil
 	}
-	s.mu.Lock()
-	s.procs.add(id).fromStart = true
-	s.mu.Unlock()
+	s.apply(&record.Process{Process: id, FromStart: true})
 	if s.opts.RequireCUDA {
 		return fmt.Errorf("trace process %d (%s): it uses no CUDA library; without --require-cuda gpumemtrace waits for it to load one", pid, name)
 	}

@@ -1,6 +1,10 @@
 package unwind
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+)
 
 // Stats count what happened to events that wanted a stack. The order is that
 // of enum uw_stat in bpf/unwind.bpf.c.
@@ -38,6 +42,30 @@ func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
 		errs[Error(code)] = n
 	}
 	return s, errs, it.Err()
+}
+
+// loss returns what u lost.
+func (u *Unwinder) loss() (out []loss.Counter) {
+	s, _, err := u.Stats()
+	if err != nil {
+		return nil
+	}
+	for _, c := range []struct {
+		cause loss.Cause
+		value uint64
+	}{
+		{loss.Cause{Name: "stacks_incomplete", Help: "unwound stacks that end before _start or a thread's start"}, s.Incomplete},
+		{loss.Cause{Name: "stacks_unknown_process", Help: "stacks that follow frame pointers because their process was not analysed yet"}, s.UnknownProcess},
+		{loss.Cause{Name: "stacks_fallback", Help: "stacks that follow frame pointers because the unwinder found nothing or had no room"}, s.NoRecord + s.NoChain + s.Empty},
+		{loss.Cause{Name: "stacks_cut", Help: "stacks whose outermost frames were cut off"}, s.TooLong},
+		{loss.Cause{Name: "stacks_not_sent", Help: "stacks that had to be sent again because the ring buffer was full"}, s.NotSent},
+		{loss.Cause{Name: "stack_memo_mismatches", Help: "memoized stacks that a full unwind contradicted: please report this"}, s.Mismatched},
+		{loss.Cause{Name: "analyses_put_off", Help: "processes whose mappings were not analysed at once because too many waited"}, u.Dropped()},
+		{loss.Cause{Name: "unwinder_runs_missed", Help: "runs of the unwinder that the kernel skipped: their events are lost"}, u.Missed()},
+	} {
+		out = append(out, c.cause.Counter(c.value))
+	}
+	return out
 }
 
 // errorNames are those of support/ebpf/errors.h that our chain can meet.

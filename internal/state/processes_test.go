@@ -1,4 +1,4 @@
-package session
+package state
 
 import (
 	"slices"
@@ -16,19 +16,13 @@ func holder(pid uint32, start time.Duration) event.Process {
 // A trace of everything does not end with the processes that it saw.
 func TestAllIsNeverDone(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		p := newProcesses(all)
+		p := newProcesses()
+		p.all = all
 		id := holder(7, time.Second)
 		p.add(id)
 		p.end(id, 1, true)
-		select {
-		case <-p.done:
-			if all {
-				t.Error("a trace of every process ended with the first")
-			}
-		default:
-			if !all {
-				t.Error("not done after the last target")
-			}
+		if p.over == all {
+			t.Errorf("every process is traced: %v; over after the last one: %v", all, p.over)
 		}
 	}
 }
@@ -36,7 +30,7 @@ func TestAllIsNeverDone(t *testing.T) {
 // Two holders of one PID are two processes, also when the first one's exit was
 // lost.
 func TestReusedPID(t *testing.T) {
-	p := newProcesses(false)
+	p := newProcesses()
 	first, second := holder(7, time.Second), holder(7, time.Minute)
 	p.add(first).name = "first"
 	ended := p.event(&event.Event{Op: event.OpAlloc, Proc: second})
@@ -64,7 +58,8 @@ func TestReusedPID(t *testing.T) {
 // Processes that never touched GPU memory leave nothing, and of those that did
 // the last ones are kept.
 func TestEndedAreBounded(t *testing.T) {
-	p := newProcesses(true)
+	p := newProcesses()
+	p.all = true
 	for i := range uint32(100_000) {
 		id := holder(i%1000+1, time.Duration(i)*time.Second)
 		p.add(id)
@@ -82,7 +77,8 @@ func TestEndedAreBounded(t *testing.T) {
 // What ended after a report was put together is in the next one, also when the
 // first of those in it went for want of room meanwhile.
 func TestReportedAreDropped(t *testing.T) {
-	p := newProcesses(true)
+	p := newProcesses()
+	p.all = true
 	end := func(i int) {
 		id := holder(uint32(i+1), time.Second)
 		p.add(id)
@@ -104,7 +100,7 @@ func TestReportedAreDropped(t *testing.T) {
 // An event of an earlier holder of a PID, whose process is no longer known,
 // does not take the later one's place.
 func TestEarlierHolder(t *testing.T) {
-	p := newProcesses(false)
+	p := newProcesses()
 	earlier, later := holder(7, time.Second), holder(7, time.Minute)
 	p.add(later)
 	if ended := p.event(&event.Event{Op: event.OpAlloc, Proc: earlier}); len(ended) != 1 || ended[0] != earlier {
@@ -114,10 +110,8 @@ func TestEarlierHolder(t *testing.T) {
 		t.Errorf("%v has the PID", p.current[7])
 	}
 	p.end(earlier, 2, true)
-	select {
-	case <-p.done:
-		t.Error("done while a target runs")
-	default:
+	if p.over {
+		t.Error("over while a target runs")
 	}
 }
 
@@ -136,7 +130,7 @@ func TestHeld(t *testing.T) {
 		{"children that ended before their parent", []life{{10, 20}, {20, 30}, {1, 100}}, []int{2}},
 		{"a rank that died early", []life{{1, 20}, {1, 50}, {1, 51}}, []int{1, 2}},
 	} {
-		p := newProcesses(false)
+		p := newProcesses()
 		var ids []event.Process
 		for i, l := range c.lives {
 			id := holder(uint32(i+1), l.start*time.Second)

@@ -1,11 +1,11 @@
-package session
+package state
 
 import (
 	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -15,12 +15,11 @@ const maxEnded = 1024
 // processes knows the traced processes: those that live, and those that ended
 // and whose counters are still shown.
 type processes struct {
-	all     bool // with Options.All: the trace has no last target
+	all     bool // record.Trace.All: the trace has no last target
 	known   map[event.Process]*process
 	current map[uint32]event.Process // the living one of each PID
 	ended   []event.Process          // in order of their end
-	done    chan struct{}
-	over    bool // done is closed
+	over    bool                     // every target has ended
 }
 
 type process struct {
@@ -31,14 +30,20 @@ type process struct {
 	program   *snapshot.Mapping // the file that it runs, nil when not known
 }
 
-func newProcesses(all bool) processes {
-	return processes{all: all, known: map[event.Process]*process{}, current: map[uint32]event.Process{}, done: make(chan struct{})}
+func newProcesses() processes {
+	return processes{known: map[event.Process]*process{}, current: map[uint32]event.Process{}}
 }
 
-// identify returns who has a PID now.
-func identify(pid int) (event.Process, error) {
-	ticks, err := proc.StartTicks(pid)
-	return event.Process{PID: uint32(pid), Start: ticks * event.StartUnit}, err
+// learn takes what a record says of a process.
+func (p *processes) learn(r *record.Process) {
+	x := p.add(r.Process)
+	x.fromStart = x.fromStart || r.FromStart
+	if x.name == "" {
+		x.name = r.Name
+	}
+	if r.Program != nil {
+		x.program = r.Program
+	}
 }
 
 // add makes id a traced process, unless it is one. It has its PID unless a later
@@ -99,10 +104,7 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 	if p.current[id.PID] == id {
 		delete(p.current, id.PID)
 	}
-	if len(p.current) == 0 && !p.over && !p.all {
-		p.over = true
-		close(p.done)
-	}
+	p.over = p.over || len(p.current) == 0 && !p.all
 	if !active {
 		delete(p.known, id)
 		return []event.Process{id}

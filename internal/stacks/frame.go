@@ -1,4 +1,4 @@
-package symbolize
+package stacks
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package session
+package unwind
 
 import (
 	"errors"
@@ -7,14 +7,14 @@ import (
 )
 
 // A memo that could not be loaded is not claimed.
-func TestUnwoundMode(t *testing.T) {
-	if mode, warning := unwoundMode(false, nil); mode != "unwound, verified memo" || warning != "" {
+func TestUnwoundHow(t *testing.T) {
+	if mode, warning := unwoundHow(false, nil); mode != "unwound, verified memo" || warning != "" {
 		t.Errorf("%q, %q", mode, warning)
 	}
-	if mode, warning := unwoundMode(true, nil); strings.Contains(mode, "memo") || warning != "" {
+	if mode, warning := unwoundHow(true, nil); strings.Contains(mode, "memo") || warning != "" {
 		t.Errorf("without a memo: %q, %q", mode, warning)
 	}
-	mode, warning := unwoundMode(false, errors.New("too many instructions"))
+	mode, warning := unwoundHow(false, errors.New("too many instructions"))
 	if strings.Contains(mode, "verified") || !strings.Contains(warning, "too many instructions") {
 		t.Errorf("with one that cannot run: %q, %q", mode, warning)
 	}

@@ -1,17 +1,19 @@
-package session
+package frames
 
 import (
 	"context"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 )
 
 // A target whose memory or files never answer keeps others from being named,
 // which is told, and nobody from going on.
 func TestNamingThatHangs(t *testing.T) {
-	n := newNaming()
-	go n.run()
+	n := newQueue()
 	t.Cleanup(func() { close(n.end) })
 	hang := make(chan struct{})
 	defer close(hang)
@@ -20,12 +22,12 @@ func TestNamingThatHangs(t *testing.T) {
 	}
 	began := time.Now()
 	full := 0
-	for range 10 * maxNaming {
+	for range 10 * maxQueued {
 		if !n.add(8, func() {}) {
 			full++
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second || full < 8*maxNaming {
+	if took := time.Since(began); took > 5*time.Second || full < 8*maxQueued {
 		t.Errorf("adding took %v, %d found no room", took, full)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -41,18 +43,16 @@ func TestNamingThatHangs(t *testing.T) {
 
 // What a reading of names uses is not closed under it.
 func TestCloseDuringNaming(t *testing.T) {
-	s := offline(t, Options{})
+	s := source(t)
 	begun, done := make(chan struct{}), make(chan struct{})
-	s.naming.add(7, func() {
+	s.queue.add(7, func() {
 		close(begun)
 		time.Sleep(100 * time.Millisecond)
 		close(done)
 	})
 	<-begun
-	for range 2 { // closing again changes nothing
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 	select {
 	case <-done:
@@ -63,10 +63,10 @@ func TestCloseDuringNaming(t *testing.T) {
 
 // Nor does one that hangs keep the end waiting.
 func TestCloseWhenNamingHangs(t *testing.T) {
-	s := offline(t, Options{})
+	s := source(t)
 	hang, begun := make(chan struct{}), make(chan struct{})
 	defer close(hang)
-	s.naming.add(7, func() {
+	s.queue.add(7, func() {
 		close(begun)
 		<-hang
 	})
@@ -75,14 +75,18 @@ func TestCloseWhenNamingHangs(t *testing.T) {
 	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "process 7") {
 		t.Errorf("error %v", err)
 	}
-	if took := time.Since(began); took > 3*namingPatience {
+	if took := time.Since(began); took > 3*patience {
 		t.Errorf("took %v", took)
 	}
 }
 
+func source(t *testing.T) *Source {
+	t.Helper()
+	return New(&unwind.Taker{Mode: unwind.FramePointer}, func(record.Record) {})
+}
+
 func TestSettle(t *testing.T) {
-	n := newNaming()
-	go n.run()
+	n := newQueue()
 	done := 0
 	for range 100 {
 		n.add(1, func() { done++ })

@@ -1,4 +1,4 @@
-package symbolize
+package stacks
 
 import (
 	"path"
@@ -85,7 +85,7 @@ var beneath = []string{
 	"libstdc++.so*", "libc++.so*", "libc++abi.so*", "libgcc_s*.so*", "libgomp*.so*", "libomp*.so*", "libiomp5.so*",
 	"libffi*.so*", "_ctypes*.so", "_cffi_backend*.so",
 	"libjemalloc*.so*", "libtcmalloc*.so*", "libmimalloc*.so*",
-	vdsoPath,
+	"[vdso]",
 }
 
 // Owner returns whose code asked CUDA for memory: that of the frame nearest to

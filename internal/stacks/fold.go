@@ -1,4 +1,4 @@
-package symbolize
+package stacks
 
 import (
 	"fmt"
@@ -8,15 +8,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// A Mode says which native frames of a stack with Python frames are kept. It
-// is a pflag.Value.
-type Mode uint8
+// Native says which native frames of a stack with Python frames are kept. It is
+// a pflag.Value.
+type Native uint8
 
 const (
 	// NativePython keeps native frames but those of CPython itself and of the
 	// C library below it, so that a reader sees Python call at::, torch::,
 	// c10:: and the driver.
-	NativePython Mode = iota
+	NativePython Native = iota
 	// NativeAll keeps all native frames.
 	NativeAll
 	// NativeNone keeps the Python frames and the driver call.
@@ -26,7 +26,7 @@ const (
 var modeNames = [...]string{NativePython: "python", NativeAll: "all", NativeNone: "none"}
 
 // String returns the mode as --native takes it.
-func (m Mode) String() string {
+func (m Native) String() string {
 	if int(m) < len(modeNames) {
 		return modeNames[m]
 	}
@@ -34,30 +34,30 @@ func (m Mode) String() string {
 }
 
 // Set parses what --native takes.
-func (m *Mode) Set(s string) error {
+func (m *Native) Set(s string) error {
 	i := slices.Index(modeNames[:], s)
 	if i < 0 {
 		return fmt.Errorf("parse native frames: %q is none of all, python, none", s)
 	}
-	*m = Mode(i)
+	*m = Native(i)
 	return nil
 }
 
 // Type names the value in help texts.
-func (Mode) Type() string { return "mode" }
+func (Native) Type() string { return "mode" }
 
-// Fold returns the frames of a stack, leaf first, that the mode keeps. Stacks
+// Fold returns the frames of a stack, leaf first, that native keeps. Stacks
 // without Python frames stay whole. The result may be stack itself.
-func Fold(mode Mode, stack []*snapshot.Location) []*snapshot.Location {
+func Fold(native Native, stack []*snapshot.Location) []*snapshot.Location {
 	python := slices.ContainsFunc(stack, interpreted)
 	drop := func(l *snapshot.Location) bool {
 		switch {
 		case synthetic(l), interpreted(l):
 			return trampoline(l)
-		case !python || mode == NativeAll:
+		case !python || native == NativeAll:
 			return false
 		default:
-			return mode == NativeNone || interpreterInternal(l)
+			return native == NativeNone || interpreterInternal(l)
 		}
 	}
 	if !slices.ContainsFunc(stack, drop) {

@@ -1,4 +1,4 @@
-package symbolize
+package stacks
 
 import (
 	"strings"
@@ -23,7 +23,7 @@ func frames(list ...string) []*snapshot.Location {
 			l.Address, l.Mapping = uint64(0x1000+i), mappings[file]
 			l.Lines = []snapshot.Line{{Function: function}}
 			if function == "?" {
-				l.Lines[0].Reason = NoSymbol.String()
+				l.Lines[0].Reason = "no symbol"
 			}
 		} else {
 			function, file, _ = strings.Cut(s, " # ")
@@ -76,7 +76,7 @@ func TestFold(t *testing.T) {
 	const python = "forward main <module>"
 	for _, c := range []struct {
 		name  string
-		mode  Mode
+		mode  Native
 		stack []*snapshot.Location
 		want  string
 	}{
@@ -101,13 +101,13 @@ func TestFold(t *testing.T) {
 }
 
 func TestModeFlag(t *testing.T) {
-	for _, m := range []Mode{NativePython, NativeAll, NativeNone} {
-		var got Mode
+	for _, m := range []Native{NativePython, NativeAll, NativeNone} {
+		var got Native
 		if err := got.Set(m.String()); err != nil || got != m {
 			t.Errorf("Set(%q) gave %v, %v", m, got, err)
 		}
 	}
-	var m Mode
+	var m Native
 	if m.String() != "python" {
 		t.Errorf("the default is %v", m)
 	}

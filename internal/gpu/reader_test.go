@@ -1,0 +1,156 @@
+package gpu
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+)
+
+// A fakeDriver says what a test wants it to say.
+type fakeDriver struct {
+	devices []Device
+	uses    map[string][]ProcessUse // by UUID
+	err     error
+	reading func() // called when processes are read, if set
+	closed  atomic.Bool
+}
+
+func (f *fakeDriver) Devices() ([]Device, error) { return f.devices, f.err }
+func (f *fakeDriver) Close() error {
+	f.closed.Store(true)
+	return nil
+}
+func (f *fakeDriver) Processes(d Device) ([]ProcessUse, error) {
+	if f.reading != nil {
+		f.reading()
+	}
+	return f.uses[d.UUID], f.err
+}
+func (f *fakeDriver) Use(d Device, pid int) (ProcessUse, error) {
+	for _, u := range f.uses[d.UUID] {
+		if u.PID == pid {
+			return u, f.err
+		}
+	}
+	return ProcessUse{PID: pid}, f.err
+}
+
+func oneGPU() *fakeDriver {
+	return &fakeDriver{devices: []Device{{Index: 0, UUID: "GPU-a", Name: "Fake", Memory: Memory{Total: 1000, Used: 700, Free: 300, Known: true}}}}
+}
+
+// reader returns one that tells what it reads on a channel.
+func reader(t *testing.T, d Driver, subjects ...record.Subject) (*Reader, chan *record.Reading) {
+	t.Helper()
+	told := make(chan *record.Reading, 1000)
+	r, err := NewReader(d, func() []record.Subject { return subjects }, func(r *record.Reading) { told <- r }, func() uint64 { return 17 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, told
+}
+
+// A driver that hangs keeps nobody waiting for long, and it is told.
+func TestDriverThatHangs(t *testing.T) {
+	hang := make(chan struct{})
+	d := oneGPU()
+	d.reading = func() { <-hang }
+	r, _ := reader(t, d)
+	go r.Run()
+	began := time.Now()
+	r.Ask()
+	r.Ask()
+	if took := time.Since(began); took > 3*patience {
+		t.Errorf("asking took %v", took)
+	}
+	if lost := r.Loss()[lossLate].Value; lost != 2 || !strings.Contains(r.Note(), "has not answered") {
+		t.Errorf("loss %d, note %q", lost, r.Note())
+	}
+	if r.Close(); d.closed.Load() {
+		t.Error("it is closed while it is read")
+	}
+	close(hang)
+	<-r.done
+	r.Ask() // after its end: nothing to wait for
+}
+
+// Readings are asked for at once and otherwise kept apart, however often they
+// are wanted.
+func TestReadingsAreKeptApart(t *testing.T) {
+	d := oneGPU()
+	r, told := reader(t, d)
+	go r.Run()
+	for end := time.Now().Add(5 * readingPause); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		r.Soon(false)
+	}
+	if got := len(told); got < 1 || got > 10 {
+		t.Errorf("%d readings in %v", got, 5*readingPause)
+	}
+	before := len(told)
+	began := time.Now()
+	for range 20 {
+		r.Ask()
+	}
+	if len(told) < before+20 || time.Since(began) > time.Second {
+		t.Errorf("%d readings for 20 asks, %v", len(told)-before, time.Since(began))
+	}
+	if r.Close(); !d.closed.Load() || r.Loss()[lossLate].Value != 0 {
+		t.Errorf("did not end, or lost %v", r.Loss())
+	}
+}
+
+// A reading says who is where, and how much that is.
+func TestReading(t *testing.T) {
+	const pid = 1 << 30 // no process: what it opened cannot be looked at
+	id := event.Process{PID: pid, Start: event.StartUnit}
+	d := oneGPU()
+	d.uses = map[string][]ProcessUse{"GPU-a": {{PID: pid, Name: "prog", Bytes: 700, Known: true}}}
+	r, _ := reader(t, d, record.Subject{Process: id, Ordinals: []int32{0}})
+	got := r.read(false)
+	if got.Time != 17 || len(got.Devices) != 1 || got.Devices[0].MemoryKnown || got.Devices[0].Label != "0" || !got.Devices[0].Listed ||
+		len(got.Devices[0].Processes) != 1 || got.Devices[0].Processes[0].Name != "prog" {
+		t.Errorf("%+v", got)
+	}
+	if want := []record.Use{{Process: id, Bytes: 700, Known: true}}; !slices.Equal(got.Uses, want) {
+		t.Errorf("uses %+v, want %+v", got.Uses, want)
+	}
+	if want := []record.Ordinal{{Process: id, Ordinal: event.NoDevice}}; !slices.Equal(got.Ordinals, want) {
+		t.Errorf("ordinals %+v, want %+v", got.Ordinals, want)
+	}
+	if m := r.read(true).Devices[0]; !m.MemoryKnown || m.Total != 1000 || m.Used != 700 || m.Free != 300 {
+		t.Errorf("memory %+v", m)
+	}
+
+	d.err = errors.New("lost")
+	if got := r.read(true); got.Devices[0].Listed || got.Devices[0].MemoryKnown || len(got.Uses) != 0 {
+		t.Errorf("of a driver that fails: %+v", got)
+	}
+	if _, err := NewReader(d, nil, nil, nil); !errors.Is(err, d.err) {
+		t.Errorf("a driver that fails is used: %v", err)
+	}
+	r.subjects = func() []record.Subject { return nil }
+	if r.read(false); len(r.ordinals) != 0 {
+		t.Error("a process that ended is remembered")
+	}
+}
+
+// What is read for an incident is asked for by whoever wants it, once.
+func TestMemoryIsReadWhenWanted(t *testing.T) {
+	r, told := reader(t, oneGPU())
+	r.Soon(true)
+	go r.Run()
+	if m := <-told; !m.Devices[0].MemoryKnown {
+		t.Error("without each GPU's memory")
+	}
+	r.Ask()
+	if m := <-told; m.Devices[0].MemoryKnown {
+		t.Error("with each GPU's memory, though nobody wants it")
+	}
+	r.Close()
+}

@@ -1,0 +1,122 @@
+package session
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+)
+
+// nameTries bounds how often names are looked for that came while others were
+// named.
+const nameTries = 3
+
+// Snapshot returns who holds what now. Collection goes on: the lock is held only
+// while figures are copied.
+func (s *Session) Snapshot(want state.Want) *snapshot.Snapshot { return s.View(want).Snapshot() }
+
+// View copies what Snapshot shows.
+func (s *Session) View(want state.Want) *state.View { return s.look(want, false) }
+
+// Report is a View that somebody keeps. Where every process is traced it is the
+// last that shows the processes which ended before it.
+func (s *Session) Report(want state.Want) *state.View { return s.look(want, true) }
+
+func (s *Session) look(want state.Want, report bool) *state.View {
+	s.ask()
+	s.frames.Settle()
+	s.name()
+	lost := s.losses()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.applyLocked(lost)
+	if !s.stopped {
+		s.applyLocked(moment(monotonic(), false))
+	}
+	v := s.state.View(want)
+	if report {
+		s.applyLocked(&record.Reported{})
+	}
+	return v
+}
+
+// Read calls read with the state, which read must not keep or change. Collection
+// waits meanwhile.
+func (s *Session) Read(read func(*state.State)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.applyLocked(moment(monotonic(), false))
+	}
+	read(s.state)
+}
+
+// ask has the driver's figures read.
+func (s *Session) ask() {
+	if s.gpus != nil {
+		s.gpus.Ask()
+	}
+}
+
+// name has the names of what has none looked for, and of what may have one by
+// now.
+func (s *Session) name() {
+	for try := range nameTries {
+		s.mu.Lock()
+		places, again := s.state.Unnamed()
+		s.mu.Unlock()
+		if try == 0 {
+			places = append(places, again...)
+		}
+		if len(places) == 0 {
+			return
+		}
+		s.frames.Name(places)
+	}
+}
+
+// losses collects what the sources have lost.
+func (s *Session) losses() *record.Loss {
+	out := &record.Loss{Counters: append(s.tracer.Loss(), s.frames.Loss()...), Notes: s.frames.Notes()}
+	if s.gpus != nil {
+		out.Counters = append(out.Counters, s.gpus.Loss()...)
+		if note := s.gpus.Note(); note != "" {
+			out.Notes = append(out.Notes, note)
+		}
+	}
+	if note := gapNote(s.tracer.LongestGap()); note != "" {
+		out.Notes = append(out.Notes, note)
+	}
+	out.Notes = append(out.Notes, missingNotes(s.tracer.Missing())...)
+	return out
+}
+
+func gapNote(gap time.Duration) string {
+	if gap == 0 {
+		return ""
+	}
+	return fmt.Sprintf("a library was mapped up to %.1f ms before it had probes: calls in that time are missed", gap.Seconds()*1e3)
+}
+
+// missingNotes says which functions libraries do not export, once for all that
+// lack the same.
+func missingNotes(missing map[string][]string) (notes []string) {
+	byLack := map[string][]string{}
+	for _, path := range slices.Sorted(maps.Keys(missing)) {
+		lack := join(missing[path])
+		byLack[lack] = append(byLack[lack], path)
+	}
+	for _, lack := range slices.Sorted(maps.Keys(byLack)) {
+		paths := byLack[lack]
+		who := paths[0]
+		if n := len(paths) - 1; n > 0 {
+			who += fmt.Sprintf(" (and %d more)", n)
+		}
+		notes = append(notes, who+" does not export "+lack)
+	}
+	return notes
+}

@@ -1,0 +1,228 @@
+package state
+
+import (
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// Durations are in nanoseconds, as the times of events.
+const (
+	// recoveryWindow is how long a failed call's thread may take to succeed
+	// with the same size, and to fail again as part of one incident.
+	recoveryWindow = uint64(700 * time.Millisecond)
+	// longestIncident bounds an incident whose thread gives physical memory
+	// back: with expandable segments PyTorch does so with thousands of pieces
+	// before it says what it wanted.
+	longestIncident = uint64(5 * time.Second)
+	// incidentPause is the least time between two incidents that are kept.
+	incidentPause = uint64(time.Second)
+	// readingPatience bounds how long an incident waits for the driver's
+	// figures: it is worth more than they are.
+	readingPatience = uint64(4 * time.Second)
+)
+
+// Incidents are calls that fail for want of memory, each with what was live at
+// that moment.
+type incidents struct {
+	open map[threadKey]*Incident
+	done []*Incident // in order of their end
+
+	last uint64 // when the last one began
+	n    int    // begun
+	// suppressed are incidents that were too many or too close.
+	suppressed uint64
+}
+
+var suppressed = loss.Cause{Name: "oom_reports_suppressed",
+	Help: "failures for want of memory without a report of their own: too many, or too close together"}
+
+type threadKey struct {
+	proc event.Process
+	tid  uint32
+}
+
+// An Incident is one or more failed calls of one thread for one size, and a
+// view of what was live at the first.
+type Incident struct {
+	first     event.Event
+	site      ledger.SiteKey
+	last      uint64 // when it failed, or gave physical memory back
+	calls     int
+	recovered bool
+	framework *snapshot.FrameworkMemory
+	view      *View
+	over      bool // nothing more will be learnt
+	read      bool // gpus are known
+	gpus      []snapshot.GPUMemory
+
+	gpu    string
+	frames []*record.Place
+}
+
+// ended tells whether nothing more is waited for.
+func (in *Incident) ended(now uint64) bool {
+	return in.over || now >= in.last+recoveryWindow || now >= in.first.Time+longestIncident
+}
+
+// failure looks at one event, after the ledger took it.
+func (s *State) failure(e *event.Event) {
+	allocates := e.Op == event.OpAlloc || e.Op == event.OpHandleCreate
+	failed := allocates && e.Result == event.OutOfMemory
+	if !failed && e.Op != event.OpOutOfMemory && len(s.incidents.open) == 0 {
+		return
+	}
+	key := threadKey{e.Proc, e.TID}
+	in := s.incidents.open[key]
+	if in != nil && in.ended(e.Time) {
+		s.conclude(key, in)
+		in = nil
+	}
+	switch {
+	case e.Op == event.OpOutOfMemory:
+		if in == nil {
+			in = s.begin(key, e) // a limit of its own: no driver call failed
+		}
+		if in != nil {
+			in.framework = &snapshot.FrameworkMemory{Name: "PyTorch", Requested: int64(e.Size), Allocated: int64(e.Handle), Reserved: int64(e.Part)}
+			in.recovered, in.over = false, true
+		}
+	case failed:
+		if in == nil {
+			in = s.begin(key, e)
+		}
+		if in != nil {
+			in.calls++
+			in.recovered = false
+		}
+	case in == nil:
+	case allocates && e.Result == event.Success && e.Size == in.first.Size:
+		// Physical memory comes in many pieces of one size: another may fail.
+		in.recovered, in.over = true, e.Op == event.OpAlloc
+	case e.Op == event.OpUnmap || e.Op == event.OpHandleRelease:
+		in.last = e.Time
+	}
+}
+
+// begin keeps what is live. It returns nil for an incident too many.
+func (s *State) begin(key threadKey, e *event.Event) *Incident {
+	x := &s.incidents
+	if x.n >= s.trace.Incidents || x.n > 0 && e.Time < x.last+incidentPause {
+		x.suppressed++
+		return nil
+	}
+	x.n++
+	x.last = e.Time
+	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.figures(Want{Driver: true})}
+	if e.Device == event.NoDevice {
+		in.site.Device = s.ledger.DeviceOf(e.Proc, e.Ctx)
+	}
+	if x.open == nil {
+		x.open = map[threadKey]*Incident{}
+	}
+	x.open[key] = in
+	s.wants.Reading, s.wants.Memory = true, true
+	return in
+}
+
+// conclude ends an incident.
+func (s *State) conclude(key threadKey, in *Incident) {
+	delete(s.incidents.open, key)
+	s.incidents.done = append(s.incidents.done, in)
+}
+
+// advance ends the incidents whose window has passed.
+func (x *incidents) advance(s *State) {
+	for key, in := range x.open {
+		if in.ended(s.now.Time) {
+			s.conclude(key, in)
+		}
+	}
+}
+
+// observe takes the reading that the accounts took.
+func (x *incidents) observe(s *State) {
+	gpus := s.accounts.GPUs()
+	if gpus == nil {
+		return
+	}
+	take := func(in *Incident) {
+		if !in.read {
+			in.gpus, in.read = gpus, true
+		}
+	}
+	for _, in := range x.open {
+		take(in)
+	}
+	for _, in := range x.done {
+		take(in)
+	}
+}
+
+// stacks yields the stacks that incidents will show.
+func (x *incidents) stacks(yield func(id uint64) bool) {
+	show := func(in *Incident) bool {
+		for i := range in.view.sites {
+			if !yield(in.view.sites[i].Stack) {
+				return false
+			}
+		}
+		return yield(in.first.Stack)
+	}
+	for _, in := range x.open {
+		if !show(in) {
+			return
+		}
+	}
+	for _, in := range x.done {
+		if !show(in) {
+			return
+		}
+	}
+}
+
+// Incidents returns those that are known in full, once. all ends those that
+// something more might be learnt of: nothing more comes.
+func (s *State) Incidents(all bool) (out []*Incident) {
+	if len(s.incidents.open)+len(s.incidents.done) == 0 {
+		return nil
+	}
+	if all {
+		for key, in := range s.incidents.open {
+			s.conclude(key, in)
+		}
+	}
+	var wait []*Incident
+	for _, in := range s.incidents.done {
+		if !all && s.trace.NVML && !in.read && s.now.Time < in.first.Time+readingPatience {
+			wait = append(wait, in)
+			continue
+		}
+		in.gpu, in.frames = s.label(&in.site), s.stacks.Frames(in.first.Stack)
+		s.dress(in.view, in.site)
+		out = append(out, in)
+	}
+	s.incidents.done = wait
+	return out
+}
+
+// OutOfMemory shows the incident under the names that its places have by then.
+// native is as in Want.
+func (in *Incident) OutOfMemory(want Want) *snapshot.OutOfMemory {
+	v := in.view
+	v.want.Native = want.Native
+	if !want.Driver {
+		v.statements = nil
+	}
+	b := newBuilder(v)
+	return &snapshot.OutOfMemory{
+		Time: v.trace.Boot.Add(time.Duration(in.first.Time)), PID: int(in.first.Proc.PID), Process: v.names[in.first.Proc],
+		Thread: int(in.first.TID), Requested: int64(in.first.Size), API: v.api(in.first.API), GPU: in.gpu, Calls: in.calls,
+		Stack: b.stack(&in.site, false, b.shape(in.first.Stack, in.frames)), Recovered: in.recovered, Framework: in.framework,
+		GPUs: in.gpus, Snapshot: v.Snapshot(),
+	}
+}

@@ -1,0 +1,144 @@
+package state
+
+import (
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+const failedAt = uint64(10_000_000_000)
+
+var culprit = event.Process{PID: 7, Start: event.StartUnit}
+
+func failedCall(at uint64) *event.Event {
+	return &event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Result: event.OutOfMemory, Time: at, Proc: culprit, TID: 8, Size: 1, Device: event.NoDevice}
+}
+
+// fails is a state in which a call failed for want of memory.
+func fails(t *testing.T, trace record.Trace) *State {
+	t.Helper()
+	s := New()
+	trace.Incidents = 2
+	s.Apply(&trace)
+	s.Apply(failedCall(failedAt))
+	return s
+}
+
+// A framework that gives thousands of pieces back after its failed call says
+// what it wanted after that: the report waits for it, but not for ever.
+func TestIncidentLastsWhileMemoryIsGivenBack(t *testing.T) {
+	for op, lasts := range map[event.Op]bool{event.OpUnmap: true, event.OpHandleRelease: true, event.OpFree: false, event.OpAlloc: false} {
+		s := fails(t, record.Trace{})
+		const step = recoveryWindow - 1
+		at := failedAt + step
+		s.Apply(&event.Event{Op: op, Kind: event.KindDevice, Proc: culprit, TID: 8, Time: at, Addr: 1 << 30, Size: 4096})
+		s.Apply(&record.Moment{Time: at + step})
+		if got := len(s.Incidents(false)) == 0; got != lasts {
+			t.Errorf("after op %d it lasts %v, want %v", op, got, lasts)
+		}
+		for at := at; lasts && at < failedAt+longestIncident; at += step {
+			s.Apply(&event.Event{Op: op, Proc: culprit, TID: 8, Time: at, Addr: 1 << 30, Size: 4096})
+		}
+		s.Apply(&record.Moment{Time: failedAt + longestIncident})
+		if got := len(s.Incidents(false)) == 1; got != lasts {
+			t.Errorf("after op %d: it lasts for ever, or came twice", op)
+		}
+	}
+}
+
+// A call for as many bytes that succeeds soon after is a recovery; one of
+// another thread, or too late, is not.
+func TestRecovery(t *testing.T) {
+	for name, c := range map[string]struct {
+		after  uint64
+		tid    uint32
+		size   uint64
+		result int32
+		want   bool
+	}{
+		"soon":           {1000, 8, 1, event.Success, true},
+		"too late":       {recoveryWindow, 8, 1, event.Success, false},
+		"another thread": {1000, 9, 1, event.Success, false},
+		"another size":   {1000, 8, 2, event.Success, false},
+		"failed again":   {1000, 8, 1, event.OutOfMemory, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := fails(t, record.Trace{})
+			e := failedCall(failedAt + c.after)
+			e.TID, e.Size, e.Result, e.Addr = c.tid, c.size, c.result, 1<<30
+			s.Apply(e)
+			s.Apply(&record.Moment{Time: failedAt + 2*recoveryWindow})
+			got := s.Incidents(false)
+			if len(got) != 1 {
+				t.Fatalf("%d incidents, want 1", len(got))
+			}
+			if o := got[0].OutOfMemory(Want{}); o.Recovered != c.want {
+				t.Errorf("recovered %v, want %v", o.Recovered, c.want)
+			}
+		})
+	}
+}
+
+// An incident waits for the driver's figures, but not for ever, and shows what
+// was live when it began.
+func TestIncidentWaitsForFigures(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		s := fails(t, record.Trace{NVML: true})
+		if w := s.Wants(); w == nil || !w.Reading || !w.Memory {
+			t.Fatalf("wants %+v", w)
+		}
+		at := failedAt + recoveryWindow
+		s.Apply(&record.Moment{Time: at})
+		if got := s.Incidents(false); len(got) != 0 {
+			t.Fatal("it waits for no figures")
+		}
+		if answers {
+			s.Apply(&record.Reading{Time: at, Devices: []record.Device{{UUID: "GPU-a", Label: "0", Total: 5, MemoryKnown: true}}})
+			s.Apply(&record.Moment{Time: at + 1})
+		} else {
+			s.Apply(&record.Moment{Time: failedAt + readingPatience})
+		}
+		got := s.Incidents(false)
+		if len(got) != 1 {
+			t.Fatalf("%d incidents, want 1", len(got))
+		}
+		o := got[0].OutOfMemory(Want{})
+		if (len(o.GPUs) == 1) != answers || o.Snapshot.Meta.Events != 1 || o.Requested != 1 || o.Calls != 1 {
+			t.Errorf("%+v", o)
+		}
+	}
+}
+
+// What is too many or too close is counted.
+func TestIncidentsAreFew(t *testing.T) {
+	s := fails(t, record.Trace{})
+	for i := range uint64(5) { // each beyond the window of the one before
+		s.Apply(failedCall(failedAt + (i+1)*(recoveryWindow+1)))
+	}
+	if got := len(s.Incidents(true)); got != 2 {
+		t.Errorf("%d incidents, want 2", got)
+	}
+	for _, c := range s.View(Want{}).Snapshot().Loss {
+		if c.Name == suppressed.Name && c.Value != 4 {
+			t.Errorf("%d suppressed, want 4", c.Value)
+		}
+	}
+}
+
+// A limit of the framework's own has no failed call.
+func TestFrameworksLimit(t *testing.T) {
+	s := New()
+	s.Apply(&record.Trace{Incidents: 1})
+	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: failedAt, Proc: culprit, TID: 8, Size: 100, Handle: 30, Part: 70})
+	s.Apply(&record.Moment{Time: failedAt + 1})
+	got := s.Incidents(false)
+	if len(got) != 1 {
+		t.Fatalf("%d incidents, want 1", len(got))
+	}
+	want := snapshot.FrameworkMemory{Name: "PyTorch", Requested: 100, Allocated: 30, Reserved: 70}
+	if o := got[0].OutOfMemory(Want{}); o.Calls != 0 || o.Framework == nil || *o.Framework != want {
+		t.Errorf("%+v", o)
+	}
+}

@@ -1,0 +1,174 @@
+package state
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/account"
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
+)
+
+// Sites are the call sites of a Snapshot's samples, in their order. What the
+// driver holds for itself, at the end of the samples, has none.
+func (v *View) Sites(yield func(ledger.SiteKey) bool) {
+	for i := range v.sites {
+		if !yield(v.sites[i].SiteKey) {
+			return
+		}
+	}
+}
+
+// Snapshot shows the view under the names that its places have by then.
+func (v *View) Snapshot() *snapshot.Snapshot {
+	b := newBuilder(v)
+	out := v.snapshot
+	out.Samples = make([]snapshot.Sample, 0, len(v.sites))
+	for i := range v.sites {
+		out.Samples = append(out.Samples, b.sample(&v.sites[i]))
+	}
+	for _, a := range v.live {
+		row := snapshot.Allocation{
+			Sample: v.index[a.Site], Address: a.Addr, Handle: a.Handle, Size: int64(a.Size),
+			Time: v.trace.Boot.Add(time.Duration(a.Time)),
+		}
+		if a.Space.Handles() {
+			row.Address, row.Handle = 0, a.Addr
+		}
+		out.Live = append(out.Live, row)
+	}
+	for _, id := range v.shown {
+		for _, st := range v.statements[id] {
+			a := st.Account
+			a.PID, a.Process = int(id.PID), v.names[id]
+			out.Accounts = append(out.Accounts, a)
+			out.Samples = append(out.Samples, b.driver(id, &st)...)
+		}
+	}
+	out.Mappings = b.programsFirst()
+	return &out
+}
+
+// A builder makes samples.
+type builder struct {
+	view     *View
+	located  map[uint64]shape // by stack
+	leaves   map[uint16]*snapshot.Location
+	mappings []*snapshot.Mapping
+	mapped   map[*snapshot.Mapping]bool
+}
+
+// A shape is how a stack is shown.
+type shape struct {
+	frames []*snapshot.Location // folded
+	owner  string
+}
+
+func newBuilder(v *View) *builder {
+	return &builder{view: v, located: map[uint64]shape{}, leaves: map[uint16]*snapshot.Location{}, mapped: map[*snapshot.Mapping]bool{}}
+}
+
+func (b *builder) sample(x *site) snapshot.Sample {
+	shape := b.shape(x.Stack, x.frames)
+	return snapshot.Sample{
+		Stack: b.stack(&x.SiteKey, x.Synthetic, shape),
+		Labels: snapshot.Labels{
+			Kind: x.Kind.String(), API: b.view.api(x.API), Runtime: b.view.api(x.Outer),
+			GPU: x.gpu, Owner: shape.owner, Process: b.view.names[x.Proc], PID: int(x.Proc.PID),
+		},
+		Values: snapshot.Values{
+			AllocObjects: x.AllocObjects, AllocBytes: x.AllocBytes, PeakBytes: x.PeakBytes,
+			InuseObjects: x.InuseObjects, InuseBytes: x.InuseBytes,
+			FailedObjects: x.FailedObjects, FailedBytes: x.FailedBytes,
+		},
+	}
+}
+
+// driver returns what the driver holds beyond tracked allocations as samples of
+// kind "driver".
+func (b *builder) driver(id event.Process, st *account.Statement) (out []snapshot.Sample) {
+	labels := snapshot.Labels{Kind: "driver", GPU: st.GPU, Process: b.view.names[id], PID: int(id.PID)}
+	for _, part := range st.Driver {
+		s := snapshot.Sample{Stack: []*snapshot.Location{synthetic(part.Name)}, Labels: labels,
+			Values: snapshot.Values{InuseBytes: part.Inuse, PeakBytes: part.Peak}}
+		s.Owner = "cuda"
+		out = append(out, s)
+	}
+	for _, g := range st.Growths {
+		shape := b.shape(g.Site.Stack, b.view.growths[g.Site.Stack])
+		s := snapshot.Sample{Labels: labels, Values: snapshot.Values{InuseBytes: g.Bytes},
+			Stack: append([]*snapshot.Location{inferred}, b.stack(&g.Site, false, shape)...)}
+		s.API, s.Runtime, s.Owner = b.view.api(g.Site.API), b.view.api(g.Site.Outer), shape.owner
+		out = append(out, s)
+	}
+	return out
+}
+
+func synthetic(name string) *snapshot.Location {
+	return &snapshot.Location{Lines: []snapshot.Line{{Function: name}}}
+}
+
+// inferred is the leaf of what was inferred, not seen.
+var inferred = synthetic(account.LineGrowth)
+
+// stack returns the frames of a call site, leaf first, as the user wants them.
+// The leaf is the API function itself, which has returned when the stack is
+// taken.
+func (b *builder) stack(x *ledger.SiteKey, unsited bool, shape shape) []*snapshot.Location {
+	l := b.leaves[x.API]
+	if l == nil {
+		name := b.view.api(x.API)
+		if unsited {
+			name = "[no call site: limit reached]"
+		}
+		l = synthetic(name)
+		b.leaves[x.API] = l
+	}
+	return append([]*snapshot.Location{l}, shape.frames...)
+}
+
+// shape returns how a stack is shown.
+func (b *builder) shape(id uint64, frames []*record.Place) shape {
+	if got, ok := b.located[id]; ok {
+		return got
+	}
+	located := make([]*snapshot.Location, len(frames))
+	for i, place := range frames {
+		l := place.Location()
+		if m := l.Mapping; m != nil && !b.mapped[m] {
+			b.mapped[m] = true
+			b.mappings = append(b.mappings, m)
+		}
+		located[i] = l
+	}
+	out := shape{stacks.Fold(b.view.want.Native, located), stacks.Owner(located)}
+	b.located[id] = out
+	return out
+}
+
+// programsFirst returns all mappings, with that of the first process's program
+// first: readers of pprof take it for what was profiled.
+func (b *builder) programsFirst() []*snapshot.Mapping {
+	out := slices.Clone(b.mappings)
+	for _, program := range slices.Backward(b.view.programs) {
+		i := slices.IndexFunc(out, func(m *snapshot.Mapping) bool { return m.Path == program.Path })
+		m := program
+		if i >= 0 {
+			m = out[i]
+			out = slices.Delete(out, i, i+1)
+		}
+		out = slices.Insert(out, 0, m)
+	}
+	return out
+}
+
+// api returns the name of a row of the API table, "" for none.
+func (v *View) api(row uint16) string {
+	if int(row) < len(v.trace.APIs) {
+		return v.trace.APIs[row]
+	}
+	return ""
+}

@@ -1,0 +1,230 @@
+// Package state is what the records of a trace add up to: who holds how much
+// memory, and since which call. It is pure: no clock, no file, no process; the
+// same records give the same state. What it needs from the outside it wants
+// (see Wants), and gets as records.
+//
+// A State is not safe for concurrent use. A View that was taken of it is.
+package state
+
+import (
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/account"
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
+)
+
+const (
+	// maxSites bounds the call sites that keep counters. With stacks of 60
+	// frames each has its own.
+	maxSites = 3 << 14
+	// maxNotes bounds the notes that are kept: the last ones.
+	maxNotes = 100
+)
+
+// A State is what all records so far say.
+type State struct {
+	trace     record.Trace
+	ledger    *ledger.Ledger // of the driver layer
+	stacks    *stacks.Table
+	procs     processes
+	accounts  *account.Accounts
+	incidents incidents
+	lost      record.Loss
+	notes     []string
+
+	now    record.Moment
+	events uint64
+	// pending is a reading whose moment the events have not reached.
+	pending *record.Reading
+	wants   Wants
+}
+
+// New returns the State of no records. The first that it is given should be a
+// Trace.
+func New() *State {
+	return &State{
+		ledger:   ledger.New(ledger.Options{MaxSites: maxSites}),
+		stacks:   stacks.NewTable(),
+		procs:    newProcesses(),
+		accounts: account.New(),
+	}
+}
+
+// Wants are what the state would be told.
+type Wants struct {
+	// Reading: the driver's figures, soon. Memory: those of each GPU too.
+	Reading, Memory bool
+	// Identities: names and programs of processes.
+	Identities []event.Process
+	// Forget: what is known outside of processes that are shown no more.
+	Forget []event.Process
+}
+
+// Any tells whether anything is wanted.
+func (w *Wants) Any() bool {
+	return w.Reading || len(w.Identities) > 0 || len(w.Forget) > 0
+}
+
+// Wants returns what is wanted since it was asked last, nil for nothing.
+func (s *State) Wants() *Wants {
+	if !s.wants.Any() {
+		return nil
+	}
+	w := s.wants
+	s.wants = Wants{}
+	return &w
+}
+
+// Apply takes the next record into account.
+func (s *State) Apply(r record.Record) {
+	switch r := r.(type) {
+	case *event.Event:
+		s.event(r)
+	case *record.Moment:
+		s.moment(r)
+	case *record.Stack:
+		s.stacks.Add(r)
+	case *record.Name:
+		r.Apply()
+	case *record.Process:
+		s.procs.learn(r)
+	case *record.Reading:
+		s.settle()
+		s.pending = r
+	case *record.Loss:
+		s.lost = *r
+	case *record.Note:
+		s.note(r.Text)
+	case *record.Sweep:
+		s.sweep(r)
+	case *record.Reported:
+		if s.trace.All {
+			s.forget(s.procs.drop(s.procs.ended))
+		}
+	case *record.Trace:
+		if s.events == 0 {
+			s.ledger = ledger.New(ledger.Options{MaxLive: r.MaxLive, MaxSites: maxSites})
+		}
+		s.trace, s.procs.all, s.accounts.Initial = *r, r.All, r.Initial
+	case *record.Cut:
+		s.cut(r)
+	}
+}
+
+func (s *State) event(e *event.Event) {
+	if s.pending != nil && e.Time > s.pending.Time {
+		s.settle()
+	}
+	s.events++
+	s.now.Time = max(s.now.Time, e.Time)
+	if (e.Op == event.OpSuspect || e.Op == event.OpGraphInstantiate) && e.Result == event.Success && s.trace.NVML {
+		site := siteOf(e)
+		site.Device, site.Kind = event.NoDevice, event.KindNone
+		s.accounts.Suspect(site)
+		s.wants.Reading = true
+	}
+	if e.Op <= event.OpExit && e.Op != event.OpNone {
+		s.ledger.Apply(e)
+	}
+	if _, known := s.procs.known[e.Proc]; !known || e.Op == event.OpExec {
+		s.wants.Identities = append(s.wants.Identities, e.Proc)
+	}
+	for _, id := range s.procs.event(e) {
+		s.ended(id, e)
+	}
+	s.failure(e)
+}
+
+// siteOf is the call site of one event.
+func siteOf(e *event.Event) ledger.SiteKey {
+	return ledger.SiteKey{Proc: e.Proc, Stack: e.Stack, API: e.API, Outer: e.Outer, Kind: e.Kind, Device: e.Device}
+}
+
+// ended follows the end of a process, which e tells: by being its exit, or by
+// showing that its exit was lost.
+func (s *State) ended(id event.Process, e *event.Event) {
+	if e.Op != event.OpExit || e.Proc != id {
+		s.ledger.Apply(&event.Event{Op: event.OpExit, Time: e.Time, Proc: id})
+	}
+	if s.trace.All {
+		s.ledger.Release(id)
+	}
+	s.forget(s.procs.end(id, e.Time, s.ledger.Active(id)))
+}
+
+// forget drops all that is known of processes.
+func (s *State) forget(dropped []event.Process) {
+	if len(dropped) == 0 {
+		return
+	}
+	for _, id := range dropped {
+		s.ledger.Forget(id)
+	}
+	s.accounts.Forget(dropped...)
+	s.wants.Forget = append(s.wants.Forget, dropped...)
+}
+
+func (s *State) moment(m *record.Moment) {
+	s.now = record.Moment{Time: max(s.now.Time, m.Time), Slept: m.Slept, Drained: m.Drained}
+	s.settle()
+	s.incidents.advance(s)
+}
+
+// settle takes the pending reading: the events have reached its moment, or
+// nobody waits for them any longer.
+func (s *State) settle() {
+	r := s.pending
+	if r == nil {
+		return
+	}
+	s.pending = nil
+	var read []account.Process
+	unmatched := map[event.Process]ledger.Totals{}
+	for t := range s.ledger.Processes {
+		unmatched[t.Proc] = t
+	}
+	// A late target may hold memory without having made a call yet.
+	for _, id := range s.procs.current {
+		t := unmatched[id]
+		read = append(read, account.Process{Process: id, FromStart: s.procs.known[id].fromStart,
+			Unmatched: t.UnmatchedFrees, Peak: t.Peak, Holdings: slices.Collect(s.ledger.Holdings(id))})
+	}
+	s.accounts.Observe(r, read)
+	s.incidents.observe(s)
+}
+
+func (s *State) note(text string) {
+	s.notes = append(s.notes, text)
+	if n := len(s.notes) - maxNotes; n > 0 {
+		s.notes = append([]string(nil), s.notes[n:]...)
+	}
+}
+
+// sweep makes room among the stacks.
+func (s *State) sweep(r *record.Sweep) {
+	ids := map[uint64]bool{}
+	for site := range s.ledger.Sites {
+		ids[site.Stack] = true
+	}
+	for id := range s.accounts.Stacks {
+		ids[id] = true
+	}
+	for id := range s.incidents.stacks {
+		ids[id] = true
+	}
+	referred := func(id uint64) bool { return ids[id] }
+	if r.Drop {
+		s.stacks.Drop(referred)
+	} else {
+		s.stacks.Doom(referred)
+	}
+}
+
+// cut says that the trace begins in its middle.
+func (s *State) cut(r *record.Cut) {
+	s.note("the beginning of the recording was dropped for want of room: counts of what was ever allocated begin at " +
+		s.wall(r.Time).UTC().Format("2006-01-02 15:04:05.000 UTC"))
+}

@@ -1,0 +1,194 @@
+package state
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/account"
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
+)
+
+// A Want says what a View is to show.
+type Want struct {
+	Live   bool          // a row for each live allocation
+	Native stacks.Native // which native frames a stack with Python frames shows
+	// Driver: what the driver reports beyond the traced allocations, under
+	// synthetic frames.
+	Driver bool
+}
+
+// A View is a copy of what a State showed at one moment. Its names may come
+// later.
+type View struct {
+	want     Want
+	trace    record.Trace
+	snapshot snapshot.Snapshot // but for what Snapshot adds
+	sites    []site
+	live     []ledger.Allocation
+	index    map[*ledger.Site]int // in sites
+	shown    []event.Process      // whose memory in use is shown
+
+	names      map[event.Process]string
+	programs   []*snapshot.Mapping // of the processes, in order
+	statements map[event.Process][]account.Statement
+	growths    map[uint64][]*record.Place // frames of the stacks of growths
+}
+
+type site struct {
+	ledger.Site
+	gpu    string // label
+	frames []*record.Place
+}
+
+// View copies what w wants. It takes as long as there are call sites, and live
+// rows if they are wanted.
+func (s *State) View(w Want) *View {
+	v := s.figures(w)
+	s.dress(v)
+	return v
+}
+
+// figures copies what may change with the next event.
+func (s *State) figures(w Want) *View {
+	v := &View{want: w, trace: s.trace}
+	v.snapshot = snapshot.Snapshot{
+		Meta: snapshot.Meta{
+			Version: s.trace.Version, CommandLine: s.trace.CommandLine, Target: s.trace.Target,
+			StackMode: s.trace.StackMode, Driver: s.trace.Driver, Start: s.trace.Start,
+			Duration: s.wall(s.now.Time).Sub(s.trace.Start), Events: s.events,
+		},
+		Notes: append(slices.Clone(s.notes), s.lost.Notes...),
+		Loss:  s.loss(),
+	}
+	shown := s.shown()
+	if w.Live {
+		v.index = map[*ledger.Site]int{}
+	}
+	for one := range s.ledger.Sites {
+		if w.Live {
+			v.index[one] = len(v.sites)
+		}
+		v.sites = append(v.sites, site{Site: *one})
+		if last := &v.sites[len(v.sites)-1]; !shown(one.Proc) {
+			last.InuseObjects, last.InuseBytes = 0, 0
+		}
+	}
+	if w.Live {
+		for a := range s.ledger.Live {
+			if shown(a.Proc) {
+				v.live = append(v.live, a)
+			}
+		}
+	}
+	s.totals(v, shown)
+	return v
+}
+
+// shown returns which processes' memory in use is shown.
+func (s *State) shown() func(event.Process) bool {
+	held := s.procs.held(s.now.Slept)
+	return func(id event.Process) bool { return held[id] || s.procs.lives(id) }
+}
+
+// totals copies those of each process.
+func (s *State) totals(v *View, shown func(event.Process) bool) {
+	seen := map[event.Process]bool{}
+	for t := range s.ledger.Processes {
+		p := snapshot.Process{
+			PID: int(t.Proc.PID), Name: s.procs.name(t.Proc), Exited: t.Exited,
+			Peak: t.Peak, Allocated: t.Allocated, Failed: t.Failed, OutOfMemory: t.OutOfMemory,
+			UnmatchedFrees: t.UnmatchedFrees, AsyncHigh: t.AsyncHigh,
+		}
+		if shown(t.Proc) {
+			p.Inuse, p.Managed, p.Host, p.Imported, p.Graph = t.Inuse, t.Managed, t.Host, t.Imported, t.Graph
+			p.LiveObjects, p.Async, p.Unattributed, p.Unknown = t.LiveObjects, t.AsyncInuse, t.Unattributed, t.UnknownBytes
+			v.shown = append(v.shown, t.Proc)
+		}
+		seen[t.Proc] = true
+		v.snapshot.Processes = append(v.snapshot.Processes, p)
+	}
+	// A target may hold memory without having made a call yet.
+	for _, id := range s.procs.current {
+		if !seen[id] {
+			v.shown = append(v.shown, id)
+			v.snapshot.Processes = append(v.snapshot.Processes, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
+		}
+	}
+}
+
+// wall returns a time of CLOCK_MONOTONIC as that of the wall clock.
+func (s *State) wall(monotonic uint64) time.Time {
+	return s.trace.Boot.Add(time.Duration(monotonic))
+}
+
+// loss returns every cause of loss: the sources', the ledger's, the rest.
+func (s *State) loss() []loss.Counter {
+	out := slices.Clone(s.lost.Counters)
+	out = append(out, s.ledger.Loss()...)
+	out = append(out, s.stacks.Loss()...)
+	if s.trace.Incidents > 0 {
+		out = append(out, suppressed.Counter(s.incidents.suppressed))
+	}
+	return out
+}
+
+// dress adds what goes with the figures: stacks, names, accounts. extra are call
+// sites beside those of v.
+func (s *State) dress(v *View, extra ...ledger.SiteKey) {
+	v.names = map[event.Process]string{}
+	for i := range v.sites {
+		x := &v.sites[i]
+		x.gpu, x.frames = s.label(&x.SiteKey), s.stacks.Frames(x.Stack)
+		s.name(v, x.Proc)
+	}
+	for _, x := range extra {
+		s.name(v, x.Proc)
+	}
+	for _, id := range v.shown {
+		s.name(v, id)
+	}
+	if !v.want.Driver {
+		return
+	}
+	v.statements = map[event.Process][]account.Statement{}
+	v.growths = map[uint64][]*record.Place{}
+	for _, id := range v.shown {
+		v.statements[id] = s.accounts.Statements(id)
+	}
+	for id := range s.accounts.Stacks {
+		v.growths[id] = s.stacks.Frames(id)
+	}
+}
+
+func (s *State) name(v *View, id event.Process) {
+	if _, ok := v.names[id]; ok {
+		return
+	}
+	v.names[id] = s.procs.name(id)
+	if x := s.procs.known[id]; x != nil && x.program != nil {
+		v.programs = append(v.programs, x.program)
+	}
+}
+
+// label returns the GPU label of a site: the index that NVML shows, "unknown",
+// or "" for memory on no GPU. Without NVML it is the process's own ordinal.
+func (s *State) label(site *ledger.SiteKey) string {
+	switch {
+	case site.Kind.Class() == event.ClassHost:
+		return ""
+	case s.trace.NVML:
+		if label, ok := s.accounts.Label(site.Proc, site.Device); ok {
+			return label
+		}
+		return "unknown"
+	case site.Device == event.NoDevice:
+		return "unknown"
+	}
+	return fmt.Sprintf("cuda:%d", site.Device)
+}
