@@ -54,10 +54,9 @@ const (
 	OpPrimaryReset   // Device's primary context and every allocation in it ended
 	OpPrimaryRelease // one reference to Device's primary context less
 
-	OpFork      // Proc forked the process Child: no memory is copied
-	OpExec      // Proc replaced its image: all its allocations ended
-	OpExitBegin // Proc called exit(3): what it holds now is what it held
-	OpExit      // Proc's last thread ended, and with it all its allocations
+	OpFork // Proc forked the process Child: no memory is copied
+	OpExec // Proc replaced its image: all its allocations ended
+	OpExit // Proc's last thread ended, and with it all its allocations
 
 	// OpOutOfMemory says that a framework's own allocator gave up: it wanted
 	// Size bytes, had handed out Handle and held Part. The ledger has no part

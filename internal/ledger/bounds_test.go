@@ -30,7 +30,7 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 	for i := range 40_000 {
 		e := g.next()
 		switch e.Op {
-		case event.OpExit, event.OpExitBegin:
+		case event.OpExit:
 			continue // ended processes give their rows up
 		case event.OpPrimaryReset:
 			continue // beyond MaxLive the site's device is not known

@@ -106,9 +106,6 @@ func (l *Ledger) Apply(e *event.Event) {
 	case event.OpExec:
 		l.exec(p, e.Time)
 		return
-	case event.OpExitBegin:
-		p.beginExit(e.Time)
-		return
 	case event.OpExit:
 		l.exit(p, e.Time)
 		return

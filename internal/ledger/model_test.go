@@ -120,14 +120,9 @@ func (m *model) apply(e *event.Event) {
 		if !p.exited && e.Time > p.exec {
 			p.execAt(e.Time)
 		}
-	case event.OpExitBegin:
-		if !p.exited && e.Time > p.exec && e.Time < p.end {
-			p.end = e.Time
-		}
 	case event.OpExit:
 		if !p.exited {
-			p.exited = true
-			p.end = min(p.end, e.Time)
+			p.exited, p.end = true, e.Time
 		}
 	default:
 		m.call(p, e)
@@ -485,7 +480,7 @@ func (p *modelProc) trim(e *event.Event) {
 }
 
 func (p *modelProc) execAt(t uint64) {
-	p.exec, p.end = t, never
+	p.exec = t
 	p.endAllocs(func(a *modelAlloc) bool { return a.time <= t })
 	p.maps = slices.DeleteFunc(p.maps, func(x *modelMap) bool { return x.time <= t })
 	maps.DeleteFunc(p.phys, func(_ uint64, ph *modelPhys) bool { return ph.time <= t })

@@ -135,7 +135,7 @@ func (m *model) forget(id event.Process) {
 
 func (p *modelProc) totals() Totals {
 	t := Totals{
-		Proc: p.proc, Exited: p.end != never,
+		Proc: p.proc, Exited: p.exited,
 		Inuse: p.inuse(event.ClassDevice), Peak: p.peak, Allocated: p.allocated,
 		Managed: p.inuse(event.ClassManaged), Host: p.inuse(event.ClassHost),
 		Imported: p.inuse(event.ClassImported), Graph: p.inuse(event.ClassGraph),

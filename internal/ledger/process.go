@@ -19,7 +19,7 @@ type process struct {
 	exited bool   // its last thread ended
 	frozen bool   // only its figures are left: no rows, no mappings
 	exec   uint64 // time of its last exec, 0 for none
-	end    uint64 // when its exit began, or never
+	end    uint64 // when its last thread ended, or never
 
 	live      [event.NumSpaces]map[uint64]row
 	extra     [event.NumSpaces]map[uint64]extraRow // beyond MaxLive
@@ -106,8 +106,8 @@ func (l *Ledger) process(id event.Process) *process {
 	return p
 }
 
-// over says whether the image that an event of time t belongs to had ended,
-// or begun to end, by then.
+// over says whether the image that an event of time t belongs to had ended by
+// then.
 func (p *process) over(t uint64) bool {
 	return t <= p.exec || t >= p.end || p.frozen
 }
@@ -118,7 +118,7 @@ func (l *Ledger) exec(p *process, t uint64) {
 	if p.exited || t <= p.exec {
 		return
 	}
-	p.exec, p.end = t, never
+	p.exec = t
 	l.endRows(p, t, func(*row) bool { return true })
 	l.endExtra(p, func(extraRow) bool { return true })
 	l.endHandles(p, t)
@@ -129,20 +129,12 @@ func (l *Ledger) exec(p *process, t uint64) {
 	p.unknownObjects, p.unknownFrees, p.unknownBytes = 0, 0, 0
 }
 
-// beginExit keeps what p holds at time t as its last state.
-func (p *process) beginExit(t uint64) {
-	if !p.exited && t > p.exec {
-		p.end = min(p.end, t)
-	}
-}
-
-// exit ends p. A process that was killed never began to exit before.
+// exit ends p. What it holds then stays as its last state.
 func (l *Ledger) exit(p *process, t uint64) {
 	if p.exited {
 		return
 	}
-	p.end = min(p.end, t)
-	p.exited = true
+	p.end, p.exited = t, true
 	l.endedRows += p.rows
 	if !p.active {
 		l.idle.add(p)

@@ -47,8 +47,7 @@ var weights = []struct {
 	{event.OpCaptureBegin, 4}, {event.OpCaptureEnd, 4}, {event.OpGraphInstantiate, 2},
 	{event.OpGraphMove, 1}, {event.OpGraphDestroy, 3}, {event.OpPoolCreate, 2}, {event.OpPoolDestroy, 2}, {event.OpPoolTrim, 3},
 	{event.OpContextSeen, 3}, {event.OpContextCreate, 2}, {event.OpContextDestroy, 2}, {event.OpPrimaryReset, 1},
-	{event.OpPrimaryRelease, 1}, {event.OpFork, 2}, {event.OpExec, 1}, {event.OpExitBegin, 1},
-	{event.OpExit, 1},
+	{event.OpPrimaryRelease, 1}, {event.OpFork, 2}, {event.OpExec, 1}, {event.OpExit, 1},
 }
 
 // A generator makes sequences that a hostile world could: few addresses,
@@ -161,12 +160,8 @@ func (g *generator) next() *event.Event {
 		e.Handle, e.Size = uint64(g.choose(6)), page(2000)
 	case event.OpFork:
 		e.Child = g.procs[g.choose(len(g.procs))]
-	case event.OpExec, event.OpExitBegin:
+	case event.OpExec, event.OpExit:
 		if g.choose(4) != 0 { // rarer than the wheel allows
-			e.Op = event.OpPrimaryRelease
-		}
-	case event.OpExit:
-		if g.choose(4) != 0 {
 			e.Op = event.OpPrimaryRelease
 		}
 	}

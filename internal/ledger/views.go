@@ -6,7 +6,7 @@ import "github.com/gpumemtrace/gpumemtrace/internal/event"
 // added up.
 type Totals struct {
 	Proc   event.Process
-	Exited bool // or begun to exit: the figures in use are those of that moment
+	Exited bool // the figures in use are those of that moment
 
 	Inuse, Peak, Allocated         int64 // bytes of owned device memory
 	Managed, Host, Imported, Graph int64 // live bytes of those classes
@@ -20,7 +20,7 @@ type Totals struct {
 	// UnmatchedFrees are frees of addresses never seen allocated: memory from
 	// before the trace began.
 	UnmatchedFrees int64
-	// TeardownFrees came after the exit began and changed nothing.
+	// TeardownFrees came after the exit and changed nothing.
 	TeardownFrees int64
 	// BeforeAttach are live mapped bytes of physical memory that was never
 	// seen created; in none of the above.
@@ -43,7 +43,7 @@ type Totals struct {
 func (p *process) totals() Totals {
 	return Totals{
 		Proc:                p.id,
-		Exited:              p.exited || p.end != never,
+		Exited:              p.exited,
 		Inuse:               p.inuse[event.ClassDevice],
 		Peak:                p.peak,
 		Allocated:           p.allocated,
@@ -126,7 +126,7 @@ type Allocation struct {
 }
 
 // Live yields the live allocations that have a row, in no order within a
-// process. Those of an ended process are what it held when its exit began.
+// process. Those of an ended process are what it held when it ended.
 func (l *Ledger) Live(yield func(Allocation) bool) {
 	for _, p := range l.order {
 		if !p.yieldLive(yield) {
