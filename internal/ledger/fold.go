@@ -34,7 +34,7 @@ func (l *Ledger) fold() bool {
 	for _, p := range l.order {
 		for i, s := range p.sites {
 			if s != nil && !s.Synthetic && s.InuseObjects == 0 && s.InuseBytes == 0 {
-				all = append(all, dead{p, uint32(i), s.Last})
+				all = append(all, dead{p, uint32(i), s.last})
 			}
 		}
 	}
@@ -59,8 +59,7 @@ func (l *Ledger) foldSite(p *process, i uint32) {
 	into.PeakBytes += s.PeakBytes
 	into.FailedObjects += s.FailedObjects
 	into.FailedBytes = addSaturated(into.FailedBytes, uint64(s.FailedBytes))
-	into.seen(s.First)
-	into.seen(s.Last)
+	into.seen(s.last)
 	// One whose context's device became known is found no more already.
 	if at, ok := p.siteAt[s.key()]; ok && at == i {
 		delete(p.siteAt, s.key())

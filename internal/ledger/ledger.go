@@ -71,8 +71,7 @@ type Ledger struct {
 	sites     int // synthetic ones not included
 	foldAgain int // calls without room for a site until the next try to make some
 
-	dropped Totals
-	loss    *loss.Set
+	loss *loss.Set
 
 	// Scratch of the mapping code.
 	hits     []*mapping
@@ -159,10 +158,8 @@ func (l *Ledger) succeeded(p *process, e *event.Event) {
 		l.graphMove(p, e)
 	case event.OpGraphDestroy:
 		l.graphDestroy(p, e)
-	case event.OpReserve:
-		p.reserved += int64(e.Size)
-	case event.OpUnreserve:
-		p.reserved = max(0, p.reserved-int64(e.Size))
+	case event.OpReserve, event.OpUnreserve:
+		// Address space is no memory.
 	case event.OpPoolCreate:
 		l.poolCreate(p, e)
 	case event.OpPoolDestroy:
@@ -185,7 +182,8 @@ func (l *Ledger) succeeded(p *process, e *event.Event) {
 	}
 }
 
-// failed counts a call that failed, in nothing but the failed figures.
+// failed applies a call that failed: one that would have brought memory counts
+// in nothing but the failed figures.
 func (l *Ledger) failed(p *process, e *event.Event) {
 	switch {
 	case allocates(e.Op):
@@ -197,8 +195,6 @@ func (l *Ledger) failed(p *process, e *event.Event) {
 		if e.Result == event.OutOfMemory {
 			p.outOfMemory++
 		}
-	case ends(e.Op):
-		p.failedFrees++
 	case e.Op == event.OpCaptureEnd && !p.over(e.Time):
 		l.captureEnd(p, e)
 	}
@@ -212,7 +208,7 @@ func (l *Ledger) late(p *process, e *event.Event) {
 		_, s := l.site(p, e)
 		p.count(s, e.Time, 1, e.Size)
 	case ends(e.Op) && e.Time >= p.end:
-		p.teardownFrees++
+		// The process's end had ended it.
 	default:
 		l.loss.Add(lossLate, 1)
 	}
@@ -272,8 +268,8 @@ func (l *Ledger) DeviceOf(proc event.Process, ctx uint64) int32 {
 	return p.contexts[p.contextAt[ctx]].device
 }
 
-// Forget removes all that is known of proc. Its figures stay in Dropped; an
-// event of it that arrives afterwards is counted as loss.
+// Forget removes all that is known of proc. An event of it that arrives
+// afterwards is counted as loss.
 func (l *Ledger) Forget(proc event.Process) {
 	p := l.procs[proc]
 	if p == nil {
@@ -290,6 +286,5 @@ func (l *Ledger) Forget(proc event.Process) {
 	}
 	if p.active {
 		l.gone.add(proc)
-		l.dropped.addCounts(p)
 	}
 }

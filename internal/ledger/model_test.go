@@ -17,29 +17,27 @@ type model struct {
 }
 
 type modelProc struct {
-	proc                event.Process
-	active, exited      bool
-	exec, end           uint64
-	allocs              map[modelAddr]*modelAlloc
-	phys                map[uint64]*modelPhys
-	maps                []*modelMap
-	older               map[uint64]bool // contexts known and not seen created
-	numOlder            int             // and those that ended since
-	created             map[uint64]uint64
-	ctxDevice           map[uint64]int32
-	pools               map[poolKey]*modelPool
-	graphs              map[uint64]*modelGraph // by handle
-	captures            []*modelCapture
-	sites               []*modelSite
-	failed, oom         int64
-	failedFrees         int64
-	unmatched, teardown int64
-	unknownN, unknownB  int64
-	unknownF            int64
-	reserved            int64
-	peak                int64
-	peakOf              map[*modelSite]int64
-	allocated, brought  int64 // device bytes; objects
+	proc               event.Process
+	active, exited     bool
+	exec, end          uint64
+	allocs             map[modelAddr]*modelAlloc
+	phys               map[uint64]*modelPhys
+	maps               []*modelMap
+	older              map[uint64]bool // contexts known and not seen created
+	numOlder           int             // and those that ended since
+	created            map[uint64]uint64
+	ctxDevice          map[uint64]int32
+	pools              map[poolKey]*modelPool
+	graphs             map[uint64]*modelGraph // by handle
+	captures           []*modelCapture
+	sites              []*modelSite
+	failed, oom        int64
+	unmatched          int64
+	unknownN, unknownB int64
+	unknownF           int64
+	peak               int64
+	peakOf             map[*modelSite]int64
+	allocated          int64 // device bytes
 }
 
 type modelAddr struct {
@@ -80,7 +78,6 @@ type modelSite struct {
 	objects, bytes             int64
 	failedObjects, failedBytes int64
 	inuseObjects, inuseBytes   int64 // of the last recount
-	first, last                uint64
 }
 
 func newModel() *model {
@@ -170,22 +167,18 @@ func (m *model) call(p *modelProc, e *event.Event) {
 	switch {
 	case e.Result != 0 && brings:
 		s := p.site(e)
-		s.see(e.Time)
 		s.failedObjects++
 		s.failedBytes = addSaturated(s.failedBytes, e.Size)
 		p.failed++
 		if e.Result == 2 {
 			p.oom++
 		}
-	case e.Result != 0 && takes:
-		p.failedFrees++
 	case e.Op == event.OpCaptureEnd && e.Result != 0 && !oldImage && e.Time < p.end:
 		m.captureEnd(p, e)
 	case e.Result != 0:
 	case brings && (oldImage || e.Time >= p.end):
-		p.bring(p.site(e), e.Time, 1, e.Size)
+		p.bring(p.site(e), 1, e.Size)
 	case takes && e.Time >= p.end:
-		p.teardown++
 	case oldImage || e.Time >= p.end:
 		m.loss["events_late"]++
 	default:
@@ -205,12 +198,12 @@ func (m *model) success(p *modelProc, e *event.Event) {
 			m.alloc(p, e)
 			return
 		}
-		p.bring(p.site(e), e.Time, 1, e.Size)
+		p.bring(p.site(e), 1, e.Size)
 		old.more++
 		old.time = min(old.time, e.Time)
 	case event.OpHandleCreate:
 		s := p.site(e)
-		p.bring(s, e.Time, 1, e.Size)
+		p.bring(s, 1, e.Size)
 		if old := p.phys[e.Handle]; old != nil {
 			m.loss["allocations_replaced"]++
 			if old.time > e.Time {
@@ -220,7 +213,7 @@ func (m *model) success(p *modelProc, e *event.Event) {
 		m.newPhys(p, e, s)
 	case event.OpHandleImport:
 		s := p.site(e)
-		p.bring(s, e.Time, 1, e.Size)
+		p.bring(s, 1, e.Size)
 		if old := p.phys[e.Handle]; old != nil {
 			m.oneMore(old, e.Time)
 		} else {
@@ -253,13 +246,6 @@ func (m *model) success(p *modelProc, e *event.Event) {
 		m.captureEnd(p, e)
 	case event.OpGraphInstantiate, event.OpGraphMove, event.OpGraphDestroy:
 		m.graphOp(p, e)
-	case event.OpReserve:
-		p.reserved += int64(e.Size)
-	case event.OpUnreserve:
-		p.reserved -= int64(e.Size)
-		if p.reserved < 0 {
-			p.reserved = 0
-		}
 	case event.OpPoolCreate:
 		if e.Handle != 0 {
 			p.pools[poolKey{handle: e.Handle}] = &modelPool{} // recount lifts high to what is in use
@@ -402,7 +388,7 @@ func (m *model) alloc(p *modelProc, e *event.Event) {
 		}
 	}
 	s := p.site(e)
-	p.bring(s, e.Time, 1, e.Size)
+	p.bring(s, 1, e.Size)
 	if e.Addr == 0 {
 		m.loss["allocations_without_address"]++
 		p.lose(e.Size)
@@ -497,7 +483,7 @@ func (p *modelProc) execAt(t uint64) {
 		q.high = used[key].bytes
 	}
 	p.captures = slices.DeleteFunc(p.captures, func(c *modelCapture) bool { return c.time <= t })
-	p.reserved, p.unknownN, p.unknownB, p.unknownF = 0, 0, 0, 0
+	p.unknownN, p.unknownB, p.unknownF = 0, 0, 0
 }
 
 func (p *modelProc) endAllocs(match func(*modelAlloc) bool) {

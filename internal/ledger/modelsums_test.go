@@ -12,20 +12,9 @@ func (p *modelProc) lose(size uint64) {
 	p.unknownB = addSaturated(p.unknownB, size)
 }
 
-func (s *modelSite) see(t uint64) {
-	if s.first == 0 || t < s.first {
-		s.first = t
-	}
-	if t > s.last {
-		s.last = t
-	}
-}
-
-func (p *modelProc) bring(s *modelSite, t uint64, objects int64, size uint64) {
-	s.see(t)
+func (p *modelProc) bring(s *modelSite, objects int64, size uint64) {
 	s.objects += objects
 	s.bytes = addSaturated(s.bytes, size)
-	p.brought += objects
 	if s.Kind.Class() == event.ClassDevice {
 		p.allocated = addSaturated(p.allocated, size)
 	}
@@ -139,15 +128,9 @@ func (p *modelProc) totals() Totals {
 		Inuse: p.inuse(event.ClassDevice), Peak: p.peak, Allocated: p.allocated,
 		Managed: p.inuse(event.ClassManaged), Host: p.inuse(event.ClassHost),
 		Imported: p.inuse(event.ClassImported), Graph: p.inuse(event.ClassGraph),
-		LiveObjects: int64(len(p.allocs) + len(p.phys)), AllocObjects: p.brought,
-		Failed: p.failed, OutOfMemory: p.oom, FailedFrees: p.failedFrees,
-		UnmatchedFrees: p.unmatched, TeardownFrees: p.teardown,
-		UnknownObjects: p.unknownN, UnknownBytes: p.unknownB, Reserved: p.reserved,
-	}
-	for _, x := range p.maps {
-		if x.phys == nil {
-			t.BeforeAttach += int64(x.size)
-		}
+		LiveObjects: int64(len(p.allocs) + len(p.phys)),
+		Failed:      p.failed, OutOfMemory: p.oom,
+		UnmatchedFrees: p.unmatched, UnknownBytes: p.unknownB,
 	}
 	for _, a := range p.allocs {
 		if a.site.Kind == event.KindAsync {
@@ -210,7 +193,6 @@ func modelSlack(size uint64) int64 {
 
 type siteFigures struct {
 	Objects, Bytes, Peak, InuseObjects, InuseBytes, FailedObjects, FailedBytes int64
-	First, Last                                                                uint64
 }
 
 func (f *siteFigures) add(g siteFigures) {
@@ -221,10 +203,6 @@ func (f *siteFigures) add(g siteFigures) {
 	f.InuseBytes += g.InuseBytes
 	f.FailedObjects += g.FailedObjects
 	f.FailedBytes = addSaturated(f.FailedBytes, uint64(g.FailedBytes))
-	if f.First == 0 || g.First < f.First {
-		f.First = g.First
-	}
-	f.Last = max(f.Last, g.Last)
 }
 
 func (m *model) sites() map[SiteKey]siteFigures {
@@ -234,7 +212,7 @@ func (m *model) sites() map[SiteKey]siteFigures {
 			f := out[s.SiteKey]
 			f.add(siteFigures{
 				s.objects, s.bytes, p.peakOf[s], s.inuseObjects, s.inuseBytes,
-				s.failedObjects, s.failedBytes, s.first, s.last,
+				s.failedObjects, s.failedBytes,
 			})
 			out[s.SiteKey] = f
 		}

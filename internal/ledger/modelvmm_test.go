@@ -68,7 +68,7 @@ func (m *model) mapping(p *modelProc, e *event.Event) {
 	p.maps = append(p.maps, x)
 	if x.phys != nil && x.phys.size == 0 && x.size > 0 && x.phys.site.Kind != event.KindMulticast {
 		x.phys.size = x.size
-		p.bring(x.phys.site, x.phys.time, 0, x.size)
+		p.bring(x.phys.site, 0, x.size)
 	}
 }
 

@@ -59,16 +59,11 @@ type process struct {
 	inuse, unattributed [event.NumClasses]int64
 	objects             int64
 	peak, allocated     int64
-	allocObjects        int64
 	failed, outOfMemory int64
-	failedFrees         int64
 	unmatchedFrees      int64
-	teardownFrees       int64
 	unknownObjects      int64
 	unknownFrees        int64
 	unknownBytes        int64
-	beforeAttach        int64
-	reserved            int64
 	asyncInuse          int64
 	asyncHigh           int64
 }
@@ -125,7 +120,6 @@ func (l *Ledger) exec(p *process, t uint64) {
 	p.resetContexts()
 	p.resetPools()
 	p.resetGraphs(t)
-	p.reserved = 0
 	p.unknownObjects, p.unknownFrees, p.unknownBytes = 0, 0, 0
 }
 

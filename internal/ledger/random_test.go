@@ -193,7 +193,7 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 		f := sites[s.SiteKey]
 		f.add(siteFigures{
 			s.AllocObjects, s.AllocBytes, s.PeakBytes, s.InuseObjects, s.InuseBytes,
-			s.FailedObjects, s.FailedBytes, s.First, s.Last,
+			s.FailedObjects, s.FailedBytes,
 		})
 		sites[s.SiteKey] = f
 	}

@@ -32,8 +32,8 @@ type Site struct {
 	PeakBytes                  int64 // held at the process's highest device total
 	InuseObjects, InuseBytes   int64
 	FailedObjects, FailedBytes int64
-	First, Last                uint64 // times of allocation calls, failed ones too
 
+	last     uint64   // time of the latest allocation call, failed ones too
 	epoch    uint64   // of PeakBytes; see settle
 	device   uint32   // index into process.devices, for class device
 	rounding Rounding // its part of its Holding's
@@ -110,19 +110,13 @@ func (p *process) synthetic(k event.Kind) (uint32, *Site) {
 }
 
 // seen keeps the time of a call at s.
-func (s *Site) seen(t uint64) {
-	if s.First == 0 || t < s.First {
-		s.First = t
-	}
-	s.Last = max(s.Last, t)
-}
+func (s *Site) seen(t uint64) { s.last = max(s.last, t) }
 
 // count adds a successful allocation to what s and p ever allocated.
 func (p *process) count(s *Site, t uint64, objects int64, bytes uint64) {
 	s.seen(t)
 	s.AllocObjects += objects
 	s.AllocBytes = addSaturated(s.AllocBytes, bytes)
-	p.allocObjects += objects
 	if s.Kind.Class() == event.ClassDevice {
 		p.allocated = addSaturated(p.allocated, bytes)
 	}

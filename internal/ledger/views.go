@@ -11,73 +11,47 @@ type Totals struct {
 	Inuse, Peak, Allocated         int64 // bytes of owned device memory
 	Managed, Host, Imported, Graph int64 // live bytes of those classes
 	LiveObjects                    int64
-	AllocObjects                   int64
 
 	Failed      int64 // failed allocation calls
 	OutOfMemory int64 // those that failed for want of memory
-	FailedFrees int64 // failed calls that would have ended memory
 
 	// UnmatchedFrees are frees of addresses never seen allocated: memory from
 	// before the trace began.
 	UnmatchedFrees int64
-	// TeardownFrees came after the exit and changed nothing.
-	TeardownFrees int64
-	// BeforeAttach are live mapped bytes of physical memory that was never
-	// seen created; in none of the above.
-	BeforeAttach int64
 
-	// Unattributed is the part of Inuse, and UnattributedObjects the part of
-	// LiveObjects, that is at synthetic sites because of MaxLive.
-	Unattributed, UnattributedObjects int64
+	// Unattributed is the part of Inuse that is at synthetic sites because of
+	// MaxLive.
+	Unattributed int64
 	// UnknownBytes, of any class, may be live and are in no other figure in
 	// use: true totals lie between those and those plus UnknownBytes.
-	UnknownObjects, UnknownBytes int64
+	UnknownBytes int64
 
 	// AsyncInuse is the part of Inuse that came from memory pools, AsyncHigh
 	// the most that the pools may hold for it: the sum of each pool's highest
 	// use since it was last trimmed.
 	AsyncInuse, AsyncHigh int64
-	Reserved              int64 // bytes of address space, never memory
 }
 
 func (p *process) totals() Totals {
 	return Totals{
-		Proc:                p.id,
-		Exited:              p.exited,
-		Inuse:               p.inuse[event.ClassDevice],
-		Peak:                p.peak,
-		Allocated:           p.allocated,
-		Managed:             p.inuse[event.ClassManaged],
-		Host:                p.inuse[event.ClassHost],
-		Imported:            p.inuse[event.ClassImported],
-		Graph:               p.inuse[event.ClassGraph],
-		LiveObjects:         p.objects,
-		AllocObjects:        p.allocObjects,
-		Failed:              p.failed,
-		OutOfMemory:         p.outOfMemory,
-		FailedFrees:         p.failedFrees,
-		UnmatchedFrees:      p.unmatchedFrees,
-		TeardownFrees:       p.teardownFrees,
-		BeforeAttach:        p.beforeAttach,
-		Unattributed:        p.unattributed[event.ClassDevice],
-		UnattributedObjects: int64(p.extraRows),
-		UnknownObjects:      p.unknownObjects,
-		UnknownBytes:        p.unknownBytes,
-		AsyncInuse:          p.asyncInuse,
-		AsyncHigh:           p.asyncHigh,
-		Reserved:            p.reserved,
+		Proc:           p.id,
+		Exited:         p.exited,
+		Inuse:          p.inuse[event.ClassDevice],
+		Peak:           p.peak,
+		Allocated:      p.allocated,
+		Managed:        p.inuse[event.ClassManaged],
+		Host:           p.inuse[event.ClassHost],
+		Imported:       p.inuse[event.ClassImported],
+		Graph:          p.inuse[event.ClassGraph],
+		LiveObjects:    p.objects,
+		Failed:         p.failed,
+		OutOfMemory:    p.outOfMemory,
+		UnmatchedFrees: p.unmatchedFrees,
+		Unattributed:   p.unattributed[event.ClassDevice],
+		UnknownBytes:   p.unknownBytes,
+		AsyncInuse:     p.asyncInuse,
+		AsyncHigh:      p.asyncHigh,
 	}
-}
-
-// addCounts adds what p counted, not what it holds.
-func (t *Totals) addCounts(p *process) {
-	t.Allocated = addSaturated(t.Allocated, uint64(p.allocated))
-	t.AllocObjects += p.allocObjects
-	t.Failed += p.failed
-	t.OutOfMemory += p.outOfMemory
-	t.FailedFrees += p.failedFrees
-	t.UnmatchedFrees += p.unmatchedFrees
-	t.TeardownFrees += p.teardownFrees
 }
 
 // Processes yields the totals of each process that called CUDA's memory
@@ -89,10 +63,6 @@ func (l *Ledger) Processes(yield func(Totals) bool) {
 		}
 	}
 }
-
-// Dropped returns the summed counts of the processes that are no longer held.
-// Its figures in use and its Peak are zero.
-func (l *Ledger) Dropped() Totals { return l.dropped }
 
 // Sites yields every call site, by process and in order of appearance. What
 // is yielded is the ledger's own: it is valid until the next Apply or Forget.

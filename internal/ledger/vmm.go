@@ -163,9 +163,7 @@ func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
 	}
 	l.mappings++
 	p.maps++
-	if ph == nil {
-		p.beforeAttach += int64(size)
-	} else {
+	if ph != nil {
 		ph.maps++
 	}
 	return true
@@ -175,12 +173,10 @@ func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
 func (l *Ledger) endMapping(p *process, ph *physical, size uint64) {
 	l.mappings--
 	p.maps--
-	if ph == nil {
-		p.beforeAttach -= int64(size)
-		return
+	if ph != nil {
+		ph.maps--
+		l.settlePhysical(p, ph)
 	}
-	ph.maps--
-	l.settlePhysical(p, ph)
 }
 
 // endHandles ends p's mappings and physical memory not newer than t.
