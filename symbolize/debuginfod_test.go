@@ -3,7 +3,6 @@ package symbolize
 import (
 	"bytes"
 	"encoding/hex"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +10,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
 // strip returns a program without symbols, its debug file and its build id.

@@ -11,13 +11,14 @@
 package symbolize
 
 import (
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )

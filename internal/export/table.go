@@ -3,10 +3,11 @@ package export
 import (
 	"cmp"
 	"fmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"io"
 	"slices"
 	"strconv"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"

@@ -5,8 +5,9 @@
 package snapshot
 
 import (
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
 // A Snapshot is the state of a trace at one moment.

@@ -2,8 +2,9 @@
 package snapshottest
 
 import (
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
