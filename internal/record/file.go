@@ -1,0 +1,128 @@
+package record
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// The file of records, version 1. Numbers of fixed size are little-endian, all
+// others varints (encoding/binary), zigzag where they have a sign.
+//
+//	file   = header block*                    written from front to back, or
+//	         header region[regions]           a ring of regions of equal size
+//	region = block*                           what follows the last is of no meaning
+//	header = magic[8] version:u32 regions:u32 regionSize:u64 crc:u32 zero[4]
+//	block  = magic[4] headerCRC:u32 payloadCRC:u32 length:u32 sequence:u64
+//	         first:u64 last:u64 records:u32 flags:u32 lost:u64 payload[length]
+//
+// Checksums are CRC-32C. A header's covers what follows it in the header.
+// Sequence numbers of blocks count from 0 without holes, over all regions.
+// First and last are the earliest and the latest time in the block, 0 for none;
+// lost is how many records are missing between the block before and this one.
+//
+// A payload is a run of entries; each begins with a number that says what it is
+// (entry.go). A block decodes by itself: strings, shapes of events, threads,
+// stacks, locations and mappings are numbered from 0 on in each, and defined
+// where a number first comes up, which is then the count of those before. Only
+// ids that mean something outside of the file go from block to block: those of
+// stacks, places and processes. A place is defined before the first entry that
+// refers to it, and again after a Cut or a loss.
+//
+// In a ring, each region but the very first begins with a keyframe: blocks that
+// hold a Cut and what rebuilds the state. Regions are ordered by the sequence
+// number of their first block, and a region ends before the first block that
+// does not follow the one before it.
+const (
+	fileMagic      = "\x89gpumtr\n"
+	fileVersion    = 1
+	fileHeaderSize = 32
+
+	blockMagic      = "\xf5gmb"
+	blockHeaderSize = 56
+	// maxPayload bounds a block: a reader takes no larger one, and a record
+	// that does not fit in one is not written.
+	maxPayload = 256 << 10
+)
+
+// Flags of a block.
+const (
+	flagKeyframe = 1 << iota // it is part of a keyframe
+	flagCut                  // it begins with a Cut, and a keyframe
+	flagBare                 // nothing of the keyframe follows the Cut: it was too large
+	flagEnd                  // it is the last: the recording was closed
+)
+
+// Limits of what a record may hold. Writer and reader have the same.
+const (
+	maxString = 64 << 10 // bytes; longer ones are cut
+	maxFrames = 4096     // of a stack
+
+	// Places that are not defined again when they come up again have one of
+	// the placeWindow newest ids.
+	placeWindow = 16 << 20
+
+	maxRegions = 64
+)
+
+// Reasons why a file cannot be read.
+var (
+	ErrNotRecording = errors.New("not a recording")
+	ErrVersion      = errors.New("a recording of another version of gpumemtrace")
+	ErrMalformed    = errors.New("the recording is damaged")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// IsRecording tells whether a file that begins with header, of which 8 bytes
+// are enough, is a recording of any version.
+func IsRecording(header []byte) bool {
+	return len(header) >= len(fileMagic) && string(header[:len(fileMagic)]) == fileMagic
+}
+
+// A layout says where in the file blocks lie. Without regions they follow the
+// header.
+type layout struct {
+	regions    int
+	regionSize int64
+}
+
+// start returns the offset of a region.
+func (l layout) start(region int) int64 {
+	return fileHeaderSize + int64(region)*l.regionSize
+}
+
+func (l layout) header() []byte {
+	b := make([]byte, fileHeaderSize)
+	copy(b, fileMagic)
+	binary.LittleEndian.PutUint32(b[8:], fileVersion)
+	binary.LittleEndian.PutUint32(b[12:], uint32(l.regions))
+	binary.LittleEndian.PutUint64(b[16:], uint64(l.regionSize))
+	binary.LittleEndian.PutUint32(b[24:], crc32.Checksum(b[:24], castagnoli))
+	return b
+}
+
+// parseHeader reads a file's first bytes, fewer than fileHeaderSize of them if
+// the file is as short.
+func parseHeader(b []byte) (layout, error) {
+	if !IsRecording(b) {
+		return layout{}, ErrNotRecording
+	}
+	if len(b) >= 12 {
+		if v := binary.LittleEndian.Uint32(b[8:]); v != fileVersion {
+			return layout{}, fmt.Errorf("%w (it has version %d, this one reads %d)", ErrVersion, v, fileVersion)
+		}
+	}
+	if len(b) < fileHeaderSize {
+		return layout{}, fmt.Errorf("%w: it ends within its header", ErrMalformed)
+	}
+	if crc32.Checksum(b[:24], castagnoli) != binary.LittleEndian.Uint32(b[24:]) {
+		return layout{}, fmt.Errorf("%w: its header's checksum is wrong", ErrMalformed)
+	}
+	regions, size := binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint64(b[16:])
+	if regions > maxRegions || regions > 0 && (size < blockHeaderSize || size > 1<<56) {
+		return layout{}, fmt.Errorf("%w: %d regions of %d bytes", ErrMalformed, regions, size)
+	}
+	return layout{int(regions), int64(size)}, nil
+}

@@ -1,0 +1,91 @@
+package record
+
+import "time"
+
+// A ring says how much room the region that is being written has.
+type ring struct {
+	size  int64 // of a region, 0 without
+	block int64 // the most that a block and the end of the recording may take
+	left  int64
+}
+
+func newRing(l layout, blockSize int) ring {
+	return ring{l.regionSize, 2*blockHeaderSize + int64(blockSize), l.regionSize}
+}
+
+func (r *ring) use(n int64) { r.left -= n }
+
+// full tells whether the next block belongs into the next region.
+func (r *ring) full() bool { return r.size > 0 && r.left < r.block }
+
+// A keyframe collects blocks until all of it is there: half of one is of no use.
+type keyframe struct {
+	blocks      []*block
+	size, limit int64
+	tooLarge    bool
+}
+
+func (k *keyframe) add(b *block) {
+	k.size += int64(len(b.buf))
+	if k.size > k.limit {
+		k.blocks, k.tooLarge = nil, true
+		return
+	}
+	k.blocks = append(k.blocks, b)
+}
+
+// keyframe records a Cut and what rebuilds the state, in a new region if there
+// are any.
+func (w *Writer) keyframe() {
+	limit := int64(maxKeyframe)
+	if w.ring.size > 0 {
+		limit = min(limit, w.ring.size/2)
+		w.ring.left = w.ring.size
+	}
+	w.forget()
+	k := &keyframe{limit: limit}
+	w.frame = k
+	w.cut(flagCut | flagKeyframe)
+	w.opts.Keyframe(w.append)
+	w.frame = nil
+	last := w.finish()
+	k.add(last)
+	w.begin()
+	if k.tooLarge {
+		w.loss.Add(lossKeyframeLarge, 1)
+		w.forget()
+		w.cut(flagCut | flagKeyframe | flagBare)
+		k.blocks = []*block{w.finish()}
+		w.begin()
+	}
+	for _, b := range k.blocks {
+		w.put(b, true)
+	}
+	w.heal = healing{last: time.Now()}
+}
+
+// cut begins a block with a Cut.
+func (w *Writer) cut(flags uint32) {
+	w.queue.release(w.block)
+	w.begin()
+	w.block.flags = flags
+	w.enc.record(&Cut{Time: w.time})
+}
+
+// healInterval is how long a keyframe heals no further loss. It costs the
+// caller of Append what a report costs.
+const healInterval = 10 * time.Second
+
+// healing says when a file without regions needs a keyframe: after a loss, for
+// else all that follows is uncertain.
+type healing struct {
+	needed bool
+	last   time.Time
+}
+
+// due tells whether a keyframe heals something that can be healed: blocks are
+// written again.
+func (h *healing) due(w *Writer) bool {
+	return h.needed && w.ring.size == 0 && w.opts.Keyframe != nil &&
+		w.Err() == nil && w.queue.waiting() == 0 && time.Since(h.last) >= healInterval
+}

@@ -1,0 +1,87 @@
+package record
+
+import "sync"
+
+// A queue takes blocks from who fills them to who writes them. Nobody who puts
+// one in waits.
+type queue struct {
+	mu     sync.Mutex
+	filled sync.Cond
+	blocks []*block
+	free   []*block
+	closed bool
+	depth  int // blocks that may wait
+	size   int // bytes of a block's payload
+}
+
+func newQueue(depth, size int) *queue {
+	q := &queue{depth: depth, size: size}
+	q.filled.L = &q.mu
+	return q
+}
+
+// empty returns a block to fill.
+func (q *queue) empty() *block {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if n := len(q.free); n > 0 {
+		b := q.free[n-1]
+		q.free = q.free[:n-1]
+		b.blockHeader = blockHeader{}
+		return b
+	}
+	return &block{buf: make([]byte, blockHeaderSize+q.size)}
+}
+
+// put hands over a block, unless as many as may are waiting and must is false.
+func (q *queue) put(b *block, must bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.blocks) >= q.depth && !must {
+		return false
+	}
+	q.blocks = append(q.blocks, b)
+	q.filled.Signal()
+	return true
+}
+
+// full tells whether put would refuse a block.
+func (q *queue) full() bool { return q.waiting() >= q.depth }
+
+// take waits for a block. It returns nil when the queue is closed and empty.
+func (q *queue) take() *block {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.blocks) == 0 && !q.closed {
+		q.filled.Wait()
+	}
+	if len(q.blocks) == 0 {
+		return nil
+	}
+	b := q.blocks[0]
+	q.blocks = q.blocks[:copy(q.blocks, q.blocks[1:])]
+	return b
+}
+
+// release gives a block back. What a keyframe needed beyond depth goes.
+func (q *queue) release(b *block) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.free) < q.depth {
+		q.free = append(q.free, b)
+	}
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.filled.Signal()
+}
+
+// waiting returns how many blocks wait.
+func (q *queue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.blocks)
+}

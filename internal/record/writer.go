@@ -1,0 +1,212 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+)
+
+// A WriterOptions says how a recording is written.
+type WriterOptions struct {
+	// Force replaces a file that is there, which is removed first.
+	Force bool
+	// MaxBytes bounds the file, 0 for no bound. The oldest quarter is dropped
+	// when a new one begins. At least MinBytes.
+	MaxBytes int64
+	// Keyframe yields what rebuilds the state: the Trace, processes, stacks and
+	// names of what is live, and its events. Append calls it, with the locks of
+	// its caller held, when the oldest records are dropped; it must not call the
+	// Writer. It is needed with MaxBytes. Until it returns what it yields is kept
+	// in memory.
+	Keyframe func(yield func(Record))
+}
+
+// MinBytes is the least that a file can be bounded to.
+const MinBytes = 16 << 20
+
+const (
+	regions = 4
+	// queueDepth blocks of 256 KiB wait at most: some seconds of many events.
+	queueDepth = 64
+	// flushInterval bounds, with the time that writing takes, what is lost when
+	// the process is killed.
+	flushInterval = time.Second / 2
+	// maxKeyframe bounds a keyframe, in bytes, beside half a region.
+	maxKeyframe = 256 << 20
+)
+
+// The ways in which a Writer loses something.
+var writerCauses = []loss.Cause{
+	lossNotRecorded:   {Name: "records_not_recorded", Help: "records missing in the recording because the disk was full, too slow or failed"},
+	lossUnfit:         {Name: "records_unfit", Help: "records missing in the recording because they are too large for it"},
+	lossTextCut:       {Name: "recorded_texts_cut", Help: "texts of more than 64 KiB that the recording has the beginning of"},
+	lossKeyframeLarge: {Name: "keyframes_too_large", Help: "quarters of the recording that do not begin with all that was live, which is too much for --record-max"},
+}
+
+const (
+	lossNotRecorded = iota
+	lossUnfit
+	lossTextCut
+	lossKeyframeLarge
+)
+
+// A Writer records to a file. It never waits for the disk: what the disk does
+// not take in time is dropped and counted.
+//
+// Blocks go to the file when they are full, and twice a second. Nothing is
+// synced: a killed tracer loses what came in the last half second and was not
+// handed over, a machine that stops loses what its kernel had not written.
+type Writer struct {
+	opts  WriterOptions
+	sink  *sink
+	queue *queue
+	loss  *loss.Set
+	done  chan struct{} // the sink has ended
+	stop  chan struct{} // ends the flushing
+	ended chan struct{} // it has ended
+
+	mu     sync.Mutex // over all below
+	closed bool
+	enc    *encoder
+	block  *block // being filled
+	lost   uint64 // records dropped since the last block that was handed over
+	time   uint64 // the latest that was recorded
+	places placeSet
+	resets int // of places
+	ring   ring
+	frame  *keyframe // being recorded, nil for none
+	heal   healing
+}
+
+// Create begins a recording. The file is new, readable and writable by its
+// owner only, and no link is followed. Errors wrap those of package os, such as
+// fs.ErrExist without Force.
+func Create(path string, opts WriterOptions) (*Writer, error) {
+	if err := opts.check(); err != nil {
+		return nil, fmt.Errorf("record to %s: %w", path, err)
+	}
+	if opts.Force {
+		// Whoever has the old file open, or owns it, has no part in the new one.
+		if info, err := os.Lstat(path); err == nil && (info.Mode().IsRegular() || info.Mode().Type() == fs.ModeSymlink) {
+			if err := os.Remove(path); err != nil {
+				return nil, fmt.Errorf("record to %s: %w", path, err)
+			}
+		}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("record to %s: %w", path, err)
+	}
+	l := layout{}
+	if opts.MaxBytes > 0 {
+		l = layout{regions, (opts.MaxBytes - fileHeaderSize) / regions}
+	}
+	w, err := newWriter(f, opts, l, maxPayload, queueDepth)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("record to %s: %w", path, err), f.Close(), os.Remove(path))
+	}
+	return w, nil
+}
+
+func (o *WriterOptions) check() error {
+	switch {
+	case o.MaxBytes == 0:
+		return nil
+	case o.MaxBytes < MinBytes:
+		return fmt.Errorf("a bound of %d bytes is too small, %d are the least", o.MaxBytes, MinBytes)
+	case o.Keyframe == nil:
+		return errors.New("a bound needs a keyframe")
+	}
+	return nil
+}
+
+func newWriter(f file, opts WriterOptions, l layout, blockSize, depth int) (*Writer, error) {
+	if _, err := f.WriteAt(l.header(), 0); err != nil {
+		return nil, err
+	}
+	w := &Writer{
+		opts:  opts,
+		loss:  loss.New(writerCauses),
+		queue: newQueue(depth, blockSize),
+		done:  make(chan struct{}),
+		stop:  make(chan struct{}),
+		ended: make(chan struct{}),
+		enc:   newEncoder(),
+		ring:  newRing(l, blockSize),
+	}
+	w.sink = &sink{file: f, layout: l, offset: l.start(0), loss: w.loss}
+	w.begin()
+	go func() {
+		w.sink.run(w.queue)
+		close(w.done)
+	}()
+	go w.flushing()
+	return w, nil
+}
+
+// Append records r. It is safe for concurrent use.
+func (w *Writer) Append(r Record) {
+	w.mu.Lock()
+	if w.closed {
+		w.loss.Add(lossNotRecorded, 1)
+	} else {
+		w.append(r)
+	}
+	w.mu.Unlock()
+}
+
+// Loss returns a counter for each way to lose something.
+func (w *Writer) Loss() []loss.Counter { return w.loss.Counters() }
+
+// Err returns why the last block was not written, nil if it was.
+func (w *Writer) Err() error {
+	if err := w.sink.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Close waits until all is written and closes the file. It returns why the last
+// block was not written.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return fs.ErrClosed
+	}
+	w.closed = true
+	w.block.flags |= flagEnd
+	w.put(w.finish(), true)
+	w.mu.Unlock()
+
+	close(w.stop)
+	<-w.ended
+	w.queue.close()
+	<-w.done
+	return errors.Join(w.Err(), w.sink.Close())
+}
+
+// flushing hands over what was recorded, again and again.
+func (w *Writer) flushing() {
+	defer close(w.ended)
+	tick := time.NewTicker(flushInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-tick.C:
+		}
+		w.mu.Lock()
+		if !w.closed && w.enc.n > 0 && !w.queue.full() {
+			w.handOver()
+		}
+		w.mu.Unlock()
+	}
+}
