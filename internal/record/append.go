@@ -75,13 +75,16 @@ func (w *Writer) room(n int) {
 	if w.enc.fits(n) {
 		return
 	}
-	w.handOver()
-	if w.frame == nil && (w.ring.full() || w.heal.due(w)) {
+	if !w.due {
+		w.handOver()
+	}
+	if w.due {
 		w.keyframe()
 	}
 }
 
-// begin begins a block. In a region that has no room for one it has none either.
+// begin begins a block. It has no room when a keyframe is due, which only Append
+// may ask for.
 func (w *Writer) begin() {
 	if w.sink.gap.Swap(false) {
 		w.forget()
@@ -89,10 +92,12 @@ func (w *Writer) begin() {
 	}
 	w.block = w.queue.empty()
 	buf := w.block.buf[blockHeaderSize:]
+	w.due = w.frame == nil && (w.ring.full() || w.heal.due(w))
+	if w.due {
+		buf = nil
+	}
 	if w.frame != nil {
 		w.block.flags = flagKeyframe
-	} else if w.ring.full() {
-		buf = nil
 	}
 	w.enc.reset(buf)
 }

@@ -42,29 +42,27 @@ func (w *Writer) keyframe() {
 		limit = min(limit, w.ring.size/2)
 		w.ring.left = w.ring.size
 	}
+	w.heal = healing{last: time.Now()}
 	w.forget()
 	k := &keyframe{limit: limit}
 	w.frame = k
 	w.cut(flagCut | flagKeyframe)
 	w.opts.Keyframe(w.append)
-	w.frame = nil
-	last := w.finish()
-	k.add(last)
-	w.begin()
+	k.add(w.finish())
 	if k.tooLarge {
 		w.loss.Add(lossKeyframeLarge, 1)
 		w.forget()
 		w.cut(flagCut | flagKeyframe | flagBare)
 		k.blocks = []*block{w.finish()}
-		w.begin()
 	}
 	for _, b := range k.blocks {
 		w.put(b, true)
 	}
-	w.heal = healing{last: time.Now()}
+	w.frame = nil
+	w.begin()
 }
 
-// cut begins a block with a Cut.
+// cut begins a block with a Cut, instead of the one being filled.
 func (w *Writer) cut(flags uint32) {
 	w.queue.release(w.block)
 	w.begin()
@@ -87,5 +85,5 @@ type healing struct {
 // written again.
 func (h *healing) due(w *Writer) bool {
 	return h.needed && w.ring.size == 0 && w.opts.Keyframe != nil &&
-		w.Err() == nil && w.queue.waiting() == 0 && time.Since(h.last) >= healInterval
+		w.Err() == nil && w.queue.waiting() <= 1 && time.Since(h.last) >= healInterval
 }

@@ -80,8 +80,9 @@ type Writer struct {
 	places placeSet
 	resets int // of places
 	ring   ring
-	frame  *keyframe // being recorded, nil for none
 	heal   healing
+	due    bool      // a keyframe comes next
+	frame  *keyframe // being recorded, nil for none
 }
 
 // Create begins a recording. The file is new, readable and writable by its

@@ -1,0 +1,312 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
+
+func TestCreate(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "a.rec"), filepath.Join(dir, "link")
+	if err := os.WriteFile(path, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{path, link} {
+		if _, err := Create(p, WriterOptions{}); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s: %v, want %v", p, err, fs.ErrExist)
+		}
+	}
+	if _, err := Create(dir, WriterOptions{Force: true}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a directory: %v", err)
+	}
+	if _, err := Create(filepath.Join(dir, "none", "a"), WriterOptions{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	for _, o := range []WriterOptions{{MaxBytes: MinBytes}, {MaxBytes: MinBytes - 1, Keyframe: func(func(Record)) {}}, {MaxBytes: -1}} {
+		if _, err := Create(filepath.Join(dir, "b"), o); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "b")); err == nil {
+		t.Error("a file was left")
+	}
+
+	w, err := Create(link, WriterOptions{Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Append(&Note{"hello"})
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("closed twice: %v", err)
+	}
+	w.Append(&Note{"late"})
+	if n := w.Loss()[lossNotRecorded].Value; n != 1 {
+		t.Errorf("%d records lost, want 1", n)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "mine" {
+		t.Error("a link was followed")
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	r, err := Open(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if d := cmp.Diff([]Record{&Note{"hello"}}, readAll(t, r)); d != "" {
+		t.Error(d)
+	}
+	sound(t, r)
+}
+
+// What was recorded is in the file soon, also when nothing follows.
+func TestFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &memoryFile{}
+		w := newTestWriter(t, f, WriterOptions{}, layout{}, maxPayload)
+		w.Append(&Note{"one"})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		r := newTestReader(t, f.bytes())
+		if got := readAll(t, r); len(got) != 1 || !r.Truncated() {
+			t.Errorf("%d records, truncated %v", len(got), r.Truncated())
+		}
+		size := len(f.bytes())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(f.bytes()) != size {
+			t.Error("the file grows though nothing is recorded")
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+const killedEnv = "RECORD_TEST_FILE"
+
+// TestKilledWriter is the process that is killed, too.
+func TestKilledWriter(t *testing.T) {
+	if path := os.Getenv(killedEnv); path != "" {
+		w, err := Create(path, WriterOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := uint64(1); ; i++ {
+			w.Append(&event.Event{Time: i, Addr: i, Op: event.OpAlloc})
+			if i == 1_000_000 {
+				time.Sleep(flushInterval + 200*time.Millisecond)
+				fmt.Println("ready")
+			}
+			if i > 1_000_000 {
+				time.Sleep(time.Microsecond)
+			}
+		}
+	}
+	path := filepath.Join(t.TempDir(), "a.rec")
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestKilledWriter$")
+	cmd.Env = append(os.Environ(), killedEnv+"="+path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 6)); err != nil {
+		t.Error(err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+
+	r, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	all := readAll(t, r)
+	for i, rec := range all {
+		if ev := rec.(*event.Event); ev.Addr != uint64(i+1) {
+			t.Fatalf("record %d is event %d", i, ev.Addr)
+		}
+	}
+	if len(all) < 1_000_000 || !r.Truncated() || r.Uncertain() {
+		t.Errorf("%d events, truncated %v, uncertain %v", len(all), r.Truncated(), r.Uncertain())
+	}
+}
+
+func numbered(n uint64) *event.Event {
+	return &event.Event{Time: n, Addr: n * 1_000_003, Size: n, Op: event.OpAlloc}
+}
+
+// A full disk keeps what is there; when there is room again the recording goes
+// on and tells what is missing.
+func TestFullDisk(t *testing.T) {
+	f := &memoryFile{limit: 10_000}
+	w := newTestWriter(t, f, WriterOptions{}, layout{}, 4<<10)
+	n := uint64(0)
+	fill := func(count int) {
+		for range count {
+			n++
+			w.Append(numbered(n))
+			if n%200 == 0 {
+				w.flush()
+			}
+		}
+	}
+	fill(2000)
+	if err := w.Err(); !errors.Is(err, errDiskFull) {
+		t.Fatalf("Err() = %v", err)
+	}
+	if r := newTestReader(t, f.bytes()); len(readAll(t, r)) == 0 || r.Uncertain() || !r.Truncated() {
+		t.Error("what was written before the disk was full is not whole")
+	}
+	lost := w.Loss()[lossNotRecorded].Value
+	f.setLimit(0)
+	fill(2000)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := newTestReader(t, f.bytes())
+	all := readAll(t, r)
+	if lost == 0 || w.Loss()[lossNotRecorded].Value != lost || uint64(len(all)) != n-lost {
+		t.Errorf("%d of %d events read, %d lost", len(all), n, lost)
+	}
+	if last := all[len(all)-1].(*event.Event); last.Addr != numbered(n).Addr {
+		t.Error("the last event is missing")
+	}
+	if r.Loss()[readNotRecorded].Value != lost || r.Loss()[readDamaged].Value != 0 || !r.Uncertain() || r.Truncated() || len(r.Notes()) != 1 {
+		t.Errorf("%v, uncertain %v, truncated %v, %q", r.Loss(), r.Uncertain(), r.Truncated(), r.Notes())
+	}
+}
+
+// A disk that is full at the end leaves a recording that was not closed.
+func TestFullDiskAtTheEnd(t *testing.T) {
+	f := &memoryFile{}
+	w := newTestWriter(t, f, WriterOptions{}, layout{}, 4<<10)
+	for n := range uint64(3000) {
+		if n == 1000 {
+			w.flush()
+			f.setLimit(int64(len(f.bytes())) + 10)
+		}
+		w.Append(numbered(n + 1))
+	}
+	if err := w.Close(); !errors.Is(err, errDiskFull) {
+		t.Errorf("Close() = %v", err)
+	}
+	r := newTestReader(t, f.bytes())
+	if got := uint64(len(readAll(t, r))); got == 0 || got+w.Loss()[lossNotRecorded].Value != 3000 || !r.Truncated() {
+		t.Errorf("%d read, %v, truncated %v", got, w.Loss(), r.Truncated())
+	}
+}
+
+// Append never waits: a disk that hangs costs records, and memory for as many
+// blocks as may wait.
+func TestSlowDisk(t *testing.T) {
+	f := &memoryFile{}
+	w, err := newWriter(f, WriterOptions{}, layout{}, 4<<10, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.hold = make(chan struct{})
+	n := uint64(0)
+	place := NewPlace(1, 77, nil, nil)
+	for range 50_000 {
+		n++
+		w.Append(numbered(n))
+		if n%1000 == 0 {
+			w.Append(&Stack{ID: n, Frames: []*Place{place}})
+		}
+	}
+	if got := w.queue.waiting(); got != 8 {
+		t.Errorf("%d blocks wait, want 8", got)
+	}
+	lost := w.Loss()[lossNotRecorded].Value
+	close(f.hold)
+	for w.queue.waiting() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	w.Append(&Stack{ID: 1, Frames: []*Place{place}})
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := newTestReader(t, f.bytes())
+	all := readAll(t, r)
+	if lost == 0 || w.Loss()[lossNotRecorded].Value != lost || r.Loss()[readNotRecorded].Value != lost || uint64(len(all))+lost != n+n/1000+1 {
+		t.Errorf("%d read, %v, %v", len(all), w.Loss(), r.Loss())
+	}
+	if s := all[len(all)-1].(*Stack); s.Frames[0].Address != 77 {
+		t.Error("a place was not defined again after its definition may have been lost")
+	}
+}
+
+// A file without a bound is whole again after a loss, by a keyframe.
+func TestKeyframeHeals(t *testing.T) {
+	frames := 0
+	f := &memoryFile{}
+	w := newTestWriter(t, f, WriterOptions{Keyframe: func(yield func(Record)) {
+		frames++
+		yield(&Note{"keyframe"})
+	}}, layout{}, 4<<10)
+	n := uint64(0)
+	fill := func(count int) {
+		for range count {
+			n++
+			w.Append(numbered(n))
+			if n%300 == 0 {
+				w.flush()
+			}
+		}
+	}
+	fill(1000)
+	f.setLimit(int64(len(f.bytes())))
+	fill(1000)
+	if frames != 0 {
+		t.Error("a keyframe was recorded while the disk was full")
+	}
+	f.setLimit(0)
+	fill(4000)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if frames != 1 {
+		t.Errorf("%d keyframes, want 1", frames)
+	}
+	r := newTestReader(t, f.bytes())
+	all := readAll(t, r)
+	cut := -1
+	for i, rec := range all {
+		if _, ok := rec.(*Cut); ok {
+			cut = i
+		}
+	}
+	if cut < 0 || r.Uncertain() || r.Loss()[readNotRecorded].Value == 0 {
+		t.Fatalf("cut %d, uncertain %v, %v", cut, r.Uncertain(), r.Loss())
+	}
+	if d := cmp.Diff(&Note{"keyframe"}, all[cut+1]); d != "" {
+		t.Error(d)
+	}
+	for i, rec := range all[cut+2:] {
+		if d := cmp.Diff(numbered(n-uint64(len(all)-cut-3-i)), rec); d != "" {
+			t.Fatal(d)
+		}
+	}
+}
