@@ -20,7 +20,6 @@ type Record interface{ Record() }
 // A Trace says what is traced, and how. It is the first record, and comes again
 // when any of it changes.
 type Trace struct {
-	mark
 	Version, CommandLine string
 	Target               string // such as "pid 4711 (python3)"
 	StackMode            string // how stacks are captured, for people
@@ -47,7 +46,6 @@ type Trace struct {
 // A Stack is a call stack, told before or soon after the first event that names
 // it. It is told again when it comes up again after a Sweep.
 type Stack struct {
-	mark
 	ID      uint64
 	Process event.Process
 	Frames  []*Place // leaf first
@@ -101,7 +99,6 @@ const notNamed = "the trace was read before its name was"
 
 // A Name is the name of a Place.
 type Name struct {
-	mark
 	Place    *Place
 	Location *snapshot.Location
 	Final    bool // false: a later look may find a better one
@@ -120,7 +117,6 @@ func (n *Name) Apply() {
 // A Process says who a process is. Fields that are not known are zero, and take
 // nothing from what was known before.
 type Process struct {
-	mark
 	Process event.Process
 	Name    string // comm
 	// FromStart: it was traced before its first allocation.
@@ -138,7 +134,6 @@ type Subject struct {
 // A Reading is what the driver says, at one moment, of GPUs and of who holds
 // how much on them.
 type Reading struct {
-	mark
 	Time    uint64 // CLOCK_MONOTONIC in nanoseconds, when all of it had been read
 	Devices []Device
 	Uses    []Use
@@ -182,20 +177,17 @@ type Ordinal struct {
 // A Loss is what the sources have lost so far. It takes the place of the one
 // before.
 type Loss struct {
-	mark
 	Counters []loss.Counter
 	Notes    []string // sentences on it, and on what slows a source down
 }
 
 // A Note is a sentence that a reader of the trace must know.
 type Note struct {
-	mark
 	Text string
 }
 
 // A Moment says what time it is, in nanoseconds of CLOCK_MONOTONIC.
 type Moment struct {
-	mark
 	Time uint64
 	// Slept is how long the machine was suspended since boot: what start times
 	// of processes count and events do not.
@@ -209,23 +201,48 @@ type Moment struct {
 // referred to since. In between the source makes sure that a doomed stack is
 // told again when it comes up again.
 type Sweep struct {
-	mark
 	Drop bool
 }
 
 // A Reported says that somebody keeps what the state shows: where every process
 // is traced, those that ended are shown no more.
-type Reported struct{ mark }
+type Reported struct{}
 
 // A Cut says that the records before it were dropped. What follows rebuilds what
 // was live.
 type Cut struct {
-	mark
 	Time uint64
 }
 
-// A mark makes what it is part of a Record.
-type mark struct{}
+// Record marks a Trace as a Record.
+func (*Trace) Record() {}
 
-// Record marks a Record.
-func (mark) Record() {}
+// Record marks a Stack as a Record.
+func (*Stack) Record() {}
+
+// Record marks a Name as a Record.
+func (*Name) Record() {}
+
+// Record marks a Process as a Record.
+func (*Process) Record() {}
+
+// Record marks a Reading as a Record.
+func (*Reading) Record() {}
+
+// Record marks a Loss as a Record.
+func (*Loss) Record() {}
+
+// Record marks a Note as a Record.
+func (*Note) Record() {}
+
+// Record marks a Moment as a Record.
+func (*Moment) Record() {}
+
+// Record marks a Sweep as a Record.
+func (*Sweep) Record() {}
+
+// Record marks a Reported as a Record.
+func (*Reported) Record() {}
+
+// Record marks a Cut as a Record.
+func (*Cut) Record() {}

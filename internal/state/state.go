@@ -37,8 +37,10 @@ type State struct {
 
 	now    record.Moment
 	events uint64
-	// pending is a reading whose moment the events have not reached.
-	pending *record.Reading
+	began  uint64 // time of the Cut that these records begin with, 0 for none
+	// pending is a reading whose moment the events have not reached, read the
+	// last one that was taken.
+	pending, read *record.Reading
 	wants   Wants
 }
 
@@ -180,7 +182,7 @@ func (s *State) settle() {
 	if r == nil {
 		return
 	}
-	s.pending = nil
+	s.pending, s.read = nil, r
 	var read []account.Process
 	unmatched := map[event.Process]ledger.Totals{}
 	for t := range s.ledger.Processes {
@@ -223,8 +225,11 @@ func (s *State) sweep(r *record.Sweep) {
 	}
 }
 
-// cut says that the trace begins in its middle.
+// cut begins afresh: records before were dropped, and what follows rebuilds what
+// was live.
 func (s *State) cut(r *record.Cut) {
-	s.note("the beginning of the recording was dropped for want of room: counts of what was ever allocated begin at " +
-		s.wall(r.Time).UTC().Format("2006-01-02 15:04:05.000 UTC"))
+	boot := s.trace.Boot
+	*s = *New()
+	s.began = r.Time
+	s.trace.Boot = boot
 }

@@ -63,7 +63,7 @@ func (s *State) figures(w Want) *View {
 			StackMode: s.trace.StackMode, Driver: s.trace.Driver, Start: s.trace.Start,
 			Duration: s.wall(s.now.Time).Sub(s.trace.Start), Events: s.events,
 		},
-		Notes: append(slices.Clone(s.notes), s.lost.Notes...),
+		Notes: append(append(slices.Clone(s.notes), s.lost.Notes...), s.cutNotes()...),
 		Loss:  s.loss(),
 	}
 	shown := s.shown()
@@ -88,6 +88,15 @@ func (s *State) figures(w Want) *View {
 	}
 	s.totals(v, shown)
 	return v
+}
+
+// cutNotes says what is missing of a trace that begins in its middle.
+func (s *State) cutNotes() []string {
+	if s.began == 0 {
+		return nil
+	}
+	return []string{"the recording's beginning was dropped: what was ever allocated, and peaks, count from " +
+		s.wall(s.began).UTC().Format("2006-01-02 15:04:05.000 UTC") + " on, with what was live then"}
 }
 
 // shown returns which processes' memory in use is shown.

@@ -1,0 +1,46 @@
+package state
+
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+)
+
+// Keyframe yields records that rebuild what is live in a new State: a recording
+// that drops its beginning begins with them. They do not tell of what ended, so
+// that counts of what was ever allocated, and peaks, begin afresh; nor to which
+// call the driver's own growth was put down. yield must not keep events.
+func (s *State) Keyframe(yield func(record.Record)) {
+	trace := s.trace
+	yield(&trace)
+	for id, x := range s.procs.known {
+		if x.end == 0 {
+			yield(&record.Process{Process: id, Name: x.name, FromStart: x.fromStart, Program: x.program})
+		}
+	}
+	named := map[*record.Place]bool{}
+	for stack := range s.stacks.All {
+		yield(stack)
+		for _, p := range stack.Frames {
+			if p.Named() && !named[p] {
+				named[p] = true
+				yield(&record.Name{Place: p, Location: p.Location(), Final: p.Final()})
+			}
+		}
+	}
+	s.ledger.Keyframe(func(e *event.Event) bool {
+		yield(e)
+		return true
+	})
+	for _, text := range s.notes {
+		yield(&record.Note{Text: text})
+	}
+	lost, now := s.lost, s.now
+	yield(&lost)
+	yield(&now)
+	if s.read != nil {
+		yield(s.read)
+	}
+	if s.pending != nil {
+		yield(s.pending)
+	}
+}
