@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"fmt"
 	"maps"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -220,19 +219,24 @@ func (m *model) sites() map[SiteKey]siteFigures {
 	return out
 }
 
-func (m *model) live() map[string]int {
-	out := map[string]int{}
+func (m *model) live() map[liveRow]int {
+	out := map[liveRow]int{}
 	for _, p := range m.procs {
 		for at, a := range p.allocs {
-			out[liveRow(p.proc, 0, at.space, at.addr, a.size, a.time, a.site.SiteKey)]++
+			out[liveRow{p.proc, 0, at.space, at.addr, a.size, a.time, a.site.SiteKey}]++
 		}
 		for h, ph := range p.phys {
-			out[liveRow(p.proc, h, 0, 0, ph.size, ph.time, ph.site.SiteKey)]++
+			out[liveRow{p.proc, h, 0, 0, ph.size, ph.time, ph.site.SiteKey}]++
 		}
 	}
 	return out
 }
 
-func liveRow(p event.Process, handle uint64, space event.Space, addr, size, time uint64, key SiteKey) string {
-	return fmt.Sprint(p, handle, space, addr, size, time, key)
+// A liveRow is one live allocation.
+type liveRow struct {
+	proc             event.Process
+	handle           uint64
+	space            event.Space
+	addr, size, time uint64
+	site             SiteKey
 }

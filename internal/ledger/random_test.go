@@ -199,11 +199,11 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 	}
 	fail("sites", cmp.Diff(m.sites(), sites))
 
-	live := map[string]int{}
+	live := map[liveRow]int{}
 	for a := range l.Live {
-		live[liveRow(a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey)]++
+		live[liveRow{a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey}]++
 	}
-	fail("live", cmp.Diff(m.live(), live))
+	fail("live", cmp.Diff(m.live(), live, cmp.AllowUnexported(liveRow{})))
 	for id := range m.procs {
 		compareHoldings(t, l, m, id, at)
 	}
