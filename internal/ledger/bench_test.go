@@ -226,6 +226,25 @@ func BenchmarkSnapshotLive(b *testing.B) {
 	}
 }
 
+// BenchmarkKeyframe takes a keyframe of a million live allocations.
+func BenchmarkKeyframe(b *testing.B) {
+	for _, kind := range []event.Kind{event.KindDevice, event.KindVMM} {
+		b.Run(kind.String(), func(b *testing.B) {
+			l := filled(kind)
+			n := 0
+			for b.Loop() {
+				for range l.Keyframe {
+					n++
+				}
+			}
+			if n < b.N*benchLive {
+				b.Fatal("events:", n)
+			}
+			perEvent(b, n)
+		})
+	}
+}
+
 // TestBytesPerLive holds the ledger to 160 bytes a live allocation, sites
 // included.
 func TestBytesPerLive(t *testing.T) {
