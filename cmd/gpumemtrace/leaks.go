@@ -48,6 +48,8 @@ func (f *leakFlags) check() error {
 type leakWatch struct {
 	detector *leak.Detector
 	ticker   *time.Ticker
+	interval time.Duration
+	next     time.Time // end of the interval, of a recording
 }
 
 // newLeakWatch begins the first interval. It returns nil without --leaks.
@@ -58,6 +60,7 @@ func newLeakWatch(f *leakFlags) *leakWatch {
 	return &leakWatch{
 		detector: leak.New(leak.Options{Interval: f.interval, Intervals: f.intervals, Outlive: f.outlive}),
 		ticker:   time.NewTicker(f.interval),
+		interval: f.interval,
 	}
 }
 
@@ -74,6 +77,20 @@ func (l *leakWatch) live() bool { return l != nil }
 
 // observe takes the state at the end of an interval.
 func (l *leakWatch) observe(s *state.State) { l.detector.Observe(s.Time(), s.Inuse) }
+
+// moment observes a recording at the moments at which a trace would have.
+func (l *leakWatch) moment(s *state.State) {
+	if l == nil {
+		return
+	}
+	if l.next.IsZero() {
+		l.next = s.Start().Add(l.interval)
+	}
+	if now := s.Time(); !now.Before(l.next) {
+		l.observe(s)
+		l.next = now.Add(l.interval)
+	}
+}
 
 // finish writes what leaks at the end of the trace.
 func (l *leakWatch) finish(v *state.View, s *snapshot.Snapshot, w io.Writer, width int, color bool) error {

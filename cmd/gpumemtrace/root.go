@@ -29,12 +29,14 @@ type traceFlags struct {
 	interval   time.Duration
 	native     stacks.Native
 	oomDir     string
+	record     string
 	noResidual bool
 	quiet      bool
 	verbose    bool
 	// limits
-	maxLive int
-	oomMax  int
+	maxLive   int
+	oomMax    int
+	recordMax size
 	// advanced
 	api       string
 	readyFile string
@@ -82,20 +84,16 @@ func newRoot() *cobra.Command {
 			s.BoolVar(&f.requireCUDA, "require-cuda", false, "fail if a process uses no CUDA library yet, instead of waiting")
 		}},
 		{"Output", func(s *pflag.FlagSet) {
-			s.StringVarP(&f.output, "output", "o", "", "write to this file, - for stdout (default gpumemtrace-TIME.pb.gz)")
-			s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
-			s.BoolVar(&f.force, "force", false, "replace an existing file")
+			addOutputFlags(s, &f)
 			s.DurationVarP(&f.duration, "duration", "d", 0, "stop after this long (default: Ctrl-C, or when the target ends)")
 			s.DurationVar(&f.interval, "interval", 0, "also write a numbered file every so often (SIGUSR1 writes one at once)")
 			s.StringVar(&f.oomDir, "oom-dir", "", "write a report and a profile here whenever an allocation fails for want of memory")
-			s.BoolVar(&f.noResidual, "no-residual", false, "leave out what the driver reports beyond the traced allocations")
-			s.Var(&f.native, "native", "native frames shown in stacks that have Python frames: all, python (all but the interpreter's own), none")
-			s.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
-			s.BoolVarP(&f.verbose, "verbose", "v", false, "print what is probed and every counter")
+			s.StringVar(&f.record, "record", "", "also record the whole trace in this file, for gpumemtrace convert, report and diff")
 		}},
 		{"Leaks", f.leaks.add},
 		{"Limits", func(s *pflag.FlagSet) {
 			s.IntVar(&f.maxLive, "max-live", 2_000_000, "live allocations that keep their call stack; bytes beyond are counted, not attributed")
+			s.Var(&f.recordMax, "record-max", "size of the recording, such as 512MiB; the oldest part is dropped beyond (default: no limit)")
 			s.IntVar(&f.oomMax, "oom-max", 10, "out-of-memory reports written at most")
 		}},
 		{"Advanced", func(s *pflag.FlagSet) {
@@ -108,8 +106,19 @@ func newRoot() *cobra.Command {
 	}
 	setUpHelp(root, groups)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newReport(), newDiff(), newDoctor())
+	root.AddCommand(newReport(), newDiff(), newConvert(), newDoctor())
 	return root
+}
+
+// addOutputFlags adds what says where a profile goes, and how it looks.
+func addOutputFlags(s *pflag.FlagSet, f *traceFlags) {
+	s.StringVarP(&f.output, "output", "o", "", "write to this file, - for stdout (default gpumemtrace-TIME.pb.gz)")
+	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
+	s.BoolVar(&f.force, "force", false, "replace an existing file")
+	s.BoolVar(&f.noResidual, "no-residual", false, "leave out what the driver reports beyond the traced allocations")
+	s.Var(&f.native, "native", "native frames shown in stacks that have Python frames: all, python (all but the interpreter's own), none")
+	s.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
+	s.BoolVarP(&f.verbose, "verbose", "v", false, "print what is probed and every counter")
 }
 
 // A group is a set of flags under one heading of --help.

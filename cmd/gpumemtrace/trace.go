@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/launch"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
@@ -30,6 +31,10 @@ func (f *traceFlags) check() error {
 		return usagef("give only one of -p, -a and -- CMD")
 	case f.duration < 0 || f.interval < 0:
 		return usagef("a duration cannot be negative")
+	case f.recordMax > 0 && f.recordMax < record.MinBytes:
+		return usagef("--record-max must be at least %v", size(record.MinBytes))
+	case f.recordMax > 0 && f.record == "":
+		return usagef("--record-max needs --record")
 	case f.maxLive <= 0:
 		return usagef("--max-live must be positive")
 	}
@@ -85,6 +90,7 @@ func trace(f *traceFlags) error {
 		RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
 		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify,
 		Version: version, CommandLine: f.commandLine,
+		Recording: f.record, RecordingOptions: record.WriterOptions{Force: f.force, MaxBytes: int64(f.recordMax)},
 	}
 	if oom != nil {
 		opts.OutOfMemory, opts.OutOfMemoryMax = func(in *state.Incident) { oom.write(in.OutOfMemory(f.want(false))) }, f.oomMax

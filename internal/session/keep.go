@@ -40,7 +40,7 @@ func (s *Session) keep(end <-chan struct{}) {
 			}
 			last = now
 			s.reap(&reaper)
-			if s.opts.Record != nil {
+			if s.writer != nil {
 				s.run.Go(s.spell)
 			}
 		}

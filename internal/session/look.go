@@ -88,6 +88,9 @@ func (s *Session) losses() *record.Loss {
 			out.Notes = append(out.Notes, note)
 		}
 	}
+	if s.writer != nil {
+		out.Counters = append(out.Counters, s.writer.Loss()...)
+	}
 	if note := gapNote(s.tracer.LongestGap()); note != "" {
 		out.Notes = append(out.Notes, note)
 	}

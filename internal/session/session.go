@@ -37,9 +37,10 @@ type Options struct {
 	// memory, one at a time, within seconds.
 	OutOfMemory    func(*state.Incident)
 	OutOfMemoryMax int
-	// Record, if set, takes every record, under the lock of the state: it must
-	// wait for nothing.
-	Record func(record.Record)
+	// Recording, if set, is a file that every record is written to, and
+	// RecordingOptions how; but for its Keyframe, which is the state's.
+	Recording        string
+	RecordingOptions record.WriterOptions
 	// RequireCUDA makes Start fail for a process that maps no CUDA library.
 	RequireCUDA bool
 	// Warn receives sentences for the user, from any goroutine.
@@ -53,7 +54,8 @@ type Session struct {
 	opts   Options
 	tracer *probes.Tracer
 	frames *frames.Source
-	gpus   *gpu.Reader // nil without NVML
+	gpus   *gpu.Reader    // nil without NVML
+	writer *record.Writer // nil without a recording
 
 	run     sync.WaitGroup // what ends with the probes
 	ending  chan struct{}  // closed to end it
@@ -90,6 +92,12 @@ func Start(opts Options) (_ *Session, err error) {
 	}()
 	if err := s.check(); err != nil {
 		return nil, err
+	}
+	if opts.Recording != "" {
+		opts.RecordingOptions.Keyframe = s.state.Keyframe
+		if s.writer, err = record.Create(opts.Recording, opts.RecordingOptions); err != nil {
+			return nil, err
+		}
 	}
 	if s.tracer, err = probes.Open(probes.Options{API: opts.API, All: opts.All, Follow: opts.Follow, Warn: s.warn, Stacks: s.frames}); err != nil {
 		return nil, err
@@ -158,10 +166,10 @@ func (s *Session) apply(r record.Record) {
 }
 
 func (s *Session) applyLocked(r record.Record) {
-	s.state.Apply(r)
-	if s.opts.Record != nil {
-		s.opts.Record(r)
+	if s.writer != nil {
+		s.writer.Append(r) // first: a keyframe is of the state before r
 	}
+	s.state.Apply(r)
 	if w := s.state.Wants(); w != nil {
 		s.fetch(w)
 	}
@@ -251,7 +259,11 @@ func (s *Session) close() error {
 	if s.tracer != nil {
 		err = errors.Join(err, s.tracer.Close())
 	}
-	return errors.Join(err, s.frames.Close())
+	err = errors.Join(err, s.frames.Close())
+	if s.writer != nil {
+		err = errors.Join(err, s.writer.Close())
+	}
+	return err
 }
 
 // handler keeps the methods that the tracer calls off Session's surface.

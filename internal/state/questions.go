@@ -84,6 +84,9 @@ func (s *State) Inuse(yield func(Held) bool) {
 // Time is that of the last record, by the wall clock.
 func (s *State) Time() time.Time { return s.wall(s.now.Time) }
 
+// Start is when the trace began.
+func (s *State) Start() time.Time { return s.trace.Start }
+
 // Now is the time of the last record, in nanoseconds of CLOCK_MONOTONIC.
 func (s *State) Now() uint64 { return s.now.Time }
 

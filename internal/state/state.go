@@ -41,7 +41,7 @@ type State struct {
 	// pending is a reading whose moment the events have not reached, read the
 	// last one that was taken.
 	pending, read *record.Reading
-	wants   Wants
+	wants         Wants
 }
 
 // New returns the State of no records. The first that it is given should be a
