@@ -57,17 +57,21 @@ class Program:
 
 
 class Tracer:
-    """gpumemtrace -p PID, or -a for no PID, ready when the constructor returns."""
+    """gpumemtrace -p PID, or -a for no PID, ready when the constructor returns.
 
-    def __init__(self, pid, out, *flags):
+    It also records, and what is converted of the recording must be what it wrote."""
+
+    def __init__(self, pid, out, *flags, record=True):
         shutil.rmtree(out, ignore_errors=True)  # no file of an earlier trace is taken for one of this
         os.makedirs(out)
-        self.out, self.n = out, 0
+        self.out, self.n, self.recording = out, 0, os.path.join(out, "p.gmt") if record else None
+        self.shape = [x for flag, value in zip(flags, (*flags[1:], None)) if flag == "--native" for x in (flag, value)]
         ready = os.path.join(out, "ready")
         begin = time.perf_counter()
         self.stderr = open(os.path.join(out, "stderr"), "w")
         self.process = subprocess.Popen(
-            [TOOL, *(["-a"] if pid is None else ["-p", str(pid)]), "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready, *flags],
+            [TOOL, *(["-a"] if pid is None else ["-p", str(pid)]), "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready,
+             *(["--record", self.recording] if record else []), *flags],
             stderr=self.stderr)
         wait_for(ready, self.process)
         self.attach_seconds = time.perf_counter() - begin
@@ -98,8 +102,27 @@ class Tracer:
         if code != 0:
             with open(self.stderr.name) as f:
                 raise Failed(f"gpumemtrace ended with {code}: {f.read()}")
+        self.replay()
         with open(os.path.join(self.out, "p.json")) as f:
             return Snapshot(json.load(f))
+
+    def replay(self):
+        """Converts the recording at the moment of each profile, and compares."""
+        if self.recording is None:
+            return
+        for name in ["p.json", *(f"p.{i:06d}.json" for i in range(1, self.n + 1))]:
+            live, again = os.path.join(self.out, name), os.path.join(self.out, "again.json")
+            with open(live) as f:
+                live = json.load(f)
+            at = [] if name == "p.json" else ["--at", f"{live['meta']['duration_ns']}ns"]
+            subprocess.run([TOOL, "convert", self.recording, "-q", "--force", "-o", again, *at, *self.shape], check=True)
+            with open(again) as f:
+                again = json.load(f)
+            for data in live, again:  # rows have no order
+                data["live"] = sorted(data.get("live") or [], key=lambda row: sorted(row.items()))
+            if live != again:
+                raise Failed(f"the recording differs from {name} in {[k for k in live if live[k] != again.get(k)]}")
+        print(f"       the recording, {os.path.getsize(self.recording)} bytes, gives all {self.n + 1} profiles again", flush=True)
 
 
 def wait_for(path, process):

@@ -609,7 +609,7 @@ def attach(r):
         for mode, limit in (("unwind", 4), ("fp", 0.5)):
             times, resident = [], []
             for _ in range(5):
-                t = Tracer(p.pid, os.path.join(OUT, r.name), "--stacks", mode)
+                t = Tracer(p.pid, os.path.join(OUT, r.name), "--stacks", mode, record=False)
                 times.append(t.attach_seconds)
                 time.sleep(1)
                 resident.append(t.rss("VmRSS"))
@@ -632,7 +632,7 @@ def overhead(r):
         times = {"off": [], "on": []}
         for i in range(12):
             p.expect("block")
-            t = Tracer(p.pid, os.path.join(OUT, r.name)) if i % 2 else None
+            t = Tracer(p.pid, os.path.join(OUT, r.name), record=False) if i % 2 else None
             if t:
                 r.note("attach_seconds", round(t.attach_seconds, 3))
             p.go()
