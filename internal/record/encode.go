@@ -232,6 +232,7 @@ func (e *encoder) record(r Record) {
 		e.uint(entryProcess)
 		e.process(r.Process)
 		e.string(r.Name)
+		e.bool(r.Target)
 		e.bool(r.FromStart)
 		e.mapping(r.Program)
 	case *Reading:
@@ -277,6 +278,7 @@ func (e *encoder) trace(r *Trace) {
 	e.bool(r.NVML)
 	e.bool(r.Initial)
 	e.int(int64(r.MaxLive))
+	e.int(int64(r.Incidents))
 	e.texts(r.APIs)
 }
 

@@ -307,7 +307,7 @@ func (m *maker) record() Record {
 	case 0:
 		return &Trace{
 			Version: m.text(), CommandLine: m.text(), Target: m.text(), StackMode: m.text(), Driver: m.text(),
-			Start: m.wall(), Boot: m.wall(), All: m.some(), NVML: m.some(), Initial: m.some(), MaxLive: int(m.i64()), APIs: m.texts(),
+			Start: m.wall(), Boot: m.wall(), All: m.some(), NVML: m.some(), Initial: m.some(), MaxLive: int(m.i64()), Incidents: int(m.i64()), APIs: m.texts(),
 		}
 	case 1, 2, 3:
 		s := &Stack{ID: m.u64(), Process: m.process()}
@@ -318,7 +318,7 @@ func (m *maker) record() Record {
 	case 4, 5:
 		return &Name{m.place(), m.location(), m.some()}
 	case 6:
-		return &Process{m.process(), m.text(), m.some(), m.mapping()}
+		return &Process{m.process(), m.some(), m.text(), m.some(), m.mapping()}
 	case 7:
 		return m.reading()
 	case 8:

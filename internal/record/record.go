@@ -118,6 +118,7 @@ func (n *Name) Apply() {
 // nothing from what was known before.
 type Process struct {
 	Process event.Process
+	Target  bool   // it is traced from here on; else it is known already, or was
 	Name    string // comm
 	// FromStart: it was traced before its first allocation.
 	FromStart bool

@@ -22,4 +22,4 @@ func clock(id int32) uint64 {
 }
 
 // bootTime returns the wall-clock time at which CLOCK_MONOTONIC was zero.
-func bootTime() time.Time { return time.Now().Add(-time.Duration(monotonic())) }
+func bootTime() time.Time { return time.Now().Round(0).Add(-time.Duration(monotonic())) }

@@ -113,7 +113,7 @@ func Start(opts Options) (_ *Session, err error) {
 	}
 	s.trace.StackMode = mode
 	s.openGPUs()
-	s.trace.Start = time.Now()
+	s.trace.Start = time.Now().Round(0) // without the clock that a recording does not have
 	if opts.All {
 		s.trace.Target = "every process"
 	}

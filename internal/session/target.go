@@ -59,7 +59,7 @@ func (s *Session) add(pid int) error {
 func (s *Session) expect(pids []int) {
 	for _, pid := range pids {
 		if id, err := identify(pid); err == nil {
-			s.apply(&record.Process{Process: id})
+			s.apply(&record.Process{Process: id, Target: true})
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (s *Session) follow(pid int, quiet bool) error {
 		return fmt.Errorf("trace process %d: it has exited: %w", pid, os.ErrNotExist)
 	}
 	name := proc.Comm(pid)
-	s.apply(&record.Process{Process: id, Name: name})
+	s.apply(&record.Process{Process: id, Target: true, Name: name})
 	s.frames.Identify(id)
 	// Analysed before it is probed: its first stack is complete.
 	if err := s.frames.Analyze(pid); err != nil && !frames.Gone(err) {
@@ -133,7 +133,7 @@ func (s *Session) follow(pid int, quiet bool) error {
 	if len(libs) > 0 {
 		return nil
 	}
-	s.apply(&record.Process{Process: id, FromStart: true})
+	s.apply(&record.Process{Process: id, Target: true, FromStart: true})
 	if s.opts.RequireCUDA {
 		return fmt.Errorf("trace process %d (%s): it uses no CUDA library; without --require-cuda gpumemtrace waits for it to load one", pid, name)
 	}

@@ -14,7 +14,7 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	yield(&trace)
 	for id, x := range s.procs.known {
 		if x.end == 0 {
-			yield(&record.Process{Process: id, Name: x.name, FromStart: x.fromStart, Program: x.program})
+			yield(&record.Process{Process: id, Target: true, Name: x.name, FromStart: x.fromStart, Program: x.program})
 		}
 	}
 	named := map[*record.Place]bool{}

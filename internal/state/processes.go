@@ -36,7 +36,13 @@ func newProcesses() processes {
 
 // learn takes what a record says of a process.
 func (p *processes) learn(r *record.Process) {
-	x := p.add(r.Process)
+	x := p.known[r.Process]
+	if r.Target {
+		x = p.add(r.Process)
+	}
+	if x == nil {
+		return // it ended before anybody could look at it
+	}
 	x.fromStart = x.fromStart || r.FromStart
 	if x.name == "" {
 		x.name = r.Name

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -157,5 +158,22 @@ func TestHeld(t *testing.T) {
 				t.Errorf("%s: process %d held %v, want %v", c.name, i, held[id], want)
 			}
 		}
+	}
+}
+
+// Who looks at a process may come too late: what is told of one that has ended
+// and left the state does not bring it back.
+func TestLateIdentity(t *testing.T) {
+	p := newProcesses()
+	id := holder(7, time.Second)
+	p.learn(&record.Process{Process: id, Target: true})
+	p.learn(&record.Process{Process: id, Name: "prog"})
+	if p.name(id) != "prog" {
+		t.Errorf("name %q", p.name(id))
+	}
+	p.end(id, 1, false)
+	p.learn(&record.Process{Process: id, Name: "prog", Program: &snapshot.Mapping{Path: "/prog"}})
+	if len(p.known)+len(p.current) != 0 {
+		t.Errorf("it is back: %v", p.known)
 	}
 }
