@@ -49,27 +49,6 @@ type Sample struct {
 	Values
 }
 
-// Labels tell samples of one stack apart. Empty strings are absent.
-type Labels struct {
-	Kind    string // event.Kind's name
-	API     string // driver entry point as CUDA writes it, "cuMemAlloc_v2"
-	Runtime string // runtime call around it, "cudaMalloc"; only with --api both
-	GPU     string // index as NVML counts, "unknown", or "" for memory on no GPU
-	Owner   string // nearest library above CUDA: "pytorch", "nccl", ...
-	Process string // comm
-	PID     int
-}
-
-// Values are what a sample counts. Objects are allocations; bytes are what the
-// driver was asked for (for pitched memory, what it gave).
-type Values struct {
-	AllocObjects, AllocBytes int64
-	PeakBytes                int64 // held at the process's highest device total
-	InuseObjects, InuseBytes int64
-	FailedObjects            int64 // calls that failed; in none of the above
-	FailedBytes              int64
-}
-
 // A Location is one address of a stack, or a frame that has no address
 // (an interpreter's, an API's name, a synthetic one such as "[cached]").
 type Location struct {
