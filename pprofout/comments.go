@@ -28,10 +28,9 @@ func comments(s *snapshot.Snapshot) []string {
 	text("duration", s.Meta.Duration.String())
 	add("events: %d", s.Meta.Events)
 
-	var failed snapshot.Values
+	var sum snapshot.Values
 	for i := range s.Samples {
-		failed.FailedObjects += s.Samples[i].FailedObjects
-		failed.FailedBytes += s.Samples[i].FailedBytes
+		sum.Add(s.Samples[i].Values)
 	}
 	var outOfMemory int64
 	for i := range s.Processes {
@@ -39,9 +38,9 @@ func comments(s *snapshot.Snapshot) []string {
 		outOfMemory += p.OutOfMemory
 		add("%s", process(p))
 	}
-	if failed.FailedObjects != 0 {
+	if sum.FailedObjects != 0 {
 		add("failed allocations: %d calls for %d bytes, %d calls out of memory",
-			failed.FailedObjects, failed.FailedBytes, outOfMemory)
+			sum.FailedObjects, sum.FailedBytes, outOfMemory)
 	}
 	for _, c := range s.Loss {
 		if c.Value != 0 {

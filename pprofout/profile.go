@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/google/pprof/profile"
 
@@ -15,16 +16,7 @@ import (
 
 // sampleTypes are in every profile, in this order: pprof neither merges nor
 // compares profiles whose lists differ.
-var sampleTypes = [...]struct {
-	name, unit string
-	value      func(*snapshot.Values) *int64
-}{
-	{"alloc_objects", "count", func(v *snapshot.Values) *int64 { return &v.AllocObjects }},
-	{"alloc_space", "bytes", func(v *snapshot.Values) *int64 { return &v.AllocBytes }},
-	{"peak_space", "bytes", func(v *snapshot.Values) *int64 { return &v.PeakBytes }},
-	{"inuse_objects", "count", func(v *snapshot.Values) *int64 { return &v.InuseObjects }},
-	{"inuse_space", "bytes", func(v *snapshot.Values) *int64 { return &v.InuseBytes }},
-}
+var sampleTypes = slices.DeleteFunc(slices.Clone(snapshot.AllValues[:]), func(v snapshot.Value) bool { return v.Failed })
 
 // Write writes s to w as a gzip-compressed pprof profile.
 func Write(w io.Writer, s *snapshot.Snapshot) error {
@@ -38,14 +30,13 @@ func Write(w io.Writer, s *snapshot.Snapshot) error {
 	return nil
 }
 
-// Profile returns s as a pprof profile with the sample types alloc_objects,
-// alloc_space, peak_space, inuse_objects and inuse_space (the default).
+// Profile returns s as a pprof profile. Its sample types are those of
+// snapshot.AllValues that do not count failed calls; inuse_space is the default.
 //
 // Samples with equal stacks and labels are one sample, samples without a value
 // are left out, and failed allocations are told in the comments only. The
-// string labels are kind, api, runtime, gpu, owner and process, each where
-// known, and pid when s has more than one process. The result does not depend
-// on the order of s.Samples.
+// string labels are those of snapshot.AllLabels, each where known. The result
+// does not depend on the order of s.Samples.
 func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 	if s == nil {
 		return nil, errors.New("build profile: no snapshot")
@@ -60,26 +51,24 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 	if !s.Meta.Start.IsZero() {
 		p.TimeNanos = s.Meta.Start.UnixNano()
 	}
-	for _, t := range sampleTypes {
-		p.SampleType = append(p.SampleType, &profile.ValueType{Type: t.name, Unit: t.unit})
+	for _, v := range sampleTypes {
+		p.SampleType = append(p.SampleType, &profile.ValueType{Type: v.Name, Unit: v.Unit})
 	}
 
-	tables := newTables(p, s.Mappings)
-	withPID := manyProcesses(s)
-	for _, m := range merge(s.Samples) {
+	tables := newTables(s.Mappings)
+	several := s.Several()
+	for _, m := range tables.sums(s.Samples) {
 		sample := &profile.Sample{
-			Value: make([]int64, len(sampleTypes)),
-			Label: labels(&m.Labels, withPID),
+			Location: m.stack,
+			Value:    make([]int64, len(sampleTypes)),
+			Label:    labels(&m.Labels, several),
 		}
-		for i, t := range sampleTypes {
-			sample.Value[i] = *t.value(&m.Values)
-		}
-		for _, l := range m.stack {
-			sample.Location = append(sample.Location, tables.location(l))
+		for i, v := range sampleTypes {
+			sample.Value[i] = *v.Of(&m.Values)
 		}
 		p.Sample = append(p.Sample, sample)
 	}
-	tables.finish()
+	tables.fill(p)
 
 	if err := p.CheckValid(); err != nil {
 		return nil, fmt.Errorf("build profile: %w", err)
@@ -87,32 +76,13 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 	return p, nil
 }
 
-func labels(l *snapshot.Labels, withPID bool) map[string][]string {
-	m := make(map[string][]string, 7)
-	set := func(key, value string) {
-		if value != "" {
-			m[key] = []string{render.Clean(value)}
+func labels(l *snapshot.Labels, several bool) map[string][]string {
+	m := make(map[string][]string, len(snapshot.AllLabels))
+	for i := range snapshot.AllLabels {
+		label := &snapshot.AllLabels[i]
+		if text := label.Get(l); text != "" && (several || !label.PerRun) {
+			m[label.Name] = []string{render.Clean(text)}
 		}
 	}
-	set("kind", l.Kind)
-	set("api", l.API)
-	set("runtime", l.Runtime)
-	set("gpu", l.GPU)
-	set("owner", l.Owner)
-	set("process", l.Process)
-	if withPID {
-		set("pid", fmt.Sprint(l.PID))
-	}
 	return m
-}
-
-func manyProcesses(s *snapshot.Snapshot) bool {
-	pids := make(map[int]bool)
-	for i := range s.Processes {
-		pids[s.Processes[i].PID] = true
-	}
-	for i := range s.Samples {
-		pids[s.Samples[i].PID] = true
-	}
-	return len(pids) > 1
 }

@@ -3,6 +3,7 @@ package pprofout
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -74,20 +75,19 @@ func TestDeterministic(t *testing.T) {
 // TestTotals: nothing but failed calls is left out.
 func TestTotals(t *testing.T) {
 	for name, s := range snapshots {
-		var want [len(sampleTypes)]int64
+		want, got := make([]int64, len(sampleTypes)), make([]int64, len(sampleTypes))
 		snap := s()
 		for i := range snap.Samples {
 			for j, st := range sampleTypes {
-				want[j] += *st.value(&snap.Samples[i].Values)
+				want[j] += *st.Of(&snap.Samples[i].Values)
 			}
 		}
-		var got [len(sampleTypes)]int64
 		for _, sample := range build(t, snap).Sample {
 			for j, v := range sample.Value {
 				got[j] += v
 			}
 		}
-		if got != want {
+		if !slices.Equal(got, want) {
 			t.Errorf("%s: totals %v, want %v", name, got, want)
 		}
 	}
@@ -104,8 +104,8 @@ func TestEqualSamplesAreMerged(t *testing.T) {
 		twin.Stack = append(twin.Stack, &c)
 	}
 	for _, st := range sampleTypes {
-		*st.value(&twin.Values) /= 2
-		*st.value(&s.Samples[0].Values) -= *st.value(&twin.Values)
+		*st.Of(&twin.Values) /= 2
+		*st.Of(&s.Samples[0].Values) -= *st.Of(&twin.Values)
 	}
 	twin.FailedObjects, twin.FailedBytes = 0, 0
 	s.Samples = append(s.Samples, twin)
@@ -173,7 +173,7 @@ func TestMergeAndDiff(t *testing.T) {
 	for i := range two.Sample {
 		for j, v := range two.Sample[i].Value {
 			if v != 2*one.Sample[i].Value[j] {
-				t.Errorf("sample %d: %s is %d, want twice %d", i, sampleTypes[j].name, v, one.Sample[i].Value[j])
+				t.Errorf("sample %d: %s is %d, want twice %d", i, sampleTypes[j].Name, v, one.Sample[i].Value[j])
 			}
 		}
 	}

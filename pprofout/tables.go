@@ -2,6 +2,7 @@ package pprofout
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"github.com/google/pprof/profile"
@@ -10,29 +11,31 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// tables fill a profile's mappings, locations and functions on first use.
+// tables have one of each mapping, location and function of a snapshot. The
+// snapshot shares most locations by pointer; what it does not share (an
+// interpreter's frame seen in two processes) is found by content.
 type tables struct {
-	p         *profile.Profile
-	order     map[*snapshot.Mapping]int // position in the snapshot
-	used      []*snapshot.Mapping       // those in p.Mapping, at the same index
 	mappings  map[*snapshot.Mapping]*profile.Mapping
 	locations map[*snapshot.Location]*profile.Location
+	contents  map[string]*profile.Location
 	functions map[function]*profile.Function
+	listed    uint64 // IDs of mappings that the snapshot lists are no higher
+	content   []byte // of one location
 }
 
 type function struct{ name, system, file string }
 
-func newTables(p *profile.Profile, mappings []*snapshot.Mapping) *tables {
+func newTables(mappings []*snapshot.Mapping) *tables {
 	t := &tables{
-		p:         p,
-		order:     make(map[*snapshot.Mapping]int, len(mappings)),
 		mappings:  make(map[*snapshot.Mapping]*profile.Mapping),
 		locations: make(map[*snapshot.Location]*profile.Location),
+		contents:  make(map[string]*profile.Location),
 		functions: make(map[function]*profile.Function),
 	}
-	for i, m := range mappings {
-		t.order[m] = i
+	for _, m := range mappings {
+		t.mapping(m)
 	}
+	t.listed = uint64(len(t.mappings))
 	return t
 }
 
@@ -40,23 +43,26 @@ func (t *tables) location(l *snapshot.Location) *profile.Location {
 	if loc := t.locations[l]; loc != nil {
 		return loc
 	}
-	loc := &profile.Location{
-		ID:      uint64(len(t.p.Location) + 1),
-		Mapping: t.mapping(l.Mapping),
-		Address: l.Address,
+	loc := &profile.Location{ID: uint64(len(t.contents) + 1), Address: l.Address, Line: make([]profile.Line, len(l.Lines))}
+	t.content = binary.AppendUvarint(t.content[:0], l.Address)
+	if l.Mapping != nil {
+		loc.Mapping = t.mapping(l.Mapping)
+		t.content = binary.AppendUvarint(t.content, loc.Mapping.ID)
+	} else {
+		t.content = append(t.content, 0)
 	}
 	for i := range l.Lines {
-		line := &l.Lines[i]
-		loc.Line = append(loc.Line, profile.Line{Function: t.function(line), Line: int64(line.Line)})
-		if loc.Mapping != nil && line.File != "" {
-			loc.Mapping.HasFilenames = true
-		}
+		line := profile.Line{Function: t.function(&l.Lines[i]), Line: int64(l.Lines[i].Line)}
+		loc.Line[i] = line
+		t.content = binary.AppendUvarint(t.content, line.Function.ID)
+		t.content = binary.AppendVarint(t.content, line.Line)
 	}
-	if loc.Mapping != nil && len(l.Lines) > 1 {
-		loc.Mapping.HasInlineFrames = true
+	if same := t.contents[string(t.content)]; same != nil {
+		loc = same
+	} else {
+		t.contents[string(t.content)] = loc
 	}
 	t.locations[l] = loc
-	t.p.Location = append(t.p.Location, loc)
 	return loc
 }
 
@@ -67,67 +73,81 @@ func (t *tables) function(l *snapshot.Line) *profile.Function {
 		// simplify, and makes nothing of "<module>".
 		k.system = ""
 	}
-	if f := t.functions[k]; f != nil {
-		return f
+	f := t.functions[k]
+	if f == nil {
+		f = &profile.Function{ID: uint64(len(t.functions) + 1), Name: k.name, SystemName: k.system, Filename: k.file}
+		t.functions[k] = f
 	}
-	f := &profile.Function{
-		ID:         uint64(len(t.p.Function) + 1),
-		Name:       k.name,
-		SystemName: k.system,
-		Filename:   k.file,
-	}
-	t.functions[k] = f
-	t.p.Function = append(t.p.Function, f)
 	return f
 }
 
 func (t *tables) mapping(m *snapshot.Mapping) *profile.Mapping {
-	if m == nil {
-		return nil
+	pm := t.mappings[m]
+	if pm == nil {
+		pm = &profile.Mapping{
+			ID:      uint64(len(t.mappings) + 1),
+			Start:   m.Start,
+			Limit:   m.Limit,
+			Offset:  m.Offset,
+			File:    render.Clean(m.Path),
+			BuildID: render.Clean(m.BuildID),
+			// Also without symbols every location has a line,
+			// "module+0xoffset" at the least. Without this go tool pprof looks
+			// for the binaries on the machine that it runs on, and complains
+			// about each.
+			HasFunctions:   true,
+			HasLineNumbers: m.HasLines,
+		}
+		t.mappings[m] = pm
 	}
-	if pm := t.mappings[m]; pm != nil {
-		return pm
-	}
-	pm := &profile.Mapping{
-		Start:   m.Start,
-		Limit:   m.Limit,
-		Offset:  m.Offset,
-		File:    render.Clean(m.Path),
-		BuildID: render.Clean(m.BuildID),
-		// Also without symbols every location has a line, "module+0xoffset"
-		// at the least. Without this go tool pprof looks for the binaries on
-		// the machine that it runs on, and complains about each.
-		HasFunctions:   true,
-		HasLineNumbers: m.HasLines,
-	}
-	t.mappings[m] = pm
-	t.used = append(t.used, m)
 	return pm
 }
 
-// finish numbers the mappings in the snapshot's order: pprof takes the first
-// for the main program.
-func (t *tables) finish() {
-	slices.SortStableFunc(t.used, func(a, b *snapshot.Mapping) int {
-		return cmp.Compare(t.position(a), t.position(b))
-	})
-	for i, m := range t.used {
-		pm := t.mappings[m]
-		pm.ID = uint64(i + 1)
-		t.p.Mapping = append(t.p.Mapping, pm)
+// fill puts into p what its samples refer to, numbered in the order of use.
+// Only mappings keep the order in which the snapshot lists them: pprof takes
+// the first one for the main program.
+func (t *tables) fill(p *profile.Profile) {
+	for _, l := range t.contents {
+		l.ID = 0
 	}
-	if len(t.p.Mapping) == 0 {
+	for _, f := range t.functions {
+		f.ID = 0
+	}
+	used := make(map[*profile.Mapping]bool, len(t.mappings))
+	for _, s := range p.Sample {
+		for _, l := range s.Location {
+			if l.ID != 0 {
+				continue
+			}
+			p.Location = append(p.Location, l)
+			l.ID = uint64(len(p.Location))
+			for _, line := range l.Line {
+				if f := line.Function; f.ID == 0 {
+					p.Function = append(p.Function, f)
+					f.ID = uint64(len(p.Function))
+				}
+			}
+			m := l.Mapping
+			if m == nil {
+				continue
+			}
+			if !used[m] {
+				used[m] = true
+				p.Mapping = append(p.Mapping, m)
+			}
+			m.HasFilenames = m.HasFilenames || slices.ContainsFunc(l.Line, func(l profile.Line) bool { return l.Function.Filename != "" })
+			m.HasInlineFrames = m.HasInlineFrames || len(l.Line) > 1
+		}
+	}
+	slices.SortStableFunc(p.Mapping, func(a, b *profile.Mapping) int {
+		return cmp.Compare(min(a.ID, t.listed+1), min(b.ID, t.listed+1))
+	})
+	for i, m := range p.Mapping {
+		m.ID = uint64(i + 1)
+	}
+	if len(p.Mapping) == 0 {
 		// go tool pprof puts a nameless mapping into a profile that has none,
 		// and then reports that it finds no binary for it.
-		t.p.Mapping = []*profile.Mapping{{ID: 1, HasFunctions: true}}
+		p.Mapping = []*profile.Mapping{{ID: 1, HasFunctions: true}}
 	}
-}
-
-// position is m's place in the snapshot; mappings that only a location names
-// come last.
-func (t *tables) position(m *snapshot.Mapping) int {
-	if i, ok := t.order[m]; ok {
-		return i
-	}
-	return len(t.order)
 }
