@@ -130,6 +130,26 @@ func TestLabels(t *testing.T) {
 	}
 }
 
+// TestProgramComesFirst: pprof takes the first mapping for the program, also
+// when none of the frames lies in it.
+func TestProgramComesFirst(t *testing.T) {
+	program, lib, unused := &snapshot.Mapping{Path: "/bin/program"}, &snapshot.Mapping{Path: "/lib.so"}, &snapshot.Mapping{Path: "/unused.so"}
+	p := build(t, &snapshot.Snapshot{
+		Mappings: []*snapshot.Mapping{program, unused, lib},
+		Samples: []snapshot.Sample{{
+			Stack:  []*snapshot.Location{{Address: 1, Mapping: lib, Lines: []snapshot.Line{{Function: "f"}}}},
+			Values: snapshot.Values{InuseBytes: 1},
+		}},
+	})
+	var got []string
+	for _, m := range p.Mapping {
+		got = append(got, m.File)
+	}
+	if want := []string{"/bin/program", "/lib.so"}; !slices.Equal(got, want) {
+		t.Errorf("mappings %q, want %q", got, want)
+	}
+}
+
 func TestHostileStrings(t *testing.T) {
 	p, err := profile.ParseData(write(t, snapshottest.Hostile()))
 	if err != nil {

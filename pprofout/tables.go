@@ -19,8 +19,9 @@ type tables struct {
 	locations map[*snapshot.Location]*profile.Location
 	contents  map[string]*profile.Location
 	functions map[function]*profile.Function
-	listed    uint64 // IDs of mappings that the snapshot lists are no higher
-	content   []byte // of one location
+	program   *profile.Mapping // nil when the snapshot lists none
+	listed    uint64           // IDs of mappings that the snapshot lists are no higher
+	content   []byte           // of one location
 }
 
 type function struct{ name, system, file string }
@@ -36,6 +37,9 @@ func newTables(mappings []*snapshot.Mapping) *tables {
 		t.mapping(m)
 	}
 	t.listed = uint64(len(t.mappings))
+	if len(mappings) > 0 {
+		t.program = t.mapping(mappings[0])
+	}
 	return t
 }
 
@@ -104,8 +108,8 @@ func (t *tables) mapping(m *snapshot.Mapping) *profile.Mapping {
 }
 
 // fill puts into p what its samples refer to, numbered in the order of use.
-// Only mappings keep the order in which the snapshot lists them: pprof takes
-// the first one for the main program.
+// Only mappings keep the order in which the snapshot lists them. The first one
+// is there in any case: pprof takes it for the main program.
 func (t *tables) fill(p *profile.Profile) {
 	for _, l := range t.contents {
 		l.ID = 0
@@ -114,6 +118,10 @@ func (t *tables) fill(p *profile.Profile) {
 		f.ID = 0
 	}
 	used := make(map[*profile.Mapping]bool, len(t.mappings))
+	if t.program != nil {
+		used[t.program] = true
+		p.Mapping = append(p.Mapping, t.program)
+	}
 	for _, s := range p.Sample {
 		for _, l := range s.Location {
 			if l.ID != 0 {
