@@ -1,9 +1,11 @@
 package export
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,16 +14,29 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-var csvHeader = []string{"time", "pid", "process", "gpu", "kind", "api", "owner", "address", "handle", "size_bytes", "stack"}
+// csvLabels are the labels of a row, in its order.
+var csvLabels = func() (out []*snapshot.Label) {
+	for i := range snapshot.AllLabels {
+		if l := &snapshot.AllLabels[i]; l.Column != 0 {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b *snapshot.Label) int { return cmp.Compare(a.Column, b.Column) })
+	return out
+}()
 
 // CSV writes one row for each live allocation (RFC 4180 with \n, UTF-8, one
-// header line): the time in RFC 3339 with nanoseconds, the address or the
-// driver's handle in 0x hex, the size in bytes, the stack root first, separated
-// by ";". A cell that a spreadsheet would run as a formula begins with an
+// header line): the time in RFC 3339 with nanoseconds, the labels, the address
+// or the driver's handle in 0x hex, the size in bytes, the stack root first,
+// separated by ";". A cell that a spreadsheet would run as a formula begins with an
 // apostrophe.
 func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	out := csv.NewWriter(w)
-	if err := out.Write(csvHeader); err != nil {
+	header := []string{"time"}
+	for _, l := range csvLabels {
+		header = append(header, l.Name)
+	}
+	if err := out.Write(append(header, "address", "handle", "size_bytes", "stack")); err != nil {
 		return fmt.Errorf("write csv: %w", err)
 	}
 	// The cells that a sample's rows share are made once, when first needed.
@@ -37,8 +52,8 @@ func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 			shared[a.Sample] = row
 		}
 		row[0] = a.Time.Format(time.RFC3339Nano)
-		row[7], row[8] = hexCell(a.Address), hexCell(a.Handle)
-		row[9] = strconv.FormatInt(a.Size, 10)
+		own := row[1+len(csvLabels):]
+		own[0], own[1], own[2] = hexCell(a.Address), hexCell(a.Handle), strconv.FormatInt(a.Size, 10)
 		if err := out.Write(row); err != nil {
 			return fmt.Errorf("write csv: %w", err)
 		}
@@ -50,18 +65,15 @@ func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	return nil
 }
 
+// csvRow returns a row with what the allocations of a sample share.
 func csvRow(s *snapshot.Sample) []string {
+	row := make([]string, 1, len(csvLabels)+5)
+	for _, l := range csvLabels {
+		row = append(row, cell(l.Get(&s.Labels)))
+	}
 	var stack strings.Builder
 	folded(&stack, s.Stack)
-	row := make([]string, len(csvHeader))
-	row[1] = strconv.Itoa(s.PID)
-	row[2] = cell(s.Process)
-	row[3] = cell(s.GPU)
-	row[4] = cell(s.Kind)
-	row[5] = cell(s.API)
-	row[6] = cell(s.Owner)
-	row[10] = cell(stack.String())
-	return row
+	return append(row, "", "", "", cell(stack.String()))
 }
 
 // hexCell returns an empty cell for 0, which is no address and no handle.

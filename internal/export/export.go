@@ -14,10 +14,9 @@ import (
 
 // Options are what a format may be asked for; each format takes what it knows.
 type Options struct {
-	SampleType string // folded: one of SampleTypes, "" for inuse_space
-	Top        int    // table: stacks shown, 0 for 10, negative for all
-	Width      int    // table: columns, 0 for render.DefaultWidth
-	Color      bool   // table
+	Top   int  // table: stacks shown, 0 for 10, negative for all
+	Width int  // table: columns, 0 for render.DefaultWidth
+	Color bool // table
 }
 
 // A WriteFunc writes a snapshot.

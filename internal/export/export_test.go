@@ -82,29 +82,24 @@ type limitedWriter struct{ err error }
 
 func (w limitedWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// TestFoldedTotals: the lines of every sample type add up to the snapshot's.
+// TestFoldedTotals: the lines add up to what the snapshot has in use.
 func TestFoldedTotals(t *testing.T) {
 	for name, s := range snapshots {
-		for _, sampleType := range SampleTypes() {
-			var want, got int64
-			snap := s()
-			for i := range snap.Samples {
-				want += values[sampleType](&snap.Samples[i].Values)
-			}
-			for line := range strings.Lines(write(t, Folded, snap, Options{SampleType: sampleType})) {
-				var v int64
-				if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' '):], &v); err != nil {
-					t.Errorf("%s: %q: %v", name, line, err)
-				}
-				got += v
-			}
-			if got != want {
-				t.Errorf("%s: %s adds up to %d, want %d", name, sampleType, got, want)
-			}
+		var want, got int64
+		snap := s()
+		for i := range snap.Samples {
+			want += snap.Samples[i].InuseBytes
 		}
-	}
-	if err := Folded(io.Discard, snapshottest.Training(), Options{SampleType: "nonsense"}); err == nil {
-		t.Error("an unknown sample type is no error")
+		for line := range strings.Lines(write(t, Folded, snap, Options{})) {
+			var v int64
+			if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' '):], &v); err != nil {
+				t.Errorf("%s: %q: %v", name, line, err)
+			}
+			got += v
+		}
+		if got != want {
+			t.Errorf("%s: it adds up to %d, want %d", name, got, want)
+		}
 	}
 }
 
@@ -154,10 +149,14 @@ func TestJSONReadsBack(t *testing.T) {
 			SchemaVersion int `json:"schema_version"`
 			Locations     []jsonLocation
 			Mappings      []jsonMapping
-			Samples       []jsonSample
-			Processes     []jsonProcess
-			Accounts      []jsonAccount
-			Live          []struct {
+			Samples       []struct {
+				Stack  []int
+				Labels map[string]any
+				Values map[string]int64
+			}
+			Processes []jsonProcess
+			Accounts  []jsonAccount
+			Live      []struct {
 				Sample  int
 				Address string
 				Handle  string
@@ -183,8 +182,23 @@ func TestJSONReadsBack(t *testing.T) {
 			t.Errorf("%s: command line %q, want %q", name, got.Meta.CommandLine, want)
 		}
 		for i, sample := range s.Samples {
-			if d := cmp.Diff(jsonValues(sample.Values), got.Samples[i].Values); d != "" {
-				t.Errorf("%s: sample %d: %s", name, i, d)
+			for j := range snapshot.AllValues {
+				v := &snapshot.AllValues[j]
+				if n, ok := got.Samples[i].Values[v.Key]; !ok || n != *v.Of(&sample.Values) {
+					t.Errorf("%s: sample %d: %s is %d, %t", name, i, v.Key, n, ok)
+				}
+			}
+			for j := range snapshot.AllLabels {
+				l := &snapshot.AllLabels[j]
+				var want any
+				if text := l.Get(&sample.Labels); l.Numeric() {
+					want = float64(sample.PID)
+				} else if text != "" {
+					want = strings.ToValidUTF8(text, "\ufffd")
+				}
+				if d := cmp.Diff(want, got.Samples[i].Labels[l.Name]); d != "" {
+					t.Errorf("%s: sample %d: %s: %s", name, i, l.Name, d)
+				}
 			}
 			if len(got.Samples[i].Stack) != len(sample.Stack) {
 				t.Fatalf("%s: sample %d has %d frames", name, i, len(got.Samples[i].Stack))

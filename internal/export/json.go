@@ -3,6 +3,7 @@ package export
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
@@ -71,13 +71,7 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 		}
 		out.value(loc)
 	})
-	list(out, "samples", s.Samples, func(sample *snapshot.Sample) {
-		stack := make([]int, len(sample.Stack))
-		for i, l := range sample.Stack {
-			stack[i] = ids.location[l]
-		}
-		out.value(jsonSample{stack, jsonLabels(sample.Labels), jsonValues(sample.Values)})
-	})
+	list(out, "samples", s.Samples, func(sample *snapshot.Sample) { out.sample(sample, ids) })
 	list(out, "accounts", s.Accounts, func(a *snapshot.Account) {
 		lines := make([]jsonAccountLine, len(a.Lines))
 		for i, l := range a.Lines {
@@ -140,12 +134,73 @@ func (w *jsonWriter) key(name string) {
 	w.buf.WriteString(",\n\"" + name + "\": ")
 }
 
-func (w *jsonWriter) value(v any) {
+func (w *jsonWriter) value(v any) { w.buf.Write(w.marshal(v)) }
+
+func (w *jsonWriter) marshal(v any) []byte {
 	b, err := marshal(v)
 	if err != nil && w.err == nil {
 		w.err = err
 	}
+	return b
+}
+
+// sample writes by hand what goes by the tables of labels and values.
+func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
+	b := append(w.row[:0], `{"stack":[`...)
+	for i, l := range s.Stack {
+		b = strconv.AppendInt(comma(b, i > 0), int64(ids.location[l]), 10)
+	}
+	b = append(b, `],"labels":{`...)
+	some := false
+	for i := range snapshot.AllLabels {
+		l := &snapshot.AllLabels[i]
+		text := l.Get(&s.Labels)
+		if text == "" && !l.Numeric() {
+			continue
+		}
+		b = field(comma(b, some), l.Name)
+		some = true
+		switch {
+		case l.Numeric():
+			b = append(b, cmp.Or(text, "0")...)
+		case plain(text):
+			b = append(append(append(b, '"'), text...), '"')
+		default:
+			b = append(b, w.marshal(text)...)
+		}
+	}
+	b = append(b, `},"values":{`...)
+	for i := range snapshot.AllValues {
+		v := &snapshot.AllValues[i]
+		b = strconv.AppendInt(field(comma(b, i > 0), v.Key), *v.Of(&s.Values), 10)
+	}
+	b = append(b, "}}"...)
 	w.buf.Write(b)
+	w.row = b
+}
+
+// comma separates what follows from what was there before, if anything was.
+func comma(b []byte, before bool) []byte {
+	if before {
+		return append(b, ',')
+	}
+	return b
+}
+
+func field(b []byte, name string) []byte {
+	b = append(b, '"')
+	b = append(b, name...)
+	return append(b, `":`...)
+}
+
+// plain tells whether s stands in JSON as it is.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // live writes by hand what there may be millions of.

@@ -2,8 +2,9 @@ package export
 
 import "time"
 
-// The types of the JSON output. Those with the fields of a type in snapshot
-// are converted from it, so that a field added there is an error here.
+// The types of the JSON output beside samples. Those with the fields of a type
+// in snapshot are converted from it, so that a field added there is an error
+// here.
 
 type jsonMeta struct {
 	Version     string    `json:"version"`
@@ -74,32 +75,6 @@ type jsonLine struct {
 	File     string `json:"file,omitempty"`
 	Line     int    `json:"line,omitempty"`
 	Reason   string `json:"reason,omitempty"`
-}
-
-type jsonSample struct {
-	Stack  []int      `json:"stack"`
-	Labels jsonLabels `json:"labels"`
-	Values jsonValues `json:"values"`
-}
-
-type jsonLabels struct {
-	Kind    string `json:"kind,omitempty"`
-	API     string `json:"api,omitempty"`
-	Runtime string `json:"runtime,omitempty"`
-	GPU     string `json:"gpu,omitempty"`
-	Owner   string `json:"owner,omitempty"`
-	Process string `json:"process,omitempty"`
-	PID     int    `json:"pid"`
-}
-
-type jsonValues struct {
-	AllocObjects  int64 `json:"alloc_objects"`
-	AllocBytes    int64 `json:"alloc_bytes"`
-	PeakBytes     int64 `json:"peak_bytes"`
-	InuseObjects  int64 `json:"inuse_objects"`
-	InuseBytes    int64 `json:"inuse_bytes"`
-	FailedObjects int64 `json:"failed_objects"`
-	FailedBytes   int64 `json:"failed_bytes"`
 }
 
 type jsonCounter struct {

@@ -46,14 +46,3 @@ func frames(stack []*snapshot.Location) []render.Frame {
 	}
 	return out
 }
-
-func manyProcesses(s *snapshot.Snapshot) bool {
-	pids := make(map[int]bool)
-	for i := range s.Processes {
-		pids[s.Processes[i].PID] = true
-	}
-	for i := range s.Samples {
-		pids[s.Samples[i].PID] = true
-	}
-	return len(pids) > 1
-}
