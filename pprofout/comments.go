@@ -8,6 +8,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
+// targetName is the name of the comment that Read looks for.
+const targetName = "target"
+
 // comments returns the profile's comments, "name: value" each. Numbers are
 // plain, in bytes: readers other than people want them too.
 func comments(s *snapshot.Snapshot) []string {
@@ -22,7 +25,7 @@ func comments(s *snapshot.Snapshot) []string {
 	}
 	text("gpumemtrace", s.Meta.Version)
 	text("command", s.Meta.CommandLine)
-	text("target", s.Meta.Target)
+	text(targetName, s.Meta.Target)
 	text("driver", s.Meta.Driver)
 	text("stacks", s.Meta.StackMode)
 	text("duration", s.Meta.Duration.String())

@@ -11,10 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// noStack stands in for a stack that could not be captured: pprof shows a
-// sample without locations nowhere but in its totals.
-var noStack = []*snapshot.Location{{Lines: []snapshot.Line{{Function: "[no stack]"}}}}
-
 // A sum is what the samples with one stack and one set of labels add up to.
 type sum struct {
 	stack []*profile.Location // leaf first
@@ -34,10 +30,7 @@ func (t *tables) sums(samples []snapshot.Sample) []*sum {
 	var id []byte
 	for i := range samples {
 		s := &samples[i]
-		stack := s.Stack
-		if len(stack) == 0 {
-			stack = noStack
-		}
+		stack := s.Frames()
 		id = id[:0]
 		for _, l := range stack {
 			id = binary.AppendUvarint(id, t.location(l).ID)

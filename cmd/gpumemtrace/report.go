@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/google/pprof/profile"
 	"github.com/spf13/cobra"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/report"
+	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 func newReport() *cobra.Command {
-	var opts report.Options
+	var opts export.Options
 	c := &cobra.Command{
 		Use:   "report FILE",
 		Short: "Print a profile as text: totals, owners, kinds, GPUs, largest stacks",
@@ -21,7 +22,7 @@ func newReport() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report.Report(os.Stdout, p, opts)
+			return export.Report(os.Stdout, p, opts)
 		},
 	}
 	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
@@ -29,7 +30,7 @@ func newReport() *cobra.Command {
 }
 
 func newDiff() *cobra.Command {
-	var opts report.Options
+	var opts export.Options
 	c := &cobra.Command{
 		Use:   "diff BEFORE AFTER",
 		Short: "Print what each call stack gained and gave back between two profiles",
@@ -43,7 +44,7 @@ func newDiff() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return report.Diff(os.Stdout, before, after, opts)
+			return export.Diff(os.Stdout, before, after, opts)
 		},
 	}
 	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
@@ -59,13 +60,13 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-func readProfile(path string) (*profile.Profile, error) {
+func readProfile(path string) (*snapshot.Snapshot, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	p, err := report.Read(f)
+	p, err := pprofout.Read(f)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}

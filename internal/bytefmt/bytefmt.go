@@ -1,4 +1,4 @@
-// Package bytefmt writes numbers of bytes and shares for people. Every
+// Package bytefmt writes numbers of bytes, counts and shares for people. Every
 // readable output uses it, so that one number looks the same everywhere.
 package bytefmt
 
@@ -49,6 +49,17 @@ func Signed(n int64) string {
 		return "+" + Format(n)
 	}
 	return Format(n)
+}
+
+// Count writes n, a number of anything but bytes.
+func Count(n int64) string { return strconv.FormatInt(n, 10) }
+
+// SignedCount is Count with a leading "+" for n > 0.
+func SignedCount(n int64) string {
+	if n > 0 {
+		return "+" + Count(n)
+	}
+	return Count(n)
 }
 
 // Percent writes part of whole with one decimal, "12.5%", and "-" when whole

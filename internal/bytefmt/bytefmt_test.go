@@ -43,6 +43,14 @@ func TestSigned(t *testing.T) {
 	}
 }
 
+func TestCount(t *testing.T) {
+	for n, want := range map[int64][2]string{0: {"0", "0"}, 2048: {"2048", "+2048"}, -3: {"-3", "-3"}} {
+		if got := [2]string{Count(n), SignedCount(n)}; got != want {
+			t.Errorf("%d is written %q, want %q", n, got, want)
+		}
+	}
+}
+
 func TestPercent(t *testing.T) {
 	for _, c := range []struct {
 		part, whole int64

@@ -72,7 +72,7 @@ func csvRow(s *snapshot.Sample) []string {
 		row = append(row, cell(l.Get(&s.Labels)))
 	}
 	var stack strings.Builder
-	folded(&stack, s.Stack)
+	folded(&stack, s.Frames())
 	return append(row, "", "", "", cell(stack.String()))
 }
 

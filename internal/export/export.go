@@ -1,5 +1,5 @@
 // Package export writes snapshots in the formats that are not pprof: folded
-// stacks, CSV, JSON and a table for the terminal.
+// stacks, CSV, JSON, and pages for people.
 package export
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// Options are what a format may be asked for; each format takes what it knows.
+// Options are how readable pages are laid out.
 type Options struct {
-	Top   int  // table: stacks shown, 0 for 10, negative for all
-	Width int  // table: columns, 0 for render.DefaultWidth
-	Color bool // table
+	Top   int // stacks shown, 0 for 10, negative for all
+	Width int // columns, 0 for render.DefaultWidth
+	Color bool
 }
 
 // A WriteFunc writes a snapshot.

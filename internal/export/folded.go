@@ -30,7 +30,7 @@ func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 			fmt.Fprintf(&b, "-%d", sample.PID)
 		}
 		b.WriteByte(';')
-		folded(&b, sample.Stack)
+		folded(&b, sample.Frames())
 		sums[b.String()] += sample.InuseBytes
 	}
 

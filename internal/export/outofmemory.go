@@ -1,10 +1,8 @@
 package export
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -12,9 +10,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
-
-// holders is how many of the largest holders a report shows.
-const holders = 10
 
 // OutOfMemory writes one page about a failure for want of memory: what was
 // asked for and where, the GPUs and who is on them, and who held most.
@@ -50,8 +45,8 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	}
 	processes(page, o.Snapshot.Processes)
 	accounts(page, o.Snapshot.Accounts)
-	byOwner(page, o.Snapshot.Samples)
-	inUse(page, o.Snapshot.Samples, holders)
+	groups(page, o.Snapshot.Samples, owner)
+	stacks(page, o.Snapshot, "In use", inUse, Options{})
 	losses(page, o.Snapshot)
 	if err := page.Flush(); err != nil {
 		return fmt.Errorf("write out-of-memory report: %w", err)
@@ -83,32 +78,5 @@ func gpuPage(page *render.Page, g *snapshot.GPUMemory, pid int) {
 	}
 	if len(rows) > 0 {
 		page.Table([]string{">PID", "PROCESS", ">BYTES", ""}, rows)
-	}
-}
-
-// byOwner shows the largest holders of device memory by owner.
-func byOwner(page *render.Page, samples []snapshot.Sample) {
-	held := map[string]int64{}
-	var all int64
-	for i := range samples {
-		if s := &samples[i]; render.Class(s.Kind) == "device" {
-			held[cmp.Or(s.Owner, "not known")] += s.InuseBytes
-			all += s.InuseBytes
-		}
-	}
-	owners := make([]string, 0, len(held))
-	for o, n := range held {
-		if n != 0 {
-			owners = append(owners, o)
-		}
-	}
-	slices.SortFunc(owners, func(a, b string) int { return cmp.Or(cmp.Compare(held[b], held[a]), cmp.Compare(a, b)) })
-	var rows []render.Row
-	for _, o := range owners[:min(len(owners), holders)] {
-		rows = append(rows, render.Row{Cells: []string{bytefmt.Format(held[o]), bytefmt.Percent(held[o], all), o}})
-	}
-	if len(rows) > 0 {
-		page.Heading("Device memory by owner")
-		page.Table([]string{">IN USE", ">OF ALL", "OWNER"}, rows)
 	}
 }

@@ -13,10 +13,10 @@ import (
 // counters that are zero.
 func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	page := render.NewPage(w, 0, false)
-	heading(page, &s.Meta)
+	liveTitle(page, &s.Meta)
 	processes(page, s.Processes)
 	accounts(page, s.Accounts)
-	failures(page, s, 3)
+	failures(page, s, Options{Top: 3})
 	losses(page, s)
 	if verbose {
 		page.Heading("Nothing of these")

@@ -48,24 +48,39 @@ func Write(w io.Writer, r *Report, width int, color bool) error {
 }
 
 func stack(page *render.Page, s *Stack, o Options) {
-	l := &s.Sample.Labels
-	of := l.Kind
-	if l.GPU != "" {
-		of += ", gpu " + l.GPU
-	}
-	page.Heading("%s: %s, owner %s, %s (pid %d)", bytefmt.Signed(s.Growth), of, cmp.Or(l.Owner, "unknown"), cmp.Or(l.Process, "unknown"), l.PID)
+	page.Heading("%s: %s (pid %d)", bytefmt.Signed(s.Growth), of(&s.Sample.Labels), s.Sample.PID)
 	page.Line("  Grew through %d of the last %s, by %s each (median).",
 		s.Rises, count(s.Span, "interval"), bytefmt.Format(s.MedianRise))
 	page.Line("  Holds %s in %s (%s),",
-		bytefmt.Format(s.Sample.InuseBytes), count(int(s.Sample.InuseObjects), "object"), signed(s.GrowthObjects))
+		bytefmt.Format(s.Sample.InuseBytes), count(int(s.Sample.InuseObjects), "object"), bytefmt.SignedCount(s.GrowthObjects))
 	page.Line("  of which %s in %s outlived %s (%s).",
 		bytefmt.Format(s.OldBytes), count(int(s.OldObjects), "object"),
 		count(o.Outlive, "interval"), duration(time.Duration(o.Outlive)*o.Interval))
 	ages(page, s.Ages)
 	page.Line("  STACK")
-	for _, f := range frames(s.Sample.Stack) {
-		page.Line("      %s", f)
+	for _, l := range s.Sample.Frames() {
+		for i := range l.Lines {
+			page.Line("      %s", render.Name(&l.Lines[i]))
+		}
 	}
+}
+
+// of tells the labels as a clause. A kind and a process need no name before
+// them.
+func of(labels *snapshot.Labels) string {
+	var out []string
+	for i := range snapshot.AllLabels {
+		l := &snapshot.AllLabels[i]
+		text := l.Get(labels)
+		switch {
+		case l.Title == "" || l.PerRun:
+		case l.Name == "kind" || l.Name == "process":
+			out = append(out, cmp.Or(text, "unknown"))
+		case l.Name == "owner" || text != "":
+			out = append(out, l.Name+" "+cmp.Or(text, "unknown"))
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // barWidth is the length of the longest bar of a histogram.
@@ -86,7 +101,7 @@ func ages(page *render.Page, ages []Age) {
 		if a.Bytes > 0 { // whatever is held can be seen
 			bar = max(int(float64(a.Bytes)/float64(most)*barWidth+0.5), 1)
 		}
-		rows[i].Cells = []string{name, bytefmt.Format(a.Bytes), strconv.FormatInt(a.Objects, 10), strings.Repeat("#", bar)}
+		rows[i].Cells = []string{name, bytefmt.Format(a.Bytes), bytefmt.Count(a.Objects), strings.Repeat("#", bar)}
 	}
 	page.Table([]string{"AGE", ">BYTES", ">OBJECTS", ""}, rows)
 }
@@ -110,30 +125,9 @@ func about(page *render.Page, r *Report) {
 	}
 }
 
-// frames returns the stack for people, leaf first.
-func frames(stack []*snapshot.Location) []render.Frame {
-	if len(stack) == 0 {
-		return []render.Frame{{Function: "[no stack]"}}
-	}
-	var out []render.Frame
-	for _, l := range stack {
-		for _, line := range l.Lines {
-			out = append(out, render.Frame{Function: line.Function, File: line.File, Line: int64(line.Line)})
-		}
-	}
-	return out
-}
-
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"
 	}
 	return strconv.Itoa(n) + " " + what
-}
-
-func signed(n int64) string {
-	if n > 0 {
-		return "+" + strconv.FormatInt(n, 10)
-	}
-	return strconv.FormatInt(n, 10)
 }

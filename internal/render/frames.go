@@ -6,25 +6,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// A Frame is one function of a stack, as the readable outputs show it.
-type Frame struct {
-	Function string
-	File     string
-	Line     int64
-}
-
-// String returns "function file:line": C++ without parameters and template
-// arguments, the file by its base name.
-func (f Frame) String() string {
-	s := short(f.Function)
-	if f.File == "" {
+// Name returns "function file:line" of a frame: C++ without parameters and
+// template arguments, the file by its base name.
+func Name(l *snapshot.Line) string {
+	s := short(l.Function)
+	if l.File == "" {
 		return s
 	}
-	s += " " + path.Base(f.File)
-	if f.Line > 0 {
-		s += ":" + strconv.FormatInt(f.Line, 10)
+	s += " " + path.Base(l.File)
+	if l.Line > 0 {
+		s += ":" + strconv.Itoa(l.Line)
 	}
 	return s
 }
@@ -56,27 +51,40 @@ func short(name string) string {
 	return b.String()
 }
 
-// Telling returns the frames of a stack (leaf first) by which a reader knows
-// it, at most n, in the stack's order, joined by " < ": the leaf, the user's
-// own code before libraries, and among equals those nearest to the leaf.
+// telling is how many frames Telling picks at most.
+const telling = 4
+
+// Telling returns the names of the few frames of a stack (leaf first) by which
+// a reader knows it, in the stack's order, joined by " < ": the leaf, the
+// user's own code before libraries, and among equals those nearest to the leaf.
 // Allocators, start-up code and addresses without a name stand in only where
 // there is little else.
-func Telling(stack []Frame, n int) string {
-	picked := make([]int, len(stack))
+func Telling(stack []*snapshot.Location) string {
+	var frames []*snapshot.Line
+	for _, l := range stack {
+		for i := range l.Lines {
+			frames = append(frames, &l.Lines[i])
+		}
+	}
+	return pick(frames, telling)
+}
+
+func pick(frames []*snapshot.Line, n int) string {
+	picked := make([]int, len(frames))
 	for i := range picked {
 		picked[i] = i
 	}
 	slices.SortStableFunc(picked, func(a, b int) int {
-		return rank(stack, b) - rank(stack, a)
+		return rank(frames, b) - rank(frames, a)
 	})
 	picked = picked[:min(n, len(picked))]
-	for len(picked) > 3 && rank(stack, picked[len(picked)-1]) <= 1 {
+	for len(picked) > 3 && rank(frames, picked[len(picked)-1]) <= 1 {
 		picked = picked[:len(picked)-1]
 	}
 	slices.Sort(picked)
 	names := make([]string, len(picked))
 	for i, j := range picked {
-		names[i] = stack[j].String()
+		names[i] = Name(frames[j])
 	}
 	return strings.Join(names, " < ")
 }
@@ -88,8 +96,8 @@ var (
 )
 
 // rank is higher for frames that say more.
-func rank(stack []Frame, i int) int {
-	switch f := stack[i]; {
+func rank(frames []*snapshot.Line, i int) int {
+	switch f := frames[i]; {
 	case i == 0:
 		return 5
 	case noName.MatchString(f.Function):

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 func TestTelling(t *testing.T) {
-	stack := []Frame{
+	stack := []*snapshot.Line{
 		{Function: "cuMemAlloc_v2"},
 		{Function: "cudaMalloc"},
 		{Function: "c10::cuda::malloc(unsigned long)", File: "/pytorch/c10/alloc.cpp", Line: 3},
@@ -27,20 +29,20 @@ func TestTelling(t *testing.T) {
 		5:  "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
 		99: "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
 	} {
-		if got := Telling(stack, n); got != want {
-			t.Errorf("Telling(%d) = %q, want %q", n, got, want)
+		if got := pick(stack, n); got != want {
+			t.Errorf("pick(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
 
 func TestTellingPlumbing(t *testing.T) {
-	stack := []Frame{{Function: "cuMemAlloc_v2"}, {Function: "lib.so+0x12"}, {Function: "main", File: "a.c", Line: 3}, {Function: "_start"}}
-	if got, want := Telling(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
+	stack := []*snapshot.Line{{Function: "cuMemAlloc_v2"}, {Function: "lib.so+0x12"}, {Function: "main", File: "a.c", Line: 3}, {Function: "_start"}}
+	if got, want := pick(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-func TestFrameString(t *testing.T) {
+func TestName(t *testing.T) {
 	for in, want := range map[string]string{
 		"<module>":   "<module>",
 		"ns::f(int)": "ns::f",
@@ -49,7 +51,7 @@ func TestFrameString(t *testing.T) {
 		"a::b(":        "a::b(",
 		"Foo.<lambda>": "Foo.<lambda>",
 	} {
-		if got := (Frame{Function: in}).String(); got != want {
+		if got := Name(&snapshot.Line{Function: in}); got != want {
 			t.Errorf("%q is shown as %q, want %q", in, got, want)
 		}
 	}

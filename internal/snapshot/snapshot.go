@@ -49,6 +49,17 @@ type Sample struct {
 	Values
 }
 
+// Frames returns the stack, or the one frame that stands for a stack that could
+// not be captured.
+func (s *Sample) Frames() []*Location {
+	if len(s.Stack) == 0 {
+		return noStack
+	}
+	return s.Stack
+}
+
+var noStack = []*Location{{Lines: []Line{{Function: "[no stack]"}}}}
+
 // A Location is one address of a stack, or a frame that has no address
 // (an interpreter's, an API's name, a synthetic one such as "[cached]").
 type Location struct {

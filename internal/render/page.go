@@ -52,7 +52,7 @@ func (p *Page) Warn(format string, args ...any) {
 
 func (p *Page) styled(sgr, s string) {
 	p.begun = true
-	s = Cut(Clean(s), p.width)
+	s = cut(Clean(s), p.width)
 	if p.color && sgr != "" {
 		s = "\x1b[" + sgr + "m" + s + "\x1b[0m"
 	}
@@ -107,8 +107,8 @@ func (p *Page) Table(header []string, rows []Row) {
 	}
 }
 
-// Cut returns s cut to width runes, the last of which is then "…".
-func Cut(s string, width int) string {
+// cut returns s cut to width runes, the last of which is then "…".
+func cut(s string, width int) string {
 	if utf8.RuneCountInString(s) <= width {
 		return s
 	}

@@ -1,15 +1,11 @@
-package report
+package export
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
-	"io"
 	"strings"
 	"testing"
 	"unicode"
-
-	"github.com/google/pprof/profile"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
@@ -17,17 +13,17 @@ import (
 )
 
 // saved returns s as it comes back from a file.
-func saved(t testing.TB, s *snapshot.Snapshot) *profile.Profile {
+func saved(t testing.TB, s *snapshot.Snapshot) *snapshot.Snapshot {
 	t.Helper()
 	var b bytes.Buffer
 	if err := pprofout.Write(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	p, err := Read(&b)
+	back, err := pprofout.Read(&b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return back
 }
 
 func report(t testing.TB, s *snapshot.Snapshot, o Options) string {
@@ -90,8 +86,6 @@ func TestDiff(t *testing.T) {
 	before := snapshottest.Training
 	snapshottest.Golden(t, "diff/inuse.txt", []byte(diff(t, before(), later(), Options{})))
 	snapshottest.Golden(t, "diff/inuse_back.txt", []byte(diff(t, later(), before(), Options{Top: 1})))
-	snapshottest.Golden(t, "diff/alloc.txt", []byte(diff(t, before(), later(), Options{SampleType: "alloc_space"})))
-	snapshottest.Golden(t, "diff/peak.txt", []byte(diff(t, before(), later(), Options{SampleType: "peak_space"})))
 	snapshottest.Golden(t, "diff/other_program.txt", []byte(diff(t, before(), snapshottest.TwoProcesses(), Options{Top: -1})))
 }
 
@@ -101,67 +95,16 @@ func TestDiffOfEqualProfiles(t *testing.T) {
 	}
 }
 
-func TestDiffUnknownSampleType(t *testing.T) {
-	p := saved(t, snapshottest.Training())
-	if err := Diff(io.Discard, p, p, Options{SampleType: "cpu"}); err == nil {
-		t.Error("an unknown sample type is no error")
-	}
-}
-
-func TestReadRefuses(t *testing.T) {
-	var cpu, torn bytes.Buffer
-	other := &profile.Profile{SampleType: []*profile.ValueType{{Type: "cpu", Unit: "nanoseconds"}}, PeriodType: &profile.ValueType{}}
-	if err := other.Write(&cpu); err != nil {
-		t.Fatal(err)
-	}
-	if err := pprofout.Write(&torn, snapshottest.Training()); err != nil {
-		t.Fatal(err)
-	}
-	torn.Truncate(torn.Len() / 2)
-	for name, data := range map[string]io.Reader{
-		"another profile": &cpu,
-		"half a profile":  &torn,
-		"text":            strings.NewReader("hello"),
-		"nothing":         strings.NewReader(""),
-	} {
-		if _, err := Read(data); err == nil || !strings.HasPrefix(err.Error(), "read profile: ") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-// TestReadAllIsBounded: a small file that unpacks to more than the limit.
-func TestReadAllIsBounded(t *testing.T) {
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	z.Write(make([]byte, 1<<20+1))
-	z.Close()
-	if _, err := readAll(bytes.NewReader(b.Bytes()), 1<<20); err == nil {
-		t.Error("a byte more than the limit is read")
-	}
-	if data, err := readAll(bytes.NewReader(b.Bytes()), 1<<20+1); err != nil || len(data) != 1<<20+1 {
-		t.Errorf("%d bytes, %v", len(data), err)
-	}
-	if _, err := readAll(strings.NewReader("12345"), 4); err == nil {
-		t.Error("a byte more than the limit is read")
-	}
-}
-
-func TestWriteErrors(t *testing.T) {
-	p := saved(t, snapshottest.Training())
-	if err := Report(failing{}, p, Options{}); !errors.Is(err, errFull) {
+func TestReportWriteErrors(t *testing.T) {
+	full := errors.New("disk full")
+	s := snapshottest.Training()
+	if err := Report(limitedWriter{full}, s, Options{}); !errors.Is(err, full) {
 		t.Errorf("Report: %v", err)
 	}
-	if err := Diff(failing{}, p, p, Options{}); !errors.Is(err, errFull) {
+	if err := Diff(limitedWriter{full}, s, s, Options{}); !errors.Is(err, full) {
 		t.Errorf("Diff: %v", err)
 	}
 }
-
-type failing struct{}
-
-var errFull = errors.New("disk full")
-
-func (failing) Write([]byte) (int, error) { return 0, errFull }
 
 // FuzzRead: whatever is read can be reported and compared, and nothing of it
 // reaches the terminal unescaped.
@@ -178,15 +121,15 @@ func FuzzRead(f *testing.F) {
 		f.Add(b.Bytes())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := Read(bytes.NewReader(data))
+		s, err := pprofout.Read(bytes.NewReader(data))
 		if err != nil {
 			return
 		}
 		var out strings.Builder
-		if err := Report(&out, p, Options{}); err != nil {
+		if err := Report(&out, s, Options{}); err != nil {
 			t.Error(err)
 		}
-		if err := Diff(&out, p, p, Options{}); err != nil {
+		if err := Diff(&out, s, s, Options{}); err != nil {
 			t.Error(err)
 		}
 		if strings.ContainsFunc(out.String(), func(r rune) bool { return r != '\n' && unicode.IsControl(r) }) {

@@ -1,0 +1,129 @@
+package pprofout
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/pprof/profile"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+)
+
+func TestReadRefuses(t *testing.T) {
+	var cpu, torn, pid bytes.Buffer
+	other := &profile.Profile{SampleType: []*profile.ValueType{{Type: "cpu", Unit: "nanoseconds"}}, PeriodType: &profile.ValueType{}}
+	if err := other.Write(&cpu); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(&torn, snapshottest.Training()); err != nil {
+		t.Fatal(err)
+	}
+	p := build(t, snapshottest.TwoProcesses())
+	p.Sample[1].Label["pid"] = []string{"seven"}
+	if err := p.Write(&pid); err != nil {
+		t.Fatal(err)
+	}
+	torn.Truncate(torn.Len() / 2)
+	for name, data := range map[string]io.Reader{
+		"another profile": &cpu,
+		"no pid":          &pid,
+		"half a profile":  &torn,
+		"text":            strings.NewReader("hello"),
+		"nothing":         strings.NewReader(""),
+	} {
+		if _, err := Read(data); err == nil || !strings.HasPrefix(err.Error(), "read profile: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestReadAllIsBounded: a small file that unpacks to more than the limit.
+func TestReadAllIsBounded(t *testing.T) {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	z.Write(make([]byte, 1<<20+1))
+	z.Close()
+	if _, err := readAll(bytes.NewReader(b.Bytes()), 1<<20); err == nil {
+		t.Error("a byte more than the limit is read")
+	}
+	if data, err := readAll(bytes.NewReader(b.Bytes()), 1<<20+1); err != nil || len(data) != 1<<20+1 {
+		t.Errorf("%d bytes, %v", len(data), err)
+	}
+	if _, err := readAll(strings.NewReader("12345"), 4); err == nil {
+		t.Error("a byte more than the limit is read")
+	}
+}
+
+// TestReadBack: a profile tells its samples as they were, but for failed calls
+// and, of one process, its pid.
+func TestReadBack(t *testing.T) {
+	for name, build := range snapshots {
+		s := build()
+		back, err := Read(bytes.NewReader(write(t, s)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back.Meta.Target != render.Clean(s.Meta.Target) || back.Meta.Duration != s.Meta.Duration || !back.Meta.Start.Equal(s.Meta.Start) {
+			t.Errorf("%s: %+v, want %+v", name, back.Meta, s.Meta)
+		}
+		if d := cmp.Diff(comments(s), back.Notes); d != "" {
+			t.Errorf("%s: notes %s", name, d)
+		}
+		if d := cmp.Diff(told(s), told(back)); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+}
+
+// told is what a profile tells of each stack.
+func told(s *snapshot.Snapshot) map[string]snapshot.Values {
+	out := map[string]snapshot.Values{}
+	for _, sample := range s.Samples {
+		sample.FailedObjects, sample.FailedBytes = 0, 0
+		if sample.Values == (snapshot.Values{}) {
+			continue
+		}
+		var key strings.Builder
+		for i := range snapshot.AllLabels {
+			if l := &snapshot.AllLabels[i]; !l.PerRun || s.Several() {
+				key.WriteString(l.Name + "=" + render.Clean(l.Get(&sample.Labels)) + " ")
+			}
+		}
+		for _, l := range sample.Frames() {
+			fmt.Fprintf(&key, "\n%x", l.Address)
+			for _, line := range l.Lines {
+				fmt.Fprintf(&key, " %s %s %s:%d", render.Clean(line.Function), render.Clean(line.System), render.Clean(line.File), line.Line)
+			}
+		}
+		sum := out[key.String()]
+		sum.Add(sample.Values)
+		out[key.String()] = sum
+	}
+	return out
+}
+
+// TestReadWithoutNames: another program may have taken the names away.
+func TestReadWithoutNames(t *testing.T) {
+	p := build(t, snapshottest.Training())
+	for _, l := range p.Location {
+		l.Line = nil
+	}
+	var b bytes.Buffer
+	if err := p.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Read(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Samples[0].Stack[1].Lines[0].Function; got != "0x7f1000012345" {
+		t.Errorf("the frame is called %q", got)
+	}
+}
