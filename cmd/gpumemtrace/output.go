@@ -69,9 +69,8 @@ func (o *output) write(s *snapshot.Snapshot) error {
 	if o.path != "-" {
 		return o.writeFile(o.path, s)
 	}
-	width := columns(os.Stdout)
 	w := bufio.NewWriter(os.Stdout)
-	if err := o.format.Write(w, s, export.Options{Width: width, Color: width > 0 && os.Getenv("NO_COLOR") == ""}); err != nil {
+	if err := o.format.Write(w, s, layout(os.Stdout)); err != nil {
 		return fmt.Errorf("write to stdout: %w", err)
 	}
 	if err := w.Flush(); err != nil {
@@ -93,6 +92,12 @@ func (o *output) writeFile(path string, s *snapshot.Snapshot) error {
 	return atomicfile.Write(path, o.force, func(w io.Writer) error {
 		return o.format.Write(w, s, export.Options{})
 	})
+}
+
+// layout returns how pages are laid out that are printed to f.
+func layout(f *os.File) export.Options {
+	width := columns(f)
+	return export.Options{Width: width, Color: width > 0 && os.Getenv("NO_COLOR") == ""}
 }
 
 // columns returns the width of the terminal that f is, 0 if it is none.

@@ -12,7 +12,7 @@ import (
 )
 
 func newReport() *cobra.Command {
-	var opts export.Options
+	opts := layout(os.Stdout)
 	c := &cobra.Command{
 		Use:   "report FILE",
 		Short: "Print a profile as text: totals, owners, kinds, GPUs, largest stacks",
@@ -25,12 +25,12 @@ func newReport() *cobra.Command {
 			return export.Report(os.Stdout, p, opts)
 		},
 	}
-	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
+	addTop(c, &opts)
 	return c
 }
 
 func newDiff() *cobra.Command {
-	var opts export.Options
+	opts := layout(os.Stdout)
 	c := &cobra.Command{
 		Use:   "diff BEFORE AFTER",
 		Short: "Print what each call stack gained and gave back between two profiles",
@@ -47,8 +47,12 @@ func newDiff() *cobra.Command {
 			return export.Diff(os.Stdout, before, after, opts)
 		},
 	}
-	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
+	addTop(c, &opts)
 	return c
+}
+
+func addTop(c *cobra.Command, opts *export.Options) {
+	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
 }
 
 func exactly(n int, what string) cobra.PositionalArgs {
