@@ -20,7 +20,11 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 		asked = fmt.Sprintf("%s, of which the driver refused a piece of %s", bytefmt.Format(f.Requested), asked)
 	}
 	page.Heading("Out of GPU memory: %s (%d) asked for %s", o.Process, o.PID, asked)
-	page.Line("%s, thread %d, in %s", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, o.Stack[0].Lines[0].Function)
+	where := o.API
+	if o.GPU != "" {
+		where += " on GPU " + o.GPU
+	}
+	page.Line("%s, thread %d, in %s", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where)
 	switch {
 	case o.Recovered:
 		page.Line("Recovered: the same thread got as many bytes when it tried again.")
