@@ -47,9 +47,7 @@ func (t *tables) sums(samples []snapshot.Sample) []*sum {
 		}
 		m.Add(s.Values)
 	}
-	out = slices.DeleteFunc(out, func(m *sum) bool {
-		return !slices.ContainsFunc(sampleTypes, func(v snapshot.Value) bool { return *v.Of(&m.Values) != 0 })
-	})
+	out = slices.DeleteFunc(out, func(m *sum) bool { return !m.Succeeded() })
 	slices.SortFunc(out, compare)
 	return out
 }

@@ -1,7 +1,6 @@
 package pprofout
 
 import (
-	"cmp"
 	"encoding/binary"
 	"slices"
 
@@ -16,12 +15,11 @@ import (
 // interpreter's frame seen in two processes) is found by content.
 type tables struct {
 	mappings  map[*snapshot.Mapping]*profile.Mapping
+	order     []*profile.Mapping // by ID
 	locations map[*snapshot.Location]*profile.Location
 	contents  map[string]*profile.Location
 	functions map[function]*profile.Function
-	program   *profile.Mapping // nil when the snapshot lists none
-	listed    uint64           // IDs of mappings that the snapshot lists are no higher
-	content   []byte           // of one location
+	content   []byte // of one location
 }
 
 type function struct{ name, system, file string }
@@ -35,10 +33,6 @@ func newTables(mappings []*snapshot.Mapping) *tables {
 	}
 	for _, m := range mappings {
 		t.mapping(m)
-	}
-	t.listed = uint64(len(t.mappings))
-	if len(mappings) > 0 {
-		t.program = t.mapping(mappings[0])
 	}
 	return t
 }
@@ -89,7 +83,7 @@ func (t *tables) mapping(m *snapshot.Mapping) *profile.Mapping {
 	pm := t.mappings[m]
 	if pm == nil {
 		pm = &profile.Mapping{
-			ID:      uint64(len(t.mappings) + 1),
+			ID:      uint64(len(t.order) + 1),
 			Start:   m.Start,
 			Limit:   m.Limit,
 			Offset:  m.Offset,
@@ -103,13 +97,14 @@ func (t *tables) mapping(m *snapshot.Mapping) *profile.Mapping {
 			HasLineNumbers: m.HasLines,
 		}
 		t.mappings[m] = pm
+		t.order = append(t.order, pm)
 	}
 	return pm
 }
 
 // fill puts into p what its samples refer to, numbered in the order of use.
-// Only mappings keep the order in which the snapshot lists them. The first one
-// is there in any case: pprof takes it for the main program.
+// Only mappings keep the snapshot's order. The first one is there in any case:
+// pprof takes it for the main program.
 func (t *tables) fill(p *profile.Profile) {
 	for _, l := range t.contents {
 		l.ID = 0
@@ -117,11 +112,7 @@ func (t *tables) fill(p *profile.Profile) {
 	for _, f := range t.functions {
 		f.ID = 0
 	}
-	used := make(map[*profile.Mapping]bool, len(t.mappings))
-	if t.program != nil {
-		used[t.program] = true
-		p.Mapping = append(p.Mapping, t.program)
-	}
+	used := make(map[*profile.Mapping]bool, len(t.order))
 	for _, s := range p.Sample {
 		for _, l := range s.Location {
 			if l.ID != 0 {
@@ -135,23 +126,18 @@ func (t *tables) fill(p *profile.Profile) {
 					f.ID = uint64(len(p.Function))
 				}
 			}
-			m := l.Mapping
-			if m == nil {
-				continue
-			}
-			if !used[m] {
+			if m := l.Mapping; m != nil {
 				used[m] = true
-				p.Mapping = append(p.Mapping, m)
+				m.HasFilenames = m.HasFilenames || slices.ContainsFunc(l.Line, func(l profile.Line) bool { return l.Function.Filename != "" })
+				m.HasInlineFrames = m.HasInlineFrames || len(l.Line) > 1
 			}
-			m.HasFilenames = m.HasFilenames || slices.ContainsFunc(l.Line, func(l profile.Line) bool { return l.Function.Filename != "" })
-			m.HasInlineFrames = m.HasInlineFrames || len(l.Line) > 1
 		}
 	}
-	slices.SortStableFunc(p.Mapping, func(a, b *profile.Mapping) int {
-		return cmp.Compare(min(a.ID, t.listed+1), min(b.ID, t.listed+1))
-	})
-	for i, m := range p.Mapping {
-		m.ID = uint64(i + 1)
+	for i, m := range t.order {
+		if i == 0 || used[m] {
+			p.Mapping = append(p.Mapping, m)
+			m.ID = uint64(len(p.Mapping))
+		}
 	}
 	if len(p.Mapping) == 0 {
 		// go tool pprof puts a nameless mapping into a profile that has none,

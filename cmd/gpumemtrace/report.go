@@ -25,7 +25,7 @@ func newReport() *cobra.Command {
 			return export.Report(os.Stdout, p, opts)
 		},
 	}
-	addTop(c, &opts)
+	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
 	return c
 }
 
@@ -47,12 +47,8 @@ func newDiff() *cobra.Command {
 			return export.Diff(os.Stdout, before, after, opts)
 		},
 	}
-	addTop(c, &opts)
-	return c
-}
-
-func addTop(c *cobra.Command, opts *export.Options) {
 	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
+	return c
 }
 
 func exactly(n int, what string) cobra.PositionalArgs {

@@ -44,20 +44,21 @@ func Diff(w io.Writer, a, b *snapshot.Snapshot, o Options) error {
 // compare returns every stack of a and b, the largest change first.
 func compare(a, b *snapshot.Snapshot) []*change {
 	byKey := make(map[string]*change)
-	of := func(s *snapshot.Sample) *change {
-		k := diffKey(s)
-		c := byKey[k]
-		if c == nil {
-			c = &change{key: k, sample: s}
-			byKey[k] = c
+	for i, s := range []*snapshot.Snapshot{a, b} {
+		for j := range s.Samples {
+			x := &s.Samples[j]
+			k := diffKey(x)
+			c := byKey[k]
+			if c == nil {
+				c = &change{key: k, sample: x}
+				byKey[k] = c
+			}
+			if i == 0 {
+				c.before.Add(x.Values)
+			} else {
+				c.after.Add(x.Values)
+			}
 		}
-		return c
-	}
-	for i := range a.Samples {
-		of(&a.Samples[i]).before.Add(a.Samples[i].Values)
-	}
-	for i := range b.Samples {
-		of(&b.Samples[i]).after.Add(b.Samples[i].Values)
 	}
 	changes := slices.Collect(maps.Values(byKey))
 	slices.SortFunc(changes, func(x, y *change) int {
@@ -89,36 +90,30 @@ func diffKey(s *snapshot.Sample) string {
 }
 
 func diffTotals(page *render.Page, changes []*change) {
-	type total struct {
-		change
-		gained, givenBack int64
-	}
-	byClass := make(map[string]*total)
+	type sums map[string]*snapshot.Values // by class
+	before, after, gained, givenBack := sums{}, sums{}, sums{}, sums{}
 	for _, c := range changes {
 		class := render.Class(c.sample.Kind)
-		t := byClass[class]
-		if t == nil {
-			t = new(total)
-			byClass[class] = t
-		}
-		t.before.Add(c.before)
-		t.after.Add(c.after)
-		if d := c.by().InuseBytes; d > 0 {
-			t.gained += d
+		sum(before, class).Add(c.before)
+		sum(after, class).Add(c.after)
+		if d := c.by(); d.InuseBytes > 0 {
+			sum(gained, class).Add(d)
 		} else {
-			t.givenBack += d
+			sum(givenBack, class).Add(d)
 		}
 	}
 	page.Heading("Change of inuse_space")
 	var rows []render.Row
 	for _, class := range []string{"device", "managed", "host", "imported", "graph"} {
-		if t := byClass[class]; t != nil {
-			d := t.by()
-			rows = append(rows, render.Row{Cells: []string{
-				class, bytefmt.Format(t.before.InuseBytes), bytefmt.Format(t.after.InuseBytes), bytefmt.Signed(d.InuseBytes),
-				bytefmt.Signed(t.gained), bytefmt.Signed(t.givenBack), bytefmt.SignedCount(d.InuseObjects),
-			}})
+		if before[class] == nil {
+			continue
 		}
+		c := change{before: *before[class], after: *after[class]}
+		d := c.by()
+		rows = append(rows, render.Row{Cells: []string{
+			class, bytefmt.Format(c.before.InuseBytes), bytefmt.Format(c.after.InuseBytes), bytefmt.Signed(d.InuseBytes),
+			bytefmt.Signed(sum(gained, class).InuseBytes), bytefmt.Signed(sum(givenBack, class).InuseBytes), bytefmt.SignedCount(d.InuseObjects),
+		}})
 	}
 	page.Table([]string{"CLASS", ">BEFORE", ">AFTER", ">CHANGE", ">GAINED", ">GIVEN BACK", ">OBJECTS"}, rows)
 }
@@ -132,17 +127,15 @@ func diffStacks(page *render.Page, changes []*change, o Options) {
 		page.Heading("No stack changed")
 		return
 	}
-	shown := o.top(len(changes))
-	t := newStackTable(false, []string{">CHANGE", ">OBJECTS", ">BEFORE", ">AFTER"})
-	for _, c := range changes[:shown] {
+	shown := changes[:o.top(len(changes))]
+	page.Heading("By stack: %d of %d that changed", len(shown), len(changes))
+	stackTable(page, false, []string{">CHANGE", ">OBJECTS", ">BEFORE", ">AFTER"}, shown, func(c *change) (*snapshot.Sample, []string) {
 		d := c.by()
-		t.add(c.sample, []string{
+		return c.sample, []string{
 			bytefmt.Signed(d.InuseBytes), bytefmt.SignedCount(d.InuseObjects),
 			bytefmt.Format(c.before.InuseBytes), bytefmt.Format(c.after.InuseBytes),
-		})
-	}
-	page.Heading("By stack: %d of %d that changed", shown, len(changes))
-	page.Table(t.header, t.rows)
+		}
+	})
 }
 
 func abs(n int64) int64 {

@@ -2,6 +2,7 @@ package export
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -9,33 +10,33 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// groups writes one row for each class, in each value of a label where by is
-// not nil, and nothing when no sample has that label. Bytes of different
-// classes (device, managed, host, ...) are never added up.
+// owner is what most readers ask for first.
+var owner = &snapshot.AllLabels[slices.IndexFunc(snapshot.AllLabels[:], func(l snapshot.Label) bool { return l.Name == "owner" })]
+
+// groups writes one row for each value of a label (nil for totals) and each
+// class, whose bytes (device, managed, host, ...) are never added up. It writes
+// nothing when no sample has the label.
 func groups(page *render.Page, samples []snapshot.Sample, by *snapshot.Label) {
 	type key struct{ value, class string }
 	sums, all := make(map[key]*snapshot.Values), make(map[string]*snapshot.Values)
+	known := by == nil
 	for i := range samples {
 		s := &samples[i]
+		if !s.Succeeded() {
+			continue
+		}
 		k := key{class: render.Class(s.Kind)}
 		if by != nil {
 			k.value = by.Get(&s.Labels)
 		}
+		known = known || k.value != ""
 		sum(sums, k).Add(s.Values)
 		sum(all, k.class).Add(s.Values)
 	}
-	var keys []key
-	labelled := by == nil
-	for k, v := range sums {
-		if slices.ContainsFunc(groupValues, func(c *snapshot.Value) bool { return *c.Of(v) != 0 }) {
-			keys = append(keys, k)
-			labelled = labelled || k.value != ""
-		}
-	}
-	if !labelled || len(keys) == 0 {
+	if !known || len(sums) == 0 {
 		return
 	}
-	slices.SortFunc(keys, func(a, b key) int {
+	keys := slices.SortedFunc(maps.Keys(sums), func(a, b key) int {
 		return cmp.Or(
 			cmp.Compare(sums[b].InuseBytes, sums[a].InuseBytes),
 			cmp.Compare(sums[b].AllocBytes, sums[a].AllocBytes),
@@ -43,30 +44,15 @@ func groups(page *render.Page, samples []snapshot.Sample, by *snapshot.Label) {
 			strings.Compare(a.class, b.class),
 		)
 	})
-	header := append([]string{"CLASS"}, figureTitles(groupValues)...)
-	var rows []render.Row
-	for _, k := range keys {
-		cells := append([]string{k.class}, figures(groupValues, sums[k], all[k.class])...)
-		if by != nil {
-			cells = slices.Insert(cells, 0, cmp.Or(k.value, "-"))
-		}
-		rows = append(rows, render.Row{Cells: cells})
+	title, column, absent := "Totals", "", "" // without a value, a column is left out
+	if by != nil {
+		title, column, absent = "By "+by.Title, strings.ToUpper(by.Title), "-"
 	}
-	if by == nil {
-		page.Heading("Totals")
-	} else {
-		page.Heading("By %s", by.Title)
-		header = slices.Insert(header, 0, strings.ToUpper(by.Title))
+	columns := succeeded()
+	rows := make([]render.Row, len(keys))
+	for i, k := range keys {
+		rows[i].Cells = append([]string{cmp.Or(k.value, absent), k.class}, columns.cells(sums[k], all[k.class])...)
 	}
-	page.Table(header, rows)
-}
-
-// sum returns the values of a key, zero at first.
-func sum[K comparable](sums map[K]*snapshot.Values, k K) *snapshot.Values {
-	v := sums[k]
-	if v == nil {
-		v = new(snapshot.Values)
-		sums[k] = v
-	}
-	return v
+	page.Heading("%s", title)
+	page.Table(append([]string{column, "CLASS"}, columns.header()...), rows)
 }

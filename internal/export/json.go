@@ -147,50 +147,36 @@ func (w *jsonWriter) marshal(v any) []byte {
 // sample writes by hand what goes by the tables of labels and values.
 func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
 	b := append(w.row[:0], `{"stack":[`...)
-	for i, l := range s.Stack {
-		b = strconv.AppendInt(comma(b, i > 0), int64(ids.location[l]), 10)
+	for _, l := range s.Stack {
+		b = append(strconv.AppendInt(b, int64(ids.location[l]), 10), ',')
 	}
-	b = append(b, `],"labels":{`...)
-	some := false
+	b = append(bytes.TrimSuffix(b, []byte(",")), `],"labels":{`...)
 	for i := range snapshot.AllLabels {
 		l := &snapshot.AllLabels[i]
-		text := l.Get(&s.Labels)
-		if text == "" && !l.Numeric() {
-			continue
-		}
-		b = field(comma(b, some), l.Name)
-		some = true
-		switch {
+		switch text := l.Get(&s.Labels); {
 		case l.Numeric():
-			b = append(b, cmp.Or(text, "0")...)
+			b = append(field(b, l.Name), cmp.Or(text, "0")...)
+		case text == "":
+			continue
 		case plain(text):
-			b = append(append(append(b, '"'), text...), '"')
+			b = append(append(append(field(b, l.Name), '"'), text...), '"')
 		default:
-			b = append(b, w.marshal(text)...)
+			b = append(field(b, l.Name), w.marshal(text)...)
 		}
+		b = append(b, ',')
 	}
-	b = append(b, `},"values":{`...)
+	b = append(bytes.TrimSuffix(b, []byte(",")), `},"values":{`...)
 	for i := range snapshot.AllValues {
 		v := &snapshot.AllValues[i]
-		b = strconv.AppendInt(field(comma(b, i > 0), v.Key), *v.Of(&s.Values), 10)
+		b = append(strconv.AppendInt(field(b, v.Key), *v.Of(&s.Values), 10), ',')
 	}
-	b = append(b, "}}"...)
+	b = append(bytes.TrimSuffix(b, []byte(",")), "}}"...)
 	w.buf.Write(b)
 	w.row = b
 }
 
-// comma separates what follows from what was there before, if anything was.
-func comma(b []byte, before bool) []byte {
-	if before {
-		return append(b, ',')
-	}
-	return b
-}
-
 func field(b []byte, name string) []byte {
-	b = append(b, '"')
-	b = append(b, name...)
-	return append(b, `":`...)
+	return append(append(append(b, '"'), name...), `":`...)
 }
 
 // plain tells whether s stands in JSON as it is.

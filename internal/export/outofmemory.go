@@ -50,7 +50,7 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	processes(page, o.Snapshot.Processes)
 	accounts(page, o.Snapshot.Accounts)
 	groups(page, o.Snapshot.Samples, owner)
-	stacks(page, o.Snapshot, "In use", inUse, Options{})
+	stacks(page, o.Snapshot, "In use", held, Options{})
 	losses(page, o.Snapshot)
 	if err := page.Flush(); err != nil {
 		return fmt.Errorf("write out-of-memory report: %w", err)

@@ -27,7 +27,7 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 			groups(page, s.Samples, l)
 		}
 	}
-	stacks(page, s, "In use", inUse, o)
+	stacks(page, s, "In use", held, o)
 	stacks(page, s, "Held at the peak", atPeak, o)
 	if len(s.Notes) > 0 {
 		page.Heading("About this trace")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,7 +23,7 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	liveTitle(page, &s.Meta)
 	processes(page, s.Processes)
 	accounts(page, s.Accounts)
-	stacks(page, s, "In use", inUse, o)
+	stacks(page, s, "In use", held, o)
 	failures(page, s, o)
 	losses(page, s)
 	if err := page.Flush(); err != nil {
@@ -106,33 +107,25 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 		calls += s.Processes[i].Failed
 		outOfMemory += s.Processes[i].OutOfMemory
 	}
-	found := largest(s.Samples, failed[0])
-	if calls == 0 && len(found) == 0 {
-		return
-	}
-	page.Heading("Failed allocations: %d calls, %d of them for want of memory", calls, outOfMemory)
-	if len(found) > 0 {
-		stackRows(page, s, found, o.top(len(found)), failed)
-	}
+	largest(page, s, failed, o, func(_, stacks int) {
+		if calls > 0 || stacks > 0 {
+			page.Heading("Failed allocations: %d calls, %d of them for want of memory", calls, outOfMemory)
+		}
+	})
 }
 
 func losses(page *render.Page, s *snapshot.Snapshot) {
-	var lost []loss.Counter
-	for _, c := range s.Loss {
-		if c.Value != 0 {
-			lost = append(lost, c)
-		}
-	}
+	lost := slices.DeleteFunc(slices.Clone(s.Loss), func(c loss.Counter) bool { return c.Value == 0 })
 	if len(lost) > 0 {
 		page.Heading("Lost")
-		for _, c := range lost {
-			page.Warn("  %d %s (%s)", c.Value, c.Help, c.Name)
-		}
+	}
+	for _, c := range lost {
+		page.Warn("  %d %s (%s)", c.Value, c.Help, c.Name)
 	}
 	if len(s.Notes) > 0 {
 		page.Heading("Notes")
-		for _, n := range s.Notes {
-			page.Line("  %s", n)
-		}
+	}
+	for _, n := range s.Notes {
+		page.Line("  %s", n)
 	}
 }

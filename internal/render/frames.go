@@ -51,25 +51,18 @@ func short(name string) string {
 	return b.String()
 }
 
-// telling is how many frames Telling picks at most.
-const telling = 4
-
-// Telling returns the names of the few frames of a stack (leaf first) by which
-// a reader knows it, in the stack's order, joined by " < ": the leaf, the
-// user's own code before libraries, and among equals those nearest to the leaf.
-// Allocators, start-up code and addresses without a name stand in only where
-// there is little else.
-func Telling(stack []*snapshot.Location) string {
+// Telling returns the names of the frames of a stack (leaf first) by which a
+// reader knows it, at most n, in the stack's order, joined by " < ": the leaf,
+// the user's own code before libraries, and among equals those nearest to the
+// leaf. Allocators, start-up code and addresses without a name stand in only
+// where there is little else.
+func Telling(stack []*snapshot.Location, n int) string {
 	var frames []*snapshot.Line
 	for _, l := range stack {
 		for i := range l.Lines {
 			frames = append(frames, &l.Lines[i])
 		}
 	}
-	return pick(frames, telling)
-}
-
-func pick(frames []*snapshot.Line, n int) string {
 	picked := make([]int, len(frames))
 	for i := range picked {
 		picked[i] = i

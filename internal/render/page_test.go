@@ -8,8 +8,17 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
+// stackOf puts each line in a location of its own, but for the last two.
+func stackOf(lines []snapshot.Line) (stack []*snapshot.Location) {
+	last := len(lines) - 2
+	for _, l := range lines[:last] {
+		stack = append(stack, &snapshot.Location{Lines: []snapshot.Line{l}})
+	}
+	return append(stack, &snapshot.Location{Lines: lines[last:]})
+}
+
 func TestTelling(t *testing.T) {
-	stack := []*snapshot.Line{
+	stack := stackOf([]snapshot.Line{
 		{Function: "cuMemAlloc_v2"},
 		{Function: "cudaMalloc"},
 		{Function: "c10::cuda::malloc(unsigned long)", File: "/pytorch/c10/alloc.cpp", Line: 3},
@@ -20,7 +29,7 @@ func TestTelling(t *testing.T) {
 		{Function: "<module>", File: "/home/me/train.py", Line: 102},
 		{Function: "_PyEval_EvalFrameDefault", File: "/python/ceval.c", Line: 1},
 		{Function: "main"},
-	}
+	})
 	for n, want := range map[int]string{
 		0:  "",
 		1:  "cuMemAlloc_v2",
@@ -29,15 +38,15 @@ func TestTelling(t *testing.T) {
 		5:  "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
 		99: "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
 	} {
-		if got := pick(stack, n); got != want {
-			t.Errorf("pick(%d) = %q, want %q", n, got, want)
+		if got := Telling(stack, n); got != want {
+			t.Errorf("Telling(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
 
 func TestTellingPlumbing(t *testing.T) {
-	stack := []*snapshot.Line{{Function: "cuMemAlloc_v2"}, {Function: "lib.so+0x12"}, {Function: "main", File: "a.c", Line: 3}, {Function: "_start"}}
-	if got, want := pick(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
+	stack := stackOf([]snapshot.Line{{Function: "cuMemAlloc_v2"}, {Function: "lib.so+0x12"}, {Function: "main", File: "a.c", Line: 3}, {Function: "_start"}})
+	if got, want := Telling(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

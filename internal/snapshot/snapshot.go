@@ -12,8 +12,10 @@ import (
 
 // A Snapshot is the state of a trace at one moment.
 type Snapshot struct {
-	Meta      Meta
-	Samples   []Sample
+	Meta    Meta
+	Samples []Sample
+	// Mappings has each one that a location of Samples is in, the first
+	// process's program before all.
 	Mappings  []*Mapping
 	Processes []Process
 	// Accounts split what the driver reports for each process on each GPU.

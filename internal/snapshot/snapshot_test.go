@@ -95,6 +95,16 @@ func TestAllValues(t *testing.T) {
 	}
 }
 
+func TestSucceeded(t *testing.T) {
+	for i := range AllValues {
+		var v Values
+		*AllValues[i].Of(&v) = 1
+		if got := v.Succeeded(); got == AllValues[i].Failed {
+			t.Errorf("%s alone: %t", AllValues[i].Name, got)
+		}
+	}
+}
+
 func TestSeveral(t *testing.T) {
 	one := Snapshot{Processes: []Process{{PID: 1}}, Samples: []Sample{{Labels: Labels{PID: 1}}}}
 	if one.Several() || (&Snapshot{}).Several() {

@@ -51,3 +51,13 @@ func (v *Values) Sub(w Values) {
 		*AllValues[i].Of(v) -= *AllValues[i].Of(&w)
 	}
 }
+
+// Succeeded tells whether v has anything beside failed calls.
+func (v *Values) Succeeded() bool {
+	for i := range AllValues {
+		if !AllValues[i].Failed && *AllValues[i].Of(v) != 0 {
+			return true
+		}
+	}
+	return false
+}
