@@ -33,7 +33,7 @@ func comments(s *snapshot.Snapshot) []string {
 
 	var sum snapshot.Values
 	for i := range s.Samples {
-		sum.Add(s.Samples[i].Values)
+		sum.Add(&s.Samples[i].Values)
 	}
 	var outOfMemory int64
 	for i := range s.Processes {

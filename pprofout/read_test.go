@@ -103,7 +103,7 @@ func told(s *snapshot.Snapshot) map[string]snapshot.Values {
 			}
 		}
 		sum := out[key.String()]
-		sum.Add(sample.Values)
+		sum.Add(&sample.Values)
 		out[key.String()] = sum
 	}
 	return out

@@ -45,7 +45,7 @@ func (t *tables) sums(samples []snapshot.Sample) []*sum {
 			byKey[k] = m
 			out = append(out, m)
 		}
-		m.Add(s.Values)
+		m.Add(&s.Values)
 	}
 	out = slices.DeleteFunc(out, func(m *sum) bool { return !m.Succeeded() })
 	slices.SortFunc(out, compare)

@@ -46,16 +46,20 @@ func (c columns) header() (header []string) {
 	return header
 }
 
-func (c columns) cells(of, class *snapshot.Values) (cells []string) {
+// first returns the value of the first column.
+func (c columns) first(v *snapshot.Values) int64 { return *c[0].Of(v) }
+
+// cells are for one row; all is what its class has in the first column.
+func (c columns) cells(row *snapshot.Values, all int64) (cells []string) {
 	for i, v := range c {
-		n := *v.Of(of)
+		n := *v.Of(row)
 		if v.Unit == snapshot.Count {
 			cells = append(cells, bytefmt.Count(n))
 			continue
 		}
 		cells = append(cells, bytefmt.Format(n))
 		if i == 0 {
-			cells = append(cells, bytefmt.Percent(n, *v.Of(class)))
+			cells = append(cells, bytefmt.Percent(n, all))
 		}
 	}
 	return cells

@@ -22,7 +22,7 @@ type change struct {
 
 func (c *change) by() snapshot.Values {
 	d := c.after
-	d.Sub(c.before)
+	d.Sub(&c.before)
 	return d
 }
 
@@ -54,9 +54,9 @@ func compare(a, b *snapshot.Snapshot) []*change {
 				byKey[k] = c
 			}
 			if i == 0 {
-				c.before.Add(x.Values)
+				c.before.Add(&x.Values)
 			} else {
-				c.after.Add(x.Values)
+				c.after.Add(&x.Values)
 			}
 		}
 	}
@@ -94,12 +94,12 @@ func diffTotals(page *render.Page, changes []*change) {
 	before, after, gained, givenBack := sums{}, sums{}, sums{}, sums{}
 	for _, c := range changes {
 		class := render.Class(c.sample.Kind)
-		sum(before, class).Add(c.before)
-		sum(after, class).Add(c.after)
+		sum(before, class).Add(&c.before)
+		sum(after, class).Add(&c.after)
 		if d := c.by(); d.InuseBytes > 0 {
-			sum(gained, class).Add(d)
+			sum(gained, class).Add(&d)
 		} else {
-			sum(givenBack, class).Add(d)
+			sum(givenBack, class).Add(&d)
 		}
 	}
 	page.Heading("Change of inuse_space")

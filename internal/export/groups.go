@@ -18,7 +18,8 @@ var owner = &snapshot.AllLabels[slices.IndexFunc(snapshot.AllLabels[:], func(l s
 // nothing when no sample has the label.
 func groups(page *render.Page, samples []snapshot.Sample, by *snapshot.Label) {
 	type key struct{ value, class string }
-	sums, all := make(map[key]*snapshot.Values), make(map[string]*snapshot.Values)
+	columns := succeeded()
+	sums, all := make(map[key]*snapshot.Values), make(map[string]int64)
 	known := by == nil
 	for i := range samples {
 		s := &samples[i]
@@ -30,8 +31,8 @@ func groups(page *render.Page, samples []snapshot.Sample, by *snapshot.Label) {
 			k.value = by.Get(&s.Labels)
 		}
 		known = known || k.value != ""
-		sum(sums, k).Add(s.Values)
-		sum(all, k.class).Add(s.Values)
+		sum(sums, k).Add(&s.Values)
+		all[k.class] += columns.first(&s.Values)
 	}
 	if !known || len(sums) == 0 {
 		return
@@ -48,7 +49,6 @@ func groups(page *render.Page, samples []snapshot.Sample, by *snapshot.Label) {
 	if by != nil {
 		title, column, absent = "By "+by.Title, strings.ToUpper(by.Title), "-"
 	}
-	columns := succeeded()
 	rows := make([]render.Row, len(keys))
 	for i, k := range keys {
 		rows[i].Cells = append([]string{cmp.Or(k.value, absent), k.class}, columns.cells(sums[k], all[k.class])...)

@@ -52,15 +52,16 @@ func shownLabels(several bool) (out []*snapshot.Label) {
 // heading returns for their number and that of those shown.
 func largest(page *render.Page, s *snapshot.Snapshot, c columns, o Options, heading func(shown, of int)) {
 	var found []*snapshot.Sample
-	all := make(map[string]*snapshot.Values)
+	all := make(map[string]int64) // by class
 	for i := range s.Samples {
-		if x := &s.Samples[i]; *c[0].Of(&x.Values) != 0 {
+		x := &s.Samples[i]
+		if n := c.first(&x.Values); n != 0 {
 			found = append(found, x)
-			sum(all, render.Class(x.Kind)).Add(x.Values)
+			all[render.Class(x.Kind)] += n
 		}
 	}
 	slices.SortStableFunc(found, func(a, b *snapshot.Sample) int {
-		return cmp.Compare(*c[0].Of(&b.Values), *c[0].Of(&a.Values))
+		return cmp.Compare(c.first(&b.Values), c.first(&a.Values))
 	})
 	shown := found[:o.top(len(found))]
 	heading(len(shown), len(found))

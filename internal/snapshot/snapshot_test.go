@@ -83,13 +83,13 @@ func TestAllValues(t *testing.T) {
 		*AllValues[i].Of(&v) += int64(i + 1)
 	}
 	twice := v
-	twice.Add(v)
+	twice.Add(&v)
 	for i := range AllValues {
 		if a, b := *AllValues[i].Of(&v), *AllValues[i].Of(&twice); a != int64(i+1) || b != 2*a {
 			t.Errorf("%s is %d, and twice that %d", AllValues[i].Name, a, b)
 		}
 	}
-	twice.Sub(v)
+	twice.Sub(&v)
 	if twice != v {
 		t.Errorf("%v, want %v", twice, v)
 	}

@@ -39,16 +39,16 @@ var AllValues = [...]Value{
 }
 
 // Add adds w to v.
-func (v *Values) Add(w Values) {
+func (v *Values) Add(w *Values) {
 	for i := range AllValues {
-		*AllValues[i].Of(v) += *AllValues[i].Of(&w)
+		*AllValues[i].Of(v) += *AllValues[i].Of(w)
 	}
 }
 
 // Sub takes w from v.
-func (v *Values) Sub(w Values) {
+func (v *Values) Sub(w *Values) {
 	for i := range AllValues {
-		*AllValues[i].Of(v) -= *AllValues[i].Of(&w)
+		*AllValues[i].Of(v) -= *AllValues[i].Of(w)
 	}
 }
 
