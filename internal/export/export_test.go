@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
 )
@@ -137,6 +138,26 @@ func TestCell(t *testing.T) {
 	} {
 		if got := cell(in); got != want {
 			t.Errorf("cell(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// TestJSONLabels: whatever a label holds, a reader gets it back.
+func TestJSONLabels(t *testing.T) {
+	for _, text := range []string{"a", `"`, `\`, `\u0041`, "<&>", "\x00", "\x7f", "\n", "é", "\u2028", "\u202e", "\U000e0041"} {
+		s := &snapshot.Snapshot{Samples: []snapshot.Sample{{Labels: snapshot.Labels{Owner: text, PID: 7}}}}
+		out := write(t, JSON, s, Options{})
+		var got struct {
+			Samples []struct{ Labels map[string]any }
+		}
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			t.Fatalf("%q: %v in\n%s", text, err, out)
+		}
+		if d := cmp.Diff(map[string]any{"owner": text, "pid": 7.}, got.Samples[0].Labels); d != "" {
+			t.Error(d)
+		}
+		if strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && render.Unsafe(r) }) {
+			t.Errorf("%q is in the output as it is", text)
 		}
 	}
 }

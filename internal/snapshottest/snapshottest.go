@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
