@@ -88,9 +88,5 @@ int main(int argc, char **argv)
 	atomic_store(&stop, true);
 	for (int i = 0; i < threads; i++)
 		pthread_join(ids[i], NULL);
-	size_t n = testcuda_stats(NULL, 0) + 1;
-	char *json = malloc(n);
-	testcuda_stats(json, n);
-	puts(json);
-	return 0;
+	return testcuda_print_stats();
 }

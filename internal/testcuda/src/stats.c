@@ -179,20 +179,10 @@ __attribute__((constructor)) static void load(void)
 
 // JSON.
 
-struct out {
-	char *buf;
-	size_t cap, len;
-};
-
-#define PRINT(o, ...)                                                                       \
-	((o)->len += snprintf((o)->len < (o)->cap ? (o)->buf + (o)->len : NULL,             \
-			      (o)->len < (o)->cap ? (o)->cap - (o)->len : 0, __VA_ARGS__))
-
-EXPORT size_t testcuda_stats(char *buf, size_t cap)
+EXPORT int testcuda_print_stats(void)
 {
-	struct out o = {buf, cap, 0};
 	const char *comma = "";
-	PRINT(&o, "{\"pid\":%d,\"apis\":{", getpid());
+	printf("{\"pid\":%d,\"apis\":{", getpid());
 	for (int api = 0; api < NUM_APIS; api++) {
 		uint64_t ok = 0, failed = 0, bytes = 0, failed_bytes = 0;
 		for (int s = 0; s < SHARDS; s++) {
@@ -203,11 +193,11 @@ EXPORT size_t testcuda_stats(char *buf, size_t cap)
 		}
 		if (ok == 0 && failed == 0)
 			continue;
-		PRINT(&o, "%s\"%s\":{\"ok\":%lu,\"failed\":%lu,\"bytes\":%lu,\"failed_bytes\":%lu}",
-		      comma, api_names[api], ok, failed, bytes, failed_bytes);
+		printf("%s\"%s\":{\"ok\":%lu,\"failed\":%lu,\"bytes\":%lu,\"failed_bytes\":%lu}",
+		       comma, api_names[api], ok, failed, bytes, failed_bytes);
 		comma = ",";
 	}
-	PRINT(&o, "},\"live\":{");
+	printf("},\"live\":{");
 	comma = "";
 	for (int kind = KIND_NONE + 1; kind < NUM_KINDS; kind++) {
 		int64_t objects = 0, bytes = 0;
@@ -215,16 +205,16 @@ EXPORT size_t testcuda_stats(char *buf, size_t cap)
 			objects += GET(shards[s].live[kind].objects);
 			bytes += GET(shards[s].live[kind].bytes);
 		}
-		PRINT(&o, "%s\"%s\":{\"objects\":%ld,\"bytes\":%ld}", comma, kind_names[kind], objects, bytes);
+		printf("%s\"%s\":{\"objects\":%ld,\"bytes\":%ld}", comma, kind_names[kind], objects, bytes);
 		comma = ",";
 	}
-	PRINT(&o, "},\"used\":[");
+	printf("},\"used\":[");
 	for (int d = 0; d < num_devices; d++)
-		PRINT(&o, "%s%ld", d ? "," : "", (long)atomic_load(&devices[d].used));
+		printf("%s%ld", d ? "," : "", (long)atomic_load(&devices[d].used));
 	uint64_t reserved = 0;
 #ifndef TESTCUDA_OLD
 	reserved = pools_reserved();
 #endif
-	PRINT(&o, "],\"pool_reserved\":%lu}", reserved);
-	return o.len;
+	printf("],\"pool_reserved\":%lu}\n", reserved);
+	return 0;
 }

@@ -2,12 +2,8 @@
 #ifndef TESTCUDA_H
 #define TESTCUDA_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-// testcuda_stats writes the ledger as one line of JSON, as snprintf would:
-// the result is the length needed, without the terminating zero.
-size_t testcuda_stats(char *buf, size_t cap);
+// testcuda_print_stats writes the ledger to stdout as one line of JSON. Returns 0.
+int testcuda_print_stats(void);
 
 // testcuda_fail makes the nth call from now of the named API return code, and
 // do nothing else. nth 0 means every call, until code 0 is set. Returns 0, or

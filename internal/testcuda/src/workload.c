@@ -181,16 +181,6 @@ static bool read_line(char *line, size_t cap)
 	return true;
 }
 
-static void print_stats(void)
-{
-	size_t (*stats)(char *, size_t) = (size_t (*)(char *, size_t))driver("testcuda_stats");
-	size_t n = stats(NULL, 0) + 4096; // other threads may still count
-	char *buf = malloc(n);
-	stats(buf, n);
-	puts(buf);
-	free(buf);
-}
-
 static void sleep_ms(uint64_t ms)
 {
 	struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
@@ -274,7 +264,7 @@ static void command(const char *text)
 	} else if (IS("sleep")) {
 		sleep_ms(next_number(&rest, 0));
 	} else if (IS("stats")) {
-		print_stats();
+		must("stats", ((int (*)(void))driver("testcuda_print_stats"))());
 	} else if (IS("objects")) {
 		print_objects();
 	} else if (IS("exit")) {
