@@ -37,7 +37,7 @@ var (
 
 	oldFamilies = []string{"src/stats.c", "src/device.c", "src/block.c", "src/ctx.c", "src/mem.c", "src/array.c", "src/ipc.c", "src/graph.c"}
 	families    = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/capture.c", "src/proc.c")
-	workload    = []string{"src/workload.c", "src/script.c", "src/ops.c", "src/ops_linear.c", "src/ops_vmm.c", "src/ops_share.c", "src/ops_ctx.c"}
+	workload    = []string{"src/workload.c", "src/script.c", "src/ops.c", "src/args.c", "src/rows.c"}
 
 	rpath        = []string{"-Wl,-rpath,$ORIGIN"}
 	linkShared   = append([]string{"libcudart.so.13", "-Wl,--no-as-needed", "libcuda.so.1"}, rpath...)

@@ -17,38 +17,57 @@ struct object {
 	struct object *next;
 };
 
+// An argument of a row is a small number, or one of these.
+enum arg {
+	ADDR = -64, EXTRA, SIZE, // the object's
+	TO_ADDR, TO_EXTRA,       // where the call writes them
+	SCRATCH,                 // memory that nobody reads
+	DEVICE, POOL, CONTEXT,   // the current device, its default pool, the thread's context
+	// Pointers to structures; args.c fills them in.
+	ARRAY_V1, ARRAY, ARRAY3D_V1, ARRAY3D, SPARSE, MIPMAP, FLOAT4,
+	PHYSICAL, MULTICAST, MAP_PART, UNMAP_PART, POOL_PROPS, POINTER_DATA,
+	EXTERNAL, VIEW, MIPMAP_VIEW, ALLOC_PARAMS, ALLOC_NODE,
+};
+
 struct op {
 	const char *name;
 	const char *undo; // the call that ends the object; NULL when none is left
-	int (*run)(void *function, struct object *o);
-	int (*end)(void *function, struct object *o); // NULL: undo takes addr
-	void (*teardown)(struct object *o); // after undo: what run set up
+	int8_t args[8];
+	int8_t end[5]; // the arguments of undo; without any it takes ADDR
+	void (*setup)(struct object *o);
+	void (*teardown)(struct object *o); // after undo; without one, after the call
+	int (*run)(void *function, struct object *o); // instead of args: a structure goes by value
+	size_t out;    // where in its structure the call writes addr
 	bool granular; // sizes are whole granules of 2 MiB
 };
+extern const struct op ops[]; // ends with one without a name
 
-// Each family's rows end with one without a name.
-extern const struct op linear_ops[], vmm_ops[], share_ops[], ctx_ops[];
-
-const struct op *op_at(size_t i); // NULL after the last
-const struct op *op_named(const char *name);
-const struct op *op_undone_by(const char *undo);
+// op_for returns the row of a name, or else one whose object it can end.
+const struct op *op_for(const char *name);
 // op_call makes the call, with size base + i, or that many granules. It
 // returns the call's result.
 int op_call(const struct op *op, uint64_t base, uint64_t i, struct object *o);
 // op_undo ends the object by its own undo, or by another that also can.
 int op_undo(struct object *o, const char *undo);
-bool op_undoes(const struct object *o, const char *undo);
+bool op_undoes(const struct op *op, const char *undo);
 
-// Calls outside the rows. A symbol that is absent ends the program with 3.
-void *driver(const char *symbol);
-void *runtime(const char *symbol);
+uint64_t arg_value(int arg, struct object *o);
+int call_with(void *function, const int8_t *args, size_t n, struct object *o);
+
+// A symbol that is absent ends the program with 3.
+void *function_of(const char *symbol);
 void load_driver(void);
-void must(const char *what, int result); // die unless it is 0
+int invoke(void *function, const uint64_t args[8]);
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-// AS calls a row's function, SETUP another driver function that must succeed.
-#define AS(type) ((int (*) type)function)
-#define SETUP(symbol, type, ...) must(#symbol, ((int (*) type)driver(#symbol))(__VA_ARGS__))
+// SETUP calls a function that must succeed. TO passes where it writes.
+#define SETUP(symbol, ...)                                                            \
+	do {                                                                          \
+		int result_ = invoke(function_of(symbol), (uint64_t[8]){__VA_ARGS__}); \
+		if (result_ != 0)                                                     \
+			die("%s: result %d", symbol, result_);                        \
+	} while (0)
+#define TO(variable) (uint64_t) & (variable)
 
 extern int current_device; // of new VMM memory and pools
 

@@ -6,86 +6,71 @@
 #include <stdlib.h>
 #include <string.h>
 
-__thread struct object *objects;
-__thread uint64_t round_i;
-__thread int expected;
-__thread bool tolerant, has_context;
+__thread struct script script;
 bool auto_init = true;
 
 // Text.
 
 const char *skip(const char *p)
 {
-	while (*p == ' ' || *p == '\t')
-		p++;
-	return p;
+	return p + strspn(p, " \t");
 }
 
-// word copies the next word and returns what follows it.
 const char *word(const char *p, char *out, size_t cap)
 {
-	size_t n = 0;
-	for (p = skip(p); *p && !isspace((unsigned char)*p); p++)
-		if (n + 1 < cap)
-			out[n++] = *p;
-	out[n] = 0;
-	return skip(p);
+	p = skip(p);
+	size_t n = strcspn(p, " \t\n");
+	snprintf(out, cap, "%.*s", (int)n, p);
+	return skip(p + n);
 }
 
 static uint64_t number(const char *text, const char **end)
 {
 	char *after;
 	uint64_t n = strtoull(text, &after, 0);
-	if (after == text)
-		die("not a number: %s", text);
-	switch (*after) {
-	case 'g': n <<= 10; __attribute__((fallthrough));
-	case 'm': n <<= 10; __attribute__((fallthrough));
-	case 'k': n <<= 10; after++;
+	const char *unit = *after ? strchr("kmg", *after) : NULL;
+	if (unit) {
+		n <<= 10 * (unit - "kmg" + 1);
+		after++;
 	}
-	if (end)
-		*end = after;
-	else if (*after)
-		die("not a number: %s", text);
+	*end = after;
 	return n;
 }
 
 uint64_t next_number(const char **p, uint64_t otherwise)
 {
 	char w[64];
+	const char *end;
 	*p = word(*p, w, sizeof w);
-	return *w ? number(w, NULL) : otherwise;
+	uint64_t n = *w ? number(w, &end) : otherwise;
+	if (*w && (end == w || *end))
+		die("not a number: %s", w);
+	return n;
 }
 
 // Calls.
 
 static bool check(const char *what, int result)
 {
-	if (tolerant) {
+	if (script.tolerant)
 		printf("result %d\n", result);
-		fflush(stdout);
-	} else if (result != expected) {
-		die("%s: result %d, want %d", what, result, expected);
-	}
+	else if (result != script.expected)
+		die("%s: result %d, want %d", what, result, script.expected);
 	return result == 0;
 }
 
 void make_current(void)
 {
 	void *ctx;
-	int result = ((int (*)(unsigned int))driver("cuInit"))(0);
-	if (result == 0)
-		result = ((int (*)(void **, int))driver("cuDevicePrimaryCtxRetain"))(&ctx, current_device);
-	if (result == 0)
-		result = ((int (*)(void *))driver("cuCtxSetCurrent"))(ctx);
-	if (result != 0)
-		die("cannot set up a context: result %d", result);
-	has_context = true;
+	SETUP("cuInit", 0);
+	SETUP("cuDevicePrimaryCtxRetain", TO(ctx), current_device);
+	SETUP("cuCtxSetCurrent", (uint64_t)ctx);
+	script.has_context = true;
 }
 
 static void prepare(const char *api)
 {
-	if (auto_init && !has_context && strncmp(api, "cuda", 4) != 0)
+	if (auto_init && !script.has_context && strncmp(api, "cuda", 4) != 0)
 		make_current();
 }
 
@@ -97,23 +82,25 @@ __attribute__((noinline)) static void allocate(const struct op *op, uint64_t bas
 		return;
 	struct object *kept = malloc(sizeof *kept);
 	*kept = o;
-	kept->next = objects;
-	objects = kept;
+	kept->next = script.objects;
+	script.objects = kept;
 }
 
-__attribute__((noinline)) static void release(struct object **link, const char *undo)
+// release returns whether the object is gone.
+__attribute__((noinline)) static bool release(struct object **link, const char *undo)
 {
 	struct object *o = *link;
 	if (!check(undo, op_undo(o, undo)))
-		return;
+		return false;
 	*link = o->next;
 	free(o);
+	return true;
 }
 
 static void release_newest(const char *undo)
 {
-	struct object **link = &objects;
-	while (*link && !op_undoes(*link, undo))
+	struct object **link = &script.objects;
+	while (*link && !op_undoes((*link)->op, undo))
 		link = &(*link)->next;
 	if (!*link)
 		die("%s: nothing to end", undo);
@@ -122,13 +109,19 @@ static void release_newest(const char *undo)
 
 void release_all(const char *api)
 {
-	for (struct object **link = &objects; *link;) {
-		struct object *o = *link;
-		if (strcmp(api, "all") == 0 || strcmp(api, o->op->name) == 0)
-			release(link, o->op->undo);
-		if (*link == o)
-			link = &o->next;
+	for (struct object **link = &script.objects; *link;) {
+		const struct op *op = (*link)->op;
+		if ((strcmp(api, "all") != 0 && strcmp(api, op->name) != 0) || !release(link, op->undo))
+			link = &(*link)->next;
 	}
+}
+
+static const struct op *find(const char *api)
+{
+	const struct op *op = op_for(api);
+	if (!op)
+		die("no such command: %s", api);
+	return op;
 }
 
 void row(const char *rest)
@@ -136,58 +129,49 @@ void row(const char *rest)
 	char api[64];
 	rest = word(rest, api, sizeof api);
 	uint64_t n = next_number(&rest, 23), base = next_number(&rest, 4096);
-	const struct op *op = op_named(api);
-	const char *undo = op ? op->undo : api;
-	if (!op && !(op = op_undone_by(api)))
-		die("no such API: %s", api);
-	struct object *before = objects;
+	const struct op *op = find(api);
+	const char *undo = strcmp(api, op->name) == 0 ? op->undo : api;
+	struct object *before = script.objects;
 	for (uint64_t i = 0; i < n; i++)
 		allocate(op, base, i);
-	while (op->undo && objects != before) {
-		struct object *o = objects;
-		release(&objects, undo);
-		if (objects == o)
+	while (script.objects != before)
+		if (!release(&script.objects, undo))
 			die("%s: cannot end the row", undo);
-	}
 }
 
 void raw(const char *rest)
 {
 	char api[64];
-	uint64_t v[6];
+	uint64_t args[8];
 	rest = word(rest, api, sizeof api);
-	for (int i = 0; i < 6; i++)
-		v[i] = next_number(&rest, 0);
-	int (*f)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t) =
-		(int (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t))(strncmp(api, "cuda", 4) == 0 ? runtime(api) : driver(api));
+	for (int i = 0; i < 8; i++)
+		args[i] = next_number(&rest, 0);
 	prepare(api);
-	check(api, f(v[0], v[1], v[2], v[3], v[4], v[5]));
+	check(api, invoke(function_of(api), args));
 }
 
 void call(const char *api, const char *rest)
 {
 	char w[64];
-	const char *end;
-	const struct op *op = op_named(api);
+	const char *end = "";
+	const struct op *op = find(api);
 	word(rest, w, sizeof w);
-	if (op) {
-		uint64_t base = *w ? number(w, &end) : 4096;
-		bool vary = *w && strcmp(end, "+i") == 0;
-		if (*w && *end && !vary)
-			die("not a size: %s", w);
-		allocate(op, base, vary ? round_i : 0);
-	} else if (op_undone_by(api)) {
+	if (strcmp(api, op->name) != 0) {
 		release_newest(api);
-	} else {
-		die("no such command: %s", api);
+		return;
 	}
+	uint64_t base = *w ? number(w, &end) : 4096;
+	bool vary = strcmp(end, "+i") == 0;
+	if (end == w || (*end && !vary))
+		die("not a size: %s", w);
+	allocate(op, base, vary ? script.round : 0);
 }
 
 void print_objects(void)
 {
 	const char *comma = "";
 	putchar('[');
-	for (struct object *o = objects; o; o = o->next, comma = ",")
+	for (struct object *o = script.objects; o; o = o->next, comma = ",")
 		printf("%s{\"api\":\"%s\",\"addr\":%lu,\"extra\":%lu,\"size\":%zu}", comma, o->op->name, o->addr, o->extra, o->size);
 	puts("]");
 }

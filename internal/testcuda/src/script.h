@@ -4,11 +4,15 @@
 
 #include "ops.h"
 
-extern __thread struct object *objects; // of this thread, newest first
-extern __thread uint64_t round_i;       // of the innermost repeat
-extern __thread int expected;           // what calls must return,
-extern __thread bool tolerant;          // unless any result will do
-extern __thread bool has_context;
+// A script's state, of one thread.
+struct script {
+	struct object *objects; // newest first
+	uint64_t round;         // of the innermost repeat
+	int expected;           // what calls must return,
+	bool tolerant;          // unless any result will do
+	bool has_context;
+};
+extern __thread struct script script;
 extern bool auto_init;
 
 const char *skip(const char *p); // blanks

@@ -1,10 +1,10 @@
-// workload runs a script of CUDA calls, from its arguments, from -f FILE, or
-// from stdin line by line. Commands are separated by ";" or a line's end.
+// workload runs a script of CUDA calls, from its arguments or from stdin line
+// by line. Commands are separated by ";" or a line's end.
 //
 //   API [SIZE]           call it; what it allocates is kept
 //   FREE-API             end the newest object that this call can end
 //   free all | free API  end every object (of that API), newest first
-//   raw API [VALUE...]   call it with up to six integers; nothing is kept
+//   raw API [VALUE...]   call it with up to eight integers; nothing is kept
 //   row API [N [BASE]]   N calls (23) of sizes BASE+i (4096), then their frees
 //   repeat N COMMAND     SIZE may be BASE+i, i being the round
 //   threads N COMMAND    in N threads; what they leave is the caller's
@@ -19,7 +19,6 @@
 //   fork COMMAND         in a child, awaited; prints "child PID status N"
 //   exec PATH ARG...     replace this process
 //   ready | echo WORD    print "ready" | WORD
-//   wait                 until a line on stdin or SIGUSR1
 //   sleep MS | exit [N] | _exit [N] | kill SIGNAL
 //   stats | objects      print the driver's ledger | what is kept, as JSON
 //   rows                 print every API with a row, and what ends it
@@ -35,12 +34,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "script.h"
-
-static volatile sig_atomic_t signalled;
 
 static void run(const char *text);
 
@@ -75,20 +71,15 @@ static inline __attribute__((always_inline)) void via(const char *path, const ch
 struct thread {
 	pthread_t id;
 	const char *command;
-	struct object *left;
-	uint64_t round;
-	int expected;
-	bool tolerant;
+	struct script script; // at its start, then at its end
 };
 
 static void *thread_main(void *arg)
 {
 	struct thread *t = arg;
-	round_i = t->round;
-	expected = t->expected;
-	tolerant = t->tolerant;
+	script = t->script;
 	run(t->command);
-	t->left = objects;
+	t->script = script;
 	return NULL;
 }
 
@@ -96,134 +87,85 @@ static void threads(size_t n, const char *command)
 {
 	struct thread *all = calloc(n, sizeof *all);
 	for (size_t i = 0; i < n; i++) {
-		all[i] = (struct thread){.command = command, .round = i, .expected = expected, .tolerant = tolerant};
+		all[i] = (struct thread){.command = command, .script = {.round = i, .expected = script.expected, .tolerant = script.tolerant}};
 		if (pthread_create(&all[i].id, NULL, thread_main, &all[i]) != 0) {
-			sleep(1); /* a thread before may be on its way to an exec, which ends this one */
+			sleep(1); // a thread before may be on its way to an exec, which ends this one
 			die("cannot start a thread");
 		}
 	}
 	for (size_t i = 0; i < n; i++) {
 		pthread_join(all[i].id, NULL);
-		struct object **link = &all[i].left;
+		struct object **link = &all[i].script.objects;
 		while (*link)
 			link = &(*link)->next;
-		*link = objects;
-		objects = all[i].left;
+		*link = script.objects;
+		script.objects = all[i].script.objects;
 	}
 	free(all);
 }
 
 static void fork_child(const char *command)
 {
-	fflush(NULL);
+	int status;
 	pid_t pid = fork();
 	if (pid < 0)
 		die("cannot fork: %s", strerror(errno));
 	if (pid == 0) {
-		has_context = false;
-		objects = NULL; // the parent's, which mean nothing here
+		script.has_context = false;
+		script.objects = NULL; // the parent's, which mean nothing here
 		run(command);
 		exit(0);
 	}
-	int status;
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
+	if (waitpid(pid, &status, 0) != pid)
+		die("cannot wait: %s", strerror(errno));
 	printf("child %d status %d\n", pid, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
 static void exec_program(const char *rest)
 {
-	char words[16][1024], *argv[17];
-	int n = 0;
-	while (*rest && n < 16) {
-		rest = word(rest, words[n], sizeof words[n]);
-		argv[n] = words[n];
-		n++;
-	}
-	argv[n] = NULL;
-	fflush(NULL);
-	if (n > 0)
-		execvp(argv[0], argv);
+	char *words = strdup(rest), *argv[17] = {strtok(words, " ")};
+	for (int n = 1; n < 16 && argv[n - 1]; n++)
+		argv[n] = strtok(NULL, " ");
+	execvp(argv[0], argv);
 	die("cannot exec: %s", strerror(errno));
 }
 
 // Commands.
 
-static void on_signal(int signal)
-{
-	(void)signal;
-	signalled = 1;
-}
-
-// The script's and wait's lines come from stdin unbuffered, so that a forked
-// child and its parent do not read ahead of each other. False at its end.
-static bool read_line(char *line, size_t cap)
-{
-	size_t n = 0;
-	char c;
-	for (;;) {
-		if (signalled) {
-			signalled = 0;
-			break;
-		}
-		ssize_t got = read(STDIN_FILENO, &c, 1);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0 && n == 0)
-			return false;
-		if (got <= 0 || c == '\n')
-			break;
-		if (n + 1 == cap)
-			die("line too long");
-		line[n++] = c;
-	}
-	line[n] = 0;
-	return true;
-}
-
-static void sleep_ms(uint64_t ms)
-{
-	struct timespec left = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
-	while (nanosleep(&left, &left) < 0 && errno == EINTR)
-		;
-}
-
 static void scoped(bool tolerate, int expect, const char *command)
 {
-	bool was_tolerant = tolerant;
-	int was_expected = expected;
-	tolerant = tolerate;
-	expected = expect;
+	struct script before = script;
+	script.tolerant = tolerate;
+	script.expected = expect;
 	run(command);
-	tolerant = was_tolerant;
-	expected = was_expected;
+	script.tolerant = before.tolerant;
+	script.expected = before.expected;
 }
 
 static void command(const char *text)
 {
 	char verb[64], arg[1024];
 	const char *rest = word(text, verb, sizeof verb);
-	word(rest, arg, sizeof arg);
+	const char *more = word(rest, arg, sizeof arg);
 #define IS(name) (strcmp(verb, name) == 0)
-	if (!*verb || *verb == '#') {
+	if (!*verb) {
 		return;
 	} else if (IS("repeat")) {
-		uint64_t n = next_number(&rest, 1), before = round_i;
-		for (round_i = 0; round_i < n; round_i++)
+		uint64_t n = next_number(&rest, 1), before = script.round;
+		for (script.round = 0; script.round < n; script.round++)
 			run(rest);
-		round_i = before;
+		script.round = before;
 	} else if (IS("threads")) {
 		uint64_t n = next_number(&rest, 1);
 		threads(n, rest);
 	} else if (IS("via")) {
-		via(arg, word(rest, arg, sizeof arg));
+		via(arg, more);
 	} else if (IS("row")) {
 		row(rest);
 	} else if (IS("raw")) {
 		raw(rest);
 	} else if (IS("rows")) {
-		const struct op *op;
-		for (size_t i = 0; (op = op_at(i)); i++)
+		for (const struct op *op = ops; op->name; op++)
 			printf("%s %s\n", op->name, op->undo ? op->undo : "-");
 	} else if (IS("free")) {
 		release_all(arg);
@@ -233,11 +175,8 @@ static void command(const char *text)
 		int code = (int)next_number(&rest, 0);
 		scoped(false, code, rest);
 	} else if (IS("fail")) {
-		rest = word(rest, arg, sizeof arg);
-		long nth = (long)next_number(&rest, 1);
-		int code = (int)next_number(&rest, 1);
-		if (((int (*)(const char *, long, int))driver("testcuda_fail"))(arg, nth, code) != 0)
-			die("cannot inject a failure into %s", arg);
+		uint64_t nth = next_number(&more, 1), code = next_number(&more, 1);
+		SETUP("testcuda_fail", (uint64_t)arg, nth, code);
 	} else if (IS("init")) {
 		make_current();
 	} else if (IS("noinit")) {
@@ -254,26 +193,20 @@ static void command(const char *text)
 		fork_child(rest);
 	} else if (IS("exec")) {
 		exec_program(rest);
-	} else if (IS("ready")) {
-		puts("ready");
-	} else if (IS("echo")) {
-		puts(arg);
-	} else if (IS("wait")) {
-		fflush(stdout);
-		read_line(arg, sizeof arg);
+	} else if (IS("ready") || IS("echo")) {
+		puts(IS("echo") ? arg : verb);
 	} else if (IS("sleep")) {
-		sleep_ms(next_number(&rest, 0));
+		usleep((useconds_t)next_number(&rest, 0) * 1000);
 	} else if (IS("stats")) {
-		must("stats", ((int (*)(void))driver("testcuda_print_stats"))());
+		SETUP("testcuda_print_stats", 0);
 	} else if (IS("objects")) {
 		print_objects();
 	} else if (IS("exit")) {
 		exit((int)next_number(&rest, 0));
 	} else if (IS("_exit")) {
-		fflush(NULL);
 		_exit((int)next_number(&rest, 0));
 	} else if (IS("kill")) {
-		kill(getpid(), (int)next_number(&rest, SIGKILL));
+		raise((int)next_number(&rest, SIGKILL));
 	} else {
 		call(verb, rest);
 	}
@@ -305,31 +238,15 @@ static void run(const char *text)
 	}
 }
 
-static char *read_file(const char *path)
-{
-	char *text = NULL;
-	size_t cap = 0;
-	FILE *f = fopen(path, "r");
-	if (!f)
-		die("cannot open %s: %s", path, strerror(errno));
-	if (getdelim(&text, &cap, 0, f) < 0)
-		die("cannot read %s", path);
-	fclose(f);
-	return text;
-}
-
 int main(int argc, char **argv)
 {
-	struct sigaction action = {.sa_handler = on_signal}; // without SA_RESTART
-	sigaction(SIGUSR1, &action, NULL);
-	if (argc == 3 && strcmp(argv[1], "-f") == 0) {
-		run(read_file(argv[2]));
-		return 0;
-	}
 	for (int i = 1; i < argc; i++)
 		run(argv[i]);
-	char line[65536];
-	while (argc == 1 && read_line(line, sizeof line))
+	// Unbuffered, so that a program that takes this one's place reads on.
+	setvbuf(stdin, NULL, _IONBF, 0);
+	char *line = NULL;
+	size_t cap = 0;
+	while (argc == 1 && getline(&line, &cap, stdin) >= 0)
 		run(line);
 	return 0;
 }
