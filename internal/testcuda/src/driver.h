@@ -15,7 +15,7 @@
 #define SHARDS 8
 
 enum api {
-#define API(name) API_##name,
+#define API(name, version) API_##name,
 #include "apis.h"
 	NUM_APIS
 };

@@ -13,7 +13,7 @@
 atomic_bool initialized, armed;
 
 static const char *const api_names[NUM_APIS] = {
-#define API(name) #name,
+#define API(name, version) #name,
 #include "apis.h"
 };
 static const char *const kind_names[NUM_KINDS] = {
