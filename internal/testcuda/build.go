@@ -39,11 +39,13 @@ var (
 	families    = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/capture.c", "src/proc.c")
 	workload    = []string{"src/workload.c", "src/script.c", "src/ops.c", "src/args.c", "src/rows.c"}
 
-	rpath        = []string{"-Wl,-rpath,$ORIGIN"}
-	linkShared   = append([]string{"libcudart.so.13", "-Wl,--no-as-needed", "libcuda.so.1"}, rpath...)
-	linkStatic   = append([]string{"libcudart_static.a"}, rpath...)
-	linkCUDA     = append([]string{"libcuda.so.1"}, rpath...)
-	commonCFlags = []string{"-std=gnu11", "-O2", "-g", "-pthread", "-Wl,--build-id"}
+	rpath      = []string{"-Wl,-rpath,$ORIGIN"}
+	linkShared = append([]string{"libcudart.so.13", "-Wl,--no-as-needed", "libcuda.so.1"}, rpath...)
+	linkStatic = append([]string{"libcudart_static.a"}, rpath...)
+	linkCUDA   = append([]string{"libcuda.so.1"}, rpath...)
+	// Every call stays a call (-fno-optimize-sibling-calls), whose caller is in
+	// the stack.
+	commonCFlags = []string{"-std=gnu11", "-O2", "-fno-optimize-sibling-calls", "-g", "-pthread", "-Wl,--build-id"}
 )
 
 // A step is one command of the build, in words of the compiler's arguments.

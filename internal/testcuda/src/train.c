@@ -14,7 +14,6 @@
 #include "cudart.h"
 
 #define NOINLINE __attribute__((noinline))
-#define KEEP_FRAME() __asm__ volatile("") // keeps a last call from becoming a jump
 
 enum { LAYERS = 12, HIDDEN = 768, VOCABULARY = 50257, SEQUENCE = 1024, BATCH = 8, HALF = 2, FLOAT = 4 };
 
@@ -62,7 +61,6 @@ NOINLINE static void load_layer(struct layer *l)
 	l->expand = tensor_empty(4ul * HIDDEN * HIDDEN * HALF);
 	l->contract = tensor_empty(4ul * HIDDEN * HIDDEN * HALF);
 	l->norm = tensor_empty(4ul * HIDDEN * HALF);
-	KEEP_FRAME();
 }
 
 NOINLINE static void load_model(struct model *m)
@@ -70,14 +68,12 @@ NOINLINE static void load_model(struct model *m)
 	m->embedding = tensor_empty(1ul * VOCABULARY * HIDDEN * HALF);
 	for (int i = 0; i < LAYERS; i++)
 		load_layer(&m->layers[i]);
-	KEEP_FRAME();
 }
 
 NOINLINE static void optimizer_init(void)
 {
 	for (int i = 0; i < 2 * LAYERS; i++)
 		moments[i] = tensor_empty(12ul * HIDDEN * HIDDEN * FLOAT);
-	KEEP_FRAME();
 }
 
 NOINLINE static struct tensor load_batch(void)
@@ -102,7 +98,6 @@ NOINLINE static void mlp_forward(struct layer *l)
 {
 	l->saved[2] = tensor_empty(4ul * BATCH * SEQUENCE * HIDDEN * HALF);
 	l->saved[3] = tensor_empty(1ul * BATCH * SEQUENCE * HIDDEN * HALF);
-	KEEP_FRAME();
 }
 
 NOINLINE static struct tensor forward(void)

@@ -47,13 +47,11 @@ static void via(const char *path, const char *command);
 __attribute__((noinline)) void via_left(const char *path, const char *command)
 {
 	via(path, command);
-	__asm__ volatile(""); // keeps the call from becoming a jump
 }
 
 __attribute__((noinline)) void via_right(const char *path, const char *command)
 {
 	via(path, command);
-	__asm__ volatile("");
 }
 
 static inline __attribute__((always_inline)) void via(const char *path, const char *command)
