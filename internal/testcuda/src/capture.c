@@ -77,14 +77,6 @@ static CUresult end(CUstream stream, CUgraph *graph)
 	return c ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
-static CUresult is_capturing(CUstream stream, int *status)
-{
-	if (!status)
-		return CUDA_ERROR_INVALID_VALUE;
-	*status = capture_graph(stream) ? 1 : 0; // CU_STREAM_CAPTURE_STATUS_ACTIVE, NONE
-	return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuStreamBeginCapture(CUstream stream)
 {
 	CALL(cuStreamBeginCapture, 0, begin(stream, NULL));
@@ -127,14 +119,4 @@ EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
 	CALL(cuStreamEndCapture_ptsz, 0, end(STREAM_PTSZ(stream), graph));
-}
-
-EXPORT CUresult cuStreamIsCapturing(CUstream stream, int *status)
-{
-	CALL(cuStreamIsCapturing, 0, is_capturing(stream, status));
-}
-
-EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
-{
-	CALL(cuStreamIsCapturing_ptsz, 0, is_capturing(STREAM_PTSZ(stream), status));
 }

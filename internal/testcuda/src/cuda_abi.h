@@ -40,18 +40,13 @@ typedef enum {
 	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
 } CUresult;
 
-enum {
-	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
-	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
-};
+enum { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2 };
 
 typedef enum {
 	CU_GET_PROC_ADDRESS_SUCCESS = 0,
 	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
 	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
 } CUdriverProcAddressQueryResult;
-
-typedef struct { char bytes[16]; } CUuuid;
 
 // Arrays.
 typedef enum {

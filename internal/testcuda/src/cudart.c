@@ -17,7 +17,6 @@
 // without cuGetProcAddress is asked for the symbol, as older runtimes did.
 #define DRIVERS                                                                                                          \
 	DRIVER(cuInit, "cuInit", (unsigned int))                                                                         \
-	DRIVER(cuDriverGetVersion, "cuDriverGetVersion", (int *))                                                        \
 	DRIVER(cuGetErrorString, "cuGetErrorString", (CUresult, const char **))                                          \
 	DRIVER(cuDeviceGetCount, "cuDeviceGetCount", (int *))                                                            \
 	DRIVER(cuCtxSetCurrent, "cuCtxSetCurrent", (CUcontext))                                                          \
@@ -40,8 +39,7 @@
 	DRIVER(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", (CUmipmappedArray))                                   \
 	DRIVER(cuMemAllocAsync, "cuMemAllocAsync", (CUdeviceptr *, size_t, CUstream))                                    \
 	DRIVER(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", (CUdeviceptr *, size_t, CUmemoryPool, CUstream))      \
-	DRIVER(cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream))                                                \
-	DRIVER(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (CUmemoryPool *, CUdevice))
+	DRIVER(cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream))
 
 static struct {
 #define DRIVER(base, symbol, params) CUresult(*base) params;
@@ -58,7 +56,6 @@ static cudaError_t load_error;
 static CUcontext primaries[MAX_DEVICES];
 static atomic_uint generation = 1; // grows with each reset
 
-static __thread cudaError_t last_error;
 static __thread int device;
 static __thread unsigned int ready; // the generation in which ensure() last ran
 
@@ -106,13 +103,6 @@ static cudaError_t ensure(void)
 	return error;
 }
 
-static cudaError_t done(cudaError_t error)
-{
-	if (error)
-		last_error = error;
-	return error;
-}
-
 // CALL ends the runtime call with the driver's. A function that the driver
 // lacks is CUDA_ERROR_NOT_SUPPORTED.
 #define CALL(function, ...)                                                                          \
@@ -121,7 +111,7 @@ static cudaError_t done(cudaError_t error)
 		if (!error_)                                                                         \
 			error_ = driver.function ? (cudaError_t)driver.function(__VA_ARGS__)         \
 						 : CUDA_ERROR_NOT_SUPPORTED;                         \
-		return done(error_);                                                                 \
+		return error_;                                                                       \
 	} while (0)
 
 // CALL_LAZY asks the driver first and sets up a context when it wants one, so
@@ -131,26 +121,14 @@ static cudaError_t done(cudaError_t error)
 	do {                                                                                         \
 		pthread_once(&once, load);                                                           \
 		if (load_error)                                                                      \
-			return done(load_error);                                                     \
+			return load_error;                                                           \
 		if (!driver.function)                                                                \
-			return done(CUDA_ERROR_NOT_SUPPORTED);                                       \
+			return CUDA_ERROR_NOT_SUPPORTED;                                             \
 		cudaError_t error_ = (cudaError_t)driver.function(__VA_ARGS__);                      \
 		if (error_ == CUDA_ERROR_INVALID_CONTEXT && !(error_ = ensure()))                    \
 			error_ = (cudaError_t)driver.function(__VA_ARGS__);                          \
-		return done(error_);                                                                 \
+		return error_;                                                                       \
 	} while (0)
-
-EXPORT cudaError_t cudaGetLastError(void)
-{
-	cudaError_t error = last_error;
-	last_error = 0;
-	return error;
-}
-
-EXPORT cudaError_t cudaPeekAtLastError(void)
-{
-	return last_error;
-}
 
 EXPORT const char *cudaGetErrorString(cudaError_t error)
 {
@@ -164,13 +142,7 @@ EXPORT const char *cudaGetErrorString(cudaError_t error)
 EXPORT cudaError_t cudaGetDeviceCount(int *count)
 {
 	pthread_once(&once, load);
-	return done(load_error ? load_error : (cudaError_t)driver.cuDeviceGetCount(count));
-}
-
-EXPORT cudaError_t cudaGetDevice(int *out)
-{
-	*out = device;
-	return 0;
+	return load_error ? load_error : (cudaError_t)driver.cuDeviceGetCount(count);
 }
 
 EXPORT cudaError_t cudaSetDevice(int to)
@@ -180,39 +152,27 @@ EXPORT cudaError_t cudaSetDevice(int to)
 	if (error)
 		return error;
 	if (to < 0 || to >= count)
-		return done(CUDA_ERROR_INVALID_DEVICE);
+		return CUDA_ERROR_INVALID_DEVICE;
 	device = to;
 	ready = 0;
-	return done(ensure());
+	return ensure();
 }
 
 EXPORT cudaError_t cudaDeviceReset(void)
 {
 	cudaError_t error = ensure();
 	if (error)
-		return done(error);
+		return error;
 	pthread_mutex_lock(&lock);
 	primaries[device] = NULL;
 	atomic_fetch_add(&generation, 1);
 	pthread_mutex_unlock(&lock);
-	return done((cudaError_t)driver.cuDevicePrimaryCtxReset(device));
+	return (cudaError_t)driver.cuDevicePrimaryCtxReset(device);
 }
 
 EXPORT cudaError_t cudaDeviceSynchronize(void)
 {
 	CALL(cuCtxSynchronize);
-}
-
-EXPORT cudaError_t cudaDriverGetVersion(int *version)
-{
-	pthread_once(&once, load);
-	return done(load_error ? load_error : (cudaError_t)driver.cuDriverGetVersion(version));
-}
-
-EXPORT cudaError_t cudaRuntimeGetVersion(int *version)
-{
-	*version = RUNTIME_VERSION;
-	return 0;
 }
 
 EXPORT cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
@@ -343,7 +303,3 @@ EXPORT cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream)
 	CALL(cuMemFreeAsync_ptsz, (CUdeviceptr)ptr, stream);
 }
 
-EXPORT cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int of)
-{
-	CALL(cuDeviceGetDefaultMemPool, pool, of);
-}

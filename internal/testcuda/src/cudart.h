@@ -26,16 +26,11 @@ struct cudaPitchedPtr {
 	size_t pitch, xsize, ysize;
 };
 
-cudaError_t cudaGetLastError(void);
-cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetDeviceCount(int *count);
-cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceReset(void);
 cudaError_t cudaDeviceSynchronize(void);
-cudaError_t cudaDriverGetVersion(int *version);
-cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
 cudaError_t cudaMalloc(void **ptr, size_t size);
 cudaError_t cudaMallocManaged(void **ptr, size_t size, unsigned int flags);
@@ -58,6 +53,5 @@ cudaError_t cudaMallocFromPoolAsync(void **ptr, size_t size, cudaMemPool_t pool,
 cudaError_t cudaMallocFromPoolAsync_ptsz(void **ptr, size_t size, cudaMemPool_t pool, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void *ptr, cudaStream_t stream);
 cudaError_t cudaFreeAsync_ptsz(void *ptr, cudaStream_t stream);
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device);
 
 #endif

@@ -1,15 +1,7 @@
 // Initialization, devices, errors and symbol lookup.
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "driver.h"
-
-#ifdef TESTCUDA_OLD
-#define DRIVER_VERSION 10010
-#else
-#define DRIVER_VERSION 13000
-#endif
 
 struct device devices[MAX_DEVICES];
 int num_devices;
@@ -60,99 +52,42 @@ EXPORT CUresult cuInit(unsigned int flags)
 	CALL_UNINITIALIZED(cuInit, init(flags));
 }
 
-EXPORT CUresult cuDriverGetVersion(int *version)
-{
-	CALL_UNINITIALIZED(cuDriverGetVersion, version ? (*version = DRIVER_VERSION, CUDA_SUCCESS) : CUDA_ERROR_INVALID_VALUE);
-}
-
 static const struct {
 	CUresult code;
-	const char *name, *text;
+	const char *text;
 } errors[] = {
-	{CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
-	{CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-	{CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-	{CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-	{CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-	{CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-	{CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-	{CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-	{CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
-	{CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
-	{CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
-	{CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
-	{CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+	{CUDA_SUCCESS, "no error"},
+	{CUDA_ERROR_INVALID_VALUE, "invalid argument"},
+	{CUDA_ERROR_OUT_OF_MEMORY, "out of memory"},
+	{CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
+	{CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
+	{CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
+	{CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
+	{CUDA_ERROR_NOT_FOUND, "named symbol not found"},
+	{CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed"},
+	{CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"},
+	{CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"},
+	{CUDA_ERROR_NOT_PERMITTED, "operation not permitted"},
+	{CUDA_ERROR_NOT_SUPPORTED, "operation not supported"},
 };
 
-static CUresult describe(CUresult error, const char **out, bool name)
+static CUresult describe(CUresult error, const char **text)
 {
-	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
-		if (errors[i].code == error) {
-			*out = name ? errors[i].name : errors[i].text;
-			return CUDA_SUCCESS;
-		}
-	}
-	*out = NULL;
-	return CUDA_ERROR_INVALID_VALUE;
+	*text = NULL;
+	for (size_t i = 0; i < sizeof errors / sizeof *errors && !*text; i++)
+		if (errors[i].code == error)
+			*text = errors[i].text;
+	return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 {
-	CALL_UNINITIALIZED(cuGetErrorString, describe(error, text, false));
-}
-
-EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
-{
-	CALL_UNINITIALIZED(cuGetErrorName, describe(error, name, true));
+	CALL_UNINITIALIZED(cuGetErrorString, describe(error, text));
 }
 
 EXPORT CUresult cuDeviceGetCount(int *count)
 {
 	CALL(cuDeviceGetCount, 0, (*count = num_devices, CUDA_SUCCESS));
-}
-
-EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
-{
-	CALL(cuDeviceGet, 0, device_valid(ordinal) ? (*device = ordinal, CUDA_SUCCESS) : CUDA_ERROR_INVALID_DEVICE);
-}
-
-#define ON_DEVICE(device, expr) (device_valid(device) ? ((expr), CUDA_SUCCESS) : CUDA_ERROR_INVALID_DEVICE)
-
-EXPORT CUresult cuDeviceGetName(char *name, int len, CUdevice device)
-{
-	CALL(cuDeviceGetName, 0, ON_DEVICE(device, snprintf(name, len, "gpumemtrace stand-in GPU")));
-}
-
-static void uuid(CUuuid *out, CUdevice device)
-{
-	memcpy(out->bytes, "testcuda GPU 00", 16);
-	out->bytes[14] += device;
-}
-
-EXPORT CUresult cuDeviceGetUuid(CUuuid *out, CUdevice device)
-{
-	CALL(cuDeviceGetUuid, 0, ON_DEVICE(device, uuid(out, device)));
-}
-
-EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *out, CUdevice device)
-{
-	CALL(cuDeviceGetUuid_v2, 0, ON_DEVICE(device, uuid(out, device)));
-}
-
-EXPORT CUresult cuDeviceGetPCIBusId(char *id, int len, CUdevice device)
-{
-	CALL(cuDeviceGetPCIBusId, 0, ON_DEVICE(device, snprintf(id, len, "0000:%02x:00.0", device + 1)));
-}
-
-EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
-{
-	(void)attribute;
-	CALL(cuDeviceGetAttribute, 0, ON_DEVICE(device, *value = 1));
-}
-
-EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-	CALL(cuDeviceTotalMem_v2, 0, ON_DEVICE(device, *bytes = devices[device].total));
 }
 
 #ifndef TESTCUDA_OLD

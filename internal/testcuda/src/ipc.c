@@ -6,20 +6,6 @@
 #include "driver.h"
 #include "token.h"
 
-static CUresult get_handle(CUipcMemHandle *handle, CUdeviceptr ptr)
-{
-	struct block b;
-	if (!block_find(SPACE_POINTER, ptr, &b) || b.kind != KIND_DEVICE)
-		return CUDA_ERROR_INVALID_VALUE;
-	token_pack(handle, ptr, b.size);
-	return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
-{
-	CALL(cuIpcGetMemHandle, 0, get_handle(handle, ptr));
-}
-
 // A handle that is open already gives the same address and one more reference.
 // The block's tag is the address in the exporting process, its aux the pid.
 

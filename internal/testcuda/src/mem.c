@@ -204,22 +204,6 @@ static CUresult info(uint64_t *free, uint64_t *total)
 	return CUDA_SUCCESS;
 }
 
-static CUresult info32(unsigned int *free32, unsigned int *total32)
-{
-	uint64_t free, total;
-	CUresult result = info(&free, &total);
-	if (result == CUDA_SUCCESS) {
-		*free32 = free > UINT32_MAX ? UINT32_MAX : (unsigned int)free;
-		*total32 = total > UINT32_MAX ? UINT32_MAX : (unsigned int)total;
-	}
-	return result;
-}
-
-EXPORT CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
-{
-	CALL(cuMemGetInfo, 0, info32(free, total));
-}
-
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
 	CALL(cuMemGetInfo_v2, 0, info(free, total));

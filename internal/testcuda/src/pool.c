@@ -237,21 +237,7 @@ EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 	CALL(cuDeviceGetDefaultMemPool, 0, get_pool(pool, device));
 }
 
-EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
-{
-	CALL(cuDeviceGetMemPool, 0, get_pool(pool, device));
-}
-
 // Sharing.
-
-static CUresult export_pointer(CUmemPoolPtrExportData *out, CUdeviceptr ptr)
-{
-	struct block b;
-	if (!block_find(SPACE_POINTER, ptr, &b) || b.kind != KIND_ASYNC)
-		return CUDA_ERROR_INVALID_VALUE;
-	token_pack(out, ptr, b.size);
-	return CUDA_SUCCESS;
-}
 
 static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemPoolPtrExportData *data, uint64_t *bytes)
 {
@@ -271,11 +257,6 @@ static CUresult import_pointer(CUdeviceptr *out, CUmemoryPool pool, const CUmemP
 	if (result == CUDA_SUCCESS)
 		*out = addr;
 	return result;
-}
-
-EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr ptr)
-{
-	CALL(cuMemPoolExportPointer, 0, export_pointer(data, ptr));
 }
 
 EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *ptr, CUmemoryPool pool, CUmemPoolPtrExportData *data)

@@ -19,7 +19,6 @@ struct physical {
 	int refs, maps, device;
 	enum kind kind;
 	bool alive, counted;
-	unsigned int handle_types;
 	int next_free; // index plus one
 };
 
@@ -193,7 +192,7 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUm
 		return CUDA_ERROR_INVALID_VALUE;
 	if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
 		return CUDA_ERROR_NOT_PERMITTED; // as on a machine without a fabric
-	struct physical init = {.size = size, .kind = KIND_VMM_HOST, .device = -1, .handle_types = prop->requestedHandleTypes};
+	struct physical init = {.size = size, .kind = KIND_VMM_HOST, .device = -1};
 	switch (prop->location.type) {
 	case CU_MEM_LOCATION_TYPE_DEVICE:
 		if (!device_valid(prop->location.id))
@@ -223,7 +222,7 @@ static CUresult multicast(CUmemGenericAllocationHandle *out, const CUmulticastOb
 {
 	if (!out || !prop || prop->numDevices == 0 || !aligned(prop->size))
 		return CUDA_ERROR_INVALID_VALUE;
-	return new_physical(out, (struct physical){.size = prop->size, .kind = KIND_NONE, .device = -1, .handle_types = (unsigned int)prop->handleTypes});
+	return new_physical(out, (struct physical){.size = prop->size, .kind = KIND_NONE, .device = -1});
 }
 
 static CUresult release(CUmemGenericAllocationHandle handle, uint64_t *bytes)
@@ -246,18 +245,6 @@ static CUresult retain(CUmemGenericAllocationHandle *out, uint64_t addr)
 		return CUDA_ERROR_INVALID_VALUE;
 	physicals[m->physical].refs++;
 	*out = handle_of(&physicals[m->physical]);
-	return CUDA_SUCCESS;
-}
-
-static CUresult export(void *out, CUmemGenericAllocationHandle handle, unsigned int type)
-{
-	struct physical *p = physical_of(handle);
-	if (!p || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(p->handle_types & type))
-		return CUDA_ERROR_INVALID_VALUE;
-	int fd = token_fd(handle, p->size);
-	if (fd < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*(int *)out = fd;
 	return CUDA_SUCCESS;
 }
 
@@ -289,12 +276,6 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
 	CALL(cuMemRetainAllocationHandle, 0, LOCKED(retain(handle, (uint64_t)addr)));
-}
-
-EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, unsigned int type, unsigned long long flags)
-{
-	(void)flags;
-	CALL(cuMemExportToShareableHandle, 0, LOCKED(export(out, handle, type)));
 }
 
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle, unsigned int type)
@@ -361,17 +342,6 @@ static CUresult unmap(CUdeviceptr addr, size_t size)
 	return CUDA_SUCCESS;
 }
 
-static CUresult set_access(CUdeviceptr addr, size_t size)
-{
-	struct range *r = range_of(addr, size);
-	if (!r || !aligned(size))
-		return CUDA_ERROR_INVALID_VALUE;
-	for (uint64_t a = addr; a < addr + size; a += GRANULE)
-		if (!r->granules[(a - r->addr) / GRANULE])
-			return CUDA_ERROR_INVALID_VALUE;
-	return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	(void)flags;
@@ -381,16 +351,4 @@ EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGener
 EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
 	CALL(cuMemUnmap, size, LOCKED(unmap(ptr, size)));
-}
-
-EXPORT CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t n)
-{
-	(void)desc, (void)n;
-	CALL(cuMemSetAccess, 0, LOCKED(set_access(ptr, size)));
-}
-
-EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop, unsigned int option)
-{
-	(void)prop, (void)option;
-	CALL(cuMemGetAllocationGranularity, 0, (*granularity = GRANULE, CUDA_SUCCESS));
 }
