@@ -77,46 +77,8 @@ static CUresult end(CUstream stream, CUgraph *graph)
 	return c ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
-EXPORT CUresult cuStreamBeginCapture(CUstream stream)
-{
-	CALL(cuStreamBeginCapture, 0, begin(stream, NULL));
-}
-
-EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream)
-{
-	CALL(cuStreamBeginCapture_ptsz, 0, begin(STREAM_PTSZ(stream), NULL));
-}
-
-EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-	(void)mode;
-	CALL(cuStreamBeginCapture_v2, 0, begin(stream, NULL));
-}
-
-EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
-{
-	(void)mode;
-	CALL(cuStreamBeginCapture_v2_ptsz, 0, begin(STREAM_PTSZ(stream), NULL));
-}
-
-EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, int mode)
-{
-	(void)deps, (void)edges, (void)n, (void)mode;
-	CALL(cuStreamBeginCaptureToGraph, 0, graph ? begin(stream, graph) : CUDA_ERROR_INVALID_HANDLE);
-}
-
-EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, int mode)
-{
-	(void)deps, (void)edges, (void)n, (void)mode;
-	CALL(cuStreamBeginCaptureToGraph_ptsz, 0, graph ? begin(STREAM_PTSZ(stream), graph) : CUDA_ERROR_INVALID_HANDLE);
-}
-
-EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
-{
-	CALL(cuStreamEndCapture, 0, end(stream, graph));
-}
-
-EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
-{
-	CALL(cuStreamEndCapture_ptsz, 0, end(STREAM_PTSZ(stream), graph));
-}
+ON_STREAM(cuStreamBeginCapture, (CUstream stream), 0, begin(stream, NULL))
+ON_STREAM(cuStreamBeginCapture_v2, (CUstream stream, int mode), 0, begin(stream, NULL))
+ON_STREAM(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, int mode),
+	  0, graph ? begin(stream, graph) : CUDA_ERROR_INVALID_HANDLE)
+ON_STREAM(cuStreamEndCapture, (CUstream stream, CUgraph *graph), 0, end(stream, graph))

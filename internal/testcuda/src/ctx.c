@@ -127,26 +127,22 @@ static CUresult destroy(CUcontext ctx)
 
 EXPORT CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device)
 {
-	(void)flags;
 	CALL(cuCtxCreate, 0, create(ctx, device));
 }
 
 EXPORT CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device)
 {
-	(void)flags;
 	CALL(cuCtxCreate_v2, 0, create(ctx, device));
 }
 
 #ifndef TESTCUDA_OLD
 EXPORT CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int n, unsigned int flags, CUdevice device)
 {
-	(void)affinity, (void)n, (void)flags;
 	CALL(cuCtxCreate_v3, 0, create(ctx, device));
 }
 
 EXPORT CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned int flags, CUdevice device)
 {
-	(void)params, (void)flags;
 	CALL(cuCtxCreate_v4, 0, create(ctx, device));
 }
 #endif
@@ -228,7 +224,6 @@ EXPORT CUresult cuCtxSynchronize(void)
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
 {
 	struct CUctx_st *ctx;
-	(void)limit, (void)value;
 	CALL(cuCtxSetLimit, 0, ctx_current(&ctx));
 }
 

@@ -44,6 +44,21 @@ enum space {
 		return leave(API_##name, result_, (bytes));   \
 	} while (0)
 
+// ON_STREAM is a CALL and its twin, for which no stream means the thread's own.
+// `expr` may set bytes.
+#define ON_STREAM(name, params, n, expr)                                   \
+	EXPORT CUresult name params                                        \
+	{                                                                  \
+		__attribute__((unused)) uint64_t bytes = 0;                \
+		CALL(name, n, expr);                                       \
+	}                                                                  \
+	EXPORT CUresult name##_ptsz params                                 \
+	{                                                                  \
+		__attribute__((unused)) uint64_t bytes = 0;                \
+		stream = stream ? stream : (CUstream)CU_STREAM_PER_THREAD; \
+		CALL(name##_ptsz, n, expr);                                \
+	}
+
 extern atomic_bool initialized; // cuInit succeeded in this process
 extern atomic_bool armed;       // a failure or a latency is injected
 
@@ -135,7 +150,6 @@ CUresult graph_free(CUgraph graph, CUdeviceptr ptr, uint64_t *bytes, CUgraphNode
 CUresult graph_new(CUgraph *graph);
 
 // capture.c
-#define STREAM_PTSZ(stream) ((stream) ? (stream) : (CUstream)CU_STREAM_PER_THREAD)
 // capture_graph returns the graph that the stream is captured into, or NULL.
 CUgraph capture_graph(CUstream stream);
 void capture_reset(void);

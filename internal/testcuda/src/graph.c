@@ -40,7 +40,6 @@ static CUresult destroy(CUgraph graph)
 
 static CUresult mark(struct block *graph, void *unused)
 {
-	(void)unused;
 	graph->tag = 1;
 	return CUDA_SUCCESS;
 }
@@ -53,31 +52,9 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 	return new_object(exec);
 }
 
-EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
-{
-	(void)flags;
-	CALL(cuGraphCreate, 0, new_object(graph));
-}
-
 EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {
 	CALL(cuGraphDestroy, 0, destroy(graph));
-}
-
-EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
-{
-	CALL(cuGraphExecDestroy, 0, end_object(exec));
-}
-
-EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-	(void)image;
-	CALL(cuModuleLoadData, 0, new_object(module));
-}
-
-EXPORT CUresult cuModuleUnload(CUmodule module)
-{
-	CALL(cuModuleUnload, 0, end_object(module));
 }
 
 #ifndef TESTCUDA_OLD
@@ -189,35 +166,25 @@ static CUresult add_node(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *pa
 
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
-	(void)deps, (void)n;
 	CALL(cuGraphAddMemAllocNode, params->bytesize, add_alloc(node, graph, params));
 }
 
 EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUdeviceptr ptr)
 {
 	uint64_t bytes = 0;
-	(void)deps, (void)n;
 	CALL(cuGraphAddMemFreeNode, bytes, graph_free(graph, ptr, &bytes, node));
 }
 
 EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraphNodeParams *params)
 {
 	uint64_t bytes = 0;
-	(void)deps, (void)n;
 	CALL(cuGraphAddNode, bytes, add_node(node, graph, params, &bytes));
 }
 
 EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, CUgraphNodeParams *params)
 {
 	uint64_t bytes = 0;
-	(void)deps, (void)edges, (void)n;
 	CALL(cuGraphAddNode_v2, bytes, add_node(node, graph, params, &bytes));
-}
-
-EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-	(void)flags;
-	CALL(cuGraphInstantiateWithFlags, 0, instantiate(exec, graph));
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
@@ -225,54 +192,40 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 	CALL(cuDeviceGraphMemTrim, 0, device_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE);
 }
 
-EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values, unsigned int num_jit, void *options, void **option_values, unsigned int num_options)
-{
-	(void)code, (void)jit, (void)jit_values, (void)num_jit, (void)options, (void)option_values, (void)num_options;
-	CALL(cuLibraryLoadData, 0, new_object(library));
-}
-
-EXPORT CUresult cuLibraryUnload(CUlibrary library)
-{
-	CALL(cuLibraryUnload, 0, end_object(library));
-}
 #endif
 
-// The other ways to load code and to instantiate a graph.
+// What these take after their first arguments changes nothing here.
 
-EXPORT CUresult cuModuleLoad(CUmodule *module, const char *file)
-{
-	(void)file;
-	CALL(cuModuleLoad, 0, new_object(module));
-}
-
-EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int n, int *options, void **values)
-{
-	(void)image, (void)n, (void)options, (void)values;
-	CALL(cuModuleLoadDataEx, 0, new_object(module));
-}
-
-EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *binary)
-{
-	(void)binary;
-	CALL(cuModuleLoadFatBinary, 0, new_object(module));
-}
-
-#define INSTANTIATE(name, ...)                                                                    \
-	EXPORT CUresult name(CUgraphExec *exec, CUgraph graph, __VA_ARGS__)                       \
-	{                                                                                         \
-		CALL(name, 0, instantiate(exec, graph)); \
+#define CREATE(name)                              \
+	EXPORT CUresult name(void *out)           \
+	{                                         \
+		CALL(name, 0, new_object(out));   \
+	}
+#define END(name)                                  \
+	EXPORT CUresult name(const void *object)   \
+	{                                          \
+		CALL(name, 0, end_object(object)); \
+	}
+#define INSTANTIATE(name)                                       \
+	EXPORT CUresult name(CUgraphExec *exec, CUgraph graph)  \
+	{                                                       \
+		CALL(name, 0, instantiate(exec, graph));        \
 	}
 
-INSTANTIATE(cuGraphInstantiate, __attribute__((unused)) void *node, __attribute__((unused)) char *log, __attribute__((unused)) size_t size)
-INSTANTIATE(cuGraphInstantiate_v2, __attribute__((unused)) void *node, __attribute__((unused)) char *log, __attribute__((unused)) size_t size)
-
+CREATE(cuGraphCreate)
+END(cuGraphExecDestroy)
+INSTANTIATE(cuGraphInstantiate)
+INSTANTIATE(cuGraphInstantiate_v2)
+CREATE(cuModuleLoad)
+CREATE(cuModuleLoadData)
+CREATE(cuModuleLoadDataEx)
+CREATE(cuModuleLoadFatBinary)
+END(cuModuleUnload)
 #ifndef TESTCUDA_OLD
-INSTANTIATE(cuGraphInstantiateWithParams, __attribute__((unused)) void *params)
-INSTANTIATE(cuGraphInstantiateWithParams_ptsz, __attribute__((unused)) void *params)
-
-EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, void *jit, void **jit_values, unsigned int num_jit, void *options, void **option_values, unsigned int num_options)
-{
-	(void)file, (void)jit, (void)jit_values, (void)num_jit, (void)options, (void)option_values, (void)num_options;
-	CALL(cuLibraryLoadFromFile, 0, new_object(library));
-}
+INSTANTIATE(cuGraphInstantiateWithFlags)
+INSTANTIATE(cuGraphInstantiateWithParams)
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz)
+CREATE(cuLibraryLoadData)
+CREATE(cuLibraryLoadFromFile)
+END(cuLibraryUnload)
 #endif

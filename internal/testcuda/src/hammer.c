@@ -46,7 +46,6 @@ __attribute__((noinline)) static void turn(CUdeviceptr *slot, size_t i)
 static void *hammer(void *arg)
 {
 	CUdeviceptr *slots = calloc(live, sizeof *slots);
-	(void)arg;
 	must(cuCtxSetCurrent(ctx));
 	while (!atomic_load_explicit(&stop, memory_order_relaxed))
 		for (int i = 0; i < live; i++)

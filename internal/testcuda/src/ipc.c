@@ -96,7 +96,6 @@ static CUresult close_handle(CUdeviceptr ptr, uint64_t *bytes)
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
 	uint64_t bytes = 0;
-	(void)flags;
 	CALL(cuIpcOpenMemHandle_v2, bytes, open_handle(ptr, &handle, &bytes));
 }
 

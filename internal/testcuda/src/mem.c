@@ -66,21 +66,18 @@ static size_t pitch_of(size_t width)
 
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *ptr, unsigned int *pitch, unsigned int width, unsigned int height, unsigned int element)
 {
-	(void)element;
 	*pitch = pitch_of(width);
 	CALL(cuMemAllocPitch, (size_t)*pitch * height, alloc32(ptr, (size_t)*pitch * height));
 }
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element)
 {
-	(void)element;
 	*pitch = pitch_of(width);
 	CALL(cuMemAllocPitch_v2, *pitch * height, alloc64(KIND_DEVICE, ptr, *pitch * height));
 }
 
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t size, unsigned int flags)
 {
-	(void)flags;
 	CALL(cuMemAllocManaged, size, alloc64(KIND_MANAGED, ptr, size));
 }
 
@@ -145,7 +142,6 @@ EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t size)
 
 EXPORT CUresult cuMemHostAlloc(void **ptr, size_t size, unsigned int flags)
 {
-	(void)flags;
 	CALL(cuMemHostAlloc, size, alloc_host(ptr, size));
 }
 
@@ -168,13 +164,11 @@ static CUresult register_host(void *ptr, size_t size)
 
 EXPORT CUresult cuMemHostRegister(void *ptr, size_t size, unsigned int flags)
 {
-	(void)flags;
 	CALL(cuMemHostRegister, size, register_host(ptr, size));
 }
 
 EXPORT CUresult cuMemHostRegister_v2(void *ptr, size_t size, unsigned int flags)
 {
-	(void)flags;
 	CALL(cuMemHostRegister_v2, size, register_host(ptr, size));
 }
 

@@ -127,37 +127,11 @@ static CUresult free_async(CUdeviceptr ptr, uint64_t *bytes, CUstream stream)
 	return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream stream)
-{
-	CALL(cuMemAllocAsync, size, alloc(ptr, size, NULL, stream));
-}
+ON_STREAM(cuMemAllocAsync, (CUdeviceptr *ptr, size_t size, CUstream stream), size, alloc(ptr, size, NULL, stream))
+ON_STREAM(cuMemAllocFromPoolAsync, (CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream),
+	  size, pool ? alloc(ptr, size, pool, stream) : CUDA_ERROR_INVALID_VALUE)
 
-EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t size, CUstream stream)
-{
-	CALL(cuMemAllocAsync_ptsz, size, alloc(ptr, size, NULL, STREAM_PTSZ(stream)));
-}
-
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
-{
-	CALL(cuMemAllocFromPoolAsync, size, pool ? alloc(ptr, size, pool, stream) : CUDA_ERROR_INVALID_VALUE);
-}
-
-EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t size, CUmemoryPool pool, CUstream stream)
-{
-	CALL(cuMemAllocFromPoolAsync_ptsz, size, pool ? alloc(ptr, size, pool, STREAM_PTSZ(stream)) : CUDA_ERROR_INVALID_VALUE);
-}
-
-EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
-{
-	uint64_t bytes = 0;
-	CALL(cuMemFreeAsync, bytes, free_async(ptr, &bytes, stream));
-}
-
-EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
-{
-	uint64_t bytes = 0;
-	CALL(cuMemFreeAsync_ptsz, bytes, free_async(ptr, &bytes, STREAM_PTSZ(stream)));
-}
+ON_STREAM(cuMemFreeAsync, (CUdeviceptr ptr, CUstream stream), bytes, free_async(ptr, &bytes, stream))
 
 // Pools.
 

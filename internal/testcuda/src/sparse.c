@@ -83,14 +83,4 @@ static CUresult map_parts(const CUarrayMapInfo *list, unsigned int n)
 	return result;
 }
 
-EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int n, CUstream stream)
-{
-	(void)stream;
-	CALL(cuMemMapArrayAsync, 0, LOCKED(map_parts(list, n)));
-}
-
-EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int n, CUstream stream)
-{
-	(void)stream;
-	CALL(cuMemMapArrayAsync_ptsz, 0, LOCKED(map_parts(list, n)));
-}
+ON_STREAM(cuMemMapArrayAsync, (CUarrayMapInfo *list, unsigned int n, CUstream stream), 0, LOCKED(map_parts(list, n)))

@@ -116,7 +116,6 @@ static CUresult unreserve(CUdeviceptr addr, size_t size)
 
 EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
 {
-	(void)hint, (void)flags;
 	CALL(cuMemAddressReserve, size, LOCKED(reserve(ptr, size, alignment)));
 }
 
@@ -258,7 +257,6 @@ static CUresult import(CUmemGenericAllocationHandle *out, void *os_handle, unsig
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	(void)flags;
 	CALL(cuMemCreate, size, LOCKED(create(handle, size, prop)));
 }
 
@@ -344,7 +342,6 @@ static CUresult unmap(CUdeviceptr addr, size_t size)
 
 EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	(void)flags;
 	CALL(cuMemMap, size, LOCKED(map(ptr, size, offset, handle)));
 }
 
