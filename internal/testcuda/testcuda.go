@@ -9,10 +9,8 @@
 //
 // These environment variables change the driver:
 //
-//	TESTCUDA_TOTAL       bytes of each device, 80 GiB unless set
-//	TESTCUDA_DEVICES     number of devices, 2 unless set
-//	TESTCUDA_FAIL        API:NTH:CODE,... the NTH call (0: every one) returns CODE
-//	TESTCUDA_LATENCY_NS  how long each call takes at least
+//	TESTCUDA_TOTAL  bytes of each of the two devices, 80 GiB unless set
+//	TESTCUDA_FAIL   API:NTH:CODE,... the NTH call (0: every one) returns CODE
 package testcuda
 
 import (
@@ -99,8 +97,8 @@ var shared = sync.OnceValues(func() (*Kit, error) {
 	return Build(dir)
 })
 
-// Get returns the kit that all of a user's tests share, in [DefaultDir]. Without a C compiler it skips the test, or fails it when the
-// environment says CI=true.
+// Get returns the kit that all of a user's tests share, in [DefaultDir]. Without
+// a C compiler it skips the test, or fails it when the environment says CI=true.
 func Get(tb testing.TB) *Kit {
 	tb.Helper()
 	if _, err := exec.LookPath(compiler); err != nil {

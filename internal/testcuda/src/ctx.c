@@ -7,7 +7,7 @@
 #define MAX_DEPTH 64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct CUctx_st primaries[MAX_DEVICES];
+static struct CUctx_st primaries[DEVICES];
 static struct CUctx_st *created, *destroyed; // linked by next
 static __thread struct CUctx_st *stack[MAX_DEPTH];
 static __thread int depth;
@@ -17,7 +17,7 @@ void ctx_reset(void)
 	pthread_mutex_init(&lock, NULL);
 	created = destroyed = NULL;
 	depth = 0;
-	for (int d = 0; d < MAX_DEVICES; d++)
+	for (int d = 0; d < DEVICES; d++)
 		primaries[d] = (struct CUctx_st){.device = d, .primary = true};
 }
 
@@ -33,7 +33,7 @@ CUresult ctx_current(struct CUctx_st **ctx)
 
 static bool valid(CUcontext ctx) // under lock
 {
-	if (ctx >= primaries && ctx < primaries + MAX_DEVICES)
+	if (ctx >= primaries && ctx < primaries + DEVICES)
 		return ctx->alive;
 	struct CUctx_st *c = created;
 	while (c && c != ctx)

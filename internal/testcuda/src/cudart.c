@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #define RUNTIME_VERSION 13000
-#define MAX_DEVICES 8
+#define DEVICES 2
 #define EXPORT __attribute__((visibility("default"), noinline))
 
 // DRIVER(base name, its symbol at RUNTIME_VERSION, parameters). A driver
@@ -53,7 +53,7 @@ static struct {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static cudaError_t load_error;
-static CUcontext primaries[MAX_DEVICES];
+static CUcontext primaries[DEVICES];
 static atomic_uint generation = 1; // grows with each reset
 
 static __thread int device;

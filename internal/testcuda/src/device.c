@@ -3,16 +3,12 @@
 
 #include "driver.h"
 
-struct device devices[MAX_DEVICES];
-int num_devices;
+struct device devices[DEVICES];
 
 void devices_reset(void)
 {
-	const char *total = getenv("TESTCUDA_TOTAL"), *count = getenv("TESTCUDA_DEVICES");
-	num_devices = count ? atoi(count) : 2;
-	if (num_devices < 0 || num_devices > MAX_DEVICES)
-		num_devices = MAX_DEVICES;
-	for (int d = 0; d < MAX_DEVICES; d++) {
+	const char *total = getenv("TESTCUDA_TOTAL");
+	for (int d = 0; d < DEVICES; d++) {
 		devices[d].total = total ? strtoull(total, NULL, 0) : 80ull << 30;
 		atomic_store(&devices[d].used, 0);
 	}
@@ -20,7 +16,7 @@ void devices_reset(void)
 
 bool device_valid(CUdevice device)
 {
-	return device >= 0 && device < num_devices;
+	return device >= 0 && device < DEVICES;
 }
 
 bool device_take(int device, uint64_t bytes)
@@ -87,7 +83,7 @@ EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 
 EXPORT CUresult cuDeviceGetCount(int *count)
 {
-	CALL(cuDeviceGetCount, 0, (*count = num_devices, CUDA_SUCCESS));
+	CALL(cuDeviceGetCount, 0, (*count = DEVICES, CUDA_SUCCESS));
 }
 
 #ifndef TESTCUDA_OLD

@@ -11,7 +11,7 @@
 #define ALIAS(target) __attribute__((visibility("default"), alias(#target)))
 
 #define GRANULE (2ull << 20) // of physical memory and reserved addresses
-#define MAX_DEVICES 8
+#define DEVICES 2
 #define SHARDS 8
 
 enum api {
@@ -60,7 +60,7 @@ enum space {
 	}
 
 extern atomic_bool initialized; // cuInit succeeded in this process
-extern atomic_bool armed;       // a failure or a latency is injected
+extern atomic_bool armed;       // a failure is injected
 
 CUresult enter_armed(enum api api);
 CUresult leave(enum api api, CUresult result, uint64_t bytes);
@@ -86,8 +86,7 @@ struct device {
 	uint64_t total;
 	_Atomic int64_t used;
 };
-extern struct device devices[MAX_DEVICES];
-extern int num_devices;
+extern struct device devices[DEVICES];
 bool device_valid(CUdevice device);
 bool device_take(int device, uint64_t bytes); // false when it would not fit
 void device_give(int device, uint64_t bytes);

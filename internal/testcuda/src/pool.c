@@ -16,14 +16,14 @@ struct CUmemPoolHandle_st {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct CUmemPoolHandle_st defaults[MAX_DEVICES];
+static struct CUmemPoolHandle_st defaults[DEVICES];
 static struct CUmemPoolHandle_st *pools;
 
 void pool_reset(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	pools = NULL;
-	for (int d = 0; d < MAX_DEVICES; d++)
+	for (int d = 0; d < DEVICES; d++)
 		defaults[d] = (struct CUmemPoolHandle_st){.device = d, .is_default = true};
 }
 
@@ -31,7 +31,7 @@ uint64_t pools_reserved(void)
 {
 	uint64_t sum = 0;
 	pthread_mutex_lock(&lock);
-	for (int d = 0; d < MAX_DEVICES; d++)
+	for (int d = 0; d < DEVICES; d++)
 		sum += defaults[d].reserved;
 	for (struct CUmemPoolHandle_st *p = pools; p; p = p->next)
 		sum += p->reserved;
@@ -41,7 +41,7 @@ uint64_t pools_reserved(void)
 
 static bool valid(CUmemoryPool pool) // under lock
 {
-	if (pool >= defaults && pool < defaults + MAX_DEVICES)
+	if (pool >= defaults && pool < defaults + DEVICES)
 		return true;
 	CUmemoryPool p = pools;
 	while (p && p != pool)

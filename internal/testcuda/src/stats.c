@@ -1,10 +1,9 @@
 // The ledger: calls and bytes per API, live memory per kind; and the failures
-// and latency that tests inject.
+// that tests inject.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -78,22 +77,10 @@ static struct rule {
 	int code;
 } rules[64];
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
-static long latency_ns;
-
-static void wait_ns(long ns)
-{
-	struct timespec start, now;
-	clock_gettime(CLOCK_MONOTONIC, &start);
-	do
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < ns);
-}
 
 CUresult enter_armed(enum api api)
 {
 	CUresult result = CUDA_SUCCESS;
-	if (latency_ns > 0)
-		wait_ns(latency_ns);
 	pthread_mutex_lock(&rules_lock);
 	for (struct rule *r = rules; r < rules + 64; r++) {
 		if (r->api != (int)api + 1)
@@ -168,11 +155,9 @@ static void forked(void)
 
 __attribute__((constructor)) static void load(void)
 {
-	const char *value = getenv("TESTCUDA_LATENCY_NS");
-	latency_ns = value ? atol(value) : 0;
-	atomic_store(&armed, latency_ns > 0);
-	if ((value = getenv("TESTCUDA_FAIL")))
-		fail_from_env(value);
+	const char *list = getenv("TESTCUDA_FAIL");
+	if (list)
+		fail_from_env(list);
 	devices_reset();
 	pthread_atfork(NULL, NULL, forked);
 }
@@ -209,7 +194,7 @@ EXPORT int testcuda_print_stats(void)
 		comma = ",";
 	}
 	printf("},\"used\":[");
-	for (int d = 0; d < num_devices; d++)
+	for (int d = 0; d < DEVICES; d++)
 		printf("%s%ld", d ? "," : "", (long)atomic_load(&devices[d].used));
 	uint64_t reserved = 0;
 #ifndef TESTCUDA_OLD
