@@ -68,7 +68,6 @@ var steps = [][]step{{
 	{string(Workload), [][]string{framePointers, workload, linkShared}},
 	{string(WorkloadNoFP), [][]string{noFramePointers, workload, linkShared}},
 	{string(Train), [][]string{framePointers, {"src/train.c"}, linkShared}},
-	{string(TrainNoFP), [][]string{noFramePointers, {"src/train.c"}, linkShared}},
 	{string(Hammer), [][]string{framePointers, {"src/hammer.c"}, linkCUDA}},
 }, {
 	{string(WorkloadStatic), [][]string{framePointers, workload, linkStatic}},
@@ -89,11 +88,10 @@ func Build(dir string) (*Kit, error) {
 	}
 	final := filepath.Join(dir, key)
 	kit := &Kit{
-		Dir:             final,
-		LibCUDA:         filepath.Join(final, "libcuda.so.1"),
-		LibCUDAOld:      filepath.Join(final, "old/libcuda.so.1"),
-		LibCUDART:       filepath.Join(final, "libcudart.so.13"),
-		LibCUDARTStatic: filepath.Join(final, "libcudart_static.a"),
+		Dir:        final,
+		LibCUDA:    filepath.Join(final, "libcuda.so.1"),
+		LibCUDAOld: filepath.Join(final, "old/libcuda.so.1"),
+		LibCUDART:  filepath.Join(final, "libcudart.so.13"),
 	}
 	if _, err := os.Stat(final); err == nil {
 		return kit, nil

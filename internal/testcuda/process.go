@@ -92,8 +92,8 @@ func (p *Process) Send(texts ...string) error {
 	return nil
 }
 
-// Line returns the next line of stdout. It fails at the end of it.
-func (p *Process) Line() (string, error) {
+// line returns the next line of stdout. It fails at the end of it.
+func (p *Process) line() (string, error) {
 	select {
 	case line, ok := <-p.lines:
 		if !ok {
@@ -109,7 +109,7 @@ func (p *Process) Line() (string, error) {
 // Expect reads lines until one equals want, and returns those before it.
 func (p *Process) Expect(want string) (before []string, err error) {
 	for {
-		line, err := p.Line()
+		line, err := p.line()
 		if err != nil {
 			return before, fmt.Errorf("expect %q: %w", want, err)
 		}
@@ -178,9 +178,6 @@ func (p *Process) Wait() (rest []string, code int, err error) {
 	}
 }
 
-// Stderr returns what the process wrote to stderr so far.
-func (p *Process) Stderr() string { return p.stderr.String() }
-
 // Close kills the process if it still runs, and waits for its end.
 func (p *Process) Close() error {
 	p.stdin.Close()
@@ -190,7 +187,7 @@ func (p *Process) Close() error {
 }
 
 func (p *Process) explain(err error) error {
-	if text := strings.TrimSpace(p.Stderr()); text != "" {
+	if text := strings.TrimSpace(p.stderr.String()); text != "" {
 		return fmt.Errorf("%w (stderr: %s)", err, text)
 	}
 	return err

@@ -12,8 +12,7 @@ type Stats struct {
 	APIs map[string]Count `json:"apis"` // those that were called
 	Live map[string]Live  `json:"live"` // by event.Kind's name, every kind
 	// Used is the owned memory on each device: device, array, async and vmm.
-	Used         []int64 `json:"used"`
-	PoolReserved int64   `json:"pool_reserved"`
+	Used []int64 `json:"used"`
 }
 
 // A Count is what the calls of one API did. Aliases count as the name whose

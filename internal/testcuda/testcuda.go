@@ -37,14 +37,9 @@ const (
 	WorkloadNoFP Program = "workload-nofp"
 	// Train is a training loop with a leak (src/train.c).
 	Train Program = "train"
-	// TrainNoFP is Train without frame pointers.
-	TrainNoFP Program = "train-nofp"
 	// Hammer allocates as fast as it can (src/hammer.c).
 	Hammer Program = "hammer"
 )
-
-// Programs lists every Program that [Build] makes.
-var Programs = []Program{Workload, WorkloadLate, WorkloadStatic, WorkloadStripped, WorkloadNoFP, Train, TrainNoFP, Hammer}
 
 // Libs says which build of the libraries a program gets.
 type Libs string
@@ -61,11 +56,10 @@ const (
 
 // A Kit is the set of built files.
 type Kit struct {
-	Dir             string // absolute
-	LibCUDA         string // libcuda.so.1
-	LibCUDAOld      string // of LibsOld
-	LibCUDART       string // libcudart.so.13
-	LibCUDARTStatic string // libcudart_static.a
+	Dir        string // absolute
+	LibCUDA    string // libcuda.so.1
+	LibCUDAOld string // of LibsOld
+	LibCUDART  string // libcudart.so.13
 }
 
 // Path returns the path of a program.

@@ -159,6 +159,5 @@ CUresult proc_look_up(const char *base, void **out, int version, uint64_t flags,
 // pool.c
 void pool_reset(void);
 void pool_ended(const struct block *was);
-uint64_t pools_reserved(void);
 
 #endif

@@ -1,11 +1,10 @@
 // hammer allocates and frees as fast as it can, in N threads for S seconds,
 // and prints the driver's ledger as JSON.
 //
-//   hammer [-threads N] [-seconds S] [-live N] [-wait]
+//   hammer [-threads N] [-seconds S] [-wait]
 //
-// -live is how many allocations each thread holds; -wait prints "ready" and
-// starts on a line on stdin. Seven of eight rounds are cuMemAlloc_v2, one is
-// cuMemAllocAsync.
+// -wait prints "ready" and starts on a line on stdin. Seven of eight rounds are
+// cuMemAlloc_v2, one is cuMemAllocAsync.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,7 +20,9 @@ CUresult cuInit(unsigned int), cuDevicePrimaryCtxRetain(CUcontext *, CUdevice), 
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t), cuMemFree_v2(CUdeviceptr);
 CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream), cuMemFreeAsync(CUdeviceptr, CUstream);
 
-static int threads = 2, live = 64;
+enum { LIVE = 64 }; // allocations that each thread holds
+
+static int threads = 2;
 static double seconds = 1;
 static atomic_bool stop;
 static CUcontext ctx;
@@ -45,15 +46,14 @@ __attribute__((noinline)) static void turn(CUdeviceptr *slot, size_t i)
 
 static void *hammer(void *arg)
 {
-	CUdeviceptr *slots = calloc(live, sizeof *slots);
+	CUdeviceptr slots[LIVE] = {0};
 	must(cuCtxSetCurrent(ctx));
 	while (!atomic_load_explicit(&stop, memory_order_relaxed))
-		for (int i = 0; i < live; i++)
+		for (int i = 0; i < LIVE; i++)
 			turn(&slots[i], i);
-	for (int i = 0; i < live; i++)
+	for (int i = 0; i < LIVE; i++)
 		if (slots[i])
 			must(i % 8 == 7 ? cuMemFreeAsync(slots[i], NULL) : cuMemFree_v2(slots[i]));
-	free(slots);
 	return NULL;
 }
 
@@ -67,10 +67,8 @@ int main(int argc, char **argv)
 			threads = atoi(argv[++i]);
 		else if (i + 1 < argc && strcmp(argv[i], "-seconds") == 0)
 			seconds = atof(argv[++i]);
-		else if (i + 1 < argc && strcmp(argv[i], "-live") == 0)
-			live = atoi(argv[++i]);
 		else
-			return fprintf(stderr, "usage: hammer [-threads N] [-seconds S] [-live N] [-wait]\n"), 2;
+			return fprintf(stderr, "usage: hammer [-threads N] [-seconds S] [-wait]\n"), 2;
 	}
 	must(cuInit(0));
 	must(cuDevicePrimaryCtxRetain(&ctx, 0));

@@ -27,18 +27,6 @@ void pool_reset(void)
 		defaults[d] = (struct CUmemPoolHandle_st){.device = d, .is_default = true};
 }
 
-uint64_t pools_reserved(void)
-{
-	uint64_t sum = 0;
-	pthread_mutex_lock(&lock);
-	for (int d = 0; d < DEVICES; d++)
-		sum += defaults[d].reserved;
-	for (struct CUmemPoolHandle_st *p = pools; p; p = p->next)
-		sum += p->reserved;
-	pthread_mutex_unlock(&lock);
-	return sum;
-}
-
 static bool valid(CUmemoryPool pool) // under lock
 {
 	if (pool >= defaults && pool < defaults + DEVICES)

@@ -1,11 +1,10 @@
 // train looks like a training loop: a model of 110 million parameters in half
 // precision with Adam, its activations, a cache that grows, and a leak.
 //
-//   train [-steps N] [-interval MS] [-wait]
+//   train [-steps N] [-interval MS]
 //
-// -steps 0 goes on for ever; -wait prints "ready" and starts on a line on
-// stdin. log_metrics keeps 2 MiB of each step and forgets to give it back.
-#include <stdbool.h>
+// -steps 0 goes on for ever. log_metrics keeps 2 MiB of each step and forgets to
+// give it back.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,21 +161,13 @@ NOINLINE static void train_step(int step)
 int main(int argc, char **argv)
 {
 	long steps = 100, interval = 10;
-	bool wait = false;
 	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "-wait") == 0)
-			wait = true;
-		else if (i + 1 < argc && strcmp(argv[i], "-steps") == 0)
+		if (i + 1 < argc && strcmp(argv[i], "-steps") == 0)
 			steps = atol(argv[++i]);
 		else if (i + 1 < argc && strcmp(argv[i], "-interval") == 0)
 			interval = atol(argv[++i]);
 		else
-			return fprintf(stderr, "usage: train [-steps N] [-interval MS] [-wait]\n"), 2;
-	}
-	if (wait) {
-		puts("ready");
-		fflush(stdout);
-		getchar();
+			return fprintf(stderr, "usage: train [-steps N] [-interval MS]\n"), 2;
 	}
 	load_model(&weights);
 	load_model(&gradients);
