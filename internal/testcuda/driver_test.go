@@ -187,7 +187,7 @@ func TestBadTESTCUDA_FAIL(t *testing.T) {
 
 func TestWrongFrees(t *testing.T) {
 	p := start(t, Workload, Options{})
-	run(t, p, "raw cuMemFree_v2 0", "raw cuMemFreeHost 0", "expect 1 raw cuMemFree_v2 0x200000000000", "cuMemAlloc_v2", "cuMemHostAlloc", "cuMemAllocAsync")
+	run(t, p, "init", "raw cuMemFree_v2 0", "raw cuMemFreeHost 0", "expect 1 raw cuMemFree_v2 0x200000000000", "cuMemAlloc_v2", "cuMemHostAlloc", "cuMemAllocAsync")
 	o := objects(t, p)
 	run(t, p,
 		fmt.Sprintf("expect 1 raw cuMemFree_v2 %d", o[2].Addr+512),
@@ -218,7 +218,7 @@ func TestForkedChildHasNoCUDA(t *testing.T) {
 	p := start(t, Workload, Options{})
 	run(t, p, "repeat 3 cuMemAlloc_v2 4096")
 	parent := objects(t, p)
-	lines := run(t, p, "fork { noinit; expect 3 cuMemAlloc_v2; init; cuMemAlloc_v2 4096; objects; stats }")
+	lines := run(t, p, "fork { expect 3 raw cuMemAlloc_v2 0 4096; init; cuMemAlloc_v2 4096; objects; stats }")
 	if len(lines) != 3 || !strings.HasSuffix(lines[2], "status 0") {
 		t.Fatalf("got %q", lines)
 	}
@@ -237,7 +237,7 @@ func TestForkedChildHasNoCUDA(t *testing.T) {
 
 func TestContextsEndTheirMemory(t *testing.T) {
 	p := start(t, Workload, Options{})
-	run(t, p, "noinit", "raw cuInit 0", "expect 201 cuMemAlloc_v2", "init", "cuMemAlloc_v2 1000", "cuMemCreate 2m",
+	run(t, p, "raw cuInit 0", "expect 201 raw cuCtxSynchronize", "cuMemAlloc_v2 1000", "cuMemCreate 2m",
 		"cuCtxCreate_v2", "cuMemAlloc_v2 2000", "cuMemAllocManaged 3000", "cuMemHostAlloc 4000", "cuArrayCreate_v2 16", "cuMemAllocAsync 5000")
 	wantLive(t, p, "device", 2, 3000)
 	run(t, p, "cuCtxDestroy_v2")

@@ -124,13 +124,13 @@ func TestScript(t *testing.T) {
 		t.Errorf("around exec: %q, exit %d, %v", rest, code, err)
 	}
 	for script, want := range map[string]int{
-		"exit 7":                           7,
-		"kill 9":                           -1,
-		"no-such-command":                  3,
-		"raw cuMemFree_v2 1":               3,
-		"{ echo unbalanced":                3,
-		"expect 1 raw cuMemFree_v2 0":      3,
-		"try raw cuMemFree_v2 1; _exit 11": 11,
+		"exit 7":                                 7,
+		"kill 9":                                 -1,
+		"no-such-command":                        3,
+		"init; raw cuMemFree_v2 1":               3,
+		"{ echo unbalanced":                      3,
+		"init; expect 1 raw cuMemFree_v2 0":      3,
+		"init; try raw cuMemFree_v2 1; _exit 11": 11,
 	} {
 		p := start(t, Workload, Options{Args: []string{script}})
 		if _, code, err := p.Wait(); err != nil || code != want {

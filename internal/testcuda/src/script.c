@@ -7,7 +7,6 @@
 #include <string.h>
 
 __thread struct script script;
-bool auto_init = true;
 
 // Text.
 
@@ -68,16 +67,11 @@ void make_current(void)
 	script.has_context = true;
 }
 
-static void prepare(const char *api)
-{
-	if (auto_init && !script.has_context && strncmp(api, "cuda", 4) != 0)
-		make_current();
-}
-
 __attribute__((noinline)) static void allocate(const struct op *op, uint64_t base, uint64_t i)
 {
 	struct object o;
-	prepare(op->name);
+	if (!script.has_context && strncmp(op->name, "cuda", 4) != 0)
+		make_current();
 	if (!check(op->name, op_call(op, base, i, &o)) || !op->undo)
 		return;
 	struct object *kept = malloc(sizeof *kept);
@@ -146,7 +140,6 @@ void raw(const char *rest)
 	rest = word(rest, api, sizeof api);
 	for (int i = 0; i < 8; i++)
 		args[i] = next_number(&rest, 0);
-	prepare(api);
 	check(api, invoke(function_of(api), args));
 }
 

@@ -13,7 +13,6 @@ struct script {
 	bool has_context;
 };
 extern __thread struct script script;
-extern bool auto_init;
 
 const char *skip(const char *p); // blanks
 // word copies the next word and returns what follows it.

@@ -4,7 +4,7 @@
 //   API [SIZE]           call it; what it allocates is kept
 //   FREE-API             end the newest object that this call can end
 //   free all | free API  end every object (of that API), newest first
-//   raw API [VALUE...]   call it with up to eight integers; nothing is kept
+//   raw API [VALUE...]   call it with up to eight integers, and do no more
 //   row API [N [BASE]]   N calls (23) of sizes BASE+i (4096), then their frees
 //   repeat N COMMAND     SIZE may be BASE+i, i being the round
 //   threads N COMMAND    in N threads; what they leave is the caller's
@@ -13,7 +13,8 @@
 //   try COMMAND          a call's failure is no end; prints "result N"
 //   expect N COMMAND     calls must return N
 //   fail API NTH CODE    inject a failure
-//   init | noinit        set up the primary context now | never by itself
+//   init                 make the primary context current now, not at the first
+//                        call that is none of the runtime's, nor raw
 //   device N             its primary context becomes current
 //   dlopen [PATH]        load libcuda.so.1, or PATH, now
 //   fork COMMAND         in a child, awaited; prints "child PID status N"
@@ -177,8 +178,6 @@ static void command(const char *text)
 		SETUP("testcuda_fail", (uint64_t)arg, nth, code);
 	} else if (IS("init")) {
 		make_current();
-	} else if (IS("noinit")) {
-		auto_init = false;
 	} else if (IS("device")) {
 		current_device = (int)next_number(&rest, 0);
 		make_current();
