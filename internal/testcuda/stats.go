@@ -10,7 +10,7 @@ import (
 type Stats struct {
 	PID  int              `json:"pid"`
 	APIs map[string]Count `json:"apis"` // those that were called
-	Live map[string]Live  `json:"live"` // by event.Kind's name, every kind
+	Live map[string]Live  `json:"live"` // by event.Kind's name
 	// Used is the owned memory on each device: device, array, async and vmm.
 	Used []int64 `json:"used"`
 }

@@ -2,8 +2,6 @@
 // channels x bytes of a channel, a zero extent counting as one.
 #include "driver.h"
 
-#define WITHOUT_MEMORY (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
-
 static uint64_t element(CUarray_format format, unsigned int channels)
 {
 	switch (format) {
@@ -31,10 +29,9 @@ static uint64_t extent(size_t n, unsigned int level)
 // one of an unknown format.
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int level)
 {
-	bool layered = d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
-	if (d->Flags & WITHOUT_MEMORY)
+	if (d->Flags & CUDA_ARRAY3D_SPARSE)
 		return 0;
-	return extent(d->Width, level) * extent(d->Height, level) * extent(d->Depth, layered ? 0 : level) * element(d->Format, d->NumChannels);
+	return extent(d->Width, level) * extent(d->Height, level) * extent(d->Depth, level) * element(d->Format, d->NumChannels);
 }
 
 static CUresult create(enum space space, uint64_t *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels, uint64_t *bytes)

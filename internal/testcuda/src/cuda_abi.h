@@ -35,7 +35,6 @@ typedef enum {
 	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
 	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
-	CUDA_ERROR_NOT_PERMITTED = 800,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
 } CUresult;
@@ -60,12 +59,7 @@ typedef enum {
 	CU_AD_FORMAT_FLOAT = 0x20,
 } CUarray_format;
 
-enum {
-	CUDA_ARRAY3D_LAYERED = 0x01,
-	CUDA_ARRAY3D_CUBEMAP = 0x04,
-	CUDA_ARRAY3D_SPARSE = 0x40,
-	CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80,
-};
+enum { CUDA_ARRAY3D_SPARSE = 0x40 };
 
 typedef struct {
 	unsigned int Width, Height;
@@ -92,16 +86,8 @@ typedef struct {
 } CUDA_ARRAY3D_DESCRIPTOR;
 
 // Virtual memory management and pools.
-enum { // CUmemLocationType
-	CU_MEM_LOCATION_TYPE_DEVICE = 1,
-	CU_MEM_LOCATION_TYPE_HOST = 2,
-	CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
-	CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
-};
-enum { // CUmemAllocationHandleType, a bit set
-	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
-	CU_MEM_HANDLE_TYPE_FABRIC = 8,
-};
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
 enum { // CUmemOperationType
 	CU_MEM_OPERATION_TYPE_MAP = 1,
@@ -205,13 +191,7 @@ typedef struct {
 	CUdeviceptr dptr; // out
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-enum { // CUgraphNodeType
-	CU_GRAPH_NODE_TYPE_GRAPH = 4,
-	CU_GRAPH_NODE_TYPE_EMPTY = 5,
-	CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
-	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
-};
-enum { CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1 };
+enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 
 typedef struct {
 	unsigned int type;
@@ -219,8 +199,6 @@ typedef struct {
 	union {
 		long long reserved1[29];
 		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-		struct { CUdeviceptr dptr; } free;
-		struct { CUgraph graph; int ownership; } graph;
 	};
 	long long reserved2;
 } CUgraphNodeParams;

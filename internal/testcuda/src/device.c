@@ -63,7 +63,6 @@ static const struct {
 	{CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed"},
 	{CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"},
 	{CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"},
-	{CUDA_ERROR_NOT_PERMITTED, "operation not permitted"},
 	{CUDA_ERROR_NOT_SUPPORTED, "operation not supported"},
 };
 

@@ -132,36 +132,9 @@ static CUresult add_alloc(CUgraphNode *node, CUgraph graph, CUDA_MEM_ALLOC_NODE_
 	return result;
 }
 
-// The child's nodes become its parent's.
-static CUresult move(CUgraphNode *node, CUgraph graph, CUgraph child)
+static CUresult add_generic(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
 {
-	struct block was;
-	CUresult result;
-	if (child == graph || !block_end(SPACE_OBJECT, (uint64_t)child, 1u << KIND_NONE, &was))
-		return CUDA_ERROR_INVALID_HANDLE;
-	for (struct node *n = was.aux, *next; n; n = next) {
-		next = n->next;
-		block_update(SPACE_OBJECT, (uint64_t)graph, link_node, n, &result);
-	}
-	return new_node(node, graph, 0);
-}
-
-static CUresult add_node(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params, uint64_t *bytes)
-{
-	switch (params->type) {
-	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-		*bytes = params->alloc.bytesize;
-		return add_alloc(node, graph, &params->alloc);
-	case CU_GRAPH_NODE_TYPE_MEM_FREE:
-		return graph_free(graph, params->free.dptr, bytes, node);
-	case CU_GRAPH_NODE_TYPE_GRAPH:
-		if (params->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
-			return new_node(node, graph, 0);
-		return move(node, graph, params->graph.graph);
-	case CU_GRAPH_NODE_TYPE_EMPTY:
-		return new_node(node, graph, 0);
-	}
-	return CUDA_ERROR_INVALID_VALUE;
+	return params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? add_alloc(node, graph, &params->alloc) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUDA_MEM_ALLOC_NODE_PARAMS *params)
@@ -177,14 +150,12 @@ EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CU
 
 EXPORT CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraphNodeParams *params)
 {
-	uint64_t bytes = 0;
-	CALL(cuGraphAddNode, bytes, add_node(node, graph, params, &bytes));
+	CALL(cuGraphAddNode, params->alloc.bytesize, add_generic(node, graph, params));
 }
 
 EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, CUgraphNodeParams *params)
 {
-	uint64_t bytes = 0;
-	CALL(cuGraphAddNode_v2, bytes, add_node(node, graph, params, &bytes));
+	CALL(cuGraphAddNode_v2, params->alloc.bytesize, add_generic(node, graph, params));
 }
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)

@@ -187,32 +187,18 @@ static void end_if_unused(struct physical *p)
 
 static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *prop)
 {
-	if (!out || !prop || !aligned(size) || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+	if (!out || !prop || !aligned(size) || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC)
-		return CUDA_ERROR_NOT_PERMITTED; // as on a machine without a fabric
-	struct physical init = {.size = size, .kind = KIND_VMM_HOST, .device = -1};
-	switch (prop->location.type) {
-	case CU_MEM_LOCATION_TYPE_DEVICE:
-		if (!device_valid(prop->location.id))
-			return CUDA_ERROR_INVALID_DEVICE;
-		init.kind = KIND_VMM;
-		init.device = prop->location.id;
-		if (!device_take(init.device, size))
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		break;
-	case CU_MEM_LOCATION_TYPE_HOST:
-	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-		break;
-	default:
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	CUresult result = new_physical(out, init);
+	int device = prop->location.id;
+	if (!device_valid(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!device_take(device, size))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = new_physical(out, (struct physical){.size = size, .kind = KIND_VMM, .device = device});
 	if (result == CUDA_SUCCESS)
 		count(physical_of(*out));
-	else if (init.kind == KIND_VMM)
-		device_give(init.device, size);
+	else
+		device_give(device, size);
 	return result;
 }
 
