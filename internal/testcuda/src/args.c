@@ -6,7 +6,7 @@
 #include "ops.h"
 #include "token.h"
 
-// Every argument is a register or a word of the stack.
+// A function may take fewer: each argument is a register or a word of the stack.
 int invoke(void *function, const uint64_t a[8])
 {
 	return ((int (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t))function)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);

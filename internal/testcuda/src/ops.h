@@ -53,11 +53,11 @@ bool op_undoes(const struct op *op, const char *undo);
 
 uint64_t arg_value(int arg, struct object *o);
 int call_with(void *function, const int8_t *args, size_t n, struct object *o);
+int invoke(void *function, const uint64_t args[8]);
 
 // A symbol that is absent ends the program with 3.
 void *function_of(const char *symbol);
 void load_driver(void);
-int invoke(void *function, const uint64_t args[8]);
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 // SETUP calls a function that must succeed. TO passes where it writes.
@@ -67,7 +67,7 @@ void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn)
 		if (result_ != 0)                                                     \
 			die("%s: result %d", symbol, result_);                        \
 	} while (0)
-#define TO(variable) (uint64_t) & (variable)
+#define TO(variable) ((uint64_t)&(variable))
 
 extern int current_device; // of new VMM memory and pools
 

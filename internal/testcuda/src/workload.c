@@ -13,8 +13,8 @@
 //   try COMMAND          a call's failure is no end; prints "result N"
 //   expect N COMMAND     calls must return N
 //   fail API NTH CODE    inject a failure
-//   init                 make the primary context current now, not at the first
-//                        call that is none of the runtime's, nor raw
+//   init                 make the primary context current: otherwise a thread's
+//                        first driver call does, unless it is raw
 //   device N             its primary context becomes current
 //   dlopen [PATH]        load libcuda.so.1, or PATH, now
 //   fork COMMAND         in a child, awaited; prints "child PID status N"
