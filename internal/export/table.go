@@ -11,7 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
