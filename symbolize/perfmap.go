@@ -48,9 +48,13 @@ func (p *process) perfMap() *perfMap {
 		return p.perf
 	}
 	p.perfTried = true
-	pid, uid, err := proc.Identity(int(p.pid))
+	status, err := proc.ReadStatus(int(p.pid))
 	if err != nil {
 		return nil
+	}
+	pid := int(p.pid)
+	if n := len(status.Numbers); n > 0 {
+		pid = status.Numbers[n-1]
 	}
 	root, err := proc.OpenRoot(int(p.pid))
 	if err != nil {
@@ -61,7 +65,7 @@ func (p *process) perfMap() *perfMap {
 	if err != nil {
 		return nil
 	}
-	if f.Owner != 0 && f.Owner != uid {
+	if f.Owner != 0 && f.Owner != status.User {
 		f.Close()
 		return nil
 	}

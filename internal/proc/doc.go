@@ -1,5 +1,6 @@
-// Package proc is the only reader of /proc: of the mappings and the state of
-// processes, and of the files that they map.
+// Package proc is the only reader of /proc: of what processes are, map, hold open
+// and were started with, of the files that they map, and of what is said there of
+// this process and of the kernel.
 //
 // Every process that is looked at is hostile: it chooses its names and paths,
 // what is in its files, and when all of that changes. So a file is opened once,

@@ -45,10 +45,6 @@ const (
 	maxLine = 32 << 10
 )
 
-// ErrTooLarge is the error of something of a process that exceeds what is read
-// of it.
-var ErrTooLarge = errors.New("too large to be read")
-
 // Mappings yields the executable mappings of a process in order of address. An
 // error is the last that it yields: os.ErrNotExist for a process that is gone,
 // os.ErrPermission for one that may not be looked at, ErrTooLarge.

@@ -79,8 +79,8 @@ func TestStat(t *testing.T) {
 		if got, err := StartTicks(pid); err != nil || got < own || got > own+100*600 {
 			t.Errorf("%q: began at %d, %v, this process at %d", name, got, err, own)
 		}
-		if inner, user, err := Identity(pid); err != nil || inner != pid || int(user) != os.Geteuid() {
-			t.Errorf("%q: identity %d of user %d, %v", name, inner, user, err)
+		if s, err := ReadStatus(pid); err != nil || s.Process != pid || !slices.Equal(s.Numbers, []int{pid}) || int(s.User) != os.Geteuid() || s.Kernel {
+			t.Errorf("%q: status %+v, %v", name, s, err)
 		}
 		if Ended(pid) {
 			t.Errorf("%q has ended", name)
@@ -97,8 +97,8 @@ func TestStat(t *testing.T) {
 		if _, err := Parent(pid); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("parent of a process that is gone: %v", err)
 		}
-		if _, _, err := Identity(pid); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("identity of a process that is gone: %v", err)
+		if _, err := ReadStatus(pid); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("status of a process that is gone: %v", err)
 		}
 	}
 }

@@ -1,0 +1,56 @@
+package proc
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDevices bounds the files in one process's /dev.
+const maxDevices = 1 << 16
+
+// Devices returns the character devices in a process's own /dev, which in a
+// container are fewer than the machine's: their device numbers (makedev(3)) by
+// name. What is in subdirectories, and links, are left out.
+func Devices(pid int) (map[string]uint64, error) {
+	devices, err := readDevices(pid, maxDevices)
+	if err != nil {
+		return nil, fmt.Errorf("read the devices of process %d: %w", pid, err)
+	}
+	return devices, nil
+}
+
+func readDevices(pid, limit int) (map[string]uint64, error) {
+	root, err := OpenRoot(pid)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	fd, err := unix.Openat(root.fd, "dev", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	dir := os.NewFile(uintptr(fd), "dev")
+	defer dir.Close()
+	devices, seen := map[string]uint64{}, 0
+	for {
+		names, err := dir.Readdirnames(someNames)
+		if seen += len(names); seen > limit {
+			return nil, ErrTooLarge
+		}
+		for _, name := range names {
+			var st unix.Stat_t
+			if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
+				devices[name] = st.Rdev
+			}
+		}
+		if err == io.EOF {
+			return devices, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package proc
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// maxEnviron bounds an environment: the kernel starts no program with more than
+// 6 MiB of arguments and environment.
+const maxEnviron = 6 << 20 // bytes
+
+// Environ returns those of the named variables that are set in the environment
+// that a process was started with. It may have set its own since, and what is
+// read is its memory.
+func Environ(pid int, names ...string) (map[string]string, error) {
+	b, err := read(living(pid), "environ", maxEnviron)
+	if err != nil {
+		return nil, fmt.Errorf("read the environment of process %d: %w", pid, err)
+	}
+	return parseEnviron(b, names), nil
+}
+
+// parseEnviron takes the first of several equal names, as getenv(3) does.
+func parseEnviron(b []byte, names []string) map[string]string {
+	set := map[string]string{}
+	for pair := range bytes.SplitSeq(b, []byte{0}) {
+		for _, name := range names {
+			if value, ok := bytes.CutPrefix(pair, []byte(name+"=")); ok {
+				if _, again := set[name]; !again {
+					set[name] = string(value)
+				}
+			}
+		}
+	}
+	return set
+}
