@@ -70,7 +70,7 @@ func TestOldLibrary(t *testing.T) {
 	if devices[1].Reason == "" || devices[1].UUID != "" {
 		t.Errorf("%+v", devices[1])
 	}
-	n.proc = fakeProc(t, initialPIDNamespace, map[int][]string{11: nil, 12: nil})
+	n.host = fakeHost(true, map[int][]string{11: nil, 12: nil})
 	uses, err := n.Processes(devices[0])
 	if err != nil || len(uses) != 2 || uses[0] != (ProcessUse{PID: 11, Name: "p11", Bytes: 4096, Known: true}) || uses[1] != (ProcessUse{PID: 12, Name: "p12"}) {
 		t.Errorf("%+v, %v", uses, err)

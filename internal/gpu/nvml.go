@@ -24,7 +24,7 @@ type NVML struct {
 	mu   sync.Mutex
 	lib  nvml.Interface
 	syms symbols
-	proc procFS
+	host host
 	done bool
 }
 
@@ -41,11 +41,11 @@ func OpenLibrary(path string) (*NVML, error) {
 	if err := so.Open(); err != nil {
 		return nil, fmt.Errorf("open NVML: %w: %w", ErrNoLibrary, err)
 	}
-	return start(nvml.New(nvml.WithLibraryPath(path)), so, procFS("/proc"))
+	return start(nvml.New(nvml.WithLibraryPath(path)), so, here())
 }
 
-func start(lib nvml.Interface, syms symbols, proc procFS) (*NVML, error) {
-	n := &NVML{lib: lib, syms: syms, proc: proc}
+func start(lib nvml.Interface, syms symbols, host host) (*NVML, error) {
+	n := &NVML{lib: lib, syms: syms, host: host}
 	err := n.require("nvmlErrorString")
 	if err == nil {
 		err = n.require("nvmlShutdown")

@@ -136,14 +136,14 @@ func (n *NVML) Use(d Device, pid int) (ProcessUse, error) {
 		return ProcessUse{PID: pid}, err
 	}
 	if err != nil {
-		l = listing{absent: true, initial: n.proc.initialNamespace()}
+		l = listing{absent: true, initial: n.host.initial}
 	}
 	if h, err := n.handle(d); err == nil {
 		l.memory = n.memory(h)
 	}
-	l.holders = func() []int { return n.proc.holders(d.Minor) }
+	l.holders = func() []int { return n.host.holders(d.Minor) }
 	u := l.use(pid)
-	u.Name = n.proc.name(pid)
+	u.Name = n.host.name(pid)
 	return u, nil
 }
 
@@ -161,7 +161,7 @@ func (n *NVML) list(d Device) (listing, error) {
 	if err != nil {
 		return listing{}, fmt.Errorf("list processes of GPU %s: %w", d.Label(), err)
 	}
-	l := listing{total: d.Memory.Total, initial: n.proc.initialNamespace()}
+	l := listing{total: d.Memory.Total, initial: n.host.initial}
 	if l.total <= 0 {
 		l.total = math.MaxInt64
 	}
@@ -185,10 +185,10 @@ func (n *NVML) list(d Device) (listing, error) {
 			l.add(int(info.Pid), info.UsedGpuMemory)
 		}
 	}
-	l.check(func(pid int) bool { return n.proc.holds(pid, d.Minor) })
+	l.check(func(pid int) bool { return n.host.holds(pid, d.Minor) })
 	for i := range l.entries {
 		if l.trusted {
-			l.entries[i].name = n.proc.name(l.entries[i].pid)
+			l.entries[i].name = n.host.name(l.entries[i].pid)
 		}
 	}
 	return l, nil

@@ -88,9 +88,9 @@ func fakeLib(devices ...*mock.Device) *mock.Interface {
 	}
 }
 
-func open(t *testing.T, lib nvml.Interface, syms symbols, proc procFS) *NVML {
+func open(t *testing.T, lib nvml.Interface, syms symbols, host host) *NVML {
 	t.Helper()
-	n, err := start(lib, syms, proc)
+	n, err := start(lib, syms, host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestOpenFails(t *testing.T) {
 	for _, ret := range []nvml.Return{nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH, nvml.ERROR_UNKNOWN, nvml.Return(12345)} {
 		lib := fakeLib()
 		lib.InitFunc = func() nvml.Return { return ret }
-		n, err := start(lib, lacks{}, "/proc")
+		n, err := start(lib, lacks{}, host{})
 		if n != nil || err == nil || !strings.Contains(err.Error(), ret.Error()) {
 			t.Errorf("%v: %v, %v", ret, n, err)
 		}
@@ -115,21 +115,21 @@ func TestOpenFails(t *testing.T) {
 	}
 	for _, l := range []lacks{{"nvmlErrorString"}, {"nvmlShutdown"}, {"nvmlInit", "nvmlInit_v2"}} {
 		lib := fakeLib()
-		if _, err := start(lib, l, "/proc"); !errors.Is(err, ErrMissing) || len(lib.InitCalls()) != 0 {
+		if _, err := start(lib, l, host{}); !errors.Is(err, ErrMissing) || len(lib.InitCalls()) != 0 {
 			t.Errorf("without %v: %v", l, err)
 		}
 	}
 }
 
 func TestVersions(t *testing.T) {
-	n := open(t, fakeLib(), lacks{}, "/proc")
+	n := open(t, fakeLib(), lacks{}, host{})
 	if v, err := n.DriverVersion(); v != "580.159.04" || err != nil {
 		t.Errorf("%q, %v", v, err)
 	}
 	if major, minor, err := n.CUDAVersion(); major != 13 || minor != 0 || err != nil {
 		t.Errorf("%d.%d, %v", major, minor, err)
 	}
-	old := open(t, fakeLib(), lacks{"nvmlSystemGetCudaDriverVersion_v2"}, "/proc")
+	old := open(t, fakeLib(), lacks{"nvmlSystemGetCudaDriverVersion_v2"}, host{})
 	if _, _, err := old.CUDAVersion(); !errors.Is(err, ErrMissing) {
 		t.Errorf("old library: %v", err)
 	}
@@ -137,7 +137,7 @@ func TestVersions(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	lib := fakeLib(fakeGPU(0, u0))
-	n := open(t, lib, lacks{}, "/proc")
+	n := open(t, lib, lacks{}, host{})
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestClose(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	n := open(t, fakeLib(fakeGPU(0, u0), nil, fakeGPU(2, u1)), lacks{"nvmlDeviceGetMigMode"}, "/proc")
+	n := open(t, fakeLib(fakeGPU(0, u0), nil, fakeGPU(2, u1)), lacks{"nvmlDeviceGetMigMode"}, host{})
 	got, err := n.Devices()
 	if err != nil {
 		t.Fatal(err)
@@ -176,19 +176,19 @@ func TestDevicesLie(t *testing.T) {
 	for _, count := range []int{-1, maxDevices + 1, math.MaxInt32} {
 		lib := fakeLib()
 		lib.DeviceGetCountFunc = func() (int, nvml.Return) { return count, nvml.SUCCESS }
-		if _, err := open(t, lib, lacks{}, "/proc").Devices(); err == nil {
+		if _, err := open(t, lib, lacks{}, host{}).Devices(); err == nil {
 			t.Errorf("%d GPUs: no error", count)
 		}
 	}
 	for _, v := range []nvml.Memory_v2{{}, {Total: math.MaxUint64, Used: 1}, {Total: 100, Used: 101}, {Total: 100, Free: math.MaxUint64}, {Total: 100, Reserved: 101}} {
 		d := fakeGPU(0, u0)
 		d.GetMemoryInfo_v2Func = func() (nvml.Memory_v2, nvml.Return) { return v, nvml.SUCCESS }
-		got, err := open(t, fakeLib(d), lacks{}, "/proc").Devices()
+		got, err := open(t, fakeLib(d), lacks{}, host{}).Devices()
 		if err != nil || got[0].Memory != (Memory{}) {
 			t.Errorf("%+v became %+v, %v", v, got, err)
 		}
 	}
-	old, err := open(t, fakeLib(fakeGPU(0, u0)), lacks{"nvmlDeviceGetMemoryInfo_v2"}, "/proc").Devices()
+	old, err := open(t, fakeLib(fakeGPU(0, u0)), lacks{"nvmlDeviceGetMemoryInfo_v2"}, host{}).Devices()
 	if want := (Memory{Total: 1000 * mib, Used: 620 * mib, Free: 380 * mib, Known: true}); err != nil || old[0].Memory != want {
 		t.Errorf("old library: %+v, %v", old, err)
 	}
@@ -218,7 +218,7 @@ func TestMIG(t *testing.T) {
 		return d
 	}
 	lib := fakeLib(migGPU(map[int]*mock.Device{0: instance("MIG-a", 7, 0, 11), 3: instance("MIG-b", 9, 1, 12)}))
-	n := open(t, lib, lacks{}, fakeProc(t, initialPIDNamespace, map[int][]string{11: nil, 12: nil}))
+	n := open(t, lib, lacks{}, fakeHost(true, map[int][]string{11: nil, 12: nil}))
 	devices, err := n.Devices()
 	if err != nil || len(devices) != 1 || !devices[0].MIG || len(devices[0].Instances) != 2 {
 		t.Fatalf("%+v, %v", devices, err)
@@ -249,7 +249,7 @@ func TestProcesses(t *testing.T) {
 	g1 := fakeGPU(1, u1, nvml.ProcessInfo{Pid: 11, UsedGpuMemory: 200 * mib})
 	open0 := []string{"/dev/nvidia0", "/dev/nvidia1"}
 	files := map[int][]string{11: open0, 12: open0, 13: open0}
-	n := open(t, fakeLib(g0, g1), lacks{}, fakeProc(t, initialPIDNamespace, files))
+	n := open(t, fakeLib(g0, g1), lacks{}, fakeHost(true, files))
 	devices, err := n.Devices()
 	if err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestProcesses(t *testing.T) {
 
 	// In a container, one process of the host's among them: no pid is believed.
 	delete(files, 12)
-	n = open(t, fakeLib(g0, g1), lacks{}, fakeProc(t, "pid:[4026532352]", files))
+	n = open(t, fakeLib(g0, g1), lacks{}, fakeHost(false, files))
 	got, err = n.Processes(devices[0])
 	want = []ProcessUse{{Bytes: 500 * mib, Known: true}, {}, {Bytes: 100 * mib, Known: true}}
 	if d := cmp.Diff(want, got); err != nil || d != "" {
@@ -285,7 +285,7 @@ func TestProcessesFail(t *testing.T) {
 		d.GetComputeRunningProcessesFunc = f
 		return d
 	}
-	proc := fakeProc(t, initialPIDNamespace, map[int][]string{11: {"/dev/nvidia0"}})
+	host := fakeHost(true, map[int][]string{11: {"/dev/nvidia0"}})
 	device := Device{UUID: u0, Minor: 0, Memory: Memory{Total: 1000 * mib, Known: true}}
 	whole := ProcessUse{PID: 11, Name: "p11", Bytes: 610 * mib, Known: true, Inferred: true}
 	for _, tt := range []struct {
@@ -303,7 +303,7 @@ func TestProcessesFail(t *testing.T) {
 			return make([]nvml.ProcessInfo, 1)[:n], nvml.SUCCESS
 		}, nil, ProcessUse{PID: 11}, "inconsistent"},
 	} {
-		n := open(t, fakeLib(broken(tt.get)), tt.syms, proc)
+		n := open(t, fakeLib(broken(tt.get)), tt.syms, host)
 		if _, err := n.Processes(device); err == nil {
 			t.Errorf("%s: Processes: no error", tt.name)
 		}

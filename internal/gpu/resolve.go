@@ -1,8 +1,11 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // Evidence is what a process shows of the GPUs that it uses.
@@ -19,18 +22,14 @@ type Evidence struct {
 
 // Look reads pid's environment, device files and open files. The caller adds
 // Used and Listed.
-func Look(pid int) (Evidence, error) { return look("/proc", pid) }
-
-func look(proc procFS, pid int) (e Evidence, err error) {
-	if e.Env, err = proc.env(pid); err == nil {
-		if e.Nodes, err = proc.nodes(pid); err == nil {
-			e.Opened, err = proc.opened(pid)
-		}
-	}
-	if err != nil {
+func Look(pid int) (Evidence, error) {
+	env, err := environment(pid)
+	devices, derr := proc.Devices(pid)
+	open, oerr := opened(pid)
+	if err := cmp.Or(err, derr, oerr); err != nil {
 		return Evidence{}, fmt.Errorf("look at the GPUs of process %d: %w", pid, err)
 	}
-	return e, nil
+	return Evidence{Env: env, Nodes: nodes(devices), Opened: open}, nil
 }
 
 // Resolve maps e.Used to devices. An ordinal that is not in the map is not

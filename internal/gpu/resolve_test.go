@@ -3,11 +3,17 @@ package gpu
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"path/filepath"
+	"os/exec"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 func TestResolve(t *testing.T) {
@@ -65,79 +71,118 @@ func TestResolveMIG(t *testing.T) {
 	}
 }
 
-// fakeProc makes a /proc in which each pid has the given files open.
-func fakeProc(t *testing.T, namespace string, open map[int][]string) procFS {
-	t.Helper()
-	dir := t.TempDir()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+// fakeHost has one process for each pid, with the given files open.
+func fakeHost(initial bool, open map[int][]string) host {
+	return host{
+		initial: initial,
+		all:     func() []int { return slices.Sorted(maps.Keys(open)) },
+		name: func(pid int) string {
+			if _, ok := open[pid]; ok {
+				return fmt.Sprint("p", pid)
+			}
+			return ""
+		},
+		opened: func(pid int) ([]int, error) {
+			files, ok := open[pid]
+			return minors(func(yield func(string, error) bool) {
+				if !ok {
+					yield("", fmt.Errorf("process %d: %w", pid, os.ErrNotExist))
+				}
+				for _, path := range files {
+					if path == "closed to us" {
+						yield("", os.ErrPermission)
+						return
+					}
+					if !yield(path, nil) {
+						return
+					}
+				}
+			})
+		},
 	}
-	must(os.MkdirAll(filepath.Join(dir, "self/ns"), 0o755))
-	must(os.Symlink(namespace, filepath.Join(dir, "self/ns/pid")))
-	for pid, files := range open {
-		p := filepath.Join(dir, fmt.Sprint(pid))
-		must(os.MkdirAll(filepath.Join(p, "fd"), 0o755))
-		must(os.WriteFile(filepath.Join(p, "comm"), fmt.Appendf(nil, "p%d\n", pid), 0o644))
-		for i, f := range files {
-			must(os.Symlink(f, filepath.Join(p, "fd", fmt.Sprint(i))))
-		}
-	}
-	return procFS(dir)
 }
 
-func TestProcFS(t *testing.T) {
-	p := fakeProc(t, initialPIDNamespace, map[int][]string{
+func TestHost(t *testing.T) {
+	open := map[int][]string{
 		11: {"/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia1 (deleted)",
 			"/dev/nvidia+1", "/dev/nvidia99999999999999999999", "/dev/nvidia4000", "/tmp/dev/nvidia7", "socket:[1]"},
-		12: {"/dev/nvidia0"},
-		13: nil,
-	})
-	if got, err := p.opened(11); err != nil || !cmp.Equal(got, []int{0, 1}) {
+		12:          {"/dev/nvidia0"},
+		13:          nil,
+		os.Getpid(): {"/dev/nvidia0"},
+	}
+	h := fakeHost(true, open)
+	if got, err := h.opened(11); err != nil || !cmp.Equal(got, []int{0, 1}) {
 		t.Errorf("opened: %v, %v", got, err)
 	}
-	if got := p.holders(0); !cmp.Equal(got, []int{11, 12}) {
+	if got := h.holders(0); !cmp.Equal(got, []int{11, 12}) {
 		t.Errorf("holders: %v", got)
 	}
-	if got := p.holders(-1); got != nil {
+	if got := h.holders(-1); got != nil {
 		t.Errorf("holders of no device: %v", got)
 	}
-	if !p.holds(12, 0) || p.holds(12, 1) || p.holds(13, 0) || p.holds(14, 0) {
+	if !h.holds(12, 0) || h.holds(12, 1) || h.holds(13, 0) || h.holds(14, 0) || h.holds(12, -1) {
 		t.Error("holds")
 	}
-	if p.name(12) != "p12" || p.name(99) != "" {
-		t.Errorf("names %q, %q", p.name(12), p.name(99))
+	h.all = func() []int { return []int{11, 12, 14} } // one has ended meanwhile
+	if got := h.holders(0); !cmp.Equal(got, []int{11, 12}) {
+		t.Errorf("holders beside a process that ended: %v", got)
 	}
-	if !p.initialNamespace() || procFS("/nowhere").initialNamespace() {
-		t.Error("initialNamespace")
-	}
-	if _, err := look(p, 99); err == nil {
-		t.Error("look at no process: no error")
-	}
-	if _, err := p.read(filepath.Join(string(p), "12/comm"), 2); err == nil {
-		t.Error("read beyond the limit: no error")
+	open[14] = []string{"closed to us"}
+	if got := h.holders(0); got != nil {
+		t.Errorf("holders where one process cannot be read: %v", got)
 	}
 }
 
-func TestLookSelf(t *testing.T) {
-	e, err := Look(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
-	if e.Env.Visible != v || e.Env.VisibleSet != set {
-		t.Errorf("%+v", e)
+func TestNodes(t *testing.T) {
+	number := func(major, minor uint32) uint64 { return unix.Mkdev(major, minor) }
+	got := nodes(map[string]uint64{
+		"nvidia1": number(nvidiaMajor, 1), "nvidia0": number(nvidiaMajor, 0), "nvidiactl": number(nvidiaMajor, 255),
+		"nvidia2": number(1, 2), "nvidia3": number(nvidiaMajor, 4), "nvidia4000": number(nvidiaMajor, 4000), "null": number(1, 3),
+	})
+	if !cmp.Equal(got, []int{0, 1}) {
+		t.Errorf("%v", got)
 	}
 }
 
-func TestParseEnviron(t *testing.T) {
-	got := parseEnviron([]byte("A=1\x00XCUDA_VISIBLE_DEVICES=9\x00CUDA_VISIBLE_DEVICES=\x00CUDA_DEVICE_ORDER=PCI_BUS_ID\x00CUDA_VISIBLE_DEVICES=3\x00CUDA_DEVICE_ORDER=x\x00"))
-	if want := (Env{Visible: "", VisibleSet: true, Order: "PCI_BUS_ID"}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
+// What is asked of the machine itself.
+func TestHere(t *testing.T) {
+	h, self := here(), os.Getpid()
+	if h.name(self) == "" || !slices.Contains(h.all(), self) {
+		t.Errorf("this process is %q, all are %v", h.name(self), h.all())
 	}
-	if got := parseEnviron(nil); got != (Env{}) {
-		t.Errorf("%+v", got)
+	if _, err := h.opened(self); err != nil {
+		t.Error(err)
+	}
+	if _, err := Look(1 << 30); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("look at no process: %v", err)
+	}
+}
+
+func TestLookEnvironment(t *testing.T) {
+	for _, tt := range []struct {
+		set  []string
+		want Env
+	}{
+		{nil, Env{}},
+		{[]string{"CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "XCUDA_VISIBLE_DEVICES=9"}, Env{VisibleSet: true, Order: "PCI_BUS_ID"}},
+		{[]string{"CUDA_VISIBLE_DEVICES=1,0"}, Env{Visible: "1,0", VisibleSet: true}},
+	} {
+		cmd := exec.Command("/bin/sleep", "1000")
+		cmd.Env = append(tt.set, "A=1")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// The kernel lends it its environment a moment after its image.
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+			if set, err := proc.Environ(cmd.Process.Pid, "A"); err != nil || len(set) > 0 {
+				break
+			}
+		}
+		e, err := Look(cmd.Process.Pid)
+		cmd.Process.Kill()
+		cmd.Wait()
+		if err != nil || e.Env != tt.want {
+			t.Errorf("%q: %+v, %v", tt.set, e, err)
+		}
 	}
 }
