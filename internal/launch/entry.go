@@ -1,24 +1,25 @@
 package launch
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // runToEntry lets a process that stopped at execve run its dynamic linker, to
 // the program's entry point, by a breakpoint that is gone when it returns. It
 // must be called from the thread that traces the process.
 func runToEntry(pid int) error {
-	entry, ok := entryPoint(pid)
-	if !ok {
-		return nil
+	address, err := proc.EntryPoint(pid)
+	if err != nil {
+		return nil // not known: hold it where it is
 	}
+	entry := uintptr(address)
 	original := make([]byte, len(breakpoint))
 	if _, err := syscall.PtracePeekText(pid, entry, original); err != nil {
-		return nil // not mapped: hold it where it is
+		return nil // not mapped
 	}
 	if _, err := syscall.PtracePokeText(pid, entry, breakpoint); err != nil {
 		return nil
@@ -53,20 +54,4 @@ func runToEntry(pid int) error {
 		return fmt.Errorf("write registers: %w", err)
 	}
 	return nil
-}
-
-// entryPoint reads AT_ENTRY of the auxiliary vector (getauxval(3)): pairs of
-// words, ended by AT_NULL.
-func entryPoint(pid int) (uintptr, bool) {
-	const atEntry, word = 9, 8
-	auxv, err := os.ReadFile(fmt.Sprintf("/proc/%d/auxv", pid))
-	if err != nil {
-		return 0, false
-	}
-	for ; len(auxv) >= 2*word; auxv = auxv[2*word:] {
-		if binary.NativeEndian.Uint64(auxv) == atEntry {
-			return uintptr(binary.NativeEndian.Uint64(auxv[word:])), true
-		}
-	}
-	return 0, false
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // A held command has its image and has run nothing.
@@ -33,8 +35,8 @@ func TestHold(t *testing.T) {
 	if !bytes.Contains(maps, []byte("/libc.so")) {
 		t.Errorf("libc is not mapped yet:\n%s", maps)
 	}
-	if entry, ok := entryPoint(c.PID()); !ok {
-		t.Error("no entry point")
+	if entry, err := proc.EntryPoint(c.PID()); err != nil {
+		t.Error(err)
 	} else if mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", c.PID())); err != nil {
 		t.Error(err)
 	} else {
