@@ -4,11 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // ErrPrivilege is the error of a tracer that may not trace.
@@ -30,22 +31,14 @@ var capabilities = []capability{
 // MissingCapabilities returns the names of the capabilities that tracing needs
 // and this process lacks.
 func MissingCapabilities() ([]string, error) {
-	status, err := os.ReadFile("/proc/self/status")
+	status, err := proc.ReadStatus(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
-	var effective uint64
-	for line := range strings.Lines(string(status)) {
-		if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			if effective, err = strconv.ParseUint(strings.TrimSpace(v), 16, 64); err != nil {
-				return nil, err
-			}
-		}
-	}
+	has := func(bit int) bool { return status.Capabilities>>bit&1 != 0 }
 	var missing []string
 	for _, c := range capabilities {
-		admin := effective>>unix.CAP_SYS_ADMIN&1 != 0 && c.bit != unix.CAP_SYS_PTRACE
-		if effective>>c.bit&1 == 0 && !admin {
+		if admin := has(unix.CAP_SYS_ADMIN) && c.bit != unix.CAP_SYS_PTRACE; !has(c.bit) && !admin {
 			missing = append(missing, fmt.Sprintf("%s (to %s)", c.name, c.usage))
 		}
 	}

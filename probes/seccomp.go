@@ -1,10 +1,10 @@
 package probes
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"runtime"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // HarmsSeccomp tells whether return probes kill processes that are under a
@@ -46,7 +46,7 @@ func checkSeccomp(release, arch string, pid int, confined bool) error {
 	if !HarmsSeccomp(release, arch) {
 		return nil
 	}
-	if pid != 0 && filtered(pid) {
+	if pid != 0 && proc.Filtered(pid) {
 		return fmt.Errorf("trace process %d: it is under a seccomp filter, and on Linux %s a return probe would kill it: %s", pid, release, SeccompFix)
 	}
 	switch {
@@ -56,24 +56,4 @@ func checkSeccomp(release, arch string, pid int, confined bool) error {
 		return fmt.Errorf("on Linux %s a return probe kills processes that are under a seccomp filter, as in a container: confine the probes to one process without a filter (--no-follow), or %s", release, SeccompFix)
 	}
 	return nil
-}
-
-// filtered tells whether a thread of a process is under a seccomp filter, as
-// proc_pid_status(5) shows it. It may come under one later.
-func filtered(pid int) bool {
-	tasks := fmt.Sprintf("/proc/%d/task/", pid)
-	threads, err := os.ReadDir(tasks)
-	if err != nil {
-		return false // there is no such process
-	}
-	for _, t := range threads {
-		status, err := os.ReadFile(tasks + t.Name() + "/status")
-		if err != nil {
-			continue // it has ended
-		}
-		if _, mode, ok := bytes.Cut(status, []byte("\nSeccomp:\t")); ok && !bytes.HasPrefix(mode, []byte("0\n")) {
-			return true
-		}
-	}
-	return false
 }

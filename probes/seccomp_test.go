@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 func TestHarmsSeccomp(t *testing.T) {
@@ -69,7 +71,7 @@ func TestCheckSeccomp(t *testing.T) {
 			}
 		}
 	}
-	if !filtered(self) { // as in a container
+	if !proc.Filtered(self) { // as in a container
 		check(harmful, self, true)
 	}
 	check(harmful, 0, true)

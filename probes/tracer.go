@@ -18,6 +18,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // API says which level of CUDA's API is counted.
@@ -174,9 +175,12 @@ const (
 
 // constants are what the programs read as constants, by name.
 func (t *Tracer) constants() (map[string]any, error) {
-	ns, err := pidNamespace()
+	ns, err := proc.Namespace("pid")
 	if err != nil {
 		return nil, err
+	}
+	if ns == proc.InitialPID {
+		ns = 0 // the kernel side then translates no pids
 	}
 	b := func(v bool) uint32 {
 		if v {
@@ -187,31 +191,6 @@ func (t *Tracer) constants() (map[string]any, error) {
 	return map[string]any{
 		"cfg_pidns_inum": ns, "cfg_all": b(t.opts.All), "cfg_follow": b(t.opts.Follow),
 	}, nil
-}
-
-// pidNamespace returns the inode of this process's PID namespace, 0 for the
-// initial one (PROC_PID_INIT_INO in include/linux/proc_ns.h).
-func pidNamespace() (uint32, error) {
-	const initial = 0xEFFFFFFC
-	name, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		return 0, fmt.Errorf("find the PID namespace: %w", err)
-	}
-	var inum uint32
-	if _, err := fmt.Sscanf(name, "pid:[%d]", &inum); err != nil {
-		return 0, fmt.Errorf("find the PID namespace in %q: %w", name, err)
-	}
-	if inum == initial {
-		return 0, nil
-	}
-	return inum, nil
-}
-
-// InitialPIDNamespace tells whether this process is in the initial PID
-// namespace, where pids are those that drivers know.
-func InitialPIDNamespace() bool {
-	inum, err := pidNamespace()
-	return err == nil && inum == 0
 }
 
 // levels returns the levels to probe.

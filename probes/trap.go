@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // TrapCost measures how much longer a call takes here when it runs into a
@@ -67,7 +68,12 @@ func trapCost() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	exe, err := link.OpenExecutable("/proc/self/exe")
+	self, _, err := proc.OpenExecutable(os.Getpid())
+	if err != nil {
+		return 0, err
+	}
+	defer self.Close()
+	exe, err := link.OpenExecutable(self.Link())
 	if err != nil {
 		return 0, err
 	}
@@ -91,15 +97,12 @@ func trapCost() (time.Duration, error) {
 
 // fileOffset returns where in its file an address of this process's code lies.
 func fileOffset(address uint64) (uint64, error) {
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(maps)) {
-		var low, high, offset uint64
-		var permissions string
-		if n, _ := fmt.Sscanf(line, "%x-%x %s %x", &low, &high, &permissions, &offset); n == 4 && low <= address && address < high {
-			return address - low + offset, nil
+	for m, err := range proc.Mappings(os.Getpid()) {
+		if err != nil {
+			return 0, err
+		}
+		if m.Holds(address) {
+			return address - m.Start + m.Offset, nil
 		}
 	}
 	return 0, errors.New("no mapping of the probed function")
