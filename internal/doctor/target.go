@@ -13,7 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // A target is the process that the user asked about.
@@ -43,7 +43,7 @@ type deviceUse struct {
 
 func readTarget(pid int, e environment, g gpus) target {
 	t := target{
-		pid: pid, err: session.CheckTarget(pid),
+		pid: pid, err: probes.CheckTarget(pid),
 		initial: e.pidNamespace == initialPIDNamespace, nvml: g.err == nil && g.devicesErr == nil,
 	}
 	if t.err != nil {

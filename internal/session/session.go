@@ -93,9 +93,8 @@ func Start(opts Options) (_ *Session, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if opts.Recording != "" {
-		opts.RecordingOptions.Keyframe = s.state.Keyframe
-		if s.writer, err = record.Create(opts.Recording, opts.RecordingOptions); err != nil {
+	for _, pid := range opts.PIDs {
+		if err := probes.CheckTarget(pid); err != nil {
 			return nil, err
 		}
 	}

@@ -1,0 +1,56 @@
+package probes
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+)
+
+// A process whose first thread alone has ended can be traced, unlike one that
+// is gone or was only not waited for yet.
+func TestCheckTargetFirstThreadEnded(t *testing.T) {
+	exe := filepath.Join(t.TempDir(), "leaderless")
+	if text, err := exec.Command("gcc", "-O1", "../symbolize/testdata/leaderless.c", "-o", exe, "-pthread").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	cmd := exec.Command(exe)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	wait := func(what string, f func() bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("waited 10 s for %s", what)
+			}
+		}
+	}
+	wait("the first thread to end", func() bool {
+		_, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		return err != nil
+	})
+	if err := CheckTarget(pid); err != nil {
+		t.Error(err)
+	}
+	cmd.Process.Kill()
+	wait("its end", func() bool { return proc.Ended(pid) })
+	if err := CheckTarget(pid); err == nil || !strings.Contains(err.Error(), "it has exited") {
+		t.Errorf("before it was waited for: %v", err)
+	}
+	cmd.Wait()
+	if err := CheckTarget(pid); err == nil || !strings.Contains(err.Error(), "no such process") {
+		t.Errorf("after: %v", err)
+	}
+}
