@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
 	"github.com/gpumemtrace/gpumemtrace/probes"
@@ -42,11 +43,11 @@ func healthy() Report {
 	r := Report(checkKernel("6.8.0-51-generic", seccompErrors{}, features(nil, nil)))
 	r = append(r, checkPrivileges(root, started)...)
 	r = append(r, checkTracing(started)...)
-	r = append(r, checkEnvironment(environment{pidNamespace: initialPIDNamespace}, true)...)
+	r = append(r, checkEnvironment(environment{pidNamespace: proc.InitialPID}, true)...)
 	r = append(r, checkGPUs(gpus{driver: "580.159.04", cuda: "13.0", devices: []gpu.Device{h200}})...)
 	r = append(r, checkLibraries(libraries{target: 17, reports: []probes.LibraryReport{cuda}, names: map[int]string{17: "python3"}})...)
 	return append(r, checkTarget(target{
-		pid: 17, name: "python3", initial: true, nspid: []string{"17"}, python: "3.12", nvml: true,
+		pid: 17, name: "python3", initial: true, numbers: []int{17}, python: "3.12", nvml: true,
 		memory:   []deviceUse{{h200, gpu.ProcessUse{PID: 17, Bytes: 2 << 30, Known: true}, nil}},
 		ordinals: []gpu.Device{h200},
 	})...)
@@ -58,7 +59,7 @@ func broken() Report {
 	r := Report(checkKernel("5.4.0", seccompErrors{}, features(probes.ErrNotSupported, os.ErrPermission)))
 	r = append(r, checkPrivileges(p, trial{err: probes.ErrPrivilege})...)
 	r = append(r, checkTracing(trial{err: probes.ErrPrivilege})...)
-	r = append(r, checkEnvironment(environment{bindNow: "1", pidNamespace: "pid:[1]", debuginfod: []string{"https://me:secret@debuginfod.example"}}, true)...)
+	r = append(r, checkEnvironment(environment{bindNow: "1", pidNamespace: 1, debuginfod: []string{"https://me:secret@debuginfod.example"}}, true)...)
 	r = append(r, checkGPUs(gpus{err: fmt.Errorf("open NVML: %w: libnvidia-ml.so.1: cannot open shared object file", gpu.ErrNoLibrary)})...)
 	r = append(r, checkLibraries(libraries{
 		reports: []probes.LibraryReport{

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -126,8 +127,8 @@ func TestEnvironment(t *testing.T) {
 		{"bind now", checkEnvironment(environment{bindNow: "1"}, true), want{"LD_BIND_NOW", Fail, "symbol lookup", "unset"}},
 		{"bind now without cgo", checkEnvironment(environment{bindNow: "1"}, false), want{"LD_BIND_NOW", OK, "not matter", ""}},
 		{"bind lazily", checkEnvironment(environment{}, true), want{"LD_BIND_NOW", OK, "not set", ""}},
-		{"initial", checkEnvironment(environment{pidNamespace: initialPIDNamespace}, true), want{"PID namespace", OK, "initial", ""}},
-		{"container", checkEnvironment(environment{pidNamespace: "pid:[4026532000]"}, true), want{"PID namespace", OK, "hostPID", ""}},
+		{"initial", checkEnvironment(environment{pidNamespace: proc.InitialPID}, true), want{"PID namespace", OK, "initial", ""}},
+		{"container", checkEnvironment(environment{pidNamespace: 4026532000}, true), want{"PID namespace", OK, "hostPID", ""}},
 		{"no /proc", checkEnvironment(environment{}, true), want{"PID namespace", Warn, "cannot", "/proc"}},
 		{"no debuginfod", urls(), want{"debuginfod", OK, "off", ""}},
 		{"debuginfod", urls("https://a.example/", "http://b.example"), want{"debuginfod", OK, "https://a.example/, http://b.example", ""}},
@@ -211,7 +212,7 @@ func TestLibraries(t *testing.T) {
 
 func TestTarget(t *testing.T) {
 	with := func(change func(*target)) []Check {
-		tg := target{pid: 17, name: "python3", initial: true, nspid: []string{"17"}, python: "3.12", nvml: true, ordinals: []gpu.Device{h200}}
+		tg := target{pid: 17, name: "python3", initial: true, numbers: []int{17}, python: "3.12", nvml: true, ordinals: []gpu.Device{h200}}
 		change(&tg)
 		return checkTarget(tg)
 	}
@@ -227,8 +228,8 @@ func TestTarget(t *testing.T) {
 		{"gone, in a container", with(func(tg *target) { tg.err, tg.initial = gone, false }), want{"process", Fail, "no such", "hostPID"}},
 		{"gone, nothing more", with(func(tg *target) { tg.err = gone }), want{check: "Python"}},
 		{"same namespace", with(func(*target) {}), want{"PID namespace", OK, "same", ""}},
-		{"child namespace", with(func(tg *target) { tg.nspid = []string{"17", "3", "1"} }), want{"PID namespace", OK, "is 1 to itself", ""}},
-		{"no NSpid", with(func(tg *target) { tg.nspid = nil }), want{"PID namespace", Warn, "not tell", ""}},
+		{"child namespace", with(func(tg *target) { tg.numbers = []int{17, 3, 1} }), want{"PID namespace", OK, "is 1 to itself", ""}},
+		{"no NSpid", with(func(tg *target) { tg.numbers = nil }), want{"PID namespace", Warn, "not tell", ""}},
 		{"CPython", python("3.12"), want{"Python", OK, "3.12", ""}},
 		{"oldest", python("3.6"), want{"Python", OK, "3.6", ""}},
 		{"too old", python("3.5"), want{"Python", Warn, "3.5", "3.6 to 3.14"}},
@@ -273,6 +274,6 @@ func FuzzPythonVersion(f *testing.F) {
 	f.Add("/usr/bin/python3.11")
 	f.Add("/opt/libpython3.9999999999999999999.so")
 	f.Fuzz(func(t *testing.T, file string) {
-		wellFormed(t, checkTarget(target{python: pythonVersion(file), nspid: []string{"1"}}))
+		wellFormed(t, checkTarget(target{python: pythonVersion(file), numbers: []int{1}}))
 	})
 }

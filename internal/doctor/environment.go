@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )
 
@@ -12,15 +13,12 @@ import (
 type environment struct {
 	bindNow    string // LD_BIND_NOW
 	debuginfod []string
-	// pidNamespace is this process's, "" if it cannot be told.
-	pidNamespace string
+	// pidNamespace is this process's, 0 if it cannot be told.
+	pidNamespace uint32
 }
 
-// initialPIDNamespace is PROC_PID_INIT_INO (include/linux/proc_ns.h).
-const initialPIDNamespace = "pid:[4026531836]"
-
 func readEnvironment() environment {
-	ns, _ := os.Readlink("/proc/self/ns/pid")
+	ns, _ := proc.Namespace("pid")
 	return environment{os.Getenv("LD_BIND_NOW"), symbolize.ConfigFromEnv().DebuginfodURLs, ns}
 }
 
@@ -28,9 +26,9 @@ func readEnvironment() environment {
 func checkEnvironment(e environment, cgo bool) []Check {
 	g := group{name: "Environment"}
 	switch e.pidNamespace {
-	case initialPIDNamespace:
+	case proc.InitialPID:
 		g.ok("PID namespace", "the initial one: every process can be traced")
-	case "":
+	case 0:
 		g.warn("PID namespace", "mount /proc", "cannot be told")
 	default:
 		g.ok("PID namespace", "a container's: its processes can be traced, by the pids that they have here (--pid=host or hostPID: true shows all)")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // standIn is an NVML with two GPUs, of which the second is lost. On the first
@@ -75,7 +76,7 @@ func TestStandInNVML(t *testing.T) {
 	tg := readTarget(pid, e, g)
 	checks = checkTarget(tg)
 	wellFormed(t, checks)
-	if e.pidNamespace != initialPIDNamespace {
+	if e.pidNamespace != proc.InitialPID {
 		// There a pid is believed only of a process that has the GPU's device
 		// file open, which nothing has here.
 		want{check: "GPU memory on GPU 0"}.verify(t, checks)

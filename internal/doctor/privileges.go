@@ -1,15 +1,14 @@
 package doctor
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -21,45 +20,25 @@ type privileges struct {
 	capabilities uint64 // effective
 	// foreignUser: in a user namespace that is not the initial one.
 	foreignUser  bool
-	seccomp      string // mode, as /proc/self/status says
+	seccomp      string // mode, as proc.Status says
 	lockdown     string
 	paranoid     string // kernel.perf_event_paranoid
 	unprivileged string // kernel.unprivileged_bpf_disabled
 }
 
-// initialUserNamespace is PROC_USER_INIT_INO (include/linux/proc_ns.h).
-const initialUserNamespace = "user:[4026531837]"
-
 func readPrivileges() privileges {
+	lockdown, _ := os.ReadFile("/sys/kernel/security/lockdown")
 	p := privileges{
-		lockdown:     readLine("/sys/kernel/security/lockdown"),
-		paranoid:     readLine("/proc/sys/kernel/perf_event_paranoid"),
-		unprivileged: readLine("/proc/sys/kernel/unprivileged_bpf_disabled"),
+		lockdown:     string(lockdown),
+		paranoid:     proc.Sysctl("kernel/perf_event_paranoid"),
+		unprivileged: proc.Sysctl("kernel/unprivileged_bpf_disabled"),
 	}
 	p.missing, p.missingErr = probes.MissingCapabilities()
-	status, _ := os.ReadFile("/proc/self/status")
-	p.capabilities, _ = strconv.ParseUint(statusField(status, "CapEff"), 16, 64)
-	p.seccomp = statusField(status, "Seccomp")
-	ns, err := os.Readlink("/proc/self/ns/user")
-	p.foreignUser = err == nil && ns != initialUserNamespace
+	status, _ := proc.ReadStatus(os.Getpid()) // zero: what missingErr is about
+	p.capabilities, p.seccomp = status.Capabilities, status.Seccomp
+	ns, err := proc.Namespace("user")
+	p.foreignUser = err == nil && ns != proc.InitialUser
 	return p
-}
-
-// readLine returns a file's first line, "" if it cannot be read.
-func readLine(path string) string {
-	b, _ := os.ReadFile(path)
-	line, _, _ := bytes.Cut(b, []byte("\n"))
-	return string(line)
-}
-
-// statusField returns a field of a /proc/PID/status, "" for none. proc(5).
-func statusField(status []byte, name string) string {
-	for line := range strings.Lines(string(status)) {
-		if v, ok := strings.CutPrefix(line, name+":"); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }
 
 func (p privileges) has(bit int) bool { return p.capabilities>>bit&1 != 0 }

@@ -180,7 +180,7 @@ func TestReadTarget(t *testing.T) {
 	t.Run("child PID namespace", func(t *testing.T) {
 		pid := spawn(t, syscall.CLONE_NEWPID, "sh", "-c", "echo; read x")
 		tg := readTarget(pid, environment{}, gpus{err: gpu.ErrNoLibrary})
-		if tg.err != nil || !slices.Equal(tg.nspid, []string{fmt.Sprint(pid), "1"}) {
+		if tg.err != nil || !slices.Equal(tg.numbers, []int{pid, 1}) {
 			t.Errorf("%+v", tg)
 		}
 	})

@@ -3,7 +3,6 @@ package doctor
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -23,9 +22,9 @@ type target struct {
 	err  error // it cannot be traced
 	// initial: this process is in the initial PID namespace.
 	initial bool
-	nspid   []string // its pid in each PID namespace, from ours inwards
-	python  string   // "3.12", "" for none
-	mapsErr error    // python is not known
+	numbers []int  // its pid in each PID namespace, from ours inwards
+	python  string // "3.12", "" for none
+	mapsErr error  // python is not known
 	memory  []deviceUse
 	// ordinals are the GPUs as the process numbers them.
 	ordinals    []gpu.Device
@@ -44,14 +43,14 @@ type deviceUse struct {
 func readTarget(pid int, e environment, g gpus) target {
 	t := target{
 		pid: pid, err: probes.CheckTarget(pid),
-		initial: e.pidNamespace == initialPIDNamespace, nvml: g.err == nil && g.devicesErr == nil,
+		initial: e.pidNamespace == proc.InitialPID, nvml: g.err == nil && g.devicesErr == nil,
 	}
 	if t.err != nil {
 		return t
 	}
 	t.name = proc.Comm(pid)
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	t.nspid = strings.Fields(statusField(status, "NSpid"))
+	status, _ := proc.ReadStatus(pid)
+	t.numbers = status.Numbers
 	t.python, t.mapsErr = readPython(pid)
 	if t.nvml {
 		t.readGPUs(g)
@@ -149,13 +148,13 @@ func checkTarget(t target) []Check {
 		return g.checks
 	}
 	g.ok("process", "%d (%s)", t.pid, t.name)
-	switch n := len(t.nspid); {
+	switch n := len(t.numbers); {
 	case n == 0:
 		g.warn("PID namespace", "none known", "the kernel does not tell")
 	case n == 1:
 		g.ok("PID namespace", "the same as gpumemtrace's")
 	default:
-		g.ok("PID namespace", "a container's inside gpumemtrace's: it is %s to itself", t.nspid[n-1])
+		g.ok("PID namespace", "a container's inside gpumemtrace's: it is %d to itself", t.numbers[n-1])
 	}
 	checkPython(&g, t)
 	checkMemory(&g, t)
