@@ -9,11 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// Clean returns s as valid UTF-8 in which everything that could move a
-// cursor, reorder or hide text is written as an escape: control characters
-// and invalid bytes as \xNN, format characters and line separators (Unicode
-// Cc, Cf, Zl, Zp) as \u{NNNN}. Process names, paths and symbols come from
-// traced programs: no output shows them otherwise.
+// Clean returns s as valid UTF-8 in which everything that does not print, and
+// so could move a cursor, reorder, hide or imitate text, is written as an
+// escape: invalid bytes and what is below 0x80 as \xNN, other characters as
+// \u{NNNN}.
+//
+// Names, paths and symbols are a traced program's choice, and travel as they
+// are: cut where they are read, and escaped where they are written for people
+// or for other tools, by this function, and nowhere before.
 func Clean(s string) string {
 	if isClean(s) {
 		return s
@@ -48,10 +51,6 @@ func isClean(s string) bool {
 	return true
 }
 
-// Unsafe reports whether Clean escapes r.
-func Unsafe(r rune) bool {
-	if r < 0x80 {
-		return r < 0x20 || r == 0x7f
-	}
-	return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
-}
+// Unsafe reports whether Clean escapes r: it is no letter, mark, number,
+// punctuation, symbol or ASCII space.
+func Unsafe(r rune) bool { return !unicode.IsPrint(r) }

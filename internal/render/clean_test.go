@@ -8,16 +8,18 @@ import (
 
 func TestClean(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                            "",
-		"torch::autograd::Engine":     "torch::autograd::Engine",
-		"größe 模型 �":                  "größe 模型 �",
-		"\x1b[2Jgone":                 `\x1b[2Jgone`,
-		"a\nb\tc\rd\x00e\x7f":         `a\x0ab\x09c\x0dd\x00e\x7f`,
-		"bad\xff\xfe":                 `bad\xff\xfe`,
-		"csi\u009b31m":                `csi\u{009b}31m`,
-		"rtl\u202egnp.exe":            `rtl\u{202e}gnp.exe`,
-		"zero\u200bwidth\u2028nextln": `zero\u{200b}width\u{2028}nextln`,
-		"tag\U000e0041":               `tag\u{e0041}`,
+		"":                              "",
+		"torch::autograd::Engine":       "torch::autograd::Engine",
+		"größe 模型 �":                    "größe 模型 �",
+		"\x1b[2Jgone":                   `\x1b[2Jgone`,
+		"a\nb\tc\rd\x00e\x7f":           `a\x0ab\x09c\x0dd\x00e\x7f`,
+		"bad\xff\xfe":                   `bad\xff\xfe`,
+		"csi\u009b31m":                  `csi\u{009b}31m`,
+		"rtl\u202egnp.exe":              `rtl\u{202e}gnp.exe`,
+		"zero\u200bwidth\u2028nextln":   `zero\u{200b}width\u{2028}nextln`,
+		"tag\U000e0041":                 `tag\u{e0041}`,
+		"like\u00a0a\u3000space":        `like\u{00a0}a\u{3000}space`,
+		"private\ue000, none\U000fffff": `private\u{e000}, none\u{fffff}`,
 	} {
 		if got := Clean(in); got != want {
 			t.Errorf("Clean(%q) = %q, want %q", in, got, want)
