@@ -16,13 +16,13 @@ func (u *unit) name(d *dwarf.Data, off dwarf.Offset, symbol string) snapshot.Lin
 	case linkage != "":
 		return functionLine(linkage)
 	case symbol != "" && plain != "" && strings.HasPrefix(symbol, plain+"."): // a C function's .cold, .part.0
-		return snapshot.Line{Function: printable(plain), System: printable(symbol)}
+		return snapshot.Line{Function: cut(plain), System: cut(symbol)}
 	case symbol != "":
 		return functionLine(symbol)
 	case plain == "":
 		return snapshot.Line{Function: "[inlined]"}
 	}
-	return snapshot.Line{Function: printable(enclose(scope, simple(plain))), System: printable(plain)}
+	return snapshot.Line{Function: cut(enclose(scope, simple(plain))), System: cut(plain)}
 }
 
 // names returns what an entry is called, which its abstract instance or its

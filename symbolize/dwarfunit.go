@@ -115,7 +115,7 @@ func (u *unit) readLines(d *dwarf.Data, cu *dwarf.Entry) bool {
 			if dir, ok := cu.Val(dwarf.AttrCompDir).(string); ok && !path.IsAbs(name) {
 				name = path.Join(dir, name)
 			}
-			u.files[i] = printable(name)
+			u.files[i] = cut(name)
 			if n, ok := index[f]; ok {
 				if _, dup := renumber[n]; !dup {
 					renumber[n] = int32(i)

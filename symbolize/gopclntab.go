@@ -81,5 +81,5 @@ func (g *goTable) lookup(addr uint64) (line snapshot.Line, ok bool) {
 	if fn == nil || fn.Name == "" {
 		return line, false
 	}
-	return snapshot.Line{Function: printable(fn.Name), File: printable(file), Line: n}, true
+	return snapshot.Line{Function: cut(fn.Name), File: cut(file), Line: n}, true
 }

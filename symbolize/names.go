@@ -1,9 +1,7 @@
 package symbolize
 
 import (
-	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/ianlancetaylor/demangle"
@@ -13,7 +11,7 @@ import (
 // thousand bytes.
 const maxName = 1 << 15
 
-// maxShown bounds a name as it is shown.
+// maxShown bounds a name as it is returned, in bytes.
 const maxShown = 1 << 10
 
 // nameOptions are pprof's default ("simple"): no parameters, no template
@@ -24,8 +22,8 @@ var nameOptions = []demangle.Option{
 	demangle.NoABITags, demangle.MaxLength(12),
 }
 
-// readable returns the function that a linkage name stands for, fit to be
-// shown on a terminal. A name that is not mangled stays as it is.
+// readable returns the function that a linkage name stands for. A name that is
+// not mangled stays as it is.
 func readable(linkage string) (name string) {
 	base, suffix := linkage, ""
 	if before, ok := strings.CutSuffix(base, pltSuffix); ok {
@@ -34,46 +32,25 @@ func readable(linkage string) (name string) {
 	// The demangler is fed by hostile files.
 	defer func() {
 		if recover() != nil {
-			name = printable(linkage)
+			name = cut(linkage)
 		}
 	}()
 	base = demangle.Filter(base, nameOptions...)
 	// What is left of Rust's generic arguments.
-	return printable(strings.ReplaceAll(base, "::<>", "") + suffix)
+	return cut(strings.ReplaceAll(base, "::<>", "") + suffix)
 }
 
 // pltSuffix marks a stub of the procedure linkage table, as objdump does.
 const pltSuffix = "@plt"
 
-// printable escapes what a terminal might act on or not show, and cuts what
-// is too long.
-func printable(s string) string {
-	clean := true
-	for i := 0; i < len(s) && clean; i++ {
-		clean = s[i] >= ' ' && s[i] < 0x7f
-	}
-	if clean && len(s) <= maxShown {
+// cut bounds a name that a file has.
+func cut(s string) string {
+	if len(s) <= maxShown {
 		return s
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		switch {
-		case r == utf8.RuneError && n == 1:
-			const hex = "0123456789abcdef"
-			b.WriteString(`\x`)
-			b.WriteByte(hex[s[i]>>4])
-			b.WriteByte(hex[s[i]&15])
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			q := strconv.QuoteRuneToASCII(r)
-			b.WriteString(q[1 : len(q)-1])
-		}
-		if i += n; b.Len() > maxShown && i < len(s) {
-			b.WriteString("...")
-			break
-		}
+	end := maxShown
+	for end > maxShown-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
 	}
-	return b.String()
+	return s[:end] + "..."
 }

@@ -16,10 +16,12 @@ func TestReadable(t *testing.T) {
 		"_RNvCs1234_7mycrate3foo":                                                      "mycrate::foo",
 		"_ZN2at4_ops4add_4callEv.isra.0":                                               "at::_ops::add_::call",
 		"_ZN3fooILi3EE3barEv@plt":                                                      "foo::bar@plt",
-		"evil\x1b[31m\u202e":                                                           `evil\x1b[31m\u202e`,
-		"bad\xff":                                                                      `bad\xff`,
+		"evil\x1b[31m\u202e":                                                           "evil\x1b[31m\u202e",
+		"bad\xff":                                                                      "bad\xff",
+		strings.Repeat("\xbf", 5000):                                                   strings.Repeat("\xbf", maxShown-4) + "...",
+		strings.Repeat("n", maxShown-1) + "ß":                                          strings.Repeat("n", maxShown-1) + "...",
 		"größe":                                                                        "größe",
-		strings.Repeat("n", 5000):                                                      strings.Repeat("n", maxShown+1) + "...",
+		strings.Repeat("n", 5000):                                                      strings.Repeat("n", maxShown) + "...",
 	} {
 		if got := readable(linkage); got != want {
 			t.Errorf("%q: got %q, want %q", linkage, got, want)

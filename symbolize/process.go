@@ -137,7 +137,7 @@ func newRegion(m proc.Mapping) *region {
 	if m.HasFile() || m.Path == vdsoPath {
 		r.mapping = &mapping{Mapping: snapshot.Mapping{
 			Start: m.Start, Limit: m.End, Offset: m.Offset,
-			Path: printable(m.Name()),
+			Path: m.Name(),
 		}}
 	}
 	return r

@@ -13,7 +13,7 @@ func (s *Symbolizer) Program(pid uint32) *snapshot.Mapping {
 		return nil
 	}
 	defer f.Close()
-	m := &snapshot.Mapping{Path: printable(path)}
+	m := &snapshot.Mapping{Path: path}
 	if e, err := f.ELF(); err == nil {
 		m.BuildID = e.BuildID()
 	}

@@ -67,7 +67,7 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, Reason) {
 	r := a.region
 	if r.image == nil {
 		if name, ok := r.perf.lookup(at); ok {
-			return []snapshot.Line{{Function: printable(name)}}, Named
+			return []snapshot.Line{{Function: name}}, Named
 		}
 		switch {
 		case r.mapping == nil:
@@ -92,7 +92,7 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, Reason) {
 	return lines, Named
 }
 
-// base returns the name of the mapped file, fit to be shown.
+// base returns the name of the mapped file.
 func (r *region) base() string {
 	path := r.mapping.Path
 	return path[strings.LastIndexByte(path, '/')+1:]
@@ -186,7 +186,7 @@ func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, Reason) {
 func functionLine(linkage string) snapshot.Line {
 	l := snapshot.Line{Function: readable(linkage)}
 	if l.Function != linkage {
-		l.System = printable(linkage)
+		l.System = cut(linkage)
 	}
 	return l
 }

@@ -7,7 +7,7 @@
 // information, when somebody looks.
 //
 // Process mappings and the files in them are hostile input: everything read
-// from them is bounded, and names are escaped before they are returned.
+// from them is bounded. Names are as the files have them: outputs escape them.
 package symbolize
 
 import (
