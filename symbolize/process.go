@@ -51,7 +51,7 @@ type region struct {
 // A mapping is what Locations of one region share.
 type mapping struct {
 	snapshot.Mapping
-	flags sync.Once // sets HasFunctions and HasLines
+	settled sync.Once // sets HasLines
 }
 
 func newProcess(s *Symbolizer, pid uint32) *process {

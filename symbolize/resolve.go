@@ -24,7 +24,7 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 	}
 	if a.region != nil && a.region.mapping != nil {
 		// Others read the mapping from here on: what it says is settled.
-		a.region.mapping.flags.Do(func() {})
+		a.region.mapping.settled.Do(func() {})
 	}
 	loc := &snapshot.Location{Address: a.pc, Mapping: a.Mapping(), Lines: lines}
 	if reason == FileSlow {
@@ -149,10 +149,7 @@ func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, Reason) {
 		defer im.mu.Unlock()
 		return nil, im.reason
 	}
-	m.flags.Do(func() {
-		m.HasFunctions = len(im.syms.spans) > 0 || im.goTab != nil
-		m.HasLines = im.lines != nil || im.goTab != nil
-	})
+	m.settled.Do(func() { m.HasLines = im.lines != nil || im.goTab != nil })
 	linkage, named := im.syms.lookup(addr)
 	var lines []snapshot.Line
 	if im.lines != nil {

@@ -71,7 +71,7 @@ func TestShapesOfPrograms(t *testing.T) {
 				if l.Address != tg.at[shape.place] {
 					t.Errorf("%s: address %#x, want it as captured", shape.place, l.Address)
 				}
-				if m := l.Mapping; m == nil || m.Path != tg.path || !m.HasFunctions || m.Start > l.Address || m.Limit < l.Address {
+				if m := l.Mapping; m == nil || m.Path != tg.path || m.Start > l.Address || m.Limit < l.Address {
 					t.Errorf("%s: mapping %+v", shape.place, m)
 				} else if m != a.Mapping() {
 					t.Errorf("%s: mappings are not shared", shape.place)

@@ -111,9 +111,8 @@ func (a Address) Offset() uint64 {
 }
 
 // Mapping returns the mapping around the address, nil if there is none or no
-// file in it. Addresses in one mapping of a process share it. HasFunctions and
-// HasLines are settled by the first Resolve of an address in it: do not read
-// them before.
+// file in it. Addresses in one mapping of a process share it. HasLines is
+// settled by the first Resolve of an address in it: do not read it before.
 func (a Address) Mapping() *snapshot.Mapping {
 	if a.region == nil || a.region.mapping == nil {
 		return nil
