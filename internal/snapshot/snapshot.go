@@ -88,7 +88,6 @@ type Mapping struct {
 	Start, Limit, Offset uint64
 	Path                 string
 	BuildID              string // lower-case hex of the GNU build id, "" for none
-	HasFunctions         bool
 	HasLines             bool
 }
 

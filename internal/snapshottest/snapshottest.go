@@ -23,8 +23,8 @@ func Frame(function, file string, line int) *snapshot.Location {
 // function, an address without a name, host and device memory, failed calls,
 // live rows, losses and a note.
 func Training() *snapshot.Snapshot {
-	python := &snapshot.Mapping{Start: 0x400000, Limit: 0xa00000, Path: "/usr/bin/python3.12", BuildID: "aa11", HasFunctions: true}
-	c10 := &snapshot.Mapping{Start: 0x7f1000000000, Limit: 0x7f1000200000, Offset: 0x1000, Path: "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so", BuildID: "bb22", HasFunctions: true, HasLines: true}
+	python := &snapshot.Mapping{Start: 0x400000, Limit: 0xa00000, Path: "/usr/bin/python3.12", BuildID: "aa11"}
+	c10 := &snapshot.Mapping{Start: 0x7f1000000000, Limit: 0x7f1000200000, Offset: 0x1000, Path: "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so", BuildID: "bb22", HasLines: true}
 	cublas := &snapshot.Mapping{Start: 0x7f2000000000, Limit: 0x7f2010000000, Path: "/usr/local/cuda/lib64/libcublas.so.12"}
 
 	malloc, hostAlloc := API("cuMemAlloc_v2"), API("cuMemHostAlloc")
