@@ -132,9 +132,7 @@ struct gm_thread {
 	struct gm_stack stack;
 };
 
-#ifndef GM_RINGBUF_BYTES
 #define GM_RINGBUF_BYTES (8 << 20)
-#endif
 
 struct {
 	__uint(type, GM_MAP_RINGBUF);
@@ -182,7 +180,6 @@ struct {
 const volatile u32 cfg_pidns_inum = 0; /* the tracer's PID namespace; 0: the initial one */
 const volatile u32 cfg_all = 0;	       /* trace every process */
 const volatile u32 cfg_follow = 1;     /* trace the children of targets */
-const volatile u32 cfg_wake_bytes = 64 << 10;
 
 gm_inline void gm_count(u32 what)
 {
@@ -255,8 +252,9 @@ gm_inline u64 gm_wake(void)
 {
 	/* One wake-up per event costs a training loop microseconds each; the
 	 * reader looks by itself every few tens of milliseconds. */
-	return bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA) >= cfg_wake_bytes ? GM_RB_FORCE_WAKEUP
-									       : GM_RB_NO_WAKEUP;
+	const u64 much = 64 << 10; /* bytes */
+
+	return bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA) >= much ? GM_RB_FORCE_WAKEUP : GM_RB_NO_WAKEUP;
 }
 
 /* gm_emit sends th->ev. */
