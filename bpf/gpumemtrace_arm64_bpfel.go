@@ -31,7 +31,6 @@ const (
 	GpumemtraceVarCfgAll       = "cfg_all"
 	GpumemtraceVarCfgFollow    = "cfg_follow"
 	GpumemtraceVarCfgPidnsInum = "cfg_pidns_inum"
-	GpumemtraceVarCfgWakeBytes = "cfg_wake_bytes"
 )
 
 // LoadGpumemtrace returns the embedded CollectionSpec for Gpumemtrace.
@@ -103,7 +102,6 @@ type GpumemtraceVariableSpecs struct {
 	CfgAll       *ebpf.VariableSpec `ebpf:"cfg_all"`
 	CfgFollow    *ebpf.VariableSpec `ebpf:"cfg_follow"`
 	CfgPidnsInum *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
-	CfgWakeBytes *ebpf.VariableSpec `ebpf:"cfg_wake_bytes"`
 }
 
 // GpumemtraceObjects contains all objects after they have been loaded into the kernel.
@@ -154,7 +152,6 @@ type GpumemtraceVariables struct {
 	CfgAll       *ebpf.Variable `ebpf:"cfg_all"`
 	CfgFollow    *ebpf.Variable `ebpf:"cfg_follow"`
 	CfgPidnsInum *ebpf.Variable `ebpf:"cfg_pidns_inum"`
-	CfgWakeBytes *ebpf.Variable `ebpf:"cfg_wake_bytes"`
 }
 
 // GpumemtracePrograms contains all programs after they have been loaded into the kernel.

@@ -69,7 +69,6 @@ const (
 	UnwindVarCfgMemo                 = "cfg_memo"
 	UnwindVarCfgPidnsInum            = "cfg_pidns_inum"
 	UnwindVarCfgVerifyStacks         = "cfg_verify_stacks"
-	UnwindVarCfgWakeBytes            = "cfg_wake_bytes"
 	UnwindVarFilterErrorFrames       = "filter_error_frames"
 	UnwindVarFilterIdleFrames        = "filter_idle_frames"
 	UnwindVarFilterMinProcessAgeNs   = "filter_min_process_age_ns"
@@ -198,7 +197,6 @@ type UnwindVariableSpecs struct {
 	CfgMemo                 *ebpf.VariableSpec `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
 	CfgVerifyStacks         *ebpf.VariableSpec `ebpf:"cfg_verify_stacks"`
-	CfgWakeBytes            *ebpf.VariableSpec `ebpf:"cfg_wake_bytes"`
 	FilterErrorFrames       *ebpf.VariableSpec `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.VariableSpec `ebpf:"filter_idle_frames"`
 	FilterMinProcessAgeNs   *ebpf.VariableSpec `ebpf:"filter_min_process_age_ns"`
@@ -342,7 +340,6 @@ type UnwindVariables struct {
 	CfgMemo                 *ebpf.Variable `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.Variable `ebpf:"cfg_pidns_inum"`
 	CfgVerifyStacks         *ebpf.Variable `ebpf:"cfg_verify_stacks"`
-	CfgWakeBytes            *ebpf.Variable `ebpf:"cfg_wake_bytes"`
 	FilterErrorFrames       *ebpf.Variable `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.Variable `ebpf:"filter_idle_frames"`
 	FilterMinProcessAgeNs   *ebpf.Variable `ebpf:"filter_min_process_age_ns"`

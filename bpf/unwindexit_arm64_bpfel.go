@@ -28,7 +28,6 @@ const (
 	UnwindExitVarCfgAll            = "cfg_all"
 	UnwindExitVarCfgFollow         = "cfg_follow"
 	UnwindExitVarCfgPidnsInum      = "cfg_pidns_inum"
-	UnwindExitVarCfgWakeBytes      = "cfg_wake_bytes"
 )
 
 // LoadUnwindExit returns the embedded CollectionSpec for UnwindExit.
@@ -97,7 +96,6 @@ type UnwindExitVariableSpecs struct {
 	CfgAll       *ebpf.VariableSpec `ebpf:"cfg_all"`
 	CfgFollow    *ebpf.VariableSpec `ebpf:"cfg_follow"`
 	CfgPidnsInum *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
-	CfgWakeBytes *ebpf.VariableSpec `ebpf:"cfg_wake_bytes"`
 }
 
 // UnwindExitObjects contains all objects after they have been loaded into the kernel.
@@ -150,7 +148,6 @@ type UnwindExitVariables struct {
 	CfgAll       *ebpf.Variable `ebpf:"cfg_all"`
 	CfgFollow    *ebpf.Variable `ebpf:"cfg_follow"`
 	CfgPidnsInum *ebpf.Variable `ebpf:"cfg_pidns_inum"`
-	CfgWakeBytes *ebpf.Variable `ebpf:"cfg_wake_bytes"`
 }
 
 // UnwindExitPrograms contains all programs after they have been loaded into the kernel.
