@@ -37,8 +37,6 @@ type Options struct {
 	// VerifyStacks, when it is not 0, unwinds every so many memo hits in full
 	// and compares.
 	VerifyStacks uint32
-	// Log takes the unwinder's own messages; nil drops them.
-	Log *slog.Logger
 }
 
 // An Unwinder captures the stacks of analysed processes.
@@ -61,11 +59,8 @@ type Unwinder struct {
 // CAP_SYS_RESOURCE. When ctx ends so does the unwinder's work, but only Close
 // frees it.
 func Start(ctx context.Context, opts Options) (*Unwinder, error) {
-	log := opts.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	profilerlog.SetLogger(*log)
+	// Its own messages are not for our users: what matters is counted.
+	profilerlog.SetLogger(*slog.New(slog.DiscardHandler))
 
 	k, err := loadKernel(opts)
 	if err != nil {
