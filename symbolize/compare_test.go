@@ -2,7 +2,6 @@ package symbolize
 
 import (
 	"bufio"
-	"debug/elf"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -228,66 +227,4 @@ func libc(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-func TestPLT(t *testing.T) {
-	exe, _ := buildWithLibrary(t)
-	s := newSymbolizer(t, Config{})
-	im := openFile(t, s, exe)
-	f, err := elf.Open(exe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	found := make(map[string]bool)
-	for _, name := range []string{".plt", ".plt.sec", ".plt.got"} {
-		sec := f.Section(name)
-		if sec == nil {
-			continue
-		}
-		for at := sec.Addr; at < sec.Addr+sec.Size; at += 4 {
-			if lines, reason := im.resolve(at, &mapping{}); reason == Named {
-				found[lines[0].Function] = true
-			}
-		}
-	}
-	for _, want := range []string{"printf@plt", "fflush@plt", "library_return_address@plt", "library_inner@plt"} {
-		if !found[want] {
-			t.Errorf("no %s among %v", want, found)
-		}
-	}
-	// objdump names the same stubs.
-	for line := range strings.Lines(command(t, "objdump", "-d", "--section=.plt.sec", exe)) {
-		if _, name, ok := strings.Cut(strings.TrimSpace(line), "<"); ok && strings.HasSuffix(name, "@plt>:") {
-			if name = strings.TrimSuffix(name, ">:"); !strings.HasPrefix(name, "*ABS*") && !found[readable(name)] {
-				t.Errorf("no %s, which objdump finds", name)
-			}
-		}
-	}
-}
-
-// arm64 stubs as GNU ld writes them, without and with branch protection.
-func TestStubsARM64(t *testing.T) {
-	words := func(w ...uint32) []byte {
-		var b []byte
-		for _, x := range w {
-			b = append(b, byte(x), byte(x>>8), byte(x>>16), byte(x>>24))
-		}
-		return b
-	}
-	header := []uint32{0xa9bf7bf0, 0xf00000f0, 0xf947fe11, 0x913fe210, 0xd61f0220, 0xd503201f, 0xd503201f, 0xd503201f}
-	plain := words(append(header, 0x90000110, 0xf9400211, 0x91000210, 0xd61f0220, 0x90000110, 0xf9400611, 0x91002210, 0xd61f0220)...)
-	got := stubsARM64(plain, 0x5d0)
-	want := []stub{{0x5f0, 0x600, 0x20000}, {0x600, 0x610, 0x20008}}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got %x, want %x", got, want)
-	}
-	protected := words(0xd503245f, 0x90000110, 0xf9400211, 0x91000210, 0xd61f0220, 0xd503201f)
-	if got, want := stubsARM64(protected, 0x600), []stub{{0x600, 0x614, 0x20000}}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got %x, want %x", got, want)
-	}
-	backwards := words(0xf0fffff0, 0xf9400211, 0x91000210, 0xd61f0220) // adrp x16, -1 page
-	if got, want := stubsARM64(backwards, 0x10000), []stub{{0x10000, 0x10010, 0xf000}}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got %x, want %x", got, want)
-	}
 }

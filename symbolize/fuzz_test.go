@@ -29,7 +29,7 @@ func FuzzPerfMap(f *testing.F) {
 }
 
 // FuzzELF is about panics, hangs and memory. Its corpus are small programs
-// with symbols, stubs and debug information.
+// with symbols and debug information.
 func FuzzELF(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		show := func() string {
@@ -44,7 +44,6 @@ func FuzzELF(f *testing.F) {
 			fmt.Fprintln(&out, link, crc, ok)
 			b := &builder{}
 			b.add(e.File, r)
-			b.addPLT(e.File, r)
 			tab := b.build()
 			for i, s := range tab.spans {
 				if i > 0 && s.start <= tab.spans[i-1].start {

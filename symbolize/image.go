@@ -90,7 +90,6 @@ func (im *image) load() {
 	for _, d := range im.debug {
 		b.add(d.elf.File, d.file)
 	}
-	b.addPLT(im.elf.File, im.file)
 	if !b.symtab {
 		im.goTab = loadGo(im.elf.File)
 	}

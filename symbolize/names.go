@@ -25,23 +25,15 @@ var nameOptions = []demangle.Option{
 // readable returns the function that a linkage name stands for. A name that is
 // not mangled stays as it is.
 func readable(linkage string) (name string) {
-	base, suffix := linkage, ""
-	if before, ok := strings.CutSuffix(base, pltSuffix); ok {
-		base, suffix = before, pltSuffix
-	}
 	// The demangler is fed by hostile files.
 	defer func() {
 		if recover() != nil {
 			name = cut(linkage)
 		}
 	}()
-	base = demangle.Filter(base, nameOptions...)
-	// What is left of Rust's generic arguments.
-	return cut(strings.ReplaceAll(base, "::<>", "") + suffix)
+	// What is left of Rust's generic arguments goes too.
+	return cut(strings.ReplaceAll(demangle.Filter(linkage, nameOptions...), "::<>", ""))
 }
-
-// pltSuffix marks a stub of the procedure linkage table, as objdump does.
-const pltSuffix = "@plt"
 
 // cut bounds a name that a file has.
 func cut(s string) string {

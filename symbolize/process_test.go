@@ -16,8 +16,8 @@ func buildWithLibrary(t testing.TB, flags ...string) (exe, lib string) {
 	t.Helper()
 	dir := t.TempDir()
 	exe, lib = filepath.Join(dir, "shapes"), filepath.Join(dir, "libshapes.so.1")
-	command(t, "gcc", append([]string{"-O2", "-fPIC", "-shared", "-fcf-protection=full", "-Wl,-z,lazy", "testdata/library.c", "-o", lib}, flags...)...)
-	command(t, "g++", "-O2", "-std=c++17", "-DLIBRARY", "-fcf-protection=full", "-Wl,-z,lazy,-z,ibtplt", "testdata/shapes.cc", lib, "-o", exe, "-Wl,-rpath,"+dir)
+	command(t, "gcc", append([]string{"-O2", "-fPIC", "-shared", "testdata/library.c", "-o", lib}, flags...)...)
+	command(t, "g++", "-O2", "-std=c++17", "-DLIBRARY", "testdata/shapes.cc", lib, "-o", exe, "-Wl,-rpath,"+dir)
 	return exe, lib
 }
 

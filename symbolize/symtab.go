@@ -27,7 +27,6 @@ type symbol struct {
 type nameRef struct {
 	offset uint32
 	table  uint8
-	plt    bool
 }
 
 // Ranks, from what matters most.
@@ -69,14 +68,13 @@ type builder struct {
 	tables  []strtab
 	symbols []symbol
 	code    []codeRange
-	starts  map[uint64]nameRef // of symbols by start, made when it is needed
-	scanned uint64             // bytes of tables read
-	symtab  bool               // a .symtab was among them
-	full    bool               // more than maxSymbols
+	scanned uint64 // bytes of tables read
+	symtab  bool   // a .symtab was among them
+	full    bool   // more than maxSymbols
 }
 
-// maxScan bounds the bytes of symbol tables and relocations that one program
-// makes us read: its section headers may name the same bytes many times.
+// maxScan bounds the bytes of symbol tables that one program makes us read: its
+// section headers may name the same bytes many times.
 const maxScan = 1 << 30
 
 // scan reports whether size more bytes may be read.
@@ -219,7 +217,7 @@ func (b *builder) build() *symtab {
 	})
 	b.extend(syms)
 	syms = b.dropTwins(syms)
-	b.symbols, b.starts = nil, nil
+	b.symbols = nil
 	return &symtab{tables: b.tables, spans: flatten(syms)}
 }
 
@@ -323,9 +321,6 @@ func (t *symtab) lookup(addr uint64) (string, bool) {
 	}
 	n := t.spans[i].name
 	name := t.tables[n.table].read(n.offset, maxName)
-	if n.plt && name != "" {
-		name += pltSuffix
-	}
 	return name, name != ""
 }
 
