@@ -74,7 +74,7 @@ func (im *image) findDebug() {
 // they are looked at only where that path means the image.
 func (im *image) openDebug(open opener, byPath bool) *debugFile {
 	if id := im.buildID; len(id) > 2 {
-		for _, dir := range im.s.cfg.DebugDirs {
+		for _, dir := range im.s.cfg.debugDirs {
 			if f, err := open(path.Join(dir, ".build-id", id[:2], id[2:]+".debug")); err == nil {
 				if d := checkBuildID(f, id); d != nil {
 					return d
@@ -88,7 +88,7 @@ func (im *image) openDebug(open opener, byPath bool) *debugFile {
 	}
 	dir := path.Dir(im.path)
 	places := []string{path.Join(dir, link), path.Join(dir, ".debug", link)}
-	for _, d := range im.s.cfg.DebugDirs {
+	for _, d := range im.s.cfg.debugDirs {
 		places = append(places, path.Join(d, dir, link))
 	}
 	for _, place := range places {

@@ -15,6 +15,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
+// debuginfodPatience is how long one file may take.
+const debuginfodPatience = 30 * time.Second
+
 // debuginfodPause is how long a server that failed is left alone.
 const debuginfodPause = 5 * time.Minute
 
@@ -33,14 +36,14 @@ type debuginfod struct {
 
 // newDebuginfod returns nil if no server is configured.
 func newDebuginfod(cfg Config, counts *loss.Set) *debuginfod {
-	if len(cfg.DebuginfodURLs) == 0 || cfg.DebuginfodCache == "" {
+	if len(cfg.DebuginfodURLs) == 0 || cfg.debuginfodCache == "" {
 		return nil
 	}
 	return &debuginfod{
 		urls:   cfg.DebuginfodURLs,
-		cache:  cfg.DebuginfodCache,
-		max:    cfg.DebuginfodMaxFile,
-		client: &http.Client{Timeout: cfg.DebuginfodTimeout},
+		cache:  cfg.debuginfodCache,
+		max:    cfg.debuginfodMaxFile,
+		client: &http.Client{Timeout: debuginfodPatience},
 		loss:   counts,
 		absent: make(map[string]bool),
 		paused: make(map[string]time.Time),

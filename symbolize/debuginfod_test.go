@@ -71,7 +71,7 @@ func TestDebuginfod(t *testing.T) {
 			}))
 			defer server.Close()
 			tg := start(t, exe)
-			cfg := Config{DebuginfodURLs: []string{server.URL + "/"}, DebuginfodCache: t.TempDir(), DebuginfodMaxFile: c.max}
+			cfg := Config{DebuginfodURLs: []string{server.URL + "/"}, debuginfodCache: t.TempDir(), debuginfodMaxFile: c.max}
 			for range 2 { // the second has what the first stored
 				s := newSymbolizer(t, cfg)
 				l := s.Resolve(s.Locate(tg.pid, tg.at["inlines"], Return))
@@ -90,7 +90,7 @@ func TestDebuginfod(t *testing.T) {
 			if n := asked.Load(); n != want {
 				t.Errorf("asked %d times, want %d", n, want)
 			}
-			if left, _ := filepath.Glob(filepath.Join(cfg.DebuginfodCache, "*", "partial-*")); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(cfg.debuginfodCache, "*", "partial-*")); len(left) > 0 {
 				t.Errorf("left %v behind", left)
 			}
 		})

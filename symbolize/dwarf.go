@@ -71,7 +71,7 @@ func (im *image) loadDwarf() *dwarfIndex {
 		if !hasDwarf(f) {
 			continue
 		}
-		x, err := newDwarfIndex(f, im.s.cfg.MaxDebug)
+		x, err := newDwarfIndex(f, im.s.cfg.maxDebug)
 		if err == nil {
 			return x
 		}

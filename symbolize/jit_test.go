@@ -169,7 +169,7 @@ func TestOtherRoot(t *testing.T) {
 	root := t.TempDir()
 	exe := filepath.Join(root, "app")
 	command(t, "objcopy", "--strip-all", full, exe)
-	s := newSymbolizer(t, Config{DebugDirs: []string{"/debug"}})
+	s := newSymbolizer(t, Config{debugDirs: []string{"/debug"}})
 	id := openFile(t, s, exe).buildID
 	debug := filepath.Join(root, "debug", ".build-id", id[:2], id[2:]+".debug")
 	if err := os.MkdirAll(filepath.Dir(debug), 0o755); err != nil {

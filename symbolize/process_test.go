@@ -126,7 +126,7 @@ func TestMapsAreReadAtALimitedRate(t *testing.T) {
 func TestOpenFilesAreBounded(t *testing.T) {
 	exe, _ := buildWithLibrary(t)
 	tg := start(t, exe)
-	s := newSymbolizer(t, Config{MaxFiles: 1})
+	s := newSymbolizer(t, Config{maxFiles: 1})
 	first := s.Locate(tg.pid, tg.at["hidden"], Return)
 	second := s.Locate(tg.pid, tg.at["main"], Exact)
 	if got := names(s.Resolve(second)); got != "main" {
@@ -147,7 +147,7 @@ func TestOpenFilesAreBounded(t *testing.T) {
 func TestIndexMemoryIsBounded(t *testing.T) {
 	exe, _ := buildWithLibrary(t)
 	tg := start(t, exe)
-	s := newSymbolizer(t, Config{MaxIndex: 1})
+	s := newSymbolizer(t, Config{maxIndex: 1})
 	for range 3 {
 		for place, want := range map[string]string{"hidden": "hidden_caller", "library": "library_return_address"} {
 			if got := names(s.Resolve(s.Locate(tg.pid, tg.at[place], Return))); got != want {
@@ -167,7 +167,7 @@ func TestIndexMemoryIsBounded(t *testing.T) {
 // Debug information over the limit costs the lines, not the names.
 func TestDebugInformationIsBounded(t *testing.T) {
 	tg := start(t, buildShapes(t, "-g"))
-	s := newSymbolizer(t, Config{MaxDebug: 1000})
+	s := newSymbolizer(t, Config{maxDebug: 1000})
 	l := s.Resolve(s.Locate(tg.pid, tg.at["inlines"], Return))
 	if got := names(l); got != "outer" || l.Lines[0].Line != 0 || l.Mapping.HasLines {
 		t.Errorf("got %s at %s", got, sources(l))
@@ -180,7 +180,7 @@ func TestDebugInformationIsBounded(t *testing.T) {
 func TestConcurrentUse(t *testing.T) {
 	exe, _ := buildWithLibrary(t, "-g")
 	tg := start(t, exe)
-	s := newSymbolizer(t, Config{MaxFiles: 1, MaxIndex: 1, MaxLocations: 2})
+	s := newSymbolizer(t, Config{maxFiles: 1, maxIndex: 1, maxLocations: 2})
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {
@@ -230,7 +230,7 @@ func TestFirstThreadEnded(t *testing.T) {
 func TestFileThatHangs(t *testing.T) {
 	exe, _ := buildWithLibrary(t, "-g0")
 	tg := start(t, exe)
-	s := newSymbolizer(t, Config{ReadPatience: 100 * time.Millisecond})
+	s := newSymbolizer(t, Config{readPatience: 100 * time.Millisecond})
 	a := s.Locate(tg.pid, tg.at["library"], Return)
 	im := a.region.image
 	im.mu.Lock() // as a reading does that does not end

@@ -112,7 +112,7 @@ func (im *image) resolveSoon(addr uint64, m *mapping) ([]snapshot.Line, Reason) 
 	if im.slow.Load() > 0 {
 		return nil, FileSlow
 	}
-	patience := im.s.cfg.ReadPatience
+	patience := im.s.cfg.readPatience
 	if im.s.slow.Load() > 0 {
 		patience = min(patience, otherPatience)
 	}

@@ -145,7 +145,7 @@ func TestDebugFiles(t *testing.T) {
 			command(t, "cp", debug, to)
 
 			tg := start(t, exe)
-			s := newSymbolizer(t, Config{DebugDirs: []string{debugDir}})
+			s := newSymbolizer(t, Config{debugDirs: []string{debugDir}})
 			l := s.Resolve(s.Locate(tg.pid, tg.at["inlines"], Return))
 			if c.spoil {
 				if l.Lines[0].Reason != Stripped.String() && l.Lines[0].Reason != NoSymbol.String() || !strings.HasPrefix(l.Lines[0].Function, "shapes+0x") {

@@ -19,29 +19,26 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// Config says where debug files are and how much may be kept. A zero field
-// means its default.
+// Config says where debug files are.
 type Config struct {
-	DebugDirs []string // of split debug files, looked up in the process's root and in ours; /usr/lib/debug
-
 	// DebuginfodURLs are servers to ask for debug files; none. Asking sends
 	// the build ids of the traced programs to them.
-	DebuginfodURLs    []string
-	DebuginfodCache   string        // directory; gpumemtrace/debuginfod in the user's cache directory
-	DebuginfodTimeout time.Duration // for one file; 30 s
-	DebuginfodMaxFile int64         // bytes; 1 GiB
+	DebuginfodURLs []string
 
-	ReadPatience time.Duration // for the symbols of one file, with debuginfod's time; 60 s
+	// The rest is for tests: a zero field means its default.
 
-	MaxFiles     int    // mapped files kept open, each perhaps with its debug file, and as many perf-PID.map; 512
-	MaxProcesses int    // processes whose mappings are kept; 4096
-	MaxLocations int    // resolved addresses kept; 131072
-	MaxDebug     uint64 // bytes of one file's debug information, uncompressed; 256 MiB
-	MaxIndex     int64  // bytes of indexes and debug information kept in all; 384 MiB
+	debugDirs         []string      // of split debug files, looked up in the process's root and in ours
+	debuginfodCache   string        // a directory
+	debuginfodMaxFile int64         // bytes
+	readPatience      time.Duration // for the symbols of one file, with debuginfod's time
+
+	maxFiles     int    // mapped files kept open, each perhaps with its debug file, and as many perf-PID.map
+	maxLocations int    // resolved addresses kept
+	maxDebug     uint64 // bytes of one file's debug information, uncompressed
+	maxIndex     int64  // bytes of indexes and debug information kept in all
 }
 
 // ConfigFromEnv returns the default configuration with the debuginfod servers
@@ -51,20 +48,18 @@ func ConfigFromEnv() Config {
 }
 
 func (c Config) withDefaults() Config {
-	def(&c.DebuginfodTimeout, 30*time.Second)
-	def(&c.DebuginfodMaxFile, 1<<30)
-	def(&c.ReadPatience, time.Minute)
-	def(&c.MaxFiles, 512)
-	def(&c.MaxProcesses, 4096)
-	def(&c.MaxLocations, 1<<17)
-	def(&c.MaxDebug, 256<<20)
-	def(&c.MaxIndex, 384<<20)
-	if c.DebugDirs == nil {
-		c.DebugDirs = []string{"/usr/lib/debug"}
+	def(&c.debuginfodMaxFile, 1<<30)
+	def(&c.readPatience, time.Minute)
+	def(&c.maxFiles, 512)
+	def(&c.maxLocations, 1<<17)
+	def(&c.maxDebug, 256<<20)
+	def(&c.maxIndex, 384<<20)
+	if c.debugDirs == nil {
+		c.debugDirs = []string{"/usr/lib/debug"}
 	}
-	if c.DebuginfodCache == "" {
+	if c.debuginfodCache == "" {
 		if dir, err := os.UserCacheDir(); err == nil {
-			c.DebuginfodCache = filepath.Join(dir, "gpumemtrace", "debuginfod")
+			c.debuginfodCache = filepath.Join(dir, "gpumemtrace", "debuginfod")
 		}
 	}
 	return c
@@ -139,13 +134,16 @@ type Symbolizer struct {
 	slow    atomic.Int64 // files that are being read for longer than is waited for
 }
 
+// maxProcesses bounds the processes whose mappings are kept.
+const maxProcesses = 4096
+
 // New returns a Symbolizer. Close it to close the files that it holds.
 func New(cfg Config) *Symbolizer {
 	s := &Symbolizer{cfg: cfg.withDefaults(), loss: loss.New(causes)}
-	s.processes = newCache[uint32, *process](s.cfg.MaxProcesses, nil)
-	s.locations = newCache[Address, *snapshot.Location](s.cfg.MaxLocations, nil)
-	s.files = newFiles(s.cfg.MaxFiles, s.loss)
-	s.indexes.max = s.cfg.MaxIndex
+	s.processes = newCache[uint32, *process](maxProcesses, nil)
+	s.locations = newCache[Address, *snapshot.Location](s.cfg.maxLocations, nil)
+	s.files = newFiles(s.cfg.maxFiles, s.loss)
+	s.indexes.max = s.cfg.maxIndex
 	s.debuginfod = newDebuginfod(s.cfg, s.loss)
 	return s
 }

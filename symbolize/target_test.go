@@ -109,8 +109,8 @@ func (tg *target) stop() {
 
 func newSymbolizer(t testing.TB, cfg Config) *Symbolizer {
 	t.Helper()
-	if cfg.DebugDirs == nil {
-		cfg.DebugDirs = []string{t.TempDir()}
+	if cfg.debugDirs == nil {
+		cfg.debugDirs = []string{t.TempDir()}
 	}
 	s := New(cfg)
 	t.Cleanup(s.Close)
