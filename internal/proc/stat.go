@@ -38,9 +38,9 @@ func statNumber(pid, field int) (uint64, error) {
 // second) since boot. The error is os.ErrNotExist for a process that is gone.
 func StartTicks(pid int) (uint64, error) { return statNumber(pid, 22) }
 
-// Parent returns a process's parent, 0 for one that this PID namespace does not
+// parentOf returns a process's parent, 0 for one that this PID namespace does not
 // show. The error is os.ErrNotExist for a process that is gone.
-func Parent(pid int) (int, error) {
+func parentOf(pid int) (int, error) {
 	n, err := statNumber(pid, 4)
 	return int(n), err
 }
