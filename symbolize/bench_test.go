@@ -25,7 +25,7 @@ func BenchmarkLocateFirst(b *testing.B) {
 	pid, pc := uint32(os.Getpid()), uint64(reflect.ValueOf(BenchmarkLocateHit).Pointer())
 	for b.Loop() {
 		s := New(Config{})
-		if a := s.Locate(pid, pc, Exact); a.Mapping() == nil {
+		if a := s.Locate(pid, pc, Exact); a.mapped() == nil {
 			b.Fatal(a.reason)
 		}
 		s.Close()

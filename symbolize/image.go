@@ -37,19 +37,19 @@ type image struct {
 	syms   *symtab
 	lines  *dwarfIndex // nil if there is none
 	goTab  *goTable    // only where symbols were stripped; may be nil
-	reason Reason      // why syms is nil
+	reason reason      // why syms is nil
 	cost   int64       // bytes of syms and lines; 0 while they are not loaded
 }
 
 // newImage reads the headers of the size bytes of file, which r maps. It does
 // not close file on failure.
-func newImage(s *Symbolizer, file source, size int64, r *region) (*image, Reason) {
+func newImage(s *Symbolizer, file source, size int64, r *region) (*image, reason) {
 	e, err := proc.ReadELF(file, size)
 	switch {
 	case errors.Is(err, proc.ErrNotELF):
-		return nil, NotELF
+		return nil, notELF
 	case err != nil:
-		return nil, Malformed
+		return nil, malformed
 	}
 	im := &image{s: s, file: file, size: size, elf: e, buildID: e.BuildID(), path: r.Path}
 	if im.buildID != "" {
@@ -57,7 +57,7 @@ func newImage(s *Symbolizer, file source, size int64, r *region) (*image, Reason
 		// to pass.
 		im.content = fmt.Sprintf("%s/%d/%d/%d", im.buildID, size, len(e.Sections), e.Entry)
 	}
-	return im, Named
+	return im, isNamed
 }
 
 func (im *image) close() {
@@ -80,11 +80,11 @@ func (im *image) load() {
 		return
 	}
 	if im.closed.Load() {
-		im.reason = FileClosed
+		im.reason = fileClosed
 		return
 	}
 	im.findDebug()
-	im.reason = Named
+	im.reason = isNamed
 	b := &builder{}
 	b.add(im.elf.File, im.file)
 	for _, d := range im.debug {
@@ -95,9 +95,9 @@ func (im *image) load() {
 	}
 	switch {
 	case b.full:
-		im.reason = TooLarge
+		im.reason = tooLarge
 	case len(b.symbols) == 0 && im.goTab == nil:
-		im.reason = Stripped
+		im.reason = stripped
 	}
 	im.syms = b.build()
 	im.lines = im.loadDwarf()

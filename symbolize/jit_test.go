@@ -24,7 +24,7 @@ func TestAnonymousMemory(t *testing.T) {
 	tg := start(t, buildJIT(t))
 	s := newSymbolizer(t, Config{})
 	l := s.Resolve(s.Locate(tg.pid, tg.at["code"], Exact))
-	if got, want := names(l), "[anon] ("+Anonymous.String()+")"; got != want || l.Mapping != nil {
+	if got, want := names(l), "[anon] ("+anonymous.String()+")"; got != want || l.Mapping != nil {
 		t.Errorf("got %s in %v, want %s", got, l.Mapping, want)
 	}
 	if n := reasonCount(t, s, "unnamed_anonymous"); n != 1 {
@@ -68,7 +68,7 @@ func TestPerfMap(t *testing.T) {
 			s := newSymbolizer(t, Config{})
 			code, far, bare := s.Locate(tg.pid, tg.at["code"], Exact), s.Locate(tg.pid, tg.at["code"]+64+128, Return), s.Locate(tg.pid, tg.at["bare"], Exact)
 			tg.stop() // what was pinned names it still
-			anon := "[anon] (" + Anonymous.String() + ")"
+			anon := "[anon] (" + anonymous.String() + ")"
 			want, wantFar := "second", "py::forward:/home/user/train.py"
 			if !c.named {
 				want, wantFar = anon, anon

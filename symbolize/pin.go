@@ -44,7 +44,7 @@ func (fs *files) close() {
 
 // openImage opens the file of r. Programs that several processes map, or that
 // have equal copies in several containers, share one image and one descriptor.
-func (p *process) openImage(r *region) (*image, Reason) {
+func (p *process) openImage(r *region) (*image, reason) {
 	fs := p.s.files
 	fs.mu.Lock()
 	im, ok := fs.byFile[r.File]
@@ -53,17 +53,17 @@ func (p *process) openImage(r *region) (*image, Reason) {
 	}
 	fs.mu.Unlock()
 	if ok {
-		return im, Named
+		return im, isNamed
 	}
 	f, err := proc.OpenMapped(int(p.pid), &r.Mapping)
 	switch {
 	case errors.Is(err, proc.ErrIrregular):
-		return nil, FileIrregular
+		return nil, fileIrregular
 	case err != nil:
-		return nil, FileGone
+		return nil, fileGone
 	}
 	im, reason := newImage(p.s, f, f.Size, r)
-	if reason != Named {
+	if reason != isNamed {
 		f.Close()
 		return nil, reason
 	}
@@ -78,7 +78,7 @@ func (p *process) openImage(r *region) (*image, Reason) {
 	if twin != nil {
 		im.close()
 		fs.open.get(twin)
-		return twin, Named
+		return twin, isNamed
 	}
 	im.key = r.File
 	fs.byFile[r.File] = im
@@ -86,5 +86,5 @@ func (p *process) openImage(r *region) (*image, Reason) {
 		fs.byBuild[im.content] = im
 	}
 	fs.open.put(im, struct{}{})
-	return im, Named
+	return im, isNamed
 }

@@ -28,7 +28,7 @@ type process struct {
 
 	mu        sync.Mutex // held while its files are opened, which it may delay
 	regions   []*region  // in order of address
-	why       Reason     // the mappings cannot be read
+	why       reason     // the mappings cannot be read
 	stale     bool
 	allowance time.Duration
 	last      time.Time // of reading the mappings
@@ -44,7 +44,7 @@ type region struct {
 
 	pinned bool
 	image  *image // nil if reason is set, and for anonymous memory
-	reason Reason
+	reason reason
 	perf   *perfMap // of anonymous memory; may be nil
 }
 
@@ -79,8 +79,8 @@ func (p *process) locate(addr uint64, lookup Lookup) Address {
 		}
 	}
 	if !ok {
-		a.reason = NoMapping
-		if p.why != Named {
+		a.reason = noMapping
+		if p.why != isNamed {
 			a.reason = p.why
 		}
 		return a
@@ -113,12 +113,12 @@ func (p *process) refresh() bool {
 	entries, why := p.readMaps()
 	p.allowance -= time.Since(now)
 	p.stale = false
-	if why != Named {
+	if why != isNamed {
 		// What was read before still holds for addresses of that time.
 		p.why = why
 		return true
 	}
-	p.why = Named
+	p.why = isNamed
 	old := make(map[proc.Mapping]*region, len(p.regions))
 	for _, r := range p.regions {
 		old[r.Mapping] = r
@@ -147,20 +147,20 @@ func newRegion(m proc.Mapping) *region {
 // vm.max_map_count is 65530 for all kinds of mappings together.
 const maxMappings = 1 << 16
 
-func (p *process) readMaps() (mappings []proc.Mapping, why Reason) {
+func (p *process) readMaps() (mappings []proc.Mapping, why reason) {
 	for m, err := range proc.Mappings(int(p.pid)) {
 		switch {
 		case errors.Is(err, fs.ErrPermission):
-			return nil, MapsDenied
+			return nil, mapsDenied
 		case err != nil || len(mappings) == maxMappings:
-			return nil, ProcessGone
+			return nil, processGone
 		}
 		mappings = append(mappings, m)
 	}
 	if len(mappings) == 0 {
-		return nil, ProcessGone
+		return nil, processGone
 	}
-	return mappings, Named
+	return mappings, isNamed
 }
 
 // pin keeps open what names the addresses of r.
@@ -178,7 +178,7 @@ func (p *process) pin(r *region) {
 		}
 		return
 	}
-	if !r.HasFile() || r.reason == NotELF {
+	if !r.HasFile() || r.reason == notELF {
 		r.perf = p.perfMap()
 	}
 }

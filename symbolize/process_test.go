@@ -93,7 +93,7 @@ func TestProcessEndsBeforeResolve(t *testing.T) {
 		t.Errorf("got %s, want hidden_caller", got)
 	}
 	l := s.Resolve(s.Locate(tg.pid, unlocated, Exact))
-	if got, want := names(l), "[unknown] ("+ProcessGone.String()+")"; got != want {
+	if got, want := names(l), "[unknown] ("+processGone.String()+")"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if n := reasonCount(t, s, "unnamed_process_gone"); n != 1 {
@@ -104,7 +104,7 @@ func TestProcessEndsBeforeResolve(t *testing.T) {
 func TestNoMapping(t *testing.T) {
 	s := newSymbolizer(t, Config{})
 	l := s.Resolve(s.Locate(uint32(os.Getpid()), 0x10, Exact))
-	if got, want := names(l), "[unknown] ("+NoMapping.String()+")"; got != want || l.Mapping != nil {
+	if got, want := names(l), "[unknown] ("+noMapping.String()+")"; got != want || l.Mapping != nil {
 		t.Errorf("got %s in %v, want %s", got, l.Mapping, want)
 	}
 }
@@ -132,7 +132,7 @@ func TestOpenFilesAreBounded(t *testing.T) {
 	if got := names(s.Resolve(second)); got != "main" {
 		t.Errorf("got %s, want main", got)
 	}
-	if l := s.Resolve(first); l.Lines[0].Reason != FileClosed.String() {
+	if l := s.Resolve(first); l.Lines[0].Reason != fileClosed.String() {
 		t.Errorf("got %s, want that the file was closed", names(l))
 	}
 	if n := reasonCount(t, s, "symbolize_files_closed"); n != 1 {
@@ -236,7 +236,7 @@ func TestFileThatHangs(t *testing.T) {
 	im.mu.Lock() // as a reading does that does not end
 	began := time.Now()
 	for range 100 {
-		if l := s.Resolve(a); l.Lines[0].Reason != FileSlow.String() {
+		if l := s.Resolve(a); l.Lines[0].Reason != fileSlow.String() {
 			t.Fatalf("got %s", names(l))
 		}
 	}

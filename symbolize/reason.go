@@ -1,60 +1,58 @@
 package symbolize
 
-import (
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-)
+import "github.com/gpumemtrace/gpumemtrace/internal/loss"
 
-// A Reason says why an address has no name. String gives the clause.
-type Reason uint8
+// A reason says why an address has no name. String gives the clause.
+type reason uint8
 
 const (
-	Named Reason = iota // it has one
-	ProcessGone
-	MapsDenied
-	NoMapping
-	Anonymous
-	FileGone
-	FileClosed
-	FileSlow
-	FileIrregular
-	NotELF
-	Malformed
-	TooLarge
-	OutsideSegments
-	Stripped
-	NoSymbol
+	isNamed reason = iota // it has one
+	processGone
+	mapsDenied
+	noMapping
+	anonymous
+	fileGone
+	fileClosed
+	fileSlow
+	fileIrregular
+	notELF
+	malformed
+	tooLarge
+	outsideSegments
+	stripped
+	noSymbol
 	numReasons
 )
 
 var reasons = [numReasons]struct{ name, text string }{
-	Named:           {"named", ""},
-	ProcessGone:     {"process_gone", "the process ended before its mappings were read"},
-	MapsDenied:      {"maps_denied", "the process's mappings may not be read"},
-	NoMapping:       {"no_mapping", "no executable mapping has this address"},
-	Anonymous:       {"anonymous", "anonymous memory without an entry in perf-PID.map"},
-	FileGone:        {"file_gone", "the mapped file can no longer be opened"},
-	FileClosed:      {"file_closed", "the mapped file was closed to stay within the limit of open files"},
-	FileSlow:        {"file_slow", "reading the mapped file, or its debug file, has not ended yet"},
-	FileIrregular:   {"file_irregular", "the mapping is of no regular file"},
-	NotELF:          {"not_elf", "the mapped file is no 64-bit little-endian ELF file"},
-	Malformed:       {"malformed", "the mapped file is a malformed ELF file"},
-	TooLarge:        {"too_large", "the mapped file has more symbols than the limit"},
-	OutsideSegments: {"outside_segments", "the address is outside the file's loaded segments"},
-	Stripped:        {"stripped", "stripped: the file has no function symbols and no debug file was found"},
-	NoSymbol:        {"no_symbol", "no symbol of the file covers the address"},
+	isNamed:         {"named", ""},
+	processGone:     {"process_gone", "the process ended before its mappings were read"},
+	mapsDenied:      {"maps_denied", "the process's mappings may not be read"},
+	noMapping:       {"no_mapping", "no executable mapping has this address"},
+	anonymous:       {"anonymous", "anonymous memory without an entry in perf-PID.map"},
+	fileGone:        {"file_gone", "the mapped file can no longer be opened"},
+	fileClosed:      {"file_closed", "the mapped file was closed to stay within the limit of open files"},
+	fileSlow:        {"file_slow", "reading the mapped file, or its debug file, has not ended yet"},
+	fileIrregular:   {"file_irregular", "the mapping is of no regular file"},
+	notELF:          {"not_elf", "the mapped file is no 64-bit little-endian ELF file"},
+	malformed:       {"malformed", "the mapped file is a malformed ELF file"},
+	tooLarge:        {"too_large", "the mapped file has more symbols than the limit"},
+	outsideSegments: {"outside_segments", "the address is outside the file's loaded segments"},
+	stripped:        {"stripped", "stripped: the file has no function symbols and no debug file was found"},
+	noSymbol:        {"no_symbol", "no symbol of the file covers the address"},
 }
 
-// String returns the clause that snapshot.Line.Reason holds, "" for Named.
-func (r Reason) String() string {
+// String returns the clause that snapshot.Line.Reason holds, "" for isNamed.
+func (r reason) String() string {
 	if r < numReasons {
 		return reasons[r].text
 	}
 	return "invalid"
 }
 
-// What else can be lost: its causes follow the reasons, from Named + 1 on.
+// What else can be lost: its causes follow the reasons, from isNamed + 1 on.
 const (
-	lossStaleMaps = int(numReasons-Named-1) + iota
+	lossStaleMaps = int(numReasons-isNamed-1) + iota
 	lossDebugTooLarge
 	lossDebugMalformed
 	lossDebuginfod
@@ -62,7 +60,7 @@ const (
 )
 
 var causes = func() (out []loss.Cause) {
-	for _, r := range reasons[Named+1:] {
+	for _, r := range reasons[isNamed+1:] {
 		out = append(out, loss.Cause{Name: "unnamed_" + r.name, Help: "addresses without a name because " + r.text})
 	}
 	return append(out,

@@ -19,15 +19,15 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 		return old
 	}
 	lines, reason := s.name(a)
-	if ok && reason != Named {
+	if ok && reason != isNamed {
 		return old
 	}
 	if a.region != nil && a.region.mapping != nil {
 		// Others read the mapping from here on: what it says is settled.
 		a.region.mapping.settled.Do(func() {})
 	}
-	loc := &snapshot.Location{Address: a.pc, Mapping: a.Mapping(), Lines: lines}
-	if reason == FileSlow {
+	loc := &snapshot.Location{Address: a.pc, Mapping: a.mapped(), Lines: lines}
+	if reason == fileSlow {
 		s.unnamed(reason)
 		return loc // it may have a name the next time
 	}
@@ -56,7 +56,7 @@ func (a Address) mayBeNamedLater(l *snapshot.Location) bool {
 }
 
 // name returns the lines of a and why they hold no name.
-func (s *Symbolizer) name(a Address) ([]snapshot.Line, Reason) {
+func (s *Symbolizer) name(a Address) ([]snapshot.Line, reason) {
 	if a.region == nil {
 		return unnamed("[unknown]", a.reason)
 	}
@@ -67,29 +67,29 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, Reason) {
 	r := a.region
 	if r.image == nil {
 		if name, ok := r.perf.lookup(at); ok {
-			return []snapshot.Line{{Function: name}}, Named
+			return []snapshot.Line{{Function: name}}, isNamed
 		}
 		switch {
 		case r.mapping == nil:
-			return unnamed("[anon]", Anonymous)
+			return unnamed("[anon]", anonymous)
 		default:
-			return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.Offset()), r.reason)
+			return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.offset()), r.reason)
 		}
 	}
 	shift := a.pc - at
-	offset := a.Offset() - shift
+	offset := a.offset() - shift
 	addr, ok := virtual(r.image.elf.File, offset)
 	if r.Path == vdsoPath {
 		addr, ok = virtual(r.image.elf.File, at-r.Start)
 	}
 	if !ok {
-		return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.Offset()), OutsideSegments)
+		return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.offset()), outsideSegments)
 	}
 	lines, reason := r.image.resolveSoon(addr, r.mapping)
-	if reason != Named {
+	if reason != isNamed {
 		return unnamed(fmt.Sprintf("%s+%#x", r.base(), addr+shift), reason)
 	}
-	return lines, Named
+	return lines, isNamed
 }
 
 // base returns the name of the mapped file.
@@ -98,7 +98,7 @@ func (r *region) base() string {
 	return path[strings.LastIndexByte(path, '/')+1:]
 }
 
-func unnamed(function string, why Reason) ([]snapshot.Line, Reason) {
+func unnamed(function string, why reason) ([]snapshot.Line, reason) {
 	return []snapshot.Line{{Function: function, Reason: why.String()}}, why
 }
 
@@ -108,16 +108,16 @@ const otherPatience = time.Second
 
 // resolveSoon is resolve, but waits for a file that does not answer neither for
 // ever nor twice.
-func (im *image) resolveSoon(addr uint64, m *mapping) ([]snapshot.Line, Reason) {
+func (im *image) resolveSoon(addr uint64, m *mapping) ([]snapshot.Line, reason) {
 	if im.slow.Load() > 0 {
-		return nil, FileSlow
+		return nil, fileSlow
 	}
 	patience := im.s.cfg.readPatience
 	if im.s.slow.Load() > 0 {
 		patience = min(patience, otherPatience)
 	}
 	var lines []snapshot.Line
-	var reason Reason
+	var reason reason
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -137,12 +137,12 @@ func (im *image) resolveSoon(addr uint64, m *mapping) ([]snapshot.Line, Reason) 
 		im.slow.Add(-1)
 		im.s.slow.Add(-1)
 	}()
-	return nil, FileSlow
+	return nil, fileSlow
 }
 
 // resolve names the functions at a virtual address of the file, innermost
 // inlined first.
-func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, Reason) {
+func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, reason) {
 	im.mu.Lock()
 	im.load()
 	if im.syms == nil {
@@ -167,13 +167,13 @@ func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, Reason) {
 
 	switch {
 	case len(lines) > 0:
-		return lines, Named
+		return lines, isNamed
 	case named:
-		return []snapshot.Line{functionLine(linkage)}, Named
-	case reason == Named:
-		reason = NoSymbol
+		return []snapshot.Line{functionLine(linkage)}, isNamed
+	case reason == isNamed:
+		reason = noSymbol
 		if im.closed.Load() {
-			reason = FileClosed
+			reason = fileClosed
 		}
 	}
 	return nil, reason

@@ -61,7 +61,7 @@ func TestShapesOfPrograms(t *testing.T) {
 				want := shape.want
 				if strings.Contains(c.unnamed, shape.place) {
 					want = "shapes+0x"
-					if l.Lines[0].Reason != NoSymbol.String() {
+					if l.Lines[0].Reason != noSymbol.String() {
 						t.Errorf("%s: %s, want no name", shape.place, names(l))
 					}
 				}
@@ -73,7 +73,7 @@ func TestShapesOfPrograms(t *testing.T) {
 				}
 				if m := l.Mapping; m == nil || m.Path != tg.path || m.Start > l.Address || m.Limit < l.Address {
 					t.Errorf("%s: mapping %+v", shape.place, m)
-				} else if m != a.Mapping() {
+				} else if m != a.mapped() {
 					t.Errorf("%s: mappings are not shared", shape.place)
 				}
 				if again := s.Resolve(s.Locate(tg.pid, tg.at[shape.place], shape.lookup)); again != l {
@@ -148,7 +148,7 @@ func TestDebugFiles(t *testing.T) {
 			s := newSymbolizer(t, Config{debugDirs: []string{debugDir}})
 			l := s.Resolve(s.Locate(tg.pid, tg.at["inlines"], Return))
 			if c.spoil {
-				if l.Lines[0].Reason != Stripped.String() && l.Lines[0].Reason != NoSymbol.String() || !strings.HasPrefix(l.Lines[0].Function, "shapes+0x") {
+				if l.Lines[0].Reason != stripped.String() && l.Lines[0].Reason != noSymbol.String() || !strings.HasPrefix(l.Lines[0].Function, "shapes+0x") {
 					t.Errorf("got %s, want no name", names(l))
 				}
 				return

@@ -90,25 +90,22 @@ const (
 type Address struct {
 	pc     uint64
 	lookup Lookup
-	reason Reason
+	reason reason
 	region *region // nil if reason says why there is none
 }
 
-// PC returns the address as captured.
-func (a Address) PC() uint64 { return a.pc }
-
-// Offset returns the place in the mapped file, 0 if there is none.
-func (a Address) Offset() uint64 {
+// offset returns the place in the mapped file, 0 if there is none.
+func (a Address) offset() uint64 {
 	if a.region == nil {
 		return 0
 	}
 	return a.pc - a.region.Start + a.region.Offset
 }
 
-// Mapping returns the mapping around the address, nil if there is none or no
+// mapped returns the mapping around the address, nil if there is none or no
 // file in it. Addresses in one mapping of a process share it. HasLines is
 // settled by the first Resolve of an address in it: do not read it before.
-func (a Address) Mapping() *snapshot.Mapping {
+func (a Address) mapped() *snapshot.Mapping {
 	if a.region == nil || a.region.mapping == nil {
 		return nil
 	}
@@ -194,8 +191,8 @@ func (s *Symbolizer) Forget(pid uint32) {
 func (s *Symbolizer) Loss() []loss.Counter { return s.loss.Counters() }
 
 // unnamed counts an address without a name. One that has a name is none.
-func (s *Symbolizer) unnamed(why Reason) {
-	if why != Named {
-		s.loss.Add(int(why-Named-1), 1)
+func (s *Symbolizer) unnamed(why reason) {
+	if why != isNamed {
+		s.loss.Add(int(why-isNamed-1), 1)
 	}
 }

@@ -16,18 +16,18 @@ const (
 )
 
 // vdso reads the process's vdso out of its memory. Equal ones share an image.
-func (p *process) vdso(r *region) (*image, Reason) {
+func (p *process) vdso(r *region) (*image, reason) {
 	if r.End-r.Start > maxVDSO {
-		return nil, TooLarge
+		return nil, tooLarge
 	}
 	mem, err := proc.OpenMemory(int(p.pid))
 	if err != nil {
-		return nil, FileGone
+		return nil, fileGone
 	}
 	defer mem.Close()
 	b := make([]byte, r.End-r.Start)
 	if _, err := mem.ReadAt(b, int64(r.Start)); err != nil {
-		return nil, FileGone
+		return nil, fileGone
 	}
 	sum := sha256.Sum256(b)
 	content := vdsoPath + hex.EncodeToString(sum[:])
@@ -37,16 +37,16 @@ func (p *process) vdso(r *region) (*image, Reason) {
 	defer fs.mu.Unlock()
 	if im := fs.byBuild[content]; im != nil {
 		fs.open.get(im)
-		return im, Named
+		return im, isNamed
 	}
 	im, reason := newImage(p.s, memory{bytes.NewReader(b)}, int64(len(b)), r)
-	if reason != Named {
+	if reason != isNamed {
 		return nil, reason
 	}
 	im.content = content
 	fs.byBuild[content] = im
 	fs.open.put(im, struct{}{})
-	return im, Named
+	return im, isNamed
 }
 
 // memory is a file that is all in memory.

@@ -7,9 +7,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// Application is the owner of stacks whose nearest caller of CUDA is the
+// application is the owner of stacks whose nearest caller of CUDA is the
 // program itself.
-const Application = "application"
+const application = "application"
 
 // An owner is one row of the table: whose code this is, by any of its columns.
 type owner struct {
@@ -140,7 +140,7 @@ func nativeOwner(l *snapshot.Location) string {
 	if libraryFile(base) {
 		return libraryName(base)
 	}
-	return Application
+	return application
 }
 
 // functionOwner returns the owner of the innermost function of l that begins
@@ -235,7 +235,7 @@ func scriptOwner(file string) string {
 	if strings.HasPrefix(file, "<frozen ") || standardLibrary(file) {
 		return ""
 	}
-	return Application
+	return application
 }
 
 // standardLibrary reports whether a file is under lib/pythonX.Y.
