@@ -26,7 +26,7 @@ func (t *Tracer) onMapping(m mapping) {
 			t.noteGap(m, level, m.File)
 			return
 		}
-	case !t.Traced(m.pid):
+	case !t.traced(m.pid):
 		return
 	}
 	if t.opts.Stacks != nil {

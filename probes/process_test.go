@@ -78,7 +78,7 @@ func TestLife(t *testing.T) {
 	if starts[0] == starts[1] {
 		t.Error("parent and child began at the same time")
 	}
-	if tr.Traced(p.PID()) || tr.Traced(int(child)) {
+	if tr.traced(p.PID()) || tr.traced(int(child)) {
 		t.Error("an ended process is still a target")
 	}
 	tr.wantLoss(nil)

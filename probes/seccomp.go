@@ -7,7 +7,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
-// HarmsSeccomp tells whether return probes kill processes that are under a
+// harmsSeccomp tells whether return probes kill processes that are under a
 // seccomp filter, on Linux of this release (uname -r) and architecture
 // (GOARCH). From Linux 6.11 on, a probed function of x86-64 returns through a
 // system call of its own (ff474a78cef5 "uprobe: Add uretprobe syscall to speed
@@ -15,7 +15,7 @@ import (
 // 6.13.3 and 6.12.14 on no filter is asked (cf6cb56ef244 "seccomp: passthrough
 // uretprobe systemcall without filtering"). A distribution may have taken that
 // over into a kernel that is called older.
-func HarmsSeccomp(release, arch string) bool {
+func harmsSeccomp(release, arch string) bool {
 	major, minor, patch := parseRelease(release)
 	if arch != "amd64" || major != 6 {
 		return false
@@ -31,11 +31,11 @@ func HarmsSeccomp(release, arch string) bool {
 	return false
 }
 
-// SeccompFix says what to do about a kernel that HarmsSeccomp.
+// SeccompFix says what to do about a kernel that harmsSeccomp.
 const SeccompFix = "use Linux 6.14 or later, 6.13 from 6.13.3 on, or 6.12 from 6.12.14 on"
 
 // CheckSeccomp returns an error if return probes could kill a process here that
-// is under a seccomp filter (see HarmsSeccomp): if pid is such a process, or if
+// is under a seccomp filter (see harmsSeccomp): if pid is such a process, or if
 // the probes are not confined to their targets and would be in every process
 // that maps a probed library. 0 is no process.
 func CheckSeccomp(pid int, confined bool) error {
@@ -43,7 +43,7 @@ func CheckSeccomp(pid int, confined bool) error {
 }
 
 func checkSeccomp(release, arch string, pid int, confined bool) error {
-	if !HarmsSeccomp(release, arch) {
+	if !harmsSeccomp(release, arch) {
 		return nil
 	}
 	if pid != 0 && proc.Filtered(pid) {

@@ -22,10 +22,10 @@ func TestHarmsSeccomp(t *testing.T) {
 		"6.14.0-37-generic": false, "6.18.44": false, "7.0.1": false, "7.12.1": false, "16.12.1": false,
 		"": false, "gVisor": false,
 	} {
-		if got := HarmsSeccomp(release, "amd64"); got != want {
+		if got := harmsSeccomp(release, "amd64"); got != want {
 			t.Errorf("%q: %t, want %t", release, got, want)
 		}
-		if HarmsSeccomp(release, "arm64") {
+		if harmsSeccomp(release, "arm64") {
 			t.Errorf("%q: true on arm64, which has no such system call", release)
 		}
 	}

@@ -296,9 +296,9 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 	return slices.DeleteFunc(libs, func(l Library) bool { return l.Level == Torch }), useless
 }
 
-// Traced tells whether pid is a target now: with Options.All, a process that was
+// traced tells whether pid is a target now: with Options.All, a process that was
 // seen to use CUDA.
-func (t *Tracer) Traced(pid int) bool {
+func (t *Tracer) traced(pid int) bool {
 	var one uint32
 	return t.coll.Maps["targets"].Lookup(uint32(pid), &one) == nil
 }
