@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
@@ -130,7 +131,7 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 		go a.close()
 		p.err = errNotProbed
 	case err == nil:
-		a.since = monotonic()
+		a.since = clock.Monotonic()
 		t.libs.table[key] = a
 		for user, at := range p.users {
 			t.libs.use(key, a, user, at)
@@ -237,7 +238,7 @@ func (t *Tracer) tidy(stop <-chan struct{}) {
 
 // unused removes and returns the attachments whose time is over.
 func (t *Tracer) unused(now time.Time) (out []*attachment) {
-	at := monotonic()
+	at := clock.Monotonic()
 	t.mu.Lock()
 	pids := make([]int, 0, len(t.libs.byPID))
 	for pid := range t.libs.byPID {

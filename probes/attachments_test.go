@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
@@ -124,7 +125,7 @@ func TestAttachmentsMakeRoom(t *testing.T) {
 // it was seen.
 func TestUnseenProcesses(t *testing.T) {
 	tr := openTrace(t, Options{All: true, Follow: true})
-	m := mapping{pid: 1 << 30, time: monotonic(), Mapping: proc.Mapping{
+	m := mapping{pid: 1 << 30, time: clock.Monotonic(), Mapping: proc.Mapping{
 		Start: 0x1000, End: 0x2000, Path: "/gone/libcuda.so.1", File: proc.FileID{Dev: 1, Ino: 2}}}
 	if err := tr.follow(m, Driver); !isGone(err) {
 		t.Fatalf("a library of a process that is not there: %v", err)

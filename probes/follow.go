@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -108,15 +106,6 @@ func (t *Tracer) noteGap(m mapping, level Level, id proc.FileID) {
 	if time.Now().After(t.libs.refused[attachKey{id, level, t.confinedTo(m.pid)}]) {
 		t.loss.Add(lossUnseen, 1)
 	}
-}
-
-// monotonic is CLOCK_MONOTONIC.
-func monotonic() time.Duration {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return 0
-	}
-	return time.Duration(ts.Nano())
 }
 
 // confinedTo returns the process to which probes are confined, 0 for none.

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
@@ -270,7 +271,7 @@ func (t *Tracer) Target(pid int) ([]Library, error) {
 }
 
 func (t *Tracer) probe(pid int) ([]Library, error) {
-	at := monotonic() // what is found was mapped by then, or since
+	at := clock.Monotonic() // what is found was mapped by then, or since
 	libs, err := findLibraries(pid, t.levels())
 	if err != nil {
 		return nil, err
