@@ -17,7 +17,7 @@ const maxFollowing = 64
 // onMapping looks at one new executable mapping of any process. It is for the
 // goroutine that reads them, and waits for nothing.
 func (t *Tracer) onMapping(m mapping) {
-	level, library := libraryLevel(m.Path)
+	level, library := libraryLevel(m.Name())
 	switch {
 	case library && t.opts.All && level != Torch:
 		if !t.makeTarget(m.pid) {

@@ -51,7 +51,7 @@ func mappedLibraries(pid int, levels []Level) (out []mappedLibrary, err error) {
 		if err != nil {
 			return out, fmt.Errorf("process %d: %w", pid, err)
 		}
-		level, ok := libraryLevel(m.Path)
+		level, ok := libraryLevel(m.Name())
 		if key := (file{m.File, m.Path}); ok && m.HasFile() && slices.Contains(levels, level) && !seen[key] {
 			if len(out) == maxLibraries {
 				return out, fmt.Errorf("process %d maps more than %d CUDA libraries", pid, maxLibraries)
@@ -104,7 +104,7 @@ func staticRuntime(pid int) (Library, bool) {
 // libraryLevel tells from a path whether it names a CUDA library. Wheels carry
 // libcudart under names such as libcudart-d0da41ae.so.12.
 func libraryLevel(name string) (Level, bool) {
-	base := path.Base(strings.TrimSuffix(name, " (deleted)"))
+	base := path.Base(name)
 	switch {
 	case strings.HasPrefix(base, "libcuda.so"), strings.HasPrefix(base, "libcuda-") && strings.Contains(base, ".so"):
 		return Driver, true

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 func TestSplitList(t *testing.T) {
@@ -40,7 +42,7 @@ func TestLibraryLevel(t *testing.T) {
 		"":                                      "",
 	} {
 		got := ""
-		if level, ok := libraryLevel(name); ok {
+		if level, ok := libraryLevel((&proc.Mapping{Path: name}).Name()); ok {
 			got = map[Level]string{Driver: "driver", Runtime: "runtime", Torch: "torch"}[level]
 		}
 		if got != want {

@@ -35,7 +35,10 @@ func (m *Mapping) HasFile() bool { return m.File.Ino != 0 && strings.HasPrefix(m
 
 // Name returns the path without what the kernel appends to that of an unlinked
 // file. A file may also be named so: only its id tells.
-func (m *Mapping) Name() string { return strings.TrimSuffix(m.Path, " (deleted)") }
+func (m *Mapping) Name() string { return linked(m.Path) }
+
+// linked returns a path as it was while the file had it.
+func linked(path string) string { return strings.TrimSuffix(path, " (deleted)") }
 
 // A process chooses how many mappings it has, and their paths.
 const (

@@ -134,7 +134,7 @@ func OpenExecutable(pid int) (f *File, path string, err error) {
 		return nil, "", fmt.Errorf("open the program of process %d: %w", pid, err)
 	}
 	path, _ = os.Readlink(link)
-	return f, strings.TrimSuffix(path, " (deleted)"), nil
+	return f, linked(path), nil
 }
 
 // Open opens a file of this process's own root.
