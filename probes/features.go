@@ -69,9 +69,9 @@ func KernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// parseRelease returns the numbers that a kernel's release begins with, 0 for
+// ParseRelease returns the numbers that a kernel's release begins with, 0 for
 // those that it lacks.
-func parseRelease(release string) (major, minor, patch int) {
+func ParseRelease(release string) (major, minor, patch int) {
 	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch)
 	return major, minor, patch
 }

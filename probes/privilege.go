@@ -84,6 +84,6 @@ func pidFilterWorks() bool { return confines(KernelRelease()) }
 // the process: from Linux 6.12 (46ba0e49b642 "bpf: fix multi-uprobe PID
 // filtering logic"). Before, the kernel side's own filter does it alone.
 func confines(release string) bool {
-	major, minor, _ := parseRelease(release)
+	major, minor, _ := ParseRelease(release)
 	return major > 6 || major == 6 && minor >= 12
 }

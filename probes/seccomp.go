@@ -16,7 +16,7 @@ import (
 // uretprobe systemcall without filtering"). A distribution may have taken that
 // over into a kernel that is called older.
 func harmsSeccomp(release, arch string) bool {
-	major, minor, patch := parseRelease(release)
+	major, minor, patch := ParseRelease(release)
 	if arch != "amd64" || major != 6 {
 		return false
 	}

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
 	"github.com/gpumemtrace/gpumemtrace/probes"
@@ -21,9 +20,8 @@ func readSeccomp() seccompErrors {
 
 func checkKernel(release string, seccomp seccompErrors, features []probes.Feature) []Check {
 	g := group{name: "Kernel"}
-	var major, minor int
-	switch n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); {
-	case n < 2:
+	switch major, minor, _ := probes.ParseRelease(release); {
+	case major == 0:
 		g.warn("version", "compare with Linux 5.15, the oldest supported", "not known (%q)", release)
 	case major < 5 || major == 5 && minor < 15:
 		// What decides is the features: distributions backport them.
