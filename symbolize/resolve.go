@@ -46,7 +46,7 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 
 // Final reports whether Resolve will give l for the address again.
 func (a Address) Final(l *snapshot.Location) bool {
-	return l.Lines[0].Reason != FileSlow.String() && !a.mayBeNamedLater(l)
+	return l.Lines[0].Reason != fileSlow.String() && !a.mayBeNamedLater(l)
 }
 
 // mayBeNamedLater reports whether l has no name and a just-in-time compiler

@@ -94,6 +94,9 @@ type Address struct {
 	region *region // nil if reason says why there is none
 }
 
+// PC returns the address as captured.
+func (a Address) PC() uint64 { return a.pc }
+
 // offset returns the place in the mapped file, 0 if there is none.
 func (a Address) offset() uint64 {
 	if a.region == nil {

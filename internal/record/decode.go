@@ -180,7 +180,6 @@ func (d *decoder) mapping() *snapshot.Mapping {
 	m.Offset = d.uint()
 	m.Path = d.string()
 	m.BuildID = d.string()
-	m.HasFunctions = d.bool()
 	m.HasLines = d.bool()
 	if d.bad {
 		return nil

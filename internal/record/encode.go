@@ -162,7 +162,6 @@ func (e *encoder) mapping(m *snapshot.Mapping) {
 	e.uint(m.Offset)
 	e.string(m.Path)
 	e.string(m.BuildID)
-	e.bool(m.HasFunctions)
 	e.bool(m.HasLines)
 }
 

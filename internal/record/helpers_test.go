@@ -243,7 +243,7 @@ func (m *maker) mapping() *snapshot.Mapping {
 	if len(m.mappings) > 0 && m.some() {
 		return m.mappings[m.IntN(len(m.mappings))]
 	}
-	p := &snapshot.Mapping{Start: m.u64(), Limit: m.u64(), Offset: m.u64(), Path: fmt.Sprint("/lib/", len(m.mappings)), BuildID: m.text(), HasFunctions: m.some(), HasLines: m.some()}
+	p := &snapshot.Mapping{Start: m.u64(), Limit: m.u64(), Offset: m.u64(), Path: fmt.Sprint("/lib/", len(m.mappings)), BuildID: m.text(), HasLines: m.some()}
 	m.mappings = append(m.mappings, p)
 	return p
 }

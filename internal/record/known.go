@@ -52,9 +52,8 @@ func (k *known) text(b []byte) string {
 // are the same, whatever was known of its symbols when each was recorded.
 func (k *known) mapping(m snapshot.Mapping) *snapshot.Mapping {
 	key := m
-	key.HasFunctions, key.HasLines = false, false
+	key.HasLines = false
 	if shared := k.mappings[key]; shared != nil {
-		shared.HasFunctions = shared.HasFunctions || m.HasFunctions
 		shared.HasLines = shared.HasLines || m.HasLines
 		return shared
 	}

@@ -107,7 +107,7 @@ func (r *Reader) Close() error {
 // Next returns the next record, and io.EOF after the last. An *event.Event holds
 // until the next call; all else is the caller's to keep. Places, and mappings,
 // that were one when they were recorded are one pointer; of a mapping that was
-// returned before, Next may set HasFunctions and HasLines. A Name is not applied.
+// returned before, Next may set HasLines. A Name is not applied.
 //
 // What is damaged or missing is no error: Next goes on after it, and Loss, Notes
 // and Uncertain tell. Where a keyframe follows it is returned, so that the state

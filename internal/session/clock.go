@@ -3,23 +3,18 @@ package session
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 )
 
 // monotonic is CLOCK_MONOTONIC in nanoseconds, as events have it.
-func monotonic() uint64 { return clock(unix.CLOCK_MONOTONIC) }
+func monotonic() uint64 { return uint64(clock.Monotonic()) }
 
-// sleptTime is how long the machine was suspended since boot: what start times
-// count and events do not.
-func sleptTime() uint64 { return clock(unix.CLOCK_BOOTTIME) - clock(unix.CLOCK_MONOTONIC) }
-
-func clock(id int32) uint64 {
-	var ts unix.Timespec
-	if unix.ClockGettime(id, &ts) != nil {
-		return 0
-	}
-	return uint64(ts.Nano())
+// moment is one of a time that monotonic gave.
+func moment(at uint64, drained bool) *record.Moment {
+	return &record.Moment{Time: at, Slept: uint64(clock.Boot() - clock.Monotonic()), Drained: drained}
 }
 
-// bootTime returns the wall-clock time at which CLOCK_MONOTONIC was zero.
-func bootTime() time.Time { return time.Now().Round(0).Add(-time.Duration(monotonic())) }
+// bootTime returns the wall-clock time at which CLOCK_MONOTONIC was zero,
+// without the clock that a recording does not have.
+func bootTime() time.Time { return time.Now().Round(0).Add(-clock.Monotonic()) }

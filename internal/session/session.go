@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/frames"
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
@@ -79,7 +80,7 @@ func Start(opts Options) (_ *Session, err error) {
 	s := &Session{opts: opts, state: state.New(), failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
 	s.trace = record.Trace{
 		Version: opts.Version, CommandLine: opts.CommandLine, Boot: bootTime(), All: opts.All,
-		Initial: probes.InitialPIDNamespace(), MaxLive: opts.MaxLive, APIs: probes.APINames(),
+		Initial: proc.InitialPIDNamespace(), MaxLive: opts.MaxLive, APIs: probes.APINames(),
 	}
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
@@ -137,7 +138,7 @@ func (s *Session) check() error {
 		return err
 	}
 	for _, pid := range s.opts.PIDs {
-		if err := CheckTarget(pid); err != nil {
+		if err := probes.CheckTarget(pid); err != nil {
 			return err
 		}
 	}
@@ -274,7 +275,3 @@ func (h handler) Stack(st *probes.Stack) { h.frames.Stack(st) }
 
 // idle is what the reader of events does between batches.
 func (s *Session) idle(drained bool) { s.apply(moment(monotonic(), drained)) }
-
-func moment(at uint64, drained bool) *record.Moment {
-	return &record.Moment{Time: at, Slept: sleptTime(), Drained: drained}
-}

@@ -23,7 +23,7 @@ func frames(list ...string) []*snapshot.Location {
 			l.Address, l.Mapping = uint64(0x1000+i), mappings[file]
 			l.Lines = []snapshot.Line{{Function: function}}
 			if function == "?" {
-				l.Lines[0].Reason = noSymbol.String()
+				l.Lines[0].Reason = "no symbol"
 			}
 		} else {
 			function, file, _ = strings.Cut(s, " # ")
