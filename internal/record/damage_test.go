@@ -43,8 +43,8 @@ func recordsBefore(data []byte, starts []int, end int) int {
 }
 
 func TestTruncationKeepsWholeBlocks(t *testing.T) {
-	all := newMaker(7).records(250)
-	data := encoded(t, 4<<10, all...)
+	all := newMaker(7).small(100)
+	data := encoded(t, 1<<10, all...)
 	starts := blocksOf(t, data)
 	if len(starts) < 5 {
 		t.Fatalf("only %d blocks", len(starts)-1)
@@ -72,8 +72,8 @@ func TestTruncationKeepsWholeBlocks(t *testing.T) {
 
 // Each byte of a block, when it is wrong, costs that block's records at most.
 func TestDamageCostsOneBlock(t *testing.T) {
-	all := newMaker(8).records(250)
-	data := encoded(t, 4<<10, all...)
+	all := newMaker(8).small(100)
+	data := encoded(t, 1<<10, all...)
 	starts := blocksOf(t, data)
 	for i, start := range starts[:len(starts)-1] {
 		h, _ := parseBlock(data[start:])

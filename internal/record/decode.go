@@ -52,8 +52,8 @@ func newDecoder(k *known) *decoder {
 func (d *decoder) reset(payload []byte) {
 	d.buf, d.bad = payload, false
 	d.time, d.stackID, d.placeID, d.address = 0, 0, 0, 0
+	clear(d.sizes[:len(d.stacks)+1])
 	d.shapes, d.callers, d.stacks = d.shapes[:0], d.callers[:0], d.stacks[:0]
-	clear(d.sizes[:])
 	d.addresses.reset()
 	d.handles.reset()
 	d.parts.reset()

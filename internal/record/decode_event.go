@@ -102,14 +102,14 @@ func (d *decoder) caller(ev *event.Event) {
 
 // word reads what memory.take wrote.
 func (d *decoder) word(m *memory, how uint64) uint64 {
-	switch how {
-	case wordKnown:
+	if how == wordKnown {
 		return m.slots[d.upTo(uint64(len(m.slots)-1))]
-	case wordCoarse:
-		m.last += uint64(d.int() * coarse)
-	default:
-		m.last += uint64(d.int())
 	}
-	m.slots[m.slot(m.last)] = m.last
-	return m.last
+	by := d.int()
+	if how == wordCoarse {
+		by *= coarse
+	}
+	v := m.last + uint64(by)
+	m.put(m.slot(v), v)
+	return v
 }

@@ -64,10 +64,10 @@ func (e *encoder) reset(buf []byte) {
 	e.buf, e.n, e.records = buf, 0, 0
 	e.time, e.first, e.last = 0, 0, 0
 	e.stackID, e.placeID, e.address = 0, 0, 0
+	clear(e.sizes[:len(e.stacks.keys)+1])
 	e.shapes.reset()
 	e.callers.reset()
 	e.stacks.reset()
-	clear(e.sizes[:])
 	e.addresses.reset()
 	e.handles.reset()
 	e.parts.reset()

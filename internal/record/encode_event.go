@@ -123,9 +123,8 @@ func (m *memory) take(v uint64) word {
 	if m.slots[slot] == v {
 		return word{wordKnown, slot}
 	}
-	m.slots[slot] = v
 	d := int64(v - m.last)
-	m.last = v
+	m.put(slot, v)
 	if d%coarse == 0 {
 		return word{wordCoarse, zigzag(d / coarse)}
 	}

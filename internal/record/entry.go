@@ -87,6 +87,7 @@ const (
 type memory struct {
 	slots []uint64
 	shift uint8
+	used  bool
 	last  uint64 // what was last written as a difference
 }
 
@@ -95,8 +96,16 @@ func newMemory(bits uint8) memory {
 }
 
 func (m *memory) reset() {
-	clear(m.slots)
-	m.last = 0
+	if m.used {
+		clear(m.slots)
+		m.used, m.last = false, 0
+	}
+}
+
+// put remembers what was written as a difference.
+func (m *memory) put(slot, v uint64) {
+	m.slots[slot] = v
+	m.used, m.last = true, v
 }
 
 // slot returns where v is, if it is anywhere.

@@ -348,3 +348,11 @@ func (m *maker) records(n int) []Record {
 	}
 	return out
 }
+
+// small returns records that fit in blocks of 1 KiB.
+func (m *maker) small(n int) []Record {
+	return slices.DeleteFunc(m.records(n), func(r Record) bool {
+		size, _ := bound(r)
+		return size > 500
+	})
+}

@@ -1,0 +1,23 @@
+package record
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+)
+
+// The format of a version does not change: what was recorded stays readable. A
+// change of this file is a change of fileVersion.
+func TestGolden(t *testing.T) {
+	want := newMaker(42).records(150)
+	data := encoded(t, 4<<10, want...)
+	snapshottest.Golden(t, "version1.rec", data)
+	if fileVersion != 1 {
+		t.Error("the golden file has another version's name")
+	}
+	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {
+		t.Error(d)
+	}
+}
