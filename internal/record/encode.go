@@ -22,7 +22,7 @@ type encoder struct {
 	placeID     uint64
 	address     uint64 // of the last place
 
-	shapes    numbers[shape]
+	shapes    numbers[shapeKey]
 	callers   numbers[caller]
 	stacks    numbers[uint64]
 	sizes     *sizes
@@ -30,7 +30,7 @@ type encoder struct {
 	handles   memory
 	parts     memory
 	streams   memory
-	seed      [5]uint64 // odd
+	seed      [4]uint64 // odd
 
 	strings   map[string]uint64
 	locations map[*snapshot.Location]uint64
@@ -41,7 +41,7 @@ type encoder struct {
 
 func newEncoder() *encoder {
 	e := &encoder{
-		shapes:    newNumbers[shape](maxShapes),
+		shapes:    newNumbers[shapeKey](maxShapes),
 		callers:   newNumbers[caller](maxCallers),
 		stacks:    newNumbers[uint64](maxStacks),
 		sizes:     new(sizes),

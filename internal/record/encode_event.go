@@ -46,8 +46,7 @@ func (e *encoder) event(ev *event.Event) {
 		fields |= stream.how * fieldStream
 	}
 
-	s := shape{uint8(ev.Op), uint8(ev.Kind), uint8(ev.Space), ev.API, ev.Outer, ev.Result, ev.Device, uint16(fields)}
-	e.shape(&s)
+	e.shape(ev, fields)
 	e.moment(ev.Time)
 	e.caller(ev)
 	if ev.Stack != 0 {
@@ -83,22 +82,28 @@ func (e *encoder) event(ev *event.Event) {
 	e.records++
 }
 
-func (e *encoder) shape(s *shape) {
-	key := uint64(s.op) | uint64(s.kind)<<8 | uint64(s.space)<<16 | uint64(s.api)<<24 | uint64(s.outer)<<40
-	hash := key*e.seed[1] + (uint64(uint32(s.result))|uint64(uint32(s.device))<<32)*e.seed[2] + uint64(s.fields)*e.seed[3]
-	i, known := e.shapes.of(hash, *s)
+// A shapeKey is a shape in words, which compare faster than what it is made of.
+type shapeKey struct{ call, outcome, fields uint64 }
+
+func (e *encoder) shape(ev *event.Event, fields uint64) {
+	key := shapeKey{
+		uint64(ev.Op) | uint64(ev.Kind)<<8 | uint64(ev.Space)<<16 | uint64(ev.API)<<24 | uint64(ev.Outer)<<40,
+		uint64(uint32(ev.Result)) | uint64(uint32(ev.Device))<<32,
+		fields,
+	}
+	i, known := e.shapes.of(key.call*e.seed[1]+key.outcome*e.seed[2]+key.fields*e.seed[3], key)
 	e.uint(entryEvent + i)
 	if known {
 		return
 	}
-	e.uint(uint64(s.op))
-	e.uint(uint64(s.kind))
-	e.uint(uint64(s.space))
-	e.uint(uint64(s.api))
-	e.uint(uint64(s.outer))
-	e.int(int64(s.result))
-	e.int(int64(s.device))
-	e.uint(uint64(s.fields))
+	e.uint(uint64(ev.Op))
+	e.uint(uint64(ev.Kind))
+	e.uint(uint64(ev.Space))
+	e.uint(uint64(ev.API))
+	e.uint(uint64(ev.Outer))
+	e.int(int64(ev.Result))
+	e.int(int64(ev.Device))
+	e.uint(fields)
 }
 
 func (e *encoder) caller(ev *event.Event) {

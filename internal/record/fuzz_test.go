@@ -117,7 +117,7 @@ func checkReader(t *testing.T, data []byte) {
 
 func FuzzReader(f *testing.F) {
 	for seed := range uint64(6) {
-		data := encoded(f, 4<<10, newMaker(seed).records(60)...)
+		data := encoded(f, 1<<10, newMaker(seed).small(25)...)
 		f.Add(data)
 		m := newMaker(100 + seed)
 		for range 4 {
@@ -140,7 +140,7 @@ func FuzzReader(f *testing.F) {
 // FuzzPayload has the fuzzer change nothing but what a checksum vouches for.
 func FuzzPayload(f *testing.F) {
 	for seed := range uint64(6) {
-		data := encoded(f, maxPayload, newMaker(seed).records(60)...)
+		data := encoded(f, maxPayload, newMaker(seed).small(25)...)
 		starts := blocksOf(f, data)
 		f.Add(data[starts[0]+blockHeaderSize:starts[1]], []byte{}, uint32(0))
 		half := (starts[0] + starts[1]) / 2
