@@ -157,7 +157,10 @@ func (r *Reader) enter() error {
 	case cut:
 		r.show = first || r.uncertain
 		r.uncertain = r.uncertain && !r.show
-	case !keyframe:
+	case keyframe:
+		// Without its Cut it would be taken for what happened.
+		r.show = r.show && r.block.flags&flagKeyframe != 0
+	default:
 		r.show = true
 	}
 	if cut {

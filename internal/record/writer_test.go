@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,7 +266,10 @@ func TestKeyframeHeals(t *testing.T) {
 	f := &memoryFile{}
 	w := newTestWriter(t, f, WriterOptions{Keyframe: func(yield func(Record)) {
 		frames++
-		yield(&Note{"keyframe"})
+		for range 300 {
+			yield(&Note{"keyframe"})
+			yield(&Moment{Slept: 1 << 60})
+		}
 	}}, layout{}, 4<<10)
 	n := uint64(0)
 	fill := func(count int) {
@@ -292,21 +297,77 @@ func TestKeyframeHeals(t *testing.T) {
 	}
 	r := newTestReader(t, f.bytes())
 	all := readAll(t, r)
-	cut := -1
-	for i, rec := range all {
-		if _, ok := rec.(*Cut); ok {
-			cut = i
-		}
-	}
+	cut := slices.IndexFunc(all, func(rec Record) bool { _, ok := rec.(*Cut); return ok })
 	if cut < 0 || r.Uncertain() || r.Loss()[readNotRecorded].Value == 0 {
 		t.Fatalf("cut %d, uncertain %v, %v", cut, r.Uncertain(), r.Loss())
 	}
 	if d := cmp.Diff(&Note{"keyframe"}, all[cut+1]); d != "" {
 		t.Error(d)
 	}
-	for i, rec := range all[cut+2:] {
-		if d := cmp.Diff(numbered(n-uint64(len(all)-cut-3-i)), rec); d != "" {
+	after := all[cut+1+600:]
+	for i, rec := range after {
+		if d := cmp.Diff(numbered(n-uint64(len(after)-1-i)), rec); d != "" {
 			t.Fatal(d)
 		}
+	}
+
+	// Without its Cut a keyframe would be taken for what happened.
+	data := f.bytes()
+	for _, start := range blocksOf(t, data) {
+		if h, ok := parseBlock(data[start:]); ok && h.flags&flagCut != 0 {
+			data[start+blockHeaderSize] ^= 1
+		}
+	}
+	r = newTestReader(t, data)
+	for _, rec := range readAll(t, r) {
+		if _, ok := rec.(*event.Event); !ok {
+			t.Fatalf("%v is returned", rec)
+		}
+	}
+	if !r.Uncertain() {
+		t.Error("the recording looks whole without its keyframe")
+	}
+}
+
+// Places are defined again when they come up after very many others.
+func TestManyPlaces(t *testing.T) {
+	ids := []uint64{1, 2, 1 << 20, 1, placeWindow + 5, 2, placeWindow + 4, 3 * placeWindow, placeWindow + 5, 1, 3*placeWindow + 64, 1 << 63, 3 * placeWindow, math.MaxUint64, 1 << 63, 1}
+	var want []Record
+	places := map[uint64]*Place{}
+	for i, id := range ids {
+		if places[id] == nil {
+			places[id] = NewPlace(id, id*3, nil, nil)
+		}
+		want = append(want, &Stack{ID: uint64(i), Frames: []*Place{places[id], places[id]}})
+	}
+	r := newTestReader(t, encoded(t, maxPayload, want...))
+	got := readAll(t, r)
+	if d := cmp.Diff(want, got, comparePlaces); d != "" {
+		t.Error(d)
+	}
+	sound(t, r)
+	for i, rec := range got {
+		if f := rec.(*Stack).Frames; f[0] != f[1] || i == 3 && f[0] != got[0].(*Stack).Frames[0] {
+			t.Errorf("stack %d: a place has two pointers", i)
+		}
+	}
+
+	// A reader forgets only what a writer defines again.
+	var set placeSet
+	k := newKnown()
+	for id := range uint64(1000) {
+		id *= placeWindow / 100
+		set.add(id)
+		k.define(id, 0, unnamed, nil)
+	}
+	k.forget()
+	for id := range uint64(1000) {
+		id *= placeWindow / 100
+		if k.places[id] == nil && !set.add(id) {
+			t.Errorf("place %d is forgotten", id)
+		}
+	}
+	if n := len(k.places); n > 101 {
+		t.Errorf("%d places are kept", n)
 	}
 }
