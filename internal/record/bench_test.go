@@ -104,6 +104,36 @@ var streams = []struct {
 	make func(n int) []event.Event
 }{{"linear", linear}, {"virtual", virtual}}
 
+// An event takes few bytes, also when few come in the time of a block.
+func TestBytesPerEvent(t *testing.T) {
+	for _, s := range streams {
+		for _, c := range []struct{ each, limit int }{{1 << 20, 10}, {1000, 16}, {100, 24}} {
+			f := &nowhere{}
+			w, err := newWriter(f, WriterOptions{}, layout{}, maxPayload, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const n = 200_000
+			for i, ev := range s.make(n) {
+				if i%c.each == 0 {
+					w.mu.Lock()
+					w.handOver()
+					w.mu.Unlock()
+				}
+				w.Append(&ev)
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			got := float64(f.size) / n
+			t.Logf("%s, at least every %d events a block: %.1f bytes an event", s.name, c.each, got)
+			if got > float64(c.limit) {
+				t.Errorf("want at most %d", c.limit)
+			}
+		}
+	}
+}
+
 // nowhere is a disk that takes everything.
 type nowhere struct{ size int64 }
 

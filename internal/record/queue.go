@@ -1,6 +1,9 @@
 package record
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // A queue takes blocks from who fills them to who writes them. Nobody who puts
 // one in waits.
@@ -59,7 +62,7 @@ func (q *queue) take() *block {
 		return nil
 	}
 	b := q.blocks[0]
-	q.blocks = q.blocks[:copy(q.blocks, q.blocks[1:])]
+	q.blocks = slices.Delete(q.blocks, 0, 1)
 	return b
 }
 

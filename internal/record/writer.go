@@ -19,11 +19,13 @@ type WriterOptions struct {
 	// MaxBytes bounds the file, 0 for no bound. The oldest quarter is dropped
 	// when a new one begins. At least MinBytes.
 	MaxBytes int64
-	// Keyframe yields what rebuilds the state: the Trace, processes, stacks and
-	// names of what is live, and its events. Append calls it, with the locks of
-	// its caller held, when the oldest records are dropped; it must not call the
-	// Writer. It is needed with MaxBytes. Until it returns what it yields is kept
-	// in memory.
+	// Keyframe yields what rebuilds the state as it was before the record that
+	// Append was called with: the Trace, processes, stacks and names of what is
+	// live, and its events. Append calls it, with its caller's locks held, when
+	// the oldest records are dropped, and, in a file without a bound, after
+	// records were lost and the disk is well again. It must not call the Writer.
+	// It is needed with MaxBytes. What it yields, encoded, is kept in memory
+	// until it was written: at most half of a quarter of MaxBytes, and 256 MiB.
 	Keyframe func(yield func(Record))
 }
 
@@ -151,7 +153,8 @@ func newWriter(f file, opts WriterOptions, l layout, blockSize, depth int) (*Wri
 	return w, nil
 }
 
-// Append records r. It is safe for concurrent use.
+// Append records r, before it is applied to the state that Keyframe tells of. It
+// is safe for concurrent use.
 func (w *Writer) Append(r Record) {
 	w.mu.Lock()
 	if w.closed {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -370,4 +371,34 @@ func TestManyPlaces(t *testing.T) {
 	if n := len(k.places); n > 101 {
 		t.Errorf("%d places are kept", n)
 	}
+}
+
+// Everything of a Writer may be called from anywhere at any time.
+func TestConcurrentUse(t *testing.T) {
+	f := &memoryFile{}
+	w := newTestWriter(t, f, WriterOptions{}, layout{}, 4<<10)
+	var all sync.WaitGroup
+	for g := range 4 {
+		all.Go(func() {
+			p := NewPlace(uint64(g+1), 5, nil, nil)
+			for i := range 2000 {
+				w.Append(numbered(uint64(i)))
+				if i%100 == 0 {
+					w.Append(&Stack{ID: uint64(i), Frames: []*Place{p}})
+					w.flush()
+				}
+				w.Loss()
+				w.Err()
+			}
+		})
+	}
+	all.Wait()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := newTestReader(t, f.data)
+	if n := len(readAll(t, r)); n != 4*2020 {
+		t.Errorf("%d records, want %d", n, 4*2020)
+	}
+	sound(t, r)
 }

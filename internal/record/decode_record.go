@@ -1,0 +1,123 @@
+package record
+
+import (
+	"math"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// record reads anything but an event.
+func (d *decoder) record(entry uint64) Record {
+	switch entry {
+	case entryTrace:
+		return d.trace()
+	case entryStack:
+		d.stackID += uint64(d.int())
+		r := &Stack{ID: d.stackID, Process: d.process()}
+		if n := min(d.count(1), maxFrames+1); n > maxFrames {
+			d.fail()
+		} else if n > 0 {
+			r.Frames = make([]*Place, n)
+		}
+		for i := range r.Frames {
+			if id := d.placeRef(); !d.bad {
+				r.Frames[i] = d.known.place(id)
+			}
+		}
+		return r
+	case entryName:
+		id := d.placeRef()
+		r := &Name{Final: d.bool()}
+		if d.bad {
+			return nil
+		}
+		r.Place = d.known.place(id)
+		r.Location = d.location(r.Place.Address)
+		return r
+	case entryProcess:
+		return &Process{Process: d.process(), Name: d.string(), FromStart: d.bool(), Program: d.mapping()}
+	case entryReading:
+		return d.reading()
+	case entryLoss:
+		r := &Loss{}
+		if n := d.count(3); n > 0 {
+			r.Counters = make([]loss.Counter, n)
+		}
+		for i := range r.Counters {
+			r.Counters[i] = loss.Counter{Name: d.string(), Help: d.string(), Value: d.uint()}
+		}
+		r.Notes = d.texts()
+		return r
+	case entryNote:
+		return &Note{Text: d.string()}
+	case entryMoment:
+		return &Moment{Time: d.moment(), Slept: d.uint(), Drained: d.bool()}
+	case entrySweep:
+		return &Sweep{Drop: d.bool()}
+	case entryReported:
+		return &Reported{}
+	case entryCut:
+		return &Cut{Time: d.moment()}
+	}
+	d.fail()
+	return nil
+}
+
+func (d *decoder) trace() *Trace {
+	return &Trace{
+		Version:     d.string(),
+		CommandLine: d.string(),
+		Target:      d.string(),
+		StackMode:   d.string(),
+		Driver:      d.string(),
+		Start:       d.wall(),
+		Boot:        d.wall(),
+		All:         d.bool(),
+		NVML:        d.bool(),
+		Initial:     d.bool(),
+		MaxLive:     int(d.between(math.MinInt, math.MaxInt)),
+		APIs:        d.texts(),
+	}
+}
+
+func (d *decoder) reading() *Reading {
+	r := &Reading{Time: d.moment()}
+	if n := d.count(9); n > 0 {
+		r.Devices = make([]Device, n)
+	}
+	for i := range r.Devices {
+		v := &r.Devices[i]
+		v.UUID, v.Label, v.Name = d.string(), d.string(), d.string()
+		v.Total, v.Used, v.Free = d.int(), d.int(), d.int()
+		v.MemoryKnown, v.Listed = d.bool(), d.bool()
+		if n := d.count(4); n > 0 {
+			v.Processes = make([]snapshot.GPUProcess, n)
+		}
+		for j := range v.Processes {
+			v.Processes[j] = snapshot.GPUProcess{PID: int(d.between(math.MinInt, math.MaxInt)), Name: d.string(), Bytes: d.int(), Known: d.bool()}
+		}
+	}
+	if n := d.count(6); n > 0 {
+		r.Uses = make([]Use, n)
+	}
+	for i := range r.Uses {
+		r.Uses[i] = Use{Process: d.process(), Device: d.device(r), Bytes: d.int(), Known: d.bool(), Inferred: d.bool()}
+	}
+	if n := d.count(4); n > 0 {
+		r.Ordinals = make([]Ordinal, n)
+	}
+	for i := range r.Ordinals {
+		r.Ordinals[i] = Ordinal{Process: d.process(), Ordinal: int32(d.between(math.MinInt32, math.MaxInt32)), Device: d.device(r)}
+	}
+	return r
+}
+
+// device reads an index into r's devices.
+func (d *decoder) device(r *Reading) int {
+	if len(r.Devices) == 0 {
+		d.fail()
+		return 0
+	}
+	return int(d.upTo(uint64(len(r.Devices) - 1)))
+}
