@@ -224,8 +224,12 @@ func (r *Reader) Loss() []loss.Counter {
 func (r *Reader) Notes() []string {
 	var notes []string
 	if r.gaps > 0 {
+		gaps := "a gap"
+		if r.gaps > 1 {
+			gaps = fmt.Sprintf("%d gaps, the first", r.gaps)
+		}
 		after := time.Duration(r.firstGap - min(r.start, r.firstGap)).Round(time.Millisecond)
-		notes = append(notes, fmt.Sprintf("The recording has %d gaps, the first %v after its start: what was live after one may be wrong until the next keyframe.", r.gaps, after))
+		notes = append(notes, fmt.Sprintf("The recording has %s %v after its start: what is shown as live may be wrong from a gap to the next keyframe.", gaps, after))
 	}
 	if r.Truncated() {
 		notes = append(notes, "The recording was not closed: it may end before the trace did.")
