@@ -17,7 +17,7 @@ type blockHeader struct {
 }
 
 // put writes h to the first blockHeaderSize bytes of b.
-func (h *blockHeader) put(b []byte) {
+func (h *blockHeader) put(b []byte, salt uint32) {
 	copy(b, blockMagic)
 	binary.LittleEndian.PutUint32(b[8:], h.payloadCRC)
 	binary.LittleEndian.PutUint32(b[12:], h.length)
@@ -27,15 +27,15 @@ func (h *blockHeader) put(b []byte) {
 	binary.LittleEndian.PutUint32(b[40:], h.records)
 	binary.LittleEndian.PutUint32(b[44:], h.flags)
 	binary.LittleEndian.PutUint64(b[48:], h.lost)
-	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:blockHeaderSize], castagnoli))
+	binary.LittleEndian.PutUint32(b[4:], crc32.Update(salt, castagnoli, b[8:blockHeaderSize]))
 }
 
 // parseBlock reads a block's header. It is false for what is not one.
-func parseBlock(b []byte) (h blockHeader, ok bool) {
+func parseBlock(b []byte, salt uint32) (h blockHeader, ok bool) {
 	if len(b) < blockHeaderSize || string(b[:4]) != blockMagic {
 		return h, false
 	}
-	if crc32.Checksum(b[8:blockHeaderSize], castagnoli) != binary.LittleEndian.Uint32(b[4:]) {
+	if crc32.Update(salt, castagnoli, b[8:blockHeaderSize]) != binary.LittleEndian.Uint32(b[4:]) {
 		return h, false
 	}
 	h = blockHeader{
@@ -58,9 +58,9 @@ type block struct {
 }
 
 // bytes returns the block as it goes to the file.
-func (b *block) bytes() []byte {
+func (b *block) bytes(salt uint32) []byte {
 	out := b.buf[:blockHeaderSize+int(b.length)]
 	b.payloadCRC = crc32.Checksum(out[blockHeaderSize:], castagnoli)
-	b.put(out)
+	b.put(out, salt)
 	return out
 }

@@ -13,11 +13,13 @@ import (
 //	file   = header block*                    written from front to back, or
 //	         header region[regions]           a ring of regions of equal size
 //	region = block*                           what follows the last is of no meaning
-//	header = magic[8] version:u32 regions:u32 regionSize:u64 crc:u32 zero[4]
+//	header = magic[8] version:u32 regions:u32 regionSize:u64 salt:u32 crc:u32
 //	block  = magic[4] headerCRC:u32 payloadCRC:u32 length:u32 sequence:u64
 //	         first:u64 last:u64 records:u32 flags:u32 lost:u64 payload[length]
 //
-// Checksums are CRC-32C. A header's covers what follows it in the header.
+// Checksums are CRC-32C. The file's header's covers what is before it. A block's
+// header's covers what follows it in the header, and begins with the salt, which
+// is random: no text in a payload passes for a block.
 // Sequence numbers of blocks count from 0 without holes, over all regions.
 // First and last are the earliest and the latest time in the block, 0 for none;
 // lost is how many records are missing between the block before and this one.
@@ -86,6 +88,7 @@ func IsRecording(header []byte) bool {
 type layout struct {
 	regions    int
 	regionSize int64
+	salt       uint32
 }
 
 // start returns the offset of a region.
@@ -99,7 +102,8 @@ func (l layout) header() []byte {
 	binary.LittleEndian.PutUint32(b[8:], fileVersion)
 	binary.LittleEndian.PutUint32(b[12:], uint32(l.regions))
 	binary.LittleEndian.PutUint64(b[16:], uint64(l.regionSize))
-	binary.LittleEndian.PutUint32(b[24:], crc32.Checksum(b[:24], castagnoli))
+	binary.LittleEndian.PutUint32(b[24:], l.salt)
+	binary.LittleEndian.PutUint32(b[28:], crc32.Checksum(b[:28], castagnoli))
 	return b
 }
 
@@ -117,12 +121,12 @@ func parseHeader(b []byte) (layout, error) {
 	if len(b) < fileHeaderSize {
 		return layout{}, fmt.Errorf("%w: it ends within its header", ErrMalformed)
 	}
-	if crc32.Checksum(b[:24], castagnoli) != binary.LittleEndian.Uint32(b[24:]) {
+	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
 		return layout{}, fmt.Errorf("%w: its header's checksum is wrong", ErrMalformed)
 	}
 	regions, size := binary.LittleEndian.Uint32(b[12:]), binary.LittleEndian.Uint64(b[16:])
 	if regions > maxRegions || regions > 0 && (size < blockHeaderSize || size > 1<<56) {
 		return layout{}, fmt.Errorf("%w: %d regions of %d bytes", ErrMalformed, regions, size)
 	}
-	return layout{int(regions), int64(size)}, nil
+	return layout{int(regions), int64(size), binary.LittleEndian.Uint32(b[24:])}, nil
 }

@@ -29,7 +29,8 @@ func repaired(data []byte) []byte {
 		size = max(blockHeaderSize, (len(data)-fileHeaderSize)/int(regions))
 	}
 	binary.LittleEndian.PutUint64(data[16:], uint64(size))
-	binary.LittleEndian.PutUint32(data[24:], crc32.Checksum(data[:24], castagnoli))
+	binary.LittleEndian.PutUint32(data[24:], 0)
+	binary.LittleEndian.PutUint32(data[28:], crc32.Checksum(data[:28], castagnoli))
 	for offset := fileHeaderSize; len(data)-offset >= blockHeaderSize; {
 		b := data[offset:]
 		n := min(int(binary.LittleEndian.Uint32(b[12:])), maxPayload, len(b)-blockHeaderSize)
@@ -41,7 +42,7 @@ func repaired(data []byte) []byte {
 			flags:      binary.LittleEndian.Uint32(b[44:]),
 			lost:       binary.LittleEndian.Uint64(b[48:]),
 		}
-		h.put(b)
+		h.put(b, 0)
 		offset += blockHeaderSize + n
 	}
 	return data
@@ -152,7 +153,7 @@ func FuzzPayload(f *testing.F) {
 			block := append(make([]byte, blockHeaderSize), p[:min(len(p), maxPayload)]...)
 			h := blockHeader{length: uint32(len(block) - blockHeaderSize), sequence: uint64(i), flags: flags >> (8 * i)}
 			h.payloadCRC = crc32.Checksum(block[blockHeaderSize:], castagnoli)
-			h.put(block)
+			h.put(block, 0)
 			data = append(data, block...)
 		}
 		checkReader(t, data)
@@ -165,7 +166,7 @@ func TestHostileFiles(t *testing.T) {
 	header := func(length int, payload []byte, sequence uint64) []byte {
 		h := blockHeader{length: uint32(length), sequence: sequence, payloadCRC: crc32.Checksum(payload, castagnoli)}
 		b := make([]byte, blockHeaderSize)
-		h.put(b)
+		h.put(b, 0)
 		return b
 	}
 	var empty, beyond, bad, apart, frames []byte

@@ -98,7 +98,7 @@ func checkSuffix(t *testing.T, data []byte, filler int) (first, last uint64) {
 // suffix of what was recorded, and is within its bound.
 func TestRing(t *testing.T) {
 	const filler = 20
-	l := layout{4, 16 << 10}
+	l := layout{regions: 4, regionSize: 16 << 10}
 	writes, w := ringRecording(t, l, 2<<10, 30_000, filler)
 	for _, c := range w.Loss() {
 		if c.Value != 0 {
@@ -151,7 +151,7 @@ func TestRing(t *testing.T) {
 // A region that is damaged is a gap, and what follows it is whole again by its
 // keyframe.
 func TestRingHealsDamage(t *testing.T) {
-	l := layout{4, 16 << 10}
+	l := layout{regions: 4, regionSize: 16 << 10}
 	writes, _ := ringRecording(t, l, 2<<10, 30_000, 3)
 	data := make([]byte, l.start(l.regions))
 	for _, w := range writes {
@@ -175,7 +175,7 @@ func TestRingHealsDamage(t *testing.T) {
 // A keyframe that does not fit is left out, which is counted, and told when
 // nothing else rebuilds the state.
 func TestKeyframeTooLarge(t *testing.T) {
-	l := layout{4, 16 << 10}
+	l := layout{regions: 4, regionSize: 16 << 10}
 	writes, w := ringRecording(t, l, 2<<10, 30_000, 2000)
 	if n := w.Loss()[lossKeyframeLarge].Value; n < 5 {
 		t.Errorf("%d keyframes were too large", n)

@@ -78,7 +78,7 @@ func (s *scanner) header(offset, end int64) (h blockHeader, ok bool, err error) 
 	if err != nil {
 		return h, false, err
 	}
-	h, ok = parseBlock(b[:n])
+	h, ok = parseBlock(b[:n], s.salt)
 	return h, ok, nil
 }
 
@@ -183,7 +183,7 @@ func (s *scanner) find(offset, end int64) (int64, error) {
 				break
 			}
 			i += at
-			h, ok := parseBlock(b[i:n])
+			h, ok := parseBlock(b[i:n], s.salt)
 			if ok && h.sequence >= s.sequence && offset+int64(i)+blockHeaderSize+int64(h.length) <= end {
 				return offset + int64(i), nil
 			}

@@ -45,7 +45,7 @@ func (s *sink) write(b *block) {
 	}
 	b.sequence = s.sequence
 	b.lost += s.lost
-	bytes := b.bytes()
+	bytes := b.bytes(s.salt)
 	n, err := s.WriteAt(bytes, s.offset)
 	if err == nil && n < len(bytes) {
 		err = io.ErrShortWrite

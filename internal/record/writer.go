@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"syscall"
@@ -106,9 +107,9 @@ func Create(path string, opts WriterOptions) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("record to %s: %w", path, err)
 	}
-	l := layout{}
+	l := layout{salt: rand.Uint32()}
 	if opts.MaxBytes > 0 {
-		l = layout{regions, (opts.MaxBytes - fileHeaderSize) / regions}
+		l.regions, l.regionSize = regions, (opts.MaxBytes-fileHeaderSize)/regions
 	}
 	w, err := newWriter(f, opts, l, maxPayload, queueDepth)
 	if err != nil {

@@ -315,7 +315,7 @@ func TestKeyframeHeals(t *testing.T) {
 	// Without its Cut a keyframe would be taken for what happened.
 	data := f.bytes()
 	for _, start := range blocksOf(t, data) {
-		if h, ok := parseBlock(data[start:]); ok && h.flags&flagCut != 0 {
+		if h, ok := parseBlock(data[start:], 0); ok && h.flags&flagCut != 0 {
 			data[start+blockHeaderSize] ^= 1
 		}
 	}
