@@ -85,10 +85,9 @@ func (w *Writer) flush() {
 	w.mu.Lock()
 	w.handOver()
 	w.mu.Unlock()
-	for w.queue.waiting() > 0 {
+	for w.queue.unwritten() > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(time.Millisecond)
 }
 
 // encoded returns a closed recording of records.

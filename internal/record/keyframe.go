@@ -85,5 +85,5 @@ type healing struct {
 // written again.
 func (h *healing) due(w *Writer) bool {
 	return h.needed && w.ring.size == 0 && w.opts.Keyframe != nil &&
-		w.Err() == nil && w.queue.waiting() <= 1 && time.Since(h.last) >= healInterval
+		w.Err() == nil && w.queue.unwritten() <= 1 && time.Since(h.last) >= healInterval
 }

@@ -11,6 +11,7 @@ type queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
 	blocks []*block
+	busy   bool // the block that was taken last is being written
 	free   []*block
 	closed bool
 	depth  int // blocks that may wait
@@ -49,12 +50,17 @@ func (q *queue) put(b *block, must bool) bool {
 }
 
 // full tells whether put would refuse a block.
-func (q *queue) full() bool { return q.waiting() >= q.depth }
+func (q *queue) full() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.blocks) >= q.depth
+}
 
-// take waits for a block. It returns nil when the queue is closed and empty.
+// take waits for a block; the one before has been written. It returns nil when the queue is closed and empty.
 func (q *queue) take() *block {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.busy = false
 	for len(q.blocks) == 0 && !q.closed {
 		q.filled.Wait()
 	}
@@ -63,6 +69,7 @@ func (q *queue) take() *block {
 	}
 	b := q.blocks[0]
 	q.blocks = slices.Delete(q.blocks, 0, 1)
+	q.busy = true
 	return b
 }
 
@@ -82,9 +89,12 @@ func (q *queue) close() {
 	q.filled.Signal()
 }
 
-// waiting returns how many blocks wait.
-func (q *queue) waiting() int {
+// unwritten returns how many blocks wait or are being written.
+func (q *queue) unwritten() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.busy {
+		return len(q.blocks) + 1
+	}
 	return len(q.blocks)
 }

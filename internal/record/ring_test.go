@@ -220,7 +220,7 @@ func TestMaxBytes(t *testing.T) {
 	for range 5_000_000 {
 		w.Append(numbered(n + 1))
 		n++
-		for w.queue.waiting() > queueDepth/2 {
+		for w.queue.unwritten() > queueDepth/2 {
 			time.Sleep(time.Millisecond)
 		}
 	}
