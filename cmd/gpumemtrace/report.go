@@ -1,52 +1,61 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 func newReport() *cobra.Command {
 	opts := layout(os.Stdout)
+	var at moment
 	c := &cobra.Command{
 		Use:   "report FILE",
-		Short: "Print a profile as text: totals, owners, kinds, GPUs, largest stacks",
-		Args:  exactly(1, "one profile"),
+		Short: "Print a profile or a recording as text: totals, owners, kinds, GPUs, largest stacks",
+		Args:  exactly(1, "one profile or recording"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, err := readProfile(args[0])
+			p, err := readProfile(args[0], at)
 			if err != nil {
 				return err
 			}
 			return export.Report(os.Stdout, p, opts)
 		},
 	}
+	c.Flags().Var(&at, "at", "the moment of a recording to show, as convert takes it")
 	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
 	return c
 }
 
 func newDiff() *cobra.Command {
 	opts := layout(os.Stdout)
+	var first, second moment
 	c := &cobra.Command{
 		Use:   "diff BEFORE AFTER",
-		Short: "Print what each call stack gained and gave back between two profiles",
-		Args:  exactly(2, "two profiles"),
+		Short: "Print what each call stack gained and gave back between two profiles, or moments of recordings",
+		Args:  exactly(2, "two profiles or recordings"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			before, err := readProfile(args[0])
+			before, err := readProfile(args[0], first)
 			if err != nil {
 				return err
 			}
-			after, err := readProfile(args[1])
+			after, err := readProfile(args[1], second)
 			if err != nil {
 				return err
 			}
 			return export.Diff(os.Stdout, before, after, opts)
 		},
 	}
+	c.Flags().Var(&first, "before", "the moment of BEFORE, if it is a recording, as convert takes it")
+	c.Flags().Var(&second, "after", "the moment of AFTER, if it is a recording")
 	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
 	return c
 }
@@ -60,13 +69,26 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-func readProfile(path string) (*snapshot.Snapshot, error) {
+// readProfile reads a profile, or a recording as of a moment. native and the
+// driver's own memory are as a trace shows them by default.
+func readProfile(path string, at moment) (*snapshot.Snapshot, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	p, err := pprofout.Read(f)
+	r := bufio.NewReader(f)
+	if header, _ := r.Peek(8); record.IsRecording(header) {
+		played, err := replay.Play(path, at.options())
+		if err != nil {
+			return nil, err
+		}
+		return played.View(state.Want{Driver: true}).Snapshot(), nil
+	}
+	if at.text != "" {
+		return nil, usagef("%s is a profile: it has one moment only", path)
+	}
+	p, err := pprofout.Read(r)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}

@@ -117,7 +117,7 @@ func (d *Detector) candidates(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKe
 			byKey[k] = c
 			found = append(found, c)
 		}
-		add(&c.Sample.Values, sample.Values)
+		c.Sample.Values.Add(&sample.Values)
 		of[i] = c
 	}
 	for k, st := range d.sites {
@@ -138,14 +138,4 @@ func (d *Detector) candidates(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKe
 		return false
 	})
 	return found, of
-}
-
-func add(to *snapshot.Values, v snapshot.Values) {
-	to.AllocObjects += v.AllocObjects
-	to.AllocBytes += v.AllocBytes
-	to.PeakBytes += v.PeakBytes
-	to.InuseObjects += v.InuseObjects
-	to.InuseBytes += v.InuseBytes
-	to.FailedObjects += v.FailedObjects
-	to.FailedBytes += v.FailedBytes
 }

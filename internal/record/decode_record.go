@@ -36,7 +36,7 @@ func (d *decoder) record(entry uint64) Record {
 		r.Location = d.location(r.Place.Address)
 		return r
 	case entryProcess:
-		return &Process{Process: d.process(), Name: d.string(), FromStart: d.bool(), Program: d.mapping()}
+		return &Process{Process: d.process(), Target: d.bool(), Name: d.string(), FromStart: d.bool(), Program: d.mapping()}
 	case entryReading:
 		return d.reading()
 	case entryLoss:
@@ -77,6 +77,7 @@ func (d *decoder) trace() *Trace {
 		NVML:        d.bool(),
 		Initial:     d.bool(),
 		MaxLive:     int(d.between(math.MinInt, math.MaxInt)),
+		Incidents:   int(d.between(math.MinInt, math.MaxInt)),
 		APIs:        d.texts(),
 	}
 }

@@ -24,6 +24,7 @@ func (e *encoder) record(r Record) {
 	case *Process:
 		e.uint(entryProcess)
 		e.process(r.Process)
+		e.bool(r.Target)
 		e.string(r.Name)
 		e.bool(r.FromStart)
 		e.mapping(r.Program)
@@ -70,6 +71,7 @@ func (e *encoder) trace(r *Trace) {
 	e.bool(r.NVML)
 	e.bool(r.Initial)
 	e.int(int64(r.MaxLive))
+	e.int(int64(r.Incidents))
 	e.texts(r.APIs)
 }
 

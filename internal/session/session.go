@@ -94,8 +94,9 @@ func Start(opts Options) (_ *Session, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	for _, pid := range opts.PIDs {
-		if err := probes.CheckTarget(pid); err != nil {
+	if opts.Recording != "" {
+		opts.RecordingOptions.Keyframe = s.state.Keyframe
+		if s.writer, err = record.Create(opts.Recording, opts.RecordingOptions); err != nil {
 			return nil, err
 		}
 	}

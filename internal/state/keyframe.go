@@ -13,9 +13,7 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
 	for id, x := range s.procs.known {
-		if x.end == 0 {
-			yield(&record.Process{Process: id, Target: true, Name: x.name, FromStart: x.fromStart, Program: x.program})
-		}
+		yield(&record.Process{Process: id, Target: true, Name: x.name, FromStart: x.fromStart, Program: x.program})
 	}
 	named := map[*record.Place]bool{}
 	for stack := range s.stacks.All {
@@ -36,10 +34,10 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	}
 	lost, now := s.lost, s.now
 	yield(&lost)
-	yield(&now)
 	if s.read != nil {
 		yield(s.read)
 	}
+	yield(&now)
 	if s.pending != nil {
 		yield(s.pending)
 	}

@@ -84,7 +84,10 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		}
 	case event.OpExec:
 		x := p.add(e.Proc)
-		x.name, x.fromStart, x.program = e.Name, true, nil
+		x.fromStart = true
+		if e.Name != "" { // which a keyframe's lacks
+			x.name, x.program = e.Name, nil
+		}
 	case event.OpExit:
 		if x := p.known[e.Proc]; x != nil && x.name == "" {
 			x.name = e.Name
