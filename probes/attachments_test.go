@@ -175,7 +175,7 @@ func TestShortProcessesWithNewLibraries(t *testing.T) {
 		return tr.counter("libraries_probed_late")+tr.counter("processes_unseen") >= n
 	})
 	t.Logf("%d of %d processes seen; %d libraries late, %d processes unseen, longest gap %v", len(seen), n,
-		tr.counter("libraries_probed_late"), tr.counter("processes_unseen"), tr.LongestGap())
+		tr.counter("libraries_probed_late"), tr.counter("processes_unseen"), tr.longestGap())
 }
 
 // A hearing taker follows frame pointers, and says what it is told of mappings.

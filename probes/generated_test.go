@@ -114,7 +114,7 @@ func TestEveryOtherRow(t *testing.T) {
 			}
 		})
 	}
-	missing := tr.Missing()
+	missing := tr.missing()
 	for path, symbols := range missing {
 		if strings.Contains(path, "libc10") {
 			t.Errorf("%s misses %q", path, symbols)

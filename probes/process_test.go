@@ -192,7 +192,7 @@ func TestLateLibrary(t *testing.T) {
 	// It ran without probes for a moment, and that is told.
 	eventually(t, "word of the gap", func() bool { return tr.counter("libraries_probed_late") > 0 })
 	tr.wantLoss(map[string]uint64{"libraries_probed_late": 1})
-	if gap := tr.LongestGap(); gap <= 0 || gap > time.Second {
+	if gap := tr.longestGap(); gap <= 0 || gap > time.Second {
 		t.Errorf("without probes for %v", gap)
 	}
 }

@@ -422,7 +422,7 @@ func TestOldDriver(t *testing.T) {
 			want = append(want, e.Symbol)
 		}
 	}
-	missing := tr.Missing()
+	missing := tr.missing()
 	if got := missing[kit.LibCUDAOld]; len(missing) != 1 || !slices.Equal(got, want) || !slices.Contains(got, "cuMemCreate") {
 		t.Errorf("missing %q, want %q", missing, want)
 	}

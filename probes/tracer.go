@@ -425,25 +425,3 @@ func (t *Tracer) Close() error {
 	}
 	return err
 }
-
-// LongestGap is the longest time between the mapping of a library and its
-// probes, 0 if every library had them in time.
-func (t *Tracer) LongestGap() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.longest
-}
-
-// Missing returns, by library path, the symbols of the table that a probed
-// library does not export.
-func (t *Tracer) Missing() map[string][]string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	out := map[string][]string{}
-	for _, a := range t.libs.table {
-		if len(a.missing) > 0 {
-			out[a.library.Path] = a.missing
-		}
-	}
-	return out
-}

@@ -97,6 +97,11 @@ func play(r *record.Reader, opts Options) (*state.State, error) {
 func (p *player) take(r record.Record) {
 	switch r := r.(type) {
 	case *record.Trace:
+		if p.trace == nil { // there is no moment before it
+			p.trace = r
+			p.state.Apply(r)
+			return
+		}
 		p.trace = r
 	case *record.Name:
 		if p.over && r.Place.Named() {

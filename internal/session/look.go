@@ -1,11 +1,6 @@
 package session
 
 import (
-	"fmt"
-	"maps"
-	"slices"
-	"time"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
@@ -91,35 +86,6 @@ func (s *Session) losses() *record.Loss {
 	if s.writer != nil {
 		out.Counters = append(out.Counters, s.writer.Loss()...)
 	}
-	if note := gapNote(s.tracer.LongestGap()); note != "" {
-		out.Notes = append(out.Notes, note)
-	}
-	out.Notes = append(out.Notes, missingNotes(s.tracer.Missing())...)
+	out.Notes = append(out.Notes, s.tracer.Notes()...)
 	return out
-}
-
-func gapNote(gap time.Duration) string {
-	if gap == 0 {
-		return ""
-	}
-	return fmt.Sprintf("a library was mapped up to %.1f ms before it had probes: calls in that time are missed", gap.Seconds()*1e3)
-}
-
-// missingNotes says which functions libraries do not export, once for all that
-// lack the same.
-func missingNotes(missing map[string][]string) (notes []string) {
-	byLack := map[string][]string{}
-	for _, path := range slices.Sorted(maps.Keys(missing)) {
-		lack := join(missing[path])
-		byLack[lack] = append(byLack[lack], path)
-	}
-	for _, lack := range slices.Sorted(maps.Keys(byLack)) {
-		paths := byLack[lack]
-		who := paths[0]
-		if n := len(paths) - 1; n > 0 {
-			who += fmt.Sprintf(" (and %d more)", n)
-		}
-		notes = append(notes, who+" does not export "+lack)
-	}
-	return notes
 }
