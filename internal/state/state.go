@@ -61,18 +61,11 @@ type Wants struct {
 	Reading, Memory bool
 	// Identities: names and programs of processes.
 	Identities []event.Process
-	// Forget: what is known outside of processes that are shown no more.
-	Forget []event.Process
-}
-
-// Any tells whether anything is wanted.
-func (w *Wants) Any() bool {
-	return w.Reading || len(w.Identities) > 0 || len(w.Forget) > 0
 }
 
 // Wants returns what is wanted since it was asked last, nil for nothing.
 func (s *State) Wants() *Wants {
-	if !s.wants.Any() {
+	if !s.wants.Reading && len(s.wants.Identities) == 0 {
 		return nil
 	}
 	w := s.wants
@@ -159,14 +152,10 @@ func (s *State) ended(id event.Process, e *event.Event) {
 
 // forget drops all that is known of processes.
 func (s *State) forget(dropped []event.Process) {
-	if len(dropped) == 0 {
-		return
-	}
 	for _, id := range dropped {
 		s.ledger.Forget(id)
 	}
 	s.accounts.Forget(dropped...)
-	s.wants.Forget = append(s.wants.Forget, dropped...)
 }
 
 func (s *State) moment(m *record.Moment) {
