@@ -212,7 +212,7 @@ type places struct {
 }
 
 // maxPlaces bounds the places that are known again.
-const maxPlaces = 1 << 17
+const maxPlaces = 1 << 15
 
 func newPlaces() places {
 	return places{byAddr: map[symbolize.Address]*record.Place{}, byLine: map[snapshot.Line]*record.Place{}}
