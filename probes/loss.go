@@ -17,26 +17,18 @@ var kernelCauses = []loss.Cause{
 	{Name: "calls_nested", Help: "calls not counted because they came from inside another that allocates or frees, which counts for both"},
 }
 
-// What the Go side can lose.
-const (
-	lossMalformed = iota
-	lossMappings
-	lossNotProbed
-	lossProbedLate
-	lossUnseen
-	lossNotTraced
-	lossNotCompared
-)
+// causes is what the Go side can lose.
+var causes loss.Causes
 
-var causes = []loss.Cause{
-	lossMalformed:   {Name: "records_malformed", Help: "records that could not be decoded"},
-	lossMappings:    {Name: "mappings_lost", Help: "new mappings that the kernel could not report: a library loaded then may be untraced"},
-	lossNotProbed:   {Name: "libraries_not_probed", Help: "libraries left unprobed because too many were probed already or their file did not answer"},
-	lossProbedLate:  {Name: "libraries_probed_late", Help: "libraries that a process mapped before they had probes: its calls in the milliseconds between are missed"},
-	lossUnseen:      {Name: "processes_unseen", Help: "processes that ended before the library that they mapped could be probed: nothing of them is seen"},
-	lossNotTraced:   {Name: "processes_not_traced", Help: "processes not traced because the table of processes was full"},
-	lossNotCompared: {Name: "functions_not_compared", Help: "addresses that programs asked for which were not compared with the probes, for want of time"},
-}
+var (
+	lossMalformed   = causes.Add("records_malformed", "records that could not be decoded")
+	lossMappings    = causes.Add("mappings_lost", "new mappings that the kernel could not report: a library loaded then may be untraced")
+	lossNotProbed   = causes.Add("libraries_not_probed", "libraries left unprobed because too many were probed already or their file did not answer")
+	lossProbedLate  = causes.Add("libraries_probed_late", "libraries that a process mapped before they had probes: its calls in the milliseconds between are missed")
+	lossUnseen      = causes.Add("processes_unseen", "processes that ended before the library that they mapped could be probed: nothing of them is seen")
+	lossNotTraced   = causes.Add("processes_not_traced", "processes not traced because the table of processes was full")
+	lossNotCompared = causes.Add("functions_not_compared", "addresses that programs asked for which were not compared with the probes, for want of time")
+)
 
 var runsMissed = loss.Cause{Name: "runs_missed", Help: "program runs that the kernel skipped"}
 
@@ -44,9 +36,7 @@ var runsMissed = loss.Cause{Name: "runs_missed", Help: "program runs that the ke
 func (t *Tracer) Loss() []loss.Counter {
 	var out []loss.Counter
 	for i, c := range kernelCauses {
-		if c.Help != "" {
-			out = append(out, c.Counter(t.kernelCount(i)))
-		}
+		out = append(out, c.Counter(t.kernelCount(i)))
 	}
 	return append(append(out, t.loss.Counters()...), runsMissed.Counter(t.missed()))
 }

@@ -50,24 +50,18 @@ func (r reason) String() string {
 	return "invalid"
 }
 
-// What else can be lost: its causes follow the reasons, from isNamed + 1 on.
-const (
-	lossStaleMaps = int(numReasons-isNamed-1) + iota
-	lossDebugTooLarge
-	lossDebugMalformed
-	lossDebuginfod
-	lossFilesClosed
-)
-
-var causes = func() (out []loss.Cause) {
+// causes has one for each reason, and then what else can be lost.
+var causes = func() (out loss.Causes) {
 	for _, r := range reasons[isNamed+1:] {
-		out = append(out, loss.Cause{Name: "unnamed_" + r.name, Help: "addresses without a name because " + r.text})
+		out.Add("unnamed_"+r.name, "addresses without a name because "+r.text)
 	}
-	return append(out,
-		loss.Cause{Name: "symbolize_stale_maps", Help: "addresses looked up in mappings that may be out of date because re-reading them is rate-limited"},
-		loss.Cause{Name: "symbolize_debug_too_large", Help: "files without source lines because their debug information is larger than the limit"},
-		loss.Cause{Name: "symbolize_debug_malformed", Help: "files without source lines because their debug information cannot be read"},
-		loss.Cause{Name: "symbolize_debuginfod_failed", Help: "debug files that a debuginfod server did not deliver because of an error"},
-		loss.Cause{Name: "symbolize_files_closed", Help: "mapped files closed to stay within the limit of open files"},
-	)
+	return out
 }()
+
+var (
+	lossStaleMaps      = causes.Add("symbolize_stale_maps", "addresses looked up in mappings that may be out of date because re-reading them is rate-limited")
+	lossDebugTooLarge  = causes.Add("symbolize_debug_too_large", "files without source lines because their debug information is larger than the limit")
+	lossDebugMalformed = causes.Add("symbolize_debug_malformed", "files without source lines because their debug information cannot be read")
+	lossDebuginfod     = causes.Add("symbolize_debuginfod_failed", "debug files that a debuginfod server did not deliver because of an error")
+	lossFilesClosed    = causes.Add("symbolize_files_closed", "mapped files closed to stay within the limit of open files")
+)

@@ -57,11 +57,9 @@ type Reader struct {
 	lost   *loss.Set
 }
 
-const lossLate = 0
+var causes loss.Causes
 
-var readerCauses = []loss.Cause{
-	lossLate: {Name: "driver_readings_late", Help: "readings of the driver's totals that were not waited for: those of before were taken"},
-}
+var lossLate = causes.Add("driver_readings_late", "readings of the driver's totals that were not waited for: those of before were taken")
 
 // openPatience bounds how long NVML may take to start: seconds where the driver
 // must set a GPU up first.
@@ -106,7 +104,7 @@ func NewReader(d Driver, subjects func() []record.Subject, tell func(*record.Rea
 	}
 	return &Reader{driver: d, devices: devices, subjects: subjects, tell: tell, now: now,
 		ordinals: map[event.Process]map[int32]Device{}, soon: make(chan struct{}, 1), asks: make(chan chan struct{}),
-		end: make(chan struct{}), done: make(chan struct{}), lost: loss.New(readerCauses)}, nil
+		end: make(chan struct{}), done: make(chan struct{}), lost: loss.New(causes)}, nil
 }
 
 // Run reads until Close.

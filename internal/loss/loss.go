@@ -19,6 +19,15 @@ type Counter struct {
 	Value uint64
 }
 
+// Causes is the table of one part of the tracer.
+type Causes []Cause
+
+// Add appends a cause and returns its index.
+func (c *Causes) Add(name, help string) int {
+	*c = append(*c, Cause{name, help})
+	return len(*c) - 1
+}
+
 // Counter returns the cause's counter with a value that is counted elsewhere.
 func (c Cause) Counter(value uint64) Counter { return Counter{c.Name, c.Help, value} }
 
