@@ -11,15 +11,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
-// debuginfodPatience is how long one file may take.
-const debuginfodPatience = 30 * time.Second
-
-// debuginfodPause is how long a server that failed is left alone.
-const debuginfodPause = 5 * time.Minute
+const (
+	debuginfodPatience = 30 * time.Second // for one file
+	debuginfodPause    = 5 * time.Minute  // before a server that failed is asked again
+)
 
 // debuginfod fetches debug files by build id (debuginfod(8)).
 type debuginfod struct {
@@ -122,20 +122,15 @@ func (d *debuginfod) fetch(url, path string) (found bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return false, fmt.Errorf("cache debug file: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "partial-*")
-	if err != nil {
-		return false, fmt.Errorf("cache debug file: %w", err)
-	}
-	defer os.Remove(tmp.Name())
-	n, err := io.Copy(tmp, io.LimitReader(resp.Body, d.max+1))
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return false, fmt.Errorf("fetch debug file: %w", err)
-	}
-	if n > d.max {
+	err = atomicfile.Write(path, true, func(w io.Writer) error {
+		n, err := io.Copy(w, io.LimitReader(resp.Body, d.max+1))
+		if err == nil && n > d.max {
+			err = errTooLarge
+		}
+		return err
+	})
+	if errors.Is(err, errTooLarge) {
 		return false, nil
 	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return false, fmt.Errorf("cache debug file: %w", err)
-	}
-	return true, nil
+	return err == nil, err
 }
