@@ -24,7 +24,7 @@ func openFile(t testing.TB, s *Symbolizer, path string) *image {
 		t.Fatal(err)
 	}
 	im, reason := newImage(s, f, f.Size, &region{Mapping: proc.Mapping{Path: path}})
-	if reason != isNamed {
+	if reason != none {
 		f.Close()
 		t.Fatalf("%s: %v", path, reason)
 	}
@@ -122,7 +122,7 @@ func TestLikeAddr2line(t *testing.T) {
 				}
 				compared++
 				lines, reason := im.resolve(at, &mapping{})
-				if reason != isNamed {
+				if reason != none {
 					t.Errorf("%#x: %v, want %v", at, reason, want)
 					continue
 				}
@@ -198,14 +198,14 @@ func TestLikeNM(t *testing.T) {
 			for _, fn := range fns {
 				for _, at := range []uint64{fn.start, fn.start + max(fn.size, 1) - 1} {
 					lines, reason := im.resolve(at, &mapping{})
-					if reason == isNamed && fn.names[linkage(lines[0])] {
+					if reason == none && fn.names[linkage(lines[0])] {
 						named++
 						continue
 					}
 					// Another symbol may start inside.
 					inside := false
 					for _, other := range fns {
-						inside = inside || other != fn && reason == isNamed && other.names[linkage(lines[0])] && other.start <= at && at < other.start+max(other.size, 1)
+						inside = inside || other != fn && reason == none && other.names[linkage(lines[0])] && other.start <= at && at < other.start+max(other.size, 1)
 					}
 					if !inside {
 						t.Errorf("%#x: got %v (%v), want one of %v", at, lines, reason, fn.names)

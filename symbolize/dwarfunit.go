@@ -132,16 +132,9 @@ func (u *unit) readLines(d *dwarf.Data, cu *dwarf.Entry) bool {
 	}
 	// The end of a sequence gives way to a sequence that starts there.
 	slices.SortStableFunc(u.rows, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.addr, b.addr), -cmp.Compare(btoi(a.line < 0), btoi(b.line < 0)))
+		return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(min(a.line, 0), min(b.line, 0)))
 	})
 	return true
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // readFunctions reads the entries below the unit's own.

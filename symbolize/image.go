@@ -27,7 +27,7 @@ type image struct {
 	key     proc.FileID
 	path    string // as the first process that mapped it names it
 	closed  atomic.Bool
-	slow    atomic.Int64 // calls that wait for it and that nobody waits for
+	slow    atomic.Int64 // calls of resolve that go on though nobody waits for them any more
 
 	mu     sync.Mutex // guards all below
 	debug  []*debugFile
@@ -57,7 +57,7 @@ func newImage(s *Symbolizer, file source, size int64, r *region) (*image, reason
 		// to pass.
 		im.content = fmt.Sprintf("%s/%d/%d/%d", im.buildID, size, len(e.Sections), e.Entry)
 	}
-	return im, isNamed
+	return im, none
 }
 
 func (im *image) close() {
@@ -84,7 +84,7 @@ func (im *image) load() {
 		return
 	}
 	im.findDebug()
-	im.reason = isNamed
+	im.reason = none
 	b := &builder{}
 	b.add(im.elf.File, im.file)
 	for _, d := range im.debug {

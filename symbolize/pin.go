@@ -53,7 +53,7 @@ func (p *process) openImage(r *region) (*image, reason) {
 	}
 	fs.mu.Unlock()
 	if ok {
-		return im, isNamed
+		return im, none
 	}
 	f, err := proc.OpenMapped(int(p.pid), &r.Mapping)
 	switch {
@@ -63,7 +63,7 @@ func (p *process) openImage(r *region) (*image, reason) {
 		return nil, fileGone
 	}
 	im, reason := newImage(p.s, f, f.Size, r)
-	if reason != isNamed {
+	if reason != none {
 		f.Close()
 		return nil, reason
 	}
@@ -78,7 +78,7 @@ func (p *process) openImage(r *region) (*image, reason) {
 	if twin != nil {
 		im.close()
 		fs.open.get(twin)
-		return twin, isNamed
+		return twin, none
 	}
 	im.key = r.File
 	fs.byFile[r.File] = im
@@ -86,5 +86,5 @@ func (p *process) openImage(r *region) (*image, reason) {
 		fs.byBuild[im.content] = im
 	}
 	fs.open.put(im, struct{}{})
-	return im, isNamed
+	return im, none
 }

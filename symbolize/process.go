@@ -80,7 +80,7 @@ func (p *process) locate(addr uint64, lookup Lookup) Address {
 	}
 	if !ok {
 		a.reason = noMapping
-		if p.why != isNamed {
+		if p.why != none {
 			a.reason = p.why
 		}
 		return a
@@ -113,12 +113,12 @@ func (p *process) refresh() bool {
 	entries, why := p.readMaps()
 	p.allowance -= time.Since(now)
 	p.stale = false
-	if why != isNamed {
+	if why != none {
 		// What was read before still holds for addresses of that time.
 		p.why = why
 		return true
 	}
-	p.why = isNamed
+	p.why = none
 	old := make(map[proc.Mapping]*region, len(p.regions))
 	for _, r := range p.regions {
 		old[r.Mapping] = r
@@ -160,7 +160,7 @@ func (p *process) readMaps() (mappings []proc.Mapping, why reason) {
 	if len(mappings) == 0 {
 		return nil, processGone
 	}
-	return mappings, isNamed
+	return mappings, none
 }
 
 // pin keeps open what names the addresses of r.

@@ -2,11 +2,11 @@ package symbolize
 
 import "github.com/gpumemtrace/gpumemtrace/internal/loss"
 
-// A reason says why an address has no name. String gives the clause.
+// A reason says why an address has no name. It is none for one that has a name.
 type reason uint8
 
 const (
-	isNamed reason = iota // it has one
+	none reason = iota
 	processGone
 	mapsDenied
 	noMapping
@@ -25,7 +25,6 @@ const (
 )
 
 var reasons = [numReasons]struct{ name, text string }{
-	isNamed:         {"named", ""},
 	processGone:     {"process_gone", "the process ended before its mappings were read"},
 	mapsDenied:      {"maps_denied", "the process's mappings may not be read"},
 	noMapping:       {"no_mapping", "no executable mapping has this address"},
@@ -42,17 +41,13 @@ var reasons = [numReasons]struct{ name, text string }{
 	noSymbol:        {"no_symbol", "no symbol of the file covers the address"},
 }
 
-// String returns the clause that snapshot.Line.Reason holds, "" for isNamed.
-func (r reason) String() string {
-	if r < numReasons {
-		return reasons[r].text
-	}
-	return "invalid"
-}
+// String returns the clause that snapshot.Line.Reason holds, "" for none.
+func (r reason) String() string { return reasons[r].text }
 
-// causes has one for each reason, and then what else can be lost.
+// causes has one for each reason but none, in their order, and then what else can
+// be lost.
 var causes = func() (out loss.Causes) {
-	for _, r := range reasons[isNamed+1:] {
+	for _, r := range reasons[1:] {
 		out.Add("unnamed_"+r.name, "addresses without a name because "+r.text)
 	}
 	return out

@@ -19,7 +19,7 @@ func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 		return old
 	}
 	lines, reason := s.name(a)
-	if ok && reason != isNamed {
+	if ok && reason != none {
 		return old
 	}
 	if a.region != nil && a.region.mapping != nil {
@@ -67,14 +67,12 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, reason) {
 	r := a.region
 	if r.image == nil {
 		if name, ok := r.perf.lookup(at); ok {
-			return []snapshot.Line{{Function: name}}, isNamed
+			return []snapshot.Line{{Function: name}}, none
 		}
-		switch {
-		case r.mapping == nil:
+		if r.mapping == nil {
 			return unnamed("[anon]", anonymous)
-		default:
-			return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.offset()), r.reason)
 		}
+		return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.offset()), r.reason)
 	}
 	shift := a.pc - at
 	offset := a.offset() - shift
@@ -86,10 +84,10 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, reason) {
 		return unnamed(fmt.Sprintf("%s+%#x", r.base(), a.offset()), outsideSegments)
 	}
 	lines, reason := r.image.resolveSoon(addr, r.mapping)
-	if reason != isNamed {
+	if reason != none {
 		return unnamed(fmt.Sprintf("%s+%#x", r.base(), addr+shift), reason)
 	}
-	return lines, isNamed
+	return lines, none
 }
 
 // base returns the name of the mapped file.
@@ -102,12 +100,12 @@ func unnamed(function string, why reason) ([]snapshot.Line, reason) {
 	return []snapshot.Line{{Function: function, Reason: why.String()}}, why
 }
 
-// otherPatience is how long files are waited for while one is not waited for any
-// more: they may lie in the same file system.
+// otherPatience is the limit for all files while one takes longer than its own:
+// they may lie in the same file system.
 const otherPatience = time.Second
 
-// resolveSoon is resolve, but waits for a file that does not answer neither for
-// ever nor twice.
+// resolveSoon is resolve with a limit on the time that it takes. While a file is
+// read for longer than that, nobody waits for it again.
 func (im *image) resolveSoon(addr uint64, m *mapping) ([]snapshot.Line, reason) {
 	if im.slow.Load() > 0 {
 		return nil, fileSlow
@@ -167,10 +165,10 @@ func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, reason) {
 
 	switch {
 	case len(lines) > 0:
-		return lines, isNamed
+		return lines, none
 	case named:
-		return []snapshot.Line{functionLine(linkage)}, isNamed
-	case reason == isNamed:
+		return []snapshot.Line{functionLine(linkage)}, none
+	case reason == none:
 		reason = noSymbol
 		if im.closed.Load() {
 			reason = fileClosed

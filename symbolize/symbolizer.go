@@ -131,7 +131,7 @@ type Symbolizer struct {
 	locations *cache[Address, *snapshot.Location]
 
 	indexes indexes
-	slow    atomic.Int64 // files that are being read for longer than is waited for
+	slow    atomic.Int64 // calls of resolve that go on though nobody waits for them any more
 }
 
 // maxProcesses bounds the processes whose mappings are kept.
@@ -193,9 +193,9 @@ func (s *Symbolizer) Forget(pid uint32) {
 // Each address counts once while its Location is remembered.
 func (s *Symbolizer) Loss() []loss.Counter { return s.loss.Counters() }
 
-// unnamed counts an address without a name. One that has a name is none.
+// unnamed counts an address that has no name, and nothing if why is none.
 func (s *Symbolizer) unnamed(why reason) {
-	if why != isNamed {
-		s.loss.Add(int(why-isNamed-1), 1)
+	if why != none {
+		s.loss.Add(int(why)-1, 1)
 	}
 }

@@ -37,16 +37,16 @@ func (p *process) vdso(r *region) (*image, reason) {
 	defer fs.mu.Unlock()
 	if im := fs.byBuild[content]; im != nil {
 		fs.open.get(im)
-		return im, isNamed
+		return im, none
 	}
 	im, reason := newImage(p.s, memory{bytes.NewReader(b)}, int64(len(b)), r)
-	if reason != isNamed {
+	if reason != none {
 		return nil, reason
 	}
 	im.content = content
 	fs.byBuild[content] = im
 	fs.open.put(im, struct{}{})
-	return im, isNamed
+	return im, none
 }
 
 // memory is a file that is all in memory.
