@@ -158,7 +158,7 @@ func (l *Ledger) graphMove(p *process, e *event.Event) {
 }
 
 // graphInstantiate applies OpGraphInstantiate.
-func (p *process) graphInstantiate(e *event.Event) {
+func (*Ledger) graphInstantiate(p *process, e *event.Event) {
 	if i, ok := p.graphAt[e.Handle]; ok {
 		p.graphs[i].ran = true
 	}

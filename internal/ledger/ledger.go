@@ -119,67 +119,41 @@ func (l *Ledger) Apply(e *event.Event) {
 	case p.over(e.Time):
 		l.late(p, e)
 	default:
-		l.succeeded(p, e)
+		if effect := effects[e.Op]; effect != nil {
+			effect(l, p, e)
+		}
 	}
 }
 
-// succeeded applies a successful call of a living process.
-func (l *Ledger) succeeded(p *process, e *event.Event) {
-	switch e.Op {
-	case event.OpAlloc:
-		l.alloc(p, e)
-	case event.OpFree:
-		l.free(p, e)
-	case event.OpOpen:
-		l.open(p, e)
-	case event.OpHandleCreate:
-		l.handleCreate(p, e)
-	case event.OpHandleImport:
-		l.handleImport(p, e)
-	case event.OpHandleRetain:
-		l.handleRetain(p, e)
-	case event.OpHandleRelease:
-		l.handleRelease(p, e)
-	case event.OpMap:
-		l.mapRange(p, e)
-	case event.OpUnmap:
-		l.unmapRange(p, e)
-	case event.OpMapArray:
-		l.mapPart(p, e)
-	case event.OpUnmapArray:
-		l.unmapPart(p, e)
-	case event.OpCaptureBegin:
-		l.captureBegin(p, e)
-	case event.OpCaptureEnd:
-		l.captureEnd(p, e)
-	case event.OpGraphInstantiate:
-		p.graphInstantiate(e)
-	case event.OpGraphMove:
-		l.graphMove(p, e)
-	case event.OpGraphDestroy:
-		l.graphDestroy(p, e)
-	case event.OpReserve, event.OpUnreserve:
-		// Address space is no memory.
-	case event.OpPoolCreate:
-		l.poolCreate(p, e)
-	case event.OpPoolDestroy:
-		p.poolDestroy(e)
-	case event.OpPoolTrim:
-		p.poolTrim(e)
-	case event.OpContextCreate:
-		l.contextCreate(p, e)
-	case event.OpContextSeen:
-		l.contextSeen(p, e)
-	case event.OpContextDestroy:
-		l.contextDestroy(p, e)
-	case event.OpPrimaryReset:
-		l.primaryReset(p, e)
-	case event.OpPrimaryRelease:
-		// The driver frees the primary context when its last reference goes.
-		// References from before the trace began are not known, so neither is
-		// the last one: allocations then end with their own frees, or with
-		// the process.
-	}
+// effects are what a success of each Op does to a living process. One that is
+// left out does nothing: address space (OpReserve, OpUnreserve) is no memory. The
+// driver frees the primary context when its last reference goes, but references
+// from before the trace began are not known, so OpPrimaryRelease does not tell the
+// last one: allocations then end with their own frees, or with the process.
+var effects = [event.OpExit + 1]func(*Ledger, *process, *event.Event){
+	event.OpAlloc:            (*Ledger).alloc,
+	event.OpFree:             (*Ledger).free,
+	event.OpOpen:             (*Ledger).open,
+	event.OpHandleCreate:     (*Ledger).handleCreate,
+	event.OpHandleImport:     (*Ledger).handleImport,
+	event.OpHandleRetain:     (*Ledger).handleRetain,
+	event.OpHandleRelease:    (*Ledger).handleRelease,
+	event.OpMap:              (*Ledger).mapRange,
+	event.OpUnmap:            (*Ledger).unmapRange,
+	event.OpMapArray:         (*Ledger).mapPart,
+	event.OpUnmapArray:       (*Ledger).unmapPart,
+	event.OpCaptureBegin:     (*Ledger).captureBegin,
+	event.OpCaptureEnd:       (*Ledger).captureEnd,
+	event.OpGraphInstantiate: (*Ledger).graphInstantiate,
+	event.OpGraphMove:        (*Ledger).graphMove,
+	event.OpGraphDestroy:     (*Ledger).graphDestroy,
+	event.OpPoolCreate:       (*Ledger).poolCreate,
+	event.OpPoolDestroy:      (*Ledger).poolDestroy,
+	event.OpPoolTrim:         (*Ledger).poolTrim,
+	event.OpContextCreate:    (*Ledger).contextCreate,
+	event.OpContextSeen:      (*Ledger).contextSeen,
+	event.OpContextDestroy:   (*Ledger).contextDestroy,
+	event.OpPrimaryReset:     (*Ledger).primaryReset,
 }
 
 // failed applies a call that failed: one that would have brought memory counts

@@ -97,7 +97,7 @@ func (l *Ledger) poolCreate(p *process, e *event.Event) {
 }
 
 // poolDestroy applies OpPoolDestroy. Its allocations live on.
-func (p *process) poolDestroy(e *event.Event) {
+func (*Ledger) poolDestroy(p *process, e *event.Event) {
 	i, ok := p.poolAt[poolKey{handle: e.Handle}]
 	if !ok || e.Handle == 0 {
 		return
@@ -113,7 +113,7 @@ func (p *process) poolDestroy(e *event.Event) {
 // poolTrim applies OpPoolTrim. A default pool has a handle here, which no
 // allocation shows: an unknown handle is the default pool where only one is
 // in use.
-func (p *process) poolTrim(e *event.Event) {
+func (*Ledger) poolTrim(p *process, e *event.Event) {
 	i, ok := p.poolAt[poolKey{handle: e.Handle}]
 	if !ok || e.Handle == 0 {
 		i = 0
