@@ -93,21 +93,22 @@ func TestPerfMapGrows(t *testing.T) {
 	t.Cleanup(func() { os.Remove(path) })
 	s := newSymbolizer(t, Config{})
 	a := s.Locate(tg.pid, tg.at["bare"], Exact)
-	if l := s.Resolve(a); l.Lines[0].Reason == "" {
-		t.Fatalf("got %s before it was described", names(l))
+	first := s.Resolve(a)
+	if first.Lines[0].Reason == "" || a.Final(first) {
+		t.Fatalf("got %s before it was described", names(first))
 	}
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(f, "%x 10 late", tg.at["bare"])
-	if l := s.Resolve(a); l.Lines[0].Reason == "" {
+	if l := s.Again(a, first); l != first {
 		t.Errorf("got %s out of half a line", names(l))
 	}
 	fmt.Fprintf(f, "r\n")
 	f.Close()
-	if got := names(s.Resolve(a)); got != "later" {
-		t.Errorf("got %s, want later", got)
+	if l := s.Again(a, first); names(l) != "later" || !a.Final(l) {
+		t.Errorf("got %s, want later", names(l))
 	}
 	if n := reasonCount(t, s, "unnamed_anonymous"); n != 1 {
 		t.Errorf("one address counted %d times", n)

@@ -40,11 +40,13 @@ func TestSharedLibrary(t *testing.T) {
 			if l.Mapping.Path != lib || l.Mapping.BuildID == "" {
 				t.Errorf("mapping %+v", l.Mapping)
 			}
-			if got := names(s.Resolve(s.Locate(tg.pid, tg.at["hidden"], Return))); !strings.HasPrefix(got, c.hidden) {
+			hidden := s.Locate(tg.pid, tg.at["hidden"], Return)
+			first := s.Resolve(hidden)
+			if got := names(first); !strings.HasPrefix(got, c.hidden) || !hidden.Final(first) {
 				t.Errorf("got %s, want %s", got, c.hidden)
 			}
 			before := reasonCount(t, s, "unnamed_no_symbol")
-			s.Resolve(s.Locate(tg.pid, tg.at["hidden"], Return))
+			s.Again(hidden, first)
 			if after := reasonCount(t, s, "unnamed_no_symbol"); after != before {
 				t.Errorf("one address counted twice: %d, then %d", before, after)
 			}
@@ -160,7 +162,6 @@ func TestIndexMemoryIsBounded(t *testing.T) {
 		if n := len(s.indexes.used); n != 1 {
 			t.Errorf("%d indexes kept, want 1", n)
 		}
-		s.locations.clear()
 	}
 }
 
@@ -180,7 +181,7 @@ func TestDebugInformationIsBounded(t *testing.T) {
 func TestConcurrentUse(t *testing.T) {
 	exe, _ := buildWithLibrary(t, "-g")
 	tg := start(t, exe)
-	s := newSymbolizer(t, Config{maxFiles: 1, maxIndex: 1, maxLocations: 2})
+	s := newSymbolizer(t, Config{maxFiles: 1, maxIndex: 1})
 	var wg sync.WaitGroup
 	for w := range 4 {
 		wg.Go(func() {

@@ -8,51 +8,37 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// Resolve names the functions at an address. While a result is remembered, the
-// same address of the same process gives the same pointer; nobody may change
-// what it points to.
+// Resolve names the functions at an address. Nobody may change what it returns.
 func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
-	s.resolved.Lock()
-	old, ok := s.locations.get(a)
-	s.resolved.Unlock()
-	if ok && !a.mayBeNamedLater(old) {
+	lines, why := s.name(a)
+	s.unnamed(why)
+	return a.location(lines)
+}
+
+// Again looks once more for the name of an address for which Resolve gave old,
+// without a final name. It returns old if there still is none.
+func (s *Symbolizer) Again(a Address, old *snapshot.Location) *snapshot.Location {
+	lines, why := s.name(a)
+	if why != none {
 		return old
 	}
-	lines, reason := s.name(a)
-	if ok && reason != none {
-		return old
-	}
+	return a.location(lines)
+}
+
+func (a Address) location(lines []snapshot.Line) *snapshot.Location {
 	if a.region != nil && a.region.mapping != nil {
 		// Others read the mapping from here on: what it says is settled.
 		a.region.mapping.settled.Do(func() {})
 	}
-	loc := &snapshot.Location{Address: a.pc, Mapping: a.mapped(), Lines: lines}
-	if reason == fileSlow {
-		s.unnamed(reason)
-		return loc // it may have a name the next time
-	}
-
-	s.resolved.Lock()
-	defer s.resolved.Unlock()
-	if twin, found := s.locations.get(a); found && twin != old {
-		return twin // resolved at the same time
-	}
-	if !ok {
-		s.unnamed(reason)
-	}
-	s.locations.put(a, loc)
-	return loc
+	return &snapshot.Location{Address: a.pc, Mapping: a.mapped(), Lines: lines}
 }
 
-// Final reports whether Resolve will give l for the address again.
+// Final reports whether l, which is of the address, is all that can be learnt:
+// a file that did not answer may, and a just-in-time compiler may still name its
+// code.
 func (a Address) Final(l *snapshot.Location) bool {
-	return l.Lines[0].Reason != fileSlow.String() && !a.mayBeNamedLater(l)
-}
-
-// mayBeNamedLater reports whether l has no name and a just-in-time compiler
-// may still give it one.
-func (a Address) mayBeNamedLater(l *snapshot.Location) bool {
-	return l.Lines[0].Reason != "" && a.region != nil && a.region.perf != nil
+	why := l.Lines[0].Reason
+	return why == "" || why != fileSlow.String() && (a.region == nil || a.region.perf == nil)
 }
 
 // name returns the lines of a and why they hold no name.

@@ -35,10 +35,9 @@ type Config struct {
 	debuginfodMaxFile int64         // bytes
 	readPatience      time.Duration // for the symbols of one file, with debuginfod's time
 
-	maxFiles     int    // mapped files kept open, each perhaps with its debug file, and as many perf-PID.map
-	maxLocations int    // resolved addresses kept
-	maxDebug     uint64 // bytes of one file's debug information, uncompressed
-	maxIndex     int64  // bytes of indexes and debug information kept in all
+	maxFiles int    // mapped files kept open, each perhaps with its debug file, and as many perf-PID.map
+	maxDebug uint64 // bytes of one file's debug information, uncompressed
+	maxIndex int64  // bytes of indexes and debug information kept in all
 }
 
 // ConfigFromEnv returns the default configuration with the debuginfod servers
@@ -51,7 +50,6 @@ func (c Config) withDefaults() Config {
 	def(&c.debuginfodMaxFile, 1<<30)
 	def(&c.readPatience, time.Minute)
 	def(&c.maxFiles, 512)
-	def(&c.maxLocations, 1<<17)
 	def(&c.maxDebug, 256<<20)
 	def(&c.maxIndex, 384<<20)
 	if c.debugDirs == nil {
@@ -127,9 +125,6 @@ type Symbolizer struct {
 
 	files *files
 
-	resolved  sync.Mutex // guards locations
-	locations *cache[Address, *snapshot.Location]
-
 	indexes indexes
 	slow    atomic.Int64 // calls of resolve that go on though nobody waits for them any more
 }
@@ -141,7 +136,6 @@ const maxProcesses = 4096
 func New(cfg Config) *Symbolizer {
 	s := &Symbolizer{cfg: cfg.withDefaults(), loss: loss.New(causes)}
 	s.processes = newCache[uint32, *process](maxProcesses, nil)
-	s.locations = newCache[Address, *snapshot.Location](s.cfg.maxLocations, nil)
 	s.files = newFiles(s.cfg.maxFiles, s.loss)
 	s.indexes.max = s.cfg.maxIndex
 	s.debuginfod = newDebuginfod(s.cfg, s.loss)
@@ -190,7 +184,7 @@ func (s *Symbolizer) Forget(pid uint32) {
 }
 
 // Loss returns the counters of what has no name or no source line, by reason.
-// Each address counts once while its Location is remembered.
+// An address counts each time that Resolve is asked for it.
 func (s *Symbolizer) Loss() []loss.Counter { return s.loss.Counters() }
 
 // unnamed counts an address that has no name, and nothing if why is none.

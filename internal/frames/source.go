@@ -167,9 +167,14 @@ func (s *Source) Name(places []*record.Place) {
 		if !ok {
 			continue
 		}
-		l := s.sym.Resolve(a)
-		if final := a.Final(l); final || !p.Named() || p.Location() != l {
-			s.tell(&record.Name{Place: p, Location: l, Final: final})
+		if !p.Named() {
+			l := s.sym.Resolve(a)
+			s.tell(&record.Name{Place: p, Location: l, Final: a.Final(l)})
+			continue
+		}
+		old := p.Location()
+		if l := s.sym.Again(a, old); l != old {
+			s.tell(&record.Name{Place: p, Location: l, Final: a.Final(l)})
 		}
 	}
 }
