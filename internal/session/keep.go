@@ -87,7 +87,7 @@ type sweeper struct {
 // held meanwhile.
 func (s *Session) sweep(w *sweeper) {
 	s.mu.Lock()
-	if w.since != 0 && s.state.Now() >= w.since+inFlight {
+	if w.since != 0 && s.state.Seen() >= w.since+inFlight {
 		w.since = 0
 		s.applyLocked(&record.Sweep{Drop: true})
 	}

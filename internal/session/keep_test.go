@@ -100,3 +100,24 @@ func TestReap(t *testing.T) {
 		}
 	}
 }
+
+// While events wait a moment is that of the last one; and none goes back behind
+// one that somebody has looked at.
+func TestIdle(t *testing.T) {
+	s := offline(t, Options{})
+	last := monotonic()
+	s.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: event.Process{PID: 1}, Time: last, Addr: 1, Size: 1})
+	want := func(when string, seen, now uint64) {
+		t.Helper()
+		if s.state.Seen() != seen || s.state.Now() != now {
+			t.Errorf("%s: events seen up to %d at %d, want %d at %d", when, s.state.Seen(), s.state.Now(), seen, now)
+		}
+	}
+	s.idle(false)
+	want("while events wait", last, last)
+	looked := monotonic() + uint64(time.Hour)
+	s.apply(moment(looked, false))
+	s.idle(true)
+	s.idle(false)
+	want("before a look", last, looked)
+}

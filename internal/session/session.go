@@ -274,5 +274,17 @@ func (h handler) Event(e *event.Event) { h.apply(e) }
 
 func (h handler) Stack(st *probes.Stack) { h.frames.Stack(st) }
 
-// idle is what the reader of events does between batches.
-func (s *Session) idle(drained bool) { s.apply(moment(monotonic(), drained)) }
+// idle is what the reader of events does between batches. While more is waiting
+// it is no later than the last event. No moment goes back behind one that
+// somebody has looked at: it would have what came after.
+func (s *Session) idle(drained bool) {
+	at := monotonic()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !drained {
+		at = s.state.Seen()
+	}
+	if at >= s.state.Now() {
+		s.applyLocked(moment(at, drained))
+	}
+}

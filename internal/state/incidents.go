@@ -138,7 +138,7 @@ func (s *State) conclude(key threadKey, in *Incident) {
 // advance ends the incidents whose window has passed.
 func (x *incidents) advance(s *State) {
 	for key, in := range x.open {
-		if in.ended(s.now.Time) {
+		if in.ended(s.seen) {
 			s.conclude(key, in)
 		}
 	}

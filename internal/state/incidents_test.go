@@ -34,14 +34,14 @@ func TestIncidentLastsWhileMemoryIsGivenBack(t *testing.T) {
 		const step = recoveryWindow - 1
 		at := failedAt + step
 		s.Apply(&event.Event{Op: op, Kind: event.KindDevice, Proc: culprit, TID: 8, Time: at, Addr: 1 << 30, Size: 4096})
-		s.Apply(&record.Moment{Time: at + step})
+		s.Apply(&record.Moment{Time: at + step, Drained: true})
 		if got := len(s.Incidents(false)) == 0; got != lasts {
 			t.Errorf("after op %d it lasts %v, want %v", op, got, lasts)
 		}
 		for at := at; lasts && at < failedAt+longestIncident; at += step {
 			s.Apply(&event.Event{Op: op, Proc: culprit, TID: 8, Time: at, Addr: 1 << 30, Size: 4096})
 		}
-		s.Apply(&record.Moment{Time: failedAt + longestIncident})
+		s.Apply(&record.Moment{Time: failedAt + longestIncident, Drained: true})
 		if got := len(s.Incidents(false)) == 1; got != lasts {
 			t.Errorf("after op %d: it lasts for ever, or came twice", op)
 		}
@@ -69,7 +69,7 @@ func TestRecovery(t *testing.T) {
 			e := failedCall(failedAt + c.after)
 			e.TID, e.Size, e.Result, e.Addr = c.tid, c.size, c.result, 1<<30
 			s.Apply(e)
-			s.Apply(&record.Moment{Time: failedAt + 2*recoveryWindow})
+			s.Apply(&record.Moment{Time: failedAt + 2*recoveryWindow, Drained: true})
 			got := s.Incidents(false)
 			if len(got) != 1 {
 				t.Fatalf("%d incidents, want 1", len(got))
@@ -90,15 +90,15 @@ func TestIncidentWaitsForFigures(t *testing.T) {
 			t.Fatalf("wants %+v", w)
 		}
 		at := failedAt + recoveryWindow
-		s.Apply(&record.Moment{Time: at})
+		s.Apply(&record.Moment{Time: at, Drained: true})
 		if got := s.Incidents(false); len(got) != 0 {
 			t.Fatal("it waits for no figures")
 		}
 		if answers {
 			s.Apply(&record.Reading{Time: at, Devices: []record.Device{{UUID: "GPU-a", Label: "0", Total: 5, MemoryKnown: true}}})
-			s.Apply(&record.Moment{Time: at + 1})
+			s.Apply(&record.Moment{Time: at + 1, Drained: true})
 		} else {
-			s.Apply(&record.Moment{Time: failedAt + readingPatience})
+			s.Apply(&record.Moment{Time: failedAt + readingPatience, Drained: true})
 		}
 		got := s.Incidents(false)
 		if len(got) != 1 {
@@ -132,7 +132,7 @@ func TestFrameworksLimit(t *testing.T) {
 	s := New()
 	s.Apply(&record.Trace{Incidents: 1})
 	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: failedAt, Proc: culprit, TID: 8, Size: 100, Handle: 30, Part: 70})
-	s.Apply(&record.Moment{Time: failedAt + 1})
+	s.Apply(&record.Moment{Time: failedAt + 1, Drained: true})
 	got := s.Incidents(false)
 	if len(got) != 1 {
 		t.Fatalf("%d incidents, want 1", len(got))

@@ -14,7 +14,7 @@ func (s *State) Over() bool { return s.procs.over }
 
 // Seen is the moment up to which every event has been told, in nanoseconds of
 // CLOCK_MONOTONIC.
-func (s *State) Seen() uint64 { return s.now.Time }
+func (s *State) Seen() uint64 { return s.seen }
 
 // Knows tells whether a process is traced, or was.
 func (s *State) Knows(id event.Process) bool {
@@ -87,7 +87,8 @@ func (s *State) Time() time.Time { return s.wall(s.now.Time) }
 // Start is when the trace began.
 func (s *State) Start() time.Time { return s.trace.Start }
 
-// Now is the time of the last record, in nanoseconds of CLOCK_MONOTONIC.
+// Now is the latest time that a record told, in nanoseconds of CLOCK_MONOTONIC.
+// Events from before it may still be on their way: see Seen.
 func (s *State) Now() uint64 { return s.now.Time }
 
 // A Size counts what a state keeps.

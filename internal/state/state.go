@@ -36,6 +36,7 @@ type State struct {
 	notes     []string
 
 	now    record.Moment
+	seen   uint64 // see Seen
 	events uint64
 	began  uint64 // time of the Cut that these records begin with, 0 for none
 	// pending is a reading whose moment the events have not reached, read the
@@ -114,7 +115,7 @@ func (s *State) event(e *event.Event) {
 		s.settle()
 	}
 	s.events++
-	s.now.Time = max(s.now.Time, e.Time)
+	s.now.Time, s.seen = max(s.now.Time, e.Time), max(s.seen, e.Time)
 	if (e.Op == event.OpSuspect || e.Op == event.OpGraphInstantiate) && e.Result == event.Success && s.trace.NVML {
 		site := siteOf(e)
 		site.Device, site.Kind = event.NoDevice, event.KindNone
@@ -160,7 +161,12 @@ func (s *State) forget(dropped []event.Process) {
 
 func (s *State) moment(m *record.Moment) {
 	s.now = record.Moment{Time: max(s.now.Time, m.Time), Slept: m.Slept, Drained: m.Drained}
-	s.settle()
+	if m.Drained {
+		s.seen = max(s.seen, m.Time)
+	}
+	if m.Drained || s.pending != nil && m.Time > s.pending.Time {
+		s.settle()
+	}
 	s.incidents.advance(s)
 }
 

@@ -187,3 +187,27 @@ func TestCut(t *testing.T) {
 		t.Errorf("notes %q", snap.Notes)
 	}
 }
+
+// A moment at which events are still on their way tells neither that they were
+// seen, nor what was live at a reading before it that they belong to.
+func TestMomentWithEventsOnTheirWay(t *testing.T) {
+	s := begun(record.Trace{NVML: true})
+	s.Apply(alloc(prog, 10, 0x10000000, 32*mib))
+	s.Apply(held(20, 600*mib))
+	s.Apply(&record.Moment{Time: 15})
+	if s.Seen() != 10 {
+		t.Errorf("events are seen up to %d, want 10", s.Seen())
+	}
+	s.Apply(alloc(prog, 19, 0x20000000, 32*mib))
+	s.Apply(&record.Moment{Time: 40})
+	if s.Seen() != 19 || s.Now() != 40 {
+		t.Errorf("events are seen up to %d at %d, want 19 at 40", s.Seen(), s.Now())
+	}
+	if got := lines(t, s); got[account.LineTracked] != 64*mib {
+		t.Errorf("%v", got)
+	}
+	s.Apply(&record.Moment{Time: 50, Drained: true})
+	if s.Seen() != 50 {
+		t.Errorf("events are seen up to %d, want 50", s.Seen())
+	}
+}
