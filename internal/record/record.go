@@ -176,7 +176,8 @@ type Ordinal struct {
 }
 
 // A Loss is what the sources have lost so far. It takes the place of the one
-// before.
+// before. The stacks of what came before it have been told, as far as they could
+// be read in time.
 type Loss struct {
 	Counters []loss.Counter
 	Notes    []string // sentences on it, and on what slows a source down

@@ -6,7 +6,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 const (
@@ -32,48 +31,52 @@ func (s *Session) keep(end <-chan struct{}) {
 			return
 		case now := <-tick.C:
 			s.sweep(&sweeper)
-			if incidents := s.incidents(false); len(incidents) > 0 {
-				s.run.Go(func() { s.report(incidents) })
+			due := now.Sub(last) >= secondly
+			if due {
+				last = now
+				s.reap(&reaper)
 			}
-			if now.Sub(last) < secondly {
-				continue
-			}
-			last = now
-			s.reap(&reaper)
-			if s.writer != nil {
+			if due && s.writer != nil || s.hasIncidents() {
 				s.run.Go(s.spell)
 			}
 		}
 	}
 }
 
-// spell tells what a recording must have that snapshots alone ask for: names,
-// while they can be read, and what was lost.
+// spell tells what a recording, and a report of an incident, must have that
+// snapshots alone ask for. It is done once at a time.
 func (s *Session) spell() {
 	if s.spelling.CompareAndSwap(false, true) {
 		defer s.spelling.Store(false)
-		s.name()
-		s.apply(s.losses())
+		s.tell()
+		s.report(false)
 	}
 }
 
-// incidents returns those that are known in full; all also those of which more
-// might come.
-func (s *Session) incidents(all bool) []*state.Incident {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.Incidents(all)
-}
-
-// report hands incidents to whoever wants them.
-func (s *Session) report(incidents []*state.Incident) {
-	if s.opts.OutOfMemory == nil || len(incidents) == 0 {
-		return
-	}
+// tell has the sources tell what they know of the records so far: stacks, names,
+// while they can be read, and what was lost.
+func (s *Session) tell() {
 	s.frames.Settle()
 	s.name()
-	for _, in := range incidents {
-		s.opts.OutOfMemory(in)
+	s.apply(s.losses())
+}
+
+func (s *Session) hasIncidents() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.HasIncidents()
+}
+
+// report hands out the incidents that are known in full; all also those of
+// which more might come.
+func (s *Session) report(all bool) {
+	s.mu.Lock()
+	incidents := s.state.Incidents(all)
+	s.mu.Unlock()
+	if s.opts.OutOfMemory != nil {
+		for _, in := range incidents {
+			s.opts.OutOfMemory(in)
+		}
 	}
 }
 

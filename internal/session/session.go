@@ -241,7 +241,8 @@ func (s *Session) Stop() error {
 	s.run.Wait()
 	s.ask()
 	s.apply(moment(at, true))
-	s.report(s.incidents(true))
+	s.tell()
+	s.report(true)
 	return err
 }
 

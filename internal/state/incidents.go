@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -24,13 +25,17 @@ const (
 	// readingPatience bounds how long an incident waits for the driver's
 	// figures: it is worth more than they are.
 	readingPatience = uint64(4 * time.Second)
+	// maxIncidents bounds those that nobody has taken yet: each has a view.
+	maxIncidents = 8
 )
 
 // Incidents are calls that fail for want of memory, each with what was live at
 // that moment.
 type incidents struct {
 	open map[threadKey]*Incident
-	done []*Incident // in order of their end
+	// done are those that ended, in order of their end, and wait for the
+	// driver's figures and for a record.Loss; known those that have both.
+	done, known []*Incident
 
 	last uint64 // when the last one began
 	n    int    // begun
@@ -111,7 +116,7 @@ func (s *State) failure(e *event.Event) {
 // begin keeps what is live. It returns nil for an incident too many.
 func (s *State) begin(key threadKey, e *event.Event) *Incident {
 	x := &s.incidents
-	if x.n >= s.trace.Incidents || x.n > 0 && e.Time < x.last+incidentPause {
+	if x.n >= s.trace.Incidents || x.n > 0 && e.Time < x.last+incidentPause || len(x.open)+len(x.done)+len(x.known) >= maxIncidents {
 		x.suppressed++
 		return nil
 	}
@@ -153,6 +158,7 @@ func (x *incidents) observe(s *State) {
 	take := func(in *Incident) {
 		if !in.read {
 			in.gpus, in.read = gpus, true
+			s.account(in.view)
 		}
 	}
 	for _, in := range x.open {
@@ -171,6 +177,11 @@ func (x *incidents) stacks(yield func(id uint64) bool) {
 				return false
 			}
 		}
+		for id := range in.view.growthStacks {
+			if !yield(id) {
+				return false
+			}
+		}
 		return yield(in.first.Stack)
 	}
 	for _, in := range x.open {
@@ -185,28 +196,41 @@ func (x *incidents) stacks(yield func(id uint64) bool) {
 	}
 }
 
+// ready tells whether nothing but a record.Loss is waited for. It comes after
+// the stacks of what came before it.
+func (s *State) ready(in *Incident) bool {
+	return !s.trace.NVML || in.read || s.now.Time >= in.first.Time+readingPatience
+}
+
+// complete dresses the incidents that are ready, or all that ended.
+func (x *incidents) complete(s *State, all bool) {
+	x.done = slices.DeleteFunc(x.done, func(in *Incident) bool {
+		if !all && !s.ready(in) {
+			return false
+		}
+		in.gpu, in.frames = s.label(&in.site), s.stacks.Frames(in.first.Stack)
+		s.dress(in.view, in.site)
+		x.known = append(x.known, in)
+		return true
+	})
+}
+
+// HasIncidents tells whether Incidents would return any after a record.Loss.
+func (s *State) HasIncidents() bool {
+	return len(s.incidents.known) > 0 || slices.ContainsFunc(s.incidents.done, s.ready)
+}
+
 // Incidents returns those that are known in full, once. all ends those that
 // something more might be learnt of: nothing more comes.
-func (s *State) Incidents(all bool) (out []*Incident) {
-	if len(s.incidents.open)+len(s.incidents.done) == 0 {
-		return nil
-	}
+func (s *State) Incidents(all bool) []*Incident {
 	if all {
 		for key, in := range s.incidents.open {
 			s.conclude(key, in)
 		}
+		s.incidents.complete(s, true)
 	}
-	var wait []*Incident
-	for _, in := range s.incidents.done {
-		if !all && s.trace.NVML && !in.read && s.now.Time < in.first.Time+readingPatience {
-			wait = append(wait, in)
-			continue
-		}
-		in.gpu, in.frames = s.label(&in.site), s.stacks.Frames(in.first.Stack)
-		s.dress(in.view, in.site)
-		out = append(out, in)
-	}
-	s.incidents.done = wait
+	out := s.incidents.known
+	s.incidents.known = nil
 	return out
 }
 

@@ -1,9 +1,11 @@
 package state
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
@@ -26,6 +28,13 @@ func fails(t *testing.T, trace record.Trace) *State {
 	return s
 }
 
+// known returns the incidents that are known in full once the sources have told
+// what they lost.
+func known(s *State) []*Incident {
+	s.Apply(&record.Loss{})
+	return s.Incidents(false)
+}
+
 // A framework that gives thousands of pieces back after its failed call says
 // what it wanted after that: the report waits for it, but not for ever.
 func TestIncidentLastsWhileMemoryIsGivenBack(t *testing.T) {
@@ -35,14 +44,14 @@ func TestIncidentLastsWhileMemoryIsGivenBack(t *testing.T) {
 		at := failedAt + step
 		s.Apply(&event.Event{Op: op, Kind: event.KindDevice, Proc: culprit, TID: 8, Time: at, Addr: 1 << 30, Size: 4096})
 		s.Apply(&record.Moment{Time: at + step, Drained: true})
-		if got := len(s.Incidents(false)) == 0; got != lasts {
+		if got := len(known(s)) == 0; got != lasts {
 			t.Errorf("after op %d it lasts %v, want %v", op, got, lasts)
 		}
 		for at := at; lasts && at < failedAt+longestIncident; at += step {
 			s.Apply(&event.Event{Op: op, Proc: culprit, TID: 8, Time: at, Addr: 1 << 30, Size: 4096})
 		}
 		s.Apply(&record.Moment{Time: failedAt + longestIncident, Drained: true})
-		if got := len(s.Incidents(false)) == 1; got != lasts {
+		if got := len(known(s)) == 1; got != lasts {
 			t.Errorf("after op %d: it lasts for ever, or came twice", op)
 		}
 	}
@@ -70,7 +79,7 @@ func TestRecovery(t *testing.T) {
 			e.TID, e.Size, e.Result, e.Addr = c.tid, c.size, c.result, 1<<30
 			s.Apply(e)
 			s.Apply(&record.Moment{Time: failedAt + 2*recoveryWindow, Drained: true})
-			got := s.Incidents(false)
+			got := known(s)
 			if len(got) != 1 {
 				t.Fatalf("%d incidents, want 1", len(got))
 			}
@@ -91,7 +100,7 @@ func TestIncidentWaitsForFigures(t *testing.T) {
 		}
 		at := failedAt + recoveryWindow
 		s.Apply(&record.Moment{Time: at, Drained: true})
-		if got := s.Incidents(false); len(got) != 0 {
+		if got := known(s); len(got) != 0 {
 			t.Fatal("it waits for no figures")
 		}
 		if answers {
@@ -100,7 +109,7 @@ func TestIncidentWaitsForFigures(t *testing.T) {
 		} else {
 			s.Apply(&record.Moment{Time: failedAt + readingPatience, Drained: true})
 		}
-		got := s.Incidents(false)
+		got := known(s)
 		if len(got) != 1 {
 			t.Fatalf("%d incidents, want 1", len(got))
 		}
@@ -133,12 +142,65 @@ func TestFrameworksLimit(t *testing.T) {
 	s.Apply(&record.Trace{Incidents: 1})
 	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: failedAt, Proc: culprit, TID: 8, Size: 100, Handle: 30, Part: 70})
 	s.Apply(&record.Moment{Time: failedAt + 1, Drained: true})
-	got := s.Incidents(false)
+	got := known(s)
 	if len(got) != 1 {
 		t.Fatalf("%d incidents, want 1", len(got))
 	}
 	want := snapshot.FrameworkMemory{Name: "PyTorch", Requested: 100, Allocated: 30, Reserved: 70}
 	if o := got[0].OutOfMemory(Want{}); o.Calls != 0 || o.Framework == nil || *o.Framework != want {
 		t.Errorf("%+v", o)
+	}
+}
+
+// The stack of a failed call may be told after its incident ended, and what the
+// sources lost is told after that: both are in the report, and so is the account
+// as it was when the driver's figures came.
+func TestIncidentWaitsForItsStack(t *testing.T) {
+	s := New()
+	s.Apply(&record.Trace{Incidents: 2, NVML: true})
+	e := failedCall(failedAt)
+	e.Stack = 5
+	s.Apply(e)
+	held := func(at uint64, bytes int64) *record.Reading {
+		return &record.Reading{Time: at, Uses: []record.Use{{Process: culprit, Bytes: bytes, Known: true}},
+			Devices: []record.Device{{UUID: "GPU-a", Label: "0", MemoryKnown: true, Listed: true, Processes: []snapshot.GPUProcess{{PID: int(culprit.PID)}}}}}
+	}
+	s.Apply(held(failedAt+1, 1000))
+	s.Apply(&record.Moment{Time: failedAt + recoveryWindow, Drained: true})
+	if s.Incidents(false) != nil || !s.HasIncidents() {
+		t.Error("it waits for nothing, or is not there")
+	}
+	line := snapshot.Line{Function: "culprit"}
+	s.Apply(&record.Stack{ID: 5, Process: culprit, Frames: []*record.Place{record.NewPlace(1, 0, &snapshot.Location{Lines: []snapshot.Line{line}}, nil)}})
+	s.Apply(held(failedAt+recoveryWindow+1, 2000))
+	s.Apply(&record.Moment{Time: failedAt + recoveryWindow + 2, Drained: true})
+	lost := loss.Counter{Name: "events_lost", Value: 3}
+	s.Apply(&record.Loss{Counters: []loss.Counter{lost}})
+	got := s.Incidents(false)
+	if len(got) != 1 || s.HasIncidents() {
+		t.Fatalf("%d incidents, want 1 and no more", len(got))
+	}
+	o := got[0].OutOfMemory(Want{Driver: true})
+	if len(o.Stack) != 2 || o.Stack[1].Lines[0] != line {
+		t.Errorf("its stack is %v", o.Stack)
+	}
+	if !slices.Contains(o.Snapshot.Loss, lost) {
+		t.Errorf("what was lost is %v", o.Snapshot.Loss)
+	}
+	if a := o.Snapshot.Accounts; len(a) != 1 || a[0].Total != 1000 {
+		t.Errorf("accounts %+v", a)
+	}
+}
+
+// Incidents that nobody takes are few, and those beyond are counted.
+func TestIncidentsThatNobodyTakes(t *testing.T) {
+	s := New()
+	s.Apply(&record.Trace{Incidents: 1 << 30})
+	const n = 3 * maxIncidents
+	for i := range uint64(n) {
+		s.Apply(failedCall(failedAt + i*2*incidentPause))
+	}
+	if got := len(s.Incidents(true)); got != maxIncidents || s.incidents.suppressed != n-maxIncidents {
+		t.Errorf("%d incidents and %d suppressed, want %d of %d", got, s.incidents.suppressed, maxIncidents, n)
 	}
 }

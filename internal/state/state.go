@@ -92,6 +92,7 @@ func (s *State) Apply(r record.Record) {
 		s.pending = r
 	case *record.Loss:
 		s.lost = *r
+		s.incidents.complete(s, false)
 	case *record.Note:
 		s.note(r.Text)
 	case *record.Sweep:

@@ -63,8 +63,6 @@ func (s *State) figures(w Want) *View {
 			StackMode: s.trace.StackMode, Driver: s.trace.Driver, Start: s.trace.Start,
 			Duration: s.wall(s.now.Time).Sub(s.trace.Start), Events: s.events,
 		},
-		Notes: append(append(slices.Clone(s.notes), s.lost.Notes...), s.cutNotes()...),
-		Loss:  s.loss(),
 	}
 	shown := s.shown()
 	if w.Live {
@@ -147,9 +145,11 @@ func (s *State) loss() []loss.Counter {
 	return out
 }
 
-// dress adds what goes with the figures: stacks, names, accounts. extra are call
-// sites beside those of v.
+// dress adds what goes with the figures: stacks, names, accounts, and what was
+// lost. extra are call sites beside those of v.
 func (s *State) dress(v *View, extra ...ledger.SiteKey) {
+	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), s.cutNotes()...)
+	v.snapshot.Loss = s.loss()
 	v.names = map[event.Process]string{}
 	for i := range v.sites {
 		x := &v.sites[i]
@@ -162,16 +162,36 @@ func (s *State) dress(v *View, extra ...ledger.SiteKey) {
 	for _, id := range v.shown {
 		s.name(v, id)
 	}
+	if v.statements == nil {
+		s.account(v)
+	}
+	v.growths = map[uint64][]*record.Place{}
+	for id := range v.growthStacks {
+		v.growths[id] = s.stacks.Frames(id)
+	}
+}
+
+// account adds the accounts as of the last reading, if they are wanted.
+func (s *State) account(v *View) {
 	if !v.want.Driver {
 		return
 	}
 	v.statements = map[event.Process][]account.Statement{}
-	v.growths = map[uint64][]*record.Place{}
 	for _, id := range v.shown {
 		v.statements[id] = s.accounts.Statements(id)
 	}
-	for id := range s.accounts.Stacks {
-		v.growths[id] = s.stacks.Frames(id)
+}
+
+// growthStacks yields the stacks that growths are put under.
+func (v *View) growthStacks(yield func(id uint64) bool) {
+	for _, statements := range v.statements {
+		for i := range statements {
+			for _, g := range statements[i].Growths {
+				if !yield(g.Site.Stack) {
+					return
+				}
+			}
+		}
 	}
 }
 
