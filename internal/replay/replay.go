@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
@@ -26,8 +28,9 @@ type Options struct {
 	// Moment, if set, hears of each moment, with the state as it is then, which
 	// it must not keep or change.
 	Moment func(*state.State)
-	// OutOfMemory, if set, receives the failures for want of memory up to At. It
-	// is called once all names are known.
+	// OutOfMemory, if set, receives the failures for want of memory up to At, in
+	// order: the last few at the end, when all names are known, and each other when
+	// some more have come.
 	OutOfMemory func(*state.Incident)
 }
 
@@ -36,20 +39,33 @@ type player struct {
 	opts  Options
 	state *state.State
 	trace *record.Trace // nil before the first
+	first uint64        // time of the first moment, 0 before
+	cut   bool          // the recording's beginning was dropped
 	over  bool          // records are beyond At
+	late  bool          // and so far that no stack is of an event before
 
 	// batch are the records since the last moment. Whether they are before At
 	// is known at the next.
 	batch     []record.Record
 	events    []event.Event // which those of batch are in
 	incidents []*state.Incident
+	lost      record.Loss // the last one
 }
+
+// maxIncidents bounds those that wait for their names: each has a view.
+const maxIncidents = 8
+
+// soon is more than the time between an event and its stack.
+const soon = uint64(3 * time.Second)
+
+// ErrNoMoment: the recording does not have the moment that was asked for.
+var ErrNoMoment = errors.New("the recording does not have that moment")
 
 // Play plays the recording at path up to a moment, and returns the state as it
 // was then. Names that were told later are in it: what was not named yet had no
-// less of a name. Errors are those of record.Open and record.Reader; a recording
-// that ends early, or has gaps, is played as far as it goes: notes of the state
-// say so.
+// less of a name. Errors are those of record.Open and record.Reader, or wrap
+// ErrNoMoment; a recording that ends early, or has gaps, is played as far as it
+// goes: notes and counters of the state say so.
 func Play(path string, opts Options) (_ *state.State, err error) {
 	r, err := record.Open(path)
 	if err != nil {
@@ -81,16 +97,67 @@ func play(r *record.Reader, opts Options) (*state.State, error) {
 	if !p.over {
 		p.flush(true)
 	}
+	if err := p.within(); err != nil {
+		return nil, err
+	}
+	p.tell(r)
+	p.report(p.state.Incidents(true), 0)
+	return p.state, nil
+}
+
+// within checks that the recording has the moment at which to stop.
+func (p *player) within() error {
+	if p.opts.Time.IsZero() && p.opts.At == End {
+		return nil
+	}
+	from, to := p.trace.Start, p.wall(p.state.Now())
+	if p.cut {
+		from = p.wall(p.first)
+	}
+	want := p.opts.Time
+	if want.IsZero() {
+		want = p.trace.Start.Add(p.opts.At)
+	}
+	if !want.Before(from) && (p.over || !want.After(to)) {
+		return nil
+	}
+	text := func(t time.Time) string {
+		return fmt.Sprintf("%s (%v)", t.UTC().Format(time.RFC3339Nano), t.Sub(p.trace.Start))
+	}
+	if p.over {
+		return fmt.Errorf("%w: it begins at %s", ErrNoMoment, text(from))
+	}
+	return fmt.Errorf("%w: it ends at %s", ErrNoMoment, text(to))
+}
+
+// tell adds what the recording lacks to what the trace lost.
+func (p *player) tell(r *record.Reader) {
 	for _, text := range r.Notes() {
 		p.state.Apply(&record.Note{Text: text})
 	}
-	p.incidents = append(p.incidents, p.state.Incidents(true)...)
-	if opts.OutOfMemory != nil {
-		for _, in := range p.incidents {
-			opts.OutOfMemory(in)
+	all := record.Loss{Counters: slices.Clone(p.lost.Counters), Notes: p.lost.Notes}
+	for _, c := range r.Loss() {
+		i := slices.IndexFunc(all.Counters, func(old loss.Counter) bool { return old.Name == c.Name })
+		switch {
+		case c.Value == 0:
+		case i < 0:
+			all.Counters = append(all.Counters, c)
+		default: // the writer's own count is as of some moment
+			all.Counters[i].Value = max(all.Counters[i].Value, c.Value)
 		}
 	}
-	return p.state, nil
+	p.state.Apply(&all)
+}
+
+// report hands out incidents, but for the last few: those to keep.
+func (p *player) report(more []*state.Incident, keep int) {
+	if p.opts.OutOfMemory == nil {
+		return
+	}
+	p.incidents = append(p.incidents, more...)
+	for ; len(p.incidents) > keep; p.incidents = slices.Delete(p.incidents, 0, 1) {
+		p.opts.OutOfMemory(p.incidents[0])
+	}
 }
 
 // take takes the next record.
@@ -98,11 +165,21 @@ func (p *player) take(r record.Record) {
 	switch r := r.(type) {
 	case *record.Trace:
 		if p.trace == nil { // there is no moment before it
+			p.flush(false)
 			p.trace = r
 			p.state.Apply(r)
 			return
 		}
 		p.trace = r
+	case *record.Cut:
+		p.cut = p.cut || p.trace == nil
+	case *record.Stack:
+		if p.over {
+			if !p.late {
+				p.state.Apply(r) // of an event before, perhaps
+			}
+			return
+		}
 	case *record.Name:
 		if p.over && r.Place.Named() {
 			return // it had another name then
@@ -111,8 +188,11 @@ func (p *player) take(r record.Record) {
 		return
 	case *record.Moment:
 		if p.over || p.beyond(r.Time) {
-			p.over, p.batch = true, nil
+			p.end(r.Time)
 			return
+		}
+		if p.first == 0 {
+			p.first = r.Time
 		}
 		p.flush(false)
 		p.state.Apply(r)
@@ -142,19 +222,48 @@ func (p *player) beyond(at uint64) bool {
 	if p.trace == nil {
 		return false
 	}
-	t := p.trace.Boot.Add(time.Duration(at))
+	t := p.wall(at)
 	if !p.opts.Time.IsZero() {
 		return t.After(p.opts.Time)
 	}
 	return p.opts.At != End && t.Sub(p.trace.Start) > p.opts.At
 }
 
+// wall returns a time of records as that of the wall clock.
+func (p *player) wall(at uint64) time.Time { return p.trace.Boot.Add(time.Duration(at)) }
+
+// end stops before a moment. Stacks come after their events.
+func (p *player) end(at uint64) {
+	p.over = true
+	for _, r := range p.batch {
+		if st, ok := r.(*record.Stack); ok {
+			p.state.Apply(st)
+		}
+	}
+	p.batch, p.events = nil, nil
+	if p.first == 0 {
+		p.first = at
+	}
+	p.late = p.late || at >= p.state.Now()+soon
+}
+
 // flush puts the batch into the state. At the end of the recording what was
 // shown last is shown still.
 func (p *player) flush(end bool) {
+	last := -1
+	if end {
+		for i, r := range p.batch {
+			if _, ok := r.(*record.Reported); ok {
+				last = i
+			}
+		}
+	}
 	for i, r := range p.batch {
-		if _, reported := r.(*record.Reported); reported && end && i == len(p.batch)-1 {
-			break
+		if i == last {
+			continue
+		}
+		if l, ok := r.(*record.Loss); ok {
+			p.lost = *l
 		}
 		p.state.Apply(r)
 	}
@@ -163,7 +272,7 @@ func (p *player) flush(end bool) {
 
 // moment does what the tracer did at each.
 func (p *player) moment() {
-	p.incidents = append(p.incidents, p.state.Incidents(false)...)
+	p.report(p.state.Incidents(false), maxIncidents)
 	p.state.Wants() // nobody is there to tell
 	if p.opts.Moment != nil {
 		p.opts.Moment(p.state)
