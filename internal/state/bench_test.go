@@ -102,3 +102,17 @@ func BenchmarkKeyframe(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkTotals is what a scrape of totals asks for.
+func BenchmarkTotals(b *testing.B) {
+	s := full(b)
+	for b.Loop() {
+		live := int64(0)
+		for _, p := range s.Totals() {
+			live += p.LiveObjects
+		}
+		if live != benchLive {
+			b.Fatal(live)
+		}
+	}
+}

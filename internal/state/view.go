@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -84,7 +85,7 @@ func (s *State) figures(w Want) *View {
 			}
 		}
 	}
-	s.totals(v, shown)
+	v.snapshot.Processes, v.shown = s.totals(shown)
 	return v
 }
 
@@ -103,8 +104,16 @@ func (s *State) shown() func(event.Process) bool {
 	return func(id event.Process) bool { return held[id] || s.procs.lives(id) }
 }
 
-// totals copies those of each process.
-func (s *State) totals(v *View, shown func(event.Process) bool) {
+// Totals returns those of each process. It costs nothing that grows with call
+// sites or live allocations.
+func (s *State) Totals() []snapshot.Process {
+	out, _ := s.totals(s.shown())
+	return out
+}
+
+// totals returns those of each process, and which of the processes show memory
+// in use.
+func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, inUse []event.Process) {
 	seen := map[event.Process]bool{}
 	for t := range s.ledger.Processes {
 		p := snapshot.Process{
@@ -115,18 +124,19 @@ func (s *State) totals(v *View, shown func(event.Process) bool) {
 		if shown(t.Proc) {
 			p.Inuse, p.Managed, p.Host, p.Imported, p.Graph = t.Inuse, t.Managed, t.Host, t.Imported, t.Graph
 			p.LiveObjects, p.Async, p.Unattributed, p.Unknown = t.LiveObjects, t.AsyncInuse, t.Unattributed, t.UnknownBytes
-			v.shown = append(v.shown, t.Proc)
+			inUse = append(inUse, t.Proc)
 		}
 		seen[t.Proc] = true
-		v.snapshot.Processes = append(v.snapshot.Processes, p)
+		out = append(out, p)
 	}
 	// A target may hold memory without having made a call yet.
-	for _, id := range s.procs.current {
-		if !seen[id] {
-			v.shown = append(v.shown, id)
-			v.snapshot.Processes = append(v.snapshot.Processes, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
+	for _, pid := range slices.Sorted(maps.Keys(s.procs.current)) {
+		if id := s.procs.current[pid]; !seen[id] {
+			inUse = append(inUse, id)
+			out = append(out, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
 		}
 	}
+	return out, inUse
 }
 
 // wall returns a time of CLOCK_MONOTONIC as that of the wall clock.
