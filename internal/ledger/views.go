@@ -105,6 +105,9 @@ func (l *Ledger) Live(yield func(Allocation) bool) {
 	}
 }
 
+// Rows returns how many allocations Live yields.
+func (l *Ledger) Rows() int { return l.rows }
+
 func (p *process) yieldLive(yield func(Allocation) bool) bool {
 	for space, rows := range p.live {
 		for addr, r := range rows {

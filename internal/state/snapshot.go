@@ -22,7 +22,8 @@ func (v *View) Sites(yield func(ledger.SiteKey) bool) {
 	}
 }
 
-// Snapshot shows the view under the names that its places have by then.
+// Snapshot shows the view under the names that its places have by then. Live
+// allocations are in the order of their times.
 func (v *View) Snapshot() *snapshot.Snapshot {
 	b := newBuilder(v)
 	out := v.snapshot
@@ -30,16 +31,7 @@ func (v *View) Snapshot() *snapshot.Snapshot {
 	for i := range v.sites {
 		out.Samples = append(out.Samples, b.sample(&v.sites[i]))
 	}
-	for _, a := range v.live {
-		row := snapshot.Allocation{
-			Sample: v.index[a.Site], Address: a.Addr, Handle: a.Handle, Size: int64(a.Size),
-			Time: v.trace.Boot.Add(time.Duration(a.Time)),
-		}
-		if a.Space.Handles() {
-			row.Address, row.Handle = 0, a.Addr
-		}
-		out.Live = append(out.Live, row)
-	}
+	out.Live = v.rows()
 	for _, id := range v.shown {
 		for _, st := range v.statements[id] {
 			a := st.Account
@@ -50,6 +42,20 @@ func (v *View) Snapshot() *snapshot.Snapshot {
 	}
 	out.Mappings = b.programsFirst()
 	return &out
+}
+
+// rows returns the live allocations by time. Those of one moment have an order
+// too: the same records give the same rows.
+func (v *View) rows() []snapshot.Allocation {
+	if len(v.live) == 0 {
+		return nil
+	}
+	out := make([]snapshot.Allocation, 0, len(v.live))
+	for _, p := range byTime(v.live) {
+		r := &v.live[p.row]
+		out = append(out, snapshot.Allocation{Sample: int(r.site), Address: r.address, Handle: r.handle, Size: r.size, Time: v.trace.Boot.Add(time.Duration(r.time))})
+	}
+	return out
 }
 
 // A builder makes samples.

@@ -31,9 +31,8 @@ type View struct {
 	trace    record.Trace
 	snapshot snapshot.Snapshot // but for what Snapshot adds
 	sites    []site
-	live     []ledger.Allocation
-	index    map[*ledger.Site]int // in sites
-	shown    []event.Process      // whose memory in use is shown
+	live     []row
+	shown    []event.Process // whose memory in use is shown
 
 	names      map[event.Process]string
 	programs   []*snapshot.Mapping // of the processes, in order
@@ -66,23 +65,28 @@ func (s *State) figures(w Want) *View {
 		},
 	}
 	shown := s.shown()
-	if w.Live {
-		v.index = map[*ledger.Site]int{}
-	}
+	index := map[*ledger.Site]int32{} // of shown ones, in v.sites
 	for one := range s.ledger.Sites {
-		if w.Live {
-			v.index[one] = len(v.sites)
+		x := site{Site: *one}
+		if !shown(one.Proc) {
+			x.InuseObjects, x.InuseBytes = 0, 0
+		} else if w.Live {
+			index[one] = int32(len(v.sites))
 		}
-		v.sites = append(v.sites, site{Site: *one})
-		if last := &v.sites[len(v.sites)-1]; !shown(one.Proc) {
-			last.InuseObjects, last.InuseBytes = 0, 0
-		}
+		v.sites = append(v.sites, x)
 	}
 	if w.Live {
+		v.live = make([]row, 0, s.ledger.Rows())
 		for a := range s.ledger.Live {
-			if shown(a.Proc) {
-				v.live = append(v.live, a)
+			i, shown := index[a.Site]
+			if !shown {
+				continue
 			}
+			r := row{time: a.Time, address: a.Addr, handle: a.Handle, size: int64(a.Size), site: i}
+			if a.Space.Handles() {
+				r.address, r.handle = 0, a.Addr
+			}
+			v.live = append(v.live, r)
 		}
 	}
 	v.snapshot.Processes, v.shown = s.totals(shown)
