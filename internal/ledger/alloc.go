@@ -57,9 +57,6 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 		}
 		p.graphHold(r.owner, 1)
 	}
-	if p.live[e.Space] == nil {
-		p.live[e.Space] = make(map[uint64]row)
-	}
 	p.live[e.Space][e.Addr] = r
 	p.contexts[ctx].live++
 	l.holdRow(p, s, 1, int64(e.Size))
@@ -82,9 +79,6 @@ func (l *Ledger) open(p *process, e *event.Event) {
 	}
 	_, s := l.site(p, e)
 	p.count(s, e.Time, 1, e.Size)
-	if p.opened == nil {
-		p.opened = make(map[uint64]uint32)
-	}
 	p.opened[e.Addr]++
 }
 
@@ -137,7 +131,7 @@ func (l *Ledger) free(p *process, e *event.Event) {
 		p.unknownFrees++
 		return
 	}
-	p.unmatchedFrees++
+	p.sums.UnmatchedFrees++
 }
 
 // endRow ends the live allocation r at addr.
@@ -169,5 +163,5 @@ func (l *Ledger) endRows(p *process, t uint64, match func(*row) bool) {
 // unknown counts a live allocation of which nothing is kept.
 func (p *process) unknown(bytes uint64) {
 	p.unknownObjects++
-	p.unknownBytes = addSaturated(p.unknownBytes, bytes)
+	p.sums.UnknownBytes = addSaturated(p.sums.UnknownBytes, bytes)
 }

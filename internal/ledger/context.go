@@ -72,22 +72,11 @@ func (l *Ledger) context(p *process, handle uint64) uint32 {
 
 // newContext gives handle a place, if there is one.
 func (p *process) newContext(handle uint64) (i uint32, ok bool) {
-	switch n := len(p.freeContext); {
-	case n > 0:
-		i = p.freeContext[n-1]
-		p.freeContext = p.freeContext[:n-1]
-	case len(p.contexts) <= maxContexts:
-		i = uint32(len(p.contexts))
-		p.contexts = append(p.contexts, context{})
-	default:
-		return ctxUnknown, false
+	i, ok = put(&p.contexts, &p.freeContext, 1+maxContexts, context{handle: handle, device: event.NoDevice})
+	if ok {
+		p.contextAt[handle] = i
 	}
-	p.contexts[i] = context{handle: handle, device: event.NoDevice}
-	if p.contextAt == nil {
-		p.contextAt = make(map[uint64]uint32)
-	}
-	p.contextAt[handle] = i
-	return i, true
+	return i, ok
 }
 
 // removeContext gives the place i back.

@@ -28,9 +28,6 @@ func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
 	}
 	l.loss.Add(lossUnattributed, 1)
 	r := extraRow(e.Kind) | extraRow(ctx)<<4 | extraRow(e.Size)<<16
-	if p.extra[e.Space] == nil {
-		p.extra[e.Space] = make(map[uint64]extraRow)
-	}
 	p.extra[e.Space][e.Addr] = r
 	p.contexts[ctx].live++
 	if r.kind() == event.KindAsync {

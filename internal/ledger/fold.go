@@ -5,17 +5,6 @@ import (
 	"slices"
 )
 
-// newSite returns a place for one more site.
-func (p *process) newSite() uint32 {
-	if n := len(p.freeSite); n > 0 {
-		i := p.freeSite[n-1]
-		p.freeSite = p.freeSite[:n-1]
-		return i
-	}
-	p.sites = append(p.sites, nil)
-	return uint32(len(p.sites) - 1)
-}
-
 // fold makes room for sites: of those that hold nothing it puts the counters of
 // the half that was called least lately into the synthetic site of their kind.
 // Every sum over a process's sites stays what it was. It says whether there were

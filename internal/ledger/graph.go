@@ -39,22 +39,10 @@ type capture struct {
 // newGraph returns the index of a new graph, which is 0 when there are too
 // many.
 func (l *Ledger) newGraph(p *process) uint32 {
-	var i uint32
-	switch n := len(p.freeGraph); {
-	case n > 0:
-		i = p.freeGraph[n-1]
-		p.freeGraph = p.freeGraph[:n-1]
-	case len(p.graphs) <= maxGraphs:
-		if p.graphs == nil {
-			p.graphs = make([]graph, 1)
-		}
-		i = uint32(len(p.graphs))
-		p.graphs = append(p.graphs, graph{})
-	default:
+	i, ok := put(&p.graphs, &p.freeGraph, 1+maxGraphs, graph{})
+	if !ok {
 		l.loss.Add(lossGraphs, 1)
-		return 0
 	}
-	p.graphs[i] = graph{}
 	return i
 }
 
@@ -67,9 +55,6 @@ func (l *Ledger) nameGraph(p *process, i uint32, handle, t uint64) {
 	if old, ok := p.graphAt[handle]; ok {
 		l.loss.Add(lossGraphKept, uint64(p.graphs[old].live))
 		p.graphs[old].handle = 0
-	}
-	if p.graphAt == nil {
-		p.graphAt = make(map[uint64]uint32)
 	}
 	delete(p.graphAt, p.graphs[i].handle)
 	p.graphs[i].handle, p.graphs[i].time = handle, t

@@ -62,7 +62,7 @@ type Ledger struct {
 
 	ended retired   // ended processes that touched GPU memory, oldest first
 	idle  retired   // ended processes that never did
-	gone  forgotten // whose events come too late to be told
+	gone  forgotten // processes that were dropped: late events do not bring them back
 
 	rows      int // live allocations with a row, over all processes
 	endedRows int // those that ended processes still show
@@ -109,7 +109,9 @@ func (l *Ledger) Apply(e *event.Event) {
 		l.exit(p, e.Time)
 		return
 	}
-	p.active = true
+	if !p.active {
+		p.begin()
+	}
 	if e.Time > p.exec {
 		l.context(p, e.Ctx)
 	}
@@ -165,9 +167,9 @@ func (l *Ledger) failed(p *process, e *event.Event) {
 		s.seen(e.Time)
 		s.FailedObjects++
 		s.FailedBytes = addSaturated(s.FailedBytes, e.Size)
-		p.failed++
+		p.sums.Failed++
 		if e.Result == event.OutOfMemory {
-			p.outOfMemory++
+			p.sums.OutOfMemory++
 		}
 	case e.Op == event.OpCaptureEnd && !p.over(e.Time):
 		l.captureEnd(p, e)

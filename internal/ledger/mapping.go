@@ -132,9 +132,6 @@ func (l *Ledger) mapPart(p *process, e *event.Event) {
 	if !keep {
 		return
 	}
-	if p.parts == nil {
-		p.parts = make(map[uint64]map[uint64]part)
-	}
 	if p.parts[e.Addr] == nil {
 		p.parts[e.Addr] = make(map[uint64]part)
 	}

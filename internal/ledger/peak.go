@@ -13,15 +13,15 @@ func (p *process) hold(s *Site, objects, bytes int64) {
 	p.settle(s)
 	s.InuseObjects += objects
 	s.InuseBytes += bytes
-	p.objects += objects
+	p.sums.LiveObjects += objects
 	class := s.Kind.Class()
 	p.inuse[class] += bytes
 	if class != event.ClassDevice {
 		return
 	}
 	p.devices[s.device].Bytes += bytes
-	if p.inuse[class] > p.peak {
-		p.peak = p.inuse[class]
+	if p.inuse[class] > p.sums.Peak {
+		p.sums.Peak = p.inuse[class]
 		p.epoch++
 	}
 }

@@ -29,21 +29,10 @@ func (l *Ledger) poolAtKey(p *process, key poolKey) uint32 {
 	if i, ok := p.poolAt[key]; ok {
 		return i
 	}
-	var i uint32
-	switch n := len(p.freePool); {
-	case n > 0:
-		i = p.freePool[n-1]
-		p.freePool = p.freePool[:n-1]
-	case len(p.pools) <= maxPools:
-		i = uint32(len(p.pools))
-		p.pools = append(p.pools, pool{})
-	default:
+	i, ok := put(&p.pools, &p.freePool, 1+maxPools, pool{key: key})
+	if !ok {
 		l.loss.Add(lossPools, 1)
 		return 0
-	}
-	p.pools[i] = pool{key: key}
-	if p.poolAt == nil {
-		p.poolAt = make(map[poolKey]uint32)
 	}
 	p.poolAt[key] = i
 	return i
@@ -63,7 +52,7 @@ func (p *process) poolHold(i uint32, objects int, bytes int64) {
 	q := &p.pools[i]
 	q.live += objects
 	q.inuse += bytes
-	p.asyncInuse += bytes
+	p.sums.AsyncInuse += bytes
 	if q.inuse > q.high || q.destroyed {
 		p.setHigh(q, q.inuse)
 	}
@@ -73,7 +62,7 @@ func (p *process) poolHold(i uint32, objects int, bytes int64) {
 }
 
 func (p *process) setHigh(q *pool, high int64) {
-	p.asyncHigh += high - q.high
+	p.sums.AsyncHigh += high - q.high
 	q.high = high
 }
 

@@ -57,15 +57,35 @@ type process struct {
 	epoch    uint64                 // counts peaks
 
 	inuse, unattributed [event.NumClasses]int64
-	objects             int64
-	peak, allocated     int64
-	failed, outOfMemory int64
-	unmatchedFrees      int64
-	unknownObjects      int64
-	unknownFrees        int64
-	unknownBytes        int64
-	asyncInuse          int64
-	asyncHigh           int64
+	unknownObjects      int64  // live allocations of which nothing is kept
+	unknownFrees        int64  // frees that may have ended one of them
+	sums                Totals // but for what totals fills in
+}
+
+// put puts x into a free place of all, or behind the last one if all has fewer
+// than max places.
+func put[T any](all *[]T, free *[]uint32, max int, x T) (i uint32, ok bool) {
+	if n := len(*free); n > 0 {
+		i, *free = (*free)[n-1], (*free)[:n-1]
+		(*all)[i] = x
+		return i, true
+	}
+	if len(*all) >= max {
+		return 0, false
+	}
+	*all = append(*all, x)
+	return uint32(len(*all) - 1), true
+}
+
+// begin makes what p needs from its first call of CUDA's on.
+func (p *process) begin() {
+	p.active = true
+	for space := range p.live {
+		p.live[space], p.extra[space] = map[uint64]row{}, map[uint64]extraRow{}
+	}
+	p.opened, p.handles, p.parts = map[uint64]uint32{}, map[uint64]*physical{}, map[uint64]map[uint64]part{}
+	p.contextAt, p.poolAt, p.graphAt = map[uint64]uint32{}, map[poolKey]uint32{}, map[uint64]uint32{}
+	p.siteAt, p.graphs = map[siteKey]uint32{}, make([]graph, 1)
 }
 
 // process returns the state of id, made if need be, or nil when it is
@@ -89,7 +109,6 @@ func (l *Ledger) process(id event.Process) *process {
 		p = &process{
 			id:       id,
 			end:      never,
-			siteAt:   make(map[siteKey]uint32),
 			contexts: []context{ctxUnknown: {device: event.NoDevice}, ctxNone: {device: event.NoDevice}},
 			pools:    []pool{{}},
 			devices:  []Holding{deviceUnknown: {Device: event.NoDevice}},
@@ -114,13 +133,9 @@ func (l *Ledger) exec(p *process, t uint64) {
 		return
 	}
 	p.exec = t
-	l.endRows(p, t, func(*row) bool { return true })
-	l.endExtra(p, func(extraRow) bool { return true })
-	l.endHandles(p, t)
-	p.resetContexts()
-	p.resetPools()
+	l.endAll(p, t)
 	p.resetGraphs(t)
-	p.unknownObjects, p.unknownFrees, p.unknownBytes = 0, 0, 0
+	p.unknownObjects, p.unknownFrees, p.sums.UnknownBytes = 0, 0, 0
 }
 
 // exit ends p. What it holds then stays as its last state.
@@ -156,9 +171,14 @@ func (l *Ledger) Release(proc event.Process) {
 	if p == nil || !p.exited {
 		return
 	}
-	l.endRows(p, never, func(*row) bool { return true })
+	l.endAll(p, never)
+}
+
+// endAll ends all memory of p not newer than t, with its contexts and pools.
+func (l *Ledger) endAll(p *process, t uint64) {
+	l.endRows(p, t, func(*row) bool { return true })
 	l.endExtra(p, func(extraRow) bool { return true })
-	l.endHandles(p, never)
+	l.endHandles(p, t)
 	p.resetContexts()
 	p.resetPools()
 }

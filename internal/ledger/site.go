@@ -76,7 +76,6 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 	}
 	l.sites++
 	p.ownSites++
-	i := p.newSite()
 	s := &Site{
 		SiteKey: SiteKey{
 			Proc: p.id, Stack: key.stack, API: key.api, Outer: key.outer,
@@ -85,7 +84,7 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		epoch: p.epoch,
 	}
 	l.place(p, s)
-	p.sites[i] = s
+	i, _ := put(&p.sites, &p.freeSite, math.MaxInt, s)
 	p.siteAt[key] = i
 	if key.ctx != 0 {
 		if c := p.contextAt[key.ctx]; c != ctxUnknown {
@@ -118,7 +117,7 @@ func (p *process) count(s *Site, t uint64, objects int64, bytes uint64) {
 	s.AllocObjects += objects
 	s.AllocBytes = addSaturated(s.AllocBytes, bytes)
 	if s.Kind.Class() == event.ClassDevice {
-		p.allocated = addSaturated(p.allocated, bytes)
+		p.sums.Allocated = addSaturated(p.sums.Allocated, bytes)
 	}
 }
 

@@ -33,25 +33,12 @@ type Totals struct {
 }
 
 func (p *process) totals() Totals {
-	return Totals{
-		Proc:           p.id,
-		Exited:         p.exited,
-		Inuse:          p.inuse[event.ClassDevice],
-		Peak:           p.peak,
-		Allocated:      p.allocated,
-		Managed:        p.inuse[event.ClassManaged],
-		Host:           p.inuse[event.ClassHost],
-		Imported:       p.inuse[event.ClassImported],
-		Graph:          p.inuse[event.ClassGraph],
-		LiveObjects:    p.objects,
-		Failed:         p.failed,
-		OutOfMemory:    p.outOfMemory,
-		UnmatchedFrees: p.unmatchedFrees,
-		Unattributed:   p.unattributed[event.ClassDevice],
-		UnknownBytes:   p.unknownBytes,
-		AsyncInuse:     p.asyncInuse,
-		AsyncHigh:      p.asyncHigh,
-	}
+	t := p.sums
+	t.Proc, t.Exited = p.id, p.exited
+	t.Inuse, t.Managed, t.Host = p.inuse[event.ClassDevice], p.inuse[event.ClassManaged], p.inuse[event.ClassHost]
+	t.Imported, t.Graph = p.inuse[event.ClassImported], p.inuse[event.ClassGraph]
+	t.Unattributed = p.unattributed[event.ClassDevice]
+	return t
 }
 
 // Processes yields the totals of each process that called CUDA's memory

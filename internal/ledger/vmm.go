@@ -60,9 +60,6 @@ func (l *Ledger) addPhysical(p *process, e *event.Event, site uint32) {
 		ph.extra = true
 		ph.site, _ = p.synthetic(e.Kind)
 	}
-	if p.handles == nil {
-		p.handles = make(map[uint64]*physical)
-	}
 	p.handles[e.Handle] = ph
 	l.holdPhysical(p, ph, 1, int64(ph.size))
 }
