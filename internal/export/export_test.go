@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
@@ -175,8 +176,8 @@ func TestJSONReadsBack(t *testing.T) {
 				Labels map[string]any
 				Values map[string]int64
 			}
-			Processes []jsonProcess
-			Accounts  []jsonAccount
+			Processes []snapshot.Process
+			Accounts  []snapshot.Account
 			Live      []struct {
 				Sample  int
 				Address string
@@ -184,9 +185,9 @@ func TestJSONReadsBack(t *testing.T) {
 				Size    int64 `json:"size_bytes"`
 				Time    time.Time
 			}
-			Loss  []jsonCounter
+			Loss  []loss.Counter
 			Notes []string
-			Meta  jsonMeta
+			Meta  snapshot.Meta
 		}
 		d := json.NewDecoder(strings.NewReader(write(t, JSON, s, Options{})))
 		d.DisallowUnknownFields()

@@ -50,43 +50,45 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	out.buf.WriteString("{\n\"schema_version\": ")
 	out.value(JSONVersion)
 	out.key("meta")
-	out.value(jsonMeta{
-		s.Meta.Version, s.Meta.CommandLine, s.Meta.Target, s.Meta.Driver, s.Meta.StackMode,
-		s.Meta.Start, s.Meta.Duration.Nanoseconds(), s.Meta.Events,
-	})
-	list(out, "processes", s.Processes, func(p *snapshot.Process) { out.value(jsonProcess(*p)) })
+	out.value(s.Meta)
+	list(out, "processes", s.Processes, func(p *snapshot.Process) { out.value(p) })
 	list(out, "mappings", ids.mappings, func(m **snapshot.Mapping) {
 		out.value(jsonMapping{hex((*m).Start), hex((*m).Limit), hex((*m).Offset), (*m).Path, (*m).BuildID})
 	})
 	list(out, "locations", ids.locations, func(l **snapshot.Location) {
-		loc := jsonLocation{Lines: make([]jsonLine, len((*l).Lines))}
+		loc := jsonLocation{Lines: (*l).Lines}
 		if (*l).Address != 0 {
 			loc.Address = hex((*l).Address)
 		}
 		if (*l).Mapping != nil {
 			loc.Mapping = new(ids.mapping[(*l).Mapping])
 		}
-		for i, line := range (*l).Lines {
-			loc.Lines[i] = jsonLine(line)
-		}
 		out.value(loc)
 	})
 	list(out, "samples", s.Samples, func(sample *snapshot.Sample) { out.sample(sample, ids) })
-	list(out, "accounts", s.Accounts, func(a *snapshot.Account) {
-		lines := make([]jsonAccountLine, len(a.Lines))
-		for i, l := range a.Lines {
-			lines[i] = jsonAccountLine(l)
-		}
-		out.value(jsonAccount{a.PID, a.Process, a.GPU, a.Total, a.Known, a.Inferred, lines})
-	})
+	list(out, "accounts", s.Accounts, func(a *snapshot.Account) { out.value(a) })
 	list(out, "live", s.Live, func(a *snapshot.Allocation) { out.live(a) })
-	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(jsonCounter(*c)) })
-	list(out, "notes", s.Notes, func(n *string) { out.value(*n) })
+	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
+	list(out, "notes", s.Notes, func(n *string) { out.value(n) })
 	out.buf.WriteString("\n}\n")
 	if err := out.flush(); err != nil {
 		return fmt.Errorf("write json: %w", err)
 	}
 	return nil
+}
+
+type jsonMapping struct {
+	Start   string `json:"start"`
+	Limit   string `json:"limit"`
+	Offset  string `json:"offset"`
+	Path    string `json:"path"`
+	BuildID string `json:"build_id,omitempty"`
+}
+
+type jsonLocation struct {
+	Address string          `json:"address,omitempty"`
+	Mapping *int            `json:"mapping"`
+	Lines   []snapshot.Line `json:"lines"`
 }
 
 // ids number a snapshot's mappings and locations in the order of their first

@@ -14,9 +14,9 @@ type Cause struct {
 
 // A Counter is how often a cause struck.
 type Counter struct {
-	Name  string
-	Help  string
-	Value uint64
+	Name  string `json:"name"`
+	Help  string `json:"help"`
+	Value uint64 `json:"value"`
 }
 
 // Causes is the table of one part of the tracer.

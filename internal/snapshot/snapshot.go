@@ -1,7 +1,7 @@
 // Package snapshot is the one input of every output: who held how much GPU
 // memory at one moment, symbolized, with what was lost. It is a leaf: it
 // imports only loss of this module, and it holds no pid's memory, no BPF map and
-// no open file.
+// no open file. The keys in json tags are those of the JSON output.
 package snapshot
 
 import (
@@ -32,14 +32,14 @@ type Snapshot struct {
 
 // Meta says where a snapshot comes from.
 type Meta struct {
-	Version     string    // of gpumemtrace
-	CommandLine string    // of gpumemtrace
-	Target      string    // what was traced, such as "pid 4711 (python3)"
-	Driver      string    // NVIDIA driver version, "" when not known
-	StackMode   string    // how stacks were captured
-	Start       time.Time // when the probes were on
-	Duration    time.Duration
-	Events      uint64 // received from the kernel
+	Version     string        `json:"version"`      // of gpumemtrace
+	CommandLine string        `json:"command_line"` // of gpumemtrace
+	Target      string        `json:"target"`       // what was traced, such as "pid 4711 (python3)"
+	Driver      string        `json:"driver"`       // version of NVIDIA's kernel driver, "" when not known
+	StackMode   string        `json:"stack_mode"`   // how stacks were captured
+	Start       time.Time     `json:"start"`        // when the probes were on
+	Duration    time.Duration `json:"duration_ns"`
+	Events      uint64        `json:"events"` // received from the kernel
 }
 
 // A Sample is one call stack with one set of labels.
@@ -75,12 +75,11 @@ type Location struct {
 
 // A Line is one function of a Location.
 type Line struct {
-	Function string // demangled, or as the interpreter names it
-	System   string // the linkage name, when it differs from Function
-	File     string
-	Line     int
-	// Reason why there is no name, "" when there is one.
-	Reason string
+	Function string `json:"function"`         // demangled, or as the interpreter names it
+	System   string `json:"system,omitempty"` // the linkage name, when it differs from Function
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	Reason   string `json:"reason,omitempty"` // why there is no name, "" when there is one
 }
 
 // A Mapping is one executable file mapping of a process.
@@ -93,52 +92,59 @@ type Mapping struct {
 
 // A Process has the totals of one traced process.
 type Process struct {
-	PID    int
-	Name   string // comm
-	Exited bool
+	PID    int    `json:"pid"`
+	Name   string `json:"name"` // comm
+	Exited bool   `json:"exited"`
 	// Inuse, Peak and Allocated are bytes of owned device memory.
-	Inuse, Peak, Allocated int64
+	Inuse     int64 `json:"inuse_bytes"`
+	Peak      int64 `json:"peak_bytes"`
+	Allocated int64 `json:"allocated_bytes"`
 	// Managed, Host, Imported and Graph are live bytes of those classes,
 	// in none of the device figures.
-	Managed, Host, Imported, Graph int64
-	LiveObjects                    int64
-	Failed                         int64 // failed allocation calls
-	OutOfMemory                    int64 // those that failed for want of memory
+	Managed     int64 `json:"managed_bytes"`
+	Host        int64 `json:"host_bytes"`
+	Imported    int64 `json:"imported_bytes"`
+	Graph       int64 `json:"graph_bytes"`
+	LiveObjects int64 `json:"live_objects"`
+	Failed      int64 `json:"failed"`        // failed allocation calls
+	OutOfMemory int64 `json:"out_of_memory"` // those that failed for want of memory
 	// UnmatchedFrees are frees of addresses never seen allocated: memory
 	// from before the trace began.
-	UnmatchedFrees int64
+	UnmatchedFrees int64 `json:"unmatched_frees"`
 	// Async is the part of Inuse that came from stream-ordered memory pools,
 	// and AsyncHigh the most that the pools may hold for it: the highest use
 	// of each since it was last trimmed.
-	Async, AsyncHigh int64
+	Async     int64 `json:"async_bytes"`
+	AsyncHigh int64 `json:"async_high_bytes"`
 	// Unattributed is live device memory that --max-live left without a row,
 	// and Unknown what may be live besides, in no other figure, because too
 	// much was left so.
-	Unattributed, Unknown int64
+	Unattributed int64 `json:"unattributed_bytes"`
+	Unknown      int64 `json:"unknown_bytes"`
 }
 
 // An Account is what the driver reports for one process on one GPU, and the
 // parts that it is made of.
 type Account struct {
-	PID     int
-	Process string // comm
-	GPU     string // as Labels.GPU
-	// Total is the driver's figure in bytes, if Known. Inferred: it is the
-	// whole GPU's, on which this is the only process.
-	Total    int64
-	Known    bool
-	Inferred bool
+	PID     int    `json:"pid"`
+	Process string `json:"process"` // comm
+	GPU     string `json:"gpu"`     // as Labels.GPU
+	// Total is the kernel driver's figure in bytes, if Known. Inferred says that
+	// it is the whole GPU's, on which this is the only process.
+	Total    int64 `json:"total_bytes"`
+	Known    bool  `json:"known"`
+	Inferred bool  `json:"inferred"`
 	// Lines add up to Total. Those in brackets are synthetic frames of the
 	// profile too.
-	Lines []AccountLine
+	Lines []AccountLine `json:"lines"`
 }
 
 // An AccountLine is one part of an Account.
 type AccountLine struct {
-	Name     string // "tracked", "[cuda context and driver]", ...
-	Bytes    int64
-	Inferred bool   // an estimate took part in it
-	Note     string // what a reader must know, "" for nothing
+	Name     string `json:"name"` // "tracked", "[cuda context and driver]", ...
+	Bytes    int64  `json:"bytes"`
+	Inferred bool   `json:"inferred,omitempty"` // an estimate took part in it
+	Note     string `json:"note,omitempty"`     // what a reader must know, "" for nothing
 }
 
 // An Allocation is one live allocation.

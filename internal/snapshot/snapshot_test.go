@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"reflect"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
 // TestAllLabels: a field without a row in the table, or two rows of one field,
@@ -113,5 +115,20 @@ func TestSeveral(t *testing.T) {
 	one.Samples[0].PID = 2
 	if !one.Several() {
 		t.Error("one process, want two")
+	}
+}
+
+// TestJSONKeys: a field without a key would come into the JSON output under its
+// Go name.
+func TestJSONKeys(t *testing.T) {
+	for _, of := range []reflect.Type{
+		reflect.TypeFor[Meta](), reflect.TypeFor[Process](), reflect.TypeFor[Account](),
+		reflect.TypeFor[AccountLine](), reflect.TypeFor[Line](), reflect.TypeFor[loss.Counter](),
+	} {
+		for i := range of.NumField() {
+			if of.Field(i).Tag.Get("json") == "" {
+				t.Errorf("%v.%s has no key", of, of.Field(i).Name)
+			}
+		}
 	}
 }
