@@ -32,8 +32,8 @@ type Row struct {
 	// copy: products, structures, sums.
 	Fix func(e *event.Event, extra []uint64)
 
-	// Class overrides what the kernel side does with the call; classEmit
-	// unless said.
+	// class overrides what the kernel side does with the call, which is
+	// classEmit by default. Entries adds the flags that follow from Op.
 	class class
 	flags rowFlags
 	// stride of a list's elements; the argument that holds an extent's
@@ -97,119 +97,100 @@ const (
 // the stand-in's tests are all made from it.
 var Table = []Row{
 	// Linear device memory. CUDA Driver API, "Memory Management".
-	{Symbols: []string{"cuMemAlloc_v2"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: out(0, 0), Size: arg(1), flags: flagStack},
+	{Symbols: []string{"cuMemAlloc_v2"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0), Size: arg(1)},
 	// Without _v2: the 32-bit device pointers and sizes of CUDA before 3.2.
-	{Symbols: []string{"cuMemAlloc"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: out32(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
-	{Symbols: []string{"cuMemAllocPitch_v2"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: out(0, 0), Extra: []value{out(1, 0), arg(2), arg(3)}, Fix: fixPitch, flags: flagStack},
-	{Symbols: []string{"cuMemAllocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: out32(0, 0), Extra: []value{out32(1, 0), arg(2), arg(3)}, Fix: fixPitch32, flags: flagStack},
-	{Symbols: []string{"cuMemAllocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged,
-		Addr: out(0, 0), Size: arg(1), flags: flagStack},
-	{Symbols: []string{"cuMemFree_v2"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
-	{Symbols: []string{"cuMemFree"}, Op: event.OpFree, Extra: []value{arg(0)}, Fix: fixAddr32,
-		flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuMemAlloc"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out32(0, 0), Extra: []value{arg(1)}, Fix: fixSize32},
+	{Symbols: []string{"cuMemAllocPitch_v2"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0),
+		Extra: []value{out(1, 0), arg(2), arg(3)}, Fix: fixPitch},
+	{Symbols: []string{"cuMemAllocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out32(0, 0),
+		Extra: []value{out32(1, 0), arg(2), arg(3)}, Fix: fixPitch32},
+	{Symbols: []string{"cuMemAllocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged, Addr: out(0, 0), Size: arg(1)},
+	{Symbols: []string{"cuMemFree_v2"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
+	{Symbols: []string{"cuMemFree"}, Op: event.OpFree, Extra: []value{arg(0)}, Fix: fixAddr32, flags: flagSkipNull},
 
 	// Host memory.
-	{Symbols: []string{"cuMemAllocHost_v2", "cuMemHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost,
-		Addr: out(0, 0), Size: arg(1), flags: flagStack},
-	{Symbols: []string{"cuMemAllocHost"}, Op: event.OpAlloc, Kind: event.KindHost,
-		Addr: out(0, 0), Extra: []value{arg(1)}, Fix: fixSize32, flags: flagStack},
-	{Symbols: []string{"cuMemHostRegister_v2", "cuMemHostRegister"}, Op: event.OpAlloc,
-		Kind: event.KindRegistered, Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1), flags: flagStack},
-	{Symbols: []string{"cuMemFreeHost"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
-	{Symbols: []string{"cuMemHostUnregister"}, Op: event.OpFree, Space: event.SpaceRegistered, Addr: arg(0),
-		flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuMemAllocHost_v2", "cuMemHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost, Addr: out(0, 0), Size: arg(1)},
+	{Symbols: []string{"cuMemAllocHost"}, Op: event.OpAlloc, Kind: event.KindHost, Addr: out(0, 0), Extra: []value{arg(1)}, Fix: fixSize32},
+	{Symbols: []string{"cuMemHostRegister_v2", "cuMemHostRegister"}, Op: event.OpAlloc, Kind: event.KindRegistered,
+		Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1)},
+	{Symbols: []string{"cuMemFreeHost"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
+	{Symbols: []string{"cuMemHostUnregister"}, Op: event.OpFree, Space: event.SpaceRegistered, Addr: arg(0), flags: flagSkipNull},
 
 	// Stream-ordered memory and pools. "Stream Ordered Memory Allocator".
-	{Symbols: []string{"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
-		Addr: out(0, 0), Size: arg(1), Stream: arg(2), flags: flagStack},
-	{Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Op: event.OpAlloc,
-		Kind: event.KindAsync, Addr: out(0, 0), Size: arg(1), Handle: arg(2), Stream: arg(3), flags: flagStack},
-	{Symbols: []string{"cuMemFreeAsync", "cuMemFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0),
-		flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuMemAllocAsync", "cuMemAllocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync, Addr: out(0, 0),
+		Size: arg(1), Stream: arg(2)},
+	{Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
+		Addr: out(0, 0), Size: arg(1), Handle: arg(2), Stream: arg(3)},
+	{Symbols: []string{"cuMemFreeAsync", "cuMemFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
 	// CUmemPoolProps: location at 8.
-	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: out(0, 0),
-		Extra: []value{mem(1, 8)}, Fix: fixLocation},
-	{Symbols: []string{"cuMemPoolDestroy"}, Op: event.OpPoolDestroy, Handle: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: out(0, 0), Extra: []value{mem(1, 8)}, Fix: fixLocation},
+	{Symbols: []string{"cuMemPoolDestroy"}, Op: event.OpPoolDestroy, Handle: arg(0)},
 	{Symbols: []string{"cuMemPoolTrimTo"}, Op: event.OpPoolTrim, Handle: arg(0), Size: arg(1)},
 	// The exporter's allocation; its size is not told here.
-	{Symbols: []string{"cuMemPoolImportPointer"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Addr: out(0, 0), Handle: arg(1), flags: flagStack},
+	{Symbols: []string{"cuMemPoolImportPointer"}, Op: event.OpAlloc, Kind: event.KindImported, Addr: out(0, 0), Handle: arg(1)},
 
 	// Arrays.
-	{Symbols: []string{"cuArrayCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16)}, Fix: fixArray2D, flags: flagStack},
-	{Symbols: []string{"cuArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: out(0, 0), Extra: []value{mem32(1, 0), mem32(1, 4), mem(1, 8)}, Fix: fixArray2D, flags: flagStack},
-	{Symbols: []string{"cuArray3DCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr:  out(0, 0),
-		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32)}, Fix: fixArray3D, flags: flagStack},
-	{Symbols: []string{"cuArray3DCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr:  out(0, 0),
-		Extra: []value{mem32(1, 0), mem32(1, 4), mem32(1, 8), mem(1, 12), mem32(1, 20)}, Fix: fixArray3D, flags: flagStack},
-	{Symbols: []string{"cuMipmappedArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr:  out(0, 0),
-		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32), arg(2)}, Fix: fixArray3D, flags: flagStack},
-	{Symbols: []string{"cuArrayDestroy", "cuMipmappedArrayDestroy"}, Op: event.OpFree, Space: event.SpaceArray,
-		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuArrayCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray, Addr: out(0, 0),
+		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16)}, Fix: fixArray2D},
+	{Symbols: []string{"cuArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray, Addr: out(0, 0),
+		Extra: []value{mem32(1, 0), mem32(1, 4), mem(1, 8)}, Fix: fixArray2D},
+	{Symbols: []string{"cuArray3DCreate_v2"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray, Addr: out(0, 0),
+		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32)}, Fix: fixArray3D},
+	{Symbols: []string{"cuArray3DCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray, Addr: out(0, 0),
+		Extra: []value{mem32(1, 0), mem32(1, 4), mem32(1, 8), mem(1, 12), mem32(1, 20)}, Fix: fixArray3D},
+	{Symbols: []string{"cuMipmappedArrayCreate"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray, Addr: out(0, 0),
+		Extra: []value{mem(1, 0), mem(1, 8), mem(1, 16), mem(1, 24), mem32(1, 32), arg(2)}, Fix: fixArray3D},
+	{Symbols: []string{"cuArrayDestroy", "cuMipmappedArrayDestroy"}, Op: event.OpFree, Space: event.SpaceArray, Addr: arg(0),
+		flags: flagSkipNull},
 
 	// Virtual memory management. CUmemAllocationProp: location at 8.
 	{Symbols: []string{"cuMemCreate"}, Op: event.OpHandleCreate, Kind: event.KindVMM, Handle: out(0, 0), Size: arg(1),
-		Extra: []value{mem(2, 8)}, Fix: fixLocation, flags: flagStack},
+		Extra: []value{mem(2, 8)}, Fix: fixLocation},
 	// A multicast object has no memory: what is bound to it counts where it was
 	// created. Its handle is mapped and released as one of physical memory.
-	{Symbols: []string{"cuMulticastCreate"}, Op: event.OpHandleCreate, Kind: event.KindMulticast, Handle: out(0, 0), flags: flagStack},
-	{Symbols: []string{"cuMemRelease"}, Op: event.OpHandleRelease, Handle: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuMulticastCreate"}, Op: event.OpHandleCreate, Kind: event.KindMulticast, Handle: out(0, 0)},
+	{Symbols: []string{"cuMemRelease"}, Op: event.OpHandleRelease, Handle: arg(0)},
 	{Symbols: []string{"cuMemRetainAllocationHandle"}, Op: event.OpHandleRetain, Handle: out(0, 0)},
-	{Symbols: []string{"cuMemImportFromShareableHandle"}, Op: event.OpHandleImport, Kind: event.KindImported,
-		Handle: out(0, 0), flags: flagStack},
+	{Symbols: []string{"cuMemImportFromShareableHandle"}, Op: event.OpHandleImport, Kind: event.KindImported, Handle: out(0, 0)},
 	{Symbols: []string{"cuMemMap"}, Op: event.OpMap, Addr: arg(0), Size: arg(1), Handle: arg(3)},
-	{Symbols: []string{"cuMemUnmap"}, Op: event.OpUnmap, Addr: arg(0), Size: arg(1), flags: flagEntryTime},
+	{Symbols: []string{"cuMemUnmap"}, Op: event.OpUnmap, Addr: arg(0), Size: arg(1)},
 	// CUarrayMapInfo, 96 bytes: resource 8, subresource 24, operation 56, handle 64.
-	{Symbols: []string{"cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"}, Op: event.OpMapArray, Addr: mem(0, 8),
-		Handle: mem(0, 64), Extra: []value{mem32(0, 56), mem(0, 24), mem(0, 32), mem(0, 40)}, Fix: fixMapArray,
-		flags: flagList, stride: 96},
+	{Symbols: []string{"cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"}, Op: event.OpMapArray, Addr: mem(0, 8), Handle: mem(0, 64),
+		Extra: []value{mem32(0, 56), mem(0, 24), mem(0, 32), mem(0, 40)}, Fix: fixMapArray, flags: flagList, stride: 96},
 	{Symbols: []string{"cuMemAddressReserve"}, Op: event.OpReserve, Addr: out(0, 0), Size: arg(1)},
-	{Symbols: []string{"cuMemAddressFree"}, Op: event.OpUnreserve, Addr: arg(0), Size: arg(1), flags: flagEntryTime},
+	{Symbols: []string{"cuMemAddressFree"}, Op: event.OpUnreserve, Addr: arg(0), Size: arg(1)},
 
 	// Memory of other processes and APIs. "CUDA IPC", "External Resource
 	// Interoperability". An IPC handle does not tell its size.
-	{Symbols: []string{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}, Op: event.OpOpen, Kind: event.KindImported,
-		Addr: out(0, 0), flags: flagStack},
-	{Symbols: []string{"cuIpcCloseMemHandle"}, Op: event.OpFree, Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}, Op: event.OpOpen, Kind: event.KindImported, Addr: out(0, 0)},
+	{Symbols: []string{"cuIpcCloseMemHandle"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
 	// CUDA_EXTERNAL_MEMORY_HANDLE_DESC: size at 24.
-	{Symbols: []string{"cuImportExternalMemory"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Space: event.SpaceExternal, Addr: out(0, 0), Size: mem(1, 24), flags: flagStack},
-	{Symbols: []string{"cuDestroyExternalMemory"}, Op: event.OpFree, Space: event.SpaceExternal, Addr: arg(0),
-		flags: flagEntryTime | flagSkipNull},
+	{Symbols: []string{"cuImportExternalMemory"}, Op: event.OpAlloc, Kind: event.KindImported, Space: event.SpaceExternal,
+		Addr: out(0, 0), Size: mem(1, 24)},
+	{Symbols: []string{"cuDestroyExternalMemory"}, Op: event.OpFree, Space: event.SpaceExternal, Addr: arg(0), flags: flagSkipNull},
 	// Views of imported memory: their bytes count at the import.
-	{Symbols: []string{"cuExternalMemoryGetMappedBuffer"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Addr: out(0, 0), flags: flagStack},
+	{Symbols: []string{"cuExternalMemoryGetMappedBuffer"}, Op: event.OpAlloc, Kind: event.KindImported, Addr: out(0, 0)},
 	{Symbols: []string{"cuExternalMemoryGetMappedMipmappedArray"}, Op: event.OpAlloc, Kind: event.KindImported,
-		Space: event.SpaceArray, Addr: out(0, 0), flags: flagStack},
+		Space: event.SpaceArray, Addr: out(0, 0)},
 
 	// Graph memory nodes: address range that the graph backs when it runs.
 	// CUDA_MEM_ALLOC_NODE_PARAMS: location 8, bytesize 104, dptr 112. A free
 	// node ends the range's life inside the graph.
-	{Symbols: []string{"cuGraphAddMemAllocNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 112),
-		Size: mem(4, 104), Handle: arg(1), Extra: []value{mem(4, 8)}, Fix: fixGraphLocation, flags: flagStack},
+	{Symbols: []string{"cuGraphAddMemAllocNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 112), Size: mem(4, 104),
+		Handle: arg(1), Extra: []value{mem(4, 8)}, Fix: fixGraphLocation},
 	// CUgraphNodeParams: type 0, and from 16 the type's own parameters.
-	{Symbols: []string{"cuGraphAddNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 16+112),
-		Size: mem(4, 16+104), Handle: arg(1), Extra: []value{mem32(4, 0), mem(4, 16), mem(4, 16+8)}, Fix: fixGraphNode, flags: flagStack},
-	{Symbols: []string{"cuGraphAddNode_v2"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(5, 16+112),
-		Size: mem(5, 16+104), Handle: arg(1), Extra: []value{mem32(5, 0), mem(5, 16), mem(5, 16+8)}, Fix: fixGraphNode, flags: flagStack},
-	{Symbols: []string{"cuGraphAddMemFreeNode"}, Op: event.OpFree, Addr: arg(4), flags: flagEntryTime},
-	{Symbols: []string{"cuGraphDestroy"}, Op: event.OpGraphDestroy, Handle: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuGraphAddNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 16+112), Size: mem(4, 16+104),
+		Handle: arg(1), Extra: []value{mem32(4, 0), mem(4, 16), mem(4, 16+8)}, Fix: fixGraphNode},
+	{Symbols: []string{"cuGraphAddNode_v2"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(5, 16+112), Size: mem(5, 16+104),
+		Handle: arg(1), Extra: []value{mem32(5, 0), mem(5, 16), mem(5, 16+8)}, Fix: fixGraphNode},
+	{Symbols: []string{"cuGraphAddMemFreeNode"}, Op: event.OpFree, Addr: arg(4)},
+	{Symbols: []string{"cuGraphDestroy"}, Op: event.OpGraphDestroy, Handle: arg(0)},
 	// A capture makes nodes of what is put on its stream. The first version
 	// had no mode.
-	{Symbols: []string{
-		"cuStreamBeginCapture", "cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz",
-	}, Op: event.OpCaptureBegin, Stream: arg(0)},
-	{Symbols: []string{"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz"}, Op: event.OpCaptureBegin,
-		Stream: arg(0), Handle: arg(1)},
+	{Symbols: []string{"cuStreamBeginCapture", "cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"},
+		Op: event.OpCaptureBegin, Stream: arg(0)},
+	{Symbols: []string{"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz"}, Op: event.OpCaptureBegin, Stream: arg(0),
+		Handle: arg(1)},
 	{Symbols: []string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, Op: event.OpCaptureEnd, Stream: arg(0), Handle: out(1, 0)},
 	{Symbols: []string{"cuDeviceGraphMemTrim"}, Op: event.OpNone, Device: arg(0)},
 
@@ -217,12 +198,10 @@ var Table = []Row{
 	{Symbols: []string{"cuCtxCreate", "cuCtxCreate_v2"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(2), flags: flagPushes},
 	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(4), flags: flagPushes},
 	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(3), flags: flagPushes},
-	{Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Op: event.OpContextDestroy, Ctx: arg(0), flags: flagEntryTime | flagPops},
+	{Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Op: event.OpContextDestroy, Ctx: arg(0), flags: flagPops},
 	{Symbols: []string{"cuDevicePrimaryCtxRetain"}, Op: event.OpContextSeen, Ctx: out(0, 0), Device: arg(1)},
-	{Symbols: []string{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"}, Op: event.OpPrimaryRelease,
-		Device: arg(0), flags: flagEntryTime},
-	{Symbols: []string{"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"}, Op: event.OpPrimaryReset,
-		Device: arg(0), flags: flagEntryTime},
+	{Symbols: []string{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"}, Op: event.OpPrimaryRelease, Device: arg(0)},
+	{Symbols: []string{"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"}, Op: event.OpPrimaryReset, Device: arg(0)},
 	{Symbols: []string{"cuCtxSetCurrent"}, class: classCtxSet},
 	{Symbols: []string{"cuCtxPushCurrent", "cuCtxPushCurrent_v2"}, class: classCtxPush},
 	{Symbols: []string{"cuCtxPopCurrent", "cuCtxPopCurrent_v2"}, class: classCtxPop},
@@ -231,64 +210,52 @@ var Table = []Row{
 
 	// Calls for which the driver takes memory that no function returns. Their
 	// stacks explain growth of the process's total.
-	{Symbols: []string{
-		"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
-		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuCtxSetLimit",
-	}, Op: event.OpSuspect, flags: flagStack},
-	{Symbols: []string{
-		"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
-		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz",
-	}, Op: event.OpGraphInstantiate, Handle: arg(1), flags: flagStack},
+	{Symbols: []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
+		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuCtxSetLimit"}, Op: event.OpSuspect, flags: flagStack},
+	{Symbols: []string{"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
+		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, Op: event.OpGraphInstantiate, Handle: arg(1), flags: flagStack},
 
 	// The guard: what address a program got for a name. No ledger event.
 	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: out(1, 0), flags: flagName},
 
 	// The runtime, for --api runtime and both.
-	{Level: Runtime, Symbols: []string{"cudaMalloc"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: out(0, 0), Size: arg(1), flags: flagStack},
-	{Level: Runtime, Symbols: []string{"cudaMallocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged,
-		Addr: out(0, 0), Size: arg(1), flags: flagStack},
-	{Level: Runtime, Symbols: []string{"cudaMallocHost", "cudaHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost,
-		Addr: out(0, 0), Size: arg(1), flags: flagStack},
+	{Level: Runtime, Symbols: []string{"cudaMalloc"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0), Size: arg(1)},
+	{Level: Runtime, Symbols: []string{"cudaMallocManaged"}, Op: event.OpAlloc, Kind: event.KindManaged, Addr: out(0, 0), Size: arg(1)},
+	{Level: Runtime, Symbols: []string{"cudaMallocHost", "cudaHostAlloc"}, Op: event.OpAlloc, Kind: event.KindHost, Addr: out(0, 0),
+		Size: arg(1)},
 	{Level: Runtime, Symbols: []string{"cudaHostRegister"}, Op: event.OpAlloc, Kind: event.KindRegistered,
-		Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1), flags: flagStack},
-	{Level: Runtime, Symbols: []string{"cudaHostUnregister"}, Op: event.OpFree, Space: event.SpaceRegistered,
-		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
-	{Level: Runtime, Symbols: []string{"cudaFreeHost", "cudaFree"}, Op: event.OpFree, Addr: arg(0),
-		flags: flagEntryTime | flagSkipNull},
-	{Level: Runtime, Symbols: []string{"cudaMallocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: out(0, 0), Extra: []value{out(1, 0), arg(2), arg(3)}, Fix: fixPitch, flags: flagStack},
+		Space: event.SpaceRegistered, Addr: arg(0), Size: arg(1)},
+	{Level: Runtime, Symbols: []string{"cudaHostUnregister"}, Op: event.OpFree, Space: event.SpaceRegistered, Addr: arg(0),
+		flags: flagSkipNull},
+	{Level: Runtime, Symbols: []string{"cudaFreeHost", "cudaFree"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
+	{Level: Runtime, Symbols: []string{"cudaMallocPitch"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0),
+		Extra: []value{out(1, 0), arg(2), arg(3)}, Fix: fixPitch},
 	// cudaPitchedPtr: ptr 0, pitch 8, ysize 24.
-	{Level: Runtime, Symbols: []string{"cudaMalloc3D"}, Op: event.OpAlloc, Kind: event.KindDevice,
-		Addr: out(0, 0), Extra: []value{out(0, 8), arg(4), arg(5), arg(6)}, Fix: fixPitch3D, flags: flagStack | flagExtent, stride: 1},
+	{Level: Runtime, Symbols: []string{"cudaMalloc3D"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0),
+		Extra: []value{out(0, 8), arg(4), arg(5), arg(6)}, Fix: fixPitch3D, flags: flagExtent, stride: 1},
 	// cudaChannelFormatDesc: four ints of bits.
 	{Level: Runtime, Symbols: []string{"cudaMallocArray"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(2), arg(3)}, Fix: fixChannels2D, flags: flagStack},
+		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(2), arg(3)}, Fix: fixChannels2D},
 	{Level: Runtime, Symbols: []string{"cudaMalloc3DArray"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
-		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6)}, Fix: fixChannels3D,
-		flags: flagStack | flagExtent, stride: 2},
-	{Level: Runtime, Symbols: []string{"cudaMallocMipmappedArray"}, Op: event.OpAlloc, Kind: event.KindArray,
-		Space: event.SpaceArray, Addr: out(0, 0),
-		Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6), arg(2)}, Fix: fixChannels3D,
-		flags: flagStack | flagExtent, stride: 2},
+		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6)}, Fix: fixChannels3D, flags: flagExtent, stride: 2},
+	{Level: Runtime, Symbols: []string{"cudaMallocMipmappedArray"}, Op: event.OpAlloc, Kind: event.KindArray, Space: event.SpaceArray,
+		Addr: out(0, 0), Extra: []value{mem(1, 0), mem(1, 8), arg(4), arg(5), arg(6), arg(2)}, Fix: fixChannels3D, flags: flagExtent,
+		stride: 2},
 	{Level: Runtime, Symbols: []string{"cudaFreeArray", "cudaFreeMipmappedArray"}, Op: event.OpFree, Space: event.SpaceArray,
-		Addr: arg(0), flags: flagEntryTime | flagSkipNull},
+		Addr: arg(0), flags: flagSkipNull},
 	{Level: Runtime, Symbols: []string{"cudaMallocAsync", "cudaMallocAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
-		Addr: out(0, 0), Size: arg(1), flags: flagStack},
+		Addr: out(0, 0), Size: arg(1)},
 	{Level: Runtime, Symbols: []string{"cudaMallocFromPoolAsync", "cudaMallocFromPoolAsync_ptsz"}, Op: event.OpAlloc,
-		Kind: event.KindAsync, Addr: out(0, 0), Size: arg(1), Handle: arg(2), flags: flagStack},
-	{Level: Runtime, Symbols: []string{"cudaFreeAsync", "cudaFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0),
-		flags: flagEntryTime | flagSkipNull},
-	{Level: Runtime, Symbols: []string{"cudaDeviceReset"}, Op: event.OpPrimaryReset, flags: flagEntryTime},
+		Kind: event.KindAsync, Addr: out(0, 0), Size: arg(1), Handle: arg(2)},
+	{Level: Runtime, Symbols: []string{"cudaFreeAsync", "cudaFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
+	{Level: Runtime, Symbols: []string{"cudaDeviceReset"}, Op: event.OpPrimaryReset},
 	{Level: Runtime, Symbols: []string{"cudaSetDevice"}, class: classDeviceSet},
 
 	// c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, Device), before
 	// PyTorch throws OutOfMemoryError; a memory fraction can run out without
 	// any driver call. c10/core/Allocator.h; int64_t all through before 2.1.
-	{Level: Torch, Symbols: []string{
-		"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
-		"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE",
-	}, Op: event.OpOutOfMemory, Size: arg(0), Handle: arg(1), Extra: []value{arg(2), arg(3)}, Fix: fixTorchOutOfMemory,
+	{Level: Torch, Symbols: []string{"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE"},
+		Op: event.OpOutOfMemory, Size: arg(0), Handle: arg(1), Extra: []value{arg(2), arg(3)}, Fix: fixTorchOutOfMemory,
 		flags: flagStack},
 }
 
@@ -312,9 +279,12 @@ var Entries = func() []Entry {
 		}
 		switch r.Op {
 		case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
-			r.flags |= flagAllocates
+			r.flags |= flagStack | flagAllocates
 		case event.OpFree:
-			r.flags |= flagFrees
+			r.flags |= flagEntryTime | flagFrees
+		case event.OpHandleRelease, event.OpUnmap, event.OpUnreserve, event.OpPoolDestroy, event.OpGraphDestroy,
+			event.OpContextDestroy, event.OpPrimaryRelease, event.OpPrimaryReset:
+			r.flags |= flagEntryTime
 		}
 		for _, s := range r.Symbols {
 			out = append(out, Entry{Symbol: s, Row: r})
