@@ -2,28 +2,11 @@ package probes
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
-
-func TestSplitList(t *testing.T) {
-	for text, want := range map[string][][2]int{
-		"":                     nil,
-		"0\n":                  {{0, 0}},
-		"0-3,7\n":              {{0, 3}, {7, 7}},
-		"0,2-2":                {{0, 0}, {2, 2}},
-		"3-1":                  nil,
-		"-1,x,1-y,2,":          {{2, 2}},
-		"99999999999999999999": nil,
-	} {
-		if got := splitList(text); !slices.Equal(got, want) {
-			t.Errorf("splitList(%q) = %v, want %v", text, got, want)
-		}
-	}
-}
 
 func TestLibraryLevel(t *testing.T) {
 	for name, want := range map[string]string{

@@ -3,12 +3,13 @@ package probes
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/elastic/go-perf"
 	"golang.org/x/sys/unix"
 
@@ -61,8 +62,15 @@ func openSideband() (_ *sideband, err error) {
 		return nil, fmt.Errorf("watch mappings: %w", err)
 	}
 	attr.SetWakeupWatermark(1)
-	for cpu := range onlineCPUs() {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		cpus = runtime.NumCPU() // /sys is not mounted
+	}
+	for cpu := range cpus {
 		ev, err := perf.Open(attr, perf.AllThreads, cpu, nil)
+		if errors.Is(err, unix.ENODEV) {
+			continue // offline
+		}
 		if err != nil {
 			return nil, fmt.Errorf("watch mappings on CPU %d: %w", cpu, err)
 		}
@@ -78,6 +86,9 @@ func openSideband() (_ *sideband, err error) {
 			return nil, err
 		}
 	}
+	if len(s.events) == 0 {
+		return nil, errors.New("watch mappings: every CPU is offline")
+	}
 	return s, nil
 }
 
@@ -87,25 +98,6 @@ func (s *sideband) watch(fd, index int) error {
 		return fmt.Errorf("watch mappings: %w", err)
 	}
 	return nil
-}
-
-// onlineCPUs yields the CPUs that may run a task.
-func onlineCPUs() map[int]bool {
-	cpus := map[int]bool{}
-	text, err := os.ReadFile("/sys/devices/system/cpu/online")
-	if err == nil {
-		for _, span := range splitList(string(text)) {
-			for c := span[0]; c <= span[1] && c < 1<<16; c++ {
-				cpus[c] = true
-			}
-		}
-	}
-	if len(cpus) == 0 {
-		for c := range runtime.NumCPU() {
-			cpus[c] = true
-		}
-	}
-	return cpus
 }
 
 // run calls f for every new executable mapping until close. lost is called
