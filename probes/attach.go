@@ -85,8 +85,8 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 	}
 	a := &attachment{library: lib, missing: missing, probed: map[uint64]bool{}, users: map[int]time.Duration{}}
 	err = errors.Join(
-		a.attach(ex, ret, progs.exit, progs.multi, points, pid),
-		a.attach(ex, entry, progs.enter, progs.multi, points, pid),
+		a.attach(ex, true, progs.exit, progs.multi, points, pid),
+		a.attach(ex, false, progs.enter, progs.multi, points, pid),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
@@ -111,17 +111,11 @@ var symbols = func() map[string]bool {
 // known tells whether the table has a function.
 func known(name []byte) bool { return symbols[string(name)] }
 
-type side bool
-
-const (
-	entry side = false
-	ret   side = true
-)
-
-// attach puts prog at every point.
-func (a *attachment) attach(ex *link.Executable, s side, prog *ebpf.Program, multi bool, points []point, pid int) error {
+// attach puts prog at every point, to run when the function there is entered, or
+// with onReturn when it returns.
+func (a *attachment) attach(ex *link.Executable, onReturn bool, prog *ebpf.Program, multi bool, points []point, pid int) error {
 	if !multi {
-		return a.attachEach(ex, s, prog, points, pid)
+		return a.attachEach(ex, onReturn, prog, points, pid)
 	}
 	opts := &link.UprobeMultiOptions{PID: uint32(pid)}
 	for _, p := range points {
@@ -129,7 +123,7 @@ func (a *attachment) attach(ex *link.Executable, s side, prog *ebpf.Program, mul
 		opts.Cookies = append(opts.Cookies, uint64(p.entry))
 	}
 	f := ex.UprobeMulti
-	if s == ret {
+	if onReturn {
 		f = ex.UretprobeMulti
 	}
 	l, err := f(nil, prog, opts)
@@ -140,9 +134,9 @@ func (a *attachment) attach(ex *link.Executable, s side, prog *ebpf.Program, mul
 	return nil
 }
 
-func (a *attachment) attachEach(ex *link.Executable, s side, prog *ebpf.Program, points []point, pid int) error {
+func (a *attachment) attachEach(ex *link.Executable, onReturn bool, prog *ebpf.Program, points []point, pid int) error {
 	f := ex.Uprobe
-	if s == ret {
+	if onReturn {
 		f = ex.Uretprobe
 	}
 	for _, p := range points {

@@ -3,7 +3,6 @@ package probes
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -339,6 +338,3 @@ func (t *Tracer) closeAll() error {
 	})
 	return errors.Join(errs...)
 }
-
-// isGone tells whether an error says that a process is no longer there.
-func isGone(err error) bool { return errors.Is(err, os.ErrNotExist) }

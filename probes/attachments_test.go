@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"errors"
 	"github.com/cilium/ebpf"
 
 	"fmt"
@@ -127,7 +128,7 @@ func TestUnseenProcesses(t *testing.T) {
 	tr := openTrace(t, Options{All: true, Follow: true})
 	m := mapping{pid: 1 << 30, time: clock.Monotonic(), Mapping: proc.Mapping{
 		Start: 0x1000, End: 0x2000, Path: "/gone/libcuda.so.1", File: proc.FileID{Dev: 1, Ino: 2}}}
-	if err := tr.follow(m, Driver); !isGone(err) {
+	if err := tr.follow(m, Driver); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("a library of a process that is not there: %v", err)
 	}
 	if n := tr.counter("processes_unseen"); n != 1 {
@@ -137,7 +138,7 @@ func TestUnseenProcesses(t *testing.T) {
 	tr.mu.Lock()
 	tr.libs.table[attachKey{m.File, Driver, 0}] = &attachment{library: Library{file: &proc.File{}}, users: map[int]time.Duration{0: 0}, since: m.time - 1}
 	tr.mu.Unlock()
-	if err := tr.follow(m, Driver); !isGone(err) {
+	if err := tr.follow(m, Driver); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("a library of a process that is not there: %v", err)
 	}
 	if n := tr.counter("processes_unseen"); n != 1 {

@@ -41,7 +41,7 @@ func (t *Tracer) onMapping(m mapping) {
 	}
 	go func() {
 		defer func() { <-t.following }()
-		if err := t.follow(m, level); err != nil && !isGone(err) {
+		if err := t.follow(m, level); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.warn(fmt.Sprintf("%s, which process %d loaded, is not traced: %v", m.Path, m.pid, err))
 		}
 	}()
@@ -71,7 +71,7 @@ func (t *Tracer) follow(m mapping, level Level) error {
 		id = lib.id
 		err = t.attach(lib, t.confinedTo(m.pid), m.pid, m.time)
 	}
-	if err == nil || isGone(err) || errors.Is(err, ErrNoSymbols) || errors.Is(err, proc.ErrRemapped) {
+	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrNoSymbols) || errors.Is(err, proc.ErrRemapped) {
 		_, err = t.probe(m.pid)
 	}
 	t.noteGap(m, level, id)

@@ -2,6 +2,7 @@ package probes
 
 import (
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -118,7 +119,7 @@ func TestLossNames(t *testing.T) {
 // A row's slots fit, and the kernel side is told the same ones.
 func TestPlans(t *testing.T) {
 	for _, e := range Entries[1:] {
-		k := e.plan.kernelRow(e.class)
+		k := e.plan.kernelRow(e.class, runtime.GOARCH)
 		if int(k.Class) != int(e.class) || int(k.Flags) != int(e.flags) {
 			t.Errorf("%s: %+v", e.Symbol, k)
 		}

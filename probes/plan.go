@@ -1,7 +1,6 @@
 package probes
 
 import (
-	"runtime"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -111,10 +110,8 @@ func (r *Row) argument(n uint8, arch string) uint8 {
 	return n
 }
 
-// kernelRow returns the row as the kernel side reads it.
-func (p *plan) kernelRow(c class) kernelRow { return p.kernelRowOn(c, runtime.GOARCH) }
-
-func (p *plan) kernelRowOn(c class, arch string) kernelRow {
+// kernelRow returns the row as the kernel side of an architecture (GOARCH) reads it.
+func (p *plan) kernelRow(c class, arch string) kernelRow {
 	k := kernelRow{Class: uint16(c), Flags: uint16(p.row.flags), Stride: p.row.stride}
 	for i := range k.Captures {
 		k.Captures[i].Arg = 7 // always 0

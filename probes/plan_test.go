@@ -19,7 +19,7 @@ func TestArgumentsBehindAnExtent(t *testing.T) {
 	} {
 		e := Entries[entryIndex(c.symbol)]
 		var got [8]uint8
-		for i, capture := range e.plan.kernelRowOn(e.class, c.arch).Captures {
+		for i, capture := range e.plan.kernelRow(e.class, c.arch).Captures {
 			got[i] = capture.Arg
 		}
 		if got != c.want {

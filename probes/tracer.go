@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -213,7 +214,7 @@ func (t *Tracer) fillRows() error {
 		if Entries[i].Level == Runtime && t.opts.API == APIBoth {
 			c = classAround
 		}
-		if err := rows.Put(uint32(i), Entries[i].plan.kernelRow(c)); err != nil {
+		if err := rows.Put(uint32(i), Entries[i].plan.kernelRow(c, runtime.GOARCH)); err != nil {
 			return fmt.Errorf("fill the table of functions: %w", err)
 		}
 	}

@@ -20,20 +20,12 @@ import (
 // the first one of libcuda's functions does, and so cannot be emulated by the
 // kernel. The function is this program's own; a process that never calls
 // TrapCost does not run into it.
-func TrapCost() (time.Duration, error) {
-	cost, err := trapCost()
-	if err != nil {
-		return 0, fmt.Errorf("measure a probe: %w", err)
-	}
-	return cost, nil
-}
-
-// trapped is the function that is probed: it begins by reading a variable.
-//
-//go:noinline
-func trapped() int { return len(Entries) }
-
-func trapCost() (time.Duration, error) {
+func TrapCost() (cost time.Duration, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("measure a probe: %w", err)
+		}
+	}()
 	const rounds, calls = 20, 200
 	least := func() time.Duration {
 		best := time.Duration(1<<63 - 1)
@@ -94,6 +86,11 @@ func trapCost() (time.Duration, error) {
 	}
 	return with - without, nil
 }
+
+// trapped is the function that is probed: it begins by reading a variable.
+//
+//go:noinline
+func trapped() int { return len(Entries) }
 
 // fileOffset returns where in its file an address of this process's code lies.
 func fileOffset(address uint64) (uint64, error) {
