@@ -88,7 +88,7 @@ func (r Report) WriteText(w io.Writer, width int, color bool) error {
 		}
 	}
 	page.Heading("%d ok, %d warn, %d FAIL", r.count(OK), r.count(Warn), r.count(Fail))
-	return page.Flush()
+	return page.Flush("write report")
 }
 
 // minText is the least width of a column of text, however narrow the page is.

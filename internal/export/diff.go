@@ -35,10 +35,7 @@ func Diff(w io.Writer, a, b *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	diffTotals(page, changes)
 	diffStacks(page, changes, o)
-	if err := page.Flush(); err != nil {
-		return fmt.Errorf("write diff: %w", err)
-	}
-	return nil
+	return page.Flush("write diff")
 }
 
 // compare returns every stack of a and b, the largest change first.

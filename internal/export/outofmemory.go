@@ -52,10 +52,7 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	groups(page, o.Snapshot.Samples, owner)
 	stacks(page, o.Snapshot, "In use", held, Options{})
 	losses(page, o.Snapshot)
-	if err := page.Flush(); err != nil {
-		return fmt.Errorf("write out-of-memory report: %w", err)
-	}
-	return nil
+	return page.Flush("write out-of-memory report")
 }
 
 func place(l snapshot.Line) string {

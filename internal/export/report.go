@@ -1,7 +1,6 @@
 package export
 
 import (
-	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -39,8 +38,5 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 			page.Line("  %s", n)
 		}
 	}
-	if err := page.Flush(); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	return nil
+	return page.Flush("write report")
 }

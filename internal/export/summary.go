@@ -1,7 +1,6 @@
 package export
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -26,8 +25,5 @@ func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 			}
 		}
 	}
-	if err := page.Flush(); err != nil {
-		return fmt.Errorf("write summary: %w", err)
-	}
-	return nil
+	return page.Flush("write summary")
 }

@@ -25,10 +25,7 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	stacks(page, s, "In use", held, o)
 	failures(page, s, o)
 	losses(page, s)
-	if err := page.Flush(); err != nil {
-		return fmt.Errorf("write table: %w", err)
-	}
-	return nil
+	return page.Flush("write table")
 }
 
 func title(page *render.Page, m *snapshot.Meta, facts ...string) {

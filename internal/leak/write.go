@@ -2,7 +2,6 @@ package leak
 
 import (
 	"cmp"
-	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -41,10 +40,7 @@ func Write(w io.Writer, r *Report, width int, color bool) error {
 	if !r.TooShort() {
 		about(page, r)
 	}
-	if err := page.Flush(); err != nil {
-		return fmt.Errorf("write leaks: %w", err)
-	}
-	return nil
+	return page.Flush("write leaks")
 }
 
 func stack(page *render.Page, s *Stack, o Options) {

@@ -12,7 +12,7 @@ import (
 const DefaultWidth = 100
 
 // A Page writes headings, paragraphs and tables of cleaned text, each line cut
-// to a width. Its methods do not fail: Flush returns the first error.
+// to a width. Only Flush fails, with the first error.
 type Page struct {
 	w     *bufio.Writer
 	width int
@@ -29,8 +29,13 @@ func NewPage(w io.Writer, width int, color bool) *Page {
 	return &Page{w: bufio.NewWriter(w), width: width, color: color}
 }
 
-// Flush writes what is buffered.
-func (p *Page) Flush() error { return p.w.Flush() }
+// Flush writes what is buffered. Its error begins with what: "write table".
+func (p *Page) Flush(what string) error {
+	if err := p.w.Flush(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
 
 // Heading begins a section, after an empty line.
 func (p *Page) Heading(format string, args ...any) {

@@ -76,7 +76,7 @@ func TestPage(t *testing.T) {
 	})
 	p.Heading("Second")
 	p.Warn("lost: %d", 3)
-	if err := p.Flush(); err != nil {
+	if err := p.Flush("write page"); err != nil {
 		t.Fatal(err)
 	}
 	want := strings.Join([]string{
@@ -99,7 +99,7 @@ func TestPageColor(t *testing.T) {
 	var b strings.Builder
 	p := NewPage(&b, 0, true)
 	p.Heading("Lost \x1b[2J")
-	p.Flush()
+	p.Flush("write page")
 	if got, want := b.String(), "\x1b[1mLost \\x1b[2J\x1b[0m\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -116,7 +116,7 @@ func TestPageError(t *testing.T) {
 	for range 1000 {
 		p.Line("some text that fills the buffer")
 	}
-	if err := p.Flush(); !errors.Is(err, errFull) {
+	if err := p.Flush("write page"); !errors.Is(err, errFull) {
 		t.Errorf("Flush returned %v, want %v", err, errFull)
 	}
 }
