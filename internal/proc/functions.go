@@ -9,9 +9,9 @@ import (
 	"slices"
 )
 
-// Limits on the table of symbols that Functions reads. The worst file costs
-// 8 MiB while it is read, and some tens of milliseconds. A libcuda has 682 symbols; a large static program has
-// a few hundred thousand, with 50 MiB of names.
+// Limits on the table of symbols that Functions reads. The worst file costs 8 MiB
+// of memory and some tens of milliseconds. A libcuda has 682 symbols; a large
+// static program has a few hundred thousand, with 50 MiB of names.
 const (
 	maxSymbols     = 1 << 20
 	maxSymbolNames = 128 << 20 // bytes

@@ -63,11 +63,7 @@ var ErrRemapped = errors.New("no longer the file that was mapped")
 // returned is one that it did map: the only thing to go by from then on is the
 // descriptor.
 func OpenMapped(pid int, m *Mapping) (*File, error) {
-	f, err := openMapped(dirOf(pid), m)
-	if errors.Is(err, os.ErrNotExist) && over(pid) {
-		return openMapped(dirOf(living(pid)), m)
-	}
-	return f, err
+	return openMapped(dirOf(living(pid)), m)
 }
 
 func openMapped(dir string, m *Mapping) (*File, error) {
@@ -150,11 +146,7 @@ type Root struct {
 
 // OpenRoot opens the root directory that a process sees.
 func OpenRoot(pid int) (*Root, error) {
-	r, err := openRoot(dirOf(pid))
-	if err != nil && over(pid) {
-		return openRoot(dirOf(living(pid)))
-	}
-	return r, err
+	return openRoot(dirOf(living(pid)))
 }
 
 func openRoot(dir string) (*Root, error) {
