@@ -39,7 +39,8 @@ func Look(pid int) (Evidence, error) {
 // does not (the program changed its environment, or a cgroup hides devices),
 // one used ordinal and one listed device still belong together. One thing
 // leaves no trace: a program that reorders, by its own hand, GPUs that it all
-// uses. Only what cuDeviceGetUuid told it shows that; an Account's Negative may.
+// uses. Only what cuDeviceGetUuid told it shows that; a negative line in the
+// process's account may.
 func Resolve(devices []Device, e Evidence) (map[int]Device, error) {
 	known := make(map[int]Device, len(e.Used))
 	if len(e.Used) == 0 {
