@@ -3,10 +3,15 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
+
+// breakpoint is the instruction that stops a program: int3, after which the program
+// counter is one past it, and brk #0.
+var breakpoint = map[string][]byte{"amd64": {0xcc}, "arm64": {0x00, 0x00, 0x20, 0xd4}}[runtime.GOARCH]
 
 // runToEntry lets a process that stopped at execve run its dynamic linker, to
 // the program's entry point, by a breakpoint that is gone when it returns. It

@@ -8,15 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"syscall"
 )
 
 // A Command is a started program.
 type Command struct {
 	cmd     *exec.Cmd
-	release chan struct{}
-	started chan error
-	once    bool
+	release func() error
 }
 
 // Hold starts argv with this process's standard streams and environment, and
@@ -25,7 +24,11 @@ type Command struct {
 // be found is held at its very first instruction instead. Nothing stays
 // attached after Release.
 func Hold(argv []string) (*Command, error) {
-	c := &Command{cmd: exec.Command(argv[0], argv[1:]...), release: make(chan struct{}), started: make(chan error, 1)}
+	released, detached := make(chan struct{}), make(chan error, 1)
+	c := &Command{cmd: exec.Command(argv[0], argv[1:]...), release: sync.OnceValue(func() error {
+		close(released)
+		return <-detached
+	})}
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	held := make(chan error, 1)
@@ -50,8 +53,8 @@ func Hold(argv []string) (*Command, error) {
 			return
 		}
 		held <- nil
-		<-c.release
-		c.started <- syscall.PtraceDetach(pid)
+		<-released
+		detached <- syscall.PtraceDetach(pid)
 	}()
 	if err := <-held; err != nil {
 		return nil, err
@@ -64,12 +67,7 @@ func (c *Command) PID() int { return c.cmd.Process.Pid }
 
 // Release lets the command run.
 func (c *Command) Release() error {
-	if c.once {
-		return nil
-	}
-	c.once = true
-	close(c.release)
-	if err := <-c.started; err != nil {
+	if err := c.release(); err != nil {
 		return fmt.Errorf("release process %d: %w", c.PID(), err)
 	}
 	return nil

@@ -1,3 +1,0 @@
-package launch
-
-var breakpoint = []byte{0x00, 0x00, 0x20, 0xd4} // brk #0
