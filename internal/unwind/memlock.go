@@ -18,6 +18,9 @@ import (
 // goroutine, nothing there starts a process, and the thread ends with the
 // goroutine.
 
+// auditArch is what the kernel calls this architecture (linux/audit.h).
+var auditArch = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+
 // withoutMemlock calls f on such a thread.
 func withoutMemlock(f func() error) error {
 	result := make(chan error)

@@ -114,10 +114,8 @@ func (u *Unwinder) Dropped() uint64 {
 	return s.dropped
 }
 
-// A gate is a mutex that is not waited for for ever.
+// A gate, made with room for one, is a mutex whose lock can be given up.
 type gate chan struct{}
-
-func newGate() gate { return make(gate, 1) }
 
 func (g gate) lock(ctx context.Context) error {
 	select {

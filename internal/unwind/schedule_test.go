@@ -14,7 +14,7 @@ import (
 // not wait while an analysis is under way, as it did for seconds while a child
 // imported PyTorch.
 func TestTellingWaitsForNothing(t *testing.T) {
-	u := &Unwinder{schedule: newSchedule(), analyse: newGate()}
+	u := &Unwinder{schedule: newSchedule(), analyse: make(gate, 1)}
 	if err := u.analyse.lock(context.Background()); err != nil { // an analysis that never ends
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unwinder{kernel: k, cancel: cancel, lines: newLineTables(), analyse: newGate(), schedule: newSchedule(), worked: make(chan struct{})}
+	u := &Unwinder{kernel: k, cancel: cancel, lines: newLineTables(), analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
 	if err := withoutMemlock(func() error { return u.manageProcesses(ctx) }); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
