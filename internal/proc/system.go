@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 )
@@ -30,4 +31,12 @@ func Namespace(kind string) (number uint32, err error) {
 func InitialPIDNamespace() bool {
 	number, err := Namespace("pid")
 	return err == nil && number == InitialPID
+}
+
+// Sysctl returns the first line of a parameter of the kernel's, named as below
+// /proc/sys: "kernel/perf_event_paranoid". It is "" where there is none.
+func Sysctl(name string) string {
+	b, _ := os.ReadFile("/proc/sys/" + name)
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	return string(line)
 }
