@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
@@ -124,4 +124,57 @@ func losses(page *render.Page, s *snapshot.Snapshot) {
 	for _, n := range s.Notes {
 		page.Line("  %s", n)
 	}
+}
+
+// Report writes what a saved profile tells: totals, by owner and each other
+// label, the stacks that hold most now and at the peak, and what the trace had
+// to say, which the notes of s are.
+func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
+	page := render.NewPage(w, o.Width, o.Color)
+	var facts []string
+	if !s.Meta.Start.IsZero() {
+		facts = append(facts, s.Meta.Start.UTC().Format(time.RFC3339))
+	}
+	title(page, &s.Meta, append(facts, s.Meta.Duration.String())...)
+	groups(page, s.Samples, nil)
+	groups(page, s.Samples, owner)
+	for _, l := range shownLabels(s.Several()) {
+		if l != owner {
+			groups(page, s.Samples, l)
+		}
+	}
+	stacks(page, s, "In use", held, o)
+	stacks(page, s, "Held at the peak", atPeak, o)
+	if len(s.Notes) > 0 {
+		page.Heading("About this trace")
+	}
+	for _, n := range s.Notes {
+		if strings.HasPrefix(n, "loss ") {
+			page.Warn("  %s", n)
+		} else {
+			page.Line("  %s", n)
+		}
+	}
+	return page.Flush("write report")
+}
+
+// Summary writes what is worth knowing at the end of a trace whose stacks are
+// written elsewhere: totals, failed calls, and every loss. verbose adds the
+// counters that are zero.
+func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
+	page := render.NewPage(w, 0, false)
+	liveTitle(page, &s.Meta)
+	processes(page, s.Processes)
+	accounts(page, s.Accounts)
+	failures(page, s, Options{Top: 3})
+	losses(page, s)
+	if verbose {
+		page.Heading("Nothing of these")
+		for _, c := range s.Loss {
+			if c.Value == 0 {
+				page.Line("  %s (%s)", c.Help, c.Name)
+			}
+		}
+	}
+	return page.Flush("write summary")
 }
