@@ -3,6 +3,7 @@ package probes
 import (
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
@@ -34,4 +35,55 @@ func CheckTarget(pid int) error {
 		return fmt.Errorf("trace process %d: it is a 32-bit program, which CUDA no longer supports", pid)
 	}
 	return CheckSeccomp(pid, true)
+}
+
+// harmsSeccomp tells whether return probes kill processes that are under a
+// seccomp filter, on Linux of this release (uname -r) and architecture
+// (GOARCH). From Linux 6.11 on, a probed function of x86-64 returns through a
+// system call of its own (ff474a78cef5 "uprobe: Add uretprobe syscall to speed
+// up return probe"), and a filter that does not know it refuses it. From 6.14,
+// 6.13.3 and 6.12.14 on no filter is asked (cf6cb56ef244 "seccomp: passthrough
+// uretprobe systemcall without filtering"). A distribution may have taken that
+// over into a kernel that is called older.
+func harmsSeccomp(release, arch string) bool {
+	major, minor, patch := ParseRelease(release)
+	if arch != "amd64" || major != 6 {
+		return false
+	}
+	switch minor {
+	case 11:
+		return true
+	case 12:
+		return patch < 14
+	case 13:
+		return patch < 3
+	}
+	return false
+}
+
+// SeccompFix says what to do about a kernel that harmsSeccomp.
+const SeccompFix = "use Linux 6.14 or later, 6.13 from 6.13.3 on, or 6.12 from 6.12.14 on"
+
+// CheckSeccomp returns an error if return probes could kill a process here that
+// is under a seccomp filter (see harmsSeccomp): if pid is such a process, or if
+// the probes are not confined to their targets and would be in every process
+// that maps a probed library. 0 is no process.
+func CheckSeccomp(pid int, confined bool) error {
+	return checkSeccomp(KernelRelease(), runtime.GOARCH, pid, confined)
+}
+
+func checkSeccomp(release, arch string, pid int, confined bool) error {
+	if !harmsSeccomp(release, arch) {
+		return nil
+	}
+	if pid != 0 && proc.Filtered(pid) {
+		return fmt.Errorf("trace process %d: it is under a seccomp filter, and on Linux %s a return probe would kill it: %s", pid, release, SeccompFix)
+	}
+	switch {
+	case !confines(release):
+		return fmt.Errorf("on Linux %s a return probe kills processes that are under a seccomp filter, as in a container, and cannot be confined to a process without one: %s", release, SeccompFix)
+	case !confined:
+		return fmt.Errorf("on Linux %s a return probe kills processes that are under a seccomp filter, as in a container: confine the probes to one process without a filter (--no-follow), or %s", release, SeccompFix)
+	}
+	return nil
 }
