@@ -1,9 +1,13 @@
 package symbolize
 
 import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"hash/crc32"
 	"io"
 	"path"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -126,4 +130,25 @@ func checkCRC(f *proc.File, crc uint32) *debugFile {
 	}
 	f.Close()
 	return nil
+}
+
+// debugLink returns the file name and CRC-32 that .gnu_debuglink holds.
+func debugLink(f *elf.File) (name string, crc uint32, ok bool) {
+	b, err := proc.SectionData(f.Section(".gnu_debuglink"), 8<<10)
+	if err != nil {
+		return "", 0, false
+	}
+	end := bytes.IndexByte(b, 0)
+	if end <= 0 {
+		return "", 0, false
+	}
+	at := (end + 4) &^ 3
+	if at+4 > len(b) {
+		return "", 0, false
+	}
+	name = string(b[:end])
+	if strings.Contains(name, "/") || name == "." || name == ".." {
+		return "", 0, false
+	}
+	return name, binary.LittleEndian.Uint32(b[at:]), true
 }

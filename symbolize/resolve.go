@@ -1,6 +1,7 @@
 package symbolize
 
 import (
+	"debug/elf"
 	"fmt"
 	"strings"
 	"time"
@@ -170,4 +171,23 @@ func functionLine(linkage string) snapshot.Line {
 		l.System = cut(linkage)
 	}
 	return l
+}
+
+// virtual turns a file offset into the address that the file's symbols and
+// debug information use.
+func virtual(f *elf.File, off uint64) (uint64, bool) {
+	const page = 1 << 12
+	for _, slack := range []uint64{0, page - 1} { // segments are mapped in whole pages
+		for _, executable := range []elf.ProgFlag{elf.PF_X, 0} {
+			for _, p := range f.Progs {
+				if p.Type != elf.PT_LOAD || p.Flags&executable != executable {
+					continue
+				}
+				if off >= p.Off&^slack && off-p.Off&^slack < p.Filesz+p.Off-p.Off&^slack+slack {
+					return p.Vaddr + (off - p.Off), true
+				}
+			}
+		}
+	}
+	return 0, false
 }
