@@ -154,13 +154,12 @@ const (
 	SpaceArray
 	SpaceRegistered
 	SpaceExternal // external memory objects (cuImportExternalMemory)
-	SpaceGraph    // CUgraphNode handles
 	NumSpaces
 )
 
 // Handles tells whether what is unique in s are the driver's handles, which are
 // no addresses of memory on a device.
-func (s Space) Handles() bool { return s == SpaceArray || s == SpaceExternal || s == SpaceGraph }
+func (s Space) Handles() bool { return s == SpaceArray || s == SpaceExternal }
 
 // NoDevice is a Device that is not known, or memory that is on none.
 const NoDevice int32 = -1
