@@ -16,12 +16,7 @@ int gm_call_enter(struct pt_regs *ctx)
  * stack; without one, from Linux 6.13, a stack of 64 bytes or more belongs to
  * the CPU (BPF_PRIV_STACK_MIN_SIZE), where a preempted uprobe's program and the
  * next one would share it. */
-struct {
-	__uint(type, GM_MAP_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, u32);
-} nowhere SEC(".maps");
+GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
 SEC("uretprobe")
 int gm_call_exit(struct pt_regs *ctx)
@@ -76,10 +71,10 @@ int gm_fork(u64 *args)
 	if (pid != tgid) /* a thread */
 		return 0;
 	struct task_struct___gm *leader = gm_leader(parent);
-	u32 from = gm_pid(leader);
+	u32 from = gm_nr(leader);
 	if (!cfg_follow || !from || !bpf_map_lookup_elem(&targets, &from))
 		return 0;
-	u32 to = gm_pid(child);
+	u32 to = gm_nr(child);
 	if (!to || bpf_map_update_elem(&targets, &to, &one, BPF_ANY)) {
 		gm_count(GM_LOSS_TARGETS_FULL);
 		return 0;
@@ -92,7 +87,7 @@ SEC("raw_tp/sched_process_exec")
 int gm_exec(u64 *args)
 {
 	struct task_struct___gm *leader = gm_leader((void *)args[0]);
-	u32 pid = gm_pid(leader);
+	u32 pid = gm_nr(leader);
 	if (pid && bpf_map_lookup_elem(&targets, &pid))
 		gm_life(GM_EXEC, pid, leader, 0, NULL);
 	return 0;
@@ -109,7 +104,7 @@ int gm_exit(u64 *args)
 	if (live) /* not the last thread */
 		return 0;
 	struct task_struct___gm *leader = gm_leader(task);
-	u32 pid = gm_pid(leader);
+	u32 pid = gm_nr(leader);
 	if (!pid || !bpf_map_lookup_elem(&targets, &pid))
 		return 0;
 	bpf_map_delete_elem(&targets, &pid);

@@ -139,43 +139,17 @@ struct {
 	__uint(max_entries, GM_RINGBUF_BYTES);
 } events SEC(".maps");
 
-struct {
-	__uint(type, GM_MAP_ARRAY);
-	__uint(max_entries, 256);
-	__type(key, u32);
-	__type(value, struct gm_row);
-} rows SEC(".maps");
+GM_MAP(rows, GM_MAP_ARRAY, 256, 0, u32, struct gm_row);
 
-struct {
-	__uint(type, GM_MAP_ARRAY);
-	__uint(max_entries, GM_LOSS_MAX);
-	__type(key, u32);
-	__type(value, u64);
-} loss SEC(".maps");
+GM_MAP(loss, GM_MAP_ARRAY, GM_LOSS_MAX, 0, u32, u64);
 
-struct {
-	__uint(type, GM_MAP_TASK_STORAGE);
-	__uint(map_flags, GM_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct gm_thread);
-} threads SEC(".maps");
+GM_MAP(threads, GM_MAP_TASK_STORAGE, 0, GM_F_NO_PREALLOC, int, struct gm_thread);
 
 /* The processes to trace, by PID in the tracer's namespace. */
-struct {
-	__uint(type, GM_MAP_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, GM_F_NO_PREALLOC);
-	__type(key, u32);
-	__type(value, u32);
-} targets SEC(".maps");
+GM_MAP(targets, GM_MAP_HASH, 65536, GM_F_NO_PREALLOC, u32, u32);
 
 /* Stacks that user space has. An evicted one is sent again. */
-struct {
-	__uint(type, GM_MAP_LRU_HASH);
-	__uint(max_entries, 65536);
-	__type(key, u64);
-	__type(value, u32);
-} stacks_seen SEC(".maps");
+GM_MAP(stacks_seen, GM_MAP_LRU_HASH, 65536, 0, u64, u32);
 
 const volatile u32 cfg_pidns_inum = 0; /* the tracer's PID namespace; 0: the initial one */
 const volatile u32 cfg_all = 0;	       /* trace every process */
@@ -224,16 +198,11 @@ gm_inline u32 gm_nr(struct task_struct___gm *task)
 	return 0;
 }
 
-gm_inline u32 gm_pid(struct task_struct___gm *leader)
-{
-	return gm_nr(leader);
-}
-
 gm_inline u32 gm_current_pid(void)
 {
 	if (!cfg_pidns_inum)
 		return bpf_get_current_pid_tgid() >> 32;
-	return gm_pid(gm_leader((void *)bpf_get_current_task_btf()));
+	return gm_nr(gm_leader((void *)bpf_get_current_task_btf()));
 }
 
 gm_inline u32 gm_current_tid(void)
@@ -274,28 +243,28 @@ gm_inline u64 gm_mix(u64 h, u64 w)
 	return h;
 }
 
-/* gm_send_stack sends th->stack's first n words under id, unless user space
- * has them. A stack that finds no room is sent with the next event. */
-gm_inline void gm_send_stack(struct gm_thread *th, u64 id, u32 n, u32 flags)
+/* gm_send sends the first n words of s, of which there are at most max, as the
+ * stack id of th's process, unless user space has it. False means that it found
+ * no room: the next event with that stack sends it again. */
+gm_inline bool gm_send(struct gm_thread *th, struct gm_stack *s, u64 id, u32 n, u32 max, u32 flags)
 {
 	u32 one = 1;
 	if (bpf_map_lookup_elem(&stacks_seen, &id))
-		return;
-	th->stack.type = GM_STACK;
-	th->stack.frames = n;
-	th->stack.id = id;
-	th->stack.start = th->ev.start;
-	th->stack.pid = th->ev.pid;
-	th->stack.flags = flags;
-	if (n > GM_FRAMES)
-		n = GM_FRAMES;
-	u64 size = sizeof(th->stack) - sizeof(th->stack.words) + n * sizeof(u64);
+		return true;
+	s->type = GM_STACK;
+	s->frames = n;
+	s->id = id;
+	s->start = th->ev.start;
+	s->pid = th->ev.pid;
+	s->flags = flags;
+	if (n > max)
+		n = max;
+	u64 size = __builtin_offsetof(struct gm_stack, words) + n * sizeof(u64);
 	/* Woken at once: a short-lived process may not outlive a poll. */
-	if (bpf_ringbuf_output(&events, &th->stack, size, GM_RB_FORCE_WAKEUP)) {
-		gm_count(GM_LOSS_RING_STACK);
-		return;
-	}
+	if (bpf_ringbuf_output(&events, s, size, GM_RB_FORCE_WAKEUP))
+		return false;
 	bpf_map_update_elem(&stacks_seen, &id, &one, BPF_ANY);
+	return true;
 }
 
 /* gm_stack_fp takes the kernel's frame-pointer walk as the stack of th->ev. */
@@ -315,7 +284,8 @@ gm_inline void gm_stack_fp(void *ctx, struct gm_thread *th)
 	}
 	if (!h)
 		h = 1;
-	gm_send_stack(th, h, n, 0);
+	if (!gm_send(th, &th->stack, h, n, GM_FRAMES, 0))
+		gm_count(GM_LOSS_RING_STACK);
 	th->ev.stack = h;
 }
 
@@ -337,8 +307,9 @@ gm_inline void *gm_extent(struct pt_regs *ctx, u64 arg)
 #endif
 }
 
-/* gm_trampoline leaves in *at, which need not be on the stack, the address that pending uretprobes put in place of
- * return addresses, or 0 (kernel/events/uprobes.c, uprobe_get_trampoline_vaddr). */
+/* gm_trampoline leaves in *at the address that pending uretprobes put in place of
+ * return addresses, or 0 (kernel/events/uprobes.c, uprobe_get_trampoline_vaddr).
+ * It uses *at for each step, so that it takes none of a program's stack. */
 gm_inline void gm_trampoline(u64 *at)
 {
 	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
@@ -402,12 +373,7 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 	c->row = row;
 	c->time = bpf_ktime_get_ns();
 	c->sp = *(volatile u64 *)&th->sp;
-	c->args[0] = GM_ARG0(ctx);
-	c->args[1] = GM_ARG1(ctx);
-	c->args[2] = GM_ARG2(ctx);
-	c->args[3] = GM_ARG3(ctx);
-	c->args[4] = GM_ARG4(ctx);
-	c->args[5] = GM_ARG5(ctx);
+	__builtin_memcpy(c->args, (u64[]){ GM_ARGS(ctx) }, 6 * sizeof(u64));
 	struct gm_row *r = bpf_map_lookup_elem(&rows, &row);
 	if (r && (r->flags & GM_ROW_EXTENT) &&
 	    bpf_probe_read_user(&c->args[4], 24, gm_extent(ctx, c->args[r->stride & 7])))

@@ -65,21 +65,12 @@ static void *(*bpf_task_storage_get)(void *map, struct task_struct *task, void *
 				     u64 flags) = (void *)156;
 static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 
+/* A function's six register arguments, and its result. */
 #if defined(__TARGET_ARCH_x86)
-#define GM_ARG0(r) ((r)->di)
-#define GM_ARG1(r) ((r)->si)
-#define GM_ARG2(r) ((r)->dx)
-#define GM_ARG3(r) ((r)->cx)
-#define GM_ARG4(r) ((r)->r8)
-#define GM_ARG5(r) ((r)->r9)
+#define GM_ARGS(r) (r)->di, (r)->si, (r)->dx, (r)->cx, (r)->r8, (r)->r9
 #define GM_RET(r) ((r)->ax)
 #else
-#define GM_ARG0(r) ((r)->regs[0])
-#define GM_ARG1(r) ((r)->regs[1])
-#define GM_ARG2(r) ((r)->regs[2])
-#define GM_ARG3(r) ((r)->regs[3])
-#define GM_ARG4(r) ((r)->regs[4])
-#define GM_ARG5(r) ((r)->regs[5])
+#define GM_ARGS(r) (r)->regs[0], (r)->regs[1], (r)->regs[2], (r)->regs[3], (r)->regs[4], (r)->regs[5]
 #define GM_RET(r) ((r)->regs[0])
 #endif
 
@@ -97,6 +88,16 @@ enum {
 	GM_RB_AVAIL_DATA = 0,
 	GM_STORAGE_CREATE = 1,
 };
+
+/* A map of the kind GM_MAP_kind, with 0 for a number or flags that it has not. */
+#define GM_MAP(name, kind, entries, flags, K, V)                                                   \
+	struct {                                                                                   \
+		__uint(type, kind);                                                                \
+		__uint(max_entries, entries);                                                      \
+		__uint(map_flags, flags);                                                          \
+		__type(key, K);                                                                    \
+		__type(value, V);                                                                  \
+	} name SEC(".maps")
 
 #define gm_inline static inline __attribute__((always_inline))
 

@@ -26,12 +26,7 @@ _Static_assert(UW_PROG_ENTER == PROG_GO_LABELS && UW_PROG_NONE == PROG_UNWIND_LU
 #define UW_STACK_WORDS 768
 
 /* Incomplete unwinds by the unwinder's error code (errors.h). */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 512);
-	__type(key, u32);
-	__type(value, u64);
-} unwind_errors SEC(".maps");
+GM_MAP(unwind_errors, GM_MAP_HASH, 512, 0, u32, u64);
 
 const volatile u32 cfg_memo = 1;
 const volatile u32 cfg_verify_stacks = 0; /* every how many hits; 0: never */
@@ -152,34 +147,6 @@ int gm_unwind_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-/* uw_send sends the stack in u's record, unless user space has it, as a struct
- * gm_stack that is laid over the fields in front of the frames: the unwind is
- * over, and nobody reads those any more. */
-gm_inline bool uw_send(struct unwind *u, u64 id, u32 n, u32 flags)
-{
-	u32 one = 1;
-	if (bpf_map_lookup_elem(&stacks_seen, &id))
-		return true;
-	struct gm_stack *s = (void *)u + __builtin_offsetof(struct unwind, record.trace.frame_data) -
-			     __builtin_offsetof(struct gm_stack, words);
-	s->type = GM_STACK;
-	s->frames = n;
-	s->id = id;
-	s->start = u->key.start;
-	s->pid = u->key.pid;
-	s->flags = flags;
-	if (n > UW_STACK_WORDS)
-		n = UW_STACK_WORDS;
-	u64 size = __builtin_offsetof(struct gm_stack, words) + n * sizeof(u64);
-	/* Woken at once: a short-lived process may not outlive a poll. */
-	if (bpf_ringbuf_output(&events, s, size, GM_RB_FORCE_WAKEUP)) {
-		uw_count(UW_NOT_SENT);
-		return false;
-	}
-	bpf_map_update_elem(&stacks_seen, &id, &one, BPF_ANY);
-	return true;
-}
-
 SEC("uretprobe")
 int gm_unwind_stop(struct pt_regs *ctx)
 {
@@ -221,7 +188,13 @@ int gm_unwind_stop(struct pt_regs *ctx)
 	}
 	if (!id)
 		id = 1;
-	bool sent = uw_send(u, id, n, UW_STACK_FRAMES | error << UW_STACK_ERROR_SHIFT);
+	/* The record of the stack is laid over the fields in front of the frames:
+	 * the unwind is over, and nobody reads those any more. */
+	struct gm_stack *s = (void *)u + __builtin_offsetof(struct unwind, record.trace.frame_data) -
+			     __builtin_offsetof(struct gm_stack, words);
+	bool sent = gm_send(th, s, id, n, UW_STACK_WORDS, UW_STACK_FRAMES | error << UW_STACK_ERROR_SHIFT);
+	if (!sent)
+		uw_count(UW_NOT_SENT);
 
 	if (u->expect) {
 		uw_count(UW_VERIFIED);

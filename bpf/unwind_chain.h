@@ -26,12 +26,7 @@ enum uw_stat {
 	UW_STAT_MAX,
 };
 
-struct {
-	__uint(type, GM_MAP_ARRAY);
-	__uint(max_entries, UW_STAT_MAX);
-	__type(key, u32);
-	__type(value, u64);
-} unwind_stats SEC(".maps");
+GM_MAP(unwind_stats, GM_MAP_ARRAY, UW_STAT_MAX, 0, u32, u64);
 
 gm_inline u64 uw_count(u32 what)
 {

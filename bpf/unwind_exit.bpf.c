@@ -5,12 +5,7 @@
 #include "gpumemtrace.h"
 #include "unwind_chain.h"
 
-struct {
-	__uint(type, GM_MAP_PROG_ARRAY);
-	__uint(max_entries, UW_PROG_MAX);
-	__type(key, u32);
-	__type(value, u32);
-} unwind_progs SEC(".maps");
+GM_MAP(unwind_progs, GM_MAP_PROG_ARRAY, UW_PROG_MAX, 0, u32, u32);
 
 char LICENSE[] SEC("license") = "GPL";
 

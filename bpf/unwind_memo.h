@@ -65,29 +65,13 @@ struct unwind {
 	u64 keep_out;
 };
 
-struct {
-	__uint(type, GM_MAP_TASK_STORAGE);
-	__uint(map_flags, GM_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct unwind);
-} unwinds SEC(".maps");
+GM_MAP(unwinds, GM_MAP_TASK_STORAGE, 0, GM_F_NO_PREALLOC, int, struct unwind);
 
-struct {
-	__uint(type, GM_MAP_LRU_HASH);
-	__uint(max_entries, 8192);
-	__type(key, struct unwind_key);
-	__type(value, struct unwind_entry);
-} unwind_memo SEC(".maps");
+GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 8192, 0, struct unwind_key, struct unwind_entry);
 
 /* Generation of each process's mappings; user space counts it up. A process
  * without one has no memo: nobody could tell when its mappings change. */
-struct {
-	__uint(type, GM_MAP_HASH);
-	__uint(max_entries, 65536);
-	__uint(map_flags, GM_F_NO_PREALLOC);
-	__type(key, u32);
-	__type(value, u32);
-} unwind_mappings SEC(".maps");
+GM_MAP(unwind_mappings, GM_MAP_HASH, 65536, GM_F_NO_PREALLOC, u32, u32);
 
 struct return_instance___gm {
 	unsigned long stack;
