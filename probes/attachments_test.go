@@ -2,6 +2,7 @@ package probes
 
 import (
 	"errors"
+
 	"github.com/cilium/ebpf"
 
 	"fmt"

@@ -58,7 +58,7 @@ const maxIncidents = 8
 // soon is more than the time between an event and its stack.
 const soon = uint64(3 * time.Second)
 
-// ErrNoMoment: the recording does not have the moment that was asked for.
+// ErrNoMoment says that a recording does not have the moment that was asked for.
 var ErrNoMoment = errors.New("the recording does not have that moment")
 
 // Play plays the recording at path up to a moment, and returns the state as it

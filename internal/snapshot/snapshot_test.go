@@ -125,9 +125,9 @@ func TestJSONKeys(t *testing.T) {
 		reflect.TypeFor[Meta](), reflect.TypeFor[Process](), reflect.TypeFor[Account](),
 		reflect.TypeFor[AccountLine](), reflect.TypeFor[Line](), reflect.TypeFor[loss.Counter](),
 	} {
-		for i := range of.NumField() {
-			if of.Field(i).Tag.Get("json") == "" {
-				t.Errorf("%v.%s has no key", of, of.Field(i).Name)
+		for field := range of.Fields() {
+			if field.Tag.Get("json") == "" {
+				t.Errorf("%v.%s has no key", of, field.Name)
 			}
 		}
 	}
