@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
@@ -39,6 +40,15 @@ func (l logger) summary(s *snapshot.Snapshot, o *output) {
 	if o.path != "-" {
 		fmt.Fprintf(os.Stderr, "\nWrote %s. Next:\n  %s\n", o.path, nextCommand(o))
 	}
+}
+
+// recorded says where the recording is, "" for none.
+func (l logger) recorded(path string) {
+	info, err := os.Stat(path)
+	if l.quiet || path == "" || err != nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "Recorded %s, %s. Any moment of it:\n  gpumemtrace report %s --at 90s\n", path, bytefmt.Format(info.Size()), path)
 }
 
 // nextCommand is what to type to see the result.

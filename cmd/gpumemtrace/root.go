@@ -54,7 +54,7 @@ const examples = `  sudo gpumemtrace -p 4711                 # until Ctrl-C, the
   sudo gpumemtrace -p 4711 -d 30s -o before.pb.gz
   sudo gpumemtrace -- python train.py      # from the first call on
   sudo gpumemtrace -a -d 1m -o - --format table
-  go tool pprof -top gpumemtrace-*.pb.gz`
+  go tool pprof -top gpumemtrace-20060102-150405.pb.gz`
 
 func newRoot() *cobra.Command {
 	var f traceFlags

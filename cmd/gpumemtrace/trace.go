@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
@@ -57,6 +59,25 @@ func (f *traceFlags) want(live bool) state.Want {
 	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual}
 }
 
+// checkRecording finds out before the trace whether a recording can be written.
+func (f *traceFlags) checkRecording(out *output) error {
+	switch {
+	case f.record == "":
+		return nil
+	case f.record == "-":
+		return usagef("--record needs a file: it is written in place")
+	case out.path != "-" && samePath(f.record, out.path):
+		return usagef("--record and -o name the same file")
+	}
+	return atomicfile.Check(f.record, f.force)
+}
+
+func samePath(a, b string) bool {
+	x, err := filepath.Abs(a)
+	y, failed := filepath.Abs(b)
+	return err == nil && failed == nil && x == y
+}
+
 // trace runs one trace from start to written profile.
 func trace(f *traceFlags) error {
 	if err := f.check(); err != nil {
@@ -73,6 +94,10 @@ func trace(f *traceFlags) error {
 	}
 	ready, err := newReadyFile(f)
 	if err != nil {
+		return err
+	}
+
+	if err := f.checkRecording(out); err != nil {
 		return err
 	}
 
@@ -97,7 +122,12 @@ func trace(f *traceFlags) error {
 	}
 	s, err := session.Start(opts)
 	if err == nil {
-		defer s.Close()
+		defer func() {
+			if err := s.Close(); err != nil {
+				log.warn(err.Error())
+			}
+			log.recorded(f.record)
+		}()
 		err = ready.write()
 	}
 	if err != nil {

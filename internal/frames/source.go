@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -190,8 +192,8 @@ func (s *Source) Notes() (out []string) {
 		out = append(out, note)
 	}
 	s.mu.Lock()
-	for reason, n := range s.reasons {
-		out = append(out, fmt.Sprintf("%d different stacks: %s", n, reason))
+	for _, reason := range slices.Sorted(maps.Keys(s.reasons)) {
+		out = append(out, fmt.Sprintf("%d different stacks: %s", s.reasons[reason], reason))
 	}
 	s.mu.Unlock()
 	return append(out, s.Taker.Notes()...)

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -25,6 +27,7 @@ func (s *Session) keep(end <-chan struct{}) {
 	var sweeper sweeper
 	var reaper reaper
 	var last time.Time
+	var failed bool // the recording has, and the user knows
 	for {
 		select {
 		case <-end:
@@ -35,6 +38,7 @@ func (s *Session) keep(end <-chan struct{}) {
 			if due {
 				last = now
 				s.reap(&reaper)
+				failed = failed || s.recordingFails()
 			}
 			if due && s.writer != nil || s.hasIncidents() {
 				s.run.Go(s.spell)
@@ -58,7 +62,20 @@ func (s *Session) spell() {
 func (s *Session) tell() {
 	s.frames.Settle()
 	s.name()
-	s.apply(s.losses())
+	if lost := s.losses(); s.told == nil || !reflect.DeepEqual(lost, s.told) {
+		s.told = lost
+		s.apply(lost)
+	}
+}
+
+// recordingFails warns of a recording that its disk does not take, and tells
+// whether there is one.
+func (s *Session) recordingFails() bool {
+	if s.writer == nil || s.writer.Err() == nil {
+		return false
+	}
+	s.warn(fmt.Sprintf("the recording has a gap: %v", s.writer.Err()))
+	return true
 }
 
 func (s *Session) hasIncidents() bool {

@@ -105,6 +105,7 @@ func TestReap(t *testing.T) {
 // one that somebody has looked at.
 func TestIdle(t *testing.T) {
 	s := offline(t, Options{})
+	h := &handler{Session: s}
 	last := monotonic()
 	s.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: event.Process{PID: 1}, Time: last, Addr: 1, Size: 1})
 	want := func(when string, seen, now uint64) {
@@ -113,11 +114,11 @@ func TestIdle(t *testing.T) {
 			t.Errorf("%s: events seen up to %d at %d, want %d at %d", when, s.state.Seen(), s.state.Now(), seen, now)
 		}
 	}
-	s.idle(false)
+	h.idle(false)
 	want("while events wait", last, last)
 	looked := monotonic() + uint64(time.Hour)
 	s.apply(moment(looked, false))
-	s.idle(true)
-	s.idle(false)
+	h.idle(true)
+	h.idle(false)
 	want("before a look", last, looked)
 }

@@ -5,6 +5,7 @@ package session
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -65,7 +66,8 @@ type Session struct {
 	closing sync.Once
 	closed  error // once closing is done
 
-	spelling atomic.Bool // one goroutine does
+	spelling atomic.Bool  // one goroutine does
+	told     *record.Loss // what spell told last, of its goroutine
 
 	mu      sync.Mutex // guards what follows; never held while anything is waited for
 	state   *state.State
@@ -87,8 +89,12 @@ func Start(opts Options) (_ *Session, err error) {
 	}
 	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks}}, s.apply)
 	defer func() {
-		if err != nil {
-			s.Close()
+		if err == nil {
+			return
+		}
+		s.Close()
+		if s.writer != nil {
+			_ = os.Remove(opts.Recording) // nothing was recorded
 		}
 	}()
 	if err := s.check(); err != nil {
@@ -121,7 +127,8 @@ func Start(opts Options) (_ *Session, err error) {
 	s.retell()
 	s.expect(opts.PIDs)
 	s.run.Go(func() {
-		if err := s.tracer.Run(handler{s}, s.idle); err != nil {
+		h := &handler{Session: s}
+		if err := s.tracer.Run(h, h.idle); err != nil {
 			s.failed <- err
 		}
 	})
@@ -268,24 +275,36 @@ func (s *Session) close() error {
 	return err
 }
 
-// handler keeps the methods that the tracer calls off Session's surface.
-type handler struct{ *Session }
+// A handler takes what the tracer tells, from its one goroutine.
+type handler struct {
+	*Session
+	quiet bool // no event came since the last moment
+}
 
-func (h handler) Event(e *event.Event) { h.apply(e) }
+func (h *handler) Event(e *event.Event) {
+	h.quiet = false
+	h.apply(e)
+}
 
-func (h handler) Stack(st *probes.Stack) { h.frames.Stack(st) }
+func (h *handler) Stack(st *probes.Stack) { h.frames.Stack(st) }
+
+// quietInterval is how often it is told what time it is while nothing happens.
+const quietInterval = uint64(500 * time.Millisecond)
 
 // idle is what the reader of events does between batches. While more is waiting
 // it is no later than the last event. No moment goes back behind one that
 // somebody has looked at: it would have what came after.
-func (s *Session) idle(drained bool) {
+func (h *handler) idle(drained bool) {
 	at := monotonic()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if !drained {
-		at = s.state.Seen()
+		at = h.state.Seen()
 	}
-	if at >= s.state.Now() {
-		s.applyLocked(moment(at, drained))
+	now := h.state.Now()
+	if at < now || h.quiet && at < now+quietInterval {
+		return
 	}
+	h.quiet = drained
+	h.applyLocked(moment(at, drained))
 }

@@ -98,7 +98,7 @@ func (s *State) cutNotes() []string {
 	if s.began == 0 {
 		return nil
 	}
-	return []string{"the recording's beginning was dropped: what was ever allocated, and peaks, count from " +
+	return []string{"the recording lacks what came before: what was ever allocated, and peaks, count from " +
 		s.wall(s.began).UTC().Format("2006-01-02 15:04:05.000 UTC") + " on, with what was live then"}
 }
 
