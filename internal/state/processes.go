@@ -20,6 +20,9 @@ type processes struct {
 	current map[uint32]event.Process // the living one of each PID
 	ended   []event.Process          // in order of their end
 	over    bool                     // every target has ended
+	// settled is a process that lives and has its PID, or none: a call of it
+	// tells nothing new of processes.
+	settled event.Process
 }
 
 type process struct {
@@ -57,6 +60,7 @@ func (p *processes) learn(r *record.Process) {
 func (p *processes) add(id event.Process) *process {
 	x := p.known[id]
 	if x == nil {
+		p.settled = event.Process{}
 		x = &process{}
 		p.known[id] = x
 		if now, ok := p.current[id.PID]; !ok || now.Start < id.Start {
@@ -64,6 +68,16 @@ func (p *processes) add(id event.Process) *process {
 		}
 	}
 	return x
+}
+
+// tells says whether e may tell anything of processes. It costs far less than
+// event.
+func (p *processes) tells(e *event.Event) bool {
+	switch e.Op {
+	case event.OpFork, event.OpExec, event.OpExit:
+		return true
+	}
+	return e.Proc != p.settled || e.Proc == event.Process{}
 }
 
 // event follows one event, and returns the processes that ended by it: its own,
@@ -95,7 +109,9 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		return append(ended, e.Proc)
 	default:
 		p.add(e.Proc)
-		if p.lives(e.Proc) && p.current[e.Proc.PID] != e.Proc {
+		if p.current[e.Proc.PID] == e.Proc {
+			p.settled = e.Proc
+		} else if p.lives(e.Proc) {
 			ended = append(ended, e.Proc) // long ago: it was known no more
 		}
 	}
@@ -110,6 +126,7 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 		return nil
 	}
 	x.end = max(when, 1)
+	p.settled = event.Process{}
 	if p.current[id.PID] == id {
 		delete(p.current, id.PID)
 	}

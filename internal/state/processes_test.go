@@ -1,6 +1,8 @@
 package state
 
 import (
+	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -175,5 +177,43 @@ func TestLateIdentity(t *testing.T) {
 	p.learn(&record.Process{Process: id, Name: "prog", Program: &snapshot.Mapping{Path: "/prog"}})
 	if len(p.known)+len(p.current) != 0 {
 		t.Errorf("it is back: %v", p.known)
+	}
+}
+
+// What is known of processes does not depend on whether the last one settled.
+func TestSettled(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		quick, slow := New(), New()
+		for i := range 300 {
+			some := func() event.Process {
+				return event.Process{PID: rng.Uint32N(3), Start: rng.Uint64N(4) * event.StartUnit}
+			}
+			e := &event.Event{Time: uint64(i + 1), Proc: some(), Op: event.OpAlloc, Kind: event.KindDevice, Addr: uint64(i+1) << 9, Size: 512}
+			if rng.IntN(4) == 0 {
+				e.Op = []event.Op{event.OpFork, event.OpExec, event.OpExit}[rng.IntN(3)]
+				e.Child, e.Name = some(), "name"
+			}
+			var r record.Record = e
+			switch rng.IntN(20) {
+			case 0:
+				r = &record.Process{Process: some(), Target: true}
+			case 1:
+				r = &record.Reported{}
+			case 2:
+				r = &record.Trace{All: rng.IntN(2) == 0}
+			}
+			quick.Apply(r)
+			slow.procs.settled = event.Process{}
+			slow.Apply(r)
+			got, want := quick.procs, slow.procs
+			got.settled, want.settled = event.Process{}, event.Process{}
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d, event %d: %+v, want %+v", seed, i, got, want)
+			}
+			if a, b := quick.Wants(), slow.Wants(); !reflect.DeepEqual(a, b) {
+				t.Fatalf("seed %d, event %d: wants %+v, want %+v", seed, i, a, b)
+			}
+		}
 	}
 }

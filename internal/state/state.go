@@ -126,11 +126,13 @@ func (s *State) event(e *event.Event) {
 	if e.Op <= event.OpExit && e.Op != event.OpNone {
 		s.ledger.Apply(e)
 	}
-	if _, known := s.procs.known[e.Proc]; !known || e.Op == event.OpExec {
-		s.wants.Identities = append(s.wants.Identities, e.Proc)
-	}
-	for _, id := range s.procs.event(e) {
-		s.ended(id, e)
+	if s.procs.tells(e) {
+		if _, known := s.procs.known[e.Proc]; !known || e.Op == event.OpExec {
+			s.wants.Identities = append(s.wants.Identities, e.Proc)
+		}
+		for _, id := range s.procs.event(e) {
+			s.ended(id, e)
+		}
 	}
 	s.failure(e)
 }
