@@ -1,6 +1,7 @@
 package state
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -90,17 +91,40 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkKeyframe is what --record-max holds the tracer's lock for, but for
-// the writing.
+// BenchmarkKeyframe is what a recording holds the tracer's lock for when it drops
+// its beginning: the records alone, and with their way into the file.
 func BenchmarkKeyframe(b *testing.B) {
 	s := full(b)
-	for b.Loop() {
-		n := 0
-		s.Keyframe(func(record.Record) { n++ })
-		if n < benchLive {
-			b.Fatal(n)
+	b.Run("records", func(b *testing.B) {
+		for b.Loop() {
+			n := 0
+			s.Keyframe(func(record.Record) { n++ })
+			if n < benchLive {
+				b.Fatal(n)
+			}
 		}
-	}
+	})
+	b.Run("recorded", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			w, err := record.Create(filepath.Join(b.TempDir(), "recording"), record.WriterOptions{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+			s.Keyframe(w.Append)
+			b.StopTimer()
+			if err := w.Close(); err != nil {
+				b.Fatal(err)
+			}
+			for _, c := range w.Loss() {
+				if c.Value != 0 {
+					b.Fatalf("%s = %d", c.Name, c.Value)
+				}
+			}
+			b.StartTimer()
+		}
+	})
 }
 
 // BenchmarkTotals is what a scrape of totals asks for.
