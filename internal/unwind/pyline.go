@@ -155,63 +155,45 @@ func (t lineTable) line310(i int) (int, error) {
 }
 
 func (l *lineTables) read(pid uint32, object uint64) (lineTable, error) {
-	typ, err := readWord(pid, object+8)
-	if err != nil {
-		return lineTable{}, err
-	}
+	m := memory{pid: pid}
+	typ := m.word(object + 8)
 	layout := l.layouts[pid]
 	if layout.typ != typ {
-		if layout, err = readLayout(pid, typ); err != nil {
-			return lineTable{}, err
-		}
+		layout = m.layout(typ)
 		if len(l.layouts) >= maxLineTables {
 			clear(l.layouts)
 		}
 		l.layouts[pid] = layout
 	}
-	first, err := readWord(pid, object+layout.first)
-	if err != nil {
-		return lineTable{}, err
-	}
+	first := m.word(object + layout.first)
 	// PyBytesObject: ob_size at 16, the bytes at 32.
-	bytesAt, err := readWord(pid, object+layout.lineTable)
-	if err != nil {
-		return lineTable{}, err
+	bytesAt := m.word(object + layout.lineTable)
+	size := m.word(bytesAt + 16)
+	if m.err == nil && size > maxLineTable {
+		m.err = errLineTable
 	}
-	size, err := readWord(pid, bytesAt+16)
-	if err != nil {
-		return lineTable{}, err
-	}
-	if size > maxLineTable {
-		return lineTable{}, errLineTable
+	if m.err != nil {
+		delete(l.layouts, pid)
+		return lineTable{}, m.err
 	}
 	t := lineTable{first: int(int32(first)), table: make([]byte, size)}
-	return t, readMemory(pid, bytesAt+32, t.table)
+	m.read(bytesAt+32, t.table)
+	return t, m.err
 }
 
-// readLayout asks a PyTypeObject's tp_members for the members it needs.
-func readLayout(pid uint32, typ uint64) (codeLayout, error) {
+// layout asks a PyTypeObject's tp_members for the members that are needed.
+func (m *memory) layout(typ uint64) codeLayout {
 	const tpMembers, sizeofMember = 240, 40
 	layout := codeLayout{typ: typ}
-	members, err := readWord(pid, typ+tpMembers)
-	if err != nil {
-		return layout, err
-	}
+	members := m.word(typ + tpMembers)
 	for i := range uint64(maxMembers) {
 		// PyMemberDef: name at 0, offset at 16.
-		var member [24]byte
-		var name [16]byte
-		if err := readMemory(pid, members+i*sizeofMember, member[:]); err != nil {
-			return layout, err
-		}
-		at := binary.NativeEndian.Uint64(member[:])
+		at, offset := m.word(members+i*sizeofMember), m.word(members+i*sizeofMember+16)
 		if at == 0 {
 			break
 		}
-		if err := readMemory(pid, at, name[:]); err != nil {
-			return layout, err
-		}
-		offset := binary.NativeEndian.Uint64(member[16:])
+		var name [16]byte
+		m.read(at, name[:])
 		switch s, _, _ := bytes.Cut(name[:], []byte{0}); string(s) {
 		case "co_firstlineno":
 			layout.first = offset
@@ -219,29 +201,39 @@ func readLayout(pid uint32, typ uint64) (codeLayout, error) {
 			layout.lineTable = offset
 		}
 	}
-	if layout.first == 0 || layout.lineTable == 0 {
-		return layout, errLineTable
+	if m.err == nil && (layout.first == 0 || layout.lineTable == 0) {
+		m.err = errLineTable
 	}
-	return layout, nil
+	return layout
 }
 
-func readWord(pid uint32, addr uint64) (uint64, error) {
+// A memory reads a process's memory until the first error.
+type memory struct {
+	pid uint32
+	err error
+}
+
+// word returns the eight bytes at an address, 0 after an error.
+func (m *memory) word(addr uint64) uint64 {
 	var b [8]byte
-	err := readMemory(pid, addr, b[:])
-	return binary.NativeEndian.Uint64(b[:]), err
+	m.read(addr, b[:])
+	if m.err != nil {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(b[:])
 }
 
-func readMemory(pid uint32, addr uint64, b []byte) error {
-	if len(b) == 0 {
-		return nil
+func (m *memory) read(addr uint64, b []byte) {
+	if m.err != nil || len(b) == 0 {
+		return
 	}
 	local := []unix.Iovec{{Base: &b[0]}}
 	local[0].SetLen(len(b))
-	n, err := unix.ProcessVMReadv(int(pid), local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	n, err := unix.ProcessVMReadv(int(m.pid), local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
 	if err == nil && n != len(b) {
 		err = errLineTable
 	}
-	return err
+	m.err = err
 }
 
 // pythonVersion returns the version of the process's Python, 0 for none.
