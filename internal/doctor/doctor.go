@@ -21,7 +21,6 @@ type Options struct {
 // ended at once. No process is probed. It works without privilege and without
 // a GPU; what is missing then is what it reports.
 func Run(opts Options) Report {
-	// Before the trial, which puts a seccomp filter on a thread.
 	p := readPrivileges()
 	e := readEnvironment()
 	t := readTrial()

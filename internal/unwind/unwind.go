@@ -68,7 +68,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unwinder{kernel: k, cancel: cancel, lines: newLineTables(), analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
-	if err := withoutMemlock(func() error { return u.manageProcesses(ctx) }); err != nil {
+	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
 	}
@@ -79,7 +79,8 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	return u, nil
 }
 
-// manageProcesses starts the unwinder's Go side.
+// manageProcesses starts the unwinder's Go side, which raises RLIMIT_MEMLOCK for a
+// moment. Without CAP_SYS_RESOURCE it cannot, and deletes mappings one by one.
 func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	interpreters := interpreterconfig.NoInterpreters()
 	interpreters.Python = python.Config{}
