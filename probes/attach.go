@@ -28,7 +28,6 @@ type attachment struct {
 	users map[int]time.Duration
 }
 
-// A point is one place to probe.
 type point struct {
 	entry  uint16
 	offset uint64
@@ -160,5 +159,4 @@ func (a *attachment) detach() error {
 	return errors.Join(errs...)
 }
 
-// close detaches and closes the library.
 func (a *attachment) close() error { return errors.Join(a.detach(), a.library.Close()) }

@@ -281,7 +281,6 @@ func (t *Tracer) makeRoom() bool {
 	return old != nil
 }
 
-// takeOff closes attachments that were removed from the table.
 func (t *Tracer) takeOff(all ...*attachment) {
 	closeAttachments(all, func(a *attachment, err error) {
 		t.mu.Lock()

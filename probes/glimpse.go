@@ -59,7 +59,6 @@ func (t *Tracer) glimpse(lib Library, pid int) error {
 	return nil
 }
 
-// endGlimpses takes all of them off.
 func (t *Tracer) endGlimpses() error {
 	t.mu.Lock()
 	all := t.glimpses

@@ -88,7 +88,6 @@ func (t *Tracer) compare(p procAddress) {
 	}
 }
 
-// findText returns pid's executable mapping at address.
 func findText(pid int, address uint64) (x text, ok bool) {
 	for m, err := range proc.Mappings(pid) {
 		if err != nil || !m.Holds(address) {

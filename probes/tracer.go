@@ -195,7 +195,6 @@ func (t *Tracer) constants() (map[string]any, error) {
 	}, nil
 }
 
-// levels returns the levels to probe.
 func (t *Tracer) levels() []Level {
 	switch t.opts.API {
 	case APIRuntime:

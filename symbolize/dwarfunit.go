@@ -13,7 +13,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// Limits on one compile unit.
 const (
 	maxRows  = 1 << 21
 	maxFuncs = 1 << 20
@@ -59,7 +58,6 @@ func (u *unit) cost() int64 {
 	return int64(len(u.rows))*16 + int64(len(u.subs))*24 + int64(len(u.funcs))*40 + int64(len(u.files)+len(u.scopes))*64
 }
 
-// parseUnit returns nil if the unit is malformed or over the limits.
 func parseUnit(d *dwarf.Data, off dwarf.Offset) *unit {
 	r := d.Reader()
 	r.Seek(off)

@@ -118,7 +118,6 @@ func (im *image) measure() {
 	}
 }
 
-// unload gives the indexes' memory back.
 func (im *image) unload() {
 	im.mu.Lock()
 	im.syms, im.lines, im.goTab, im.cost = nil, nil, nil, 0

@@ -35,7 +35,6 @@ func readable(linkage string) (name string) {
 	return cut(strings.ReplaceAll(demangle.Filter(linkage, nameOptions...), "::<>", ""))
 }
 
-// cut bounds a name that a file has.
 func cut(s string) string {
 	if len(s) <= maxShown {
 		return s

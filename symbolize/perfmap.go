@@ -17,7 +17,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
-// Limits on a perf-PID.map.
 const (
 	maxPerfMap     = 64 << 20
 	maxPerfEntries = 1 << 20
@@ -94,7 +93,6 @@ func (m *perfMap) lookup(addr uint64) (string, bool) {
 	return "", false
 }
 
-// grow parses what was added to the file.
 func (m *perfMap) grow() {
 	st, err := m.file.Stat()
 	if err != nil || st.Size() <= m.read {

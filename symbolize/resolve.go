@@ -77,7 +77,6 @@ func (s *Symbolizer) name(a Address) ([]snapshot.Line, reason) {
 	return lines, none
 }
 
-// base returns the name of the mapped file.
 func (r *region) base() string {
 	path := r.mapping.Path
 	return path[strings.LastIndexByte(path, '/')+1:]

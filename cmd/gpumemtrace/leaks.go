@@ -11,7 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
-// leakFlags are the flags of --leaks.
 type leakFlags struct {
 	on        bool
 	interval  time.Duration
@@ -52,7 +51,6 @@ type leakWatch struct {
 	next     time.Time // end of the interval, of a recording
 }
 
-// newLeakWatch begins the first interval. It returns nil without --leaks.
 func newLeakWatch(f *leakFlags) *leakWatch {
 	if !f.on {
 		return nil
@@ -64,7 +62,6 @@ func newLeakWatch(f *leakFlags) *leakWatch {
 	}
 }
 
-// tick delivers the end of each interval.
 func (l *leakWatch) tick() <-chan time.Time {
 	if l == nil {
 		return nil
@@ -75,7 +72,6 @@ func (l *leakWatch) tick() <-chan time.Time {
 // live tells whether finish needs live allocations.
 func (l *leakWatch) live() bool { return l != nil }
 
-// observe takes the state at the end of an interval.
 func (l *leakWatch) observe(s *state.State) { l.detector.Observe(s.Time(), s.Inuse) }
 
 // moment observes a recording at the moments at which a trace would have.

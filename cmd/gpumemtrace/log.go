@@ -51,7 +51,6 @@ func (l logger) recorded(path string) {
 	fmt.Fprintf(os.Stderr, "Recorded %s, %s. Any moment of it:\n  gpumemtrace report %s --at 90s\n", path, bytefmt.Format(info.Size()), path)
 }
 
-// nextCommand is what to type to see the result.
 func nextCommand(o *output) string {
 	switch o.format.Name {
 	case "pprof":

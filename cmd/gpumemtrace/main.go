@@ -22,7 +22,6 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// Exit codes.
 const (
 	exitDone   = 0
 	exitFailed = 1

@@ -36,7 +36,6 @@ func newOOMWriter(f *traceFlags, log logger) (*oomWriter, error) {
 	return w, atomicfile.Check(filepath.Join(f.oomDir, "probe"), true)
 }
 
-// write writes both files of one failure.
 func (w *oomWriter) write(o *snapshot.OutOfMemory) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

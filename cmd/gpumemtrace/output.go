@@ -62,7 +62,6 @@ func newOutput(f *traceFlags) (*output, error) {
 	return o, atomicfile.Check(o.path, o.force)
 }
 
-// live tells whether the format shows live allocations.
 func (o *output) live() bool { return o.format.Live }
 
 func (o *output) write(s *snapshot.Snapshot) error {

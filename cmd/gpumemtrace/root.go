@@ -14,7 +14,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// traceFlags are the flags of a trace, by group.
 type traceFlags struct {
 	// target
 	pids        []int

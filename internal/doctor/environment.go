@@ -9,7 +9,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )
 
-// environment is what surrounds this process.
 type environment struct {
 	bindNow    string // LD_BIND_NOW
 	debuginfod []string

@@ -8,7 +8,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
 )
 
-// gpus is what NVML says of the machine.
 type gpus struct {
 	nvml       *gpu.NVML // nil if err
 	err        error

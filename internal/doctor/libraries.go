@@ -14,7 +14,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// libraries are the CUDA libraries in use.
 type libraries struct {
 	reports []probes.LibraryReport
 	names   map[int]string // of processes
@@ -117,7 +116,6 @@ func (l libraries) check(g *group, r probes.LibraryReport, seen map[string]int) 
 	}
 }
 
-// describe says which file it is and who uses it.
 func (l libraries) describe(r probes.LibraryReport) string {
 	var parts []string
 	if r.Version != "" {

@@ -46,7 +46,6 @@ func (c columns) header() (header []string) {
 	return header
 }
 
-// first returns the value of the first column.
 func (c columns) first(v *snapshot.Values) int64 { return *c[0].Of(v) }
 
 // cells are for one row; all is what its class has in the first column.

@@ -231,7 +231,6 @@ func list[T any](w *jsonWriter, key string, elements []T, element func(*T)) {
 	w.buf.WriteByte(']')
 }
 
-// hex is how addresses are written.
 func hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
 
 // marshal is json.Marshal, but "<module>" stays readable, and what a terminal

@@ -33,7 +33,6 @@ func title(page *render.Page, m *snapshot.Meta, facts ...string) {
 	page.Line("%s", strings.Join(facts, ", "))
 }
 
-// liveTitle is the title of what is shown while or when a trace ends.
 func liveTitle(page *render.Page, m *snapshot.Meta) {
 	facts := []string{m.Duration.String(), fmt.Sprintf("%d events", m.Events)}
 	if m.Driver != "" {

@@ -12,7 +12,6 @@ import (
 // tellingFrames is how many frames of a stack a page shows.
 const tellingFrames = 4
 
-// top returns how many of n stacks are shown.
 func (o Options) top(n int) int {
 	if o.Top < 0 {
 		return n

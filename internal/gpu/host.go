@@ -28,12 +28,10 @@ type host struct {
 	opened  func(pid int) ([]int, error) // as the function opened
 }
 
-// here is the machine's own.
 func here() host {
 	return host{proc.InitialPIDNamespace(), proc.All, proc.Comm, opened}
 }
 
-// holds tells whether pid has /dev/nvidia<minor> open.
 func (h host) holds(pid, minor int) bool {
 	minors, err := h.opened(pid)
 	return err == nil && minor >= 0 && slices.Contains(minors, minor)

@@ -218,7 +218,6 @@ func (r *Reader) Note() string {
 	return fmt.Sprintf("the driver has not answered for %.0f s: its own totals are those of before", time.Since(r.since).Seconds())
 }
 
-// read makes one reading.
 func (r *Reader) read(memory bool) *record.Reading {
 	out := &record.Reading{}
 	devices := r.devices

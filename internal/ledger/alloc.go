@@ -11,7 +11,6 @@ type row struct {
 	owner      uint32 // index into process.pools of async memory, into process.graphs of graph memory
 }
 
-// alloc applies OpAlloc.
 func (l *Ledger) alloc(p *process, e *event.Event) {
 	if e.Addr == 0 && e.Size == 0 && e.Kind != event.KindImported {
 		return // cudaMalloc gives a null pointer for no bytes, with success
@@ -97,14 +96,12 @@ func (p *process) close(space event.Space, addr uint64) bool {
 	return true
 }
 
-// forgetOpened forgets the references to what ends at addr.
 func (p *process) forgetOpened(space event.Space, addr uint64) {
 	if space == event.SpacePointer {
 		delete(p.opened, addr)
 	}
 }
 
-// free applies OpFree.
 func (l *Ledger) free(p *process, e *event.Event) {
 	if e.Addr == 0 {
 		return // CUDA frees a null pointer with success
@@ -134,7 +131,6 @@ func (l *Ledger) free(p *process, e *event.Event) {
 	p.sums.UnmatchedFrees++
 }
 
-// endRow ends the live allocation r at addr.
 func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
 	delete(p.live[space], addr)
 	p.forgetOpened(space, addr)

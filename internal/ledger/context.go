@@ -70,7 +70,6 @@ func (l *Ledger) context(p *process, handle uint64) uint32 {
 	return i
 }
 
-// newContext gives handle a place, if there is one.
 func (p *process) newContext(handle uint64) (i uint32, ok bool) {
 	i, ok = put(&p.contexts, &p.freeContext, 1+maxContexts, context{handle: handle, device: event.NoDevice})
 	if ok {
@@ -79,7 +78,6 @@ func (p *process) newContext(handle uint64) (i uint32, ok bool) {
 	return i, ok
 }
 
-// removeContext gives the place i back.
 func (p *process) removeContext(i uint32) {
 	delete(p.contextAt, p.contexts[i].handle)
 	p.freeContext = append(p.freeContext, i)

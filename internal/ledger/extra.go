@@ -45,7 +45,6 @@ func (l *Ledger) holdExtra(p *process, k event.Kind, objects int, bytes int64) {
 	p.hold(s, int64(objects), bytes)
 }
 
-// endExtraRow ends the live allocation r at addr.
 func (l *Ledger) endExtraRow(p *process, space event.Space, addr uint64, r extraRow) {
 	delete(p.extra[space], addr)
 	p.forgetOpened(space, addr)

@@ -27,7 +27,6 @@ type graph struct {
 	ran      bool   // it was instantiated: it may have run
 }
 
-// A capture is one stream capture under way.
 type capture struct {
 	stream uint64
 	thread uint32 // of the stream, where each thread has its own
@@ -101,7 +100,6 @@ func (l *Ledger) endNodes(p *process, i uint32, t uint64) {
 	})
 }
 
-// graphDestroy applies OpGraphDestroy.
 func (l *Ledger) graphDestroy(p *process, e *event.Event) {
 	i, ok := p.graphAt[e.Handle]
 	if !ok {
@@ -121,7 +119,6 @@ func (l *Ledger) graphDestroy(p *process, e *event.Event) {
 	g.handle = 0
 }
 
-// graphMove applies OpGraphMove.
 func (l *Ledger) graphMove(p *process, e *event.Event) {
 	from, ok := p.graphAt[e.Part]
 	if !ok || e.Part == e.Handle {
@@ -142,7 +139,6 @@ func (l *Ledger) graphMove(p *process, e *event.Event) {
 	p.graphHold(from, -n)
 }
 
-// graphInstantiate applies OpGraphInstantiate.
 func (*Ledger) graphInstantiate(p *process, e *event.Event) {
 	if i, ok := p.graphAt[e.Handle]; ok {
 		p.graphs[i].ran = true
@@ -164,7 +160,6 @@ func (p *process) findCapture(e *event.Event) int {
 	return slices.IndexFunc(p.captures, func(c capture) bool { return c.stream == stream && c.thread == thread })
 }
 
-// endCapture forgets capture i.
 func (p *process) endCapture(i int) {
 	g := p.captures[i].graph
 	p.captures = slices.Delete(p.captures, i, i+1)
@@ -174,7 +169,6 @@ func (p *process) endCapture(i int) {
 	}
 }
 
-// captureBegin applies OpCaptureBegin.
 func (l *Ledger) captureBegin(p *process, e *event.Event) {
 	if i := p.findCapture(e); i >= 0 {
 		l.loss.Add(lossCaptures, 1) // its end was not seen

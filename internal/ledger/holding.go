@@ -164,7 +164,6 @@ func (r *Rounding) Merge(other Rounding) {
 // Bytes is the slack of all that was added.
 func (r *Rounding) Bytes() int64 { return r.large + slack(r.small) }
 
-// slack is what is missing to the next whole granule.
 func slack(n int64) int64 {
 	return (granule - n%granule) % granule
 }

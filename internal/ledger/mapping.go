@@ -42,7 +42,6 @@ func (l *Ledger) intersecting(p *process, addr, end uint64) []*mapping {
 	return l.hits
 }
 
-// endRanges ends the mappings in l.hits.
 func (l *Ledger) endRanges(p *process) {
 	for _, m := range l.hits {
 		p.ranges.Delete(m)
@@ -111,7 +110,6 @@ func (l *Ledger) unmapRange(p *process, e *event.Event) {
 	l.endRanges(p)
 }
 
-// mapPart applies OpMapArray.
 func (l *Ledger) mapPart(p *process, e *event.Event) {
 	ph, ok := l.shown(p, e.Handle, e.Time)
 	if !ok {
@@ -138,7 +136,6 @@ func (l *Ledger) mapPart(p *process, e *event.Event) {
 	p.parts[e.Addr][e.Part] = part{size: e.Size, time: e.Time, ph: ph}
 }
 
-// unmapPart applies OpUnmapArray.
 func (l *Ledger) unmapPart(p *process, e *event.Event) {
 	old, ok := p.parts[e.Addr][e.Part]
 	switch {
@@ -151,7 +148,6 @@ func (l *Ledger) unmapPart(p *process, e *event.Event) {
 	}
 }
 
-// endPart ends one part of array.
 func (l *Ledger) endPart(p *process, array, index uint64, old part) {
 	delete(p.parts[array], index)
 	if len(p.parts[array]) == 0 {

@@ -2,7 +2,6 @@ package ledger
 
 import "github.com/gpumemtrace/gpumemtrace/internal/event"
 
-// maxPools bounds the pools of one process.
 const maxPools = 4096
 
 // A poolKey names a pool. CUDA has one default pool for each device, which
@@ -38,7 +37,6 @@ func (l *Ledger) poolAtKey(p *process, key poolKey) uint32 {
 	return i
 }
 
-// poolOf returns the index of the pool of an allocation.
 func (l *Ledger) poolOf(p *process, handle uint64, device int32) uint32 {
 	key := poolKey{handle: handle}
 	if handle == 0 {
@@ -74,7 +72,6 @@ func (p *process) removePool(i uint32) {
 	q.destroyed = false
 }
 
-// poolCreate applies OpPoolCreate.
 func (l *Ledger) poolCreate(p *process, e *event.Event) {
 	if e.Handle == 0 {
 		return

@@ -9,10 +9,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 )
 
-// never is later than any event.
 const never = math.MaxUint64
 
-// A process is the state of one traced process.
 type process struct {
 	id event.Process
 
@@ -221,7 +219,6 @@ func (l *Ledger) reclaim(p *process) bool {
 	return false
 }
 
-// dropEnded forgets the process that ended first.
 func (l *Ledger) dropEnded() bool {
 	if len(l.ended) == 0 {
 		return false

@@ -17,7 +17,6 @@ type physical struct {
 	blind      bool // a mapping of it found no room
 }
 
-// handleCreate applies OpHandleCreate.
 func (l *Ledger) handleCreate(p *process, e *event.Event) {
 	id, s := l.site(p, e)
 	p.count(s, e.Time, 1, e.Size)
@@ -31,7 +30,6 @@ func (l *Ledger) handleCreate(p *process, e *event.Event) {
 	l.addPhysical(p, e, id)
 }
 
-// handleImport applies OpHandleImport.
 func (l *Ledger) handleImport(p *process, e *event.Event) {
 	id, s := l.site(p, e)
 	p.count(s, e.Time, 1, e.Size)
@@ -91,7 +89,6 @@ func (l *Ledger) settlePhysical(p *process, ph *physical) {
 	}
 }
 
-// handleRetain applies OpHandleRetain.
 func (l *Ledger) handleRetain(p *process, e *event.Event) {
 	if ph := p.handles[e.Handle]; ph != nil {
 		l.retain(ph, e.Time)
@@ -108,7 +105,6 @@ func (l *Ledger) retain(ph *physical, t uint64) {
 	ph.refs++
 }
 
-// handleRelease applies OpHandleRelease.
 func (l *Ledger) handleRelease(p *process, e *event.Event) {
 	ph := p.handles[e.Handle]
 	switch {
@@ -166,7 +162,6 @@ func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
 	return true
 }
 
-// endMapping undoes addMapping.
 func (l *Ledger) endMapping(p *process, ph *physical, size uint64) {
 	l.mappings--
 	p.maps--

@@ -72,7 +72,6 @@ type headers struct {
 	copies []piece
 }
 
-// A piece is some bytes of a file.
 type piece struct {
 	at    uint64
 	bytes []byte

@@ -14,7 +14,6 @@ func All() []int { return numbered("/proc") }
 // threads returns those that a process has now, in order.
 func threads(pid int) []int { return numbered(dirOf(pid) + "/task") }
 
-// numbered returns the entries of a directory that are numbers, in order.
 func numbered(dir string) (numbers []int) {
 	// The entries that could be read come with an error, too.
 	entries, _ := os.ReadDir(dir)

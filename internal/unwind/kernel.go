@@ -197,7 +197,6 @@ func (k *kernel) loadProgram(spec *ebpf.CollectionSpec, name string, shared map[
 	return coll.DetachProgram(name), nil
 }
 
-// references are what the programs of spec refer to by name.
 func references(spec *ebpf.CollectionSpec) map[string]bool {
 	names := make(map[string]bool)
 	for _, prog := range spec.Programs {
@@ -208,7 +207,6 @@ func references(spec *ebpf.CollectionSpec) map[string]bool {
 	return names
 }
 
-// dropVariables removes those whose map is gone.
 func dropVariables(spec *ebpf.CollectionSpec) {
 	maps.DeleteFunc(spec.Variables, func(_ string, v *ebpf.VariableSpec) bool {
 		return spec.Maps[v.SectionName] == nil

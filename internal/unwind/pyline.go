@@ -55,7 +55,6 @@ func newLineTables() *lineTables {
 	return &lineTables{layouts: make(map[uint32]codeLayout), tables: make(map[codeID]lineTable)}
 }
 
-// forget drops what is known of a process.
 func (l *lineTables) forget(pid uint32) {
 	delete(l.layouts, pid)
 	maps.DeleteFunc(l.tables, func(id codeID, _ lineTable) bool { return id.pid == pid })
@@ -207,7 +206,6 @@ func (m *memory) layout(typ uint64) codeLayout {
 	return layout
 }
 
-// A memory reads a process's memory until the first error.
 type memory struct {
 	pid uint32
 	err error

@@ -44,7 +44,6 @@ func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
 	return s, errs, it.Err()
 }
 
-// loss returns what u lost.
 func (u *Unwinder) loss() (out []loss.Counter) {
 	s, _, err := u.Stats()
 	if err != nil {
