@@ -104,6 +104,5 @@ func convert(path string, f *traceFlags, at moment) error {
 	if out.path == "-" {
 		to = os.Stderr
 	}
-	width := columns(to)
-	return leaks.finish(view, snap, to, width, width > 0 && os.Getenv("NO_COLOR") == "")
+	return leaks.finish(view, snap, to, layout(to))
 }

@@ -9,17 +9,17 @@ import (
 )
 
 func newDoctor() *cobra.Command {
-	var opts doctor.Options
+	var pid int
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "doctor [-p PID]",
 		Short: "Check what tracing needs here, and say how to fix what is missing",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("pid") && opts.PID <= 0 {
-				return usagef("%d is no process", opts.PID)
+			if cmd.Flags().Changed("pid") && pid <= 0 {
+				return usagef("%d is no process", pid)
 			}
-			r := doctor.Run(opts)
+			r := doctor.Run(pid)
 			if err := writeDoctor(r, asJSON); err != nil {
 				return err
 			}
@@ -29,7 +29,7 @@ func newDoctor() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().IntVarP(&opts.PID, "pid", "p", 0, "check this process too, and its libraries alone")
+	c.Flags().IntVarP(&pid, "pid", "p", 0, "check this process too, and its libraries alone")
 	c.Flags().BoolVar(&asJSON, "json", false, "print an array of {group, check, status, detail, fix}")
 	return c
 }
@@ -38,6 +38,6 @@ func writeDoctor(r doctor.Report, asJSON bool) error {
 	if asJSON {
 		return r.WriteJSON(os.Stdout)
 	}
-	width := columns(os.Stdout)
-	return r.WriteText(os.Stdout, width, width > 0 && os.Getenv("NO_COLOR") == "")
+	o := layout(os.Stdout)
+	return r.WriteText(os.Stdout, o.Width, o.Color)
 }

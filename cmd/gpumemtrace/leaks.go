@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/leak"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
@@ -89,10 +90,10 @@ func (l *leakWatch) moment(s *state.State) {
 }
 
 // finish writes what leaks at the end of the trace.
-func (l *leakWatch) finish(v *state.View, s *snapshot.Snapshot, w io.Writer, width int, color bool) error {
+func (l *leakWatch) finish(v *state.View, s *snapshot.Snapshot, w io.Writer, o export.Options) error {
 	if l == nil {
 		return nil
 	}
 	l.ticker.Stop()
-	return leak.Write(w, l.detector.Report(s, v.Sites), width, color)
+	return leak.Write(w, l.detector.Report(s, v.Sites), o.Width, o.Color)
 }

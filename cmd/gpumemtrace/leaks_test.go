@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
@@ -51,7 +52,7 @@ func TestLeakWatch(t *testing.T) {
 	if none.tick() != nil || none.live() {
 		t.Error("a trace without --leaks observes, or asks for live allocations")
 	}
-	if err := none.finish(nil, nil, &b, 0, false); err != nil || b.Len() > 0 {
+	if err := none.finish(nil, nil, &b, export.Options{}); err != nil || b.Len() > 0 {
 		t.Errorf("a trace without --leaks wrote %q, %v", &b, err)
 	}
 
@@ -70,7 +71,7 @@ func TestLeakWatch(t *testing.T) {
 		t.Error("--leaks does not ask for live allocations")
 	}
 	v := s.View(state.Want{Live: true})
-	if err := l.finish(v, v.Snapshot(), &b, 0, false); err != nil {
+	if err := l.finish(v, v.Snapshot(), &b, export.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if want := "1 stack of pid 1 (a) leaked in 5 intervals of 10ms"; !strings.HasPrefix(b.String(), want) {

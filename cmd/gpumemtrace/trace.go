@@ -222,8 +222,7 @@ func (r *running) finish() (err error) {
 	if r.out.path == "-" {
 		to = os.Stderr
 	}
-	width := columns(to)
-	return errors.Join(err, r.leaks.finish(view, snap, to, width, width > 0 && os.Getenv("NO_COLOR") == ""))
+	return errors.Join(err, r.leaks.finish(view, snap, to, layout(to)))
 }
 
 // collect waits for the end of the trace and writes numbered files meanwhile.

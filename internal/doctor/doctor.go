@@ -12,15 +12,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// Options say what to look at.
-type Options struct {
-	PID int // this process too, and no other's libraries; 0 for none
-}
-
 // Run checks this machine, in a few seconds: tracing is started for real, and
 // ended at once. No process is probed. It works without privilege and without
-// a GPU; what is missing then is what it reports.
-func Run(opts Options) Report {
+// a GPU; what is missing then is what it reports. Unless pid is 0 it checks that
+// process too, and no other's libraries.
+func Run(pid int) Report {
 	p := readPrivileges()
 	e := readEnvironment()
 	t := readTrial()
@@ -33,9 +29,9 @@ func Run(opts Options) Report {
 	r = append(r, checkTracing(t)...)
 	r = append(r, checkEnvironment(e, !errors.Is(g.err, gpu.ErrNoCgo))...)
 	r = append(r, checkGPUs(g)...)
-	r = append(r, checkLibraries(readLibraries(opts.PID, p.has(unix.CAP_SYS_PTRACE)))...)
-	if opts.PID != 0 {
-		r = append(r, checkTarget(readTarget(opts.PID, e, g))...)
+	r = append(r, checkLibraries(readLibraries(pid, p.has(unix.CAP_SYS_PTRACE)))...)
+	if pid != 0 {
+		r = append(r, checkTarget(readTarget(pid, e, g))...)
 	}
 	return r
 }

@@ -51,7 +51,7 @@ func TestRun(t *testing.T) {
 	needPrivilege(t)
 	kit := testcuda.Get(t)
 	p := workload(t, testcuda.LibsDefault)
-	r := Run(Options{PID: p.PID()})
+	r := Run(p.PID())
 	wellFormed(t, r)
 	for _, c := range r {
 		if c.Status == Fail {
@@ -108,9 +108,9 @@ const unprivileged = "GPUMEMTRACE_TEST_DOCTOR_PID"
 
 func TestMain(m *testing.M) {
 	if pid := os.Getenv(unprivileged); pid != "" {
-		var opts Options
-		fmt.Sscan(pid, &opts.PID)
-		if err := Run(opts).WriteJSON(os.Stdout); err != nil {
+		var target int
+		fmt.Sscan(pid, &target)
+		if err := Run(target).WriteJSON(os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
