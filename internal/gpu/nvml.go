@@ -3,14 +3,13 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
-
-const defaultLibrary = "libnvidia-ml.so.1"
 
 // symbols is the loaded library, for finding out what it lacks.
 type symbols interface {
@@ -31,7 +30,7 @@ type NVML struct {
 // Open loads libnvidia-ml.so.1 from the dynamic linker's path. Its errors are
 // ErrNoCgo, ErrNoLibrary (with the linker's reason), ErrMissing, or NVML's own
 // for a driver that is absent or of another version.
-func Open() (*NVML, error) { return OpenLibrary(defaultLibrary) }
+func Open() (*NVML, error) { return OpenLibrary("libnvidia-ml.so.1") }
 
 // OpenLibrary is Open with another name or path of the library.
 func OpenLibrary(path string) (*NVML, error) {
@@ -46,10 +45,7 @@ func OpenLibrary(path string) (*NVML, error) {
 
 func start(lib nvml.Interface, syms symbols, host host) (*NVML, error) {
 	n := &NVML{lib: lib, syms: syms, host: host}
-	err := n.require("nvmlErrorString")
-	if err == nil {
-		err = n.require("nvmlShutdown")
-	}
+	err := cmp.Or(n.require("nvmlErrorString"), n.require("nvmlShutdown"))
 	if err == nil {
 		err = n.call(lib.Init, "nvmlInit_v2", "nvmlInit")
 	}

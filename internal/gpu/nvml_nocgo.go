@@ -5,7 +5,7 @@ package gpu
 import "fmt"
 
 // NVML is a loaded and initialised library. Without cgo there is none.
-type NVML struct{}
+type NVML struct{ Driver }
 
 // Open returns ErrNoCgo.
 func Open() (*NVML, error) { return nil, fmt.Errorf("open NVML: %w", ErrNoCgo) }
@@ -13,20 +13,8 @@ func Open() (*NVML, error) { return nil, fmt.Errorf("open NVML: %w", ErrNoCgo) }
 // OpenLibrary returns ErrNoCgo.
 func OpenLibrary(string) (*NVML, error) { return Open() }
 
-// Close does nothing.
-func (*NVML) Close() error { return nil }
-
 // DriverVersion returns ErrNoCgo.
 func (*NVML) DriverVersion() (string, error) { return "", ErrNoCgo }
 
 // CUDAVersion returns ErrNoCgo.
 func (*NVML) CUDAVersion() (major, minor int, err error) { return 0, 0, ErrNoCgo }
-
-// Devices returns ErrNoCgo.
-func (*NVML) Devices() ([]Device, error) { return nil, ErrNoCgo }
-
-// Processes returns ErrNoCgo.
-func (*NVML) Processes(Device) ([]ProcessUse, error) { return nil, ErrNoCgo }
-
-// Use returns ErrNoCgo.
-func (*NVML) Use(Device, int) (ProcessUse, error) { return ProcessUse{}, ErrNoCgo }
