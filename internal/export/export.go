@@ -19,14 +19,11 @@ type Options struct {
 	Color bool
 }
 
-// A WriteFunc writes a snapshot.
-type WriteFunc func(io.Writer, *snapshot.Snapshot, Options) error
-
 // A Format is one way to write a snapshot.
 type Format struct {
 	Name       string
 	Extensions []string // with the dot, such as ".pb.gz"
-	Write      WriteFunc
+	Write      func(io.Writer, *snapshot.Snapshot, Options) error
 	Binary     bool // not for a terminal
 	Live       bool // shows Snapshot.Live, which must then be asked for
 }

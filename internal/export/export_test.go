@@ -30,7 +30,9 @@ var snapshots = map[string]func() *snapshot.Snapshot{
 	"empty":         func() *snapshot.Snapshot { return &snapshot.Snapshot{} },
 }
 
-func write(t testing.TB, f WriteFunc, s *snapshot.Snapshot, o Options) string {
+type writeFunc = func(io.Writer, *snapshot.Snapshot, Options) error
+
+func write(t testing.TB, f writeFunc, s *snapshot.Snapshot, o Options) string {
 	t.Helper()
 	var b bytes.Buffer
 	if err := f(&b, s, o); err != nil {
@@ -73,7 +75,7 @@ func TestWriteErrors(t *testing.T) {
 		}
 	}
 	bad := &snapshot.Snapshot{Live: []snapshot.Allocation{{Sample: 0}}}
-	for _, f := range []WriteFunc{CSV, JSON} {
+	for _, f := range []writeFunc{CSV, JSON} {
 		if err := f(io.Discard, bad, Options{}); err == nil {
 			t.Error("a live allocation of no sample is no error")
 		}
