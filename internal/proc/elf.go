@@ -111,9 +111,7 @@ func readHeaders(r io.ReaderAt, fileSize int64) (*headers, error) {
 		return nil, fmt.Errorf("a 32-bit file: %w", ErrNotELF)
 	}
 	var head elf.Header64
-	if err := binary.Read(bytes.NewReader(b), binary.LittleEndian, &head); err != nil {
-		return nil, ErrNotELF
-	}
+	_, _ = binary.Decode(b, binary.LittleEndian, &head) // b has its size
 	if head.Phnum > maxSegments || head.Phnum > 0 && head.Phentsize != segmentSize {
 		return nil, ErrMalformed
 	}
@@ -132,9 +130,7 @@ func readHeaders(r io.ReaderAt, fileSize int64) (*headers, error) {
 		return nil, err
 	}
 	sections := make([]elf.Section64, head.Shnum)
-	if err := binary.Read(bytes.NewReader(table), binary.LittleEndian, sections); err != nil {
-		return nil, ErrMalformed
-	}
+	_, _ = binary.Decode(table, binary.LittleEndian, sections)
 	names := sections[head.Shstrndx]
 	if head.Shstrndx == uint16(elf.SHN_UNDEF) {
 		return h, nil // nothing has a name
