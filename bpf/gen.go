@@ -5,3 +5,4 @@
 package bpf
 
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -no-global-types -cc clang-19 -strip llvm-strip-19 -target amd64,arm64 Gpumemtrace gpumemtrace.bpf.c -- -O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-function -Wno-missing-declarations -mcpu=v3
+//go:generate sh unwind_gen.sh

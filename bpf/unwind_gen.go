@@ -1,3 +1,0 @@
-package bpf
-
-//go:generate sh unwind_gen.sh
