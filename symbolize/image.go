@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -124,7 +125,7 @@ func (im *image) unload() {
 	im.mu.Unlock()
 }
 
-// maxIndexes bounds how many images are looked through for the oldest.
+// maxIndexes bounds the images with indexes in memory.
 const maxIndexes = 1 << 10
 
 // indexes bounds the memory of all images' indexes.
@@ -132,12 +133,16 @@ type indexes struct {
 	mu    sync.Mutex
 	max   int64
 	total int64
-	used  []indexUse // the latest used last
+	costs *cache[*image, int64]
 }
 
-type indexUse struct {
-	im   *image
-	cost int64
+func newIndexes(max int64) *indexes {
+	x := &indexes{max: max}
+	x.costs = newCache(maxIndexes, func(im *image, cost int64) {
+		x.total -= cost
+		im.unload()
+	})
+	return x
 }
 
 // use marks im as used, and unloads others while the total is over the limit.
@@ -145,20 +150,11 @@ type indexUse struct {
 func (x *indexes) use(im *image, cost int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for i, u := range x.used {
-		if u.im == im {
-			x.total -= u.cost
-			x.used = append(x.used[:i], x.used[i+1:]...)
-			break
-		}
-	}
-	x.used = append(x.used, indexUse{im, cost})
-	x.total += cost
-	for (x.total > x.max || len(x.used) > maxIndexes) && len(x.used) > 1 {
-		u := x.used[0]
-		x.used = x.used[1:]
-		x.total -= u.cost
-		u.im.unload()
+	before, _ := x.costs.get(im)
+	x.total += cost - before
+	x.costs.put(im, cost)
+	for x.total > x.max && len(x.costs.items) > 1 {
+		x.costs.evict(x.costs.order.Back())
 	}
 }
 
@@ -207,3 +203,84 @@ func (p *process) vdso(r *region) (*image, reason) {
 type memory struct{ *bytes.Reader }
 
 func (memory) Close() error { return nil }
+
+// files are the open files, at most max of each kind.
+type files struct {
+	mu       sync.Mutex
+	open     *cache[*image, struct{}]
+	perfMaps *cache[*perfMap, struct{}]
+	// Images by the device and inode that maps shows, and by content.
+	byFile  map[proc.FileID]*image
+	byBuild map[string]*image
+}
+
+func newFiles(max int, counts *loss.Set) *files {
+	fs := &files{byFile: make(map[proc.FileID]*image), byBuild: make(map[string]*image)}
+	fs.open = newCache(max, func(im *image, _ struct{}) {
+		counts.Add(lossFilesClosed, 1)
+		fs.drop(im)
+	})
+	fs.perfMaps = newCache(max, func(m *perfMap, _ struct{}) { m.file.Close() })
+	return fs
+}
+
+func (fs *files) drop(im *image) {
+	delete(fs.byFile, im.key)
+	delete(fs.byBuild, im.content)
+	im.close()
+}
+
+func (fs *files) close() {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.open.forget = func(im *image, _ struct{}) { fs.drop(im) }
+	fs.open.clear()
+	fs.perfMaps.clear()
+}
+
+// openImage opens the file of r. Programs that several processes map, or that
+// have equal copies in several containers, share one image and one descriptor.
+func (p *process) openImage(r *region) (*image, reason) {
+	fs := p.s.files
+	fs.mu.Lock()
+	im, ok := fs.byFile[r.File]
+	if ok {
+		fs.open.get(im)
+	}
+	fs.mu.Unlock()
+	if ok {
+		return im, none
+	}
+	f, err := proc.OpenMapped(int(p.pid), &r.Mapping)
+	switch {
+	case errors.Is(err, proc.ErrIrregular):
+		return nil, fileIrregular
+	case err != nil:
+		return nil, fileGone
+	}
+	im, reason := newImage(p.s, f, f.Size, r)
+	if reason != none {
+		f.Close()
+		return nil, reason
+	}
+	im.pinDebug(p)
+
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	twin := fs.byFile[r.File]
+	if twin == nil && im.content != "" {
+		twin = fs.byBuild[im.content]
+	}
+	if twin != nil {
+		im.close()
+		fs.open.get(twin)
+		return twin, none
+	}
+	im.key = r.File
+	fs.byFile[r.File] = im
+	if im.content != "" {
+		fs.byBuild[im.content] = im
+	}
+	fs.open.put(im, struct{}{})
+	return im, none
+}

@@ -159,7 +159,7 @@ func TestIndexMemoryIsBounded(t *testing.T) {
 		if got := names(s.Resolve(s.Locate(tg.pid, tg.at["main"], Exact))); got != "main" {
 			t.Errorf("got %s, want main", got)
 		}
-		if n := len(s.indexes.used); n != 1 {
+		if n := len(s.indexes.costs.items); n != 1 {
 			t.Errorf("%d indexes kept, want 1", n)
 		}
 	}

@@ -125,7 +125,7 @@ type Symbolizer struct {
 
 	files *files
 
-	indexes indexes
+	indexes *indexes
 	slow    atomic.Int64 // calls of resolve that go on though nobody waits for them any more
 }
 
@@ -137,7 +137,7 @@ func New(cfg Config) *Symbolizer {
 	s := &Symbolizer{cfg: cfg.withDefaults(), loss: loss.New(causes)}
 	s.processes = newCache[uint32, *process](maxProcesses, nil)
 	s.files = newFiles(s.cfg.maxFiles, s.loss)
-	s.indexes.max = s.cfg.maxIndex
+	s.indexes = newIndexes(s.cfg.maxIndex)
 	s.debuginfod = newDebuginfod(s.cfg, s.loss)
 	return s
 }
