@@ -289,7 +289,7 @@ func (c *capture) attach(library, function string, row uint64) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		exit, err := ex.UretprobeMulti([]string{function}, c.u.ExitProgram(), opts)
+		exit, err := ex.UretprobeMulti([]string{function}, c.u.kernel.programs[exitProgram], opts)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func (c *capture) attach(library, function string, row uint64) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	exit, err := ex.Uretprobe(function, c.u.ExitProgram(), opts)
+	exit, err := ex.Uretprobe(function, c.u.kernel.programs[exitProgram], opts)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func (c *capture) detach(n uint64) {
 		if have > n || time.Now().After(deadline) {
 			c.stats()
 			c.t.Log(c.base.Programs["gm_call_enter"].Stats())
-			c.t.Log(c.u.ExitProgram().Stats())
+			c.t.Log(c.u.kernel.programs[exitProgram].Stats())
 			c.t.Fatalf("%d events, want %d; loss %v", have, n, c.loss())
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -453,7 +453,7 @@ func match(want, have []string) bool {
 // cost returns the mean run time of the exit program and all that it calls on
 // to, in nanoseconds.
 func (c *capture) cost() float64 {
-	s, err := c.u.ExitProgram().Stats()
+	s, err := c.u.kernel.programs[exitProgram].Stats()
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 )
 
+// exitProgram runs where a probed function returns. The attach cookie is the row.
 const exitProgram = "gm_call_exit_unwind"
 
 // The chain, by its slots in unwind_progs. What only ours has is in slots of

@@ -27,7 +27,7 @@ func runRow(t testing.TB, opts Options, count int, order string, row uint64) *ca
 func TestMemoChangesNothing(t *testing.T) {
 	const count = 256 << 10
 	with := runPaths(t, Options{}, count, "2")
-	if err := with.u.MemoErr(); err != nil {
+	if err := with.u.kernel.memoErr; err != nil {
 		t.Fatal(err)
 	}
 	s := with.stats()

@@ -62,7 +62,7 @@ func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach
 		return nil, nil
 	}
 	t.unwinder = u
-	return u.ExitProgram(), nil
+	return u.kernel.programs[exitProgram], nil
 }
 
 // How says, for people, how stacks are taken, and what the user should know of
@@ -75,7 +75,7 @@ func (t *Taker) How() (mode, warning string) {
 	case t.unwinder == nil:
 		return "frame pointers", ""
 	}
-	return unwoundHow(t.Options.NoMemo, t.unwinder.MemoErr())
+	return unwoundHow(t.Options.NoMemo, t.unwinder.kernel.memoErr)
 }
 
 // unwoundHow is How with an unwinder. memoErr is why the memo cannot run

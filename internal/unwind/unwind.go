@@ -98,19 +98,11 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	return err
 }
 
-// ExitProgram is the program for the return of each probed function. The
-// attach cookie is the row. It belongs to u.
-func (u *Unwinder) ExitProgram() *ebpf.Program { return u.kernel.programs[exitProgram] }
-
-// MemoErr is why every stack is unwound in full although a memo was wanted, nil
-// when that is not so.
-func (u *Unwinder) MemoErr() error { return u.kernel.memoErr }
-
 // closePatience bounds how long Close waits for an analysis: it reads what a
 // target's file system gives.
 const closePatience = 5 * time.Second
 
-// Close frees what u holds in the kernel. Probes that run ExitProgram must be
+// Close frees what u holds in the kernel. Probes that run its return program must be
 // detached before. Where an analysis does not end it fails, and the kernel
 // frees all when this process ends.
 func (u *Unwinder) Close() error {
@@ -124,14 +116,4 @@ func (u *Unwinder) Close() error {
 	<-u.worked
 	u.processes.Close()
 	return errors.Join(u.tables.wait(), u.kernel.close())
-}
-
-// Missed is how often the kernel skipped one of u's programs.
-func (u *Unwinder) Missed() (n uint64) {
-	for _, p := range u.kernel.programs {
-		if s, err := p.Stats(); err == nil {
-			n += s.RecursionMisses
-		}
-	}
-	return n
 }
