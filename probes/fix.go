@@ -47,12 +47,6 @@ func fixLocation(e *event.Event, x []uint64) {
 	}
 }
 
-func fixGraphLocation(e *event.Event, x []uint64) {
-	if uint32(x[0]) == 1 {
-		e.Device = int32(x[0] >> 32)
-	}
-}
-
 // fixGraphNode makes of a new node what its type does (cuda.h, enum
 // CUgraphNodeType). x is the type, and the two words that hold a free node's
 // address, a child graph and who owns it, or an allocation's properties.
@@ -63,7 +57,7 @@ func fixGraphNode(e *event.Event, x []uint64) {
 	)
 	switch {
 	case x[0] == alloc:
-		fixGraphLocation(e, x[2:])
+		fixLocation(e, x[2:])
 		return
 	case x[0] == free:
 		e.Op, e.Addr, e.Handle = event.OpFree, x[1], 0
@@ -92,12 +86,16 @@ func fixArray2D(e *event.Event, x []uint64) {
 	e.Size = arrayBytes(x[0], x[1], 0, uint32(x[2]), uint32(x[2]>>32), 0, 1)
 }
 
-func fixArray3D(e *event.Event, x []uint64) {
-	levels := uint64(1)
+// mipLevels returns the sixth value, which only a mipmapped array's row has.
+func mipLevels(x []uint64) uint64 {
 	if len(x) > 5 {
-		levels = uint64(uint32(x[5]))
+		return uint64(uint32(x[5]))
 	}
-	e.Size = arrayBytes(x[0], x[1], x[2], uint32(x[3]), uint32(x[3]>>32), uint32(x[4]), levels)
+	return 1
+}
+
+func fixArray3D(e *event.Event, x []uint64) {
+	e.Size = arrayBytes(x[0], x[1], x[2], uint32(x[3]), uint32(x[3]>>32), uint32(x[4]), mipLevels(x))
 }
 
 // The runtime describes a texel by the bits of its four channels.
@@ -111,11 +109,7 @@ func fixChannels2D(e *event.Event, x []uint64) {
 }
 
 func fixChannels3D(e *event.Event, x []uint64) {
-	levels := uint64(1)
-	if len(x) > 5 {
-		levels = uint64(uint32(x[5]))
-	}
-	e.Size = mipBytes(x[2], x[3], x[4], levels, false, func(w, h uint64) uint64 {
+	e.Size = mipBytes(x[2], x[3], x[4], mipLevels(x), false, func(w, h uint64) uint64 {
 		return mul(channelBytes(x[0], x[1]), w, h)
 	})
 }

@@ -177,7 +177,7 @@ var Table = []Row{
 	// CUDA_MEM_ALLOC_NODE_PARAMS: location 8, bytesize 104, dptr 112. A free
 	// node ends the range's life inside the graph.
 	{Symbols: []string{"cuGraphAddMemAllocNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 112), Size: mem(4, 104),
-		Handle: arg(1), Extra: []value{mem(4, 8)}, Fix: fixGraphLocation},
+		Handle: arg(1), Extra: []value{mem(4, 8)}, Fix: fixLocation},
 	// CUgraphNodeParams: type 0, and from 16 the type's own parameters.
 	{Symbols: []string{"cuGraphAddNode"}, Op: event.OpAlloc, Kind: event.KindGraph, Addr: out(4, 16+112), Size: mem(4, 16+104),
 		Handle: arg(1), Extra: []value{mem32(4, 0), mem(4, 16), mem(4, 16+8)}, Fix: fixGraphNode},
