@@ -44,7 +44,7 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 			return fmt.Errorf("write json: live allocation %d belongs to sample %d of %d", i, n, len(s.Samples))
 		}
 	}
-	out := newJSONWriter(w)
+	out := &jsonWriter{buf: bufio.NewWriterSize(w, 64<<10)}
 	ids := index(s)
 
 	out.buf.WriteString("{\n\"schema_version\": ")
@@ -129,8 +129,6 @@ type jsonWriter struct {
 	row []byte
 	err error
 }
-
-func newJSONWriter(w io.Writer) *jsonWriter { return &jsonWriter{buf: bufio.NewWriterSize(w, 64<<10)} }
 
 func (w *jsonWriter) key(name string) {
 	w.buf.WriteString(",\n\"" + name + "\": ")
