@@ -5,7 +5,6 @@ package pprofout
 import (
 	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -41,9 +40,6 @@ func Write(w io.Writer, s *snapshot.Snapshot) error {
 // string labels are those of snapshot.AllLabels, each where known. The result
 // does not depend on the order of s.Samples.
 func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
-	if s == nil {
-		return nil, errors.New("build profile: no snapshot")
-	}
 	p := &profile.Profile{
 		DefaultSampleType: "inuse_space",
 		PeriodType:        &profile.ValueType{Type: "space", Unit: "bytes"},

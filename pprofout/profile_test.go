@@ -211,12 +211,6 @@ func TestMergeAndDiff(t *testing.T) {
 	}
 }
 
-func TestNoSnapshot(t *testing.T) {
-	if _, err := Profile(nil); err == nil {
-		t.Error("a profile of nothing")
-	}
-}
-
 func BenchmarkWrite10kStacks(b *testing.B) {
 	s := large(10_000, 40)
 	for b.Loop() {
