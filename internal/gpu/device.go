@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 )
 
@@ -67,4 +68,102 @@ type ProcessUse struct {
 	// Inferred: Bytes was not reported for this PID, but can be no one else's.
 	// Taken from the device's total it includes a few MiB of the driver's.
 	Inferred bool
+}
+
+// pageSize divides every figure that NVML gives for a process. What it does
+// not divide is a stand-in for "not available".
+const pageSize = 4096
+
+// A listing is what NVML says of the processes on one device, and what tells
+// whether to believe it.
+type listing struct {
+	entries []entry
+	total   int64 // bytes of the device: no process holds more
+	absent  bool  // NVML has no list for this device
+	initial bool  // we are in the initial PID namespace
+	trusted bool  // the pids are ours
+	memory  Memory
+	holders func() []int // processes here that have the device open
+}
+
+type entry struct {
+	pid   int // as NVML says
+	bytes int64
+	known bool
+	name  string
+}
+
+// add takes one row of one of NVML's lists. A process in two lists has its
+// whole use in both: the larger counts.
+func (l *listing) add(pid int, used uint64) {
+	e := entry{pid: pid}
+	// Listed, a process has a context at least: 0 is no answer, and neither is
+	// NVML_VALUE_NOT_AVAILABLE (all ones).
+	if used > 0 && used <= uint64(l.total) && used%pageSize == 0 {
+		e.bytes, e.known = int64(used), true
+	}
+	for i := range l.entries {
+		if l.entries[i].pid == pid {
+			if e.known && e.bytes > l.entries[i].bytes {
+				l.entries[i] = e
+			}
+			return
+		}
+	}
+	l.entries = append(l.entries, e)
+}
+
+// check decides whether the pids are of our namespace. Outside the initial one
+// they are when each is a process that has the device open: were they another
+// namespace's, all of them would have to be a permutation of ours.
+func (l *listing) check(holds func(pid int) bool) {
+	l.trusted = !l.absent && (l.initial || len(l.entries) > 0 &&
+		!slices.ContainsFunc(l.entries, func(e entry) bool { return !holds(e.pid) }))
+}
+
+func (l *listing) uses() []ProcessUse {
+	var all []ProcessUse
+	for _, e := range l.entries {
+		u := ProcessUse{Bytes: e.bytes, Known: e.known}
+		if l.trusted {
+			u.PID, u.Name = e.pid, e.name
+		}
+		all = append(all, u)
+	}
+	return all
+}
+
+// use is pid's row, or the figure that can only be pid's.
+func (l *listing) use(pid int) ProcessUse {
+	unknown := ProcessUse{PID: pid}
+	if l.trusted {
+		i := slices.IndexFunc(l.entries, func(e entry) bool { return e.pid == pid })
+		switch {
+		case i < 0:
+			return unknown
+		case l.entries[i].known:
+			return ProcessUse{PID: pid, Bytes: l.entries[i].bytes, Known: true}
+		case len(l.entries) == 1 && l.initial:
+			return l.whole(pid)
+		}
+		return unknown
+	}
+	// A driver that reports foreign pids lists every process, so one row is
+	// one process. Without a list only the initial namespace shows them all.
+	alone := len(l.entries) == 1 || l.absent && l.initial
+	if !alone || !slices.Equal(l.holders(), []int{pid}) {
+		return unknown
+	}
+	if len(l.entries) == 1 && l.entries[0].known {
+		return ProcessUse{PID: pid, Bytes: l.entries[0].bytes, Known: true, Inferred: true}
+	}
+	return l.whole(pid)
+}
+
+// whole is all that is used of the device, given to its only process.
+func (l *listing) whole(pid int) ProcessUse {
+	if !l.memory.Known || l.memory.Used == 0 {
+		return ProcessUse{PID: pid}
+	}
+	return ProcessUse{PID: pid, Bytes: l.memory.Used, Known: true, Inferred: true}
 }
