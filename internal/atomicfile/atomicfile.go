@@ -43,7 +43,9 @@ func Write(path string, force bool, content func(io.Writer) error) (err error) {
 	if err != nil {
 		return err
 	}
-	f, err := createBeside(path)
+	// A name of its own that cannot be guessed; O_EXCL follows no link.
+	dir := filepath.Dir(path)
+	f, err := os.OpenFile(filepath.Join(dir, ".gpumemtrace-"+rand.Text()+".tmp"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -73,7 +75,10 @@ func Write(path string, force bool, content func(io.Writer) error) (err error) {
 	if err := place(f.Name(), path, force); err != nil {
 		return err
 	}
-	syncDir(filepath.Dir(path))
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync() // some file systems cannot; the contents are safe already
+		d.Close()
+	}
 	return nil
 }
 
@@ -107,13 +112,6 @@ func replaceable(path string, force bool) (fs.FileMode, error) {
 	return info.Mode().Perm(), nil
 }
 
-// createBeside creates a file in path's directory under a name of its own
-// that cannot be guessed; O_EXCL follows no link.
-func createBeside(path string) (*os.File, error) {
-	name := filepath.Join(filepath.Dir(path), ".gpumemtrace-"+rand.Text()+".tmp")
-	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-}
-
 // place gives the file temp the name path. Without force, a file that came to
 // be there since the check is kept.
 func place(temp, path string, force bool) error {
@@ -129,13 +127,4 @@ func place(temp, path string, force bool) error {
 		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
 	}
 	return os.Rename(temp, path)
-}
-
-// syncDir makes the new name durable where the file system can: some refuse
-// to sync a directory, and the file's contents are safe already.
-func syncDir(dir string) {
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync() // some file systems cannot; the file itself is synced
-		d.Close()
-	}
 }
