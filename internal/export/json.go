@@ -71,7 +71,7 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
 	list(out, "notes", s.Notes, func(n *string) { out.value(n) })
 	out.buf.WriteString("\n}\n")
-	if err := out.flush(); err != nil {
+	if err := cmp.Or(out.buf.Flush(), out.err); err != nil {
 		return fmt.Errorf("write json: %w", err)
 	}
 	return nil
@@ -206,13 +206,6 @@ func (w *jsonWriter) live(a *snapshot.Allocation) {
 	b = append(b, `"}`...)
 	w.buf.Write(b)
 	w.row = b
-}
-
-func (w *jsonWriter) flush() error {
-	if err := w.buf.Flush(); err != nil {
-		return err
-	}
-	return w.err
 }
 
 // list writes a key and its elements, each by one call of element.
