@@ -70,7 +70,8 @@ func openMapped(dir string, m *Mapping) (*File, error) {
 	link := fmt.Sprintf("%s/map_files/%x-%x", dir, m.Start, m.End)
 	f, err := openRegular(unix.AT_FDCWD, link, 0)
 	if err == nil {
-		if m.maps(f) || linksTo(link, m.Path) {
+		// Overlay may show another inode in maps than stat(2) does.
+		if to, err := os.Readlink(link); m.maps(f) || err == nil && to == m.Path {
 			return f, nil
 		}
 		f.Close()
@@ -113,13 +114,6 @@ func (m *Mapping) maps(f *File) bool {
 	var fs unix.Statfs_t
 	return m.File.Ino == f.ID.Ino && unix.Fstatfs(int(f.Fd()), &fs) == nil &&
 		(fs.Type == unix.OVERLAYFS_SUPER_MAGIC || fs.Type == unix.BTRFS_SUPER_MAGIC)
-}
-
-// linksTo tells whether a map_files link still leads to path: overlay may show
-// another inode in maps than stat(2) does.
-func linksTo(link, path string) bool {
-	to, err := os.Readlink(link)
-	return err == nil && to == path
 }
 
 // OpenExecutable opens the program that a process runs, and returns its path as
