@@ -42,7 +42,10 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 		l.loss.Add(lossReplaced, 1)
 		l.endExtraRow(p, e.Space, e.Addr, old)
 	}
-	ctx := l.contextOf(p, e)
+	ctx := ctxNone
+	if inContext(e.Kind) {
+		ctx = l.context(p, e.Ctx)
+	}
 	if l.rows >= l.opt.MaxLive && !l.reclaim(p) {
 		l.addExtra(p, e, ctx)
 		return
@@ -50,7 +53,11 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 	r := row{size: e.Size, time: e.Time, site: id, ctx: ctx}
 	switch {
 	case e.Kind == event.KindAsync:
-		r.owner = l.poolOf(p, e.Handle, s.Device)
+		key := poolKey{handle: e.Handle}
+		if e.Handle == 0 {
+			key.device = s.Device
+		}
+		r.owner = l.poolOf(p, key)
 		p.poolHold(r.owner, 1, int64(e.Size))
 	case e.Kind == event.KindGraph:
 		if r.owner = graph; graph == 0 && e.Handle != 0 {

@@ -37,14 +37,6 @@ func inContext(k event.Kind) bool {
 	return true
 }
 
-// contextOf returns the index of the context that e's allocation ends with.
-func (l *Ledger) contextOf(p *process, e *event.Event) uint32 {
-	if !inContext(e.Kind) {
-		return ctxNone
-	}
-	return l.context(p, e.Ctx)
-}
-
 // context returns the index of the context handle, which is ctxUnknown for 0
 // and when there are too many.
 func (l *Ledger) context(p *process, handle uint64) uint32 {

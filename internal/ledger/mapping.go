@@ -13,8 +13,6 @@ type mapping struct {
 	ph        *physical // nil for memory that was never seen created
 }
 
-func lessMapping(a, b *mapping) bool { return a.addr < b.addr }
-
 // A part is one part of a sparse array that shows physical memory.
 type part struct {
 	size, time uint64
@@ -82,7 +80,7 @@ func (l *Ledger) mapRange(p *process, e *event.Event) {
 		return
 	}
 	if p.ranges == nil {
-		p.ranges = btree.NewG(16, lessMapping)
+		p.ranges = btree.NewG(16, func(a, b *mapping) bool { return a.addr < b.addr })
 	}
 	p.ranges.ReplaceOrInsert(&mapping{addr: e.Addr, end: end, time: e.Time, ph: ph})
 }

@@ -22,9 +22,9 @@ type pool struct {
 	destroyed   bool // it goes with its last allocation, as CUDA documents
 }
 
-// poolAtKey returns the index of the pool key, which is 0 when there are too
+// poolOf returns the index of the pool key, which is 0 when there are too
 // many.
-func (l *Ledger) poolAtKey(p *process, key poolKey) uint32 {
+func (l *Ledger) poolOf(p *process, key poolKey) uint32 {
 	if i, ok := p.poolAt[key]; ok {
 		return i
 	}
@@ -35,14 +35,6 @@ func (l *Ledger) poolAtKey(p *process, key poolKey) uint32 {
 	}
 	p.poolAt[key] = i
 	return i
-}
-
-func (l *Ledger) poolOf(p *process, handle uint64, device int32) uint32 {
-	key := poolKey{handle: handle}
-	if handle == 0 {
-		key.device = device
-	}
-	return l.poolAtKey(p, key)
 }
 
 // poolHold changes what pool i has in use.
@@ -76,7 +68,7 @@ func (l *Ledger) poolCreate(p *process, e *event.Event) {
 	if e.Handle == 0 {
 		return
 	}
-	if i := l.poolAtKey(p, poolKey{handle: e.Handle}); i != 0 {
+	if i := l.poolOf(p, poolKey{handle: e.Handle}); i != 0 {
 		p.pools[i].destroyed = false
 		p.setHigh(&p.pools[i], p.pools[i].inuse)
 	}
