@@ -51,10 +51,6 @@ type lineTables struct {
 	tables  map[codeID]lineTable
 }
 
-func newLineTables() *lineTables {
-	return &lineTables{layouts: make(map[uint32]codeLayout), tables: make(map[codeID]lineTable)}
-}
-
 func (l *lineTables) forget(pid uint32) {
 	delete(l.layouts, pid)
 	maps.DeleteFunc(l.tables, func(id codeID, _ lineTable) bool { return id.pid == pid })

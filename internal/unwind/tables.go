@@ -1,7 +1,6 @@
 package unwind
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"go.opentelemetry.io/ebpf-profiler/host"
-	"go.opentelemetry.io/ebpf-profiler/interpreter/interpreterconfig"
-	processmaps "go.opentelemetry.io/ebpf-profiler/processmanager/ebpf"
 	"go.opentelemetry.io/ebpf-profiler/processmanager/ebpfapi"
 	"go.opentelemetry.io/ebpf-profiler/support"
 	"golang.org/x/sys/unix"
@@ -28,14 +25,6 @@ type tables struct {
 	pending sync.WaitGroup
 	mu      sync.Mutex
 	err     error
-}
-
-func newTables(ctx context.Context, k *kernel, interpreters interpreterconfig.Config) (*tables, error) {
-	handler, err := processmaps.LoadMaps(ctx, interpreters, k.maps, k.deltas)
-	if err != nil {
-		return nil, err
-	}
-	return &tables{EbpfHandler: handler, kernel: k}, nil
 }
 
 // UpdateExeIDToStackDeltas implements ebpfapi.EbpfHandler: it writes the unwind

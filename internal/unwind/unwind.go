@@ -20,6 +20,7 @@ import (
 	profilerlog "go.opentelemetry.io/ebpf-profiler/log"
 	"go.opentelemetry.io/ebpf-profiler/nativeunwind/elfunwindinfo"
 	"go.opentelemetry.io/ebpf-profiler/processmanager"
+	processmaps "go.opentelemetry.io/ebpf-profiler/processmanager/ebpf"
 )
 
 // Options say how to capture. The zero value of each field but Maps will do.
@@ -67,7 +68,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unwinder{kernel: k, cancel: cancel, lines: newLineTables(), analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
+	u := &Unwinder{kernel: k, cancel: cancel, lines: &lineTables{layouts: map[uint32]codeLayout{}, tables: map[codeID]lineTable{}}, analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
@@ -84,9 +85,11 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	interpreters := interpreterconfig.NoInterpreters()
 	interpreters.Python = python.Config{}
-	if u.tables, err = newTables(ctx, u.kernel, interpreters); err != nil {
+	handler, err := processmaps.LoadMaps(ctx, interpreters, u.kernel.maps, u.kernel.deltas)
+	if err != nil {
 		return err
 	}
+	u.tables = &tables{EbpfHandler: handler, kernel: u.kernel}
 	u.processes, err = processmanager.New(ctx, processmanager.Config{
 		InterpretersConfig:    interpreters,
 		MonitorInterval:       time.Minute, // of metrics that nobody reads
