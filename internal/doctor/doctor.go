@@ -24,7 +24,7 @@ func Run(pid int) Report {
 	defer g.close()
 
 	var r Report
-	r = append(r, checkKernel(probes.KernelRelease(), readSeccomp(), probes.Features())...)
+	r = append(r, checkKernel(probes.KernelRelease(), seccompErrors{probes.CheckSeccomp(0, false), probes.CheckSeccomp(0, true)}, probes.Features())...)
 	r = append(r, checkPrivileges(p, t)...)
 	r = append(r, checkTracing(t)...)
 	r = append(r, checkEnvironment(e, !errors.Is(g.err, gpu.ErrNoCgo))...)

@@ -18,10 +18,6 @@ type seccompErrors struct {
 	one error // nil: a single process without a filter can be
 }
 
-func readSeccomp() seccompErrors {
-	return seccompErrors{probes.CheckSeccomp(0, false), probes.CheckSeccomp(0, true)}
-}
-
 func checkKernel(release string, seccomp seccompErrors, features []probes.Feature) []Check {
 	g := group{name: "Kernel"}
 	switch major, minor, _ := probes.ParseRelease(release); {
