@@ -54,10 +54,6 @@ type mapping struct {
 	settled sync.Once // sets HasLines
 }
 
-func newProcess(s *Symbolizer, pid uint32) *process {
-	return &process{s: s, pid: pid, allowance: mapsAllowance, last: time.Now()}
-}
-
 func (p *process) locate(addr uint64, lookup Lookup) Address {
 	p.mu.Lock()
 	defer p.mu.Unlock()

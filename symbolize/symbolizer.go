@@ -158,7 +158,7 @@ func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
 	s.mu.Lock()
 	p, ok := s.processes.get(pid)
 	if !ok {
-		p = newProcess(s, pid)
+		p = &process{s: s, pid: pid, allowance: mapsAllowance, last: time.Now()}
 		s.processes.put(pid, p)
 	}
 	s.mu.Unlock()

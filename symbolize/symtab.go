@@ -77,15 +77,6 @@ type builder struct {
 // section headers may name the same bytes many times.
 const maxScan = 1 << 30
 
-// scan reports whether size more bytes may be read.
-func (b *builder) scan(size uint64) bool {
-	if size > maxScan-b.scanned {
-		return false
-	}
-	b.scanned += size
-	return true
-}
-
 // A codeRange is a section of code; a symbol without a size ends with it.
 type codeRange struct{ start, end uint64 }
 
@@ -135,9 +126,10 @@ func (b *builder) table(f *elf.File, link uint32, r io.ReaderAt) (uint8, bool) {
 }
 
 func (b *builder) addTable(f *elf.File, s *elf.Section, r io.ReaderAt) {
-	if s.Flags&elf.SHF_COMPRESSED != 0 || s.Offset > 1<<62 || !b.scan(s.FileSize) {
+	if s.Flags&elf.SHF_COMPRESSED != 0 || s.Offset > 1<<62 || s.FileSize > maxScan-b.scanned {
 		return
 	}
+	b.scanned += s.FileSize
 	table, ok := b.table(f, s.Link, r)
 	if !ok {
 		return
