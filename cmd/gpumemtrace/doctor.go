@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,11 @@ func newDoctor() *cobra.Command {
 				return usagef("%d is no process", pid)
 			}
 			r := doctor.Run(pid)
-			if err := writeDoctor(r, asJSON); err != nil {
+			o, write := layout(os.Stdout), r.WriteJSON
+			if !asJSON {
+				write = func(w io.Writer) error { return r.WriteText(w, o.Width, o.Color) }
+			}
+			if err := write(os.Stdout); err != nil {
 				return err
 			}
 			if r.Failed() {
@@ -32,12 +37,4 @@ func newDoctor() *cobra.Command {
 	c.Flags().IntVarP(&pid, "pid", "p", 0, "check this process too, and its libraries alone")
 	c.Flags().BoolVar(&asJSON, "json", false, "print an array of {group, check, status, detail, fix}")
 	return c
-}
-
-func writeDoctor(r doctor.Report, asJSON bool) error {
-	if asJSON {
-		return r.WriteJSON(os.Stdout)
-	}
-	o := layout(os.Stdout)
-	return r.WriteText(os.Stdout, o.Width, o.Color)
 }
