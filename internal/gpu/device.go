@@ -113,9 +113,9 @@ func (l *listing) add(pid int, used uint64) {
 	l.entries = append(l.entries, e)
 }
 
-// check decides whether the pids are of our namespace. Outside the initial one
-// they are when each is a process that has the device open: were they another
-// namespace's, all of them would have to be a permutation of ours.
+// check decides whether the pids are of our namespace. Outside the initial one they
+// are taken for ours if each is that of a process which has the device open: those
+// of another namespace would all have to fit by chance.
 func (l *listing) check(holds func(pid int) bool) {
 	l.trusted = !l.absent && (l.initial || len(l.entries) > 0 &&
 		!slices.ContainsFunc(l.entries, func(e entry) bool { return !holds(e.pid) }))
@@ -133,7 +133,7 @@ func (l *listing) uses() []ProcessUse {
 	return all
 }
 
-// use is pid's row, or the figure that can only be pid's.
+// use returns pid's row, or a figure that can be of no other process.
 func (l *listing) use(pid int) ProcessUse {
 	unknown := ProcessUse{PID: pid}
 	if l.trusted {

@@ -1,5 +1,5 @@
-// Package gpu reads what NVML knows of GPUs and of the memory that processes
-// hold on them, and finds out which GPU a process means by a number.
+// Package gpu says what NVML knows of GPUs and of the memory that processes hold on
+// them. Here the driver is NVIDIA's kernel driver, whose figures NVML tells.
 //
 // It is the only package that uses cgo. Built with CGO_ENABLED=0 it has the
 // same API, and Open returns ErrNoCgo. A binary with cgo must not be linked
@@ -23,5 +23,5 @@
 // the environment as libcuda does (each rule was read off driver 580 with two
 // H200s, see the test); Resolve weighs it against what the process did, since
 // a program may set CUDA_VISIBLE_DEVICES for itself and /proc/PID/environ does
-// not show it. What stays open is absent, never guessed.
+// not show it. An ordinal that is not certain is left out, never guessed.
 package gpu

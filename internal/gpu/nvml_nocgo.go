@@ -5,7 +5,7 @@ package gpu
 import "fmt"
 
 // NVML is a loaded and initialised library. Without cgo there is none.
-type NVML struct{ Driver }
+type NVML struct{ Library }
 
 // Open returns ErrNoCgo.
 func Open() (*NVML, error) { return nil, fmt.Errorf("open NVML: %w", ErrNoCgo) }

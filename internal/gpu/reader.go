@@ -26,8 +26,8 @@ const (
 	readingPause = 100 * time.Millisecond
 )
 
-// A Driver says what GPUs there are and who holds how much: *NVML.
-type Driver interface {
+// A Library says what GPUs there are and who holds how much: *NVML.
+type Library interface {
 	Devices() ([]Device, error)
 	Processes(Device) ([]ProcessUse, error)
 	Use(Device, int) (ProcessUse, error)
@@ -35,10 +35,10 @@ type Driver interface {
 }
 
 // A Reader reads the driver's figures: every so often, and when somebody asks.
-// Only its goroutine calls the driver, so nobody else can be kept waiting by
+// Only its goroutine calls the library, so nobody else can be kept waiting by
 // it.
 type Reader struct {
-	driver   Driver
+	library  Library
 	devices  []Device
 	subjects func() []record.Subject
 	tell     func(*record.Reading)
@@ -95,14 +95,14 @@ func OpenReader(subjects func() []record.Subject, tell func(*record.Reading), no
 	}
 }
 
-// NewReader returns a Reader of the devices that d has now. It tells of the
+// NewReader returns a Reader of the devices that l has now. It tells of the
 // processes that subjects returns; now is CLOCK_MONOTONIC in nanoseconds.
-func NewReader(d Driver, subjects func() []record.Subject, tell func(*record.Reading), now func() uint64) (*Reader, error) {
-	devices, err := d.Devices()
+func NewReader(l Library, subjects func() []record.Subject, tell func(*record.Reading), now func() uint64) (*Reader, error) {
+	devices, err := l.Devices()
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{driver: d, devices: devices, subjects: subjects, tell: tell, now: now,
+	return &Reader{library: l, devices: devices, subjects: subjects, tell: tell, now: now,
 		ordinals: map[event.Process]map[int32]Device{}, soon: make(chan struct{}, 1), asks: make(chan chan struct{}),
 		end: make(chan struct{}), done: make(chan struct{}), lost: loss.New(causes)}, nil
 }
@@ -194,12 +194,12 @@ func (r *Reader) Ask() {
 	}
 }
 
-// Close ends Run and closes the driver, unless that does not answer.
+// Close ends Run and closes the library, unless that does not answer.
 func (r *Reader) Close() error {
 	close(r.end)
 	select {
 	case <-r.done:
-		return r.driver.Close()
+		return r.library.Close()
 	case <-time.After(patience):
 		return nil
 	}
@@ -222,7 +222,7 @@ func (r *Reader) read(memory bool) *record.Reading {
 	out := &record.Reading{}
 	devices := r.devices
 	if memory {
-		if fresh, err := r.driver.Devices(); err == nil && len(fresh) == len(devices) {
+		if fresh, err := r.library.Devices(); err == nil && len(fresh) == len(devices) {
 			devices = fresh
 		} else {
 			memory = false
@@ -239,7 +239,7 @@ func (r *Reader) read(memory bool) *record.Reading {
 				continue
 			}
 			listed = append(listed, d.UUID)
-			if use, err := r.driver.Use(d, int(s.Process.PID)); err == nil {
+			if use, err := r.library.Use(d, int(s.Process.PID)); err == nil {
 				out.Uses = append(out.Uses, record.Use{Process: s.Process, Device: i, Bytes: use.Bytes, Known: use.Known, Inferred: use.Inferred})
 			}
 		}
@@ -261,7 +261,7 @@ func (r *Reader) device(d Device, memory bool) record.Device {
 	if memory {
 		out.Total, out.Used, out.Free, out.MemoryKnown = d.Memory.Total, d.Memory.Used, d.Memory.Free, true
 	}
-	uses, err := r.driver.Processes(d)
+	uses, err := r.library.Processes(d)
 	out.Listed = err == nil
 	for _, u := range uses {
 		out.Processes = append(out.Processes, snapshot.GPUProcess{PID: u.PID, Name: u.Name, Bytes: u.Bytes, Known: u.Known})

@@ -46,7 +46,7 @@ func oneGPU() *fakeDriver {
 }
 
 // reader returns one that tells what it reads on a channel.
-func reader(t *testing.T, d Driver, subjects ...record.Subject) (*Reader, chan *record.Reading) {
+func reader(t *testing.T, d Library, subjects ...record.Subject) (*Reader, chan *record.Reading) {
 	t.Helper()
 	told := make(chan *record.Reading, 1000)
 	r, err := NewReader(d, func() []record.Subject { return subjects }, func(r *record.Reading) { told <- r }, func() uint64 { return 17 })
