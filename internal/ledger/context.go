@@ -78,8 +78,8 @@ func (p *process) removeContext(i uint32) {
 	}
 }
 
-// contextCreate applies OpContextCreate. What is older and was made in a
-// context of the same handle ended with that one.
+// contextCreate applies OpContextCreate. Older allocations in a context of the same
+// handle ended with that context.
 func (l *Ledger) contextCreate(p *process, e *event.Event) {
 	i := l.context(p, e.Ctx)
 	if i == ctxUnknown {
@@ -127,10 +127,10 @@ func (p *process) detach(c *context) []uint32 {
 
 // contextDestroy applies OpContextDestroy.
 //
-// An allocation of no known context was made in one that was current on its
-// thread since before the trace. It is this one's when this one may be so old
-// and no other such is known. With several it is kept: memory that is shown
-// and gone is found at once, memory that is hidden is not.
+// An allocation whose context is not known was made in one that was current on
+// its thread since before the trace. It ends with this context if this one may be
+// that old and no other known one is. Else it is kept: a user notices memory that
+// is shown for too long, and never memory that is missing.
 func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 	i := l.context(p, e.Ctx)
 	if i == ctxUnknown {
@@ -160,10 +160,10 @@ func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 	}
 }
 
-// primaryReset applies OpPrimaryReset. Which of a device's older contexts is
-// the primary one is not known: all of them end, as a process that uses the
-// primary one rarely has another. One that was created is not. What may be on
-// another device is kept.
+// primaryReset applies OpPrimaryReset. Which of a device's contexts from before the
+// trace is the primary one is not known: all of them end, because a process that
+// uses the primary one rarely has another. A context that was seen created is not
+// the primary one. Memory that may be on another device is kept.
 func (l *Ledger) primaryReset(p *process, e *event.Event) {
 	if e.Device <= event.NoDevice {
 		l.loss.Add(lossReset, 1)

@@ -24,8 +24,8 @@ type Holding struct {
 }
 
 // Holdings returns proc's holding on each device that an allocation call of it
-// named, failed ones too, whatever is left of it, and that on none if it is not
-// empty. It costs nothing that grows with allocations or sites.
+// named, empty ones too, and on no known device if that is not empty. Its cost does
+// not depend on the number of allocations or sites.
 func (l *Ledger) Holdings(proc event.Process) iter.Seq[Holding] {
 	return func(yield func(Holding) bool) {
 		p := l.procs[proc]
@@ -89,9 +89,8 @@ func (l *Ledger) holdRow(p *process, s *Site, objects int, bytes int64) {
 	}
 }
 
-// hold changes what s has in use, and with it its process's totals and what
-// it holds on the device. Every
-// change of memory in use goes through here.
+// hold changes what s has in use, and so the totals of its process and of its
+// device. Every change of memory in use goes through here.
 //
 // A new peak means that each site's PeakBytes is now its InuseBytes. Instead
 // of visiting all sites, hold starts a new epoch; a site of an older epoch
@@ -121,16 +120,15 @@ func (p *process) settle(s *Site) {
 	}
 }
 
-// granule is the driver's unit of physical device memory in bytes.
+// granule is the unit of GPU memory that the kernel driver hands out, in bytes.
 const granule = 2 << 20
 
-// Rounding adds up what the driver holds beyond the sizes asked for. The zero
-// value is ready.
+// Rounding adds up the memory that the kernel driver gave beyond what was asked for.
 //
 // Sizes from one granule are rounded up to whole ones; smaller ones share
 // granules (on driver 580, 24 allocations of one byte grew a process by one).
-// For those it is the least that can be: a scattered remainder shows under
-// context and driver instead.
+// For those Bytes is the least that it can be: what they waste beyond that shows
+// under context and driver.
 type Rounding struct {
 	large int64 // slack of sizes of a granule and more
 	small int64 // bytes of smaller ones

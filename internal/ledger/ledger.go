@@ -1,13 +1,11 @@
 // Package ledger pairs allocations with frees and says, at any moment, who
 // holds how much GPU memory: per process, per call site, and at the peak.
 //
-// It is fed events one at a time, in the order in which the kernel delivered
-// them. That is nearly time order, not exactly: where two events disagree,
-// Event.Time decides. It never fails: what cannot be true is counted as loss
-// and changes nothing.
+// It takes events one at a time, in the order in which the kernel delivered them,
+// which is nearly that of time: where two events contradict each other, Event.Time
+// decides. It never fails: what cannot be true counts as loss and changes nothing.
 //
-// A Ledger is not safe for concurrent use, and the views settle lazily kept
-// figures: the caller's lock must be exclusive for both.
+// A Ledger is not safe for concurrent use. Its views change it, too.
 package ledger
 
 import (
@@ -176,8 +174,8 @@ func (l *Ledger) failed(p *process, e *event.Event) {
 	}
 }
 
-// late applies a successful call that an exec or the process's exit overtook:
-// what it brought is gone already, and what it ended had ended.
+// late applies a successful call that came after the exec or the exit of its
+// process: the memory that it brought is gone, and what it ended had ended before.
 func (l *Ledger) late(p *process, e *event.Event) {
 	switch {
 	case allocates(e.Op):

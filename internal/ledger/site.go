@@ -25,9 +25,8 @@ type SiteKey struct {
 // their device became known at different times: add them up.
 type Site struct {
 	SiteKey
-	// Synthetic sites hold what the bounds left without a site of its own,
-	// by kind: with MaxSites all figures of such calls, with MaxLive what is
-	// in use, while alloc figures stay with the call's own site.
+	// A Synthetic site has what found no room, by kind: beyond MaxSites all
+	// figures of a call, beyond MaxLive what is in use alone.
 	Synthetic bool
 
 	AllocObjects, AllocBytes   int64
@@ -132,10 +131,10 @@ func addSaturated(a int64, b uint64) int64 {
 	return a + int64(b)
 }
 
-// fold makes room for sites: of those that hold nothing it puts the counters of
-// the half that was called least lately into the synthetic site of their kind.
-// Every sum over a process's sites stays what it was. It says whether there were
-// any, and looks through all of them only every so often when there are not.
+// fold makes room for sites. Of those that hold nothing it takes the half that was
+// called least lately, and adds their counters to the synthetic site of their kind:
+// every sum over a process's sites stays. It says whether it found any. If not, it
+// does not look again for a while.
 func (l *Ledger) fold() bool {
 	if l.foldAgain > 0 {
 		l.foldAgain--
