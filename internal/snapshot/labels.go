@@ -9,7 +9,7 @@ import (
 // Labels tell samples of one stack apart. Empty strings are absent.
 type Labels struct {
 	Kind    string // event.Kind's name
-	API     string // driver entry point as CUDA writes it, "cuMemAlloc_v2"
+	API     string // function that was counted, of libcuda by default: "cuMemAlloc_v2"
 	Runtime string // runtime call around it, "cudaMalloc"; only with --api both
 	GPU     string // index as NVML counts, "unknown", or "" for memory on no GPU
 	Owner   string // nearest library above CUDA: "pytorch", "nccl", ...

@@ -116,15 +116,15 @@ type Process struct {
 	// of each since it was last trimmed.
 	Async     int64 `json:"async_bytes"`
 	AsyncHigh int64 `json:"async_high_bytes"`
-	// Unattributed is live device memory that --max-live left without a row,
-	// and Unknown what may be live besides, in no other figure, because too
-	// much was left so.
+	// Unattributed is live device memory beyond --max-live, of which no call
+	// stack is kept. Unknown is memory of which nothing is kept: it may be
+	// live, and is in no other figure.
 	Unattributed int64 `json:"unattributed_bytes"`
 	Unknown      int64 `json:"unknown_bytes"`
 }
 
-// An Account is what the driver reports for one process on one GPU, and the
-// parts that it is made of.
+// An Account is what NVIDIA's kernel driver reports for one process on one GPU, and
+// the parts that it is made of.
 type Account struct {
 	PID     int    `json:"pid"`
 	Process string `json:"process"` // comm
@@ -167,7 +167,7 @@ type OutOfMemory struct {
 	// Requested bytes, by the call API.
 	Requested int64
 	API       string
-	Calls     int    // driver calls that failed; 0 for a framework's own limit
+	Calls     int    // calls of libcuda that failed; 0 for a framework's own limit
 	GPU       string // as Labels.GPU
 	Stack     []*Location
 	// Recovered: a call for as many bytes on the same thread succeeded soon
@@ -186,7 +186,7 @@ type FrameworkMemory struct {
 	Requested, Allocated, Reserved int64
 }
 
-// GPUMemory is one GPU as the driver sees it.
+// GPUMemory is one GPU as NVIDIA's kernel driver sees it.
 type GPUMemory struct {
 	GPU, Name         string
 	Total, Used, Free int64 // bytes
@@ -198,5 +198,5 @@ type GPUProcess struct {
 	PID   int
 	Name  string
 	Bytes int64
-	Known bool // whether the driver tells Bytes
+	Known bool // whether the kernel driver tells Bytes
 }

@@ -1,7 +1,7 @@
 package snapshot
 
-// Values are what a sample counts. Objects are allocations; bytes are what the
-// driver was asked for (for pitched memory, what it gave).
+// Values are what a sample counts. Objects are allocations; bytes are what libcuda
+// was asked for (for pitched memory, what it gave).
 type Values struct {
 	AllocObjects, AllocBytes int64
 	PeakBytes                int64 // held at the process's highest device total
