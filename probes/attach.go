@@ -24,8 +24,8 @@ type attachment struct {
 	// Of the table of attachments.
 	since time.Duration // when the probes were on: CLOCK_MONOTONIC
 	idle  time.Time     // when the last of its users left
-	// users are the processes that map the library, 0 for one that is probed
-	// for good, and by when they did: CLOCK_MONOTONIC.
+	// users are the processes that map the library, with a time at which they
+	// did (CLOCK_MONOTONIC). The user 0 keeps it probed for good.
 	users map[int]time.Duration
 }
 

@@ -14,9 +14,8 @@ import (
 const (
 	// maxAttachments bounds the libraries probed at one time.
 	maxAttachments = 1024
-	// linger is how long a library that no traced process maps any more keeps
-	// its probes: the next process may map it at once. A link also keeps the
-	// library's file system busy, so it is short.
+	// linger is how long a library keeps its probes after the last traced
+	// process that mapped it. It is short: a link keeps a file system busy.
 	linger = 5 * time.Second
 	// refusal is how long a file that could not be traced is not looked at
 	// again. Its inode number may mean another file later.
@@ -28,7 +27,6 @@ const (
 	maxAttaching = 32
 )
 
-// errNotProbed is the error of a library for which there is no room or no time.
 var errNotProbed = errors.New("too many libraries are being probed, or its file does not answer")
 
 // attachments are the probed libraries, and who maps them. Nothing that can
@@ -65,9 +63,9 @@ func newAttachments() attachments {
 	}
 }
 
-// attach probes a library that the process user mapped by the moment at, 0 for
-// one that is probed for good, once. It owns lib from then on. only is the
-// process that alone is probed, or 0.
+// attach probes a library once, because the process user had mapped it at the
+// moment at. With user 0 its probes stay for good. It owns lib from then on. If
+// only is not 0, no other process is probed.
 func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 	key := attachKey{lib.id, lib.Level, only}
 	t.mu.Lock()
@@ -153,8 +151,8 @@ func (l *attachments) use(key attachKey, a *attachment, pid int, at time.Duratio
 	l.byPID[pid][key] = true
 }
 
-// left says that a process ended or replaced its image at the moment at. What
-// it mapped later stays: of mappings one hears sooner.
+// left says that a process ended or replaced its image at the moment at. What it
+// mapped later stays: the news of that may come first.
 func (l *attachments) left(pid int, at time.Duration, now time.Time) {
 	for key := range l.byPID[pid] {
 		a := l.table[key]

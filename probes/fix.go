@@ -47,9 +47,9 @@ func fixLocation(e *event.Event, x []uint64) {
 	}
 }
 
-// fixGraphNode makes of a new node what its type does (cuda.h, enum
-// CUgraphNodeType). x is the type, and the two words that hold a free node's
-// address, a child graph and who owns it, or an allocation's properties.
+// fixGraphNode turns the event of a new node into what a node of its type does
+// (cuda.h, enum CUgraphNodeType). x is the type, and two words: a free node's
+// address, a child graph and its ownership, or an allocation's properties.
 func fixGraphNode(e *event.Event, x []uint64) {
 	const (
 		child, alloc, free = 4, 10, 11

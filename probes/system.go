@@ -56,7 +56,7 @@ func checkPrivilege() error {
 	return fmt.Errorf("%w: run as root, or grant %s", ErrPrivilege, strings.Join(missing, ", "))
 }
 
-// explain looks for the better reason after a failure.
+// explain returns a better reason why tracing did not start, or err.
 func explain(err error) error {
 	if errors.Is(err, ErrPrivilege) {
 		return err

@@ -6,9 +6,9 @@ import "github.com/gpumemtrace/gpumemtrace/internal/event"
 type Level uint8
 
 const (
-	Driver  Level = iota // libcuda
-	Runtime              // libcudart
-	Torch                // libc10, PyTorch's core: what the driver is never asked
+	Driver  Level = iota // libcuda, CUDA's driver API
+	Runtime              // libcudart, CUDA's runtime API
+	Torch                // libc10, PyTorch's core, for what libcuda is not asked
 )
 
 // A Row is one function of CUDA's API: where its pointer, size, handle, and
@@ -208,8 +208,8 @@ var Table = []Row{
 	{Symbols: []string{"cuCtxGetDevice"}, class: classCtxDevice},
 	{Symbols: []string{"cuCtxGetDevice_v2"}, class: classCtxDevice, flags: flagCtxArg},
 
-	// Calls for which the driver takes memory that no function returns. Their
-	// stacks explain growth of the process's total.
+	// Calls for which the kernel driver takes memory that no function returns.
+	// Their stacks explain growth of the process's total.
 	{Symbols: []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
 		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuCtxSetLimit"}, Op: event.OpSuspect, flags: flagStack},
 	{Symbols: []string{"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
