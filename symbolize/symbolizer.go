@@ -24,8 +24,8 @@ import (
 
 // Config says where debug files are.
 type Config struct {
-	// DebuginfodURLs are servers to ask for debug files; none. Asking sends
-	// the build ids of the traced programs to them.
+	// DebuginfodURLs are servers to ask for debug files. Asking sends them the
+	// build ids of the traced programs.
 	DebuginfodURLs []string
 
 	// The rest is for tests: a zero field means its default.

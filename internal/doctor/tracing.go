@@ -15,7 +15,7 @@ import (
 // three machines.
 const programCost = "2.9 to 4.9 µs where its stack was seen before, and 11 to 21 µs where not (elsewhere, with PyTorch)"
 
-// A trial is a start of tracing that probes nothing.
+// A trial is what came of starting to trace, without probing anything.
 type trial struct {
 	took   time.Duration
 	err    error // tracing cannot start

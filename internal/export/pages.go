@@ -125,9 +125,8 @@ func losses(page *render.Page, s *snapshot.Snapshot) {
 	}
 }
 
-// Report writes what a saved profile tells: totals, by owner and each other
-// label, the stacks that hold most now and at the peak, and what the trace had
-// to say, which the notes of s are.
+// Report writes what a saved profile tells: totals, by owner and each other label,
+// the stacks that hold most now and at the peak, and the notes of s.
 func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	var facts []string

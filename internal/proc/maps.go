@@ -37,7 +37,7 @@ func (m *Mapping) HasFile() bool { return m.File.Ino != 0 && strings.HasPrefix(m
 // file. A file may also be named so: only its id tells.
 func (m *Mapping) Name() string { return linked(m.Path) }
 
-// linked returns a path as it was while the file had it.
+// linked returns a path without the kernel's mark of an unlinked file.
 func linked(path string) string { return strings.TrimSuffix(path, " (deleted)") }
 
 // A process chooses how many mappings it has, and their paths.

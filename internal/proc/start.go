@@ -12,8 +12,8 @@ import (
 const maxEnviron = 6 << 20 // bytes
 
 // Environ returns those of the named variables that are set in the environment
-// that a process was started with. It may have set its own since, and what is
-// read is its memory.
+// that a process was started with. They are read from its memory, which it may have
+// overwritten; variables that it has set since do not show.
 func Environ(pid int, names ...string) (map[string]string, error) {
 	b, err := read(living(pid), "environ", maxEnviron)
 	if err != nil {

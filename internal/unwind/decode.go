@@ -33,9 +33,9 @@ type Frame struct {
 // A Stack is a decoded stack record, leaf first.
 type Stack struct {
 	Frames []Frame
-	// Err is why the stack lacks outer frames, nil when it is complete: it
-	// ends at _start, at a thread's start or, before CPython 3.11, with the
-	// outermost Python frame. It is an Error, or ErrFramePointers.
+	// Err says why the stack lacks outer frames: an Error or ErrFramePointers. It
+	// is nil for a complete one, which ends at _start, at a thread's start or,
+	// before CPython 3.11, with the outermost Python frame.
 	Err error
 }
 

@@ -47,8 +47,8 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	}
 }
 
-// Ended says that pid has ended or replaced its image: what is due of it is not
-// done. It waits for nothing.
+// Ended says that pid has ended or replaced its image: it is not analysed any more.
+// It waits for nothing.
 func (u *Unwinder) Ended(pid int) {
 	s := u.schedule
 	s.mu.Lock()
