@@ -13,7 +13,7 @@ import (
 
 // recorded records a training job of n events, and returns the file and how
 // long the trace took.
-func recorded(b *testing.B, n int) (path string, took time.Duration) {
+func recordedJob(b *testing.B, n int) (path string, took time.Duration) {
 	b.Helper()
 	path = filepath.Join(b.TempDir(), "recording")
 	w, err := record.Create(path, record.WriterOptions{})
@@ -50,7 +50,7 @@ func recorded(b *testing.B, n int) (path string, took time.Duration) {
 // BenchmarkPlay plays a training job, whole and its first half.
 func BenchmarkPlay(b *testing.B) {
 	const events = 1 << 20
-	path, took := recorded(b, events)
+	path, took := recordedJob(b, events)
 	for _, c := range []struct {
 		name string
 		at   time.Duration
