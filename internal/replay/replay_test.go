@@ -25,7 +25,7 @@ func played(t *testing.T, opts Options, records ...record.Record) *snapshot.Snap
 	return s.View(state.Want{Live: true, Driver: true}).Snapshot()
 }
 
-// A recording whose beginning was dropped begins with a Cut, after which it says
+// A recording whose lacks what came before begins with a Cut, after which it says
 // what is traced: that holds.
 func TestCutAtTheBeginning(t *testing.T) {
 	for _, after := range []time.Duration{2 * time.Second, End} {
@@ -34,7 +34,7 @@ func TestCutAtTheBeginning(t *testing.T) {
 		if snap.Meta.Version != "1" || snap.Samples[0].API != "cuMemAlloc_v2" {
 			t.Errorf("%+v, %+v", snap.Meta, snap.Samples[0].Labels)
 		}
-		if !slices.ContainsFunc(snap.Notes, func(n string) bool { return strings.Contains(n, "beginning was dropped") }) {
+		if !slices.ContainsFunc(snap.Notes, func(n string) bool { return strings.Contains(n, "lacks what came before") }) {
 			t.Errorf("notes %q", snap.Notes)
 		}
 	}
