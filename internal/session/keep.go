@@ -62,7 +62,9 @@ func (s *Session) spell() {
 func (s *Session) tell() {
 	s.frames.Settle()
 	s.name()
-	if lost := s.losses(); s.told == nil || !reflect.DeepEqual(lost, s.told) {
+	// A Loss also completes incidents. One that says nothing new would fill the
+	// recording of an idle trace.
+	if lost := s.losses(); s.hasIncidents() || !reflect.DeepEqual(lost, s.told) {
 		s.told = lost
 		s.apply(lost)
 	}
