@@ -234,6 +234,10 @@ func (p *player) wall(at uint64) time.Time { return p.trace.Boot.Add(time.Durati
 
 // end stops before a moment. Stacks come after their events.
 func (p *player) end(at uint64) {
+	if p.first == 0 {
+		p.first = at
+		p.state.Apply(&record.Moment{Time: uint64(p.trace.Start.Sub(p.trace.Boot))})
+	}
 	p.over = true
 	for _, r := range p.batch {
 		if st, ok := r.(*record.Stack); ok {
@@ -241,9 +245,6 @@ func (p *player) end(at uint64) {
 		}
 	}
 	p.batch, p.events = nil, nil
-	if p.first == 0 {
-		p.first = at
-	}
 	p.late = p.late || at >= p.state.Now()+soon
 }
 
