@@ -56,19 +56,22 @@ func (a *Accounts) Label(p event.Process, ordinal int32) (string, bool) {
 // at its moment.
 func (a *Accounts) Observe(r *record.Reading, processes []Process) {
 	a.devices = r.Devices
-	for _, o := range r.Ordinals {
-		if o.Device >= 0 && o.Device < len(r.Devices) {
-			a.ordinals[o.Process] = nil // told anew
-		}
+	// Of others, which ended while the reading was made, nobody asks.
+	told := make(map[event.Process]map[int32]gpu, len(processes))
+	for i := range processes {
+		told[processes[i].Process] = nil
 	}
 	for _, o := range r.Ordinals {
-		if o.Device >= 0 && o.Device < len(r.Devices) {
-			if a.ordinals[o.Process] == nil {
-				a.ordinals[o.Process] = map[int32]gpu{}
-			}
-			d := &r.Devices[o.Device]
-			a.ordinals[o.Process][o.Ordinal] = gpu{d.UUID, d.Label}
+		known, ours := told[o.Process]
+		if !ours || o.Device < 0 || o.Device >= len(r.Devices) {
+			continue
 		}
+		if known == nil {
+			known = map[int32]gpu{}
+			told[o.Process], a.ordinals[o.Process] = known, known
+		}
+		d := &r.Devices[o.Device]
+		known[o.Ordinal] = gpu{d.UUID, d.Label}
 	}
 	for i := range processes {
 		p := &processes[i]

@@ -218,3 +218,18 @@ func TestStrangeOrdinals(t *testing.T) {
 		t.Errorf("label %q", label)
 	}
 }
+
+// A reading that tells of a process which ended while it was made leaves nothing
+// behind.
+func TestReadingOfAnEndedProcess(t *testing.T) {
+	a := New()
+	other := event.Process{PID: 9, Start: 9 * event.StartUnit}
+	a.Observe(on(map[event.Process]int64{target: 700, other: 700}), holding(100, true))
+	if len(a.ordinals) != 1 {
+		t.Errorf("ordinals %v", a.ordinals)
+	}
+	a.Forget(target)
+	if len(a.ordinals)+len(a.accounts)+len(a.empty)+len(a.suspects) != 0 {
+		t.Errorf("%+v", a)
+	}
+}
