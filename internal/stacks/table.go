@@ -105,8 +105,11 @@ func (t *Table) Unnamed() (first, again []*record.Place) {
 	return first, again
 }
 
-// WantsSweep tells whether it is time to look for what nothing refers to.
-func (t *Table) WantsSweep() bool { return !t.sweeping && t.kept >= t.sweepAt }
+// WantsSweep tells whether it is time to look for what nothing refers to: there
+// are many stacks, or there was no room for one.
+func (t *Table) WantsSweep() bool {
+	return !t.sweeping && (t.kept >= t.sweepAt || len(t.refused) > 0)
+}
 
 // Doom begins a sweep: it dooms the stacks that are not referred to.
 func (t *Table) Doom(referred func(id uint64) bool) {

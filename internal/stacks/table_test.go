@@ -114,3 +114,28 @@ func TestUnnamed(t *testing.T) {
 	name(one, true)
 	want(0, 0)
 }
+
+// A full table of stacks that were in use makes room when they no longer are,
+// also where it is not full to the last frame.
+func TestFullTableMakesRoom(t *testing.T) {
+	s := NewTable()
+	const frames, most = 60, maxFrames / (60 + stackFrames)
+	for id := uint64(1); id <= most-1; id++ {
+		add(s, id, frames)
+		if s.WantsSweep() { // all in use
+			s.Doom(func(uint64) bool { return true })
+			s.Drop(func(uint64) bool { return true })
+		}
+	}
+	add(s, most, maxFrames)
+	if !s.WantsSweep() {
+		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.kept, maxFrames)
+	}
+	none := func(uint64) bool { return false }
+	s.Doom(none)
+	s.Doomed()
+	s.Drop(none)
+	if !add(s, most, frames) || s.WantsSweep() {
+		t.Errorf("no room with %d frames kept", s.kept)
+	}
+}
