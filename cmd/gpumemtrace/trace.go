@@ -67,7 +67,7 @@ func (f *traceFlags) checkRecording(out *output) error {
 	case f.record == "-":
 		return usagef("--record needs a file: it is written in place")
 	case out.path != "-" && samePath(f.record, out.path):
-		return usagef("--record and -o name the same file")
+		return usagef("-o and --record name one file")
 	}
 	return atomicfile.Check(f.record, f.force)
 }
