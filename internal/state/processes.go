@@ -5,12 +5,19 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// maxEnded bounds the ended processes whose counters are kept.
-const maxEnded = 1024
+const (
+	// maxEnded bounds the ended processes whose counters are kept.
+	maxEnded = 1024
+	// maxKnown bounds all processes: as many as the ledger has.
+	maxKnown = 1 << 16
+)
+
+var unknown = loss.Cause{Name: "processes_unknown", Help: "processes that are not followed because too many are there"}
 
 // processes knows the traced processes: those that live, and those that ended
 // and whose counters are still shown.
@@ -23,6 +30,7 @@ type processes struct {
 	// settled is a process that lives and has its PID, or none: a call of it
 	// tells nothing new of processes.
 	settled event.Process
+	refused uint64 // see unknown
 }
 
 type process struct {
@@ -55,13 +63,17 @@ func (p *processes) learn(r *record.Process) {
 	}
 }
 
-// add makes id a traced process, unless it is one. It has its PID unless a later
+// add makes id a traced process, unless it is one or there are too many. It has its PID unless a later
 // one does.
 func (p *processes) add(id event.Process) *process {
 	x := p.known[id]
 	if x == nil {
 		p.settled = event.Process{}
 		x = &process{}
+		if len(p.known) >= maxKnown {
+			p.refused++
+			return x
+		}
 		p.known[id] = x
 		if now, ok := p.current[id.PID]; !ok || now.Start < id.Start {
 			p.current[id.PID] = id

@@ -217,3 +217,24 @@ func TestSettled(t *testing.T) {
 		}
 	}
 }
+
+// Processes by the million, which a recording may name, take bounded room, and
+// those beyond are counted.
+func TestProcessesAreBounded(t *testing.T) {
+	s := New()
+	s.Apply(&record.Trace{})
+	const more = 1000
+	for i := range uint32(maxKnown + more) {
+		s.Apply(&record.Process{Process: event.Process{PID: i + 1, Start: event.StartUnit}, Target: true})
+	}
+	extra := event.Process{PID: maxKnown + 1, Start: event.StartUnit}
+	s.Apply(&event.Event{Op: event.OpExit, Time: 1, Proc: extra}) // of one that is not followed
+	if n := s.Size().Processes; n != maxKnown || s.procs.refused != more || s.Over() {
+		t.Errorf("%d processes, %d refused, over %v", n, s.procs.refused, s.Over())
+	}
+	s.Apply(&event.Event{Op: event.OpExit, Time: 1, Proc: event.Process{PID: 1, Start: event.StartUnit}})
+	s.Apply(&record.Process{Process: extra, Target: true})
+	if !s.Knows(extra) {
+		t.Error("no room after one has ended")
+	}
+}

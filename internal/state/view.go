@@ -153,6 +153,7 @@ func (s *State) loss() []loss.Counter {
 	out := slices.Clone(s.lost.Counters)
 	out = append(out, s.ledger.Loss()...)
 	out = append(out, s.stacks.Loss()...)
+	out = append(out, unknown.Counter(s.procs.refused))
 	if s.trace.Incidents > 0 {
 		out = append(out, suppressed.Counter(s.incidents.suppressed))
 	}
