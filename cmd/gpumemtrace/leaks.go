@@ -85,7 +85,7 @@ func (l *leakWatch) moment(s *state.State) {
 	}
 	if now := s.Time(); !now.Before(l.next) {
 		l.observe(s)
-		l.next = now.Add(l.interval)
+		l.next = l.next.Add(now.Sub(l.next)/l.interval*l.interval + l.interval)
 	}
 }
 

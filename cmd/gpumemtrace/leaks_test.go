@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
@@ -76,5 +77,24 @@ func TestLeakWatch(t *testing.T) {
 	}
 	if want := "1 stack of pid 1 (a) leaked in 5 intervals of 10ms"; !strings.HasPrefix(b.String(), want) {
 		t.Errorf("wrote:\n%s\nwant it to begin with %q", &b, want)
+	}
+}
+
+// Of a recording the intervals are as long as the trace's own, whose ticks do not
+// wait for a moment that comes late.
+func TestLeakWatchOfARecording(t *testing.T) {
+	l := newLeakWatch(parseLeakFlags(t, "--leaks", "--leak-interval=100ms", "--leak-intervals=3", "--leak-outlive=2"))
+	s := state.New()
+	begin := time.Unix(1_700_000_000, 0)
+	s.Apply(&record.Trace{Start: begin, Boot: begin})
+	step := 70 * time.Millisecond
+	const n = 100
+	for i := range n {
+		s.Apply(&record.Moment{Time: uint64(time.Duration(i+1) * step)})
+		l.moment(s)
+	}
+	r := l.detector.Report(s.View(state.Want{Live: true}).Snapshot(), func(func(ledger.SiteKey) bool) {})
+	if want := int(n * step / (100 * time.Millisecond)); r.Intervals != want {
+		t.Errorf("%d intervals in %v, want %d", r.Intervals, n*step, want)
 	}
 }
