@@ -73,11 +73,13 @@ func TestReap(t *testing.T) {
 			s.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: id, Time: 1, Addr: 0x1000 * uint64(i+1), Size: 64})
 		}
 		exited := func() (n int) {
-			for _, p := range s.state.View(state.Want{}).Snapshot().Processes {
-				if p.Exited {
-					n++
+			s.Read(func(st *state.State) {
+				for _, p := range st.View(state.Want{}).Snapshot().Processes {
+					if p.Exited {
+						n++
+					}
 				}
-			}
+			})
 			return n
 		}
 		var r reaper
@@ -87,9 +89,11 @@ func TestReap(t *testing.T) {
 		}
 		s.reap(&r)
 		var left []event.Process
-		for id := range s.state.Living {
-			left = append(left, id)
-		}
+		s.Read(func(st *state.State) {
+			for id := range st.Living {
+				left = append(left, id)
+			}
+		})
 		if n := exited(); n != 2 || len(left) != 1 || left[0] != lives {
 			t.Errorf("all %v: after two looks %d exited, want 2; %v live", all, n, left)
 		}
@@ -110,6 +114,8 @@ func TestIdle(t *testing.T) {
 	s.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: event.Process{PID: 1}, Time: last, Addr: 1, Size: 1})
 	want := func(when string, seen, now uint64) {
 		t.Helper()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if s.state.Seen() != seen || s.state.Now() != now {
 			t.Errorf("%s: events seen up to %d at %d, want %d at %d", when, s.state.Seen(), s.state.Now(), seen, now)
 		}
