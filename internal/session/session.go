@@ -248,8 +248,10 @@ func (s *Session) Stop() error {
 	s.run.Wait()
 	s.ask()
 	s.apply(moment(at, true))
-	s.tell()
-	s.report(true)
+	if s.opts.OutOfMemory != nil {
+		s.tell()
+		s.report(true)
+	}
 	return err
 }
 
