@@ -25,6 +25,18 @@ func (s *Session) look(want state.Want, report bool) *state.View {
 	s.ask()
 	s.frames.Settle()
 	s.name()
+	v := s.view(want, report)
+	if !v.Whole() { // events came meanwhile
+		s.frames.Settle()
+		s.mu.Lock()
+		s.state.Complete(v)
+		s.mu.Unlock()
+		s.name()
+	}
+	return v
+}
+
+func (s *Session) view(want state.Want, report bool) *state.View {
 	lost := s.losses()
 	s.mu.Lock()
 	defer s.mu.Unlock()

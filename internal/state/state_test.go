@@ -211,3 +211,22 @@ func TestMomentWithEventsOnTheirWay(t *testing.T) {
 		t.Errorf("events are seen up to %d, want 50", s.Seen())
 	}
 }
+
+// A stack that was told after a view was taken can be added to it.
+func TestComplete(t *testing.T) {
+	s := begun(record.Trace{})
+	e := alloc(prog, 10, 0x1000, 64)
+	e.Stack = 5
+	s.Apply(e)
+	s.Apply(free(prog, 11, 0x9000)) // without a stack
+	v := s.View(Want{})
+	line := snapshot.Line{Function: "late"}
+	s.Apply(&record.Stack{ID: 5, Process: prog, Frames: []*record.Place{record.NewPlace(1, 0, &snapshot.Location{Lines: []snapshot.Line{line}}, nil)}})
+	if v.Whole() {
+		t.Error("it lacks no stack")
+	}
+	s.Complete(v)
+	if st := v.Snapshot().Samples[0].Stack; !v.Whole() || len(st) != 2 || st[1].Lines[0] != line {
+		t.Errorf("%v", st)
+	}
+}

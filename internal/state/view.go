@@ -54,6 +54,20 @@ func (s *State) View(w Want) *View {
 	return v
 }
 
+// Whole tells whether all stacks of the view had been told when it was taken.
+func (v *View) Whole() bool {
+	return !slices.ContainsFunc(v.sites, func(x site) bool { return x.Stack != 0 && x.frames == nil })
+}
+
+// Complete adds the stacks that were told since v was taken.
+func (s *State) Complete(v *View) {
+	for i := range v.sites {
+		if x := &v.sites[i]; x.frames == nil {
+			x.frames = s.stacks.Frames(x.Stack)
+		}
+	}
+}
+
 // figures copies what may change with the next event.
 func (s *State) figures(w Want) *View {
 	v := &View{want: w, trace: s.trace}
