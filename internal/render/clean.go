@@ -18,7 +18,7 @@ import (
 // are: cut where they are read, and escaped where they are written for people
 // or for other tools, by this function, and nowhere before.
 func Clean(s string) string {
-	if isClean(s) {
+	if utf8.ValidString(s) && !strings.ContainsFunc(s, Unsafe) {
 		return s
 	}
 	var b strings.Builder
@@ -35,20 +35,6 @@ func Clean(s string) string {
 		i += n
 	}
 	return b.String()
-}
-
-func isClean(s string) bool {
-	for i, r := range s {
-		if r == utf8.RuneError {
-			if _, n := utf8.DecodeRuneInString(s[i:]); n == 1 {
-				return false
-			}
-		}
-		if Unsafe(r) {
-			return false
-		}
-	}
-	return true
 }
 
 // Unsafe reports whether Clean escapes r: it is no letter, mark, number,
