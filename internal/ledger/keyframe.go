@@ -35,7 +35,7 @@ func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
 	for _, id := range l.gone.queue {
 		k.ended(id, 1)
 	}
-	for _, q := range []retired{l.idle, l.ended} {
+	for _, q := range [][]*process{l.idle, l.ended} {
 		for _, p := range q {
 			k.ended(p.id, p.end)
 		}

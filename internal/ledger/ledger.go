@@ -58,9 +58,9 @@ type Ledger struct {
 	order []*process // in order of appearance
 	last  *process   // the process of the last event
 
-	ended retired   // ended processes that touched GPU memory, oldest first
-	idle  retired   // ended processes that never did
-	gone  forgotten // processes that were dropped: late events do not bring them back
+	ended []*process // ended processes that touched GPU memory, oldest first
+	idle  []*process // ended processes that never did
+	gone  forgotten  // processes that were dropped: late events do not bring them back
 
 	rows      int // live allocations with a row, over all processes
 	endedRows int // those that ended processes still show
@@ -252,9 +252,9 @@ func (l *Ledger) Forget(proc event.Process) {
 	l.freeze(p)
 	l.sites -= p.ownSites
 	delete(l.procs, proc)
-	l.order = slices.DeleteFunc(l.order, func(q *process) bool { return q == p })
-	l.ended.remove(p)
-	l.idle.remove(p)
+	for _, list := range []*[]*process{&l.order, &l.ended, &l.idle} {
+		*list = slices.DeleteFunc(*list, func(q *process) bool { return q == p })
+	}
 	if l.last == p {
 		l.last = nil
 	}

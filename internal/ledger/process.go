@@ -95,7 +95,7 @@ func (l *Ledger) process(id event.Process) *process {
 	}
 	p := l.procs[id]
 	if p == nil {
-		if l.gone.has(id) {
+		if _, gone := l.gone.set[id]; gone {
 			l.loss.Add(lossForgotten, 1)
 			return nil
 		}
@@ -145,13 +145,13 @@ func (l *Ledger) exit(p *process, t uint64) {
 	p.end, p.exited = t, true
 	l.endedRows += p.rows
 	if !p.active {
-		l.idle.add(p)
+		l.idle = append(l.idle, p)
 		if len(l.idle) > l.opt.MaxEnded {
 			l.dropIdle()
 		}
 		return
 	}
-	l.ended.add(p)
+	l.ended = append(l.ended, p)
 	if len(l.ended) > l.opt.MaxEnded {
 		l.dropEnded()
 	}
@@ -241,28 +241,12 @@ func (l *Ledger) dropIdle() bool {
 	return true
 }
 
-// retired is a queue of ended processes.
-type retired []*process
-
-func (r *retired) add(p *process) { *r = append(*r, p) }
-
-func (r *retired) remove(p *process) {
-	if i := slices.Index(*r, p); i >= 0 {
-		*r = slices.Delete(*r, i, i+1)
-	}
-}
-
 // forgotten remembers which processes were forgotten last, so that their
 // stragglers do not bring them back to life.
 type forgotten struct {
 	max   int
 	set   map[event.Process]struct{}
 	queue []event.Process
-}
-
-func (f *forgotten) has(id event.Process) bool {
-	_, ok := f.set[id]
-	return ok
 }
 
 func (f *forgotten) add(id event.Process) {
