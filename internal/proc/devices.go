@@ -36,29 +36,45 @@ func readDevices(pid, limit int) (map[string]uint64, error) {
 	dir := os.NewFile(uintptr(fd), "dev")
 	defer dir.Close()
 	devices, seen := map[string]uint64{}, 0
-	for {
-		names, err := dir.Readdirnames(someNames)
-		if seen += len(names); seen > limit {
-			return nil, ErrTooLarge
-		}
-		for _, name := range names {
-			var st unix.Stat_t
-			if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
-				devices[name] = st.Rdev
-			}
-		}
-		if err == io.EOF {
-			return devices, nil
-		}
+	for name, err := range names(dir) {
 		if err != nil {
 			return nil, err
 		}
+		if seen++; seen > limit {
+			return nil, ErrTooLarge
+		}
+		var st unix.Stat_t
+		if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
+			devices[name] = st.Rdev
+		}
 	}
+	return devices, nil
 }
 
 // someNames is how many names of a directory are read at a time: a process may
 // make it hold millions.
 const someNames = 1 << 10
+
+// names yields the names in a directory. An error is the last that it yields.
+func names(dir *os.File) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for {
+			some, err := dir.Readdirnames(someNames)
+			for _, name := range some {
+				if !yield(name, nil) {
+					return
+				}
+			}
+			if err == io.EOF {
+				return
+			}
+			if err != nil {
+				yield("", err)
+				return
+			}
+		}
+	}
+}
 
 // OpenFiles yields what each descriptor of a process leads to: a path of the
 // process's choice, or such as "socket:[1]". An error is the last that it
@@ -73,22 +89,16 @@ func OpenFiles(pid int) iter.Seq2[string, error] {
 			return
 		}
 		defer f.Close()
-		for {
-			names, err := f.Readdirnames(someNames)
-			for _, name := range names {
-				path, err := os.Readlink(dir + name)
-				if err != nil {
-					continue // closed meanwhile
-				}
-				if !yield(path, nil) {
-					return
-				}
-			}
-			if err == io.EOF {
-				return
-			}
+		for name, err := range names(f) {
 			if err != nil {
 				yield("", fmt.Errorf("read the open files of process %d: %w", pid, notExist(err)))
+				return
+			}
+			path, err := os.Readlink(dir + name)
+			if err != nil {
+				continue // closed meanwhile
+			}
+			if !yield(path, nil) {
 				return
 			}
 		}
