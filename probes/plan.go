@@ -55,15 +55,13 @@ func (p *plan) fill(e *event.Event, v *[values]uint64) {
 		}
 	}
 	e.Op, e.Kind, e.Space = r.Op, r.Kind, r.Space
-	if p.addr >= 0 {
-		e.Addr = v[p.addr]
+	at := func(slot int) uint64 {
+		if slot < 0 {
+			return 0
+		}
+		return v[slot]
 	}
-	if p.size >= 0 {
-		e.Size = v[p.size]
-	}
-	if p.handle >= 0 {
-		e.Handle = v[p.handle]
-	}
+	e.Addr, e.Size, e.Handle = at(p.addr), at(p.size), at(p.handle)
 	if p.ctx >= 0 && !failed { // else it is the one that is current
 		e.Ctx = v[p.ctx]
 	}
