@@ -132,11 +132,9 @@ struct gm_thread {
 	struct gm_stack stack;
 };
 
-#define GM_RINGBUF_BYTES (8 << 20)
-
 struct {
 	__uint(type, GM_MAP_RINGBUF);
-	__uint(max_entries, GM_RINGBUF_BYTES);
+	__uint(max_entries, 8 << 20);
 } events SEC(".maps");
 
 GM_MAP(rows, GM_MAP_ARRAY, 256, 0, u32, struct gm_row);
@@ -441,16 +439,11 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	struct gm_thread *th = gm_thread_get(false);
 	if (!row)
 		return NULL;
-	if (!th) {
-		if (row->class == GM_CLASS_EMIT)
-			gm_count(GM_LOSS_NO_ENTRY);
-		return NULL;
-	}
-	u32 at = GM_CALLS, depth = th->depth;
+	u32 at = GM_CALLS, depth = th ? th->depth : 0;
 	for (u32 i = 0; i < GM_CALLS; i++)
-		if (i < depth && th->calls[i].row == id)
+		if (th && i < depth && th->calls[i].row == id)
 			at = i;
-	if (at >= GM_CALLS) {
+	if (!th || at >= GM_CALLS) {
 		if (row->class == GM_CLASS_EMIT)
 			gm_count(GM_LOSS_NO_ENTRY);
 		return NULL;

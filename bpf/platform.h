@@ -8,9 +8,7 @@
 
 #ifndef OPTI_BPFDEFS_H
 
-typedef signed char s8;
 typedef unsigned char u8;
-typedef signed short s16;
 typedef unsigned short u16;
 typedef signed int s32;
 typedef unsigned int u32;
