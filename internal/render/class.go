@@ -1,16 +1,14 @@
 package render
 
-// Class returns the class of a kind's name: bytes of one class may be added
-// up, device and host bytes may not. It mirrors event.Kind.Class for readers
-// that have only labels.
+import "github.com/gpumemtrace/gpumemtrace/internal/event"
+
+// Class returns the class of a kind's name: bytes of one class may be added up,
+// device and host bytes may not. What is no kind of an event's is of class device.
 func Class(kind string) string {
-	switch kind {
-	case "managed", "imported", "graph":
-		return kind
-	case "multicast":
-		return "imported"
-	case "host", "host_registered", "vmm_host":
-		return "host"
+	for k := range event.NumKinds {
+		if k.String() == kind {
+			return k.Class().String()
+		}
 	}
-	return "device"
+	return event.ClassDevice.String()
 }
