@@ -23,9 +23,6 @@ type debugFile struct {
 	elf  *proc.ELF
 }
 
-// A opener opens a regular file by an absolute path of some file system.
-type opener func(path string) (*proc.File, error)
-
 // pinDebug opens the image's debug file if the process sees another file
 // system than we do: once the process is gone, nobody can.
 func (im *image) pinDebug(p *process) {
@@ -76,7 +73,7 @@ func (im *image) findDebug() {
 // openDebug tries the places that gdb does ("Separate Debug Files" in its
 // manual). Those of .gnu_debuglink lie beside the image's own path, so that
 // they are looked at only where that path means the image.
-func (im *image) openDebug(open opener, byPath bool) *debugFile {
+func (im *image) openDebug(open func(path string) (*proc.File, error), byPath bool) *debugFile {
 	if id := im.buildID; len(id) > 2 {
 		for _, dir := range im.s.cfg.debugDirs {
 			if f, err := open(path.Join(dir, ".build-id", id[:2], id[2:]+".debug")); err == nil {

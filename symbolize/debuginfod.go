@@ -125,11 +125,11 @@ func (d *debuginfod) fetch(url, path string) (found bool, err error) {
 	err = atomicfile.Write(path, true, func(w io.Writer) error {
 		n, err := io.Copy(w, io.LimitReader(resp.Body, d.max+1))
 		if err == nil && n > d.max {
-			err = errTooLarge
+			err = proc.ErrTooLarge
 		}
 		return err
 	})
-	if errors.Is(err, errTooLarge) {
+	if errors.Is(err, proc.ErrTooLarge) {
 		return false, nil
 	}
 	return err == nil, err

@@ -59,8 +59,6 @@ type unitRange struct {
 	unit       dwarf.Offset
 }
 
-var errTooLarge = errors.New("debug information is too large")
-
 // loadDwarf returns nil if there is no debug information or it is no good.
 func (im *image) loadDwarf() *dwarfIndex {
 	files := []*elf.File{im.elf.File}
@@ -79,7 +77,7 @@ func (im *image) loadDwarf() *dwarfIndex {
 			continue
 		}
 		im.blamed = true
-		if errors.Is(err, errTooLarge) {
+		if errors.Is(err, proc.ErrTooLarge) {
 			im.s.loss.Add(lossDebugTooLarge, 1)
 		} else {
 			im.s.loss.Add(lossDebugMalformed, 1)
@@ -103,7 +101,7 @@ func newDwarfIndex(f *elf.File, max uint64) (x *dwarfIndex, err error) {
 			continue
 		}
 		if total += s.Size; s.Size > max || total > max {
-			return nil, errTooLarge
+			return nil, proc.ErrTooLarge
 		}
 		if dat[name], err = proc.SectionData(s, max); err != nil {
 			return nil, fmt.Errorf("read debug information: %w", err)
@@ -165,7 +163,7 @@ func (x *dwarfIndex) index(units []dwarf.Offset) error {
 	r := x.data.Reader()
 	for _, off := range units {
 		if time.Now().After(deadline) {
-			return errTooLarge
+			return proc.ErrTooLarge
 		}
 		r.Seek(off)
 		e, err := r.Next()
@@ -177,7 +175,7 @@ func (x *dwarfIndex) index(units []dwarf.Offset) error {
 			continue
 		}
 		if len(x.ranges)+len(pcs) > maxUnitRanges {
-			return errTooLarge
+			return proc.ErrTooLarge
 		}
 		for _, pc := range pcs {
 			if pc[1] > pc[0] {
