@@ -91,8 +91,7 @@ func (r Report) WriteText(w io.Writer, width int, color bool) error {
 	return page.Flush("write report")
 }
 
-// minText is the least width of a column of text, however narrow the page is.
-const minText = 20
+const minText = 20 // columns, however narrow the page is
 
 // wrap breaks text into lines of at most width columns, between words where it
 // can. Nothing is cut off: a path or a symbol must be readable whole.

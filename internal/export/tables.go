@@ -11,9 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// tellingFrames is how many frames of a stack a page shows.
-const tellingFrames = 4
-
 func (o Options) top(n int) int {
 	if o.Top < 0 {
 		return n
@@ -34,7 +31,7 @@ func stackTable[T any](page *render.Page, several bool, header []string, stacks 
 		for _, l := range labels {
 			cells = append(cells, l.Get(&s.Labels))
 		}
-		rows[i] = render.Row{Cells: cells, Below: render.Telling(s.Frames(), tellingFrames)}
+		rows[i] = render.Row{Cells: cells, Below: render.Telling(s.Frames(), 4)}
 	}
 	page.Table(header, rows)
 }
