@@ -78,18 +78,14 @@ func (t *Tracer) follow(m mapping, level Level) error {
 	return err
 }
 
-// counted tells whether allocations are counted at a level.
-func (t *Tracer) counted(level Level) bool {
-	if t.opts.API == APIRuntime {
-		return level == Runtime
-	}
-	return level == Driver
-}
-
 // noteGap compares when a library was mapped with when it had probes. One that
 // has none by now, though it was looked for, ended too soon to be seen.
 func (t *Tracer) noteGap(m mapping, level Level, id proc.FileID) {
-	if !t.counted(level) {
+	counted := Driver
+	if t.opts.API == APIRuntime {
+		counted = Runtime
+	}
+	if level != counted {
 		return
 	}
 	t.mu.Lock()

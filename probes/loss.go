@@ -30,30 +30,25 @@ var (
 	lossNotCompared = causes.Add("functions_not_compared", "addresses that programs asked for which were not compared with the probes, for want of time")
 )
 
-var runsMissed = loss.Cause{Name: "runs_missed", Help: "program runs that the kernel skipped"}
-
 // Loss returns every cause of loss.
 func (t *Tracer) Loss() []loss.Counter {
 	var out []loss.Counter
 	for i, c := range kernelCauses {
 		out = append(out, c.Counter(t.kernelCount(i)))
 	}
-	return append(append(out, t.loss.Counters()...), runsMissed.Counter(t.missed()))
+	var missed uint64 // because a program was running on the CPU already
+	for _, p := range t.coll.Programs {
+		if s, err := p.Stats(); err == nil {
+			missed += s.RecursionMisses
+		}
+	}
+	runsMissed := loss.Cause{Name: "runs_missed", Help: "program runs that the kernel skipped"}
+	return append(append(out, t.loss.Counters()...), runsMissed.Counter(missed))
 }
 
 // kernelCount reads the i-th of the kernel side's counters. One that cannot be
 // read is 0: the map cannot vanish while it is open.
 func (t *Tracer) kernelCount(i int) (n uint64) {
 	_ = t.coll.Maps["loss"].Lookup(uint32(i), &n)
-	return n
-}
-
-// missed is how often the kernel skipped a program (recursion on one CPU).
-func (t *Tracer) missed() (n uint64) {
-	for _, p := range t.coll.Programs {
-		if s, err := p.Stats(); err == nil {
-			n += s.RecursionMisses
-		}
-	}
 	return n
 }
