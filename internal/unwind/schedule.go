@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,7 +17,7 @@ type schedule struct {
 	mu      sync.Mutex
 	due     map[int]time.Time
 	ended   []int
-	dropped uint64
+	dropped atomic.Uint64 // processes that found no room
 	// The analysis under way: of process, 0 for none.
 	process int
 	since   time.Time
@@ -37,7 +38,7 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	switch old, ok := s.due[pid]; {
 	case ok && old.Before(at):
 	case !ok && len(s.due) >= maxScheduled:
-		s.dropped++
+		s.dropped.Add(1)
 	default:
 		s.due[pid] = at
 	}
@@ -104,14 +105,6 @@ func (u *Unwinder) Busy() (pid int, since time.Duration) {
 		return 0, 0
 	}
 	return s.process, time.Since(s.since)
-}
-
-// Dropped is how many processes found no room in the schedule.
-func (u *Unwinder) Dropped() uint64 {
-	s := u.schedule
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dropped
 }
 
 // A gate, made with room for one, is a mutex whose lock can be given up.

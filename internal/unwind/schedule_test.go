@@ -66,8 +66,8 @@ func TestSchedule(t *testing.T) {
 	for pid := range maxScheduled + 5 {
 		u.Changed(pid+1, 0)
 	}
-	if u.schedule.dropped != 5 || len(u.schedule.due) != maxScheduled {
-		t.Errorf("%d dropped, %d wait", u.schedule.dropped, len(u.schedule.due))
+	if u.schedule.dropped.Load() != 5 || len(u.schedule.due) != maxScheduled {
+		t.Errorf("%d dropped, %d wait", u.schedule.dropped.Load(), len(u.schedule.due))
 	}
 	if _, due := u.schedule.take(time.Now()); len(due) == 0 || len(due) > 16 {
 		t.Errorf("%d analyses at once", len(due))

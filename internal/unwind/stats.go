@@ -65,7 +65,7 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 		{loss.Cause{Name: "stacks_cut", Help: "stacks whose outermost frames were cut off"}, s.TooLong},
 		{loss.Cause{Name: "stacks_not_sent", Help: "stacks that had to be sent again because the ring buffer was full"}, s.NotSent},
 		{loss.Cause{Name: "stack_memo_mismatches", Help: "memoized stacks that a full unwind contradicted: please report this"}, s.Mismatched},
-		{loss.Cause{Name: "analyses_put_off", Help: "processes whose mappings were not analysed at once because too many waited"}, u.Dropped()},
+		{loss.Cause{Name: "analyses_put_off", Help: "processes whose mappings were not analysed at once because too many waited"}, u.schedule.dropped.Load()},
 		{loss.Cause{Name: "unwinder_runs_missed", Help: "runs of the unwinder that the kernel skipped: their events are lost"}, missed},
 	} {
 		out = append(out, c.cause.Counter(c.value))
