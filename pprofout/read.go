@@ -21,15 +21,12 @@ const maxSize = 1 << 30
 // Read returns the snapshot of a profile that Write wrote, as far as that tells
 // of it: samples without mappings and failed calls, times, the target, and all
 // comments as notes. Other profiles are an error.
-func Read(r io.Reader) (*snapshot.Snapshot, error) {
-	s, err := read(r)
-	if err != nil {
-		return nil, fmt.Errorf("read profile: %w", err)
-	}
-	return s, nil
-}
-
-func read(r io.Reader) (*snapshot.Snapshot, error) {
+func Read(r io.Reader) (s *snapshot.Snapshot, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read profile: %w", err)
+		}
+	}()
 	data, err := readAll(r, maxSize)
 	if err != nil {
 		return nil, err
@@ -46,7 +43,7 @@ func read(r io.Reader) (*snapshot.Snapshot, error) {
 		return nil, err
 	}
 
-	s := &snapshot.Snapshot{Notes: p.Comments}
+	s = &snapshot.Snapshot{Notes: p.Comments}
 	s.Meta.Duration = time.Duration(p.DurationNanos)
 	if p.TimeNanos != 0 {
 		s.Meta.Start = time.Unix(0, p.TimeNanos).UTC()
