@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -52,13 +53,7 @@ func checkGPUs(in gpus) []Check {
 		g.warn("NVML", "make nvidia-smi work: it has the same reason", "%v: %s", in.err, without)
 		return g.checks
 	}
-	orUnknown := func(s string) string {
-		if s == "" {
-			return "not known"
-		}
-		return s
-	}
-	g.ok("NVML", "driver %s, CUDA %s", orUnknown(in.driver), orUnknown(in.cuda))
+	g.ok("NVML", "driver %s, CUDA %s", cmp.Or(in.driver, "not known"), cmp.Or(in.cuda, "not known"))
 	switch {
 	case in.devicesErr != nil:
 		g.warn("GPUs", "make nvidia-smi work: it has the same reason", "%v", in.devicesErr)

@@ -135,9 +135,4 @@ func diffStacks(page *render.Page, changes []*change, o Options) {
 	})
 }
 
-func abs(n int64) int64 {
-	if n < 0 {
-		return -n
-	}
-	return n
-}
+func abs(n int64) int64 { return max(n, -n) }
