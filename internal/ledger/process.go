@@ -100,7 +100,7 @@ func (l *Ledger) process(id event.Process) *process {
 			return nil
 		}
 		for len(l.procs) >= l.opt.MaxProcesses {
-			if !l.dropIdle() && !l.dropEnded() {
+			if !l.drop(l.idle) && !l.drop(l.ended) {
 				l.loss.Add(lossProcesses, 1)
 				return nil
 			}
@@ -147,13 +147,13 @@ func (l *Ledger) exit(p *process, t uint64) {
 	if !p.active {
 		l.idle = append(l.idle, p)
 		if len(l.idle) > l.opt.MaxEnded {
-			l.dropIdle()
+			l.drop(l.idle)
 		}
 		return
 	}
 	l.ended = append(l.ended, p)
 	if len(l.ended) > l.opt.MaxEnded {
-		l.dropEnded()
+		l.drop(l.ended)
 	}
 }
 
@@ -219,25 +219,16 @@ func (l *Ledger) reclaim(p *process) bool {
 	return false
 }
 
-func (l *Ledger) dropEnded() bool {
-	if len(l.ended) == 0 {
+// drop forgets the first process of l.ended or l.idle, and says whether there was
+// one. An idle one that a late event made active counts as the others do.
+func (l *Ledger) drop(list []*process) bool {
+	if len(list) == 0 {
 		return false
 	}
-	l.loss.Add(lossEnded, 1)
-	l.Forget(l.ended[0].id)
-	return true
-}
-
-// dropIdle forgets the process that ended first of those that never touched
-// GPU memory.
-func (l *Ledger) dropIdle() bool {
-	if len(l.idle) == 0 {
-		return false
-	}
-	if l.idle[0].active { // by a straggler
+	if list[0].active {
 		l.loss.Add(lossEnded, 1)
 	}
-	l.Forget(l.idle[0].id)
+	l.Forget(list[0].id)
 	return true
 }
 

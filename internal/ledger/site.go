@@ -69,7 +69,7 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		// A living process's sites are worth more than an ended one's, and
 		// those that hold memory more than those that hold none.
 		if len(l.ended) > 0 && l.ended[0] != p {
-			l.dropEnded()
+			l.drop(l.ended)
 		} else if !l.fold() {
 			l.loss.Add(lossSites, 1)
 			return p.synthetic(e.Kind)
