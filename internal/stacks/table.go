@@ -41,11 +41,9 @@ type Table struct {
 // maxRefused bounds the refused stacks that are asked for again.
 const maxRefused = 1 << 16
 
-const lossDropped = 0
+var causes loss.Causes
 
-var causes = []loss.Cause{
-	lossDropped: {Name: "stacks_dropped", Help: "stacks without frames because too many different ones are in use"},
-}
+var lossDropped = causes.Add("stacks_dropped", "stacks without frames because too many different ones are in use")
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
