@@ -47,8 +47,8 @@ func (t *Tracer) onMapping(m mapping) {
 	}()
 }
 
-// makeTarget traces a process that was seen to use CUDA, and tells whether it is
-// there still.
+// makeTarget traces a process that was seen to use CUDA, and tells whether it still
+// runs.
 func (t *Tracer) makeTarget(pid int) bool {
 	if t.coll.Maps["targets"].Put(uint32(pid), uint32(1)) != nil {
 		t.loss.Add(lossNotTraced, 1)
@@ -62,8 +62,8 @@ func (t *Tracer) makeTarget(pid int) bool {
 	return true
 }
 
-// follow probes what a target has just mapped: that library first, by the
-// mapping that the kernel told of, which takes no reading of all the others.
+// follow probes the library that a target has just mapped. It goes by the mapping
+// that the kernel told of: reading all of the process's takes longer.
 func (t *Tracer) follow(m mapping, level Level) error {
 	lib, err := openMapping(m.pid, m.Mapping, level)
 	id := m.File

@@ -223,9 +223,9 @@ func (t *Tracer) fillRows() error {
 // confined tells whether a probe is for one process alone.
 func (t *Tracer) confined() bool { return !t.opts.Follow && !t.opts.All && pidFilterWorks() }
 
-// Prepare probes the CUDA libraries that a program started now would load, so
-// that its first call is seen. It returns how many there are: none where each
-// probe is for one target, whose turn comes with Target.
+// Prepare probes the CUDA libraries that a program started now would load, so that
+// its first call is seen, and returns how many there are. Where probes are confined
+// to a target it does nothing: Target probes those, too.
 func (t *Tracer) Prepare() (int, error) {
 	if t.confined() {
 		return 0, nil
@@ -233,8 +233,8 @@ func (t *Tracer) Prepare() (int, error) {
 	return t.prepare(0)
 }
 
-// prepare does so for one process, or for all with 0. It may replace its image
-// before it loads them.
+// prepare does so for one process, or for all with 0. As the process may replace its
+// image before it loads them, they stay probed for good.
 func (t *Tracer) prepare(pid int) (int, error) {
 	n := 0
 	libs := systemLibraries(t.levels())
@@ -250,9 +250,9 @@ func (t *Tracer) prepare(pid int) (int, error) {
 	return n, nil
 }
 
-// Target traces pid and probes the CUDA libraries that it maps now; later ones
-// follow when it maps them. Where each probe is for one target, it also prepares
-// those that pid would load. It returns those that it maps, PyTorch's excepted.
+// Target traces pid and probes the CUDA libraries that it maps now, and others when
+// it maps them. Where probes are confined to pid, it probes those that pid would
+// load beforehand. It returns the libraries that pid maps, except PyTorch's.
 // The error is os.ErrNotExist for a process that is not there.
 func (t *Tracer) Target(pid int) ([]Library, error) {
 	if err := t.coll.Maps["targets"].Put(uint32(pid), uint32(1)); err != nil {

@@ -36,7 +36,7 @@ type image struct {
 	mu     sync.Mutex // guards all below
 	debug  []*debugFile
 	search bool // debug files were looked for in our own file system
-	blamed bool // for debug information that is too large or malformed
+	blamed bool // its debug information was counted as too large or malformed
 	ours   bool // path is one of our own file system
 	syms   *symtab
 	lines  *dwarfIndex // nil if there is none

@@ -49,7 +49,7 @@ const (
 	OpPoolTrim    // the pool Handle gave unused memory back, keeping at most Size
 
 	OpContextCreate  // Ctx is a new context on Device
-	OpContextSeen    // Ctx is a context on Device, as old as may be
+	OpContextSeen    // Ctx is a context on Device, which may be older than the trace
 	OpContextDestroy // Ctx and every allocation made in it ended
 	OpPrimaryReset   // Device's primary context and every allocation in it ended
 	OpPrimaryRelease // one reference to Device's primary context less

@@ -220,11 +220,10 @@ func (l *Ledger) captureEnd(p *process, e *event.Event) {
 // captured returns the graph that the stream-ordered allocation e becomes a
 // node of, if it does.
 //
-// A stream joins a capture by an event that it waits for, which is not seen.
-// What the capturing thread allocates meanwhile on another stream is most
-// likely for such a one, because work outside the capture would wait for its
-// end; what another thread allocates is most likely its own work. Both are
-// counted.
+// A stream joins a capture by waiting for an event, which is not seen. So what is
+// allocated on another stream meanwhile is taken for the graph's if the capturing
+// thread allocates it, because work outside the capture would wait for its end, and
+// for memory in use if another thread does. Both are counted.
 func (l *Ledger) captured(p *process, e *event.Event) (graph uint32, ok bool) {
 	if i := p.findCapture(e); i >= 0 && p.captures[i].time <= e.Time {
 		return p.captures[i].graph, true

@@ -11,10 +11,9 @@ type poolKey struct {
 	device int32 // 0 unless handle is 0
 }
 
-// A pool is one memory pool. What it reserves on the device is not told by
-// any call: high, the most that was in use since it was last trimmed, bounds
-// it from above but for the driver's rounding, because a pool grows only for
-// want of memory, and gives back only what nobody uses.
+// A pool is one memory pool. No call tells what it reserves on the device. The most
+// that was in use since it was last trimmed (high) is an upper bound, except for
+// rounding: a pool grows only when it is full, and gives back only unused memory.
 type pool struct {
 	key         poolKey
 	inuse, high int64

@@ -14,7 +14,7 @@ type physical struct {
 	refs, maps int32
 	dead       bool // retired while mappings of it remained
 	extra      bool // beyond MaxLive: its bytes are at a synthetic site
-	blind      bool // a mapping of it found no room
+	blind      bool // a mapping of it was not kept: its end will not be seen
 }
 
 func (l *Ledger) handleCreate(p *process, e *event.Event) {

@@ -28,7 +28,7 @@ type File struct {
 // user space is asked, and may never answer.
 const closePatience = 100 * time.Millisecond
 
-// Close gives the descriptor back, by itself if that takes long.
+// Close gives the descriptor back. If that takes long, it goes on by itself.
 func (f *File) Close() error {
 	done := make(chan error, 1)
 	go func() { done <- f.File.Close() }()

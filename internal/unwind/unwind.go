@@ -106,8 +106,8 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 const closePatience = 5 * time.Second
 
 // Close frees what u holds in the kernel. Probes that run its return program must be
-// detached before. Where an analysis does not end it fails, and the kernel
-// frees all when this process ends.
+// detached before. If an analysis does not end, Close fails: the kernel then frees
+// all when this process ends.
 func (u *Unwinder) Close() error {
 	u.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
