@@ -23,10 +23,10 @@ func CheckTarget(pid int) error {
 		return fmt.Errorf("trace process %d: that is a thread; give the process it belongs to", pid)
 	}
 	exe, _, err := proc.OpenExecutable(pid)
-	if err != nil {
-		if status.Kernel {
-			return fmt.Errorf("trace process %d: that is a kernel thread", pid)
-		}
+	switch {
+	case err != nil && status.Kernel:
+		return fmt.Errorf("trace process %d: that is a kernel thread", pid)
+	case err != nil:
 		return CheckSeccomp(pid, true) // another user's, or another namespace's: the probes may still reach it
 	}
 	defer exe.Close()
@@ -47,18 +47,7 @@ func CheckTarget(pid int) error {
 // over into a kernel that is called older.
 func harmsSeccomp(release, arch string) bool {
 	major, minor, patch := ParseRelease(release)
-	if arch != "amd64" || major != 6 {
-		return false
-	}
-	switch minor {
-	case 11:
-		return true
-	case 12:
-		return patch < 14
-	case 13:
-		return patch < 3
-	}
-	return false
+	return arch == "amd64" && major == 6 && (minor == 11 || minor == 12 && patch < 14 || minor == 13 && patch < 3)
 }
 
 // SeccompFix says what to do about a kernel that harmsSeccomp.

@@ -3,7 +3,6 @@ package proc
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 )
 
@@ -50,5 +49,5 @@ func EntryPoint(pid int) (uint64, error) {
 			return binary.NativeEndian.Uint64(auxv[word:]), nil
 		}
 	}
-	return 0, fmt.Errorf("find the entry point of process %d: %w", pid, errors.New("its auxiliary vector does not tell"))
+	return 0, fmt.Errorf("find the entry point of process %d: its auxiliary vector does not tell", pid)
 }
