@@ -303,6 +303,7 @@ func TestRecordingsPlace(t *testing.T) {
 		{"--record x.gmt --record-max 1MiB", exitUsage, []string{"--record-max", "16.0 MiB"}},
 		{"--record-max 1GiB", exitUsage, []string{"--record"}},
 		{"--record x.gmt -o ./x.gmt", exitUsage, []string{"-o", "--record"}},
+		{"--record -", exitUsage, []string{"--record"}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			ran := filepath.Join(t.TempDir(), "ran")
