@@ -14,8 +14,8 @@ import (
 // snapshot shares most locations by pointer; what it does not share (an
 // interpreter's frame seen in two processes) is found by content.
 type tables struct {
-	mappings  map[*snapshot.Mapping]*profile.Mapping
-	order     []*profile.Mapping // by ID
+	mappings  map[snapshot.Mapping]*profile.Mapping // by Key
+	order     []*profile.Mapping                    // by ID
 	locations map[*snapshot.Location]*profile.Location
 	contents  map[string]*profile.Location
 	functions map[function]*profile.Function
@@ -26,7 +26,7 @@ type function struct{ name, system, file string }
 
 func newTables(mappings []*snapshot.Mapping) *tables {
 	t := &tables{
-		mappings:  make(map[*snapshot.Mapping]*profile.Mapping),
+		mappings:  make(map[snapshot.Mapping]*profile.Mapping),
 		locations: make(map[*snapshot.Location]*profile.Location),
 		contents:  make(map[string]*profile.Location),
 		functions: make(map[function]*profile.Function),
@@ -80,7 +80,7 @@ func (t *tables) function(l *snapshot.Line) *profile.Function {
 }
 
 func (t *tables) mapping(m *snapshot.Mapping) *profile.Mapping {
-	pm := t.mappings[m]
+	pm := t.mappings[m.Key()]
 	if pm == nil {
 		pm = &profile.Mapping{
 			ID:      uint64(len(t.order) + 1),
@@ -93,12 +93,12 @@ func (t *tables) mapping(m *snapshot.Mapping) *profile.Mapping {
 			// "module+0xoffset" at the least. Without this go tool pprof looks
 			// for the binaries on the machine that it runs on, and complains
 			// about each.
-			HasFunctions:   true,
-			HasLineNumbers: m.HasLines,
+			HasFunctions: true,
 		}
-		t.mappings[m] = pm
+		t.mappings[m.Key()] = pm
 		t.order = append(t.order, pm)
 	}
+	pm.HasLineNumbers = pm.HasLineNumbers || m.HasLines
 	return pm
 }
 

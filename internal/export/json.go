@@ -61,7 +61,7 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 			loc.Address = hex((*l).Address)
 		}
 		if (*l).Mapping != nil {
-			loc.Mapping = new(ids.mapping[(*l).Mapping])
+			loc.Mapping = new(ids.mapping[(*l).Mapping.Key()])
 		}
 		out.value(loc)
 	})
@@ -95,16 +95,19 @@ type jsonLocation struct {
 // appearance.
 type ids struct {
 	mappings  []*snapshot.Mapping
-	mapping   map[*snapshot.Mapping]int
+	mapping   map[snapshot.Mapping]int // by Key
 	locations []*snapshot.Location
 	location  map[*snapshot.Location]int
 }
 
 func index(s *snapshot.Snapshot) *ids {
-	ids := &ids{mapping: make(map[*snapshot.Mapping]int), location: make(map[*snapshot.Location]int)}
+	ids := &ids{mapping: make(map[snapshot.Mapping]int), location: make(map[*snapshot.Location]int)}
 	addMapping := func(m *snapshot.Mapping) {
-		if _, ok := ids.mapping[m]; !ok && m != nil {
-			ids.mapping[m] = len(ids.mappings)
+		if m == nil {
+			return
+		}
+		if _, ok := ids.mapping[m.Key()]; !ok {
+			ids.mapping[m.Key()] = len(ids.mappings)
 			ids.mappings = append(ids.mappings, m)
 		}
 	}

@@ -304,7 +304,7 @@ func (h *handler) idle(drained bool) {
 		at = h.state.Seen()
 	}
 	now := h.state.Now()
-	if at < now || h.quiet && at < now+quietInterval {
+	if at < now || h.quiet && at < now+quietInterval && !h.state.Waits() {
 		return
 	}
 	h.quiet = drained

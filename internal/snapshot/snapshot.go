@@ -90,6 +90,14 @@ type Mapping struct {
 	HasLines             bool
 }
 
+// Key is equal for mappings of one file at one place: those of processes that
+// forked from each other are shown as one.
+func (m *Mapping) Key() Mapping {
+	key := *m
+	key.HasLines = false
+	return key
+}
+
 // A Process has the totals of one traced process.
 type Process struct {
 	PID    int    `json:"pid"`

@@ -17,7 +17,7 @@ const (
 	maxKnown = 1 << 16
 )
 
-var unknown = loss.Cause{Name: "processes_unknown", Help: "processes that are not followed because too many are there"}
+var unknown = loss.Cause{Name: "processes_unknown", Help: "what was told of processes that are not followed because there are too many"}
 
 // processes knows the traced processes: those that live, and those that ended
 // and whose counters are still shown.
@@ -63,8 +63,8 @@ func (p *processes) learn(r *record.Process) {
 	}
 }
 
-// add makes id a traced process, unless it is one or there are too many. It has its PID unless a later
-// one does.
+// add makes id a traced process, unless it is one or there are too many. It has
+// its PID unless a later one does.
 func (p *processes) add(id event.Process) *process {
 	x := p.known[id]
 	if x == nil {

@@ -16,6 +16,10 @@ func (s *State) Over() bool { return s.procs.over }
 // CLOCK_MONOTONIC.
 func (s *State) Seen() uint64 { return s.seen }
 
+// Waits tells whether time alone changes what is shown: a reading, or the end of
+// an incident, waits for it.
+func (s *State) Waits() bool { return s.pending != nil || len(s.incidents.open) > 0 }
+
 // Knows tells whether a process is traced, or was.
 func (s *State) Knows(id event.Process) bool {
 	_, known := s.procs.known[id]

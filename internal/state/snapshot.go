@@ -64,7 +64,7 @@ type builder struct {
 	located  map[uint64]shape // by stack
 	leaves   map[uint16]*snapshot.Location
 	mappings []*snapshot.Mapping
-	mapped   map[*snapshot.Mapping]bool
+	mapped   map[snapshot.Mapping]bool // by Key
 }
 
 // A shape is how a stack is shown.
@@ -74,7 +74,7 @@ type shape struct {
 }
 
 func newBuilder(v *View) *builder {
-	return &builder{view: v, located: map[uint64]shape{}, leaves: map[uint16]*snapshot.Location{}, mapped: map[*snapshot.Mapping]bool{}}
+	return &builder{view: v, located: map[uint64]shape{}, leaves: map[uint16]*snapshot.Location{}, mapped: map[snapshot.Mapping]bool{}}
 }
 
 func (b *builder) sample(x *site) snapshot.Sample {
@@ -144,8 +144,8 @@ func (b *builder) shape(id uint64, frames []*record.Place) shape {
 	located := make([]*snapshot.Location, len(frames))
 	for i, place := range frames {
 		l := place.Location()
-		if m := l.Mapping; m != nil && !b.mapped[m] {
-			b.mapped[m] = true
+		if m := l.Mapping; m != nil && !b.mapped[m.Key()] {
+			b.mapped[m.Key()] = true
 			b.mappings = append(b.mappings, m)
 		}
 		located[i] = l
