@@ -23,7 +23,7 @@ import (
 func recordings(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/*.gmt")
-	if err != nil || len(paths) < 4 {
+	if err != nil || len(paths) < 5 {
 		t.Fatalf("%d recordings, %v", len(paths), err)
 	}
 	return paths
