@@ -64,8 +64,8 @@ func TestTruncationKeepsWholeBlocks(t *testing.T) {
 		if want := recordsBefore(data, starts, end); len(got) != want {
 			t.Fatalf("%d bytes: %d records, want %d", end, len(got), want)
 		}
-		if !r.Truncated() || r.Uncertain() || r.Loss()[readCutShort].Value != 1 || len(r.Notes()) != 1 {
-			t.Fatalf("%d bytes: truncated %v, uncertain %v, notes %q", end, r.Truncated(), r.Uncertain(), r.Notes())
+		if !r.Truncated() || r.uncertain || r.Loss()[readCutShort].Value != 1 || len(r.Notes()) != 1 {
+			t.Fatalf("%d bytes: truncated %v, uncertain %v, notes %q", end, r.Truncated(), r.uncertain, r.Notes())
 		}
 	}
 }
@@ -88,8 +88,8 @@ func TestDamageCostsOneBlock(t *testing.T) {
 				t.Fatalf("byte %d of block %d: %d records, want %d", at-start, i, len(got), want)
 			}
 			if i < len(starts)-2 {
-				if !r.Uncertain() || r.Loss()[readDamaged].Value != 1 || len(r.Notes()) != 1 {
-					t.Fatalf("byte %d of block %d: uncertain %v, %v, %q", at-start, i, r.Uncertain(), r.Loss(), r.Notes())
+				if !r.uncertain || r.Loss()[readDamaged].Value != 1 || len(r.Notes()) != 1 {
+					t.Fatalf("byte %d of block %d: uncertain %v, %v, %q", at-start, i, r.uncertain, r.Loss(), r.Notes())
 				}
 			} else if !r.Truncated() {
 				t.Fatalf("byte %d of the last block: the recording looks whole", at-start)
@@ -115,8 +115,8 @@ func TestGarbageBetweenBlocks(t *testing.T) {
 		if got := readAll(t, r); len(got) != len(all) {
 			t.Errorf("%d bytes of garbage: %d records, want %d", n, len(got), len(all))
 		}
-		if r.Loss()[readDamaged].Value != 1 || r.Uncertain() {
-			t.Errorf("%d bytes of garbage: %v, uncertain %v", n, r.Loss(), r.Uncertain())
+		if r.Loss()[readDamaged].Value != 1 || r.uncertain {
+			t.Errorf("%d bytes of garbage: %v, uncertain %v", n, r.Loss(), r.uncertain)
 		}
 	}
 }

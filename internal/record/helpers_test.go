@@ -160,8 +160,8 @@ func sound(t testing.TB, r *Reader) {
 			t.Errorf("%s = %d", c.Name, c.Value)
 		}
 	}
-	if r.Truncated() || r.Uncertain() {
-		t.Errorf("truncated %v, uncertain %v", r.Truncated(), r.Uncertain())
+	if r.Truncated() || r.uncertain {
+		t.Errorf("truncated %v, uncertain %v", r.Truncated(), r.uncertain)
 	}
 }
 

@@ -44,6 +44,8 @@ type Reader struct {
 
 	begun     bool
 	ended     bool // a closed recording's last block was read
+	// uncertain: records are missing before what Next returned last. It is false
+	// again after the next keyframe.
 	uncertain bool
 	start     uint64 // the first time
 	last      uint64 // the latest time of the blocks before
@@ -109,8 +111,8 @@ func (r *Reader) Close() error {
 // that were one when they were recorded are one pointer; of a mapping that was
 // returned before, Next may set HasLines. A Name is not applied.
 //
-// What is damaged or missing is no error: Next goes on after it, and Loss, Notes
-// and Uncertain tell. Where a keyframe follows it is returned, so that the state
+// What is damaged or missing is no error: Next goes on after it, and Loss and Notes
+// tell. Where a keyframe follows it is returned, so that the state
 // is whole again; other keyframes are left out, but for one that the recording
 // begins with. An error is one of reading the file, and comes again.
 func (r *Reader) Next() (Record, error) {
@@ -191,11 +193,6 @@ func (r *Reader) gap(n uint64) {
 	r.lost += n
 	r.uncertain = true
 }
-
-// Uncertain tells whether records are missing before what Next returned last,
-// so that a state made of them may be wrong: memory looks live whose end is
-// missing. It is false again after the next keyframe.
-func (r *Reader) Uncertain() bool { return r.uncertain }
 
 // Truncated tells, once Next has returned io.EOF, whether the recording was not
 // closed: the tracer was killed, or is still writing.

@@ -56,8 +56,8 @@ func checkSuffix(t *testing.T, data []byte, filler int) (first, last uint64) {
 	t.Helper()
 	r := newTestReader(t, data)
 	all := readAll(t, r)
-	if r.Uncertain() || len(all) > 0 && r.Loss()[readNotRecorded].Value != 0 || r.Loss()[readPlaces].Value != 0 {
-		t.Fatalf("uncertain %v, %v, %q", r.Uncertain(), r.Loss(), r.Notes())
+	if r.uncertain || len(all) > 0 && r.Loss()[readNotRecorded].Value != 0 || r.Loss()[readPlaces].Value != 0 {
+		t.Fatalf("uncertain %v, %v, %q", r.uncertain, r.Loss(), r.Notes())
 	}
 	if len(all) == 0 {
 		return 0, 0
@@ -167,8 +167,8 @@ func TestRingHealsDamage(t *testing.T) {
 			cuts++
 		}
 	}
-	if cuts != 2 || r.Uncertain() || r.Loss()[readDamaged].Value != 1 || len(r.Notes()) != 1 {
-		t.Errorf("%d cuts, uncertain %v, %v, %q", cuts, r.Uncertain(), r.Loss(), r.Notes())
+	if cuts != 2 || r.uncertain || r.Loss()[readDamaged].Value != 1 || len(r.Notes()) != 1 {
+		t.Errorf("%d cuts, uncertain %v, %v, %q", cuts, r.uncertain, r.Loss(), r.Notes())
 	}
 }
 
@@ -186,8 +186,8 @@ func TestKeyframeTooLarge(t *testing.T) {
 	}
 	r := newTestReader(t, data)
 	all := readAll(t, r)
-	if _, ok := all[0].(*Cut); !ok || !r.Uncertain() || len(r.Notes()) != 1 || r.Loss()[readPlaces].Value != 0 {
-		t.Errorf("%T first, uncertain %v, %q, %v", all[0], r.Uncertain(), r.Notes(), r.Loss())
+	if _, ok := all[0].(*Cut); !ok || !r.uncertain || len(r.Notes()) != 1 || r.Loss()[readPlaces].Value != 0 {
+		t.Errorf("%T first, uncertain %v, %q, %v", all[0], r.uncertain, r.Notes(), r.Loss())
 	}
 	var last uint64
 	for _, rec := range all[1:] {

@@ -161,8 +161,8 @@ func TestKilledWriter(t *testing.T) {
 			t.Fatalf("record %d is event %d", i, ev.Addr)
 		}
 	}
-	if len(all) < 1_000_000 || !r.Truncated() || r.Uncertain() {
-		t.Errorf("%d events, truncated %v, uncertain %v", len(all), r.Truncated(), r.Uncertain())
+	if len(all) < 1_000_000 || !r.Truncated() || r.uncertain {
+		t.Errorf("%d events, truncated %v, uncertain %v", len(all), r.Truncated(), r.uncertain)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestFullDisk(t *testing.T) {
 	if err := w.Err(); !errors.Is(err, errDiskFull) {
 		t.Fatalf("Err() = %v", err)
 	}
-	if r := newTestReader(t, f.bytes()); len(readAll(t, r)) == 0 || r.Uncertain() || !r.Truncated() {
+	if r := newTestReader(t, f.bytes()); len(readAll(t, r)) == 0 || r.uncertain || !r.Truncated() {
 		t.Error("what was written before the disk was full is not whole")
 	}
 	lost := w.Loss()[lossNotRecorded].Value
@@ -206,8 +206,8 @@ func TestFullDisk(t *testing.T) {
 	if last := all[len(all)-1].(*event.Event); last.Addr != numbered(n).Addr {
 		t.Error("the last event is missing")
 	}
-	if r.Loss()[readNotRecorded].Value != lost || r.Loss()[readDamaged].Value != 0 || !r.Uncertain() || r.Truncated() || len(r.Notes()) != 1 {
-		t.Errorf("%v, uncertain %v, truncated %v, %q", r.Loss(), r.Uncertain(), r.Truncated(), r.Notes())
+	if r.Loss()[readNotRecorded].Value != lost || r.Loss()[readDamaged].Value != 0 || !r.uncertain || r.Truncated() || len(r.Notes()) != 1 {
+		t.Errorf("%v, uncertain %v, truncated %v, %q", r.Loss(), r.uncertain, r.Truncated(), r.Notes())
 	}
 }
 
@@ -309,8 +309,8 @@ func TestKeyframeHeals(t *testing.T) {
 	r := newTestReader(t, f.bytes())
 	all := readAll(t, r)
 	cut := slices.IndexFunc(all, func(rec Record) bool { _, ok := rec.(*Cut); return ok })
-	if cut < 0 || r.Uncertain() || r.Loss()[readNotRecorded].Value == 0 {
-		t.Fatalf("cut %d, uncertain %v, %v", cut, r.Uncertain(), r.Loss())
+	if cut < 0 || r.uncertain || r.Loss()[readNotRecorded].Value == 0 {
+		t.Fatalf("cut %d, uncertain %v, %v", cut, r.uncertain, r.Loss())
 	}
 	if d := cmp.Diff(&Note{"keyframe"}, all[cut+1]); d != "" {
 		t.Error(d)
@@ -335,7 +335,7 @@ func TestKeyframeHeals(t *testing.T) {
 			t.Fatalf("%v is returned", rec)
 		}
 	}
-	if !r.Uncertain() {
+	if !r.uncertain {
 		t.Error("the recording looks whole without its keyframe")
 	}
 }
