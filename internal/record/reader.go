@@ -42,8 +42,8 @@ type Reader struct {
 	records uint32      // read from it
 	show    bool        // its records are returned
 
-	begun     bool
-	ended     bool // a closed recording's last block was read
+	begun bool
+	ended bool // a closed recording's last block was read
 	// uncertain: records are missing before what Next returned last. It is false
 	// again after the next keyframe.
 	uncertain bool
