@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/replay"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 const convertExamples = `  gpumemtrace convert run.gmt -o end.pb.gz              # what the trace showed at its end
@@ -85,9 +84,7 @@ func convert(path string, f *traceFlags, at moment) error {
 		return err
 	}
 	opts := at.options()
-	if oom != nil {
-		opts.OutOfMemory = func(in *state.Incident) { oom.write(in.OutOfMemory(f.want(false))) }
-	}
+	opts.OutOfMemory = oom.reports(f)
 	leaks := newLeakWatch(&f.leaks)
 	opts.Moment = leaks.moment
 	played, err := replay.Play(path, opts)

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -34,6 +35,14 @@ func newOOMWriter(f *traceFlags, log logger) (*oomWriter, error) {
 	}
 	w := &oomWriter{dir: f.oomDir, log: log}
 	return w, atomicfile.Check(filepath.Join(f.oomDir, "probe"), true)
+}
+
+// reports returns what takes incidents, nil for a nil w.
+func (w *oomWriter) reports(f *traceFlags) func(*state.Incident) {
+	if w == nil {
+		return nil
+	}
+	return func(in *state.Incident) { w.write(in.OutOfMemory(f.want(false))) }
 }
 
 func (w *oomWriter) write(o *snapshot.OutOfMemory) {

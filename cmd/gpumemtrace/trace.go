@@ -96,7 +96,6 @@ func trace(f *traceFlags) error {
 	if err != nil {
 		return err
 	}
-
 	if err := f.checkRecording(out); err != nil {
 		return err
 	}
@@ -116,9 +115,7 @@ func trace(f *traceFlags) error {
 		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify,
 		Version: version, CommandLine: f.commandLine,
 		Recording: f.record, RecordingOptions: record.WriterOptions{Force: f.force, MaxBytes: int64(f.recordMax)},
-	}
-	if oom != nil {
-		opts.OutOfMemory, opts.OutOfMemoryMax = func(in *state.Incident) { oom.write(in.OutOfMemory(f.want(false))) }, f.oomMax
+		OutOfMemory: oom.reports(f), OutOfMemoryMax: f.oomMax,
 	}
 	s, err := session.Start(opts)
 	if err == nil {
