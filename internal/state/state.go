@@ -182,13 +182,13 @@ func (s *State) settle() {
 	}
 	s.pending, s.read = nil, r
 	var read []account.Process
-	unmatched := map[event.Process]ledger.Totals{}
+	totals := map[event.Process]ledger.Totals{}
 	for t := range s.ledger.Processes {
-		unmatched[t.Proc] = t
+		totals[t.Proc] = t
 	}
 	// A late target may hold memory without having made a call yet.
 	for _, id := range s.procs.current {
-		t := unmatched[id]
+		t := totals[id]
 		read = append(read, account.Process{Process: id, FromStart: s.procs.known[id].fromStart,
 			Unmatched: t.UnmatchedFrees, Peak: t.Peak, Holdings: slices.Collect(s.ledger.Holdings(id))})
 	}
