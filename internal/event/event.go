@@ -63,9 +63,19 @@ const (
 	// in it.
 	OpOutOfMemory
 
-	// OpSuspect says that the driver may have taken memory for itself: code,
-	// graphs, local memory. The ledger has no part in it.
-	OpSuspect
+	// What follows are calls of the kernel driver, which hands out memory as
+	// objects: a tree under each client of it. What names an object is the
+	// number of its client in the high half, and its own in the low one.
+
+	OpClient          // Handle is a new client, made on the file descriptor Addr
+	OpGPU             // the process was told that device instance Addr is the GPU Part
+	OpObjectDevice    // the object Handle, under Part, is device instance Addr
+	OpObject          // the object Handle, under Part, holds no memory itself
+	OpObjectInstance  // the object Handle, under Part, stands for the GPU instance Addr of MIG
+	OpObjectMemory    // the object Handle, under the device Part, is Size bytes of memory
+	OpObjectShare     // the object Handle, under Part, is the memory of the object Addr
+	OpObjectFree      // the object Handle ended, with all that is under it
+	OpDescriptorClose // the file descriptor Addr was closed
 )
 
 // Kind is what sort of memory an allocation is.
@@ -84,12 +94,26 @@ const (
 	KindImported
 	KindGraph
 	KindMulticast
+
+	// Memory that the kernel driver handed out, by what it is for.
+	KindDriver    // not known: its stack tells
+	KindBacking   // allocations of the driver layer lie in it
+	KindPool      // stream-ordered allocations lie in it
+	KindContext   // a CUDA context
+	KindCode      // code, and what goes with it
+	KindLocal     // local memory of threads: stacks and registers that spill
+	KindStream    // streams
+	KindEvent     // events
+	KindGraphExec // graphs that were made ready to run
+	KindOther     // none of these
+	KindSystem    // of the machine's memory, for the driver itself
 	NumKinds
 )
 
 var kindNames = [NumKinds]string{
 	"none", "device", "array", "async", "vmm", "managed",
 	"host", "host_registered", "vmm_host", "imported", "graph", "multicast",
+	"driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "other", "system",
 }
 
 // String returns the name that labels, tables and metrics use.
@@ -115,10 +139,13 @@ const (
 	ClassImported
 	// ClassGraph is address range that a CUDA graph backs when it runs.
 	ClassGraph
+	// ClassDriver is memory on a GPU as the kernel driver handed it out: what
+	// all of ClassDevice lies in, and more.
+	ClassDriver
 	NumClasses
 )
 
-var classNames = [NumClasses]string{"device", "managed", "host", "imported", "graph"}
+var classNames = [NumClasses]string{"device", "managed", "host", "imported", "graph", "driver"}
 
 // String returns the class's name.
 func (c Class) String() string {
@@ -133,12 +160,14 @@ func (k Kind) Class() Class {
 	switch k {
 	case KindManaged:
 		return ClassManaged
-	case KindHost, KindRegistered, KindVMMHost:
+	case KindHost, KindRegistered, KindVMMHost, KindSystem:
 		return ClassHost
 	case KindImported, KindMulticast:
 		return ClassImported
 	case KindGraph:
 		return ClassGraph
+	case KindDriver, KindBacking, KindPool, KindContext, KindCode, KindLocal, KindStream, KindEvent, KindGraphExec, KindOther:
+		return ClassDriver
 	}
 	return ClassDevice
 }
