@@ -50,6 +50,7 @@ enum gm_class {
 	GM_CLASS_OFF,
 	GM_CLASS_EMIT,	      /* an event */
 	GM_CLASS_AROUND,      /* no event: names the events inside it (outer) */
+	GM_CLASS_CAUSE,	      /* no event: names the kernel driver's calls inside it (outer) */
 	GM_CLASS_CTX_SET,     /* the rest: no event, keeps the thread's context */
 	GM_CLASS_CTX_PUSH,
 	GM_CLASS_CTX_POP,

@@ -70,6 +70,7 @@ const (
 	classOff class = iota
 	classEmit
 	classAround
+	classCause
 	classCtxSet
 	classCtxPush
 	classCtxPop
@@ -208,12 +209,14 @@ var Table = []Row{
 	{Symbols: []string{"cuCtxGetDevice"}, class: classCtxDevice},
 	{Symbols: []string{"cuCtxGetDevice_v2"}, class: classCtxDevice, flags: flagCtxArg},
 
-	// Calls for which the kernel driver takes memory that no function returns.
-	// Their stacks explain growth of the process's total.
-	{Symbols: []string{"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
-		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuCtxSetLimit"}, Op: event.OpSuspect, flags: flagStack},
 	{Symbols: []string{"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
-		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, Op: event.OpGraphInstantiate, Handle: arg(1), flags: flagStack},
+		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, Op: event.OpGraphInstantiate, Handle: arg(1)},
+
+	// Calls in which the kernel driver hands out memory that no function
+	// returns, or takes it back.
+	{Symbols: []string{"cuInit", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload",
+		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryUnload", "cuCtxSetLimit", "cuStreamCreate",
+		"cuStreamCreateWithPriority", "cuStreamDestroy", "cuStreamDestroy_v2", "cuGraphExecDestroy", "cuGreenCtxCreate"}, class: classCause},
 
 	// The guard: what address a program got for a name. No ledger event.
 	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: out(1, 0), flags: flagName},
