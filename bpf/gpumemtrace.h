@@ -56,6 +56,7 @@ enum gm_class {
 	GM_CLASS_CTX_POP,
 	GM_CLASS_CTX_DEVICE,  /* *arg0 is the current context's device */
 	GM_CLASS_DEVICE_SET,  /* arg0 becomes the current device (runtime) */
+	GM_CLASS_ESCAPE,      /* an ioctl: the row is that of the kernel driver's call (gm_escape) */
 };
 
 enum gm_row_flags {
@@ -70,6 +71,9 @@ enum gm_row_flags {
 	GM_ROW_POPS = 256,     /* argument 0 is a context that stops being current */
 	GM_ROW_ALLOCATES = 512, /* it tells the whole of what is called inside it */
 	GM_ROW_FREES = 1024,	/* it tells the whole of such calls inside it */
+	GM_ROW_KERNEL = 2048,	/* a call of the kernel driver: `outer` is the function that it was made in */
+	GM_ROW_BACKING = 4096,	/* in a function that allocates it takes no stack: that function's event has it */
+	GM_ROW_POINTER = 8192,	/* argument 6 becomes the pointer at argument 2 + stride */
 };
 
 #define GM_LIST_MAX 16
@@ -85,9 +89,18 @@ struct gm_capture {
 struct gm_row {
 	u16 class;
 	u16 flags;
-	u16 stride; /* of a list's elements; the extent's argument on arm64 */
+	u16 stride; /* of a list's elements; the extent's argument on arm64; see GM_ROW_POINTER */
 	u16 unused;
 	struct gm_capture cap[GM_VALUES];
+};
+
+/* What an ioctl of NVIDIA's kernel driver is, by its number (nv_escape.h): the
+ * row whose `is` stands at argument 2 + at, or with `at` 0 the first. */
+#define GM_ESCAPE_WAYS 10
+struct gm_escape {
+	u16 at;
+	u16 row[GM_ESCAPE_WAYS];
+	u32 is[GM_ESCAPE_WAYS];
 };
 
 /* Every way to lose something. probes/loss.go names them in the same order. */
@@ -105,11 +118,12 @@ enum gm_loss {
 	GM_LOSS_MAX,
 };
 
-#define GM_CALLS 4
+#define GM_CALLS 6
 #define GM_CTX_DEPTH 8
 
 struct gm_call {
 	u64 row;
+	u64 escape; /* row of the kernel driver's call, 0 for none */
 	u64 time;
 	u64 sp; /* at entry */
 	u64 args[8]; /* six are filled; eight keep a masked index in bounds */
@@ -139,6 +153,8 @@ struct {
 } events SEC(".maps");
 
 GM_MAP(rows, GM_MAP_ARRAY, 256, 0, u32, struct gm_row);
+
+GM_MAP(escapes, GM_MAP_ARRAY, 256, 0, u32, struct gm_escape);
 
 GM_MAP(loss, GM_MAP_ARRAY, GM_LOSS_MAX, 0, u32, u64);
 
@@ -336,6 +352,36 @@ gm_inline bool gm_left(struct gm_thread *th, u64 sp)
 #endif
 }
 
+/* gm_escape returns the row of the kernel driver's call that an ioctl is, or 0. A
+ * request that is wrapped in another (nv_ioctl_xfer_t: number, size, pointer) takes
+ * its place in the arguments. */
+gm_inline u32 gm_escape(struct gm_call *c)
+{
+	const u32 wrapped = 211; /* NV_ESC_IOCTL_XFER_CMD */
+	u32 nr = c->args[1] & 0xff;
+	if ((c->args[1] >> 8 & 0xff) != 'F')
+		return 0;
+	if (nr == wrapped) {
+		if (bpf_probe_read_user(&c->args[6], 8, (void *)c->args[2]) ||
+		    bpf_probe_read_user(&c->args[2], 8, (void *)c->args[2] + 8))
+			return 0;
+		nr = c->args[6] & 0xff;
+		c->args[1] = c->args[6] >> 32 << 16 | nr;
+	}
+	struct gm_escape *e = bpf_map_lookup_elem(&escapes, &nr);
+	if (!e)
+		return 0;
+	if (!e->at)
+		return e->row[0];
+	c->args[6] = 0;
+	if (bpf_probe_read_user(&c->args[6], 4, (void *)c->args[2] + e->at))
+		return 0;
+	for (u32 i = 0; i < GM_ESCAPE_WAYS; i++)
+		if (e->row[i] && e->is[i] == (u32)c->args[6])
+			return e->row[i];
+	return 0;
+}
+
 /* gm_enter remembers a call. A pending call that an exception or a longjmp
  * passed never returns: it shows by a stack pointer below the new call's, by a
  * second entry of its row, or by what has become of its return address, and it
@@ -377,6 +423,12 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 	if (r && (r->flags & GM_ROW_EXTENT) &&
 	    bpf_probe_read_user(&c->args[4], 24, gm_extent(ctx, c->args[r->stride & 7])))
 		gm_count(GM_LOSS_UNREADABLE);
+	c->escape = 0;
+	if (r && r->class == GM_CLASS_ESCAPE) {
+		c->escape = gm_escape(c);
+		if (!c->escape)
+			return;
+	}
 	th->depth = depth + 1;
 }
 
@@ -452,6 +504,15 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	th->done = th->calls[at];
 	th->depth = at;
 	s32 result = GM_RET(ctx);
+	if (row->class == GM_CLASS_ESCAPE) {
+		id = th->done.escape;
+		row = bpf_map_lookup_elem(&rows, &id);
+		if (!row)
+			return NULL;
+		if (row->flags & GM_ROW_POINTER &&
+		    bpf_probe_read_user(&th->done.args[6], 8, (void *)th->done.args[2] + row->stride))
+			th->done.args[6] = 0;
+	}
 
 	switch (row->class) {
 	case GM_CLASS_EMIT:
@@ -481,6 +542,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	 * may one that frees reach another that does. What else is reached by
 	 * other functions is all that tells of it. */
 	u32 outer = 0;
+	bool stack = row->flags & GM_ROW_STACK;
 	for (u32 i = 0; i < GM_CALLS; i++) {
 		if (i >= at)
 			break;
@@ -488,6 +550,14 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		struct gm_row *r = bpf_map_lookup_elem(&rows, &key);
 		if (!r)
 			continue;
+		if (row->flags & GM_ROW_KERNEL) {
+			if (r->class != GM_CLASS_EMIT && r->class != GM_CLASS_CAUSE)
+				continue;
+			outer = key;
+			stack = row->flags & GM_ROW_STACK &&
+				!(row->flags & GM_ROW_BACKING && r->flags & GM_ROW_ALLOCATES);
+			continue;
+		}
 		if (r->class == GM_CLASS_EMIT &&
 		    (r->flags & (GM_ROW_ALLOCATES | (row->flags & GM_ROW_FREES)))) {
 			gm_count(GM_LOSS_NESTED);
@@ -523,7 +593,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		gm_context(th, GM_CLASS_CTX_POP, 0);
 	th->ev.ctx = d < GM_CTX_DEPTH ? th->ctx[d] : 0;
 	th->ev.device = th->device;
-	th->want_stack = row->flags & GM_ROW_STACK;
+	th->want_stack = stack;
 	*rowp = row;
 	return th;
 }

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	GpumemtraceMapEscapes      = "escapes"
 	GpumemtraceMapEvents       = "events"
 	GpumemtraceMapLoss         = "loss"
 	GpumemtraceMapNowhere      = "nowhere"
@@ -86,6 +87,7 @@ type GpumemtraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceMapSpecs struct {
+	Escapes    *ebpf.MapSpec `ebpf:"escapes"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Loss       *ebpf.MapSpec `ebpf:"loss"`
 	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
@@ -124,6 +126,7 @@ func (o *GpumemtraceObjects) Close() error {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtraceMaps struct {
+	Escapes    *ebpf.Map `ebpf:"escapes"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Loss       *ebpf.Map `ebpf:"loss"`
 	Nowhere    *ebpf.Map `ebpf:"nowhere"`
@@ -135,6 +138,7 @@ type GpumemtraceMaps struct {
 
 func (m *GpumemtraceMaps) Close() error {
 	return _GpumemtraceClose(
+		m.Escapes,
 		m.Events,
 		m.Loss,
 		m.Nowhere,

@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	UnwindMapApmIntProcs             = "apm_int_procs"
+	UnwindMapEscapes                 = "escapes"
 	UnwindMapEvents                  = "events"
 	UnwindMapExeIdTo10StackDeltas    = "exe_id_to_10_stack_deltas"
 	UnwindMapExeIdTo11StackDeltas    = "exe_id_to_11_stack_deltas"
@@ -144,6 +145,7 @@ type UnwindProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindMapSpecs struct {
 	ApmIntProcs          *ebpf.MapSpec `ebpf:"apm_int_procs"`
+	Escapes              *ebpf.MapSpec `ebpf:"escapes"`
 	Events               *ebpf.MapSpec `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.MapSpec `ebpf:"exe_id_to_10_stack_deltas"`
 	ExeIdTo11StackDeltas *ebpf.MapSpec `ebpf:"exe_id_to_11_stack_deltas"`
@@ -239,6 +241,7 @@ func (o *UnwindObjects) Close() error {
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindMaps struct {
 	ApmIntProcs          *ebpf.Map `ebpf:"apm_int_procs"`
+	Escapes              *ebpf.Map `ebpf:"escapes"`
 	Events               *ebpf.Map `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.Map `ebpf:"exe_id_to_10_stack_deltas"`
 	ExeIdTo11StackDeltas *ebpf.Map `ebpf:"exe_id_to_11_stack_deltas"`
@@ -286,6 +289,7 @@ type UnwindMaps struct {
 func (m *UnwindMaps) Close() error {
 	return _UnwindClose(
 		m.ApmIntProcs,
+		m.Escapes,
 		m.Events,
 		m.ExeIdTo10StackDeltas,
 		m.ExeIdTo11StackDeltas,

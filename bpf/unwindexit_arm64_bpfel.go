@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	UnwindExitMapEscapes           = "escapes"
 	UnwindExitMapEvents            = "events"
 	UnwindExitMapLoss              = "loss"
 	UnwindExitMapRows              = "rows"
@@ -79,6 +80,7 @@ type UnwindExitProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindExitMapSpecs struct {
+	Escapes     *ebpf.MapSpec `ebpf:"escapes"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Loss        *ebpf.MapSpec `ebpf:"loss"`
 	Rows        *ebpf.MapSpec `ebpf:"rows"`
@@ -118,6 +120,7 @@ func (o *UnwindExitObjects) Close() error {
 //
 // It can be passed to LoadUnwindExitObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindExitMaps struct {
+	Escapes     *ebpf.Map `ebpf:"escapes"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Loss        *ebpf.Map `ebpf:"loss"`
 	Rows        *ebpf.Map `ebpf:"rows"`
@@ -130,6 +133,7 @@ type UnwindExitMaps struct {
 
 func (m *UnwindExitMaps) Close() error {
 	return _UnwindExitClose(
+		m.Escapes,
 		m.Events,
 		m.Loss,
 		m.Rows,

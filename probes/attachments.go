@@ -114,7 +114,7 @@ func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 // attachPending does the work of attach. It may take long where the library's
 // file system does.
 func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
-	a, err := attach(lib, t.progs, key.pid, lasting)
+	a, err := attach(lib, t.progs, key.pid, t.wants)
 	if err != nil {
 		lib.Close()
 	}

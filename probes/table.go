@@ -1,6 +1,10 @@
 package probes
 
-import "github.com/gpumemtrace/gpumemtrace/internal/event"
+import (
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
 
 // Level says which library exports a row's symbols.
 type Level uint8
@@ -9,6 +13,7 @@ const (
 	Driver  Level = iota // libcuda, CUDA's driver API
 	Runtime              // libcudart, CUDA's runtime API
 	Torch                // libc10, PyTorch's core, for what libcuda is not asked
+	Kernel               // no library: NVIDIA's kernel driver, of which libcuda asks by ioctl
 )
 
 // A Row is one function of CUDA's API: where its pointer, size, handle, and
@@ -23,6 +28,9 @@ type Row struct {
 	Op      event.Op
 	Kind    event.Kind
 	Space   event.Space
+
+	// Escape, of level Kernel, says which ioctl the row is.
+	Escape *escape
 
 	// Values captured when the call returns. Absent ones are zero.
 	Addr, Size, Handle, Ctx, Device, Stream value
@@ -76,6 +84,7 @@ const (
 	classCtxPop
 	classCtxDevice
 	classDeviceSet
+	classEscape
 )
 
 type rowFlags uint16
@@ -92,11 +101,16 @@ const (
 	flagPops                           // argument 0 is a context that stops being current
 	flagAllocates                      // it tells the whole of what is called inside it
 	flagFrees                          // it tells the whole of such calls inside it
+	flagKernel                         // a call of the kernel driver: Outer is the function that it was made in
+	flagBacking                        // in a function that allocates it takes no stack: that function's event has it
+	flagPointer                        // argument 6 is the pointer at argument 2 + stride
 )
 
-// Table has one row for each function. README's coverage table, the probes and
-// the stand-in's tests are all made from it.
-var Table = []Row{
+// Table has one row for each function, and each call of the kernel driver.
+// README's coverage table, the probes and the stand-in's tests are all made from
+// it. A name that ends in @plt is a function of the C library's, and the probe is
+// on the place in libcuda at which libcuda calls it: nobody else comes by there.
+var Table = append([]Row{
 	// Linear device memory. CUDA Driver API, "Memory Management".
 	{Symbols: []string{"cuMemAlloc_v2"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0), Size: arg(1)},
 	// Without _v2: the 32-bit device pointers and sizes of CUDA before 3.2.
@@ -260,7 +274,16 @@ var Table = []Row{
 	{Level: Torch, Symbols: []string{"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE"},
 		Op: event.OpOutOfMemory, Size: arg(0), Handle: arg(1), Extra: []value{arg(2), arg(3)}, Fix: fixTorchOutOfMemory,
 		flags: flagStack},
-}
+
+	// What libcuda asks of the kernel driver.
+	{Symbols: []string{"ioctl@plt"}, class: classEscape},
+	{Symbols: []string{"close@plt"}, Op: event.OpDescriptorClose, Addr: arg(0), flags: flagKernel},
+}, kernelTable...)
+
+// imported is what the names of rows end in whose function is the C library's.
+const imported = "@plt"
+
+func (r *Row) imported() bool { return strings.HasSuffix(r.Symbols[0], imported) }
 
 // opProcAddress marks the guard's row: it never leaves this package.
 const opProcAddress event.Op = 255
@@ -286,8 +309,15 @@ var Entries = func() []Entry {
 		case event.OpFree:
 			r.flags |= flagEntryTime | flagFrees
 		case event.OpHandleRelease, event.OpUnmap, event.OpUnreserve, event.OpPoolDestroy, event.OpGraphDestroy,
-			event.OpContextDestroy, event.OpPrimaryRelease, event.OpPrimaryReset:
+			event.OpContextDestroy, event.OpPrimaryRelease, event.OpPrimaryReset, event.OpObjectFree, event.OpDescriptorClose:
 			r.flags |= flagEntryTime
+		}
+		if e := r.Escape; e != nil {
+			r.flags |= flagKernel
+			if e.pointer != 0 {
+				r.flags |= flagPointer
+				r.stride = e.pointer
+			}
 		}
 		for _, s := range r.Symbols {
 			out = append(out, Entry{Symbol: s, Row: r})

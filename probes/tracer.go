@@ -37,6 +37,9 @@ type Options struct {
 	API    API
 	All    bool // every process, now and later
 	Follow bool // the children of targets too
+	// Kernel: what libcuda asks of the kernel driver, too. Only with APIDriver
+	// and APIBoth: the runtime's functions do not tell what it is for.
+	Kernel bool
 	// Warn receives sentences that the user should read, at most once each.
 	// It may be called from any goroutine. nil drops them.
 	Warn func(string)
@@ -217,7 +220,17 @@ func (t *Tracer) fillRows() error {
 			return fmt.Errorf("fill the table of functions: %w", err)
 		}
 	}
+	for number, e := range kernelEscapes() {
+		if err := t.coll.Maps["escapes"].Put(uint32(number), e); err != nil {
+			return fmt.Errorf("fill the table of the kernel driver's calls: %w", err)
+		}
+	}
 	return nil
+}
+
+// wants tells whether a row is to be probed for the whole trace.
+func (t *Tracer) wants(r *Row) bool {
+	return lasting(r) && (t.opts.Kernel && t.opts.API != APIRuntime || !r.imported())
 }
 
 // confined tells whether a probe is for one process alone.

@@ -1,191 +1,221 @@
-// Package account splits what the driver reports for one process on one GPU.
-// It is pure: readings go in, statements come out.
+// Package account compares what the kernel driver reports for each process on
+// each GPU (NVML) with what the process was seen to take. It is pure: readings go
+// in, figures come out.
 //
-// At each moment
+// What a process holds on a GPU is the sum of the physical layer, where that sees
+// the process's calls. NVML's figure is then the check beside it:
 //
-//	NVML = tracked + rounding + [allocated before attach] + [cuda context and driver]
+//   - traced from its start, the two are equal. A difference is counted, and shown,
+//     and nothing is made up to close it;
+//   - attached late, the difference is what was allocated before.
 //
-// NVML's figure, tracked and rounding are known, so the last two are one
-// residual that must be split:
-//
-//   - traced from its start, nothing was allocated before: the residual is
-//     context and driver;
-//   - attached late, the first residual is the before-attach line, whose Note
-//     says that it includes the context, whose size nobody tells;
-//   - afterwards, a residual that falls while frees of unseen addresses were
-//     counted shrinks before-attach, to no less than zero; every other change
-//     is context and driver (modules, local memory, graphs).
-//
-// Nothing is clamped: a line may be negative, which means that the reading and
-// the events raced, that events were lost, or that a device was mistaken.
-// Managed memory is in none of the lines: NVML does not count it for a process,
-// touched on the GPU or not. A stream-ordered pool's unused reserve is part of
-// context and driver.
+// Where the physical layer does not see a process, NVML's figure is the total, and
+// what it has beyond the traced allocations is one line.
 package account
 
 import (
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"maps"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/physical"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
-// Names of the lines that no call stack accounts for. They are synthetic
-// frames in profiles and rows in tables.
-const (
-	LineTracked  = "tracked"
-	LineRounding = "[driver rounding]"
-	LineBefore   = "[allocated before attach]"
-	LineContext  = "[cuda context and driver]"
-	LineGrowth   = "[driver growth, inferred]"
-)
+// Accounts are all processes on all GPUs.
+type Accounts struct {
+	// Initial: the driver lists every process, see record.Trace.
+	Initial bool
 
-const (
-	noteBefore = "includes the CUDA context as it was at attach, whose size is not known"
-	noteGrowth = "grew across calls that load code, instantiate graphs or set limits; by stack in the profile"
-)
-
-// An account reconciles one process on one GPU over time. The zero value is a
-// process attached late.
-type account struct {
-	fromStart bool // traced before its first allocation
-
-	seen      bool
-	before    int64 // [allocated before attach]
-	residual  int64 // at the last reading
-	unmatched int64
-	freed     bool // an unmatched free has not shown in the residual yet
-
-	last   balance
-	peak   int64 // of the process's device total, at the last reading
-	atPeak []snapshot.AccountLine
-	// growths are parts of the context's line, by call site.
-	growths []Growth
-	// unlisted is how many readings in a row did not show the process here.
-	unlisted int
+	devices  []record.Device // as last read
+	figures  map[key]*Figure
+	ordinals map[event.Process]map[int32]gpu
+	// empty are processes that were seen to hold nothing.
+	empty map[event.Process]bool
+	lost  *loss.Set
 }
 
-// A moment is what is known of an account at one reading.
-type moment struct {
-	total    int64 // NVML's figure in bytes, if known
-	known    bool
-	inferred bool
-	// tracked is the live device memory in bytes as it was asked for, of owned
-	// classes alone: no managed, host, imported or graph memory. rounding is
-	// what the driver holds beyond that.
-	tracked, rounding int64
-	unmatched         int64 // frees of unseen addresses since attach
+type key struct {
+	process event.Process
+	label   string
 }
 
-// A balance is one reading, split.
-type balance struct {
-	moment
-	// lines add up to total. When that is not known there are only those that
-	// do not need it.
-	lines []snapshot.AccountLine
-	// grew is how much the residual grew (shrank, when negative) since the last
-	// known reading, 0 at the first: growth is memory that no traced allocation
-	// asked for.
-	grew int64
+type gpu struct{ uuid, label string }
+
+// A Figure is what NVML says of a process on a GPU.
+type Figure struct {
+	Total    int64 // bytes, if Known
+	Known    bool
+	Inferred bool // it is the whole GPU's, on which this is the only process
+	// Before is what of it was allocated before the trace: less than nothing if
+	// more was freed since than is known.
+	Before int64
 }
 
-// observe takes the next reading, in order of time.
-func (a *account) observe(m moment) balance {
-	b := balance{moment: m, lines: []snapshot.AccountLine{
-		{Name: LineTracked, Bytes: m.tracked}, {Name: LineRounding, Bytes: m.rounding, Inferred: true}}}
-	if !m.known {
-		return b
-	}
-	b.grew = a.advance(m.total-m.tracked-m.rounding, m.unmatched)
-	inferred := m.inferred || !a.fromStart
-	before := snapshot.AccountLine{Name: LineBefore, Bytes: a.before, Inferred: inferred}
-	if !a.fromStart {
-		before.Note = noteBefore
-	}
-	b.lines = append(b.lines, before, snapshot.AccountLine{Name: LineContext, Bytes: a.residual - a.before, Inferred: inferred})
-	return b
+var causes loss.Causes
+
+var lossDiffers = causes.Add("driver_total_differs", "readings in which the driver's total of a process, traced from its start, was not what the process was seen to take")
+
+// New returns Accounts that no reading was made for.
+func New() *Accounts {
+	return &Accounts{figures: map[key]*Figure{}, ordinals: map[event.Process]map[int32]gpu{},
+		empty: map[event.Process]bool{}, lost: loss.New(causes)}
 }
 
-// advance moves the residual and says by how much. What shrinks is taken from
-// before-attach if unseen memory was freed, else from context and driver; where
-// that is used up, from the other. Only a negative residual leaves a negative
-// line.
-func (a *account) advance(residual, unmatched int64) (grew int64) {
-	if !a.seen {
-		if !a.fromStart {
-			a.before = max(residual, 0)
+// Loss returns every cause of loss.
+func (a *Accounts) Loss() []loss.Counter { return a.lost.Counters() }
+
+// A Process is what accounts must know of one.
+type Process struct {
+	Process   event.Process
+	FromStart bool // traced before its first allocation
+	Seen      bool // the physical layer sees its calls
+	// Changed is when what it holds changed last, as record.Reading.Begin.
+	Changed uint64
+	GPUs    []physical.GPU
+	Held    []int64 // bytes, by GPUs
+}
+
+// Label returns the label of the GPU that a process calls ordinal, and whether
+// it is known.
+func (a *Accounts) Label(p event.Process, ordinal int32) (string, bool) {
+	g, ok := a.ordinals[p][ordinal]
+	return g.label, ok
+}
+
+// LabelOf returns the label of a device that a process had the kernel driver
+// open, and whether it is known.
+func (a *Accounts) LabelOf(p event.Process, g *physical.GPU) (string, bool) {
+	if g.Known {
+		i := slices.IndexFunc(a.devices, func(d record.Device) bool { return d.GPUKnown && d.GPU == g.ID && d.Instance == g.Instance })
+		if i >= 0 {
+			return a.devices[i].Label, true
 		}
-		a.seen, a.residual, a.unmatched = true, residual, unmatched
-		return 0
 	}
-	a.freed = a.freed || unmatched > a.unmatched
-	grew = residual - a.residual
-	if drop := -grew; drop > 0 {
-		if !a.freed {
-			drop -= max(min(drop, a.residual-a.before), 0)
+	// With event.NoDevice: the only one that the process uses.
+	return a.Label(p, g.Ordinal)
+}
+
+// FromStart tells whether a process that was attached to late is known to have
+// held nothing by then.
+func (a *Accounts) FromStart(p event.Process) bool { return a.empty[p] }
+
+// Figure returns what NVML says of a process on the GPU with a label, nil for
+// nothing.
+func (a *Accounts) Figure(p event.Process, label string) *Figure { return a.figures[key{p, label}] }
+
+// Labels returns the labels of all GPUs that NVML says a process is on.
+func (a *Accounts) Labels(p event.Process) (out []string) {
+	for i := range a.devices {
+		if label := a.devices[i].Label; a.figures[key{p, label}] != nil {
+			out = append(out, label)
 		}
-		a.before -= min(drop, a.before)
-		a.freed = false
 	}
-	a.residual, a.unmatched = residual, max(unmatched, a.unmatched)
-	return grew
+	return out
 }
 
-// maxGrowths bounds the call sites of one account that growth is put under.
-const maxGrowths = 1000
-
-// Suspects are calls for which the driver may take memory of its own. When the
-// residual has grown between two readings, and all suspects between them were
-// one call site, the growth is put under its stack. That is an inference:
-// something else may have grown meanwhile.
-type suspects struct {
-	site  ledger.SiteKey
-	mixed bool // more than one call site since the last reading
-}
-
-// A Growth is what one call site is believed to have made the driver take.
-type Growth struct {
-	Site  ledger.SiteKey
-	Bytes int64
-}
-
-// Suspect takes note of a call of a process, until the next reading.
-func (a *Accounts) Suspect(site ledger.SiteKey) {
-	if s := a.suspects[site.Proc]; s != nil {
-		s.mixed = s.mixed || s.site != site
-		s.site = site
-		return
-	}
-	a.suspects[site.Proc] = &suspects{site: site}
-}
-
-// grew puts a reading's growth under the suspect before it, nil for none. Memory
-// given back is taken from the latest growths first.
-func (a *account) grew(bytes int64, s *suspects) {
-	if bytes > 0 && s != nil && !s.mixed {
-		for i := range a.growths {
-			if a.growths[i].Site == s.site {
-				a.growths[i].Bytes += bytes
-				return
+// Observe takes a reading, and compares it with processes as they are at its
+// moment.
+func (a *Accounts) Observe(r *record.Reading, processes []Process) {
+	a.devices = r.Devices
+	a.number(r, processes)
+	for i := range processes {
+		p := &processes[i]
+		listed := false
+		for j := range r.Devices {
+			d := &r.Devices[j]
+			on := slices.ContainsFunc(d.Processes, func(g snapshot.GPUProcess) bool { return g.PID == int(p.Process.PID) })
+			listed = listed || on
+			switch {
+			case on:
+				a.compare(p, r, j)
+			case d.Listed && a.Initial && a.figures[key{p.Process, d.Label}] != nil:
+				// It has let go of all. Elsewhere the driver may hide it.
+				a.figures[key{p.Process, d.Label}] = &Figure{Known: true}
 			}
 		}
-		if len(a.growths) < maxGrowths {
-			a.growths = append(a.growths, Growth{s.site, bytes})
+		everywhere := !slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.Listed })
+		if !listed && a.Initial && everywhere && len(a.Labels(p.Process)) == 0 {
+			a.empty[p.Process] = true
 		}
-		return
-	}
-	for ; bytes < 0 && len(a.growths) > 0; a.growths = a.growths[:len(a.growths)-1] {
-		last := &a.growths[len(a.growths)-1]
-		if last.Bytes+bytes > 0 {
-			last.Bytes += bytes
-			return
-		}
-		bytes += last.Bytes
 	}
 }
 
-// explained is what all growths add up to.
-func (a *account) explained() (sum int64) {
-	for _, g := range a.growths {
-		sum += g.Bytes
+// number takes the ordinals of the processes. Of others, which ended while the
+// reading was made, nobody asks.
+func (a *Accounts) number(r *record.Reading, processes []Process) {
+	told := make(map[event.Process]map[int32]gpu, len(processes))
+	for i := range processes {
+		told[processes[i].Process] = nil
 	}
-	return sum
+	for _, o := range r.Ordinals {
+		known, ours := told[o.Process]
+		if !ours || o.Device < 0 || o.Device >= len(r.Devices) {
+			continue
+		}
+		if known == nil {
+			known = map[int32]gpu{}
+			told[o.Process], a.ordinals[o.Process] = known, known
+		}
+		d := &r.Devices[o.Device]
+		known[o.Ordinal] = gpu{d.UUID, d.Label}
+	}
+}
+
+// compare takes the reading of one process on one device that lists it. What
+// changed while it was read may be in the figure or not: nothing is concluded from
+// it that is not new.
+func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
+	k := key{p.Process, r.Devices[device].Label}
+	old := a.figures[k]
+	f := &Figure{}
+	for _, u := range r.Uses {
+		if u.Process == p.Process && u.Device == device {
+			f.Total, f.Known, f.Inferred = u.Bytes, u.Known, u.Inferred
+		}
+	}
+	a.figures[k] = f
+	if !p.Seen || !f.Known {
+		return
+	}
+	var held int64
+	for i := range p.GPUs {
+		if label, ok := a.LabelOf(p.Process, &p.GPUs[i]); ok && label == k.label {
+			held += p.Held[i]
+		}
+	}
+	racing := p.Changed >= r.Begin
+	switch {
+	case p.FromStart || a.empty[p.Process]:
+		if !racing && !f.Inferred && f.Total != held {
+			a.lost.Add(lossDiffers, 1)
+		}
+	case racing && old != nil && old.Known:
+		f.Before = old.Before
+	default:
+		f.Before = f.Total - held
+	}
+}
+
+// Forget drops what is known of processes that are shown no more.
+func (a *Accounts) Forget(processes ...event.Process) {
+	for _, p := range processes {
+		delete(a.ordinals, p)
+		delete(a.empty, p)
+	}
+	if len(processes) > 0 {
+		maps.DeleteFunc(a.figures, func(k key, _ *Figure) bool { return slices.Contains(processes, k.process) })
+	}
+}
+
+// GPUs returns every GPU's memory and who is on it, as last read.
+func (a *Accounts) GPUs() (out []snapshot.GPUMemory) {
+	for _, d := range a.devices {
+		if d.MemoryKnown {
+			out = append(out, snapshot.GPUMemory{GPU: d.Label, Name: d.Name, Total: d.Total, Used: d.Used, Free: d.Free, Processes: d.Processes})
+		}
+	}
+	return out
 }

@@ -105,6 +105,7 @@ const (
 	KindStream    // streams
 	KindEvent     // events
 	KindGraphExec // graphs that were made ready to run
+	KindShared    // what another process gave away, and nobody else has any more
 	KindOther     // none of these
 	KindSystem    // of the machine's memory, for the driver itself
 	NumKinds
@@ -113,7 +114,7 @@ const (
 var kindNames = [NumKinds]string{
 	"none", "device", "array", "async", "vmm", "managed",
 	"host", "host_registered", "vmm_host", "imported", "graph", "multicast",
-	"driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "other", "system",
+	"driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared", "other", "system",
 }
 
 // String returns the name that labels, tables and metrics use.
@@ -166,7 +167,7 @@ func (k Kind) Class() Class {
 		return ClassImported
 	case KindGraph:
 		return ClassGraph
-	case KindDriver, KindBacking, KindPool, KindContext, KindCode, KindLocal, KindStream, KindEvent, KindGraphExec, KindOther:
+	case KindDriver, KindBacking, KindPool, KindContext, KindCode, KindLocal, KindStream, KindEvent, KindGraphExec, KindShared, KindOther:
 		return ClassDriver
 	}
 	return ClassDevice

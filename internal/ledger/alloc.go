@@ -211,7 +211,7 @@ func (l *Ledger) holdExtra(p *process, k event.Kind, objects int, bytes int64) {
 	l.extra += objects
 	p.extraRows += objects
 	p.unattributed[k.Class()] += bytes
-	p.hold(s, int64(objects), bytes)
+	l.hold(p, s, int64(objects), bytes)
 }
 
 func (l *Ledger) endExtraRow(p *process, space event.Space, addr uint64, r extraRow) {

@@ -17,10 +17,7 @@ const deviceUnknown uint32 = 0
 // A Holding is the owned memory that a process has in use on one device.
 type Holding struct {
 	Device int32 // event.NoDevice for what is on none that is known
-	Bytes  int64 // the InuseBytes of class device of its sites
-	// Rounding is of the live allocations in Bytes that the driver rounds one
-	// by one and that have a row.
-	Rounding Rounding
+	Bytes  int64 // the InuseBytes of its sites of class device, or driver
 }
 
 // Holdings returns proc's holding on each device that an allocation call of it
@@ -62,31 +59,25 @@ func (l *Ledger) deviceAt(p *process, device int32) uint32 {
 
 // place puts s, with what it holds, on the device that it names.
 func (l *Ledger) place(p *process, s *Site) {
-	if s.Kind.Class() != event.ClassDevice {
+	if !onDevice(s.Kind) {
 		return
 	}
 	to := l.deviceAt(p, s.Device)
-	p.devices[s.device].move(-1, s)
-	p.devices[to].move(1, s)
+	p.devices[s.device].Bytes -= s.InuseBytes
+	p.devices[to].Bytes += s.InuseBytes
 	s.device = to
 }
 
-// move adds what s holds to h, or with sign -1 takes it away.
-func (h *Holding) move(sign int64, s *Site) {
-	h.Bytes += sign * s.InuseBytes
-	h.Rounding.large += sign * s.rounding.large
-	h.Rounding.small += sign * s.rounding.small
+// onDevice tells whether memory of kind k lies on a device.
+func onDevice(k event.Kind) bool {
+	return k.Class() == event.ClassDevice || k.Class() == event.ClassDriver
 }
 
 // holdRow changes what of s has a row: by an allocation of so many bytes, or
 // with both negative by the end of one.
 func (l *Ledger) holdRow(p *process, s *Site, objects int, bytes int64) {
 	l.addRows(p, objects)
-	p.hold(s, int64(objects), bytes)
-	if rounds(s.Kind) {
-		s.rounding.add(bytes)
-		p.devices[s.device].Rounding.add(bytes)
-	}
+	l.hold(p, s, int64(objects), bytes)
 }
 
 // hold changes what s has in use, and so the totals of its process and of its
@@ -95,19 +86,30 @@ func (l *Ledger) holdRow(p *process, s *Site, objects int, bytes int64) {
 // A new peak means that each site's PeakBytes is now its InuseBytes. Instead
 // of visiting all sites, hold starts a new epoch; a site of an older epoch
 // takes its InuseBytes over just before they change, or when it is read.
-func (p *process) hold(s *Site, objects, bytes int64) {
+func (l *Ledger) hold(p *process, s *Site, objects, bytes int64) {
 	p.settle(s)
 	s.InuseObjects += objects
 	s.InuseBytes += bytes
 	p.sums.LiveObjects += objects
 	class := s.Kind.Class()
 	p.inuse[class] += bytes
-	if class != event.ClassDevice {
+	if !onDevice(s.Kind) {
 		return
 	}
 	p.devices[s.device].Bytes += bytes
-	if p.inuse[class] > p.sums.Peak {
+	if class == event.ClassDevice && p.inuse[class] > p.sums.Peak {
 		p.sums.Peak = p.inuse[class]
+		p.epoch++
+		if l.opt.Peaked != nil {
+			l.opt.Peaked(p.id)
+		}
+	}
+}
+
+// Mark makes what each site of proc holds its PeakBytes: the moment is one of
+// another ledger's peak (Options.Peaked). Memory of class driver has none of its own.
+func (l *Ledger) Mark(proc event.Process) {
+	if p := l.procs[proc]; p != nil {
 		p.epoch++
 	}
 }
@@ -118,50 +120,4 @@ func (p *process) settle(s *Site) {
 		s.PeakBytes = s.InuseBytes
 		s.epoch = p.epoch
 	}
-}
-
-// granule is the unit of GPU memory that the kernel driver hands out, in bytes.
-const granule = 2 << 20
-
-// Rounding adds up the memory that the kernel driver gave beyond what was asked for.
-//
-// Sizes from one granule are rounded up to whole ones; smaller ones share
-// granules (on driver 580, 24 allocations of one byte grew a process by one).
-// For those Bytes is the least that it can be: what they waste beyond that shows
-// under context and driver.
-type Rounding struct {
-	large int64 // slack of sizes of a granule and more
-	small int64 // bytes of smaller ones
-}
-
-// rounds tells whether the driver rounds each allocation of kind k. That of
-// stream-ordered ones is their pool's, which has a reserve of its own.
-func rounds(k event.Kind) bool {
-	return k.Class() == event.ClassDevice && k != event.KindAsync
-}
-
-// add counts an allocation of so many bytes, or with as many negative ones its
-// end.
-func (r *Rounding) add(bytes int64) {
-	switch {
-	case bytes >= granule:
-		r.large += slack(bytes)
-	case bytes <= -granule:
-		r.large -= slack(-bytes)
-	default:
-		r.small += bytes
-	}
-}
-
-// Merge adds what another one counted.
-func (r *Rounding) Merge(other Rounding) {
-	r.large += other.large
-	r.small += other.small
-}
-
-// Bytes is the slack of all that was added.
-func (r *Rounding) Bytes() int64 { return r.large + slack(r.small) }
-
-func slack(n int64) int64 {
-	return (granule - n%granule) % granule
 }

@@ -34,6 +34,8 @@ type Options struct {
 	// MaxEnded is the number of ended processes whose last state is kept.
 	// Default 1,024.
 	MaxEnded int
+	// Peaked hears of each new peak of a process's memory of class device.
+	Peaked func(event.Process)
 }
 
 func (o Options) withDefaults() Options {

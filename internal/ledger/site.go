@@ -34,10 +34,9 @@ type Site struct {
 	InuseObjects, InuseBytes   int64
 	FailedObjects, FailedBytes int64
 
-	last     uint64   // time of the latest allocation call, failed ones too
-	epoch    uint64   // of PeakBytes; see settle
-	device   uint32   // index into process.devices, for class device
-	rounding Rounding // its part of its Holding's
+	last   uint64 // time of the latest allocation call, failed ones too
+	epoch  uint64 // of PeakBytes; see settle
+	device uint32 // index into process.devices, for memory on a device
 }
 
 // siteKey is a SiteKey inside one process.
