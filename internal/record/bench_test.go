@@ -99,15 +99,40 @@ func virtual(n int) []event.Event {
 	return out[:n]
 }
 
+// backed is virtual with what the kernel driver does inside of it: each handle
+// is an object of memory of its own.
+func backed(n int) []event.Event {
+	const client, device = 0xc1d0001a, 0x5c000001
+	var out []event.Event
+	object := uint64(client<<32 | 0x5c000100)
+	objects := map[uint64]uint64{}
+	for _, ev := range virtual(n) {
+		inside := ev
+		inside.Time, inside.Kind, inside.API, inside.Outer, inside.Ctx = ev.Time-300, event.KindDriver, 40, ev.API, 0
+		switch ev.Op {
+		case event.OpHandleCreate:
+			object++
+			objects[ev.Handle] = object
+			inside.Op, inside.Handle, inside.Part = event.OpObjectMemory, object, client<<32|device
+			out = append(out, inside)
+		case event.OpHandleRelease:
+			inside.Op, inside.Handle = event.OpObjectFree, objects[ev.Handle]
+			out = append(out, inside)
+		}
+		out = append(out, ev)
+	}
+	return out[:n]
+}
+
 var streams = []struct {
 	name string
 	make func(n int) []event.Event
-}{{"linear", linear}, {"virtual", virtual}}
+}{{"linear", linear}, {"virtual", virtual}, {"backed", backed}}
 
 // An event takes few bytes, also when few come in the time of a block.
 func TestBytesPerEvent(t *testing.T) {
 	for _, s := range streams {
-		for _, c := range []struct{ each, limit int }{{1 << 20, 10}, {1000, 16}, {100, 24}} {
+		for _, c := range []struct{ each, limit int }{{1 << 20, 9}, {1000, 16}, {100, 24}} {
 			f := &nowhere{}
 			w, err := newWriter(f, WriterOptions{}, layout{}, maxPayload, 1<<20)
 			if err != nil {

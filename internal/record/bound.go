@@ -37,7 +37,7 @@ func bound(r Record) (n int, ok bool) {
 	case *Reading:
 		for i := range r.Devices {
 			d := &r.Devices[i]
-			n += 8 * number
+			n += 9 * number
 			text(d.UUID, d.Label, d.Name)
 			for _, p := range d.Processes {
 				n += 4 * number

@@ -19,14 +19,11 @@ type decoder struct {
 	placeID uint64
 	address uint64
 
-	shapes    []shape
-	callers   []caller
-	stacks    []uint64
-	sizes     *sizes
-	addresses memory
-	handles   memory
-	parts     memory
-	streams   memory
+	shapes  []shape
+	callers []caller
+	stacks  []uint64
+	sizes   *sizes
+	words
 
 	strings   []string
 	locations []*snapshot.Location
@@ -38,12 +35,9 @@ type decoder struct {
 
 func newDecoder(k *known) *decoder {
 	return &decoder{
-		sizes:     new(sizes),
-		addresses: newMemory(addressBits),
-		handles:   newMemory(handleBits),
-		parts:     newMemory(rareBits),
-		streams:   newMemory(rareBits),
-		known:     k,
+		sizes: new(sizes),
+		words: newWords(),
+		known: k,
 	}
 }
 
@@ -53,10 +47,7 @@ func (d *decoder) reset(payload []byte) {
 	d.time, d.stackID, d.placeID, d.address = 0, 0, 0, 0
 	clear(d.sizes[:len(d.stacks)+1])
 	d.shapes, d.callers, d.stacks = d.shapes[:0], d.callers[:0], d.stacks[:0]
-	d.addresses.reset()
-	d.handles.reset()
-	d.parts.reset()
-	d.streams.reset()
+	d.words.reset()
 	clear(d.strings)
 	d.strings = append(d.strings[:0], "")
 	clear(d.locations)

@@ -54,7 +54,7 @@ func (d *decoder) event(number uint64) *event.Event {
 		ev.Addr = d.word(&d.addresses, how)
 	}
 	if how := fields / fieldHandle & 3; how != wordZero {
-		ev.Handle = d.word(&d.handles, how)
+		ev.Handle = d.word(d.named(ev.Op), how)
 	}
 	if how := fields / fieldPart & 3; how != wordZero {
 		ev.Part = d.word(&d.parts, how)

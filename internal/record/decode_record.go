@@ -75,6 +75,7 @@ func (d *decoder) trace() *Trace {
 		Boot:        d.wall(),
 		All:         d.bool(),
 		NVML:        d.bool(),
+		Physical:    d.bool(),
 		Initial:     d.bool(),
 		MaxLive:     int(d.between(math.MinInt, math.MaxInt)),
 		Incidents:   int(d.between(math.MinInt, math.MaxInt)),
@@ -84,12 +85,15 @@ func (d *decoder) trace() *Trace {
 
 func (d *decoder) reading() *Reading {
 	r := &Reading{Time: d.moment()}
-	if n := d.count(9); n > 0 {
+	r.Begin = r.Time - d.uint()
+	if n := d.count(12); n > 0 {
 		r.Devices = make([]Device, n)
 	}
 	for i := range r.Devices {
 		v := &r.Devices[i]
 		v.UUID, v.Label, v.Name = d.string(), d.string(), d.string()
+		v.GPU, v.GPUKnown = uint32(d.upTo(math.MaxUint32)), d.bool()
+		v.Instance = int32(d.between(math.MinInt32, math.MaxInt32))
 		v.Total, v.Used, v.Free = d.int(), d.int(), d.int()
 		v.MemoryKnown, v.Listed = d.bool(), d.bool()
 		if n := d.count(4); n > 0 {

@@ -21,15 +21,12 @@ type encoder struct {
 	placeID     uint64
 	address     uint64 // of the last place
 
-	shapes    numbers[shapeKey]
-	callers   numbers[caller]
-	stacks    numbers[uint64]
-	sizes     *sizes
-	addresses memory
-	handles   memory
-	parts     memory
-	streams   memory
-	seed      [4]uint64 // odd
+	shapes  numbers[shapeKey]
+	callers numbers[caller]
+	stacks  numbers[uint64]
+	sizes   *sizes
+	words
+	seed [4]uint64 // odd
 
 	strings   map[string]uint64
 	locations map[*snapshot.Location]uint64
@@ -44,10 +41,7 @@ func newEncoder() *encoder {
 		callers:   newNumbers[caller](maxCallers),
 		stacks:    newNumbers[uint64](maxStacks),
 		sizes:     new(sizes),
-		addresses: newMemory(addressBits),
-		handles:   newMemory(handleBits),
-		parts:     newMemory(rareBits),
-		streams:   newMemory(rareBits),
+		words:     newWords(),
 		strings:   map[string]uint64{},
 		locations: map[*snapshot.Location]uint64{},
 		mappings:  map[*snapshot.Mapping]uint64{},
@@ -67,10 +61,7 @@ func (e *encoder) reset(buf []byte) {
 	e.shapes.reset()
 	e.callers.reset()
 	e.stacks.reset()
-	e.addresses.reset()
-	e.handles.reset()
-	e.parts.reset()
-	e.streams.reset()
+	e.words.reset()
 	clear(e.strings)
 	clear(e.locations)
 	clear(e.mappings)

@@ -34,7 +34,7 @@ func (e *encoder) event(ev *event.Event) {
 		fields |= addr.how * fieldAddr
 	}
 	if ev.Handle != 0 {
-		handle = e.handles.take(ev.Handle)
+		handle = e.named(ev.Op).take(ev.Handle)
 		fields |= handle.how * fieldHandle
 	}
 	if ev.Part != 0 {

@@ -69,6 +69,7 @@ func (e *encoder) trace(r *Trace) {
 	e.wall(r.Boot)
 	e.bool(r.All)
 	e.bool(r.NVML)
+	e.bool(r.Physical)
 	e.bool(r.Initial)
 	e.int(int64(r.MaxLive))
 	e.int(int64(r.Incidents))
@@ -84,12 +85,16 @@ func (e *encoder) texts(list []string) {
 
 func (e *encoder) reading(r *Reading) {
 	e.moment(r.Time)
+	e.uint(r.Time - r.Begin)
 	e.uint(uint64(len(r.Devices)))
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		e.string(d.UUID)
 		e.string(d.Label)
 		e.string(d.Name)
+		e.uint(uint64(d.GPU))
+		e.bool(d.GPUKnown)
+		e.int(int64(d.Instance))
 		e.int(d.Total)
 		e.int(d.Used)
 		e.int(d.Free)

@@ -1,5 +1,7 @@
 package record
 
+import "github.com/gpumemtrace/gpumemtrace/internal/event"
+
 // What an entry of a payload is.
 const (
 	_ = iota
@@ -74,6 +76,36 @@ const (
 
 // maxEvent bounds an event's entry, in bytes, besides its name.
 const maxEvent = 256
+
+// words are the memories that events have in common, one for what is alike.
+type words struct{ addresses, handles, objects, parts, streams memory }
+
+func newWords() words {
+	return words{
+		addresses: newMemory(addressBits),
+		handles:   newMemory(handleBits),
+		objects:   newMemory(handleBits),
+		parts:     newMemory(rareBits),
+		streams:   newMemory(rareBits),
+	}
+}
+
+func (w *words) reset() {
+	w.addresses.reset()
+	w.handles.reset()
+	w.objects.reset()
+	w.parts.reset()
+	w.streams.reset()
+}
+
+// named returns the memory for Event.Handle: the kernel driver's numbers have
+// nothing in common with CUDA's.
+func (w *words) named(op event.Op) *memory {
+	if op >= event.OpClient && op <= event.OpDescriptorClose {
+		return &w.objects
+	}
+	return &w.handles
+}
 
 // Sizes of memories for words, as powers of two.
 const (

@@ -7,7 +7,7 @@ import (
 	"hash/crc32"
 )
 
-// The file of records, version 1. Numbers of fixed size are little-endian, all
+// The file of records, version 2. Numbers of fixed size are little-endian, all
 // others varints (encoding/binary), zigzag where they have a sign.
 //
 //	file   = header block*                    written from front to back, or
@@ -38,7 +38,7 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic      = "\x89gpumtr\n"
-	fileVersion    = 1
+	fileVersion    = 2
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"

@@ -11,10 +11,10 @@ import (
 // The format of a version does not change: what was recorded stays readable. A
 // change of this file is a change of fileVersion.
 func TestGolden(t *testing.T) {
-	want := newMaker(42).records(150)
+	want := append(newMaker(42).records(150), objects()...)
 	data := encoded(t, 4<<10, want...)
-	snapshottest.Golden(t, "version1.rec", data)
-	if fileVersion != 1 {
+	snapshottest.Golden(t, "version2.rec", data)
+	if fileVersion != 2 {
 		t.Error("the golden file has another version's name")
 	}
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {

@@ -286,9 +286,12 @@ func (m *maker) event() *event.Event {
 }
 
 func (m *maker) reading() *Reading {
-	r := &Reading{Time: m.u64()}
+	r := &Reading{Begin: m.u64(), Time: m.u64()}
 	for range m.IntN(4) {
-		d := Device{UUID: m.text(), Label: m.text(), Name: m.text(), Total: m.i64(), Used: m.i64(), Free: m.i64(), MemoryKnown: m.some(), Listed: m.some()}
+		d := Device{
+			UUID: m.text(), Label: m.text(), Name: m.text(), GPU: uint32(m.u64()), GPUKnown: m.some(), Instance: int32(m.i64()),
+			Total: m.i64(), Used: m.i64(), Free: m.i64(), MemoryKnown: m.some(), Listed: m.some(),
+		}
 		for range m.IntN(3) {
 			d.Processes = append(d.Processes, snapshot.GPUProcess{PID: int(m.i64()), Name: m.text(), Bytes: m.i64(), Known: m.some()})
 		}
@@ -306,7 +309,7 @@ func (m *maker) record() Record {
 	case 0:
 		return &Trace{
 			Version: m.text(), CommandLine: m.text(), Target: m.text(), StackMode: m.text(), Driver: m.text(),
-			Start: m.wall(), Boot: m.wall(), All: m.some(), NVML: m.some(), Initial: m.some(), MaxLive: int(m.i64()), Incidents: int(m.i64()), APIs: m.texts(),
+			Start: m.wall(), Boot: m.wall(), All: m.some(), NVML: m.some(), Physical: m.some(), Initial: m.some(), MaxLive: int(m.i64()), Incidents: int(m.i64()), APIs: m.texts(),
 		}
 	case 1, 2, 3:
 		s := &Stack{ID: m.u64(), Process: m.process()}
@@ -346,6 +349,29 @@ func (m *maker) records(n int) []Record {
 		out[i] = m.record()
 	}
 	return out
+}
+
+// objects returns each operation of the kernel driver, twice: what came up
+// before is written in another way.
+func objects() (out []Record) {
+	const client, other = 0xc1d0001a << 32, 0xc1d00020 << 32
+	for i, ev := range []event.Event{
+		{Op: event.OpClient, Handle: client, Addr: 7},
+		{Op: event.OpGPU, Part: 0x1a00, Addr: 3},
+		{Op: event.OpObjectDevice, Handle: client | 1, Part: client, Addr: 3},
+		{Op: event.OpObject, Handle: client | 2, Part: client | 1},
+		{Op: event.OpObjectInstance, Handle: client | 3, Part: client | 2, Addr: 9},
+		{Op: event.OpObjectMemory, Kind: event.KindDriver, Handle: client | 0x5c000001, Part: client | 1, Size: 434_110_464},
+		{Op: event.OpObjectMemory, Kind: event.KindSystem, Handle: client | 0x5c000002, Part: client | 1, Size: 4096, Result: 0x51},
+		{Op: event.OpObjectShare, Handle: client | 0x5c000003, Part: client | 1, Addr: other | 0x5c000001},
+		{Op: event.OpObjectFree, Handle: client | 0x5c000001},
+		{Op: event.OpDescriptorClose, Addr: 7},
+	} {
+		ev.Time, ev.Proc, ev.TID = 1_000_000+uint64(i), event.Process{PID: 4711, Start: event.StartUnit}, 4712
+		ev.API, ev.Outer, ev.Device, ev.Stack = 200, uint16(3+i), event.NoDevice, 0x9e3779b97f4a7c15
+		out = append(out, &ev)
+	}
+	return append(out, out...)
 }
 
 // small returns records that fit in blocks of 1 KiB.

@@ -33,6 +33,9 @@ type Trace struct {
 	All bool
 	// NVML: there are Readings. Without them GPUs go by their CUDA ordinals.
 	NVML bool
+	// Physical: the calls of the kernel driver are watched, so that every byte
+	// that it hands out is told.
+	Physical bool
 	// Initial: the tracer is in the initial PID namespace, so that the driver
 	// lists every process.
 	Initial bool
@@ -135,9 +138,11 @@ type Subject struct {
 // A Reading is what the driver says, at one moment, of GPUs and of who holds
 // how much on them.
 type Reading struct {
-	Time    uint64 // CLOCK_MONOTONIC in nanoseconds, when all of it had been read
-	Devices []Device
-	Uses    []Use
+	// Begin and Time are CLOCK_MONOTONIC in nanoseconds: before the first of its
+	// figures was read, and when all of them had been.
+	Begin, Time uint64
+	Devices     []Device
+	Uses        []Use
 	// Ordinals are devices by the number that a process uses for them, as far
 	// as they are known.
 	Ordinals []Ordinal
@@ -148,6 +153,12 @@ type Device struct {
 	UUID  string
 	Label string // as snapshot.Labels.GPU
 	Name  string // model
+	// GPU is what the kernel driver calls the GPU, if GPUKnown: PCI domain << 16
+	// | bus << 8 | device, as gpuGenerate32BitId of NVIDIA's
+	// open-gpu-kernel-modules makes it.
+	GPU      uint32
+	GPUKnown bool
+	Instance int32 // the GPU instance of MIG that this is (of), -1 for a whole GPU
 	// Total, Used and Free are bytes, if MemoryKnown.
 	Total, Used, Free int64
 	MemoryKnown       bool

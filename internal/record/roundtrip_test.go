@@ -24,6 +24,14 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// What the kernel driver's operations tell comes back, all of it.
+func TestObjectsRoundTrip(t *testing.T) {
+	want := objects()
+	if d := cmp.Diff(want, readAll(t, newTestReader(t, encoded(t, 4<<10, want...)))); d != "" {
+		t.Error(d)
+	}
+}
+
 // What was one pointer is one again, in other blocks too.
 func TestReadSharesPointers(t *testing.T) {
 	m := &snapshot.Mapping{Start: 1 << 40, Limit: 1<<40 + 4096, Path: "/lib/libcuda.so.1"}
