@@ -14,9 +14,6 @@ import (
 )
 
 const (
-	// readingInterval is how often the driver's figures are read when nobody
-	// asks: they are gone once a process has ended.
-	readingInterval = time.Second
 	// patience bounds how long anybody waits for the driver's figures: a driver
 	// in trouble may never answer.
 	patience = 2 * time.Second
@@ -34,7 +31,7 @@ type Library interface {
 	Close() error
 }
 
-// A Reader reads the driver's figures: every so often, and when somebody asks.
+// A Reader reads the driver's figures when somebody wants them, and else never.
 // Only its goroutine calls the library, so nobody else can be kept waiting by
 // it.
 type Reader struct {
@@ -110,8 +107,6 @@ func NewReader(l Library, subjects func() []record.Subject, tell func(*record.Re
 // Run reads until Close.
 func (r *Reader) Run() {
 	defer close(r.done)
-	tick := time.NewTicker(readingInterval)
-	defer tick.Stop()
 	var next time.Time // no reading before, unless somebody asks
 	for {
 		var asked chan struct{}
@@ -119,7 +114,6 @@ func (r *Reader) Run() {
 		case <-r.end:
 			return
 		case asked = <-r.asks:
-		case <-tick.C:
 		case <-r.soon:
 		}
 		if asked == nil && !r.wait(next, &asked) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -138,6 +139,25 @@ func TestReading(t *testing.T) {
 	if r.read(false); len(r.ordinals) != 0 {
 		t.Error("a process that ended is remembered")
 	}
+}
+
+// A reading is made because somebody wants one, and for no other reason.
+func TestNoReadingUnasked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, told := reader(t, oneGPU())
+		go r.Run()
+		time.Sleep(time.Minute)
+		if n := len(told); n != 0 {
+			t.Errorf("%d readings in a minute in which nobody asked", n)
+		}
+		r.Soon(false)
+		time.Sleep(time.Minute)
+		r.Ask()
+		if n := len(told); n != 2 {
+			t.Errorf("%d readings for two who wanted one", n)
+		}
+		r.Close()
+	})
 }
 
 // What is read for an incident is asked for by whoever wants it, once.
