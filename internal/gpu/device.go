@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strconv"
@@ -26,8 +27,8 @@ type Device struct {
 	Index  int    // as NVML and nvidia-smi count; of an instance, its number on its GPU
 	UUID   string // "GPU-..." or "MIG-..."; "" when the GPU did not answer
 	Name   string // model
-	PCI    string // "0000:1b:00.0", "" when not known
-	Minor  int    // N of /dev/nvidiaN, -1 when not known
+	PCI    PCI
+	Minor  int // N of /dev/nvidiaN, -1 when not known
 	Memory Memory
 
 	// MIG says that the GPU is split: its Instances, not itself, run programs.
@@ -48,6 +49,34 @@ func (d Device) Label() string {
 		return strconv.Itoa(d.ParentIndex) + ":" + strconv.Itoa(d.Index)
 	}
 	return strconv.Itoa(d.Index)
+}
+
+// A PCI is a GPU's place on the PCI bus. All zero when not Known.
+type PCI struct {
+	Domain      uint32
+	Bus, Device uint8
+	Known       bool
+}
+
+// compare orders places as the bus is numbered.
+func (p PCI) compare(q PCI) int {
+	return cmp.Or(cmp.Compare(p.Domain, q.Domain), cmp.Compare(p.Bus, q.Bus), cmp.Compare(p.Device, q.Device))
+}
+
+// id is what the kernel driver calls the GPU there: gpuGenerate32BitId of
+// NVIDIA's open-gpu-kernel-modules. It has 16 bits of the domain only.
+func (p PCI) id() uint32 { return p.Domain<<16 | uint32(p.Bus)<<8 | uint32(p.Device) }
+
+// driverID returns what the kernel driver calls d, which is one of devices. It
+// is not known where domains differ in their upper half alone (a virtual
+// machine of Hyper-V), so that two GPUs are called the same.
+func driverID(d Device, devices []Device) (id uint32, known bool) {
+	for _, other := range devices {
+		if other.PCI.Known && other.PCI != d.PCI && other.PCI.id() == d.PCI.id() {
+			return 0, false
+		}
+	}
+	return d.PCI.id(), d.PCI.Known
 }
 
 // Memory is a device's memory in bytes. All zero when not Known.

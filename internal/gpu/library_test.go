@@ -64,7 +64,7 @@ func TestOldLibrary(t *testing.T) {
 		t.Fatalf("%+v, %v", devices, err)
 	}
 	want := Memory{Total: 1 << 30, Used: 1 << 29, Free: 1 << 29, Known: true}
-	if d := devices[0]; d.UUID != "GPU-old" || d.Name != "" || d.PCI != "" || d.Minor != -1 || d.Memory != want || d.MIG {
+	if d := devices[0]; d.UUID != "GPU-old" || d.Name != "" || d.PCI.Known || d.Minor != -1 || d.Memory != want || d.MIG {
 		t.Errorf("%+v", d)
 	}
 	if devices[1].Reason == "" || devices[1].UUID != "" {

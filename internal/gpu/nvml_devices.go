@@ -45,8 +45,8 @@ func (n *NVML) device(i int) Device {
 	}
 	// The rest may be missing one by one: the zero values say so.
 	d.Name, _ = value(n, h.GetName, "nvmlDeviceGetName")
-	if pci, err := value(n, h.GetPciInfo, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"); err == nil {
-		d.PCI = fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+	if pci, err := value(n, h.GetPciInfo, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"); err == nil && pci.Bus <= math.MaxUint8 && pci.Device <= math.MaxUint8 {
+		d.PCI = PCI{pci.Domain, uint8(pci.Bus), uint8(pci.Device), true}
 	}
 	if minor, err := value(n, h.GetMinorNumber, "nvmlDeviceGetMinorNumber"); err == nil {
 		d.Minor = minor

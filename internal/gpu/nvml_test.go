@@ -160,9 +160,9 @@ func TestDevices(t *testing.T) {
 	}
 	m := Memory{Total: 1000 * mib, Used: 610 * mib, Free: 380 * mib, Reserved: 10 * mib, Known: true}
 	want := []Device{
-		{Index: 0, UUID: u0, Name: "NVIDIA H200", PCI: "0000:1a:00.0", Minor: 0, Memory: m},
+		{Index: 0, UUID: u0, Name: "NVIDIA H200", PCI: PCI{Bus: 0x1a, Known: true}, Minor: 0, Memory: m},
 		{Index: 1, Minor: -1, Reason: "nvmlDeviceGetHandleByIndex_v2: ERROR_GPU_IS_LOST (15)"},
-		{Index: 2, UUID: u1, Name: "NVIDIA H200", PCI: "0000:1c:00.0", Minor: 2, Memory: m},
+		{Index: 2, UUID: u1, Name: "NVIDIA H200", PCI: PCI{Bus: 0x1c, Known: true}, Minor: 2, Memory: m},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)

@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -86,7 +85,7 @@ func collect(list string, find func(elem string) (Device, error)) ([]Device, err
 // on figures that only libcuda has; GPUs of one model keep their PCI order.
 func enumerate(order string, devices []Device) ([]Device, error) {
 	for _, d := range devices {
-		if len(devices) > 1 && d.PCI == "" {
+		if len(devices) > 1 && !d.PCI.Known {
 			return nil, unknown("GPU %s has no PCI address", d.Label())
 		}
 		if order != "PCI_BUS_ID" && (d.Name != devices[0].Name || d.Memory.Total != devices[0].Memory.Total) {
@@ -95,8 +94,7 @@ func enumerate(order string, devices []Device) ([]Device, error) {
 	}
 	ordered := slices.Clone(devices)
 	slices.SortStableFunc(ordered, func(a, b Device) int {
-		// A domain may have more than four digits.
-		return cmp.Or(cmp.Compare(len(a.PCI), len(b.PCI)), cmp.Compare(a.PCI, b.PCI))
+		return a.PCI.compare(b.PCI)
 	})
 	return ordered, nil
 }

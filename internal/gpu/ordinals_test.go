@@ -14,8 +14,8 @@ const (
 
 func twoGPUs() []Device {
 	return []Device{
-		{Index: 0, UUID: u0, Name: "NVIDIA H200", PCI: "0000:0a:00.0", Minor: 0, Memory: Memory{Total: 150754820096, Known: true}},
-		{Index: 1, UUID: u1, Name: "NVIDIA H200", PCI: "0000:0b:00.0", Minor: 1, Memory: Memory{Total: 150754820096, Known: true}},
+		{Index: 0, UUID: u0, Name: "NVIDIA H200", PCI: PCI{Bus: 0x0a, Known: true}, Minor: 0, Memory: Memory{Total: 150754820096, Known: true}},
+		{Index: 1, UUID: u1, Name: "NVIDIA H200", PCI: PCI{Bus: 0x0b, Known: true}, Minor: 1, Memory: Memory{Total: 150754820096, Known: true}},
 	}
 }
 
@@ -78,7 +78,7 @@ func TestOrdinalsOrder(t *testing.T) {
 	swapped := twoGPUs() // NVML's order is not PCI's
 	swapped[0].PCI, swapped[1].PCI = swapped[1].PCI, swapped[0].PCI
 	far := twoGPUs()
-	far[0].PCI = "10000:01:00.0"
+	far[0].PCI = PCI{Domain: 0x10000, Bus: 1, Known: true}
 	mixed := twoGPUs()
 	mixed[1].Name = "NVIDIA T4"
 	smaller := twoGPUs()
@@ -86,7 +86,7 @@ func TestOrdinalsOrder(t *testing.T) {
 	lost := twoGPUs()
 	lost[1] = Device{Index: 1, Minor: -1, Reason: "lost"}
 	nowhere := twoGPUs()
-	nowhere[0].PCI = ""
+	nowhere[0].PCI = PCI{}
 	for _, tt := range []struct {
 		name    string
 		env     Env
@@ -128,7 +128,7 @@ func migGPUs() []Device {
 	d[0].MIG = true
 	for i, uuid := range []string{"MIG-aaaaaaaa-0000-0000-0000-000000000000", "MIG-aaaabbbb-0000-0000-0000-000000000000"} {
 		d[0].Instances = append(d[0].Instances, Device{
-			Index: i, UUID: uuid, Minor: 0, Parent: u0, GPUInstance: 7 + i, ComputeInstance: 0})
+			Index: i, UUID: uuid, PCI: d[0].PCI, Minor: 0, Parent: u0, GPUInstance: 7 + i, ComputeInstance: 0})
 	}
 	return d
 }

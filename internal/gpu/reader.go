@@ -213,7 +213,7 @@ func (r *Reader) Note() string {
 }
 
 func (r *Reader) read(memory bool) *record.Reading {
-	out := &record.Reading{}
+	out := &record.Reading{Begin: r.now()}
 	devices := r.devices
 	if memory {
 		if fresh, err := r.library.Devices(); err == nil && len(fresh) == len(devices) {
@@ -224,6 +224,11 @@ func (r *Reader) read(memory bool) *record.Reading {
 	}
 	for _, d := range devices {
 		out.Devices = append(out.Devices, r.device(d, memory))
+	}
+	for _, d := range devices {
+		for _, instance := range d.Instances {
+			out.Devices = append(out.Devices, r.identity(instance))
+		}
 	}
 	subjects := r.subjects()
 	for _, s := range subjects {
@@ -250,8 +255,19 @@ func (r *Reader) read(memory bool) *record.Reading {
 	return out
 }
 
+// identity says which device d is.
+func (r *Reader) identity(d Device) record.Device {
+	out := record.Device{UUID: d.UUID, Label: d.Label(), Name: d.Name, Instance: -1}
+	out.GPU, out.GPUKnown = driverID(d, r.devices)
+	if d.Parent != "" {
+		out.Instance = int32(d.GPUInstance)
+		out.GPUKnown = out.GPUKnown && d.GPUInstance >= 0 // else it would pass for the whole
+	}
+	return out
+}
+
 func (r *Reader) device(d Device, memory bool) record.Device {
-	out := record.Device{UUID: d.UUID, Label: d.Label(), Name: d.Name}
+	out := r.identity(d)
 	if memory {
 		out.Total, out.Used, out.Free, out.MemoryKnown = d.Memory.Total, d.Memory.Used, d.Memory.Free, true
 	}
@@ -263,15 +279,14 @@ func (r *Reader) device(d Device, memory bool) record.Device {
 	return out
 }
 
-// number tells the ordinals of a process. An instance of a GPU is a device of
-// its own, on which nobody is listed.
+// number tells the ordinals of a process.
 func (r *Reader) number(out *record.Reading, id event.Process) {
 	for _, ordinal := range slices.Sorted(maps.Keys(r.ordinals[id])) {
 		d := r.ordinals[id][ordinal]
 		i := slices.IndexFunc(out.Devices, func(x record.Device) bool { return x.UUID == d.UUID })
 		if i < 0 {
 			i = len(out.Devices)
-			out.Devices = append(out.Devices, record.Device{UUID: d.UUID, Label: d.Label(), Name: d.Name})
+			out.Devices = append(out.Devices, r.identity(d))
 		}
 		out.Ordinals = append(out.Ordinals, record.Ordinal{Process: id, Ordinal: ordinal, Device: i})
 	}

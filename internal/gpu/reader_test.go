@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 )
@@ -158,6 +160,49 @@ func TestNoReadingUnasked(t *testing.T) {
 		}
 		r.Close()
 	})
+}
+
+// A reading says when it began and when it was complete: what the driver says
+// is of some moment between.
+func TestReadingTakesTime(t *testing.T) {
+	clock := uint64(100)
+	d := oneGPU()
+	d.reading = func() { clock += 50 }
+	r, err := NewReader(d, func() []record.Subject { return nil }, func(*record.Reading) {}, func() uint64 { clock++; return clock })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.read(true); got.Begin != 101 || got.Time != 152 {
+		t.Errorf("from %d to %d, want 101 to 152", got.Begin, got.Time)
+	}
+}
+
+// A reading tells how the kernel driver calls each GPU, and each instance of
+// one, whoever uses it.
+func TestReadingNamesDevices(t *testing.T) {
+	d := &fakeDriver{devices: migGPUs()}
+	d.devices[1].PCI.Domain = 0x10002
+	r, _ := reader(t, d)
+	want := []record.Device{
+		{UUID: u0, Label: "0", Name: "NVIDIA H200", GPU: 0x0a00, GPUKnown: true, Instance: -1, Listed: true},
+		{UUID: u1, Label: "1", Name: "NVIDIA H200", GPU: 0x20b00, GPUKnown: true, Instance: -1, Listed: true},
+		{UUID: d.devices[0].Instances[0].UUID, Label: "0:0", GPU: 0x0a00, GPUKnown: true, Instance: 7},
+		{UUID: d.devices[0].Instances[1].UUID, Label: "0:1", GPU: 0x0a00, GPUKnown: true, Instance: 8},
+	}
+	if diff := cmp.Diff(want, r.read(false).Devices); diff != "" {
+		t.Error(diff)
+	}
+
+	// Two that the kernel driver calls the same, and one that is nowhere.
+	d.devices[1].PCI = PCI{Domain: 0x10000, Bus: 0x0a, Known: true}
+	if got := r.read(false).Devices; got[0].GPUKnown || got[1].GPUKnown || got[2].GPUKnown || got[0].GPU != 0 {
+		t.Errorf("two of one name: %+v", got)
+	}
+	d.devices[0].Instances[0].GPUInstance = -1 // not told
+	d.devices[1].PCI = PCI{}
+	if got := r.read(false).Devices; !got[0].GPUKnown || got[1].GPUKnown || got[2].GPUKnown || !got[3].GPUKnown {
+		t.Errorf("one without a place, and one without a number: %+v", got)
+	}
 }
 
 // What is read for an incident is asked for by whoever wants it, once.
