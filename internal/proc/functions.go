@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Limits on the table of symbols that Functions reads. The worst file costs 8 MiB
+// Limits on a table of symbols. The worst file costs 8 MiB
 // of memory and some tens of milliseconds. A libcuda has 682 symbols; a large
 // static program has a few hundred thousand, with 50 MiB of names.
 const (
@@ -35,65 +35,92 @@ func (e *ELF) Functions(match func(name []byte) bool) (map[string]uint64, error)
 }
 
 func (e *ELF) functions(table *elf.Section, match func([]byte) bool) (map[string]uint64, error) {
-	if table == nil || int64(table.Link) >= int64(len(e.Sections)) {
-		return nil, nil
-	}
-	names := e.Sections[table.Link]
-	if names.Type != elf.SHT_STRTAB || (table.Flags|names.Flags)&elf.SHF_COMPRESSED != 0 {
-		return nil, nil
-	}
-	if table.FileSize > maxSymbols*elf.Sym64Size || names.FileSize > maxSymbolNames {
-		return nil, fmt.Errorf("symbols: %w", ErrTooLarge)
-	}
 	code, err := e.code()
 	if err != nil {
 		return nil, err
 	}
-	found, err := definedFunctions(table)
-	if err != nil {
-		return nil, err
-	}
-	// In the order of their names, these are read from front to back.
-	slices.Sort(found)
 	offsets := map[string]uint64{}
-	w := window{r: names.ReaderAt, end: names.FileSize}
 	symbol := make([]byte, elf.Sym64Size)
-	for _, f := range found {
-		name := w.name(f >> 32)
-		if len(name) == 0 || !match(name) {
-			continue
+	err = e.symbols(table, definedFunction, func(i uint32, name []byte) error {
+		if !match(name) {
+			return nil
 		}
-		if _, err := table.ReadAt(symbol, int64(uint32(f))*elf.Sym64Size); err != nil {
-			return nil, fmt.Errorf("%w: read symbols: %w", ErrMalformed, err)
+		if _, err := table.ReadAt(symbol, int64(i)*elf.Sym64Size); err != nil {
+			return fmt.Errorf("%w: read symbols: %w", ErrMalformed, err)
 		}
 		if offset, ok := e.offset(code, binary.LittleEndian.Uint64(symbol[8:])); ok {
 			offsets[string(name)] = offset
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return offsets, nil
 }
 
-// definedFunctions returns the functions in a table of symbols that are defined
-// there: the offset of the name above, the index below 32 bits.
-func definedFunctions(table *elf.Section) ([]uint64, error) {
-	count := table.FileSize / elf.Sym64Size
-	found := make([]uint64, 0, count)
-	buf := make([]byte, 1024*elf.Sym64Size)
-	for i := uint64(0); i < count; {
-		n, err := table.ReadAt(buf[:min(uint64(len(buf)), (count-i)*elf.Sym64Size)], int64(i*elf.Sym64Size))
-		if n < elf.Sym64Size {
-			return nil, fmt.Errorf("%w: read symbols: %w", ErrMalformed, err)
+// definedFunction tells whether a symbol is a function of this file.
+func definedFunction(symbol []byte) bool {
+	return elf.ST_TYPE(symbol[4]) == elf.STT_FUNC && !undefined(symbol)
+}
+
+// undefined tells whether a symbol stands for another file's.
+func undefined(symbol []byte) bool {
+	return elf.SectionIndex(binary.LittleEndian.Uint16(symbol[6:])) == elf.SHN_UNDEF
+}
+
+// symbols calls visit with the index and the name of each symbol of a table that
+// is of a kind and has a name, until it returns an error. A table that is nil,
+// or that no loader could read, has no symbols.
+func (e *ELF) symbols(table *elf.Section, kind func(symbol []byte) bool, visit func(i uint32, name []byte) error) error {
+	if table == nil || int64(table.Link) >= int64(len(e.Sections)) {
+		return nil
+	}
+	names := e.Sections[table.Link]
+	if names.Type != elf.SHT_STRTAB || (table.Flags|names.Flags)&elf.SHF_COMPRESSED != 0 {
+		return nil
+	}
+	if table.FileSize > maxSymbols*elf.Sym64Size || names.FileSize > maxSymbolNames {
+		return fmt.Errorf("symbols: %w", ErrTooLarge)
+	}
+	// The offset of the name above, the index below 32 bits.
+	found := make([]uint64, 0, table.FileSize/elf.Sym64Size)
+	err := entries(table, elf.Sym64Size, func(i uint64, symbol []byte) {
+		if name := binary.LittleEndian.Uint32(symbol); name != 0 && kind(symbol) {
+			found = append(found, uint64(name)<<32|i)
 		}
-		for b := buf[:n/elf.Sym64Size*elf.Sym64Size]; len(b) > 0; b = b[elf.Sym64Size:] {
-			name := binary.LittleEndian.Uint32(b)
-			section := elf.SectionIndex(binary.LittleEndian.Uint16(b[6:]))
-			if elf.ST_TYPE(b[4]) == elf.STT_FUNC && section != elf.SHN_UNDEF && name != 0 {
-				found = append(found, uint64(name)<<32|i)
+	})
+	if err != nil {
+		return err
+	}
+	// In the order of their names, these are read from front to back.
+	slices.Sort(found)
+	w := window{r: names.ReaderAt, end: names.FileSize}
+	for _, f := range found {
+		if name := w.name(f >> 32); len(name) > 0 {
+			if err := visit(uint32(f), name); err != nil {
+				return err
 			}
+		}
+	}
+	return nil
+}
+
+// entries calls visit with the index and the bytes of each entry of a table.
+func entries(table *elf.Section, size uint64, visit func(i uint64, entry []byte)) error {
+	count := table.FileSize / size
+	buf := make([]byte, 1024*size)
+	for i := uint64(0); i < count; {
+		n, err := table.ReadAt(buf[:min(uint64(len(buf)), (count-i)*size)], int64(i*size))
+		if uint64(n) < size {
+			return fmt.Errorf("%w: read %s: %w", ErrMalformed, table.Type, err)
+		}
+		for b := buf[:uint64(n)/size*size]; len(b) > 0; b = b[size:] {
+			visit(i, b[:size])
 			i++
 		}
 	}
-	return found, nil
+	return nil
 }
 
 // code returns the segments that are loaded executably.
