@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -110,6 +111,59 @@ func symbol(p []byte, off int64, name func(i uint32) uint32) {
 // scatter spreads names over the largest table that is read.
 func scatter(i uint32) uint32 { return i * 2654435761 % maxSymbolNames }
 
+const (
+	relocationsAt = 3 << 30
+	stubsAt       = 4 << 30
+	slotsAt       = 5 << 30
+	shortNamesAt  = 6 << 30
+
+	stubSize = 16
+	nameSize = 8
+)
+
+// imports returns a shape that calls imported functions: as many symbols, each
+// of a name of its own, but the first of none; relocations of one after the
+// other, each with a slot of its own; stubs of the slots, all in each of some
+// sections.
+func imports(symbols, relocations, stubs uint64, sections int) *shape {
+	s := newShape(
+		elf.Section64{Type: uint32(elf.SHT_DYNSYM), Off: tableAt, Size: symbols * elf.Sym64Size, Link: 2},
+		elf.Section64{Type: uint32(elf.SHT_STRTAB), Off: namesAt, Size: symbols * nameSize},
+		elf.Section64{Type: uint32(elf.SHT_RELA), Off: relocationsAt, Size: relocations * relocationSize, Link: 1},
+		elf.Section64{Type: uint32(elf.SHT_STRTAB), Off: shortNamesAt, Size: nameSize},
+	)
+	for range sections {
+		s.sections = append(s.sections, elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Addr: stubsAt, Off: stubsAt, Size: stubs * stubSize})
+	}
+	word := binary.LittleEndian
+	s.fill = func(p []byte, off int64) {
+		repeat(p, off, tableAt, symbols, elf.Sym64Size, func(b []byte, i uint64) { word.PutUint32(b, uint32(i*nameSize)) })
+		repeat(p, off, namesAt, symbols, nameSize, func(b []byte, i uint64) { copy(b, fmt.Sprint(i)) })
+		repeat(p, off, relocationsAt, relocations, relocationSize, func(b []byte, i uint64) {
+			word.PutUint64(b, slotsAt+i*8)
+			word.PutUint64(b[8:], elf.R_INFO(uint32(i%symbols), uint32(elf.R_X86_64_JMP_SLOT)))
+		})
+		repeat(p, off, stubsAt, stubs, stubSize, func(b []byte, i uint64) {
+			copy(b, "\xff\x25")
+			word.PutUint32(b[2:], uint32(slotsAt+i*8-(stubsAt+i*stubSize+6)))
+		})
+		repeat(p, off, shortNamesAt, 1, nameSize, func(b []byte, _ uint64) { copy(b, "\x00.plt") })
+	}
+	s.counted()
+	s.head.Shstrndx = 4
+	return s
+}
+
+// repeat writes what lies at off of n entries that begin at an offset.
+func repeat(p []byte, off int64, at, n, size uint64, put func(b []byte, i uint64)) {
+	for o := max(uint64(off), at); o < min(uint64(off)+uint64(len(p)), at+n*size); {
+		i := (o - at) / size
+		b := make([]byte, size)
+		put(b, i)
+		o += uint64(copy(p[o-uint64(off):], b[o-at-i*size:]))
+	}
+}
+
 func hostileShapes() map[string]io.ReaderAt {
 	const strings = uint64(1 << 30)
 	long := func(p []byte, off int64) {
@@ -138,6 +192,19 @@ func hostileShapes() map[string]io.ReaderAt {
 		compressed.sections[1].Flags = uint64(elf.SHF_COMPRESSED)
 		out[k+"compressed"] = compressed
 	}
+
+	out["a terabyte of relocations"] = imports(4, tera/relocationSize, 4, 1)
+	out["the most relocations, of one import"] = imports(2, maxRelocations, 4, 1)
+	out["the most relocations, of the most imports"] = imports(maxSlots, maxRelocations, 4, 1)
+	out["the most symbols, all imports"] = imports(maxSymbols, maxRelocations, 4, 1)
+	out["a terabyte of stubs"] = imports(4, 4, tera/stubSize, 1)
+	out["the most stubs, in all sections"] = imports(maxSlots, maxSlots, maxStubs/stubSize/1000, 1000)
+	out["too many stubs, in all sections"] = imports(maxSlots, maxSlots, maxStubs/stubSize, 1000)
+	tables := imports(2, maxRelocations, 4, 1)
+	for range 1000 {
+		tables.sections = append(tables.sections, tables.sections[3])
+	}
+	out["the most relocations, in all tables"] = tables.counted()
 
 	s := newShape().counted()
 	s.head.Phnum, s.head.Phentsize = 0xffff, 0xffff
@@ -218,18 +285,25 @@ func cost(f func()) (uint64, time.Duration) {
 func TestHostileShapes(t *testing.T) {
 	for name, r := range hostileShapes() {
 		t.Run(name, func(t *testing.T) {
-			var err error
-			bytes, took := cost(func() {
-				var e *ELF
-				if e, err = ReadELF(r, 1<<41); err != nil {
-					return
+			for what, read := range map[string]func(e *ELF) error{
+				"build id": func(e *ELF) error { e.BuildID(); return nil },
+				"functions": func(e *ELF) error {
+					_, err := e.Functions(func(name []byte) bool { return string(name) == "cuMemAlloc_v2" })
+					return err
+				},
+				"stubs": func(e *ELF) error { _, err := e.Stubs(all); return err },
+			} {
+				var err error
+				bytes, took := cost(func() {
+					var e *ELF
+					if e, err = ReadELF(r, 1<<41); err == nil {
+						err = read(e)
+					}
+				})
+				t.Logf("%s: %d KiB, %v: %v", what, bytes>>10, took.Round(time.Microsecond), err)
+				if bytes > mostBytes || took > mostTime {
+					t.Errorf("%s took %d MiB and %v", what, bytes>>20, took)
 				}
-				e.BuildID()
-				_, err = e.Functions(func(name []byte) bool { return string(name) == "cuMemAlloc_v2" })
-			})
-			t.Logf("%d KiB, %v: %v", bytes>>10, took.Round(time.Microsecond), err)
-			if bytes > mostBytes || took > mostTime {
-				t.Errorf("took %d MiB and %v", bytes>>20, took)
 			}
 		})
 	}
@@ -296,5 +370,23 @@ func TestMostFunctions(t *testing.T) {
 	})
 	if err != nil || len(offsets) != 1 || n < maxSymbols*9/10 {
 		t.Errorf("%d names, %v, %v", n, offsets, err)
+	}
+}
+
+func TestMostStubs(t *testing.T) {
+	for _, n := range []uint64{2, 1000, maxSlots} {
+		e, err := ReadELF(imports(n, n, n, 1), 1<<41)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stubs, err := e.Stubs(all)
+		if err != nil || uint64(len(stubs)) != n-1 {
+			t.Fatalf("%d stubs of %d imports, %v", len(stubs), n-1, err)
+		}
+		for name, offset := range stubs {
+			if fmt.Sprint((offset-stubsAt)/stubSize) != name {
+				t.Fatalf("%s at %#x", name, offset)
+			}
+		}
 	}
 }

@@ -61,11 +61,11 @@ func FuzzNoteBuildID(f *testing.F) {
 	})
 }
 
-// small returns a small library: the fuzzer's mutations of a large one would
-// seldom hit its headers.
-func small(tb testing.TB) []byte {
+// small returns a small library of testdata: the fuzzer's mutations of a large
+// one would seldom hit its headers.
+func small(tb testing.TB, name string) []byte {
 	tb.Helper()
-	b, err := os.ReadFile("testdata/small.so")
+	b, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func all([]byte) bool { return true }
 // Whatever a process names libcuda.so.1: no panic, and only offsets within the
 // executable part of the file.
 func FuzzFunctions(f *testing.F) {
-	seed := small(f)
+	seed := small(f, "small.so")
 	f.Add(uint32(0), uint64(0), uint32(len(seed)))
 	// The header's tables and counts, one after the other.
 	for _, at := range []uint32{4, 5, 16, 18, 24, 32, 40, 52, 54, 56, 58, 60, 62} {
@@ -90,12 +90,12 @@ func FuzzFunctions(f *testing.F) {
 		if len(b) >= 8 {
 			binary.LittleEndian.PutUint64(b[int(at)%(len(b)-7):], word)
 		}
-		checkFunctions(t, b)
+		checkFile(t, b)
 	})
 }
 
-// checkFunctions reads an ELF file that may hold anything.
-func checkFunctions(t *testing.T, b []byte) {
+// checkFile reads an ELF file that may hold anything.
+func checkFile(t *testing.T, b []byte) {
 	t.Helper()
 	e, err := ReadELF(bytes.NewReader(b), int64(len(b)))
 	if err != nil {
@@ -105,16 +105,22 @@ func checkFunctions(t *testing.T, b []byte) {
 		return
 	}
 	e.BuildID()
-	offsets, err := e.Functions(all)
-	if err != nil && len(offsets) != 0 {
-		t.Errorf("%v, and %d functions", err, len(offsets))
+	functions, err := e.Functions(all)
+	if err != nil && len(functions) != 0 {
+		t.Errorf("%v, and %d functions", err, len(functions))
 	}
-	for name, offset := range offsets {
-		within := slices.ContainsFunc(e.Progs, func(p *elf.Prog) bool {
-			return p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && offset >= p.Off && offset-p.Off < p.Filesz
-		})
-		if !within || offset < headerSize || offset >= uint64(len(b)) {
-			t.Errorf("%q at %#x, outside of the file's code", name, offset)
+	stubs, err := e.Stubs(all)
+	if err != nil && len(stubs) != 0 {
+		t.Errorf("%v, and %d stubs", err, len(stubs))
+	}
+	for _, offsets := range []map[string]uint64{functions, stubs} {
+		for name, offset := range offsets {
+			within := slices.ContainsFunc(e.Progs, func(p *elf.Prog) bool {
+				return p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && offset >= p.Off && offset-p.Off < p.Filesz
+			})
+			if !within || offset < headerSize || offset >= uint64(len(b)) {
+				t.Errorf("%q at %#x, outside of the file's code", name, offset)
+			}
 		}
 	}
 }
