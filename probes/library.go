@@ -143,7 +143,8 @@ func newLibrary(f *proc.File, level Level, name string) Library {
 }
 
 // functions returns the file offsets of the functions that the library defines
-// and whose names match. The error is ErrNoSymbols, or why it cannot be read.
+// and whose names match; and, under names that end in @plt, those of where it calls
+// functions of other libraries. The error is ErrNoSymbols, or why it cannot be read.
 func (l Library) functions(match func(name []byte) bool) (map[string]uint64, error) {
 	e, err := l.elf()
 	if err != nil {
@@ -152,6 +153,16 @@ func (l Library) functions(match func(name []byte) bool) (map[string]uint64, err
 	offsets, err := e.Functions(match)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
+	}
+	if len(offsets) == 0 {
+		return nil, nil
+	}
+	stubs, err := e.Stubs(func(name []byte) bool { return match(append(name[:len(name):len(name)], imported...)) })
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
+	}
+	for name, offset := range stubs {
+		offsets[name+imported] = offset
 	}
 	return offsets, nil
 }

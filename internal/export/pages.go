@@ -83,16 +83,24 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 		if a.Inferred {
 			total += " (the whole GPU's)"
 		}
-		page.Heading("%s (%d) on GPU %s: the driver says %s", a.Process, a.PID, a.GPU, total)
+		page.Heading("%s (%d) on GPU %s: %s%s", a.Process, a.PID, a.GPU, total, beside(a))
 		var rows []render.Row
 		for _, l := range a.Lines {
-			mark := ""
-			if l.Inferred {
-				mark = "inferred"
-			}
-			rows = append(rows, render.Row{Cells: []string{bytefmt.Format(l.Bytes), bytefmt.Percent(l.Bytes, a.Total), l.Name, mark}, Below: l.Note})
+			rows = append(rows, render.Row{Cells: []string{bytefmt.Format(l.Bytes), bytefmt.Percent(l.Bytes, a.Total), l.Name}, Below: l.Note})
 		}
-		page.Table([]string{">BYTES", ">OF ALL", "WHAT", "HOW"}, rows)
+		page.Table([]string{">BYTES", ">OF ALL", "WHAT"}, rows)
+	}
+}
+
+// beside says how what the driver reports compares with the total.
+func beside(a *snapshot.Account) string {
+	switch diff := a.Driver - a.Total; {
+	case !a.Known || !a.DriverKnown || a.Inferred:
+		return ""
+	case diff == 0:
+		return ", as the driver says"
+	default:
+		return fmt.Sprintf("; the driver says %s, %s", bytefmt.Format(a.Driver), bytefmt.Signed(diff))
 	}
 }
 

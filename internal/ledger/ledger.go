@@ -235,6 +235,14 @@ func valid(e *event.Event) bool {
 	return true
 }
 
+// Peak returns the highest total of class device that proc had, in bytes.
+func (l *Ledger) Peak(proc event.Process) int64 {
+	if p := l.procs[proc]; p != nil {
+		return p.sums.Peak
+	}
+	return 0
+}
+
 // DeviceOf returns the device of a context of proc, or event.NoDevice.
 func (l *Ledger) DeviceOf(proc event.Process, ctx uint64) int32 {
 	p := l.procs[proc]

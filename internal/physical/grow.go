@@ -16,13 +16,8 @@ type freed struct {
 	time   uint64
 }
 
-const (
-	// maxFreed bounds the threads of a process with an end that is held back.
-	maxFreed = 4096
-	// patience is how long, in nanoseconds, a thread may take from the end of
-	// an object to what follows.
-	patience = 1e9
-)
+// maxFreed bounds the threads of a process of which something is remembered.
+const maxFreed = 4096
 
 // wait tells whether the end of an object is held back.
 func (l *Ledger) wait(p *process, o *object, e *event.Event, function string) bool {
@@ -55,7 +50,7 @@ func (l *Ledger) grow(p *process, e *event.Event) bool {
 	o := f.object
 	more := e.Size - o.memory.size
 	o.time, o.memory.size = e.Time, e.Size
-	l.hold(o, e, event.KindLocal, p.deviceOf(o, e), more)
+	l.hold(o, e, event.KindLocal, l.deviceOf(p, o, e), more)
 	return true
 }
 

@@ -36,6 +36,7 @@ type Ledger struct {
 	clients map[uint64]event.Process // who made a client
 	rows    uint64                   // address of the latest row
 	waiting int                      // ends that are held back
+	asking  int                      // GPUs whose ordinal is not known
 	loss    *loss.Set
 }
 
@@ -63,6 +64,7 @@ type process struct {
 	gpus    []GPU
 	told    map[uint64]uint32 // device instances: which GPU
 	freed   map[uint32]freed  // by thread
+	took    map[uint32]int32  // by thread: the device of its latest memory, while its ordinal is asked for
 	changed uint64
 }
 
@@ -77,8 +79,8 @@ type GPU struct {
 	Known bool
 	// Instance of the GPU (MIG), or -1.
 	Instance int32
-	// Ordinal is what the process's CUDA calls it, or event.NoDevice. It is for
-	// a device that was opened before the trace.
+	// Ordinal is what the process's CUDA calls it, event.NoDevice while that is
+	// not known.
 	Ordinal int32
 
 	opened uint64 // the client that opened it, or the device's name if that was not seen
@@ -118,6 +120,24 @@ func (l *Ledger) GPUs(proc event.Process) []GPU {
 	return nil
 }
 
+// Held returns the bytes that a process has on each of its GPUs.
+func (l *Ledger) Held(proc event.Process) []int64 {
+	p := l.procs[proc]
+	if p == nil {
+		return nil
+	}
+	out := make([]int64, len(p.gpus))
+	for h := range l.Rows.Holdings(proc) {
+		if h.Device >= 0 && int(h.Device) < len(out) {
+			out[h.Device] = h.Bytes
+		}
+	}
+	return out
+}
+
+// Seen tells whether any call of a process was seen.
+func (l *Ledger) Seen(proc event.Process) bool { return l.procs[proc] != nil }
+
 // Changed returns when a process's memory changed last, 0 for never: a reading
 // that began before may be of before.
 func (l *Ledger) Changed(proc event.Process) uint64 {
@@ -142,7 +162,7 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 		l.loss.Add(lossProcesses, 1)
 		return
 	} else if p == nil {
-		p = &process{roots: map[*object]struct{}{}, told: map[uint64]uint32{}, freed: map[uint32]freed{}}
+		p = &process{roots: map[*object]struct{}{}, told: map[uint64]uint32{}, freed: map[uint32]freed{}, took: map[uint32]int32{}}
 		l.procs[e.Proc] = p
 	}
 	if e.Op == event.OpObjectMemory && e.Kind == event.KindDriver && e.Result == event.Success && l.grow(p, e) {
@@ -171,7 +191,7 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 		l.add(p, e)
 	case event.OpObjectDevice:
 		if o := l.add(p, e); o != nil {
-			o.gpu = p.open(e)
+			o.gpu = l.open(p, e)
 		}
 	case event.OpObjectInstance:
 		if o := l.add(p, e); o != nil {
@@ -273,9 +293,6 @@ func (l *Ledger) end(e *event.Event) {
 	p.changed = max(p.changed, e.Time)
 }
 
-// Release ends what proc, which has exited, held when it did.
-func (l *Ledger) Release(proc event.Process) { l.Rows.Release(proc) }
-
 // Forget removes all that is known of proc.
 func (l *Ledger) Forget(proc event.Process) {
 	l.Rows.Forget(proc)
@@ -285,6 +302,9 @@ func (l *Ledger) Forget(proc event.Process) {
 			l.free(o, 0)
 		}
 		l.waiting -= len(p.freed)
+		for i := range p.gpus {
+			l.answer(&p.gpus[i])
+		}
 		delete(l.procs, proc)
 	}
 }

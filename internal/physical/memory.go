@@ -28,7 +28,11 @@ func (l *Ledger) take(p *process, e *event.Event, function string) {
 	}
 	device := none
 	if kind.Class() == event.ClassDriver {
-		device = p.deviceOf(o, e)
+		device = l.deviceOf(p, o, e)
+	}
+	delete(p.took, e.TID)
+	if l.asking > 0 && device != none && (kind == event.KindBacking || kind == event.KindPool) && len(p.took) < maxFreed {
+		p.took[e.TID] = device
 	}
 	o.memory = &memory{size: e.Size, kind: kind, owner: o, objects: []*object{o}}
 	l.hold(o, e, kind, device, e.Size)
@@ -74,7 +78,7 @@ func (l *Ledger) share(p *process, e *event.Event) {
 		l.loss.Add(lossShared, 1)
 	default:
 		call := *e
-		call.Device = p.deviceOf(o, e)
+		call.Device = l.deviceOf(p, o, e)
 		o.share, o.memory = &call, source.memory
 		o.memory.objects = append(o.memory.objects, o)
 	}

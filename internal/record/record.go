@@ -46,6 +46,14 @@ type Trace struct {
 	APIs      []string // names by event.Event.API and Outer; 0 is none
 }
 
+// API returns the name of a function by event.Event.API or Outer, "" for none.
+func (t *Trace) API(row uint16) string {
+	if int(row) < len(t.APIs) {
+		return t.APIs[row]
+	}
+	return ""
+}
+
 // A Stack is a call stack, told before or soon after the first event that names
 // it. It is told again when it comes up again after a Sweep.
 type Stack struct {

@@ -83,6 +83,7 @@ func Start(opts Options) (_ *Session, err error) {
 	s.trace = record.Trace{
 		Version: opts.Version, CommandLine: opts.CommandLine, Boot: bootTime(), All: opts.All,
 		Initial: proc.InitialPIDNamespace(), MaxLive: opts.MaxLive, APIs: probes.APINames(),
+		Physical: opts.API != probes.APIRuntime,
 	}
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
@@ -106,7 +107,7 @@ func Start(opts Options) (_ *Session, err error) {
 			return nil, err
 		}
 	}
-	if s.tracer, err = probes.Open(probes.Options{API: opts.API, All: opts.All, Follow: opts.Follow, Warn: s.warn, Stacks: s.frames}); err != nil {
+	if s.tracer, err = probes.Open(probes.Options{API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical, Warn: s.warn, Stacks: s.frames}); err != nil {
 		return nil, err
 	}
 	s.frames.Resend(s.tracer.ForgetStacks)

@@ -109,10 +109,13 @@ type Process struct {
 	Allocated int64 `json:"allocated_bytes"`
 	// Managed, Host, Imported and Graph are live bytes of those classes,
 	// in none of the device figures.
-	Managed     int64 `json:"managed_bytes"`
-	Host        int64 `json:"host_bytes"`
-	Imported    int64 `json:"imported_bytes"`
-	Graph       int64 `json:"graph_bytes"`
+	Managed  int64 `json:"managed_bytes"`
+	Host     int64 `json:"host_bytes"`
+	Imported int64 `json:"imported_bytes"`
+	Graph    int64 `json:"graph_bytes"`
+	// Physical is what the kernel driver handed out to it on all GPUs, as far as
+	// that was seen: every byte of Inuse lies in it.
+	Physical    int64 `json:"physical_bytes"`
 	LiveObjects int64 `json:"live_objects"`
 	Failed      int64 `json:"failed"`        // failed allocation calls
 	OutOfMemory int64 `json:"out_of_memory"` // those that failed for want of memory
@@ -131,17 +134,20 @@ type Process struct {
 	Unknown      int64 `json:"unknown_bytes"`
 }
 
-// An Account is what NVIDIA's kernel driver reports for one process on one GPU, and
-// the parts that it is made of.
+// An Account is what one process holds on one GPU, and the parts that it is made of.
 type Account struct {
 	PID     int    `json:"pid"`
 	Process string `json:"process"` // comm
 	GPU     string `json:"gpu"`     // as Labels.GPU
-	// Total is the kernel driver's figure in bytes, if Known. Inferred says that
-	// it is the whole GPU's, on which this is the only process.
+	// Total is in bytes, if Known: what the kernel driver was seen to hand out,
+	// with what was allocated before; or, where its calls are not seen, Driver.
+	// Inferred says that it is the whole GPU's, on which this is the only process.
 	Total    int64 `json:"total_bytes"`
 	Known    bool  `json:"known"`
 	Inferred bool  `json:"inferred"`
+	// Driver is what the kernel driver itself says (NVML), if DriverKnown.
+	Driver      int64 `json:"driver_bytes"`
+	DriverKnown bool  `json:"driver_known"`
 	// Lines add up to Total. Those in brackets are synthetic frames of the
 	// profile too.
 	Lines []AccountLine `json:"lines"`
@@ -149,10 +155,9 @@ type Account struct {
 
 // An AccountLine is one part of an Account.
 type AccountLine struct {
-	Name     string `json:"name"` // "tracked", "[cuda context and driver]", ...
-	Bytes    int64  `json:"bytes"`
-	Inferred bool   `json:"inferred,omitempty"` // an estimate took part in it
-	Note     string `json:"note,omitempty"`     // what a reader must know, "" for nothing
+	Name  string `json:"name"` // "tracked", "[context]", ...
+	Bytes int64  `json:"bytes"`
+	Note  string `json:"note,omitempty"` // what a reader must know, "" for nothing
 }
 
 // An Allocation is one live allocation.

@@ -90,7 +90,7 @@ func Training() *snapshot.Snapshot {
 			PID: 4711, Process: "python3", GPU: "0", Total: 796 << 20, Known: true,
 			Lines: []snapshot.AccountLine{
 				{Name: "tracked", Bytes: 186<<20 + 129<<10},
-				{Name: "[driver rounding]", Bytes: 2<<20 - 129<<10, Inferred: true},
+				{Name: "[driver rounding]", Bytes: 2<<20 - 129<<10},
 				{Name: "[cuda context and driver]", Bytes: 608 << 20, Note: "as the driver reports it"},
 			},
 		}},

@@ -158,7 +158,6 @@ func (x *incidents) observe(s *State) {
 	take := func(in *Incident) {
 		if !in.read {
 			in.gpus, in.read = gpus, true
-			s.account(in.view)
 		}
 	}
 	for _, in := range x.open {
@@ -172,14 +171,11 @@ func (x *incidents) observe(s *State) {
 // stacks yields the stacks that incidents will show.
 func (x *incidents) stacks(yield func(id uint64) bool) {
 	show := func(in *Incident) bool {
-		for i := range in.view.sites {
-			if !yield(in.view.sites[i].Stack) {
-				return false
-			}
-		}
-		for id := range in.view.growthStacks {
-			if !yield(id) {
-				return false
+		for _, sites := range [][]site{in.view.sites, in.view.physical} {
+			for i := range sites {
+				if !yield(sites[i].Stack) {
+					return false
+				}
 			}
 		}
 		return yield(in.first.Stack)
@@ -238,14 +234,11 @@ func (s *State) Incidents(all bool) []*Incident {
 // native is as in Want.
 func (in *Incident) OutOfMemory(want Want) *snapshot.OutOfMemory {
 	v := in.view
-	v.want.Native = want.Native
-	if !want.Driver {
-		v.statements = nil
-	}
+	v.want = Want{Native: want.Native, Driver: want.Driver}
 	b := newBuilder(v)
 	return &snapshot.OutOfMemory{
 		Time: v.trace.Boot.Add(time.Duration(in.first.Time)), PID: int(in.first.Proc.PID), Process: v.names[in.first.Proc],
-		Thread: int(in.first.TID), Requested: int64(in.first.Size), API: v.api(in.first.API), GPU: in.gpu, Calls: in.calls,
+		Thread: int(in.first.TID), Requested: int64(in.first.Size), API: v.trace.API(in.first.API), GPU: in.gpu, Calls: in.calls,
 		Stack: b.stack(&in.site, false, b.shape(in.first.Stack, in.frames)), Recovered: in.recovered, Framework: in.framework,
 		GPUs: in.gpus, Snapshot: v.Snapshot(),
 	}

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/account"
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
@@ -32,13 +30,8 @@ func (v *View) Snapshot() *snapshot.Snapshot {
 		out.Samples = append(out.Samples, b.sample(&v.sites[i]))
 	}
 	out.Live = v.rows()
-	for _, id := range v.shown {
-		for _, st := range v.statements[id] {
-			a := st.Account
-			a.PID, a.Process = int(id.PID), v.names[id]
-			out.Accounts = append(out.Accounts, a)
-			out.Samples = append(out.Samples, b.driver(id, &st)...)
-		}
+	if v.want.Driver {
+		b.driver(&out)
 	}
 	out.Mappings = b.programsFirst()
 	return &out
@@ -62,7 +55,7 @@ func (v *View) rows() []snapshot.Allocation {
 type builder struct {
 	view     *View
 	located  map[uint64]shape // by stack
-	leaves   map[uint16]*snapshot.Location
+	leaves   map[string]*snapshot.Location
 	mappings []*snapshot.Mapping
 	mapped   map[snapshot.Mapping]bool // by Key
 }
@@ -74,7 +67,7 @@ type shape struct {
 }
 
 func newBuilder(v *View) *builder {
-	return &builder{view: v, located: map[uint64]shape{}, leaves: map[uint16]*snapshot.Location{}, mapped: map[snapshot.Mapping]bool{}}
+	return &builder{view: v, located: map[uint64]shape{}, leaves: map[string]*snapshot.Location{}, mapped: map[snapshot.Mapping]bool{}}
 }
 
 func (b *builder) sample(x *site) snapshot.Sample {
@@ -82,58 +75,42 @@ func (b *builder) sample(x *site) snapshot.Sample {
 	return snapshot.Sample{
 		Stack: b.stack(&x.SiteKey, x.Synthetic, shape),
 		Labels: snapshot.Labels{
-			Kind: x.Kind.String(), API: b.view.api(x.API), Runtime: b.view.api(x.Outer),
+			Kind: x.Kind.String(), API: b.view.trace.API(x.API), Runtime: b.view.trace.API(x.Outer),
 			GPU: x.gpu, Owner: shape.owner, Process: b.view.names[x.Proc], PID: int(x.Proc.PID),
 		},
-		Values: snapshot.Values{
-			AllocObjects: x.AllocObjects, AllocBytes: x.AllocBytes, PeakBytes: x.PeakBytes,
-			InuseObjects: x.InuseObjects, InuseBytes: x.InuseBytes,
-			FailedObjects: x.FailedObjects, FailedBytes: x.FailedBytes,
-		},
+		Values: x.values(),
 	}
 }
 
-// driver returns what the driver holds beyond tracked allocations as samples of
-// kind "driver".
-func (b *builder) driver(id event.Process, st *account.Statement) (out []snapshot.Sample) {
-	labels := snapshot.Labels{Kind: "driver", GPU: st.GPU, Process: b.view.names[id], PID: int(id.PID)}
-	for _, part := range st.Driver {
-		s := snapshot.Sample{Stack: []*snapshot.Location{synthetic(part.Name)}, Labels: labels,
-			Values: snapshot.Values{InuseBytes: part.Inuse, PeakBytes: part.Peak}}
-		s.Owner = "cuda"
-		out = append(out, s)
+func (x *site) values() snapshot.Values {
+	return snapshot.Values{
+		AllocObjects: x.AllocObjects, AllocBytes: x.AllocBytes, PeakBytes: x.PeakBytes,
+		InuseObjects: x.InuseObjects, InuseBytes: x.InuseBytes,
+		FailedObjects: x.FailedObjects, FailedBytes: x.FailedBytes,
 	}
-	for _, g := range st.Growths {
-		shape := b.shape(g.Site.Stack, b.view.growths[g.Site.Stack])
-		s := snapshot.Sample{Labels: labels, Values: snapshot.Values{InuseBytes: g.Bytes},
-			Stack: append([]*snapshot.Location{inferred}, b.stack(&g.Site, false, shape)...)}
-		s.API, s.Runtime, s.Owner = b.view.api(g.Site.API), b.view.api(g.Site.Outer), shape.owner
-		out = append(out, s)
-	}
-	return out
 }
 
 func synthetic(name string) *snapshot.Location {
 	return &snapshot.Location{Lines: []snapshot.Line{{Function: name}}}
 }
 
-// inferred is the leaf of what was inferred, not seen.
-var inferred = synthetic(account.LineGrowth)
-
 // stack returns the frames of a call site, leaf first, as the user wants them.
 // The leaf is the API function itself, which has returned when the stack is
 // taken.
 func (b *builder) stack(x *ledger.SiteKey, unsited bool, shape shape) []*snapshot.Location {
-	l := b.leaves[x.API]
-	if l == nil {
-		name := b.view.api(x.API)
-		if unsited {
-			name = "[no call site: limit reached]"
-		}
-		l = synthetic(name)
-		b.leaves[x.API] = l
+	name := b.view.trace.API(x.API)
+	if unsited {
+		name = "[no call site: limit reached]"
 	}
-	return append([]*snapshot.Location{l}, shape.frames...)
+	return append([]*snapshot.Location{b.leaf(name)}, shape.frames...)
+}
+
+// leaf returns the frame of a function that has returned.
+func (b *builder) leaf(name string) *snapshot.Location {
+	if b.leaves[name] == nil {
+		b.leaves[name] = synthetic(name)
+	}
+	return b.leaves[name]
 }
 
 // shape returns how a stack is shown.
@@ -150,9 +127,13 @@ func (b *builder) shape(id uint64, frames []*record.Place) shape {
 		}
 		located[i] = l
 	}
-	out := shape{stacks.Fold(b.view.want.Native, located), stacks.Owner(located)}
+	out := shape{b.fold(located), stacks.Owner(located)}
 	b.located[id] = out
 	return out
+}
+
+func (b *builder) fold(frames []*snapshot.Location) []*snapshot.Location {
+	return stacks.Fold(b.view.want.Native, frames)
 }
 
 // programsFirst returns all mappings, with that of the first process's program
@@ -169,12 +150,4 @@ func (b *builder) programsFirst() []*snapshot.Mapping {
 		out = slices.Insert(out, 0, m)
 	}
 	return out
-}
-
-// api returns the name of a row of the API table, "" for none.
-func (v *View) api(row uint16) string {
-	if int(row) < len(v.trace.APIs) {
-		return v.trace.APIs[row]
-	}
-	return ""
 }

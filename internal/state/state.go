@@ -7,11 +7,11 @@
 package state
 
 import (
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/account"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
 )
@@ -27,7 +27,8 @@ const (
 // A State is what all records so far say.
 type State struct {
 	trace     record.Trace
-	ledger    *ledger.Ledger // of the driver layer
+	ledger    *ledger.Ledger   // of the driver layer
+	physical  *physical.Ledger // of the physical layer
 	stacks    *stacks.Table
 	procs     processes
 	accounts  *account.Accounts
@@ -48,12 +49,20 @@ type State struct {
 // New returns the State of no records. The first that it is given should be a
 // Trace.
 func New() *State {
-	return &State{
-		ledger:   ledger.New(ledger.Options{MaxSites: maxSites}),
+	s := &State{
 		stacks:   stacks.NewTable(),
 		procs:    newProcesses(),
 		accounts: account.New(),
 	}
+	s.layers(0)
+	return s
+}
+
+// layers makes the ledgers of the layers, for so many live allocations each, 0 for
+// the default. What a process holds at its peak is so in all layers at one moment.
+func (s *State) layers(maxLive int) {
+	s.physical = physical.New(ledger.Options{MaxLive: maxLive, MaxSites: maxSites})
+	s.ledger = ledger.New(ledger.Options{MaxLive: maxLive, MaxSites: maxSites, Peaked: s.physical.Rows.Mark})
 }
 
 // Wants are what the state would be told.
@@ -103,7 +112,7 @@ func (s *State) Apply(r record.Record) {
 		}
 	case *record.Trace:
 		if s.events == 0 {
-			s.ledger = ledger.New(ledger.Options{MaxLive: r.MaxLive, MaxSites: maxSites})
+			s.layers(r.MaxLive)
 		}
 		s.trace, s.procs.all, s.accounts.Initial = *r, r.All, r.Initial
 	case *record.Cut:
@@ -117,14 +126,18 @@ func (s *State) event(e *event.Event) {
 	}
 	s.events++
 	s.now.Time, s.seen = max(s.now.Time, e.Time), max(s.seen, e.Time)
-	if (e.Op == event.OpSuspect || e.Op == event.OpGraphInstantiate) && e.Result == event.Success && s.trace.NVML {
-		site := siteOf(e)
-		site.Device, site.Kind = event.NoDevice, event.KindNone
-		s.accounts.Suspect(site)
-		s.wants.Reading = true
-	}
-	if e.Op <= event.OpExit && e.Op != event.OpNone {
+	switch {
+	case e.Op >= event.OpClient:
+		s.physical.Apply(e, s.trace.API(e.Outer))
+		if s.ledger.Peak(e.Proc) == 0 {
+			s.physical.Rows.Mark(e.Proc)
+		}
+	case e.Op >= event.OpFork && e.Op <= event.OpExit:
 		s.ledger.Apply(e)
+		s.physical.Apply(e, "")
+	case e.Op <= event.OpExit && e.Op != event.OpNone:
+		s.ledger.Apply(e)
+		s.backed(e)
 	}
 	if s.procs.tells(e) {
 		if _, known := s.procs.known[e.Proc]; !known || e.Op == event.OpExec {
@@ -137,6 +150,19 @@ func (s *State) event(e *event.Event) {
 	s.failure(e)
 }
 
+// backed tells the physical layer which device an allocation is on: the memory that
+// its call took from the kernel driver is there.
+func (s *State) backed(e *event.Event) {
+	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || e.Kind.Class() != event.ClassDevice || !s.physical.Asks() {
+		return
+	}
+	device := e.Device
+	if device == event.NoDevice {
+		device = s.ledger.DeviceOf(e.Proc, e.Ctx)
+	}
+	s.physical.Backs(e.Proc, e.TID, device)
+}
+
 // siteOf is the call site of one event.
 func siteOf(e *event.Event) ledger.SiteKey {
 	return ledger.SiteKey{Proc: e.Proc, Stack: e.Stack, API: e.API, Outer: e.Outer, Kind: e.Kind, Device: e.Device}
@@ -146,18 +172,22 @@ func siteOf(e *event.Event) ledger.SiteKey {
 // showing that its exit was lost.
 func (s *State) ended(id event.Process, e *event.Event) {
 	if e.Op != event.OpExit || e.Proc != id {
-		s.ledger.Apply(&event.Event{Op: event.OpExit, Time: e.Time, Proc: id})
+		exit := &event.Event{Op: event.OpExit, Time: e.Time, Proc: id}
+		s.ledger.Apply(exit)
+		s.physical.Apply(exit, "")
 	}
 	if s.trace.All {
 		s.ledger.Release(id)
+		s.physical.Rows.Release(id)
 	}
-	s.forget(s.procs.end(id, e.Time, s.ledger.Active(id)))
+	s.forget(s.procs.end(id, e.Time, s.ledger.Active(id) || s.physical.Rows.Active(id)))
 }
 
 // forget drops all that is known of processes.
 func (s *State) forget(dropped []event.Process) {
 	for _, id := range dropped {
 		s.ledger.Forget(id)
+		s.physical.Forget(id)
 	}
 	s.accounts.Forget(dropped...)
 }
@@ -170,8 +200,13 @@ func (s *State) moment(m *record.Moment) {
 	if m.Drained || s.pending != nil && m.Time > s.pending.Time {
 		s.settle()
 	}
+	s.physical.Settle(s.now.Time - min(s.now.Time, patience))
 	s.incidents.advance(s)
 }
+
+// patience is how long, in nanoseconds, memory that was given back may turn out to
+// have grown.
+const patience = 1_000_000_000
 
 // settle takes the pending reading: the events have reached its moment, or
 // nobody waits for them any longer.
@@ -181,19 +216,22 @@ func (s *State) settle() {
 		return
 	}
 	s.pending, s.read = nil, r
+	s.physical.Settle(r.Time)
 	var read []account.Process
-	totals := map[event.Process]ledger.Totals{}
-	for t := range s.ledger.Processes {
-		totals[t.Proc] = t
-	}
 	// A late target may hold memory without having made a call yet.
 	for _, id := range s.procs.current {
-		t := totals[id]
-		read = append(read, account.Process{Process: id, FromStart: s.procs.known[id].fromStart,
-			Unmatched: t.UnmatchedFrees, Peak: t.Peak, Holdings: slices.Collect(s.ledger.Holdings(id))})
+		read = append(read, account.Process{Process: id, FromStart: s.procs.known[id].fromStart, Seen: s.sees(id),
+			Changed: s.physical.Changed(id), GPUs: s.physical.GPUs(id), Held: s.physical.Held(id)})
 	}
 	s.accounts.Observe(r, read)
 	s.incidents.observe(s)
+}
+
+// sees tells whether the physical layer sees the calls of a process. Of one that
+// was attached to late nothing may have been seen yet.
+func (s *State) sees(id event.Process) bool {
+	known := s.procs.known[id]
+	return s.trace.Physical && (known != nil && !known.fromStart || s.physical.Seen(id))
 }
 
 func (s *State) note(text string) {
@@ -209,8 +247,8 @@ func (s *State) sweep(r *record.Sweep) {
 	for site := range s.ledger.Sites {
 		ids[site.Stack] = true
 	}
-	for id := range s.accounts.Stacks {
-		ids[id] = true
+	for site := range s.physical.Rows.Sites {
+		ids[site.Stack] = true
 	}
 	for id := range s.incidents.stacks {
 		ids[id] = true

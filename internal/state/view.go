@@ -19,8 +19,7 @@ import (
 type Want struct {
 	Live   bool          // a row for each live allocation
 	Native stacks.Native // which native frames a stack with Python frames shows
-	// Driver: what the driver reports beyond the traced allocations, under
-	// synthetic frames.
+	// Driver: what the kernel driver handed out beyond the traced allocations.
 	Driver bool
 }
 
@@ -34,10 +33,19 @@ type View struct {
 	live     []row
 	shown    []event.Process // whose memory in use is shown
 
-	names      map[event.Process]string
-	programs   []*snapshot.Mapping // of the processes, in order
-	statements map[event.Process][]account.Statement
-	growths    map[uint64][]*record.Place // frames of the stacks of growths
+	names     map[event.Process]string
+	programs  []*snapshot.Mapping // of the processes, in order
+	physical  []site              // of the physical layer, of what is shown
+	presences []presence          // what NVML says of the processes, where it is wanted
+}
+
+// A presence is a process on a GPU.
+type presence struct {
+	id     event.Process
+	gpu    string // label
+	seen   bool   // the physical layer sees its calls
+	late   bool   // attached to late
+	figure account.Figure
 }
 
 type site struct {
@@ -56,14 +64,17 @@ func (s *State) View(w Want) *View {
 
 // Whole tells whether all stacks of the view had been told when it was taken.
 func (v *View) Whole() bool {
-	return !slices.ContainsFunc(v.sites, func(x site) bool { return x.Stack != 0 && x.frames == nil })
+	lacks := func(x site) bool { return x.Stack != 0 && x.frames == nil }
+	return !slices.ContainsFunc(v.sites, lacks) && !slices.ContainsFunc(v.physical, lacks)
 }
 
 // Complete adds the stacks that were told since v was taken.
 func (s *State) Complete(v *View) {
-	for i := range v.sites {
-		if x := &v.sites[i]; x.frames == nil {
-			x.frames = s.stacks.Frames(x.Stack)
+	for _, sites := range [][]site{v.sites, v.physical} {
+		for i := range sites {
+			if x := &sites[i]; x.frames == nil {
+				x.frames = s.stacks.Frames(x.Stack)
+			}
 		}
 	}
 }
@@ -104,6 +115,13 @@ func (s *State) figures(w Want) *View {
 		}
 	}
 	v.snapshot.Processes, v.shown = s.totals(shown)
+	if w.Driver {
+		for one := range s.physical.Rows.Sites {
+			if shown(one.Proc) {
+				v.physical = append(v.physical, site{Site: *one})
+			}
+		}
+	}
 	return v
 }
 
@@ -142,12 +160,21 @@ func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, 
 		if shown(t.Proc) {
 			p.Inuse, p.Managed, p.Host, p.Imported, p.Graph = t.Inuse, t.Managed, t.Host, t.Imported, t.Graph
 			p.LiveObjects, p.Async, p.Unattributed, p.Unknown = t.LiveObjects, t.AsyncInuse, t.Unattributed, t.UnknownBytes
+			p.Physical = s.taken(t.Proc)
 			inUse = append(inUse, t.Proc)
 		}
 		seen[t.Proc] = true
 		out = append(out, p)
 	}
-	// A target may hold memory without having made a call yet.
+	// One may hold memory without having made a call for it.
+	for t := range s.physical.Rows.Processes {
+		if seen[t.Proc] || !shown(t.Proc) {
+			continue
+		}
+		seen[t.Proc] = true
+		inUse = append(inUse, t.Proc)
+		out = append(out, snapshot.Process{PID: int(t.Proc.PID), Name: s.procs.name(t.Proc), Exited: t.Exited, Physical: s.taken(t.Proc)})
+	}
 	for _, pid := range slices.Sorted(maps.Keys(s.procs.current)) {
 		if id := s.procs.current[pid]; !seen[id] {
 			inUse = append(inUse, id)
@@ -155,6 +182,14 @@ func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, 
 		}
 	}
 	return out, inUse
+}
+
+// taken is what a process has of GPUs' memory, all that it was seen to take.
+func (s *State) taken(id event.Process) (bytes int64) {
+	for h := range s.physical.Rows.Holdings(id) {
+		bytes += h.Bytes
+	}
+	return bytes
 }
 
 // wall returns a time of CLOCK_MONOTONIC as that of the wall clock.
@@ -166,6 +201,9 @@ func (s *State) wall(monotonic uint64) time.Time {
 func (s *State) loss() []loss.Counter {
 	out := slices.Clone(s.lost.Counters)
 	out = append(out, s.ledger.Loss()...)
+	if s.trace.Physical {
+		out = append(append(out, s.physical.Loss()...), s.accounts.Loss()...)
+	}
 	out = append(out, s.stacks.Loss()...)
 	out = append(out, unknown.Counter(s.procs.refused))
 	if s.trace.Incidents > 0 {
@@ -185,41 +223,49 @@ func (s *State) dress(v *View, extra ...ledger.SiteKey) {
 		x.gpu, x.frames = s.label(&x.SiteKey), s.stacks.Frames(x.Stack)
 		s.name(v, x.Proc)
 	}
+	for i := range v.physical {
+		x := &v.physical[i]
+		x.gpu, x.frames = s.labelOf(&x.SiteKey), s.stacks.Frames(x.Stack)
+	}
 	for _, x := range extra {
 		s.name(v, x.Proc)
 	}
 	for _, id := range v.shown {
 		s.name(v, id)
 	}
-	if v.statements == nil {
+	if v.want.Driver {
 		s.account(v)
 	}
-	v.growths = map[uint64][]*record.Place{}
-	for id := range v.growthStacks {
-		v.growths[id] = s.stacks.Frames(id)
-	}
 }
 
-// account adds the accounts as of the last reading, if they are wanted.
+// account adds what NVML says of the processes, as of the last reading, and on which
+// GPUs they hold anything.
 func (s *State) account(v *View) {
-	if !v.want.Driver {
-		return
+	on := map[event.Process][]string{}
+	add := func(id event.Process, gpu string) {
+		if gpu != "" && !slices.Contains(on[id], gpu) {
+			on[id] = append(on[id], gpu)
+		}
 	}
-	v.statements = map[event.Process][]account.Statement{}
-	for _, id := range v.shown {
-		v.statements[id] = s.accounts.Statements(id)
-	}
-}
-
-// growthStacks yields the stacks that growths are put under.
-func (v *View) growthStacks(yield func(id uint64) bool) {
-	for _, statements := range v.statements {
-		for i := range statements {
-			for _, g := range statements[i].Growths {
-				if !yield(g.Site.Stack) {
-					return
-				}
+	for _, sites := range [][]site{v.physical, v.sites} {
+		for i := range sites {
+			if x := &sites[i]; x.InuseBytes != 0 && x.Kind.Class() != event.ClassManaged && x.Kind.Class() != event.ClassImported {
+				add(x.Proc, x.gpu)
 			}
+		}
+	}
+	for _, id := range v.shown {
+		for _, gpu := range s.accounts.Labels(id) {
+			add(id, gpu)
+		}
+		slices.Sort(on[id])
+		known := s.procs.known[id]
+		for _, gpu := range on[id] {
+			h := presence{id: id, gpu: gpu, seen: s.sees(id), late: known == nil || !known.fromStart && !s.accounts.FromStart(id)}
+			if f := s.accounts.Figure(id, gpu); f != nil {
+				h.figure = *f
+			}
+			v.presences = append(v.presences, h)
 		}
 	}
 }
@@ -249,4 +295,28 @@ func (s *State) label(site *ledger.SiteKey) string {
 		return "unknown"
 	}
 	return fmt.Sprintf("cuda:%d", site.Device)
+}
+
+// labelOf returns the GPU label of a site of the physical layer.
+func (s *State) labelOf(site *ledger.SiteKey) string {
+	if site.Kind.Class() == event.ClassHost {
+		return ""
+	}
+	gpus := s.physical.GPUs(site.Proc)
+	if site.Device < 0 || int(site.Device) >= len(gpus) {
+		return "unknown"
+	}
+	g := &gpus[site.Device]
+	label, known := s.accounts.LabelOf(site.Proc, g)
+	switch {
+	case known:
+		return label
+	case s.trace.NVML:
+		return "unknown"
+	case g.Ordinal != event.NoDevice:
+		return fmt.Sprintf("cuda:%d", g.Ordinal)
+	case g.Known:
+		return fmt.Sprintf("%04x:%02x:%02x.0", g.ID>>16, g.ID>>8&0xff, g.ID&0xff)
+	}
+	return "unknown"
 }

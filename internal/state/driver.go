@@ -1,0 +1,227 @@
+package state
+
+import (
+	"path"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/physical"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// Names of the parts of an account. Those in brackets are synthetic frames in
+// profiles, and rows in tables.
+const (
+	LineTracked   = "tracked"
+	LineRounding  = "[driver rounding]"
+	LineBefore    = "[allocated before attach]"
+	LineRemainder = "[cuda context and driver]"
+)
+
+// driverLines are the names of memory that the kernel driver handed out, in the
+// order of an account.
+var driverLines = []struct {
+	kind event.Kind
+	name string
+}{
+	{event.KindPool, "[pool]"},
+	{event.KindContext, "[context]"},
+	{event.KindCode, "[code]"},
+	{event.KindLocal, "[local memory]"},
+	{event.KindStream, "[stream]"},
+	{event.KindEvent, "[event]"},
+	{event.KindGraphExec, "[graph]"},
+	{event.KindShared, "[shared, its owner gone]"},
+	{event.KindOther, "[other]"},
+	{event.KindDriver, "[cause not known]"},
+	{event.KindSystem, "[driver's system memory]"},
+}
+
+// A part is memory of one kind that a process holds on one GPU.
+type part struct {
+	id   event.Process
+	gpu  string
+	kind event.Kind
+}
+
+type amount struct{ inuse, peak int64 }
+
+func (a *amount) add(s *snapshot.Values, sign int64) {
+	a.inuse += sign * s.InuseBytes
+	a.peak += sign * s.PeakBytes
+}
+
+// driver adds to out what the kernel driver handed out: a sample for each call site
+// whose memory is for the driver itself, one for what is left of the memory that
+// allocations lie in, and an account of each process on each GPU.
+func (b *builder) driver(out *snapshot.Snapshot) {
+	parts := map[part]*amount{}
+	of := func(id event.Process, gpu string, kind event.Kind) *amount {
+		key := part{id, gpu, kind}
+		if parts[key] == nil {
+			parts[key] = &amount{}
+		}
+		return parts[key]
+	}
+	for i := range b.view.sites {
+		x := &b.view.sites[i]
+		switch {
+		case x.Kind.Class() != event.ClassDevice:
+		case x.Kind == event.KindAsync:
+			of(x.Proc, x.gpu, event.KindAsync).add(&out.Samples[i].Values, 1)
+		default:
+			of(x.Proc, x.gpu, event.KindDevice).add(&out.Samples[i].Values, 1)
+		}
+	}
+	for i := range b.view.physical {
+		x := &b.view.physical[i]
+		s, kind := b.taken(x)
+		of(x.Proc, x.gpu, kind).add(&s.Values, 1)
+		if kind != event.KindBacking && kind != event.KindPool {
+			out.Samples = append(out.Samples, s)
+		}
+	}
+	for i := range b.view.presences {
+		h := &b.view.presences[i]
+		a := snapshot.Account{PID: int(h.id.PID), Process: b.view.names[h.id], GPU: h.gpu,
+			Driver: h.figure.Total, DriverKnown: h.figure.Known, Inferred: h.figure.Inferred && (h.late || !h.seen)}
+		rest := b.balance(h, &a, func(kind event.Kind) amount { return *of(h.id, h.gpu, kind) })
+		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: h.gpu, Owner: "cuda", Process: a.Process, PID: a.PID}
+		for _, r := range rest {
+			if r.amount != (amount{}) {
+				out.Samples = append(out.Samples, snapshot.Sample{Stack: []*snapshot.Location{synthetic(r.name)}, Labels: labels,
+					Values: snapshot.Values{InuseBytes: r.inuse, PeakBytes: r.peak}})
+			}
+		}
+		out.Accounts = append(out.Accounts, a)
+	}
+}
+
+// A remainder is a part of an account without a call site.
+type remainder struct {
+	name string
+	amount
+}
+
+// balance fills in the total and the lines of an account, and returns those that no
+// call site has. of returns what the process holds of a kind on the GPU.
+func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) amount) (rest []remainder) {
+	plain, async := of(event.KindDevice), of(event.KindAsync)
+	tracked := plain.inuse + async.inuse
+	line := func(name string, bytes int64, note string) {
+		if bytes != 0 || name == LineTracked {
+			a.Lines = append(a.Lines, snapshot.AccountLine{Name: name, Bytes: bytes, Note: note})
+		}
+		a.Total += bytes
+	}
+	line(LineTracked, tracked, "")
+	if !h.seen {
+		if a.Known = h.figure.Known; a.Known {
+			name, note := LineRemainder, "the kernel driver's calls of this process are not seen: what is not tracked cannot be split"
+			if h.late {
+				name, note = LineBefore, "includes the CUDA context, whose size is not known"
+			}
+			left := h.figure.Total - tracked
+			line(name, left, note)
+			rest = append(rest, remainder{name, amount{inuse: left}})
+		}
+		return rest
+	}
+	backing, pool := of(event.KindBacking), of(event.KindPool)
+	rounding := amount{backing.inuse - plain.inuse, backing.peak - plain.peak}
+	unused := amount{pool.inuse - async.inuse, pool.peak - async.peak}
+	var before amount
+	a.Known = !h.late || h.figure.Known
+	if h.late {
+		// Allocations may lie in memory from before the trace.
+		before.inuse = h.figure.Before + min(rounding.inuse, 0) + min(unused.inuse, 0)
+		rounding, unused = amount{max(rounding.inuse, 0), max(rounding.peak, 0)}, amount{max(unused.inuse, 0), max(unused.peak, 0)}
+	}
+	line(LineRounding, rounding.inuse, "")
+	rest = append(rest, remainder{LineRounding, rounding})
+	for _, l := range driverLines {
+		switch l.kind {
+		case event.KindSystem: // of no GPU
+		case event.KindPool:
+			line(l.name, unused.inuse, "")
+			rest = append(rest, remainder{l.name, unused})
+		default:
+			line(l.name, of(l.kind).inuse, "")
+		}
+	}
+	if h.late {
+		line(LineBefore, before.inuse, "includes the CUDA context as it was at attach")
+		rest = append(rest, remainder{LineBefore, before})
+	}
+	return rest
+}
+
+// taken returns the sample of a call site of the physical layer, and what its memory
+// is for. Where no probed function tells that, the stack does: libcuda's function
+// that the program called.
+func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
+	shape := b.shape(x.Stack, x.frames)
+	kind, api, frames := x.Kind, b.view.trace.API(x.API), shape.frames
+	if inner, function := below(x.frames); function != "" {
+		api = function
+		if kind == event.KindDriver {
+			kind = physical.Cause(function)
+		}
+		outer := make([]*snapshot.Location, 0, len(x.frames))
+		for _, place := range x.frames[inner:] {
+			outer = append(outer, place.Location())
+		}
+		frames = b.fold(outer)
+	}
+	i := slices.IndexFunc(driverLines, func(l struct {
+		kind event.Kind
+		name string
+	}) bool {
+		return l.kind == kind
+	})
+	name := kind.String()
+	if i >= 0 {
+		name = driverLines[i].name
+	}
+	if x.Synthetic {
+		name = "[no call site: limit reached]"
+	}
+	stack := []*snapshot.Location{synthetic(name)}
+	if api != "" {
+		stack = append(stack, b.leaf(api))
+	}
+	s := snapshot.Sample{
+		Stack: append(stack, frames...),
+		Labels: snapshot.Labels{Kind: kind.String(), API: api, GPU: x.gpu, Owner: shape.owner,
+			Process: b.view.names[x.Proc], PID: int(x.Proc.PID)},
+		Values: x.values(),
+	}
+	return s, kind
+}
+
+// below returns how many frames of a stack, which begins where a library calls the
+// kernel driver, are that library's own, and the function of it that was called from
+// elsewhere, "" if that has no name.
+func below(frames []*record.Place) (n int, function string) {
+	for _, place := range frames {
+		l := place.Location()
+		if l.Mapping == nil || path.Base(l.Mapping.Path) != path.Base(library(frames[0])) {
+			break
+		}
+		n++
+		function = ""
+		if line := l.Lines[len(l.Lines)-1]; line.Reason == "" {
+			function = line.Function
+		}
+	}
+	return n, function
+}
+
+// library returns the file that a place is in, "" for none.
+func library(place *record.Place) string {
+	if m := place.Location().Mapping; m != nil {
+		return m.Path
+	}
+	return ""
+}
