@@ -21,9 +21,10 @@ const (
 // that it imports and whose names match, by name. A stub is code in a section
 // named .plt or .plt.*: it jumps to the address in a slot of memory, which the
 // loader fills in by a relocation. A function that is called in other ways alone
-// (-fno-plt, dlsym, a table of pointers) has none. Each offset lies in the file,
-// behind its header, in a segment that is loaded executably. name is valid during
-// the call alone. The error is, or wraps, ErrTooLarge or ErrMalformed.
+// (-fno-plt, dlsym, a table of pointers) has none; of several, the first counts.
+// Each offset lies in the file, behind its header, in a segment that is loaded
+// executably. name is valid during the call alone. The error is, or wraps,
+// ErrTooLarge or ErrMalformed.
 func (e *ELF) Stubs(match func(name []byte) bool) (map[string]uint64, error) {
 	a, ok := arches[e.Machine]
 	if !ok {

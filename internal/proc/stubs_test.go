@@ -2,6 +2,7 @@ package proc
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -38,15 +39,10 @@ func FuzzStubs(f *testing.F) {
 	})
 }
 
-// stubsOf returns the stubs of a file that asks for a GPU's memory.
-func stubsOf(t *testing.T, path string) map[string]uint64 {
+// stubsOf returns the stubs of a file's ioctl and close.
+func stubsOf(t *testing.T, b []byte) map[string]uint64 {
 	t.Helper()
-	f, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	e, err := f.ELF()
+	e, err := ReadELF(bytes.NewReader(b), int64(len(b)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +60,41 @@ func TestStubsOfSmall(t *testing.T) {
 		"stubs-arm64.so": {"ioctl": 0x2b0, "close": 0x2c0},
 		"small.so":       nil,
 	} {
-		if got := stubsOf(t, filepath.Join("testdata", name)); !maps.Equal(got, want) {
+		b := small(t, name)
+		if got := stubsOf(t, b); !maps.Equal(got, want) {
 			t.Errorf("%s: %#x, want %#x", name, got, want)
 		}
+		if want == nil {
+			continue
+		}
+		// Where the loader finds the code says a segment alone.
+		table, count := binary.LittleEndian.Uint64(b[40:]), binary.LittleEndian.Uint16(b[60:])
+		for s := b[table:][:int(count)*sectionSize]; len(s) > 0; s = s[sectionSize:] {
+			if kind := elf.SectionType(binary.LittleEndian.Uint32(s[4:])); kind == elf.SHT_PROGBITS {
+				clear(s[24:32])
+			}
+		}
+		if got := stubsOf(t, b); !maps.Equal(got, want) {
+			t.Errorf("%s, sections elsewhere: %#x, want %#x", name, got, want)
+		}
+		// Another machine's code, and slots, are none.
+		for _, machine := range []elf.Machine{elf.EM_X86_64, elf.EM_AARCH64, elf.EM_RISCV} {
+			was := elf.Machine(binary.LittleEndian.Uint16(b[18:]))
+			binary.LittleEndian.PutUint16(b[18:], uint16(machine))
+			if got := stubsOf(t, b); machine != was && len(got) != 0 {
+				t.Errorf("%s, %s: %#x", name, machine, got)
+			}
+			binary.LittleEndian.PutUint16(b[18:], uint16(was))
+		}
+	}
+}
+
+// A stub begins with its bti.
+func TestStubsWithBTI(t *testing.T) {
+	b := small(t, "stubs-arm64.so")
+	binary.LittleEndian.PutUint32(b[0x2ac:], 0xd503245f) // a nop before ioctl's
+	if got, want := stubsOf(t, b), map[string]uint64{"ioctl": 0x2ac, "close": 0x2c0}; !maps.Equal(got, want) {
+		t.Errorf("%#x, want %#x", got, want)
 	}
 }
 
@@ -116,13 +144,13 @@ func TestStubs(t *testing.T) {
 			for _, m := range label.FindAllStringSubmatch(command(t, "objdump", "-d", "-F", path), -1) {
 				want[m[1]], _ = strconv.ParseUint(m[2], 16, 64)
 			}
-			stubs := stubsOf(t, path)
-			if len(want) != w.found || !maps.Equal(stubs, want) {
-				t.Errorf("%#x, want %d, %#x", stubs, w.found, want)
-			}
 			b, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
+			}
+			stubs := stubsOf(t, b)
+			if len(want) != w.found || !maps.Equal(stubs, want) {
+				t.Errorf("%#x, want %d, %#x", stubs, w.found, want)
 			}
 			for name, offset := range stubs {
 				if !strings.HasPrefix(string(b[offset:]), w.code) {
