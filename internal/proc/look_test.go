@@ -254,3 +254,29 @@ func TestReadTooMuch(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestDriverVersion(t *testing.T) {
+	const gcc = "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n"
+	for text, want := range map[string]string{
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (builder@host)  Tue Nov 4 05:22:41 UTC 2025\n" + gcc: "580.159.04",
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.98  Sat Aug 19 01:15:15 UTC 2023\n" + gcc:                                            "535.98",
+		"NVRM version: NVIDIA UNIX aarch64 Kernel Module  470.256.02":                                                                             "470.256.02",
+
+		"":                              "",
+		gcc:                             "",
+		"\n" + gcc:                      "",
+		"NVRM version: none\n580.1\n":   "",
+		"NVRM version: 580\n":           "",
+		"NVRM version: \x1b[2J580.1\n":  "",
+		"NVRM version:\x00580.159.04\n": "",
+		"nvrm version: 580.1\n":         "",
+	} {
+		if got := parseDriverVersion([]byte(text)); got != want {
+			t.Errorf("%.80q: %q, want %q", text, got, want)
+		}
+	}
+	// What it says of this machine is a version or nothing.
+	if got := DriverVersion(); strings.Trim(got, "0123456789.") != "" {
+		t.Errorf("here: %q", got)
+	}
+}

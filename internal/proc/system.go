@@ -3,6 +3,7 @@ package proc
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 )
 
@@ -39,4 +40,38 @@ func Sysctl(name string) string {
 	b, _ := os.ReadFile("/proc/sys/" + name)
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	return string(line)
+}
+
+// maxDriverVersion bounds what is read of /proc/driver/nvidia/version: two lines.
+const maxDriverVersion = 4 << 10
+
+// DriverVersion returns the version of NVIDIA's kernel driver, such as
+// "580.159.04", or "" where it is not loaded or does not say.
+func DriverVersion() string {
+	f, err := os.Open("/proc/driver/nvidia/version")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxDriverVersion))
+	if err != nil {
+		return ""
+	}
+	return parseDriverVersion(b)
+}
+
+// parseDriverVersion finds the first number with dots in the line of the module:
+// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.142  Release Build ...".
+func parseDriverVersion(b []byte) string {
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	module, ok := bytes.CutPrefix(line, []byte("NVRM version:"))
+	if !ok {
+		return ""
+	}
+	for word := range bytes.FieldsSeq(module) {
+		if bytes.Contains(word, []byte(".")) && len(bytes.Trim(word, "0123456789.")) == 0 {
+			return string(word)
+		}
+	}
+	return ""
 }
