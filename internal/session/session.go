@@ -83,7 +83,7 @@ func Start(opts Options) (_ *Session, err error) {
 	s.trace = record.Trace{
 		Version: opts.Version, CommandLine: opts.CommandLine, Boot: bootTime(), All: opts.All,
 		Initial: proc.InitialPIDNamespace(), MaxLive: opts.MaxLive, APIs: probes.APINames(),
-		Physical: opts.API != probes.APIRuntime,
+		Driver: proc.DriverVersion(),
 	}
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
@@ -101,6 +101,7 @@ func Start(opts Options) (_ *Session, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
+	s.trace.Physical = s.watchesKernel()
 	if opts.Recording != "" {
 		opts.RecordingOptions.Keyframe = s.state.Keyframe
 		if s.writer, err = record.Create(opts.Recording, opts.RecordingOptions); err != nil {
@@ -154,6 +155,20 @@ func (s *Session) check() error {
 	return nil
 }
 
+// watchesKernel tells whether the calls of NVIDIA's kernel driver are to be watched.
+// Where no version can be read, what is seen of them is compared with NVML's figure
+// all the same.
+func (s *Session) watchesKernel() bool {
+	switch {
+	case s.opts.API == probes.APIRuntime:
+		return false
+	case s.trace.Driver != "" && !probes.DriverKnown(s.trace.Driver):
+		s.warn("what the kernel driver takes for itself cannot be split: the calls of version " + s.trace.Driver + " are not known; " + probes.DriverFix)
+		return false
+	}
+	return true
+}
+
 // openGPUs begins to read the driver's figures. Without NVML everything but the
 // driver's view works; the user is told why it is missing.
 func (s *Session) openGPUs() {
@@ -162,7 +177,10 @@ func (s *Session) openGPUs() {
 		s.warn("the driver's own totals are not known: " + err.Error())
 		return
 	}
-	s.gpus, s.trace.Driver, s.trace.NVML = r, version, true
+	s.gpus, s.trace.NVML = r, true
+	if version != "" {
+		s.trace.Driver = version
+	}
 	go r.Run()
 }
 
