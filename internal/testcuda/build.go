@@ -32,14 +32,19 @@ var (
 		"-fPIC", "-shared", "-fvisibility=hidden", "-fno-ipa-icf",
 		"-ftls-model=initial-exec", "-Wl,-Bsymbolic", "-Wl,-rpath,$ORIGIN",
 	}
-	libcuda   = append(slices.Clone(library), "-Wl,-soname,libcuda.so.1")
+	// The kernel driver's calls go through a lazy stub, as they do in NVIDIA's.
+	libcuda   = append(slices.Clone(library), "-Wl,-soname,libcuda.so.1", "-fplt", "-fcf-protection=none", "-Wl,-z,lazy", "-Wl,-rpath,$ORIGIN/..")
+	libtestrm = append(slices.Clone(library), "-Wl,-soname,libtestrm.so", "-Wl,--version-script,src/rm.map")
 	libcudart = append(slices.Clone(library), "-Wl,-soname,libcudart.so.13")
 
-	oldFamilies = []string{"src/stats.c", "src/device.c", "src/block.c", "src/ctx.c", "src/mem.c", "src/array.c", "src/ipc.c", "src/graph.c"}
-	families    = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/capture.c", "src/proc.c")
-	workload    = []string{"src/workload.c", "src/script.c", "src/ops.c", "src/args.c", "src/rows.c"}
+	kernelDriver = []string{"src/rm.c", "src/rm_objects.c"}
+	oldFamilies  = []string{"src/stats.c", "src/device.c", "src/block.c", "src/ctx.c", "src/mem.c", "src/array.c", "src/ipc.c", "src/graph.c",
+		"src/kernel.c", "src/backing.c", "src/footprint.c", "src/module.c", "src/stream.c"}
+	families = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/capture.c", "src/proc.c")
+	workload = []string{"src/workload.c", "src/script.c", "src/ops.c", "src/args.c", "src/rows.c"}
 
 	rpath      = []string{"-Wl,-rpath,$ORIGIN"}
+	linkKernel = []string{"libtestrm.so"}
 	linkShared = append([]string{"libcudart.so.13", "-Wl,--no-as-needed", "libcuda.so.1"}, rpath...)
 	linkStatic = append([]string{"libcudart_static.a"}, rpath...)
 	linkCUDA   = append([]string{"libcuda.so.1"}, rpath...)
@@ -56,9 +61,11 @@ type step struct {
 
 // steps in groups: those of one group need only earlier ones.
 var steps = [][]step{{
-	{"libcuda.so.1", [][]string{framePointers, libcuda, families}},
-	{"nofp/libcuda.so.1", [][]string{noFramePointers, libcuda, families}},
-	{"old/libcuda.so.1", [][]string{framePointers, libcuda, {"-DTESTCUDA_OLD"}, oldFamilies}},
+	{"libtestrm.so", [][]string{framePointers, libtestrm, kernelDriver}},
+}, {
+	{"libcuda.so.1", [][]string{framePointers, libcuda, families, linkKernel}},
+	{"nofp/libcuda.so.1", [][]string{noFramePointers, libcuda, families, linkKernel}},
+	{"old/libcuda.so.1", [][]string{framePointers, libcuda, {"-DTESTCUDA_OLD"}, oldFamilies, linkKernel}},
 	{"libcudart.so.13", [][]string{framePointers, libcudart, {"src/cudart.c"}}},
 	{"nofp/libcudart.so.13", [][]string{noFramePointers, libcudart, {"src/cudart.c"}}},
 	{"cudart.o", [][]string{framePointers, {"-c", "src/cudart.c"}}},

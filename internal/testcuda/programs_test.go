@@ -180,7 +180,7 @@ func TestBuildIsReused(t *testing.T) {
 func TestSourcesHaveNoWarnings(t *testing.T) {
 	Get(t)
 	for define, sources := range map[string][][]string{
-		"-ULATE":         {workload, families, {"src/cudart.c", "src/train.c", "src/hammer.c"}},
+		"-ULATE":         {workload, families, kernelDriver, {"src/cudart.c", "src/train.c", "src/hammer.c"}},
 		"-DLATE":         {workload},
 		"-DTESTCUDA_OLD": {oldFamilies},
 	} {

@@ -13,6 +13,10 @@ type Stats struct {
 	Live map[string]Live  `json:"live"` // by event.Kind's name
 	// Used is the owned memory on each device: device, array, async and vmm.
 	Used []int64 `json:"used"`
+	// Physical is what the kernel driver handed out on each device: what NVML
+	// would say that the process uses. Of memory that another process owns it
+	// knows nothing.
+	Physical []int64 `json:"physical"`
 }
 
 // A Count is what the calls of one API did. Aliases count as the name whose

@@ -128,19 +128,42 @@ static bool takes_device(enum kind kind)
 	return kind == KIND_DEVICE || kind == KIND_ARRAY || kind == KIND_ASYNC;
 }
 
-static bool begin_accounts(const struct block *b)
+// use_of returns NUM_USES for what lies in no object of the kernel driver's, or
+// in one that its family takes.
+static enum use use_of(const struct block *b)
 {
-	if (takes_device(b->kind) && !device_take(b->device, b->size))
-		return false;
-	count_live(b->kind, 1, (int64_t)b->size);
-	return true;
+	if (b->size == 0)
+		return NUM_USES;
+	switch (b->kind) {
+	case KIND_DEVICE: return USE_LINEAR;
+	case KIND_ARRAY: return USE_ARRAY;
+	case KIND_HOST: case KIND_REGISTERED: return USE_HOST;
+	}
+	return NUM_USES;
 }
 
 static void end_accounts(const struct block *b)
 {
+	if (b->backing)
+		backing_end(b->backing, b->size);
 	if (takes_device(b->kind))
 		device_give(b->device, b->size);
 	count_live(b->kind, -1, -(int64_t)b->size);
+}
+
+static bool begin_accounts(struct block *b, uint64_t addr)
+{
+	if (takes_device(b->kind) && !device_take(b->device, b->size)) {
+		if (b->backing)
+			backing_end(b->backing, b->size);
+		return false;
+	}
+	count_live(b->kind, 1, (int64_t)b->size);
+	enum use use = use_of(b);
+	if (use == NUM_USES || (b->backing = backing_new(use, b->ctx, b->device, addr, b->size)))
+		return true;
+	end_accounts(b);
+	return false;
 }
 
 static void set(struct block *b, struct block init, enum area area, unsigned class)
@@ -159,7 +182,7 @@ CUresult block_new(enum area area, uint64_t span, struct block init, uint64_t *a
 {
 	uint64_t room, base = LOW_BASE, limit = LOW_END - LOW_BASE;
 	struct shard *s = &shards[0];
-	if (span > SHARD_SIZE || !begin_accounts(&init))
+	if (span > SHARD_SIZE || !begin_accounts(&init, 0))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	unsigned class = size_class(span, &room);
 	if (area != AREA_LOW) {
@@ -197,7 +220,7 @@ CUresult block_adopt(uint64_t addr, struct block init)
 	struct block *b = find(s, init.space, addr);
 	if (!b || !b->live) {
 		result = CUDA_ERROR_OUT_OF_MEMORY;
-		if ((b || (b = insert(s, init.space, addr))) && begin_accounts(&init)) {
+		if ((b || (b = insert(s, init.space, addr))) && begin_accounts(&init, addr)) {
 			set(b, init, AREA_NONE, 0);
 			result = CUDA_SUCCESS;
 		}

@@ -97,8 +97,15 @@ static CUresult create(CUcontext *out, CUdevice device)
 	pthread_mutex_unlock(&lock);
 	if (!ctx)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	footprint_begin(ctx);
 	*out = stack[depth++] = ctx;
 	return CUDA_SUCCESS;
+}
+
+static void end(struct CUctx_st *ctx)
+{
+	blocks_end_context(ctx);
+	footprint_end(ctx);
 }
 
 static CUresult destroy(CUcontext ctx)
@@ -117,7 +124,7 @@ static CUresult destroy(CUcontext ctx)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (depth > 0 && stack[depth - 1] == ctx)
 		depth--;
-	blocks_end_context(ctx);
+	end(ctx);
 	pthread_mutex_lock(&lock);
 	ctx->next = destroyed;
 	destroyed = ctx;
@@ -215,16 +222,34 @@ EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 }
 #endif
 
-EXPORT CUresult cuCtxSynchronize(void)
+static CUresult synchronize(void)
 {
 	struct CUctx_st *ctx;
-	CALL(cuCtxSynchronize, 0, ctx_current(&ctx));
+	CUresult result = ctx_current(&ctx);
+#ifndef TESTCUDA_OLD
+	if (result == CUDA_SUCCESS)
+		pool_synchronize(ctx->device);
+#endif
+	return result;
+}
+
+static CUresult set_limit(int limit, uint64_t value)
+{
+	struct CUctx_st *ctx;
+	CUresult result = ctx_current(&ctx);
+	if (result == CUDA_SUCCESS && limit == CU_LIMIT_STACK_SIZE)
+		footprint_local(ctx, value);
+	return result;
+}
+
+EXPORT CUresult cuCtxSynchronize(void)
+{
+	CALL(cuCtxSynchronize, 0, synchronize());
 }
 
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value)
 {
-	struct CUctx_st *ctx;
-	CALL(cuCtxSetLimit, 0, ctx_current(&ctx));
+	CALL(cuCtxSetLimit, 0, set_limit(limit, value));
 }
 
 // Primary contexts.
@@ -237,6 +262,8 @@ static CUresult retain(CUcontext *ctx, CUdevice device)
 	struct CUctx_st *p = &primaries[device];
 	p->device = device;
 	p->primary = true;
+	if (!p->alive)
+		footprint_begin(p);
 	p->alive = true;
 	p->refs++;
 	pthread_mutex_unlock(&lock);
@@ -255,7 +282,7 @@ static CUresult release(CUdevice device)
 		p->alive = false;
 	pthread_mutex_unlock(&lock);
 	if (last)
-		blocks_end_context(p);
+		end(p);
 	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -268,7 +295,7 @@ static CUresult reset(CUdevice device)
 	pthread_mutex_lock(&lock);
 	p->alive = false;
 	pthread_mutex_unlock(&lock);
-	blocks_end_context(p);
+	end(p);
 	return CUDA_SUCCESS;
 }
 

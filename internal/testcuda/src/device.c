@@ -39,6 +39,7 @@ static CUresult init(unsigned int flags)
 {
 	if (flags != 0)
 		return CUDA_ERROR_INVALID_VALUE;
+	kernel_open();
 	atomic_store(&initialized, true);
 	return CUDA_SUCCESS;
 }

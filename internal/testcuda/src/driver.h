@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "cuda_abi.h"
+#include "kernel.h"
 
 #define EXPORT __attribute__((visibility("default"), noinline))
 #define ALIAS(target) __attribute__((visibility("default"), alias(#target)))
@@ -98,6 +99,7 @@ struct CUctx_st {
 	bool primary;
 	atomic_bool alive;
 	int refs; // of a primary context
+	struct footprint footprint;
 	struct CUctx_st *next;
 };
 CUresult ctx_current(struct CUctx_st **ctx);
@@ -111,6 +113,7 @@ struct block {
 	struct CUctx_st *ctx; // ends with it; NULL outlives all contexts
 	struct block *hash_next, *free_next;
 	void *aux;           // its family's own
+	struct backing *backing; // what it lies in; ends with it
 	uint64_t tag;        // its family's own
 	int device, refs;
 	uint8_t space, kind, class, area;
@@ -119,7 +122,8 @@ struct block {
 enum area { AREA_DEVICE, AREA_ARRAY, AREA_HANDLE, AREA_LOW, NUM_AREAS, AREA_NONE };
 
 // block_new hands out an address from `area` with room for `span` bytes.
-// `init` gives every field but addr. Takes device memory where its kind does.
+// `init` gives every field but addr. Takes device memory where its kind does,
+// and what backs it unless `init` does. Either way that ends with the block.
 CUresult block_new(enum area area, uint64_t span, struct block init, uint64_t *addr);
 // block_adopt makes an address of the caller's own live.
 CUresult block_adopt(uint64_t addr, struct block init);
@@ -159,5 +163,6 @@ CUresult proc_look_up(const char *base, void **out, int version, uint64_t flags,
 // pool.c
 void pool_reset(void);
 void pool_ended(const struct block *was);
+void pool_synchronize(int device); // give back what no allocation lies in
 
 #endif

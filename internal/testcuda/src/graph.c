@@ -1,23 +1,13 @@
-// Graphs, modules and libraries: handles, and the memory that graph nodes
-// allocate. The end of a graph that may have run ends none of it: what no free
+// Graphs: handles, and the memory that their nodes allocate. The end of a graph that may have run ends none of it: what no free
 // node frees is freed as any other memory.
 #include <stdlib.h>
 
 #include "driver.h"
 
-static CUresult new_object(void *out)
-{
-	return block_new(AREA_HANDLE, 1, (struct block){.space = SPACE_OBJECT}, out);
-}
-
-static CUresult end_object(const void *object)
-{
-	return block_end(SPACE_OBJECT, (uint64_t)object, 1u << KIND_NONE, NULL) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
 struct node {
 	uint64_t handle;
 	uint64_t addr; // that it allocates, or 0
+	uint64_t size;
 	struct node *next;
 };
 
@@ -38,23 +28,56 @@ static CUresult destroy(CUgraph graph)
 	return CUDA_SUCCESS;
 }
 
-static CUresult mark(struct block *graph, void *unused)
+// mark says that the graph may have run. It adds up what its nodes allocate.
+static CUresult mark(struct block *graph, void *bytes)
 {
 	graph->tag = 1;
+	for (struct node *n = graph->aux; n; n = n->next)
+		*(uint64_t *)bytes += n->size;
 	return CUDA_SUCCESS;
 }
 
+// An executable graph is of the context that was current.
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 {
 	CUresult result = CUDA_ERROR_INVALID_HANDLE;
-	if (!block_update(SPACE_OBJECT, (uint64_t)graph, mark, NULL, &result))
+	struct CUctx_st *ctx = NULL;
+	uint64_t bytes = 0;
+	if (!block_update(SPACE_OBJECT, (uint64_t)graph, mark, &bytes, &result))
 		return result;
-	return new_object(exec);
+	if (ctx_current(&ctx) == CUDA_SUCCESS)
+		footprint_graph(ctx, 1, bytes);
+	return block_new(AREA_HANDLE, 1, (struct block){.space = SPACE_OBJECT, .aux = ctx}, (uint64_t *)exec);
+}
+
+static CUresult end_exec(CUgraphExec exec)
+{
+	struct block was;
+	if (!block_end(SPACE_OBJECT, (uint64_t)exec, 1u << KIND_NONE, &was))
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (was.aux)
+		footprint_graph(was.aux, -1, 0);
+	return CUDA_SUCCESS;
+}
+
+CUresult graph_new(CUgraph *graph)
+{
+	return block_new(AREA_HANDLE, 1, (struct block){.space = SPACE_OBJECT}, (uint64_t *)graph);
+}
+
+EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
+{
+	CALL(cuGraphCreate, 0, graph_new(graph));
 }
 
 EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {
 	CALL(cuGraphDestroy, 0, destroy(graph));
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+	CALL(cuGraphExecDestroy, 0, end_exec(exec));
 }
 
 #ifndef TESTCUDA_OLD
@@ -65,12 +88,13 @@ static CUresult link_node(struct block *graph, void *node)
 	return CUDA_SUCCESS;
 }
 
-static CUresult new_node(CUgraphNode *out, CUgraph graph, uint64_t addr)
+static CUresult new_node(CUgraphNode *out, CUgraph graph, uint64_t addr, uint64_t size)
 {
 	struct node *node = malloc(sizeof *node);
 	if (!node)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	node->addr = addr;
+	node->size = size;
 	CUresult result = block_new(AREA_HANDLE, 1, (struct block){.space = SPACE_NODE}, &node->handle);
 	uint64_t handle = node->handle;
 	if (result == CUDA_SUCCESS && !block_update(SPACE_OBJECT, (uint64_t)graph, link_node, node, &result)) {
@@ -84,11 +108,6 @@ static CUresult new_node(CUgraphNode *out, CUgraph graph, uint64_t addr)
 	return result;
 }
 
-CUresult graph_new(CUgraph *graph)
-{
-	return new_object(graph);
-}
-
 CUresult graph_alloc(CUgraph graph, uint64_t size, int device, uint64_t *addr, CUgraphNode *node)
 {
 	struct block init = {.space = SPACE_POINTER, .kind = KIND_GRAPH, .size = size, .device = device};
@@ -96,7 +115,7 @@ CUresult graph_alloc(CUgraph graph, uint64_t size, int device, uint64_t *addr, C
 	CUresult result = block_new(AREA_DEVICE, size, init, &range);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = new_node(node, graph, range);
+	result = new_node(node, graph, range, size);
 	if (result == CUDA_SUCCESS)
 		*addr = range;
 	else
@@ -109,7 +128,7 @@ CUresult graph_free(CUgraph graph, CUdeviceptr ptr, uint64_t *bytes, CUgraphNode
 	struct block b;
 	if (!block_find(SPACE_POINTER, ptr, &b) || b.kind != KIND_GRAPH)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult result = new_node(node, graph, 0);
+	CUresult result = new_node(node, graph, 0, 0);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!block_end(SPACE_POINTER, ptr, 1u << KIND_GRAPH, &b))
@@ -167,36 +186,16 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
 
 // What these take after their first arguments changes nothing here.
 
-#define CREATE(name)                              \
-	EXPORT CUresult name(void *out)           \
-	{                                         \
-		CALL(name, 0, new_object(out));   \
-	}
-#define END(name)                                  \
-	EXPORT CUresult name(const void *object)   \
-	{                                          \
-		CALL(name, 0, end_object(object)); \
-	}
 #define INSTANTIATE(name)                                       \
 	EXPORT CUresult name(CUgraphExec *exec, CUgraph graph)  \
 	{                                                       \
 		CALL(name, 0, instantiate(exec, graph));        \
 	}
 
-CREATE(cuGraphCreate)
-END(cuGraphExecDestroy)
 INSTANTIATE(cuGraphInstantiate)
 INSTANTIATE(cuGraphInstantiate_v2)
-CREATE(cuModuleLoad)
-CREATE(cuModuleLoadData)
-CREATE(cuModuleLoadDataEx)
-CREATE(cuModuleLoadFatBinary)
-END(cuModuleUnload)
 #ifndef TESTCUDA_OLD
 INSTANTIATE(cuGraphInstantiateWithFlags)
 INSTANTIATE(cuGraphInstantiateWithParams)
 INSTANTIATE(cuGraphInstantiateWithParams_ptsz)
-CREATE(cuLibraryLoadData)
-CREATE(cuLibraryLoadFromFile)
-END(cuLibraryUnload)
 #endif

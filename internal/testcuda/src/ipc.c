@@ -47,7 +47,8 @@ static CUresult open_locked(CUdeviceptr *out, struct CUctx_st *ctx, const struct
 		opened = grown;
 		cap_opened = cap;
 	}
-	struct block init = {.space = SPACE_POINTER, .kind = KIND_IMPORTED, .size = t->size, .ctx = ctx, .device = ctx->device, .tag = t->addr, .aux = (void *)t->pid};
+	struct backing *shared = backing_of(ctx->device, kernel_share(ctx->device, t->client, t->object));
+	struct block init = {.space = SPACE_POINTER, .kind = KIND_IMPORTED, .size = t->size, .ctx = ctx, .device = ctx->device, .tag = t->addr, .aux = (void *)t->pid, .backing = shared};
 	result = block_new(AREA_DEVICE, t->size, init, &addr);
 	if (result == CUDA_SUCCESS)
 		*out = opened[num_opened++] = addr;
@@ -90,6 +91,20 @@ static CUresult close_handle(CUdeviceptr ptr, uint64_t *bytes)
 	}
 	pthread_mutex_unlock(&lock);
 	return result;
+}
+
+static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr ptr)
+{
+	struct block b;
+	if (!out || !block_find(SPACE_POINTER, ptr, &b) || b.kind != KIND_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
+	token_write(out, &(struct token){TOKEN_MAGIC, (uint64_t)getpid(), ptr, b.size, kernel_client(), backing_object(b.backing)});
+	return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
+{
+	CALL(cuIpcGetMemHandle, 0, get_handle(handle, ptr));
 }
 
 // Unlike the real driver, this one also opens a handle in its own exporter.

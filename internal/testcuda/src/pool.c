@@ -1,5 +1,5 @@
-// Memory pools and stream-ordered memory. A pool reserves what it ever had in
-// use, until it is trimmed.
+// Memory pools and stream-ordered memory. A pool takes objects of 32 MiB, and
+// gives back what it does not use when it is trimmed, or its context waits.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -7,10 +7,14 @@
 #include "driver.h"
 #include "token.h"
 
+#define OBJECT (32ull << 20)
+
 struct CUmemPoolHandle_st {
 	int device;
 	bool is_default, destroyed;
-	uint64_t used, reserved;
+	uint64_t used;
+	uint32_t *objects; // of the kernel driver
+	size_t num_objects;
 	size_t live; // allocations
 	struct CUmemPoolHandle_st *next;
 };
@@ -37,8 +41,29 @@ static bool valid(CUmemoryPool pool) // under lock
 	return p && !p->destroyed;
 }
 
+// fit is called under lock. It returns whether the pool holds what it uses, or
+// `keep` bytes where that is more.
+static bool fit(CUmemoryPool pool, uint64_t keep)
+{
+	size_t n = ((keep > pool->used ? keep : pool->used) + OBJECT - 1) / OBJECT;
+	while (pool->num_objects > n)
+		kernel_free(pool->device, pool->objects[--pool->num_objects]);
+	while (pool->num_objects < n) {
+		uint32_t *grown = realloc(pool->objects, n * sizeof *grown);
+		uint32_t object = grown ? kernel_memory(pool->device, OBJECT) : 0;
+		if (grown)
+			pool->objects = grown;
+		if (!object)
+			return false;
+		pool->objects[pool->num_objects++] = object;
+	}
+	return true;
+}
+
 static void forget(CUmemoryPool pool) // under lock
 {
+	fit(pool, 0);
+	free(pool->objects);
 	CUmemoryPool *link = &pools;
 	while (*link != pool)
 		link = &(*link)->next;
@@ -85,8 +110,6 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
 	if (ok) {
 		pool->live++;
 		pool->used += size;
-		if (pool->reserved < pool->used)
-			pool->reserved = pool->used;
 	}
 	pthread_mutex_unlock(&lock);
 	if (!ok)
@@ -94,11 +117,18 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
 	uint64_t addr;
 	struct block init = {.space = SPACE_POINTER, .kind = KIND_ASYNC, .size = size, .ctx = ctx, .device = pool->device, .aux = pool};
 	result = block_new(AREA_DEVICE, size, init, &addr);
-	if (result == CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS) {
+		pool_ended(&init);
+		return result;
+	}
+	pthread_mutex_lock(&lock);
+	ok = fit(pool, pool->num_objects * OBJECT);
+	pthread_mutex_unlock(&lock);
+	if (ok)
 		*out = addr;
 	else
-		pool_ended(&init);
-	return result;
+		block_end(SPACE_POINTER, addr, 1u << KIND_ASYNC, NULL);
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult free_async(CUdeviceptr ptr, uint64_t *bytes, CUstream stream)
@@ -158,16 +188,23 @@ static CUresult trim(CUmemoryPool pool, uint64_t keep, uint64_t *bytes)
 {
 	pthread_mutex_lock(&lock);
 	bool ok = valid(pool);
-	if (ok) {
-		if (keep < pool->used)
-			keep = pool->used;
-		if (keep < pool->reserved) {
-			*bytes = pool->reserved - keep;
-			pool->reserved = keep;
-		}
+	size_t before = ok ? pool->num_objects : 0;
+	if (ok && keep < before * OBJECT) {
+		fit(pool, keep);
+		*bytes = (before - pool->num_objects) * OBJECT;
 	}
 	pthread_mutex_unlock(&lock);
 	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void pool_synchronize(int device)
+{
+	pthread_mutex_lock(&lock);
+	fit(default_pool(device), 0);
+	for (CUmemoryPool p = pools; p; p = p->next)
+		if (p->device == device)
+			fit(p, 0);
+	pthread_mutex_unlock(&lock);
 }
 
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)

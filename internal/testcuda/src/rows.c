@@ -259,6 +259,10 @@ const struct op ops[] = {
 	{"cuModuleLoadFatBinary", "cuModuleUnload", {TO_ADDR, SCRATCH}},
 	{"cuLibraryLoadFromFile", "cuLibraryUnload", {TO_ADDR, SCRATCH, 0, 0, 0, 0, 0, 0}},
 	{"cuLibraryLoadData", "cuLibraryUnload", {TO_ADDR, SCRATCH, 0, 0, 0, 0, 0, 0}},
+	{"cuLaunchKernel", NULL, {SIZE, 1, 1, 1, 32, 1, 1, 0}},
+	{"cuStreamCreate", "cuStreamDestroy", {TO_ADDR, 0}},
+	{"cuStreamCreateWithPriority", "cuStreamDestroy_v2", {TO_ADDR, 1, 5}},
+	{"cuGreenCtxCreate", "cuGreenCtxDestroy", {TO_ADDR, 0, DEVICE, 0}},
 
 	{"cuCtxCreate", "cuCtxDestroy", {TO_ADDR, 0, DEVICE}},
 	{"cuCtxCreate_v2", "cuCtxDestroy_v2", {TO_ADDR, 0, DEVICE}},

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "rm.h"
 #include "testcuda.h"
 
 atomic_bool initialized, armed;
@@ -143,6 +144,9 @@ static void forked(void)
 	atomic_store(&initialized, false);
 	stats_reset();
 	blocks_reset();
+	kernel_reset();
+	backing_reset();
+	footprint_reset();
 	ctx_reset();
 	devices_reset();
 	ipc_reset();
@@ -196,6 +200,9 @@ EXPORT int testcuda_print_stats(void)
 	printf("},\"used\":[");
 	for (int d = 0; d < DEVICES; d++)
 		printf("%s%ld", d ? "," : "", (long)atomic_load(&devices[d].used));
+	printf("],\"physical\":[");
+	for (int d = 0; d < DEVICES; d++)
+		printf("%s%lu", d ? "," : "", testrm_physical(d));
 	puts("]}");
 	return 0;
 }

@@ -17,13 +17,18 @@
 
 struct token {
 	uint64_t magic, pid, addr, size;
+	uint32_t client, object; // the exporter's, of the kernel driver
 };
+
+static inline void token_write(void *bytes64, const struct token *t)
+{
+	memset(bytes64, 0, 64);
+	memcpy(bytes64, t, sizeof *t);
+}
 
 static inline void token_pack(void *bytes64, uint64_t addr, uint64_t size)
 {
-	struct token t = {TOKEN_MAGIC, (uint64_t)getpid(), addr, size};
-	memset(bytes64, 0, 64);
-	memcpy(bytes64, &t, sizeof t);
+	token_write(bytes64, &(struct token){TOKEN_MAGIC, (uint64_t)getpid(), addr, size, 0, 0});
 }
 
 static inline bool token_unpack(const void *bytes64, struct token *t)

@@ -19,7 +19,8 @@ struct physical {
 	int refs, maps, device;
 	enum kind kind;
 	bool alive, counted;
-	int next_free; // index plus one
+	uint32_t object; // of the kernel driver
+	int next_free;   // index plus one
 };
 
 struct mapping {
@@ -178,8 +179,10 @@ static void end_if_unused(struct physical *p)
 		return;
 	if (p->counted)
 		count_live(p->kind, -1, -(int64_t)p->size);
-	if (p->kind == KIND_VMM)
+	if (p->kind == KIND_VMM) {
 		device_give(p->device, p->size);
+		kernel_free(p->device, p->object);
+	}
 	p->alive = false;
 	p->next_free = free_physical;
 	free_physical = (int)(p - physicals) + 1;
@@ -194,11 +197,15 @@ static CUresult create(CUmemGenericAllocationHandle *out, size_t size, const CUm
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (!device_take(device, size))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = new_physical(out, (struct physical){.size = size, .kind = KIND_VMM, .device = device});
-	if (result == CUDA_SUCCESS)
+	uint32_t object = kernel_memory(device, size);
+	CUresult result = object ? new_physical(out, (struct physical){.size = size, .kind = KIND_VMM, .device = device, .object = object}) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
 		count(physical_of(*out));
-	else
-		device_give(device, size);
+		return result;
+	}
+	device_give(device, size);
+	if (object)
+		kernel_free(device, object);
 	return result;
 }
 
