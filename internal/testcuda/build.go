@@ -41,7 +41,7 @@ var (
 	oldFamilies  = []string{"src/stats.c", "src/device.c", "src/block.c", "src/ctx.c", "src/mem.c", "src/array.c", "src/ipc.c", "src/graph.c",
 		"src/kernel.c", "src/backing.c", "src/footprint.c", "src/module.c", "src/stream.c"}
 	families = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/capture.c", "src/proc.c")
-	workload = []string{"src/workload.c", "src/script.c", "src/ops.c", "src/args.c", "src/rows.c"}
+	workload = []string{"src/workload.c", "src/script.c", "src/requests.c", "src/ops.c", "src/args.c", "src/rows.c"}
 
 	rpath      = []string{"-Wl,-rpath,$ORIGIN"}
 	linkKernel = []string{"libtestrm.so"}

@@ -19,11 +19,19 @@ const char *skip(const char *p); // blanks
 const char *word(const char *p, char *out, size_t cap);
 uint64_t next_number(const char **p, uint64_t otherwise);
 
+// check ends the program unless a call's result is the one expected. It returns
+// whether the call succeeded.
+bool check(const char *what, int result);
 void make_current(void);
 void call(const char *api, const char *rest);
 void raw(const char *rest);
 void row(const char *rest);
 void release_all(const char *api);
 void print_objects(void);
+
+// requests.c
+void words(const char *rest);
+void print_words(const char *name);
+void request(const char *rest);
 
 #endif

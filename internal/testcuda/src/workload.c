@@ -23,6 +23,12 @@
 //   sleep MS | exit [N] | _exit [N] | kill SIGNAL
 //   stats | objects      print the driver's ledger | what is kept, as JSON
 //   rows                 print every API with a row, and what ends it
+//   words NAME WORD...   fill a buffer of the thread's own: a WORD is a number,
+//                        N+i, N:64, another buffer's NAME.INDEX or &NAME, or
+//                        client or deviceN, as the kernel driver calls them
+//   ioctl NR SIZE NAME   a request to the kernel driver, with a buffer or an
+//                        address; its result is 0 or errno
+//   print NAME           print a buffer's words
 //
 // A call that fails ends the program with 3, unless try or expect is around it.
 #define _GNU_SOURCE
@@ -198,6 +204,12 @@ static void command(const char *text)
 		SETUP("testcuda_print_stats", 0);
 	} else if (IS("objects")) {
 		print_objects();
+	} else if (IS("words")) {
+		words(rest);
+	} else if (IS("ioctl")) {
+		request(rest);
+	} else if (IS("print")) {
+		print_words(arg);
 	} else if (IS("exit")) {
 		exit((int)next_number(&rest, 0));
 	} else if (IS("_exit")) {
