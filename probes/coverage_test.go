@@ -41,14 +41,16 @@ func TestReadme(t *testing.T) {
 func coverage() string {
 	var b strings.Builder
 	b.WriteString("| functions | kind | what it does |\n|---|---|---|\n")
-	for _, level := range []Level{Driver, Runtime, Torch} {
+	for _, level := range []Level{Driver, Runtime, Torch, Kernel} {
 		for _, does := range effects {
 			var names []string
 			var kinds []string
 			for i := range Table {
 				if r := &Table[i]; r.Level == level && does.match(r) {
 					for _, s := range r.Symbols {
-						names = append(names, "`"+s+"`")
+						if s = "`" + s + "`"; !slices.Contains(names, s) {
+							names = append(names, s)
+						}
 					}
 					if k := r.Kind.String(); r.Kind != event.KindNone && !slices.Contains(kinds, k) {
 						kinds = append(kinds, k)
@@ -110,11 +112,17 @@ var effects = []struct {
 		}
 		return false
 	}},
-	{"which context or device is current", func(r *Row) bool { return r.class != classEmit && r.class != classOff }},
-	{"what a program was told a function's address is: a warning if it has no probe", func(r *Row) bool { return r.Op == opProcAddress }},
-	{"the driver may take memory for itself: growth of the process's total is put under its stack, marked as inferred", func(r *Row) bool {
-		return r.Op == event.OpSuspect || r.Op == event.OpGraphInstantiate
+	{"which context or device is current", func(r *Row) bool {
+		switch r.class {
+		case classCtxSet, classCtxPush, classCtxPop, classCtxDevice, classDeviceSet:
+			return true
+		}
+		return false
 	}},
+	{"what the kernel driver hands out inside is for it", func(r *Row) bool { return r.class == classCause || r.Op == event.OpGraphInstantiate }},
+	{"what libcuda asks of the kernel driver: the probe is on its call of the C library", func(r *Row) bool { return r.imported() }},
+	{"the kernel driver's objects come and end, memory among them", func(r *Row) bool { return r.Level == Kernel }},
+	{"what a program was told a function's address is: a warning if it has no probe", func(r *Row) bool { return r.Op == opProcAddress }},
 	{"a framework's own allocator gave up (out-of-memory reports)", func(r *Row) bool { return r.Op == event.OpOutOfMemory }},
 }
 

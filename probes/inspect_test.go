@@ -89,7 +89,8 @@ func exported(t *testing.T, path string, level Level) (found, missing []string) 
 		if e.Level != level || e.class == classCtxDevice {
 			continue
 		}
-		if slices.ContainsFunc(syms, func(s elf.Symbol) bool { return s.Name == e.Symbol && s.Section != elf.SHN_UNDEF }) {
+		name := strings.TrimSuffix(e.Symbol, imported)
+		if slices.ContainsFunc(syms, func(s elf.Symbol) bool { return s.Name == name && (s.Section == elf.SHN_UNDEF) == e.imported() }) {
 			found = append(found, e.Symbol)
 		} else {
 			missing = append(missing, e.Symbol)
