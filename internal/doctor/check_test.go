@@ -44,8 +44,11 @@ func healthy() Report {
 	r = append(r, checkPrivileges(root, started)...)
 	r = append(r, checkTracing(started)...)
 	r = append(r, checkEnvironment(environment{pidNamespace: proc.InitialPID}, true)...)
-	r = append(r, checkGPUs(gpus{driver: "580.159.04", cuda: "13.0", devices: []gpu.Device{h200}})...)
-	r = append(r, checkLibraries(libraries{target: 17, reports: []probes.LibraryReport{cuda}, names: map[int]string{17: "python3"}})...)
+	g := gpus{driver: "580.159.04", cuda: "13.0", devices: []gpu.Device{h200}}
+	l := libraries{target: 17, reports: []probes.LibraryReport{cuda}, names: map[int]string{17: "python3"}}
+	r = append(r, checkGPUs(g)...)
+	r = append(r, checkPhysical(readPhysical(g, l))...)
+	r = append(r, checkLibraries(l)...)
 	return append(r, checkTarget(target{
 		pid: 17, name: "python3", initial: true, numbers: []int{17}, python: "3.12", nvml: true,
 		memory:   []deviceUse{{h200, gpu.ProcessUse{PID: 17, Bytes: 2 << 30, Known: true}, nil}},
@@ -61,6 +64,7 @@ func broken() Report {
 	r = append(r, checkTracing(trial{err: probes.ErrPrivilege})...)
 	r = append(r, checkEnvironment(environment{bindNow: "1", pidNamespace: 1, debuginfod: []string{"https://me:secret@debuginfod.example"}}, true)...)
 	r = append(r, checkGPUs(gpus{err: fmt.Errorf("open NVML: %w: libnvidia-ml.so.1: cannot open shared object file", gpu.ErrNoLibrary)})...)
+	r = append(r, checkPhysical(physical{driver: "580.1", stubless: []string{"/tmp/\x1b[2J\u202e/libcuda.so.1"}})...)
 	r = append(r, checkLibraries(libraries{
 		reports: []probes.LibraryReport{
 			{Level: probes.Driver, Path: "/tmp/\x1b[2J\u202e/libcuda.so.1", PIDs: []int{4, 5}, Err: fmt.Errorf("a 32-bit library: %w", probes.ErrNoSymbols)},

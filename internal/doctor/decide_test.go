@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,42 @@ func TestEnvironment(t *testing.T) {
 		{"password", urls("https://u:p@a.example"), want{"debuginfod", OK, "u:xxxxx@", ""}},
 		{"no URL", urls("a.example"), want{"debuginfod", Warn, "no URL", "http"}},
 		{"no server", urls("file:///etc"), want{"debuginfod", Warn, "no URL", "http"}},
+	})
+}
+
+func TestPhysical(t *testing.T) {
+	const one = "the driver's own memory is shown as one line"
+	check := func(g gpus, target int, l ...probes.LibraryReport) []Check {
+		return checkPhysical(readPhysical(g, libraries{target: target, reports: l}))
+	}
+	lib := func(change func(*probes.LibraryReport)) probes.LibraryReport {
+		r := probes.LibraryReport{Level: probes.Driver, Path: "/a/libcuda.so.1", PIDs: []int{17}}
+		change(&r)
+		return r
+	}
+	lacks := []string{"cuCtxCreate_v4", ioctl}
+	watched := lib(func(r *probes.LibraryReport) { r.Missing = lacks[:1] })
+	bare := lib(func(r *probes.LibraryReport) { r.Missing = lacks })
+	installed := lib(func(r *probes.LibraryReport) { r.Missing, r.PIDs = lacks, nil })
+	unread := lib(func(r *probes.LibraryReport) { r.Missing, r.Err = lacks, unix.EACCES })
+	runtime := lib(func(r *probes.LibraryReport) { r.Missing, r.Level = lacks, probes.Runtime })
+	if !slices.ContainsFunc(probes.Entries[1:], func(e probes.Entry) bool { return e.Level == probes.Driver && e.Symbol == ioctl }) {
+		t.Errorf("no row is named %s", ioctl)
+	}
+	known := gpus{driver: "580.159.04"}
+	decide(t, []decision{
+		{"known", check(known, 0, watched), want{"physical layer", OK, "driver 580.159.04", ""}},
+		{"no library", check(known, 0), want{"physical layer", OK, "driver 580.159.04", ""}},
+		{"too old", check(gpus{driver: "470.1"}, 0, watched), want{"physical layer", Warn, "driver 470.1 is not one whose calls are known: " + one, "535"}},
+		{"too new", check(gpus{driver: "600.1"}, 0, bare), want{"physical layer", Warn, "driver 600.1 is not one whose calls are known: " + one, "later gpumemtrace"}},
+		{"not a version", check(gpus{driver: "580"}, 0), want{"physical layer", Warn, "not one whose calls", "535"}},
+		{"no stub", check(known, 0, watched, bare), want{"physical layer", Warn, "/a/libcuda.so.1: of a process that uses it, " + one, "NVIDIA's own"}},
+		{"the target's has none", check(known, 17, bare), want{"physical layer", Warn, "no place to watch", "NVIDIA's own"}},
+		{"another's has none", check(known, 17, installed, watched), want{"physical layer", OK, "", ""}},
+		{"only libcuda counts", check(known, 0, runtime), want{"physical layer", OK, "", ""}},
+		{"not readable", check(known, 0, unread), want{"physical layer", OK, "", ""}},
+		{"silent", checkPhysical(physical{}), want{"physical layer", Warn, "version is not known: " + one, "nvidia-smi"}},
+		{"no driver", checkPhysical(physical{absent: true}), want{check: "physical layer"}},
 	})
 }
 

@@ -22,6 +22,7 @@ func Run(pid int) Report {
 	t := readTrial()
 	g := readGPUs(gpu.Open())
 	defer g.close()
+	l := readLibraries(pid, p.has(unix.CAP_SYS_PTRACE))
 
 	var r Report
 	r = append(r, checkKernel(probes.KernelRelease(), seccompErrors{probes.CheckSeccomp(0, false), probes.CheckSeccomp(0, true)}, probes.Features())...)
@@ -29,7 +30,8 @@ func Run(pid int) Report {
 	r = append(r, checkTracing(t)...)
 	r = append(r, checkEnvironment(e, !errors.Is(g.err, gpu.ErrNoCgo))...)
 	r = append(r, checkGPUs(g)...)
-	r = append(r, checkLibraries(readLibraries(pid, p.has(unix.CAP_SYS_PTRACE)))...)
+	r = append(r, checkPhysical(readPhysical(g, l))...)
+	r = append(r, checkLibraries(l)...)
 	if pid != 0 {
 		r = append(r, checkTarget(readTarget(pid, e, g))...)
 	}

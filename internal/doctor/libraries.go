@@ -47,6 +47,15 @@ func readLibraries(target int, ptrace bool) libraries {
 	return l
 }
 
+// shown yields the libraries that a report is about: of one process, its own.
+func (l libraries) shown(yield func(probes.LibraryReport) bool) {
+	for _, r := range l.reports {
+		if (l.target == 0 || len(r.PIDs) > 0) && !yield(r) {
+			return
+		}
+	}
+}
+
 // required are the functions that every driver since CUDA 3.2 exports.
 var required = []string{"cuMemAlloc_v2", "cuMemFree_v2"}
 
@@ -64,10 +73,7 @@ func checkLibraries(l libraries) []Check {
 		}
 	}
 	used, seen := false, map[string]int{}
-	for _, r := range l.reports {
-		if l.target != 0 && len(r.PIDs) == 0 {
-			continue
-		}
+	for r := range l.shown {
 		used = used || r.Level == probes.Driver && len(r.PIDs) > 0
 		l.check(&g, r, seen)
 	}
