@@ -150,7 +150,7 @@ func TestTrainLeaks(t *testing.T) {
 }
 
 func TestHammerEndsWithNothingLive(t *testing.T) {
-	p := start(t, Hammer, Options{Args: []string{"-threads", "3", "-seconds", "0.2"}})
+	p := start(t, Hammer, Options{Args: []string{"-threads", "4", "-seconds", "0.5"}})
 	rest, code, err := p.Wait()
 	if err != nil || code != 0 || len(rest) != 1 {
 		t.Fatalf("%q, exit %d, %v", rest, code, err)
@@ -162,6 +162,9 @@ func TestHammerEndsWithNothingLive(t *testing.T) {
 	alloc, free := s.APIs["cuMemAlloc_v2"], s.APIs["cuMemFree_v2"]
 	if alloc.OK == 0 || alloc != free || s.Used[0] != 0 || s.Live["async"] != (Live{}) {
 		t.Errorf("allocated %+v, freed %+v, used %d", alloc, free, s.Used)
+	}
+	if got, want := s.Physical[0], int64(emptyContext+32*mib); got != want { // one object of the pool's
+		t.Errorf("physical %d, want %d", got, want)
 	}
 }
 

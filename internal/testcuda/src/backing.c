@@ -68,9 +68,9 @@ uint32_t backing_object(const struct backing *b)
 static struct backing *share(enum use use, struct CUctx_st *ctx, int device, uint64_t addr, uint64_t size)
 {
 	struct backing *b = shared[use];
-	for (int i = 0; b && (b->ctx != ctx || b->room < size); b = b->next)
-		if (++i == LOOKED_AT)
-			b = NULL;
+	int left = LOOKED_AT;
+	while (b && (b->ctx != ctx || b->room < size))
+		b = --left ? b->next : NULL;
 	if (b) {
 		b->users++;
 	} else {
