@@ -37,11 +37,10 @@ func allocates(classes ...uint32) *escape {
 	return &escape{number: escapeAlloc, at: 12, is: classes, pointer: 16}
 }
 
-// object are the values of NV_ESC_RM_ALLOC's structure, in either of its forms,
-// in front of those of the class: NVOS64_PARAMETERS of 48 bytes, or
-// NVOS21_PARAMETERS of 32, as the request says.
-func object(class ...value) []value {
-	return append([]value{mem(2, 0), mem(2, 8), arg(1), mem(2, 24), mem32(2, 40)}, class...)
+// object are the values of NV_ESC_RM_ALLOC's structure in either of its forms:
+// NVOS64_PARAMETERS of 48 bytes, or NVOS21_PARAMETERS of 32, as the request says.
+func object() []value {
+	return []value{mem(2, 0), mem(2, 8), arg(1), mem(2, 24), mem32(2, 40)}
 }
 
 // kernelTable has the rows of the kernel driver's calls. They have no function of
@@ -54,9 +53,9 @@ var kernelTable = []Row{
 		Addr: mem32(6, 0), Extra: object(), Fix: fixObject},
 	{Symbols: []string{"NV_ESC_RM_ALLOC"}, Level: Kernel, Op: event.OpObject, Escape: allocates(0x2080),
 		Extra: object(), Fix: fixObject},
-	// NVC637_ALLOCATION_PARAMETERS: swizzId at 0.
+	// NVC637_ALLOCATION_PARAMETERS: swizzId at 8.
 	{Symbols: []string{"NV_ESC_RM_ALLOC"}, Level: Kernel, Op: event.OpObjectInstance, Escape: allocates(0xc637),
-		Addr: mem32(6, 0), Extra: object(), Fix: fixObject},
+		Addr: mem32(6, 8), Extra: object(), Fix: fixObject},
 	// NV01_MEMORY_LOCAL_USER and NV01_MEMORY_SYSTEM: NV_MEMORY_ALLOCATION_PARAMS,
 	// size at 64.
 	{Symbols: []string{"NV_ESC_RM_ALLOC"}, Level: Kernel, Op: event.OpObjectMemory, Kind: event.KindDriver, Escape: allocates(0x40),

@@ -109,7 +109,7 @@ func copyKit(t *testing.T, root string) string {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{string(testcuda.Workload), "libcuda.so.1", "libcudart.so.13"} {
+	for _, name := range []string{string(testcuda.Workload), "libcuda.so.1", "libtestrm.so", "libcudart.so.13"} {
 		copyFile(filepath.Join(kit.Dir, name), filepath.Join(root, name))
 	}
 	needs, err := exec.Command("ldd", kit.Path(testcuda.Workload)).Output()

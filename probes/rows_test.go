@@ -363,8 +363,8 @@ func TestEverySymbolHasATest(t *testing.T) {
 		api, undo, _ := strings.Cut(line, " ")
 		tested[api], tested[undo] = true, true
 	}
-	// Ended by "row" through the twin of their undo; TestProcAddress.
-	for _, name := range []string{"cuCtxDestroy", "cuDevicePrimaryCtxRelease", "cuGetProcAddress", "cuGetProcAddress_v2"} {
+	// Ended by "row" through the twin of their undo; TestProcAddress; TestKernel.
+	for _, name := range []string{"cuInit", "cuCtxDestroy", "cuDevicePrimaryCtxRelease", "cuGetProcAddress", "cuGetProcAddress_v2"} {
 		tested[name] = true
 	}
 	for _, name := range torchSymbols { // TestTorchOutOfMemory

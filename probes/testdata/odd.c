@@ -61,12 +61,25 @@ EXPORT int cuMemHostAlloc(unsigned long *p, size_t size, unsigned flags)
 	return cuMemAllocManaged(p, size, flags);
 }
 
-// Five deep, where four are kept.
-EXPORT int cuImportExternalMemory(void **p, void *desc)
+// Seven deep, where six are kept.
+EXPORT int cuGraphDestroy(void *graph)
 {
 	__asm__ volatile("");
-	*p = (void *)1;
 	return 0;
+}
+
+EXPORT int cuMemPoolDestroy(void *pool)
+{
+	int result = cuGraphDestroy(pool);
+	__asm__ volatile("");
+	return result;
+}
+
+EXPORT int cuImportExternalMemory(void **p, void *desc)
+{
+	int result = cuMemPoolDestroy(desc);
+	*p = (void *)1;
+	return result;
 }
 
 EXPORT int cuMemImportFromShareableHandle(unsigned long *h, void *os, int type)
