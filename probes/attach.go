@@ -39,12 +39,12 @@ type point struct {
 func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (points []point, missing []string) {
 	taken := map[uint64]bool{}
 	for i, e := range Entries {
-		if i == 0 || e.Level != level || !want(e.Row) {
+		if i == 0 || e.Level != level && (level != Vendor || !e.imported()) || !want(e.Row) {
 			continue
 		}
 		off, ok := offsets[e.Symbol]
 		switch {
-		case !ok && level == Torch: // any version has one of the two
+		case !ok && optional(level): // of PyTorch's, any version has one of the two
 		case !ok:
 			missing = append(missing, e.Symbol)
 		case !taken[off]:

@@ -110,11 +110,21 @@ func libraryLevel(name string) (Level, bool) {
 		return Driver, true
 	case base == "libc10.so":
 		return Torch, true
+	case slices.ContainsFunc(vendorLibraries, func(name string) bool { return strings.HasPrefix(base, name+".so") }):
+		return Vendor, true
 	case strings.HasPrefix(base, "libcudart.so"), strings.HasPrefix(base, "libcudart-") && strings.Contains(base, ".so"):
 		return Runtime, true
 	}
 	return 0, false
 }
+
+// vendorLibraries are those of NVIDIA's that take memory from the kernel driver
+// without libcuda. NVML asks it often, and takes none.
+var vendorLibraries = []string{"libnvidia-opencl", "libnvidia-glcore", "libnvidia-eglcore", "libnvidia-glsi", "libnvidia-rtcore",
+	"libnvoptix", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "libvdpau_nvidia"}
+
+// optional tells whether a library of a level may well have nothing to probe.
+func optional(level Level) bool { return level == Torch || level == Vendor }
 
 // openMapping opens the very file that one mapping of pid maps, without a look
 // at the process's other mappings. The caller closes it.
@@ -154,8 +164,10 @@ func (l Library) functions(match func(name []byte) bool) (map[string]uint64, err
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
 	}
-	if len(offsets) == 0 {
+	if len(offsets) == 0 && l.Level != Vendor {
 		return nil, nil
+	} else if offsets == nil {
+		offsets = map[string]uint64{}
 	}
 	stubs, err := e.Stubs(func(name []byte) bool { return match(append(name[:len(name):len(name)], imported...)) })
 	if err != nil {

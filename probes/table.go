@@ -13,7 +13,8 @@ const (
 	Driver  Level = iota // libcuda, CUDA's driver API
 	Runtime              // libcudart, CUDA's runtime API
 	Torch                // libc10, PyTorch's core, for what libcuda is not asked
-	Kernel               // no library: NVIDIA's kernel driver, of which libcuda asks by ioctl
+	Vendor               // NVIDIA's other libraries that ask the kernel driver: OpenCL, graphics, video
+	Kernel               // no library: NVIDIA's kernel driver, which those ask by ioctl
 )
 
 // A Row is one function of CUDA's API: where its pointer, size, handle, and
@@ -109,7 +110,8 @@ const (
 // Table has one row for each function, and each call of the kernel driver.
 // README's coverage table, the probes and the stand-in's tests are all made from
 // it. A name that ends in @plt is a function of the C library's, and the probe is
-// on the place in libcuda at which libcuda calls it: nobody else comes by there.
+// on the place in libcuda (or in a library of level Vendor) at which that calls it:
+// nobody else comes by there.
 var Table = append([]Row{
 	// Linear device memory. CUDA Driver API, "Memory Management".
 	{Symbols: []string{"cuMemAlloc_v2"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0), Size: arg(1)},

@@ -199,14 +199,21 @@ func (t *Tracer) constants() (map[string]any, error) {
 }
 
 func (t *Tracer) levels() []Level {
-	switch t.opts.API {
-	case APIRuntime:
-		return []Level{Runtime, Torch}
-	case APIBoth:
-		return []Level{Driver, Runtime, Torch}
+	var out []Level
+	if t.opts.API != APIRuntime {
+		out = append(out, Driver)
 	}
-	return []Level{Driver, Torch}
+	if t.opts.API == APIRuntime || t.opts.API == APIBoth {
+		out = append(out, Runtime)
+	}
+	out = append(out, Torch)
+	if t.watchesKernel() {
+		out = append(out, Vendor)
+	}
+	return out
 }
+
+func (t *Tracer) watchesKernel() bool { return t.opts.Kernel && t.opts.API != APIRuntime }
 
 // fillRows tells the kernel side the table, as the API level wants it.
 func (t *Tracer) fillRows() error {
@@ -230,7 +237,7 @@ func (t *Tracer) fillRows() error {
 
 // wants tells whether a row is to be probed for the whole trace.
 func (t *Tracer) wants(r *Row) bool {
-	return lasting(r) && (t.opts.Kernel && t.opts.API != APIRuntime || !r.imported())
+	return lasting(r) && (t.watchesKernel() || !r.imported())
 }
 
 // confined tells whether a probe is for one process alone.
@@ -293,7 +300,7 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 	probed := 0
 	for i, lib := range libs {
 		switch err := t.attach(lib, t.confinedTo(pid), pid, at); {
-		case errors.Is(err, ErrNoSymbols) && lib.Level == Torch: // an older PyTorch
+		case errors.Is(err, ErrNoSymbols) && optional(lib.Level): // an older PyTorch
 		case errors.Is(err, ErrNoSymbols):
 			useless = err
 		case err != nil:

@@ -88,14 +88,23 @@ func (a *Accounts) Label(p event.Process, ordinal int32) (string, bool) {
 // LabelOf returns the label of a device that a process had the kernel driver
 // open, and whether it is known.
 func (a *Accounts) LabelOf(p event.Process, g *physical.GPU) (string, bool) {
-	if g.Known {
-		i := slices.IndexFunc(a.devices, func(d record.Device) bool { return d.GPUKnown && d.GPU == g.ID && d.Instance == g.Instance })
-		if i >= 0 {
-			return a.devices[i].Label, true
-		}
+	if d := a.device(g); d != nil {
+		return d.Label, true
 	}
 	// With event.NoDevice: the only one that the process uses.
 	return a.Label(p, g.Ordinal)
+}
+
+// device returns the device that the kernel driver calls so, nil if there is none.
+func (a *Accounts) device(g *physical.GPU) *record.Device {
+	if !g.Known {
+		return nil
+	}
+	i := slices.IndexFunc(a.devices, func(d record.Device) bool { return d.GPUKnown && d.GPU == g.ID && d.Instance == g.Instance })
+	if i < 0 {
+		return nil
+	}
+	return &a.devices[i]
 }
 
 // FromStart tells whether a process that was attached to late is known to have
@@ -168,23 +177,18 @@ func (a *Accounts) number(r *record.Reading, processes []Process) {
 // changed while it was read may be in the figure or not: nothing is concluded from
 // it that is not new.
 func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
-	k := key{p.Process, r.Devices[device].Label}
-	old := a.figures[k]
 	f := &Figure{}
 	for _, u := range r.Uses {
 		if u.Process == p.Process && u.Device == device {
 			f.Total, f.Known, f.Inferred = u.Bytes, u.Known, u.Inferred
 		}
 	}
+	held, label := a.held(p, &r.Devices[device])
+	k := key{p.Process, label}
+	old := a.figures[k]
 	a.figures[k] = f
 	if !p.Seen || !f.Known {
 		return
-	}
-	var held int64
-	for i := range p.GPUs {
-		if label, ok := a.LabelOf(p.Process, &p.GPUs[i]); ok && label == k.label {
-			held += p.Held[i]
-		}
 	}
 	racing := p.Changed >= r.Begin
 	switch {
@@ -197,6 +201,28 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 	default:
 		f.Before = f.Total - held
 	}
+}
+
+// held returns what a process has on a whole GPU, and the label of that or of the
+// instance of it that the process uses: NVML lists it on the whole GPU.
+func (a *Accounts) held(p *Process, d *record.Device) (bytes int64, label string) {
+	label = d.Label
+	for i := range p.GPUs {
+		on := a.device(&p.GPUs[i])
+		switch {
+		case on != nil && on.Instance >= 0 && d.GPUKnown && on.GPU == d.GPU:
+			bytes, label = bytes+p.Held[i], on.Label
+		case on != nil:
+			if on.UUID == d.UUID {
+				bytes += p.Held[i]
+			}
+		default:
+			if l, ok := a.LabelOf(p.Process, &p.GPUs[i]); ok && l == d.Label {
+				bytes += p.Held[i]
+			}
+		}
+	}
+	return bytes, label
 }
 
 // Forget drops what is known of processes that are shown no more.

@@ -202,18 +202,26 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 
 // below returns how many frames of a stack, which begins where a library calls the
 // kernel driver, are that library's own, and the function of it that was called from
-// elsewhere, "" if that has no name.
+// elsewhere. Where that has no name it is the function that called it; "" if that has
+// none either.
 func below(frames []*record.Place) (n int, function string) {
-	for _, place := range frames {
+	for i, place := range frames {
 		l := place.Location()
-		if l.Mapping == nil || path.Base(l.Mapping.Path) != path.Base(library(frames[0])) {
-			break
+		own := l.Mapping != nil && path.Base(l.Mapping.Path) == path.Base(library(frames[0]))
+		if own {
+			n = i + 1
 		}
-		n++
-		function = ""
 		if line := l.Lines[len(l.Lines)-1]; line.Reason == "" {
 			function = line.Function
+		} else if own {
+			function = ""
 		}
+		if !own {
+			break
+		}
+	}
+	if n == 0 {
+		return 0, ""
 	}
 	return n, function
 }
