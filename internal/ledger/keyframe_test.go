@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -28,13 +29,13 @@ func rebuilt(l *Ledger) *Ledger {
 type living struct {
 	Live     map[liveRow]int
 	Inuse    map[SiteKey][2]int64
-	Holdings map[event.Process]map[int32]holding
+	Holdings map[event.Process]map[int32]int64
 	Totals   map[event.Process]Totals
 	Devices  map[event.Process][4]int32 // of the generator's contexts, plus one
 }
 
 func livingOf(l *Ledger, ended map[event.Process]bool) living {
-	out := living{map[liveRow]int{}, map[SiteKey][2]int64{}, map[event.Process]map[int32]holding{}, map[event.Process]Totals{}, map[event.Process][4]int32{}}
+	out := living{map[liveRow]int{}, map[SiteKey][2]int64{}, map[event.Process]map[int32]int64{}, map[event.Process]Totals{}, map[event.Process][4]int32{}}
 	for a := range l.Live {
 		if !ended[a.Proc] {
 			out.Live[liveRow{a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey}]++
@@ -57,12 +58,8 @@ func livingOf(l *Ledger, ended map[event.Process]bool) living {
 		if devices != ([4]int32{}) {
 			out.Devices[p.Proc] = devices
 		}
-		holdings := map[int32]holding{}
-		for h := range l.Holdings(p.Proc) {
-			if h.Bytes != 0 {
-				holdings[h.Device] = holding{h.Bytes, h.Rounding.Bytes()}
-			}
-		}
+		holdings := bytesByDevice(l, p.Proc)
+		maps.DeleteFunc(holdings, func(_ int32, bytes int64) bool { return bytes == 0 })
 		if len(holdings) > 0 {
 			out.Holdings[p.Proc] = holdings
 		}

@@ -94,10 +94,15 @@ func (p *modelProc) recount() {
 	}
 	if total := p.inuse(event.ClassDevice); total > p.peak {
 		p.peak = total
-		clear(p.peakOf)
-		for _, s := range p.sites {
-			p.peakOf[s] = s.inuseBytes
-		}
+		p.mark()
+	}
+}
+
+// mark makes what each site holds what it held at the peak.
+func (p *modelProc) mark() {
+	clear(p.peakOf)
+	for _, s := range p.sites {
+		p.peakOf[s] = s.inuseBytes
 	}
 }
 
@@ -142,52 +147,18 @@ func (p *modelProc) totals() Totals {
 	return t
 }
 
-// holding is what a Holding must say, added up from all that is live.
-type holding struct{ Bytes, Rounding int64 }
-
-func (p *modelProc) holdings() map[int32]holding {
-	out := map[int32]holding{}
-	small := map[int32]int64{}
+// holdings are the bytes that Holdings must say, by device.
+func (p *modelProc) holdings() map[int32]int64 {
+	out := map[int32]int64{}
 	for _, s := range p.sites {
-		if s.Kind.Class() == event.ClassDevice {
-			h := out[s.Device]
-			h.Bytes += s.inuseBytes
-			out[s.Device] = h
+		if class := s.Kind.Class(); class == event.ClassDevice || class == event.ClassDriver {
+			out[s.Device] += s.inuseBytes
 		}
 	}
-	hold := func(s *modelSite, size uint64) {
-		if s.Kind.Class() != event.ClassDevice || s.Kind == event.KindAsync {
-			return
-		}
-		if size < 2<<20 {
-			small[s.Device] += int64(size)
-			return
-		}
-		h := out[s.Device]
-		h.Rounding += modelSlack(size)
-		out[s.Device] = h
-	}
-	for _, a := range p.allocs {
-		hold(a.site, a.size)
-	}
-	for _, ph := range p.phys {
-		hold(ph.site, ph.size)
-	}
-	for device, size := range small {
-		h := out[device]
-		h.Rounding += modelSlack(uint64(size))
-		out[device] = h
-	}
-	if out[-1].Bytes == 0 {
+	if out[-1] == 0 {
 		delete(out, -1)
 	}
 	return out
-}
-
-// modelSlack is what the driver adds to size to have whole granules.
-func modelSlack(size uint64) int64 {
-	granules := (size + 2<<20 - 1) / (2 << 20)
-	return int64(granules*(2<<20) - size)
 }
 
 type siteFigures struct {

@@ -221,16 +221,30 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 // from what adding up all that is live gives.
 func compareHoldings(t *testing.T, l *Ledger, m *model, id event.Process, at string) {
 	t.Helper()
-	want := map[int32]holding{}
+	want := map[int32]int64{}
 	if p := m.procs[id]; p != nil {
 		want = p.holdings()
 	}
-	got := map[int32]holding{}
-	for h := range l.Holdings(id) {
-		got[h.Device] = holding{h.Bytes, h.Rounding.Bytes()}
-	}
+	got := bytesByDevice(l, id)
 	if !maps.Equal(want, got) {
 		t.Fatalf("%s: holdings differ (-model +ledger):\n%s", at, cmp.Diff(want, got))
+	}
+}
+
+// bytesByDevice are the Holdings of id.
+func bytesByDevice(l *Ledger, id event.Process) map[int32]int64 {
+	out := map[int32]int64{}
+	for h := range l.Holdings(id) {
+		out[h.Device] = h.Bytes
+	}
+	return out
+}
+
+// mark is a peak of another ledger's.
+func mark(l *Ledger, m *model, id event.Process) {
+	l.Mark(id)
+	if p := m.procs[id]; p != nil {
+		p.mark()
 	}
 }
 
@@ -257,6 +271,9 @@ func TestRandom(t *testing.T) {
 		}
 		l.Apply(e)
 		m.apply(e)
+		if g.choose(500) == 0 {
+			mark(l, m, e.Proc)
+		}
 		compareHoldings(t, l, m, e.Proc, fmt.Sprintf("seed %d, after operation %d", seed, i))
 		if e.Op == event.OpExit {
 			for slot, id := range g.procs {
@@ -317,6 +334,9 @@ func FuzzLedger(f *testing.F) {
 			e := g.next()
 			l.Apply(e)
 			m.apply(e)
+			if g.choose(100) == 1 {
+				mark(l, m, e.Proc)
+			}
 			compareHoldings(t, l, m, e.Proc, fmt.Sprintf("after operation %d", i))
 			if i%64 == 0 {
 				compare(t, l, m, fmt.Sprintf("after operation %d", i))
