@@ -176,17 +176,20 @@ func (p *process) unknown(bytes uint64) {
 // kind's synthetic site. It has no time, so a stale free that races with the
 // reuse of its address is taken for its own.
 //
-// From bit 0: 4 bits of kind, 12 of context index, 48 of size.
+// From bit 0: 5 bits of kind, 12 of context index, 47 of size.
 type extraRow uint64
 
 const (
+	extraMaxKind    = 1<<5 - 1
 	extraMaxContext = 1<<12 - 1
-	extraMaxSize    = 1<<48 - 1
+	extraMaxSize    = 1<<47 - 1
 )
 
-func (r extraRow) kind() event.Kind { return event.Kind(r & 15) }
-func (r extraRow) ctx() uint32      { return uint32(r>>4) & extraMaxContext }
-func (r extraRow) size() int64      { return int64(r >> 16) }
+var _ [extraMaxKind + 1 - event.NumKinds]struct{} // each kind fits
+
+func (r extraRow) kind() event.Kind { return event.Kind(r & extraMaxKind) }
+func (r extraRow) ctx() uint32      { return uint32(r>>5) & extraMaxContext }
+func (r extraRow) size() int64      { return int64(r >> 17) }
 
 // addExtra keeps an allocation for which there is no row.
 func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
@@ -196,7 +199,7 @@ func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
 		return
 	}
 	l.loss.Add(lossUnattributed, 1)
-	r := extraRow(e.Kind) | extraRow(ctx)<<4 | extraRow(e.Size)<<16
+	r := extraRow(e.Kind) | extraRow(ctx)<<5 | extraRow(e.Size)<<17
 	p.extra[e.Space][e.Addr] = r
 	p.contexts[ctx].live++
 	if r.kind() == event.KindAsync {

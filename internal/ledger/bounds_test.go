@@ -128,6 +128,26 @@ func TestUnattributed(t *testing.T) {
 	}
 }
 
+// TestUnattributedKinds: beyond MaxLive each kind counts in its class, and ends there.
+func TestUnattributedKinds(t *testing.T) {
+	for k := event.KindNone + 1; k < event.NumKinds; k++ {
+		l := New(Options{MaxLive: 1})
+		l.Apply(ev(1, alloc, at(16, 1), kind(event.KindHost)))
+		l.Apply(ev(2, alloc, at(32, 1<<46), kind(k), ctx(3)))
+		want := map[int32]int64{}
+		if onDevice(k) {
+			want = map[int32]int64{0: 0, event.NoDevice: 1 << 46}
+		}
+		if diff := cmp.Diff(want, bytesByDevice(l, proc)); diff != "" {
+			t.Errorf("%v: holdings differ (-want +got):\n%s", k, diff)
+		}
+		l.Apply(ev(3, free, at(32, 0)))
+		if got := bytesByDevice(l, proc); got[event.NoDevice] != 0 {
+			t.Errorf("%v: holds %v after its end", k, got)
+		}
+	}
+}
+
 func TestMaxMappings(t *testing.T) {
 	l := New(Options{MaxMappings: 1})
 	l.Apply(ev(1, create, vmm, handle(1), size(10)))
