@@ -165,3 +165,12 @@ func TestKernelDriverKeepsManyObjects(t *testing.T) {
 		"; words r client device0 0x70000000 0x40 &params 0:64 128 0 -1; ioctl 0x2b 48 r; words f client device0 0x70000000; ioctl 0x29 16 f }")
 	wantPhysical(t, p, "two threads", 0)
 }
+
+func TestGPUInstance(t *testing.T) {
+	for env, want := range map[string]uint32{"": ok, "TESTCUDA_INSTANCE=3": duplicateName} {
+		p := start(t, Workload, Options{Env: []string{env}})
+		run(t, p, "raw cuInit 0", fmt.Sprintf(memoryParams, "4096"))
+		// Without instances each device has two objects, and 0x5c000006 is free.
+		wantStatus(t, env, request(t, p, 0x2b, 48, "client device0 0x5c000006 0x40 &params 0:64 128 0 -1")[allocStatus], want)
+	}
+}

@@ -2,6 +2,9 @@ package testcuda
 
 import (
 	"debug/elf"
+	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -161,4 +164,70 @@ func jumpsTo(t *testing.T, plt *elf.Section, slot uint64) bool {
 		}
 	}
 	return false
+}
+
+// NVML counts shared memory with its owner; an importer has a name of it alone.
+func TestSharedMemoryCountsWithItsOwner(t *testing.T) {
+	owner, importer := start(t, Workload, Options{}), start(t, Workload, Options{})
+	file := filepath.Join(t.TempDir(), "handle")
+	run(t, owner, "cuMemAlloc_v2 8m", "export "+file)
+	run(t, importer, "init", "import "+file, "import "+file)
+	wantPhysical(t, owner, "owner", emptyContext+8*mib)
+	wantPhysical(t, importer, "importer", emptyContext)
+	wantLive(t, importer, "imported", 1, 8*mib)
+	// In one process the memory lives on under its other name.
+	run(t, owner, "import "+file, "free cuMemAlloc_v2")
+	wantPhysical(t, owner, "owner and importer", emptyContext+8*mib)
+	run(t, owner, "cuIpcCloseMemHandle")
+	wantPhysical(t, owner, "after both", emptyContext)
+}
+
+// Every row gives back what it took, but for what its context keeps to use
+// again.
+func TestEveryRowGivesPhysicalMemoryBack(t *testing.T) {
+	p := start(t, Workload, Options{})
+	run(t, p, "init")
+	for _, line := range run(t, p, "rows") {
+		api, _, _ := strings.Cut(line, " ")
+		sizes := " 23 4096"
+		if api == "cudaSetDevice" {
+			sizes = " 2 0" // devices
+		}
+		run(t, p, "row "+api+sizes, "device 0")
+		before := stats(t, p).Physical
+		run(t, p, "row "+api+sizes, "device 0")
+		if after := stats(t, p).Physical; after[0] > before[0] || after[1] > before[1] {
+			t.Errorf("%s: %d bytes, then %d", api, before, after)
+		}
+	}
+}
+
+func TestKernelDriverHasNoMemoryLeft(t *testing.T) {
+	p := start(t, Workload, Options{Env: []string{fmt.Sprintf("TESTCUDA_PHYSICAL=%d", emptyContext+40*mib)}})
+	run(t, p, "cuMemAlloc_v2 6m", "expect 2 cuMemAlloc_v2 36m", "expect 2 cuCtxCreate_v4", "expect 2 cuMemCreate 36m", "cuMemAllocAsync 1m",
+		"expect 2 cuMemAllocAsync 32m", "cuMemAlloc_v2 1m", "expect 2 cuModuleLoadData", "expect 2 cuArrayCreate_v2", "cuLaunchKernel 16384")
+	wantPhysical(t, p, "full", emptyContext+40*mib)
+	wantLive(t, p, "device", 2, 7*mib)
+	wantLive(t, p, "async", 1, mib)
+	run(t, p, "free all", "raw cuCtxSynchronize")
+	wantPhysical(t, p, "freed", emptyContext)
+}
+
+func TestForkedChildHasNoPhysicalMemory(t *testing.T) {
+	p := start(t, Workload, Options{})
+	run(t, p, "cuMemAlloc_v2 4m")
+	for commands, want := range map[string]int64{"stats": 0, "init; cuMemAlloc_v2; stats": emptyContext + 2*mib} {
+		lines := run(t, p, "fork { "+commands+" }")
+		if len(lines) != 2 || !strings.HasSuffix(lines[1], "status 0") {
+			t.Fatalf("got %q", lines)
+		}
+		child, err := ParseStats(lines[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if child.Physical[0] != want {
+			t.Errorf("%s: %d bytes, want %d", commands, child.Physical[0], want)
+		}
+	}
+	wantPhysical(t, p, "the parent", emptyContext+4*mib)
 }

@@ -7,10 +7,15 @@
 // reused, contexts, handles, mappings and pools live and die as CUDA's do, and
 // the driver keeps an exact ledger that a test can compare with ([Stats]).
 //
+// Below it, libtestrm.so answers requests of libcuda's to the kernel driver, so
+// that the sum of what those asked for is what NVML would say.
+//
 // These environment variables change the driver:
 //
 //	TESTCUDA_TOTAL  bytes of each of the two devices, 80 GiB unless set
 //	TESTCUDA_FAIL   API:NTH:CODE,... the NTH call (0: every one) returns CODE
+//	TESTCUDA_PHYSICAL  bytes that the kernel driver has of each device, 1 TiB unless set
+//	TESTCUDA_INSTANCE  the GPU instance of MIG that the process is in
 package testcuda
 
 import (

@@ -91,13 +91,15 @@ static CUresult create(CUcontext *out, CUdevice device)
 	else
 		ctx = malloc(sizeof *ctx);
 	if (ctx) {
-		*ctx = (struct CUctx_st){.device = device, .alive = true, .next = created};
-		created = ctx;
+		*ctx = (struct CUctx_st){.device = device, .alive = true};
+		struct CUctx_st **list = footprint_begin(ctx) ? &created : &destroyed;
+		ctx->next = *list;
+		*list = ctx;
+		ctx = list == &created ? ctx : NULL;
 	}
 	pthread_mutex_unlock(&lock);
 	if (!ctx)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	footprint_begin(ctx);
 	*out = stack[depth++] = ctx;
 	return CUDA_SUCCESS;
 }
@@ -262,13 +264,12 @@ static CUresult retain(CUcontext *ctx, CUdevice device)
 	struct CUctx_st *p = &primaries[device];
 	p->device = device;
 	p->primary = true;
-	if (!p->alive)
-		footprint_begin(p);
-	p->alive = true;
-	p->refs++;
+	p->alive = p->alive || footprint_begin(p);
+	bool ok = p->alive;
+	p->refs += ok;
 	pthread_mutex_unlock(&lock);
 	*ctx = p;
-	return CUDA_SUCCESS;
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult release(CUdevice device)

@@ -74,7 +74,7 @@ static void keep_step(struct CUctx_st *ctx, uint32_t class, uint64_t size)
 		keep(ctx, kernel_host(ctx->device, (uint64_t)ctx & ~4095ull, size));
 }
 
-void footprint_begin(struct CUctx_st *ctx)
+bool footprint_begin(struct CUctx_st *ctx)
 {
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
@@ -86,7 +86,11 @@ void footprint_begin(struct CUctx_st *ctx)
 	ctx->footprint.arena = kernel_memory(ctx->device, ARENA);
 	ctx->footprint.arena_bytes = ARENA;
 	keep(ctx, ctx->footprint.arena);
+	bool ok = ctx->footprint.arena != 0;
 	pthread_mutex_unlock(&lock);
+	if (!ok)
+		footprint_end(ctx);
+	return ok;
 }
 
 void footprint_end(struct CUctx_st *ctx)
@@ -106,8 +110,8 @@ static void grow_arena(struct CUctx_st *ctx, uint64_t local)
 	uint64_t bytes = ARENA + ((local * THREADS + GRANULE - 1) & ~(GRANULE - 1));
 	if (local > 1 << 20 || bytes <= f->arena_bytes)
 		return;
-	kernel_resize(ctx->device, f->arena, bytes);
-	f->arena_bytes = bytes;
+	if (kernel_resize(ctx->device, f->arena, f->arena_bytes, bytes))
+		f->arena_bytes = bytes;
 }
 
 #define ALIVE(ctx, ...)                       \

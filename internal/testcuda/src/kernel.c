@@ -72,12 +72,23 @@ static void end_handle(uint32_t handle)
 
 static uint32_t alloc(uint32_t parent, uint32_t object, uint32_t class, void *params)
 {
-	struct rm_alloc p = {.client = client, .parent = parent, .object = object, .class = class, .params = (uint64_t)params};
-	if (testcuda_ioctl(RM_REQUEST(RM_ALLOC, p), &p) == 0 && p.status == NV_OK)
-		return p.object;
-	if (object)
-		end_handle(object);
-	return 0;
+	struct rm_alloc p = {.client = client, .parent = parent, .object = object, .class = class, .params = (uint64_t)params, .status = ~0u};
+	testcuda_ioctl(RM_REQUEST(RM_ALLOC, p), &p);
+	return p.status == NV_OK ? p.object : 0;
+}
+
+// named_or_ended gives the name of an object that was not made back.
+static uint32_t named_or_ended(uint32_t handle, bool made)
+{
+	if (!made)
+		end_handle(handle);
+	return made ? handle : 0;
+}
+
+static uint32_t alloc_new(uint32_t parent, uint32_t class, void *params)
+{
+	uint32_t handle = new_handle();
+	return named_or_ended(handle, alloc(parent, handle, class, params));
 }
 
 static void free_object(uint32_t parent, uint32_t object)
@@ -105,8 +116,13 @@ static void open_device(int device, uint32_t gpu_id)
 	control(CMD_ID_INFO_V2, v2, sizeof v2);
 	control(CMD_ID_INFO, v1, sizeof v1);
 	struct rm_device_params p = {.device = v2[2], .share = client};
-	device_object[device] = alloc(client, new_handle(), CLASS_DEVICE, &p);
-	kernel_object(device, 0, CLASS_SUBDEVICE);
+	device_object[device] = alloc_new(client, CLASS_DEVICE, &p);
+	uint32_t subdevice = kernel_object(device, 0, CLASS_SUBDEVICE);
+	const char *instance = getenv("TESTCUDA_INSTANCE");
+	if (instance) {
+		uint32_t id = (uint32_t)atoi(instance);
+		alloc_new(subdevice, CLASS_GPU_INSTANCE, &id);
+	}
 }
 
 void kernel_open(void)
@@ -132,7 +148,7 @@ uint32_t kernel_client(void)
 
 uint32_t kernel_object(int device, uint32_t parent, uint32_t class)
 {
-	return alloc(parent ? parent : device_object[device], new_handle(), class, NULL);
+	return alloc_new(parent ? parent : device_object[device], class, NULL);
 }
 
 // The types, flags and attributes are those that NVIDIA's libcuda gives.
@@ -148,29 +164,31 @@ static uint32_t memory(int device, uint32_t object, uint32_t class, uint64_t siz
 
 uint32_t kernel_memory(int device, uint64_t size)
 {
-	return memory(device, new_handle(), CLASS_MEMORY, size);
+	uint32_t handle = new_handle();
+	return named_or_ended(handle, memory(device, handle, CLASS_MEMORY, size));
 }
 
 uint32_t kernel_system_memory(int device, uint64_t size)
 {
-	return memory(device, new_handle(), CLASS_SYSTEM_MEMORY, size);
+	uint32_t handle = new_handle();
+	return named_or_ended(handle, memory(device, handle, CLASS_SYSTEM_MEMORY, size));
 }
 
 uint32_t kernel_host(int device, uint64_t addr, uint64_t size)
 {
 	struct rm_alloc_memory p = {
 		.client = client, .parent = device_object[device], .object = new_handle(), .class = CLASS_OS_MEMORY,
-		.flags = 0x40001010, .memory = addr, .limit = size - 1, .fd = -1,
+		.flags = 0x40001010, .memory = addr, .limit = size - 1, .status = ~0u, .fd = -1,
 	};
 	testcuda_ioctl(RM_REQUEST(RM_ALLOC_MEMORY, p), &p);
-	return p.status == NV_OK ? p.object : 0;
+	return named_or_ended(p.object, p.status == NV_OK);
 }
 
 uint32_t kernel_share(int device, uint32_t source_client, uint32_t source)
 {
-	struct rm_dup p = {client, device_object[device], new_handle(), source_client, source, 0, 0};
+	struct rm_dup p = {client, device_object[device], new_handle(), source_client, source, 0, ~0u};
 	testcuda_ioctl(RM_REQUEST(RM_DUP_OBJECT, p), &p);
-	return p.status == NV_OK ? p.object : 0;
+	return named_or_ended(p.object, p.status == NV_OK);
 }
 
 void kernel_free(int device, uint32_t object)
@@ -179,8 +197,11 @@ void kernel_free(int device, uint32_t object)
 	end_handle(object);
 }
 
-void kernel_resize(int device, uint32_t object, uint64_t size)
+bool kernel_resize(int device, uint32_t object, uint64_t before, uint64_t size)
 {
 	free_object(device_object[device], object);
-	memory(device, object, CLASS_MEMORY, size);
+	if (memory(device, object, CLASS_MEMORY, size))
+		return true;
+	memory(device, object, CLASS_MEMORY, before);
+	return false;
 }

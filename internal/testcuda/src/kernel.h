@@ -17,8 +17,9 @@ uint32_t kernel_host(int device, uint64_t addr, uint64_t size); // of the progra
 uint32_t kernel_share(int device, uint32_t client, uint32_t object);
 uint32_t kernel_object(int device, uint32_t parent, uint32_t class); // parent 0: the device
 void kernel_free(int device, uint32_t object);
-// kernel_resize frees memory and takes as much as asked for under its handle.
-void kernel_resize(int device, uint32_t object, uint64_t size);
+// kernel_resize frees memory and takes as much as asked for under its handle, or
+// else as much as before.
+bool kernel_resize(int device, uint32_t object, uint64_t before, uint64_t size);
 uint32_t kernel_client(void);
 void kernel_reset(void);
 
@@ -41,7 +42,7 @@ struct footprint {
 	int graphs, most_graphs;
 	bool modules, launched;
 };
-void footprint_begin(struct CUctx_st *ctx);
+bool footprint_begin(struct CUctx_st *ctx); // false, having kept nothing, if it does not fit
 void footprint_end(struct CUctx_st *ctx);
 void footprint_module(struct CUctx_st *ctx);
 void footprint_local(struct CUctx_st *ctx, uint64_t bytes);  // a thread needs as much local memory

@@ -8,6 +8,8 @@ static CUresult load(void *out)
 	if (ctx_current(&init.ctx) == CUDA_SUCCESS) {
 		init.device = init.ctx->device;
 		init.backing = backing_of(init.device, kernel_memory(init.device, GRANULE));
+		if (!init.backing)
+			return CUDA_ERROR_OUT_OF_MEMORY;
 		footprint_module(init.ctx);
 	}
 	return block_new(AREA_HANDLE, 1, init, out);

@@ -55,6 +55,11 @@ uint64_t arg_value(int arg, struct object *o);
 int call_with(void *function, const int8_t *args, size_t n, struct object *o);
 int invoke(void *function, const uint64_t args[8]);
 
+// export_ipc writes the handle of an object's memory to a file. import_ipc makes
+// the rows of cuIpcOpenMemHandle open the one in a file, until it is called with NULL.
+void export_ipc(const char *path, const struct object *o);
+void import_ipc(const char *path);
+
 // A symbol that is absent ends the program with 3.
 void *function_of(const char *symbol);
 void load_driver(void);

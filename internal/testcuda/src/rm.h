@@ -8,7 +8,7 @@
 
 #define GPUS 2
 #define GPU_ID(gpu) (0x0a00u + ((uint32_t)(gpu) << 8)) // 0000:0a:00.0, 0000:0b:00.0
-#define GPU_BYTES (1ull << 40)
+#define GPU_BYTES (1ull << 40) // unless TESTCUDA_PHYSICAL says another size
 #define RM_EXPORT __attribute__((visibility("default")))
 
 // testrm_physical returns what NVML would say that this process uses on a GPU,

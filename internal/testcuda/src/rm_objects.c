@@ -28,7 +28,7 @@ struct object {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct object *buckets[BUCKETS], *clients;
-static uint64_t physical[GPUS];
+static uint64_t physical[GPUS], room; // bytes in use, and of each GPU
 
 static struct object **bucket(uint32_t client, uint32_t handle)
 {
@@ -66,10 +66,8 @@ static void drop(struct memory *m)
 	free(m);
 }
 
-static void end(struct object *o)
+static void end_leaf(struct object *o)
 {
-	while (o->children)
-		end(o->children);
 	struct object **b = bucket(o->client, o->handle);
 	while (*b != o)
 		b = &(*b)->hash_next;
@@ -79,6 +77,21 @@ static void end(struct object *o)
 		o->next->link = o->link;
 	drop(o->memory);
 	free(o);
+}
+
+// end goes down and up again by the links: a tree may be deeper than a stack.
+static void end(struct object *o)
+{
+	struct object *at = o, *parent;
+	bool last;
+	do {
+		while (at->children)
+			at = at->children;
+		last = at == o;
+		parent = at->parent;
+		end_leaf(at);
+		at = parent;
+	} while (!last);
 }
 
 uint32_t rm_client_new(int fd, uint32_t *client)
@@ -160,7 +173,7 @@ uint32_t rm_object_new(struct rm_new *new)
 	pthread_mutex_lock(&lock);
 	uint32_t status = place(new, &parent);
 	if (status == NV_OK && new->class == CLASS_MEMORY) {
-		if (new->size > GPU_BYTES - physical[parent->gpu] || !(memory = malloc(sizeof *memory))) {
+		if (new->size > room - physical[parent->gpu] || !(memory = malloc(sizeof *memory))) {
 			status = NV_ERR_NO_MEMORY;
 		} else {
 			*memory = (struct memory){new->size, parent->gpu, 1};
@@ -243,5 +256,7 @@ static void forked(void)
 
 __attribute__((constructor)) static void load(void)
 {
+	const char *bytes = getenv("TESTCUDA_PHYSICAL");
+	room = bytes ? strtoull(bytes, NULL, 0) : GPU_BYTES;
 	pthread_atfork(NULL, NULL, forked);
 }

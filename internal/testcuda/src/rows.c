@@ -1,5 +1,6 @@
 // The rows, what they set up first, and what they end after.
 #define _GNU_SOURCE
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -79,11 +80,33 @@ static int import(void *function, struct object *o)
 // Memory of other processes and APIs. `extra` is the memory under a view. The
 // row "(same)" opens one peer's block again and again.
 
+static __thread CUipcMemHandle peer_handle;
+static __thread bool has_peer;
+
+void export_ipc(const char *path, const struct object *o)
+{
+	FILE *f = fopen(path, "w");
+	SETUP("cuIpcGetMemHandle", TO(peer_handle), o->addr);
+	if (!f || fwrite(&peer_handle, sizeof peer_handle, 1, f) != 1 || fclose(f) != 0)
+		die("cannot write %s", path);
+}
+
+void import_ipc(const char *path)
+{
+	FILE *f = path ? fopen(path, "r") : NULL;
+	has_peer = path != NULL;
+	if (has_peer && (!f || fread(&peer_handle, sizeof peer_handle, 1, f) != 1 || fclose(f) != 0))
+		die("cannot read %s", path);
+}
+
 static int open_ipc(void *function, struct object *o)
 {
 	static uint64_t last = 0x1000;
 	CUipcMemHandle handle;
-	token_pack(&handle, strchr(o->op->name, '(') ? 0x800 : __atomic_add_fetch(&last, 0x1000, __ATOMIC_RELAXED), o->size);
+	if (has_peer)
+		handle = peer_handle;
+	else
+		token_pack(&handle, strchr(o->op->name, '(') ? 0x800 : __atomic_add_fetch(&last, 0x1000, __ATOMIC_RELAXED), o->size);
 	return ((int (*)(uint64_t *, CUipcMemHandle, unsigned int))function)(&o->addr, handle, 1);
 }
 

@@ -23,6 +23,8 @@
 //   sleep MS | exit [N] | _exit [N] | kill SIGNAL
 //   stats | objects      print the driver's ledger | what is kept, as JSON
 //   rows                 print every API with a row, and what ends it
+//   export FILE          write the newest object's cuIpcMemHandle
+//   import FILE          open the one in it
 //   words NAME WORD...   fill a buffer of the thread's own: a WORD is a number,
 //                        N+i, N:64, another buffer's NAME.INDEX or &NAME, or
 //                        client or deviceN, as the kernel driver calls them
@@ -204,6 +206,14 @@ static void command(const char *text)
 		SETUP("testcuda_print_stats", 0);
 	} else if (IS("objects")) {
 		print_objects();
+	} else if (IS("export")) {
+		if (!script.objects)
+			die("nothing to export");
+		export_ipc(arg, script.objects);
+	} else if (IS("import")) {
+		import_ipc(arg);
+		call("cuIpcOpenMemHandle_v2", "");
+		import_ipc(NULL);
 	} else if (IS("words")) {
 		words(rest);
 	} else if (IS("ioctl")) {
