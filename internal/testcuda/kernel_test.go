@@ -28,7 +28,7 @@ func request(t *testing.T, p *Process, nr, size int, words string) []uint32 {
 	t.Helper()
 	lines := run(t, p, "words r "+words, fmt.Sprintf("ioctl %d %d r", nr, size), "print r")
 	var got []uint32
-	for _, w := range strings.Fields(lines[0]) {
+	for w := range strings.FieldsSeq(lines[0]) {
 		n, err := strconv.ParseUint(w, 10, 32)
 		if err != nil {
 			t.Fatal(err)

@@ -34,7 +34,7 @@ void footprint_reset(void)
 	pthread_mutex_init(&lock, NULL);
 }
 
-// Until here, the caller holds the lock.
+// keep is called under lock. It takes no object for one that was refused.
 static void keep(struct CUctx_st *ctx, uint32_t object)
 {
 	struct footprint *f = &ctx->footprint;

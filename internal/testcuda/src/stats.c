@@ -12,6 +12,8 @@
 
 atomic_bool initialized, armed;
 
+_Static_assert(DEVICES == GPUS, "each device is a GPU of the kernel driver's");
+
 static const char *const api_names[NUM_APIS] = {
 #define API(name, version) #name,
 #include "apis.h"
