@@ -14,6 +14,7 @@
 package account
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -203,26 +204,24 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 	}
 }
 
-// held returns what a process has on a whole GPU, and the label of that or of the
-// instance of it that the process uses: NVML lists it on the whole GPU.
+// held returns what a process has on a whole GPU, and the label of that, or of the
+// one instance of it that the process uses: NVML lists it on the whole GPU.
 func (a *Accounts) held(p *Process, d *record.Device) (bytes int64, label string) {
-	label = d.Label
 	for i := range p.GPUs {
-		on := a.device(&p.GPUs[i])
-		switch {
-		case on != nil && on.Instance >= 0 && d.GPUKnown && on.GPU == d.GPU:
-			bytes, label = bytes+p.Held[i], on.Label
-		case on != nil:
-			if on.UUID == d.UUID {
-				bytes += p.Held[i]
+		on, ok := a.LabelOf(p.Process, &p.GPUs[i])
+		if x := a.device(&p.GPUs[i]); x != nil && x.Instance >= 0 && d.GPUKnown && x.GPU == d.GPU {
+			switch label {
+			case "", x.Label:
+				label = x.Label
+			default:
+				label = d.Label
 			}
-		default:
-			if l, ok := a.LabelOf(p.Process, &p.GPUs[i]); ok && l == d.Label {
-				bytes += p.Held[i]
-			}
+		} else if !ok || on != d.Label {
+			continue
 		}
+		bytes += p.Held[i]
 	}
-	return bytes, label
+	return bytes, cmp.Or(label, d.Label)
 }
 
 // Forget drops what is known of processes that are shown no more.

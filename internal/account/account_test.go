@@ -286,16 +286,32 @@ func TestUnknownIDs(t *testing.T) {
 	}
 }
 
-// TestInstances compares each GPU instance with what was opened of it.
+// TestInstances: NVML lists who uses an instance on the whole GPU, whose figure is
+// the instance's if it is the only one that the process uses.
 func TestInstances(t *testing.T) {
-	a := newAccounts()
-	p := holding(0, true)
-	p.GPUs = []physical.GPU{{ID: 6, Known: true, Instance: 2, Ordinal: event.NoDevice}, {ID: 6, Known: true, Instance: 1, Ordinal: event.NoDevice}}
-	p.Held = []int64{40, 300}
-	r := new(reading).instance("0:0", 6, 1).lists(target, 300).instance("0:1", 6, 2).lists(target, 40)
-	a.Observe(&r.Reading, []Process{p})
-	if n := differs(a); n != 0 {
-		t.Errorf("%d readings differed", n)
+	instances := func() *reading {
+		return new(reading).gpu("0", 6).lists(target, 340).instance("0:0", 6, 1).instance("0:1", 6, 2)
+	}
+	on := func(instance int32) physical.GPU {
+		return physical.GPU{ID: 6, Known: true, Instance: instance, Ordinal: event.NoDevice}
+	}
+	for _, tt := range []struct {
+		label string
+		gpus  []physical.GPU
+		held  []int64
+	}{
+		{"0:1", []physical.GPU{on(2)}, []int64{340}},
+		{"0:1", []physical.GPU{on(2), on(2)}, []int64{300, 40}},
+		{"0", []physical.GPU{on(2), on(1)}, []int64{40, 300}},
+		{"0", []physical.GPU{on(-1)}, []int64{340}},
+	} {
+		a := newAccounts()
+		p := holding(0, true)
+		p.GPUs, p.Held = tt.gpus, tt.held
+		a.Observe(&instances().Reading, []Process{p})
+		if f := a.Figure(target, tt.label); differs(a) != 0 || f == nil || f.Total != 340 {
+			t.Errorf("%v: %d readings differed, figure of %s: %+v", tt.gpus, differs(a), tt.label, f)
+		}
 	}
 }
 

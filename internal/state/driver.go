@@ -135,7 +135,9 @@ func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) 
 	a.Known = !h.late || h.figure.Known
 	if h.late {
 		// Allocations may lie in memory from before the trace.
-		before.inuse = h.figure.Before + min(rounding.inuse, 0) + min(unused.inuse, 0)
+		if h.figure.Known {
+			before.inuse = h.figure.Before + min(rounding.inuse, 0) + min(unused.inuse, 0)
+		}
 		rounding, unused = amount{max(rounding.inuse, 0), max(rounding.peak, 0)}, amount{max(unused.inuse, 0), max(unused.peak, 0)}
 	}
 	line(LineRounding, rounding.inuse, "")
