@@ -290,7 +290,9 @@ func TestUnknownIDs(t *testing.T) {
 // the instance's if it is the only one that the process uses.
 func TestInstances(t *testing.T) {
 	instances := func() *reading {
-		return new(reading).gpu("0", 6).lists(target, 340).instance("0:0", 6, 1).instance("0:1", 6, 2)
+		r := new(reading).gpu("0", 6).lists(target, 340).instance("0:0", 6, 1).instance("0:1", 6, 2)
+		r.Devices[1].Listed, r.Devices[2].Listed = false, false
+		return r
 	}
 	on := func(instance int32) physical.GPU {
 		return physical.GPU{ID: 6, Known: true, Instance: instance, Ordinal: event.NoDevice}
