@@ -86,7 +86,11 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 		page.Heading("%s (%d) on GPU %s: %s%s", a.Process, a.PID, a.GPU, total, beside(a))
 		var rows []render.Row
 		for _, l := range a.Lines {
-			rows = append(rows, render.Row{Cells: []string{bytefmt.Format(l.Bytes), bytefmt.Percent(l.Bytes, a.Total), l.Name}, Below: l.Note})
+			row := render.Row{Cells: []string{bytefmt.Format(l.Bytes), bytefmt.Percent(l.Bytes, a.Total), l.Name}}
+			if l.Note != "" {
+				row.Below = []string{l.Note}
+			}
+			rows = append(rows, row)
 		}
 		page.Table([]string{">BYTES", ">OF ALL", "WHAT"}, rows)
 	}

@@ -31,7 +31,7 @@ func stackTable[T any](page *render.Page, several bool, header []string, stacks 
 		for _, l := range labels {
 			cells = append(cells, l.Get(&s.Labels))
 		}
-		rows[i] = render.Row{Cells: cells, Below: render.Telling(s.Frames(), 4)}
+		rows[i] = render.Row{Cells: cells, Below: []string{render.Telling(s.Frames(), 4)}}
 	}
 	page.Table(header, rows)
 }

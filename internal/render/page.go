@@ -65,10 +65,10 @@ func (p *Page) styled(sgr, s string) {
 	p.w.WriteByte('\n')
 }
 
-// A Row is the cells of one line of a table, and a line to write under it.
+// A Row is the cells of one line of a table, and lines to write under it.
 type Row struct {
 	Cells []string
-	Below string // "" for none; indented
+	Below []string // indented
 }
 
 // Table writes rows under their header. Columns are as wide as their widest
@@ -106,8 +106,8 @@ func (p *Page) Table(header []string, rows []Row) {
 	p.styled("2", line(header))
 	for _, r := range rows {
 		p.Line("%s", line(r.Cells))
-		if r.Below != "" {
-			p.Line("      %s", r.Below)
+		for _, below := range r.Below {
+			p.Line("      %s", below)
 		}
 	}
 }

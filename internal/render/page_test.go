@@ -71,7 +71,7 @@ func TestPage(t *testing.T) {
 	p := NewPage(&b, 24, false)
 	p.Heading("First")
 	p.Table([]string{">BYTES", "EMPTY", "KIND"}, []Row{
-		{Cells: []string{"1.0 GiB", "", "device"}, Below: "a line that is too long"},
+		{Cells: []string{"1.0 GiB", "", "device"}, Below: []string{"a line that is too long", "another"}},
 		{Cells: []string{"2 B", "", "\x1b[31m"}},
 	})
 	p.Heading("Second")
@@ -84,6 +84,7 @@ func TestPage(t *testing.T) {
 		`    BYTES  KIND`,
 		`  1.0 GiB  device`,
 		`      a line that is to…`,
+		`      another`,
 		`      2 B  \x1b[31m`,
 		``,
 		`Second`,
