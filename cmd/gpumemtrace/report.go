@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,14 +16,23 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
+const reportExamples = `  gpumemtrace report train.pb.gz
+  gpumemtrace report train.pb.gz --by cause     # what each byte is for, and which call took it
+  gpumemtrace report run.gmt --at 12m30s --by owner,kind`
+
 func newReport() *cobra.Command {
 	opts := layout(os.Stdout)
 	var at moment
+	var by []string
 	c := &cobra.Command{
-		Use:   "report FILE",
-		Short: "Print a profile or a recording as text: totals, owners, kinds, GPUs, largest stacks",
-		Args:  exactly(1, "one profile or recording"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		Use:     "report FILE",
+		Short:   "Print a profile or a recording as text: totals, owners, kinds, GPUs, largest stacks",
+		Example: reportExamples,
+		Args:    exactly(1, "one profile or recording"),
+		RunE: func(_ *cobra.Command, args []string) (err error) {
+			if opts.By, err = export.ParseBy(by...); err != nil {
+				return usageError{err}
+			}
 			p, err := readProfile(args[0], at)
 			if err != nil {
 				return err
@@ -31,7 +41,8 @@ func newReport() *cobra.Command {
 		},
 	}
 	c.Flags().Var(&at, "at", "the moment of a recording to show, as convert takes it")
-	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
+	c.Flags().StringSliceVar(&by, "by", nil, "for each process and GPU, a row for each of "+strings.Join(export.ByNames(), ", ")+" (several with commas)")
+	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, with --by 3 of each row; negative for all)")
 	return c
 }
 

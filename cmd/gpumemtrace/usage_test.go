@@ -36,6 +36,7 @@ func TestUsage(t *testing.T) {
 		{"-p 1 stray", "stray"},
 		{"stray", "stray"},
 		{"report", "give one profile"},
+		{"report x --by stack", "cannot group by \"stack\""},
 		{"diff one", "give two profiles"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
@@ -53,7 +54,7 @@ func TestHelpAndVersion(t *testing.T) {
 		"--help":      "Examples:",
 		"-h":          "--require-cuda",
 		"--version":   "gpumemtrace version",
-		"report -h":   "--top",
+		"report -h":   "--by",
 		"diff --help": "BEFORE AFTER",
 	} {
 		v := command(t, strings.Fields(args)...).start().ends(exitDone)

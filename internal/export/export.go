@@ -14,7 +14,8 @@ import (
 
 // Options are how readable pages are laid out.
 type Options struct {
-	Top   int // stacks shown, 0 for 10, negative for all
+	Top   int // stacks shown, 0 for 10 (3 of each row of By), negative for all
+	By    By  // what a report has a row for each of, nil for its default page
 	Width int // columns, 0 for render.DefaultWidth
 	Color bool
 }

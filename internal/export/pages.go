@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,7 +139,8 @@ func losses(page *render.Page, s *snapshot.Snapshot) {
 }
 
 // Report writes what a saved profile tells: totals, by owner and each other label,
-// the stacks that hold most now and at the peak, and the notes of s.
+// and the stacks that hold most now and at the peak; or, with By, a row for each of
+// that and the stacks under it; and the notes of s.
 func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	var facts []string
@@ -146,15 +148,15 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		facts = append(facts, s.Meta.Start.UTC().Format(time.RFC3339))
 	}
 	title(page, &s.Meta, append(facts, s.Meta.Duration.String())...)
-	groups(page, s.Samples, nil)
-	groups(page, s.Samples, owner)
-	for _, l := range shownLabels(s.Several()) {
-		if l != owner {
-			groups(page, s.Samples, l)
+	if o.By != nil {
+		n := o.top(math.MaxInt)
+		if o.Top == 0 {
+			n = 3
 		}
+		o.By.write(page, pointers(s.Samples), s.Accounts, n)
+	} else {
+		overview(page, s, o)
 	}
-	stacks(page, s, "In use", held, o)
-	stacks(page, s, "Held at the peak", atPeak, o)
 	if len(s.Notes) > 0 {
 		page.Heading("About this trace")
 	}
@@ -166,6 +168,19 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		}
 	}
 	return page.Flush("write report")
+}
+
+// overview writes totals, by each label, and the stacks that hold most.
+func overview(page *render.Page, s *snapshot.Snapshot, o Options) {
+	groups(page, s.Samples, nil)
+	groups(page, s.Samples, owner)
+	for _, l := range shownLabels(s.Several()) {
+		if l != owner {
+			groups(page, s.Samples, l)
+		}
+	}
+	stacks(page, s, "In use", held, o)
+	stacks(page, s, "Held at the peak", atPeak, o)
 }
 
 // Summary writes what is worth knowing at the end of a trace whose stacks are
