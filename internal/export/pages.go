@@ -97,7 +97,8 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 	}
 }
 
-// beside says how what the driver reports compares with the total.
+// beside says how what the driver reported compares with the total. It is not asked
+// at every moment.
 func beside(a *snapshot.Account) string {
 	switch diff := a.Driver - a.Total; {
 	case !a.Known || !a.DriverKnown || a.Inferred:
@@ -105,7 +106,7 @@ func beside(a *snapshot.Account) string {
 	case diff == 0:
 		return ", as the driver says"
 	default:
-		return fmt.Sprintf("; the driver says %s, %s", bytefmt.Format(a.Driver), bytefmt.Signed(diff))
+		return fmt.Sprintf("; the driver said %s when last asked, %s", bytefmt.Format(a.Driver), bytefmt.Signed(diff))
 	}
 }
 
