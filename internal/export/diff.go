@@ -27,13 +27,15 @@ func (c *change) by() snapshot.Values {
 }
 
 // Diff writes what each stack gained and gave back from a to b of what is in
-// use, the largest change first, and each class's totals. Stacks are equal
+// use, the largest change first, the totals of each class, and of what the memory is
+// for. Stacks are equal
 // when their functions, files, lines and labels are; addresses and labels that
 // are PerRun do not count.
 func Diff(w io.Writer, a, b *snapshot.Snapshot, o Options) error {
 	changes := compare(a, b)
 	page := render.NewPage(w, o.Width, o.Color)
 	diffTotals(page, changes)
+	diffCauses(page, changes)
 	diffStacks(page, changes, o)
 	return page.Flush("write diff")
 }
@@ -86,33 +88,80 @@ func diffKey(s *snapshot.Sample) string {
 	return string(key)
 }
 
-func diffTotals(page *render.Page, changes []*change) {
-	type sums map[string]*snapshot.Values // by class
-	before, after, gained, givenBack := sums{}, sums{}, sums{}, sums{}
+// A growth is what became of the stacks that have something in common.
+type growth struct {
+	before, after, gained, givenBack snapshot.Values
+}
+
+// growths returns what became of all stacks that key is equal for.
+func growths[K comparable](changes []*change, key func(*snapshot.Sample) K) map[K]*growth {
+	out := make(map[K]*growth)
 	for _, c := range changes {
-		class := render.Class(c.sample.Kind)
-		sum(before, class).Add(&c.before)
-		sum(after, class).Add(&c.after)
+		k := key(c.sample)
+		if out[k] == nil {
+			out[k] = &growth{}
+		}
+		g := out[k]
+		g.before.Add(&c.before)
+		g.after.Add(&c.after)
 		if d := c.by(); d.InuseBytes > 0 {
-			sum(gained, class).Add(&d)
+			g.gained.Add(&d)
 		} else {
-			sum(givenBack, class).Add(&d)
+			g.givenBack.Add(&d)
 		}
 	}
+	return out
+}
+
+// by returns the change of what is in use, in bytes and objects.
+func (g *growth) by() (bytes, objects int64) {
+	return g.after.InuseBytes - g.before.InuseBytes, g.after.InuseObjects - g.before.InuseObjects
+}
+
+var growthHeader = []string{">BEFORE", ">AFTER", ">CHANGE", ">GAINED", ">GIVEN BACK", ">OBJECTS"}
+
+func (g *growth) cells() []string {
+	bytes, objects := g.by()
+	return []string{
+		bytefmt.Format(g.before.InuseBytes), bytefmt.Format(g.after.InuseBytes), bytefmt.Signed(bytes),
+		bytefmt.Signed(g.gained.InuseBytes), bytefmt.Signed(g.givenBack.InuseBytes), bytefmt.SignedCount(objects),
+	}
+}
+
+func diffTotals(page *render.Page, changes []*change) {
+	classes := growths(changes, func(s *snapshot.Sample) string { return render.Class(s.Kind) })
 	page.Heading("Change of inuse_space")
 	var rows []render.Row
-	for _, class := range []string{"device", "managed", "host", "imported", "graph"} {
-		if before[class] == nil {
-			continue
+	for _, class := range render.Classes() {
+		if g := classes[class]; g != nil {
+			rows = append(rows, render.Row{Cells: append([]string{class}, g.cells()...)})
 		}
-		c := change{before: *before[class], after: *after[class]}
-		d := c.by()
-		rows = append(rows, render.Row{Cells: []string{
-			class, bytefmt.Format(c.before.InuseBytes), bytefmt.Format(c.after.InuseBytes), bytefmt.Signed(d.InuseBytes),
-			bytefmt.Signed(sum(gained, class).InuseBytes), bytefmt.Signed(sum(givenBack, class).InuseBytes), bytefmt.SignedCount(d.InuseObjects),
-		}})
 	}
-	page.Table([]string{"CLASS", ">BEFORE", ">AFTER", ">CHANGE", ">GAINED", ">GIVEN BACK", ">OBJECTS"}, rows)
+	page.Table(append([]string{"CLASS"}, growthHeader...), rows)
+}
+
+// diffCauses writes what memory that changed is for, the largest change first.
+func diffCauses(page *render.Page, changes []*change) {
+	type key struct{ cause, gpu string }
+	causes := growths(changes, func(s *snapshot.Sample) key { return key{render.Cause(s), s.GPU} })
+	maps.DeleteFunc(causes, func(_ key, g *growth) bool {
+		_, objects := g.by()
+		return g.gained.InuseBytes == 0 && g.givenBack.InuseBytes == 0 && objects == 0
+	})
+	if len(causes) == 0 {
+		return
+	}
+	keys := slices.SortedFunc(maps.Keys(causes), func(a, b key) int {
+		x, _ := causes[a].by()
+		y, _ := causes[b].by()
+		return cmp.Or(cmp.Compare(abs(y), abs(x)), strings.Compare(a.cause, b.cause), strings.Compare(a.gpu, b.gpu))
+	})
+	rows := make([]render.Row, len(keys))
+	for i, k := range keys {
+		rows[i].Cells = append([]string{k.cause, k.gpu}, causes[k].cells()...)
+	}
+	page.Heading("By what it is for")
+	page.Table(append([]string{"WHAT", "GPU"}, growthHeader...), rows)
 }
 
 func diffStacks(page *render.Page, changes []*change, o Options) {

@@ -89,6 +89,24 @@ func TestDiff(t *testing.T) {
 	snapshottest.Golden(t, "diff/other_program.txt", []byte(diff(t, before(), snapshottest.TwoProcesses(), Options{Top: -1})))
 }
 
+// TestDiffOfDriver: what the driver took for itself grows too, and remainders shrink.
+func TestDiffOfDriver(t *testing.T) {
+	grown := snapshottest.Driver()
+	for i := range grown.Samples {
+		switch s := &grown.Samples[i]; {
+		case s.Kind == "stream" && s.InuseObjects == 4:
+			s.InuseObjects, s.InuseBytes = 36, 72<<20
+		case s.Kind == "local_memory":
+			s.InuseObjects, s.InuseBytes = 1, 90<<20
+		case s.Stack[0].Lines[0].Function == "[allocated before attach]":
+			s.InuseBytes -= 100 << 20
+		case s.Kind == "context" && s.GPU == "1":
+			s.InuseObjects, s.InuseBytes = 0, 0
+		}
+	}
+	snapshottest.Golden(t, "diff/driver.txt", []byte(diff(t, snapshottest.Driver(), grown, Options{Top: 2})))
+}
+
 func TestDiffOfEqualProfiles(t *testing.T) {
 	if out := diff(t, snapshottest.Training(), snapshottest.Training(), Options{}); !strings.Contains(out, "No stack changed") {
 		t.Errorf("got:\n%s", out)
