@@ -65,6 +65,9 @@ func (by By) index(name string) int {
 	return slices.IndexFunc(by, func(c column) bool { return c.name == name })
 }
 
+// causeBy is what ParseBy returns for "cause".
+var causeBy, _ = ParseBy("cause")
+
 // values returns what s is in each column.
 func (by By) values(s *snapshot.Sample) []string {
 	out := make([]string, len(by))

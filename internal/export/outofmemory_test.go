@@ -27,9 +27,17 @@ func TestOutOfMemory(t *testing.T) {
 	recovered := failure()
 	recovered.Recovered, recovered.Framework, recovered.Stack = true, nil, snapshottest.Hostile().Samples[0].Stack
 	recovered.GPUs, recovered.Snapshot = nil, snapshottest.Hostile()
+	// Every byte of the process is explained, on two GPUs, one of which another
+	// process shares that was attached to late.
+	driver := failure()
+	driver.PID, driver.Process, driver.API, driver.Snapshot = 20, "serve", "cuMemAllocAsync", snapshottest.Driver()
+	driver.Stack = driver.Snapshot.Samples[2].Stack
+	driver.GPUs = append([]snapshot.GPUMemory{{GPU: "1", Name: "NVIDIA H200", Total: 141 << 30, Used: 442 << 20, Free: 140 << 30}}, driver.GPUs...)
+	late := failure()
+	late.PID, late.Process, late.Framework, late.Snapshot = 21, "serve", nil, snapshottest.Driver()
 	limit := failure()
 	limit.Calls, limit.Snapshot = 0, &snapshot.Snapshot{}
-	for name, o := range map[string]*snapshot.OutOfMemory{"failed": failure(), "recovered": recovered, "limit": limit} {
+	for name, o := range map[string]*snapshot.OutOfMemory{"failed": failure(), "recovered": recovered, "limit": limit, "driver": driver, "late": late} {
 		var b strings.Builder
 		if err := OutOfMemory(&b, o); err != nil {
 			t.Fatal(err)

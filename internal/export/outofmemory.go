@@ -1,0 +1,147 @@
+package export
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// OutOfMemory writes one page about a failure for want of memory: what was asked
+// for and where; the GPU that ran out, who is on it, and what the process's memory
+// there is for; the other GPUs; and who held most.
+func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
+	page := render.NewPage(w, 140, false)
+	asked := bytefmt.Format(o.Requested)
+	if f := o.Framework; f != nil && f.Requested != o.Requested {
+		asked = fmt.Sprintf("%s, of which the driver refused a piece of %s", bytefmt.Format(f.Requested), asked)
+	}
+	page.Heading("Out of GPU memory: %s (%d) asked for %s", o.Process, o.PID, asked)
+	where := o.API
+	if o.GPU != "" {
+		where += " on GPU " + o.GPU
+	}
+	page.Line("%s, thread %d, in %s", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where)
+	switch {
+	case o.Recovered:
+		page.Line("Recovered: the same thread got as many bytes when it tried again.")
+	case o.Calls == 0:
+		page.Line("No driver call failed: it is the framework's own limit.")
+	default:
+		page.Line("Not recovered: the same thread did not get as many bytes soon after.")
+	}
+	if f := o.Framework; f != nil {
+		page.Line("%s held %s, and had handed out %s of that.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
+	}
+	if unused := unused(o); len(unused) > 0 {
+		page.Line("Could be given back, at most: %s.", strings.Join(unused, ", "))
+	}
+	page.Line("The largest contiguous free piece is not known: the driver does not tell it.")
+
+	for i := range o.GPUs {
+		if o.GPUs[i].GPU == o.GPU {
+			gpuPage(page, &o.GPUs[i], o.PID)
+		}
+	}
+	causes(page, o)
+	page.Heading("Where")
+	for _, l := range o.Stack {
+		for _, line := range l.Lines {
+			page.Line("  %s", place(line))
+		}
+	}
+	for i := range o.GPUs {
+		if o.GPUs[i].GPU != o.GPU {
+			gpuPage(page, &o.GPUs[i], o.PID)
+		}
+	}
+	processes(page, o.Snapshot.Processes)
+	var others []snapshot.Account
+	for _, a := range o.Snapshot.Accounts {
+		if a.PID != o.PID || a.GPU != o.GPU {
+			others = append(others, a)
+		}
+	}
+	accounts(page, others)
+	groups(page, o.Snapshot.Samples, owner)
+	stacks(page, o.Snapshot, "In use", held, Options{})
+	losses(page, o.Snapshot)
+	return page.Flush("write out-of-memory report")
+}
+
+// there tells whether a sample is of what the process holds on the GPU that ran out.
+func there(o *snapshot.OutOfMemory, s *snapshot.Sample) bool {
+	return s.PID == o.PID && s.GPU == o.GPU && render.OnGPU(s.Kind)
+}
+
+// unused says what the process has on the GPU that ran out and does not use. How
+// much of it comes free depends on what else lies in the same pieces.
+func unused(o *snapshot.OutOfMemory) (out []string) {
+	if f := o.Framework; f != nil && f.Reserved > f.Allocated {
+		out = append(out, fmt.Sprintf("%s that %s keeps", bytefmt.Format(f.Reserved-f.Allocated), f.Name))
+	}
+	var pool int64
+	for i := range o.Snapshot.Samples {
+		if s := &o.Snapshot.Samples[i]; there(o, s) && render.Cause(s) == render.Pool {
+			pool += s.InuseBytes
+		}
+	}
+	if pool > 0 {
+		out = append(out, bytefmt.Format(pool)+" that memory pools keep (cuMemPoolTrimTo)")
+	}
+	return out
+}
+
+// causes writes what the memory is for that the process has on the GPU that ran
+// out.
+func causes(page *render.Page, o *snapshot.OutOfMemory) {
+	var samples []*snapshot.Sample
+	for i := range o.Snapshot.Samples {
+		if s := &o.Snapshot.Samples[i]; there(o, s) {
+			samples = append(samples, s)
+		}
+	}
+	causeBy.write(page, samples, nil, 1) // the driver was asked after the failure
+	for i := range o.Snapshot.Accounts {
+		if a := &o.Snapshot.Accounts[i]; a.PID == o.PID && a.GPU == o.GPU {
+			for _, l := range a.Lines {
+				if l.Note != "" {
+					page.Line("  %s: %s", l.Name, l.Note)
+				}
+			}
+		}
+	}
+}
+
+func place(l snapshot.Line) string {
+	if l.File == "" {
+		return l.Function
+	}
+	return fmt.Sprintf("%s  %s:%d", l.Function, l.File, l.Line)
+}
+
+// gpuPage writes what the driver said of a GPU as soon as it was asked.
+func gpuPage(page *render.Page, g *snapshot.GPUMemory, pid int) {
+	page.Heading("GPU %s, %s: %s in all; just after: %s used, %s free", g.GPU, g.Name,
+		bytefmt.Format(g.Total), bytefmt.Format(g.Used), bytefmt.Format(g.Free))
+	var rows []render.Row
+	for _, p := range g.Processes {
+		size := "not known"
+		if p.Known {
+			size = bytefmt.Format(p.Bytes)
+		}
+		mark := ""
+		if p.PID == pid {
+			mark = "this one"
+		}
+		rows = append(rows, render.Row{Cells: []string{strconv.Itoa(p.PID), p.Name, size, mark}})
+	}
+	if len(rows) > 0 {
+		page.Table([]string{">PID", "PROCESS", ">BYTES", ""}, rows)
+	}
+}
