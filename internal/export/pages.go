@@ -77,9 +77,9 @@ func some(n int64) string {
 func accounts(page *render.Page, accounts []snapshot.Account) {
 	for i := range accounts {
 		a := &accounts[i]
-		total := "not known"
+		total, all := "not known", int64(0)
 		if a.Known {
-			total = bytefmt.Format(a.Total)
+			total, all = bytefmt.Format(a.Total), a.Total
 		}
 		if a.Inferred {
 			total += " (the whole GPU's)"
@@ -87,7 +87,7 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 		page.Heading("%s (%d) on GPU %s: %s%s", a.Process, a.PID, a.GPU, total, beside(a))
 		var rows []render.Row
 		for _, l := range a.Lines {
-			row := render.Row{Cells: []string{bytefmt.Format(l.Bytes), bytefmt.Percent(l.Bytes, a.Total), l.Name}}
+			row := render.Row{Cells: []string{bytefmt.Format(l.Bytes), bytefmt.Percent(l.Bytes, all), l.Name}}
 			if l.Note != "" {
 				row.Below = []string{l.Note}
 			}
