@@ -101,9 +101,8 @@ func (by By) sectionOf(s *snapshot.Sample) section {
 	return x
 }
 
-// title names the section, with its total and, where that has an account, how it
-// compares with the driver's figure.
-func (x section) title(total int64, accounts []snapshot.Account) string {
+// title names the section.
+func (x section) title() string {
 	var words []string
 	switch {
 	case x.process == "" && x.pid == 0 && x.gpu != "":
@@ -123,18 +122,23 @@ func (x section) title(total int64, accounts []snapshot.Account) string {
 	case x.gpu == "":
 		words = append(words, "GPU memory")
 	}
-	text := strings.Join(words, ", ") + ": " + bytefmt.Format(total)
+	return strings.Join(words, ", ")
+}
+
+// account returns the section's account, an empty one if it has none of its own.
+func (x section) account(accounts []snapshot.Account) *snapshot.Account {
 	for i := range accounts {
-		if a := &accounts[i]; x.class == "" && a.PID == x.pid && a.GPU == x.gpu && a.Total == total {
-			text += beside(a)
+		if a := &accounts[i]; x.class == "" && a.PID == x.pid && a.GPU == x.gpu {
+			return a
 		}
 	}
-	return text
+	return &snapshot.Account{}
 }
 
 // write writes a table for each section of the samples, with a row for what is the
 // same in all columns, the largest first, and under each row the n stacks that hold
-// most of it.
+// most of it. What the section's account says of its total and its lines is beside
+// them.
 func (by By) write(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, n int) {
 	sections := by.sections(samples)
 	ordered := slices.SortedFunc(maps.Keys(sections), func(a, b section) int {
@@ -147,8 +151,14 @@ func (by By) write(page *render.Page, samples []*snapshot.Sample, accounts []sna
 		)
 	})
 	for _, x := range ordered {
-		page.Heading("%s", x.title(sections[x].InuseBytes, accounts))
+		account := x.account(accounts)
+		page.Heading("%s: %s%s", x.title(), bytefmt.Format(sections[x].InuseBytes), beside(account))
 		by.table(page, sections[x], n)
+		for _, l := range account.Lines {
+			if l.Note != "" {
+				page.Line("  %s: %s", l.Name, l.Note)
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package export
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,16 +107,11 @@ func causes(page *render.Page, o *snapshot.OutOfMemory) {
 			samples = append(samples, s)
 		}
 	}
-	causeBy.write(page, samples, nil, 1) // the driver was asked after the failure
-	for i := range o.Snapshot.Accounts {
-		if a := &o.Snapshot.Accounts[i]; a.PID == o.PID && a.GPU == o.GPU {
-			for _, l := range a.Lines {
-				if l.Note != "" {
-					page.Line("  %s: %s", l.Name, l.Note)
-				}
-			}
-		}
+	as := slices.Clone(o.Snapshot.Accounts)
+	for i := range as {
+		as[i].DriverKnown = false // it was asked after the failure
 	}
+	causeBy.write(page, samples, as, 1)
 }
 
 func place(l snapshot.Line) string {

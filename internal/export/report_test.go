@@ -127,7 +127,7 @@ func TestReportWriteErrors(t *testing.T) {
 // FuzzRead: whatever is read can be reported and compared, and nothing of it
 // reaches the terminal unescaped.
 func FuzzRead(f *testing.F) {
-	for _, s := range []*snapshot.Snapshot{snapshottest.Training(), snapshottest.Hostile(), {}} {
+	for _, s := range []*snapshot.Snapshot{snapshottest.Training(), snapshottest.Driver(), snapshottest.Hostile(), {}} {
 		p, err := pprofout.Profile(s)
 		if err != nil {
 			f.Fatal(err)
@@ -145,6 +145,9 @@ func FuzzRead(f *testing.F) {
 		}
 		var out strings.Builder
 		if err := Report(&out, s, Options{}); err != nil {
+			t.Error(err)
+		}
+		if err := Report(&out, s, Options{By: allColumns(), Top: -1}); err != nil {
 			t.Error(err)
 		}
 		if err := Diff(&out, s, s, Options{}); err != nil {
