@@ -114,7 +114,7 @@ func addOutputFlags(s *pflag.FlagSet, f *traceFlags) {
 	s.StringVarP(&f.output, "output", "o", "", "write to this file, - for stdout (default gpumemtrace-TIME.pb.gz)")
 	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
 	s.BoolVar(&f.force, "force", false, "replace an existing file")
-	s.BoolVar(&f.noResidual, "no-residual", false, "leave out what the driver reports beyond the traced allocations")
+	s.BoolVar(&f.noResidual, "no-residual", false, "leave out what the driver takes beside the traced allocations, and the accounts")
 	s.Var(&f.native, "native", "native frames shown in stacks that have Python frames: all, python (all but the interpreter's own), none")
 	s.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
 	s.BoolVarP(&f.verbose, "verbose", "v", false, "print what is probed and every counter")
