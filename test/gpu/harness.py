@@ -5,24 +5,38 @@ import queue
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "programs"))
+from checkpoint import held  # noqa: E402  (the programs read NVML with the same)
+
 TOOL = os.path.join(HERE, "..", "..", "bin", "gpumemtrace")
-PATIENCE = 240  # seconds for any one step
+PATIENCE = 120  # seconds for any one step
+
+# Kinds of memory on a GPU: as CUDA's driver handed it out to the program, and as the
+# kernel driver handed it out to CUDA's.
+DEVICE = ("device", "array", "async", "vmm")
+DRIVER = ("driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared", "other")
+SYSTEM = ("system",)  # of the machine's memory, for CUDA's driver itself
 
 
 class Failed(Exception):
     pass
 
 
+class NotHere(Exception):
+    """What a case needs is not on this machine."""
+
+
 class Program:
     """A program that prints CHECK lines and waits for an answer to each."""
 
-    def __init__(self, argv, env=None, wrap=()):
+    def __init__(self, argv, env=None):
         self.process = subprocess.Popen(
-            [*wrap, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
             env={**os.environ, **(env or {})}, cwd=os.path.join(HERE, "programs"))
         self.pid = self.process.pid
         self.lines = queue.Queue()
@@ -35,12 +49,14 @@ class Program:
         self.lines.put(None)
 
     def expect(self, name):
+        """What it says at its next checkpoint, which must have that name if one is given."""
         try:
             values = self.lines.get(timeout=PATIENCE)
         except queue.Empty:
             values = None
-        if values is None or values["name"] != name:
+        if values is None or name not in (None, values["name"]):
             raise Failed(f"the program said {values}, not {name!r}")
+        values.setdefault("processes", [held(self.pid)])  # it waits: what it holds does not change
         return values
 
     def go(self, answer=""):
@@ -52,8 +68,50 @@ class Program:
         return self.process.wait(PATIENCE)
 
     def kill(self):
-        self.process.kill()
+        """Ends it, with all processes that it started."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         self.process.wait()
+
+
+class Ranks:
+    """The ranks that torchrun starts of one program, each with checkpoints of its own."""
+
+    def __init__(self, argv, n, place):
+        shutil.rmtree(place, ignore_errors=True)
+        os.makedirs(place)
+        self.place, self.n, self.at = place, n, None
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", *argv],
+            stdout=subprocess.DEVNULL, env={**os.environ, "GPUMEMTRACE_PLACE": place}, cwd=os.path.join(HERE, "programs"))
+        self.pid = self.process.pid
+
+    def expect(self, name):
+        ranks = []
+        for rank in range(self.n):
+            path = os.path.join(self.place, f"{name}.{rank}")
+            wait_for(path, self.process, "torchrun")
+            with open(path) as f:
+                ranks.append(json.load(f))
+        self.at = name
+        return {"name": name, "ranks": ranks, "processes": [p for r in ranks for p in r["processes"]]}
+
+    def go(self):
+        open(os.path.join(self.place, f"{self.at}.go"), "w").close()
+
+    def wait(self):
+        return self.process.wait(PATIENCE)
+
+    def kill(self):
+        """torchrun ends its ranks when it is told to end."""
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 class Tracer:
@@ -125,11 +183,11 @@ class Tracer:
         print(f"       the recording, {os.path.getsize(self.recording)} bytes, gives all {self.n + 1} profiles again", flush=True)
 
 
-def wait_for(path, process):
+def wait_for(path, process, what="gpumemtrace"):
     end = time.time() + PATIENCE
     while not os.path.exists(path):
         if process.poll() is not None:
-            raise Failed(f"gpumemtrace ended with {process.returncode} before {os.path.basename(path)} was there")
+            raise Failed(f"{what} ended with {process.returncode} before {os.path.basename(path)} was there")
         if time.time() > end:
             raise Failed(f"{os.path.basename(path)} did not come")
         time.sleep(0.002)
@@ -148,7 +206,11 @@ class Snapshot:
                    if where(s) and all(s["labels"].get(k) in (v if isinstance(v, tuple) else (v,)) for k, v in labels.items()))
 
     def device(self, value="inuse_bytes", where=lambda sample: True, **labels):
-        return self.sum(value, where, **{"kind": ("device", "array", "async", "vmm"), **labels})
+        return self.sum(value, where, **{"kind": DEVICE, **labels})
+
+    def asked(self, value="inuse_bytes", **labels):
+        """Of all kinds that programs ask for, on GPUs or not."""
+        return self.sum(value, lambda s: s["labels"]["kind"] not in DRIVER + SYSTEM, **labels)
 
     def by(self, label, value="inuse_bytes"):
         out = {}
@@ -179,6 +241,13 @@ class Snapshot:
     def process(self, pid):
         return next(p for p in self.data["processes"] if p["pid"] == pid)
 
+    def account(self, pid, gpu):
+        return next((a for a in self.data["accounts"] if a["pid"] == pid and a["gpu"] == str(gpu)), None)
+
+    def lines(self, pid, gpu):
+        """Bytes of an account by the names of its lines."""
+        return {x["name"]: x["bytes"] for x in (self.account(pid, gpu) or {"lines": []})["lines"]}
+
 
 def gpu_count():
     import pynvml as n
@@ -186,16 +255,15 @@ def gpu_count():
     return n.nvmlDeviceGetCount()
 
 
-def nvml_bytes(pid, gpu=None):
-    """What the driver says pid holds, over all GPUs or on one; None if it does not."""
+def gpu_used(gpu):
+    """Bytes in use on a whole GPU, by its index."""
     import pynvml as n
     n.nvmlInit()
-    found = [p.usedGpuMemory for i in range(n.nvmlDeviceGetCount()) if gpu in (None, i)
-             for p in n.nvmlDeviceGetComputeRunningProcesses(n.nvmlDeviceGetHandleByIndex(i)) if p.pid == pid]
-    return sum(found) if found else None
+    return n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(gpu)).used
 
 
 def nvcc(source, target):
+    """Builds a program with a static libcudart."""
     compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    subprocess.run([compiler, "-O2", "-g", "-o", target, source, "-lcuda",
+    subprocess.run([compiler, "-cudart", "static", "-O2", "-g", "-o", target, source, "-lcuda",
                     "-L/usr/local/cuda/lib64/stubs"], check=True)

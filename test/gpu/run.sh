@@ -1,8 +1,11 @@
 #!/bin/bash
 # Runs every GPU case on this machine and checks it. Needs an NVIDIA GPU, root,
-# python3 with torch (jax and cupy: their cases are reported missing without),
-# and nvcc. Builds gpumemtrace where there is Go, else takes bin/gpumemtrace.
-#   test/gpu/run.sh [-o DIR] [CASE...]
+# python3 with nvidia-ml-py and torch (jax, flax, optax, cupy, numba, transformers,
+# cuda-python: their cases are reported missing without), and nvcc. Builds gpumemtrace
+# where there is Go, else takes bin/gpumemtrace.
+#   test/gpu/run.sh [-o DIR] [-j N] [--gpus N] [CASE...]
+# -j runs so many cases side by side, but for those that measure times or take most of
+# a GPU; --gpus runs the cases that need exactly so many GPUs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 if command -v go >/dev/null; then make build; fi

@@ -3,15 +3,7 @@ import ctypes
 import sys
 
 from checkpoint import checkpoint
-
-cuda = ctypes.CDLL("libcuda.so.1")
-MIB = 1 << 20
-
-
-def call(name, *args):
-    code = getattr(cuda, name)(*args)
-    if code != 0:
-        raise RuntimeError(f"{name}: {code}")
+from driver import MIB, call, device_memory, retain
 
 
 class Location(ctypes.Structure):  # CUmemLocation
@@ -21,12 +13,6 @@ class Location(ctypes.Structure):  # CUmemLocation
 class AllocationProp(ctypes.Structure):  # CUmemAllocationProp
     _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
                 ("security", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
-
-
-def device_memory(mib):
-    p = ctypes.c_uint64()
-    call("cuMemAlloc_v2", ctypes.byref(p), ctypes.c_size_t(mib * MIB))
-    return p
 
 
 def pool_memory(mib):
@@ -41,12 +27,25 @@ def physical_memory(mib):
     return handle
 
 
+def empty():
+    """A context on the device that is given, and no more."""
+    retain(int(sys.argv[2]))
+    checkpoint("empty")
+
+
+def retained():
+    """The same on device 0, traced, after cuInit if 'init' is given."""
+    if "init" in sys.argv:
+        call("cuInit", 0)
+    checkpoint("ready")
+    retain(0)
+    checkpoint("retained")
+
+
 def reset():
     """What a primary context's reset ends, and what it leaves."""
     checkpoint("ready")
-    ctx = ctypes.c_void_p()
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(ctx), 0)
-    call("cuCtxSetCurrent", ctx)
+    retain(0)
     device_memory(64)
     pool_memory(16)
     physical_memory(32)
@@ -57,9 +56,8 @@ def reset():
 
 def contexts():
     """Another context comes and goes while the first one holds memory."""
-    ctx, other = ctypes.c_void_p(), ctypes.c_void_p()
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(ctx), 0)
-    call("cuCtxSetCurrent", ctx)
+    other = ctypes.c_void_p()
+    retain(0)
     checkpoint("ready")
     device_memory(512)
     checkpoint("held")
@@ -69,5 +67,4 @@ def contexts():
     checkpoint("destroyed")
 
 
-call("cuInit", 0)
-{"reset": reset, "contexts": contexts}[sys.argv[1]]()
+{"empty": empty, "retain": retained, "reset": reset, "contexts": contexts}[sys.argv[1]]()

@@ -4,6 +4,11 @@ from checkpoint import checkpoint
 import torch
 
 
+def told(name):
+    torch.cuda.synchronize()
+    checkpoint(name, reserved=torch.cuda.memory_reserved())
+
+
 def main():
     checkpoint("ready")
     model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda().half().eval()
@@ -15,13 +20,16 @@ def main():
             for _ in range(3):
                 model(x)
         torch.cuda.current_stream().wait_stream(side)
+        told("warm")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             model(x)
     for _ in range(100):
         graph.replay()
-    torch.cuda.synchronize()
-    checkpoint("captured", reserved=torch.cuda.memory_reserved())
+    told("captured")
+    del graph
+    torch.cuda.empty_cache()
+    told("dropped")
 
 
 main()

@@ -1,0 +1,149 @@
+"""CUDA's driver API: empty contexts, every kind of memory, contexts that come and go, and other libraries on the GPU."""
+import os
+import shutil
+import time
+
+import accounts
+from case import case, python, traced
+from harness import NotHere, gpu_used, held, nvcc
+
+
+@case()
+def empty(r):
+    """A process with a primary context and no more: what the [context] line of every other must be."""
+    want = accounts.empty_context("0")
+    for when in (), ("init",):  # attached before cuInit, and between that and the context
+        with traced(r, python("driver_calls.py", "retain", *when)) as t:
+            v, s = t.at("retained")
+            lines = {k: n for k, n in s.lines(t.pid, 0).items() if n}
+            r.equal("the lines of a traced one, and NVML's figure of an untraced one", lines, {"[context]": want})
+            t.finish()
+
+
+@case("cuda.bindings")
+def driver_api(r):
+    """Call by call through cuda-python, with VMM, graphs, a second context and a reset."""
+    with traced(r, python("driver_api.py")) as t:
+        while True:
+            v = t.program.expect(None)
+            s = t.check(v)
+            if "want" in v:
+                r.equal(f"tracked at {v['name']}", s.device(), v["want"])
+            if v["name"] == "end":
+                break
+            t.go()
+        t.finish()
+
+
+def every_kind(r):
+    binary = os.path.join(r.out, f"every_kind.{r.name}")
+    nvcc(python("every_kind.cu")[1], binary)
+    return binary
+
+
+@case()
+def static_cpp(r):
+    binary = every_kind(r)
+    for api in ("driver", "both", "runtime"):
+        reports = r.path("-oom-" + api)
+        shutil.rmtree(reports, ignore_errors=True)
+        with traced(r, [binary], flags=("--api", api, "--oom-dir", reports), suffix="-" + api) as t:
+            v, s = t.at("held")
+            vmm = () if api == "runtime" else ("vmm",)
+            for kind in ("device", "managed", "async", "host", "host_registered", "array", *vmm):
+                r.equal(f"--api {api}: {kind}", s.sum(kind=kind), v[kind])
+            r.equal(f"--api {api}: out of memory", s.process(t.pid)["out_of_memory"], 1)
+            if api != "driver":
+                names = {x["labels"].get("runtime" if api == "both" else "api") for x in s.samples}
+                r.check(f"--api {api}: names the runtime calls", {"cudaMalloc", "cudaMallocPitch"} <= names, names)
+            r.equal("sizeof(CUarrayMapInfo)", v["map_info"], 96)
+            t.go()
+            v, s = t.at("freed")
+            r.equal(f"--api {api}: all freed", s.asked(), 0)
+            time.sleep(1)
+            pages = []
+            for x in os.listdir(reports):
+                if x.endswith(".txt"):
+                    with open(os.path.join(reports, x)) as f:
+                        pages.append(f.read())
+            r.check(f"--api {api}: out-of-memory report", len(pages) == 1 and "fail" in pages[0] and "32.0 TiB" in pages[0],
+                    [x.splitlines()[0] for x in pages])
+            s = t.finish(code=7)
+            lost = {k: n for k, n in s.loss().items() if not k.startswith(("unnamed", "symbolize"))}
+            r.equal(f"--api {api}: loss", lost, {})
+    named = any(f["function"] in ("take_linear()", "take_linear") for x in s.samples for f in s.frames(x))
+    r.check("the program's functions are named", named, [f["function"] for x in s.samples[:1] for f in s.frames(x)])
+
+
+@case(alone=True)  # it looks at what the whole GPU has in use
+def context_reset(r):
+    before = gpu_used(0)
+    with traced(r, python("driver_calls.py", "reset")) as t:
+        v, s = t.at("held")
+        kinds = {k: s.sum(kind=k) >> 20 for k in ("device", "async", "vmm", "array")}
+        r.equal("held, MiB", kinds, {"device": 64, "async": 16, "vmm": 32, "array": 0})
+        used = gpu_used(0) - before
+        t.go()
+        t.program.expect("reset")
+        time.sleep(1)  # NVML may list it a little longer
+        s = t.tracer.snapshot()
+        r.equal("GPUs on which the driver lists the process", held(t.pid)["nvml"], {})
+        kinds = {k: s.sum(kind=k) >> 20 for k in ("device", "async", "vmm", "array")}
+        r.equal("what outlives the context, MiB", kinds, {"device": 0, "async": 16, "vmm": 32, "array": 0})
+        r.note("its accounts", {a["gpu"]: a for a in s.data["accounts"]})
+        r.note("in use on the GPU, MiB", {"before the reset": used >> 20, "after": gpu_used(0) - before >> 20})
+        r.equal("[context]", s.lines(t.pid, 0).get("[context]", 0), 0)
+        left = (s.account(t.pid, 0) or {"total_bytes": 0})["total_bytes"]
+        r.check("the total is what outlives it, and no less", 48 << 20 <= left <= 128 << 20, left)
+        t.finish()
+
+
+@case()
+def late_contexts(r):
+    """Attached late: another context that comes and goes takes nothing of the first one along."""
+    with traced(r, python("driver_calls.py", "contexts")) as t:
+        t.late = True
+        v, s = t.at("held")
+        r.equal("held, MiB", s.device() >> 20, 512)
+        before = s.lines(t.pid, 0).get(accounts.BEFORE)
+        t.go()
+        v, s = t.at("destroyed")
+        r.equal("held after the other context's end, MiB", s.device() >> 20, 512)
+        r.equal("allocated before attach, before that and after", s.lines(t.pid, 0).get(accounts.BEFORE), before)
+        t.finish()
+
+
+@case()
+def video(r):
+    """NVDEC's surfaces beside a context; whether NVENC has a session to give is noted."""
+    with traced(r, python("video.py")) as t:
+        v = t.program.expect("opened")
+        r.note("NVENC", v["nvenc"])
+        if v["missing"]:
+            raise NotHere(v["missing"])
+        s = t.check(v)
+        r.note("by kind", s.by("kind"))
+        t.go()
+        t.at("closed")
+        t.finish()
+
+
+@case()
+def vulkan(r):
+    """Memory that a process takes through Vulkan beside CUDA: NVML counts it, and the counter tells that the layer does not see it."""
+    with traced(r, python("vulkan.py")) as t:
+        v = t.program.expect("context")
+        if v["missing"]:
+            raise NotHere(v["missing"])
+        t.check(v)
+        t.go()
+        v = t.program.expect("allocated")
+        s = t.tracer.snapshot()
+        a, said = s.account(t.pid, 0), v["processes"][0]["nvml"].get("0")
+        r.note("NVML, the account, by Vulkan", (said, a["total_bytes"], v["bytes"]))
+        if said != a["total_bytes"]:
+            r.check("the difference is counted", s.loss().get("driver_total_differs", 0) > 0, s.loss())
+        else:
+            r.check("the total is NVML's", a["driver_bytes"] == said, a)
+        t.wait()
+        t.tracer.finish()

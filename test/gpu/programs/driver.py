@@ -1,0 +1,26 @@
+"""CUDA's driver API through ctypes."""
+import ctypes
+
+cuda = ctypes.CDLL("libcuda.so.1")
+MIB = 1 << 20
+
+
+def call(name, *args):
+    code = getattr(cuda, name)(*args)
+    if code != 0:
+        raise RuntimeError(f"{name}: {code}")
+
+
+def retain(device):
+    """Makes the device's primary context current."""
+    call("cuInit", 0)
+    ctx = ctypes.c_void_p()
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(ctx), device)
+    call("cuCtxSetCurrent", ctx)
+    return ctx
+
+
+def device_memory(mib):
+    p = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(p), ctypes.c_size_t(mib * MIB))
+    return p
