@@ -42,6 +42,14 @@ def retained():
     checkpoint("retained")
 
 
+def client():
+    """As many MiB as are given, from a process that is traced before it is a client of MPS."""
+    checkpoint("ready")
+    retain(0)
+    device_memory(int(sys.argv[2]))
+    checkpoint("held")
+
+
 def reset():
     """What a primary context's reset ends, and what it leaves."""
     checkpoint("ready")
@@ -67,4 +75,4 @@ def contexts():
     checkpoint("destroyed")
 
 
-{"empty": empty, "retain": retained, "reset": reset, "contexts": contexts}[sys.argv[1]]()
+{"empty": empty, "retain": retained, "client": client, "reset": reset, "contexts": contexts}[sys.argv[1]]()
