@@ -53,6 +53,10 @@ type Figure struct {
 	// Before is what of it was allocated before the trace: less than nothing if
 	// more was freed since than is known.
 	Before int64
+	// Differs is by how much Total was more than what the process was seen to
+	// take, when both were of one moment (Compared).
+	Differs  int64
+	Compared bool
 }
 
 var causes loss.Causes
@@ -194,7 +198,8 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 	racing := p.Changed >= r.Begin
 	switch {
 	case p.FromStart || a.empty[p.Process]:
-		if !racing && !f.Inferred && f.Total != held {
+		f.Differs, f.Compared = f.Total-held, !racing && !f.Inferred
+		if f.Compared && f.Differs != 0 {
 			a.lost.Add(lossDiffers, 1)
 		}
 	case racing && old != nil && old.Known:

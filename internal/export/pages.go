@@ -97,16 +97,17 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 	}
 }
 
-// beside says how what the driver reported compares with the total. It is not asked
-// at every moment.
+// beside says how what the driver reported compares with the total.
 func beside(a *snapshot.Account) string {
-	switch diff := a.Driver - a.Total; {
-	case !a.Known || !a.DriverKnown || a.Inferred:
+	switch {
+	case !a.Compared:
 		return ""
-	case diff == 0:
+	case a.Difference == 0:
 		return ", as the driver says"
+	case a.Difference > 0:
+		return fmt.Sprintf("; the driver says %s more, which was not seen", bytefmt.Format(a.Difference))
 	default:
-		return fmt.Sprintf("; the driver said %s when last asked, %s", bytefmt.Format(a.Driver), bytefmt.Signed(diff))
+		return fmt.Sprintf("; the driver says %s less", bytefmt.Format(-a.Difference))
 	}
 }
 

@@ -148,6 +148,10 @@ type Account struct {
 	// Driver is what the kernel driver itself says (NVML), if DriverKnown.
 	Driver      int64 `json:"driver_bytes"`
 	DriverKnown bool  `json:"driver_known"`
+	// Difference is by how much Driver was more than the total when it was read,
+	// of a process traced from its start, if Compared.
+	Difference int64 `json:"difference_bytes"`
+	Compared   bool  `json:"compared"`
 	// Lines add up to Total. Those in brackets are synthetic frames of the
 	// profile too.
 	Lines []AccountLine `json:"lines"`

@@ -85,7 +85,7 @@ func (b *builder) driver(out *snapshot.Snapshot) {
 	for i := range b.view.presences {
 		h := &b.view.presences[i]
 		a := snapshot.Account{PID: int(h.id.PID), Process: b.view.names[h.id], GPU: h.gpu,
-			Driver: h.figure.Total, DriverKnown: h.figure.Known, Inferred: h.figure.Inferred && (h.late || !h.seen)}
+			Driver: h.figure.Total, DriverKnown: h.figure.Known, Difference: h.figure.Differs, Compared: h.figure.Compared, Inferred: h.figure.Inferred && (h.late || !h.seen)}
 		rest := b.balance(h, &a, func(kind event.Kind) amount { return *of(h.id, h.gpu, kind) })
 		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: h.gpu, Owner: "cuda", Process: a.Process, PID: a.PID}
 		for _, r := range rest {
@@ -186,10 +186,10 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 	if i >= 0 {
 		name = driverLines[i].name
 	}
-	if x.Synthetic {
-		name = "[no call site: limit reached]"
-	}
 	stack := []*snapshot.Location{synthetic(name)}
+	if x.Synthetic {
+		stack = append(stack, b.leaf(unsited))
+	}
 	if api != "" {
 		stack = append(stack, b.leaf(api))
 	}

@@ -97,13 +97,16 @@ func synthetic(name string) *snapshot.Location {
 // stack returns the frames of a call site, leaf first, as the user wants them.
 // The leaf is the API function itself, which has returned when the stack is
 // taken.
-func (b *builder) stack(x *ledger.SiteKey, unsited bool, shape shape) []*snapshot.Location {
+func (b *builder) stack(x *ledger.SiteKey, synthetic bool, shape shape) []*snapshot.Location {
 	name := b.view.trace.API(x.API)
-	if unsited {
-		name = "[no call site: limit reached]"
+	if synthetic {
+		name = unsited
 	}
 	return append([]*snapshot.Location{b.leaf(name)}, shape.frames...)
 }
+
+// unsited stands for the call sites that found no room.
+const unsited = "[no call site: limit reached]"
 
 // leaf returns the frame of a function that has returned.
 func (b *builder) leaf(name string) *snapshot.Location {

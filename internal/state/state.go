@@ -7,7 +7,6 @@
 package state
 
 import (
-
 	"github.com/gpumemtrace/gpumemtrace/internal/account"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -283,15 +284,29 @@ func (s *State) name(v *View, id event.Process) {
 // label returns the GPU label of a site: the index that NVML shows, "unknown",
 // or "" for memory on no GPU. Without NVML it is the process's own ordinal.
 func (s *State) label(site *ledger.SiteKey) string {
-	switch {
-	case site.Kind.Class() == event.ClassHost:
+	if site.Kind.Class() == event.ClassHost {
 		return ""
-	case s.trace.NVML:
+	}
+	if s.trace.NVML {
 		if label, ok := s.accounts.Label(site.Proc, site.Device); ok {
 			return label
 		}
-		return "unknown"
-	case site.Device == event.NoDevice:
+		// What the process took from the kernel driver for it is on a GPU.
+		label := ""
+		gpus := s.physical.GPUs(site.Proc)
+		for i := range gpus {
+			of, ok := s.accounts.LabelOf(site.Proc, &gpus[i])
+			switch {
+			case !ok || site.Device != event.NoDevice && gpus[i].Ordinal != site.Device:
+			case label != "" && label != of:
+				return "unknown"
+			default:
+				label = of
+			}
+		}
+		return cmp.Or(label, "unknown")
+	}
+	if site.Device == event.NoDevice {
 		return "unknown"
 	}
 	return fmt.Sprintf("cuda:%d", site.Device)

@@ -129,6 +129,34 @@ def video(r):
 
 
 @case()
+def opencl(r):
+    """OpenCL, in a process that never loads libcuda."""
+    with traced(r, python("opencl.py")) as t:
+        v = t.program.expect("context")
+        if v["missing"]:
+            raise NotHere(v["missing"])
+        r.note("libcuda is loaded", v["libcuda"])
+        before = opencl_account(r, t, v)
+        t.go()
+        v = t.program.expect("filled")
+        r.check("the buffer is in the total", opencl_account(r, t, v) - before >= v["bytes"])
+        t.go()
+        opencl_account(r, t, t.program.expect("released"))
+        t.wait()
+        t.tracer.finish()
+
+
+def opencl_account(r, t, v):
+    """The total of a process whose calls have no name in the table of causes."""
+    s = t.tracer.snapshot()
+    a, said = s.account(t.pid, 0), v["processes"][0]["nvml"].get("0")
+    total = a["total_bytes"] if a else 0
+    r.equal(f"total at {v['name']}", total, said)
+    r.note("by kind", s.by("kind"))
+    return total
+
+
+@case()
 def vulkan(r):
     """Memory that a process takes through Vulkan beside CUDA: NVML counts it, and the counter tells that the layer does not see it."""
     with traced(r, python("vulkan.py")) as t:
