@@ -2,7 +2,10 @@
 from checkpoint import checkpoint
 
 import numpy as np
-from numba import cuda
+
+if not hasattr(np, "row_stack"):  # which Numba 0.6x looks for and NumPy 2.5 lacks
+    np.row_stack = np.vstack
+from numba import cuda  # noqa: E402
 
 N = 64 << 20
 

@@ -41,9 +41,13 @@ def main():
             need(code.value, name)
             return Pointer(out)
 
-        platform, device, n = Pointer(), Pointer(), U32()
-        need(cl.clGetPlatformIDs(1, ctypes.byref(platform), ctypes.byref(n)), "clGetPlatformIDs")
-        need(cl.clGetDeviceIDs(platform, U64(GPU), 1, ctypes.byref(device), None), "clGetDeviceIDs")
+        platforms, device, n = (Pointer * 8)(), Pointer(), U32()
+        need(cl.clGetPlatformIDs(8, platforms, ctypes.byref(n)), "clGetPlatformIDs")
+        for platform in platforms[:n.value]:
+            code = cl.clGetDeviceIDs(Pointer(platform), U64(GPU), 1, ctypes.byref(device), None)
+            if not code:
+                break
+        need(code, "clGetDeviceIDs")
         context = make("clCreateContext", None, 1, ctypes.byref(device), None, None)
         queue = make("clCreateCommandQueue", context, device, U64(0))
     except Missing as e:
