@@ -93,23 +93,34 @@ func (a *Accounts) Label(p event.Process, ordinal int32) (string, bool) {
 // LabelOf returns the label of a device that a process had the kernel driver
 // open, and whether it is known.
 func (a *Accounts) LabelOf(p event.Process, g *physical.GPU) (string, bool) {
-	if d := a.device(g); d != nil {
+	if d := a.device(p, g); d != nil {
 		return d.Label, true
 	}
-	// With event.NoDevice: the only one that the process uses.
-	return a.Label(p, g.Ordinal)
+	return "", false
 }
 
-// device returns the device that the kernel driver calls so, nil if there is none.
-func (a *Accounts) device(g *physical.GPU) *record.Device {
-	if !g.Known {
-		return nil
+// device returns the device that a process had the kernel driver open, nil if that is
+// not known. What NVML does not call as the kernel driver does goes by its ordinal;
+// with event.NoDevice that is the only one that the process uses.
+func (a *Accounts) device(p event.Process, g *physical.GPU) *record.Device {
+	i := slices.IndexFunc(a.devices, func(d record.Device) bool {
+		return g.Known && d.GPUKnown && d.GPU == g.ID && d.Instance == g.Instance
+	})
+	if i < 0 {
+		known, ok := a.ordinals[p][g.Ordinal]
+		i = slices.IndexFunc(a.devices, func(d record.Device) bool {
+			return ok && d.UUID == known.uuid && !(g.Known && d.GPUKnown && d.GPU != g.ID)
+		})
 	}
-	i := slices.IndexFunc(a.devices, func(d record.Device) bool { return d.GPUKnown && d.GPU == g.ID && d.Instance == g.Instance })
 	if i < 0 {
 		return nil
 	}
 	return &a.devices[i]
+}
+
+// of tells whether d is a GPU, or an instance of it.
+func of(gpu, d *record.Device) bool {
+	return d.UUID == gpu.UUID || d.GPUKnown && gpu.GPUKnown && d.GPU == gpu.GPU
 }
 
 // FromStart tells whether a process that was attached to late is known to have
@@ -145,12 +156,17 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) {
 			switch {
 			case on:
 				a.compare(p, r, j)
-			case d.Listed && a.Initial && a.figures[key{p.Process, d.Label}] != nil:
+			case d.Listed && a.Initial:
 				// It has let go of all. Elsewhere the driver may hide it.
-				a.figures[key{p.Process, d.Label}] = &Figure{Known: true}
+				for x := range r.Devices {
+					if k := (key{p.Process, r.Devices[x].Label}); a.figures[k] != nil && of(d, &r.Devices[x]) {
+						a.figures[k] = &Figure{Known: true}
+					}
+				}
 			}
 		}
-		everywhere := !slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.Listed })
+		// Of an instance only the whole GPU tells.
+		everywhere := !slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.Listed && d.Instance < 0 })
 		if !listed && a.Initial && everywhere && len(a.Labels(p.Process)) == 0 {
 			a.empty[p.Process] = true
 		}
@@ -191,6 +207,11 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 	held, label := a.held(p, &r.Devices[device])
 	k := key{p.Process, label}
 	old := a.figures[k]
+	for x := range r.Devices {
+		if of(&r.Devices[device], &r.Devices[x]) {
+			delete(a.figures, key{p.Process, r.Devices[x].Label})
+		}
+	}
 	a.figures[k] = f
 	if !p.Seen || !f.Known {
 		return
@@ -213,18 +234,18 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 // one instance of it that the process uses: NVML lists it on the whole GPU.
 func (a *Accounts) held(p *Process, d *record.Device) (bytes int64, label string) {
 	for i := range p.GPUs {
-		on, ok := a.LabelOf(p.Process, &p.GPUs[i])
-		if x := a.device(&p.GPUs[i]); x != nil && x.Instance >= 0 && d.GPUKnown && x.GPU == d.GPU {
-			switch label {
-			case "", x.Label:
-				label = x.Label
-			default:
-				label = d.Label
-			}
-		} else if !ok || on != d.Label {
+		on := a.device(p.Process, &p.GPUs[i])
+		if on == nil || !of(d, on) {
 			continue
 		}
 		bytes += p.Held[i]
+		switch {
+		case on.Instance < 0:
+		case label == "" || label == on.Label:
+			label = on.Label
+		default:
+			label = d.Label
+		}
 	}
 	return bytes, cmp.Or(label, d.Label)
 }

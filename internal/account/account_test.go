@@ -245,6 +245,7 @@ func TestLabelOf(t *testing.T) {
 	nameless := new(reading).gpu("9", 0)
 	nameless.last().GPUKnown = false
 	r.Devices = append(r.Devices, nameless.Devices[0])
+	r.numbers(target, 4)
 	a.Observe(&r.Reading, []Process{holding(0, false)})
 	gpu := func(id uint32, known bool, instance, ordinal int32) physical.GPU {
 		return physical.GPU{ID: id, Known: known, Instance: instance, Ordinal: ordinal}
@@ -257,8 +258,9 @@ func TestLabelOf(t *testing.T) {
 		{"a whole GPU", gpu(6, true, -1, 0), "0"},
 		{"a GPU instance", gpu(7, true, 1, 1), "1:0"},
 		{"another", gpu(7, true, 2, 1), "1:1"},
-		{"one that NVML does not tell of: its ordinal", gpu(7, true, 3, 1), "0"},
-		{"a GPU that NVML does not tell of", gpu(8, true, -1, 1), "0"},
+		{"one that NVML does not tell of", gpu(7, true, 3, 1), ""},
+		{"a GPU that NVML does not tell of", gpu(8, true, -1, 1), ""},
+		{"one that NVML does not call so: its ordinal", gpu(8, true, -1, 4), "9"},
 		{"a GPU that was opened before the trace", gpu(0, false, -1, 0), "1:1"},
 		{"whose ordinal is not known: the only one", gpu(0, false, -1, event.NoDevice), "1:1"},
 		{"an ordinal that is not known", gpu(0, false, -1, 2), ""},
@@ -314,6 +316,56 @@ func TestInstances(t *testing.T) {
 		if f := a.Figure(target, tt.label); differs(a) != 0 || f == nil || f.Total != 340 {
 			t.Errorf("%v: %d readings differed, figure of %s: %+v", tt.gpus, differs(a), tt.label, f)
 		}
+	}
+}
+
+// TestInstance follows a process that uses one instance of a GPU.
+func TestInstance(t *testing.T) {
+	gpu := func() *reading { return new(reading).gpu("0", 6) }
+	with := func(r *reading) *reading {
+		for i, label := range []string{"0:0", "0:1"} {
+			r.instance(label, 6, int32(i+1)).last().Listed = false
+		}
+		return r
+	}
+	on := func(instance int32) Process {
+		p := holding(300, true)
+		p.GPUs[0].Instance = instance
+		return p
+	}
+	a := newAccounts()
+	late := on(2)
+	late.Process, late.FromStart = other, false
+	a.Observe(&with(gpu()).Reading, []Process{late})
+	if !a.FromStart(other) {
+		t.Error("no GPU lists it, and it is not known to have held nothing")
+	}
+	unopened := on(2)
+	unopened.GPUs, unopened.Held = nil, nil
+	a.Observe(&with(gpu().lists(target, 0)).Reading, []Process{unopened})
+	if got := a.Labels(target); !slices.Equal(got, []string{"0"}) {
+		t.Errorf("before it opened an instance it is on %v", got)
+	}
+	a.Observe(&with(gpu().lists(target, 300)).Reading, []Process{on(2)})
+	if got := a.Labels(target); !slices.Equal(got, []string{"0:1"}) || differs(a) != 0 {
+		t.Errorf("on %v, %d readings differed", got, differs(a))
+	}
+	a.Observe(&with(gpu().lists(target, 301)).Reading, []Process{on(2)})
+	if differs(a) != 1 {
+		t.Errorf("%d readings differed, want 1", differs(a))
+	}
+	a.Observe(&with(gpu()).Reading, []Process{on(2)})
+	if f := a.Figure(target, "0:1"); f == nil || f.Total != 0 || !f.Known {
+		t.Errorf("after it let go of all: %+v", f)
+	}
+
+	// What was opened before the trace goes by its ordinal.
+	p := on(-1)
+	p.FromStart, p.GPUs[0] = false, physical.GPU{Instance: -1, Ordinal: 0}
+	a = newAccounts()
+	a.Observe(&with(gpu().lists(target, 700)).numbers(target, 0).Reading, []Process{p})
+	if f := a.Figure(target, "0:1"); f == nil || f.Before != 400 {
+		t.Errorf("late: %+v", f)
 	}
 }
 
