@@ -9,8 +9,8 @@
 //     and nothing is made up to close it;
 //   - attached late, the difference is what was allocated before.
 //
-// Where the physical layer does not see a process, NVML's figure is the total, and
-// what it has beyond the traced allocations is one line.
+// Where the physical layer does not see a process, what NVML's figure has beyond the
+// traced allocations is all that is known of the rest.
 package account
 
 import (
@@ -50,8 +50,9 @@ type Figure struct {
 	Total    int64 // bytes, if Known
 	Known    bool
 	Inferred bool // it is the whole GPU's, on which this is the only process
-	// Before is what of it was allocated before the trace: less than nothing if
-	// more was freed since than is known.
+	// Before is what of it was not seen to be allocated: before the trace, or, where
+	// the physical layer does not see the process, by the driver for itself. It is
+	// less than nothing if more was freed since than is known.
 	Before int64
 	// Differs is by how much Total was more than what the process was seen to
 	// take, when both were of one moment (Compared).
@@ -80,7 +81,8 @@ type Process struct {
 	// Changed is when what it holds changed last, as record.Reading.Begin.
 	Changed uint64
 	GPUs    []physical.GPU
-	Held    []int64 // bytes, by GPUs
+	// Held is in bytes, by GPUs: all of it if Seen, else its allocations.
+	Held []int64
 }
 
 // Label returns the label of the GPU that a process calls ordinal, and whether
@@ -213,14 +215,16 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 		}
 	}
 	a.figures[k] = f
-	if !p.Seen || !f.Known {
+	if !f.Known {
 		return
 	}
 	racing := p.Changed >= r.Begin
 	switch {
-	case p.FromStart || a.empty[p.Process]:
-		f.Differs, f.Compared = f.Total-held, !racing && !f.Inferred
-		if f.Compared && f.Differs != 0 {
+	case p.Seen && (p.FromStart || a.empty[p.Process]):
+		if f.Compared = !racing && !f.Inferred; f.Compared {
+			f.Differs = f.Total - held
+		}
+		if f.Differs != 0 {
 			a.lost.Add(lossDiffers, 1)
 		}
 	case racing && old != nil && old.Known:

@@ -91,8 +91,11 @@ func differs(a *Accounts) uint64 {
 // TestCompare has one process on one GPU and readings of it, one after another.
 func TestCompare(t *testing.T) {
 	racing := func(p Process) Process { p.Changed = 10; return p } // in the moment that the reading began
-	unseen := func(p Process) Process { p.Seen, p.GPUs, p.Held = false, nil, nil; return p }
+	unseen := func(p Process) Process { p.Seen, p.Changed = false, 0; return p }
 	known := func(total, before int64) Figure { return Figure{Total: total, Known: true, Before: before} }
+	checked := func(total, differs int64) Figure {
+		return Figure{Total: total, Known: true, Differs: differs, Compared: true}
+	}
 	type step struct {
 		reading *reading
 		process Process
@@ -103,14 +106,14 @@ func TestCompare(t *testing.T) {
 		want    Figure
 		differs uint64
 	}{
-		{"from start and equal", []step{{one(700), holding(700, true)}}, known(700, 0), 0},
-		{"from start, the driver says more", []step{{one(701), holding(700, true)}}, known(701, 0), 1},
-		{"from start, the driver says less", []step{{one(699), holding(700, true)}, {one(600), holding(700, true)}}, known(600, 0), 2},
+		{"from start and equal", []step{{one(700), holding(700, true)}}, checked(700, 0), 0},
+		{"from start, the driver says more", []step{{one(701), holding(700, true)}}, checked(701, 1), 1},
+		{"from start, the driver says less", []step{{one(699), holding(700, true)}, {one(600), holding(700, true)}}, checked(600, -100), 2},
 		{"from start, changed while it was read", []step{{one(701), racing(holding(700, true))}}, known(701, 0), 0},
-		{"from start, changed since, and equal by then", []step{{one(700), racing(holding(800, true))}, {one(800), holding(800, true)}}, known(800, 0), 0},
+		{"from start, changed since, and equal by then", []step{{one(700), racing(holding(800, true))}, {one(800), holding(800, true)}}, checked(800, 0), 0},
 		{"from start, the whole GPU's figure", []step{{one(900).infers(), holding(700, true)}}, Figure{Total: 900, Known: true, Inferred: true}, 0},
 		{"from start, no figure", []step{{one(-1), holding(700, true)}}, Figure{}, 0},
-		{"from start, its calls are not seen", []step{{one(700), unseen(holding(0, true))}}, known(700, 0), 0},
+		{"from start, its calls are not seen", []step{{one(700), unseen(holding(100, true))}, {one(900), unseen(holding(150, true))}}, known(900, 750), 0},
 
 		{"late", []step{{one(700), holding(0, false)}}, known(700, 700), 0},
 		{"late, and it took more", []step{{one(700), holding(0, false)}, {one(750), holding(50, false)}}, known(750, 700), 0},
@@ -121,10 +124,10 @@ func TestCompare(t *testing.T) {
 		{"late, racing after no figure", []step{{one(-1), holding(0, false)}, {one(700), racing(holding(50, false))}}, known(700, 650), 0},
 		{"late, less than it was seen to take", []step{{one(700), holding(800, false)}}, known(700, -100), 0},
 		{"late, the whole GPU's figure", []step{{one(900).infers(), holding(100, false)}}, Figure{Total: 900, Known: true, Inferred: true, Before: 800}, 0},
-		{"late, its calls are not seen", []step{{one(700), unseen(holding(0, false))}}, known(700, 0), 0},
+		{"late, its calls are not seen", []step{{one(700), unseen(holding(100, false))}}, known(700, 600), 0},
 
 		{"late, and held nothing by then: as from start", []step{
-			{new(reading).gpu("0", 6), holding(0, false)}, {one(700), holding(700, false)}, {one(701), holding(700, false)}}, known(701, 0), 1},
+			{new(reading).gpu("0", 6), holding(0, false)}, {one(700), holding(700, false)}, {one(701), holding(700, false)}}, checked(701, 1), 1},
 		{"no longer listed", []step{{one(700), holding(0, false)}, {new(reading).gpu("0", 6), holding(0, false)}}, known(0, 0), 0},
 		{"listed again", []step{{one(700), holding(0, false)}, {new(reading).gpu("0", 6), holding(0, false)}, {one(30), holding(10, false)}}, known(30, 20), 0},
 	} {

@@ -140,12 +140,14 @@ type Account struct {
 	Process string `json:"process"` // comm
 	GPU     string `json:"gpu"`     // as Labels.GPU
 	// Total is in bytes, if Known: what the kernel driver was seen to hand out,
-	// with what was allocated before; or, where its calls are not seen, Driver.
+	// with what was allocated before; or, where its calls are not seen, the traced
+	// allocations with what it said to be there beyond them.
 	// Inferred says that it is the whole GPU's, on which this is the only process.
 	Total    int64 `json:"total_bytes"`
 	Known    bool  `json:"known"`
 	Inferred bool  `json:"inferred"`
-	// Driver is what the kernel driver itself says (NVML), if DriverKnown.
+	// Driver is what the kernel driver itself says (NVML), if DriverKnown: as of
+	// when it was asked last.
 	Driver      int64 `json:"driver_bytes"`
 	DriverKnown bool  `json:"driver_known"`
 	// Difference is by how much Driver was more than the total when it was read,

@@ -122,9 +122,8 @@ func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) 
 			if h.late {
 				name, note = LineBefore, "includes the CUDA context, whose size is not known"
 			}
-			left := h.figure.Total - tracked
-			line(name, left, note)
-			rest = append(rest, remainder{name, amount{inuse: left}})
+			line(name, h.figure.Before, note)
+			rest = append(rest, remainder{name, amount{inuse: h.figure.Before}})
 		}
 		return rest
 	}

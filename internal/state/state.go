@@ -219,8 +219,15 @@ func (s *State) settle() {
 	var read []account.Process
 	// A late target may hold memory without having made a call yet.
 	for _, id := range s.procs.current {
-		read = append(read, account.Process{Process: id, FromStart: s.procs.known[id].fromStart, Seen: s.sees(id),
-			Changed: s.physical.Changed(id), GPUs: s.physical.GPUs(id), Held: s.physical.Held(id)})
+		p := account.Process{Process: id, FromStart: s.procs.known[id].fromStart, Seen: s.sees(id)}
+		if p.Seen {
+			p.Changed, p.GPUs, p.Held = s.physical.Changed(id), s.physical.GPUs(id), s.physical.Held(id)
+		} else {
+			for h := range s.ledger.Holdings(id) {
+				p.GPUs, p.Held = append(p.GPUs, physical.GPU{Instance: -1, Ordinal: h.Device}), append(p.Held, h.Bytes)
+			}
+		}
+		read = append(read, p)
 	}
 	s.accounts.Observe(r, read)
 	s.incidents.observe(s)
