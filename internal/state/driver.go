@@ -165,7 +165,9 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 	shape := b.shape(x.Stack, x.frames)
 	kind, api, frames := x.Kind, b.view.trace.API(x.API), shape.frames
 	if inner, function := below(x.frames); function != "" {
-		api = function
+		if api == "" {
+			api = function
+		}
 		if kind == event.KindDriver {
 			kind = physical.Cause(function)
 		}
@@ -189,7 +191,7 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 	if x.Synthetic {
 		stack = append(stack, b.leaf(unsited))
 	}
-	if api != "" {
+	if api != "" && (len(frames) == 0 || called(frames[0]) != api) {
 		stack = append(stack, b.leaf(api))
 	}
 	s := snapshot.Sample{
@@ -208,23 +210,24 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 func below(frames []*record.Place) (n int, function string) {
 	for i, place := range frames {
 		l := place.Location()
-		own := l.Mapping != nil && path.Base(l.Mapping.Path) == path.Base(library(frames[0]))
-		if own {
-			n = i + 1
-		}
-		if line := l.Lines[len(l.Lines)-1]; line.Reason == "" {
-			function = line.Function
-		} else if own {
-			function = ""
-		}
-		if !own {
+		if l.Mapping == nil || path.Base(l.Mapping.Path) != path.Base(library(frames[0])) {
+			if i > 0 && function == "" {
+				function = called(l)
+			}
 			break
 		}
-	}
-	if n == 0 {
-		return 0, ""
+		n, function = i+1, called(l)
 	}
 	return n, function
+}
+
+// called returns the function that was called where l is, "" if it has no name. What
+// is inlined there was not.
+func called(l *snapshot.Location) string {
+	if last := len(l.Lines) - 1; last >= 0 && l.Lines[last].Reason == "" {
+		return l.Lines[last].Function
+	}
+	return ""
 }
 
 // library returns the file that a place is in, "" for none.
