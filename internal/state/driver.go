@@ -47,9 +47,9 @@ type part struct {
 
 type amount struct{ inuse, peak int64 }
 
-func (a *amount) add(s *snapshot.Values, sign int64) {
-	a.inuse += sign * s.InuseBytes
-	a.peak += sign * s.PeakBytes
+func (a *amount) add(s *snapshot.Values) {
+	a.inuse += s.InuseBytes
+	a.peak += s.PeakBytes
 }
 
 // driver adds to out what the kernel driver handed out: a sample for each call site
@@ -69,17 +69,17 @@ func (b *builder) driver(out *snapshot.Snapshot) {
 		switch {
 		case x.Kind.Class() != event.ClassDevice:
 		case x.Kind == event.KindAsync:
-			of(x.Proc, x.gpu, event.KindAsync).add(&out.Samples[i].Values, 1)
+			of(x.Proc, x.gpu, event.KindAsync).add(&out.Samples[i].Values)
 		default:
-			of(x.Proc, x.gpu, event.KindDevice).add(&out.Samples[i].Values, 1)
+			of(x.Proc, x.gpu, event.KindDevice).add(&out.Samples[i].Values)
 		}
 	}
 	for i := range b.view.physical {
 		x := &b.view.physical[i]
 		s, kind := b.taken(x)
-		of(x.Proc, x.gpu, kind).add(&s.Values, 1)
+		of(x.Proc, x.gpu, kind).add(&s.Values)
 		if kind != event.KindBacking && kind != event.KindPool {
-			out.Samples = append(out.Samples, s)
+			out.Samples = b.merge(out.Samples, x.Proc, s)
 		}
 	}
 	for i := range b.view.presences {
@@ -94,8 +94,42 @@ func (b *builder) driver(out *snapshot.Snapshot) {
 					Values: snapshot.Values{InuseBytes: r.inuse, PeakBytes: r.peak}})
 			}
 		}
-		out.Accounts = append(out.Accounts, a)
+		if h.account {
+			out.Accounts = append(out.Accounts, a)
+		}
 	}
+}
+
+// A face is what tells a sample of the kernel driver's memory from others. Objects
+// that one call of the program brought differ only in libcuda's own frames.
+type face struct {
+	id     event.Process
+	labels snapshot.Labels
+	path   int
+}
+
+// A step is one frame more of a stack.
+type step struct {
+	path  int // of the frames before it
+	frame *snapshot.Location
+}
+
+// merge adds a sample of a process to all, or to the one of all that shows the same.
+func (b *builder) merge(all []snapshot.Sample, id event.Process, s snapshot.Sample) []snapshot.Sample {
+	key := face{id: id, labels: s.Labels}
+	for _, frame := range s.Stack {
+		next := step{key.path, frame}
+		if b.paths[next] == 0 {
+			b.paths[next] = len(b.paths) + 1
+		}
+		key.path = b.paths[next]
+	}
+	if i, ok := b.faces[key]; ok {
+		all[i].Values.Add(&s.Values)
+		return all
+	}
+	b.faces[key] = len(all)
+	return append(all, s)
 }
 
 // A remainder is a part of an account without a call site.
@@ -187,7 +221,7 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 	if i >= 0 {
 		name = driverLines[i].name
 	}
-	stack := []*snapshot.Location{synthetic(name)}
+	stack := []*snapshot.Location{b.leaf(name)}
 	if x.Synthetic {
 		stack = append(stack, b.leaf(unsited))
 	}

@@ -158,6 +158,7 @@ func (x *incidents) observe(s *State) {
 	take := func(in *Incident) {
 		if !in.read {
 			in.gpus, in.read = gpus, true
+			s.locate(in.view)
 		}
 	}
 	for _, in := range x.open {

@@ -58,6 +58,8 @@ type builder struct {
 	leaves   map[string]*snapshot.Location
 	mappings []*snapshot.Mapping
 	mapped   map[snapshot.Mapping]bool // by Key
+	faces    map[face]int              // of samples of the kernel driver's memory
+	paths    map[step]int              // of their frames, from 1 on
 }
 
 // A shape is how a stack is shown.
@@ -67,7 +69,8 @@ type shape struct {
 }
 
 func newBuilder(v *View) *builder {
-	return &builder{view: v, located: map[uint64]shape{}, leaves: map[string]*snapshot.Location{}, mapped: map[snapshot.Mapping]bool{}}
+	return &builder{view: v, located: map[uint64]shape{}, leaves: map[string]*snapshot.Location{}, mapped: map[snapshot.Mapping]bool{},
+		faces: map[face]int{}, paths: map[step]int{}}
 }
 
 func (b *builder) sample(x *site) snapshot.Sample {

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/account"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
@@ -20,7 +19,7 @@ func begun(t record.Trace) *State {
 	s := New()
 	t.Start = time.Unix(1_700_000_000, 0)
 	t.Boot = t.Start
-	t.APIs = []string{"", "cuMemAlloc_v2", "cuMemFree_v2"}
+	t.APIs = apis
 	s.Apply(&t)
 	s.Apply(&record.Process{Process: prog, Target: true, Name: "prog", FromStart: true})
 	return s
@@ -40,8 +39,15 @@ func exit(p event.Process, at uint64) *event.Event {
 
 // held is a reading of one GPU on which prog holds bytes.
 func held(at uint64, bytes int64) *record.Reading {
-	return &record.Reading{Time: at, Uses: []record.Use{{Process: prog, Bytes: bytes, Known: true}}, Ordinals: []record.Ordinal{{Process: prog}},
-		Devices: []record.Device{{UUID: "GPU-a", Label: "3", Listed: true, Processes: []snapshot.GPUProcess{{PID: int(prog.PID)}}}}}
+	return &record.Reading{Begin: at, Time: at, Uses: []record.Use{{Process: prog, Bytes: bytes, Known: true}}, Ordinals: []record.Ordinal{{Process: prog}, {Process: prog, Ordinal: event.NoDevice}},
+		Devices: []record.Device{{UUID: "GPU-a", Label: "3", GPU: 6, GPUKnown: true, Instance: -1, Listed: true, Processes: []snapshot.GPUProcess{{PID: int(prog.PID)}}}}}
+}
+
+// nobody is a reading of the same GPU while nobody is on it.
+func nobody(at uint64) *record.Reading {
+	r := held(at, 0)
+	r.Uses, r.Ordinals, r.Devices[0].Processes = nil, nil, nil
+	return r
 }
 
 func lines(t *testing.T, s *State) map[string]int64 {
@@ -69,11 +75,11 @@ func TestReadingIsOfItsMoment(t *testing.T) {
 			s := begun(record.Trace{NVML: true})
 			s.Apply(held(20, 600*mib))
 			s.Apply(alloc(prog, 10, 0x10000000, 32*mib)) // it was on its way
-			if got := s.View(Want{Driver: true}).Snapshot().Accounts; len(got) != 0 {
+			if got := s.View(Want{Driver: true}).Snapshot().Accounts; len(got) != 1 || got[0].Known {
 				t.Errorf("the reading did not wait: %+v", got)
 			}
 			s.Apply(after)
-			if got := lines(t, s); got[account.LineTracked] != 32*mib || got[account.LineContext] != 568*mib {
+			if got := lines(t, s); got[LineRemainder] != 568*mib {
 				t.Errorf("%v", got)
 			}
 		})
@@ -100,8 +106,7 @@ func TestReported(t *testing.T) {
 	}
 }
 
-// A process that was never seen is to be looked at, once, and the driver's
-// figures are to be read after a call for which it may have taken memory.
+// A process that was never seen is to be looked at, once.
 func TestWants(t *testing.T) {
 	s := begun(record.Trace{All: true, NVML: true})
 	if w := s.Wants(); w != nil {
@@ -113,19 +118,15 @@ func TestWants(t *testing.T) {
 	if w := s.Wants(); w == nil || !slices.Equal(w.Identities, []event.Process{other}) || w.Reading {
 		t.Errorf("wants %+v", w)
 	}
-	s.Apply(&event.Event{Op: event.OpSuspect, Proc: other, Time: 3})
-	if w := s.Wants(); w == nil || !w.Reading || w.Memory || len(w.Identities) != 0 {
-		t.Errorf("wants %+v", w)
-	}
 	if w := s.Wants(); w != nil {
 		t.Errorf("wants %+v twice", w)
 	}
 }
 
-// A stack stays through a sweep for as long as a call site, the driver's growth
-// or an incident needs it.
+// A stack stays through a sweep for as long as a call site of either layer or an
+// incident needs it.
 func TestSweepKeepsWhatIsShown(t *testing.T) {
-	s := begun(record.Trace{NVML: true, Incidents: 1})
+	s := begun(record.Trace{NVML: true, Physical: true, Incidents: 1})
 	for id := uint64(1); id <= 5; id++ {
 		s.Apply(&record.Stack{ID: id, Process: prog})
 	}
@@ -134,11 +135,8 @@ func TestSweepKeepsWhatIsShown(t *testing.T) {
 		return e
 	}
 	s.Apply(with(alloc(prog, 1, 0x1000, 64), 1))
-	s.Apply(held(2, 600*mib))
-	s.Apply(&record.Moment{Time: 3})
-	s.Apply(&event.Event{Op: event.OpSuspect, Proc: prog, Time: 4, API: 2, Stack: 2})
-	s.Apply(held(5, 700*mib))
-	s.Apply(&record.Moment{Time: 6})
+	k := opened(s, prog, 6)
+	k.takes(6, "cuStreamCreate", 2*mib, 2)
 	s.Apply(with(&event.Event{Op: event.OpOutOfMemory, Proc: prog, Time: 7, Size: 1}, 3))
 	s.Apply(&record.Sweep{})
 	if ids, _ := s.Doomed(); !slices.Equal(slices.Sorted(slices.Values(ids)), []uint64{4, 5}) {
@@ -203,7 +201,7 @@ func TestMomentWithEventsOnTheirWay(t *testing.T) {
 	if s.Seen() != 19 || s.Now() != 40 {
 		t.Errorf("events are seen up to %d at %d, want 19 at 40", s.Seen(), s.Now())
 	}
-	if got := lines(t, s); got[account.LineTracked] != 64*mib {
+	if got := lines(t, s); got[LineTracked] != 64*mib {
 		t.Errorf("%v", got)
 	}
 	s.Apply(&record.Moment{Time: 50, Drained: true})

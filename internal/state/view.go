@@ -36,7 +36,8 @@ type View struct {
 
 	names     map[event.Process]string
 	programs  []*snapshot.Mapping // of the processes, in order
-	physical  []site              // of the physical layer, of what is shown
+	physical  []site              // of the physical layer, where it is wanted
+	located   bool                // on GPUs: see locate
 	presences []presence          // what NVML says of the processes, where it is wanted
 }
 
@@ -47,6 +48,8 @@ type presence struct {
 	seen   bool   // the physical layer sees its calls
 	late   bool   // attached to late
 	figure account.Figure
+	// account: it holds memory there, or NVML says so; not only at its peak.
+	account bool
 }
 
 type site struct {
@@ -118,9 +121,11 @@ func (s *State) figures(w Want) *View {
 	v.snapshot.Processes, v.shown = s.totals(shown)
 	if w.Driver {
 		for one := range s.physical.Rows.Sites {
-			if shown(one.Proc) {
-				v.physical = append(v.physical, site{Site: *one})
+			x := site{Site: *one}
+			if !shown(one.Proc) {
+				x.InuseObjects, x.InuseBytes = 0, 0
 			}
+			v.physical = append(v.physical, x)
 		}
 	}
 	return v
@@ -219,14 +224,12 @@ func (s *State) dress(v *View, extra ...ledger.SiteKey) {
 	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), s.cutNotes()...)
 	v.snapshot.Loss = s.loss()
 	v.names = map[event.Process]string{}
-	for i := range v.sites {
-		x := &v.sites[i]
-		x.gpu, x.frames = s.label(&x.SiteKey), s.stacks.Frames(x.Stack)
-		s.name(v, x.Proc)
-	}
-	for i := range v.physical {
-		x := &v.physical[i]
-		x.gpu, x.frames = s.labelOf(&x.SiteKey), s.stacks.Frames(x.Stack)
+	for _, sites := range [][]site{v.sites, v.physical} {
+		for i := range sites {
+			x := &sites[i]
+			x.frames = s.stacks.Frames(x.Stack)
+			s.name(v, x.Proc)
+		}
 	}
 	for _, x := range extra {
 		s.name(v, x.Proc)
@@ -234,41 +237,60 @@ func (s *State) dress(v *View, extra ...ledger.SiteKey) {
 	for _, id := range v.shown {
 		s.name(v, id)
 	}
-	if v.want.Driver {
-		s.account(v)
+	if !v.located {
+		s.locate(v)
 	}
 }
 
-// account adds what NVML says of the processes, as of the last reading, and on which
-// GPUs they hold anything.
-func (s *State) account(v *View) {
-	on := map[event.Process][]string{}
-	add := func(id event.Process, gpu string) {
-		if gpu != "" && !slices.Contains(on[id], gpu) {
-			on[id] = append(on[id], gpu)
+// locate adds on which GPUs the call sites and the processes are, and what NVML
+// says of the processes, as of the last reading.
+func (s *State) locate(v *View) {
+	v.located = true
+	for i := range v.sites {
+		v.sites[i].gpu = s.label(&v.sites[i].SiteKey)
+	}
+	if !v.want.Driver {
+		return
+	}
+	for i := range v.physical {
+		v.physical[i].gpu = s.labelOf(&v.physical[i].SiteKey)
+	}
+	type place struct {
+		id  event.Process
+		gpu string
+	}
+	at := map[place]int{} // index in v.presences
+	add := func(id event.Process, gpu string) *presence {
+		key := place{id, gpu}
+		if _, ok := at[key]; !ok {
+			known := s.procs.known[id]
+			at[key] = len(v.presences)
+			v.presences = append(v.presences, presence{id: id, gpu: gpu, seen: s.sees(id),
+				late: known == nil || !known.fromStart && !s.accounts.FromStart(id)})
+		}
+		return &v.presences[at[key]]
+	}
+	for _, id := range v.shown {
+		for _, gpu := range s.accounts.Labels(id) {
+			h := add(id, gpu)
+			h.figure, h.account = *s.accounts.Figure(id, gpu), true
 		}
 	}
 	for _, sites := range [][]site{v.physical, v.sites} {
 		for i := range sites {
-			if x := &sites[i]; x.InuseBytes != 0 && x.Kind.Class() != event.ClassManaged && x.Kind.Class() != event.ClassImported {
-				add(x.Proc, x.gpu)
+			x := &sites[i]
+			if class := x.Kind.Class(); class != event.ClassDevice && class != event.ClassDriver {
+				continue
+			}
+			if x.InuseBytes != 0 || x.PeakBytes != 0 {
+				h := add(x.Proc, x.gpu)
+				h.account = h.account || x.InuseBytes != 0
 			}
 		}
 	}
-	for _, id := range v.shown {
-		for _, gpu := range s.accounts.Labels(id) {
-			add(id, gpu)
-		}
-		slices.Sort(on[id])
-		known := s.procs.known[id]
-		for _, gpu := range on[id] {
-			h := presence{id: id, gpu: gpu, seen: s.sees(id), late: known == nil || !known.fromStart && !s.accounts.FromStart(id)}
-			if f := s.accounts.Figure(id, gpu); f != nil {
-				h.figure = *f
-			}
-			v.presences = append(v.presences, h)
-		}
-	}
+	slices.SortFunc(v.presences, func(a, b presence) int {
+		return cmp.Or(cmp.Compare(a.id.PID, b.id.PID), cmp.Compare(a.id.Start, b.id.Start), cmp.Compare(a.gpu, b.gpu))
+	})
 }
 
 func (s *State) name(v *View, id event.Process) {
