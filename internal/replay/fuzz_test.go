@@ -33,19 +33,19 @@ func hostile() []record.Record {
 	out := []record.Record{
 		&record.Note{Text: evil},
 		&record.Trace{Version: evil, CommandLine: evil, Target: evil, StackMode: evil, Driver: evil, Boot: boot, Start: start,
-			All: true, NVML: true, Initial: true, MaxLive: 3, Incidents: 1 << 30, APIs: []string{evil, evil}},
+			All: true, NVML: true, Physical: true, Initial: true, MaxLive: 3, Incidents: 1 << 30, APIs: []string{evil, evil}},
 		&record.Process{Process: proc, Target: true, Name: evil, Program: m},
 		&record.Stack{ID: 1, Process: proc, Frames: []*record.Place{native, python, native}},
 		&record.Stack{ID: 0, Process: proc, Frames: []*record.Place{native}},
 	}
 	device := record.Device{UUID: evil, Label: evil, Name: evil, Total: -1, Used: 1 << 62, MemoryKnown: true, Listed: true,
 		Processes: []snapshot.GPUProcess{{PID: 7, Name: evil, Bytes: 1 << 40, Known: true}}}
+	out = append(out, objects()...)
 	for i := range uint64(6) {
 		fails := alloc(time.Duration(i)*2*time.Second, 0)
 		fails.Result = event.OutOfMemory
 		out = append(out, alloc(time.Duration(i)*2*time.Second, 16*(i+1)), fails,
-			&event.Event{Op: event.OpSuspect, Time: at(time.Duration(i) * 2 * time.Second), Proc: proc, Stack: 1, API: 9999, Outer: 1},
-			&record.Reading{Time: at(time.Duration(i) * 2 * time.Second), Devices: []record.Device{device, device},
+			&record.Reading{Begin: 1 << 63, Time: at(time.Duration(i) * 2 * time.Second), Devices: []record.Device{device, device},
 				Uses: []record.Use{{Process: proc, Device: 1, Bytes: int64(i) << 40, Known: true}}, Ordinals: []record.Ordinal{{Process: proc, Device: 1}, {Process: other, Ordinal: -1}}},
 			moment(time.Duration(i)*2*time.Second+time.Second))
 	}
@@ -58,6 +58,31 @@ func hostile() []record.Record {
 		&record.Sweep{}, &record.Sweep{Drop: true}, &record.Moment{Time: 1<<64 - 1, Slept: 1<<64 - 1}, &record.Reported{},
 		&event.Event{Op: event.OpExit, Time: 3, Proc: proc, Name: evil},
 		&record.Cut{Time: at(time.Hour)}, moment(time.Hour))
+}
+
+// objects are calls of the kernel driver that name themselves, each other and what
+// there never was, and take more than there is.
+func objects() (out []record.Record) {
+	const client = 7<<32 | 7
+	add := func(e event.Event) {
+		e.Time, e.Proc, e.Stack, e.Outer = at(time.Duration(len(out))*time.Millisecond), proc, 1, uint16(len(out))
+		out = append(out, &e)
+	}
+	add(event.Event{Op: event.OpClient, Handle: client, Addr: 3})
+	add(event.Event{Op: event.OpGPU, Addr: 1 << 63, Part: 1<<64 - 1})
+	add(event.Event{Op: event.OpObjectDevice, Handle: 7<<32 | 1, Part: client, Addr: 1 << 63})
+	add(event.Event{Op: event.OpObject, Handle: 7<<32 | 2, Part: 7<<32 | 2})
+	add(event.Event{Op: event.OpObjectInstance, Handle: 7<<32 | 3, Part: 7<<32 | 1, Addr: 1<<64 - 1})
+	for i, kind := range []event.Kind{event.KindDriver, event.KindSystem, event.KindHost, event.KindNone, event.NumKinds} {
+		add(event.Event{Op: event.OpObjectMemory, Kind: kind, Handle: 7<<32 | uint64(9+i), Part: 7<<32 | uint64(i), Size: 1 << (10 * i), Device: -9})
+		add(event.Event{Op: event.OpObjectMemory, Kind: kind, Handle: 7<<32 | 9, Part: 1, Size: 1<<64 - 1, Result: int32(i)})
+	}
+	add(event.Event{Op: event.OpObjectShare, Handle: 8<<32 | 8, Part: 7<<32 | 1, Addr: 7<<32 | 9})
+	add(event.Event{Op: event.OpObjectShare, Handle: 7<<32 | 9, Part: 7<<32 | 9, Addr: 7<<32 | 9})
+	add(event.Event{Op: event.OpObjectFree, Handle: 7<<32 | 10})
+	add(event.Event{Op: event.OpObjectFree, Handle: 0})
+	add(event.Event{Op: event.OpDescriptorClose, Addr: 4})
+	return out
 }
 
 // mended returns a recording whose checksums are right, where its blocks'
