@@ -120,7 +120,7 @@ func TestLabels(t *testing.T) {
 		want map[string][]string
 	}{
 		{snapshottest.Training(), map[string][]string{
-			"kind": {"device"}, "api": {"cuMemAlloc_v2"}, "gpu": {"0"}, "owner": {"pytorch"}, "process": {"python3"}}},
+			"kind": {"context"}, "api": {"cuDevicePrimaryCtxRetain"}, "gpu": {"0"}, "owner": {"pytorch"}, "process": {"python3"}}},
 		{snapshottest.TwoProcesses(), map[string][]string{
 			"kind": {"async"}, "api": {"cuMemAllocAsync"}, "runtime": {"cudaMallocAsync"}, "gpu": {"0"}, "owner": {"cupy"}, "process": {"serve"}, "pid": {"11"}}},
 	} {

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,7 +124,10 @@ func TestReadWithoutNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Samples[0].Stack[1].Lines[0].Function; got != "0x7f1000012345" {
-		t.Errorf("the frame is called %q", got)
+	called := func(x snapshot.Sample) bool {
+		return slices.ContainsFunc(x.Stack, func(l *snapshot.Location) bool { return l.Lines[0].Function == "0x7f1000012345" })
+	}
+	if !slices.ContainsFunc(s.Samples, called) {
+		t.Errorf("no frame is called by its address: %+v", s.Samples)
 	}
 }

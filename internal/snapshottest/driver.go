@@ -56,11 +56,11 @@ func Driver() *snapshot.Snapshot {
 			{PID: 21, Name: "serve", Inuse: 2 << 20, Peak: 2 << 20, Allocated: 2 << 20, LiveObjects: 1},
 		},
 		Accounts: []snapshot.Account{
-			{PID: 20, Process: "serve", GPU: "0", Total: 1016 << 20, Known: true, Driver: 1016 << 20, DriverKnown: true, Lines: []snapshot.AccountLine{
+			{PID: 20, Process: "serve", GPU: "0", Total: 1016 << 20, Known: true, Driver: 1016 << 20, DriverKnown: true, Compared: true, Lines: []snapshot.AccountLine{
 				{Name: "tracked", Bytes: 538<<20 - 1000}, {Name: "[driver rounding]", Bytes: 1000}, {Name: "[pool]", Bytes: 12 << 20},
 				{Name: "[context]", Bytes: 442 << 20}, {Name: "[code]", Bytes: 14 << 20}, {Name: "[stream]", Bytes: 10 << 20},
 			}},
-			{PID: 20, Process: "serve", GPU: "1", Total: 442 << 20, Known: true, Driver: 444 << 20, DriverKnown: true, Lines: []snapshot.AccountLine{
+			{PID: 20, Process: "serve", GPU: "1", Total: 442 << 20, Known: true, Driver: 444 << 20, DriverKnown: true, Compared: true, Difference: 2 << 20, Lines: []snapshot.AccountLine{
 				{Name: "tracked"}, {Name: "[context]", Bytes: 442 << 20},
 			}},
 			{PID: 21, Process: "serve", GPU: "0", Total: 702 << 20, Known: true, Driver: 702 << 20, DriverKnown: true, Lines: []snapshot.AccountLine{

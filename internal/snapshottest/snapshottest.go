@@ -44,6 +44,10 @@ func Training() *snapshot.Snapshot {
 	labels := func(kind, api, gpu, owner string) snapshot.Labels {
 		return snapshot.Labels{Kind: kind, API: api, GPU: gpu, Owner: owner, Process: "python3", PID: 4711}
 	}
+	taken := func(line, kind, api string, objects, bytes int64, frames ...*snapshot.Location) snapshot.Sample {
+		return snapshot.Sample{Stack: append([]*snapshot.Location{API(line), API(api)}, frames...), Labels: labels(kind, api, "0", "pytorch"),
+			Values: snapshot.Values{AllocObjects: objects, AllocBytes: bytes, PeakBytes: bytes, InuseObjects: objects, InuseBytes: bytes}}
+	}
 	return &snapshot.Snapshot{
 		Meta: snapshot.Meta{
 			Version: "0.1.0", CommandLine: "gpumemtrace -p 4711 -o train.pb.gz", Target: "pid 4711 (python3)",
@@ -81,17 +85,30 @@ func Training() *snapshot.Snapshot {
 				Labels: labels("vmm", "cuMemCreate", "unknown", ""),
 				Values: snapshot.Values{AllocObjects: 1, AllocBytes: 2 << 20, PeakBytes: 2 << 20, InuseObjects: 1, InuseBytes: 2 << 20},
 			},
+			// What the kernel driver handed out beyond.
+			taken("[context]", "context", "cuDevicePrimaryCtxRetain", 17, 518<<20, load, module, start),
+			taken("[code]", "code", "cuLibraryLoadData", 2, 4<<20, handle, linear, forward, step, module, start),
+			taken("[local memory]", "local_memory", "cuLaunchKernel", 1, 90<<20, emptyCUDA, step, module, start),
+			taken("[stream]", "stream", "cuStreamCreateWithPriority", 4, 8<<20, step, module, start),
+			{
+				Stack:  []*snapshot.Location{API("[driver rounding]")},
+				Labels: labels("driver", "", "0", "cuda"),
+				Values: snapshot.Values{PeakBytes: 2<<20 - 129<<10, InuseBytes: 2<<20 - 129<<10},
+			},
 		},
 		Processes: []snapshot.Process{{
 			PID: 4711, Name: "python3", Inuse: 186<<20 + 129<<10, Peak: 258<<20 + 129<<10, Allocated: 298<<20 + 129<<10,
-			Host: 4 << 20, LiveObjects: 11, Failed: 3, OutOfMemory: 3, UnmatchedFrees: 5,
+			Physical: 808 << 20, Host: 4 << 20, LiveObjects: 11, Failed: 3, OutOfMemory: 3, UnmatchedFrees: 5,
 		}},
 		Accounts: []snapshot.Account{{
-			PID: 4711, Process: "python3", GPU: "0", Total: 796 << 20, Known: true,
+			PID: 4711, Process: "python3", GPU: "0", Total: 806 << 20, Known: true, Driver: 806 << 20, DriverKnown: true, Compared: true,
 			Lines: []snapshot.AccountLine{
-				{Name: "tracked", Bytes: 186<<20 + 129<<10},
+				{Name: "tracked", Bytes: 184<<20 + 129<<10},
 				{Name: "[driver rounding]", Bytes: 2<<20 - 129<<10},
-				{Name: "[cuda context and driver]", Bytes: 608 << 20, Note: "as the driver reports it"},
+				{Name: "[context]", Bytes: 518 << 20},
+				{Name: "[code]", Bytes: 4 << 20},
+				{Name: "[local memory]", Bytes: 90 << 20},
+				{Name: "[stream]", Bytes: 8 << 20},
 			},
 		}},
 		Live: []snapshot.Allocation{
