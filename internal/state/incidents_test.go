@@ -162,7 +162,7 @@ func TestIncidentWaitsForItsStack(t *testing.T) {
 	e.Stack = 5
 	s.Apply(e)
 	held := func(at uint64, bytes int64) *record.Reading {
-		return &record.Reading{Time: at, Uses: []record.Use{{Process: culprit, Bytes: bytes, Known: true}},
+		return &record.Reading{Begin: at, Time: at, Uses: []record.Use{{Process: culprit, Bytes: bytes, Known: true}},
 			Devices: []record.Device{{UUID: "GPU-a", Label: "0", MemoryKnown: true, Listed: true, Processes: []snapshot.GPUProcess{{PID: int(culprit.PID)}}}}}
 	}
 	s.Apply(held(failedAt+1, 1000))
