@@ -106,6 +106,9 @@ const (
 	KindEvent     // events
 	KindGraphExec // graphs that were made ready to run
 	KindShared    // what another process gave away, and nobody else has any more
+	KindVideo     // decoding and encoding of video
+	KindGraphics  // OpenGL, Vulkan, OptiX
+	KindOpenCL    // OpenCL
 	KindOther     // none of these
 	KindSystem    // of the machine's memory, for the driver itself
 	NumKinds
@@ -114,7 +117,7 @@ const (
 var kindNames = [NumKinds]string{
 	"none", "device", "array", "async", "vmm", "managed",
 	"host", "host_registered", "vmm_host", "imported", "graph", "multicast",
-	"driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared", "other", "system",
+	"driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared", "video", "graphics", "opencl", "other", "system",
 }
 
 // String returns the name that labels, tables and metrics use.
@@ -167,7 +170,8 @@ func (k Kind) Class() Class {
 		return ClassImported
 	case KindGraph:
 		return ClassGraph
-	case KindDriver, KindBacking, KindPool, KindContext, KindCode, KindLocal, KindStream, KindEvent, KindGraphExec, KindShared, KindOther:
+	case KindDriver, KindBacking, KindPool, KindContext, KindCode, KindLocal, KindStream, KindEvent, KindGraphExec, KindShared,
+		KindVideo, KindGraphics, KindOpenCL, KindOther:
 		return ClassDriver
 	}
 	return ClassDevice

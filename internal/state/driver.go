@@ -3,6 +3,7 @@ package state
 import (
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/physical"
@@ -33,6 +34,9 @@ var driverLines = []struct {
 	{event.KindEvent, "[event]"},
 	{event.KindGraphExec, "[graph]"},
 	{event.KindShared, "[shared, its owner gone]"},
+	{event.KindVideo, "[video]"},
+	{event.KindGraphics, "[graphics]"},
+	{event.KindOpenCL, "[opencl]"},
 	{event.KindOther, "[other]"},
 	{event.KindDriver, "[cause not known]"},
 	{event.KindSystem, "[driver's system memory]"},
@@ -239,20 +243,43 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 
 // below returns how many frames of a stack, which begins where a library calls the
 // kernel driver, are that library's own, and the function of it that was called from
-// elsewhere. Where that has no name it is the function that called it; "" if that has
-// none either.
+// elsewhere. Where that has no name, because another library of NVIDIA's driver called
+// it by an address, it is that library's name; else the name of the caller, if any.
 func below(frames []*record.Place) (n int, function string) {
 	for i, place := range frames {
 		l := place.Location()
-		if l.Mapping == nil || path.Base(l.Mapping.Path) != path.Base(library(frames[0])) {
-			if i > 0 && function == "" {
-				function = called(l)
+		file := library(place)
+		switch {
+		case file != "" && file == library(frames[0]):
+			n, function = i+1, called(l)
+			if function == "" && vendor(file) {
+				function = file
 			}
-			break
+		case vendor(file) && (function == "" || vendor(function)):
+			n, function = i+1, file
+		case i > 0 && function == "":
+			return n, called(l)
+		default:
+			return n, function
 		}
-		n, function = i+1, called(l)
 	}
 	return n, function
+}
+
+// library returns the name of the library that a place is in, such as libcuda, "" for
+// none.
+func library(place *record.Place) string {
+	m := place.Location().Mapping
+	if m == nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(path.Base(m.Path), ".so")
+	return name
+}
+
+// vendor tells whether a library is one of NVIDIA's driver besides libcuda.
+func vendor(library string) bool {
+	return strings.HasPrefix(library, "libnv") || strings.HasSuffix(library, "_nvidia")
 }
 
 // called returns the function that was called where l is, "" if it has no name. What
@@ -260,14 +287,6 @@ func below(frames []*record.Place) (n int, function string) {
 func called(l *snapshot.Location) string {
 	if last := len(l.Lines) - 1; last >= 0 && l.Lines[last].Reason == "" {
 		return l.Lines[last].Function
-	}
-	return ""
-}
-
-// library returns the file that a place is in, "" for none.
-func library(place *record.Place) string {
-	if m := place.Location().Mapping; m != nil {
-		return m.Path
 	}
 	return ""
 }
