@@ -9,7 +9,7 @@ import (
 )
 
 func TestAccounts(t *testing.T) {
-	lines := []snapshot.AccountLine{{Name: "tracked", Bytes: 96}, {Name: "[pool]", Bytes: 32, Note: "a note"}}
+	lines := []snapshot.AccountLine{{Name: "allocations", Bytes: 96}, {Name: "[pool]", Bytes: 32, Note: "a note"}}
 	for _, c := range []struct {
 		account snapshot.Account
 		heading string
@@ -33,7 +33,7 @@ func TestAccounts(t *testing.T) {
 		if want := "p (7) on GPU 0: " + c.heading; got[0] != want {
 			t.Errorf("heading %q, want %q", got[0], want)
 		}
-		if want := []string{"96", "B", c.share, "tracked"}; strings.Join(strings.Fields(got[2]), " ") != strings.Join(want, " ") || strings.TrimSpace(got[4]) != "a note" {
+		if want := []string{"96", "B", c.share, "allocations"}; strings.Join(strings.Fields(got[2]), " ") != strings.Join(want, " ") || strings.TrimSpace(got[4]) != "a note" {
 			t.Errorf("%s: lines %q", c.heading, got)
 		}
 	}

@@ -161,7 +161,7 @@ type Account struct {
 
 // An AccountLine is one part of an Account.
 type AccountLine struct {
-	Name  string `json:"name"` // "tracked", "[context]", ...
+	Name  string `json:"name"` // "allocations", "[context]", ...
 	Bytes int64  `json:"bytes"`
 	Note  string `json:"note,omitempty"` // what a reader must know, "" for nothing
 }

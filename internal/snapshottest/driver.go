@@ -57,14 +57,14 @@ func Driver() *snapshot.Snapshot {
 		},
 		Accounts: []snapshot.Account{
 			{PID: 20, Process: "serve", GPU: "0", Total: 1016 << 20, Known: true, Driver: 1016 << 20, DriverKnown: true, Compared: true, Lines: []snapshot.AccountLine{
-				{Name: "tracked", Bytes: 538<<20 - 1000}, {Name: "[driver rounding]", Bytes: 1000}, {Name: "[pool]", Bytes: 12 << 20},
+				{Name: "allocations", Bytes: 538<<20 - 1000}, {Name: "[driver rounding]", Bytes: 1000}, {Name: "[pool]", Bytes: 12 << 20},
 				{Name: "[context]", Bytes: 442 << 20}, {Name: "[code]", Bytes: 14 << 20}, {Name: "[stream]", Bytes: 10 << 20},
 			}},
 			{PID: 20, Process: "serve", GPU: "1", Total: 442 << 20, Known: true, Driver: 444 << 20, DriverKnown: true, Compared: true, Difference: 2 << 20, Lines: []snapshot.AccountLine{
-				{Name: "tracked"}, {Name: "[context]", Bytes: 442 << 20},
+				{Name: "allocations"}, {Name: "[context]", Bytes: 442 << 20},
 			}},
 			{PID: 21, Process: "serve", GPU: "0", Total: 702 << 20, Known: true, Driver: 702 << 20, DriverKnown: true, Lines: []snapshot.AccountLine{
-				{Name: "tracked", Bytes: 2 << 20}, {Name: "[allocated before attach]", Bytes: 700 << 20, Note: "includes the CUDA context as it was at attach"},
+				{Name: "allocations", Bytes: 2 << 20}, {Name: "[allocated before attach]", Bytes: 700 << 20, Note: "includes the CUDA context as it was at attach"},
 			}},
 		},
 	}

@@ -103,7 +103,7 @@ func Training() *snapshot.Snapshot {
 		Accounts: []snapshot.Account{{
 			PID: 4711, Process: "python3", GPU: "0", Total: 806 << 20, Known: true, Driver: 806 << 20, DriverKnown: true, Compared: true,
 			Lines: []snapshot.AccountLine{
-				{Name: "tracked", Bytes: 184<<20 + 129<<10},
+				{Name: "allocations", Bytes: 184<<20 + 129<<10},
 				{Name: "[driver rounding]", Bytes: 2<<20 - 129<<10},
 				{Name: "[context]", Bytes: 518 << 20},
 				{Name: "[code]", Bytes: 4 << 20},

@@ -14,10 +14,10 @@ import (
 // Names of the parts of an account. Those in brackets are synthetic frames in
 // profiles, and rows in tables.
 const (
-	LineTracked   = "tracked"
-	LineRounding  = "[driver rounding]"
-	LineBefore    = "[allocated before attach]"
-	LineRemainder = "[cuda context and driver]"
+	LineAllocations = "allocations"
+	LineRounding    = "[driver rounding]"
+	LineBefore      = "[allocated before attach]"
+	LineRemainder   = "[cuda context and driver]"
 )
 
 // driverLines are the names of memory that the kernel driver handed out, in the
@@ -148,12 +148,12 @@ func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) 
 	plain, async := of(event.KindDevice), of(event.KindAsync)
 	tracked := plain.inuse + async.inuse
 	line := func(name string, bytes int64, note string) {
-		if bytes != 0 || name == LineTracked {
+		if bytes != 0 || name == LineAllocations {
 			a.Lines = append(a.Lines, snapshot.AccountLine{Name: name, Bytes: bytes, Note: note})
 		}
 		a.Total += bytes
 	}
-	line(LineTracked, tracked, "")
+	line(LineAllocations, tracked, "")
 	if !h.seen {
 		if a.Known = h.figure.Known; a.Known {
 			name, note := LineRemainder, "the kernel driver's calls of this process are not seen: what is not tracked cannot be split"

@@ -84,7 +84,7 @@ func TestKinds(t *testing.T) {
 		{"", "[cause not known]"},
 		{"cuMemAlloc_v2", "[driver rounding]"},
 	}
-	wantLines := map[string]int64{LineTracked: 0}
+	wantLines := map[string]int64{LineAllocations: 0}
 	wantStacks := map[string][2]int64{}
 	total := int64(0)
 	for i, c := range calls {
@@ -181,13 +181,13 @@ func TestLate(t *testing.T) {
 	s := attached()
 	s.Apply(held(2, 700*mib))
 	moment(s, 3)
-	expect(t, "at attach", map[string]int64{LineTracked: 0, LineBefore: 700 * mib}, lines(t, s))
+	expect(t, "at attach", map[string]int64{LineAllocations: 0, LineBefore: 700 * mib}, lines(t, s))
 
 	s.Apply(alloc(prog, 10, 0x1000, 1*mib)) // in memory of before
 	k := before(s, prog, 6)
 	k.takes(11, "cuStreamCreate", 2*mib, 0)
 	snap := driven(s)
-	expect(t, "lines", map[string]int64{LineTracked: 1 * mib, "[stream]": 2 * mib, LineBefore: 699 * mib}, lines(t, s))
+	expect(t, "lines", map[string]int64{LineAllocations: 1 * mib, "[stream]": 2 * mib, LineBefore: 699 * mib}, lines(t, s))
 	expect(t, "samples", map[string][2]int64{LineBefore: {699 * mib, 0}, "[stream] cuStreamCreate": {2 * mib, 0}}, stacksOf(snap))
 	if a := snap.Accounts[0]; a.Total != 702*mib || !a.Known || a.Driver != 700*mib || !a.DriverKnown {
 		t.Errorf("%+v", a)
@@ -214,7 +214,7 @@ func TestLateButEmpty(t *testing.T) {
 	opened(s, prog, 6).takes(10, "cuStreamCreate", 2*mib, 0)
 	s.Apply(held(20, 3*mib))
 	moment(s, 21)
-	expect(t, "lines", map[string]int64{LineTracked: 0, "[stream]": 2 * mib}, lines(t, s))
+	expect(t, "lines", map[string]int64{LineAllocations: 0, "[stream]": 2 * mib}, lines(t, s))
 	if a := driven(s).Accounts[0]; a.Total != 2*mib || a.Driver != 3*mib || !a.DriverKnown || !a.Compared || a.Difference != mib {
 		t.Errorf("%+v", a)
 	}
@@ -242,13 +242,13 @@ func TestNotSeen(t *testing.T) {
 			s.Apply(alloc(prog, 1, 0x1000, 100*mib))
 			s.Apply(held(10, 700*mib))
 			moment(s, 11)
-			expect(t, "lines", map[string]int64{LineTracked: 100 * mib, tt.line: 600 * mib}, lines(t, s))
+			expect(t, "lines", map[string]int64{LineAllocations: 100 * mib, tt.line: 600 * mib}, lines(t, s))
 			expect(t, "samples", map[string][2]int64{tt.line: {600 * mib, 0}}, stacksOf(driven(s)))
 			if a := driven(s).Accounts[0]; a.Total != 700*mib || !a.Known || !a.DriverKnown || a.Driver != 700*mib {
 				t.Errorf("%+v", a)
 			}
 			s.Apply(alloc(prog, 20, 0x90000000, 50*mib))
-			expect(t, "lines after the reading", map[string]int64{LineTracked: 150 * mib, tt.line: 600 * mib}, lines(t, s))
+			expect(t, "lines after the reading", map[string]int64{LineAllocations: 150 * mib, tt.line: 600 * mib}, lines(t, s))
 			if a := driven(s).Accounts[0]; a.Total != 750*mib || a.Driver != 700*mib || !a.DriverKnown {
 				t.Errorf("after the reading: %+v", a)
 			}

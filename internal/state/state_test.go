@@ -201,7 +201,7 @@ func TestMomentWithEventsOnTheirWay(t *testing.T) {
 	if s.Seen() != 19 || s.Now() != 40 {
 		t.Errorf("events are seen up to %d at %d, want 19 at 40", s.Seen(), s.Now())
 	}
-	if got := lines(t, s); got[LineTracked] != 64*mib {
+	if got := lines(t, s); got[LineAllocations] != 64*mib {
 		t.Errorf("%v", got)
 	}
 	s.Apply(&record.Moment{Time: 50, Drained: true})

@@ -43,7 +43,7 @@ def problems(s, pid, gpu, said, late, contexts):
         equal("driver_bytes", a["driver_bytes"], said)
     equal("sum of the lines", sum(x["bytes"] for x in a["lines"]), total)
     equal("inuse_space of the samples", s.sum(kind=DEVICE + DRIVER, pid=pid, gpu=gpu), total)
-    equal("tracked", lines.get("tracked", 0), s.device(pid=pid, gpu=gpu))
+    equal("allocations", lines.get("allocations", 0), s.device(pid=pid, gpu=gpu))
     out += [f"{name} is {n}" for name, n in lines.items() if n < 0]
     if REMAINDER in lines:
         out.append(f"the kernel driver's calls are not seen: {REMAINDER} {lines[REMAINDER]}")

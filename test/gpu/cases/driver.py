@@ -52,7 +52,7 @@ def static_cpp(r):
             v, s = t.at("held")
             if t.unseen:
                 a = s.account(t.pid, 0)
-                r.check("--api runtime: the rest of NVML's figure is one line", set(s.lines(t.pid, 0)) == {"tracked", accounts.REMAINDER}
+                r.check("--api runtime: the rest of NVML's figure is one line", set(s.lines(t.pid, 0)) == {"allocations", accounts.REMAINDER}
                         and a["total_bytes"] == v["processes"][0]["nvml"]["0"], a)
             vmm = () if api == "runtime" else ("vmm",)
             for kind in ("device", "managed", "async", "host", "host_registered", "array", *vmm):
