@@ -68,7 +68,7 @@ const (
 	// number of its client in the high half, and its own in the low one.
 
 	OpClient          // Handle is a new client, made on the file descriptor Addr
-	OpGPU             // the process was told that device instance Addr is the GPU Part
+	OpGPU             // the process was told that device instance Addr is the GPU Part; or, with a Handle, that object's GPU is Device
 	OpObjectDevice    // the object Handle, under Part, is device instance Addr
 	OpObject          // the object Handle, under Part, holds no memory itself
 	OpObjectInstance  // the object Handle, under Part, stands for the GPU instance Addr of MIG

@@ -6,61 +6,71 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 )
 
-// causes says what memory is for that the kernel driver hands out inside a
-// function of CUDA's driver API, by how the function's name begins. The first
-// that fits counts.
-var causes = []struct {
+// A cause is what memory is for that the kernel driver hands out inside a
+// function of CUDA's driver API whose name begins so.
+type cause struct {
 	begins string
 	kind   event.Kind
-}{
-	{"cuMemAllocAsync", event.KindPool},
-	{"cuMemAllocFromPoolAsync", event.KindPool},
-	{"cuMemPoolImport", event.KindOther},
-	{"cuMemPool", event.KindPool},
-	{"cuMemAlloc", event.KindBacking},
-	{"cuMemHostAlloc", event.KindBacking},
-	{"cuMemHostRegister", event.KindBacking},
-	{"cuMemCreate", event.KindBacking},
-	{"cuArrayCreate", event.KindBacking},
-	{"cuArray3DCreate", event.KindBacking},
-	{"cuMipmappedArrayCreate", event.KindBacking},
+	placed bool // the allocation that the function makes is on the same device
+}
 
-	{"cuInit", event.KindContext},
-	{"cuCtxCreate", event.KindContext},
-	{"cuCtxSetLimit", event.KindLocal},
-	{"cuDevicePrimaryCtxRetain", event.KindContext},
-	{"cuGreenCtxCreate", event.KindContext},
+// causes are in order: the first that fits counts.
+var causes = []cause{
+	{"cuMemAllocAsync", event.KindPool, true},
+	{"cuMemAllocFromPoolAsync", event.KindPool, true},
+	{"cuMemPoolImport", event.KindOther, false},
+	{"cuMemPool", event.KindPool, false},
+	{"cuMemAllocHost", event.KindBacking, false},
+	{"cuMemAllocManaged", event.KindBacking, false},
+	{"cuMemAlloc", event.KindBacking, true},
+	{"cuMemHostAlloc", event.KindBacking, false},
+	{"cuMemHostRegister", event.KindBacking, false},
+	{"cuMemCreate", event.KindBacking, true},
+	{"cuArrayCreate", event.KindBacking, true},
+	{"cuArray3DCreate", event.KindBacking, true},
+	{"cuMipmappedArrayCreate", event.KindBacking, true},
 
-	{"cuModuleUnload", event.KindOther},
-	{"cuLibraryUnload", event.KindOther},
-	{"cuModule", event.KindCode},
-	{"cuLibrary", event.KindCode},
-	{"cuKernel", event.KindCode},
-	{"cuFunc", event.KindCode},
-	{"cuLink", event.KindCode},
-	{"cuLaunch", event.KindCode},
-	{"cuOccupancy", event.KindCode},
+	{"cuInit", event.KindContext, false},
+	{"cuCtxCreate", event.KindContext, false},
+	{"cuCtxSetLimit", event.KindLocal, false},
+	{"cuDevicePrimaryCtxRetain", event.KindContext, false},
+	{"cuGreenCtxCreate", event.KindContext, false},
 
-	{"cuStreamCreate", event.KindStream},
-	{"cuGreenCtxStreamCreate", event.KindStream},
-	{"cuEventCreate", event.KindEvent},
+	{"cuModuleUnload", event.KindOther, false},
+	{"cuLibraryUnload", event.KindOther, false},
+	{"cuModule", event.KindCode, false},
+	{"cuLibrary", event.KindCode, false},
+	{"cuKernel", event.KindCode, false},
+	{"cuFunc", event.KindCode, false},
+	{"cuLink", event.KindCode, false},
+	{"cuLaunch", event.KindCode, false},
+	{"cuOccupancy", event.KindCode, false},
 
-	{"cuGraphExecDestroy", event.KindOther},
-	{"cuGraphDestroy", event.KindOther},
-	{"cuGraph", event.KindGraphExec},
+	{"cuStreamCreate", event.KindStream, false},
+	{"cuGreenCtxStreamCreate", event.KindStream, false},
+	{"cuEventCreate", event.KindEvent, false},
+
+	{"cuGraphExecDestroy", event.KindOther, false},
+	{"cuGraphDestroy", event.KindOther, false},
+	{"cuGraph", event.KindGraphExec, false},
+}
+
+// causeOf returns the cause of memory that the kernel driver hands out inside a
+// function of CUDA's driver API: KindOther where the name does not tell, KindDriver
+// for no name.
+func causeOf(function string) cause {
+	if function == "" {
+		return cause{kind: event.KindDriver}
+	}
+	for _, c := range causes {
+		if strings.HasPrefix(function, c.begins) {
+			return c
+		}
+	}
+	return cause{kind: event.KindOther}
 }
 
 // Cause returns what memory is for that the kernel driver hands out inside a
 // function of CUDA's driver API: KindOther where the name does not tell,
 // KindDriver for no name.
-func Cause(function string) event.Kind {
-	if function == "" {
-		return event.KindDriver
-	}
-	for _, c := range causes {
-		if strings.HasPrefix(function, c.begins) {
-			return c.kind
-		}
-	}
-	return event.KindOther
-}
+func Cause(function string) event.Kind { return causeOf(function).kind }

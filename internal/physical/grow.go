@@ -1,83 +1,90 @@
 package physical
 
-import "github.com/gpumemtrace/gpumemtrace/internal/event"
+import (
+	"maps"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
 
 // libcuda has one object for the local memory of all threads of a context. When a
 // kernel needs more it frees that, and at once asks for a larger one, which gets
-// its name. What was there stays with the call that it was for, the context's
-// creation at first; only what is more belongs to the call that made it grow. So
-// the end of an object that a launch or the loading of code frees is held back
-// until the thread's next call tells what it was.
+// its name. What was there stays with the calls that it was for, the context's
+// creation at first; only what is more belongs to the call that made it grow. As
+// allocated, what was there counts again with those calls: it was handed out again.
 
-// A freed is an object whose end is held back.
+// A freed is memory that a thread gave back last and that may come back larger.
 type freed struct {
-	object *object
+	memory *memory
 	outer  uint16
 	time   uint64
 }
 
-// maxFreed bounds the threads of a process of which something is remembered.
-const maxFreed = 4096
+const (
+	// maxThreads bounds the threads of a process of which something is remembered.
+	maxThreads = 4096
+	// patience is how long, in nanoseconds, memory that was given back may come
+	// back larger.
+	patience = 1_000_000_000
+	// maxRows bounds the calls that one object's memory is put down to.
+	maxRows = 16
+)
 
-// wait tells whether the end of an object is held back.
-func (l *Ledger) wait(p *process, o *object, e *event.Event, function string) bool {
-	if o.memory == nil || o.share != nil || len(o.memory.objects) > 1 || len(p.freed) >= maxFreed {
-		return false
+// remember keeps what an object held that a launch or the loading of code frees.
+func (l *Ledger) remember(p *process, o *object, e *event.Event, function string) {
+	m := o.memory
+	if m == nil || m.next != m {
+		return
 	}
-	switch o.memory.kind {
-	case event.KindBacking, event.KindPool, event.KindStream, event.KindEvent, event.KindSystem:
-		return false // none that grows
+	switch m.rows[0].kind {
+	case event.KindBacking, event.KindPool, event.KindStream, event.KindEvent, event.KindShared, event.KindSystem:
+		return // none that grows
 	}
 	switch Cause(function) {
 	case event.KindDriver, event.KindCode, event.KindLocal, event.KindGraphExec:
 	default:
-		return false // it is there to free
+		return // it is there to free
 	}
-	p.freed[e.TID] = freed{o, e.Outer, e.Time}
-	p.changed = max(p.changed, e.Time)
-	l.waiting++
-	return true
+	if len(p.freed) >= maxThreads {
+		maps.DeleteFunc(p.freed, func(_ uint32, f freed) bool { return f.time+patience < e.Time })
+	}
+	if len(p.freed) < maxThreads {
+		p.freed[e.TID] = freed{m, e.Outer, e.Time}
+	}
 }
 
-// grow tells whether a new object is one that was freed just before, and grew.
-func (l *Ledger) grow(p *process, e *event.Event) bool {
+// grown returns what a new object's memory held before, if its thread freed it just
+// before in the same call, nil if not.
+func (l *Ledger) grown(p *process, e *event.Event) []row {
 	f, ok := p.freed[e.TID]
-	if !ok || f.object.name != e.Handle || f.outer != e.Outer || l.objects[f.object.objectID] != f.object || f.object.memory.size > e.Size {
-		return false
+	if !ok || e.Kind != event.KindDriver {
+		return nil
 	}
 	delete(p.freed, e.TID)
-	l.waiting--
-	o := f.object
-	more := e.Size - o.memory.size
-	o.time, o.memory.size = e.Time, e.Size
-	l.hold(o, e, event.KindLocal, l.deviceOf(p, o, e), more)
-	return true
+	if f.memory.object.name != e.Handle || f.outer != e.Outer || f.memory.size > e.Size || e.Time < f.time || e.Time-f.time > patience {
+		return nil
+	}
+	return f.memory.rows
 }
 
-// settle ends what a thread's call before freed.
-func (l *Ledger) settle(p *process, thread uint32) {
-	f, ok := p.freed[thread]
-	if !ok {
-		return
+// growth returns the rows of memory of which old was there before, and r is the call
+// that brought it.
+func growth(old []row, r row) []row {
+	if old == nil {
+		return []row{r}
 	}
-	delete(p.freed, thread)
-	l.waiting--
-	if l.objects[f.object.objectID] == f.object {
-		l.free(f.object, f.time)
+	rows := slices.Clone(old)
+	for i := range rows {
+		r.size -= rows[i].size
+		rows[i].device = r.device
 	}
-}
-
-// Settle ends what was freed before a time, of CLOCK_MONOTONIC in nanoseconds, and
-// did not grow since.
-func (l *Ledger) Settle(before uint64) {
-	if l.waiting == 0 {
-		return
+	r.kind = event.KindLocal
+	switch last := &rows[len(rows)-1]; {
+	case r.size == 0:
+	case len(rows) < maxRows:
+		rows = append(rows, r)
+	default:
+		last.size += r.size
 	}
-	for _, p := range l.procs {
-		for thread, f := range p.freed {
-			if f.time < before {
-				l.settle(p, thread)
-			}
-		}
-	}
+	return rows
 }

@@ -1,105 +1,155 @@
 package physical
 
 import (
-	"slices"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 )
 
-// A memory is what one object brought and others may share.
+// A memory is one object's part in memory that others may share, in a ring: the
+// kernel driver counts it with its owner, and when that lets go with the next of
+// the ring (memCopyConstruct and memDestructCommon of open-gpu-kernel-modules).
 type memory struct {
-	size    uint64
-	kind    event.Kind
-	owner   *object   // nil once it let go
-	objects []*object // all that refer to it
+	object     *object
+	owner      bool
+	size       uint64 // bytes
+	next, prev *memory
+	// rows are what the owner holds of it, by call site: their sizes add up to
+	// size. Those of another are what it would hold.
+	rows []row
+}
+
+// A row is a part of memory that a call asked for.
+type row struct {
+	size, stack uint64
+	kind        event.Kind
+	outer       uint16
+	device      int32
+	addr, time  uint64 // in Rows, where it is held
+}
+
+// maxBytes is more than the kernel driver hands out at once (ledger's bound).
+const maxBytes = 1 << 57
+
+// kindOf returns the kind of memory that a call brings, KindNone for a program's own
+// host memory, which the driver layer has.
+func kindOf(e *event.Event, function string) event.Kind {
+	switch c := Cause(function); {
+	case e.Kind == event.KindDriver:
+		return c
+	case e.Kind == event.KindSystem && (c == event.KindBacking || c == event.KindPool):
+		return event.KindNone
+	}
+	return e.Kind
 }
 
 // take begins the memory of a new object.
 func (l *Ledger) take(p *process, e *event.Event, function string) {
-	kind := e.Kind
-	if cause := Cause(function); kind == event.KindDriver {
-		kind = cause
-	} else if cause == event.KindBacking {
-		kind = event.KindNone // of the program's own host memory, which the driver layer has
-	}
+	kind := kindOf(e, function)
+	old := l.grown(p, e)
 	o := l.add(p, e)
 	if o == nil || kind == event.KindNone {
 		return
 	}
-	device := none
+	r := row{size: e.Size, stack: e.Stack, kind: kind, outer: e.Outer, device: none}
 	if kind.Class() == event.ClassDriver {
-		device = l.deviceOf(p, o, e)
+		r.device = l.deviceOf(p, o)
+		l.ask(p, e, function, r.device)
 	}
-	delete(p.took, e.TID)
-	if l.asking > 0 && device != none && (kind == event.KindBacking || kind == event.KindPool) && len(p.took) < maxFreed {
-		p.took[e.TID] = device
-	}
-	o.memory = &memory{size: e.Size, kind: kind, owner: o, objects: []*object{o}}
-	l.hold(o, e, kind, device, e.Size)
+	m := &memory{object: o, owner: true, size: e.Size}
+	m.next, m.prev, o.memory = m, m, m
+	m.rows = growth(old, r)
+	l.hold(m, e.Time)
 }
 
-// hold counts memory with an object, under the call site of e.
-func (l *Ledger) hold(o *object, e *event.Event, kind event.Kind, device int32, size uint64) {
-	if size == 0 {
+// count gives Rows a call that brought nothing: it failed, or came late.
+func (l *Ledger) count(e *event.Event, r *row) {
+	if r.kind == event.KindNone {
 		return
 	}
-	row := l.row(e, kind, device, size)
-	l.Rows.Apply(row)
-	o.rows = append(o.rows, row.Addr)
-	l.change(o.proc, e.Time)
-}
-
-// row returns the event of memory that was handed out, as Rows takes it.
-func (l *Ledger) row(e *event.Event, kind event.Kind, device int32, size uint64) *event.Event {
 	l.rows++
-	return &event.Event{
-		Op: event.OpAlloc, Kind: kind, Proc: e.Proc, TID: e.TID, Time: e.Time, Result: e.Result,
-		API: e.Outer, Device: device, Addr: l.rows, Size: size, Stack: e.Stack,
-	}
+	l.Rows.Apply(&event.Event{
+		Op: event.OpAlloc, Kind: r.kind, Proc: e.Proc, Time: e.Time, Result: e.Result,
+		API: r.outer, Device: r.device, Addr: l.rows, Size: r.size, Stack: r.stack,
+	})
 }
 
-func (l *Ledger) change(proc event.Process, at uint64) {
-	if p := l.procs[proc]; p != nil {
-		p.changed = max(p.changed, at)
+// hold counts memory with an object.
+func (l *Ledger) hold(m *memory, at uint64) {
+	p := l.procs[m.object.proc]
+	at = max(at, m.object.time)
+	for i := range m.rows {
+		r := &m.rows[i]
+		if r.size == 0 {
+			continue
+		}
+		l.rows++
+		r.addr, r.time = l.rows, at
+		l.Rows.Apply(&event.Event{
+			Op: event.OpAlloc, Kind: r.kind, Proc: p.id, Time: at,
+			API: r.outer, Device: r.device, Addr: r.addr, Size: r.size, Stack: r.stack,
+		})
+		p.hold(r, int64(r.size))
+	}
+	p.changed = max(p.changed, at)
+}
+
+// hold changes what a process has on the device of r.
+func (p *process) hold(r *row, bytes int64) {
+	if r.device != none {
+		p.gpus[r.device].held += bytes
 	}
 }
 
 // share follows a new object that is the memory of another, perhaps of another
-// process (CUDA IPC). The kernel driver counts that with its owner.
+// process (CUDA IPC).
 func (l *Ledger) share(p *process, e *event.Event) {
+	o := l.add(p, e)
+	if o == nil {
+		return
+	}
 	source := l.objects[objectID{e.Proc, e.Addr}]
-	if owner, known := l.clients[e.Addr>>32]; source == nil && known {
+	if owner, known := l.clients[clientOf(e.Addr)]; source == nil && known {
 		source = l.objects[objectID{owner, e.Addr}]
 	}
-	o := l.add(p, e)
-	switch {
-	case o == nil:
-	case source == nil || source.memory == nil:
+	if source == nil || source == o {
 		l.loss.Add(lossShared, 1)
-	default:
-		call := *e
-		call.Device = l.deviceOf(p, o, e)
-		o.share, o.memory = &call, source.memory
-		o.memory.objects = append(o.memory.objects, o)
+		return
 	}
+	s := source.memory
+	if s == nil {
+		return
+	}
+	m := &memory{object: o, size: s.size, next: s.next, prev: s}
+	m.next.prev, s.next, o.memory = m, m, m
+	r := row{size: m.size, stack: e.Stack, kind: event.KindShared, outer: e.Outer, device: none}
+	if s.rows[0].kind == event.KindSystem {
+		r.kind = event.KindSystem
+	} else {
+		r.device = l.deviceOf(p, o)
+	}
+	m.rows = []row{r}
 }
 
-// release ends an object's part in its memory. What the owner let go of and one
-// other object alone is left with is that one's.
-func (l *Ledger) release(o *object, at uint64) {
-	m := o.memory
-	for _, row := range o.rows {
-		l.Rows.Apply(&event.Event{Op: event.OpFree, Proc: o.proc, Time: at, Addr: row})
+// release ends an object's part in its memory, which is the next one's that has not
+// ended with it.
+func (l *Ledger) release(m *memory, at uint64, keep bool) {
+	if p := l.procs[m.object.proc]; m.owner && !keep {
+		for i := range m.rows {
+			if r := &m.rows[i]; r.size > 0 {
+				l.Rows.Apply(&event.Event{Op: event.OpFree, Proc: p.id, Time: max(at, r.time), Addr: r.addr})
+				p.hold(r, -int64(r.size))
+			}
+		}
+		p.changed = max(p.changed, at)
 	}
-	l.change(o.proc, at)
-	m.objects = slices.DeleteFunc(m.objects, func(x *object) bool { return x == o })
-	if m.owner == o {
-		m.owner = nil
+	if m.owner {
+		next := m.next
+		for next != m && next.object.ended {
+			next = next.next
+		}
+		if next != m {
+			next.owner = true
+			l.hold(next, at)
+		}
 	}
-	if m.owner == nil && len(m.objects) == 1 && m.objects[0].rows == nil {
-		last := m.objects[0]
-		call := *last.share
-		call.Time = at
-		l.hold(last, &call, event.KindShared, call.Device, m.size)
-	}
+	m.prev.next, m.next.prev = m.next, m.prev
 }

@@ -164,7 +164,7 @@ func TestPeakOfTheDriver(t *testing.T) {
 	for _, object := range []uint64{context, pool, stream} {
 		k.frees(21, object, "")
 	}
-	moment(s, 2*patience)
+	moment(s, 30)
 	for name, v := range want {
 		want[name] = [2]int64{0, v[1]}
 	}

@@ -199,13 +199,8 @@ func (s *State) moment(m *record.Moment) {
 	if m.Drained || s.pending != nil && m.Time > s.pending.Time {
 		s.settle()
 	}
-	s.physical.Settle(s.now.Time - min(s.now.Time, patience))
 	s.incidents.advance(s)
 }
-
-// patience is how long, in nanoseconds, memory that was given back may turn out to
-// have grown.
-const patience = 1_000_000_000
 
 // settle takes the pending reading: the events have reached its moment, or
 // nobody waits for them any longer.
@@ -215,7 +210,6 @@ func (s *State) settle() {
 		return
 	}
 	s.pending, s.read = nil, r
-	s.physical.Settle(r.Time)
 	var read []account.Process
 	// A late target may hold memory without having made a call yet.
 	for _, id := range s.procs.current {
