@@ -7,8 +7,8 @@ import (
 
 // Keyframe yields records that rebuild what is live in a new State: a recording
 // that drops its beginning begins with them. They do not tell of what ended, so
-// that counts of what was ever allocated, and peaks, begin afresh; nor to which
-// call the driver's own growth was put down. yield must not keep events.
+// that counts of what was ever allocated, and peaks, begin afresh. yield must not
+// keep events.
 func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
@@ -25,10 +25,14 @@ func (s *State) Keyframe(yield func(record.Record)) {
 			}
 		}
 	}
-	s.ledger.Keyframe(func(e *event.Event) bool {
-		yield(e)
-		return true
-	})
+	// The driver layer first: its allocations are none that the memory below them was
+	// taken for just before.
+	for _, layer := range []func(func(*event.Event) bool){s.ledger.Keyframe, s.physical.Keyframe} {
+		layer(func(e *event.Event) bool {
+			yield(e)
+			return true
+		})
+	}
 	for _, text := range s.notes {
 		yield(&record.Note{Text: text})
 	}
