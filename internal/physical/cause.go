@@ -7,7 +7,7 @@ import (
 )
 
 // A cause is what memory is for that the kernel driver hands out inside a
-// function of CUDA's driver API whose name begins so.
+// function of CUDA's driver API, or else a library, whose name begins so.
 type cause struct {
 	begins string
 	kind   event.Kind
@@ -53,6 +53,17 @@ var causes = []cause{
 	{"cuGraphExecDestroy", event.KindOther, false},
 	{"cuGraphDestroy", event.KindOther, false},
 	{"cuGraph", event.KindGraphExec, false},
+
+	// Libraries of NVIDIA's driver whose functions have no names.
+	{"libnvcuvid", event.KindVideo, false},
+	{"libnvidia-encode", event.KindVideo, false},
+	{"libnvidia-opticalflow", event.KindVideo, false},
+	{"libvdpau", event.KindVideo, false},
+	{"libnvidia-opencl", event.KindOpenCL, false},
+	{"libnvidia-", event.KindGraphics, false},
+	{"libnvoptix", event.KindGraphics, false},
+	{"libEGL", event.KindGraphics, false},
+	{"libGLX", event.KindGraphics, false},
 }
 
 // causeOf returns the cause of memory that the kernel driver hands out inside a
@@ -71,6 +82,6 @@ func causeOf(function string) cause {
 }
 
 // Cause returns what memory is for that the kernel driver hands out inside a
-// function of CUDA's driver API: KindOther where the name does not tell,
+// function of CUDA's driver API, or else a library: KindOther where the name does not tell,
 // KindDriver for no name.
 func Cause(function string) event.Kind { return causeOf(function).kind }

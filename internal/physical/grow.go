@@ -7,11 +7,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 )
 
-// libcuda has one object for the local memory of all threads of a context. When a
-// kernel needs more it frees that, and at once asks for a larger one, which gets
-// its name. What was there stays with the calls that it was for, the context's
-// creation at first; only what is more belongs to the call that made it grow. As
-// allocated, what was there counts again with those calls: it was handed out again.
+// A context is created with one object for the local memory of all its threads. When
+// a kernel needs more, libcuda frees that and at once asks for a larger one, in the
+// same call and often under the same name. What was there stays with the calls that it
+// was for, the context's creation at first; only what is more belongs to the call that
+// made it grow. As allocated, what was there counts again with those calls: it was
+// handed out again. So what a context was created with, and a launch or the loading of
+// code frees while the context lives, is taken to be replaced by what its thread gets
+// next that is at least as large.
 
 // A freed is memory that a thread gave back last and that may come back larger.
 type freed struct {
@@ -33,12 +36,8 @@ const (
 // remember keeps what an object held that a launch or the loading of code frees.
 func (l *Ledger) remember(p *process, o *object, e *event.Event, function string) {
 	m := o.memory
-	if m == nil || m.next != m {
+	if m == nil || m.next != m || m.rows[0].kind != event.KindContext {
 		return
-	}
-	switch m.rows[0].kind {
-	case event.KindBacking, event.KindPool, event.KindStream, event.KindEvent, event.KindShared, event.KindSystem:
-		return // none that grows
 	}
 	switch Cause(function) {
 	case event.KindDriver, event.KindCode, event.KindLocal, event.KindGraphExec:
@@ -57,11 +56,11 @@ func (l *Ledger) remember(p *process, o *object, e *event.Event, function string
 // before in the same call, nil if not.
 func (l *Ledger) grown(p *process, e *event.Event) []row {
 	f, ok := p.freed[e.TID]
-	if !ok || e.Kind != event.KindDriver {
+	if !ok || e.Kind != event.KindDriver || f.memory.size > e.Size || f.memory.object.parent.name != e.Part {
 		return nil
 	}
 	delete(p.freed, e.TID)
-	if f.memory.object.name != e.Handle || f.outer != e.Outer || f.memory.size > e.Size || e.Time < f.time || e.Time-f.time > patience {
+	if f.outer != e.Outer || e.Time < f.time || e.Time-f.time > patience {
 		return nil
 	}
 	return f.memory.rows
