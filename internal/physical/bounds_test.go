@@ -170,7 +170,7 @@ func TestMaxProcesses(t *testing.T) {
 	for i := range uint64(maxProcesses + 5) {
 		apply(l, makeClient(2, client, 5, of(event.Process{PID: uint32(i + 1), Start: 1})))
 	}
-	if n := lossOf(l, "driver_processes_full"); n != 5 || len(l.procs) != maxProcesses {
+	if n := lossOf(l, "driver_callers_full"); n != 5 || len(l.procs) != maxProcesses {
 		t.Errorf("%d lost, %d processes", n, len(l.procs))
 	}
 }

@@ -65,7 +65,7 @@ var (
 	lossObjects   = lossCauses.Add("driver_objects_full", "objects of the kernel driver's not kept because there were too many: its memory is not in the total")
 	lossInvalid   = lossCauses.Add("driver_calls_invalid", "calls of the kernel driver that cannot have happened")
 	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process not told apart because there were too many: their memory is on none that is known")
-	lossProcesses = lossCauses.Add("driver_processes_full", "calls of the kernel driver not counted because there were too many processes")
+	lossProcesses = lossCauses.Add("driver_callers_full", "calls of the kernel driver not counted because there were too many processes")
 	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced: what is left of it when the owner frees it is not in the total")
 )
 
