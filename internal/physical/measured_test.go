@@ -36,7 +36,9 @@ func replay(t *testing.T, path string, l *Ledger, nvml func(label string, bytes 
 			continue
 		case "nvml":
 			figure, label, _ := strings.Cut(rest, " ")
-			_, err = fmt.Sscan(figure, &bytes)
+			if _, err := fmt.Sscan(figure, &bytes); err != nil {
+				t.Fatalf("line %q: %v", line, err)
+			}
 			nvml(label, bytes)
 			continue
 		case "client":

@@ -127,7 +127,7 @@ func (w *world) owned(name uint64, p event.Process) bool {
 func (w *world) call(t *thread) func() bool {
 	p := w.procs[t.proc]
 	e := &event.Event{Proc: p, TID: t.id, Outer: uint16(w.IntN(len(functions))), Stack: w.Uint64N(9), Time: w.now, Device: event.NoDevice}
-	apply := func() bool { return true } // in the kernel: whether it succeeded
+	var apply func() bool // in the kernel: whether it succeeded
 	ends := false
 	e.Handle, e.Part = w.someName(p), w.someName(p)
 	r := &resource{name: e.Handle, parent: e.Part}
