@@ -2,7 +2,6 @@ package state
 
 import (
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -40,6 +39,16 @@ var driverLines = []struct {
 	{event.KindOther, "[other]"},
 	{event.KindDriver, "[cause not known]"},
 	{event.KindSystem, "[driver's system memory]"},
+}
+
+// driverLine returns the name of memory of a kind that the kernel driver handed out.
+func driverLine(kind event.Kind) string {
+	for _, l := range driverLines {
+		if l.kind == kind {
+			return l.name
+		}
+	}
+	return kind.String() // backing, which has no line of its own
 }
 
 // A part is memory of one kind that a process holds on one GPU.
@@ -211,21 +220,11 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 		}
 		outer := make([]*snapshot.Location, 0, len(x.frames))
 		for _, place := range x.frames[inner:] {
-			outer = append(outer, place.Location())
+			outer = append(outer, b.one(place.Location()))
 		}
 		frames = b.fold(outer)
 	}
-	i := slices.IndexFunc(driverLines, func(l struct {
-		kind event.Kind
-		name string
-	}) bool {
-		return l.kind == kind
-	})
-	name := kind.String()
-	if i >= 0 {
-		name = driverLines[i].name
-	}
-	stack := []*snapshot.Location{b.leaf(name)}
+	stack := []*snapshot.Location{b.leaf(driverLine(kind))}
 	if x.Synthetic {
 		stack = append(stack, b.leaf(unsited))
 	}

@@ -60,6 +60,8 @@ type builder struct {
 	mapped   map[snapshot.Mapping]bool // by Key
 	faces    map[face]int              // of samples of the kernel driver's memory
 	paths    map[step]int              // of their frames, from 1 on
+	same     map[*snapshot.Location]*snapshot.Location
+	equal    map[place][]*snapshot.Location
 }
 
 // A shape is how a stack is shown.
@@ -70,7 +72,8 @@ type shape struct {
 
 func newBuilder(v *View) *builder {
 	return &builder{view: v, located: map[uint64]shape{}, leaves: map[string]*snapshot.Location{}, mapped: map[snapshot.Mapping]bool{},
-		faces: map[face]int{}, paths: map[step]int{}}
+		faces: map[face]int{}, paths: map[step]int{},
+		same: map[*snapshot.Location]*snapshot.Location{}, equal: map[place][]*snapshot.Location{}}
 }
 
 func (b *builder) sample(x *site) snapshot.Sample {
@@ -126,7 +129,7 @@ func (b *builder) shape(id uint64, frames []*record.Place) shape {
 	}
 	located := make([]*snapshot.Location, len(frames))
 	for i, place := range frames {
-		l := place.Location()
+		l := b.one(place.Location())
 		if m := l.Mapping; m != nil && !b.mapped[m.Key()] {
 			b.mapped[m.Key()] = true
 			b.mappings = append(b.mappings, m)
@@ -136,6 +139,37 @@ func (b *builder) shape(id uint64, frames []*record.Place) shape {
 	out := shape{b.fold(located), stacks.Owner(located)}
 	b.located[id] = out
 	return out
+}
+
+// one returns the location that stands for all that are equal to l: two places may
+// be at one address, as where a stack returned to and as where one began.
+func (b *builder) one(l *snapshot.Location) *snapshot.Location {
+	if same := b.same[l]; same != nil {
+		return same
+	}
+	key := place{address: l.Address, lines: len(l.Lines)}
+	if l.Mapping != nil {
+		key.mapping = l.Mapping.Key()
+	}
+	if len(l.Lines) > 0 {
+		key.line = l.Lines[0]
+	}
+	for _, other := range b.equal[key] {
+		if slices.Equal(other.Lines, l.Lines) {
+			b.same[l] = other
+			return other
+		}
+	}
+	b.equal[key], b.same[l] = append(b.equal[key], l), l
+	return l
+}
+
+// A place is what most locations differ in.
+type place struct {
+	address uint64
+	mapping snapshot.Mapping // by Key
+	line    snapshot.Line
+	lines   int
 }
 
 func (b *builder) fold(frames []*snapshot.Location) []*snapshot.Location {

@@ -19,7 +19,8 @@ PATIENCE = 120  # seconds for any one step
 # Kinds of memory on a GPU: as CUDA's driver handed it out to the program, and as the
 # kernel driver handed it out to CUDA's.
 DEVICE = ("device", "array", "async", "vmm")
-DRIVER = ("driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared", "other")
+DRIVER = ("driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared",
+          "video", "graphics", "opencl", "other")
 SYSTEM = ("system",)  # of the machine's memory, for CUDA's driver itself
 
 
@@ -219,10 +220,13 @@ class Snapshot:
             out[key] = out.get(key, 0) + s["values"][value]
         return {k: v for k, v in out.items() if v}
 
-    def complete(self):
-        """Allocation calls, failed ones too, whose stack reaches where its thread began, and all of them."""
+    def complete(self, driver=False):
+        """Allocation calls, failed ones too, whose stack reaches where its thread began, and all of them;
+        or with driver the calls in which the kernel driver handed memory out for itself."""
         whole = total = 0
         for s in self.samples:
+            if (s["labels"]["kind"] in DRIVER + SYSTEM) != driver:
+                continue
             n = s["values"]["alloc_objects"] + s["values"]["failed_objects"]
             total += n
             root = list(self.frames(s))[-1]["function"]
