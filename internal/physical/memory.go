@@ -106,12 +106,16 @@ func (l *Ledger) share(p *process, e *event.Event) {
 	if o == nil {
 		return
 	}
+	owner, known := l.clients[clientOf(e.Addr)]
 	source := l.objects[objectID{e.Proc, e.Addr}]
-	if owner, known := l.clients[clientOf(e.Addr)]; source == nil && known {
+	if source == nil && known {
 		source = l.objects[objectID{owner, e.Addr}]
 	}
 	if source == nil || source == o {
-		l.loss.Add(lossShared, 1)
+		// Of a client that was seen made it is of a class that is no memory.
+		if c := l.objects[objectID{owner, clientOf(e.Addr)}]; !known || c == nil || c.op == event.OpNone {
+			l.loss.Add(lossShared, 1)
+		}
 		return
 	}
 	s := source.memory

@@ -86,6 +86,10 @@ func TestShareLoss(t *testing.T) {
 	if n := lossOf(l, "driver_shares_unknown"); n != 0 {
 		t.Errorf("%d shares unknown, want none", n)
 	}
+	apply(l, makeShare(6, second, client>>32<<32|0x77)) // of a class that no row has
+	if n := lossOf(l, "driver_shares_unknown"); n != 0 {
+		t.Errorf("%d shares unknown, want none", n)
+	}
 	apply(l, makeShare(6, second, shared3))
 	if n := lossOf(l, "driver_shares_unknown"); n != 1 {
 		t.Errorf("%d shares unknown, want one", n)
