@@ -19,7 +19,6 @@ func taken(l *physical.Ledger, proc event.Process, events []event.Event) map[uin
 			l.Apply(e, apiName(e.Outer))
 		}
 	}
-	l.Settle(1 << 63)
 	held := map[uint32]int64{}
 	for i, g := range l.GPUs(proc) {
 		if b := l.Held(proc)[i]; b != 0 {
