@@ -354,21 +354,21 @@ gm_inline bool gm_left(struct gm_thread *th, u64 sp)
 
 /* gm_escape returns the row of the kernel driver's call that an ioctl is, or 0. A
  * request that is wrapped in another (nv_ioctl_xfer_t: number, size, pointer) takes
- * its place in the arguments. */
-gm_inline u32 gm_escape(struct gm_call *c)
+ * its place in the arguments. nr is room for a number on the program's small stack. */
+gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 {
 	const u32 wrapped = 211; /* NV_ESC_IOCTL_XFER_CMD */
-	u32 nr = c->args[1] & 0xff;
+	*nr = c->args[1] & 0xff;
 	if ((c->args[1] >> 8 & 0xff) != 'F')
 		return 0;
-	if (nr == wrapped) {
+	if (*nr == wrapped) {
 		if (bpf_probe_read_user(&c->args[6], 8, (void *)c->args[2]) ||
 		    bpf_probe_read_user(&c->args[2], 8, (void *)c->args[2] + 8))
 			return 0;
-		nr = c->args[6] & 0xff;
-		c->args[1] = c->args[6] >> 32 << 16 | nr;
+		*nr = c->args[6] & 0xff;
+		c->args[1] = c->args[6] >> 32 << 16 | *nr;
 	}
-	struct gm_escape *e = bpf_map_lookup_elem(&escapes, &nr);
+	struct gm_escape *e = bpf_map_lookup_elem(&escapes, nr);
 	if (!e)
 		return 0;
 	if (!e->at)
@@ -425,11 +425,11 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 		gm_count(GM_LOSS_UNREADABLE);
 	c->escape = 0;
 	if (r && r->class == GM_CLASS_ESCAPE) {
-		c->escape = gm_escape(c);
+		c->escape = gm_escape(c, &row);
 		if (!c->escape)
 			return;
 	}
-	th->depth = depth + 1;
+	th->depth++;
 }
 
 gm_inline void gm_context(struct gm_thread *th, u32 class, u64 arg)
