@@ -169,7 +169,7 @@ func (l Library) functions(match func(name []byte) bool) (map[string]uint64, err
 	} else if offsets == nil {
 		offsets = map[string]uint64{}
 	}
-	stubs, err := e.Stubs(func(name []byte) bool { return match(append(name[:len(name):len(name)], imported...)) })
+	stubs, err := e.Stubs(func(name []byte) bool { return match(append(slices.Clip(name), imported...)) })
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
 	}
