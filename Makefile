@@ -7,7 +7,7 @@ GO     ?= go
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X main.version=$(VERSION)
 # What must work on any machine, without root: records in, figures out.
-PURE := ./internal/state/... ./internal/record/... ./internal/stacks/... ./internal/account/... ./internal/ledger/... ./internal/leak/...
+PURE := ./internal/state/... ./internal/record/... ./internal/stacks/... ./internal/account/... ./internal/ledger/... ./internal/physical/... ./internal/leak/...
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # go-nvml leaves NVML's functions undefined until it has loaded the library, so
