@@ -178,7 +178,7 @@ void footprint_stream(struct CUctx_st *ctx, bool priority, int n)
 static void graph(struct CUctx_st *ctx, int n, uint64_t bytes)
 {
 	struct footprint *f = &ctx->footprint;
-	if (f->graphs + n >= 0) // one of a context before may end now
+	if (f->graphs + n >= 0) // else it was made in a context that ended before this one began
 		f->graphs += n;
 	if (f->graphs > f->most_graphs) {
 		f->most_graphs = f->graphs;
