@@ -48,7 +48,7 @@ func (l logger) recorded(path string) {
 	if l.quiet || path == "" || err != nil {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "Recorded %s, %s. Any moment of it:\n  gpumemtrace report %s --at 90s\n", path, bytefmt.Format(info.Size()), path)
+	fmt.Fprintf(os.Stderr, "Recorded %s, %s. Its end, or with --at TIME any of its moments:\n  gpumemtrace report %s --by cause\n", path, bytefmt.Format(info.Size()), path)
 }
 
 func nextCommand(o *output) string {
