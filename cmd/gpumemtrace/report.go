@@ -20,6 +20,9 @@ const reportExamples = `  gpumemtrace report train.pb.gz
   gpumemtrace report train.pb.gz --by cause     # what each byte is for, and which call took it
   gpumemtrace report run.gmt --at 12m30s --by owner,kind`
 
+const diffExamples = `  gpumemtrace diff train.000001.pb.gz train.000009.pb.gz
+  gpumemtrace diff run.gmt run.gmt --before 5m --after 1h`
+
 func newReport() *cobra.Command {
 	opts := layout(os.Stdout)
 	var at moment
@@ -50,9 +53,10 @@ func newDiff() *cobra.Command {
 	opts := layout(os.Stdout)
 	var first, second moment
 	c := &cobra.Command{
-		Use:   "diff BEFORE AFTER",
-		Short: "Print what each call stack gained and gave back between two profiles, or moments of recordings",
-		Args:  exactly(2, "two profiles or recordings"),
+		Use:     "diff BEFORE AFTER",
+		Short:   "Print what was gained and given back between two profiles, or moments of recordings: by cause, by stack",
+		Example: diffExamples,
+		Args:    exactly(2, "two profiles or recordings"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			before, err := readProfile(args[0], first)
 			if err != nil {
@@ -65,8 +69,8 @@ func newDiff() *cobra.Command {
 			return export.Diff(os.Stdout, before, after, opts)
 		},
 	}
-	c.Flags().Var(&first, "before", "the moment of BEFORE, if it is a recording, as convert takes it")
-	c.Flags().Var(&second, "after", "the moment of AFTER, if it is a recording")
+	c.Flags().Var(&first, "before", "the moment of BEFORE, if it is a recording, as convert takes it; default its end")
+	c.Flags().Var(&second, "after", "the same of AFTER")
 	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
 	return c
 }
