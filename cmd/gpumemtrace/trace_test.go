@@ -152,6 +152,22 @@ func TestCommandsExitCode(t *testing.T) {
 	}
 }
 
+// A command is traced from its first call, so the sum of what it took is all that it
+// holds, with NVML and without.
+func TestCommandsTotal(t *testing.T) {
+	needTracing(t)
+	kit := testcuda.Get(t)
+	for _, program := range []testcuda.Program{testcuda.Workload, testcuda.WorkloadLate} {
+		v := command(t, "--stacks", "fp", "-o", "x.txt", "--", kit.Path(program), leave23)
+		v.cmd.Env = append(os.Environ(), kit.Env(testcuda.LibsDefault)...)
+		v.start().ends(exitDone)
+		text := read(t, filepath.Join(v.cmd.Dir, "x.txt"))
+		if !regexp.MustCompile(`(?m)\(\d+\) on GPU \S+: [0-9.]+ [KMG]iB$`).Match(text) {
+			t.Errorf("%s: no total:\n%s", program, text)
+		}
+	}
+}
+
 // The command's streams are the user's, and a profile for stdout waits for it.
 func TestCommandsStreams(t *testing.T) {
 	needTracing(t)

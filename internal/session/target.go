@@ -55,11 +55,14 @@ func (s *Session) add(pid int) error {
 }
 
 // expect makes the trace last until the processes that the user named have
-// ended, those included that are not traced yet.
+// ended, those included that are not traced yet. Whether a library that a held
+// command links has allocated already, NVML tells where it lists every process;
+// elsewhere none is taken to have.
 func (s *Session) expect(pids []int) {
+	fromStart := s.opts.Held && (s.gpus == nil || !s.trace.Initial)
 	for _, pid := range pids {
 		if id, err := identify(pid); err == nil {
-			s.apply(&record.Process{Process: id, Target: true})
+			s.apply(&record.Process{Process: id, Target: true, FromStart: fromStart})
 		}
 	}
 }
