@@ -105,6 +105,9 @@ func checkFile(t *testing.T, b []byte) {
 		return
 	}
 	e.BuildID()
+	if name := e.SONAME(); len(name) > maxSymbolName {
+		t.Errorf("a name of %d bytes", len(name))
+	}
 	functions, err := e.Functions(all)
 	if err != nil && len(functions) != 0 {
 		t.Errorf("%v, and %d functions", err, len(functions))

@@ -17,6 +17,7 @@ const (
 	maxSymbolNames = 128 << 20 // bytes
 	maxSymbolName  = 256       // bytes; longer ones are not looked at
 	maxCode        = 16        // executable segments; linkers make one
+	maxDynamic     = 1 << 16   // bytes of what the loader is told; a libcuda has 496
 )
 
 // Functions returns the offsets in the file of the functions that it defines
@@ -104,6 +105,31 @@ func (e *ELF) symbols(table *elf.Section, kind func(symbol []byte) bool, visit f
 		}
 	}
 	return nil
+}
+
+// SONAME returns what a library calls itself, whatever it is called elsewhere: ""
+// for nothing, or what no loader could read.
+func (e *ELF) SONAME() string {
+	table := e.SectionByType(elf.SHT_DYNAMIC)
+	if table == nil || int64(table.Link) >= int64(len(e.Sections)) {
+		return ""
+	}
+	names := e.Sections[table.Link]
+	if names.Type != elf.SHT_STRTAB || names.Flags&elf.SHF_COMPRESSED != 0 {
+		return ""
+	}
+	b, err := SectionData(table, maxDynamic)
+	if err != nil {
+		return ""
+	}
+	const size = 16 // of an entry, elf(5), Elf64_Dyn
+	for ; len(b) >= size; b = b[size:] {
+		if elf.DynTag(binary.LittleEndian.Uint64(b)) == elf.DT_SONAME {
+			w := window{r: names.ReaderAt, end: names.FileSize}
+			return string(w.name(binary.LittleEndian.Uint64(b[8:])))
+		}
+	}
+	return ""
 }
 
 // entries calls visit with the index and the bytes of each entry of a table.

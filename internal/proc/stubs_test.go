@@ -220,3 +220,23 @@ func TestSlot(t *testing.T) {
 		}
 	}
 }
+
+// A file's own name is what its linker was told, whatever it is called.
+func TestSONAME(t *testing.T) {
+	dir := t.TempDir()
+	for name, flags := range map[string][]string{"": nil, "libcuda.so.1": {"-Wl,-soname,libcuda.so.1"}} {
+		file := filepath.Join(dir, "lib.so")
+		command(t, "gcc", append([]string{"-shared", "-nostdlib", "-fPIC", "-o", file, "testdata/stubs.c"}, flags...)...)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := ReadELF(bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := e.SONAME(); got != name {
+			t.Errorf("%q, want %q", got, name)
+		}
+	}
+}
