@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -312,5 +313,44 @@ func TestLinksGoByDescriptor(t *testing.T) {
 			}
 			eventually(t, "the breakpoints to go", func() bool { return same.ask("?") == "changed 0" })
 		})
+	}
+}
+
+// Whoever maps a file chooses what it is called there, and most libraries call
+// ioctl or close: only one that calls itself NVIDIA's is probed where it does so.
+func TestForeignLibrary(t *testing.T) {
+	dir := t.TempDir()
+	for i, test := range []struct {
+		soname string
+		level  Level
+		want   bool
+	}{
+		{"", Vendor, false},
+		{"libpython3.so.1.0", Vendor, false},
+		{"libcuda.so.1", Vendor, false},
+		{"libEGL_nvidia.so.0", Vendor, true},
+		{"libnvidia-eglcore.so.580.159.04", Vendor, true},
+		{"libEGL_nvidia.so.0", Driver, false},
+		{"libcuda.so.1", Driver, true},
+	} {
+		path := filepath.Join(dir, fmt.Sprint(i), "lib.so")
+		if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		compile(t, path, "caller.c", "-fPIC", "-shared", "-fplt", "-Wl,-soname,"+test.soname)
+		f, err := proc.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lib := newLibrary(f, test.level, "/lib/libEGL_nvidia.so.0")
+		offsets, err := lib.functions(known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		points, _ := choose(lib.Level, offsets, lasting)
+		if probed := len(points) == 2; probed != test.want || len(points) != 0 && !test.want {
+			t.Errorf("level %d, itself %q: %d points, want any: %v", test.level, test.soname, len(points), test.want)
+		}
+		lib.Close()
 	}
 }

@@ -129,17 +129,18 @@ func optional(level Level) bool { return level == Torch || level == Vendor }
 // openMapping opens the very file that one mapping of pid maps, without a look
 // at the process's other mappings. The caller closes it.
 //
-// The process is hostile: it may map another file there at any moment, and
-// write any file that its user may write. What holds all the same: each probe
-// lies in a file that the process had mapped under a CUDA library's name, at a
-// function that this very file defines under a name of the table, in a segment
-// that it says is loaded executably. So nobody gets a probe into a file of
-// somebody else unless that file is a CUDA library, and then only where it
-// belongs. In a file of its own, a process may have probes wherever it likes,
-// in the middle of an instruction too, or where its code no longer is what it
-// was when it was read. That harms those who run the file, whose code its owner
-// chooses anyway. The kernel also writes the breakpoint into private read-only
-// mappings of the file that are not executable.
+// The process is hostile: it may map another file there at any moment, and write
+// any file that its user may write. What holds all the same: each probe lies in a
+// file that the process had mapped under a CUDA library's name, at a function that
+// this very file defines under a name of the table, or, if the file calls itself
+// by such a name too, where it calls the C library; in a segment that it says is
+// loaded executably. So nobody gets a probe into a file of somebody else unless
+// that file is a CUDA library, and then only where it belongs. In a file of its
+// own, a process may have probes wherever it likes, in the middle of an
+// instruction too, or where its code no longer is what it was when it was read.
+// That harms those who run the file, whose code its owner chooses anyway. The
+// kernel also writes the breakpoint into private read-only mappings of the file
+// that are not executable.
 func openMapping(pid int, m proc.Mapping, level Level) (Library, error) {
 	f, err := proc.OpenMapped(pid, &m)
 	if err != nil {
@@ -154,7 +155,8 @@ func newLibrary(f *proc.File, level Level, name string) Library {
 
 // functions returns the file offsets of the functions that the library defines
 // and whose names match; and, under names that end in @plt, those of where it calls
-// functions of other libraries. The error is ErrNoSymbols, or why it cannot be read.
+// functions of other libraries, if it is one that calls the kernel driver and calls
+// itself so. The error is ErrNoSymbols, or why it cannot be read.
 func (l Library) functions(match func(name []byte) bool) (map[string]uint64, error) {
 	e, err := l.elf()
 	if err != nil {
@@ -164,9 +166,11 @@ func (l Library) functions(match func(name []byte) bool) (map[string]uint64, err
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
 	}
-	if len(offsets) == 0 && l.Level != Vendor {
-		return nil, nil
-	} else if offsets == nil {
+	level, ok := libraryLevel(e.SONAME())
+	switch {
+	case !ok || level != l.Level, level == Driver && len(offsets) == 0, level != Driver && level != Vendor:
+		return offsets, nil
+	case offsets == nil:
 		offsets = map[string]uint64{}
 	}
 	stubs, err := e.Stubs(func(name []byte) bool { return match(append(slices.Clip(name), imported...)) })
