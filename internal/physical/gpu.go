@@ -127,7 +127,8 @@ func (l *Ledger) Backs(proc event.Process, thread uint32, ordinal int32) {
 	}
 }
 
-// number says what a process's CUDA calls one of its devices, which never changes.
+// number says what a process's CUDA calls one of its devices, which an exec alone
+// changes.
 func (l *Ledger) number(p *process, gpu, ordinal int32) {
 	if gpu != none && ordinal != event.NoDevice && p.gpus[gpu].Ordinal == event.NoDevice {
 		p.gpus[gpu].Ordinal = ordinal

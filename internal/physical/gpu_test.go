@@ -72,3 +72,19 @@ func TestBacks(t *testing.T) {
 		})
 	}
 }
+
+// What a process's CUDA calls a device is a matter of its image: the next one may
+// have other devices visible.
+func TestOrdinalAfterExec(t *testing.T) {
+	l := run(makeMemory(4, first, mib, in(inAlloc)))
+	l.Backs(proc, 1, 2)
+	apply(l, ev(5, event.OpExec))
+	if got := l.GPUs(proc)[0].Ordinal; got != event.NoDevice || !l.Asks() {
+		t.Errorf("after an exec the ordinal is %d, asks: %v", got, l.Asks())
+	}
+	apply(l, makeClient(6, client, 5), makeDevice(7, device, 0), makeMemory(8, first, mib, in(inAlloc)))
+	l.Backs(proc, 1, 0)
+	if got := l.GPUs(proc)[0].Ordinal; got != 0 || l.Asks() {
+		t.Errorf("the next image calls it %d, want 0; asks: %v", got, l.Asks())
+	}
+}

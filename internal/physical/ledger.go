@@ -207,6 +207,12 @@ func (l *Ledger) end(e *event.Event) {
 	l.Rows.Apply(e)
 	clear(p.freed)
 	clear(p.took)
+	for i := range p.gpus {
+		if g := &p.gpus[i]; g.Ordinal != event.NoDevice {
+			g.Ordinal = event.NoDevice
+			l.asking++
+		}
+	}
 	p.exec = max(p.exec, e.Time)
 	p.changed = max(p.changed, e.Time)
 }
