@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -352,5 +353,39 @@ func TestForeignLibrary(t *testing.T) {
 			t.Errorf("level %d, itself %q: %d points, want any: %v", test.level, test.soname, len(points), test.want)
 		}
 		lib.Close()
+	}
+}
+
+// A libcuda whose calls of the kernel driver cannot be found is traced all the same,
+// and what is missing has its name.
+func TestUnreadableStubs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "libcuda.so.1")
+	compile(t, path, "odd.c", "testdata/caller.c", "-fPIC", "-shared", "-fplt", "-Wl,-soname,libcuda.so.1")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, count := binary.LittleEndian.Uint64(b[40:]), binary.LittleEndian.Uint16(b[60:])
+	for s := b[table:][:int(count)*64]; len(s) > 0; s = s[64:] {
+		if elf.SectionType(binary.LittleEndian.Uint32(s[4:])) == elf.SHT_RELA {
+			binary.LittleEndian.PutUint64(s[32:], 1<<40) // its size
+		}
+	}
+	if err := os.WriteFile(path, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := proc.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib := newLibrary(f, Driver, path)
+	defer lib.Close()
+	offsets, err := lib.functions(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	points, missing := choose(Driver, offsets, lasting)
+	if len(points) == 0 || !slices.Contains(missing, "ioctl@plt") || slices.Contains(missing, "cuMemAlloc_v2") {
+		t.Errorf("%d points; missing %q", len(points), missing)
 	}
 }
