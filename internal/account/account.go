@@ -78,9 +78,10 @@ type Process struct {
 	Process   event.Process
 	FromStart bool // traced before its first allocation
 	Seen      bool // the physical layer sees its calls
-	// Changed is when what it holds changed last, as record.Reading.Begin.
-	Changed uint64
-	GPUs    []physical.GPU
+	// Since is when it was first known to be traced, Changed when what it holds
+	// changed last, as record.Reading.Begin.
+	Since, Changed uint64
+	GPUs           []physical.GPU
 	// Held is in bytes, by GPUs: all of it if Seen, else its allocations.
 	Held []int64
 }
@@ -169,7 +170,7 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) {
 		}
 		// Of an instance only the whole GPU tells.
 		everywhere := !slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.Listed && d.Instance < 0 })
-		if !listed && a.Initial && everywhere && len(a.Labels(p.Process)) == 0 {
+		if !listed && a.Initial && everywhere && p.Since <= r.Begin && len(a.Labels(p.Process)) == 0 {
 			a.empty[p.Process] = true
 		}
 	}

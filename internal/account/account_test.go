@@ -372,6 +372,25 @@ func TestInstance(t *testing.T) {
 	}
 }
 
+// TestEmptySince: a reading that began before a process was traced may be of before
+// the process took what nobody saw.
+func TestEmptySince(t *testing.T) {
+	a := newAccounts()
+	p := holding(0, false)
+	p.Process, p.Since = other, 50
+	for _, tt := range []struct {
+		begin uint64
+		want  bool
+	}{{49, false}, {50, true}} {
+		r := one(700)
+		r.Begin = tt.begin
+		a.Observe(&r.Reading, []Process{p})
+		if got := a.FromStart(other); got != tt.want {
+			t.Errorf("a reading of %d: held nothing before the trace: %v, want %v", tt.begin, got, tt.want)
+		}
+	}
+}
+
 // TestForget: nothing of a forgotten process stays, and all of others does.
 func TestForget(t *testing.T) {
 	a := newAccounts()

@@ -610,3 +610,21 @@ func TestPeaksAddUp(t *testing.T) {
 		}
 	}
 }
+
+// A reading that began before a process was first seen does not say that the process
+// held nothing then: of what it took in between nothing was seen.
+func TestFirstSeenAfterReading(t *testing.T) {
+	for _, tt := range []struct {
+		begin uint64
+		want  bool
+	}{{90, false}, {110, true}} {
+		s := begun(record.Trace{NVML: true, Physical: true, Initial: true, All: true})
+		id := event.Process{PID: 77, Start: event.StartUnit}
+		s.Apply(&event.Event{Op: event.OpDescriptorClose, Proc: id, Time: 100, Addr: 3, Device: event.NoDevice})
+		s.Apply(&record.Reading{Begin: tt.begin, Time: 120, Devices: []record.Device{{Label: "0", UUID: "GPU-0", Instance: -1, Listed: true}}})
+		s.Apply(&record.Moment{Time: 130, Drained: true})
+		if got := s.accounts.FromStart(id); got != tt.want {
+			t.Errorf("a reading of %d, the first call at 100: held nothing before: %v, want %v", tt.begin, got, tt.want)
+		}
+	}
+}

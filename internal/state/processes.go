@@ -37,6 +37,7 @@ type process struct {
 	name string // comm when it was first seen, or last replaced its image
 	// fromStart: traced before its first allocation.
 	fromStart bool
+	since     uint64            // CLOCK_MONOTONIC: when it was first told of
 	end       uint64            // CLOCK_MONOTONIC, 0 while it lives
 	program   *snapshot.Mapping // the file that it runs, nil when not known
 }
@@ -45,11 +46,11 @@ func newProcesses() processes {
 	return processes{known: map[event.Process]*process{}, current: map[uint32]event.Process{}}
 }
 
-// learn takes what a record says of a process.
-func (p *processes) learn(r *record.Process) {
+// learn takes what a record says of a process at a time.
+func (p *processes) learn(r *record.Process, at uint64) {
 	x := p.known[r.Process]
 	if r.Target {
-		x = p.add(r.Process)
+		x = p.add(r.Process, at)
 	}
 	if x == nil {
 		return // it ended before anybody could look at it
@@ -63,13 +64,13 @@ func (p *processes) learn(r *record.Process) {
 	}
 }
 
-// add makes id a traced process, unless it is one or there are too many. It has
+// add makes id a traced process from a time on, unless it is one or there are too many. It has
 // its PID unless a later one does.
-func (p *processes) add(id event.Process) *process {
+func (p *processes) add(id event.Process, at uint64) *process {
 	x := p.known[id]
 	if x == nil {
 		p.settled = event.Process{}
-		x = &process{}
+		x = &process{since: at}
 		if len(p.known) >= maxKnown {
 			p.refused++
 			return x
@@ -103,13 +104,13 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		if old, ok := p.current[e.Child.PID]; ok && old != e.Child {
 			ended = append(ended, old)
 		}
-		child := p.add(e.Child)
+		child := p.add(e.Child, e.Time)
 		child.name, child.fromStart = e.Name, true
 		if parent := p.known[e.Proc]; parent != nil {
 			child.program = parent.program
 		}
 	case event.OpExec:
-		x := p.add(e.Proc)
+		x := p.add(e.Proc, e.Time)
 		x.fromStart = true
 		if e.Name != "" { // which a keyframe's lacks
 			x.name, x.program = e.Name, nil
@@ -120,7 +121,7 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		}
 		return append(ended, e.Proc)
 	default:
-		p.add(e.Proc)
+		p.add(e.Proc, e.Time)
 		if p.current[e.Proc.PID] == e.Proc {
 			p.settled = e.Proc
 		} else if p.lives(e.Proc) {

@@ -22,7 +22,7 @@ func TestAllIsNeverDone(t *testing.T) {
 		p := newProcesses()
 		p.all = all
 		id := holder(7, time.Second)
-		p.add(id)
+		p.add(id, 0)
 		p.end(id, 1, true)
 		if p.over == all {
 			t.Errorf("every process is traced: %v; over after the last one: %v", all, p.over)
@@ -35,7 +35,7 @@ func TestAllIsNeverDone(t *testing.T) {
 func TestReusedPID(t *testing.T) {
 	p := newProcesses()
 	first, second := holder(7, time.Second), holder(7, time.Minute)
-	p.add(first).name = "first"
+	p.add(first, 0).name = "first"
 	ended := p.event(&event.Event{Op: event.OpAlloc, Proc: second})
 	if len(ended) != 1 || ended[0] != first {
 		t.Fatalf("ended %v, want the first", ended)
@@ -45,7 +45,7 @@ func TestReusedPID(t *testing.T) {
 		t.Errorf("the second one has what the first had: %+v", p.known[second])
 	}
 	forked := holder(7, time.Hour)
-	p.add(holder(1, 0)).program = &snapshot.Mapping{Path: "/prog"}
+	p.add(holder(1, 0), 0).program = &snapshot.Mapping{Path: "/prog"}
 	if ended := p.event(&event.Event{Op: event.OpFork, Proc: holder(1, 0), Child: forked, Name: "third"}); len(ended) != 1 || ended[0] != second {
 		t.Errorf("ended %v, want the second", ended)
 	}
@@ -65,7 +65,7 @@ func TestEndedAreBounded(t *testing.T) {
 	p.all = true
 	for i := range uint32(100_000) {
 		id := holder(i%1000+1, time.Duration(i)*time.Second)
-		p.add(id)
+		p.add(id, 0)
 		active := i%10 == 0
 		dropped := p.end(id, uint64(i), active)
 		if !active && (len(dropped) != 1 || dropped[0] != id) {
@@ -84,7 +84,7 @@ func TestReportedAreDropped(t *testing.T) {
 	p.all = true
 	end := func(i int) {
 		id := holder(uint32(i+1), time.Second)
-		p.add(id)
+		p.add(id, 0)
 		p.end(id, uint64(i+1), true)
 	}
 	for i := range maxEnded {
@@ -105,7 +105,7 @@ func TestReportedAreDropped(t *testing.T) {
 func TestEarlierHolder(t *testing.T) {
 	p := newProcesses()
 	earlier, later := holder(7, time.Second), holder(7, time.Minute)
-	p.add(later)
+	p.add(later, 0)
 	if ended := p.event(&event.Event{Op: event.OpAlloc, Proc: earlier}); len(ended) != 1 || ended[0] != earlier {
 		t.Errorf("ended %v, want the earlier one", ended)
 	}
@@ -138,7 +138,7 @@ func TestHeld(t *testing.T) {
 		for i, l := range c.lives {
 			id := holder(uint32(i+1), l.start*time.Second)
 			ids = append(ids, id)
-			p.add(id)
+			p.add(id, 0)
 		}
 		if len(p.held(0)) != 0 {
 			t.Errorf("%s: ended before the end", c.name)
@@ -168,13 +168,13 @@ func TestHeld(t *testing.T) {
 func TestLateIdentity(t *testing.T) {
 	p := newProcesses()
 	id := holder(7, time.Second)
-	p.learn(&record.Process{Process: id, Target: true})
-	p.learn(&record.Process{Process: id, Name: "prog"})
+	p.learn(&record.Process{Process: id, Target: true}, 0)
+	p.learn(&record.Process{Process: id, Name: "prog"}, 0)
 	if p.name(id) != "prog" {
 		t.Errorf("name %q", p.name(id))
 	}
 	p.end(id, 1, false)
-	p.learn(&record.Process{Process: id, Name: "prog", Program: &snapshot.Mapping{Path: "/prog"}})
+	p.learn(&record.Process{Process: id, Name: "prog", Program: &snapshot.Mapping{Path: "/prog"}}, 0)
 	if len(p.known)+len(p.current) != 0 {
 		t.Errorf("it is back: %v", p.known)
 	}

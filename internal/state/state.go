@@ -94,7 +94,7 @@ func (s *State) Apply(r record.Record) {
 	case *record.Name:
 		r.Apply()
 	case *record.Process:
-		s.procs.learn(r)
+		s.procs.learn(r, s.now.Time)
 	case *record.Reading:
 		s.settle()
 		s.pending = r
@@ -213,7 +213,8 @@ func (s *State) settle() {
 	var read []account.Process
 	// A late target may hold memory without having made a call yet.
 	for _, id := range s.procs.current {
-		p := account.Process{Process: id, FromStart: s.procs.known[id].fromStart, Seen: s.sees(id)}
+		known := s.procs.known[id]
+		p := account.Process{Process: id, FromStart: known.fromStart, Since: known.since, Seen: s.sees(id)}
 		if p.Seen {
 			p.Changed, p.GPUs, p.Held = s.physical.Changed(id), s.physical.GPUs(id), s.physical.Held(id)
 		} else {
