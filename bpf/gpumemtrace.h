@@ -72,8 +72,9 @@ enum gm_row_flags {
 	GM_ROW_ALLOCATES = 512, /* it tells the whole of what is called inside it */
 	GM_ROW_FREES = 1024,	/* it tells the whole of such calls inside it */
 	GM_ROW_KERNEL = 2048,	/* a call of the kernel driver: `outer` is the function that it was made in */
-	GM_ROW_BACKING = 4096,	/* in a function that allocates it takes no stack: that function's event has it */
+	GM_ROW_BACKING = 4096,	/* in a function with GM_ROW_BACKED it takes no stack: that function's event has it */
 	GM_ROW_POINTER = 8192,	/* argument 6 becomes the pointer at argument 2 + stride */
+	GM_ROW_BACKED = 16384,	/* its allocation lies in what the kernel driver hands out inside it */
 };
 
 #define GM_LIST_MAX 16
@@ -555,7 +556,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 				continue;
 			outer = key;
 			stack = row->flags & GM_ROW_STACK &&
-				!(row->flags & GM_ROW_BACKING && r->flags & GM_ROW_ALLOCATES);
+				!(row->flags & GM_ROW_BACKING && r->flags & GM_ROW_BACKED);
 			continue;
 		}
 		if (r->class == GM_CLASS_EMIT &&

@@ -109,6 +109,18 @@ func TestKernelCauses(t *testing.T) {
 	}
 }
 
+// A row whose functions' allocations lie in what is taken inside them is so for all
+// of them, and what is taken inside any other function has a stack of its own.
+func TestBacked(t *testing.T) {
+	for _, e := range Entries[1:] {
+		c := physical.Cause(e.Symbol)
+		want := e.Level == Driver && e.flags&flagAllocates != 0 && (c == event.KindBacking || c == event.KindPool)
+		if got := e.flags&flagBacked != 0; got != want {
+			t.Errorf("%s: backed %t, what is taken inside is %s", e.Symbol, got, c)
+		}
+	}
+}
+
 // Each of the kernel driver's calls is read as what it is, also in the short and the
 // wrapped form.
 func TestKernelRows(t *testing.T) {

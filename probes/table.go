@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/physical"
 )
 
 // Level says which library exports a row's symbols.
@@ -103,8 +104,9 @@ const (
 	flagAllocates                      // it tells the whole of what is called inside it
 	flagFrees                          // it tells the whole of such calls inside it
 	flagKernel                         // a call of the kernel driver: Outer is the function that it was made in
-	flagBacking                        // in a function that allocates it takes no stack: that function's event has it
+	flagBacking                        // in a function with flagBacked it takes no stack: that function's event has it
 	flagPointer                        // argument 6 is the pointer at argument 2 + stride
+	flagBacked                         // its allocation lies in what the kernel driver hands out inside it
 )
 
 // Table has one row for each function, and each call of the kernel driver.
@@ -308,6 +310,9 @@ var Entries = func() []Entry {
 		switch r.Op {
 		case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
 			r.flags |= flagStack | flagAllocates
+			if c := physical.Cause(r.Symbols[0]); c == event.KindBacking || c == event.KindPool {
+				r.flags |= flagBacked
+			}
 		case event.OpFree:
 			r.flags |= flagEntryTime | flagFrees
 		case event.OpHandleRelease, event.OpUnmap, event.OpUnreserve, event.OpPoolDestroy, event.OpGraphDestroy,
