@@ -135,7 +135,7 @@ def video(r):
 
 @case()
 def opencl(r):
-    """OpenCL, in a process that never loads libcuda."""
+    """OpenCL, whose library asks the kernel driver itself."""
     with traced(r, python("opencl.py")) as t:
         v = t.program.expect("context")
         if v["missing"]:

@@ -1,4 +1,4 @@
-"""Memory from OpenCL, whose library asks the kernel driver itself, in a process without libcuda."""
+"""Memory from OpenCL, whose library asks the kernel driver itself."""
 import ctypes
 import os
 import tempfile
