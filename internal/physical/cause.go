@@ -66,9 +66,7 @@ var causes = []cause{
 	{"libGLX", event.KindGraphics, false},
 }
 
-// causeOf returns the cause of memory that the kernel driver hands out inside a
-// function of CUDA's driver API: KindOther where the name does not tell, KindDriver
-// for no name.
+// causeOf returns the first cause that fits a name; see Cause.
 func causeOf(function string) cause {
 	if function == "" {
 		return cause{kind: event.KindDriver}
@@ -82,6 +80,6 @@ func causeOf(function string) cause {
 }
 
 // Cause returns what memory is for that the kernel driver hands out inside a
-// function of CUDA's driver API, or else a library: KindOther where the name does not tell,
-// KindDriver for no name.
+// function of CUDA's driver API, or else a library: KindOther where the name does
+// not tell, KindDriver for no name.
 func Cause(function string) event.Kind { return causeOf(function).kind }
