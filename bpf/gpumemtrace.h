@@ -37,7 +37,7 @@ struct gm_event {
 /* A call stack, sent before the first event that names it. */
 struct gm_stack {
 	u32 type;
-	u32 frames; /* words in use */
+	u32 frames; /* of the stack; a deep one has words for fewer */
 	u64 id;
 	u64 start;
 	u32 pid;
@@ -262,13 +262,14 @@ gm_inline u64 gm_mix(u64 h, u64 w)
 /* gm_send sends the first n words of s, of which there are at most max, as the
  * stack id of th's process, unless user space has it. False means that it found
  * no room: the next event with that stack sends it again. */
-gm_inline bool gm_send(struct gm_thread *th, struct gm_stack *s, u64 id, u32 n, u32 max, u32 flags)
+gm_inline bool gm_send(struct gm_thread *th, struct gm_stack *s, u64 id, u32 frames, u32 n, u32 max,
+		       u32 flags)
 {
 	u32 one = 1;
 	if (bpf_map_lookup_elem(&stacks_seen, &id))
 		return true;
 	s->type = GM_STACK;
-	s->frames = n;
+	s->frames = frames;
 	s->id = id;
 	s->start = th->ev.start;
 	s->pid = th->ev.pid;
@@ -300,7 +301,7 @@ gm_inline void gm_stack_fp(void *ctx, struct gm_thread *th)
 	}
 	if (!h)
 		h = 1;
-	if (!gm_send(th, &th->stack, h, n, GM_FRAMES, 0))
+	if (!gm_send(th, &th->stack, h, n, n, GM_FRAMES, 0))
 		gm_count(GM_LOSS_RING_STACK);
 	th->ev.stack = h;
 }

@@ -35,7 +35,7 @@ func stackOf(program asm.Instructions) (bytes int, tailCall bool) {
 
 func TestStacksStayOffTheCPUs(t *testing.T) {
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
-		"gpumemtrace": LoadGpumemtrace, "unwind_exit": LoadUnwindExit, "unwind": LoadUnwind,
+		"gpumemtrace": LoadGpumemtrace, "unwind": LoadUnwind,
 	} {
 		spec, err := load()
 		if err != nil {

@@ -1,29 +1,28 @@
 //go:build ignore
 
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Complete user stacks. A call's return probe (unwind_exit.bpf.c) ends the call,
- * then runs
- *
- *   gm_unwind_enter   the memo knows the stack: the event goes out at once
- *   gm_unwind_native, gm_unwind_python   in turns
- *   gm_unwind_stop    names the stack by its hash, sends it once, sends the event
- *
- * by tail calls. Whatever fails, the event goes out. */
+/* The return probe where stacks are complete. It ends the call and takes its
+ * stack: from the memo (unwind_memo.h), or by a full unwind (unwind_steps.h).
+ * Whatever fails, the event goes out. */
 #include "unwind_hooks.h"
+#include "unwind_steps.h"
 
-_Static_assert(UW_PROG_ENTER == PROG_GO_LABELS && UW_PROG_NONE == PROG_UNWIND_LUAJIT &&
-		       UW_PROG_MAX == NUM_TRACER_PROGS,
-	       "unwind_chain.h does not fit this unwinder");
-#define UW_ORIGIN 1 /* any but 0 */
+/* internal/unwind/stats.go names them in the same order. */
+enum uw_stat {
+	UW_MEMO_HIT,
+	UW_UNWOUND,
+	UW_INCOMPLETE,
+	UW_TRUNCATED,
+	UW_UNKNOWN_PROCESS,
+	UW_NO_ROOM,
+	UW_NOT_SENT,
+	UW_NOT_KEPT,
+	UW_VERIFIED,
+	UW_MISMATCH,
+	UW_STAT_MAX,
+};
 
-/* Deeper chains of Python frames are unwound every time. */
-#define UW_PYTHON_FRAMES 96
-/* Bytes of a frame and of a code object that are read of each. */
-#define UW_PYTHON_FRAME 104
-#define UW_PYTHON_CODE 80
-/* Words of a stack that are hashed and sent: one for a native frame, three for
- * a Python one. The chain's tail calls allow fewer. */
-#define UW_STACK_WORDS 768
+GM_MAP(unwind_stats, GM_MAP_ARRAY, UW_STAT_MAX, 0, u32, u64);
 
 /* Incomplete unwinds by the unwinder's error code (errors.h). */
 GM_MAP(unwind_errors, GM_MAP_HASH, 512, 0, u32, u64);
@@ -32,9 +31,18 @@ const volatile u32 cfg_memo = 1;
 const volatile u32 cfg_verify_stacks = 0; /* every how many hits; 0: never */
 
 enum uw_stack_flags {
-	UW_STACK_FRAMES = 1,	 /* the words are frames, not addresses */
+	UW_STACK_FRAMES = 1,	  /* the words are struct unwind_frame, not addresses */
 	UW_STACK_ERROR_SHIFT = 8, /* why the unwind ended early, 0: it did not */
 };
+
+gm_inline u64 uw_count(u32 what)
+{
+	u64 *n = bpf_map_lookup_elem(&unwind_stats, &what);
+	if (!n)
+		return 0;
+	__sync_fetch_and_add(n, 1);
+	return *n;
+}
 
 gm_inline void uw_count_error(u32 code)
 {
@@ -45,168 +53,149 @@ gm_inline void uw_count_error(u32 code)
 		bpf_map_update_elem(&unwind_errors, &code, &one, BPF_ANY);
 }
 
-gm_inline void uw_finish(struct gm_thread *th)
+/* uw_report asks for the analysis of a process that has code which is not known. */
+gm_inline void uw_report(u32 pid, u32 tid)
 {
-	u32 row = th->done.row;
-	struct gm_row *r = bpf_map_lookup_elem(&rows, &row);
-	if (r)
-		gm_finish(th, r);
+	u64 key = (u64)pid << 32 | tid;
+	bool value = true;
+	if (!pid_event_ratelimit(pid, RATELIMIT_ACTION_DEFAULT))
+		bpf_map_update_elem(&pid_events, &key, &value, BPF_ANY);
 }
 
-gm_inline void uw_fall_back(struct pt_regs *ctx, struct gm_thread *th, u32 why)
+/* uw_begin prepares the slot for the unwind or the search that starts at ctx. */
+gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct pt_regs *ctx)
 {
-	uw_count(why);
-	gm_stack_fp(ctx, th);
-	uw_finish(th);
+	u32 pid = th->ev.pid;
+	u32 *mappings = bpf_map_lookup_elem(&unwind_mappings, &pid);
+	u->slot = slot;
+	u->key.start = th->ev.start;
+	u->key.pid = pid;
+	u->key.mappings = mappings ? *mappings : 0;
+	u->keep_out = !mappings;
+	__builtin_memset(&u->record.state, 0, sizeof(u->record.state));
+	u->error = copy_state_regs(&u->record.state, ctx, false);
+	u->record.trace.pid = pid;
+	u->record.unwindersDone = 0;
+	u->key.ip = u->record.state.pc;
+	u->key.sp = u->record.state.sp;
+	u->fp = u->record.state.fp;
+	u->words = 0;
+	u->fp_off = UW_OFF_FP;
+	u->fp_val = u->fp;
+	u->fp_fresh = 1;
+	u->fp_bad = 0;
+	u->expect = u->id = 0;
+	u->frames = 0;
+	u->keep_out |= u->error | (u->key.sp & 7);
+	uw_hidden(u);
 }
 
-/* uw_python_hash folds into u->seed all that the unwinder's process_python_frame
- * depends on, for each of the thread's Python frames. */
-gm_inline void uw_python_hash(struct unwind *u)
+/* uw_hash names the stack by what was kept of it. */
+__attribute__((noinline)) u32 uw_hash(u32 slot)
 {
-	u32 pid = u->key.pid;
-	u64 h = 0;
-	void *frame = NULL;
-	u->seed = 0;
-	const PyProcInfo *py = bpf_map_lookup_elem(&py_procs, &pid);
-	if (!py)
-		return;
-	ErrorCode err = get_PyFrame(py, &frame);
-	if (err) {
-		/* A thread without Python: the unwind would fail alike. */
-		u->seed = err;
-		return;
-	}
-	/* The masks are for the verifier; a structure that they would change is
-	 * larger than what is read. */
-	u64 f_code = py->PyFrameObject_f_code & 127, f_back = py->PyFrameObject_f_back & 127;
-	u64 f_lasti = py->PyFrameObject_f_lasti & 127, f_entry = py->PyFrameObject_entry_member & 127;
-	u64 args = py->PyCodeObject_co_argcount & 127, kwargs = py->PyCodeObject_co_kwonlyargcount & 127;
-	u64 flags = py->PyCodeObject_co_flags & 127, line = py->PyCodeObject_co_firstlineno & 127;
-	u64 entry = py->lasti_is_codeunit ? 0xff : 0;
-	u64 frame_room = UW_PYTHON_FRAME - 8, code_room = UW_PYTHON_CODE - 4;
-	u->keep_out |= ((frame_room - f_code) | (frame_room - f_back) | (frame_room - f_lasti) |
-			(frame_room - f_entry) | (code_room - args) | (code_room - kwargs) |
-			(code_room - flags) | (code_room - line)) >> 63;
-
-	PythonUnwindScratchSpace *s = &u->record.pythonUnwindScratch;
-	for (u32 i = 0; i < UW_PYTHON_FRAMES; i++) {
-		if (!frame)
-			break;
-		if (bpf_probe_read_user(s->frame, UW_PYTHON_FRAME, frame))
-			break;
-		u64 code = *(u64 *)&s->frame[f_code];
-		frame = *(void **)&s->frame[f_back];
-		h = gm_mix(h, code);
-		h = gm_mix(h, *(u64 *)&s->frame[f_lasti] ^ (s->frame[f_entry] & entry) << 56);
-		if (!code || code == py->noneStructAddr)
-			continue;
-		if (bpf_probe_read_user(s->code, UW_PYTHON_CODE, (void *)code)) {
-			u->keep_out = 1;
-			break;
-		}
-		h = gm_mix(h, *(u32 *)&s->code[args] | (u64)*(u32 *)&s->code[line] << 32);
-		h = gm_mix(h, *(u32 *)&s->code[kwargs] | (u64)*(u32 *)&s->code[flags] << 32);
-	}
-	if (frame)
-		u->keep_out = 1;
-	u->seed = h;
-}
-
-SEC("uretprobe")
-int gm_unwind_enter(struct pt_regs *ctx)
-{
-	struct gm_thread *th = gm_thread_get(false);
-	if (!th) {
-		gm_count(GM_LOSS_NO_THREAD);
+	struct unwind *u = uw_slot(slot);
+	if (!u)
 		return 0;
+	u64 h = gm_mix(gm_mix(u->key.pid, u->key.start), (u64)u->error << 32 | u->frames);
+	struct unwind_frame *f = (void *)u->record.trace.frame_data;
+	u32 n = u->frames;
+	for (u32 i = 0; i < UW_LEAF_FRAMES + UW_ROOT_FRAMES; i++) {
+		if (i >= n)
+			break;
+		h = gm_mix(gm_mix(h, f[i].what), f[i].more);
 	}
-	struct unwind *u = uw_get(GM_STORAGE_CREATE);
-	if (!u) {
-		uw_fall_back(ctx, th, UW_NO_RECORD);
-		return 0;
-	}
-	uw_begin(u, th, ctx);
-	if (cfg_memo) {
-		uw_python_hash(u);
-		u->key.path = u->seed;
-		u64 stack = u->keep_out ? 0 : uw_find(u);
-		if (stack) {
-			u64 nth = uw_count(UW_MEMO_HIT);
-			if (!cfg_verify_stacks || nth % cfg_verify_stacks) {
-				th->ev.stack = stack;
-				uw_finish(th);
-				return 0;
-			}
-			u->expect = stack;
-		}
-	}
-	collect_trace(ctx, UW_ORIGIN, u->key.pid, th->ev.tid, th->ev.time, 0);
-	/* It comes back only without an unwind. */
-	uw_fall_back(ctx, th, UW_UNKNOWN_PROCESS);
+	u->id = h ?: 1;
 	return 0;
 }
 
-SEC("uretprobe")
-int gm_unwind_stop(struct pt_regs *ctx)
+/* uw_send sends the stack, unless user space has it. It returns 0 when there
+ * was no room. */
+gm_inline bool uw_send(struct unwind *u, struct gm_thread *th)
 {
-	struct gm_thread *th = gm_thread_get(false);
-	struct unwind *u = uw_get(0);
-	if (!th || !u) {
-		gm_count(GM_LOSS_NO_THREAD);
-		return 0;
-	}
-	/* It goes nowhere. A program with a tail call does not get a stack that
-	 * belongs to the CPU (Linux 6.13, BPF_PRIV_STACK_MIN_SIZE): a uprobe's
-	 * program may be preempted by another thread's. */
-	bpf_tail_call(ctx, &unwind_progs, UW_PROG_NONE);
-	u32 n = u->record.trace.frame_data_len;
-	u32 error = u->record.state.unwind_error;
-	if (u->record.state.error_metric == metricID_UnwindNativeErrWrongTextSection)
-		report_pid(ctx, (u64)u->key.pid << 32 | th->ev.tid, RATELIMIT_ACTION_DEFAULT);
-	if (!n) {
-		uw_count_error(error);
-		uw_fall_back(ctx, th, UW_EMPTY);
-		return 0;
-	}
-	if (n > UW_STACK_WORDS) {
-		uw_count(UW_TOO_LONG);
-		n = UW_STACK_WORDS;
-		u->keep_out = 1;
-	}
-	uw_count(UW_UNWOUND);
-	if (error) {
-		uw_count(UW_INCOMPLETE);
-		uw_count_error(error);
-	}
-
-	u64 id = gm_mix(gm_mix(u->key.pid, u->key.start), error);
-	for (u32 i = 0; i < UW_STACK_WORDS; i++) {
-		if (i >= n)
-			break;
-		id = gm_mix(id, u->record.trace.frame_data[i]);
-	}
-	if (!id)
-		id = 1;
-	/* The record of the stack is laid over the fields in front of the frames:
-	 * the unwind is over, and nobody reads those any more. */
+	/* The record is laid over the fields in front of the frames: the unwind is
+	 * over, and nobody reads those any more. */
 	struct gm_stack *s = (void *)u + __builtin_offsetof(struct unwind, record.trace.frame_data) -
 			     __builtin_offsetof(struct gm_stack, words);
-	bool sent = gm_send(th, s, id, n, UW_STACK_WORDS, UW_STACK_FRAMES | error << UW_STACK_ERROR_SHIFT);
+	u32 n = u->frames;
+	if (n > UW_LEAF_FRAMES + UW_ROOT_FRAMES)
+		n = UW_LEAF_FRAMES + UW_ROOT_FRAMES;
+	return gm_send(th, s, u->id, u->frames, 2 * n, 2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES),
+		       UW_STACK_FRAMES | u->error << UW_STACK_ERROR_SHIFT);
+}
+
+/* uw_full unwinds and sends the stack, and keeps it for the memo. */
+gm_inline void uw_full(struct unwind *u, u32 slot, struct gm_thread *th)
+{
+	if (!pid_information(u->key.pid)) {
+		uw_count(UW_UNKNOWN_PROCESS);
+		uw_report(u->key.pid, th->ev.tid);
+		return;
+	}
+	uw_unwind(slot);
+	if (u->record.state.error_metric == metricID_UnwindNativeErrWrongTextSection)
+		uw_report(u->key.pid, th->ev.tid);
+	uw_count(UW_UNWOUND);
+	if (u->error) {
+		uw_count(UW_INCOMPLETE);
+		uw_count_error(u->error);
+	}
+	if (u->frames > UW_LEAF_FRAMES + UW_ROOT_FRAMES)
+		uw_count(UW_TRUNCATED);
+	uw_hash(slot);
+	bool sent = uw_send(u, th);
 	if (!sent)
 		uw_count(UW_NOT_SENT);
-
 	if (u->expect) {
 		uw_count(UW_VERIFIED);
-		if (u->expect != id)
+		if (u->expect != u->id)
 			uw_count(UW_MISMATCH);
 	} else if (cfg_memo) {
-		if (sent && !error && !u->keep_out && u->entry.words <= UW_WORDS)
-			uw_keep(u, id);
+		if (sent && !u->error && !u->keep_out && u->words <= UW_WORDS)
+			uw_keep(slot);
 		else
 			uw_count(UW_NOT_KEPT);
 	}
-	th->ev.stack = id;
-	uw_finish(th);
+}
+
+/* uw_take leaves in th->ev.stack the stack of the call that returns at ctx, or
+ * 0. */
+gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
+{
+	u32 slot = uw_acquire();
+	struct unwind *u = uw_slot(slot);
+	if (!u) {
+		uw_count(UW_NO_ROOM);
+		return;
+	}
+	uw_begin(u, slot, th, ctx);
+	uw_python_begin(u);
+	uw_python_all(slot);
+	u->seed = u->py_hash;
+	u64 stack = cfg_memo && !u->keep_out ? uw_find(slot) : 0;
+	if (stack) {
+		u64 nth = uw_count(UW_MEMO_HIT);
+		u->expect = cfg_verify_stacks && nth % cfg_verify_stacks == 0 ? stack : 0;
+		u->id = stack;
+	}
+	if (!stack || u->expect)
+		uw_full(u, slot, th);
+	th->ev.stack = u->id;
+	uw_release(u);
+}
+
+SEC("uretprobe")
+int gm_call_exit_unwind(struct pt_regs *ctx)
+{
+	struct gm_row *row;
+	struct gm_thread *th = gm_leave(ctx, &row);
+	if (!th)
+		return 0;
+	bpf_tail_call(ctx, &unwind_nowhere, 0);
+	if (th->want_stack) {
+		uw_take(ctx, th);
+		if (!th->ev.stack)
+			gm_stack_fp(ctx, th);
+	}
+	gm_finish(th, row);
 	return 0;
 }

@@ -57,18 +57,16 @@ const (
 	UnwindMapUnwindInfoArray         = "unwind_info_array"
 	UnwindMapUnwindMappings          = "unwind_mappings"
 	UnwindMapUnwindMemo              = "unwind_memo"
-	UnwindMapUnwindProgs             = "unwind_progs"
+	UnwindMapUnwindNowhere           = "unwind_nowhere"
 	UnwindMapUnwindStats             = "unwind_stats"
 	UnwindMapUnwinds                 = "unwinds"
-	UnwindProgGmUnwindEnter          = "gm_unwind_enter"
-	UnwindProgGmUnwindNative         = "gm_unwind_native"
-	UnwindProgGmUnwindPython         = "gm_unwind_python"
-	UnwindProgGmUnwindStop           = "gm_unwind_stop"
+	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
 	UnwindProgNativeTracerEntry      = "native_tracer_entry"
 	UnwindVarCfgAll                  = "cfg_all"
 	UnwindVarCfgFollow               = "cfg_follow"
 	UnwindVarCfgMemo                 = "cfg_memo"
 	UnwindVarCfgPidnsInum            = "cfg_pidns_inum"
+	UnwindVarCfgSlots                = "cfg_slots"
 	UnwindVarCfgVerifyStacks         = "cfg_verify_stacks"
 	UnwindVarFilterErrorFrames       = "filter_error_frames"
 	UnwindVarFilterIdleFrames        = "filter_idle_frames"
@@ -133,10 +131,7 @@ type UnwindSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindProgramSpecs struct {
-	GmUnwindEnter     *ebpf.ProgramSpec `ebpf:"gm_unwind_enter"`
-	GmUnwindNative    *ebpf.ProgramSpec `ebpf:"gm_unwind_native"`
-	GmUnwindPython    *ebpf.ProgramSpec `ebpf:"gm_unwind_python"`
-	GmUnwindStop      *ebpf.ProgramSpec `ebpf:"gm_unwind_stop"`
+	GmCallExitUnwind  *ebpf.ProgramSpec `ebpf:"gm_call_exit_unwind"`
 	NativeTracerEntry *ebpf.ProgramSpec `ebpf:"native_tracer_entry"`
 }
 
@@ -185,7 +180,7 @@ type UnwindMapSpecs struct {
 	UnwindInfoArray      *ebpf.MapSpec `ebpf:"unwind_info_array"`
 	UnwindMappings       *ebpf.MapSpec `ebpf:"unwind_mappings"`
 	UnwindMemo           *ebpf.MapSpec `ebpf:"unwind_memo"`
-	UnwindProgs          *ebpf.MapSpec `ebpf:"unwind_progs"`
+	UnwindNowhere        *ebpf.MapSpec `ebpf:"unwind_nowhere"`
 	UnwindStats          *ebpf.MapSpec `ebpf:"unwind_stats"`
 	Unwinds              *ebpf.MapSpec `ebpf:"unwinds"`
 }
@@ -198,6 +193,7 @@ type UnwindVariableSpecs struct {
 	CfgFollow               *ebpf.VariableSpec `ebpf:"cfg_follow"`
 	CfgMemo                 *ebpf.VariableSpec `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
+	CfgSlots                *ebpf.VariableSpec `ebpf:"cfg_slots"`
 	CfgVerifyStacks         *ebpf.VariableSpec `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.VariableSpec `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.VariableSpec `ebpf:"filter_idle_frames"`
@@ -281,7 +277,7 @@ type UnwindMaps struct {
 	UnwindInfoArray      *ebpf.Map `ebpf:"unwind_info_array"`
 	UnwindMappings       *ebpf.Map `ebpf:"unwind_mappings"`
 	UnwindMemo           *ebpf.Map `ebpf:"unwind_memo"`
-	UnwindProgs          *ebpf.Map `ebpf:"unwind_progs"`
+	UnwindNowhere        *ebpf.Map `ebpf:"unwind_nowhere"`
 	UnwindStats          *ebpf.Map `ebpf:"unwind_stats"`
 	Unwinds              *ebpf.Map `ebpf:"unwinds"`
 }
@@ -329,7 +325,7 @@ func (m *UnwindMaps) Close() error {
 		m.UnwindInfoArray,
 		m.UnwindMappings,
 		m.UnwindMemo,
-		m.UnwindProgs,
+		m.UnwindNowhere,
 		m.UnwindStats,
 		m.Unwinds,
 	)
@@ -343,6 +339,7 @@ type UnwindVariables struct {
 	CfgFollow               *ebpf.Variable `ebpf:"cfg_follow"`
 	CfgMemo                 *ebpf.Variable `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.Variable `ebpf:"cfg_pidns_inum"`
+	CfgSlots                *ebpf.Variable `ebpf:"cfg_slots"`
 	CfgVerifyStacks         *ebpf.Variable `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.Variable `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.Variable `ebpf:"filter_idle_frames"`
@@ -369,19 +366,13 @@ type UnwindVariables struct {
 //
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindPrograms struct {
-	GmUnwindEnter     *ebpf.Program `ebpf:"gm_unwind_enter"`
-	GmUnwindNative    *ebpf.Program `ebpf:"gm_unwind_native"`
-	GmUnwindPython    *ebpf.Program `ebpf:"gm_unwind_python"`
-	GmUnwindStop      *ebpf.Program `ebpf:"gm_unwind_stop"`
+	GmCallExitUnwind  *ebpf.Program `ebpf:"gm_call_exit_unwind"`
 	NativeTracerEntry *ebpf.Program `ebpf:"native_tracer_entry"`
 }
 
 func (p *UnwindPrograms) Close() error {
 	return _UnwindClose(
-		p.GmUnwindEnter,
-		p.GmUnwindNative,
-		p.GmUnwindPython,
-		p.GmUnwindStop,
+		p.GmCallExitUnwind,
 		p.NativeTracerEntry,
 	)
 }

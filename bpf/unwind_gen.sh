@@ -1,7 +1,6 @@
 #!/bin/sh
-# Builds the unwinder's programs. The chain includes the unwinder's C sources
-# from the module cache, at the version that go.mod names, and is built for
-# -mcpu=v2: with v3 the verifier gives up on it after a million instructions.
+# Builds the unwinder's programs, which include C sources of the unwinder from the
+# module cache, at the version that go.mod names.
 set -eu
 go mod download go.opentelemetry.io/ebpf-profiler
 module=$(go list -m -f '{{.Dir}}' go.opentelemetry.io/ebpf-profiler)
@@ -14,5 +13,4 @@ build() {
 		-O2 -g -Wall -Wextra -Werror -Wno-unused-function -Wno-unused-parameter \
 		-Wno-missing-declarations -Wno-sign-compare "$@"
 }
-build UnwindExit unwind_exit.bpf.c -mcpu=v3
-build Unwind unwind.bpf.c -mcpu=v2 -isystem "$module/support/ebpf" "-ffile-prefix-map=$module=ebpf-profiler"
+build Unwind unwind.bpf.c -mcpu=v3 -isystem "$module/support/ebpf" "-ffile-prefix-map=$module=ebpf-profiler"

@@ -10,12 +10,14 @@ import (
 )
 
 // A Stack is a call stack that the kernel side sent, before the first event
-// that names it. Words and Flags are as the return program writes them: with
-// this package's own, Words are return addresses, innermost first.
+// that names it. Words, Flags and Frames are as the return program writes them: with
+// this package's own, Words are return addresses, innermost first, and Frames is
+// how many.
 type Stack struct {
 	ID      uint64
 	Process event.Process
 	Flags   uint32
+	Frames  uint32
 	Words   []uint64 // valid until the handler returns
 }
 
@@ -36,7 +38,7 @@ const (
 
 	eventBytes       = 120
 	stackHeaderBytes = 32
-	maxWords         = 1024
+	maxWords         = 3072
 	values           = 8
 )
 
@@ -68,9 +70,9 @@ func (d *decoder) decode(raw []byte, h Handler) error {
 	le := binary.LittleEndian
 	switch kind := le.Uint32(raw); kind {
 	case recordStack:
-		n := int(le.Uint32(raw[4:]))
-		if n > maxWords || len(raw) < stackHeaderBytes+8*n {
-			return fmt.Errorf("decode a stack of %d frames in %d bytes: %w", n, len(raw), errRecord)
+		n := (len(raw) - stackHeaderBytes) / 8
+		if n > maxWords || len(raw)%8 != 0 {
+			return fmt.Errorf("decode a stack of %d bytes: %w", len(raw), errRecord)
 		}
 		for i := range n {
 			d.words[i] = le.Uint64(raw[stackHeaderBytes+8*i:])
@@ -79,6 +81,7 @@ func (d *decoder) decode(raw []byte, h Handler) error {
 			ID:      le.Uint64(raw[8:]),
 			Process: process(le.Uint32(raw[24:]), le.Uint64(raw[16:])),
 			Flags:   le.Uint32(raw[28:]),
+			Frames:  le.Uint32(raw[4:]),
 			Words:   d.words[:n],
 		}
 		h.Stack(&d.stack)

@@ -118,19 +118,22 @@ func (s *Source) frames(st *probes.Stack) []*record.Place {
 		}
 		return out
 	}
-	decoded := s.Decode(pid, st.Flags, st.Words)
+	decoded := s.Decode(pid, st.Flags, st.Frames, st.Words)
 	if decoded.Err != nil {
 		s.incomplete(decoded.Err)
 	}
-	out := make([]*record.Place, len(decoded.Frames))
+	out := make([]*record.Place, 0, len(decoded.Frames)+1)
 	for i, f := range decoded.Frames {
+		if n := decoded.Truncated; n > 0 && i == decoded.TruncatedAt {
+			out = append(out, s.places.line(snapshot.Line{Function: fmt.Sprintf("[truncated: %d frames]", n), Reason: "the stack is deeper than is kept of one"}))
+		}
 		switch {
 		case f.Kind == unwind.Python:
-			out[i] = s.places.python(f)
+			out = append(out, s.places.python(f))
 		case f.Return:
-			out[i] = s.places.native(s.sym.Locate(pid, f.Addr, symbolize.Return))
+			out = append(out, s.places.native(s.sym.Locate(pid, f.Addr, symbolize.Return)))
 		default:
-			out[i] = s.places.native(s.sym.Locate(pid, f.Addr, symbolize.Exact))
+			out = append(out, s.places.native(s.sym.Locate(pid, f.Addr, symbolize.Exact)))
 		}
 	}
 	return out
@@ -243,6 +246,10 @@ func (p *places) python(f unwind.Frame) *record.Place {
 	if f.Function == "" {
 		line.Function, line.Reason = "[python function]", "its code object could not be read"
 	}
+	return p.line(line)
+}
+
+func (p *places) line(line snapshot.Line) *record.Place {
 	if old := p.byLine[line]; old != nil {
 		return old
 	}

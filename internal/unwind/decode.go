@@ -3,6 +3,7 @@ package unwind
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.opentelemetry.io/ebpf-profiler/libpf"
 	"go.opentelemetry.io/ebpf-profiler/reporter/samples"
@@ -24,6 +25,9 @@ type Frame struct {
 	// function or line: look up Addr-1.
 	Addr   uint64
 	Return bool
+	// Guessed says that the code has no unwind table, so that the frames around it
+	// are what its frame pointer shows.
+	Guessed bool
 	// Function, File and Line are a Python frame's. Function is empty when
 	// its code object could not be read.
 	Function, File string
@@ -33,6 +37,8 @@ type Frame struct {
 // A Stack is a decoded stack record, leaf first.
 type Stack struct {
 	Frames []Frame
+	// Truncated is how many frames lack before Frames[TruncatedAt].
+	Truncated, TruncatedAt int
 	// Err says why the stack lacks outer frames: an Error or ErrFramePointers. It
 	// is nil for a complete one, which ends at _start, at a thread's start or,
 	// before CPython 3.11, with the outermost Python frame.
@@ -52,20 +58,30 @@ func (e Error) Error() string {
 	return fmt.Sprintf("unwind ended early: error %d", uint32(e))
 }
 
-// Flags of a stack record (bpf/unwind.bpf.c, enum uw_stack_flags).
+// Flags of a stack record (bpf/unwind.bpf.c, enum uw_stack_flags), and of a frame in
+// it (bpf/unwind_slot.h, enum uw_frame_flags).
 const (
 	flagFrames = 1
 	errorShift = 8
+
+	framePython  = 1
+	frameReturn  = 2
+	frameGuessed = 4
+	frameShift   = 56
 )
+
+// leafFrames and rootFrames are how many frames of a stack are kept: the first ones,
+// and the last ones in a ring.
+const leafFrames, rootFrames = 1024, 512
 
 // Python's own: from 3.12 on a frame of this name stands between two runs of
 // the interpreter.
 const trampoline = "<interpreter trampoline>"
 
-// Decode names the Python frames of a stack record (struct gm_stack) and
-// returns it as frames. Call it as soon as the record comes: the process must
-// be there for Python's code objects to be read.
-func (u *Unwinder) Decode(pid uint32, flags uint32, words []uint64) Stack {
+// Decode names the Python frames of a stack record (struct gm_stack) of so many
+// frames, and returns it as frames. Call it as soon as the record comes: the process
+// must be there for Python's code objects to be read.
+func (u *Unwinder) Decode(pid, flags, frames uint32, words []uint64) Stack {
 	if flags&flagFrames == 0 {
 		s := Stack{Err: ErrFramePointers}
 		for _, w := range words {
@@ -77,33 +93,41 @@ func (u *Unwinder) Decode(pid uint32, flags uint32, words []uint64) Stack {
 	if e := flags >> errorShift; e != 0 {
 		s.Err = Error(e)
 	}
+	const kept = leafFrames + rootFrames
+	if uint64(len(words)) != 2*uint64(min(frames, kept)) {
+		return Stack{Err: errors.New("malformed stack record")}
+	}
+	if frames > kept {
+		s.Truncated, s.TruncatedAt = int(frames-kept), leafFrames
+		words = unroll(words, frames)
+	}
 	var python []uint64
-	for len(words) > 0 {
-		f := libpf.EbpfFrame(words)
-		n := int(f.Length())
-		if n == 0 || n > len(words) {
-			s.Err = errors.Join(s.Err, errors.New("malformed stack record"))
-			break
-		}
-		switch {
-		case f.Flags().Error():
-		case f.Type() == libpf.NativeFrame:
-			// The innermost frame is where the probed call has just
-			// returned to.
-			s.Frames = append(s.Frames, Frame{Addr: f.Data(), Return: f.Flags().ReturnAddress() || len(s.Frames) == 0})
-		case f.Type() == libpf.PythonFrame && n == 3:
+	for i := 0; i < len(words); i += 2 {
+		what, address := words[i]>>frameShift, words[i]&(1<<frameShift-1)
+		if what&framePython != 0 {
 			s.Frames = append(s.Frames, Frame{Kind: Python})
-			python = append(python, words[:n]...)
-		default:
-			s.Err = errors.Join(s.Err, fmt.Errorf("frame of unknown type %d", f.Type()))
+			python = append(python, pythonFrame, address, words[i+1])
+			continue
 		}
-		words = words[n:]
+		// The innermost frame is where the probed call has just returned to.
+		s.Frames = append(s.Frames, Frame{Addr: address, Return: what&frameReturn != 0 || i == 0, Guessed: what&frameGuessed != 0})
 	}
 	if len(python) > 0 {
 		u.namePython(pid, python, &s)
 	}
 	return s
 }
+
+// unroll puts the root's frames, which the kernel side keeps in a ring, in order.
+func unroll(words []uint64, frames uint32) []uint64 {
+	leaf, root := words[:2*leafFrames], words[2*leafFrames:]
+	next := 2 * ((frames - leafFrames) % rootFrames)
+	return slices.Concat(leaf, root[next:], root[:next])
+}
+
+// pythonFrame is the header of a Python frame of three words for the unwinder's Go
+// side (support/ebpf/tracemgmt.h, frame_header).
+const pythonFrame = uint64(libpf.PythonFrame)<<60 | 4<<56 | 3<<52
 
 // namePython fills in the Python frames of s, in order, from their words.
 func (u *Unwinder) namePython(pid uint32, words []uint64, s *Stack) {
@@ -118,7 +142,11 @@ func (u *Unwinder) namePython(pid uint32, words []uint64, s *Stack) {
 	named := u.frames
 	version := u.kernel.pythonVersion(pid)
 	kept := s.Frames[:0]
-	for _, f := range s.Frames {
+	at := s.TruncatedAt
+	for i, f := range s.Frames {
+		if i == at {
+			s.TruncatedAt = len(kept)
+		}
 		if f.Kind == Python && len(named) > 0 {
 			p := named[0].Value()
 			named = named[1:]

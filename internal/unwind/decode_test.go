@@ -8,35 +8,35 @@ import (
 	"testing"
 )
 
-// head is a frame's first word (support/ebpf/tracemgmt.h, frame_header).
-func head(kind, flags, length, data uint64) uint64 {
-	return kind<<60 | flags<<56 | length<<52 | data
-}
+// at is a native frame's two words (bpf/unwind_slot.h, struct unwind_frame).
+func at(flags, address uint64) []uint64 { return []uint64{flags<<frameShift | address, 0} }
 
 func TestDecodeNative(t *testing.T) {
-	const native, unknown, isError, isReturn = 3, 0, 1, 2
 	var u Unwinder
 	for _, tt := range []struct {
-		name  string
-		flags uint32
-		words []uint64
-		want  []Frame
-		err   string
+		name   string
+		flags  uint32
+		frames uint32
+		words  []uint64
+		want   []Frame
+		err    string
 	}{
-		{"frame pointers", 0, []uint64{0x1000, 0x2000},
+		{"frame pointers", 0, 2, []uint64{0x1000, 0x2000},
 			[]Frame{{Addr: 0x1000, Return: true}, {Addr: 0x2000, Return: true}}, ErrFramePointers.Error()},
-		{"complete", flagFrames, []uint64{head(native, 0, 1, 0x1000), head(native, isReturn, 1, 0x7fff_ffff_f000)},
+		{"complete", flagFrames, 2, slices.Concat(at(0, 0x1000), at(frameReturn, 0x7fff_ffff_f000)),
 			[]Frame{{Addr: 0x1000, Return: true}, {Addr: 0x7fff_ffff_f000, Return: true}}, ""},
-		{"below a signal", flagFrames, []uint64{head(native, 0, 1, 1), head(native, isReturn, 1, 2), head(native, 0, 1, 3)},
+		{"below a signal", flagFrames, 3, slices.Concat(at(0, 1), at(frameReturn, 2), at(0, 3)),
 			[]Frame{{Addr: 1, Return: true}, {Addr: 2, Return: true}, {Addr: 3}}, ""},
-		{"ended early", flagFrames | 4005<<errorShift, []uint64{head(native, 0, 1, 1), head(unknown, isError, 1, 4005)},
+		{"guessed", flagFrames, 2, slices.Concat(at(0, 1), at(frameReturn|frameGuessed, 2)),
+			[]Frame{{Addr: 1, Return: true}, {Addr: 2, Return: true, Guessed: true}}, ""},
+		{"ended early", flagFrames | 4005<<errorShift, 1, at(0, 1),
 			[]Frame{{Addr: 1, Return: true}}, "unwind ended early: code without unwind information"},
-		{"code nobody knows", flagFrames | 9999<<errorShift, nil, nil, "unwind ended early: error 9999"},
-		{"length 0", flagFrames, []uint64{head(native, 0, 0, 1)}, nil, "malformed stack record"},
-		{"cut off", flagFrames, []uint64{head(native, 0, 3, 1)}, nil, "malformed stack record"},
+		{"code nobody knows", flagFrames | 9999<<errorShift, 0, nil, nil, "unwind ended early: error 9999"},
+		{"half a frame", flagFrames, 1, []uint64{1}, nil, "malformed stack record"},
+		{"too few frames", flagFrames, 2, at(0, 1), nil, "malformed stack record"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := u.Decode(1, tt.flags, tt.words)
+			s := u.Decode(1, tt.flags, tt.frames, tt.words)
 			if !slices.Equal(s.Frames, tt.want) {
 				t.Errorf("frames %+v, want %+v", s.Frames, tt.want)
 			}
@@ -46,8 +46,37 @@ func TestDecodeNative(t *testing.T) {
 		})
 	}
 	var e Error
-	if s := u.Decode(1, flagFrames|5<<errorShift, nil); !errors.As(s.Err, &e) || e != 5 {
+	if s := u.Decode(1, flagFrames|5<<errorShift, 0, nil); !errors.As(s.Err, &e) || e != 5 {
 		t.Errorf("error %v is no Error 5", s.Err)
+	}
+}
+
+// Of a deep stack the kernel side keeps the leaf's frames, and the root's last ones
+// in a ring.
+func TestDecodeTruncated(t *testing.T) {
+	for _, frames := range []int{leafFrames + rootFrames, leafFrames + rootFrames + 1, leafFrames + 2*rootFrames, 8000} {
+		words := make([]uint64, 2*(leafFrames+rootFrames))
+		for i := range frames {
+			slot := i
+			if i >= leafFrames {
+				slot = leafFrames + (i-leafFrames)%rootFrames
+			}
+			words[2*slot] = uint64(i + 1)
+		}
+		var u Unwinder
+		s := u.Decode(1, flagFrames, uint32(frames), words)
+		if s.Err != nil || s.Truncated != frames-leafFrames-rootFrames || len(s.Frames) != leafFrames+rootFrames {
+			t.Fatalf("%d frames: %d lack of %d, %v", frames, s.Truncated, len(s.Frames), s.Err)
+		}
+		for i, f := range s.Frames {
+			want := i + 1
+			if i >= leafFrames {
+				want += s.Truncated
+			}
+			if f.Addr != uint64(want) {
+				t.Fatalf("%d frames: frame %d is %d, want %d", frames, i, f.Addr, want)
+			}
+		}
 	}
 }
 
@@ -61,17 +90,16 @@ func errText(err error) string {
 // Records are the kernel's, but a damaged one must not end the tracer. Python
 // frames need a process and are left out.
 func FuzzDecode(f *testing.F) {
-	f.Add(uint32(flagFrames), []byte("\x00\x00\x00\x00\x00\x00\x10\x30"))
-	f.Add(uint32(0), []byte("12345678"))
-	f.Fuzz(func(t *testing.T, flags uint32, b []byte) {
+	f.Add(uint32(flagFrames), uint32(1), []byte("\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
+	f.Add(uint32(0), uint32(1), []byte("12345678"))
+	f.Add(uint32(flagFrames), uint32(1<<31), make([]byte, 16*(leafFrames+rootFrames)))
+	f.Fuzz(func(t *testing.T, flags, frames uint32, b []byte) {
 		var words []uint64
 		for ; len(b) >= 8; b = b[8:] {
-			if w := binary.NativeEndian.Uint64(b); w>>60 != 1 {
-				words = append(words, w)
-			}
+			words = append(words, binary.NativeEndian.Uint64(b)&^(framePython<<frameShift))
 		}
 		var u Unwinder
-		if s := u.Decode(1, flags, words); len(s.Frames) > len(words) {
+		if s := u.Decode(1, flags, frames, words); len(s.Frames) > len(words) {
 			t.Errorf("%d frames from %d words", len(s.Frames), len(words))
 		}
 	})

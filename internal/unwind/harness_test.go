@@ -289,7 +289,7 @@ func (c *capture) attach(library, function string, row uint64) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		exit, err := ex.UretprobeMulti([]string{function}, c.u.kernel.programs[exitProgram], opts)
+		exit, err := ex.UretprobeMulti([]string{function}, c.u.kernel.exit, opts)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -301,7 +301,7 @@ func (c *capture) attach(library, function string, row uint64) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	exit, err := ex.Uretprobe(function, c.u.kernel.programs[exitProgram], opts)
+	exit, err := ex.Uretprobe(function, c.u.kernel.exit, opts)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func (c *capture) read() {
 			c.counts[binary.NativeEndian.Uint64(b[48:])]++
 			c.mu.Unlock()
 		case 2: // struct gm_stack
-			n := binary.NativeEndian.Uint32(b[4:])
+			n := (len(b) - 32) / 8
 			id := binary.NativeEndian.Uint64(b[8:])
 			pid := binary.NativeEndian.Uint32(b[24:])
 			flags := binary.NativeEndian.Uint32(b[28:])
@@ -334,7 +334,7 @@ func (c *capture) read() {
 			for i := range words {
 				words[i] = binary.NativeEndian.Uint64(b[32+8*i:])
 			}
-			s := c.u.Decode(pid, flags, words)
+			s := c.u.Decode(pid, flags, binary.NativeEndian.Uint32(b[4:]), words)
 			c.mu.Lock()
 			c.stacks[id], c.pids[id], c.raw[id] = s, pid, words
 			c.mu.Unlock()
@@ -364,7 +364,7 @@ func (c *capture) detach(n uint64) {
 		if have > n || time.Now().After(deadline) {
 			c.stats()
 			c.t.Log(c.base.Programs["gm_call_enter"].Stats())
-			c.t.Log(c.u.kernel.programs[exitProgram].Stats())
+			c.t.Log(c.u.kernel.exit.Stats())
 			c.t.Fatalf("%d events, want %d; loss %v", have, n, c.loss())
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -453,7 +453,7 @@ func match(want, have []string) bool {
 // cost returns the mean run time of the exit program and all that it calls on
 // to, in nanoseconds.
 func (c *capture) cost() float64 {
-	s, err := c.u.kernel.programs[exitProgram].Stats()
+	s, err := c.u.kernel.exit.Stats()
 	if err != nil {
 		c.t.Fatal(err)
 	}

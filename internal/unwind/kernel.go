@@ -6,26 +6,15 @@ import (
 	"maps"
 	"runtime"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
-	"go.opentelemetry.io/ebpf-profiler/support"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 )
 
 // exitProgram runs where a probed function returns. The attach cookie is the row.
 const exitProgram = "gm_call_exit_unwind"
-
-// The chain, by its slots in unwind_progs. What only ours has is in slots of
-// interpreters that it has not.
-var chain = map[uint32]string{
-	support.ProgUnwindStop:   "gm_unwind_stop",
-	support.ProgUnwindNative: "gm_unwind_native",
-	support.ProgUnwindPython: "gm_unwind_python",
-	support.ProgGoLabels:     "gm_unwind_enter",
-}
 
 // sizes are those of the unwinder's maps where its sources leave them to its
 // loader (tracer.loadAllMaps), in entries.
@@ -38,72 +27,70 @@ var sizes = map[string]uint32{
 // goSideMaps are those that only the unwinder's Go side uses.
 var goSideMaps = []string{"apm_int_procs", "reported_pids"}
 
-// kernel is our programs and the maps that they share with the unwinder's Go
-// side.
+// kernel is our program and the maps that it shares with the unwinder's Go side.
 type kernel struct {
-	maps     map[string]*ebpf.Map // but those of Options
-	programs map[string]*ebpf.Program
-	deltas   *ebpf.MapSpec // of one executable's unwind table
+	maps   map[string]*ebpf.Map // but those of Options
+	exit   *ebpf.Program        // exitProgram
+	deltas *ebpf.MapSpec        // of one executable's unwind table
 	// memoErr is why the memo could not be loaded, nil when it is on or not
 	// wanted.
 	memoErr error
 }
 
 func loadKernel(opts Options) (*kernel, error) {
-	unwind, err := bpf.LoadUnwind()
+	spec, err := bpf.LoadUnwind()
 	if err != nil {
 		return nil, err
 	}
-	delete(unwind.Programs, "native_tracer_entry") // comes with the included source
-	exit, err := bpf.LoadUnwindExit()
-	if err != nil {
-		return nil, err
-	}
+	delete(spec.Programs, "native_tracer_entry") // comes with the included source
 	system, err := systemConstants()
 	if err != nil {
 		return nil, err
 	}
 	ours := map[string]any{
-		"cfg_memo":                  uint32(1),
-		"cfg_verify_stacks":         opts.VerifyStacks,
-		"python_frames_per_program": uint32(6),
+		"cfg_memo":          uint32(1),
+		"cfg_verify_stacks": opts.VerifyStacks,
+		"cfg_slots":         slots(),
 	}
 	if opts.NoMemo {
 		ours["cfg_memo"] = uint32(0)
 	}
-	for _, spec := range []*ebpf.CollectionSpec{unwind, exit} {
-		for _, constants := range []map[string]any{system, opts.Constants, ours} {
-			if err := setAll(spec, constants); err != nil {
-				return nil, err
-			}
+	for _, constants := range []map[string]any{system, opts.Constants, ours} {
+		if err := setAll(spec, constants); err != nil {
+			return nil, err
 		}
-		for _, prog := range spec.Programs {
-			prog.AttachType = opts.Attach
-		}
+	}
+	for _, prog := range spec.Programs {
+		prog.AttachType = opts.Attach
 	}
 
-	k := &kernel{programs: make(map[string]*ebpf.Program)}
-	if err := k.loadMaps(unwind, opts.Maps); err != nil {
+	k := &kernel{}
+	if err := k.loadMaps(spec, opts.Maps); err != nil {
 		return nil, err
 	}
-	err = k.loadPrograms(opts.Maps, unwind, exit)
+	err = k.loadProgram(spec.Copy(), opts.Maps)
 	if err != nil && !opts.NoMemo {
-		// The memo is what takes the verifier longest.
 		k.memoErr = err
-		if err := unwind.Variables["cfg_memo"].Set(uint32(0)); err != nil {
+		if err := spec.Variables["cfg_memo"].Set(uint32(0)); err != nil {
 			return nil, errors.Join(err, k.close())
 		}
-		err = k.loadPrograms(opts.Maps, unwind, exit)
+		err = k.loadProgram(spec, opts.Maps)
 	}
 	if err != nil {
 		return nil, errors.Join(err, k.close())
 	}
-	for slot, name := range chain {
-		if err := k.maps["unwind_progs"].Put(slot, k.programs[name]); err != nil {
-			return nil, errors.Join(fmt.Errorf("chain %s: %w", name, err), k.close())
-		}
-	}
 	return k, nil
+}
+
+// slots returns how many threads' stacks may be taken at one time: one on each CPU,
+// and those of threads that were preempted meanwhile.
+func slots() uint32 {
+	const preempted = 16
+	n, err := ebpf.PossibleCPU()
+	if err != nil {
+		n = runtime.NumCPU()
+	}
+	return uint32(n) + preempted
 }
 
 // loadMaps makes the maps that the caller does not share.
@@ -112,6 +99,7 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	for _, name := range goSideMaps {
 		used[name] = true
 	}
+	spec.Maps["unwinds"].MaxEntries = slots()
 	own := &ebpf.CollectionSpec{Maps: make(map[string]*ebpf.MapSpec), Types: spec.Types, ByteOrder: spec.ByteOrder}
 	for name, m := range spec.Maps {
 		if !used[name] {
@@ -142,46 +130,11 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	return nil
 }
 
-// loadPrograms loads every program of the specs, as many at a time as there are
-// CPUs: nearly all of it is the verifier's time.
-func (k *kernel) loadPrograms(shared map[string]*ebpf.Map, specs ...*ebpf.CollectionSpec) error {
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var errs []error
-	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for _, spec := range specs {
-		for name := range spec.Programs {
-			one := spec.Copy()
-			maps.DeleteFunc(one.Programs, func(other string, _ *ebpf.ProgramSpec) bool { return other != name })
-			all.Go(func() {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				prog, err := k.loadProgram(one, name, shared)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					errs = append(errs, err)
-					return
-				}
-				k.programs[name] = prog
-			})
-		}
-	}
-	all.Wait()
-	if len(errs) > 0 {
-		closeAll(k.programs)
-	}
-	return errors.Join(errs...)
-}
-
-// loadProgram loads the only program of spec.
-func (k *kernel) loadProgram(spec *ebpf.CollectionSpec, name string, shared map[string]*ebpf.Map) (*ebpf.Program, error) {
-	used := references(spec)
+// loadProgram loads the program of spec.
+func (k *kernel) loadProgram(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map) error {
 	replace := make(map[string]*ebpf.Map)
 	for m := range spec.Maps {
 		switch {
-		case !used[m]:
-			delete(spec.Maps, m)
 		case strings.HasPrefix(m, "."): // constants
 		case shared[m] != nil:
 			replace[m] = shared[m]
@@ -189,13 +142,18 @@ func (k *kernel) loadProgram(spec *ebpf.CollectionSpec, name string, shared map[
 			replace[m] = k.maps[m]
 		}
 	}
-	dropVariables(spec)
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
+		MapReplacements: replace,
+		// With a log that says only why it was refused a program is verified once.
+		// Without, it would be again, with one of a hundred megabytes.
+		Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer coll.Close()
-	return coll.DetachProgram(name), nil
+	k.exit = coll.DetachProgram(exitProgram)
+	return nil
 }
 
 func references(spec *ebpf.CollectionSpec) map[string]bool {
@@ -227,22 +185,10 @@ func setAll(spec *ebpf.CollectionSpec, constants map[string]any) error {
 	return nil
 }
 
-func closeAll[T interface{ Close() error }](all map[string]T) {
-	for name, c := range all {
-		c.Close()
-		delete(all, name)
-	}
-}
-
 func (k *kernel) close() error {
-	// A program array that holds programs which refer to it keeps both alive.
-	var errs []error
-	for slot := range chain {
-		if err := k.maps["unwind_progs"].Delete(slot); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = append(errs, err)
-		}
+	k.exit.Close()
+	for _, m := range k.maps {
+		m.Close()
 	}
-	closeAll(k.programs)
-	closeAll(k.maps)
-	return errors.Join(errs...)
+	return nil
 }

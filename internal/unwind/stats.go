@@ -12,11 +12,9 @@ type Stats struct {
 	MemoHits       uint64 // the memo knew the stack
 	Unwound        uint64 // unwound in full
 	Incomplete     uint64 // of those, ended early; Errors says why
+	Truncated      uint64 // of those, too deep to keep every frame
 	UnknownProcess uint64 // not analysed yet: frame pointers
-	NoRecord       uint64 // no memory for the thread's record: frame pointers
-	NoChain        uint64 // the chain is not loaded: frame pointers
-	Empty          uint64 // no frame was found: frame pointers
-	TooLong        uint64 // outer frames cut off
+	NoRoom         uint64 // as many others were being taken as there is room for: frame pointers
 	NotSent        uint64 // the ring had no room: the event names an unknown stack
 	NotKept        uint64 // not fit for the memo
 	Verified       uint64 // memo hits that were unwound as well
@@ -27,8 +25,8 @@ type Stats struct {
 func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
 	var s Stats
 	for i, to := range []*uint64{
-		&s.MemoHits, &s.Unwound, &s.Incomplete, &s.UnknownProcess, &s.NoRecord, &s.NoChain,
-		&s.Empty, &s.TooLong, &s.NotSent, &s.NotKept, &s.Verified, &s.Mismatched,
+		&s.MemoHits, &s.Unwound, &s.Incomplete, &s.Truncated, &s.UnknownProcess, &s.NoRoom,
+		&s.NotSent, &s.NotKept, &s.Verified, &s.Mismatched,
 	} {
 		if err := u.kernel.maps["unwind_stats"].Lookup(uint32(i), to); err != nil {
 			return s, nil, fmt.Errorf("read stack counters: %w", err)
@@ -50,10 +48,8 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 		return nil
 	}
 	var missed uint64
-	for _, p := range u.kernel.programs {
-		if s, err := p.Stats(); err == nil {
-			missed += s.RecursionMisses
-		}
+	if s, err := u.kernel.exit.Stats(); err == nil {
+		missed = s.RecursionMisses
 	}
 	for _, c := range []struct {
 		cause loss.Cause
@@ -61,8 +57,8 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 	}{
 		{loss.Cause{Name: "stacks_incomplete", Help: "unwound stacks that end before _start or a thread's start"}, s.Incomplete},
 		{loss.Cause{Name: "stacks_unknown_process", Help: "stacks that follow frame pointers because their process was not analysed yet"}, s.UnknownProcess},
-		{loss.Cause{Name: "stacks_fallback", Help: "stacks that follow frame pointers because the unwinder found nothing or had no room"}, s.NoRecord + s.NoChain + s.Empty},
-		{loss.Cause{Name: "stacks_cut", Help: "stacks whose outermost frames were cut off"}, s.TooLong},
+		{loss.Cause{Name: "stacks_fallback", Help: "stacks that follow frame pointers because as many others were being taken as there is room for"}, s.NoRoom},
+		{loss.Cause{Name: "stacks_truncated", Help: "unwound stacks too deep to keep every frame: those of both ends are shown"}, s.Truncated},
 		{loss.Cause{Name: "stacks_not_sent", Help: "stacks that had to be sent again because the ring buffer was full"}, s.NotSent},
 		{loss.Cause{Name: "stack_memo_mismatches", Help: "memoized stacks that a full unwind contradicted: please report this"}, s.Mismatched},
 		{loss.Cause{Name: "analyses_put_off", Help: "processes whose mappings were not analysed at once because too many waited"}, u.schedule.dropped.Load()},
@@ -75,8 +71,8 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 
 // errorNames are those of support/ebpf/errors.h that our chain can meet.
 var errorNames = map[Error]string{
+	1:    "Python structures of an unknown shape",
 	2:    "too many frames",
-	5:    "deeper than the tail calls reach",
 	2001: "Python process not analysed",
 	2002: "Python frame unreadable",
 	2003: "Python C frame unreadable",
@@ -100,4 +96,5 @@ var errorNames = map[Error]string{
 	4015: "unwind table damaged",
 	4016: "32-bit process",
 	4017: "32-bit process",
+	9001: "Python frames that no native frame stands for",
 }

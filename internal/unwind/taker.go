@@ -62,7 +62,7 @@ func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach
 		return nil, nil
 	}
 	t.unwinder = u
-	return u.kernel.programs[exitProgram], nil
+	return u.kernel.exit, nil
 }
 
 // How says, for people, how stacks are taken, and what the user should know of
@@ -99,8 +99,8 @@ func (t *Taker) Err() error { return t.failed }
 func (t *Taker) Unwinds() bool { return t.unwinder != nil }
 
 // Decode is Unwinder.Decode.
-func (t *Taker) Decode(pid, flags uint32, words []uint64) Stack {
-	return t.unwinder.Decode(pid, flags, words)
+func (t *Taker) Decode(pid, flags, frames uint32, words []uint64) Stack {
+	return t.unwinder.Decode(pid, flags, frames, words)
 }
 
 // Analyze makes the stacks of pid complete from here on. It waits.

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* A thread's Python frames, read before the stack is unwound: the memo needs all
+ * of them, and the unwind takes them from here, a run of the interpreter at a
+ * time. What a frame depends on is what the unwinder's process_python_frame
+ * (python_tracer.ebpf.c) reads. */
+#ifndef GM_UNWIND_PYTHON_H
+#define GM_UNWIND_PYTHON_H
+
+/* Bytes of a frame that are read: PyFrameObject of 3.8 is the largest. */
+#define UW_PYTHON_FRAME 128
+/* Bytes of a code object, from the first of the four fields. */
+#define UW_PYTHON_CODE 32
+/* Times that u->python is filled: 8,192 frames. */
+#define UW_PYTHON_FILLS 16
+
+/* uw_python_done goes on with the native frames, those of the interpreter among
+ * them. */
+gm_inline void uw_python_done(struct unwind *u)
+{
+	u->py_done = 1;
+	u->record.unwindersDone |= 1 << PROG_UNWIND_PYTHON;
+	u->step = UW_NATIVE;
+}
+
+/* uw_python_begin finds the innermost Python frame. A thread without Python
+ * has none, and u->py_error says why. */
+gm_inline void uw_python_begin(struct unwind *u)
+{
+	u32 pid = u->key.pid;
+	u->py_first = u->py_frame = u->py_hash = 0;
+	u->py_read = u->py_placed = u->py_error = u->py_done = 0;
+	u->codes_used = u->chunk_at = u->chunk_end = 0;
+	const PyProcInfo *py = bpf_map_lookup_elem(&py_procs, &pid);
+	if (!py) {
+		u->py_error = ERR_PYTHON_NO_PROC_INFO;
+		return;
+	}
+	u->py = *py;
+	/* CPython 3.10 does not say where f_lasti is (struct _frame,
+	 * Include/cpython/frameobject.h), and the unwinder takes it to be at 0. */
+	if (u->py.version == 0x030a && !u->py.PyFrameObject_f_lasti)
+		u->py.PyFrameObject_f_lasti = 96;
+	u64 first = u->py.PyCodeObject_co_argcount;
+	if (first > u->py.PyCodeObject_co_kwonlyargcount)
+		first = u->py.PyCodeObject_co_kwonlyargcount;
+	if (first > u->py.PyCodeObject_co_flags)
+		first = u->py.PyCodeObject_co_flags;
+	if (first > u->py.PyCodeObject_co_firstlineno)
+		first = u->py.PyCodeObject_co_firstlineno;
+	u->code_at = first;
+	u64 room = UW_PYTHON_CODE - 4;
+	if (u->py.PyCodeObject_co_argcount - first > room ||
+	    u->py.PyCodeObject_co_kwonlyargcount - first > room ||
+	    u->py.PyCodeObject_co_flags - first > room ||
+	    u->py.PyCodeObject_co_firstlineno - first > room) {
+		u->py_error = ERR_UNREACHABLE;
+		return;
+	}
+	void *frame = NULL;
+	u->py_error = get_PyFrame(py, &frame);
+	if (!u->py_error)
+		u->py_first = u->py_frame = (u64)frame;
+}
+
+/* uw_code_id returns what tells a code object from another that came to lie at
+ * its address: the unwinder's hash of four of its fields, 0 if they cannot be
+ * read. */
+gm_inline u32 uw_code_id(struct unwind *u, u64 code)
+{
+	u64 i = (code >> 4 ^ code >> 9) & (UW_CODES - 1), bit = 1ULL << i;
+	if (u->codes_used & bit && u->codes[i] == code)
+		return u->code_ids[i];
+	if (bpf_probe_read_user(u->code, UW_PYTHON_CODE, (void *)(code + u->code_at))) {
+		u->keep_out = 1;
+		return 0;
+	}
+	u64 first = u->code_at, room = UW_PYTHON_CODE - 1;
+	u32 args = *(u32 *)&u->code[(u->py.PyCodeObject_co_argcount - first) & room];
+	u32 kwargs = *(u32 *)&u->code[(u->py.PyCodeObject_co_kwonlyargcount - first) & room];
+	u32 flags = *(u32 *)&u->code[(u->py.PyCodeObject_co_flags - first) & room];
+	u32 line = *(u32 *)&u->code[(u->py.PyCodeObject_co_firstlineno - first) & room];
+	u32 id = (args << 25) + (kwargs << 18) + (flags << 10) + line;
+	u->codes_used |= bit;
+	u->codes[i] = code;
+	u->code_ids[i] = id;
+	return id;
+}
+
+/* uw_python_frame reads the frame at u->py_frame and puts it into u->python. It
+ * returns 0 when there is none. */
+__attribute__((noinline)) u32 uw_python_frame(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	u64 at = u->py_frame;
+	u32 n = u->py_read;
+	if (!at || n >= UW_PYTHON)
+		return 0;
+	if (at < u->chunk_at || at + UW_PYTHON_FRAME > u->chunk_end) {
+		/* Outer frames lie below in the interpreter's stack. No page is
+		 * read but those of this frame. */
+		u64 from = at & ~(UW_PAGE - 1ULL), size = at + UW_PYTHON_FRAME - from;
+		if (size > UW_PAGE) {
+			size = UW_PYTHON_FRAME;
+			from = at;
+		}
+		u->chunk_at = u->chunk_end = 0;
+		if (bpf_probe_read_user(u->chunk, size & (2 * UW_PAGE - 1), (void *)from)) {
+			u->py_error = ERR_PYTHON_BAD_FRAME_OBJECT_ADDR;
+			u->py_frame = 0;
+			u->keep_out = 1;
+			return 0;
+		}
+		u->chunk_at = from;
+		u->chunk_end = from + size;
+	}
+	u64 room = UW_PAGE - 1, in = at - u->chunk_at;
+	u64 code = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_code) & room];
+	u64 back = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_back) & room];
+	u64 last = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_lasti) & room];
+	u64 where = 0, flags = 0;
+	if (u->py.noneStructAddr && code == u->py.noneStructAddr) {
+		flags = UW_PYTHON_ENTRY | UW_PYTHON_SHIM;
+		code = 0;
+	} else {
+		s32 lasti = last;
+		if (u->py.lasti_is_codeunit) {
+			/* The address of an instruction of two bytes (3.11). */
+			s64 diff = last - code - u->py.PyCodeObject_sizeof;
+			if (diff < -2 || diff > 0x10000000)
+				diff = -2;
+			lasti = (s32)diff >> 1;
+			if (u->chunk[(in + u->py.PyFrameObject_entry_member) & room] ==
+			    u->py.PyFrameObject_entry_val)
+				flags = UW_PYTHON_ENTRY;
+		} else {
+			/* Each frame has a run of the interpreter of its own. */
+			flags = UW_PYTHON_ENTRY;
+		}
+		if (code)
+			where = (u64)(u32)lasti << 32 | uw_code_id(u, code);
+	}
+	struct unwind_python *f = &u->python[n & (UW_PYTHON - 1)];
+	f->code = code | flags;
+	f->where = where;
+	u->py_hash = gm_mix(gm_mix(u->py_hash, code | flags), where);
+	u->py_read = n + 1;
+	u->py_frame = back;
+	return back != 0;
+}
+
+/* uw_python_fill reads the next frames, as many as u->python holds. It returns
+ * whether there are more. */
+__attribute__((noinline)) u32 uw_python_fill(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	u->py_read = u->py_placed = 0;
+	for (u32 i = 0; i < UW_PYTHON; i++)
+		if (!uw_python_frame(slot))
+			break;
+	return u->py_frame != 0;
+}
+
+/* uw_python_all reads all frames; of more than u->python holds the first stay
+ * there. The thread's memory cannot be relied on to end. */
+__attribute__((noinline)) u32 uw_python_all(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u || !uw_python_fill(slot))
+		return 0;
+	u32 more = 1;
+	for (u32 i = 0; i < UW_PYTHON_FILLS && more; i++)
+		more = uw_python_fill(slot);
+	u->keep_out |= more;
+	u64 hash = u->py_hash;
+	u->py_frame = u->py_first;
+	uw_python_fill(slot);
+	u->py_hash = hash;
+	return 1;
+}
+
+/* uw_python places the frames of one run of the interpreter. */
+__attribute__((noinline)) u32 uw_python(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	u32 i = u->py_placed;
+	if (i >= u->py_read && u->py_frame) {
+		u64 hash = u->py_hash;
+		uw_python_fill(slot);
+		u->py_hash = hash;
+		i = 0;
+	}
+	if (i >= u->py_read) {
+		u->error = u->py_error ?: ERR_PYTHON_ZERO_THREAD_STATE;
+		uw_python_done(u);
+		return 0;
+	}
+	struct unwind_python *f = &u->python[i & (UW_PYTHON - 1)];
+	u64 code = f->code;
+	if (!(code & UW_PYTHON_SHIM))
+		uw_push(u, UW_FRAME_PYTHON, code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM), f->where);
+	u->py_placed = i + 1;
+	if (i + 1 >= u->py_read && !u->py_frame && !u->py_error)
+		uw_python_done(u);
+	else if (code & UW_PYTHON_ENTRY)
+		u->step = UW_NATIVE;
+	return 0;
+}
+
+#endif

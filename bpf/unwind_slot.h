@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The memory of one unwind. It is larger than a program's stack and than what
+ * Linux 6.19 and later give to task storage (8 KiB), so it is a slot of an
+ * array, which a thread holds while one return probe runs. A uprobe's program
+ * may be preempted: there are more slots than CPUs. */
+#ifndef GM_UNWIND_SLOT_H
+#define GM_UNWIND_SLOT_H
+
+/* Frames that are kept of one stack: those of the leaf's end, then the last
+ * ones of the root's. */
+#define UW_LEAF_FRAMES 1024
+#define UW_ROOT_FRAMES 512 /* a power of 2 */
+/* Words of user memory that an unwind of the memo may depend on. */
+#define UW_WORDS 1024
+/* Words of one node of the memo. */
+#define UW_NODE_WORDS 128
+/* Python frames that are read ahead. */
+#define UW_PYTHON 512
+#define UW_HIDDEN 8
+#define UW_PAGE 4096
+#define UW_CODES 32
+
+struct unwind_key {
+	u64 start;
+	u32 pid;
+	u32 mappings; /* generation of the process's mappings */
+	u64 ip;
+	u64 sp;
+	u64 path; /* of the Python frames, and of all words up to here */
+};
+
+/* A run of words of the memo (unwind_memo.h). */
+struct unwind_node {
+	u64 stack; /* that all words together give, 0: they go on in another node */
+	u64 check;
+	u64 words;
+	u32 off[UW_NODE_WORDS]; /* from sp, bytes */
+	u64 val[UW_NODE_WORDS];
+};
+
+/* A return address that a pending uretprobe hides. */
+struct unwind_hidden {
+	u64 at;
+	u64 address;
+};
+
+/* A frame as it goes to user space: what is UW_FRAME_ flags and an address; for a
+ * Python frame that of its code object, and more is what the unwinder's
+ * py_encode_lineno gives. */
+struct unwind_frame {
+	u64 what;
+	u64 more;
+};
+
+enum uw_frame_flags {
+	UW_FRAME_PYTHON = 1,
+	UW_FRAME_RETURN = 2,   /* the address is one that a call returns to */
+	UW_FRAME_GUESSED = 4,  /* code without a table: the frame around it was found by the frame pointer */
+	UW_FRAME_SHIFT = 56,
+};
+
+/* A Python frame: its code object with UW_PYTHON_ flags, and py_encode_lineno. */
+struct unwind_python {
+	u64 code;
+	u64 where;
+};
+#define UW_PYTHON_ENTRY (1ULL << 63) /* the outermost of one run of the interpreter */
+#define UW_PYTHON_SHIM (1ULL << 62)  /* no function of the program's */
+
+enum uw_step {
+	UW_STOP,
+	UW_NATIVE,
+	UW_INTERPRETER,
+};
+
+struct unwind {
+	PerCPURecord record; /* trace.frame_data holds struct unwind_frame */
+	u64 taken;
+	u32 slot; /* which this is */
+	struct unwind_key key;
+	u32 step;   /* enum uw_step */
+	u32 frames; /* unwound; more than are kept of a deep stack */
+	u32 error;
+	u32 found;  /* words of the memo that led to key.path */
+	u64 id;	    /* of the stack */
+	u64 expect; /* the memo's answer, to be compared with a full unwind */
+	/* The memo cannot keep this unwind: it read what is not among the words,
+	 * or it may come out otherwise though the words are the same. */
+	u64 keep_out;
+	u64 seed; /* key.path before the first word */
+	u64 hash;
+	u64 fp;	  /* the register */
+	u64 fp_off, fp_val, fp_bad; /* where the frame pointer in use came from */
+	u64 fp_fresh; /* 1: nothing was computed from it yet */
+	u64 trampoline;
+	struct unwind_hidden hidden[UW_HIDDEN];
+
+	PyProcInfo py;
+	u64 py_first, py_frame; /* the innermost frame, and the next to be read */
+	u64 py_hash;		/* of those that were read */
+	u32 py_read, py_placed; /* of python */
+	u32 py_error;
+	u32 py_done; /* all are placed, or cannot be */
+	u64 code_at, codes_used;
+	u64 codes[UW_CODES], code_ids[UW_CODES];
+	u64 chunk_at, chunk_end;
+	u64 window_off, window_len;
+
+	u64 words;
+	u32 off[UW_WORDS];
+	u64 val[UW_WORDS];
+	struct unwind_python python[UW_PYTHON];
+	u8 chunk[UW_PAGE + 8];	/* of Python's frames, */
+	u8 window[UW_PAGE + 8]; /* of the stack */
+	u8 code[64];
+	struct unwind_node node;
+};
+
+_Static_assert(2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES) <= sizeof(((Trace *)0)->frame_data) / sizeof(u64),
+	       "frames do not fit into the unwinder's record");
+
+GM_MAP(unwinds, GM_MAP_ARRAY, 16, 0, u32, struct unwind);
+
+/* How many slots there are: user space sets it, and the map's entries. */
+const volatile u32 cfg_slots = 16;
+
+#define UW_SLOT_TRIES 8
+#define UW_NO_SLOT 0xffffffff
+
+gm_inline struct unwind *uw_slot(u32 slot)
+{
+	return bpf_map_lookup_elem(&unwinds, &slot);
+}
+
+/* uw_acquire takes a slot for this run of a program, or returns UW_NO_SLOT. */
+gm_inline u32 uw_acquire(void)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	for (u32 i = 0; i < UW_SLOT_TRIES; i++) {
+		u32 slot = (cpu + i) % cfg_slots;
+		struct unwind *u = uw_slot(slot);
+		if (u && !*(volatile u64 *)&u->taken && !__sync_val_compare_and_swap(&u->taken, 0, 1))
+			return slot;
+	}
+	return UW_NO_SLOT;
+}
+
+gm_inline void uw_release(struct unwind *u)
+{
+	__sync_lock_test_and_set(&u->taken, 0);
+}
+
+struct return_instance___gm {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance___gm *next;
+} GM_CORE;
+struct uprobe_task___gm {
+	struct return_instance___gm *return_instances;
+} GM_CORE;
+struct task_struct___gm_uw {
+	struct uprobe_task___gm *utask;
+} GM_CORE;
+
+/* uw_hidden lists the return addresses that pending uretprobes hide, innermost
+ * first (kernel/events/uprobes.c, prepare_uretprobe). */
+gm_inline void uw_hidden(struct unwind *u)
+{
+	struct task_struct___gm_uw *task = (void *)bpf_get_current_task_btf();
+	struct uprobe_task___gm *utask;
+	struct return_instance___gm *ri, *next;
+
+	u->trampoline = ~0ULL; /* no return address */
+	gm_read(utask, task->utask);
+	if (!utask)
+		return;
+	gm_read(ri, utask->return_instances);
+	if (!ri)
+		return;
+	gm_trampoline(&u->trampoline);
+	for (u32 i = 0; i < UW_HIDDEN; i++) {
+		u->hidden[i].at = 0;
+		if (!ri)
+			continue;
+		gm_read(u->hidden[i].at, ri->stack);
+		gm_read(u->hidden[i].address, ri->orig_ret_vaddr);
+		gm_read(next, ri->next);
+		ri = next;
+	}
+}
+
+/* uw_hidden_at returns the return address that belongs at the user address at,
+ * where val stands. x86 hides the word at the stack pointer of the function's
+ * entry; arm64 hides the link register, which the function then saves below
+ * that. */
+__attribute__((noinline)) u64 uw_hidden_at(u32 slot, u64 at, u64 val)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return val;
+	for (u32 i = 0; i < UW_HIDDEN; i++) {
+#if defined(__x86_64__)
+		if (u->hidden[i].at == at)
+			return u->hidden[i].address;
+#else
+		if (at < u->hidden[i].at)
+			return u->hidden[i].address;
+#endif
+	}
+	return val;
+}
+
+#endif
