@@ -86,6 +86,7 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u->fp_bad = 0;
 	u->expect = u->id = 0;
 	u->frames = 0;
+	u->copy_size = 0;
 	u->keep_out |= u->error | (u->key.sp & 7);
 	uw_hidden(u);
 }
@@ -97,6 +98,7 @@ __attribute__((noinline)) u32 uw_hash(u32 slot)
 	if (!u)
 		return 0;
 	u64 h = gm_mix(gm_mix(u->key.pid, u->key.start), (u64)u->error << 32 | u->frames);
+	h = gm_mix(h, u->py_hash); /* two code objects may have one address, in turn */
 	struct unwind_frame *f = (void *)u->record.trace.frame_data;
 	u32 n = u->frames;
 	for (u32 i = 0; i < UW_LEAF_FRAMES + UW_ROOT_FRAMES; i++) {

@@ -73,6 +73,11 @@ gm_inline long uw_read_user(UnwindState *state, void *dst, u32 size, const void 
 	struct unwind *u = uw_of(state);
 	u64 at = (u64)src, *words = dst;
 
+	if (u->copy_size) {
+		u64 in = at - u->copy_of;
+		/* An address that is not in the copy is none that can be read. */
+		src = in + size <= u->copy_size && in < u->copy_size ? (void *)(u->copy_at + in) : NULL;
+	}
 	long err = bpf_probe_read_user(dst, size, src);
 	u->keep_out |= err;
 	if (size == 8 && dst == &state->fp) {

@@ -8,8 +8,8 @@
 
 /* Bytes of a frame that are read: PyFrameObject of 3.8 is the largest. */
 #define UW_PYTHON_FRAME 128
-/* Bytes of a code object, from the first of the four fields. */
-#define UW_PYTHON_CODE 32
+/* Bytes of a code object, from the first of the four fields to its line table. */
+#define UW_PYTHON_CODE 112
 /* Times that u->python is filled: 8,192 frames. */
 #define UW_PYTHON_FILLS 16
 
@@ -19,7 +19,19 @@ gm_inline void uw_python_done(struct unwind *u)
 {
 	u->py_done = 1;
 	u->record.unwindersDone |= 1 << PROG_UNWIND_PYTHON;
-	u->step = UW_NATIVE;
+	u->step = u->py_late ? UW_STOP : UW_NATIVE;
+}
+
+/* uw_python_late places the frames that are left when the native ones have ended:
+ * a walk that was cut lacks their runs of the interpreter, and CPython 3.11 lists
+ * generators that wait in gen.throw() as if they ran (_gen_throw,
+ * Objects/genobject.c). */
+gm_inline void uw_python_late(struct unwind *u)
+{
+	if (u->py_done || (u->py_placed >= u->py_read && !u->py_frame))
+		return;
+	u->py_late = UW_FRAME_LATE;
+	u->step = UW_INTERPRETER;
 }
 
 /* uw_python_begin finds the innermost Python frame. A thread without Python
@@ -28,7 +40,7 @@ gm_inline void uw_python_begin(struct unwind *u)
 {
 	u32 pid = u->key.pid;
 	u->py_first = u->py_frame = u->py_hash = 0;
-	u->py_read = u->py_placed = u->py_error = u->py_done = 0;
+	u->py_read = u->py_placed = u->py_error = u->py_done = u->py_late = 0;
 	u->codes_used = u->chunk_at = u->chunk_end = 0;
 	const PyProcInfo *py = bpf_map_lookup_elem(&py_procs, &pid);
 	if (!py) {
@@ -48,7 +60,7 @@ gm_inline void uw_python_begin(struct unwind *u)
 	if (first > u->py.PyCodeObject_co_firstlineno)
 		first = u->py.PyCodeObject_co_firstlineno;
 	u->code_at = first;
-	u64 room = UW_PYTHON_CODE - 4;
+	u64 room = 28;
 	if (u->py.PyCodeObject_co_argcount - first > room ||
 	    u->py.PyCodeObject_co_kwonlyargcount - first > room ||
 	    u->py.PyCodeObject_co_flags - first > room ||
@@ -62,28 +74,35 @@ gm_inline void uw_python_begin(struct unwind *u)
 		u->py_first = u->py_frame = (u64)frame;
 }
 
-/* uw_code_id returns what tells a code object from another that came to lie at
- * its address: the unwinder's hash of four of its fields, 0 if they cannot be
+/* uw_code identifies the code object at the address code. With id 0 it cannot be
  * read. */
-gm_inline u32 uw_code_id(struct unwind *u, u64 code)
+gm_inline struct unwind_code *uw_code(struct unwind *u, u64 code)
 {
 	u64 i = (code >> 4 ^ code >> 9) & (UW_CODES - 1), bit = 1ULL << i;
+	struct unwind_code *c = &u->code_ids[i];
 	if (u->codes_used & bit && u->codes[i] == code)
-		return u->code_ids[i];
+		return c;
+	u->codes_used |= bit;
+	u->codes[i] = code;
+	c->id = c->names = 0;
 	if (bpf_probe_read_user(u->code, UW_PYTHON_CODE, (void *)(code + u->code_at))) {
 		u->keep_out = 1;
-		return 0;
+		return c;
 	}
-	u64 first = u->code_at, room = UW_PYTHON_CODE - 1;
+	u64 first = u->code_at, room = 127;
 	u32 args = *(u32 *)&u->code[(u->py.PyCodeObject_co_argcount - first) & room];
 	u32 kwargs = *(u32 *)&u->code[(u->py.PyCodeObject_co_kwonlyargcount - first) & room];
 	u32 flags = *(u32 *)&u->code[(u->py.PyCodeObject_co_flags - first) & room];
 	u32 line = *(u32 *)&u->code[(u->py.PyCodeObject_co_firstlineno - first) & room];
-	u32 id = (args << 25) + (kwargs << 18) + (flags << 10) + line;
-	u->codes_used |= bit;
-	u->codes[i] = code;
-	u->code_ids[i] = id;
-	return id;
+	c->id = (u32)((args << 25) + (kwargs << 18) + (flags << 10) + line);
+	/* co_filename, then co_name, then in 3.11 co_qualname, then the line table
+	 * (Include/cpython/code.h, Include/internal/pycore_code.h). */
+	u64 names = u->py.lasti_is_codeunit ? 112 : 104;
+	u64 lines = u->py.lasti_is_codeunit ? 136 : 120;
+	c->names = gm_mix(gm_mix(*(u64 *)&u->code[(names - first) & room],
+				 *(u64 *)&u->code[(names + 8 - first) & room]),
+			  *(u64 *)&u->code[(lines - first) & room]);
+	return c;
 }
 
 /* uw_python_frame reads the frame at u->py_frame and puts it into u->python. It
@@ -119,7 +138,7 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 	u64 code = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_code) & room];
 	u64 back = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_back) & room];
 	u64 last = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_lasti) & room];
-	u64 where = 0, flags = 0;
+	u64 where = 0, flags = 0, names = 0;
 	if (u->py.noneStructAddr && code == u->py.noneStructAddr) {
 		flags = UW_PYTHON_ENTRY | UW_PYTHON_SHIM;
 		code = 0;
@@ -138,13 +157,16 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 			/* Each frame has a run of the interpreter of its own. */
 			flags = UW_PYTHON_ENTRY;
 		}
-		if (code)
-			where = (u64)(u32)lasti << 32 | uw_code_id(u, code);
+		if (code) {
+			struct unwind_code *c = uw_code(u, code);
+			where = (u64)(u32)lasti << 32 | c->id;
+			names = c->names;
+		}
 	}
 	struct unwind_python *f = &u->python[n & (UW_PYTHON - 1)];
 	f->code = code | flags;
 	f->where = where;
-	u->py_hash = gm_mix(gm_mix(u->py_hash, code | flags), where);
+	u->py_hash = gm_mix(gm_mix(gm_mix(u->py_hash, code | flags), where), names);
 	u->py_read = n + 1;
 	u->py_frame = back;
 	return back != 0;
@@ -196,18 +218,19 @@ __attribute__((noinline)) u32 uw_python(u32 slot)
 		i = 0;
 	}
 	if (i >= u->py_read) {
-		u->error = u->py_error ?: ERR_PYTHON_ZERO_THREAD_STATE;
+		if (!u->error)
+			u->error = u->py_error ?: ERR_PYTHON_ZERO_THREAD_STATE;
 		uw_python_done(u);
 		return 0;
 	}
 	struct unwind_python *f = &u->python[i & (UW_PYTHON - 1)];
 	u64 code = f->code;
 	if (!(code & UW_PYTHON_SHIM))
-		uw_push(u, UW_FRAME_PYTHON, code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM), f->where);
+		uw_push(u, UW_FRAME_PYTHON | u->py_late, code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM), f->where);
 	u->py_placed = i + 1;
 	if (i + 1 >= u->py_read && !u->py_frame && !u->py_error)
 		uw_python_done(u);
-	else if (code & UW_PYTHON_ENTRY)
+	else if (code & UW_PYTHON_ENTRY && !u->py_late)
 		u->step = UW_NATIVE;
 	return 0;
 }

@@ -56,6 +56,7 @@ enum uw_frame_flags {
 	UW_FRAME_PYTHON = 1,
 	UW_FRAME_RETURN = 2,   /* the address is one that a call returns to */
 	UW_FRAME_GUESSED = 4,  /* code without a table: the frame around it was found by the frame pointer */
+	UW_FRAME_LATE = 8,     /* Python: no run of the interpreter on the stack stands for it */
 	UW_FRAME_SHIFT = 56,
 };
 
@@ -67,10 +68,18 @@ struct unwind_python {
 #define UW_PYTHON_ENTRY (1ULL << 63) /* the outermost of one run of the interpreter */
 #define UW_PYTHON_SHIM (1ULL << 62)  /* no function of the program's */
 
+/* What tells a code object from another that came to lie at its address: the hash
+ * of four fields that is in a frame's py_encode_lineno, and one of its names. */
+struct unwind_code {
+	u64 id;
+	u64 names;
+};
+
 enum uw_step {
 	UW_STOP,
 	UW_NATIVE,
-	UW_INTERPRETER,
+	UW_INTERPRETER, /* Python frames */
+	UW_STRANGER,	/* code without a table */
 };
 
 struct unwind {
@@ -92,6 +101,9 @@ struct unwind {
 	u64 fp;	  /* the register */
 	u64 fp_off, fp_val, fp_bad; /* where the frame pointer in use came from */
 	u64 fp_fresh; /* 1: nothing was computed from it yet */
+	/* Where the stack is a copy (unwind_copy.h): its size, 0 for none, whose
+	 * address it has, and where it is. */
+	u64 copy_size, copy_of, copy_at;
 	u64 trampoline;
 	struct unwind_hidden hidden[UW_HIDDEN];
 
@@ -101,8 +113,10 @@ struct unwind {
 	u32 py_read, py_placed; /* of python */
 	u32 py_error;
 	u32 py_done; /* all are placed, or cannot be */
+	u32 py_late; /* UW_FRAME_LATE: the native frames have ended */
 	u64 code_at, codes_used;
-	u64 codes[UW_CODES], code_ids[UW_CODES];
+	u64 codes[UW_CODES];
+	struct unwind_code code_ids[UW_CODES];
 	u64 chunk_at, chunk_end;
 	u64 window_off, window_len;
 
@@ -112,7 +126,7 @@ struct unwind {
 	struct unwind_python python[UW_PYTHON];
 	u8 chunk[UW_PAGE + 8];	/* of Python's frames, */
 	u8 window[UW_PAGE + 8]; /* of the stack */
-	u8 code[64];
+	u8 code[256];
 	struct unwind_node node;
 };
 

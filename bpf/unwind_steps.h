@@ -8,12 +8,9 @@
 /* Steps of one unwind: UW_ROUNDS times UW_STEPS. */
 #define UW_ROUNDS 128
 #define UW_STEPS 64
-/* A frame that the frame pointer shows is no larger. */
+/* A frame that a frame pointer shows is no larger. */
 #define UW_FRAME_SIZE (1 << 20)
-
-/* Beside the unwinder's errors (errors.h): the stack has an end, and Python frames
- * were met nowhere on it. */
-#define UW_ERR_PYTHON_LEFT 9001
+#define UW_BUSY (-16)	   /* EBUSY */
 
 /* uw_push keeps one more frame. */
 gm_inline void uw_push(struct unwind *u, u64 flags, u64 address, u64 more)
@@ -33,6 +30,29 @@ gm_inline void uw_stop(struct unwind *u, u32 error)
 	u->step = UW_STOP;
 	if (error)
 		u->error = error;
+	uw_python_late(u);
+}
+
+/* uw_stranger says what to do about code that no table is known of: 0 if a later
+ * analysis of the process may bring it, an error if it will not, or after setting
+ * the step ERR_OK: code that a program made for itself has none. */
+gm_inline ErrorCode uw_stranger_error(struct unwind *u)
+{
+	if (!u->copy_size) {
+		if (!vma_lookup_enabled)
+			return ERR_NATIVE_NO_PID_PAGE_MAPPING;
+		VMAInfo vma = {};
+		long err = bpf_find_vma(bpf_get_current_task_btf(), u->record.state.pc,
+					find_vma_callback, &vma, 0);
+		if (err == UW_BUSY)
+			return ERR_NATIVE_NO_PID_PAGE_MAPPING;
+		if (err || !vma.executable)
+			return ERR_NATIVE_NON_EXECUTABLE_VMA;
+		if (!vma.anonymous)
+			return ERR_NATIVE_NO_PID_PAGE_MAPPING;
+	}
+	u->step = UW_STRANGER;
+	return ERR_OK;
 }
 
 /* uw_resolve finds out in what code state->pc lies, and so the next step. */
@@ -40,6 +60,8 @@ gm_inline ErrorCode uw_resolve(struct unwind *u)
 {
 	int program = PROG_UNWIND_STOP;
 	ErrorCode error = get_next_unwinder_after_native_frame(&u->record, &program);
+	if (error == ERR_NATIVE_NO_PID_PAGE_MAPPING)
+		return uw_stranger_error(u);
 	if (error)
 		return error;
 	u->step = program == PROG_UNWIND_PYTHON ? UW_INTERPRETER : UW_NATIVE;
@@ -62,6 +84,24 @@ __attribute__((noinline)) u32 uw_native(u32 slot)
 	return 0;
 }
 
+/* uw_stranger follows the frame pointer out of code without a table. */
+__attribute__((noinline)) u32 uw_stranger(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	UnwindState *state = &u->record.state;
+	uw_push(u, UW_FRAME_GUESSED | (state->return_address ? UW_FRAME_RETURN : 0), state->pc, 0);
+	u64 fp = state->fp;
+	ErrorCode error = ERR_NATIVE_UNSUPPORTED_MAPPING;
+	if (fp >= state->sp && fp - state->sp < UW_FRAME_SIZE && !(fp & 7) &&
+	    unwinder_unwind_frame_pointer(state))
+		error = uw_resolve(u);
+	if (error)
+		uw_stop(u, error);
+	return 0;
+}
+
 /* uw_step takes one step, and returns 0 after the last. */
 __attribute__((noinline)) u32 uw_step(u32 slot)
 {
@@ -74,6 +114,9 @@ __attribute__((noinline)) u32 uw_step(u32 slot)
 		return 1;
 	case UW_INTERPRETER:
 		uw_python(slot);
+		return 1;
+	case UW_STRANGER:
+		uw_stranger(slot);
 		return 1;
 	}
 	return 0;
@@ -96,14 +139,10 @@ __attribute__((noinline)) u32 uw_unwind(u32 slot)
 	ErrorCode error = u->error ?: uw_resolve(u);
 	if (error)
 		uw_stop(u, error);
-	for (u32 i = 0; i < UW_ROUNDS; i++) {
-		if (uw_round(slot))
-			continue;
-		if (!u->error && (u->py_placed < u->py_read || u->py_frame))
-			u->error = UW_ERR_PYTHON_LEFT;
-		return 0;
-	}
-	uw_stop(u, ERR_STACK_LENGTH_EXCEEDED);
+	for (u32 i = 0; i < UW_ROUNDS; i++)
+		if (!uw_round(slot))
+			return 0;
+	u->error = ERR_STACK_LENGTH_EXCEEDED;
 	return 0;
 }
 
