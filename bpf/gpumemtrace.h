@@ -259,20 +259,16 @@ gm_inline u64 gm_mix(u64 h, u64 w)
 	return h;
 }
 
-/* gm_send sends the first n words of s, of which there are at most max, as the
- * stack id of th's process, unless user space has it. False means that it found
- * no room: the next event with that stack sends it again. */
-gm_inline bool gm_send(struct gm_thread *th, struct gm_stack *s, u64 id, u32 frames, u32 n, u32 max,
-		       u32 flags)
+/* gm_send sends the first n words of s, of which there are at most max, and whose
+ * id, start, pid and frames are filled in, unless user space has that stack. False
+ * means that it found no room: the next event with that stack sends it again. */
+gm_inline bool gm_send(struct gm_stack *s, u32 n, u32 max, u32 flags)
 {
 	u32 one = 1;
+	u64 id = s->id;
 	if (bpf_map_lookup_elem(&stacks_seen, &id))
 		return true;
 	s->type = GM_STACK;
-	s->frames = frames;
-	s->id = id;
-	s->start = th->ev.start;
-	s->pid = th->ev.pid;
 	s->flags = flags;
 	if (n > max)
 		n = max;
@@ -301,7 +297,11 @@ gm_inline void gm_stack_fp(void *ctx, struct gm_thread *th)
 	}
 	if (!h)
 		h = 1;
-	if (!gm_send(th, &th->stack, h, n, n, GM_FRAMES, 0))
+	th->stack.id = h;
+	th->stack.start = th->ev.start;
+	th->stack.pid = th->ev.pid;
+	th->stack.frames = n;
+	if (!gm_send(&th->stack, n, GM_FRAMES, 0))
 		gm_count(GM_LOSS_RING_STACK);
 	th->ev.stack = h;
 }

@@ -6,6 +6,7 @@
  * Whatever fails, the event goes out. */
 #include "unwind_hooks.h"
 #include "unwind_steps.h"
+#include "unwind_copy.h"
 
 /* internal/unwind/stats.go names them in the same order. */
 enum uw_stat {
@@ -13,6 +14,8 @@ enum uw_stat {
 	UW_UNWOUND,
 	UW_INCOMPLETE,
 	UW_TRUNCATED,
+	UW_COPIED,
+	UW_NOT_COPIED,
 	UW_UNKNOWN_PROCESS,
 	UW_NO_ROOM,
 	UW_NOT_SENT,
@@ -28,6 +31,7 @@ GM_MAP(unwind_stats, GM_MAP_ARRAY, UW_STAT_MAX, 0, u32, u64);
 GM_MAP(unwind_errors, GM_MAP_HASH, 512, 0, u32, u64);
 
 const volatile u32 cfg_memo = 1;
+const volatile u32 cfg_copies = 1; /* user space unwinds copies */
 const volatile u32 cfg_verify_stacks = 0; /* every how many hits; 0: never */
 
 enum uw_stack_flags {
@@ -87,6 +91,8 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u->expect = u->id = 0;
 	u->frames = 0;
 	u->copy_size = 0;
+	u->tid = th->ev.tid;
+	u->begin = u->record.state;
 	u->keep_out |= u->error | (u->key.sp & 7);
 	uw_hidden(u);
 }
@@ -112,39 +118,66 @@ __attribute__((noinline)) u32 uw_hash(u32 slot)
 
 /* uw_send sends the stack, unless user space has it. It returns 0 when there
  * was no room. */
-gm_inline bool uw_send(struct unwind *u, struct gm_thread *th)
+__attribute__((noinline)) u32 uw_send(u32 slot)
 {
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
 	/* The record is laid over the fields in front of the frames: the unwind is
 	 * over, and nobody reads those any more. */
 	struct gm_stack *s = (void *)u + __builtin_offsetof(struct unwind, record.trace.frame_data) -
 			     __builtin_offsetof(struct gm_stack, words);
-	u32 n = u->frames;
-	if (n > UW_LEAF_FRAMES + UW_ROOT_FRAMES)
-		n = UW_LEAF_FRAMES + UW_ROOT_FRAMES;
-	return gm_send(th, s, u->id, u->frames, 2 * n, 2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES),
-		       UW_STACK_FRAMES | u->error << UW_STACK_ERROR_SHIFT);
+	const u32 most = UW_LEAF_FRAMES + UW_ROOT_FRAMES;
+	u32 n = u->frames < most ? u->frames : most;
+	s->id = u->id;
+	s->start = u->key.start;
+	s->pid = u->key.pid;
+	s->frames = u->frames;
+	return gm_send(s, 2 * n, 2 * most, UW_STACK_FRAMES | u->error << UW_STACK_ERROR_SHIFT);
 }
 
-/* uw_full unwinds and sends the stack, and keeps it for the memo. */
-gm_inline void uw_full(struct unwind *u, u32 slot, struct gm_thread *th)
+/* uw_counts counts how the unwind came out. */
+gm_inline void uw_counts(struct unwind *u)
 {
-	if (!pid_information(u->key.pid)) {
-		uw_count(UW_UNKNOWN_PROCESS);
-		uw_report(u->key.pid, th->ev.tid);
-		return;
-	}
-	uw_unwind(slot);
-	if (u->record.state.error_metric == metricID_UnwindNativeErrWrongTextSection)
-		uw_report(u->key.pid, th->ev.tid);
-	uw_count(UW_UNWOUND);
 	if (u->error) {
 		uw_count(UW_INCOMPLETE);
 		uw_count_error(u->error);
 	}
 	if (u->frames > UW_LEAF_FRAMES + UW_ROOT_FRAMES)
 		uw_count(UW_TRUNCATED);
+}
+
+/* uw_tables tells whether an unwind ended for want of what an analysis of the
+ * process may bring. */
+gm_inline bool uw_tables(u32 error)
+{
+	return error == ERR_NATIVE_NO_PID_PAGE_MAPPING || error == ERR_NATIVE_LOOKUP_TEXT_SECTION ||
+	       error == ERR_NATIVE_LOOKUP_STACK_DELTA_OUTER_MAP ||
+	       error == ERR_NATIVE_LOOKUP_STACK_DELTA_INNER_MAP;
+}
+
+/* uw_full unwinds and sends the stack, and keeps it for the memo. */
+gm_inline void uw_full(struct unwind *u, u32 slot)
+{
+	bool known = pid_information(u->key.pid);
+	if (known)
+		uw_unwind(slot);
+	if (!known || uw_tables(u->error)) {
+		uw_report(u->key.pid, u->tid);
+		if (cfg_copies && uw_copy(slot)) {
+			uw_count(UW_COPIED);
+			return;
+		}
+		uw_count(UW_NOT_COPIED);
+	}
+	if (!known) {
+		uw_count(UW_UNKNOWN_PROCESS);
+		return;
+	}
+	uw_count(UW_UNWOUND);
+	uw_counts(u);
 	uw_hash(slot);
-	bool sent = uw_send(u, th);
+	bool sent = uw_send(slot);
 	if (!sent)
 		uw_count(UW_NOT_SENT);
 	if (u->expect) {
@@ -180,7 +213,7 @@ gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
 		u->id = stack;
 	}
 	if (!stack || u->expect)
-		uw_full(u, slot, th);
+		uw_full(u, slot);
 	th->ev.stack = u->id;
 	uw_release(u);
 }
@@ -200,4 +233,37 @@ int gm_call_exit_unwind(struct pt_regs *ctx)
 	}
 	gm_finish(th, row);
 	return 0;
+}
+
+/* gm_unwind_copy unwinds a copy (struct unwind_copy), and sends the stack under the
+ * name that it was given. User space runs it (BPF_PROG_TEST_RUN) with the address of
+ * the copy, in memory of its own, as the first argument, one at a time. It returns
+ * 0, or -1 when nothing was sent. */
+SEC("raw_tp/gm_unwind_copy")
+int gm_unwind_copy(u64 *args)
+{
+	u32 slot = uw_acquire();
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return -1;
+	s32 result = -1;
+	u->slot = slot;
+	u->error = u->frames = 0;
+	u->keep_out = u->words = 0;
+	u->py_frame = u->py_placed = u->py_done = u->py_late = 0;
+	u->record.unwindersDone = 0;
+	if (uw_paste(u, args[0])) {
+		u->record.trace.pid = u->key.pid;
+		u->key.sp = u->record.state.sp;
+		u->fp_off = UW_OFF_FP;
+		u->fp_bad = 0;
+		uw_unwind(slot);
+		uw_counts(u);
+		if (uw_send(slot))
+			result = 0;
+		else
+			uw_count(UW_NOT_SENT);
+	}
+	uw_release(u);
+	return result;
 }

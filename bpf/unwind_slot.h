@@ -86,6 +86,8 @@ struct unwind {
 	PerCPURecord record; /* trace.frame_data holds struct unwind_frame */
 	u64 taken;
 	u32 slot; /* which this is */
+	u32 tid;
+	UnwindState begin; /* record.state at first */
 	struct unwind_key key;
 	u32 step;   /* enum uw_step */
 	u32 frames; /* unwound; more than are kept of a deep stack */

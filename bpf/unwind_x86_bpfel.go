@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	UnwindMapApmIntProcs             = "apm_int_procs"
+	UnwindMapCopies                  = "copies"
 	UnwindMapEscapes                 = "escapes"
 	UnwindMapEvents                  = "events"
 	UnwindMapExeIdTo10StackDeltas    = "exe_id_to_10_stack_deltas"
@@ -61,8 +62,10 @@ const (
 	UnwindMapUnwindStats             = "unwind_stats"
 	UnwindMapUnwinds                 = "unwinds"
 	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
+	UnwindProgGmUnwindCopy           = "gm_unwind_copy"
 	UnwindProgNativeTracerEntry      = "native_tracer_entry"
 	UnwindVarCfgAll                  = "cfg_all"
+	UnwindVarCfgCopies               = "cfg_copies"
 	UnwindVarCfgFollow               = "cfg_follow"
 	UnwindVarCfgMemo                 = "cfg_memo"
 	UnwindVarCfgPidnsInum            = "cfg_pidns_inum"
@@ -132,6 +135,7 @@ type UnwindSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindProgramSpecs struct {
 	GmCallExitUnwind  *ebpf.ProgramSpec `ebpf:"gm_call_exit_unwind"`
+	GmUnwindCopy      *ebpf.ProgramSpec `ebpf:"gm_unwind_copy"`
 	NativeTracerEntry *ebpf.ProgramSpec `ebpf:"native_tracer_entry"`
 }
 
@@ -140,6 +144,7 @@ type UnwindProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindMapSpecs struct {
 	ApmIntProcs          *ebpf.MapSpec `ebpf:"apm_int_procs"`
+	Copies               *ebpf.MapSpec `ebpf:"copies"`
 	Escapes              *ebpf.MapSpec `ebpf:"escapes"`
 	Events               *ebpf.MapSpec `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.MapSpec `ebpf:"exe_id_to_10_stack_deltas"`
@@ -190,6 +195,7 @@ type UnwindMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindVariableSpecs struct {
 	CfgAll                  *ebpf.VariableSpec `ebpf:"cfg_all"`
+	CfgCopies               *ebpf.VariableSpec `ebpf:"cfg_copies"`
 	CfgFollow               *ebpf.VariableSpec `ebpf:"cfg_follow"`
 	CfgMemo                 *ebpf.VariableSpec `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
@@ -237,6 +243,7 @@ func (o *UnwindObjects) Close() error {
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindMaps struct {
 	ApmIntProcs          *ebpf.Map `ebpf:"apm_int_procs"`
+	Copies               *ebpf.Map `ebpf:"copies"`
 	Escapes              *ebpf.Map `ebpf:"escapes"`
 	Events               *ebpf.Map `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.Map `ebpf:"exe_id_to_10_stack_deltas"`
@@ -285,6 +292,7 @@ type UnwindMaps struct {
 func (m *UnwindMaps) Close() error {
 	return _UnwindClose(
 		m.ApmIntProcs,
+		m.Copies,
 		m.Escapes,
 		m.Events,
 		m.ExeIdTo10StackDeltas,
@@ -336,6 +344,7 @@ func (m *UnwindMaps) Close() error {
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindVariables struct {
 	CfgAll                  *ebpf.Variable `ebpf:"cfg_all"`
+	CfgCopies               *ebpf.Variable `ebpf:"cfg_copies"`
 	CfgFollow               *ebpf.Variable `ebpf:"cfg_follow"`
 	CfgMemo                 *ebpf.Variable `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.Variable `ebpf:"cfg_pidns_inum"`
@@ -367,12 +376,14 @@ type UnwindVariables struct {
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindPrograms struct {
 	GmCallExitUnwind  *ebpf.Program `ebpf:"gm_call_exit_unwind"`
+	GmUnwindCopy      *ebpf.Program `ebpf:"gm_unwind_copy"`
 	NativeTracerEntry *ebpf.Program `ebpf:"native_tracer_entry"`
 }
 
 func (p *UnwindPrograms) Close() error {
 	return _UnwindClose(
 		p.GmCallExitUnwind,
+		p.GmUnwindCopy,
 		p.NativeTracerEntry,
 	)
 }

@@ -190,6 +190,7 @@ func (h hearing) Mapped(pid int, _ bool) { h.mapped(pid) }
 func (hearing) Forked(int, int)          {}
 func (hearing) Replaced(int)             {}
 func (hearing) Ended(int)                {}
+func (hearing) Drain()                   {}
 
 // With All, processes that do not use CUDA are none of the tracer's business.
 func TestAllLeavesOthersAlone(t *testing.T) {

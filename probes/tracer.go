@@ -67,6 +67,9 @@ type StackTaker interface {
 	Replaced(pid int)
 	// Ended says that pid has ended.
 	Ended(pid int)
+	// Drain waits until the stacks of all events so far have been sent, or for as
+	// long as is bearable.
+	Drain()
 }
 
 // A Tracer has the kernel side loaded and its probes on.
@@ -412,6 +415,9 @@ func (t *Tracer) ForgetStacks(ids []uint64) {
 // Stop takes the probes off and lets Run drain and return.
 func (t *Tracer) Stop() error {
 	err := t.detach()
+	if t.opts.Stacks != nil {
+		t.opts.Stacks.Drain()
+	}
 	if t.reader != nil {
 		err = errors.Join(err, t.reader.Flush())
 	}

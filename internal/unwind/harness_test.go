@@ -350,15 +350,19 @@ func (c *capture) detach(n uint64) {
 		l.Close()
 	}
 	c.links = nil
+	c.u.Drain(5 * time.Second)
 	deadline := time.Now().Add(10 * time.Second)
 	for {
 		c.mu.Lock()
 		var have uint64
-		for _, k := range c.counts {
+		told := true
+		for id, k := range c.counts {
+			_, ok := c.stacks[id]
+			told = told && (ok || id == 0)
 			have += k
 		}
 		c.mu.Unlock()
-		if have == n {
+		if have == n && told {
 			return
 		}
 		if have > n || time.Now().After(deadline) {

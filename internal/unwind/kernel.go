@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -31,10 +32,11 @@ var goSideMaps = []string{"apm_int_procs", "reported_pids"}
 type kernel struct {
 	maps   map[string]*ebpf.Map // but those of Options
 	exit   *ebpf.Program        // exitProgram
+	copy   *ebpf.Program        // copyProgram, nil where it cannot run
 	deltas *ebpf.MapSpec        // of one executable's unwind table
 	// memoErr is why the memo could not be loaded, nil when it is on or not
-	// wanted.
-	memoErr error
+	// wanted, and copyErr why there is no copyProgram.
+	memoErr, copyErr error
 }
 
 func loadKernel(opts Options) (*kernel, error) {
@@ -60,26 +62,40 @@ func loadKernel(opts Options) (*kernel, error) {
 			return nil, err
 		}
 	}
-	for _, prog := range spec.Programs {
-		prog.AttachType = opts.Attach
-	}
+	spec.Programs[exitProgram].AttachType = opts.Attach
 
 	k := &kernel{}
 	if err := k.loadMaps(spec, opts.Maps); err != nil {
 		return nil, err
 	}
-	err = k.loadProgram(spec.Copy(), opts.Maps)
-	if err != nil && !opts.NoMemo {
-		k.memoErr = err
-		if err := spec.Variables["cfg_memo"].Set(uint32(0)); err != nil {
-			return nil, errors.Join(err, k.close())
-		}
-		err = k.loadProgram(spec, opts.Maps)
-	}
-	if err != nil {
+	if err := k.loadPrograms(spec, opts); err != nil {
 		return nil, errors.Join(err, k.close())
 	}
 	return k, nil
+}
+
+// loadPrograms loads the programs side by side: nearly all of it is the verifier's
+// time. What cannot be loaded is done without, but for exitProgram.
+func (k *kernel) loadPrograms(spec *ebpf.CollectionSpec, opts Options) error {
+	var all sync.WaitGroup
+	all.Go(func() { k.copy, k.copyErr = k.load(spec, copyProgram, nil, opts.Maps) })
+	var err error
+	all.Go(func() { k.exit, err = k.load(spec, exitProgram, nil, opts.Maps) })
+	all.Wait()
+	without := map[string]any{}
+	if k.copyErr != nil {
+		without["cfg_copies"] = uint32(0)
+	}
+	if err != nil && !opts.NoMemo {
+		k.memoErr = err
+		without["cfg_memo"] = uint32(0)
+	}
+	if len(without) == 0 {
+		return err
+	}
+	k.exit.Close()
+	k.exit, err = k.load(spec, exitProgram, without, opts.Maps)
+	return err
 }
 
 // slots returns how many threads' stacks may be taken at one time: one on each CPU,
@@ -130,11 +146,19 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	return nil
 }
 
-// loadProgram loads the program of spec.
-func (k *kernel) loadProgram(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map) error {
+// load loads one program of spec, with other constants than those of spec.
+func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[string]any, shared map[string]*ebpf.Map) (*ebpf.Program, error) {
+	spec = spec.Copy()
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != program })
+	if err := setAll(spec, constants); err != nil {
+		return nil, err
+	}
+	used := references(spec)
 	replace := make(map[string]*ebpf.Map)
 	for m := range spec.Maps {
 		switch {
+		case !used[m]:
+			delete(spec.Maps, m)
 		case strings.HasPrefix(m, "."): // constants
 		case shared[m] != nil:
 			replace[m] = shared[m]
@@ -142,6 +166,7 @@ func (k *kernel) loadProgram(spec *ebpf.CollectionSpec, shared map[string]*ebpf.
 			replace[m] = k.maps[m]
 		}
 	}
+	dropVariables(spec)
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		MapReplacements: replace,
 		// With a log that says only why it was refused a program is verified once.
@@ -149,11 +174,10 @@ func (k *kernel) loadProgram(spec *ebpf.CollectionSpec, shared map[string]*ebpf.
 		Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer coll.Close()
-	k.exit = coll.DetachProgram(exitProgram)
-	return nil
+	return coll.DetachProgram(program), nil
 }
 
 func references(spec *ebpf.CollectionSpec) map[string]bool {
@@ -187,6 +211,7 @@ func setAll(spec *ebpf.CollectionSpec, constants map[string]any) error {
 
 func (k *kernel) close() error {
 	k.exit.Close()
+	k.copy.Close()
 	for _, m := range k.maps {
 		m.Close()
 	}

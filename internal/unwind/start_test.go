@@ -11,28 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 )
 
-// A process that nobody has had analysed is, once a call of it is seen.
-func TestUnknownProcessIsAnalysed(t *testing.T) {
-	p := startTarget(t, buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c"), "10")
-	c := newCapture(t, Options{})
-	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
-		t.Fatal(err)
-	}
-	c.attach(buildLibrary(t), symbol, 1)
-	p.run()
-	if s := c.stats(); s.UnknownProcess == 0 {
-		t.Error("the process was known before")
-	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if c.u.kernel.known(uint32(p.pid)) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("not analysed")
-		}
-	}
-}
-
 // An ended process is forgotten: one that gets its PID can be analysed.
 func TestForget(t *testing.T) {
 	p := startTarget(t, buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c"), "10")

@@ -13,6 +13,8 @@ type Stats struct {
 	Unwound        uint64 // unwound in full
 	Incomplete     uint64 // of those, ended early; Errors says why
 	Truncated      uint64 // of those, too deep to keep every frame
+	Copied         uint64 // led through code not known yet: unwound later, from a copy
+	NotCopied      uint64 // likewise, but there was no room for a copy
 	UnknownProcess uint64 // not analysed yet: frame pointers
 	NoRoom         uint64 // as many others were being taken as there is room for: frame pointers
 	NotSent        uint64 // the ring had no room: the event names an unknown stack
@@ -25,7 +27,7 @@ type Stats struct {
 func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
 	var s Stats
 	for i, to := range []*uint64{
-		&s.MemoHits, &s.Unwound, &s.Incomplete, &s.Truncated, &s.UnknownProcess, &s.NoRoom,
+		&s.MemoHits, &s.Unwound, &s.Incomplete, &s.Truncated, &s.Copied, &s.NotCopied, &s.UnknownProcess, &s.NoRoom,
 		&s.NotSent, &s.NotKept, &s.Verified, &s.Mismatched,
 	} {
 		if err := u.kernel.maps["unwind_stats"].Lookup(uint32(i), to); err != nil {
@@ -57,6 +59,8 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 	}{
 		{loss.Cause{Name: "stacks_incomplete", Help: "unwound stacks that end before _start or a thread's start"}, s.Incomplete},
 		{loss.Cause{Name: "stacks_unknown_process", Help: "stacks that follow frame pointers because their process was not analysed yet"}, s.UnknownProcess},
+		{loss.Cause{Name: "stacks_not_copied", Help: "stacks that end at code of a library just loaded because too many others waited for its analysis"}, s.NotCopied},
+		{loss.Cause{Name: "stacks_copy_failed", Help: "stacks without frames because their copy could not be unwound"}, u.copies.failed.Load()},
 		{loss.Cause{Name: "stacks_fallback", Help: "stacks that follow frame pointers because as many others were being taken as there is room for"}, s.NoRoom},
 		{loss.Cause{Name: "stacks_truncated", Help: "unwound stacks too deep to keep every frame: those of both ends are shown"}, s.Truncated},
 		{loss.Cause{Name: "stacks_not_sent", Help: "stacks that had to be sent again because the ring buffer was full"}, s.NotSent},
@@ -96,5 +100,6 @@ var errorNames = map[Error]string{
 	4015: "unwind table damaged",
 	4016: "32-bit process",
 	4017: "32-bit process",
-	9001: "Python frames that no native frame stands for",
+	4018: "code without an unwind table or a frame pointer",
+	4020: "return address that is no code",
 }

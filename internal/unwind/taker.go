@@ -177,6 +177,18 @@ func (t *Taker) Invalidate(pid int) {
 	}
 }
 
+// drainPatience bounds how long stacks that come late are waited for.
+const drainPatience = 2 * time.Second
+
+// Drain waits until stacks that led through code which was not known have been sent
+// as well. It is for when the caller's programs send no more, or before all that
+// came so far is shown.
+func (t *Taker) Drain() {
+	if t.unwinder != nil {
+		t.unwinder.Drain(drainPatience)
+	}
+}
+
 // Loss returns what the unwinder lost.
 func (t *Taker) Loss() []loss.Counter {
 	if t.unwinder == nil {

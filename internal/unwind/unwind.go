@@ -49,6 +49,7 @@ type Unwinder struct {
 	worked    chan struct{} // closed when the worker has ended
 	analyse   gate          // one at a time
 	schedule  *schedule
+	copies    copies
 
 	decode sync.Mutex // HandleTrace is not re-entrant
 	frames libpf.Frames
@@ -72,6 +73,11 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
+	}
+	if err := u.startCopies(); err != nil {
+		cancel()
+		u.processes.Close()
+		return nil, errors.Join(err, k.close())
 	}
 	go func() {
 		defer close(u.worked)
@@ -110,6 +116,7 @@ const closePatience = 5 * time.Second
 // all when this process ends.
 func (u *Unwinder) Close() error {
 	u.cancel()
+	err := u.closeCopies()
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	if err := u.analyse.lock(ctx); err != nil {
@@ -118,5 +125,5 @@ func (u *Unwinder) Close() error {
 	}
 	<-u.worked
 	u.processes.Close()
-	return errors.Join(u.tables.wait(), u.kernel.close())
+	return errors.Join(err, u.tables.wait(), u.kernel.close())
 }

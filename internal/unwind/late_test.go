@@ -1,0 +1,93 @@
+package unwind
+
+import (
+	"runtime"
+	"testing"
+	"time"
+)
+
+// A library's first call, right after it was loaded, has its whole stack.
+func TestLoadedLibrary(t *testing.T) {
+	prog := buildProgram(t, "gcc", "late", "-O2", "-fomit-frame-pointer", "testdata/late.c", "-ldl")
+	plugin := build(t, "gcc", "plugin.so", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "testdata/plugin.c", "-L"+workDir(t), "-lalloc")
+	p := startTarget(t, prog, plugin)
+	c := newCapture(t, Options{}, p.pid)
+	c.attach(buildLibrary(t), symbol, 1)
+	p.run()
+	c.detach(1)
+	if s := c.stats(); s.Copied != 1 || s.Incomplete != 0 {
+		t.Error("want one copied stack, and that complete")
+	}
+	c.want(1, []string{"plugin_inner", "plugin_allocate", "calls", "main", "...", "_start"})
+}
+
+// A process that nobody has analysed has whole stacks as well.
+func TestUnknownProcess(t *testing.T) {
+	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+	p := startTarget(t, prog, "3")
+	c := newCapture(t, Options{})
+	c.attach(buildLibrary(t), symbol, 1)
+	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	c.detach(4)
+	if s := c.stats(); s.Copied == 0 || s.UnknownProcess != 0 {
+		t.Error("want copied stacks only")
+	}
+	if !c.u.kernel.known(uint32(p.pid)) {
+		t.Error("the process was not analysed")
+	}
+	c.want(3, []string{"leaf", "...", "middle", "main", "...", "_start"})
+}
+
+// A process that has ended when its copy is looked at has the frames that can be
+// known.
+func TestEndedBeforeCopy(t *testing.T) {
+	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+	p := startTarget(t, prog, "1")
+	c := newCapture(t, Options{})
+	c.attach(buildLibrary(t), symbol, 1)
+	c.u.analyse <- struct{}{} // an analysis that takes long
+	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
+		t.Fatal(err)
+	}
+	p.run()
+	p.end()
+	time.Sleep(50 * time.Millisecond)
+	<-c.u.analyse
+	c.detach(2)
+	for id := range c.counts {
+		if s := c.stacks[id]; len(s.Frames) == 0 || s.Err == nil {
+			t.Errorf("stack %x: %+v", id, s)
+		}
+	}
+}
+
+// The frame pointer leads out of code that a program made.
+func TestGeneratedCode(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the code is x86-64's")
+	}
+	prog := buildProgram(t, "gcc", "late", "-O2", "-fomit-frame-pointer", "testdata/late.c", "-ldl")
+	p := startTarget(t, prog)
+	c := newCapture(t, Options{}, p.pid)
+	c.attach(buildLibrary(t), symbol, 1)
+	p.run()
+	c.detach(10)
+	if s := c.stats(); s.Incomplete+s.Copied != 0 || s.MemoHits != 9 {
+		t.Error("want 9 memo hits and no incomplete stack")
+	}
+	for id := range c.counts {
+		guessed := 0
+		for _, f := range c.stacks[id].Frames {
+			if f.Guessed {
+				guessed++
+			}
+		}
+		if guessed != 1 {
+			t.Errorf("%d frames are marked: %+v", guessed, c.stacks[id].Frames)
+		}
+	}
+	c.want(10, []string{"helper", "...", "calls", "main", "...", "_start"})
+}
