@@ -94,12 +94,7 @@ func Build(dir string) (*Kit, error) {
 		return nil, fmt.Errorf("fingerprint the stand-in's build: %w", err)
 	}
 	final := filepath.Join(dir, key)
-	kit := &Kit{
-		Dir:        final,
-		LibCUDA:    filepath.Join(final, "libcuda.so.1"),
-		LibCUDAOld: filepath.Join(final, "old/libcuda.so.1"),
-		LibCUDART:  filepath.Join(final, "libcudart.so.13"),
-	}
+	kit := kitIn(final)
 	if _, err := os.Stat(final); err == nil {
 		return kit, nil
 	}
@@ -119,6 +114,15 @@ func Build(dir string) (*Kit, error) {
 		return nil, err
 	}
 	return kit, nil
+}
+
+func kitIn(dir string) *Kit {
+	return &Kit{
+		Dir:        dir,
+		LibCUDA:    filepath.Join(dir, "libcuda.so.1"),
+		LibCUDAOld: filepath.Join(dir, "old/libcuda.so.1"),
+		LibCUDART:  filepath.Join(dir, "libcudart.so.13"),
+	}
 }
 
 func fingerprint() (string, error) {

@@ -96,10 +96,14 @@ var shared = sync.OnceValues(func() (*Kit, error) {
 	return Build(dir)
 })
 
-// Get returns the kit that all of a user's tests share, in [DefaultDir]. Without
-// a C compiler it skips the test, or fails it when the environment says CI=true.
+// Get returns the kit that all of a user's tests share, in [DefaultDir], or the
+// one that was built in the folder $TESTCUDA_KIT. Without a C compiler it skips the
+// test, or fails it when the environment says CI=true.
 func Get(tb testing.TB) *Kit {
 	tb.Helper()
+	if dir := os.Getenv("TESTCUDA_KIT"); dir != "" {
+		return kitIn(dir)
+	}
 	if _, err := exec.LookPath(compiler); err != nil {
 		if os.Getenv("CI") == "true" {
 			tb.Fatalf("find a C compiler: %v", err)
