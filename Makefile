@@ -25,9 +25,12 @@ GENERATE_TOOLS := $(BUILD_TOOLS) clang-19=clang-19 llvm-strip-19=llvm-19
 TEST_FLAGS ?= -p 1 -count 1 -timeout 8m
 FUZZ_TIME  ?= 10s
 BENCH      ?= .
+# A version of Debian's, several of which the first that can be had is taken, or the
+# path of a bzImage.
+KERNELS    ?= 6.1 6.12 6.19,6.18 newest
 
 .DEFAULT_GOAL := help
-.PHONY: help build install test demo test-gpu lint cross generate check-generate fuzz bench clean
+.PHONY: help build install test demo test-gpu test-kernels lint cross generate check-generate fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +57,9 @@ demo: ## trace a training job and print the top of its profile
 
 test-gpu: ## run the cases that need an NVIDIA GPU
 	test/gpu/run.sh
+
+test-kernels: ## boot other kernels (KERNELS) and run the checks of test/vm on each
+	test/vm/run.sh $(KERNELS)
 
 lint: ## run the linters and check which package may import which
 	$(GO) run $(GOLANGCI_LINT) run

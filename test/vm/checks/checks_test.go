@@ -1,0 +1,269 @@
+// Package checks does what users do, with the stand-in CUDA, on the kernel at hand:
+// test/vm boots others for it. It has tests only. What it wants of a kernel is the
+// same for every one that is supported: exact totals, complete stacks, repeated ones
+// from the memo, words that are true, and nothing left behind.
+package checks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+// rounds of the job: in each, every path allocates.
+const rounds = 150
+
+var paths = []string{"lll", "llr", "lrl", "lrr", "rll", "rlr", "rrl", "rrr"}
+
+// job is a script of 8 paths of calls. Half of what it allocates lives on.
+func job() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "repeat %d {", rounds)
+	for i, path := range paths {
+		fmt.Fprintf(&b, " via %s %s %d+i;", path, []string{"cudaMalloc", "cuMemAllocAsync"}[i%2], 4096*(i+1))
+	}
+	return b.String() + " }; free cuMemAllocAsync"
+}
+
+// wantPaths fails unless each path of a job has its calls.
+func wantPaths(p profile, pid int) {
+	p.Helper()
+	want := map[string]int64{}
+	for _, path := range paths {
+		want[strings.TrimSpace(strings.NewReplacer("l", "via_left ", "r", "via_right ").Replace(path))] = rounds
+	}
+	got := p.calls(pid, func(function, _ string) bool { return function == "via_left" || function == "via_right" })
+	if !maps.Equal(got, want) {
+		p.Errorf("calls by path: %v; want %v", got, want)
+	}
+}
+
+// launch traces a job from its start.
+func launch(t *testing.T, program testcuda.Program, libs testcuda.Libs, args ...string) (profile, *testcuda.Stats) {
+	t.Helper()
+	kit := testcuda.Get(t)
+	r := start(t, kit.Env(libs), append(args, "--", kit.Path(program), job()+"; stats")...)
+	p := r.profile()
+	stats, err := testcuda.ParseStats(r.stdout.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, stats
+}
+
+func TestDoctor(t *testing.T) {
+	out, err := exec.Command(binary, "doctor", "--json").Output()
+	var checks []struct{ Group, Check, Status, Detail string }
+	if err := json.Unmarshal(out, &checks); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	seen := 0
+	for _, c := range checks {
+		if c.Group != "Kernel" && c.Group != "Tracing" {
+			continue
+		}
+		seen++
+		t.Logf("%s, %s: %s, %s", c.Group, c.Check, c.Status, c.Detail)
+		// Without uprobe_multi (Linux 6.6) tracing is the same.
+		if c.Status != "ok" && !strings.Contains(c.Detail, "tracing is the same") {
+			t.Errorf("%s, %s is not ok", c.Group, c.Check)
+		}
+	}
+	if seen < 5 {
+		t.Errorf("%d checks of the kernel and of tracing: %v", seen, err)
+	}
+}
+
+func TestCommand(t *testing.T) {
+	p, stats := launch(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
+	p.whole(stats)
+	p.memoized()
+	wantPaths(p, stats.PID)
+}
+
+func TestCommandWithoutMemo(t *testing.T) {
+	p, stats := launch(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP, "--no-stack-memo")
+	p.whole(stats)
+	wantPaths(p, stats.PID)
+}
+
+func TestFramePointers(t *testing.T) {
+	p, stats := launch(t, testcuda.Workload, testcuda.LibsDefault, "--stacks", "fp")
+	p.whole(stats)
+	wantPaths(p, stats.PID)
+	if want := "frame pointers"; p.Meta.StackMode != want {
+		t.Errorf("stacks: %s; want %s", p.Meta.StackMode, want)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	p, stats := launch(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP, "--verify-stacks", "1")
+	p.whole(stats)
+	wantPaths(p, stats.PID)
+	var verified, differed int
+	p.note("verified: %d memoized stacks were unwound as well, %d differed", &verified, &differed)
+	if verified < rounds*len(paths)*9/10 || differed != 0 {
+		t.Errorf("%d memoized stacks were unwound as well, %d differed", verified, differed)
+	}
+}
+
+// A stack of the interpreter's, of Python functions and of C between them.
+func TestPython(t *testing.T) {
+	const depth, calls = 150, 100
+	program := fmt.Sprintf(`
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+
+def allocate(i):
+    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(4096 + i)) == 0
+
+def deep(n, i):
+    if n == 1:
+        list(map(allocate, [i]))  # through C
+    else:
+        deep(n - 1, i)
+
+sys.stdin.readline()
+for i in range(%d):
+    deep(%d, i)
+`, calls, depth)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	job := exec.CommandContext(ctx, "python3", "-c", program)
+	job.Env = append(os.Environ(), testcuda.Get(t).Env(testcuda.LibsNoFP)...)
+	job.Stderr = t.Output()
+	stdin, err := job.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, nil, "-p", fmt.Sprint(job.Process.Pid)).on()
+	stdin.Close()
+	if err := job.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p := r.profile()
+	p.memoized()
+	got := p.calls(job.Process.Pid, func(_, file string) bool { return file == "<string>" })
+	want := map[string]int64{"<module> " + strings.Repeat("deep ", depth) + "allocate": calls}
+	if !maps.Equal(got, want) {
+		short := map[string]int64{}
+		for path, n := range got {
+			short[fmt.Sprintf("%d functions, %q first", len(strings.Fields(path)), path[:min(len(path), 20)])] += n
+		}
+		t.Errorf("calls by Python functions: %v; want %d under %d", short, calls, depth+2)
+	}
+}
+
+func TestAttach(t *testing.T) {
+	w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
+	r := start(t, nil, "-p", fmt.Sprint(w.PID())).on()
+	if n := programs(t); n == 0 {
+		t.Error("the kernel shows none of the tracer's programs while it traces")
+	}
+	if _, err := w.Run(job()); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := w.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p := r.profile()
+	p.whole(stats)
+	p.memoized()
+	wantPaths(p, stats.PID)
+}
+
+// Every process, one of which is in the midst of its calls when the probes go on
+// and off: its figures fit together although nobody waited for it.
+func TestAll(t *testing.T) {
+	busy := workload(t, testcuda.Workload, testcuda.LibsDefault)
+	if err := busy.Send("repeat 1000000000 { cudaMalloc 4096; free cudaMalloc }"); err != nil {
+		t.Fatal(err)
+	}
+	waiting := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
+	r := start(t, nil, "-a").on()
+	if _, err := waiting.Run(job()); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := waiting.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	p := r.profile()
+	// Its only thread may have been in one call, and held one allocation.
+	p.whole(stats, "calls_without_entry", "frees_unmatched")
+	wantPaths(p, stats.PID)
+	for _, l := range p.Loss {
+		if contains([]string{"calls_without_entry", "frees_unmatched"}, l.Name) && l.Value > 1 {
+			t.Errorf("%d %s", l.Value, l.Name)
+		}
+	}
+	for _, got := range p.Processes {
+		if got.PID == busy.PID() && (got.Allocated == 0 || got.InUse < 0 || got.InUse > 4096) {
+			t.Errorf("the busy process allocated %d bytes and has %d in use; it never held more than 4096", got.Allocated, got.InUse)
+		}
+	}
+}
+
+func TestKernelThread(t *testing.T) {
+	if comm, _ := os.ReadFile("/proc/2/comm"); string(comm) != "kthreadd\n" {
+		t.Skip("this PID namespace shows no thread of the kernel's")
+	}
+	out, err := exec.Command(binary, "-p", "2", "-d", "1s", "-o", filepath.Join(t.TempDir(), "x.json")).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "kernel") {
+		t.Errorf("a thread of the kernel's was not refused: %v: %s", err, out)
+	}
+}
+
+// programs counts the tracer's programs in the kernel, by the names that it shows.
+func programs(t *testing.T) (n int) {
+	t.Helper()
+	symbols, err := os.ReadFile("/proc/kallsyms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(symbols)) {
+		if strings.Contains(line, "bpf_prog_") && strings.Contains(line, "_gm_") {
+			n++
+		}
+	}
+	return n
+}
+
+// What the runs before loaded and attached is gone.
+func TestNothingLeft(t *testing.T) {
+	left := -1
+	for end := time.Now().Add(30 * time.Second); left != 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		left = programs(t) // the kernel frees them a moment later
+	}
+	if left != 0 {
+		t.Errorf("%d programs left in the kernel", left)
+	}
+	if events, err := os.ReadFile("/sys/kernel/tracing/uprobe_events"); err == nil && len(events) > 0 {
+		t.Errorf("probes left: %s", events)
+	}
+}
