@@ -1,0 +1,99 @@
+package unwind
+
+import (
+	"maps"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/bpf"
+)
+
+// What kernels allow, and what of it is for those that need more than the ones
+// that were tried.
+const (
+	verifierLimit = 1_000_000 // BPF_COMPLEXITY_LIMIT_INSNS, include/linux/bpf.h
+	mostVerified  = verifierLimit * 9 / 10
+	// From Linux 6.19 on task storage comes from kmalloc_nolock, which has nothing
+	// larger than 8 KiB (KMALLOC_MAX_CACHE_SIZE), with the kernel's own header.
+	storageLimit  = 8 << 10 // bytes
+	storageHeader = 256     // bytes; struct bpf_local_storage_elem has 128 and less
+)
+
+// processed is how the verifier ends its log (print_verification_stats).
+var processed = regexp.MustCompile(`processed (\d+) insns \(limit (\d+)\)`)
+
+// What the verifier of this kernel has to do for each program, as it says, also
+// before Linux 5.16, which does not keep it.
+func TestVerifierLimit(t *testing.T) {
+	own, err := bpf.LoadGpumemtrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	coll, err := ebpf.NewCollectionWithOptions(own, ebpf.CollectionOptions{Programs: programOptions})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer coll.Close()
+	u, err := Start(t.Context(), Options{Maps: coll.Maps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	programs := maps.Clone(coll.Programs)
+	programs[exitProgram] = u.kernel.exit
+	if u.kernel.memoErr != nil {
+		t.Errorf("the memo is refused: %v", u.kernel.memoErr)
+	}
+	for name, p := range programs {
+		m := processed.FindStringSubmatch(p.VerifierLog)
+		if m == nil {
+			t.Errorf("%s: the verifier does not say what it did: %q", name, p.VerifierLog)
+			continue
+		}
+		n, _ := strconv.Atoi(m[1])
+		t.Logf("%s: %d instructions of %s", name, n, m[2])
+		if n > mostVerified {
+			t.Errorf("%s takes the verifier %d instructions, more than %d", name, n, mostVerified)
+		}
+		if info, err := p.Info(); err != nil {
+			t.Error(err)
+		} else if told, ok := info.VerifiedInstructions(); ok && int(told) != n {
+			t.Errorf("%s: the kernel says %d instructions as well", name, told)
+		}
+	}
+}
+
+func specs(t *testing.T) map[string]*ebpf.MapSpec {
+	t.Helper()
+	all := map[string]*ebpf.MapSpec{}
+	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGpumemtrace, bpf.LoadUnwind} {
+		spec, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, m := range spec.Maps {
+			all[name] = m
+		}
+	}
+	return all
+}
+
+func TestTaskStorageLimit(t *testing.T) {
+	found := false
+	for name, m := range specs(t) {
+		if m.Type != ebpf.TaskStorage {
+			continue
+		}
+		found = true
+		t.Logf("%s: %d bytes of %d, header included", name, m.ValueSize+storageHeader, storageLimit)
+		if m.ValueSize+storageHeader > storageLimit {
+			t.Errorf("%s: a value of %d bytes, with %d for the kernel's header, is more than %d", name, m.ValueSize, storageHeader, storageLimit)
+		}
+	}
+	if !found {
+		t.Error("no task storage")
+	}
+}
