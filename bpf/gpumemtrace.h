@@ -162,7 +162,7 @@ GM_MAP(loss, GM_MAP_ARRAY, GM_LOSS_MAX, 0, u32, u64);
 GM_MAP(threads, GM_MAP_TASK_STORAGE, 0, GM_F_NO_PREALLOC, int, struct gm_thread);
 
 /* The processes to trace, by PID in the tracer's namespace. */
-GM_MAP(targets, GM_MAP_HASH, 65536, GM_F_NO_PREALLOC, u32, u32);
+GM_MAP(targets, GM_MAP_HASH, 65536, 0, u32, u32);
 
 /* Stacks that user space has. An evicted one is sent again. */
 GM_MAP(stacks_seen, GM_MAP_LRU_HASH, 65536, 0, u64, u32);

@@ -21,7 +21,7 @@ GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_
 
 /* Generation of each process's mappings; user space counts it up. A process
  * without one has no memo: nobody could tell when its mappings change. */
-GM_MAP(unwind_mappings, GM_MAP_HASH, 65536, GM_F_NO_PREALLOC, u32, u32);
+GM_MAP(unwind_mappings, GM_MAP_HASH, 65536, 0, u32, u32);
 
 /* uw_add adds a word to those that the unwind depends on, when want is 1 and
  * not 0. Words beyond UW_WORDS are counted only. */

@@ -127,7 +127,6 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 			m.MaxEntries = n
 		}
 		if m.Type == ebpf.HashOfMaps {
-			m.Flags |= features.BPF_F_NO_PREALLOC
 			m.InnerMap.Flags |= features.BPF_F_MMAPABLE
 			k.deltas = m.InnerMap
 		}
