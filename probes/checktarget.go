@@ -24,7 +24,7 @@ func CheckTarget(pid int) error {
 	}
 	exe, _, err := proc.OpenExecutable(pid)
 	switch {
-	case err != nil && status.Kernel:
+	case err != nil && proc.Kernel(pid):
 		return fmt.Errorf("trace process %d: that is a kernel thread", pid)
 	case err != nil:
 		return CheckSeccomp(pid, true) // another user's, or another namespace's: the probes may still reach it

@@ -18,7 +18,6 @@ type Status struct {
 	Capabilities uint64 // effective, a bit for each CAP_ constant
 	// Seccomp is the mode, "0" for no filter, "" where the kernel does not tell.
 	Seccomp string
-	Kernel  bool // it is a thread of the kernel's; Linux before 6.8 does not tell
 }
 
 // maxStatus bounds a status: a process may be in 65,536 groups.
@@ -68,8 +67,6 @@ func parseStatus(b []byte) (s Status, err error) {
 			s.Capabilities = number(fields[0], 16, 64)
 		case "Seccomp":
 			s.Seccomp = string(fields[0])
-		case "Kthread":
-			s.Kernel = string(fields[0]) == "1"
 		}
 	}
 	if err == nil && (!user || s.Process == 0) {
@@ -97,13 +94,17 @@ func stat(pid int) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The second field is the command name in parentheses, which may itself
-	// hold parentheses, spaces and newlines; no field after it does.
-	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	fields := parseStat(b)
 	if len(fields) < 20 {
 		return nil, fmt.Errorf("read process %d's stat: %d fields", pid, len(fields))
 	}
 	return fields, nil
+}
+
+func parseStat(b []byte) [][]byte {
+	// The second field is the command name in parentheses, which may itself
+	// hold parentheses, spaces and newlines; no field after it does.
+	return bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 }
 
 func statNumber(pid, field int) (uint64, error) {
@@ -121,6 +122,19 @@ func statNumber(pid, field int) (uint64, error) {
 // StartTicks returns when a process began, in clock ticks (a hundredth of a
 // second) since boot. The error is os.ErrNotExist for a process that is gone.
 func StartTicks(pid int) (uint64, error) { return statNumber(pid, 22) }
+
+// Kernel tells whether a process is a thread of the kernel's. It is not where that
+// cannot be read.
+func Kernel(pid int) bool {
+	fields, err := stat(pid)
+	return err == nil && isKernel(fields)
+}
+
+func isKernel(stat [][]byte) bool {
+	const kthread = 0x00200000 // PF_KTHREAD, include/linux/sched.h
+	flags, err := strconv.ParseUint(string(stat[9-3]), 10, 32)
+	return err == nil && flags&kthread != 0
+}
 
 // parentOf returns a process's parent, 0 for one that this PID namespace does not
 // show. The error is os.ErrNotExist for a process that is gone.

@@ -79,7 +79,7 @@ func TestStat(t *testing.T) {
 		if got, err := StartTicks(pid); err != nil || got < own || got > own+100*600 {
 			t.Errorf("%q: began at %d, %v, this process at %d", name, got, err, own)
 		}
-		if s, err := ReadStatus(pid); err != nil || s.Process != pid || !slices.Equal(s.Numbers, []int{pid}) || int(s.User) != os.Geteuid() || s.Kernel {
+		if s, err := ReadStatus(pid); err != nil || s.Process != pid || !slices.Equal(s.Numbers, []int{pid}) || int(s.User) != os.Geteuid() || Kernel(pid) {
 			t.Errorf("%q: status %+v, %v", name, s, err)
 		}
 		if Ended(pid) {
@@ -100,6 +100,23 @@ func TestStat(t *testing.T) {
 		if _, err := ReadStatus(pid); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("status of a process that is gone: %v", err)
 		}
+	}
+}
+
+// What Linux says of its own threads: 6.1 in stat alone, and 6.8 as well in status.
+func TestKernel(t *testing.T) {
+	for line, want := range map[string]bool{
+		"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 11 0 0 18446744073709551615 0\n":                  true,
+		"41 (kworker/0:1-mm_percpu_wq) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 60 0 0 18446744073709551615\n":  true,
+		"1 (init) S 0 1 1 0 -1 4194560 8 0 0 0 1 2 0 0 20 0 1 0 12 4194304 300 18446744073709551615 1\n":              false,
+		"7 (kthreadd) S 2129984) S 1 7 7 0 -1 4194304 8 0 0 0 1 2 0 0 20 0 1 0 12 4194304 300 18446744073709551615\n": false,
+	} {
+		if got := isKernel(parseStat([]byte(line))); got != want {
+			t.Errorf("%q: %t, want %t", line, got, want)
+		}
+	}
+	if Comm(2) == "kthreadd" && !Kernel(2) {
+		t.Error("kthreadd is not the kernel's")
 	}
 }
 
