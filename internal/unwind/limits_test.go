@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"errors"
 	"maps"
 	"regexp"
 	"strconv"
@@ -38,14 +39,16 @@ func TestVerifierLimit(t *testing.T) {
 	}
 	defer coll.Close()
 	u, err := Start(t.Context(), Options{Maps: coll.Maps})
-	if err != nil {
+	if ve, ok := errors.AsType[*ebpf.VerifierError](err); ok {
+		t.Fatalf("%+v", ve)
+	} else if err != nil {
 		t.Fatal(err)
 	}
 	defer u.Close()
 	programs := maps.Clone(coll.Programs)
 	programs[exitProgram] = u.kernel.exit
 	if u.kernel.memoErr != nil {
-		t.Errorf("the memo is refused: %v", u.kernel.memoErr)
+		t.Errorf("the memo is refused: %+v", u.kernel.memoErr)
 	}
 	for name, p := range programs {
 		m := processed.FindStringSubmatch(p.VerifierLog)
