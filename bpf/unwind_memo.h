@@ -82,7 +82,7 @@ gm_inline long uw_load(struct unwind *u, u64 off, u64 end, u64 *val)
 		if (end > off && end - off < size)
 			size = end - off;
 		u->window_len = 0;
-		if (bpf_probe_read_user(u->window, size & (2 * UW_PAGE - 1), (void *)at))
+		if (bpf_probe_read_user(u->window, uw_bytes(size), (void *)at))
 			return -1;
 		u->window_off = off;
 		u->window_len = size;

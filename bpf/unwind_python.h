@@ -125,7 +125,7 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 			from = at;
 		}
 		u->chunk_at = u->chunk_end = 0;
-		if (bpf_probe_read_user(u->chunk, size & (2 * UW_PAGE - 1), (void *)from)) {
+		if (bpf_probe_read_user(u->chunk, uw_bytes(size), (void *)from)) {
 			u->py_error = ERR_PYTHON_BAD_FRAME_OBJECT_ADDR;
 			u->py_frame = 0;
 			u->keep_out = 1;

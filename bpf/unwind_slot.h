@@ -135,6 +135,14 @@ struct unwind {
 _Static_assert(2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES) <= sizeof(((Trace *)0)->frame_data) / sizeof(u64),
 	       "frames do not fit into the unwinder's record");
 
+/* uw_bytes returns n, which is 1 to UW_PAGE, by instructions that show the verifier
+ * so. The compiler knows it, and leaves out what says it in C. */
+gm_inline u64 uw_bytes(u64 n)
+{
+	asm volatile("%0 += -1\n\t%0 &= %1\n\t%0 += 1" : "+r"(n) : "i"(UW_PAGE - 1));
+	return n;
+}
+
 GM_MAP(unwinds, GM_MAP_ARRAY, 16, 0, u32, struct unwind);
 
 /* How many slots there are: user space sets it, and the map's entries. */
