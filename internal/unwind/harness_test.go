@@ -178,6 +178,12 @@ func (p *target) end() {
 	p.cmd.Wait()
 }
 
+// A call is an event's thread and stack.
+type call struct {
+	tid   uint32
+	stack uint64
+}
+
 // A capture is the events of one probed function.
 type capture struct {
 	t      testing.TB
@@ -189,6 +195,7 @@ type capture struct {
 
 	mu     sync.Mutex
 	counts map[uint64]uint64 // events by stack id
+	events []call            // in the order of the ring, which is each thread's own
 	stacks map[uint64]Stack
 	pids   map[uint64]uint32
 	raw    map[uint64][]uint64
@@ -253,6 +260,7 @@ func (c *capture) begin(t testing.TB) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.counts)
+	c.events = nil
 	t.Cleanup(func() {
 		c.t = parent
 		for _, l := range c.links {
@@ -323,7 +331,9 @@ func (c *capture) read() {
 		switch binary.NativeEndian.Uint32(b) {
 		case 1: // struct gm_event
 			c.mu.Lock()
-			c.counts[binary.NativeEndian.Uint64(b[48:])]++
+			e := call{tid: binary.NativeEndian.Uint32(b[28:]), stack: binary.NativeEndian.Uint64(b[48:])}
+			c.counts[e.stack]++
+			c.events = append(c.events, e)
 			c.mu.Unlock()
 		case 2: // struct gm_stack
 			n := (len(b) - 32) / 8

@@ -1,0 +1,83 @@
+"""The same as truth.py, in PyTorch: modules of modules, hooks, a backward pass that calls Python."""
+import gc
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import truth
+from truth import call, leaf, note
+
+torch.set_num_threads(1)
+
+
+class Probe(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        note(); call()
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        note(); call()
+        return gradient.clone()
+
+
+class Nested(torch.nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.inner = Nested(depth - 1) if depth else torch.nn.Linear(4, 4)
+        self.depth = depth
+
+    def forward(self, x):
+        note(); call()
+        return Probe.apply(self.inner(x))
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Nested(3)
+
+    def forward(self, x):
+        return checkpoint(self.inner, x)
+
+
+def hooked(module):
+    module.register_forward_hook(lambda *_: leaf() and None)
+    module.register_full_backward_hook(lambda *_: leaf() and None)
+    return module
+
+
+MODELS = {
+    "nested": Nested(10),
+    "sequential": torch.nn.Sequential(*[torch.nn.Sequential(Nested(1), torch.nn.Tanh()) for _ in range(3)]),
+    "hooks": hooked(torch.nn.Sequential(hooked(Nested(2)), hooked(Nested(2)))),
+    "checkpoint": Checkpointed(),
+    "nested_40": Nested(40),
+}
+
+
+def step(model):
+    x = torch.randn(4, 4, requires_grad=True)
+    x.register_hook(lambda g: leaf() and None)
+    y = model(x).square().mean()
+    y.register_hook(lambda g: leaf() and None)
+    y.backward()
+    (gradient,) = torch.autograd.grad(Probe.apply(x).exp().sum(), x, create_graph=True)
+    gradient.sum().backward()
+
+
+def main():
+    step(MODELS["nested"])  # what is imported at the first use is
+    truth.noted.clear()
+    gc.disable()
+    truth.start()
+    for _ in range(int(truth.sys.argv[2])):
+        for truth.now, model in MODELS.items():
+            step(model)
+            torch.no_grad()(model)(torch.randn(1, 4))
+            leaf()
+    truth.finish()
+
+
+main()

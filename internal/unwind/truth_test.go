@@ -1,0 +1,230 @@
+package unwind
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// What a Python program says of one of its calls (testdata/truth.py).
+type truth struct {
+	tid    uint32
+	name   string // of the case
+	frames []string
+}
+
+// UnmarshalJSON reads [tid, case, [[function, file, line], ...]].
+func (c *truth) UnmarshalJSON(b []byte) error {
+	var frames [][3]any
+	if err := json.Unmarshal(b, &[]any{&c.tid, &c.name, &frames}); err != nil {
+		return err
+	}
+	for _, f := range frames {
+		c.frames = append(c.frames, fmt.Sprintf("%v %v:%v", f[0], f[1], f[2]))
+	}
+	return nil
+}
+
+// The CPythons that are tried, with the system's own: those that pyenv keeps, or
+// that the path has.
+const oldestPython, newestPython = 8, 13
+
+// truthfulPythons returns an interpreter of each minor version that is here.
+func truthfulPythons(t *testing.T) []string {
+	t.Helper()
+	found := make(map[int]string)
+	candidates := installedPythons()
+	for minor := oldestPython; minor <= newestPython; minor++ {
+		if path, err := exec.LookPath(fmt.Sprintf("python3.%d", minor)); err == nil {
+			candidates = append(candidates, path)
+		}
+	}
+	var pythons []string
+	for _, python := range candidates {
+		out, err := exec.Command(python, "-c", "import sys; print(sys.version_info[1])").Output()
+		if err != nil {
+			continue // a shim for a version that is not active
+		}
+		minor, err := strconv.Atoi(strings.TrimSpace(string(out)))
+		if err != nil || minor < oldestPython || minor > newestPython || found[minor] != "" {
+			continue
+		}
+		if python != systemPython {
+			found[minor] = python
+		}
+		pythons = append(pythons, python)
+	}
+	if !slices.Contains(pythons, systemPython) {
+		skip(t, "no "+systemPython)
+	}
+	minor := pythonMinor(t, systemPython)
+	for m := oldestPython; m <= newestPython; m++ {
+		if found[m] == "" && m != minor {
+			t.Logf("not tried: CPython 3.%d, which is not here", m)
+		}
+	}
+	return pythons
+}
+
+// TestTruth compares each frame of each call with what Python itself says. Every call
+// comes three times, with others between: the memo answers most of the later ones, and
+// is believed, or compared with an unwind.
+func TestTruth(t *testing.T) {
+	pythons := truthfulPythons(t)
+	for _, opts := range []Options{{}, {VerifyStacks: 1}} {
+		t.Run(fmt.Sprintf("verify %d", opts.VerifyStacks), func(t *testing.T) {
+			c := newCapture(t, opts)
+			for _, python := range pythons {
+				t.Run(python, func(t *testing.T) {
+					c.begin(t)
+					compareTruth(t, c, python, "testdata/truth.py", "3")
+				})
+			}
+		})
+	}
+}
+
+// TestTruthBackward does so in PyTorch's backward pass, and in modules of modules.
+func TestTruthBackward(t *testing.T) {
+	if err := exec.Command(systemPython, "-c", "import torch").Run(); err != nil {
+		skip(t, "no PyTorch for "+systemPython)
+	}
+	t.Setenv("OMP_NUM_THREADS", "1")
+	for _, opts := range []Options{{}, {VerifyStacks: 1}} {
+		t.Run(fmt.Sprintf("verify %d", opts.VerifyStacks), func(t *testing.T) {
+			compareTruth(t, newCapture(t, opts), systemPython, "testdata/truth_torch.py", "3")
+		})
+	}
+}
+
+// compareTruth runs a program that says what calls it made, and compares.
+func compareTruth(t *testing.T, c *capture, python, program, rounds string) {
+	t.Helper()
+	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
+	library := buildLibrary(t)
+	told := filepath.Join(t.TempDir(), "told.json")
+	before := c.stats()
+	p := startTarget(t, python, program, told, rounds)
+	c.trace(p.pid)
+	c.attach(library, symbol, 1)
+	p.run()
+	b, err := os.ReadFile(told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var truths []truth
+	if err := json.Unmarshal(b, &truths); err != nil {
+		t.Fatal(err)
+	}
+	c.detach(uint64(len(truths)))
+
+	want := make(map[uint32][]truth) // by thread, in the order of its calls
+	for _, call := range truths {
+		want[call.tid] = append(want[call.tid], call)
+	}
+	wrong, calls := make(map[string]int), make(map[string]int)
+	var cases []string
+	for _, e := range c.events {
+		if len(want[e.tid]) == 0 {
+			t.Fatalf("thread %d made a call that it does not tell of", e.tid)
+		}
+		call := want[e.tid][0]
+		want[e.tid] = want[e.tid][1:]
+		if calls[call.name]++; calls[call.name] == 1 {
+			cases = append(cases, call.name)
+		}
+		if problem := compareFrames(c.stacks[e.stack], call.frames); problem != "" {
+			if wrong[call.name]++; wrong[call.name] <= 2 {
+				t.Errorf("%s, call %d: %s\nwant %s\ngot  %s", call.name, calls[call.name], problem,
+					abridged(call.frames), abridged(c.names(e.stack)))
+			}
+		}
+	}
+	for _, name := range cases {
+		if wrong[name] > 0 {
+			t.Errorf("%s: %d of %d calls differ", name, wrong[name], calls[name])
+		}
+	}
+	s := c.stats()
+	hits, n := s.MemoHits-before.MemoHits, uint64(len(truths))
+	t.Logf("%d calls, %d from the memo, %d verified, %d not fit for it", n, hits,
+		s.Verified-before.Verified, s.NotKept-before.NotKept)
+	if hits < n/2 {
+		t.Errorf("%d of %d calls from the memo, want half and more", hits, n)
+	}
+	if s.Mismatched != before.Mismatched {
+		t.Errorf("%d answers of the memo contradict an unwind", s.Mismatched-before.Mismatched)
+	}
+}
+
+// wholeFrames is how many frames a stack has at least that does not show them all.
+const wholeFrames = 512
+
+// truncated is the name of the frame that stands for those that a stack does not show.
+const truncated = "[truncated]"
+
+// compareFrames says in what s and the Python frames that it should have differ, or "".
+func compareFrames(s Stack, want []string) string {
+	if s.Err != nil {
+		return s.Err.Error()
+	}
+	var leafward, rootward []string
+	cut := false
+	for _, f := range s.Frames {
+		switch {
+		case f.Function == truncated:
+			leafward, rootward, cut = rootward, nil, true
+		case f.Kind == Python:
+			rootward = append(rootward, fmt.Sprintf("%s %s:%d", f.Function, f.File, f.Line))
+		}
+	}
+	if !cut {
+		if !slices.Equal(rootward, want) {
+			return "frames differ" + firstDifference(rootward, want)
+		}
+		return ""
+	}
+	switch n := len(leafward) + len(rootward); {
+	case len(s.Frames) < wholeFrames:
+		return fmt.Sprintf("cut at %d frames", len(s.Frames))
+	case n > len(want):
+		return fmt.Sprintf("%d Python frames and a cut, want %d", n, len(want))
+	case len(rootward) == 0:
+		return "cut without the root's last frames"
+	case !slices.Equal(leafward, want[:len(leafward)]):
+		return "frames before the cut differ" + firstDifference(leafward, want)
+	case !slices.Equal(rootward, want[len(want)-len(rootward):]):
+		return "frames after the cut differ" + firstDifference(rootward, want[len(want)-len(rootward):])
+	}
+	return ""
+}
+
+// firstDifference says where two lists begin to differ.
+func firstDifference(have, want []string) string {
+	for i := range max(len(have), len(want)) {
+		switch {
+		case i >= len(have):
+			return fmt.Sprintf(" from frame %d of %d: no %s", i, len(want), want[i])
+		case i >= len(want):
+			return fmt.Sprintf(" from frame %d of %d: %s too many", i, len(want), have[i])
+		case have[i] != want[i]:
+			return fmt.Sprintf(" at frame %d of %d: %s, want %s", i, len(want), have[i], want[i])
+		}
+	}
+	return ""
+}
+
+// abridged shows the ends of a long list.
+func abridged(frames []string) string {
+	const end = 12
+	if len(frames) > 2*end {
+		frames = slices.Concat(frames[:end], []string{fmt.Sprintf("... %d more ...", len(frames)-2*end)}, frames[len(frames)-end:])
+	}
+	return strings.Join(frames, " < ")
+}
