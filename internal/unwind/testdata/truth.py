@@ -738,22 +738,38 @@ C().method()
 """
 
 
+kept = []  # code: it is named when its process tells of it, a moment after the call
+pause = functools.partial(time.sleep, 0.1)  # in which it is
+
+
+def made(source, name="<string>", mode="exec"):
+    code = compile(source, name, mode)
+    kept.append(code)
+    return eval(code, dict(globals()))
+
+
 def executed():
-    exec(MADE, dict(globals()))
-    exec(compile(MADE, "/no/such/file.py", "exec"), dict(globals()))
-    exec("\n" * 300 + MADE, dict(globals()))
-    exec(compile("\n" * 70000 + MADE, "<far down>", "exec"), dict(globals()))
-    eval("leaf()"), eval("[leaf(x) for x in (1,)]"), eval("(lambda: leaf())()")
-    eval(compile("(note(), call())", "name with spaces \u00e9\u4e2d", "eval"))
-    exec("def \u00fcmlaut\u4e2d():\n note(); call()\n\u00fcmlaut\u4e2d()", dict(globals()))
+    made(MADE)
+    made(MADE, "/no/such/file.py")
+    made("\n" * 300 + MADE)
+    made("\n" * 70000 + MADE, "<far down>")
+    made("leaf()", mode="eval")
+    made("[leaf(x) for x in (1,)]", mode="eval")
+    made("(lambda: leaf())()", mode="eval")
+    made("(note(), call())", "name with spaces", "eval")
     name = "n" * 300
-    exec(f"def {name}():\n note(); call()\n{name}()", dict(globals()))
+    made(f"def {name}():\n note(); call()\n{name}()")
     # Enough of everything that operands and jumps need prefixes.
     body = "".join(f"    x{i} = {i + 1000}.5\n" for i in range(400))
-    exec(f"def long():\n{body}    note(); call()\n    for _ in range(2):\n{body.replace('    ', '        ')}        leaf()\nlong()",
-         dict(globals()))
-    exec("def far():\n    x = [1,\n" + "\n" * 400 + "    2]; leaf()\n" + "\n" * 1000 + "    leaf(); (\n1,\n" + "\n" * 200 + "leaf(),)\nfar()",
-         dict(globals()))
+    loop = body.replace("    ", "        ")
+    made(f"def long():\n{body}    note(); call()\n    for _ in range(2):\n{loop}        leaf()\nlong()")
+    gaps = ["\n" * n for n in (400, 1000, 200)]
+    made("def far():\n    x = [1,\n%s    2]; leaf()\n%s    leaf(); (\n1,\n%sleaf(),)\nfar()" % tuple(gaps))
+
+
+def named_in_other_scripts():
+    for name in "\u00fcmlaut", "\u4e2d\u6587", "\U00020000":  # of one, two and four bytes a character
+        made(f"def {name}():\n note(); call()\n{name}()", f"/{name}.py")
 
 
 # Syntax that not every CPython has.
@@ -773,28 +789,26 @@ NEWER = {
 def newer_syntax():
     for version, source in NEWER.items():
         if VERSION >= version:
-            exec(compile(source, "newer_%d_%d.py" % version, "exec"), dict(globals()))
+            made(source, "newer_%d_%d.py" % version)
 
 
 def reused():
-    """One function after the other at, as far as can be, one address. Its name is read while it is there."""
+    """One function after the other, as far as can be at one address."""
     for i in range(6):
-        exec(f"{chr(10) * i}def made_{i}():\n    note(); call()\nmade_{i}()", dict(globals()))
-        time.sleep(0.1)
+        exec(f"{chr(10) * i}def made_{i}():\n    note(); call()\nmade_{i}(); pause()", dict(globals()))
 
 
 def reused_alike():
     """The same, of functions that differ in name alone."""
     for i in range(6):
-        exec(f"def alike_{i}():\n    note(); call()\nalike_{i}()", dict(globals()))
-        time.sleep(0.1)
+        exec(f"def alike_{i}():\n    note(); call()\nalike_{i}(); pause()", dict(globals()))
 
 
 def imported():
     name = "module_of_%d" % len(noted)
     path = os.path.join(os.path.dirname(sys.argv[1]), name + ".py")
     with open(path, "w") as f:
-        f.write("from __main__ import leaf, note, call\nnote(); call()\nclass C:\n    leaf()\ndef __getattr__(name):\n    return leaf()\n")
+        f.write("from __main__ import leaf, note, call, pause\nnote(); call()\nclass C:\n    leaf()\n    pause()\ndef __getattr__(name):\n    return leaf()\n")
     sys.path.insert(0, os.path.dirname(path))
     importlib.invalidate_caches()
     try:
@@ -984,7 +998,7 @@ def recurses_without_end():
 
 CASES = [
     leaf, decorators, calls_with_arguments, lambdas, closures, comprehensions, generators, thrown_into, thrown_through, coroutines,
-    classes, slots, instances, threads, from_c, from_c_libraries, deleted, collected, signalled, hooked, executed, newer_syntax,
+    classes, slots, instances, threads, from_c, from_c_libraries, deleted, collected, signalled, hooked, executed, named_in_other_scripts, newer_syntax,
     reused, reused_alike, imported, deep_50, deep_300, deep_900, alternating_20, alternating_40, alternating_100, exceptions,
 ]
 

@@ -43,8 +43,8 @@ class Checkpointed(torch.nn.Module):
 
 
 def hooked(module):
-    module.register_forward_hook(lambda *_: leaf() and None)
-    module.register_full_backward_hook(lambda *_: leaf() and None)
+    module.register_forward_hook(lambda *_: leaf() or None)
+    module.register_full_backward_hook(lambda *_: leaf() or None)
     return module
 
 
@@ -59,9 +59,9 @@ MODELS = {
 
 def step(model):
     x = torch.randn(4, 4, requires_grad=True)
-    x.register_hook(lambda g: leaf() and None)
+    x.register_hook(lambda g: leaf() or None)
     y = model(x).square().mean()
-    y.register_hook(lambda g: leaf() and None)
+    y.register_hook(lambda g: leaf() or None)
     y.backward()
     (gradient,) = torch.autograd.grad(Probe.apply(x).exp().sum(), x, create_graph=True)
     gradient.sum().backward()
