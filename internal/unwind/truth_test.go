@@ -176,55 +176,52 @@ func compareTruth(t *testing.T, c *capture, python, program, rounds string) {
 // wholeFrames is how many frames a stack has at least that does not show them all.
 const wholeFrames = 512
 
-// truncated is the name of the frame that stands for those that a stack does not show.
-const truncated = "[truncated]"
-
 // compareFrames says in what s and the Python frames that it should have differ, or "".
 func compareFrames(s Stack, want []string) string {
 	if s.Err != nil {
 		return s.Err.Error()
 	}
-	var leafward, rootward []string
-	cut := false
-	for _, f := range s.Frames {
-		switch {
-		case f.Function == truncated:
-			leafward, rootward, cut = rootward, nil, true
-		case f.Kind == Python:
-			rootward = append(rootward, fmt.Sprintf("%s %s:%d", f.Function, f.File, f.Line))
-		}
+	if s.Truncated == 0 {
+		return difference("frames differ", pythonFrames(s.Frames), want)
 	}
-	if !cut {
-		if !slices.Equal(rootward, want) {
-			return "frames differ" + firstDifference(rootward, want)
-		}
-		return ""
-	}
-	switch n := len(leafward) + len(rootward); {
+	leafward, rootward := pythonFrames(s.Frames[:s.TruncatedAt]), pythonFrames(s.Frames[s.TruncatedAt:])
+	lack := len(want) - len(leafward) - len(rootward)
+	switch {
 	case len(s.Frames) < wholeFrames:
-		return fmt.Sprintf("cut at %d frames", len(s.Frames))
-	case n > len(want):
-		return fmt.Sprintf("%d Python frames and a cut, want %d", n, len(want))
+		return fmt.Sprintf("cut to %d frames", len(s.Frames))
+	case lack < 0 || lack > s.Truncated:
+		return fmt.Sprintf("%d Python frames lack of %d that are said to", lack, s.Truncated)
 	case len(rootward) == 0:
 		return "cut without the root's last frames"
-	case !slices.Equal(leafward, want[:len(leafward)]):
-		return "frames before the cut differ" + firstDifference(leafward, want)
-	case !slices.Equal(rootward, want[len(want)-len(rootward):]):
-		return "frames after the cut differ" + firstDifference(rootward, want[len(want)-len(rootward):])
 	}
-	return ""
+	if problem := difference("frames before the cut differ", leafward, want[:len(leafward)]); problem != "" {
+		return problem
+	}
+	return difference("frames after the cut differ", rootward, want[len(want)-len(rootward):])
 }
 
-// firstDifference says where two lists begin to differ.
-func firstDifference(have, want []string) string {
+// pythonFrames are those of frames that are Python's, as a truth has them.
+func pythonFrames(frames []Frame) []string {
+	var python []string
+	for _, f := range frames {
+		if f.Kind == Python {
+			python = append(python, fmt.Sprintf("%s %s:%d", f.Function, f.File, f.Line))
+		}
+	}
+	return python
+}
+
+// difference says, after what, where two lists begin to differ, or "".
+func difference(what string, have, want []string) string {
 	for i := range max(len(have), len(want)) {
+		at := fmt.Sprintf("%s at frame %d of %d: ", what, i, len(want))
 		switch {
 		case i >= len(have):
-			return fmt.Sprintf(" from frame %d of %d: no %s", i, len(want), want[i])
+			return at + "no " + want[i]
 		case i >= len(want):
-			return fmt.Sprintf(" from frame %d of %d: %s too many", i, len(want), have[i])
+			return at + have[i] + " too many"
 		case have[i] != want[i]:
-			return fmt.Sprintf(" at frame %d of %d: %s, want %s", i, len(want), have[i], want[i])
+			return at + have[i] + ", want " + want[i]
 		}
 	}
 	return ""
