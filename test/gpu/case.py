@@ -4,7 +4,7 @@ import os
 import sys
 
 import accounts
-from harness import HERE, Program, Ranks, Tracer
+from harness import DEVICE, HERE, Program, Ranks, Tracer
 
 CASES = {}  # by name, in the order of their running
 
@@ -44,6 +44,37 @@ class Report:
 
     def note(self, what, value):
         print(f"       {what}: {value}", flush=True)
+
+
+NATIVE = ("--native", "all")  # for whole: no frame of a stack is folded away
+
+
+def whole(r, s, what=""):
+    """Holds how many allocation calls of a snapshot have a whole stack against what must:
+    99.9 %, or 99 % of less than a thousand. It says why the others have none."""
+    calls, cut = s.stacks()
+    total = calls + sum(cut.values())
+    r.check(f"whole stacks{what}", 0 < total and calls >= (0.999 if total >= 1000 else 0.99) * total, f"complete {calls}/{total}")
+    for why, n in sorted(cut.items(), key=lambda x: -x[1]):
+        r.note(f"{n} calls whose stack", why)
+    for note in s.data["notes"]:
+        if "different stacks" in note or note.startswith("stacks:"):
+            r.note("stacks that were taken", note)
+    lost = {k: n for k, n in s.loss().items() if k.startswith("stack")}
+    if lost:
+        r.note("stacks lost", lost)
+    drivers, rest = s.stacks(driver=True)
+    r.note("of what the driver took for itself", f"complete {drivers}/{drivers + sum(rest.values())} {rest or ''}")
+
+
+def owned(r, s, *owners):
+    """Holds who allocated on GPUs against who may."""
+    others = {}
+    for x in s.samples:
+        if x["labels"]["kind"] in DEVICE and x["labels"].get("owner") not in owners:
+            name = x["labels"].get("owner")
+            others[name] = others.get(name, 0) + x["values"]["alloc_bytes"]
+    r.equal(f"bytes of owners other than {', '.join(owners)}", others, {})
 
 
 def python(name, *args):

@@ -1,4 +1,5 @@
 """Starts a program and gpumemtrace on it, and reads what both say."""
+import functools
 import json
 import os
 import queue
@@ -196,6 +197,31 @@ def wait_for(path, process, what="gpumemtrace"):
 
 ROOTS = {"_start", "clone", "clone3", "__clone", "__clone3", "thread_start"}
 
+# Prints what a stack of a main thread and one of another end with in libc.
+ENDS = """
+import ctypes, json, threading
+def ends():
+    libc, stack = ctypes.CDLL("libc.so.6"), (ctypes.c_void_p * 256)()
+    n = libc.backtrace(stack, 256)
+    with open("/proc/self/maps") as f:
+        maps = [line.split() for line in f if line.rstrip().endswith("/libc.so.6")]
+    low, high = int(maps[0][0].split("-")[0], 16), int(maps[-1][0].split("-")[1], 16)
+    found.update(a - low for a in stack[max(0, n - 3):n] if a and low <= a < high)
+found = set()
+thread = threading.Thread(target=ends)
+thread.start()
+thread.join()
+ends()
+print(json.dumps(sorted(found)))
+"""
+
+
+@functools.cache
+def libc_roots():
+    """What the root of a whole stack is called where libc has no names for where threads begin."""
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True)
+    return {f"libc.so.6+{at:#x}" for offset in json.loads(done.stdout) for at in (offset, offset - 1)}
+
 
 class Snapshot:
     def __init__(self, data):
@@ -221,18 +247,27 @@ class Snapshot:
         return {k: v for k, v in out.items() if v}
 
     def complete(self, driver=False):
-        """Allocation calls, failed ones too, whose stack reaches where its thread began, and all of them;
-        or with driver the calls in which the kernel driver handed memory out for itself."""
-        whole = total = 0
+        """Allocation calls, failed ones too, whose stack is whole, and all of them; or with driver the
+        calls in which the kernel driver handed memory out for itself."""
+        whole, cut = self.stacks(driver)
+        return whole, whole + sum(cut.values())
+
+    def stacks(self, driver=False):
+        """Of the same calls: how many have a stack that reaches where its thread began and lacks no
+        frame in between, and the others by what is wrong with theirs."""
+        whole, cut = 0, {}
         for s in self.samples:
-            if (s["labels"]["kind"] in DRIVER + SYSTEM) != driver:
-                continue
             n = s["values"]["alloc_objects"] + s["values"]["failed_objects"]
-            total += n
-            root = list(self.frames(s))[-1]["function"]
-            if root in ROOTS or root.startswith("libc.so.6+"):  # a stripped libc does not name clone3
+            if (s["labels"]["kind"] in DRIVER + SYSTEM) != driver or not n:
+                continue
+            names = [line["function"] for line in self.frames(s)]
+            lack = next((x for x in names if x.startswith("[truncated")), None)
+            if lack is None and (names[-1] in ROOTS or names[-1] in libc_roots()):
                 whole += n
-        return whole, total
+                continue
+            why = lack or "ends at " + " < ".join(names[-3:])
+            cut[why] = cut.get(why, 0) + n
+        return whole, cut
 
     def frames(self, sample):
         for index in sample["stack"]:

@@ -1,13 +1,14 @@
 """JAX, Flax, CuPy and Numba."""
-from case import case, python, traced
+from case import NATIVE, case, python, traced, whole
 
 
 def jax_program(r, preallocate, program="jax_train.py"):
-    with traced(r, python(program), {"XLA_PYTHON_CLIENT_PREALLOCATE": preallocate}) as t:
+    with traced(r, python(program), {"XLA_PYTHON_CLIENT_PREALLOCATE": preallocate}, NATIVE) as t:
         v, s = t.at("trained")
         r.note("JAX says", v["stats"])
         r.note("by owner", s.by("owner"))
         r.equal("JAX's pool", s.device(owner="jax"), v["stats"].get("pool_bytes"))
+        whole(r, s)
         t.finish()
 
 
@@ -53,7 +54,7 @@ def cupy_managed(r):
 @case("numba")
 def numba(r):
     """Managed memory counts on no GPU, to NVML and to the physical layer alike, also once the GPU has touched it."""
-    with traced(r, python("numba_managed.py")) as t:
+    with traced(r, python("numba_managed.py"), flags=NATIVE) as t:
         totals = {}
         for name in "host", "touched":
             v, s = t.at(name)
@@ -61,6 +62,7 @@ def numba(r):
             totals[name] = (sum(v["processes"][0]["nvml"].values()), s.process(t.pid)["physical_bytes"])
             if name == "host":
                 t.go()
+        whole(r, s)
         t.finish()
     r.note("NVML's figure and the layer's", totals)
     nvml, layer = (totals["touched"][i] - totals["host"][i] for i in range(2))

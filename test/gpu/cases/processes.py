@@ -1,5 +1,5 @@
 """Several processes or several GPUs: NCCL, torchrun, FSDP2, CUDA IPC, workers."""
-from case import case, python, traced
+from case import NATIVE, case, python, traced, whole
 from harness import gpu_count
 
 
@@ -47,7 +47,7 @@ def data_parallel(r):
 
 def sharded(r, n):
     """FSDP2. Ranks that do the same have the same accounts."""
-    with traced(r, ["fsdp.py"], ranks=n) as t:
+    with traced(r, ["fsdp.py"], flags=NATIVE, ranks=n) as t:
         for name in "joined", "reduced", "trained":
             v, s = t.at(name)
             accounts = {}
@@ -62,6 +62,7 @@ def sharded(r, n):
         v, s = t.at("copied")  # rank 0 has a context on rank 1's GPU too by then
         r.equal("GPUs of rank 0", len(v["ranks"][0]["processes"][0]["nvml"]), 2)
         r.note("by owner", s.by("owner"))
+        whole(r, s)
         r.note("loss", t.finish().loss())
 
 
@@ -77,14 +78,13 @@ def fsdp_four(r):
 
 def trainer(r, n):
     """torchrun, whose workers run already: they are traced with it."""
-    with traced(r, ["hf_trainer.py", r.path("-trainer")], ranks=n) as t:
+    with traced(r, ["hf_trainer.py", r.path("-trainer")], flags=NATIVE, ranks=n) as t:
         v, s = t.at("trained")
         pids = []
         for x in v["ranks"]:
             pids.append(x["processes"][0]["pid"])
             r.equal(f"PyTorch's bytes in worker {pids[-1]}", s.device(owner="pytorch", pid=pids[-1]), x["reserved"])
-        complete, total = s.complete()
-        r.note("stacks that reach their thread's start, by calls", f"{complete} of {total}")
+        whole(r, s)
         r.note("target", s.data["meta"]["target"])
         r.check("the target names the children", "child process" in s.data["meta"]["target"])
         s = t.finish()

@@ -4,7 +4,7 @@ import shutil
 import statistics
 import time
 
-from case import case, python, traced
+from case import NATIVE, case, python, traced, whole
 from harness import Failed
 
 
@@ -93,12 +93,13 @@ def graphs_async(r):
 @case("torch")
 def compiled(r):
     """torch.compile: kernels made at run time, and Triton's launcher."""
-    with traced(r, python("torch_compile.py")) as t:
+    with traced(r, python("torch_compile.py"), flags=NATIVE) as t:
         for name in "eager", "compiled":
             v, s = t.at(name)
             r.equal("PyTorch's bytes", s.device(owner="pytorch"), v["reserved"])
             if name == "eager":
                 t.go()
+        whole(r, s)
         t.finish()
 
 
@@ -145,9 +146,8 @@ def out_of_memory(r):
 
 @case("torch", "transformers")
 def generate(r):
-    with traced(r, python("hf_generate.py")) as t:
+    with traced(r, python("hf_generate.py"), flags=NATIVE) as t:
         v, s = t.at("generated")
         r.equal("PyTorch's bytes", s.device(owner="pytorch"), v["reserved"])
-        complete, total = s.complete()
-        r.note("stacks that reach their thread's start, by calls", f"{complete} of {total}")
+        whole(r, s)
         r.note("loss", t.finish().loss())

@@ -1,0 +1,61 @@
+"""Numba: kernels with shared memory and random numbers, a reduction, arrays that stay and arrays that go."""
+from checkpoint import checkpoint
+
+checkpoint("ready")  # its libraries are loaded while it is traced
+import numpy as np  # noqa: E402
+
+if not hasattr(np, "row_stack"):  # which Numba 0.6x looks for and NumPy 2.5 lacks
+    np.row_stack = np.vstack
+from numba import cuda, float32  # noqa: E402
+from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32  # noqa: E402
+
+TILE, N = 16, 1024
+
+
+@cuda.jit
+def multiply(a, b, c):
+    left = cuda.shared.array((TILE, TILE), float32)
+    right = cuda.shared.array((TILE, TILE), float32)
+    x, y = cuda.grid(2)
+    i, j = cuda.threadIdx.x, cuda.threadIdx.y
+    total = float32(0)
+    for k in range(N // TILE):
+        left[i, j] = a[x, j + k * TILE]
+        right[i, j] = b[i + k * TILE, y]
+        cuda.syncthreads()
+        for l in range(TILE):
+            total += left[i, l] * right[l, j]
+        cuda.syncthreads()
+    c[x, y] = total
+
+
+@cuda.jit
+def fill(states, a):
+    i = cuda.grid(1)
+    if i < a.size:
+        a[i] = xoroshiro128p_uniform_float32(states, i)
+
+
+@cuda.reduce
+def total(a, b):
+    return a + b
+
+
+def main():
+    states = create_xoroshiro128p_states(N, seed=1)
+    row = cuda.device_array(N, np.float32)
+    fill[N // 256, 256](states, row)
+    a, b = (cuda.to_device(np.random.rand(N, N).astype(np.float32)) for _ in range(2))
+    c = cuda.device_array((N, N), np.float32)
+    for _ in range(20):
+        gone = cuda.device_array((N, N), np.float32)
+        multiply[(N // TILE, N // TILE), (TILE, TILE)](a, b, gone)
+        multiply[(N // TILE, N // TILE), (TILE, TILE)](gone, b, c)
+    del gone
+    print(float(total(row)), float(total(c.ravel())), flush=True)
+    cuda.synchronize()
+    cuda.current_context().deallocations.clear()  # it frees some time later
+    checkpoint("computed", held=sum(x.nbytes for x in (states, row, a, b, c)))
+
+
+main()
