@@ -32,7 +32,7 @@ def run(name, out):
     print(name, flush=True)
     for module in one.needs:
         if not installed(module):
-            return f"not run: no {module} here"
+            return f"not run: {module} is not installed"
     try:
         if one.gpus > gpu_count():
             raise NotHere(f"needs {one.gpus} GPUs")

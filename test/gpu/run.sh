@@ -1,8 +1,8 @@
 #!/bin/bash
 # Runs every GPU case on this machine and checks it. Needs an NVIDIA GPU, root,
-# python3 with nvidia-ml-py and torch (jax, flax, optax, cupy, numba, transformers,
-# cuda-python: their cases are reported missing without), and nvcc. Builds gpumemtrace
-# where there is Go, else takes bin/gpumemtrace.
+# python3 with nvidia-ml-py and torch, and nvcc. What further packages cases need is in
+# test/gpu/cases: one whose package is not installed is not run, and says so. Builds
+# gpumemtrace where there is Go, else takes bin/gpumemtrace.
 #   test/gpu/run.sh [-o DIR] [-j N] [--gpus N] [CASE...]
 # -j runs so many cases side by side, but for those that measure times or take most of
 # a GPU; --gpus runs the cases that need exactly so many GPUs.

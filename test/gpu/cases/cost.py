@@ -1,4 +1,5 @@
 """What tracing costs: a call's programs, attaching, a training step."""
+import contextlib
 import os
 import statistics
 import time
@@ -21,42 +22,78 @@ def program_runs(pid):
     return out
 
 
+SWITCH = "/proc/sys/kernel/bpf_stats_enabled"
+
+
+@contextlib.contextmanager
+def statistics_on():
+    """The kernel counts the runs of BPF programs, and what they take."""
+    with open(SWITCH) as f:
+        before = f.read()
+    with open(SWITCH, "w") as f:
+        f.write("1")
+    try:
+        yield
+    finally:
+        with open(SWITCH, "w") as f:
+            f.write(before)
+
+
+# Each tensor is asked of the driver.
+ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+
+
+def a_return(r, flags):
+    """What a return of an allocation takes the kernel's programs, ns, in a job that makes many."""
+    with traced(r, python("torch_train.py", "blocks"), ASYNC, flags) as t, statistics_on():
+        t.at("trained")
+        for name in "block", "time":
+            t.go()
+            t.program.expect(name)
+        t.go()
+        t.program.expect("block")
+        a, s = program_runs(t.tracer.process.pid), t.tracer.snapshot()
+        t.go()
+        t.program.expect("time")
+        b, s2 = program_runs(t.tracer.process.pid), t.tracer.snapshot()
+        runs = sorted((b[i][0] - a[i][0], b[i][1] - a[i][1]) for i in a)
+        (entries, entry), (returns, exit_) = sorted(runs[-2:], key=lambda x: x[1])
+        allocs = s2.asked("alloc_objects") - s.asked("alloc_objects")
+        # A free takes no stack: 250 ns of the return program (BenchmarkExit/no_stack), if it runs at all.
+        each = (exit_ - 250 * max(0, returns - allocs)) / allocs
+        r.note("entries, returns, of them allocations", (entries, returns, allocs))
+        r.note("ns an entry", round(entry / entries))
+        r.note(f"ns a return of an allocation {' '.join(flags)}", round(each))
+        r.note("median of the stacks' frames shown", statistics.median(len(x["stack"]) for x in s2.samples))
+        r.note("stacks", s2.data["notes"])
+        return each
+
+
 @case("torch", alone=True)
 def cost(r):
-    """What the kernel's own statistics say a call costs, in a PyTorch job that asks the driver for every tensor."""
-    switch = "/proc/sys/kernel/bpf_stats_enabled"
-    with open(switch) as f:
-        before = f.read()
-    for flags in ((), ("--no-stack-memo",)):
-        with traced(r, python("torch_train.py", "blocks"), {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, flags) as t:
-            try:
-                with open(switch, "w") as f:
-                    f.write("1")
-                t.at("trained")
-                for name in "block", "time":
-                    t.go()
-                    t.program.expect(name)
+    """What the kernel's own statistics say a stack costs that the memo has, and one that is unwound."""
+    known, unwound = a_return(r, ()), a_return(r, ("--no-stack-memo",))
+    r.check("a stack from the memo takes at most an eighth of an unwind", known * 8 <= unwound,
+            f"{known / 1000:.2f} us of {unwound / 1000:.2f}: 1 / {unwound / known:.1f}")
+
+
+@case("torch")
+def verified(r):
+    """A million stacks from the memo, each of them unwound as well."""
+    with traced(r, python("torch_train.py", "blocks"), ASYNC, ("--verify-stacks", "1")) as t:
+        t.at("trained")
+        told = 0
+        while told < 1_000_000:
+            for name in "block", "time":
                 t.go()
-                t.program.expect("block")
-                a, s = program_runs(t.tracer.process.pid), t.tracer.snapshot()
-                t.go()
-                t.program.expect("time")
-                b, s2 = program_runs(t.tracer.process.pid), t.tracer.snapshot()
-                runs = sorted((b[i][0] - a[i][0], b[i][1] - a[i][1]) for i in a)
-                (calls, entry), (_, exit_) = sorted(runs[-2:], key=lambda x: x[1])
-                allocs = s2.asked("alloc_objects") - s.asked("alloc_objects")
-                # A free takes no stack: 0.25 us of the return program (BenchmarkExit/no_stack).
-                each = (exit_ - 250 * (calls - allocs)) / allocs
-                depth = statistics.median(len(x["stack"]) for x in s2.samples)
-                r.note("calls, of them allocations", (calls, allocs))
-                r.note("ns an entry", round(entry / calls))
-                r.note(f"ns a return of an allocation {' '.join(flags)}", round(each))
-                r.note("stacks", s2.data["notes"])
-                r.check("cost" + " ".join(flags), each < (20000 if flags else 2500),
-                        f"{each / 1000:.2f} us, median of the stacks' frames shown {depth}")
-            finally:
-                with open(switch, "w") as f:
-                    f.write(before)
+                t.program.expect(name)
+            s = t.tracer.snapshot()
+            note = next((x for x in s.data["notes"] if x.startswith("verified: ")), "verified: 0 ")
+            if int(note.split()[1]) == told:
+                break
+            told = int(note.split()[1])
+        r.equal("stacks that the unwind contradicts", s.loss().get("stack_memo_mismatches", 0), 0)
+        r.check("a million were compared", told >= 1_000_000, note)
 
 
 @case("torch", alone=True)
@@ -83,6 +120,8 @@ def attach(r):
 
 
 PAIRS, MOST = 12, 1.005
+ASYNC_PAIRS, ASYNC_MOST = 5, 1.15
+STEPS = 40  # of a block of torch_train.py
 
 
 def ratios(times):
@@ -90,13 +129,10 @@ def ratios(times):
     return [2 * b / (a + c) for a, b, c in zip(times, times[1:], times[2:])]
 
 
-@case("torch", alone=True)
-def overhead(r):
-    """A cached training step: blocks of steps, with gpumemtrace on and off in turn, in one process.
-
-    A block with it is compared with those before and after it. What that says of blocks which
-    differ in nothing, three in a row without it, is the noise."""
-    p = Program(python("torch_train.py", "blocks"))
+def on_and_off(r, env, pairs, *flags):
+    """Milliseconds that a step takes: in blocks with nothing to tell them apart, and with gpumemtrace
+    off and on in turn, in one process."""
+    p = Program(python("torch_train.py", "blocks"), env)
     t = None
     try:
         p.expect("ready")
@@ -112,10 +148,10 @@ def overhead(r):
             return ms
 
         block()  # the first one warms up
-        idle = [block() for _ in range(PAIRS + 2)]
+        idle = [block() for _ in range(pairs + 2)]
         times = [block()]
-        for _ in range(PAIRS):
-            t = Tracer(p.pid, r.path(), record=False)
+        for _ in range(pairs):
+            t = Tracer(p.pid, r.path(), *flags, record=False)
             r.note("attach_seconds", round(t.attach_seconds, 3))
             times.append(block())
             begin = time.perf_counter()
@@ -124,15 +160,52 @@ def overhead(r):
             times.append(block())
         p.expect("block")
         p.go("end")
-        noise, traced_ones = ratios(idle), ratios(times)[::2]
-        r.note("step ms without, then off and on in turn", ([round(x, 3) for x in idle], [round(x, 3) for x in times]))
-        r.note("noise: ratios where nothing differs", [round(x, 4) for x in noise])
-        r.note("noise: their median, and median distance from 1",
-               (round(statistics.median(noise), 4), round(statistics.median(abs(x - 1) for x in noise), 4)))
-        r.note("ratios with it on", [round(x, 4) for x in traced_ones])
-        ratio = statistics.median(traced_ones)
-        r.check(f"a step takes at most {MOST} times as long", ratio <= MOST, f"median {ratio:.4f} of {PAIRS}")
+        return idle, times
     finally:
         p.kill()
         if t:
             t.process.kill()
+
+
+@case("torch", alone=True)
+def overhead(r):
+    """A cached training step: blocks of steps, with gpumemtrace on and off in turn.
+
+    A block with it is compared with those before and after it. What that says of blocks which
+    differ in nothing, three in a row without it, is the noise."""
+    idle, times = on_and_off(r, {}, PAIRS)
+    noise, traced_ones = ratios(idle), ratios(times)[::2]
+    r.note("step ms without, then off and on in turn", ([round(x, 3) for x in idle], [round(x, 3) for x in times]))
+    r.note("noise: ratios where nothing differs", [round(x, 4) for x in noise])
+    r.note("noise: their median, and median distance from 1",
+           (round(statistics.median(noise), 4), round(statistics.median(abs(x - 1) for x in noise), 4)))
+    r.note("ratios with it on", [round(x, 4) for x in traced_ones])
+    ratio = statistics.median(traced_ones)
+    r.check(f"a step takes at most {MOST} times as long", ratio <= MOST, f"median {ratio:.4f} of {PAIRS}")
+
+
+@case("torch", alone=True)
+def overhead_async(r):
+    """The same where each tensor is asked of the driver, and what of it the traps alone take: all but
+    the time of the kernel's programs, which its statistics tell in a run of their own."""
+    idle, times = on_and_off(r, ASYNC, ASYNC_PAIRS)
+    _, pointers = on_and_off(r, ASYNC, 2, "--stacks", "fp")
+    with traced(r, python("torch_train.py", "blocks"), ASYNC, suffix="-programs") as t, statistics_on():
+        t.at("trained")
+        for name in "block", "time":
+            t.go()
+            t.program.expect(name)
+        t.go()
+        t.program.expect("block")
+        a = program_runs(t.tracer.process.pid)
+        t.go()
+        t.program.expect("time")
+        b = program_runs(t.tracer.process.pid)
+    programs = sum(b[i][1] - a[i][1] for i in a) / STEPS / 1e6
+    without, ratio = statistics.median(idle), statistics.median(ratios(times)[::2])
+    r.note("step ms without, then off and on in turn", ([round(x, 3) for x in idle], [round(x, 3) for x in times]))
+    r.note("noise: median ratio where nothing differs", round(statistics.median(ratios(idle)), 4))
+    r.note("median ratio with frame pointers alone", round(statistics.median(ratios(pointers)[::2]), 4))
+    r.note("ms a step of the kernel's programs", round(programs, 3))
+    r.note("the floor: ratio of the traps alone", round(ratio - programs / without, 4))
+    r.check(f"a step takes at most {ASYNC_MOST} times as long", ratio <= ASYNC_MOST, f"median {ratio:.4f} of {ASYNC_PAIRS}")
