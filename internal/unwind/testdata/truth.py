@@ -763,6 +763,7 @@ def executed():
     body = "".join(f"    x{i} = {i + 1000}.5\n" for i in range(400))
     loop = body.replace("    ", "        ")
     made(f"def long():\n{body}    note(); call()\n    for _ in range(2):\n{loop}        leaf()\nlong()")
+    made("def longer():\n%s    leaf()\nlonger()" % ("    y = len(())\n" * 30000))
     gaps = ["\n" * n for n in (400, 1000, 200)]
     made("def far():\n    x = [1,\n%s    2]; leaf()\n%s    leaf(); (\n1,\n%sleaf(),)\nfar()" % tuple(gaps))
 
