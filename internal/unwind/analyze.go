@@ -88,7 +88,7 @@ func (u *Unwinder) forget(pid int) {
 		return // never analysed: most children of a shell live shorter than that takes
 	}
 	u.decode.Lock()
-	u.lines.forget(uint32(pid))
+	u.codes.forget(uint32(pid))
 	u.decode.Unlock()
 	_ = u.kernel.maps["unwind_mappings"].Delete(uint32(pid)) // its absence is what is wanted
 	_ = u.synchronize(uint32(pid))

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"go.opentelemetry.io/ebpf-profiler/libpf"
-	"go.opentelemetry.io/ebpf-profiler/reporter/samples"
+	"sync"
 )
 
 // Kind is what sort of frame a Frame is.
@@ -74,10 +72,6 @@ const (
 // and the last ones in a ring.
 const leafFrames, rootFrames = 1024, 512
 
-// Python's own: from 3.12 on a frame of this name stands between two runs of
-// the interpreter.
-const trampoline = "<interpreter trampoline>"
-
 // Decode names the Python frames of a stack record (struct gm_stack) of so many
 // frames, and returns it as frames. Call it as soon as the record comes: the process
 // must be there for Python's code objects to be read.
@@ -101,21 +95,43 @@ func (u *Unwinder) Decode(pid, flags, frames uint32, words []uint64) Stack {
 		s.Truncated, s.TruncatedAt = int(frames-kept), leafFrames
 		words = unroll(words, frames)
 	}
-	var python []uint64
+	version := sync.OnceValue(func() uint16 { return u.kernel.pythonVersion(pid) })
+	u.decode.Lock()
+	defer u.decode.Unlock()
+	at := s.TruncatedAt
 	for i := 0; i < len(words); i += 2 {
-		what, address := words[i]>>frameShift, words[i]&(1<<frameShift-1)
-		if what&framePython != 0 {
-			s.Frames = append(s.Frames, Frame{Kind: Python})
-			python = append(python, pythonFrame, address, words[i+1])
-			continue
+		if i == 2*at {
+			s.TruncatedAt = len(s.Frames)
 		}
-		// The innermost frame is where the probed call has just returned to.
-		s.Frames = append(s.Frames, Frame{Addr: address, Return: what&frameReturn != 0 || i == 0, Guessed: what&frameGuessed != 0})
-	}
-	if len(python) > 0 {
-		u.namePython(pid, python, &s)
+		what, address := words[i]>>frameShift, words[i]&(1<<frameShift-1)
+		if what&framePython == 0 {
+			// The innermost frame is where the probed call has just returned to.
+			s.Frames = append(s.Frames, Frame{Addr: address, Return: what&frameReturn != 0 || i == 0, Guessed: what&frameGuessed != 0})
+		} else if f, ok := u.python(pid, version(), address, words[i+1]); ok {
+			s.Frames = append(s.Frames, f)
+		}
 	}
 	return s
+}
+
+// python returns a Python frame by its code object, and where in it the frame is: the
+// last instruction in the upper half, the unwinder's hash of the code object in the
+// lower. It reports whether it is one to show: CPython has others for itself.
+func (u *Unwinder) python(pid uint32, version uint16, object, where uint64) (Frame, bool) {
+	f := Frame{Kind: Python}
+	c, err := u.codes.at(pid, version, object, uint32(where))
+	if err != nil {
+		return f, true
+	}
+	last := int(int32(where >> 32))
+	if last < c.traceable && version >= python311 {
+		return f, false
+	}
+	f.Function, f.File = c.function, c.file
+	if f.Line, err = c.line(version, last); err != nil {
+		f.Line = c.lines.first
+	}
+	return f, true
 }
 
 // unroll puts the root's frames, which the kernel side keeps in a ring, in order.
@@ -123,56 +139,4 @@ func unroll(words []uint64, frames uint32) []uint64 {
 	leaf, root := words[:2*leafFrames], words[2*leafFrames:]
 	next := 2 * ((frames - leafFrames) % rootFrames)
 	return slices.Concat(leaf, root[next:], root[:next])
-}
-
-// pythonFrame is the header of a Python frame of three words for the unwinder's Go
-// side (support/ebpf/tracemgmt.h, frame_header).
-const pythonFrame = uint64(libpf.PythonFrame)<<60 | 4<<56 | 3<<52
-
-// namePython fills in the Python frames of s, in order, from their words.
-func (u *Unwinder) namePython(pid uint32, words []uint64, s *Stack) {
-	u.decode.Lock()
-	defer u.decode.Unlock()
-	u.frames = nil
-	u.processes.HandleTrace(&libpf.EbpfTrace{
-		PID:       libpf.PID(pid),
-		FrameData: words,
-		NumFrames: uint16(len(words) / 3),
-	}, &samples.TypeMetadata{})
-	named := u.frames
-	version := u.kernel.pythonVersion(pid)
-	kept := s.Frames[:0]
-	at := s.TruncatedAt
-	for i, f := range s.Frames {
-		if i == at {
-			s.TruncatedAt = len(kept)
-		}
-		if f.Kind == Python && len(named) > 0 {
-			p := named[0].Value()
-			named = named[1:]
-			f.Function = p.FunctionName.String()
-			f.File = p.SourceFile.String()
-			f.Line = int(p.SourceLine)
-			if version >= python310 && f.Function != "" {
-				if line, err := u.lines.line(pid, version, words[1], words[2]); err == nil {
-					f.Line = line
-				}
-			}
-			words = words[3:]
-			if f.Function == trampoline {
-				continue
-			}
-		}
-		kept = append(kept, f)
-	}
-	s.Frames = kept
-}
-
-// reporter takes the frames that HandleTrace names.
-type reporter struct{ u *Unwinder }
-
-// ReportTraceEvent implements the unwinder's reporter.TraceReporter.
-func (r reporter) ReportTraceEvent(t *libpf.Trace, _ *samples.TraceEventMeta) error {
-	r.u.frames = t.Frames
-	return nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/cilium/ebpf"
 	"go.opentelemetry.io/ebpf-profiler/interpreter/interpreterconfig"
 	"go.opentelemetry.io/ebpf-profiler/interpreter/python"
-	"go.opentelemetry.io/ebpf-profiler/libpf"
 	profilerlog "go.opentelemetry.io/ebpf-profiler/log"
 	"go.opentelemetry.io/ebpf-profiler/nativeunwind/elfunwindinfo"
 	"go.opentelemetry.io/ebpf-profiler/processmanager"
@@ -51,9 +50,8 @@ type Unwinder struct {
 	schedule  *schedule
 	copies    copies
 
-	decode sync.Mutex // HandleTrace is not re-entrant
-	frames libpf.Frames
-	lines  *lineTables
+	decode sync.Mutex
+	codes  *codeObjects // under decode
 }
 
 // Start loads the unwinder, in about half a second, and attaches nothing. It
@@ -69,7 +67,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unwinder{kernel: k, cancel: cancel, lines: &lineTables{layouts: map[uint32]codeLayout{}, tables: map[codeID]lineTable{}}, analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
+	u := &Unwinder{kernel: k, cancel: cancel, codes: newCodeObjects(), analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
@@ -101,7 +99,6 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 		MonitorInterval:       time.Minute, // of metrics that nobody reads
 		ExecutableUnloadDelay: time.Minute,
 		EbpfHandler:           u.tables,
-		TraceReporter:         reporter{u},
 		StackDeltaProvider:    elfunwindinfo.NewStackDeltaProvider(),
 	})
 	return err
