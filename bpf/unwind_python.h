@@ -6,7 +6,7 @@
 #ifndef GM_UNWIND_PYTHON_H
 #define GM_UNWIND_PYTHON_H
 
-/* Bytes of a frame that are read: PyFrameObject of 3.8 is the largest. */
+/* Bytes of a frame that are read at most: PyFrameObject of 3.8 is the largest. */
 #define UW_PYTHON_FRAME 128
 /* Bytes of a code object, from the first of the four fields to its line table. */
 #define UW_PYTHON_CODE 112
@@ -105,6 +105,21 @@ gm_inline struct unwind_code *uw_code(struct unwind *u, u64 code)
 	return c;
 }
 
+/* uw_python_size returns how many bytes of a frame tell all that is wanted of it. What
+ * follows them may lie in a page that nobody has touched yet. */
+gm_inline u64 uw_python_size(struct unwind *u)
+{
+	u64 size = u->py.PyFrameObject_f_code;
+	if (size < u->py.PyFrameObject_f_back)
+		size = u->py.PyFrameObject_f_back;
+	if (size < u->py.PyFrameObject_f_lasti)
+		size = u->py.PyFrameObject_f_lasti;
+	if (size < u->py.PyFrameObject_entry_member)
+		size = u->py.PyFrameObject_entry_member;
+	size += 8;
+	return size < UW_PYTHON_FRAME ? size : UW_PYTHON_FRAME;
+}
+
 /* uw_python_frame reads the frame at u->py_frame and puts it into u->python. It
  * returns 0 when there is none. */
 __attribute__((noinline)) u32 uw_python_frame(u32 slot)
@@ -116,12 +131,13 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 	u32 n = u->py_read;
 	if (!at || n >= UW_PYTHON)
 		return 0;
-	if (at < u->chunk_at || at + UW_PYTHON_FRAME > u->chunk_end) {
+	u64 want = uw_python_size(u);
+	if (at < u->chunk_at || at + want > u->chunk_end) {
 		/* Outer frames lie below in the interpreter's stack. No page is
 		 * read but those of this frame. */
-		u64 from = at & ~(UW_PAGE - 1ULL), size = at + UW_PYTHON_FRAME - from;
+		u64 from = at & ~(UW_PAGE - 1ULL), size = at + want - from;
 		if (size > UW_PAGE) {
-			size = UW_PYTHON_FRAME;
+			size = want;
 			from = at;
 		}
 		u->chunk_at = u->chunk_end = 0;
