@@ -739,7 +739,7 @@ C().method()
 
 
 kept = []  # code: it is named when its process tells of it, a moment after the call
-pause = functools.partial(time.sleep, 0.1)  # in which it is
+pause = functools.partial(time.sleep, 0.06)  # in which it is
 
 
 def made(source, name="<string>", mode="exec"):
@@ -795,13 +795,13 @@ def newer_syntax():
 
 def reused():
     """One function after the other, as far as can be at one address."""
-    for i in range(6):
+    for i in range(4):
         exec(f"{chr(10) * i}def made_{i}():\n    note(); call()\nmade_{i}(); pause()", dict(globals()))
 
 
 def reused_alike():
     """The same, of functions that differ in name alone."""
-    for i in range(6):
+    for i in range(4):
         exec(f"def alike_{i}():\n    note(); call()\nalike_{i}(); pause()", dict(globals()))
 
 
