@@ -16,7 +16,7 @@ import (
 type attachment struct {
 	library Library
 	links   []link.Link
-	// probed are the file offsets with a probe; missing the table's symbols
+	// probed are the file offsets of the functions with a probe; missing the table's symbols
 	// that the library does not export.
 	probed  map[uint64]bool
 	missing []string
@@ -29,9 +29,11 @@ type attachment struct {
 	users map[int]time.Duration
 }
 
+// A point is one function to probe.
 type point struct {
 	entry  uint16
-	offset uint64
+	offset uint64 // of the function in its file,
+	at     uint64 // and of the instruction with the probe
 }
 
 // choose picks the points of one library among the rows wanted: each symbol that
@@ -49,7 +51,7 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 			missing = append(missing, e.Symbol)
 		case !taken[off]:
 			taken[off] = true
-			points = append(points, point{uint16(i), off})
+			points = append(points, point{uint16(i), off, off})
 		}
 	}
 	return points, missing
@@ -75,6 +77,9 @@ func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attach
 	points, missing := choose(lib.Level, offsets, want)
 	if len(points) == 0 {
 		return nil, fmt.Errorf("probe %s: it exports none of the functions that allocate: %w", lib.Path, ErrNoSymbols)
+	}
+	if err := lib.settle(points); err != nil {
+		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
 	}
 	// An Executable hands its path on to the kernel, which follows this one to
 	// the open file. It parses the file only to find what has a name and no
@@ -119,7 +124,7 @@ func (a *attachment) attach(ex *link.Executable, onReturn bool, prog *ebpf.Progr
 	}
 	opts := &link.UprobeMultiOptions{PID: uint32(pid)}
 	for _, p := range points {
-		opts.Addresses = append(opts.Addresses, p.offset)
+		opts.Addresses = append(opts.Addresses, p.at)
 		opts.Cookies = append(opts.Cookies, uint64(p.entry))
 	}
 	f := ex.UprobeMulti
@@ -140,7 +145,7 @@ func (a *attachment) attachEach(ex *link.Executable, onReturn bool, prog *ebpf.P
 		f = ex.Uretprobe
 	}
 	for _, p := range points {
-		l, err := f("", prog, &link.UprobeOptions{Address: p.offset, Cookie: uint64(p.entry), PID: pid})
+		l, err := f("", prog, &link.UprobeOptions{Address: p.at, Cookie: uint64(p.entry), PID: pid})
 		if err != nil {
 			return fmt.Errorf("%s: %w", Entries[p.entry].Symbol, err)
 		}

@@ -38,6 +38,18 @@ func offsetsOf(file string, match func(name []byte) bool) (map[string]uint64, er
 	return lib.functions(match)
 }
 
+// openLibrary opens a libcuda.
+func openLibrary(t *testing.T, file string) Library {
+	t.Helper()
+	f, err := proc.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib := newLibrary(f, Driver, file)
+	t.Cleanup(func() { lib.Close() })
+	return lib
+}
+
 // A trace is a tracer whose events a test reads when it wants to.
 type trace struct {
 	testing.TB

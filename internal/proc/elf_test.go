@@ -124,6 +124,10 @@ func checkFile(t *testing.T, b []byte) {
 			if !within || offset < headerSize || offset >= uint64(len(b)) {
 				t.Errorf("%q at %#x, outside of the file's code", name, offset)
 			}
+			const reach = 100
+			if code, start := e.CodeAround(offset, reach); len(code) > 2*reach || start > reach || start >= len(code) || code[start] != b[offset] {
+				t.Errorf("%q at %#x: %d bytes around, at %d of them", name, offset, len(code), start)
+			}
 		}
 	}
 }
