@@ -157,6 +157,12 @@ GM_MAP(rows, GM_MAP_ARRAY, 256, 0, u32, struct gm_row);
 
 GM_MAP(escapes, GM_MAP_ARRAY, 256, 0, u32, struct gm_escape);
 
+/* Gates: the probes of one library tell of calls that were entered at this time
+ * (CLOCK_MONOTONIC, ns) or later. So they begin and end to tell all at once,
+ * however long they take to go on and off. Gate 0 is always open. */
+#define GM_GATES 4096
+GM_MAP(gates, GM_MAP_ARRAY, GM_GATES, 0, u32, u64);
+
 GM_MAP(loss, GM_MAP_ARRAY, GM_LOSS_MAX, 0, u32, u64);
 
 GM_MAP(threads, GM_MAP_TASK_STORAGE, 0, GM_F_NO_PREALLOC, int, struct gm_thread);
@@ -171,11 +177,33 @@ const volatile u32 cfg_pidns_inum = 0; /* the tracer's PID namespace; 0: the ini
 const volatile u32 cfg_all = 0;	       /* trace every process */
 const volatile u32 cfg_follow = 1;     /* trace the children of targets */
 
+/* An attach cookie is a row, and from bit 16 on a gate. */
+gm_inline u32 gm_cookie_row(u64 cookie)
+{
+	return (u16)cookie;
+}
+
+gm_inline u32 gm_cookie_gate(u64 cookie)
+{
+	return cookie >> 16;
+}
+
 gm_inline void gm_count(u32 what)
 {
 	u64 *n = bpf_map_lookup_elem(&loss, &what);
 	if (n)
 		__sync_fetch_and_add(n, 1);
+}
+
+/* gm_count_no_entry counts a return whose entry was not seen, unless its gate is
+ * closed or has just been opened: then the call was under way before. */
+gm_inline void gm_count_no_entry(u32 gate)
+{
+	const u64 just = 1000000000; /* ns */
+	u64 *since = bpf_map_lookup_elem(&gates, &gate);
+	u64 now = bpf_ktime_get_ns();
+	if (since && *since < now && now - *since > just)
+		gm_count(GM_LOSS_NO_ENTRY);
 }
 
 gm_inline struct task_struct___gm *gm_leader(struct task_struct___gm *task)
@@ -391,7 +419,7 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
  * still pending.) */
 gm_inline void gm_enter(struct pt_regs *ctx)
 {
-	u32 row = bpf_get_attach_cookie(ctx);
+	u32 row = gm_cookie_row(bpf_get_attach_cookie(ctx));
 	if (!gm_traced(gm_current_pid()))
 		return;
 	struct gm_thread *th = gm_thread_get(true);
@@ -486,7 +514,8 @@ gm_inline void gm_capture(struct gm_thread *th, struct gm_row *row)
  * th->want_stack says whether the event wants a stack. */
 gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 {
-	u32 id = bpf_get_attach_cookie(ctx);
+	u64 cookie = bpf_get_attach_cookie(ctx);
+	u32 id = gm_cookie_row(cookie), gate = gm_cookie_gate(cookie);
 	u32 pid = gm_current_pid();
 	if (!gm_traced(pid))
 		return NULL;
@@ -499,8 +528,9 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		if (th && i < depth && th->calls[i].row == id)
 			at = i;
 	if (!th || at >= GM_CALLS) {
-		if (row->class == GM_CLASS_EMIT)
-			gm_count(GM_LOSS_NO_ENTRY);
+		/* With all places taken it was counted when it was entered. */
+		if (row->class == GM_CLASS_EMIT && depth < GM_CALLS)
+			gm_count_no_entry(gate);
 		return NULL;
 	}
 	th->done = th->calls[at];
@@ -537,6 +567,9 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 		return NULL;
 	}
 	if ((row->flags & GM_ROW_SKIP_NULL) && !th->done.args[0])
+		return NULL;
+	u64 *since = bpf_map_lookup_elem(&gates, &gate);
+	if (!since || th->done.time < *since)
 		return NULL;
 
 	/* A function that allocates may reach another through its exported

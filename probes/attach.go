@@ -16,13 +16,14 @@ import (
 type attachment struct {
 	library Library
 	links   []link.Link
+	gate    *gate // nil: always open
 	// probed are the file offsets of the functions with a probe; missing the table's symbols
 	// that the library does not export.
 	probed  map[uint64]bool
 	missing []string
 
 	// Of the table of attachments.
-	since time.Duration // when the probes were on: CLOCK_MONOTONIC
+	since time.Duration // when the gate was opened: CLOCK_MONOTONIC
 	idle  time.Time     // when the last of its users left
 	// users are the processes that map the library, with a time at which they
 	// did (CLOCK_MONOTONIC). The user 0 keeps it probed for good.
@@ -65,41 +66,47 @@ type programs struct {
 	multi       bool
 }
 
-// attach puts probes on a library. pid 0 means every process that maps it.
-// Return probes go first: a call that is under way meanwhile then ends without
-// an entry, which is counted, and none stays pending for ever. The library must
-// stay open as long as the attachment is there.
-func attach(lib Library, progs programs, pid int, want func(*Row) bool) (*attachment, error) {
+// attach puts probes on a library. pid 0 means every process that maps it. The
+// library must stay open as long as the attachment is there. The probes tell of
+// the calls that are entered when all of them are on and that return before detach
+// shuts the gate. The attachment owns it.
+func attach(lib Library, progs programs, g *gate, pid int, want func(*Row) bool) (_ *attachment, err error) {
+	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, users: map[int]time.Duration{}}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
+		}
+	}()
 	offsets, err := lib.functions(known)
 	if err != nil {
-		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
+		return nil, err
 	}
-	points, missing := choose(lib.Level, offsets, want)
+	var points []point
+	points, a.missing = choose(lib.Level, offsets, want)
 	if len(points) == 0 {
-		return nil, fmt.Errorf("probe %s: it exports none of the functions that allocate: %w", lib.Path, ErrNoSymbols)
+		return nil, fmt.Errorf("it exports none of the functions that allocate: %w", ErrNoSymbols)
 	}
 	if err := lib.settle(points); err != nil {
-		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
+		return nil, err
 	}
 	// An Executable hands its path on to the kernel, which follows this one to
 	// the open file. It parses the file only to find what has a name and no
 	// address, or the address 0: no point has those.
 	ex, err := link.OpenExecutable(lib.file.Link())
 	if err != nil {
-		return nil, fmt.Errorf("probe %s: %w", lib.Path, err)
+		return nil, err
 	}
-	a := &attachment{library: lib, missing: missing, probed: map[uint64]bool{}, users: map[int]time.Duration{}}
-	err = errors.Join(
-		a.attach(ex, true, progs.exit, progs.multi, points, pid),
-		a.attach(ex, false, progs.enter, progs.multi, points, pid),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
+	if err := g.shut(); err != nil {
+		return nil, err
+	}
+	if err := a.attach(ex, progs, points, pid); err != nil {
+		return nil, err
 	}
 	for _, p := range points {
 		a.probed[p.offset] = true
 	}
-	return a, nil
+	a.since, err = g.open()
+	return a, err
 }
 
 // ErrNoSymbols is the error of a library without CUDA's functions.
@@ -116,53 +123,61 @@ var symbols = func() map[string]bool {
 // known tells whether the table has a function.
 func known(name []byte) bool { return symbols[string(name)] }
 
-// attach puts prog at every point, to run when the function there is entered, or
-// with onReturn when it returns.
-func (a *attachment) attach(ex *link.Executable, onReturn bool, prog *ebpf.Program, multi bool, points []point, pid int) error {
-	if !multi {
-		return a.attachEach(ex, onReturn, prog, points, pid)
-	}
-	opts := &link.UprobeMultiOptions{PID: uint32(pid)}
-	for _, p := range points {
-		opts.Addresses = append(opts.Addresses, p.at)
-		opts.Cookies = append(opts.Cookies, uint64(p.entry))
-	}
-	f := ex.UprobeMulti
-	if onReturn {
-		f = ex.UretprobeMulti
-	}
-	l, err := f(nil, prog, opts)
-	if err != nil {
-		return err
-	}
-	a.links = append(a.links, l)
-	return nil
-}
-
-func (a *attachment) attachEach(ex *link.Executable, onReturn bool, prog *ebpf.Program, points []point, pid int) error {
-	f := ex.Uprobe
-	if onReturn {
-		f = ex.Uretprobe
+// attach puts both programs at every point. Return probes go first: a call that
+// comes between then ends without an entry, and none stays pending for ever.
+func (a *attachment) attach(ex *link.Executable, progs programs, points []point, pid int) error {
+	if progs.multi {
+		return errors.Join(
+			a.add(ex.UretprobeMulti(nil, progs.exit, a.options(points, pid))),
+			a.add(ex.UprobeMulti(nil, progs.enter, a.options(points, pid))),
+		)
 	}
 	for _, p := range points {
-		l, err := f("", prog, &link.UprobeOptions{Address: p.at, Cookie: uint64(p.entry), PID: pid})
+		opts := &link.UprobeOptions{Address: p.at, Cookie: a.cookie(p), PID: pid}
+		err := errors.Join(
+			a.add(ex.Uretprobe("", progs.exit, opts)),
+			a.add(ex.Uprobe("", progs.enter, opts)),
+		)
 		if err != nil {
 			return fmt.Errorf("%s: %w", Entries[p.entry].Symbol, err)
 		}
-		a.links = append(a.links, l)
 	}
 	return nil
 }
 
-// detach takes the probes off, returns first: the other way round, the return of
-// a call that began meanwhile would count as one whose entry was missed.
+func (a *attachment) options(points []point, pid int) *link.UprobeMultiOptions {
+	opts := &link.UprobeMultiOptions{PID: uint32(pid)}
+	for _, p := range points {
+		opts.Addresses = append(opts.Addresses, p.at)
+		opts.Cookies = append(opts.Cookies, a.cookie(p))
+	}
+	return opts
+}
+
+// cookie tells the programs which row a probe is of, and which gate it has
+// (gm_cookie_row, gm_cookie_gate).
+func (a *attachment) cookie(p point) uint64 { return uint64(p.entry) | uint64(a.gate.slot())<<16 }
+
+func (a *attachment) add(l link.Link, err error) error {
+	if err == nil {
+		a.links = append(a.links, l)
+	}
+	return err
+}
+
+// detach shuts the gate, and takes the probes off.
 func (a *attachment) detach() error {
-	var errs []error
+	errs := []error{a.gate.shut()}
 	for _, l := range a.links {
 		errs = append(errs, l.Close())
 	}
 	a.links = nil
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	if err == nil { // else a probe may still go by the gate
+		a.gate.release()
+		a.gate = nil
+	}
+	return err
 }
 
 func (a *attachment) close() error { return errors.Join(a.detach(), a.library.Close()) }
@@ -192,7 +207,7 @@ func (t *Tracer) glimpse(lib Library, pid int) error {
 	if !pidFilterWorks() {
 		pid = 0
 	}
-	a, err := attach(held.library, t.progs, pid, func(r *Row) bool { return !lasting(r) })
+	a, err := attach(held.library, t.progs, nil, pid, func(r *Row) bool { return !lasting(r) })
 	if errors.Is(err, ErrNoSymbols) {
 		return nil
 	}

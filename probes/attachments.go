@@ -114,7 +114,7 @@ func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 // attachPending does the work of attach. It may take long where the library's
 // file system does.
 func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
-	a, err := attach(lib, t.progs, key.pid, t.wants)
+	a, err := t.attachGated(lib, key.pid)
 	if err != nil {
 		lib.Close()
 	}
@@ -128,7 +128,6 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 		go a.close()
 		p.err = errNotProbed
 	case err == nil:
-		a.since = clock.Monotonic()
 		t.libs.table[key] = a
 		for user, at := range p.users {
 			t.libs.use(key, a, user, at)
@@ -139,6 +138,16 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 		}
 		t.libs.refused[key] = time.Now().Add(refusal)
 	}
+}
+
+// attachGated probes a library with a gate of its own.
+func (t *Tracer) attachGated(lib Library, pid int) (*attachment, error) {
+	g := t.gates.take()
+	if g == nil {
+		t.loss.Add(lossNotProbed, 1)
+		return nil, fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
+	}
+	return attach(lib, t.progs, g, pid, t.wants)
 }
 
 // use says that the process pid mapped a library by the moment at, on
@@ -319,6 +328,10 @@ func (t *Tracer) closeAll() error {
 		delete(t.libs.table, key)
 	}
 	t.mu.Unlock()
+	var errs []error
+	for _, a := range all {
+		errs = append(errs, a.gate.shut())
+	}
 	patience := time.After(attachPatience)
 	for _, p := range waits {
 		select {
@@ -327,7 +340,7 @@ func (t *Tracer) closeAll() error {
 		}
 	}
 	var mu sync.Mutex
-	errs := []error{t.endGlimpses()}
+	errs = append(errs, t.endGlimpses())
 	closeAttachments(all, func(_ *attachment, err error) {
 		mu.Lock()
 		defer mu.Unlock()

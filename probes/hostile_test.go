@@ -88,7 +88,7 @@ func TestRemappedLibrary(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, lib := range libs {
-			a, err := attach(lib, tr.progs, 0, lasting)
+			a, err := attach(lib, tr.progs, nil, 0, lasting)
 			if err != nil {
 				lib.Close()
 				continue
@@ -299,7 +299,7 @@ func TestLinksGoByDescriptor(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer coll.Close()
-			a, err := attach(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], multi}, 0, lasting)
+			a, err := attach(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], multi}, nil, 0, lasting)
 			if err != nil {
 				t.Fatal(err)
 			}

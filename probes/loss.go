@@ -9,7 +9,7 @@ var kernelCauses = []loss.Cause{
 	{Name: "stacks_ring_full", Help: "stacks that had to be sent again because the ring buffer was full"},
 	{Name: "calls_no_thread_state", Help: "calls missed because the kernel had no memory for the thread's state"},
 	{Name: "calls_nested_too_deep", Help: "calls missed because too many probed calls were pending on the thread"},
-	{Name: "calls_without_entry", Help: "calls missed because they were under way when the probes went on"},
+	{Name: "calls_without_entry", Help: "calls missed because the probe where they began did not see them"},
 	{Name: "arguments_unreadable", Help: "events with a value that could not be read from the process's memory"},
 	{Name: "stacks_failed", Help: "events without a stack because the kernel could not walk it"},
 	{Name: "lists_truncated", Help: "sparse mappings missed because one call had more than 16"},

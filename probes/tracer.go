@@ -48,6 +48,7 @@ type Options struct {
 	Stacks StackTaker
 
 	ringBytes uint32 // of the ring buffer; 0 for the kernel side's own choice
+	single    bool   // probes go on one by one, as where no link holds many
 }
 
 // A StackTaker takes call stacks in the kernel. Its methods but Load are called
@@ -86,6 +87,8 @@ type Tracer struct {
 	following chan struct{} // a place for each mapping that is looked at
 	guarding  chan procAddress
 	texts     map[event.Process]text // of the guard's goroutine
+
+	gates gates
 
 	mu       sync.Mutex // never held while anything is waited for
 	libs     attachments
@@ -134,7 +137,7 @@ func Open(opts Options) (_ *Tracer, err error) {
 		spec.Maps["events"].MaxEntries = opts.ringBytes
 	}
 	attach := ebpf.AttachNone
-	if haveMulti() {
+	if haveMulti() && !opts.single {
 		attach = ebpf.AttachTraceUprobeMulti
 	}
 	spec.Programs[enterProgram].AttachType = attach
@@ -142,6 +145,7 @@ func Open(opts Options) (_ *Tracer, err error) {
 	if t.coll, err = ebpf.NewCollection(spec); err != nil {
 		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
+	t.gates.times = t.coll.Maps["gates"]
 	t.progs = programs{t.coll.Programs[enterProgram], t.coll.Programs[exitProgram], attach != ebpf.AttachNone}
 	if opts.Stacks != nil {
 		exit, err := opts.Stacks.Load(t.coll.Maps, constants, attach)

@@ -1,0 +1,111 @@
+package probes
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+// Of a busy program, what is seen between the moment at which the probes begin to
+// tell and that at which they end is all that happened: an address is given and
+// taken back in turn, however long probes take to go on and off.
+func TestProbesTellAllAtOnce(t *testing.T) {
+	p := start(t, testcuda.Hammer, testcuda.Options{Args: []string{"-threads", "4", "-seconds", "60"}})
+	// Each link of one probe takes the kernel a tenth of a second to close.
+	few := func(r *Row) bool {
+		return slices.Contains([]string{"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync"}, r.Symbols[0])
+	}
+	for _, c := range []struct {
+		name   string
+		single bool
+		want   func(*Row) bool
+	}{
+		{"one link", false, lasting},
+		{"one by one", true, few},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !c.single && !haveMulti() {
+				t.Skip("this kernel has no uprobe_multi links")
+			}
+			seen := 0
+			for range 3 {
+				tr := openTrace(t, Options{single: c.single, Follow: true})
+				if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan error)
+				go func() { done <- tr.Run(tr, nil) }()
+				a, err := attach(openLibrary(t, testcuda.Get(t).LibCUDA), tr.progs, tr.gates.take(), 0, c.want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(50 * time.Millisecond)
+				if err := a.detach(); err != nil {
+					t.Fatal(err)
+				}
+				if err := tr.Stop(); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+				seen += len(tr.events)
+				if n := outOfTurn(tr.events); n > 0 {
+					t.Errorf("%d of %d events are of memory that was given already, or taken back already", n, len(tr.events))
+				}
+				tr.wantLoss(nil)
+			}
+			if seen < 1000 {
+				t.Errorf("%d events: the program was not busy enough", seen)
+			}
+		})
+	}
+}
+
+// There are as many gates as libraries can have probes, and one that is given back
+// serves another library.
+func TestGates(t *testing.T) {
+	tr := openTrace(t, Options{})
+	seen := map[uint16]bool{}
+	var all []*gate
+	for g := tr.gates.take(); g != nil; g = tr.gates.take() {
+		if seen[g.slot()] || g.slot() == 0 {
+			t.Fatalf("gate %d was taken already", g.slot())
+		}
+		seen[g.slot()] = true
+		all = append(all, g)
+	}
+	if want := maxAttachments + maxAttachments/4 + maxAttaching; len(all) < want {
+		t.Errorf("%d gates, want %d: one for each library that is probed, or whose probes come off", len(all), want)
+	}
+	all[7].release()
+	if g := tr.gates.take(); g == nil || g.slot() != all[7].slot() {
+		t.Errorf("took %v, want the one that was given back", g)
+	}
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	if _, err := tr.Target(p.PID()); !errors.Is(err, errNotProbed) || tr.counter("libraries_not_probed") == 0 {
+		t.Errorf("a library without a gate: %v", err)
+	}
+}
+
+// outOfTurn counts the allocations at an address that is in use, and the frees of
+// one that was freed before. What was allocated before the first event may be freed.
+func outOfTurn(events []event.Event) (n int) {
+	events = slices.Clone(events)
+	slices.SortStableFunc(events, func(a, b event.Event) int { return cmp.Compare(a.Time, b.Time) })
+	last := map[uint64]event.Op{}
+	for _, e := range events {
+		if e.Op == event.OpAlloc || e.Op == event.OpFree {
+			if last[e.Addr] == e.Op {
+				n++
+			}
+			last[e.Addr] = e.Op
+		}
+	}
+	return n
+}
