@@ -18,6 +18,7 @@ import (
 const (
 	GpumemtraceMapEscapes      = "escapes"
 	GpumemtraceMapEvents       = "events"
+	GpumemtraceMapGates        = "gates"
 	GpumemtraceMapLoss         = "loss"
 	GpumemtraceMapNowhere      = "nowhere"
 	GpumemtraceMapRows         = "rows"
@@ -89,6 +90,7 @@ type GpumemtraceProgramSpecs struct {
 type GpumemtraceMapSpecs struct {
 	Escapes    *ebpf.MapSpec `ebpf:"escapes"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Gates      *ebpf.MapSpec `ebpf:"gates"`
 	Loss       *ebpf.MapSpec `ebpf:"loss"`
 	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
 	Rows       *ebpf.MapSpec `ebpf:"rows"`
@@ -128,6 +130,7 @@ func (o *GpumemtraceObjects) Close() error {
 type GpumemtraceMaps struct {
 	Escapes    *ebpf.Map `ebpf:"escapes"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Gates      *ebpf.Map `ebpf:"gates"`
 	Loss       *ebpf.Map `ebpf:"loss"`
 	Nowhere    *ebpf.Map `ebpf:"nowhere"`
 	Rows       *ebpf.Map `ebpf:"rows"`
@@ -140,6 +143,7 @@ func (m *GpumemtraceMaps) Close() error {
 	return _GpumemtraceClose(
 		m.Escapes,
 		m.Events,
+		m.Gates,
 		m.Loss,
 		m.Nowhere,
 		m.Rows,

@@ -36,6 +36,7 @@ const (
 	UnwindMapExeIdTo23StackDeltas    = "exe_id_to_23_stack_deltas"
 	UnwindMapExeIdTo8StackDeltas     = "exe_id_to_8_stack_deltas"
 	UnwindMapExeIdTo9StackDeltas     = "exe_id_to_9_stack_deltas"
+	UnwindMapGates                   = "gates"
 	UnwindMapInhibitEvents           = "inhibit_events"
 	UnwindMapInterpreterOffsets      = "interpreter_offsets"
 	UnwindMapLoss                    = "loss"
@@ -163,6 +164,7 @@ type UnwindMapSpecs struct {
 	ExeIdTo23StackDeltas *ebpf.MapSpec `ebpf:"exe_id_to_23_stack_deltas"`
 	ExeIdTo8StackDeltas  *ebpf.MapSpec `ebpf:"exe_id_to_8_stack_deltas"`
 	ExeIdTo9StackDeltas  *ebpf.MapSpec `ebpf:"exe_id_to_9_stack_deltas"`
+	Gates                *ebpf.MapSpec `ebpf:"gates"`
 	InhibitEvents        *ebpf.MapSpec `ebpf:"inhibit_events"`
 	InterpreterOffsets   *ebpf.MapSpec `ebpf:"interpreter_offsets"`
 	Loss                 *ebpf.MapSpec `ebpf:"loss"`
@@ -262,6 +264,7 @@ type UnwindMaps struct {
 	ExeIdTo23StackDeltas *ebpf.Map `ebpf:"exe_id_to_23_stack_deltas"`
 	ExeIdTo8StackDeltas  *ebpf.Map `ebpf:"exe_id_to_8_stack_deltas"`
 	ExeIdTo9StackDeltas  *ebpf.Map `ebpf:"exe_id_to_9_stack_deltas"`
+	Gates                *ebpf.Map `ebpf:"gates"`
 	InhibitEvents        *ebpf.Map `ebpf:"inhibit_events"`
 	InterpreterOffsets   *ebpf.Map `ebpf:"interpreter_offsets"`
 	Loss                 *ebpf.Map `ebpf:"loss"`
@@ -311,6 +314,7 @@ func (m *UnwindMaps) Close() error {
 		m.ExeIdTo23StackDeltas,
 		m.ExeIdTo8StackDeltas,
 		m.ExeIdTo9StackDeltas,
+		m.Gates,
 		m.InhibitEvents,
 		m.InterpreterOffsets,
 		m.Loss,

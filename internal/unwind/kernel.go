@@ -145,6 +145,10 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	return nil
 }
 
+// programOptions have the verifier say only why it refuses a program. With no log a
+// refused one would be verified again, with a log of a hundred megabytes.
+var programOptions = ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}
+
 // load loads one program of spec, with other constants than those of spec.
 func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[string]any, shared map[string]*ebpf.Map) (*ebpf.Program, error) {
 	spec = spec.Copy()
@@ -166,12 +170,7 @@ func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[s
 		}
 	}
 	dropVariables(spec)
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		MapReplacements: replace,
-		// With a log that says only why it was refused a program is verified once.
-		// Without, it would be again, with one of a hundred megabytes.
-		Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
-	})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: programOptions})
 	if err != nil {
 		return nil, err
 	}

@@ -46,9 +46,9 @@ func TestVerifierLimit(t *testing.T) {
 	}
 	defer u.Close()
 	programs := maps.Clone(coll.Programs)
-	programs[exitProgram] = u.kernel.exit
-	if u.kernel.memoErr != nil {
-		t.Errorf("the memo is refused: %+v", u.kernel.memoErr)
+	programs[exitProgram], programs[copyProgram] = u.kernel.exit, u.kernel.copy
+	if err := errors.Join(u.kernel.memoErr, u.kernel.copyErr); err != nil {
+		t.Fatalf("refused: %+v", err)
 	}
 	for name, p := range programs {
 		m := processed.FindStringSubmatch(p.VerifierLog)
