@@ -70,12 +70,12 @@ gm_inline void uw_report(u32 pid, u32 tid)
 gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct pt_regs *ctx)
 {
 	u32 pid = th->ev.pid;
-	u32 *mappings = bpf_map_lookup_elem(&unwind_mappings, &pid);
+	struct unwind_process *process = bpf_map_lookup_elem(&unwind_processes, &pid);
 	u->slot = slot;
 	u->key.start = th->ev.start;
 	u->key.pid = pid;
-	u->key.mappings = mappings ? *mappings : 0;
-	u->keep_out = !mappings;
+	u->key.mappings = process ? process->mappings : 0;
+	u->keep_out = !process;
 	__builtin_memset(&u->record.state, 0, sizeof(u->record.state));
 	u->error = copy_state_regs(&u->record.state, ctx, false);
 	u->record.trace.pid = pid;
@@ -95,6 +95,8 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u->begin = u->record.state;
 	u->keep_out |= u->error | (u->key.sp & 7);
 	uw_hidden(u);
+	uw_no_pages(u);
+	uw_python_begin(u, process);
 }
 
 /* uw_hash names the stack by what was kept of it. */
@@ -203,7 +205,6 @@ gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
 		return;
 	}
 	uw_begin(u, slot, th, ctx);
-	uw_python_begin(u);
 	uw_python_all(slot);
 	u->seed = u->py_hash;
 	u64 stack = cfg_memo && !u->keep_out ? uw_find(slot) : 0;

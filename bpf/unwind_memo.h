@@ -19,9 +19,14 @@
 
 GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_node);
 
-/* Generation of each process's mappings; user space counts it up. A process
- * without one has no memo: nobody could tell when its mappings change. */
-GM_MAP(unwind_mappings, GM_MAP_HASH, 65536, 0, u32, u32);
+/* What is known of a process. One that user space has not put here has no memo:
+ * nobody could tell when its mappings change. */
+struct unwind_process {
+	u32 mappings; /* their generation: user space counts it up */
+	u32 tls_key;  /* what uw_python_state read, plus 1 */
+};
+
+GM_MAP(unwind_processes, GM_MAP_HASH, 65536, 0, u32, struct unwind_process);
 
 /* uw_add adds a word to those that the unwind depends on, when want is 1 and
  * not 0. Words beyond UW_WORDS are counted only. */
@@ -71,27 +76,6 @@ gm_inline u64 uw_fold(u64 h, u64 off, u64 val)
 	return gm_mix(h, val ^ off << 32);
 }
 
-/* uw_load reads the word at off from sp, and with it the rest of its page up to
- * the offset end: a page that holds one of the words can be read. */
-gm_inline long uw_load(struct unwind *u, u64 off, u64 end, u64 *val)
-{
-	u64 i = off - u->window_off;
-	if (i >= u->window_len) {
-		u64 at = u->key.sp + off;
-		u64 size = UW_PAGE - (at & (UW_PAGE - 1));
-		if (end > off && end - off < size)
-			size = end - off;
-		u->window_len = 0;
-		if (bpf_probe_read_user(u->window, uw_bytes(size), (void *)at))
-			return -1;
-		u->window_off = off;
-		u->window_len = size;
-		i = 0;
-	}
-	*val = *(u64 *)&u->window[i & (UW_PAGE - 8)];
-	return 0;
-}
-
 enum uw_match {
 	UW_MATCH_NOT,	 /* nothing is known of these words */
 	UW_MATCH_STACK,	 /* u->id is the stack */
@@ -106,9 +90,6 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 	if (!u || !e)
 		return UW_MATCH_NOT;
 	u64 h = u->hash, n = *(volatile u64 *)&e->words;
-	u64 end = 0;
-	if (n && n <= UW_NODE_WORDS)
-		end = (u64)*(volatile u32 *)&e->off[(n - 1) & (UW_NODE_WORDS - 1)] + 8;
 	for (u32 i = 0; i < UW_NODE_WORDS; i++) {
 		if (i >= n)
 			break;
@@ -116,7 +97,7 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 		u64 want = *(volatile u64 *)&e->val[i];
 		u64 have = u->fp;
 		if (off != UW_OFF_FP) {
-			if (uw_load(u, off, end, &have))
+			if (!uw_word(u, u->key.sp + off, &have))
 				return UW_MATCH_NOT;
 			have = uw_unhide(u, u->key.sp + off, have);
 		}
@@ -146,7 +127,6 @@ __attribute__((noinline)) u64 uw_find(u32 slot)
 	if (!u)
 		return 0;
 	u->key.path = u->hash = u->seed;
-	u->window_len = 0;
 	u->found = 0;
 	for (u32 i = 0; i < UW_NODES; i++) {
 		struct unwind_node *e = bpf_map_lookup_elem(&unwind_memo, &u->key);

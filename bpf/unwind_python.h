@@ -8,6 +8,8 @@
 
 /* Bytes of a frame that are read at most: PyFrameObject of 3.8 is the largest. */
 #define UW_PYTHON_FRAME 128
+/* The four fields of a code object lie no further apart, bytes. */
+#define UW_PYTHON_COUNTS 28
 /* Bytes of a code object, from the first of the four fields to its line table. */
 #define UW_PYTHON_CODE 112
 /* Times that u->python is filled: 8,192 frames. */
@@ -34,14 +36,60 @@ gm_inline void uw_python_late(struct unwind *u)
 	u->step = UW_INTERPRETER;
 }
 
-/* uw_python_begin finds the innermost Python frame. A thread without Python
- * has none, and u->py_error says why. */
-gm_inline void uw_python_begin(struct unwind *u)
+gm_inline u64 uw_least(u64 a, u64 b) { return a < b ? a : b; }
+gm_inline u64 uw_most(u64 a, u64 b) { return a > b ? a : b; }
+
+/* uw_small reads a word of which nothing around it is wanted. */
+gm_inline bool uw_small(u64 at, u64 *word)
+{
+	return !bpf_probe_read_user(word, sizeof(*word), (void *)at);
+}
+
+/* uw_python_state finds the thread's innermost Python frame, as the unwinder's
+ * get_PyFrame does (python_tracer.ebpf.c). It returns an error or ERR_OK. Before
+ * CPython 3.13 a thread's state is in a slot of pthread's: its key is made when the
+ * interpreter starts, and kept in process. */
+gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *process)
+{
+	void *base;
+	u64 at, state, key = 0;
+	if (tsd_get_base(&base))
+		return ERR_PYTHON_READ_TSD_BASE;
+	if (u->py.tls_offset) {
+		at = (u64)base + u->py.tls_offset;
+	} else {
+		key = process ? process->tls_key : 0;
+		if (!key) {
+			if (!uw_small(u->py.autoTLSKeyAddr, &key))
+				return ERR_PYTHON_BAD_AUTO_TLS_KEY_ADDR;
+			key = (u32)key + 1;
+			if (process)
+				process->tls_key = key;
+		}
+		at = (u64)base + u->py.tsdInfo.offset;
+		if (u->py.tsdInfo.indirect && !uw_small(at, &at))
+			return ERR_PYTHON_READ_THREAD_STATE_ADDR;
+		at += (key - 1) * u->py.tsdInfo.multiplier;
+	}
+	if (!uw_small(at, &state))
+		return ERR_PYTHON_READ_THREAD_STATE_ADDR;
+	if (!state)
+		return ERR_PYTHON_ZERO_THREAD_STATE;
+	if (!uw_small(state + u->py.PyThreadState_frame, &at))
+		return ERR_PYTHON_BAD_THREAD_STATE_FRAME_ADDR;
+	if (u->py.frame_is_cframe && !uw_small(at + u->py.PyCFrame_current_frame, &at))
+		return ERR_PYTHON_BAD_CFRAME_CURRENT_FRAME_ADDR;
+	u->py_first = u->py_frame = at;
+	return ERR_OK;
+}
+
+/* uw_python_begin prepares for a thread's Python frames. A thread without Python has
+ * none, and u->py_error says why. */
+gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 {
 	u32 pid = u->key.pid;
 	u->py_first = u->py_frame = u->py_hash = 0;
 	u->py_read = u->py_placed = u->py_error = u->py_done = u->py_late = 0;
-	u->codes_used = u->chunk_at = u->chunk_end = 0;
 	const PyProcInfo *py = bpf_map_lookup_elem(&py_procs, &pid);
 	if (!py) {
 		u->py_error = ERR_PYTHON_NO_PROC_INFO;
@@ -52,38 +100,28 @@ gm_inline void uw_python_begin(struct unwind *u)
 	 * Include/cpython/frameobject.h), and the unwinder takes it to be at 0. */
 	if (u->py.version == 0x030a && !u->py.PyFrameObject_f_lasti)
 		u->py.PyFrameObject_f_lasti = 96;
-	u64 first = u->py.PyCodeObject_co_argcount;
-	if (first > u->py.PyCodeObject_co_kwonlyargcount)
-		first = u->py.PyCodeObject_co_kwonlyargcount;
-	if (first > u->py.PyCodeObject_co_flags)
-		first = u->py.PyCodeObject_co_flags;
-	if (first > u->py.PyCodeObject_co_firstlineno)
-		first = u->py.PyCodeObject_co_firstlineno;
+	u64 args = u->py.PyCodeObject_co_argcount, kwargs = u->py.PyCodeObject_co_kwonlyargcount;
+	u64 flags = u->py.PyCodeObject_co_flags, line = u->py.PyCodeObject_co_firstlineno;
+	u64 first = uw_least(uw_least(args, kwargs), uw_least(flags, line));
+	u64 last = uw_most(uw_most(args, kwargs), uw_most(flags, line));
 	u->code_at = first;
-	u64 room = 28;
-	if (u->py.PyCodeObject_co_argcount - first > room ||
-	    u->py.PyCodeObject_co_kwonlyargcount - first > room ||
-	    u->py.PyCodeObject_co_flags - first > room ||
-	    u->py.PyCodeObject_co_firstlineno - first > room) {
+	/* What follows a frame may lie in a page that nobody has touched yet. */
+	u->frame_size = 8 + uw_most(uw_most(u->py.PyFrameObject_f_code, u->py.PyFrameObject_f_back),
+				    uw_most(u->py.PyFrameObject_f_lasti, u->py.PyFrameObject_entry_member));
+	if (last - first > UW_PYTHON_COUNTS || u->frame_size > UW_PYTHON_FRAME)
 		u->py_error = ERR_UNREACHABLE;
-		return;
-	}
-	void *frame = NULL;
-	u->py_error = get_PyFrame(py, &frame);
-	if (!u->py_error)
-		u->py_first = u->py_frame = (u64)frame;
+	else
+		u->py_error = uw_python_state(u, process);
 }
 
 /* uw_code identifies the code object at the address code. With id 0 it cannot be
  * read. */
 gm_inline struct unwind_code *uw_code(struct unwind *u, u64 code)
 {
-	u64 i = (code >> 4 ^ code >> 9) & (UW_CODES - 1), bit = 1ULL << i;
-	struct unwind_code *c = &u->code_ids[i];
-	if (u->codes_used & bit && u->codes[i] == code)
+	struct unwind_code *c = &u->codes[(code >> 4 ^ code >> 9) & (UW_CODES - 1)];
+	if (c->at == code)
 		return c;
-	u->codes_used |= bit;
-	u->codes[i] = code;
+	c->at = code;
 	c->id = c->names = 0;
 	if (bpf_probe_read_user(u->code, UW_PYTHON_CODE, (void *)(code + u->code_at))) {
 		u->keep_out = 1;
@@ -105,19 +143,17 @@ gm_inline struct unwind_code *uw_code(struct unwind *u, u64 code)
 	return c;
 }
 
-/* uw_python_size returns how many bytes of a frame tell all that is wanted of it. What
- * follows them may lie in a page that nobody has touched yet. */
-gm_inline u64 uw_python_size(struct unwind *u)
+/* uw_python_bytes returns where the wanted bytes of the frame at the address at are,
+ * or NULL if they cannot be read. */
+gm_inline u8 *uw_python_bytes(struct unwind *u, u64 at)
 {
-	u64 size = u->py.PyFrameObject_f_code;
-	if (size < u->py.PyFrameObject_f_back)
-		size = u->py.PyFrameObject_f_back;
-	if (size < u->py.PyFrameObject_f_lasti)
-		size = u->py.PyFrameObject_f_lasti;
-	if (size < u->py.PyFrameObject_entry_member)
-		size = u->py.PyFrameObject_entry_member;
-	size += 8;
-	return size < UW_PYTHON_FRAME ? size : UW_PYTHON_FRAME;
+	u64 in = at & (UW_PAGE - 1);
+	if (in <= UW_PAGE - UW_PYTHON_FRAME) {
+		u8 *bytes = uw_page(u, at);
+		return bytes ? bytes + in : NULL;
+	}
+	u64 size = u->frame_size & (UW_PYTHON_FRAME | (UW_PYTHON_FRAME - 1));
+	return bpf_probe_read_user(u->frame, size, (void *)at) ? NULL : u->frame;
 }
 
 /* uw_python_frame reads the frame at u->py_frame and puts it into u->python. It
@@ -131,29 +167,18 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 	u32 n = u->py_read;
 	if (!at || n >= UW_PYTHON)
 		return 0;
-	u64 want = uw_python_size(u);
-	if (at < u->chunk_at || at + want > u->chunk_end) {
-		/* Outer frames lie below in the interpreter's stack. No page is
-		 * read but those of this frame. */
-		u64 from = at & ~(UW_PAGE - 1ULL), size = at + want - from;
-		if (size > UW_PAGE) {
-			size = want;
-			from = at;
-		}
-		u->chunk_at = u->chunk_end = 0;
-		if (bpf_probe_read_user(u->chunk, uw_bytes(size), (void *)from)) {
-			u->py_error = ERR_PYTHON_BAD_FRAME_OBJECT_ADDR;
-			u->py_frame = 0;
-			u->keep_out = 1;
-			return 0;
-		}
-		u->chunk_at = from;
-		u->chunk_end = from + size;
+	u8 *frame = uw_python_bytes(u, at);
+	if (!frame) {
+		u->py_error = ERR_PYTHON_BAD_FRAME_OBJECT_ADDR;
+		u->py_frame = 0;
+		u->keep_out = 1;
+		return 0;
 	}
-	u64 room = UW_PAGE - 1, in = at - u->chunk_at;
-	u64 code = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_code) & room];
-	u64 back = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_back) & room];
-	u64 last = *(u64 *)&u->chunk[(in + u->py.PyFrameObject_f_lasti) & room];
+	/* The masks are for the verifier: frame_size was checked. */
+	u64 room = UW_PYTHON_FRAME - 8;
+	u64 code = *(u64 *)&frame[u->py.PyFrameObject_f_code & room];
+	u64 back = *(u64 *)&frame[u->py.PyFrameObject_f_back & room];
+	u64 last = *(u64 *)&frame[u->py.PyFrameObject_f_lasti & room];
 	u64 where = 0, flags = 0, names = 0;
 	if (u->py.noneStructAddr && code == u->py.noneStructAddr) {
 		flags = UW_PYTHON_ENTRY | UW_PYTHON_SHIM;
@@ -166,7 +191,7 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 			if (diff < -2 || diff > 0x10000000)
 				diff = -2;
 			lasti = (s32)diff >> 1;
-			if (u->chunk[(in + u->py.PyFrameObject_entry_member) & room] ==
+			if (frame[u->py.PyFrameObject_entry_member & (UW_PYTHON_FRAME - 1)] ==
 			    u->py.PyFrameObject_entry_val)
 				flags = UW_PYTHON_ENTRY;
 		} else {

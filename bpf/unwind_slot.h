@@ -18,6 +18,8 @@
 #define UW_PYTHON 512
 #define UW_HIDDEN 8
 #define UW_PAGE 4096
+/* Pages of user memory, and code objects, that are known of one stack; powers of 2. */
+#define UW_PAGES 8
 #define UW_CODES 32
 
 struct unwind_key {
@@ -71,8 +73,14 @@ struct unwind_python {
 /* What tells a code object from another that came to lie at its address: the hash
  * of four fields that is in a frame's py_encode_lineno, and one of its names. */
 struct unwind_code {
+	u64 at;
 	u64 id;
 	u64 names;
+};
+
+struct unwind_page {
+	u64 at; /* 0: none */
+	u8 bytes[UW_PAGE];
 };
 
 enum uw_step {
@@ -116,32 +124,21 @@ struct unwind {
 	u32 py_error;
 	u32 py_done; /* all are placed, or cannot be */
 	u32 py_late; /* UW_FRAME_LATE: the native frames have ended */
-	u64 code_at, codes_used;
-	u64 codes[UW_CODES];
-	struct unwind_code code_ids[UW_CODES];
-	u64 chunk_at, chunk_end;
-	u64 window_off, window_len;
+	u64 code_at; /* the first byte of a code object that is wanted */
+	u64 frame_size; /* bytes of a frame that are wanted */
+	struct unwind_code codes[UW_CODES];
 
 	u64 words;
 	u32 off[UW_WORDS];
 	u64 val[UW_WORDS];
 	struct unwind_python python[UW_PYTHON];
-	u8 chunk[UW_PAGE + 8];	/* of Python's frames, */
-	u8 window[UW_PAGE + 8]; /* of the stack */
-	u8 code[256];
+	struct unwind_page pages[UW_PAGES];
+	u8 frame[256], code[256];
 	struct unwind_node node;
 };
 
 _Static_assert(2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES) <= sizeof(((Trace *)0)->frame_data) / sizeof(u64),
 	       "frames do not fit into the unwinder's record");
-
-/* uw_bytes returns n, which is 1 to UW_PAGE, by instructions that show the verifier
- * so. The compiler knows it, and leaves out what says it in C. */
-gm_inline u64 uw_bytes(u64 n)
-{
-	asm volatile("%0 += -1\n\t%0 &= %1\n\t%0 += 1" : "+r"(n) : "i"(UW_PAGE - 1));
-	return n;
-}
 
 GM_MAP(unwinds, GM_MAP_ARRAY, 16, 0, u32, struct unwind);
 
@@ -174,6 +171,40 @@ gm_inline void uw_release(struct unwind *u)
 	__sync_lock_test_and_set(&u->taken, 0);
 }
 
+/* uw_page returns the bytes of the page of user memory in which the address at lies,
+ * or NULL if it cannot be read. A read costs the same for a word and for a page, so
+ * each page is read once for one stack; a page that holds one wanted word is there. */
+gm_inline u8 *uw_page(struct unwind *u, u64 at)
+{
+	u64 page = at & ~(UW_PAGE - 1ULL);
+	struct unwind_page *p = &u->pages[page / UW_PAGE & (UW_PAGES - 1)];
+	if (p->at != page) {
+		p->at = 0;
+		if (bpf_probe_read_user(p->bytes, UW_PAGE, (void *)page))
+			return NULL;
+		p->at = page;
+	}
+	return p->bytes;
+}
+
+/* uw_word reads the word at the address at, a multiple of 8. */
+gm_inline bool uw_word(struct unwind *u, u64 at, u64 *word)
+{
+	u8 *bytes = uw_page(u, at);
+	if (!bytes)
+		return false;
+	*word = *(u64 *)&bytes[at & (UW_PAGE - 8)];
+	return true;
+}
+
+gm_inline void uw_no_pages(struct unwind *u)
+{
+	for (u32 i = 0; i < UW_PAGES; i++)
+		u->pages[i].at = 0;
+	for (u32 i = 0; i < UW_CODES; i++)
+		u->codes[i].at = 0;
+}
+
 struct return_instance___gm {
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
@@ -191,14 +222,11 @@ struct task_struct___gm_uw {
 gm_inline void uw_hidden(struct unwind *u)
 {
 	struct task_struct___gm_uw *task = (void *)bpf_get_current_task_btf();
-	struct uprobe_task___gm *utask;
-	struct return_instance___gm *ri, *next;
-
 	u->trampoline = ~0ULL; /* no return address */
-	gm_read(utask, task->utask);
+	struct uprobe_task___gm *utask = task->utask;
 	if (!utask)
 		return;
-	gm_read(ri, utask->return_instances);
+	struct return_instance___gm *ri = utask->return_instances;
 	if (!ri)
 		return;
 	gm_trampoline(&u->trampoline);
@@ -206,10 +234,9 @@ gm_inline void uw_hidden(struct unwind *u)
 		u->hidden[i].at = 0;
 		if (!ri)
 			continue;
-		gm_read(u->hidden[i].at, ri->stack);
-		gm_read(u->hidden[i].address, ri->orig_ret_vaddr);
-		gm_read(next, ri->next);
-		ri = next;
+		u->hidden[i].at = ri->stack;
+		u->hidden[i].address = ri->orig_ret_vaddr;
+		ri = ri->next;
 	}
 }
 

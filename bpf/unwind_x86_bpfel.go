@@ -57,9 +57,9 @@ const (
 	UnwindMapTracesCtxV1             = "traces_ctx_v1"
 	UnwindMapUnwindErrors            = "unwind_errors"
 	UnwindMapUnwindInfoArray         = "unwind_info_array"
-	UnwindMapUnwindMappings          = "unwind_mappings"
 	UnwindMapUnwindMemo              = "unwind_memo"
 	UnwindMapUnwindNowhere           = "unwind_nowhere"
+	UnwindMapUnwindProcesses         = "unwind_processes"
 	UnwindMapUnwindStats             = "unwind_stats"
 	UnwindMapUnwinds                 = "unwinds"
 	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
@@ -185,9 +185,9 @@ type UnwindMapSpecs struct {
 	TracesCtxV1          *ebpf.MapSpec `ebpf:"traces_ctx_v1"`
 	UnwindErrors         *ebpf.MapSpec `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.MapSpec `ebpf:"unwind_info_array"`
-	UnwindMappings       *ebpf.MapSpec `ebpf:"unwind_mappings"`
 	UnwindMemo           *ebpf.MapSpec `ebpf:"unwind_memo"`
 	UnwindNowhere        *ebpf.MapSpec `ebpf:"unwind_nowhere"`
+	UnwindProcesses      *ebpf.MapSpec `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.MapSpec `ebpf:"unwind_stats"`
 	Unwinds              *ebpf.MapSpec `ebpf:"unwinds"`
 }
@@ -285,9 +285,9 @@ type UnwindMaps struct {
 	TracesCtxV1          *ebpf.Map `ebpf:"traces_ctx_v1"`
 	UnwindErrors         *ebpf.Map `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.Map `ebpf:"unwind_info_array"`
-	UnwindMappings       *ebpf.Map `ebpf:"unwind_mappings"`
 	UnwindMemo           *ebpf.Map `ebpf:"unwind_memo"`
 	UnwindNowhere        *ebpf.Map `ebpf:"unwind_nowhere"`
+	UnwindProcesses      *ebpf.Map `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.Map `ebpf:"unwind_stats"`
 	Unwinds              *ebpf.Map `ebpf:"unwinds"`
 }
@@ -335,9 +335,9 @@ func (m *UnwindMaps) Close() error {
 		m.TracesCtxV1,
 		m.UnwindErrors,
 		m.UnwindInfoArray,
-		m.UnwindMappings,
 		m.UnwindMemo,
 		m.UnwindNowhere,
+		m.UnwindProcesses,
 		m.UnwindStats,
 		m.Unwinds,
 	)

@@ -67,15 +67,18 @@ func (u *Unwinder) analyzeLocked(pid int) error {
 	return u.Invalidate(pid)
 }
 
+// struct unwind_process of bpf/unwind_memo.h.
+type knownProcess struct{ Mappings, TLSKey uint32 }
+
 // Invalidate starts the process's part of the memo afresh: its mappings
 // changed, or stacks that the memo names were dropped.
 func (u *Unwinder) Invalidate(pid int) error {
-	generation := u.kernel.maps["unwind_mappings"]
-	var n uint32
-	if err := generation.Lookup(uint32(pid), &n); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	processes := u.kernel.maps["unwind_processes"]
+	var p knownProcess // the rest is the kernel side's
+	if err := processes.Lookup(uint32(pid), &p); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("flush stack memo: %w", err)
 	}
-	if err := generation.Put(uint32(pid), n+1); err != nil {
+	if err := processes.Put(uint32(pid), knownProcess{Mappings: p.Mappings + 1}); err != nil {
 		return fmt.Errorf("flush stack memo: %w", err)
 	}
 	return nil
@@ -90,7 +93,7 @@ func (u *Unwinder) forget(pid int) {
 	u.decode.Lock()
 	u.codes.forget(uint32(pid))
 	u.decode.Unlock()
-	_ = u.kernel.maps["unwind_mappings"].Delete(uint32(pid)) // its absence is what is wanted
+	_ = u.kernel.maps["unwind_processes"].Delete(uint32(pid)) // its absence is what is wanted
 	_ = u.synchronize(uint32(pid))
 }
 

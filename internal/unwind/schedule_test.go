@@ -85,7 +85,7 @@ func TestNoMemoWithoutGeneration(t *testing.T) {
 	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
 	p := startTarget(t, prog, "200")
 	c := newCapture(t, Options{}, p.pid)
-	if err := c.u.kernel.maps["unwind_mappings"].Delete(uint32(p.pid)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := c.u.kernel.maps["unwind_processes"].Delete(uint32(p.pid)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
 	c.attach(buildLibrary(t), symbol, 1)
