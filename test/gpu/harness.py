@@ -262,7 +262,8 @@ class Snapshot:
                 continue
             names = [line["function"] for line in self.frames(s)]
             lack = next((x for x in names if x.startswith("[truncated")), None)
-            if lack is None and (names[-1] in ROOTS or names[-1] in libc_roots()):
+            # Python's last frames come after the root where no native frame stands for them.
+            if lack is None and any(x in ROOTS or x in libc_roots() for x in names):
                 whole += n
                 continue
             why = lack or "ends at " + " < ".join(names[-3:])
