@@ -1,4 +1,4 @@
-"""Numba: kernels with shared memory and random numbers, a reduction, arrays that stay and arrays that go."""
+"""Numba: kernels with shared memory, a reduction, arrays that stay and arrays that go."""
 from checkpoint import checkpoint
 
 checkpoint("ready")  # its libraries are loaded while it is traced
@@ -7,7 +7,6 @@ import numpy as np  # noqa: E402
 if not hasattr(np, "row_stack"):  # which Numba 0.6x looks for and NumPy 2.5 lacks
     np.row_stack = np.vstack
 from numba import cuda, float32  # noqa: E402
-from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float32  # noqa: E402
 
 TILE, N = 16, 1024
 
@@ -30,10 +29,10 @@ def multiply(a, b, c):
 
 
 @cuda.jit
-def fill(states, a):
+def count(a):
     i = cuda.grid(1)
     if i < a.size:
-        a[i] = xoroshiro128p_uniform_float32(states, i)
+        a[i] = i
 
 
 @cuda.reduce
@@ -42,9 +41,8 @@ def total(a, b):
 
 
 def main():
-    states = create_xoroshiro128p_states(N, seed=1)
     row = cuda.device_array(N, np.float32)
-    fill[N // 256, 256](states, row)
+    count[N // 256, 256](row)
     a, b = (cuda.to_device(np.random.rand(N, N).astype(np.float32)) for _ in range(2))
     c = cuda.device_array((N, N), np.float32)
     for _ in range(20):
@@ -54,8 +52,8 @@ def main():
     del gone
     print(float(total(row)), float(total(c.ravel())), flush=True)
     cuda.synchronize()
-    cuda.current_context().deallocations.clear()  # it frees some time later
-    checkpoint("computed", held=sum(x.nbytes for x in (states, row, a, b, c)))
+    cuda.current_context().memory_manager.deallocations.clear()  # it frees some time later
+    checkpoint("computed", held=sum(x.nbytes for x in (row, a, b, c)))
 
 
 main()
