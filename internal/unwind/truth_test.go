@@ -49,6 +49,7 @@ func pythonsToCompare(t *testing.T) []cpython {
 		}
 	}
 	tried := 0 // the system's
+	var seen []string
 	var pythons []cpython
 	for _, python := range candidates {
 		name := "CPython 3."
@@ -60,6 +61,11 @@ func pythonsToCompare(t *testing.T) []cpython {
 		if err != nil || minor < oldestPython || minor > newestPython || found[minor] {
 			continue
 		}
+		real, err := filepath.EvalSymlinks(python)
+		if err != nil || slices.Contains(seen, real) {
+			continue
+		}
+		seen = append(seen, real)
 		if python == systemPython { // built otherwise than others of its version
 			name = "the system's CPython 3."
 			tried = minor
