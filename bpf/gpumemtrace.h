@@ -290,9 +290,11 @@ gm_inline u64 gm_mix(u64 h, u64 w)
 /* gm_send sends the first n words of s, of which there are at most max, and whose
  * id, start, pid and frames are filled in, unless user space has that stack. False
  * means that it found no room: the next event with that stack sends it again. */
-gm_inline bool gm_send(struct gm_stack *s, u32 n, u32 max, u32 flags)
+gm_inline bool gm_send(struct gm_stack *s, u64 n, u64 max, u32 flags)
 {
 	u32 one = 1;
+	/* The verifier is to see the bound, also where the compiler knows it. */
+	asm volatile("" : "+r"(n));
 	u64 id = s->id;
 	if (bpf_map_lookup_elem(&stacks_seen, &id))
 		return true;

@@ -130,12 +130,11 @@ __attribute__((noinline)) u32 uw_send(u32 slot)
 	struct gm_stack *s = (void *)u + __builtin_offsetof(struct unwind, record.trace.frame_data) -
 			     __builtin_offsetof(struct gm_stack, words);
 	const u32 most = UW_LEAF_FRAMES + UW_ROOT_FRAMES;
-	u32 n = u->frames < most ? u->frames : most;
 	s->id = u->id;
 	s->start = u->key.start;
 	s->pid = u->key.pid;
 	s->frames = u->frames;
-	return gm_send(s, 2 * n, 2 * most, UW_STACK_FRAMES | u->error << UW_STACK_ERROR_SHIFT);
+	return gm_send(s, 2 * u->frames, 2 * most, UW_STACK_FRAMES | u->error << UW_STACK_ERROR_SHIFT);
 }
 
 /* uw_counts counts how the unwind came out. */
