@@ -134,10 +134,13 @@ struct gm_call {
  * the thread it needs no guard against preemption, and because it holds what a
  * program would keep on its stack every program's BPF stack stays small. */
 struct gm_thread {
+	u64 ids; /* bpf_get_current_pid_tgid() that ev's pid, tid and start are of */
 	u32 depth;
 	u32 ctx_depth;
 	s32 device; /* of the current context, or -1 */
 	u32 want_stack;
+	u32 target; /* its process was seen in `targets`, or put there */
+	u32 unused;
 	u64 sp;		/* of gm_enter: the stack pointer, */
 	u64 trampoline; /* gm_trampoline, */
 	u64 word;	/* and what stands where a pending call was entered */
@@ -342,6 +345,33 @@ gm_inline struct gm_thread *gm_thread_get(bool create)
 				    create ? GM_STORAGE_CREATE : 0);
 }
 
+/* gm_thread_enter returns the state of the running thread, NULL if its process is
+ * not traced. A process is traced until it ends, and only an exec by another thread
+ * than the leader changes what events say of a thread. */
+gm_inline struct gm_thread *gm_thread_enter(void)
+{
+	struct gm_thread *th = gm_thread_get(false);
+	if (th && th->ids == bpf_get_current_pid_tgid())
+		return th;
+	u32 pid = gm_current_pid();
+	if (!gm_traced(pid))
+		return NULL;
+	th = gm_thread_get(true);
+	if (!th) {
+		gm_count(GM_LOSS_NO_THREAD);
+		return NULL;
+	}
+	if (!th->ids)
+		th->device = -1;
+	struct task_struct___gm *leader = gm_leader((void *)bpf_get_current_task_btf());
+	gm_read(th->ev.start, leader->start_boottime);
+	th->ev.type = GM_CALL;
+	th->ev.pid = pid;
+	th->ev.tid = gm_current_tid();
+	th->ids = bpf_get_current_pid_tgid();
+	return th;
+}
+
 /* gm_extent returns where a cudaExtent passed by value lies: 24 bytes are more
  * than registers take. System V passes it on the stack above the return
  * address; AAPCS64 passes the address of a copy in the next register. */
@@ -422,17 +452,9 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 gm_inline void gm_enter(struct pt_regs *ctx)
 {
 	u32 row = gm_cookie_row(bpf_get_attach_cookie(ctx));
-	if (!gm_traced(gm_current_pid()))
+	struct gm_thread *th = gm_thread_enter();
+	if (!th)
 		return;
-	struct gm_thread *th = gm_thread_get(true);
-	if (!th) {
-		gm_count(GM_LOSS_NO_THREAD);
-		return;
-	}
-	if (!th->ev.type) { /* new */
-		th->ev.type = GM_CALL;
-		th->device = -1;
-	}
 	th->sp = ctx->sp;
 	if (th->depth) {
 		gm_trampoline(&th->trampoline);
@@ -518,9 +540,6 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 {
 	u64 cookie = bpf_get_attach_cookie(ctx);
 	u32 id = gm_cookie_row(cookie), gate = gm_cookie_gate(cookie);
-	u32 pid = gm_current_pid();
-	if (!gm_traced(pid))
-		return NULL;
 	struct gm_row *row = bpf_map_lookup_elem(&rows, &id);
 	struct gm_thread *th = gm_thread_get(false);
 	if (!row)
@@ -531,7 +550,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 			at = i;
 	if (!th || at >= GM_CALLS) {
 		/* With all places taken it was counted when it was entered. */
-		if (row->class == GM_CLASS_EMIT && depth < GM_CALLS)
+		if (row->class == GM_CLASS_EMIT && depth < GM_CALLS && gm_traced(gm_current_pid()))
 			gm_count_no_entry(gate);
 		return NULL;
 	}
@@ -604,20 +623,18 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 			outer = key;
 	}
 
-	if (cfg_all) {
+	if (cfg_all && !th->target) {
 		u32 one = 1;
-		if (!bpf_map_lookup_elem(&targets, &pid) &&
-		    bpf_map_update_elem(&targets, &pid, &one, BPF_ANY))
+		if (!bpf_map_lookup_elem(&targets, &th->ev.pid) &&
+		    bpf_map_update_elem(&targets, &th->ev.pid, &one, BPF_ANY))
 			gm_count(GM_LOSS_TARGETS_FULL);
+		else
+			th->target = 1;
 	}
 
-	struct task_struct___gm *leader = gm_leader((void *)bpf_get_current_task_btf());
-	gm_read(th->ev.start, leader->start_boottime);
 	th->ev.row = id;
 	th->ev.outer = outer;
 	th->ev.time = (row->flags & GM_ROW_ENTRY_TIME) ? th->done.time : bpf_ktime_get_ns();
-	th->ev.pid = pid;
-	th->ev.tid = gm_current_tid();
 	th->ev.result = result;
 	th->ev.stack = 0;
 	if (!(row->flags & GM_ROW_LIST))

@@ -39,14 +39,14 @@ func offsetsOf(file string, match func(name []byte) bool) (map[string]uint64, er
 }
 
 // openLibrary opens a libcuda.
-func openLibrary(t *testing.T, file string) Library {
-	t.Helper()
+func openLibrary(tb testing.TB, file string) Library {
+	tb.Helper()
 	f, err := proc.Open(file)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	lib := newLibrary(f, Driver, file)
-	t.Cleanup(func() { lib.Close() })
+	tb.Cleanup(func() { lib.Close() })
 	return lib
 }
 

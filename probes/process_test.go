@@ -116,6 +116,27 @@ func TestThreadsAndTheirProcess(t *testing.T) {
 	tr.wantLoss(nil)
 }
 
+// A thread that replaces the image takes the leader's number, and its events say so.
+func TestExecByThread(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init")
+	tr := traced(t, p, Options{})
+	if err := p.Send(fmt.Sprintf("threads 1 { cuMemAlloc_v2; exec %s }", testcuda.Get(t).Path(testcuda.Workload))); err != nil {
+		t.Fatal(err)
+	}
+	run(t, p, "cuMemAlloc_v2")
+	events := slices.DeleteFunc(tr.drain(), func(e event.Event) bool { return e.Op == event.OpContextSeen })
+	if want := []event.Op{event.OpAlloc, event.OpExec, event.OpAlloc}; !slices.Equal(ops(events), want) {
+		t.Fatalf("events:%s", format(events))
+	}
+	pid := uint32(p.PID())
+	for i, of := range []bool{false, true, true} {
+		if e := events[i]; e.Proc != events[0].Proc || e.Proc.PID != pid || (e.TID == pid) != of {
+			t.Errorf("event %d: process %+v, thread %d; of the leader %t", i, e.Proc, e.TID, of)
+		}
+	}
+}
+
 func TestNoFollow(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "init")
