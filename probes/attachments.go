@@ -314,6 +314,17 @@ func closeAttachments(all []*attachment, closed func(*attachment, error)) {
 	wait.Wait()
 }
 
+// shutGates ends what the probes tell.
+func (t *Tracer) shutGates() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var errs []error
+	for _, a := range t.libs.table {
+		errs = append(errs, a.gate.shut())
+	}
+	return errors.Join(errs...)
+}
+
 // closeAll takes every probe off and lets none come on any more.
 func (t *Tracer) closeAll() error {
 	t.mu.Lock()
@@ -328,10 +339,6 @@ func (t *Tracer) closeAll() error {
 		delete(t.libs.table, key)
 	}
 	t.mu.Unlock()
-	var errs []error
-	for _, a := range all {
-		errs = append(errs, a.gate.shut())
-	}
 	patience := time.After(attachPatience)
 	for _, p := range waits {
 		select {
@@ -340,7 +347,7 @@ func (t *Tracer) closeAll() error {
 		}
 	}
 	var mu sync.Mutex
-	errs = append(errs, t.endGlimpses())
+	errs := []error{t.endGlimpses()}
 	closeAttachments(all, func(_ *attachment, err error) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -67,6 +67,33 @@ func TestProbesTellAllAtOnce(t *testing.T) {
 	}
 }
 
+// Stop ends what is told at once, though probes take long to come off.
+func TestStopIsAtOnce(t *testing.T) {
+	p := odd(t)
+	tr := openTrace(t, Options{single: true})
+	tr.target(p.pid())
+	p.do("nested 23", "nested")
+	begin := time.Now()
+	if err := tr.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	stopped := time.Since(begin)
+	p.do("nested 23", "nested")
+	if err := tr.Run(tr, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(tr.events); n != 23 {
+		t.Errorf("%d calls, want the 23 before Stop:%s", n, format(tr.events))
+	}
+	tr.wantLoss(map[string]uint64{"calls_nested": 23})
+	if err := tr.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if closed := time.Since(begin); stopped > closed/3 {
+		t.Errorf("Stop took %v, and Close was done after %v", stopped, closed)
+	}
+}
+
 // There are as many gates as libraries can have probes, and one that is given back
 // serves another library.
 func TestGates(t *testing.T) {

@@ -88,7 +88,8 @@ type Tracer struct {
 	guarding  chan procAddress
 	texts     map[event.Process]text // of the guard's goroutine
 
-	gates gates
+	gates    gates
+	takenOff func() error // takes every probe off, once, and returns when that is done
 
 	mu       sync.Mutex // never held while anything is waited for
 	libs     attachments
@@ -114,6 +115,7 @@ func Open(opts Options) (_ *Tracer, err error) {
 		following: make(chan struct{}, maxFollowing),
 		guarding:  make(chan procAddress, maxGuarding),
 	}
+	t.takenOff = sync.OnceValue(t.closeAll)
 	defer func() {
 		if err != nil {
 			err = explain(err)
@@ -416,19 +418,21 @@ func (t *Tracer) ForgetStacks(ids []uint64) {
 	}
 }
 
-// Stop takes the probes off and lets Run drain and return.
+// Stop ends what is told at once, and lets Run drain and return. Probes come off
+// meanwhile: where each has a link of its own that takes the kernel 20 s, and Close
+// waits for it.
 func (t *Tracer) Stop() error {
-	err := t.detach()
-	if t.opts.Stacks != nil {
-		t.opts.Stacks.Drain()
-	}
+	err := t.halt()
+	go t.takenOff()
 	if t.reader != nil {
 		err = errors.Join(err, t.reader.Flush())
 	}
 	return err
 }
 
-func (t *Tracer) detach() error {
+// halt ends what is told, and what puts more probes on.
+func (t *Tracer) halt() error {
+	err := t.shutGates()
 	if t.side != nil {
 		close(t.stop)
 		t.side.halt()
@@ -436,7 +440,6 @@ func (t *Tracer) detach() error {
 		t.side.close()
 		t.side = nil
 	}
-	err := t.closeAll()
 	for _, l := range t.life {
 		err = errors.Join(err, l.Close())
 	}
@@ -446,7 +449,7 @@ func (t *Tracer) detach() error {
 
 // Close releases the kernel side. Run must have returned.
 func (t *Tracer) Close() error {
-	err := t.detach()
+	err := errors.Join(t.halt(), t.takenOff())
 	if t.reader != nil {
 		err = errors.Join(err, t.reader.Close())
 	}
