@@ -16,7 +16,7 @@ const (
 	maxPrologue = 64
 	// reach is how far around it no jump to it may be, in bytes. A short jump
 	// reaches 128; a function of libcuda's API has some hundreds.
-	reach = 16 << 10
+	reach = 4 << 10
 )
 
 // prologue returns how far behind the start of a function of x86-64 its probe may
@@ -190,7 +190,10 @@ func (l Library) settle(points []point) error {
 		taken[p.offset] = true
 	}
 	for i := range points {
-		code, start := e.CodeAround(points[i].offset, reach)
+		code, start := e.CodeAround(points[i].offset, maxPrologue)
+		if prologue(code, start) > 0 {
+			code, start = e.CodeAround(points[i].offset, reach)
+		}
 		if at := points[i].offset + uint64(prologue(code, start)); !taken[at] {
 			taken[at] = true
 			points[i].at = at
