@@ -423,7 +423,7 @@ func (t *Tracer) ForgetStacks(ids []uint64) {
 // waits for it.
 func (t *Tracer) Stop() error {
 	err := t.halt()
-	go t.takenOff()
+	go func() { _ = t.takenOff() }() // Close has its error
 	if t.reader != nil {
 		err = errors.Join(err, t.reader.Flush())
 	}
