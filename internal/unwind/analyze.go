@@ -90,9 +90,6 @@ func (u *Unwinder) forget(pid int) {
 	if !u.kernel.known(uint32(pid)) {
 		return // never analysed: most children of a shell live shorter than that takes
 	}
-	u.decode.Lock()
-	u.codes.forget(uint32(pid))
-	u.decode.Unlock()
 	_ = u.kernel.maps["unwind_processes"].Delete(uint32(pid)) // its absence is what is wanted
 	_ = u.synchronize(uint32(pid))
 }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"unsafe"
+
+	"go.opentelemetry.io/ebpf-profiler/support"
 )
 
 // Kind is what sort of frame a Frame is.
@@ -26,10 +28,12 @@ type Frame struct {
 	// Guessed says that the code has no unwind table, so that the frames around it
 	// are what its frame pointer shows.
 	Guessed bool
-	// Function, File and Line are a Python frame's. Function is empty when
-	// its code object could not be read.
+	// Function, File and Line are a Python frame's. Line is 0 for code that belongs
+	// to none. When Function cannot be known it is empty and Reason says why, for
+	// people.
 	Function, File string
 	Line           int
+	Reason         string
 }
 
 // A Stack is a decoded stack record, leaf first.
@@ -76,62 +80,49 @@ const leafFrames, rootFrames = 1024, 512
 // frames, and returns it as frames. Call it as soon as the record comes: the process
 // must be there for Python's code objects to be read.
 func (u *Unwinder) Decode(pid, flags, frames uint32, words []uint64) Stack {
+	s, python := decode(flags, frames, words)
+	if len(python) > 0 {
+		u.unnamed.Add(s.name(u.kernel.namePython(pid, python)))
+	}
+	return s
+}
+
+// decode returns a record's stack, and what its Python frames are to be named by, in
+// order.
+func decode(flags, frames uint32, words []uint64) (s Stack, python []pythonFrame) {
 	if flags&flagFrames == 0 {
-		s := Stack{Err: ErrFramePointers}
+		s.Err = ErrFramePointers
 		for _, w := range words {
 			s.Frames = append(s.Frames, Frame{Addr: w, Return: true})
 		}
-		return s
+		return s, nil
 	}
-	var s Stack
 	if e := flags >> errorShift; e != 0 {
 		s.Err = Error(e)
 	}
 	const kept = leafFrames + rootFrames
 	if uint64(len(words)) != 2*uint64(min(frames, kept)) {
-		return Stack{Err: errors.New("malformed stack record")}
+		return Stack{Err: errors.New("malformed stack record")}, nil
 	}
+	cut := -1
 	if frames > kept {
-		s.Truncated, s.TruncatedAt = int(frames-kept), leafFrames
+		s.Truncated, cut = int(frames-kept), 2*leafFrames
 		words = unroll(words, frames)
 	}
-	version := sync.OnceValue(func() uint16 { return u.kernel.pythonVersion(pid) })
-	u.decode.Lock()
-	defer u.decode.Unlock()
-	at := s.TruncatedAt
 	for i := 0; i < len(words); i += 2 {
-		if i == 2*at {
+		if i == cut {
 			s.TruncatedAt = len(s.Frames)
 		}
 		what, address := words[i]>>frameShift, words[i]&(1<<frameShift-1)
-		if what&framePython == 0 {
+		if what&framePython != 0 {
+			s.Frames = append(s.Frames, Frame{Kind: Python})
+			python = append(python, pythonFrame{codeID{address, uint32(words[i+1])}, int32(words[i+1] >> 32)})
+		} else {
 			// The innermost frame is where the probed call has just returned to.
 			s.Frames = append(s.Frames, Frame{Addr: address, Return: what&frameReturn != 0 || i == 0, Guessed: what&frameGuessed != 0})
-		} else if f, ok := u.python(pid, version(), address, words[i+1]); ok {
-			s.Frames = append(s.Frames, f)
 		}
 	}
-	return s
-}
-
-// python returns a Python frame by its code object, and where in it the frame is: the
-// last instruction in the upper half, the unwinder's hash of the code object in the
-// lower. It reports whether it is one to show: CPython has others for itself.
-func (u *Unwinder) python(pid uint32, version uint16, object, where uint64) (Frame, bool) {
-	f := Frame{Kind: Python}
-	c, err := u.codes.at(pid, version, object, uint32(where))
-	if err != nil {
-		return f, true
-	}
-	last := int(int32(where >> 32))
-	if last < c.traceable && version >= python311 {
-		return f, false
-	}
-	f.Function, f.File = c.function, c.file
-	if f.Line, err = c.line(version, last); err != nil {
-		f.Line = c.lines.first
-	}
-	return f, true
+	return s, python
 }
 
 // unroll puts the root's frames, which the kernel side keeps in a ring, in order.
@@ -139,4 +130,44 @@ func unroll(words []uint64, frames uint32) []uint64 {
 	leaf, root := words[:2*leafFrames], words[2*leafFrames:]
 	next := 2 * ((frames - leafFrames) % rootFrames)
 	return slices.Concat(leaf, root[next:], root[:next])
+}
+
+// name gives the Python frames of s their names, in order, and drops those that Python
+// does not show. It returns how many have no name.
+func (s *Stack) name(named []namedFrame) (unnamed uint64) {
+	kept := s.Frames[:0]
+	cut := s.TruncatedAt
+	for i, f := range s.Frames {
+		if i == cut {
+			s.TruncatedAt = len(kept)
+		}
+		if f.Kind == Python {
+			n := named[0]
+			named = named[1:]
+			if n.hidden {
+				continue
+			}
+			if f = n.Frame; f.Function == "" {
+				unnamed++
+			}
+		}
+		kept = append(kept, f)
+	}
+	s.Frames = kept
+	return unnamed
+}
+
+// namePython names frames, if their version of Python is known.
+func (k *kernel) namePython(pid uint32, frames []pythonFrame) []namedFrame {
+	var info support.PyProcInfo
+	if k.maps["py_procs"].Lookup(pid, unsafe.Pointer(&info)) == nil {
+		if layout, ok := layoutOf(&info); ok {
+			return nameFrames(processMemory(pid), layout, frames)
+		}
+	}
+	named := make([]namedFrame, len(frames))
+	for i := range named {
+		named[i].Frame = unnamed(errCodeUnknown)
+	}
+	return named
 }

@@ -80,6 +80,17 @@ func TestDecodeTruncated(t *testing.T) {
 	}
 }
 
+// Frames that Python does not show go, and the cut stays where it is.
+func TestStackName(t *testing.T) {
+	frame := func(name string) namedFrame { return namedFrame{Frame: Frame{Kind: Python, Function: name}} }
+	s := Stack{Frames: []Frame{{Kind: Python}, {Addr: 1}, {Kind: Python}, {Kind: Python}, {Addr: 2}}, Truncated: 7, TruncatedAt: 3}
+	unnamed := s.name([]namedFrame{frame("a"), {hidden: true}, frame("")})
+	want := []Frame{{Kind: Python, Function: "a"}, {Addr: 1}, {Kind: Python}, {Addr: 2}}
+	if !slices.Equal(s.Frames, want) || s.TruncatedAt != 2 || unnamed != 1 {
+		t.Errorf("%+v at %d, %d without a name", s.Frames, s.TruncatedAt, unnamed)
+	}
+}
+
 func errText(err error) string {
 	if err == nil {
 		return ""
@@ -87,8 +98,7 @@ func errText(err error) string {
 	return err.Error()
 }
 
-// Records are the kernel's, but a damaged one must not end the tracer. Python
-// frames need a process and are left out.
+// Records are the kernel's, but a damaged one must not end the tracer.
 func FuzzDecode(f *testing.F) {
 	f.Add(uint32(flagFrames), uint32(1), []byte("\x00\x10\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
 	f.Add(uint32(0), uint32(1), []byte("12345678"))
@@ -96,27 +106,28 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, flags, frames uint32, b []byte) {
 		var words []uint64
 		for ; len(b) >= 8; b = b[8:] {
-			words = append(words, binary.NativeEndian.Uint64(b)&^(framePython<<frameShift))
+			words = append(words, binary.NativeEndian.Uint64(b))
 		}
-		var u Unwinder
-		if s := u.Decode(1, flags, frames, words); len(s.Frames) > len(words) {
-			t.Errorf("%d frames from %d words", len(s.Frames), len(words))
+		s, python := decode(flags, frames, words)
+		if len(s.Frames) > len(words) || s.TruncatedAt > len(s.Frames) {
+			t.Errorf("%d frames from %d words, cut at %d", len(s.Frames), len(words), s.TruncatedAt)
 		}
+		s.name(make([]namedFrame, len(python)))
 	})
 }
 
 // The tables and lines are those of a generator function, as CPython gives them:
 // co_linetable, and co_lines() for each code unit.
 func TestLines(t *testing.T) {
-	table := func(s string) lineTable {
+	table := func(s string) *code {
 		b, err := hex.DecodeString(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return lineTable{first: 6, table: b}
+		return &code{first: 6, table: b}
 	}
 	v312 := table("e800f88000dc040b88418871844dd80a0b8347f9")
-	for unit, want := range map[int]int{0: 6, 1: 0, 2: 6, 3: 7, 14: 7, 15: 8, 19: 8, 20: 0, 21: 0, 22: 0, -1: 6} {
+	for unit, want := range map[int]int{0: 6, 1: 0, 2: 6, 3: 7, 14: 7, 15: 8, 19: 8, 20: 0, 21: 0, 22: 0} {
 		if got, _ := v312.line311(unit); got != want {
 			t.Errorf("3.12: unit %d: line %d, want %d", unit, got, want)
 		}
@@ -134,8 +145,8 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte("\xe8\x00\xf8\x80\x00\xdc\x04\x0b"), 3)
 	f.Add([]byte("\x02\x80\x0a\x01"), 1)
 	f.Fuzz(func(t *testing.T, b []byte, unit int) {
-		for _, line := range []func(lineTable, int) (int, error){lineTable.line310, lineTable.line311} {
-			line(lineTable{first: 1, table: b}, unit)
+		for _, line := range []func(*code, int) (int, error){(*code).line36, (*code).line310, (*code).line311} {
+			line(&code{first: 1, table: b}, unit)
 		}
 	})
 }

@@ -1,356 +1,351 @@
 package unwind
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
-	"maps"
-	"slices"
-	"strings"
-	"unicode"
-	"unsafe"
+	"math"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/ebpf-profiler/support"
-	"golang.org/x/sys/unix"
 )
 
-// CPython's versions whose structures differ.
-const (
-	python310 = 0x030a
-	python311 = 0x030b
-	python312 = 0x030c
-	python314 = 0x030e
-)
+// Code objects of CPython, read from a process that may change or free them at any
+// time and may mean harm: each pointer, length and character can be anything. A name
+// is taken only from an object that is alive, and the same, before and after the name
+// was read. An object that is alive keeps what it names alive, and that never changes.
+//
+// Nothing is remembered from one stack to the next: one after the other, the code of
+// modules that are run once comes to lie at the same address, and so do its names and
+// its line table.
 
-const (
-	maxCodes     = 4096
-	maxLayouts   = 4096
-	maxMembers   = 64
-	maxCode      = 1 << 10 // bytes of a PyCodeObject up to its instructions
-	maxCodeName  = 4096    // characters of a name; longer ones are cut
-	maxLineTable = 1 << 20
-)
-
-var (
-	errCode      = errors.New("no code object")
-	errCodeStale = errors.New("another code object lies there by now")
-)
-
-// A code is what a PyCodeObject says of itself.
-type code struct {
-	function, file string
-	lines          lineTable
-	// traceable is the first of the function's own instructions, from 3.11 on. A
-	// frame before it is of a call that has not begun (_PyFrame_IsIncomplete).
-	traceable int
-}
-
-// line returns the line of the instruction at last, which is -1 where none has run.
-func (c *code) line(version uint16, last int) (int, error) {
-	switch {
-	case last < 0:
-		return c.lines.first, nil
-	case version < python310:
-		return c.lines.line38(last)
-	case version < python311:
-		return c.lines.line310(last)
-	default:
-		return c.lines.line311(last)
-	}
-}
-
-// A codeLayout has offsets in PyCodeObject, as Python itself describes them.
+// A codeLayout is where a PyCodeObject has its fields, as offsets in bytes.
 type codeLayout struct {
-	typ  uint64 // address of PyCode_Type
-	size uint64 // up to the instructions, or all of it
-
-	args, kwargs, flags, first, function, file, lineTable uint64
+	flags, argcount, kwonly, first uint16
+	file, name, table              uint16
+	traceable                      uint16 // _co_firsttraceable, 0 for none
+	code                           uint16 // the instructions, 0 where they lie elsewhere
+	ascii                          uint16 // size of PyASCIIObject
+	compact                        uint16 // size of PyCompactUnicodeObject
+	line                           func(c *code, i int) (int, error)
 }
 
-// codeObjects reads the code objects of other processes.
-type codeObjects struct {
-	layouts map[uint32]codeLayout
-	known   map[codeID]knownCode
+// codeLayouts are those of 64-bit builds, by version as in 0x030c. The name is
+// co_qualname where there is one. Sources: struct PyCodeObject in Include/code.h
+// (3.6 to 3.8), Include/cpython/code.h (3.9 and later); Include/cpython/unicodeobject.h.
+var codeLayouts = map[uint16]codeLayout{
+	0x0306: {flags: 32, argcount: 16, kwonly: 20, first: 36, file: 96, name: 104, table: 112, ascii: 48, compact: 72, line: (*code).line36},
+	0x0307: {flags: 32, argcount: 16, kwonly: 20, first: 36, file: 96, name: 104, table: 112, ascii: 48, compact: 72, line: (*code).line36},
+	0x0308: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*code).line36},
+	0x0309: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*code).line36},
+	0x030a: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*code).line310},
+	0x030b: {flags: 48, argcount: 56, kwonly: 64, first: 72, file: 112, name: 128, table: 136, traceable: 168, code: 184, ascii: 48, compact: 72, line: (*code).line311},
+	0x030c: {flags: 48, argcount: 52, kwonly: 60, first: 68, file: 112, name: 128, table: 136, traceable: 176, code: 192, ascii: 40, compact: 56, line: (*code).line311},
+	0x030d: {flags: 48, argcount: 52, kwonly: 60, first: 68, file: 112, name: 128, table: 136, traceable: 184, code: 200, ascii: 40, compact: 56, line: (*code).line311},
+	0x030e: {flags: 48, argcount: 52, kwonly: 60, first: 68, file: 112, name: 128, table: 136, traceable: 192, code: 208, ascii: 40, compact: 56, line: (*code).line311},
 }
 
+// layoutOf returns the layout of a process's code objects. What the interpreter
+// itself says of them must agree: builds for debugging have others.
+func layoutOf(info *support.PyProcInfo) (*codeLayout, bool) {
+	l, ok := codeLayouts[info.Version]
+	return &l, ok &&
+		l.flags == uint16(info.PyCodeObject_co_flags) &&
+		l.argcount == uint16(info.PyCodeObject_co_argcount) &&
+		l.kwonly == uint16(info.PyCodeObject_co_kwonlyargcount) &&
+		l.first == uint16(info.PyCodeObject_co_firstlineno) &&
+		(l.code == 0 || l.code == uint16(info.PyCodeObject_sizeof))
+}
+
+// Why a Python frame has no name.
+var (
+	errCodeUnknown  = errors.New("its version of Python is not known")
+	errCodeUnread   = errors.New("its code object could not be read")
+	errCodeReplaced = errors.New("its code object was gone before it could be read")
+	errCodeStrange  = errors.New("its code object has names or lines of an unknown form")
+)
+
+// Bounds of what is read: of names and paths in characters, what is longer is cut; of
+// line tables in bytes, of one and of all that a stack needs.
+const (
+	maxCodeName   = 1 << 10
+	maxCodeFile   = 4 << 10
+	maxLineTable  = 1 << 20
+	maxLineTables = 16 << 20
+)
+
+// A codeID is what the kernel side tells of a code object: its address, and the
+// checksum of some of its fields that it had when the stack was taken.
 type codeID struct {
-	pid    uint32
-	object uint64 // address of the PyCodeObject
+	object uint64
+	check  uint32
 }
 
-// A knownCode was made of memory that must be the same still: another code object
-// can come to lie at the address of one that is gone, and so can its strings.
-type knownCode struct {
+// A code is what is known of a code object. err says why nothing is.
+type code struct {
+	err       error
+	name      string
+	file      string
+	first     int // line
+	table     []byte
+	traceable int // the first instruction of the function proper
+}
+
+// codeHead has the fields of a code object that names are read by.
+type codeHead struct {
+	typ, name, file, table  uint64
+	check, first, traceable uint32
+}
+
+// Offsets that all versions share, in bytes: ob_type and ob_size of an object, the
+// bytes of a PyBytesObject, state of a PyASCIIObject and its end, tp_name of a
+// PyTypeObject (Include/object.h and Include/cpython/{object,bytesobject,
+// unicodeobject}.h).
+const (
+	objectType = 8
+	objectSize = 16
+	bytesHead  = 32
+	textState  = 32
+	textHead   = textState + 4
+	typeName   = 24
+)
+
+// codeType is tp_name of PyCode_Type.
+const codeType = "code\x00"
+
+// head reads the fields from an object. It fails unless the object is alive.
+func (l *codeLayout) head(b []byte) (codeHead, error) {
+	u32 := func(at uint16) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
+	u64 := func(at uint16) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+	// The count of references has 32 bits, and from 3.14 on flags above bit 48. It is
+	// 0 when an object is freed; then the allocator links free memory there.
+	if uint32(u64(0)) == 0 || u64(0)>>32&0xffff != 0 {
+		return codeHead{}, errCodeReplaced
+	}
+	h := codeHead{typ: u64(objectType), name: u64(l.name), file: u64(l.file), table: u64(l.table), first: u32(l.first)}
+	// As the kernel side has it (bpf/unwind_python.h, uw_code).
+	h.check = u32(l.argcount)<<25 + u32(l.kwonly)<<18 + u32(l.flags)<<10 + h.first
+	if l.traceable != 0 {
+		h.traceable = u32(l.traceable)
+	}
+	return h, nil
+}
+
+// size returns how many bytes of an object head needs.
+func (l *codeLayout) size() int { return int(max(l.table+8, l.traceable+4)) }
+
+// A codeReader reads one code object, in four steps that all those of a stack take
+// together: its head, what it names as far as is usual, the rest of that, and its head
+// again.
+type codeReader struct {
 	code
-	check  uint32 // what the unwinder tells code objects apart by
-	source []span
+	codeHead
+	id                    codeID
+	object, typ, typeName *span
+	name, file, table     *span // the objects
+	nameForm, fileForm    text
+	tableSize             int
 }
 
-func newCodeObjects() *codeObjects {
-	return &codeObjects{layouts: map[uint32]codeLayout{}, known: map[codeID]knownCode{}}
-}
-
-func (c *codeObjects) forget(pid uint32) {
-	delete(c.layouts, pid)
-	maps.DeleteFunc(c.known, func(id codeID, _ knownCode) bool { return id.pid == pid })
-}
-
-// at returns what the code object at an address says. check is the unwinder's hash of
-// it at the time of the stack, 0 for one that it could not read.
-func (c *codeObjects) at(pid uint32, version uint16, object uint64, check uint32) (*code, error) {
-	id := codeID{pid, object}
-	k, ok := c.known[id]
-	m := memory{pid: pid}
-	if !ok || !m.same(k.source) {
-		k = m.code(c.layout(&m, object), version, object)
-		if !m.same(k.source) { // it was replaced while it was read
-			m.fail(errCodeStale)
+// readCodes reads the code objects of a stack.
+func readCodes(m memory, l *codeLayout, ids []codeID) []code {
+	var p pieces
+	readers := make([]codeReader, len(ids))
+	step := func(next func(*codeReader) error) {
+		for i := range readers {
+			if r := &readers[i]; r.err == nil {
+				r.err = next(r)
+			}
 		}
-		if m.err != nil {
-			delete(c.layouts, pid)
-			delete(c.known, id)
-			return nil, m.err
-		}
-		if len(c.known) >= maxCodes {
-			clear(c.known)
-		}
-		c.known[id] = k
+		p.read(m)
 	}
-	if check != 0 && check != k.check {
-		return nil, errCodeStale
+	for i := range readers {
+		readers[i].id = ids[i]
 	}
-	return &k.code, nil
+	step(func(r *codeReader) error {
+		r.object = p.want(r.id.object, l.size())
+		return nil
+	})
+	step(func(r *codeReader) (err error) {
+		if !r.object.ok {
+			return errCodeUnread
+		}
+		if r.codeHead, err = l.head(r.object.to); err != nil {
+			return err
+		}
+		if r.check != r.id.check {
+			return errCodeReplaced
+		}
+		r.typ = p.want(r.codeHead.typ+typeName, 8)
+		r.name = p.begin(r.codeHead.name, textHead)
+		r.file = p.begin(r.codeHead.file, textHead)
+		r.table = p.begin(r.codeHead.table, bytesHead)
+		return nil
+	})
+	tables := maxLineTables
+	step(func(r *codeReader) error {
+		if !r.typ.ok || !r.name.ok || !r.file.ok || !r.table.ok {
+			return errCodeUnread
+		}
+		var nameOK, fileOK bool
+		r.nameForm, nameOK = l.text(r.name.to, maxCodeName)
+		r.fileForm, fileOK = l.text(r.file.to, maxCodeFile)
+		size := binary.NativeEndian.Uint64(r.table.to[objectSize:])
+		if !nameOK || !fileOK || r.nameForm.length == 0 || size > uint64(min(maxLineTable, tables)) {
+			return errCodeStrange
+		}
+		tables -= int(size)
+		r.tableSize = int(size)
+		r.typeName = p.want(binary.NativeEndian.Uint64(r.typ.to), len(codeType))
+		r.name = p.complete(r.name, r.nameForm.end())
+		r.file = p.complete(r.file, r.fileForm.end())
+		r.table = p.complete(r.table, bytesHead+r.tableSize)
+		return nil
+	})
+	step(func(r *codeReader) error {
+		if !r.typeName.ok || !r.name.ok || !r.file.ok || !r.table.ok {
+			return errCodeUnread
+		}
+		if string(r.typeName.to) != codeType {
+			return errCodeReplaced
+		}
+		r.object = p.want(r.id.object, l.size())
+		return nil
+	})
+	codes := make([]code, len(ids))
+	for i := range readers {
+		codes[i] = readers[i].finish(l)
+	}
+	return codes
 }
 
-// layout returns that of a process's code objects.
-func (c *codeObjects) layout(m *memory, object uint64) codeLayout {
-	typ := m.word(object + 8)
-	layout := c.layouts[m.pid]
-	if layout.typ != typ {
-		layout = m.layout(typ)
-		if len(c.layouts) >= maxLayouts {
-			clear(c.layouts)
-		}
-		c.layouts[m.pid] = layout
+// finish returns what was read, if the object is what it was before.
+func (r *codeReader) finish(l *codeLayout) code {
+	if r.err == nil && !r.object.ok {
+		r.err = errCodeUnread
 	}
-	return layout
+	if r.err != nil {
+		return code{err: r.err}
+	}
+	if h, err := l.head(r.object.to); err != nil || h != r.codeHead {
+		return code{err: errCodeReplaced}
+	}
+	return code{
+		name:      r.nameForm.utf8(r.name.to),
+		file:      r.fileForm.utf8(r.file.to),
+		first:     int(int32(r.codeHead.first)),
+		table:     r.table.to[bytesHead:][:r.tableSize],
+		traceable: int(int32(r.codeHead.traceable)),
+	}
 }
 
-// layout asks a PyTypeObject's tp_members for the members that are needed.
-func (m *memory) layout(typ uint64) codeLayout {
-	const tpBasicsize, tpMembers, sizeofMember = 32, 240, 40
-	layout := codeLayout{typ: typ, size: m.word(typ + tpBasicsize)}
-	members := m.word(typ + tpMembers)
-	for i := range uint64(maxMembers) {
-		// PyMemberDef: name at 0, offset at 16.
-		at, offset := m.word(members+i*sizeofMember), m.word(members+i*sizeofMember+16)
-		if at == 0 {
-			break
-		}
-		var name [24]byte
-		m.read(at, name[:])
-		field := map[string]*uint64{
-			"co_argcount": &layout.args, "co_kwonlyargcount": &layout.kwargs, "co_flags": &layout.flags,
-			"co_firstlineno": &layout.first, "co_name": &layout.function, "co_qualname": &layout.function,
-			"co_filename": &layout.file, "co_lnotab": &layout.lineTable, "co_linetable": &layout.lineTable,
-		}[text(name[:])]
-		if field == nil || text(name[:]) == "co_name" && layout.function != 0 {
-			continue // co_qualname says more
-		}
-		*field = offset
-	}
-	for _, offset := range []uint64{layout.args, layout.kwargs, layout.flags, layout.first, layout.function, layout.file, layout.lineTable} {
-		if layout.size > maxCode || offset == 0 || offset+8 > layout.size {
-			m.fail(errCode)
-		}
-	}
-	return layout
+// A text is the form of a compact string: PyASCIIObject or PyCompactUnicodeObject,
+// with the characters behind it.
+type text struct {
+	at     int  // of the characters, bytes from the object
+	kind   int  // bytes of a character: 1, 2 or 4
+	length int  // characters that are read
+	cut    bool // there are more
 }
 
-// code reads a code object, and what it was made of.
-func (m *memory) code(layout codeLayout, version uint16, object uint64) knownCode {
-	// Its other fields change as it runs, and so do the heads of strings.
-	k := knownCode{check: m.number(object+layout.args)<<25 + m.number(object+layout.kwargs)<<18 + m.number(object+layout.flags)<<10}
-	k.lines.first = int(int32(m.number(object + layout.first)))
-	k.check += uint32(k.lines.first)
-	k.function = m.string(version, m.pointer(object+layout.function))
-	k.file = m.string(version, m.pointer(object+layout.file))
-	k.lines.table = m.bytes(m.pointer(object + layout.lineTable))
-	if version >= python311 {
-		k.traceable = int(int32(m.number(object + layout.size - 16))) // _co_firsttraceable, before co_extra
+// end is how many bytes of the object they need.
+func (t text) end() int { return t.at + t.kind*t.length }
+
+// text reads the form of a string of which so many characters are wanted.
+func (l *codeLayout) text(head []byte, most int) (text, bool) {
+	const compact, ascii = 1 << 5, 1 << 6
+	length := binary.NativeEndian.Uint64(head[objectSize:])
+	state := binary.NativeEndian.Uint32(head[textState:])
+	t := text{at: int(l.compact), kind: int(state >> 2 & 7), length: int(min(length, uint64(most))), cut: length > uint64(most)}
+	if state&ascii != 0 {
+		t.at = int(l.ascii)
 	}
-	k.source = m.spans
-	return k
+	ok := state&compact != 0 && (t.kind == 1 || state&ascii == 0 && (t.kind == 2 || t.kind == 4))
+	return t, ok
 }
 
-// bytes returns what a PyBytesObject has: ob_size at 16, the bytes at 32.
-func (m *memory) bytes(object uint64) []byte {
-	size := m.pointer(object + 16)
-	if size > maxLineTable {
-		m.fail(errLineTable)
-	}
-	return m.span(object+32, size)
-}
-
-// string returns what a compact PyUnicodeObject has (Include/cpython/unicodeobject.h):
-// its length at 16, its state at 32, its characters after a header whose size
-// depends on whether they are all ASCII.
-func (m *memory) string(version uint16, object uint64) string {
-	length, state := m.pointer(object+16), m.number(object+32)
-	if version >= python314 {
-		state >>= 16 // of how it is interned
-	} else {
-		state >>= 2
-	}
-	kind, compact, ascii := uint64(state&7), state>>3&1 != 0, state>>4&1 != 0
-	data := object + 56
-	switch {
-	case !compact || kind != 1 && kind != 2 && kind != 4:
-		m.fail(errCode)
-	case ascii && version >= python312:
-		data = object + 40
-	case ascii:
-		data = object + 48
-	case version < python312:
-		data = object + 72
-	}
-	b := m.span(data, min(length, maxCodeName)*kind)
-	if m.err != nil {
-		return ""
-	}
-	runes := make([]rune, uint64(len(b))/kind)
-	for i := range runes {
-		switch kind {
+// utf8 returns the characters of an object as UTF-8. Bytes of a path that are not UTF-8
+// are lone surrogates in Python (PEP 383): they come back as they were.
+func (t text) utf8(object []byte) string {
+	b := object[t.at:t.end()]
+	out := make([]byte, 0, len(b))
+	for ; len(b) > 0; b = b[t.kind:] {
+		var c uint32
+		switch t.kind {
 		case 1:
-			runes[i] = rune(b[i])
+			c = uint32(b[0])
 		case 2:
-			runes[i] = rune(binary.NativeEndian.Uint16(b[2*i:]))
-		case 4:
-			runes[i] = rune(binary.NativeEndian.Uint32(b[4*i:]))
+			c = uint32(binary.NativeEndian.Uint16(b))
+		default:
+			c = binary.NativeEndian.Uint32(b)
+		}
+		switch {
+		case c >= 0xdc80 && c <= 0xdcff:
+			out = append(out, byte(c))
+		case c > utf8.MaxRune:
+			out = utf8.AppendRune(out, utf8.RuneError)
+		default:
+			out = utf8.AppendRune(out, rune(c))
 		}
 	}
-	return shown(runes)
+	if t.cut {
+		out = append(out, "..."...)
+	}
+	return string(out)
 }
 
-// shown puts a mark where a character is that cannot be shown.
-func shown(runes []rune) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
+// A pythonFrame is a Python frame as the kernel side tells it.
+type pythonFrame struct {
+	codeID
+	at int32 // the instruction, as this Python counts them; negative: none yet
+}
+
+// A namedFrame is what such a frame is called. Python itself does not show a hidden one.
+type namedFrame struct {
+	Frame
+	hidden bool
+}
+
+// nameFrames names the frames of a stack.
+func nameFrames(m memory, l *codeLayout, frames []pythonFrame) []namedFrame {
+	var ids []codeID
+	seen := make(map[codeID]int) // where in ids
+	for _, f := range frames {
+		if _, ok := seen[f.codeID]; !ok {
+			seen[f.codeID] = len(ids)
+			ids = append(ids, f.codeID)
 		}
-		return r
-	}, string(runes))
+	}
+	codes := readCodes(m, l, ids)
+	named := make([]namedFrame, len(frames))
+	for i, f := range frames {
+		named[i] = codes[seen[f.codeID]].frame(l, int(f.at))
+	}
+	return named
 }
 
-// text returns a string of C.
-func text(b []byte) string {
-	s, _, _ := bytes.Cut(b, []byte{0})
-	return string(s)
-}
+// unnamed returns a frame that cannot be named.
+func unnamed(why error) Frame { return Frame{Kind: Python, Reason: why.Error()} }
 
-// A span is a part of a process's memory, as it was read.
-type span struct {
-	addr uint64
-	data []byte
-}
-
-// A memory is a process's. After an error it reads nothing more.
-type memory struct {
-	pid   uint32
-	err   error
-	spans []span // what was read by span
-}
-
-func (m *memory) fail(err error) {
-	if m.err == nil {
-		m.err = err
+// frame returns the frame at an instruction.
+func (c *code) frame(l *codeLayout, at int) namedFrame {
+	switch {
+	case c.err != nil:
+		return namedFrame{Frame: unnamed(c.err)}
+	case l.traceable != 0 && at < c.traceable:
+		// Shims for runs of the interpreter (3.12) and for calls of classes (3.13),
+		// and functions whose cells or generator are being made
+		// (_PyFrame_IsIncomplete, Include/internal/pycore_frame.h).
+		return namedFrame{hidden: true}
 	}
-}
-
-// word returns the eight bytes at an address, 0 after an error.
-func (m *memory) word(addr uint64) uint64 {
-	var b [8]byte
-	m.read(addr, b[:])
-	if m.err != nil {
-		return 0
+	line, err := c.first, error(nil)
+	if at >= 0 {
+		line, err = l.line(c, at)
 	}
-	return binary.NativeEndian.Uint64(b[:])
-}
-
-// span reads a part of the memory, and remembers it.
-func (m *memory) span(addr, size uint64) []byte {
-	if m.err != nil {
-		return nil
+	if err == nil && (line < 0 || line > math.MaxInt32) {
+		err = errCodeStrange
 	}
-	b := make([]byte, size)
-	m.read(addr, b)
-	m.spans = append(m.spans, span{addr, b})
-	return b
-}
-
-// number returns the four bytes at an address, and pointer the eight: spans, 0 after
-// an error.
-func (m *memory) number(addr uint64) uint32 {
-	if b := m.span(addr, 4); m.err == nil {
-		return binary.NativeEndian.Uint32(b)
+	if err != nil {
+		return namedFrame{Frame: unnamed(err)}
 	}
-	return 0
-}
-
-func (m *memory) pointer(addr uint64) uint64 {
-	if b := m.span(addr, 8); m.err == nil {
-		return binary.NativeEndian.Uint64(b)
-	}
-	return 0
-}
-
-func (m *memory) read(addr uint64, b []byte) {
-	if m.err == nil {
-		m.err = m.gather([]span{{addr, b}})
-	}
-}
-
-// same reports whether the memory has in it what it had.
-func (m *memory) same(old []span) bool {
-	if m.err != nil {
-		return false
-	}
-	again := make([]span, len(old))
-	for i, s := range old {
-		again[i] = span{s.addr, make([]byte, len(s.data))}
-	}
-	return m.gather(again) == nil && slices.EqualFunc(old, again, func(a, b span) bool { return bytes.Equal(a.data, b.data) })
-}
-
-// gather fills spans in one call.
-func (m *memory) gather(spans []span) error {
-	var local []unix.Iovec
-	var remote []unix.RemoteIovec
-	size := 0
-	for _, s := range spans {
-		if len(s.data) == 0 {
-			continue
-		}
-		local = append(local, unix.Iovec{Base: &s.data[0]})
-		local[len(local)-1].SetLen(len(s.data))
-		remote = append(remote, unix.RemoteIovec{Base: uintptr(s.addr), Len: len(s.data)})
-		size += len(s.data)
-	}
-	if size == 0 {
-		return nil
-	}
-	n, err := unix.ProcessVMReadv(int(m.pid), local, remote, 0)
-	if err == nil && n != size {
-		err = errCode
-	}
-	return err
-}
-
-// pythonVersion returns the version of the process's Python, 0 for none.
-func (k *kernel) pythonVersion(pid uint32) uint16 {
-	var info support.PyProcInfo
-	if k.maps["py_procs"].Lookup(pid, unsafe.Pointer(&info)) != nil {
-		return 0
-	}
-	return info.Version
+	return namedFrame{Frame: Frame{Kind: Python, Function: c.name, File: c.file, Line: line}}
 }

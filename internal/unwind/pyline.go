@@ -1,27 +1,14 @@
 package unwind
 
-import "errors"
+// Line tables of CPython. A line is 0 for instructions that have none. A table that
+// does not cover the instruction is another code object's.
 
-// Which line an instruction belongs to, by CPython's version. The unwinder's own
-// answers are wrong from 3.10 on: there it takes instructions for bytes, and from
-// 3.11 on every line after an instruction without one is too low by its distance to
-// the function.
-
-var errLineTable = errors.New("no line table")
-
-// A lineTable is the part of a PyCodeObject that says which line an
-// instruction belongs to.
-type lineTable struct {
-	first int
-	table []byte
-}
-
-// line38 returns the line of the instruction at byte i (Objects/lnotab_notes.txt,
-// before 3.10): pairs of the steps to the next address and to its line, signed.
-func (t lineTable) line38(i int) (int, error) {
-	line, at := t.first, 0
-	for b := t.table; len(b) >= 2; b = b[2:] {
-		if at += int(b[0]); at > i {
+// line36 returns the line of the byte at i (Objects/lnotab_notes.txt, 3.6 to 3.9):
+// pairs of the bytes that come before, and the signed step to the next line.
+func (c *code) line36(i int) (int, error) {
+	line, start := c.first, 0
+	for b := c.table; len(b) >= 2; b = b[2:] {
+		if start += int(b[0]); start > i {
 			break
 		}
 		line += int(int8(b[1]))
@@ -29,13 +16,34 @@ func (t lineTable) line38(i int) (int, error) {
 	return line, nil
 }
 
+// line310 returns the line of the instruction at i (Objects/lnotab_notes.txt,
+// 3.10): pairs of the bytes covered and the signed step to their line.
+func (c *code) line310(i int) (int, error) {
+	line, end := c.first, 0
+	for b := c.table; len(b) >= 2; b = b[2:] {
+		end += int(b[0])
+		step := int(int8(b[1]))
+		none := step == -128
+		if !none {
+			line += step
+		}
+		if 2*i < end {
+			if none {
+				return 0, nil
+			}
+			return line, nil
+		}
+	}
+	return 0, errCodeReplaced
+}
+
 // line311 returns the line of the code unit at i (Objects/locations.md, 3.11).
-func (t lineTable) line311(i int) (int, error) {
-	line, end := t.first, 0
-	for b := t.table; len(b) > 0; {
+func (c *code) line311(i int) (int, error) {
+	line, end := c.first, 0
+	for b := c.table; len(b) > 0; {
 		head := b[0]
 		if head&0x80 == 0 {
-			return 0, errLineTable
+			return 0, errCodeReplaced
 		}
 		b = b[1:]
 		end += int(head&7) + 1
@@ -44,7 +52,7 @@ func (t lineTable) line311(i int) (int, error) {
 		case kind == 13, kind == 14: // no columns; long
 			delta, n := signedVarint(b)
 			if n == 0 {
-				return 0, errLineTable
+				return 0, errCodeReplaced
 			}
 			line += delta
 		case kind >= 10 && kind <= 12: // this line or one of the next two
@@ -55,12 +63,12 @@ func (t lineTable) line311(i int) (int, error) {
 		}
 		if i < end {
 			if kind == 15 { // none
-				return 0, errLineTable
+				return 0, nil
 			}
 			return line, nil
 		}
 	}
-	return 0, errLineTable
+	return 0, errCodeReplaced
 }
 
 // signedVarint returns a number in six-bit groups, lowest first, its sign in
@@ -77,25 +85,4 @@ func signedVarint(b []byte) (int, int) {
 		}
 	}
 	return 0, 0
-}
-
-// line310 returns the line of the instruction at i (Objects/lnotab_notes.txt,
-// 3.10): pairs of the bytes covered and the signed step to their line.
-func (t lineTable) line310(i int) (int, error) {
-	line, end := t.first, 0
-	for b := t.table; len(b) >= 2; b = b[2:] {
-		end += int(b[0])
-		step := int(int8(b[1]))
-		none := step == -128
-		if !none {
-			line += step
-		}
-		if 2*i < end {
-			if none {
-				return 0, errLineTable
-			}
-			return line, nil
-		}
-	}
-	return 0, errLineTable
 }

@@ -1,8 +1,8 @@
 // Package unwind takes complete user stacks, native and Python, where a call
 // returns. It is the only package that knows go.opentelemetry.io/ebpf-profiler,
 // whose Go side analyses processes (.eh_frame, CPython's structures) into BPF
-// maps and names Python frames. The unwinding itself, the memo in front of it
-// and the events are programs of ours over the same maps (bpf/unwind.bpf.c).
+// maps. The unwinding itself, the memo in front of it, Python's names and the
+// events are ours, over the same maps (bpf/unwind.bpf.c).
 package unwind
 
 import (
@@ -10,7 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -50,8 +50,7 @@ type Unwinder struct {
 	schedule  *schedule
 	copies    copies
 
-	decode sync.Mutex
-	codes  *codeObjects // under decode
+	unnamed atomic.Uint64 // Python frames
 }
 
 // Start loads the unwinder, in about half a second, and attaches nothing. It
@@ -67,7 +66,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unwinder{kernel: k, cancel: cancel, codes: newCodeObjects(), analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
+	u := &Unwinder{kernel: k, cancel: cancel, analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
