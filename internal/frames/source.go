@@ -245,7 +245,7 @@ func (p *places) native(a symbolize.Address) *record.Place {
 func (p *places) python(f unwind.Frame) *record.Place {
 	line := snapshot.Line{Function: f.Function, File: f.File, Line: f.Line}
 	if f.Function == "" {
-		line.Function, line.Reason = "[python function]", "its code object could not be read"
+		line.Function, line.Reason = "[python function]", f.Reason
 	}
 	return p.line(line)
 }
