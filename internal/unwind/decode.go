@@ -69,6 +69,7 @@ const (
 	framePython  = 1
 	frameReturn  = 2
 	frameGuessed = 4
+	frameLate    = 8
 	frameShift   = 56
 )
 
@@ -109,9 +110,15 @@ func decode(flags, frames uint32, words []uint64) (s Stack, python []pythonFrame
 		s.Truncated, cut = int(frames-kept), 2*leafFrames
 		words = unroll(words, frames)
 	}
+	// Late Python frames are the record's last. They belong behind the last of the
+	// others that is not lost.
+	late, behind := 0, -1
 	for i := 0; i < len(words); i += 2 {
 		if i == cut {
 			s.TruncatedAt = len(s.Frames)
+			if late == 0 {
+				behind = len(s.Frames)
+			}
 		}
 		what, address := words[i]>>frameShift, words[i]&(1<<frameShift-1)
 		if what&framePython != 0 {
@@ -120,6 +127,21 @@ func decode(flags, frames uint32, words []uint64) (s Stack, python []pythonFrame
 		} else {
 			// The innermost frame is where the probed call has just returned to.
 			s.Frames = append(s.Frames, Frame{Addr: address, Return: what&frameReturn != 0 || i == 0, Guessed: what&frameGuessed != 0})
+		}
+		switch what & (framePython | frameLate) {
+		case framePython | frameLate:
+			late++
+		case framePython:
+			late, behind = 0, len(s.Frames)
+		default:
+			late = 0
+		}
+	}
+	if late > 0 && behind >= 0 {
+		n := len(s.Frames) - late
+		s.Frames = slices.Concat(s.Frames[:behind], s.Frames[n:], s.Frames[behind:n])
+		if s.TruncatedAt > behind { // late frames are lost
+			s.TruncatedAt -= n - behind
 		}
 	}
 	return s, python

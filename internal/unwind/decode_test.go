@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -76,6 +77,83 @@ func TestDecodeTruncated(t *testing.T) {
 			if f.Addr != uint64(want) {
 				t.Fatalf("%d frames: frame %d is %d, want %d", frames, i, f.Addr, want)
 			}
+		}
+	}
+}
+
+// Late Python frames come last in a record, and stand behind the last of the others.
+func TestDecodeLate(t *testing.T) {
+	native := func(n uint64) []uint64 { return at(frameReturn, n) }
+	python := func(n uint64) []uint64 { return at(framePython, n) }
+	late := func(n uint64) []uint64 { return at(framePython|frameLate, n) }
+	for _, tt := range []struct {
+		name  string
+		words []uint64
+		want  string // n for a native frame, p for a Python frame
+		order []uint64
+	}{
+		{"none", slices.Concat(native(1), python(2), native(3)), "npn", []uint64{2}},
+		{"behind the last", slices.Concat(native(1), python(2), native(3), python(4), native(5), native(6), late(7), late(8)),
+			"npnpppnn", []uint64{2, 4, 7, 8}},
+		{"of no others", slices.Concat(native(1), native(2), late(3)), "nnp", []uint64{3}},
+		{"only", late(1), "p", []uint64{1}},
+		{"not the last", slices.Concat(late(1), python(2), native(3), late(4), native(5)), "ppnpn", []uint64{1, 2, 4}},
+	} {
+		s, frames := decode(flagFrames, uint32(len(tt.words)/2), tt.words)
+		var kinds strings.Builder
+		for _, f := range s.Frames {
+			kinds.WriteByte("np"[f.Kind])
+		}
+		var order []uint64
+		for _, f := range frames {
+			order = append(order, f.object)
+		}
+		if kinds.String() != tt.want || !slices.Equal(order, tt.order) {
+			t.Errorf("%s: %s %d, want %s %d", tt.name, kinds.String(), order, tt.want, tt.order)
+		}
+	}
+}
+
+// Late frames of a stack that is cut stay on their side of the cut.
+func TestDecodeLateTruncated(t *testing.T) {
+	const kept, lack = leafFrames + rootFrames, 100
+	for _, tt := range []struct {
+		name         string
+		python, late int // the last Python frame, and the first late one, of kept+lack
+		first, cut   int // where that is shown, and the cut
+	}{
+		{"before the cut", 10, kept + lack - 4, leafFrames, leafFrames},
+		{"lost", leafFrames + 50, kept + lack - 4, leafFrames, leafFrames},
+		{"behind the cut", leafFrames + 100 + lack, kept + lack - 4, leafFrames + 101, leafFrames},
+		{"more than are kept", 10, leafFrames - 20, 11, 11 + 20},
+	} {
+		words := make([]uint64, 2*kept)
+		for i := range kept + lack {
+			slot := i
+			if i >= leafFrames {
+				slot = leafFrames + (i-leafFrames)%rootFrames
+			}
+			flags := uint64(0)
+			switch {
+			case i >= tt.late:
+				flags = framePython | frameLate
+			case i == tt.python:
+				flags = framePython
+			}
+			copy(words[2*slot:], at(flags, uint64(i+1)))
+		}
+		s, frames := decode(flagFrames, kept+lack, words)
+		late := slices.IndexFunc(frames, func(f pythonFrame) bool { return f.object > uint64(tt.late) })
+		first := -1
+		for i, f := range s.Frames {
+			if f.Kind == Python {
+				if late--; late < 0 && first < 0 {
+					first = i
+				}
+			}
+		}
+		if s.Truncated != lack || s.TruncatedAt != tt.cut || first != tt.first || len(s.Frames) != kept {
+			t.Errorf("%s: %d lack at %d, late from %d on; want %d, %d", tt.name, s.Truncated, s.TruncatedAt, first, tt.cut, tt.first)
 		}
 	}
 }
