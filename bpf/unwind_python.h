@@ -12,6 +12,10 @@
 #define UW_PYTHON_COUNTS 28
 /* Bytes of a code object, from the first of the four fields to its line table. */
 #define UW_PYTHON_CODE 112
+/* Bytes of a file's name that tell: its last ones. */
+#define UW_PYTHON_FILE 64
+/* CO_OPTIMIZED, which only functions have (Include/cpython/code.h). */
+#define UW_PYTHON_OPTIMIZED 1
 /* Times that u->python is filled: 8,192 frames. */
 #define UW_PYTHON_FILLS 16
 
@@ -114,33 +118,66 @@ gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 		u->py_error = uw_python_state(u, process);
 }
 
-/* uw_code identifies the code object at the address code. With id 0 it cannot be
- * read. */
-gm_inline struct unwind_code *uw_code(struct unwind *u, u64 code)
+/* uw_code_file mixes into h the end of what the string at file says
+ * (Include/cpython/unicodeobject.h). It returns 0 when that cannot be read. */
+gm_inline u64 uw_code_file(struct unwind *u, u64 h, u64 file)
+{
+	u64 *text = (u64 *)u->code;
+	if (bpf_probe_read_user(text, 40, (void *)file))
+		return 0;
+	u64 size = text[2] < 4096 ? text[2] : 4096, state = text[4];
+	size *= state >> 2 & 7; /* bytes of a character */
+	u64 at = u->py.version < 0x030c ? 48 : 40;
+	if (!(state & 64)) /* not all ASCII */
+		at += u->py.version < 0x030c ? 24 : 16;
+	u64 n = size < UW_PYTHON_FILE ? size : UW_PYTHON_FILE;
+	__builtin_memset(text, 0, UW_PYTHON_FILE);
+	if (n && bpf_probe_read_user(text, n & 127, (void *)(file + at + size - n)))
+		return 0;
+	for (u32 i = 0; i < UW_PYTHON_FILE / 8; i++)
+		h = gm_mix(h, text[i]);
+	return gm_mix(h, size);
+}
+
+/* uw_code returns what tells the code object at an address from others that come to
+ * lie there, 0 if it cannot be read. Code of modules and classes runs once, and all
+ * that it points to comes to lie where that of the one before did: there the name
+ * of its file tells. internal/unwind/pycode.go computes the same. */
+gm_inline u32 uw_code(struct unwind *u, u64 code)
 {
 	struct unwind_code *c = &u->codes[(code >> 4 ^ code >> 9) & (UW_CODES - 1)];
 	if (c->at == code)
-		return c;
+		return c->id;
 	c->at = code;
-	c->id = c->names = 0;
+	c->id = 0;
 	if (bpf_probe_read_user(u->code, UW_PYTHON_CODE, (void *)(code + u->code_at))) {
 		u->keep_out = 1;
-		return c;
+		return 0;
 	}
 	u64 first = u->code_at, room = 127;
 	u32 args = *(u32 *)&u->code[(u->py.PyCodeObject_co_argcount - first) & room];
 	u32 kwargs = *(u32 *)&u->code[(u->py.PyCodeObject_co_kwonlyargcount - first) & room];
 	u32 flags = *(u32 *)&u->code[(u->py.PyCodeObject_co_flags - first) & room];
 	u32 line = *(u32 *)&u->code[(u->py.PyCodeObject_co_firstlineno - first) & room];
-	c->id = (u32)((args << 25) + (kwargs << 18) + (flags << 10) + line);
-	/* co_filename, then co_name, then in 3.11 co_qualname, then the line table
-	 * (Include/cpython/code.h, Include/internal/pycore_code.h). */
-	u64 names = u->py.lasti_is_codeunit ? 112 : 104;
-	u64 lines = u->py.lasti_is_codeunit ? 136 : 120;
-	c->names = gm_mix(gm_mix(*(u64 *)&u->code[(names - first) & room],
-				 *(u64 *)&u->code[(names + 8 - first) & room]),
-			  *(u64 *)&u->code[(lines - first) & room]);
-	return c;
+	/* co_filename, then co_name, then from 3.11 on co_qualname, then the line table
+	 * (Include/code.h, Include/cpython/code.h). */
+	u64 names = 112, lines = 136;
+	if (!u->py.lasti_is_codeunit) {
+		names = u->py.version < 0x0308 ? 96 : 104;
+		lines = names + 16;
+	}
+	u64 file = *(u64 *)&u->code[(names - first) & room];
+	u64 h = gm_mix(gm_mix(file, *(u64 *)&u->code[(names + 8 - first) & room]),
+		       *(u64 *)&u->code[(lines - first) & room]);
+	if (!(flags & UW_PYTHON_OPTIMIZED)) {
+		h = uw_code_file(u, h, file);
+		if (!h) {
+			u->keep_out = 1;
+			return 0;
+		}
+	}
+	c->id = (u32)(((args << 25) + (kwargs << 18) + (flags << 10) + line) ^ (u32)(h ^ h >> 32));
+	return c->id;
 }
 
 /* uw_python_bytes returns where the wanted bytes of the frame at the address at are,
@@ -179,7 +216,7 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 	u64 code = *(u64 *)&frame[u->py.PyFrameObject_f_code & room];
 	u64 back = *(u64 *)&frame[u->py.PyFrameObject_f_back & room];
 	u64 last = *(u64 *)&frame[u->py.PyFrameObject_f_lasti & room];
-	u64 where = 0, flags = 0, names = 0;
+	u64 where = 0, flags = 0;
 	if (u->py.noneStructAddr && code == u->py.noneStructAddr) {
 		flags = UW_PYTHON_ENTRY | UW_PYTHON_SHIM;
 		code = 0;
@@ -198,16 +235,13 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 			/* Each frame has a run of the interpreter of its own. */
 			flags = UW_PYTHON_ENTRY;
 		}
-		if (code) {
-			struct unwind_code *c = uw_code(u, code);
-			where = (u64)(u32)lasti << 32 | c->id;
-			names = c->names;
-		}
+		if (code)
+			where = (u64)(u32)lasti << 32 | uw_code(u, code);
 	}
 	struct unwind_python *f = &u->python[n & (UW_PYTHON - 1)];
 	f->code = code | flags;
 	f->where = where;
-	u->py_hash = gm_mix(gm_mix(gm_mix(u->py_hash, code | flags), where), names);
+	u->py_hash = gm_mix(gm_mix(u->py_hash, code | flags), where);
 	u->py_read = n + 1;
 	u->py_frame = back;
 	return back != 0;

@@ -47,8 +47,8 @@ struct unwind_hidden {
 };
 
 /* A frame as it goes to user space: what is UW_FRAME_ flags and an address; for a
- * Python frame that of its code object, and more is what the unwinder's
- * py_encode_lineno gives. */
+ * Python frame that of its code object, and more is uw_code in the lower half, the
+ * last instruction in the upper. */
 struct unwind_frame {
 	u64 what;
 	u64 more;
@@ -62,7 +62,8 @@ enum uw_frame_flags {
 	UW_FRAME_SHIFT = 56,
 };
 
-/* A Python frame: its code object with UW_PYTHON_ flags, and py_encode_lineno. */
+/* A Python frame: its code object with UW_PYTHON_ flags, and what struct
+ * unwind_frame has in more. */
 struct unwind_python {
 	u64 code;
 	u64 where;
@@ -70,12 +71,10 @@ struct unwind_python {
 #define UW_PYTHON_ENTRY (1ULL << 63) /* the outermost of one run of the interpreter */
 #define UW_PYTHON_SHIM (1ULL << 62)  /* no function of the program's */
 
-/* What tells a code object from another that came to lie at its address: the hash
- * of four fields that is in a frame's py_encode_lineno, and one of its names. */
+/* A code object, and what tells it from another at its address (uw_code). */
 struct unwind_code {
 	u64 at;
 	u64 id;
-	u64 names;
 };
 
 struct unwind_page {

@@ -73,8 +73,8 @@ const (
 	maxLineTables = 16 << 20
 )
 
-// A codeID is what the kernel side tells of a code object: its address, and the
-// checksum of some of its fields that it had when the stack was taken.
+// A codeID is what the kernel side tells of a code object: its address, and uw_code of
+// what it was when the stack was taken (bpf/unwind_python.h), 0 if it could not be read.
 type codeID struct {
 	object uint64
 	check  uint32
@@ -92,8 +92,10 @@ type code struct {
 
 // codeHead has the fields of a code object that names are read by.
 type codeHead struct {
-	typ, name, file, table  uint64
-	check, first, traceable uint32
+	typ, name, file, table uint64
+	coName                 uint64
+	counts, flags          uint32
+	first, traceable       uint32
 }
 
 // Offsets that all versions share, in bytes: ob_type and ob_size of an object, the
@@ -121,9 +123,11 @@ func (l *codeLayout) head(b []byte) (codeHead, error) {
 	if uint32(u64(0)) == 0 || u64(0)>>32&0xffff != 0 {
 		return codeHead{}, errCodeReplaced
 	}
-	h := codeHead{typ: u64(objectType), name: u64(l.name), file: u64(l.file), table: u64(l.table), first: u32(l.first)}
-	// As the kernel side has it (bpf/unwind_python.h, uw_code).
-	h.check = u32(l.argcount)<<25 + u32(l.kwonly)<<18 + u32(l.flags)<<10 + h.first
+	h := codeHead{
+		typ: u64(objectType), name: u64(l.name), file: u64(l.file), table: u64(l.table), coName: u64(l.file + 8),
+		flags: u32(l.flags), first: u32(l.first),
+	}
+	h.counts = u32(l.argcount)<<25 + u32(l.kwonly)<<18 + h.flags<<10 + h.first
 	if l.traceable != 0 {
 		h.traceable = u32(l.traceable)
 	}
@@ -171,9 +175,6 @@ func readCodes(m memory, l *codeLayout, ids []codeID) []code {
 		}
 		if r.codeHead, err = l.head(r.object.to); err != nil {
 			return err
-		}
-		if r.check != r.id.check {
-			return errCodeReplaced
 		}
 		r.typ = p.want(r.codeHead.typ+typeName, 8)
 		r.name = p.begin(r.codeHead.name, textHead)
@@ -226,7 +227,7 @@ func (r *codeReader) finish(l *codeLayout) code {
 	if r.err != nil {
 		return code{err: r.err}
 	}
-	if h, err := l.head(r.object.to); err != nil || h != r.codeHead {
+	if h, err := l.head(r.object.to); err != nil || h != r.codeHead || r.check() != r.id.check {
 		return code{err: errCodeReplaced}
 	}
 	return code{
@@ -236,6 +237,28 @@ func (r *codeReader) finish(l *codeLayout) code {
 		table:     r.table.to[bytesHead:][:r.tableSize],
 		traceable: int(int32(r.codeHead.traceable)),
 	}
+}
+
+// check is uw_code of what was read.
+func (r *codeReader) check() uint32 {
+	const optimized = 1 // CO_OPTIMIZED: a function's
+	h := mix(mix(r.codeHead.file, r.coName), r.codeHead.table)
+	if r.flags&optimized == 0 {
+		var end [64]byte
+		file := r.file.to[r.fileForm.at:r.fileForm.end()]
+		copy(end[:], file[max(0, len(file)-len(end)):])
+		for i := 0; i < len(end); i += 8 {
+			h = mix(h, binary.NativeEndian.Uint64(end[i:]))
+		}
+		h = mix(h, uint64(len(file)))
+	}
+	return r.counts ^ uint32(h^h>>32)
+}
+
+// mix is gm_mix (bpf/gpumemtrace.h).
+func mix(h, w uint64) uint64 {
+	h = (h ^ w) * 0xff51afd7ed558ccd
+	return h ^ h>>32
 }
 
 // A text is the form of a compact string: PyASCIIObject or PyCompactUnicodeObject,

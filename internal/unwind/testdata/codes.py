@@ -23,14 +23,39 @@ def utf8(s, most):
                    for c in s).encode("utf-8", "surrogateescape").hex()
 
 
+def mix(h, w):
+    h = (h ^ w) * 0xFF51AFD7ED558CCD & (1 << 64) - 1
+    return h ^ h >> 32
+
+
+def characters(s):
+    """Returns the memory of a string's first 4,096 characters."""
+    most = max(map(ord, s), default=0)
+    size = 1 if most < 0x100 else 2 if most < 0x10000 else 4
+    return b"".join(ord(c).to_bytes(size, sys.byteorder) for c in s[:4096])
+
+
+def uw_code(code):
+    """Returns what the kernel side tells of it (bpf/unwind_python.h)."""
+    counts = (code.co_argcount << 25) + (code.co_kwonlyargcount << 18) + (code.co_flags << 10) + code.co_firstlineno
+    table = code.co_linetable if VERSION >= (3, 10) else code.co_lnotab
+    h = mix(mix(id(code.co_filename), id(code.co_name)), id(table))
+    if not code.co_flags & 1:
+        file = characters(code.co_filename)
+        end = file[-64:].ljust(64, b"\0")
+        for i in range(0, 64, 8):
+            h = mix(h, int.from_bytes(end[i:i + 8], sys.byteorder))
+        h = mix(h, len(file))
+    return (counts ^ h ^ h >> 32) & 0xFFFFFFFF
+
+
 def tell(code):
-    check = (code.co_argcount << 25) + (code.co_kwonlyargcount << 18) + (code.co_flags << 10) + code.co_firstlineno
     unit = 2 if VERSION >= (3, 10) else 1
     traced = 0
     if VERSION >= (3, 11):
         traced = next((i.offset // 2 for i in dis.get_instructions(code) if i.opname == "RESUME"), len(code.co_code) // 2)
     lines = [LINE(code, i * unit) for i in range(0, min(len(code.co_code) // unit, 2000), 1)]
-    return [id(code), check & 0xFFFFFFFF, utf8(getattr(code, "co_qualname", code.co_name), 1 << 10),
+    return [id(code), uw_code(code), utf8(getattr(code, "co_qualname", code.co_name), 1 << 10),
             utf8(code.co_filename, 4 << 10), traced, lines]
 
 
@@ -50,6 +75,7 @@ if VERSION >= (3, 8):
     kept += [f.__code__.replace(co_name=n, **({"co_qualname": n} if VERSION >= (3, 11) else {})) for n in names]
     kept += [f.__code__.replace(co_filename=n) for n in files]
 kept += [compile("\n" * n + "[x for x in\ny(\nz)]\n" * 3, "<far>", "exec") for n in (0, 200, 70000)]
+kept += [compile("pass", n, "exec") for n in files]
 kept += [compile("def long():\n" + " x = 1\n" * 3000, "<long>", "exec")]
 todo = [o.__code__ for o in gc.get_objects() if isinstance(o, types.FunctionType)][:3000] + kept
 while todo:
