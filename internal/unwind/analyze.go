@@ -5,15 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"go.opentelemetry.io/ebpf-profiler/libpf"
-	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
-	"go.opentelemetry.io/ebpf-profiler/process"
 	"go.opentelemetry.io/ebpf-profiler/times"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
@@ -90,6 +87,7 @@ func (u *Unwinder) forget(pid int) {
 	if !u.kernel.known(uint32(pid)) {
 		return // never analysed: most children of a shell live shorter than that takes
 	}
+	delete(u.mappings, uint32(pid))
 	_ = u.kernel.maps["unwind_processes"].Delete(uint32(pid)) // its absence is what is wanted
 	_ = u.synchronize(uint32(pid))
 }
@@ -122,6 +120,7 @@ func (u *Unwinder) work(ctx context.Context) {
 			if u.analyse.lock(ctx) == nil {
 				u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+cleanup))
 				u.processes.CleanupPIDs()
+				maps.DeleteFunc(u.mappings, func(pid uint32, _ map[mappingKey]bool) bool { return !u.kernel.known(pid) })
 				u.analyse.unlock()
 			}
 		}
@@ -155,7 +154,13 @@ func (u *Unwinder) synchronize(pid uint32) error {
 		}
 	}()
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
-	u.processes.SynchronizeProcess(dying{process.New(libpf.PID(pid), libpf.PID(pid))})
+	a := u.newAnalysis(int(pid))
+	defer a.close()
+	u.mappings[pid] = a.prepare(u.mappings[pid])
+	u.processes.SynchronizeProcess(a)
+	if !u.kernel.known(pid) {
+		delete(u.mappings, pid)
+	}
 	return u.tables.wait()
 }
 
@@ -184,33 +189,6 @@ func (k *kernel) known(pid uint32) bool {
 	binary.BigEndian.PutUint32(key[4:], pid)
 	value, err := k.maps["pid_page_to_mapping_info"].LookupBytes(key[:])
 	return err == nil && value != nil
-}
-
-// A dying process may end while its files are read. The unwinder remembers for
-// hours what is wrong with a file, for every process that maps it, unless the
-// error is os.ErrNotExist: so every error of a process that has ended is one.
-type dying struct{ process.Process }
-
-func (d dying) OpenELF(file string) (*pfelf.File, error) {
-	f, err := d.Process.OpenELF(file)
-	return f, d.explain(err)
-}
-
-func (d dying) OpenMappingFile(m *process.RawMapping) (process.ReadAtCloser, error) {
-	f, err := d.Process.OpenMappingFile(m)
-	return f, d.explain(err)
-}
-
-func (d dying) CalculateMappingFileID(m *process.RawMapping) (libpf.FileID, error) {
-	id, err := d.Process.CalculateMappingFileID(m)
-	return id, d.explain(err)
-}
-
-func (d dying) explain(err error) error {
-	if err != nil && gone(int(d.PID())) {
-		return fmt.Errorf("%w: %w", err, os.ErrNotExist)
-	}
-	return err
 }
 
 // gone tells whether a process has no memory any more: its mappings go before

@@ -6,8 +6,6 @@ import (
 	"os/exec"
 	"testing"
 
-	"go.opentelemetry.io/ebpf-profiler/libpf"
-	"go.opentelemetry.io/ebpf-profiler/process"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +17,7 @@ func TestErrorsOfAProcessThatHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pid, want := range map[int]bool{cmd.Process.Pid: true, os.Getpid(): false} {
-		d := dying{process.New(libpf.PID(pid), libpf.PID(pid))}
+		d := (&Unwinder{}).newAnalysis(pid)
 		if got := errors.Is(d.explain(unix.ESRCH), os.ErrNotExist); got != want {
 			t.Errorf("process %d: os.ErrNotExist %v, want %v", pid, got, want)
 		}

@@ -71,7 +71,7 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 	} {
 		out = append(out, c.cause.Counter(c.value))
 	}
-	return out
+	return append(out, u.memo.Loss()...)
 }
 
 // errorNames are those of support/ebpf/errors.h that our chain can meet.

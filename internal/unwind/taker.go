@@ -209,6 +209,9 @@ func (t *Taker) Notes() (out []string) {
 	if pid, busy := u.Busy(); busy > slow {
 		out = append(out, fmt.Sprintf("the analysis of process %d has taken %.0f s: stacks of new processes follow frame pointers meanwhile", pid, busy.Seconds()))
 	}
+	if u.memoErr != nil {
+		out = append(out, fmt.Sprintf("unwind tables are not kept for later runs: %v", u.memoErr))
+	}
 	if s, _, err := u.Stats(); err == nil {
 		out = append(out, fmt.Sprintf("stacks: %d from the memo, %d unwound, %d of them not fit for the memo", s.MemoHits, s.Unwound, s.NotKept))
 		if s.Verified > 0 {

@@ -17,9 +17,10 @@ import (
 	"go.opentelemetry.io/ebpf-profiler/interpreter/interpreterconfig"
 	"go.opentelemetry.io/ebpf-profiler/interpreter/python"
 	profilerlog "go.opentelemetry.io/ebpf-profiler/log"
-	"go.opentelemetry.io/ebpf-profiler/nativeunwind/elfunwindinfo"
 	"go.opentelemetry.io/ebpf-profiler/processmanager"
 	processmaps "go.opentelemetry.io/ebpf-profiler/processmanager/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/filememo"
 )
 
 // Options say how to capture. The zero value of each field but Maps will do.
@@ -37,6 +38,30 @@ type Options struct {
 	// VerifyStacks, when it is not 0, unwinds every so many memo hits in full
 	// and compares.
 	VerifyStacks uint32
+	// CacheDir is where unwind tables are kept for later runs, "" for nowhere.
+	CacheDir string
+}
+
+// CacheDir is the usual one of Options.
+const CacheDir = "/var/cache/gpumemtrace"
+
+// The unwind tables of one PyTorch process take 10 to 30 MiB.
+const (
+	cacheLimit  = 256 << 20
+	memoryLimit = 64 << 20
+)
+
+// openMemo returns where unwind tables are remembered, and why it is not in the
+// directory that was wanted.
+func (o *Options) openMemo() (*filememo.Memo, error) {
+	if o.CacheDir == "" {
+		return filememo.InMemory(tableKind, memoryLimit), nil
+	}
+	memo, err := filememo.Open(o.CacheDir, tableKind, cacheLimit)
+	if err != nil {
+		memo = filememo.InMemory(tableKind, memoryLimit)
+	}
+	return memo, err
 }
 
 // An Unwinder captures the stacks of analysed processes.
@@ -45,8 +70,11 @@ type Unwinder struct {
 	tables    *tables
 	processes *processmanager.ProcessManager
 	cancel    context.CancelFunc
-	worked    chan struct{} // closed when the worker has ended
-	analyse   gate          // one at a time
+	worked    chan struct{}                  // closed when the worker has ended
+	analyse   gate                           // one at a time
+	memo      *filememo.Memo                 // of unwind tables
+	memoErr   error                          // why it is not on disk although it was wanted
+	mappings  map[uint32]map[mappingKey]bool // by process, as of its last analysis; under analyse
 	schedule  *schedule
 	copies    copies
 
@@ -65,16 +93,20 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
+	memo, memoErr := opts.openMemo()
 	ctx, cancel := context.WithCancel(ctx)
-	u := &Unwinder{kernel: k, cancel: cancel, analyse: make(gate, 1), schedule: newSchedule(), worked: make(chan struct{})}
+	u := &Unwinder{
+		kernel: k, cancel: cancel, worked: make(chan struct{}), schedule: newSchedule(),
+		analyse: make(gate, 1), mappings: make(map[uint32]map[mappingKey]bool), memo: memo, memoErr: memoErr,
+	}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
-		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close())
+		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close(), memo.Close())
 	}
 	if err := u.startCopies(); err != nil {
 		cancel()
 		u.processes.Close()
-		return nil, errors.Join(err, k.close())
+		return nil, errors.Join(err, k.close(), memo.Close())
 	}
 	go func() {
 		defer close(u.worked)
@@ -92,13 +124,13 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	u.tables = &tables{EbpfHandler: handler, kernel: u.kernel}
+	u.tables = newTables(handler, u.kernel)
 	u.processes, err = processmanager.New(ctx, processmanager.Config{
 		InterpretersConfig:    interpreters,
 		MonitorInterval:       time.Minute, // of metrics that nobody reads
 		ExecutableUnloadDelay: time.Minute,
 		EbpfHandler:           u.tables,
-		StackDeltaProvider:    elfunwindinfo.NewStackDeltaProvider(),
+		StackDeltaProvider:    provider{u.tables},
 	})
 	return err
 }
@@ -121,5 +153,5 @@ func (u *Unwinder) Close() error {
 	}
 	<-u.worked
 	u.processes.Close()
-	return errors.Join(err, u.tables.wait(), u.kernel.close())
+	return errors.Join(err, u.tables.wait(), u.kernel.close(), u.memo.Close())
 }

@@ -1,0 +1,117 @@
+package unwind
+
+import (
+	"errors"
+	"sync"
+
+	sdtypes "go.opentelemetry.io/ebpf-profiler/nativeunwind/stackdeltatypes"
+	"go.opentelemetry.io/ebpf-profiler/support"
+)
+
+// rules numbers the rules of all loaded tables in the kernel side's array of them. A
+// number is free again once no table uses it: the number of rules is bounded, and
+// every process brings its own.
+type rules struct {
+	put func(number uint16, rule sdtypes.UnwindInfo) error
+
+	mu      sync.Mutex
+	numbers map[sdtypes.UnwindInfo]*rule
+	free    []uint16
+	next    uint16
+	foreign []uint16 // by the unwinder's own numbers
+}
+
+type rule struct {
+	number uint16
+	users  int // tables
+}
+
+var errTooManyRules = errors.New("too many different rules in unwind tables")
+
+// take returns the numbers of rules, until release.
+func (r *rules) take(of []sdtypes.UnwindInfo) ([]uint16, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]uint16, len(of))
+	for i, info := range of {
+		n, err := r.takeOne(info)
+		if err != nil {
+			r.releaseLocked(of[:i])
+			return nil, err
+		}
+		out[i] = n
+	}
+	return out, nil
+}
+
+func (r *rules) takeOne(info sdtypes.UnwindInfo) (uint16, error) {
+	if command(info) {
+		return uint16(info.Param) | support.DeltaCommandFlag, nil
+	}
+	if known := r.numbers[info]; known != nil {
+		known.users++
+		return known.number, nil
+	}
+	n, fresh := r.next, true
+	if last := len(r.free) - 1; last >= 0 {
+		n, fresh = r.free[last], false
+	}
+	if n&support.DeltaCommandFlag != 0 {
+		return 0, errTooManyRules
+	}
+	if err := r.put(n, info); err != nil {
+		return 0, err
+	}
+	if fresh {
+		r.next++
+	} else {
+		r.free = r.free[:len(r.free)-1]
+	}
+	r.numbers[info] = &rule{n, 1}
+	return n, nil
+}
+
+// release says that one table less uses the rules.
+func (r *rules) release(of []sdtypes.UnwindInfo) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.releaseLocked(of)
+}
+
+func (r *rules) releaseLocked(of []sdtypes.UnwindInfo) {
+	for _, info := range of {
+		known := r.numbers[info]
+		if known == nil { // a command
+			continue
+		}
+		if known.users--; known.users == 0 {
+			delete(r.numbers, info)
+			r.free = append(r.free, known.number)
+		}
+	}
+}
+
+// number notes what number the unwinder itself gives a rule. Those are kept for good.
+func (r *rules) number(index uint16, info sdtypes.UnwindInfo) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, err := r.takeOne(info)
+	if err != nil {
+		return err
+	}
+	for len(r.foreign) <= int(index) {
+		r.foreign = append(r.foreign, 0)
+	}
+	r.foreign[index] = n
+	return nil
+}
+
+// translate returns the number in the array of a rule that the unwinder numbered.
+func (r *rules) translate(index uint16) uint16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if index&support.DeltaCommandFlag != 0 || int(index) >= len(r.foreign) {
+		return index
+	}
+	return r.foreign[index]
+}

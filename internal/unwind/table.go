@@ -1,0 +1,292 @@
+package unwind
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
+	"go.opentelemetry.io/ebpf-profiler/nativeunwind/elfunwindinfo"
+	sdtypes "go.opentelemetry.io/ebpf-profiler/nativeunwind/stackdeltatypes"
+	"go.opentelemetry.io/ebpf-profiler/support"
+)
+
+// A table is the unwind table of one executable, as its unwind information says and
+// the kernel side wants it. An entry holds from its address to that of the next.
+//
+// Encoded it is varints: start, size in bytes from there, the number of rules, the
+// rules (4 bytes, then parameters), the number of entries, and for each the address
+// less that of the one before, and the number of its rule.
+type table struct {
+	start, end uint64 // addresses, as the file has them
+	rules      []sdtypes.UnwindInfo
+	count      int    // of entries
+	entries    []byte // encoded
+}
+
+// tableKind names what is remembered of a file: this form, of what this version of
+// the unwinder makes of an executable.
+const (
+	tableKind       = "unwind table 1, ebpf-profiler " + profilerVersion
+	profilerVersion = "v0.0.202633"
+)
+
+const (
+	maxEntries = 1 << support.StackDeltaBucketLargest
+	// maxPages are all that the kernel side has, of all executables: 4 GiB.
+	maxPages = 1 << 16
+	// maxRules is more than any known executable has, and a quarter of what the
+	// kernel side has room for.
+	maxRules = 4096
+)
+
+var (
+	errTable    = errors.New("damaged unwind table")
+	errTooLarge = errors.New("unwind table too large")
+)
+
+// errDebugLink is the error of reading an executable whose unwind information may lie
+// in another file.
+var errDebugLink = errors.New("unwind information in another file")
+
+// readTable reads the unwind table of an ELF file and encodes it. It is a function
+// of what it reads. The error of a hostile file may be any.
+func readTable(r io.ReaderAt) ([]byte, error) {
+	linked := &linkless{}
+	ref := pfelf.NewReferenceWithOpenFunc("", linked, func() (*pfelf.File, error) { return pfelf.NewFile(r, 0, false) })
+	defer ref.Close()
+	encoded, err := extract(ref)
+	if err == nil && linked.asked {
+		err = errDebugLink
+	}
+	return encoded, err
+}
+
+// linkless opens no other file.
+type linkless struct{ asked bool }
+
+func (l *linkless) OpenELF(string) (*pfelf.File, error) {
+	l.asked = true
+	return nil, errDebugLink
+}
+
+// extract reads the table of an executable that may name another file to read.
+func extract(ref *pfelf.Reference) (encoded []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("read unwind information: %v", p)
+		}
+	}()
+	intervals, err := elfunwindinfo.ExtractELF(ref)
+	if err != nil {
+		return nil, err
+	}
+	return encodeTable(intervals)
+}
+
+// An encoder makes a table of rules and addresses that come in order.
+type encoder struct {
+	table
+	numbers map[sdtypes.UnwindInfo]int
+	last    int
+	at      uint64
+}
+
+// add adds an entry, if the rule is another than that of the last one. An address
+// below the last one's, as two pieces of code in one place have, is left out.
+func (e *encoder) add(address uint64, rule sdtypes.UnwindInfo) {
+	if command(rule) {
+		rule = sdtypes.UnwindInfo{Flags: support.UnwindFlagCommand, Param: rule.Param}
+	}
+	if e.count == 0 {
+		e.start, e.at = address, address
+	} else if rule == e.rules[e.last] || address < e.at {
+		return
+	}
+	n, ok := e.numbers[rule]
+	if !ok {
+		n = len(e.rules)
+		e.numbers[rule] = n
+		e.rules = append(e.rules, rule)
+	}
+	e.entries = binary.AppendUvarint(e.entries, address-e.at)
+	e.entries = binary.AppendUvarint(e.entries, uint64(n))
+	e.last, e.at = n, address
+	e.count++
+}
+
+func command(rule sdtypes.UnwindInfo) bool { return rule.Flags&support.UnwindFlagCommand != 0 }
+
+// encodeTable encodes the unwinder's own form of a table. As the unwinder's Go side
+// does for its maps, it joins a rule with the next one where that differs by one
+// push or pop a byte or two later, begins that of a signal's frame a byte early,
+// and ends code where a gap follows.
+func encodeTable(intervals *sdtypes.IntervalData) ([]byte, error) {
+	e := &encoder{numbers: make(map[sdtypes.UnwindInfo]int)}
+	joined := false
+	for i, block := range intervals.Blocks {
+		for j, delta := range block.Deltas {
+			if joined {
+				joined = false
+				continue
+			}
+			rule := delta.Info
+			if j+1 < len(block.Deltas) {
+				rule.MergeOpcode = join(delta, block.Deltas[j+1])
+				joined = rule.MergeOpcode != 0
+			}
+			address := block.Start + uint64(delta.Offset)
+			if command(rule) && rule.Param == support.UnwindCommandSignal {
+				address--
+			}
+			if address <= block.End {
+				e.add(address, rule)
+			}
+		}
+		if i+1 == len(intervals.Blocks) || block.End+sdtypes.MinimumGap < intervals.Blocks[i+1].Start {
+			e.add(block.End, sdtypes.UnwindInfoInvalid)
+			e.end = max(e.end, e.at, block.End)
+		}
+	}
+	if len(e.rules) > maxRules || e.count > maxEntries || e.pages() > maxPages {
+		return nil, errTooLarge
+	}
+	return e.encode(), nil
+}
+
+// join returns how a rule and the next one make one, 0 if they do not.
+func join(a, b sdtypes.StackDelta) uint8 {
+	gap := b.Offset - a.Offset
+	if command(a.Info) || gap < 1 || gap > 2 ||
+		a.Info.BaseReg != b.Info.BaseReg || a.Info.AuxBaseReg != b.Info.AuxBaseReg || a.Info.AuxParam != b.Info.AuxParam {
+		return 0
+	}
+	switch b.Info.Param - a.Info.Param {
+	case 8:
+		return uint8(gap)
+	case -8:
+		return uint8(gap) | support.MergeOpcodeNegative
+	}
+	return 0
+}
+
+func (t *table) encode() []byte {
+	b := make([]byte, 0, len(t.entries)+16*len(t.rules)+64)
+	b = binary.AppendUvarint(b, t.start)
+	b = binary.AppendUvarint(b, t.end-t.start)
+	b = binary.AppendUvarint(b, uint64(len(t.rules)))
+	for _, r := range t.rules {
+		b = append(b, r.Flags, r.BaseReg, r.AuxBaseReg, r.MergeOpcode)
+		b = binary.AppendVarint(b, int64(r.Param))
+		b = binary.AppendVarint(b, int64(r.AuxParam))
+	}
+	b = binary.AppendUvarint(b, uint64(t.count))
+	return append(b, t.entries...)
+}
+
+// decodeTable returns the table that encode encoded, which refers to b. Whether
+// each entry is sound is known after write.
+func decodeTable(b []byte) (*table, error) {
+	d := decoder{rest: b}
+	t := &table{start: d.unsigned(math.MaxUint64)}
+	t.end = t.start + d.unsigned(maxPages<<support.StackDeltaPageBits)
+	for n := d.unsigned(maxRules); n > 0 && d.err == nil; n-- {
+		r := d.bytes(4)
+		t.rules = append(t.rules, sdtypes.UnwindInfo{Flags: r[0], BaseReg: r[1], AuxBaseReg: r[2], MergeOpcode: r[3], Param: d.signed(), AuxParam: d.signed()})
+	}
+	t.count = int(d.unsigned(maxEntries))
+	t.entries = d.rest
+	if d.err != nil || t.end < t.start || t.pages() > maxPages || len(t.entries) < 2*t.count {
+		return nil, errTable
+	}
+	return t, nil
+}
+
+type decoder struct {
+	rest []byte
+	err  error
+}
+
+func (d *decoder) unsigned(most uint64) uint64 {
+	n, size := binary.Uvarint(d.rest)
+	if size <= 0 || n > most {
+		d.err = errTable
+		return 0
+	}
+	d.rest = d.rest[size:]
+	return n
+}
+
+func (d *decoder) signed() int32 {
+	n, size := binary.Varint(d.rest)
+	if size <= 0 || n != int64(int32(n)) {
+		d.err = errTable
+		return 0
+	}
+	d.rest = d.rest[size:]
+	return int32(n)
+}
+
+func (d *decoder) bytes(n int) []byte {
+	if len(d.rest) < n {
+		d.err = errTable
+		return make([]byte, n)
+	}
+	b := d.rest[:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func firstPage(address uint64) uint64 { return address &^ support.StackDeltaPageMask }
+
+// pages returns how many pages the table's code lies in.
+func (t *table) pages() uint64 {
+	return t.end>>support.StackDeltaPageBits - t.start>>support.StackDeltaPageBits + 1
+}
+
+// stride is the distance of an array's elements in a BPF map, in bytes.
+const stride = 8
+
+// write writes the entries as struct StackDelta, each at a stride, and returns how
+// many lie in each page. numbers are the kernel side's of the rules.
+func (t *table) write(to []byte, numbers []uint16) (perPage []uint16, err error) {
+	if len(to) < t.count*stride || len(numbers) != len(t.rules) {
+		return nil, errTable
+	}
+	perPage = make([]uint16, t.pages())
+	first := t.start >> support.StackDeltaPageBits
+	at, rest := t.start, t.entries
+	for i := range t.count {
+		var step, rule uint64
+		// Nearly all take a byte each.
+		if len(rest) >= 2 && rest[0]|rest[1] < 0x80 {
+			step, rule, rest = uint64(rest[0]), uint64(rest[1]), rest[2:]
+		} else {
+			var a, b int
+			if step, a = binary.Uvarint(rest); a <= 0 {
+				return nil, errTable
+			}
+			if rule, b = binary.Uvarint(rest[a:]); b <= 0 {
+				return nil, errTable
+			}
+			rest = rest[a+b:]
+		}
+		if step > t.end-at || rule >= uint64(len(numbers)) {
+			return nil, errTable
+		}
+		at += step
+		page := at>>support.StackDeltaPageBits - first
+		if perPage[page]++; perPage[page] == 0 {
+			return nil, errTable
+		}
+		element := to[i*stride : i*stride+stride]
+		binary.NativeEndian.PutUint16(element, uint16(at))
+		binary.NativeEndian.PutUint16(element[2:], numbers[rule])
+	}
+	if len(rest) > 0 {
+		return nil, errTable
+	}
+	return perPage, nil
+}
