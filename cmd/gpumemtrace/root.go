@@ -41,6 +41,7 @@ type traceFlags struct {
 	readyFile string
 	stacks    string
 	noMemo    bool
+	noCache   bool
 	verify    uint32
 
 	leaks leakFlags
@@ -98,6 +99,7 @@ func newRoot() *cobra.Command {
 		{"Advanced", func(s *pflag.FlagSet) {
 			s.StringVar(&f.api, "api", string(probes.APIDriver), "count at the driver, the runtime, or both (bytes once, at the driver; events also name the runtime call)")
 			s.StringVar(&f.stacks, "stacks", string(unwind.Auto), "how stacks are taken: unwind (complete), fp (the kernel's frame-pointer walk), auto (unwind where it can run)")
+			s.BoolVar(&f.noCache, "no-cache", false, "keep no unwind tables in "+unwind.CacheDir+", and use none from there")
 			s.BoolVar(&f.noMemo, "no-stack-memo", false, "unwind every stack in full")
 			s.Uint32Var(&f.verify, "verify-stacks", 0, "unwind every Nth memoized stack in full as well, and count differences")
 			s.StringVar(&f.readyFile, "ready-file", "", "create this file once the probes are on; it must not be there (--force removes it)")

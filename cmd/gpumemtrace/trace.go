@@ -59,6 +59,14 @@ func (f *traceFlags) want(live bool) state.Want {
 	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual}
 }
 
+// cacheDir is where unwind tables are kept, "" for nowhere.
+func (f *traceFlags) cacheDir() string {
+	if f.noCache {
+		return ""
+	}
+	return unwind.CacheDir
+}
+
 // checkRecording finds out before the trace whether a recording can be written.
 func (f *traceFlags) checkRecording(out *output) error {
 	switch {
@@ -112,7 +120,7 @@ func trace(f *traceFlags) error {
 	opts := session.Options{
 		PIDs: pids, All: f.all, Follow: !f.noFollow, API: probes.API(f.api), MaxLive: f.maxLive,
 		RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
-		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify,
+		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify, CacheDir: f.cacheDir(),
 		Version: version, CommandLine: f.commandLine,
 		Recording: f.record, RecordingOptions: record.WriterOptions{Force: f.force, MaxBytes: int64(f.recordMax)},
 		OutOfMemory: oom.reports(f), OutOfMemoryMax: f.oomMax,

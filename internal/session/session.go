@@ -35,6 +35,8 @@ type Options struct {
 	// so for every so many memoized ones and compares.
 	NoMemo       bool
 	VerifyStacks uint32
+	// CacheDir is where unwind tables are kept for later runs, "" for nowhere.
+	CacheDir string
 	// OutOfMemory, if set, receives at most OutOfMemoryMax failures for want of
 	// memory, one at a time, within seconds.
 	OutOfMemory    func(*state.Incident)
@@ -88,7 +90,7 @@ func Start(opts Options) (_ *Session, err error) {
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
 	}
-	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks}}, s.apply)
+	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir}}, s.apply)
 	defer func() {
 		if err == nil {
 			return
