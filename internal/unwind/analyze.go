@@ -161,6 +161,7 @@ func (u *Unwinder) synchronize(pid uint32) error {
 	if !u.kernel.known(pid) {
 		delete(u.mappings, pid)
 	}
+	u.ahead.want(int(pid), a.wheels, a.files())
 	return u.tables.wait()
 }
 

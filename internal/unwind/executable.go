@@ -31,6 +31,7 @@ type analysis struct {
 	memo   *filememo.Memo
 
 	opened map[mappingKey]*executable
+	wheels []string   // new mappings' paths in wheels of Python's
 	linked bool       // files that mapped ones name may be opened
 	root   *proc.Root // nil until one is
 
@@ -82,6 +83,9 @@ func (a *analysis) prepare(before map[mappingKey]bool) map[mappingKey]bool {
 		if f, err := a.open(&m); err == nil {
 			files[f.ID] = f
 		}
+		if packagesOf(m.Path) != "" {
+			a.wheels = append(a.wheels, m.Path)
+		}
 	}
 	// The largest first: the last one to end should not have begun last.
 	order := slices.SortedFunc(maps.Values(files), func(a, b *executable) int { return cmp.Compare(b.Size, a.Size) })
@@ -109,6 +113,15 @@ const maxOpen = 512
 type mappingKey struct {
 	start uint64
 	file  proc.FileID
+}
+
+// files returns the files that are open.
+func (a *analysis) files() map[proc.FileID]bool {
+	out := make(map[proc.FileID]bool, len(a.opened))
+	for _, f := range a.opened {
+		out[f.ID] = true
+	}
+	return out
 }
 
 // close gives back the files, and the tables that were not used.

@@ -67,6 +67,7 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 		{loss.Cause{Name: "python_frames_unnamed", Help: "Python frames without a name because their code could not be read, or was gone before"}, u.unnamed.Load()},
 		{loss.Cause{Name: "stack_memo_mismatches", Help: "memoized stacks that a full unwind contradicted: please report this"}, s.Mismatched},
 		{loss.Cause{Name: "analyses_put_off", Help: "processes whose mappings were not analysed at once because too many waited"}, u.schedule.dropped.Load()},
+		{loss.Cause{Name: "libraries_not_ahead", Help: "folders of Python packages whose libraries were not analysed ahead because too many waited"}, u.ahead.dropped.Load()},
 		{loss.Cause{Name: "unwinder_runs_missed", Help: "runs of the unwinder that the kernel skipped: their events are lost"}, missed},
 	} {
 		out = append(out, c.cause.Counter(c.value))

@@ -70,10 +70,12 @@ type Unwinder struct {
 	tables    *tables
 	processes *processmanager.ProcessManager
 	cancel    context.CancelFunc
-	worked    chan struct{}                  // closed when the worker has ended
-	analyse   gate                           // one at a time
-	memo      *filememo.Memo                 // of unwind tables
-	memoErr   error                          // why it is not on disk although it was wanted
+	worked    chan struct{}  // closed when the worker has ended
+	analyse   gate           // one at a time
+	memo      *filememo.Memo // of unwind tables
+	memoErr   error          // why it is not on disk although it was wanted
+	ahead     *ahead
+	aheadDone chan struct{}                  // closed when nothing is analysed ahead any more
 	mappings  map[uint32]map[mappingKey]bool // by process, as of its last analysis; under analyse
 	schedule  *schedule
 	copies    copies
@@ -97,7 +99,8 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unwinder{
 		kernel: k, cancel: cancel, worked: make(chan struct{}), schedule: newSchedule(),
-		analyse: make(gate, 1), mappings: make(map[uint32]map[mappingKey]bool), memo: memo, memoErr: memoErr,
+		analyse: make(gate, 1), mappings: make(map[uint32]map[mappingKey]bool),
+		memo: memo, memoErr: memoErr, ahead: newAhead(memo), aheadDone: make(chan struct{}),
 	}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
@@ -111,6 +114,10 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	go func() {
 		defer close(u.worked)
 		u.work(ctx)
+	}()
+	go func() {
+		defer close(u.aheadDone)
+		u.ahead.run(ctx)
 	}()
 	return u, nil
 }
@@ -152,6 +159,11 @@ func (u *Unwinder) Close() error {
 		return fmt.Errorf("close stack capture: the analysis of process %d does not end", pid)
 	}
 	<-u.worked
+	select {
+	case <-u.aheadDone:
+	case <-ctx.Done():
+		return errors.New("close stack capture: a library that was analysed ahead cannot be read to its end")
+	}
 	u.processes.Close()
 	return errors.Join(err, u.tables.wait(), u.kernel.close(), u.memo.Close())
 }
