@@ -186,11 +186,11 @@ type hearing struct{ mapped func(pid int) }
 func (hearing) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType) (*ebpf.Program, error) {
 	return nil, nil
 }
-func (h hearing) Mapped(pid int, _ bool) { h.mapped(pid) }
-func (hearing) Forked(int, int)          {}
-func (hearing) Replaced(int)             {}
-func (hearing) Ended(int)                {}
-func (hearing) Drain()                   {}
+func (h hearing) Mapped(pid int, _ proc.Mapping, _ bool) { h.mapped(pid) }
+func (hearing) Forked(int, int)                          {}
+func (hearing) Replaced(int)                             {}
+func (hearing) Ended(int)                                {}
+func (hearing) Drain()                                   {}
 
 // With All, processes that do not use CUDA are none of the tracer's business.
 func TestAllLeavesOthersAlone(t *testing.T) {

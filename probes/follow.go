@@ -28,7 +28,7 @@ func (t *Tracer) onMapping(m mapping) {
 		return
 	}
 	if t.opts.Stacks != nil {
-		t.opts.Stacks.Mapped(m.pid, library)
+		t.opts.Stacks.Mapped(m.pid, m.Mapping, library)
 	}
 	if !library || !slices.Contains(t.levels(), level) {
 		return

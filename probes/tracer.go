@@ -61,7 +61,7 @@ type StackTaker interface {
 	// Mapped hears of each new executable mapping of a traced process: what is
 	// known of its mappings is stale. cuda says that it is a library of CUDA's
 	// or of PyTorch's.
-	Mapped(pid int, cuda bool)
+	Mapped(pid int, m proc.Mapping, cuda bool)
 	// Forked says that child is traced and began with the mappings of parent.
 	Forked(parent, child int)
 	// Replaced says that pid replaced its image.

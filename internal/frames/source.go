@@ -61,9 +61,9 @@ func New(taker *unwind.Taker, tell func(record.Record)) *Source {
 func (s *Source) Resend(resend func(ids []uint64)) { s.resend = resend }
 
 // Mapped is of probes.StackTaker, as the next three.
-func (s *Source) Mapped(pid int, cuda bool) {
+func (s *Source) Mapped(pid int, m proc.Mapping, cuda bool) {
 	s.sym.Invalidate(uint32(pid))
-	s.Taker.Mapped(pid, cuda)
+	s.Taker.Mapped(pid, m, cuda)
 }
 
 // Forked says that child began with the mappings of parent.

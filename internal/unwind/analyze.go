@@ -22,10 +22,10 @@ var ErrNotAnalyzed = errors.New("process not analysed")
 
 // Analyze reads the mappings of the process pid (in the tracer's PID
 // namespace), and returns when all stacks that lie in them can be unwound: 25
-// ms for a small program, seconds for PyTorch, less when the libraries are
-// known from another process. Call it again when a library was loaded. It
-// starts the process's part of the memo afresh. When ctx ends it fails; an
-// analysis that has begun goes on by itself.
+// ms for a small program, a second for PyTorch, a fifth of that when its tables
+// are remembered. Call it again when a library was loaded. It starts the
+// process's part of the memo afresh. When ctx ends it fails; an analysis that
+// has begun goes on by itself.
 func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 	done := make(chan error, 1)
 	go func() {
@@ -33,8 +33,12 @@ func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 			done <- err
 			return
 		}
-		defer u.analyse.unlock()
-		done <- u.analyzeLocked(pid)
+		tables, err := u.analyzeLocked(pid, nil)
+		u.analyse.unlock()
+		if err == nil {
+			err = u.settle(pid, tables)
+		}
+		done <- err
 	}()
 	var err error
 	select {
@@ -48,18 +52,35 @@ func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 	return nil
 }
 
-func (u *Unwinder) analyzeLocked(pid int) error {
-	err := u.synchronize(uint32(pid))
-	if err == nil && !u.kernel.known(uint32(pid)) {
+// analyzeLocked analyses a process, or no more than the fresh mappings of one that is
+// known. It returns the tables on their way into the kernel, which are for settle.
+func (u *Unwinder) analyzeLocked(pid int, fresh []proc.Mapping) (*loads, error) {
+	tables := u.synchronize(uint32(pid), fresh)
+	if !u.kernel.known(uint32(pid)) {
 		// Its predecessor of the same PID may not be forgotten yet.
 		u.processes.ProcessedUntil(times.GetKTime())
-		err = u.synchronize(uint32(pid))
+		tables = u.synchronize(uint32(pid), nil)
 	}
-	if err == nil && !u.kernel.known(uint32(pid)) {
-		err = ErrNotAnalyzed
+	if !u.kernel.known(uint32(pid)) {
+		return nil, ErrNotAnalyzed
 	}
-	if err != nil {
+	return tables, nil
+}
+
+// settle returns when the tables of an analysis can be used, and the memo is no older
+// than that. Other analyses go on meanwhile.
+func (u *Unwinder) settle(pid int, tables *loads) error {
+	if err := tables.wait(); err != nil {
 		return err
+	}
+	select {
+	case u.analyse <- struct{}{}:
+		defer u.analyse.unlock()
+	case <-u.ending:
+		return ErrNotAnalyzed
+	}
+	if !u.kernel.known(uint32(pid)) {
+		return ErrNotAnalyzed
 	}
 	return u.Invalidate(pid)
 }
@@ -89,7 +110,7 @@ func (u *Unwinder) forget(pid int) {
 	}
 	delete(u.mappings, uint32(pid))
 	_ = u.kernel.maps["unwind_processes"].Delete(uint32(pid)) // its absence is what is wanted
-	_ = u.synchronize(uint32(pid))
+	u.synchronize(uint32(pid), nil)                           // it may run another image
 }
 
 // look is how often the processes are looked for whose stacks led out of what
@@ -120,33 +141,43 @@ func (u *Unwinder) work(ctx context.Context) {
 			if u.analyse.lock(ctx) == nil {
 				u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+cleanup))
 				u.processes.CleanupPIDs()
-				maps.DeleteFunc(u.mappings, func(pid uint32, _ map[mappingKey]bool) bool { return !u.kernel.known(pid) })
+				maps.DeleteFunc(u.mappings, func(pid uint32, _ []proc.Mapping) bool { return !u.kernel.known(pid) })
 				u.analyse.unlock()
 			}
 		}
-		ended, due := u.schedule.take(time.Now())
-		if len(ended)+len(due) == 0 || u.analyse.lock(ctx) != nil {
+		ended, due, fresh := u.schedule.take(time.Now())
+		if len(ended)+len(due)+len(fresh) == 0 || u.analyse.lock(ctx) != nil {
 			continue
 		}
 		for _, pid := range ended {
 			u.forget(pid)
 		}
+		for pid, mappings := range fresh {
+			u.analyzeSoon(pid, mappings)
+		}
 		for _, pid := range due {
-			// One that has ended cannot be analysed: its stacks, if any still
-			// come, are counted as incomplete.
-			u.schedule.begin(pid)
-			_ = u.analyzeLocked(pid)
+			u.analyzeSoon(pid, nil)
 		}
 		u.schedule.begin(0)
 		u.analyse.unlock()
 	}
 }
 
+// analyzeSoon analyses a process, and does not wait until its tables are there. One that
+// has ended cannot be analysed: its stacks, if any still come, are counted as incomplete.
+func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
+	u.schedule.begin(pid)
+	if tables, err := u.analyzeLocked(pid, fresh); err == nil {
+		u.settling.Go(func() { _ = u.settle(pid, tables) })
+	}
+}
+
 // An analysis that takes this long has used memory worth giving back at once.
 const largeAnalysis = 100 * time.Millisecond
 
-// synchronize reads the mappings of a process. It is called under u.analyse.
-func (u *Unwinder) synchronize(pid uint32) error {
+// synchronize reads the mappings of a process, but for those that are known if fresh
+// ones are told. It is called under u.analyse.
+func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 	began := time.Now()
 	defer func() {
 		if time.Since(began) > largeAnalysis {
@@ -154,15 +185,24 @@ func (u *Unwinder) synchronize(pid uint32) error {
 		}
 	}()
 	defer debug.SetGCPercent(debug.SetGCPercent(50))
+	tables := new(loads)
+	u.tables.loading = tables
 	a := u.newAnalysis(int(pid))
 	defer a.close()
-	u.mappings[pid] = a.prepare(u.mappings[pid])
+	known := u.mappings[pid]
+	if len(fresh) > 0 && known != nil {
+		a.mappings = with(known, fresh)
+	} else {
+		a.mappings, a.err = readMappings(int(pid))
+	}
+	a.prepare(known)
 	u.processes.SynchronizeProcess(a)
-	if !u.kernel.known(pid) {
-		delete(u.mappings, pid)
+	if delete(u.mappings, pid); u.kernel.known(pid) && a.err == nil && len(a.mappings) <= maxKept {
+		u.mappings[pid] = a.mappings
 	}
 	u.ahead.want(int(pid), a.wheels, a.files())
-	return u.tables.wait()
+	u.settling.Go(tables.Wait)
+	return tables
 }
 
 // reported returns the processes that the chain wants analysed.

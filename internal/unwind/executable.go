@@ -30,6 +30,10 @@ type analysis struct {
 	tables *tables
 	memo   *filememo.Memo
 
+	// What it maps, in order of address, and why that is not all.
+	mappings []proc.Mapping
+	err      error
+
 	opened map[mappingKey]*executable
 	wheels []string   // new mappings' paths in wheels of Python's
 	linked bool       // files that mapped ones name may be opened
@@ -68,19 +72,19 @@ func (e *executable) Close() error {
 
 // prepare makes the tables of what the process maps, several at a time: then the
 // unwinder's Go side, which goes through the mappings one by one, finds them made.
-// Those at the addresses of before are left out. It returns all mappings.
-func (a *analysis) prepare(before map[mappingKey]bool) map[mappingKey]bool {
-	all := make(map[mappingKey]bool)
+// Those that it knows are left out.
+func (a *analysis) prepare(known []proc.Mapping) {
+	before := make(map[mappingKey]bool, len(known))
+	for _, m := range known {
+		before[mappingKey{m.Start, m.File}] = true
+	}
 	files := make(map[proc.FileID]*executable)
-	for m, err := range proc.Mappings(int(a.PID())) {
-		if err != nil {
-			break // the unwinder's Go side meets it too
-		}
-		key := mappingKey{m.Start, m.File}
-		if all[key] = true; before[key] || !m.HasFile() || len(a.opened) >= maxOpen {
+	for i := range a.mappings {
+		m := &a.mappings[i]
+		if before[mappingKey{m.Start, m.File}] || !m.HasFile() || len(a.opened) >= maxOpen {
 			continue
 		}
-		if f, err := a.open(&m); err == nil {
+		if f, err := a.open(m); err == nil {
 			files[f.ID] = f
 		}
 		if packagesOf(m.Path) != "" {
@@ -103,8 +107,65 @@ func (a *analysis) prepare(before map[mappingKey]bool) map[mappingKey]bool {
 	}
 	close(next)
 	workers.Wait()
-	return all
 }
+
+// maxKept bounds the mappings of a process that are kept until it has new ones.
+const maxKept = 8192
+
+// readMappings returns the mappings of a process that the unwinder wants: of files, and
+// of the vdso.
+func readMappings(pid int) (out []proc.Mapping, err error) {
+	for m, err := range proc.Mappings(pid) {
+		if err != nil {
+			return out, err
+		}
+		if m.HasFile() || m.Path == "[vdso]" {
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// with returns the known mappings with the fresh ones in the place of what they lie on.
+func with(known, fresh []proc.Mapping) []proc.Mapping {
+	out := slices.Clone(known)
+	for _, m := range fresh {
+		if !m.HasFile() {
+			continue
+		}
+		out = slices.DeleteFunc(out, func(o proc.Mapping) bool { return o.Start < m.End && m.Start < o.End })
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b proc.Mapping) int { return cmp.Compare(a.Start, b.Start) })
+	return out
+}
+
+// IterateMappings implements process.Process.
+func (a *analysis) IterateMappings(f func(process.RawMapping) bool) (parseErrors uint32, err error) {
+	for _, m := range a.mappings {
+		raw := process.RawMapping{
+			Vaddr: m.Start, Length: m.End - m.Start, Flags: readable | executableFlag,
+			FileOffset: m.Offset, Device: m.File.Dev, Inode: m.File.Ino, Path: m.Name(),
+		}
+		if m.Path == "[vdso]" {
+			raw.Device, raw.Inode, raw.Path = 0, vdsoInode, process.VdsoPathName
+		}
+		if !f(raw) {
+			return 0, process.ErrCallbackStopped
+		}
+	}
+	if a.err == nil && len(a.mappings) == 0 {
+		return 0, process.ErrNoMappings
+	}
+	return 0, a.err
+}
+
+const (
+	// Flags as of an ELF file's segment, PF_R and PF_X.
+	readable, executableFlag = 4, 1
+	// vdsoInode is what the unwinder takes for the inode of the vdso.
+	vdsoInode = 50
+)
 
 // maxOpen bounds the files that are open at a time.
 const maxOpen = 512
@@ -167,6 +228,10 @@ func (a *analysis) explain(err error) error {
 }
 
 func (a *analysis) openRaw(m *process.RawMapping) (*executable, error) {
+	i, ok := slices.BinarySearchFunc(a.mappings, m.Vaddr, func(m proc.Mapping, start uint64) int { return cmp.Compare(m.Start, start) })
+	if ok {
+		return a.open(&a.mappings[i])
+	}
 	return a.open(&proc.Mapping{
 		Start: m.Vaddr, End: m.Vaddr + m.Length, Offset: m.FileOffset,
 		File: proc.FileID{Dev: m.Device, Ino: m.Inode}, Path: m.Path,

@@ -6,16 +6,22 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // maxScheduled bounds the processes that wait to be analysed. One beyond it is
 // analysed once its stacks lead out of what is known.
 const maxScheduled = 8192
 
+// maxFresh bounds the new mappings of one process that are told one by one.
+const maxFresh = 64
+
 // A schedule says which processes to analyse, and when, and which have ended.
 type schedule struct {
 	mu      sync.Mutex
 	due     map[int]time.Time
+	fresh   map[int][]proc.Mapping // new mappings of processes that are known
 	ended   []int
 	dropped atomic.Uint64 // processes that found no room
 	// The analysis under way: of process, 0 for none.
@@ -26,7 +32,7 @@ type schedule struct {
 }
 
 func newSchedule() *schedule {
-	return &schedule{due: make(map[int]time.Time), wake: make(chan struct{}, 1)}
+	return &schedule{due: make(map[int]time.Time), fresh: make(map[int][]proc.Mapping), wake: make(chan struct{}, 1)}
 }
 
 // Changed says that pid has new mappings: it is analysed again after delay.
@@ -48,12 +54,26 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	}
 }
 
+// Mapped says that pid has the new mapping m, which is analysed at once: reading all of
+// its mappings takes longer, and is left for after delay. It waits for nothing.
+func (u *Unwinder) Mapped(pid int, m proc.Mapping, delay time.Duration) {
+	s := u.schedule
+	s.mu.Lock()
+	if known := s.fresh[pid]; len(known) < maxFresh && (known != nil || len(s.fresh) < maxScheduled) {
+		s.fresh[pid] = append(known, m)
+	}
+	s.mu.Unlock()
+	u.Changed(pid, delay)
+	s.nudge()
+}
+
 // Ended says that pid has ended or replaced its image: it is not analysed any more.
 // It waits for nothing.
 func (u *Unwinder) Ended(pid int) {
 	s := u.schedule
 	s.mu.Lock()
 	delete(s.due, pid)
+	delete(s.fresh, pid)
 	if len(s.ended) < maxScheduled { // those beyond it are looked for every so often
 		s.ended = append(s.ended, pid)
 	}
@@ -69,8 +89,9 @@ func (s *schedule) nudge() {
 }
 
 // take removes and returns what is due. Few processes are taken at a time: the
-// end of one must not wait for the analysis of many.
-func (s *schedule) take(now time.Time) (ended, due []int) {
+// end of one must not wait for the analysis of many. fresh are new mappings of
+// processes that are not due.
+func (s *schedule) take(now time.Time) (ended, due []int, fresh map[int][]proc.Mapping) {
 	const most = 8
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,13 +100,15 @@ func (s *schedule) take(now time.Time) (ended, due []int) {
 		if !now.Before(at) && len(due) < most {
 			due = append(due, pid)
 			delete(s.due, pid)
+			delete(s.fresh, pid)
 		}
 	}
 	slices.Sort(due)
 	if len(due) == most {
 		s.nudge()
 	}
-	return ended, due
+	fresh, s.fresh = s.fresh, make(map[int][]proc.Mapping)
+	return ended, due, fresh
 }
 
 // begin says which process is being analysed from here on.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // What tells the unwinder of processes comes from the reader of events: it must
@@ -22,7 +24,7 @@ func TestTellingWaitsForNothing(t *testing.T) {
 	go func() {
 		defer close(done)
 		for pid := range 100_000 {
-			u.Changed(pid+1, 0)
+			u.Mapped(pid+1, proc.Mapping{}, 0)
 			u.Ended(pid + 1)
 		}
 	}()
@@ -53,7 +55,7 @@ func TestSchedule(t *testing.T) {
 	u.Ended(4)
 	take := func(at time.Time, ended, due []int) {
 		t.Helper()
-		e, d := u.schedule.take(at)
+		e, d, _ := u.schedule.take(at)
 		if !slices.Equal(e, ended) || !slices.Equal(d, due) {
 			t.Errorf("ended %v, due %v; want %v, %v", e, d, ended, due)
 		}
@@ -69,13 +71,39 @@ func TestSchedule(t *testing.T) {
 	if u.schedule.dropped.Load() != 5 || len(u.schedule.due) != maxScheduled {
 		t.Errorf("%d dropped, %d wait", u.schedule.dropped.Load(), len(u.schedule.due))
 	}
-	if _, due := u.schedule.take(time.Now()); len(due) == 0 || len(due) > 16 {
+	if _, due, _ := u.schedule.take(time.Now()); len(due) == 0 || len(due) > 16 {
 		t.Errorf("%d analyses at once", len(due))
 	}
 	select {
 	case <-u.schedule.wake:
 	default:
 		t.Error("the rest waits for nobody")
+	}
+}
+
+// A new mapping is there to be analysed at once, all of the process's later; and once all
+// are, it is one of them.
+func TestFreshMappings(t *testing.T) {
+	u := &Unwinder{schedule: newSchedule()}
+	now := time.Now()
+	for start := range uint64(maxFresh + 5) {
+		u.Mapped(1, proc.Mapping{Start: start + 1}, time.Minute)
+	}
+	u.Mapped(2, proc.Mapping{Start: 9}, 0)
+	u.Mapped(3, proc.Mapping{Start: 9}, time.Hour)
+	u.Ended(3)
+	_, due, fresh := u.schedule.take(now.Add(time.Second))
+	if !slices.Equal(due, []int{2}) || len(fresh) != 1 || len(fresh[1]) != maxFresh || fresh[1][0].Start != 1 {
+		t.Errorf("due %v, fresh %v", due, fresh)
+	}
+	if _, due, fresh = u.schedule.take(now.Add(2 * time.Minute)); !slices.Equal(due, []int{1}) || len(fresh) != 0 {
+		t.Errorf("due %v, fresh %v", due, fresh)
+	}
+	for pid := range 2 * maxScheduled {
+		u.Mapped(pid, proc.Mapping{}, 0)
+	}
+	if len(u.schedule.fresh) > maxScheduled {
+		t.Errorf("%d processes wait", len(u.schedule.fresh))
 	}
 }
 

@@ -26,21 +26,35 @@ type tables struct {
 	kernel *kernel
 	rules  rules
 
-	// offered is the table of the executable that the unwinder asked for last. It is
-	// called by one goroutine at a time.
+	// offered is the table of the executable that the unwinder asked for last, and
+	// loading those that one analysis loads. It is called by one goroutine at a time.
 	offered *loadable
+	loading *loads
 
-	pending sync.WaitGroup
-	mu      sync.Mutex
-	err     error
-	loaded  map[host.FileID]*loadable
-	known   map[filememo.Sum]int // of those, by what they were made of
+	mu     sync.Mutex
+	loaded map[host.FileID]*loadable
+	known  map[filememo.Sum]int // of those, by what they were made of
+}
+
+// loads are tables on their way into the kernel.
+type loads struct {
+	sync.WaitGroup
+	mu  sync.Mutex
+	err error
+}
+
+// wait returns when all can be used.
+func (l *loads) wait() error {
+	l.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
 }
 
 func newTables(handler ebpfapi.EbpfHandler, k *kernel) *tables {
 	return &tables{
 		EbpfHandler: handler, kernel: k, rules: rules{put: handler.UpdateUnwindInfo, numbers: make(map[sdtypes.UnwindInfo]*rule)},
-		loaded: make(map[host.FileID]*loadable), known: make(map[filememo.Sum]int),
+		loading: new(loads), loaded: make(map[host.FileID]*loadable), known: make(map[filememo.Sum]int),
 	}
 }
 
@@ -129,7 +143,7 @@ func (l *loadable) intervals() *sdtypes.IntervalData {
 
 // UpdateExeIDToStackDeltas implements ebpfapi.EbpfHandler: it loads the table that was
 // offered for an executable, or else one of the unwinder's own making (the vdso's on
-// arm64), and returns which map holds it. wait tells when it is there.
+// arm64), and returns which map holds it. t.loading tells when it is there.
 func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.StackDeltaEBPF) (uint16, error) {
 	l := t.offered
 	if l == nil || l.count == 0 {
@@ -139,12 +153,13 @@ func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.Sta
 		}
 	}
 	outer := t.outer(uint16(l.size))
-	t.pending.Go(func() {
+	loading := t.loading
+	loading.Go(func() {
 		// The kernel returns once all CPUs have passed by, tens of milliseconds.
 		if err := outer.Put(uint64(file), l.inner); err != nil {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			t.err = errors.Join(t.err, fmt.Errorf("add unwind table: %w", err))
+			loading.mu.Lock()
+			defer loading.mu.Unlock()
+			loading.err = errors.Join(loading.err, fmt.Errorf("add unwind table: %w", err))
 		}
 		l.inner.Close()
 	})
@@ -219,14 +234,4 @@ func (t *tables) DeleteExeIDToStackDeltas(file host.FileID, size uint16) error {
 // outer is the map of the tables of up to 1<<size entries.
 func (t *tables) outer(size uint16) *ebpf.Map {
 	return t.kernel.maps[fmt.Sprintf("exe_id_to_%d_stack_deltas", size)]
-}
-
-// wait returns when all tables can be used.
-func (t *tables) wait() error {
-	t.pending.Wait()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	err := t.err
-	t.err = nil
-	return err
 }

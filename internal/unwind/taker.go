@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // A Mode says how stacks are captured.
@@ -128,11 +129,16 @@ func (t *Taker) delay(pid int, cuda bool) time.Duration {
 	return mappedDelay
 }
 
-// Mapped says that pid has new mappings, one of them of CUDA's if cuda is set.
-func (t *Taker) Mapped(pid int, cuda bool) {
-	if t.unwinder != nil {
-		t.unwinder.Changed(pid, t.delay(pid, cuda))
+// Mapped says that pid has the new mapping m, of CUDA's if cuda is set.
+func (t *Taker) Mapped(pid int, m proc.Mapping, cuda bool) {
+	if t.unwinder == nil {
+		return
 	}
+	if delay := t.delay(pid, cuda); delay > 0 {
+		t.unwinder.Changed(pid, delay)
+		return
+	}
+	t.unwinder.Mapped(pid, m, mappedDelay)
 }
 
 // Forked says that child began with the mappings of parent.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	processmaps "go.opentelemetry.io/ebpf-profiler/processmanager/ebpf"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/filememo"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // Options say how to capture. The zero value of each field but Maps will do.
@@ -70,13 +72,15 @@ type Unwinder struct {
 	tables    *tables
 	processes *processmanager.ProcessManager
 	cancel    context.CancelFunc
-	worked    chan struct{}  // closed when the worker has ended
-	analyse   gate           // one at a time
-	memo      *filememo.Memo // of unwind tables
-	memoErr   error          // why it is not on disk although it was wanted
+	ending    <-chan struct{} // closed by cancel
+	worked    chan struct{}   // closed when the worker has ended
+	analyse   gate            // one at a time
+	memo      *filememo.Memo  // of unwind tables
+	memoErr   error           // why it is not on disk although it was wanted
 	ahead     *ahead
-	aheadDone chan struct{}                  // closed when nothing is analysed ahead any more
-	mappings  map[uint32]map[mappingKey]bool // by process, as of its last analysis; under analyse
+	aheadDone chan struct{}             // closed when nothing is analysed ahead any more
+	mappings  map[uint32][]proc.Mapping // by process, as of its last analysis; under analyse
+	settling  sync.WaitGroup            // analyses whose tables are on their way
 	schedule  *schedule
 	copies    copies
 
@@ -98,8 +102,8 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	memo, memoErr := opts.openMemo()
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unwinder{
-		kernel: k, cancel: cancel, worked: make(chan struct{}), schedule: newSchedule(),
-		analyse: make(gate, 1), mappings: make(map[uint32]map[mappingKey]bool),
+		kernel: k, cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
+		analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
 		memo: memo, memoErr: memoErr, ahead: newAhead(memo), aheadDone: make(chan struct{}),
 	}
 	if err := u.manageProcesses(ctx); err != nil {
@@ -159,11 +163,12 @@ func (u *Unwinder) Close() error {
 		return fmt.Errorf("close stack capture: the analysis of process %d does not end", pid)
 	}
 	<-u.worked
+	u.settling.Wait()
 	select {
 	case <-u.aheadDone:
 	case <-ctx.Done():
 		return errors.New("close stack capture: a library that was analysed ahead cannot be read to its end")
 	}
 	u.processes.Close()
-	return errors.Join(err, u.tables.wait(), u.kernel.close(), u.memo.Close())
+	return errors.Join(err, u.kernel.close(), u.memo.Close())
 }
