@@ -1,0 +1,19 @@
+#include "textflag.h"
+
+// func callSelf(size uint64)
+TEXT ·callSelf(SB), NOSPLIT, $16-8
+	MOVD ZR, R0
+	MOVD size+0(FP), R1
+	CALL ·self(SB)
+	RET
+
+// self is called as C calls: an allocation of a size that fails.
+TEXT ·self(SB), NOSPLIT|NOFRAME, $0-0
+	MOVD $2, R0 // CUDA_ERROR_OUT_OF_MEMORY
+	RET
+
+// func selfAddress() uintptr
+TEXT ·selfAddress(SB), NOSPLIT, $0-8
+	MOVD $·self(SB), R0
+	MOVD R0, ret+0(FP)
+	RET
