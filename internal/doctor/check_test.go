@@ -31,7 +31,7 @@ var (
 	h200    = gpu.Device{Index: 0, UUID: "GPU-1", Name: "NVIDIA H200", Minor: 0, Memory: gpu.Memory{Total: 150 << 30, Used: 610 << 20, Known: true}}
 	silent  = gpu.Device{Index: 1, Reason: "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)", Minor: -1}
 	root    = privileges{capabilities: 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE, seccomp: "0", lockdown: "[none] integrity confidentiality", paranoid: "2", unprivileged: "2"}
-	started = trial{took: 1900 * time.Millisecond, trap: 700 * time.Nanosecond}
+	started = trial{took: 1900 * time.Millisecond, trap: 700 * time.Nanosecond, call: call{frames: 12, memoized: true}}
 )
 
 // healthy is a machine on which all is well, and a process there.

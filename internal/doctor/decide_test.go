@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -109,7 +110,12 @@ func TestPrivileges(t *testing.T) {
 func TestTracing(t *testing.T) {
 	decide(t, []decision{
 		{"starts", checkTracing(trial{took: 1960 * time.Millisecond}), want{"trial start", OK, "2.0 s", ""}},
-		{"complete stacks", checkTracing(started), want{"stacks", OK, "native and Python", ""}},
+		{"complete stacks", checkTracing(started), want{"stacks", OK, "native and Python: the 12 frames", ""}},
+		{"call not seen", checkTracing(trial{call: call{err: unix.EIO}}), want{"stacks", Warn, "could not be traced: input/output error", "report"}},
+		{"stack not complete", checkTracing(trial{call: call{frames: 3, why: unwind.ErrFramePointers}}), want{"stacks", Warn, "has 3 frames: followed frame pointers only", "report"}},
+		{"memo refused", checkTracing(trial{memo: unix.E2BIG, call: call{frames: 12}}), want{"stacks", Warn, "the memo cannot run: argument list too long", "report"}},
+		{"cost without the memo", checkTracing(trial{memo: unix.E2BIG, trap: 19 * time.Microsecond}), want{"cost", OK, "two traps, each 19.0 µs here", ""}},
+		{"memo does not know", checkTracing(trial{call: call{frames: 12}}), want{"stacks", Warn, "the memo does not know", "report"}},
 		{"cost", checkTracing(started), want{"cost", OK, "two traps, each 0.7 µs here, and BPF programs take " + programCost, ""}},
 		{"no privilege", checkTracing(trial{err: fmt.Errorf("%w: run", probes.ErrPrivilege)}), want{"trial start", Fail, "privilege", "root"}},
 		{"refused", checkTracing(trial{err: unix.EINVAL}), want{"trial start", Fail, "invalid argument", "not ok"}},

@@ -12,8 +12,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// Run checks this machine, in a few seconds: tracing is started for real, and
-// ended at once. No process is probed. It works without privilege and without
+// Run checks this machine, in a few seconds: tracing is started for real, sees a call
+// of this process's, and is ended at once. No other process is probed. It works without privilege and without
 // a GPU; what is missing then is what it reports. Unless pid is 0 it checks that
 // process too, and no other's libraries.
 func Run(pid int) Report {

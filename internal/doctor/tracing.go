@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
@@ -15,23 +16,34 @@ import (
 // three machines.
 const programCost = "2.9 to 4.9 µs where its stack was seen before, and 11 to 21 µs where not (elsewhere, with PyTorch)"
 
-// A trial is what came of starting to trace, without probing anything.
+// A trial is what came of starting to trace, and of one call of this process's.
 type trial struct {
 	took   time.Duration
 	err    error // tracing cannot start
 	stacks error // the unwinder cannot
+	memo   error // the memo cannot
 	end    error // of taking it down again
+	call   call
 	// trap is what one probe takes of a call here; trapErr: not known.
 	trap    time.Duration
 	trapErr error
+}
+
+// A call is what came of the stack of a call that was made more than once.
+type call struct {
+	err      error // it was not seen
+	why      error // its stack is not complete
+	frames   int
+	memoized bool // the memo knew it when it came again
 }
 
 func readTrial() (t trial) {
 	var taker unwind.Taker
 	begin := time.Now()
 	tracer, err := probes.Open(probes.Options{Stacks: &taker})
-	t.took, t.err, t.stacks = time.Since(begin), err, taker.Err()
+	t.took, t.err, t.stacks, t.memo = time.Since(begin), err, taker.Err(), taker.MemoErr()
 	if err == nil {
+		t.call = readCall(tracer, &taker)
 		t.end = tracer.Close()
 	}
 	t.end = errors.Join(t.end, taker.Close())
@@ -39,6 +51,52 @@ func readTrial() (t trial) {
 		t.trap, t.trapErr = probes.TrapCost()
 	}
 	return t
+}
+
+// readCall traces a call of this process's, in the way of any other's, and ends the
+// trace.
+func readCall(tracer *probes.Tracer, taker *unwind.Taker) call {
+	if err := taker.Analyze(os.Getpid()); err != nil {
+		return call{err: err}
+	}
+	const times, size = 3, 1
+	seen := seen{taker: taker}
+	ran := make(chan error, 1)
+	go func() { ran <- tracer.Run(&seen, nil) }()
+	err := tracer.CallSelf(times, size)
+	err = errors.Join(err, tracer.Stop(), <-ran)
+	stats, serr := taker.Stats()
+	switch err := errors.Join(err, serr); {
+	case err != nil:
+		seen.call.err = err
+	case seen.events != times || seen.stacks != 1:
+		seen.call.err = fmt.Errorf("of %d calls from one place %d were seen, with %d stacks", times, seen.events, seen.stacks)
+	}
+	seen.call.memoized = stats.MemoHits > 0
+	return seen.call
+}
+
+// seen takes what the trace of a call says.
+type seen struct {
+	taker          *unwind.Taker
+	events, stacks int
+	call           call
+}
+
+func (s *seen) Event(e *event.Event) {
+	if e.Op == event.OpAlloc {
+		s.events++
+	}
+}
+
+func (s *seen) Stack(st *probes.Stack) {
+	s.stacks++
+	s.call.frames = int(st.Frames)
+	s.call.why = unwind.ErrFramePointers
+	if s.taker.Unwinds() {
+		decoded := s.taker.Decode(st.Process.PID, st.Flags, st.Frames, st.Words)
+		s.call.frames, s.call.why = len(decoded.Frames), decoded.Err
+	}
 }
 
 func checkTracing(t trial) []Check {
@@ -55,24 +113,38 @@ func checkTracing(t trial) []Check {
 	default:
 		g.ok("trial start", "programs load and attach in %.1f s", t.took.Seconds())
 	}
-	if t.stacks != nil {
-		fix := "please report this, with the kernel's version"
-		if errors.Is(t.stacks, os.ErrPermission) {
-			fix = "run as root, or allow BPF programs here (seccomp, a security module)"
-		}
-		g.warn("stacks", fix, "by frame pointers, and so they end where code has none (CUDA's libraries): the unwinder cannot run: %v", t.stacks)
-	} else {
-		g.ok("stacks", "complete, native and Python: unwound in the kernel, repeated ones by a verified memo")
-	}
+	checkStacks(&g, t)
 	switch {
 	case t.trapErr != nil:
 		g.warn("cost", "please report this, with the kernel's version", "not known: %v", t.trapErr)
-	case t.stacks != nil:
+	case t.stacks != nil || t.memo != nil:
 		g.ok("cost", "a traced call has two traps, each %s here", micros(t.trap))
 	default:
 		g.ok("cost", "a traced call has two traps, each %s here, and BPF programs take %s", micros(t.trap), programCost)
 	}
 	return g.checks
+}
+
+func checkStacks(g *group, t trial) {
+	const report = "please report this, with the kernel's version"
+	switch c := t.call; {
+	case t.stacks != nil:
+		fix := report
+		if errors.Is(t.stacks, os.ErrPermission) {
+			fix = "run as root, or allow BPF programs here (seccomp, a security module)"
+		}
+		g.warn("stacks", fix, "by frame pointers, and so they end where code has none (CUDA's libraries): the unwinder cannot run: %v", t.stacks)
+	case c.err != nil:
+		g.warn("stacks", report, "not known, since a call of this process's could not be traced: %v", c.err)
+	case c.why != nil:
+		g.warn("stacks", report, "not complete: the stack of a call of this process's has %d frames: %v", c.frames, c.why)
+	case t.memo != nil:
+		g.warn("stacks", report, "complete, native and Python, but each is unwound in full, which costs several times more: the memo cannot run: %v", t.memo)
+	case !c.memoized:
+		g.warn("stacks", report, "complete, native and Python, but each is unwound in full, which costs several times more: the memo does not know one that comes again")
+	default:
+		g.ok("stacks", "complete, native and Python: the %d frames of a call of this process's were unwound in the kernel, and known to the verified memo when they came again", c.frames)
+	}
 }
 
 func micros(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1000) }

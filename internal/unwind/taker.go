@@ -76,7 +76,7 @@ func (t *Taker) How() (mode, warning string) {
 	case t.unwinder == nil:
 		return "frame pointers", ""
 	}
-	return unwoundHow(t.Options.NoMemo, t.unwinder.kernel.memoErr)
+	return unwoundHow(t.Options.NoMemo, t.MemoErr())
 }
 
 // unwoundHow is How with an unwinder. memoErr is why the memo cannot run
@@ -225,6 +225,24 @@ func (t *Taker) Notes() (out []string) {
 		}
 	}
 	return out
+}
+
+// Stats returns what came of the stacks so far, nothing without an unwinder.
+func (t *Taker) Stats() (Stats, error) {
+	if t.unwinder == nil {
+		return Stats{}, nil
+	}
+	s, _, err := t.unwinder.Stats()
+	return s, err
+}
+
+// MemoErr is why each stack is unwound in full although the memo is wanted, nil when
+// that is not so.
+func (t *Taker) MemoErr() error {
+	if t.unwinder == nil {
+		return nil
+	}
+	return t.unwinder.kernel.memoErr
 }
 
 // Close releases the unwinder. The probes must be off.
