@@ -36,6 +36,6 @@ put $python
 mkdir -p "$root/usr/lib"
 tar -C /usr/lib -c --exclude=test --exclude=__pycache__ --exclude='config-*' --exclude=dist-packages "$version" | tar -C "$root/usr/lib" -x
 
-put $(libraries bin/gpumemtrace "$kit"/{workload,libcuda.so.1} $python /usr/lib/"$version"/lib-dynload/_ctypes.*.so | grep -v "^$kit/")
+put $(libraries bin/gpumemtrace "$root/bin/busybox" "$kit"/{workload,libcuda.so.1} $python /usr/lib/"$version"/lib-dynload/_ctypes.*.so | grep -v "^$kit/")
 
 (cd "$root" && find . -print0 | cpio --null --quiet -o -H newc -R 0:0) >"$1"

@@ -16,7 +16,7 @@ while getopts o: option; do
 	esac
 done
 shift $((OPTIND - 1))
-limit=1800 # seconds a machine
+limit=900 # seconds a machine
 
 "$here/../../scripts/install-tools" qemu-system-x86_64=qemu-system-x86 busybox=busybox-static cpio=cpio \
 	gcc=gcc /usr/include/stdio.h=libc6-dev /usr/bin/python3=python3
@@ -27,9 +27,12 @@ trap 'rm -f "$initrd"' EXIT
 
 # A host that shows no virtualization to its programs may have a KVM all the same,
 # which then runs none but paravirtual kernels.
-machine=(-accel tcg,thread=multi -cpu max)
-if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo; then machine=(-accel kvm -cpu host); fi
-echo "run.sh: ${machine[1]}"
+if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo; then
+	machine=(-accel kvm -cpu host)
+else
+	machine=(-accel tcg,thread=multi -cpu max)
+	echo "run.sh: no KVM here: the processor is emulated"
+fi
 
 # path prints where a kernel is.
 path() {
