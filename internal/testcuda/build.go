@@ -1,6 +1,7 @@
 package testcuda
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -19,7 +20,8 @@ import (
 //go:embed src
 var sources embed.FS
 
-const compiler = "gcc"
+// compiler is gcc or $TESTCUDA_CC, which may be of another machine.
+var compiler = cmp.Or(os.Getenv("TESTCUDA_CC"), "gcc")
 
 var (
 	framePointers   = []string{"-fno-omit-frame-pointer"}
@@ -181,7 +183,7 @@ func runAll(dir string, group []step) error {
 func (s step) run(dir string) error {
 	name, args := compiler, slices.Concat(append([][]string{commonCFlags, {"-o", s.out}}, s.args...)...)
 	if s.args == nil {
-		name, args = "ar", []string{"rcs", s.out, "cudart.o"}
+		name, args = strings.TrimSuffix(compiler, "gcc")+"ar", []string{"rcs", s.out, "cudart.o"}
 	}
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir

@@ -1,16 +1,18 @@
 #!/bin/bash
 # Boots kernels and runs the checks on each, as root there.
-#   run.sh [-o DIR] KERNEL...
+#   run.sh [-a ARCH] [-o DIR] KERNEL...
 # A KERNEL is a version of Debian's (6.1), several of which the first that can be had
 # is taken (6.19,6.18), "newest", or the path of a bzImage. One that cannot be had is
 # skipped, by name; it is an error if none ran. DIR/KERNEL.txt is what its console said.
+# ARCH is amd64 or arm64, which is cross-built.
 #
 # Without KVM the processor is emulated, about twenty times slower.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-out=$(mktemp -d)
-while getopts o: option; do
+arch=amd64 out=
+while getopts a:o: option; do
 	case $option in
+	a) arch=$OPTARG ;;
 	o) out=$OPTARG ;;
 	*) exit 2 ;;
 	esac
@@ -18,21 +20,32 @@ done
 shift $((OPTIND - 1))
 limit=900 # seconds a machine
 
-"$here/../../scripts/install-tools" qemu-system-x86_64=qemu-system-x86 busybox=busybox-static cpio=cpio \
-	gcc=gcc /usr/include/stdio.h=libc6-dev /usr/bin/python3=python3
-mkdir -p "$out"
-initrd=$(mktemp)
-trap 'rm -f "$initrd"' EXIT
-"$here/root.sh" "$initrd"
-
+tools=(cpio=cpio gcc=gcc /usr/include/stdio.h=libc6-dev)
+case $arch in
+amd64)
+	tools+=(qemu-system-x86_64=qemu-system-x86)
+	machine=(qemu-system-x86_64 -accel tcg,thread=multi -cpu max) console=ttyS0
+	;;
+arm64)
+	tools+=(qemu-system-aarch64=qemu-system-arm aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross)
+	machine=(qemu-system-aarch64 -machine virt -accel tcg,thread=multi -cpu max,pauth-impdef=on) console=ttyAMA0
+	limit=2400
+	;;
+esac
 # A host that shows no virtualization to its programs may have a KVM all the same,
 # which then runs none but paravirtual kernels.
-if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo; then
-	machine=(-accel kvm -cpu host)
+if [ $arch = amd64 ] && [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo; then
+	machine=(qemu-system-x86_64 -accel kvm -cpu host)
 else
-	machine=(-accel tcg,thread=multi -cpu max)
 	echo "run.sh: no KVM here: the processor is emulated"
 fi
+
+"$here/../../scripts/install-tools" "${tools[@]}"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+out=${out:-$work}
+mkdir -p "$out"
+"$here/root.sh" "$arch" "$work/initrd"
 
 # path prints where a kernel is.
 path() {
@@ -42,7 +55,7 @@ path() {
 		return
 	fi
 	for version in ${1//,/ }; do
-		"$here/kernel.sh" "$version" && return
+		"$here/kernel.sh" $arch "$version" && return
 	done
 	return 3
 }
@@ -50,17 +63,17 @@ path() {
 # boot runs the checks on a kernel and returns their exit code, 99 if they did not
 # come to their end.
 boot() {
-	local kernel=$1 console=$2
-	timeout "$limit" qemu-system-x86_64 "${machine[@]}" -smp 2 -m 3072 -no-reboot \
-		-display none -nodefaults -no-user-config -serial "file:$console" \
-		-kernel "$kernel" -initrd "$initrd" \
-		-append "console=ttyS0 panic=-1 quiet mitigations=off" </dev/null || true
-	return "$(sed -n 's/^vm: exit code \([0-9]*\).*/\1/p' "$console" | grep . || echo 99)"
+	local kernel=$1 said=$2
+	timeout "$limit" "${machine[@]}" -smp 2 -m 3072 -no-reboot \
+		-display none -nodefaults -no-user-config -serial "file:$said" \
+		-kernel "$kernel" -initrd "$work/initrd" \
+		-append "console=$console panic=-1 quiet mitigations=off" </dev/null || true
+	return "$(sed -n 's/^vm: exit code \([0-9]*\).*/\1/p' "$said" | grep . || echo 99)"
 }
 
 passed=() failed=() skipped=()
 for wanted in "$@"; do
-	console=$out/$(basename "$wanted").txt
+	said=$out/$(basename "$wanted").txt
 	if ! kernel=$(path "$wanted"); then
 		skipped+=("$wanted")
 		continue
@@ -68,8 +81,8 @@ for wanted in "$@"; do
 	echo "==> $wanted: $(basename "$kernel")"
 	begin=$SECONDS
 	code=0
-	boot "$kernel" "$console" || code=$?
-	tr -d '\r' <"$console" | sed -n '/^vm: Linux/,$p'
+	boot "$kernel" "$said" || code=$?
+	tr -d '\r' <"$said" | sed -n '/^vm: Linux/,$p'
 	if [ $code = 0 ]; then passed+=("$wanted"); else failed+=("$wanted"); fi
 	echo "==> $wanted: exit code $code after $((SECONDS - begin)) s"
 done
