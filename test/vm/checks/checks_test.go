@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -159,6 +160,7 @@ for i in range(%d):
 		t.Fatal(err)
 	}
 	p := r.profile()
+	p.lostNothing()
 	p.memoized()
 	got := p.calls(job.Process.Pid, func(_, file string) bool { return file == "<string>" })
 	want := map[string]int64{"<module> " + strings.Repeat("deep ", depth) + "allocate": calls}
@@ -218,7 +220,7 @@ func TestAll(t *testing.T) {
 	p.whole(stats, "calls_without_entry", "frees_unmatched")
 	wantPaths(p, stats.PID)
 	for _, l := range p.Loss {
-		if contains([]string{"calls_without_entry", "frees_unmatched"}, l.Name) && l.Value > 1 {
+		if slices.Contains([]string{"calls_without_entry", "frees_unmatched"}, l.Name) && l.Value > 1 {
 			t.Errorf("%d %s", l.Value, l.Name)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +108,11 @@ func (r *trace) profile() profile {
 	if err != nil {
 		r.Fatal(err)
 	}
+	r.Cleanup(func() {
+		if r.Failed() {
+			r.Logf("the tracer said:\n%s", r.stderr.String())
+		}
+	})
 	p := profile{T: r.T}
 	if err := json.Unmarshal(text, &p); err != nil {
 		r.Fatal(err)
@@ -192,20 +198,17 @@ func (p profile) whole(want *testcuda.Stats, lost ...string) {
 	if !found || allocated == 0 {
 		p.Errorf("process %d is not in the profile, or allocated nothing", want.PID)
 	}
+	p.lostNothing(lost...)
+}
+
+// lostNothing fails if something was lost but what is named and names of frames.
+func (p profile) lostNothing(but ...string) {
+	p.Helper()
 	for _, l := range p.Loss {
-		if l.Value != 0 && !strings.HasPrefix(l.Name, "unnamed_") && !contains(lost, l.Name) {
+		if l.Value != 0 && !strings.HasPrefix(l.Name, "unnamed_") && !slices.Contains(but, l.Name) {
 			p.Errorf("lost: %d %s", l.Value, l.Name)
 		}
 	}
-}
-
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
 }
 
 // calls counts a process's calls that allocated by the functions in their stacks
