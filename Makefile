@@ -28,6 +28,7 @@ BENCH      ?= .
 # A version of Debian's, several of which the first that can be had is taken, or the
 # path of a bzImage.
 KERNELS    ?= 6.1 6.12 6.19,6.18 newest
+ARCH       ?= amd64
 
 .DEFAULT_GOAL := help
 .PHONY: help build install test demo test-gpu test-kernels lint cross generate check-generate fuzz bench clean
@@ -58,8 +59,8 @@ demo: ## trace a training job and print the top of its profile
 test-gpu: ## run the cases that need an NVIDIA GPU
 	test/gpu/run.sh
 
-test-kernels: ## boot other kernels (KERNELS) and run the checks of test/vm on each
-	test/vm/run.sh $(KERNELS)
+test-kernels: ## boot other kernels (KERNELS, ARCH=arm64) and run the checks of test/vm on each
+	test/vm/run.sh -a $(ARCH) $(KERNELS)
 
 lint: ## run the linters and check which package may import which
 	$(GO) run $(GOLANGCI_LINT) run
