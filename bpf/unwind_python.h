@@ -50,18 +50,19 @@ gm_inline bool uw_small(u64 at, u64 *word)
 }
 
 /* uw_python_state finds the thread's innermost Python frame, as the unwinder's
- * get_PyFrame does (python_tracer.ebpf.c). It returns an error or ERR_OK. Before
- * CPython 3.13 a thread's state is in a slot of pthread's: its key is made when the
- * interpreter starts, and kept in process. */
+ * get_PyFrame does (python_tracer.ebpf.c). It returns an error or ERR_OK. From
+ * CPython 3.13 on a thread's state is in a variable of its own, but not while it
+ * has released the GIL; before, and then, it is in a slot of pthread's, whose key is
+ * made when the interpreter starts, and kept in process. */
 gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *process)
 {
 	void *base;
-	u64 at, state, key = 0;
+	u64 at, state = 0, key;
 	if (tsd_get_base(&base))
 		return ERR_PYTHON_READ_TSD_BASE;
-	if (u->py.tls_offset) {
-		at = (u64)base + u->py.tls_offset;
-	} else {
+	if (u->py.tls_offset && !uw_small((u64)base + u->py.tls_offset, &state))
+		return ERR_PYTHON_READ_THREAD_STATE_ADDR;
+	if (!state && u->py.tsdInfo.multiplier) {
 		key = process ? process->tls_key : 0;
 		if (!key) {
 			if (!uw_small(u->py.autoTLSKeyAddr, &key))
@@ -74,9 +75,9 @@ gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *pro
 		if (u->py.tsdInfo.indirect && !uw_small(at, &at))
 			return ERR_PYTHON_READ_THREAD_STATE_ADDR;
 		at += (key - 1) * u->py.tsdInfo.multiplier;
+		if (!uw_small(at, &state))
+			return ERR_PYTHON_READ_THREAD_STATE_ADDR;
 	}
-	if (!uw_small(at, &state))
-		return ERR_PYTHON_READ_THREAD_STATE_ADDR;
 	if (!state)
 		return ERR_PYTHON_ZERO_THREAD_STATE;
 	if (!uw_small(state + u->py.PyThreadState_frame, &at))
