@@ -24,7 +24,9 @@ tools=(cpio=cpio gcc=gcc /usr/include/stdio.h=libc6-dev)
 case $arch in
 amd64)
 	tools+=(qemu-system-x86_64=qemu-system-x86)
-	machine=(qemu-system-x86_64 -accel tcg,thread=multi -cpu max) console=ttyS0
+	# QEMU 7.2 leaves flags of cmpxchg16b undefined, which an interrupt then saves:
+	# a double fault in the allocator of Linux 6.12.
+	machine=(qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-cx16) console=ttyS0
 	;;
 arm64)
 	tools+=(qemu-system-aarch64=qemu-system-arm aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross)
