@@ -77,9 +77,7 @@ func specs(t *testing.T) map[string]*ebpf.MapSpec {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, m := range spec.Maps {
-			all[name] = m
-		}
+		maps.Copy(all, spec.Maps)
 	}
 	return all
 }

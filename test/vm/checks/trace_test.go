@@ -220,11 +220,10 @@ func (p profile) calls(pid int, wanted func(function, file string) bool) map[str
 			continue
 		}
 		var path []string
-		for i := len(s.Stack) - 1; i >= 0; i-- {
-			lines := p.Locations[s.Stack[i]].Lines
-			for j := len(lines) - 1; j >= 0; j-- {
-				if wanted(lines[j].Function, lines[j].File) {
-					path = append(path, lines[j].Function)
+		for _, location := range slices.Backward(s.Stack) {
+			for _, line := range slices.Backward(p.Locations[location].Lines) {
+				if wanted(line.Function, line.File) {
+					path = append(path, line.Function)
 				}
 			}
 		}
