@@ -133,7 +133,7 @@ gm_inline u64 uw_code_file(struct unwind *u, u64 h, u64 file)
 		at += u->py.version < 0x030c ? 24 : 16;
 	u64 n = size < UW_PYTHON_FILE ? size : UW_PYTHON_FILE;
 	__builtin_memset(text, 0, UW_PYTHON_FILE);
-	if (n && bpf_probe_read_user(text, n & 127, (void *)(file + at + size - n)))
+	if (n && bpf_probe_read_user(text, uw_bytes(n, UW_PYTHON_FILE), (void *)(file + at + size - n)))
 		return 0;
 	for (u32 i = 0; i < UW_PYTHON_FILE / 8; i++)
 		h = gm_mix(h, text[i]);

@@ -139,6 +139,16 @@ struct unwind {
 _Static_assert(2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES) <= sizeof(((Trace *)0)->frame_data) / sizeof(u64),
 	       "frames do not fit into the unwinder's record");
 
+/* uw_bytes is n, which is 1 to most, a power of 2, by instructions that show the
+ * verifier so. The compiler knows it, and leaves out what says it in C; verifiers
+ * before Linux 6.13 do not. */
+#define uw_bytes(n, most)                                                                          \
+	({                                                                                         \
+		u64 n_ = (n);                                                                      \
+		asm volatile("%0 += -1\n\t%0 &= %1\n\t%0 += 1" : "+r"(n_) : "i"((most) - 1));     \
+		n_;                                                                                \
+	})
+
 GM_MAP(unwinds, GM_MAP_ARRAY, 16, 0, u32, struct unwind);
 
 /* How many slots there are: user space sets it, and the map's entries. */
