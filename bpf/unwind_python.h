@@ -248,18 +248,21 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 	return back != 0;
 }
 
-/* uw_python_fill reads the next frames, as many as u->python holds. It returns
+/* uw_python_more reads the next frames, as many as u->python holds. It returns
  * whether there are more. */
-__attribute__((noinline)) u32 uw_python_fill(u32 slot)
+gm_inline u32 uw_python_more(struct unwind *u, u32 slot)
 {
-	struct unwind *u = uw_slot(slot);
-	if (!u)
-		return 0;
 	u->py_read = u->py_placed = 0;
 	for (u32 i = 0; i < UW_PYTHON; i++)
 		if (!uw_python_frame(slot))
 			break;
 	return u->py_frame != 0;
+}
+
+__attribute__((noinline)) u32 uw_python_fill(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	return u ? uw_python_more(u, slot) : 0;
 }
 
 /* uw_python_all reads all frames; of more than u->python holds the first stay
@@ -289,7 +292,7 @@ __attribute__((noinline)) u32 uw_python(u32 slot)
 	u32 i = u->py_placed;
 	if (i >= u->py_read && u->py_frame) {
 		u64 hash = u->py_hash;
-		uw_python_fill(slot);
+		uw_python_more(u, slot); /* not a call more: Linux 5.15 has 512 bytes of stack for all */
 		u->py_hash = hash;
 		i = 0;
 	}
