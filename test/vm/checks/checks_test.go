@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -141,6 +142,7 @@ def deep(n, i):
 sys.stdin.readline()
 for i in range(%d):
     deep(%d, i)
+sys.stdin.readline()  # its code objects are read while it lives
 `, calls, depth)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -155,6 +157,10 @@ for i in range(%d):
 		t.Fatal(err)
 	}
 	r := start(t, nil, "-p", fmt.Sprint(job.Process.Pid)).on()
+	if _, err := io.WriteString(stdin, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second)
 	stdin.Close()
 	if err := job.Wait(); err != nil {
 		t.Fatal(err)
