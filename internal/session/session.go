@@ -90,7 +90,7 @@ func Start(opts Options) (_ *Session, err error) {
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
 	}
-	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir}}, s.apply)
+	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
 	defer func() {
 		if err == nil {
 			return

@@ -45,17 +45,15 @@ type copies struct {
 }
 
 func (u *Unwinder) startCopies() error {
-	c := &u.copies
-	c.done = make(chan struct{})
 	if u.kernel.copy == nil {
-		close(c.done)
 		return nil
 	}
+	c := &u.copies
 	var err error
 	if c.reader, err = ringbuf.NewReader(u.kernel.maps["copies"]); err != nil {
-		close(c.done)
 		return fmt.Errorf("read copied stacks: %w", err)
 	}
+	c.done = make(chan struct{})
 	go func() {
 		defer close(c.done)
 		u.readCopies()
@@ -146,9 +144,10 @@ func (c *copies) drained() {
 }
 
 func (u *Unwinder) closeCopies() (err error) {
-	if u.copies.reader != nil {
-		err = u.copies.reader.Close()
+	if u.copies.reader == nil {
+		return nil
 	}
+	err = u.copies.reader.Close()
 	<-u.copies.done
 	return err
 }

@@ -1,7 +1,6 @@
 package unwind
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -39,15 +38,16 @@ type kernel struct {
 	memoErr, copyErr error
 }
 
-func loadKernel(opts Options) (*kernel, error) {
+// newKernel makes the maps, and returns what loads the programs.
+func newKernel(opts Options) (*kernel, func() error, error) {
 	spec, err := bpf.LoadUnwind()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	delete(spec.Programs, "native_tracer_entry") // comes with the included source
 	system, err := systemConstants()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ours := map[string]any{
 		"cfg_memo":          uint32(1),
@@ -59,19 +59,16 @@ func loadKernel(opts Options) (*kernel, error) {
 	}
 	for _, constants := range []map[string]any{system, opts.Constants, ours} {
 		if err := setAll(spec, constants); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	spec.Programs[exitProgram].AttachType = opts.Attach
 
 	k := &kernel{}
 	if err := k.loadMaps(spec, opts.Maps); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := k.loadPrograms(spec, opts); err != nil {
-		return nil, errors.Join(err, k.close())
-	}
-	return k, nil
+	return k, func() error { return k.loadPrograms(spec, opts) }, nil
 }
 
 // loadPrograms loads the programs side by side: nearly all of it is the verifier's

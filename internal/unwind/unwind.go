@@ -35,6 +35,8 @@ type Options struct {
 	// Attach is how the exit program will be attached: ebpf.AttachNone for
 	// perf-type uprobes, ebpf.AttachTraceUprobeMulti.
 	Attach ebpf.AttachType
+	// First are processes whose analysis begins while programs are loaded.
+	First []int
 	// NoMemo unwinds every stack in full.
 	NoMemo bool
 	// VerifyStacks, when it is not 0, unwinds every so many memo hits in full
@@ -95,10 +97,12 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	// Its own messages are not for our users: what matters is counted.
 	profilerlog.SetLogger(*slog.New(slog.DiscardHandler))
 
-	k, err := loadKernel(opts)
+	k, load, err := newKernel(opts)
 	if err != nil {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- load() }()
 	memo, memoErr := opts.openMemo()
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unwinder{
@@ -108,12 +112,8 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
+		<-loaded
 		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close(), memo.Close())
-	}
-	if err := u.startCopies(); err != nil {
-		cancel()
-		u.processes.Close()
-		return nil, errors.Join(err, k.close(), memo.Close())
 	}
 	go func() {
 		defer close(u.worked)
@@ -123,6 +123,16 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		defer close(u.aheadDone)
 		u.ahead.run(ctx)
 	}()
+	for _, pid := range opts.First {
+		u.Changed(pid, 0)
+	}
+	err = <-loaded
+	if err == nil {
+		err = u.startCopies()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("load stack capture: %w", err), u.Close())
+	}
 	return u, nil
 }
 
