@@ -112,8 +112,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
-		<-loaded
-		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), k.close(), memo.Close())
+		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), <-loaded, k.close(), memo.Close())
 	}
 	go func() {
 		defer close(u.worked)
