@@ -91,7 +91,7 @@ enum uw_step {
 
 struct unwind {
 	PerCPURecord record; /* trace.frame_data holds struct unwind_frame */
-	u64 taken;
+	u64 taken; /* 1: by a program that runs */
 	u32 slot; /* which this is */
 	u32 tid;
 	UnwindState begin; /* record.state at first */

@@ -25,6 +25,7 @@ gm_inline void uw_push(struct unwind *u, u64 flags, u64 address, u64 more)
 
 #include "unwind_python.h"
 
+/* uw_stop ends the native walk. Python frames that are left are placed after it. */
 gm_inline void uw_stop(struct unwind *u, u32 error)
 {
 	u->step = UW_STOP;
@@ -33,10 +34,11 @@ gm_inline void uw_stop(struct unwind *u, u32 error)
 	uw_python_late(u);
 }
 
-/* uw_stranger says what to do about code that no table is known of: 0 if a later
- * analysis of the process may bring it, an error if it will not, or after setting
- * the step ERR_OK: code that a program made for itself has none. */
-gm_inline ErrorCode uw_stranger_error(struct unwind *u)
+/* uw_unmapped decides about code in no mapping that is known. Code that a program
+ * made for itself has no table: UW_STRANGER is the step. Of a file's a later analysis
+ * may bring one: ERR_NATIVE_NO_PID_PAGE_MAPPING. What else the address may be is no
+ * code. In a copy, which comes after the analysis, all such code is a stranger. */
+gm_inline ErrorCode uw_unmapped(struct unwind *u)
 {
 	if (!u->copy_size) {
 		if (!vma_lookup_enabled)
@@ -61,7 +63,7 @@ gm_inline ErrorCode uw_resolve(struct unwind *u)
 	int program = PROG_UNWIND_STOP;
 	ErrorCode error = get_next_unwinder_after_native_frame(&u->record, &program);
 	if (error == ERR_NATIVE_NO_PID_PAGE_MAPPING)
-		return uw_stranger_error(u);
+		return uw_unmapped(u);
 	if (error)
 		return error;
 	u->step = program == PROG_UNWIND_PYTHON ? UW_INTERPRETER : UW_NATIVE;

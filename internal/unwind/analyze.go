@@ -205,7 +205,7 @@ func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 	return tables
 }
 
-// reported returns the processes that the chain wants analysed.
+// reported returns the processes that the kernel side wants analysed.
 func (k *kernel) reported() []uint32 {
 	var events []uint64 // PID and TID
 	var event uint64

@@ -75,7 +75,7 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 	return append(out, u.memo.Loss()...)
 }
 
-// errorNames are those of support/ebpf/errors.h that our chain can meet.
+// errorNames are those of support/ebpf/errors.h that our steps can meet.
 var errorNames = map[Error]string{
 	1:    "Python structures of an unknown shape",
 	2:    "too many frames",
