@@ -5,27 +5,24 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
+GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
+
 SEC("uprobe")
 int gm_call_enter(struct pt_regs *ctx)
 {
+	gm_task_stack(ctx, &nowhere);
 	gm_enter(ctx);
 	return 0;
 }
 
-/* Always empty. A program with a tail call keeps its stack on the task's kernel
- * stack; without one, from Linux 6.13, a stack of 64 bytes or more belongs to
- * the CPU (BPF_PRIV_STACK_MIN_SIZE), where a preempted uprobe's program and the
- * next one would share it. */
-GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
-
 SEC("uretprobe")
 int gm_call_exit(struct pt_regs *ctx)
 {
+	gm_task_stack(ctx, &nowhere);
 	struct gm_row *row;
 	struct gm_thread *th = gm_leave(ctx, &row);
 	if (!th)
 		return 0;
-	bpf_tail_call(ctx, &nowhere, 0);
 	if (th->want_stack)
 		gm_stack_fp(ctx, th);
 	gm_finish(th, row);

@@ -57,10 +57,11 @@ enum gm_class {
 	GM_CLASS_CTX_DEVICE,  /* *arg0 is the current context's device */
 	GM_CLASS_DEVICE_SET,  /* arg0 becomes the current device (runtime) */
 	GM_CLASS_ESCAPE,      /* an ioctl: the row is that of the kernel driver's call (gm_escape) */
+	GM_CLASS_TENSOR,      /* an event at its entry, the only one with a probe (gm_tensor) */
 };
 
 enum gm_row_flags {
-	GM_ROW_STACK = 1,      /* take a stack */
+	GM_ROW_STACK = 1,      /* take a stack; user space may change it at any time */
 	GM_ROW_ENTRY_TIME = 2, /* ordered at entry */
 	GM_ROW_SKIP_NULL = 4,  /* a call with argument 0 == 0 means nothing */
 	GM_ROW_LIST = 8,       /* argument 0 is an array of argument 1 elements: an event each */
@@ -90,7 +91,7 @@ struct gm_capture {
 struct gm_row {
 	u16 class;
 	u16 flags;
-	u16 stride; /* of a list's elements; the extent's argument on arm64; see GM_ROW_POINTER */
+	u16 stride; /* of a list's elements; the extent's argument on arm64; see GM_ROW_POINTER, gm_tensor */
 	u16 unused;
 	struct gm_capture cap[GM_VALUES];
 };
@@ -116,6 +117,8 @@ enum gm_loss {
 	GM_LOSS_LIST_LONG,
 	GM_LOSS_TARGETS_FULL,
 	GM_LOSS_NESTED,
+	GM_LOSS_ALLOCATORS_FULL,
+	GM_LOSS_SAMPLES_FULL,
 	GM_LOSS_MAX,
 };
 
@@ -129,6 +132,17 @@ struct gm_call {
 	u64 sp; /* at entry */
 	u64 args[8]; /* six are filled; eight keep a masked index in bounds */
 };
+
+/* A step of a return program: a global function, which the verifier walks once and by
+ * itself, where the including program has any. arm64 has none together with tail calls
+ * before Linux 6.0. */
+#ifndef gm_step
+#define gm_step gm_inline
+#endif
+
+gm_inline void gm_count(u32 what);
+
+#include "tensors.h"
 
 /* Per-thread state, freed by the kernel with the thread. Because it belongs to
  * the thread it needs no guard against preemption, and because it holds what a
@@ -144,9 +158,11 @@ struct gm_thread {
 	u64 sp;		/* of gm_enter: the stack pointer, */
 	u64 trampoline; /* gm_trampoline, */
 	u64 word;	/* and what stands where a pending call was entered */
+	u64 top;	/* the end of the last stack that was found (uw_near) */
 	u64 ctx[GM_CTX_DEPTH];
 	struct gm_call calls[GM_CALLS];
 	struct gm_call done; /* the call that is returning */
+	struct gm_tensors tensors;
 	struct gm_event ev;
 	struct gm_stack stack;
 };
@@ -179,6 +195,17 @@ GM_MAP(stacks_seen, GM_MAP_LRU_HASH, 65536, 0, u64, u32);
 const volatile u32 cfg_pidns_inum = 0; /* the tracer's PID namespace; 0: the initial one */
 const volatile u32 cfg_all = 0;	       /* trace every process */
 const volatile u32 cfg_follow = 1;     /* trace the children of targets */
+const volatile u32 cfg_free_stacks = 0; /* take a stack where a tensor is freed, too */
+
+/* gm_task_stack keeps a program's stack on the task's kernel stack, as every program
+ * with a tail call does; `nowhere` is a program array that is always empty. Without one,
+ * from Linux 6.13, a stack of 49 bytes or more belongs to the CPU
+ * (BPF_PRIV_STACK_MIN_SIZE), where a uprobe's program that is preempted and the next one
+ * share it. A program on a raw tracepoint never meets itself so. */
+gm_inline void gm_task_stack(void *ctx, void *nowhere)
+{
+	bpf_tail_call(ctx, nowhere, 0);
+}
 
 /* An attach cookie is a row, and from bit 16 on a gate. */
 gm_inline u32 gm_cookie_row(u64 cookie)
@@ -313,6 +340,22 @@ gm_inline bool gm_send(struct gm_stack *s, u64 n, u64 max, u32 flags)
 	return true;
 }
 
+/* gm_name gives s, which has up to GM_FRAMES words, its id. */
+gm_step u32 gm_name(struct gm_stack *s)
+{
+	if (!s)
+		return 0;
+	u64 h = gm_mix(s->pid, s->start);
+	u32 n = s->frames;
+	for (u32 i = 0; i < GM_FRAMES; i++) {
+		if (i >= n)
+			break;
+		h = gm_mix(h, s->words[i]);
+	}
+	s->id = h ?: 1;
+	return 0;
+}
+
 /* gm_stack_fp takes the kernel's frame-pointer walk as the stack of th->ev. */
 gm_inline void gm_stack_fp(void *ctx, struct gm_thread *th)
 {
@@ -322,21 +365,13 @@ gm_inline void gm_stack_fp(void *ctx, struct gm_thread *th)
 		return;
 	}
 	u32 n = (u64)size / sizeof(u64);
-	u64 h = gm_mix(th->ev.pid, th->ev.start);
-	for (u32 i = 0; i < GM_FRAMES; i++) {
-		if (i >= n)
-			break;
-		h = gm_mix(h, th->stack.words[i]);
-	}
-	if (!h)
-		h = 1;
-	th->stack.id = h;
 	th->stack.start = th->ev.start;
 	th->stack.pid = th->ev.pid;
 	th->stack.frames = n;
+	gm_name(&th->stack);
 	if (!gm_send(&th->stack, n, GM_FRAMES, 0))
 		gm_count(GM_LOSS_RING_STACK);
-	th->ev.stack = h;
+	th->ev.stack = th->stack.id;
 }
 
 gm_inline struct gm_thread *gm_thread_get(bool create)
@@ -350,8 +385,10 @@ gm_inline struct gm_thread *gm_thread_get(bool create)
  * than the leader changes what events say of a thread. */
 gm_inline struct gm_thread *gm_thread_enter(void)
 {
-	struct gm_thread *th = gm_thread_get(false);
-	if (th && th->ids == bpf_get_current_pid_tgid())
+	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
+	struct gm_thread *th = bpf_task_storage_get(&threads, (void *)task, NULL, 0);
+	/* Read as they are: a call takes longer. */
+	if (th && th->ids == ((u64)task->tgid << 32 | (u32)task->pid))
 		return th;
 	u32 pid = gm_current_pid();
 	if (!gm_traced(pid))
@@ -368,6 +405,8 @@ gm_inline struct gm_thread *gm_thread_enter(void)
 	th->ev.type = GM_CALL;
 	th->ev.pid = pid;
 	th->ev.tid = gm_current_tid();
+	th->tensors.of.start = th->ev.start;
+	th->tensors.of.pid = pid;
 	th->ids = bpf_get_current_pid_tgid();
 	return th;
 }
@@ -386,28 +425,25 @@ gm_inline void *gm_extent(struct pt_regs *ctx, u64 arg)
 
 /* gm_trampoline leaves in *at the address that pending uretprobes put in place of
  * return addresses, or 0 (kernel/events/uprobes.c, uprobe_get_trampoline_vaddr).
- * It uses *at for each step, so that it takes none of a program's stack. */
+ * *at is not on a program's stack, which is small. */
 gm_inline void gm_trampoline(u64 *at)
 {
 	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
-	gm_read(*at, task->mm);
-	struct mm_struct___gm *mm = (void *)*at;
-	gm_read(*at, mm->uprobes_state.xol_area);
-	struct xol_area___gm *area = (void *)*at;
-	gm_read(*at, area->vaddr);
+	struct xol_area___gm *area = task->mm->uprobes_state.xol_area;
+	gm_read(*at, area->vaddr); /* its type is the kernel's own, and may lack in what the verifier knows */
 }
 
-/* gm_left says whether a pending call of th that was entered at the stack
- * pointer sp is seen to be over, now that another comes from th->sp. On x86 the
- * trampoline's address stands there until the function returns. arm64 replaces
- * the link register and leaves no such word. A frame that has not overwritten
- * it makes a call look pending that is not. */
-gm_inline bool gm_left(struct gm_thread *th, u64 sp)
+/* gm_left says whether the pending call c of th is seen to be over, now that another
+ * comes from th->sp. On x86 the trampoline's address stands where it was entered
+ * until the function returns, unless that is ioctl, whose return is not always seen
+ * by a return probe. arm64 replaces the link register and leaves no such word. A
+ * frame that has not overwritten it makes a call look pending that is not. */
+gm_inline bool gm_left(struct gm_thread *th, struct gm_call *c)
 {
-	if (sp < *(volatile u64 *)&th->sp)
+	if (c->sp < *(volatile u64 *)&th->sp)
 		return true;
 #if defined(__TARGET_ARCH_x86)
-	return th->trampoline && !bpf_probe_read_user(&th->word, sizeof(th->word), (void *)sp) &&
+	return th->trampoline && !c->escape && !bpf_probe_read_user(&th->word, sizeof(th->word), (void *)c->sp) &&
 	       th->word != th->trampoline;
 #else
 	return false;
@@ -460,7 +496,7 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 		gm_trampoline(&th->trampoline);
 		for (u32 i = 0; i < GM_CALLS; i++)
 			if (i < *(volatile u32 *)&th->depth &&
-			    (th->calls[i].row == row || gm_left(th, th->calls[i].sp)))
+			    (th->calls[i].row == row || gm_left(th, &th->calls[i])))
 				th->depth = i;
 	}
 	u32 depth = *(volatile u32 *)&th->depth;
@@ -511,8 +547,10 @@ gm_inline void gm_context(struct gm_thread *th, u32 class, u64 arg)
 }
 
 /* gm_capture fills th->ev.v as the row says. */
-gm_inline void gm_capture(struct gm_thread *th, struct gm_row *row)
+gm_step u32 gm_capture(struct gm_thread *th, struct gm_row *row)
 {
+	if (!th || !row)
+		return 0;
 	u64 bad = 0;
 	u32 first = 0;
 	if (row->flags & GM_ROW_NAME) {
@@ -531,6 +569,57 @@ gm_inline void gm_capture(struct gm_thread *th, struct gm_row *row)
 	}
 	if (bad)
 		gm_count(GM_LOSS_UNREADABLE);
+	return 0;
+}
+
+/* gm_tensor stages the event of a call of c10::reportMemoryUsageToProfiler, which a
+ * caching allocator makes when it has handed out or taken back memory (c10/core/
+ * Allocator.h): where, how many bytes (negative: taken back), the allocator's own
+ * totals, and at argument `stride` a c10::Device: two bytes, the type and the index.
+ * What is not on a CUDA device ends here, and so does what is not to be told. Argument
+ * 6 of the event is 1 for what tells of no tensor. Nothing is pending: the function has
+ * no return probe. */
+gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, struct gm_row *row)
+{
+	const u8 cuda = 1; /* c10/core/DeviceType.h */
+	u64 args[] = { GM_ARGS(ctx) };
+	bool totals = row->stride == 4; /* an older function has none */
+	u64 device = totals ? args[4] : args[2];
+	if ((u8)device != cuda)
+		return NULL;
+	u64 *since = bpf_map_lookup_elem(&gates, &gate);
+	struct gm_thread *th = gm_thread_enter();
+	if (!th || !since)
+		return NULL;
+	/* Once open it is so until it is shut: no time is looked at again. */
+	if (th->ev.time < *since) {
+		th->ev.time = bpf_ktime_get_ns();
+		if (th->ev.time < *since)
+			return NULL;
+	}
+	s64 bytes = args[1];
+	th->done.args[6] = 0;
+	if (cfg_tensor_sample || cfg_tensor_min) {
+		th->tensors.of.device = (s8)(device >> 8);
+		u32 tell = gm_tell(&th->tensors, args[0], bytes, totals ? args[2] : ~0ULL, totals ? args[3] : ~0ULL);
+		if (tell == GM_TELL_NOTHING)
+			return NULL;
+		if (tell == GM_TELL_END)
+			bytes = -(s64)th->tensors.ended;
+		th->done.args[6] = tell == GM_TELL_POOL;
+	}
+	__builtin_memcpy(th->done.args, args, sizeof(args));
+	th->done.args[1] = bytes;
+	th->ev.time = bpf_ktime_get_ns();
+	th->ev.row = id;
+	th->ev.outer = 0;
+	th->ev.result = 0;
+	th->ev.stack = 0;
+	th->ev.ctx = 0;
+	th->ev.device = -1;
+	gm_capture(th, row);
+	th->want_stack = (row->flags & GM_ROW_STACK) && (cfg_free_stacks || bytes > 0) && !th->done.args[6];
+	return th;
 }
 
 /* gm_leave ends the pending call of this row and stages its event in th->ev.
@@ -541,9 +630,13 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	u64 cookie = bpf_get_attach_cookie(ctx);
 	u32 id = gm_cookie_row(cookie), gate = gm_cookie_gate(cookie);
 	struct gm_row *row = bpf_map_lookup_elem(&rows, &id);
-	struct gm_thread *th = gm_thread_get(false);
 	if (!row)
 		return NULL;
+	if (row->class == GM_CLASS_TENSOR) {
+		*rowp = row;
+		return gm_tensor(ctx, id, gate, row);
+	}
+	struct gm_thread *th = gm_thread_get(false);
 	u32 at = GM_CALLS, depth = th ? th->depth : 0;
 	for (u32 i = 0; i < GM_CALLS; i++)
 		if (th && i < depth && th->calls[i].row == id)
@@ -632,6 +725,8 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 			th->target = 1;
 	}
 
+	if (row->flags & GM_ROW_ALLOCATES)
+		th->tensors.grown = 1;
 	th->ev.row = id;
 	th->ev.outer = outer;
 	th->ev.time = (row->flags & GM_ROW_ENTRY_TIME) ? th->done.time : bpf_ktime_get_ns();

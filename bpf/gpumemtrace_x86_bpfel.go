@@ -16,23 +16,28 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	GpumemtraceMapEscapes      = "escapes"
-	GpumemtraceMapEvents       = "events"
-	GpumemtraceMapGates        = "gates"
-	GpumemtraceMapLoss         = "loss"
-	GpumemtraceMapNowhere      = "nowhere"
-	GpumemtraceMapRows         = "rows"
-	GpumemtraceMapStacksSeen   = "stacks_seen"
-	GpumemtraceMapTargets      = "targets"
-	GpumemtraceMapThreads      = "threads"
-	GpumemtraceProgGmCallEnter = "gm_call_enter"
-	GpumemtraceProgGmCallExit  = "gm_call_exit"
-	GpumemtraceProgGmExec      = "gm_exec"
-	GpumemtraceProgGmExit      = "gm_exit"
-	GpumemtraceProgGmFork      = "gm_fork"
-	GpumemtraceVarCfgAll       = "cfg_all"
-	GpumemtraceVarCfgFollow    = "cfg_follow"
-	GpumemtraceVarCfgPidnsInum = "cfg_pidns_inum"
+	GpumemtraceMapAllocators      = "allocators"
+	GpumemtraceMapEscapes         = "escapes"
+	GpumemtraceMapEvents          = "events"
+	GpumemtraceMapGates           = "gates"
+	GpumemtraceMapLoss            = "loss"
+	GpumemtraceMapNowhere         = "nowhere"
+	GpumemtraceMapRows            = "rows"
+	GpumemtraceMapSamples         = "samples"
+	GpumemtraceMapStacksSeen      = "stacks_seen"
+	GpumemtraceMapTargets         = "targets"
+	GpumemtraceMapThreads         = "threads"
+	GpumemtraceProgGmCallEnter    = "gm_call_enter"
+	GpumemtraceProgGmCallExit     = "gm_call_exit"
+	GpumemtraceProgGmExec         = "gm_exec"
+	GpumemtraceProgGmExit         = "gm_exit"
+	GpumemtraceProgGmFork         = "gm_fork"
+	GpumemtraceVarCfgAll          = "cfg_all"
+	GpumemtraceVarCfgFollow       = "cfg_follow"
+	GpumemtraceVarCfgFreeStacks   = "cfg_free_stacks"
+	GpumemtraceVarCfgPidnsInum    = "cfg_pidns_inum"
+	GpumemtraceVarCfgTensorMin    = "cfg_tensor_min"
+	GpumemtraceVarCfgTensorSample = "cfg_tensor_sample"
 )
 
 // LoadGpumemtrace returns the embedded CollectionSpec for Gpumemtrace.
@@ -88,12 +93,14 @@ type GpumemtraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceMapSpecs struct {
+	Allocators *ebpf.MapSpec `ebpf:"allocators"`
 	Escapes    *ebpf.MapSpec `ebpf:"escapes"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Gates      *ebpf.MapSpec `ebpf:"gates"`
 	Loss       *ebpf.MapSpec `ebpf:"loss"`
 	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
 	Rows       *ebpf.MapSpec `ebpf:"rows"`
+	Samples    *ebpf.MapSpec `ebpf:"samples"`
 	StacksSeen *ebpf.MapSpec `ebpf:"stacks_seen"`
 	Targets    *ebpf.MapSpec `ebpf:"targets"`
 	Threads    *ebpf.MapSpec `ebpf:"threads"`
@@ -103,9 +110,12 @@ type GpumemtraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceVariableSpecs struct {
-	CfgAll       *ebpf.VariableSpec `ebpf:"cfg_all"`
-	CfgFollow    *ebpf.VariableSpec `ebpf:"cfg_follow"`
-	CfgPidnsInum *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
+	CfgAll          *ebpf.VariableSpec `ebpf:"cfg_all"`
+	CfgFollow       *ebpf.VariableSpec `ebpf:"cfg_follow"`
+	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
+	CfgPidnsInum    *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
+	CfgTensorMin    *ebpf.VariableSpec `ebpf:"cfg_tensor_min"`
+	CfgTensorSample *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
 }
 
 // GpumemtraceObjects contains all objects after they have been loaded into the kernel.
@@ -128,12 +138,14 @@ func (o *GpumemtraceObjects) Close() error {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtraceMaps struct {
+	Allocators *ebpf.Map `ebpf:"allocators"`
 	Escapes    *ebpf.Map `ebpf:"escapes"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Gates      *ebpf.Map `ebpf:"gates"`
 	Loss       *ebpf.Map `ebpf:"loss"`
 	Nowhere    *ebpf.Map `ebpf:"nowhere"`
 	Rows       *ebpf.Map `ebpf:"rows"`
+	Samples    *ebpf.Map `ebpf:"samples"`
 	StacksSeen *ebpf.Map `ebpf:"stacks_seen"`
 	Targets    *ebpf.Map `ebpf:"targets"`
 	Threads    *ebpf.Map `ebpf:"threads"`
@@ -141,12 +153,14 @@ type GpumemtraceMaps struct {
 
 func (m *GpumemtraceMaps) Close() error {
 	return _GpumemtraceClose(
+		m.Allocators,
 		m.Escapes,
 		m.Events,
 		m.Gates,
 		m.Loss,
 		m.Nowhere,
 		m.Rows,
+		m.Samples,
 		m.StacksSeen,
 		m.Targets,
 		m.Threads,
@@ -157,9 +171,12 @@ func (m *GpumemtraceMaps) Close() error {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtraceVariables struct {
-	CfgAll       *ebpf.Variable `ebpf:"cfg_all"`
-	CfgFollow    *ebpf.Variable `ebpf:"cfg_follow"`
-	CfgPidnsInum *ebpf.Variable `ebpf:"cfg_pidns_inum"`
+	CfgAll          *ebpf.Variable `ebpf:"cfg_all"`
+	CfgFollow       *ebpf.Variable `ebpf:"cfg_follow"`
+	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
+	CfgPidnsInum    *ebpf.Variable `ebpf:"cfg_pidns_inum"`
+	CfgTensorMin    *ebpf.Variable `ebpf:"cfg_tensor_min"`
+	CfgTensorSample *ebpf.Variable `ebpf:"cfg_tensor_sample"`
 }
 
 // GpumemtracePrograms contains all programs after they have been loaded into the kernel.

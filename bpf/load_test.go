@@ -7,12 +7,18 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// The verifier accepts every program, for either way of attaching.
+// The verifier accepts every program, for either way of attaching, and with what it
+// does not look at where not every tensor is told.
 func TestLoad(t *testing.T) {
-	for _, attach := range []ebpf.AttachType{ebpf.AttachNone, ebpf.AttachTraceUprobeMulti} {
+	for i, attach := range []ebpf.AttachType{ebpf.AttachNone, ebpf.AttachTraceUprobeMulti, ebpf.AttachNone} {
 		spec, err := LoadGpumemtrace()
 		if err != nil {
 			t.Fatal(err)
+		}
+		if i == 2 {
+			if err := errors.Join(spec.Variables["cfg_tensor_sample"].Set(uint64(1<<20)), spec.Variables["cfg_tensor_min"].Set(uint64(1<<10))); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, name := range []string{"gm_call_enter", "gm_call_exit"} {
 			spec.Programs[name].AttachType = attach

@@ -10,6 +10,7 @@
 
 typedef unsigned char u8;
 typedef unsigned short u16;
+typedef signed char s8;
 typedef signed int s32;
 typedef unsigned int u32;
 typedef signed long long s64;
@@ -45,6 +46,7 @@ static void *(*bpf_map_lookup_elem)(void *map, void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, void *key, void *value, u64 flags) = (void *)2;
 static long (*bpf_map_delete_elem)(void *map, void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static unsigned long long (*bpf_get_prandom_u32)(void) = (void *)7;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static void (*bpf_tail_call)(void *ctx, void *map, u32 index) = (void *)12;
 static long (*bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;
@@ -81,6 +83,7 @@ enum {
 	GM_MAP_TASK_STORAGE = 29,
 	GM_F_NO_PREALLOC = 1,
 	GM_F_USER_STACK = 1 << 8,
+	GM_F_MMAPABLE = 1 << 10,
 	GM_RB_NO_WAKEUP = 1,
 	GM_RB_FORCE_WAKEUP = 2,
 	GM_RB_AVAIL_DATA = 0,

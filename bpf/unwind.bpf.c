@@ -66,7 +66,7 @@ gm_inline void uw_report(u32 pid, u32 tid)
 		bpf_map_update_elem(&pid_events, &key, &value, BPF_ANY);
 }
 
-/* uw_begin prepares the slot for the unwind or the search that starts at ctx. */
+/* uw_begin prepares the slot for the search of the stack that starts at ctx. */
 gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct pt_regs *ctx)
 {
 	u32 pid = th->ev.pid;
@@ -75,28 +75,62 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u->key.start = th->ev.start;
 	u->key.pid = pid;
 	u->key.mappings = process ? process->mappings : 0;
-	u->keep_out = !process;
+	u->key.sp = ctx->sp;
+#if defined(__x86_64__)
+	u->key.ip = ctx->ip;
+	u->fp = ctx->bp;
+#else
+	u->key.ip = normalize_pac_ptr(ctx->pc);
+	u->fp = ctx->regs[29];
+#endif
+	u->keep_out = !process | (u->key.sp & 7);
+	u->expect = u->id = 0;
+	u->top = th->top;
+	uw_hidden(u);
+	uw_no_pages(u);
+	uw_near(u);
+	uw_python_begin(u, process);
+	u->py_cells = !u->py_error && uw_watched(process);
+	uw_python_start(u, !u->py_cells);
+}
+
+/* uw_prepare prepares it for the unwind. */
+gm_inline void uw_prepare(struct unwind *u, struct gm_thread *th, struct pt_regs *ctx)
+{
 	__builtin_memset(&u->record.state, 0, sizeof(u->record.state));
 	u->error = copy_state_regs(&u->record.state, ctx, false);
-	u->record.trace.pid = pid;
+	u->keep_out |= u->error;
+	u->begin = u->record.state;
+	u->record.trace.pid = u->key.pid;
 	u->record.unwindersDone = 0;
-	u->key.ip = u->record.state.pc;
-	u->key.sp = u->record.state.sp;
-	u->fp = u->record.state.fp;
+	u->tid = th->ev.tid;
+	u->frames = 0;
+	u->copy_size = 0;
 	u->words = 0;
 	u->fp_off = UW_OFF_FP;
 	u->fp_val = u->fp;
 	u->fp_fresh = 1;
 	u->fp_bad = 0;
-	u->expect = u->id = 0;
-	u->frames = 0;
-	u->copy_size = 0;
-	u->tid = th->ev.tid;
-	u->begin = u->record.state;
-	u->keep_out |= u->error | (u->key.sp & 7);
-	uw_hidden(u);
-	uw_no_pages(u);
-	uw_python_begin(u, process);
+}
+
+#define UW_HASH_FRAMES 64 /* of one part */
+#define UW_HASH_PARTS ((UW_LEAF_FRAMES + UW_ROOT_FRAMES) / UW_HASH_FRAMES)
+
+/* uw_hash_part mixes one part of the frames into u->id. It returns 0 with the last. */
+__attribute__((noinline)) u32 uw_hash_part(u32 slot, u32 part)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u || part >= UW_HASH_PARTS)
+		return 0;
+	struct unwind_frame *f = (struct unwind_frame *)u->record.trace.frame_data + part * UW_HASH_FRAMES;
+	u64 h = u->id, before = part * UW_HASH_FRAMES, n = u->frames;
+	for (u32 i = 0; i < UW_HASH_FRAMES; i++) {
+		if (before + i >= n)
+			break;
+		h = gm_mix(gm_mix(h, f[i].what), f[i].more);
+	}
+	u->id = h;
+	return before + UW_HASH_FRAMES < n;
 }
 
 /* uw_hash names the stack by what was kept of it. */
@@ -106,15 +140,11 @@ __attribute__((noinline)) u32 uw_hash(u32 slot)
 	if (!u)
 		return 0;
 	u64 h = gm_mix(gm_mix(u->key.pid, u->key.start), (u64)u->error << 32 | u->frames);
-	h = gm_mix(h, u->py_hash); /* two code objects may have one address, in turn */
-	struct unwind_frame *f = (void *)u->record.trace.frame_data;
-	u32 n = u->frames;
-	for (u32 i = 0; i < UW_LEAF_FRAMES + UW_ROOT_FRAMES; i++) {
-		if (i >= n)
+	u->id = gm_mix(h, u->py_hash); /* two code objects may have one address, in turn */
+	for (u32 i = 0; i < UW_HASH_PARTS; i++)
+		if (!uw_hash_part(slot, i))
 			break;
-		h = gm_mix(gm_mix(h, f[i].what), f[i].more);
-	}
-	u->id = h ?: 1;
+	u->id = u->id ?: 1;
 	return 0;
 }
 
@@ -212,8 +242,15 @@ gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
 		u->expect = cfg_verify_stacks && nth % cfg_verify_stacks == 0 ? stack : 0;
 		u->id = stack;
 	}
-	if (!stack || u->expect)
+	th->top = u->top;
+	if (!stack || u->expect) {
+		uw_prepare(u, th, ctx);
+		if (!u->py_codes) {
+			uw_python_start(u, true);
+			uw_python_all(slot);
+		}
 		uw_full(u, slot);
+	}
 	th->ev.stack = u->id;
 	uw_release(u);
 }
@@ -221,11 +258,11 @@ gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
 SEC("uretprobe")
 int gm_call_exit_unwind(struct pt_regs *ctx)
 {
+	gm_task_stack(ctx, &unwind_nowhere);
 	struct gm_row *row;
 	struct gm_thread *th = gm_leave(ctx, &row);
 	if (!th)
 		return 0;
-	bpf_tail_call(ctx, &unwind_nowhere, 0);
 	if (th->want_stack) {
 		uw_take(ctx, th);
 		if (!th->ev.stack)

@@ -16,6 +16,7 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	UnwindMapAllocators              = "allocators"
 	UnwindMapApmIntProcs             = "apm_int_procs"
 	UnwindMapCopies                  = "copies"
 	UnwindMapEscapes                 = "escapes"
@@ -49,12 +50,14 @@ const (
 	UnwindMapReportEvents            = "report_events"
 	UnwindMapReportedPids            = "reported_pids"
 	UnwindMapRows                    = "rows"
+	UnwindMapSamples                 = "samples"
 	UnwindMapStackDeltaPageToInfo    = "stack_delta_page_to_info"
 	UnwindMapStacksSeen              = "stacks_seen"
 	UnwindMapTargets                 = "targets"
 	UnwindMapThreads                 = "threads"
 	UnwindMapTraceEvents             = "trace_events"
 	UnwindMapTracesCtxV1             = "traces_ctx_v1"
+	UnwindMapUnwindCodes             = "unwind_codes"
 	UnwindMapUnwindErrors            = "unwind_errors"
 	UnwindMapUnwindInfoArray         = "unwind_info_array"
 	UnwindMapUnwindMemo              = "unwind_memo"
@@ -63,14 +66,18 @@ const (
 	UnwindMapUnwindStats             = "unwind_stats"
 	UnwindMapUnwinds                 = "unwinds"
 	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
+	UnwindProgGmCodeFreed            = "gm_code_freed"
 	UnwindProgGmUnwindCopy           = "gm_unwind_copy"
 	UnwindProgNativeTracerEntry      = "native_tracer_entry"
 	UnwindVarCfgAll                  = "cfg_all"
 	UnwindVarCfgCopies               = "cfg_copies"
 	UnwindVarCfgFollow               = "cfg_follow"
+	UnwindVarCfgFreeStacks           = "cfg_free_stacks"
 	UnwindVarCfgMemo                 = "cfg_memo"
 	UnwindVarCfgPidnsInum            = "cfg_pidns_inum"
 	UnwindVarCfgSlots                = "cfg_slots"
+	UnwindVarCfgTensorMin            = "cfg_tensor_min"
+	UnwindVarCfgTensorSample         = "cfg_tensor_sample"
 	UnwindVarCfgVerifyStacks         = "cfg_verify_stacks"
 	UnwindVarFilterErrorFrames       = "filter_error_frames"
 	UnwindVarFilterIdleFrames        = "filter_idle_frames"
@@ -136,6 +143,7 @@ type UnwindSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindProgramSpecs struct {
 	GmCallExitUnwind  *ebpf.ProgramSpec `ebpf:"gm_call_exit_unwind"`
+	GmCodeFreed       *ebpf.ProgramSpec `ebpf:"gm_code_freed"`
 	GmUnwindCopy      *ebpf.ProgramSpec `ebpf:"gm_unwind_copy"`
 	NativeTracerEntry *ebpf.ProgramSpec `ebpf:"native_tracer_entry"`
 }
@@ -144,6 +152,7 @@ type UnwindProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindMapSpecs struct {
+	Allocators           *ebpf.MapSpec `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.MapSpec `ebpf:"apm_int_procs"`
 	Copies               *ebpf.MapSpec `ebpf:"copies"`
 	Escapes              *ebpf.MapSpec `ebpf:"escapes"`
@@ -177,12 +186,14 @@ type UnwindMapSpecs struct {
 	ReportEvents         *ebpf.MapSpec `ebpf:"report_events"`
 	ReportedPids         *ebpf.MapSpec `ebpf:"reported_pids"`
 	Rows                 *ebpf.MapSpec `ebpf:"rows"`
+	Samples              *ebpf.MapSpec `ebpf:"samples"`
 	StackDeltaPageToInfo *ebpf.MapSpec `ebpf:"stack_delta_page_to_info"`
 	StacksSeen           *ebpf.MapSpec `ebpf:"stacks_seen"`
 	Targets              *ebpf.MapSpec `ebpf:"targets"`
 	Threads              *ebpf.MapSpec `ebpf:"threads"`
 	TraceEvents          *ebpf.MapSpec `ebpf:"trace_events"`
 	TracesCtxV1          *ebpf.MapSpec `ebpf:"traces_ctx_v1"`
+	UnwindCodes          *ebpf.MapSpec `ebpf:"unwind_codes"`
 	UnwindErrors         *ebpf.MapSpec `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.MapSpec `ebpf:"unwind_info_array"`
 	UnwindMemo           *ebpf.MapSpec `ebpf:"unwind_memo"`
@@ -199,9 +210,12 @@ type UnwindVariableSpecs struct {
 	CfgAll                  *ebpf.VariableSpec `ebpf:"cfg_all"`
 	CfgCopies               *ebpf.VariableSpec `ebpf:"cfg_copies"`
 	CfgFollow               *ebpf.VariableSpec `ebpf:"cfg_follow"`
+	CfgFreeStacks           *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgMemo                 *ebpf.VariableSpec `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
 	CfgSlots                *ebpf.VariableSpec `ebpf:"cfg_slots"`
+	CfgTensorMin            *ebpf.VariableSpec `ebpf:"cfg_tensor_min"`
+	CfgTensorSample         *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
 	CfgVerifyStacks         *ebpf.VariableSpec `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.VariableSpec `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.VariableSpec `ebpf:"filter_idle_frames"`
@@ -244,6 +258,7 @@ func (o *UnwindObjects) Close() error {
 //
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindMaps struct {
+	Allocators           *ebpf.Map `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.Map `ebpf:"apm_int_procs"`
 	Copies               *ebpf.Map `ebpf:"copies"`
 	Escapes              *ebpf.Map `ebpf:"escapes"`
@@ -277,12 +292,14 @@ type UnwindMaps struct {
 	ReportEvents         *ebpf.Map `ebpf:"report_events"`
 	ReportedPids         *ebpf.Map `ebpf:"reported_pids"`
 	Rows                 *ebpf.Map `ebpf:"rows"`
+	Samples              *ebpf.Map `ebpf:"samples"`
 	StackDeltaPageToInfo *ebpf.Map `ebpf:"stack_delta_page_to_info"`
 	StacksSeen           *ebpf.Map `ebpf:"stacks_seen"`
 	Targets              *ebpf.Map `ebpf:"targets"`
 	Threads              *ebpf.Map `ebpf:"threads"`
 	TraceEvents          *ebpf.Map `ebpf:"trace_events"`
 	TracesCtxV1          *ebpf.Map `ebpf:"traces_ctx_v1"`
+	UnwindCodes          *ebpf.Map `ebpf:"unwind_codes"`
 	UnwindErrors         *ebpf.Map `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.Map `ebpf:"unwind_info_array"`
 	UnwindMemo           *ebpf.Map `ebpf:"unwind_memo"`
@@ -294,6 +311,7 @@ type UnwindMaps struct {
 
 func (m *UnwindMaps) Close() error {
 	return _UnwindClose(
+		m.Allocators,
 		m.ApmIntProcs,
 		m.Copies,
 		m.Escapes,
@@ -327,12 +345,14 @@ func (m *UnwindMaps) Close() error {
 		m.ReportEvents,
 		m.ReportedPids,
 		m.Rows,
+		m.Samples,
 		m.StackDeltaPageToInfo,
 		m.StacksSeen,
 		m.Targets,
 		m.Threads,
 		m.TraceEvents,
 		m.TracesCtxV1,
+		m.UnwindCodes,
 		m.UnwindErrors,
 		m.UnwindInfoArray,
 		m.UnwindMemo,
@@ -350,9 +370,12 @@ type UnwindVariables struct {
 	CfgAll                  *ebpf.Variable `ebpf:"cfg_all"`
 	CfgCopies               *ebpf.Variable `ebpf:"cfg_copies"`
 	CfgFollow               *ebpf.Variable `ebpf:"cfg_follow"`
+	CfgFreeStacks           *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgMemo                 *ebpf.Variable `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.Variable `ebpf:"cfg_pidns_inum"`
 	CfgSlots                *ebpf.Variable `ebpf:"cfg_slots"`
+	CfgTensorMin            *ebpf.Variable `ebpf:"cfg_tensor_min"`
+	CfgTensorSample         *ebpf.Variable `ebpf:"cfg_tensor_sample"`
 	CfgVerifyStacks         *ebpf.Variable `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.Variable `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.Variable `ebpf:"filter_idle_frames"`
@@ -380,6 +403,7 @@ type UnwindVariables struct {
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindPrograms struct {
 	GmCallExitUnwind  *ebpf.Program `ebpf:"gm_call_exit_unwind"`
+	GmCodeFreed       *ebpf.Program `ebpf:"gm_code_freed"`
 	GmUnwindCopy      *ebpf.Program `ebpf:"gm_unwind_copy"`
 	NativeTracerEntry *ebpf.Program `ebpf:"native_tracer_entry"`
 }
@@ -387,6 +411,7 @@ type UnwindPrograms struct {
 func (p *UnwindPrograms) Close() error {
 	return _UnwindClose(
 		p.GmCallExitUnwind,
+		p.GmCodeFreed,
 		p.GmUnwindCopy,
 		p.NativeTracerEntry,
 	)

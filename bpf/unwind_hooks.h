@@ -28,12 +28,14 @@
 #undef DEBUG_PRINT
 #define DEBUG_PRINT(...) ((void)0)
 
+#define gm_step __attribute__((noinline))
 #include "gpumemtrace.h"
 #include "unwind_slot.h"
 #include "unwind_memo.h"
+#include "unwind_codes.h"
 
 /* The unwinder would chain its programs by it. Here it is always empty: see
- * gm_call_exit. */
+ * gm_task_stack. */
 #define perf_progs unwind_nowhere
 #include "extmaps.h"
 

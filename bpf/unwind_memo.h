@@ -24,6 +24,9 @@ GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_
 struct unwind_process {
 	u32 mappings; /* their generation: user space counts it up */
 	u32 tls_key;  /* what uw_python_state read, plus 1 */
+	u32 watched;  /* 1: the code objects that it frees are counted; see uw_watched */
+	u32 freed;    /* of those, so far */
+	u32 image;    /* of which stacks with Python frames were taken, 0: of none yet */
 };
 
 GM_MAP(unwind_processes, GM_MAP_HASH, 65536, 0, u32, struct unwind_process);
@@ -89,7 +92,7 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 	struct unwind *u = uw_slot(slot);
 	if (!u || !e)
 		return UW_MATCH_NOT;
-	u64 h = u->hash, n = *(volatile u64 *)&e->words;
+	u64 h = u->hash, n = *(volatile u64 *)&e->words, reach = 0;
 	for (u32 i = 0; i < UW_NODE_WORDS; i++) {
 		if (i >= n)
 			break;
@@ -100,6 +103,7 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 			if (!uw_word(u, u->key.sp + off, &have))
 				return UW_MATCH_NOT;
 			have = uw_unhide(u, u->key.sp + off, have);
+			reach = off;
 		}
 		h = uw_fold(h, off, have);
 		if (have != want) {
@@ -115,6 +119,7 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 	u->hash = h;
 	u->id = stack;
 	u->found += n;
+	u->top = u->key.sp + reach + 8;
 	u->key.path = h;
 	return stack ? UW_MATCH_STACK : UW_MATCH_ONWARD;
 }
@@ -172,22 +177,37 @@ __attribute__((noinline)) u32 uw_keep_node(u32 slot)
 	return u->found < n;
 }
 
-/* uw_keep remembers the finished unwind where uw_find missed it. */
-__attribute__((noinline)) u32 uw_keep(u32 slot)
+/* uw_keep_path folds the words of one node, from that one on, into u->hash. It returns
+ * 0 after the last that uw_find found. */
+__attribute__((noinline)) u32 uw_keep_path(u32 slot, u32 from)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
-	/* The thread's memory may have changed since the search. */
-	u64 h = u->seed, n = u->found;
-	for (u32 i = 0; i < UW_WORDS; i++) {
-		if (i >= n)
+	u64 h = u->hash, n = u->found;
+	for (u32 i = 0; i < UW_NODE_WORDS; i++) {
+		u32 j = (from + i) & (UW_WORDS - 1);
+		if (from + i >= n)
 			break;
-		h = uw_fold(h, u->off[i], u->val[i]);
+		h = uw_fold(h, u->off[j], u->val[j]);
 	}
-	if (h != u->key.path || n > u->words)
-		return 0;
 	u->hash = h;
+	return from + UW_NODE_WORDS < n;
+}
+
+/* uw_keep remembers the finished unwind where uw_find missed it. */
+__attribute__((noinline)) u32 uw_keep(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u || u->found > u->words)
+		return 0;
+	/* The thread's memory may have changed since the search. */
+	u->hash = u->seed;
+	for (u32 i = 0; i < UW_WORDS; i += UW_NODE_WORDS)
+		if (!uw_keep_path(slot, i))
+			break;
+	if (u->hash != u->key.path)
+		return 0;
 	for (u32 i = 0; i <= UW_WORDS / UW_NODE_WORDS; i++)
 		if (!uw_keep_node(slot))
 			break;

@@ -18,6 +18,11 @@
 #define UW_PYTHON_OPTIMIZED 1
 /* Times that u->python is filled: 8,192 frames. */
 #define UW_PYTHON_FILLS 16
+/* Frames that one call of uw_python_walk reads, and of uw_python_codes tells apart. The
+ * verifier walks the loop over them turn by turn, which is most of what it takes to load
+ * the programs. */
+#define UW_PYTHON_STEPS 16
+#define UW_PYTHON_CODES 8
 
 /* uw_python_done goes on with the native frames, those of the interpreter among
  * them. */
@@ -56,11 +61,8 @@ gm_inline bool uw_small(u64 at, u64 *word)
  * made when the interpreter starts, and kept in process. */
 gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *process)
 {
-	void *base;
-	u64 at, state = 0, key;
-	if (tsd_get_base(&base))
-		return ERR_PYTHON_READ_TSD_BASE;
-	if (u->py.tls_offset && !uw_small((u64)base + u->py.tls_offset, &state))
+	u64 at, state = 0, key, base = uw_thread_pointer();
+	if (u->py.tls_offset && !uw_small(base + u->py.tls_offset, &state))
 		return ERR_PYTHON_READ_THREAD_STATE_ADDR;
 	if (!state && u->py.tsdInfo.multiplier) {
 		key = process ? process->tls_key : 0;
@@ -71,7 +73,7 @@ gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *pro
 			if (process)
 				process->tls_key = key;
 		}
-		at = (u64)base + u->py.tsdInfo.offset;
+		at = base + u->py.tsdInfo.offset;
 		if (u->py.tsdInfo.indirect && !uw_small(at, &at))
 			return ERR_PYTHON_READ_THREAD_STATE_ADDR;
 		at += (key - 1) * u->py.tsdInfo.multiplier;
@@ -82,10 +84,24 @@ gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *pro
 		return ERR_PYTHON_ZERO_THREAD_STATE;
 	if (!uw_small(state + u->py.PyThreadState_frame, &at))
 		return ERR_PYTHON_BAD_THREAD_STATE_FRAME_ADDR;
-	if (u->py.frame_is_cframe && !uw_small(at + u->py.PyCFrame_current_frame, &at))
+	/* A structure on the stack of the thread's innermost run of the interpreter. */
+	if (u->py.frame_is_cframe && !uw_word(u, at + u->py.PyCFrame_current_frame, &at))
 		return ERR_PYTHON_BAD_CFRAME_CURRENT_FRAME_ADDR;
-	u->py_first = u->py_frame = at;
+	u->py_first = at;
 	return ERR_OK;
+}
+
+/* uw_python_start goes to the innermost frame, with what tells code objects apart from
+ * there on: what they hold, or their cells. */
+gm_inline void uw_python_start(struct unwind *u, bool codes)
+{
+	u->py_frame = u->py_first;
+	u->py_codes = codes;
+	u->py_hash = codes; /* the two are not to be confused */
+	u->py_read = u->py_placed = u->py_done = u->py_late = 0;
+	if (codes)
+		for (u32 i = 0; i < UW_CODES; i++)
+			u->codes[i].at = 0;
 }
 
 /* uw_python_begin prepares for a thread's Python frames. A thread without Python has
@@ -93,8 +109,7 @@ gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *pro
 gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 {
 	u32 pid = u->key.pid;
-	u->py_first = u->py_frame = u->py_hash = 0;
-	u->py_read = u->py_placed = u->py_error = u->py_done = u->py_late = 0;
+	u->py_first = u->py_error = 0;
 	const PyProcInfo *py = bpf_map_lookup_elem(&py_procs, &pid);
 	if (!py) {
 		u->py_error = ERR_PYTHON_NO_PROC_INFO;
@@ -140,10 +155,10 @@ gm_inline u64 uw_code_file(struct unwind *u, u64 h, u64 file)
 	return gm_mix(h, size);
 }
 
-/* uw_code returns what tells the code object at an address from others that come to
- * lie there, 0 if it cannot be read. Code of modules and classes runs once, and all
- * that it points to comes to lie where that of the one before did: there the name
- * of its file tells. internal/unwind/pycode.go computes the same. */
+/* uw_code returns what a code object holds that tells it from others that come to lie
+ * at its address, 0 if it cannot be read. Code of modules and classes runs once, and all
+ * that it points to comes to lie where that of the one before did: there the name of its
+ * file tells, or the cell alone. internal/unwind/pycode.go computes the same. */
 gm_inline u32 uw_code(struct unwind *u, u64 code)
 {
 	struct unwind_code *c = &u->codes[(code >> 4 ^ code >> 9) & (UW_CODES - 1)];
@@ -181,71 +196,111 @@ gm_inline u32 uw_code(struct unwind *u, u64 code)
 	return c->id;
 }
 
-/* uw_python_bytes returns where the wanted bytes of the frame at the address at are,
- * or NULL if they cannot be read. */
-gm_inline u8 *uw_python_bytes(struct unwind *u, u64 at)
-{
-	u64 in = at & (UW_PAGE - 1);
-	if (in <= UW_PAGE - UW_PYTHON_FRAME) {
-		u8 *bytes = uw_page(u, at);
-		return bytes ? bytes + in : NULL;
-	}
-	u64 size = u->frame_size & (UW_PYTHON_FRAME | (UW_PYTHON_FRAME - 1));
-	return bpf_probe_read_user(u->frame, size, (void *)at) ? NULL : u->frame;
-}
-
-/* uw_python_frame reads the frame at u->py_frame and puts it into u->python. It
- * returns 0 when there is none. */
-__attribute__((noinline)) u32 uw_python_frame(u32 slot)
+/* uw_python_walk reads frames from u->py_frame on into u->python, but not what tells
+ * their code objects apart. It returns 0 when there are no more, or no room. */
+__attribute__((noinline)) u32 uw_python_walk(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
-	u64 at = u->py_frame;
-	u32 n = u->py_read;
-	if (!at || n >= UW_PYTHON)
-		return 0;
-	u8 *frame = uw_python_bytes(u, at);
-	if (!frame) {
-		u->py_error = ERR_PYTHON_BAD_FRAME_OBJECT_ADDR;
-		u->py_frame = 0;
-		u->keep_out = 1;
-		return 0;
-	}
 	/* The masks are for the verifier: frame_size was checked. */
-	u64 room = UW_PYTHON_FRAME - 8;
-	u64 code = *(u64 *)&frame[u->py.PyFrameObject_f_code & room];
-	u64 back = *(u64 *)&frame[u->py.PyFrameObject_f_back & room];
-	u64 last = *(u64 *)&frame[u->py.PyFrameObject_f_lasti & room];
-	u64 where = 0, flags = 0;
-	if (u->py.noneStructAddr && code == u->py.noneStructAddr) {
-		flags = UW_PYTHON_ENTRY | UW_PYTHON_SHIM;
-		code = 0;
-	} else {
-		s32 lasti = last;
-		if (u->py.lasti_is_codeunit) {
+	const u64 room = UW_PYTHON_FRAME - 8, most = UW_PYTHON_FRAME - 1;
+	u64 f_code = u->py.PyFrameObject_f_code & room, f_back = u->py.PyFrameObject_f_back & room;
+	u64 f_lasti = u->py.PyFrameObject_f_lasti & room, none = u->py.noneStructAddr ?: ~0ULL;
+	u64 at = u->py_frame, n = u->py_read;
+	for (u32 i = 0; i < UW_PYTHON_STEPS && at && n < UW_PYTHON; i++) {
+		u8 *frame = (u8 *)u->pages + (at & (UW_PAGES * UW_PAGE - 1));
+		u64 in = at - u->key.sp;
+		bool read = true;
+		if (in < u->near && u->near - in >= UW_PYTHON_FRAME) {
+			/* From 3.12 on the outermost of a run of the interpreter. */
+			frame = (u8 *)u->stack + (in & (UW_NEAR - 1));
+		} else if ((at & (UW_PAGE - 1)) <= UW_PAGE - UW_PYTHON_FRAME) {
+			read = uw_page(u, at);
+		} else {
+			u64 size = u->frame_size & (UW_PYTHON_FRAME | most);
+			frame = u->frame;
+			read = !bpf_probe_read_user(frame, size, (void *)at);
+		}
+		if (!read) {
+			u->py_error = ERR_PYTHON_BAD_FRAME_OBJECT_ADDR;
+			u->keep_out = 1;
+			at = 0;
+			break;
+		}
+		/* CPython 3.14 keeps flags in the lowest bits (Include/internal/pycore_stackref.h),
+		 * where the address of an object has none. */
+		u64 code = *(u64 *)&frame[f_code] & ~3ULL, last = *(u64 *)&frame[f_lasti], flags = UW_PYTHON_ENTRY;
+		at = *(u64 *)&frame[f_back];
+		if (code == none) {
+			flags |= UW_PYTHON_SHIM;
+			code = last = 0;
+		} else if (u->py.lasti_is_codeunit) {
 			/* The address of an instruction of two bytes (3.11). */
 			s64 diff = last - code - u->py.PyCodeObject_sizeof;
-			if (diff < -2 || diff > 0x10000000)
-				diff = -2;
-			lasti = (s32)diff >> 1;
-			if (frame[u->py.PyFrameObject_entry_member & (UW_PYTHON_FRAME - 1)] ==
-			    u->py.PyFrameObject_entry_val)
-				flags = UW_PYTHON_ENTRY;
-		} else {
-			/* Each frame has a run of the interpreter of its own. */
-			flags = UW_PYTHON_ENTRY;
-		}
-		if (code)
-			where = (u64)(u32)lasti << 32 | uw_code(u, code);
+			last = diff < -2 || diff > 0x10000000 ? -1 : diff >> 1;
+			if (frame[u->py.PyFrameObject_entry_member & most] != u->py.PyFrameObject_entry_val)
+				flags = 0;
+		} /* before, each frame has a run of the interpreter of its own */
+		struct unwind_python *f = &u->python[n++ & (UW_PYTHON - 1)];
+		f->code = code | flags;
+		f->where = code ? last << 32 : 0;
 	}
-	struct unwind_python *f = &u->python[n & (UW_PYTHON - 1)];
-	f->code = code | flags;
-	f->where = where;
-	u->py_hash = gm_mix(gm_mix(u->py_hash, code | flags), where);
-	u->py_read = n + 1;
-	u->py_frame = back;
-	return back != 0;
+	u->py_frame = at;
+	u->py_read = n;
+	return at && n < UW_PYTHON;
+}
+
+/* uw_python_fold mixes a frame into h. Addresses have 48 bits and the multiplier 64, so
+ * two frames give one sum no sooner than by chance. */
+gm_inline u64 uw_python_fold(u64 h, struct unwind_python *f)
+{
+	return gm_mix(h, f->code + f->where * 0x9e3779b97f4a7c15ULL);
+}
+
+gm_inline u64 uw_python_code(struct unwind_python *f)
+{
+	return f->code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM);
+}
+
+/* uw_python_codes reads what the code objects of the frames hold, from a frame on. It
+ * returns 0 after the last. */
+__attribute__((noinline)) u32 uw_python_codes(u32 slot, u32 from)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	for (u32 i = 0; i < UW_PYTHON_CODES; i++) {
+		u32 n = from + i;
+		if (n >= u->py_read)
+			return 0;
+		struct unwind_python *f = &u->python[n & (UW_PYTHON - 1)];
+		u64 code = uw_python_code(f);
+		if (code)
+			f->where |= uw_code(u, code);
+	}
+	return 1;
+}
+
+/* uw_python_cells adds the cells of the code objects, which alone tell them apart in a
+ * process that is watched: a code object is not freed while a frame runs it. */
+__attribute__((noinline)) u32 uw_python_cells(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	struct unwind_cells *c = uw_codes();
+	if (!u || !c)
+		return 0;
+	u64 h = u->py_hash, n = u->py_read;
+	u32 pid = u->key.pid;
+	for (u32 i = 0; i < UW_PYTHON; i++) {
+		if (i >= n)
+			break;
+		struct unwind_python *f = &u->python[i];
+		f->where ^= uw_code_cell(c, pid, uw_python_code(f));
+		h = uw_python_fold(h, f);
+	}
+	u->py_hash = h;
+	return 0;
 }
 
 /* uw_python_more reads the next frames, as many as u->python holds. It returns
@@ -253,9 +308,13 @@ __attribute__((noinline)) u32 uw_python_frame(u32 slot)
 gm_inline u32 uw_python_more(struct unwind *u, u32 slot)
 {
 	u->py_read = u->py_placed = 0;
-	for (u32 i = 0; i < UW_PYTHON; i++)
-		if (!uw_python_frame(slot))
+	for (u32 i = 0; i < UW_PYTHON / UW_PYTHON_STEPS; i++)
+		if (!uw_python_walk(slot))
 			break;
+	for (u32 i = 0; i < UW_PYTHON && u->py_codes; i += UW_PYTHON_CODES)
+		if (!uw_python_codes(slot, i))
+			break;
+	uw_python_cells(slot);
 	return u->py_frame != 0;
 }
 

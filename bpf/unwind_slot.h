@@ -18,6 +18,8 @@
 #define UW_PYTHON 512
 #define UW_HIDDEN 8
 #define UW_PAGE 4096
+/* Bytes of the thread's stack that are read at once at most; a power of 2. */
+#define UW_NEAR (8 * UW_PAGE)
 /* Pages of user memory, and code objects, that are known of one stack; powers of 2. */
 #define UW_PAGES 8
 #define UW_CODES 32
@@ -47,8 +49,8 @@ struct unwind_hidden {
 };
 
 /* A frame as it goes to user space: what is UW_FRAME_ flags and an address; for a
- * Python frame that of its code object, and more is uw_code in the lower half, the
- * last instruction in the upper. */
+ * Python frame that of its code object, and more is uw_code and its cell in the lower
+ * half, by exclusive or, the last instruction in the upper. */
 struct unwind_frame {
 	u64 what;
 	u64 more;
@@ -75,11 +77,6 @@ struct unwind_python {
 struct unwind_code {
 	u64 at;
 	u64 id;
-};
-
-struct unwind_page {
-	u64 at; /* 0: none */
-	u8 bytes[UW_PAGE];
 };
 
 enum uw_step {
@@ -123,15 +120,22 @@ struct unwind {
 	u32 py_error;
 	u32 py_done; /* all are placed, or cannot be */
 	u32 py_late; /* UW_FRAME_LATE: the native frames have ended */
+	u32 py_cells; /* 1: code objects are told apart by their cells (unwind_codes.h) */
+	u32 py_codes; /* 1: by what they hold, as the unwind wants it */
 	u64 code_at; /* the first byte of a code object that is wanted */
 	u64 frame_size; /* bytes of a frame that are wanted */
+	u64 top;  /* the end of what was wanted of the thread's stack */
+	u64 near; /* bytes of it from key.sp on that are known */
+	u64 page_at[UW_PAGES]; /* 1: none */
 	struct unwind_code codes[UW_CODES];
 
 	u64 words;
 	u32 off[UW_WORDS];
 	u64 val[UW_WORDS];
 	struct unwind_python python[UW_PYTHON];
-	struct unwind_page pages[UW_PAGES];
+	/* In this order: to the verifier, what begins in one may end in the next. */
+	u64 stack[UW_NEAR / 8];
+	u64 pages[UW_PAGES * UW_PAGE / 8];
 	u8 frame[256], code[256];
 	struct unwind_node node;
 };
@@ -180,38 +184,57 @@ gm_inline void uw_release(struct unwind *u)
 	__sync_lock_test_and_set(&u->taken, 0);
 }
 
-/* uw_page returns the bytes of the page of user memory in which the address at lies,
- * or NULL if it cannot be read. A read costs the same for a word and for a page, so
- * each page is read once for one stack; a page that holds one wanted word is there. */
-gm_inline u8 *uw_page(struct unwind *u, u64 at)
+/* uw_page reads the page of user memory in which the address at lies, or returns
+ * false. A read costs nearly the same for a word and for a page, so each page is read
+ * once for one stack; a page that holds one wanted word is there. What lies at the
+ * address is then at the same place of u->pages, whose size is a power of 2. */
+gm_inline bool uw_page(struct unwind *u, u64 at)
 {
-	u64 page = at & ~(UW_PAGE - 1ULL);
-	struct unwind_page *p = &u->pages[page / UW_PAGE & (UW_PAGES - 1)];
-	if (p->at != page) {
-		p->at = 0;
-		if (bpf_probe_read_user(p->bytes, UW_PAGE, (void *)page))
-			return NULL;
-		p->at = page;
-	}
-	return p->bytes;
+	u64 page = at & ~(UW_PAGE - 1ULL), i = at / UW_PAGE & (UW_PAGES - 1);
+	if (u->page_at[i] == page)
+		return true;
+	u->page_at[i] = 1;
+	if (bpf_probe_read_user(&u->pages[i * UW_PAGE / 8], UW_PAGE, (void *)page))
+		return false;
+	u->page_at[i] = page;
+	return true;
+}
+
+/* uw_near reads the thread's stack from its pointer to where the last one that was
+ * taken of this thread ended: all stacks of a thread end at its first frame. Where that
+ * cannot be read, words are read with their pages. */
+gm_inline void uw_near(struct unwind *u)
+{
+	const u64 large = 8 << 20; /* bytes; another stack, such as a signal's */
+	u64 size = u->top - u->key.sp;
+	u->near = 0;
+	if (size - 1 >= large || u->key.sp & 7)
+		return;
+	if (size > UW_NEAR)
+		size = UW_NEAR;
+	if (bpf_probe_read_user(u->stack, uw_bytes(size, UW_NEAR), (void *)u->key.sp))
+		u->top = 0;
+	else
+		u->near = size;
 }
 
 /* uw_word reads the word at the address at, a multiple of 8. */
 gm_inline bool uw_word(struct unwind *u, u64 at, u64 *word)
 {
-	u8 *bytes = uw_page(u, at);
-	if (!bytes)
+	u64 in = at - u->key.sp;
+	if (in < u->near)
+		*word = u->stack[in / 8 & (UW_NEAR / 8 - 1)];
+	else if (uw_page(u, at))
+		*word = u->pages[at / 8 & (UW_PAGES * UW_PAGE / 8 - 1)];
+	else
 		return false;
-	*word = *(u64 *)&bytes[at & (UW_PAGE - 8)];
 	return true;
 }
 
 gm_inline void uw_no_pages(struct unwind *u)
 {
 	for (u32 i = 0; i < UW_PAGES; i++)
-		u->pages[i].at = 0;
-	for (u32 i = 0; i < UW_CODES; i++)
-		u->codes[i].at = 0;
+		u->page_at[i] = 1;
 }
 
 struct return_instance___gm {
@@ -222,9 +245,30 @@ struct return_instance___gm {
 struct uprobe_task___gm {
 	struct return_instance___gm *return_instances;
 } GM_CORE;
+struct thread_struct___gm {
+#if defined(__x86_64__)
+	unsigned long fsbase;
+#else
+	struct {
+		unsigned long tp_value;
+	} uw;
+#endif
+} GM_CORE;
 struct task_struct___gm_uw {
 	struct uprobe_task___gm *utask;
+	struct thread_struct___gm thread;
 } GM_CORE;
+
+/* uw_thread_pointer returns the address by which the thread finds its own variables. */
+gm_inline u64 uw_thread_pointer(void)
+{
+	struct task_struct___gm_uw *task = (void *)bpf_get_current_task_btf();
+#if defined(__x86_64__)
+	return task->thread.fsbase;
+#else
+	return task->thread.uw.tp_value;
+#endif
+}
 
 /* uw_hidden lists the return addresses that pending uretprobes hide, innermost
  * first (kernel/events/uprobes.c, prepare_uretprobe). */

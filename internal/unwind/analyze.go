@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"runtime/debug"
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"go.opentelemetry.io/ebpf-profiler/times"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
@@ -82,41 +82,40 @@ func (u *Unwinder) settle(pid int, tables *loads) error {
 	if !u.kernel.known(uint32(pid)) {
 		return ErrNotAnalyzed
 	}
-	return u.Invalidate(pid)
+	err := u.Invalidate(pid)
+	u.codes.mapped(pid, u.mappings[uint32(pid)])
+	return err
 }
-
-// struct unwind_process of bpf/unwind_memo.h.
-type knownProcess struct{ Mappings, TLSKey uint32 }
 
 // Invalidate starts the process's part of the memo afresh: its mappings
 // changed, or stacks that the memo names were dropped.
-func (u *Unwinder) Invalidate(pid int) error {
-	processes := u.kernel.maps["unwind_processes"]
-	var p knownProcess // the rest is the kernel side's
-	if err := processes.Lookup(uint32(pid), &p); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("flush stack memo: %w", err)
-	}
-	if err := processes.Put(uint32(pid), knownProcess{Mappings: p.Mappings + 1}); err != nil {
-		return fmt.Errorf("flush stack memo: %w", err)
-	}
-	return nil
-}
+func (u *Unwinder) Invalidate(pid int) error { return u.known.afresh(pid) }
 
 // forget drops what is known of the process pid, which has ended or replaced
 // its image. It is called under u.analyse.
 func (u *Unwinder) forget(pid int) {
+	u.codes.forget(pid)
 	if !u.kernel.known(uint32(pid)) {
 		return // never analysed: most children of a shell live shorter than that takes
 	}
 	delete(u.mappings, uint32(pid))
-	_ = u.kernel.maps["unwind_processes"].Delete(uint32(pid)) // its absence is what is wanted
-	u.synchronize(uint32(pid), nil)                           // it may run another image
+	delete(u.pythons.processes, uint32(pid))
+	_ = u.known.forget(pid)
+	// The unwinder takes the Python of another image for the one that it knows, unless
+	// the process ended in between.
+	ended := u.newAnalysis(pid)
+	ended.err = os.ErrNotExist
+	u.processes.SynchronizeProcess(ended)
+	if !gone(pid) {
+		u.processes.ProcessedUntil(times.GetKTime())
+		u.synchronize(uint32(pid), nil)
+	}
 }
 
 // look is how often the processes are looked for whose stacks led out of what
 // is known, and cleanup how often those that ended unnoticed.
 const (
-	look    = 100 * time.Millisecond
+	look    = 200 * time.Millisecond
 	cleanup = 5 * time.Second
 )
 
@@ -141,7 +140,9 @@ func (u *Unwinder) work(ctx context.Context) {
 			if u.analyse.lock(ctx) == nil {
 				u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+cleanup))
 				u.processes.CleanupPIDs()
+				u.codes.keep(u.kernel.known)
 				maps.DeleteFunc(u.mappings, func(pid uint32, _ []proc.Mapping) bool { return !u.kernel.known(pid) })
+				maps.DeleteFunc(u.pythons.processes, func(pid uint32, _ bool) bool { return !u.kernel.known(pid) })
 				u.analyse.unlock()
 			}
 		}
@@ -175,6 +176,11 @@ func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
 // An analysis that takes this long has used memory worth giving back at once.
 const largeAnalysis = 100 * time.Millisecond
 
+// analysisGC is the garbage collector's percentage while a process is analysed that the
+// start waits for. At half of it, as beside production jobs otherwise, it takes a third of
+// the analysis's time.
+const analysisGC = 100
+
 // synchronize reads the mappings of a process, but for those that are known if fresh
 // ones are told. It is called under u.analyse.
 func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
@@ -184,10 +190,13 @@ func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 			go debug.FreeOSMemory()
 		}
 	}()
-	defer debug.SetGCPercent(debug.SetGCPercent(50))
+	if slices.Contains(u.first, int(pid)) {
+		defer debug.SetGCPercent(debug.SetGCPercent(analysisGC))
+	}
 	tables := new(loads)
 	u.tables.loading = tables
 	a := u.newAnalysis(int(pid))
+	u.tables.of = a
 	defer a.close()
 	known := u.mappings[pid]
 	if len(fresh) > 0 && known != nil {
@@ -195,6 +204,7 @@ func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 	} else {
 		a.mappings, a.err = readMappings(int(pid))
 	}
+	u.pythons.look(pid, a.mappings)
 	a.prepare(known)
 	u.processes.SynchronizeProcess(a)
 	if delete(u.mappings, pid); u.kernel.known(pid) && a.err == nil && len(a.mappings) <= maxKept {

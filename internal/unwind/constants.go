@@ -15,8 +15,8 @@ import (
 // systemConstants are what the unwinder's programs must know of this system
 // (tracer.SysConfigVars). Where a thread's registers lie on its kernel stack is
 // not among them: a uprobe has them.
-func systemConstants() (map[string]any, error) {
-	kernel, err := btf.LoadKernelSpec()
+func systemConstants(types *btf.Cache) (map[string]any, error) {
+	kernel, err := types.Kernel()
 	if err != nil {
 		return nil, fmt.Errorf("read kernel types: %w", err)
 	}

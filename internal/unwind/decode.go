@@ -184,7 +184,8 @@ func (k *kernel) namePython(pid uint32, frames []pythonFrame) []namedFrame {
 	var info support.PyProcInfo
 	if k.maps["py_procs"].Lookup(pid, unsafe.Pointer(&info)) == nil {
 		if layout, ok := layoutOf(&info); ok {
-			return nameFrames(processMemory(pid), layout, frames)
+			cell := func(object uint64) uint32 { return k.cells.of(pid, object) }
+			return nameFrames(processMemory(pid), layout, cell, frames)
 		}
 	}
 	named := make([]namedFrame, len(frames))

@@ -39,12 +39,15 @@ type analysis struct {
 	linked bool       // files that mapped ones name may be opened
 	root   *proc.Root // nil until one is
 
+	making sync.WaitGroup // of tables that prepare has made
+
 	mu    sync.Mutex
 	found map[proc.FileID]*found
 }
 
-// found is what was made of a file.
+// found is what was made of a file, once made has come.
 type found struct {
+	made    sync.Once
 	content filememo.Sum
 	table   *loadable // nil if it is loaded already, or used up
 	err     error
@@ -70,9 +73,9 @@ func (e *executable) Close() error {
 	return e.File.Close()
 }
 
-// prepare makes the tables of what the process maps, several at a time: then the
-// unwinder's Go side, which goes through the mappings one by one, finds them made.
-// Those that it knows are left out.
+// prepare begins to make the tables of what the process maps, several at a time: the
+// unwinder's Go side, which goes through the mappings one by one, waits for each at
+// most. Those that it knows are left out.
 func (a *analysis) prepare(known []proc.Mapping) {
 	before := make(map[mappingKey]bool, len(known))
 	for _, m := range known {
@@ -93,20 +96,18 @@ func (a *analysis) prepare(known []proc.Mapping) {
 	}
 	// The largest first: the last one to end should not have begun last.
 	order := slices.SortedFunc(maps.Values(files), func(a, b *executable) int { return cmp.Compare(b.Size, a.Size) })
-	next := make(chan *executable)
-	var workers sync.WaitGroup
+	next := make(chan *executable, len(order))
+	for _, f := range order {
+		next <- f
+	}
+	close(next)
 	for range min(runtime.GOMAXPROCS(0), len(order)) {
-		workers.Go(func() {
+		a.making.Go(func() {
 			for f := range next {
 				f.find()
 			}
 		})
 	}
-	for _, f := range order {
-		next <- f
-	}
-	close(next)
-	workers.Wait()
 }
 
 // maxKept bounds the mappings of a process that are kept until it has new ones.
@@ -187,6 +188,7 @@ func (a *analysis) files() map[proc.FileID]bool {
 
 // close gives back the files, and the tables that were not used.
 func (a *analysis) close() {
+	a.making.Wait()
 	if a.root != nil {
 		a.root.Close()
 	}
@@ -313,35 +315,33 @@ func (a *analysis) CalculateMappingFileID(m *process.RawMapping) (libpf.FileID, 
 func (e *executable) find() *found {
 	e.of.mu.Lock()
 	f := e.of.found[e.ID]
-	e.of.mu.Unlock()
-	if f != nil {
-		return f
+	if f == nil {
+		f = new(found)
+		e.of.found[e.ID] = f
 	}
-	f = e.make(false)
-	e.of.mu.Lock()
-	defer e.of.mu.Unlock()
-	e.of.found[e.ID] = f
+	e.of.mu.Unlock()
+	f.made.Do(func() { e.make(f, false) })
 	return f
 }
 
 // make makes the file's table, one that is loaded already only if again is set.
-func (e *executable) make(again bool) *found {
+func (e *executable) make(f *found, again bool) {
 	encoded, content, err := e.of.memo.Derive(filememo.File{ReaderAt: e.File, Size: e.Size, Owner: e.Owner}, readTable)
 	if err != nil {
-		return &found{err: e.of.explain(err)}
+		f.err = e.of.explain(err)
+		return
 	}
-	f := &found{content: content}
+	f.content = content
 	if again || !e.of.tables.has(content) {
 		f.table, f.err = e.of.tables.prepare(content, encoded)
 	}
-	return f
 }
 
 // take returns the table of a file, to be loaded.
 func (e *executable) take() (*loadable, error) {
 	f := e.find()
 	if f.err == nil && f.table == nil { // unloaded meanwhile
-		f = e.make(true)
+		e.make(f, true)
 	}
 	l := f.table
 	f.table = nil

@@ -118,6 +118,11 @@ func buildProgram(t testing.TB, cc, name string, args ...string) string {
 	return build(t, cc, name, append(args, "-L"+workDir(t), "-lalloc", "-Wl,-rpath,$ORIGIN", "-pthread")...)
 }
 
+// buildCalls makes the program whose frames have no frame pointers.
+func buildCalls(t testing.TB) string {
+	return buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+}
+
 // A target is a program that waits for a line before it calls and says "done"
 // after.
 type target struct {
@@ -192,6 +197,7 @@ type capture struct {
 	links  []link.Link
 	multi  bool
 	reader *ringbuf.Reader
+	traced func(pid int) // called by trace, or nil
 
 	mu     sync.Mutex
 	counts map[uint64]uint64 // events by stack id
@@ -219,7 +225,9 @@ func newCapture(t testing.TB, opts Options, pids ...int) *capture {
 	stats, _ := ebpf.EnableStats(0)
 	t.Cleanup(func() { stats.Close() })
 	c.multi = opts.Attach == ebpf.AttachTraceUprobeMulti
-	spec.Programs["gm_call_enter"].AttachType = opts.Attach
+	for _, name := range []string{"gm_call_enter", "gm_call_exit"} { // they share a program array
+		spec.Programs[name].AttachType = opts.Attach
+	}
 	if c.base, err = ebpf.NewCollection(spec); err != nil {
 		t.Fatal(err)
 	}
@@ -279,6 +287,9 @@ func (c *capture) trace(pid int) {
 		c.t.Fatal(err)
 	}
 	c.t.Logf("analysed %d in %v", pid, time.Since(began).Round(time.Millisecond))
+	if c.traced != nil {
+		c.traced(pid)
+	}
 	if err := c.base.Maps["targets"].Put(uint32(pid), uint32(1)); err != nil {
 		c.t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func changed(t *testing.T, path string, change func(b []byte)) string {
 // A process that maps a file with the size, the build id and the ends of a program, but
 // other unwind information, does not give that to the processes that run the program.
 func TestForgedProgram(t *testing.T) {
-	program := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+	program := buildCalls(t)
 	f, err := elf.Open(program)
 	if err != nil {
 		t.Fatal(err)

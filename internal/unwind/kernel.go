@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -8,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
@@ -32,22 +34,46 @@ type kernel struct {
 	maps   map[string]*ebpf.Map // but those of Options
 	exit   *ebpf.Program        // exitProgram
 	copy   *ebpf.Program        // copyProgram, nil where it cannot run
+	freed  *ebpf.Program        // codeProgram, nil where it cannot run, or need not
 	deltas *ebpf.MapSpec        // of one executable's unwind table
+	cells  codeCells
 	// memoErr is why the memo could not be loaded, nil when it is on or not
-	// wanted, and copyErr why there is no copyProgram.
-	memoErr, copyErr error
+	// wanted, and copyErr and freedErr why there is no copyProgram and codeProgram.
+	memoErr, copyErr, freedErr error
 }
 
-// newKernel makes the maps, and returns what loads the programs.
+// newKernel makes the maps, and returns what loads the programs: it may go on while
+// processes are analysed.
 func newKernel(opts Options) (*kernel, func() error, error) {
+	if opts.Types == nil {
+		opts.Types = btf.NewCache()
+	}
 	spec, err := bpf.LoadUnwind()
 	if err != nil {
 		return nil, nil, err
 	}
 	delete(spec.Programs, "native_tracer_entry") // comes with the included source
-	system, err := systemConstants()
-	if err != nil {
+	spec.Programs[exitProgram].AttachType = opts.Attach
+	k := &kernel{}
+	if err := k.loadMaps(spec, opts.Maps); err != nil {
 		return nil, nil, err
+	}
+	if k.cells, err = newCodeCells(k.maps["unwind_codes"]); err != nil {
+		return nil, nil, errors.Join(err, k.close())
+	}
+	return k, func() error {
+		if err := configure(spec, opts); err != nil {
+			return err
+		}
+		return k.loadPrograms(spec, opts)
+	}, nil
+}
+
+// configure sets what the programs read as constants.
+func configure(spec *ebpf.CollectionSpec, opts Options) error {
+	system, err := systemConstants(opts.Types)
+	if err != nil {
+		return err
 	}
 	ours := map[string]any{
 		"cfg_memo":          uint32(1),
@@ -59,25 +85,22 @@ func newKernel(opts Options) (*kernel, func() error, error) {
 	}
 	for _, constants := range []map[string]any{system, opts.Constants, ours} {
 		if err := setAll(spec, constants); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
-	spec.Programs[exitProgram].AttachType = opts.Attach
-
-	k := &kernel{}
-	if err := k.loadMaps(spec, opts.Maps); err != nil {
-		return nil, nil, err
-	}
-	return k, func() error { return k.loadPrograms(spec, opts) }, nil
+	return nil
 }
 
 // loadPrograms loads the programs side by side: nearly all of it is the verifier's
 // time. What cannot be loaded is done without, but for exitProgram.
 func (k *kernel) loadPrograms(spec *ebpf.CollectionSpec, opts Options) error {
 	var all sync.WaitGroup
-	all.Go(func() { k.copy, k.copyErr = k.load(spec, copyProgram, nil, opts.Maps) })
+	all.Go(func() { k.copy, k.copyErr = k.load(spec, copyProgram, nil, opts) })
+	if !opts.NoMemo {
+		all.Go(func() { k.freed, k.freedErr = k.load(spec, codeProgram, nil, opts) })
+	}
 	var err error
-	all.Go(func() { k.exit, err = k.load(spec, exitProgram, nil, opts.Maps) })
+	all.Go(func() { k.exit, err = k.load(spec, exitProgram, nil, opts) })
 	all.Wait()
 	without := map[string]any{}
 	if k.copyErr != nil {
@@ -91,7 +114,7 @@ func (k *kernel) loadPrograms(spec *ebpf.CollectionSpec, opts Options) error {
 		return err
 	}
 	k.exit.Close()
-	k.exit, err = k.load(spec, exitProgram, without, opts.Maps)
+	k.exit, err = k.load(spec, exitProgram, without, opts)
 	return err
 }
 
@@ -113,7 +136,7 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 		used[name] = true
 	}
 	spec.Maps["unwinds"].MaxEntries = slots()
-	own := &ebpf.CollectionSpec{Maps: make(map[string]*ebpf.MapSpec), Types: spec.Types, ByteOrder: spec.ByteOrder}
+	own := make(map[string]*ebpf.MapSpec)
 	for name, m := range spec.Maps {
 		if !used[name] {
 			// It comes with the unwinder's sources.
@@ -125,20 +148,42 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 		}
 		if m.Type == ebpf.HashOfMaps {
 			m.InnerMap.Flags |= features.BPF_F_MMAPABLE
+			// Its types would be loaded again for each table.
+			m.InnerMap.Key, m.InnerMap.Value = nil, nil
 			k.deltas = m.InnerMap
 		}
 		if shared[name] == nil && !strings.HasPrefix(name, ".") {
-			own.Maps[name] = m
+			own[name] = m
 		}
 	}
 	dropVariables(spec)
 	// The unwinder's Go side wants it, and does not use it.
-	own.Maps["go_procs"] = &ebpf.MapSpec{Name: "go_procs", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1}
-	coll, err := ebpf.NewCollection(own)
-	if err != nil {
-		return err
+	own["go_procs"] = &ebpf.MapSpec{Name: "go_procs", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+	return k.makeMaps(own)
+}
+
+// makeMaps makes maps side by side: the kernel clears the memory of each.
+func (k *kernel) makeMaps(specs map[string]*ebpf.MapSpec) error {
+	k.maps = make(map[string]*ebpf.Map, len(specs))
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for name, spec := range specs {
+		all.Go(func() {
+			m, err := ebpf.NewMap(spec)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("map %s: %w", name, err))
+				return
+			}
+			k.maps[name] = m
+		})
 	}
-	k.maps = coll.Maps
+	all.Wait()
+	if len(errs) > 0 {
+		return errors.Join(append(errs, k.close())...)
+	}
 	return nil
 }
 
@@ -147,7 +192,7 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 var programOptions = ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}
 
 // load loads one program of spec, with other constants than those of spec.
-func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[string]any, shared map[string]*ebpf.Map) (*ebpf.Program, error) {
+func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[string]any, opts Options) (*ebpf.Program, error) {
 	spec = spec.Copy()
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != program })
 	if err := setAll(spec, constants); err != nil {
@@ -160,14 +205,15 @@ func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[s
 		case !used[m]:
 			delete(spec.Maps, m)
 		case strings.HasPrefix(m, "."): // constants
-		case shared[m] != nil:
-			replace[m] = shared[m]
+		case opts.Maps[m] != nil:
+			spec.Maps[m].MaxEntries = opts.Maps[m].MaxEntries()
+			replace[m] = opts.Maps[m]
 		case k.maps[m] != nil:
 			replace[m] = k.maps[m]
 		}
 	}
 	dropVariables(spec)
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: programOptions})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: programOptions, Cache: opts.Types})
 	if err != nil {
 		return nil, err
 	}
@@ -207,6 +253,7 @@ func setAll(spec *ebpf.CollectionSpec, constants map[string]any) error {
 func (k *kernel) close() error {
 	k.exit.Close()
 	k.copy.Close()
+	k.freed.Close()
 	for _, m := range k.maps {
 		m.Close()
 	}

@@ -6,15 +6,36 @@ import (
 	"time"
 )
 
-// A library's first call, right after it was loaded, has its whole stack.
-func TestLoadedLibrary(t *testing.T) {
+// captureLate traces the calls of code that comes after the analysis: a plugin's that
+// is loaded, or without one what the program makes.
+func captureLate(t *testing.T, calls uint64, plugin ...string) *capture {
+	t.Helper()
 	prog := buildProgram(t, "gcc", "late", "-O2", "-fomit-frame-pointer", "testdata/late.c", "-ldl")
-	plugin := build(t, "gcc", "plugin.so", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "testdata/plugin.c", "-L"+workDir(t), "-lalloc")
-	p := startTarget(t, prog, plugin)
+	p := startTarget(t, prog, plugin...)
 	c := newCapture(t, Options{}, p.pid)
 	c.attach(buildLibrary(t), symbol, 1)
 	p.run()
-	c.detach(1)
+	c.detach(calls)
+	return c
+}
+
+// captureUnknown starts a traced process that nobody has analysed.
+func captureUnknown(t *testing.T, calls string) (*capture, *target) {
+	t.Helper()
+	p := startTarget(t, buildCalls(t), calls)
+	c := newCapture(t, Options{})
+	c.attach(buildLibrary(t), symbol, 1)
+	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
+		t.Fatal(err)
+	}
+	return c, p
+}
+
+// A library's first call, right after it was loaded, has its whole stack.
+func TestLoadedLibrary(t *testing.T) {
+	buildLibrary(t)
+	plugin := build(t, "gcc", "plugin.so", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "testdata/plugin.c", "-L"+workDir(t), "-lalloc")
+	c := captureLate(t, 1, plugin)
 	if s := c.stats(); s.Copied != 1 || s.Incomplete != 0 {
 		t.Error("want one copied stack, and that complete")
 	}
@@ -23,13 +44,7 @@ func TestLoadedLibrary(t *testing.T) {
 
 // A process that nobody has analysed has whole stacks as well.
 func TestUnknownProcess(t *testing.T) {
-	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
-	p := startTarget(t, prog, "3")
-	c := newCapture(t, Options{})
-	c.attach(buildLibrary(t), symbol, 1)
-	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
-		t.Fatal(err)
-	}
+	c, p := captureUnknown(t, "3")
 	p.run()
 	c.detach(4)
 	if s := c.stats(); s.Copied == 0 || s.UnknownProcess != 0 {
@@ -44,14 +59,8 @@ func TestUnknownProcess(t *testing.T) {
 // A process that has ended when its copy is looked at has the frames that can be
 // known.
 func TestEndedBeforeCopy(t *testing.T) {
-	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
-	p := startTarget(t, prog, "1")
-	c := newCapture(t, Options{})
-	c.attach(buildLibrary(t), symbol, 1)
+	c, p := captureUnknown(t, "1")
 	c.u.analyse <- struct{}{} // an analysis that takes long
-	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
-		t.Fatal(err)
-	}
 	p.run()
 	p.end()
 	time.Sleep(50 * time.Millisecond)
@@ -69,12 +78,7 @@ func TestGeneratedCode(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the code is x86-64's")
 	}
-	prog := buildProgram(t, "gcc", "late", "-O2", "-fomit-frame-pointer", "testdata/late.c", "-ldl")
-	p := startTarget(t, prog)
-	c := newCapture(t, Options{}, p.pid)
-	c.attach(buildLibrary(t), symbol, 1)
-	p.run()
-	c.detach(10)
+	c := captureLate(t, 10)
 	if s := c.stats(); s.Incomplete+s.Copied != 0 || s.MemoHits != 9 {
 		t.Error("want 9 memo hits and no incomplete stack")
 	}

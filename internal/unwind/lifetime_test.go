@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func kernelObjects(t testing.TB) map[ebpf.ProgramID]string {
 		}
 		info, err := prog.Info()
 		prog.Close()
-		if err == nil && (strings.HasPrefix(info.Name, "gm_unwind") || strings.HasPrefix(info.Name, "gm_call_exit_u")) {
+		if err == nil && (strings.HasPrefix(info.Name, "gm_unwind") || strings.HasPrefix(info.Name, "gm_call_exit_u") || strings.HasPrefix(info.Name, codeProgram)) {
 			have[id] = info.Name
 		}
 	}
@@ -56,8 +57,7 @@ func wantOnly(t testing.TB, before map[ebpf.ProgramID]string) {
 func TestCloseLeavesNothing(t *testing.T) {
 	before := kernelObjects(t)
 	t.Run("open", func(t *testing.T) {
-		prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
-		p := startTarget(t, prog, "3")
+		p := startTarget(t, buildCalls(t), "3")
 		c := newCapture(t, Options{}, p.pid)
 		c.attach(buildLibrary(t), symbol, 1)
 		p.run()
@@ -74,8 +74,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 func TestKillLeavesNothing(t *testing.T) {
 	if dir := os.Getenv("UNWIND_TEST_CHILD"); dir != "" {
 		work.Do(func() { work.dir = dir })
-		prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
-		p := startTarget(t, prog, "3")
+		p := startTarget(t, buildCalls(t), "3")
 		c := newCapture(t, Options{}, p.pid)
 		c.attach(buildLibrary(t), symbol, 1)
 		fmt.Println("attached")
@@ -128,5 +127,39 @@ func TestStartLeavesLimits(t *testing.T) {
 	defer u.Close()
 	if after, err := os.ReadFile("/proc/self/limits"); err != nil || string(after) != string(before) {
 		t.Errorf("%v, limits\n%s, before\n%s", err, after, before)
+	}
+}
+
+// A process that replaces its image by another Python, or by the same at other
+// addresses, has Python frames as before.
+func TestPythonAfterExec(t *testing.T) {
+	pythons := installedPythons()
+	if len(pythons) == 0 {
+		skip(t, "no Python")
+	}
+	first, last := pythons[0], pythons[len(pythons)-1]
+	for _, c := range [][2]string{{first, last}, {last, first}, {last, last}} {
+		t.Run(c[0]+" "+c[1], func(t *testing.T) {
+			p := startFrees(t, c[0])
+			capture := newCapture(t, Options{}, p.pid)
+			capture.attach(buildLibrary(t), symbol, 1)
+			before, _ := capture.u.known.get(p.pid)
+			fmt.Fprintln(p.in, "execute", c[1])
+			p.expect("ready")
+			capture.u.Ended(p.pid)
+			capture.u.Changed(p.pid, 0)
+			eventually(t, "analysed anew", func() bool {
+				known, ok := capture.u.known.get(p.pid)
+				return ok && known.Mappings > before.Mappings && capture.pythonProcess(p.pid).pid != 0
+			})
+			p.ask("call", 1)
+			capture.detach(1)
+			for id := range capture.counts {
+				names := capture.names(id)
+				if capture.stacks[id].Err != nil || !slices.Contains(names, "call frees.py:14") {
+					t.Errorf("%v %v", capture.stacks[id].Err, names)
+				}
+			}
+		})
 	}
 }

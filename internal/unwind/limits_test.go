@@ -1,9 +1,11 @@
 package unwind
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"regexp"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -26,9 +28,9 @@ const (
 // processed is how the verifier ends its log (print_verification_stats).
 var processed = regexp.MustCompile(`processed (\d+) insns \(limit (\d+)\)`)
 
-// What the verifier of this kernel has to do for each program, as it says, also
-// before Linux 5.16, which does not keep it.
-func TestVerifierLimit(t *testing.T) {
+// loadAll loads every program, until the test ends.
+func loadAll(t *testing.T) (*ebpf.Collection, *Unwinder) {
+	t.Helper()
 	own, err := bpf.LoadGpumemtrace()
 	if err != nil {
 		t.Fatal(err)
@@ -37,14 +39,21 @@ func TestVerifierLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer coll.Close()
+	t.Cleanup(coll.Close)
 	u, err := Start(t.Context(), Options{Maps: coll.Maps})
 	if ve, ok := errors.AsType[*ebpf.VerifierError](err); ok {
 		t.Fatalf("%+v", ve)
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	defer u.Close()
+	t.Cleanup(func() { u.Close() })
+	return coll, u
+}
+
+// What the verifier of this kernel has to do for each program, as it says, also
+// before Linux 5.16, which does not keep it.
+func TestVerifierLimit(t *testing.T) {
+	coll, u := loadAll(t)
 	programs := maps.Clone(coll.Programs)
 	programs[exitProgram], programs[copyProgram] = u.kernel.exit, u.kernel.copy
 	if err := errors.Join(u.kernel.memoErr, u.kernel.copyErr); err != nil {
@@ -96,5 +105,36 @@ func TestTaskStorageLimit(t *testing.T) {
 	}
 	if !found {
 		t.Error("no task storage")
+	}
+}
+
+// The programs of uprobes run on the task's stack (gm_task_stack): one of the CPU's would
+// be two threads' at a time. What the kernel made of a program shows it.
+func TestStackIsTheTasks(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the instruction that is looked for is x86-64's")
+	}
+	// add r9, gs:OFFSET, by which a private stack is found (emit_private_frame_ptr,
+	// arch/x86/net/bpf_jit_comp.c).
+	private := []byte{0x65, 0x4c, 0x03, 0x0c, 0x25}
+	coll, u := loadAll(t)
+	programs := map[string]*ebpf.Program{
+		exitProgram: u.kernel.exit, "gm_call_enter": coll.Programs["gm_call_enter"], "gm_call_exit": coll.Programs["gm_call_exit"],
+	}
+	if u.kernel.freedErr == nil { // before Linux 6.0 it is not to be had
+		programs[codeProgram] = u.kernel.freed
+	}
+	for name, p := range programs {
+		info, err := p.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, _ := info.JitedInsns()
+		if len(code) == 0 {
+			t.Fatalf("%s: the kernel does not show its instructions", name)
+		}
+		if bytes.Contains(code, private) {
+			t.Errorf("%s has a stack of the CPU's", name)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -25,18 +26,21 @@ func runRow(t testing.TB, opts Options, count int, order string, row uint64) *ca
 
 // The memo gives each event the stack that an unwind gives it.
 func TestMemoChangesNothing(t *testing.T) {
-	const count = 256 << 10
+	count := 256 << 10
+	if testing.Short() {
+		count = 32 << 10 // the kernel's part is the same each time
+	}
 	with := runPaths(t, Options{}, count, "2")
 	if err := with.u.kernel.memoErr; err != nil {
 		t.Fatal(err)
 	}
 	s := with.stats()
-	if s.Mismatched+s.Incomplete != 0 || s.MemoHits+s.Unwound != count {
+	if s.Mismatched+s.Incomplete != 0 || s.MemoHits+s.Unwound != uint64(count) {
 		t.Errorf("stats do not add up: %+v", s)
 	}
 	t.Logf("loss %v cost %v", with.loss(), with.cost())
 	without := runPaths(t, Options{NoMemo: true}, count, "2")
-	if s := without.stats(); s.MemoHits != 0 || s.Unwound != count {
+	if s := without.stats(); s.MemoHits != 0 || s.Unwound != uint64(count) {
 		t.Errorf("memo is off: %+v", s)
 	}
 	t.Logf("loss %v cost %v", without.loss(), without.cost())
@@ -75,19 +79,41 @@ func BenchmarkExit(b *testing.B) {
 			b.ReportMetric(runRow(b, bb.opts, max(b.N, 100_000), bb.order, bb.row).cost(), "kernel-ns/event")
 		})
 	}
-	b.Run("python_memo_hit", func(b *testing.B) {
-		i := slices.IndexFunc(installedPythons(), func(p string) bool { return strings.Contains(p, "/3.12") })
-		if i < 0 {
-			skip(b, "no CPython 3.12")
+	for _, frames := range []int{13, 30} {
+		for _, watched := range []bool{false, true} {
+			name := fmt.Sprintf("python_memo_hit_%d_frames", frames)
+			if watched {
+				name += "_watched"
+			}
+			b.Run(name, func(b *testing.B) {
+				count := max(b.N, 20_000)
+				i := slices.IndexFunc(installedPythons(), func(p string) bool { return strings.Contains(p, "/3.12") })
+				if i < 0 {
+					skip(b, "no CPython 3.12")
+				}
+				library := buildLibrary(b)
+				p := startTarget(b, installedPythons()[i], "testdata/deep.py", strconv.Itoa(count), strconv.Itoa(frames))
+				c := newCapture(b, Options{}, p.pid)
+				c.byCells(p.pid, watched)
+				c.attach(library, symbol, 1)
+				p.run()
+				c.detach(uint64(count))
+				if s := c.stats(); s.MemoHits < uint64(count)*99/100 {
+					b.Errorf("%d hits of %d", s.MemoHits, count)
+				}
+				b.ReportMetric(c.cost(), "kernel-ns/event")
+			})
 		}
-		python := installedPythons()[i]
-		library := buildLibrary(b)
-		p := startTarget(b, python, "testdata/calls.py", strconv.Itoa(max(b.N, 20_000)))
-		c := newCapture(b, Options{}, p.pid)
-		c.attach(library, symbol, 1)
-		p.run()
-		c.detach(uint64(max(b.N, 20_000)) + 1)
-		c.stats()
-		b.ReportMetric(c.cost(), "kernel-ns/event")
-	})
+	}
+}
+
+// byCells has the kernel side tell the code objects of a process apart by the cells of
+// their addresses, or by what they hold, from its first stack on. Nothing but the test
+// counts in the cells.
+func (c *capture) byCells(pid int, cells bool) {
+	c.t.Helper()
+	c.u.codes.forget(pid)
+	if err := c.u.known.watch(pid, cells); err != nil {
+		c.t.Fatal(err)
+	}
 }

@@ -74,7 +74,7 @@ const (
 )
 
 // A codeID is what the kernel side tells of a code object: its address, and uw_code of
-// what it was when the stack was taken (bpf/unwind_python.h), 0 if it could not be read.
+// what it was when the stack was taken (bpf/unwind_python.h), with its cell.
 type codeID struct {
 	object uint64
 	check  uint32
@@ -150,8 +150,11 @@ type codeReader struct {
 	tableSize             int
 }
 
+// A cellOf is uw_code_cell (bpf/unwind_codes.h) of the code object at an address.
+type cellOf func(object uint64) uint32
+
 // readCodes reads the code objects of a stack.
-func readCodes(m memory, l *codeLayout, ids []codeID) []code {
+func readCodes(m memory, l *codeLayout, cell cellOf, ids []codeID) []code {
 	var p pieces
 	readers := make([]codeReader, len(ids))
 	step := func(next func(*codeReader) error) {
@@ -214,20 +217,21 @@ func readCodes(m memory, l *codeLayout, ids []codeID) []code {
 	})
 	codes := make([]code, len(ids))
 	for i := range readers {
-		codes[i] = readers[i].finish(l)
+		codes[i] = readers[i].finish(l, cell)
 	}
 	return codes
 }
 
-// finish returns what was read, if the object is what it was before.
-func (r *codeReader) finish(l *codeLayout) code {
+// finish returns what was read, if the object is what it was before. An object that was
+// freed meanwhile shows by its cell, where that of its process are counted.
+func (r *codeReader) finish(l *codeLayout, cell cellOf) code {
 	if r.err == nil && !r.object.ok {
 		r.err = errCodeUnread
 	}
 	if r.err != nil {
 		return code{err: r.err}
 	}
-	if h, err := l.head(r.object.to); err != nil || h != r.codeHead || r.check() != r.id.check {
+	if h, err := l.head(r.object.to); err != nil || h != r.codeHead || r.check(cell(r.id.object)) != r.id.check {
 		return code{err: errCodeReplaced}
 	}
 	return code{
@@ -239,8 +243,8 @@ func (r *codeReader) finish(l *codeLayout) code {
 	}
 }
 
-// check is uw_code of what was read.
-func (r *codeReader) check() uint32 {
+// check is what the kernel side tells of what was read: uw_code, and the object's cell.
+func (r *codeReader) check(cell uint32) uint32 {
 	const optimized = 1 // CO_OPTIMIZED: a function's
 	h := mix(mix(r.codeHead.file, r.coName), r.codeHead.table)
 	if r.flags&optimized == 0 {
@@ -252,7 +256,7 @@ func (r *codeReader) check() uint32 {
 		}
 		h = mix(h, uint64(len(file)))
 	}
-	return r.counts ^ uint32(h^h>>32)
+	return r.counts ^ uint32(h^h>>32) ^ cell
 }
 
 // mix is gm_mix (bpf/gpumemtrace.h).
@@ -329,7 +333,7 @@ type namedFrame struct {
 }
 
 // nameFrames names the frames of a stack.
-func nameFrames(m memory, l *codeLayout, frames []pythonFrame) []namedFrame {
+func nameFrames(m memory, l *codeLayout, cell cellOf, frames []pythonFrame) []namedFrame {
 	var ids []codeID
 	seen := make(map[codeID]int) // where in ids
 	for _, f := range frames {
@@ -338,7 +342,7 @@ func nameFrames(m memory, l *codeLayout, frames []pythonFrame) []namedFrame {
 			ids = append(ids, f.codeID)
 		}
 	}
-	codes := readCodes(m, l, ids)
+	codes := readCodes(m, l, cell, ids)
 	named := make([]namedFrame, len(frames))
 	for i, f := range frames {
 		named[i] = codes[seen[f.codeID]].frame(l, int(f.at))

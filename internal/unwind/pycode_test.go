@@ -83,7 +83,7 @@ func TestCodesOfPythons(t *testing.T) {
 						want = append(want, f)
 					}
 				}
-				for i, got := range nameFrames(m, &layout, frames) {
+				for i, got := range nameFrames(m, &layout, neverFreed, frames) {
 					instructions++
 					if got != want[i] {
 						if wrong++; wrong < 20 {
@@ -216,8 +216,10 @@ func (m *fakeMemory) putTable(b []byte) {
 	m.put(tableAt+bytesHead, b)
 }
 
+func neverFreed(uint64) uint32 { return 0 }
+
 func nameOne(m memory, l *codeLayout, f pythonFrame) namedFrame {
-	return nameFrames(m, l, []pythonFrame{f})[0]
+	return nameFrames(m, l, neverFreed, []pythonFrame{f})[0]
 }
 
 // eachLayout runs a test with a memory of its own for each version's layout.
@@ -371,7 +373,7 @@ func TestLineTablesAreBounded(t *testing.T) {
 		frames = append(frames, pythonFrame{codeID{at, m.check(&l)}, 3})
 	}
 	strange := 0
-	for _, got := range nameFrames(m, &l, frames) {
+	for _, got := range nameFrames(m, &l, neverFreed, frames) {
 		if got.Frame == unnamed(errCodeStrange) {
 			strange++
 		}
@@ -459,7 +461,7 @@ func BenchmarkNameFrames(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		for _, f := range nameFrames(m, &layout, frames) {
+		for _, f := range nameFrames(m, &layout, neverFreed, frames) {
 			if f.Function == "" {
 				b.Fatal(f.Reason)
 			}

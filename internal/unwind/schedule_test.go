@@ -110,8 +110,7 @@ func TestFreshMappings(t *testing.T) {
 // A process of whose mappings nobody keeps count has no memo: nothing would
 // tell when they change.
 func TestNoMemoWithoutGeneration(t *testing.T) {
-	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
-	p := startTarget(t, prog, "200")
+	p := startTarget(t, buildCalls(t), "200")
 	c := newCapture(t, Options{}, p.pid)
 	if err := c.u.kernel.maps["unwind_processes"].Delete(uint32(p.pid)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)

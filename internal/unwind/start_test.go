@@ -16,7 +16,7 @@ import (
 
 // An ended process is forgotten: one that gets its PID can be analysed.
 func TestForget(t *testing.T) {
-	p := startTarget(t, buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c"), "10")
+	p := startTarget(t, buildCalls(t), "10")
 	c := newCapture(t, Options{}, p.pid)
 	p.run()
 	p.end()

@@ -65,6 +65,7 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 		{loss.Cause{Name: "stacks_truncated", Help: "unwound stacks too deep to keep every frame: those of both ends are shown"}, s.Truncated},
 		{loss.Cause{Name: "stacks_not_sent", Help: "stacks that had to be sent again because the ring buffer was full"}, s.NotSent},
 		{loss.Cause{Name: "python_frames_unnamed", Help: "Python frames without a name because their code could not be read, or was gone before"}, u.unnamed.Load()},
+		{loss.Cause{Name: "pythons_unknown", Help: "processes whose Python is not known (CPython 3.6 to 3.14 is): their stacks lack its functions"}, u.pythons.count.Load()},
 		{loss.Cause{Name: "stack_memo_mismatches", Help: "memoized stacks that a full unwind contradicted: please report this"}, s.Mismatched},
 		{loss.Cause{Name: "analyses_put_off", Help: "processes whose mappings were not analysed at once because too many waited"}, u.schedule.dropped.Load()},
 		{loss.Cause{Name: "libraries_not_ahead", Help: "folders of Python packages whose libraries were not analysed ahead because too many waited"}, u.ahead.dropped.Load()},

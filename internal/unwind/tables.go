@@ -27,9 +27,11 @@ type tables struct {
 	rules  rules
 
 	// offered is the table of the executable that the unwinder asked for last, and
-	// loading those that one analysis loads. It is called by one goroutine at a time.
+	// loading those that one analysis, of, loads. It is called by one goroutine at a
+	// time.
 	offered *loadable
 	loading *loads
+	of      *analysis
 
 	mu     sync.Mutex
 	loaded map[host.FileID]*loadable

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
@@ -35,7 +36,7 @@ const (
 // has an Unwinder if Mode says so and one can run.
 type Taker struct {
 	Mode Mode
-	// Options but Maps, Constants and Attach.
+	// Options but Maps, Constants, Attach and Types.
 	Options Options
 
 	unwinder *Unwinder
@@ -47,13 +48,13 @@ type Taker struct {
 
 // Load starts the unwinder and returns its return program, nil when frame
 // pointers are to be followed.
-func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType) (*ebpf.Program, error) {
+func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType, types *btf.Cache) (*ebpf.Program, error) {
 	t.cuda = map[int]bool{}
 	if t.Mode == FramePointer {
 		return nil, nil
 	}
 	opts := t.Options
-	opts.Maps, opts.Constants, opts.Attach = maps, constants, attach
+	opts.Maps, opts.Constants, opts.Attach, opts.Types = maps, constants, attach, types
 	u, err := Start(context.Background(), opts)
 	if err != nil {
 		t.failed = err
@@ -224,7 +225,10 @@ func (t *Taker) Notes() (out []string) {
 			out = append(out, fmt.Sprintf("verified: %d memoized stacks were unwound as well, %d differed", s.Verified, s.Mismatched))
 		}
 	}
-	return out
+	if u.kernel.freedErr != nil {
+		out = append(out, "Python code objects are read for each stack: the kernel takes no program that counts those that are freed, as Linux 6.0 does")
+	}
+	return append(out, u.codes.notes()...)
 }
 
 // Stats returns what came of the stacks so far, nothing without an unwinder.

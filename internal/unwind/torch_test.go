@@ -19,11 +19,15 @@ func TestTorch(t *testing.T) {
 		skip(t, "no PyTorch for /usr/bin/python3")
 	}
 	t.Setenv("OMP_NUM_THREADS", "1")
-	for _, opts := range []Options{
+	ways := []Options{
 		{Attach: ebpf.AttachTraceUprobeMulti},
 		{Attach: ebpf.AttachTraceUprobeMulti, VerifyStacks: 1},
 		{Attach: ebpf.AttachTraceUprobeMulti, NoMemo: true},
-	} {
+	}
+	if testing.Short() {
+		ways = ways[:1] // they differ in the kernel alone
+	}
+	for _, opts := range ways {
 		p := startTarget(t, "/usr/bin/python3", "testdata/train.py", "20")
 		c := newCapture(t, opts, p.pid)
 		c.attach(mappedFile(t, p.pid, "libc.so.6"), "posix_memalign", 1)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"go.opentelemetry.io/ebpf-profiler/interpreter/interpreterconfig"
 	"go.opentelemetry.io/ebpf-profiler/interpreter/python"
 	profilerlog "go.opentelemetry.io/ebpf-profiler/log"
@@ -35,6 +36,8 @@ type Options struct {
 	// Attach is how the exit program will be attached: ebpf.AttachNone for
 	// perf-type uprobes, ebpf.AttachTraceUprobeMulti.
 	Attach ebpf.AttachType
+	// Types are the kernel's, which take 10 ms to read.
+	Types *btf.Cache
 	// First are processes whose analysis begins while programs are loaded.
 	First []int
 	// NoMemo unwinds every stack in full.
@@ -76,6 +79,7 @@ type Unwinder struct {
 	cancel    context.CancelFunc
 	ending    <-chan struct{} // closed by cancel
 	worked    chan struct{}   // closed when the worker has ended
+	first     []int           // processes that the start waits for
 	analyse   gate            // one at a time
 	memo      *filememo.Memo  // of unwind tables
 	memoErr   error           // why it is not on disk although it was wanted
@@ -85,11 +89,14 @@ type Unwinder struct {
 	settling  sync.WaitGroup            // analyses whose tables are on their way
 	schedule  *schedule
 	copies    copies
+	known     *knownProcesses
+	codes     *codeWatch
 
 	unnamed atomic.Uint64 // Python frames
+	pythons unknownPythons
 }
 
-// Start loads the unwinder, in about half a second, and attaches nothing. It
+// Start loads the unwinder, in about a fifth of a second, and attaches nothing. It
 // needs CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; it does without
 // CAP_SYS_RESOURCE. When ctx ends so does the unwinder's work, but only Close
 // frees it.
@@ -105,9 +112,10 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	go func() { loaded <- load() }()
 	memo, memoErr := opts.openMemo()
 	ctx, cancel := context.WithCancel(ctx)
+	known := &knownProcesses{kernel: k.maps["unwind_processes"]}
 	u := &Unwinder{
-		kernel: k, cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
-		analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
+		kernel: k, known: known, codes: newCodeWatch(known), cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
+		first: opts.First, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
 		memo: memo, memoErr: memoErr, ahead: newAhead(memo), aheadDone: make(chan struct{}),
 	}
 	if err := u.manageProcesses(ctx); err != nil {
@@ -128,6 +136,9 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	err = <-loaded
 	if err == nil {
 		err = u.startCopies()
+	}
+	if k.freed != nil && k.memoErr == nil {
+		u.codes.start(ctx, k.freed)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("load stack capture: %w", err), u.Close())
@@ -173,6 +184,9 @@ func (u *Unwinder) Close() error {
 	}
 	<-u.worked
 	u.settling.Wait()
+	if !u.codes.close(ctx) {
+		return errors.New("close stack capture: the file of a Python does not answer")
+	}
 	select {
 	case <-u.aheadDone:
 	case <-ctx.Done():

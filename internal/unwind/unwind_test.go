@@ -11,7 +11,7 @@ import (
 // Frames without frame pointers, on the main thread and on another, for either
 // way to attach.
 func TestNative(t *testing.T) {
-	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+	prog := buildCalls(t)
 	for _, attach := range []ebpf.AttachType{ebpf.AttachNone, ebpf.AttachTraceUprobeMulti} {
 		t.Run(attach.String(), func(t *testing.T) {
 			p := startTarget(t, prog, "10")
@@ -74,7 +74,7 @@ func TestPython(t *testing.T) {
 // A pending uretprobe of an outer frame puts a trampoline in place of that
 // frame's return address. The stack is the same, hit or unwound.
 func TestHiddenReturnAddresses(t *testing.T) {
-	prog := buildProgram(t, "gcc", "calls", "-O2", "-fomit-frame-pointer", "testdata/calls.c")
+	prog := buildCalls(t)
 	p := startTarget(t, prog, "10")
 	c := newCapture(t, Options{}, p.pid)
 	const around = 2

@@ -1,6 +1,7 @@
 # Sourced: Debian's packages, by apt-get with lists that are not this machine's.
 #   debian_apt ARCH COMMAND... runs apt-get or apt-cache
-SUITES='bookworm trixie trixie-backports'
+# The newest version that a suite has is taken: with sid, of Python and the C library too.
+SUITES=${SUITES:-bookworm trixie trixie-backports}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpumemtrace-kernels
 
 debian_apt() {
@@ -15,10 +16,10 @@ debian_apt() {
 		echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main"
 	done >"$dir/sources.list"
 	# As old as an hour will do: what is got comes one after the other.
-	if [ -z "$(find "$dir/updated" -mmin -60 2>/dev/null)" ]; then
+	if [ "$(cat "$dir/updated" 2>/dev/null)" != "$SUITES" ] || [ -z "$(find "$dir/updated" -mmin -60)" ]; then
 		# What a suite that has gone had is missed where it is wanted.
 		apt-get "${options[@]}" update >&2 || true
-		touch "$dir/updated"
+		echo "$SUITES" >"$dir/updated"
 	fi
 	"$command" "${options[@]}" "$@"
 }

@@ -19,11 +19,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/confine"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
 // rounds of the job: in each, every path allocates.
-const rounds = 150
+const rounds = 400
 
 var paths = []string{"lll", "llr", "lrl", "lrr", "rll", "rlr", "rrl", "rrr"}
 
@@ -54,7 +55,7 @@ func wantPaths(p profile, pid int) {
 func launch(t *testing.T, program testcuda.Program, libs testcuda.Libs, args ...string) (profile, *testcuda.Stats) {
 	t.Helper()
 	kit := testcuda.Get(t)
-	r := start(t, kit.Env(libs), append(args, "--", kit.Path(program), job()+"; stats")...)
+	r := start(t, kit.Env(libs), append(args, "--", kit.Path(program), job()+"; stats; sleep 300")...) // its names are read while it lives
 	p := r.profile()
 	stats, err := testcuda.ParseStats(r.stdout.String())
 	if err != nil {
@@ -64,10 +65,13 @@ func launch(t *testing.T, program testcuda.Program, libs testcuda.Libs, args ...
 }
 
 func TestDoctor(t *testing.T) {
-	out, err := exec.Command(binary, "doctor", "--json").Output()
+	doctor := exec.Command(binary, "doctor", "--json")
+	var said strings.Builder
+	doctor.Stderr = &said
+	out, failed := doctor.Output() // it fails where a check does
 	var checks []struct{ Group, Check, Status, Detail string }
 	if err := json.Unmarshal(out, &checks); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: %s: %v: %s", err, out, failed, said.String())
 	}
 	seen := 0
 	for _, c := range checks {
@@ -82,7 +86,7 @@ func TestDoctor(t *testing.T) {
 		}
 	}
 	if seen < 5 {
-		t.Errorf("%d checks of the kernel and of tracing: %v", seen, err)
+		t.Errorf("%d checks of the kernel and of tracing: %v", seen, failed)
 	}
 }
 
@@ -156,6 +160,8 @@ sys.stdin.readline()  # its code objects are read while it lives
 	if err := job.Start(); err != nil {
 		t.Fatal(err)
 	}
+	version, _ := exec.CommandContext(ctx, "python3", "-V").Output()
+	t.Logf("%s", version)
 	r := start(t, nil, "-p", fmt.Sprint(job.Process.Pid)).on()
 	if _, err := io.WriteString(stdin, "\n"); err != nil {
 		t.Fatal(err)
@@ -192,6 +198,7 @@ func TestAttach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(time.Second) // its names are read while it lives
 	if _, _, err := w.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -199,6 +206,80 @@ func TestAttach(t *testing.T) {
 	p.whole(stats)
 	p.memoized()
 	wantPaths(p, stats.PID)
+}
+
+// The capabilities that are kept while tracing are enough, and root's user id is not
+// needed beside them.
+func TestCapabilities(t *testing.T) {
+	w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
+	const nobody = 65534
+	few := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	needed, err := confine.Needed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("capabilities %d", needed)
+	for _, c := range needed {
+		few.AmbientCaps = append(few.AmbientCaps, uintptr(c))
+	}
+	r := startAs(t, few, nil, "--no-cache", "-p", fmt.Sprint(w.PID())).on()
+	if _, err := w.Run(job()); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := w.Stats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // its names are read while it lives
+	if _, _, err := w.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p := r.profile()
+	p.whole(stats)
+	p.memoized()
+	wantPaths(p, stats.PID)
+}
+
+// What PyTorch's allocator says that it handed out and holds is what its tensors, all of
+// them or a sample, and the rest of its segments add up to.
+func TestTensors(t *testing.T) {
+	for name, flags := range map[string][]string{"all": nil, "a sample": {"--tensor-sample", "64KiB", "--tensor-min", "1KiB"}} {
+		t.Run(name, func(t *testing.T) {
+			w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
+			run := func(script string) []string {
+				t.Helper()
+				out, err := w.Run(script)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return out
+			}
+			run("tensor; untensor; empty_cache") // loads libc10, as an import of PyTorch does
+			r := start(t, nil, append(flags, "-p", fmt.Sprint(w.PID()), "--tensors")...).on()
+			run("via lr tensor 512; repeat 100 via rl tensor 300k; repeat 40 untensor 7; via ll tensor 19m; threads 4 { repeat 100 { tensor 5000; untensor 3 } }")
+			var allocated, reserved int64
+			if out := run("tensors"); len(out) == 0 {
+				t.Fatal("no totals")
+			} else if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := w.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			p := r.profile()
+			p.lostNothing()
+			rows, inUse := 0, map[string]int64{}
+			for _, s := range p.Samples {
+				inUse[s.Labels.Kind] += s.Values.InUse
+				if s.Labels.Kind == "tensor" && len(s.Stack) > 5 {
+					rows++
+				}
+			}
+			if allocated == 0 || rows == 0 || inUse["tensor"] != allocated || inUse["tensor"]+inUse["cached"] != reserved {
+				t.Errorf("in use: %v in %d rows; want %d in tensors of %d", inUse, rows, allocated, reserved)
+			}
+		})
+	}
 }
 
 // Every process, one of which is in the midst of its calls when the probes go on
