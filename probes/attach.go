@@ -21,6 +21,7 @@ type attachment struct {
 	// that the library does not export.
 	probed  map[uint64]bool
 	missing []string
+	tensors bool // one of them tells of tensors
 
 	// Of the table of attachments.
 	since time.Duration // when the gate was opened: CLOCK_MONOTONIC
@@ -34,7 +35,32 @@ type attachment struct {
 type point struct {
 	entry  uint16
 	offset uint64 // of the function in its file,
-	at     uint64 // and of the instruction with the probe
+	at     uint64 // of the instruction with the probe, 0 for none,
+	back   uint64 // and of the one at which the return program runs: 0 for a return probe
+}
+
+// sites are the points of a library.
+type sites struct {
+	points  []point
+	missing []string // the table's symbols that the library does not export
+}
+
+// sites finds where probes for the rows wanted go.
+func (l Library) sites(want func(*Row) bool) (s sites, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("probe %s: %w", l.Path, err)
+		}
+	}()
+	offsets, err := l.functions(known)
+	if err != nil {
+		return s, err
+	}
+	s.points, s.missing = choose(l.Level, offsets, want)
+	if s.points, err = l.settle(s.points); err == nil && len(s.points) == 0 {
+		err = fmt.Errorf("it exports none of the functions that allocate: %w", ErrNoSymbols)
+	}
+	return s, err
 }
 
 // choose picks the points of one library among the rows wanted: each symbol that
@@ -52,7 +78,7 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 			missing = append(missing, e.Symbol)
 		case !taken[off]:
 			taken[off] = true
-			points = append(points, point{uint16(i), off, off})
+			points = append(points, point{entry: uint16(i), offset: off, at: off})
 		}
 	}
 	return points, missing
@@ -66,29 +92,17 @@ type programs struct {
 	multi       bool
 }
 
-// attach puts probes on a library. pid 0 means every process that maps it. The
+// attach puts probes on a library's points. pid 0 means every process that maps it. The
 // library must stay open as long as the attachment is there. The probes tell of
 // the calls that are entered when all of them are on and that return before detach
 // shuts the gate. The attachment owns it.
-func attach(lib Library, progs programs, g *gate, pid int, want func(*Row) bool) (_ *attachment, err error) {
-	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, users: map[int]time.Duration{}}
+func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachment, err error) {
+	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, missing: s.missing, users: map[int]time.Duration{}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
 		}
 	}()
-	offsets, err := lib.functions(known)
-	if err != nil {
-		return nil, err
-	}
-	var points []point
-	points, a.missing = choose(lib.Level, offsets, want)
-	if len(points) == 0 {
-		return nil, fmt.Errorf("it exports none of the functions that allocate: %w", ErrNoSymbols)
-	}
-	if err := lib.settle(points); err != nil {
-		return nil, err
-	}
 	// An Executable hands its path on to the kernel, which follows this one to
 	// the open file. It parses the file only to find what has a name and no
 	// address, or the address 0: no point has those.
@@ -99,14 +113,47 @@ func attach(lib Library, progs programs, g *gate, pid int, want func(*Row) bool)
 	if err := g.shut(); err != nil {
 		return nil, err
 	}
-	if err := a.attach(ex, progs, points, pid); err != nil {
+	if err := a.attach(ex, progs, s.points, pid); err != nil {
 		return nil, err
 	}
-	for _, p := range points {
+	for _, p := range s.points {
 		a.probed[p.offset] = true
+		a.tensors = a.tensors || Entries[p.entry].class == classTensor
 	}
 	a.since, err = g.open()
 	return a, err
+}
+
+// settle moves each point's probe to where in its function it is to lie, and those
+// of libcuda's ioctl stub to its calls (spread): finding these takes a while, in which
+// another library, which is probed when a process has loaded it, would have made its
+// first requests. Of a function that tells all at its entry the
+// return program runs there. No two points get the same place.
+func (l Library) settle(points []point) ([]point, error) {
+	e, err := l.elf()
+	if err != nil {
+		return nil, err
+	}
+	taken := map[uint64]bool{}
+	for _, p := range points {
+		taken[p.offset] = true
+	}
+	var settled []point
+	for _, p := range points {
+		if Entries[p.entry].class == classEscape && l.Level == Driver && e.X86() {
+			settled = append(settled, spread(e, p)...)
+			continue
+		}
+		if at := e.Probe(p.offset); !taken[at] {
+			taken[at] = true
+			p.at = at
+		}
+		if Entries[p.entry].class == classTensor {
+			p.at, p.back = 0, p.at
+		}
+		settled = append(settled, p)
+	}
+	return settled, nil
 }
 
 // ErrNoSymbols is the error of a library without CUDA's functions.
@@ -123,21 +170,24 @@ var symbols = func() map[string]bool {
 // known tells whether the table has a function.
 func known(name []byte) bool { return symbols[string(name)] }
 
-// attach puts both programs at every point. Return probes go first: a call that
+// attach puts both programs at every point. Those of returns go first: a call that
 // comes between then ends without an entry, and none stays pending for ever.
 func (a *attachment) attach(ex *link.Executable, progs programs, points []point, pid int) error {
 	if progs.multi {
-		return errors.Join(
-			a.add(ex.UretprobeMulti(nil, progs.exit, a.options(points, pid))),
-			a.add(ex.UprobeMulti(nil, progs.enter, a.options(points, pid))),
-		)
+		return a.attachMulti(ex, progs, points, pid)
 	}
 	for _, p := range points {
 		opts := &link.UprobeOptions{Address: p.at, Cookie: a.cookie(p), PID: pid}
-		err := errors.Join(
-			a.add(ex.Uretprobe("", progs.exit, opts)),
-			a.add(ex.Uprobe("", progs.enter, opts)),
-		)
+		back := opts
+		exit := ex.Uretprobe
+		if p.back != 0 {
+			back = &link.UprobeOptions{Address: p.back, Cookie: a.cookie(p), PID: pid}
+			exit = ex.Uprobe
+		}
+		err := a.add(exit("", progs.exit, back))
+		if p.at != 0 {
+			err = errors.Join(err, a.add(ex.Uprobe("", progs.enter, opts)))
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", Entries[p.entry].Symbol, err)
 		}
@@ -145,13 +195,31 @@ func (a *attachment) attach(ex *link.Executable, progs programs, points []point,
 	return nil
 }
 
-func (a *attachment) options(points []point, pid int) *link.UprobeMultiOptions {
-	opts := &link.UprobeMultiOptions{PID: uint32(pid)}
+func (a *attachment) attachMulti(ex *link.Executable, progs programs, points []point, pid int) error {
+	functions, enter := &link.UprobeMultiOptions{PID: uint32(pid)}, &link.UprobeMultiOptions{PID: uint32(pid)}
+	back := &link.UprobeMultiOptions{PID: uint32(pid)}
 	for _, p := range points {
-		opts.Addresses = append(opts.Addresses, p.at)
-		opts.Cookies = append(opts.Cookies, a.cookie(p))
+		cookie := a.cookie(p)
+		if p.at != 0 {
+			enter.Addresses, enter.Cookies = append(enter.Addresses, p.at), append(enter.Cookies, cookie)
+		}
+		if p.back == 0 {
+			functions.Addresses, functions.Cookies = append(functions.Addresses, p.at), append(functions.Cookies, cookie)
+		} else {
+			back.Addresses, back.Cookies = append(back.Addresses, p.back), append(back.Cookies, cookie)
+		}
 	}
-	return opts
+	var errs []error
+	if len(functions.Addresses) > 0 {
+		errs = append(errs, a.add(ex.UretprobeMulti(nil, progs.exit, functions)))
+	}
+	if len(back.Addresses) > 0 {
+		errs = append(errs, a.add(ex.UprobeMulti(nil, progs.exit, back)))
+	}
+	if len(enter.Addresses) > 0 {
+		errs = append(errs, a.add(ex.UprobeMulti(nil, progs.enter, enter)))
+	}
+	return errors.Join(errs...)
 }
 
 // cookie tells the programs which row a probe is of, and which gate it has
@@ -207,9 +275,13 @@ func (t *Tracer) glimpse(lib Library, pid int) error {
 	if !pidFilterWorks() {
 		pid = 0
 	}
-	a, err := attach(held.library, t.progs, nil, pid, func(r *Row) bool { return !lasting(r) })
+	s, err := held.library.sites(func(r *Row) bool { return !lasting(r) })
 	if errors.Is(err, ErrNoSymbols) {
 		return nil
+	}
+	var a *attachment
+	if err == nil {
+		a, err = attach(held.library, s, t.progs, nil, pid)
 	}
 	if err != nil {
 		return err

@@ -3,12 +3,15 @@ package probes
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/rounds"
 )
 
 const (
@@ -21,19 +24,23 @@ const (
 	// again. Its inode number may mean another file later.
 	refusal = 10 * time.Second
 	// attachPatience bounds how long anybody waits for one library's probes:
-	// its file system may not answer.
+	// its file system may not answer, nor those of the libraries before it.
 	attachPatience = 5 * time.Second
 	// maxAttaching bounds the libraries being attached to at one time.
 	maxAttaching = 32
 )
 
-var errNotProbed = errors.New("too many libraries are being probed, or its file does not answer")
+var (
+	errNotProbed = errors.New("too many libraries are being probed, or its file does not answer")
+	errStopped   = errors.New("no library is probed any more")
+)
 
 // attachments are the probed libraries, and who maps them. Nothing that can
 // wait is done under Tracer.mu, which guards them: the reader of events takes it.
 type attachments struct {
 	table   map[attachKey]*attachment
-	pending map[attachKey]*pending
+	pending map[attachKey]*pending  // those that wait for a place, too
+	places  chan struct{}           // one for each that is attached to now
 	refused map[attachKey]time.Time // until when
 	byPID   map[int]map[attachKey]bool
 	closing int // removed, and their probes not off yet
@@ -47,7 +54,7 @@ type attachKey struct {
 	pid   int
 }
 
-// A pending is a library that is being attached to.
+// A pending is a library that is to be probed.
 type pending struct {
 	done  chan struct{}
 	err   error // once done
@@ -58,6 +65,7 @@ func newAttachments() attachments {
 	return attachments{
 		table:   map[attachKey]*attachment{},
 		pending: map[attachKey]*pending{},
+		places:  make(chan struct{}, maxAttaching),
 		refused: map[attachKey]time.Time{},
 		byPID:   map[int]map[attachKey]bool{},
 	}
@@ -67,6 +75,15 @@ func newAttachments() attachments {
 // moment at. With user 0 its probes stay for good. It owns lib from then on. If
 // only is not 0, no other process is probed.
 func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
+	err := t.probeOnce(lib, only, user, at)
+	if errors.Is(err, errNotProbed) {
+		t.loss.Add(lossNotProbed, 1)
+		err = fmt.Errorf("probe %s: %w", lib.Path, err)
+	}
+	return err
+}
+
+func (t *Tracer) probeOnce(lib Library, only, user int, at time.Duration) error {
 	key := attachKey{lib.id, lib.Level, only}
 	t.mu.Lock()
 	if all := (attachKey{lib.id, lib.Level, 0}); t.libs.table[all] != nil {
@@ -77,7 +94,7 @@ func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 	case t.libs.stopped:
 		t.mu.Unlock()
 		lib.Close()
-		return errNotProbed
+		return errStopped
 	case a != nil:
 		t.libs.use(key, a, user, at)
 		t.mu.Unlock()
@@ -91,11 +108,10 @@ func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 		t.mu.Unlock()
 		lib.Close()
 		return nil
-	case len(t.libs.pending) >= maxAttaching, !t.makeRoom():
+	case !t.makeRoom():
 		t.mu.Unlock()
 		lib.Close()
-		t.loss.Add(lossNotProbed, 1)
-		return fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
+		return errNotProbed
 	default:
 		p = &pending{done: make(chan struct{}), users: map[int]time.Duration{user: at}}
 		t.libs.pending[key] = p
@@ -106,15 +122,37 @@ func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
 	case <-p.done:
 		return p.err
 	case <-time.After(attachPatience):
-		t.loss.Add(lossNotProbed, 1)
-		return fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
+		return errNotProbed
 	}
+}
+
+// sideBySide is how many libraries are probed at one time where several are at hand:
+// of each, the kernel makes us wait until every processor has passed by.
+const sideBySide = 8
+
+// attachAll probes libraries as attach does, and returns its error for each.
+func (t *Tracer) attachAll(libs []Library, only, user int, at time.Duration) []error {
+	errs := make([]error, len(libs))
+	places := make(chan struct{}, sideBySide)
+	var all sync.WaitGroup
+	for i, lib := range libs {
+		places <- struct{}{}
+		all.Go(func() {
+			errs[i] = t.attach(lib, only, user, at)
+			<-places
+		})
+	}
+	all.Wait()
+	return errs
 }
 
 // attachPending does the work of attach. It may take long where the library's
 // file system does.
 func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
-	a, err := t.attachGated(lib, key.pid)
+	a, err := t.attachInTurn(lib, key.pid)
+	if lib.Level == Torch && t.opts.Tensors && (err == nil && !a.tensors || errors.Is(err, ErrNoSymbols)) {
+		t.warn(lib.Path + ": this PyTorch tells of its tensors by no function that is known: what its segments hold is not seen")
+	}
 	if err != nil {
 		lib.Close()
 	}
@@ -126,7 +164,7 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 	switch {
 	case err == nil && t.libs.stopped:
 		go a.close()
-		p.err = errNotProbed
+		p.err = errStopped
 	case err == nil:
 		t.libs.table[key] = a
 		for user, at := range p.users {
@@ -140,14 +178,32 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 	}
 }
 
+// attachInTurn probes a library once there is a place, if that is soon.
+func (t *Tracer) attachInTurn(lib Library, pid int) (*attachment, error) {
+	select {
+	case t.libs.places <- struct{}{}:
+		defer func() { <-t.libs.places }()
+		return t.attachGated(lib, pid)
+	case <-time.After(attachPatience):
+		return nil, errNotProbed
+	}
+}
+
 // attachGated probes a library with a gate of its own.
 func (t *Tracer) attachGated(lib Library, pid int) (*attachment, error) {
+	find := lib.ahead
+	if find == nil {
+		find = func() (sites, error) { return lib.sites(t.wants) }
+	}
+	s, err := find()
+	if err != nil {
+		return nil, err
+	}
 	g := t.gates.take()
 	if g == nil {
-		t.loss.Add(lossNotProbed, 1)
-		return nil, fmt.Errorf("probe %s: %w", lib.Path, errNotProbed)
+		return nil, errNotProbed
 	}
-	return attach(lib, t.progs, g, pid, t.wants)
+	return attach(lib, s, t.progs, g, pid)
 }
 
 // use says that the process pid mapped a library by the moment at, on
@@ -224,35 +280,35 @@ func (t *Tracer) lived(e *event.Event) {
 	t.libs.left(int(e.Proc.PID), at, time.Now())
 }
 
-// tidyInterval is how often what nobody uses is looked for.
-const tidyInterval = time.Second
+const (
+	// tidyInterval is how often what nobody uses is looked for.
+	tidyInterval = time.Second
+	// tidyAtOnce bounds the processes that are looked at each time.
+	tidyAtOnce = 32
+)
 
 // tidy takes probes off libraries that no traced process maps any more, until
 // stop is closed. A process whose exit was lost is looked for here.
 func (t *Tracer) tidy(stop <-chan struct{}) {
 	tick := time.NewTicker(tidyInterval)
 	defer tick.Stop()
+	var users rounds.Rounds[int]
 	for {
 		select {
 		case <-stop:
 			return
 		case now := <-tick.C:
-			t.takeOff(t.unused(now)...)
+			t.takeOff(t.unused(now, &users)...)
 		}
 	}
 }
 
-// unused removes and returns the attachments whose time is over.
-func (t *Tracer) unused(now time.Time) (out []*attachment) {
+// unused removes and returns the attachments whose time is over, after a look at the
+// next of the processes that map a library.
+func (t *Tracer) unused(now time.Time, users *rounds.Rounds[int]) (out []*attachment) {
 	at := clock.Monotonic()
-	t.mu.Lock()
-	pids := make([]int, 0, len(t.libs.byPID))
-	for pid := range t.libs.byPID {
-		pids = append(pids, pid)
-	}
-	t.mu.Unlock()
 	var gone []int
-	for _, pid := range pids {
+	for _, pid := range users.Next(tidyAtOnce, t.userPIDs) {
 		if pid != 0 && proc.Ended(pid) {
 			gone = append(gone, pid)
 		}
@@ -272,10 +328,17 @@ func (t *Tracer) unused(now time.Time) (out []*attachment) {
 	return out
 }
 
+// userPIDs returns the processes that map a probed library.
+func (t *Tracer) userPIDs() []int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.libs.byPID))
+}
+
 // makeRoom tells whether one more library may be probed, after one that nobody
 // maps has gone if need be. t.mu is held.
 func (t *Tracer) makeRoom() bool {
-	if len(t.libs.table) < maxAttachments {
+	if len(t.libs.table)+len(t.libs.pending) < maxAttachments {
 		return true
 	}
 	if t.libs.closing >= maxAttachments/4 {

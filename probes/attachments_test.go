@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/rounds"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -45,6 +47,7 @@ func (tr *trace) probes(library string) bool {
 // Probes go when the last process that maps the library has gone, and come back
 // with the next one.
 func TestProbesGoWithTheLastProcess(t *testing.T) {
+	t.Parallel() // it waits, for linger twice
 	kit := testcuda.Get(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
 	library := copyLibrary(t, t.TempDir())
@@ -65,6 +68,7 @@ func TestProbesGoWithTheLastProcess(t *testing.T) {
 // The mapping of a library and the exec before it reach the tracer by different
 // ways. The later image keeps its probes, whichever is heard of first.
 func TestProbesOutliveExec(t *testing.T) {
+	t.Parallel() // it waits, for linger
 	kit := testcuda.Get(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
 	library := copyLibrary(t, t.TempDir())
@@ -74,7 +78,7 @@ func TestProbesOutliveExec(t *testing.T) {
 	run(t, p, "exec "+kit.Path(testcuda.Workload), "echo up")
 	time.Sleep(100 * time.Millisecond) // its mapping was told long ago
 	tr.drain()                         // and the exec is read
-	tr.takeOff(tr.unused(time.Now().Add(linger))...)
+	tr.takeOff(tr.unused(time.Now().Add(linger), &rounds.Rounds[int]{})...)
 	if !tr.probes(library) {
 		t.Fatal("a library that a process maps lost its probes")
 	}
@@ -183,7 +187,7 @@ func TestShortProcessesWithNewLibraries(t *testing.T) {
 // A hearing taker follows frame pointers, and says what it is told of mappings.
 type hearing struct{ mapped func(pid int) }
 
-func (hearing) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType) (*ebpf.Program, error) {
+func (hearing) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType, *btf.Cache) (*ebpf.Program, error) {
 	return nil, nil
 }
 func (h hearing) Mapped(pid int, _ proc.Mapping, _ bool) { h.mapped(pid) }

@@ -3,11 +3,14 @@ package probes
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
@@ -67,7 +70,7 @@ func BenchmarkPrograms(b *testing.B) {
 			}
 			done := make(chan error)
 			go func() { done <- tr.Run(counter{}, nil) }()
-			a, err := attach(openLibrary(b, testcuda.Get(b).LibCUDA), tr.progs, nil, 0, func(r *Row) bool { return r.Symbols[0] == symbol })
+			a, err := attachRows(openLibrary(b, testcuda.Get(b).LibCUDA), tr.progs, nil, func(r *Row) bool { return r.Symbols[0] == symbol })
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -89,6 +92,89 @@ func BenchmarkPrograms(b *testing.B) {
 	}
 }
 
+// BenchmarkTensors measures what a tensor made or freed costs with every tensor told, its
+// stack by frame pointers included, with a sample of one for each GiB, where hardly any
+// is, and with an empty program on the same probe, the floor: the longer call, and the
+// program by the kernel's own statistics, which add some 20 ns to each.
+func BenchmarkTensors(b *testing.B) {
+	const rounds = 20000
+	p := start(b, testcuda.Workload, testcuda.Options{})
+	run(b, p, "tensor 8m; tensor 512") // the segment stays, and so does its first tensor
+	once := func() time.Duration {
+		begin := time.Now()
+		run(b, p, fmt.Sprintf("repeat %d { tensor 4096; untensor 1 }", rounds))
+		return time.Since(begin) / (2 * rounds)
+	}
+	once()
+	stats, err := ebpf.EnableStats(0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stats.Close()
+	for _, x := range []struct {
+		name  string
+		empty bool
+		which TensorOptions
+	}{
+		{"empty", true, TensorOptions{}},
+		{"sample", false, TensorOptions{TensorSample: MaxTensorSample}},
+		{"min", false, TensorOptions{TensorMin: 8192}},
+		{"all", false, TensorOptions{}},
+	} {
+		b.Run(x.name, func(b *testing.B) {
+			tr := openTrace(b, Options{Tensors: true, TensorOptions: x.which})
+			if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+				b.Fatal(err)
+			}
+			done := make(chan error)
+			go func() { done <- tr.Run(counter{}, nil) }()
+			progs := tr.progs
+			if x.empty {
+				progs.exit = emptyProgram(b, progs.multi)
+			}
+			lib := openLibrary(b, filepath.Join(filepath.Dir(testcuda.Get(b).LibCUDA), "libc10.so"))
+			lib.Level = Torch
+			least, without := time.Hour, time.Hour
+			for b.Loop() {
+				without = min(without, once())
+				a, err := attachRows(lib, progs, nil, func(r *Row) bool { return r.class == classTensor })
+				if err != nil {
+					b.Fatal(err)
+				}
+				least = min(least, once())
+				if err := a.detach(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			s, err := progs.exit.Stats()
+			if err != nil || s.RunCount < 2*rounds {
+				b.Fatalf("%d runs: %v", s.RunCount, err)
+			}
+			b.ReportMetric(float64(least-without), "ns/call-added")
+			b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(s.RunCount), "ns/program")
+			b.ReportMetric(0, "ns/op")
+			if err := errors.Join(tr.Stop(), <-done); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// emptyProgram returns a program that does nothing, for a uprobe.
+func emptyProgram(tb testing.TB, multi bool) *ebpf.Program {
+	tb.Helper()
+	spec := &ebpf.ProgramSpec{Type: ebpf.Kprobe, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}
+	if multi {
+		spec.AttachType = ebpf.AttachTraceUprobeMulti
+	}
+	prog, err := ebpf.NewProgram(spec)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { prog.Close() })
+	return prog
+}
+
 // BenchmarkAttach measures how long a process waits for its first event: the
 // library's symbols are read, and each gets two probes.
 func BenchmarkAttach(b *testing.B) {
@@ -106,5 +192,75 @@ func BenchmarkAttach(b *testing.B) {
 		if err := tr.Close(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkRequests measures what a request to the kernel driver takes longer with
+// the probes on the calls of ioctl, and with one on its stub: one that the table has
+// no row for, and one that allocates or frees, its stack by frame pointers included.
+func BenchmarkRequests(b *testing.B) {
+	const rounds = 20000
+	file := testcuda.Get(b).LibCUDA
+	offsets, err := offsetsOf(file, known)
+	if err != nil {
+		b.Fatal(err)
+	}
+	lib := openLibrary(b, file)
+	stub, _ := choose(Driver, offsets, func(r *Row) bool { return r.class == classEscape })
+	calls, err := lib.settle(stub)
+	if err != nil || len(calls) == 0 || calls[0].back == 0 {
+		b.Fatalf("%v, %+v", err, calls)
+	}
+	ex, err := link.OpenExecutable(lib.file.Link())
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := start(b, testcuda.Workload, testcuda.Options{})
+	run(b, p, "raw cuInit 0", "words params 0 0 0x1c101 0 0 0 0x11800000 0x100005 0 0 0 0 0:64 0:64 8192:64 0x1000:64 0:64",
+		"words a client device0 0x51 0x40 &params 0:64 128 0 -1", "words f client device0 0x51 -1",
+		"words none client client 0 0 0:64 0 -1")
+	tr := openTrace(b, Options{})
+	if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error)
+	go func() { done <- tr.Run(counter{}, nil) }()
+	for _, request := range []struct {
+		name, commands string
+		count          time.Duration
+	}{
+		{"other", "ioctl 0x2a 32 none", 1},
+		{"memory", "ioctl 0x2b 48 a; ioctl 0x29 16 f", 2},
+	} {
+		once := func() time.Duration {
+			begin := time.Now()
+			run(b, p, fmt.Sprintf("repeat %d { %s }", rounds, request.commands))
+			return time.Since(begin) / (rounds * request.count)
+		}
+		for _, where := range []struct {
+			name   string
+			points []point
+		}{{"calls", calls}, {"stub", stub}} {
+			b.Run(request.name+"/"+where.name, func(b *testing.B) {
+				least, without := time.Hour, time.Hour
+				for b.Loop() {
+					without = min(without, once())
+					a := &attachment{}
+					if err := a.attach(ex, tr.progs, where.points, 0); err != nil {
+						b.Fatal(err)
+					}
+					least = min(least, once())
+					if err := a.detach(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(without), "ns/request-without")
+				b.ReportMetric(float64(least-without), "ns/request-added")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+	if err := errors.Join(tr.Stop(), <-done); err != nil {
+		b.Fatal(err)
 	}
 }

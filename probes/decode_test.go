@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -290,3 +291,23 @@ type counted int
 
 func (c *counted) Event(*event.Event) { *c++ }
 func (c *counted) Stack(*Stack)       {}
+
+// Functions are named as their source has them; most have no other name.
+func TestAPINames(t *testing.T) {
+	names := APINames()
+	if len(names) != len(Entries) || names[0] != "" {
+		t.Fatalf("%d names, %d entries, first %q", len(names), len(Entries), names[0])
+	}
+	for i, e := range Entries {
+		want := e.Symbol
+		switch {
+		case strings.HasPrefix(e.Symbol, tensorSymbol):
+			want = "c10::reportMemoryUsageToProfiler"
+		case strings.HasPrefix(e.Symbol, "_ZN"):
+			want = "c10::reportOutOfMemoryToProfiler"
+		}
+		if names[i] != want {
+			t.Errorf("%s is %s, want %s", e.Symbol, names[i], want)
+		}
+	}
+}

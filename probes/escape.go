@@ -30,6 +30,7 @@ const (
 	escapeAlloc   = 0x2b
 	escapeDup     = 0x34
 	escapeHeap    = 0x4a
+	escapeWrapped = 211
 )
 
 // allocates returns NV_ESC_RM_ALLOC of an object of one of the classes.
@@ -115,6 +116,14 @@ func kernelEscapes() map[uint8]*kernelEscape {
 		}
 	}
 	return out
+}
+
+// requests tells whether an ioctl may be one of the kernel driver's calls in the
+// table, by its request number, as gm_escape does.
+func requests(number uint32) bool {
+	nr, kind := uint8(number), uint8(number>>8)
+	asked := nr == escapeWrapped || slices.ContainsFunc(kernelTable, func(r Row) bool { return r.Escape.number == nr })
+	return kind == 'F' && asked
 }
 
 // name is what an object is called: its client's number and its own.

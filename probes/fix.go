@@ -114,15 +114,37 @@ func fixChannels3D(e *event.Event, x []uint64) {
 	})
 }
 
-// fixTorchOutOfMemory: a c10::Device is two bytes, the type (1 is CUDA) and
-// the index.
 func fixTorchOutOfMemory(e *event.Event, x []uint64) {
 	e.Result = event.Success // the function returns nothing
-	e.Part = x[0]
-	e.Device = event.NoDevice
-	if device := x[1]; device&0xff == 1 && int8(device>>8) >= 0 {
-		e.Device = int32(device >> 8 & 0x7f)
+	e.Part, e.Device = x[0], torchDevice(x[1])
+}
+
+// fixTensor: the size's sign says which of two the event is, if it is of a tensor, and
+// the older function has no totals.
+func fixTensor(e *event.Event, x []uint64) {
+	if size := int64(x[0]); size >= 0 {
+		e.Size = x[0]
+	} else {
+		e.Op, e.Kind, e.Size = event.OpFree, event.KindNone, uint64(-size)
 	}
+	if x[2] != 0 {
+		e.Op, e.Kind = event.OpReserve, event.KindNone
+	}
+	e.Device = torchDevice(x[1])
+	if e.Part = event.NoTotal; len(x) > 3 {
+		e.Part = x[3]
+	} else {
+		e.Handle = event.NoTotal
+	}
+}
+
+// torchDevice returns the index of a c10::Device, which is two bytes: the type (1 is
+// CUDA) and the index.
+func torchDevice(device uint64) int32 {
+	if device&0xff == 1 && int8(device>>8) >= 0 {
+		return int32(device >> 8 & 0x7f)
+	}
+	return event.NoDevice
 }
 
 // Flags of cuArray3DCreate (cuda.h, CUDA_ARRAY3D_*).

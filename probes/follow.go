@@ -10,41 +10,55 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
-// maxFollowing bounds the mappings that are looked at at one time: each may
-// wait for a target's file system.
-const maxFollowing = 64
+const (
+	// maxFollowing bounds the mappings that are looked at at one time: each may
+	// wait for a target's file system.
+	maxFollowing = 64
+	// maxToFollow bounds those that wait to be looked at. A node that starts its
+	// work maps a library in hundreds of processes at once.
+	maxToFollow = 4096
+)
 
-// onMapping looks at one new executable mapping of any process. It is for the
-// goroutine that reads them, and waits for nothing.
-func (t *Tracer) onMapping(m mapping) {
+// onMapping looks at one new executable mapping of any process, and tells whether it is
+// of a library to probe. It is for the goroutine that reads them, and waits for nothing.
+func (t *Tracer) onMapping(m mapping) bool {
 	level, library := libraryLevel(m.Name())
 	switch {
 	case library && t.opts.All && level != Torch:
 		if !t.makeTarget(m.pid) {
 			t.noteGap(m, level, m.File)
-			return
+			return true
 		}
 	case !t.traced(m.pid):
-		return
+		return false
 	}
 	if t.opts.Stacks != nil {
 		t.opts.Stacks.Mapped(m.pid, m.Mapping, library)
 	}
 	if !library || !slices.Contains(t.levels(), level) {
-		return
+		return false
 	}
 	select {
-	case t.following <- struct{}{}:
+	case t.toFollow <- m:
 	default:
 		t.loss.Add(lossNotProbed, 1)
-		return
 	}
-	go func() {
-		defer func() { <-t.following }()
-		if err := t.follow(m, level); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.warn(fmt.Sprintf("%s, which process %d loaded, is not traced: %v", m.Path, m.pid, err))
+	return true
+}
+
+// followMappings looks at the mappings that wait for it until stop is closed.
+func (t *Tracer) followMappings(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case m := <-t.toFollow:
+			level, _ := libraryLevel(m.Name())
+			if err := t.follow(m, level); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errStopped) {
+				t.warn(fmt.Sprintf("%s, which process %d loaded, is not traced: %v", m.Path, m.pid, err))
+			}
 		}
-	}()
+	}
 }
 
 // makeTarget traces a process that was seen to use CUDA, and tells whether it still

@@ -40,7 +40,7 @@ func TestProbesTellAllAtOnce(t *testing.T) {
 				}
 				done := make(chan error)
 				go func() { done <- tr.Run(tr, nil) }()
-				a, err := attach(openLibrary(t, testcuda.Get(t).LibCUDA), tr.progs, tr.gates.take(), 0, c.want)
+				a, err := attachRows(openLibrary(t, testcuda.Get(t).LibCUDA), tr.progs, tr.gates.take(), c.want)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -250,3 +250,12 @@ func count(events []event.Event, match func(*event.Event) bool) (n int) {
 
 // apiName returns the symbol of an event's API or Outer, "" for 0.
 func apiName(api uint16) string { return Entries[api].Symbol }
+
+// attachRows puts probes for the rows wanted on a library, in every process.
+func attachRows(lib Library, progs programs, g *gate, want func(*Row) bool) (*attachment, error) {
+	s, err := lib.sites(want)
+	if err != nil {
+		return nil, err
+	}
+	return attach(lib, s, progs, g, 0)
+}

@@ -88,7 +88,7 @@ func TestRemappedLibrary(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, lib := range libs {
-			a, err := attach(lib, tr.progs, nil, 0, lasting)
+			a, err := attachRows(lib, tr.progs, nil, lasting)
 			if err != nil {
 				lib.Close()
 				continue
@@ -253,6 +253,52 @@ func TestLibrariesAreClosed(t *testing.T) {
 	want("after Close", 0)
 }
 
+// Those that are opened ahead are closed as well, whether anybody asks for them or not.
+func TestLibrariesAheadAreClosed(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	needTracing(t)
+	t.Setenv("LD_LIBRARY_PATH", testcuda.Get(t).Dir)
+	opened := make(chan bool, 1)
+	for what, try := range map[string]func() error{
+		"nobody asks": func() error {
+			tr, err := Open(Options{Follow: true})
+			if err != nil {
+				return err
+			}
+			eventually(t, "a library to be open", func() bool { return openLibraries(t) > 0 })
+			return tr.Close()
+		},
+		"prepared": func() error {
+			tr, err := Open(Options{Follow: true})
+			if err != nil {
+				return err
+			}
+			n, err := tr.Prepare()
+			if n == 0 || openLibraries(t) == 0 {
+				t.Error("nothing is probed")
+			}
+			_, again := tr.Prepare()
+			return errors.Join(err, again, tr.Close())
+		},
+		"Open fails": func() error {
+			_, err := Open(Options{Stacks: failingTaker{load: func() error {
+				opened <- true
+				return os.ErrInvalid
+			}}})
+			if !errors.Is(err, os.ErrInvalid) {
+				t.Errorf("Open: %v", err)
+			}
+			<-opened
+			return nil
+		},
+	} {
+		if err := try(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		eventually(t, what+": all libraries to be closed", func() bool { return openLibraries(t) == 0 })
+	}
+}
+
 // Both kinds of link go by the open file: after it was opened, another lies at
 // its path, and its process is gone.
 func TestLinksGoByDescriptor(t *testing.T) {
@@ -299,7 +345,7 @@ func TestLinksGoByDescriptor(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer coll.Close()
-			a, err := attach(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], multi}, nil, 0, lasting)
+			a, err := attachRows(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], multi}, nil, lasting)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
@@ -105,7 +106,7 @@ type failingTaker struct {
 	load func() error
 }
 
-func (f failingTaker) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType) (*ebpf.Program, error) {
+func (f failingTaker) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType, *btf.Cache) (*ebpf.Program, error) {
 	return nil, f.load()
 }
 

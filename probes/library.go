@@ -19,6 +19,7 @@ type Library struct {
 	Path  string // as a process that maps it sees it: that process chose it
 	id    proc.FileID
 	file  *proc.File
+	ahead func() (sites, error) // what sites returns, if it is found already
 }
 
 // Close gives the descriptor back. Level and Path stay.

@@ -1,6 +1,13 @@
 package probes
 
-import "github.com/gpumemtrace/gpumemtrace/internal/loss"
+import (
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+)
 
 // kernelCauses names the entries of the kernel side's loss map, in the order
 // of enum gm_loss.
@@ -15,6 +22,8 @@ var kernelCauses = []loss.Cause{
 	{Name: "lists_truncated", Help: "sparse mappings missed because one call had more than 16"},
 	{Name: "targets_full", Help: "child processes not traced because the table of processes was full"},
 	{Name: "calls_nested", Help: "calls not counted because they came from inside another that allocates or frees, which counts for both"},
+	{Name: "tensor_allocators_full", Help: "tensors made or freed that are in no figure because the kernel's table of allocators was full"},
+	{Name: "tensor_samples_full", Help: "sampled tensors that were left out because the kernel's table of those that are live was full: estimates are too low"},
 }
 
 // causes is what the Go side can lose.
@@ -23,10 +32,11 @@ var causes loss.Causes
 var (
 	lossMalformed   = causes.Add("records_malformed", "records that could not be decoded")
 	lossMappings    = causes.Add("mappings_lost", "new mappings that the kernel could not report: a library loaded then may be untraced")
-	lossNotProbed   = causes.Add("libraries_not_probed", "libraries left unprobed because too many were probed already or their file did not answer")
+	lossNotProbed   = causes.Add("libraries_not_probed", "libraries left unprobed because too many were probed already, or waited to be, or because their file did not answer")
 	lossProbedLate  = causes.Add("libraries_probed_late", "libraries that a process mapped before they had probes: its calls in the milliseconds between are missed")
 	lossUnseen      = causes.Add("processes_unseen", "processes that ended before the library that they mapped could be probed: nothing of them is seen")
 	lossNotTraced   = causes.Add("processes_not_traced", "processes not traced because the table of processes was full")
+	lossShed        = causes.Add("stacks_shed", "allocations without a call stack because the tracer was at a limit that it was given: they are in every total")
 	lossNotCompared = causes.Add("functions_not_compared", "addresses that programs asked for which were not compared with the probes, for want of time")
 )
 
@@ -37,13 +47,22 @@ func (t *Tracer) Loss() []loss.Counter {
 		out = append(out, c.Counter(t.kernelCount(i)))
 	}
 	var missed uint64 // because a program was running on the CPU already
-	for _, p := range t.coll.Programs {
+	for _, p := range t.running() {
 		if s, err := p.Stats(); err == nil {
 			missed += s.RecursionMisses
 		}
 	}
 	runsMissed := loss.Cause{Name: "runs_missed", Help: "program runs that the kernel skipped"}
 	return append(append(out, t.loss.Counters()...), runsMissed.Counter(missed))
+}
+
+// running returns all programs that run for the trace, that of the taker of stacks too.
+func (t *Tracer) running() []*ebpf.Program {
+	all := slices.Collect(maps.Values(t.coll.Programs))
+	if !slices.Contains(all, t.progs.exit) {
+		all = append(all, t.progs.exit)
+	}
+	return all
 }
 
 // kernelCount reads the i-th of the kernel side's counters. One that cannot be

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -352,6 +353,18 @@ func TestUselessLibrary(t *testing.T) {
 	}
 }
 
+// A laggard handles events more slowly than a hammer makes them.
+type laggard struct {
+	counter
+	events int
+}
+
+func (l *laggard) Event(*event.Event) {
+	if l.events++; l.events%64 == 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // Whoever allocates without a pause does not keep what is done between batches
 // from coming.
 func TestIdleUnderLoad(t *testing.T) {
@@ -363,7 +376,7 @@ func TestIdleUnderLoad(t *testing.T) {
 	busy, longest, last := 0, time.Duration(0), time.Now()
 	done := make(chan error, 1)
 	go func() {
-		done <- tr.Run(counter{}, func(drained bool) {
+		done <- tr.Run(&laggard{}, func(drained bool) {
 			if !drained {
 				busy++
 			}
@@ -381,5 +394,29 @@ func TestIdleUnderLoad(t *testing.T) {
 	}
 	if busy < 10 || longest > time.Second {
 		t.Errorf("between batches %d times while events waited, %v apart at the most", busy, longest)
+	}
+}
+
+// Very many processes that map a library each at one moment all have probes: more
+// than are looked at, and attached to, at one time.
+func TestManyLibrariesAtOnce(t *testing.T) {
+	const libraries = 5 * maxFollowing
+	tr := openTrace(t, Options{All: true, Follow: true})
+	dir := t.TempDir()
+	program := filepath.Join(dir, "mapall")
+	compile(t, program, "mapall.c")
+	paths := make([]string, libraries)
+	for i := range paths {
+		paths[i] = copyLibrary(t, filepath.Join(dir, strconv.Itoa(i)))
+	}
+	spawn(t, exec.Command(program, paths...), "")
+	missing := paths
+	eventually(t, "every library's probes", func() bool {
+		probed := tr.probedLibraries()
+		missing = slices.DeleteFunc(missing, func(path string) bool { return slices.Contains(probed, path) })
+		return len(missing) == 0 || tr.counter("libraries_not_probed") > 0
+	})
+	if n := tr.counter("libraries_not_probed"); len(missing) > 0 || n > 0 {
+		t.Errorf("%d libraries have no probes, %d are counted", len(missing), n)
 	}
 }

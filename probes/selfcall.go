@@ -47,7 +47,7 @@ func (t *Tracer) CallSelf(calls int, size uint64) (err error) {
 		return err
 	}
 	var a attachment // without a gate
-	err = a.attach(ex, t.progs, []point{{uint16(row), offset, offset}}, pid)
+	err = a.attach(ex, t.progs, []point{{entry: uint16(row), offset: offset, at: offset}}, pid)
 	if err == nil {
 		// The kernel puts another return address on the stack. The function has no
 		// frame, nor a place where Go would look at the stack.

@@ -33,7 +33,7 @@ func TestCallSelf(t *testing.T) {
 	done := make(chan error, 1)
 	var g gathered
 	go func() { done <- tr.Run(&g, nil) }()
-	time.Sleep(2 * pollInterval)
+	time.Sleep(2 * idleInterval)
 	if err := tr.Stop(); err != nil {
 		t.Fatal(err)
 	}

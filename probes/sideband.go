@@ -100,11 +100,29 @@ func (s *sideband) watch(fd, index int) error {
 	return nil
 }
 
-// run calls f for every new executable mapping until close. lost is called
-// with the number of mappings that the kernel could not report.
-func (s *sideband) run(f func(mapping), lost func(uint64)) {
+// To wake this process for each mapping takes a tenth of a millisecond, most of it the Go
+// runtime's: several percent of a core where hundreds of programs a second start. After
+// restless wakeups in a row that brought none of a library to probe, each less than calm
+// after the one before, mappings wait for rest to be read together. A ring holds many
+// times more, and a program of CUDA's takes longer from mapping the driver to its first
+// call.
+const (
+	restless = 32
+	calm     = 30 * time.Millisecond
+	rest     = 20 * time.Millisecond
+)
+
+// run calls f for every new executable mapping until close, and hears of it whether that
+// is one of a library to probe. lost is called with the number of mappings that the
+// kernel could not report.
+func (s *sideband) run(f func(mapping) (library bool), lost func(uint64)) {
 	ready := make([]unix.EpollEvent, 64)
+	var last time.Time
+	row := 0
 	for {
+		if row >= restless {
+			time.Sleep(rest)
+		}
 		n, err := unix.EpollWait(s.epoll, ready, -1)
 		if err == unix.EINTR {
 			continue
@@ -112,34 +130,43 @@ func (s *sideband) run(f func(mapping), lost func(uint64)) {
 		if err != nil {
 			return
 		}
+		now := time.Now()
+		if row++; now.Sub(last) >= calm {
+			row = 0
+		}
+		last = now
 		for _, r := range ready[:n] {
 			if r.Fd < 0 {
 				return
 			}
-			s.drain(s.events[r.Fd], f, lost)
+			if s.drain(s.events[r.Fd], f, lost) {
+				row = 0
+			}
 		}
 	}
 }
 
-func (s *sideband) drain(ev *perf.Event, f func(mapping), lost func(uint64)) {
+// drain tells whether there was a library to probe.
+func (s *sideband) drain(ev *perf.Event, f func(mapping) bool, lost func(uint64)) (library bool) {
 	var raw perf.RawRecord
 	for ev.HasRecord() && !s.halted.Load() {
 		if err := ev.ReadRawRecord(context.Background(), &raw); err != nil {
 			lost(1)
-			return
+			return library
 		}
 		var m perf.Mmap2Record
 		var l perf.LostRecord
 		switch {
 		case raw.Header.Type == perf.RecordTypeMmap2 && m.DecodeFrom(&raw, ev) == nil && len(raw.Data) >= 8:
-			f(mapping{pid: int(m.Pid), time: recordTime(&raw), Mapping: proc.Mapping{
+			library = f(mapping{pid: int(m.Pid), time: recordTime(&raw), Mapping: proc.Mapping{
 				Start: m.Addr, End: m.Addr + m.Len, Offset: m.PageOffset, Path: m.Filename,
 				File: proc.FileID{Dev: unix.Mkdev(m.MajorID, m.MinorID), Ino: m.Inode},
-			}})
+			}}) || library
 		case raw.Header.Type == perf.RecordTypeLost && l.DecodeFrom(&raw, ev) == nil:
 			lost(l.Lost)
 		}
 	}
+	return library
 }
 
 // recordTime is a record's sample_id, which ends it: the time alone, as the

@@ -39,11 +39,12 @@ func TestSidebandHalts(t *testing.T) {
 		if err := unix.SchedSetaffinity(0, &one); err != nil {
 			t.Error(err)
 		}
-		s.run(func(m mapping) {
+		s.run(func(m mapping) bool {
 			if m.pid == os.Getpid() && !enough.Load() {
 				told.Add(1)
 				again()
 			}
+			return false
 		}, func(uint64) {})
 	}()
 	eventually(t, "mappings", func() bool { again(); return told.Load() > 1000 })

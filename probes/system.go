@@ -71,6 +71,10 @@ func explain(err error) error {
 		return fmt.Errorf("this kernel lacks %s: gpumemtrace needs Linux 5.15 or later: %w", strings.Join(lacking, ", "), err)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		if status, serr := proc.ReadStatus(os.Getpid()); serr == nil && status.Capabilities>>unix.CAP_SYS_ADMIN&1 == 0 {
+			return fmt.Errorf("the kernel refused: it may want CAP_SYS_ADMIN for uprobes, as kernels of 2025 and later do, and those with a kernel.perf_event_paranoid above 2 (%s here): %w",
+				proc.Sysctl("kernel/perf_event_paranoid"), err)
+		}
 		return fmt.Errorf("the kernel refused: a security module, a seccomp filter or kernel lockdown may forbid BPF here: %w", err)
 	}
 	return err

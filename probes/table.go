@@ -3,6 +3,8 @@ package probes
 import (
 	"strings"
 
+	"github.com/ianlancetaylor/demangle"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/physical"
 )
@@ -47,7 +49,7 @@ type Row struct {
 	class class
 	flags rowFlags
 	// stride of a list's elements; the argument that holds an extent's
-	// address on arm64 (flagExtent).
+	// address on arm64 (flagExtent), or a c10::Device (classTensor).
 	stride uint16
 
 	plan *plan
@@ -87,6 +89,7 @@ const (
 	classCtxDevice
 	classDeviceSet
 	classEscape
+	classTensor
 )
 
 type rowFlags uint16
@@ -279,6 +282,17 @@ var Table = append([]Row{
 		Op: event.OpOutOfMemory, Size: arg(0), Handle: arg(1), Extra: []value{arg(2), arg(3)}, Fix: fixTorchOutOfMemory,
 		flags: flagStack},
 
+	// c10::reportMemoryUsageToProfiler(void *, int64_t, size_t, size_t, Device):
+	// what the caching allocator handed out, or with a negative size took back, and
+	// its totals after that. c10/core/Allocator.h; int64_t all through before 2.1, no
+	// totals before 1.10.
+	{Level: Torch, Symbols: []string{tensorSymbol + "mmNS_6DeviceE", tensorSymbol + "llNS_6DeviceE"}, class: classTensor,
+		Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Addr: arg(0), Handle: arg(2),
+		Extra: []value{arg(1), arg(4), arg(6), arg(3)}, Fix: fixTensor, stride: 4},
+	{Level: Torch, Symbols: []string{tensorSymbol + "NS_6DeviceE"}, class: classTensor,
+		Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Addr: arg(0),
+		Extra: []value{arg(1), arg(2), arg(6)}, Fix: fixTensor, stride: 2},
+
 	// What libcuda asks of the kernel driver.
 	{Symbols: []string{"ioctl@plt"}, class: classEscape},
 	{Symbols: []string{"close@plt"}, Op: event.OpDescriptorClose, Addr: arg(0), flags: flagKernel},
@@ -288,6 +302,13 @@ var Table = append([]Row{
 const imported = "@plt"
 
 func (r *Row) imported() bool { return strings.HasSuffix(r.Symbols[0], imported) }
+
+// tensorSymbol begins the name of c10::reportMemoryUsageToProfiler, in every
+// version: its first arguments are the same.
+const tensorSymbol = "_ZN3c1027reportMemoryUsageToProfilerEPvl"
+
+// TellsTensors tells whether a function of PyTorch's tells of tensors.
+func TellsTensors(symbol string) bool { return strings.HasPrefix(symbol, tensorSymbol) }
 
 // opProcAddress marks the guard's row: it never leaves this package.
 const opProcAddress event.Op = 255
@@ -333,11 +354,12 @@ var Entries = func() []Entry {
 	return out
 }()
 
-// APINames returns the names of functions by event.Event.API and Outer.
+// APINames returns the names of functions by event.Event.API and Outer, as their
+// source has them.
 func APINames() []string {
 	out := make([]string, len(Entries))
 	for i := range Entries {
-		out[i] = Entries[i].Symbol
+		out[i] = demangle.Filter(Entries[i].Symbol, demangle.NoParams)
 	}
 	return out
 }

@@ -10,13 +10,14 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 
-	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
@@ -40,6 +41,11 @@ type Options struct {
 	// Kernel: what libcuda asks of the kernel driver, too. Only with APIDriver
 	// and APIBoth: the runtime's functions do not tell what it is for.
 	Kernel bool
+	// Tensors: what PyTorch's caching allocator hands out, too.
+	Tensors bool
+	// FreeStacks: where a tensor is freed, a stack is taken too.
+	FreeStacks bool
+	TensorOptions
 	// Warn receives sentences that the user should read, at most once each.
 	// It may be called from any goroutine. nil drops them.
 	Warn func(string)
@@ -47,8 +53,9 @@ type Options struct {
 	// return program, which follows frame pointers.
 	Stacks StackTaker
 
-	ringBytes uint32 // of the ring buffer; 0 for the kernel side's own choice
-	single    bool   // probes go on one by one, as where no link holds many
+	ringBytes           uint32 // of the ring buffer; 0 for the kernel side's own choice
+	samples, allocators uint32 // places in the kernel side's tables; 0 for its own choice
+	single              bool   // probes go on one by one, as where no link holds many
 }
 
 // A StackTaker takes call stacks in the kernel. Its methods but Load are called
@@ -56,8 +63,9 @@ type Options struct {
 type StackTaker interface {
 	// Load returns the program to run where a function returns, nil to follow
 	// frame pointers. It is given the kernel side's maps and constants by name,
-	// and how the program is attached.
-	Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType) (*ebpf.Program, error)
+	// how the program is attached, and the kernel's types. Other programs are
+	// loaded meanwhile.
+	Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType, types *btf.Cache) (*ebpf.Program, error)
 	// Mapped hears of each new executable mapping of a traced process: what is
 	// known of its mappings is stale. cuda says that it is a library of CUDA's
 	// or of PyTorch's.
@@ -80,15 +88,18 @@ type Tracer struct {
 	progs   programs
 	life    []link.Link
 	reader  *ringbuf.Reader
+	waiter  *waiter // for what reader reads
 	side    *sideband
 	workers sync.WaitGroup // the sideband and tidy
 	stop    chan struct{}  // closed to end them and the guard
 
-	following chan struct{} // a place for each mapping that is looked at
-	guarding  chan procAddress
-	texts     map[event.Process]text // of the guard's goroutine
+	toFollow chan mapping // of libraries, to be looked at
+	guarding chan procAddress
+	system   chan []Library         // those that a program started now would load, once
+	texts    map[event.Process]text // of the guard's goroutine
 
 	gates    gates
+	shedding atomic.Pointer[shedding]
 	takenOff func() error // takes every probe off, once, and returns when that is done
 
 	mu       sync.Mutex // never held while anything is waited for
@@ -96,6 +107,8 @@ type Tracer struct {
 	glimpses []*attachment // until their time is over
 	warned   map[string]bool
 	longest  time.Duration // between a library's mapping and its probes
+
+	measured measured
 
 	loss *loss.Set
 }
@@ -106,15 +119,18 @@ func Open(opts Options) (_ *Tracer, err error) {
 		return nil, err
 	}
 	t := &Tracer{
-		opts:      opts,
-		loss:      loss.New(causes),
-		libs:      newAttachments(),
-		warned:    map[string]bool{},
-		texts:     map[event.Process]text{},
-		stop:      make(chan struct{}),
-		following: make(chan struct{}, maxFollowing),
-		guarding:  make(chan procAddress, maxGuarding),
+		opts:     opts,
+		loss:     loss.New(causes),
+		libs:     newAttachments(),
+		warned:   map[string]bool{},
+		texts:    map[event.Process]text{},
+		stop:     make(chan struct{}),
+		toFollow: make(chan mapping, maxToFollow),
+		guarding: make(chan procAddress, maxGuarding),
+		system:   make(chan []Library, 1),
 	}
+	go t.look()
+	t.shedding.Store(&shedding{})
 	t.takenOff = sync.OnceValue(t.closeAll)
 	defer func() {
 		if err != nil {
@@ -122,48 +138,13 @@ func Open(opts Options) (_ *Tracer, err error) {
 			t.Close()
 		}
 	}()
-	spec, err := bpf.LoadGpumemtrace()
-	if err != nil {
-		return nil, fmt.Errorf("read the kernel side: %w", err)
-	}
-	constants, err := t.constants()
-	if err != nil {
+	if err := t.load(); err != nil {
 		return nil, err
-	}
-	for name, v := range constants {
-		if err := spec.Variables[name].Set(v); err != nil {
-			return nil, fmt.Errorf("configure the kernel side: %w", err)
-		}
-	}
-	if opts.ringBytes != 0 {
-		spec.Maps["events"].MaxEntries = opts.ringBytes
-	}
-	attach := ebpf.AttachNone
-	if haveMulti() && !opts.single {
-		attach = ebpf.AttachTraceUprobeMulti
-	}
-	spec.Programs[enterProgram].AttachType = attach
-	spec.Programs[exitProgram].AttachType = attach
-	if t.coll, err = ebpf.NewCollection(spec); err != nil {
-		return nil, fmt.Errorf("load the kernel side: %w", err)
-	}
-	t.gates.times = t.coll.Maps["gates"]
-	t.progs = programs{t.coll.Programs[enterProgram], t.coll.Programs[exitProgram], attach != ebpf.AttachNone}
-	if opts.Stacks != nil {
-		exit, err := opts.Stacks.Load(t.coll.Maps, constants, attach)
-		if err != nil {
-			return nil, err
-		}
-		if exit != nil {
-			t.progs.exit = exit
-		}
 	}
 	if err := t.fillRows(); err != nil {
 		return nil, err
 	}
-	for name, program := range map[string]string{
-		"sched_process_fork": "gm_fork", "sched_process_exec": "gm_exec", "sched_process_exit": "gm_exit",
-	} {
+	for name, program := range lifePrograms {
 		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: t.coll.Programs[program]})
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", name, err)
@@ -173,19 +154,20 @@ func Open(opts Options) (_ *Tracer, err error) {
 	if t.reader, err = ringbuf.NewReader(t.coll.Maps["events"]); err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
+	if t.waiter, err = newWaiter(t.coll.Maps["events"].FD()); err != nil {
+		return nil, err
+	}
 	if t.side, err = openSideband(); err != nil {
 		return nil, err
 	}
 	t.workers.Go(func() { t.side.run(t.onMapping, func(n uint64) { t.loss.Add(lossMappings, n) }) })
 	t.workers.Go(func() { t.tidy(t.stop) })
 	go t.guard(t.stop) // not waited for: it reads what a target's file system gives
+	for range maxFollowing {
+		go t.followMappings(t.stop) // nor they
+	}
 	return t, nil
 }
-
-const (
-	enterProgram = "gm_call_enter"
-	exitProgram  = "gm_call_exit"
-)
 
 // constants are what the programs read as constants, by name.
 func (t *Tracer) constants() (map[string]any, error) {
@@ -204,6 +186,8 @@ func (t *Tracer) constants() (map[string]any, error) {
 	}
 	return map[string]any{
 		"cfg_pidns_inum": ns, "cfg_all": b(t.opts.All), "cfg_follow": b(t.opts.Follow),
+		"cfg_free_stacks":   b(t.opts.FreeStacks),
+		"cfg_tensor_sample": t.opts.TensorSample, "cfg_tensor_min": t.opts.TensorMin,
 	}, nil
 }
 
@@ -228,11 +212,7 @@ func (t *Tracer) watchesKernel() bool { return t.opts.Kernel && t.opts.API != AP
 func (t *Tracer) fillRows() error {
 	rows := t.coll.Maps["rows"]
 	for i := range Entries {
-		c := Entries[i].class
-		if Entries[i].Level == Runtime && t.opts.API == APIBoth {
-			c = classAround
-		}
-		if err := rows.Put(uint32(i), Entries[i].plan.kernelRow(c, runtime.GOARCH)); err != nil {
+		if err := rows.Put(uint32(i), Entries[i].plan.kernelRow(t.class(i), runtime.GOARCH)); err != nil {
 			return fmt.Errorf("fill the table of functions: %w", err)
 		}
 	}
@@ -246,7 +226,7 @@ func (t *Tracer) fillRows() error {
 
 // wants tells whether a row is to be probed for the whole trace.
 func (t *Tracer) wants(r *Row) bool {
-	return lasting(r) && (t.watchesKernel() || !r.imported())
+	return lasting(r) && (t.watchesKernel() || !r.imported()) && (t.opts.Tensors || r.class != classTensor)
 }
 
 // confined tells whether a probe is for one process alone.
@@ -265,18 +245,33 @@ func (t *Tracer) Prepare() (int, error) {
 // prepare does so for one process, or for all with 0. As the process may replace its
 // image before it loads them, they stay probed for good.
 func (t *Tracer) prepare(pid int) (int, error) {
+	libs, first := <-t.system
+	if !first {
+		libs = systemLibraries(t.levels())
+	}
 	n := 0
-	libs := systemLibraries(t.levels())
-	for i, lib := range libs {
-		err := t.attach(lib, pid, 0, 0)
+	var failed error
+	for _, err := range t.attachAll(libs, pid, 0, 0) {
 		if err == nil {
 			n++
 		} else if !errors.Is(err, ErrNoSymbols) {
-			closeAll(libs[i+1:])
-			return n, err
+			failed = errors.Join(failed, err)
 		}
 	}
-	return n, nil
+	return n, failed
+}
+
+// look opens the libraries that prepare probes, and finds the places of their probes:
+// while the kernel side loads there is time for it.
+func (t *Tracer) look() {
+	libs := systemLibraries(t.levels())
+	for i := range libs {
+		lib := libs[i]
+		libs[i].ahead = sync.OnceValues(func() (sites, error) { return lib.sites(t.wants) })
+		go func() { _, _ = libs[i].ahead() }() // attach has its error
+	}
+	t.system <- libs
+	close(t.system)
 }
 
 // Target traces pid and probes the CUDA libraries that it maps now, and others when
@@ -305,19 +300,21 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	var useless error
+	var useless, failed error
 	probed := 0
-	for i, lib := range libs {
-		switch err := t.attach(lib, t.confinedTo(pid), pid, at); {
-		case errors.Is(err, ErrNoSymbols) && optional(lib.Level): // an older PyTorch
+	for i, err := range t.attachAll(libs, t.confinedTo(pid), pid, at) {
+		switch {
+		case errors.Is(err, ErrNoSymbols) && optional(libs[i].Level): // an older PyTorch
 		case errors.Is(err, ErrNoSymbols):
 			useless = err
 		case err != nil:
-			closeAll(libs[i+1:])
-			return libs, err
+			failed = errors.Join(failed, err)
 		default:
 			probed++
 		}
+	}
+	if failed != nil {
+		return libs, failed
 	}
 	if useless != nil && probed > 0 {
 		t.warn(useless.Error())
@@ -349,9 +346,14 @@ func (t *Tracer) warn(text string) {
 // maxWarned bounds the warnings that are not given again.
 const maxWarned = 1000
 
-// pollInterval bounds how long an event waits for the reader: the kernel side
-// wakes it only when much is waiting.
-const pollInterval = 50 * time.Millisecond
+const (
+	// pollInterval bounds how long an event waits for the reader: the kernel side
+	// wakes it only when much is waiting.
+	pollInterval = 50 * time.Millisecond
+	// idleInterval does so when none came for idleAfter.
+	idleInterval = 100 * time.Millisecond
+	idleAfter    = time.Second
+)
 
 // maxBatch bounds the records handled between two calls of Run's idle: without
 // it, whoever allocates without a pause would keep them from coming.
@@ -364,10 +366,12 @@ func (t *Tracer) Run(h Handler, idle func(drained bool)) error {
 	d := &decoder{onProcAddress: t.toGuard}
 	follower := follower{h, t}
 	var rec ringbuf.Record
+	t.reader.SetDeadline(time.Now()) // what is there
+	last := time.Now()               // when an event came
 	for {
-		t.reader.SetDeadline(time.Now().Add(pollInterval))
 		drained := false
-		for n := 0; n < maxBatch && !drained; n++ {
+		n := 0
+		for ; n < maxBatch && !drained; n++ {
 			err := t.reader.ReadInto(&rec)
 			switch {
 			case err == nil:
@@ -385,6 +389,19 @@ func (t *Tracer) Run(h Handler, idle func(drained bool)) error {
 		if idle != nil {
 			idle(drained)
 		}
+		if !drained {
+			continue
+		}
+		now, interval := time.Now(), pollInterval
+		if n > 1 {
+			last = now
+		}
+		if now.Sub(last) >= idleAfter {
+			interval = idleInterval
+		}
+		if err := t.waiter.wait(interval); err != nil {
+			return err
+		}
 	}
 }
 
@@ -397,6 +414,7 @@ type follower struct {
 
 func (f follower) Event(e *event.Event) {
 	f.tracer.lived(e)
+	f.tracer.countShed(e)
 	f.Handler.Event(e)
 	if taker := f.tracer.opts.Stacks; taker != nil {
 		switch e.Op {
@@ -426,6 +444,7 @@ func (t *Tracer) Stop() error {
 	go func() { _ = t.takenOff() }() // Close has its error
 	if t.reader != nil {
 		err = errors.Join(err, t.reader.Flush())
+		t.waiter.wake()
 	}
 	return err
 }
@@ -453,6 +472,14 @@ func (t *Tracer) Close() error {
 	if t.reader != nil {
 		err = errors.Join(err, t.reader.Close())
 	}
+	if t.waiter != nil {
+		err = errors.Join(err, t.waiter.close())
+	}
+	go func() {
+		for libs := range t.system {
+			closeAll(libs)
+		}
+	}()
 	if t.coll != nil {
 		t.coll.Close()
 	}

@@ -48,8 +48,11 @@ type Reader struct {
 	end  chan struct{}
 	done chan struct{} // closed when Run has ended
 
+	// Memory: each reading tells each GPU's memory. It is set before Run.
+	Memory bool
+
 	mu     sync.Mutex
-	memory bool      // the next reading tells each GPU's memory
+	memory bool      // the next reading does
 	since  time.Time // when the reading under way began, zero for none
 	lost   *loss.Set
 }
@@ -150,7 +153,7 @@ func (r *Reader) begin(at time.Time) (memory bool) {
 	defer r.mu.Unlock()
 	r.since = at
 	if !at.IsZero() {
-		memory, r.memory = r.memory, false
+		memory, r.memory = r.Memory || r.memory, false
 	}
 	return memory
 }

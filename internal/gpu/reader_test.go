@@ -219,3 +219,17 @@ func TestMemoryIsReadWhenWanted(t *testing.T) {
 	}
 	r.Close()
 }
+
+// Where somebody looks at it all the time, each reading has it.
+func TestMemoryIsReadAlways(t *testing.T) {
+	r, told := reader(t, oneGPU())
+	r.Memory = true
+	go r.Run()
+	for range 2 {
+		r.Ask()
+		if m := <-told; !m.Devices[0].MemoryKnown {
+			t.Error("without each GPU's memory")
+		}
+	}
+	r.Close()
+}

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,6 +106,7 @@ func checkFile(t *testing.T, b []byte) {
 		return
 	}
 	e.BuildID()
+	e.ShadowStack()
 	if name := e.SONAME(); len(name) > maxSymbolName {
 		t.Errorf("a name of %d bytes", len(name))
 	}
@@ -116,7 +118,14 @@ func checkFile(t *testing.T, b []byte) {
 	if err != nil && len(stubs) != 0 {
 		t.Errorf("%v, and %d stubs", err, len(stubs))
 	}
-	for _, offsets := range []map[string]uint64{functions, stubs} {
+	calls := map[string]uint64{}
+	for name, stub := range stubs {
+		for i, c := range e.Calls(stub) {
+			calls[fmt.Sprintf("call %d of %q", i, name)] = c.Offset
+			calls[fmt.Sprintf("return of call %d of %q", i, name)] = c.Return
+		}
+	}
+	for _, offsets := range []map[string]uint64{functions, stubs, calls} {
 		for name, offset := range offsets {
 			within := slices.ContainsFunc(e.Progs, func(p *elf.Prog) bool {
 				return p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && offset >= p.Off && offset-p.Off < p.Filesz

@@ -19,7 +19,7 @@ import (
 // Whatever a process names libcuda.so.1, on both machines: no panic, and only
 // offsets within the executable part of the file.
 func FuzzStubs(f *testing.F) {
-	seeds := [][]byte{small(f, "stubs-amd64.so"), small(f, "stubs-arm64.so")}
+	seeds := [][]byte{small(f, "stubs-amd64.so"), small(f, "stubs-arm64.so"), small(f, "calls-amd64.so")}
 	for machine, seed := range seeds {
 		whole := uint32(len(seed))
 		f.Add(uint8(machine), uint32(0), binary.LittleEndian.Uint64(seed), whole)

@@ -1,4 +1,4 @@
-package probes
+package proc
 
 import "encoding/binary"
 
@@ -18,6 +18,19 @@ const (
 	// reaches 128; a function of libcuda's API has some hundreds.
 	reach = 4 << 10
 )
+
+// Probe returns where in the file a probe on the function at an offset is best put: at
+// the function's start, or behind it where the kernel carries out the instruction.
+func (e *ELF) Probe(function uint64) uint64 {
+	if !e.X86() {
+		return function
+	}
+	code, start := e.CodeAround(function, maxPrologue)
+	if prologue(code, start) > 0 {
+		code, start = e.CodeAround(function, reach)
+	}
+	return function + uint64(prologue(code, start))
+}
 
 // prologue returns how far behind the start of a function of x86-64 its probe may
 // lie, 0 if only there. around is the code around it, and start where it begins
@@ -176,28 +189,4 @@ func jumpedTo(code []byte, at int) bool {
 		}
 	}
 	return false
-}
-
-// settle moves each point's probe to where in its function it is to lie. No two
-// points get the same place.
-func (l Library) settle(points []point) error {
-	e, err := l.elf()
-	if err != nil || !e.X86() {
-		return err
-	}
-	taken := map[uint64]bool{}
-	for _, p := range points {
-		taken[p.offset] = true
-	}
-	for i := range points {
-		code, start := e.CodeAround(points[i].offset, maxPrologue)
-		if prologue(code, start) > 0 {
-			code, start = e.CodeAround(points[i].offset, reach)
-		}
-		if at := points[i].offset + uint64(prologue(code, start)); !taken[at] {
-			taken[at] = true
-			points[i].at = at
-		}
-	}
-	return nil
 }

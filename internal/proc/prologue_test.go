@@ -1,4 +1,4 @@
-package probes
+package proc
 
 import (
 	"encoding/hex"
