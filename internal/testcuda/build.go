@@ -43,7 +43,7 @@ var (
 	oldFamilies  = []string{"src/stats.c", "src/device.c", "src/block.c", "src/ctx.c", "src/mem.c", "src/array.c", "src/ipc.c", "src/graph.c",
 		"src/kernel.c", "src/backing.c", "src/footprint.c", "src/module.c", "src/stream.c"}
 	families = append(slices.Clone(oldFamilies), "src/vmm.c", "src/sparse.c", "src/pool.c", "src/capture.c", "src/proc.c")
-	workload = []string{"src/workload.c", "src/script.c", "src/requests.c", "src/ops.c", "src/args.c", "src/rows.c"}
+	workload = []string{"src/workload.c", "src/script.c", "src/requests.c", "src/tensor.c", "src/ops.c", "src/args.c", "src/rows.c"}
 
 	rpath      = []string{"-Wl,-rpath,$ORIGIN"}
 	linkKernel = []string{"libtestrm.so"}
@@ -64,6 +64,7 @@ type step struct {
 // steps in groups: those of one group need only earlier ones.
 var steps = [][]step{{
 	{"libtestrm.so", [][]string{framePointers, libtestrm, kernelDriver}},
+	{"libc10.so", [][]string{framePointers, library, {"src/c10.c"}}},
 }, {
 	{"libcuda.so.1", [][]string{framePointers, libcuda, families, linkKernel}},
 	{"nofp/libcuda.so.1", [][]string{noFramePointers, libcuda, families, linkKernel}},

@@ -1,6 +1,7 @@
 // Requests to the kernel driver. As NVIDIA's libcuda does, this one chooses the
 // handles of its objects, and those of ended ones are the next to be used.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -31,7 +32,11 @@ void kernel_reset(void)
 
 EXPORT int testcuda_ioctl(unsigned long request, void *params)
 {
-	return ioctl(control_device, request, params);
+	int result;
+	do
+		result = ioctl(control_device, request, params);
+	while (result < 0 && (errno == EINTR || errno == EAGAIN));
+	return result;
 }
 
 EXPORT int testcuda_close(void)

@@ -34,4 +34,11 @@ void words(const char *rest);
 void print_words(const char *name);
 void request(const char *rest);
 
+// tensor.c
+int tensor(uint64_t size);
+void tensor_free(uint64_t nth);
+void empty_cache(void);
+void print_tensors(void);
+void print_segments(void);
+
 #endif

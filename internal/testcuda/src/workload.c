@@ -31,6 +31,12 @@
 //   ioctl NR SIZE NAME   a request to the kernel driver, with a buffer or an
 //                        address; its result is 0 or errno
 //   print NAME           print a buffer's words
+//   tensor SIZE          of a caching allocator, which tells libc10 of it, or, with
+//                        result 2, that it has no memory left
+//   untensor [N]         take back the Nth (0) that is left
+//   empty_cache          give its free segments back
+//   tensors              print the bytes that it has handed out, and holds
+//   segments             print how they are divided: see print_segments
 //
 // A call that fails ends the program with 3, unless try or expect is around it.
 #define _GNU_SOURCE
@@ -220,6 +226,17 @@ static void command(const char *text)
 		request(rest);
 	} else if (IS("print")) {
 		print_words(arg);
+	} else if (IS("tensor")) {
+		make_current();
+		check(verb, tensor(next_number(&rest, 512)));
+	} else if (IS("untensor")) {
+		tensor_free(next_number(&rest, 0));
+	} else if (IS("empty_cache")) {
+		empty_cache();
+	} else if (IS("tensors")) {
+		print_tensors();
+	} else if (IS("segments")) {
+		print_segments();
 	} else if (IS("exit")) {
 		exit((int)next_number(&rest, 0));
 	} else if (IS("_exit")) {

@@ -1,0 +1,92 @@
+package tensors
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+)
+
+// among returns the time that one event of a process takes which has n others of
+// everything, as set makes them and event applies it.
+func among(n int, set func(l *Ledger, n int), event func(l *Ledger, i int)) time.Duration {
+	l := New(ledger.Options{})
+	l.process(proc)
+	set(l, n)
+	const events = 200
+	start := time.Now()
+	for i := range events {
+		event(l, i)
+	}
+	return time.Since(start) / events
+}
+
+func reported(op event.Op, at, addr, size uint64) *event.Event {
+	e := &event.Event{Op: op, Space: event.SpaceTensor, Time: at, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal}
+	if op == event.OpAlloc {
+		e.Kind = event.KindTensor
+	}
+	return e
+}
+
+// TestOneEventIsCheap: a process that says a lot does not make its next event keep the
+// tracer, and with it all others, waiting.
+func TestOneEventIsCheap(t *testing.T) {
+	const many = 100_000
+	sites := make([]ledger.Site, many+1)
+	tests := []struct {
+		name  string
+		set   func(l *Ledger, n int)
+		event func(l *Ledger, i int)
+	}{
+		{"a segment ends with a tensor in it, beside many tensors", func(l *Ledger, n int) {
+			for i := range uint64(n) {
+				l.Apply(reported(event.OpAlloc, 1, 1<<40+i<<10, 512))
+			}
+		}, func(l *Ledger, i int) {
+			l.Began(proc, 1<<20, 1<<21, &sites[0])
+			l.Apply(reported(event.OpAlloc, uint64(i+2), 1<<20, 512))
+			l.Ended(proc, 1<<20, 1<<21)
+		}},
+		{"a call site gets and frees a segment, beside those of many", func(l *Ledger, n int) {
+			for i := range uint64(n) {
+				l.Began(proc, 1<<40+i<<10, 1<<40+(i+1)<<10, &sites[i])
+			}
+		}, func(l *Ledger, _ int) {
+			l.Began(proc, 1<<20, 1<<21, &sites[many])
+			l.Ended(proc, 1<<20, 1<<21)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			few, beside := among(100, tt.set, tt.event), among(many, tt.set, tt.event)
+			if limit := 200*few + 100*time.Microsecond; beside > limit {
+				t.Errorf("an event takes %v, and %v beside many more", few, beside)
+			}
+		})
+	}
+}
+
+// TestPartsAreBounded: a tensor over more pieces of memory than there can be is not
+// counted, and that is told.
+func TestPartsAreBounded(t *testing.T) {
+	l, at := New(ledger.Options{}), &ledger.Site{}
+	l.process(proc)
+	for i := range uint64(maxParts + 2) {
+		l.Began(proc, 1<<40+i<<10, 1<<40+(i+1)<<10, at)
+	}
+	for pieces, counts := range map[uint64]bool{maxParts + 1: true, maxParts + 2: false} {
+		want := uint64(0)
+		if !counts {
+			want = 1
+		}
+		l.Apply(reported(event.OpAlloc, 2*pieces, 1<<40, pieces<<10))
+		if bytes, lost := l.Bytes(proc) != 0, l.loss.Counters()[lossParts].Value; bytes != counts || lost != want {
+			t.Errorf("%d pieces: %d bytes, %d are told", pieces, l.Bytes(proc), lost)
+		}
+		l.Apply(reported(event.OpFree, 2*pieces+1, 1<<40, pieces<<10))
+		l.loss = loss.New(causes)
+	}
+}
