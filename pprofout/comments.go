@@ -41,6 +41,9 @@ func comments(s *snapshot.Snapshot) []string {
 		outOfMemory += p.OutOfMemory
 		add("%s", process(p))
 	}
+	for i := range s.Allocators {
+		add("%s", cache(&s.Allocators[i]))
+	}
 	if sum.FailedObjects != 0 {
 		add("failed allocations: %d calls for %d bytes, %d calls out of memory",
 			sum.FailedObjects, sum.FailedBytes, outOfMemory)
@@ -54,6 +57,19 @@ func comments(s *snapshot.Snapshot) []string {
 		add("note: %s", n)
 	}
 	return out
+}
+
+func cache(a *snapshot.Allocator) string {
+	sum := a.Total()
+	text := fmt.Sprintf("cache of %d (%s) on GPU %s: %d of %d bytes, largest free block %d, releasable %d",
+		a.PID, a.Process, a.GPU, sum.Cached, sum.Reserved, sum.LargestFree, sum.Releasable)
+	if a.Unseen != 0 {
+		text += fmt.Sprintf("; %d of it in tensors not seen", a.Unseen)
+	}
+	if a.Outside != 0 {
+		text += fmt.Sprintf("; tensors elsewhere %d", a.Outside)
+	}
+	return text
 }
 
 func process(p *snapshot.Process) string {

@@ -103,20 +103,18 @@ func (t *tables) sums(samples []snapshot.Sample) []*sum {
 	byKey := make(map[key]*sum, len(samples))
 	var out []*sum
 	var id []byte
+	var stack []*profile.Location
 	for i := range samples {
 		s := &samples[i]
-		stack := s.Frames()
-		id = id[:0]
-		for _, l := range stack {
-			id = binary.AppendUvarint(id, t.location(l).ID)
+		id, stack = id[:0], stack[:0]
+		for _, l := range s.Frames() {
+			loc := t.location(l)
+			id, stack = binary.AppendUvarint(id, loc.ID), append(stack, loc)
 		}
 		k := key{s.Labels, string(id)}
 		m := byKey[k]
 		if m == nil {
-			m = &sum{Labels: s.Labels, stack: make([]*profile.Location, len(stack))}
-			for j, l := range stack {
-				m.stack[j] = t.location(l)
-			}
+			m = &sum{Labels: s.Labels, stack: slices.Clone(stack)}
 			byKey[k] = m
 			out = append(out, m)
 		}

@@ -31,6 +31,7 @@ type Accounts struct {
 	Initial bool
 
 	devices  []record.Device // as last read
+	rest     map[string]Rest // by label, as of that reading
 	figures  map[key]*Figure
 	ordinals map[event.Process]map[int32]gpu
 	// empty are processes that were seen to hold nothing.
@@ -174,6 +175,47 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) {
 			a.empty[p.Process] = true
 		}
 	}
+	uses := map[event.Process][]record.Use{}
+	for _, u := range r.Uses {
+		if u.Device >= 0 && u.Device < len(r.Devices) {
+			uses[u.Process] = append(uses[u.Process], u)
+		}
+	}
+	a.rest = map[string]Rest{}
+	for j := range r.Devices {
+		a.rest[r.Devices[j].Label] = a.remains(&r.Devices[j], processes, uses)
+	}
+}
+
+// A Rest is what of a GPU's memory in use no traced process holds, in bytes, if Known.
+type Rest struct {
+	Bytes int64
+	Known bool
+}
+
+// Rests returns those of the last reading, by label: all its figures are of one moment.
+func (a *Accounts) Rests() map[string]Rest { return a.rest }
+
+// remains takes off what of d is in use what NVML says of processes in the same reading. That is not known where NVML does not say it of one that is seen to hold
+// memory there, nor of an instance, whose processes are listed on the whole GPU.
+func (a *Accounts) remains(d *record.Device, processes []Process, uses map[event.Process][]record.Use) Rest {
+	out := Rest{d.Used, d.MemoryKnown && d.Instance < 0}
+	for i := range processes {
+		p := &processes[i]
+		told := false
+		for _, u := range uses[p.Process] {
+			if of(d, &a.devices[u.Device]) {
+				told = true
+				out.Bytes -= u.Bytes
+				out.Known = out.Known && u.Known && !u.Inferred
+			}
+		}
+		for j := range p.GPUs {
+			on := a.device(p.Process, &p.GPUs[j])
+			out.Known = out.Known && (told || p.Held[j] == 0 || on != nil && !of(d, on))
+		}
+	}
+	return out
 }
 
 // number takes the ordinals of the processes. Of others, which ended while the
@@ -266,12 +308,20 @@ func (a *Accounts) Forget(processes ...event.Process) {
 	}
 }
 
-// GPUs returns every GPU's memory and who is on it, as last read.
-func (a *Accounts) GPUs() (out []snapshot.GPUMemory) {
+// GPUs returns the memory of every GPU of which that is known and who is on it, as last
+// read.
+func (a *Accounts) GPUs() []snapshot.GPUMemory {
+	return slices.DeleteFunc(a.Devices(), func(g snapshot.GPUMemory) bool { return g.Total == 0 })
+}
+
+// Devices returns every GPU, and every instance of one, as last read.
+func (a *Accounts) Devices() (out []snapshot.GPUMemory) {
 	for _, d := range a.devices {
+		g := snapshot.GPUMemory{GPU: d.Label, Name: d.Name, Processes: d.Processes}
 		if d.MemoryKnown {
-			out = append(out, snapshot.GPUMemory{GPU: d.Label, Name: d.Name, Total: d.Total, Used: d.Used, Free: d.Free, Processes: d.Processes})
+			g.Total, g.Used, g.Free = d.Total, d.Used, d.Free
 		}
+		out = append(out, g)
 	}
 	return out
 }

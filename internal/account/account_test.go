@@ -450,3 +450,43 @@ func TestGPUs(t *testing.T) {
 		t.Errorf("GPUs differ (-want +got):\n%s", diff)
 	}
 }
+
+// What nobody holds is what is in use but for what NVML says of the processes, in the same
+// reading; it is not known where one of them has a figure that is not told, or has none.
+func TestRests(t *testing.T) {
+	used := func(r *reading, bytes int64) *reading {
+		r.last().MemoryKnown, r.last().Total, r.last().Used = true, 1000, bytes
+		return r
+	}
+	others := holding(0, true)
+	others.Process, others.Held = other, []int64{300}
+	instance := used(new(reading).gpu("0", 6), 900).lists(target, 500)
+	used(instance.instance("0:1", 6, 1), 600)
+	for _, tt := range []struct {
+		name      string
+		reading   *reading
+		processes []Process
+		want      map[string]Rest
+	}{
+		{"nobody is traced", used(new(reading).gpu("0", 6), 900), nil, map[string]Rest{"0": {900, true}}},
+		{"one of two is traced", used(one(500), 900), []Process{holding(500, true)}, map[string]Rest{"0": {400, true}}},
+		{"whatever it was seen to hold", used(one(500), 900), []Process{holding(1, false)}, map[string]Rest{"0": {400, true}}},
+		{"both are", used(one(500).lists(other, 300), 900), []Process{holding(500, true), others}, map[string]Rest{"0": {100, true}}},
+		{"one that is hidden", used(one(500), 900), []Process{holding(500, true), others}, map[string]Rest{"0": {400, false}}},
+		{"a figure that is not told", used(one(-1), 900), []Process{holding(500, true)}, map[string]Rest{"0": {900, false}}},
+		{"one that is inferred", used(one(500).infers(), 900), []Process{holding(500, true)}, map[string]Rest{"0": {400, false}}},
+		{"memory that was not read", one(500), []Process{holding(500, true)}, map[string]Rest{"0": {-500, false}}},
+		{"an instance", instance, []Process{holding(500, true)}, map[string]Rest{"0": {400, true}, "0:1": {100, false}}},
+		{"another GPU", used(used(one(500), 900).gpu("1", 7), 50), []Process{holding(500, true)}, map[string]Rest{"0": {400, true}, "1": {50, true}}},
+	} {
+		a := newAccounts()
+		a.Observe(&tt.reading.Reading, tt.processes)
+		if diff := cmp.Diff(tt.want, a.Rests()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	a := newAccounts()
+	r := one(500)
+	r.Uses = append(r.Uses, record.Use{Process: target, Device: 9}, record.Use{Process: target, Device: -1})
+	a.Observe(&r.Reading, []Process{holding(500, true)}) // a reading that cannot be
+}

@@ -103,7 +103,9 @@ func TestPrivileges(t *testing.T) {
 		{"integrity", checkPrivileges(with(func(p *privileges) { p.lockdown = "none [integrity] confidentiality" }), started), want{"lockdown", OK, "integrity", ""}},
 		{"no lockdown", checkPrivileges(with(func(p *privileges) { p.lockdown = "" }), started), want{"lockdown", OK, "not", ""}},
 		{"no perf", checkPrivileges(with(func(p *privileges) { p.paranoid = "" }), started), want{"perf_event_paranoid", Warn, "no perf", "CONFIG_PERF_EVENTS"}},
-		{"paranoid", checkPrivileges(with(func(p *privileges) { p.paranoid = "4" }), started), want{"perf_event_paranoid", OK, "4", ""}},
+		{"paranoid", checkPrivileges(with(func(p *privileges) { p.paranoid = "2" }), started), want{"perf_event_paranoid", OK, "2", ""}},
+		{"more paranoid", checkPrivileges(with(func(p *privileges) { p.paranoid, p.capabilities = "3", 1<<unix.CAP_PERFMON }), started), want{"perf_event_paranoid", Warn, "3", "CAP_SYS_ADMIN"}},
+		{"more paranoid, root", checkPrivileges(privileges{paranoid: "3", capabilities: 1 << unix.CAP_SYS_ADMIN}, started), want{"perf_event_paranoid", OK, "3", ""}},
 	})
 }
 
@@ -219,6 +221,9 @@ func TestLibraries(t *testing.T) {
 	torch := with(func(r *probes.LibraryReport) {
 		r.Level, r.Path, r.Found = probes.Torch, "/t/libc10.so", []string{"_ZN3c10"}
 	})
+	tensors := with(func(r *probes.LibraryReport) {
+		r.Level, r.Path, r.Found = probes.Torch, "/t/libc10.so", []string{"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"}
+	})
 	many := with(func(r *probes.LibraryReport) { r.PIDs = []int{17, 18, 19, 20, 21, 22, 23} })
 	names := map[int]string{17: "python3"}
 	all := func(r ...probes.LibraryReport) []Check { return checkLibraries(libraries{reports: r, names: names}) }
@@ -244,7 +249,8 @@ func TestLibraries(t *testing.T) {
 		{"runtime", all(runtime), want{"libcudart", OK, "libcudart.so.12", ""}},
 		{"runtime alone", all(runtime), want{"libcuda in use", OK, "no process", ""}},
 		{"closed runtime", all(runtimeClosed), want{"libcudart", OK, "not needed", ""}},
-		{"torch", one(good, torch), want{"libc10", OK, "out of memory", ""}},
+		{"torch", one(good, torch), want{"libc10", OK, "out of memory, and of no tensors", ""}},
+		{"torch with tensors", one(good, tensors), want{"libc10", OK, "tells of tensors", ""}},
 		{"none", one(), want{"libcuda", Warn, "not use it yet", "waits"}},
 		{"unread target", unread(17, false), want{"mappings", Fail, "permission", "CAP_SYS_PTRACE"}},
 		{"unread target is no news of libcuda", unread(17, false), want{check: "libcuda"}},

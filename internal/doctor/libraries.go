@@ -112,7 +112,12 @@ func (l libraries) check(g *group, r probes.LibraryReport, seen map[string]int) 
 		g.warn(name, "use NVIDIA's own libcuda", "%s: lacks %s, which every driver has", text, strings.Join(lacks, ", "))
 	case r.Level == probes.Torch:
 		// Of several spellings of a name one is there.
-		g.ok(name, "%s: tells when PyTorch runs out of memory", text)
+		switch {
+		case !slices.ContainsFunc(r.Found, probes.TellsTensors):
+			g.ok(name, "%s: tells when PyTorch runs out of memory, and of no tensors: --tensors shows none", text)
+		default:
+			g.ok(name, "%s: tells of tensors, and when PyTorch runs out of memory", text)
+		}
 	default:
 		text += fmt.Sprintf(": %d of %d functions", len(r.Found), len(r.Found)+len(r.Missing))
 		if len(r.Missing) > 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -100,9 +101,12 @@ func checkLimits(g *group, p privileges, t trial) {
 	default:
 		g.warn("lockdown", "boot with lockdown=integrity or none", "confidentiality: BPF programs may not read kernel memory")
 	}
-	switch p.paranoid {
-	case "":
+	switch level, err := strconv.Atoi(p.paranoid); {
+	case p.paranoid == "":
 		g.warn("perf_event_paranoid", "use a kernel with CONFIG_PERF_EVENTS, and mount /proc/sys", "not there: this kernel may have no perf events")
+	case err == nil && level > 2 && !p.has(unix.CAP_SYS_ADMIN):
+		g.warn("perf_event_paranoid", "set it to 2 (sysctl kernel.perf_event_paranoid=2), or grant CAP_SYS_ADMIN",
+			"%s: kernels that have such a level, Debian's and Ubuntu's, may want CAP_SYS_ADMIN for perf events", p.paranoid)
 	default:
 		g.ok("perf_event_paranoid", "%s: does not bind a process with CAP_PERFMON", p.paranoid)
 	}

@@ -26,7 +26,8 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 		}
 	}
 	id, s := l.site(p, e)
-	p.count(s, e.Time, 1, e.Size)
+	w := l.weigh(e.Size)
+	p.count(s, e.Time, w.Objects, uint64(w.Bytes))
 	if e.Addr == 0 {
 		l.loss.Add(lossNoAddress, 1)
 		p.unknown(e.Size)
@@ -67,7 +68,11 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 	}
 	p.live[e.Space][e.Addr] = r
 	p.contexts[ctx].live++
-	l.holdRow(p, s, 1, int64(e.Size))
+	l.holdRow(p, s, 1, w)
+	if l.opt.Changed != nil {
+		l.opt.Changed(Change{p.allocation(e.Space, e.Addr, &r), false})
+	}
+	l.began(p, e.Space, e.Addr, e.Addr+e.Size, s)
 }
 
 // open applies OpOpen. cuIpcOpenMemHandle's documentation: a handle that is
@@ -144,7 +149,8 @@ func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
 	delete(p.live[space], addr)
 	p.forgetOpened(space, addr)
 	s := p.sites[r.site]
-	l.holdRow(p, s, -1, -int64(r.size))
+	l.holdRow(p, s, -1, l.weigh(r.size).negative())
+	l.finished(p, space, addr, addr+r.size)
 	switch s.Kind {
 	case event.KindAsync:
 		p.poolHold(r.owner, -1, -int64(r.size))
@@ -152,6 +158,9 @@ func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
 		p.graphHold(r.owner, -1)
 	}
 	p.contexts[r.ctx].live--
+	if l.opt.Changed != nil {
+		l.opt.Changed(Change{p.allocation(space, addr, r), true})
+	}
 }
 
 // endRows ends the live allocations not newer than t that match.
@@ -205,16 +214,19 @@ func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
 	if r.kind() == event.KindAsync {
 		p.poolHold(0, 1, r.size())
 	}
-	l.holdExtra(p, r.kind(), 1, r.size())
+	l.holdExtra(p, r.kind(), 1, l.weigh(e.Size))
+	if l.opt.Changed != nil {
+		l.opt.Changed(Change{p.beyond(e.Space, e.Addr, r), false})
+	}
 }
 
-// holdExtra changes what p has in use beyond MaxLive.
-func (l *Ledger) holdExtra(p *process, k event.Kind, objects int, bytes int64) {
+// holdExtra changes what p has in use beyond MaxLive, by so many allocations.
+func (l *Ledger) holdExtra(p *process, k event.Kind, n int, w Weight) {
 	_, s := p.synthetic(k)
-	l.extra += objects
-	p.extraRows += objects
-	p.unattributed[k.Class()] += bytes
-	l.hold(p, s, int64(objects), bytes)
+	l.extra += n
+	p.extraRows += n
+	p.unattributed[k.Class()] += w.Bytes
+	l.hold(p, s, w)
 }
 
 func (l *Ledger) endExtraRow(p *process, space event.Space, addr uint64, r extraRow) {
@@ -224,7 +236,10 @@ func (l *Ledger) endExtraRow(p *process, space event.Space, addr uint64, r extra
 	if r.kind() == event.KindAsync {
 		p.poolHold(0, -1, -r.size())
 	}
-	l.holdExtra(p, r.kind(), -1, -r.size())
+	l.holdExtra(p, r.kind(), -1, l.weigh(uint64(r.size())).negative())
+	if l.opt.Changed != nil {
+		l.opt.Changed(Change{p.beyond(space, addr, r), true})
+	}
 }
 
 // endExtra ends the live allocations beyond MaxLive that match.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -25,7 +26,8 @@ func lossOf(l *Ledger, name string) uint64 {
 func TestTotalsBeyondMaxLive(t *testing.T) {
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
 	g.calm = true // beyond MaxLive a stale free cannot be told
-	l, m := New(Options{MaxLive: 20, MaxSites: 10, MaxUnattributed: 1 << 20}), newModel()
+	w := watcher{}
+	l, m := New(Options{MaxLive: 20, MaxSites: 10, MaxUnattributed: 1 << 20, Changed: w.hear}), newModel()
 	unattributed := false
 	for i := range 40_000 {
 		e := g.next()
@@ -42,6 +44,7 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 		}
 		l.Apply(e)
 		m.apply(e)
+		w.compare(t, l, e.Proc, fmt.Sprintf("operation %d", i))
 		if i%500 != 0 {
 			continue
 		}

@@ -73,11 +73,11 @@ func onDevice(k event.Kind) bool {
 	return k.Class() == event.ClassDevice || k.Class() == event.ClassDriver
 }
 
-// holdRow changes what of s has a row: by an allocation of so many bytes, or
-// with both negative by the end of one.
-func (l *Ledger) holdRow(p *process, s *Site, objects int, bytes int64) {
-	l.addRows(p, objects)
-	l.hold(p, s, int64(objects), bytes)
+// holdRow changes what of s has a row: by n allocations of the weight w, or with both
+// negative by the end of as many.
+func (l *Ledger) holdRow(p *process, s *Site, n int, w Weight) {
+	l.addRows(p, n)
+	l.hold(p, s, w)
 }
 
 // hold changes what s has in use, and so the totals of its process and of its
@@ -86,11 +86,14 @@ func (l *Ledger) holdRow(p *process, s *Site, objects int, bytes int64) {
 // A new peak means that each site's PeakBytes is now its InuseBytes. Instead
 // of visiting all sites, hold starts a new epoch; a site of an older epoch
 // takes its InuseBytes over just before they change, or when it is read.
-func (l *Ledger) hold(p *process, s *Site, objects, bytes int64) {
+func (l *Ledger) hold(p *process, s *Site, w Weight) {
+	bytes := w.Bytes
 	p.settle(s)
-	s.InuseObjects += objects
+	s.InuseObjects += w.Objects
 	s.InuseBytes += bytes
-	p.sums.LiveObjects += objects
+	s.FreedObjects += max(-w.Objects, 0)
+	s.FreedBytes = addSaturated(s.FreedBytes, uint64(max(-bytes, 0)))
+	p.sums.LiveObjects += w.Objects
 	class := s.Kind.Class()
 	p.inuse[class] += bytes
 	if !onDevice(s.Kind) {

@@ -9,6 +9,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -36,6 +37,106 @@ type Options struct {
 	MaxEnded int
 	// Peaked hears of each new peak of a process's memory of class device.
 	Peaked func(event.Process)
+	// Weigh, if set, says for how much an allocation of so many bytes counts in every
+	// sum: it stands for others, which are not told. Its row has its own size.
+	Weigh func(size uint64) Weight
+	// Extents, if set, hears of where memory of class device lies.
+	Extents Extents
+	// Changed, if set, hears of each Change, when it is in the ledger. The end of a
+	// process is none: what it held stays.
+	Changed func(Change)
+	// Leaving, if set, hears of each call site that goes, just before: with its process,
+	// or because its counters go to the synthetic site of its kind.
+	Leaving func(*Site)
+}
+
+func (l *Ledger) leaves(s *Site) {
+	if l.opt.Leaving != nil {
+		l.opt.Leaving(s)
+	}
+}
+
+// A Change is an allocation that came, or that ended. One beyond MaxLive has no Time, and
+// the site that stands for such. An import whose size is learnt late comes again with it,
+// after it came with none. What has a Site alone is no allocation: see Touch.
+type Change struct {
+	Allocation
+	Ended bool
+}
+
+// Touch tells Options.Changed of a site of which something else than an allocation is
+// another now: what of its memory is in tensors.
+func (l *Ledger) Touch(s *Site) {
+	if l.opt.Changed != nil {
+		l.opt.Changed(Change{Allocation: Allocation{Proc: s.Proc, Site: s}})
+	}
+}
+
+// A Weight is what an allocation counts for: bytes, and objects in the unit that
+// Options.Weigh has for them.
+type Weight struct{ Objects, Bytes int64 }
+
+func (w Weight) negative() Weight { return Weight{-w.Objects, -w.Bytes} }
+
+// weigh returns what an allocation of size bytes counts for.
+func (l *Ledger) weigh(size uint64) Weight {
+	if l.opt.Weigh == nil {
+		return Weight{1, int64(size)}
+	}
+	return l.opt.Weigh(size)
+}
+
+// Extents hears of address ranges [from, to) in which memory lies: when it comes to
+// lie there, by the site of its allocation, and when it does no more. Ranges that a
+// process has when it is frozen, dropped or forgotten do not end.
+type Extents interface {
+	Began(proc event.Process, from, to uint64, at *Site)
+	Ended(proc event.Process, from, to uint64)
+}
+
+// Tell has hears hear of the ranges that proc has, oldest first, as if they began.
+func (l *Ledger) Tell(proc event.Process, hears Extents) {
+	p := l.procs[proc]
+	if p == nil {
+		return
+	}
+	type extent struct {
+		from, to, time uint64
+		at             *Site
+	}
+	var all []extent
+	for addr, r := range p.live[event.SpacePointer] {
+		all = append(all, extent{addr, addr + r.size, r.time, p.sites[r.site]})
+	}
+	if p.ranges != nil {
+		p.ranges.Ascend(func(m *mapping) bool {
+			if m.ph != nil {
+				all = append(all, extent{m.addr, m.end, m.time, p.sites[m.ph.site]})
+			}
+			return true
+		})
+	}
+	slices.SortFunc(all, func(a, b extent) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
+	})
+	for _, x := range all {
+		if x.at.Kind.Class() == event.ClassDevice {
+			hears.Began(proc, x.from, x.to, x.at)
+		}
+	}
+}
+
+// began tells Extents of memory of p's at s.
+func (l *Ledger) began(p *process, space event.Space, from, to uint64, s *Site) {
+	if l.opt.Extents != nil && space == event.SpacePointer && s.Kind.Class() == event.ClassDevice {
+		l.opt.Extents.Began(p.id, from, to, s)
+	}
+}
+
+func (l *Ledger) finished(p *process, space event.Space, from, to uint64) {
+	if l.opt.Extents != nil && space == event.SpacePointer {
+		l.opt.Extents.Ended(p.id, from, to)
+	}
 }
 
 func (o Options) withDefaults() Options {
@@ -232,13 +333,46 @@ func valid(e *event.Event) bool {
 	if e.Op == event.OpMap || e.Op == event.OpUnmap {
 		return e.Size != 0 && e.Addr+e.Size > e.Addr
 	}
-	return true
+	return !allocates(e.Op) || e.Addr+e.Size >= e.Addr
+}
+
+// Takes tells whether an event changes the memory of the image that its process runs: it
+// succeeded, could have come from a real call, and belongs to that image.
+func (l *Ledger) Takes(e *event.Event) bool {
+	p := l.procs[e.Proc]
+	_, gone := l.gone.set[e.Proc]
+	return valid(e) && e.Result == event.Success && !gone && (p == nil || !p.over(e.Time))
+}
+
+// Exited tells whether proc's last thread ended.
+func (l *Ledger) Exited(proc event.Process) bool {
+	p := l.procs[proc]
+	return p != nil && p.exited
+}
+
+// Full tells whether there is no row for an allocation more of a process that lives.
+func (l *Ledger) Full() bool { return l.rows >= l.opt.MaxLive && l.endedRows == 0 }
+
+// Since returns the earliest time that belongs to the image that proc runs.
+func (l *Ledger) Since(proc event.Process) uint64 {
+	if p := l.procs[proc]; p != nil {
+		return p.exec + 1
+	}
+	return 1
 }
 
 // Peak returns the highest total of class device that proc had, in bytes.
 func (l *Ledger) Peak(proc event.Process) int64 {
 	if p := l.procs[proc]; p != nil {
 		return p.sums.Peak
+	}
+	return 0
+}
+
+// Inuse returns what proc holds of class device, in bytes.
+func (l *Ledger) Inuse(proc event.Process) int64 {
+	if p := l.procs[proc]; p != nil {
+		return p.inuse[event.ClassDevice]
 	}
 	return 0
 }
@@ -258,6 +392,11 @@ func (l *Ledger) Forget(proc event.Process) {
 	p := l.procs[proc]
 	if p == nil {
 		return
+	}
+	for _, s := range p.sites {
+		if s != nil {
+			l.leaves(s)
+		}
 	}
 	l.freeze(p)
 	l.sites -= p.ownSites

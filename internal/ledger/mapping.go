@@ -43,6 +43,7 @@ func (l *Ledger) intersecting(p *process, addr, end uint64) []*mapping {
 func (l *Ledger) endRanges(p *process) {
 	for _, m := range l.hits {
 		p.ranges.Delete(m)
+		l.finished(p, event.SpacePointer, m.addr, m.end)
 		l.endMapping(p, m.ph, m.end-m.addr)
 	}
 	if cap(l.hits) > 4096 {
@@ -83,6 +84,9 @@ func (l *Ledger) mapRange(p *process, e *event.Event) {
 		p.ranges = btree.NewG(16, func(a, b *mapping) bool { return a.addr < b.addr })
 	}
 	p.ranges.ReplaceOrInsert(&mapping{addr: e.Addr, end: end, time: e.Time, ph: ph})
+	if ph != nil {
+		l.began(p, event.SpacePointer, e.Addr, end, p.sites[ph.site])
+	}
 }
 
 // unmapRange applies OpUnmap. CUDA refuses to unmap a part of a mapping.

@@ -146,6 +146,8 @@ func modelValid(e *event.Event) bool {
 	switch e.Op {
 	case event.OpMap, event.OpUnmap:
 		return e.Size > 0 && e.Addr < e.Addr+e.Size
+	case event.OpAlloc, event.OpOpen, event.OpHandleCreate, event.OpHandleImport:
+		return e.Addr <= e.Addr+e.Size
 	}
 	return true
 }

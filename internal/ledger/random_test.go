@@ -231,6 +231,37 @@ func compareHoldings(t *testing.T, l *Ledger, m *model, id event.Process, at str
 	}
 }
 
+// A watcher has what changes add up to: the memory in use of each site.
+type watcher map[event.Process]map[*Site]int64
+
+// hear is Options.Changed. A size that is learnt comes after none.
+func (w watcher) hear(c Change) {
+	of := w[c.Proc]
+	if of == nil {
+		of = map[*Site]int64{}
+		w[c.Proc] = of
+	}
+	if c.Ended {
+		of[c.Site] -= int64(c.Size)
+	} else {
+		of[c.Site] += int64(c.Size)
+	}
+}
+
+// compare fails t where what w heard of proc's sites is not what they have in use.
+func (w watcher) compare(t *testing.T, l *Ledger, proc event.Process, at string) {
+	t.Helper()
+	p := l.procs[proc]
+	if p == nil {
+		return
+	}
+	for _, s := range p.sites {
+		if s != nil && w[proc][s] != s.InuseBytes {
+			t.Fatalf("%s: changes of %+v add up to %d bytes", at, s, w[proc][s])
+		}
+	}
+}
+
 // bytesByDevice are the Holdings of id.
 func bytesByDevice(l *Ledger, id event.Process) map[int32]int64 {
 	out := map[int32]int64{}
@@ -260,7 +291,8 @@ func TestRandom(t *testing.T) {
 	}
 	t.Logf("repeat with -seed=%d", seed)
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(seed, 0))})
-	l, m := New(Options{MaxEnded: math.MaxInt32}), newModel()
+	w := watcher{}
+	l, m := New(Options{MaxEnded: math.MaxInt32, Changed: w.hear}), newModel()
 	seen := map[event.Op]int{}
 	var ended []event.Process
 	for i := range ops {
@@ -275,6 +307,9 @@ func TestRandom(t *testing.T) {
 			mark(l, m, e.Proc)
 		}
 		compareHoldings(t, l, m, e.Proc, fmt.Sprintf("seed %d, after operation %d", seed, i))
+		if i%50 == 0 {
+			w.compare(t, l, e.Proc, fmt.Sprintf("seed %d, after operation %d", seed, i))
+		}
 		if e.Op == event.OpExit {
 			for slot, id := range g.procs {
 				if id == e.Proc && g.choose(3) == 0 { // or let stragglers come first

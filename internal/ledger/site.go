@@ -29,15 +29,55 @@ type Site struct {
 	// figures of a call, beyond MaxLive what is in use alone.
 	Synthetic bool
 
-	AllocObjects, AllocBytes   int64
-	PeakBytes                  int64 // held at the process's highest device total
-	InuseObjects, InuseBytes   int64
-	FailedObjects, FailedBytes int64
+	AllocObjects, AllocBytes int64
+	// What of those was there at the last Reported.
+	ReportedObjects, ReportedBytes int64
+	PeakBytes                      int64 // held at the process's highest device total
+	InuseObjects, InuseBytes       int64
+	FailedObjects, FailedBytes     int64
+	FreedObjects, FreedBytes       int64 // ended, by the end of their process too
 
+	told   Counts // see Fresh
 	last   uint64 // time of the latest allocation call, failed ones too
 	epoch  uint64 // of PeakBytes; see settle
 	device uint32 // index into process.devices, for memory on a device
 }
+
+// Counts are the figures of a Site that only rise.
+type Counts struct {
+	AllocObjects, AllocBytes   int64
+	FreedObjects, FreedBytes   int64
+	FailedObjects, FailedBytes int64
+}
+
+// Add adds o to c, up to the largest int64.
+func (c *Counts) Add(o *Counts) {
+	for _, x := range []struct{ to, by *int64 }{
+		{&c.AllocObjects, &o.AllocObjects}, {&c.AllocBytes, &o.AllocBytes}, {&c.FreedObjects, &o.FreedObjects},
+		{&c.FreedBytes, &o.FreedBytes}, {&c.FailedObjects, &o.FailedObjects}, {&c.FailedBytes, &o.FailedBytes},
+	} {
+		*x.to = addSaturated(*x.to, uint64(*x.by))
+	}
+}
+
+// counts returns those of s so far.
+func (s *Site) counts() Counts {
+	return Counts{s.AllocObjects, s.AllocBytes, s.FreedObjects, s.FreedBytes, s.FailedObjects, s.FailedBytes}
+}
+
+// Fresh returns what s counted since Fresh was asked last: for whoever adds up counters
+// that are there for longer than call sites are.
+func (s *Site) Fresh() Counts {
+	now, old := s.counts(), s.told
+	s.told = now
+	return Counts{
+		now.AllocObjects - old.AllocObjects, now.AllocBytes - old.AllocBytes, now.FreedObjects - old.FreedObjects,
+		now.FreedBytes - old.FreedBytes, now.FailedObjects - old.FailedObjects, now.FailedBytes - old.FailedBytes,
+	}
+}
+
+// HasFresh tells whether Fresh would return anything.
+func (s *Site) HasFresh() bool { return s.counts() != s.told }
 
 // siteKey is a SiteKey inside one process.
 type siteKey struct {
@@ -165,14 +205,20 @@ func (l *Ledger) fold() bool {
 
 func (l *Ledger) foldSite(p *process, i uint32) {
 	s := p.sites[i]
+	l.leaves(s)
 	p.settle(s)
 	_, into := p.synthetic(s.Kind)
 	p.settle(into)
 	into.AllocObjects += s.AllocObjects
 	into.AllocBytes = addSaturated(into.AllocBytes, uint64(s.AllocBytes))
+	into.ReportedObjects += s.ReportedObjects
+	into.ReportedBytes = addSaturated(into.ReportedBytes, uint64(s.ReportedBytes))
 	into.PeakBytes += s.PeakBytes
 	into.FailedObjects += s.FailedObjects
 	into.FailedBytes = addSaturated(into.FailedBytes, uint64(s.FailedBytes))
+	into.FreedObjects += s.FreedObjects
+	into.FreedBytes = addSaturated(into.FreedBytes, uint64(s.FreedBytes))
+	into.told.Add(&s.told)
 	into.seen(s.last)
 	// One whose context's device became known is found no more already.
 	if at, ok := p.siteAt[s.key()]; ok && at == i {

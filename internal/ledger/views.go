@@ -69,6 +69,14 @@ func (l *Ledger) Sites(yield func(*Site) bool) {
 	}
 }
 
+// Len returns how many call sites Sites yields, or more.
+func (l *Ledger) Len() (n int) {
+	for _, p := range l.order {
+		n += len(p.sites)
+	}
+	return n
+}
+
 // An Allocation is one live allocation.
 type Allocation struct {
 	Proc event.Process
@@ -98,23 +106,35 @@ func (l *Ledger) Rows() int { return l.rows }
 func (p *process) yieldLive(yield func(Allocation) bool) bool {
 	for space, rows := range p.live {
 		for addr, r := range rows {
-			a := Allocation{
-				Proc: p.id, Space: event.Space(space), Addr: addr,
-				Size: r.size, Time: r.time, Site: p.sites[r.site],
-			}
-			if !yield(a) {
+			if !yield(p.allocation(event.Space(space), addr, &r)) {
 				return false
 			}
 		}
 	}
-	for handle, ph := range p.handles {
-		if ph.extra {
-			continue
-		}
-		a := Allocation{Proc: p.id, Handle: handle, Size: ph.size, Time: ph.time, Site: p.sites[ph.site]}
-		if !yield(a) {
+	for _, ph := range p.handles {
+		if !ph.extra && !yield(p.allocated(ph)) {
 			return false
 		}
 	}
 	return true
+}
+
+// allocation returns what has the row r.
+func (p *process) allocation(space event.Space, addr uint64, r *row) Allocation {
+	return Allocation{Proc: p.id, Space: space, Addr: addr, Size: r.size, Time: r.time, Site: p.sites[r.site]}
+}
+
+// beyond returns what has the extra row r.
+func (p *process) beyond(space event.Space, addr uint64, r extraRow) Allocation {
+	_, s := p.synthetic(r.kind())
+	return Allocation{Proc: p.id, Space: space, Addr: addr, Size: uint64(r.size()), Site: s}
+}
+
+// allocated returns what ph is.
+func (p *process) allocated(ph *physical) Allocation {
+	a := Allocation{Proc: p.id, Handle: ph.handle, Size: ph.size, Time: ph.time, Site: p.sites[ph.site]}
+	if ph.extra {
+		a.Time = 0
+	}
+	return a
 }

@@ -65,11 +65,14 @@ func (l *Ledger) addPhysical(p *process, e *event.Event, site uint32) {
 // holdPhysical changes what p has in use by physical memory.
 func (l *Ledger) holdPhysical(p *process, ph *physical, objects int, bytes int64) {
 	s := p.sites[ph.site]
-	if ph.extra {
-		l.holdExtra(p, s.Kind, objects, bytes)
-		return
+	if w := (Weight{int64(objects), bytes}); ph.extra {
+		l.holdExtra(p, s.Kind, objects, w)
+	} else {
+		l.holdRow(p, s, objects, w)
 	}
-	l.holdRow(p, s, objects, bytes)
+	if l.opt.Changed != nil {
+		l.opt.Changed(Change{p.allocated(ph), objects < 0})
+	}
 }
 
 // endPhysical ends ph, whatever references and mappings it has.

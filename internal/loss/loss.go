@@ -53,3 +53,17 @@ func (s *Set) Counters() []Counter {
 	}
 	return out
 }
+
+// Sum adds what two parts of one table have lost, one after the other. The first may
+// have no counters.
+func Sum(before, now []Counter) []Counter {
+	if len(before) == 0 {
+		return now
+	}
+	out := make([]Counter, len(now))
+	for i, c := range now {
+		c.Value += before[i].Value
+		out[i] = c
+	}
+	return out
+}

@@ -92,7 +92,7 @@ func (w *Writer) begin() {
 	}
 	w.block = w.queue.empty()
 	buf := w.block.buf[blockHeaderSize:]
-	w.due = w.frame == nil && (w.ring.full() || w.heal.due(w))
+	w.due = w.frame == nil && (w.amid || w.ring.full() || w.heal.due(w))
 	if w.due {
 		buf = nil
 	}

@@ -131,6 +131,9 @@ var streams = []struct {
 
 // An event takes few bytes, also when few come in the time of a block.
 func TestBytesPerEvent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 1.8 million events")
+	}
 	for _, s := range streams {
 		for _, c := range []struct{ each, limit int }{{1 << 20, 9}, {1000, 16}, {100, 24}} {
 			f := &nowhere{}

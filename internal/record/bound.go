@@ -58,8 +58,13 @@ func bound(r Record) (n int, ok bool) {
 			text(c.Name, c.Help)
 		}
 		text(r.Notes...)
+	case *Tensors:
+		n += len(r.Allocators) * 14 * number
 	case *Note:
 		text(r.Text)
+	case *Steps:
+		n += len(r.Numbers) * number
+		ok = len(r.Numbers) <= MaxNumbers
 	case *Moment, *Sweep, *Reported, *Cut:
 	default:
 		ok = false

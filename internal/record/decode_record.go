@@ -57,8 +57,22 @@ func (d *decoder) record(entry uint64) Record {
 		return &Sweep{Drop: d.bool()}
 	case entryReported:
 		return &Reported{}
+	case entryTensors:
+		return d.tensors()
 	case entryCut:
 		return &Cut{Time: d.moment()}
+	case entrySteps:
+		r := &Steps{Process: d.process()}
+		if n := min(d.count(1), MaxNumbers+1); n > MaxNumbers {
+			d.fail()
+		} else if n > 0 {
+			r.Numbers = make([]uint64, n)
+		}
+		for i := range r.Numbers {
+			r.Numbers[i] = d.uint()
+		}
+		r.More = d.bool()
+		return r
 	}
 	d.fail()
 	return nil
@@ -81,6 +95,22 @@ func (d *decoder) trace() *Trace {
 		Incidents:   int(d.between(math.MinInt, math.MaxInt)),
 		APIs:        d.texts(),
 	}
+}
+
+func (d *decoder) tensors() *Tensors {
+	r := &Tensors{Sample: d.uint(), Min: d.uint(), Time: d.moment()}
+	if n := d.count(13); n > 0 {
+		r.Allocators = make([]Allocator, n)
+	}
+	tally := func() Tally { return Tally{Count: d.uint(), Bytes: d.uint()} }
+	for i := range r.Allocators {
+		r.Allocators[i] = Allocator{
+			Process: d.process(), Device: int32(d.between(math.MinInt32, math.MaxInt32)),
+			Allocated: d.uint(), Reserved: d.uint(),
+			Made: tally(), Freed: tally(), SmallMade: tally(), SmallFreed: tally(),
+		}
+	}
+	return r
 }
 
 func (d *decoder) reading() *Reading {

@@ -53,9 +53,20 @@ func (e *encoder) record(r Record) {
 		e.bool(r.Drop)
 	case *Reported:
 		e.uint(entryReported)
+	case *Tensors:
+		e.uint(entryTensors)
+		e.tensors(r)
 	case *Cut:
 		e.uint(entryCut)
 		e.moment(r.Time)
+	case *Steps:
+		e.uint(entrySteps)
+		e.process(r.Process)
+		e.uint(uint64(len(r.Numbers)))
+		for _, n := range r.Numbers {
+			e.uint(n)
+		}
+		e.bool(r.More)
 	}
 }
 
@@ -74,6 +85,24 @@ func (e *encoder) trace(r *Trace) {
 	e.int(int64(r.MaxLive))
 	e.int(int64(r.Incidents))
 	e.texts(r.APIs)
+}
+
+func (e *encoder) tensors(r *Tensors) {
+	e.uint(r.Sample)
+	e.uint(r.Min)
+	e.moment(r.Time)
+	e.uint(uint64(len(r.Allocators)))
+	for i := range r.Allocators {
+		a := &r.Allocators[i]
+		e.process(a.Process)
+		e.int(int64(a.Device))
+		e.uint(a.Allocated)
+		e.uint(a.Reserved)
+		for _, n := range []Tally{a.Made, a.Freed, a.SmallMade, a.SmallFreed} {
+			e.uint(n.Count)
+			e.uint(n.Bytes)
+		}
+	}
 }
 
 func (e *encoder) texts(list []string) {

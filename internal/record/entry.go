@@ -17,6 +17,8 @@ const (
 	entrySweep
 	entryReported
 	entryCut
+	entrySteps
+	entryTensors
 
 	entryEvent = 16 // and above: an event whose shape has the number that is left
 )

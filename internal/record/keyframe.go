@@ -43,6 +43,7 @@ func (w *Writer) keyframe() {
 		w.ring.left = w.ring.size
 	}
 	w.heal = healing{last: time.Now()}
+	w.amid = false
 	w.forget()
 	k := &keyframe{limit: limit}
 	w.frame = k

@@ -194,6 +194,9 @@ func (r *Reader) gap(n uint64) {
 	r.uncertain = true
 }
 
+// Progress returns which part of the file was read, from 0 to 1.
+func (r *Reader) Progress() float64 { return r.scanner.progress() }
+
 // Truncated tells, once Next has returned io.EOF, whether the recording was not
 // closed: the tracer was killed, or is still writing.
 func (r *Reader) Truncated() bool { return errors.Is(r.err, io.EOF) && !r.ended }

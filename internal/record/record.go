@@ -207,6 +207,39 @@ type Note struct {
 	Text string
 }
 
+// Tensors says which tensors are told, and what caching allocators say of themselves.
+type Tensors struct {
+	// Sample is how many bytes lie between two that are sampled, in the mean: the
+	// tensors that have one are told, 0 for all of them. Tensors of fewer bytes
+	// than Min are not. With both 0 every tensor is told.
+	Sample, Min uint64
+	// Time is CLOCK_MONOTONIC in nanoseconds: before the first of Allocators was read.
+	Time uint64
+	// Allocators are those that changed.
+	Allocators []Allocator
+}
+
+// MaxAllocators is how many a Tensors should have at most: a larger one might not fit in
+// a block of a recording.
+const MaxAllocators = 256
+
+// An Allocator is the caching allocator of a process on a device.
+type Allocator struct {
+	Process event.Process
+	Device  int32 // CUDA ordinal inside the process
+	// Allocated is what it has handed out, and Reserved what it holds, in bytes:
+	// event.NoTotal where it does not tell.
+	Allocated, Reserved uint64
+	// Made and Freed are all the tensors since the trace began, but for the Small
+	// ones: those of fewer bytes than Tensors.Min.
+	Made, Freed, SmallMade, SmallFreed Tally
+}
+
+// A Tally is how many tensors there were, and their bytes.
+type Tally struct {
+	Count, Bytes uint64
+}
+
 // A Moment says what time it is, in nanoseconds of CLOCK_MONOTONIC.
 type Moment struct {
 	Time uint64
@@ -226,7 +259,8 @@ type Sweep struct {
 }
 
 // A Reported says that somebody keeps what the state shows: where every process
-// is traced, those that ended are shown no more.
+// is traced, those that ended are shown no more. What is allocated after it can be told
+// from what was allocated before.
 type Reported struct{}
 
 // A Cut says that the records before it were dropped. What follows rebuilds what
@@ -234,6 +268,18 @@ type Reported struct{}
 type Cut struct {
 	Time uint64
 }
+
+// Steps are what the state has of a process's training steps, in a keyframe: numbers
+// that it makes and reads itself. They come in as many records as it takes, of which
+// the last one has no More.
+type Steps struct {
+	Process event.Process
+	Numbers []uint64 // at most MaxNumbers
+	More    bool
+}
+
+// MaxNumbers bounds Steps.Numbers.
+const MaxNumbers = 1 << 12
 
 // Record marks a Trace as a Record.
 func (*Trace) Record() {}
@@ -265,5 +311,11 @@ func (*Sweep) Record() {}
 // Record marks a Reported as a Record.
 func (*Reported) Record() {}
 
+// Record marks Tensors as a Record.
+func (*Tensors) Record() {}
+
 // Record marks a Cut as a Record.
 func (*Cut) Record() {}
+
+// Record marks a Steps as a Record.
+func (*Steps) Record() {}

@@ -116,7 +116,11 @@ func TestRing(t *testing.T) {
 	var firsts []uint64
 	before, dropped := uint64(0), uint64(0)
 	for i, w := range writes {
-		for _, n := range []int{1, 40, blockHeaderSize, blockHeaderSize + 1, len(w.data) / 2, len(w.data) - 1} {
+		torn := []int{1, len(w.data) - 1, 40, blockHeaderSize, blockHeaderSize + 1, len(w.data) / 2}
+		if testing.Short() {
+			torn = torn[:2]
+		}
+		for _, n := range torn {
 			if i > 0 {
 				_, last := checkSuffix(t, apply(slices.Clone(data), w, min(n, len(w.data))), filler)
 				if before > 0 && last < before {
@@ -245,4 +249,37 @@ func TestMaxBytes(t *testing.T) {
 		t.Errorf("from a %T to event %v", all[0], all[len(all)-1])
 	}
 	sound(t, r)
+}
+
+// A recording that begins amid a trace has first what rebuilds the state, whether it
+// has regions or not, and however short it is.
+func TestBeginsAmidATrace(t *testing.T) {
+	for _, l := range []layout{{salt: 1}, {regions: 4, regionSize: 4 << 10, salt: 1}} {
+		for _, events := range []int{0, 1, 50, 5000} {
+			f := &memoryFile{}
+			const before = 1000
+			n := uint64(before)
+			w, err := newWriter(f, WriterOptions{Since: before, Keyframe: func(yield func(Record)) {
+				yield(&Trace{Version: "v"})
+				yield(&Note{fmt.Sprint(n)})
+			}}, l, 512, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range events {
+				w.Append(numbered(n + 1))
+				n++
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			first, last := checkSuffix(t, f.bytes(), 0)
+			switch {
+			case events == 0 && last != 0:
+				t.Errorf("%d regions: %d to %d of none", l.regions, first, last)
+			case events > 0 && (last != n || l.regions == 0 && first != before+1 || first <= before):
+				t.Errorf("%d regions, %d events: from %d to %d", l.regions, events, first, last)
+			}
+		}
+	}
 }

@@ -107,3 +107,29 @@ func TestUnfitRecordsAreCounted(t *testing.T) {
 		t.Errorf("%d are unfit, want %d", n, len(unfit))
 	}
 }
+
+// Numbers of steps come back, and no more of them than there may be.
+func TestStepsRoundTrip(t *testing.T) {
+	many := make([]uint64, MaxNumbers)
+	for i := range many {
+		many[i] = newMaker(uint64(i)).u64()
+	}
+	proc := event.Process{PID: 7, Start: event.StartUnit}
+	want := []Record{&Steps{Process: proc, Numbers: many, More: true}, &Note{"between"}, &Steps{Process: proc, Numbers: []uint64{1}}, &Steps{}}
+	r := newTestReader(t, encoded(t, maxPayload, want...))
+	if d := cmp.Diff(want, readAll(t, r)); d != "" {
+		t.Error(d)
+	}
+	sound(t, r)
+	if _, ok := bound(&Steps{Numbers: append(many, 1)}); ok {
+		t.Error("more than MaxNumbers would be written")
+	}
+	e := newEncoder()
+	e.reset(make([]byte, maxPayload))
+	e.record(&Steps{Numbers: append(many, 1)})
+	d := newDecoder(nil)
+	d.reset(e.buf[:e.n])
+	if d.record(d.uint()); !d.bad {
+		t.Error("more than MaxNumbers were read")
+	}
+}

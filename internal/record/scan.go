@@ -59,6 +59,17 @@ func newScanner(r io.ReaderAt, size int64) (*scanner, error) {
 	return s, nil
 }
 
+// progress returns which part of the file was read, from 0 to 1.
+func (s *scanner) progress() float64 {
+	var left int64
+	for i, x := range s.spans {
+		if left += x.end - x.start; i == 0 {
+			left -= s.offset - x.start
+		}
+	}
+	return 1 - float64(left)/float64(max(s.size, 1))
+}
+
 // readAt reads as much of b as there is.
 func readAt(r io.ReaderAt, b []byte, offset int64) (int, error) {
 	n, err := r.ReadAt(b, offset)

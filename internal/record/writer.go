@@ -25,9 +25,12 @@ type WriterOptions struct {
 	// live, and its events. Append calls it, with its caller's locks held, when
 	// the oldest records are dropped, and, in a file without a bound, after
 	// records were lost and the disk is well again. It must not call the Writer.
-	// It is needed with MaxBytes. What it yields, encoded, is kept in memory
+	// It is needed with MaxBytes and with Since. What it yields, encoded, is kept in memory
 	// until it was written: at most half of a quarter of MaxBytes, and 256 MiB.
 	Keyframe func(yield func(Record))
+	// Since, if not 0, says that the recording begins amid a trace, with a keyframe: the
+	// latest time that was told by then, in nanoseconds of CLOCK_MONOTONIC.
+	Since uint64
 }
 
 // MinBytes is the least that a file can be bounded to.
@@ -84,6 +87,7 @@ type Writer struct {
 	resets int // of places
 	ring   ring
 	heal   healing
+	amid   bool      // the recording has not begun: it does with a keyframe
 	due    bool      // a keyframe comes next
 	frame  *keyframe // being recorded, nil for none
 }
@@ -120,12 +124,10 @@ func Create(path string, opts WriterOptions) (*Writer, error) {
 
 func (o *WriterOptions) check() error {
 	switch {
-	case o.MaxBytes == 0:
-		return nil
-	case o.MaxBytes < MinBytes:
+	case o.MaxBytes != 0 && o.MaxBytes < MinBytes:
 		return fmt.Errorf("a bound of %d bytes is too small, %d are the least", o.MaxBytes, MinBytes)
-	case o.Keyframe == nil:
-		return errors.New("a bound needs a keyframe")
+	case (o.MaxBytes != 0 || o.Since != 0) && o.Keyframe == nil:
+		return errors.New("a bound, and a beginning amid a trace, need a keyframe")
 	}
 	return nil
 }
@@ -145,6 +147,10 @@ func newWriter(f file, opts WriterOptions, l layout, blockSize, depth int) (*Wri
 		ring:  newRing(l, blockSize),
 	}
 	w.sink = &sink{file: f, layout: l, offset: l.start(0), loss: w.loss}
+	w.time = opts.Since
+	if w.amid = opts.Since != 0; w.amid {
+		w.sink.region = max(l.regions-1, 0) // a keyframe begins the next one
+	}
 	w.begin()
 	go func() {
 		w.sink.run(w.queue)

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -38,10 +39,12 @@ func bracketed(l *snapshot.Location) (string, bool) {
 	return inner, opens && closes
 }
 
+var onGPU = []string{event.ClassDevice.String(), event.ClassTensor.String(), event.ClassDriver.String()}
+
 // OnGPU tells whether memory of a kind is part of what its process holds on a GPU,
-// which an account adds up: the program's allocations, and what the driver took
-// beside them. Bytes of no other two classes may be added up.
+// which an account adds up: the program's allocations, what PyTorch's allocator made of
+// some of them, and what the driver took beside them. Bytes of no other two classes may
+// be added up.
 func OnGPU(kind string) bool {
-	class := Class(kind)
-	return class == event.ClassDevice.String() || class == event.ClassDriver.String()
+	return slices.Contains(onGPU, Class(kind))
 }

@@ -36,6 +36,7 @@ func TestCause(t *testing.T) {
 func TestOnGPU(t *testing.T) {
 	for kind, want := range map[string]bool{
 		"device": true, "async": true, "": true, "driver": true, "pool": true, "context": true, "shared": true,
+		"tensor": true, "cached": true,
 		"system": false, "host": false, "managed": false, "imported": false, "graph": false,
 	} {
 		if got := OnGPU(kind); got != want {

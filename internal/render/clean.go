@@ -37,6 +37,20 @@ func Clean(s string) string {
 	return b.String()
 }
 
+// Cut returns Clean(s), or of a longer one the beginning, in at most n bytes, which are not
+// less than three.
+func Cut(s string, n int) string {
+	out := Clean(s[:min(len(s), n)])
+	if max(len(s), len(out)) <= n {
+		return out
+	}
+	end := n - len("…")
+	for !utf8.RuneStart(out[end]) {
+		end--
+	}
+	return out[:end] + "…"
+}
+
 // Unsafe reports whether Clean escapes r: it is no letter, mark, number,
 // punctuation, symbol or ASCII space.
 func Unsafe(r rune) bool { return !unicode.IsPrint(r) }

@@ -40,3 +40,19 @@ func FuzzClean(f *testing.F) {
 		}
 	})
 }
+
+func TestCut(t *testing.T) {
+	const most = 200
+	for _, s := range []string{"", "a", strings.Repeat("a", most), strings.Repeat("a", most+1), strings.Repeat("ü", most), strings.Repeat("\xff", 70), "x" + strings.Repeat("€", 67), strings.Repeat("\u202e", 40)} {
+		got := Cut(s, most)
+		if len(got) > most || !utf8.ValidString(got) {
+			t.Errorf("%d bytes of %d: %q", len(got), len(s), got)
+		}
+		if len(s) <= most/12 && got != s {
+			t.Errorf("%q became %q", s, got)
+		}
+	}
+	if a, b := Cut(strings.Repeat("a", most), most), Cut(strings.Repeat("a", most+1), most); a == b || !strings.HasSuffix(b, "…") {
+		t.Errorf("it does not show that %q was cut", b)
+	}
+}

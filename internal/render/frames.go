@@ -52,8 +52,8 @@ func short(name string) string {
 }
 
 // Telling returns the names of the frames of a stack (leaf first) by which a
-// reader knows it, at most n, in the stack's order, joined by " < ": the leaf,
-// the user's own code before libraries, and among equals those nearest to the
+// reader knows it, at most n, in the stack's order, joined by " < ": the leaf (of a
+// tensor PyTorch's allocator, which tells nothing), the user's own code before libraries, and among equals those nearest to the
 // leaf. Allocators, start-up code and addresses without a name stand in only
 // where there is little else.
 func Telling(stack []*snapshot.Location, n int) string {
@@ -88,10 +88,13 @@ var (
 	library  = regexp.MustCompile(`/(site|dist)-packages/|/lib/python[0-9.]+/|^<frozen |^/usr/(lib|include)/`)
 )
 
+// Library tells whether a source file is a library's, not the program's own.
+func Library(file string) bool { return library.MatchString(file) }
+
 // rank is higher for frames that say more.
 func rank(frames []*snapshot.Line, i int) int {
 	switch f := frames[i]; {
-	case i == 0:
+	case i == 0 && !strings.HasPrefix(f.Function, "c10::cuda::CUDACachingAllocator::"):
 		return 5
 	case noName.MatchString(f.Function):
 		return 0
@@ -99,7 +102,7 @@ func rank(frames []*snapshot.Line, i int) int {
 		return 1
 	case f.File == "":
 		return 2
-	case library.MatchString(f.File), f.Function == "<module>":
+	case Library(f.File), f.Function == "<module>":
 		return 3
 	default:
 		return 4

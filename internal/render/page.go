@@ -2,8 +2,10 @@ package render
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -72,13 +74,19 @@ type Row struct {
 }
 
 // Table writes rows under their header. Columns are as wide as their widest
-// cell; those whose header begins with ">" are aligned right. Empty columns
-// are left out.
+// cell; those whose header begins with ">" are aligned right. Where the table is
+// wider than the page those whose header begins with "<" give way, the widest
+// first: what has names that end in what tells most, such as a line, loses its
+// beginning. Empty columns are left out.
 func (p *Page) Table(header []string, rows []Row) {
 	widths := make([]int, len(header))
 	right := make([]bool, len(header))
+	var yielding []int
 	for i, h := range header {
 		header[i], right[i] = strings.CutPrefix(h, ">")
+		if name, ok := strings.CutPrefix(h, "<"); ok {
+			header[i], yielding = name, append(yielding, i)
+		}
 	}
 	for _, r := range rows {
 		for i, c := range r.Cells {
@@ -86,13 +94,20 @@ func (p *Page) Table(header []string, rows []Row) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(r.Cells[i]))
 		}
 	}
+	for i := range widths {
+		if widths[i] > 0 {
+			widths[i] = max(widths[i], utf8.RuneCountInString(header[i]))
+		}
+	}
+	p.fit(widths, yielding)
 	line := func(cells []string) string {
 		var b strings.Builder
 		for i, c := range cells {
-			if widths[i] == 0 {
+			width := widths[i]
+			if width == 0 {
 				continue
 			}
-			width := max(widths[i], utf8.RuneCountInString(header[i]))
+			c = cutFront(c, width)
 			pad := strings.Repeat(" ", width-utf8.RuneCountInString(c))
 			b.WriteString("  ")
 			if right[i] {
@@ -110,6 +125,33 @@ func (p *Page) Table(header []string, rows []Row) {
 			p.Line("      %s", below)
 		}
 	}
+}
+
+// fit narrows columns, those of yielding, until the table is no wider than the page.
+func (p *Page) fit(widths, yielding []int) {
+	const least = 10
+	excess := -p.width
+	for _, w := range widths {
+		if w > 0 {
+			excess += w + len("  ")
+		}
+	}
+	for ; excess > 0 && len(yielding) > 0; excess-- {
+		widest := slices.MaxFunc(yielding, func(a, b int) int { return cmp.Compare(widths[a], widths[b]) })
+		if widths[widest] <= least {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+// cutFront returns s cut to width runes, the first of which is then "…".
+func cutFront(s string, width int) string {
+	n := utf8.RuneCountInString(s)
+	if n <= width {
+		return s
+	}
+	return "…" + string([]rune(s)[n-width+1:])
 }
 
 // cut returns s cut to width runes, the last of which is then "…".

@@ -51,6 +51,17 @@ func TestTellingPlumbing(t *testing.T) {
 	}
 }
 
+// A tensor's stack begins in PyTorch's allocator, whoever it is for.
+func TestTellingOfTensor(t *testing.T) {
+	stack := stackOf([]snapshot.Line{
+		{Function: "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc"}, {Function: "at::_ops::mm::call"},
+		{Function: "torch::autograd::Engine::evaluate_function"},
+	})
+	if got, want := Telling(stack, 2), "at::_ops::mm::call < torch::autograd::Engine::evaluate_function"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestName(t *testing.T) {
 	for in, want := range map[string]string{
 		"<module>":   "<module>",
@@ -89,6 +100,28 @@ func TestPage(t *testing.T) {
 		``,
 		`Second`,
 		`lost: 3`,
+		``,
+	}, "\n")
+	if b.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+// What ends in what tells most loses its beginning, the widest column first.
+func TestPageNarrows(t *testing.T) {
+	var b strings.Builder
+	p := NewPage(&b, 43, false)
+	p.Table([]string{">BYTES", "KIND", "<MODULE", "<LINE"}, []Row{
+		{Cells: []string{"1.0 GiB", "device", "Net/Block", "Linear.forward linear.py:134"}},
+		{Cells: []string{"2 B", "device", "Net/Block/Linéaire", "main t.py:7"}},
+	})
+	if err := p.Flush("write page"); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Join([]string{
+		`    BYTES  KIND    MODULE       LINE`,
+		`  1.0 GiB  device  Net/Block    …ear.py:134`,
+		`      2 B  device  …k/Linéaire  main t.py:7`,
 		``,
 	}, "\n")
 	if b.String() != want {

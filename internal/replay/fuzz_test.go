@@ -14,10 +14,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/leak"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/memoryviz"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/recordtest"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/viewertest"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -111,6 +114,7 @@ func mended(data []byte) []byte {
 func show(t *testing.T, data []byte, opts Options) {
 	t.Helper()
 	detector := leak.New(leak.Options{Interval: time.Second})
+	opts.Layout, opts.Remember = true, 1000
 	opts.Moment = func(s *state.State) { detector.Observe(s.Time(), s.Inuse) }
 	incidents := 0
 	opts.OutOfMemory = func(in *state.Incident) {
@@ -132,7 +136,7 @@ func show(t *testing.T, data []byte, opts Options) {
 	if err != nil {
 		return
 	}
-	view := played.View(state.Want{Live: true, Driver: true})
+	view := played.View(state.Want{Live: true, Driver: true, Layout: true})
 	snap := view.Snapshot()
 	if err := pprofout.Write(&bytes.Buffer{}, snap); err != nil {
 		t.Fatal(err)
@@ -144,6 +148,17 @@ func show(t *testing.T, data []byte, opts Options) {
 			t.Fatalf("%s: %v", format.Name, err)
 		}
 		clean(t, format.Name, out.String())
+	}
+	var viewer bytes.Buffer
+	if err := memoryviz.Pickle(&viewer, snap); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := viewertest.ReadPickle(viewer.Bytes())
+	if err == nil {
+		err = seen.Check(false)
+	}
+	if err != nil {
+		t.Fatalf("memory viewer: %v", err)
 	}
 	var page bytes.Buffer
 	if err := export.Summary(&page, snap, true); err != nil {
@@ -169,7 +184,7 @@ func clean(t *testing.T, what, text string) {
 
 // Names of a recording are anybody's: no output passes them on as they are.
 func TestHostileNames(t *testing.T) {
-	data := bytesOf(t, recorded(t, hostile()...))
+	data := bytesOf(t, recordtest.File(t, hostile()...))
 	for after := time.Duration(-1); after < 15*time.Second; after += 500 * time.Millisecond {
 		show(t, data, Options{At: after})
 	}
@@ -178,7 +193,7 @@ func TestHostileNames(t *testing.T) {
 
 // No recording makes playing it, or writing what it shows, panic.
 func FuzzPlay(f *testing.F) {
-	data := bytesOf(f, recorded(f, hostile()...))
+	data := bytesOf(f, recordtest.File(f, hostile()...))
 	f.Add(data, int64(End))
 	f.Add(data, int64(3*time.Second))
 	rng := rand.New(rand.NewPCG(1, 2))

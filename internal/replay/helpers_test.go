@@ -2,7 +2,6 @@ package replay
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -36,23 +35,6 @@ func moment(after time.Duration) *record.Moment {
 // alloc is an allocation of one byte.
 func alloc(after time.Duration, addr uint64) *event.Event {
 	return &event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Time: at(after), Proc: proc, TID: 7, API: 1, Stack: 1, Addr: addr, Size: 1}
-}
-
-// recorded writes records to a new file.
-func recorded(t testing.TB, records ...record.Record) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "x.gmt")
-	w, err := record.Create(path, record.WriterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range records {
-		w.Append(r)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func bytesOf(t testing.TB, path string) []byte {

@@ -177,3 +177,32 @@ func TestRealOutOfMemory(t *testing.T) {
 		})
 	}
 }
+
+// The steps of a training: test/gpu/programs/torch_profiled.py calls its optimizer six
+// times, for the last three within PyTorch's own profiler, which makes no tensor.
+func TestRealSteps(t *testing.T) {
+	s, err := Play("testdata/profiler.gmt", Options{At: End})
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := s.View(state.Want{Steps: true}).Snapshot().Steps
+	if len(steps) != 1 || steps[0].Seen != 5 || steps[0].Unsure != 0 || len(steps[0].Last) != 5 {
+		t.Fatalf("%+v, want 5 steps", steps)
+	}
+	for i, one := range steps[0].Last[1:] {
+		if one.Net() != 0 || one.AllocObjects != one.FreedObjects {
+			t.Errorf("step %d: %+v, want nothing to grow after the first", i+2, one)
+		}
+	}
+	// The first has what the optimizer keeps: two moments for each of the parameters.
+	// The program calls its step from two lines: a stack of the first is not one of the other.
+	x := &steps[0]
+	if len(x.Grew) < 2 || x.Last[0].Net() != x.Grown || x.Gained < x.Grown || x.Over != 5 {
+		t.Fatalf("it grew by %d: %+v", x.Grown, x.Grew)
+	}
+	for _, g := range x.Grew[:2] {
+		if g.Sample.Operator != "aten::zeros_like" {
+			t.Errorf("%d bytes grew in %s", g.Bytes, g.Sample.Operator)
+		}
+	}
+}

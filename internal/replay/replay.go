@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
@@ -25,13 +26,34 @@ type Options struct {
 	// is set, is when to stop instead.
 	At   time.Duration
 	Time time.Time
+	// From, if set, is when to begin: what was allocated and peaks count from then on.
+	From *Start
+	// Layout: the state can say where memory lies, and by which of the latest Remember
+	// changes. See state.State.Remember.
+	Layout   bool
+	Remember int
 	// Moment, if set, hears of each moment, with the state as it is then, which
 	// it must not keep or change.
 	Moment func(*state.State)
+	// Before, if set, hears of each record before the state takes it, and Changed of what
+	// it changes: see state.State.Watch. A Name applies to its Place alone.
+	Before  func(*state.State, record.Record)
+	Changed func(ledger.Change)
+	// Progress, if set, hears now and then which part of the recording was played, from
+	// 0 to 1.
+	Progress func(float64)
 	// OutOfMemory, if set, receives the failures for want of memory up to At, in
 	// order: the last few at the end, when all names are known, and each other when
 	// some more have come.
 	OutOfMemory func(*state.Incident)
+}
+
+// A Start is a moment as of Options.At and Time, and what hears of the state as it is
+// then: again where records after it were not kept, from which on all counts anew.
+type Start struct {
+	At    time.Duration
+	Time  time.Time
+	State func(*state.State)
 }
 
 // A player puts records into a state, and stops between two moments.
@@ -41,6 +63,8 @@ type player struct {
 	trace *record.Trace // nil before the first
 	first uint64        // time of the first moment, 0 before
 	cut   bool          // the recording's beginning was dropped
+	begun bool          // Options.From is over
+	again bool          // a Cut came after it
 	over  bool          // records are beyond At
 	late  bool          // and so far that no stack is of an event before
 
@@ -81,6 +105,13 @@ func Play(path string, opts Options) (_ *state.State, err error) {
 
 func play(r *record.Reader, opts Options) (*state.State, error) {
 	p := &player{opts: opts, state: state.New()}
+	records := 0
+	if opts.Changed != nil {
+		p.state.Watch(opts.Changed)
+	}
+	if opts.Layout {
+		p.state.Remember(opts.Remember)
+	}
 	for {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -90,12 +121,25 @@ func play(r *record.Reader, opts Options) (*state.State, error) {
 			return nil, err
 		}
 		p.take(rec)
+		if records++; records%progressEvery == 0 && opts.Progress != nil {
+			opts.Progress(r.Progress())
+		}
 	}
 	if p.trace == nil {
 		return nil, fmt.Errorf("%w: it does not say what was traced", record.ErrMalformed)
 	}
 	if !p.over {
 		p.flush(true)
+		if p.again {
+			p.begin()
+		}
+		if from := p.opts.From; from != nil && !p.begun && !p.after(p.state.Now(), from.At, from.Time) {
+			// No moment came after it, or it is the end.
+			if err := p.within(); err != nil {
+				return nil, err
+			}
+			p.begin()
+		}
 	}
 	if err := p.within(); err != nil {
 		return nil, err
@@ -105,26 +149,40 @@ func play(r *record.Reader, opts Options) (*state.State, error) {
 	return p.state, nil
 }
 
+// progressEvery is after how many records Progress hears something.
+const progressEvery = 1 << 14
+
 // within checks that the recording has the moment at which to stop.
 func (p *player) within() error {
-	if p.opts.Time.IsZero() && p.opts.At == End {
+	if from := p.opts.From; from != nil {
+		if err := p.has(from.At, from.Time, p.begun); err != nil {
+			return err
+		}
+	}
+	return p.has(p.opts.At, p.opts.Time, p.over)
+}
+
+// has checks that the recording has a moment; passed tells whether there were records
+// after it.
+func (p *player) has(so time.Duration, when time.Time, passed bool) error {
+	if when.IsZero() && so == End {
 		return nil
 	}
 	from, to := p.trace.Start, p.wall(p.state.Now())
 	if p.cut {
 		from = p.wall(p.first)
 	}
-	want := p.opts.Time
+	want := when
 	if want.IsZero() {
-		want = p.trace.Start.Add(p.opts.At)
+		want = p.trace.Start.Add(so)
 	}
-	if !want.Before(from) && (p.over || !want.After(to)) {
+	if !want.Before(from) && (passed || !want.After(to)) {
 		return nil
 	}
 	text := func(t time.Time) string {
 		return fmt.Sprintf("%s (%v)", t.UTC().Format(time.RFC3339Nano), t.Sub(p.trace.Start))
 	}
-	if p.over {
+	if passed {
 		return fmt.Errorf("%w: it begins at %s", ErrNoMoment, text(from))
 	}
 	return fmt.Errorf("%w: it ends at %s", ErrNoMoment, text(to))
@@ -167,16 +225,17 @@ func (p *player) take(r record.Record) {
 		if p.trace == nil { // there is no moment before it
 			p.flush(false)
 			p.trace = r
-			p.state.Apply(r)
+			p.apply(r)
 			return
 		}
 		p.trace = r
 	case *record.Cut:
 		p.cut = p.cut || p.trace == nil
+		p.again = p.again || p.begun && !p.over
 	case *record.Stack:
 		if p.over {
 			if !p.late {
-				p.state.Apply(r) // of an event before, perhaps
+				p.apply(r) // of an event before, perhaps
 			}
 			return
 		}
@@ -187,6 +246,9 @@ func (p *player) take(r record.Record) {
 		r.Apply()
 		return
 	case *record.Moment:
+		if from := p.opts.From; from != nil && !p.begun && !p.over && p.after(r.Time, from.At, from.Time) {
+			p.begin()
+		}
 		if p.over || p.beyond(r.Time) {
 			p.end(r.Time)
 			return
@@ -195,7 +257,11 @@ func (p *player) take(r record.Record) {
 			p.first = r.Time
 		}
 		p.flush(false)
-		p.state.Apply(r)
+		p.apply(r)
+		if p.again {
+			p.again = false
+			p.begin()
+		}
 		p.moment()
 		return
 	}
@@ -213,20 +279,48 @@ func (p *player) take(r record.Record) {
 	}
 }
 
+// apply puts one record into the state.
+func (p *player) apply(r record.Record) {
+	if p.opts.Before != nil {
+		p.opts.Before(p.state, r)
+	}
+	p.state.Apply(r)
+}
+
 // maxBatch bounds the records between two moments that are kept. A tracer tells
 // of a moment after so many events at most.
 const maxBatch = 1 << 16
 
 // beyond tells whether a moment comes after the one at which to stop.
 func (p *player) beyond(at uint64) bool {
+	return p.after(at, p.opts.At, p.opts.Time)
+}
+
+// after tells whether a moment comes after one as of Options.
+func (p *player) after(at uint64, so time.Duration, when time.Time) bool {
 	if p.trace == nil {
 		return false
 	}
 	t := p.wall(at)
-	if !p.opts.Time.IsZero() {
-		return t.After(p.opts.Time)
+	if !when.IsZero() {
+		return t.After(when)
 	}
-	return p.opts.At != End && t.Sub(p.trace.Start) > p.opts.At
+	return so != End && t.Sub(p.trace.Start) > so
+}
+
+// start is the moment at which the trace began.
+func (p *player) start() *record.Moment {
+	return &record.Moment{Time: uint64(p.trace.Start.Sub(p.trace.Boot))}
+}
+
+// begin begins at the last moment that was.
+func (p *player) begin() {
+	p.begun = true
+	if p.first == 0 {
+		p.state.Apply(p.start())
+	}
+	p.opts.From.State(p.state)
+	p.state.Afresh()
 }
 
 // wall returns a time of records as that of the wall clock.
@@ -236,12 +330,12 @@ func (p *player) wall(at uint64) time.Time { return p.trace.Boot.Add(time.Durati
 func (p *player) end(at uint64) {
 	if p.first == 0 {
 		p.first = at
-		p.state.Apply(&record.Moment{Time: uint64(p.trace.Start.Sub(p.trace.Boot))})
+		p.state.Apply(p.start())
 	}
 	p.over = true
 	for _, r := range p.batch {
 		if st, ok := r.(*record.Stack); ok {
-			p.state.Apply(st)
+			p.apply(st)
 		}
 	}
 	p.batch, p.events = nil, nil
@@ -266,7 +360,7 @@ func (p *player) flush(end bool) {
 		if l, ok := r.(*record.Loss); ok {
 			p.lost = *l
 		}
-		p.state.Apply(r)
+		p.apply(r)
 	}
 	p.batch, p.events = p.batch[:0], p.events[:0]
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/recordtest"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
@@ -18,7 +19,7 @@ import (
 // played returns what a recording shows.
 func played(t *testing.T, opts Options, records ...record.Record) *snapshot.Snapshot {
 	t.Helper()
-	s, err := Play(recorded(t, records...), opts)
+	s, err := Play(recordtest.File(t, records...), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestNoMoment(t *testing.T) {
 		{"no moments", whole[:1], Options{At: time.Second}, "it ends at"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, err := Play(recorded(t, c.records...), c.opts)
+			s, err := Play(recordtest.File(t, c.records...), c.opts)
 			switch {
 			case c.says == "" && err != nil:
 				t.Error(err)
@@ -96,7 +97,7 @@ func TestLossOfTheRecording(t *testing.T) {
 	for i := range 8 { // more than one block
 		records = append(records, &record.Note{Text: strings.Repeat(string(rune('a'+i)), 60<<10)})
 	}
-	path := recorded(t, records...)
+	path := recordtest.File(t, records...)
 	text := bytesOf(t, path)
 	for name, c := range map[string]struct {
 		text []byte

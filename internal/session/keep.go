@@ -8,10 +8,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/rounds"
 )
 
 const (
-	keepInterval = 100 * time.Millisecond
+	keepInterval = 200 * time.Millisecond
 	// secondly is how often processes are looked for whose end went unseen, and
 	// what the sources know is put into a recording.
 	secondly = time.Second
@@ -27,7 +28,6 @@ func (s *Session) keep(end <-chan struct{}) {
 	var sweeper sweeper
 	var reaper reaper
 	var last time.Time
-	var failed bool // the recording has, and the user knows
 	for {
 		select {
 		case <-end:
@@ -38,9 +38,10 @@ func (s *Session) keep(end <-chan struct{}) {
 			if due {
 				last = now
 				s.reap(&reaper)
-				failed = failed || s.recordingFails()
+				s.allocated(monotonic(), nil)
+				s.recordingFails()
 			}
-			if due && s.writer != nil || s.hasIncidents() {
+			if due && (s.recorder() != nil || s.figured.Swap(false)) || s.hasIncidents() {
 				s.run.Go(s.spell)
 			}
 		}
@@ -70,14 +71,19 @@ func (s *Session) tell() {
 	}
 }
 
-// recordingFails warns of a recording that its disk does not take, and tells
-// whether there is one.
-func (s *Session) recordingFails() bool {
-	if s.writer == nil || s.writer.Err() == nil {
-		return false
+// recordingFails warns of a recording that its disk does not take, once for each.
+func (s *Session) recordingFails() {
+	w := s.recorder()
+	if w == nil || w.Err() == nil {
+		return
 	}
-	s.warn(fmt.Sprintf("the recording has a gap: %v", s.writer.Err()))
-	return true
+	s.mu.Lock()
+	told := s.failing
+	s.failing = true
+	s.mu.Unlock()
+	if !told {
+		s.warn(fmt.Sprintf("the recording has a gap: %v", w.Err()))
+	}
 }
 
 func (s *Session) hasIncidents() bool {
@@ -111,10 +117,11 @@ func (s *Session) sweep(w *sweeper) {
 		w.since = 0
 		s.applyLocked(&record.Sweep{Drop: true})
 	}
-	if w.since != 0 || !s.state.WantsSweep() {
+	if w.since != 0 || !s.shrink && !s.state.WantsSweep() {
 		s.mu.Unlock()
 		return
 	}
+	s.shrink = false
 	s.applyLocked(&record.Sweep{})
 	ids, pids := s.state.Doomed()
 	s.mu.Unlock()
@@ -129,32 +136,47 @@ func (s *Session) sweep(w *sweeper) {
 // for ever. A process must be gone at two looks in a row: by then an event that
 // was not lost has come.
 type reaper struct {
-	gone map[event.Process]bool
+	round rounds.Rounds[event.Process]
+	gone  map[event.Process]bool // at the last look
 }
+
+// reapAtOnce bounds the processes that are looked at in one second.
+const reapAtOnce = 32
 
 // reap looks.
 func (s *Session) reap(r *reaper) {
-	var living []event.Process
+	for _, id := range r.round.Next(reapAtOnce, func() []event.Process { return s.living(r) }) {
+		if !gone(id) {
+			delete(r.gone, id)
+			continue
+		}
+		if r.gone[id] {
+			e := &event.Event{Op: event.OpExit, Time: monotonic(), Proc: id}
+			s.ended(e)
+			s.apply(e)
+			s.frames.Ended(int(id.PID))
+		}
+		r.gone[id] = true
+	}
+}
+
+// living returns the processes of a new round. Those that are in none any more need
+// not be remembered.
+func (s *Session) living(r *reaper) (living []event.Process) {
+	before := r.gone
+	r.gone = map[event.Process]bool{}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for id, named := range s.state.Living {
 		living = append(living, id)
+		if before[id] {
+			r.gone[id] = true
+		}
 		if !named {
 			s.frames.Identify(id) // there was no room when it was first seen
 		}
 	}
-	s.mu.Unlock()
-	before := r.gone
-	r.gone = map[event.Process]bool{}
-	for _, id := range living {
-		if !gone(id) {
-			continue
-		}
-		r.gone[id] = true
-		if before[id] {
-			s.apply(&event.Event{Op: event.OpExit, Time: monotonic(), Proc: id})
-			s.frames.Ended(int(id.PID))
-		}
-	}
+	return living
 }
 
 // identify returns who has a PID now.

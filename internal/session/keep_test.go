@@ -105,6 +105,28 @@ func TestReap(t *testing.T) {
 	}
 }
 
+// Of a crowd a part is looked at in one second, and all in the end.
+func TestReapCrowd(t *testing.T) {
+	const crowd = 3*reapAtOnce - 1
+	s := offline(t, Options{All: true})
+	for i := range uint32(crowd) { // beyond any PID: kernel/pid.c, PID_MAX_LIMIT
+		s.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: event.Process{PID: 1<<22 + 1 + i, Start: 1}, Time: 1, Addr: 0x1000, Size: 64})
+	}
+	var r reaper
+	for look, want := range []int{crowd, crowd, crowd, crowd - reapAtOnce, crowd - 2*reapAtOnce, 0} {
+		s.reap(&r)
+		left := 0
+		s.Read(func(st *state.State) {
+			for range st.Living {
+				left++
+			}
+		})
+		if left != want {
+			t.Errorf("after look %d %d live, want %d", look+1, left, want)
+		}
+	}
+}
+
 // While events wait a moment is that of the last one; and none goes back behind
 // one that somebody has looked at.
 func TestIdle(t *testing.T) {

@@ -21,8 +21,18 @@ func (s *Session) View(want state.Want) *state.View { return s.look(want, false)
 // last that shows the processes which ended before it.
 func (s *Session) Report(want state.Want) *state.View { return s.look(want, true) }
 
+// Figures is a View for sums: it waits for no stack and no name. Those that it lacks are
+// looked for within a second, for the next one.
+func (s *Session) Figures(want state.Want) *state.View {
+	s.figured.Store(true)
+	s.ask()
+	s.current()
+	return s.view(want, false)
+}
+
 func (s *Session) look(want state.Want, report bool) *state.View {
 	s.ask()
+	s.current()
 	s.frames.Settle()
 	s.name()
 	v := s.view(want, report)
@@ -49,6 +59,28 @@ func (s *Session) view(want state.Want, report bool) *state.View {
 		s.applyLocked(&record.Reported{})
 	}
 	return v
+}
+
+// Reported leaves out of all that comes the processes that have ended, where every
+// process is traced.
+func (s *Session) Reported() { s.apply(&record.Reported{}) }
+
+// AllowReports has no more than n failures for want of memory reported, of all since the
+// trace began.
+func (s *Session) AllowReports(n int) {
+	s.mu.Lock()
+	s.trace.Incidents = n
+	s.mu.Unlock()
+	s.retell()
+}
+
+// Seen is the time up to which every event was taken, in nanoseconds of
+// CLOCK_MONOTONIC. It goes on, also while nothing happens, as long as who reads events
+// does.
+func (s *Session) Seen() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Seen()
 }
 
 // Read calls read with the state, which read must not keep or change. Collection
@@ -95,9 +127,13 @@ func (s *Session) losses() *record.Loss {
 			out.Notes = append(out.Notes, note)
 		}
 	}
-	if s.writer != nil {
-		out.Counters = append(out.Counters, s.writer.Loss()...)
+	out.Counters = append(out.Counters, s.recordingLoss()...)
+	if s.opts.Loss != nil {
+		out.Counters = append(out.Counters, s.opts.Loss()...)
 	}
 	out.Notes = append(out.Notes, s.tracer.Notes()...)
+	if note := s.shedNote(); note != "" {
+		out.Notes = append(out.Notes, note)
+	}
 	return out
 }

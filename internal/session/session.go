@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/frames"
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
@@ -25,8 +26,15 @@ type Options struct {
 	PIDs    []int
 	All     bool
 	Follow  bool
-	API     probes.API
-	MaxLive int // see ledger.Options; 0 for its default
+	Tensors bool // the tensor layer too
+	probes.TensorOptions
+	// FreeStacks: a stack is taken where a tensor is freed, too.
+	FreeStacks bool
+	API        probes.API
+	MaxLive    int // see ledger.Options; 0 for its default
+	// Layout: state.Want.Layout has the latest Remember changes. Without it there is none.
+	Layout   bool
+	Remember int
 	// Held says that the only target has not run yet: that it uses no CUDA
 	// library is no news.
 	Held   bool
@@ -45,10 +53,14 @@ type Options struct {
 	// RecordingOptions how; but for its Keyframe, which is the state's.
 	Recording        string
 	RecordingOptions record.WriterOptions
+	// GPUMemory: each GPU's memory is read whenever the driver's figures are.
+	GPUMemory bool
 	// RequireCUDA makes Start fail for a process that maps no CUDA library.
 	RequireCUDA bool
 	// Warn receives sentences for the user, from any goroutine.
 	Warn func(string)
+	// Loss, if set, is what else is lost, of who uses the session. It waits for nothing.
+	Loss func() []loss.Counter
 	// Version and CommandLine are copied into every snapshot.
 	Version, CommandLine string
 }
@@ -58,8 +70,7 @@ type Session struct {
 	opts   Options
 	tracer *probes.Tracer
 	frames *frames.Source
-	gpus   *gpu.Reader    // nil without NVML
-	writer *record.Writer // nil without a recording
+	gpus   *gpu.Reader // nil without NVML
 
 	run     sync.WaitGroup // what ends with the probes
 	ending  chan struct{}  // closed to end it
@@ -70,18 +81,29 @@ type Session struct {
 
 	spelling atomic.Bool  // one goroutine does
 	told     *record.Loss // what spell told last, of its goroutine
+	figured  atomic.Bool  // figures were asked for: see Figures
 
-	mu      sync.Mutex // guards what follows; never held while anything is waited for
-	state   *state.State
-	trace   record.Trace
-	over    bool // done is closed
-	stopped bool // the probes are off, or about to be
+	allocators allocators
+
+	mu       sync.Mutex // guards what follows; never held while anything is waited for
+	state    *state.State
+	trace    record.Trace
+	over     bool           // done is closed
+	stopped  bool           // the probes are off, or about to be
+	writer   *record.Writer // nil without a recording
+	recorded []loss.Counter // of recordings that are closed
+	failing  bool           // the disk did not take a recording, and the user knows
+	shed     string         // see Shed
+	shrink   bool           // stacks that nothing refers to are to go, however few
 }
 
 // Start puts the probes on and begins to collect. It returns when every call
 // of the targets' from now on is seen. The caller must Close the session.
 func Start(opts Options) (_ *Session, err error) {
-	s := &Session{opts: opts, state: state.New(), failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
+	s := &Session{opts: opts, state: state.New(), allocators: allocators{told: map[allocatorOf]record.Allocator{}}, failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
+	if opts.Layout {
+		s.state.Remember(opts.Remember)
+	}
 	s.trace = record.Trace{
 		Version: opts.Version, CommandLine: opts.CommandLine, Boot: bootTime(), All: opts.All,
 		Initial: proc.InitialPIDNamespace(), MaxLive: opts.MaxLive, APIs: probes.APINames(),
@@ -96,7 +118,7 @@ func Start(opts Options) (_ *Session, err error) {
 			return
 		}
 		s.Close()
-		if s.writer != nil {
+		if s.recorder() != nil {
 			_ = os.Remove(opts.Recording) // nothing was recorded
 		}
 	}()
@@ -110,7 +132,17 @@ func Start(opts Options) (_ *Session, err error) {
 			return nil, err
 		}
 	}
-	if s.tracer, err = probes.Open(probes.Options{API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical, Warn: s.warn, Stacks: s.frames}); err != nil {
+	gpus := s.openGPUs()
+	defer func() {
+		if err != nil && s.gpus == nil {
+			go gpus.abandon()
+		}
+	}()
+	if s.tracer, err = probes.Open(probes.Options{
+		API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical,
+		Tensors: opts.Tensors, TensorOptions: opts.TensorOptions, FreeStacks: opts.FreeStacks,
+		Warn: s.warn, Stacks: s.frames,
+	}); err != nil {
 		return nil, err
 	}
 	s.frames.Resend(s.tracer.ForgetStacks)
@@ -123,12 +155,15 @@ func Start(opts Options) (_ *Session, err error) {
 		return nil, err
 	}
 	s.trace.StackMode = mode
-	s.openGPUs()
+	s.readGPUs(gpus)
 	s.trace.Start = time.Now().Round(0) // without the clock that a recording does not have
 	if opts.All {
 		s.trace.Target = "every process"
 	}
 	s.retell()
+	if opts.Tensors && opts.Partial() {
+		s.apply(&record.Tensors{Sample: opts.TensorSample, Min: opts.TensorMin})
+	}
 	s.expect(opts.PIDs)
 	s.run.Go(func() {
 		h := &handler{Session: s}
@@ -171,19 +206,45 @@ func (s *Session) watchesKernel() bool {
 	return true
 }
 
-// openGPUs begins to read the driver's figures. Without NVML everything but the
+// An opening is NVML on its way, which takes tens of milliseconds or more.
+type opening struct {
+	done    chan struct{} // closed when the rest is there
+	reader  *gpu.Reader
+	version string
+	err     error
+}
+
+// openGPUs begins to open NVML.
+func (s *Session) openGPUs() *opening {
+	o := &opening{done: make(chan struct{})}
+	go func() {
+		defer close(o.done)
+		o.reader, o.version, o.err = gpu.OpenReader(s.subjects, func(r *record.Reading) { s.apply(r) }, monotonic)
+	}()
+	return o
+}
+
+// readGPUs begins to read the driver's figures. Without NVML everything but the
 // driver's view works; the user is told why it is missing.
-func (s *Session) openGPUs() {
-	r, version, err := gpu.OpenReader(s.subjects, func(r *record.Reading) { s.apply(r) }, monotonic)
-	if err != nil {
-		s.warn("the driver's own totals are not known: " + err.Error())
+func (s *Session) readGPUs(o *opening) {
+	if <-o.done; o.err != nil {
+		s.warn("the driver's own totals are not known: " + o.err.Error())
 		return
 	}
-	s.gpus, s.trace.NVML = r, true
-	if version != "" {
-		s.trace.Driver = version
+	s.gpus, s.trace.NVML = o.reader, true
+	if o.version != "" {
+		s.trace.Driver = o.version
 	}
-	go r.Run()
+	o.reader.Memory = s.opts.GPUMemory
+	go o.reader.Run()
+}
+
+// abandon closes NVML once it is open. Nobody has read it.
+func (o *opening) abandon() {
+	if <-o.done; o.err == nil {
+		go o.reader.Run()
+		_ = o.reader.Close()
+	}
 }
 
 // apply takes a record into the state, and into the recording. It is the one
@@ -268,12 +329,22 @@ func (s *Session) Stop() error {
 	close(s.ending)
 	s.run.Wait()
 	s.ask()
+	s.allocated(at, nil)
+	if s.opts.Tensors && !s.sawTensors() {
+		s.warn("no tensors were seen: no traced process had PyTorch's own allocator hand out memory on a GPU (with backend:cudaMallocAsync, and with an allocator that is plugged in, each tensor is an allocation of CUDA's)")
+	}
 	s.apply(moment(at, true))
 	if s.opts.OutOfMemory != nil {
 		s.tell()
 		s.report(true)
 	}
 	return err
+}
+
+func (s *Session) sawTensors() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.SawTensors()
 }
 
 // Close stops and releases everything, once. What is in use by something that
@@ -292,8 +363,8 @@ func (s *Session) close() error {
 		err = errors.Join(err, s.tracer.Close())
 	}
 	err = errors.Join(err, s.frames.Close())
-	if s.writer != nil {
-		err = errors.Join(err, s.writer.Close())
+	if w := s.recorder(); w != nil {
+		err = errors.Join(err, w.Close())
 	}
 	return err
 }
@@ -306,6 +377,7 @@ type handler struct {
 
 func (h *handler) Event(e *event.Event) {
 	h.quiet = false
+	h.ended(e)
 	h.apply(e)
 }
 

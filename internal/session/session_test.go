@@ -211,16 +211,7 @@ func TestOutOfMemory(t *testing.T) {
 	run(t, p, "init", "cuMemAlloc_v2 4096")
 	records := make(chan *snapshot.OutOfMemory, 10)
 	s := trace(t, session.Options{PIDs: []int{p.PID()}, OutOfMemoryMax: 2, OutOfMemory: into(records)})
-	next := func() *snapshot.OutOfMemory {
-		t.Helper()
-		select {
-		case o := <-records:
-			return o
-		case <-time.After(10 * time.Second):
-			t.Fatal("no record came")
-			return nil
-		}
-	}
+	next := func() *snapshot.OutOfMemory { return received(t, records) }
 	run(t, p, "cuMemAlloc_v2 65536", "fail cuMemAlloc_v2 1 2", "try cuMemAlloc_v2 1048576")
 	o := next()
 	if o.Recovered || o.Requested != 1048576 || o.PID != p.PID() || o.API != "cuMemAlloc_v2" || o.Calls != 1 || len(o.Stack) < 2 {
@@ -252,5 +243,17 @@ func TestOutOfMemory(t *testing.T) {
 	})
 	if len(records) != 0 {
 		t.Error("more records than OutOfMemoryMax")
+	}
+}
+
+// received returns the next record that comes.
+func received(t *testing.T, records <-chan *snapshot.OutOfMemory) *snapshot.OutOfMemory {
+	t.Helper()
+	select {
+	case o := <-records:
+		return o
+	case <-time.After(10 * time.Second):
+		t.Fatal("no record came")
+		return nil
 	}
 }

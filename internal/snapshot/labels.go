@@ -13,8 +13,16 @@ type Labels struct {
 	Runtime string // runtime call around it, "cudaMalloc"; only with --api both
 	GPU     string // index as NVML counts, "unknown", or "" for memory on no GPU
 	Owner   string // nearest library above CUDA: "pytorch", "nccl", ...
-	Process string // comm
-	PID     int
+	// Operator is PyTorch's: "aten::zeros_like", or a node of autograd's graph,
+	// "AddmmBackward0".
+	Operator string
+	// Module are the classes of the PyTorch modules whose forward asked for it,
+	// root first: "Net/Linear".
+	Module string
+	// Category is what a tensor is for: "parameter", "activation", ...
+	Category string
+	Process  string // comm
+	PID      int
 }
 
 // A Label says how outputs name and show one field of Labels.
@@ -28,6 +36,9 @@ type Label struct {
 	// PerRun: it is another one in each run of a program. It is shown where
 	// several processes are, and runs are compared without it.
 	PerRun bool
+	// Guessed: it follows from what became of the memory so far. Moments are
+	// compared without it.
+	Guessed bool
 	// One of these is its field.
 	text   func(*Labels) *string
 	number func(*Labels) *int
@@ -40,6 +51,9 @@ var AllLabels = [...]Label{
 	{Name: "runtime", text: func(l *Labels) *string { return &l.Runtime }},
 	{Name: "gpu", Title: "GPU", Column: 3, text: func(l *Labels) *string { return &l.GPU }},
 	{Name: "owner", Title: "owner", Column: 6, text: func(l *Labels) *string { return &l.Owner }},
+	{Name: "operator", Column: 7, text: func(l *Labels) *string { return &l.Operator }},
+	{Name: "module", Column: 8, text: func(l *Labels) *string { return &l.Module }},
+	{Name: "category", Title: "category", Column: 9, Guessed: true, text: func(l *Labels) *string { return &l.Category }},
 	{Name: "process", Title: "process", Column: 2, text: func(l *Labels) *string { return &l.Process }},
 	{Name: "pid", Title: "pid", Column: 1, PerRun: true, number: func(l *Labels) *int { return &l.PID }},
 }

@@ -20,8 +20,20 @@ type Snapshot struct {
 	Processes []Process
 	// Accounts split what the driver reports for each process on each GPU.
 	Accounts []Account
+	// GPUs are those of the machine, only when they were asked for and the driver was
+	// asked.
+	GPUs []GPUMemory
+	// Allocators are frameworks' caching allocators that tensors were seen of.
+	Allocators []Allocator
 	// Live has one row for each live allocation, only when it was asked for.
 	Live []Allocation
+	// Freed says where tensors were freed, only when it was asked for and frees have
+	// stacks.
+	Freed []Freed
+	// Steps are the training steps of processes, only when they were asked for.
+	Steps []Steps
+	// Layout is where memory lies, only when it was asked for.
+	Layout *Layout
 	// Loss has one entry for each cause, zero ones included. Outputs show the
 	// entries that are not zero.
 	Loss []loss.Counter
@@ -166,7 +178,78 @@ type AccountLine struct {
 	Note  string `json:"note,omitempty"` // what a reader must know, "" for nothing
 }
 
-// An Allocation is one live allocation.
+// An Allocator is a framework's caching allocator of one process on one GPU: the
+// segments that were seen allocated and that it handed tensors out of.
+type Allocator struct {
+	PID     int    `json:"pid"`
+	Process string `json:"process"` // comm
+	GPU     string `json:"gpu"`     // as Labels.GPU
+	// Outside are bytes in tensors in memory that was not seen allocated. What else
+	// there is of that memory is not known, and in no other figure.
+	Outside int64 `json:"outside_bytes"`
+	// Unseen are bytes of Segments' Cached that the allocator says to be in tensors,
+	// which were not seen; negative, bytes of Allocated that it says to be free. With
+	// either, the free blocks are others than these.
+	Unseen   int64      `json:"unseen_bytes"`
+	Segments []Segments `json:"segments"` // by class
+}
+
+// Total adds up the segments of all classes. Largest is that of any class.
+func (a *Allocator) Total() (sum Segments) {
+	for i := range a.Segments {
+		sum.Add(&a.Segments[i])
+	}
+	return sum
+}
+
+// Pool adds up the segments from which a request of so many bytes can be met.
+func (a *Allocator) Pool(request int64) (sum Segments) {
+	for i := range a.Segments {
+		if s := &a.Segments[i]; s.Small == (request <= smallRequest) {
+			sum.Add(s)
+		}
+	}
+	return sum
+}
+
+// smallRequest is PyTorch's kSmallSize, in bytes.
+const smallRequest = 1 << 20
+
+// Segments are those of one class: how they were taken from CUDA, and for what.
+type Segments struct {
+	Class string `json:"class"` // "small", "large", "larger", "expandable_small", "expandable_large"
+	// Expandable ones are ranges of mapped pages.
+	Expandable bool `json:"expandable"`
+	// Small ones meet requests of at most 1 MiB, the others all larger ones.
+	Small bool `json:"small_pool"`
+
+	Count int64 `json:"segments"`
+	// Reserved bytes are Allocated, which are in tensors, and Cached.
+	Reserved  int64 `json:"reserved_bytes"`
+	Allocated int64 `json:"allocated_bytes"`
+	Cached    int64 `json:"cached_bytes"`
+	// FreeBlocks are what is free between two tensors or the end of a segment, in
+	// whole units of 512 bytes, and LargestFree is the size of the largest.
+	FreeBlocks  int64 `json:"free_blocks"`
+	LargestFree int64 `json:"largest_free_block_bytes"`
+	// Releasable bytes of Cached are in segments, or pages, without a tensor: what
+	// emptying the cache gives back. The rest is PyTorch's "inactive split".
+	Releasable int64 `json:"releasable_bytes"`
+}
+
+// Add adds the figures of o to those of s.
+func (s *Segments) Add(o *Segments) {
+	s.Count += o.Count
+	s.Reserved += o.Reserved
+	s.Allocated += o.Allocated
+	s.Cached += o.Cached
+	s.FreeBlocks += o.FreeBlocks
+	s.LargestFree = max(s.LargestFree, o.LargestFree)
+	s.Releasable += o.Releasable
+}
+
+// An Allocation is one live allocation: a segment of a caching allocator with all its
+// bytes, and each tensor that lies in it.
 type Allocation struct {
 	Sample int // index into Samples
 	// Address is where it lies, or else Handle what the driver calls it:
@@ -174,6 +257,13 @@ type Allocation struct {
 	Address, Handle uint64
 	Size            int64
 	Time            time.Time
+}
+
+// A Freed is what was freed at one stack of the tensors of one sample.
+type Freed struct {
+	Sample         int         // index into Samples
+	By             []*Location // the stack, leaf first, never empty
+	Objects, Bytes int64
 }
 
 // An OutOfMemory is one failure for want of memory, and everything live at that
@@ -189,33 +279,45 @@ type OutOfMemory struct {
 	Calls     int    // calls of libcuda that failed; 0 for a framework's own limit
 	GPU       string // as Labels.GPU
 	Stack     []*Location
+	// Tensor is the size of the tensor that the memory was for, in bytes as the
+	// framework rounds them, 0 where it is not known.
+	Tensor int64
+	// GaveBack are bytes of its segments that the framework gave back between the
+	// first failed call and the last one, or the success.
+	GaveBack int64
 	// Recovered: a call for as many bytes on the same thread succeeded soon
 	// after, as when a framework frees its cache and tries again.
 	Recovered bool
 	// Framework is what the framework's allocator said, nil if none did.
 	Framework *FrameworkMemory
+	// Allocator is the process's on GPU when the framework gave up, or else when the
+	// first call failed; nil if no tensors were seen.
+	Allocator *Allocator
 	GPUs      []GPUMemory
 	Snapshot  *Snapshot
 }
 
-// FrameworkMemory is what a caching allocator was asked for, had handed out,
-// and held, in bytes.
+// FrameworkMemory is what a caching allocator had handed out, and held, in bytes.
 type FrameworkMemory struct {
-	Name                           string // "PyTorch"
-	Requested, Allocated, Reserved int64
+	Name                string // "PyTorch"
+	Allocated, Reserved int64
 }
 
 // GPUMemory is one GPU as NVIDIA's kernel driver sees it.
 type GPUMemory struct {
-	GPU, Name         string
-	Total, Used, Free int64 // bytes
-	Processes         []GPUProcess
+	GPU  string `json:"gpu"`
+	Name string `json:"name"`
+	// Total, Used and Free are bytes; Total is 0 where the driver was not asked for them.
+	Total     int64        `json:"total_bytes"`
+	Used      int64        `json:"used_bytes"`
+	Free      int64        `json:"free_bytes"`
+	Processes []GPUProcess `json:"processes"`
 }
 
 // A GPUProcess is one process on a GPU.
 type GPUProcess struct {
-	PID   int
-	Name  string
-	Bytes int64
-	Known bool // whether the kernel driver tells Bytes
+	PID   int    `json:"pid"`
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	Known bool   `json:"known"` // whether the kernel driver tells Bytes
 }

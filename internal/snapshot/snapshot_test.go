@@ -123,7 +123,7 @@ func TestSeveral(t *testing.T) {
 func TestJSONKeys(t *testing.T) {
 	for _, of := range []reflect.Type{
 		reflect.TypeFor[Meta](), reflect.TypeFor[Process](), reflect.TypeFor[Account](),
-		reflect.TypeFor[AccountLine](), reflect.TypeFor[Line](), reflect.TypeFor[loss.Counter](),
+		reflect.TypeFor[AccountLine](), reflect.TypeFor[GPUMemory](), reflect.TypeFor[GPUProcess](), reflect.TypeFor[Line](), reflect.TypeFor[loss.Counter](),
 	} {
 		for field := range of.Fields() {
 			if field.Tag.Get("json") == "" {

@@ -13,9 +13,10 @@ import (
 type Native uint8
 
 const (
-	// NativePython keeps native frames but those of CPython itself and of the
-	// C library below it, so that a reader sees Python call at::, torch::,
-	// c10:: and the driver.
+	// NativePython keeps native frames but those of CPython itself, of the C
+	// library below it, and of what called the outermost Python frame, so that a
+	// stack begins with Python, and a reader sees that call at::, torch::, c10::
+	// and the driver. Where autograd's engine called Python, it begins with that.
 	NativePython Native = iota
 	// NativeAll keeps all native frames.
 	NativeAll
@@ -49,27 +50,40 @@ func (Native) Type() string { return "mode" }
 // Fold returns the frames of a stack, leaf first, that native keeps. Stacks
 // without Python frames stay whole. The result may be stack itself.
 func Fold(native Native, stack []*snapshot.Location) []*snapshot.Location {
-	python := slices.ContainsFunc(stack, interpreted)
-	drop := func(l *snapshot.Location) bool {
+	root := begins(stack)
+	python := root >= 0
+	drop := func(i int, l *snapshot.Location) bool {
 		switch {
 		case synthetic(l), interpreted(l):
 			return trampoline(l)
 		case !python || native == NativeAll:
 			return false
 		default:
-			return native == NativeNone || interpreterInternal(l)
+			return native == NativeNone || i > root || interpreterInternal(l)
 		}
 	}
-	if !slices.ContainsFunc(stack, drop) {
-		return stack
-	}
 	out := make([]*snapshot.Location, 0, len(stack))
-	for _, l := range stack {
-		if !drop(l) {
+	for i, l := range stack {
+		if !drop(i, l) {
 			out = append(out, l)
 		}
 	}
+	if len(out) == len(stack) {
+		return stack
+	}
 	return out
+}
+
+// begins returns the index of the frame that a stack with Python frames begins with,
+// as NativePython has it, -1 for a stack without.
+func begins(stack []*snapshot.Location) int {
+	root := -1
+	for i, l := range stack {
+		if interpreted(l) && !trampoline(l) || root >= 0 && engine(l) {
+			root = i
+		}
+	}
+	return root
 }
 
 // trampoline reports whether l is a frame that CPython pushes for itself where

@@ -1,7 +1,9 @@
 package stacks
 
 import (
+	"cmp"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
@@ -96,19 +98,72 @@ var beneath = []string{
 //
 // stack is leaf first and not folded.
 func Owner(stack []*snapshot.Location) string {
+	var o Owners
 	for _, l := range stack {
-		var name string
-		switch {
-		case interpreted(l):
-			name = scriptOwner(l.Lines[0].File)
-		case l.Mapping != nil:
-			name = nativeOwner(l)
-		}
-		if name != "" {
+		if name := o.Of(l); name != "" {
 			return name
 		}
 	}
 	return ""
+}
+
+// Owners tell whose code frames are. They remember what the paths of mapped files tell,
+// which takes most of the time. They are for one goroutine.
+type Owners struct{ files map[string]file }
+
+// maxFiles bounds the files that are remembered.
+const maxFiles = 1 << 12
+
+// A file is what the path of a mapped file tells.
+type file struct {
+	beneath bool   // no owner's
+	owner   string // of its name or package, "" for none
+	rest    string // the owner, if no function tells
+}
+
+// Of returns the owner of a frame, "" to look further up the stack.
+func (o *Owners) Of(l *snapshot.Location) string {
+	switch {
+	case interpreted(l):
+		return scriptOwner(l.Lines[0].File)
+	case l.Mapping == nil:
+		return ""
+	}
+	f, ok := o.files[l.Mapping.Path]
+	if !ok {
+		f = fileOf(l)
+		if o.files == nil || len(o.files) >= maxFiles {
+			o.files = map[string]file{}
+		}
+		o.files[l.Mapping.Path] = f
+	}
+	return f.nativeOwner(l)
+}
+
+// fileOf returns what the path of the file that l is in tells.
+func fileOf(l *snapshot.Location) file {
+	base := mappedFile(l)
+	if interpreterFile(base) || matchAny(beneath, base) || bindings(l.Mapping.Path) {
+		return file{beneath: true}
+	}
+	f := file{rest: application}
+	if libraryFile(base) {
+		f.rest = libraryName(base)
+	}
+	for i := range owners {
+		if matchAny(owners[i].files, base) {
+			f.owner = owners[i].name
+			return f
+		}
+	}
+	f.owner = packageOwner(l.Mapping.Path)
+	return f
+}
+
+// Listed tells whether an owner is one of the table, the application or nobody: there
+// are so many of them, whatever runs.
+func Listed(name string) bool {
+	return name == "" || name == application || slices.ContainsFunc(owners, func(o owner) bool { return o.name == name })
 }
 
 // nativeOwner returns the owner of a frame with an address, "" to look further
@@ -118,29 +173,17 @@ func Owner(stack []*snapshot.Location) string {
 // library, wherever that is linked into. A C++ namespace does not: its
 // templates are compiled into whatever includes its headers, so that it tells
 // only where the file says nothing.
-func nativeOwner(l *snapshot.Location) string {
-	base := mappedFile(l)
-	if interpreterFile(base) || matchAny(beneath, base) || bindings(l.Mapping.Path) {
+func (f *file) nativeOwner(l *snapshot.Location) string {
+	if f.beneath {
 		return ""
 	}
 	if name := functionOwner(l, func(prefix string) bool { return !strings.Contains(prefix, "::") }); name != "" {
 		return name
 	}
-	for i := range owners {
-		if matchAny(owners[i].files, base) {
-			return owners[i].name
-		}
+	if f.owner != "" {
+		return f.owner
 	}
-	if name := packageOwner(l.Mapping.Path); name != "" {
-		return name
-	}
-	if name := functionOwner(l, func(string) bool { return true }); name != "" {
-		return name
-	}
-	if libraryFile(base) {
-		return libraryName(base)
-	}
-	return application
+	return cmp.Or(functionOwner(l, func(string) bool { return true }), f.rest)
 }
 
 // functionOwner returns the owner of the innermost function of l that begins

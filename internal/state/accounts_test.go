@@ -79,6 +79,7 @@ func TestAccountsAddUp(t *testing.T) {
 	for seed := range uint64(60) {
 		s := New()
 		physicalTrace(seed, 400, s)
+		sameTotals(t, s)
 		snap := driven(s)
 		want := map[onGPU]int64{}
 		for _, a := range snap.Accounts {
@@ -102,7 +103,7 @@ func TestAccountsAddUp(t *testing.T) {
 		got := map[onGPU]int64{}
 		for i := range snap.Samples {
 			x := &snap.Samples[i]
-			if class := kindOf(x).Class(); x.InuseBytes != 0 && (class == event.ClassDevice || class == event.ClassDriver) {
+			if class := kindOf(x).Class(); x.InuseBytes != 0 && (class == event.ClassDevice || class == event.ClassDriver || class == event.ClassTensor) {
 				got[onGPU{x.PID, x.GPU}] += x.InuseBytes
 			}
 		}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"iter"
 	"path"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
 )
 
 // Names of the parts of an account. Those in brackets are synthetic frames in
@@ -17,6 +19,7 @@ const (
 	LineRounding    = "[driver rounding]"
 	LineBefore      = "[allocated before attach]"
 	LineRemainder   = "[cuda context and driver]"
+	LineUnknown     = "[cause not known]"
 )
 
 // driverLines are the names of memory that the kernel driver handed out, in the
@@ -37,7 +40,7 @@ var driverLines = []struct {
 	{event.KindGraphics, "[graphics]"},
 	{event.KindOpenCL, "[opencl]"},
 	{event.KindOther, "[other]"},
-	{event.KindDriver, "[cause not known]"},
+	{event.KindDriver, LineUnknown},
 	{event.KindSystem, "[driver's system memory]"},
 }
 
@@ -60,15 +63,56 @@ type part struct {
 
 type amount struct{ inuse, peak int64 }
 
-func (a *amount) add(s *snapshot.Values) {
-	a.inuse += s.InuseBytes
-	a.peak += s.PeakBytes
+func (a *amount) plus(b amount) {
+	a.inuse += b.inuse
+	a.peak += b.peak
 }
 
 // driver adds to out what the kernel driver handed out: a sample for each call site
 // whose memory is for the driver itself, one for what is left of the memory that
 // allocations lie in, and an account of each process on each GPU.
 func (b *builder) driver(out *snapshot.Snapshot) {
+	kinds := make([]event.Kind, len(b.view.physical))
+	for i := range b.view.physical {
+		x := &b.view.physical[i]
+		s, kind := b.taken(x)
+		kinds[i] = kind
+		if apart(kind) {
+			out.Samples = b.merge(out.Samples, x.Proc, s)
+		}
+	}
+	for s := range b.view.settlements(b.splits, func(i int) event.Kind { return kinds[i] }) {
+		a := &s.account
+		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.GPU, Owner: ownerDriver, Process: a.Process, PID: a.PID}
+		for _, r := range s.rest {
+			if r.amount != (amount{}) {
+				out.Samples = append(out.Samples, snapshot.Sample{Stack: []*snapshot.Location{synthetic(r.name)}, Labels: labels,
+					Values: snapshot.Values{InuseBytes: r.inuse, PeakBytes: r.peak}})
+			}
+		}
+		if s.holds {
+			out.Accounts = append(out.Accounts, *a)
+		}
+	}
+}
+
+// ownerDriver is the owner of what no call site has.
+const ownerDriver = "cuda"
+
+// apart tells whether what the kernel driver handed out for a kind of memory is shown
+// for itself: of what allocations lie in, what is left beside them is.
+func apart(kind event.Kind) bool { return kind != event.KindBacking && kind != event.KindPool }
+
+// A settlement is what a process holds on a GPU.
+type settlement struct {
+	account snapshot.Account
+	holds   bool // account shows something
+	rest    []remainder
+}
+
+// settlements yields those of the view, in order. kind tells what the memory of one of
+// v.physical is for.
+func (v *View) settlements(splits []*split, kind func(i int) event.Kind) iter.Seq[settlement] {
 	parts := map[part]*amount{}
 	of := func(id event.Process, gpu string, kind event.Kind) *amount {
 		key := part{id, gpu, kind}
@@ -77,38 +121,38 @@ func (b *builder) driver(out *snapshot.Snapshot) {
 		}
 		return parts[key]
 	}
-	for i := range b.view.sites {
-		x := &b.view.sites[i]
-		switch {
-		case x.Kind.Class() != event.ClassDevice:
-		case x.Kind == event.KindAsync:
-			of(x.Proc, x.gpu, event.KindAsync).add(&out.Samples[i].Values)
-		default:
-			of(x.Proc, x.gpu, event.KindDevice).add(&out.Samples[i].Values)
+	for i := range v.sites {
+		x := &v.sites[i]
+		kind := event.KindDevice
+		if x.Kind == event.KindAsync {
+			kind = event.KindAsync
+		}
+		if x.Kind.Class() != event.ClassDevice {
+			continue
+		}
+		of(x.Proc, x.gpu, kind).plus(amount{x.InuseBytes, x.PeakBytes})
+		if x.pool && !v.partial {
+			of(x.Proc, x.gpu, event.KindTensor).plus(x.handed)
+			of(x.Proc, x.gpu, event.KindCached).plus(amount{x.InuseBytes - x.handed.inuse, x.PeakBytes - x.handed.peak})
 		}
 	}
-	for i := range b.view.physical {
-		x := &b.view.physical[i]
-		s, kind := b.taken(x)
-		of(x.Proc, x.gpu, kind).add(&s.Values)
-		if kind != event.KindBacking && kind != event.KindPool {
-			out.Samples = b.merge(out.Samples, x.Proc, s)
-		}
+	for i := range v.outside {
+		x := &v.outside[i]
+		of(x.id, x.gpu, event.KindNone).plus(x.amount)
 	}
-	for i := range b.view.presences {
-		h := &b.view.presences[i]
-		a := snapshot.Account{PID: int(h.id.PID), Process: b.view.names[h.id], GPU: h.gpu,
-			Driver: h.figure.Total, DriverKnown: h.figure.Known, Difference: h.figure.Differs, Compared: h.figure.Compared, Inferred: h.figure.Inferred && (h.late || !h.seen)}
-		rest := b.balance(h, &a, func(kind event.Kind) amount { return *of(h.id, h.gpu, kind) })
-		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: h.gpu, Owner: "cuda", Process: a.Process, PID: a.PID}
-		for _, r := range rest {
-			if r.amount != (amount{}) {
-				out.Samples = append(out.Samples, snapshot.Sample{Stack: []*snapshot.Location{synthetic(r.name)}, Labels: labels,
-					Values: snapshot.Values{InuseBytes: r.inuse, PeakBytes: r.peak}})
+	for i := range v.physical {
+		x := &v.physical[i]
+		of(x.Proc, x.gpu, kind(i)).plus(amount{x.InuseBytes, x.PeakBytes})
+	}
+	return func(yield func(settlement) bool) {
+		for i := range v.presences {
+			h := &v.presences[i]
+			a := snapshot.Account{PID: int(h.id.PID), Process: v.names[h.id], GPU: h.gpu,
+				Driver: h.figure.Total, DriverKnown: h.figure.Known, Difference: h.figure.Differs, Compared: h.figure.Compared, Inferred: h.figure.Inferred && (h.late || !h.seen)}
+			rest := v.balance(splits, h, &a, func(kind event.Kind) amount { return *of(h.id, h.gpu, kind) })
+			if !yield(settlement{a, h.account, rest}) {
+				return
 			}
-		}
-		if h.account {
-			out.Accounts = append(out.Accounts, a)
 		}
 	}
 }
@@ -153,7 +197,7 @@ type remainder struct {
 
 // balance fills in the total and the lines of an account, and returns those that no
 // call site has. of returns what the process holds of a kind on the GPU.
-func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) amount) (rest []remainder) {
+func (v *View) balance(splits []*split, h *presence, a *snapshot.Account, of func(event.Kind) amount) (rest []remainder) {
 	plain, async := of(event.KindDevice), of(event.KindAsync)
 	tracked := plain.inuse + async.inuse
 	line := func(name string, bytes int64, note string) {
@@ -162,27 +206,54 @@ func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) 
 		}
 		a.Total += bytes
 	}
-	line(LineAllocations, tracked, "")
+	handed, cached, within := of(event.KindTensor).inuse, of(event.KindCached).inuse, of(event.KindNone).inuse
+	line(LineTensors, handed, "")
+	line(LineCached, cached, "")
+	var older int64 // memory from before the trace in lines so far
+	if s := splitOf(splits, owned{h.id, h.gpu}); s != nil {
+		line(LineTensors, s.told.InuseBytes, "")
+		for _, l := range s.lines {
+			line(l.name, l.InuseBytes, "")
+		}
+		handed, older = s.pools.inuse, s.older.inuse
+	}
+	line(LineAllocations, tracked-handed-cached, "")
+	before := func(name string, bytes int64, note string) {
+		bytes -= older
+		// Tensors have been made in memory from before the trace.
+		bytes -= within
+		line(LineTensorsInOld, within, "")
+		for i := range v.allocators {
+			if x := &v.allocators[i]; x.id == h.id && x.gpu == h.gpu {
+				old, unused := x.old(bytes, handed+cached, within)
+				line(LineOldTensors, old, "")
+				line(LineOldCached, unused, "")
+				rest = append(rest, remainder{LineOldTensors, amount{inuse: old}}, remainder{LineOldCached, amount{inuse: unused}})
+				bytes -= old + unused
+			}
+		}
+		line(name, bytes, note)
+		rest = append(rest, remainder{name, amount{inuse: bytes}})
+	}
 	if !h.seen {
 		if a.Known = h.figure.Known; a.Known {
 			name, note := LineRemainder, "the kernel driver's calls of this process are not seen: what is not tracked cannot be split"
 			if h.late {
 				name, note = LineBefore, "includes the CUDA context, whose size is not known"
 			}
-			line(name, h.figure.Before, note)
-			rest = append(rest, remainder{name, amount{inuse: h.figure.Before}})
+			before(name, h.figure.Before, note)
 		}
 		return rest
 	}
 	backing, pool := of(event.KindBacking), of(event.KindPool)
 	rounding := amount{backing.inuse - plain.inuse, backing.peak - plain.peak}
 	unused := amount{pool.inuse - async.inuse, pool.peak - async.peak}
-	var before amount
+	var left int64 // from before
 	a.Known = !h.late || h.figure.Known
 	if h.late {
 		// Allocations may lie in memory from before the trace.
 		if h.figure.Known {
-			before.inuse = h.figure.Before + min(rounding.inuse, 0) + min(unused.inuse, 0)
+			left = h.figure.Before + min(rounding.inuse, 0) + min(unused.inuse, 0)
 		}
 		rounding, unused = amount{max(rounding.inuse, 0), max(rounding.peak, 0)}, amount{max(unused.inuse, 0), max(unused.peak, 0)}
 	}
@@ -199,9 +270,13 @@ func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) 
 		}
 	}
 	if h.late {
-		line(LineBefore, before.inuse, "includes the CUDA context as it was at attach")
-		rest = append(rest, remainder{LineBefore, before})
+		before(LineBefore, left, "includes the CUDA context as it was at attach")
+		return rest
 	}
+	line(LineTensorsElsewhere, within, "")
+	line(LineElsewhere, -within, "")
+	elsewhere := of(event.KindNone)
+	rest = append(rest, remainder{LineElsewhere, amount{-elsewhere.inuse, -elsewhere.peak}})
 	return rest
 }
 
@@ -209,7 +284,7 @@ func (b *builder) balance(h *presence, a *snapshot.Account, of func(event.Kind) 
 // is for. Where no probed function tells that, the stack does: libcuda's function
 // that the program called.
 func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
-	shape := b.shape(x.Stack, x.frames)
+	shape := b.shape(x.Stack, x.Kind, x.frames)
 	kind, api, frames := x.Kind, b.view.trace.API(x.API), shape.frames
 	if inner, function := below(x.frames); function != "" {
 		if api == "" {
@@ -222,7 +297,7 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 		for _, place := range x.frames[inner:] {
 			outer = append(outer, b.one(place.Location()))
 		}
-		frames = b.fold(outer)
+		frames = stacks.Fold(b.view.want.Native, outer)
 	}
 	stack := []*snapshot.Location{b.leaf(driverLine(kind))}
 	if x.Synthetic {
@@ -232,9 +307,8 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 		stack = append(stack, b.leaf(api))
 	}
 	s := snapshot.Sample{
-		Stack: append(stack, frames...),
-		Labels: snapshot.Labels{Kind: kind.String(), API: api, GPU: x.gpu, Owner: shape.owner,
-			Process: b.view.names[x.Proc], PID: int(x.Proc.PID)},
+		Stack:  append(stack, frames...),
+		Labels: b.labels(x, kind, api, shape),
 		Values: x.values(),
 	}
 	return s, kind

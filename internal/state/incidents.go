@@ -55,15 +55,22 @@ type threadKey struct {
 // view of what was live at the first.
 type Incident struct {
 	first     event.Event
-	site      ledger.SiteKey
-	last      uint64 // when it failed, or gave physical memory back
+	site      ledger.SiteKey // that asked: the framework's, if it gave up, or else first's
+	last      uint64         // when it failed, or gave physical memory back
 	calls     int
 	recovered bool
+	got       uint64 // where the memory lies that recovered: the last piece of it
 	framework *snapshot.FrameworkMemory
 	view      *View
-	over      bool // nothing more will be learnt
-	read      bool // gpus are known
-	gpus      []snapshot.GPUMemory
+	// What the process's caching allocators ever gave back when first failed, and since
+	// then; the tensor's size, where the framework gave up or tensors are seen; and what
+	// the allocators had when it gave up.
+	returned, gave int64
+	tensor         int64
+	caches         []cache
+	over           bool // nothing more will be learnt
+	read           bool // gpus are known
+	gpus           []snapshot.GPUMemory
 
 	gpu    string
 	frames []*record.Place
@@ -78,23 +85,38 @@ func (in *Incident) ended(now uint64) bool {
 func (s *State) failure(e *event.Event) {
 	allocates := e.Op == event.OpAlloc || e.Op == event.OpHandleCreate
 	failed := allocates && e.Result == event.OutOfMemory
-	if !failed && e.Op != event.OpOutOfMemory && len(s.incidents.open) == 0 {
+	// PyTorch reports its host allocator's failures by the same function.
+	gaveUp := e.Op == event.OpOutOfMemory && e.Device != event.NoDevice
+	if failed || gaveUp {
+		if f := s.groups.failures.Add(s, e); f != nil {
+			s.groups.failed(f, s.procs.name(f.Proc), s.wall(f.Time))
+		}
+	}
+	if !failed && !gaveUp && len(s.incidents.open) == 0 {
 		return
 	}
 	key := threadKey{e.Proc, e.TID}
 	in := s.incidents.open[key]
-	if in != nil && in.ended(e.Time) {
+	switch {
+	case in == nil:
+	case in.ended(e.Time):
 		s.conclude(key, in)
 		in = nil
+	default:
+		in.gave = s.tensors.Returned(e.Proc) - in.returned
 	}
 	switch {
-	case e.Op == event.OpOutOfMemory:
+	case gaveUp:
 		if in == nil {
 			in = s.begin(key, e) // a limit of its own: no driver call failed
 		}
 		if in != nil {
-			in.framework = &snapshot.FrameworkMemory{Name: "PyTorch", Requested: int64(e.Size), Allocated: int64(e.Handle), Reserved: int64(e.Part)}
-			in.recovered, in.over = false, true
+			in.framework = &snapshot.FrameworkMemory{Name: "PyTorch", Allocated: int64(e.Handle), Reserved: int64(e.Part)}
+			in.recovered, in.over, in.tensor = false, true, int64(e.Size)
+			in.caches = s.caches(func(id event.Process) bool { return id == e.Proc })
+			if e.Stack != 0 {
+				in.site = siteOf(e)
+			}
 		}
 	case failed:
 		if in == nil {
@@ -105,9 +127,17 @@ func (s *State) failure(e *event.Event) {
 			in.recovered = false
 		}
 	case in == nil:
+	case e.Space == event.SpaceTensor:
+		// PyTorch hands out the tensor as soon as it has the memory.
+		if in.recovered && e.Op == event.OpAlloc && e.Addr <= in.got && in.got-e.Addr < e.Size {
+			in.tensor, in.over = int64(e.Size), true
+		}
 	case allocates && e.Result == event.Success && e.Size == in.first.Size:
-		// Physical memory comes in many pieces of one size: another may fail.
-		in.recovered, in.over = true, e.Op == event.OpAlloc
+		// Physical memory comes in many pieces of one size: another may fail. A
+		// tensor may tell what the memory was for.
+		in.recovered, in.got, in.over = true, e.Addr, e.Op == event.OpAlloc && !s.tensors.Seen()
+	case e.Op == event.OpMap:
+		in.got = e.Addr
 	case e.Op == event.OpUnmap || e.Op == event.OpHandleRelease:
 		in.last = e.Time
 	}
@@ -122,7 +152,7 @@ func (s *State) begin(key threadKey, e *event.Event) *Incident {
 	}
 	x.n++
 	x.last = e.Time
-	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.figures(Want{Driver: true})}
+	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.figures(Want{Driver: true}), returned: s.tensors.Returned(e.Proc)}
 	if e.Device == event.NoDevice {
 		in.site.Device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}
@@ -179,7 +209,7 @@ func (x *incidents) stacks(yield func(id uint64) bool) {
 				}
 			}
 		}
-		return yield(in.first.Stack)
+		return yield(in.site.Stack)
 	}
 	for _, in := range x.open {
 		if !show(in) {
@@ -205,7 +235,8 @@ func (x *incidents) complete(s *State, all bool) {
 		if !all && !s.ready(in) {
 			return false
 		}
-		in.gpu, in.frames = s.label(&in.site), s.stacks.Frames(in.first.Stack)
+		in.gpu, in.frames = s.label(&in.site), s.stacks.Frames(in.site.Stack)
+		s.locateCaches(in.caches)
 		s.dress(in.view, in.site)
 		x.known = append(x.known, in)
 		return true
@@ -236,11 +267,26 @@ func (s *State) Incidents(all bool) []*Incident {
 func (in *Incident) OutOfMemory(want Want) *snapshot.OutOfMemory {
 	v := in.view
 	v.want = Want{Native: want.Native, Driver: want.Driver}
-	b := newBuilder(v)
+	b := newBuilder(v, v.shapes())
 	return &snapshot.OutOfMemory{
 		Time: v.trace.Boot.Add(time.Duration(in.first.Time)), PID: int(in.first.Proc.PID), Process: v.names[in.first.Proc],
 		Thread: int(in.first.TID), Requested: int64(in.first.Size), API: v.trace.API(in.first.API), GPU: in.gpu, Calls: in.calls,
-		Stack: b.stack(&in.site, false, b.shape(in.first.Stack, in.frames)), Recovered: in.recovered, Framework: in.framework,
-		GPUs: in.gpus, Snapshot: v.Snapshot(),
+		Stack: b.stack(&in.site, false, b.shape(in.site.Stack, in.site.Kind, in.frames)), Recovered: in.recovered, Framework: in.framework,
+		Tensor: in.tensor, GaveBack: max(in.gave, 0), Allocator: in.allocator(), GPUs: in.gpus, Snapshot: v.Snapshot(),
 	}
+}
+
+// allocator returns what the process's caching allocator had on the GPU that ran out.
+func (in *Incident) allocator() *snapshot.Allocator {
+	caches := in.caches
+	if in.framework == nil {
+		caches = in.view.caches
+	}
+	for i := range caches {
+		if c := &caches[i]; c.id == in.first.Proc && c.gpu == in.gpu {
+			a := c.allocator(in.view.names[c.id])
+			return &a
+		}
+	}
+	return nil
 }

@@ -146,8 +146,8 @@ func TestFrameworksLimit(t *testing.T) {
 	if len(got) != 1 {
 		t.Fatalf("%d incidents, want 1", len(got))
 	}
-	want := snapshot.FrameworkMemory{Name: "PyTorch", Requested: 100, Allocated: 30, Reserved: 70}
-	if o := got[0].OutOfMemory(Want{}); o.Calls != 0 || o.Framework == nil || *o.Framework != want {
+	want := snapshot.FrameworkMemory{Name: "PyTorch", Allocated: 30, Reserved: 70}
+	if o := got[0].OutOfMemory(Want{}); o.Calls != 0 || o.Tensor != 100 || o.Framework == nil || *o.Framework != want {
 		t.Errorf("%+v", o)
 	}
 }
@@ -202,5 +202,123 @@ func TestIncidentsThatNobodyTakes(t *testing.T) {
 	}
 	if got := len(s.Incidents(true)); got != maxIncidents || s.incidents.suppressed != n-maxIncidents {
 		t.Errorf("%d incidents and %d suppressed, want %d of %d", got, s.incidents.suppressed, maxIncidents, n)
+	}
+}
+
+// pytorch is a process with a cached segment of 20 MiB, and one of 20 MiB of which a
+// tensor has 6 MiB in the middle.
+func pytorch() *State {
+	s := begun(record.Trace{Incidents: 2})
+	s.Apply(alloc(prog, 1, 0x10000000, 20*mib))
+	s.Apply(tensor(2, 0x10000000, 4*mib, 0, 4*mib))
+	s.Apply(alloc(prog, 3, 0x20000000, 20*mib))
+	s.Apply(tensor(4, 0x20000000+7*mib, 6*mib, 0, 10*mib))
+	s.Apply(tensorEnd(5, 0x10000000, 4*mib, 6*mib))
+	return s
+}
+
+// refused is a call for a segment that fails.
+func refused(at, size uint64) *event.Event {
+	e := alloc(prog, at, 0, size)
+	e.Result = event.OutOfMemory
+	return e
+}
+
+// one is the only incident of a state.
+func one(t *testing.T, s *State) *snapshot.OutOfMemory {
+	t.Helper()
+	got := s.Incidents(true)
+	if len(got) != 1 {
+		t.Fatalf("%d incidents, want 1", len(got))
+	}
+	return got[0].OutOfMemory(Want{})
+}
+
+// TestFrameworkGivesUp: the report has the tensor that was asked for, with the stack
+// at which it was, and what was cached after the framework gave back what it could.
+func TestFrameworkGivesUp(t *testing.T) {
+	s := pytorch()
+	stack(s, 1, " ", "segment")
+	stack(s, 2, " ", "tensor")
+	first := refused(10, 20*mib)
+	first.Stack = 1
+	s.Apply(first)
+	s.Apply(free(prog, 11, 0x10000000))
+	s.Apply(refused(12, 20*mib))
+	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: 13, Proc: prog, TID: prog.PID, Stack: 2, Size: 8 * mib, Handle: 6 * mib, Part: 20 * mib})
+	s.Apply(free(prog, 14, 0x20000000)) // the program's own, after that
+	o := one(t, s)
+	if o.Requested != 20*mib || o.Tensor != 8*mib || o.GaveBack != 20*mib || o.Calls != 2 || o.Recovered {
+		t.Errorf("%d for a tensor of %d after %d calls; gave %d back", o.Requested, o.Tensor, o.Calls, o.GaveBack)
+	}
+	if got := o.Stack[len(o.Stack)-1].Lines[0].Function; got != "[tensor]" {
+		t.Errorf("the stack is %q", got)
+	}
+	want := snapshot.Segments{Count: 1, Reserved: 20 * mib, Allocated: 6 * mib, Cached: 14 * mib, FreeBlocks: 2, LargestFree: 7 * mib}
+	if o.Allocator == nil || o.Allocator.Pool(o.Tensor) != want {
+		t.Errorf("allocator %+v, want %+v", o.Allocator, want)
+	}
+	if got := o.Snapshot.Allocators[0].Total().Cached; got != 34*mib {
+		t.Errorf("when the call failed %d bytes were cached, want 34 MiB", got)
+	}
+}
+
+// TestFrameworkRecovers: it gives back what it can, and gets what the tensor is for.
+func TestFrameworkRecovers(t *testing.T) {
+	s := pytorch()
+	s.Apply(refused(10, 30*mib))
+	s.Apply(free(prog, 11, 0x10000000))
+	s.Apply(alloc(prog, 12, 0x40000000, 30*mib))
+	s.Apply(tensor(13, 0x20000000, mib, 0, 36*mib)) // another one
+	s.Apply(tensor(14, 0x40000000, 29*mib, 0, 35*mib))
+	s.Apply(tensor(15, 0x40000000+29*mib, 512, 0, 35*mib+512)) // and one more
+	o := one(t, s)
+	if !o.Recovered || o.Tensor != 29*mib || o.GaveBack != 20*mib || o.Framework != nil {
+		t.Errorf("recovered %v for a tensor of %d; gave %d back", o.Recovered, o.Tensor, o.GaveBack)
+	}
+	if o.Allocator == nil || o.Allocator.Total().Releasable != 20*mib {
+		t.Errorf("allocator %+v", o.Allocator)
+	}
+}
+
+// TestFrameworkRecoversPieces: with expandable segments it maps pieces, in which the
+// tensor begins or which it goes on into.
+func TestFrameworkRecoversPieces(t *testing.T) {
+	s := pytorch()
+	const at, piece = uint64(0x100000000), uint64(20 * mib)
+	create := func(at, handle uint64, result int32) {
+		s.Apply(&event.Event{Op: event.OpHandleCreate, Kind: event.KindVMM, Proc: prog, TID: prog.PID, Time: at, API: 1, Handle: handle, Size: piece, Result: result})
+	}
+	create(10, 0, event.OutOfMemory)
+	s.Apply(free(prog, 11, 0x10000000))
+	for i := range uint64(2) {
+		create(12+i, 1+i, event.Success)
+	}
+	for i := range uint64(2) {
+		s.Apply(&event.Event{Op: event.OpMap, Proc: prog, TID: prog.PID, Time: 14 + i, Addr: at + i*piece, Size: piece, Handle: 1 + i})
+	}
+	s.Apply(tensor(16, at+5*mib, 33*mib, 0, 39*mib))
+	if o := one(t, s); !o.Recovered || o.Requested != int64(piece) || o.Tensor != 33*mib || o.GaveBack != 20*mib {
+		t.Errorf("recovered %v for a tensor of %d by pieces of %d; gave %d back", o.Recovered, o.Tensor, o.Requested, o.GaveBack)
+	}
+}
+
+// TestHostAllocatorGivesUp: PyTorch's allocator of the machine's memory is none of a GPU.
+func TestHostAllocatorGivesUp(t *testing.T) {
+	s := pytorch()
+	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: 10, Proc: prog, TID: prog.PID, Size: 100, Device: event.NoDevice})
+	if got := s.Incidents(true); len(got) != 0 {
+		t.Errorf("%d incidents, want none", len(got))
+	}
+}
+
+// TestTensorIsNoRecovery: a tensor of as many bytes as a call was refused is no success
+// of that call.
+func TestTensorIsNoRecovery(t *testing.T) {
+	s := pytorch()
+	s.Apply(refused(10, 5*mib))
+	s.Apply(tensor(11, 0x20000000, 5*mib, 0, 11*mib))
+	if o := one(t, s); o.Recovered || o.Tensor != 0 {
+		t.Errorf("recovered %v, by a tensor of %d", o.Recovered, o.Tensor)
 	}
 }

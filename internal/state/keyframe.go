@@ -1,6 +1,8 @@
 package state
 
 import (
+	"slices"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 )
@@ -12,6 +14,10 @@ import (
 func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
+	told := s.tensors.Told()
+	if s.tensors.Partial() {
+		yield(&record.Tensors{Sample: told.Sample, Min: told.Min})
+	}
 	for id, x := range s.procs.known {
 		yield(&record.Process{Process: id, Target: true, Name: x.name, FromStart: x.fromStart, Program: x.program})
 	}
@@ -26,23 +32,33 @@ func (s *State) Keyframe(yield func(record.Record)) {
 		}
 	}
 	// The driver layer first: its allocations are none that the memory below them was
-	// taken for just before.
-	for _, layer := range []func(func(*event.Event) bool){s.ledger.Keyframe, s.physical.Keyframe} {
+	// taken for just before, and tensors lie in them.
+	for _, layer := range []func(func(*event.Event) bool){s.ledger.Keyframe, s.physical.Keyframe, s.tensors.Keyframe} {
 		layer(func(e *event.Event) bool {
 			yield(e)
 			return true
 		})
+	}
+	for some := range slices.Chunk(told.Allocators, record.MaxAllocators) {
+		yield(&record.Tensors{Sample: told.Sample, Min: told.Min, Time: told.Time, Allocators: some})
+	}
+	if s.tensors.Partial() { // at once
+		yield(&record.Tensors{Sample: told.Sample, Min: told.Min})
 	}
 	for _, text := range s.notes {
 		yield(&record.Note{Text: text})
 	}
 	lost, now := s.lost, s.now
 	yield(&lost)
+	s.steps.Keyframe(func(r *record.Steps) { yield(r) }) // after what waits for no stack any longer
 	if s.read != nil {
 		yield(s.read)
 	}
 	yield(&now)
 	if s.pending != nil {
 		yield(s.pending)
+	}
+	if s.stated != nil {
+		yield(s.stated)
 	}
 }

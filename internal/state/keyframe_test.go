@@ -41,19 +41,31 @@ func traced(seed uint64, n int, yield func(record.Record)) {
 		p    event.Process
 		addr uint64
 	}
-	var live []held
+	var live, tensors []held
+	free := func(e *event.Event, among *[]held, j int) {
+		e.Op, e.Proc, e.Addr, e.API, e.Kind = event.OpFree, (*among)[j].p, (*among)[j].addr, 2, 0
+		*among = slices.Delete(*among, j, j+1)
+	}
 	for i := range n {
 		at := uint64(i+1) * 1000
 		p := living[rng.IntN(len(living))]
 		e := &event.Event{Time: at, Proc: p, TID: p.PID, Stack: 1 + rng.Uint64N(20), API: 1, Device: 0, Kind: event.KindDevice}
-		switch k := rng.IntN(100); {
+		switch k := rng.IntN(130); {
+		case k >= 115 && len(tensors) > 0:
+			e.Space, e.Handle, e.Part = event.SpaceTensor, rng.Uint64N(1<<30), rng.Uint64N(1<<30)
+			free(e, &tensors, rng.IntN(len(tensors)))
+		case k >= 100 && len(live) > 0:
+			in := live[rng.IntN(len(live))]
+			e.Op, e.Kind, e.Space, e.Proc, e.Addr, e.Size = event.OpAlloc, event.KindTensor, event.SpaceTensor, in.p, in.addr+uint64(rng.IntN(3)), 1
+			e.Handle, e.Part = event.NoTotal, event.NoTotal
+			tensors = slices.DeleteFunc(tensors, func(x held) bool { return x.p == e.Proc && x.addr == e.Addr })
+			tensors = append(tensors, held{e.Proc, e.Addr})
 		case k < 50 || len(live) == 0:
 			e.Op, e.Addr, e.Size = event.OpAlloc, uint64(i+1)<<22, 1+rng.Uint64N(4<<20)
 			live = append(live, held{p, e.Addr})
 		case k < 90:
-			j := rng.IntN(len(live))
-			e.Op, e.Proc, e.Addr, e.API, e.Kind = event.OpFree, live[j].p, live[j].addr, 2, 0
-			live = slices.Delete(live, j, j+1)
+			free(e, &live, rng.IntN(len(live)))
+			tensors = slices.DeleteFunc(tensors, func(x held) bool { return x.p == e.Proc && x.addr>>22 == e.Addr>>22 })
 		case k < 94 && len(living) < 5:
 			child := event.Process{PID: uint32(i + 100), Start: uint64(i+2) * event.StartUnit}
 			e = &event.Event{Op: event.OpFork, Time: at, Proc: p, Child: child, Name: "child"}
@@ -61,7 +73,8 @@ func traced(seed uint64, n int, yield func(record.Record)) {
 		case k < 96 && len(living) > 1:
 			e = &event.Event{Op: event.OpExit, Time: at, Proc: p, Name: "child"}
 			living = slices.DeleteFunc(living, func(x event.Process) bool { return x == p })
-			live = slices.DeleteFunc(live, func(h held) bool { return h.p == p })
+			gone := func(h held) bool { return h.p == p }
+			live, tensors = slices.DeleteFunc(live, gone), slices.DeleteFunc(tensors, gone)
 		case k < 98:
 			r := &record.Reading{Time: at, Devices: []record.Device{{UUID: "GPU-a", Label: "0", Listed: true}}}
 			for _, p := range living {
@@ -119,7 +132,7 @@ func inUse(s *State) *snapshot.Snapshot {
 		}
 	}
 	slices.SortFunc(processes, func(a, b snapshot.Process) int { return a.PID - b.PID })
-	shown := &snapshot.Snapshot{Live: rows, Processes: processes}
+	shown := &snapshot.Snapshot{Live: rows, Processes: processes, Allocators: out.Allocators}
 	for _, k := range slices.Sorted(func(yield func(string) bool) {
 		for k := range names {
 			if !yield(k) {
@@ -135,7 +148,7 @@ func inUse(s *State) *snapshot.Snapshot {
 // A state that begins with a keyframe shows what is live as the one that it is
 // of, there and after any further records.
 func TestKeyframe(t *testing.T) {
-	accounts := 0
+	accounts, allocators := 0, 0
 	for seed := range uint64(50) {
 		whole, cut := New(), New()
 		n := 0
@@ -160,8 +173,9 @@ func TestKeyframe(t *testing.T) {
 		} else {
 			accounts += a
 		}
+		allocators += len(inUse(whole).Allocators)
 	}
-	if accounts == 0 {
-		t.Error("no accounts")
+	if accounts == 0 || allocators == 0 {
+		t.Errorf("%d accounts, %d allocators", accounts, allocators)
 	}
 }

@@ -179,6 +179,14 @@ func (p *processes) name(id event.Process) string {
 	return ""
 }
 
+// endOf returns when a process ended, in nanoseconds of CLOCK_MONOTONIC, 0 if it has not.
+func (p *processes) endOf(id event.Process) uint64 {
+	if x := p.known[id]; x != nil {
+		return x.end
+	}
+	return 0
+}
+
 // lives tells whether a process has not ended.
 func (p *processes) lives(id event.Process) bool {
 	x := p.known[id]

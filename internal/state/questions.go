@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
@@ -16,9 +17,9 @@ func (s *State) Over() bool { return s.procs.over }
 // CLOCK_MONOTONIC.
 func (s *State) Seen() uint64 { return s.seen }
 
-// Waits tells whether time alone changes what is shown: a reading, or the end of
-// an incident, waits for it.
-func (s *State) Waits() bool { return s.pending != nil || len(s.incidents.open) > 0 }
+// Waits tells whether time alone changes what is shown: a reading, what allocators say,
+// or the end of an incident, waits for it.
+func (s *State) Waits() bool { return s.pending != nil || s.stated != nil || len(s.incidents.open) > 0 }
 
 // Knows tells whether a process is traced, or was.
 func (s *State) Knows(id event.Process) bool {
@@ -36,14 +37,23 @@ func (s *State) Living(yield func(id event.Process, named bool) bool) {
 	}
 }
 
+// SawTensors tells whether there ever was a tensor.
+func (s *State) SawTensors() bool { return s.tensors.Seen() }
+
 // Subjects are the processes that a reading should tell of.
 func (s *State) Subjects() (out []record.Subject) {
 	for _, id := range s.procs.current {
 		subject := record.Subject{Process: id}
-		for h := range s.ledger.Holdings(id) {
-			if h.Device != event.NoDevice {
-				subject.Ordinals = append(subject.Ordinals, h.Device)
+		add := func(device int32) {
+			if device != event.NoDevice && !slices.Contains(subject.Ordinals, device) {
+				subject.Ordinals = append(subject.Ordinals, device)
 			}
+		}
+		for h := range s.ledger.Holdings(id) {
+			add(h.Device)
+		}
+		for device := range s.tensors.On(id) {
+			add(device)
 		}
 		out = append(out, subject)
 	}

@@ -4,32 +4,49 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
 )
 
-// Sites are the call sites of a Snapshot's samples, in their order. What the
-// driver holds for itself, at the end of the samples, has none.
+// Sites are the call sites of a Snapshot's samples, in their order. Lines of tensors
+// that are not told, and what the driver holds for itself, at the end of the samples,
+// have none.
 func (v *View) Sites(yield func(ledger.SiteKey) bool) {
-	for i := range v.sites {
-		if !yield(v.sites[i].SiteKey) {
-			return
+	for _, sites := range [][]site{v.sites, v.tensors} {
+		for i := range sites {
+			if !yield(sites[i].SiteKey) {
+				return
+			}
 		}
 	}
 }
 
 // Snapshot shows the view under the names that its places have by then. Live
 // allocations are in the order of their times.
-func (v *View) Snapshot() *snapshot.Snapshot {
-	b := newBuilder(v)
+func (v *View) Snapshot() *snapshot.Snapshot { return v.build(v.shapes()) }
+
+func (v *View) build(shapes *Shapes) *snapshot.Snapshot {
+	b := newBuilder(v, shapes)
 	out := v.snapshot
-	out.Samples = make([]snapshot.Sample, 0, len(v.sites))
+	out.Samples = make([]snapshot.Sample, 0, len(v.sites)+len(v.tensors)+len(v.physical))
 	for i := range v.sites {
 		out.Samples = append(out.Samples, b.sample(&v.sites[i]))
 	}
+	for i := range v.tensors {
+		out.Samples = append(out.Samples, b.sample(&v.tensors[i]))
+	}
+	for i := range v.caches {
+		c := &v.caches[i]
+		out.Allocators = append(out.Allocators, c.allocator(v.names[c.id]))
+	}
+	out.Samples = append(out.Samples, b.splitSamples()...)
 	out.Live = v.rows()
+	out.Freed, out.Steps = b.freed(), b.steps()
+	if v.layout != nil {
+		out.Layout = b.layout()
+	}
 	if v.want.Driver {
 		b.driver(&out)
 	}
@@ -53,39 +70,71 @@ func (v *View) rows() []snapshot.Allocation {
 
 // A builder makes samples.
 type builder struct {
+	*Shapes
 	view     *View
-	located  map[uint64]shape // by stack
-	leaves   map[string]*snapshot.Location
 	mappings []*snapshot.Mapping
 	mapped   map[snapshot.Mapping]bool // by Key
-	faces    map[face]int              // of samples of the kernel driver's memory
-	paths    map[step]int              // of their frames, from 1 on
-	same     map[*snapshot.Location]*snapshot.Location
-	equal    map[place][]*snapshot.Location
+	splits   []*split
+	faces    map[face]int // of samples of the kernel driver's memory
+	paths    map[step]int // of their frames, from 1 on
 }
 
-// A shape is how a stack is shown.
-type shape struct {
-	frames []*snapshot.Location // folded
-	owner  string
+// shapes returns those that were asked for, ready for what v shows.
+func (v *View) shapes() *Shapes {
+	shapes := v.want.Shapes
+	if shapes == nil {
+		shapes = NewShapes()
+	}
+	shapes.begin(v.want.Native)
+	return shapes
 }
 
-func newBuilder(v *View) *builder {
-	return &builder{view: v, located: map[uint64]shape{}, leaves: map[string]*snapshot.Location{}, mapped: map[snapshot.Mapping]bool{},
-		faces: map[face]int{}, paths: map[step]int{},
-		same: map[*snapshot.Location]*snapshot.Location{}, equal: map[place][]*snapshot.Location{}}
+func newBuilder(v *View, shapes *Shapes) *builder {
+	return &builder{Shapes: shapes, view: v, splits: v.splits(), mapped: map[snapshot.Mapping]bool{},
+		faces: map[face]int{}, paths: map[step]int{}}
 }
 
 func (b *builder) sample(x *site) snapshot.Sample {
-	shape := b.shape(x.Stack, x.frames)
-	return snapshot.Sample{
-		Stack: b.stack(&x.SiteKey, x.Synthetic, shape),
-		Labels: snapshot.Labels{
-			Kind: x.Kind.String(), API: b.view.trace.API(x.API), Runtime: b.view.trace.API(x.Outer),
-			GPU: x.gpu, Owner: shape.owner, Process: b.view.names[x.Proc], PID: int(x.Proc.PID),
-		},
+	shape := b.shape(x.Stack, x.Kind, x.frames)
+	s := snapshot.Sample{
+		Stack:  b.stack(&x.SiteKey, x.Synthetic, shape),
+		Labels: b.labels(x, x.Kind, b.view.trace.API(x.API), shape),
 		Values: x.values(),
 	}
+	s.Runtime = b.view.trace.API(x.Outer)
+	if x.Kind == event.KindTensor {
+		s.Category = b.category(x, shape)
+	}
+	s.InuseBytes -= x.handed.inuse
+	s.PeakBytes -= x.handed.peak
+	switch {
+	case x.pool && b.view.partial: // its lines are of the whole device (split)
+		s.AllocObjects, s.AllocBytes, s.InuseObjects = 0, 0, 0
+	case x.pool:
+		// Its bytes are handed out as tensors: what is left is cached.
+		s.Kind = event.KindCached.String()
+		s.Stack = append([]*snapshot.Location{b.leaf(LineCached)}, s.Stack...)
+		s.AllocObjects, s.AllocBytes = 0, 0
+	}
+	return s
+}
+
+// labels are those of a call site, for memory of a kind by a call api.
+func (b *builder) labels(x *site, kind event.Kind, api string, shape *shape) snapshot.Labels {
+	return snapshot.Labels{
+		Kind: kind.String(), API: api, GPU: x.gpu, Owner: shape.owner, Operator: shape.operator, Module: shape.module,
+		Process: b.view.names[x.Proc], PID: int(x.Proc.PID),
+	}
+}
+
+// category is what the tensors of a call site are for.
+func (b *builder) category(x *site, shape *shape) string {
+	fate := stacks.Fate{Live: x.held, Crossed: x.fate.Crossed, Stayed: x.fate.Stayed}
+	if x.fate.After != 0 {
+		after := b.shape(x.fate.After, x.Kind, x.after)
+		fate.After = &after.use
+	}
+	return shape.use.Category(fate)
 }
 
 func (x *site) values() snapshot.Values {
@@ -102,79 +151,20 @@ func synthetic(name string) *snapshot.Location {
 
 // stack returns the frames of a call site, leaf first, as the user wants them.
 // The leaf is the API function itself, which has returned when the stack is
-// taken.
-func (b *builder) stack(x *ledger.SiteKey, synthetic bool, shape shape) []*snapshot.Location {
+// taken. Tensors have none: PyTorch only reports by it what it made.
+func (b *builder) stack(x *ledger.SiteKey, synthetic bool, shape *shape) []*snapshot.Location {
 	name := b.view.trace.API(x.API)
-	if synthetic {
+	switch {
+	case synthetic:
 		name = unsited
+	case x.Kind == event.KindTensor:
+		return shape.frames
 	}
-	return append([]*snapshot.Location{b.leaf(name)}, shape.frames...)
+	return shape.under(b.leaf(name))
 }
 
 // unsited stands for the call sites that found no room.
 const unsited = "[no call site: limit reached]"
-
-// leaf returns the frame of a function that has returned.
-func (b *builder) leaf(name string) *snapshot.Location {
-	if b.leaves[name] == nil {
-		b.leaves[name] = synthetic(name)
-	}
-	return b.leaves[name]
-}
-
-// shape returns how a stack is shown.
-func (b *builder) shape(id uint64, frames []*record.Place) shape {
-	if got, ok := b.located[id]; ok {
-		return got
-	}
-	located := make([]*snapshot.Location, len(frames))
-	for i, place := range frames {
-		l := b.one(place.Location())
-		if m := l.Mapping; m != nil && !b.mapped[m.Key()] {
-			b.mapped[m.Key()] = true
-			b.mappings = append(b.mappings, m)
-		}
-		located[i] = l
-	}
-	out := shape{b.fold(located), stacks.Owner(located)}
-	b.located[id] = out
-	return out
-}
-
-// one returns the location that stands for all that are equal to l: two places may
-// be at one address, as where a stack returned to and as where one began.
-func (b *builder) one(l *snapshot.Location) *snapshot.Location {
-	if same := b.same[l]; same != nil {
-		return same
-	}
-	key := place{address: l.Address, lines: len(l.Lines)}
-	if l.Mapping != nil {
-		key.mapping = l.Mapping.Key()
-	}
-	if len(l.Lines) > 0 {
-		key.line = l.Lines[0]
-	}
-	for _, other := range b.equal[key] {
-		if slices.Equal(other.Lines, l.Lines) {
-			b.same[l] = other
-			return other
-		}
-	}
-	b.equal[key], b.same[l] = append(b.equal[key], l), l
-	return l
-}
-
-// A place is what most locations differ in.
-type place struct {
-	address uint64
-	mapping snapshot.Mapping // by Key
-	line    snapshot.Line
-	lines   int
-}
-
-func (b *builder) fold(frames []*snapshot.Location) []*snapshot.Location {
-	return stacks.Fold(b.view.want.Native, frames)
-}
 
 // programsFirst returns all mappings, with that of the first process's program
 // first: readers of pprof take it for what was profiled.
@@ -182,7 +172,7 @@ func (b *builder) programsFirst() []*snapshot.Mapping {
 	out := slices.Clone(b.mappings)
 	for _, program := range slices.Backward(b.view.programs) {
 		i := slices.IndexFunc(out, func(m *snapshot.Mapping) bool { return m.Path == program.Path })
-		m := program
+		m := program.Mapping
 		if i >= 0 {
 			m = out[i]
 			out = slices.Delete(out, i, i+1)

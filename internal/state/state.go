@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/tensors"
 )
 
 const (
@@ -28,21 +29,62 @@ type State struct {
 	trace     record.Trace
 	ledger    *ledger.Ledger   // of the driver layer
 	physical  *physical.Ledger // of the physical layer
+	tensors   *tensors.Ledger  // of the tensor layer
+	telling   record.Tensors   // but for its Allocators
+	peaks     map[event.Process]*peak
 	stacks    *stacks.Table
+	steps     *steps
 	procs     processes
 	accounts  *account.Accounts
+	groups    *groups
 	incidents incidents
+	history   *history // nil unless Remember was called
 	lost      record.Loss
 	notes     []string
 
-	now    record.Moment
-	seen   uint64 // see Seen
-	events uint64
-	began  uint64 // time of the Cut that these records begin with, 0 for none
+	now      record.Moment
+	seen     uint64 // see Seen
+	events   uint64
+	began    uint64 // time of the Cut that these records begin with, 0 for none
+	reported uint64 // CLOCK_MONOTONIC: when the last record.Reported was, 0 for never
+	afresh   bool   // see Afresh
 	// pending is a reading whose moment the events have not reached, read the
 	// last one that was taken.
 	pending, read *record.Reading
-	wants         Wants
+	// stated is what allocators say at a moment that the events have not reached.
+	stated  *record.Tensors
+	wants   Wants
+	watcher func(ledger.Change) // nil for none
+	places  func(tensors.Piece) // nil for none
+}
+
+// Watch has watcher, nil for none, hear of each change of what call sites of any layer
+// hold, and of what of it lies in tensors (see Cached). What it is given is the state's
+// own, to be read until the next record. It comes before the first record.
+func (s *State) Watch(watcher func(ledger.Change)) {
+	s.watcher = watcher
+	s.layers(0)
+}
+
+// WatchPlaces has watcher, nil for none, hear of each piece of memory that comes to lie
+// somewhere, and that ends; the end of a process ends none. It comes before the first
+// record.
+func (s *State) WatchPlaces(watcher func(tensors.Piece)) {
+	s.places = watcher
+	s.layers(0)
+}
+
+// laid hears of where memory comes to lie, and ends.
+func (s *State) laid(c tensors.Piece) {
+	if c.Site == nil {
+		s.steps.moved(&c)
+	}
+	if s.history != nil {
+		s.history.laid(&c)
+	}
+	if s.places != nil {
+		s.places(c)
+	}
 }
 
 // New returns the State of no records. The first that it is given should be a
@@ -52,7 +94,9 @@ func New() *State {
 		stacks:   stacks.NewTable(),
 		procs:    newProcesses(),
 		accounts: account.New(),
+		groups:   newGroups(),
 	}
+	s.steps = newSteps(s.stacks.Frames)
 	s.layers(0)
 	return s
 }
@@ -60,8 +104,17 @@ func New() *State {
 // layers makes the ledgers of the layers, for so many live allocations each, 0 for
 // the default. What a process holds at its peak is so in all layers at one moment.
 func (s *State) layers(maxLive int) {
-	s.physical = physical.New(ledger.Options{MaxLive: maxLive, MaxSites: maxSites})
-	s.ledger = ledger.New(ledger.Options{MaxLive: maxLive, MaxSites: maxSites, Peaked: s.physical.Rows.Mark})
+	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, Changed: s.watcher}
+	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.labelOf) }
+	s.physical = physical.New(bounds)
+	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.label) }
+	s.tensors = tensors.New(bounds)
+	s.tensors.Laid, s.tensors.Layout = s.laid, s.history != nil || s.places != nil
+	s.peaks = map[event.Process]*peak{}
+	bounds.Peaked, bounds.Extents = s.peaked, s.tensors
+	s.ledger = ledger.New(bounds)
+	s.tensors.Over(s.ledger)
+	s.tensors.Tell(&s.telling)
 }
 
 // Wants are what the state would be told.
@@ -91,6 +144,7 @@ func (s *State) Apply(r record.Record) {
 		s.moment(r)
 	case *record.Stack:
 		s.stacks.Add(r)
+		s.steps.told(r)
 	case *record.Name:
 		r.Apply()
 	case *record.Process:
@@ -100,6 +154,7 @@ func (s *State) Apply(r record.Record) {
 		s.pending = r
 	case *record.Loss:
 		s.lost = *r
+		s.steps.late(s.now.Time)
 		s.incidents.complete(s, false)
 	case *record.Note:
 		s.note(r.Text)
@@ -109,13 +164,25 @@ func (s *State) Apply(r record.Record) {
 		if s.trace.All {
 			s.forget(s.procs.drop(s.procs.ended))
 		}
+		s.reported = s.now.Time
+		s.ledger.Reported()
+		s.physical.Rows.Reported()
+		s.tensors.Reported()
 	case *record.Trace:
 		if s.events == 0 {
 			s.layers(r.MaxLive)
 		}
 		s.trace, s.procs.all, s.accounts.Initial = *r, r.All, r.Initial
+	case *record.Tensors:
+		s.caughtUp()
+		s.telling = record.Tensors{Sample: r.Sample, Min: r.Min}
+		if s.stated = r; r.Time == 0 {
+			s.caughtUp()
+		}
 	case *record.Cut:
 		s.cut(r)
+	case *record.Steps:
+		s.steps.rebuild(r)
 	}
 }
 
@@ -123,8 +190,15 @@ func (s *State) event(e *event.Event) {
 	if s.pending != nil && e.Time > s.pending.Time {
 		s.settle()
 	}
+	if s.stated != nil && e.Time > s.stated.Time {
+		s.caughtUp()
+	}
 	s.events++
 	s.now.Time, s.seen = max(s.now.Time, e.Time), max(s.seen, e.Time)
+	if s.history != nil {
+		s.history.begin(e, s)
+		defer s.history.end()
+	}
 	switch {
 	case e.Op >= event.OpClient:
 		s.physical.Apply(e, s.trace.API(e.Outer))
@@ -132,10 +206,17 @@ func (s *State) event(e *event.Event) {
 			s.physical.Rows.Mark(e.Proc)
 		}
 	case e.Op >= event.OpFork && e.Op <= event.OpExit:
+		s.tensors.Apply(e)
 		s.ledger.Apply(e)
 		s.physical.Apply(e, "")
+		if e.Op == event.OpExec {
+			s.steps.forget(e.Proc)
+		}
+	case e.Space == event.SpaceTensor:
+		s.tensor(e)
 	case e.Op <= event.OpExit && e.Op != event.OpNone:
 		s.ledger.Apply(e)
+		s.moved(e)
 		s.backed(e)
 	}
 	if s.procs.tells(e) {
@@ -174,10 +255,13 @@ func (s *State) ended(id event.Process, e *event.Event) {
 		exit := &event.Event{Op: event.OpExit, Time: e.Time, Proc: id}
 		s.ledger.Apply(exit)
 		s.physical.Apply(exit, "")
+		s.tensors.Apply(exit)
 	}
 	if s.trace.All {
+		s.ends(id)
 		s.ledger.Release(id)
 		s.physical.Rows.Release(id)
+		s.tensors.Release(id)
 	}
 	s.forget(s.procs.end(id, e.Time, s.ledger.Active(id) || s.physical.Rows.Active(id)))
 }
@@ -185,10 +269,24 @@ func (s *State) ended(id event.Process, e *event.Event) {
 // forget drops all that is known of processes.
 func (s *State) forget(dropped []event.Process) {
 	for _, id := range dropped {
+		s.ends(id)
 		s.ledger.Forget(id)
 		s.physical.Forget(id)
+		s.tensors.Forget(id)
+		s.steps.forget(id)
+		delete(s.peaks, id)
 	}
 	s.accounts.Forget(dropped...)
+}
+
+// ends says that what a process has, which has ended, lies nowhere any more.
+func (s *State) ends(id event.Process) {
+	if s.history == nil {
+		return
+	}
+	for c := range s.tensors.Ends(id) {
+		s.history.laid(&c)
+	}
 }
 
 func (s *State) moment(m *record.Moment) {
@@ -198,6 +296,9 @@ func (s *State) moment(m *record.Moment) {
 	}
 	if m.Drained || s.pending != nil && m.Time > s.pending.Time {
 		s.settle()
+	}
+	if m.Drained {
+		s.caughtUp()
 	}
 	s.incidents.advance(s)
 }
@@ -251,12 +352,26 @@ func (s *State) sweep(r *record.Sweep) {
 	for site := range s.physical.Rows.Sites {
 		ids[site.Stack] = true
 	}
+	for site := range s.tensors.Rows.Sites {
+		ids[site.Stack] = true
+	}
+	s.tensors.Freed(func(_ event.Process, by tensors.Freer, _ tensors.Freed) bool {
+		ids[by.By] = true
+		return true
+	})
+	s.steps.refers(ids)
 	for id := range s.incidents.stacks {
 		ids[id] = true
+	}
+	if s.history != nil {
+		for id := range s.history.stacks {
+			ids[id] = true
+		}
 	}
 	referred := func(id uint64) bool { return ids[id] }
 	if r.Drop {
 		s.stacks.Drop(referred)
+		clear(s.groups.told)
 	} else {
 		s.stacks.Doom(referred)
 	}
@@ -265,8 +380,14 @@ func (s *State) sweep(r *record.Sweep) {
 // cut begins afresh: records before were dropped, and what follows rebuilds what
 // was live.
 func (s *State) cut(r *record.Cut) {
-	boot := s.trace.Boot
+	boot, watcher, places, history := s.trace.Boot, s.watcher, s.places, s.history
 	*s = *New()
+	s.watcher = watcher
+	s.WatchPlaces(places)
 	s.began = r.Time
 	s.trace.Boot = boot
+	if history != nil {
+		s.Remember(history.max)
+		s.history.since = r.Time
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/tensors"
 )
 
 // A Want says what a View is to show.
@@ -22,6 +23,17 @@ type Want struct {
 	Native stacks.Native // which native frames a stack with Python frames shows
 	// Driver: what the kernel driver handed out beyond the traced allocations.
 	Driver bool
+	Steps  bool // the training steps of processes
+	Freed  bool // where tensors were freed
+	Layout bool // where memory lies, and its latest changes, if the state keeps them: see Remember
+	GPUs   bool // each GPU's memory
+	Totals bool // what View.Totals adds up, for which Driver and GPUs are wanted too
+	// Unreported: what was ever allocated is what was since the last record.Reported.
+	Unreported bool
+	// LiveOf, if set, is the one call site of which Live shows the allocations.
+	LiveOf *ledger.SiteKey
+	// Shapes, if set, are kept from one Snapshot to the next.
+	Shapes *Shapes
 }
 
 // A View is a copy of what a State showed at one moment. Its names may come
@@ -33,12 +45,38 @@ type View struct {
 	sites    []site
 	live     []row
 	shown    []event.Process // whose memory in use is shown
+	reported uint64          // CLOCK_MONOTONIC: when the last record.Reported was, 0 for never
 
+	processes []identity // those of snapshot.Processes, in their order
 	names     map[event.Process]string
-	programs  []*snapshot.Mapping // of the processes, in order
-	physical  []site              // of the physical layer, where it is wanted
-	located   bool                // on GPUs: see locate
-	presences []presence          // what NVML says of the processes, where it is wanted
+	programs  []executable // of the processes, in order
+	physical  []site       // of the physical layer, where it is wanted
+	tensors   []site       // of the tensor layer
+	layout    *layout      // where it is wanted
+	outside   []outside    // where they lie in no memory of sites
+
+	allocators []allocator
+	caches     []cache
+	steps      []stepped // where they are wanted
+	freed      []freed   // where it is wanted
+
+	// Where not every tensor is told: which are, as in record.Tensors, and what the
+	// allocators say.
+	partial       bool
+	sample, least uint64
+	stated        []stated
+	whole         bool // nothing of the trace was dropped
+
+	// Where totals are wanted: what was ever counted, which labels GPUs of groups have, and
+	// failures for want of memory by them.
+	counted     map[Group]ledger.Counts
+	admitted    map[string]bool
+	outOfMemory map[string]int64
+	latest      []LatestFailure
+	rests       map[string]account.Rest // by the label of the GPU
+
+	located   bool       // on GPUs: see locate
+	presences []presence // what NVML says of the processes, where it is wanted
 }
 
 // A presence is a process on a GPU.
@@ -52,10 +90,32 @@ type presence struct {
 	account bool
 }
 
+// An identity tells a process apart from others with its PID.
+type identity struct {
+	id  event.Process
+	end uint64 // CLOCK_MONOTONIC, 0 while it lives
+}
+
+// An executable is the file that a process runs.
+type executable struct {
+	id event.Process
+	*snapshot.Mapping
+}
+
 type site struct {
 	ledger.Site
 	gpu    string // label
+	group  Group  // where totals are wanted
 	frames []*record.Place
+	// Of the driver layer: what is in tensors, if its memory is a caching
+	// allocator's pool.
+	handed amount
+	pool   bool
+	held   int64 // objects, of processes that are not shown too
+	// Of the tensor layer: what became of those that were freed, and the frames of
+	// fate.After.
+	fate  tensors.Fate
+	after []*record.Place
 }
 
 // View copies what w wants. It takes as long as there are call sites, and live
@@ -69,23 +129,41 @@ func (s *State) View(w Want) *View {
 // Whole tells whether all stacks of the view had been told when it was taken.
 func (v *View) Whole() bool {
 	lacks := func(x site) bool { return x.Stack != 0 && x.frames == nil }
-	return !slices.ContainsFunc(v.sites, lacks) && !slices.ContainsFunc(v.physical, lacks)
+	return !slices.ContainsFunc(v.all(), func(sites []site) bool { return slices.ContainsFunc(sites, lacks) }) &&
+		(v.layout == nil || v.layout.whole())
 }
+
+// all returns the sites of every layer.
+func (v *View) all() [][]site { return [][]site{v.sites, v.physical, v.tensors} }
 
 // Complete adds the stacks that were told since v was taken.
 func (s *State) Complete(v *View) {
-	for _, sites := range [][]site{v.sites, v.physical} {
+	for _, sites := range v.all() {
 		for i := range sites {
-			if x := &sites[i]; x.frames == nil {
-				x.frames = s.stacks.Frames(x.Stack)
-			}
+			s.told(&sites[i])
 		}
+	}
+	if v.layout != nil {
+		v.layout.told(s)
+	}
+}
+
+// told adds the frames that x lacks, if they were told.
+func (s *State) told(x *site) {
+	if x.frames == nil {
+		x.frames = s.stacks.Frames(x.Stack)
+	}
+	if x.after == nil {
+		x.after = s.stacks.Frames(x.fate.After)
 	}
 }
 
 // figures copies what may change with the next event.
 func (s *State) figures(w Want) *View {
-	v := &View{want: w, trace: s.trace}
+	if w.Totals {
+		w.Driver, w.GPUs = true, true
+	}
+	v := &View{want: w, trace: s.trace, reported: s.reported}
 	v.snapshot = snapshot.Snapshot{
 		Meta: snapshot.Meta{
 			Version: s.trace.Version, CommandLine: s.trace.CommandLine, Target: s.trace.Target,
@@ -94,34 +172,86 @@ func (s *State) figures(w Want) *View {
 		},
 	}
 	shown := s.shown()
-	index := map[*ledger.Site]int32{} // of shown ones, in v.sites
-	for one := range s.ledger.Sites {
-		x := site{Site: *one}
-		if !shown(one.Proc) {
-			x.InuseObjects, x.InuseBytes = 0, 0
-		} else if w.Live {
-			index[one] = int32(len(v.sites))
-		}
-		v.sites = append(v.sites, x)
+	index := map[*ledger.Site]int32{} // among the sites of both layers, in their order
+	indexed := w.Live || w.Layout
+	for range s.tensors.Pools {
+		indexed = true
+		break
 	}
-	if w.Live {
-		v.live = make([]row, 0, s.ledger.Rows())
-		for a := range s.ledger.Live {
-			i, shown := index[a.Site]
-			if !shown {
+	copied := func(rows *ledger.Ledger) []site {
+		out := make([]site, 0, rows.Len())
+		for one := range rows.Sites {
+			if s.afresh && one.Empty() {
 				continue
 			}
-			r := row{time: a.Time, address: a.Addr, handle: a.Handle, size: int64(a.Size), site: i}
-			if a.Space.Handles() {
-				r.address, r.handle = 0, a.Addr
+			x := site{Site: *one, held: one.InuseObjects}
+			if w.Unreported {
+				x.AllocObjects, x.AllocBytes = one.Unreported()
 			}
-			v.live = append(v.live, r)
+			if !shown(one.Proc) {
+				x.InuseObjects, x.InuseBytes = 0, 0
+			}
+			if indexed {
+				index[one] = int32(len(v.sites) + len(out))
+			}
+			out = append(out, x)
+		}
+		return out
+	}
+	v.sites = copied(s.ledger)
+	v.tensors = copied(s.tensors.Rows)
+	for i := range v.tensors {
+		x := &v.tensors[i]
+		x.InuseObjects = s.tensors.Objects(x.InuseObjects)
+		if w.Unreported {
+			x.AllocObjects = s.tensors.Objects(x.ReportedObjects+x.AllocObjects) - s.tensors.Objects(x.ReportedObjects)
+		} else {
+			x.AllocObjects = s.tensors.Objects(x.AllocObjects)
+		}
+		x.fate = s.tensors.Fate(x.Proc, x.Stack)
+	}
+	s.handed(v, index, shown)
+	s.allocators(v, shown)
+	v.caches = s.caches(shown)
+	s.partial(v, shown)
+	if w.Live {
+		if w.LiveOf == nil {
+			v.live = make([]row, 0, s.ledger.Rows()+s.tensors.Rows.Rows())
+		}
+		for _, rows := range []*ledger.Ledger{s.ledger, s.tensors.Rows} {
+			for a := range rows.Live {
+				if !shown(a.Proc) || w.LiveOf != nil && a.Site.SiteKey != *w.LiveOf {
+					continue
+				}
+				r := row{time: a.Time, address: a.Addr, handle: a.Handle, size: int64(a.Size), site: index[a.Site]}
+				if a.Space.Handles() {
+					r.address, r.handle = 0, a.Addr
+				}
+				v.live = append(v.live, r)
+			}
 		}
 	}
-	v.snapshot.Processes, v.shown = s.totals(shown)
+	if w.Layout && s.history != nil {
+		s.layout(v, shown)
+	}
+	v.snapshot.Processes, v.processes = s.totals(shown)
+	for _, p := range v.processes {
+		if shown(p.id) {
+			v.shown = append(v.shown, p.id)
+		}
+	}
+	if w.GPUs {
+		v.snapshot.GPUs, v.rests = s.accounts.Devices(), s.accounts.Rests()
+	}
 	if w.Driver {
 		for one := range s.physical.Rows.Sites {
+			if s.afresh && one.Empty() {
+				continue
+			}
 			x := site{Site: *one}
+			if w.Unreported {
+				x.AllocObjects, x.AllocBytes = one.Unreported()
+			}
 			if !shown(one.Proc) {
 				x.InuseObjects, x.InuseBytes = 0, 0
 			}
@@ -143,7 +273,14 @@ func (s *State) cutNotes() []string {
 // shown returns which processes' memory in use is shown.
 func (s *State) shown() func(event.Process) bool {
 	held := s.procs.held(s.now.Slept)
-	return func(id event.Process) bool { return held[id] || s.procs.lives(id) }
+	var last event.Process // sites come by process
+	is := held[last] || s.procs.lives(last)
+	return func(id event.Process) bool {
+		if id != last {
+			last, is = id, held[id] || s.procs.lives(id)
+		}
+		return is
+	}
 }
 
 // Totals returns those of each process. It costs nothing that grows with call
@@ -153,10 +290,13 @@ func (s *State) Totals() []snapshot.Process {
 	return out
 }
 
-// totals returns those of each process, and which of the processes show memory
-// in use.
-func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, inUse []event.Process) {
+// totals returns those of each process, and which process each is.
+func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, ids []identity) {
 	seen := map[event.Process]bool{}
+	add := func(id event.Process, p snapshot.Process) {
+		seen[id] = true
+		out, ids = append(out, p), append(ids, identity{id, s.procs.endOf(id)})
+	}
 	for t := range s.ledger.Processes {
 		p := snapshot.Process{
 			PID: int(t.Proc.PID), Name: s.procs.name(t.Proc), Exited: t.Exited,
@@ -167,27 +307,22 @@ func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, 
 			p.Inuse, p.Managed, p.Host, p.Imported, p.Graph = t.Inuse, t.Managed, t.Host, t.Imported, t.Graph
 			p.LiveObjects, p.Async, p.Unattributed, p.Unknown = t.LiveObjects, t.AsyncInuse, t.Unattributed, t.UnknownBytes
 			p.Physical = s.taken(t.Proc)
-			inUse = append(inUse, t.Proc)
 		}
-		seen[t.Proc] = true
-		out = append(out, p)
+		add(t.Proc, p)
 	}
 	// One may hold memory without having made a call for it.
 	for t := range s.physical.Rows.Processes {
 		if seen[t.Proc] || !shown(t.Proc) {
 			continue
 		}
-		seen[t.Proc] = true
-		inUse = append(inUse, t.Proc)
-		out = append(out, snapshot.Process{PID: int(t.Proc.PID), Name: s.procs.name(t.Proc), Exited: t.Exited, Physical: s.taken(t.Proc)})
+		add(t.Proc, snapshot.Process{PID: int(t.Proc.PID), Name: s.procs.name(t.Proc), Exited: t.Exited, Physical: s.taken(t.Proc)})
 	}
 	for _, pid := range slices.Sorted(maps.Keys(s.procs.current)) {
 		if id := s.procs.current[pid]; !seen[id] {
-			inUse = append(inUse, id)
-			out = append(out, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
+			add(id, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
 		}
 	}
-	return out, inUse
+	return out, ids
 }
 
 // taken is what a process has of GPUs' memory, all that it was seen to take.
@@ -210,8 +345,11 @@ func (s *State) loss() []loss.Counter {
 	if s.trace.Physical {
 		out = append(append(out, s.physical.Loss()...), s.accounts.Loss()...)
 	}
+	if s.tensors.Seen() {
+		out = append(append(out, s.tensors.Loss()...), s.steps.loss.Counters()...)
+	}
 	out = append(out, s.stacks.Loss()...)
-	out = append(out, unknown.Counter(s.procs.refused))
+	out = append(out, unknown.Counter(s.procs.refused), foldedOwners.Counter(s.groups.folded))
 	if s.trace.Incidents > 0 {
 		out = append(out, suppressed.Counter(s.incidents.suppressed))
 	}
@@ -222,24 +360,63 @@ func (s *State) loss() []loss.Counter {
 // lost. extra are call sites beside those of v.
 func (s *State) dress(v *View, extra ...ledger.SiteKey) {
 	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), s.cutNotes()...)
+	if v.partial {
+		v.snapshot.Notes = append(v.snapshot.Notes, partialNote(v.sample, v.least)...)
+	}
 	v.snapshot.Loss = s.loss()
 	v.names = map[event.Process]string{}
-	for _, sites := range [][]site{v.sites, v.physical} {
+	for _, sites := range v.all() {
 		for i := range sites {
 			x := &sites[i]
-			x.frames = s.stacks.Frames(x.Stack)
-			s.name(v, x.Proc)
+			s.told(x)
+			if i == 0 || x.Proc != sites[i-1].Proc {
+				s.name(v, x.Proc)
+			}
 		}
 	}
 	for _, x := range extra {
 		s.name(v, x.Proc)
 	}
+	for i := range v.stated {
+		s.name(v, v.stated[i].id)
+	}
 	for _, id := range v.shown {
 		s.name(v, id)
+	}
+	for i := range v.caches {
+		s.name(v, v.caches[i].id)
+	}
+	if v.want.Steps {
+		s.stepped(v)
+	}
+	if v.want.Freed {
+		s.freers(v)
+	}
+	if v.layout != nil {
+		v.layout.told(s)
+		for d := range v.layout.gpus {
+			s.name(v, d.id)
+		}
 	}
 	if !v.located {
 		s.locate(v)
 	}
+	if v.want.Totals {
+		s.total(v)
+	}
+}
+
+// total adds what View.Totals adds up.
+func (s *State) total(v *View) {
+	v.counted = s.counted()
+	for _, sites := range v.all() {
+		for i := range sites {
+			x := &sites[i]
+			x.group = s.groups.group(&x.SiteKey, x.gpu, x.frames)
+		}
+	}
+	v.admitted, v.outOfMemory = maps.Clone(s.groups.gpus), maps.Clone(s.groups.outOfMemory)
+	v.latest = slices.Clone(s.groups.latest)
 }
 
 // locate adds on which GPUs the call sites and the processes are, and what NVML
@@ -248,6 +425,25 @@ func (s *State) locate(v *View) {
 	v.located = true
 	for i := range v.sites {
 		v.sites[i].gpu = s.label(&v.sites[i].SiteKey)
+	}
+	for i := range v.tensors {
+		v.tensors[i].gpu = s.label(&v.tensors[i].SiteKey)
+	}
+	for i := range v.outside {
+		x := &v.outside[i]
+		x.gpu = s.label(&ledger.SiteKey{Proc: x.id, Kind: event.KindTensor, Device: x.device})
+	}
+	for i := range v.allocators {
+		x := &v.allocators[i]
+		x.gpu = s.label(&ledger.SiteKey{Proc: x.id, Kind: event.KindTensor, Device: x.device})
+	}
+	s.locateCaches(v.caches)
+	for i := range v.stated {
+		x := &v.stated[i]
+		x.gpu = s.label(&ledger.SiteKey{Proc: x.id, Kind: event.KindTensor, Device: x.device})
+	}
+	if v.layout != nil {
+		v.layout.locate(s)
 	}
 	if !v.want.Driver {
 		return
@@ -260,15 +456,18 @@ func (s *State) locate(v *View) {
 		gpu string
 	}
 	at := map[place]int{} // index in v.presences
+	last := -1
 	add := func(id event.Process, gpu string) *presence {
+		if last >= 0 && v.presences[last].id == id && v.presences[last].gpu == gpu {
+			return &v.presences[last]
+		}
 		key := place{id, gpu}
 		if _, ok := at[key]; !ok {
-			known := s.procs.known[id]
 			at[key] = len(v.presences)
-			v.presences = append(v.presences, presence{id: id, gpu: gpu, seen: s.sees(id),
-				late: known == nil || !known.fromStart && !s.accounts.FromStart(id)})
+			v.presences = append(v.presences, presence{id: id, gpu: gpu, seen: s.sees(id), late: s.late(id)})
 		}
-		return &v.presences[at[key]]
+		last = at[key]
+		return &v.presences[last]
 	}
 	for _, id := range v.shown {
 		for _, gpu := range s.accounts.Labels(id) {
@@ -299,7 +498,7 @@ func (s *State) name(v *View, id event.Process) {
 	}
 	v.names[id] = s.procs.name(id)
 	if x := s.procs.known[id]; x != nil && x.program != nil {
-		v.programs = append(v.programs, x.program)
+		v.programs = append(v.programs, executable{id, x.program})
 	}
 }
 

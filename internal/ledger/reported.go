@@ -1,0 +1,17 @@
+package ledger
+
+// Reported keeps what each call site has allocated so far, beside what it allocates.
+func (l *Ledger) Reported() {
+	for _, p := range l.order {
+		for _, s := range p.sites {
+			if s != nil {
+				s.ReportedObjects, s.ReportedBytes = s.AllocObjects, s.AllocBytes
+			}
+		}
+	}
+}
+
+// Unreported returns what was allocated after the last Reported.
+func (s *Site) Unreported() (objects, bytes int64) {
+	return s.AllocObjects - s.ReportedObjects, s.AllocBytes - s.ReportedBytes
+}

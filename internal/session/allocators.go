@@ -1,0 +1,92 @@
+package session
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+)
+
+// An allocatorOf says whose caching allocator on which device it is.
+type allocatorOf struct {
+	id     event.Process
+	device int32
+}
+
+// allocators has what caching allocators say of themselves, where not every tensor is
+// told. What did not change is told once.
+type allocators struct {
+	mu   sync.Mutex // held from reading them to telling, before Session.mu
+	told map[allocatorOf]record.Allocator
+}
+
+// current tells what allocators say now, and waits until the events have reached that
+// moment, or for as long as is bearable: what they say goes with the tensors of then.
+func (s *Session) current() {
+	s.allocated(monotonic(), nil)
+	awaits := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.state.Awaits() && !s.stopped
+	}
+	for end := time.Now().Add(catchUp); awaits() && time.Now().Before(end); {
+		time.Sleep(catchUp / 100)
+	}
+}
+
+// catchUp bounds the wait for events: several times as long as the reader takes.
+const catchUp = 300 * time.Millisecond
+
+// allocated tells what allocators say, as of the time at, of one process or with nil of
+// all.
+func (s *Session) allocated(at uint64, one *event.Process) {
+	if !s.opts.Tensors || !s.opts.Partial() {
+		return
+	}
+	s.allocators.mu.Lock()
+	defer s.allocators.mu.Unlock()
+	s.tellAllocators(at, one)
+}
+
+// tellAllocators does so, with s.allocators.mu held.
+func (s *Session) tellAllocators(at uint64, one *event.Process) {
+	all, err := s.tracer.Allocators()
+	if err != nil {
+		s.warn(err.Error())
+	}
+	if one != nil {
+		all = slices.DeleteFunc(all, func(a record.Allocator) bool { return a.Process != *one })
+	}
+	all = slices.DeleteFunc(all, func(a record.Allocator) bool {
+		return s.allocators.told[allocatorOf{a.Process, a.Device}] == a
+	})
+	for _, a := range all {
+		s.allocators.told[allocatorOf{a.Process, a.Device}] = a
+	}
+	for some := range slices.Chunk(all, record.MaxAllocators) {
+		s.apply(&record.Tensors{Sample: s.opts.TensorSample, Min: s.opts.TensorMin, Time: at, Allocators: some})
+	}
+}
+
+// ended says what a process's allocators said last, before e ends its image, and makes
+// room for those of others.
+func (s *Session) ended(e *event.Event) {
+	if e.Op != event.OpExit && e.Op != event.OpExec || !s.opts.Tensors || !s.opts.Partial() {
+		return
+	}
+	s.allocators.mu.Lock()
+	defer s.allocators.mu.Unlock()
+	s.tellAllocators(e.Time-1, &e.Proc)
+	had := false
+	for of := range s.allocators.told {
+		if of.id == e.Proc {
+			delete(s.allocators.told, of)
+			had = true
+		}
+	}
+	if had {
+		s.tracer.ForgetTensors(e.Proc)
+	}
+}

@@ -1,0 +1,61 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+)
+
+// Record has the trace recorded in the file path from here on, and in no other any
+// more; "" is none. What holds memory comes first. With an error the recording before
+// goes on. It is for one goroutine.
+func (s *Session) Record(path string, opts record.WriterOptions) error {
+	var next *record.Writer
+	if path != "" {
+		opts.Keyframe = s.state.Keyframe
+		s.Read(func(st *state.State) { opts.Since = st.Now() })
+		var err error
+		if next, err = record.Create(path, opts); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	if s.stopped && next != nil {
+		s.mu.Unlock()
+		return errors.Join(errors.New("the trace has ended"), next.Close())
+	}
+	before := s.writer
+	s.writer = next
+	s.failing = false
+	s.mu.Unlock()
+	if before == nil {
+		return nil
+	}
+	if err := before.Close(); err != nil {
+		s.warn(fmt.Sprintf("the end of a recording was not written: %v", err))
+	}
+	s.mu.Lock()
+	s.recorded = loss.Sum(s.recorded, before.Loss())
+	s.mu.Unlock()
+	return nil
+}
+
+// recorder returns who writes the recording, nil for none.
+func (s *Session) recorder() *record.Writer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writer
+}
+
+// recordingLoss is what all recordings have lost.
+func (s *Session) recordingLoss() []loss.Counter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.writer == nil {
+		return s.recorded
+	}
+	return loss.Sum(s.recorded, s.writer.Loss())
+}
