@@ -20,6 +20,8 @@ type column struct {
 	name  string
 	title string // of the column
 	of    func(*snapshot.Sample) string
+	all   func(*snapshot.Sample) []string // of a nested one
+	parts *parts                          // where a sample has several values beside each other
 }
 
 // with names what is shown beside a column: the call that made the driver take
@@ -28,10 +30,16 @@ var with = map[string]string{"cause": "api", "process": "pid"}
 
 // allColumns returns each column once, causes first.
 func allColumns() By {
-	out := By{{"cause", "WHAT", render.Cause}}
+	out := By{{name: "cause", title: "WHAT", of: render.Cause}}
 	for i := range snapshot.AllLabels {
 		l := &snapshot.AllLabels[i]
-		out = append(out, column{l.Name, strings.ToUpper(cmp.Or(l.Title, l.Name)), func(s *snapshot.Sample) string { return l.Get(&s.Labels) }})
+		out = append(out, column{name: l.Name, title: strings.ToUpper(cmp.Or(l.Title, l.Name)), of: func(s *snapshot.Sample) string { return l.Get(&s.Labels) }})
+	}
+	out = append(out, column{name: "function", title: "FUNCTION"}, column{name: "line", title: "LINE"}, column{name: "size", title: "SIZE", parts: &ofSizes}, column{name: "freed-by", title: "FREED BY", parts: &ofFreers})
+	for i := range out {
+		if all := nested[out[i].name]; all != nil {
+			out[i].all, out[i].of = all, innermost(all)
+		}
 	}
 	return out
 }
@@ -44,7 +52,8 @@ func ByNames() (names []string) {
 	return names
 }
 
-// ParseBy returns the columns with names, in their order.
+// ParseBy returns the columns with names, in their order. Of nested ones the first has
+// totals: with those of two, a stack would be in as many rows as it has pairs of frames.
 func ParseBy(names ...string) (By, error) {
 	all := allColumns()
 	var out By
@@ -53,9 +62,17 @@ func ParseBy(names ...string) (By, error) {
 			return nil, fmt.Errorf("cannot group by %q: use %s", name, strings.Join(ByNames(), ", "))
 		}
 		for _, n := range []string{name, with[name]} {
-			if n != "" && out.index(n) < 0 {
-				out = append(out, all[all.index(n)])
+			if n == "" || out.index(n) >= 0 {
+				continue
 			}
+			c := all[all.index(n)]
+			if i := out.parted(); i >= 0 && c.parts != nil {
+				return nil, fmt.Errorf("cannot group by %s and %s together", out[i].name, name)
+			}
+			if out.nests() {
+				c.all = nil
+			}
+			out = append(out, c)
 		}
 	}
 	return out, nil
@@ -135,25 +152,24 @@ func (x section) account(accounts []snapshot.Account) *snapshot.Account {
 	return &snapshot.Account{}
 }
 
-// write writes a table for each section of the samples, with a row for what is the
-// same in all columns, the largest first, and under each row the n stacks that hold
+// write writes what is held, as show does it.
+func (by By) write(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, n int) {
+	by.show(page, samples, accounts, &holdings, n)
+}
+
+// show writes a table for each section of the samples, with a row for what is the
+// same in all columns, the largest first, and under each row the n stacks that have
 // most of it. What the section's account says of its total and its lines is beside
 // them.
-func (by By) write(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, n int) {
-	sections := by.sections(samples)
-	ordered := slices.SortedFunc(maps.Keys(sections), func(a, b section) int {
-		return cmp.Or(
-			strings.Compare(a.class, b.class),
-			cmp.Compare(sections[b].InuseBytes, sections[a].InuseBytes),
-			cmp.Compare(a.pid, b.pid),
-			strings.Compare(a.process, b.process),
-			strings.Compare(a.gpu, b.gpu),
-		)
-	})
-	for _, x := range ordered {
+func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, show *face, n int) {
+	sections := by.sections(samples, show.shown)
+	for _, x := range by.ordered(sections, show) {
 		account := x.account(accounts)
-		page.Heading("%s: %s%s", x.title(), bytefmt.Format(sections[x].InuseBytes), beside(account))
-		by.table(page, sections[x], n)
+		if show == &turnover {
+			account = &snapshot.Account{} // it is about what is held
+		}
+		page.Heading("%s: %s%s", x.title(), show.says(&sections[x].amount), beside(account))
+		by.table(page, sections[x], show, n)
 		for _, l := range account.Lines {
 			if l.Note != "" {
 				page.Line("  %s: %s", l.Name, l.Note)
@@ -162,27 +178,54 @@ func (by By) write(page *render.Page, samples []*snapshot.Sample, accounts []sna
 	}
 }
 
-func (by By) table(page *render.Page, all *gathered, n int) {
+func (by By) table(page *render.Page, all *gathered, show *face, n int) {
 	groups := by.groups(all.samples)
-	keys := slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
-		x, y := groups[a], groups[b]
-		return cmp.Or(cmp.Compare(y.InuseBytes, x.InuseBytes), cmp.Compare(y.PeakBytes, x.PeakBytes), strings.Compare(a, b))
-	})
-	header := []string{">IN USE", ">OF ALL", ">OBJECTS", ">EACH", ">AT PEAK"}
-	for _, c := range by {
-		header = append(header, c.title)
+	whole := show.of(&all.amount)
+	header := []string{">" + show.title, ">OF ALL"}
+	if by.nests() {
+		header = append(header, ">TOTAL", ">OF ALL")
 	}
-	rows := make([]render.Row, len(keys))
-	for i, key := range keys {
-		g := groups[key]
-		values := by.values(g.samples[0])
-		rows[i] = render.Row{
-			Cells: append([]string{bytefmt.Format(g.InuseBytes), bytefmt.Percent(g.InuseBytes, all.InuseBytes),
-				someObjects(g.InuseObjects), g.each(), bytefmt.Format(g.PeakBytes)}, values...),
-			Below: g.stacks(values, n),
+	header = append(header, show.rest...)
+	for _, c := range by {
+		title := c.title
+		if c.all != nil {
+			title = "<" + title // a place, or a path: its end tells most
 		}
+		header = append(header, title)
+	}
+	var rows []render.Row
+	for _, key := range rowsOf(groups, show) {
+		g := groups[key]
+		cells := []string{bytefmt.Format(show.of(&g.amount)), bytefmt.Percent(show.of(&g.amount), whole)}
+		if by.nests() {
+			cells = append(cells, bytefmt.Format(show.of(&g.total)), bytefmt.Percent(show.of(&g.total), whole))
+		}
+		cells = append(cells, show.cells(g)...)
+		rows = append(rows, render.Row{Cells: append(cells, g.values...), Below: g.stacks(g.values, show, n)})
 	}
 	page.Table(header, rows)
+}
+
+// ordered returns the sections, those of GPUs first, the largest first.
+func (by By) ordered(sections map[section]*gathered, show *face) []section {
+	return slices.SortedFunc(maps.Keys(sections), func(a, b section) int {
+		return cmp.Or(
+			strings.Compare(a.class, b.class),
+			cmp.Compare(show.of(&sections[b].amount), show.of(&sections[a].amount)),
+			cmp.Compare(a.pid, b.pid),
+			strings.Compare(a.process, b.process),
+			strings.Compare(a.gpu, b.gpu),
+		)
+	})
+}
+
+// rowsOf returns the keys of groups, the largest first.
+func rowsOf(groups map[string]*gathered, show *face) []string {
+	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
+		x, y := groups[a], groups[b]
+		return cmp.Or(cmp.Compare(show.of(&y.amount), show.of(&x.amount)), cmp.Compare(show.of(&y.total), show.of(&x.total)),
+			cmp.Compare(y.PeakBytes, x.PeakBytes), cmp.Compare(y.total.PeakBytes, x.total.PeakBytes), strings.Compare(a, b))
+	})
 }
 
 // someObjects is bytefmt.Count, and empty for 0: a remainder has no objects.
@@ -193,18 +236,32 @@ func someObjects(n int64) string {
 	return bytefmt.Count(n)
 }
 
-// sections returns the samples by section, those left out that neither hold anything
-// nor did at the peak.
-func (by By) sections(samples []*snapshot.Sample) map[section]*gathered {
-	held := slices.DeleteFunc(slices.Clone(samples), func(s *snapshot.Sample) bool {
-		return s.InuseBytes == 0 && s.InuseObjects == 0 && s.PeakBytes == 0
+// sections returns the samples that are shown, by section.
+func (by By) sections(samples []*snapshot.Sample, shown func(*amount) bool) map[section]*gathered {
+	kept := slices.DeleteFunc(slices.Clone(samples), func(s *snapshot.Sample) bool {
+		return !shown(&amount{Values: s.Values})
 	})
-	return gather(held, by.sectionOf)
+	return gather(kept, by.sectionOf)
 }
 
-// groups returns the samples by what they are in each column.
+// groups returns the samples by what they are in each column, with the total of those
+// inside of that.
 func (by By) groups(samples []*snapshot.Sample) map[string]*gathered {
-	return gather(samples, func(s *snapshot.Sample) string { return fmt.Sprintf("%q", by.values(s)) })
+	out := make(map[string]*gathered)
+	row := func(values []string) *gathered {
+		key := fmt.Sprintf("%q", values)
+		if out[key] == nil {
+			out[key] = &gathered{values: values}
+		}
+		return out[key]
+	}
+	for _, s := range samples {
+		row(by.values(s)).add(s)
+		for _, values := range by.within(s) {
+			row(values).total.add(s)
+		}
+	}
+	return out
 }
 
 func gather[K comparable](samples []*snapshot.Sample, key func(*snapshot.Sample) K) map[K]*gathered {
@@ -221,12 +278,14 @@ func gather[K comparable](samples []*snapshot.Sample, key func(*snapshot.Sample)
 
 // gathered are samples and what they add up to.
 type gathered struct {
-	snapshot.Values
+	amount
 	samples []*snapshot.Sample
+	values  []string // in each column, of a row
+	total   amount   // of samples inside of those too
 }
 
 func (g *gathered) add(s *snapshot.Sample) {
-	g.Add(&s.Values)
+	g.amount.add(s)
 	g.samples = append(g.samples, s)
 }
 
@@ -250,13 +309,14 @@ func (g *gathered) each() string {
 	return "~" + bytefmt.Format(bytes/objects)
 }
 
-// stacks returns a line for each of the n stacks that hold most, those that look
-// the same taken together. What the row's cells say is not said again.
-func (g *gathered) stacks(cells []string, n int) (lines []string) {
+// stacks returns a line for each of the n stacks that have most of what is shown, those
+// that look the same taken together. What the row's cells say is not said again.
+func (g *gathered) stacks(cells []string, show *face, n int) (lines []string) {
 	held := make(map[string]int64)
 	for _, s := range g.samples {
-		if text := below(s.Frames(), cells); s.InuseBytes != 0 && text != "" {
-			held[text] += s.InuseBytes
+		bytes := show.of(&amount{Values: s.Values})
+		if text := below(s.Frames(), cells); bytes != 0 && text != "" {
+			held[text] += bytes
 		}
 	}
 	texts := slices.SortedFunc(maps.Keys(held), func(a, b string) int {

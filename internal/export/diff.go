@@ -28,9 +28,8 @@ func (c *change) by() snapshot.Values {
 
 // Diff writes what each stack gained and gave back from a to b of what is in
 // use, the largest change first, the totals of each class, and of what the memory is
-// for. Stacks are equal
-// when their functions, files, lines and labels are; addresses and labels that
-// are PerRun do not count.
+// for. Stacks are equal when their functions, files, lines and labels are; addresses
+// and labels that are PerRun or Guessed do not count. The later labels are shown.
 func Diff(w io.Writer, a, b *snapshot.Snapshot, o Options) error {
 	changes := compare(a, b)
 	page := render.NewPage(w, o.Width, o.Color)
@@ -55,6 +54,7 @@ func compare(a, b *snapshot.Snapshot) []*change {
 			if i == 0 {
 				c.before.Add(&x.Values)
 			} else {
+				c.sample = x
 				c.after.Add(&x.Values)
 			}
 		}
@@ -76,7 +76,7 @@ func compare(a, b *snapshot.Snapshot) []*change {
 func diffKey(s *snapshot.Sample) string {
 	var key []byte
 	for i := range snapshot.AllLabels {
-		if l := &snapshot.AllLabels[i]; !l.PerRun {
+		if l := &snapshot.AllLabels[i]; !l.PerRun && !l.Guessed {
 			key = fmt.Appendf(key, "%q ", l.Get(&s.Labels))
 		}
 	}

@@ -14,10 +14,15 @@ import (
 
 // Options are how readable pages are laid out.
 type Options struct {
-	Top   int // stacks shown, 0 for 10 (3 of each row of By), negative for all
-	By    By  // what a report has a row for each of, nil for its default page
-	Width int // columns, 0 for render.DefaultWidth
-	Color bool
+	Top int // stacks shown, 0 for 10 (3 of each row of By), negative for all
+	By  By  // what a report has a row for each of, nil for its default page
+	// Turnover: By shows what was allocated and freed, not what is held.
+	Turnover bool
+	// Before, if set, is what a recording showed at the moment from which on the snapshot
+	// counts: a report says what came and went since.
+	Before *snapshot.Snapshot
+	Width  int // columns, 0 for render.DefaultWidth
+	Color  bool
 }
 
 // A Format is one way to write a snapshot.
@@ -27,6 +32,9 @@ type Format struct {
 	Write      func(io.Writer, *snapshot.Snapshot, Options) error
 	Binary     bool // not for a terminal
 	Live       bool // shows Snapshot.Live, which must then be asked for
+	Layout     bool // shows Snapshot.Layout, likewise
+	// Series: it shows how a recording went. Write is nil: no moment has that.
+	Series bool
 }
 
 // Formats are the formats that a program knows, the default one first.

@@ -15,8 +15,9 @@ import (
 // Folded writes one line for each stack, as flamegraph.pl, inferno and
 // speedscope read it: the process's name (with "-PID" when there are several
 // processes) and the stack's frames, root first, separated by ";", a space,
-// and the bytes in use. Equal stacks are one line, those that hold nothing are
-// left out, and lines are sorted.
+// and the bytes in use. Equal stacks are one line, and lines are sorted. Those that
+// hold nothing are left out, and so are those below zero, what a sample's estimates
+// are too much by: a flame graph has no room for them.
 func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	several := s.Several()
 	sums := make(map[string]int64)
@@ -37,6 +38,9 @@ func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 
 	out := bufio.NewWriter(w)
 	for _, line := range slices.Sorted(maps.Keys(sums)) {
+		if sums[line] < 0 {
+			continue
+		}
 		fmt.Fprintf(out, "%s %d\n", line, sums[line])
 	}
 	if err := out.Flush(); err != nil {

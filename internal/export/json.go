@@ -32,6 +32,8 @@ const JSONVersion = 2
 //	                lines: [function, system, file, line, reason], innermost
 //	                inlined function first]
 //	samples         [stack (indexes into locations, leaf first), labels, values]
+//	accounts        [pid, process, gpu, total, what the driver says, lines]
+//	allocators      [pid, process, gpu, segments: [class, counts and bytes]]
 //	live            [sample (index), address or handle (0x hex), size_bytes, time]
 //	loss            [name, help, value], those of value 0 too
 //	notes           [string]
@@ -67,6 +69,7 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	})
 	list(out, "samples", s.Samples, func(sample *snapshot.Sample) { out.sample(sample, ids) })
 	list(out, "accounts", s.Accounts, func(a *snapshot.Account) { out.value(a) })
+	list(out, "allocators", s.Allocators, func(a *snapshot.Allocator) { out.value(a) })
 	list(out, "live", s.Live, func(a *snapshot.Allocation) { out.live(a) })
 	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
 	list(out, "notes", s.Notes, func(n *string) { out.value(n) })

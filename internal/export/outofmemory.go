@@ -1,8 +1,10 @@
 package export
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,23 +20,25 @@ import (
 // there is for; the other GPUs; and who held most.
 func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	page := render.NewPage(w, 140, false)
-	asked := bytefmt.Format(o.Requested)
-	if f := o.Framework; f != nil && f.Requested != o.Requested {
-		asked = fmt.Sprintf("%s, of which the driver refused a piece of %s", bytefmt.Format(f.Requested), asked)
-	}
-	page.Heading("Out of GPU memory: %s (%d) asked for %s", o.Process, o.PID, asked)
+	page.Heading("Out of GPU memory: %s (%d) asked for %s", o.Process, o.PID, asked(o))
 	where := o.API
 	if o.GPU != "" {
 		where += " on GPU " + o.GPU
 	}
 	page.Line("%s, thread %d, in %s", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where)
+	gave := func(text string) string {
+		if o.GaveBack == 0 {
+			return "."
+		}
+		return fmt.Sprintf(text, bytefmt.Format(o.GaveBack))
+	}
 	switch {
 	case o.Recovered:
-		page.Line("Recovered: the same thread got as many bytes when it tried again.")
+		page.Line("Recovered: the same thread got as many bytes when it tried again%s", gave(", after its caching allocator had given %s back."))
 	case o.Calls == 0:
 		page.Line("No driver call failed: it is the framework's own limit.")
 	default:
-		page.Line("Not recovered: the same thread did not get as many bytes soon after.")
+		page.Line("Not recovered: the same thread did not get as many bytes soon after%s", gave(", though its caching allocator gave %s back."))
 	}
 	if f := o.Framework; f != nil {
 		page.Line("%s held %s, and had handed out %s of that.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
@@ -42,7 +46,12 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	if unused := unused(o); len(unused) > 0 {
 		page.Line("Could be given back, at most: %s.", strings.Join(unused, ", "))
 	}
-	page.Line("The largest contiguous free piece is not known: the driver does not tell it.")
+	page.Line("The largest contiguous free piece of the GPU is not known: the driver does not tell it.")
+	for _, text := range []string{fits(o), prefixed("What would help: ", advice(o))} {
+		if text != "" {
+			page.Line("%s", text)
+		}
+	}
 
 	for i := range o.GPUs {
 		if o.GPUs[i].GPU == o.GPU {
@@ -50,6 +59,7 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 		}
 	}
 	causes(page, o)
+	inTensors(page, o)
 	page.Heading("Where")
 	for _, l := range o.Stack {
 		for _, line := range l.Lines {
@@ -70,9 +80,79 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	}
 	accounts(page, others)
 	groups(page, o.Snapshot.Samples, owner)
-	stacks(page, o.Snapshot, "In use", held, Options{})
+	stackRows(page, o.Snapshot, "In use", held, Options{})
 	losses(page, o.Snapshot)
 	return page.Flush("write out-of-memory report")
+}
+
+// asked says how many bytes were asked for: for a tensor, in a segment that the driver
+// refused, or in a piece of one.
+func asked(o *snapshot.OutOfMemory) string {
+	bytes := bytefmt.Format(o.Requested)
+	switch {
+	case o.Tensor <= 0 || o.Tensor == o.Requested || o.Calls == 0:
+		return bytes
+	case o.Tensor > o.Requested:
+		return fmt.Sprintf("%s, of which the driver refused a piece of %s", bytefmt.Format(o.Tensor), bytes)
+	default:
+		return fmt.Sprintf("%s, for which the driver refused a segment of %s", bytefmt.Format(o.Tensor), bytes)
+	}
+}
+
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
+
+// inTensors writes what the process's tensors on the GPU that ran out are for, which of
+// the program's own lines made them, and how its segments are divided.
+func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
+	var samples []*snapshot.Sample
+	for i := range o.Snapshot.Samples {
+		if s := &o.Snapshot.Samples[i]; there(o, s) && isTensor(s) && s.InuseBytes != 0 {
+			samples = append(samples, s)
+		}
+	}
+	for _, t := range tensorTables {
+		rows := gather(samples, t.of)
+		keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
+			return cmp.Or(cmp.Compare(rows[b].InuseBytes, rows[a].InuseBytes), strings.Compare(a, b))
+		})
+		if len(keys) > 0 {
+			page.Heading("Tensors by %s: %d of %d", t.name, min(maxTensorRows, len(keys)), len(keys))
+			tensorTable(page, t.title, keys[:min(maxTensorRows, len(keys))], rows, samples)
+		}
+	}
+	if o.Allocator != nil {
+		allocators(page, []snapshot.Allocator{*o.Allocator})
+	}
+}
+
+// maxTensorRows bounds a table of tensors.
+const maxTensorRows = 10
+
+// tensorTables are what inTensors tells tensors apart by.
+var tensorTables = []struct {
+	name, title string
+	of          func(*snapshot.Sample) string
+}{
+	{"category", "CATEGORY", func(s *snapshot.Sample) string { return cmp.Or(s.Category, "-") }},
+	{"line of the program", "LINE", func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), "-") }},
+}
+
+func tensorTable(page *render.Page, title string, keys []string, rows map[string]*gathered, samples []*snapshot.Sample) {
+	var all int64
+	for _, s := range samples {
+		all += s.InuseBytes
+	}
+	var out []render.Row
+	for _, key := range keys {
+		g := rows[key]
+		out = append(out, render.Row{Cells: []string{bytefmt.Format(g.InuseBytes), bytefmt.Percent(g.InuseBytes, all), someObjects(g.InuseObjects), key}})
+	}
+	page.Table([]string{">IN USE", ">OF ALL", ">TENSORS", title}, out)
 }
 
 // there tells whether a sample is of what the process holds on the GPU that ran out.
@@ -83,8 +163,13 @@ func there(o *snapshot.OutOfMemory, s *snapshot.Sample) bool {
 // unused says what the process has on the GPU that ran out and does not use. How
 // much of it comes free depends on what else lies in the same pieces.
 func unused(o *snapshot.OutOfMemory) (out []string) {
-	if f := o.Framework; f != nil && f.Reserved > f.Allocated {
+	if f := o.Framework; f != nil && f.Reserved > f.Allocated && o.Allocator == nil {
 		out = append(out, fmt.Sprintf("%s that %s keeps", bytefmt.Format(f.Reserved-f.Allocated), f.Name))
+	}
+	if a := o.Allocator; a != nil {
+		if given := a.Total().Releasable; given > 0 {
+			out = append(out, bytefmt.Format(given)+" of segments without a tensor (torch.cuda.empty_cache)")
+		}
 	}
 	var pool int64
 	for i := range o.Snapshot.Samples {

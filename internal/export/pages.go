@@ -17,13 +17,14 @@ import (
 )
 
 // Table writes what a person at a terminal asks first: each process's totals
-// by class, the stacks that hold most, failed calls, and what was lost.
+// by class, the segments of caching allocators, the stacks that hold most, failed calls, and what was lost.
 func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, &s.Meta)
 	processes(page, s.Processes)
 	accounts(page, s.Accounts)
-	stacks(page, s, "In use", held, o)
+	allocators(page, s.Allocators)
+	stackRows(page, s, "In use", held, o)
 	failures(page, s, o)
 	losses(page, s)
 	return page.Flush("write table")
@@ -141,7 +142,7 @@ func losses(page *render.Page, s *snapshot.Snapshot) {
 }
 
 // Report writes what a saved profile tells: totals, by owner and each other label,
-// and the stacks that hold most now and at the peak; or, with By, a row for each of
+// segments of caching allocators where it has them, and the stacks that hold most now and at the peak; or, with By, a row for each of
 // that and the stacks under it; and the notes of s.
 func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
@@ -150,12 +151,16 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		facts = append(facts, s.Meta.Start.UTC().Format(time.RFC3339))
 	}
 	title(page, &s.Meta, append(facts, s.Meta.Duration.String())...)
+	if o.Before != nil {
+		between(page, o.Before, s)
+	}
 	if o.By != nil {
 		n := o.top(math.MaxInt)
 		if o.Top == 0 {
 			n = 3
 		}
-		o.By.write(page, pointers(s.Samples), s.Accounts, n)
+		by, samples := o.By.samples(s)
+		by.show(page, samples, s.Accounts, o.face(), n)
 	} else {
 		overview(page, s, o)
 	}
@@ -181,18 +186,20 @@ func overview(page *render.Page, s *snapshot.Snapshot, o Options) {
 			groups(page, s.Samples, l)
 		}
 	}
-	stacks(page, s, "In use", held, o)
-	stacks(page, s, "Held at the peak", atPeak, o)
+	allocators(page, s.Allocators)
+	stackRows(page, s, "In use", held, o)
+	stackRows(page, s, "Held at the peak", atPeak, o)
 }
 
 // Summary writes what is worth knowing at the end of a trace whose stacks are
-// written elsewhere: totals, failed calls, and every loss. verbose adds the
+// written elsewhere: totals, segments, failed calls, and every loss. verbose adds the
 // counters that are zero.
 func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	page := render.NewPage(w, 0, false)
 	liveTitle(page, &s.Meta)
 	processes(page, s.Processes)
 	accounts(page, s.Accounts)
+	allocators(page, s.Allocators)
 	failures(page, s, Options{Top: 3})
 	losses(page, s)
 	if verbose {

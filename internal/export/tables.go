@@ -70,7 +70,7 @@ func largest(page *render.Page, s *snapshot.Snapshot, c columns, o Options, head
 	}
 }
 
-func stacks(page *render.Page, s *snapshot.Snapshot, title string, c columns, o Options) {
+func stackRows(page *render.Page, s *snapshot.Snapshot, title string, c columns, o Options) {
 	largest(page, s, c, o, func(shown, of int) {
 		if of == 0 {
 			page.Heading("%s: nothing", title)

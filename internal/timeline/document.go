@@ -1,0 +1,386 @@
+package timeline
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/web"
+)
+
+// A document is what the page is made of.
+type document struct {
+	meta    meta
+	changes []instant
+	deltas  []delta // of rows
+	lives   []life  // whose leaf is a row
+	moments []uint64
+	until   uint64
+	begin   uint64
+	w       *watcher
+	places  map[string]int
+	rowOf   map[string]int
+}
+
+// meta is the part of the page that is not numbers over time. Names are indexes into
+// Strings. Times are nanoseconds since Begin.
+type meta struct {
+	Title    string `json:"title"`
+	Version  string `json:"version"`
+	Command  string `json:"command"`
+	Driver   string `json:"driver"`
+	BeginMS  int64  `json:"begin_ms"` // of the wall clock
+	After    uint64 `json:"after"`    // from when the trace began to Begin
+	End      uint64 `json:"end"`
+	Changes  int    `json:"changes"` // that there were
+	Instants int    `json:"instants"`
+	Exact    bool   `json:"exact"` // every change is an instant
+	MapExact bool   `json:"map_exact"`
+	*web.Stacks
+	Rows   rows        `json:"rows"`
+	Places []placeMeta `json:"places"`
+	Marks  []mark      `json:"marks"`
+	Notes  []string    `json:"notes"`
+	Loss   []lossMeta  `json:"loss"`
+}
+
+// rows are leaves by columns.
+type rows struct {
+	Place    []int `json:"place"`
+	Process  []int `json:"process"`
+	Owner    []int `json:"owner"`
+	Cause    []int `json:"cause"`
+	Category []int `json:"category"`
+	Module   []int `json:"module"`
+	API      []int `json:"api"`
+	Title    []int `json:"title"` // the few frames of the stack that tell most
+	Node     []int `json:"node"`  // of the stack's leaf
+	Grew     []int `json:"grew"`  // bytes, over the last training steps
+}
+
+type placeMeta struct {
+	Name string `json:"name"`
+	GPU  bool   `json:"gpu"` // its total is what processes hold on a GPU
+}
+
+type mark struct {
+	Time uint64 `json:"t"`
+	Kind string `json:"kind"` // "oom", "step"
+	Text string `json:"text"`
+	GPU  string `json:"gpu"`
+}
+
+type lossMeta struct {
+	Name  string `json:"name"`
+	Help  string `json:"help"`
+	Value uint64 `json:"value"`
+}
+
+// document makes the page's data at the end of the recording.
+func (w *watcher) document(s *state.State) *document {
+	d := &document{w: w, begin: w.begin, meta: meta{Stacks: web.NewStacks(maxNodes)}, places: map[string]int{}, rowOf: map[string]int{}}
+	view := s.View(state.Want{Steps: true, Native: w.opts.Native})
+	snap := view.Snapshot()
+	m := &d.meta
+	m.Title, m.Version, m.Command, m.Driver = web.Clean(snap.Meta.Target), web.Clean(snap.Meta.Version), web.Clean(snap.Meta.CommandLine), web.Clean(snap.Meta.Driver)
+	begin := w.trace.Boot.Add(time.Duration(w.begin))
+	m.BeginMS, m.After, m.End = begin.UnixMilli(), uint64(max(begin.Sub(w.trace.Start), 0)), d.since(w.now)
+	m.Changes, m.Exact = w.stream.changes, w.stream.size == 1
+	m.MapExact = w.lives.until == 0
+	for _, text := range snap.Notes {
+		m.Notes = append(m.Notes, web.Clean(text))
+	}
+	m.Loss = shownLoss(snap.Loss)
+	d.fill(s)
+	d.steps(snap)
+	for i := range w.failures {
+		f := &w.failures[i]
+		m.Marks = append(m.Marks, mark{d.since(f.Time), "oom", web.Clean(failureText(f)), f.GPU})
+	}
+	slices.SortStableFunc(m.Marks, func(a, b mark) int { return cmp.Compare(a.Time, b.Time) })
+	m.Instants = len(d.changes)
+	return d
+}
+
+func (d *document) since(t uint64) uint64 { return t - min(t, d.begin) }
+
+func shownLoss(all []loss.Counter) (out []lossMeta) {
+	for _, c := range all {
+		if c.Value != 0 {
+			out = append(out, lossMeta{web.Clean(c.Name), web.Clean(c.Help), c.Value})
+		}
+	}
+	return out
+}
+
+// stack returns the node of a stack's leaf.
+func (d *document) stack(stack []*snapshot.Location) int {
+	node, whole := d.meta.Stack(stack)
+	if !whole {
+		d.w.lost.Add(lossNodes, 1)
+	}
+	return node
+}
+
+// place returns the index of a total that memory of a kind is part of.
+func (d *document) place(kind, gpu string) int {
+	var name string
+	on := render.OnGPU(kind)
+	switch {
+	case on:
+		name = "GPU " + web.Clean(cmp.Or(gpu, unknownGPU))
+	case kind == event.KindSystem.String():
+		name = "driver's system memory"
+	default:
+		name = placeNames[render.Class(kind)]
+		if name == "" {
+			name = kind
+		}
+	}
+	i, ok := d.places[name]
+	if !ok {
+		i = len(d.meta.Places)
+		d.places[name] = i
+		d.meta.Places = append(d.meta.Places, placeMeta{name, on})
+	}
+	return i
+}
+
+var placeNames = map[string]string{
+	event.ClassHost.String():     "pinned host memory",
+	event.ClassManaged.String():  "managed memory",
+	event.ClassImported.String(): "imported memory",
+	event.ClassGraph.String():    "addresses of CUDA graphs",
+}
+
+// row returns the index of what a sample shows.
+func (d *document) row(x *snapshot.Sample) int {
+	process := x.Process
+	if x.PID != 0 {
+		process = fmt.Sprintf("%s (%d)", cmp.Or(process, "?"), x.PID)
+	}
+	columns := []int{
+		d.place(x.Kind, x.GPU), d.meta.Text(process), d.meta.Text(x.Owner), d.meta.Text(cause(x)), d.meta.Text(x.Category), d.meta.Text(x.Module), d.meta.Text(x.API), d.meta.Text(render.Telling(x.Frames(), 3)), d.stack(x.Frames()),
+	}
+	key := fmt.Sprint(columns)
+	i, ok := d.rowOf[key]
+	if !ok {
+		r := &d.meta.Rows
+		i = len(r.Place)
+		d.rowOf[key] = i
+		for j, to := range []*[]int{&r.Place, &r.Process, &r.Owner, &r.Cause, &r.Category, &r.Module, &r.API, &r.Title, &r.Node} {
+			*to = append(*to, columns[j])
+		}
+		r.Grew = append(r.Grew, 0)
+	}
+	return i
+}
+
+// cause is what a sample's memory is for: as render.Cause has it, under the names of
+// accounts.
+func cause(x *snapshot.Sample) string {
+	switch x.Kind {
+	case event.KindTensor.String():
+		return state.LineTensors
+	case event.KindCached.String():
+		return strings.Trim(state.LineCached, "[]")
+	}
+	return render.Cause(x)
+}
+
+// sampleOf returns what a leaf shows.
+func (d *document) sampleOf(l *leaf) snapshot.Sample {
+	x := snapshot.Sample{Labels: snapshot.Labels{Kind: l.key.Kind.String(), Process: d.w.names[l.key.Proc], PID: int(l.key.Proc.PID), GPU: l.gpu}}
+	switch {
+	case l.sample != nil:
+		x = *l.sample
+	case l.role == roleOther, l.role == rolePlain, l.role == roleAsync, l.role == roleTaken:
+		x.Stack = []*snapshot.Location{named("[no call site: limit reached]")}
+	}
+	if l.cached && x.Kind != event.KindTensor.String() {
+		x.Kind = event.KindCached.String()
+		x.Stack = append([]*snapshot.Location{named(state.LineCached)}, x.Stack...)
+	}
+	return x
+}
+
+func named(name string) *snapshot.Location {
+	return &snapshot.Location{Lines: []snapshot.Line{{Function: name}}}
+}
+
+// An account follows what a process holds on a GPU: see state's accounts, whose parts
+// without a call site these are.
+type account struct {
+	process
+	proc                                         event.Process
+	gpu                                          string
+	plain, async, backing, pool, outside, beyond int64
+	rounding, unused, before                     int // rows, from 1 on
+	shownRounding, shownUnused, shownBefore      int64
+	touched                                      bool
+}
+
+func (a *account) take(r role, bytes int64) {
+	switch r {
+	case rolePlain:
+		a.plain += bytes
+	case roleAsync:
+		a.async += bytes
+	case roleBacking:
+		a.backing += bytes
+	case rolePool:
+		a.pool += bytes
+	case roleOutside:
+		a.outside += bytes
+	case roleBeyond:
+		a.beyond += bytes
+	}
+}
+
+// parts returns what of the total no call site has.
+func (a *account) parts() (rounding, unused, before int64) {
+	known := !a.late && a.seen || a.told
+	if known {
+		before = a.beyond - a.outside
+	}
+	if !a.seen {
+		return 0, 0, before
+	}
+	rounding, unused = a.backing-(a.plain-a.outside), a.pool-a.async
+	if a.late {
+		if known {
+			before += min(rounding, 0) + min(unused, 0)
+		}
+		rounding, unused = max(rounding, 0), max(unused, 0)
+	}
+	return rounding, unused, before
+}
+
+// fill makes rows of leaves, and the changes of rows of those of leaves.
+func (d *document) fill(s *state.State) {
+	w := d.w
+	type key struct {
+		proc event.Process
+		gpu  string
+	}
+	accounts := map[key]*account{}
+	rowOf := make([]int, len(w.leaves)) // -1 for none of its own
+	of := make([]*account, len(w.leaves))
+	for i := range w.leaves {
+		l := &w.leaves[i]
+		x := d.sampleOf(l)
+		if l.role == roleOutside && s.Lives(l.key.Proc) {
+			x.GPU = s.GPU(&l.key)
+		}
+		if l.role != roleOther {
+			k := key{l.key.Proc, x.GPU}
+			if accounts[k] == nil {
+				accounts[k] = &account{process: w.seen[l.key.Proc], proc: l.key.Proc, gpu: x.GPU}
+			}
+			of[i] = accounts[k]
+		}
+		switch l.role {
+		case roleBacking, rolePool, roleOutside, roleBeyond:
+			rowOf[i] = -1
+		default:
+			rowOf[i] = d.row(&x)
+		}
+	}
+	unknown := map[event.Process]bool{}
+	for _, a := range accounts {
+		if a.late && !a.told || !a.seen && !a.told {
+			unknown[a.proc] = true
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(unknown), compareProcesses) {
+		d.meta.Notes = append(d.meta.Notes, fmt.Sprintf("what %s (%d) holds on GPUs beyond what was seen is not known", web.Clean(cmp.Or(w.names[id], "process")), id.PID))
+	}
+	at := 0
+	var touched []*account
+	for _, x := range w.stream.instants {
+		start := len(d.deltas)
+		for _, one := range w.stream.deltas[at:x.to] {
+			if a := of[one.leaf]; a != nil {
+				a.take(w.leaves[one.leaf].role, one.bytes)
+				if !a.touched {
+					a.touched = true
+					touched = append(touched, a)
+				}
+			}
+			if row := rowOf[one.leaf]; row >= 0 {
+				d.deltas = append(d.deltas, delta{int32(row), one.bytes})
+			}
+		}
+		at = x.to
+		for _, a := range touched {
+			a.touched = false
+			rounding, unused, before := a.parts()
+			d.part(a, &a.rounding, &a.shownRounding, rounding, state.LineRounding)
+			d.part(a, &a.unused, &a.shownUnused, unused, "[pool]")
+			d.part(a, &a.before, &a.shownBefore, before, a.beforeName())
+		}
+		touched = touched[:0]
+		by := sum(d.deltas[start:])
+		d.deltas = d.deltas[:start+len(by)]
+		if len(by) > 0 {
+			d.changes = append(d.changes, instant{time: x.time, to: len(d.deltas)})
+		}
+	}
+	for _, x := range w.lives.all {
+		if x.leaf >= 0 && rowOf[x.leaf] >= 0 {
+			x.leaf = int32(rowOf[x.leaf])
+			d.lives = append(d.lives, x)
+		}
+	}
+	d.moments, d.until = w.lives.moments, w.lives.until
+}
+
+func (a *account) beforeName() string {
+	if a.late {
+		return state.LineBefore
+	}
+	return state.LineRemainder
+}
+
+// part adds the change of a part of an account.
+func (d *document) part(a *account, row *int, shown *int64, bytes int64, name string) {
+	if bytes == *shown {
+		return
+	}
+	if *row == 0 {
+		x := snapshot.Sample{Stack: []*snapshot.Location{named(name)}, Labels: snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.gpu, Owner: "cuda", Process: d.w.names[a.proc], PID: int(a.proc.PID)}}
+		*row = d.row(&x) + 1
+	}
+	d.deltas = append(d.deltas, delta{int32(*row - 1), bytes - *shown})
+	*shown = bytes
+}
+
+// steps adds the training steps, and what grew over them.
+func (d *document) steps(snap *snapshot.Snapshot) {
+	for i := range snap.Steps {
+		x := &snap.Steps[i]
+		for j := range x.Last {
+			if len(d.meta.Marks) >= maxMarks {
+				d.w.lost.Add(lossMarks, 1)
+				break
+			}
+			step := &x.Last[j]
+			begin := uint64(max(step.Begin.Sub(d.w.trace.Boot), 0))
+			d.meta.Marks = append(d.meta.Marks, mark{d.since(begin), "step", fmt.Sprintf("step %d of %s (%d)", step.Number, web.Clean(cmp.Or(x.Process, "process")), x.PID), x.GPU})
+		}
+		for j := range x.Grew {
+			before := len(d.meta.Rows.Place)
+			if row := d.row(x.Grew[j].Sample); row < before {
+				d.meta.Rows.Grew[row] = int(x.Grew[j].Bytes)
+			}
+		}
+	}
+}

@@ -1,0 +1,164 @@
+
+async function main() {
+  const meta = JSON.parse(new TextDecoder().decode(await unpack("meta")));
+  const model = new Model(meta, readChanges(await unpack("changes")), readLives(await unpack("lives")));
+  const time = model.changes.time;
+  let place = -1, grouped = null, chosen = [-1, -1], second = false;
+
+  $("title").textContent = "GPU memory of " + meta.title;
+  const begin = new Date(meta.begin_ms);
+  $("about").textContent = [
+    begin.toISOString().replace("T", " ").slice(0, 19) + " UTC", duration(meta.end, 1e7), meta.changes.toLocaleString("en-US") + " changes",
+    meta.driver && "driver " + meta.driver, "gpumemtrace " + meta.version,
+  ].filter(Boolean).join(" · ");
+  const notes = [];
+  if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, among them the lowest, the highest and the last of each few changes. Between two of them nothing is shown. Peaks are exact.`);
+  if (!meta.map_exact) notes.push("Where memory lay is known at some moments only: the map is of the last one before.");
+  notes.push(...(meta.notes || []), ...(meta.loss || []).map((l) => `${l.value.toLocaleString("en-US")} ${l.help} (${l.name})`));
+  $("notes").hidden = !notes.length;
+  $("notes").querySelector("summary").textContent = notes.length + (notes.length === 1 ? " note" : " notes") + " on what is not known, or was lost";
+  $("notes").querySelector("ul").replaceChildren(...notes.map((n) => make("li", n)));
+
+  const flame = new Flame(model), map = new AddressMap(model);
+  const chart = new Chart(model, {
+    hover: (...x) => requestAnimationFrame(() => tip(...x)),
+    choose: (i, other) => choose(i, other || second),
+    pointed: (i) => pointed(i),
+    moved: () => span(),
+  });
+
+  function span() {
+    const from = last(time, chart.from), to = last(time, chart.to);
+    $("span").textContent = `${duration(chart.to - chart.from)} in view, ${(to - from).toLocaleString("en-US")} ${meta.exact ? "changes" : "moments"}${chart.all ? ", each drawn" : ": lowest, highest and last of each pixel"}`;
+  }
+  function pointed(i) {
+    const held = model.at(i), sums = chart.sums(held), near = chart.marks.filter((m) => last(time, m.t) === i).map((m) => m.text);
+    let what = "";
+    if (i > 0) {
+      const c = model.changes, all = [];
+      for (let d = c.to[i - 1]; d < c.to[i]; d++) if (model.place[c.row[d]] === place) all.push(d);
+      all.sort((a, b) => Math.abs(c.bytes[b]) - Math.abs(c.bytes[a]));
+      if (all.length) what = ` – ${signed(c.bytes[all[0]])} ${model.text(meta.rows.cause[c.row[all[0]]])}: ${model.text(meta.rows.title[c.row[all[0]]])}`;
+    }
+    const total = sums.reduce((a, b) => a + b, 0);
+    $("here").textContent = `${duration(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})${near.length ? " – " + near.join(", ") : ""}${what}`;
+  }
+  function tip(i, group, sums, held, box, left, top) {
+    const e = $("tip");
+    e.hidden = i === undefined || i < 0;
+    if (e.hidden) return;
+    const total = sums.reduce((a, b) => a + b, 0), table = make("table");
+    const line = (name, v, colour, on) => {
+      const tr = make("tr", undefined, on ? "on" : ""), td = make("td");
+      if (colour) { const s = make("span", undefined, "swatch"); s.style.setProperty("--c", colour); td.append(s); }
+      td.append(name);
+      tr.append(td, make("td", bytes(v)));
+      return tr;
+    };
+    table.append(line(duration(time[i], (chart.to - chart.from) / 1000), total, "", true));
+    const order = [...sums.keys()].filter((g) => sums[g] > 0).reverse();
+    for (const g of order) table.append(line(grouped.groups[g].name.slice(0, 70), sums[g], colourOf(grouped.groups[g]), g === group));
+    e.replaceChildren(table);
+    let best = -1;
+    for (let row = 0; row < held.length; row++) if (group >= 0 && grouped.of[row] === group && held[row] > 0 && (best < 0 || held[row] > held[best])) best = row;
+    if (best >= 0) {
+      const list = make("ol");
+      list.append(make("li", `${bytes(held[best])} of ${grouped.groups[group].name.slice(0, 40)} is one stack's:`));
+      for (const frame of model.text(meta.rows.title[best]).split(" < ")) list.append(make("li", frame.slice(0, 90)));
+      e.append(list);
+    }
+    const near = chart.marks.filter((m) => Math.abs(m.t - chart.plot.posToVal(left, "x") * 1e9) < (chart.to - chart.from) / 150);
+    for (const m of near.slice(0, 3)) e.append(make("div", m.text));
+    const w = e.offsetWidth, h = e.offsetHeight, x = box.left + left;
+    e.style.left = Math.max(4, x + w + 24 > innerWidth ? x - w - 14 : x + 14) + "px";
+    e.style.top = Math.max(4, Math.min(box.top + top - 20, box.bottom - h, innerHeight - h - 8)) + "px";
+    $("here").textContent = `${duration(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})`;
+  }
+  function choose(i, other) {
+    if (other && chosen[0] >= 0) chosen[1] = i;
+    else chosen = [i, -1];
+    second = false;
+    update();
+  }
+  function update() {
+    $("compare").setAttribute("aria-pressed", String(second || chosen[1] >= 0));
+    $("compare").textContent = chosen[1] >= 0 ? "End the comparison" : second ? "Now choose the second moment" : "Compare with a second moment";
+    chart.mark(chosen);
+    const [a, b] = chosen;
+    if (a < 0) return;
+    const held = model.at(b >= 0 ? b : a), before = b >= 0 ? model.at(a) : null, of = (h) => chart.sums(h).reduce((x, y) => x + y, 0);
+    $("signed").hidden = !before;
+    const sign = Number($("sign").value);
+    $("moment").textContent = before
+      ? `From ${duration(time[a], 1e3)} (A) to ${duration(time[b], 1e3)} (B): ${signed(of(held) - of(before))}`
+      : `Live at ${duration(time[a], 1e3)}: ${bytes(of(held))}` + (a === model.totals[place].at ? ", the peak" : "");
+    flame.show(valuesOf(model, place, held, before, sign), before && (sign > 0 ? "hsl(6 75% 70%)" : "hsl(210 70% 72%)"));
+    fillTable(model, place, held, before);
+    map.show(place, grouped, time[b >= 0 ? b : a], held);
+  }
+  function legend() {
+    const li = (g) => { const e = make("li"), s = make("span", undefined, "swatch"); s.style.setProperty("--c", colourOf(g)); e.append(s, g.name + " "); if (!g.other) e.append(make("span", "≤ " + bytes(g.most))); e.title = g.name; return e; };
+    $("legend").replaceChildren(...[...grouped.groups].reverse().map(li));
+  }
+  function show() {
+    grouped = groupsOf(model, place, $("group").value);
+    chart.show(place, grouped);
+    legend();
+    span();
+    update();
+  }
+  function go(p) {
+    const moved = place >= 0;
+    place = p;
+    for (const tab of $("places").children) { tab.setAttribute("aria-selected", String(tab.place === p)); tab.tabIndex = tab.place === p ? 0 : -1; }
+    if (!moved || chosen[0] < 0) chosen = [model.totals[p].at, -1];
+    show();
+  }
+
+  const shown = meta.places.map((_, p) => p).filter((p) => model.totals[p].any)
+    .sort((a, b) => meta.places[b].gpu - meta.places[a].gpu || (meta.places[a].name < meta.places[b].name ? -1 : 1));
+  if (!shown.length) { $("failed").hidden = false; $("failed").textContent = "The recording has no memory in it."; return; }
+  $("places").append(...shown.map((p) => {
+    const tab = make("button");
+    tab.append(make("b", meta.places[p].name), make("span", "peak " + bytes(model.totals[p].peak)));
+    tab.setAttribute("role", "tab");
+    tab.place = p;
+    tab.addEventListener("click", () => go(p));
+    return tab;
+  }));
+  $("places").addEventListener("keydown", (e) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[e.key], tabs = [...$("places").children], to = tabs[tabs.indexOf(document.activeElement) + by];
+    if (by && to) { to.focus(); go(to.place); }
+  });
+  $("group").addEventListener("change", show);
+  $("sign").addEventListener("change", update);
+  $("compare").addEventListener("click", () => { if (chosen[1] >= 0) { chosen[1] = -1; second = false; } else second = !second; update(); });
+  const act = {
+    in: () => chart.zoom(0.5), out: () => chart.zoom(2), left: () => chart.move(-0.25), right: () => chart.move(0.25), all: () => chart.view(0, chart.end),
+    peak: () => { chart.point(model.totals[place].at); choose(model.totals[place].at, false); },
+  };
+  for (const id of Object.keys(act)) $(id).addEventListener("click", act[id]);
+  const mark = (by) => {
+    const at = chart.cursor >= 0 ? time[chart.cursor] : by > 0 ? -1 : Infinity, all = chart.marks;
+    const to = by > 0 ? all.find((m) => time[chart.instantAt(m.t)] > at) : all.findLast((m) => time[chart.instantAt(m.t)] < at);
+    if (to) chart.point(chart.instantAt(to.t));
+  };
+  const step = (by, e) => {
+    if (chart.cursor < 0) return chart.point(chart.instantAt((chart.from + chart.to) / 2));
+    chart.point(e.shiftKey ? chart.instantAt(time[chart.cursor] + by * (chart.to - chart.from) / 10) : chart.cursor + by);
+  };
+  const keys = {
+    ArrowRight: (e) => step(1, e), ArrowLeft: (e) => step(-1, e), "+": act.in, "=": act.in, "-": act.out, 0: act.all, "[": act.left, "]": act.right, p: act.peak,
+    n: () => mark(1), N: () => mark(-1), Home: () => chart.point(0), End: () => chart.point(time.length - 1),
+    Enter: (e) => { if (chart.cursor >= 0) choose(chart.cursor, e.shiftKey || second); }, c: () => { if (chart.cursor >= 0) choose(chart.cursor, true); },
+    Escape: () => { second = false; chosen[1] = -1; $("tip").hidden = true; update(); },
+  };
+  $("chart").addEventListener("keydown", (e) => { if (keys[e.key] && !e.ctrlKey && !e.metaKey && !e.altKey) { e.preventDefault(); keys[e.key](e); } });
+  addEventListener("scroll", () => { $("tip").hidden = true; }, { passive: true });
+  go(shown[0]);
+  pointed(model.totals[place].at);
+  dark.addEventListener("change", () => { legend(); update(); });
+  document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
+}
+
+main().catch((e) => { $("failed").hidden = false; $("failed").textContent = "This page cannot be shown: " + e.message; console.error(e); });

@@ -1,0 +1,107 @@
+package timeline
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// However much a stream is reduced: what it has of an instant is what was held then, each
+// place's highest total is there, and in each bucket the lowest and highest too.
+func TestStreamKeepsPeaks(t *testing.T) {
+	const changes, leaves, places = 60_000, 40, 3
+	for _, most := range []int{1 << 30, 30_000, 5000, 300} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(3, 4))
+			s := newStream(most, func(leaf int32) int { return int(leaf%(places+1)) - 1 })
+			held := make([]int64, leaves)
+			then := map[uint64][]int64{}
+			var peaks, lows [places]int64
+			total := func(held []int64) (sums [places]int64) {
+				for i, v := range held {
+					if p := i%(places+1) - 1; p >= 0 {
+						sums[p] += v
+					}
+				}
+				return sums
+			}
+			for i := range changes {
+				var by []delta
+				for _, leaf := range rng.Perm(leaves)[:1+rng.IntN(2)] {
+					v := rng.Int64N(1000)
+					if rng.IntN(5000) == 0 {
+						v *= 100
+					}
+					if held[leaf] > 0 {
+						v = -held[leaf]
+					}
+					held[leaf] += v
+					by = append(by, delta{int32(leaf), v})
+				}
+				time := uint64(i + 1)
+				s.add(time, sum(by))
+				then[time] = slices.Clone(held)
+				for p, v := range total(held) {
+					peaks[p], lows[p] = max(peaks[p], v), min(lows[p], v)
+				}
+			}
+			s.finish()
+			if len(s.deltas) > most || s.changes != changes {
+				t.Errorf("%d deltas of %d changes", len(s.deltas), s.changes)
+			}
+			if most > changes*2 && len(s.instants) != changes {
+				t.Errorf("%d instants", len(s.instants))
+			}
+			if len(s.instants) < min(changes, most/(3*leaves)) {
+				t.Errorf("only %d instants", len(s.instants))
+			}
+			got, at := make([]int64, leaves), 0
+			var highest [places]int64
+			for _, x := range s.instants {
+				for _, d := range s.deltas[at:x.to] {
+					got[d.leaf] += d.bytes
+				}
+				at = x.to
+				if !slices.Equal(got, then[x.time]) {
+					t.Fatalf("at %d: %v, not %v", x.time, got, then[x.time])
+				}
+				for p, v := range total(got) {
+					highest[p] = max(highest[p], v)
+				}
+			}
+			if highest != peaks {
+				t.Errorf("peaks %v, not %v", highest, peaks)
+			}
+			// A bucket goes on from the last of the one before.
+			then[0] = make([]int64, leaves)
+			first, at2 := uint64(1), 0
+			for i, x := range s.instants {
+				if !x.last {
+					continue
+				}
+				for p := range places {
+					low, high := extremesOf(then, first, x.time, func(v []int64) int64 { return total(v)[p] })
+					v := total(then[first-1])[p]
+					is := [2]bool{v == low, v == high}
+					for _, y := range s.instants[at2 : i+1] {
+						v := total(then[y.time])[p]
+						is[0], is[1] = is[0] || v == low, is[1] || v == high
+					}
+					if is != [2]bool{true, true} {
+						t.Fatalf("bucket %d to %d lacks the lowest or the highest of place %d", first, x.time, p)
+					}
+				}
+				first, at2 = x.time+1, i+1
+			}
+		})
+	}
+}
+
+func extremesOf(then map[uint64][]int64, from, to uint64, of func([]int64) int64) (low, high int64) {
+	low, high = of(then[to]), of(then[to])
+	for t := from; t <= to; t++ {
+		low, high = min(low, of(then[t])), max(high, of(then[t]))
+	}
+	return low, high
+}

@@ -1,0 +1,65 @@
+package top
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+)
+
+// The screens of recordings of real programs, at a narrow terminal and at a wide one.
+func TestScreens(t *testing.T) {
+	for _, c := range []struct {
+		name, recording string
+		at              time.Duration
+		keys            string
+	}{
+		{"all", "torch_native", 10900 * time.Millisecond, ""},
+		{"process", "torch_native", 10900 * time.Millisecond, "enter"},
+		{"stack", "torch_native", 10900 * time.Millisecond, "enter down enter"},
+		{"two", "nccl", 8 * time.Second, ""},
+		{"gpu", "nccl", 8 * time.Second, "shift+tab enter"},
+		{"owner", "nccl", 8 * time.Second, "tab enter"},
+		{"filter", "nccl", 8 * time.Second, "/ P 2 p enter"},
+		{"tensors", "profiler", 14260 * time.Millisecond, "enter s"},
+		{"out_of_memory", "out_of_memory", 7 * time.Second, ""},
+		{"help", "torch_native", 0, "?"},
+		{"notes", "torch_native", 10900 * time.Millisecond, "n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := recorded(t, c.recording, c.at)
+			d.press(c.keys)
+			for _, size := range [][2]int{{80, 24}, {200, 50}} {
+				d.resize(size[0], size[1])
+				snapshottest.Golden(t, fmt.Sprintf("%s.%d.txt", c.name, size[0]), []byte(d.shows()))
+			}
+		})
+	}
+}
+
+// The page of text and the document of a moment.
+func TestOnce(t *testing.T) {
+	for recording, at := range map[string]time.Duration{"torch_native": 10900 * time.Millisecond, "nccl": 8 * time.Second} {
+		r, err := OpenRecording(recordings + recording + ".gmt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		p, err := Once(r, Options{Interval: time.Second, At: at}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text, document bytes.Buffer
+		if err := Text(&text, p, 5, 100, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := JSON(&document, p, 2); err != nil {
+			t.Fatal(err)
+		}
+		snapshottest.Golden(t, recording+".txt", text.Bytes())
+		snapshottest.Golden(t, recording+".json", document.Bytes())
+	}
+}

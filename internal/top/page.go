@@ -1,0 +1,74 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// Text writes p for people without a terminal, with n stacks of each sort, width columns
+// wide (0 for render.DefaultWidth).
+func Text(w io.Writer, p *Picture, n, width int, color bool) error {
+	page := render.NewPage(w, width, color)
+	m := &Model{picture: p, part: p.Part(&Scope{}, "", ByInuse, false), width: cmp.Or(width, render.DefaultWidth), path: []level{{}}}
+	page.Heading("GPU memory of %s, %s", cmp.Or(p.Meta.Target, "unknown target"), elapsed(p.Elapsed))
+	for _, l := range m.facts(p) {
+		page.Line("%s", l)
+	}
+	write := func(title string, t *table, n int) {
+		if t.rows == 0 {
+			return
+		}
+		page.Heading("%s", title)
+		rows := t.rows
+		if n >= 0 {
+			rows = min(rows, n)
+		}
+		lines, _ := t.draw(numLists, m.width-2, rows, &cursor{}, false, -1, "")
+		for _, l := range lines {
+			page.Line("  %s", strings.TrimRight(ansi.Strip(l), " "))
+		}
+		if rows < t.rows {
+			page.Line("  %d more", t.rows-rows)
+		}
+	}
+	write("GPUs", m.gpuTable(), -1)
+	write("Processes", m.processTable(), -1)
+	for i := range p.Accounts {
+		one := *m
+		a := &p.Accounts[i]
+		one.part = p.Part(&Scope{PID: &a.PID, GPU: &a.GPU}, "", ByInuse, false)
+		write(fmt.Sprintf("%s (%d) on GPU %s", a.Process, a.PID, a.GPU), one.lineTable(), -1)
+	}
+	write("Owners", m.ownerTable(), n)
+	write("Stacks that hold most", m.stackTable(), n)
+	m.part.sort(ByGrown, false)
+	for i, x := range m.part.Stacks {
+		if x.Grown <= 0 {
+			m.part.Stacks = m.part.Stacks[:i]
+			break
+		}
+	}
+	if p.Window > 0 {
+		write("Stacks that grew most in "+short(p.Window), m.stackTable(), n)
+	}
+	if len(p.Lost) > 0 {
+		page.Heading("Lost")
+	}
+	for _, c := range p.Lost {
+		page.Warn("  %s %s (%s)", bytefmt.Count(int64(c.Value)), c.Help, c.Name)
+	}
+	if len(p.Notes) > 0 {
+		page.Heading("Notes")
+	}
+	for _, n := range p.Notes {
+		page.Line("  %s", strings.TrimSpace(n))
+	}
+	return page.Flush("write the page")
+}

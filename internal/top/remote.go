@@ -1,0 +1,128 @@
+package top
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// RemoteOptions say how to reach an agent.
+type RemoteOptions struct {
+	URL   string // "https://node7:9844", with a path where a proxy has one
+	Token string // "" for none
+	// Insecure sends the token where others may read it on its way.
+	Insecure bool
+	// TLS is the client's configuration, nil for the system's authorities.
+	TLS *tls.Config
+}
+
+const (
+	// lookPatience bounds how long an agent may take for one Look.
+	lookPatience = 30 * time.Second
+	// maxLook bounds the size of one, in bytes: a hundred times what ten thousand
+	// stacks take.
+	maxLook = 1 << 30
+	// maxRefusal bounds what is shown of an answer that is no Look.
+	maxRefusal = 1 << 10
+)
+
+// Remote returns the trace of an agent as a Source, which fetches Looks over HTTP.
+func Remote(o RemoteOptions) (Source, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%q is no address of an agent: give one such as https://node7:9844", o.URL)
+	}
+	if u.User != nil {
+		return nil, errors.New("a token in an address is seen by all who see command lines: give it as a file")
+	}
+	if o.Token != "" && u.Scheme == "http" && !o.Insecure && !loopback(u.Hostname()) {
+		return nil, fmt.Errorf("the token would go to %s for all on the way to read: use https", u.Host)
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = o.TLS
+	return &remote{look: *u.JoinPath("/api/v1/look"), token: o.Token, client: &http.Client{
+		Transport: t, Timeout: lookPatience,
+		// The token is for the host that it was given for.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// loopback tells whether a host's name leads to this machine alone.
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}
+
+type remote struct {
+	look   url.URL
+	token  string
+	client *http.Client
+}
+
+func (r *remote) Span() (time.Duration, []int64) { return 0, nil }
+
+func (r *remote) Look(q Query) (*Look, error) {
+	u := r.look
+	if q.Allocations != nil {
+		u.RawQuery = url.Values{"site": {SiteText(q.Allocations)}}.Encode()
+	}
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	if r.token != "" {
+		request.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	answer, err := r.client.Do(request)
+	if err != nil {
+		return nil, r.explain(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, r.refused(answer)
+	}
+	l, err := ReadLook(io.LimitReader(answer.Body, maxLook))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.look.Host, err)
+	}
+	return l, nil
+}
+
+// explain says what a failed request means.
+func (r *remote) explain(err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return fmt.Errorf("the agent at %s does not answer", r.look.Host)
+	}
+	if all, ok := errors.AsType[*url.Error](err); ok {
+		err = all.Err
+	}
+	return fmt.Errorf("the agent at %s cannot be asked: %w", r.look.Host, err)
+}
+
+func (r *remote) refused(answer *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal)) // what came of it
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	switch {
+	case answer.StatusCode == http.StatusUnauthorized && r.token == "":
+		line = "it wants a token: give --token-file"
+	case answer.StatusCode == http.StatusUnauthorized:
+		line = "it has another token"
+	case answer.StatusCode == http.StatusNotFound && line == "":
+		line = "there is no agent's API there"
+	}
+	return fmt.Errorf("%s: %s: %s", r.look.Host, answer.Status, render.Clean(line))
+}

@@ -1,0 +1,196 @@
+package top
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// A Scope is the part of a Picture that is shown: what was opened, one in the other.
+type Scope struct {
+	GPU   *string
+	PID   *int
+	Owner *string
+	Stack *ID
+}
+
+// holds tells whether memory of a process on a GPU is in s.
+func (s *Scope) holds(pid int, gpu string) bool {
+	return (s.GPU == nil || *s.GPU == gpu) && (s.PID == nil || *s.PID == pid)
+}
+
+// A Sort is the order of rows.
+type Sort int
+
+// The Sorts. Rows of which a Sort says nothing are by what is in use.
+const (
+	ByInuse Sort = iota
+	ByGrown
+	ByRate
+	ByPeak
+	ByAllocated
+	ByObjects
+	ByName
+	numSorts
+)
+
+var sortNames = [numSorts]string{"in use", "growth", "rate", "peak", "allocated", "objects", "name"}
+
+// A Part is what of a Picture is in a Scope, and has a text, in an order.
+type Part struct {
+	GPUs      []GPU
+	Processes []Process
+	Owners    []Owner
+	Stacks    []*Stack
+	Accounts  []snapshot.Account
+	// Total is of the memory on GPUs, and Rate of what the processes allocate there.
+	Total               Flow
+	Rate                float64
+	Held, Unexplained   int64
+	Partial             bool // Held is not all, as of some nobody knows
+	Failed, OutOfMemory int64
+}
+
+// Part returns what of p is in scope and has text, in lower case, with stacks in an
+// order, or in the one that is its reverse.
+func (p *Picture) Part(scope *Scope, text string, by Sort, reverse bool) *Part {
+	out := &Part{}
+	for i := range p.GPUs {
+		if g := &p.GPUs[i]; scope.GPU == nil || *scope.GPU == g.Label {
+			out.GPUs = append(out.GPUs, *g)
+		}
+	}
+	for i := range p.Accounts {
+		if a := &p.Accounts[i]; scope.holds(a.PID, a.GPU) {
+			out.Accounts = append(out.Accounts, *a)
+			out.Held += a.Total
+			out.Unexplained += unexplainedOf(a)
+			out.Partial = out.Partial || !a.Known
+		}
+	}
+	for i := range p.Uses {
+		if u := &p.Uses[i]; scope.holds(u.PID, u.GPU) {
+			out.Total.add(&u.Flow)
+		}
+	}
+	for i := range p.Processes {
+		x := p.Processes[i]
+		if scope.PID != nil && *scope.PID != x.PID || scope.GPU != nil && !slices.Contains(x.GPUs, *scope.GPU) {
+			continue
+		}
+		out.Failed += x.Failed
+		out.OutOfMemory += x.OutOfMemory
+		if scope.GPU != nil && len(x.GPUs) > 1 {
+			x.on(p, *scope.GPU)
+		}
+		out.Rate += x.Rate
+		out.Processes = append(out.Processes, x)
+	}
+	p.owners(out, scope)
+	for _, x := range p.Stacks {
+		s := x.Sample
+		if !scope.holds(s.PID, s.GPU) || scope.Owner != nil && *scope.Owner != s.Owner || text != "" && !x.matches(text) {
+			continue
+		}
+		if v := &s.Values; v.InuseBytes != 0 || v.PeakBytes != 0 || v.AllocBytes != 0 || v.FailedObjects != 0 {
+			out.Stacks = append(out.Stacks, x)
+		}
+	}
+	if text != "" {
+		out.filter(text)
+	}
+	out.sort(by, reverse)
+	return out
+}
+
+// on leaves of x what it has on one GPU, as far as that is known of it alone.
+func (x *Process) on(p *Picture, gpu string) {
+	x.Held, x.Unexplained, x.Inuse, x.Allocated, x.Rate, x.Grown, x.Peak = 0, 0, 0, 0, 0, 0, 0
+	for i := range p.Accounts {
+		if a := &p.Accounts[i]; a.PID == x.PID && a.GPU == gpu {
+			x.Held, x.Unexplained, x.Known = a.Total, unexplainedOf(a), a.Known
+			x.Difference, x.Compared = a.Difference, a.Compared
+		}
+	}
+	for _, s := range p.Stacks {
+		if y := s.Sample; y.PID == x.PID && y.GPU == gpu && isAllocation(y.Kind) {
+			x.Inuse += y.InuseBytes
+			x.Allocated += y.AllocBytes
+			x.Peak += y.PeakBytes
+			x.Rate += s.Rate
+			x.Grown += s.Grown
+		}
+	}
+}
+
+// isAllocation tells whether memory of a kind is the program's own on a GPU.
+func isAllocation(kind string) bool {
+	return render.OnGPU(kind) && render.Class(kind) != "driver"
+}
+
+// owners adds up those in scope by name.
+func (p *Picture) owners(out *Part, scope *Scope) {
+	for i := range p.Owners {
+		o := p.Owners[i]
+		if !scope.holds(o.PID, o.GPU) || scope.Owner != nil && *scope.Owner != o.Name {
+			continue
+		}
+		at := slices.IndexFunc(out.Owners, func(other Owner) bool { return other.Name == o.Name })
+		if at < 0 {
+			out.Owners = append(out.Owners, o)
+		} else {
+			out.Owners[at].add(&o.Flow)
+		}
+	}
+}
+
+func (out *Part) filter(text string) {
+	out.Processes = slices.DeleteFunc(out.Processes, func(x Process) bool {
+		return !contains(x.Name, text) && !contains(pidText(x.PID), text) && !slices.ContainsFunc(out.Stacks, func(s *Stack) bool { return s.Sample.PID == x.PID })
+	})
+	out.Owners = slices.DeleteFunc(out.Owners, func(o Owner) bool {
+		return !contains(o.Name, text) && !slices.ContainsFunc(out.Stacks, func(s *Stack) bool { return s.Sample.Owner == o.Name })
+	})
+}
+
+func (out *Part) sort(by Sort, reverse bool) {
+	turn := 1
+	if reverse {
+		turn = -1
+	}
+	slices.SortStableFunc(out.Processes, func(a, b Process) int {
+		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate), ByPeak: cmp.Compare(b.Peak, a.Peak),
+			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByObjects: cmp.Compare(b.LiveObjects, a.LiveObjects), ByName: cmp.Compare(a.Name, b.Name)}[by],
+			cmp.Compare(b.Held, a.Held), cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(b.Peak, a.Peak), cmp.Compare(a.PID, b.PID))
+	})
+	slices.SortStableFunc(out.Owners, func(a, b Owner) int {
+		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate),
+			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByName: cmp.Compare(a.Name, b.Name)}[by],
+			cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(a.Name, b.Name))
+	})
+	key := stackKeys[by]
+	slices.SortFunc(out.Stacks, func(a, b *Stack) int {
+		if key != nil {
+			if x, y := key(a), key(b); x != y {
+				return turn * cmp.Compare(y, x)
+			}
+		} else if by == ByName {
+			if c := cmp.Compare(a.Text(), b.Text()); c != 0 {
+				return turn * c
+			}
+		}
+		return turn * cmp.Or(cmp.Compare(b.Sample.InuseBytes, a.Sample.InuseBytes), cmp.Compare(a.row, b.row))
+	})
+}
+
+// stackKeys are what stacks are sorted by, the most first.
+var stackKeys = [numSorts]func(*Stack) int64{
+	ByInuse:     func(x *Stack) int64 { return x.Sample.InuseBytes },
+	ByGrown:     func(x *Stack) int64 { return x.Grown },
+	ByRate:      func(x *Stack) int64 { return int64(x.Rate) },
+	ByPeak:      func(x *Stack) int64 { return x.Sample.PeakBytes },
+	ByAllocated: func(x *Stack) int64 { return x.Sample.AllocBytes },
+	ByObjects:   func(x *Stack) int64 { return x.Sample.InuseObjects },
+}

@@ -1,0 +1,166 @@
+package top
+
+import (
+	"strings"
+
+	"charm.land/lipgloss/v2"
+)
+
+// Styles of text. What a terminal without colours shows differs in nothing else.
+var (
+	styleBold   = lipgloss.NewStyle().Bold(true)
+	styleDim    = lipgloss.NewStyle().Faint(true)
+	styleHeader = lipgloss.NewStyle().Foreground(lipgloss.Cyan).Bold(true)
+	styleUp     = lipgloss.NewStyle().Foreground(lipgloss.Red)
+	styleDown   = lipgloss.NewStyle().Foreground(lipgloss.Green)
+	styleWarn   = lipgloss.NewStyle().Foreground(lipgloss.Yellow).Bold(true)
+	styleChosen = lipgloss.NewStyle().Reverse(true)
+	styleBar    = lipgloss.NewStyle().Foreground(lipgloss.Green)
+)
+
+// A cell is one field of a table: plain text and its style.
+type cell struct {
+	text  string
+	style *lipgloss.Style // nil for none
+}
+
+// A column is one of a table.
+type column struct {
+	title string
+	right bool // aligned
+	by    Sort // the order that is by this column, -1 for none
+	// rank is how long the column stays when there is no room: the lowest goes first.
+	rank int
+	cell func(row int) cell
+	// fill, of the last column, is cell for a known width.
+	fill func(row, width int) cell
+}
+
+// flexible is the least width of the last column, which takes what the others leave.
+const flexible = 24
+
+// A table is rows under a header. Its last column takes the room that is left.
+type table struct {
+	columns []column
+	rows    int
+	of      func(row int) any // what a row is of
+	// find returns the row of what was chosen, -1 for none. A table without it has
+	// few rows.
+	find func(chosen any) int
+}
+
+// A place is where something lies on the screen, which a click may choose.
+type place struct {
+	x, y, width int
+	list        list
+	row         int  // -1 for none
+	by          Sort // of a header, -1 for none
+}
+
+// gap is between two columns.
+const gap = 2
+
+// draw returns the lines of t, w columns wide: the header, and rows from c.first on, n
+// at most. mark is put to the heading of the column that is sorted by.
+func (t *table) draw(l list, w, n int, c *cursor, focused bool, by Sort, mark string) (lines []string, places []place) {
+	last := min(c.first+n, t.rows)
+	columns := t.columns
+	var cells [][]cell
+	var widths []int
+	titles := make([]string, len(columns))
+	for i := range columns {
+		col := &columns[i]
+		titles[i] = col.title
+		if col.by >= 0 && col.by == by {
+			titles[i] += mark
+		}
+		widest := width(titles[i])
+		var of []cell
+		for i := c.first; i < last; i++ {
+			x := col.cell(i)
+			of = append(of, x)
+			widest = max(widest, width(x.text))
+		}
+		cells, widths = append(cells, of), append(widths, widest)
+	}
+	shown := t.room(w, widths, cells)
+	if end := len(columns) - 1; columns[end].fill != nil {
+		for k := range cells[end] {
+			cells[end][k] = columns[end].fill(c.first+k, widths[end])
+		}
+	}
+	var header strings.Builder
+	x := 0
+	for k, i := range shown {
+		col := &columns[i]
+		style := styleDim
+		if focused {
+			style = styleHeader
+		}
+		header.WriteString(style.Render(fit(titles[i], widths[i], col.right)))
+		places = append(places, place{x: x, width: widths[i], list: l, row: -1, by: col.by})
+		x += widths[i]
+		if k < len(shown)-1 {
+			header.WriteString(strings.Repeat(" ", gap))
+			x += gap
+		}
+	}
+	lines = append(lines, header.String())
+	if t.rows == 0 && n > 0 {
+		lines = append(lines, styleDim.Render(fit("none", w, false)))
+	}
+	for row := c.first; row < last; row++ {
+		var b strings.Builder
+		chosen := focused && row == c.at && t.of != nil
+		for k, i := range shown {
+			one := cells[i][row-c.first]
+			text := fit(one.text, widths[i], columns[i].right)
+			if one.style != nil && !chosen {
+				text = one.style.Render(text)
+			}
+			b.WriteString(text)
+			if k < len(shown)-1 {
+				b.WriteString(strings.Repeat(" ", gap))
+			}
+		}
+		text := b.String()
+		if chosen {
+			text = styleChosen.Render(text)
+		}
+		places = append(places, place{y: len(lines), width: w, list: l, row: row, by: -1})
+		lines = append(lines, text)
+	}
+	return lines, places
+}
+
+// room returns the columns that w has room for, and sets the last one's width. What is
+// empty in every row is left out.
+func (t *table) room(w int, widths []int, cells [][]cell) (shown []int) {
+	flex := len(widths) - 1
+	for i := range widths {
+		empty := i != flex
+		for _, x := range cells[i] {
+			empty = empty && x.text == ""
+		}
+		if !empty {
+			shown = append(shown, i)
+		}
+	}
+	for {
+		left := w
+		for _, i := range shown[:len(shown)-1] {
+			left -= widths[i] + gap
+		}
+		if left >= min(flexible, widths[flex]) || len(shown) == 1 {
+			widths[flex] = max(left, 0)
+			return shown
+		}
+		drop := 0
+		for k, i := range shown[:len(shown)-1] {
+			if t.columns[i].rank < t.columns[shown[drop]].rank {
+				drop = k
+			}
+		}
+		shown = append(shown[:drop:drop], shown[drop+1:]...)
+	}
+}

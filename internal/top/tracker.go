@@ -1,0 +1,290 @@
+package top
+
+import (
+	"cmp"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+)
+
+// window is how many Looks back growth is measured.
+const window = 10
+
+// A Tracker makes Pictures of Looks that follow each other. It keeps a few numbers for
+// each stack of the last Look, and nothing of a stack that is gone from it.
+type Tracker struct {
+	n     int                // Looks taken
+	times [window]time.Time  // of the latest ones, by their number
+	last  *snapshot.Snapshot // its figures of processes
+	cost  *Cost
+	stack map[ID]*seen
+	procs map[int]*history // by PID
+	high  map[string]int64 // by GPU
+	seed  maphash.Seed
+}
+
+// A history is what was in use at the latest Looks, by their number.
+type history [window]int64
+
+// A seen is what a Tracker knows of a stack.
+type seen struct {
+	history
+	last      int   // how many Looks there were when it was there last
+	row       int   // in that Look's Picture
+	allocated int64 // bytes, at the last one
+
+	text  text
+	match match
+}
+
+// NewTracker returns one that has seen no Look.
+func NewTracker() *Tracker {
+	return &Tracker{stack: map[ID]*seen{}, high: map[string]int64{}, seed: maphash.MakeSeed()}
+}
+
+// Forget begins afresh: the next Look does not follow the last one.
+func (t *Tracker) Forget() {
+	t.n, t.last, t.cost, t.stack, t.procs = 0, nil, nil, map[ID]*seen{}, nil
+}
+
+// Picture takes the next Look.
+func (t *Tracker) Picture(l *Look) *Picture {
+	s := l.Snapshot
+	at := s.Meta.Start.Add(s.Meta.Duration)
+	p := &Picture{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: s.Notes, Cost: l.Cost, Ended: l.Ended}
+	if t.last != nil {
+		before := t.last.Meta
+		p.Interval = at.Sub(before.Start.Add(before.Duration))
+		p.Window = at.Sub(t.times[max(t.n-window, 0)%window])
+		p.EventRate = rate(int64(s.Meta.Events-before.Events), p.Interval)
+		if t.cost != nil && l.Cost != nil && p.Interval > 0 {
+			p.Load = float64(l.Cost.CPU-t.cost.CPU) / float64(p.Interval)
+		}
+	}
+	for _, c := range s.Loss {
+		if c.Value != 0 {
+			p.Lost = append(p.Lost, c)
+		}
+	}
+	t.stacks(p, l)
+	t.processes(p, s)
+	t.gpus(p, s)
+	t.times[t.n%window] = at
+	t.n++
+	t.last, t.cost = &snapshot.Snapshot{Meta: s.Meta, Processes: s.Processes}, l.Cost
+	return p
+}
+
+// rate returns n in d as of a second, 0 where there is no interval.
+func rate(n int64, d time.Duration) float64 {
+	if d <= 0 {
+		return 0
+	}
+	return float64(n) / d.Seconds()
+}
+
+// grew takes what is in use at this Look, and returns by how much it grew in the window.
+// What was not there before had nothing.
+func (t *Tracker) grew(h *history, inuse int64) int64 {
+	before := h[max(t.n-window, 0)%window]
+	h[t.n%window] = inuse
+	if t.n == 0 {
+		return 0
+	}
+	return inuse - before
+}
+
+func (t *Tracker) stacks(p *Picture, l *Look) {
+	type use struct {
+		pid int
+		gpu string
+	}
+	type owner struct {
+		use
+		name string
+	}
+	s := l.Snapshot
+	uses, owners := map[use]*Use{}, map[owner]*Owner{}
+	all := make([]Stack, 0, len(s.Samples))
+	for i := range s.Samples {
+		x := &s.Samples[i]
+		id := ID{}
+		if i < len(l.Sites) {
+			id.Site = l.Sites[i]
+		} else {
+			id.Hash = t.hash(x)
+		}
+		known := t.stack[id]
+		switch {
+		case known == nil:
+			known = &seen{}
+			t.stack[id] = known
+		case known.last == t.n+1: // two samples of one call site
+			row := &all[known.row]
+			sum := *row.Sample
+			sum.Values.Add(&x.Values)
+			row.Sample = &sum
+			continue
+		}
+		known.last, known.row = t.n+1, len(all)
+		all = append(all, Stack{ID: id, Sample: x, seen: known})
+	}
+	if len(t.stack) > len(all) {
+		maps.DeleteFunc(t.stack, func(_ ID, x *seen) bool { return x.last != t.n+1 })
+	}
+	p.Stacks = make([]*Stack, 0, len(all))
+	for i := range all {
+		x := &all[i]
+		v := &x.Sample.Values
+		x.Grown = t.grew(&x.history, v.InuseBytes)
+		if p.Interval > 0 {
+			x.Rate = rate(v.AllocBytes-x.allocated, p.Interval)
+		}
+		x.allocated = v.AllocBytes
+		p.Stacks = append(p.Stacks, x)
+		if !render.OnGPU(x.Sample.Kind) {
+			continue
+		}
+		flow := Flow{Inuse: v.InuseBytes, Allocated: v.AllocBytes, Rate: x.Rate, Grown: x.Grown}
+		on := use{x.Sample.PID, x.Sample.GPU}
+		if uses[on] == nil {
+			uses[on] = &Use{PID: on.pid, GPU: on.gpu}
+		}
+		uses[on].add(&flow)
+		by := owner{on, x.Sample.Owner}
+		if owners[by] == nil {
+			owners[by] = &Owner{Name: by.name, PID: on.pid, GPU: on.gpu}
+		}
+		owners[by].add(&flow)
+	}
+	for _, u := range uses {
+		p.Uses = append(p.Uses, *u)
+	}
+	slices.SortFunc(p.Uses, func(a, b Use) int { return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU)) })
+	for _, o := range owners {
+		p.Owners = append(p.Owners, *o)
+	}
+	slices.SortFunc(p.Owners, func(a, b Owner) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// hash is of all that tells a sample without a call site from others.
+func (t *Tracker) hash(x *snapshot.Sample) uint64 {
+	var h maphash.Hash
+	h.SetSeed(t.seed)
+	text := func(s string) {
+		h.WriteString(s)
+		h.WriteByte(0)
+	}
+	maphash.WriteComparable(&h, x.PID)
+	text(x.Kind)
+	text(x.API)
+	text(x.GPU)
+	for _, l := range x.Stack {
+		text(l.Lines[0].Function)
+		maphash.WriteComparable(&h, l.Lines[0].Line)
+	}
+	return h.Sum64()
+}
+
+// unexplained are the lines of accounts that name no cause.
+var unexplained = []string{state.LineBefore, state.LineRemainder, state.LineUnknown}
+
+func (t *Tracker) processes(p *Picture, s *snapshot.Snapshot) {
+	before := map[int]*snapshot.Process{}
+	if t.last != nil {
+		for i := range t.last.Processes {
+			before[t.last.Processes[i].PID] = &t.last.Processes[i]
+		}
+	}
+	procs := map[int]*history{}
+	for i := range s.Processes {
+		x := Process{Process: s.Processes[i]}
+		if !x.Exited { // its PID may be another one's by now
+			h := t.procs[x.PID]
+			if h == nil {
+				h = &history{}
+			}
+			x.Grown = t.grew(h, x.Inuse)
+			procs[x.PID] = h
+		}
+		if p.Interval > 0 {
+			was := int64(0)
+			if b := before[x.PID]; b != nil && b.Allocated <= x.Allocated {
+				was = b.Allocated
+			}
+			x.Rate = rate(x.Allocated-was, p.Interval)
+		}
+		for j := range s.Accounts {
+			a := &s.Accounts[j]
+			if a.PID != x.PID || x.Exited && x.Inuse == 0 && x.Physical == 0 { // another's
+				continue
+			}
+			x.Known = a.Known && (x.Known || len(x.GPUs) == 0)
+			x.GPUs = append(x.GPUs, a.GPU)
+			x.Held += a.Total
+			x.Unexplained += unexplainedOf(a)
+			x.Difference += a.Difference
+			x.Compared = x.Compared || a.Compared
+		}
+		p.Processes = append(p.Processes, x)
+	}
+	t.procs = procs
+}
+
+func unexplainedOf(a *snapshot.Account) (bytes int64) {
+	for _, l := range a.Lines {
+		if slices.Contains(unexplained, l.Name) {
+			bytes += l.Bytes
+		}
+	}
+	return bytes
+}
+
+func (t *Tracker) gpus(p *Picture, s *snapshot.Snapshot) {
+	at := map[string]int{}
+	on := func(label string) *GPU {
+		i, ok := at[label]
+		if !ok {
+			i = len(p.GPUs)
+			at[label] = i
+			p.GPUs = append(p.GPUs, GPU{Label: label})
+		}
+		return &p.GPUs[i]
+	}
+	traced := map[int]bool{}
+	for i := range s.Processes {
+		traced[s.Processes[i].PID] = true
+	}
+	for _, d := range s.GPUs {
+		g := on(d.GPU)
+		g.Name, g.Total, g.Used = d.Name, d.Total, d.Used
+		for _, x := range d.Processes {
+			if !traced[x.PID] {
+				g.Others++
+			}
+		}
+	}
+	for i := range s.Accounts {
+		a := &s.Accounts[i]
+		g := on(a.GPU)
+		g.Traced++
+		g.Held += a.Total
+		g.Unexplained += unexplainedOf(a)
+		g.Part = g.Part || !a.Known
+	}
+	for i := range p.GPUs {
+		g := &p.GPUs[i]
+		t.high[g.Label] = max(t.high[g.Label], g.Held)
+		g.Highest = t.high[g.Label]
+	}
+	slices.SortStableFunc(p.GPUs, func(a, b GPU) int {
+		return cmp.Or(cmp.Compare(len(a.Label), len(b.Label)), cmp.Compare(a.Label, b.Label))
+	})
+}

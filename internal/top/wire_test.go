@@ -1,0 +1,141 @@
+package top
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// sent is a Look that went to another gpumemtrace.
+func sent(t testing.TB, l *Look) *Look {
+	t.Helper()
+	var b bytes.Buffer
+	if err := l.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ReadLook(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// What arrives is what was sent, of recordings of real programs, with the live
+// allocations of a call site.
+func TestWire(t *testing.T) {
+	for _, name := range []string{"fsdp", "jax", "ipc", "torch_expandable", "accelerate"} {
+		r, err := OpenRecording(recordings + name + ".gmt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		end, _ := r.Span()
+		l, err := r.Look(Query{At: end * 3 / 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := 0
+		for i := range l.Sites {
+			if l.Snapshot.Samples[i].InuseObjects > l.Snapshot.Samples[most].InuseObjects {
+				most = i
+			}
+		}
+		l, err = r.Look(Query{At: end * 3 / 4, Allocations: &l.Sites[most]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Cost = &Cost{CPU: time.Second, Memory: 5}
+		n := len(l.Snapshot.Live)
+		youngest := l.Snapshot.Live[n-1]
+		if l.Youngest(max(n-1, 1)); l.Older+len(l.Snapshot.Live) != n || l.Snapshot.Live[len(l.Snapshot.Live)-1] != youngest {
+			t.Errorf("%s: %d of %d allocations, and %d older", name, len(l.Snapshot.Live), n, l.Older)
+		}
+		// What no view shows.
+		l.Snapshot.Allocators = nil
+		got := sent(t, l)
+		l.Snapshot.Mappings = slices.DeleteFunc(l.Snapshot.Mappings, func(m *snapshot.Mapping) bool { // programs', which no stack is in
+			return !slices.ContainsFunc(got.Snapshot.Mappings, func(n *snapshot.Mapping) bool { return *n == *m })
+		})
+		mappings := cmpopts.SortSlices(func(a, b *snapshot.Mapping) bool { return a.Path < b.Path || a.Path == b.Path && a.Start < b.Start })
+		if len(got.Snapshot.Live) == 0 {
+			t.Errorf("%s: no live allocations", name)
+		}
+		if d := cmp.Diff(l, got, cmpopts.EquateEmpty(), mappings); d != "" {
+			t.Errorf("%s: %.2000s", name, d)
+		}
+	}
+}
+
+// Names that are no UTF-8 arrive as they are shown.
+func TestWireNames(t *testing.T) {
+	for _, name := range hostile {
+		l := sized(1, name, 5, 6)
+		got := sent(t, l)
+		p, q := NewTracker().Picture(l), NewTracker().Picture(got)
+		for i := range p.Stacks {
+			if a, b := plain(p.Stacks[i].Text()), plain(q.Stacks[i].Text()); a != b {
+				t.Errorf("%.100q arrives as %.100q", a, b)
+			}
+		}
+		if a, b := render.Clean(p.Processes[0].Name), render.Clean(q.Processes[0].Name); a != b {
+			t.Errorf("%.100q arrives as %.100q", a, b)
+		}
+	}
+}
+
+func TestParseSite(t *testing.T) {
+	for _, k := range []ledger.SiteKey{{}, {Proc: event.Process{PID: 1<<32 - 1, Start: 1<<64 - 1}, Stack: 1<<64 - 1, API: 1<<16 - 1, Outer: 7, Kind: 255, Device: event.NoDevice, Ctx: 3}} {
+		got, err := ParseSite(SiteText(&k))
+		if err != nil || *got != k {
+			t.Errorf("%+v, %v; want %+v", got, err, k)
+		}
+	}
+	for _, text := range []string{"", "-", "1-1-1-1-1-1-1", "1-1-1-1-1-1-1-1-1", "1-1-1-1-1-1-1-1-", "1-1-1-10000-1-1-1-1", "01-1-1-1-1-1-1-1", "1-1-1-1-1-1-1-A", "+1-1-1-1-1-1-1-1", "1-1-1-1-1-1-1- 1"} {
+		if got, err := ParseSite(text); err == nil {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}
+
+// Whatever an address answers, nothing of it is believed to be there that is not.
+func FuzzReadLook(f *testing.F) {
+	var b bytes.Buffer
+	if err := sized(1, "x", 5, 6).Write(&b); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Add([]byte(strings.Replace(b.String(), `"stacks":[[`, `"stacks":[[-1,`, 1)))
+	f.Add([]byte(strings.Replace(b.String(), `"mapping":0`, `"mapping":9`, 1)))
+	f.Add([]byte(`{"wire_version":1,"samples":[{"stack":0,"labels":[],"values":[]}]}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		l, err := ReadLook(bytes.NewReader(in))
+		if err != nil {
+			return
+		}
+		d := drive(t, &made{looks: []*Look{l}}, Options{Interval: time.Second})
+		d.press("tab enter enter")
+		d.View()
+		sent(t, sent(t, l))
+	})
+}
+
+// Of too many live allocations the view shows the youngest, and says so.
+func TestOlder(t *testing.T) {
+	l := sized(1, "a", 5)
+	l.Older = 7
+	l.Snapshot.Live = []snapshot.Allocation{{Address: 1, Size: 2, Time: began}, {Address: 2, Size: 3, Time: began}}
+	d := drive(t, &made{looks: []*Look{l}}, Options{Interval: time.Second})
+	d.resize(120, 40)
+	d.press("tab tab enter")
+	d.has("9 live allocations as of", "of them the youngest 2")
+}

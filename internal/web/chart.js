@@ -1,0 +1,173 @@
+
+// A Chart draws a place's memory over time, of the view [from, to] in nanoseconds.
+class Chart {
+  constructor(model, on) {
+    this.model = model; this.on = on; // hover(instant, group, event), choose(instant, second), moved(), and time(ns, step) if it is not since the beginning
+    this.time = on.time || duration;
+    this.end = Math.max(model.meta.end, 1);
+    // What comes before the first change is not shown at first, if it is long.
+    const first = model.changes.n ? model.changes.time[0] : 0;
+    this.from = first > this.end / 8 ? Math.max(0, first - (this.end - first) / 40) : 0; this.to = this.end;
+    this.marks = []; this.cursor = -1; this.chosen = [-1, -1];
+    this.box = $("chart");
+    new ResizeObserver(() => this.resize()).observe(this.box);
+    dark.addEventListener("change", () => this.build());
+  }
+  show(place, grouped) {
+    this.place = place; this.grouped = grouped;
+    this.total = totalOf(this.model, place);
+    this.marks = marksOf(this.model, place, this.total);
+    this.build();
+  }
+  // follow shows a model that goes on where the last one ended: who sees the end goes along.
+  follow(model, place, grouped) {
+    const width = this.to - this.from, along = this.to >= this.end, all = this.from <= 0, groups = (g) => g && g.groups.map((x) => x.name).join("\n");
+    this.model = model; this.end = Math.max(model.meta.end, 1);
+    if (along) { this.to = this.end; if (!all) this.from = this.end - width; }
+    if (this.place !== place || groups(this.grouped) !== groups(grouped)) return this.show(place, grouped);
+    this.grouped = grouped;
+    this.total = totalOf(model, place);
+    this.marks = marksOf(model, place, this.total);
+    this.redraw();
+  }
+  size() { return { width: Math.max(260, this.box.clientWidth), height: innerWidth < 640 ? 260 : 380 }; }
+  build() {
+    if (!this.grouped) return;
+    if (this.plot) this.plot.destroy();
+    const groups = this.grouped.groups, line = theme("line"), ink = theme("quiet"), narrow = innerWidth < 640;
+    const step = uPlot.paths.stepped({ align: 1 });
+    const font = "12px system-ui, 'DejaVu Sans', sans-serif";
+    this.compute();
+    const round = [60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800], binary = [];
+    for (let e = 1; e >= -9; e--) round.unshift(10 ** e, 2 * 10 ** e, 5 * 10 ** e);
+    round.splice(round.indexOf(50), 1);
+    round.sort((a, b) => a - b);
+    for (let e = 0; e < 62; e++) binary.push(2 ** e);
+    this.plot = new uPlot({
+      ...this.size(), legend: { show: false }, padding: [22, this.on.time ? 30 : 12, 0, 0],
+      cursor: { y: false, drag: { x: true, y: false, setScale: false, dist: 4 }, points: { show: false } },
+      scales: { x: { time: false, range: () => [this.from / 1e9, this.to / 1e9] }, y: { range: () => [0, Math.max(this.high * 1.06, 1024)] } },
+      axes: [
+        { stroke: ink, font, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, size: 34, incrs: round, space: narrow ? 70 : 90, values: (u, at, axis, space, incr) => at.map((v) => this.time(v * 1e9, incr * 1e9)) },
+        { stroke: ink, font, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, size: narrow ? 72 : 76, incrs: binary, space: 46, values: (u, at) => at.map(bytes) },
+      ],
+      series: [{}, ...groups.map((g, i) => ({
+        paths: step, points: { show: false }, width: 1, stroke: i === groups.length - 1 ? theme("fore") : colourOf(g), fill: colourOf(g) + (i ? "" : "e6"),
+      }))],
+      bands: groups.slice(1).map((g, i) => ({ series: [i + 2, i + 1], fill: colourOf(g) + "e6" })),
+      hooks: {
+        setCursor: [(u) => this.hover(u)],
+        setSelect: [(u) => { if (u.select.width > 3) this.view(u.posToVal(u.select.left, "x") * 1e9, u.posToVal(u.select.left + u.select.width, "x") * 1e9); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }],
+        draw: [(u) => this.drawMarks(u)],
+      },
+    }, this.data, this.box);
+    const over = this.plot.over;
+    let down = 0;
+    over.addEventListener("mousedown", (e) => { down = e.clientX; });
+    over.addEventListener("click", (e) => { if (Math.abs(e.clientX - down) < 4) this.on.choose(this.instantAt(this.plot.posToVal(e.clientX - over.getBoundingClientRect().left, "x") * 1e9), e.shiftKey); });
+    over.addEventListener("dblclick", () => this.view(0, this.end));
+    over.addEventListener("mouseleave", () => this.on.hover(-1));
+    over.addEventListener("wheel", (e) => {
+      if (!e.ctrlKey && !e.metaKey) return; // else the page scrolls
+      e.preventDefault();
+      this.zoom(e.deltaY > 0 ? 1.25 : 0.8, this.plot.posToVal(e.clientX - over.getBoundingClientRect().left, "x") * 1e9);
+    }, { passive: false });
+  }
+  compute() {
+    const got = stacked(this.model, this.grouped, this.total, this.from, this.to, Math.max(200, this.box.clientWidth - 80));
+    this.data = got.data; this.high = got.high; this.all = got.all;
+  }
+  redraw() { this.compute(); this.plot.setData(this.data); this.on.moved(); }
+  resize() { if (this.plot && this.plot.width !== this.size().width) { this.compute(); this.plot.setSize(this.size()); this.plot.setData(this.data); } }
+  // view shows the time from one moment to another, a nanosecond at the least.
+  view(from, to) {
+    if (!(to > from)) return;
+    const width = Math.min(Math.max(to - from, 100), this.end);
+    this.from = Math.min(Math.max(0, from), this.end - width);
+    this.to = this.from + width;
+    this.redraw();
+  }
+  zoom(by, about) {
+    if (about === undefined) about = this.cursor >= 0 && this.inView(this.cursor) ? this.model.changes.time[this.cursor] : (this.from + this.to) / 2;
+    this.view(about - (about - this.from) * by, about + (this.to - about) * by);
+  }
+  move(by) { const d = (this.to - this.from) * by; this.view(Math.min(Math.max(0, this.from + d), this.end - (this.to - this.from)), Math.max(this.to - this.from, Math.min(this.end, this.to + d))); }
+  inView(i) { const t = this.model.changes.time[i]; return t >= this.from && t <= this.to; }
+  instantAt(t) { return Math.max(0, last(this.model.changes.time, t)); }
+  // point puts the keyboard's cursor on an instant, and brings it into view.
+  point(i) {
+    this.cursor = Math.min(Math.max(i, 0), this.model.changes.n - 1);
+    const t = this.model.changes.time[this.cursor], width = this.to - this.from;
+    if (!this.inView(this.cursor)) this.view(t - width / 2, t + width / 2);
+    else this.plot.redraw(false);
+    this.on.pointed(this.cursor);
+  }
+  mark(chosen) { this.chosen = chosen; if (this.plot) this.plot.redraw(false); }
+  hover(u) {
+    const { left, top } = u.cursor;
+    if (left < 0 || !this.grouped) return;
+    const i = this.instantAt(u.posToVal(left, "x") * 1e9), y = u.posToVal(top, "y"), held = this.model.at(i);
+    const sums = this.sums(held);
+    let group = -1, sum = 0;
+    for (let g = 0; g < sums.length; g++) if (y >= sum && y < (sum += sums[g])) { group = g; break; }
+    this.on.hover(i, group, sums, held, u.over.getBoundingClientRect(), left, top);
+  }
+  sums(held) {
+    const out = new Float64Array(this.grouped.groups.length);
+    for (let row = 0; row < held.length; row++) if (this.grouped.of[row] >= 0) out[this.grouped.of[row]] += held[row];
+    return out;
+  }
+  drawMarks(u) {
+    const ctx = u.ctx, { left, top, width, height } = u.bbox, ratio = devicePixelRatio || 1;
+    ctx.save();
+    ctx.beginPath(); ctx.rect(left, 0, width, top + height); ctx.clip();
+    ctx.font = `${11 * ratio}px system-ui, 'DejaVu Sans', sans-serif`;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
+    const taken = [];
+    const put = (t, text, colour, dash, strong) => {
+      const x = u.valToPos(t / 1e9, "x", true);
+      if (x < left || x > left + width) return;
+      ctx.strokeStyle = ctx.fillStyle = colour;
+      ctx.lineWidth = (strong ? 2 : 1) * ratio;
+      ctx.setLineDash(dash.map((v) => v * ratio));
+      ctx.beginPath(); ctx.moveTo(x, top); ctx.lineTo(x, top + height); ctx.stroke();
+      const w = ctx.measureText(text).width + 8 * ratio, at = Math.min(Math.max(x - w / 2, left), left + width - w);
+      if (taken.some(([a, b]) => at < b && at + w > a)) return;
+      taken.push([at, at + w]);
+      ctx.fillText(text, at + 4 * ratio, top - 10 * ratio);
+    };
+    const t = this.model.changes.time;
+    for (const m of this.marks.filter((m) => m.kind === "oom")) put(m.t, "out of memory", theme("mark"), [], true);
+    this.chosen.forEach((i, n) => { if (i >= 0) put(t[i], n ? "B" : this.chosen[1] >= 0 ? "A" : i === this.model.totals[this.place].at ? "peak" : "chosen", theme(n ? "second" : "chosen"), [], true); });
+    if (this.cursor >= 0) put(t[this.cursor], "", theme("fore"), [2, 2], false);
+    for (const m of this.marks.filter((m) => m.kind === "peak")) put(m.t, "peak", theme("fore"), [4, 3], false);
+    for (const m of this.marks.filter((m) => m.kind === "growth")) put(m.t, m.short, theme("second"), [1, 3], false);
+    const steps = this.marks.filter((m) => m.kind === "step" && m.t >= this.from && m.t <= this.to);
+    if (steps.length <= width / ratio / 3) for (const m of steps) put(m.t, m.short, theme("quiet"), [1, 4], false);
+    ctx.restore();
+  }
+}
+
+// marksOf returns the marks of a place, in order: those of the recording, its peak, and
+// where the total grew to more than it ever was: by a tenth of the peak at least, and a
+// while after it did so last.
+function marksOf(model, place, total) {
+  const p = model.meta.places[place], out = [], peak = model.totals[place];
+  for (const m of model.meta.marks || []) {
+    if (!p.gpu || m.gpu && "GPU " + m.gpu !== p.name && m.gpu !== "unknown") continue;
+    out.push({ ...m, short: m.text.split(" of ")[0] });
+  }
+  if (peak.any) out.push({ t: model.changes.time[peak.at], kind: "peak", text: "peak: " + bytes(peak.peak), short: "peak" });
+  let high = 0, grown = 0, since = -Infinity;
+  const time = model.changes.time, pause = (time[time.length - 1] - time[0]) / 40;
+  for (let i = 0; i < total.length; i++) {
+    if (total[i] <= high) continue;
+    high = total[i];
+    if (high - grown >= peak.peak / 10 && i < peak.at && time[i] >= since + pause) {
+      out.push({ t: model.changes.time[i], kind: "growth", text: "grew to " + bytes(high), short: bytes(high) });
+      grown = high; since = time[i];
+    }
+  }
+  return out.sort((a, b) => a.t - b.t);
+}

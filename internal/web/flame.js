@@ -1,0 +1,116 @@
+
+// valuesOf returns what each row of a place counts for: what it holds at a moment, or by
+// how much more than at another one, of one sign.
+function valuesOf(model, place, held, before, sign) {
+  const out = new Float64Array(model.rows);
+  for (let row = 0; row < model.rows; row++) {
+    if (model.place[row] !== place) continue;
+    const v = before ? (held[row] - before[row]) * sign : held[row];
+    if (v > 0) out[row] = v;
+  }
+  return out;
+}
+
+// A Flame draws stacks: the outermost frame above, each as wide as what it holds.
+class Flame {
+  constructor(model) {
+    this.box = $("flame");
+    this.use(model);
+    this.box.addEventListener("keydown", (e) => this.key(e));
+    new ResizeObserver(() => { if (this.values && this.width !== this.box.clientWidth) this.draw(); }).observe(this.box);
+  }
+  // use is for stacks of another model.
+  use(model) {
+    this.model = model; this.zoomed = 0; this.values = null;
+    const nodes = model.meta.nodes;
+    this.children = Array.from(nodes, () => null);
+    for (let n = 1; n < nodes.length; n++) (this.children[nodes[n][0]] ||= []).push(n);
+  }
+  show(values, colour) {
+    const nodes = this.model.meta.nodes, held = new Float64Array(nodes.length);
+    for (let row = 0; row < values.length; row++) held[this.model.meta.rows.node[row]] += values[row];
+    for (let n = nodes.length - 1; n > 0; n--) held[nodes[n][0]] += held[n];
+    this.held = held; this.values = values; this.colour = colour;
+    if (!held[this.zoomed]) this.zoomed = 0;
+    this.draw();
+  }
+  draw() {
+    const focus = this.box.contains(document.activeElement) ? document.activeElement.node : -1;
+    this.width = this.box.clientWidth;
+    const parts = [], W = this.width - 2, above = [];
+    for (let n = this.zoomed; n; n = this.model.meta.nodes[n][0]) above.unshift(n);
+    let deepest = 0;
+    const place = (n, x, width, depth) => {
+      if (n) { parts.push([n, x, width, depth]); deepest = Math.max(deepest, depth + 1); }
+      const below = (this.children[n] || []).filter((c) => this.held[c] > 0).sort((a, b) => this.held[b] - this.held[a]);
+      let left = width * (n ? below.reduce((sum, c) => sum + this.held[c], 0) / this.held[n] : 1);
+      for (const [i, c] of below.entries()) {
+        const w = width * this.held[c] / this.held[n];
+        if (w < 1.5 || parts.length > 4000) {
+          if (left > 3) { parts.push([0, x, left, n ? depth + 1 : depth, below.length - i]); deepest = Math.max(deepest, n ? depth + 2 : 1); }
+          break;
+        }
+        left -= w;
+        place(c, x, w, n ? depth + 1 : depth);
+        x += w;
+      }
+    };
+    above.slice(0, -1).forEach((n, depth) => { parts.push([n, 0, W, depth]); deepest = depth + 1; });
+    if (this.held[this.zoomed] > 0) place(this.zoomed, 0, W, Math.max(above.length - 1, 0));
+    this.byNode = new Map();
+    const made = parts.map(([n, x, width, depth, narrower], i) => {
+      if (narrower) {
+        const e = make("span", width > 40 ? count(narrower, "narrower one") : "", "f rest");
+        e.style.left = x + "px"; e.style.width = width + "px"; e.style.top = depth * 19 + "px";
+        return e;
+      }
+      const frame = this.model.frame(this.model.meta.nodes[n][1]), e = make("button", width > 26 ? frame.short || "?" : "", "f");
+      e.style.left = x + "px"; e.style.width = Math.max(width, 1) + "px"; e.style.top = depth * 19 + "px";
+      e.style.setProperty("--c", this.colour || frameColour(frame));
+      e.tabIndex = i === 0 ? 0 : -1;
+      e.node = n; e.depth = depth; e.x = x;
+      e.setAttribute("role", "treeitem");
+      e.setAttribute("aria-label", frame.short + ", " + bytes(this.held[n]));
+      e.addEventListener("click", () => this.zoom(n));
+      e.addEventListener("focus", () => this.tell(n));
+      e.addEventListener("mouseenter", () => this.tell(n));
+      this.byNode.set(n, e);
+      return e;
+    });
+    this.box.replaceChildren(...made);
+    this.box.style.height = Math.max(40, deepest * 19 + 2) + "px";
+    if (!made.length) this.box.append(make("p", "Nothing.", "quiet"));
+    if (focus > 0 && this.byNode.get(focus)) this.byNode.get(focus).focus();
+  }
+  tell(n) {
+    const f = this.model.frame(this.model.meta.nodes[n][1]), all = this.held[0];
+    $("frame").textContent = `${bytes(this.held[n])} (${(100 * this.held[n] / all).toFixed(1)}%, ${exactly(this.held[n])}): ${f.name || f.short} ${f.where}`;
+  }
+  zoom(n) { this.zoomed = this.zoomed === n ? this.model.meta.nodes[n][0] : n; this.draw(); const e = this.byNode.get(n); if (e) e.focus(); }
+  key(e) {
+    const at = e.target;
+    if (!at.node) return;
+    const go = (n) => { const to = this.byNode.get(n); if (to) { at.tabIndex = -1; to.tabIndex = 0; to.focus(); } };
+    const beside = (by) => {
+      const row = [...this.byNode.values()].filter((o) => o.depth === at.depth).sort((a, b) => a.x - b.x), to = row[row.indexOf(at) + by];
+      if (to) go(to.node);
+    };
+    const keys = {
+      ArrowUp: () => go(this.model.meta.nodes[at.node][0]),
+      ArrowDown: () => go((this.children[at.node] || []).filter((c) => this.byNode.has(c)).sort((a, b) => this.held[b] - this.held[a])[0]),
+      ArrowLeft: () => beside(-1), ArrowRight: () => beside(1),
+      Escape: () => { if (this.zoomed) this.zoom(this.zoomed); },
+    };
+    if (keys[e.key]) { keys[e.key](); e.preventDefault(); e.stopPropagation(); }
+  }
+}
+
+// frameColour tells Python's frames, those of compiled code and names in brackets apart.
+function frameColour(frame) {
+  let sum = 0;
+  for (const x of frame.where || frame.name) sum = (sum * 31 + x.codePointAt(0)) % 997;
+  const part = sum / 997;
+  if (frame.name.startsWith("[") || !frame.where) return `hsl(215 12% ${68 + 8 * part}%)`;
+  if (/\.py(:\d+)?$/.test(frame.where) || frame.where.startsWith("<")) return `hsl(${28 + 22 * part} 85% ${64 + 8 * part}%)`;
+  return `hsl(${195 + 40 * part} 55% ${66 + 8 * part}%)`;
+}

@@ -1,0 +1,41 @@
+// Package web has what this program's pages share: how they look, what draws them, and how
+// stacks travel to them. A page needs nothing else, and no network.
+package web
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+)
+
+//go:embed *.js style.css uplot/uPlot.iife.min.js uplot/uPlot.min.css uplot/LICENSE
+var assets embed.FS
+
+// scripts are in the order in which they need each other.
+var scripts = []string{"format.js", "model.js", "group.js", "chart.js", "flame.js"}
+
+func asset(name string) string {
+	b, err := assets.ReadFile(name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(b)
+}
+
+// Script returns all that a page runs: uPlot with its licence, what is shared, and the
+// page's own, which see what is shared.
+func Script(own ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "/*\n%s*/\n%s\n(() => {\n\"use strict\";\n", asset("uplot/LICENSE"), asset("uplot/uPlot.iife.min.js"))
+	for _, name := range scripts {
+		b.WriteString(asset(name))
+	}
+	for _, text := range own {
+		b.WriteString(text)
+	}
+	b.WriteString("})();\n")
+	return b.String()
+}
+
+// Style returns how pages look.
+func Style() string { return asset("uplot/uPlot.min.css") + asset("style.css") }
