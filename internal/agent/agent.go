@@ -1,0 +1,381 @@
+// Package agent traces every process of a machine that uses CUDA, for months: it reads
+// the settings, keeps itself within its limits and the newest records on disk, and has
+// what was seen served, pushed and watched.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/confine"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/oomdir"
+	"github.com/gpumemtrace/gpumemtrace/internal/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/workload"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+// Options are those of Run.
+type Options struct {
+	Sources Sources
+	// Warn receives sentences for the log, from any goroutine.
+	Warn func(string)
+	// Version and CommandLine are copied into every snapshot.
+	Version, CommandLine string
+}
+
+// usageInterval is how often the agent looks at what it takes.
+const usageInterval = 5 * time.Second
+
+// The ways in which the agent itself loses something.
+var (
+	causes           loss.Causes
+	lossNotBegun     = causes.Add("recordings_not_begun", "tries to begin a recording that failed: what came until the next is not recorded")
+	lossOOMUnwritten = causes.Add("oom_reports_not_written", "out-of-memory reports that could not be written")
+	lossReload       = causes.Add("reloads_refused", "reloads of the configuration that were refused: the one before goes on")
+)
+
+// An agent runs.
+type agent struct {
+	opts     Options
+	config   *Config
+	session  *session.Session
+	notify   *notifier
+	recorder *recorder   // nil for none
+	oom      *oomdir.Dir // nil for none
+	limits   *limiter
+	reports  reports
+	reported atomic.Int64 // out-of-memory reports that came
+	lost     *loss.Set
+	finder   *workload.Finder
+	server   atomic.Pointer[server.Server] // nil for none
+	serves   *slot
+	pushes   *slot
+	posts    *slot
+	webhook  atomic.Pointer[alert.Webhook] // nil for none
+	// What BPF programs cost is being measured; it could not be, and the user knows.
+	measuring, unmeasured atomic.Bool
+
+	mu         sync.Mutex
+	alerts     *alert.Watch   // nil for none; its methods but Loss are for who runs the agent
+	alertsLost []loss.Counter // by those before
+	recorded   string         // why there is no recording now, "" for another reason or none
+}
+
+// Run traces until SIGTERM or SIGINT, of which a second one ends the process at once, or
+// until nothing more can be traced. SIGHUP reads the settings again.
+func Run(o Options) error {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
+	defer signal.Stop(signals)
+	a, err := start(o)
+	if err != nil {
+		return err
+	}
+	err = a.run(signals)
+	signal.Stop(signals)
+	a.notify.stopping()
+	return errors.Join(err, a.close())
+}
+
+func start(o Options) (_ *agent, err error) {
+	a, err := prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.close())
+		}
+	}()
+	c := a.config
+	if a.notify, err = newNotifier(o.Sources.Environment); err != nil {
+		return nil, err
+	}
+	if c.Record != "" {
+		if a.recorder, err = openRecorder(c.Record); err != nil {
+			return nil, err
+		}
+	}
+	if c.OOMDir != "" {
+		if a.oom, err = oomdir.Open(c.OOMDir, 0o700); err != nil {
+			return nil, err
+		}
+		a.oom.Keep(c.OOMMax)
+	}
+	collectWithin(c.MemoryLimit)
+	if err := a.trace(); err != nil {
+		return nil, err
+	}
+	a.record()
+	a.watchAlerts()
+	for _, s := range a.slots() {
+		if err := s.start(c); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// prepare reads the settings, and gives up the privileges that are not needed.
+func prepare(o Options) (*agent, error) {
+	a := &agent{opts: o, lost: loss.New(causes)}
+	a.serves, a.pushes, a.posts = a.serverSlot(), a.pushSlot(), a.webhookSlot()
+	var err error
+	if a.config, err = o.Sources.Load(); err != nil {
+		return nil, err
+	}
+	if !a.config.BPFCost {
+		if err := confine.Capabilities(); err != nil {
+			o.Warn("the agent keeps all its privileges: " + err.Error())
+		}
+	}
+	a.limits = newLimiter(a.config.Tensors)
+	a.finder = workload.New(workload.Options{Node: a.node(a.config)})
+	return a, nil
+}
+
+// node is what this machine is called.
+func (a *agent) node(c *Config) string {
+	if c.Node != "" {
+		return c.Node
+	}
+	name, _ := os.Hostname()
+	return name
+}
+
+// slots are those of all parts, in the order in which they start.
+func (a *agent) slots() []*slot { return []*slot{a.posts, a.serves, a.pushes} }
+
+// trace puts the probes on.
+func (a *agent) trace() (err error) {
+	c := a.config
+	cache := unwind.CacheDir
+	if c.NoCache {
+		cache = ""
+	}
+	a.session, err = session.Start(session.Options{
+		All: true, Follow: true, Tensors: c.Tensors, TensorOptions: probes.TensorOptions{TensorSample: c.TensorSample, TensorMin: c.TensorMin},
+		API: probes.API(c.API), MaxLive: c.MaxLive, Stacks: unwind.Mode(c.Stacks), CacheDir: cache, GPUMemory: true,
+		OutOfMemory: a.outOfMemory, OutOfMemoryMax: reportsAtOnce, Loss: a.Loss,
+		Warn: a.opts.Warn, Version: a.opts.Version, CommandLine: a.opts.CommandLine,
+	})
+	return err
+}
+
+// close ends what start began.
+func (a *agent) close() error {
+	var err error
+	for _, s := range a.slots() {
+		s.end()
+	}
+	if a.session != nil {
+		err = a.session.Close()
+	}
+	if a.finder != nil {
+		a.finder.Close()
+	}
+	a.recorder.close()
+	a.notify.close()
+	return err
+}
+
+// Loss counts what the agent and its parts lost.
+func (a *agent) Loss() []loss.Counter {
+	return slices.Concat(a.lost.Counters(), a.finder.Loss(), a.alertLoss(), a.posts.Loss(), a.serves.Loss(), a.pushes.Loss())
+}
+
+// run goes on until a signal ends it, or a failure.
+func (a *agent) run(signals <-chan os.Signal) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		watch(ctx, a.notify, a.session.Seen)
+	}()
+	defer func() {
+		cancel()
+		<-watching
+	}()
+	a.notify.ready()
+	a.opts.Warn("tracing every process that uses CUDA; SIGTERM ends it, SIGHUP reads the configuration again")
+	usage := time.NewTicker(usageInterval)
+	defer usage.Stop()
+	interval := time.NewTicker(a.config.Interval)
+	defer interval.Stop()
+	for {
+		select {
+		case err := <-a.session.Failed():
+			return err
+		case sig := <-signals:
+			switch sig {
+			case syscall.SIGHUP:
+				a.reload()
+				interval.Reset(a.config.Interval)
+			case syscall.SIGTERM, syscall.SIGINT:
+				return nil
+			}
+		case <-usage.C:
+			a.limit()
+			if n, changed := a.reports.allow(clock.Monotonic(), int(a.reported.Load())); changed {
+				a.session.AllowReports(n)
+			}
+		case <-interval.C:
+			a.observe()
+			a.measure(ctx)
+			if !a.pushes.runs() {
+				a.session.Reported() // who pushes reports by itself
+			}
+			a.record()
+			a.notify.status(a.status())
+		}
+	}
+}
+
+// limit looks at what the agent takes, and sheds more or less.
+func (a *agent) limit() {
+	collectWithin(a.config.MemoryLimit)
+	u, err := OwnUsage()
+	if err != nil {
+		return // nothing is known
+	}
+	before := a.limits.shed
+	if !a.limits.observe(clock.Monotonic(), u, Bounds{a.config.MemoryLimit, a.config.CPULimit}) {
+		return
+	}
+	if err := a.session.Shed(a.limits.shed, a.limits.why); err != nil {
+		a.opts.Warn(err.Error())
+	}
+	if a.limits.shed > before {
+		a.opts.Warn(a.limits.why)
+	} else {
+		a.opts.Warn("There is room again: more calls have their call stacks.")
+	}
+}
+
+// measured is for how long BPF programs are measured at a time.
+const measured = 500 * time.Millisecond
+
+// measure has the kernel measure what BPF programs cost, for a moment.
+func (a *agent) measure(ctx context.Context) {
+	if !a.config.BPFCost || !a.measuring.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer a.measuring.Store(false)
+		if err := a.session.Measure(ctx, measured); err != nil && a.unmeasured.CompareAndSwap(false, true) {
+			a.opts.Warn(err.Error())
+		}
+	}()
+}
+
+// status is a line for people.
+func (a *agent) status() string {
+	processes, held := 0, int64(0)
+	a.session.Read(func(s *state.State) {
+		for range s.Living {
+			processes++
+		}
+		for h := range s.Inuse {
+			held += h.Bytes
+		}
+	})
+	text := fmt.Sprintf("%d processes have %s in use", processes, bytefmt.Format(held))
+	if a.limits.why != "" {
+		text += ". " + a.limits.why
+	}
+	return text
+}
+
+// record begins a recording where there is to be one and is not.
+func (a *agent) record() {
+	if a.recorder == nil || a.recorder.path != "" && a.recorder.max == a.config.RecordMax {
+		return
+	}
+	err := a.recorder.begin(a.session, a.config.RecordMax, a.config.RecordOld, time.Now())
+	if err == nil {
+		a.recorded = ""
+		return
+	}
+	a.lost.Add(lossNotBegun, 1)
+	if text := err.Error(); text != a.recorded {
+		a.recorded = text
+		a.opts.Warn(text)
+	}
+}
+
+// outOfMemory takes one report.
+func (a *agent) outOfMemory(in *state.Incident) {
+	a.reported.Add(1)
+	if s := a.server.Load(); s != nil {
+		s.Incident(in)
+	}
+	if a.oom == nil {
+		return
+	}
+	o := in.OutOfMemory(state.Want{Driver: true})
+	page, err := a.oom.Write(o)
+	if page == "" {
+		a.lost.Add(lossOOMUnwritten, 1)
+	} else {
+		a.opts.Warn(fmt.Sprintf("process %d ran out of GPU memory: see %s", o.PID, page))
+	}
+	if err != nil {
+		a.opts.Warn(err.Error())
+	}
+}
+
+// reload reads the settings again. What is wrong with them leaves the old ones.
+func (a *agent) reload() {
+	a.notify.reloading()
+	defer a.notify.ready()
+	next, err := a.opts.Sources.Load()
+	if err != nil {
+		a.lost.Add(lossReload, 1)
+		a.opts.Warn("the configuration stays as it is: " + err.Error())
+		return
+	}
+	merged, change := Merge(a.config, next)
+	for _, s := range change.Refused {
+		a.opts.Warn(fmt.Sprintf("%s cannot change while the agent runs: it stays %q", s.Name, strings.Join(s.get(merged), " ")))
+	}
+	if err := merged.check(); err != nil {
+		a.lost.Add(lossReload, 1)
+		a.opts.Warn("the configuration stays as it is: " + err.Error())
+		return
+	}
+	old := a.config
+	a.config = merged
+	a.apply(old, change.Applied)
+	a.opts.Warn("read the configuration again: " + change.String())
+}
+
+// apply has what changed take effect.
+func (a *agent) apply(old *Config, changed []*Setting) {
+	collectWithin(a.config.MemoryLimit)
+	if a.oom != nil {
+		a.oom.Keep(a.config.OOMMax)
+	}
+	a.record()
+	if slices.Contains(changed, find("alert")) {
+		a.watchAlerts()
+	}
+	for _, s := range a.slots() {
+		s.restart(old, a.config, changed)
+	}
+}

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+)
+
+// rules returns the rules of alerts. Each was parsed before.
+func (c *Config) rules() (out []alert.Rule) {
+	for _, text := range c.Alerts {
+		if r, err := alert.Parse(text); err == nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// watchAlerts begins to watch the rules of the settings. Counts of rules before stay.
+func (a *agent) watchAlerts() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.alerts != nil {
+		a.alertsLost = loss.Sum(a.alertsLost, a.alerts.Loss())
+	}
+	if a.alerts = nil; len(a.config.Alerts) > 0 {
+		a.alerts = alert.NewWatch(a.config.rules())
+	}
+}
+
+// alertLoss counts what all rules lost.
+func (a *agent) alertLoss() []loss.Counter {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.alerts == nil {
+		return a.alertsLost
+	}
+	return loss.Sum(a.alertsLost, a.alerts.Loss())
+}
+
+// observe looks whether rules are true, and tells what changed.
+func (a *agent) observe() {
+	if a.alerts == nil {
+		return
+	}
+	for _, x := range a.alerts.Observe(clock.Monotonic(), a.totals()) {
+		a.opts.Warn("alert: " + x.Text)
+		if w := a.webhook.Load(); w != nil {
+			w.Send(x)
+		}
+	}
+}
+
+func (a *agent) totals() *state.Totals {
+	return a.session.Figures(state.Want{Totals: true}).Totals()
+}
+
+// A hook is a webhook as a runner.
+type hook struct{ *alert.Webhook }
+
+// Run posts alerts until ctx ends.
+func (h hook) Run(ctx context.Context) error {
+	h.Webhook.Run(ctx)
+	return nil
+}
+
+// webhookSlot is the slot of what posts alerts.
+func (a *agent) webhookSlot() *slot {
+	return &slot{
+		name: "webhook", warn: a.opts.Warn,
+		settings: []string{"alert-webhook", "node"},
+		open: func(c *Config) (runner, error) {
+			if a.webhook.Store(nil); c.Webhook == "" {
+				return nil, nil
+			}
+			w, err := alert.NewWebhook(alert.WebhookOptions{URL: c.Webhook, Node: a.node(c), Warn: a.opts.Warn})
+			if err != nil {
+				return nil, err
+			}
+			a.webhook.Store(w)
+			return hook{w}, nil
+		},
+	}
+}
+
+// Once traces for an interval, writes to w what is then true of the rules, a line each,
+// and returns how many lines these are.
+func Once(o Options, w io.Writer) (firing int, err error) {
+	a, err := prepare(o)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if failed := a.close(); err == nil {
+			err = failed
+		}
+	}()
+	c := a.config
+	c.Record, c.OOMDir = "", ""
+	if err := a.trace(); err != nil {
+		return 0, err
+	}
+	a.watchAlerts()
+	if a.alerts == nil {
+		return 0, fmt.Errorf("once: there is no alert to look at")
+	}
+	a.alerts.Observe(clock.Monotonic(), a.totals())
+	select {
+	case <-time.After(c.Interval):
+	case err := <-a.session.Failed():
+		return 0, err
+	}
+	a.alerts.Observe(clock.Monotonic(), a.totals())
+	all := a.alerts.Firing()
+	for _, x := range all {
+		if _, err := fmt.Fprintln(w, render.Clean(x.Text)); err != nil {
+			return len(all), err
+		}
+	}
+	return len(all), nil
+}

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A manager hears what the agent tells.
+type manager struct {
+	*testing.T
+	conn        *net.UnixConn
+	environment map[string]string
+}
+
+func newManager(t *testing.T, path string) *manager {
+	t.Helper()
+	name := path
+	if name[0] == '@' {
+		name = "\x00" + name[1:]
+	}
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &manager{t, c, map[string]string{"NOTIFY_SOCKET": path}}
+}
+
+func (m *manager) lookup(name string) (string, bool) {
+	v, ok := m.environment[name]
+	return v, ok
+}
+
+// hears returns what comes within a while, "" for nothing.
+func (m *manager) hears(d time.Duration) string {
+	m.Helper()
+	b := make([]byte, 4096)
+	m.conn.SetReadDeadline(time.Now().Add(d))
+	n, err := m.conn.Read(b)
+	if err != nil && !os.IsTimeout(err) {
+		m.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+func TestNotify(t *testing.T) {
+	for _, path := range []string{filepath.Join(t.TempDir(), "notify"), "@gpumemtrace-test-" + strconv.Itoa(os.Getpid())} {
+		m := newManager(t, path)
+		n, err := newNotifier(m.lookup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.ready()
+		n.reloading()
+		n.status("two\nREADY=1\x00lines")
+		n.stopping()
+		for _, want := range []string{"READY=1", "RELOADING=1\nMONOTONIC_USEC=", "STATUS=two READY=1 lines", "STOPPING=1\n"} {
+			if got := m.hears(time.Second); !strings.HasPrefix(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
+		n.close()
+	}
+	if n, err := newNotifier(func(string) (string, bool) { return "", false }); n != nil || err != nil {
+		t.Errorf("%v, %v", n, err)
+	}
+	var none *notifier
+	none.ready() // tells nobody
+	none.close()
+	if _, err := newNotifier(func(string) (string, bool) { return "/nowhere/at/all", true }); err == nil {
+		t.Error("there is no manager")
+	}
+}
+
+// The manager hears that the agent is alive as long as events are taken, and not a
+// timer's word for it.
+func TestWatchdog(t *testing.T) {
+	m := newManager(t, filepath.Join(t.TempDir(), "notify"))
+	m.environment["WATCHDOG_USEC"] = "40000"
+	m.environment["WATCHDOG_PID"] = strconv.Itoa(os.Getpid() + 1)
+	if n, err := newNotifier(m.lookup); err != nil || n.interval() != 0 {
+		t.Errorf("another's watchdog: %v, %v", n.interval(), err)
+	}
+	m.environment["WATCHDOG_PID"] = strconv.Itoa(os.Getpid())
+	n, err := newNotifier(m.lookup)
+	if err != nil || n.interval() != 20*time.Millisecond {
+		t.Fatalf("%v, %v", n.interval(), err)
+	}
+	var at atomic.Uint64
+	var stands, hangs atomic.Bool
+	blocked := make(chan struct{})
+	defer close(blocked)
+	seen := func() uint64 {
+		if hangs.Load() {
+			<-blocked
+		}
+		if stands.Load() {
+			return at.Load()
+		}
+		return at.Add(1)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); watch(ctx, n, seen) }()
+	alive := func() bool { return m.hears(200*time.Millisecond) == "WATCHDOG=1" }
+	quiet := func() {
+		t.Helper()
+		for range 3 { // what was on its way
+			m.hears(30 * time.Millisecond)
+		}
+		if alive() {
+			t.Error("it is said to be alive")
+		}
+	}
+	if first, second := alive(), alive(); !first || !second {
+		t.Error("it is alive, and nobody hears")
+	}
+	stands.Store(true) // events are read no more
+	quiet()
+	stands.Store(false)
+	if first, second := alive(), alive(); !first || !second {
+		t.Error("it is alive again, and nobody hears")
+	}
+	hangs.Store(true) // nobody gets the state any more
+	quiet()
+	cancel()
+	<-ended
+}

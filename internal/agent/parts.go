@@ -1,0 +1,230 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/metrics"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/push"
+	"github.com/gpumemtrace/gpumemtrace/internal/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/workload"
+)
+
+// A runner is a part that runs beside the trace: *server.Server, *push.Pusher.
+type runner interface {
+	Run(context.Context) error
+	Loss() []loss.Counter
+}
+
+// A slot has one part of the agent, or none, and starts it afresh when its settings
+// change.
+type slot struct {
+	name string
+	// settings are those that it is made with.
+	settings []string
+	// open makes it as the settings say, nil for none.
+	open func(*Config) (runner, error)
+	warn func(string)
+
+	mu      sync.Mutex
+	runner  runner
+	stop    context.CancelFunc
+	stopped chan struct{}
+	ended   []loss.Counter // of those before
+}
+
+// start starts the part. Without one, or with an error, there is none.
+func (s *slot) start(c *Config) error {
+	r, err := s.open(c)
+	if err != nil || r == nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	s.mu.Lock()
+	s.runner, s.stop, s.stopped = r, cancel, stopped
+	s.mu.Unlock()
+	go func() {
+		defer close(stopped)
+		if err := r.Run(ctx); err != nil {
+			s.warn(fmt.Sprintf("%s: %v", s.name, err))
+		}
+	}()
+	return nil
+}
+
+// end ends the part, and waits for that.
+func (s *slot) end() {
+	s.mu.Lock()
+	stop, stopped := s.stop, s.stopped
+	s.mu.Unlock()
+	if stop == nil {
+		return
+	}
+	stop()
+	<-stopped
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = loss.Sum(s.ended, s.runner.Loss())
+	s.runner, s.stop, s.stopped = nil, nil, nil
+}
+
+// restart starts the part afresh if its settings changed. If it cannot start as they say
+// it goes on as it was, as far as that is possible, and next has what it had.
+func (s *slot) restart(old, next *Config, changed []*Setting) {
+	if !slices.ContainsFunc(changed, func(c *Setting) bool { return slices.Contains(s.settings, c.Name) }) {
+		return
+	}
+	s.end()
+	err := s.start(next)
+	if err == nil {
+		return
+	}
+	s.warn(fmt.Sprintf("%s stays as it was: %v", s.name, err))
+	for _, name := range s.settings {
+		find(name).copy(next, old)
+	}
+	if err := s.start(old); err != nil {
+		s.warn(fmt.Sprintf("%s: %v", s.name, err))
+	}
+}
+
+// runs tells whether there is one.
+func (s *slot) runs() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runner != nil
+}
+
+// Loss counts what the part has lost, and those before it.
+func (s *slot) Loss() []loss.Counter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runner == nil {
+		return s.ended
+	}
+	return loss.Sum(s.ended, s.runner.Loss())
+}
+
+// serverSlot is the slot of what is served over HTTP.
+func (a *agent) serverSlot() *slot {
+	return &slot{
+		name: "http", warn: a.opts.Warn,
+		settings: []string{"tls-cert", "tls-key", "token-file", "insecure", "pprof", "per-process-metrics"},
+		open: func(c *Config) (runner, error) {
+			if c.Listen == off {
+				return nil, nil
+			}
+			s, err := server.New(server.Options{
+				Source: a.session, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
+				Metrics: a.metrics(c), Workload: a.workloadText, Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
+			})
+			if err != nil {
+				return nil, err
+			}
+			a.server.Store(s)
+			a.opts.Warn("listening at " + s.Addr().String())
+			return s, nil
+		},
+	}
+}
+
+// off says that the agent listens nowhere.
+const off = "off"
+
+func (a *agent) metrics(c *Config) http.Handler {
+	o := metrics.Options{Source: a.session, PerProcess: c.PerProcessMetrics, Workload: func(pid int) metrics.Workload {
+		w := a.workload(pid)
+		return metrics.Workload{Namespace: w.Namespace, Pod: w.Pod, Container: w.Container, Service: w.Service, Job: w.Job}
+	}}
+	if c.BPFCost {
+		o.BPF = func() metrics.BPF {
+			r := a.session.RunTime()
+			return metrics.BPF{Run: r.Run, Measured: r.Measured, Runs: r.Runs}
+		}
+	}
+	return metrics.New(o).Handler()
+}
+
+// pushSlot is the slot of what is pushed.
+func (a *agent) pushSlot() *slot {
+	return &slot{
+		name: "push", warn: a.opts.Warn,
+		settings: []string{"push-pyroscope", "push-parca", "push-otlp", "push-interval", "push-queue", "push-queue-max", "push-header-file", "node", "insecure"},
+		open: func(c *Config) (runner, error) {
+			targets := c.targets()
+			if len(targets) == 0 {
+				return nil, nil
+			}
+			return push.New(push.Options{
+				Source: a.session, Targets: targets, Interval: c.PushInterval, Queue: c.PushQueue, QueueMax: c.PushQueueMax,
+				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Labels: a.labels(c.Node), Version: a.opts.Version, Warn: a.opts.Warn,
+			})
+		},
+	}
+}
+
+// targets are what is pushed to.
+func (c *Config) targets() (out []push.Target) {
+	for system, urls := range map[string][]string{"pyroscope": c.PushPyroscope, "parca": c.PushParca, "otlp": c.PushOTLP} {
+		for _, url := range urls {
+			out = append(out, push.Target{System: system, URL: url})
+		}
+	}
+	slices.SortFunc(out, func(a, b push.Target) int {
+		return slices.Index(push.Systems, a.System) - slices.Index(push.Systems, b.System)
+	})
+	return out
+}
+
+// labels returns the labels of what is pushed; a node that is not "" is what this machine
+// is called.
+func (a *agent) labels(node string) func(pid int, start uint64) ([]push.Label, bool) {
+	return func(pid int, start uint64) (out []push.Label, known bool) {
+		w, known := a.finder.Of(pid, start)
+		if node != "" {
+			w.Node = node
+		}
+		for name, value := range w.Fields() {
+			if name == "service" {
+				name = "service_name"
+			}
+			if value != "" {
+				out = append(out, push.Label{Name: name, Value: value})
+			}
+		}
+		return out, known
+	}
+}
+
+// workload returns what is known of the process that has a PID now.
+func (a *agent) workload(pid int) workload.Workload {
+	ticks, err := proc.StartTicks(pid)
+	if err != nil {
+		return workload.Workload{}
+	}
+	w, _ := a.finder.Of(pid, ticks*event.StartUnit)
+	return w
+}
+
+// workloadText is that in a few words, for people.
+func (a *agent) workloadText(pid int) string {
+	w := a.workload(pid)
+	switch {
+	case w.Pod != "":
+		return w.Namespace + "/" + w.Pod + "/" + w.Container
+	case w.Job != "":
+		return "job " + w.Job
+	case w.ContainerID != "":
+		return "container " + w.ContainerID[:min(len(w.ContainerID), 12)]
+	case w.Service != "":
+		return w.Service
+	}
+	return ""
+}

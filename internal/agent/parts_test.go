@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+)
+
+// A made part counts one loss, and ends when it is told to.
+type made struct{ node string }
+
+func (made) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
+func (made) Loss() []loss.Counter { return []loss.Counter{{Name: "lost", Value: 1}} }
+
+// A part is made afresh when one of its settings changes, and only then; one that cannot
+// be is as it was, in the settings too, so that it is tried again; counters never fall.
+func TestSlot(t *testing.T) {
+	var nodes, said []string
+	s := &slot{name: "part", settings: []string{"node"}, warn: func(text string) { said = append(said, text) }}
+	s.open = func(c *Config) (runner, error) {
+		nodes = append(nodes, c.Node)
+		switch c.Node {
+		case "bad":
+			return nil, errors.New("that is bad")
+		case "none":
+			return nil, nil
+		}
+		return made{c.Node}, nil
+	}
+	lost := func(want uint64) {
+		t.Helper()
+		if got := s.Loss(); len(got) != 1 || got[0].Value != want {
+			t.Errorf("%v, want %d", got, want)
+		}
+	}
+	config := Defaults()
+	reload := func(node, listen string) {
+		next := *config
+		next.Node, next.PushQueue = node, listen
+		merged, change := Merge(config, &next)
+		s.restart(config, merged, change.Applied)
+		config = merged
+	}
+	if err := s.start(config); err != nil {
+		t.Fatal(err)
+	}
+	lost(1)
+	reload("", "/other")
+	reload("a", "/other")
+	lost(2)
+	reload("bad", "/more")
+	if config.Node != "a" || config.PushQueue != "/more" || !s.runs() {
+		t.Errorf("%+v, runs %v", config, s.runs())
+	}
+	lost(3)
+	reload("bad", "/more")
+	lost(4)
+	reload("none", "/more")
+	if s.runs() {
+		t.Error("there is one still")
+	}
+	lost(4)
+	reload("b", "/more")
+	s.end()
+	s.end()
+	lost(5)
+	if want := []string{"", "a", "bad", "a", "bad", "a", "none", "b"}; !slices.Equal(nodes, want) {
+		t.Errorf("made with %q, want %q", nodes, want)
+	}
+	if want := []string{"part stays as it was: that is bad", "part stays as it was: that is bad"}; !slices.Equal(said, want) {
+		t.Errorf("said %q", said)
+	}
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
+)
+
+// A tapes writes empty recordings.
+type tapes struct {
+	paths []string
+	err   error
+}
+
+func (x *tapes) Record(path string, opts record.WriterOptions) error {
+	if x.err != nil {
+		return x.err
+	}
+	if opts.MaxBytes < record.MinBytes {
+		return errors.New("no bound")
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	x.paths = append(x.paths, path)
+	return f.Close()
+}
+
+// The newest recordings of earlier runs stay, within a bound; what else is there stays,
+// too; and two agents do not take one directory.
+func TestRecorder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "recordings")
+	at := time.Date(2026, 3, 14, 3, 5, 0, 0, time.UTC)
+	var x tapes
+	keep := []string{"notes.gmt", "gpumemtrace-20260101-000000.gmt.bak"}
+	for run := range 6 {
+		r, err := openRecorder(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openRecorder(dir); err == nil {
+			t.Fatal("two agents record there")
+		}
+		if run == 0 {
+			for _, name := range keep {
+				os.WriteFile(filepath.Join(dir, name), nil, 0o600)
+			}
+			os.Mkdir(filepath.Join(dir, "gpumemtrace-20260101-000000.gmt"), 0o700)
+		}
+		// One that begins in the same second has another name.
+		for range 2 {
+			if err := r.begin(&x, 16<<20, 2, at); err != nil {
+				t.Fatal(err)
+			}
+			at0 := at.Add(time.Duration(len(x.paths)) * time.Second)
+			os.Chtimes(r.path, at0, at0)
+		}
+		at = at.Add(time.Hour)
+		r.close()
+	}
+	var got []string
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.Type().IsRegular() && !slices.Contains(keep, e.Name()) {
+			got = append(got, filepath.Join(dir, e.Name()))
+		}
+	}
+	want := x.paths[len(x.paths)-3:]
+	if slices.Sort(want); !slices.Equal(got, want) || len(entries) != len(want)+len(keep)+1 {
+		t.Errorf("%q of %d files, want %q", got, len(entries), want)
+	}
+	r, err := openRecorder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	x.err = fs.ErrPermission
+	if err := r.begin(&x, 16<<20, 0, at); !errors.Is(err, fs.ErrPermission) || r.path != "" {
+		t.Errorf("%v, %q", err, r.path)
+	}
+	if again, _ := os.ReadDir(dir); len(again) != len(entries) {
+		t.Error("old recordings went though none was begun")
+	}
+}

@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"fmt"
+	"math"
+	"runtime/debug"
+	"runtime/metrics"
+	"syscall"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+)
+
+// ownMemory is what this process has in memory, in bytes.
+type ownMemory struct {
+	resident int64
+	garbage  int64 // Go's, which a collection frees, and what Go keeps for later
+	other    int64 // not Go's
+}
+
+// What Go says of its memory.
+const (
+	goTotal = iota
+	goReleased
+	goObjects
+	goLive
+	goFree
+	goNumbers
+)
+
+var goNames = [goNumbers]string{
+	goTotal:    "/memory/classes/total:bytes",
+	goReleased: "/memory/classes/heap/released:bytes",
+	goObjects:  "/memory/classes/heap/objects:bytes",
+	goLive:     "/gc/heap/live:bytes",
+	goFree:     "/memory/classes/heap/free:bytes",
+}
+
+func readMemory() (m ownMemory, err error) {
+	samples := make([]metrics.Sample, goNumbers)
+	for i, name := range goNames {
+		samples[i].Name = name
+	}
+	metrics.Read(samples)
+	number := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
+	if m.resident, err = proc.Resident(); err != nil {
+		return m, err
+	}
+	m.garbage = max(number(goObjects)-number(goLive), 0) + number(goFree)
+	m.other = max(m.resident-(number(goTotal)-number(goReleased)), 0)
+	return m, nil
+}
+
+// OwnUsage returns what this process takes.
+func OwnUsage() (u Usage, err error) {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return u, fmt.Errorf("read own usage: %w", err)
+	}
+	u.CPU = time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	m, err := readMemory()
+	u.Memory = max(m.resident-m.garbage, 0)
+	return u, err
+}
+
+// collectWithin has Go collect garbage so that the process keeps to a limit, 0 for none.
+// It leaves room above what is shed at, for garbage.
+func collectWithin(limit int64) {
+	if limit == 0 {
+		debug.SetMemoryLimit(math.MaxInt64)
+		return
+	}
+	m, err := readMemory()
+	if err != nil {
+		return // nothing is known
+	}
+	debug.SetMemoryLimit(max(limit/10*9-m.other, limit/4))
+}

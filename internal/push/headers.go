@@ -1,0 +1,146 @@
+package push
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// headers are those of a file, which is read again when it has changed: credentials are
+// renewed. The last good ones stay while it cannot be read.
+type headers struct {
+	path string
+	warn func(string)
+
+	mu    sync.Mutex
+	read  string // what Stat said of the file then
+	asked time.Time
+	all   map[string]http.Header // by system, "" for all
+}
+
+const maxHeaderFile = 64 << 10
+
+// reserved are set by protocols and by HTTP itself.
+var reserved = []string{"Connection", "Content-Encoding", "Content-Length", "Content-Type", "Host", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// readHeaders reads headers, one in a line, "Name: value". Those after a line "[parca]"
+// are for that system's targets alone. Empty lines, and those that begin with #, are
+// none. What is wrong with a line is said without the line.
+func readHeaders(r io.Reader) (map[string]http.Header, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxHeaderFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxHeaderFile {
+		return nil, fmt.Errorf("it is larger than %d bytes", maxHeaderFile)
+	}
+	all := map[string]http.Header{}
+	system := ""
+	for i, line := range strings.Split(string(data), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if name, ok := strings.CutPrefix(line, "["); ok {
+			name, ok = strings.CutSuffix(name, "]")
+			if !ok || !slices.Contains(Systems, name) {
+				return nil, fmt.Errorf("line %d: [%s] are what there is", i+1, strings.Join(Systems, "], ["))
+			}
+			system = name
+			continue
+		}
+		name, value, ok := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		if !ok || !token(name) || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			return nil, fmt.Errorf("line %d is not \"Name: value\"", i+1)
+		}
+		name = http.CanonicalHeaderKey(name)
+		if slices.Contains(reserved, name) || strings.HasPrefix(name, "Grpc-") || strings.HasPrefix(name, "Connect-") {
+			return nil, fmt.Errorf("line %d: %s is not for this file", i+1, name)
+		}
+		if all[system] == nil {
+			all[system] = http.Header{}
+		}
+		all[system].Add(name, value)
+	}
+	return all, nil
+}
+
+// token tells whether s may be a header's name.
+func token(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	})
+}
+
+// secret tells whether headers have credentials.
+func secret(h http.Header) bool {
+	return h.Get("Authorization") != "" || h.Get("Proxy-Authorization") != "" || h.Get("Cookie") != ""
+}
+
+// load reads the file.
+func (h *headers) load() error {
+	if h.path == "" {
+		return nil
+	}
+	f, err := os.OpenFile(h.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", h.path)
+	}
+	all, err := readHeaders(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w", h.path, err)
+	}
+	h.all, h.read = all, stamp(info)
+	return nil
+}
+
+func stamp(info os.FileInfo) string {
+	inode := uint64(0)
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		inode = st.Ino
+	}
+	return fmt.Sprint(info.ModTime().UnixNano(), info.Size(), inode)
+}
+
+// again is how often the file is looked at, at most.
+const again = time.Second
+
+// of returns the headers for a system.
+func (h *headers) of(system string) http.Header {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.path != "" && time.Since(h.asked) > again {
+		h.asked = time.Now()
+		if info, err := os.Stat(h.path); err == nil && stamp(info) != h.read {
+			if err := h.load(); err != nil {
+				h.read = stamp(info) // it is said once
+				h.warn(fmt.Sprintf("push: the headers of before are sent: %v", err))
+			}
+		}
+	}
+	out := h.all[""].Clone()
+	for name, values := range h.all[system] {
+		if out == nil {
+			out = http.Header{}
+		}
+		out[name] = values
+	}
+	return out
+}

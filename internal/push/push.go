@@ -1,0 +1,291 @@
+// Package push sends profiles of every traced process to stores of profiles, at an
+// interval: Pyroscope, Parca, and whatever receives OTLP.
+//
+// One view of the state serves all targets. Each target has a queue and a goroutine of
+// its own: what one does, or does not do, is nothing to the others, nor to the tracer.
+// The bytes of a request are made once, with its profiles' times and identities, and sent
+// until they are acknowledged, refused, or dropped because the queue is full.
+package push
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
+)
+
+const (
+	// DefaultInterval is from one profile of a process to the next.
+	DefaultInterval = time.Minute
+	// DefaultQueueMax is in bytes, of all targets together.
+	DefaultQueueMax = 64 << 20
+	// grace is for what is still queued when Run is told to end.
+	grace = 5 * time.Second
+)
+
+// A Source is a trace of every process, of which nobody else takes Reports.
+type Source interface {
+	// Report returns a view of the state, after which ended processes are not shown,
+	// and what was allocated before it is no more in state.Want's Unreported. It is
+	// asked once more after Run was told to end.
+	Report(state.Want) *state.View
+}
+
+// Options are those of New.
+type Options struct {
+	Source  Source
+	Targets []Target
+	// Interval is DefaultInterval if zero, and a second at least.
+	Interval time.Duration
+	// Queue is the folder in which requests wait for a target, "" to keep them in memory.
+	Queue    string
+	QueueMax int64 // bytes of all targets, DefaultQueueMax if zero
+	// HeaderFile has headers to send: see readHeaders. Nothing else has credentials.
+	HeaderFile string
+	// Insecure lets credentials go over a connection that is not encrypted.
+	Insecure bool
+	// Labels returns what tells a process's series apart, beside its name and PID: see
+	// seriesLabels for what becomes of them. start is event.Process.Start. It must not
+	// wait, and is asked again at the next interval if it returns false, and then not
+	// any more.
+	Labels  func(pid int, start uint64) ([]Label, bool)
+	Native  stacks.Native
+	Version string // of gpumemtrace
+	// Warn takes sentences for the log: a target that fails, and one that answers again.
+	Warn func(string)
+}
+
+// A Pusher pushes until Run ends. It is safe for concurrent use.
+type Pusher struct {
+	opts    Options
+	collect *collector
+	targets []*sender
+	loss    *loss.Set
+	unlock  func()
+	grace   time.Duration
+}
+
+// New opens the queues, in which there may be requests of an earlier run. It fails for
+// a target that cannot be, and for a queue that is not this user's alone or that another
+// process pushes from.
+func New(o Options) (_ *Pusher, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("push: %w", err)
+		}
+	}()
+	o.Interval = max(cmp.Or(o.Interval, DefaultInterval), time.Second)
+	o.QueueMax = cmp.Or(o.QueueMax, DefaultQueueMax)
+	if o.Warn == nil {
+		o.Warn = func(string) {}
+	}
+	if len(o.Targets) == 0 {
+		return nil, errors.New("no target")
+	}
+	p := &Pusher{opts: o, loss: loss.New(causes), unlock: func() {}, grace: grace}
+	p.collect = newCollector(o, p.loss)
+	headers := &headers{path: o.HeaderFile, warn: o.Warn}
+	if err := headers.load(); err != nil {
+		return nil, err
+	}
+	if o.Queue != "" {
+		if p.unlock, err = lock(o.Queue); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				p.unlock()
+			}
+		}()
+	}
+	for _, t := range o.Targets {
+		s, err := newSender(t, &o, headers, p.loss)
+		if err != nil {
+			return nil, err
+		}
+		dir := ""
+		if o.Queue != "" {
+			dir = filepath.Join(o.Queue, s.folder())
+		}
+		if s.queue, err = openQueue(dir, o.QueueMax/int64(len(o.Targets)), p.loss); err != nil {
+			return nil, err
+		}
+		p.targets = append(p.targets, s)
+	}
+	if o.Queue != "" {
+		p.strangers()
+	}
+	return p, nil
+}
+
+// strangers warns of requests that wait for who is no target any more.
+func (p *Pusher) strangers() {
+	entries, err := os.ReadDir(p.opts.Queue)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !e.IsDir() || slices.ContainsFunc(p.targets, func(s *sender) bool { return s.folder() == e.Name() }) {
+			continue
+		}
+		dir := filepath.Join(p.opts.Queue, e.Name())
+		if err := os.Remove(dir); err != nil { // it is not empty
+			p.opts.Warn(fmt.Sprintf("push: what waits in %q is for no target of now", dir))
+		}
+	}
+}
+
+// Run pushes until ctx ends, then once more, and waits for a few seconds for what is
+// queued. What is not acknowledged by then stays in the queue's folder for the next run.
+// Run is for one call.
+func (p *Pusher) Run(ctx context.Context) error {
+	defer p.unlock()
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var wait sync.WaitGroup
+	for _, s := range p.targets {
+		wait.Go(func() { s.run(sending) })
+	}
+	// Agents that start together do not push together.
+	next := time.NewTimer(time.Duration(rand.Int64N(int64(p.opts.Interval))))
+	defer next.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true
+		case <-next.C:
+			next.Reset(p.opts.Interval)
+		}
+		p.push()
+	}
+	for _, s := range p.targets {
+		s.queue.end()
+	}
+	timer := time.AfterFunc(p.grace, stop)
+	defer timer.Stop()
+	wait.Wait()
+	for _, s := range p.targets {
+		s.queue.close()
+	}
+	return nil
+}
+
+// push takes a view and queues it for each target.
+func (p *Pusher) push() { p.requests(func(s *sender, b *batch) { s.queue.put(b) }) }
+
+const (
+	// wanted is what a request has, in bytes, before the next one is begun, and maxBody
+	// what it has at most: receivers of gRPC take 4 MiB.
+	wanted  = 1 << 20
+	maxBody = 4 << 20
+)
+
+// A draft is a request to one target as it grows.
+type draft struct {
+	encoder
+	profiles int
+}
+
+// requests yields the requests of the interval that ends now.
+func (p *Pusher) requests(yield func(*sender, *batch)) {
+	drafts := make([]draft, len(p.targets))
+	finish := func(i int) {
+		d := &drafts[i]
+		if d.profiles == 0 {
+			return
+		}
+		if body := d.body(); len(body) > maxBody {
+			p.loss.Add(lossLarge, uint64(d.profiles))
+		} else {
+			yield(p.targets[i], &batch{profiles: d.profiles, made: time.Now(), body: body})
+		}
+		*d = draft{}
+	}
+	for x := range p.collect.profiles {
+		for i, s := range p.targets {
+			d := &drafts[i]
+			if d.profiles == 0 {
+				d.encoder = s.encoder(p.opts.Version)
+			}
+			if err := d.add(x); err != nil {
+				p.loss.Add(lossBuilt, 1)
+				continue
+			}
+			if d.profiles++; d.size() >= wanted {
+				finish(i)
+			}
+		}
+	}
+	for i := range drafts {
+		finish(i)
+	}
+}
+
+// Loss returns every cause of loss, zero ones included.
+func (p *Pusher) Loss() []loss.Counter { return p.loss.Counters() }
+
+// A Status is how it goes with one target.
+type Status struct {
+	System  string    `json:"system"`
+	URL     string    `json:"url"`
+	Queued  int       `json:"queued"`       // profiles that wait
+	Bytes   int64     `json:"queued_bytes"` // of the requests that have them
+	Sent    uint64    `json:"sent"`         // profiles that were acknowledged
+	Last    time.Time `json:"last"`         // when, zero for never
+	Problem string    `json:"problem"`      // why the last request was not acknowledged, "" if it was
+}
+
+// Status returns that of each target.
+func (p *Pusher) Status() []Status {
+	out := make([]Status, 0, len(p.targets))
+	for _, s := range p.targets {
+		out = append(out, s.status())
+	}
+	return out
+}
+
+// The causes of loss. One that is of profiles counts each once for every target.
+var (
+	causes      loss.Causes
+	lossFull    = causes.Add("push_queue_full", "profiles dropped, the oldest first, because the queue of what is to be pushed was full")
+	lossRefused = causes.Add("push_refused", "profiles that a target refused for good")
+	lossGaveUp  = causes.Add("push_gave_up", "profiles dropped because a target failed on them again and again")
+	lossDamaged = causes.Add("push_queue_damaged", "files of the push queue dropped because they were not as they had been written")
+	lossMemory  = causes.Add("push_queue_unwritten", "profiles that wait in memory because the push queue's folder could not be written, and are lost if the agent ends")
+	lossEnded   = causes.Add("push_unsent", "profiles that waited in memory when the agent ended")
+	lossLarge   = causes.Add("push_too_large", "profiles dropped because their request would have been larger than 4 MiB")
+	lossBuilt   = causes.Add("push_not_built", "profiles that could not be made")
+	lossLabels  = causes.Add("push_labels_cut", "labels of pushed profiles that were left out or cut, because they were too many, too long or not valid")
+	lossAgain   = causes.Add("push_retries", "requests that were sent again: if only the answer was lost, the target has their profiles twice, under the same times and identities")
+)
+
+// lock takes the folder dir for this process, and makes it if it is not there.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	root, err := ownFolder(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := root.OpenFile("lock", os.O_RDWR|os.O_CREATE|noFollow, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("queue %s: another process pushes from it (%w)", dir, err)
+	}
+	return func() { f.Close() }, nil
+}

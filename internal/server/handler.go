@@ -1,0 +1,246 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// handler returns all that is served.
+func (s *Server) handler() http.Handler {
+	m := http.NewServeMux()
+	// What anybody may ask tells nothing of a trace.
+	m.HandleFunc("GET /healthz", s.health)
+	m.HandleFunc("GET /readyz", s.ready)
+
+	for _, a := range []*asset{script, style, icon} {
+		m.Handle("GET "+a.path, a)
+	}
+	m.HandleFunc("POST /login", s.logIn)
+	m.HandleFunc("POST /logout", s.logOut)
+
+	get := func(path string, f func(http.ResponseWriter, *http.Request) error) {
+		m.Handle("GET "+path, s.guarded(s.answering(f)))
+	}
+	get("/{$}", s.page)
+	get("/now", s.now)
+	get("/oom/{number}", s.incidentPage)
+	get("/debug/pprof/{$}", s.profiles)
+	get("/debug/pprof/gpumem", s.profile)
+	get("/api/v1/top", s.topAPI)
+	get("/api/v1/look", s.lookAPI)
+	get("/api/v1/flame", s.flameAPI)
+	get("/api/v1/history", s.historyAPI)
+	get("/api/v1/oom", s.incidentsAPI)
+	get("/api/v1/oom/{number}", s.incidentAPI)
+	if s.opts.Metrics != nil {
+		m.Handle("GET /metrics", s.guarded(s.opts.Metrics))
+	}
+	if s.opts.Profiling {
+		for _, name := range ownProfiles {
+			m.Handle("GET /debug/pprof/"+name, s.guarded(pprof.Handler(name)))
+		}
+		m.Handle("GET /debug/pprof/profile", s.guarded(waiting(pprof.Profile)))
+		m.Handle("GET /debug/pprof/trace", s.guarded(waiting(pprof.Trace)))
+	}
+	return s.limited(m)
+}
+
+// ownProfiles are Go's own of this process, but for those that take time.
+var ownProfiles = []string{"allocs", "block", "goroutine", "heap", "mutex", "threadcreate"}
+
+// ownWindow is the longest that Go's own profiles may take.
+const ownWindow = 5 * time.Minute
+
+// waiting gives a handler that takes time of its own enough of it.
+func waiting(f http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), ownWindow)
+		defer cancel()
+		if err := takesTime(w, ownWindow); err == nil {
+			f(w, r.WithContext(ctx))
+		}
+	})
+}
+
+// limited bounds what a request may take, and says to browsers what no page needs.
+func (s *Server) limited(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Referrer-Policy", "same-origin") // with none, forms have no Origin
+		h.Set("Cache-Control", "no-store")
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)); err != nil {
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// policy is what a page may do: show what is from here.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// maxBody bounds what is sent here, in bytes: a login.
+const maxBody = 4 << 10
+
+// guarded lets those through who may read, so many at a time.
+func (s *Server) guarded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch s.guard.judge(r) {
+		case mayRead:
+			select {
+			case s.requests <- struct{}{}:
+				defer func() { <-s.requests }()
+				next.ServeHTTP(w, r)
+			default:
+				s.fail(w, r, errBusy)
+			}
+		case crossSite:
+			s.refuse(w, http.StatusForbidden, "a page of another origin may not read this")
+		case wrongHost:
+			s.refuse(w, http.StatusForbidden, "without a token, ask for localhost, an address or this machine's own name")
+		default:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="gpumemtrace"`)
+			if _, did := bearer(r); !did && strings.Contains(r.Header.Get("Accept"), "text/html") {
+				s.askForToken(w, false)
+				return
+			}
+			text := "give the token: Authorization: Bearer TOKEN"
+			if s.guard.token() == "" {
+				text = "without --token-file only root, and the user that the agent runs as, may read, on its own machine"
+			}
+			s.refuse(w, http.StatusUnauthorized, text)
+		}
+	})
+}
+
+// refuse ends a request, and its connection, with a sentence.
+func (s *Server) refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Connection", "close")
+	plain(w, status, text)
+}
+
+// plain answers with a sentence, which go tool pprof shows too.
+func plain(w http.ResponseWriter, status int, text string) {
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Go-Pprof", "1")
+	h.Del("Content-Disposition")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text)
+}
+
+// answering makes a handler of what may fail before it wrote anything.
+func (s *Server) answering(f func(http.ResponseWriter, *http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := f(w, r); err != nil {
+			s.fail(w, r, err)
+		}
+	})
+}
+
+// fail answers with what went wrong.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var bad badRequest
+	var nothing errNothing
+	switch {
+	case r.Context().Err() != nil: // nobody listens
+	case errors.As(err, &bad):
+		plain(w, http.StatusBadRequest, err.Error())
+	case errors.As(err, &nothing):
+		plain(w, http.StatusNotFound, err.Error())
+	case errors.Is(err, errBusy), errors.Is(err, errLate), errors.Is(err, errEnding):
+		if errors.Is(err, errBusy) {
+			s.lost.Add(lossRefused, 1)
+		}
+		w.Header().Set("Retry-After", "2")
+		plain(w, http.StatusServiceUnavailable, err.Error())
+	default:
+		plain(w, http.StatusInternalServerError, render.Clean(err.Error()))
+	}
+}
+
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") }
+
+// ready does not say why not: anybody may ask.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if s.opts.Ready != nil && s.opts.Ready() != nil {
+		plain(w, http.StatusServiceUnavailable, "not ready")
+		return
+	}
+	plain(w, http.StatusOK, "ready")
+}
+
+// packed is gzip's form of what write writes.
+func packed(write func(io.Writer) error) ([]byte, error) {
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	if err := write(z); err != nil {
+		return nil, err
+	}
+	err = z.Close()
+	return b.Bytes(), err
+}
+
+// sendPacked answers with what is packed, as it is to who takes that.
+func sendPacked(w http.ResponseWriter, r *http.Request, kind string, body []byte) error {
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Vary", "Accept-Encoding")
+	if takesGzip(r.Header.Get("Accept-Encoding")) {
+		h.Set("Content-Encoding", "gzip")
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+		_, err := w.Write(body)
+		return ignored(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, z)
+	return ignored(err)
+}
+
+// ignored is for an answer that cannot be sent: nobody hears of it.
+func ignored(error) error { return nil }
+
+func takesGzip(accept string) bool {
+	for one := range strings.SplitSeq(accept, ",") {
+		name, q, _ := strings.Cut(strings.TrimSpace(one), ";")
+		if strings.EqualFold(strings.TrimSpace(name), "gzip") && strings.TrimSpace(q) != "q=0" {
+			return true
+		}
+	}
+	return false
+}
+
+const jsonType = "application/json"
+
+// sendJSON answers with one object.
+func sendJSON(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", jsonType)
+	_, err = w.Write(append(b, '\n'))
+	return ignored(err)
+}
