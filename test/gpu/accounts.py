@@ -4,6 +4,7 @@ import sys
 
 from harness import DEVICE, DRIVER, HERE, Failed, Program
 
+LAYER = ("allocations", "tensors", "[cached, unused]", "tensors in segments from before attach")
 BEFORE, REMAINDER, UNKNOWN = "[allocated before attach]", "[cuda context and driver]", ("[other]", "[cause not known]")
 NEAR = 5 << 20  # bytes that a context may differ by from an empty process's
 EMPTY = {}  # bytes of a process with nothing but a context, by the GPU's index
@@ -43,7 +44,7 @@ def problems(s, pid, gpu, said, late, contexts):
         equal("driver_bytes", a["driver_bytes"], said)
     equal("sum of the lines", sum(x["bytes"] for x in a["lines"]), total)
     equal("inuse_space of the samples", s.sum(kind=DEVICE + DRIVER, pid=pid, gpu=gpu), total)
-    equal("allocations", lines.get("allocations", 0), s.device(pid=pid, gpu=gpu))
+    equal("allocations and tensors", sum(lines.get(x, 0) for x in LAYER), s.device(pid=pid, gpu=gpu))
     out += [f"{name} is {n}" for name, n in lines.items() if n < 0]
     if REMAINDER in lines:
         out.append(f"the kernel driver's calls are not seen: {REMAINDER} {lines[REMAINDER]}")
@@ -77,9 +78,21 @@ def check(r, v, s, late=False):
 
 def losses(r, s, late=False):
     """Nothing was lost that the totals rest on."""
-    lost = {k: n for k, n in s.loss().items() if k.startswith("driver_")}
+    lost = {k: n for k, n in s.loss().items() if k.startswith(("driver_", "tensor_"))}
     if late:
-        r.note("the kernel driver's calls lost", lost)
-        lost = {k: n for k, n in lost.items() if k == "driver_total_differs"}
+        r.note("the kernel driver's calls and tensors lost", lost)
+        lost = {k: n for k, n in lost.items() if k in ("driver_total_differs", "tensor_totals_differ")}
     if lost:
-        r.equal("the kernel driver's calls lost", lost, {})
+        r.equal("the kernel driver's calls and tensors lost", lost, {})
+
+
+def tensors(r, v, s):
+    """Holds the tensors of a snapshot against what PyTorch said that it had handed out. That no
+    event's total differed from the allocator's own is held by losses."""
+    for told in v.get("ranks", [v]):
+        pid = told["processes"][0]["pid"]
+        if isinstance(told.get("allocated"), int):
+            r.equal(f"PyTorch's tensors at {v['name']}, pid {pid}", s.sum(kind="tensor", pid=pid), told["allocated"])
+        elif isinstance(told.get("allocated"), list):
+            for gpu, held in enumerate(told["allocated"]):
+                r.equal(f"PyTorch's tensors at {v['name']}, pid {pid}, GPU {gpu}", s.sum(kind="tensor", pid=pid, gpu=str(gpu)), held)

@@ -46,6 +46,7 @@ class Report:
         print(f"       {what}: {value}", flush=True)
 
 
+TENSORS = ("--tensors",)
 NATIVE = ("--native", "all")  # for whole: no frame of a stack is folded away
 
 
@@ -84,8 +85,9 @@ def python(name, *args):
 class Traced:
     """A program with gpumemtrace on it."""
 
-    def __init__(self, report, program, tracer, late=False):
+    def __init__(self, report, program, tracer, late=False, flags=()):
         self.report, self.program, self.tracer, self.late = report, program, tracer, late
+        self.tensors = "--tensors" in flags
         self.pid = program.pid
         self.unseen = False  # the kernel driver's calls are not watched
 
@@ -100,6 +102,8 @@ class Traced:
         s = self.tracer.snapshot()
         if not self.unseen:
             accounts.check(self.report, v, s, self.late)
+        if self.tensors and not self.late:
+            accounts.tensors(self.report, v, s)
         return s
 
     def go(self):
@@ -129,7 +133,7 @@ def traced(r, argv, env=None, flags=(), ranks=0, suffix=""):
         tracer = Tracer(program.pid, r.path(suffix), *flags)
         r.note("attach_seconds", round(tracer.attach_seconds, 3))
         program.go()
-        yield Traced(r, program, tracer)
+        yield Traced(r, program, tracer, flags=flags)
     finally:
         program.kill()
         if tracer:

@@ -5,10 +5,12 @@ import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "programs"))
@@ -17,9 +19,9 @@ from checkpoint import held  # noqa: E402  (the programs read NVML with the same
 TOOL = os.path.join(HERE, "..", "..", "bin", "gpumemtrace")
 PATIENCE = 120  # seconds for any one step
 
-# Kinds of memory on a GPU: as CUDA's driver handed it out to the program, and as the
-# kernel driver handed it out to CUDA's.
-DEVICE = ("device", "array", "async", "vmm")
+# Kinds of memory on a GPU: as CUDA's driver handed it out to the program, or as PyTorch's
+# allocator did and did not; and as the kernel driver handed it out to CUDA's.
+DEVICE = ("device", "array", "async", "vmm", "tensor", "cached")
 DRIVER = ("driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared",
           "video", "graphics", "opencl", "other")
 SYSTEM = ("system",)  # of the machine's memory, for CUDA's driver itself
@@ -183,6 +185,44 @@ class Tracer:
             if live != again:
                 raise Failed(f"the recording differs from {name} in {[k for k in live if live[k] != again.get(k)]}")
         print(f"       the recording, {os.path.getsize(self.recording)} bytes, gives all {self.n + 1} profiles again", flush=True)
+
+
+class Agent:
+    """gpumemtrace agent, ready when the constructor returns."""
+
+    def __init__(self, out, *flags):
+        shutil.rmtree(out, ignore_errors=True)
+        os.makedirs(out)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.stderr = open(os.path.join(out, "stderr"), "w")
+        self.process = subprocess.Popen([TOOL, "agent", "--listen", self.url[len("http://"):], "--interval", "1s", *flags], stderr=self.stderr)
+        end = time.time() + PATIENCE
+        while True:
+            try:
+                self.get("/readyz")
+                return
+            except OSError as e:  # urllib's errors are
+                if self.process.poll() is not None or time.time() > end:
+                    raise Failed(f"the agent is not ready: {e}") from e
+                time.sleep(0.05)
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=PATIENCE) as answer:
+            return answer.read().decode()
+
+    def metrics(self):
+        """The values by name and labels as they are written: 'name{label="value"}'."""
+        lines = (line.rpartition(" ") for line in self.get("/metrics").splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in lines}
+
+    def stop(self):
+        self.process.terminate()
+        code = self.process.wait(PATIENCE)
+        self.stderr.close()
+        if code != 0:
+            with open(self.stderr.name) as f:
+                raise Failed(f"the agent ended with {code}: {f.read()}")
 
 
 def wait_for(path, process, what="gpumemtrace"):

@@ -41,6 +41,8 @@ def statistics_on():
 
 # Each tensor is asked of the driver.
 ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+# And of the kernel driver.
+UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
 def a_return(r, flags):
@@ -124,6 +126,7 @@ def attach(r):
 
 PAIRS, MOST = 12, 1.005
 ASYNC_PAIRS, ASYNC_MOST = 5, 1.15
+UNCACHED_PAIRS, UNCACHED_MOST = 2, 1.15
 STEPS = 40  # of a block of torch_train.py
 
 
@@ -132,9 +135,9 @@ def ratios(times):
     return [2 * b / (a + c) for a, b, c in zip(times, times[1:], times[2:])]
 
 
-def on_and_off(r, env, pairs, *flags):
+def on_and_off(r, env, pairs, *flags, start=None):
     """Milliseconds that a step takes: in blocks with nothing to tell them apart, and with gpumemtrace
-    off and on in turn, in one process."""
+    off and on in turn, in one process. What is on is what start makes for its PID, if that is given."""
     p = Program(python("torch_train.py", "blocks"), env)
     t = None
     try:
@@ -154,8 +157,9 @@ def on_and_off(r, env, pairs, *flags):
         idle = [block() for _ in range(pairs + 2)]
         times = [block()]
         for _ in range(pairs):
-            t = Tracer(p.pid, r.path(), *flags, record=False)
-            r.note("attach_seconds", round(t.attach_seconds, 3))
+            begin = time.perf_counter()
+            t = start(p.pid) if start else Tracer(p.pid, r.path(), *flags, record=False)
+            r.note("attach_seconds", round(time.perf_counter() - begin, 3))
             times.append(block())
             begin = time.perf_counter()
             t.stop()
@@ -188,6 +192,57 @@ def overhead(r):
 
 
 @case("torch", alone=True)
+def overhead_tensors(r):
+    """With every tensor's stack, and a sample's, beside PyTorch's own recorder, in one process. The first
+    model's step is bound by the CPU, the second's by the GPU."""
+    for sizes, pairs in (("8192", "512", "12", "8"), 6), (("8192", "2048", "12", "16"), 4):
+        p = Program(python("torch_train.py", "blocks", *sizes))
+        t = None
+        try:
+            for name in "ready", "trained":
+                p.expect(name)
+                p.go()
+
+            def block(how=""):
+                p.expect("block")
+                p.go(how)
+                v = p.expect("time")
+                p.go()
+                return v
+
+            block()
+            idle, times, made = [block()["median_ms"]], {}, 0
+            for i in range(pairs):
+                for how in "python", "all", "traced", "sampled":
+                    flags = {"traced": ("--tensors",), "sampled": ("--tensors", "--tensor-sample", "1MiB")}.get(how)
+                    if flags:
+                        t = Tracer(p.pid, r.path(), *flags, record=False)
+                    v = block("" if flags else how)
+                    if flags:
+                        t.stop()
+                    after = block()
+                    made = after["made"] - v["made"]
+                    times.setdefault(how, []).append(2 * v["median_ms"] / (idle[-1] + after["median_ms"]))
+                    idle.append(after["median_ms"])
+            p.expect("block")
+            p.go("end")
+        finally:
+            p.kill()
+            if t:
+                t.process.kill()
+        ratio = {how: statistics.median(x) for how, x in times.items()}
+        r.note(f"model {sizes}: tensors a step, ms of a step without", (made / STEPS, [round(x, 2) for x in idle]))
+        r.note("noise: median ratio where nothing differs", round(statistics.median(ratios(idle)), 4))
+        r.note("ratios", {how: [round(x, 3) for x in v] for how, v in times.items()})
+        note = ", ".join(f"{how} {x:.3f}" for how, x in ratio.items())
+        if sizes[1] == "512":
+            r.check("all stacks cost at most half of what the recorder's cost", 2 * (ratio["traced"] - 1) <= ratio["all"] - 1, note)
+            r.check("and less than the recorder's Python stacks", ratio["traced"] < ratio["python"], note)
+        else:
+            r.check("a step bound by the GPU takes at most 1.01 times as long", ratio["traced"] <= 1.01, note)
+
+
+@case("torch", alone=True)
 def overhead_async(r):
     """The same where each tensor is asked of the driver, and what of it the traps alone take: all but
     the time of the kernel's programs, which its statistics tell in a run of their own."""
@@ -212,3 +267,13 @@ def overhead_async(r):
     r.note("ms a step of the kernel's programs", round(programs, 3))
     r.note("the floor: ratio of the traps alone", round(ratio - programs / without, 4))
     r.check(f"a step takes at most {ASYNC_MOST} times as long", ratio <= ASYNC_MOST, f"median {ratio:.4f} of {ASYNC_PAIRS}")
+
+
+@case("torch", alone=True)
+def overhead_uncached(r):
+    """The same where the kernel driver is asked for each tensor, too: by some thousand calls a step."""
+    idle, times = on_and_off(r, UNCACHED, UNCACHED_PAIRS)
+    ratio = statistics.median(ratios(times)[::2])
+    r.note("step ms without, then off and on in turn", ([round(x, 3) for x in idle], [round(x, 3) for x in times]))
+    r.note("noise: median ratio where nothing differs", round(statistics.median(ratios(idle)), 4))
+    r.check(f"a step takes at most {UNCACHED_MOST} times as long", ratio <= UNCACHED_MOST, f"median {ratio:.4f} of {UNCACHED_PAIRS}")

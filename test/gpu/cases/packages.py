@@ -2,7 +2,7 @@
 import os
 import shutil
 
-from case import NATIVE, case, owned, python, traced, whole
+from case import NATIVE, TENSORS, case, owned, python, traced, whole
 
 LIBRARIES = ("cublas", "cudnn", "cufft", "curand", "cusolver", "cusparse", "nccl", "triton")
 # PyTorch's allocators, and what each says that it has of the driver. The second asks for every tensor.
@@ -12,7 +12,8 @@ BACKENDS = {"native": ("", "reserved"), "async": ("backend:cudaMallocAsync", "al
 def trains(r, program, backends=tuple(BACKENDS)):
     for name in backends:
         backend, figure = BACKENDS[name]
-        with traced(r, python(program), {"PYTORCH_CUDA_ALLOC_CONF": backend}, NATIVE, suffix="-" + name) as t:
+        with traced(r, python(program), {"PYTORCH_CUDA_ALLOC_CONF": backend},
+                    NATIVE + (TENSORS if name == "native" else ()), suffix="-" + name) as t:
             v, s = t.at("trained")
             r.note(f"{name}: it says", {k: x for k, x in v.items() if k != "processes"})
             r.equal(f"{name}: PyTorch's bytes", s.device(owner="pytorch"), v[figure])
@@ -62,6 +63,21 @@ def plugin(r):
         r.equal("the allocator's bytes", s.device(owner="plugin"), v["held"])
         owned(r, s, "plugin", *LIBRARIES)
         whole(r, s)
+        t.finish()
+
+
+@case("torch")
+def pools(r):
+    """A memory pool whose segments a plug-in allocator gets, beside the usual ones."""
+    place = r.path("-library")
+    shutil.rmtree(place, ignore_errors=True)
+    os.makedirs(place)
+    with traced(r, python("torch_pools.py", os.path.join(place, "plugin.so")), flags=TENSORS) as t:
+        for name in "held", "freed", "dropped":
+            v, s = t.at(name)
+            r.equal("PyTorch's bytes", s.sum(kind=("tensor", "cached")), v["reserved"])
+            if name != "dropped":
+                t.go()
         t.finish()
 
 

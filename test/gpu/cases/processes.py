@@ -1,5 +1,5 @@
 """Several processes or several GPUs: NCCL, torchrun, FSDP2, CUDA IPC, workers."""
-from case import NATIVE, case, python, traced, whole
+from case import NATIVE, TENSORS, case, python, traced, whole
 from harness import gpu_count
 
 
@@ -27,7 +27,7 @@ def nccl(r):
 
 @case("torch", gpus=2)
 def two_gpus(r):
-    with traced(r, python("torch_two_gpus.py")) as t:
+    with traced(r, python("torch_two_gpus.py"), flags=TENSORS) as t:
         v, s = t.at("held")
         for gpu in range(2):
             r.equal(f"PyTorch's bytes on GPU {gpu}", s.device(owner="pytorch", gpu=str(gpu)), v["reserved"][gpu])
@@ -37,7 +37,7 @@ def two_gpus(r):
 @case("torch", gpus=2)
 def data_parallel(r):
     """One process that trains on all GPUs, and copies between them."""
-    with traced(r, python("torch_data_parallel.py")) as t:
+    with traced(r, python("torch_data_parallel.py"), flags=TENSORS) as t:
         v, s = t.at("trained")
         r.equal("GPUs in use", len(v["processes"][0]["nvml"]), gpu_count())
         for gpu, reserved in enumerate(v["reserved"]):
@@ -47,7 +47,7 @@ def data_parallel(r):
 
 def sharded(r, n):
     """FSDP2. Ranks that do the same have the same accounts."""
-    with traced(r, ["fsdp.py"], flags=NATIVE, ranks=n) as t:
+    with traced(r, ["fsdp.py"], flags=NATIVE + TENSORS, ranks=n) as t:
         for name in "joined", "reduced", "trained":
             v, s = t.at(name)
             accounts = {}
@@ -78,7 +78,7 @@ def fsdp_four(r):
 
 def trainer(r, n):
     """torchrun, whose workers run already: they are traced with it."""
-    with traced(r, ["hf_trainer.py", r.path("-trainer")], flags=NATIVE, ranks=n) as t:
+    with traced(r, ["hf_trainer.py", r.path("-trainer")], flags=NATIVE + TENSORS, ranks=n) as t:
         v, s = t.at("trained")
         pids = []
         for x in v["ranks"]:

@@ -4,17 +4,18 @@ import shutil
 import statistics
 import time
 
-from case import NATIVE, case, python, traced, whole
+from case import NATIVE, TENSORS, case, python, traced, whole
 from harness import Failed
 
 
 def train(r, backend, kind):
     with traced(r, python("torch_train.py", "train"), {"PYTORCH_CUDA_ALLOC_CONF": backend},
-                ("--native", "all", "--verify-stacks", "7")) as t:
+                NATIVE + ("--verify-stacks", "7") + (TENSORS if kind != "async" else ())) as t:
         v, s = t.at("trained")
         held = s.device(owner="pytorch")
         r.equal(f"PyTorch's bytes ({kind})", held, v["allocated"] if kind == "async" else v["reserved"])
-        r.equal("all of PyTorch's are of its kind", s.device(owner="pytorch", kind=kind), held)
+        kinds = (kind,) if kind == "async" else ("tensor", "cached")
+        r.equal("all of PyTorch's are of its kind", s.device(owner="pytorch", kind=kinds), held)
         r.note("by owner", s.by("owner"))
         depth = [len(x["stack"]) for x in s.samples]
         r.note("frames a stack", {"median": statistics.median(depth), "max": max(depth)})
@@ -66,7 +67,7 @@ def torch_async(r):
 
 @case("torch")
 def graphs(r):
-    with traced(r, python("torch_graphs.py")) as t:
+    with traced(r, python("torch_graphs.py"), flags=TENSORS) as t:
         for name in "warm", "captured", "dropped":
             v, s = t.at(name)
             r.equal("PyTorch's bytes", s.device(owner="pytorch"), v["reserved"])
@@ -93,7 +94,7 @@ def graphs_async(r):
 @case("torch")
 def compiled(r):
     """torch.compile: kernels made at run time, and Triton's launcher."""
-    with traced(r, python("torch_compile.py"), flags=NATIVE) as t:
+    with traced(r, python("torch_compile.py"), flags=NATIVE + TENSORS) as t:
         for name in "eager", "compiled":
             v, s = t.at(name)
             r.equal("PyTorch's bytes", s.device(owner="pytorch"), v["reserved"])
@@ -146,7 +147,7 @@ def out_of_memory(r):
 
 @case("torch", "transformers")
 def generate(r):
-    with traced(r, python("hf_generate.py"), flags=NATIVE) as t:
+    with traced(r, python("hf_generate.py"), flags=NATIVE + TENSORS) as t:
         v, s = t.at("generated")
         r.equal("PyTorch's bytes", s.device(owner="pytorch"), v["reserved"])
         whole(r, s)

@@ -7,7 +7,7 @@ import time
 
 import accounts
 import profile_file
-from case import Traced, case, python
+from case import TENSORS, Traced, case, python
 from cases.driver import every_kind
 from harness import DEVICE, DRIVER, HERE, PATIENCE, TOOL, Program, Tracer, held, nvcc, wait_for
 
@@ -42,6 +42,42 @@ def late(r):
                     before[0] >= before[1] > before[2] >= 0, before)
             r.equal("PyTorch's bytes after freeing", s.device(owner="pytorch"), 0)
             r.check("frees of what was there before", s.process(p.pid)["unmatched_frees"] > 0, s.process(p.pid)["unmatched_frees"])
+            t.finish()
+        finally:
+            p.kill()
+            if t:
+                t.tracer.process.kill()
+
+
+@case("torch")
+def tensors_late(r):
+    """Attached in the middle: what PyTorch's allocator says splits what was there before."""
+    for name, backend in ("native", ""), ("expandable", "expandable_segments:True"):
+        p = Program(python("torch_train.py", "blocks"), {"PYTORCH_CUDA_ALLOC_CONF": backend})
+        t = None
+        try:
+            p.expect("ready")
+            p.go()
+            p.expect("trained")
+            t = Traced(r, p, Tracer(p.pid, r.path("-" + name), *TENSORS), late=True, flags=TENSORS)
+            t.go()
+            p.expect("block")
+            t.go()
+            v, s = t.at("time")
+            lines = s.lines(p.pid, 0)
+            r.note(f"{name}: lines", lines)
+            tensors = sum(lines.get(x, 0) for x in ("tensors", "tensors in segments from before attach", "[tensors from before attach]"))
+            r.equal(f"{name}: PyTorch's tensors", tensors, v["allocated"])
+            cached = sum(lines.get(x, 0) for x in ("[cached, unused]", "[cached, in segments from before attach]"))
+            r.equal(f"{name}: PyTorch's segments", tensors + cached, v["reserved"])
+            t.go()
+            p.expect("block")
+            p.go("end")
+            p.expect("oom")
+            t.go()
+            v, s = t.at("freed")
+            lines = s.lines(p.pid, 0)
+            r.equal(f"{name}: tensors after freeing", {x: n for x, n in lines.items() if "tensors" in x and n}, {})
             t.finish()
         finally:
             p.kill()

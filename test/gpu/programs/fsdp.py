@@ -14,7 +14,8 @@ def told(name):
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
-    checkpoint(name, rank=RANK, gpu=torch.cuda.current_device(), reserved=torch.cuda.memory_reserved())
+    checkpoint(name, rank=RANK, gpu=torch.cuda.current_device(), reserved=torch.cuda.memory_reserved(),
+               allocated=[torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count())])
 
 
 def main():

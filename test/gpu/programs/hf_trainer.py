@@ -15,4 +15,4 @@ args = TrainingArguments(output_dir=sys.argv[1], per_device_train_batch_size=8, 
                          gradient_checkpointing=True, ddp_backend="gloo", disable_tqdm=True)
 Trainer(model=model, args=args, train_dataset=data).train()
 torch.cuda.synchronize()
-checkpoint("trained", reserved=torch.cuda.memory_reserved(), gpu=torch.cuda.current_device())
+checkpoint("trained", reserved=torch.cuda.memory_reserved(), allocated=torch.cuda.memory_allocated(), gpu=torch.cuda.current_device())

@@ -22,15 +22,15 @@ def steps(model, optimizer, n):
         optimizer.step()
         optimizer.zero_grad()
     torch.cuda.synchronize()
-    return torch.cuda.memory_reserved()
+    return {"reserved": torch.cuda.memory_reserved(), "allocated": torch.cuda.memory_allocated()}
 
 
 def main():
     checkpoint("ready")
     model = torch.nn.Sequential(*[Block() for _ in range(4)]).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
-    checkpoint("eager", reserved=steps(model, optimizer, 2))
-    checkpoint("compiled", reserved=steps(torch.compile(model), optimizer, 3))
+    checkpoint("eager", **steps(model, optimizer, 2))
+    checkpoint("compiled", **steps(torch.compile(model), optimizer, 3))
 
 
 main()

@@ -21,7 +21,7 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
     torch.cuda.synchronize()
-    checkpoint("trained", reserved=torch.cuda.memory_reserved(), skipped=counters["inductor"]["cudagraph_skips"])
+    checkpoint("trained", reserved=torch.cuda.memory_reserved(), allocated=torch.cuda.memory_allocated(), skipped=counters["inductor"]["cudagraph_skips"])
 
 
 main()

@@ -16,7 +16,7 @@ def main():
         optimizer.zero_grad()
     for i in gpus:
         torch.cuda.synchronize(i)
-    checkpoint("trained", reserved=[torch.cuda.memory_reserved(i) for i in gpus])
+    checkpoint("trained", reserved=[torch.cuda.memory_reserved(i) for i in gpus], allocated=[torch.cuda.memory_allocated(i) for i in gpus])
 
 
 main()

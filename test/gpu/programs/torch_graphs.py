@@ -6,7 +6,7 @@ import torch
 
 def told(name):
     torch.cuda.synchronize()
-    checkpoint(name, reserved=torch.cuda.memory_reserved())
+    checkpoint(name, reserved=torch.cuda.memory_reserved(), allocated=torch.cuda.memory_allocated())
 
 
 def main():

@@ -7,7 +7,8 @@ import sys
 
 from checkpoint import checkpoint
 
-checkpoint("ready")  # its libraries are loaded while it is traced
+if __name__ == "__main__":
+    checkpoint("ready")  # its libraries are loaded while it is traced
 import torch  # noqa: E402
 
 
@@ -33,4 +34,5 @@ def main():
     checkpoint("trained", held=held())
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -45,22 +45,28 @@ def out_of_memory(gib):
 
 
 def blocks(model, optimizer, tokens):
-    """Median step time in milliseconds, a block for each answer that is not 'end'."""
-    while checkpoint("block") != "end":
+    """Median step time in milliseconds, a block for each answer that is not 'end'. With 'python'
+    or 'all' PyTorch records its allocations with such stacks meanwhile."""
+    while (answer := checkpoint("block")) != "end":
+        if answer:
+            torch.cuda.memory._record_memory_history(stacks=answer)
         times = []
         for _ in range(40):
             begin = time.perf_counter()
             train_step(model, optimizer, tokens)
             torch.cuda.synchronize()
             times.append(1e3 * (time.perf_counter() - begin))
-        checkpoint("time", median_ms=statistics.median(times))
+        made = torch.cuda.memory_stats()["allocation.all.allocated"]
+        if answer:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        checkpoint("time", median_ms=statistics.median(times), made=made, **numbers())
 
 
 def main():
-    mode = sys.argv[1]
+    mode, sizes = sys.argv[1], [int(x) for x in sys.argv[2:]]
     checkpoint("ready")
     torch.manual_seed(0)
-    model = LanguageModel().cuda()
+    model = LanguageModel(*sizes).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(8192, (8, 512), device="cuda")
     for _ in range(3):

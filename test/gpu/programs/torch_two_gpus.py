@@ -10,7 +10,8 @@ def main():
     products = [torch.randn(1024, 1024, device=f"cuda:{i}") @ torch.randn(1024, 1024, device=f"cuda:{i}") for i in range(2)]
     for i in range(2):
         torch.cuda.synchronize(i)
-    checkpoint("held", reserved=[torch.cuda.memory_reserved(i) for i in range(2)], n=len(held) + len(products))
+    checkpoint("held", reserved=[torch.cuda.memory_reserved(i) for i in range(2)],
+               allocated=[torch.cuda.memory_allocated(i) for i in range(2)], n=len(held) + len(products))
 
 
 main()
