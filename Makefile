@@ -6,8 +6,11 @@ GO     ?= go
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -X main.version=$(VERSION)
+# gRPC comes with what the unwinder needs, and is not used. Its tracing would keep every
+# exported method of every type in the program: a fifth of it.
+TAGS := grpcnotrace
 # What must work on any machine, without root: records in, figures out.
-PURE := ./internal/state/... ./internal/record/... ./internal/stacks/... ./internal/account/... ./internal/ledger/... ./internal/physical/... ./internal/leak/...
+PURE := ./internal/state/... ./internal/record/... ./internal/stacks/... ./internal/account/... ./internal/ledger/... ./internal/tensors/... ./internal/physical/... ./internal/leak/...
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # go-nvml leaves NVML's functions undefined until it has loaded the library, so
@@ -17,12 +20,16 @@ override CGO_LDFLAGS += -Wl,-z,lazy
 
 # What is run, where make may install it: COMMAND=PACKAGE, FILE=PACKAGE or a Debian package.
 BUILD_TOOLS    := gcc=gcc /usr/include/stdio.h=libc6-dev
-TEST_TOOLS     := $(BUILD_TOOLS) g++=g++ strip=binutils python3=python3 rustc=rustc clang-19=clang-19 python3-torch
+TEST_TOOLS     := $(BUILD_TOOLS) g++=g++ strip=binutils python3=python3 rustc=rustc clang-19=clang-19 chromium=chromium tmux=tmux prometheus=prometheus promtool=prometheus systemd-analyze=systemd python3-torch libpython3-dev
+# Compilers for both architectures (FOREIGN is the one that this machine is not), and
+# what of Debian goes into the image.
+FOREIGN        := $(if $(filter aarch64,$(shell uname -m)),x86_64-linux-gnu/gcc-x86-64-linux-gnu/libc6-dev-amd64-cross,aarch64-linux-gnu/gcc-aarch64-linux-gnu/libc6-dev-arm64-cross)
+foreign        = $(word $(1),$(subst /, ,$(FOREIGN)))
+DIST_TOOLS     := readelf=binutils $(call foreign,1)-gcc=$(call foreign,2) /usr/$(call foreign,1)/include/stdio.h=$(call foreign,3) /usr/share/ca-certificates/mozilla=ca-certificates
 GENERATE_TOOLS := $(BUILD_TOOLS) clang-19=clang-19 llvm-strip-19=llvm-19
 
-# One package at a time: tests count the probes that the whole machine has, and
-# what a probe costs. Never from the cache: it does not know the kernel.
-TEST_FLAGS ?= -p 1 -count 1 -timeout 8m
+# Never from the cache: it does not know the kernel.
+TEST_FLAGS ?= -count 1 -timeout 8m -vet off
 FUZZ_TIME  ?= 10s
 BENCH      ?= .
 # A version of Debian's, several of which the first that can be had is taken, or the
@@ -31,25 +38,41 @@ KERNELS    ?= 6.1 6.12 6.19,6.18 newest
 ARCH       ?= amd64
 
 .DEFAULT_GOAL := help
-.PHONY: help build install test demo test-gpu test-kernels lint cross generate check-generate fuzz bench clean
+.PHONY: help build install dist test soak demo test-gpu test-kernels test-stores lint cross generate check-generate fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/gpumemtrace
-	CGO_ENABLED=1 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/gpumemtrace ./cmd/gpumemtrace
+	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/gpumemtrace ./cmd/gpumemtrace
+
+dist: ## build the packages in dist/: tarballs, .deb, .rpm, an OCI image, for amd64 and arm64
+	scripts/install-tools $(BUILD_TOOLS) $(DIST_TOOLS)
+	TAGS='$(TAGS)' scripts/dist $(DIST)
 
 install: build ## install it under PREFIX (/usr/local)
 	install -D -m 0755 bin/gpumemtrace '$(DESTDIR)$(PREFIX)/bin/gpumemtrace'
 
-# What is for one goroutine has no races to look for.
-SINGLE := event ledger physical account stacks leak
+# Those that trace, one package at a time: tests count the probes that the whole
+# machine has, and what a probe costs.
+TRACING := bpf cmd/gpumemtrace internal/doctor internal/session internal/unwind probes test/vm/checks
+# What is for one goroutine has no races to look for, nor has what runs the program
+# as users have it.
+RACELESS := internal/event internal/ledger internal/tensors internal/physical internal/account internal/stacks internal/leak internal/replay internal/timeline internal/perfetto internal/memoryviz internal/pickle cmd/gpumemtrace test/vm/checks
+without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 
 test: ## run go vet and every test, then those of several goroutines with the race detector
-	scripts/install-tools $(TEST_TOOLS)
-	$(GO) vet ./...
-	$(GO) test $(TEST_FLAGS) ./...
-	$(GO) test $(TEST_FLAGS) -race -short $$($(GO) list ./... | grep -vE "/internal/($$(echo $(SINGLE) | tr ' ' '|'))$$")
+	scripts/install-tools $(BUILD_TOOLS)
+	scripts/install-tools $(TEST_TOOLS) & $(GO) vet ./...; vet=$$?; wait $$! && exit $$vet
+	$(GO) test $(TEST_FLAGS) $(call without,$(TRACING))
+	$(GO) test $(TEST_FLAGS) -p 1 $(TRACING:%=./%)
+	$(GO) test $(TEST_FLAGS) -race -short $(call without,$(TRACING) $(RACELESS))
+	$(GO) build -race ./...
+	$(GO) test $(TEST_FLAGS) -race -short -p 1 $(patsubst %,./%,$(filter-out $(RACELESS),$(TRACING)))
+
+soak: ## see that nothing grows: where very much comes and goes, in a crowd, and of an agent for ten minutes (SOAK_TIME) among all that may go wrong
+	scripts/install-tools $(BUILD_TOOLS)
+	$(GO) test -tags soak -run 'TestChurn|TestCrowd|TestSoak' -count 1 -timeout 30m -p 1 -v ./internal/session ./test/soak
 
 demo: ## trace a training job and print the top of its profile
 	scripts/install-tools $(BUILD_TOOLS)
@@ -61,6 +84,12 @@ test-gpu: ## run the cases that need an NVIDIA GPU
 
 test-kernels: ## boot other kernels (KERNELS, ARCH=arm64) and run the checks of test/vm on each
 	test/vm/run.sh -a $(ARCH) $(KERNELS)
+
+# In a module of its own, so that the program does not depend on a collector. To compile
+# that takes two minutes the first time.
+test-stores: ## push recordings to what receives profiles: Pyroscope's, Parca's and gRPC's code, an OpenTelemetry collector
+	scripts/install-tools node=nodejs npm=npm
+	cd test/stores && $(GO) test -count 1 ./...
 
 lint: ## run the linters and check which package may import which
 	$(GO) run $(GOLANGCI_LINT) run

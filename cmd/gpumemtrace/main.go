@@ -26,6 +26,7 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitAlert  = 3 // agent --once
 )
 
 // A usageError is a command line that makes no sense.

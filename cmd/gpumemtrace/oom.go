@@ -2,39 +2,25 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"sync"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
-	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/oomdir"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
-// An oomWriter puts each failure for want of memory into a directory: a page
-// of text, and the profile of everything live at that moment.
+// An oomWriter writes out-of-memory reports, and says so.
 type oomWriter struct {
-	dir string
+	dir *oomdir.Dir
 	log logger
-
-	mu sync.Mutex
-	n  int
 }
 
-// newOOMWriter returns nil when no directory was given, and creates it
-// otherwise: what is wrong with it is found before the trace.
+// newOOMWriter returns nil when no directory was given.
 func newOOMWriter(f *traceFlags, log logger) (*oomWriter, error) {
 	if f.oomDir == "" {
 		return nil, nil
 	}
-	if err := os.MkdirAll(f.oomDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make a place for out-of-memory reports: %w", err)
-	}
-	w := &oomWriter{dir: f.oomDir, log: log}
-	return w, atomicfile.Check(filepath.Join(f.oomDir, "probe"), true)
+	dir, err := oomdir.Open(f.oomDir, 0o755)
+	return &oomWriter{dir, log}, err
 }
 
 // reports returns what takes incidents, nil for a nil w.
@@ -46,18 +32,10 @@ func (w *oomWriter) reports(f *traceFlags) func(*state.Incident) {
 }
 
 func (w *oomWriter) write(o *snapshot.OutOfMemory) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.n++
-	base := filepath.Join(w.dir, fmt.Sprintf("oom-%s-%d-%03d", o.Time.UTC().Format("20060102-150405"), o.PID, w.n))
-	for path, content := range map[string]func(io.Writer) error{
-		base + ".pb.gz": func(f io.Writer) error { return pprofout.Write(f, o.Snapshot) },
-		base + ".txt":   func(f io.Writer) error { return export.OutOfMemory(f, o) },
-	} {
-		if err := atomicfile.Write(path, true, content); err != nil {
-			w.log.warn(err.Error())
-			return
-		}
+	page, err := w.dir.Write(o)
+	if err != nil {
+		w.log.warn(err.Error())
+		return
 	}
-	w.log.warn(fmt.Sprintf("process %d ran out of GPU memory: see %s.txt", o.PID, base))
+	w.log.warn(fmt.Sprintf("process %d ran out of GPU memory: see %s", o.PID, page))
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/memoryviz"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -19,7 +21,16 @@ import (
 func formats() export.Formats {
 	pprof := export.Format{Name: "pprof", Extensions: []string{".pb.gz", ".pprof"}, Binary: true,
 		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return pprofout.Write(w, s) }}
-	return append(export.Formats{pprof}, export.Builtin()...)
+	perfetto := export.Format{Name: "perfetto", Extensions: []string{".perfetto-trace", ".pftrace"}, Binary: true, Series: true}
+	viewer := func(name, extension string, binary bool, write func(io.Writer, *snapshot.Snapshot) error) export.Format {
+		return export.Format{Name: name, Extensions: []string{extension}, Binary: binary, Layout: true,
+			Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return write(w, s) }}
+	}
+	// An extension that ends another's name comes after it.
+	all := append(export.Formats{pprof, viewer("pickle", ".pickle", true, memoryviz.Pickle),
+		viewer("memory_viz", ".memory_viz.json", false, memoryviz.JSON)}, export.Builtin()...)
+	page := export.Format{Name: "timeline", Extensions: []string{".html"}, Binary: true, Series: true}
+	return append(all, perfetto, page)
 }
 
 // An output is where profiles go, and how.
@@ -62,14 +73,27 @@ func newOutput(f *traceFlags) (*output, error) {
 	return o, atomicfile.Check(o.path, o.force)
 }
 
-func (o *output) live() bool { return o.format.Live }
+// want is what the output shows, with live rows if it or somebody else needs them.
+func (o *output) want(f *traceFlags, live bool) state.Want {
+	want := f.want(live || o.format.Live)
+	want.Layout = o.format.Layout
+	return want
+}
 
 func (o *output) write(s *snapshot.Snapshot) error {
 	if o.path != "-" {
 		return o.writeFile(o.path, s)
 	}
+	return o.put(func(w io.Writer) error { return o.format.Write(w, s, layout(os.Stdout)) })
+}
+
+// put writes what content writes.
+func (o *output) put(content func(io.Writer) error) error {
+	if o.path != "-" {
+		return atomicfile.Write(o.path, o.force, content)
+	}
 	w := bufio.NewWriter(os.Stdout)
-	if err := o.format.Write(w, s, layout(os.Stdout)); err != nil {
+	if err := content(w); err != nil {
 		return fmt.Errorf("write to stdout: %w", err)
 	}
 	if err := w.Flush(); err != nil {

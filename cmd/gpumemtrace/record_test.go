@@ -141,7 +141,7 @@ func converted(t *testing.T, recording, name string, args ...string) []byte {
 // trace wrote then: in every format, with memory that is freed, with processes
 // that replace their image, fork and end, and with calls that fail.
 func TestConvertIsWhatTheTraceWrote(t *testing.T) {
-	for i, format := range formats() {
+	for i, format := range ofMoments() {
 		for _, target := range []string{"-p", "-a"} {
 			t.Run(format.Name+target, func(t *testing.T) {
 				ext := format.Extensions[0]

@@ -37,8 +37,18 @@ func (f *traceFlags) check() error {
 		return usagef("--record-max must be at least %v", size(record.MinBytes))
 	case f.recordMax > 0 && f.record == "":
 		return usagef("--record-max needs --record")
+	case !f.tensors && (f.tensorSample > 0 || f.tensorMin > 0):
+		return usagef("--tensor-sample and --tensor-min need --tensors")
+	case f.tensorSample > probes.MaxTensorSample:
+		return usagef("--tensor-sample must be at most %v", size(probes.MaxTensorSample))
 	case f.maxLive <= 0:
 		return usagef("--max-live must be positive")
+	case f.freeStacks && (!f.tensors || f.record == ""):
+		return usagef("--free-stacks needs --tensors, and --record: a recording has what a profile has no place for")
+	case f.freeStacks && f.tensorOptions().Partial():
+		return usagef("--free-stacks needs every tensor: leave --tensor-sample and --tensor-min out")
+	case f.traceMax < 0:
+		return usagef("--trace-max cannot be negative")
 	}
 	for _, pid := range f.pids {
 		if pid <= 0 {
@@ -51,7 +61,11 @@ func (f *traceFlags) check() error {
 	if !slices.Contains([]unwind.Mode{unwind.Auto, unwind.Always, unwind.FramePointer}, unwind.Mode(f.stacks)) {
 		return usagef("unknown --stacks %q: use auto, unwind or fp", f.stacks)
 	}
-	return f.leaks.check()
+	return nil
+}
+
+func (f *traceFlags) tensorOptions() probes.TensorOptions {
+	return probes.TensorOptions{TensorSample: uint64(f.tensorSample), TensorMin: uint64(f.tensorMin)}
 }
 
 // want is what an output of the trace shows, with live rows or without.
@@ -91,9 +105,15 @@ func trace(f *traceFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	if err := f.leaks.check(); err != nil {
+		return err
+	}
 	out, err := newOutput(f)
 	if err != nil {
 		return err
+	}
+	if out.format.Series {
+		return usagef("a %s trace is made of a recording: trace with --record FILE, then gpumemtrace convert FILE -o %s", out.format.Name, out.path)
 	}
 	log := newLogger(f)
 	oom, err := newOOMWriter(f, log)
@@ -109,38 +129,12 @@ func trace(f *traceFlags) error {
 	}
 
 	user := watchSignals()
-	var child *launch.Command
-	pids := f.pids
-	if len(f.command) > 0 {
-		if child, err = launch.Hold(f.command); err != nil {
-			return err
-		}
-		pids = []int{child.PID()}
-	}
-	opts := session.Options{
-		PIDs: pids, All: f.all, Follow: !f.noFollow, API: probes.API(f.api), MaxLive: f.maxLive,
-		RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
-		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify, CacheDir: f.cacheDir(),
-		Version: version, CommandLine: f.commandLine,
-		Recording: f.record, RecordingOptions: record.WriterOptions{Force: f.force, MaxBytes: int64(f.recordMax)},
-		OutOfMemory: oom.reports(f), OutOfMemoryMax: f.oomMax,
-	}
-	s, err := session.Start(opts)
-	if err == nil {
-		defer func() {
-			if err := s.Close(); err != nil {
-				log.warn(err.Error())
-			}
-			log.recorded(f.record)
-		}()
-		err = ready.write()
-	}
+	f.layout = out.format.Layout
+	s, child, err := f.start(log, oom, ready, launch.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 	if err != nil {
-		if child != nil {
-			child.Kill()
-		}
 		return err
 	}
+	defer f.closeSession(s, log)
 	r := running{flags: f, session: s, out: out, leaks: newLeakWatch(&f.leaks), user: user, log: log}
 	if child != nil {
 		if err := child.Release(); err != nil {
@@ -149,6 +143,48 @@ func trace(f *traceFlags) error {
 		r.job = child
 	}
 	return r.toTheEnd()
+}
+
+// start puts the probes on. A command is held before its program runs: it must be
+// released. The session must be closed.
+func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with launch.Streams) (*session.Session, *launch.Command, error) {
+	var child *launch.Command
+	pids := f.pids
+	if len(f.command) > 0 {
+		var err error
+		if child, err = launch.HoldWith(f.command, with); err != nil {
+			return nil, nil, err
+		}
+		pids = []int{child.PID()}
+	}
+	s, err := session.Start(session.Options{
+		PIDs: pids, All: f.all, Follow: !f.noFollow, Tensors: f.tensors, TensorOptions: f.tensorOptions(), FreeStacks: f.freeStacks, API: probes.API(f.api), MaxLive: f.maxLive, Layout: f.layout, Remember: f.traceMax,
+		RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
+		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify, CacheDir: f.cacheDir(),
+		Version: version, CommandLine: f.commandLine,
+		Recording: f.record, RecordingOptions: record.WriterOptions{Force: f.force, MaxBytes: int64(f.recordMax)},
+		OutOfMemory: oom.reports(f), OutOfMemoryMax: f.oomMax, GPUMemory: f.gpuMemory,
+	})
+	if err == nil {
+		if err = ready.write(); err != nil {
+			f.closeSession(s, log)
+		}
+	}
+	if err != nil {
+		if child != nil {
+			child.Kill()
+		}
+		return nil, nil, err
+	}
+	return s, child, nil
+}
+
+// closeSession ends what start began.
+func (f *traceFlags) closeSession(s *session.Session, log logger) {
+	if err := s.Close(); err != nil {
+		log.warn(err.Error())
+	}
+	log.recorded(f.record)
 }
 
 // A running trace has its probes on.
@@ -216,7 +252,7 @@ func (r *running) finish() (err error) {
 	if r.out.failed > 0 {
 		err = fmt.Errorf("%d numbered files could not be written", r.out.failed)
 	}
-	view := r.session.Report(r.flags.want(r.out.live() || r.leaks.live()))
+	view := r.session.Report(r.out.want(r.flags, r.leaks.live()))
 	snap := view.Snapshot()
 	if failed := r.out.write(snap); failed != nil {
 		err = errors.Join(err, failed)
@@ -259,7 +295,7 @@ func (r *running) collect() (syscall.Signal, error) {
 		case <-r.user.now:
 		}
 		// A disk that is full now must not end the trace.
-		if err := r.out.writeNumbered(r.session.Report(r.flags.want(r.out.live())).Snapshot()); err != nil {
+		if err := r.out.writeNumbered(r.session.Report(r.out.want(r.flags, false)).Snapshot()); err != nil {
 			r.out.failed++
 			r.log.warn(err.Error())
 		}

@@ -32,6 +32,13 @@ func TestUsage(t *testing.T) {
 		{"-p 1 -d -5s", "negative"},
 		{"-p 1 -d soon", "soon"},
 		{"-p 1 --max-live 0", "--max-live"},
+		{"-p 1 --free-stacks --record x.gmt", "--free-stacks needs --tensors"},
+		{"-p 1 --free-stacks --tensors", "--record"},
+		{"-p 1 --free-stacks --tensors --record x.gmt --tensor-min 4KiB", "needs every tensor"},
+		{"-p 1 --tensor-sample 1MiB", "--tensors"},
+		{"-p 1 --tensor-min 4096", "--tensors"},
+		{"-p 1 --tensors --tensor-sample 2GiB", "at most 1.0 GiB"},
+		{"-p 1 --tensors --tensor-sample 0", "such as"},
 		{"-p 1 -o - --interval 1s", "--interval"},
 		{"-p 1 stray", "stray"},
 		{"stray", "stray"},
@@ -55,7 +62,7 @@ func TestHelpAndVersion(t *testing.T) {
 		"-h":          "--require-cuda",
 		"--version":   "gpumemtrace version",
 		"report -h":   "--by",
-		"diff --help": "BEFORE AFTER",
+		"diff --help": "BEFORE [AFTER]",
 	} {
 		v := command(t, strings.Fields(args)...).start().ends(exitDone)
 		if !strings.Contains(v.stdout.String(), want) || v.stderr.String() != "" {

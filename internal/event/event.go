@@ -111,6 +111,9 @@ const (
 	KindOpenCL    // OpenCL
 	KindOther     // none of these
 	KindSystem    // of the machine's memory, for the driver itself
+
+	KindTensor // what a framework's caching allocator handed out of its segments
+	KindCached // what of its segments it did not
 	NumKinds
 )
 
@@ -118,6 +121,7 @@ var kindNames = [NumKinds]string{
 	"none", "device", "array", "async", "vmm", "managed",
 	"host", "host_registered", "vmm_host", "imported", "graph", "multicast",
 	"driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared", "video", "graphics", "opencl", "other", "system",
+	"tensor", "cached",
 }
 
 // String returns the name that labels, tables and metrics use.
@@ -146,10 +150,12 @@ const (
 	// ClassDriver is memory on a GPU as the kernel driver handed it out: what
 	// all of ClassDevice lies in, and more.
 	ClassDriver
+	// ClassTensor lies in memory of ClassDevice, and is counted there.
+	ClassTensor
 	NumClasses
 )
 
-var classNames = [NumClasses]string{"device", "managed", "host", "imported", "graph", "driver"}
+var classNames = [NumClasses]string{"device", "managed", "host", "imported", "graph", "driver", "tensor"}
 
 // String returns the class's name.
 func (c Class) String() string {
@@ -173,6 +179,8 @@ func (k Kind) Class() Class {
 	case KindDriver, KindBacking, KindPool, KindContext, KindCode, KindLocal, KindStream, KindEvent, KindGraphExec, KindShared,
 		KindVideo, KindGraphics, KindOpenCL, KindOther:
 		return ClassDriver
+	case KindTensor, KindCached:
+		return ClassTensor
 	}
 	return ClassDevice
 }
@@ -188,8 +196,18 @@ const (
 	SpaceArray
 	SpaceRegistered
 	SpaceExternal // external memory objects (cuImportExternalMemory)
+	// SpaceTensor has the addresses that a caching allocator hands out: a segment
+	// and its first tensor have one address. An OpAlloc and an OpFree in it say what
+	// that allocator has handed out on the device then (Handle), and what it holds
+	// (Part), in bytes; both are NoTotal where it does not tell. An OpReserve in it
+	// says the same, and that [Addr, Addr+Size) lies in what the allocator holds:
+	// a tensor that is not told is or was there.
+	SpaceTensor
 	NumSpaces
 )
+
+// NoTotal is a total that a caching allocator does not tell.
+const NoTotal = ^uint64(0)
 
 // Handles tells whether what is unique in s are the driver's handles, which are
 // no addresses of memory on a device.

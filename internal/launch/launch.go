@@ -26,12 +26,28 @@ type Command struct {
 // be found is held at its very first instruction instead. Nothing stays
 // attached after Release.
 func Hold(argv []string) (*Command, error) {
+	return HoldWith(argv, Streams{os.Stdin, os.Stdout, os.Stderr})
+}
+
+// Streams are a command's standard streams. A nil one is the null device.
+type Streams struct{ In, Out, Err *os.File }
+
+// HoldWith is Hold with other streams.
+func HoldWith(argv []string, with Streams) (*Command, error) {
 	released, detached := make(chan struct{}), make(chan error, 1)
 	c := &Command{cmd: exec.Command(argv[0], argv[1:]...), release: sync.OnceValue(func() error {
 		close(released)
 		return <-detached
 	})}
-	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if with.In != nil { // a nil *os.File is no nil interface
+		c.cmd.Stdin = with.In
+	}
+	if with.Out != nil {
+		c.cmd.Stdout = with.Out
+	}
+	if with.Err != nil {
+		c.cmd.Stderr = with.Err
+	}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	held := make(chan error, 1)
 	go func() {

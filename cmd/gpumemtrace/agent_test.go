@@ -1,0 +1,391 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+)
+
+// A serviceManager is what systemd is to the agent.
+type serviceManager struct {
+	path  string
+	heard buffer
+}
+
+func manages(t *testing.T) *serviceManager {
+	t.Helper()
+	m := &serviceManager{path: filepath.Join(t.TempDir(), "notify")}
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	go func() {
+		b := make([]byte, 4096)
+		for {
+			n, err := c.Read(b)
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(&m.heard, "%s\n", b[:n])
+		}
+	}()
+	return m
+}
+
+func (m *serviceManager) heardOf(text string) func() bool {
+	return func() bool { return strings.Contains(m.heard.String(), text) }
+}
+
+// agentRuns starts an agent, and returns when its probes are on.
+func agentRuns(t *testing.T, environment []string, args ...string) (*invocation, *serviceManager) {
+	t.Helper()
+	needTracing(t)
+	m := manages(t)
+	v := command(t, append([]string{"agent", "--stacks", "fp", "--listen", "off"}, args...)...)
+	v.cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+m.path, "WATCHDOG_USEC=1000000"), environment...)
+	v.start()
+	v.until("it is ready", m.heardOf("READY=1"))
+	return v, m
+}
+
+// breakpoints counts the bytes of the functions in a process's libcuda that are not
+// those of the file.
+func breakpoints(t *testing.T, pid int) (n int) {
+	t.Helper()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	found := false
+	for line := range strings.Lines(string(maps)) {
+		var from, to, offset uint64
+		var flags, device, path string
+		var inode uint64
+		fmt.Sscanf(line, "%x-%x %s %x %s %d %s", &from, &to, &flags, &offset, &device, &inode, &path)
+		if !strings.Contains(path, "libcuda.so") || flags[2] != 'x' {
+			continue
+		}
+		found = true
+		is, want := make([]byte, to-from), make([]byte, to-from)
+		if _, err := memory.ReadAt(is, int64(from)); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := f.ReadAt(want, int64(offset))
+		f.Close()
+		if err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		for i := range k {
+			if is[i] != want[i] {
+				n++
+			}
+		}
+	}
+	if !found {
+		t.Fatal("it maps no libcuda")
+	}
+	return n
+}
+
+// recordingsIn returns the recordings in a directory, oldest first.
+func recordingsIn(t *testing.T, dir string) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(dir, "gpumemtrace-*.gmt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// inuseIn returns what a process has in use at the end of a recording.
+func inuseIn(t *testing.T, path string, pid int) int64 {
+	t.Helper()
+	v := command(t, "convert", path, "-o", "-", "--format", "json").start().ends(exitDone)
+	var x struct {
+		Processes []struct {
+			PID   int   `json:"pid"`
+			Inuse int64 `json:"inuse_bytes"`
+		} `json:"processes"`
+	}
+	if err := json.Unmarshal([]byte(v.stdout.String()), &x); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range x.Processes {
+		if p.PID == pid {
+			return p.Inuse
+		}
+	}
+	return -1
+}
+
+// The agent sees processes come and go. Killed, it has lost no more than the last
+// second; started again it has the recording of before beside its own, from whose first
+// moment on all that is held is known; and at its end no probe is left.
+func TestAgent(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "recordings")
+	early := workload(t, testcuda.Workload, testcuda.Options{}, "init")
+	v, m := agentRuns(t, nil, "--record", dir, "--interval", "1s")
+	v.until("the manager hears that it lives", m.heardOf("WATCHDOG=1"))
+	if breakpoints(t, early.PID()) == 0 {
+		t.Error("there are no probes")
+	}
+	script(t, early, "repeat 3 cuMemAlloc_v2 1m")
+	late := workload(t, testcuda.Workload, testcuda.Options{}, "repeat 5 cuMemAlloc_v2 2m")
+	v.until("the status has both", m.heardOf("STATUS=2 processes have 13.0 MiB in use"))
+	late.Close()
+	v.until("the status has one", m.heardOf("STATUS=1 processes have 3.0 MiB in use"))
+	script(t, early, "cuMemAlloc_v2 4m")
+	// A crash loses what came in the last half second, or longer where the machine is busy.
+	v.until("it is recorded", func() bool { return inuseIn(t, recordingsIn(t, dir)[0], early.PID()) == 7<<20 })
+	v.signal(syscall.SIGKILL)
+	<-v.exited
+	if n := breakpoints(t, early.PID()); n != 0 {
+		t.Errorf("killed, it leaves %d probes", n)
+	}
+	killed := recordingsIn(t, dir)
+	if len(killed) != 1 || inuseIn(t, killed[0], early.PID()) != 7<<20 {
+		t.Fatalf("%q has %d bytes, want %d", killed, inuseIn(t, killed[0], early.PID()), 7<<20)
+	}
+	before, err := os.ReadFile(killed[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	v, m = agentRuns(t, nil, "--record", dir, "--interval", "1s")
+	script(t, early, "repeat 2 cuMemAlloc_v2 1m")
+	v.until("the status has it", m.heardOf("STATUS=1 processes have 2.0 MiB in use"))
+	v.signal(syscall.SIGTERM)
+	v.ends(exitDone)
+	if !m.heardOf("STOPPING=1")() {
+		t.Errorf("the manager heard %q", m.heard.String())
+	}
+	if n := breakpoints(t, early.PID()); n != 0 {
+		t.Errorf("it leaves %d probes", n)
+	}
+	both := recordingsIn(t, dir)
+	if len(both) != 2 || both[0] != killed[0] {
+		t.Fatalf("recordings %q, was %q", both, killed)
+	}
+	if after, err := os.ReadFile(both[0]); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the recording of the killed agent is another: %v", err)
+	}
+	if n := inuseIn(t, both[1], early.PID()); n != 2<<20 {
+		t.Errorf("the second recording has %d bytes", n)
+	}
+	for _, path := range both {
+		command(t, "report", path).start().ends(exitDone)
+		command(t, "top", path, "--once").start().ends(exitDone)
+	}
+}
+
+// SIGHUP reads the configuration again: what can change does, what cannot says so, and a
+// bad file changes nothing.
+func TestAgentReload(t *testing.T) {
+	dir := t.TempDir()
+	config, records := filepath.Join(dir, "agent.yaml"), filepath.Join(dir, "recordings")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("record-max: 16MiB\ninterval: 1s\n")
+	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
+	v, m := agentRuns(t, []string{"GPUMEMTRACE_RECORD=" + records}, "--config", config)
+	script(t, p, "repeat 3 cuMemAlloc_v2 1m")
+	reload := func(text, says string) {
+		t.Helper()
+		write(text)
+		n := len(v.stderr.String())
+		v.signal(syscall.SIGHUP)
+		v.until("it says "+says, func() bool { return strings.Contains(v.stderr.String()[n:], says) })
+	}
+	reload("interval: 1s\nlistne: x\n", `the configuration stays as it is: read the configuration: `+config+`: line 2: there is no setting "listne"`)
+	reload("interval: 1s\nrecord-max: 1MiB\n", "16MiB at least")
+	if got := recordingsIn(t, records); len(got) != 1 {
+		t.Errorf("recordings %q", got)
+	}
+	reload("interval: 1s\ntensors: true\nrecord-max: 32MiB\n", `tensors cannot change while the agent runs: it stays ""`)
+	v.until("it says what changed", func() bool { return strings.Contains(v.stderr.String(), "record-max changed") })
+	if got := regexp.MustCompile(`RELOADING=1\nMONOTONIC_USEC=\d+\nREADY=1\n`).FindAllString(m.heard.String(), -1); len(got) != 3 {
+		t.Errorf("the manager heard %q", m.heard.String())
+	}
+	time.Sleep(time.Second)
+	v.signal(syscall.SIGTERM)
+	v.ends(exitDone)
+	// The second recording begins amid the trace, with all that is held.
+	both := recordingsIn(t, records)
+	if len(both) != 2 {
+		t.Fatalf("recordings %q", both)
+	}
+	for _, path := range both {
+		if n := inuseIn(t, path, p.PID()); n != 3<<20 {
+			t.Errorf("%s has %d bytes", path, n)
+		}
+	}
+}
+
+// A disk that is full is a gap, not an end: the recording goes on when there is room.
+func TestAgentFullDisk(t *testing.T) {
+	dir := mount(t, "size=1m")
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 2<<20), 0o600); err == nil {
+		t.Fatal("the disk is not full")
+	}
+	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
+	v, m := agentRuns(t, nil, "--record", dir, "--interval", "1s", "--oom-dir", filepath.Join(dir, "oom"))
+	v.until("it says that the disk is full", func() bool { return strings.Contains(v.stderr.String(), "no space left on device") })
+	script(t, p, "repeat 3 cuMemAlloc_v2 1m")
+	v.until("it goes on", m.heardOf("STATUS=1 processes have 3.0 MiB in use"))
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	v.until("it records", func() bool { return len(recordingsIn(t, dir)) > 0 })
+	time.Sleep(time.Second)
+	v.signal(syscall.SIGTERM)
+	v.ends(exitDone)
+	all := recordingsIn(t, dir)
+	if n := inuseIn(t, all[len(all)-1], p.PID()); n != 3<<20 {
+		t.Errorf("%q have %d bytes", all, n)
+	}
+}
+
+// What is wrong with the settings is found before anything is traced.
+func TestAgentUsage(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		says string
+		code int
+	}{
+		{[]string{"--memory-limit", "lots"}, "give a size", exitUsage},
+		{[]string{"--interval", "1ms"}, "1s at least", exitUsage},
+		{[]string{"--lissten", "x"}, "lissten", exitUsage},
+		{[]string{"now"}, "now", exitUsage},
+		{[]string{"--config", "/nowhere.yaml"}, "no such file", exitFailed},
+		{[]string{"--tls-cert", "x"}, "need each other", exitFailed},
+	} {
+		v := command(t, append([]string{"agent"}, c.args...)...).start().ends(c.code)
+		if !strings.Contains(v.stderr.String(), c.says) {
+			t.Errorf("%q says %q", c.args, v.stderr.String())
+		}
+	}
+}
+
+// --once ends with 3 where an alert is true, and with 0 where none is.
+func TestAgentOnce(t *testing.T) {
+	needTracing(t)
+	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
+	for rule, code := range map[string]int{"process.live > 2MiB": exitAlert, "process.live > 1GiB": exitDone} {
+		v := command(t, "agent", "--once", "--stacks", "fp", "--interval", "3s", "--alert", rule).start()
+		v.until("its probes are on", func() bool { return breakpoints(t, p.PID()) > 0 })
+		script(t, p, "cuMemAlloc_v2 3m")
+		v.ends(code)
+		if told := strings.Contains(v.stdout.String(), "3.0 MiB"); told != (code == exitAlert) {
+			t.Errorf("%s: %q", rule, v.stdout.String())
+		}
+	}
+	v := command(t, "agent", "--once", "--interval", "1s").start().ends(exitFailed)
+	if !strings.Contains(v.stderr.String(), "no alert to look at") {
+		t.Errorf("%q", v.stderr.String())
+	}
+}
+
+// What the agent sees is served, watched and posted; each part is made afresh when its
+// settings change, and one that cannot be goes on as it was.
+func TestAgentParts(t *testing.T) {
+	posted := make(chan string, 10)
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		posted <- string(b)
+	}))
+	defer hook.Close()
+	config := filepath.Join(t.TempDir(), "agent.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(config, []byte("interval: 1s\nlisten: localhost:0\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("")
+	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
+	needTracing(t)
+	m := manages(t)
+	v := command(t, "agent", "--stacks", "fp", "--config", config)
+	v.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.path)
+	v.start()
+	v.until("it is ready", m.heardOf("READY=1"))
+	address := func() string {
+		all := regexp.MustCompile(`listening at (\S+)`).FindAllStringSubmatch(v.stderr.String(), -1)
+		return "http://" + all[len(all)-1][1]
+	}
+	get := func(path string) string {
+		t.Helper()
+		r, err := http.Get(address() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err != nil || r.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %v", path, r.Status, err)
+		}
+		return string(b)
+	}
+	script(t, p, "repeat 3 cuMemAlloc_v2 1m")
+	v.until("it is served", func() bool { return strings.Contains(get("/api/v1/top"), `"inuse_bytes":3145728`) })
+	if !strings.Contains(get("/metrics"), "gpumemtrace_") || strings.Contains(get("/metrics"), fmt.Sprintf(`pid="%d"`, p.PID())) {
+		t.Error("metrics of processes that nobody asked for")
+	}
+	reload := func(text, says string) {
+		t.Helper()
+		write(text)
+		n := len(v.stderr.String())
+		v.signal(syscall.SIGHUP)
+		v.until("it says "+says, func() bool { return strings.Contains(v.stderr.String()[n:], says) })
+	}
+	reload("per-process-metrics: 10\nalert: process.live > 2MiB\nalert-webhook: "+hook.URL+"\n", "changed")
+	v.until("the alert is told", func() bool { return strings.Contains(v.stderr.String(), "alert: ") })
+	select {
+	case text := <-posted:
+		if !strings.Contains(text, "process.live") {
+			t.Errorf("posted %q", text)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("nothing was posted")
+	}
+	if !strings.Contains(get("/metrics"), fmt.Sprintf(`pid="%d"`, p.PID())) {
+		t.Error("no metrics of processes")
+	}
+	for range 2 { // it is tried again, also if nothing changed since
+		reload("per-process-metrics: 10\ntls-cert: /nowhere\ntls-key: /nowhere\n", "http stays as it was")
+	}
+	if !strings.Contains(get("/metrics"), fmt.Sprintf(`pid="%d"`, p.PID())) {
+		t.Error("the server is not as it was")
+	}
+	v.signal(syscall.SIGTERM)
+	v.ends(exitDone)
+}

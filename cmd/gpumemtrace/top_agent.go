@@ -1,0 +1,47 @@
+package main
+
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/top"
+)
+
+// remoteFlags say which agent top shows.
+type remoteFlags struct {
+	url       string
+	tokenFile string
+	insecure  bool
+}
+
+func (f *remoteFlags) add(s *pflag.FlagSet) {
+	s.StringVar(&f.url, "agent", "", "show what an agent at this address sees")
+	s.StringVar(&f.tokenFile, "token-file", "", "the file of the agent's token")
+	s.BoolVar(&f.insecure, "insecure", false, "send the token without TLS")
+}
+
+// remote shows what an agent sees.
+func (f *topFlags) remote(args []string) error {
+	switch {
+	case len(f.pids) > 0 || f.all || f.record != "" || f.tensors || len(args) > 0:
+		return usagef("an agent is shown by itself: leave out -p, -a, --tensors, --record and what is to run")
+	case f.at.text != "":
+		return usagef("--at is for a recording")
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	o := top.RemoteOptions{URL: f.url, Insecure: f.insecure}
+	if f.tokenFile != "" {
+		var err error
+		if o.Token, err = server.ReadToken(f.tokenFile); err != nil {
+			return err
+		}
+	}
+	source, err := top.Remote(o)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	ctx, _ := stopped(watchSignals())
+	return f.watch(ctx, source, nil, !f.once && !f.json)
+}

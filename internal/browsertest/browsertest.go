@@ -1,0 +1,161 @@
+// Package browsertest drives a browser for tests of pages.
+package browsertest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// A Browser shows one page of the test, and remembers what it complained of.
+type Browser struct {
+	context.Context
+	t      *testing.T
+	mu     sync.Mutex
+	errors []string
+}
+
+// Open opens the page at an address, which may ask for what is below it, or for nothing if
+// it is a file.
+func Open(t *testing.T, address string, width, height int64) *Browser {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a browser has nothing for the race detector")
+	}
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.ExecPath("chromium"),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("ignore-certificate-errors", true))
+	all, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	ctx, cancel := chromedp.NewExecAllocator(all, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &Browser{Context: ctx, t: t}
+	complain := func(text string) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.errors = append(b.errors, text)
+	}
+	messages := chromedp.Console(ctx)
+	go func() {
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			complain(m.String())
+		}
+	}()
+	if err := chromedp.Listen(ctx, func(e any) {
+		if e, ok := e.(*network.EventRequestWillBeSent); ok && !strings.HasPrefix(e.Request.URL, address) {
+			complain("request: " + e.Request.URL)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	b.Context, cancel = context.WithTimeout(ctx, 40*time.Second)
+	t.Cleanup(cancel)
+	b.Run(chromedp.EmulateViewport(width, height), chromedp.Navigate(address))
+	return b
+}
+
+// Dark has the page be dark, or light.
+func (b *Browser) Dark(dark bool) {
+	b.t.Helper()
+	value := map[bool]string{false: "light", true: "dark"}[dark]
+	b.Run(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: value}}})
+		return err
+	}))
+}
+
+// Run does actions.
+func (b *Browser) Run(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	if err := chromedp.Do(b, actions...); err != nil {
+		b.t.Fatal(err, b.errors)
+	}
+}
+
+// Ask returns the value of an expression, as text.
+func (b *Browser) Ask(expression string) string {
+	b.t.Helper()
+	out, err := chromedp.Run(b, chromedp.Evaluate[string]("String("+expression+")"))
+	if err != nil {
+		b.t.Fatal(err, b.errors)
+	}
+	return out
+}
+
+// Until waits for an expression to be true.
+func (b *Browser) Until(expression string) {
+	b.t.Helper()
+	for end := time.Now().Add(20 * time.Second); b.Ask("!!("+expression+")") != "true"; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			b.t.Fatal("never: ", expression, b.errors)
+		}
+	}
+}
+
+// Text is that of an element.
+func (b *Browser) Text(id string) string {
+	return b.Ask("document.getElementById('" + id + "').textContent")
+}
+
+// Click clicks an element.
+func (b *Browser) Click(id string) {
+	b.t.Helper()
+	b.Run(chromedp.Click(chromedp.CSS("#" + id)))
+}
+
+// Keys types keys, where the focus is.
+func (b *Browser) Keys(keys ...string) {
+	b.t.Helper()
+	for _, k := range keys {
+		b.Run(chromedp.KeyEvent(k))
+	}
+}
+
+// Focused is the id, or else the name, of the element that has the focus.
+func (b *Browser) Focused() string {
+	return b.Ask("document.activeElement.id || document.activeElement.tagName")
+}
+
+// TabTo presses Tab until an element has the focus.
+func (b *Browser) TabTo(id string) {
+	b.t.Helper()
+	for range 60 {
+		if b.Keys(kb.Tab); b.Focused() == id {
+			return
+		}
+	}
+	b.t.Fatalf("Tab does not reach %s", id)
+}
+
+// Quiet checks that nothing was complained of.
+func (b *Browser) Quiet() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.errors {
+		b.t.Error(e)
+	}
+}
+
+// Wants checks that a text has parts.
+func (b *Browser) Wants(what, got string, parts ...string) {
+	b.t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(got, part) {
+			b.t.Errorf("%s: %q lacks %q", what, got, part)
+		}
+	}
+}
