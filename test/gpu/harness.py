@@ -336,10 +336,10 @@ def gpu_count():
 
 
 def gpu_used(gpu):
-    """Bytes in use on a whole GPU, by its index."""
+    """Bytes in use on a whole GPU, by its index, without what the driver reserves, as nvidia-smi shows it."""
     import pynvml as n
     n.nvmlInit()
-    return n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(gpu)).used
+    return n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(gpu), version=n.nvmlMemory_v2).used
 
 
 def nvcc(source, target):

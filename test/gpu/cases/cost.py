@@ -135,9 +135,9 @@ def ratios(times):
     return [2 * b / (a + c) for a, b, c in zip(times, times[1:], times[2:])]
 
 
-def on_and_off(r, env, pairs, *flags, start=None):
+def on_and_off(r, env, pairs, *flags):
     """Milliseconds that a step takes: in blocks with nothing to tell them apart, and with gpumemtrace
-    off and on in turn, in one process. What is on is what start makes for its PID, if that is given."""
+    off and on in turn, in one process."""
     p = Program(python("torch_train.py", "blocks"), env)
     t = None
     try:
@@ -158,7 +158,7 @@ def on_and_off(r, env, pairs, *flags, start=None):
         times = [block()]
         for _ in range(pairs):
             begin = time.perf_counter()
-            t = start(p.pid) if start else Tracer(p.pid, r.path(), *flags, record=False)
+            t = Tracer(p.pid, r.path(), *flags, record=False)
             r.note("attach_seconds", round(time.perf_counter() - begin, 3))
             times.append(block())
             begin = time.perf_counter()
