@@ -11,12 +11,12 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 )
 
-var writeReadme = flag.Bool("write-readme", false, "write the coverage table into README.md")
+var writeDocs = flag.Bool("write-docs", false, "write the coverage table into docs/functions.md")
 
-// README's coverage table is made from Table: `go test ./probes -run
-// TestReadme -write-readme` after a change.
-func TestReadme(t *testing.T) {
-	const file, begin, end = "../README.md", "<!-- coverage: begin -->\n", "<!-- coverage: end -->\n"
+// The coverage table of docs/functions.md is made from Table: `go test ./probes -run
+// TestDocs -write-docs` after a change.
+func TestDocs(t *testing.T) {
+	const file, begin, end = "../docs/functions.md", "<!-- coverage: begin -->\n", "<!-- coverage: end -->\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -30,8 +30,8 @@ func TestReadme(t *testing.T) {
 	if old == want {
 		return
 	}
-	if !*writeReadme {
-		t.Fatalf("the coverage table of %s is out of date: go test ./probes -run TestReadme -write-readme", file)
+	if !*writeDocs {
+		t.Fatalf("the coverage table of %s is out of date: go test ./probes -run TestDocs -write-docs", file)
 	}
 	if err := os.WriteFile(file, []byte(head+begin+want+end+tail), 0o644); err != nil {
 		t.Fatal(err)

@@ -113,8 +113,8 @@ const (
 )
 
 // Table has one row for each function, and each call of the kernel driver.
-// README's coverage table, the probes and the stand-in's tests are all made from
-// it. A name that ends in @plt is a function of the C library's, and the probe is
+// The coverage table of docs/functions.md, the probes and the stand-in's tests are all
+// made from it. A name that ends in @plt is a function of the C library's, and the probe is
 // on the place in libcuda (or in a library of level Vendor) at which that calls it:
 // nobody else comes by there.
 var Table = append([]Row{

@@ -143,8 +143,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// Every rule that the README shows is one, and it has every quantity.
-func TestReadme(t *testing.T) {
+// Every rule that docs/agent.md shows is one, and it has every quantity.
+func TestDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/agent.md")
 	if err != nil {
 		t.Fatal(err)

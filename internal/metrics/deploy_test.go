@@ -80,8 +80,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// The README has each metric, and no other.
-func TestReadme(t *testing.T) {
+// docs/agent.md has each metric, and no other.
+func TestDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/agent.md")
 	if err != nil {
 		t.Fatal(err)
@@ -93,12 +93,12 @@ func TestReadme(t *testing.T) {
 	known := names(t)
 	for name := range known {
 		if strings.HasPrefix(name, namespace) && !told[name] {
-			t.Errorf("the README lacks %s", name)
+			t.Errorf("docs/agent.md lacks %s", name)
 		}
 	}
 	for name := range told {
 		if !known[name] {
-			t.Errorf("the README has %s, which nobody makes", name)
+			t.Errorf("docs/agent.md has %s, which nobody makes", name)
 		}
 	}
 }

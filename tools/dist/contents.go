@@ -37,7 +37,13 @@ func (r *release) contents(arch string) (files []file, err error) {
 	add(file{path: "/etc/gpumemtrace/agent.yaml", mode: 0o600, config: true}, in("deploy/systemd/agent.yaml"))
 	add(file{path: "/usr/share/doc/gpumemtrace/copyright", mode: 0o644}, in("LICENSE"))
 	add(file{path: "/usr/share/doc/gpumemtrace/README.md", mode: 0o644}, in("README.md"))
-	add(file{path: "/usr/share/doc/gpumemtrace/docs/agent.md", mode: 0o644}, in("docs/agent.md"))
+	documents, globErr := filepath.Glob(in("docs/*.md"))
+	if globErr != nil || len(documents) == 0 {
+		return nil, fmt.Errorf("no documents: %v", globErr)
+	}
+	for _, name := range documents {
+		add(file{path: "/usr/share/doc/gpumemtrace/docs/" + filepath.Base(name), mode: 0o644}, name)
+	}
 	add(file{path: "/usr/share/bash-completion/completions/gpumemtrace", mode: 0o644}, completion("gpumemtrace.bash"))
 	add(file{path: "/usr/share/fish/vendor_completions.d/gpumemtrace.fish", mode: 0o644}, completion("gpumemtrace.fish"))
 	add(file{path: "/usr/share/zsh/vendor-completions/_gpumemtrace", mode: 0o644, only: "deb"}, completion("_gpumemtrace"))

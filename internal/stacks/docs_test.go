@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-var writeReadme = flag.Bool("write-readme", false, "write the table of categories into README.md")
+var writeDocs = flag.Bool("write-docs", false, "write the table of categories into docs/tensors.md")
 
-// README's table of categories is made from Rules: `go test ./internal/stacks -run
-// TestReadme -write-readme` writes it.
-func TestReadme(t *testing.T) {
-	const file, begin, end = "../../README.md", "<!-- categories: begin -->\n", "<!-- categories: end -->\n"
+// The table of categories in docs/tensors.md is made from Rules: `go test
+// ./internal/stacks -run TestDocs -write-docs` writes it.
+func TestDocs(t *testing.T) {
+	const file, begin, end = "../../docs/tensors.md", "<!-- categories: begin -->\n", "<!-- categories: end -->\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -28,11 +28,11 @@ func TestReadme(t *testing.T) {
 		want += fmt.Sprintf("| `%s` | %s |\n", Rules[i].Category, Rules[i].What)
 	}
 	want += fmt.Sprintf("| `%s` | none of these |\n\n", Unknown)
-	if *writeReadme {
+	if *writeDocs {
 		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	} else if table != want {
-		t.Errorf("%s is not what Rules says: run this test with -write-readme", file)
+		t.Errorf("%s is not what Rules says: run this test with -write-docs", file)
 	}
 }
