@@ -112,7 +112,7 @@ var wholeFamilies = []family[whole]{
 // Families with labels of their own.
 var (
 	outOfMemoryDesc = prometheus.NewDesc(namespace+"out_of_memory_total", "Failures for want of memory: calls of a thread that fail one soon after the other are one, those that it recovered from count too.", gpuLabels, nil)
-	lossDesc        = prometheus.NewDesc(namespace+"loss_total", "What was lost, by cause: the README says what each is.", []string{"cause"}, nil)
+	lossDesc        = prometheus.NewDesc(namespace+"loss_total", "What was lost, by cause: /api/v1/top says in loss what each is that is not zero.", []string{"cause"}, nil)
 	gpuInfoDesc     = prometheus.NewDesc(namespace+"gpu_info", "A GPU's model. The value is 1.", []string{"gpu", "model"}, nil)
 	buildDesc       = prometheus.NewDesc(namespace+"build_info", "The agent's version, and how stacks are captured. The value is 1.", []string{"version", "goversion", "stacks"}, nil)
 )

@@ -39,7 +39,7 @@ var helpText = []string{
 	"  UNEXPLAINED      memory on GPUs of no known cause, as from before an attach",
 	"  OOM              calls that failed for want of memory",
 	"  OWNER            whose code asked for it: a library, the program",
-	"  lost             counters of what was not seen; README says what each is",
+	"  lost             counters of what was not seen; n says what each is",
 	"  own cost         of this process: of a core since the refresh before, and the most memory that it had",
 }
 
