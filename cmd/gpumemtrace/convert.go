@@ -99,11 +99,21 @@ func (m *moment) options() replay.Options {
 	return replay.Options{At: m.after, Time: m.time}
 }
 
+// sameFile tells whether two paths lead to one file that is there.
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, failed := os.Stat(b)
+	return err == nil && failed == nil && os.SameFile(x, y)
+}
+
 // convert writes what a recording shows at a moment, or up to it.
 func convert(path string, f *traceFlags, at moment, slices bool) error {
 	out, err := newOutput(f)
 	if err != nil {
 		return err
+	}
+	if sameFile(path, out.path) {
+		return usagef("%s is the recording itself: name another output", out.path)
 	}
 	if slices && out.format.Name != "perfetto" {
 		return usagef("--slices is for a perfetto trace: give -o FILE.perfetto-trace")

@@ -42,7 +42,7 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 func run(args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	var code exitError
 	var usage usageError
 	switch {
@@ -51,7 +51,7 @@ func run(args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
-		fmt.Fprintf(os.Stderr, "gpumemtrace: %v\nTry 'gpumemtrace --help'.\n", err)
+		fmt.Fprintf(os.Stderr, "gpumemtrace: %v\nTry '%s --help'.\n", err, cmd.CommandPath())
 		return exitUsage
 	}
 	for line := range strings.Lines(err.Error()) { // one for each that was joined

@@ -177,7 +177,7 @@ func readStretch(path string, from, at moment, w state.Want) (p, before *snapsho
 		return nil, nil, false, usagef("%s is a profile: it has one moment only", path)
 	}
 	if p, err = pprofout.Read(r); err != nil {
-		return nil, nil, false, fmt.Errorf("read %s: %w", path, err)
+		return nil, nil, false, fmt.Errorf("read %s: neither a recording nor a profile of gpumemtrace's: %w", path, err)
 	}
 	return p, nil, false, nil
 }

@@ -49,11 +49,19 @@ func TestUsage(t *testing.T) {
 		t.Run(c.args, func(t *testing.T) {
 			v := command(t, strings.Fields(c.args)...).start().ends(exitUsage)
 			v.says(c.says)
-			if v.stdout.String() != "" || !strings.Contains(v.stderr.String(), "Try 'gpumemtrace --help'") {
+			if v.stdout.String() != "" || !strings.Contains(v.stderr.String(), "Try '"+helped(c.args)+" --help'") {
 				t.Errorf("stdout %q, stderr %q", v.stdout.String(), v.stderr.String())
 			}
 		})
 	}
+}
+
+// helped is the command whose help a wrong command line is referred to.
+func helped(args string) string {
+	if name, _, _ := strings.Cut(args, " "); name == "report" || name == "diff" {
+		return "gpumemtrace " + name
+	}
+	return "gpumemtrace"
 }
 
 func TestHelpAndVersion(t *testing.T) {
