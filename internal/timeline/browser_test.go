@@ -186,6 +186,10 @@ func TestKeyboard(t *testing.T) {
 	b.TabTo("map")
 	b.Keys(kb.ArrowRight, kb.ArrowRight)
 	b.Wants("a block", b.Text("block"), " at 0x")
+	b.Keys("+", "+")
+	b.Wants("the map zoomed", b.Text("mapspan"), " of ", "in view")
+	b.Keys("0")
+	b.Wants("the map", b.Text("mapspan"), "All ")
 	b.Quiet()
 }
 

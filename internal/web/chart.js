@@ -11,6 +11,7 @@ class Chart {
     this.marks = []; this.cursor = -1; this.chosen = [-1, -1];
     this.box = $("chart");
     new ResizeObserver(() => this.resize()).observe(this.box);
+    onFingers(this.box, (scale, from, to) => this.fingers(scale, from, to));
     dark.addEventListener("change", () => this.build());
   }
   show(place, grouped) {
@@ -92,6 +93,15 @@ class Chart {
     this.view(about - (about - this.from) * by, about + (this.to - about) * by);
   }
   move(by) { const d = (this.to - this.from) * by; this.view(Math.min(Math.max(0, this.from + d), this.end - (this.to - this.from)), Math.max(this.to - this.from, Math.min(this.end, this.to + d))); }
+  // fingers has the time under them stay there.
+  fingers(scale, from, to) {
+    if (!this.plot) return;
+    const r = this.plot.over.getBoundingClientRect(), width = Math.min((this.to - this.from) / scale, this.end), t = this.plot.posToVal(from.x - r.left, "x") * 1e9;
+    const left = t - (to.x - r.left) / r.width * width;
+    this.on.hover(-1);
+    this.plot.setCursor({ left: -10, top: -10 }, false);
+    this.view(left, left + width);
+  }
   inView(i) { const t = this.model.changes.time[i]; return t >= this.from && t <= this.to; }
   instantAt(t) { return Math.max(0, last(this.model.changes.time, t)); }
   // point puts the keyboard's cursor on an instant, and brings it into view.
@@ -147,6 +157,20 @@ class Chart {
     if (steps.length <= width / ratio / 3) for (const m of steps) put(m.t, m.short, theme("quiet"), [1, 4], false);
     ctx.restore();
   }
+}
+
+// placeTip puts what is told of a point of the plot in box beside that point, or where
+// there is no room beside it below the plot or above.
+function placeTip(e, box, left, top) {
+  const w = e.offsetWidth, h = e.offsetHeight, x = box.left + left, axis = 40;
+  if (innerWidth < 640) {
+    const below = box.bottom + axis;
+    e.style.left = Math.max(4, (innerWidth - w) / 2) + "px";
+    e.style.top = Math.max(4, below + h + 4 < innerHeight ? below : box.top - h > 4 ? box.top - h - 4 : innerHeight - h - 4) + "px";
+    return;
+  }
+  e.style.left = Math.max(4, x + w + 24 > innerWidth ? x - w - 14 : x + 14) + "px";
+  e.style.top = Math.max(4, Math.min(box.top + top - 20, box.bottom - h, innerHeight - h - 8)) + "px";
 }
 
 // marksOf returns the marks of a place, in order: those of the recording, its peak, and

@@ -12,7 +12,7 @@ import (
 var assets embed.FS
 
 // scripts are in the order in which they need each other.
-var scripts = []string{"format.js", "model.js", "group.js", "chart.js", "flame.js"}
+var scripts = []string{"format.js", "touch.js", "model.js", "group.js", "chart.js", "flame.js"}
 
 func asset(name string) string {
 	b, err := assets.ReadFile(name)

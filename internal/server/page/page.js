@@ -58,9 +58,7 @@ function page() {
     table.append(line(at(model.changes.time[i], 1e9), sums.reduce((a, b) => a + b, 0), "", true));
     for (const g of [...sums.keys()].filter((g) => sums[g] > 0).reverse()) table.append(line(grouped.groups[g].name.slice(0, 70), sums[g], colourOf(grouped.groups[g]), g === group));
     e.replaceChildren(table);
-    const w = e.offsetWidth, h = e.offsetHeight, x = box.left + left;
-    e.style.left = Math.max(4, x + w + 24 > innerWidth ? x - w - 14 : x + 14) + "px";
-    e.style.top = Math.max(4, Math.min(box.top + top - 20, innerHeight - h - 8)) + "px";
+    placeTip(e, box, left, top);
   }
   function tabs() {
     const names = model.meta.places.map((p) => p.name), shown = [...$("places").children].map((t) => t.textContent);

@@ -69,9 +69,7 @@ async function main() {
     }
     const near = chart.marks.filter((m) => Math.abs(m.t - chart.plot.posToVal(left, "x") * 1e9) < (chart.to - chart.from) / 150);
     for (const m of near.slice(0, 3)) e.append(make("div", m.text));
-    const w = e.offsetWidth, h = e.offsetHeight, x = box.left + left;
-    e.style.left = Math.max(4, x + w + 24 > innerWidth ? x - w - 14 : x + 14) + "px";
-    e.style.top = Math.max(4, Math.min(box.top + top - 20, box.bottom - h, innerHeight - h - 8)) + "px";
+    placeTip(e, box, left, top);
     $("here").textContent = `${duration(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})`;
   }
   function choose(i, other) {

@@ -5,17 +5,26 @@ const rowHeight = 15, rowGap = 3;
 // lines of a page.
 class AddressMap {
   constructor(model) {
-    this.model = model; this.canvas = $("map"); this.at = -1; this.boxes = [];
+    this.model = model; this.canvas = $("map"); this.at = -1; this.boxes = []; this.total = 0;
     this.canvas.addEventListener("mousemove", (e) => this.pointer(e));
     this.canvas.addEventListener("click", (e) => this.pointer(e));
     this.canvas.addEventListener("keydown", (e) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 }[e.key];
-      if (!by || !this.boxes.length) return;
+      const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 }[e.key], zoom = { "+": 2, "=": 2, "-": 0.5, 0: 0 }[e.key];
+      if (e.ctrlKey || e.metaKey || e.altKey || !this.boxes.length || by === undefined && zoom === undefined) return;
       e.preventDefault();
-      this.select(Math.min(Math.max(this.at + by, 0), this.boxes.length - 1));
+      if (by) return this.select(Math.min(Math.max(this.at + by, 0), this.boxes.length - 1));
+      const about = this.at >= 0 ? this.boxes[this.at].at + this.boxes[this.at].size / 2 : this.from + this.width / 2;
+      this.view(about, zoom ? this.width / zoom : this.total, 0.5);
     });
-    new ResizeObserver(() => { if (this.state && this.width !== this.canvas.clientWidth) this.draw(); }).observe(this.canvas);
-    dark.addEventListener("change", () => this.state && this.draw());
+    this.canvas.addEventListener("wheel", (e) => {
+      if (!e.ctrlKey && !e.metaKey) return; // else the page scrolls
+      e.preventDefault();
+      const part = this.part(e.clientX, e.clientY);
+      this.view(this.from + part * this.width, this.width * (e.deltaY > 0 ? 1.25 : 0.8), part);
+    }, { passive: false });
+    onFingers(this.canvas, (scale, from, to) => this.view(this.from + this.part(from.x, from.y) * this.width, this.width / scale, this.part(to.x, to.y)));
+    new ResizeObserver(() => { if (this.W !== this.canvas.clientWidth) this.draw(); }).observe(this.canvas);
+    dark.addEventListener("change", () => this.draw());
   }
   // show draws the map of a place at a time, or at the moment before of which it is known.
   show(place, grouped, time, held) {
@@ -62,31 +71,51 @@ class AddressMap {
     $("maptext").textContent = text.join(" ") || "No memory with an address.";
     this.canvas.hidden = !merged.length;
     $("block").textContent = "";
-    this.state = merged; this.grouped = grouped; this.at = -1;
+    this.grouped = grouped; this.at = -1;
+    // Boxes are one after the other, from 0 to total, as if nothing lay between segments.
+    const before = this.total;
+    this.boxes = []; this.starts = []; this.total = 0;
+    for (const s of merged) {
+      for (const b of s.blocks) this.boxes.push({ b, s, at: this.total + b.from - s.from, size: Math.min(b.to, s.to) - b.from });
+      this.starts.push(this.total);
+      this.total += s.to - s.from;
+    }
+    this.lines = Math.min(36, Math.max(3, Math.ceil(this.total / 2 ** 30 * 4), Math.ceil(merged.length / 60)));
+    if (this.total !== before) { this.from = 0; this.width = this.total; }
+    this.draw();
+  }
+  // part returns where a point of the window is, from 0 at the map's beginning to 1 at its end.
+  part(x, y) {
+    const r = this.canvas.getBoundingClientRect(), line = Math.min(Math.max(Math.floor((y - r.top) / (rowHeight + rowGap)), 0), this.lines - 1);
+    return (line + Math.min(Math.max((x - r.left) / this.W, 0), 1)) / this.lines;
+  }
+  // view shows so many bytes, of which the one at an offset lies at a part of the map.
+  view(at, width, part) {
+    if (!this.total || !this.W) return;
+    const least = 8 * this.W * this.lines; // 8 bytes a pixel
+    this.width = Math.min(Math.max(width, least), this.total);
+    this.from = Math.min(Math.max(0, at - part * this.width), this.total - this.width);
     this.draw();
   }
   draw() {
-    const W = this.canvas.clientWidth, merged = this.state, total = merged.reduce((n, s) => n + s.to - s.from, 0);
-    this.width = W;
-    this.boxes = [];
-    if (!total || !W) return;
-    const lines = Math.min(36, Math.max(3, Math.ceil(total / 2 ** 30 * 4), Math.ceil(merged.length / 60))), scale = W * lines / total;
-    let x = 0;
-    for (const s of merged) {
-      const begin = x;
-      for (const b of s.blocks) this.boxes.push({ b, s, x: begin + (b.from - s.from) * scale, w: Math.min(b.to, s.to) * scale - b.from * scale });
-      x += (s.to - s.from) * scale;
-    }
-    const H = lines * (rowHeight + rowGap) + rowGap, ratio = devicePixelRatio || 1, ctx = this.canvas.getContext("2d");
+    const W = this.W = this.canvas.clientWidth;
+    if (!this.total || !W) { $("mapspan").textContent = ""; return; }
+    $("mapspan").textContent = this.width < this.total ? `${bytes(this.width)} of ${bytes(this.total)} in view.` : `All ${bytes(this.total)} in view.`;
+    const H = this.lines * (rowHeight + rowGap) + rowGap, ratio = devicePixelRatio || 1, ctx = this.canvas.getContext("2d");
     this.canvas.width = W * ratio; this.canvas.height = H * ratio; this.canvas.style.height = H + "px";
     ctx.scale(ratio, ratio);
     ctx.fillStyle = theme("back"); ctx.fillRect(0, 0, W, H);
-    this.W = W;
-    for (const box of this.boxes) this.fill(ctx, box, box.b.row < 0 ? theme("free") : colourOf(this.grouped.groups[this.grouped.of[box.b.row]] || { other: true }));
-    // A segment begins at a line.
+    const free = theme("free"), colours = this.grouped.groups.map(colourOf), end = this.from + this.width;
+    for (let i = Math.max(0, this.boxAt(this.from)); i < this.boxes.length && this.boxes[i].at < end; i++) {
+      const box = this.boxes[i];
+      ctx.fillStyle = box.b.row < 0 ? free : colours[this.grouped.of[box.b.row]] || otherColour();
+      this.pieces(box, (x, y, w) => ctx.fillRect(x, y, Math.max(w - (w > 3 ? 0.5 : 0), 0.3), rowHeight));
+    }
     ctx.fillStyle = theme("fore");
-    x = 0;
-    for (const s of merged) { const line = Math.floor(x / W); ctx.fillRect(x - line * W, line * (rowHeight + rowGap) + rowGap - 1, 1, rowHeight + 2); x += (s.to - s.from) * scale; }
+    for (const at of this.starts) {
+      const x = (at - this.from) / this.width * this.lines, line = Math.floor(x);
+      if (x >= 0 && line < this.lines) ctx.fillRect((x - line) * W, line * (rowHeight + rowGap) + rowGap - 1, 1, rowHeight + 2);
+    }
     if (this.at >= 0) {
       ctx.strokeStyle = theme("chosen"); ctx.lineWidth = 2;
       this.pieces(this.boxes[this.at], (px, py, w) => ctx.strokeRect(px + 1, py + 1, Math.max(w - 2, 2), rowHeight - 2));
@@ -94,23 +123,28 @@ class AddressMap {
   }
   // pieces calls f for the part of a box on each line.
   pieces(box, f) {
-    for (let x = box.x, left = box.w; left > 1e-6;) {
-      const line = Math.floor(x / this.W + 1e-9), on = Math.max(0, x - line * this.W), w = Math.min(left, this.W - on);
+    const scale = this.W * this.lines / this.width, end = Math.min((box.at + box.size - this.from) * scale, this.W * this.lines);
+    for (let x = Math.max((box.at - this.from) * scale, 0); end - x > 1e-6;) {
+      const line = Math.floor(x / this.W + 1e-9), on = Math.max(0, x - line * this.W), w = Math.min(end - x, this.W - on);
       f(on, line * (rowHeight + rowGap) + rowGap, w);
-      x += Math.max(w, 1e-6); left -= Math.max(w, 1e-6);
+      x += Math.max(w, 1e-6);
     }
   }
-  fill(ctx, box, colour) { ctx.fillStyle = colour; this.pieces(box, (x, y, w) => ctx.fillRect(x, y, Math.max(w - (w > 3 ? 0.5 : 0), 0.3), rowHeight)); }
-  pointer(e) {
-    const r = this.canvas.getBoundingClientRect(), line = Math.floor((e.clientY - r.top) / (rowHeight + rowGap)), x = line * this.W + e.clientX - r.left;
+  // boxAt returns the last box that begins at or before an offset, -1 for none.
+  boxAt(offset) {
     let low = 0, high = this.boxes.length;
-    while (low < high) { const mid = (low + high) >>> 1; if (this.boxes[mid].x <= x) low = mid + 1; else high = mid; }
-    if (low > 0 && low - 1 !== this.at) this.select(low - 1);
+    while (low < high) { const mid = (low + high) >>> 1; if (this.boxes[mid].at <= offset) low = mid + 1; else high = mid; }
+    return low - 1;
+  }
+  pointer(e) {
+    const i = this.boxAt(this.from + this.part(e.clientX, e.clientY) * this.width);
+    if (i >= 0 && i !== this.at) this.select(i);
   }
   select(i) {
     this.at = i;
-    this.draw();
-    const { b, s } = this.boxes[i], rows = this.model.meta.rows, where = `0x${b.from.toString(16)} to 0x${b.to.toString(16)}`;
+    const { b, s, at, size } = this.boxes[i], rows = this.model.meta.rows, where = `0x${b.from.toString(16)} to 0x${b.to.toString(16)}`;
+    if (at + size <= this.from || at >= this.from + this.width) this.view(at + size / 2, this.width, 0.5);
+    else this.draw();
     const what = b.row < 0 ? "free, in a segment of " + bytes(s.to - s.from) : `${this.model.text(rows.owner[b.row])} ${this.model.text(rows.category[b.row]) || this.model.text(rows.cause[b.row])}: ${this.model.text(rows.title[b.row])}`;
     $("block").textContent = `${bytes(b.to - b.from)} at ${where}, ${this.model.text(s.process)}: ${what}`;
   }

@@ -1,8 +1,8 @@
 
-const shownFirst = 25;
+const shownFirst = () => innerWidth < 640 ? 10 : 25;
 
 // fillTable lists what was live, or what changed: so many rows of it.
-function fillTable(model, place, held, before, most = shownFirst) {
+function fillTable(model, place, held, before, most = shownFirst()) {
   const meta = model.meta.rows, all = [];
   let sum = 0;
   for (let row = 0; row < model.rows; row++) {
