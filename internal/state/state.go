@@ -74,6 +74,11 @@ func (s *State) WatchPlaces(watcher func(tensors.Piece)) {
 	s.layers(0)
 }
 
+// WatchSteps has watcher, nil for none, hear of each training step that is seen to end,
+// by device: those of a process in order, and those of several devices in any. The last
+// ones are told again by a keyframe. It comes before the first record.
+func (s *State) WatchSteps(watcher func(TrainingStep)) { s.steps.watcher = watcher }
+
 // laid hears of where memory comes to lie, and ends.
 func (s *State) laid(c tensors.Piece) {
 	if c.Site == nil {
@@ -380,10 +385,11 @@ func (s *State) sweep(r *record.Sweep) {
 // cut begins afresh: records before were dropped, and what follows rebuilds what
 // was live.
 func (s *State) cut(r *record.Cut) {
-	boot, watcher, places, history := s.trace.Boot, s.watcher, s.places, s.history
+	boot, watcher, places, stepped, history := s.trace.Boot, s.watcher, s.places, s.steps.watcher, s.history
 	*s = *New()
 	s.watcher = watcher
 	s.WatchPlaces(places)
+	s.WatchSteps(stepped)
 	s.began = r.Time
 	s.trace.Boot = boot
 	if history != nil {

@@ -45,13 +45,22 @@ var (
 // is seen, of several that take turns; another one's that is called twice while that
 // one is not called takes its place. What is not known is no step: it is left out.
 type steps struct {
-	procs  map[event.Process]*training
-	paths  map[uint64]within                  // by stack
-	frames func(stack uint64) []*record.Place // nil for one that was not told
-	loss   *loss.Set
-	e      *event.Event               // that is being applied, nil for none
-	asked  uint64                     // time of the last Loss, see late
-	chunks map[event.Process][]uint64 // of a keyframe, so far
+	procs   map[event.Process]*training
+	paths   map[uint64]within                  // by stack
+	frames  func(stack uint64) []*record.Place // nil for one that was not told
+	loss    *loss.Set
+	e       *event.Event               // that is being applied, nil for none
+	asked   uint64                     // time of the last Loss, see late
+	chunks  map[event.Process][]uint64 // of a keyframe, so far
+	watcher func(TrainingStep)         // nil for none
+}
+
+// A TrainingStep is a step of a process on one device that was seen to end.
+type TrainingStep struct {
+	Proc       event.Process
+	Device     int32
+	Number     uint64 // from 1 on
+	Begin, End uint64 // CLOCK_MONOTONIC in nanoseconds
 }
 
 // A within says in which call of an optimizer's step a stack is, 0 for none.
@@ -73,7 +82,8 @@ type training struct {
 	hidden  uint64            // steps that are not shown, see afresh
 	stale   bool              // the one under way began before what is shown
 	devices map[int32]*deviceSteps
-	growing int // stacks in devices
+	ended   func(device int32, x *trainStep) // nil for none
+	growing int                              // stacks in devices
 	// Growth is since older, and next becomes that: numbers of steps.
 	older, next uint64
 }
@@ -139,7 +149,7 @@ func (s *steps) moved(c *tensors.Piece) {
 			return
 		}
 		t = newTraining()
-		s.procs[id] = t
+		s.add(id, t)
 	}
 	m := move{bytes: bytes, stack: c.Stack, device: c.Said}
 	if e := s.e; e != nil {
@@ -154,6 +164,13 @@ func (s *steps) moved(c *tensors.Piece) {
 	t.waiting = append(t.waiting, m)
 	if len(t.waiting) > maxMoves {
 		s.giveUp(t, 1)
+	}
+}
+
+func (s *steps) add(id event.Process, t *training) {
+	s.procs[id] = t
+	if watcher := s.watcher; watcher != nil {
+		t.ended = func(device int32, x *trainStep) { watcher(TrainingStep{id, device, x.number, x.begin, x.end}) }
 	}
 }
 
@@ -295,9 +312,11 @@ func (t *training) boundary(time uint64, whole bool) {
 	}
 	anew := !whole || t.stale
 	again := anew || t.count >= t.next+growthSteps // growth is noted
-	for _, d := range t.devices {
+	for device, d := range t.devices {
 		if whole && !t.stale {
-			d.ends(time)
+			if d.ends(time); t.ended != nil {
+				t.ended(device, &d.current)
+			}
 		}
 		d.current = trainStep{number: t.count + 1, begin: time, Moved: snapshot.Moved{PeakBytes: d.inuse, InuseBytes: d.inuse}}
 		t.growing -= len(d.grows)

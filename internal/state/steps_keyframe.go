@@ -29,7 +29,13 @@ func (s *steps) rebuild(r *record.Steps) {
 	t, n := newTraining(), &numbers{list: s.chunks[r.Process], reads: true}
 	n.uint(&s.asked)
 	t.each(n)
-	s.procs[r.Process], s.loss = t, loss.New(stepCauses)
+	s.add(r.Process, t)
+	for device, d := range t.devices {
+		for i := 0; t.ended != nil && i < len(d.kept()); i++ {
+			t.ended(device, &d.kept()[i])
+		}
+	}
+	s.loss = loss.New(stepCauses)
 	delete(s.chunks, r.Process)
 }
 

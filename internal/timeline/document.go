@@ -76,6 +76,7 @@ type mark struct {
 	Kind string `json:"kind"` // "oom", "step"
 	Text string `json:"text"`
 	GPU  string `json:"gpu"`
+	Step uint64 `json:"step,omitempty"` // its number
 }
 
 type lossMeta struct {
@@ -100,10 +101,11 @@ func (w *watcher) document(s *state.State) *document {
 	}
 	m.Loss = shownLoss(snap.Loss)
 	d.fill(s)
-	d.steps(snap)
+	d.stepMarks(w.steps)
+	d.growth(snap)
 	for i := range w.failures {
 		f := &w.failures[i]
-		m.Marks = append(m.Marks, mark{d.since(f.Time), "oom", web.Clean(failureText(f)), f.GPU})
+		m.Marks = append(m.Marks, mark{d.since(f.Time), "oom", web.Clean(failureText(f)), f.GPU, 0})
 	}
 	slices.SortStableFunc(m.Marks, func(a, b mark) int { return cmp.Compare(a.Time, b.Time) })
 	m.Instants = len(d.changes)
@@ -363,19 +365,10 @@ func (d *document) part(a *account, row *int, shown *int64, bytes int64, name st
 	*shown = bytes
 }
 
-// steps adds the training steps, and what grew over them.
-func (d *document) steps(snap *snapshot.Snapshot) {
+// growth adds what grew over the last training steps.
+func (d *document) growth(snap *snapshot.Snapshot) {
 	for i := range snap.Steps {
 		x := &snap.Steps[i]
-		for j := range x.Last {
-			if len(d.meta.Marks) >= maxMarks {
-				d.w.lost.Add(lossMarks, 1)
-				break
-			}
-			step := &x.Last[j]
-			begin := uint64(max(step.Begin.Sub(d.w.trace.Boot), 0))
-			d.meta.Marks = append(d.meta.Marks, mark{d.since(begin), "step", fmt.Sprintf("step %d of %s (%d)", step.Number, web.Clean(cmp.Or(x.Process, "process")), x.PID), x.GPU})
-		}
 		for j := range x.Grew {
 			before := len(d.meta.Rows.Place)
 			if row := d.row(x.Grew[j].Sample); row < before {

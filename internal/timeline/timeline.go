@@ -36,6 +36,7 @@ var causes loss.Causes
 var (
 	lossSites = causes.Add("timeline_sites_full", "call sites that the page shows together, by process, GPU and kind, because there were too many")
 	lossNodes = causes.Add("timeline_frames_full", "stacks that the page does not show to their end because there were too many frames")
+	lossSteps = causes.Add("timeline_steps_thinned", "training steps that the page does not mark because there were too many: it marks each 2nd, 10th, 20th and so on")
 	lossMarks = causes.Add("timeline_marks_full", "failures that the page does not mark because there were too many")
 	lossLives = causes.Add("timeline_places_full", "allocations that the page's map does not show because too many were live at once")
 )
@@ -46,7 +47,7 @@ type Options struct {
 	Play   replay.Options
 	Native stacks.Native // as state.Want has it
 
-	deltas, lives int // to keep, 0 for maxDeltas and maxLives
+	deltas, lives, steps int // to keep, 0 for maxDeltas, maxLives and maxMarks
 }
 
 // Write writes the page of the recording at path up to a moment. It returns the state at

@@ -84,7 +84,7 @@ type watcher struct {
 	state *state.State
 	trace record.Trace
 
-	now, begin uint64 // CLOCK_MONOTONIC in nanoseconds
+	now, begin, gap uint64 // CLOCK_MONOTONIC in nanoseconds: gap is when the last one began
 	// rebuilding: what was live is being told again, so that what is held is less than
 	// it was.
 	rebuilding bool
@@ -96,6 +96,7 @@ type watcher struct {
 	lives    lives
 	failing  *state.Failures
 	failures []state.Failure // in the order in which they were over
+	steps    *steps
 	sites    map[*ledger.Site]*held
 	of       map[event.Process][]*held
 	full     map[ledger.SiteKey]int32 // leaves of sites for which there was no room
@@ -120,7 +121,7 @@ func newWatcher(o Options, lost *loss.Set) *watcher {
 		seen: map[event.Process]process{}, known: map[event.Process]bool{}, places: map[string]int{}}
 	w.stream = newStream(cmp.Or(o.deltas, maxDeltas), w.place)
 	w.lives.of, w.lives.max = w.layLeaf, cmp.Or(o.lives, maxLives)
-	w.failing = state.NewFailures(w.failed)
+	w.failing, w.steps = state.NewFailures(w.failed), newSteps(cmp.Or(o.steps, maxMarks))
 	return w
 }
 
@@ -168,6 +169,7 @@ const unknownGPU = "unknown"
 func (w *watcher) before(s *state.State, r record.Record) {
 	if w.state == nil {
 		s.WatchPlaces(w.laid)
+		s.WatchSteps(w.stepped)
 	}
 	w.state = s
 	w.settle()
@@ -177,6 +179,7 @@ func (w *watcher) before(s *state.State, r record.Record) {
 	case *record.Cut:
 		w.keepAll()
 		w.drop(func(event.Process) bool { return true })
+		w.gap = w.now
 		w.now, w.rebuilding = max(w.now, r.Time), true
 		w.lives.endAll(w.now, nil)
 	case *record.Moment:
@@ -217,6 +220,7 @@ func (w *watcher) gone(id event.Process, name string) {
 		w.names[id] = cmp.Or(w.state.Name(id), name, w.names[id])
 		w.learn(id)
 		w.keep(id)
+		w.steps.learn(w.state, func(other event.Process) bool { return other == id })
 	}
 	w.drop(func(other event.Process) bool { return other == id })
 	w.lives.endAll(w.now, &id)
@@ -245,6 +249,7 @@ func (w *watcher) keep(id event.Process) {
 }
 
 func (w *watcher) keepAll() {
+	w.steps.learn(w.state, w.state.Lives)
 	for _, id := range slices.SortedFunc(maps.Keys(w.of), compareProcesses) {
 		w.names[id] = cmp.Or(w.state.Name(id), w.names[id])
 		w.learn(id)
@@ -459,6 +464,14 @@ func (w *watcher) hear(c ledger.Change) { w.held(c.Site) }
 
 // laid hears of where memory lies. Which leaf it is of is known when the event is over.
 func (w *watcher) laid(c tensors.Piece) { w.lives.news = append(w.lives.news, c) }
+
+// stepped hears of a training step. A keyframe tells of those before it, of which only
+// those are new that ended in a gap of the recording.
+func (w *watcher) stepped(x state.TrainingStep) {
+	if !w.rebuilding || w.begin > 0 && x.End > w.gap {
+		w.steps.add(x)
+	}
+}
 
 // layLeaf returns the leaf of memory that the driver handed out.
 func (w *watcher) layLeaf(one *ledger.Site) int32 { return w.held(one).leaf }

@@ -153,8 +153,10 @@ class Chart {
     if (this.cursor >= 0) put(t[this.cursor], "", theme("fore"), [2, 2], false);
     for (const m of this.marks.filter((m) => m.kind === "peak")) put(m.t, "peak", theme("fore"), [4, 3], false);
     for (const m of this.marks.filter((m) => m.kind === "growth")) put(m.t, m.short, theme("second"), [1, 3], false);
-    const steps = this.marks.filter((m) => m.kind === "step" && m.t >= this.from && m.t <= this.to);
-    if (steps.length <= width / ratio / 3) for (const m of steps) put(m.t, m.short, theme("quiet"), [1, 4], false);
+    // Of steps each, or each 2nd, 10th, 20th, ..., so that they stay apart.
+    let steps = this.marks.filter((m) => m.kind === "step" && m.t >= this.from && m.t <= this.to);
+    for (let every = 1, by = 2; steps.length > width / ratio / 12; by = 7 - by) { every *= by; steps = steps.filter((m) => m.step % every === 0); }
+    for (const m of steps) put(m.t, m.short, theme("quiet"), [1, 4], false);
     ctx.restore();
   }
 }
