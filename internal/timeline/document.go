@@ -305,23 +305,21 @@ func (d *document) fill(s *state.State) {
 	for _, id := range slices.SortedFunc(maps.Keys(unknown), compareProcesses) {
 		d.meta.Notes = append(d.meta.Notes, fmt.Sprintf("what %s (%d) holds on GPUs beyond what was seen is not known", web.Clean(cmp.Or(w.names[id], "process")), id.PID))
 	}
-	at := 0
 	var touched []*account
-	for _, x := range w.stream.instants {
-		start := len(d.deltas)
-		for _, one := range w.stream.deltas[at:x.to] {
-			if a := of[one.leaf]; a != nil {
-				a.take(w.leaves[one.leaf].role, one.bytes)
-				if !a.touched {
-					a.touched = true
-					touched = append(touched, a)
-				}
-			}
-			if row := rowOf[one.leaf]; row >= 0 {
-				d.deltas = append(d.deltas, delta{int32(row), one.bytes})
+	take := func(one delta) {
+		if a := of[one.leaf]; a != nil {
+			a.take(w.leaves[one.leaf].role, one.bytes)
+			if !a.touched {
+				a.touched = true
+				touched = append(touched, a)
 			}
 		}
-		at = x.to
+		if row := rowOf[one.leaf]; row >= 0 {
+			d.deltas = append(d.deltas, delta{int32(row), one.bytes})
+		}
+	}
+	start := 0
+	end := func(time uint64) {
 		for _, a := range touched {
 			a.touched = false
 			rounding, unused, before := a.parts()
@@ -333,8 +331,30 @@ func (d *document) fill(s *state.State) {
 		by := sum(d.deltas[start:])
 		d.deltas = d.deltas[:start+len(by)]
 		if len(by) > 0 {
-			d.changes = append(d.changes, instant{time: x.time, to: len(d.deltas)})
+			d.changes = append(d.changes, instant{time: time, to: len(d.deltas)})
 		}
+		start = len(d.deltas)
+	}
+	waiting := slices.Clone(w.older)
+	slices.SortStableFunc(waiting, func(a, b older) int { return cmp.Compare(a.time, b.time) })
+	at := 0
+	for _, x := range w.stream.instants {
+		for len(waiting) > 0 && waiting[0].time <= x.time {
+			now := max(waiting[0].time, w.begin)
+			for ; len(waiting) > 0 && max(waiting[0].time, w.begin) == now; waiting = waiting[1:] {
+				take(delta{waiting[0].leaf, waiting[0].bytes})
+			}
+			end(now)
+		}
+		for _, one := range w.stream.deltas[at:x.to] {
+			take(one)
+		}
+		at = x.to
+		end(x.time)
+	}
+	for _, x := range waiting {
+		take(delta{x.leaf, x.bytes})
+		end(max(x.time, w.begin))
 	}
 	for _, x := range w.lives.all {
 		if x.leaf >= 0 && rowOf[x.leaf] >= 0 {

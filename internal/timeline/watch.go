@@ -88,8 +88,9 @@ type watcher struct {
 	// rebuilding: what was live is being told again, so that what is held is less than
 	// it was.
 	rebuilding bool
-	reading    bool // one may change what is held beyond what was seen
-	drained    bool // the latest record was a moment by which all was told
+	reading    bool   // one may change what is held beyond what was seen
+	read       uint64 // when the last one had
+	drained    bool   // the latest record was a moment by which all was told
 
 	leaves   []leaf
 	stream   *stream
@@ -109,7 +110,16 @@ type watcher struct {
 	dropped  []delta
 	fresh    bool // a process was heard of first
 	known    map[event.Process]bool
+	met      map[event.Process]uint64 // when a process was first told of
+	older    []older
 	places   map[string]int
+}
+
+// What is older was there when its process was met, as it came to be known later.
+type older struct {
+	time  uint64
+	leaf  int32
+	bytes int64
 }
 
 // A process is what totals must know of one.
@@ -118,7 +128,7 @@ type process struct{ seen, late, told bool }
 func newWatcher(o Options, lost *loss.Set) *watcher {
 	w := &watcher{opts: o, lost: lost, sites: map[*ledger.Site]*held{}, of: map[event.Process][]*held{}, full: map[ledger.SiteKey]int32{},
 		rests: map[rest]int32{}, bytes: map[int32]int64{}, names: map[event.Process]string{},
-		seen: map[event.Process]process{}, known: map[event.Process]bool{}, places: map[string]int{}}
+		seen: map[event.Process]process{}, known: map[event.Process]bool{}, met: map[event.Process]uint64{}, places: map[string]int{}}
 	w.stream = newStream(cmp.Or(o.deltas, maxDeltas), w.place)
 	w.lives.of, w.lives.max = w.layLeaf, cmp.Or(o.lives, maxLives)
 	w.failing, w.steps = state.NewFailures(w.failed), newSteps(cmp.Or(o.steps, maxMarks))
@@ -184,6 +194,10 @@ func (w *watcher) before(s *state.State, r record.Record) {
 		w.lives.endAll(w.now, nil)
 	case *record.Moment:
 		w.now, w.rebuilding, w.drained = max(w.now, r.Time), false, r.Drained
+	case *record.Process:
+		if _, ok := w.met[r.Process]; !ok && len(w.met) < maxProcesses {
+			w.met[r.Process] = w.now
+		}
 	case *record.Reading:
 		w.reading = true
 	case *event.Event:
@@ -225,6 +239,7 @@ func (w *watcher) gone(id event.Process, name string) {
 	w.drop(func(other event.Process) bool { return other == id })
 	w.lives.endAll(w.now, &id)
 	delete(w.known, id)
+	delete(w.met, id)
 }
 
 func (w *watcher) learn(id event.Process) {
@@ -313,7 +328,9 @@ func (w *watcher) settle() {
 	w.changed = w.changed[:0]
 	if w.reading {
 		by = w.beyondSeen(by)
-		w.reading = !w.drained
+		if w.drained {
+			w.reading, w.read = false, w.now
+		}
 	}
 	w.drained = false
 	if by = sum(by); len(by) > 0 {
@@ -392,12 +409,27 @@ func (w *watcher) beyondSeen(by []delta) []delta {
 			p.told = true
 			w.seen[id] = p
 			key := rest{proc: id, role: roleBeyond, gpu: gpu}
-			if d := bytes - w.bytes[w.leafOfRest(key)]; d != 0 {
+			was := w.leafOfRest(key)
+			if d := bytes - w.bytes[was]; d != 0 {
 				by = w.more(by, key, d)
+			}
+			if met, ok := w.met[id]; ok && was < 0 && w.read <= met && bytes > 0 {
+				by = w.sinceMet(by, w.leafOfRest(key), met)
 			}
 		})
 	}
 	return by
+}
+
+// sinceMet takes what a leaf became more by, the last in by, for what its process held
+// when it was met: no reading says that it was less then.
+func (w *watcher) sinceMet(by []delta, leaf int32, met uint64) []delta {
+	last := len(by) - 1
+	if leaf < 0 || last < 0 || by[last].leaf != leaf {
+		return by
+	}
+	w.older = append(w.older, older{met, leaf, by[last].bytes})
+	return by[:last]
 }
 
 func (w *watcher) leafOfRest(key rest) int32 {

@@ -176,8 +176,8 @@ function placeTip(e, box, left, top) {
 }
 
 // marksOf returns the marks of a place, in order: those of the recording, its peak, and
-// where the total grew to more than it ever was: by a tenth of the peak at least, and a
-// while after it did so last.
+// where the total grew to more than it ever was and began with: by a tenth of the peak at
+// least, and a while after it did so last.
 function marksOf(model, place, total) {
   const p = model.meta.places[place], out = [], peak = model.totals[place];
   for (const m of model.meta.marks || []) {
@@ -185,7 +185,7 @@ function marksOf(model, place, total) {
     out.push({ ...m, short: m.text.split(" of ")[0] });
   }
   if (peak.any) out.push({ t: model.changes.time[peak.at], kind: "peak", text: "peak: " + bytes(peak.peak), short: "peak" });
-  let high = 0, grown = 0, since = -Infinity;
+  let high = total.length ? total[0] : 0, grown = high, since = -Infinity;
   const time = model.changes.time, pause = (time[time.length - 1] - time[0]) / 40;
   for (let i = 0; i < total.length; i++) {
     if (total[i] <= high) continue;

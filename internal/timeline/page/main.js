@@ -34,9 +34,9 @@ async function main() {
   function pointed(i) {
     const held = model.at(i), sums = chart.sums(held), near = chart.marks.filter((m) => last(time, m.t) === i).map((m) => m.text);
     let what = "";
-    if (i > 0) {
+    if (i >= 0) {
       const c = model.changes, all = [];
-      for (let d = c.to[i - 1]; d < c.to[i]; d++) if (model.place[c.row[d]] === place) all.push(d);
+      for (let d = i ? c.to[i - 1] : 0; d < c.to[i]; d++) if (model.place[c.row[d]] === place) all.push(d);
       all.sort((a, b) => Math.abs(c.bytes[b]) - Math.abs(c.bytes[a]));
       if (all.length) what = ` – ${signed(c.bytes[all[0]])} ${model.text(meta.rows.cause[c.row[all[0]]])}: ${model.text(meta.rows.title[c.row[all[0]]])}`;
     }
