@@ -168,15 +168,18 @@ func (g *generator) next() *event.Event {
 	return e
 }
 
+// compareMaps fails t where two maps differ. It looks for the difference only where
+// there is one: that sorts their keys.
+func compareMaps[K, V comparable](t *testing.T, at, what string, model, ledger map[K]V) {
+	t.Helper()
+	if !maps.Equal(model, ledger) {
+		t.Fatalf("%s: %s differ (-model +ledger):\n%s", at, what, cmp.Diff(model, ledger, cmp.AllowUnexported(liveRow{})))
+	}
+}
+
 // compare fails t where the ledger's views differ from the model's.
 func compare(t *testing.T, l *Ledger, m *model, at string) {
 	t.Helper()
-	fail := func(what, diff string) {
-		t.Helper()
-		if diff != "" {
-			t.Fatalf("%s: %s differ (-model +ledger):\n%s", at, what, diff)
-		}
-	}
 	want, got := map[event.Process]Totals{}, map[event.Process]Totals{}
 	for id, p := range m.procs {
 		if p.active {
@@ -186,7 +189,7 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 	for p := range l.Processes {
 		got[p.Proc] = p
 	}
-	fail("processes", cmp.Diff(want, got))
+	compareMaps(t, at, "processes", want, got)
 
 	sites := map[SiteKey]siteFigures{}
 	for s := range l.Sites {
@@ -197,13 +200,13 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 		})
 		sites[s.SiteKey] = f
 	}
-	fail("sites", cmp.Diff(m.sites(), sites))
+	compareMaps(t, at, "sites", m.sites(), sites)
 
 	live := map[liveRow]int{}
 	for a := range l.Live {
 		live[liveRow{a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey}]++
 	}
-	fail("live", cmp.Diff(m.live(), live, cmp.AllowUnexported(liveRow{})))
+	compareMaps(t, at, "live allocations", m.live(), live)
 	for id := range m.procs {
 		compareHoldings(t, l, m, id, at)
 	}
@@ -214,7 +217,7 @@ func compare(t *testing.T, l *Ledger, m *model, at string) {
 			loss[c.Name] = c.Value
 		}
 	}
-	fail("loss", cmp.Diff(m.loss, loss))
+	compareMaps(t, at, "losses", m.loss, loss)
 }
 
 // compareHoldings fails t where what the ledger says of id by device differs
@@ -225,10 +228,7 @@ func compareHoldings(t *testing.T, l *Ledger, m *model, id event.Process, at str
 	if p := m.procs[id]; p != nil {
 		want = p.holdings()
 	}
-	got := bytesByDevice(l, id)
-	if !maps.Equal(want, got) {
-		t.Fatalf("%s: holdings differ (-model +ledger):\n%s", at, cmp.Diff(want, got))
-	}
+	compareMaps(t, at, "holdings", want, bytesByDevice(l, id))
 }
 
 // A watcher has what changes add up to: the memory in use of each site.
