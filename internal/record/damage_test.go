@@ -43,6 +43,9 @@ func recordsBefore(data []byte, starts []int, end int) int {
 }
 
 func TestTruncationKeepsWholeBlocks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine has nothing for the race detector")
+	}
 	all := newMaker(7).small(100)
 	data := encoded(t, 1<<10, all...)
 	starts := blocksOf(t, data)
@@ -72,6 +75,9 @@ func TestTruncationKeepsWholeBlocks(t *testing.T) {
 
 // Each byte of a block, when it is wrong, costs that block's records at most.
 func TestDamageCostsOneBlock(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine has nothing for the race detector")
+	}
 	all := newMaker(8).small(100)
 	data := encoded(t, 1<<10, all...)
 	starts := blocksOf(t, data)

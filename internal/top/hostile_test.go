@@ -25,6 +25,9 @@ var hostile = []string{
 // wider than the screen, by either way in which terminals count, there is no line more,
 // and no sequence but styles.
 func TestHostileNames(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine has nothing for the race detector")
+	}
 	for _, name := range hostile {
 		source := &made{}
 		for i := range 3 {

@@ -33,6 +33,9 @@ func sent(t testing.TB, l *Look) *Look {
 // What arrives is what was sent, of recordings of real programs, with the live
 // allocations of a call site.
 func TestWire(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine has nothing for the race detector")
+	}
 	for _, name := range []string{"fsdp", "jax", "ipc", "torch_expandable", "accelerate"} {
 		r, err := OpenRecording(recordings + name + ".gmt")
 		if err != nil {
