@@ -85,12 +85,20 @@ func pythonsToCompare(t *testing.T) []cpython {
 	return pythons
 }
 
+// truthWays are the ways in which stacks are compared with the truth.
+func truthWays() []Options {
+	if testing.Short() {
+		return []Options{{}} // they differ in the kernel alone
+	}
+	return []Options{{}, {VerifyStacks: 1}}
+}
+
 // TestTruth compares each frame of each call with what Python itself says. Every call
 // comes three times, with others between: the memo answers most of the later ones, and
 // is believed, or compared with an unwind.
 func TestTruth(t *testing.T) {
 	pythons := pythonsToCompare(t)
-	for _, opts := range []Options{{}, {VerifyStacks: 1}} {
+	for _, opts := range truthWays() {
 		t.Run(fmt.Sprintf("verify %d", opts.VerifyStacks), func(t *testing.T) {
 			c := newCapture(t, opts)
 			for _, python := range pythons {
@@ -109,7 +117,7 @@ func TestTruthBackward(t *testing.T) {
 		skip(t, "no PyTorch for "+systemPython)
 	}
 	t.Setenv("OMP_NUM_THREADS", "1")
-	for _, opts := range []Options{{}, {VerifyStacks: 1}} {
+	for _, opts := range truthWays() {
 		t.Run(fmt.Sprintf("verify %d", opts.VerifyStacks), func(t *testing.T) {
 			compareTruth(t, newCapture(t, opts), systemPython, "testdata/truth_torch.py", "3")
 		})
