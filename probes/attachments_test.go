@@ -47,7 +47,6 @@ func (tr *trace) probes(library string) bool {
 // Probes go when the last process that maps the library has gone, and come back
 // with the next one.
 func TestProbesGoWithTheLastProcess(t *testing.T) {
-	t.Parallel() // it waits, for linger twice
 	kit := testcuda.Get(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
 	library := copyLibrary(t, t.TempDir())
@@ -61,7 +60,11 @@ func TestProbesGoWithTheLastProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		tr.drain() // its exit
-		eventually(t, "the end of the probes", func() bool { tr.drain(); return !tr.probes(library) })
+		eventually(t, "the end of the probes", func() bool {
+			tr.drain()
+			tr.takeOff(tr.unused(time.Now().Add(linger), &rounds.Rounds[int]{})...)
+			return !tr.probes(library)
+		})
 	}
 }
 
