@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,10 +37,11 @@ func Check(path string, force bool) error {
 // Write creates path with what content writes. The file is complete and on
 // disk under its name when Write returns nil; after an error path is as it was
 // and nothing else is left in its directory. An existing file is replaced only
-// with force, and then keeps its permissions; a symbolic link is replaced, not
-// followed. A new file's mode is 0644 less the umask.
+// with force, and then keeps its permissions, of another user's file those alone that
+// a new file has; a symbolic link is replaced, not followed. A new file's mode is 0644
+// less the umask.
 func Write(path string, force bool, content func(io.Writer) error) (err error) {
-	mode, err := replaceable(path, force)
+	old, err := replaceable(path, force)
 	if err != nil {
 		return err
 	}
@@ -58,8 +60,8 @@ func Write(path string, force bool, content func(io.Writer) error) (err error) {
 	defer os.Remove(f.Name())
 	defer f.Close()
 
-	if mode != 0 {
-		if err := f.Chmod(mode); err != nil {
+	if old != nil {
+		if err := keepMode(f, old); err != nil {
 			return err
 		}
 	}
@@ -82,15 +84,29 @@ func Write(path string, force bool, content func(io.Writer) error) (err error) {
 	return nil
 }
 
-// replaceable returns the permissions of the regular file at path, 0 for none,
-// or the reason why Write must not put a file there.
-func replaceable(path string, force bool) (fs.FileMode, error) {
+// keepMode gives f the permissions of the file that it replaces. Another user may have
+// put that there, open to all, to write into what takes its place.
+func keepMode(f *os.File, old fs.FileInfo) error {
+	mode := old.Mode().Perm()
+	if stat, ok := old.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() {
+		created, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		mode &= created.Mode().Perm()
+	}
+	return f.Chmod(mode)
+}
+
+// replaceable returns the regular file at path, nil for none, or the reason why Write
+// must not put a file there.
+func replaceable(path string, force bool) (fs.FileInfo, error) {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, nil
+		return nil, nil
 	case err != nil:
-		return 0, fmt.Errorf("write %s: %w", path, err)
+		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
 	link := info.Mode().Type() == fs.ModeSymlink
 	if link {
@@ -101,15 +117,15 @@ func replaceable(path string, force bool) (fs.FileMode, error) {
 	}
 	switch {
 	case info.IsDir():
-		return 0, fmt.Errorf("write %s: is a directory", path)
+		return nil, fmt.Errorf("write %s: is a directory", path)
 	case !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink:
-		return 0, fmt.Errorf("write %s: is not a regular file (use - for standard output)", path)
+		return nil, fmt.Errorf("write %s: is not a regular file (use - for standard output)", path)
 	case !force:
-		return 0, fmt.Errorf("write %s: %w (use --force to replace it)", path, fs.ErrExist)
+		return nil, fmt.Errorf("write %s: %w (use --force to replace it)", path, fs.ErrExist)
 	case link:
-		return 0, nil
+		return nil, nil
 	}
-	return info.Mode().Perm(), nil
+	return info, nil
 }
 
 // place gives the file temp the name path. Without force, a file that came to

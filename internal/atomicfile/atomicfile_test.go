@@ -117,6 +117,30 @@ func TestMode(t *testing.T) {
 	}
 }
 
+// Another user's file lends its permissions to nobody: what replaces it is open to no
+// more than a new file.
+func TestModeOfAnotherUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes files of another user")
+	}
+	defer unix.Umask(unix.Umask(0o022))
+	for before, want := range map[fs.FileMode]fs.FileMode{0o666: 0o644, 0o777: 0o644, 0o600: 0o600} {
+		path := filepath.Join(t.TempDir(), "out")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Chown(path, 65534, 65534), os.Chmod(path, before)); err != nil {
+			t.Fatal(err)
+		}
+		if err := Write(path, true, text("one")); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("what replaced a file of mode %v has %v (%v), want %v", before, info.Mode(), err, want)
+		}
+	}
+}
+
 func TestSymlinkIsReplaced(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	victim := filepath.Join(other, "victim")
