@@ -54,7 +54,8 @@ var (
 type agent struct {
 	opts     Options
 	config   *Config
-	session  *session.Session
+	session  tracing
+	pulse    pulse
 	notify   *notifier
 	recorder *recorder   // nil for none
 	oom      *oomdir.Dir // nil for none
@@ -76,6 +77,28 @@ type agent struct {
 	alertsLost []loss.Counter // by those before
 	recorded   string         // why there is no recording now, "" for another reason or none
 }
+
+// A tracing is a trace that is asked for before it begins.
+type tracing struct {
+	*session.Session
+	begun chan struct{} // closed when Session is there: the probes are on, every process was looked at
+}
+
+// errBegins says that a trace has not begun.
+var errBegins = errors.New("probes are being put on, and the processes that run looked at")
+
+// ready says why not everything that goes on is seen, nil if it is. Anybody may hear it.
+func (a *agent) ready() error {
+	select {
+	case <-a.session.begun:
+		return a.pulse.within(standsStill)
+	default:
+		return errBegins
+	}
+}
+
+// healthy says why the agent is to be started afresh, nil if it is not.
+func (a *agent) healthy() error { return a.pulse.within(dead) }
 
 // Run traces until SIGTERM or SIGINT, of which a second one ends the process at once, or
 // until nothing more can be traced. SIGHUP reads the settings again.
@@ -119,22 +142,23 @@ func start(o Options) (_ *agent, err error) {
 		a.oom.Keep(c.OOMMax)
 	}
 	collectWithin(c.MemoryLimit)
+	// Who asks whether the agent is ready hears why it is not.
+	for _, s := range []*slot{a.posts, a.serves} {
+		if err := s.start(c); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.trace(); err != nil {
 		return nil, err
 	}
 	a.record()
 	a.watchAlerts()
-	for _, s := range a.slots() {
-		if err := s.start(c); err != nil {
-			return nil, err
-		}
-	}
-	return a, nil
+	return a, a.pushes.start(c)
 }
 
 // prepare reads the settings, and gives up the privileges that are not needed.
 func prepare(o Options) (*agent, error) {
-	a := &agent{opts: o, lost: loss.New(causes)}
+	a := &agent{opts: o, lost: loss.New(causes), session: tracing{begun: make(chan struct{})}}
 	a.serves, a.pushes, a.posts = a.serverSlot(), a.pushSlot(), a.webhookSlot()
 	var err error
 	if a.config, err = o.Sources.Load(); err != nil {
@@ -163,19 +187,25 @@ func (a *agent) node(c *Config) string {
 func (a *agent) slots() []*slot { return []*slot{a.posts, a.serves, a.pushes} }
 
 // trace puts the probes on.
-func (a *agent) trace() (err error) {
+func (a *agent) trace() error {
 	c := a.config
 	cache := unwind.CacheDir
 	if c.NoCache {
 		cache = ""
 	}
-	a.session, err = session.Start(session.Options{
+	s, err := session.Start(session.Options{
 		All: true, Follow: true, Tensors: c.Tensors, TensorOptions: probes.TensorOptions{TensorSample: c.TensorSample, TensorMin: c.TensorMin},
 		API: probes.API(c.API), MaxLive: c.MaxLive, Stacks: unwind.Mode(c.Stacks), CacheDir: cache, GPUMemory: true,
 		OutOfMemory: a.outOfMemory, OutOfMemoryMax: reportsAtOnce, Loss: a.Loss,
 		Warn: a.opts.Warn, Version: a.opts.Version, CommandLine: a.opts.CommandLine,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	a.session.Session = s
+	a.pulse.begin()
+	close(a.session.begun)
+	return nil
 }
 
 // close ends what start began.
@@ -184,7 +214,7 @@ func (a *agent) close() error {
 	for _, s := range a.slots() {
 		s.end()
 	}
-	if a.session != nil {
+	if a.session.Session != nil {
 		err = a.session.Close()
 	}
 	if a.finder != nil {
@@ -206,7 +236,7 @@ func (a *agent) run(signals <-chan os.Signal) error {
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
-		watch(ctx, a.notify, a.session.Seen)
+		a.pulse.watch(ctx, a.notify, a.session.Seen)
 	}()
 	defer func() {
 		cancel()
@@ -307,7 +337,7 @@ func (a *agent) record() {
 	if a.recorder == nil || a.recorder.path != "" && a.recorder.max == a.config.RecordMax {
 		return
 	}
-	err := a.recorder.begin(a.session, a.config.RecordMax, a.config.RecordOld, time.Now())
+	err := a.recorder.begin(a.session.Session, a.config.RecordMax, a.config.RecordOld, time.Now())
 	if err == nil {
 		a.recorded = ""
 		return

@@ -108,7 +108,8 @@ func TestWatchdog(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { defer close(ended); watch(ctx, n, seen) }()
+	var p pulse
+	go func() { defer close(ended); p.watch(ctx, n, seen) }()
 	alive := func() bool { return m.hears(200*time.Millisecond) == "WATCHDOG=1" }
 	quiet := func() {
 		t.Helper()

@@ -122,7 +122,7 @@ func (a *agent) serverSlot() *slot {
 				return nil, nil
 			}
 			s, err := server.New(server.Options{
-				Source: a.session, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
+				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
 				Metrics: a.metrics(c), Workload: a.workloadText, Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
 			})
 			if err != nil {
@@ -139,7 +139,7 @@ func (a *agent) serverSlot() *slot {
 const off = "off"
 
 func (a *agent) metrics(c *Config) http.Handler {
-	o := metrics.Options{Source: a.session, PerProcess: c.PerProcessMetrics, Workload: func(pid int) metrics.Workload {
+	o := metrics.Options{Source: &a.session, PerProcess: c.PerProcessMetrics, Workload: func(pid int) metrics.Workload {
 		w := a.workload(pid)
 		return metrics.Workload{Namespace: w.Namespace, Pod: w.Pod, Container: w.Container, Service: w.Service, Job: w.Job}
 	}}
@@ -163,7 +163,7 @@ func (a *agent) pushSlot() *slot {
 				return nil, nil
 			}
 			return push.New(push.Options{
-				Source: a.session, Targets: targets, Interval: c.PushInterval, Queue: c.PushQueue, QueueMax: c.PushQueueMax,
+				Source: a.session.Session, Targets: targets, Interval: c.PushInterval, Queue: c.PushQueue, QueueMax: c.PushQueueMax,
 				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Labels: a.labels(c.Node), Version: a.opts.Version, Warn: a.opts.Warn,
 			})
 		},

@@ -104,6 +104,12 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		switch s.guard.judge(r) {
 		case mayRead:
 			select {
+			case <-s.opts.Begun:
+			default:
+				s.fail(w, r, errBegins)
+				return
+			}
+			select {
 			case s.requests <- struct{}{}:
 				defer func() { <-s.requests }()
 				next.ServeHTTP(w, r)
@@ -164,7 +170,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		plain(w, http.StatusBadRequest, err.Error())
 	case errors.As(err, &nothing):
 		plain(w, http.StatusNotFound, err.Error())
-	case errors.Is(err, errBusy), errors.Is(err, errLate), errors.Is(err, errEnding):
+	case errors.Is(err, errBusy), errors.Is(err, errLate), errors.Is(err, errEnding), errors.Is(err, errBegins):
 		if errors.Is(err, errBusy) {
 			s.lost.Add(lossRefused, 1)
 		}
@@ -175,15 +181,19 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-func (s *Server) health(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") }
+// health says whether this program works, and ready whether the trace sees all.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) { says(w, "ok", s.opts.Healthy) }
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request)  { says(w, "ready", s.opts.Ready) }
 
-// ready does not say why not: anybody may ask.
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	if s.opts.Ready != nil && s.opts.Ready() != nil {
-		plain(w, http.StatusServiceUnavailable, "not ready")
-		return
+// says answers that something is so, or why it is not.
+func says(w http.ResponseWriter, so string, why func() error) {
+	if why != nil {
+		if err := why(); err != nil {
+			plain(w, http.StatusServiceUnavailable, "not "+so+": "+err.Error())
+			return
+		}
 	}
-	plain(w, http.StatusOK, "ready")
+	plain(w, http.StatusOK, so)
 }
 
 // packed is gzip's form of what write writes.

@@ -279,3 +279,90 @@ func TestBefore(t *testing.T) {
 		}
 	}
 }
+
+// Before a trace has begun nothing is asked of it, who may read is told to come again, and
+// everybody hears why.
+func TestBegins(t *testing.T) {
+	begins := make(chan struct{})
+	h := begun()
+	var scrapes atomic.Int32
+	s := serve(t, Options{
+		Source: &early{h, begins, t}, Begun: begins, TokenFile: file(t, "token", token),
+		Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { scrapes.Add(1) }),
+		Ready: func() error {
+			select {
+			case <-begins:
+				return nil
+			default:
+				return errors.New("it begins")
+			}
+		},
+	})
+	may := with("Authorization", "Bearer "+token)
+	for _, path := range []string{"/", "/metrics", "/api/v1/top", "/debug/pprof/gpumem"} {
+		s.get(http.StatusUnauthorized, path)
+		answer, body := s.ask(http.MethodGet, path, may)
+		if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" || !strings.Contains(body, "not begun") {
+			t.Errorf("%s: %s, %v, %s", path, answer.Status, answer.Header, body)
+		}
+	}
+	if got := s.get(http.StatusServiceUnavailable, "/readyz"); got != "not ready: it begins\n" {
+		t.Errorf("%q", got)
+	}
+	s.get(http.StatusOK, "/healthz")
+	close(begins)
+	for _, path := range []string{"/", "/metrics", "/api/v1/top", "/debug/pprof/gpumem"} {
+		s.get(http.StatusOK, path, may)
+	}
+	s.get(http.StatusOK, "/readyz")
+	if scrapes.Load() != 1 {
+		t.Errorf("%d scrapes", scrapes.Load())
+	}
+	for _, c := range s.Loss() {
+		if c.Value != 0 {
+			t.Errorf("%s is %d", c.Name, c.Value)
+		}
+	}
+}
+
+// An early one must not be asked before it has begun.
+type early struct {
+	Source
+	begun <-chan struct{}
+	t     *testing.T
+}
+
+func (e *early) check() {
+	select {
+	case <-e.begun:
+	default:
+		e.t.Error("it is asked before it has begun")
+	}
+}
+
+func (e *early) View(w state.Want) *state.View    { e.check(); return e.Source.View(w) }
+func (e *early) Figures(w state.Want) *state.View { e.check(); return e.Source.Figures(w) }
+
+// Who is not well says why, and goes on.
+func TestUnwell(t *testing.T) {
+	var why atomic.Value
+	why.Store("")
+	says := func() error {
+		if text := why.Load().(string); text != "" {
+			return errors.New(text)
+		}
+		return nil
+	}
+	s := serve(t, Options{Source: begun(), Ready: says, Healthy: says})
+	for path, well := range map[string]string{"/healthz": "ok", "/readyz": "ready"} {
+		why.Store("")
+		if got := s.get(http.StatusOK, path); got != well+"\n" {
+			t.Errorf("%q", got)
+		}
+		why.Store("a reason")
+		if got := s.get(http.StatusServiceUnavailable, path); got != "not "+well+": a reason\n" {
+			t.Errorf("%q", got)
+		}
+		s.get(http.StatusOK, "/api/v1/top")
+	}
+}

@@ -48,8 +48,12 @@ type Options struct {
 	// from other machines.
 	Insecure bool
 	Metrics  http.Handler // nil for none
-	// Ready, if set, says why the trace does not see all yet, nil when it does.
-	Ready func() error
+	// Begun, if set, is closed when the trace has begun. Before, Source is not asked, nor
+	// Metrics, and what would need them is refused.
+	Begun <-chan struct{}
+	// Ready, if set, says why the trace does not see all, nil when it does; Healthy why this
+	// program is to be started afresh. Anybody may hear both. They wait for nothing.
+	Ready, Healthy func() error
 	// Workload, if set, says in a few words what a process is part of, "" if it is not
 	// known. It waits for nothing.
 	Workload  func(pid int) string
@@ -85,6 +89,9 @@ var (
 // errEnding says that the server ends.
 var errEnding = errors.New("ending")
 
+// errBegins says that there is nothing to show yet.
+var errBegins = errors.New("the trace has not begun: /readyz says why")
+
 // A Server shows a trace.
 type Server struct {
 	opts         Options
@@ -111,6 +118,11 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	if o.Warn == nil {
 		o.Warn = func(string) {}
+	}
+	if o.Begun == nil {
+		begun := make(chan struct{})
+		close(begun)
+		o.Begun = begun
 	}
 	s := &Server{opts: o, colours: map[string]map[string]int{}, lost: loss.New(causes), requests: make(chan struct{}, maxRequests), windows: make(chan struct{}, maxWindows), ending: make(chan struct{})}
 	s.guard = guard{token: func() string { return "" }, open: o.Insecure, secure: o.Certificate != ""}
@@ -184,7 +196,13 @@ func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	noting, enough := context.WithCancel(ctx)
 	var note sync.WaitGroup
-	note.Go(func() { s.remember(noting) })
+	note.Go(func() {
+		select {
+		case <-s.opts.Begun:
+			s.remember(noting)
+		case <-noting.Done():
+		}
+	})
 	defer func() {
 		enough()
 		note.Wait()

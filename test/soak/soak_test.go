@@ -154,7 +154,7 @@ func (l *log) String() string {
 	return string(l.text)
 }
 
-// starts starts an agent, and returns when its probes are on and it listens.
+// starts starts an agent, and returns when it is ready.
 func (s *soak) starts(environment []string, args ...string) (*agent, error) {
 	a := &agent{log: &log{}}
 	a.cmd = exec.Command(s.binary, append([]string{"agent", "--listen", "localhost:0", "--interval", "1s"}, args...)...)
@@ -168,7 +168,9 @@ func (s *soak) starts(environment []string, args ...string) (*agent, error) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if m := listens.FindStringSubmatch(a.log.String()); m != nil {
 			a.address = "http://" + m[1]
-			return a, nil
+			if text, err := a.get("/readyz"); err == nil && string(text) == "ready\n" {
+				return a, nil
+			}
 		}
 		if time.Now().After(end) {
 			a.cmd.Process.Kill()
