@@ -217,6 +217,7 @@ func TestAgentReload(t *testing.T) {
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
 	v, m := agentRuns(t, []string{"GPUMEMTRACE_RECORD=" + records}, "--config", config)
 	script(t, p, "repeat 3 cuMemAlloc_v2 1m")
+	v.until("the status has it", m.heardOf("STATUS=1 processes have 3.0 MiB in use")) // what is read later is in the second recording
 	reload := func(text, says string) {
 		t.Helper()
 		write(text)
