@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -387,6 +388,81 @@ func TestAgentParts(t *testing.T) {
 	if !strings.Contains(get("/metrics"), fmt.Sprintf(`pid="%d"`, p.PID())) {
 		t.Error("the server is not as it was")
 	}
+	v.signal(syscall.SIGTERM)
+	v.ends(exitDone)
+}
+
+// slowNVML does not start before there is a file.
+const slowNVML = `
+#include <stdlib.h>
+#include <unistd.h>
+int nvmlInit(void) { while (access(getenv("NVML_STARTS"), F_OK)) usleep(1000); return 9; }
+const char *nvmlErrorString(int r) { return "Stand-in Error"; }
+`
+
+// While the agent begins it says so to who asks whether it is ready, is no less alive, and
+// shows nothing; then it it is ready.
+func TestAgentReady(t *testing.T) {
+	needTracing(t)
+	dir := t.TempDir()
+	source, starts := filepath.Join(dir, "nvml.c"), filepath.Join(dir, "starts")
+	if err := os.WriteFile(source, []byte(slowNVML), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libnvidia-ml.so.1"), source).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	m := manages(t)
+	v := command(t, "agent", "--stacks", "fp", "--listen", "localhost:0")
+	v.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.path, "LD_LIBRARY_PATH="+dir, "NVML_STARTS="+starts)
+	v.start()
+	var address string
+	v.until("it listens", func() bool {
+		_, after, ok := strings.Cut(v.stderr.String(), "listening at ")
+		if !ok || !strings.Contains(after, "\n") {
+			return false
+		}
+		address = "http://" + strings.Fields(after)[0]
+		return true
+	})
+	get := func(path string) (int, string) {
+		t.Helper()
+		r, err := http.Get(address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(b)
+	}
+	if status, text := get("/readyz"); status != http.StatusServiceUnavailable || !strings.HasPrefix(text, "not ready: probes are being put on") {
+		t.Errorf("%d, %q", status, text)
+	}
+	if status, text := get("/healthz"); status != http.StatusOK || text != "ok\n" {
+		t.Errorf("%d, %q", status, text)
+	}
+	for _, path := range []string{"/metrics", "/api/v1/top"} {
+		if status, text := get(path); status != http.StatusServiceUnavailable || !strings.Contains(text, "not begun") {
+			t.Errorf("%s: %d, %q", path, status, text)
+		}
+	}
+	if m.heardOf("READY=1")() {
+		t.Error("the manager heard that it is ready")
+	}
+	if err := os.WriteFile(starts, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v.until("it is ready", func() bool {
+		status, text := get("/readyz")
+		return status == http.StatusOK && text == "ready\n"
+	})
+	if status, text := get("/metrics"); status != http.StatusOK || !strings.Contains(text, "gpumemtrace_processes ") {
+		t.Errorf("%d, %.200q", status, text)
+	}
+	v.until("the manager hears it", m.heardOf("READY=1"))
 	v.signal(syscall.SIGTERM)
 	v.ends(exitDone)
 }
