@@ -70,10 +70,11 @@ type (
 			ReadOnlyRootFilesystem bool `yaml:"readOnlyRootFilesystem"`
 			Capabilities           struct{ Drop, Add []string }
 		} `yaml:"securityContext"`
-		StartupProbe  probe `yaml:"startupProbe"`
-		LivenessProbe probe `yaml:"livenessProbe"`
-		Resources     struct{ Requests, Limits map[string]string }
-		VolumeMounts  []mount `yaml:"volumeMounts"`
+		StartupProbe   probe `yaml:"startupProbe"`
+		ReadinessProbe probe `yaml:"readinessProbe"`
+		LivenessProbe  probe `yaml:"livenessProbe"`
+		Resources      struct{ Requests, Limits map[string]string }
+		VolumeMounts   []mount `yaml:"volumeMounts"`
 	}
 	mount struct {
 		Name      string
@@ -199,9 +200,11 @@ func TestDaemonSet(t *testing.T) {
 	if !slices.Equal(writable, []string{"/var/lib/gpumemtrace"}) {
 		t.Errorf("it writes to the node's %q", writable)
 	}
-	for _, probe := range []probe{c.StartupProbe, c.LivenessProbe} {
-		if probe.HTTPGet.Port != c.Ports[0].Name || probe.HTTPGet.Scheme != "HTTPS" || probe.HTTPGet.Path == "" {
-			t.Errorf("probe %+v", probe)
+	for path, probes := range map[string][]probe{"/readyz": {c.StartupProbe, c.ReadinessProbe}, "/healthz": {c.LivenessProbe}} {
+		for _, probe := range probes {
+			if probe.HTTPGet.Port != c.Ports[0].Name || probe.HTTPGet.Scheme != "HTTPS" || probe.HTTPGet.Path != path {
+				t.Errorf("probe %+v, want %s", probe, path)
+			}
 		}
 	}
 }
