@@ -231,6 +231,7 @@ func TestAgentReload(t *testing.T) {
 	if got := recordingsIn(t, records); len(got) != 1 {
 		t.Errorf("recordings %q", got)
 	}
+	v.until("what was allocated is in the recording", func() bool { return inuseIn(t, recordingsIn(t, records)[0], p.PID()) == 3<<20 })
 	reload("interval: 1s\ntensors: true\nrecord-max: 32MiB\n", `tensors cannot change while the agent runs: it stays ""`)
 	v.until("it says what changed", func() bool { return strings.Contains(v.stderr.String(), "record-max changed") })
 	if got := regexp.MustCompile(`RELOADING=1\nMONOTONIC_USEC=\d+\nREADY=1\n`).FindAllString(m.heard.String(), -1); len(got) != 3 {
