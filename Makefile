@@ -58,7 +58,7 @@ install: build ## install it under PREFIX (/usr/local)
 TRACING := bpf cmd/gpumemtrace internal/doctor internal/session internal/unwind probes test/vm/checks
 # What is for one goroutine has no races to look for, nor has what runs the program
 # as users have it.
-RACELESS := internal/event internal/ledger internal/tensors internal/physical internal/account internal/stacks internal/leak internal/replay internal/timeline internal/perfetto internal/memoryviz internal/pickle cmd/gpumemtrace test/vm/checks
+RACELESS := bpf deploy/kubernetes deploy/systemd pprofout internal/account internal/atomicfile internal/bytefmt internal/clock internal/confine internal/event internal/export internal/html internal/leak internal/ledger internal/loss internal/memoryviz internal/oomdir internal/perfetto internal/physical internal/pickle internal/proc/footprint internal/render internal/replay internal/rounds internal/snapshot internal/stacks internal/state internal/tensors internal/timeline cmd/gpumemtrace test/vm/checks
 without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 
 test: ## run go vet and every test, then those of several goroutines with the race detector
