@@ -57,8 +57,8 @@ install: build ## install it under PREFIX (/usr/local)
 # machine has, and what a probe costs.
 TRACING := bpf cmd/gpumemtrace internal/doctor internal/session internal/unwind probes test/vm/checks
 # What is for one goroutine has no races to look for, nor has what runs the program
-# as users have it.
-RACELESS := bpf deploy/kubernetes deploy/systemd pprofout internal/account internal/atomicfile internal/bytefmt internal/clock internal/confine internal/event internal/export internal/html internal/leak internal/ledger internal/loss internal/memoryviz internal/oomdir internal/perfetto internal/physical internal/pickle internal/proc/footprint internal/render internal/replay internal/rounds internal/snapshot internal/stacks internal/state internal/tensors internal/timeline cmd/gpumemtrace test/vm/checks
+# as users have it, nor the stand-in, which is C: what starts it is used by tests that trace.
+RACELESS := bpf deploy/kubernetes deploy/systemd pprofout internal/account internal/atomicfile internal/bytefmt internal/clock internal/confine internal/event internal/export internal/html internal/leak internal/ledger internal/loss internal/memoryviz internal/oomdir internal/perfetto internal/physical internal/pickle internal/proc/footprint internal/render internal/replay internal/rounds internal/snapshot internal/stacks internal/state internal/tensors internal/testcuda internal/timeline cmd/gpumemtrace test/vm/checks
 without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 # Compiles packages and their tests, and links nothing.
 compile := list -test -export -f ''
