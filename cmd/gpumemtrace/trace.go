@@ -149,7 +149,7 @@ func trace(f *traceFlags) error {
 // released. The session must be closed.
 func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with launch.Streams) (*session.Session, *launch.Command, error) {
 	var child *launch.Command
-	pids := f.pids
+	pids := slices.Compact(slices.Sorted(slices.Values(f.pids))) // -p 7 -p 7 is one process
 	if len(f.command) > 0 {
 		var err error
 		if child, err = launch.HoldWith(f.command, with); err != nil {

@@ -210,7 +210,7 @@ func TestSeveralTargetsAndAll(t *testing.T) {
 			a, b := workload(t, testcuda.Workload, testcuda.Options{}, "init"), workload(t, testcuda.WorkloadStripped, testcuda.Options{}, "cudaMalloc")
 			args := []string{"-a", "-o", "x.json"}
 			if target == "-p" {
-				args = []string{"-p", pid(a), "--pid", pid(b), "-o", "x.json"}
+				args = []string{"-p", pid(a), "--pid", pid(b), "-p", pid(a), "-o", "x.json"} // one of them twice
 			}
 			v := tracing(t, args...)
 			script(t, a, leave23)
@@ -218,6 +218,9 @@ func TestSeveralTargetsAndAll(t *testing.T) {
 			v.signal(syscall.SIGINT)
 			v.ends(exitDone)
 			var s struct {
+				Meta struct {
+					Target string `json:"target"`
+				} `json:"meta"`
 				Processes []struct {
 					PID   int   `json:"pid"`
 					Inuse int64 `json:"inuse"`
@@ -226,6 +229,9 @@ func TestSeveralTargetsAndAll(t *testing.T) {
 			text := read(t, filepath.Join(v.cmd.Dir, "x.json"))
 			if err := json.Unmarshal(text, &s); err != nil {
 				t.Fatal(err)
+			}
+			if n := strings.Count(s.Meta.Target, "pid "); target == "-p" && n != 2 {
+				t.Errorf("the target is %q", s.Meta.Target)
 			}
 			held := map[int]bool{}
 			for _, p := range s.Processes {
