@@ -54,7 +54,11 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 		p.SampleType = append(p.SampleType, &profile.ValueType{Type: v.Name, Unit: v.Unit})
 	}
 
-	tables := newTables(s.Mappings)
+	frames := 0
+	for i := range s.Samples {
+		frames += len(s.Samples[i].Frames())
+	}
+	tables := newTables(s.Mappings, frames)
 	several := s.Several()
 	for _, m := range tables.sums(s.Samples) {
 		sample := &profile.Sample{

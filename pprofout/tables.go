@@ -24,12 +24,15 @@ type tables struct {
 
 type function struct{ name, system, file string }
 
-func newTables(mappings []*snapshot.Mapping) *tables {
+// newTables begins with mappings, and has room for what so many frames refer to.
+func newTables(mappings []*snapshot.Mapping, frames int) *tables {
+	// Most frames are in several stacks: this is enough for a process's, and little.
+	room := min(frames/2, 4096)
 	t := &tables{
-		mappings:  make(map[snapshot.Mapping]*profile.Mapping),
-		locations: make(map[*snapshot.Location]*profile.Location),
-		contents:  make(map[string]*profile.Location),
-		functions: make(map[function]*profile.Function),
+		mappings:  make(map[snapshot.Mapping]*profile.Mapping, len(mappings)),
+		locations: make(map[*snapshot.Location]*profile.Location, room),
+		contents:  make(map[string]*profile.Location, room),
+		functions: make(map[function]*profile.Function, room),
 	}
 	for _, m := range mappings {
 		t.mapping(m)

@@ -22,6 +22,7 @@ type process struct {
 	// profile has all values of pprofout, and neither times nor comments.
 	profile *profile.Profile
 	gzipped map[form][]byte // of profile: see pack
+	tables  *tables         // of all of its samples, once a form had them
 }
 
 // An identity is a random UUID. It stays with a profile, so that a target may know it

@@ -122,30 +122,30 @@ func (e *otlp) tables() map[protowire.Number]*table {
 // A table has one of each entry.
 type table struct {
 	entries []string
-	at      map[string]int32
+	at      map[string]uint64
 	bytes   int
 }
 
-func (t *table) index(entry []byte) int32 {
+func (t *table) index(entry []byte) uint64 {
 	if i, ok := t.at[string(entry)]; ok {
 		return i
 	}
 	if t.at == nil {
-		t.at = map[string]int32{}
+		t.at = map[string]uint64{}
 	}
-	i, own := int32(len(t.entries)), string(entry)
+	i, own := uint64(len(t.entries)), string(entry)
 	t.at[own], t.entries, t.bytes = i, append(t.entries, own), t.bytes+len(own)+4
 	return i
 }
 
 func (e *otlp) text(s string) uint64 {
 	if i, ok := e.strings.at[s]; ok {
-		return uint64(i)
+		return i
 	}
-	return uint64(e.strings.index([]byte(s)))
+	return e.strings.index([]byte(s))
 }
 
-func (e *otlp) attribute(name, value string) int32 {
+func (e *otlp) attribute(name, value string) uint64 {
 	a, v := &e.one.attribute, &e.one.value
 	*a, *v = (*a)[:0], (*v)[:0]
 	a.number(attributeKey, e.text(name))
@@ -156,13 +156,13 @@ func (e *otlp) attribute(name, value string) int32 {
 
 func (e *otlp) add(x *process) error {
 	p := x.profile
-	locations := make(map[*profile.Location]int32, len(p.Location))
+	locations := make(map[*profile.Location]uint64, len(p.Location))
 	for _, l := range p.Location {
 		locations[l] = e.location(l)
 	}
 	type row struct{ stack, attributes message }
 	rows := make([]row, len(p.Sample))
-	var stack []int32
+	var stack []uint64
 	var m message
 	for i, s := range p.Sample {
 		stack, m = stack[:0], m[:0]
@@ -170,8 +170,8 @@ func (e *otlp) add(x *process) error {
 			stack = append(stack, locations[l])
 		}
 		m.packed(stackLocations, stack)
-		rows[i].stack.number(sampleStack, uint64(e.stacks.index(m)))
-		var with []int32
+		rows[i].stack.number(sampleStack, e.stacks.index(m))
+		var with []uint64
 		for j := range snapshot.AllLabels {
 			name := snapshot.AllLabels[j].Name
 			for _, value := range s.Label[name] {
@@ -266,11 +266,11 @@ func (e *otlp) valueType(t *profile.ValueType) (m message) {
 	return m
 }
 
-func (e *otlp) location(l *profile.Location) int32 {
+func (e *otlp) location(l *profile.Location) uint64 {
 	m, line, function := &e.one.location, &e.one.line, &e.one.function
 	*m = (*m)[:0]
 	if l.Mapping != nil {
-		m.number(locationMapping, uint64(e.mapping(l.Mapping)))
+		m.number(locationMapping, e.mapping(l.Mapping))
 	}
 	m.number(locationAddress, l.Address)
 	frame := ""
@@ -280,7 +280,7 @@ func (e *otlp) location(l *profile.Location) int32 {
 		function.number(functionName, e.text(f.Name))
 		function.number(functionSystem, e.text(f.SystemName))
 		function.number(functionFile, e.text(f.Filename))
-		line.number(lineFunction, uint64(e.functions.index(*function)))
+		line.number(lineFunction, e.functions.index(*function))
 		line.number(lineLine, uint64(l.Line[i].Line))
 		m.bytes(locationLines, *line)
 		if strings.HasSuffix(f.Filename, ".py") {
@@ -291,12 +291,12 @@ func (e *otlp) location(l *profile.Location) int32 {
 		frame = "native"
 	}
 	if frame != "" {
-		m.packed(locationAttributes, []int32{e.attribute("profile.frame.type", frame)})
+		m.packed(locationAttributes, []uint64{e.attribute("profile.frame.type", frame)})
 	}
 	return e.locations.index(*m)
 }
 
-func (e *otlp) mapping(p *profile.Mapping) int32 {
+func (e *otlp) mapping(p *profile.Mapping) uint64 {
 	m := &e.one.mapping
 	*m = (*m)[:0]
 	m.number(mappingStart, p.Start)
@@ -304,7 +304,7 @@ func (e *otlp) mapping(p *profile.Mapping) int32 {
 	m.number(mappingOffset, p.Offset)
 	m.number(mappingFile, e.text(p.File))
 	if p.BuildID != "" {
-		m.packed(mappingAttributes, []int32{e.attribute("process.executable.build_id.gnu", p.BuildID)})
+		m.packed(mappingAttributes, []uint64{e.attribute("process.executable.build_id.gnu", p.BuildID)})
 	}
 	return e.mappings.index(*m)
 }

@@ -1,7 +1,6 @@
 package push
 
 import (
-	"encoding/binary"
 	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -29,15 +28,18 @@ func (m *message) text(field protowire.Number, s string) {
 }
 
 // packed adds a repeated field of numbers.
-func (m *message) packed(field protowire.Number, all []int32) {
+func (m *message) packed(field protowire.Number, all []uint64) {
 	if len(all) == 0 {
 		return
 	}
-	var b []byte
+	size := 0
 	for _, v := range all {
-		b = binary.AppendUvarint(b, uint64(v))
+		size += protowire.SizeVarint(v)
 	}
-	m.bytes(field, b)
+	*m = protowire.AppendVarint(protowire.AppendTag(*m, field, protowire.BytesType), uint64(size))
+	for _, v := range all {
+		*m = protowire.AppendVarint(*m, v)
+	}
 }
 
 var errMessage = errors.New("the answer is not the message that it should be")
