@@ -116,14 +116,14 @@ func (s *slot) Loss() []loss.Counter {
 func (a *agent) serverSlot() *slot {
 	return &slot{
 		name: "http", warn: a.opts.Warn,
-		settings: []string{"tls-cert", "tls-key", "token-file", "insecure", "pprof", "per-process-metrics"},
+		settings: []string{"tls-cert", "tls-key", "token-file", "insecure", "pprof", "per-process-metrics", "node"},
 		open: func(c *Config) (runner, error) {
 			if c.Listen == off {
 				return nil, nil
 			}
 			s, err := server.New(server.Options{
 				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
-				Metrics: a.metrics(c), Workload: a.workloadText, Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
+				Metrics: a.metrics(c), Workload: a.workloadText, Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
 			})
 			if err != nil {
 				return nil, err
@@ -186,20 +186,38 @@ func (c *Config) targets() (out []push.Target) {
 // labels returns the labels of what is pushed; a node that is not "" is what this machine
 // is called.
 func (a *agent) labels(node string) func(pid int, start uint64) ([]push.Label, bool) {
-	return func(pid int, start uint64) (out []push.Label, known bool) {
+	return func(pid int, start uint64) ([]push.Label, bool) {
 		w, known := a.finder.Of(pid, start)
-		if node != "" {
-			w.Node = node
+		return labelsOf(w, node), known
+	}
+}
+
+func labelsOf(w workload.Workload, node string) (out []push.Label) {
+	if node != "" {
+		w.Node = node
+	}
+	for name, value := range w.Fields() {
+		if name == "service" {
+			name = "service_name"
 		}
-		for name, value := range w.Fields() {
-			if name == "service" {
-				name = "service_name"
-			}
-			if value != "" {
-				out = append(out, push.Label{Name: name, Value: value})
-			}
+		if value != "" {
+			out = append(out, push.Label{Name: name, Value: value})
 		}
-		return out, known
+	}
+	return out
+}
+
+// sampleLabels returns the labels of the samples of a process in a profile that is not
+// pushed: those of the series that a pushed one is in.
+func (a *agent) sampleLabels(node string) func(pid int, process string) map[string]string {
+	return func(pid int, process string) map[string]string {
+		all, _ := push.SeriesLabels(labelsOf(a.workload(pid), node), process, uint32(pid))
+		out := make(map[string]string, len(all))
+		for _, l := range all {
+			out[l.Name] = l.Value
+		}
+		delete(out, "pid") // samples have it where there are several: profiles of one compare
+		return out
 	}
 }
 

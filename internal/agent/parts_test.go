@@ -3,10 +3,16 @@ package agent
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/push"
+	"github.com/gpumemtrace/gpumemtrace/internal/workload"
 )
 
 // A made part counts one loss, and ends when it is told to.
@@ -73,5 +79,37 @@ func TestSlot(t *testing.T) {
 	}
 	if want := []string{"part stays as it was: that is bad", "part stays as it was: that is bad"}; !slices.Equal(said, want) {
 		t.Errorf("said %q", said)
+	}
+}
+
+// A sample of a profile that is asked for has the labels that the series of a pushed one
+// has, cleaned and bounded likewise, but for the PID.
+func TestSampleLabels(t *testing.T) {
+	a := &agent{finder: workload.New(workload.Options{Sockets: []string{}})}
+	defer a.finder.Close()
+	pid := os.Getpid()
+	ticks, err := proc.StartTicks(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pushed []push.Label
+	for known := false; !known; time.Sleep(time.Millisecond) {
+		pushed, known = a.labels("node7")(pid, ticks*event.StartUnit)
+	}
+	got := a.sampleLabels("node7")(pid, "a\nb")
+	if got["node"] != "node7" || got["service_name"] == "" || got["user"] == "" {
+		t.Errorf("%q", got)
+	}
+	series, _ := push.SeriesLabels(pushed, "a\nb", uint32(pid))
+	for _, l := range series {
+		if l.Name != "pid" && got[l.Name] != l.Value {
+			t.Errorf("%s is %q, and %q where it is pushed", l.Name, got[l.Name], l.Value)
+		}
+	}
+	if len(got) != len(series)-1 {
+		t.Errorf("%q, pushed %q", got, series)
+	}
+	if got := a.sampleLabels("")(1<<30, "gone"); got["process"] != "gone" || got["pod"] != "" {
+		t.Errorf("a process that is not there: %q", got)
 	}
 }

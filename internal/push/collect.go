@@ -17,7 +17,7 @@ import (
 // A process is what one process allocated in an interval, and had in use at its end.
 type process struct {
 	id         identity
-	labels     []Label // as seriesLabels returns them
+	labels     []Label // as SeriesLabels returns them
 	begin, end time.Time
 	// profile has all values of pprofout, and neither times nor comments.
 	profile *profile.Profile
@@ -142,7 +142,7 @@ func (c *collector) find(one *state.One) ([]Label, bool) {
 	if c.labels != nil {
 		more, known = c.labels(int(one.Process.PID), one.Process.Start)
 	}
-	labels, cut := seriesLabels(more, one.Name, one.Process.PID)
+	labels, cut := SeriesLabels(more, one.Name, one.Process.PID)
 	if known {
 		c.loss.Add(lossLabels, uint64(cut))
 	}

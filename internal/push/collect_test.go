@@ -174,7 +174,7 @@ func TestSeriesLabels(t *testing.T) {
 	for i := range 100 {
 		more = append(more, Label{"l" + strings.Repeat("x", i%50), "v"})
 	}
-	out, cut := seriesLabels(more, "evil\n\x1b]0;name"+long, 7)
+	out, cut := SeriesLabels(more, "evil\n\x1b]0;name"+long, 7)
 	if len(out) > maxLabels || cut == 0 {
 		t.Errorf("%d labels, %d cut", len(out), cut)
 	}
@@ -196,10 +196,10 @@ func TestSeriesLabels(t *testing.T) {
 			t.Errorf("no %s", name)
 		}
 	}
-	if out, cut := seriesLabels(nil, "", 1); len(out) != 2 || out[1] != (Label{"service_name", "unknown"}) || cut != 0 {
+	if out, cut := SeriesLabels(nil, "", 1); len(out) != 2 || out[1] != (Label{"service_name", "unknown"}) || cut != 0 {
 		t.Errorf("%v", out)
 	}
-	if out, cut := seriesLabels([]Label{{"service_name", "llm"}}, "", 1); len(out) != 2 || out[1] != (Label{"service_name", "llm"}) || cut != 0 {
+	if out, cut := SeriesLabels([]Label{{"service_name", "llm"}}, "", 1); len(out) != 2 || out[1] != (Label{"service_name", "llm"}) || cut != 0 {
 		t.Errorf("%v, %d cut", out, cut)
 	}
 }

@@ -26,11 +26,11 @@ const (
 	maxValue  = 256 // bytes
 )
 
-// seriesLabels returns the labels of a process, by name: more, and what it is called. A
+// SeriesLabels returns the labels of a process, by name: more, and what it is called. A
 // name is of letters, digits and underscores, as Prometheus's are, and none begins with
 // two underscores; a value is text that prints. It also returns how many of more were
 // left out or cut. Those without a value are absent.
-func seriesLabels(more []Label, process string, pid uint32) (out []Label, cut int) {
+func SeriesLabels(more []Label, process string, pid uint32) (out []Label, cut int) {
 	add := func(name, value string) {
 		whole := true
 		name, value = labelName(name), render.Clean(value)

@@ -55,7 +55,7 @@ type Options struct {
 	// Insecure lets credentials go over a connection that is not encrypted.
 	Insecure bool
 	// Labels returns what tells a process's series apart, beside its name and PID: see
-	// seriesLabels for what becomes of them. start is event.Process.Start. It must not
+	// SeriesLabels for what becomes of them. start is event.Process.Start. It must not
 	// wait, and is asked again at the next interval if it returns false, and then not
 	// any more.
 	Labels  func(pid int, start uint64) ([]Label, bool)

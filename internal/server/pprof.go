@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
+
+	"github.com/google/pprof/profile"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
@@ -36,7 +39,7 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	build := func() ([]byte, error) { return encodeProfile(look, f, after, debug == 1) }
+	build := func() ([]byte, error) { return s.encodeProfile(look, f, after, debug == 1) }
 	var body []byte
 	if body, err = s.looks.of(r.Context(), after, fmt.Sprint("profile ", name, debug, " ", f), build); err != nil {
 		return err
@@ -117,22 +120,58 @@ func elapsed(l *top.Look) time.Time {
 
 // encodeProfile returns what of a Look is wanted. A profile's time is that of the Look;
 // only that of a window has a duration: readers take one with a duration for a window.
-func encodeProfile(look func() (*snapshot.Snapshot, time.Duration), f filter, at *shot, text bool) ([]byte, error) {
+func (s *Server) encodeProfile(look func() (*snapshot.Snapshot, time.Duration), f filter, at *shot, text bool) ([]byte, error) {
 	all, long := look()
-	s, err := f.of(all)
+	part, err := f.of(all)
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
 	if text {
-		err = export.Table(&b, s, export.Options{Top: -1, Width: 160})
+		err = export.Table(&b, part, export.Options{Top: -1, Width: 160})
 		return b.Bytes(), err
 	}
-	p, err := pprofout.Profile(s)
+	p, err := pprofout.Profile(part)
 	if err != nil {
 		return nil, err
 	}
+	s.label(p, part)
 	p.TimeNanos, p.DurationNanos = elapsed(at.Look).UnixNano(), long.Nanoseconds()
 	err = p.Write(&b)
 	return b.Bytes(), err
+}
+
+// label gives the samples of p, the profile of a snapshot, what tells their processes'
+// workloads.
+func (s *Server) label(p *profile.Profile, of *snapshot.Snapshot) {
+	if s.opts.Labels == nil {
+		return
+	}
+	only := "" // where there is one process alone no sample says which
+	if !of.Several() && len(of.Samples) > 0 {
+		only = strconv.Itoa(of.Samples[0].PID)
+	}
+	known := map[string]map[string]string{}
+	for _, x := range p.Sample {
+		pid := only
+		if has := x.Label["pid"]; len(has) > 0 {
+			pid = has[0]
+		}
+		more, ok := known[pid]
+		if !ok {
+			if n, err := strconv.Atoi(pid); err == nil && n != 0 {
+				process := ""
+				if has := x.Label["process"]; len(has) > 0 {
+					process = has[0]
+				}
+				more = s.opts.Labels(n, process)
+			}
+			known[pid] = more
+		}
+		for name, value := range more {
+			if x.Label[name] == nil {
+				x.Label[name] = []string{value}
+			}
+		}
+	}
 }

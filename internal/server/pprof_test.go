@@ -2,10 +2,13 @@ package server
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,5 +186,45 @@ func TestWindowOfForgottenSite(t *testing.T) {
 	}
 	if len(got) != 2 || got[0] != 10 || got[1] != 10 {
 		t.Errorf("%v, want 10 of the one that began anew and 60-50 of the other", got)
+	}
+}
+
+// Each sample has the labels of its process's workload, in a profile of one and of
+// several, and what it says of itself stays.
+func TestWorkloadLabels(t *testing.T) {
+	var asked atomic.Int32
+	s := serve(t, Options{Source: recorded(t, "fsdp"), Labels: func(pid int, process string) map[string]string {
+		asked.Add(1)
+		return map[string]string{"pod": fmt.Sprintf("pod-%d", pid), "service_name": "of " + process, "owner": "nobody"}
+	}})
+	pids := map[string]bool{}
+	p := s.parsed("")
+	for _, x := range p.Sample {
+		pid := x.Label["pid"]
+		if len(pid) != 1 || len(x.Label["process"]) != 1 {
+			t.Fatal(x.Label)
+		}
+		pids[pid[0]] = true
+		if x.Label["pod"][0] != "pod-"+pid[0] || x.Label["service_name"][0] != "of "+x.Label["process"][0] {
+			t.Errorf("%v", x.Label)
+		}
+	}
+	if len(pids) < 2 || int(asked.Load()) != len(pids) {
+		t.Errorf("processes %v, asked for %d", pids, asked.Load())
+	}
+	plain := serve(t, Options{Source: recorded(t, "fsdp")})
+	for pid := range pids {
+		p, want := s.parsed("?pid="+pid), plain.parsed("?pid="+pid)
+		if len(p.Sample) == 0 || len(p.Sample) != len(want.Sample) {
+			t.Fatalf("%d samples, want %d", len(p.Sample), len(want.Sample))
+		}
+		for i, x := range p.Sample {
+			if x.Label["pid"] != nil || len(x.Label["pod"]) != 1 || x.Label["pod"][0] != "pod-"+pid {
+				t.Errorf("%v", x.Label)
+			}
+			if owner := want.Sample[i].Label["owner"]; owner != nil && !slices.Equal(x.Label["owner"], owner) {
+				t.Errorf("owner %q, want %q", x.Label["owner"], owner)
+			}
+		}
 	}
 }

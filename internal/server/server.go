@@ -56,7 +56,10 @@ type Options struct {
 	Ready, Healthy func() error
 	// Workload, if set, says in a few words what a process is part of, "" if it is not
 	// known. It waits for nothing.
-	Workload  func(pid int) string
+	Workload func(pid int) string
+	// Labels, if set, are what the samples of a process in a profile have beside its own
+	// labels, by name. It waits for nothing: those that are not known yet are absent.
+	Labels    func(pid int, process string) map[string]string
 	Profiling bool // Go's own profiles of this process too
 	// Before, if set, is the server that ended before this one: what it knew of the past
 	// is shown on.
