@@ -13,17 +13,18 @@ function groupsOf(model, place, by) {
     if (!name) name = by === "category" || by === "module" ? "[" + model.text(meta.rows.cause[row]) + "]" : "not known";
     if (!index.has(name)) {
       index.set(name, all.length);
-      all.push({ name, now: 0, most: 0 });
+      all.push({ name });
     }
     of[row] = index.get(name);
   }
-  for (let d = 0; d < c.row.length; d++) {
-    const g = all[of[c.row[d]]];
-    if (g && (g.now += c.bytes[d]) > g.most) g.most = g.now;
+  const now = new Float64Array(all.length), most = new Float64Array(all.length), rows = c.row, more = c.bytes;
+  for (let d = 0; d < rows.length; d++) {
+    const g = of[rows[d]];
+    if (g >= 0 && (now[g] += more[d]) > most[g]) most[g] = now[g];
   }
-  const order = all.map((_, i) => i).filter((i) => all[i].most > 0).sort((a, b) => all[b].most - all[a].most || (all[a].name < all[b].name ? -1 : 1));
+  const order = all.map((_, i) => i).filter((i) => most[i] > 0).sort((a, b) => most[b] - most[a] || (all[a].name < all[b].name ? -1 : 1));
   const kept = order.length > maxGroups + 1 ? order.slice(0, maxGroups) : order;
-  const groups = kept.map((i, n) => ({ name: all[i].name, most: all[i].most, colour: hues[n % hues.length] }));
+  const groups = kept.map((i, n) => ({ name: all[i].name, most: most[i], colour: hues[n % hues.length] }));
   const number = new Int32Array(all.length).fill(kept.length);
   kept.forEach((i, n) => { number[i] = n; });
   const rest = order.length - kept.length;
@@ -36,10 +37,10 @@ const colourOf = (g) => g.other ? otherColour() : g.colour;
 
 // totalOf returns a place's total at each instant.
 function totalOf(model, place) {
-  const c = model.changes, out = new Float64Array(c.n);
+  const { n, to, row, bytes } = model.changes, of = model.place, out = new Float64Array(n);
   let sum = 0;
-  for (let i = 0, d = 0; i < c.n; i++) {
-    for (; d < c.to[i]; d++) if (model.place[c.row[d]] === place) sum += c.bytes[d];
+  for (let i = 0, d = 0; i < n; i++) {
+    for (const end = to[i]; d < end; d++) if (of[row[d]] === place) sum += bytes[d];
     out[i] = sum;
   }
   return out;
@@ -55,9 +56,9 @@ function choose(model, total, from, to, parts) {
   }
   const width = (to - from) / parts;
   for (let i = first; i < end;) {
-    const part = Math.floor((time[i] - from) / width);
+    const until = from + (Math.floor((time[i] - from) / width) + 1) * width;
     let low = i, high = i, at = i;
-    for (; i < end && Math.floor((time[i] - from) / width) === part; i++) {
+    for (i++; i < end && time[i] < until; i++) {
       if (total[i] < total[low]) low = i;
       if (total[i] > total[high]) high = i;
       at = i;
@@ -75,13 +76,14 @@ function stacked(model, grouped, total, from, to, parts) {
   const first = instants.length ? instants[0] : 0;
   const held = model.at(Math.min(first, last(time, from)));
   for (let row = 0; row < model.rows; row++) if (grouped.of[row] >= 0) now[grouped.of[row]] += held[row];
+  const { to: ends, row: rows, bytes: more } = model.changes, of = grouped.of;
   let high = 0;
   const put = () => { let sum = 0; for (let g = 0; g < n; g++) ys[g].push(sum += now[g]); if (sum > high) high = sum; };
   put();
   let at = last(time, from) + 1;
   for (const i of instants) {
     if (i < at) continue;
-    model.run(at, i + 1, (row, by) => { if (grouped.of[row] >= 0) now[grouped.of[row]] += by; });
+    for (let d = at ? ends[at - 1] : 0, end = ends[i]; d < end; d++) { const g = of[rows[d]]; if (g >= 0) now[g] += more[d]; }
     at = i + 1;
     xs.push(time[i] / 1e9);
     put();

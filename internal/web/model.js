@@ -23,20 +23,21 @@ class Model {
     this.totals = meta.places.map(() => ({ peak: 0, at: 0, any: false, idle: 0 }));
     const held = new Float64Array(this.rows), sums = new Float64Array(meta.places.length), idle = new Float64Array(meta.places.length);
     const idles = Uint8Array.from(meta.rows.cause, (c) => ["driver rounding", "cached, unused", "pool"].includes(meta.strings[c]) ? 1 : 0);
+    const { n, to, row: rows, bytes: more } = changes, place = this.place;
     let due = 0;
-    for (let i = 0, d = 0; i < changes.n; i++) {
+    for (let i = 0, d = 0; i < n; i++) {
       if (d >= due) { this.keys.push({ instant: i, held: held.slice() }); due = d + this.every; }
-      const from = d;
-      for (; d < changes.to[i]; d++) {
-        const row = changes.row[d], p = this.place[row];
-        held[row] += changes.bytes[d];
-        sums[p] += changes.bytes[d];
-        if (idles[row]) idle[p] += changes.bytes[d];
+      const from = d, end = to[i];
+      for (; d < end; d++) {
+        const row = rows[d], p = place[row], by = more[d];
+        held[row] += by;
+        sums[p] += by;
+        if (idles[row]) idle[p] += by;
       }
-      for (let k = from; k < d; k++) {
-        const p = this.place[changes.row[k]], t = this.totals[p];
+      for (let k = from; k < end; k++) {
+        const p = place[rows[k]], t = this.totals[p], sum = sums[p];
         t.any = true;
-        if (sums[p] > t.peak || sums[p] === t.peak && idle[p] < t.idle) { t.peak = sums[p]; t.at = i; t.idle = idle[p]; }
+        if (sum > t.peak || sum === t.peak && idle[p] < t.idle) { t.peak = sum; t.at = i; t.idle = idle[p]; }
       }
     }
   }

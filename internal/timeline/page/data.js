@@ -1,41 +1,51 @@
 
 // unpack returns the content of a data block of the page.
 async function unpack(id) {
-  const e = $(id), text = atob(e.textContent);
+  const e = $(id), text = e.textContent;
   e.remove();
-  const raw = new Uint8Array(text.length);
-  for (let i = 0; i < raw.length; i++) raw[i] = text.charCodeAt(i);
-  const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  const gunzip = new DecompressionStream("gzip"), to = gunzip.writable.getWriter();
+  to.write(bytesOf(text)).catch(() => {}); // who reads is told
+  to.close().catch(() => {});
+  return new Uint8Array(await new Response(gunzip.readable).arrayBuffer());
+}
+
+// bytesOf returns what base64 says.
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64), out = new Uint8Array(text.length);
+  for (let i = 0; i < out.length; i++) out[i] = text.charCodeAt(i);
+  return out;
 }
 
 // A Reader reads varints as Go's encoding/binary writes them. Numbers up to 2^53 are exact.
 class Reader {
   constructor(b) { this.b = b; this.at = 0; }
-  unsigned() {
-    const b = this.b;
-    let x = b[this.at++];
-    if (x < 128) return x;
-    let v = x & 127, scale = 128;
-    do {
-      x = b[this.at++];
-      v += (x & 127) * scale;
-      scale *= 128;
-    } while (x >= 128);
-    return v;
-  }
-  signed() {
-    const v = this.unsigned(), half = Math.floor(v / 2);
-    return v % 2 ? -half - 1 : half;
-  }
-  // column reads n numbers into an array of a type; sum adds each to those before.
+  unsigned() { return this.column(1, Float64Array)[0]; }
+  // column reads n numbers into an array of a type; sum adds each to those before, and
+  // sign unfolds them.
   column(n, type, sum, sign) {
-    const out = new type(n);
-    let all = 0;
+    const out = new type(n), b = this.b;
+    let at = this.at;
     for (let i = 0; i < n; i++) {
-      const v = sign ? this.signed() : this.unsigned();
-      out[i] = sum ? (all += v) : v;
+      let v = b[at++];
+      if (v > 127) {
+        let x = b[at++];
+        v = v & 127 | (x & 127) << 7;
+        if (x > 127) {
+          x = b[at++];
+          v |= (x & 127) << 14;
+          if (x > 127) {
+            x = b[at++];
+            v |= (x & 127) << 21;
+            for (let scale = 2 ** 28; x > 127; scale *= 128) { x = b[at++]; v += (x & 127) * scale; }
+          }
+        }
+      }
+      out[i] = v;
     }
+    this.at = at;
+    if (sign) for (let i = 0; i < n; i++) { const v = out[i]; out[i] = v < 2 ** 31 ? v >>> 1 ^ -(v & 1) : v % 2 ? -(v + 1) / 2 : v / 2; }
+    if (sum) for (let i = 0, all = 0; i < n; i++) out[i] = all += out[i];
     return out;
   }
 }
