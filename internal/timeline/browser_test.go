@@ -257,27 +257,37 @@ func TestHostileNames(t *testing.T) {
 	b.Quiet()
 }
 
-// A long recording's page opens in a moment, says what it leaves out, and has the peak.
+// A long recording's page opens in a moment, with each change; or it says what it leaves
+// out, and has the peak.
 func TestLong(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "long.gmt")
 	training(t, path, *events)
-	o := whole
-	if *events < 1_000_000 {
-		o.deltas = *events / 2
+	for _, deltas := range []int{0, min(*events/2, 1_000_000)} {
+		o := whole
+		o.deltas = deltas
+		html, p, _ := written(t, path, o)
+		if p.meta.Exact != (deltas == 0) || p.meta.Exact && len(p.instants) != p.meta.Changes || len(html) > 50_000_000 {
+			t.Errorf("a page of %d bytes has %d instants of %d changes, exact: %v", len(html), len(p.instants), p.meta.Changes, p.meta.Exact)
+		}
+		b := open(t, html, 1300, 900)
+		if ms, err := strconv.Atoi(b.Ask("document.documentElement.dataset.ready")); err != nil || ms > 5000 {
+			t.Errorf("it opened after %d ms, %v", ms, err)
+		} else {
+			t.Logf("%d bytes with %d of %d changes opened in %d ms", len(html), len(p.instants), p.meta.Changes, ms)
+		}
+		if deltas > 0 {
+			b.Wants("notes", b.Text("notes"), "Peaks are exact", "moments", "of each ", "Zooming in shows no more")
+		}
+		totals := p.totals(slices.IndexFunc(p.meta.Places, func(x placeMeta) bool { return x.GPU }))
+		b.Click("peak")
+		peak := slices.Index(totals, slices.Max(totals))
+		b.Wants("the peak", b.Text("here"), exact(totals[peak]))
+		// From there on each change is one key away.
+		b.TabTo("chart")
+		for _, at := range []int{peak + 1, peak + 2, peak + 3} {
+			b.Keys(kb.ArrowRight)
+			b.Wants("a change later", b.Text("here"), exact(totals[min(at, len(totals)-1)]))
+		}
+		b.Quiet()
 	}
-	html, p, _ := written(t, path, o)
-	if p.meta.Exact || len(html) > 30<<20 {
-		t.Errorf("a page of %d bytes is exact: %v", len(html), p.meta.Exact)
-	}
-	b := open(t, html, 1300, 900)
-	if ms, err := strconv.Atoi(b.Ask("document.documentElement.dataset.ready")); err != nil || ms > 5000 {
-		t.Errorf("it opened after %d ms, %v", ms, err)
-	} else {
-		t.Logf("%d bytes opened in %d ms", len(html), ms)
-	}
-	b.Wants("notes", b.Text("notes"), "Peaks are exact", "moments")
-	totals := p.totals(slices.IndexFunc(p.meta.Places, func(x placeMeta) bool { return x.GPU }))
-	b.Click("peak")
-	b.Wants("the peak", b.Text("here"), exact(slices.Max(totals)))
-	b.Quiet()
 }

@@ -19,15 +19,15 @@ import (
 // A document is what the page is made of.
 type document struct {
 	meta    meta
-	changes []instant
-	deltas  []delta // of rows
-	lives   []life  // whose leaf is a row
+	lives   []life // whose leaf is a row
 	moments []uint64
 	until   uint64
 	begin   uint64
 	w       *watcher
 	places  map[string]int
 	rowOf   map[string]int
+	rows    []int      // of leaves, negative for none
+	of      []*account // of leaves, nil for none
 }
 
 // meta is the part of the page that is not numbers over time. Names are indexes into
@@ -42,7 +42,8 @@ type meta struct {
 	End      uint64 `json:"end"`
 	Changes  int    `json:"changes"` // that there were
 	Instants int    `json:"instants"`
-	Exact    bool   `json:"exact"` // every change is an instant
+	Exact    bool   `json:"exact"`  // every change is an instant
+	Bucket   int    `json:"bucket"` // of so many changes some are, 1 if it is exact
 	MapExact bool   `json:"map_exact"`
 	*web.Stacks
 	Rows   rows        `json:"rows"`
@@ -94,7 +95,7 @@ func (w *watcher) document(s *state.State) *document {
 	m.Title, m.Version, m.Command, m.Driver = web.Clean(snap.Meta.Target), web.Clean(snap.Meta.Version), web.Clean(snap.Meta.CommandLine), web.Clean(snap.Meta.Driver)
 	begin := w.trace.Boot.Add(time.Duration(w.begin))
 	m.BeginMS, m.After, m.End = begin.UnixMilli(), uint64(max(begin.Sub(w.trace.Start), 0)), d.since(w.now)
-	m.Changes, m.Exact = w.stream.changes, w.stream.size == 1
+	m.Changes = w.stream.changes
 	m.MapExact = w.lives.until == 0
 	for _, text := range snap.Notes {
 		m.Notes = append(m.Notes, web.Clean(text))
@@ -108,7 +109,6 @@ func (w *watcher) document(s *state.State) *document {
 		m.Marks = append(m.Marks, mark{d.since(f.Time), "oom", web.Clean(failureText(f)), f.GPU, 0})
 	}
 	slices.SortStableFunc(m.Marks, func(a, b mark) int { return cmp.Compare(a.Time, b.Time) })
-	m.Instants = len(d.changes)
 	return d
 }
 
@@ -230,6 +230,11 @@ type account struct {
 	touched                                      bool
 }
 
+// reset forgets what was taken.
+func (a *account) reset() {
+	*a = account{process: a.process, proc: a.proc, gpu: a.gpu, rounding: a.rounding, unused: a.unused, before: a.before}
+}
+
 func (a *account) take(r role, bytes int64) {
 	switch r {
 	case rolePlain:
@@ -266,7 +271,7 @@ func (a *account) parts() (rounding, unused, before int64) {
 	return rounding, unused, before
 }
 
-// fill makes rows of leaves, and the changes of rows of those of leaves.
+// fill makes rows of leaves.
 func (d *document) fill(s *state.State) {
 	w := d.w
 	type key struct {
@@ -274,8 +279,7 @@ func (d *document) fill(s *state.State) {
 		gpu  string
 	}
 	accounts := map[key]*account{}
-	rowOf := make([]int, len(w.leaves)) // -1 for none of its own
-	of := make([]*account, len(w.leaves))
+	d.rows, d.of = make([]int, len(w.leaves)), make([]*account, len(w.leaves))
 	for i := range w.leaves {
 		l := &w.leaves[i]
 		x := d.sampleOf(l)
@@ -287,13 +291,13 @@ func (d *document) fill(s *state.State) {
 			if accounts[k] == nil {
 				accounts[k] = &account{process: w.seen[l.key.Proc], proc: l.key.Proc, gpu: x.GPU}
 			}
-			of[i] = accounts[k]
+			d.of[i] = accounts[k]
 		}
 		switch l.role {
 		case roleBacking, rolePool, roleOutside, roleBeyond:
-			rowOf[i] = -1
+			d.rows[i] = -1
 		default:
-			rowOf[i] = d.row(&x)
+			d.rows[i] = d.row(&x)
 		}
 	}
 	unknown := map[event.Process]bool{}
@@ -305,60 +309,9 @@ func (d *document) fill(s *state.State) {
 	for _, id := range slices.SortedFunc(maps.Keys(unknown), compareProcesses) {
 		d.meta.Notes = append(d.meta.Notes, fmt.Sprintf("what %s (%d) holds on GPUs beyond what was seen is not known", web.Clean(cmp.Or(w.names[id], "process")), id.PID))
 	}
-	var touched []*account
-	take := func(one delta) {
-		if a := of[one.leaf]; a != nil {
-			a.take(w.leaves[one.leaf].role, one.bytes)
-			if !a.touched {
-				a.touched = true
-				touched = append(touched, a)
-			}
-		}
-		if row := rowOf[one.leaf]; row >= 0 {
-			d.deltas = append(d.deltas, delta{int32(row), one.bytes})
-		}
-	}
-	start := 0
-	end := func(time uint64) {
-		for _, a := range touched {
-			a.touched = false
-			rounding, unused, before := a.parts()
-			d.part(a, &a.rounding, &a.shownRounding, rounding, state.LineRounding)
-			d.part(a, &a.unused, &a.shownUnused, unused, "[pool]")
-			d.part(a, &a.before, &a.shownBefore, before, a.beforeName())
-		}
-		touched = touched[:0]
-		by := sum(d.deltas[start:])
-		d.deltas = d.deltas[:start+len(by)]
-		if len(by) > 0 {
-			d.changes = append(d.changes, instant{time: time, to: len(d.deltas)})
-		}
-		start = len(d.deltas)
-	}
-	waiting := slices.Clone(w.older)
-	slices.SortStableFunc(waiting, func(a, b older) int { return cmp.Compare(a.time, b.time) })
-	at := 0
-	for _, x := range w.stream.instants {
-		for len(waiting) > 0 && waiting[0].time <= x.time {
-			now := max(waiting[0].time, w.begin)
-			for ; len(waiting) > 0 && max(waiting[0].time, w.begin) == now; waiting = waiting[1:] {
-				take(delta{waiting[0].leaf, waiting[0].bytes})
-			}
-			end(now)
-		}
-		for _, one := range w.stream.deltas[at:x.to] {
-			take(one)
-		}
-		at = x.to
-		end(x.time)
-	}
-	for _, x := range waiting {
-		take(delta{x.leaf, x.bytes})
-		end(max(x.time, w.begin))
-	}
 	for _, x := range w.lives.all {
-		if x.leaf >= 0 && rowOf[x.leaf] >= 0 {
-			x.leaf = int32(rowOf[x.leaf])
+		if x.leaf >= 0 && d.rows[x.leaf] >= 0 {
+			x.leaf = int32(d.rows[x.leaf])
 			d.lives = append(d.lives, x)
 		}
 	}
@@ -370,19 +323,6 @@ func (a *account) beforeName() string {
 		return state.LineBefore
 	}
 	return state.LineRemainder
-}
-
-// part adds the change of a part of an account.
-func (d *document) part(a *account, row *int, shown *int64, bytes int64, name string) {
-	if bytes == *shown {
-		return
-	}
-	if *row == 0 {
-		x := snapshot.Sample{Stack: []*snapshot.Location{named(name)}, Labels: snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.gpu, Owner: "cuda", Process: d.w.names[a.proc], PID: int(a.proc.PID)}}
-		*row = d.row(&x) + 1
-	}
-	d.deltas = append(d.deltas, delta{int32(*row - 1), bytes - *shown})
-	*shown = bytes
 }
 
 // growth adds what grew over the last training steps.

@@ -1,11 +1,10 @@
 package timeline
 
 import (
+	"bytes"
 	"compress/gzip"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
-	"io"
 )
 
 // A column is numbers as the page reads them: unsigned varints, signed ones folded
@@ -14,27 +13,6 @@ type column struct{ b []byte }
 
 func (c *column) unsigned(v uint64) { c.b = binary.AppendUvarint(c.b, v) }
 func (c *column) signed(v int64)    { c.b = binary.AppendVarint(c.b, v) }
-
-// changeColumns returns the instants: how many instants and deltas there are, and for
-// each instant the time since the one before and the number of its deltas; then for each
-// delta its row, and its bytes.
-func (d *document) changeColumns() [][]byte {
-	var head, times, counts, rows, bytes column
-	head.unsigned(uint64(len(d.changes)))
-	head.unsigned(uint64(len(d.deltas)))
-	at, to := uint64(0), 0
-	for _, x := range d.changes {
-		t := d.since(x.time)
-		times.unsigned(t - at)
-		counts.unsigned(uint64(x.to - to))
-		at, to = t, x.to
-	}
-	for _, x := range d.deltas {
-		rows.unsigned(uint64(x.leaf))
-		bytes.signed(x.bytes)
-	}
-	return [][]byte{head.b, times.b, counts.b, rows.b, bytes.b}
-}
 
 // lifeColumns returns where memory lay: how many lives and moments there are, and until
 // when there are only those moments; the moments, each since the one before; and for each
@@ -71,19 +49,25 @@ func (d *document) lifeColumns() [][]byte {
 	return [][]byte{head.b, moments.b, rows.b, from.b, size.b, begin.b, lasted.b}
 }
 
-// packed writes content compressed, as base64.
-func packed(w io.Writer, content ...[]byte) error {
-	text := base64.NewEncoder(base64.StdEncoding, w)
-	z := gzip.NewWriter(text)
+// packed returns content compressed.
+func packed(content ...[]byte) ([]byte, error) {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
 	for _, b := range content {
 		if _, err := z.Write(b); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := z.Close(); err != nil {
-		return err
+		return nil, err
 	}
-	return text.Close()
+	return out.Bytes(), nil
 }
 
-func (m *meta) json() ([]byte, error) { return json.Marshal(m) }
+func (m *meta) packed() ([]byte, error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return packed(text)
+}

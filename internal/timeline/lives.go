@@ -124,11 +124,7 @@ func (l *lives) prune(w *watcher, now uint64) bool {
 // choose chooses moments until now: of instants of the stream.
 func (l *lives) choose(w *watcher, now uint64) {
 	times := slices.Clone(l.moments)
-	for _, x := range w.stream.instants {
-		if x.time >= l.until {
-			times = append(times, x.time)
-		}
-	}
+	w.stream.times(l.until, func(t uint64) { times = append(times, t) })
 	times = slices.Compact(times)
 	step := (len(times) + l.most - 1) / l.most
 	l.moments = l.moments[:0]

@@ -12,7 +12,7 @@ type delta struct {
 // its deltas lead there from the instant before.
 type instant struct {
 	time uint64
-	to   int  // where its deltas end
+	by   []delta
 	last bool // of its bucket
 }
 
@@ -21,13 +21,12 @@ type instant struct {
 // instants at which the total of a place was lowest and highest in it, and its last. The
 // highest of the highest is the highest, so no peak is ever lost.
 type stream struct {
-	max      int // deltas to keep
-	instants []instant
-	deltas   []delta
-	changes  int // all that there were
-	// size is how many changes make a bucket, filled how many the last bucket has, and
-	// first its first instant.
-	size, filled, first int
+	max     int // deltas to keep
+	log     log
+	changes int // all that there were
+	// size is how many changes make a bucket, and open the last one, which is not full.
+	size int
+	open bucket
 	// place returns the place in whose total a leaf is, negative for none.
 	place func(leaf int32) int
 
@@ -38,7 +37,30 @@ type stream struct {
 	keep    []bool     // by instant
 	totals  []extremes // by place
 	places  []int
+	by      []delta
 }
+
+// A bucket is neighbouring instants.
+type bucket struct {
+	times  []uint64
+	to     []int // where the deltas of each end
+	deltas []delta
+}
+
+func (b *bucket) add(time uint64, by []delta) {
+	b.times = append(b.times, time)
+	b.deltas = append(b.deltas, by...)
+	b.to = append(b.to, len(b.deltas))
+}
+
+func (b *bucket) of(i int) []delta {
+	if i == 0 {
+		return b.deltas[:b.to[0]]
+	}
+	return b.deltas[b.to[i-1]:b.to[i]]
+}
+
+func (b *bucket) empty() { b.times, b.to, b.deltas = b.times[:0], b.to[:0], b.deltas[:0] }
 
 func newStream(most int, place func(int32) int) *stream {
 	return &stream{max: most, size: 1, place: place}
@@ -47,61 +69,53 @@ func newStream(most int, place func(int32) int) *stream {
 // add takes a change: what leaves became more by at a time, no earlier than the one before.
 func (s *stream) add(time uint64, by []delta) {
 	s.changes++
-	s.deltas = append(s.deltas, by...)
-	if s.filled++; s.filled == 1 {
-		s.first = len(s.instants)
-	}
-	full := s.filled >= s.size
-	s.instants = append(s.instants, instant{time, len(s.deltas), full})
-	if full {
-		s.close()
+	s.open.add(time, by)
+	if len(s.open.times) >= s.size {
+		s.finish()
 	}
 }
 
-// close ends the last bucket.
-func (s *stream) close() {
-	if s.filled > 1 {
-		// What is kept is never longer than what it was of.
-		out := &stream{instants: s.instants[:s.first], deltas: s.deltas[:s.begin(s.first)]}
-		s.reduce(s.first, len(s.instants), out)
-		s.instants, s.deltas = out.instants, out.deltas
-	}
-	s.filled = 0
-	for len(s.deltas) > s.max && s.halve() {
-	}
-}
-
-// finish ends the last bucket, if it is open.
+// finish ends the last bucket.
 func (s *stream) finish() {
-	if s.filled > 0 {
-		s.instants[len(s.instants)-1].last = true
-		s.close()
+	s.reduce(&s.open, &s.log)
+	s.open.empty()
+	for s.log.deltas > s.max && s.halve() {
 	}
 }
 
-// halve makes one bucket of two, and tells whether there were two.
+// halve makes one bucket of two, and tells whether there were two. No bucket is open.
 func (s *stream) halve() bool {
-	out := &stream{instants: s.instants[:0], deltas: s.deltas[:0]}
-	buckets, from := 0, 0
-	for i := range s.instants {
-		if s.instants[i].last || i == len(s.instants)-1 {
-			if buckets++; buckets%2 == 0 || i == len(s.instants)-1 {
-				s.reduce(from, i+1, out)
-				from = i + 1
+	var out log
+	var pair bucket
+	buckets := 0
+	for x := range s.log.take {
+		pair.add(x.time, x.by)
+		if x.last {
+			if buckets++; buckets%2 == 0 {
+				s.reduce(&pair, &out)
+				pair.empty()
 			}
 		}
 	}
-	s.instants, s.deltas = out.instants, out.deltas
+	s.reduce(&pair, &out)
+	s.log = out
 	s.size *= 2
 	return buckets > 1
 }
 
-// begin is where the deltas of the instant i begin.
-func (s *stream) begin(i int) int {
-	if i == 0 {
-		return 0
+// times yields those of the instants from a time on.
+func (s *stream) times(from uint64, yield func(uint64)) {
+	s.log.from(from, false, func(x instant) bool {
+		if x.time >= from {
+			yield(x.time)
+		}
+		return true
+	})
+	for _, t := range s.open.times {
+		if t >= from {
+			yield(t)
+		}
 	}
-	return s.instants[i-1].to
 }
 
 // extremes are where a total is lowest and highest.
@@ -111,15 +125,20 @@ type extremes struct {
 	some, touched  bool
 }
 
-// reduce adds the instants [from, to) to out as one bucket. out may be what comes before
-// them, in place.
-func (s *stream) reduce(from, to int, out *stream) {
-	s.keep = append(s.keep[:0], make([]bool, to-from)...)
-	s.keep[to-1-from] = true
+// reduce adds a bucket to out: of its instants those that are kept.
+func (s *stream) reduce(b *bucket, out *log) {
+	n := len(b.times)
+	if n <= 1 {
+		if n == 1 {
+			out.add(b.times[0], b.deltas, true)
+		}
+		return
+	}
+	s.keep = append(s.keep[:0], make([]bool, n)...)
+	s.keep[n-1] = true
 	s.places = s.places[:0]
-	at := s.begin(from)
-	for i := from; i < to; i++ {
-		for _, d := range s.deltas[at:s.instants[i].to] {
+	for i := range b.times {
+		for _, d := range b.of(i) {
 			p := s.place(d.leaf)
 			if p < 0 {
 				continue
@@ -135,7 +154,6 @@ func (s *stream) reduce(from, to int, out *stream) {
 			e.sum += d.bytes
 			e.touched = true
 		}
-		at = s.instants[i].to
 		for _, p := range s.places {
 			e := &s.totals[p]
 			if !e.touched {
@@ -152,13 +170,11 @@ func (s *stream) reduce(from, to int, out *stream) {
 	}
 	for _, p := range s.places {
 		e := &s.totals[p]
-		s.keep[e.atLow-from], s.keep[e.atHigh-from] = true, true
+		s.keep[e.atLow], s.keep[e.atHigh] = true, true
 		e.some = false
 	}
-	at = s.begin(from)
-	for i := from; i < to; i++ {
-		x := s.instants[i]
-		for _, d := range s.deltas[at:x.to] {
+	for i := range b.times {
+		for _, d := range b.of(i) {
 			for int(d.leaf) >= len(s.sums) {
 				s.sums, s.seen = append(s.sums, 0), append(s.seen, false)
 			}
@@ -168,17 +184,17 @@ func (s *stream) reduce(from, to int, out *stream) {
 			}
 			s.sums[d.leaf] += d.bytes
 		}
-		at = x.to
-		if !s.keep[i-from] {
+		if !s.keep[i] {
 			continue
 		}
+		s.by = s.by[:0]
 		for _, leaf := range s.touched {
 			if s.sums[leaf] != 0 {
-				out.deltas = append(out.deltas, delta{leaf, s.sums[leaf]})
+				s.by = append(s.by, delta{leaf, s.sums[leaf]})
 			}
 			s.sums[leaf], s.seen[leaf] = 0, false
 		}
 		s.touched = s.touched[:0]
-		out.instants = append(out.instants, instant{x.time, len(out.deltas), i == to-1})
+		out.add(b.times[i], s.by, i == n-1)
 	}
 }

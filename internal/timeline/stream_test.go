@@ -47,22 +47,27 @@ func TestStreamKeepsPeaks(t *testing.T) {
 				}
 			}
 			s.finish()
-			if len(s.deltas) > most || s.changes != changes {
-				t.Errorf("%d deltas of %d changes", len(s.deltas), s.changes)
+			var instants []instant
+			deltas := 0
+			for x := range s.log.take {
+				x.by = slices.Clone(x.by)
+				instants, deltas = append(instants, x), deltas+len(x.by)
 			}
-			if most > changes*2 && len(s.instants) != changes {
-				t.Errorf("%d instants", len(s.instants))
+			if deltas > most || deltas != s.log.deltas || len(instants) != s.log.instants || s.changes != changes {
+				t.Errorf("%d of %d deltas of %d changes", deltas, s.log.deltas, s.changes)
 			}
-			if len(s.instants) < min(changes, most/(3*leaves)) {
-				t.Errorf("only %d instants", len(s.instants))
+			if most > changes*2 && len(instants) != changes {
+				t.Errorf("%d instants", len(instants))
 			}
-			got, at := make([]int64, leaves), 0
+			if len(instants) < min(changes, most/(3*leaves)) {
+				t.Errorf("only %d instants", len(instants))
+			}
+			got := make([]int64, leaves)
 			var highest [places]int64
-			for _, x := range s.instants {
-				for _, d := range s.deltas[at:x.to] {
+			for _, x := range instants {
+				for _, d := range x.by {
 					got[d.leaf] += d.bytes
 				}
-				at = x.to
 				if !slices.Equal(got, then[x.time]) {
 					t.Fatalf("at %d: %v, not %v", x.time, got, then[x.time])
 				}
@@ -76,7 +81,7 @@ func TestStreamKeepsPeaks(t *testing.T) {
 			// A bucket goes on from the last of the one before.
 			then[0] = make([]int64, leaves)
 			first, at2 := uint64(1), 0
-			for i, x := range s.instants {
+			for i, x := range instants {
 				if !x.last {
 					continue
 				}
@@ -84,7 +89,7 @@ func TestStreamKeepsPeaks(t *testing.T) {
 					low, high := extremesOf(then, first, x.time, func(v []int64) int64 { return total(v)[p] })
 					v := total(then[first-1])[p]
 					is := [2]bool{v == low, v == high}
-					for _, y := range s.instants[at2 : i+1] {
+					for _, y := range instants[at2 : i+1] {
 						v := total(then[y.time])[p]
 						is[0], is[1] = is[0] || v == low, is[1] || v == high
 					}

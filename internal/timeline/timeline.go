@@ -6,6 +6,7 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 
@@ -16,9 +17,12 @@ import (
 )
 
 const (
-	// maxDeltas bounds what the page knows of changes: at eight bytes each, as they are
-	// at the worst, and a third more as text, 32 MiB of the file.
-	maxDeltas = 3 << 20
+	// maxDeltas bounds what the page knows of changes, so that a browser opens it in
+	// seconds.
+	maxDeltas = 12 << 20
+	// maxPacked bounds the bytes of all that the page knows, by leaving out changes. As
+	// text they are a third more: 49 MB.
+	maxPacked = 35 << 20
 	// maxLeaves bounds the call sites that are told apart.
 	maxLeaves = 1 << 18
 	// maxLives bounds the allocations whose places are known.
@@ -47,7 +51,7 @@ type Options struct {
 	Play   replay.Options
 	Native stacks.Native // as state.Want has it
 
-	deltas, lives, steps int // to keep, 0 for maxDeltas, maxLives and maxMarks
+	deltas, packed, lives, steps int // the most there may be, 0 for maxDeltas, maxPacked, maxLives and maxMarks
 }
 
 // Write writes the page of the recording at path up to a moment. It returns the state at
@@ -63,8 +67,11 @@ func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, e
 	}
 	all.finish(s)
 	d := all.document(s)
-	d.meta.Loss = append(d.meta.Loss, shownLoss(lost.Counters())...)
-	if err := d.write(w); err != nil {
+	blocks, err := d.blocks(cmp.Or(o.packed, maxPacked))
+	if err == nil {
+		err = d.write(w, blocks)
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("write the timeline: %w", err)
 	}
 	return s, lost.Counters(), nil

@@ -242,6 +242,26 @@ func TestKeyframe(t *testing.T) {
 	}
 }
 
+// Where all changes would make too large a file, there are fewer, and the peaks are there.
+func TestFileIsBounded(t *testing.T) {
+	path := "../replay/testdata/profiler.gmt"
+	all, exact, _ := written(t, path, whole)
+	for _, most := range []int{70_000, 60_000} {
+		o := whole
+		o.packed = most
+		html, p, _ := written(t, path, o)
+		if len(html) > len(all)-10_000 || p.meta.Exact || p.meta.Bucket < 2 || p.meta.Instants != len(p.instants) || len(p.instants) < 50 {
+			t.Errorf("at most %d: a page of %d bytes, before %d, %d instants of %d, exact: %v", most, len(html), len(all), len(p.instants), p.meta.Changes, p.meta.Exact)
+		}
+		for i, place := range exact.meta.Places {
+			j := slices.Index(p.meta.Places, place)
+			if want, got := slices.Max(exact.totals(i)), slices.Max(p.totals(j)); got != want {
+				t.Errorf("at most %d: %s has its peak at %d, want %d", most, place.Name, got, want)
+			}
+		}
+	}
+}
+
 type full struct{ left int }
 
 func (f *full) Write(b []byte) (int, error) {

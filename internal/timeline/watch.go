@@ -111,12 +111,12 @@ type watcher struct {
 	fresh    bool // a process was heard of first
 	known    map[event.Process]bool
 	met      map[event.Process]uint64 // when a process was first told of
-	older    []older
+	older    []olderBytes
 	places   map[string]int
 }
 
-// What is older was there when its process was met, as it came to be known later.
-type older struct {
+// Bytes are older that were there when its process was met, as it came to be known later.
+type olderBytes struct {
 	time  uint64
 	leaf  int32
 	bytes int64
@@ -428,7 +428,7 @@ func (w *watcher) sinceMet(by []delta, leaf int32, met uint64) []delta {
 	if leaf < 0 || last < 0 || by[last].leaf != leaf {
 		return by
 	}
-	w.older = append(w.older, older{met, leaf, by[last].bytes})
+	w.older = append(w.older, olderBytes{met, leaf, by[last].bytes})
 	return by[:last]
 }
 

@@ -12,7 +12,7 @@ async function main() {
     meta.driver && "driver " + meta.driver, "gpumemtrace " + meta.version,
   ].filter(Boolean).join(" · ");
   const notes = [];
-  if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, among them the lowest, the highest and the last of each few changes. Between two of them nothing is shown. Peaks are exact.`);
+  if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, of each ${meta.bucket.toLocaleString("en-US")} changes those where the total of a GPU, or of other memory, was lowest and highest, and the last. Zooming in shows no more than these. Peaks are exact.`);
   if (!meta.map_exact) notes.push("Where memory lay is known at some moments only: the map is of the last one before.");
   notes.push(...(meta.notes || []), ...(meta.loss || []).map((l) => `${l.value.toLocaleString("en-US")} ${l.help} (${l.name})`));
   $("notes").hidden = !notes.length;
