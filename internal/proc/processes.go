@@ -30,8 +30,10 @@ func numbered(dir string) (numbers []int) {
 // files or root.
 func over(pid int) bool {
 	fields, err := stat(pid)
-	return err != nil || fields[0][0] == 'Z' || fields[0][0] == 'X'
+	return err != nil || isOver(fields)
 }
+
+func isOver(stat [][]byte) bool { return stat[0][0] == 'Z' || stat[0][0] == 'X' }
 
 // living returns a thread of the process that has not ended: the first unless
 // that one has. /proc/TID shows what its process has.
@@ -50,6 +52,24 @@ func living(pid int) int {
 // Ended tells whether there is no such process any more, or one that was only
 // not waited for yet. One whose first thread alone has ended has not.
 func Ended(pid int) bool {
+	fields, err := stat(pid)
+	return (err != nil || isOver(fields)) && ended(pid)
+}
+
+// EndedSince is Ended of the process that began at a time, as StartTicks, whoever has its
+// PID by now.
+func EndedSince(pid int, start uint64) bool {
+	fields, err := stat(pid)
+	if err == nil {
+		if ticks, err := number(fields, 22); err == nil && ticks != start {
+			return true
+		}
+	}
+	return (err != nil || isOver(fields)) && ended(pid)
+}
+
+// ended is Ended of a process whose first thread has ended.
+func ended(pid int) bool {
 	if _, err := os.Stat(dirOf(pid)); err != nil {
 		return errors.Is(err, os.ErrNotExist)
 	}

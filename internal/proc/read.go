@@ -11,7 +11,6 @@ package proc
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 
@@ -32,18 +31,43 @@ func dirOf(pid int) string {
 }
 
 // read returns a file of a process's directory that has at most limit bytes.
-// The error is os.ErrNotExist for a process that is gone, or ErrTooLarge.
+// The error is os.ErrNotExist for a process that is gone, or ErrTooLarge. It is made of
+// system calls: for an os.File there are twice as many, to see whether it can be polled.
 func read(pid int, name string, limit int64) ([]byte, error) {
-	f, err := os.Open(dirOf(pid) + "/" + name)
+	path := dirOf(pid) + "/" + name
+	fd, err := again(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return nil, notExist(err)
+		return nil, notExist(&os.PathError{Op: "open", Path: path, Err: err})
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("process %d's %s: %w", pid, name, ErrTooLarge)
+	defer unix.Close(fd)
+	b := make([]byte, 0, firstRead)
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := again(func() (int, error) { return unix.Read(fd, b[len(b):cap(b)]) })
+		switch {
+		case err != nil:
+			return b, notExist(&os.PathError{Op: "read", Path: path, Err: err})
+		case n == 0:
+			return b, nil
+		case int64(len(b)+n) > limit:
+			return b[:limit], fmt.Errorf("process %d's %s: %w", pid, name, ErrTooLarge)
+		}
+		b = b[:len(b)+n]
 	}
-	return b, notExist(err)
+}
+
+// firstRead has room for most of what is read of a process.
+const firstRead = 1024
+
+// again calls f until no signal comes in between.
+func again(f func() (int, error)) (int, error) {
+	for {
+		if n, err := f(); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
 }
 
 // notExist turns what the kernel says of a process that ended meanwhile into

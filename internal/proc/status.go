@@ -112,11 +112,16 @@ func statNumber(pid, field int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := strconv.ParseUint(string(fields[field-3]), 10, 64)
+	n, err := number(fields, field)
 	if err != nil {
 		return 0, fmt.Errorf("read field %d of process %d's stat: %w", field, pid, err)
 	}
 	return n, nil
+}
+
+// number returns a field of a stat, counted from 1 as in proc_pid_stat(5).
+func number(stat [][]byte, field int) (uint64, error) {
+	return strconv.ParseUint(string(stat[field-3]), 10, 64)
 }
 
 // StartTicks returns when a process began, in clock ticks (a hundredth of a

@@ -82,17 +82,21 @@ func TestStat(t *testing.T) {
 		if s, err := ReadStatus(pid); err != nil || s.Process != pid || !slices.Equal(s.Numbers, []int{pid}) || int(s.User) != os.Geteuid() || Kernel(pid) {
 			t.Errorf("%q: status %+v, %v", name, s, err)
 		}
-		if Ended(pid) {
+		began, _ := StartTicks(pid)
+		if Ended(pid) || EndedSince(pid, began) {
 			t.Errorf("%q has ended", name)
 		}
+		if !EndedSince(pid, began-1) {
+			t.Errorf("%q is taken for the process that had its PID before", name)
+		}
 		cmd.Process.Kill()
-		eventually(t, "a process to end", func() bool { return Ended(pid) })
+		eventually(t, "a process to end", func() bool { return Ended(pid) && EndedSince(pid, began) })
 		if Comm(pid) != name {
 			t.Errorf("%q: a process that was not waited for has lost its name", name)
 		}
 		cmd.Wait()
-		if _, err := StartTicks(pid); !errors.Is(err, os.ErrNotExist) || !Ended(pid) || Comm(pid) != "" {
-			t.Errorf("a process that is gone: %v, ended %v, comm %q", err, Ended(pid), Comm(pid))
+		if _, err := StartTicks(pid); !errors.Is(err, os.ErrNotExist) || !Ended(pid) || !EndedSince(pid, began) || Comm(pid) != "" {
+			t.Errorf("a process that is gone: %v, ended %v, %v, comm %q", err, Ended(pid), EndedSince(pid, began), Comm(pid))
 		}
 		if _, err := parentOf(pid); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("parent of a process that is gone: %v", err)
@@ -200,8 +204,9 @@ func TestFirstThreadEnded(t *testing.T) {
 		b, err := os.ReadFile(dirOf(pid) + "/maps")
 		return err != nil || len(b) == 0
 	})
-	if Ended(pid) {
-		t.Error("it has ended")
+	began, err := StartTicks(pid)
+	if err != nil || Ended(pid) || EndedSince(pid, began) {
+		t.Error("it has ended", err)
 	}
 	var own *Mapping
 	for m, err := range Mappings(pid) {
@@ -239,4 +244,20 @@ func TestFirstThreadEnded(t *testing.T) {
 	root.Close()
 	cmd.Process.Kill()
 	eventually(t, "it to end", func() bool { return Ended(pid) })
+}
+
+// BenchmarkEnded looks at a process that lives, as is done for those whose end may have
+// gone unseen.
+func BenchmarkEnded(b *testing.B) {
+	pid := os.Getppid()
+	began, err := StartTicks(pid)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if EndedSince(pid, began) {
+			b.Fatal("it has ended")
+		}
+	}
 }

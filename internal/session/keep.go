@@ -187,9 +187,5 @@ func identify(pid int) (event.Process, error) {
 
 // gone tells whether a process has ended, whoever has its PID.
 func gone(id event.Process) bool {
-	if proc.Ended(int(id.PID)) {
-		return true
-	}
-	now, err := identify(int(id.PID))
-	return err == nil && now != id
+	return proc.EndedSince(int(id.PID), id.Start/event.StartUnit)
 }
