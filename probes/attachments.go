@@ -290,7 +290,7 @@ const (
 // tidy takes probes off libraries that no traced process maps any more, until
 // stop is closed. A process whose exit was lost is looked for here.
 func (t *Tracer) tidy(stop <-chan struct{}) {
-	tick := time.NewTicker(tidyInterval)
+	tick := time.NewTimer(clock.Until(tidyInterval))
 	defer tick.Stop()
 	var users rounds.Rounds[int]
 	for {
@@ -298,6 +298,7 @@ func (t *Tracer) tidy(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case now := <-tick.C:
+			tick.Reset(clock.Until(tidyInterval))
 			t.takeOff(t.unused(now, &users)...)
 		}
 	}

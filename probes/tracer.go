@@ -397,7 +397,7 @@ func (t *Tracer) Run(h Handler, idle func(drained bool)) error {
 			last = now
 		}
 		if now.Sub(last) >= idleAfter {
-			interval = idleInterval
+			interval = clock.Until(idleInterval)
 		}
 		if err := t.waiter.wait(interval); err != nil {
 			return err

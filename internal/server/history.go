@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
@@ -190,7 +191,7 @@ func (s *Server) remember(ctx context.Context) {
 		begun := time.Now()
 		s.history.take(s.opts.Source.Figures(state.Want{Totals: true}).Totals())
 		took := time.Since(begun)
-		wait = max(historyEvery-took, historyRest*took)
+		wait = max(clock.Until(historyEvery), historyRest*took)
 	}
 }
 

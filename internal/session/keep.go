@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
@@ -23,20 +24,22 @@ const (
 
 // keep does what no event brings about, until end is closed.
 func (s *Session) keep(end <-chan struct{}) {
-	tick := time.NewTicker(keepInterval)
+	tick := time.NewTimer(clock.Until(keepInterval))
 	defer tick.Stop()
 	var sweeper sweeper
 	var reaper reaper
-	var last time.Time
+	var last time.Duration // the second in which was done what is each second
 	for {
 		select {
 		case <-end:
 			return
-		case now := <-tick.C:
+		case <-tick.C:
+			tick.Reset(clock.Until(keepInterval))
 			s.sweep(&sweeper)
-			due := now.Sub(last) >= secondly
+			second := clock.Monotonic() / secondly
+			due := second != last
 			if due {
-				last = now
+				last = second
 				s.reap(&reaper)
 				s.allocated(monotonic(), nil)
 				s.recordingFails()

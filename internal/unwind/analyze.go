@@ -13,6 +13,7 @@ import (
 
 	"go.opentelemetry.io/ebpf-profiler/times"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -121,9 +122,9 @@ const (
 
 // work analyses and forgets processes as they come due, until ctx ends.
 func (u *Unwinder) work(ctx context.Context) {
-	reports := time.NewTicker(look)
+	reports := time.NewTimer(clock.Until(look))
 	defer reports.Stop()
-	cleanups := time.NewTicker(cleanup)
+	cleanups := time.NewTimer(clock.Until(cleanup))
 	defer cleanups.Stop()
 	for {
 		select {
@@ -131,10 +132,12 @@ func (u *Unwinder) work(ctx context.Context) {
 			return
 		case <-u.schedule.wake:
 		case <-reports.C:
+			reports.Reset(clock.Until(look))
 			for _, pid := range u.kernel.reported() {
 				u.Changed(int(pid), 0)
 			}
 		case now := <-cleanups.C:
+			cleanups.Reset(clock.Until(cleanup))
 			// Stacks of processes that ended since the last time may still be
 			// on their way.
 			if u.analyse.lock(ctx) == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -22,7 +23,7 @@ const codeProgram = "gm_code_freed"
 const (
 	// codeLook is how often the processes are looked at, of which stacks with Python
 	// frames are taken and which free code objects.
-	codeLook = 250 * time.Millisecond
+	codeLook = 200 * time.Millisecond
 	// A process is not watched any more once it freed freesAtOnce code objects more
 	// than freesPerSecond allows. Each costs it about a microsecond.
 	freesPerSecond = 5000
@@ -101,13 +102,14 @@ func newCodeWatch(known *knownProcesses) *codeWatch {
 // start begins to watch, until ctx ends.
 func (c *codeWatch) start(ctx context.Context, program *ebpf.Program) {
 	c.busy.Go(func() {
-		tick := time.NewTicker(codeLook)
+		tick := time.NewTimer(clock.Until(codeLook))
 		defer tick.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case now := <-tick.C:
+				tick.Reset(clock.Until(codeLook))
 				c.look(now, program)
 			}
 		}
