@@ -113,6 +113,7 @@ func (l *Ledger) hold(p *process, s *Site, w Weight) {
 // another ledger's peak (Options.Peaked). Memory of class driver has none of its own.
 func (l *Ledger) Mark(proc event.Process) {
 	if p := l.procs[proc]; p != nil {
+		l.touched(p)
 		p.epoch++
 	}
 }

@@ -48,6 +48,15 @@ type Options struct {
 	// Leaving, if set, hears of each call site that goes, just before: with its process,
 	// or because its counters go to the synthetic site of its kind.
 	Leaving func(*Site)
+	// Touched, if set, hears of each process of which a figure may be another than it was:
+	// by an event of it, or of another, whose call sites had no room. It is called very often.
+	Touched func(event.Process)
+}
+
+func (l *Ledger) touched(p *process) {
+	if l.opt.Touched != nil {
+		l.opt.Touched(p.id)
+	}
 }
 
 func (l *Ledger) leaves(s *Site) {
@@ -200,6 +209,7 @@ func (l *Ledger) Apply(e *event.Event) {
 	if p == nil {
 		return
 	}
+	l.touched(p)
 	switch e.Op {
 	case event.OpFork:
 		return // a child has none of its parent's GPU memory
@@ -393,6 +403,7 @@ func (l *Ledger) Forget(proc event.Process) {
 	if p == nil {
 		return
 	}
+	l.touched(p)
 	for _, s := range p.sites {
 		if s != nil {
 			l.leaves(s)

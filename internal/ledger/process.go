@@ -53,7 +53,9 @@ type process struct {
 	siteAt   map[siteKey]uint32
 	other    [event.NumKinds]uint32 // synthetic sites, index + 1
 	ownSites int                    // sites but for synthetic ones
-	epoch    uint64                 // counts peaks
+	// unreported: a site has allocated since the last Reported.
+	unreported bool
+	epoch      uint64 // counts peaks
 
 	inuse, unattributed [event.NumClasses]int64
 	unknownObjects      int64  // live allocations of which nothing is kept
@@ -170,6 +172,7 @@ func (l *Ledger) Release(proc event.Process) {
 	if p == nil || !p.exited {
 		return
 	}
+	l.touched(p)
 	l.endAll(p, never)
 }
 

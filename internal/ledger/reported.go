@@ -1,8 +1,13 @@
 package ledger
 
-// Reported keeps what each call site has allocated so far, beside what it allocates.
+// Reported keeps what each call site has allocated so far, beside what it allocates. Of a
+// process that allocated nothing since the last time no site is visited.
 func (l *Ledger) Reported() {
 	for _, p := range l.order {
+		if !p.unreported {
+			continue
+		}
+		p.unreported = false
 		for _, s := range p.sites {
 			if s != nil {
 				s.ReportedObjects, s.ReportedBytes = s.AllocObjects, s.AllocBytes

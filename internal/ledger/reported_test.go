@@ -32,6 +32,9 @@ func TestUnreportedAddsUp(t *testing.T) {
 		}
 	}
 	report()
+	if p := l.procs[id]; p.unreported {
+		t.Error("after a report its call sites would be visited again")
+	}
 	if lossOf(l, "sites_folded") == 0 {
 		t.Error("no site was folded")
 	}

@@ -154,6 +154,7 @@ func (s *Site) seen(t uint64) { s.last = max(s.last, t) }
 // count adds a successful allocation to what s and p ever allocated.
 func (p *process) count(s *Site, t uint64, objects int64, bytes uint64) {
 	s.seen(t)
+	p.unreported = true
 	s.AllocObjects += objects
 	s.AllocBytes = addSaturated(s.AllocBytes, bytes)
 	if s.Kind.Class() == event.ClassDevice {
@@ -205,6 +206,7 @@ func (l *Ledger) fold() bool {
 
 func (l *Ledger) foldSite(p *process, i uint32) {
 	s := p.sites[i]
+	l.touched(p)
 	l.leaves(s)
 	p.settle(s)
 	_, into := p.synthetic(s.Kind)

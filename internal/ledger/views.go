@@ -1,6 +1,10 @@
 package ledger
 
-import "github.com/gpumemtrace/gpumemtrace/internal/event"
+import (
+	"iter"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+)
 
 // Totals are the figures of one process. Bytes of different classes are never
 // added up.
@@ -57,16 +61,32 @@ func (l *Ledger) Processes(yield func(Totals) bool) {
 // of class device its Peak.
 func (l *Ledger) Sites(yield func(*Site) bool) {
 	for _, p := range l.order {
-		for _, s := range p.sites {
-			if s == nil {
-				continue
-			}
-			p.settle(s)
-			if !yield(s) {
-				return
-			}
+		if !p.yieldSites(yield) {
+			return
 		}
 	}
+}
+
+// SitesOf yields those of one process.
+func (l *Ledger) SitesOf(proc event.Process) iter.Seq[*Site] {
+	return func(yield func(*Site) bool) {
+		if p := l.procs[proc]; p != nil {
+			p.yieldSites(yield)
+		}
+	}
+}
+
+func (p *process) yieldSites(yield func(*Site) bool) bool {
+	for _, s := range p.sites {
+		if s == nil {
+			continue
+		}
+		p.settle(s)
+		if !yield(s) {
+			return false
+		}
+	}
+	return true
 }
 
 // Len returns how many call sites Sites yields, or more.
