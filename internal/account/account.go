@@ -146,10 +146,12 @@ func (a *Accounts) Labels(p event.Process) (out []string) {
 }
 
 // Observe takes a reading, and compares it with processes as they are at its
-// moment.
-func (a *Accounts) Observe(r *record.Reading, processes []Process) {
+// moment. It returns of which of them a label or a figure is another by it; all says so of
+// every process.
+func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []event.Process, all bool) {
+	all = !slices.EqualFunc(a.devices, r.Devices, sameDevice)
 	a.devices = r.Devices
-	a.number(r, processes)
+	changed = a.number(r, processes)
 	for i := range processes {
 		p := &processes[i]
 		listed := false
@@ -159,11 +161,16 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) {
 			listed = listed || on
 			switch {
 			case on:
-				a.compare(p, r, j)
+				if a.compare(p, r, j) {
+					changed = append(changed, p.Process)
+				}
 			case d.Listed && a.Initial:
 				// It has let go of all. Elsewhere the driver may hide it.
 				for x := range r.Devices {
 					if k := (key{p.Process, r.Devices[x].Label}); a.figures[k] != nil && of(d, &r.Devices[x]) {
+						if *a.figures[k] != (Figure{Known: true}) {
+							changed = append(changed, p.Process)
+						}
 						a.figures[k] = &Figure{Known: true}
 					}
 				}
@@ -171,8 +178,9 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) {
 		}
 		// Of an instance only the whole GPU tells.
 		everywhere := !slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.Listed && d.Instance < 0 })
-		if !listed && a.Initial && everywhere && p.Since <= r.Begin && len(a.Labels(p.Process)) == 0 {
+		if !listed && a.Initial && everywhere && p.Since <= r.Begin && len(a.Labels(p.Process)) == 0 && !a.empty[p.Process] {
 			a.empty[p.Process] = true
+			changed = append(changed, p.Process)
 		}
 	}
 	uses := map[event.Process][]record.Use{}
@@ -185,6 +193,12 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) {
 	for j := range r.Devices {
 		a.rest[r.Devices[j].Label] = a.remains(&r.Devices[j], processes, uses)
 	}
+	return changed, all
+}
+
+// sameDevice tells whether two readings' devices are one, under the same names.
+func sameDevice(a, b record.Device) bool {
+	return a.UUID == b.UUID && a.Label == b.Label && a.GPU == b.GPU && a.GPUKnown == b.GPUKnown && a.Instance == b.Instance
 }
 
 // A Rest is what of a GPU's memory in use no traced process holds, in bytes, if Known.
@@ -219,8 +233,8 @@ func (a *Accounts) remains(d *record.Device, processes []Process, uses map[event
 }
 
 // number takes the ordinals of the processes. Of others, which ended while the
-// reading was made, nobody asks.
-func (a *Accounts) number(r *record.Reading, processes []Process) {
+// reading was made, nobody asks. It returns the processes of which one is another.
+func (a *Accounts) number(r *record.Reading, processes []Process) (changed []event.Process) {
 	told := make(map[event.Process]map[int32]gpu, len(processes))
 	for i := range processes {
 		told[processes[i].Process] = nil
@@ -232,17 +246,24 @@ func (a *Accounts) number(r *record.Reading, processes []Process) {
 		}
 		if known == nil {
 			known = map[int32]gpu{}
-			told[o.Process], a.ordinals[o.Process] = known, known
+			told[o.Process] = known
 		}
 		d := &r.Devices[o.Device]
 		known[o.Ordinal] = gpu{d.UUID, d.Label}
 	}
+	for id, known := range told {
+		if known != nil && !maps.Equal(known, a.ordinals[id]) {
+			a.ordinals[id] = known
+			changed = append(changed, id)
+		}
+	}
+	return changed
 }
 
 // compare takes the reading of one process on one device that lists it. What
 // changed while it was read may be in the figure or not: nothing is concluded from
-// it that is not new.
-func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
+// it that is not new. It tells whether the figure is another by it.
+func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed bool) {
 	f := &Figure{}
 	for _, u := range r.Uses {
 		if u.Process == p.Process && u.Device == device {
@@ -254,12 +275,15 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 	old := a.figures[k]
 	for x := range r.Devices {
 		if of(&r.Devices[device], &r.Devices[x]) {
-			delete(a.figures, key{p.Process, r.Devices[x].Label})
+			one := key{p.Process, r.Devices[x].Label}
+			changed = changed || one != k && a.figures[one] != nil
+			delete(a.figures, one)
 		}
 	}
 	a.figures[k] = f
+	defer func() { changed = changed || old == nil || *old != *f }()
 	if !f.Known {
-		return
+		return changed
 	}
 	racing := p.Changed >= r.Begin
 	switch {
@@ -275,6 +299,7 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) {
 	default:
 		f.Before = f.Total - held
 	}
+	return changed
 }
 
 // held returns what a process has on a whole GPU, and the label of that, or of the
