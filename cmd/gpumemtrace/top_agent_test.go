@@ -31,7 +31,7 @@ func (s *shown) View(w state.Want) *state.View {
 	return s.state.View(w)
 }
 
-func (s *shown) Figures(w state.Want) *state.View { return s.View(w) }
+func (s *shown) Totals() *state.Totals { return s.View(state.Want{Totals: true}).Totals() }
 
 func (s *shown) Done() <-chan struct{} { return nil }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 // rules returns the rules of alerts. Each was parsed before.
@@ -50,16 +49,12 @@ func (a *agent) observe() {
 	if a.alerts == nil {
 		return
 	}
-	for _, x := range a.alerts.Observe(clock.Monotonic(), a.totals()) {
+	for _, x := range a.alerts.Observe(clock.Monotonic(), a.session.Totals()) {
 		a.opts.Warn("alert: " + x.Text)
 		if w := a.webhook.Load(); w != nil {
 			w.Send(x)
 		}
 	}
-}
-
-func (a *agent) totals() *state.Totals {
-	return a.session.Figures(state.Want{Totals: true}).Totals()
 }
 
 // A hook is a webhook as a runner.
@@ -111,13 +106,13 @@ func Once(o Options, w io.Writer) (firing int, err error) {
 	if a.alerts == nil {
 		return 0, fmt.Errorf("once: there is no alert to look at")
 	}
-	a.alerts.Observe(clock.Monotonic(), a.totals())
+	a.alerts.Observe(clock.Monotonic(), a.session.Totals())
 	select {
 	case <-time.After(c.Interval):
 	case err := <-a.session.Failed():
 		return 0, err
 	}
-	a.alerts.Observe(clock.Monotonic(), a.totals())
+	a.alerts.Observe(clock.Monotonic(), a.session.Totals())
 	all := a.alerts.Firing()
 	for _, x := range all {
 		if _, err := fmt.Fprintln(w, render.Clean(x.Text)); err != nil {

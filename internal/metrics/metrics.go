@@ -28,8 +28,8 @@ import (
 
 // A Source is a running trace: *session.Session is one. A recording would be.
 type Source interface {
-	// Figures returns a View for sums: nothing is waited for but the driver's figures.
-	Figures(state.Want) *state.View
+	// Totals wait for nothing but the driver's figures.
+	Totals() *state.Totals
 }
 
 // A Workload is what runs a process: each is "" where it is not known.
@@ -113,7 +113,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	begin := time.Now()
-	t := m.opts.Source.Figures(state.Want{Totals: true}).Totals()
+	t := m.opts.Source.Totals()
 	w := &whole{totals: t, took: time.Since(begin)}
 	if m.opts.BPF != nil {
 		w.bpf = m.opts.BPF()

@@ -29,7 +29,7 @@ import (
 // a source is a state that nothing changes meanwhile.
 type source struct{ *state.State }
 
-func (s source) Figures(want state.Want) *state.View { return s.View(want) }
+func (s source) Totals() *state.Totals { return s.View(state.Want{Totals: true}).Totals() }
 
 const recording = "../replay/testdata/fsdp.gmt"
 
@@ -209,10 +209,11 @@ type live struct {
 	state *state.State
 }
 
-func (l *live) Figures(want state.Want) *state.View {
+func (l *live) Totals() *state.Totals {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.state.View(want)
+	v := l.state.View(state.Want{Totals: true})
+	l.mu.Unlock()
+	return v.Totals()
 }
 
 // Several scrape at once while processes come and go: each scrape is whole, and no counter

@@ -40,10 +40,10 @@ func (h *held) View(w state.Want) *state.View {
 	return h.state.View(w)
 }
 
-func (h *held) Figures(w state.Want) *state.View {
+func (h *held) Totals() *state.Totals {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.state.View(w)
+	return h.state.View(state.Want{Totals: true}).Totals()
 }
 
 func (h *held) Done() <-chan struct{} { return nil }

@@ -189,7 +189,7 @@ func (s *Server) remember(ctx context.Context) {
 			return
 		}
 		begun := time.Now()
-		s.history.take(s.opts.Source.Figures(state.Want{Totals: true}).Totals())
+		s.history.take(s.opts.Source.Totals())
 		took := time.Since(begun)
 		wait = max(clock.Until(historyEvery), historyRest*took)
 	}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
@@ -260,7 +259,7 @@ func TestBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.history.take(h.Figures(state.Want{Totals: true}).Totals())
+	first.history.take(h.Totals())
 	first.keep(failureOf("a", "b"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -28,8 +28,8 @@ import (
 // A Source is the trace that is shown: *session.Session.
 type Source interface {
 	View(state.Want) *state.View
-	// Figures is a View for sums, which waits for no names.
-	Figures(state.Want) *state.View
+	// Totals wait for no names.
+	Totals() *state.Totals
 	Done() <-chan struct{}
 }
 

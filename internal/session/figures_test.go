@@ -9,7 +9,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/metrics"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -28,7 +27,7 @@ func TestFigures(t *testing.T) {
 	}
 	watch := alert.NewWatch([]alert.Rule{rule})
 	figures := func() (live, allocated, freed int64, owner string) {
-		for _, g := range s.Figures(state.Want{Totals: true}).Totals().Groups {
+		for _, g := range s.Totals().Groups {
 			if g.Kind == event.KindDevice {
 				live, allocated, freed = live+g.LiveBytes, allocated+g.AllocBytes, freed+g.FreedBytes
 				if g.LiveBytes > 0 {
@@ -51,7 +50,7 @@ func TestFigures(t *testing.T) {
 		}
 		return ""
 	})
-	if told := watch.Observe(time.Minute, s.Figures(state.Want{Totals: true}).Totals()); len(told) != 1 || told[0].Subject.PID != p.PID() || told[0].Value != 77<<20 {
+	if told := watch.Observe(time.Minute, s.Totals()); len(told) != 1 || told[0].Subject.PID != p.PID() || told[0].Value != 77<<20 {
 		t.Errorf("told %+v", told)
 	}
 	if err := p.Close(); err != nil {

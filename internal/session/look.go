@@ -21,13 +21,15 @@ func (s *Session) View(want state.Want) *state.View { return s.look(want, false)
 // last that shows the processes which ended before it.
 func (s *Session) Report(want state.Want) *state.View { return s.look(want, true) }
 
-// Figures is a View for sums: it waits for no stack and no name. Those that it lacks are
-// looked for within a second, for the next one.
-func (s *Session) Figures(want state.Want) *state.View {
+// Totals are sums of now. They wait for no stack and no name: those that they lack are
+// looked for within a second, for the next ones. Nobody changes them.
+func (s *Session) Totals() *state.Totals {
 	s.figured.Store(true)
 	s.ask()
 	s.current()
-	return s.view(want, false)
+	s.summing.Lock()
+	defer s.summing.Unlock()
+	return s.view(state.Want{Totals: true, Sums: &s.sums}, false).Totals()
 }
 
 func (s *Session) look(want state.Want, report bool) *state.View {

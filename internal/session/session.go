@@ -81,7 +81,9 @@ type Session struct {
 
 	spelling atomic.Bool  // one goroutine does
 	told     *record.Loss // what spell told last, of its goroutine
-	figured  atomic.Bool  // figures were asked for: see Figures
+	figured  atomic.Bool  // totals were asked for: see Totals
+	summing  sync.Mutex   // guards sums, before mu
+	sums     state.Sums
 
 	allocators allocators
 

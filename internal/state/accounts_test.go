@@ -13,7 +13,10 @@ import (
 
 // physicalTrace applies the records of traced, with what the kernel driver hands out to its
 // processes beside them, on two GPUs. Some processes are attached to late.
-func physicalTrace(seed uint64, n int, s *State) {
+func physicalTrace(seed uint64, n int, s *State) { physicalSteps(seed, n, s, s.Apply) }
+
+// physicalSteps has apply apply the records of traced.
+func physicalSteps(seed uint64, n int, s *State, apply func(record.Record)) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	kernels := map[event.Process][]*kernel{}
 	objects := map[*kernel][]uint64{}
@@ -58,7 +61,7 @@ func physicalTrace(seed uint64, n int, s *State) {
 				objects[k] = slices.Delete(mine, i, i+1)
 			}
 		}
-		s.Apply(r)
+		apply(r)
 		if e, ok := r.(*event.Event); ok && e.Op == event.OpFork && rng.IntN(2) == 0 {
 			s.procs.known[e.Child].fromStart = false
 		}

@@ -15,4 +15,5 @@ func (s *State) Afresh() {
 	}
 	s.steps.afresh()
 	s.afresh = true
+	s.touchAll()
 }

@@ -105,6 +105,7 @@ func apart(kind event.Kind) bool { return kind != event.KindBacking && kind != e
 
 // A settlement is what a process holds on a GPU.
 type settlement struct {
+	id      event.Process
 	account snapshot.Account
 	holds   bool // account shows something
 	rest    []remainder
@@ -150,7 +151,7 @@ func (v *View) settlements(splits []*split, kind func(i int) event.Kind) iter.Se
 			a := snapshot.Account{PID: int(h.id.PID), Process: v.names[h.id], GPU: h.gpu,
 				Driver: h.figure.Total, DriverKnown: h.figure.Known, Difference: h.figure.Differs, Compared: h.figure.Compared, Inferred: h.figure.Inferred && (h.late || !h.seen)}
 			rest := v.balance(splits, h, &a, func(kind event.Kind) amount { return *of(h.id, h.gpu, kind) })
-			if !yield(settlement{a, h.account, rest}) {
+			if !yield(settlement{h.id, a, h.account, rest}) {
 				return
 			}
 		}

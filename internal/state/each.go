@@ -25,7 +25,11 @@ func (o *One) Snapshot() *snapshot.Snapshot { return o.view.build(o.shapes) }
 // Snapshot does, but for live rows, layout, steps and frees, which none has. They are for
 // one goroutine, and for no longer than until the next Snapshot with the same Shapes.
 func (v *View) Each() []One {
-	shapes, parts := v.shapes(), v.parts()
+	ids := make([]event.Process, len(v.processes))
+	for i, p := range v.processes {
+		ids[i] = p.id
+	}
+	shapes, parts := v.shapes(), v.parts(ids)
 	out := make([]One, 0, len(parts))
 	for i, p := range v.processes {
 		part := parts[p.id]
@@ -49,15 +53,21 @@ func (v *View) Interval() (begin, end time.Time) {
 	return begin, end
 }
 
-// parts returns a view of each process.
-func (v *View) parts() map[event.Process]*View {
-	parts := make(map[event.Process]*View, len(v.processes))
-	for _, p := range v.processes {
+// parts returns a view of each of some processes.
+func (v *View) parts(ids []event.Process) map[event.Process]*View {
+	parts, shown := make(map[event.Process]*View, len(ids)), map[event.Process]bool{}
+	for _, id := range v.shown {
+		shown[id] = true
+	}
+	for _, id := range ids {
 		part := &View{want: v.want, trace: v.trace, snapshot: v.snapshot, names: v.names,
-			partial: v.partial, sample: v.sample, least: v.least, whole: v.whole, located: v.located}
+			partial: v.partial, sample: v.sample, least: v.least, whole: v.whole, located: v.located, admitted: v.admitted}
+		if shown[id] {
+			part.shown = []event.Process{id}
+		}
 		part.snapshot.Meta.Target = ""
 		part.snapshot.GPUs = nil
-		parts[p.id] = part
+		parts[id] = part
 	}
 	deal(v.sites, parts, func(x *site) event.Process { return x.Proc }, func(p *View) *[]site { return &p.sites })
 	deal(v.physical, parts, func(x *site) event.Process { return x.Proc }, func(p *View) *[]site { return &p.physical })

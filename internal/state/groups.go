@@ -72,12 +72,13 @@ type meaning struct {
 	owner string
 	cause event.Kind // of memory of KindDriver, see physical.Cause
 	early bool       // a name that it depends on was not looked for yet
+	waits bool       // another look may tell something else
 }
 
 // tells returns what a stack tells, as far as its frames have names.
 func (g *groups) tells(x *ledger.SiteKey, frames []*record.Place) meaning {
 	if len(frames) == 0 {
-		return meaning{cause: event.KindDriver}
+		return meaning{cause: event.KindDriver, waits: x.Stack != 0}
 	}
 	key := meant{shaped{x.Stack, x.Kind == event.KindTensor}, x.Kind == event.KindDriver}
 	if t, ok := g.told[key]; ok && t.first == frames[0] {
@@ -109,17 +110,18 @@ func (g *groups) tells(x *ledger.SiteKey, frames []*record.Place) meaning {
 	if final && len(g.told) < maxTold {
 		g.told[key] = t
 	}
+	t.waits = !final
 	return t
 }
 
-// group returns that of a call site on a GPU.
-func (g *groups) group(x *ledger.SiteKey, gpu string, frames []*record.Place) Group {
+// group returns that of a call site on a GPU, and whether it may come to be another.
+func (g *groups) group(x *ledger.SiteKey, gpu string, frames []*record.Place) (k Group, waits bool) {
 	t := g.tells(x, frames)
 	kind := x.Kind
 	if kind == event.KindDriver {
 		kind = t.cause
 	}
-	return g.admit(Group{g.gpu(gpu), kind, t.owner})
+	return g.admit(Group{g.gpu(gpu), kind, t.owner}), t.waits
 }
 
 // gpu returns a label, or OtherGPUs.
@@ -174,17 +176,19 @@ func (g *groups) failed(f *Failure, name string, at time.Time) {
 func (s *State) count(x *ledger.Site, label func(*ledger.SiteKey) string) {
 	if x.HasFresh() {
 		c := x.Fresh()
-		s.groups.counts[s.groups.group(&x.SiteKey, label(&x.SiteKey), s.stacks.Frames(x.Stack))].Add(&c)
+		k, _ := s.groups.group(&x.SiteKey, label(&x.SiteKey), s.stacks.Frames(x.Stack))
+		s.groups.counts[k].Add(&c)
 	}
 }
 
-// counted returns what was ever counted, by group. Objects of tensors are whole ones.
-func (s *State) counted() map[Group]ledger.Counts {
+// counted returns what was ever counted, by group. Objects of tensors are whole ones. Of
+// processes but some, nil for all, nothing has been counted since it was asked last.
+func (s *State) counted(some map[event.Process]bool) map[Group]ledger.Counts {
 	for _, layer := range []struct {
 		rows  *ledger.Ledger
 		label func(*ledger.SiteKey) string
 	}{{s.ledger, s.label}, {s.tensors.Rows, s.label}, {s.physical.Rows, s.labelOf}} {
-		for x := range layer.rows.Sites {
+		for x := range sitesOf(layer.rows, some) {
 			if x.HasFresh() && !s.groups.tells(&x.SiteKey, s.stacks.Frames(x.Stack)).early {
 				s.count(x, layer.label)
 			}

@@ -68,7 +68,12 @@ type values struct{ live, objects, bytes int64 }
 // told before is older, and what they tell after is later.
 func (s *State) caughtUp() {
 	if s.stated != nil {
+		sample, least := s.tensors.Telling()
 		s.tensors.Tell(s.stated)
+		if now, min := s.tensors.Telling(); now != sample || min != least {
+			s.touchAll()
+		}
+		s.touchAllocators(s.stated)
 		s.stated = nil
 	}
 }
@@ -85,6 +90,9 @@ func (s *State) partial(v *View, shown func(event.Process) bool) {
 	v.partial = true
 	v.whole = s.began == 0 && !s.afresh
 	for id, a := range s.tensors.Allocators {
+		if !v.has(id) {
+			continue
+		}
 		k := stated{owned: owned{id: id}, device: a.Index, late: s.late(id)}
 		k.older = k.late && a.Older
 		k.is(a, shown(id))

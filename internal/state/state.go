@@ -54,6 +54,7 @@ type State struct {
 	// stated is what allocators say at a moment that the events have not reached.
 	stated  *record.Tensors
 	wants   Wants
+	changes changes
 	watcher func(ledger.Change) // nil for none
 	places  func(tensors.Piece) // nil for none
 }
@@ -109,7 +110,7 @@ func New() *State {
 // layers makes the ledgers of the layers, for so many live allocations each, 0 for
 // the default. What a process holds at its peak is so in all layers at one moment.
 func (s *State) layers(maxLive int) {
-	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, Changed: s.watcher}
+	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, Changed: s.watcher, Touched: s.changes.touch}
 	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.labelOf) }
 	s.physical = physical.New(bounds)
 	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.label) }
@@ -150,10 +151,13 @@ func (s *State) Apply(r record.Record) {
 	case *record.Stack:
 		s.stacks.Add(r)
 		s.steps.told(r)
+		s.changes.named = true
 	case *record.Name:
 		r.Apply()
+		s.changes.named = true
 	case *record.Process:
 		s.procs.learn(r, s.now.Time)
+		s.changes.touch(r.Process)
 	case *record.Reading:
 		s.settle()
 		s.pending = r
@@ -178,6 +182,7 @@ func (s *State) Apply(r record.Record) {
 			s.layers(r.MaxLive)
 		}
 		s.trace, s.procs.all, s.accounts.Initial = *r, r.All, r.Initial
+		s.touchAll()
 	case *record.Tensors:
 		s.caughtUp()
 		s.telling = record.Tensors{Sample: r.Sample, Min: r.Min}
@@ -199,6 +204,7 @@ func (s *State) event(e *event.Event) {
 		s.caughtUp()
 	}
 	s.events++
+	s.changes.touch(e.Proc)
 	s.now.Time, s.seen = max(s.now.Time, e.Time), max(s.seen, e.Time)
 	if s.history != nil {
 		s.history.begin(e, s)
@@ -228,6 +234,9 @@ func (s *State) event(e *event.Event) {
 		if _, known := s.procs.known[e.Proc]; !known || e.Op == event.OpExec {
 			s.wants.Identities = append(s.wants.Identities, e.Proc)
 		}
+		if e.Op == event.OpFork {
+			s.changes.touch(e.Child)
+		}
 		for _, id := range s.procs.event(e) {
 			s.ended(id, e)
 		}
@@ -256,6 +265,7 @@ func siteOf(e *event.Event) ledger.SiteKey {
 // ended follows the end of a process, which e tells: by being its exit, or by
 // showing that its exit was lost.
 func (s *State) ended(id event.Process, e *event.Event) {
+	s.changes.touch(id)
 	if e.Op != event.OpExit || e.Proc != id {
 		exit := &event.Event{Op: event.OpExit, Time: e.Time, Proc: id}
 		s.ledger.Apply(exit)
@@ -274,6 +284,7 @@ func (s *State) ended(id event.Process, e *event.Event) {
 // forget drops all that is known of processes.
 func (s *State) forget(dropped []event.Process) {
 	for _, id := range dropped {
+		s.changes.touch(id)
 		s.ends(id)
 		s.ledger.Forget(id)
 		s.physical.Forget(id)
@@ -330,7 +341,13 @@ func (s *State) settle() {
 		}
 		read = append(read, p)
 	}
-	s.accounts.Observe(r, read)
+	changed, all := s.accounts.Observe(r, read)
+	for _, id := range changed {
+		s.changes.touch(id)
+	}
+	if all {
+		s.touchAll()
+	}
 	s.incidents.observe(s)
 }
 

@@ -72,6 +72,9 @@ func (s *State) tensor(e *event.Event) {
 // index finds among v.sites, and memory that was not seen allocated.
 func (s *State) handed(v *View, index map[*ledger.Site]int32, shown func(event.Process) bool) {
 	for id, pool := range s.tensors.Pools {
+		if !v.has(id) {
+			continue
+		}
 		a := amount{pool.Inuse, pool.Peak}
 		if !shown(id) {
 			a.inuse = 0
@@ -103,7 +106,7 @@ type allocator struct {
 // allocators adds to v what the allocators of the shown processes say.
 func (s *State) allocators(v *View, shown func(event.Process) bool) {
 	for id, device := range s.tensors.Devices {
-		if device.Told && shown(id) {
+		if device.Told && v.has(id) && shown(id) {
 			v.allocators = append(v.allocators, allocator{id: id, device: device.Index, Device: device})
 		}
 	}

@@ -75,62 +75,24 @@ type LatestFailure struct {
 // Totals adds up what v shows, which was taken with Want.Totals. It names no stack.
 func (v *View) Totals() *Totals {
 	out := &Totals{Meta: v.snapshot.Meta, Processes: v.snapshot.Processes, OutOfMemory: v.outOfMemory, Latest: v.latest, Loss: v.snapshot.Loss}
-	splits := v.splits()
-	rows := map[Group]*GroupTotals{}
-	of := func(k Group) *GroupTotals {
-		if rows[k] == nil {
-			rows[k] = &GroupTotals{Group: k}
-		}
-		return rows[k]
-	}
-	hold := func(k Group, objects, inuse, peak int64) {
-		if objects != 0 || inuse != 0 || peak != 0 {
-			r := of(k)
-			r.LiveObjects += objects
-			r.LiveBytes += inuse
-			r.PeakBytes += peak
-		}
+	var all *sum
+	if v.want.Sums != nil {
+		all = v.want.Sums.take(v)
+	} else {
+		all = v.sum()
 	}
 	for k, c := range v.counted {
 		if k.Kind.Class() != event.ClassDriver || apart(k.Kind) {
-			of(k).Counts = c
+			all.group(k).Counts = c
 		}
 	}
-	for i := range v.sites {
-		x, k := &v.sites[i], v.sites[i].group
-		objects := x.InuseObjects
-		switch {
-		case x.pool && v.partial: // see splits
-			objects = 0
-		case x.pool:
-			k.Kind = event.KindCached
-		}
-		hold(k, objects, x.InuseBytes-x.handed.inuse, x.PeakBytes-x.handed.peak)
+	for _, x := range all.accounts {
+		out.Accounts = append(out.Accounts, x.Account)
 	}
-	for _, sites := range [][]site{v.tensors, v.physical} {
-		for i := range sites {
-			if x := &sites[i]; x.Kind.Class() != event.ClassDriver || apart(x.group.Kind) {
-				hold(x.group, x.InuseObjects, x.InuseBytes, x.PeakBytes)
-			}
-		}
+	for _, k := range slices.SortedFunc(maps.Keys(all.groups), compareGroups) {
+		out.Groups = append(out.Groups, *all.groups[k])
 	}
-	for _, s := range splits {
-		for _, l := range s.lines {
-			hold(Group{v.gpuGroup(s.gpu), l.kind, ownerAllocator}, l.InuseObjects, l.InuseBytes, l.PeakBytes)
-		}
-	}
-	for s := range v.settlements(splits, func(i int) event.Kind { return v.physical[i].group.Kind }) {
-		for _, r := range s.rest {
-			hold(Group{v.gpuGroup(s.account.GPU), event.KindDriver, ownerDriver}, 0, r.inuse, r.peak)
-		}
-		if s.holds {
-			out.Accounts = append(out.Accounts, s.account)
-		}
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(rows), compareGroups) {
-		out.Groups = append(out.Groups, *rows[k])
-	}
-	out.Uses = v.uses()
+	out.Uses = all.uses
 	out.GPUs = v.gpus(out.Accounts)
 	return out
 }

@@ -28,6 +28,8 @@ type Want struct {
 	Layout bool // where memory lies, and its latest changes, if the state keeps them: see Remember
 	GPUs   bool // each GPU's memory
 	Totals bool // what View.Totals adds up, for which Driver and GPUs are wanted too
+	// Sums, if set, are kept from one View.Totals to the next, which shows nothing else.
+	Sums *Sums
 	// Unreported: what was ever allocated is what was since the last record.Reported.
 	Unreported bool
 	// LiveOf, if set, is the one call site of which Live shows the allocations.
@@ -44,8 +46,9 @@ type View struct {
 	snapshot snapshot.Snapshot // but for what Snapshot adds
 	sites    []site
 	live     []row
-	shown    []event.Process // whose memory in use is shown
-	reported uint64          // CLOCK_MONOTONIC: when the last record.Reported was, 0 for never
+	shown    []event.Process        // whose memory in use is shown
+	only     map[event.Process]bool // with Want.Sums: of whom it shows everything, nil for all
+	reported uint64                 // CLOCK_MONOTONIC: when the last record.Reported was, 0 for never
 
 	processes []identity // those of snapshot.Processes, in their order
 	names     map[event.Process]string
@@ -106,6 +109,7 @@ type site struct {
 	ledger.Site
 	gpu    string // label
 	group  Group  // where totals are wanted
+	waits  bool   // group may come to be another, when names come
 	frames []*record.Place
 	// Of the driver layer: what is in tensors, if its memory is a caching
 	// allocator's pool.
@@ -172,6 +176,9 @@ func (s *State) figures(w Want) *View {
 		},
 	}
 	shown := s.shown()
+	if w.Sums != nil {
+		v.only = s.changed(w.Sums)
+	}
 	index := map[*ledger.Site]int32{} // among the sites of both layers, in their order
 	indexed := w.Live || w.Layout
 	for range s.tensors.Pools {
@@ -179,8 +186,12 @@ func (s *State) figures(w Want) *View {
 		break
 	}
 	copied := func(rows *ledger.Ledger) []site {
-		out := make([]site, 0, rows.Len())
-		for one := range rows.Sites {
+		room := rows.Len()
+		if v.only != nil { // about
+			room = room * len(v.only) / (1 + len(s.procs.known))
+		}
+		out := make([]site, 0, room)
+		for one := range sitesOf(rows, v.only) {
 			if s.afresh && one.Empty() {
 				continue
 			}
@@ -212,7 +223,9 @@ func (s *State) figures(w Want) *View {
 	}
 	s.handed(v, index, shown)
 	s.allocators(v, shown)
-	v.caches = s.caches(shown)
+	if w.Sums == nil {
+		v.caches = s.caches(shown)
+	}
 	s.partial(v, shown)
 	if w.Live {
 		if w.LiveOf == nil {
@@ -236,7 +249,7 @@ func (s *State) figures(w Want) *View {
 	}
 	v.snapshot.Processes, v.processes = s.totals(shown)
 	for _, p := range v.processes {
-		if shown(p.id) {
+		if v.has(p.id) && shown(p.id) {
 			v.shown = append(v.shown, p.id)
 		}
 	}
@@ -244,7 +257,7 @@ func (s *State) figures(w Want) *View {
 		v.snapshot.GPUs, v.rests = s.accounts.Devices(), s.accounts.Rests()
 	}
 	if w.Driver {
-		for one := range s.physical.Rows.Sites {
+		for one := range sitesOf(s.physical.Rows, v.only) {
 			if s.afresh && one.Empty() {
 				continue
 			}
@@ -292,7 +305,9 @@ func (s *State) Totals() []snapshot.Process {
 
 // totals returns those of each process, and which process each is.
 func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, ids []identity) {
-	seen := map[event.Process]bool{}
+	room := len(s.procs.known)
+	seen := make(map[event.Process]bool, room)
+	out, ids = make([]snapshot.Process, 0, room), make([]identity, 0, room)
 	add := func(id event.Process, p snapshot.Process) {
 		seen[id] = true
 		out, ids = append(out, p), append(ids, identity{id, s.procs.endOf(id)})
@@ -317,10 +332,15 @@ func (s *State) totals(shown func(event.Process) bool) (out []snapshot.Process, 
 		}
 		add(t.Proc, snapshot.Process{PID: int(t.Proc.PID), Name: s.procs.name(t.Proc), Exited: t.Exited, Physical: s.taken(t.Proc)})
 	}
-	for _, pid := range slices.Sorted(maps.Keys(s.procs.current)) {
-		if id := s.procs.current[pid]; !seen[id] {
-			add(id, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
+	var others []event.Process
+	for _, id := range s.procs.current {
+		if !seen[id] {
+			others = append(others, id)
 		}
+	}
+	slices.SortFunc(others, func(a, b event.Process) int { return cmp.Compare(a.PID, b.PID) })
+	for _, id := range others {
+		add(id, snapshot.Process{PID: int(id.PID), Name: s.procs.name(id)})
 	}
 	return out, ids
 }
@@ -408,11 +428,11 @@ func (s *State) dress(v *View, extra ...ledger.SiteKey) {
 
 // total adds what View.Totals adds up.
 func (s *State) total(v *View) {
-	v.counted = s.counted()
+	v.counted = s.counted(v.only)
 	for _, sites := range v.all() {
 		for i := range sites {
 			x := &sites[i]
-			x.group = s.groups.group(&x.SiteKey, x.gpu, x.frames)
+			x.group, x.waits = s.groups.group(&x.SiteKey, x.gpu, x.frames)
 		}
 	}
 	v.admitted, v.outOfMemory = maps.Clone(s.groups.gpus), maps.Clone(s.groups.outOfMemory)
