@@ -272,7 +272,9 @@ func (a *agent) run(signals <-chan os.Signal) error {
 				a.session.Reported() // who pushes reports by itself
 			}
 			a.record()
-			a.notify.status(a.status())
+			if a.notify != nil {
+				a.notify.status(a.status())
+			}
 		}
 	}
 }
@@ -321,8 +323,8 @@ func (a *agent) status() string {
 		for range s.Living {
 			processes++
 		}
-		for h := range s.Inuse {
-			held += h.Bytes
+		for _, p := range s.Totals() {
+			held += p.Inuse + p.Managed + p.Host + p.Imported + p.Graph
 		}
 	})
 	text := fmt.Sprintf("%d processes have %s in use", processes, bytefmt.Format(held))
