@@ -62,10 +62,13 @@ func (s *Session) spell() {
 }
 
 // tell has the sources tell what they know of the records so far: stacks, names,
-// while they can be read, and what was lost.
+// while they can be read, and for a recording or an incident what was lost.
 func (s *Session) tell() {
 	s.frames.Settle()
 	s.name()
+	if s.recorder() == nil && !s.hasIncidents() {
+		return // who looks tells that
+	}
 	// A Loss also completes incidents. One that says nothing new would fill the
 	// recording of an idle trace.
 	if lost := s.losses(); s.hasIncidents() || !reflect.DeepEqual(lost, s.told) {

@@ -21,7 +21,6 @@ const (
 // A stack is one call stack, leaf first.
 type stack struct {
 	*record.Stack
-	named  bool // no look at its places is of any use
 	doomed bool // goes at the end of the sweep, unless it is referred to then
 }
 
@@ -30,8 +29,10 @@ type stack struct {
 // steps, see record.Sweep.
 type Table struct {
 	byID map[uint64]*stack
-	kept int // frames
-	lost *loss.Set
+	// unnamed are those of which a look at the places may be of use.
+	unnamed map[uint64]*stack
+	kept    int // frames
+	lost    *loss.Set
 
 	sweepAt  int // kept frames at which the next sweep begins
 	sweeping bool
@@ -47,7 +48,7 @@ var lossDropped = causes.Add("stacks_dropped", "stacks without frames because to
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
-	return &Table{byID: map[uint64]*stack{}, lost: loss.New(causes), sweepAt: sweepAt, refused: map[uint64]uint32{}}
+	return &Table{byID: map[uint64]*stack{}, unnamed: map[uint64]*stack{}, lost: loss.New(causes), sweepAt: sweepAt, refused: map[uint64]uint32{}}
 }
 
 // Add keeps a stack, if there is room.
@@ -64,7 +65,8 @@ func (t *Table) Add(st *record.Stack) {
 		}
 		return
 	}
-	t.byID[st.ID] = &stack{Stack: st}
+	one := &stack{Stack: st}
+	t.byID[st.ID], t.unnamed[st.ID] = one, one
 	t.kept += n
 }
 
@@ -77,19 +79,17 @@ func (t *Table) Frames(id uint64) []*record.Place {
 }
 
 // Unnamed returns the places whose names were not looked for, and those for
-// which looking again may be of use, in any order.
+// which looking again may be of use, in any order. It takes no longer for stacks whose names
+// are known.
 func (t *Table) Unnamed() (first, again []*record.Place) {
 	seen := map[*record.Place]bool{}
-	for _, st := range t.byID {
-		if st.named {
-			continue
-		}
-		st.named = true
+	for id, st := range t.unnamed {
+		named := true
 		for _, p := range st.Frames {
 			if p.Final() {
 				continue
 			}
-			st.named = false
+			named = false
 			switch {
 			case seen[p]:
 			case p.Named():
@@ -98,6 +98,9 @@ func (t *Table) Unnamed() (first, again []*record.Place) {
 				first = append(first, p)
 			}
 			seen[p] = true
+		}
+		if named {
+			delete(t.unnamed, id)
 		}
 	}
 	return first, again
@@ -140,6 +143,7 @@ func (t *Table) Drop(referred func(id uint64) bool) {
 	for id, st := range t.byID {
 		if st.doomed && !referred(id) {
 			delete(t.byID, id)
+			delete(t.unnamed, id)
 			t.kept -= len(st.Frames) + stackFrames
 		}
 		st.doomed = false

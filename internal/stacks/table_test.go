@@ -113,6 +113,15 @@ func TestUnnamed(t *testing.T) {
 	want(0, 1)
 	name(one, true)
 	want(0, 0)
+	if len(s.unnamed) != 0 {
+		t.Errorf("%d stacks are looked through that have all names", len(s.unnamed))
+	}
+	s.Add(&record.Stack{ID: 3, Frames: []*record.Place{record.NewPlace(4, 0x40, nil, nil)}})
+	want(1, 0)
+	none := func(uint64) bool { return false }
+	s.Doom(none)
+	s.Drop(none)
+	want(0, 0)
 }
 
 // A full table of stacks that were in use makes room when they no longer are,
