@@ -233,15 +233,27 @@ func (r *Reader) read(memory bool) *record.Reading {
 			out.Devices = append(out.Devices, r.identity(instance))
 		}
 	}
+	lists := make([]map[int]snapshot.GPUProcess, len(devices))
+	for i := range lists {
+		lists[i] = map[int]snapshot.GPUProcess{}
+		for _, p := range out.Devices[i].Processes {
+			lists[i][p.PID] = p
+		}
+	}
 	subjects := r.subjects()
+	told := make(map[event.Process]bool, len(subjects))
 	for _, s := range subjects {
+		told[s.Process] = true
 		var listed []string
 		for i, d := range devices {
-			if !slices.ContainsFunc(out.Devices[i].Processes, func(p snapshot.GPUProcess) bool { return p.PID == int(s.Process.PID) }) {
+			on, ok := lists[i][int(s.Process.PID)]
+			if !ok {
 				continue
 			}
 			listed = append(listed, d.UUID)
-			if use, err := r.library.Use(d, int(s.Process.PID)); err == nil {
+			if on.Known && out.Devices[i].Listed { // to ask for each process has all of the device listed again
+				out.Uses = append(out.Uses, record.Use{Process: s.Process, Device: i, Bytes: on.Bytes, Known: true})
+			} else if use, err := r.library.Use(d, int(s.Process.PID)); err == nil {
 				out.Uses = append(out.Uses, record.Use{Process: s.Process, Device: i, Bytes: use.Bytes, Known: use.Known, Inferred: use.Inferred})
 			}
 		}
@@ -252,7 +264,7 @@ func (r *Reader) read(memory bool) *record.Reading {
 	}
 	// A process that ended is told of no more.
 	maps.DeleteFunc(r.ordinals, func(id event.Process, _ map[int32]Device) bool {
-		return !slices.ContainsFunc(subjects, func(s record.Subject) bool { return s.Process == id })
+		return !told[id]
 	})
 	out.Time = r.now()
 	return out

@@ -21,6 +21,7 @@ type fakeDriver struct {
 	uses    map[string][]ProcessUse // by UUID
 	err     error
 	reading func() // called when processes are read, if set
+	used    int    // times that Use was asked
 	closed  atomic.Bool
 }
 
@@ -36,6 +37,7 @@ func (f *fakeDriver) Processes(d Device) ([]ProcessUse, error) {
 	return f.uses[d.UUID], f.err
 }
 func (f *fakeDriver) Use(d Device, pid int) (ProcessUse, error) {
+	f.used++
 	for _, u := range f.uses[d.UUID] {
 		if u.PID == pid {
 			return u, f.err
@@ -232,4 +234,29 @@ func TestMemoryIsReadAlways(t *testing.T) {
 		}
 	}
 	r.Close()
+}
+
+// A reading of many processes lists those of each GPU once, and asks for one by itself only
+// where the list does not say what it holds.
+func TestManyProcessesReadAtOnce(t *testing.T) {
+	const processes = 500
+	d := oneGPU()
+	d.uses = map[string][]ProcessUse{}
+	var subjects []record.Subject
+	var want []record.Use
+	for i := range processes {
+		id := event.Process{PID: uint32(100 + i), Start: event.StartUnit}
+		use := ProcessUse{PID: int(id.PID), Bytes: int64(i), Known: i != 7}
+		d.uses["GPU-a"] = append(d.uses["GPU-a"], use)
+		subjects = append(subjects, record.Subject{Process: id})
+		want = append(want, record.Use{Process: id, Bytes: use.Bytes, Known: use.Known})
+	}
+	subjects = append(subjects, record.Subject{Process: event.Process{PID: 99, Start: event.StartUnit}}) // is on none
+	lists := 0
+	d.reading = func() { lists++ }
+	r, _ := reader(t, d, subjects...)
+	got := r.read(true)
+	if diff := cmp.Diff(want, got.Uses); diff != "" || lists != 1 || d.used != 1 {
+		t.Errorf("listed %d times, asked for %d processes by themselves, %s", lists, d.used, diff)
+	}
 }
