@@ -577,15 +577,16 @@ gm_step u32 gm_capture(struct gm_thread *th, struct gm_row *row)
  * Allocator.h): where, how many bytes (negative: taken back), the allocator's own
  * totals, and at argument `stride` a c10::Device: two bytes, the type and the index.
  * What is not on a CUDA device ends here, and so does what is not to be told. Argument
- * 6 of the event is 1 for what tells of no tensor. Nothing is pending: the function has
- * no return probe. */
+ * 6 of the event is 1 for what tells of no tensor. A function without a stride tells of
+ * something else, always. Nothing is pending: the function has no return probe, which
+ * an exception could not pass. */
 gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, struct gm_row *row)
 {
 	const u8 cuda = 1; /* c10/core/DeviceType.h */
 	u64 args[] = { GM_ARGS(ctx) };
 	bool totals = row->stride == 4; /* an older function has none */
 	u64 device = totals ? args[4] : args[2];
-	if ((u8)device != cuda)
+	if (row->stride && (u8)device != cuda)
 		return NULL;
 	u64 *since = bpf_map_lookup_elem(&gates, &gate);
 	struct gm_thread *th = gm_thread_enter();
@@ -599,7 +600,7 @@ gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, str
 	}
 	s64 bytes = args[1];
 	th->done.args[6] = 0;
-	if (cfg_tensor_sample || cfg_tensor_min) {
+	if (row->stride && (cfg_tensor_sample || cfg_tensor_min)) {
 		th->tensors.of.device = (s8)(device >> 8);
 		u32 tell = gm_tell(&th->tensors, args[0], bytes, totals ? args[2] : ~0ULL, totals ? args[3] : ~0ULL);
 		if (tell == GM_TELL_NOTHING)

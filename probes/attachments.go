@@ -153,6 +153,9 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 	if lib.Level == Torch && t.opts.Tensors && (err == nil && !a.tensors || errors.Is(err, ErrNoSymbols)) {
 		t.warn(lib.Path + ": this PyTorch tells of its tensors by no function that is known: what its segments hold is not seen")
 	}
+	if lib.Level == TorchCUDA && errors.Is(err, ErrNoSymbols) {
+		t.warn(lib.Path + ": no function that is known tells of this PyTorch's private pools (CUDA graphs, torch.cuda.MemPool): what is cached in them counts as cached for every request")
+	}
 	if err != nil {
 		lib.Close()
 	}

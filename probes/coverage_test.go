@@ -41,7 +41,7 @@ func TestDocs(t *testing.T) {
 func coverage() string {
 	var b strings.Builder
 	b.WriteString("| functions | kind | what it does |\n|---|---|---|\n")
-	for _, level := range []Level{Driver, Runtime, Torch, Kernel} {
+	for _, level := range []Level{Driver, Runtime, Torch, TorchCUDA, Kernel} {
 		for _, does := range effects {
 			var names []string
 			var kinds []string
@@ -91,10 +91,11 @@ var effects = []struct {
 	{"a CUDA graph is captured, given away or destroyed, and what it allocates with it", func(r *Row) bool {
 		switch r.Op {
 		case event.OpCaptureBegin, event.OpCaptureEnd, event.OpGraphMove, event.OpGraphDestroy:
-			return true
+			return r.Level == Driver
 		}
 		return false
 	}},
+	{"PyTorch takes memory for a private pool from here on, or no more", func(r *Row) bool { return r.Level == TorchCUDA }},
 	{"address space: watched, never counted", func(r *Row) bool {
 		return r.Op == event.OpReserve || r.Op == event.OpUnreserve
 	}},

@@ -119,6 +119,16 @@ func fixTorchOutOfMemory(e *event.Event, x []uint64) {
 	e.Part, e.Device = x[0], torchDevice(x[1])
 }
 
+// fixPrivatePool: the second half of the pool's id, and a c10::DeviceIndex.
+func fixPrivatePool(e *event.Event, x []uint64) { e.Part, e.Device = x[0], int32(int8(x[1])) }
+
+// fixCaptureMode: a CUstreamCaptureMode, of which 0 is global.
+func fixCaptureMode(e *event.Event, x []uint64) {
+	if uint32(x[0]) == 0 {
+		e.Part = 1
+	}
+}
+
 // fixTensor: the size's sign says which of two the event is, if it is of a tensor, and
 // the older function has no totals.
 func fixTensor(e *event.Event, x []uint64) {

@@ -24,7 +24,7 @@ const (
 func (t *Tracer) onMapping(m mapping) bool {
 	level, library := libraryLevel(m.Name())
 	switch {
-	case library && t.opts.All && level != Torch:
+	case library && t.opts.All && !level.pyTorch():
 		if !t.makeTarget(m.pid) {
 			t.noteGap(m, level, m.File)
 			return true

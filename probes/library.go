@@ -111,6 +111,8 @@ func libraryLevel(name string) (Level, bool) {
 		return Driver, true
 	case base == "libc10.so":
 		return Torch, true
+	case base == "libc10_cuda.so":
+		return TorchCUDA, true
 	case slices.ContainsFunc(vendorLibraries, func(name string) bool { return strings.HasPrefix(base, name+".so") }):
 		return Vendor, true
 	case strings.HasPrefix(base, "libcudart.so"), strings.HasPrefix(base, "libcudart-") && strings.Contains(base, ".so"):
@@ -125,7 +127,10 @@ var vendorLibraries = []string{"libnvidia-opencl", "libnvidia-glcore", "libnvidi
 	"libnvoptix", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "libvdpau_nvidia"}
 
 // optional tells whether a library of a level may well have nothing to probe.
-func optional(level Level) bool { return level == Torch || level == Vendor }
+func optional(level Level) bool { return level.pyTorch() || level == Vendor }
+
+// pyTorch tells whether l is of PyTorch's libraries: they alone make no CUDA program.
+func (l Level) pyTorch() bool { return l == Torch || l == TorchCUDA }
 
 // openMapping opens the very file that one mapping of pid maps, without a look
 // at the process's other mappings. The caller closes it.

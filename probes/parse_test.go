@@ -19,6 +19,7 @@ func TestLibraryLevel(t *testing.T) {
 		"/x/libcudadebugger.so.1":               "",
 		"/usr/lib/libcuda.so.1 (deleted)":       "driver",
 		"/x/libc10.so (deleted)":                "torch",
+		"/x/torch/lib/libc10_cuda.so":           "torch_cuda",
 		"/memfd:libcuda.so.1 (deleted)":         "",
 		"/x/libcudart.txt":                      "",
 		"/libcuda.so.1/libother.so":             "",
@@ -27,7 +28,7 @@ func TestLibraryLevel(t *testing.T) {
 	} {
 		got := ""
 		if level, ok := libraryLevel((&proc.Mapping{Path: name}).Name()); ok {
-			got = map[Level]string{Driver: "driver", Runtime: "runtime", Torch: "torch"}[level]
+			got = map[Level]string{Driver: "driver", Runtime: "runtime", Torch: "torch", TorchCUDA: "torch_cuda"}[level]
 		}
 		if got != want {
 			t.Errorf("libraryLevel(%q) = %q, want %q", name, got, want)

@@ -13,11 +13,12 @@ import (
 type Level uint8
 
 const (
-	Driver  Level = iota // libcuda, CUDA's driver API
-	Runtime              // libcudart, CUDA's runtime API
-	Torch                // libc10, PyTorch's core, for what libcuda is not asked
-	Vendor               // NVIDIA's other libraries that ask the kernel driver: OpenCL, graphics, video
-	Kernel               // no library: NVIDIA's kernel driver, which those ask by ioctl
+	Driver    Level = iota // libcuda, CUDA's driver API
+	Runtime                // libcudart, CUDA's runtime API
+	Torch                  // libc10, PyTorch's core, for what libcuda is not asked
+	TorchCUDA              // libc10_cuda, with PyTorch's caching allocator
+	Vendor                 // NVIDIA's other libraries that ask the kernel driver: OpenCL, graphics, video
+	Kernel                 // no library: NVIDIA's kernel driver, which those ask by ioctl
 )
 
 // A Row is one function of CUDA's API: where its pointer, size, handle, and
@@ -49,7 +50,7 @@ type Row struct {
 	class class
 	flags rowFlags
 	// stride of a list's elements; the argument that holds an extent's
-	// address on arm64 (flagExtent), or a c10::Device (classTensor).
+	// address on arm64 (flagExtent), or a c10::Device (classTensor, 0: there is none).
 	stride uint16
 
 	plan *plan
@@ -209,8 +210,9 @@ var Table = append([]Row{
 	{Symbols: []string{"cuGraphDestroy"}, Op: event.OpGraphDestroy, Handle: arg(0)},
 	// A capture makes nodes of what is put on its stream. The first version
 	// had no mode.
-	{Symbols: []string{"cuStreamBeginCapture", "cuStreamBeginCapture_ptsz", "cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"},
-		Op: event.OpCaptureBegin, Stream: arg(0)},
+	{Symbols: []string{"cuStreamBeginCapture", "cuStreamBeginCapture_ptsz"}, Op: event.OpCaptureBegin, Stream: arg(0)},
+	{Symbols: []string{"cuStreamBeginCapture_v2", "cuStreamBeginCapture_v2_ptsz"}, Op: event.OpCaptureBegin, Stream: arg(0),
+		Extra: []value{arg(1)}, Fix: fixCaptureMode},
 	{Symbols: []string{"cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph_ptsz"}, Op: event.OpCaptureBegin, Stream: arg(0),
 		Handle: arg(1)},
 	{Symbols: []string{"cuStreamEndCapture", "cuStreamEndCapture_ptsz"}, Op: event.OpCaptureEnd, Stream: arg(0), Handle: out(1, 0)},
@@ -293,6 +295,16 @@ var Table = append([]Row{
 		Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Addr: arg(0),
 		Extra: []value{arg(1), arg(2), arg(6)}, Fix: fixTensor, stride: 2},
 
+	// NativeCachingAllocator::beginAllocateToPool(DeviceIndex, MempoolId_t,
+	// std::function<bool(cudaStream_t)>) and endAllocateToPool(DeviceIndex, MempoolId_t):
+	// between them what a filter lets through is for a private pool, of a CUDA graph or
+	// torch.cuda.MemPool. c10/cuda/CUDACachingAllocator.cpp. They are virtual, and not
+	// exported: .symtab has them. Both may throw.
+	{Level: TorchCUDA, Symbols: []string{allocatorSymbol + "19beginAllocateToPoolEaSt4pairIyyESt8functionIFbP11CUstream_stEE"}, class: classTensor,
+		Op: event.OpCaptureBegin, Space: event.SpaceTensor, Handle: arg(2), Extra: []value{arg(3), arg(1)}, Fix: fixPrivatePool},
+	{Level: TorchCUDA, Symbols: []string{allocatorSymbol + "17endAllocateToPoolEaSt4pairIyyE"}, class: classTensor,
+		Op: event.OpCaptureEnd, Space: event.SpaceTensor, Handle: arg(2), Extra: []value{arg(3), arg(1)}, Fix: fixPrivatePool},
+
 	// What libcuda asks of the kernel driver.
 	{Symbols: []string{"ioctl@plt"}, class: classEscape},
 	{Symbols: []string{"close@plt"}, Op: event.OpDescriptorClose, Addr: arg(0), flags: flagKernel},
@@ -306,6 +318,9 @@ func (r *Row) imported() bool { return strings.HasSuffix(r.Symbols[0], imported)
 // tensorSymbol begins the name of c10::reportMemoryUsageToProfiler, in every
 // version: its first arguments are the same.
 const tensorSymbol = "_ZN3c1027reportMemoryUsageToProfilerEPvl"
+
+// allocatorSymbol begins the names of methods of PyTorch's caching allocator.
+const allocatorSymbol = "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator"
 
 // TellsTensors tells whether a function of PyTorch's tells of tensors.
 func TellsTensors(symbol string) bool { return strings.HasPrefix(symbol, tensorSymbol) }

@@ -54,7 +54,12 @@ func traceTorch(t *testing.T, opts Options, declare, call string) []event.Event 
 // until it has ended.
 func heldTorch(t *testing.T, opts Options, declare, call string) (tr *trace, end func()) {
 	t.Helper()
-	cmd := exec.Command(torchProgram(t, declare, call))
+	return heldProgram(t, opts, exec.Command(torchProgram(t, declare, call)))
+}
+
+// heldProgram does so for a program that says "ready", and goes on at the end of its input.
+func heldProgram(t *testing.T, opts Options, cmd *exec.Cmd) (tr *trace, end func()) {
+	t.Helper()
 	stdin, _ := cmd.StdinPipe()
 	stdout, _ := cmd.StdoutPipe()
 	if err := cmd.Start(); err != nil {

@@ -200,6 +200,9 @@ func (t *Tracer) levels() []Level {
 		out = append(out, Runtime)
 	}
 	out = append(out, Torch)
+	if t.opts.Tensors {
+		out = append(out, TorchCUDA)
+	}
 	if t.watchesKernel() {
 		out = append(out, Vendor)
 	}
@@ -320,7 +323,7 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 		t.warn(useless.Error())
 		useless = nil
 	}
-	return slices.DeleteFunc(libs, func(l Library) bool { return l.Level == Torch }), useless
+	return slices.DeleteFunc(libs, func(l Library) bool { return l.Level.pyTorch() }), useless
 }
 
 // traced tells whether pid is a target now: with Options.All, a process that was

@@ -34,8 +34,11 @@ const (
 	OpMapArray      // part Part of the sparse array Addr shows Handle's memory
 	OpUnmapArray    // part Part of the sparse array Addr shows nothing
 
-	OpCaptureBegin // work on Stream becomes nodes of a graph: of Handle, or of a new one (0)
-	OpCaptureEnd   // that ended, and Handle is the graph
+	// work on Stream becomes nodes of a graph: of Handle, or of a new one (0). Part is 1
+	// where meanwhile no thread may take memory by a plain cuMemAlloc, but for a thread
+	// that has itself exempted (CU_STREAM_CAPTURE_MODE_GLOBAL)
+	OpCaptureBegin
+	OpCaptureEnd // that ended, and Handle is the graph
 
 	OpGraphInstantiate // the graph Handle may run, and the driver may have taken memory for it
 	OpGraphMove        // the graph Part became a part of the graph Handle
@@ -202,6 +205,12 @@ const (
 	// (Part), in bytes; both are NoTotal where it does not tell. An OpReserve in it
 	// says the same, and that [Addr, Addr+Size) lies in what the allocator holds:
 	// a tensor that is not told is or was there.
+	//
+	// An OpCaptureBegin in it says that the allocator now takes memory on Device for its
+	// private pool, whose id is Handle and Part, for those requests that a filter lets
+	// through: which those are is not told. Size is 1 where a capture on the thread is
+	// such that its Part is 1. An OpCaptureEnd is the end of that. An OpMap says that
+	// [Addr, Addr+Size) is of that pool, or with NoTotal twice that it may be of one.
 	SpaceTensor
 	NumSpaces
 )
