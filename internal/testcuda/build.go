@@ -65,6 +65,7 @@ type step struct {
 var steps = [][]step{{
 	{"libtestrm.so", [][]string{framePointers, libtestrm, kernelDriver}},
 	{"libc10.so", [][]string{framePointers, library, {"src/c10.c"}}},
+	{"libc10_cuda.so", [][]string{framePointers, library, {"src/c10_cuda.c"}}},
 }, {
 	{"libcuda.so.1", [][]string{framePointers, libcuda, families, linkKernel}},
 	{"nofp/libcuda.so.1", [][]string{noFramePointers, libcuda, families, linkKernel}},

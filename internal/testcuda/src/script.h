@@ -39,6 +39,8 @@ int tensor(uint64_t size);
 void tensor_free(uint64_t nth);
 void empty_cache(void);
 void print_tensors(void);
-void print_segments(void);
+void print_segments(uint64_t first, uint64_t second);
+void pool(uint64_t first, uint64_t second);
+void unpool(void);
 
 #endif

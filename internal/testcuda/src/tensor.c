@@ -1,12 +1,14 @@
 // A caching allocator as PyTorch's: it takes segments from the driver, small ones for
 // small requests alone, hands out blocks of them, merges what comes back, and tells
 // libc10 of both. Where the driver refuses a segment it gives back what it can, and
-// tries once more.
+// tries once more. A thread may have a private pool for a while, which has segments of
+// its own: nothing else is handed out of them, and they are kept.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "c10_cuda.h"
 #include "script.h"
 
 #define MIB (1ull << 20)
@@ -21,12 +23,28 @@ struct block {
 	uint64_t at, size;
 	bool used, first; // first of its segment
 	bool small;       // of a segment for requests up to 1 MiB
+	struct pool_id pool;
 	struct block *next;
 };
 
 static struct block *blocks;
 static uint64_t allocated, reserved;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread struct pool_id mine; // that the thread's requests are for
+
+static bool same(struct pool_id a, struct pool_id b)
+{
+	return a.first == b.first && a.second == b.second;
+}
+
+static const struct methods *allocator(void)
+{
+	static const struct methods *found;
+	void *library;
+	if (!found && (!(library = dlopen("libc10_cuda.so", RTLD_NOW)) || !(found = dlsym(library, "testcuda_allocator"))))
+		die("%s", dlerror());
+	return found;
+}
 
 static void *torch(const char *function)
 {
@@ -63,7 +81,7 @@ static bool is_small(uint64_t size)
 static struct block *fit(uint64_t size)
 {
 	for (struct block *b = blocks; b; b = b->next)
-		if (!b->used && b->small == is_small(size) && b->size >= size)
+		if (!b->used && b->small == is_small(size) && same(b->pool, mine) && b->size >= size)
 			return b;
 	return NULL;
 }
@@ -84,17 +102,17 @@ static struct block *grow(uint64_t size)
 	if (invoke(function_of("cuMemAlloc_v2"), (uint64_t[8]){TO(at), bytes}) != 0)
 		return NULL;
 	struct block *b = calloc(1, sizeof *b);
-	*b = (struct block){.at = at, .size = bytes, .first = true, .small = is_small(size), .next = blocks};
+	*b = (struct block){.at = at, .size = bytes, .first = true, .small = is_small(size), .pool = mine, .next = blocks};
 	reserved += bytes;
 	return blocks = b;
 }
 
-// release gives whole free segments back.
+// release gives whole free segments back that are of no private pool.
 static void release(void)
 {
 	for (struct block **link = &blocks; *link;) {
 		struct block *b = *link;
-		if (b->used || !b->first || (b->next && !b->next->first)) {
+		if (b->used || !b->first || !same(b->pool, (struct pool_id){0, 0}) || (b->next && !b->next->first)) {
 			link = &b->next;
 			continue;
 		}
@@ -131,7 +149,7 @@ int tensor(uint64_t size)
 	}
 	if (b->size > size) {
 		struct block *rest = calloc(1, sizeof *rest);
-		*rest = (struct block){.at = b->at + size, .size = b->size - size, .small = b->small, .next = b->next};
+		*rest = (struct block){.at = b->at + size, .size = b->size - size, .small = b->small, .pool = b->pool, .next = b->next};
 		b->size = size;
 		b->next = rest;
 	}
@@ -170,6 +188,21 @@ void tensor_free(uint64_t nth)
 	pthread_mutex_unlock(&lock);
 }
 
+// pool has the thread's requests met from a private pool until unpool, and so from now on
+// those of nobody else.
+void pool(uint64_t first, uint64_t second)
+{
+	struct pool_id id = {first, second};
+	allocator()->begin(NULL, (signed char)current_device, id, NULL);
+	mine = id;
+}
+
+void unpool(void)
+{
+	allocator()->end(NULL, (signed char)current_device, mine);
+	mine = (struct pool_id){0, 0};
+}
+
 void empty_cache(void)
 {
 	pthread_mutex_lock(&lock);
@@ -182,15 +215,15 @@ void print_tensors(void)
 	printf("%llu %llu\n", (unsigned long long)allocated, (unsigned long long)reserved);
 }
 
-// print_segments prints, of the small segments and then of the others: how many, their
+// print_segments prints, of a pool's small segments and then of its others: how many, their
 // bytes, those in use, the free blocks, the largest of these, and the bytes of segments
 // that are free.
-void print_segments(void)
+void print_segments(uint64_t first, uint64_t second)
 {
 	for (int small = 1; small >= 0; small--) {
 		uint64_t n = 0, bytes = 0, used = 0, unused = 0, largest = 0, whole = 0;
 		for (struct block *b = blocks; b; b = b->next) {
-			if (b->small != small)
+			if (b->small != small || !same(b->pool, (struct pool_id){first, second}))
 				continue;
 			n += b->first;
 			bytes += b->size;

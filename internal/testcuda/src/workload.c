@@ -36,7 +36,9 @@
 //   untensor [N]         take back the Nth (0) that is left
 //   empty_cache          give its free segments back
 //   tensors              print the bytes that it has handed out, and holds
-//   segments             print how they are divided: see print_segments
+//   pool FIRST SECOND    its requests on this thread are met from a private pool,
+//   unpool               which libc10_cuda is told of, until then
+//   segments [FIRST SECOND]  print how they are divided: see print_segments
 //
 // A call that fails ends the program with 3, unless try or expect is around it.
 #define _GNU_SOURCE
@@ -236,7 +238,14 @@ static void command(const char *text)
 	} else if (IS("tensors")) {
 		print_tensors();
 	} else if (IS("segments")) {
-		print_segments();
+		uint64_t first = next_number(&rest, 0);
+		print_segments(first, next_number(&rest, 0));
+	} else if (IS("pool")) {
+		make_current();
+		uint64_t first = next_number(&rest, 0);
+		pool(first, next_number(&rest, 0));
+	} else if (IS("unpool")) {
+		unpool();
 	} else if (IS("exit")) {
 		exit((int)next_number(&rest, 0));
 	} else if (IS("_exit")) {
