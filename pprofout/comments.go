@@ -60,9 +60,12 @@ func comments(s *snapshot.Snapshot) []string {
 }
 
 func cache(a *snapshot.Allocator) string {
-	sum := a.Total()
+	sum, shared := a.Total(), a.Shared()
 	text := fmt.Sprintf("cache of %d (%s) on GPU %s: %d of %d bytes, largest free block %d, releasable %d",
-		a.PID, a.Process, a.GPU, sum.Cached, sum.Reserved, sum.LargestFree, sum.Releasable)
+		a.PID, a.Process, a.GPU, sum.Cached, sum.Reserved, shared.LargestFree, sum.Releasable)
+	if sum.Reserved != shared.Reserved {
+		text += fmt.Sprintf("; %d of %d bytes in private pools", sum.Cached-shared.Cached, sum.Reserved-shared.Reserved)
+	}
 	if a.Unseen != 0 {
 		text += fmt.Sprintf("; %d of it in tensors not seen", a.Unseen)
 	}

@@ -17,22 +17,50 @@ const lineShare = 0.5
 // fits says whether the tensor that was asked for would have had room in what the
 // allocator held and nothing used, "" where that is not known.
 func fits(o *snapshot.OutOfMemory) string {
-	if o.Tensor <= 0 || o.Allocator == nil {
+	if o.Tensor <= 0 || o.Allocator == nil || o.Private == unknownPool {
 		return ""
 	}
-	pool := o.Allocator.Pool(o.Tensor)
+	pool := o.Allocator.Pool(o.Tensor, o.Private)
+	doubt := o.Allocator.Pool(o.Tensor, unknownPool) // which may be this one too
 	cached, largest := bytefmt.Format(pool.Cached), bytefmt.Format(pool.LargestFree)
+	where := ""
+	if o.Private != "" {
+		where = " in private pool " + o.Private
+	}
 	switch {
 	case o.Allocator.Unseen != 0:
 		return ""
+	case o.Tensor <= pool.LargestFree:
+		return fmt.Sprintf("A free block of %s was there%s, which the allocator did not use: a block is for one stream, or one graph, alone.", largest, where)
+	case o.Tensor <= doubt.LargestFree, o.Tensor > pool.Cached && o.Tensor <= pool.Cached+doubt.Cached:
+		return ""
 	case o.Tensor > pool.Cached:
-		return fmt.Sprintf("It would not have fitted in the %s that were cached for such tensors, not even in one piece.", cached)
-	case o.Tensor > pool.LargestFree:
-		return fmt.Sprintf("It would have fitted in the %s that were cached for such tensors, but not in one of the %s free blocks: the largest has %s.",
-			cached, bytefmt.Count(pool.FreeBlocks), largest)
+		return fmt.Sprintf("It would not have fitted in the %s that were cached for such tensors%s, not even in one piece.", cached, where)
 	default:
-		return fmt.Sprintf("A free block of %s was there, which the allocator did not use: a block is for one stream, or one graph, alone.", largest)
+		return fmt.Sprintf("It would have fitted in the %s that were cached for such tensors%s, but not in one of the %s free blocks: the largest has %s.",
+			cached, where, bytefmt.Count(pool.FreeBlocks), largest)
 	}
+}
+
+// unknownPool is the Private of what may be of any private pool.
+const unknownPool = "unknown"
+
+// elsewhere says what was cached where this tensor could not be, "" for nothing.
+func elsewhere(o *snapshot.OutOfMemory) string {
+	a := o.Allocator
+	if o.Tensor <= 0 || a == nil || a.Unseen != 0 || o.Private == unknownPool {
+		return ""
+	}
+	var cached int64
+	for i := range a.Segments {
+		if s := &a.Segments[i]; s.Private != o.Private && s.Private != "" && s.Private != unknownPool {
+			cached += s.Cached
+		}
+	}
+	if cached == 0 {
+		return ""
+	}
+	return bytefmt.Format(cached) + " more were cached in private pools, of CUDA graphs or torch.cuda.MemPool, which meet no request but their own."
 }
 
 // advice returns the one change that the figures support, "" for none.
@@ -64,14 +92,16 @@ func tooLarge(o *snapshot.OutOfMemory) string {
 }
 
 // expand: what lies free between tensors, in segments that cannot grow, would have held
-// the tensor. Segments without a tensor count for nothing: they are given back.
+// the tensor. Segments without a tensor count for nothing: they are given back. Private
+// pools may be of an allocator that is plugged in, which the setting is not for.
 func expand(o *snapshot.OutOfMemory) string {
 	a := o.Allocator
-	if o.Tensor <= 0 || a == nil || a.Unseen != 0 || slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Expandable }) {
+	if o.Tensor <= 0 || a == nil || a.Unseen != 0 || o.Private != "" ||
+		slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Expandable && s.Private == "" }) {
 		return ""
 	}
-	pool := a.Pool(o.Tensor)
-	if between := pool.Cached - pool.Releasable; o.Tensor <= between && o.Tensor > pool.LargestFree {
+	pool, doubt := a.Pool(o.Tensor, ""), a.Pool(o.Tensor, unknownPool)
+	if between := pool.Cached - pool.Releasable; o.Tensor <= between && o.Tensor > max(pool.LargestFree, doubt.LargestFree) {
 		return fmt.Sprintf("PYTORCH_ALLOC_CONF=expandable_segments:True, for %s lay free between tensors, in segments that cannot grow.",
 			bytefmt.Format(between))
 	}

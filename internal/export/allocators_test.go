@@ -16,5 +16,6 @@ func TestAllocators(t *testing.T) {
 	} {
 		snapshottest.Golden(t, "allocators/"+name, []byte(write(t, f, snapshottest.Tensors(), Options{})))
 	}
+	snapshottest.Golden(t, "allocators/pools.txt", []byte(write(t, Report, snapshottest.Pools(), Options{})))
 	snapshottest.Golden(t, "allocators/saved.txt", []byte(report(t, snapshottest.Tensors(), Options{})))
 }

@@ -47,7 +47,7 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 		page.Line("Could be given back, at most: %s.", strings.Join(unused, ", "))
 	}
 	page.Line("The largest contiguous free piece of the GPU is not known: the driver does not tell it.")
-	for _, text := range []string{fits(o), prefixed("What would help: ", advice(o))} {
+	for _, text := range []string{fits(o), elsewhere(o), prefixed("What would help: ", advice(o))} {
 		if text != "" {
 			page.Line("%s", text)
 		}
@@ -167,8 +167,12 @@ func unused(o *snapshot.OutOfMemory) (out []string) {
 		out = append(out, fmt.Sprintf("%s that %s keeps", bytefmt.Format(f.Reserved-f.Allocated), f.Name))
 	}
 	if a := o.Allocator; a != nil {
-		if given := a.Total().Releasable; given > 0 {
-			out = append(out, bytefmt.Format(given)+" of segments without a tensor (torch.cuda.empty_cache)")
+		sum := a.Total()
+		if sum.Releasable > 0 {
+			out = append(out, bytefmt.Format(sum.Releasable)+" of segments without a tensor (torch.cuda.empty_cache)")
+		}
+		if sum.Kept > 0 {
+			out = append(out, bytefmt.Format(sum.Kept)+" of private pools, when these end")
 		}
 	}
 	var pool int64

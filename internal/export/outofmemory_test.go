@@ -52,6 +52,19 @@ func TestAdvice(t *testing.T) {
 		o.Framework, o.Tensor, o.Requested, o.Calls, o.Stack = nil, 0, 4*mib, 1, nil
 		o.Allocator.Segments[2].Releasable = 5 * mib
 	}
+	// private puts the segments for larger tensors in a pool, and has the pool that is
+	// told of, if the tensor is so large, ask for one.
+	private := func(pool string, tensor int64) func(*snapshot.OutOfMemory) {
+		return func(o *snapshot.OutOfMemory) {
+			o.Allocator.Segments[1].Private = "1.0"
+			if pool == unknownPool {
+				o.Allocator.Segments[1].Private = pool
+			}
+			if tensor > 0 {
+				o.Tensor, o.Private = tensor, pool
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		change     func(*snapshot.OutOfMemory)
 		fits, help string // in what is said; "" if nothing is
@@ -70,6 +83,20 @@ func TestAdvice(t *testing.T) {
 		"a driver call":          {driver, "", "torch.cuda.empty_cache() before this call"},
 		"a driver call, too few": {func(o *snapshot.OutOfMemory) { driver(o); o.Requested = 6 * mib }, "", ""},
 		"of the allocator's own": {func(o *snapshot.OutOfMemory) { driver(o); o.Stack = o.Snapshot.Samples[2].Stack }, "", ""},
+		// What a private pool has cached is for its own requests alone.
+		"in a graph's pool":         {private("1.0", 0), "would not have fitted in the 0 B", ""},
+		"of a graph's pool":         {private("1.0", 8*mib), "would have fitted in the 15.0 MiB that were cached for such tensors in private pool 1.0", ""},
+		"of another pool":           {private("0.1", 8*mib), "would not", ""},
+		"of a pool, too much":       {private("1.0", 16*mib), "would not have fitted in the 15.0 MiB that were cached for such tensors in private pool 1.0", ""},
+		"perhaps in a pool":         {private(unknownPool, 0), "", ""},
+		"perhaps in a pool, small":  {func(o *snapshot.OutOfMemory) { private(unknownPool, 0)(o); o.Tensor = 768 << 10 }, "would have fitted in the 1.0 MiB", "expandable_segments:True"},
+		"perhaps of a pool":         {func(o *snapshot.OutOfMemory) { o.Private = unknownPool }, "", ""},
+		"an expandable pool beside": {func(o *snapshot.OutOfMemory) { s := &o.Allocator.Segments[2]; s.Expandable, s.Private = true, "1.0" }, "would have fitted", "expandable_segments:True"},
+		"a driver call, in a pool": {func(o *snapshot.OutOfMemory) {
+			driver(o)
+			s := &o.Allocator.Segments[2]
+			s.Private, s.Kept, s.Releasable = "1.0", s.Releasable, 0
+		}, "", ""},
 		"one line": {func(o *snapshot.OutOfMemory) {
 			o.Tensor, o.Snapshot.Samples[0].InuseBytes = 100*mib, 300*mib
 		}, "would not", "less at <module> train.py:31: it holds 55.7%"},
@@ -98,8 +125,10 @@ func TestOutOfMemory(t *testing.T) {
 	late.PID, late.Process, late.Tensor, late.Framework, late.Snapshot = 21, "serve", 0, nil, snapshottest.Driver()
 	limit := failure()
 	limit.Calls, limit.Requested, limit.Snapshot = 0, limit.Tensor, &snapshot.Snapshot{}
+	pools := trains()
+	pools.Allocator = &snapshottest.Pools().Allocators[0]
 	for name, o := range map[string]*snapshot.OutOfMemory{
-		"failed": failure(), "recovered": recovered, "limit": limit, "driver": driver, "late": late, "tensors": trains(),
+		"pools": pools, "failed": failure(), "recovered": recovered, "limit": limit, "driver": driver, "late": late, "tensors": trains(),
 	} {
 		var b strings.Builder
 		if err := OutOfMemory(&b, o); err != nil {

@@ -65,22 +65,110 @@ func TestTensors(t *testing.T) {
 	}
 }
 
-// pools are the segments of a snapshot's only allocator: small ones and others.
-func pools(a *snapshot.Allocator) [2]snapshot.Segments {
-	return [2]snapshot.Segments{a.Pool(1), a.Pool(2 << 20)}
+// pools are the segments of a snapshot's only allocator that are of no private pool: small
+// ones and others.
+func pools(a *snapshot.Allocator) [2]snapshot.Segments { return poolsOf(a, "") }
+
+func poolsOf(a *snapshot.Allocator, private string) [2]snapshot.Segments {
+	return [2]snapshot.Segments{a.Pool(1, private), a.Pool(2<<20, private)}
 }
 
 // divided is how the program's allocator says that its segments are divided.
 func divided(t *testing.T, p *testcuda.Process) (out [2]snapshot.Segments) {
 	t.Helper()
-	for i, line := range run(t, p, "segments") {
+	return dividedOf(t, p, "")
+}
+
+// dividedOf is of a private pool.
+func dividedOf(t *testing.T, p *testcuda.Process, private string) (out [2]snapshot.Segments) {
+	t.Helper()
+	for i, line := range run(t, p, "segments "+strings.ReplaceAll(private, ".", " ")) {
 		s := &out[i]
 		if _, err := fmt.Sscan(line, &s.Count, &s.Reserved, &s.Allocated, &s.FreeBlocks, &s.LargestFree, &s.Releasable); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
 		s.Cached = s.Reserved - s.Allocated
+		if private != "" {
+			s.Kept, s.Releasable = s.Releasable, 0
+		}
 	}
 	return out
+}
+
+// TestPrivatePools: the segments of each private pool are divided as the allocator itself
+// says, now and in a recording, and none of them counts for other requests. What another
+// thread has taken while a pool was in use may be that pool's.
+func TestPrivatePools(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{Env: []string{fmt.Sprint("TESTCUDA_TOTAL=", 200<<20)}})
+	run(t, p, "tensor; untensor; empty_cache", "pool 0 9; unpool") // loads libc10 and libc10_cuda
+	record := filepath.Join(t.TempDir(), "run.gmt")
+	failures := make(chan *snapshot.OutOfMemory, 10)
+	s := trace(t, session.Options{PIDs: []int{p.PID()}, Tensors: true, Recording: record, OutOfMemoryMax: 2, OutOfMemory: into(failures)})
+	private := []string{"", "1.0", "0.3"}
+	check := func(from string, a []snapshot.Allocator, want map[string][2]snapshot.Segments) string {
+		for _, pool := range private {
+			if len(a) != 1 || poolsOf(&a[0], pool) != want[pool] || a[0].Unseen != 0 {
+				return fmt.Sprintf("%s, pool %q: %+v, want %+v", from, pool, a, want[pool])
+			}
+		}
+		return ""
+	}
+	var want map[string][2]snapshot.Segments
+	for _, step := range []string{
+		"tensor 3m; tensor 700", "pool 1 0; tensor 700; tensor 4m; tensor 5m; tensor 30m; unpool", "untensor 1; untensor; tensor 5m",
+		"pool 0 3; tensor 2m; unpool", "pool 1 0; tensor 3m; untensor 2; tensor 100; unpool; tensor 100; empty_cache",
+	} {
+		run(t, p, step)
+		want = map[string][2]snapshot.Segments{}
+		for _, pool := range private {
+			want[pool] = dividedOf(t, p, pool)
+		}
+		eventually(t, func() string { return check("after "+step, s.Snapshot(false).Allocators, want) })
+	}
+	kept := want["1.0"][1].Kept
+	if want["1.0"][1].LargestFree <= want[""][1].LargestFree || kept == 0 {
+		t.Fatalf("the private pool has not the largest free block, or none that is a segment: %+v", want)
+	}
+	if sum := s.Snapshot(false).Allocators[0].Total(); sum.Releasable != want[""][0].Releasable+want[""][1].Releasable || sum.Kept < kept {
+		t.Errorf("an empty_cache would give %d back, and %d are kept: %+v", sum.Releasable, sum.Kept, want)
+	}
+
+	// For want of memory too it is kept, though the tensor is for that pool.
+	run(t, p, "pool 1 0", "expect 2 tensor 190m", "unpool")
+	if o := received(t, failures); o.Private != "1.0" || o.Allocator == nil || poolsOf(o.Allocator, "1.0")[1].Kept != kept {
+		t.Errorf("a tensor for pool %q: %+v", o.Private, o.Allocator)
+	}
+
+	run(t, p, "pool 1 0; threads 1 { tensor 40m }; unpool; tensor 21m")
+	eventually(t, func() string {
+		a := s.Snapshot(false).Allocators[0]
+		if got := a.Pool(40<<20, "unknown"); got.Reserved != 40<<20 || got.Allocated != 40<<20 {
+			return fmt.Sprintf("what may be of the pool: %+v of %+v", got, s.Snapshot(false).Allocators)
+		}
+		if got, all := a.Shared().Reserved, dividedOf(t, p, ""); got != all[0].Reserved+all[1].Reserved-40<<20 {
+			return fmt.Sprintf("%d are of no pool, want all but 40 MiB of %+v", got, all)
+		}
+		return ""
+	})
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-s.Done()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	last := s.Snapshot(false)
+	wantNoLoss(t, last)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := replay.Play(record, replay.Options{At: replay.End})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(last.Allocators, again.View(state.Want{}).Snapshot().Allocators); d != "" || len(last.Allocators) != 1 {
+		t.Errorf("in the recording (-then +now):\n%s", d)
+	}
 }
 
 // TestSegments: segments are divided as the allocator itself says.

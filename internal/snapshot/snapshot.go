@@ -191,7 +191,7 @@ type Allocator struct {
 	// which were not seen; negative, bytes of Allocated that it says to be free. With
 	// either, the free blocks are others than these.
 	Unseen   int64      `json:"unseen_bytes"`
-	Segments []Segments `json:"segments"` // by class
+	Segments []Segments `json:"segments"` // by private pool, those of all requests first, and class
 }
 
 // Total adds up the segments of all classes. Largest is that of any class.
@@ -202,10 +202,21 @@ func (a *Allocator) Total() (sum Segments) {
 	return sum
 }
 
-// Pool adds up the segments from which a request of so many bytes can be met.
-func (a *Allocator) Pool(request int64) (sum Segments) {
+// Shared adds up the segments that are of no private pool, for sure.
+func (a *Allocator) Shared() (sum Segments) {
 	for i := range a.Segments {
-		if s := &a.Segments[i]; s.Small == (request <= smallRequest) {
+		if s := &a.Segments[i]; s.Private == "" {
+			sum.Add(s)
+		}
+	}
+	return sum
+}
+
+// Pool adds up the segments from which a request of so many bytes can be met, which is
+// for a private pool, or for none ("").
+func (a *Allocator) Pool(request int64, private string) (sum Segments) {
+	for i := range a.Segments {
+		if s := &a.Segments[i]; s.Small == (request <= smallRequest) && s.Private == private {
 			sum.Add(s)
 		}
 	}
@@ -217,7 +228,12 @@ const smallRequest = 1 << 20
 
 // Segments are those of one class: how they were taken from CUDA, and for what.
 type Segments struct {
-	Class string `json:"class"` // "small", "large", "larger", "expandable_small", "expandable_large"
+	// Private is the private pool that they are of, as PyTorch's own snapshot has its
+	// id: "1.0" is a CUDA graph's, "0.1" torch.cuda.MemPool's or graph_pool_handle's.
+	// What is cached in it serves no other request. "" is of no such pool, and "unknown"
+	// where it may be of one.
+	Private string `json:"private_pool"`
+	Class   string `json:"class"` // "small", "large", "larger", "expandable_small", "expandable_large"
 	// Expandable ones are ranges of mapped pages.
 	Expandable bool `json:"expandable"`
 	// Small ones meet requests of at most 1 MiB, the others all larger ones.
@@ -235,6 +251,9 @@ type Segments struct {
 	// Releasable bytes of Cached are in segments, or pages, without a tensor: what
 	// emptying the cache gives back. The rest is PyTorch's "inactive split".
 	Releasable int64 `json:"releasable_bytes"`
+	// Kept bytes are the same of a private pool, or of what may be one: emptying the
+	// cache gives them back only when nothing refers to the pool any more.
+	Kept int64 `json:"kept_bytes"`
 }
 
 // Add adds the figures of o to those of s.
@@ -246,6 +265,7 @@ func (s *Segments) Add(o *Segments) {
 	s.FreeBlocks += o.FreeBlocks
 	s.LargestFree = max(s.LargestFree, o.LargestFree)
 	s.Releasable += o.Releasable
+	s.Kept += o.Kept
 }
 
 // An Allocation is one live allocation: a segment of a caching allocator with all its
@@ -282,6 +302,8 @@ type OutOfMemory struct {
 	// Tensor is the size of the tensor that the memory was for, in bytes as the
 	// framework rounds them, 0 where it is not known.
 	Tensor int64
+	// Private is the private pool that the tensor was for, as of Segments.
+	Private string
 	// GaveBack are bytes of its segments that the framework gave back between the
 	// first failed call and the last one, or the success.
 	GaveBack int64

@@ -68,3 +68,17 @@ func Tensors() *snapshot.Snapshot {
 		}}},
 	}
 }
+
+// Pools is Tensors, of which a CUDA graph and torch.cuda.MemPool have memory of their own,
+// and of some it is not known whether they do.
+func Pools() *snapshot.Snapshot {
+	s := Tensors()
+	of := &s.Allocators[0].Segments
+	*of = append(*of,
+		snapshot.Segments{Private: "0.1", Class: "larger", Count: 1, Reserved: 30 << 20, Allocated: 30 << 20},
+		snapshot.Segments{Private: "1.0", Class: "small", Small: true, Count: 1, Reserved: 2 << 20, Allocated: 512, Cached: 2<<20 - 512, FreeBlocks: 1, LargestFree: 2<<20 - 512},
+		snapshot.Segments{Private: "1.0", Class: "large", Count: 2, Reserved: 40 << 20, Allocated: 12 << 20, Cached: 28 << 20, FreeBlocks: 2, LargestFree: 20 << 20, Kept: 20 << 20},
+		snapshot.Segments{Private: "unknown", Class: "large", Count: 1, Reserved: 20 << 20, Allocated: 13 << 20, Cached: 7 << 20, FreeBlocks: 1, LargestFree: 7 << 20},
+	)
+	return s
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/tensors"
 )
 
 // Durations are in nanoseconds, as the times of events.
@@ -67,6 +68,7 @@ type Incident struct {
 	// the allocators had when it gave up.
 	returned, gave int64
 	tensor         int64
+	private        tensors.PoolID // that the thread asked for
 	caches         []cache
 	over           bool // nothing more will be learnt
 	read           bool // gpus are known
@@ -113,6 +115,7 @@ func (s *State) failure(e *event.Event) {
 		if in != nil {
 			in.framework = &snapshot.FrameworkMemory{Name: "PyTorch", Allocated: int64(e.Handle), Reserved: int64(e.Part)}
 			in.recovered, in.over, in.tensor = false, true, int64(e.Size)
+			in.private = s.tensors.Private(e.Proc, e.Device, e.TID)
 			in.caches = s.caches(func(id event.Process) bool { return id == e.Proc })
 			if e.Stack != 0 {
 				in.site = siteOf(e)
@@ -156,6 +159,7 @@ func (s *State) begin(key threadKey, e *event.Event) *Incident {
 	if e.Device == event.NoDevice {
 		in.site.Device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}
+	in.private = s.tensors.Private(e.Proc, in.site.Device, e.TID)
 	if x.open == nil {
 		x.open = map[threadKey]*Incident{}
 	}
@@ -272,7 +276,7 @@ func (in *Incident) OutOfMemory(want Want) *snapshot.OutOfMemory {
 		Time: v.trace.Boot.Add(time.Duration(in.first.Time)), PID: int(in.first.Proc.PID), Process: v.names[in.first.Proc],
 		Thread: int(in.first.TID), Requested: int64(in.first.Size), API: v.trace.API(in.first.API), GPU: in.gpu, Calls: in.calls,
 		Stack: b.stack(&in.site, false, b.shape(in.site.Stack, in.site.Kind, in.frames)), Recovered: in.recovered, Framework: in.framework,
-		Tensor: in.tensor, GaveBack: max(in.gave, 0), Allocator: in.allocator(), GPUs: in.gpus, Snapshot: v.Snapshot(),
+		Tensor: in.tensor, Private: in.private.String(), GaveBack: max(in.gave, 0), Allocator: in.allocator(), GPUs: in.gpus, Snapshot: v.Snapshot(),
 	}
 }
 

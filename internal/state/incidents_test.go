@@ -255,7 +255,7 @@ func TestFrameworkGivesUp(t *testing.T) {
 		t.Errorf("the stack is %q", got)
 	}
 	want := snapshot.Segments{Count: 1, Reserved: 20 * mib, Allocated: 6 * mib, Cached: 14 * mib, FreeBlocks: 2, LargestFree: 7 * mib}
-	if o.Allocator == nil || o.Allocator.Pool(o.Tensor) != want {
+	if o.Allocator == nil || o.Allocator.Pool(o.Tensor, "") != want {
 		t.Errorf("allocator %+v, want %+v", o.Allocator, want)
 	}
 	if got := o.Snapshot.Allocators[0].Total().Cached; got != 34*mib {

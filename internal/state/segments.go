@@ -81,11 +81,15 @@ func (s *State) locateCaches(caches []cache) {
 func (c *cache) allocator(name string) snapshot.Allocator {
 	a := snapshot.Allocator{PID: int(c.id.PID), Process: name, GPU: c.gpu, Outside: c.outside}
 	for _, x := range c.segments {
-		a.Segments = append(a.Segments, snapshot.Segments{
-			Class: x.Class.String(), Expandable: x.Class.Expandable(), Small: x.Class.Small(), Count: int64(x.Count),
+		of := snapshot.Segments{
+			Private: x.Private.String(), Class: x.Class.String(), Expandable: x.Class.Expandable(), Small: x.Class.Small(), Count: int64(x.Count),
 			Reserved: x.Reserved, Allocated: x.Allocated, Cached: x.Reserved - x.Allocated,
 			FreeBlocks: int64(x.Blocks), LargestFree: x.Largest, Releasable: x.Releasable,
-		})
+		}
+		if of.Private != "" {
+			of.Releasable, of.Kept = 0, x.Releasable
+		}
+		a.Segments = append(a.Segments, of)
 	}
 	// Where all that the allocator holds was seen, what it says to have handed out
 	// beyond the tensors that were seen lies in there too.

@@ -55,10 +55,10 @@ func TestSegments(t *testing.T) {
 		{Class: "larger", Count: 1, Reserved: 12 * mib, Cached: 12 * mib, FreeBlocks: 1, LargestFree: 12 * mib, Releasable: 12 * mib},
 	}}
 	wantAllocators(t, "three segments", s, all)
-	if got := all.Pool(mib); got.Cached != mib {
+	if got := all.Pool(mib, ""); got.Cached != mib {
 		t.Errorf("for 1 MiB there are %d bytes", got.Cached)
 	}
-	if got := all.Pool(mib + 512); got.Cached != 22*mib || got.LargestFree != 12*mib {
+	if got := all.Pool(mib+512, ""); got.Cached != 22*mib || got.LargestFree != 12*mib {
 		t.Errorf("for more there are %+v", got)
 	}
 
@@ -115,5 +115,60 @@ func TestSegmentsOfASample(t *testing.T) {
 		if o := one(t, s); o.Allocator != nil || o.Tensor != 18*mib {
 			t.Errorf("%s: %+v for a tensor of %d", name, o.Allocator, o.Tensor)
 		}
+	}
+}
+
+// poolWindow opens or closes a window in which PyTorch takes memory for private pool 2.0.
+func poolWindow(t uint64, op event.Op) *event.Event {
+	return &event.Event{Op: op, Space: event.SpaceTensor, Time: t, Proc: prog, TID: prog.PID, Handle: 2}
+}
+
+// TestPrivatePools: a private pool's segments are apart, emptying the cache does not give
+// them back, and a failure tells which pool it wanted memory for. A capture by which no
+// other thread may take memory for itself says whose a segment is that one took.
+func TestPrivatePools(t *testing.T) {
+	s := begun(record.Trace{Incidents: 2})
+	on := func(tid uint32, e *event.Event) *event.Event {
+		e.TID = tid
+		return e
+	}
+	capture := func(t uint64, op event.Op, mode uint64) *event.Event {
+		return &event.Event{Op: op, Time: t, Proc: prog, TID: prog.PID, Stream: 7, Part: mode}
+	}
+	s.Apply(on(prog.PID, alloc(prog, 1, 0x10000000, 20*mib)))
+	s.Apply(tensor(2, 0x10000000, 4*mib, 0, 4*mib))
+	s.Apply(poolWindow(3, event.OpCaptureBegin))
+	s.Apply(on(prog.PID, alloc(prog, 4, 0x20000000, 20*mib)))
+	s.Apply(tensor(5, 0x20000000, mib, 0, 5*mib))
+	s.Apply(tensorEnd(6, 0x20000000, mib, 4*mib))
+	s.Apply(on(99, alloc(prog, 7, 0x30000000, 12*mib)))
+	s.Apply(tensor(8, 0x30000000, 11*mib, 0, 15*mib))
+	s.Apply(capture(9, event.OpCaptureBegin, 1))
+	s.Apply(on(99, alloc(prog, 10, 0x40000000, 14*mib)))
+	s.Apply(tensor(11, 0x40000000, 14*mib, 0, 29*mib))
+	s.Apply(capture(12, event.OpCaptureEnd, 0))
+	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: 13, Proc: prog, TID: prog.PID, Size: 17 * mib, Handle: 29 * mib, Part: 66 * mib})
+	s.Apply(poolWindow(14, event.OpCaptureEnd))
+	s.Apply(on(prog.PID, alloc(prog, 15, 0x50000000, 2*mib)))
+	s.Apply(tensor(16, 0x50000000, mib, 0, 30*mib))
+	want := snapshot.Allocator{PID: int(prog.PID), Process: "prog", GPU: "cuda:0", Segments: []snapshot.Segments{
+		{Class: "small", Small: true, Count: 1, Reserved: 2 * mib, Allocated: mib, Cached: mib, FreeBlocks: 1, LargestFree: mib},
+		{Class: "large", Count: 1, Reserved: 20 * mib, Allocated: 4 * mib, Cached: 16 * mib, FreeBlocks: 1, LargestFree: 16 * mib},
+		{Private: "2.0", Class: "large", Count: 1, Reserved: 20 * mib, Cached: 20 * mib, FreeBlocks: 1, LargestFree: 20 * mib, Kept: 20 * mib},
+		{Private: "2.0", Class: "larger", Count: 1, Reserved: 14 * mib, Allocated: 14 * mib},
+		{Private: "unknown", Class: "larger", Count: 1, Reserved: 12 * mib, Allocated: 11 * mib, Cached: mib, FreeBlocks: 1, LargestFree: mib},
+	}}
+	wantAllocators(t, "a window", s, want)
+	if got := want.Pool(17*mib, ""); got.LargestFree != 16*mib {
+		t.Errorf("for any request there are %+v", got)
+	}
+	if o := one(t, s); o.Private != "2.0" || o.Allocator == nil || o.Allocator.Pool(o.Tensor, o.Private).LargestFree != 20*mib {
+		t.Errorf("a tensor for pool %q: %+v", o.Private, o.Allocator)
+	}
+
+	again := New()
+	s.Keyframe(again.Apply)
+	if d := cmp.Diff([]snapshot.Allocator{want}, again.View(Want{}).Snapshot().Allocators); d != "" {
+		t.Errorf("after a keyframe (-want +got):\n%s", d)
 	}
 }

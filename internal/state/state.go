@@ -226,7 +226,9 @@ func (s *State) event(e *event.Event) {
 	case e.Space == event.SpaceTensor:
 		s.tensor(e)
 	case e.Op <= event.OpExit && e.Op != event.OpNone:
+		s.tensors.During(e)
 		s.ledger.Apply(e)
+		s.tensors.During(nil)
 		s.moved(e)
 		s.backed(e)
 	}

@@ -16,6 +16,7 @@ type extent struct {
 	handed   bool   // a tensor was in it
 	device   int32  // the site's, or else that of the first tensor in it
 	pool     *Pool
+	private  PoolID
 	tensors  map[uint64]struct{} // their addresses, made with the first one
 }
 
@@ -162,7 +163,7 @@ func (l *Ledger) Began(proc event.Process, from, to uint64, at *ledger.Site) {
 		p.pools[at] = pool
 	}
 	pool.extents++
-	x := &extent{from: from, to: to, device: at.Device, pool: pool}
+	x := &extent{from: from, to: to, device: at.Device, pool: pool, private: l.private(p, at)}
 	p.extents.ReplaceOrInsert(x)
 	l.lay(x.piece(proc))
 }

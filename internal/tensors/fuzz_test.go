@@ -59,12 +59,23 @@ func (f *feed) apply(b []byte) {
 		f.l.Apply(e)
 	case what < 25:
 		e.Op, e.Kind, e.Size = event.OpAlloc, event.KindDevice, 4*e.Size
+		f.l.During(e)
 		f.driver.Apply(e)
+		f.l.During(nil)
 	case what < 28:
 		e.Op = event.OpFree
 		f.driver.Apply(e)
-	case what == 28:
+	case what == 28 && take(2) == 0:
 		f.l.Mark(e.Proc)
+	case what == 28: // of a private pool's window, or of a capture
+		e.Op = []event.Op{event.OpCaptureBegin, event.OpCaptureEnd}[take(2)]
+		if take(3) == 0 {
+			f.l.During(e)
+			f.l.During(nil)
+			break
+		}
+		e.Space = event.SpaceTensor
+		f.l.Apply(e)
 	case what == 29:
 		e.Op, e.Size = event.OpExec, 0
 		f.l.Apply(e)
@@ -115,6 +126,9 @@ func check(t *testing.T, l *Ledger) {
 			if sum != x.size {
 				t.Errorf("parts have %d bytes of %d", sum, x.size)
 			}
+		}
+		if len(p.windows) > maxWindows || p.ended && p.windows != nil {
+			t.Errorf("%d windows are kept", len(p.windows))
 		}
 		p.extents.Ascend(func(x *extent) bool {
 			if x.used != used[x] || x.used > x.to-x.from {

@@ -32,6 +32,7 @@ func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
 			}
 			return more
 		})
+		more = more && p.keepPools(l.Rows.Since(id), yield)
 		for index, d := range p.devices {
 			if d.Told {
 				// The end of nothing, with the totals.

@@ -18,6 +18,7 @@ type model struct {
 	tensors []modelTensor
 	peak    map[*ledger.Site]int64
 	handed  map[modelExtent]bool // a tensor was in it
+	private map[modelExtent]PoolID
 }
 
 type modelExtent struct {
@@ -105,6 +106,7 @@ func (m *model) end(from, to uint64) {
 			continue
 		}
 		delete(m.handed, x)
+		delete(m.private, x)
 		m.tensors = slices.DeleteFunc(m.tensors, func(t modelTensor) bool { return slices.Contains(t.in, x) })
 	}
 	m.extents = kept
@@ -134,7 +136,8 @@ func (m *model) segments(scale uint64) map[segmentKey]Segments {
 	}
 	// joins tells whether b goes on where a ends.
 	joins := func(a, b modelExtent) bool {
-		return handed[a.at] && handed[b.at] && a.to == b.from && a.to-a.from == b.to-b.from && a.at.Kind == event.KindVMM && b.at.Kind == event.KindVMM
+		return handed[a.at] && handed[b.at] && a.to == b.from && a.to-a.from == b.to-b.from && a.at.Kind == event.KindVMM && b.at.Kind == event.KindVMM &&
+			m.private[a] == m.private[b]
 	}
 	out := map[segmentKey]Segments{}
 	for _, first := range m.extents {
@@ -142,7 +145,7 @@ func (m *model) segments(scale uint64) map[segmentKey]Segments {
 		if !handed[first.at] || slices.ContainsFunc(m.extents, func(x modelExtent) bool { return joins(x, first) }) {
 			continue
 		}
-		s := Segments{Device: event.NoDevice, Class: c, Count: 1}
+		s := Segments{Device: event.NoDevice, Private: m.private[first], Class: c, Count: 1}
 		to := first.from
 		for x, i := first, 0; i >= 0; {
 			to = x.to
@@ -175,9 +178,9 @@ func (m *model) segments(scale uint64) map[segmentKey]Segments {
 			run += int64(unit)
 			s.Largest = max(s.Largest, run)
 		}
-		key := segmentKey{s.Device, c}
+		key := segmentKey{s.Device, s.Private, c}
 		sum := out[key]
-		sum.Device, sum.Class = s.Device, c
+		sum.Device, sum.Private, sum.Class = s.Device, s.Private, c
 		sum.Add(&s)
 		out[key] = sum
 	}
@@ -198,12 +201,21 @@ func TestModel(t *testing.T) {
 		sites := []*ledger.Site{{}, {}, {}}
 		sites[0].Kind, sites[1].Kind, sites[2].Kind = event.KindDevice, event.KindVMM, event.KindVMM
 		sites[1].Device, sites[2].Device = 1, event.NoDevice
-		m := &model{peak: map[*ledger.Site]int64{}, handed: map[modelExtent]bool{}}
+		m := &model{peak: map[*ledger.Site]int64{}, handed: map[modelExtent]bool{}, private: map[modelExtent]PoolID{}}
 		for now := uint64(1); now < 600; now++ {
 			addr := 0x1000 + uint64(r.IntN(64))*2*cell*scale
 			size := uint64(1+r.IntN(10)) * cell * scale
 			var what string
-			switch n := r.IntN(20); {
+			switch n := r.IntN(21); {
+			case n == 20:
+				pool := []PoolID{{1, 0}, {0, 1}, UnknownPool}[r.IntN(3)]
+				what = fmt.Sprintf("pool %x %x %s", addr, size, pool)
+				l.Apply(&event.Event{Op: event.OpMap, Space: event.SpaceTensor, Time: now, Proc: proc, Addr: addr, Size: size, Handle: pool.First, Part: pool.Second})
+				for _, x := range m.extents {
+					if x.from < addr+size && addr < x.to {
+						m.private[x] = pool
+					}
+				}
 			case n < 9:
 				what = fmt.Sprintf("make %x %x", addr, size)
 				l.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Time: now, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal})
@@ -241,7 +253,7 @@ func TestModel(t *testing.T) {
 			compareModel(t, fmt.Sprintf("seed %d, event %d: %s", seed, now, what), l, m, sites)
 			got := map[segmentKey]Segments{}
 			for _, s := range l.Segments(proc) {
-				got[segmentKey{s.Device, s.Class}] = s
+				got[segmentKey{s.Device, s.Private, s.Class}] = s
 				seen[s.Class]++
 			}
 			if want := m.segments(scale); !maps.Equal(got, want) {

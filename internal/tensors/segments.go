@@ -60,9 +60,10 @@ func classOf(x *extent) Class {
 
 // Segments are those of one class that a process's allocator has on one device.
 type Segments struct {
-	Device int32 // CUDA ordinal inside the process, or event.NoDevice
-	Class  Class
-	Count  int // of an expandable class: ranges of pages without a gap
+	Device  int32 // CUDA ordinal inside the process, or event.NoDevice
+	Private PoolID
+	Class   Class
+	Count   int // of an expandable class: ranges of pages without a gap
 	// Reserved bytes are all that they have, Allocated those in tensors.
 	Reserved, Allocated int64
 	// Blocks are the free blocks, and Largest is the size of the largest one. A free
@@ -73,7 +74,9 @@ type Segments struct {
 	Largest int64
 	// Releasable bytes are in segments, or pages, without a tensor: what empty_cache
 	// gives back. It frees a block that is all of its segment (release_blocks), and
-	// unmaps the pages that lie whole in a free block (unmap_block).
+	// unmaps the pages that lie whole in a free block (unmap_block). Of a private pool
+	// it does so only when no graph and no MemPool refers to the pool any more
+	// (graph_pools_freeable), which is not told.
 	Releasable int64
 }
 
@@ -84,9 +87,8 @@ type span struct {
 }
 
 // Segments returns the segments that a process's allocator took from CUDA, as far as
-// that was seen and it handed out of them, by device and class. A segment is of one
-// stream, or of a graph's private pool, and serves no other; which one is not told. A
-// tensor that was freed while another stream used it (record_stream) counts as free.
+// that was seen and it handed out of them, by device, private pool and class. A segment
+// is of one stream, and serves no other; which one is not told. A tensor that was freed while another stream used it (record_stream) counts as free.
 // Those of a process that has ended are as they were then.
 func (l *Ledger) Segments(proc event.Process) []Segments {
 	switch p := l.procs[proc]; {
@@ -118,7 +120,7 @@ func (p *process) segments() []Segments {
 		out = append(out, *s)
 	}
 	slices.SortFunc(out, func(a, b Segments) int {
-		return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Class, b.Class))
+		return cmp.Or(cmp.Compare(a.Device, b.Device), a.Private.compare(b.Private), cmp.Compare(a.Class, b.Class))
 	})
 	return out
 }
@@ -135,16 +137,17 @@ type walk struct {
 }
 
 type segmentKey struct {
-	device int32
-	class  Class
+	device  int32
+	private PoolID
+	class   Class
 }
 
 // extent takes the next extent: a segment, or a page of one.
 func (w *walk) extent(x *extent) {
 	class := classOf(x)
-	if w.segment.Count == 0 || !class.Expandable() || class != w.segment.Class || x.from != w.to || x.to-x.from != w.page {
+	if w.segment.Count == 0 || !class.Expandable() || class != w.segment.Class || x.from != w.to || x.to-x.from != w.page || x.private != w.segment.Private {
 		w.end()
-		w.segment = Segments{Device: event.NoDevice, Class: class, Count: 1}
+		w.segment = Segments{Device: event.NoDevice, Private: x.private, Class: class, Count: 1}
 		w.from = x.from
 	}
 	s := &w.segment
@@ -177,10 +180,10 @@ func (w *walk) end() {
 	}
 	w.spans = w.spans[n:]
 	w.free(w.to)
-	key := segmentKey{s.Device, s.Class}
+	key := segmentKey{s.Device, s.Private, s.Class}
 	sum := w.sums[key]
 	if sum == nil {
-		sum = &Segments{Device: s.Device, Class: s.Class}
+		sum = &Segments{Device: s.Device, Private: s.Private, Class: s.Class}
 		w.sums[key] = sum
 	}
 	sum.Add(s)

@@ -40,6 +40,7 @@ type Ledger struct {
 	sample, min uint64 // which are told, as in record.Tensors
 	pairs       int    // in the freed of all processes
 	loss        *loss.Set
+	during      *event.Event // see During
 
 	fates   int // of all processes
 	fatesAt int // how many are looked through for those that nobody asks for
@@ -58,6 +59,7 @@ type process struct {
 	last       map[uint32]made      // by thread
 	freed      map[Freer]Freed      // nil where frees have no stacks
 	epoch      uint64               // counts peaks
+	windows    []window             // by age
 	ends       int64                // see Returned
 	ended      bool
 	left       []Segments // of one that has ended: as they were then
@@ -118,6 +120,9 @@ var (
 	lossAfter     = causes.Add("after_exit", "tensors made or freed of which was told after the end of their process")
 	lossOverlap   = causes.Add("overlapping", "tensors not counted because what they lie in is all in other tensors")
 	lossSegment   = causes.Add("outlived", "tensors retired because the memory that they lie in ended before their free was seen")
+	lossPoolBegun = causes.Add("private_pool_begin_unseen", "times that PyTorch was seen to end taking memory for a private pool that it was not seen to begin with: what it took until then may be that pool's")
+	lossPoolEnded = causes.Add("private_pool_end_unseen", "times that PyTorch began to take memory for a private pool that it already took some for, as far as was seen: some of it may be another pool's")
+	lossPools     = causes.Add("private_pools_full", "private pools not told apart because PyTorch took memory for too many at once")
 	lossTotals    = causes.Add("totals_differ", "tensors made or freed without being seen, as the allocator's own totals show")
 )
 
@@ -165,7 +170,7 @@ func (p *process) begin() {
 	p.pools, p.outside, p.tidyAt = map[*ledger.Site]*Pool{}, map[int32]*Pool{}, maxPools
 }
 
-// Apply takes one event into account: of SpaceTensor, or an exec or exit, which comes
+// Apply takes one event into account: of SpaceTensor (see During for others), or an exec or exit, which comes
 // here before the ledger of the driver layer has it. It does not keep e.
 func (l *Ledger) Apply(e *event.Event) {
 	switch e.Op {
@@ -189,6 +194,18 @@ func (l *Ledger) Apply(e *event.Event) {
 		if l.Rows.Takes(e) {
 			l.free(p, e)
 		}
+	case event.OpCaptureBegin, event.OpCaptureEnd:
+		if p := l.process(e.Proc); p != nil && !p.ended {
+			l.window(p, e)
+		}
+		return
+	case event.OpMap:
+		if p := l.process(e.Proc); p != nil && !p.ended {
+			for x := range p.within(e.Addr, e.Addr+e.Size) {
+				x.private = PoolID{e.Handle, e.Part}
+			}
+		}
+		return
 	case event.OpReserve:
 		if p := l.process(e.Proc); p != nil && !p.ended && e.Addr+e.Size > e.Addr {
 			l.seen = true
@@ -217,7 +234,7 @@ func (l *Ledger) exits(p *process) {
 	}
 	p.ended = true
 	p.left = p.segments()
-	p.last = nil
+	p.last, p.windows = nil, nil
 	if !l.Layout {
 		p.extents.Clear(false)
 		p.tensors = nil
@@ -233,6 +250,7 @@ func (l *Ledger) replaced(p *process, t uint64) {
 			l.end(p, addr, &x)
 		}
 	}
+	p.closeWindows(t)
 	clear(p.allocators)
 	for _, d := range p.devices {
 		*d = Device{Index: d.Index, Bytes: d.Bytes}
