@@ -66,21 +66,6 @@ def plugin(r):
         t.finish()
 
 
-@case("torch")
-def pools(r):
-    """A memory pool whose segments a plug-in allocator gets, beside the usual ones."""
-    place = r.path("-library")
-    shutil.rmtree(place, ignore_errors=True)
-    os.makedirs(place)
-    with traced(r, python("torch_pools.py", os.path.join(place, "plugin.so")), flags=TENSORS) as t:
-        for name in "held", "freed", "dropped":
-            v, s = t.at(name)
-            r.equal("PyTorch's bytes", s.sum(kind=("tensor", "cached")), v["reserved"])
-            if name != "dropped":
-                t.go()
-        t.finish()
-
-
 @case("numba")
 def numba_kernels(r):
     with traced(r, python("numba_kernels.py"), flags=NATIVE) as t:

@@ -8,8 +8,19 @@ from case import TENSORS, case, python, traced
 
 
 def ours(allocator):
-    """An allocator of JSON's, as the program says how its segments are divided."""
-    return {x["class"]: {k: n for k, n in x.items() if k not in ("class", "expandable", "small_pool")} for x in allocator["segments"]}
+    """An allocator of JSON's, as the programs say how segments are divided (divided.py)."""
+    told = "private_pool", "class", "expandable", "small_pool"
+    return {" ".join(filter(None, (x["private_pool"], x["class"]))): {k: n for k, n in x.items() if k not in told} for x in allocator["segments"]}
+
+
+def shared(divided):
+    """What of it is of no private pool, and what is or may be."""
+    sums = {}
+    for name, x in divided.items():
+        if " " in name:
+            for k in "reserved_bytes", "allocated_bytes", "cached_bytes", "kept_bytes":
+                sums[k] = sums.get(k, 0) + x[k]
+    return {name: x for name, x in divided.items() if " " not in name}, sums
 
 
 @case("torch")
@@ -35,3 +46,27 @@ def segments(r):
                 r.check("it would have fitted", "It would have fitted" in text and "one_more" in text, text)
                 r.check("what would help", "expandable_segments:True" in text)
             t.finish()
+
+
+@case("torch")
+def pools(r):
+    """Memory pools, of which a plug-in allocator gets the segments of one, and those of CUDA graphs, beside the usual ones."""
+    place = r.path("-library")
+    shutil.rmtree(place, ignore_errors=True)
+    os.makedirs(place)
+    with traced(r, python("torch_pools.py", os.path.join(place, "plugin.so")), flags=TENSORS) as t:
+        for name in "held", "freed", "captured", "captured_backward", "dropped":
+            v, s = t.at(name)
+            r.equal(f"{name}: PyTorch's bytes", s.sum(kind=("tensor", "cached")), v["reserved"])
+            allocators = s.data["allocators"]
+            r.equal(f"{name}: allocators", len(allocators), 1)
+            got = ours(allocators[0])
+            if name != "captured_backward":
+                r.equal(f"{name}: as PyTorch's snapshot has them", got, v["divided"])
+            else:
+                # What another thread took may be told as unknown, never as of no pool.
+                r.equal(f"{name}: of no pool, and of some", shared(got), shared(v["divided"]))
+                r.note("not known of which pool", [x for name, x in got.items() if name.startswith("unknown")])
+            if name != "dropped":
+                t.go()
+        t.finish()

@@ -2,39 +2,9 @@
 import torch
 
 from checkpoint import checkpoint
+from divided import divided
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-def divided():
-    """How torch.cuda.memory_snapshot() divides the segments, by the class that gpumemtrace has them in."""
-    torch.cuda.synchronize()
-    out = {}
-    for s in torch.cuda.memory_snapshot():
-        size, kind = s["total_size"], s["segment_type"]
-        page = 0
-        if s["is_expandable"]:
-            name, page = ("expandable_small", 2 * MIB) if kind == "small" else ("expandable_large", 20 * MIB)
-        else:
-            name = {2 * MIB: "small", 20 * MIB: "large"}.get(size, "larger")
-        x = out.setdefault(name, dict.fromkeys(
-            ("segments", "reserved_bytes", "allocated_bytes", "cached_bytes", "free_blocks", "largest_free_block_bytes", "releasable_bytes"), 0))
-        x["segments"] += 1
-        x["reserved_bytes"] += size
-        at = 0
-        for b in s["blocks"]:
-            begin, at = at, at + b["size"]
-            if b["state"] == "active_allocated":
-                x["allocated_bytes"] += b["size"]
-                continue
-            x["cached_bytes"] += b["size"]
-            x["free_blocks"] += 1
-            x["largest_free_block_bytes"] = max(x["largest_free_block_bytes"], b["size"])
-            if page:
-                x["releasable_bytes"] += max(at // page - -(-begin // page), 0) * page
-            elif b["size"] == size:
-                x["releasable_bytes"] += size
-    return out
 
 
 def make(n, size):
