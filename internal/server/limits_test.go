@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
@@ -339,8 +340,8 @@ func (e *early) check() {
 	}
 }
 
-func (e *early) View(w state.Want) *state.View    { e.check(); return e.Source.View(w) }
-func (e *early) Figures(w state.Want) *state.View { e.check(); return e.Source.Figures(w) }
+func (e *early) View(w state.Want) *state.View { e.check(); return e.Source.View(w) }
+func (e *early) Totals() *state.Totals         { e.check(); return e.Source.Totals() }
 
 // Who is not well says why, and goes on.
 func TestUnwell(t *testing.T) {
