@@ -303,6 +303,10 @@ func TestAPINames(t *testing.T) {
 		switch {
 		case strings.HasPrefix(e.Symbol, tensorSymbol):
 			want = "c10::reportMemoryUsageToProfiler"
+		case strings.HasPrefix(e.Symbol, allocatorSymbol+"19"):
+			want = "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::beginAllocateToPool"
+		case strings.HasPrefix(e.Symbol, allocatorSymbol):
+			want = "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::endAllocateToPool"
 		case strings.HasPrefix(e.Symbol, "_ZN"):
 			want = "c10::reportOutOfMemoryToProfiler"
 		}

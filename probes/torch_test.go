@@ -19,6 +19,8 @@ var torchSymbols = []string{
 	"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
 	"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE",
 	"_ZN3c1027reportMemoryUsageToProfilerEPvlNS_6DeviceE",
+	"_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator19beginAllocateToPoolEaSt4pairIyyESt8functionIFbP11CUstream_stEE",
+	"_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator17endAllocateToPoolEaSt4pairIyyE",
 }
 
 // A torchProgram is a program with a libc10 of its own: its functions, and calls of
