@@ -116,3 +116,39 @@ func TestStepsAreMarked(t *testing.T) {
 		}
 	}
 }
+
+// Where a recording has a gap, the steps that ended in it are marked too, and none twice;
+// those of before a recording's beginning are not.
+func TestStepsOfAGap(t *testing.T) {
+	const calls, head, each = 61, 4, 4 // records: what comes before the calls, and of one
+	const cut, again = 21, 41
+	all := append([]record.Record{traceOf()}, trains(proc, 0, calls)...)
+	s := state.New()
+	for _, r := range all[:head+each*again] {
+		s.Apply(r)
+	}
+	s.Apply(momentAt(again * time.Millisecond))
+	rest := []record.Record{&record.Cut{Time: at(again * time.Millisecond)}}
+	s.Keyframe(func(r record.Record) {
+		if e, ok := r.(*event.Event); ok {
+			copied := *e
+			r = &copied
+		}
+		rest = append(rest, r)
+	})
+	rest = append(append(rest, momentAt(again*time.Millisecond)), all[head+each*again:]...)
+	gap := append(append(slices.Clone(all[:head+each*cut]), momentAt(cut*time.Millisecond)), rest...)
+	for name, x := range map[string]struct {
+		records []record.Record
+		first   uint64
+	}{"in it": {gap, 1}, "at its beginning": {rest, again}} {
+		_, p, _ := written(t, recordtest.File(t, x.records...), whole)
+		var want []uint64
+		for n := x.first; n < calls; n++ {
+			want = append(want, n)
+		}
+		if got := marked(t, p)["prog (7)"]; !slices.Equal(got, want) {
+			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+	}
+}
