@@ -57,6 +57,9 @@ func (p *program) ask(question string) string {
 // it is probed. No probe may ever be in that file: its symbols are not what the
 // probes went by.
 func TestRemappedLibrary(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine has nothing for the race detector")
+	}
 	dir := open2all(t)
 	bait, file := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "victim.bin")
 	compile(t, bait, "odd.c", "-fPIC", "-shared", "-fvisibility=default")
@@ -302,6 +305,9 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 // Both kinds of link go by the open file: after it was opened, another lies at
 // its path, and its process is gone.
 func TestLinksGoByDescriptor(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine has nothing for the race detector")
+	}
 	needTracing(t)
 	for _, multi := range []bool{true, false} {
 		t.Run(fmt.Sprintf("multi %v", multi), func(t *testing.T) {
