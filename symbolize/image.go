@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/lru"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -133,12 +134,12 @@ type indexes struct {
 	mu    sync.Mutex
 	max   int64
 	total int64
-	costs *cache[*image, int64]
+	costs *lru.Cache[*image, int64]
 }
 
 func newIndexes(max int64) *indexes {
 	x := &indexes{max: max}
-	x.costs = newCache(maxIndexes, func(im *image, cost int64) {
+	x.costs = lru.New(maxIndexes, func(im *image, cost int64) {
 		x.total -= cost
 		im.unload()
 	})
@@ -150,11 +151,11 @@ func newIndexes(max int64) *indexes {
 func (x *indexes) use(im *image, cost int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	before, _ := x.costs.get(im)
+	before, _ := x.costs.Get(im)
 	x.total += cost - before
-	x.costs.put(im, cost)
-	for x.total > x.max && len(x.costs.items) > 1 {
-		x.costs.evict(x.costs.order.Back())
+	x.costs.Put(im, cost)
+	for x.total > x.max && x.costs.Len() > 1 {
+		x.costs.Evict()
 	}
 }
 
@@ -186,7 +187,7 @@ func (p *process) vdso(r *region) (*image, reason) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if im := fs.byBuild[content]; im != nil {
-		fs.open.get(im)
+		fs.open.Get(im)
 		return im, none
 	}
 	im, reason := newImage(p.s, memory{bytes.NewReader(b)}, int64(len(b)), r)
@@ -195,7 +196,7 @@ func (p *process) vdso(r *region) (*image, reason) {
 	}
 	im.content = content
 	fs.byBuild[content] = im
-	fs.open.put(im, struct{}{})
+	fs.open.Put(im, struct{}{})
 	return im, none
 }
 
@@ -207,8 +208,8 @@ func (memory) Close() error { return nil }
 // files are the open files, at most max of each kind.
 type files struct {
 	mu       sync.Mutex
-	open     *cache[*image, struct{}]
-	perfMaps *cache[*perfMap, struct{}]
+	open     *lru.Cache[*image, struct{}]
+	perfMaps *lru.Cache[*perfMap, struct{}]
 	// Images by the device and inode that maps shows, and by content.
 	byFile  map[proc.FileID]*image
 	byBuild map[string]*image
@@ -216,11 +217,11 @@ type files struct {
 
 func newFiles(max int, counts *loss.Set) *files {
 	fs := &files{byFile: make(map[proc.FileID]*image), byBuild: make(map[string]*image)}
-	fs.open = newCache(max, func(im *image, _ struct{}) {
+	fs.open = lru.New(max, func(im *image, _ struct{}) {
 		counts.Add(lossFilesClosed, 1)
 		fs.drop(im)
 	})
-	fs.perfMaps = newCache(max, func(m *perfMap, _ struct{}) { m.file.Close() })
+	fs.perfMaps = lru.New(max, func(m *perfMap, _ struct{}) { m.file.Close() })
 	return fs
 }
 
@@ -233,9 +234,9 @@ func (fs *files) drop(im *image) {
 func (fs *files) close() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	fs.open.forget = func(im *image, _ struct{}) { fs.drop(im) }
-	fs.open.clear()
-	fs.perfMaps.clear()
+	fs.open.Forget = func(im *image, _ struct{}) { fs.drop(im) }
+	fs.open.Clear()
+	fs.perfMaps.Clear()
 }
 
 // openImage opens the file of r. Programs that several processes map, or that
@@ -245,7 +246,7 @@ func (p *process) openImage(r *region) (*image, reason) {
 	fs.mu.Lock()
 	im, ok := fs.byFile[r.File]
 	if ok {
-		fs.open.get(im)
+		fs.open.Get(im)
 	}
 	fs.mu.Unlock()
 	if ok {
@@ -273,7 +274,7 @@ func (p *process) openImage(r *region) (*image, reason) {
 	}
 	if twin != nil {
 		im.close()
-		fs.open.get(twin)
+		fs.open.Get(twin)
 		return twin, none
 	}
 	im.key = r.File
@@ -281,6 +282,6 @@ func (p *process) openImage(r *region) (*image, reason) {
 	if im.content != "" {
 		fs.byBuild[im.content] = im
 	}
-	fs.open.put(im, struct{}{})
+	fs.open.Put(im, struct{}{})
 	return im, none
 }

@@ -71,7 +71,7 @@ func (p *process) perfMap() *perfMap {
 	p.perf = &perfMap{file: f}
 	fs := p.s.files
 	fs.mu.Lock()
-	fs.perfMaps.put(p.perf, struct{}{})
+	fs.perfMaps.Put(p.perf, struct{}{})
 	fs.mu.Unlock()
 	return p.perf
 }

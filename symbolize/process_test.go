@@ -159,7 +159,7 @@ func TestIndexMemoryIsBounded(t *testing.T) {
 		if got := names(s.Resolve(s.Locate(tg.pid, tg.at["main"], Exact))); got != "main" {
 			t.Errorf("got %s, want main", got)
 		}
-		if n := len(s.indexes.costs.items); n != 1 {
+		if n := s.indexes.costs.Len(); n != 1 {
 			t.Errorf("%d indexes kept, want 1", n)
 		}
 	}
@@ -258,7 +258,7 @@ func TestInvalidateWaitsForNothing(t *testing.T) {
 	s := newSymbolizer(t, Config{})
 	pid := uint32(os.Getpid())
 	s.Locate(pid, 0, Exact)
-	p, _ := s.processes.get(pid)
+	p, _ := s.processes.Get(pid)
 	p.mu.Lock() // as Locate does while it opens files
 	defer p.mu.Unlock()
 	told := make(chan struct{})

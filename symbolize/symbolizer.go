@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/lru"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
@@ -121,7 +122,7 @@ type Symbolizer struct {
 	debuginfod *debuginfod
 
 	mu        sync.Mutex // guards processes
-	processes *cache[uint32, *process]
+	processes *lru.Cache[uint32, *process]
 
 	files *files
 
@@ -135,7 +136,7 @@ const maxProcesses = 4096
 // New returns a Symbolizer. Close it to close the files that it holds.
 func New(cfg Config) *Symbolizer {
 	s := &Symbolizer{cfg: cfg.withDefaults(), loss: loss.New(causes)}
-	s.processes = newCache[uint32, *process](maxProcesses, nil)
+	s.processes = lru.New[uint32, *process](maxProcesses, nil)
 	s.files = newFiles(s.cfg.maxFiles, s.loss)
 	s.indexes = newIndexes(s.cfg.maxIndex)
 	s.debuginfod = newDebuginfod(s.cfg, s.loss)
@@ -146,7 +147,7 @@ func New(cfg Config) *Symbolizer {
 // a name.
 func (s *Symbolizer) Close() {
 	s.mu.Lock()
-	s.processes.clear()
+	s.processes.Clear()
 	s.mu.Unlock()
 	s.files.close()
 }
@@ -156,10 +157,10 @@ func (s *Symbolizer) Close() {
 // result.
 func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
 	s.mu.Lock()
-	p, ok := s.processes.get(pid)
+	p, ok := s.processes.Get(pid)
 	if !ok {
 		p = &process{s: s, pid: pid, allowance: mapsAllowance, last: time.Now()}
-		s.processes.put(pid, p)
+		s.processes.Put(pid, p)
 	}
 	s.mu.Unlock()
 	return p.locate(addr, lookup)
@@ -168,7 +169,7 @@ func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
 // Invalidate says that the process has new mappings. It waits for nothing.
 func (s *Symbolizer) Invalidate(pid uint32) {
 	s.mu.Lock()
-	p, ok := s.processes.get(pid)
+	p, ok := s.processes.Get(pid)
 	s.mu.Unlock()
 	if ok {
 		p.changed.Store(true)
@@ -180,7 +181,7 @@ func (s *Symbolizer) Invalidate(pid uint32) {
 func (s *Symbolizer) Forget(pid uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.processes.remove(pid)
+	s.processes.Remove(pid)
 }
 
 // Loss returns the counters of what has no name or no source line, by reason.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/lru"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -67,9 +68,9 @@ type Finder struct {
 	lookups  chan struct{} // likewise for users
 
 	mu         sync.Mutex
-	processes  *recent[event.Process, *process]
-	containers *recent[question, *container]
-	users      *recent[uint32, string]
+	processes  *lru.Cache[event.Process, *process]
+	containers *lru.Cache[question, *container]
+	users      *lru.Cache[uint32, string]
 }
 
 // A process is what is known of one.
@@ -99,9 +100,9 @@ func New(o Options) *Finder {
 		asks:       make(chan question, maxWaiting),
 		environs:   make(chan struct{}, maxHanging),
 		lookups:    make(chan struct{}, 1),
-		processes:  newRecent[event.Process, *process](maxProcesses),
-		containers: newRecent[question, *container](maxContainers),
-		users:      newRecent[uint32, string](maxUsers),
+		processes:  lru.New[event.Process, *process](maxProcesses, nil),
+		containers: lru.New[question, *container](maxContainers, nil),
+		users:      lru.New[uint32, string](maxUsers, nil),
 	}
 	if o.Sockets == nil {
 		o.Sockets = Sockets
@@ -138,11 +139,11 @@ func (f *Finder) Of(pid int, start uint64) (Workload, bool) {
 	id := event.Process{PID: uint32(pid), Start: start}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p, ok := f.processes.get(id)
+	p, ok := f.processes.Get(id)
 	if !ok {
 		select {
 		case f.reads <- id:
-			f.processes.put(id, &process{})
+			f.processes.Put(id, &process{})
 		default: // another time
 		}
 	}
@@ -161,10 +162,10 @@ func (f *Finder) Of(pid int, start uint64) (Workload, bool) {
 // named returns a container, and whether no more is expected of it. It has a runtime
 // asked if that is due. The lock is held.
 func (f *Finder) named(q question) (*container, bool) {
-	c, ok := f.containers.get(q)
+	c, ok := f.containers.Get(q)
 	if !ok {
 		c = &container{}
-		f.containers.put(q, c)
+		f.containers.Put(q, c)
 	}
 	if !c.known && !c.asking && !time.Now().Before(c.next) {
 		select {
@@ -190,7 +191,7 @@ func (f *Finder) ask(q question) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c, ok := f.containers.get(q)
+	c, ok := f.containers.Get(q)
 	if !ok { // it was forgotten meanwhile
 		return
 	}
@@ -213,7 +214,7 @@ func (f *Finder) read(id event.Process) {
 	if err != nil {
 		f.losses.Add(lostEnded, 1)
 	}
-	if p, ok := f.processes.get(id); ok {
+	if p, ok := f.processes.Get(id); ok {
 		p.read, p.workload = true, w
 	}
 }
@@ -271,7 +272,7 @@ func (f *Finder) look(id event.Process) (Workload, error) {
 // say in time: it may ask a directory in the network.
 func (f *Finder) user(uid uint32) string {
 	f.mu.Lock()
-	name, ok := f.users.get(uid)
+	name, ok := f.users.Get(uid)
 	f.mu.Unlock()
 	if ok {
 		return name
@@ -289,7 +290,7 @@ func (f *Finder) user(uid uint32) string {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.users.put(uid, name)
+	f.users.Put(uid, name)
 	return name
 }
 

@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -212,7 +211,7 @@ func TestFinderIsBounded(t *testing.T) {
 		f.Of(1<<29+int(i), i)
 	}
 	f.mu.Lock()
-	n := len(f.processes.entries)
+	n := f.processes.Len()
 	f.mu.Unlock()
 	if n > maxProcesses {
 		t.Errorf("%d processes kept", n)
@@ -242,23 +241,6 @@ func TestWithin(t *testing.T) {
 		t.Error("called beside one that hangs, with one token")
 	}
 	close(hang)
-}
-
-func TestRecent(t *testing.T) {
-	r := newRecent[int, int](3)
-	for i := range 4 {
-		r.put(i, i)
-		r.get(0)
-	}
-	r.put(3, 30)
-	got := ""
-	for i := range 4 {
-		v, ok := r.get(i)
-		got += fmt.Sprint(v, ok, " ")
-	}
-	if want := "0 true 0 false 2 true 30 true "; got != want || r.order.Len() != 3 {
-		t.Errorf("%s, %d in order", got, r.order.Len())
-	}
 }
 
 func TestFields(t *testing.T) {
