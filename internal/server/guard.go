@@ -20,6 +20,7 @@ type guard struct {
 	open   bool          // who can connect may read, where there is no token
 	secure bool          // TLS
 	host   string        // this machine's name
+	tries  *tries
 }
 
 // A peer is who made a connection over the loopback device.
@@ -64,20 +65,41 @@ const (
 	needsToken
 	crossSite // a page of another origin asks
 	wrongHost // by a name that anybody may give this machine
+	mustWait  // too many wrong tokens came from there
 )
 
-// judge says whether a request may read.
-func (g *guard) judge(r *http.Request) verdict {
+// gives tells whether a request that gives a token gives the right one, and for how long
+// who sends it has to wait before another is looked at.
+func (g *guard) gives(r *http.Request, given string) (verdict, time.Duration) {
+	token := g.token()
+	ok, wait := g.tries.judge(sourceOf(r), time.Now(), func() bool { return same(given, token) })
+	switch {
+	case ok:
+		return mayRead, 0
+	case wait > 0:
+		return mustWait, wait
+	}
+	return needsToken, 0
+}
+
+// judge says whether a request may read, and how long one has to wait that must.
+func (g *guard) judge(r *http.Request) (verdict, time.Duration) {
+	if v := g.withoutToken(r); v != needsToken {
+		return v, 0
+	}
+	if given, did := bearer(r); did && g.token() != "" {
+		return g.gives(r, given)
+	}
+	return needsToken, 0
+}
+
+// withoutToken judges a request but for the token that it gives.
+func (g *guard) withoutToken(r *http.Request) verdict {
 	if !sameOrigin(r) {
 		return crossSite
 	}
-	token := g.token()
-	given, did := bearer(r)
-	if token != "" {
-		if did {
-			if same(given, token) {
-				return mayRead
-			}
+	if token := g.token(); token != "" {
+		if _, did := bearer(r); did {
 			return needsToken
 		}
 		if c, err := r.Cookie(g.cookieName()); err == nil && proves(c.Value, token, g.from(r), time.Now()) {

@@ -101,7 +101,8 @@ const maxBody = 4 << 10
 // guarded lets those through who may read, so many at a time.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch s.guard.judge(r) {
+		verdict, wait := s.guard.judge(r)
+		switch verdict {
 		case mayRead:
 			select {
 			case <-s.opts.Begun:
@@ -120,6 +121,8 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 			s.refuse(w, http.StatusForbidden, "a page of another origin may not read this")
 		case wrongHost:
 			s.refuse(w, http.StatusForbidden, "without a token, ask for localhost, an address or this machine's own name")
+		case mustWait:
+			s.putOff(w, wait)
 		default:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="gpumemtrace"`)
 			if _, did := bearer(r); !did && strings.Contains(r.Header.Get("Accept"), "text/html") {
@@ -133,6 +136,14 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 			s.refuse(w, http.StatusUnauthorized, text)
 		}
 	})
+}
+
+// putOff refuses a token unlooked at.
+func (s *Server) putOff(w http.ResponseWriter, wait time.Duration) {
+	s.lost.Add(lossTries, 1)
+	seconds := strconv.Itoa(int((wait + time.Second - 1) / time.Second))
+	w.Header().Set("Retry-After", seconds)
+	s.refuse(w, http.StatusTooManyRequests, "too many wrong tokens came from here: give one again in "+seconds+" s")
 }
 
 // refuse ends a request, and its connection, with a sentence.

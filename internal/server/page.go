@@ -123,7 +123,16 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, http.StatusBadRequest, "this is no login")
 		return
 	}
-	if token == "" || !same(r.PostForm.Get("token"), token) {
+	if token == "" {
+		s.askForToken(w, true)
+		return
+	}
+	switch verdict, wait := s.guard.gives(r, r.PostForm.Get("token")); verdict {
+	case mayRead:
+	case mustWait:
+		s.putOff(w, wait)
+		return
+	default:
 		s.askForToken(w, true)
 		return
 	}

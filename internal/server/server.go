@@ -86,6 +86,7 @@ var causes loss.Causes
 
 var (
 	lossRefused   = causes.Add("http_requests_refused", "HTTP requests refused because too many came at once")
+	lossTries     = causes.Add("http_tokens_refused", "HTTP requests with a token that was not looked at because too many wrong ones had come from the same address or user")
 	lossIncidents = causes.Add("http_oom_reports_dropped", "out-of-memory reports that the page and the API no longer have, because newer ones came")
 )
 
@@ -128,7 +129,7 @@ func New(o Options) (*Server, error) {
 		o.Begun = begun
 	}
 	s := &Server{opts: o, colours: map[string]map[string]int{}, lost: loss.New(causes), requests: make(chan struct{}, maxRequests), windows: make(chan struct{}, maxWindows), ending: make(chan struct{})}
-	s.guard = guard{token: func() string { return "" }, open: o.Insecure, secure: o.Certificate != ""}
+	s.guard = guard{token: func() string { return "" }, open: o.Insecure, secure: o.Certificate != "", tries: newTries()}
 	if name, err := os.Hostname(); err == nil {
 		s.guard.host = name
 	}
@@ -165,6 +166,7 @@ func New(o Options) (*Server, error) {
 		s.opts.Before = nil
 		s.history.follow(&b.history)
 		s.incidents.follow(&b.incidents)
+		s.guard.tries = b.guard.tries
 	}
 	return s, nil
 }
