@@ -299,8 +299,8 @@ func (t *tables) sample(s *profile.Sample, columns []int, few bool) message {
 	return *one
 }
 
-// with returns the gzip file of a message that has the tables and m: a message's fields
-// may come in any order (RFC 1952).
+// with returns the gzip file of a message that has the tables and m. The fields of a
+// message may come in any order; a gzip file is one stream of blocks (RFC 1952).
 func (t *tables) with(z *deflater, m message) ([]byte, error) {
 	out := make([]byte, 0, len(t.deflated)+len(m)/2+64)
 	out = append(out, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255) // deflate, no time, fastest, no system
