@@ -13,8 +13,8 @@ import (
 // DefaultWidth is the width of a page when none is given, in columns.
 const DefaultWidth = 100
 
-// A Page writes headings, paragraphs and tables of cleaned text, each line cut
-// to a width. Only Flush fails, with the first error.
+// A Page writes headings, paragraphs and tables of cleaned text, of a width: paragraphs
+// go on in further lines, others are cut. Only Flush fails, with the first error.
 type Page struct {
 	w     *bufio.Writer
 	width int
@@ -44,22 +44,31 @@ func (p *Page) Heading(format string, args ...any) {
 	if p.begun {
 		p.w.WriteByte('\n')
 	}
-	p.styled("1", fmt.Sprintf(format, args...))
+	p.styled("1", cut(Clean(fmt.Sprintf(format, args...)), p.width))
 }
 
-// Line writes one line.
+// Line writes a paragraph, as a rule of one line.
 func (p *Page) Line(format string, args ...any) {
-	p.styled("", fmt.Sprintf(format, args...))
+	p.paragraph("", fmt.Sprintf(format, args...))
 }
 
-// Warn writes one line that must not be overlooked.
+// Warn writes a paragraph that must not be overlooked.
 func (p *Page) Warn(format string, args ...any) {
-	p.styled("33", fmt.Sprintf(format, args...))
+	p.paragraph("33", fmt.Sprintf(format, args...))
 }
 
+func (p *Page) paragraph(sgr, s string) {
+	for _, line := range wrap(Clean(s), p.width) {
+		p.styled(sgr, line)
+	}
+}
+
+// row writes one line, cut to the page.
+func (p *Page) row(s string) { p.styled("", cut(Clean(s), p.width)) }
+
+// styled writes one line of cleaned text.
 func (p *Page) styled(sgr, s string) {
 	p.begun = true
-	s = cut(Clean(s), p.width)
 	if p.color && sgr != "" {
 		s = "\x1b[" + sgr + "m" + s + "\x1b[0m"
 	}
@@ -118,11 +127,11 @@ func (p *Page) Table(header []string, rows []Row) {
 		}
 		return strings.TrimRight(b.String(), " ")
 	}
-	p.styled("2", line(header))
+	p.styled("2", cut(Clean(line(header)), p.width))
 	for _, r := range rows {
-		p.Line("%s", line(r.Cells))
+		p.row(line(r.Cells))
 		for _, below := range r.Below {
-			p.Line("      %s", below)
+			p.row("      " + below)
 		}
 	}
 }
@@ -152,6 +161,29 @@ func cutFront(s string, width int) string {
 		return s
 	}
 	return "…" + string([]rune(s)[n-width+1:])
+}
+
+// wrap returns s in lines of width runes at most, broken at spaces where it can be. The
+// second and further ones are indented by two more than the first.
+func wrap(s string, width int) (lines []string) {
+	runes := []rune(s)
+	indent := 0
+	for indent < len(runes) && runes[indent] == ' ' {
+		indent++
+	}
+	further := []rune(strings.Repeat(" ", min(indent+2, width/2)))
+	for begin := indent; len(runes) > width; begin = len(further) {
+		end := width
+		for end > begin && runes[end] != ' ' {
+			end--
+		}
+		if end <= begin { // one word
+			end = width
+		}
+		lines = append(lines, string(runes[:end]))
+		runes = append(slices.Clone(further), []rune(strings.TrimLeft(string(runes[end:]), " "))...)
+	}
+	return append(lines, string(runes))
 }
 
 // cut returns s cut to width runes, the last of which is then "…".

@@ -129,6 +129,31 @@ func TestPageNarrows(t *testing.T) {
 	}
 }
 
+// A paragraph loses nothing: what a note or a loss says last is often what matters.
+func TestPageWraps(t *testing.T) {
+	for in, want := range map[string][]string{
+		"short":                {"short"},
+		"exactly twenty wide.": {"exactly twenty wide."},
+		"  3 events dropped because the ring was full (events_ring_full)": {"  3 events dropped", "    because the ring", "    was full", "    (events_ring_ful", "    l)"},
+		"abcdefghijklmnopqrstuvwxyz":                                      {"abcdefghijklmnopqrst", "  uvwxyz"},
+		"äöü äöü äöü äöü äöü äöü äöü":                                     {"äöü äöü äöü äöü äöü", "  äöü äöü"},
+		"": {""},
+	} {
+		var b strings.Builder
+		p := NewPage(&b, 20, false)
+		p.Line("%s", in)
+		p.Flush("write page")
+		if got := strings.TrimSuffix(b.String(), "\n"); got != strings.Join(want, "\n") {
+			t.Errorf("%q became\n%s\nwant\n%s", in, got, strings.Join(want, "\n"))
+		}
+	}
+	for width := range 30 { // it ends, at any width
+		if len(wrap(strings.Repeat(" ", 40)+"words of a line", width+1)) == 0 {
+			t.Errorf("nothing at width %d", width+1)
+		}
+	}
+}
+
 func TestPageColor(t *testing.T) {
 	var b strings.Builder
 	p := NewPage(&b, 0, true)
