@@ -64,6 +64,7 @@ func physicalSteps(seed uint64, n int, s *State, apply func(record.Record)) {
 		apply(r)
 		if e, ok := r.(*event.Event); ok && e.Op == event.OpFork && rng.IntN(2) == 0 {
 			s.procs.known[e.Child].fromStart = false
+			s.changes.touch(e.Child)
 		}
 	})
 }
