@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
 
 from case import TENSORS, case, python
@@ -71,21 +72,17 @@ def top(r):
         p.expect("ready")
         t = subprocess.Popen([TOOL, "top", "-p", str(p.pid), *TENSORS, "--json", "--interval", "500ms", "--ready-file", ready, "--force"],
                              stdout=subprocess.PIPE, text=True)
+        said = []
+        threading.Thread(target=lambda: said.extend(t.stdout), daemon=True).start()
         wait_for(ready, t)
         screen = Terminal(p.pid)
         r.check("the screen has begun", screen.until(rb"gpumemtrace top"))
         time.sleep(1)  # its probes are on
         p.go()
         v = p.expect("trained")
-        time.sleep(1)  # a document that begins before what comes now is read
+        time.sleep(2)  # for the documents of that moment
         nvml = sum(held(p.pid)["nvml"].values())
-        said = []
-        while len(said) < 6:
-            line = t.stdout.readline()
-            if not line:
-                break
-            said.append(json.loads(line))
-        d = said[-1] if said else {}
+        d = json.loads(said[-1])
         process = next((x for x in d.get("processes", []) if x["pid"] == p.pid), {})
         r.equal("bytes that the process holds", process.get("held_bytes"), nvml)
         r.equal("of that unexplained", process.get("unexplained_bytes"), 0)
@@ -99,8 +96,7 @@ def top(r):
         print(shown)
         r.equal("the screen's exit code", screen.quit(), 0)
         t.send_signal(signal.SIGINT)
-        t.communicate(timeout=60)
-        r.equal("exit code", t.returncode, 0)
+        r.equal("exit code", t.wait(60), 0)
     finally:
         p.kill()
         if t and t.poll() is None:
