@@ -78,15 +78,20 @@ func (s *Session) ended(e *event.Event) {
 	}
 	s.allocators.mu.Lock()
 	defer s.allocators.mu.Unlock()
+	s.untell(e.Proc) // a moment ago it may have been told as of one that comes after e
 	s.tellAllocators(e.Time-1, &e.Proc)
-	had := false
+	if s.untell(e.Proc) {
+		s.tracer.ForgetTensors(e.Proc)
+	}
+}
+
+// untell forgets what was told of a process's allocators, and returns whether anything was.
+func (s *Session) untell(id event.Process) (had bool) {
 	for of := range s.allocators.told {
-		if of.id == e.Proc {
+		if of.id == id {
 			delete(s.allocators.told, of)
 			had = true
 		}
 	}
-	if had {
-		s.tracer.ForgetTensors(e.Proc)
-	}
+	return had
 }
