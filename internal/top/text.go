@@ -120,7 +120,7 @@ type text struct {
 }
 
 // textFrames is how many frames of a stack a line may name.
-const textFrames = 12
+const textFrames = 4
 
 // Text names the stack of x in a line.
 func (x *Stack) Text() string {
