@@ -210,8 +210,9 @@ type Rest struct {
 // Rests returns those of the last reading, by label: all its figures are of one moment.
 func (a *Accounts) Rests() map[string]Rest { return a.rest }
 
-// remains takes off what of d is in use what NVML says of processes in the same reading. That is not known where NVML does not say it of one that is seen to hold
-// memory there, nor of an instance, whose processes are listed on the whole GPU.
+// remains takes off what of d is in use what NVML says of processes in the same reading.
+// That is not known where NVML does not say it of one that is seen to hold memory there,
+// nor of an instance, whose processes are listed on the whole GPU.
 func (a *Accounts) remains(d *record.Device, processes []Process, uses map[event.Process][]record.Use) Rest {
 	out := Rest{d.Used, d.MemoryKnown && d.Instance < 0}
 	for i := range processes {

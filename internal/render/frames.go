@@ -53,9 +53,9 @@ func short(name string) string {
 
 // Telling returns the names of the frames of a stack (leaf first) by which a
 // reader knows it, at most n, in the stack's order, joined by " < ": the leaf (of a
-// tensor PyTorch's allocator, which tells nothing), the user's own code before libraries, and among equals those nearest to the
-// leaf. Allocators, start-up code and addresses without a name stand in only
-// where there is little else.
+// tensor PyTorch's allocator, which tells nothing), the user's own code before
+// libraries, and among equals those nearest to the leaf. Allocators, start-up code and
+// addresses without a name stand in only where there is little else.
 func Telling(stack []*snapshot.Location, n int) string {
 	var frames []*snapshot.Line
 	for _, l := range stack {

@@ -94,8 +94,8 @@ func (s *Session) size(t *testing.T) (f size) {
 
 // A tracer that runs for months sees very many processes, stacks and libraries
 // come and go. After three tenths of them, when each of its tables has been full,
-// it takes no more of the machine,
-// the last process is complete, and one that lived all the time is exact.
+// it takes no more of the machine, the last process is complete, and one that lived all
+// the time is exact.
 func TestChurn(t *testing.T) {
 	const processes, stacks, libraries = 100_000, 80_000, 1_000
 	dir := t.TempDir()

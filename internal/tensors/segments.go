@@ -88,7 +88,8 @@ type span struct {
 
 // Segments returns the segments that a process's allocator took from CUDA, as far as
 // that was seen and it handed out of them, by device, private pool and class. A segment
-// is of one stream, and serves no other; which one is not told. A tensor that was freed while another stream used it (record_stream) counts as free.
+// is of one stream, and serves no other; which one is not told. A tensor that was freed
+// while another stream used it (record_stream) counts as free.
 // Those of a process that has ended are as they were then.
 func (l *Ledger) Segments(proc event.Process) []Segments {
 	switch p := l.procs[proc]; {

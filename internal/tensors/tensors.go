@@ -170,8 +170,9 @@ func (p *process) begin() {
 	p.pools, p.outside, p.tidyAt = map[*ledger.Site]*Pool{}, map[int32]*Pool{}, maxPools
 }
 
-// Apply takes one event into account: of SpaceTensor (see During for others), or an exec or exit, which comes
-// here before the ledger of the driver layer has it. It does not keep e.
+// Apply takes one event into account: of SpaceTensor (see During for others), or an exec
+// or exit, which comes here before the ledger of the driver layer has it. It does not
+// keep e.
 func (l *Ledger) Apply(e *event.Event) {
 	switch e.Op {
 	case event.OpExec:
