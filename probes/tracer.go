@@ -445,12 +445,19 @@ func (t *Tracer) ForgetStacks(ids []uint64) {
 func (t *Tracer) Stop() error {
 	err := t.halt()
 	go func() { _ = t.takenOff() }() // Close has its error
+	if t.opts.Stacks != nil {
+		t.opts.Stacks.Drain() // into the ring buffer
+	}
 	if t.reader != nil {
 		err = errors.Join(err, t.reader.Flush())
 		t.waiter.wake()
 	}
 	return err
 }
+
+// Wake has Run read what there is now. A call that comes just before Run waits is
+// missed.
+func (t *Tracer) Wake() { t.waiter.wake() }
 
 // halt ends what is told, and what puts more probes on.
 func (t *Tracer) halt() error {

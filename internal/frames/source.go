@@ -157,7 +157,6 @@ func (s *Source) Identify(id event.Process) {
 
 // Settle waits until what came before has been told, or patience ends.
 func (s *Source) Settle() {
-	s.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s.queue.settle(ctx)

@@ -3,7 +3,6 @@ package session
 import (
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
@@ -22,22 +21,12 @@ type allocators struct {
 	told map[allocatorOf]record.Allocator
 }
 
-// current tells what allocators say now, and waits until the events have reached that
-// moment, or for as long as is bearable: what they say goes with the tensors of then.
+// current tells what allocators say now, and waits for the events of until then: what
+// they say goes with the tensors of that moment.
 func (s *Session) current() {
 	s.allocated(monotonic(), nil)
-	awaits := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.state.Awaits() && !s.stopped
-	}
-	for end := time.Now().Add(catchUp); awaits() && time.Now().Before(end); {
-		time.Sleep(catchUp / 100)
-	}
+	s.catchUp()
 }
-
-// catchUp bounds the wait for events: several times as long as the reader takes.
-const catchUp = 300 * time.Millisecond
 
 // allocated tells what allocators say, as of the time at, of one process or with nil of
 // all.

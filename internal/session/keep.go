@@ -64,7 +64,7 @@ func (s *Session) spell() {
 // tell has the sources tell what they know of the records so far: stacks, names,
 // while they can be read, and for a recording or an incident what was lost.
 func (s *Session) tell() {
-	s.frames.Settle()
+	s.settle()
 	s.name()
 	if s.recorder() == nil && !s.hasIncidents() {
 		return // who looks tells that

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"time"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
@@ -34,18 +36,48 @@ func (s *Session) Totals() *state.Totals {
 
 func (s *Session) look(want state.Want, report bool) *state.View {
 	s.ask()
-	s.current()
-	s.frames.Settle()
+	s.allocated(monotonic(), nil)
+	s.settle()
 	s.name()
 	v := s.view(want, report)
 	if !v.Whole() { // events came meanwhile
-		s.frames.Settle()
+		s.settle()
 		s.mu.Lock()
 		s.state.Complete(v)
 		s.mu.Unlock()
 		s.name()
 	}
 	return v
+}
+
+const (
+	// catchUpPatience bounds the wait for events: several times as long as their reader takes.
+	catchUpPatience = time.Second
+	catchUpInterval = time.Millisecond
+)
+
+// catchUp waits until every event from before now has been told, or for as long as is
+// bearable.
+func (s *Session) catchUp() {
+	at := monotonic()
+	behind := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.awaited = max(s.awaited, at)
+		return s.state.Seen() < at && !s.stopped
+	}
+	for end := time.Now().Add(catchUpPatience); behind() && time.Now().Before(end); {
+		s.tracer.Wake()
+		time.Sleep(catchUpInterval)
+	}
+}
+
+// settle waits until the events so far, and their stacks, have been told, or for as long
+// as is bearable. Stacks that are unwound from copies come as events do.
+func (s *Session) settle() {
+	s.frames.Drain()
+	s.catchUp()
+	s.frames.Settle()
 }
 
 func (s *Session) view(want state.Want, report bool) *state.View {

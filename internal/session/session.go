@@ -97,6 +97,7 @@ type Session struct {
 	failing  bool           // the disk did not take a recording, and the user knows
 	shed     string         // see Shed
 	shrink   bool           // stacks that nothing refers to are to go, however few
+	awaited  uint64         // somebody waits for the events from before: CLOCK_MONOTONIC
 }
 
 // Start puts the probes on and begins to collect. It returns when every call
@@ -399,7 +400,8 @@ func (h *handler) idle(drained bool) {
 		at = h.state.Seen()
 	}
 	now := h.state.Now()
-	if at < now || h.quiet && at < now+quietInterval && !h.state.Waits() {
+	awaited := h.state.Waits() || h.awaited > h.state.Seen()
+	if at < now || h.quiet && at < now+quietInterval && !awaited {
 		return
 	}
 	h.quiet = drained

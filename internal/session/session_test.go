@@ -45,6 +45,29 @@ func TestSnapshotEqualsDriver(t *testing.T) {
 	}
 }
 
+// A snapshot has every call that returned before it was asked for, with its stack, however
+// the stack was taken: of code that is known, or of a copy.
+func TestSnapshotIsOfNow(t *testing.T) {
+	for range 4 {
+		p := start(t, testcuda.WorkloadNoFP, testcuda.Options{Libs: testcuda.LibsNoFP})
+		run(t, p, "init")
+		s := trace(t, session.Options{PIDs: []int{p.PID()}, Stacks: unwind.Always, NoMemo: true})
+		for i := range 10 {
+			run(t, p, []string{"via l", "via r", "via lr", "via rl"}[i%4]+" cuMemAlloc_v2 1000")
+			var inuse int64
+			for _, x := range s.Snapshot(false).Samples {
+				inuse += x.InuseBytes
+				if x.Owner == "" {
+					t.Errorf("after %d calls, %d bytes of %q have no owner: %d frames", i+1, x.InuseBytes, x.API, len(x.Stack))
+				}
+			}
+			if want := int64(1000 * (i + 1)); inuse != want {
+				t.Errorf("%d bytes are in use, want %d", inuse, want)
+			}
+		}
+	}
+}
+
 // Every sample has the stack of its call and its labels.
 func TestStacksAndLabels(t *testing.T) {
 	for _, mode := range []unwind.Mode{unwind.FramePointer, unwind.Always} {

@@ -78,9 +78,6 @@ func (s *State) caughtUp() {
 	}
 }
 
-// Awaits tells whether allocators said what the events have not reached.
-func (s *State) Awaits() bool { return s.stated != nil }
-
 // partial adds to v what allocators say of themselves.
 func (s *State) partial(v *View, shown func(event.Process) bool) {
 	if !s.tensors.Partial() {
