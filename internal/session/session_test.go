@@ -68,6 +68,26 @@ func TestSnapshotIsOfNow(t *testing.T) {
 	}
 }
 
+// A trace that ends right after the first call of a new program, whose code is not known
+// yet, has that call's stack.
+func TestStopAfterFirstCall(t *testing.T) {
+	for range 8 {
+		p := start(t, testcuda.WorkloadNoFP, testcuda.Options{Libs: testcuda.LibsNoFP})
+		s := trace(t, session.Options{PIDs: []int{p.PID()}, Stacks: unwind.Always})
+		if err := p.Send("exec " + testcuda.Get(t).Path(testcuda.WorkloadNoFP)); err != nil {
+			t.Fatal(err)
+		}
+		run(t, p, "init", "via l cuMemAlloc_v2 1000")
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		samples := s.Snapshot(false).Samples
+		if len(samples) != 1 || samples[0].InuseBytes != 1000 || samples[0].Owner == "" {
+			t.Errorf("samples %+v", samples)
+		}
+	}
+}
+
 // Every sample has the stack of its call and its labels.
 func TestStacksAndLabels(t *testing.T) {
 	for _, mode := range []unwind.Mode{unwind.FramePointer, unwind.Always} {
