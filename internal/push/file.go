@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 )
 
 // A file of the queue has a head of headSize bytes, the request, and the SHA-256 of both.
@@ -122,14 +124,9 @@ func ownFolder(dir string) (*os.Root, error) {
 		return nil, err
 	}
 	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+	if err := atomicfile.Own(f); err != nil {
 		root.Close()
-		return nil, err
-	}
-	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
-		root.Close()
-		return nil, fmt.Errorf("queue %s: it must be this user's, and writable for nobody else", dir)
+		return nil, fmt.Errorf("queue: %w", err)
 	}
 	return root, nil
 }
