@@ -253,7 +253,7 @@ func TestAgentReload(t *testing.T) {
 
 // A disk that is full is a gap, not an end: the recording goes on when there is room.
 func TestAgentFullDisk(t *testing.T) {
-	dir := mount(t, "size=1m")
+	dir := mount(t, "size=1m,mode=700")
 	filler := filepath.Join(dir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 2<<20), 0o600); err == nil {
 		t.Fatal("the disk is not full")
@@ -278,6 +278,10 @@ func TestAgentFullDisk(t *testing.T) {
 
 // What is wrong with the settings is found before anything is traced.
 func TestAgentUsage(t *testing.T) {
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args []string
 		says string
@@ -289,6 +293,7 @@ func TestAgentUsage(t *testing.T) {
 		{[]string{"now"}, "now", exitUsage},
 		{[]string{"--config", "/nowhere.yaml"}, "no such file", exitFailed},
 		{[]string{"--tls-cert", "x"}, "need each other", exitFailed},
+		{[]string{"--record", open}, "others may write to " + open + ": name another directory, or chmod go-w it", exitFailed},
 	} {
 		v := command(t, append([]string{"agent"}, c.args...)...).start().ends(c.code)
 		if !strings.Contains(v.stderr.String(), c.says) {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 )
 
@@ -32,7 +33,7 @@ type recorder struct {
 var recordings = regexp.MustCompile(`^gpumemtrace-\d{8}-\d{6}(-\d+)?\.gmt$`)
 
 // openRecorder takes a directory for recordings, and makes it if it is not there. What is
-// recorded is of all users, so that nobody else may read it.
+// recorded is of all users, so that nobody else may read it, or put something in its place.
 func openRecorder(dir string) (*recorder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a place for recordings: %w", err)
@@ -40,6 +41,10 @@ func openRecorder(dir string) (*recorder, error) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open the place for recordings: %w", err)
+	}
+	if err := atomicfile.Own(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("record: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,5 +88,17 @@ func TestRecorder(t *testing.T) {
 	}
 	if again, _ := os.ReadDir(dir); len(again) != len(entries) {
 		t.Error("old recordings went though none was begun")
+	}
+}
+
+// Nothing is recorded where others could put recordings in place of ours, or remove them.
+func TestRecorderOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := openRecorder(dir); err == nil || !strings.Contains(err.Error(), "others may write to "+dir) || !strings.Contains(err.Error(), "chmod go-w") {
+		r.close()
+		t.Errorf("%v", err)
 	}
 }
