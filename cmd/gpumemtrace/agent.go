@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 
@@ -75,15 +76,18 @@ func newAgent() *cobra.Command {
 				return agent.Run(o)
 			}
 			firing, err := agent.Once(o, os.Stdout)
-			if err == nil && firing > 0 {
-				err = exitError(exitAlert)
+			switch {
+			case errors.Is(err, agent.ErrNoRule):
+				return usageError{err}
+			case err == nil && firing > 0:
+				return exitError(exitAlert)
 			}
 			return err
 		},
 	}
 	groups := []group{{"Configuration", func(s *pflag.FlagSet) {
 		s.StringVar(&f.config, "config", "", "YAML file with settings, by the names of these flags; each is also a variable, such as GPUMEMTRACE_MEMORY_LIMIT. A flag counts more than a variable, that more than the file, which SIGHUP reads again; those with * stay as they were")
-		s.BoolVar(&f.once, "once", false, "trace for one --interval, print the alerts that are true then, and end: with 3 if there are any")
+		s.BoolVar(&f.once, "once", false, "trace for one --interval, print which --alert are true then, and end: with 3 if any is")
 		s.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
 	}}}
 	for _, title := range agent.Groups() {

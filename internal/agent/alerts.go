@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -85,8 +86,11 @@ func (a *agent) webhookSlot() *slot {
 	}
 }
 
+// ErrNoRule says that Once has no rule to look at.
+var ErrNoRule = errors.New("--once tells which alerts are true: give one, such as --alert 'process.live > 20GiB'")
+
 // Once traces for an interval, writes to w what is then true of the rules, a line each,
-// and returns how many lines these are.
+// and returns how many lines these are. Without a rule the error is ErrNoRule.
 func Once(o Options, w io.Writer) (firing int, err error) {
 	a, err := prepare(o)
 	if err != nil {
@@ -98,14 +102,14 @@ func Once(o Options, w io.Writer) (firing int, err error) {
 		}
 	}()
 	c := a.config
+	if len(c.Alerts) == 0 {
+		return 0, ErrNoRule
+	}
 	c.Record, c.OOMDir = "", ""
 	if err := a.trace(); err != nil {
 		return 0, err
 	}
 	a.watchAlerts()
-	if a.alerts == nil {
-		return 0, fmt.Errorf("once: there is no alert to look at")
-	}
 	a.alerts.Observe(clock.Monotonic(), a.session.Totals())
 	select {
 	case <-time.After(c.Interval):
