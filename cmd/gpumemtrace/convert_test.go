@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -133,6 +134,30 @@ func TestConvertToTimeline(t *testing.T) {
 		v := command(t, strings.Fields(args)...).start().ends(exitUsage)
 		if v.says(says); len(names(t, v.cmd.Dir)) != 0 {
 			t.Errorf("%s left %q", args, names(t, v.cmd.Dir))
+		}
+	}
+}
+
+// A recording whose disk was full from the beginning has its header alone. Whatever
+// reads it says that it was cut short, and not that it is damaged.
+func TestRecordingOfNothing(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.gmt")
+	whole := read(t, "../../internal/replay/testdata/nccl.gmt")
+	if err := os.WriteFile(path, whole[:32], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"report", path}, {"convert", path}, {"convert", path, "x.html"}, {"convert", path, "x.perfetto-trace"},
+		{"diff", path, "--before", "1s"}, {"top", path, "--once"},
+	} {
+		v := command(t, args...).start().ends(exitFailed)
+		v.says(path, "the recording was cut short", "disk was full")
+		if strings.Contains(v.stderr.String(), "damaged") {
+			t.Errorf("%q says %q", args, v.stderr.String())
+		}
+		if got := names(t, v.cmd.Dir); len(got) != 0 {
+			t.Errorf("%q left %q", args, got)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestTruncationKeepsWholeBlocks(t *testing.T) {
 	for end := range data {
 		r, err := NewReader(bytes.NewReader(data[:end]), int64(end))
 		if end < fileHeaderSize {
-			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrNotRecording) {
+			if !errors.Is(err, ErrCutShort) && !errors.Is(err, ErrNotRecording) {
 				t.Fatalf("%d bytes: %v", end, err)
 			}
 			continue

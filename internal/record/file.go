@@ -73,6 +73,7 @@ var (
 	ErrNotRecording = errors.New("not a recording")
 	ErrVersion      = errors.New("a recording of another version of gpumemtrace")
 	ErrMalformed    = errors.New("the recording is damaged")
+	ErrCutShort     = errors.New("the recording was cut short")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -119,7 +120,7 @@ func parseHeader(b []byte) (layout, error) {
 		}
 	}
 	if len(b) < fileHeaderSize {
-		return layout{}, fmt.Errorf("%w: it ends within its header", ErrMalformed)
+		return layout{}, fmt.Errorf("%w: it ends within its header", ErrCutShort)
 	}
 	if crc32.Checksum(b[:28], castagnoli) != binary.LittleEndian.Uint32(b[28:]) {
 		return layout{}, fmt.Errorf("%w: its header's checksum is wrong", ErrMalformed)

@@ -56,7 +56,7 @@ type Reader struct {
 }
 
 // Open opens a recording. Errors are those of os.Open, or wrap ErrNotRecording,
-// ErrVersion or ErrMalformed.
+// ErrVersion, ErrMalformed or ErrCutShort.
 func Open(path string) (*Reader, error) {
 	// A FIFO would have the opening wait.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -200,6 +200,16 @@ func (r *Reader) Progress() float64 { return r.scanner.progress() }
 // Truncated tells, once Next has returned io.EOF, whether the recording was not
 // closed: the tracer was killed, or is still writing.
 func (r *Reader) Truncated() bool { return errors.Is(r.err, io.EOF) && !r.ended }
+
+// Untold is the error of a recording that was read to its end and has no Trace, without
+// which nothing of it can be shown: ErrMalformed where something in it is damaged, else
+// ErrCutShort.
+func (r *Reader) Untold() error {
+	if r.damaged+r.scanner.damaged > 0 {
+		return fmt.Errorf("%w: it does not say what was traced", ErrMalformed)
+	}
+	return fmt.Errorf("%w: its disk was full, or the tracer was killed, before it said what was traced, and nothing can be shown of it", ErrCutShort)
+}
 
 // Loss returns a counter for each way in which the recording lacks something, as
 // far as it was read.

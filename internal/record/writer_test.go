@@ -231,6 +231,38 @@ func TestFullDiskAtTheEnd(t *testing.T) {
 	}
 }
 
+// A disk that is full from the beginning, until the end or for a while, leaves a
+// recording that was cut short. It is not damaged: nothing in it is wrong.
+func TestFullDiskFromTheBeginning(t *testing.T) {
+	for _, room := range []bool{false, true} {
+		f := &memoryFile{limit: fileHeaderSize}
+		w := newTestWriter(t, f, WriterOptions{}, layout{}, 4<<10)
+		w.Append(&Trace{Version: "v"})
+		w.flush()
+		if room {
+			f.setLimit(0)
+		}
+		w.Append(&Note{"after"})
+		if err := w.Close(); (err == nil) != room {
+			t.Errorf("Close() = %v", err)
+		}
+		data := f.bytes()
+		r := newTestReader(t, data)
+		all := readAll(t, r)
+		if err := r.Untold(); !errors.Is(err, ErrCutShort) || (len(all) > 0) != room || r.Truncated() == room {
+			t.Errorf("room again %v: %v, %d records, truncated %v", room, err, len(all), r.Truncated())
+		}
+		if room {
+			data[len(data)-1] ^= 1
+			r := newTestReader(t, data)
+			readAll(t, r)
+			if err := r.Untold(); !errors.Is(err, ErrMalformed) {
+				t.Errorf("damaged: %v", err)
+			}
+		}
+	}
+}
+
 // Append never waits: a disk that hangs costs records, and memory for as many
 // blocks as may wait.
 func TestSlowDisk(t *testing.T) {

@@ -62,7 +62,7 @@ func (x *Player) To(at time.Duration) (*state.State, error) {
 		x.take(r)
 	}
 	if p.trace == nil {
-		return nil, fmt.Errorf("read %s: %w: it does not say what was traced", x.path, record.ErrMalformed)
+		return nil, fmt.Errorf("read %s: %w", x.path, x.reader.Untold())
 	}
 	if x.ended && !p.over {
 		p.flush(true)

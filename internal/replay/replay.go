@@ -126,7 +126,7 @@ func play(r *record.Reader, opts Options) (*state.State, error) {
 		}
 	}
 	if p.trace == nil {
-		return nil, fmt.Errorf("%w: it does not say what was traced", record.ErrMalformed)
+		return nil, r.Untold()
 	}
 	if !p.over {
 		p.flush(true)
