@@ -108,12 +108,12 @@ func sameFile(a, b string) bool {
 
 // convert writes what a recording shows at a moment, or up to it.
 func convert(path string, f *traceFlags, at moment, slices bool) error {
+	if sameFile(path, f.output) {
+		return usagef("%s is the recording itself: name another output", f.output)
+	}
 	out, err := newOutput(f)
 	if err != nil {
 		return err
-	}
-	if sameFile(path, out.path) {
-		return usagef("%s is the recording itself: name another output", out.path)
 	}
 	if slices && out.format.Name != "perfetto" {
 		return usagef("--slices is for a perfetto trace: give -o FILE.perfetto-trace")

@@ -19,7 +19,7 @@ import (
 
 // formats returns every format, the default one first.
 func formats() export.Formats {
-	pprof := export.Format{Name: "pprof", Extensions: []string{".pb.gz", ".pprof"}, Binary: true,
+	pprof := export.Format{Name: "pprof", Extensions: []string{".pb.gz", ".pprof", ".prof"}, Binary: true,
 		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return pprofout.Write(w, s) }}
 	perfetto := export.Format{Name: "perfetto", Extensions: []string{".perfetto-trace", ".pftrace"}, Binary: true, Series: true}
 	viewer := func(name, extension string, binary bool, write func(io.Writer, *snapshot.Snapshot) error) export.Format {
@@ -51,15 +51,14 @@ func newOutput(f *traceFlags) (*output, error) {
 			o.path = "-"
 		}
 	}
-	if byName, ok := formats().FromExtension(o.path); ok {
-		o.format = byName
-	}
+	var err error
 	if f.format != "" {
-		byName, err := formats().ByName(f.format)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		o.format = byName
+		o.format, err = formats().ByName(f.format)
+	} else if o.format, err = formats().ByExtension(o.path); err != nil {
+		err = fmt.Errorf("%w, or say --format", err)
+	}
+	if err != nil {
+		return nil, usageError{err}
 	}
 	if o.path == "-" {
 		if f.interval > 0 {

@@ -81,7 +81,7 @@ func TestFailureKeepsProfile(t *testing.T) {
 			f := &traceFlags{quiet: true}
 			f.output = path
 			out := &output{path: path}
-			out.format, _ = formats().FromExtension(path)
+			out.format, _ = formats().ByExtension(path)
 			r := running{flags: f, session: s, job: c.job, out: out, log: newLogger(f),
 				user: signals{stop: make(chan syscall.Signal), now: make(chan struct{})}}
 			err := r.toTheEnd()

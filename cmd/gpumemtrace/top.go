@@ -151,7 +151,7 @@ func (f *topFlags) live() error {
 	if f.at.text != "" {
 		return usagef("--at is for a recording")
 	}
-	if err := f.checkRecording(&output{path: "-"}); err != nil {
+	if err := f.checkRecording(); err != nil {
 		return err
 	}
 	ready, err := newReadyFile(&f.traceFlags)

@@ -82,13 +82,13 @@ func (f *traceFlags) cacheDir() string {
 }
 
 // checkRecording finds out before the trace whether a recording can be written.
-func (f *traceFlags) checkRecording(out *output) error {
+func (f *traceFlags) checkRecording() error {
 	switch {
 	case f.record == "":
 		return nil
 	case f.record == "-":
 		return usagef("--record needs a file: it is written in place")
-	case out.path != "-" && samePath(f.record, out.path):
+	case f.output != "" && f.output != "-" && samePath(f.record, f.output):
 		return usagef("-o and --record name one file")
 	}
 	return atomicfile.Check(f.record, f.force)
@@ -108,6 +108,9 @@ func trace(f *traceFlags) error {
 	if err := f.leaks.check(); err != nil {
 		return err
 	}
+	if err := f.checkRecording(); err != nil {
+		return err
+	}
 	out, err := newOutput(f)
 	if err != nil {
 		return err
@@ -122,9 +125,6 @@ func trace(f *traceFlags) error {
 	}
 	ready, err := newReadyFile(f)
 	if err != nil {
-		return err
-	}
-	if err := f.checkRecording(out); err != nil {
 		return err
 	}
 

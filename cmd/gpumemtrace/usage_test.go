@@ -26,6 +26,11 @@ func TestUsage(t *testing.T) {
 		{"-p 0", "0 is no process"},
 		{"-p -3", "-3 is no process"},
 		{"-p 1 --format xml", "unknown format \"xml\""},
+		{"-p 1 -o x.unknown", "unknown extension \".unknown\" of x.unknown: use one of .pb.gz, .pprof, .prof, .pickle, .memory_viz.json, .folded, .collapsed, .csv, .json, .txt, .perfetto-trace, .pftrace, .html, or say --format"},
+		{"-p 1 --record x.gmt -o y.gmt", "unknown extension \".gmt\""},
+		{"-p 1 -o x.unknown --format jsn", "unknown format \"jsn\""},
+		{"convert x.gmt -o x.jsn", "unknown extension \".jsn\""},
+		{"convert x.gmt x.htm", "unknown extension \".htm\""},
 		{"-p 1 --api cuda", "unknown --api \"cuda\""},
 		{"-p 1 --stacks deep", "unknown --stacks \"deep\""},
 		{"-p 1 --native some", "native"},
@@ -58,7 +63,7 @@ func TestUsage(t *testing.T) {
 
 // helped is the command whose help a wrong command line is referred to.
 func helped(args string) string {
-	if name, _, _ := strings.Cut(args, " "); name == "report" || name == "diff" {
+	if name, _, _ := strings.Cut(args, " "); name == "report" || name == "diff" || name == "convert" {
 		return "gpumemtrace " + name
 	}
 	return "gpumemtrace"

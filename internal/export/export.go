@@ -69,14 +69,21 @@ func (f Formats) ByName(name string) (Format, error) {
 	return Format{}, fmt.Errorf("unknown format %q: use one of %s", name, strings.Join(f.Names(), ", "))
 }
 
-// FromExtension returns the format that path's name asks for, and whether it
-// asks for one.
-func (f Formats) FromExtension(path string) (Format, bool) {
-	i, _ := f.extension(path)
-	if i < 0 {
-		return Format{}, false
+// ByExtension returns the format that path's name asks for, the default one if it has no
+// extension, or an error that lists those there are.
+func (f Formats) ByExtension(path string) (Format, error) {
+	i, ext := f.extension(path)
+	switch {
+	case i >= 0:
+		return f[i], nil
+	case ext == "":
+		return f[0], nil
 	}
-	return f[i], true
+	var all []string
+	for i := range f {
+		all = append(all, f[i].Extensions...)
+	}
+	return Format{}, fmt.Errorf("unknown extension %q of %s: use one of %s", ext, path, strings.Join(all, ", "))
 }
 
 // Numbered returns path with a six-digit number before its extension:

@@ -275,11 +275,15 @@ func TestFormats(t *testing.T) {
 	formats := append(Formats{pprof}, Builtin()...)
 	for path, want := range map[string]string{
 		"out.pb.gz": "pprof", "dir.csv/out.pprof": "pprof", "a.folded": "folded", "a.CSV": "csv",
-		"/tmp/x.y.json": "json", "x.txt": "table", "x": "", "x.gz": "", ".json": "", "-": "", "json": "",
+		"/tmp/x.y.json": "json", "x.txt": "table", "x": "pprof", ".json": "pprof", "-": "pprof", "json": "pprof", "dir.x/y": "pprof",
+		"x.gz": "", "x.pb": "", "x.unknown": "", "x.json.old": "", "x.": "",
 	} {
-		f, ok := formats.FromExtension(path)
-		if f.Name != want || ok != (want != "") {
-			t.Errorf("FromExtension(%q) = %q, %v, want %q", path, f.Name, ok, want)
+		f, err := formats.ByExtension(path)
+		if f.Name != want || (err == nil) != (want != "") {
+			t.Errorf("ByExtension(%q) = %q, %v, want %q", path, f.Name, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), ".pb.gz, .pprof, .folded, .collapsed, .csv, .json, .txt") {
+			t.Errorf("ByExtension(%q): %v does not list the extensions", path, err)
 		}
 	}
 	for path, want := range map[string]string{
