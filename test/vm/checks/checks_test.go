@@ -282,6 +282,56 @@ func TestTensors(t *testing.T) {
 	}
 }
 
+// The segments of each private pool, which PyTorch's allocator tells of at the entry of
+// two of its functions, are divided as it says itself.
+func TestPrivatePools(t *testing.T) {
+	w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
+	run := func(script string) []string {
+		t.Helper()
+		out, err := w.Run(script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	run("tensor; untensor; empty_cache; pool 0 9; unpool") // loads libc10 and libc10_cuda
+	r := start(t, nil, "-p", fmt.Sprint(w.PID()), "--tensors").on()
+	run("tensor 3m; repeat 40 tensor 700; pool 1 0; repeat 40 tensor 700; tensor 4m; tensor 30m; unpool")
+	run("untensor 1; repeat 20 untensor 2; pool 0 3; tensor 2m; unpool; pool 1 0; tensor 9m; untensor; unpool; tensor 100; empty_cache")
+	type division struct{ Segments, Reserved, Allocated, FreeBlocks, LargestFree, Whole int64 }
+	want := map[string]division{}
+	for _, pool := range []string{"", "1.0", "0.3"} {
+		for i, line := range run("segments " + strings.ReplaceAll(pool, ".", " ")) {
+			var d division
+			if _, err := fmt.Sscan(line, &d.Segments, &d.Reserved, &d.Allocated, &d.FreeBlocks, &d.LargestFree, &d.Whole); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			if d.Segments > 0 {
+				want[fmt.Sprintf("pool %q, small %t", pool, i == 0)] = d
+			}
+		}
+	}
+	if _, _, err := w.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p := r.profile()
+	p.lostNothing()
+	got := map[string]division{}
+	for _, a := range p.Allocators {
+		for _, s := range a.Segments {
+			name := fmt.Sprintf("pool %q, small %t", s.Private, s.Small)
+			d := got[name]
+			got[name] = division{
+				d.Segments + s.Count, d.Reserved + s.Reserved, d.Allocated + s.Allocated, d.FreeBlocks + s.FreeBlocks,
+				max(d.LargestFree, s.LargestFree), d.Whole + s.Releasable + s.Kept,
+			}
+		}
+	}
+	if len(p.Allocators) != 1 || len(want) != 5 || !maps.Equal(got, want) {
+		t.Errorf("%d allocators, divided as %v; want %v", len(p.Allocators), got, want)
+	}
+}
+
 // Every process, one of which is in the midst of its calls when the probes go on
 // and off: its figures fit together although nobody waited for it.
 func TestAll(t *testing.T) {

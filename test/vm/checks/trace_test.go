@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
@@ -187,7 +188,8 @@ type profile struct {
 			InUse   int64 `json:"inuse_bytes"`
 		} `json:"values"`
 	} `json:"samples"`
-	Loss []struct {
+	Allocators []snapshot.Allocator `json:"allocators"`
+	Loss       []struct {
 		Name  string `json:"name"`
 		Value uint64 `json:"value"`
 	} `json:"loss"`
