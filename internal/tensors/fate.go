@@ -10,7 +10,7 @@ const (
 	maxThreads = 1 << 14
 )
 
-var lossFates = causes.Add("fates_full", "stacks whose frees are counted anew because there were too many: what their tensors are for may be told wrongly")
+var lossFates = causes.Add("tensor_fates_full", "stacks whose frees are counted anew because there were too many: what their tensors are for may be told wrongly")
 
 // A Fate is how the tensors of one stack ended. They count as those of Rows do.
 type Fate struct {

@@ -12,7 +12,7 @@ import (
 // freed of the other's tensors.
 const maxFreed = 1 << 16
 
-var lossFreed = causes.Add("freed_by_full", "frees of which it is no longer known at which stack, because there were too many pairs of stacks")
+var lossFreed = causes.Add("tensor_freed_by_full", "frees of which it is no longer known at which stack, because there were too many pairs of stacks")
 
 // A Freer is a stack at which tensors were freed that another stack had made, on a
 // device.

@@ -114,16 +114,16 @@ type Device struct {
 var causes loss.Causes
 
 var (
-	lossProcesses = causes.Add("processes_full", "tensors not counted because there were too many processes")
-	lossLive      = causes.Add("live_full", "tensors not counted because too many were live: they are in what is cached")
-	lossParts     = causes.Add("parts_full", "tensors not counted because they lie in too many pieces of memory: they are in what is cached")
-	lossAfter     = causes.Add("after_exit", "tensors made or freed of which was told after the end of their process")
-	lossOverlap   = causes.Add("overlapping", "tensors not counted because what they lie in is all in other tensors")
-	lossSegment   = causes.Add("outlived", "tensors retired because the memory that they lie in ended before their free was seen")
-	lossPoolBegun = causes.Add("private_pool_begin_unseen", "times that PyTorch was seen to end taking memory for a private pool that it was not seen to begin with: what it took until then may be that pool's")
-	lossPoolEnded = causes.Add("private_pool_end_unseen", "times that PyTorch began to take memory for a private pool that it already took some for, as far as was seen: some of it may be another pool's")
-	lossPools     = causes.Add("private_pools_full", "private pools not told apart because PyTorch took memory for too many at once")
-	lossTotals    = causes.Add("totals_differ", "tensors made or freed without being seen, as the allocator's own totals show")
+	lossProcesses = causes.Add("tensor_callers_full", "tensors not counted because there were too many processes")
+	lossLive      = causes.Add("tensor_live_full", "tensors not counted because too many were live: they are in what is cached")
+	lossParts     = causes.Add("tensor_parts_full", "tensors not counted because they lie in too many pieces of memory: they are in what is cached")
+	lossAfter     = causes.Add("tensor_after_exit", "tensors made or freed of which was told after the end of their process")
+	lossOverlap   = causes.Add("tensor_overlapping", "tensors not counted because what they lie in is all in other tensors")
+	lossSegment   = causes.Add("tensor_outlived", "tensors retired because the memory that they lie in ended before their free was seen")
+	lossPoolBegun = causes.Add("tensor_private_pool_begin_unseen", "times that PyTorch was seen to end taking memory for a private pool that it was not seen to begin with: what it took until then may be that pool's")
+	lossPoolEnded = causes.Add("tensor_private_pool_end_unseen", "times that PyTorch began to take memory for a private pool that it already took some for, as far as was seen: some of it may be another pool's")
+	lossPools     = causes.Add("tensor_private_pools_full", "private pools not told apart because PyTorch took memory for too many at once")
+	lossTotals    = causes.Add("tensor_totals_differ", "tensors made or freed without being seen, as the allocator's own totals show")
 )
 
 // New returns an empty Ledger.
@@ -140,9 +140,10 @@ func (l *Ledger) Over(driver *ledger.Ledger) { l.driver = driver }
 
 // Loss returns every cause of loss of the layer.
 func (l *Ledger) Loss() []loss.Counter {
-	out := append(l.loss.Counters(), l.Rows.Loss()...)
-	for i := range out {
-		out[i].Name = "tensor_" + out[i].Name
+	out := l.loss.Counters()
+	for _, c := range l.Rows.Loss() {
+		c.Name = "tensor_" + c.Name
+		out = append(out, c)
 	}
 	return out
 }
