@@ -127,7 +127,7 @@ func (tr *trace) compared() {
 func (tr *trace) counter(name string) uint64 {
 	tr.Helper()
 	for i, c := range kernelCauses { // the ones that Loss leaves out too
-		if c.Name == name {
+		if c.Counter(0).Name == name {
 			return tr.kernelCount(i)
 		}
 	}

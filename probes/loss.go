@@ -12,18 +12,18 @@ import (
 // kernelCauses names the entries of the kernel side's loss map, in the order
 // of enum gm_loss.
 var kernelCauses = []loss.Cause{
-	{Name: "events_ring_full", Help: "events dropped because the ring buffer was full: live memory and totals may be wrong"},
-	{Name: "stacks_ring_full", Help: "stacks that had to be sent again because the ring buffer was full"},
-	{Name: "calls_no_thread_state", Help: "calls missed because the kernel had no memory for the thread's state"},
-	{Name: "calls_nested_too_deep", Help: "calls missed because too many probed calls were pending on the thread"},
-	{Name: "calls_without_entry", Help: "calls missed because the probe where they began did not see them"},
-	{Name: "arguments_unreadable", Help: "events with a value that could not be read from the process's memory"},
-	{Name: "stacks_failed", Help: "events without a stack because the kernel could not walk it"},
-	{Name: "lists_truncated", Help: "sparse mappings missed because one call had more than 16"},
-	{Name: "targets_full", Help: "child processes not traced because the table of processes was full"},
-	{Name: "calls_nested", Help: "calls not counted because they came from inside another that allocates or frees, which counts for both"},
-	{Name: "tensor_allocators_full", Help: "tensors made or freed that are in no figure because the kernel's table of allocators was full"},
-	{Name: "tensor_samples_full", Help: "sampled tensors that were left out because the kernel's table of those that are live was full: estimates are too low"},
+	loss.Of("events_ring_full", "events dropped because the ring buffer was full: live memory and totals may be wrong"),
+	loss.Of("stacks_ring_full", "stacks that had to be sent again because the ring buffer was full"),
+	loss.Of("calls_no_thread_state", "calls missed because the kernel had no memory for the thread's state"),
+	loss.Of("calls_nested_too_deep", "calls missed because too many probed calls were pending on the thread"),
+	loss.Of("calls_without_entry", "calls missed because the probe where they began did not see them"),
+	loss.Of("arguments_unreadable", "events with a value that could not be read from the process's memory"),
+	loss.Of("stacks_failed", "events without a stack because the kernel could not walk it"),
+	loss.Of("lists_truncated", "sparse mappings missed because one call had more than 16"),
+	loss.Of("targets_full", "child processes not traced because the table of processes was full"),
+	loss.Of("calls_nested", "calls not counted because they came from inside another that allocates or frees, which counts for both"),
+	loss.Of("tensor_allocators_full", "tensors made or freed that are in no figure because the kernel's table of allocators was full"),
+	loss.Of("tensor_samples_full", "sampled tensors that were left out because the kernel's table of those that are live was full: estimates are too low"),
 }
 
 // causes is what the Go side can lose.
@@ -40,6 +40,8 @@ var (
 	lossNotCompared = causes.Add("functions_not_compared", "addresses that programs asked for which were not compared with the probes, for want of time")
 )
 
+var runsMissed = loss.Of("runs_missed", "program runs that the kernel skipped")
+
 // Loss returns every cause of loss.
 func (t *Tracer) Loss() []loss.Counter {
 	var out []loss.Counter
@@ -52,7 +54,6 @@ func (t *Tracer) Loss() []loss.Counter {
 			missed += s.RecursionMisses
 		}
 	}
-	runsMissed := loss.Cause{Name: "runs_missed", Help: "program runs that the kernel skipped"}
 	return append(append(out, t.loss.Counters()...), runsMissed.Counter(missed))
 }
 

@@ -110,10 +110,11 @@ func TestLossNames(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, c := range kernelCauses {
-		if seen[c.Name] || c.Name == "" {
-			t.Errorf("counter %q twice, or without a name", c.Name)
+		name := c.Counter(0).Name
+		if seen[name] || name == "" {
+			t.Errorf("counter %q twice, or without a name", name)
 		}
-		seen[c.Name] = true
+		seen[name] = true
 	}
 }
 

@@ -43,7 +43,7 @@ type Source struct {
 const lossNotNamed = 0
 
 var causes = []loss.Cause{
-	lossNotNamed: {Name: "stacks_not_named", Help: "stacks whose names were not read because too many waited: the next event with one brings it again"},
+	lossNotNamed: loss.Of("stacks_not_named", "stacks whose names were not read because too many waited: the next event with one brings it again"),
 }
 
 // maxReasons bounds the reasons for incomplete stacks that are told.

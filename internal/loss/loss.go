@@ -4,32 +4,45 @@
 // nothing of this module.
 package loss
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
-// A Cause is one way to lose something, or one thing worth knowing.
-type Cause struct {
-	Name string // snake_case, stable: "events_ring_full"
-	Help string // one clause for people: "events dropped because ..."
-}
+// A Cause is one way to lose something, or one thing worth knowing: made by Of.
+type Cause struct{ name, help string }
 
 // A Counter is how often a cause struck.
 type Counter struct {
-	Name  string `json:"name"`
-	Help  string `json:"help"`
+	Name  string `json:"name"` // snake_case, stable: "events_ring_full"
+	Help  string `json:"help"` // one clause for people: "events dropped because ..."
 	Value uint64 `json:"value"`
 }
+
+// all are those that were made.
+var all Causes
+
+// Of makes a cause. It is for variables of packages: what is made is there for good.
+func Of(name, help string) Cause {
+	c := Cause{name, help}
+	all = append(all, c)
+	return c
+}
+
+// All returns every cause of all packages that the program has.
+func All() Causes { return slices.Clone(all) }
 
 // Causes is the table of one part of the tracer.
 type Causes []Cause
 
-// Add appends a cause and returns its index.
+// Add appends a cause, as Of makes it, and returns its index.
 func (c *Causes) Add(name, help string) int {
-	*c = append(*c, Cause{name, help})
+	*c = append(*c, Of(name, help))
 	return len(*c) - 1
 }
 
 // Counter returns the cause's counter with a value that is counted elsewhere.
-func (c Cause) Counter(value uint64) Counter { return Counter{c.Name, c.Help, value} }
+func (c Cause) Counter(value uint64) Counter { return Counter{c.name, c.help, value} }
 
 // A Set counts the causes of a table. It is safe for concurrent use.
 type Set struct {

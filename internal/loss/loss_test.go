@@ -5,11 +5,23 @@ import (
 	"testing"
 )
 
+var causes Causes
+
+var (
+	_ = causes.Add("a", "of one sort")
+	_ = causes.Add("b", "of another")
+	c = Of("c", "of a third")
+)
+
+// Every cause that was made is known, whatever table it is in.
+func TestAll(t *testing.T) {
+	if got, want := All(), append(slices.Clone(causes), c); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // A part that is started afresh goes on counting where the one before ended.
 func TestSum(t *testing.T) {
-	var causes Causes
-	causes.Add("a", "of one sort")
-	causes.Add("b", "of another")
 	one, two := New(causes), New(causes)
 	one.Add(0, 3)
 	two.Add(0, 4)

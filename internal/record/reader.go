@@ -14,9 +14,9 @@ import (
 // The ways in which a recording may lack something.
 var readerCauses = []loss.Cause{
 	readNotRecorded: writerCauses[lossNotRecorded],
-	readDamaged:     {Name: "recording_damaged", Help: "stretches of the recording that are damaged"},
-	readPlaces:      {Name: "recorded_places_missing", Help: "frames of recorded stacks whose names were lost with other records"},
-	readCutShort:    {Name: "recording_cut_short", Help: "the recording was not closed: its end may be missing"},
+	readDamaged:     loss.Of("recording_damaged", "stretches of the recording that are damaged"),
+	readPlaces:      loss.Of("recorded_places_missing", "frames of recorded stacks whose names were lost with other records"),
+	readCutShort:    loss.Of("recording_cut_short", "the recording was not closed: its end may be missing"),
 }
 
 const (

@@ -49,10 +49,10 @@ const (
 
 // The ways in which a Writer loses something.
 var writerCauses = []loss.Cause{
-	lossNotRecorded:   {Name: "records_not_recorded", Help: "records missing in the recording because the disk was full, too slow or failed"},
-	lossUnfit:         {Name: "records_unfit", Help: "records missing in the recording because they are too large for it"},
-	lossTextCut:       {Name: "recorded_texts_cut", Help: "texts of more than 64 KiB that the recording has the beginning of"},
-	lossKeyframeLarge: {Name: "keyframes_too_large", Help: "quarters of the recording that do not begin with all that was live, which is too much for --record-max"},
+	lossNotRecorded:   loss.Of("records_not_recorded", "records missing in the recording because the disk was full, too slow or failed"),
+	lossUnfit:         loss.Of("records_unfit", "records missing in the recording because they are too large for it"),
+	lossTextCut:       loss.Of("recorded_texts_cut", "texts of more than 64 KiB that the recording has the beginning of"),
+	lossKeyframeLarge: loss.Of("keyframes_too_large", "quarters of the recording that do not begin with all that was live, which is too much for --record-max"),
 }
 
 const (

@@ -34,7 +34,7 @@ const (
 	maxSeries = 256
 )
 
-var foldedSeries = loss.Cause{Name: "http_history_owners_full", Help: "notes of the live timeline in which an owner's memory is shown as that of others because there were too many owners"}
+var foldedSeries = loss.Of("http_history_owners_full", "notes of the live timeline in which an owner's memory is shown as that of others because there were too many owners")
 
 // A series is what the timeline tells apart: whose memory on a GPU it is.
 type series struct {

@@ -53,7 +53,7 @@ type groups struct {
 	folded      uint64 // see foldedOwners
 }
 
-var foldedOwners = loss.Cause{Name: "groups_folded", Help: "times that memory was added up as another owner's, or on another GPU, because too many were to be told apart"}
+var foldedOwners = loss.Of("groups_folded", "times that memory was added up as another owner's, or on another GPU, because too many were to be told apart")
 
 func newGroups() *groups {
 	return &groups{counts: map[Group]*ledger.Counts{}, owners: map[string]bool{}, gpus: map[string]bool{},

@@ -44,8 +44,8 @@ type incidents struct {
 	suppressed uint64
 }
 
-var suppressed = loss.Cause{Name: "oom_reports_suppressed",
-	Help: "failures for want of memory without a report of their own: too many, or too close together"}
+var suppressed = loss.Of("oom_reports_suppressed",
+	"failures for want of memory without a report of their own: too many, or too close together")
 
 type threadKey struct {
 	proc event.Process

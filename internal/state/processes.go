@@ -17,7 +17,7 @@ const (
 	maxKnown = 1 << 16
 )
 
-var unknown = loss.Cause{Name: "processes_unknown", Help: "what was told of processes that are not followed because there are too many"}
+var unknown = loss.Of("processes_unknown", "what was told of processes that are not followed because there are too many")
 
 // processes knows the traced processes: those that live, and those that ended
 // and whose counters are still shown.

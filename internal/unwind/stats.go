@@ -44,7 +44,24 @@ func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
 	return s, errs, it.Err()
 }
 
-func (u *Unwinder) loss() (out []loss.Counter) {
+// The ways in which stacks lack something.
+var (
+	lostStacksIncomplete     = loss.Of("stacks_incomplete", "unwound stacks that end before _start or a thread's start")
+	lostStacksUnknownProcess = loss.Of("stacks_unknown_process", "stacks that follow frame pointers because their process was not analysed yet")
+	lostStacksNotCopied      = loss.Of("stacks_not_copied", "stacks that end at code of a library just loaded because too many others waited for its analysis")
+	lostStacksCopyFailed     = loss.Of("stacks_copy_failed", "stacks without frames because their copy could not be unwound")
+	lostStacksFallback       = loss.Of("stacks_fallback", "stacks that follow frame pointers because as many others were being taken as there is room for")
+	lostStacksTruncated      = loss.Of("stacks_truncated", "unwound stacks too deep to keep every frame: those of both ends are shown")
+	lostStacksNotSent        = loss.Of("stacks_not_sent", "stacks that had to be sent again because the ring buffer was full")
+	lostPythonFramesUnnamed  = loss.Of("python_frames_unnamed", "Python frames without a name because their code could not be read, or was gone before")
+	lostPythonsUnknown       = loss.Of("pythons_unknown", "processes whose Python is not known (CPython 3.6 to 3.14 is): their stacks lack its functions")
+	lostStackMemoMismatches  = loss.Of("stack_memo_mismatches", "memoized stacks that a full unwind contradicted: please report this")
+	lostAnalysesPutOff       = loss.Of("analyses_put_off", "processes whose mappings were not analysed at once because too many waited")
+	lostLibrariesNotAhead    = loss.Of("libraries_not_ahead", "folders of Python packages whose libraries were not analysed ahead because too many waited")
+	lostUnwinderRunsMissed   = loss.Of("unwinder_runs_missed", "runs of the unwinder that the kernel skipped: their events are lost")
+)
+
+func (u *Unwinder) loss() []loss.Counter {
 	s, _, err := u.Stats()
 	if err != nil {
 		return nil
@@ -53,27 +70,21 @@ func (u *Unwinder) loss() (out []loss.Counter) {
 	if s, err := u.kernel.exit.Stats(); err == nil {
 		missed = s.RecursionMisses
 	}
-	for _, c := range []struct {
-		cause loss.Cause
-		value uint64
-	}{
-		{loss.Cause{Name: "stacks_incomplete", Help: "unwound stacks that end before _start or a thread's start"}, s.Incomplete},
-		{loss.Cause{Name: "stacks_unknown_process", Help: "stacks that follow frame pointers because their process was not analysed yet"}, s.UnknownProcess},
-		{loss.Cause{Name: "stacks_not_copied", Help: "stacks that end at code of a library just loaded because too many others waited for its analysis"}, s.NotCopied},
-		{loss.Cause{Name: "stacks_copy_failed", Help: "stacks without frames because their copy could not be unwound"}, u.copies.failed.Load()},
-		{loss.Cause{Name: "stacks_fallback", Help: "stacks that follow frame pointers because as many others were being taken as there is room for"}, s.NoRoom},
-		{loss.Cause{Name: "stacks_truncated", Help: "unwound stacks too deep to keep every frame: those of both ends are shown"}, s.Truncated},
-		{loss.Cause{Name: "stacks_not_sent", Help: "stacks that had to be sent again because the ring buffer was full"}, s.NotSent},
-		{loss.Cause{Name: "python_frames_unnamed", Help: "Python frames without a name because their code could not be read, or was gone before"}, u.unnamed.Load()},
-		{loss.Cause{Name: "pythons_unknown", Help: "processes whose Python is not known (CPython 3.6 to 3.14 is): their stacks lack its functions"}, u.pythons.count.Load()},
-		{loss.Cause{Name: "stack_memo_mismatches", Help: "memoized stacks that a full unwind contradicted: please report this"}, s.Mismatched},
-		{loss.Cause{Name: "analyses_put_off", Help: "processes whose mappings were not analysed at once because too many waited"}, u.schedule.dropped.Load()},
-		{loss.Cause{Name: "libraries_not_ahead", Help: "folders of Python packages whose libraries were not analysed ahead because too many waited"}, u.ahead.dropped.Load()},
-		{loss.Cause{Name: "unwinder_runs_missed", Help: "runs of the unwinder that the kernel skipped: their events are lost"}, missed},
-	} {
-		out = append(out, c.cause.Counter(c.value))
-	}
-	return append(out, u.memo.Loss()...)
+	return append([]loss.Counter{
+		lostStacksIncomplete.Counter(s.Incomplete),
+		lostStacksUnknownProcess.Counter(s.UnknownProcess),
+		lostStacksNotCopied.Counter(s.NotCopied),
+		lostStacksCopyFailed.Counter(u.copies.failed.Load()),
+		lostStacksFallback.Counter(s.NoRoom),
+		lostStacksTruncated.Counter(s.Truncated),
+		lostStacksNotSent.Counter(s.NotSent),
+		lostPythonFramesUnnamed.Counter(u.unnamed.Load()),
+		lostPythonsUnknown.Counter(u.pythons.count.Load()),
+		lostStackMemoMismatches.Counter(s.Mismatched),
+		lostAnalysesPutOff.Counter(u.schedule.dropped.Load()),
+		lostLibrariesNotAhead.Counter(u.ahead.dropped.Load()),
+		lostUnwinderRunsMissed.Counter(missed),
+	}, u.memo.Loss()...)
 }
 
 // errorNames are those of support/ebpf/errors.h that our steps can meet.

@@ -40,9 +40,9 @@ const (
 
 // Losses are the ways to lose something of a workload.
 var Losses = loss.Causes{
-	{Name: "workloads_ended", Help: "processes that ended before it was read who they belong to"},
-	{Name: "workloads_environ", Help: "processes whose environment could not be read in time: the service or job may be missing"},
-	{Name: "workloads_unnamed", Help: "containers of pods whose names no container runtime told: is its socket there, and may it be used?"},
+	loss.Of("workloads_ended", "processes that ended before it was read who they belong to"),
+	loss.Of("workloads_environ", "processes whose environment could not be read in time: the service or job may be missing"),
+	loss.Of("workloads_unnamed", "containers of pods whose names no container runtime told: is its socket there, and may it be used?"),
 }
 
 // Options are what a Finder goes by.
