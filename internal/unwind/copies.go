@@ -37,35 +37,39 @@ const (
 // the same code, once the process was analysed.
 type copies struct {
 	reader *ringbuf.Reader
-	done   chan struct{} // closed when readCopies has ended
+	done   chan struct{} // closed when read has ended
 	failed atomic.Uint64 // copies that could not be unwound
 
 	mu      sync.Mutex
-	waiting []chan struct{} // closed when all copies so far are unwound
+	waiting []chan struct{} // who asked: closed when all copies from before are unwound
 }
 
 func (u *Unwinder) startCopies() error {
 	if u.kernel.copy == nil {
 		return nil
 	}
-	c := &u.copies
-	var err error
-	if c.reader, err = ringbuf.NewReader(u.kernel.maps["copies"]); err != nil {
+	return u.copies.start(u.kernel.maps["copies"], u.unwindCopies)
+}
+
+// start has unwind handle the copies that come through ring, as many together as have
+// come, until close.
+func (c *copies) start(ring *ebpf.Map, unwind func(batch [][]byte)) (err error) {
+	if c.reader, err = ringbuf.NewReader(ring); err != nil {
 		return fmt.Errorf("read copied stacks: %w", err)
 	}
 	c.done = make(chan struct{})
 	go func() {
 		defer close(c.done)
-		u.readCopies()
+		c.read(unwind)
 	}()
 	return nil
 }
 
-// readCopies handles copies, as many together as have come, until the reader is
-// closed.
-func (u *Unwinder) readCopies() {
-	r := u.copies.reader
+func (c *copies) read(unwind func(batch [][]byte)) {
+	r := c.reader
+	var asked []chan struct{} // before what is read: those who ask later wait for more
 	for {
+		asked = append(asked, c.take()...)
 		r.SetDeadline(time.Time{})
 		var batch [][]byte
 		var err error
@@ -77,10 +81,14 @@ func (u *Unwinder) readCopies() {
 			batch = append(batch, next.RawSample)
 			r.SetDeadline(time.Now()) // those that are there
 		}
-		u.unwindCopies(batch)
+		unwind(batch)
 		switch {
 		case errors.Is(err, ringbuf.ErrFlushed):
-			u.copies.drained()
+			for _, w := range asked {
+				close(w)
+			}
+			asked = nil
+			c.again()
 		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			return
 		}
@@ -117,30 +125,42 @@ func (k *kernel) unwindCopy(c []byte) error {
 
 // Drain waits until the copies so far are unwound, or patience ends.
 func (u *Unwinder) Drain(patience time.Duration) {
-	c := &u.copies
-	if c.reader == nil {
-		return
-	}
-	drained := make(chan struct{})
-	c.mu.Lock()
-	c.waiting = append(c.waiting, drained)
-	c.mu.Unlock()
-	if c.reader.Flush() != nil { // closed
+	if u.copies.reader == nil {
 		return
 	}
 	select {
-	case <-drained:
+	case <-u.copies.ask():
+	case <-u.copies.done:
 	case <-time.After(patience):
 	}
 }
 
-func (c *copies) drained() {
+// ask returns what is closed when the copies so far are unwound, unless done is before.
+func (c *copies) ask() <-chan struct{} {
+	unwound := make(chan struct{})
+	c.mu.Lock()
+	c.waiting = append(c.waiting, unwound)
+	c.mu.Unlock()
+	_ = c.reader.Flush() // closed: done is, too
+	return unwound
+}
+
+// take returns those who asked.
+func (c *copies) take() (asked []chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, w := range c.waiting {
-		close(w)
+	asked, c.waiting = c.waiting, nil
+	return asked
+}
+
+// again has what came meanwhile read for those who asked meanwhile: of several flushes
+// the reader may have told once.
+func (c *copies) again() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) > 0 {
+		_ = c.reader.Flush() // closed: nothing is read
 	}
-	c.waiting = nil
 }
 
 func (u *Unwinder) closeCopies() (err error) {
