@@ -22,6 +22,10 @@ func (s *Session) Record(path string, opts record.WriterOptions) error {
 			return err
 		}
 	}
+	if s.recorder() != nil {
+		s.settle()
+		s.name()
+	}
 	s.mu.Lock()
 	if s.stopped && next != nil {
 		s.mu.Unlock()

@@ -337,7 +337,7 @@ func (s *Session) Stop() error {
 		s.warn("no tensors were seen: no traced process had PyTorch's own allocator hand out memory on a GPU (with backend:cudaMallocAsync, and with an allocator that is plugged in, each tensor is an allocation of CUDA's)")
 	}
 	s.apply(moment(at, true))
-	if s.opts.OutOfMemory != nil {
+	if s.recorder() != nil || s.opts.OutOfMemory != nil { // nobody need look any more
 		s.tell()
 		s.report(true)
 	}
