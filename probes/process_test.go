@@ -376,8 +376,8 @@ func TestIdleUnderLoad(t *testing.T) {
 	busy, longest, last := 0, time.Duration(0), time.Now()
 	done := make(chan error, 1)
 	go func() {
-		done <- tr.Run(&laggard{}, func(drained bool) {
-			if !drained {
+		done <- tr.Run(&laggard{}, func(until time.Duration) {
+			if until == 0 {
 				busy++
 			}
 			longest, last = max(longest, time.Since(last)), time.Now()

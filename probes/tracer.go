@@ -363,40 +363,44 @@ const (
 const maxBatch = 4096
 
 // Run hands everything traced to h until Stop, and then what was still in the
-// ring buffer. idle, if not nil, is called between batches; drained says that
-// the ring buffer was empty.
-func (t *Tracer) Run(h Handler, idle func(drained bool)) error {
+// ring buffer. idle, if not nil, is called between batches: what was sent before the
+// time until, of CLOCK_MONOTONIC, has been handed on, or with 0 more is waiting.
+func (t *Tracer) Run(h Handler, idle func(until time.Duration)) error {
 	d := &decoder{onProcAddress: t.toGuard}
 	follower := follower{h, t}
 	var rec ringbuf.Record
 	t.reader.SetDeadline(time.Now()) // what is there
 	last := time.Now()               // when an event came
 	for {
-		drained := false
+		var until time.Duration
+		looked, came := clock.Monotonic(), false // since then
 		n := 0
-		for ; n < maxBatch && !drained; n++ {
+		for n < maxBatch && until == 0 {
 			err := t.reader.ReadInto(&rec)
 			switch {
 			case err == nil:
+				n, came = n+1, true
 				if d.decode(rec.RawSample, follower) != nil {
 					t.loss.Add(lossMalformed, 1)
 				}
 			case errors.Is(err, ringbuf.ErrFlushed):
 				return nil
-			case errors.Is(err, os.ErrDeadlineExceeded):
-				drained = true
-			default:
+			case !errors.Is(err, os.ErrDeadlineExceeded):
 				return fmt.Errorf("read events: %w", err)
+			case came: // and more may have, since the ring buffer was found empty
+				looked, came = clock.Monotonic(), false
+			default:
+				until = looked
 			}
 		}
 		if idle != nil {
-			idle(drained)
+			idle(until)
 		}
-		if !drained {
+		if until == 0 {
 			continue
 		}
 		now, interval := time.Now(), pollInterval
-		if n > 1 {
+		if n > 0 {
 			last = now
 		}
 		if now.Sub(last) >= idleAfter {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/frames"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
@@ -142,11 +143,13 @@ func TestIdle(t *testing.T) {
 			t.Errorf("%s: events seen up to %d at %d, want %d at %d", when, s.state.Seen(), s.state.Now(), seen, now)
 		}
 	}
-	h.idle(false)
+	h.idle(0)
 	want("while events wait", last, last)
+	h.idle(time.Duration(last + 1)) // what came since may not be told yet
+	want("when none waited", last+1, last+1)
 	looked := monotonic() + uint64(time.Hour)
 	s.apply(moment(looked, false))
-	h.idle(true)
-	h.idle(false)
-	want("before a look", last, looked)
+	h.idle(clock.Monotonic())
+	h.idle(0)
+	want("before a look", last+1, looked)
 }

@@ -389,13 +389,13 @@ func (h *handler) Stack(st *probes.Stack) { h.frames.Stack(st) }
 // quietInterval is how often it is told what time it is while nothing happens.
 const quietInterval = uint64(500 * time.Millisecond)
 
-// idle is what the reader of events does between batches. While more is waiting
-// it is no later than the last event. No moment goes back behind one that
-// somebody has looked at: it would have what came after.
-func (h *handler) idle(drained bool) {
-	at := monotonic()
+// idle is what the reader of events does between batches. Events were seen up to the
+// time until; while more is waiting, which 0 says, up to the last. No moment goes back
+// behind one that somebody has looked at: it would have what came after.
+func (h *handler) idle(until time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	at, drained := uint64(until), until != 0
 	if !drained {
 		at = h.state.Seen()
 	}
