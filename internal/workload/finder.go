@@ -65,7 +65,7 @@ type Finder struct {
 	reads    chan event.Process
 	asks     chan question
 	environs chan struct{} // a token for each read that is not back
-	lookups  chan struct{} // likewise for users
+	lookups  chan struct{} // likewise for users: one for each reader
 
 	mu         sync.Mutex
 	processes  *lru.Cache[event.Process, *process]
@@ -99,7 +99,7 @@ func New(o Options) *Finder {
 		reads:      make(chan event.Process, maxWaiting),
 		asks:       make(chan question, maxWaiting),
 		environs:   make(chan struct{}, maxHanging),
-		lookups:    make(chan struct{}, 1),
+		lookups:    make(chan struct{}, readers),
 		processes:  lru.New[event.Process, *process](maxProcesses, nil),
 		containers: lru.New[question, *container](maxContainers, nil),
 		users:      lru.New[uint32, string](maxUsers, nil),

@@ -252,3 +252,16 @@ func TestFields(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Two processes that come together have their users' names, though each is looked up by
+// itself: the ranks of a job begin at one moment.
+func TestUsersTogether(t *testing.T) {
+	f := New(Options{Sockets: []string{}})
+	t.Cleanup(f.Close)
+	for range readers - 1 {
+		f.lookups <- struct{}{} // the others look somebody up
+	}
+	if name := f.user(0); name != "root" {
+		t.Errorf("root is called %q", name)
+	}
+}
