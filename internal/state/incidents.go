@@ -206,9 +206,9 @@ func (x *incidents) observe(s *State) {
 // stacks yields the stacks that incidents will show.
 func (x *incidents) stacks(yield func(id uint64) bool) {
 	show := func(in *Incident) bool {
-		for _, sites := range [][]site{in.view.sites, in.view.physical} {
+		for _, sites := range in.view.all() {
 			for i := range sites {
-				if !yield(sites[i].Stack) {
+				if !yield(sites[i].Stack) || !yield(sites[i].fate.After) {
 					return false
 				}
 			}

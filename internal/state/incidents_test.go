@@ -322,3 +322,40 @@ func TestTensorIsNoRecovery(t *testing.T) {
 		t.Errorf("recovered %v, by a tensor of %d", o.Recovered, o.Tensor)
 	}
 }
+
+// What an incident shows is named when it is complete: until then its stacks stay, of a
+// process too that is known no more.
+func TestIncidentKeepsItsStacks(t *testing.T) {
+	s := begun(record.Trace{All: true, NVML: true, Incidents: 1})
+	for id, f := range []string{"segment", "forward", "backward"} {
+		stack(s, uint64(id+1), " ", f)
+	}
+	segment := alloc(prog, 10, 1<<32, 20*mib)
+	segment.Stack = 1
+	s.Apply(segment)
+	s.Apply(tensor(11, 1<<32, mib, 2, event.NoTotal))
+	failed := failedCall(failedAt)
+	failed.Proc, failed.Stack = prog, 3
+	s.Apply(failed)
+	s.Apply(exit(prog, failedAt+1))
+	s.Apply(&record.Reported{})
+	s.Apply(&record.Sweep{})
+	s.Apply(&record.Sweep{Drop: true})
+	s.Apply(&record.Moment{Time: failedAt + readingPatience, Drained: true})
+	got := known(s)
+	if len(got) != 1 {
+		t.Fatalf("%d incidents", len(got))
+	}
+	o := got[0].OutOfMemory(Want{})
+	var functions []string
+	for _, x := range append(o.Snapshot.Samples, snapshot.Sample{Stack: o.Stack}) {
+		function := "none"
+		if n := len(x.Stack); n > 0 {
+			function = x.Stack[n-1].Lines[0].Function
+		}
+		functions = append(functions, function)
+	}
+	if want := []string{"[segment]", "[backward]", "[forward]", "[backward]"}; !slices.Equal(functions, want) {
+		t.Errorf("it shows %q, want %q", functions, want)
+	}
+}
