@@ -293,7 +293,8 @@ func (l *Ledger) late(p *process, e *event.Event) {
 	switch {
 	case allocates(e.Op):
 		_, s := l.site(p, e)
-		p.count(s, e.Time, 1, e.Size)
+		w := l.weigh(e.Size)
+		p.count(s, e.Time, w.Objects, uint64(w.Bytes))
 	case ends(e.Op) && e.Time >= p.end:
 		// The process's end had ended it.
 	default:

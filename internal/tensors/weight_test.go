@@ -3,6 +3,10 @@ package tensors
 import (
 	"math"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 )
 
 func TestReached(t *testing.T) {
@@ -42,5 +46,27 @@ func TestWeigh(t *testing.T) {
 	}
 	if w := weigh(0, 512); w.Objects != 0 || w.Bytes != 0 {
 		t.Errorf("no bytes count for %+v", w)
+	}
+}
+
+// A tensor of which is told after its process ran another program counts for as many as
+// any other of the sample.
+func TestLateTensorIsWeighed(t *testing.T) {
+	const mean = 1 << 20
+	l := New(ledger.Options{})
+	l.Tell(&record.Tensors{Sample: mean})
+	l.Apply(&event.Event{Op: event.OpExec, Time: 20, Proc: proc})
+	for _, at := range []uint64{10, 30} {
+		l.Apply(makes(1, at, 1<<32, at))
+	}
+	n := 0
+	for s := range l.Rows.Sites {
+		n++
+		if w := weigh(512, mean); s.AllocObjects != w.Objects || s.AllocBytes != w.Bytes {
+			t.Errorf("that of %d counts for %d of %d bytes, want %+v", s.Stack, s.AllocObjects, s.AllocBytes, w)
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d call sites", n)
 	}
 }
