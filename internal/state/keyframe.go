@@ -9,8 +9,9 @@ import (
 
 // Keyframe yields records that rebuild what is live in a new State: a recording
 // that drops its beginning begins with them. They do not tell of what ended, so
-// that counts of what was ever allocated, and peaks, begin afresh. yield must not
-// keep events.
+// that counts of what was ever allocated, and peaks, begin afresh. What was there before
+// a process was attached to is not right before the next reading, which is wanted then.
+// yield must not keep events.
 func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
@@ -52,7 +53,8 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	yield(&lost)
 	s.steps.Keyframe(func(r *record.Steps) { yield(r) }) // after what waits for no stack any longer
 	if s.read != nil {
-		yield(s.read)
+		yield(s.read) // which the new State compares with what is live now
+		s.wants.Reading = true
 	}
 	yield(&now)
 	if s.pending != nil {
