@@ -34,9 +34,10 @@ type history [window]int64
 // A seen is what a Tracker knows of a stack.
 type seen struct {
 	history
-	last      int   // how many Looks there were when it was there last
-	row       int   // in that Look's Picture
-	allocated int64 // bytes, at the last one
+	last      int    // how many Looks there were when it was there last
+	row       int    // in that Look's Picture
+	kind      string // at the last one
+	allocated int64  // bytes, at the last one
 
 	text  text
 	match match
@@ -142,10 +143,15 @@ func (t *Tracker) stacks(p *Picture, l *Look) {
 		x := &all[i]
 		v := &x.Sample.Values
 		x.Grown = t.grew(&x.history, v.InuseBytes)
-		if p.Interval > 0 {
-			x.Rate = rate(v.AllocBytes-x.allocated, p.Interval)
+		switch was := x.allocated; {
+		case p.Interval <= 0:
+		case x.kind != "" && x.kind != x.Sample.Kind: // what it counts is another thing now
+		case v.AllocBytes < was: // it was put together with others, and came back
+			x.Rate = rate(v.AllocBytes, p.Interval)
+		default:
+			x.Rate = rate(v.AllocBytes-was, p.Interval)
 		}
-		x.allocated = v.AllocBytes
+		x.kind, x.allocated = x.Sample.Kind, v.AllocBytes
 		p.Stacks = append(p.Stacks, x)
 		if !render.OnGPU(x.Sample.Kind) {
 			continue

@@ -1,10 +1,14 @@
 package top
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
 const mib = 1 << 20
@@ -119,4 +123,48 @@ func TestEndedProcess(t *testing.T) {
 			t.Fatalf("%d: it grew by %d", i, p.Processes[0].Grown)
 		}
 	}
+}
+
+// What a call site counts is another thing while its memory is a caching allocator's: then
+// what is handed out of it counts. An interval in which nothing was allocated has no rate.
+func TestTrackerOfSegmentsThatGo(t *testing.T) {
+	s, tr, at := state.New(), NewTracker(), uint64(0)
+	s.Apply(&record.Trace{Start: time.Unix(1_700_000_000, 0), Boot: time.Unix(1_700_000_000, 0), APIs: []string{"", "cuMemAlloc_v2"}})
+	id := event.Process{PID: 1, Start: event.StartUnit}
+	s.Apply(&record.Process{Process: id, Target: true, Name: "python3", FromStart: true})
+	apply := func(op event.Op, space event.Space, addr, size, stack uint64) {
+		e := &event.Event{Op: op, Space: space, Proc: id, TID: 1, Time: at + 1, Addr: addr, Size: size, Stack: stack, Handle: event.NoTotal, Part: event.NoTotal}
+		switch {
+		case op == event.OpAlloc && space == event.SpaceTensor:
+			e.Kind = event.KindTensor
+		case op == event.OpAlloc:
+			e.Kind, e.API, e.Handle, e.Part = event.KindDevice, 1, 0, 0
+		}
+		s.Apply(e)
+	}
+	look := func() *Picture {
+		at += uint64(time.Second)
+		s.Apply(&record.Moment{Time: at, Drained: true})
+		v := s.View(state.Want{Driver: true})
+		return tr.Picture(&Look{Snapshot: v.Snapshot(), Sites: slices.Collect(v.Sites)})
+	}
+	still := func(what string) {
+		t.Helper()
+		for _, x := range look().Stacks {
+			if x.Rate != 0 {
+				t.Errorf("%s: %s is allocated at %.0f bytes a second", what, x.Sample.Kind, x.Rate)
+			}
+		}
+	}
+	const segment, tensor = uint64(1 << 32), uint64(1 << 32)
+	for i := range uint64(10) {
+		apply(event.OpAlloc, event.SpacePointer, segment+i*20*mib, 20*mib, 1)
+	}
+	look()
+	apply(event.OpFree, event.SpaceTensor, tensor, mib, 0) // from before
+	still("tensors were there")
+	for i := range uint64(10) {
+		apply(event.OpFree, event.SpacePointer, segment+i*20*mib, 0, 0)
+	}
+	still("the segments are given back")
 }
