@@ -37,6 +37,9 @@ type Site struct {
 	FailedObjects, FailedBytes     int64
 	FreedObjects, FreedBytes       int64 // ended, by the end of their process too
 
+	// Handed: tensors were handed out of its memory, once. Package tensors says so.
+	Handed bool
+
 	told   Counts // see Fresh
 	last   uint64 // time of the latest allocation call, failed ones too
 	epoch  uint64 // of PeakBytes; see settle

@@ -107,14 +107,16 @@ func (b *builder) sample(x *site) snapshot.Sample {
 	}
 	s.InuseBytes -= x.handed.inuse
 	s.PeakBytes -= x.handed.peak
+	if x.Handed { // what was allocated is counted where it was handed out
+		s.AllocObjects, s.AllocBytes = 0, 0
+	}
 	switch {
 	case x.pool && b.view.partial: // its lines are of the whole device (split)
-		s.AllocObjects, s.AllocBytes, s.InuseObjects = 0, 0, 0
+		s.InuseObjects = 0
 	case x.pool:
 		// Its bytes are handed out as tensors: what is left is cached.
 		s.Kind = event.KindCached.String()
 		s.Stack = append([]*snapshot.Location{b.leaf(LineCached)}, s.Stack...)
-		s.AllocObjects, s.AllocBytes = 0, 0
 	}
 	return s
 }

@@ -117,6 +117,7 @@ func (l *Ledger) hand(p *process, x *extent) {
 		return
 	}
 	x.handed, x.pool.handed = true, true
+	x.pool.Site.Handed = true
 	x.pool.Handed++
 	if l.Partial() {
 		p.settle(x.pool)
