@@ -141,3 +141,21 @@ func TestKeyframeAfterAReading(t *testing.T) {
 	}
 	expect(t, "from then on", accountsOf(whole), accountsOf(cut))
 }
+
+// TestKeyframeOfALateProcess: one that was attached to before it held anything is known from
+// its start in the recording too, though the last reading says no more that it held nothing.
+func TestKeyframeOfALateProcess(t *testing.T) {
+	whole := attached()
+	whole.Apply(&record.Reading{Begin: 5, Time: 6, Devices: []record.Device{{UUID: "GPU-a", Label: "0", GPU: 6, GPUKnown: true, Instance: -1, Listed: true}}})
+	moment(whole, 7)
+	opened(whole, prog, 6).takes(10, "cuMemAlloc_v2", 4*mib, 0)
+	read(whole)
+	if whole.late(prog) {
+		t.Fatal("it is late")
+	}
+	cut := after(whole)
+	for _, s := range []*State{whole, cut} {
+		read(s)
+	}
+	expect(t, "accounts", accountsOf(whole), accountsOf(cut))
+}
