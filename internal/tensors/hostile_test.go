@@ -1,6 +1,7 @@
 package tensors
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,18 +10,20 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 )
 
-// among returns the time that one event of a process takes which has n others of
-// everything, as set makes them and event applies it.
+// among returns the median time that an event of a process takes which has n others of
+// everything, as set makes them and event applies it: now and then something else runs.
 func among(n int, set func(l *Ledger, n int), event func(l *Ledger, i int)) time.Duration {
 	l := New(ledger.Options{})
 	l.process(proc)
 	set(l, n)
-	const events = 200
-	start := time.Now()
-	for i := range events {
+	times := make([]time.Duration, 200)
+	for i := range times {
+		start := time.Now()
 		event(l, i)
+		times[i] = time.Since(start)
 	}
-	return time.Since(start) / events
+	slices.Sort(times)
+	return times[len(times)/2]
 }
 
 func reported(op event.Op, at, addr, size uint64) *event.Event {
