@@ -64,14 +64,12 @@ func (t *Tracer) followMappings(stop <-chan struct{}) {
 // makeTarget traces a process that was seen to use CUDA, and tells whether it still
 // runs.
 func (t *Tracer) makeTarget(pid int) bool {
-	if t.coll.Maps["targets"].Put(uint32(pid), uint32(1)) != nil {
-		t.loss.Add(lossNotTraced, 1)
-	}
-	// The kernel side takes a target back when it exits: not one that was gone
-	// by then.
-	if proc.Ended(pid) {
-		_ = t.coll.Maps["targets"].Delete(uint32(pid))
+	err := t.target(pid)
+	if errors.Is(err, os.ErrNotExist) {
 		return false
+	}
+	if err != nil {
+		t.loss.Add(lossNotTraced, 1)
 	}
 	return true
 }

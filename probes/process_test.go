@@ -323,6 +323,9 @@ func TestNoSuchProcess(t *testing.T) {
 	if _, err := tr.Target(cmd.Process.Pid); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Target of an ended process: %v, want os.ErrNotExist", err)
 	}
+	if tr.traced(cmd.Process.Pid) {
+		t.Error("who has the PID of an ended process next would be traced")
+	}
 }
 
 // A file that is only named like CUDA's library is refused, and does not keep

@@ -282,7 +282,7 @@ func (t *Tracer) look() {
 // load beforehand. It returns the libraries that pid maps, except PyTorch's.
 // The error is os.ErrNotExist for a process that is not there.
 func (t *Tracer) Target(pid int) ([]Library, error) {
-	if err := t.coll.Maps["targets"].Put(uint32(pid), uint32(1)); err != nil {
+	if err := t.target(pid); err != nil {
 		return nil, fmt.Errorf("trace process %d: %w", pid, err)
 	}
 	libs, err := t.probe(pid)
@@ -295,6 +295,18 @@ func (t *Tracer) Target(pid int) ([]Library, error) {
 		}
 	}
 	return libs, err
+}
+
+// target has the kernel side trace pid. The error is os.ErrNotExist if it has ended: the
+// kernel side takes a target back when it exits, and would leave one that was gone by
+// then to whoever has its PID next.
+func (t *Tracer) target(pid int) error {
+	err := t.coll.Maps["targets"].Put(uint32(pid), uint32(1))
+	if proc.Ended(pid) {
+		_ = t.coll.Maps["targets"].Delete(uint32(pid)) // its exit may have
+		return os.ErrNotExist
+	}
+	return err
 }
 
 func (t *Tracer) probe(pid int) ([]Library, error) {
