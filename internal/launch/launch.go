@@ -124,46 +124,66 @@ var breakpoint = map[string][]byte{"amd64": {0xcc}, "arm64": {0x00, 0x00, 0x20, 
 // the program's entry point, by a breakpoint that is gone when it returns. It
 // must be called from the thread that traces the process.
 func runToEntry(pid int) error {
+	if err := syscall.PtraceSetOptions(pid, syscall.PTRACE_O_TRACEEXEC); err != nil {
+		return fmt.Errorf("run to the entry point: %w", err)
+	}
+	for {
+		again, err := runProgramToEntry(pid)
+		if !again || err != nil {
+			return err
+		}
+	}
+}
+
+// runProgramToEntry does so with one program. A constructor of a library that is loaded
+// with it (LD_PRELOAD) may replace it by another: then again is true.
+func runProgramToEntry(pid int) (again bool, err error) {
 	address, err := proc.EntryPoint(pid)
 	if err != nil {
-		return nil // not known: hold it where it is
+		return false, nil // not known: hold it where it is
 	}
 	entry := uintptr(address)
 	original := make([]byte, len(breakpoint))
 	if _, err := syscall.PtracePeekText(pid, entry, original); err != nil {
-		return nil // not mapped
+		return false, nil // not mapped
 	}
 	if _, err := syscall.PtracePokeText(pid, entry, breakpoint); err != nil {
-		return nil
+		return false, nil
 	}
 	signal := 0
 	for {
 		if err := syscall.PtraceCont(pid, signal); err != nil {
-			return fmt.Errorf("run to the entry point: %w", err)
+			return false, fmt.Errorf("run to the entry point: %w", err)
 		}
 		var status syscall.WaitStatus
 		if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
-			return fmt.Errorf("run to the entry point: %w", err)
+			return false, fmt.Errorf("run to the entry point: %w", err)
 		}
 		if !status.Stopped() {
 			// The dynamic linker failed, and has said why on stderr.
-			return errors.New("it ended before its program began")
+			return false, errors.New("it ended before its program began")
 		}
-		if status.StopSignal() == syscall.SIGTRAP {
-			break
+		if status.TrapCause() == syscall.PTRACE_EVENT_EXEC {
+			return true, nil
 		}
-		signal = int(status.StopSignal()) // its own: deliver it
+		signal = int(status.StopSignal()) // its own, which is delivered, unless it is ours
+		if status.StopSignal() != syscall.SIGTRAP {
+			continue
+		}
+		var regs syscall.PtraceRegs
+		if err := syscall.PtraceGetRegs(pid, &regs); err != nil {
+			return false, fmt.Errorf("read registers: %w", err)
+		}
+		if at := regs.PC() - address; at > uint64(len(breakpoint)) {
+			continue
+		}
+		if _, err := syscall.PtracePokeText(pid, entry, original); err != nil {
+			return false, fmt.Errorf("remove the breakpoint: %w", err)
+		}
+		regs.SetPC(address)
+		if err := syscall.PtraceSetRegs(pid, &regs); err != nil {
+			return false, fmt.Errorf("write registers: %w", err)
+		}
+		return false, nil
 	}
-	if _, err := syscall.PtracePokeText(pid, entry, original); err != nil {
-		return fmt.Errorf("remove the breakpoint: %w", err)
-	}
-	var regs syscall.PtraceRegs
-	if err := syscall.PtraceGetRegs(pid, &regs); err != nil {
-		return fmt.Errorf("read registers: %w", err)
-	}
-	regs.SetPC(uint64(entry))
-	if err := syscall.PtraceSetRegs(pid, &regs); err != nil {
-		return fmt.Errorf("write registers: %w", err)
-	}
-	return nil
 }

@@ -58,20 +58,59 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// build compiles a program, or a library, in dir.
+func build(t *testing.T, dir, out, source string, flags ...string) string {
+	t.Helper()
+	out = filepath.Join(dir, out)
+	gcc := exec.Command("gcc", append(flags, "-o", out, "-x", "c", "-")...)
+	gcc.Stdin = strings.NewReader(source)
+	if text, err := gcc.CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, text)
+	}
+	return out
+}
+
+// What runs before the program's entry point may have traps of its own, and may run
+// another program in its place: that one is held, and nothing of it is changed.
+func TestHoldWithConstructor(t *testing.T) {
+	dir := t.TempDir()
+	program := build(t, dir, "program", "int main(void) { return 5; }")
+	t.Setenv("LD_PRELOAD", build(t, dir, "libfirst.so", `
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+static volatile int trapped;
+static void trap(int signal) { trapped = signal; }
+__attribute__((constructor)) static void first(void)
+{
+	signal(SIGTRAP, trap);
+	raise(SIGTRAP);
+	if (!trapped)
+		_exit(1);
+	if (!getenv("AGAIN")) {
+		setenv("AGAIN", "1", 1);
+		execl("/proc/self/exe", "again", (char *)0);
+	}
+}`, "-shared", "-fPIC"))
+	c, err := Hold([]string{program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.PID())); err != nil || string(args) != "again\x00" {
+		t.Errorf("held as %q, %v", args, err)
+	}
+	c.Release()
+	if code, err := c.Wait(); code != 5 || err != nil {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+}
+
 // A static program has no dynamic linker; one whose libraries are missing ends
 // before its entry point.
 func TestHoldOddPrograms(t *testing.T) {
 	dir := t.TempDir()
-	source := filepath.Join(dir, "p.c")
-	if err := os.WriteFile(source, []byte("int main(void) { return 5; }"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	build := func(out string, flags ...string) string {
-		out = filepath.Join(dir, out)
-		if text, err := exec.Command("gcc", append(flags, "-o", out, source)...).CombinedOutput(); err != nil {
-			t.Fatalf("gcc: %v\n%s", err, text)
-		}
-		return out
+		return build(t, dir, out, "int main(void) { return 5; }", flags...)
 	}
 	c, err := Hold([]string{build("static", "-static")})
 	if err != nil {
