@@ -16,8 +16,7 @@ class Chart {
   }
   show(place, grouped) {
     this.place = place; this.grouped = grouped;
-    this.total = totalOf(this.model, place);
-    this.marks = marksOf(this.model, place, this.total);
+    this.marks = marksOf(this.model, place);
     this.build();
   }
   // follow shows a model that goes on where the last one ended: who sees the end goes along.
@@ -27,8 +26,7 @@ class Chart {
     if (along) { this.to = this.end; if (!all) this.from = this.end - width; }
     if (this.place !== place || groups(this.grouped) !== groups(grouped)) return this.show(place, grouped);
     this.grouped = grouped;
-    this.total = totalOf(model, place);
-    this.marks = marksOf(model, place, this.total);
+    this.marks = marksOf(model, place);
     this.redraw();
   }
   size() { return { width: Math.max(260, this.box.clientWidth), height: innerWidth < 640 ? 260 : 380 }; }
@@ -75,7 +73,7 @@ class Chart {
     }, { passive: false });
   }
   compute() {
-    const got = stacked(this.model, this.grouped, this.total, this.from, this.to, Math.max(200, this.box.clientWidth - 80));
+    const got = stacked(this.model, this.grouped, this.from, this.to, Math.max(200, this.box.clientWidth - 80));
     this.data = got.data; this.high = got.high; this.all = got.all;
   }
   redraw() { this.compute(); this.plot.setData(this.data); this.on.moved(); }
@@ -178,20 +176,22 @@ function placeTip(e, box, left, top) {
 // marksOf returns the marks of a place, in order: those of the recording, its peak, and
 // where the total grew to more than it ever was and began with: by a tenth of the peak at
 // least, and a while after it did so last.
-function marksOf(model, place, total) {
+function marksOf(model, place) {
   const p = model.meta.places[place], out = [], peak = model.totals[place];
   for (const m of model.meta.marks || []) {
     if (!p.gpu || m.gpu && "GPU " + m.gpu !== p.name && m.gpu !== "unknown") continue;
     out.push({ ...m, short: m.text.split(" of ")[0] });
   }
   if (peak.any) out.push({ t: model.changes.time[peak.at], kind: "peak", text: "peak: " + bytes(peak.peak), short: "peak" });
-  let high = total.length ? total[0] : 0, grown = high, since = -Infinity;
-  const time = model.changes.time, pause = (time[time.length - 1] - time[0]) / 40;
-  for (let i = 0; i < total.length; i++) {
-    if (total[i] <= high) continue;
-    high = total[i];
-    if (high - grown >= peak.peak / 10 && i < peak.at && time[i] >= since + pause) {
-      out.push({ t: model.changes.time[i], kind: "growth", text: "grew to " + bytes(high), short: bytes(high) });
+  const { time, to, row, bytes: more } = model.changes, pause = (time[time.length - 1] - time[0]) / 40;
+  let total = 0, high = 0, grown = 0, since = -Infinity;
+  for (let i = 0, d = 0; i < peak.at; i++) {
+    for (const end = to[i]; d < end; d++) if (model.place[row[d]] === place) total += more[d];
+    if (!i) high = grown = total;
+    if (total <= high) continue;
+    high = total;
+    if (high - grown >= peak.peak / 10 && time[i] >= since + pause) {
+      out.push({ t: time[i], kind: "growth", text: "grew to " + bytes(high), short: bytes(high) });
       grown = high; since = time[i];
     }
   }

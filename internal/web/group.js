@@ -35,60 +35,37 @@ function groupsOf(model, place, by) {
 
 const colourOf = (g) => g.other ? otherColour() : g.colour;
 
-// totalOf returns a place's total at each instant.
-function totalOf(model, place) {
-  const { n, to, row, bytes } = model.changes, of = model.place, out = new Float64Array(n);
-  let sum = 0;
-  for (let i = 0, d = 0; i < n; i++) {
-    for (const end = to[i]; d < end; d++) if (of[row[d]] === place) sum += bytes[d];
-    out[i] = sum;
+// stacked returns what uPlot draws of the instants between two times: times in seconds, and
+// for each group the sum of it and those below. It has each instant, or of each of so many
+// parts of the time the ones with the lowest and the highest total, and the last.
+function stacked(model, grouped, from, to, parts) {
+  const { time, to: ends, row: rows, bytes: more } = model.changes, of = grouped.of, n = grouped.groups.length;
+  const before = last(time, from), end = last(time, to) + 1, all = end - before <= 4 * parts, width = (to - from) / parts;
+  const xs = [], ys = grouped.groups.map(() => []), now = new Float64Array(n), lowest = new Float64Array(n), highest = new Float64Array(n);
+  let high = 0, total = 0;
+  const put = (t, held) => {
+    let sum = 0;
+    xs.push(t / 1e9);
+    for (let g = 0; g < n; g++) ys[g].push(sum += held[g]);
+    if (sum > high) high = sum;
+  };
+  const held = model.at(before);
+  for (let row = 0; row < model.rows; row++) if (of[row] >= 0) { now[of[row]] += held[row]; total += held[row]; }
+  put(from, now);
+  for (let i = before + 1, d = i ? ends[before] : 0; i < end;) {
+    const first = i, until = all ? 0 : from + (Math.floor((time[i] - from) / width) + 1) * width;
+    let low = i, top = i, least = 0, most = 0;
+    do {
+      for (const to = ends[i]; d < to; d++) { const g = of[rows[d]]; if (g >= 0) { now[g] += more[d]; total += more[d]; } }
+      if (i === first || total < least) { low = i; least = total; lowest.set(now); }
+      if (i === first || total > most) { top = i; most = total; highest.set(now); }
+      i++;
+    } while (i < end && time[i] < until);
+    if (low < top) put(time[low], lowest);
+    put(time[top], highest);
+    if (low > top) put(time[low], lowest);
+    if (Math.max(low, top) < i - 1) put(time[i - 1], now);
   }
-  return out;
-}
-
-// choose returns the instants to draw of those between two times: each, or of each of so
-// many parts of the time the ones with the lowest and the highest total, and the last.
-function choose(model, total, from, to, parts) {
-  const time = model.changes.time, first = Math.max(0, last(time, from)), end = last(time, to) + 1, out = [];
-  if (end - first <= 4 * parts) {
-    for (let i = first; i < end; i++) out.push(i);
-    return { instants: out, all: true };
-  }
-  const width = (to - from) / parts;
-  for (let i = first; i < end;) {
-    const until = from + (Math.floor((time[i] - from) / width) + 1) * width;
-    let low = i, high = i, at = i;
-    for (i++; i < end && time[i] < until; i++) {
-      if (total[i] < total[low]) low = i;
-      if (total[i] > total[high]) high = i;
-      at = i;
-    }
-    for (const x of [Math.min(low, high), Math.max(low, high), at]) if (out[out.length - 1] !== x) out.push(x);
-  }
-  return { instants: out, all: false };
-}
-
-// stacked returns what uPlot draws: times in seconds, and for each group the sum of it
-// and those below.
-function stacked(model, grouped, total, from, to, parts) {
-  const { instants, all } = choose(model, total, from, to, parts), time = model.changes.time, n = grouped.groups.length;
-  const xs = [from / 1e9], ys = grouped.groups.map(() => []), now = new Float64Array(n);
-  const first = instants.length ? instants[0] : 0;
-  const held = model.at(Math.min(first, last(time, from)));
-  for (let row = 0; row < model.rows; row++) if (grouped.of[row] >= 0) now[grouped.of[row]] += held[row];
-  const { to: ends, row: rows, bytes: more } = model.changes, of = grouped.of;
-  let high = 0;
-  const put = () => { let sum = 0; for (let g = 0; g < n; g++) ys[g].push(sum += now[g]); if (sum > high) high = sum; };
-  put();
-  let at = last(time, from) + 1;
-  for (const i of instants) {
-    if (i < at) continue;
-    for (let d = at ? ends[at - 1] : 0, end = ends[i]; d < end; d++) { const g = of[rows[d]]; if (g >= 0) now[g] += more[d]; }
-    at = i + 1;
-    xs.push(time[i] / 1e9);
-    put();
-  }
-  xs.push(to / 1e9);
-  put();
+  put(to, now);
   return { data: [xs, ...ys], high, all };
 }

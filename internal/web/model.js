@@ -20,8 +20,8 @@ class Model {
     this.keys = []; // {instant, held}: held before that instant
     // The peak is the moment of the highest total at which least of it was idle: memory
     // is taken before it is used.
-    this.totals = meta.places.map(() => ({ peak: 0, at: 0, any: false, idle: 0 }));
-    const held = new Float64Array(this.rows), sums = new Float64Array(meta.places.length), idle = new Float64Array(meta.places.length);
+    const places = meta.places.length, held = new Float64Array(this.rows), sums = new Float64Array(places), idle = new Float64Array(places);
+    const peak = new Float64Array(places), at = new Uint32Array(places), any = new Uint8Array(places), least = new Float64Array(places);
     const idles = Uint8Array.from(meta.rows.cause, (c) => ["driver rounding", "cached, unused", "pool"].includes(meta.strings[c]) ? 1 : 0);
     const { n, to, row: rows, bytes: more } = changes, place = this.place;
     let due = 0;
@@ -35,11 +35,12 @@ class Model {
         if (idles[row]) idle[p] += by;
       }
       for (let k = from; k < end; k++) {
-        const p = place[rows[k]], t = this.totals[p], sum = sums[p];
-        t.any = true;
-        if (sum > t.peak || sum === t.peak && idle[p] < t.idle) { t.peak = sum; t.at = i; t.idle = idle[p]; }
+        const p = place[rows[k]], sum = sums[p];
+        any[p] = 1;
+        if (sum > peak[p] || sum === peak[p] && idle[p] < least[p]) { peak[p] = sum; at[p] = i; least[p] = idle[p]; }
       }
     }
+    this.totals = meta.places.map((_, p) => ({ peak: peak[p], at: at[p], any: any[p] > 0 }));
   }
   // at returns what each row holds at an instant, in an array that is its caller's.
   at(instant) {
