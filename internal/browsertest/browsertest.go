@@ -25,7 +25,7 @@ type Browser struct {
 }
 
 // Open opens the page at an address, which may ask for what is below it, or for nothing if
-// it is a file.
+// it is a file, but for what it made itself (blob:).
 func Open(t *testing.T, address string, width, height int64) *Browser {
 	t.Helper()
 	if testing.Short() {
@@ -55,7 +55,7 @@ func Open(t *testing.T, address string, width, height int64) *Browser {
 		}
 	}()
 	if err := chromedp.Listen(ctx, func(e any) {
-		if e, ok := e.(*network.EventRequestWillBeSent); ok && !strings.HasPrefix(e.Request.URL, address) {
+		if e, ok := e.(*network.EventRequestWillBeSent); ok && !strings.HasPrefix(e.Request.URL, address) && !strings.HasPrefix(e.Request.URL, "blob:") {
 			complain("request: " + e.Request.URL)
 		}
 	}); err != nil {

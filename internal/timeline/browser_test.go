@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -232,8 +233,8 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("a name of %d characters", len(s))
 		}
 	}
-	if n := strings.Count(string(html), "</script>"); n != 4 {
-		t.Errorf("%d scripts end", n)
+	if n, pieces := strings.Count(string(html), "</script>"), strings.Count(string(html), "data-block="); n != pieces+1 || pieces != 5 {
+		t.Errorf("%d scripts end, of %d pieces", n, pieces)
 	}
 	b := open(t, html, 900, 900)
 	for _, by := range []string{"stack", "owner", "process", "module"} {
@@ -255,6 +256,45 @@ func TestHostileNames(t *testing.T) {
 		t.Errorf("it is %s wide on 900", b.Ask("document.documentElement.scrollWidth"))
 	}
 	b.Quiet()
+}
+
+// The numbers of a column are as wide as the widest is: each is to the byte.
+func TestWidths(t *testing.T) {
+	for _, most := range []uint64{1 << 6, 1 << 12, 1 << 20, 1<<31 + 1<<10, 1 << 40, 1 << 50} {
+		records := []record.Record{traceOf(), &record.Process{Process: proc, Target: true, Name: "prog", FromStart: true}, momentAt(0), stack(proc, 1, "/x/train.py", "train")}
+		for i := range 10 {
+			after := time.Duration(2*i+1) * time.Millisecond
+			records = append(records, alloc(proc, after, 1, 1<<52, most-uint64(i)), free(proc, after+time.Millisecond, 1<<52))
+		}
+		html, p, _ := written(t, recordtest.File(t, append(records, momentAt(time.Second))...), whole)
+		totals := p.totals(0)
+		b := open(t, html, 900, 900)
+		b.TabTo("chart")
+		b.Keys(kb.Home)
+		for i := range totals {
+			b.Wants(fmt.Sprint("change ", i), b.Text("here"), exact(totals[i]))
+			b.Keys(kb.ArrowRight)
+		}
+		if len(totals) != 20 || totals[0] != int64(most) {
+			t.Errorf("%d", totals)
+		}
+		b.Quiet()
+	}
+}
+
+// A page of which the end is missing says so.
+func TestCutPage(t *testing.T) {
+	html, _, _ := written(t, "../replay/testdata/profiler.gmt", whole)
+	data := bytes.Index(html, []byte("data-block="))
+	for _, left := range []int{0, 1000, len(html) - data - 1000} {
+		path := filepath.Join(t.TempDir(), "page.html")
+		if err := os.WriteFile(path, html[:data+left], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		b := browsertest.Open(t, "file://"+path, 900, 900)
+		b.Until("!document.getElementById('failed').hidden")
+		b.Wants("cut", b.Text("failed"), "This page cannot be shown: ")
+	}
 }
 
 // A long recording's page opens in a moment, with each change; or it says what it leaves

@@ -13,7 +13,6 @@ import (
 type changes struct {
 	d                          *document
 	times, counts, rows, bytes column
-	instants, deltas           int
 	time                       uint64 // of the last instant
 
 	touched []*account
@@ -22,7 +21,7 @@ type changes struct {
 
 // changes makes the changes of rows of those of leaves.
 func (d *document) changes() *changes {
-	c := &changes{d: d}
+	c := &changes{d: d, times: column{sum: true}, counts: column{sum: true}, bytes: column{sign: true}}
 	for _, a := range d.of {
 		if a != nil {
 			a.reset()
@@ -83,8 +82,6 @@ func (c *changes) end(time uint64) {
 			c.bytes.signed(x.bytes)
 		}
 		c.time = t
-		c.instants++
-		c.deltas += len(by)
 	}
 	c.by = c.by[:0]
 }
@@ -102,12 +99,17 @@ func (c *changes) part(a *account, row *int, shown *int64, bytes int64, name str
 	*shown = bytes
 }
 
-// columns returns how many instants and deltas there are, and for each instant the time
-// since the one before and the number of its deltas; then for each delta its row, and its
-// bytes.
-func (c *changes) columns() [][]byte {
-	var head column
-	head.unsigned(uint64(c.instants))
-	head.unsigned(uint64(c.deltas))
-	return [][]byte{head.b, c.times.b, c.counts.b, c.rows.b, c.bytes.b}
+// blocks returns for each instant the time since the one before and the number of its
+// deltas; and for each delta its row, and its bytes.
+func (c *changes) blocks() ([]block, error) {
+	times, err := packed("times", &c.times, &c.counts)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := packed("rows", &c.rows)
+	if err != nil {
+		return nil, err
+	}
+	bytes, err := packed("bytes", &c.bytes)
+	return []block{times, bytes, rows}, err
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"testing"
@@ -20,6 +21,7 @@ type page struct {
 	lives    []pageLife
 	until    uint64
 	moments  []uint64
+	packed   map[string]int // bytes of blocks
 }
 
 type pageInstant struct {
@@ -62,76 +64,106 @@ func (n *numbers) signed() int64 {
 	return v
 }
 
-func (n *numbers) column(count uint64, sum bool) []uint64 {
-	out, all := make([]uint64, count), uint64(0)
+// head returns how many numbers come, once it is sure that those are what is expected.
+func (n *numbers) head(sum, sign bool) (count uint64, kind int) {
+	count = n.unsigned()
+	how := n.unsigned()
+	if how&2 > 0 != sum || how&1 > 0 != sign {
+		n.t.Fatalf("a column is %b", how)
+	}
+	return count, int(how >> 2)
+}
+
+func (n *numbers) column(sum bool) []uint64 {
+	count, kind := n.head(sum, false)
+	out, all, most := make([]uint64, count), uint64(0), uint64(0)
 	for i := range out {
 		out[i] = n.unsigned()
 		if sum {
 			all += out[i]
 			out[i] = all
 		}
+		most = max(most, out[i])
+	}
+	if kind < 3 && most>>(8<<kind) > 0 || kind == 3 && most > math.MaxInt32 {
+		n.t.Fatalf("%d is in a column of type %d", most, kind)
 	}
 	return out
 }
 
-func block(t *testing.T, html []byte, id string) []byte {
-	t.Helper()
-	m := regexp.MustCompile(`<script type="application/gzip" id="` + id + `">([A-Za-z0-9+/=]*)</script>`).FindSubmatch(html)
-	if m == nil {
-		t.Fatalf("no block %s", id)
+func (n *numbers) folded(sum bool) []int64 {
+	count, kind := n.head(sum, true)
+	out, all := make([]int64, count), int64(0)
+	for i := range out {
+		out[i] = n.signed()
+		if sum {
+			all += out[i]
+			out[i] = all
+		}
+		if kind < 3 && (out[i] < 0 || out[i]>>(8<<kind) > 0) || kind == 3 && int64(int32(out[i])) != out[i] {
+			n.t.Fatalf("%d is in a column of type %d", out[i], kind)
+		}
 	}
-	z, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(m[1])))
+	return out
+}
+
+// unpack returns the content of a block.
+func (p *page) unpack(t *testing.T, html []byte, name string) []byte {
+	t.Helper()
+	var packed []byte
+	for _, m := range regexp.MustCompile(`<script type="application/gzip" class="piece" data-block="`+name+`">([A-Za-z0-9+/=]*)</script>`).FindAllSubmatch(html, -1) {
+		var err error
+		if packed, err = base64.StdEncoding.AppendDecode(packed, m[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.packed[name] = len(packed)
+	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("block %s: %v", name, err)
 	}
 	b, err := io.ReadAll(z)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("block %s: %v", name, err)
 	}
 	return b
 }
 
 func readPage(t *testing.T, html []byte) *page {
 	t.Helper()
-	p := &page{}
-	if err := json.Unmarshal(block(t, html, "meta"), &p.meta); err != nil {
+	p := &page{packed: map[string]int{}}
+	var text []byte
+	for _, b := range (&numbers{t, p.unpack(t, html, "meta")}).column(false) {
+		text = append(text, byte(b))
+	}
+	if err := json.Unmarshal(text, &p.meta); err != nil {
 		t.Fatal(err)
 	}
-	n := &numbers{t, block(t, html, "changes")}
-	count, deltas := n.unsigned(), n.unsigned()
-	times, counts, rows := n.column(count, true), n.column(count, false), n.column(deltas, false)
-	at := 0
-	for i := range times {
-		x := pageInstant{time: times[i]}
-		for range counts[i] {
-			x.by = append(x.by, pageDelta{int(rows[at]), n.signed()})
-			at++
+	times, rows, bytes, lives := &numbers{t, p.unpack(t, html, "times")}, &numbers{t, p.unpack(t, html, "rows")}, &numbers{t, p.unpack(t, html, "bytes")}, &numbers{t, p.unpack(t, html, "lives")}
+	at, ends, of, by := times.column(true), times.column(true), rows.column(false), bytes.folded(false)
+	if len(of) != len(by) {
+		t.Fatalf("%d rows and %d bytes", len(of), len(by))
+	}
+	d := 0
+	for i, end := range ends {
+		x := pageInstant{time: at[i]}
+		for ; d < int(end); d++ {
+			x.by = append(x.by, pageDelta{int(of[d]), by[d]})
 		}
 		p.instants = append(p.instants, x)
 	}
-	if at != int(deltas) || len(n.b) != 0 {
-		t.Fatalf("%d of %d deltas, and %d bytes more", at, deltas, len(n.b))
-	}
-	n = &numbers{t, block(t, html, "lives")}
-	count, moments := n.unsigned(), n.unsigned()
-	p.until = n.unsigned()
-	p.moments = n.column(moments, true)
-	rows = n.column(count, false)
-	from := make([]uint64, count)
-	for i, all := 0, int64(0); i < int(count); i++ {
-		all += n.signed()
-		from[i] = uint64(all)
-	}
-	size, begin, lasted := n.column(count, false), n.column(count, true), n.column(count, false)
-	for i := range rows {
-		l := pageLife{row: int(rows[i] >> 1), tensor: rows[i]&1 == 1, from: from[i], size: size[i], begin: begin[i], end: never}
+	p.until = lives.column(false)[0]
+	p.moments = lives.column(true)
+	leaf, from, size, begin, lasted := lives.column(false), lives.folded(true), lives.column(false), lives.column(true), lives.column(false)
+	for i := range leaf {
+		l := pageLife{row: int(leaf[i] >> 1), tensor: leaf[i]&1 == 1, from: uint64(from[i]), size: size[i], begin: begin[i], end: never}
 		if lasted[i] > 0 {
 			l.end = l.begin + lasted[i] - 1
 		}
 		p.lives = append(p.lives, l)
 	}
-	if len(n.b) != 0 {
-		t.Fatalf("%d bytes more of lives", len(n.b))
+	if len(p.instants) != len(at) || d != len(of) || len(times.b)+len(rows.b)+len(bytes.b)+len(lives.b) != 0 {
+		t.Fatalf("%d of %d instants, and %d deltas more", len(p.instants), len(at), len(of)-d)
 	}
 	return p
 }

@@ -5,25 +5,76 @@ import (
 	"compress/gzip"
 	"encoding/binary"
 	"encoding/json"
+	"math"
 )
 
-// A column is numbers as the page reads them: unsigned varints, signed ones folded
-// (0, -1, 1, -2, ...).
-type column struct{ b []byte }
+// A column is numbers as the page reads them: how many there are, what they are, and those,
+// as unsigned varints, or signed ones folded (0, -1, 1, -2, ...).
+type column struct {
+	b           []byte
+	n           int
+	sign        bool // there are negative ones
+	sum         bool // each is what its number is more than the one before
+	last        int64
+	least, most int64 // numbers
+}
 
-func (c *column) unsigned(v uint64) { c.b = binary.AppendUvarint(c.b, v) }
-func (c *column) signed(v int64)    { c.b = binary.AppendVarint(c.b, v) }
+func (c *column) unsigned(v uint64) {
+	c.b = binary.AppendUvarint(c.b, v)
+	c.took(int64(min(v, math.MaxInt64)))
+}
 
-// lifeColumns returns where memory lay: how many lives and moments there are, and until
-// when there are only those moments; the moments, each since the one before; and for each
-// life its row and whether it is a tensor (the lowest bit), its address less that of the
-// one before, its size, when it began since the one before, and for how long it was there
-// and 1, or 0 if it did not end.
-func (d *document) lifeColumns() [][]byte {
-	var head, moments, rows, from, size, begin, lasted column
-	head.unsigned(uint64(len(d.lives)))
-	head.unsigned(uint64(len(d.moments)))
-	head.unsigned(d.since(d.until))
+func (c *column) signed(v int64) {
+	c.b = binary.AppendVarint(c.b, v)
+	c.took(v)
+}
+
+func (c *column) took(v int64) {
+	if c.sum {
+		v += c.last
+	}
+	c.last, c.least, c.most = v, min(c.least, v), max(c.most, v)
+	c.n++
+}
+
+// head returns what comes before the numbers: how many there are, and the smallest type of
+// array that holds them all (as unpack.js lists them), sum (2), and sign (1).
+func (c *column) head() []byte {
+	kind := uint64(4) // Float64Array
+	switch {
+	case c.least >= 0 && c.most <= math.MaxUint8:
+		kind = 0
+	case c.least >= 0 && c.most <= math.MaxUint16:
+		kind = 1
+	case c.least >= 0 && c.most <= math.MaxUint32:
+		kind = 2
+	case c.least >= math.MinInt32 && c.most <= math.MaxInt32:
+		kind = 3
+	}
+	kind <<= 2
+	if c.sum {
+		kind |= 2
+	}
+	if c.sign {
+		kind |= 1
+	}
+	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(c.n)), kind)
+}
+
+// A block is data of the page, compressed.
+type block struct {
+	name    string
+	content []byte
+}
+
+// lifeBlock returns where memory lay: until when there are only some moments; those, each
+// since the one before; and for each life its row and whether it is a tensor (the lowest
+// bit), its address less that of the one before, its size, when it began since the one
+// before, and for how long it was there and 1, or 0 if it did not end.
+func (d *document) lifeBlock() (block, error) {
+	var until, rows, size, lasted column
+	moments, from, begin := column{sum: true}, column{sum: true, sign: true}, column{sum: true}
+	until.unsigned(d.since(d.until))
 	at := uint64(0)
 	for _, t := range d.moments {
 		moments.unsigned(d.since(t) - at)
@@ -46,28 +97,35 @@ func (d *document) lifeColumns() [][]byte {
 		}
 		at, address = d.since(x.begin), x.from
 	}
-	return [][]byte{head.b, moments.b, rows.b, from.b, size.b, begin.b, lasted.b}
+	return packed("lives", &until, &moments, &rows, &from, &size, &begin, &lasted)
 }
 
-// packed returns content compressed.
-func packed(content ...[]byte) ([]byte, error) {
+// packed returns a block of columns.
+func packed(name string, columns ...*column) (block, error) {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
-	for _, b := range content {
-		if _, err := z.Write(b); err != nil {
-			return nil, err
+	for _, c := range columns {
+		for _, b := range [][]byte{c.head(), c.b} {
+			if _, err := z.Write(b); err != nil {
+				return block{}, err
+			}
 		}
 	}
 	if err := z.Close(); err != nil {
-		return nil, err
+		return block{}, err
 	}
-	return out.Bytes(), nil
+	return block{name, out.Bytes()}, nil
 }
 
-func (m *meta) packed() ([]byte, error) {
+// packed returns a block of one column: the bytes of what is known of the page.
+func (m *meta) packed() (block, error) {
 	text, err := json.Marshal(m)
 	if err != nil {
-		return nil, err
+		return block{}, err
 	}
-	return packed(text)
+	var c column
+	for _, b := range text {
+		c.unsigned(uint64(b))
+	}
+	return packed("meta", &c)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/web"
@@ -26,7 +27,7 @@ func asset(name string) string {
 
 // script returns all that the page runs.
 func script() string {
-	return web.Script(asset("page/data.js"), asset("page/table.js"), asset("page/map.js"), asset("page/main.js"))
+	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/map.js"), asset("page/main.js"))
 }
 
 // source returns how a Content-Security-Policy names an inline script or style.
@@ -35,16 +36,10 @@ func source(content string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// A dataBlock is data of the page, compressed.
-type dataBlock struct {
-	id      string
-	content []byte
-}
-
 // blocks returns the data of the page, of so many bytes at most. Where all changes are too
 // much for that, they are fewer.
-func (d *document) blocks(most int) ([]dataBlock, error) {
-	lives, err := packed(d.lifeColumns()...)
+func (d *document) blocks(most int) ([]block, error) {
+	lives, err := d.lifeBlock()
 	if err != nil {
 		return nil, err
 	}
@@ -52,42 +47,44 @@ func (d *document) blocks(most int) ([]dataBlock, error) {
 	if err != nil {
 		return nil, err
 	}
-	left := max(most-len(lives)-len(about), most/4)
+	left := max(most-len(lives.content)-len(about.content), most/4)
 	for {
 		c := d.changes()
-		changes, err := packed(c.columns()...)
+		all, err := c.blocks()
 		if err != nil {
 			return nil, err
 		}
-		if len(changes) > left && d.w.stream.halve() {
+		size := 0
+		for _, x := range all {
+			size += len(x.content)
+		}
+		if size > left && d.w.stream.halve() {
 			continue
 		}
-		d.meta.Instants, d.meta.Bucket, d.meta.Exact = c.instants, d.w.stream.size, d.w.stream.size == 1
+		d.meta.Instants, d.meta.Bucket, d.meta.Exact = c.times.n, d.w.stream.size, d.w.stream.size == 1
 		d.meta.Loss = append(d.meta.Loss, shownLoss(d.w.lost.Counters())...)
 		about, err = d.meta.packed()
-		return []dataBlock{{"meta", about}, {"changes", changes}, {"lives", lives}}, err
+		return append(append([]block{about}, all...), lives), err
 	}
 }
 
+// pieceSize is of how many bytes of a block the page has a script element: it unpacks
+// each while it reads the next.
+const pieceSize = 48 << 10
+
 // write writes the page.
-func (d *document) write(to io.Writer, blocks []dataBlock) error {
+func (d *document) write(to io.Writer, blocks []block) error {
 	w := bufio.NewWriterSize(to, 1<<16)
 	js, css := "\n"+script(), "\n"+web.Style()
-	policy := "default-src 'none'; script-src " + source(js) + "; style-src " + source(css) + "; base-uri 'none'; form-action 'none'"
+	policy := "default-src 'none'; script-src " + source(js) + "; worker-src blob:; style-src " + source(css) + "; base-uri 'none'; form-action 'none'"
 	head, rest, _ := strings.Cut(asset("page/page.html"), "<!--data-->")
-	head = strings.NewReplacer("<!--policy-->", html.EscapeString(policy), "<!--title-->", html.EscapeString(d.meta.Title), "<!--style-->", css).Replace(head)
+	head = strings.NewReplacer("<!--policy-->", html.EscapeString(policy), "<!--title-->", html.EscapeString(d.meta.Title), "<!--style-->", css, "<!--script-->", js).Replace(head)
 	w.WriteString(head)
 	for _, x := range blocks {
-		fmt.Fprintf(w, "<script type=\"application/gzip\" id=\"%s\">", x.id)
-		text := base64.NewEncoder(base64.StdEncoding, w)
-		if _, err := text.Write(x.content); err != nil {
-			return err
+		for piece := range slices.Chunk(x.content, pieceSize) {
+			fmt.Fprintf(w, "<script type=\"application/gzip\" class=\"piece\" data-block=\"%s\">%s</script>\n", x.name, base64.StdEncoding.EncodeToString(piece))
 		}
-		if err := text.Close(); err != nil {
-			return err
-		}
-		w.WriteString("</script>\n")
 	}
-	w.WriteString(strings.Replace(rest, "<!--script-->", js, 1))
+	w.WriteString(rest)
 	return w.Flush()
 }

@@ -250,8 +250,9 @@ func TestFileIsBounded(t *testing.T) {
 		o := whole
 		o.packed = most
 		html, p, _ := written(t, path, o)
-		if len(html) > len(all)-10_000 || p.meta.Exact || p.meta.Bucket < 2 || p.meta.Instants != len(p.instants) || len(p.instants) < 50 {
-			t.Errorf("at most %d: a page of %d bytes, before %d, %d instants of %d, exact: %v", most, len(html), len(all), len(p.instants), p.meta.Changes, p.meta.Exact)
+		size := p.packed["times"] + p.packed["rows"] + p.packed["bytes"]
+		if size > max(most-p.packed["meta"]-p.packed["lives"], most/4) || len(html) >= len(all) || p.meta.Exact || p.meta.Bucket < 2 || p.meta.Instants != len(p.instants) || len(p.instants) < 50 {
+			t.Errorf("at most %d: a page of %d bytes with %v packed, before %d with %v, %d instants of %d, exact: %v", most, len(html), p.packed, len(all), exact.packed, len(p.instants), p.meta.Changes, p.meta.Exact)
 		}
 		for i, place := range exact.meta.Places {
 			j := slices.Index(p.meta.Places, place)

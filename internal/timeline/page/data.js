@@ -1,75 +1,45 @@
 
-// unpack returns the content of a data block of the page.
-async function unpack(id) {
-  const e = $(id), text = e.textContent;
-  e.remove();
-  const gunzip = new DecompressionStream("gzip"), to = gunzip.writable.getWriter();
-  to.write(bytesOf(text)).catch(() => {}); // who reads is told
-  to.close().catch(() => {});
-  return new Uint8Array(await new Response(gunzip.readable).arrayBuffer());
-}
-
-// bytesOf returns what base64 says.
-function bytesOf(base64) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
-  const text = atob(base64), out = new Uint8Array(text.length);
-  for (let i = 0; i < out.length; i++) out[i] = text.charCodeAt(i);
-  return out;
-}
-
-// A Reader reads varints as Go's encoding/binary writes them. Numbers up to 2^53 are exact.
-class Reader {
-  constructor(b) { this.b = b; this.at = 0; }
-  unsigned() { return this.column(1, Float64Array)[0]; }
-  // column reads n numbers into an array of a type; sum adds each to those before, and
-  // sign unfolds them.
-  column(n, type, sum, sign) {
-    const out = new type(n), b = this.b;
-    let at = this.at;
-    for (let i = 0; i < n; i++) {
-      let v = b[at++];
-      if (v > 127) {
-        let x = b[at++];
-        v = v & 127 | (x & 127) << 7;
-        if (x > 127) {
-          x = b[at++];
-          v |= (x & 127) << 14;
-          if (x > 127) {
-            x = b[at++];
-            v |= (x & 127) << 21;
-            for (let scale = 2 ** 28; x > 127; scale *= 128) { x = b[at++]; v += (x & 127) * scale; }
-          }
-        }
-      }
-      out[i] = v;
+// unpacked returns the columns of each block. Each has a worker of its own, which unpacks
+// its pieces while the page is still being read.
+async function unpacked() {
+  const source = URL.createObjectURL(new Blob([`(${unpacking})()`])), workers = {}, pieces = document.getElementsByClassName("piece");
+  const columns = ["meta", "times", "bytes", "rows", "lives"].map((name) => new Promise((done, failed) => {
+    const worker = workers[name] = new Worker(source);
+    worker.onerror = (e) => failed(new Error(e.message));
+    worker.onmessage = ({ data }) => data.failed ? failed(new Error(`${name}: ${data.failed}`)) : done([name, data.columns]);
+  }));
+  // The last piece may have been read in part, until the page is.
+  const take = (left) => {
+    while (pieces.length > left) {
+      const piece = pieces[0];
+      workers[piece.dataset.block].postMessage(piece.textContent);
+      piece.remove();
     }
-    this.at = at;
-    if (sign) for (let i = 0; i < n; i++) { const v = out[i]; out[i] = v < 2 ** 31 ? v >>> 1 ^ -(v & 1) : v % 2 ? -(v + 1) / 2 : v / 2; }
-    if (sum) for (let i = 0, all = 0; i < n; i++) out[i] = all += out[i];
-    return out;
-  }
+  };
+  const watch = new MutationObserver(() => take(1));
+  watch.observe(document.body, { childList: true });
+  addEventListener("DOMContentLoaded", () => {
+    watch.disconnect();
+    take(0);
+    for (const worker of Object.values(workers)) worker.postMessage(null);
+  });
+  return Object.fromEntries(await Promise.all(columns));
 }
 
-// changes: instants have times, and the deltas [to[i-1], to[i]) lead to instant i.
-function readChanges(b) {
-  const r = new Reader(b), n = r.unsigned(), deltas = r.unsigned();
-  return {
-    n, time: r.column(n, Float64Array, true), to: r.column(n, Uint32Array, true),
-    row: r.column(deltas, Uint32Array), bytes: r.column(deltas, Float64Array, false, true),
-  };
+const metaOf = ({ meta: [text] }) => JSON.parse(new TextDecoder().decode(text));
+
+// changesOf: instants have times, and the deltas [to[i-1], to[i]) lead to instant i.
+function changesOf({ times: [time, to], rows: [row], bytes: [bytes] }) {
+  return { n: time.length, time, to, row, bytes };
 }
 
-// lives: where memory lay, by when it came. Until a time there are only some moments.
-function readLives(b) {
-  const r = new Reader(b), n = r.unsigned(), moments = r.unsigned(), until = r.unsigned();
-  const l = {
-    n, until, moments: r.column(moments, Float64Array, true), row: r.column(n, Uint32Array), from: r.column(n, Float64Array, true, true),
-    size: r.column(n, Float64Array), begin: r.column(n, Float64Array, true), end: r.column(n, Float64Array), tensor: new Uint8Array(n),
-  };
+// livesOf: where memory lay, by when it came. Until a time there are only some moments.
+function livesOf({ lives: [[until], moments, row, from, size, begin, lasted] }) {
+  const n = row.length, tensor = new Uint8Array(n), end = new Float64Array(n);
   for (let i = 0; i < n; i++) {
-    l.end[i] = l.end[i] ? l.begin[i] + l.end[i] - 1 : Infinity;
-    l.tensor[i] = l.row[i] & 1;
-    l.row[i] >>>= 1;
+    end[i] = lasted[i] ? begin[i] + lasted[i] - 1 : Infinity;
+    tensor[i] = row[i] & 1;
+    row[i] >>>= 1;
   }
-  return l;
+  return { n, until, moments, row, from, size, begin, end, tensor };
 }

@@ -1,7 +1,7 @@
 
 async function main() {
-  const meta = JSON.parse(new TextDecoder().decode(await unpack("meta")));
-  const model = new Model(meta, readChanges(await unpack("changes")), readLives(await unpack("lives")));
+  const blocks = await unpacked(), meta = metaOf(blocks);
+  const model = new Model(meta, changesOf(blocks), livesOf(blocks));
   const time = model.changes.time;
   let place = -1, grouped = null, chosen = [-1, -1], second = false;
 
