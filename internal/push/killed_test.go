@@ -73,6 +73,8 @@ func TestPusherKilled(t *testing.T) {
 	if st := p.Status()[0]; st.Queued != 0 || st.Bytes != 0 {
 		t.Errorf("%+v", st)
 	}
+	mu.Lock() // what one that was killed had sent may still be taken
+	defer mu.Unlock()
 	for body := range requests {
 		for _, series := range all(t, []byte(body), pushSeries) {
 			id := string(all(t, all(t, series, pushSamples)[0], pushRawIdentity)[0])
