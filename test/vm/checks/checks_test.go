@@ -191,9 +191,7 @@ func TestAttach(t *testing.T) {
 	if n := programs(t); n == 0 {
 		t.Error("the kernel shows none of the tracer's programs while it traces")
 	}
-	if _, err := w.Run(job()); err != nil {
-		t.Fatal(err)
-	}
+	run(t, w, job())
 	stats, err := w.Stats()
 	if err != nil {
 		t.Fatal(err)
@@ -223,9 +221,7 @@ func TestCapabilities(t *testing.T) {
 		few.AmbientCaps = append(few.AmbientCaps, uintptr(c))
 	}
 	r := startAs(t, few, nil, "--no-cache", "-p", fmt.Sprint(w.PID())).on()
-	if _, err := w.Run(job()); err != nil {
-		t.Fatal(err)
-	}
+	run(t, w, job())
 	stats, err := w.Stats()
 	if err != nil {
 		t.Fatal(err)
@@ -246,19 +242,11 @@ func TestTensors(t *testing.T) {
 	for name, flags := range map[string][]string{"all": nil, "a sample": {"--tensor-sample", "64KiB", "--tensor-min", "1KiB"}} {
 		t.Run(name, func(t *testing.T) {
 			w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
-			run := func(script string) []string {
-				t.Helper()
-				out, err := w.Run(script)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return out
-			}
-			run("tensor; untensor; empty_cache") // loads libc10, as an import of PyTorch does
+			run(t, w, "tensor; untensor; empty_cache") // loads libc10, as an import of PyTorch does
 			r := start(t, nil, append(flags, "-p", fmt.Sprint(w.PID()), "--tensors")...).on()
-			run("via lr tensor 512; repeat 100 via rl tensor 300k; repeat 40 untensor 7; via ll tensor 19m; threads 4 { repeat 100 { tensor 5000; untensor 3 } }")
+			run(t, w, "via lr tensor 512; repeat 100 via rl tensor 300k; repeat 40 untensor 7; via ll tensor 19m; threads 4 { repeat 100 { tensor 5000; untensor 3 } }")
 			var allocated, reserved int64
-			if out := run("tensors"); len(out) == 0 {
+			if out := run(t, w, "tensors"); len(out) == 0 {
 				t.Fatal("no totals")
 			} else if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
 				t.Fatal(err)
@@ -286,22 +274,14 @@ func TestTensors(t *testing.T) {
 // two of its functions, are divided as it says itself.
 func TestPrivatePools(t *testing.T) {
 	w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
-	run := func(script string) []string {
-		t.Helper()
-		out, err := w.Run(script)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	run("tensor; untensor; empty_cache; pool 0 9; unpool") // loads libc10 and libc10_cuda
+	run(t, w, "tensor; untensor; empty_cache; pool 0 9; unpool") // loads libc10 and libc10_cuda
 	r := start(t, nil, "-p", fmt.Sprint(w.PID()), "--tensors").on()
-	run("tensor 3m; repeat 40 tensor 700; pool 1 0; repeat 40 tensor 700; tensor 4m; tensor 30m; unpool")
-	run("untensor 1; repeat 20 untensor 2; pool 0 3; tensor 2m; unpool; pool 1 0; tensor 9m; untensor; unpool; tensor 100; empty_cache")
+	run(t, w, "tensor 3m; repeat 40 tensor 700; pool 1 0; repeat 40 tensor 700; tensor 4m; tensor 30m; unpool")
+	run(t, w, "untensor 1; repeat 20 untensor 2; pool 0 3; tensor 2m; unpool; pool 1 0; tensor 9m; untensor; unpool; tensor 100; empty_cache")
 	type division struct{ Segments, Reserved, Allocated, FreeBlocks, LargestFree, Whole int64 }
 	want := map[string]division{}
 	for _, pool := range []string{"", "1.0", "0.3"} {
-		for i, line := range run("segments " + strings.ReplaceAll(pool, ".", " ")) {
+		for i, line := range run(t, w, "segments "+strings.ReplaceAll(pool, ".", " ")) {
 			var d division
 			if _, err := fmt.Sscan(line, &d.Segments, &d.Reserved, &d.Allocated, &d.FreeBlocks, &d.LargestFree, &d.Whole); err != nil {
 				t.Fatalf("%q: %v", line, err)
@@ -341,9 +321,7 @@ func TestAll(t *testing.T) {
 	}
 	waiting := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
 	r := start(t, nil, "-a").on()
-	if _, err := waiting.Run(job()); err != nil {
-		t.Fatal(err)
-	}
+	run(t, waiting, job())
 	stats, err := waiting.Stats()
 	if err != nil {
 		t.Fatal(err)

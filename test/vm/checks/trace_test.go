@@ -152,10 +152,18 @@ func workload(t *testing.T, program testcuda.Program, libs testcuda.Libs) *testc
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	if _, err := p.Run("init"); err != nil {
+	run(t, p, "init")
+	return p
+}
+
+// run has a workload do what a script says, and returns what it says to that.
+func run(t *testing.T, p *testcuda.Process, script string) []string {
+	t.Helper()
+	lines, err := p.Run(script)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return lines
 }
 
 // A profile is what the tracer wrote, as far as it is looked at here.
