@@ -21,7 +21,7 @@ func documents(t *testing.T) map[string]string {
 		t.Fatalf("no documents: %v", err)
 	}
 	out := map[string]string{}
-	for _, name := range append(files, filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md")) {
+	for _, name := range append(files, filepath.Join(root, "README.md"), filepath.Join(root, "ARCHITECTURE.md"), filepath.Join(root, "CONTRIBUTING.md"), filepath.Join(root, "SECURITY.md"), filepath.Join(root, "CHANGELOG.md")) {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
