@@ -46,7 +46,7 @@ func TestSlot(t *testing.T) {
 	config := Defaults()
 	reload := func(node, listen string) {
 		next := *config
-		next.Node, next.PushQueue = node, listen
+		next.Node, next.PushHeaderFile = node, listen
 		merged, change := Merge(config, &next)
 		s.restart(config, merged, change.Applied)
 		config = merged
@@ -59,7 +59,7 @@ func TestSlot(t *testing.T) {
 	reload("a", "/other")
 	lost(2)
 	reload("bad", "/more")
-	if config.Node != "a" || config.PushQueue != "/more" || !s.runs() {
+	if config.Node != "a" || config.PushHeaderFile != "/more" || !s.runs() {
 		t.Errorf("%+v, runs %v", config, s.runs())
 	}
 	lost(3)

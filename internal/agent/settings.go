@@ -45,7 +45,6 @@ type Config struct {
 	// Push.
 	PushPyroscope, PushParca, PushOTLP []string
 	PushInterval                       time.Duration
-	PushQueue                          string
 	PushQueueMax                       int64 // bytes
 	PushHeaderFile                     string
 	Node                               string
@@ -272,7 +271,6 @@ var Settings = []*Setting{
 	texts(groupPush, "push-parca", func(c *Config) *[]string { return &c.PushParca }, "push profiles to Parca at this URL"),
 	texts(groupPush, "push-otlp", func(c *Config) *[]string { return &c.PushOTLP }, "push profiles by OTLP to this URL (experimental)"),
 	duration(groupPush, "push-interval", func(c *Config) *time.Duration { return &c.PushInterval }, time.Second, "time from one profile to the next"),
-	text(groupPush, "push-queue", func(c *Config) *string { return &c.PushQueue }, "directory where profiles wait for their target (default: in memory)"),
 	size(groupPush, "push-queue-max", func(c *Config) *int64 { return &c.PushQueueMax }, 1<<20, "size of what waits, of all targets"),
 	text(groupPush, "push-header-file", func(c *Config) *string { return &c.PushHeaderFile }, "file with headers to send, such as Authorization: Bearer TOKEN"),
 	text(groupPush, "node", func(c *Config) *string { return &c.Node }, "label node of what is pushed (default: the machine's name)"),

@@ -13,9 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -47,9 +44,8 @@ type Options struct {
 	Targets []Target
 	// Interval is DefaultInterval if zero, and a second at least.
 	Interval time.Duration
-	// Queue is the folder in which requests wait for a target, "" to keep them in memory.
-	Queue    string
-	QueueMax int64 // bytes of all targets, DefaultQueueMax if zero
+	// QueueMax bounds the bytes that wait for all targets. Zero means DefaultQueueMax.
+	QueueMax int64
 	// HeaderFile has headers to send: see readHeaders. Nothing else has credentials.
 	HeaderFile string
 	// Insecure lets credentials go over a connection that is not encrypted.
@@ -71,13 +67,10 @@ type Pusher struct {
 	collect *collector
 	targets []*sender
 	loss    *loss.Set
-	unlock  func()
 	grace   time.Duration
 }
 
-// New opens the queues, in which there may be requests of an earlier run. It fails for
-// a target that cannot be, and for a queue that is not this user's alone or that another
-// process pushes from.
+// New returns a Pusher, or an error for a target or a header file that is not valid.
 func New(o Options) (_ *Pusher, err error) {
 	defer func() {
 		if err != nil {
@@ -92,64 +85,26 @@ func New(o Options) (_ *Pusher, err error) {
 	if len(o.Targets) == 0 {
 		return nil, errors.New("no target")
 	}
-	p := &Pusher{opts: o, loss: loss.New(causes), unlock: func() {}, grace: grace}
+	p := &Pusher{opts: o, loss: loss.New(causes), grace: grace}
 	p.collect = newCollector(o, p.loss)
 	headers := &headers{path: o.HeaderFile, warn: o.Warn}
 	if err := headers.load(); err != nil {
 		return nil, err
-	}
-	if o.Queue != "" {
-		if p.unlock, err = lock(o.Queue); err != nil {
-			return nil, err
-		}
-		defer func() {
-			if err != nil {
-				p.unlock()
-			}
-		}()
 	}
 	for _, t := range o.Targets {
 		s, err := newSender(t, &o, headers, p.loss)
 		if err != nil {
 			return nil, err
 		}
-		dir := ""
-		if o.Queue != "" {
-			dir = filepath.Join(o.Queue, s.folder())
-		}
-		if s.queue, err = openQueue(dir, o.QueueMax/int64(len(o.Targets)), p.loss); err != nil {
-			return nil, err
-		}
+		s.queue = newQueue(o.QueueMax/int64(len(o.Targets)), p.loss)
 		p.targets = append(p.targets, s)
-	}
-	if o.Queue != "" {
-		p.strangers()
 	}
 	return p, nil
 }
 
-// strangers warns of requests that wait for who is no target any more.
-func (p *Pusher) strangers() {
-	entries, err := os.ReadDir(p.opts.Queue)
-	if err != nil {
-		return
-	}
-	for _, e := range entries {
-		if !e.IsDir() || slices.ContainsFunc(p.targets, func(s *sender) bool { return s.folder() == e.Name() }) {
-			continue
-		}
-		dir := filepath.Join(p.opts.Queue, e.Name())
-		if err := os.Remove(dir); err != nil { // it is not empty
-			p.opts.Warn(fmt.Sprintf("push: what waits in %q is for no target of now", dir))
-		}
-	}
-}
-
 // Run pushes until ctx ends, then once more, and waits for a few seconds for what is
-// queued. What is not acknowledged by then stays in the queue's folder for the next run.
-// Run is for one call.
+// queued. It counts the profiles that no target acknowledged by then. Run is for one call.
 func (p *Pusher) Run(ctx context.Context) error {
-	defer p.unlock()
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var wait sync.WaitGroup
@@ -207,7 +162,7 @@ func (p *Pusher) requests(yield func(*sender, *batch)) {
 		if body := d.body(); len(body) > maxBody {
 			p.loss.Add(lossLarge, uint64(d.profiles))
 		} else {
-			yield(p.targets[i], &batch{profiles: d.profiles, made: time.Now(), body: body})
+			yield(p.targets[i], &batch{profiles: d.profiles, body: body})
 		}
 		*d = draft{}
 	}
@@ -260,32 +215,9 @@ var (
 	lossFull    = causes.Add("push_queue_full", "profiles dropped, the oldest first, because the queue of what is to be pushed was full")
 	lossRefused = causes.Add("push_refused", "profiles that a target refused for good")
 	lossGaveUp  = causes.Add("push_gave_up", "profiles dropped because a target failed on them again and again")
-	lossDamaged = causes.Add("push_queue_damaged", "files of the push queue dropped because they were not as they had been written")
-	lossMemory  = causes.Add("push_queue_unwritten", "profiles that wait in memory because the push queue's folder could not be written, and are lost if the agent ends")
-	lossEnded   = causes.Add("push_unsent", "profiles that waited in memory when the agent ended")
+	lossUnsent  = causes.Add("push_unsent", "profiles that no target had acknowledged when the agent ended")
 	lossLarge   = causes.Add("push_too_large", "profiles dropped because their request would have been larger than 4 MiB")
 	lossBuilt   = causes.Add("push_not_built", "profiles that could not be made")
 	lossLabels  = causes.Add("push_labels_cut", "labels of pushed profiles that were left out or cut, because they were too many, too long or not valid")
 	lossAgain   = causes.Add("push_retries", "requests that were sent again: if only the answer was lost, the target has their profiles twice, under the same times and identities")
 )
-
-// lock takes the folder dir for this process, and makes it if it is not there.
-func lock(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	root, err := ownFolder(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	f, err := root.OpenFile("lock", os.O_RDWR|os.O_CREATE|noFollow, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := flock(f); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("queue %s: another process pushes from it (%w)", dir, err)
-	}
-	return func() { f.Close() }, nil
-}

@@ -3,8 +3,6 @@ package push
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -63,12 +61,6 @@ func newSender(t Target, o *Options, h *headers, set *loss.Set) (*sender, error)
 }
 
 func (s *sender) encoder(version string) encoder { return s.system.encoder(version) }
-
-// folder is the name of the target's queue: requests to one are not for another.
-func (s *sender) folder() string {
-	sum := sha256.Sum256([]byte(s.target.URL))
-	return s.target.System + "-" + hex.EncodeToString(sum[:6])
-}
 
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

@@ -8,8 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,9 +62,7 @@ func sending(t *testing.T, target Target, o Options) (*sender, *waits) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.queue, err = openQueue("", 1<<30, set); err != nil {
-		t.Fatal(err)
-	}
+	s.queue = newQueue(1<<30, set)
 	w := &waits{}
 	s.wait = w.sleep
 	return s, w
@@ -400,8 +396,8 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-// A target that does not answer keeps another one waiting for nothing, and what it does
-// not take is there for the next run.
+// A target that does not answer does not delay another one. What it does not take is
+// counted when the agent ends.
 func TestTargetsApart(t *testing.T) {
 	hung := make(chan struct{})
 	slow := listening(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -416,12 +412,11 @@ func TestTargetsApart(t *testing.T) {
 		got.Add(1)
 		accept(w, r)
 	})
-	dir := filepath.Join(t.TempDir(), "q")
 	w := newWorld()
 	a := w.start(7, "train")
 	w.alloc(a, 1000)
 	w.pass(time.Minute)
-	o := Options{Source: w, Queue: dir, Interval: time.Second, Targets: []Target{{"pyroscope", slow.URL}, {"otlp", good.URL}}}
+	o := Options{Source: w, Interval: time.Second, Targets: []Target{{"pyroscope", slow.URL}, {"otlp", good.URL}}}
 	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -431,9 +426,6 @@ func TestTargetsApart(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- p.Run(ctx) }()
 	eventually(t, "the good target has two", func() bool { return got.Load() >= 2 })
-	if _, err := New(o); err == nil {
-		t.Error("two push from one folder")
-	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -442,44 +434,8 @@ func TestTargetsApart(t *testing.T) {
 	if st[0].Queued < 2 || st[0].Sent != 0 || st[1].Queued != 0 || st[1].Sent < 2 || st[1].Last.IsZero() {
 		t.Errorf("%+v", st)
 	}
-	lossless(t, p.Loss(), "push_retries")
-
-	var bodies sync.Map
-	again := listening(t, func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		bodies.Store(string(body), true)
-		accept(w, r)
-	})
-	// The queue of the same target, which listens elsewhere in this test.
-	o.Targets = []Target{{"pyroscope", again.URL}}
-	was, will := (&sender{target: Target{"pyroscope", slow.URL}}).folder(), (&sender{target: o.Targets[0]}).folder()
-	if err := os.Rename(filepath.Join(dir, was), filepath.Join(dir, will)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(dir, (&sender{target: Target{"otlp", good.URL}}).folder())); err != nil {
-		t.Error(err) // it is not empty
-	}
-	var warned []string
-	if err := os.MkdirAll(filepath.Join(dir, "parca-0", fileName(1)), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	o.Warn = func(s string) { warned = append(warned, s) }
-	if p, err = New(o); err != nil {
-		t.Fatal(err)
-	}
-	if len(warned) != 1 || !strings.Contains(warned[0], "parca-0") {
-		t.Errorf("warned of %q", warned)
-	}
-	ctx, cancel = context.WithCancel(t.Context())
-	go func() { done <- p.Run(ctx) }()
-	eventually(t, "what waited was sent", func() bool { return p.Status()[0].Sent >= uint64(st[0].Queued) })
-	cancel()
-	<-done
-	n := 0
-	for range bodies.Range {
-		n++
-	}
-	if n < st[0].Queued {
-		t.Errorf("%d different requests, %d waited", n, st[0].Queued)
+	lossless(t, p.Loss(), "push_retries", "push_unsent")
+	if n := lossOf(t, p.Loss(), "push_unsent"); int(n) != st[0].Queued {
+		t.Errorf("%d unsent, %d waited", n, st[0].Queued)
 	}
 }
