@@ -1,6 +1,11 @@
 package proc
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+
+	"golang.org/x/arch/x86/x86asm"
+)
 
 // A probe replaces an instruction by a breakpoint. Few instructions does the
 // kernel carry out itself afterwards (arch/x86/kernel/uprobes.c: push of a
@@ -68,102 +73,26 @@ func carriedOut(code []byte) bool {
 	return false
 }
 
-// harmless returns the length of the instruction that code begins with, if that is
-// one which goes on to the next and changes neither memory, nor the stack pointer,
-// nor a register of an argument; else, or if it is not known, 0.
+// harmless returns the length of the instruction that code begins with, if the instruction
+// continues with the next one and changes at most the flags and a register that holds
+// neither an argument nor the stack pointer. Otherwise it returns 0.
 func harmless(code []byte) int {
-	if len(code) >= 4 && string(code[:4]) == endbr64 {
-		return 4
-	}
-	at, rex := 0, byte(0)
-	next := func() (b byte) { // 0 behind the end, which length finds
-		if at < len(code) {
-			b = code[at]
-		}
-		at++
-		return b
-	}
-	opcode := next()
-	if opcode&0xf0 == 0x40 {
-		rex, opcode = opcode, next()
-	}
-	const ( // what is written: a register, by a field of the instruction
-		nothing = iota
-		byReg
-		byRM
-	)
-	written, extension, immediate := nothing, -1, 0
-	switch opcode {
-	case 0x38, 0x39, 0x3a, 0x3b, 0x84, 0x85: // cmp, test
-	case 0x80, 0x83: // cmp $8 bits
-		extension, immediate = 7, 1
-	case 0x81: // cmp $32 bits
-		extension, immediate = 7, 4
-	case 0xf6: // test $8 bits
-		extension, immediate = 0, 1
-	case 0xf7: // test $32 bits
-		extension, immediate = 0, 4
-	case 0x33, 0x63, 0x8b, 0x8d: // xor, movslq, mov, lea
-		written = byReg
-	case 0x31, 0x89: // xor, mov
-		written = byRM
-	case 0xc7: // mov $32 bits
-		written, extension, immediate = byRM, 0, 4
-	case 0xb8, 0xb9, 0xba, 0xbb, 0xbc, 0xbd, 0xbe, 0xbf: // mov $32 or 64 bits
-		if rex&rexW != 0 {
-			at += 4
-		}
-		if at += 4; at > len(code) || !spare(opcode&7|rex&rexB<<3) {
-			return 0
-		}
-		return at
-	case 0x0f:
-		switch next() {
-		case 0x1f: // nop
-		case 0xb6, 0xb7: // movzbl, movzwl
-			written = byReg
-		default:
-			return 0
-		}
-	default:
-		return 0
-	}
-
-	modrm := next()
-	mod, reg, rm := modrm>>6, modrm>>3&7, modrm&7
-	base := rm
-	if mod != 3 && rm == 4 { // a byte with the base and an index follows
-		base = next() & 7
-	}
+	inst, ok := decode(code)
 	switch {
-	case mod == 1:
-		at++
-	case mod == 2, mod == 0 && base == 5:
-		at += 4
-	}
-	at += immediate
-	switch {
-	case at > len(code), extension >= 0 && int(reg) != extension:
+	case !ok:
 		return 0
-	case written == byReg && !spare(reg|rex&rexR<<1):
-		return 0
-	case written == byRM && (mod != 3 || !spare(rm|rex&rexB<<3)):
+	case inst.Op == x86asm.NOP, compares(&inst):
+	case !plain[inst.Op] || !slices.Contains(spare, family(inst.Args[0])):
 		return 0
 	}
-	return at
+	return inst.Len
 }
 
-const (
-	endbr64 = "\xf3\x0f\x1e\xfa"
-
-	// Of the prefix that widens an instruction's operands and fields. Intel SDM
-	// volume 2, 2.2.1.
-	rexW, rexR, rexB = 8, 4, 1
-)
-
-// spare tells whether a register holds neither an argument nor the stack pointer,
-// by its number: rax, rbx, rbp and r10 to r15.
-func spare(register byte) bool { return 1<<register&(1<<0|1<<3|1<<5|0xfc00) != 0 }
+// spare are the registers that hold neither an argument nor the stack pointer.
+var spare = []x86asm.Reg{
+	x86asm.RAX, x86asm.RBX, x86asm.RBP,
+	x86asm.R10, x86asm.R11, x86asm.R12, x86asm.R13, x86asm.R14, x86asm.R15,
+}
 
 // jumpedTo tells whether any bytes of code, taken for a jump or a call relative to
 // itself, lead to code[at]. It needs not know where instructions begin, and so
