@@ -13,33 +13,24 @@ import (
 )
 
 type leakFlags struct {
-	on        bool
-	interval  time.Duration
-	intervals int
-	outlive   int
+	on       bool
+	interval time.Duration
 }
 
 func (f *leakFlags) add(s *pflag.FlagSet) {
-	s.BoolVar(&f.on, "leaks", false, "at the end, also print the stacks whose memory grew through many intervals and is still held")
+	s.BoolVar(&f.on, "leaks", false, "at the end, also print the stacks whose memory grew through five intervals and is still held")
 	s.DurationVar(&f.interval, "leak-interval", leak.DefaultInterval, "length of each interval")
-	s.IntVar(&f.intervals, "leak-intervals", leak.DefaultIntervals, "through how many intervals a leaking stack grew")
-	s.IntVar(&f.outlive, "leak-outlive", leak.DefaultOutlive, "how many intervals its allocations outlived; growth that stopped for as many is no leak")
 }
 
-// Limits of the flags: memory for each stack is proportional to the number of
-// intervals, and their product must be a duration.
+// Limits of --leak-interval.
 const (
-	minLeakInterval  = 10 * time.Millisecond
-	maxLeakInterval  = 24 * time.Hour
-	maxLeakIntervals = 1000
+	minLeakInterval = 10 * time.Millisecond
+	maxLeakInterval = 24 * time.Hour
 )
 
 func (f *leakFlags) check() error {
 	if f.interval < minLeakInterval || f.interval > maxLeakInterval {
 		return usagef("--leak-interval must be between %v and %v", minLeakInterval, maxLeakInterval)
-	}
-	if f.intervals < 1 || f.intervals > maxLeakIntervals || f.outlive < 1 || f.outlive > maxLeakIntervals {
-		return usagef("--leak-intervals and --leak-outlive must be between 1 and %d", maxLeakIntervals)
 	}
 	return nil
 }
@@ -57,7 +48,7 @@ func newLeakWatch(f *leakFlags) *leakWatch {
 		return nil
 	}
 	return &leakWatch{
-		detector: leak.New(leak.Options{Interval: f.interval, Intervals: f.intervals, Outlive: f.outlive}),
+		detector: leak.New(leak.Options{Interval: f.interval}),
 		ticker:   time.NewTicker(f.interval),
 		interval: f.interval,
 	}

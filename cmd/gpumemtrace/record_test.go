@@ -267,7 +267,7 @@ func sorted(text []byte) string {
 // What --leaks prints of a recording is what the trace printed.
 func TestLeaksOfARecording(t *testing.T) {
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
-	args := []string{"--leaks", "--leak-interval", "300ms", "--leak-intervals", "3", "--leak-outlive", "1"}
+	args := []string{"--leaks", "--leak-interval", "300ms"}
 	v := tracing(t, append(args, "-p", pid(p), "--record", "x.gmt", "-o", "x.pb.gz")...)
 	for range 25 {
 		script(t, p, "via l cuMemAlloc_v2 4096", "sleep 100")

@@ -49,16 +49,16 @@ type Options struct {
 // The defaults of Options.
 const (
 	DefaultInterval  = 10 * time.Second
-	DefaultIntervals = 5
-	DefaultOutlive   = 3
+	defaultIntervals = 5
+	defaultOutlive   = 3
 	defaultMaxSites  = 1 << 16
 )
 
 func (o Options) withDefaults() Options {
 	return Options{
 		Interval:  cmp.Or(o.Interval, DefaultInterval),
-		Intervals: cmp.Or(o.Intervals, DefaultIntervals),
-		Outlive:   cmp.Or(o.Outlive, DefaultOutlive),
+		Intervals: cmp.Or(o.Intervals, defaultIntervals),
+		Outlive:   cmp.Or(o.Outlive, defaultOutlive),
 		MaxSites:  cmp.Or(o.MaxSites, defaultMaxSites),
 	}
 }
