@@ -127,7 +127,7 @@ func start(o Options) (_ *agent, err error) {
 		}
 	}()
 	c := a.config
-	if a.notify, err = newNotifier(o.Sources.Environment); err != nil {
+	if a.notify, err = newNotifier(); err != nil {
 		return nil, err
 	}
 	if c.Record != "" {
@@ -221,7 +221,6 @@ func (a *agent) close() error {
 		a.finder.Close()
 	}
 	a.recorder.close()
-	a.notify.close()
 	return err
 }
 

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// A manager hears what the agent tells.
+// A manager hears what the agent reports.
 type manager struct {
 	*testing.T
-	conn        *net.UnixConn
-	environment map[string]string
+	conn *net.UnixConn
 }
 
 func newManager(t *testing.T, path string) *manager {
@@ -30,12 +29,8 @@ func newManager(t *testing.T, path string) *manager {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return &manager{t, c, map[string]string{"NOTIFY_SOCKET": path}}
-}
-
-func (m *manager) lookup(name string) (string, bool) {
-	v, ok := m.environment[name]
-	return v, ok
+	t.Setenv("NOTIFY_SOCKET", path)
+	return &manager{t, c}
 }
 
 // hears returns what comes within a while, "" for nothing.
@@ -53,7 +48,7 @@ func (m *manager) hears(d time.Duration) string {
 func TestNotify(t *testing.T) {
 	for _, path := range []string{filepath.Join(t.TempDir(), "notify"), "@gpumemtrace-test-" + strconv.Itoa(os.Getpid())} {
 		m := newManager(t, path)
-		n, err := newNotifier(m.lookup)
+		n, err := newNotifier()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,20 +56,20 @@ func TestNotify(t *testing.T) {
 		n.reloading()
 		n.status("two\nREADY=1\x00lines")
 		n.stopping()
-		for _, want := range []string{"READY=1", "RELOADING=1\nMONOTONIC_USEC=", "STATUS=two READY=1 lines", "STOPPING=1\n"} {
+		for _, want := range []string{"STATUS=Starting", "READY=1", "RELOADING=1\nMONOTONIC_USEC=", "STATUS=two READY=1 lines", "STOPPING=1\n"} {
 			if got := m.hears(time.Second); !strings.HasPrefix(got, want) {
 				t.Errorf("%q, want %q", got, want)
 			}
 		}
-		n.close()
 	}
-	if n, err := newNotifier(func(string) (string, bool) { return "", false }); n != nil || err != nil {
+	t.Setenv("NOTIFY_SOCKET", "")
+	if n, err := newNotifier(); n != nil || err != nil {
 		t.Errorf("%v, %v", n, err)
 	}
 	var none *notifier
 	none.ready() // tells nobody
-	none.close()
-	if _, err := newNotifier(func(string) (string, bool) { return "/nowhere/at/all", true }); err == nil {
+	t.Setenv("NOTIFY_SOCKET", "/nowhere/at/all")
+	if _, err := newNotifier(); err == nil {
 		t.Error("there is no manager")
 	}
 }
@@ -83,15 +78,17 @@ func TestNotify(t *testing.T) {
 // timer's word for it.
 func TestWatchdog(t *testing.T) {
 	m := newManager(t, filepath.Join(t.TempDir(), "notify"))
-	m.environment["WATCHDOG_USEC"] = "40000"
-	m.environment["WATCHDOG_PID"] = strconv.Itoa(os.Getpid() + 1)
-	if n, err := newNotifier(m.lookup); err != nil || n.interval() != 0 {
+	t.Setenv("WATCHDOG_USEC", "40000")
+	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()+1))
+	if n, err := newNotifier(); err != nil || n.interval() != 0 {
 		t.Errorf("another's watchdog: %v, %v", n.interval(), err)
 	}
-	m.environment["WATCHDOG_PID"] = strconv.Itoa(os.Getpid())
-	n, err := newNotifier(m.lookup)
+	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
+	n, err := newNotifier()
 	if err != nil || n.interval() != 20*time.Millisecond {
 		t.Fatalf("%v, %v", n.interval(), err)
+	}
+	for m.hears(30*time.Millisecond) != "" { // what newNotifier sent
 	}
 	var at atomic.Uint64
 	var stands, hangs atomic.Bool
