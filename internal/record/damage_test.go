@@ -191,7 +191,7 @@ func TestWhatIsNoRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{fifo, dir} {
-		if _, err := Open(path); !errors.Is(err, ErrNotRecording) {
+		if _, err := Open(path); !errors.Is(err, userfile.ErrNotRegular) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -132,7 +132,7 @@ func show(t *testing.T, data []byte, opts Options) {
 	if err != nil {
 		return
 	}
-	played, err := play(r, opts)
+	played, err := PlayReader(r, opts)
 	if err != nil {
 		return
 	}
