@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -151,13 +152,16 @@ func readProfile(path string, at moment, w state.Want) (p *snapshot.Snapshot, re
 // readStretch is readProfile. What is allocated, and peaks, count from the moment from, if
 // it is given, of which before is what was shown.
 func readStretch(path string, from, at moment, w state.Want) (p, before *snapshot.Snapshot, recorded bool, err error) {
-	f, err := os.Open(path)
+	f, info, err := userfile.Open(path)
 	if err != nil {
 		return nil, nil, false, err
 	}
 	defer f.Close()
-	r := bufio.NewReader(f)
-	if header, _ := r.Peek(8); record.IsRecording(header) {
+	recording, err := record.NewReader(f, info.Size())
+	if !errors.Is(err, record.ErrNotRecording) {
+		if err != nil {
+			return nil, nil, true, fmt.Errorf("read %s: %w", path, err)
+		}
 		bar := newProgress(os.Stderr, true, "reading "+path)
 		opts := at.options()
 		opts.Progress = bar.show
@@ -166,18 +170,18 @@ func readStretch(path string, from, at moment, w state.Want) (p, before *snapsho
 				before = s.View(state.Want{Driver: true}).Snapshot()
 			}}
 		}
-		played, err := replay.Play(path, opts)
+		played, err := replay.PlayReader(recording, opts)
 		bar.clear()
 		if err != nil {
-			return nil, nil, true, err
+			return nil, nil, true, fmt.Errorf("read %s: %w", path, err)
 		}
 		return played.View(w).Snapshot(), before, true, nil
 	}
 	if at.text != "" || from.text != "" {
 		return nil, nil, false, usagef("%s is a profile: it has one moment only", path)
 	}
-	if p, err = pprofout.Read(r); err != nil {
-		return nil, nil, false, fmt.Errorf("read %s: neither a recording nor a profile of gpumemtrace's: %w", path, err)
+	if p, err = pprofout.Read(f); err != nil {
+		return nil, nil, false, fmt.Errorf("%s: %w", path, err)
 	}
 	return p, nil, false, nil
 }
