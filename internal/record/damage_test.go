@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 // blocksOf returns where the blocks of an undamaged file begin, and its end.
