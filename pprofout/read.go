@@ -63,7 +63,6 @@ func read(r io.Reader) (*snapshot.Snapshot, error) {
 		room:      minRoom + keptTimes*int64(len(packed)),
 		functions: map[uint64]functionNames{},
 		locations: map[uint64]*snapshot.Location{},
-		lines:     map[*snapshot.Location][]lineNumbers{},
 	}
 	// The texts and what samples refer to stand behind the samples.
 	if err := each(packed, p.take); err != nil {
@@ -113,7 +112,7 @@ type parts struct {
 	texts     []string
 	functions map[uint64]functionNames
 	locations map[uint64]*snapshot.Location
-	lines     map[*snapshot.Location][]lineNumbers
+	lines     []locationLines
 	types     []uint64 // names of the sample types, as indexes of texts
 	comments  []uint64 // likewise
 	columns   []int    // where a sample has each of sampleTypes
@@ -127,6 +126,12 @@ type parts struct {
 
 // functionNames are indexes of texts.
 type functionNames struct{ name, system, file uint64 }
+
+// locationLines are what a location has for lines before texts are known.
+type locationLines struct {
+	of    *snapshot.Location
+	lines []lineNumbers
+}
 
 type lineNumbers struct {
 	function uint64
@@ -255,7 +260,7 @@ func (p *parts) takeLocation(b []byte) error {
 	if p.locations[id] != nil || id == 0 {
 		return errMalformed
 	}
-	p.locations[id], p.lines[l] = l, lines
+	p.locations[id], p.lines = l, append(p.lines, locationLines{l, lines})
 	return p.spend(locationCost)
 }
 
@@ -271,7 +276,8 @@ func (p *parts) resolve() error {
 			return fmt.Errorf("it has no %s", v.Name)
 		}
 	}
-	for l, lines := range p.lines {
+	for _, x := range p.lines {
+		l, lines := x.of, x.lines
 		if len(lines) == 0 { // another program has taken the names away
 			l.Lines = []snapshot.Line{{Function: fmt.Sprintf("0x%x", l.Address)}}
 			continue
@@ -284,9 +290,12 @@ func (p *parts) resolve() error {
 			}
 			to := &l.Lines[i]
 			to.Line = int(line.line)
-			for text, from := range map[*string]uint64{&to.Function: names.name, &to.System: names.system, &to.File: names.file} {
+			for _, x := range []struct {
+				to   *string
+				text uint64
+			}{{&to.Function, names.name}, {&to.System, names.system}, {&to.File, names.file}} {
 				var err error
-				if *text, err = p.text(from); err != nil {
+				if *x.to, err = p.text(x.text); err != nil {
 					return err
 				}
 			}

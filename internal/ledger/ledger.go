@@ -158,7 +158,7 @@ func (o Options) withDefaults() Options {
 	set(&o.MaxUnattributed, 2*o.MaxLive)
 	set(&o.MaxMappings, o.MaxLive+o.MaxUnattributed)
 	set(&o.MaxSites, 1<<18)
-	set(&o.MaxProcesses, 1<<16)
+	set(&o.MaxProcesses, 1<<14)
 	set(&o.MaxEnded, 1024)
 	return o
 }
