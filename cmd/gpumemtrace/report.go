@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -142,6 +144,17 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
+// smallFile is the size of a file, in bytes, for which little memory matters more than time.
+const smallFile = 4 << 20
+
+// collectFor has garbage collected early while a small file is read: it is soon done all the
+// same, and takes no more memory than it is worth.
+func collectFor(file fs.FileInfo) {
+	if file.Size() < smallFile {
+		debug.SetGCPercent(25)
+	}
+}
+
 // readProfile reads a profile, or what w wants of a recording as of a moment, and tells
 // whether it is a recording. Native frames are as a trace shows them by default.
 func readProfile(path string, at moment, w state.Want) (p *snapshot.Snapshot, recorded bool, err error) {
@@ -157,6 +170,7 @@ func readStretch(path string, from, at moment, w state.Want) (p, before *snapsho
 		return nil, nil, false, err
 	}
 	defer f.Close()
+	collectFor(info)
 	recording, err := record.NewReader(f, info.Size())
 	if !errors.Is(err, record.ErrNotRecording) {
 		if err != nil {
