@@ -108,6 +108,9 @@ func sameFile(a, b string) bool {
 
 // convert writes what a recording shows at a moment, or up to it.
 func convert(path string, f *traceFlags, at moment, slices bool) error {
+	if file, err := os.Stat(path); err == nil {
+		collectFor(file)
+	}
 	if sameFile(path, f.output) {
 		return usagef("%s is the recording itself: name another output", f.output)
 	}

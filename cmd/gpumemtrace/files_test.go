@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -320,4 +321,81 @@ func childOf(t *testing.T, pid int) (child int) {
 		t.Fatalf("process %d has no child", pid)
 	}
 	return child
+}
+
+// What another user has put into a shared directory leads nowhere: neither where a file of
+// ours has its name, nor on the way to it.
+func TestPlantedLinks(t *testing.T) {
+	needTracing(t)
+	dir, victim := filepath.Join(t.TempDir(), "shared"), t.TempDir()
+	for path := dir; path != "/"; path = filepath.Dir(path) {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err == nil && strings.Contains(path, "Test") {
+			os.Chmod(path, info.Mode().Perm()|0o055)
+		}
+	}
+	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(victim, "file"), []byte("before"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	plant := exec.Command("sh", "-c", `ln -s "$1" link && ln -s "$1/file" file && ln -s "$1/new" dangling && ln -s "$1/made" missing &&
+		mkfifo pipe && mkdir -m 755 theirs && ln -s "$1" theirs/link`, "sh", victim)
+	plant.Dir = dir
+	plant.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := plant.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	recording, err := filepath.Abs("../../internal/replay/testdata/out_of_memory.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	trace := func(args ...string) []string {
+		return append(append([]string{"--stacks", "fp", "--force"}, args...), "--", "true")
+	}
+	links := "belongs to user 65534"
+	for _, c := range []struct {
+		args []string
+		says string // "" where it is done
+	}{
+		{trace("-o", "x.pb.gz", "--record", at("link/run.gmt")), links},
+		{trace("-o", "x.pb.gz", "--record", at("theirs/link/run.gmt")), links},
+		{trace("-o", "x.pb.gz", "--oom-dir", at("link")), links},
+		{trace("-o", "x.pb.gz", "--oom-dir", at("missing")), links},
+		{trace("-o", "x.pb.gz", "--oom-dir", at("link/oom")), links},
+		{trace("-o", at("link/x.pb.gz")), links},
+		{trace("-o", "x.pb.gz", "--ready-file", at("link/ready")), links},
+		{trace("-o", "x.pb.gz", "--record", at("pipe")), "not a regular file"},
+		{trace("-o", at("pipe"), "--format", "pprof"), "not a regular file"},
+		{[]string{"convert", recording, "-o", at("link/x.pb.gz")}, links},
+		{[]string{"convert", recording, "-o", "x.pb.gz", "--oom-dir", at("link")}, links},
+		{[]string{"agent", "--record", at("link")}, links},
+		{[]string{"agent", "--record", at("missing")}, links},
+		{[]string{"agent", "--record", at("theirs")}, "belongs to user 65534"},
+		{[]string{"agent", "--oom-dir", at("link")}, links},
+		{[]string{"agent", "--oom-dir", at("theirs")}, "belongs to user 65534"},
+		{[]string{"agent", "--oom-dir", dir}, "others may write to " + dir},
+		// The link itself goes, and what it leads to stays.
+		{trace("-o", "x.pb.gz", "--record", at("file")), ""},
+		{trace("-o", "x.pb.gz", "--record", at("dangling")), ""},
+	} {
+		v := command(t, c.args...).start()
+		if c.says == "" {
+			v.ends(exitDone)
+			continue
+		}
+		v.ends(exitFailed)
+		if !strings.Contains(v.stderr.String(), c.says) {
+			t.Errorf("%q: %s", c.args, v.stderr.String())
+		}
+	}
+	for _, name := range []string{"file", "dangling"} {
+		if info, err := os.Lstat(at(name)); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s is %v, %v", name, info, err)
+		}
+	}
+	if string(read(t, filepath.Join(victim, "file"))) != "before" || !slices.Equal(names(t, victim), []string{"file"}) {
+		t.Errorf("files %q", names(t, victim))
+	}
 }

@@ -19,7 +19,7 @@ func newOOMWriter(f *traceFlags, log logger) (*oomWriter, error) {
 	if f.oomDir == "" {
 		return nil, nil
 	}
-	dir, err := oomdir.Open(f.oomDir, 0o755)
+	dir, err := oomdir.Open(f.oomDir, 0o755, false)
 	return &oomWriter{dir, log}, err
 }
 

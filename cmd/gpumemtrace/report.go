@@ -1,9 +1,11 @@
 package main
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -141,6 +144,17 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
+// smallFile is the size of a file, in bytes, for which little memory matters more than time.
+const smallFile = 4 << 20
+
+// collectFor has garbage collected early while a small file is read: it is soon done all the
+// same, and takes no more memory than it is worth.
+func collectFor(file fs.FileInfo) {
+	if file.Size() < smallFile {
+		debug.SetGCPercent(25)
+	}
+}
+
 // readProfile reads a profile, or what w wants of a recording as of a moment, and tells
 // whether it is a recording. Native frames are as a trace shows them by default.
 func readProfile(path string, at moment, w state.Want) (p *snapshot.Snapshot, recorded bool, err error) {
@@ -151,13 +165,17 @@ func readProfile(path string, at moment, w state.Want) (p *snapshot.Snapshot, re
 // readStretch is readProfile. What is allocated, and peaks, count from the moment from, if
 // it is given, of which before is what was shown.
 func readStretch(path string, from, at moment, w state.Want) (p, before *snapshot.Snapshot, recorded bool, err error) {
-	f, err := os.Open(path)
+	f, info, err := userfile.Open(path)
 	if err != nil {
 		return nil, nil, false, err
 	}
 	defer f.Close()
-	r := bufio.NewReader(f)
-	if header, _ := r.Peek(8); record.IsRecording(header) {
+	collectFor(info)
+	recording, err := record.NewReader(f, info.Size())
+	if !errors.Is(err, record.ErrNotRecording) {
+		if err != nil {
+			return nil, nil, true, fmt.Errorf("read %s: %w", path, err)
+		}
 		bar := newProgress(os.Stderr, true, "reading "+path)
 		opts := at.options()
 		opts.Progress = bar.show
@@ -166,18 +184,18 @@ func readStretch(path string, from, at moment, w state.Want) (p, before *snapsho
 				before = s.View(state.Want{Driver: true}).Snapshot()
 			}}
 		}
-		played, err := replay.Play(path, opts)
+		played, err := replay.PlayReader(recording, opts)
 		bar.clear()
 		if err != nil {
-			return nil, nil, true, err
+			return nil, nil, true, fmt.Errorf("read %s: %w", path, err)
 		}
 		return played.View(w).Snapshot(), before, true, nil
 	}
 	if at.text != "" || from.text != "" {
 		return nil, nil, false, usagef("%s is a profile: it has one moment only", path)
 	}
-	if p, err = pprofout.Read(r); err != nil {
-		return nil, nil, false, fmt.Errorf("read %s: neither a recording nor a profile of gpumemtrace's: %w", path, err)
+	if p, err = pprofout.Read(f); err != nil {
+		return nil, nil, false, fmt.Errorf("%s: %w", path, err)
 	}
 	return p, nil, false, nil
 }

@@ -101,6 +101,9 @@ func (f *topFlags) recording(path string) error {
 	if len(f.pids) > 0 || f.all || f.record != "" {
 		return usagef("a recording is shown by itself: leave out -p, -a and --record")
 	}
+	if file, err := os.Stat(path); err == nil {
+		collectFor(file)
+	}
 	r, err := top.OpenRecording(path)
 	if err != nil {
 		return err

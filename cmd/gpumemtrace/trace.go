@@ -162,7 +162,7 @@ func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with lau
 		RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
 		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify, CacheDir: f.cacheDir(),
 		Version: version, CommandLine: f.commandLine,
-		Recording: f.record, RecordingOptions: record.WriterOptions{Force: f.force, MaxBytes: int64(f.recordMax)},
+		Recording: f.record, ForceRecording: f.force, RecordingOptions: record.WriterOptions{MaxBytes: int64(f.recordMax)},
 		OutOfMemory: oom.reports(f), OutOfMemoryMax: f.oomMax, GPUMemory: f.gpuMemory,
 	})
 	if err == nil {

@@ -136,7 +136,7 @@ func start(o Options) (_ *agent, err error) {
 		}
 	}
 	if c.OOMDir != "" {
-		if a.oom, err = oomdir.Open(c.OOMDir, 0o700); err != nil {
+		if a.oom, err = oomdir.Open(c.OOMDir, 0o700, true); err != nil {
 			return nil, err
 		}
 		a.oom.Keep(c.OOMMax)
@@ -335,7 +335,7 @@ func (a *agent) status() string {
 
 // record begins a recording where there is to be one and is not.
 func (a *agent) record() {
-	if a.recorder == nil || a.recorder.path != "" && a.recorder.max == a.config.RecordMax {
+	if a.recorder == nil || a.recorder.name != "" && a.recorder.max == a.config.RecordMax {
 		return
 	}
 	err := a.recorder.begin(a.session.Session, a.config.RecordMax, a.config.RecordOld, time.Now())

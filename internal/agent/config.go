@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 // maxFile bounds a configuration file, in bytes.
@@ -87,23 +86,9 @@ func (s *Sources) values(set *Setting, file map[string][]string) (values []strin
 
 // readFile reads a YAML file: one mapping of settings, each a value or a list of them.
 func readFile(path string) (map[string][]string, error) {
-	// A FIFO would have the opening wait.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	content, _, err := userfile.Read(path, maxFile)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("it is no regular file")}
-	}
-	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(content) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
 	}
 	values, err := parse(content)
 	if err != nil {

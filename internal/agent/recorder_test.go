@@ -19,19 +19,16 @@ type tapes struct {
 	err   error
 }
 
-func (x *tapes) Record(path string, opts record.WriterOptions) error {
+func (x *tapes) Record(f *os.File, opts record.WriterOptions) error {
+	defer f.Close()
 	if x.err != nil {
 		return x.err
 	}
 	if opts.MaxBytes < record.MinBytes {
 		return errors.New("no bound")
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	x.paths = append(x.paths, path)
-	return f.Close()
+	x.paths = append(x.paths, f.Name())
+	return nil
 }
 
 // The newest recordings of earlier runs stay, within a bound; what else is there stays,
@@ -61,7 +58,7 @@ func TestRecorder(t *testing.T) {
 				t.Fatal(err)
 			}
 			at0 := at.Add(time.Duration(len(x.paths)) * time.Second)
-			os.Chtimes(r.path, at0, at0)
+			os.Chtimes(filepath.Join(r.path, r.name), at0, at0)
 		}
 		at = at.Add(time.Hour)
 		r.close()
@@ -83,8 +80,8 @@ func TestRecorder(t *testing.T) {
 	}
 	defer r.close()
 	x.err = fs.ErrPermission
-	if err := r.begin(&x, 16<<20, 0, at); !errors.Is(err, fs.ErrPermission) || r.path != "" {
-		t.Errorf("%v, %q", err, r.path)
+	if err := r.begin(&x, 16<<20, 0, at); !errors.Is(err, fs.ErrPermission) || r.name != "" {
+		t.Errorf("%v, %q", err, r.name)
 	}
 	if again, _ := os.ReadDir(dir); len(again) != len(entries) {
 		t.Error("old recordings went though none was begun")

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,48 +18,74 @@ import (
 // creating anything: an error that wraps fs.ErrExist when the file is there
 // and force is false, fs.ErrPermission or fs.ErrNotExist for its directory.
 func Check(path string, force bool) error {
-	if _, err := replaceable(path, force); err != nil {
+	return in(path, func(d *Dir, name string) error { return d.Check(name, force) })
+}
+
+// Write creates path with what content writes, as Dir.Write.
+func Write(path string, force bool, content func(io.Writer) error) error {
+	return in(path, func(d *Dir, name string) error { return d.Write(name, force, content) })
+}
+
+// Create creates path, to be written in place, as Dir.Create.
+func Create(path string, force bool) (f *os.File, err error) {
+	err = in(path, func(d *Dir, name string) error {
+		f, err = d.Create(name, force)
 		return err
-	}
-	dir := filepath.Dir(path)
-	if info, err := os.Stat(dir); err != nil {
+	})
+	return f, err
+}
+
+// Remove removes the file at path.
+func Remove(path string) error {
+	return in(path, func(d *Dir, name string) error { return d.Remove(name) })
+}
+
+// in does something in the directory of path, with the last part of path.
+func in(path string, do func(d *Dir, name string) error) error {
+	d, err := OpenDir(filepath.Dir(path))
+	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
-	} else if !info.IsDir() {
-		return fmt.Errorf("write %s: %s is not a directory", path, dir)
 	}
-	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
-		return fmt.Errorf("write %s: %w", path, &fs.PathError{Op: "write to directory", Path: dir, Err: err})
+	defer d.Close()
+	if err := do(d, filepath.Base(path)); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }
 
-// Write creates path with what content writes. The file is complete and on
-// disk under its name when Write returns nil; after an error path is as it was
-// and nothing else is left in its directory. An existing file is replaced only
+// Check reports why Write would fail, as the function Check.
+func (d *Dir) Check(name string, force bool) error {
+	if _, err := d.replaceable(name, force); err != nil {
+		return err
+	}
+	if err := unix.Faccessat(d.fd(), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return &fs.PathError{Op: "write to directory", Path: d.path, Err: err}
+	}
+	return nil
+}
+
+// Write creates a file with what content writes. The file is complete and on
+// disk under its name when Write returns nil; after an error what had the name is as it was
+// and nothing else is left in the directory. An existing file is replaced only
 // with force, and then keeps its permissions, of another user's file those alone that
 // a new file has; a symbolic link is replaced, not followed. A new file's mode is 0644
 // less the umask.
-func Write(path string, force bool, content func(io.Writer) error) (err error) {
-	old, err := replaceable(path, force)
+func (d *Dir) Write(name string, force bool, content func(io.Writer) error) error {
+	old, err := d.replaceable(name, force)
 	if err != nil {
 		return err
 	}
-	// A name of its own that cannot be guessed; O_EXCL follows no link.
-	dir := filepath.Dir(path)
-	f, err := os.OpenFile(filepath.Join(dir, ".gpumemtrace-"+rand.Text()+".tmp"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	// A name of its own that cannot be guessed.
+	temp := ".gpumemtrace-" + rand.Text() + ".tmp"
+	f, err := d.create(temp, 0o644)
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return err
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-	}()
 	// After a successful rename there is nothing of that name to remove.
-	defer os.Remove(f.Name())
+	defer func() { _ = d.Remove(temp) }()
 	defer f.Close()
 
-	if old != nil {
+	if old != nil && old.Mode&unix.S_IFMT == unix.S_IFREG {
 		if err := keepMode(f, old); err != nil {
 			return err
 		}
@@ -74,21 +99,18 @@ func Write(path string, force bool, content func(io.Writer) error) (err error) {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := place(f.Name(), path, force); err != nil {
+	if err := d.place(temp, name, force); err != nil {
 		return err
 	}
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync() // some file systems cannot; the contents are safe already
-		d.Close()
-	}
+	_ = d.file.Sync() // some file systems cannot; the contents are safe already
 	return nil
 }
 
 // keepMode gives f the permissions of the file that it replaces. Another user may have
 // put that there, open to all, to write into what takes its place.
-func keepMode(f *os.File, old fs.FileInfo) error {
-	mode := old.Mode().Perm()
-	if stat, ok := old.Sys().(*syscall.Stat_t); !ok || int(stat.Uid) != os.Geteuid() {
+func keepMode(f *os.File, old *unix.Stat_t) error {
+	mode := fs.FileMode(old.Mode).Perm()
+	if int(old.Uid) != os.Geteuid() {
 		created, err := f.Stat()
 		if err != nil {
 			return err
@@ -98,49 +120,54 @@ func keepMode(f *os.File, old fs.FileInfo) error {
 	return f.Chmod(mode)
 }
 
-// replaceable returns the regular file at path, nil for none, or the reason why Write
-// must not put a file there.
-func replaceable(path string, force bool) (fs.FileInfo, error) {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+// replaceable returns the regular file or symbolic link that has a name, nil for none, or
+// the reason why a file must not take its place.
+func (d *Dir) replaceable(name string, force bool) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	switch err := unix.Fstatat(d.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW); {
+	case errors.Is(err, unix.ENOENT):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("write %s: %w", path, err)
+		return nil, err
 	}
-	link := info.Mode().Type() == fs.ModeSymlink
-	if link {
+	is := st.Mode & unix.S_IFMT
+	if is == unix.S_IFLNK {
 		// /dev/stdout is a link too.
-		if target, err := os.Stat(path); err == nil {
-			info = target
+		var target unix.Stat_t
+		if unix.Fstatat(d.fd(), name, &target, 0) == nil {
+			is = target.Mode & unix.S_IFMT
 		}
 	}
 	switch {
-	case info.IsDir():
-		return nil, fmt.Errorf("write %s: is a directory", path)
-	case !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink:
-		return nil, fmt.Errorf("write %s: is not a regular file (use - for standard output)", path)
+	case is == unix.S_IFDIR:
+		return nil, errors.New("is a directory")
+	case is != unix.S_IFREG && is != unix.S_IFLNK:
+		return nil, errors.New("is not a regular file (use - for standard output)")
 	case !force:
-		return nil, fmt.Errorf("write %s: %w (use --force to replace it)", path, fs.ErrExist)
-	case link:
-		return nil, nil
+		return nil, fmt.Errorf("%w (use --force to replace it)", fs.ErrExist)
 	}
-	return info, nil
+	return &st, nil
 }
 
-// place gives the file temp the name path. Without force, a file that came to
+// place gives the file temp a name. Without force, a file that came to
 // be there since the check is kept.
-func place(temp, path string, force bool) error {
+func (d *Dir) place(temp, name string, force bool) error {
 	if force {
-		return os.Rename(temp, path)
+		return unix.Renameat(d.fd(), temp, d.fd(), name)
 	}
-	err := os.Link(temp, path)
+	err := unix.Linkat(d.fd(), temp, d.fd(), name, 0)
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	// File systems without hard links (FAT, some network ones).
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
+	err = unix.Renameat2(d.fd(), temp, d.fd(), name, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.EINVAL) {
+		return err
 	}
-	return os.Rename(temp, path)
+	// Some network ones have neither.
+	var st unix.Stat_t
+	if err := unix.Fstatat(d.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW); !errors.Is(err, unix.ENOENT) {
+		return errors.Join(fs.ErrExist, err)
+	}
+	return unix.Renameat(d.fd(), temp, d.fd(), name)
 }

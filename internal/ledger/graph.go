@@ -9,8 +9,11 @@ import (
 // maxGraphs bounds the graphs of one process that have memory nodes, and
 // maxCaptures its stream captures under way.
 const (
-	maxGraphs   = 1 << 16
-	maxCaptures = 1 << 10
+	maxGraphs = 1 << 16
+	// Rows that are looked at to move graphs: a move looks at all of the process.
+	maxLooked     = 1 << 26
+	looksPerEvent = 1 << 10
+	maxCaptures   = 1 << 10
 )
 
 // A graph is a CUgraph with live memory nodes, or one that a stream capture
@@ -124,6 +127,11 @@ func (l *Ledger) graphMove(p *process, e *event.Event) {
 	if !ok || e.Part == e.Handle {
 		return
 	}
+	if l.looked+p.rows > maxLooked+looksPerEvent*l.events {
+		l.loss.Add(lossGraphs, 1)
+		return
+	}
+	l.looked += p.rows
 	to := l.graphOf(p, e)
 	n := 0
 	for _, rows := range p.live {

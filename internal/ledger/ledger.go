@@ -158,7 +158,7 @@ func (o Options) withDefaults() Options {
 	set(&o.MaxUnattributed, 2*o.MaxLive)
 	set(&o.MaxMappings, o.MaxLive+o.MaxUnattributed)
 	set(&o.MaxSites, 1<<18)
-	set(&o.MaxProcesses, 1<<16)
+	set(&o.MaxProcesses, 1<<14)
 	set(&o.MaxEnded, 1024)
 	return o
 }
@@ -175,6 +175,8 @@ type Ledger struct {
 	gone  forgotten  // processes that were dropped: late events do not bring them back
 
 	rows      int // live allocations with a row, over all processes
+	events    int
+	looked    int // rows looked at to move graphs
 	endedRows int // those that ended processes still show
 	extra     int // live allocations beyond MaxLive
 	mappings  int
@@ -210,6 +212,7 @@ func (l *Ledger) Apply(e *event.Event) {
 		return
 	}
 	l.touched(p)
+	l.events++
 	switch e.Op {
 	case event.OpFork:
 		return // a child has none of its parent's GPU memory

@@ -20,7 +20,7 @@ var (
 	lossContexts     = causes.Add("contexts_full", "uses of contexts that are not told apart because a process has too many")
 	lossOwner        = causes.Add("context_owner_unknown", "ends of contexts that may have ended allocations in a context that is not known: they are kept, and memory in use may be less than shown")
 	lossPools        = causes.Add("pools_full", "uses of memory pools that are not told apart because a process has too many")
-	lossGraphs       = causes.Add("graphs_full", "uses of graphs that are not told apart because a process has too many")
+	lossGraphs       = causes.Add("graphs_full", "uses of graphs that are not told apart because a process has too many, or moves them too often")
 	lossGraphKept    = causes.Add("graph_memory_kept", "allocations of destroyed graphs that may have run, kept until they are freed: graph memory may be less than shown")
 	lossCapture      = causes.Add("allocations_during_capture", "stream-ordered allocations on another stream than one under capture: taken for the graph's if the capturing thread made them, else for memory in use")
 	lossCaptures     = causes.Add("captures_unmatched", "stream captures whose beginning or end was not seen: what they allocated may be taken for memory in use, or the other way round")

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -23,6 +22,7 @@ import (
 // A Dir is such a directory. It is safe for concurrent use.
 type Dir struct {
 	path string
+	dir  *atomicfile.Dir
 
 	mu   sync.Mutex
 	n    int // reports written
@@ -30,12 +30,24 @@ type Dir struct {
 }
 
 // Open makes the directory if it is not there, with a mode: what is wrong with it is
-// found before anything is written.
-func Open(path string, mode fs.FileMode) (*Dir, error) {
-	if err := os.MkdirAll(path, mode); err != nil {
+// found before anything is written. A directory that is to be this user's own must belong
+// to it, and nobody else may write to it.
+func Open(path string, mode fs.FileMode, own bool) (*Dir, error) {
+	dir, err := atomicfile.MakeDir(path, mode)
+	if err != nil {
 		return nil, fmt.Errorf("make a place for out-of-memory reports: %w", err)
 	}
-	return &Dir{path: path}, atomicfile.Check(filepath.Join(path, "probe"), true)
+	if own {
+		err = atomicfile.Own(dir.File())
+	}
+	if err == nil {
+		err = dir.Check("probe", true)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("write out-of-memory reports: %w", err)
+	}
+	return &Dir{path: path, dir: dir}, nil
 }
 
 // Keep has reports removed but for n, those of earlier runs too; 0 keeps all. Those of the
@@ -51,16 +63,16 @@ func (d *Dir) Write(o *snapshot.OutOfMemory) (page string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.n++
-	base := filepath.Join(d.path, fmt.Sprintf("oom-%s-%d-%03d", o.Time.UTC().Format("20060102-150405"), o.PID, d.n))
-	for path, content := range map[string]func(io.Writer) error{
+	base := fmt.Sprintf("oom-%s-%d-%03d", o.Time.UTC().Format("20060102-150405"), o.PID, d.n)
+	for name, content := range map[string]func(io.Writer) error{
 		base + ".pb.gz": func(f io.Writer) error { return pprofout.Write(f, o.Snapshot) },
 		base + ".txt":   func(f io.Writer) error { return export.OutOfMemory(f, o) },
 	} {
-		if err := atomicfile.Write(path, true, content); err != nil {
-			return "", errors.Join(err, d.prune())
+		if err := d.dir.Write(name, true, content); err != nil {
+			return "", errors.Join(fmt.Errorf("write %s: %w", filepath.Join(d.path, name), err), d.prune())
 		}
 	}
-	return base + ".txt", d.prune()
+	return filepath.Join(d.path, base+".txt"), d.prune()
 }
 
 // names are those of what Write writes: its time, PID and number.
@@ -94,7 +106,7 @@ func (d *Dir) prune() error {
 			}
 		}
 		for _, name := range of[most][0].files {
-			if err := os.Remove(filepath.Join(d.path, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := d.dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("remove an old out-of-memory report: %w", err)
 			}
 		}
@@ -111,7 +123,7 @@ func older(a, b *report) int {
 
 // reports returns those that are there, oldest first.
 func (d *Dir) reports() ([]*report, error) {
-	entries, err := os.ReadDir(d.path)
+	entries, err := d.dir.Names()
 	if err != nil {
 		return nil, err
 	}

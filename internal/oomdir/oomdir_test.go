@@ -31,7 +31,7 @@ func TestKeep(t *testing.T) {
 	var d *Dir
 	for run := range 2 {
 		var err error
-		if d, err = Open(path, 0o700); err != nil {
+		if d, err = Open(path, 0o700, false); err != nil {
 			t.Fatal(err)
 		}
 		d.Keep(5)

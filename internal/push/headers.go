@@ -2,7 +2,6 @@ package push
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -11,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 // headers are those of a file, which is read again when it has changed: credentials are
@@ -34,14 +33,7 @@ var reserved = []string{"Connection", "Content-Encoding", "Content-Length", "Con
 // readHeaders reads headers, one in a line, "Name: value". Those after a line "[parca]"
 // are for that system's targets alone. Empty lines, and those that begin with #, are
 // none. What is wrong with a line is said without the line.
-func readHeaders(r io.Reader) (map[string]http.Header, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxHeaderFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxHeaderFile {
-		return nil, fmt.Errorf("it is larger than %d bytes", maxHeaderFile)
-	}
+func readHeaders(data []byte) (map[string]http.Header, error) {
 	all := map[string]http.Header{}
 	system := ""
 	for i, line := range strings.Split(string(data), "\n") {
@@ -91,19 +83,11 @@ func (h *headers) load() error {
 	if h.path == "" {
 		return nil
 	}
-	f, err := os.OpenFile(h.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	data, info, err := userfile.Read(h.path, maxHeaderFile)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", h.path)
-	}
-	all, err := readHeaders(f)
+	all, err := readHeaders(data)
 	if err != nil {
 		return fmt.Errorf("%s: %w", h.path, err)
 	}

@@ -26,6 +26,7 @@ type decoder struct {
 	words
 
 	strings   []string
+	spelt     int // bytes of the texts of the entry that is being read
 	locations []*snapshot.Location
 	mappings  []*snapshot.Mapping
 
@@ -116,7 +117,7 @@ func (d *decoder) count(size int) int {
 func (d *decoder) string() string {
 	i := d.upTo(uint64(len(d.strings)))
 	if i < uint64(len(d.strings)) {
-		return d.strings[i]
+		return d.spell(d.strings[i])
 	}
 	n := d.upTo(maxString)
 	if d.bad || n > uint64(len(d.buf)) {
@@ -126,6 +127,16 @@ func (d *decoder) string() string {
 	s := d.known.text(d.buf[:n])
 	d.buf = d.buf[n:]
 	d.strings = append(d.strings, s)
+	return d.spell(s)
+}
+
+// spell counts a text for its length, wherever it was defined: no Writer makes a record of
+// which a block cannot hold all texts at their length.
+func (d *decoder) spell(s string) string {
+	if d.spelt += len(s); d.spelt > maxPayload {
+		d.fail()
+		return ""
+	}
 	return s
 }
 
@@ -226,6 +237,7 @@ func (d *decoder) place() {
 // set, at what makes no sense.
 func (d *decoder) next() Record {
 	for len(d.buf) > 0 {
+		d.spelt = 0
 		entry := d.uint()
 		if entry == entryPlace {
 			d.place()

@@ -22,7 +22,7 @@ func (d *decoder) record(entry uint64) Record {
 		}
 		for i := range r.Frames {
 			if id := d.placeRef(); !d.bad {
-				r.Frames[i] = d.known.place(id)
+				r.Frames[i] = d.known.frame(id)
 			}
 		}
 		return r
@@ -32,7 +32,9 @@ func (d *decoder) record(entry uint64) Record {
 		if d.bad {
 			return nil
 		}
-		r.Place = d.known.place(id)
+		if r.Place = d.known.place(id); r.Place == nil {
+			r.Place = &Place{ID: id}
+		}
 		r.Location = d.location(r.Place.Address)
 		return r
 	case entryProcess:

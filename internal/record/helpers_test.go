@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -380,4 +381,15 @@ func (m *maker) small(n int) []Record {
 		size, _ := bound(r)
 		return size > 500
 	})
+}
+
+// fresh makes an empty file.
+func fresh(t testing.TB, path string) *os.File {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
 }

@@ -18,10 +18,13 @@ type known struct {
 
 	mappings map[snapshot.Mapping]*snapshot.Mapping
 	texts    map[string]string
+
+	lost *Place // a frame whose definition was lost
 }
 
 func newKnown() *known {
 	return &known{
+		lost:     &Place{},
 		places:   map[uint64]*Place{},
 		mappings: map[snapshot.Mapping]*snapshot.Mapping{},
 		texts:    map[string]string{},
@@ -104,14 +107,22 @@ func (k *known) forget() {
 	}
 }
 
-// place returns the place with an id, or one without a name if its definition
-// was lost.
+// place returns the place with an id, nil if its definition was lost.
 func (k *known) place(id uint64) *Place {
 	if p := k.places[id]; p != nil {
 		return p
 	}
 	k.missing++
-	return &Place{ID: id}
+	return nil
+}
+
+// frame returns the place with an id, or one that stands for all whose definitions were
+// lost.
+func (k *known) frame(id uint64) *Place {
+	if p := k.place(id); p != nil {
+		return p
+	}
+	return k.lost
 }
 
 func sameName(a, b *snapshot.Location) bool {

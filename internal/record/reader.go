@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"syscall"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 // The ways in which a recording may lack something.
@@ -55,33 +54,17 @@ type Reader struct {
 	firstGap  uint64 // its time
 }
 
-// Open opens a recording. Errors are those of os.Open, or wrap ErrNotRecording,
+// Open opens a recording. Errors are those of userfile.Open, or wrap ErrNotRecording,
 // ErrVersion, ErrMalformed or ErrCutShort.
 func Open(path string) (*Reader, error) {
-	// A FIFO would have the opening wait.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, info, err := userfile.Open(path)
 	if err != nil {
 		return nil, err
-	}
-	r, err := open(f)
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	return r, nil
-}
-
-func open(f *os.File) (*Reader, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w: it is no regular file", ErrNotRecording)
 	}
 	r, err := NewReader(f, info.Size())
 	if err != nil {
-		return nil, err
+		f.Close()
+		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	r.closer = f
 	return r, nil

@@ -214,7 +214,7 @@ func TestMaxBytes(t *testing.T) {
 	}
 	path := t.TempDir() + "/a.rec"
 	n := uint64(0)
-	w, err := Create(path, WriterOptions{MaxBytes: MinBytes, Keyframe: func(yield func(Record)) {
+	w, err := Create(fresh(t, path), WriterOptions{MaxBytes: MinBytes, Keyframe: func(yield func(Record)) {
 		yield(&Trace{Version: "v"})
 		yield(&Note{fmt.Sprint(n)})
 	}})

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
@@ -15,8 +14,6 @@ import (
 
 // A WriterOptions says how a recording is written.
 type WriterOptions struct {
-	// Force replaces a file that is there, which is removed first.
-	Force bool
 	// MaxBytes bounds the file, 0 for no bound. The oldest quarter is dropped
 	// when a new one begins. At least MinBytes.
 	MaxBytes int64
@@ -92,24 +89,11 @@ type Writer struct {
 	frame  *keyframe // being recorded, nil for none
 }
 
-// Create begins a recording. The file is new, readable and writable by its
-// owner only, and no link is followed. Errors wrap those of package os, such as
-// fs.ErrExist without Force.
-func Create(path string, opts WriterOptions) (*Writer, error) {
+// Create begins a recording in a file, which is empty, and which the Writer closes. With an
+// error the file stays open.
+func Create(f *os.File, opts WriterOptions) (*Writer, error) {
 	if err := opts.check(); err != nil {
-		return nil, fmt.Errorf("record to %s: %w", path, err)
-	}
-	if opts.Force {
-		// Whoever has the old file open, or owns it, has no part in the new one.
-		if info, err := os.Lstat(path); err == nil && (info.Mode().IsRegular() || info.Mode().Type() == fs.ModeSymlink) {
-			if err := os.Remove(path); err != nil {
-				return nil, fmt.Errorf("record to %s: %w", path, err)
-			}
-		}
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("record to %s: %w", path, err)
+		return nil, fmt.Errorf("record to %s: %w", f.Name(), err)
 	}
 	l := layout{salt: rand.Uint32()}
 	if opts.MaxBytes > 0 {
@@ -117,7 +101,7 @@ func Create(path string, opts WriterOptions) (*Writer, error) {
 	}
 	w, err := newWriter(f, opts, l, maxPayload, queueDepth)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("record to %s: %w", path, err), f.Close(), os.Remove(path))
+		return nil, fmt.Errorf("record to %s: %w", f.Name(), err)
 	}
 	return w, nil
 }

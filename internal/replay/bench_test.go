@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/recordtest"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
@@ -16,10 +15,7 @@ import (
 func recordedJob(b *testing.B, n int) (path string, took time.Duration) {
 	b.Helper()
 	path = filepath.Join(b.TempDir(), "recording")
-	w, err := record.Create(path, record.WriterOptions{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	w := recordtest.Create(b, path)
 	job := &recordtest.Training{Stacks: 500, Depth: 40, Live: 10_000, Pieces: 2_500}
 	job.Begin(w.Append)
 	var first, last uint64

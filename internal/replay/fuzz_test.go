@@ -132,7 +132,7 @@ func show(t *testing.T, data []byte, opts Options) {
 	if err != nil {
 		return
 	}
-	played, err := play(r, opts)
+	played, err := PlayReader(r, opts)
 	if err != nil {
 		return
 	}
@@ -193,6 +193,7 @@ func TestHostileNames(t *testing.T) {
 
 // No recording makes playing it, or writing what it shows, panic.
 func FuzzPlay(f *testing.F) {
+	withinMemory := recordtest.LimitMemory(f)
 	data := bytesOf(f, recordtest.File(f, hostile()...))
 	f.Add(data, int64(End))
 	f.Add(data, int64(3*time.Second))
@@ -208,5 +209,6 @@ func FuzzPlay(f *testing.F) {
 		for _, data := range [][]byte{data, mended(data)} {
 			show(t, data, Options{At: time.Duration(after)})
 		}
+		withinMemory(t)
 	})
 }

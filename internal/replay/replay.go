@@ -96,14 +96,15 @@ func Play(path string, opts Options) (_ *state.State, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	s, err := play(r, opts)
+	s, err := PlayReader(r, opts)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return s, nil
 }
 
-func play(r *record.Reader, opts Options) (*state.State, error) {
+// PlayReader is Play of a recording that is open, of which nothing was read.
+func PlayReader(r *record.Reader, opts Options) (*state.State, error) {
 	p := &player{opts: opts, state: state.New()}
 	records := 0
 	if opts.Changed != nil {

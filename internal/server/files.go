@@ -6,7 +6,12 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
+
+// maxPEM bounds the file of a certificate with its chain, or of a key, in bytes.
+const maxPEM = 1 << 20
 
 // lookAgain is how often files are looked at for changes.
 const lookAgain = 5 * time.Second
@@ -79,7 +84,14 @@ func (r *reloaded[T]) look() {
 // certificate is that of two files.
 func certificate(warn func(string), cert, key string) (*reloaded[*tls.Certificate], error) {
 	return load(warn, func() (*tls.Certificate, error) {
-		c, err := tls.LoadX509KeyPair(cert, key)
+		var pem [2][]byte
+		for i, path := range []string{cert, key} {
+			var err error
+			if pem[i], _, err = userfile.Read(path, maxPEM); err != nil {
+				return nil, err
+			}
+		}
+		c, err := tls.X509KeyPair(pem[0], pem[1])
 		return &c, err
 	}, cert, key)
 }

@@ -5,18 +5,20 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 const (
 	// minToken and maxToken bound a token, in characters.
 	minToken, maxToken = 16, 1024
+	// maxTokenFile bounds a token's file, in bytes: it may end in newlines.
+	maxTokenFile = 4096
 	// cookieFor is how long a login lasts.
 	cookieFor = 12 * time.Hour
 )
@@ -24,15 +26,7 @@ const (
 // ReadToken reads the token in a file: its one line, of 16 to 1,024 characters of ASCII
 // without spaces.
 func ReadToken(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
-	}
-	defer f.Close()
-	if i, err := f.Stat(); err != nil || !i.Mode().IsRegular() {
-		return "", errors.Join(err, fmt.Errorf("read the token: %s is not a regular file", path))
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxToken+3))
+	b, _, err := userfile.Read(path, maxTokenFile)
 	if err != nil {
 		return "", fmt.Errorf("read the token: %w", err)
 	}

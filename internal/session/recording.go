@@ -3,23 +3,24 @@ package session
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 )
 
-// Record has the trace recorded in the file path from here on, and in no other any
-// more; "" is none. What holds memory comes first. With an error the recording before
-// goes on. It is for one goroutine.
-func (s *Session) Record(path string, opts record.WriterOptions) error {
+// Record has the trace recorded in a file from here on, and in no other any more; nil is
+// none. The file is empty, and the session closes it. What holds memory comes first. With
+// an error the recording before goes on. It is for one goroutine.
+func (s *Session) Record(file *os.File, opts record.WriterOptions) error {
 	var next *record.Writer
-	if path != "" {
+	if file != nil {
 		opts.Keyframe = s.state.Keyframe
 		s.Read(func(st *state.State) { opts.Since = st.Now() })
 		var err error
-		if next, err = record.Create(path, opts); err != nil {
-			return err
+		if next, err = record.Create(file, opts); err != nil {
+			return errors.Join(err, file.Close())
 		}
 	}
 	if s.recorder() != nil {

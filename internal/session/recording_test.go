@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -21,7 +22,11 @@ func TestRecordingEndsAtOnce(t *testing.T) {
 	run(t, p, "init")
 	s := trace(t, session.Options{PIDs: []int{p.PID()}, Stacks: unwind.Always, Recording: first})
 	run(t, p, "via l cuMemAlloc_v2 1000")
-	if err := s.Record(second, record.WriterOptions{}); err != nil {
+	f, err := os.Create(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Record(f, record.WriterOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	run(t, p, "via r cuMemAlloc_v2 2000")

@@ -5,11 +5,13 @@ package session
 
 import (
 	"errors"
-	"os"
+	"fmt"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/frames"
 	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
@@ -52,6 +54,7 @@ type Options struct {
 	// Recording, if set, is a file that every record is written to, and
 	// RecordingOptions how; but for its Keyframe, which is the state's.
 	Recording        string
+	ForceRecording   bool // replaces a file that is there
 	RecordingOptions record.WriterOptions
 	// GPUMemory: each GPU's memory is read whenever the driver's figures are.
 	GPUMemory bool
@@ -115,24 +118,38 @@ func Start(opts Options) (_ *Session, err error) {
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
 	}
+	var recordings *atomicfile.Dir
 	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
 	defer func() {
-		if err == nil {
+		if err != nil {
+			s.Close()
+		}
+		if recordings == nil {
 			return
 		}
-		s.Close()
-		if s.recorder() != nil {
-			_ = os.Remove(opts.Recording) // nothing was recorded
+		if err != nil {
+			_ = recordings.Remove(filepath.Base(opts.Recording)) // nothing was recorded
 		}
+		recordings.Close()
 	}()
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	s.trace.Physical = s.watchesKernel()
 	if opts.Recording != "" {
+		dir, err := atomicfile.OpenDir(filepath.Dir(opts.Recording))
+		if err != nil {
+			return nil, fmt.Errorf("record to %s: %w", opts.Recording, err)
+		}
+		file, err := dir.Create(filepath.Base(opts.Recording), opts.ForceRecording)
+		if err != nil {
+			dir.Close()
+			return nil, fmt.Errorf("record to %s: %w", opts.Recording, err)
+		}
+		recordings = dir // which has the file from here on
 		opts.RecordingOptions.Keyframe = s.state.Keyframe
-		if s.writer, err = record.Create(opts.Recording, opts.RecordingOptions); err != nil {
-			return nil, err
+		if s.writer, err = record.Create(file, opts.RecordingOptions); err != nil {
+			return nil, errors.Join(err, file.Close())
 		}
 	}
 	gpus := s.openGPUs()

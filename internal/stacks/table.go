@@ -120,6 +120,9 @@ func (t *Table) Doom(referred func(id uint64) bool) {
 	t.sweeping = true
 }
 
+// Sweeping tells whether a sweep has begun and not ended.
+func (t *Table) Sweeping() bool { return t.sweeping }
+
 // Doomed returns the stacks that a sweep is about to drop, and those for which
 // there was no room, with the processes that they are of.
 func (t *Table) Doomed() (ids []uint64, pids map[uint32]bool) {

@@ -107,10 +107,7 @@ func BenchmarkKeyframe(b *testing.B) {
 	b.Run("recorded", func(b *testing.B) {
 		for b.Loop() {
 			b.StopTimer()
-			w, err := record.Create(filepath.Join(b.TempDir(), "recording"), record.WriterOptions{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			w := recordtest.Create(b, filepath.Join(b.TempDir(), "recording"))
 			b.StartTimer()
 			s.Keyframe(w.Append)
 			b.StopTimer()

@@ -10,7 +10,7 @@ import (
 // Select returns a view of call sites of any layer, as they are at this moment, for
 // Selected alone.
 func (s *State) Select(sites []*ledger.Site, native stacks.Native) *View {
-	v := &View{want: Want{Native: native}, trace: s.trace, names: map[event.Process]string{}}
+	v := &View{want: Want{Native: native}, trace: s.trace, names: map[event.Process]string{}, sites: make([]site, 0, len(sites))}
 	for _, one := range sites {
 		x := site{Site: *one, held: one.InuseObjects, gpu: s.GPU(&one.SiteKey)}
 		if one.Kind == event.KindTensor {

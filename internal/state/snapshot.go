@@ -51,6 +51,9 @@ func (v *View) build(shapes *Shapes) *snapshot.Snapshot {
 		b.driver(&out)
 	}
 	out.Mappings = b.programsFirst()
+	if n := shorten(out.Samples); n > 0 {
+		out.Loss = append(slices.Clone(out.Loss), shortened.Counter(n))
+	}
 	return &out
 }
 

@@ -45,6 +45,9 @@ type State struct {
 	now      record.Moment
 	seen     uint64 // see Seen
 	events   uint64
+	applied  uint64 // records since the last Cut
+	settled  uint64 // applied, when a reading was last compared
+	swept    uint64 // applied, when a sweep last began
 	began    uint64 // time of the Cut that these records begin with, 0 for none
 	reported uint64 // CLOCK_MONOTONIC: when the last record.Reported was, 0 for never
 	afresh   bool   // see Afresh
@@ -143,6 +146,7 @@ func (s *State) Wants() *Wants {
 
 // Apply takes the next record into account.
 func (s *State) Apply(r record.Record) {
+	s.applied++
 	switch r := r.(type) {
 	case *event.Event:
 		s.event(r)
@@ -325,7 +329,7 @@ func (s *State) moment(m *record.Moment) {
 // nobody waits for them any longer.
 func (s *State) settle() {
 	r := s.pending
-	if r == nil {
+	if r == nil || !s.pays(&s.settled, len(s.procs.current)) {
 		return
 	}
 	s.pending, s.read = nil, r
@@ -369,6 +373,12 @@ func (s *State) note(text string) {
 
 // sweep makes room among the stacks.
 func (s *State) sweep(r *record.Sweep) {
+	if !r.Drop && !s.pays(&s.swept, s.stacks.Len()) {
+		return
+	}
+	if r.Drop && !s.stacks.Sweeping() {
+		return
+	}
 	ids := map[uint64]bool{}
 	for site := range s.ledger.Sites {
 		ids[site.Stack] = true
@@ -401,9 +411,24 @@ func (s *State) sweep(r *record.Sweep) {
 	}
 }
 
+// pays tells whether so many records came since the last time that a piece of work, which
+// takes a time in proportion to size, is small beside them. A tracer has it done much more
+// seldom; a recording could have it done with each record.
+func (s *State) pays(last *uint64, size int) bool {
+	if s.applied-*last < uint64(size/64) {
+		return false
+	}
+	*last = s.applied
+	return true
+}
+
 // cut begins afresh: records before were dropped, and what follows rebuilds what
 // was live.
 func (s *State) cut(r *record.Cut) {
+	if s.began != 0 && s.applied == 1 { // nothing came since the last one
+		s.began, s.applied = r.Time, 0
+		return
+	}
 	boot, watcher, places, stepped, history := s.trace.Boot, s.watcher, s.places, s.steps.watcher, s.history
 	*s = *New()
 	s.watcher = watcher

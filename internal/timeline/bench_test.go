@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/recordtest"
 )
 
@@ -20,10 +19,7 @@ var (
 func training(t testing.TB, path string, n int) {
 	t.Helper()
 	job := &recordtest.Training{Stacks: 500, Depth: 40, Live: 10_000, Pieces: 2_500}
-	w, err := record.Create(path, record.WriterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := recordtest.Create(t, path)
 	job.Begin(w.Append)
 	for i := range n {
 		w.Append(job.Next())

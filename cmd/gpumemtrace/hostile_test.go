@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	wire "encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+)
+
+// What a file of less than a megabyte may cost, whatever is in it.
+const (
+	hostileSize   = 1_000_000
+	hostileMemory = 256 << 20
+	hostileCPU    = 10 * time.Second
+	// addressSpace keeps the machine safe from a program that fails this test. What Go and
+	// the C library reserve without using it is part of it.
+	addressSpace = 2 << 30
+)
+
+// costs runs the program and checks what that took of memory and processor time. It says
+// how it ended.
+func costs(t *testing.T, args ...string) *invocation {
+	t.Helper()
+	v := command(t, args...)
+	v.cmd.Stdout = nil // it may be much
+	limits := fmt.Sprintf("ulimit -v %d && ulimit -t %d && exec \"$0\" \"$@\"", addressSpace>>10, 2*int(hostileCPU.Seconds()))
+	v.cmd.Path, v.cmd.Args = "/bin/sh", append([]string{"sh", "-c", limits, binary}, args...)
+	v.start()
+	<-v.exited
+	usage := v.cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	memory, cpu := usage.Maxrss<<10, v.cmd.ProcessState.UserTime()+v.cmd.ProcessState.SystemTime()
+	if memory > hostileMemory || cpu > hostileCPU {
+		t.Errorf("%s: %d MiB of memory, %.1f s of CPU", strings.Join(args, " "), memory>>20, cpu.Seconds())
+	}
+	if code := v.code(); code != exitDone && code != exitFailed || strings.Contains(v.stderr.String(), "goroutine ") {
+		t.Errorf("%s: exit code %d: %.300s", strings.Join(args, " "), code, v.stderr.String())
+	}
+	return v
+}
+
+// message appends a field with bytes to a protocol buffer's message.
+func message(b []byte, field uint64, content ...byte) []byte {
+	b = wire.AppendUvarint(b, field<<3|2)
+	return append(wire.AppendUvarint(b, uint64(len(content))), content...)
+}
+
+// ofOurs is the beginning of a profile of ours: its sample types and their names.
+func ofOurs() (out []byte) {
+	out = message(out, 6)
+	for i := range snapshot.AllValues {
+		v := &snapshot.AllValues[i]
+		out = message(out, 6, []byte(v.Name)...)
+		if !v.Failed {
+			out = message(out, 1, 1<<3, byte(i+1))
+		}
+	}
+	return out
+}
+
+// bomb is a gzip file of hostileSize bytes at most, of a head and then of parts that repeat.
+func bomb(t *testing.T, head []byte, part ...byte) []byte {
+	t.Helper()
+	var out, member bytes.Buffer
+	pack := func(to *bytes.Buffer, data []byte) {
+		z, _ := gzip.NewWriterLevel(to, gzip.BestCompression)
+		z.Write(data)
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pack(&out, head)
+	pack(&member, bytes.Repeat(part, max(1, 8<<20/len(part))))
+	for out.Len()+member.Len() < hostileSize {
+		out.Write(member.Bytes())
+	}
+	return out.Bytes()
+}
+
+// A small profile takes little, whatever it unpacks to and whosever it is.
+func TestHostileProfiles(t *testing.T) {
+	ours := ofOurs()
+	values := message(nil, 2, message(nil, 2, make([]byte, 5)...)...)
+	location := message(nil, 4, 1<<3, 1)
+	wide := message(nil, 2, message(message(nil, 1, bytes.Repeat([]byte{1}, 1<<16)...), 2, make([]byte, 5)...)...)
+	lines := message(nil, 4, append(message(nil, 4, 1<<3, 1), bytes.Repeat(message(nil, 4), 1<<16)...)...)
+	for name, data := range map[string][]byte{
+		"empty samples of nobody's": bomb(t, nil, message(nil, 2)...),
+		"empty samples":             bomb(t, ours, message(nil, 2)...),
+		"samples without a stack":   bomb(t, ours, values...),
+		"samples with wide stacks":  bomb(t, append(ours[:len(ours):len(ours)], location...), wide...),
+		"sample types":              bomb(t, ours, message(nil, 1)...),
+		"mappings":                  bomb(t, ours, message(nil, 3)...),
+		"locations":                 bomb(t, ours, location...),
+		"lines":                     bomb(t, ours, lines...),
+		"functions":                 bomb(t, ours, message(nil, 5)...),
+		"texts":                     bomb(t, ours, message(nil, 6)...),
+		"long texts":                bomb(t, ours, message(nil, 6, make([]byte, 1<<16)...)...),
+		"comments":                  bomb(t, ours, 13<<3, 1),
+		"packed comments":           bomb(t, ours, message(nil, 13, make([]byte, 1<<16)...)...),
+		"unknown fields":            bomb(t, ours, 100<<3&0x7f|0x80, 100>>4, 1),
+		"zeros":                     bomb(t, ours, 0),
+		"a field without an end":    bomb(t, append(ours[:len(ours):len(ours)], 6<<3|2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "x.pb.gz")
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{{"report", path, "-n", "-1"}, {"report", path, "--by", "kind"}, {"diff", path, path, "-n", "-1"}} {
+				if v := costs(t, args...); v.code() != exitDone && !strings.Contains(v.stderr.String(), "x.pb.gz: not a profile that gpumemtrace wrote: ") {
+					t.Errorf("%q", v.stderr.String())
+				}
+			}
+			// Nothing but a recording is converted, or shown by top.
+			for _, args := range [][]string{{"convert", path, "-o", "-"}, {"top", path, "--once"}} {
+				costs(t, args...).says("x.pb.gz", "not a recording")
+			}
+		})
+	}
+}
+
+// What is not a regular file is refused at once, whoever would write to it.
+func TestReadsRegularFilesAlone(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, dir, "/dev/zero", os.DevNull} {
+		for _, args := range [][]string{{"report", path}, {"diff", path, path}, {"convert", path, "-o", "-"}, {"top", path, "--once"}} {
+			command(t, args...).start().ends(exitFailed).says(path, "not a regular file")
+		}
+	}
+}
