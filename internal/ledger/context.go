@@ -139,8 +139,9 @@ func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 	}
 	c := &p.contexts[i]
 	alone := false
-	x := l.endOf(p, e)
+	x := &contextEnd{}
 	if c.created == 0 && p.contexts[ctxUnknown].live > 0 {
+		x = l.endOf(p, e)
 		f := x.fates[ctxUnknown]
 		alone = p.older == 1 && !f.live || f.ended()
 	}
@@ -211,6 +212,9 @@ func (l *Ledger) primaryReset(p *process, e *event.Event) {
 // the last one if it took memory of live allocations with it; else allocations end with
 // their own frees, or with the process.
 func (l *Ledger) primaryRelease(p *process, e *event.Event) {
+	if l.evidence == nil || len(l.evidence.Gone) == 0 {
+		return
+	}
 	if x := l.endOf(p, e); len(x.gone) > 0 {
 		l.primaryReset(p, e)
 	}

@@ -36,9 +36,9 @@ type Ledger struct {
 
 	objects map[objectID]*object
 	procs   map[event.Process]*process
-	clients map[uint64]event.Process // who made a client last, by its name
-	order   uint64                   // of the latest object
-	rows    uint64                   // address of the latest row
+	clients map[uint64]map[event.Process]bool // whose a client is, by its name
+	order   uint64                            // of the latest object
+	rows    uint64                            // address of the latest row
 	loss    *loss.Set
 	scratch []*object // of free
 }
@@ -67,14 +67,14 @@ var (
 	lossInvalid   = lossCauses.Add("driver_calls_invalid", "calls of the kernel driver that cannot have happened")
 	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process not told apart because there were too many: their memory is on none that is known")
 	lossProcesses = lossCauses.Add("driver_callers_full", "calls of the kernel driver not counted because there were too many processes")
-	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced: what is left of it when the owner frees it is not in the total")
+	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or another user's: what is left of it when the owner frees it is not in the total")
 )
 
 // New returns an empty Ledger.
 func New(opt ledger.Options) *Ledger {
 	return &Ledger{
 		Rows: ledger.New(opt), objects: map[objectID]*object{}, procs: map[event.Process]*process{},
-		clients: map[uint64]event.Process{}, loss: loss.New(lossCauses),
+		clients: map[uint64]map[event.Process]bool{}, loss: loss.New(lossCauses),
 	}
 }
 

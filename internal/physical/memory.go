@@ -111,9 +111,9 @@ func (l *Ledger) share(p *process, e *event.Event) {
 	if o == nil {
 		return
 	}
-	owner, known := l.clients[clientOf(e.Addr)]
-	source := l.objects[objectID{e.Proc, e.Addr}]
-	if source == nil && known {
+	owner, known := l.Owner(e)
+	var source *object
+	if known {
 		source = l.objects[objectID{owner, e.Addr}]
 	}
 	if source == nil || source == o {

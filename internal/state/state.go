@@ -264,6 +264,9 @@ func (s *State) backed(e *event.Event) {
 	s.physical.Backs(e, device)
 }
 
+// ShareOwner returns the process whose object e, an OpObjectShare, shares, if it is known.
+func (s *State) ShareOwner(e *event.Event) (event.Process, bool) { return s.physical.Owner(e) }
+
 // evidence returns what the kernel driver's calls showed of a call that may end a context.
 func (s *State) evidence(e *event.Event) *ledger.Evidence {
 	ending := s.physical.Ends(e)
