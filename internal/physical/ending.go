@@ -89,6 +89,12 @@ func (l *Ledger) Lives(proc event.Process, space event.Space, addr uint64) bool 
 	return p != nil && p.backing[address{space, addr}] != nil
 }
 
+// Took tells whether e's thread took memory that an allocation may be for.
+func (l *Ledger) Took(e *event.Event) bool {
+	p := l.procs[e.Proc]
+	return p != nil && p.took[e.TID] != nil
+}
+
 // Backs says that e, an allocation, succeeded, and that its process's CUDA calls the device
 // that it is on ordinal. The memory that its thread took last is for it.
 func (l *Ledger) Backs(e *event.Event, ordinal int32) {

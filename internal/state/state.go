@@ -254,7 +254,7 @@ func (s *State) event(e *event.Event) {
 // backed tells the physical layer of an allocation: the memory that its call took from
 // the kernel driver is for that, and on its device.
 func (s *State) backed(e *event.Event) {
-	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || e.Kind.Class() != event.ClassDevice || e.Result != event.Success {
+	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || e.Kind.Class() != event.ClassDevice || e.Result != event.Success || !s.physical.Took(e) {
 		return
 	}
 	device := e.Device
