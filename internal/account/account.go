@@ -36,6 +36,7 @@ type Accounts struct {
 	ordinals map[event.Process]map[int32]gpu
 	// empty are processes that were seen to hold nothing.
 	empty map[event.Process]bool
+	left  []event.Process // see Left
 	lost  *loss.Set
 }
 
@@ -63,7 +64,7 @@ type Figure struct {
 
 var causes loss.Causes
 
-var lossDiffers = causes.Add("driver_total_differs", "readings in which the driver's total of a process, traced from its start, was not what the process was seen to take")
+var lossDiffers = causes.Add("driver_total_differs", "readings in which the driver's total of a process was not what the process was seen to take, or, of one that was attached to late, was less")
 
 // New returns Accounts that no reading was made for.
 func New() *Accounts {
@@ -85,6 +86,9 @@ type Process struct {
 	GPUs           []physical.GPU
 	// Held is in bytes, by GPUs: all of it if Seen, else its allocations.
 	Held []int64
+	// Allocated is what the allocations of one that is Seen hold on GPUs of its own.
+	Allocated     []int64
+	AllocatedGPUs []physical.GPU
 }
 
 // Label returns the label of the GPU that a process calls ordinal, and whether
@@ -152,9 +156,10 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 	all = !slices.EqualFunc(a.devices, r.Devices, sameDevice)
 	a.devices = r.Devices
 	changed = a.number(r, processes)
+	a.left = nil
 	for i := range processes {
 		p := &processes[i]
-		listed := false
+		listed, was := false, len(a.Labels(p.Process)) > 0 && !a.gone(p.Process)
 		for j := range r.Devices {
 			d := &r.Devices[j]
 			on := slices.ContainsFunc(d.Processes, func(g snapshot.GPUProcess) bool { return g.PID == int(p.Process.PID) })
@@ -172,12 +177,18 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 							changed = append(changed, p.Process)
 						}
 						a.figures[k] = &Figure{Known: true}
+						if p.Changed < r.Begin && was {
+							a.short(p, &r.Devices[x], 0)
+						}
 					}
 				}
 			}
 		}
 		// Of an instance only the whole GPU tells.
 		everywhere := !slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.Listed && d.Instance < 0 })
+		if was && !listed && a.Initial && everywhere {
+			a.left = append(a.left, p.Process)
+		}
 		if !listed && a.Initial && everywhere && p.Since <= r.Begin && len(a.Labels(p.Process)) == 0 && !a.empty[p.Process] {
 			a.empty[p.Process] = true
 			changed = append(changed, p.Process)
@@ -299,9 +310,36 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed b
 		f.Before = old.Before
 	default:
 		f.Before = f.Total - held
+		if !racing {
+			a.short(p, &r.Devices[device], f.Total)
+		}
 	}
 	return changed
 }
+
+// short counts where a process holds more on a device than the driver's total says.
+func (a *Accounts) short(p *Process, d *record.Device, total int64) {
+	held, _ := a.held(p, d)
+	allocations := *p
+	allocations.GPUs, allocations.Held = p.AllocatedGPUs, p.Allocated
+	allocated, _ := a.held(&allocations, d)
+	if max(held, allocated) > total {
+		a.lost.Add(lossDiffers, 1)
+	}
+}
+
+// gone tells whether the driver listed a process on no GPU any more.
+func (a *Accounts) gone(p event.Process) bool {
+	for i := range a.devices {
+		if f := a.figures[key{p, a.devices[i].Label}]; f != nil && *f != (Figure{Known: true}) {
+			return false
+		}
+	}
+	return true
+}
+
+// Left returns the processes that the last reading was the first to list on no GPU.
+func (a *Accounts) Left() []event.Process { return a.left }
 
 // held returns what a process has on a whole GPU, and the label of that, or of the
 // one instance of it that the process uses: NVML lists it on the whole GPU.

@@ -92,6 +92,10 @@ func differs(a *Accounts) uint64 {
 func TestCompare(t *testing.T) {
 	racing := func(p Process) Process { p.Changed = 10; return p } // in the moment that the reading began
 	unseen := func(p Process) Process { p.Seen, p.Changed = false, 0; return p }
+	allocating := func(p Process, bytes int64) Process {
+		p.AllocatedGPUs, p.Allocated = p.GPUs, []int64{bytes}
+		return p
+	}
 	known := func(total, before int64) Figure { return Figure{Total: total, Known: true, Before: before} }
 	checked := func(total, differs int64) Figure {
 		return Figure{Total: total, Known: true, Differs: differs, Compared: true}
@@ -122,7 +126,9 @@ func TestCompare(t *testing.T) {
 		{"late, racing, and then not", []step{{one(700), holding(0, false)}, {one(700), racing(holding(50, false))}, {one(740), holding(50, false)}}, known(740, 690), 0},
 		{"late, racing from the first on", []step{{one(700), racing(holding(50, false))}}, known(700, 650), 0},
 		{"late, racing after no figure", []step{{one(-1), holding(0, false)}, {one(700), racing(holding(50, false))}}, known(700, 650), 0},
-		{"late, less than it was seen to take", []step{{one(700), holding(800, false)}}, known(700, -100), 0},
+		{"late, less than it was seen to take", []step{{one(700), holding(800, false)}}, known(700, -100), 1},
+		{"late, less than its allocations", []step{{one(700), allocating(holding(100, false), 800)}}, known(700, 600), 1},
+		{"late, less than it was seen to take while that changed", []step{{one(700), racing(holding(800, false))}}, known(700, -100), 0},
 		{"late, the whole GPU's figure", []step{{one(900).infers(), holding(100, false)}}, Figure{Total: 900, Known: true, Inferred: true, Before: 800}, 0},
 		{"late, its calls are not seen", []step{{one(700), unseen(holding(100, false))}}, known(700, 600), 0},
 
@@ -489,4 +495,31 @@ func TestRests(t *testing.T) {
 	r := one(500)
 	r.Uses = append(r.Uses, record.Use{Process: target, Device: 9}, record.Use{Process: target, Device: -1})
 	a.Observe(&r.Reading, []Process{holding(500, true)}) // a reading that cannot be
+}
+
+// A process that the driver lists on no GPU any more has left once.
+func TestLeft(t *testing.T) {
+	a := newAccounts()
+	for i, step := range []struct {
+		reading *reading
+		process Process
+		left    int
+	}{
+		{new(reading).gpu("0", 6), holding(0, false), 0}, // it was nowhere yet
+		{one(700), holding(0, false), 0},
+		{new(reading).gpu("0", 6), holding(0, false), 1},
+		{new(reading).gpu("0", 6), holding(0, false), 0},
+		{one(0), holding(0, false), 0},
+	} {
+		a.Observe(&step.reading.Reading, []Process{step.process})
+		if got := len(a.Left()); got != step.left {
+			t.Errorf("step %d: %d left, want %d", i, got, step.left)
+		}
+	}
+	hidden := New()
+	hidden.Observe(&one(700).Reading, []Process{holding(0, false)})
+	hidden.Observe(&new(reading).gpu("0", 6).Reading, []Process{holding(0, false)})
+	if len(hidden.Left()) != 0 {
+		t.Error("where the driver may hide processes one left")
+	}
 }

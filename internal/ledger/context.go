@@ -129,8 +129,9 @@ func (p *process) detach(c *context) []uint32 {
 //
 // An allocation whose context is not known was made in one that was current on
 // its thread since before the trace. It ends with this context if this one may be
-// that old and no other known one is. Else it is kept: a user notices memory that
-// is shown for too long, and never memory that is missing.
+// that old and no other known one is, or if the kernel driver's memory tells so (see
+// Evidence). Else it is kept: a user notices memory that is shown for too long, and never
+// memory that is missing.
 func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 	i := l.context(p, e.Ctx)
 	if i == ctxUnknown {
@@ -138,16 +139,20 @@ func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 	}
 	c := &p.contexts[i]
 	alone := false
+	x := &contextEnd{}
 	if c.created == 0 && p.contexts[ctxUnknown].live > 0 {
-		alone = p.older == 1
-		if !alone {
-			l.loss.Add(lossOwner, 1)
-		}
+		x = l.endOf(p, e)
+		f := x.fates[ctxUnknown]
+		alone = p.older == 1 && !f.live || f.ended()
 	}
+	l.endGone(p, x)
 	if c.live > 0 || alone {
 		l.endIn(p, e.Time, func(ctx uint32, _ int32) bool {
 			return ctx == i || ctx == ctxUnknown && alone
 		})
+	}
+	if c.created == 0 && !alone && p.contexts[ctxUnknown].live > 0 {
+		l.loss.Add(lossOwner, 1)
 	}
 	if e.Time < c.created {
 		return // an earlier context of this handle ended
@@ -163,7 +168,8 @@ func (l *Ledger) contextDestroy(p *process, e *event.Event) {
 // primaryReset applies OpPrimaryReset. Which of a device's contexts from before the
 // trace is the primary one is not known: all of them end, because a process that
 // uses the primary one rarely has another. A context that was seen created is not
-// the primary one. Memory that may be on another device is kept.
+// the primary one. Memory that may be on another device is kept, unless the kernel
+// driver's memory tells that it went (see Evidence).
 func (l *Ledger) primaryReset(p *process, e *event.Event) {
 	if e.Device <= event.NoDevice {
 		l.loss.Add(lossReset, 1)
@@ -178,6 +184,8 @@ func (l *Ledger) primaryReset(p *process, e *event.Event) {
 		}
 	}
 	undecided := false
+	x := l.endOf(p, e)
+	l.endGone(p, x)
 	l.endIn(p, e.Time, func(ctx uint32, device int32) bool {
 		c := &p.contexts[ctx]
 		if c.created != 0 {
@@ -188,11 +196,27 @@ func (l *Ledger) primaryReset(p *process, e *event.Event) {
 		} else if device == event.NoDevice && ctx == ctxUnknown {
 			device = alone
 		}
+		if device == event.NoDevice && x.decides(ctx) {
+			return true
+		}
 		undecided = undecided || device == event.NoDevice
 		return device == e.Device
 	})
 	if undecided {
 		l.loss.Add(lossOwner, 1)
+	}
+}
+
+// primaryRelease applies OpPrimaryRelease. The driver ends the primary context when its
+// last reference goes, but references from before the trace began are not known. It was
+// the last one if it took memory of live allocations with it; else allocations end with
+// their own frees, or with the process.
+func (l *Ledger) primaryRelease(p *process, e *event.Event) {
+	if l.evidence == nil || len(l.evidence.Gone) == 0 {
+		return
+	}
+	if x := l.endOf(p, e); len(x.gone) > 0 {
+		l.primaryReset(p, e)
 	}
 }
 

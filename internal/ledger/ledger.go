@@ -185,6 +185,8 @@ type Ledger struct {
 
 	loss *loss.Set
 
+	evidence *Evidence // of the event that is applied, nil for none
+
 	// Scratch of the mapping code.
 	hits     []*mapping
 	from, to mapping
@@ -242,10 +244,7 @@ func (l *Ledger) Apply(e *event.Event) {
 }
 
 // effects are what a success of each Op does to a living process. One that is
-// left out does nothing: address space (OpReserve, OpUnreserve) is no memory. The
-// driver frees the primary context when its last reference goes, but references
-// from before the trace began are not known, so OpPrimaryRelease does not tell the
-// last one: allocations then end with their own frees, or with the process.
+// left out does nothing: address space (OpReserve, OpUnreserve) is no memory.
 var effects = [event.OpExit + 1]func(*Ledger, *process, *event.Event){
 	event.OpAlloc:            (*Ledger).alloc,
 	event.OpFree:             (*Ledger).free,
@@ -269,6 +268,7 @@ var effects = [event.OpExit + 1]func(*Ledger, *process, *event.Event){
 	event.OpContextCreate:    (*Ledger).contextCreate,
 	event.OpContextSeen:      (*Ledger).contextSeen,
 	event.OpContextDestroy:   (*Ledger).contextDestroy,
+	event.OpPrimaryRelease:   (*Ledger).primaryRelease,
 	event.OpPrimaryReset:     (*Ledger).primaryReset,
 }
 

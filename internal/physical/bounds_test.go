@@ -121,13 +121,13 @@ func TestNothingStays(t *testing.T) {
 	if len(l.objects) != 2 || len(l.clients) != 1 || len(p.descriptors) != 1 {
 		t.Errorf("%d objects, %d clients, %d descriptors stay", len(l.objects), len(l.clients), len(p.descriptors))
 	}
-	if len(p.told) > maxTold || len(p.gpus) > 8 || len(p.freed) > maxThreads || len(p.took) > maxThreads || len(p.buried) > maxBuried {
+	if len(p.told) > maxTold || len(p.gpus) > 8 || len(p.freed) > maxThreads || len(p.took) > maxThreads || len(p.given) > maxThreads || len(p.backing) > len(l.objects) || len(p.buried) > maxBuried {
 		t.Errorf("told %d, GPUs %d, freed %d, took %d, buried %d", len(p.told), len(p.gpus), len(p.freed), len(p.took), len(p.buried))
 	}
 	apply(l, ev(1_000_000, event.OpExit))
 	l.Forget(proc)
-	if len(l.objects)+len(l.clients)+len(l.procs)+l.asking != 0 {
-		t.Errorf("%d objects, %d clients, %d processes, %d asking", len(l.objects), len(l.clients), len(l.procs), l.asking)
+	if len(l.objects)+len(l.clients)+len(l.procs) != 0 {
+		t.Errorf("%d objects, %d clients, %d processes", len(l.objects), len(l.clients), len(l.procs))
 	}
 }
 

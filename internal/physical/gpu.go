@@ -49,7 +49,6 @@ func (l *Ledger) gpu(p *process, g GPU) int32 {
 		return none
 	}
 	g.Ordinal = event.NoDevice
-	l.asking++
 	p.gpus = append(p.gpus, g)
 	return int32(len(p.gpus) - 1)
 }
@@ -102,28 +101,12 @@ func (l *Ledger) tell(p *process, e *event.Event) {
 	}
 }
 
-// Asks tells whether Backs may be of use.
-func (l *Ledger) Asks() bool { return l.asking > 0 }
-
-// ask remembers where a thread's latest memory is, if the allocation that it is for
-// will be known to be on the same device.
-func (l *Ledger) ask(p *process, e *event.Event, function string, device int32) {
+// take remembers a thread's latest memory, if an allocation that it is for follows, on
+// the same device.
+func (p *process) take(m *memory, e *event.Event, function string) {
 	delete(p.took, e.TID)
-	if l.asking > 0 && device != none && e.TID != 0 && causeOf(function).placed && len(p.took) < maxThreads {
-		p.took[e.TID] = device
-	}
-}
-
-// Backs says that the memory that a thread of proc took last is on the device that
-// the process's CUDA calls ordinal.
-func (l *Ledger) Backs(proc event.Process, thread uint32, ordinal int32) {
-	p := l.procs[proc]
-	if p == nil {
-		return
-	}
-	if i, ok := p.took[thread]; ok {
-		delete(p.took, thread)
-		l.number(p, i, ordinal)
+	if m.rows[0].device != none && e.TID != 0 && causeOf(function).placed && len(p.took) < maxThreads {
+		p.took[e.TID] = m
 	}
 }
 
@@ -132,6 +115,5 @@ func (l *Ledger) Backs(proc event.Process, thread uint32, ordinal int32) {
 func (l *Ledger) number(p *process, gpu, ordinal int32) {
 	if gpu != none && ordinal != event.NoDevice && p.gpus[gpu].Ordinal == event.NoDevice {
 		p.gpus[gpu].Ordinal = ordinal
-		l.asking--
 	}
 }

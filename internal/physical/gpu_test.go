@@ -61,13 +61,10 @@ func TestBacks(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l := run(tt.events...)
-			l.Backs(proc, tt.thread, 2)
-			l.Backs(proc, tt.thread, 3)
+			l.Backs(allocation(5, 0x1000, on(tt.thread)), 2)
+			l.Backs(allocation(6, 0x2000, on(tt.thread)), 3)
 			if got := l.GPUs(proc)[0].Ordinal; got != tt.want {
 				t.Errorf("ordinal %d, want %d", got, tt.want)
-			}
-			if asks := l.GPUs(proc)[0].Ordinal == event.NoDevice; asks != l.Asks() {
-				t.Errorf("asks: %v, want %v", l.Asks(), asks)
 			}
 		})
 	}
@@ -77,14 +74,14 @@ func TestBacks(t *testing.T) {
 // have other devices visible.
 func TestOrdinalAfterExec(t *testing.T) {
 	l := run(makeMemory(4, first, mib, in(inAlloc)))
-	l.Backs(proc, 1, 2)
+	l.Backs(allocation(4, 0x1000), 2)
 	apply(l, ev(5, event.OpExec))
-	if got := l.GPUs(proc)[0].Ordinal; got != event.NoDevice || !l.Asks() {
-		t.Errorf("after an exec the ordinal is %d, asks: %v", got, l.Asks())
+	if got := l.GPUs(proc)[0].Ordinal; got != event.NoDevice {
+		t.Errorf("after an exec the ordinal is %d", got)
 	}
 	apply(l, makeClient(6, client, 5), makeDevice(7, device, 0), makeMemory(8, first, mib, in(inAlloc)))
-	l.Backs(proc, 1, 0)
-	if got := l.GPUs(proc)[0].Ordinal; got != 0 || l.Asks() {
-		t.Errorf("the next image calls it %d, want 0; asks: %v", got, l.Asks())
+	l.Backs(allocation(9, 0x1000), 0)
+	if got := l.GPUs(proc)[0].Ordinal; got != 0 {
+		t.Errorf("the next image calls it %d, want 0", got)
 	}
 }

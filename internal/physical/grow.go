@@ -36,7 +36,7 @@ const (
 // remember keeps what an object held that a launch or the loading of code frees.
 func (l *Ledger) remember(p *process, o *object, e *event.Event, function string) {
 	m := o.memory
-	if m == nil || m.next != m || m.rows[0].kind != event.KindContext {
+	if m == nil || m.rows[0].kind != event.KindContext || m.shared() {
 		return
 	}
 	switch Cause(function) {
@@ -50,6 +50,17 @@ func (l *Ledger) remember(p *process, o *object, e *event.Event, function string
 	if len(p.freed) < maxThreads {
 		p.freed[e.TID] = freed{m, e.Outer, e.Time}
 	}
+}
+
+// shared tells whether m's own process shares it. What another one says of it does not
+// count.
+func (m *memory) shared() bool {
+	for x := m.next; x != m; x = x.next {
+		if x.object.proc == m.object.proc {
+			return true
+		}
+	}
+	return false
 }
 
 // grown returns what a new object's memory held before, if its thread freed it just

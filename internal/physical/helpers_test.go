@@ -131,3 +131,8 @@ func lossOf(l *Ledger, name string) uint64 {
 	}
 	panic("no loss named " + name)
 }
+
+// allocation is one of the program's.
+func allocation(t, addr uint64, options ...opt) *event.Event {
+	return ev(t, event.OpAlloc, append([]opt{number(addr)}, options...)...)
+}

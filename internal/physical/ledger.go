@@ -36,10 +36,9 @@ type Ledger struct {
 
 	objects map[objectID]*object
 	procs   map[event.Process]*process
-	clients map[uint64]event.Process // who made a client last, by its name
-	order   uint64                   // of the latest object
-	rows    uint64                   // address of the latest row
-	asking  int                      // GPUs whose ordinal is not known
+	clients map[uint64]map[event.Process]bool // whose a client is, by its name
+	order   uint64                            // of the latest object
+	rows    uint64                            // address of the latest row
 	loss    *loss.Set
 	scratch []*object // of free
 }
@@ -49,12 +48,14 @@ type process struct {
 	root        object
 	descriptors map[uint64]*object
 	gpus        []GPU
-	told        map[uint64]uint32 // device instances: which GPU
-	freed       map[uint32]freed  // by thread
-	took        map[uint32]int32  // by thread: the device of its latest memory, while its ordinal is asked for
-	buried      map[uint64]uint64 // names of objects: when the latest that had it ended
-	exec        uint64            // time of its last exec, 0 for none
-	seen        bool              // it called the kernel driver
+	told        map[uint64]uint32   // device instances: which GPU
+	freed       map[uint32]freed    // by thread
+	took        map[uint32]*memory  // by thread: its latest memory, until the allocation that it is for
+	backing     map[address]*memory // of live memory: the allocation that it is for
+	given       map[uint32]*given   // by thread
+	buried      map[uint64]uint64   // names of objects: when the latest that had it ended
+	exec        uint64              // time of its last exec, 0 for none
+	seen        bool                // it called the kernel driver
 	exited      bool
 	changed     uint64
 }
@@ -66,14 +67,14 @@ var (
 	lossInvalid   = lossCauses.Add("driver_calls_invalid", "calls of the kernel driver that cannot have happened")
 	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process not told apart because there were too many: their memory is on none that is known")
 	lossProcesses = lossCauses.Add("driver_callers_full", "calls of the kernel driver not counted because there were too many processes")
-	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced: what is left of it when the owner frees it is not in the total")
+	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or another user's: what is left of it when the owner frees it is not in the total")
 )
 
 // New returns an empty Ledger.
 func New(opt ledger.Options) *Ledger {
 	return &Ledger{
 		Rows: ledger.New(opt), objects: map[objectID]*object{}, procs: map[event.Process]*process{},
-		clients: map[uint64]event.Process{}, loss: loss.New(lossCauses),
+		clients: map[uint64]map[event.Process]bool{}, loss: loss.New(lossCauses),
 	}
 }
 
@@ -162,7 +163,12 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 	case event.OpObjectShare:
 		l.share(p, e)
 	case event.OpObjectFree:
-		if o := l.objects[objectID{e.Proc, e.Handle}]; o != nil && (o.op == event.OpNone || o.time <= e.Time) {
+		o := l.objects[objectID{e.Proc, e.Handle}]
+		if o != nil && o.op != event.OpNone && o.time > e.Time {
+			break
+		}
+		l.gives(p, o, e, function)
+		if o != nil {
 			l.remember(p, o, e, function)
 			l.free(e.Time, false, o)
 		}
@@ -180,7 +186,7 @@ func (l *Ledger) process(id event.Process) *process {
 	if p == nil && len(l.procs) >= maxProcesses {
 		l.loss.Add(lossProcesses, 1)
 	} else if p == nil {
-		p = &process{id: id, descriptors: map[uint64]*object{}, told: map[uint64]uint32{}, freed: map[uint32]freed{}, took: map[uint32]int32{}, buried: map[uint64]uint64{}}
+		p = &process{id: id, descriptors: map[uint64]*object{}, told: map[uint64]uint32{}, freed: map[uint32]freed{}, took: map[uint32]*memory{}, backing: map[address]*memory{}, given: map[uint32]*given{}, buried: map[uint64]uint64{}}
 		l.procs[id] = p
 	}
 	return p
@@ -207,11 +213,9 @@ func (l *Ledger) end(e *event.Event) {
 	l.Rows.Apply(e)
 	clear(p.freed)
 	clear(p.took)
+	clear(p.given)
 	for i := range p.gpus {
-		if g := &p.gpus[i]; g.Ordinal != event.NoDevice {
-			g.Ordinal = event.NoDevice
-			l.asking++
-		}
+		p.gpus[i].Ordinal = event.NoDevice
 	}
 	p.exec = max(p.exec, e.Time)
 	p.changed = max(p.changed, e.Time)
@@ -222,6 +226,7 @@ func (l *Ledger) leave(p *process, at uint64) {
 	l.free(at, true, p.root.before(math.MaxUint64)...)
 	clear(p.freed)
 	clear(p.took)
+	clear(p.given)
 	p.changed = max(p.changed, at)
 }
 
@@ -230,11 +235,6 @@ func (l *Ledger) Forget(proc event.Process) {
 	l.Rows.Forget(proc)
 	if p := l.procs[proc]; p != nil {
 		l.leave(p, p.changed)
-		for i := range p.gpus {
-			if p.gpus[i].Ordinal == event.NoDevice {
-				l.asking--
-			}
-		}
 		delete(l.procs, proc)
 	}
 }

@@ -2,6 +2,7 @@ package physical
 
 import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 )
 
 // A memory is one object's part in memory that others may share, in a ring: the
@@ -15,6 +16,8 @@ type memory struct {
 	// rows are what the owner holds of it, by call site: their sizes add up to
 	// size. Those of another are what it would hold.
 	rows []row
+	// backs is the allocation of the program's that it was handed out for, if known.
+	backs ledger.Backed
 }
 
 // A row is a part of memory that a call asked for.
@@ -52,11 +55,13 @@ func (l *Ledger) take(p *process, e *event.Event, function string) {
 	r := row{size: e.Size, stack: e.Stack, kind: kind, outer: e.Outer, device: none}
 	if kind.Class() == event.ClassDriver {
 		r.device = l.deviceOf(p, o)
-		l.ask(p, e, function, r.device)
 	}
 	m := &memory{object: o, owner: true, size: e.Size}
 	m.next, m.prev, o.memory = m, m, m
 	m.rows = growth(old, r)
+	if kind.Class() == event.ClassDriver {
+		p.take(m, e, function)
+	}
 	l.hold(m, e.Time)
 }
 
@@ -106,9 +111,9 @@ func (l *Ledger) share(p *process, e *event.Event) {
 	if o == nil {
 		return
 	}
-	owner, known := l.clients[clientOf(e.Addr)]
-	source := l.objects[objectID{e.Proc, e.Addr}]
-	if source == nil && known {
+	owner, known := l.Owner(e)
+	var source *object
+	if known {
 		source = l.objects[objectID{owner, e.Addr}]
 	}
 	if source == nil || source == o {
@@ -136,6 +141,7 @@ func (l *Ledger) share(p *process, e *event.Event) {
 // release ends an object's part in its memory, which is the next one's that has not
 // ended with it.
 func (l *Ledger) release(m *memory, at uint64, keep bool) {
+	l.unback(l.procs[m.object.proc], m)
 	if p := l.procs[m.object.proc]; m.owner && !keep {
 		for i := range m.rows {
 			if r := &m.rows[i]; r.size > 0 {

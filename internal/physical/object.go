@@ -119,7 +119,7 @@ func (l *Ledger) add(p *process, e *event.Event) *object {
 	o := l.insert(id, e.Time, parent)
 	o.op, o.number = e.Op, e.Addr
 	if e.Op == event.OpClient {
-		l.clients[e.Handle] = e.Proc
+		l.claim(e.Handle, e.Proc)
 	}
 	return o
 }
@@ -149,9 +149,7 @@ func (l *Ledger) parent(p *process, e *event.Event) *object {
 	c := l.objects[objectID{e.Proc, client}]
 	if c == nil {
 		c = l.insert(objectID{e.Proc, client}, e.Time, &p.root)
-		if _, taken := l.clients[client]; !taken {
-			l.clients[client] = e.Proc
-		}
+		l.claim(client, e.Proc)
 	}
 	if clientOf(e.Part) != client || e.Part == client || e.Part == e.Handle {
 		return c
@@ -215,9 +213,36 @@ func (l *Ledger) forget(o *object) {
 		return
 	}
 	delete(l.objects, o.objectID)
-	if l.clients[o.name] == o.proc {
-		delete(l.clients, o.name)
+	if claims := l.clients[o.name]; claims != nil {
+		delete(claims, o.proc)
+		if len(claims) == 0 {
+			delete(l.clients, o.name)
+		}
 	}
+}
+
+// claim notes that a process makes calls for a client. The kernel driver gives a number to
+// one client at a time, but what is seen of calls is what the process shows of them: it
+// may make up any number.
+func (l *Ledger) claim(client uint64, proc event.Process) {
+	if l.clients[client] == nil {
+		l.clients[client] = map[event.Process]bool{}
+	}
+	l.clients[client][proc] = true
+}
+
+// Owner returns the process whose object e, an OpObjectShare, shares. It is not known
+// where nobody was seen to have that client, nor where several say that it is theirs: all
+// but one of them made that up, or the end of one is told late.
+func (l *Ledger) Owner(e *event.Event) (owner event.Process, known bool) {
+	if l.objects[objectID{e.Proc, e.Addr}] != nil {
+		return e.Proc, true
+	}
+	claims := l.clients[clientOf(e.Addr)]
+	for id := range claims {
+		owner = id
+	}
+	return owner, len(claims) == 1
 }
 
 // maxBuried bounds the ends of objects that are remembered for what other threads

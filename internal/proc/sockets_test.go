@@ -1,15 +1,17 @@
 package proc
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ends are a connection's, as its accepting end sees them.
@@ -19,6 +21,7 @@ func ends(c net.Conn) (local, remote netip.AddrPort) {
 
 // Whoever connects is known, by either kind of address, until they do not any more.
 func TestSocketUser(t *testing.T) {
+	sockets := openSockets(t)
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0", "[::]:0"} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
@@ -42,10 +45,10 @@ func TestSocketUser(t *testing.T) {
 		}
 		defer c.Close()
 		local, remote := ends(c)
-		if uid, err := SocketUser(remote, local); uid != 65534 || err != nil {
+		if uid, err := sockets.User(remote, local); uid != 65534 || err != nil {
 			t.Errorf("%s: user %d, %v", address, uid, err)
 		}
-		if uid, err := SocketUser(local, remote); uid != uint32(os.Getuid()) || err != nil {
+		if uid, err := sockets.User(local, remote); uid != uint32(os.Getuid()) || err != nil {
 			t.Errorf("%s: this end is user %d's, %v", address, uid, err)
 		}
 		in.Close()
@@ -54,7 +57,7 @@ func TestSocketUser(t *testing.T) {
 		}
 		end := time.Now().Add(5 * time.Second)
 		for err = nil; !errors.Is(err, ErrNoSocket) && time.Now().Before(end); {
-			_, err = SocketUser(remote, local)
+			_, err = sockets.User(remote, local)
 		}
 		if !errors.Is(err, ErrNoSocket) {
 			t.Errorf("%s: gone, but %v", address, err)
@@ -62,24 +65,71 @@ func TestSocketUser(t *testing.T) {
 	}
 }
 
-// What is not established is nobody's: the kernel shows user 0 for what waits to go away.
-func TestFindSocket(t *testing.T) {
-	local, remote := netip.MustParseAddrPort("127.0.0.1:4000"), netip.MustParseAddrPort("127.0.0.1:9844")
-	a, b := socketEnd(local, false), socketEnd(remote, false)
-	line := func(state, uid string) string {
-		return "   0: " + a + " " + b + " " + state + " 00000000:00000000 00:00000000 00000000 " + uid + "        0 1 1 0 100 0 0 10 0\n"
+// A socket that is bound to the loopback device is found too, and one that only listens is
+// nobody's end of a connection.
+func TestSocketUserBound(t *testing.T) {
+	sockets := openSockets(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if uid, err := findSocket(strings.NewReader("  sl  local_address\n"+line("06", "0")+line("01", "1000")), local, remote); uid != 1000 || err != nil {
-		t.Error(uid, err)
+	defer l.Close()
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), "lo") }), err)
+	}}
+	client, err := dialer.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, table := range []string{"", line("06", "0"), line("08", "0"), "garbage\n"} {
-		if uid, err := findSocket(strings.NewReader(table), local, remote); !errors.Is(err, ErrNoSocket) {
-			t.Errorf("%q: user %d, %v", table, uid, err)
+	defer client.Close()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	local, remote := ends(c)
+	if uid, err := sockets.User(remote, local); uid != uint32(os.Getuid()) || err != nil {
+		t.Errorf("user %d, %v", uid, err)
+	}
+	for _, other := range []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("[::1]:1")} {
+		if uid, err := sockets.User(local, other); !errors.Is(err, ErrNoSocket) {
+			t.Errorf("connected to %v: user %d, %v", other, uid, err)
 		}
 	}
-	for _, table := range []string{"  0: " + a + " " + b + " 01 \n", line("01", "x"), line("01", "-1")} {
-		if uid, err := findSocket(strings.NewReader(table), local, remote); err == nil || errors.Is(err, ErrNoSocket) {
-			t.Errorf("%q: user %d, %v", table, uid, err)
+	if err := sockets.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := sockets.User(remote, local); !errors.Is(err, os.ErrClosed) {
+		t.Error("after the end:", err)
+	}
+}
+
+// What is not an answer is an error, and no user.
+func TestDecodeAnswer(t *testing.T) {
+	answer := func(kind uint16, body ...byte) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, uint32(netlinkHead+len(body)))
+		b = binary.NativeEndian.AppendUint16(b, kind)
+		return append(append(b, make([]byte, 10)...), body...)
+	}
+	code := func(n int32) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(n)) }
+	for name, b := range map[string][]byte{
+		"short": answer(unix.SOCK_DIAG_BY_FAMILY, make([]byte, diagAnswer-1)...), "cut": answer(unix.SOCK_DIAG_BY_FAMILY, make([]byte, diagAnswer)...)[:netlinkHead+diagAnswer-1],
+		"of another kind": answer(77, make([]byte, diagAnswer)...), "an error": answer(unix.NLMSG_ERROR, code(-int32(unix.EPERM))...), "no error": answer(unix.NLMSG_ERROR, code(0)...),
+		"the end of a list": answer(unix.NLMSG_DONE, code(0)...), "an error without its number": answer(unix.NLMSG_ERROR), "too small a size": make([]byte, netlinkHead),
+	} {
+		if got, err := decodeAnswer(b); err == nil {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
+}
+
+func openSockets(t *testing.T) *Sockets {
+	t.Helper()
+	s, err := OpenSockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
 }

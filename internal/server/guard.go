@@ -1,17 +1,12 @@
 package server
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 // A guard says who may read. What it guards changes nothing, so that it is reading alone.
@@ -21,40 +16,6 @@ type guard struct {
 	secure bool          // TLS
 	host   string        // this machine's name
 	tries  *tries
-}
-
-// A peer is who made a connection over the loopback device.
-type peer struct {
-	local, remote netip.AddrPort // as this end sees them
-	once          sync.Once
-	uid           uint32
-	known         bool
-}
-
-type peerKey struct{}
-
-// withPeer remembers the ends of a connection.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	local, ok := c.LocalAddr().(*net.TCPAddr)
-	remote, too := c.RemoteAddr().(*net.TCPAddr)
-	if !ok || !too || !local.IP.IsLoopback() || !remote.IP.IsLoopback() {
-		return ctx
-	}
-	return context.WithValue(ctx, peerKey{}, &peer{local: local.AddrPort(), remote: remote.AddrPort()})
-}
-
-// user returns whose connection a request came by, if it is one of this machine.
-func user(r *http.Request) (uid uint32, known bool) {
-	p, _ := r.Context().Value(peerKey{}).(*peer)
-	if p == nil {
-		return 0, false
-	}
-	p.once.Do(func() {
-		var err error
-		p.uid, err = proc.SocketUser(p.remote, p.local)
-		p.known = err == nil
-	})
-	return p.uid, p.known
 }
 
 // A verdict is what a guard says of a request.
@@ -152,16 +113,15 @@ func (g *guard) from(r *http.Request) string {
 	return "user " + utoa(uid)
 }
 
-// trusted tells whether root, or the user that this process runs as, made the connection:
-// they could read this process's memory. What came through a proxy is somebody else's.
+// trusted tells whether a request came by a connection of a trusted peer. What came
+// through a proxy is somebody else's.
 func trusted(r *http.Request) bool {
 	for name := range r.Header {
 		if name == "Forwarded" || name == "Via" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {
 			return false
 		}
 	}
-	uid, known := user(r)
-	return known && (uid == 0 || uid == uint32(os.Geteuid()))
+	return peerOf(r).trusted()
 }
 
 // names tells whether a request's Host is one that nobody else can have lead here: an

@@ -88,6 +88,12 @@ func (s *Server) limited(next http.Handler) http.Handler {
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)); err != nil {
 			return
 		}
+		if !s.listener.asks(r, time.Now()) {
+			s.lost.Add(lossRefused, 1)
+			h.Set("Retry-After", "2")
+			s.refuse(w, http.StatusTooManyRequests, "too many requests of this user were refused: ask again later")
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
 }
@@ -104,6 +110,7 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		verdict, wait := s.guard.judge(r)
 		switch verdict {
 		case mayRead:
+			s.listener.reads(r)
 			select {
 			case <-s.opts.Begun:
 			default:

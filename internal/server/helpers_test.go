@@ -169,3 +169,15 @@ func age(mu *sync.Mutex, looked *time.Time) {
 	defer mu.Unlock()
 	*looked = time.Time{}
 }
+
+// lossOf is a counter of the server's.
+func (s *served) lossOf(name string) uint64 {
+	s.t.Helper()
+	for _, c := range s.Loss() {
+		if c.Name == name {
+			return c.Value
+		}
+	}
+	s.t.Fatalf("no counter %s", name)
+	return 0
+}

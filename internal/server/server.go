@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
@@ -71,21 +72,20 @@ type Options struct {
 }
 
 const (
-	maxHeader      = 16 << 10 // bytes
-	headerWithin   = 5 * time.Second
-	requestWithin  = 10 * time.Second // the whole of it
-	answerWithin   = 30 * time.Second // of what does not wait itself
-	idleFor        = time.Minute
-	endWithin      = 2 * time.Second
-	maxConnections = 256
-	maxRequests    = 64 // at a time
-	maxWindows     = 16 // waiting for their end
+	maxHeader     = 16 << 10 // bytes
+	headerWithin  = 5 * time.Second
+	requestWithin = 10 * time.Second // the whole of it
+	answerWithin  = 30 * time.Second // of what does not wait itself
+	idleFor       = time.Minute
+	endWithin     = 2 * time.Second
+	maxRequests   = 64 // at a time
+	maxWindows    = 16 // waiting for their end
 )
 
 var causes loss.Causes
 
 var (
-	lossRefused   = causes.Add("http_requests_refused", "HTTP requests refused because too many came at once")
+	lossRefused   = causes.Add("http_requests_refused", "HTTP requests and connections refused because too many came at once, or from one user")
 	lossTries     = causes.Add("http_tokens_refused", "HTTP requests with a token that was not looked at because too many wrong ones had come from the same address or user")
 	lossIncidents = causes.Add("http_oom_reports_dropped", "out-of-memory reports that the page and the API no longer have, because newer ones came")
 )
@@ -99,7 +99,7 @@ var errBegins = errors.New("the trace has not begun: /readyz says why")
 // A Server shows a trace.
 type Server struct {
 	opts         Options
-	listener     net.Listener
+	listener     *admission
 	http         *http.Server
 	guard        guard
 	looks        *looks
@@ -181,7 +181,11 @@ func (s *Server) listen() error {
 	if safe := s.guard.secure && s.guard.token() != ""; !safe && !s.opts.Insecure && (at == nil || !at.IP.IsLoopback()) {
 		return errors.Join(fmt.Errorf("listen: other machines can reach %s: give a certificate and a token (--tls-cert, --tls-key, --token-file), or say --insecure", l.Addr()), l.Close())
 	}
-	s.listener = &bounded{Listener: l, free: make(chan struct{}, maxConnections)}
+	sockets, err := proc.OpenSockets()
+	if err != nil {
+		s.opts.Warn("who connects over the loopback device is not known, so that nobody may read without a token: " + err.Error())
+	}
+	s.listener = newAdmission(l, sockets, s.lost)
 	return nil
 }
 
@@ -231,33 +235,6 @@ func (s *Server) Run(ctx context.Context) error {
 		return s.http.Close()
 	}
 	return nil
-}
-
-// bounded accepts so many connections at a time.
-type bounded struct {
-	net.Listener
-	free chan struct{}
-}
-
-func (b *bounded) Accept() (net.Conn, error) {
-	b.free <- struct{}{}
-	c, err := b.Listener.Accept()
-	if err != nil {
-		<-b.free
-		return nil, err
-	}
-	return &counted{Conn: c, free: b.free}, nil
-}
-
-type counted struct {
-	net.Conn
-	free chan struct{}
-	once sync.Once
-}
-
-func (c *counted) Close() error {
-	defer c.once.Do(func() { <-c.free })
-	return c.Conn.Close()
 }
 
 func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

@@ -16,7 +16,7 @@ import (
 // offline is a session without a kernel side.
 func offline(t *testing.T, opts Options) *Session {
 	t.Helper()
-	s := &Session{opts: opts, state: state.New(), done: make(chan struct{})}
+	s := &Session{opts: opts, state: state.New(), users: newUsers(), done: make(chan struct{})}
 	s.frames = frames.New(&unwind.Taker{Mode: unwind.FramePointer}, s.apply)
 	s.trace = record.Trace{All: opts.All, Boot: bootTime()}
 	s.retell()

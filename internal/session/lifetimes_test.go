@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"maps"
 	"testing"
 	"time"
@@ -20,6 +21,30 @@ func TestContextAfterAttach(t *testing.T) {
 	snap := wantLive(t, s, p)
 	if got := live(snap, p.PID()); got["device"].Bytes != 10<<30 {
 		t.Errorf("live %+v", got)
+	}
+	wantCounter(t, s, "context_owner_unknown", 0)
+}
+
+// A reset of the primary context of a process that was attached to late ends what was
+// allocated in that context, and leaves physical memory and pools.
+func TestResetAfterAttach(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init", "cuMemAlloc_v2 1000")
+	s := trace(t, session.Options{PIDs: []int{p.PID()}})
+	run(t, p, "repeat 5 cuMemAlloc_v2 1000", "cuMemAlloc_v2 3m", "repeat 5 cuMemAlloc_v2 300k", "cuMemCreate 4m", "cuMemAllocAsync 1m", "raw cuDevicePrimaryCtxReset_v2 0")
+	eventually(t, func() string {
+		got := live(s.Snapshot(false), p.PID())
+		if got["device"].Objects != 0 || got["vmm"].Bytes != 4<<20 || got["async"].Bytes != 1<<20 {
+			return fmt.Sprintf("%+v", got)
+		}
+		return ""
+	})
+	for _, a := range s.Snapshot(false).Accounts {
+		for _, l := range a.Lines {
+			if l.Bytes < 0 {
+				t.Errorf("%s is %d", l.Name, l.Bytes)
+			}
+		}
 	}
 	wantCounter(t, s, "context_owner_unknown", 0)
 }

@@ -92,6 +92,7 @@ type Session struct {
 
 	mu       sync.Mutex // guards what follows; never held while anything is waited for
 	state    *state.State
+	users    *users
 	trace    record.Trace
 	over     bool           // done is closed
 	stopped  bool           // the probes are off, or about to be
@@ -106,7 +107,7 @@ type Session struct {
 // Start puts the probes on and begins to collect. It returns when every call
 // of the targets' from now on is seen. The caller must Close the session.
 func Start(opts Options) (_ *Session, err error) {
-	s := &Session{opts: opts, state: state.New(), allocators: allocators{told: map[allocatorOf]record.Allocator{}}, failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
+	s := &Session{opts: opts, state: state.New(), users: newUsers(), allocators: allocators{told: map[allocatorOf]record.Allocator{}}, failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
 	if opts.Layout {
 		s.state.Remember(opts.Remember)
 	}
@@ -270,6 +271,9 @@ func (o *opening) abandon() {
 // apply takes a record into the state, and into the recording. It is the one
 // way into both.
 func (s *Session) apply(r record.Record) {
+	if e, ok := r.(*event.Event); ok && e.Op == event.OpObjectShare {
+		s.checkShare(e)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.applyLocked(r)

@@ -162,8 +162,9 @@ type Account struct {
 	// when it was asked last.
 	Driver      int64 `json:"driver_bytes"`
 	DriverKnown bool  `json:"driver_known"`
-	// Difference is by how much Driver was more than the total when it was read,
-	// of a process traced from its start, if Compared.
+	// Difference is by how much Driver was more than the total when it was read, if
+	// Compared: of a process traced from its start, and of another one only where it
+	// was less.
 	Difference int64 `json:"difference_bytes"`
 	Compared   bool  `json:"compared"`
 	// Lines add up to Total. Those in brackets are synthetic frames of the

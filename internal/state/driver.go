@@ -233,6 +233,11 @@ func (v *View) balance(splits []*split, h *presence, a *snapshot.Account, of fun
 				bytes -= old + unused
 			}
 		}
+		if bytes < 0 {
+			// Allocations whose end was not seen, or memory that the driver does not count.
+			a.Difference, a.Compared = bytes, true
+			bytes = 0
+		}
 		line(name, bytes, note)
 		rest = append(rest, remainder{name, amount{inuse: bytes}})
 	}

@@ -9,7 +9,8 @@ import (
 
 // apis are the rows of the API table in tests.
 var apis = []string{"", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemCreate", "cuDevicePrimaryCtxRetain",
-	"cuModuleLoadData", "cuCtxSetLimit", "cuStreamCreate", "cuEventCreate", "cuGraphInstantiateWithFlags", "cuTexObjectCreate"}
+	"cuModuleLoadData", "cuCtxSetLimit", "cuStreamCreate", "cuEventCreate", "cuGraphInstantiateWithFlags", "cuTexObjectCreate",
+	"cuDevicePrimaryCtxReset_v2", "cuCtxDestroy_v2", "cuDevicePrimaryCtxRelease_v2"}
 
 func api(name string) uint16 {
 	i := slices.Index(apis, name)

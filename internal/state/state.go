@@ -231,7 +231,12 @@ func (s *State) event(e *event.Event) {
 		s.tensor(e)
 	case e.Op <= event.OpExit && e.Op != event.OpNone:
 		s.tensors.During(e)
-		s.ledger.Apply(e)
+		switch e.Op {
+		case event.OpContextDestroy, event.OpPrimaryRelease, event.OpPrimaryReset:
+			s.ledger.ApplyEnd(e, s.evidence(e))
+		default:
+			s.ledger.Apply(e)
+		}
 		s.tensors.During(nil)
 		s.moved(e)
 		s.backed(e)
@@ -250,17 +255,39 @@ func (s *State) event(e *event.Event) {
 	s.failure(e)
 }
 
-// backed tells the physical layer which device an allocation is on: the memory that
-// its call took from the kernel driver is there.
+// backed tells the physical layer of an allocation: the memory that its call took from
+// the kernel driver is for that, and on its device.
 func (s *State) backed(e *event.Event) {
-	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || e.Kind.Class() != event.ClassDevice || !s.physical.Asks() {
+	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || e.Kind.Class() != event.ClassDevice || e.Result != event.Success || !s.physical.Took(e) {
 		return
 	}
 	device := e.Device
 	if device == event.NoDevice {
 		device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}
-	s.physical.Backs(e.Proc, e.TID, device)
+	s.physical.Backs(e, device)
+}
+
+// ShareOwner returns the process whose object e, an OpObjectShare, shares, if it is known.
+func (s *State) ShareOwner(e *event.Event) (event.Process, bool) { return s.physical.Owner(e) }
+
+// evidence returns what the kernel driver's calls showed of a call that may end a context.
+func (s *State) evidence(e *event.Event) *ledger.Evidence {
+	ending := s.physical.Ends(e)
+	return &ledger.Evidence{
+		Freed: ending.Freed > 0, Gone: ending.Gone, Sole: s.sole(e),
+		Lives: func(space event.Space, addr uint64) bool { return s.physical.Lives(e.Proc, space, addr) },
+	}
+}
+
+// sole tells whether a process uses one GPU, and e is about that.
+func (s *State) sole(e *event.Event) bool {
+	labels := s.accounts.Labels(e.Proc)
+	if len(labels) != 1 || len(s.physical.GPUs(e.Proc)) > 1 {
+		return false
+	}
+	label, known := s.accounts.Label(e.Proc, e.Device)
+	return !known || label == labels[0]
 }
 
 // siteOf is the call site of one event.
@@ -340,10 +367,9 @@ func (s *State) settle() {
 		p := account.Process{Process: id, FromStart: known.fromStart, Since: known.since, Seen: s.sees(id)}
 		if p.Seen {
 			p.Changed, p.GPUs, p.Held = s.physical.Changed(id), s.physical.GPUs(id), s.physical.Held(id)
+			p.AllocatedGPUs, p.Allocated = s.allocated(id)
 		} else {
-			for h := range s.ledger.Holdings(id) {
-				p.GPUs, p.Held = append(p.GPUs, physical.GPU{Instance: -1, Ordinal: h.Device}), append(p.Held, h.Bytes)
-			}
+			p.GPUs, p.Held = s.allocated(id)
 		}
 		read = append(read, p)
 	}
@@ -354,7 +380,18 @@ func (s *State) settle() {
 	if all {
 		s.touchAll()
 	}
+	for _, id := range s.accounts.Left() {
+		s.ledger.Unlisted(id, r.Begin)
+	}
 	s.incidents.observe(s)
+}
+
+// allocated returns what a process's allocations hold, by GPU.
+func (s *State) allocated(id event.Process) (gpus []physical.GPU, bytes []int64) {
+	for h := range s.ledger.Holdings(id) {
+		gpus, bytes = append(gpus, physical.GPU{Instance: -1, Ordinal: h.Device}), append(bytes, h.Bytes)
+	}
+	return gpus, bytes
 }
 
 // sees tells whether the physical layer sees the calls of a process. Of one that

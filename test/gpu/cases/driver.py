@@ -104,6 +104,23 @@ def context_reset(r):
 
 
 @case()
+def late_reset(r):
+    """Attached late: a reset of the primary context ends what it ends, and no line of the account makes up for it."""
+    with traced(r, python("driver_calls.py", "reset", "late")) as t:
+        t.late = True
+        v, s = t.at("held")
+        r.equal("device memory that was seen allocated, MiB", s.sum(kind="device") >> 20, 65)
+        t.go()
+        t.program.expect("reset")
+        time.sleep(1)  # NVML may list it a little longer
+        s = t.tracer.snapshot()
+        kinds = {k: s.sum(kind=k) >> 20 for k in ("device", "async", "vmm", "array")}
+        r.equal("what outlives the context, MiB", kinds, {"device": 0, "async": 16, "vmm": 32, "array": 0})
+        r.equal("lines below nothing", {n: b for n, b in s.lines(t.pid, 0).items() if b < 0}, {})
+        t.finish()
+
+
+@case()
 def late_contexts(r):
     """Attached late: another context that comes and goes takes nothing of the first one along."""
     with traced(r, python("driver_calls.py", "contexts")) as t:
