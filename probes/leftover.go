@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -74,7 +74,7 @@ func (s *search) unlinked(pids []int) (found []Leftover, err error) {
 	}
 	links, err := linkedPlaces()
 	return slices.DeleteFunc(found, func(l Leftover) bool {
-		return links[place{path.Base(l.mapping.Name()), l.offset}]
+		return links[place{l.mapping.Path, l.offset}] || links[place{offset: l.offset}]
 	}), err
 }
 
@@ -193,10 +193,10 @@ func libraryPlaces(name string, f *proc.File) map[uint64]string {
 	return out
 }
 
-// A place is a probe's, in a file of this name: the directory that a link tells may be
-// of another mount namespace.
+// A place is a probe's: in the file of this path, or with "" in any file. The kernel tells
+// paths of links as it tells those of mappings.
 type place struct {
-	base   string
+	path   string
 	offset uint64
 }
 
@@ -216,11 +216,15 @@ func linkedPlaces() (map[place]bool, error) {
 		if multi := info.UprobeMulti(); multi != nil {
 			offsets, _ := multi.Offsets()
 			for _, o := range offsets {
-				out[place{path.Base(multi.File), o.Offset}] = true
+				out[place{multi.File, o.Offset}] = true
 			}
 		}
 		if perf := info.PerfEvent(); perf != nil && perf.Uprobe() != nil {
-			out[place{path.Base(perf.Uprobe().File), uint64(perf.Uprobe().Offset)}] = true
+			at := place{perf.Uprobe().File, uint64(perf.Uprobe().Offset)}
+			if strings.HasPrefix(at.path, "/proc/") { // as it was given: a descriptor of the tracer's
+				at.path = ""
+			}
+			out[at] = true
 		}
 	}
 	if err := it.Err(); err != nil {

@@ -46,29 +46,51 @@ func (b bystanders) run(t *testing.T) {
 // takes the kernel milliseconds: what comes in between is likely to be met.
 const manyBystanders = 60
 
-// A second Ctrl-C, whenever it comes, leaves no breakpoint in any program.
+// A second Ctrl-C, whenever it comes, leaves no breakpoint in any program; nor does a
+// second SIGTERM of a service manager's.
 func TestInsistLeavesNothing(t *testing.T) {
 	needTracing(t)
 	b := startBystanders(t, manyBystanders)
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT} {
-		for after := time.Duration(0); after < 80*time.Millisecond; after += 5 * time.Millisecond {
-			v := tracing(t, "-p", pid(b.all[0]), "-o", "x.pb.gz")
-			v.signal(syscall.SIGINT)
-			time.Sleep(after)             // any moment will do
-			_ = v.cmd.Process.Signal(sig) // it may have ended
-			<-v.exited
-			if code := v.code(); code != exitDone && code != 128+int(sig) {
-				t.Errorf("exit code %d; stderr:\n%s", code, v.stderr.String())
-			}
-			if left := b.leftovers(); len(left) > 0 {
-				t.Errorf("%v, %v after the first: %d breakpoints are left, such as %v in process %d", sig, after, len(left), left[0].Function, left[0].PID)
-				if _, err := probes.Mend(left); err != nil {
-					t.Error(err)
-				}
+	twice := func(v *invocation, first, second syscall.Signal, after time.Duration) {
+		t.Helper()
+		v.signal(first)
+		time.Sleep(after)                // any moment will do
+		_ = v.cmd.Process.Signal(second) // it may have ended
+		<-v.exited
+		if code := v.code(); code != exitDone && code != 128+int(second) {
+			t.Errorf("exit code %d; stderr:\n%s", code, v.stderr.String())
+		}
+		if left := b.leftovers(); len(left) > 0 {
+			t.Errorf("%v, %v after the first: %d breakpoints are left, such as %v in process %d", second, after, len(left), left[0].Function, left[0].PID)
+			if _, err := probes.Mend(left); err != nil {
+				t.Error(err)
 			}
 		}
 	}
+	for after := time.Duration(0); after < 80*time.Millisecond; after += 5 * time.Millisecond {
+		for _, second := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
+			twice(tracing(t, "-p", pid(b.all[0]), "-o", "x.pb.gz"), syscall.SIGINT, second, after)
+		}
+		v, _ := agentRuns(t, nil)
+		twice(v, syscall.SIGTERM, syscall.SIGTERM, after)
+	}
 	b.run(t)
+}
+
+// Neither does one that comes while the probes go on.
+func TestInsistAtStart(t *testing.T) {
+	needTracing(t)
+	b := startBystanders(t, manyBystanders)
+	for after := time.Duration(0); after < 600*time.Millisecond; after += 25 * time.Millisecond {
+		v := command(t, "--stacks", "fp", "-p", pid(b.all[0]), "-o", "x.pb.gz").start()
+		time.Sleep(after) // any moment will do
+		_ = v.cmd.Process.Signal(syscall.SIGINT)
+		_ = v.cmd.Process.Signal(syscall.SIGTERM)
+		<-v.exited
+		if left := b.leftovers(); len(left) > 0 {
+			t.Fatalf("%v after its start: %d breakpoints are left, such as %v in process %d", after, len(left), left[0].Function, left[0].PID)
+		}
+	}
 }
 
 // A tracer that is killed while its probes go on or off may leave breakpoints. doctor
@@ -104,7 +126,7 @@ func TestNextTraceMends(t *testing.T) {
 	v.signal(syscall.SIGINT)
 	v.ends(exitDone)
 	if left := b.leftovers(); len(left) > 0 {
-		t.Errorf("%d are left", len(left))
+		t.Errorf("%d are left: %+v; stderr:\n%s", len(left), left, v.stderr.String())
 	}
 	if check := leftBehind(t); check.Status != "ok" {
 		t.Errorf("doctor says %+v", check)

@@ -66,7 +66,7 @@ func insist(sig syscall.Signal) {
 	if removal.Idle() {
 		fmt.Fprintln(os.Stderr, "gpumemtrace: quit at once")
 	} else {
-		fmt.Fprintf(os.Stderr, "gpumemtrace: nothing more is written; %d probes come off first, because to be killed now would leave breakpoints in other programs\n", removal.On())
+		fmt.Fprintf(os.Stderr, "gpumemtrace: quit as soon as the probes are off, of which %d are on: without that, breakpoints would stay in other programs\n", removal.On())
 	}
 	go insisted.Do(func() {
 		removal.Watch(func(text string) { fmt.Fprintln(os.Stderr, "gpumemtrace: "+text) })

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/removal"
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // The kernel takes the probes of watched processes off one after the other, in about a
@@ -22,6 +23,13 @@ func TestCloseOfManyPythons(t *testing.T) {
 	for _, p := range targets {
 		c.trace(p.pid)
 		c.watch(p)
+	}
+	pids := make([]int, len(targets))
+	for i, p := range targets {
+		pids[i] = p.pid
+	}
+	if left, accounted := probes.Leftovers(pids, PythonPlaces); len(left) > 0 || !accounted {
+		t.Errorf("probes that are on are taken for left behind: %+v, %v", left, accounted)
 	}
 	var said []string // by one goroutine until stop returns
 	stop := removal.Watch(func(text string) { said = append(said, text) })
