@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -314,9 +315,11 @@ func (t *Tracer) endGlimpses() error {
 	all := t.glimpses
 	t.glimpses = nil
 	t.mu.Unlock()
-	var errs []error
-	for _, a := range all {
-		errs = append(errs, a.detach())
+	errs := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, a := range all { // as many as targets that the user named in the last moment
+		wait.Go(func() { errs[i] = a.detach() })
 	}
+	wait.Wait()
 	return errors.Join(errs...)
 }

@@ -28,6 +28,14 @@ func startBystanders(t *testing.T, n int) (b bystanders) {
 	return b
 }
 
+// targets are arguments that trace ten of them.
+func (b bystanders) targets(args ...string) []string {
+	for _, p := range b.all[:10] {
+		args = append(args, "-p", pid(p))
+	}
+	return args
+}
+
 // leftovers are the breakpoints in them.
 func (b bystanders) leftovers() []probes.Leftover {
 	found, _ := probes.Leftovers(b.pids, unwind.PythonPlaces)
@@ -69,7 +77,7 @@ func TestInsistLeavesNothing(t *testing.T) {
 	}
 	for after := time.Duration(0); after < 80*time.Millisecond; after += 5 * time.Millisecond {
 		for _, second := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
-			twice(tracing(t, "-p", pid(b.all[0]), "-o", "x.pb.gz"), syscall.SIGINT, second, after)
+			twice(tracing(t, b.targets("-o", "x.pb.gz")...), syscall.SIGINT, second, after)
 		}
 		v, _ := agentRuns(t, nil)
 		twice(v, syscall.SIGTERM, syscall.SIGTERM, after)
@@ -82,7 +90,7 @@ func TestInsistAtStart(t *testing.T) {
 	needTracing(t)
 	b := startBystanders(t, manyBystanders)
 	for after := time.Duration(0); after < 600*time.Millisecond; after += 25 * time.Millisecond {
-		v := command(t, "--stacks", "fp", "-p", pid(b.all[0]), "-o", "x.pb.gz").start()
+		v := command(t, b.targets("--stacks", "fp", "-o", "x.pb.gz")...).start()
 		time.Sleep(after) // any moment will do
 		_ = v.cmd.Process.Signal(syscall.SIGINT)
 		_ = v.cmd.Process.Signal(syscall.SIGTERM)
@@ -100,10 +108,10 @@ func TestNextTraceMends(t *testing.T) {
 	b := startBystanders(t, manyBystanders)
 	var left []probes.Leftover
 	for try := range 200 {
-		v := command(t, "--stacks", "fp", "-p", pid(b.all[0]), "-o", "x.pb.gz").start()
+		v := command(t, b.targets("--stacks", "fp", "-o", "x.pb.gz")...).start()
 		v.until("it traces", func() bool { return strings.Contains(v.stderr.String(), "tracing") })
 		v.signal(syscall.SIGINT)
-		time.Sleep(time.Duration(try) * 3 % 60 * time.Millisecond)
+		time.Sleep(time.Duration(try*7%100) * time.Millisecond)
 		_ = v.cmd.Process.Kill() // it may have ended
 		<-v.exited
 		if left = b.leftovers(); len(left) > 0 {
@@ -118,7 +126,7 @@ func TestNextTraceMends(t *testing.T) {
 
 	if check := leftBehind(t); check.Status != "warn" || !strings.Contains(check.Detail, fmt.Sprintf("%d (workload): ", left[0].PID)) ||
 		!strings.Contains(check.Detail, left[0].Function) {
-		t.Errorf("doctor says %+v of %v", check, left)
+		t.Errorf("doctor says %+v of %+v", check, left)
 	}
 	other := workload(t, testcuda.Workload, testcuda.Options{Libs: testcuda.LibsOld}, "init")
 	v := tracing(t, "-p", pid(other), "--no-follow", "-o", "x.pb.gz")
