@@ -3,19 +3,22 @@ package probes
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/removal"
 )
 
 // An attachment holds the links of one library, and the library open, so that no
-// other file gets its id. They must stay reachable: a link that the garbage
-// collector finds detaches its probe.
+// other file gets its id.
 type attachment struct {
 	library Library
-	links   []link.Link
+	links   []*removal.Probe
 	gate    *gate // nil: always open
 	// probed are the file offsets of the functions with a probe; missing the table's symbols
 	// that the library does not export.
@@ -184,9 +187,9 @@ func (a *attachment) attach(ex *link.Executable, progs programs, points []point,
 			back = &link.UprobeOptions{Address: p.back, Cookie: a.cookie(p), PID: pid}
 			exit = ex.Uprobe
 		}
-		err := a.add(exit("", progs.exit, back))
+		err := a.put(func() (io.Closer, error) { return exit("", progs.exit, back) })
 		if p.at != 0 {
-			err = errors.Join(err, a.add(ex.Uprobe("", progs.enter, opts)))
+			err = errors.Join(err, a.put(func() (io.Closer, error) { return ex.Uprobe("", progs.enter, opts) }))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", Entries[p.entry].Symbol, err)
@@ -211,13 +214,13 @@ func (a *attachment) attachMulti(ex *link.Executable, progs programs, points []p
 	}
 	var errs []error
 	if len(functions.Addresses) > 0 {
-		errs = append(errs, a.add(ex.UretprobeMulti(nil, progs.exit, functions)))
+		errs = append(errs, a.put(func() (io.Closer, error) { return ex.UretprobeMulti(nil, progs.exit, functions) }))
 	}
 	if len(back.Addresses) > 0 {
-		errs = append(errs, a.add(ex.UprobeMulti(nil, progs.exit, back)))
+		errs = append(errs, a.put(func() (io.Closer, error) { return ex.UprobeMulti(nil, progs.exit, back) }))
 	}
 	if len(enter.Addresses) > 0 {
-		errs = append(errs, a.add(ex.UprobeMulti(nil, progs.enter, enter)))
+		errs = append(errs, a.put(func() (io.Closer, error) { return ex.UprobeMulti(nil, progs.enter, enter) }))
 	}
 	return errors.Join(errs...)
 }
@@ -226,9 +229,10 @@ func (a *attachment) attachMulti(ex *link.Executable, progs programs, points []p
 // (gm_cookie_row, gm_cookie_gate).
 func (a *attachment) cookie(p point) uint64 { return uint64(p.entry) | uint64(a.gate.slot())<<16 }
 
-func (a *attachment) add(l link.Link, err error) error {
+func (a *attachment) put(attach func() (io.Closer, error)) error {
+	p, err := removal.Put("the probe on "+a.library.Path, attach)
 	if err == nil {
-		a.links = append(a.links, l)
+		a.links = append(a.links, p)
 	}
 	return err
 }
@@ -311,9 +315,11 @@ func (t *Tracer) endGlimpses() error {
 	all := t.glimpses
 	t.glimpses = nil
 	t.mu.Unlock()
-	var errs []error
-	for _, a := range all {
-		errs = append(errs, a.detach())
+	errs := make([]error, len(all))
+	var wait sync.WaitGroup
+	for i, a := range all { // as many as targets that the user named in the last moment
+		wait.Go(func() { errs[i] = a.detach() })
 	}
+	wait.Wait()
 	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/removal"
 	"github.com/gpumemtrace/gpumemtrace/internal/rounds"
 )
 
@@ -392,7 +393,8 @@ func (t *Tracer) shutGates() error {
 	return errors.Join(errs...)
 }
 
-// closeAll takes every probe off and lets none come on any more.
+// closeAll takes every probe off and lets none come on any more. It waits for as long as
+// probes come off.
 func (t *Tracer) closeAll() error {
 	t.mu.Lock()
 	t.libs.stopped = true
@@ -414,11 +416,20 @@ func (t *Tracer) closeAll() error {
 		}
 	}
 	var mu sync.Mutex
-	errs := []error{t.endGlimpses()}
-	closeAttachments(all, func(_ *attachment, err error) {
+	var errs []error
+	failed := func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		errs = append(errs, err)
-	})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		failed(t.endGlimpses())
+		closeAttachments(all, func(_ *attachment, err error) { failed(err) })
+	}()
+	failed(removal.Wait(done))
+	mu.Lock()
+	defer mu.Unlock()
 	return errors.Join(errs...)
 }

@@ -46,7 +46,7 @@ func (t *Tracer) CallSelf(calls int, size uint64) (err error) {
 	if err := t.coll.Maps["targets"].Put(uint32(pid), uint32(1)); err != nil {
 		return err
 	}
-	var a attachment // without a gate
+	a := attachment{library: Library{Path: "this program"}} // without a gate
 	err = a.attach(ex, t.progs, []point{{entry: uint16(row), offset: offset, at: offset}}, pid)
 	if err == nil {
 		// The kernel puts another return address on the stack. The function has no

@@ -70,11 +70,13 @@ func newAgent() *cobra.Command {
 			o := agent.Options{
 				Sources: agent.Sources{Flags: f.given, Environment: os.LookupEnv, File: f.config},
 				Warn:    log.warn,
+				Insist:  insist,
 				Version: version, CommandLine: strings.Join(os.Args, " "),
 			}
 			if !f.once {
 				return agent.Run(o)
 			}
+			endOnSignal()
 			firing, err := agent.Once(o, os.Stdout)
 			switch {
 			case errors.Is(err, agent.ErrNoRule):

@@ -20,6 +20,7 @@ func newDoctor() *cobra.Command {
 			if cmd.Flags().Changed("pid") && pid <= 0 {
 				return usagef("%d is no process", pid)
 			}
+			endOnSignal()
 			r := doctor.Run(pid)
 			o, write := layout(os.Stdout), r.WriteJSON
 			if !asJSON {

@@ -265,7 +265,7 @@ func TestLeavesNothingBehind(t *testing.T) {
 }
 
 // The second SIGINT ends a program that waits for its command, or for a reader
-// of its output, at once.
+// of its output, once its probes are off.
 func TestSecondInterrupt(t *testing.T) {
 	t.Run("waiting for the command", func(t *testing.T) {
 		kit := testcuda.Get(t)
@@ -277,7 +277,7 @@ func TestSecondInterrupt(t *testing.T) {
 		v.signal(syscall.SIGINT)
 		v.until("the profile is there", func() bool { return exists(t, filepath.Join(v.cmd.Dir, "x.pb.gz")) })
 		v.signal(syscall.SIGINT)
-		v.ends(128 + int(syscall.SIGINT)).says("quit at once")
+		v.ends(128 + int(syscall.SIGINT)).says("quit")
 		v.leavesNothing(held)
 	})
 	t.Run("writing", func(t *testing.T) {
@@ -302,7 +302,7 @@ func TestSecondInterrupt(t *testing.T) {
 			return err == nil && n > 0
 		})
 		v.signal(syscall.SIGINT)
-		v.ends(128 + int(syscall.SIGINT)).says("quit at once")
+		v.ends(128 + int(syscall.SIGINT)).says("quit")
 		v.leavesNothing(held)
 	})
 }

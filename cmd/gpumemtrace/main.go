@@ -8,6 +8,8 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/removal"
 )
 
 // version is set by the linker (-X main.version=...).
@@ -19,7 +21,9 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
-	os.Exit(run(os.Args[1:]))
+	dumpOnSignal()
+	defer func() { _ = removal.All() }() // in a panic
+	exit(run(os.Args[1:]))
 }
 
 const (
@@ -53,6 +57,8 @@ func run(args []string) int {
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
 		fmt.Fprintf(os.Stderr, "gpumemtrace: %v\nTry '%s --help'.\n", err, cmd.CommandPath())
 		return exitUsage
+	case errors.Is(err, removal.ErrEnding):
+		return exitFailed // a signal ends the program, and says so
 	}
 	for line := range strings.Lines(err.Error()) { // one for each that was joined
 		fmt.Fprintf(os.Stderr, "gpumemtrace: %s\n", strings.TrimSuffix(line, "\n"))

@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/pprof"
+	"sync"
 	"syscall"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/removal"
 )
 
 // signals are what the user tells a running trace.
@@ -14,8 +18,8 @@ type signals struct {
 }
 
 // watchSignals listens from now on, also while the trace starts or its result
-// is written: a second SIGINT or SIGTERM ends the program at once, and the
-// kernel takes the probes off. A terminal that goes away sends several SIGHUP,
+// is written: a second SIGINT or SIGTERM gives the result up, and ends the program
+// as soon as its probes are off. A terminal that goes away sends several SIGHUP,
 // and some service managers one right after SIGTERM, so no SIGHUP is a second
 // one. Under nohup there is none. A reader of our output that goes away ends
 // nothing: writing to it fails.
@@ -31,7 +35,7 @@ func watchSignals() signals {
 }
 
 func (s signals) relay(received <-chan os.Signal) {
-	stopping, insisted := false, false
+	stopping, again := false, false
 	for {
 		sig := (<-received).(syscall.Signal)
 		switch sig {
@@ -44,15 +48,67 @@ func (s signals) relay(received <-chan os.Signal) {
 			}
 			continue
 		case syscall.SIGINT, syscall.SIGTERM:
-			if insisted {
-				fmt.Fprintln(os.Stderr, "gpumemtrace: quit at once")
-				os.Exit(128 + int(sig))
+			if again {
+				insist(sig)
 			}
-			insisted = true
+			again = true
 		}
 		if !stopping {
 			stopping = true
 			s.stop <- sig
 		}
 	}
+}
+
+// insist ends the program because of a signal, as soon as its probes are off. It returns
+// at once.
+func insist(sig syscall.Signal) {
+	if removal.Idle() {
+		fmt.Fprintln(os.Stderr, "gpumemtrace: quit at once")
+	} else {
+		fmt.Fprintf(os.Stderr, "gpumemtrace: quit as soon as the probes are off, of which %d are on: without that, breakpoints would stay in other programs\n", removal.On())
+	}
+	go insisted.Do(func() {
+		removal.Watch(func(text string) { fmt.Fprintln(os.Stderr, "gpumemtrace: "+text) })
+		exit(128 + int(sig))
+	})
+}
+
+var insisted sync.Once
+
+// endOnSignal has the first signal that ends programs end this one. It is for commands
+// which probe and have no result that they could write early.
+func endOnSignal() {
+	received := make(chan os.Signal, 8)
+	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		for sig := range received {
+			insist(sig.(syscall.Signal))
+		}
+	}()
+}
+
+// dumpOnSignal has SIGQUIT and SIGABRT, which a terminal and systemd's watchdog send, do
+// what Go's runtime does, and let the probes come off.
+func dumpOnSignal() {
+	received := make(chan os.Signal, 8)
+	signal.Notify(received, syscall.SIGQUIT, syscall.SIGABRT)
+	go func() {
+		for sig := range received {
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // nobody is left to tell
+			insist(sig.(syscall.Signal))
+		}
+	}()
+}
+
+var exiting sync.Mutex
+
+// exit ends the program once no probe is on. It does not return, whoever else called it:
+// what first did decides on the code.
+func exit(code int) {
+	exiting.Lock()
+	if err := removal.All(); err != nil {
+		fmt.Fprintf(os.Stderr, "gpumemtrace: %v; gpumemtrace doctor finds breakpoints that are left behind\n", err)
+	}
+	os.Exit(code)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/removal"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
@@ -181,7 +182,10 @@ func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with lau
 
 // closeSession ends what start began.
 func (f *traceFlags) closeSession(s *session.Session, log logger) {
-	if err := s.Close(); err != nil {
+	told := removal.Watch(log.warn)
+	err := s.Close()
+	told()
+	if err != nil {
 		log.warn(err.Error())
 	}
 	log.recorded(f.record)

@@ -22,6 +22,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/confine"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/oomdir"
+	"github.com/gpumemtrace/gpumemtrace/internal/removal"
 	"github.com/gpumemtrace/gpumemtrace/internal/server"
 	"github.com/gpumemtrace/gpumemtrace/internal/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
@@ -35,6 +36,9 @@ type Options struct {
 	Sources Sources
 	// Warn receives sentences for the log, from any goroutine.
 	Warn func(string)
+	// Insist is told of a signal that ends the agent while it is ending already: it ends
+	// the process once the probes are off.
+	Insist func(syscall.Signal)
 	// Version and CommandLine are copied into every snapshot.
 	Version, CommandLine string
 }
@@ -100,19 +104,27 @@ func (a *agent) ready() error {
 // healthy says why the agent is to be started afresh, nil if it is not.
 func (a *agent) healthy() error { return a.pulse.within(dead) }
 
-// Run traces until SIGTERM or SIGINT, of which a second one ends the process at once, or
-// until nothing more can be traced. SIGHUP reads the settings again.
+// Run traces until SIGTERM or SIGINT, of which a second one gives up what is not pushed or
+// written yet, or until nothing more can be traced. SIGHUP reads the settings again. The
+// process is to end after that: these signals end it no more by themselves.
 func Run(o Options) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
-	defer signal.Stop(signals)
 	a, err := start(o)
 	if err != nil {
 		return err
 	}
 	err = a.run(signals)
-	signal.Stop(signals)
+	go func() {
+		for sig := range signals {
+			if sig == syscall.SIGTERM || sig == syscall.SIGINT {
+				o.Insist(sig.(syscall.Signal))
+			}
+		}
+	}()
 	a.notify.stopping()
+	told := removal.Watch(o.Warn)
+	defer told()
 	return errors.Join(err, a.close())
 }
 

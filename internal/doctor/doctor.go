@@ -32,6 +32,7 @@ func Run(pid int) Report {
 	r = append(r, checkGPUs(g)...)
 	r = append(r, checkPhysical(readPhysical(g, l))...)
 	r = append(r, checkLibraries(l)...)
+	r = append(r, checkLeftovers(readLeftovers(pid))...)
 	if pid != 0 {
 		r = append(r, checkTarget(readTarget(pid, e, g))...)
 	}

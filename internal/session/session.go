@@ -197,6 +197,7 @@ func Start(opts Options) (_ *Session, err error) {
 		return nil, err
 	}
 	s.ask()
+	go s.mend() // not waited for: it reads what targets' file systems give
 	return s, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/frames"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -144,4 +145,25 @@ func (s *Session) follow(pid int, quiet bool) error {
 		s.warn(fmt.Sprintf("process %d (%s) uses no CUDA library yet: waiting for it to load one", pid, name))
 	}
 	return nil
+}
+
+// mend removes breakpoints that a tracer which was killed left behind in any process.
+// Where the kernel does not tell whose breakpoints there are, only those go that lie
+// where this trace has probes, when these come off.
+func (s *Session) mend() {
+	found, accounted := probes.Leftovers(proc.All(), unwind.PythonPlaces)
+	if len(found) == 0 || !accounted {
+		return
+	}
+	mended, err := probes.Mend(found)
+	if mended > 0 {
+		processes := map[int]bool{}
+		for _, l := range found {
+			processes[l.PID] = true
+		}
+		s.warn(fmt.Sprintf("%d processes had breakpoints that a tracer which was killed left behind, such as %s in process %d: they are removed", len(processes), found[0].Function, found[0].PID))
+	}
+	if err != nil {
+		s.warn(err.Error())
+	}
 }

@@ -39,9 +39,30 @@ func codeFreer(e *proc.ELF) (offset uint64, err error) {
 }
 
 // ofPython tells whether a file is named as the unwinder takes for a Python.
-func ofPython(m *proc.Mapping) bool {
-	base := path.Base(m.Name())
-	return m.HasFile() && (strings.HasPrefix(base, "python") || strings.HasPrefix(base, "libpython"))
+func ofPython(m *proc.Mapping) bool { return m.HasFile() && namedPython(m.Name()) }
+
+func namedPython(name string) bool {
+	base := path.Base(name)
+	return strings.HasPrefix(base, "python") || strings.HasPrefix(base, "libpython")
+}
+
+// PythonPlaces are the probes.Places of Pythons.
+func PythonPlaces(name string, f *proc.File) map[uint64]string {
+	if !namedPython(name) {
+		return nil
+	}
+	out := map[uint64]string{}
+	if f == nil {
+		return out
+	}
+	e, err := f.ELF()
+	if err != nil {
+		return out
+	}
+	if offset, err := codeFreer(e); err == nil && offset != 0 {
+		out[offset] = "code_dealloc" // as CPython's source calls it
+	}
+	return out
 }
 
 // maxPythons bounds the mappings of Pythons in a process that is watched.

@@ -206,6 +206,7 @@ type capture struct {
 	pids   map[uint64]uint32
 	raw    map[uint64][]uint64
 	closed chan struct{}
+	close  func() // once
 }
 
 func newCapture(t testing.TB, opts Options, pids ...int) *capture {
@@ -257,6 +258,7 @@ func newCapture(t testing.TB, opts Options, pids ...int) *capture {
 		t.Fatal(err)
 	}
 	go c.read()
+	c.close = sync.OnceFunc(c.closeAll)
 	t.Cleanup(c.close)
 	return c
 }
@@ -396,7 +398,7 @@ func (c *capture) detach(n uint64) {
 	}
 }
 
-func (c *capture) close() {
+func (c *capture) closeAll() {
 	for _, l := range c.links {
 		l.Close()
 	}

@@ -166,8 +166,8 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	return err
 }
 
-// closePatience bounds how long Close waits for an analysis: it reads what a
-// target's file system gives.
+// closePatience bounds how long Close waits for an analysis, and for each library that
+// is analysed ahead: they read what a target's file system gives.
 const closePatience = 5 * time.Second
 
 // Close frees what u holds in the kernel. Probes that run its return program must be
@@ -176,6 +176,9 @@ const closePatience = 5 * time.Second
 func (u *Unwinder) Close() error {
 	u.cancel()
 	err := u.closeCopies()
+	if failed := u.codes.close(); failed != nil {
+		return errors.Join(err, fmt.Errorf("close stack capture: %w", failed))
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	if err := u.analyse.lock(ctx); err != nil {
@@ -184,9 +187,6 @@ func (u *Unwinder) Close() error {
 	}
 	<-u.worked
 	u.settling.Wait()
-	if !u.codes.close(ctx) {
-		return errors.New("close stack capture: the file of a Python does not answer")
-	}
 	select {
 	case <-u.aheadDone:
 	case <-ctx.Done():

@@ -1,0 +1,76 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+// leftovers are breakpoints in processes that no running tracer accounts for.
+type leftovers struct {
+	found     map[int][]probes.Leftover // by process
+	names     map[int]string            // of processes
+	accounted bool                      // see probes.Leftovers
+}
+
+// readLeftovers looks at one process, or at all for 0.
+func readLeftovers(target int) leftovers {
+	pids := []int{target}
+	if target == 0 {
+		pids = slices.DeleteFunc(proc.All(), func(pid int) bool { return pid == os.Getpid() })
+	}
+	l := leftovers{found: map[int][]probes.Leftover{}, names: map[int]string{}}
+	found, accounted := probes.Leftovers(pids, unwind.PythonPlaces)
+	l.accounted = accounted
+	for _, f := range found {
+		l.found[f.PID] = append(l.found[f.PID], f)
+		l.names[f.PID] = proc.Comm(f.PID)
+	}
+	return l
+}
+
+func checkLeftovers(l leftovers) []Check {
+	g := group{name: "Breakpoints"}
+	const name = "left behind"
+	if len(l.found) == 0 {
+		g.ok(name, "none: where a tracer puts probes, no process has a breakpoint that is nobody's")
+		return g.checks
+	}
+	what := "breakpoints that a tracer which was killed left behind"
+	fix := "the programs run on, each such call a microsecond slower; the next trace removes them: sudo gpumemtrace -a -d 1s -o -"
+	if !l.accounted {
+		what = "breakpoints left behind, or the probes of a tracer that is running"
+		fix = "run doctor as root, or grant CAP_SYS_ADMIN: the kernel then tells which probes there are"
+	}
+	var processes []string
+	pids := slices.Sorted(maps.Keys(l.found))
+	for _, pid := range pids[:min(len(pids), maxShown)] {
+		processes = append(processes, fmt.Sprintf("%d (%s): %s", pid, l.names[pid], functions(l.found[pid])))
+	}
+	if more := len(pids) - maxShown; more > 0 {
+		processes = append(processes, fmt.Sprintf("and %d processes more", more))
+	}
+	g.warn(name, fix, "%s: %s", what, strings.Join(processes, "; "))
+	return g.checks
+}
+
+// functions names those that have a breakpoint.
+func functions(found []probes.Leftover) string {
+	var names []string
+	for _, f := range found {
+		if !slices.Contains(names, f.Function) {
+			names = append(names, f.Function)
+		}
+	}
+	text := strings.Join(names[:min(len(names), maxShown)], ", ")
+	if more := len(names) - maxShown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
