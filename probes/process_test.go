@@ -403,7 +403,7 @@ func TestIdleUnderLoad(t *testing.T) {
 // Very many processes that map a library each at one moment all have probes: more
 // than are looked at, and attached to, at one time.
 func TestManyLibrariesAtOnce(t *testing.T) {
-	const libraries = 5 * maxFollowing
+	const libraries = 5 * maxUnderWay
 	tr := openTrace(t, Options{All: true, Follow: true})
 	dir := t.TempDir()
 	program := filepath.Join(dir, "mapall")
