@@ -202,14 +202,22 @@ func (t *Tracer) confinedTo(pid int) int {
 	return 0
 }
 
-// CUDAProcesses returns the processes that map a library of CUDA's.
-func CUDAProcesses() (pids []int) {
+// ProcessesByUser returns the processes that run, but not this one, of each user. Those
+// who are not told apart are one.
+func ProcessesByUser() map[uint32][]int {
+	all := map[uint32][]int{}
 	for _, pid := range proc.All() {
-		// A process that cannot be read is gone, or not ours to trace.
-		mapped, _ := mappedLibraries(pid, []Level{Driver, Runtime})
-		if len(mapped) > 0 && pid != os.Getpid() {
-			pids = append(pids, pid)
+		if uid, err := userOf(pid); err == nil && pid != os.Getpid() {
+			all[uid] = append(all[uid], pid)
 		}
 	}
-	return pids
+	return all
+}
+
+// UsesCUDA tells whether a process maps a library of CUDA's. One that cannot be read is
+// gone, or not ours to trace. It may take long: a process can keep its mappings from
+// being read.
+func UsesCUDA(pid int) bool {
+	mapped, _ := mappedLibraries(pid, []Level{Driver, Runtime})
+	return len(mapped) > 0
 }

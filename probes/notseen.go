@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
@@ -88,7 +89,15 @@ func (n NotSeen) String() string {
 	if n.More {
 		text = "more than " + text
 	}
-	return fmt.Sprintf("%s of user %d: %s", text, n.User, n.Why)
+	return fmt.Sprintf("%s of user %s: %s", text, n.Name(), n.Why)
+}
+
+// Name names the user by number, and all those who are not told apart as others.
+func (n NotSeen) Name() string {
+	if n.User == others {
+		return "others"
+	}
+	return strconv.FormatUint(uint64(n.User), 10)
 }
 
 // NotSeen returns which processes are not seen, of one user after the other.

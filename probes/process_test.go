@@ -351,7 +351,7 @@ func TestUselessLibrary(t *testing.T) {
 	}
 	all := openTrace(t, Options{All: true})
 	all.target(p.pid())
-	if pids := CUDAProcesses(); !slices.Contains(pids, p.pid()) {
+	if pids := ProcessesByUser(); !slices.Contains(pids[uint32(os.Getuid())], p.pid()) || !UsesCUDA(p.pid()) {
 		t.Errorf("all processes: %d", pids)
 	}
 }
