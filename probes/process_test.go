@@ -175,8 +175,8 @@ func TestAll(t *testing.T) {
 	now := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, now, "init")
 	tr := openTrace(t, Options{All: true, Follow: true})
-	if pids := CUDAProcesses(); !slices.Contains(pids, now.PID()) {
-		t.Fatalf("CUDA processes: %d, want %d among them", pids, now.PID())
+	if pids := ProcessesByUser(); !slices.Contains(pids[uint32(os.Getuid())], now.PID()) || !UsesCUDA(now.PID()) {
+		t.Fatalf("processes: %d, want %d among them, which uses CUDA", pids, now.PID())
 	}
 	tr.target(now.PID())
 	later := start(t, testcuda.Workload, testcuda.Options{})
