@@ -28,10 +28,11 @@ type attachment struct {
 
 	// Of the table of attachments.
 	since time.Duration // when the gate was opened: CLOCK_MONOTONIC
-	idle  time.Time     // when the last of its users left
-	// users are the processes that map the library, with a time at which they
-	// did (CLOCK_MONOTONIC). The user 0 keeps it probed for good.
-	users map[int]time.Duration
+	idle  time.Time     // when the last of its mappers left
+	// mappers are the processes that map the library, with a time at which they
+	// did (CLOCK_MONOTONIC). The process 0 keeps it probed for good.
+	mappers map[int]time.Duration
+	evictor *user // whose claim had it removed, nil for nobody's
 }
 
 // A point is one function to probe.
@@ -100,7 +101,7 @@ type programs struct {
 // the calls that are entered when all of them are on and that return before detach
 // shuts the gate. The attachment owns it.
 func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachment, err error) {
-	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, missing: s.missing, users: map[int]time.Duration{}}
+	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, missing: s.missing, mappers: map[int]time.Duration{}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))

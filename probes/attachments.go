@@ -21,14 +21,9 @@ const (
 	// linger is how long a library keeps its probes after the last traced
 	// process that mapped it. It is short: a link keeps a file system busy.
 	linger = 5 * time.Second
-	// refusal is how long a file that could not be traced is not looked at
-	// again. Its inode number may mean another file later.
-	refusal = 10 * time.Second
 	// attachPatience bounds how long anybody waits for one library's probes:
-	// its file system may not answer, nor those of the libraries before it.
+	// its file system may not answer.
 	attachPatience = 5 * time.Second
-	// maxAttaching bounds the libraries being attached to at one time.
-	maxAttaching = 32
 )
 
 var (
@@ -39,13 +34,13 @@ var (
 // attachments are the probed libraries, and who maps them. Nothing that can
 // wait is done under Tracer.mu, which guards them: the reader of events takes it.
 type attachments struct {
-	table   map[attachKey]*attachment
-	pending map[attachKey]*pending  // those that wait for a place, too
-	places  chan struct{}           // one for each that is attached to now
-	refused map[attachKey]time.Time // until when
-	byPID   map[int]map[attachKey]bool
-	closing int // removed, and their probes not off yet
-	stopped bool
+	max       int
+	table     map[attachKey]*attachment
+	pending   map[attachKey]*pending
+	processes map[int]*mapper // those with neither libraries nor unseen are none
+	users     map[uint32]*user
+	closing   int // removed, and their probes not off yet
+	stopped   bool
 }
 
 // attachKey is a library, and a process when only that one is probed.
@@ -55,37 +50,50 @@ type attachKey struct {
 	pid   int
 }
 
-// A pending is a library that is to be probed.
-type pending struct {
-	done  chan struct{}
-	err   error // once done
-	users map[int]time.Duration
+// A claim is what a process has on the probes of a library that it maps.
+type claim struct {
+	pid   int           // 0 keeps the library probed for good
+	user  uint32        // who answers for the process (proc.User)
+	at    time.Duration // a time at which it mapped the library: CLOCK_MONOTONIC
+	only  int           // the process to which the probes are confined, 0 for none
+	again bool          // it was made before: no other library of its user goes for it
 }
 
-func newAttachments() attachments {
+// A mapper is a process that maps libraries to probe.
+type mapper struct {
+	user   uint32
+	libs   map[attachKey]bool // those that are probed
+	unseen *unseen            // nil if all are, as far as is known
+}
+
+// A pending is a library that is being probed.
+type pending struct {
+	done   chan struct{}
+	err    error // once done
+	claims map[int]claim
+}
+
+func newAttachments(most int) attachments {
 	return attachments{
-		table:   map[attachKey]*attachment{},
-		pending: map[attachKey]*pending{},
-		places:  make(chan struct{}, maxAttaching),
-		refused: map[attachKey]time.Time{},
-		byPID:   map[int]map[attachKey]bool{},
+		max:       most,
+		table:     map[attachKey]*attachment{},
+		pending:   map[attachKey]*pending{},
+		processes: map[int]*mapper{},
+		users:     map[uint32]*user{},
 	}
 }
 
-// attach probes a library once, because the process user had mapped it at the
-// moment at. With user 0 its probes stay for good. It owns lib from then on. If
-// only is not 0, no other process is probed.
-func (t *Tracer) attach(lib Library, only, user int, at time.Duration) error {
-	err := t.probeOnce(lib, only, user, at)
+// attach probes a library once, because of a claim on it. It owns lib from then on.
+func (t *Tracer) attach(lib Library, c claim) error {
+	err := t.probeOnce(lib, c)
 	if errors.Is(err, errNotProbed) {
-		t.loss.Add(lossNotProbed, 1)
 		err = fmt.Errorf("probe %s: %w", lib.Path, err)
 	}
 	return err
 }
 
-func (t *Tracer) probeOnce(lib Library, only, user int, at time.Duration) error {
-	key := attachKey{lib.id, lib.Level, only}
+func (t *Tracer) probeOnce(lib Library, c claim) error {
+	key := attachKey{lib.id, lib.Level, c.only}
 	t.mu.Lock()
 	if all := (attachKey{lib.id, lib.Level, 0}); t.libs.table[all] != nil {
 		key = all
@@ -97,34 +105,40 @@ func (t *Tracer) probeOnce(lib Library, only, user int, at time.Duration) error 
 		lib.Close()
 		return errStopped
 	case a != nil:
-		t.libs.use(key, a, user, at)
+		t.libs.use(key, a, c)
 		t.mu.Unlock()
 		lib.Close()
 		return nil
 	case p != nil:
-		p.users[user] = max(p.users[user], at)
+		c.at = max(c.at, p.claims[c.pid].at)
+		p.claims[c.pid] = c
 		t.mu.Unlock()
 		lib.Close()
-	case time.Now().Before(t.libs.refused[key]):
+		select {
+		case <-p.done:
+			return p.err
+		case <-time.After(attachPatience):
+			return errNotProbed
+		}
+	case t.libs.user(c.user).refuses(key, time.Now()):
 		t.mu.Unlock()
 		lib.Close()
 		return nil
-	case !t.makeRoom():
+	}
+	old, lost, ok := t.libs.makeRoom(c)
+	if !ok {
 		t.mu.Unlock()
 		lib.Close()
 		return errNotProbed
-	default:
-		p = &pending{done: make(chan struct{}), users: map[int]time.Duration{user: at}}
-		t.libs.pending[key] = p
-		t.mu.Unlock()
-		go t.attachPending(key, p, lib)
 	}
-	select {
-	case <-p.done:
-		return p.err
-	case <-time.After(attachPatience):
-		return errNotProbed
+	p = &pending{done: make(chan struct{}), claims: map[int]claim{c.pid: c}}
+	t.libs.pending[key] = p
+	t.mu.Unlock()
+	if old != nil {
+		t.evicted(old, lost)
 	}
+	t.attachPending(key, p, lib, c.user)
+	return p.err
 }
 
 // sideBySide is how many libraries are probed at one time where several are at hand:
@@ -132,14 +146,14 @@ func (t *Tracer) probeOnce(lib Library, only, user int, at time.Duration) error 
 const sideBySide = 8
 
 // attachAll probes libraries as attach does, and returns its error for each.
-func (t *Tracer) attachAll(libs []Library, only, user int, at time.Duration) []error {
+func (t *Tracer) attachAll(libs []Library, c claim) []error {
 	errs := make([]error, len(libs))
 	places := make(chan struct{}, sideBySide)
 	var all sync.WaitGroup
 	for i, lib := range libs {
 		places <- struct{}{}
 		all.Go(func() {
-			errs[i] = t.attach(lib, only, user, at)
+			errs[i] = t.attach(lib, c)
 			<-places
 		})
 	}
@@ -149,13 +163,13 @@ func (t *Tracer) attachAll(libs []Library, only, user int, at time.Duration) []e
 
 // attachPending does the work of attach. It may take long where the library's
 // file system does.
-func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
-	a, err := t.attachInTurn(lib, key.pid)
+func (t *Tracer) attachPending(key attachKey, p *pending, lib Library, who uint32) {
+	a, err := t.attachGated(lib, key.pid)
 	if lib.Level == Torch && t.opts.Tensors && (err == nil && !a.tensors || errors.Is(err, ErrNoSymbols)) {
-		t.warn(lib.Path + ": this PyTorch tells of its tensors by no function that is known: what its segments hold is not seen")
+		t.warnOf(who, lib.Path+": this PyTorch tells of its tensors by no function that is known: what its segments hold is not seen")
 	}
 	if lib.Level == TorchCUDA && errors.Is(err, ErrNoSymbols) {
-		t.warn(lib.Path + ": no function that is known tells of this PyTorch's private pools (CUDA graphs, torch.cuda.MemPool): what is cached in them counts as cached for every request")
+		t.warnOf(who, lib.Path+": no function that is known tells of this PyTorch's private pools (CUDA graphs, torch.cuda.MemPool): what is cached in them counts as cached for every request")
 	}
 	if err != nil {
 		lib.Close()
@@ -171,25 +185,13 @@ func (t *Tracer) attachPending(key attachKey, p *pending, lib Library) {
 		p.err = errStopped
 	case err == nil:
 		t.libs.table[key] = a
-		for user, at := range p.users {
-			t.libs.use(key, a, user, at)
+		for _, c := range p.claims {
+			t.libs.use(key, a, c)
 		}
 	case errors.Is(err, ErrNoSymbols):
-		if len(t.libs.refused) >= maxAttachments {
-			clear(t.libs.refused)
+		for _, c := range p.claims {
+			t.libs.user(c.user).refuse(key, time.Now())
 		}
-		t.libs.refused[key] = time.Now().Add(refusal)
-	}
-}
-
-// attachInTurn probes a library once there is a place, if that is soon.
-func (t *Tracer) attachInTurn(lib Library, pid int) (*attachment, error) {
-	select {
-	case t.libs.places <- struct{}{}:
-		defer func() { <-t.libs.places }()
-		return t.attachGated(lib, pid)
-	case <-time.After(attachPatience):
-		return nil, errNotProbed
 	}
 }
 
@@ -210,60 +212,69 @@ func (t *Tracer) attachGated(lib Library, pid int) (*attachment, error) {
 	return attach(lib, s, t.progs, g, pid)
 }
 
-// use says that the process pid mapped a library by the moment at, on
-// CLOCK_MONOTONIC; 0 keeps it probed for good.
-func (l *attachments) use(key attachKey, a *attachment, pid int, at time.Duration) {
-	a.users[pid] = max(a.users[pid], at)
-	if l.byPID[pid] == nil {
-		l.byPID[pid] = map[attachKey]bool{}
+// use says that a process has a claim on a library.
+func (l *attachments) use(key attachKey, a *attachment, c claim) {
+	a.mappers[c.pid] = max(a.mappers[c.pid], c.at)
+	l.process(c.pid, c.user).libs[key] = true
+}
+
+// process returns what is known of a process of a user.
+func (l *attachments) process(pid int, uid uint32) *mapper {
+	m := l.processes[pid]
+	if m == nil {
+		m = &mapper{libs: map[attachKey]bool{}}
+		l.processes[pid] = m
 	}
-	l.byPID[pid][key] = true
+	if m.unseen != nil && m.user != uid {
+		l.user(m.user).unseen--
+		l.user(uid).unseen++
+	}
+	m.user = uid
+	return m
+}
+
+// forget forgets a process of which nothing need be known.
+func (l *attachments) forget(pid int) {
+	if m := l.processes[pid]; m != nil && len(m.libs) == 0 && m.unseen == nil {
+		delete(l.processes, pid)
+	}
 }
 
 // left says that a process ended or replaced its image at the moment at. What it
 // mapped later stays: the news of that may come first.
 func (l *attachments) left(pid int, at time.Duration, now time.Time) {
-	for key := range l.byPID[pid] {
+	m := l.processes[pid]
+	if m == nil {
+		return
+	}
+	if m.unseen != nil && m.unseen.at <= at {
+		l.see(pid)
+	}
+	for key := range m.libs {
 		a := l.table[key]
-		if a != nil && a.users[pid] > at {
+		if a != nil && a.mappers[pid] > at {
 			continue
 		}
-		if delete(l.byPID[pid], key); a != nil {
-			if delete(a.users, pid); len(a.users) == 0 {
+		if delete(m.libs, key); a != nil {
+			if delete(a.mappers, pid); len(a.mappers) == 0 {
 				a.idle = now
 			}
 		}
 	}
-	if len(l.byPID[pid]) == 0 {
-		delete(l.byPID, pid)
-	}
+	l.forget(pid)
 }
 
 // inherited says that a child began with its parent's mappings at the moment at.
 func (l *attachments) inherited(parent, child int, at time.Duration) {
-	for key := range l.byPID[parent] {
-		if a := l.table[key]; a != nil && a.users[parent] <= at {
-			l.use(key, a, child, at)
+	m := l.processes[parent]
+	if m == nil {
+		return
+	}
+	for key := range m.libs {
+		if a := l.table[key]; a != nil && a.mappers[parent] <= at {
+			l.use(key, a, claim{pid: child, user: m.user, at: at})
 		}
 	}
-}
-
-// evict removes the library that nobody has mapped for longest and returns it,
-// for its probes to be taken off; nil if every one is mapped.
-func (l *attachments) evict() *attachment {
-	var oldest attachKey
-	var found *attachment
-	for key, a := range l.table {
-		if len(a.users) == 0 && (found == nil || a.idle.Before(found.idle)) {
-			oldest, found = key, a
-		}
-	}
-	if found == nil {
-		return nil
-	}
-	delete(l.table, oldest)
-	l.closing++
-	return found
 }
 
 // lived follows what a step of a process's life means for its libraries. It is
@@ -296,24 +307,25 @@ const (
 func (t *Tracer) tidy(stop <-chan struct{}) {
 	tick := time.NewTimer(clock.Until(tidyInterval))
 	defer tick.Stop()
-	var users rounds.Rounds[int]
+	var round rounds.Rounds[int]
 	for {
 		select {
 		case <-stop:
 			return
 		case now := <-tick.C:
 			tick.Reset(clock.Until(tidyInterval))
-			t.takeOff(t.unused(now, &users)...)
+			t.takeOff(t.unused(now, &round)...)
+			t.lookAgain(now)
 		}
 	}
 }
 
 // unused removes and returns the attachments whose time is over, after a look at the
 // next of the processes that map a library.
-func (t *Tracer) unused(now time.Time, users *rounds.Rounds[int]) (out []*attachment) {
+func (t *Tracer) unused(now time.Time, round *rounds.Rounds[int]) (out []*attachment) {
 	at := clock.Monotonic()
 	var gone []int
-	for _, pid := range users.Next(tidyAtOnce, t.userPIDs) {
+	for _, pid := range round.Next(tidyAtOnce, t.mappingPIDs) {
 		if pid != 0 && proc.Ended(pid) {
 			gone = append(gone, pid)
 		}
@@ -323,8 +335,9 @@ func (t *Tracer) unused(now time.Time, users *rounds.Rounds[int]) (out []*attach
 	for _, pid := range gone {
 		t.libs.left(pid, at, now)
 	}
+	t.libs.forgetUsers(now)
 	for key, a := range t.libs.table {
-		if len(a.users) == 0 && now.Sub(a.idle) >= linger {
+		if len(a.mappers) == 0 && now.Sub(a.idle) >= linger {
 			delete(t.libs.table, key)
 			t.libs.closing++
 			out = append(out, a)
@@ -333,33 +346,17 @@ func (t *Tracer) unused(now time.Time, users *rounds.Rounds[int]) (out []*attach
 	return out
 }
 
-// userPIDs returns the processes that map a probed library.
-func (t *Tracer) userPIDs() []int {
+// mappingPIDs returns the processes that map a library to probe.
+func (t *Tracer) mappingPIDs() []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Collect(maps.Keys(t.libs.byPID))
-}
-
-// makeRoom tells whether one more library may be probed, after one that nobody
-// maps has gone if need be. t.mu is held.
-func (t *Tracer) makeRoom() bool {
-	if len(t.libs.table)+len(t.libs.pending) < maxAttachments {
-		return true
-	}
-	if t.libs.closing >= maxAttachments/4 {
-		return false
-	}
-	old := t.libs.evict()
-	if old != nil {
-		go t.takeOff(old)
-	}
-	return old != nil
+	return slices.Collect(maps.Keys(t.libs.processes))
 }
 
 func (t *Tracer) takeOff(all ...*attachment) {
 	closeAttachments(all, func(a *attachment, err error) {
 		t.mu.Lock()
-		t.libs.closing--
+		t.libs.closed(a)
 		t.mu.Unlock()
 		if err != nil {
 			t.warn(fmt.Sprintf("the probes of %s did not come off cleanly: %v", a.library.Path, err))
@@ -367,11 +364,14 @@ func (t *Tracer) takeOff(all ...*attachment) {
 	})
 }
 
+// maxDetaching bounds the libraries whose probes come off at one time.
+const maxDetaching = 32
+
 // closeAttachments closes many at a time, and tells how each went. They wait for
 // grace periods of the kernel's, tens of milliseconds, which they can share.
 func closeAttachments(all []*attachment, closed func(*attachment, error)) {
 	var wait sync.WaitGroup
-	slots := make(chan struct{}, maxAttaching)
+	slots := make(chan struct{}, maxDetaching)
 	for _, a := range all {
 		slots <- struct{}{}
 		wait.Go(func() {

@@ -97,46 +97,13 @@ func TestProbesOutliveExec(t *testing.T) {
 	eventually(t, "the end of the probes", func() bool { tr.drain(); return !tr.probes(library) })
 }
 
-// A full table makes room for the next library by taking the probes off one
-// that nobody has mapped for longest, and off none that somebody maps.
-func TestAttachmentsMakeRoom(t *testing.T) {
-	l := newAttachments()
-	now := time.Now()
-	for i := range maxAttachments {
-		key := attachKey{id: proc.FileID{Ino: uint64(i)}}
-		a := &attachment{library: Library{file: &proc.File{}}, users: map[int]time.Duration{}}
-		l.table[key] = a
-		l.use(key, a, i+1, 1)
-	}
-	if l.evict() != nil {
-		t.Error("probes went that somebody needs")
-	}
-	for _, pid := range []int{30, 10, 20} {
-		now = now.Add(time.Second)
-		l.left(pid, 2, now)
-	}
-	l.inherited(11, 999_999, 2)
-	l.left(11, 2, now)
-	for _, want := range []int{30, 10, 20} {
-		if l.evict() == nil {
-			t.Fatal("no room, though a library is not mapped any more")
-		}
-		if l.table[attachKey{id: proc.FileID{Ino: uint64(want - 1)}}] != nil {
-			t.Errorf("the library of %d stays", want)
-		}
-	}
-	if l.evict() != nil || l.closing != 3 || len(l.table) != maxAttachments-3 {
-		t.Errorf("%d stay; the child of 11 needs its library", len(l.table))
-	}
-}
-
 // A process that ends before its library could be probed is counted: nothing of
 // it was seen.
 func TestUnseenProcesses(t *testing.T) {
 	tr := openTrace(t, Options{All: true, Follow: true})
 	m := mapping{pid: 1 << 30, time: clock.Monotonic(), Mapping: proc.Mapping{
 		Start: 0x1000, End: 0x2000, Path: "/gone/libcuda.so.1", File: proc.FileID{Dev: 1, Ino: 2}}}
-	if err := tr.follow(m, Driver); !errors.Is(err, os.ErrNotExist) {
+	if err := tr.follow(m, Driver, claim{pid: m.pid, at: m.time}); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("a library of a process that is not there: %v", err)
 	}
 	if n := tr.counter("processes_unseen"); n != 1 {
@@ -144,9 +111,9 @@ func TestUnseenProcesses(t *testing.T) {
 	}
 	// Where the file has probes nothing is missed.
 	tr.mu.Lock()
-	tr.libs.table[attachKey{m.File, Driver, 0}] = &attachment{library: Library{file: &proc.File{}}, users: map[int]time.Duration{0: 0}, since: m.time - 1}
+	tr.libs.table[attachKey{m.File, Driver, 0}] = &attachment{library: Library{file: &proc.File{}}, mappers: map[int]time.Duration{0: 0}, since: m.time - 1}
 	tr.mu.Unlock()
-	if err := tr.follow(m, Driver); !errors.Is(err, os.ErrNotExist) {
+	if err := tr.follow(m, Driver, claim{pid: m.pid, at: m.time}); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("a library of a process that is not there: %v", err)
 	}
 	if n := tr.counter("processes_unseen"); n != 1 {

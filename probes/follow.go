@@ -7,30 +7,49 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/fair"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
 const (
-	// maxFollowing bounds the mappings that are looked at at one time: each may
-	// wait for a target's file system.
-	maxFollowing = 64
-	// maxToFollow bounds those that wait to be looked at. A node that starts its
-	// work maps a library in hundreds of processes at once.
+	// maxUnderWay bounds the processes whose libraries are looked at and probed at one
+	// time, and maxOfUser those of one user: each may wait for a file system.
+	maxUnderWay = 64
+	maxOfUser   = 16
+	// maxToFollow bounds those that wait for that. A node that starts its work maps a
+	// library in hundreds of processes at once.
 	maxToFollow = 4096
+	// slow is after how long a process is no longer counted among maxUnderWay, up to
+	// maxStuck of them.
+	slow     = 500 * time.Millisecond
+	maxStuck = 1024
+	// targetPatience bounds how long anybody waits for one process's libraries.
+	targetPatience = 4 * attachPatience
 )
+
+func newWork() *fair.Queue {
+	return fair.New(fair.Limits{Running: maxUnderWay, PerUser: maxOfUser, Waiting: maxToFollow, Slow: slow, Stuck: maxStuck})
+}
 
 // onMapping looks at one new executable mapping of any process, and tells whether it is
 // of a library to probe. It is for the goroutine that reads them, and waits for nothing.
 func (t *Tracer) onMapping(m mapping) bool {
 	level, library := libraryLevel(m.Name())
-	switch {
-	case library && t.opts.All && !level.pyTorch():
-		if !t.makeTarget(m.pid) {
-			t.noteGap(m, level, m.File)
+	cuda := library && t.opts.All && !level.pyTorch()
+	if !cuda && !t.traced(m.pid) {
+		return false
+	}
+	c := claim{pid: m.pid, at: m.time, only: t.confinedTo(m.pid)}
+	if library {
+		var err error
+		if c.user, err = userOf(m.pid); err != nil {
+			t.noteGap(m, level, m.File, c.user)
 			return true
 		}
-	case !t.traced(m.pid):
-		return false
+	}
+	if cuda && !t.makeTarget(c) {
+		t.noteGap(m, level, m.File, c.user)
+		return true
 	}
 	if t.opts.Stacks != nil {
 		t.opts.Stacks.Mapped(m.pid, m.Mapping, library)
@@ -38,61 +57,120 @@ func (t *Tracer) onMapping(m mapping) bool {
 	if !library || !slices.Contains(t.levels(), level) {
 		return false
 	}
-	select {
-	case t.toFollow <- m:
-	default:
-		t.loss.Add(lossNotProbed, 1)
-	}
+	t.work.Do(c.user, func() { t.followInTime(m, level, c) }, func() {
+		if !t.stopping() {
+			t.missed(c, waitsLong)
+		}
+	})
 	return true
 }
 
-// followMappings looks at the mappings that wait for it until stop is closed.
-func (t *Tracer) followMappings(stop <-chan struct{}) {
-	for {
-		select {
-		case <-stop:
-			return
-		case m := <-t.toFollow:
-			level, _ := libraryLevel(m.Name())
-			if err := t.follow(m, level); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errStopped) {
-				t.warn(fmt.Sprintf("%s, which process %d loaded, is not traced: %v", m.Path, m.pid, err))
-			}
-		}
+// userOf returns who answers for a process. The error is os.ErrNotExist for one that is
+// gone; those that cannot be read count as one user's.
+func userOf(pid int) (uint32, error) {
+	uid, err := proc.User(pid)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return others, nil
 	}
+	return uid, err
+}
+
+// stopping tells whether the trace is about to end.
+func (t *Tracer) stopping() bool {
+	select {
+	case <-t.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// followInTime follows a mapping. If that takes long the process is not seen meanwhile.
+func (t *Tracer) followInTime(m mapping, level Level, c claim) {
+	if t.stopping() {
+		return
+	}
+	late := time.AfterFunc(attachPatience, func() { t.missed(c, noAnswer) })
+	err := t.follow(m, level, c)
+	inTime := late.Stop()
+	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, errStopped) {
+		return
+	}
+	if inTime && !errors.Is(err, ErrNoSymbols) {
+		t.missed(c, absent(err))
+	}
+	text := fmt.Sprintf("%s, which process %d of user %d loaded, is not traced: ", m.Path, m.pid, c.user)
+	if errors.Is(err, errNotProbed) {
+		text += errNotProbed.Error() // for each of many libraries
+	} else {
+		text += err.Error()
+	}
+	t.warnOf(c.user, text)
 }
 
 // makeTarget traces a process that was seen to use CUDA, and tells whether it still
 // runs.
-func (t *Tracer) makeTarget(pid int) bool {
-	err := t.target(pid)
+func (t *Tracer) makeTarget(c claim) bool {
+	err := t.target(c.pid)
 	if errors.Is(err, os.ErrNotExist) {
 		return false
 	}
 	if err != nil {
 		t.loss.Add(lossNotTraced, 1)
+		t.mu.Lock()
+		t.libs.miss(c.pid, c.user, notTarget, c.at, time.Now())
+		t.mu.Unlock()
 	}
 	return true
 }
 
 // follow probes the library that a target has just mapped. It goes by the mapping
 // that the kernel told of: reading all of the process's takes longer.
-func (t *Tracer) follow(m mapping, level Level) error {
+func (t *Tracer) follow(m mapping, level Level, c claim) error {
 	lib, err := openMapping(m.pid, m.Mapping, level)
 	id := m.File
 	if err == nil {
 		id = lib.id
-		err = t.attach(lib, t.confinedTo(m.pid), m.pid, m.time)
+		err = t.attach(lib, c)
 	}
-	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrNoSymbols) || errors.Is(err, proc.ErrRemapped) {
-		_, err = t.probe(m.pid)
+	gone := errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrNoSymbols) || errors.Is(err, proc.ErrRemapped)
+	if gone || err == nil && t.isNew(m.pid) {
+		c.again = true
+		_, err = t.probe(c)
 	}
-	t.noteGap(m, level, id)
+	if !errors.Is(err, errNotProbed) {
+		t.noteGap(m, level, id, c.user)
+	}
 	return err
+}
+
+// isNew tells whether a process has one library that is probed at most: it may have
+// mapped others before it was traced.
+func (t *Tracer) isNew(pid int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.libs.processes[pid]
+	return m == nil || len(m.libs) <= 1
+}
+
+// inTurn has f called when it is a user's turn and returns what it returns, unless that
+// takes too long.
+func inTurn[T any](t *Tracer, user uint32, f func() T) (result T, ok bool) {
+	results := make(chan T, 1)
+	dropped := make(chan struct{})
+	t.work.Do(user, func() { results <- f() }, func() { close(dropped) })
+	select {
+	case result = <-results:
+		return result, true
+	case <-dropped:
+	case <-time.After(targetPatience):
+	}
+	return result, false
 }
 
 // noteGap compares when a library was mapped with when it had probes. One that
 // has none by now, though it was looked for, ended too soon to be seen.
-func (t *Tracer) noteGap(m mapping, level Level, id proc.FileID) {
+func (t *Tracer) noteGap(m mapping, level Level, id proc.FileID, uid uint32) {
 	counted := Driver
 	if t.opts.API == APIRuntime {
 		counted = Runtime
@@ -111,7 +189,7 @@ func (t *Tracer) noteGap(m mapping, level Level, id proc.FileID) {
 			return
 		}
 	}
-	if time.Now().After(t.libs.refused[attachKey{id, level, t.confinedTo(m.pid)}]) {
+	if !t.libs.user(uid).refuses(attachKey{id, level, t.confinedTo(m.pid)}, time.Now()) {
 		t.loss.Add(lossUnseen, 1)
 	}
 }
@@ -124,14 +202,22 @@ func (t *Tracer) confinedTo(pid int) int {
 	return 0
 }
 
-// CUDAProcesses returns the processes that map a library of CUDA's.
-func CUDAProcesses() (pids []int) {
+// ProcessesByUser returns the processes that run, but not this one, of each user. Those
+// who are not told apart are one.
+func ProcessesByUser() map[uint32][]int {
+	all := map[uint32][]int{}
 	for _, pid := range proc.All() {
-		// A process that cannot be read is gone, or not ours to trace.
-		mapped, _ := mappedLibraries(pid, []Level{Driver, Runtime})
-		if len(mapped) > 0 && pid != os.Getpid() {
-			pids = append(pids, pid)
+		if uid, err := userOf(pid); err == nil && pid != os.Getpid() {
+			all[uid] = append(all[uid], pid)
 		}
 	}
-	return pids
+	return all
+}
+
+// UsesCUDA tells whether a process maps a library of CUDA's. One that cannot be read is
+// gone, or not ours to trace. It may take long: a process can keep its mappings from
+// being read.
+func UsesCUDA(pid int) bool {
+	mapped, _ := mappedLibraries(pid, []Level{Driver, Runtime})
+	return len(mapped) > 0
 }

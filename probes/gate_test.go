@@ -107,7 +107,7 @@ func TestGates(t *testing.T) {
 		seen[g.slot()] = true
 		all = append(all, g)
 	}
-	if want := maxAttachments + maxAttachments/4 + maxAttaching; len(all) < want {
+	if want := maxAttachments + maxClosing + maxUnderWay; len(all) < want {
 		t.Errorf("%d gates, want %d: one for each library that is probed, or whose probes come off", len(all), want)
 	}
 	all[7].release()

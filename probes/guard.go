@@ -82,8 +82,8 @@ func (t *Tracer) compare(p procAddress) {
 		}
 	}
 	t.mu.Unlock()
-	if seen && !probed {
-		t.warn(fmt.Sprintf("process %d uses a %s that is not probed (cuGetProcAddress returned offset %#x): its memory from there is not counted",
+	if uid, err := userOf(int(p.process.PID)); seen && !probed && err == nil {
+		t.warnOf(uid, fmt.Sprintf("process %d uses a %s that is not probed (cuGetProcAddress returned offset %#x): its memory from there is not counted",
 			p.process.PID, p.name, offset))
 	}
 }

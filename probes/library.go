@@ -40,6 +40,8 @@ type mappedLibrary struct {
 // maxLibraries bounds the CUDA libraries that are looked at in one process.
 const maxLibraries = 64
 
+var errTooMany = fmt.Errorf("it maps more than %d CUDA libraries", maxLibraries)
+
 // mappedLibraries returns the CUDA libraries that pid maps, by name, of the
 // levels wanted. What it found comes with an error, too.
 func mappedLibraries(pid int, levels []Level) (out []mappedLibrary, err error) {
@@ -55,7 +57,7 @@ func mappedLibraries(pid int, levels []Level) (out []mappedLibrary, err error) {
 		level, ok := libraryLevel(m.Name())
 		if key := (file{m.File, m.Path}); ok && m.HasFile() && slices.Contains(levels, level) && !seen[key] {
 			if len(out) == maxLibraries {
-				return out, fmt.Errorf("process %d maps more than %d CUDA libraries", pid, maxLibraries)
+				return out, fmt.Errorf("process %d: %w", pid, errTooMany)
 			}
 			seen[key] = true
 			out = append(out, mappedLibrary{m, level})

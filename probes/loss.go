@@ -33,6 +33,7 @@ var (
 	lossMalformed   = causes.Add("records_malformed", "records that could not be decoded")
 	lossMappings    = causes.Add("mappings_lost", "new mappings that the kernel could not report: a library loaded then may be untraced")
 	lossNotProbed   = causes.Add("libraries_not_probed", "libraries left unprobed because too many were probed already, or waited to be, or because their file did not answer")
+	lossEvicted     = causes.Add("libraries_evicted", "libraries that lost their probes while a process mapped them, because too many were probed: the rest of what that process does is missed, and what it held then stays in the figures until it ends")
 	lossProbedLate  = causes.Add("libraries_probed_late", "libraries that a process mapped before they had probes: its calls in the milliseconds between are missed")
 	lossUnseen      = causes.Add("processes_unseen", "processes that ended before the library that they mapped could be probed: nothing of them is seen")
 	lossNotTraced   = causes.Add("processes_not_traced", "processes not traced because the table of processes was full")

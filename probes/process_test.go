@@ -175,8 +175,8 @@ func TestAll(t *testing.T) {
 	now := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, now, "init")
 	tr := openTrace(t, Options{All: true, Follow: true})
-	if pids := CUDAProcesses(); !slices.Contains(pids, now.PID()) {
-		t.Fatalf("CUDA processes: %d, want %d among them", pids, now.PID())
+	if pids := ProcessesByUser(); !slices.Contains(pids[uint32(os.Getuid())], now.PID()) || !UsesCUDA(now.PID()) {
+		t.Fatalf("processes: %d, want %d among them, which uses CUDA", pids, now.PID())
 	}
 	tr.target(now.PID())
 	later := start(t, testcuda.Workload, testcuda.Options{})
@@ -351,7 +351,7 @@ func TestUselessLibrary(t *testing.T) {
 	}
 	all := openTrace(t, Options{All: true})
 	all.target(p.pid())
-	if pids := CUDAProcesses(); !slices.Contains(pids, p.pid()) {
+	if pids := ProcessesByUser(); !slices.Contains(pids[uint32(os.Getuid())], p.pid()) || !UsesCUDA(p.pid()) {
 		t.Errorf("all processes: %d", pids)
 	}
 }
@@ -403,7 +403,7 @@ func TestIdleUnderLoad(t *testing.T) {
 // Very many processes that map a library each at one moment all have probes: more
 // than are looked at, and attached to, at one time.
 func TestManyLibrariesAtOnce(t *testing.T) {
-	const libraries = 5 * maxFollowing
+	const libraries = 5 * maxUnderWay
 	tr := openTrace(t, Options{All: true, Follow: true})
 	dir := t.TempDir()
 	program := filepath.Join(dir, "mapall")

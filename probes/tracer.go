@@ -4,6 +4,7 @@
 package probes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/fair"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
@@ -55,6 +57,7 @@ type Options struct {
 
 	ringBytes           uint32 // of the ring buffer; 0 for the kernel side's own choice
 	samples, allocators uint32 // places in the kernel side's tables; 0 for its own choice
+	attachments         int    // libraries probed at one time; 0 for maxAttachments
 	single              bool   // probes go on one by one, as where no link holds many
 }
 
@@ -93,7 +96,8 @@ type Tracer struct {
 	workers sync.WaitGroup // the sideband and tidy
 	stop    chan struct{}  // closed to end them and the guard
 
-	toFollow chan mapping // of libraries, to be looked at
+	work     *fair.Queue   // what looks at processes and probes their libraries
+	lost     chan struct{} // mappings were
 	guarding chan procAddress
 	system   chan []Library         // those that a program started now would load, once
 	texts    map[event.Process]text // of the guard's goroutine
@@ -121,11 +125,12 @@ func Open(opts Options) (_ *Tracer, err error) {
 	t := &Tracer{
 		opts:     opts,
 		loss:     loss.New(causes),
-		libs:     newAttachments(),
+		libs:     newAttachments(cmp.Or(opts.attachments, maxAttachments)),
 		warned:   map[string]bool{},
 		texts:    map[event.Process]text{},
 		stop:     make(chan struct{}),
-		toFollow: make(chan mapping, maxToFollow),
+		work:     newWork(),
+		lost:     make(chan struct{}, 1),
 		guarding: make(chan procAddress, maxGuarding),
 		system:   make(chan []Library, 1),
 	}
@@ -160,12 +165,10 @@ func Open(opts Options) (_ *Tracer, err error) {
 	if t.side, err = openSideband(); err != nil {
 		return nil, err
 	}
-	t.workers.Go(func() { t.side.run(t.onMapping, func(n uint64) { t.loss.Add(lossMappings, n) }) })
+	t.workers.Go(func() { t.side.run(t.onMapping, t.lostMappings) })
 	t.workers.Go(func() { t.tidy(t.stop) })
+	t.workers.Go(func() { t.rescan(t.stop) })
 	go t.guard(t.stop) // not waited for: it reads what a target's file system gives
-	for range maxFollowing {
-		go t.followMappings(t.stop) // nor they
-	}
 	return t, nil
 }
 
@@ -254,7 +257,11 @@ func (t *Tracer) prepare(pid int) (int, error) {
 	}
 	n := 0
 	var failed error
-	for _, err := range t.attachAll(libs, pid, 0, 0) {
+	errs, ok := inTurn(t, 0, func() []error { return t.attachAll(libs, claim{only: pid}) })
+	if !ok {
+		return 0, errNotProbed
+	}
+	for _, err := range errs {
 		if err == nil {
 			n++
 		} else if !errors.Is(err, ErrNoSymbols) {
@@ -285,7 +292,23 @@ func (t *Tracer) Target(pid int) ([]Library, error) {
 	if err := t.target(pid); err != nil {
 		return nil, fmt.Errorf("trace process %d: %w", pid, err)
 	}
-	libs, err := t.probe(pid)
+	user, err := userOf(pid)
+	if err != nil {
+		return nil, fmt.Errorf("trace process %d: %w", pid, err)
+	}
+	c := claim{pid: pid, user: user, at: clock.Monotonic(), only: t.confinedTo(pid)}
+	found, ok := inTurn(t, user, func() (f found) {
+		f.libs, f.err = t.probe(c)
+		return f
+	})
+	switch {
+	case !ok:
+		t.missed(c, noAnswer)
+		return nil, fmt.Errorf("trace process %d: %w", pid, errNotProbed)
+	case errors.Is(found.err, errNotProbed):
+		t.missed(c, noSlot)
+	}
+	libs, err := found.libs, found.err
 	if err == nil && t.confined() {
 		_, err = t.prepare(pid)
 	}
@@ -295,6 +318,12 @@ func (t *Tracer) Target(pid int) ([]Library, error) {
 		}
 	}
 	return libs, err
+}
+
+// found is what probe returns.
+type found struct {
+	libs []Library
+	err  error
 }
 
 // target has the kernel side trace pid. The error is os.ErrNotExist if it has ended: the
@@ -309,15 +338,17 @@ func (t *Tracer) target(pid int) error {
 	return err
 }
 
-func (t *Tracer) probe(pid int) ([]Library, error) {
-	at := clock.Monotonic() // what is found was mapped by then, or since
-	libs, err := findLibraries(pid, t.levels())
+// probe probes the libraries that a process maps, each because of the claim. What it
+// finds was mapped by now, or since.
+func (t *Tracer) probe(c claim) ([]Library, error) {
+	c.at = clock.Monotonic()
+	libs, err := findLibraries(c.pid, t.levels())
 	if err != nil {
 		return nil, err
 	}
 	var useless, failed error
 	probed := 0
-	for i, err := range t.attachAll(libs, t.confinedTo(pid), pid, at) {
+	for i, err := range t.attachAll(libs, c) {
 		switch {
 		case errors.Is(err, ErrNoSymbols) && optional(libs[i].Level): // an older PyTorch
 		case errors.Is(err, ErrNoSymbols):
@@ -332,7 +363,7 @@ func (t *Tracer) probe(pid int) ([]Library, error) {
 		return libs, failed
 	}
 	if useless != nil && probed > 0 {
-		t.warn(useless.Error())
+		t.warnOf(c.user, useless.Error())
 		useless = nil
 	}
 	return slices.DeleteFunc(libs, func(l Library) bool { return l.Level.pyTorch() }), useless
@@ -480,6 +511,7 @@ func (t *Tracer) halt() error {
 	err := t.shutGates()
 	if t.side != nil {
 		close(t.stop)
+		t.work.Close()
 		t.side.halt()
 		t.workers.Wait()
 		t.side.close()

@@ -101,6 +101,18 @@ func (a *agent) ready() error {
 	}
 }
 
+// notSeen says which processes are not traced, or not in full, a line for each user and
+// reason.
+func (a *agent) notSeen() (lines []string) {
+	if a.ready() != nil {
+		return nil
+	}
+	for _, n := range a.session.NotSeen() {
+		lines = append(lines, n.String())
+	}
+	return lines
+}
+
 // healthy says why the agent is to be started afresh, nil if it is not.
 func (a *agent) healthy() error { return a.pulse.within(dead) }
 
@@ -339,6 +351,9 @@ func (a *agent) status() string {
 		}
 	})
 	text := fmt.Sprintf("%d processes have %s in use", processes, bytefmt.Format(held))
+	if lines := a.notSeen(); len(lines) > 0 {
+		text += ". Not seen: " + lines[0] // the rest is at /readyz
+	}
 	if a.limits.why != "" {
 		text += ". " + a.limits.why
 	}

@@ -122,7 +122,7 @@ func (a *agent) serverSlot() *slot {
 				return nil, nil
 			}
 			s, err := server.New(server.Options{
-				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
+				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, NotSeen: a.notSeen, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
 				Metrics: a.metrics(c), Workload: a.workloadText, Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
 			})
 			if err != nil {
@@ -143,6 +143,12 @@ func (a *agent) metrics(c *Config) http.Handler {
 		w := a.workload(pid)
 		return metrics.Workload{Namespace: w.Namespace, Pod: w.Pod, Container: w.Container, Service: w.Service, Job: w.Job}
 	}}
+	o.NotSeen = func() (out []metrics.NotSeen) {
+		for _, n := range a.session.NotSeen() {
+			out = append(out, metrics.NotSeen{User: n.Name(), Reason: n.Why, Processes: n.Processes})
+		}
+		return out
+	}
 	if c.BPFCost {
 		o.BPF = func() metrics.BPF {
 			r := a.session.RunTime()

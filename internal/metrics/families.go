@@ -113,6 +113,7 @@ var wholeFamilies = []family[whole]{
 var (
 	outOfMemoryDesc = prometheus.NewDesc(namespace+"out_of_memory_total", "Failures for want of memory: calls of a thread that fail one soon after the other are one, those that it recovered from count too.", gpuLabels, nil)
 	lossDesc        = prometheus.NewDesc(namespace+"loss_total", "What was lost, by cause: /api/v1/top says in loss what each is that is not zero.", []string{"cause"}, nil)
+	notSeenDesc     = prometheus.NewDesc(namespace+"processes_not_seen", "Processes that map a library of CUDA's and are not traced, or not in full, by user id and reason.", []string{"user", "reason"}, nil)
 	gpuInfoDesc     = prometheus.NewDesc(namespace+"gpu_info", "A GPU's model. The value is 1.", []string{"gpu", "model"}, nil)
 	buildDesc       = prometheus.NewDesc(namespace+"build_info", "The agent's version, and how stacks are captured. The value is 1.", []string{"version", "goversion", "stacks"}, nil)
 )
@@ -134,5 +135,5 @@ func descs() (out []*prometheus.Desc) {
 	for i := range wholeFamilies {
 		out = append(out, wholeFamilies[i].desc)
 	}
-	return append(out, outOfMemoryDesc, lossDesc, gpuInfoDesc, buildDesc)
+	return append(out, outOfMemoryDesc, lossDesc, notSeenDesc, gpuInfoDesc, buildDesc)
 }

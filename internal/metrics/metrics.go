@@ -42,6 +42,13 @@ type BPF struct {
 	Runs          uint64
 }
 
+// NotSeen are processes of a user that are not traced, or not in full, for one reason.
+type NotSeen struct {
+	User      string
+	Reason    string
+	Processes int
+}
+
 // Options configure Metrics.
 type Options struct {
 	Source Source
@@ -53,6 +60,9 @@ type Options struct {
 	// Loss, if set, is what was lost elsewhere than in the trace: causes with names of
 	// their own.
 	Loss func() []loss.Counter
+	// NotSeen, if set, are processes that are not traced, or not in full: one for each
+	// user and reason. It waits for nothing.
+	NotSeen func() []NotSeen
 	// BPF, if set, is what BPF programs cost so far.
 	BPF func() BPF
 }
@@ -135,6 +145,11 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.processes(out, w)
 	for i := range wholeFamilies {
 		wholeFamilies[i].send(out, w)
+	}
+	if m.opts.NotSeen != nil {
+		for _, n := range m.opts.NotSeen() {
+			out <- prometheus.MustNewConstMetric(notSeenDesc, gauge, float64(n.Processes), Label(n.User), n.Reason)
+		}
 	}
 	// A counter that begins at 1 looks to Prometheus as if it had not risen.
 	failures := map[string]int64{}

@@ -203,6 +203,19 @@ func TestLossOfOthers(t *testing.T) {
 	}
 }
 
+// Processes that are not seen are told by user and reason.
+func TestNotSeen(t *testing.T) {
+	m := New(Options{Source: hostile(), NotSeen: func() []NotSeen {
+		return []NotSeen{{User: "1001", Reason: "no free slot", Processes: 3}, {User: "1001", Reason: "another", Processes: 1}, {User: "others", Reason: "another", Processes: 2}}
+	}})
+	got := values(t, scrape(t, m))
+	for k, want := range map[string]float64{`{reason="no free slot",user="1001"}`: 3, `{reason="another",user="1001"}`: 1, `{reason="another",user="others"}`: 2} {
+		if got[namespace+"processes_not_seen"+k] != want {
+			t.Errorf("%s is %v, want %v", k, got[namespace+"processes_not_seen"+k], want)
+		}
+	}
+}
+
 // A live source is a state that a goroutine goes on with.
 type live struct {
 	mu    sync.Mutex

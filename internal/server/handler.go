@@ -199,17 +199,41 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// health says whether this program works, and ready whether the trace sees all.
-func (s *Server) health(w http.ResponseWriter, _ *http.Request) { says(w, "ok", s.opts.Healthy) }
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request)  { says(w, "ready", s.opts.Ready) }
+// health says whether this program works.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) { says(w, "ok", s.opts.Healthy, nil) }
 
-// says answers that something is so, or why it is not.
-func says(w http.ResponseWriter, so string, why func() error) {
+// maxNotSeen bounds the lines that ready says.
+const maxNotSeen = 20
+
+// ready says whether the trace goes on, and what it does not see. A process that is not
+// seen leaves the agent ready: a new start would not see it either, and who maps too many
+// libraries would otherwise have every agent's update stand still.
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	says(w, "ready", s.opts.Ready, func() (more string) {
+		if s.opts.NotSeen == nil {
+			return ""
+		}
+		lines := s.opts.NotSeen()
+		for _, line := range lines[:min(len(lines), maxNotSeen)] {
+			more += "\nnot seen: " + render.Clean(line)
+		}
+		if n := len(lines) - maxNotSeen; n > 0 {
+			more += fmt.Sprintf("\nnot seen: others, in %d more lines", n)
+		}
+		return more
+	})
+}
+
+// says answers that something is so, with more to say, or why it is not.
+func says(w http.ResponseWriter, so string, why func() error, more func() string) {
 	if why != nil {
 		if err := why(); err != nil {
 			plain(w, http.StatusServiceUnavailable, "not "+so+": "+err.Error())
 			return
 		}
+	}
+	if more != nil {
+		so += more()
 	}
 	plain(w, http.StatusOK, so)
 }

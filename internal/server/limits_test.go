@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -277,6 +278,23 @@ func TestBefore(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%+v", s.history.since(0))
 		}
+	}
+}
+
+// A trace that does not see every process is ready, and says so to everybody.
+func TestReadySaysWhatIsNotSeen(t *testing.T) {
+	lines := []string{"3 processes of user 1001: no free slot", "one \x1b[2Jline"}
+	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token), NotSeen: func() []string { return lines }})
+	if got, want := s.get(http.StatusOK, "/readyz"), "ready\nnot seen: 3 processes of user 1001: no free slot\nnot seen: "; !strings.HasPrefix(got, want) || strings.Contains(got, "\x1b") {
+		t.Errorf("%q", got)
+	}
+	lines = slices.Repeat(lines[:1], maxNotSeen+5)
+	if got := s.get(http.StatusOK, "/readyz"); strings.Count(got, "\n") != maxNotSeen+2 || !strings.HasSuffix(got, "\nnot seen: others, in 5 more lines\n") {
+		t.Errorf("%q", got)
+	}
+	lines = nil
+	if got := s.get(http.StatusOK, "/readyz"); got != "ready\n" {
+		t.Errorf("%q", got)
 	}
 }
 

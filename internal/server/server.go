@@ -55,6 +55,9 @@ type Options struct {
 	// Ready, if set, says why the trace does not see all, nil when it does; Healthy why this
 	// program is to be started afresh. Anybody may hear both. They wait for nothing.
 	Ready, Healthy func() error
+	// NotSeen, if set, says which processes a trace that is ready does not see, a line
+	// each. Anybody may hear it. It waits for nothing.
+	NotSeen func() []string
 	// Workload, if set, says in a few words what a process is part of, "" if it is not
 	// known. It waits for nothing.
 	Workload func(pid int) string

@@ -17,6 +17,9 @@ func (s *Session) Shed(what probes.Shed, why string) error {
 	return nil
 }
 
+// NotSeen returns which processes use CUDA and are not traced, or not in full.
+func (s *Session) NotSeen() []probes.NotSeen { return s.tracer.NotSeen() }
+
 // shedNote returns what Shed was given, "" for nothing.
 func (s *Session) shedNote() string {
 	s.mu.Lock()

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/frames"
@@ -92,16 +95,44 @@ func (s *Session) addChildren(pid int) int {
 	return n
 }
 
-// addAll traces the processes that use CUDA already, and returns how many.
-func (s *Session) addAll() (n int) {
-	for _, pid := range probes.CUDAProcesses() {
-		if err := s.follow(pid, true); err == nil {
-			n++
-		} else if !frames.Gone(err) {
-			s.warn(err.Error())
-		}
+// addPatience bounds how long a trace that begins waits for the processes that run. Those
+// of a user that are not done by then are traced as soon as can be.
+const addPatience = 20 * time.Second
+
+// addAll traces the processes that use CUDA already, and returns how many. The users'
+// are traced side by side: one whose files do not answer keeps no other's waiting.
+func (s *Session) addAll() int {
+	var n atomic.Int64
+	var users sync.WaitGroup
+	for _, pids := range probes.ProcessesByUser() {
+		users.Go(func() {
+			for _, pid := range pids {
+				select {
+				case <-s.ending:
+					return
+				default:
+				}
+				if !probes.UsesCUDA(pid) {
+					continue
+				}
+				if err := s.follow(pid, true); err == nil {
+					n.Add(1)
+				} else if !frames.Gone(err) {
+					s.warn(err.Error())
+				}
+			}
+		})
 	}
-	return n
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		users.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(addPatience):
+	}
+	return int(n.Load())
 }
 
 func (s *Session) isTraced(pid int) bool {
