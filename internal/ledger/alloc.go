@@ -207,7 +207,7 @@ func extraOf(k event.Kind, ctx uint32, size uint64) extraRow {
 // addExtra keeps an allocation for which there is no row.
 func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
 	p.shares[SharedRows].Lose(1)
-	if e.Size > extraMaxSize || !p.shares[SharedExtra].Room() {
+	if e.Size > extraMaxSize || !p.shares[SharedExtra].Room(1) {
 		l.loss.Add(lossUnknown, 1)
 		p.shares[SharedExtra].Lose(1)
 		p.unknown(e.Size)

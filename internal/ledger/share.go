@@ -82,7 +82,7 @@ func (l *Ledger) rowRoom(p *process) bool {
 	if l.tables[SharedRows].Full() {
 		l.reclaim(p)
 	}
-	return p.shares[SharedRows].Room()
+	return p.shares[SharedRows].Room(1)
 }
 
 // A sample picks about n of a number of things by what they are: the same ones, in
@@ -97,15 +97,7 @@ func sampleOf(n, all int) sample {
 }
 
 // has tells whether the thing that a and b make up is picked.
-func (s sample) has(a, b uint64) bool { return mix(a, b) >= s.least }
-
-// mix returns a number that looks like any, for a and b. It is splitmix64.
-func mix(a, b uint64) uint64 {
-	x := a*0x9e3779b97f4a7c15 + b
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+func (s sample) has(a, b uint64) bool { return share.Mix(a, b) >= s.least }
 
 // wider picks twice as many.
 func (s sample) wider() sample { return sample{s.least - min(s.least, ^s.least+1)} }
@@ -158,13 +150,13 @@ type pick struct {
 func (p *process) picked(s sample, n int) (all []pick) {
 	for space, rows := range p.live {
 		for addr, r := range rows {
-			if x := mix(addr, r.time); x >= s.least {
+			if x := share.Mix(addr, r.time); x >= s.least {
 				all = append(all, pick{x, addr, event.Space(space), nil})
 			}
 		}
 	}
 	for _, ph := range p.handles {
-		if x := mix(ph.handle, ph.time); x >= s.least && !ph.extra {
+		if x := share.Mix(ph.handle, ph.time); x >= s.least && !ph.extra {
 			all = append(all, pick{x, ph.handle, event.NumSpaces, ph})
 		}
 	}
@@ -182,7 +174,7 @@ func (l *Ledger) demote(p *process, space event.Space, addr uint64, r *row) {
 		l.endRow(p, space, addr, r)
 		return
 	}
-	if r.size > extraMaxSize || !p.shares[SharedExtra].Room() {
+	if r.size > extraMaxSize || !p.shares[SharedExtra].Room(1) {
 		l.loseRow(p, space, addr, r)
 		return
 	}
@@ -227,7 +219,7 @@ func (s *Site) lose(w Weight) {
 // demotePhysical does as demote for physical memory.
 func (l *Ledger) demotePhysical(p *process, ph *physical) {
 	s := p.sites[ph.site]
-	if !p.shares[SharedExtra].Room() {
+	if !p.shares[SharedExtra].Room(1) {
 		ph.blind = true // so that it counts as unknown
 		l.endPhysical(p, ph)
 		s.lose(Weight{1, int64(ph.size)})

@@ -112,7 +112,7 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 	for l.tables[SharedSites].Full() && len(l.ended) > 0 && l.ended[0] != p {
 		l.drop(l.ended)
 	}
-	if own := &p.shares[SharedSites]; !own.Room() && !l.fold(p) {
+	if own := &p.shares[SharedSites]; !own.Room(1) && !l.fold(p) {
 		l.loss.Add(lossSites, 1)
 		own.Lose(1)
 		return p.synthetic(e.Kind)

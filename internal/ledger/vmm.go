@@ -50,7 +50,7 @@ func (l *Ledger) addPhysical(p *process, e *event.Event, site uint32) {
 	ph := &physical{handle: e.Handle, size: e.Size, time: e.Time, site: site, refs: 1}
 	if !l.rowRoom(p) {
 		p.shares[SharedRows].Lose(1)
-		if !p.shares[SharedExtra].Room() {
+		if !p.shares[SharedExtra].Room(1) {
 			l.loss.Add(lossUnknown, 1)
 			p.shares[SharedExtra].Lose(1)
 			p.unknown(e.Size)
@@ -152,7 +152,7 @@ func (l *Ledger) learnSize(p *process, ph *physical, size uint64) {
 // addMapping counts a mapping of size bytes of ph and says whether there is
 // room to keep it.
 func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
-	if !p.shares[SharedMappings].Room() {
+	if !p.shares[SharedMappings].Room(1) {
 		l.loss.Add(lossMappings, 1)
 		p.shares[SharedMappings].Lose(1)
 		ph.unseen()

@@ -36,7 +36,7 @@ func (d *decoder) record(entry uint64) Record {
 		r.Location = d.location(r.Place.Address)
 		return r
 	case entryProcess:
-		return &Process{Process: d.process(), Target: d.bool(), Name: d.string(), FromStart: d.bool(), Program: d.mapping()}
+		return &Process{Process: d.process(), Target: d.bool(), Name: d.string(), FromStart: d.bool(), Program: d.mapping(), User: User(d.upTo(1 << 32))}
 	case entryReading:
 		return d.reading()
 	case entryLoss:

@@ -38,7 +38,7 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic      = "\x89gpumtr\n"
-	fileVersion    = 2
+	fileVersion    = 3
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"

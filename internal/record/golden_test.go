@@ -13,8 +13,8 @@ import (
 func TestGolden(t *testing.T) {
 	want := append(newMaker(42).records(150), objects()...)
 	data := encoded(t, 4<<10, want...)
-	snapshottest.Golden(t, "version2.rec", data)
-	if fileVersion != 2 {
+	snapshottest.Golden(t, "version3.rec", data)
+	if fileVersion != 3 {
 		t.Error("the golden file has another version's name")
 	}
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {

@@ -154,49 +154,49 @@ func (s *Share[Owner]) Lose(n int) { s.lost += uint64(n) }
 // Lost returns how many entries the process was refused, or gave back.
 func (s *Share[Owner]) Lost() uint64 { return s.lost }
 
-// Room tells whether the process may have one more entry, and has others give entries
+// Room tells whether the process may have k entries more, and has others give entries
 // back if that takes it.
-func (s *Share[Owner]) Room() bool {
+func (s *Share[Owner]) Room(k int) bool {
 	t, u := s.table, s.user
-	if t == nil || t.n < t.max && !t.tight && !u.tight {
+	if t == nil || t.n+k <= t.max && !t.tight && !u.tight {
 		return true
 	}
 	if u.tight && !t.tight && t.n <= t.max-2*spare(t.max) {
 		u.tight = false // what the user shared out was another's, who has left
 	}
-	ok := t.admit(t.max, u.n, t.users, t.trimUsers)
+	ok := t.admit(t.max, u.n, k, t.users, t.trimUsers)
 	if ok {
-		ok = !u.tight || u.admit(math.MaxInt, s.n, nil, nil)
+		ok = !u.tight || u.admit(math.MaxInt, s.n, k, nil, nil)
 	} else if len(u.all) > 1 {
-		ok = u.admit(u.n, s.n, func() []int { return t.members(u) }, func(level int) { t.trim(u, level) }) && t.n < t.max
+		ok = u.admit(u.n, s.n, k, func() []int { return t.members(u) }, func(level int) { t.trim(u, level) }) && t.n+k <= t.max
 	}
 	return ok
 }
 
-// admit tells whether a member that has n entries may have one more of a pool for size
+// admit tells whether a member that has n entries may have k more of a pool for size
 // entries. If the pool is full and the member has less than its share, trim is called to
 // bring all others down to a level.
-func (p *pool) admit(size, n int, members func() []int, trim func(level int)) bool {
+func (p *pool) admit(size, n, k int, members func() []int, trim func(level int)) bool {
 	if p.tight {
 		if p.n <= p.size-2*spare(p.size) {
 			p.tight, p.known = false, false
-		} else if n >= p.level {
+		} else if n+k > p.level {
 			return false
 		}
 	}
-	if p.n < size {
+	if p.n <= size-k {
 		return true
 	}
-	if p.known && n >= p.level && p.n-p.low <= p.size/64 {
+	if p.known && n+k > p.level && p.n-p.low <= p.size/64 {
 		return false // and nothing is another than when level was found
 	}
 	p.known, p.level, p.size, p.low = true, fill(members(), size-spare(size)), size, p.n
-	if n >= p.level {
+	if n+k > p.level {
 		return false
 	}
 	p.tight = true
 	trim(p.level)
-	if p.n >= size { // nobody has anything to give back
+	if p.n > size-k { // nobody has anything to give back
 		p.tight, p.level, p.low = false, n, p.n
 		return false
 	}
@@ -272,4 +272,14 @@ func (t *Table[Owner]) Short(yield func(Owner, *Share[Owner]) bool) {
 			}
 		}
 	}
+}
+
+// Mix returns a number that looks like any, for a and b: whoever gives entries back picks
+// those whose numbers are highest, or lowest, which is a fair sample of all and the same
+// one each time. It is splitmix64.
+func Mix(a, b uint64) uint64 {
+	x := a*0x9e3779b97f4a7c15 + b
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }

@@ -33,7 +33,7 @@ func join(t *Table[*holder], name string, user int) *holder {
 // ask has h ask for n entries, and returns how many it got.
 func ask(h *holder, n int) (got int) {
 	for range n {
-		if h.Room() {
+		if h.Room(1) {
 			h.Add(1)
 			got++
 		} else {
@@ -199,7 +199,7 @@ func TestRandom(t *testing.T) {
 				h := all[r.IntN(len(all))]
 				for range 1 + r.IntN(size) {
 					before := h.given
-					if !h.Room() {
+					if !h.Room(1) {
 						if fair := size / len(table.all) / len(h.user.all) / 2; h.Len() < fair {
 							t.Fatalf("%s: %d of %d entries, %d users, %d processes of its user: refused", at, h.Len(), size, len(table.all), len(h.user.all))
 						}
@@ -232,7 +232,7 @@ func BenchmarkAdd(b *testing.B) {
 	table := newTable(1 << 20)
 	h := join(table, "one", 1)
 	for b.Loop() {
-		if h.Room() {
+		if h.Room(1) {
 			h.Add(1)
 		}
 		h.Add(-1)

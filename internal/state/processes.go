@@ -40,6 +40,7 @@ type process struct {
 	since     uint64            // CLOCK_MONOTONIC: when it was first told of
 	end       uint64            // CLOCK_MONOTONIC, 0 while it lives
 	program   *snapshot.Mapping // the file that it runs, nil when not known
+	user      record.User       // that it runs as
 }
 
 func newProcesses() processes {
@@ -62,6 +63,17 @@ func (p *processes) learn(r *record.Process, at uint64) {
 	if r.Program != nil {
 		x.program = r.Program
 	}
+	if r.User != 0 {
+		x.user = r.User
+	}
+}
+
+// user returns the number of the user that a process runs as, if that is known.
+func (p *processes) user(id event.Process) (uid uint32, known bool) {
+	if x := p.known[id]; x != nil {
+		return x.user.ID()
+	}
+	return 0, false
 }
 
 // add makes id a traced process from a time on, unless it is one or there are too many. It has
@@ -107,7 +119,7 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		child := p.add(e.Child, e.Time)
 		child.name, child.fromStart = e.Name, true
 		if parent := p.known[e.Proc]; parent != nil {
-			child.program = parent.program
+			child.program, child.user = parent.program, parent.user
 		}
 	case event.OpExec:
 		x := p.add(e.Proc, e.Time)
