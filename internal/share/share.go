@@ -5,7 +5,7 @@
 // that holds most, and of that user the process that holds most.
 //
 // A fair share is a level: all who hold more are brought down to it, and nobody else
-// loses anything. It is found anew only after an eighth of the table was given out
+// loses anything. It is found anew only after a sixteenth of the table was given out
 // again, so that making room costs little for each entry.
 package share
 
@@ -204,7 +204,7 @@ func (p *pool) admit(size, n, k int, members func() []int, trim func(level int))
 }
 
 // spare returns how many of the entries of a full pool are made free at once.
-func spare(size int) int { return max(size/8, 1) }
+func spare(size int) int { return max(size/16, 1) }
 
 // fill returns the level, at least 1, at which members that have n entries each have no
 // more than size together if none has more than the level. It sorts n.

@@ -38,10 +38,10 @@ type shortage struct {
 
 // What is lost, by table.
 var shortageEffects = [ledger.NumShared][2]string{
-	ledger.SharedRows:     {"rows of live allocations", "allocations are under no call stack"},
-	ledger.SharedExtra:    {"live allocations without a row", "allocations are in no figure in use"},
-	ledger.SharedMappings: {"mappings of physical memory", "mappings are not kept"},
-	ledger.SharedSites:    {"call sites", "times its call sites were put together"},
+	ledger.SharedRows:     {"rows of live allocations", "allocations went under no call stack"},
+	ledger.SharedExtra:    {"live allocations without a row", "allocations are in no figure of memory in use"},
+	ledger.SharedMappings: {"mappings of physical memory", "mappings were not kept"},
+	ledger.SharedSites:    {"call sites", "call sites, or calls that had none, went under no call stack"},
 }
 
 // shortages returns sentences that name the processes that lost detail because they
@@ -60,7 +60,7 @@ func (s *State) shortages() (notes []string) {
 	}
 	layer(s.tensors.Rows, " of tensors")
 	for x := range s.physical.Shortages {
-		all = append(all, shortage{x.Proc, x.Held, physical.MaxObjects, "objects of the kernel driver's", x.Lost, "objects are not kept, and their memory is in no total"})
+		all = append(all, shortage{x.Proc, x.Held, physical.MaxObjects, "objects of the kernel driver's", x.Lost, "objects were not kept: memory among them is in no total"})
 	}
 	for x := range s.stacks.Shortages {
 		all = append(all, shortage{x.Process, x.Held, stacks.MaxFrames, "frames of call stacks", x.Lost, "call stacks have no frames"})
@@ -70,7 +70,7 @@ func (s *State) shortages() (notes []string) {
 	})
 	for i, x := range all {
 		if i == maxShortages {
-			notes = append(notes, fmt.Sprintf("%d more processes and tables are alike", len(all)-i))
+			notes = append(notes, fmt.Sprintf("%d more processes lost detail because they held their share of a table", len(all)-i))
 			break
 		}
 		who := fmt.Sprintf("process %d", x.id.PID)
@@ -80,7 +80,7 @@ func (s *State) shortages() (notes []string) {
 		if uid, known := s.procs.user(x.id); known {
 			who += fmt.Sprintf(" of user %d", uid)
 		}
-		notes = append(notes, fmt.Sprintf("%s has all of its share, or more: it holds %d of %d %s, and %d of its %s", who, x.held, x.max, x.table, x.lost, x.effect))
+		notes = append(notes, fmt.Sprintf("%s holds %d of %d %s, which is its share: %d of its %s", who, x.held, x.max, x.table, x.lost, x.effect))
 	}
 	return notes
 }
