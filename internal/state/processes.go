@@ -76,6 +76,20 @@ func (p *processes) user(id event.Process) (uid uint32, known bool) {
 	return 0, false
 }
 
+// An owner is a user, or a process whose user is not known.
+type owner struct {
+	user    record.User
+	process event.Process
+}
+
+// owner returns who has a process.
+func (p *processes) owner(id event.Process) owner {
+	if x := p.known[id]; x != nil && x.user != 0 {
+		return owner{user: x.user}
+	}
+	return owner{process: id}
+}
+
 // add makes id a traced process from a time on, unless it is one or there are too many. It has
 // its PID unless a later one does.
 func (p *processes) add(id event.Process, at uint64) *process {
