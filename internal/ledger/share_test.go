@@ -276,3 +276,23 @@ func TestSharesAreDeterministic(t *testing.T) {
 	}
 	compareMaps(t, "the second time", "live allocations", run(), run())
 }
+
+// Call sites of ended processes make room for those that live, of the same user alone:
+// nobody may have been told of another's yet.
+func TestEndedSitesAreShared(t *testing.T) {
+	user := func(id event.Process) (uint32, bool) { return id.PID % 2, true }
+	l, now := New(Options{MaxSites: 100, User: user}), uint64(0)
+	ended := func(pid uint32) event.Process {
+		id := event.Process{PID: pid, Start: event.StartUnit}
+		allocations(l, id, &now, 10, true)
+		now++
+		l.Apply(ev(now, event.OpExit, of(id)))
+		l.Release(id)
+		return id
+	}
+	mine, his := ended(2), ended(3)
+	allocations(l, event.Process{PID: 5, Start: event.StartUnit}, &now, 300, true)
+	if totalsOf(l, mine).Allocated != 10 || totalsOf(l, his).Allocated != 0 {
+		t.Errorf("mine: %+v, his: %+v", totalsOf(l, mine), totalsOf(l, his))
+	}
+}

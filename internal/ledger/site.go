@@ -107,10 +107,9 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 	if i, ok := p.siteAt[key]; ok {
 		return i, p.sites[i]
 	}
-	// A living process's sites are worth more than an ended one's, and those that hold
-	// memory more than those that hold none.
-	for l.tables[SharedSites].Full() && len(l.ended) > 0 && l.ended[0] != p {
-		l.drop(l.ended)
+	// A living process's sites are worth more than an ended one's of the same user, and
+	// those that hold memory more than those that hold none.
+	for l.tables[SharedSites].Full() && l.dropBeside(p) {
 	}
 	if own := &p.shares[SharedSites]; !own.Room(1) && !l.fold(p) {
 		l.loss.Add(lossSites, 1)
@@ -134,6 +133,15 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		}
 	}
 	return i, s
+}
+
+// dropBeside forgets the process that ended first of those of p's user, and says whether
+// there was one.
+func (l *Ledger) dropBeside(p *process) bool {
+	i := slices.IndexFunc(l.ended, func(q *process) bool {
+		return q != p && p.shares[SharedSites].Beside(&q.shares[SharedSites])
+	})
+	return i >= 0 && l.drop(l.ended[i:])
 }
 
 // synthetic returns the site of what has none of its own.

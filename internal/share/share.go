@@ -91,6 +91,11 @@ func (s *Share[Owner]) Of(id uint32) {
 	s.Add(n)
 }
 
+// Beside tells whether two processes are the same user's, or no user is known of both.
+func (s *Share[Owner]) Beside(o *Share[Owner]) bool {
+	return s.table != nil && o.table != nil && (s.user == o.user || s.user.one && o.user.one)
+}
+
 // Leave ends s, with all that it holds.
 func (s *Share[Owner]) Leave() {
 	if s.table != nil {

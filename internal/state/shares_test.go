@@ -112,3 +112,28 @@ func TestStrangersTakeNothing(t *testing.T) {
 		t.Errorf("after the strangers' end: %d bytes with their stack, %d without", known, unknown)
 	}
 }
+
+// A user whose processes end by the thousand does not make those of others forgotten,
+// which nobody may have been told of yet.
+func TestEndedProcessesAreShared(t *testing.T) {
+	s := begun(record.Trace{All: true})
+	now := uint64(1)
+	ends := func(id event.Process, uid uint32) {
+		now += 3
+		s.Apply(&record.Process{Process: id, Target: true, User: record.UserOf(uid)})
+		s.Apply(alloc(id, now, 1<<20, 100))
+		s.Apply(exit(id, now+1))
+	}
+	mine := event.Process{PID: 20, Start: event.StartUnit}
+	ends(mine, 1000)
+	for i := range uint32(3 * maxEnded) {
+		ends(event.Process{PID: 1000 + i, Start: event.StartUnit}, 666)
+	}
+	if len(s.procs.ended) != maxEnded || !s.Knows(mine) || !s.ledger.Active(mine) {
+		t.Errorf("%d ended processes are kept, mine is known %v, its counters %v", len(s.procs.ended), s.Knows(mine), s.ledger.Active(mine))
+	}
+	s.Apply(&record.Reported{})
+	if len(s.procs.ended) != 0 || len(s.procs.endedOf) != 0 {
+		t.Errorf("after a report %d ended processes of %d users are kept", len(s.procs.ended), len(s.procs.endedOf))
+	}
+}

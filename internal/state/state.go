@@ -110,7 +110,7 @@ func New() *State {
 // layers makes the ledgers of the layers, for so many live allocations each, 0 for
 // the default. What a process holds at its peak is so in all layers at one moment.
 func (s *State) layers(maxLive int) {
-	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, Changed: s.watcher, Touched: s.changes.touch, User: s.procs.user}
+	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, Changed: s.watcher, Touched: s.changes.touch, User: s.procs.user}
 	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.labelOf) }
 	s.physical = physical.New(bounds)
 	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.label) }
