@@ -147,9 +147,12 @@ func (s *Source) incomplete(why error) {
 	}
 }
 
-// Identify has the name of a process read, and the file that it runs.
+// Identify has the user that a process runs as read, its name, and the file that it runs.
 func (s *Source) Identify(id event.Process) {
 	s.queue.add(int(id.PID), func() {
+		if status, err := proc.ReadStatus(int(id.PID)); err == nil {
+			s.tell(&record.Process{Process: id, User: record.UserOf(status.User)}) // the file may not answer
+		}
 		program := s.sym.Program(id.PID)
 		s.tell(&record.Process{Process: id, Name: proc.Comm(int(id.PID)), Program: program})
 	})

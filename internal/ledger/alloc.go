@@ -47,7 +47,7 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 	if inContext(e.Kind) {
 		ctx = l.context(p, e.Ctx)
 	}
-	if l.rows >= l.opt.MaxLive && !l.reclaim(p) {
+	if !l.rowRoom(p) {
 		l.addExtra(p, e, ctx)
 		return
 	}
@@ -70,7 +70,7 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 	p.contexts[ctx].live++
 	l.holdRow(p, s, 1, w)
 	if l.opt.Changed != nil {
-		l.opt.Changed(Change{p.allocation(e.Space, e.Addr, &r), false})
+		l.changed(p.allocation(e.Space, e.Addr, &r), false)
 	}
 	l.began(p, e.Space, e.Addr, e.Addr+e.Size, s)
 }
@@ -200,15 +200,21 @@ func (r extraRow) kind() event.Kind { return event.Kind(r & extraMaxKind) }
 func (r extraRow) ctx() uint32      { return uint32(r>>5) & extraMaxContext }
 func (r extraRow) size() int64      { return int64(r >> 17) }
 
+func extraOf(k event.Kind, ctx uint32, size uint64) extraRow {
+	return extraRow(k) | extraRow(ctx)<<5 | extraRow(size)<<17
+}
+
 // addExtra keeps an allocation for which there is no row.
 func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
-	if l.extra >= l.opt.MaxUnattributed || e.Size > extraMaxSize {
+	p.shares[SharedRows].Lose(1)
+	if e.Size > extraMaxSize || !p.shares[SharedExtra].Room(1) {
 		l.loss.Add(lossUnknown, 1)
+		p.shares[SharedExtra].Lose(1)
 		p.unknown(e.Size)
 		return
 	}
 	l.loss.Add(lossUnattributed, 1)
-	r := extraRow(e.Kind) | extraRow(ctx)<<5 | extraRow(e.Size)<<17
+	r := extraOf(e.Kind, ctx, e.Size)
 	p.extra[e.Space][e.Addr] = r
 	p.contexts[ctx].live++
 	if r.kind() == event.KindAsync {
@@ -223,8 +229,7 @@ func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
 // holdExtra changes what p has in use beyond MaxLive, by so many allocations.
 func (l *Ledger) holdExtra(p *process, k event.Kind, n int, w Weight) {
 	_, s := p.synthetic(k)
-	l.extra += n
-	p.extraRows += n
+	p.shares[SharedExtra].Add(n)
 	p.unattributed[k.Class()] += w.Bytes
 	l.hold(p, s, w)
 }
@@ -233,6 +238,7 @@ func (l *Ledger) endExtraRow(p *process, space event.Space, addr uint64, r extra
 	delete(p.extra[space], addr)
 	p.forgetOpened(space, addr)
 	p.contexts[r.ctx()].live--
+	l.finished(p, space, addr, addr+uint64(r.size())) // it may have had a row once
 	if r.kind() == event.KindAsync {
 		p.poolHold(0, -1, -r.size())
 	}

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 )
@@ -138,6 +139,38 @@ func BenchmarkApplyPyTorch(b *testing.B) {
 		shrink()
 	}
 	runEvents(b, New(Options{}), events)
+}
+
+// BenchmarkApplyFull is a process that has filled all rows and goes on, beside others that
+// come, allocate and end: each time the first one gives rows back, and takes them again.
+func BenchmarkApplyFull(b *testing.B) {
+	const rows = 200_000
+	l := New(Options{MaxLive: rows, MaxUnattributed: 100 * rows})
+	now, n := uint64(0), 0
+	hogs := func() {
+		now++
+		e := event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: benchProc, Time: now, Addr: now % (4 * rows) << 9, Size: 512, Stack: 1 + now%benchStacks}
+		l.Apply(&e)
+	}
+	for range 2 * rows {
+		hogs()
+	}
+	var longest time.Duration
+	for pid := uint32(1); b.Loop(); n++ {
+		id := event.Process{PID: 5000 + pid, Start: 1}
+		now++
+		e := event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: id, Time: now, Addr: now << 9, Size: 512, Stack: 1 + now%100}
+		began := time.Now()
+		l.Apply(&e)
+		longest = max(longest, time.Since(began))
+		hogs()
+		if n%(rows/4) == rows/4-1 {
+			l.Forget(id)
+			pid++
+		}
+	}
+	b.ReportMetric(float64(longest.Microseconds()), "longest-us")
+	perEvent(b, 2*n)
 }
 
 func runEvents(b *testing.B, l *Ledger, events []event.Event) {

@@ -22,12 +22,20 @@ func lossOf(l *Ledger, name string) uint64 {
 
 // TestTotalsBeyondMaxLive: with far fewer rows than allocations, and far
 // fewer sites than stacks, every total equals the unbounded model's, and the
-// sites still add up to them.
+// sites still add up to them. What has a row and a stack has them as in the model, and
+// Extents heard of each place at the site that it has.
 func TestTotalsBeyondMaxLive(t *testing.T) {
+	for _, opt := range []Options{{MaxLive: 20, MaxSites: 10}, {MaxLive: 40, MaxSites: 6}, {MaxLive: 60, MaxSites: 30}} {
+		t.Run(fmt.Sprintf("%d rows, %d sites", opt.MaxLive, opt.MaxSites), func(t *testing.T) { testTotalsBeyond(t, opt) })
+	}
+}
+
+func testTotalsBeyond(t *testing.T, opt Options) {
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
 	g.calm = true // beyond MaxLive a stale free cannot be told
 	w := watcher{}
-	l, m := New(Options{MaxLive: 20, MaxSites: 10, MaxUnattributed: 1 << 20, Changed: w.hear}), newModel()
+	opt.MaxUnattributed, opt.Changed, opt.Extents = 1<<20, w.hear, places{}
+	l, m := New(opt), newModel()
 	unattributed := false
 	for i := range 40_000 {
 		e := g.next()
@@ -66,6 +74,8 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 		for id := range m.procs {
 			compareSums(t, l, id)
 		}
+		compareRows(t, l, m, i)
+		l.opt.Extents.(places).compare(t, l, i)
 		for p := range l.Processes {
 			got[p.Proc] = p
 			unattributed = unattributed || p.Unattributed > 0
@@ -81,6 +91,76 @@ func TestTotalsBeyondMaxLive(t *testing.T) {
 	}
 	if !unattributed || lossOf(l, "allocations_unattributed") == 0 || lossOf(l, "sites_full") == 0 || lossOf(l, "sites_folded") == 0 {
 		t.Errorf("the bounds were never reached: %+v", l.Loss())
+	}
+}
+
+// compareRows fails t where something that has a row and a stack is not what the model has.
+func compareRows(t *testing.T, l *Ledger, m *model, at int) {
+	t.Helper()
+	want := m.live()
+	for a := range l.Live {
+		row := liveRow{a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey}
+		if want[row] == 0 && !a.Site.Synthetic {
+			t.Fatalf("operation %d: the model has no %+v", at, row)
+		}
+	}
+}
+
+// places are the address ranges of each process, by their ends, as Extents hears of them.
+type places map[event.Process]map[[2]uint64]*Site
+
+func (x places) Began(id event.Process, from, to uint64, at *Site) {
+	x.Ended(id, from, to)
+	if x[id] == nil {
+		x[id] = map[[2]uint64]*Site{}
+	}
+	x[id][[2]uint64{from, to}] = at
+}
+
+func (x places) Moved(id event.Process, from, to uint64, at *Site) {
+	if place := [2]uint64{from, to}; x[id][place] != nil {
+		x[id][place] = at
+	}
+}
+
+func (x places) Ended(id event.Process, from, to uint64) {
+	for place := range x[id] {
+		if place[0] < to && place[1] > from {
+			delete(x[id], place)
+		}
+	}
+}
+
+// compare fails t where a place is not at the site of what lies there. What lies over
+// something else that was not seen to end has taken its place.
+func (x places) compare(t *testing.T, l *Ledger, step int) {
+	t.Helper()
+	check := func(id event.Process, from, to uint64, at *Site) {
+		if heard := x[id][[2]uint64{from, to}]; heard != nil && heard != at {
+			t.Fatalf("operation %d: %v has %#x to %#x at %+v, and it was heard to be at %+v", step, id, from, to, at.SiteKey, heard.SiteKey)
+		}
+	}
+	for a := range l.Live {
+		if a.Handle == 0 && a.Space == event.SpacePointer && a.Site.Kind.Class() == event.ClassDevice {
+			check(a.Proc, a.Addr, a.Addr+a.Size, a.Site)
+		}
+	}
+	for _, p := range l.procs {
+		for addr, r := range p.extra[event.SpacePointer] {
+			if r.kind().Class() == event.ClassDevice {
+				_, s := p.synthetic(r.kind())
+				check(p.id, addr, addr+uint64(r.size()), s)
+			}
+		}
+		if p.ranges == nil {
+			continue
+		}
+		p.ranges.Ascend(func(m *mapping) bool {
+			if m.ph != nil && !m.ph.dead {
+				check(p.id, m.addr, m.end, p.sites[m.ph.site])
+			}
+			return true
+		})
 	}
 }
 
@@ -231,10 +311,13 @@ func TestForgetReleasesAll(t *testing.T) {
 	for p := range l.procs {
 		l.Forget(p)
 	}
-	if l.rows != 0 || l.endedRows != 0 || l.extra != 0 || l.mappings != 0 || l.sites != 0 ||
-		len(l.order) != 0 || len(l.ended) != 0 || len(l.idle) != 0 {
-		t.Errorf("held after all was forgotten: rows %d, ended %d, extra %d, mappings %d, sites %d",
-			l.rows, l.endedRows, l.extra, l.mappings, l.sites)
+	for i, table := range l.tables {
+		if table.Held() != 0 {
+			t.Errorf("%d entries of table %d held after all was forgotten", table.Held(), i)
+		}
+	}
+	if l.endedRows != 0 || len(l.order) != 0 || len(l.ended) != 0 || len(l.idle) != 0 {
+		t.Errorf("held after all was forgotten: %d rows of ended processes", l.endedRows)
 	}
 }
 

@@ -127,18 +127,19 @@ func (l *Ledger) graphMove(p *process, e *event.Event) {
 	if !ok || e.Part == e.Handle {
 		return
 	}
-	if l.looked+p.rows > maxLooked+looksPerEvent*l.events {
+	rows := p.shares[SharedRows].Len()
+	if l.looked+rows > maxLooked+looksPerEvent*l.events {
 		l.loss.Add(lossGraphs, 1)
 		return
 	}
-	l.looked += p.rows
+	l.looked += rows
 	to := l.graphOf(p, e)
 	n := 0
-	for _, rows := range p.live {
-		for addr, r := range rows {
+	for _, live := range p.live {
+		for addr, r := range live {
 			if r.owner == from && p.sites[r.site].Kind == event.KindGraph {
 				r.owner = to
-				rows[addr] = r
+				live[addr] = r
 				n++
 			}
 		}

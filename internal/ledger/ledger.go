@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/share"
 )
 
 // Options bound what a Ledger holds. Zero means the default.
@@ -35,6 +36,12 @@ type Options struct {
 	// MaxEnded is the number of ended processes whose last state is kept.
 	// Default 1,024.
 	MaxEnded int
+	// User, if set, tells which user a process runs as, if that is known already. All
+	// processes of a user together have a share of each table: see Belongs.
+	User func(event.Process) (user uint32, known bool)
+	// Demoted, if set, hears of each allocation that loses its row to another process's.
+	// Without it such an allocation counts beyond MaxLive; with it, it ends.
+	Demoted func(proc event.Process, addr uint64)
 	// Peaked hears of each new peak of a process's memory of class device.
 	Peaked func(event.Process)
 	// Weigh, if set, says for how much an allocation of so many bytes counts in every
@@ -73,6 +80,13 @@ type Change struct {
 	Ended bool
 }
 
+// changed tells Options.Changed.
+func (l *Ledger) changed(a Allocation, ended bool) {
+	if l.opt.Changed != nil {
+		l.opt.Changed(Change{a, ended})
+	}
+}
+
 // Touch tells Options.Changed of a site of which something else than an allocation is
 // another now: what of its memory is in tensors.
 func (l *Ledger) Touch(s *Site) {
@@ -96,10 +110,12 @@ func (l *Ledger) weigh(size uint64) Weight {
 }
 
 // Extents hears of address ranges [from, to) in which memory lies: when it comes to
-// lie there, by the site of its allocation, and when it does no more. Ranges that a
-// process has when it is frozen, dropped or forgotten do not end.
+// lie there, by the site of its allocation, when it has another site, and when it lies
+// there no more. Ranges that a process has when it is frozen, dropped or forgotten do
+// not end.
 type Extents interface {
 	Began(proc event.Process, from, to uint64, at *Site)
+	Moved(proc event.Process, from, to uint64, at *Site)
 	Ended(proc event.Process, from, to uint64)
 }
 
@@ -119,7 +135,7 @@ func (l *Ledger) Tell(proc event.Process, hears Extents) {
 	}
 	if p.ranges != nil {
 		p.ranges.Ascend(func(m *mapping) bool {
-			if m.ph != nil {
+			if m.ph != nil && !m.ph.dead {
 				all = append(all, extent{m.addr, m.end, m.time, p.sites[m.ph.site]})
 			}
 			return true
@@ -139,6 +155,13 @@ func (l *Ledger) Tell(proc event.Process, hears Extents) {
 func (l *Ledger) began(p *process, space event.Space, from, to uint64, s *Site) {
 	if l.opt.Extents != nil && space == event.SpacePointer && s.Kind.Class() == event.ClassDevice {
 		l.opt.Extents.Began(p.id, from, to, s)
+	}
+}
+
+// moved tells Extents that memory is at another site.
+func (l *Ledger) moved(p *process, space event.Space, from, to uint64, s *Site) {
+	if l.opt.Extents != nil && space == event.SpacePointer && s.Kind.Class() == event.ClassDevice {
+		l.opt.Extents.Moved(p.id, from, to, s)
 	}
 }
 
@@ -174,14 +197,10 @@ type Ledger struct {
 	idle  []*process // ended processes that never did
 	gone  forgotten  // processes that were dropped: late events do not bring them back
 
-	rows      int // live allocations with a row, over all processes
 	events    int
 	looked    int // rows looked at to move graphs
-	endedRows int // those that ended processes still show
-	extra     int // live allocations beyond MaxLive
-	mappings  int
-	sites     int // synthetic ones not included
-	foldAgain int // calls without room for a site until the next try to make some
+	tables    [NumShared]*share.Table[*process]
+	endedRows int // rows that ended processes still show
 
 	loss *loss.Set
 
@@ -195,12 +214,14 @@ type Ledger struct {
 // New returns an empty Ledger.
 func New(opt Options) *Ledger {
 	opt = opt.withDefaults()
-	return &Ledger{
+	l := &Ledger{
 		opt:   opt,
 		procs: make(map[event.Process]*process),
 		loss:  loss.New(causes),
 		gone:  forgotten{max: opt.MaxEnded, set: make(map[event.Process]struct{})},
 	}
+	l.makeTables()
+	return l
 }
 
 // Apply takes one event into account. It does not keep e.
@@ -225,9 +246,7 @@ func (l *Ledger) Apply(e *event.Event) {
 		l.exit(p, e.Time)
 		return
 	}
-	if !p.active {
-		p.begin()
-	}
+	l.begin(p)
 	if e.Time > p.exec {
 		l.context(p, e.Ctx)
 	}
@@ -364,8 +383,20 @@ func (l *Ledger) Exited(proc event.Process) bool {
 	return p != nil && p.exited
 }
 
-// Full tells whether there is no row for an allocation more of a process that lives.
-func (l *Ledger) Full() bool { return l.rows >= l.opt.MaxLive && l.endedRows == 0 }
+// Room tells whether there is a row for an allocation more of a process. If that takes
+// it, others lose rows.
+func (l *Ledger) Room(proc event.Process) bool {
+	p := l.process(proc)
+	if p == nil {
+		return false
+	}
+	l.begin(p)
+	if !l.rowRoom(p) {
+		p.shares[SharedRows].Lose(1)
+		return false
+	}
+	return true
+}
 
 // Since returns the earliest time that belongs to the image that proc runs.
 func (l *Ledger) Since(proc event.Process) uint64 {
@@ -414,7 +445,9 @@ func (l *Ledger) Forget(proc event.Process) {
 		}
 	}
 	l.freeze(p)
-	l.sites -= p.ownSites
+	for i := range p.shares {
+		p.shares[i].Leave()
+	}
 	delete(l.procs, proc)
 	for _, list := range []*[]*process{&l.order, &l.ended, &l.idle} {
 		*list = slices.DeleteFunc(*list, func(q *process) bool { return q == p })

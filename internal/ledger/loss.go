@@ -12,7 +12,7 @@ var (
 	lossUnknown      = causes.Add("allocations_unknown", "allocations beyond the limit of unattributed ones too: in no figure of memory in use")
 	lossEndedRows    = causes.Add("ended_rows_dropped", "single allocations of ended processes dropped to make room")
 	lossSites        = causes.Add("sites_full", "allocation calls without a call stack of their own because there are too many stacks")
-	lossFolded       = causes.Add("sites_folded", "call sites that held nothing, whose counters were put together for want of room")
+	lossFolded       = causes.Add("sites_folded", "call sites whose counters were put together for want of room: those that held nothing first")
 	lossProcesses    = causes.Add("processes_full", "events ignored because there are too many processes")
 	lossEnded        = causes.Add("processes_dropped", "ended processes dropped to make room")
 	lossForgotten    = causes.Add("events_forgotten", "events of ended processes that were dropped already")

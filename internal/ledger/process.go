@@ -7,6 +7,7 @@ import (
 	"github.com/google/btree"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/share"
 )
 
 const never = math.MaxUint64
@@ -20,16 +21,15 @@ type process struct {
 	exec   uint64 // time of its last exec, 0 for none
 	end    uint64 // when its last thread ended, or never
 
-	live      [event.NumSpaces]map[uint64]row
-	extra     [event.NumSpaces]map[uint64]extraRow // beyond MaxLive
-	opened    map[uint64]uint32                    // references beyond the first, by address in SpacePointer
-	rows      int                                  // its part of Ledger.rows
-	extraRows int                                  // its part of Ledger.extra
+	shares [NumShared]share.Share[*process] // of Ledger.tables
+
+	live   [event.NumSpaces]map[uint64]row
+	extra  [event.NumSpaces]map[uint64]extraRow // beyond MaxLive
+	opened map[uint64]uint32                    // references beyond the first, by address in SpacePointer
 
 	handles map[uint64]*physical
 	ranges  *btree.BTreeG[*mapping]    // by address, never overlapping
 	parts   map[uint64]map[uint64]part // array -> part -> what it shows
-	maps    int                        // its part of Ledger.mappings
 
 	contexts     []context         // ctxUnknown, ctxNone, then by handle
 	contextAt    map[uint64]uint32 // handle -> index into contexts
@@ -52,7 +52,9 @@ type process struct {
 	freeSite []uint32
 	siteAt   map[siteKey]uint32
 	other    [event.NumKinds]uint32 // synthetic sites, index + 1
-	ownSites int                    // sites but for synthetic ones
+	// foldAgain is how many calls without room for a site there are to be until the next
+	// look for some to fold.
+	foldAgain int
 	// unreported: a site has allocated since the last Reported.
 	unreported bool
 	epoch      uint64 // counts peaks
@@ -79,8 +81,12 @@ func put[T any](all *[]T, free *[]uint32, max int, x T) (i uint32, ok bool) {
 }
 
 // begin makes what p needs from its first call of CUDA's on.
-func (p *process) begin() {
+func (l *Ledger) begin(p *process) {
+	if p.active {
+		return
+	}
 	p.active = true
+	l.join(p)
 	for space := range p.live {
 		p.live[space], p.extra[space] = map[uint64]row{}, map[uint64]extraRow{}
 	}
@@ -145,7 +151,7 @@ func (l *Ledger) exit(p *process, t uint64) {
 		return
 	}
 	p.end, p.exited = t, true
-	l.endedRows += p.rows
+	l.endedRows += p.shares[SharedRows].Len()
 	if !p.active {
 		l.idle = append(l.idle, p)
 		if len(l.idle) > l.opt.MaxEnded {
@@ -187,8 +193,7 @@ func (l *Ledger) endAll(p *process, t uint64) {
 
 // addRows keeps the number of rows, which n more or fewer of p change.
 func (l *Ledger) addRows(p *process, n int) {
-	p.rows += n
-	l.rows += n
+	p.shares[SharedRows].Add(n)
 	if p.exited {
 		l.endedRows += n
 	}
@@ -196,10 +201,10 @@ func (l *Ledger) addRows(p *process, n int) {
 
 // freeze drops p's rows and mappings, and keeps its figures as they are.
 func (l *Ledger) freeze(p *process) {
-	l.addRows(p, -p.rows)
-	l.extra -= p.extraRows
-	l.mappings -= p.maps
-	p.extraRows, p.maps = 0, 0
+	l.addRows(p, -p.shares[SharedRows].Len())
+	for _, of := range []Shared{SharedExtra, SharedMappings} {
+		p.shares[of].Add(-p.shares[of].Len())
+	}
 	p.live = [event.NumSpaces]map[uint64]row{}
 	p.extra = [event.NumSpaces]map[uint64]extraRow{}
 	p.opened, p.handles, p.ranges, p.parts = nil, nil, nil, nil
@@ -207,19 +212,18 @@ func (l *Ledger) freeze(p *process) {
 }
 
 // reclaim makes room for rows by dropping those of the process that ended
-// first, but for p, and says whether there were any.
-func (l *Ledger) reclaim(p *process) bool {
+// first, but for p.
+func (l *Ledger) reclaim(p *process) {
 	if l.endedRows == 0 {
-		return false
+		return
 	}
 	for _, q := range l.ended {
-		if q.rows > 0 && q != p {
-			l.loss.Add(lossEndedRows, uint64(q.rows))
+		if n := q.shares[SharedRows].Len(); n > 0 && q != p {
+			l.loss.Add(lossEndedRows, uint64(n))
 			l.freeze(q)
-			return true
+			return
 		}
 	}
-	return false
 }
 
 // drop forgets the first process of l.ended or l.idle, and says whether there was

@@ -107,18 +107,16 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 	if i, ok := p.siteAt[key]; ok {
 		return i, p.sites[i]
 	}
-	for l.sites >= l.opt.MaxSites {
-		// A living process's sites are worth more than an ended one's, and
-		// those that hold memory more than those that hold none.
-		if len(l.ended) > 0 && l.ended[0] != p {
-			l.drop(l.ended)
-		} else if !l.fold() {
-			l.loss.Add(lossSites, 1)
-			return p.synthetic(e.Kind)
-		}
+	// A living process's sites are worth more than an ended one's of the same user, and
+	// those that hold memory more than those that hold none.
+	for l.tables[SharedSites].Full() && l.dropBeside(p) {
 	}
-	l.sites++
-	p.ownSites++
+	if own := &p.shares[SharedSites]; !own.Room(1) && !l.fold(p) {
+		l.loss.Add(lossSites, 1)
+		own.Lose(1)
+		return p.synthetic(e.Kind)
+	}
+	p.shares[SharedSites].Add(1)
 	s := &Site{
 		SiteKey: SiteKey{
 			Proc: p.id, Stack: key.stack, API: key.api, Outer: key.outer,
@@ -135,6 +133,15 @@ func (l *Ledger) site(p *process, e *event.Event) (uint32, *Site) {
 		}
 	}
 	return i, s
+}
+
+// dropBeside forgets the process that ended first of those of p's user, and says whether
+// there was one.
+func (l *Ledger) dropBeside(p *process) bool {
+	i := slices.IndexFunc(l.ended, func(q *process) bool {
+		return q != p && p.shares[SharedSites].Beside(&q.shares[SharedSites])
+	})
+	return i >= 0 && l.drop(l.ended[i:])
 }
 
 // synthetic returns the site of what has none of its own.
@@ -174,35 +181,30 @@ func addSaturated(a int64, b uint64) int64 {
 	return a + int64(b)
 }
 
-// fold makes room for sites. Of those that hold nothing it takes the half that was
-// called least lately, and adds their counters to the synthetic site of their kind:
+// fold makes room among the sites of p. Of those that hold nothing it takes the half that
+// was called least lately, and adds their counters to the synthetic site of their kind:
 // every sum over a process's sites stays. It says whether it found any. If not, it
 // does not look again for a while.
-func (l *Ledger) fold() bool {
-	if l.foldAgain > 0 {
-		l.foldAgain--
+func (l *Ledger) fold(p *process) bool {
+	if p.foldAgain > 0 {
+		p.foldAgain--
 		return false
 	}
-	type dead struct {
-		p    *process
-		site uint32
-		last uint64
-	}
-	var all []dead
-	for _, p := range l.order {
-		for i, s := range p.sites {
-			if s != nil && !s.Synthetic && s.InuseObjects == 0 && s.InuseBytes == 0 {
-				all = append(all, dead{p, uint32(i), s.last})
-			}
+	var dead []uint32
+	for i, s := range p.sites {
+		if s != nil && !s.Synthetic && s.InuseObjects == 0 && s.InuseBytes == 0 {
+			dead = append(dead, uint32(i))
 		}
 	}
-	if len(all) == 0 {
-		l.foldAgain = l.opt.MaxSites / 4
+	if len(dead) == 0 {
+		p.foldAgain = len(p.sites) / 4
 		return false
 	}
-	slices.SortFunc(all, func(a, b dead) int { return cmp.Compare(a.last, b.last) })
-	for _, d := range all[:(len(all)+1)/2] {
-		l.foldSite(d.p, d.site)
+	slices.SortFunc(dead, func(a, b uint32) int {
+		return cmp.Or(cmp.Compare(p.sites[a].last, p.sites[b].last), cmp.Compare(a, b))
+	})
+	for _, i := range dead[:(len(dead)+1)/2] {
+		l.foldSite(p, i)
 	}
 	return true
 }
@@ -235,7 +237,6 @@ func (l *Ledger) foldSite(p *process, i uint32) {
 	}
 	p.sites[i] = nil
 	p.freeSite = append(p.freeSite, i)
-	p.ownSites--
-	l.sites--
+	p.shares[SharedSites].Add(-1)
 	l.loss.Add(lossFolded, 1)
 }

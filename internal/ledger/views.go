@@ -121,7 +121,7 @@ func (l *Ledger) Live(yield func(Allocation) bool) {
 }
 
 // Rows returns how many allocations Live yields.
-func (l *Ledger) Rows() int { return l.rows }
+func (l *Ledger) Rows() int { return l.tables[SharedRows].Held() }
 
 func (p *process) yieldLive(yield func(Allocation) bool) bool {
 	for space, rows := range p.live {

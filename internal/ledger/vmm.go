@@ -48,9 +48,11 @@ func (l *Ledger) addPhysical(p *process, e *event.Event, site uint32) {
 		return
 	}
 	ph := &physical{handle: e.Handle, size: e.Size, time: e.Time, site: site, refs: 1}
-	if l.rows >= l.opt.MaxLive && !l.reclaim(p) {
-		if l.extra >= l.opt.MaxUnattributed {
+	if !l.rowRoom(p) {
+		p.shares[SharedRows].Lose(1)
+		if !p.shares[SharedExtra].Room(1) {
 			l.loss.Add(lossUnknown, 1)
+			p.shares[SharedExtra].Lose(1)
 			p.unknown(e.Size)
 			return
 		}
@@ -150,15 +152,13 @@ func (l *Ledger) learnSize(p *process, ph *physical, size uint64) {
 // addMapping counts a mapping of size bytes of ph and says whether there is
 // room to keep it.
 func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
-	if l.mappings >= l.opt.MaxMappings {
+	if !p.shares[SharedMappings].Room(1) {
 		l.loss.Add(lossMappings, 1)
-		if ph != nil {
-			ph.blind = true
-		}
+		p.shares[SharedMappings].Lose(1)
+		ph.unseen()
 		return false
 	}
-	l.mappings++
-	p.maps++
+	p.shares[SharedMappings].Add(1)
 	if ph != nil {
 		ph.maps++
 	}
@@ -166,8 +166,7 @@ func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
 }
 
 func (l *Ledger) endMapping(p *process, ph *physical, size uint64) {
-	l.mappings--
-	p.maps--
+	p.shares[SharedMappings].Add(-1)
 	if ph != nil {
 		ph.maps--
 		l.settlePhysical(p, ph)

@@ -24,7 +24,7 @@ func TestDeep(t *testing.T) {
 	within(t, 20*time.Second, func() {
 		l := run()
 		parent := uint64(device)
-		const n = maxObjects - 100
+		const n = MaxObjects - 100
 		for i := range uint64(n) {
 			h := client>>32<<32 | 0x10000000 + i
 			apply(l, ev(4+i, event.OpObject, name(h, parent)))
@@ -82,17 +82,17 @@ func TestSharersEndTogether(t *testing.T) {
 // end.
 func TestMaxObjects(t *testing.T) {
 	l := run()
-	for i := range uint64(maxObjects) {
+	for i := range uint64(MaxObjects) {
 		apply(l, ev(4+i, event.OpObject, name(client>>32<<32|0x10000000+i, device)))
 	}
-	if n := len(l.objects); n > maxObjects {
+	if n := len(l.objects); n > MaxObjects {
 		t.Errorf("%d objects", n)
 	}
 	lost := lossOf(l, "driver_objects_full")
 	if lost == 0 || lost > 10 {
 		t.Errorf("%d lost", lost)
 	}
-	apply(l, end(maxObjects+5, device), makeDevice(maxObjects+6, device, 0), makeMemory(maxObjects+7, first, mib))
+	apply(l, end(MaxObjects+5, device), makeDevice(MaxObjects+6, device, 0), makeMemory(MaxObjects+7, first, mib))
 	if got := total(l, proc); got != mib {
 		t.Errorf("held %d bytes, want 1 MiB", got)
 	}
@@ -173,4 +173,86 @@ func TestMaxProcesses(t *testing.T) {
 	if n := lossOf(l, "driver_callers_full"); n != 5 || len(l.procs) != maxProcesses {
 		t.Errorf("%d lost, %d processes", n, len(l.procs))
 	}
+}
+
+// A process with more objects than there is room for loses its own, and the total of one
+// that comes later is right. The first one loses memory only when nothing else is left.
+func TestObjectsAreShared(t *testing.T) {
+	const most = 3000
+	for _, memory := range []bool{false, true} {
+		l := newLedger(ledger.Options{}, most)
+		apply(l, makeClient(1, client, 3), makeDevice(2, device, 0), makeMemory(3, first, mib))
+		hog := func(now, i uint64) {
+			h := client>>32<<32 | 0x10000000 + i
+			if memory {
+				apply(l, makeMemory(now, h, 4096))
+			} else {
+				apply(l, ev(now, event.OpObject, name(h, device)))
+			}
+		}
+		for i := range uint64(2 * most) {
+			hog(4+i, i)
+		}
+		apply(l, makeClient(1e6, client2, 3, of(other)), makeDevice(1e6+1, device2, 0, of(other)))
+		for i := range uint64(1000) {
+			now := 2_000_000 + 2*i
+			apply(l, makeMemory(now, client2>>32<<32|0x10000000+i, mib, of(other)))
+			hog(now+1, 1e6+i)
+			if i%100 == 0 {
+				check(t, l)
+			}
+		}
+		if got := total(l, other); got != 1000*mib {
+			t.Errorf("memory %v: the neighbour holds %d bytes, want 1000 MiB", memory, got)
+		}
+		if len(l.objects) > most || len(l.objects) != l.shares.Held() {
+			t.Errorf("memory %v: %d objects, counted %d", memory, len(l.objects), l.shares.Held())
+		}
+		got := total(l, proc)
+		if !memory && got != mib || memory && (got < mib+4096*(most/4) || got > mib+4096*most) {
+			t.Errorf("memory %v: the hog holds %d bytes", memory, got)
+		}
+		short := 0
+		for x := range l.Shortages {
+			if short++; x.Proc != proc || x.Lost == 0 {
+				t.Errorf("memory %v: short: %+v", memory, x)
+			}
+		}
+		if short != 1 || lossOf(l, "driver_objects_full") == 0 {
+			t.Errorf("memory %v: %d processes are named, %d objects lost", memory, short, lossOf(l, "driver_objects_full"))
+		}
+		// After the hog's end the neighbour may have all.
+		apply(l, ev(3e6, event.OpExit))
+		for i := range uint64(most - 1100) {
+			apply(l, makeMemory(4e6+i, client2>>32<<32|0x20000000+i, mib, of(other)))
+		}
+		if got := total(l, other); got != (most-100)*mib {
+			t.Errorf("memory %v: after the hog's end the neighbour holds %d bytes", memory, got)
+		}
+	}
+}
+
+// A chain of objects, each below the one before, is given back from its end.
+func TestDeepObjectsAreShared(t *testing.T) {
+	const most = 100_000
+	within(t, 20*time.Second, func() {
+		l := newLedger(ledger.Options{}, most)
+		apply(l, makeClient(1, client, 3), makeDevice(2, device, 0))
+		parent := uint64(device)
+		for i := range uint64(2 * most) {
+			h := client>>32<<32 | 0x10000000 + i
+			apply(l, ev(4+i, event.OpObject, name(h, parent)))
+			if l.objects[objectID{proc, h}] != nil {
+				parent = h
+			}
+		}
+		apply(l, makeClient(1e6, client2, 3, of(other)), makeDevice(1e6+1, device2, 0, of(other)))
+		for i := range uint64(most / 4) {
+			apply(l, makeMemory(2e6+i, client2>>32<<32|0x10000000+i, mib, of(other)))
+		}
+		check(t, l)
+		if got := total(l, other); got != most/4*mib {
+			t.Errorf("the neighbour holds %d bytes", got)
+		}
+	})
 }

@@ -134,6 +134,7 @@ func FuzzApply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		l := New(ledger.Options{})
+		small := newLedger(ledger.Options{}, 12)
 		gone := map[event.Process]bool{} // nothing is told of a process after its end
 		for now := uint64(1); len(data) >= 8; data = data[8:] {
 			e := decode(&now, data)
@@ -141,9 +142,12 @@ func FuzzApply(f *testing.F) {
 				continue
 			}
 			apply(l, e)
+			apply(small, e)
+			check(t, small)
 			gone[e.Proc] = e.Op == event.OpExit && !l.Seen(e.Proc)
 			if data[7]%64 == 0 {
 				l.Forget(e.Proc)
+				small.Forget(e.Proc)
 				gone[e.Proc] = true
 			}
 			if data[6]%8 == 0 {

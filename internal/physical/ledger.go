@@ -17,12 +17,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/share"
 )
 
 const (
-	// maxObjects bounds the driver's objects of all processes: memory in pieces
+	// MaxObjects bounds the driver's objects of all processes: memory in pieces
 	// of 2 MiB on eight GPUs of 141 GB is half a million.
-	maxObjects = 1 << 20
+	MaxObjects = 1 << 20
 	// maxProcesses bounds the processes, ended ones included.
 	maxProcesses = 1 << 16
 )
@@ -35,6 +36,8 @@ type Ledger struct {
 	Rows *ledger.Ledger
 
 	objects map[objectID]*object
+	shares  *share.Table[*process] // of objects
+	user    func(event.Process) (uid uint32, known bool)
 	procs   map[event.Process]*process
 	clients map[uint64]map[event.Process]bool // whose a client is, by its name
 	order   uint64                            // of the latest object
@@ -45,6 +48,7 @@ type Ledger struct {
 
 type process struct {
 	id          event.Process
+	objects     share.Share[*process]
 	root        object
 	descriptors map[uint64]*object
 	gpus        []GPU
@@ -71,11 +75,15 @@ var (
 )
 
 // New returns an empty Ledger.
-func New(opt ledger.Options) *Ledger {
-	return &Ledger{
+func New(opt ledger.Options) *Ledger { return newLedger(opt, MaxObjects) }
+
+func newLedger(opt ledger.Options, objects int) *Ledger {
+	l := &Ledger{
 		Rows: ledger.New(opt), objects: map[objectID]*object{}, procs: map[event.Process]*process{},
-		clients: map[uint64]map[event.Process]bool{}, loss: loss.New(lossCauses),
+		clients: map[uint64]map[event.Process]bool{}, user: opt.User, loss: loss.New(lossCauses),
 	}
+	l.shares = share.New(objects, l.give)
+	return l
 }
 
 // Loss returns every cause of loss of the layer.
@@ -188,8 +196,22 @@ func (l *Ledger) process(id event.Process) *process {
 	} else if p == nil {
 		p = &process{id: id, descriptors: map[uint64]*object{}, told: map[uint64]uint32{}, freed: map[uint32]freed{}, took: map[uint32]*memory{}, backing: map[address]*memory{}, given: map[uint32]*given{}, buried: map[uint64]uint64{}}
 		l.procs[id] = p
+		l.shares.Join(&p.objects, p)
+		if l.user != nil {
+			if uid, known := l.user(id); known {
+				p.objects.Of(uid)
+			}
+		}
 	}
 	return p
+}
+
+// Belongs says which user a process runs as.
+func (l *Ledger) Belongs(proc event.Process, uid uint32) {
+	l.Rows.Belongs(proc, uid)
+	if p := l.procs[proc]; p != nil {
+		p.objects.Of(uid)
+	}
 }
 
 // end follows the end of a process or of its image: its clients end with it. What
@@ -235,6 +257,7 @@ func (l *Ledger) Forget(proc event.Process) {
 	l.Rows.Forget(proc)
 	if p := l.procs[proc]; p != nil {
 		l.leave(p, p.changed)
+		p.objects.Leave()
 		delete(l.procs, proc)
 	}
 }

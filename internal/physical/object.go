@@ -111,8 +111,9 @@ func (l *Ledger) add(p *process, e *event.Event) *object {
 	if client := clientOf(e.Handle); client != e.Handle && (l.over(p, client, e.Time) || l.over(p, e.Part, e.Time)) {
 		return nil
 	}
-	if len(l.objects)+3 > maxObjects { // it, a parent and a client
+	if !p.objects.Room(3) { // it, a parent and a client
 		l.loss.Add(lossObjects, 1)
+		p.objects.Lose(1)
 		return nil
 	}
 	parent := l.parent(p, e)
@@ -130,6 +131,7 @@ func (l *Ledger) insert(id objectID, at uint64, parent *object) *object {
 	o := &object{objectID: id, time: at, order: l.order, device: parent.device, gpu: none}
 	o.append(parent)
 	l.objects[id] = o
+	l.procs[id.proc].objects.Add(1)
 	return o
 }
 
@@ -184,12 +186,7 @@ func (l *Ledger) free(at uint64, keep bool, tops ...*object) {
 	for _, o := range tops {
 		parent := o.parent
 		o.remove()
-		for parent.first == nil && parent.parent != nil && (parent.op == event.OpNone || parent.op == opDescriptor) {
-			o, parent = parent, parent.parent
-			o.ended = true
-			l.forget(o)
-			o.remove()
-		}
+		l.prune(parent)
 	}
 	for _, o := range all {
 		if o.memory != nil {
@@ -203,6 +200,18 @@ func (l *Ledger) free(at uint64, keep bool, tops ...*object) {
 	}
 }
 
+// prune ends o, and what it is below, as long as nothing else is below it and it is not
+// known to be there for itself.
+func (l *Ledger) prune(o *object) {
+	for o.first == nil && o.parent != nil && (o.op == event.OpNone || o.op == opDescriptor) {
+		parent := o.parent
+		o.ended = true
+		l.forget(o)
+		o.remove()
+		o = parent
+	}
+}
+
 // maxScratch bounds the objects that there is always room to free at once.
 const maxScratch = 1 << 12
 
@@ -213,6 +222,7 @@ func (l *Ledger) forget(o *object) {
 		return
 	}
 	delete(l.objects, o.objectID)
+	l.procs[o.proc].objects.Add(-1)
 	if claims := l.clients[o.name]; claims != nil {
 		delete(claims, o.proc)
 		if len(claims) == 0 {

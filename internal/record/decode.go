@@ -30,6 +30,7 @@ type decoder struct {
 	locations []*snapshot.Location
 	mappings  []*snapshot.Mapping
 
+	users bool // a Process has one
 	known *known
 	ev    event.Event
 }
@@ -38,6 +39,7 @@ func newDecoder(k *known) *decoder {
 	return &decoder{
 		sizes: new(sizes),
 		words: newWords(),
+		users: true,
 		known: k,
 	}
 }

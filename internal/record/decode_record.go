@@ -38,7 +38,11 @@ func (d *decoder) record(entry uint64) Record {
 		r.Location = d.location(r.Place.Address)
 		return r
 	case entryProcess:
-		return &Process{Process: d.process(), Target: d.bool(), Name: d.string(), FromStart: d.bool(), Program: d.mapping()}
+		r := &Process{Process: d.process(), Target: d.bool(), Name: d.string(), FromStart: d.bool(), Program: d.mapping()}
+		if d.users {
+			r.User = User(d.upTo(1 << 32))
+		}
+		return r
 	case entryReading:
 		return d.reading()
 	case entryLoss:

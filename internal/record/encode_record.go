@@ -28,6 +28,7 @@ func (e *encoder) record(r Record) {
 		e.string(r.Name)
 		e.bool(r.FromStart)
 		e.mapping(r.Program)
+		e.uint(uint64(r.User))
 	case *Reading:
 		e.uint(entryReading)
 		e.reading(r)

@@ -37,8 +37,11 @@ import (
 // number of their first block, and a region ends before the first block that
 // does not follow the one before it.
 const (
-	fileMagic      = "\x89gpumtr\n"
-	fileVersion    = 2
+	fileMagic   = "\x89gpumtr\n"
+	fileVersion = 3
+	// oldestVersion is the first that a Reader takes. Before version 3 a Process had no
+	// User.
+	oldestVersion  = 2
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"
@@ -90,6 +93,7 @@ type layout struct {
 	regions    int
 	regionSize int64
 	salt       uint32
+	version    uint32 // of a file that is read
 }
 
 // start returns the offset of a region.
@@ -115,8 +119,8 @@ func parseHeader(b []byte) (layout, error) {
 		return layout{}, ErrNotRecording
 	}
 	if len(b) >= 12 {
-		if v := binary.LittleEndian.Uint32(b[8:]); v != fileVersion {
-			return layout{}, fmt.Errorf("%w (it has version %d, this one reads %d)", ErrVersion, v, fileVersion)
+		if v := binary.LittleEndian.Uint32(b[8:]); v < oldestVersion || v > fileVersion {
+			return layout{}, fmt.Errorf("%w (it has version %d, this one reads %d to %d)", ErrVersion, v, oldestVersion, fileVersion)
 		}
 	}
 	if len(b) < fileHeaderSize {
@@ -129,5 +133,5 @@ func parseHeader(b []byte) (layout, error) {
 	if regions > maxRegions || regions > 0 && (size < blockHeaderSize || size > 1<<56) {
 		return layout{}, fmt.Errorf("%w: %d regions of %d bytes", ErrMalformed, regions, size)
 	}
-	return layout{int(regions), int64(size), binary.LittleEndian.Uint32(b[24:])}, nil
+	return layout{int(regions), int64(size), binary.LittleEndian.Uint32(b[24:]), binary.LittleEndian.Uint32(b[8:])}, nil
 }

@@ -321,7 +321,11 @@ func (m *maker) record() Record {
 	case 4, 5:
 		return &Name{m.place(), m.location(), m.some()}
 	case 6:
-		return &Process{m.process(), m.some(), m.text(), m.some(), m.mapping()}
+		r := &Process{Process: m.process(), Target: m.some(), Name: m.text(), FromStart: m.some(), Program: m.mapping()}
+		if r.FromStart {
+			r.User = UserOf(r.Process.PID)
+		}
+		return r
 	case 7:
 		return m.reading()
 	case 8:

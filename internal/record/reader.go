@@ -78,7 +78,9 @@ func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
 		return nil, err
 	}
 	k := newKnown()
-	return &Reader{scanner: s, known: k, dec: newDecoder(k)}, nil
+	d := newDecoder(k)
+	d.users = s.version > 2
+	return &Reader{scanner: s, known: k, dec: d}, nil
 }
 
 // Close closes the file if Open opened it.

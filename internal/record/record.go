@@ -134,7 +134,17 @@ type Process struct {
 	// FromStart: it was traced before its first allocation.
 	FromStart bool
 	Program   *snapshot.Mapping // the file that it runs
+	User      User              // that it runs as
 }
+
+// A User is one user of the machine, the zero User none that is known.
+type User uint64
+
+// UserOf returns the User with a number.
+func UserOf(uid uint32) User { return User(uid) + 1 }
+
+// ID returns the user's number, if it is known.
+func (u User) ID() (uid uint32, known bool) { return uint32(u - 1), u != 0 }
 
 // A Subject is what a reader of the driver's figures must know of a process:
 // the numbers that it uses for devices.

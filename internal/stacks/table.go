@@ -3,17 +3,22 @@
 package stacks
 
 import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/share"
 )
 
 const (
-	// maxFrames bounds the frames of the stacks kept.
-	maxFrames = 4 << 20
+	// MaxFrames bounds the frames of the stacks kept.
+	MaxFrames = 4 << 20
 	// sweepAt is how many are kept when stacks that nothing refers to are looked
 	// for, and sweepAgain how many more when they are looked for again.
-	sweepAt    = maxFrames / 4
-	sweepAgain = maxFrames / 16
+	sweepAt    = MaxFrames / 4
+	sweepAgain = MaxFrames / 16
 	// stackFrames are those that a stack without any counts for.
 	stackFrames = 4
 )
@@ -22,16 +27,31 @@ const (
 type stack struct {
 	*record.Stack
 	doomed bool // goes at the end of the sweep, unless it is referred to then
+	of     *holder
+}
+
+// size is what a stack counts for, in frames.
+func (st *stack) size() int { return len(st.Frames) + stackFrames }
+
+// A holder is a process with stacks: it has a share of the frames.
+type holder struct {
+	share.Share[*holder]
+	id event.Process
 }
 
 // A Table has the call stacks by id. One stays for as long as something refers
 // to it: a call site, or an event that is on its way. So the others go in two
 // steps, see record.Sweep.
 type Table struct {
+	// User, if set, tells which user a process runs as, if that is known already. All
+	// processes of a user together have a share of the frames.
+	User func(event.Process) (uid uint32, known bool)
+
 	byID map[uint64]*stack
 	// unnamed are those of which a look at the places may be of use.
 	unnamed map[uint64]*stack
-	kept    int // frames
+	shares  *share.Table[*holder] // of frames
+	holders map[event.Process]*holder
 	lost    *loss.Set
 
 	sweepAt  int // kept frames at which the next sweep begins
@@ -48,7 +68,86 @@ var lossDropped = causes.Add("stacks_dropped", "stacks without frames because to
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
-	return &Table{byID: map[uint64]*stack{}, unnamed: map[uint64]*stack{}, lost: loss.New(causes), sweepAt: sweepAt, refused: map[uint64]uint32{}}
+	t := &Table{byID: map[uint64]*stack{}, unnamed: map[uint64]*stack{}, holders: map[event.Process]*holder{},
+		lost: loss.New(causes), sweepAt: sweepAt, refused: map[uint64]uint32{}}
+	t.shares = share.New(MaxFrames, t.give)
+	return t
+}
+
+// holder returns a process that has stacks, made if need be.
+func (t *Table) holder(id event.Process) *holder {
+	h := t.holders[id]
+	if h == nil {
+		h = &holder{id: id}
+		t.holders[id] = h
+		t.shares.Join(&h.Share, h)
+		if t.User != nil {
+			if uid, known := t.User(id); known {
+				h.Of(uid)
+			}
+		}
+	}
+	return h
+}
+
+// Belongs says which user a process runs as.
+func (t *Table) Belongs(id event.Process, uid uint32) {
+	if h := t.holders[id]; h != nil {
+		h.Of(uid)
+	}
+}
+
+// give drops stacks of a process that count for n frames. Which ones is the same each
+// time that the same stacks are told.
+func (t *Table) give(h *holder, n int) {
+	var own []*stack
+	for _, st := range t.byID {
+		if st.of == h {
+			own = append(own, st)
+		}
+	}
+	slices.SortFunc(own, func(a, b *stack) int {
+		return cmp.Or(cmp.Compare(share.Mix(a.ID, 0), share.Mix(b.ID, 0)), cmp.Compare(a.ID, b.ID))
+	})
+	for _, st := range own {
+		if n <= 0 {
+			break
+		}
+		n -= st.size()
+		t.refuse(h, st.Stack)
+		t.remove(st)
+	}
+}
+
+// refuse counts a stack for which there is no room.
+func (t *Table) refuse(h *holder, st *record.Stack) {
+	h.Lose(1)
+	t.lost.Add(lossDropped, 1)
+	if len(t.refused) < maxRefused {
+		t.refused[st.ID] = st.Process.PID
+	}
+}
+
+func (t *Table) remove(st *stack) {
+	delete(t.byID, st.ID)
+	delete(t.unnamed, st.ID)
+	st.of.Add(-st.size())
+}
+
+// A Shortage says of a process that it wanted more frames than its share.
+type Shortage struct {
+	Process event.Process
+	Held    int    // frames
+	Lost    uint64 // stacks
+}
+
+// Shortages yields the shortages of all processes.
+func (t *Table) Shortages(yield func(Shortage) bool) {
+	for h := range t.shares.Short {
+		if !yield(Shortage{h.id, h.Len(), h.Lost()}) {
+			return
+		}
+	}
 }
 
 // Add keeps a stack, if there is room.
@@ -57,17 +156,14 @@ func (t *Table) Add(st *record.Stack) {
 		old.doomed = false
 		return
 	}
-	n := len(st.Frames) + stackFrames
-	if t.kept+n > maxFrames {
-		t.lost.Add(lossDropped, 1)
-		if len(t.refused) < maxRefused {
-			t.refused[st.ID] = st.Process.PID
-		}
+	h := t.holder(st.Process)
+	one := &stack{Stack: st, of: h}
+	if !h.Room(one.size()) {
+		t.refuse(h, st)
 		return
 	}
-	one := &stack{Stack: st}
 	t.byID[st.ID], t.unnamed[st.ID] = one, one
-	t.kept += n
+	h.Add(one.size())
 }
 
 // Frames returns those of a stack, leaf first, nil if it is not known.
@@ -109,7 +205,7 @@ func (t *Table) Unnamed() (first, again []*record.Place) {
 // WantsSweep tells whether it is time to look for what nothing refers to: there
 // are many stacks, or there was no room for one.
 func (t *Table) WantsSweep() bool {
-	return !t.sweeping && (t.kept >= t.sweepAt || len(t.refused) > 0)
+	return !t.sweeping && (t.shares.Held() >= t.sweepAt || len(t.refused) > 0)
 }
 
 // Doom begins a sweep: it dooms the stacks that are not referred to.
@@ -145,14 +241,18 @@ func (t *Table) Doomed() (ids []uint64, pids map[uint32]bool) {
 func (t *Table) Drop(referred func(id uint64) bool) {
 	for id, st := range t.byID {
 		if st.doomed && !referred(id) {
-			delete(t.byID, id)
-			delete(t.unnamed, id)
-			t.kept -= len(st.Frames) + stackFrames
+			t.remove(st)
 		}
 		st.doomed = false
 	}
+	for id, h := range t.holders {
+		if h.Len() == 0 {
+			h.Leave()
+			delete(t.holders, id)
+		}
+	}
 	t.sweeping = false
-	t.sweepAt = max(sweepAt, min(t.kept+sweepAgain, maxFrames))
+	t.sweepAt = max(sweepAt, min(t.shares.Held()+sweepAgain, MaxFrames))
 }
 
 // All yields every stack.

@@ -19,7 +19,7 @@ func among(ids map[uint64]bool) func(uint64) bool { return func(id uint64) bool 
 // frames, and the others make room.
 func TestStacksMakeRoom(t *testing.T) {
 	s := NewTable()
-	const maxStacks = maxFrames / (28 + stackFrames)
+	const maxStacks = MaxFrames / (28 + stackFrames)
 	live := map[uint64]bool{}
 	for id := uint64(1); id <= 10*maxStacks; id++ {
 		if !add(s, id, 28) {
@@ -48,8 +48,8 @@ func TestStacksMakeRoom(t *testing.T) {
 	for _, st := range s.byID {
 		kept += len(st.Frames) + stackFrames
 	}
-	if s.Loss()[lossDropped].Value != 0 || s.kept != kept || kept > maxFrames {
-		t.Errorf("%v, %d frames kept, counted %d", s.Loss(), s.kept, kept)
+	if s.Loss()[lossDropped].Value != 0 || s.shares.Held() != kept || kept > MaxFrames {
+		t.Errorf("%v, %d frames kept, counted %d", s.Loss(), s.shares.Held(), kept)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestStackComesUpAgain(t *testing.T) {
 // again.
 func TestStacksFull(t *testing.T) {
 	s := NewTable()
-	const most = maxFrames / (60 + stackFrames)
+	const most = MaxFrames / (60 + stackFrames)
 	for id := uint64(1); id <= most; id++ {
 		add(s, id, 60)
 	}
@@ -128,7 +128,7 @@ func TestUnnamed(t *testing.T) {
 // also where it is not full to the last frame.
 func TestFullTableMakesRoom(t *testing.T) {
 	s := NewTable()
-	const frames, most = 60, maxFrames / (60 + stackFrames)
+	const frames, most = 60, MaxFrames / (60 + stackFrames)
 	for id := uint64(1); id <= most-1; id++ {
 		add(s, id, frames)
 		if s.WantsSweep() { // all in use
@@ -136,15 +136,68 @@ func TestFullTableMakesRoom(t *testing.T) {
 			s.Drop(func(uint64) bool { return true })
 		}
 	}
-	add(s, most, maxFrames)
+	add(s, most, MaxFrames)
 	if !s.WantsSweep() {
-		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.kept, maxFrames)
+		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.shares.Held(), MaxFrames)
 	}
 	none := func(uint64) bool { return false }
 	s.Doom(none)
 	s.Doomed()
 	s.Drop(none)
 	if !add(s, most, frames) || s.WantsSweep() {
-		t.Errorf("no room with %d frames kept", s.kept)
+		t.Errorf("no room with %d frames kept", s.shares.Held())
+	}
+}
+
+// A process with more stacks than there is room for loses its own, and one that comes
+// later has frames. When the first one's stacks are not in use any more, there is room
+// for everybody.
+func TestFramesAreShared(t *testing.T) {
+	for _, users := range []bool{false, true} {
+		s := NewTable()
+		s.User = func(p event.Process) (uint32, bool) { return p.PID % 2, users }
+		tell := func(id uint64, pid uint32) bool {
+			s.Add(&record.Stack{ID: id, Process: event.Process{PID: pid}, Frames: make([]*record.Place, 60)})
+			return s.Frames(id) != nil
+		}
+		pid := func(i uint64) uint32 { // of one user's processes, if users are known
+			if users {
+				return 1 + uint32(i%100)*2
+			}
+			return 1
+		}
+		const most, few = MaxFrames / (60 + stackFrames), 5000
+		for i := uint64(1); i <= 2*most; i++ {
+			tell(i, pid(i))
+		}
+		for i := uint64(1); i <= few; i++ {
+			if !tell(1<<32+i, 2) {
+				t.Fatalf("users %v: stack %d of the neighbour has no frames", users, i)
+			}
+			tell(1<<33+i, pid(i))
+		}
+		for i := uint64(1); i <= few; i++ {
+			if s.Frames(1<<32+i) == nil {
+				t.Fatalf("users %v: stack %d of the neighbour has lost its frames", users, i)
+			}
+		}
+		if s.shares.Held() > MaxFrames {
+			t.Errorf("%d frames", s.shares.Held())
+		}
+		short := 0
+		for x := range s.Shortages {
+			if short++; x.Process.PID == 2 || x.Lost == 0 || x.Held == 0 {
+				t.Errorf("users %v: short: %+v", users, x)
+			}
+		}
+		if short == 0 {
+			t.Errorf("users %v: nobody is named", users)
+		}
+		none := func(uint64) bool { return false }
+		s.Doom(none)
+		s.Drop(none)
+		if s.shares.Held() != 0 || len(s.holders) != 0 || !tell(1, 1) || !tell(1<<32, 2) {
+			t.Errorf("users %v: no room when nothing is in use", users)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -21,7 +22,8 @@ const (
 	// back: with expandable segments PyTorch does so with thousands of pieces
 	// before it says what it wanted.
 	longestIncident = uint64(5 * time.Second)
-	// incidentPause is the least time between two incidents that are kept.
+	// incidentPause is the least time between two incidents of one user's processes that
+	// are kept.
 	incidentPause = uint64(time.Second)
 	// readingPatience bounds how long an incident waits for the driver's
 	// figures: it is worth more than they are.
@@ -38,8 +40,9 @@ type incidents struct {
 	// driver's figures and for a record.Loss; known those that have both.
 	done, known []*Incident
 
-	last uint64 // when the last one began
-	n    int    // begun
+	last   map[owner]uint64 // when the last one of each began
+	latest owner            // whose began last
+	n      int              // begun
 	// suppressed are incidents that were too many or too close.
 	suppressed uint64
 }
@@ -148,13 +151,22 @@ func (s *State) failure(e *event.Event) {
 
 // begin keeps what is live. It returns nil for an incident too many.
 func (s *State) begin(key threadKey, e *event.Event) *Incident {
-	x := &s.incidents
-	if x.n >= s.trace.Incidents || x.n > 0 && e.Time < x.last+incidentPause || len(x.open)+len(x.done)+len(x.known) >= maxIncidents {
+	x, whose := &s.incidents, s.procs.owner(e.Proc)
+	left := s.trace.Incidents - x.n
+	if s.trace.All && x.n > 0 && x.latest == whose {
+		left-- // the last one is another's
+	}
+	last, again := x.last[whose]
+	if left <= 0 || again && e.Time < last+incidentPause || len(x.open)+len(x.done)+len(x.known) >= maxIncidents {
 		x.suppressed++
 		return nil
 	}
+	maps.DeleteFunc(x.last, func(_ owner, last uint64) bool { return e.Time >= last+incidentPause })
+	if x.last == nil {
+		x.last = map[owner]uint64{}
+	}
 	x.n++
-	x.last = e.Time
+	x.last[whose], x.latest = e.Time, whose
 	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.figures(Want{Driver: true}), returned: s.tensors.Returned(e.Proc)}
 	if e.Device == event.NoDevice {
 		in.site.Device = s.ledger.DeviceOf(e.Proc, e.Ctx)

@@ -136,6 +136,35 @@ func TestIncidentsAreFew(t *testing.T) {
 	}
 }
 
+// One who fails all the time leaves a report to others, also within the same second.
+func TestIncidentsAreShared(t *testing.T) {
+	const reports = 5
+	s := New()
+	s.Apply(&record.Trace{Incidents: reports, All: true})
+	at := uint64(failedAt)
+	for i := range uint32(30) { // many processes of one user
+		id := event.Process{PID: 1000 + i%7, Start: event.StartUnit}
+		s.Apply(&record.Process{Process: id, Target: true, User: record.UserOf(666)})
+		e := failedCall(at)
+		e.Proc = id
+		s.Apply(e)
+		at += incidentPause
+		s.Apply(&record.Moment{Time: at, Drained: true})
+	}
+	if got := len(s.Incidents(true)); got != reports-1 {
+		t.Errorf("%d reports of one user, want %d", got, reports-1)
+	}
+	e := failedCall(at - incidentPause + 1)
+	e.Proc = event.Process{PID: 1, Start: event.StartUnit}
+	s.Apply(e)
+	if got := s.Incidents(true); len(got) != 1 || got[0].first.Proc != e.Proc {
+		t.Errorf("the neighbour has %d reports", len(got))
+	}
+	if len(s.incidents.last) > 2 {
+		t.Errorf("%d owners are remembered", len(s.incidents.last))
+	}
+}
+
 // A limit of the framework's own has no failed call.
 func TestFrameworksLimit(t *testing.T) {
 	s := New()

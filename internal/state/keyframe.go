@@ -20,7 +20,7 @@ func (s *State) Keyframe(yield func(record.Record)) {
 		yield(&record.Tensors{Sample: told.Sample, Min: told.Min})
 	}
 	for id, x := range s.procs.known {
-		yield(&record.Process{Process: id, Target: true, Name: x.name, FromStart: !s.late(id), Program: x.program})
+		yield(&record.Process{Process: id, Target: true, Name: x.name, FromStart: !s.late(id), Program: x.program, User: x.user})
 	}
 	named := map[*record.Place]bool{}
 	for stack := range s.stacks.All {

@@ -26,6 +26,7 @@ type processes struct {
 	known   map[event.Process]*process
 	current map[uint32]event.Process // the living one of each PID
 	ended   []event.Process          // in order of their end
+	endedOf map[record.User]int      // how many of those each user has
 	over    bool                     // every target has ended
 	// settled is a process that lives and has its PID, or none: a call of it
 	// tells nothing new of processes.
@@ -40,10 +41,12 @@ type process struct {
 	since     uint64            // CLOCK_MONOTONIC: when it was first told of
 	end       uint64            // CLOCK_MONOTONIC, 0 while it lives
 	program   *snapshot.Mapping // the file that it runs, nil when not known
+	user      record.User       // that it runs as
+	counts    record.User       // as whose it is in processes.endedOf
 }
 
 func newProcesses() processes {
-	return processes{known: map[event.Process]*process{}, current: map[uint32]event.Process{}}
+	return processes{known: map[event.Process]*process{}, current: map[uint32]event.Process{}, endedOf: map[record.User]int{}}
 }
 
 // learn takes what a record says of a process at a time.
@@ -62,6 +65,31 @@ func (p *processes) learn(r *record.Process, at uint64) {
 	if r.Program != nil {
 		x.program = r.Program
 	}
+	if r.User != 0 {
+		x.user = r.User
+	}
+}
+
+// user returns the number of the user that a process runs as, if that is known.
+func (p *processes) user(id event.Process) (uid uint32, known bool) {
+	if x := p.known[id]; x != nil {
+		return x.user.ID()
+	}
+	return 0, false
+}
+
+// An owner is a user, or a process whose user is not known.
+type owner struct {
+	user    record.User
+	process event.Process
+}
+
+// owner returns who has a process.
+func (p *processes) owner(id event.Process) owner {
+	if x := p.known[id]; x != nil && x.user != 0 {
+		return owner{user: x.user}
+	}
+	return owner{process: id}
 }
 
 // add makes id a traced process from a time on, unless it is one or there are too many. It has
@@ -107,7 +135,7 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		child := p.add(e.Child, e.Time)
 		child.name, child.fromStart = e.Name, true
 		if parent := p.known[e.Proc]; parent != nil {
-			child.program = parent.program
+			child.program, child.user = parent.program, parent.user
 		}
 	case event.OpExec:
 		x := p.add(e.Proc, e.Time)
@@ -132,7 +160,8 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 }
 
 // end says that id ended. It returns the processes that are kept no longer: id
-// itself if it never held GPU memory, and those that ended longest ago.
+// itself if it never held GPU memory, and, of the user who has most that ended, the one
+// that ended longest ago.
 func (p *processes) end(id event.Process, when uint64, active bool) (dropped []event.Process) {
 	x := p.known[id]
 	if x == nil || x.end != 0 {
@@ -149,10 +178,19 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 		return []event.Process{id}
 	}
 	p.ended = append(p.ended, id)
-	if n := len(p.ended) - maxEnded; n > 0 {
-		return p.drop(p.ended[:n])
+	x.counts = x.user
+	p.endedOf[x.user]++
+	if len(p.ended) <= maxEnded {
+		return nil
 	}
-	return nil
+	most := x.user
+	for user, n := range p.endedOf {
+		if n > p.endedOf[most] || n == p.endedOf[most] && user < most {
+			most = user
+		}
+	}
+	i := slices.IndexFunc(p.ended, func(id event.Process) bool { return p.known[id].counts == most })
+	return p.drop(p.ended[i : i+1])
 }
 
 // drop forgets those of ids that have ended, and returns them.
@@ -163,6 +201,10 @@ func (p *processes) drop(ids []event.Process) (dropped []event.Process) {
 	}
 	p.ended = slices.DeleteFunc(p.ended, func(id event.Process) bool {
 		if want[id] {
+			counts := p.known[id].counts
+			if p.endedOf[counts]--; p.endedOf[counts] == 0 {
+				delete(p.endedOf, counts)
+			}
 			delete(p.known, id)
 			dropped = append(dropped, id)
 		}

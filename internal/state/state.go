@@ -113,7 +113,7 @@ func New() *State {
 // layers makes the ledgers of the layers, for so many live allocations each, 0 for
 // the default. What a process holds at its peak is so in all layers at one moment.
 func (s *State) layers(maxLive int) {
-	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, Changed: s.watcher, Touched: s.changes.touch}
+	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, Changed: s.watcher, Touched: s.changes.touch, User: s.procs.user}
 	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.labelOf) }
 	s.physical = physical.New(bounds)
 	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.label) }
@@ -124,6 +124,7 @@ func (s *State) layers(maxLive int) {
 	s.ledger = ledger.New(bounds)
 	s.tensors.Over(s.ledger)
 	s.tensors.Tell(&s.telling)
+	s.stacks.User = s.procs.user
 }
 
 // Wants are what the state would be told.
@@ -161,6 +162,7 @@ func (s *State) Apply(r record.Record) {
 		s.changes.named = true
 	case *record.Process:
 		s.procs.learn(r, s.now.Time)
+		s.belongs(r.Process)
 		s.changes.touch(r.Process)
 	case *record.Reading:
 		s.settle()

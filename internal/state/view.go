@@ -380,6 +380,7 @@ func (s *State) loss() []loss.Counter {
 // lost. extra are call sites beside those of v.
 func (s *State) dress(v *View, extra ...ledger.SiteKey) {
 	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), s.cutNotes()...)
+	v.snapshot.Notes = append(v.snapshot.Notes, s.shortages()...)
 	if v.partial {
 		v.snapshot.Notes = append(v.snapshot.Notes, partialNote(v.sample, v.least)...)
 	}

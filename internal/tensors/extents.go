@@ -154,6 +154,15 @@ func (l *Ledger) Began(proc event.Process, from, to uint64, at *ledger.Site) {
 		return
 	}
 	l.Ended(proc, from, to) // what is there ended without being seen
+	pool := p.pool(at)
+	pool.extents++
+	x := &extent{from: from, to: to, device: at.Device, pool: pool, private: l.private(p, at)}
+	p.extents.ReplaceOrInsert(x)
+	l.lay(x.piece(proc))
+}
+
+// pool returns what is kept of a call site, made if need be.
+func (p *process) pool(at *ledger.Site) *Pool {
 	pool := p.pools[at]
 	if pool == nil {
 		if len(p.pools) >= p.tidyAt {
@@ -163,10 +172,46 @@ func (l *Ledger) Began(proc event.Process, from, to uint64, at *ledger.Site) {
 		pool = &Pool{Site: at, Device: event.NoDevice, epoch: p.epoch}
 		p.pools[at] = pool
 	}
-	pool.extents++
-	x := &extent{from: from, to: to, device: at.Device, pool: pool, private: l.private(p, at)}
-	p.extents.ReplaceOrInsert(x)
-	l.lay(x.piece(proc))
+	return pool
+}
+
+// Moved says that the memory [from, to) counts at another call site now, with what of it
+// is in tensors.
+func (l *Ledger) Moved(proc event.Process, from, to uint64, at *ledger.Site) {
+	p := l.procs[proc]
+	if p == nil || p.ended {
+		return
+	}
+	for x := range p.within(from, to) {
+		if x.from != from || x.to != to {
+			continue // of something else, which lies over it
+		}
+		old, pool := x.pool, p.pool(at)
+		p.settle(old)
+		p.settle(pool)
+		bytes := int64(x.used)
+		if l.Partial() {
+			bytes = 0
+			if x.handed {
+				bytes = x.bytes()
+			}
+		}
+		old.extents--
+		pool.extents++
+		old.Inuse -= bytes
+		pool.Inuse += bytes
+		if x.handed {
+			old.Handed--
+			pool.Handed++
+			pool.handed, at.Handed = true, true
+			l.pooled(old)
+			l.pooled(pool)
+		}
+		x.pool = pool
+		if old.extents == 0 && old.Peak == 0 {
+			delete(p.pools, old.Site)
+		}
+	}
 }
 
 // Ended says that [from, to) is handed out no more.

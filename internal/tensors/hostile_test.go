@@ -93,3 +93,49 @@ func TestPartsAreBounded(t *testing.T) {
 		l.loss = loss.New(causes)
 	}
 }
+
+// TestTensorsAreShared: a process with more tensors than there is room for loses its own,
+// and those of one that comes later are all counted.
+func TestTensorsAreShared(t *testing.T) {
+	l := New(ledger.Options{MaxLive: 1000})
+	neighbour := event.Process{PID: 4711, Start: 1}
+	make := func(id event.Process, i uint64) {
+		e := reported(event.OpAlloc, i, 1<<40+i<<10, 512)
+		e.Proc, e.Stack = id, i
+		l.Apply(e)
+	}
+	for i := range uint64(2000) {
+		make(proc, i+1)
+	}
+	for i := range uint64(300) {
+		make(neighbour, 10_000+i)
+		make(proc, 20_000+i)
+	}
+	if bytes, rows := l.Bytes(neighbour), l.Rows.Rows(); bytes != 300*512 || rows > 1000 {
+		t.Errorf("%d bytes in the neighbour's tensors, want %d; %d rows", bytes, 300*512, rows)
+	}
+	for id, want := range map[event.Process]int{neighbour: 300, proc: len(l.procs[proc].tensors)} {
+		rows := 0
+		for a := range l.Rows.Live {
+			if a.Proc == id {
+				rows++
+			}
+		}
+		if rows != want || rows < 300 {
+			t.Errorf("%v has %d rows, and %d tensors", id, rows, want)
+		}
+	}
+	for i := range uint64(300) { // tensors that lost their rows may be freed like others
+		e := reported(event.OpFree, 30_000+i, 1<<40+(i+1)<<10, 512)
+		l.Apply(e)
+	}
+	short := 0
+	for x := range l.Rows.Shortages {
+		if short++; x.Proc != proc {
+			t.Errorf("short: %+v", x)
+		}
+	}
+	if short != 1 || l.loss.Counters()[lossLive].Value == 0 {
+		t.Errorf("%d processes are named", short)
+	}
+}

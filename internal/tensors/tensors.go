@@ -129,7 +129,7 @@ var (
 // New returns an empty Ledger.
 func New(opt ledger.Options) *Ledger {
 	l := &Ledger{procs: map[event.Process]*process{}, loss: loss.New(causes), fatesAt: maxFates}
-	opt.Weigh = l.weigh
+	opt.Weigh, opt.Demoted = l.weigh, l.demoted
 	l.Rows = ledger.New(opt)
 	return l
 }
@@ -274,7 +274,7 @@ func (l *Ledger) alloc(p *process, e *event.Event) bool {
 			return true // this one ended before the one that is there began
 		}
 		l.end(p, e.Addr, &old)
-	} else if l.Rows.Full() {
+	} else if !l.Rows.Room(e.Proc) {
 		l.loss.Add(lossLive, 1)
 		return false
 	}
@@ -343,6 +343,15 @@ func (l *Ledger) end(p *process, addr uint64, t *tensor) {
 	delete(p.tensors, addr)
 	l.hold(p, addr, t, -1)
 	l.lay(t.piece(p.id, addr).end())
+}
+
+// demoted takes a tensor out that lost its row to another process's.
+func (l *Ledger) demoted(proc event.Process, addr uint64) {
+	p := l.procs[proc]
+	if t, ok := p.tensors[addr]; ok {
+		l.end(p, addr, &t)
+		l.loss.Add(lossLive, 1)
+	}
 }
 
 // hold counts t, at addr, in (1), or out (-1).
