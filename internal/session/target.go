@@ -186,6 +186,11 @@ func (s *Session) mend() {
 	if len(found) == 0 || !accounted {
 		return
 	}
+	select {
+	case <-s.ending:
+		return // the next trace does it
+	default:
+	}
 	mended, err := probes.Mend(found)
 	if mended > 0 {
 		processes := map[int]bool{}

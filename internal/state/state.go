@@ -464,8 +464,10 @@ func (s *State) pays(last *uint64, size int) bool {
 // cut begins afresh: records before were dropped, and what follows rebuilds what
 // was live.
 func (s *State) cut(r *record.Cut) {
-	if s.began != 0 && s.applied == 1 { // nothing came since the last one
-		s.began, s.applied = r.Time, 0
+	if s.applied == 1 { // nothing came before it
+		if s.began, s.applied = r.Time, 0; s.history != nil {
+			s.history.since = r.Time
+		}
 		return
 	}
 	boot, watcher, places, stepped, history := s.trace.Boot, s.watcher, s.places, s.steps.watcher, s.history
