@@ -193,6 +193,14 @@ func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 			go debug.FreeOSMemory()
 		}
 	}()
+	var tables *loads
+	user, _ := u.userOf(int(pid))
+	u.opts.Meter.Do(user, func() { tables = u.readProcess(pid, fresh) })
+	return tables
+}
+
+// readProcess is what synchronize measures.
+func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
 	if slices.Contains(u.first, int(pid)) {
 		defer debug.SetGCPercent(debug.SetGCPercent(analysisGC))
 	}

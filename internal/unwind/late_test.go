@@ -25,7 +25,7 @@ func captureUnknown(t *testing.T, calls string) (*capture, *target) {
 	p := startTarget(t, buildCalls(t), calls)
 	c := newCapture(t, Options{})
 	c.attach(buildLibrary(t), symbol, 1)
-	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
+	if err := c.base.Maps["targets"].Put(uint32(p.pid), make([]byte, c.base.Maps["targets"].ValueSize())); err != nil {
 		t.Fatal(err)
 	}
 	return c, p
