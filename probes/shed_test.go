@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,6 +191,15 @@ func TestRingShares(t *testing.T) {
 	}
 	if got := costs[Consumer{User: nobody}].Lost + costs[Consumer{User: somebody}].Lost; got != lost {
 		t.Errorf("users lost %d, their processes %d", got, lost)
+	}
+	notes := strings.Join(tr.Notes(), "\n")
+	for _, p := range strangers {
+		if !strings.Contains(notes, fmt.Sprintf("%d (%d)", p.PID(), tr.lostOf(costs, p.PID()))) {
+			t.Errorf("process %d is not named in %q", p.PID(), notes)
+		}
+	}
+	if strings.Contains(notes, fmt.Sprint(neighbour.PID())) {
+		t.Errorf("the neighbour is named in %q", notes)
 	}
 	// Room again: nothing more is lost.
 	run(t, strangers[0], "row cuMemAlloc_v2 11")

@@ -2,6 +2,8 @@ package probes
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -132,4 +134,40 @@ func (t *Tracer) newTarget(pid int) error {
 		return nil
 	}
 	return err
+}
+
+// lostNotes say of which users and processes events found no room in the ring buffer.
+func (t *Tracer) lostNotes() (notes []string) {
+	lost := map[uint32]uint64{}
+	for i := range t.users.Places {
+		if n := atomic.LoadUint64(&t.users.Places[i].Lost); n > 0 {
+			lost[uint32(i)] = n
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	of := map[uint32][]string{}
+	var pid uint32
+	var x bpf.Target
+	for it := t.coll.Maps["targets"].Iterate(); it.Next(&pid, &x); {
+		if x.Lost > 0 {
+			of[x.User] = append(of[x.User], fmt.Sprintf("%d (%d)", pid, x.Lost))
+		}
+	}
+	for place, n := range lost {
+		note := fmt.Sprintf("%d events of users beyond those that can be told apart", n)
+		var who uint32
+		if t.users.owners.Lookup(place, &who) == nil {
+			note = fmt.Sprintf("%d events of user %d", n, who)
+		}
+		note += " found no room in the ring buffer: the totals of these processes are not complete"
+		if of[place] != nil {
+			slices.Sort(of[place])
+			note += ": " + join(of[place])
+		}
+		notes = append(notes, note)
+	}
+	slices.Sort(notes)
+	return notes
 }
