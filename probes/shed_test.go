@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
@@ -250,5 +252,58 @@ func TestUsersEnd(t *testing.T) {
 	}
 	if got := told(); len(got) != 0 {
 		t.Errorf("users %v without a process", got)
+	}
+}
+
+// The kernel side and this one take a process for the same user's, also in namespaces
+// that the user made.
+func TestKernelUser(t *testing.T) {
+	needTracing(t)
+	kit := openKit(t)
+	tr := openTrace(t, Options{Follow: true})
+	for name, command := range map[string][]string{
+		"plain":     {kit.Path(testcuda.Workload)},
+		"namespace": {"unshare", "--user", "--map-root-user", kit.Path(testcuda.Workload)},
+		"nested":    {"unshare", "--user", "--map-root-user", "unshare", "--user", kit.Path(testcuda.Workload)},
+	} {
+		cmd := as(nobody, command[0], command[1:]...)
+		cmd.Dir = "/"
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		ask := func(commands string) bool {
+			_, err := fmt.Fprintln(in, commands+"; echo done")
+			return err == nil && lines.Scan()
+		}
+		pid := cmd.Process.Pid
+		if ask("init") { // else nobody may make a namespace here
+			tr.target(pid)
+			place, _ := tr.UserOf(pid)
+			// The table as it is when the kernel side sees a process first.
+			if err := tr.coll.Maps["targets"].Put(uint32(pid), bpf.Target{}); err != nil {
+				t.Fatal(err)
+			}
+			ask("cuMemAlloc_v2 1")
+			if got, _ := tr.UserOf(pid); got != place || place == noPlace {
+				t.Errorf("%s: user %d for the kernel side, %d here", name, got, place)
+			}
+			var who uint32
+			if err := tr.users.owners.Lookup(uint32(place), &who); err != nil || who != nobody {
+				t.Errorf("%s: user %d, %v", name, who, err)
+			}
+		} else {
+			t.Logf("%s: cannot be started here", name)
+		}
+		in.Close()
+		cmd.Wait()
 	}
 }

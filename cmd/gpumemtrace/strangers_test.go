@@ -1,15 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // A stranger's process that makes more small allocations than the agent has memory for
@@ -40,18 +43,38 @@ func TestAgentShedsStranger(t *testing.T) {
 	}
 	v, _ := agentRuns(t, nil, "--listen", "localhost:0", "--memory-limit", "100MiB")
 	address := "http://" + regexp.MustCompile(`listening at (\S+)`).FindStringSubmatch(v.stderr.String())[1]
-	profile := func(p *testcuda.Process) string {
+	profile := func(p *testcuda.Process) (*snapshot.Snapshot, error) {
 		t.Helper()
-		r, err := http.Get(fmt.Sprintf("%s/debug/pprof/gpumem?debug=1&pid=%d", address, p.PID()))
+		r, err := http.Get(fmt.Sprintf("%s/debug/pprof/gpumem?pid=%d", address, p.PID()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Body.Close()
-		b, err := io.ReadAll(r.Body)
-		if err != nil || r.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %s, %v", r.Status, b, err)
+		if r.StatusCode != http.StatusOK {
+			return nil, errors.New(r.Status)
 		}
-		return string(b)
+		return pprofout.Read(r.Body)
+	}
+	// inuse waits for a profile with so many allocations, and returns how many of them
+	// have the stack of the script's last command.
+	inuse := func(p *testcuda.Process, want int64) (stacked int64) {
+		t.Helper()
+		v.until(fmt.Sprintf("process %d has %d allocations", p.PID(), want), func() bool {
+			snap, err := profile(p)
+			if err != nil {
+				return false // none that is so young
+			}
+			var all int64
+			stacked = 0
+			for _, x := range snap.Samples {
+				all += x.InuseObjects
+				if slices.ContainsFunc(x.Stack, func(l *snapshot.Location) bool { return l.Lines[0].Function == "via_left" }) {
+					stacked += x.InuseObjects
+				}
+			}
+			return all == want
+		})
+		return stacked
 	}
 
 	p := runs(stranger)
@@ -59,14 +82,14 @@ func TestAgentShedsStranger(t *testing.T) {
 	named := fmt.Sprintf("process %d (workload) of user %d", p.PID(), stranger)
 	v.until("the stranger is named", func() bool { return strings.Contains(v.stderr.String(), named) })
 	script(t, p, "via lrl cuMemAlloc_v2 4096")
-	if text := profile(p); strings.Contains(text, "via_left") || !strings.Contains(text, named) {
-		t.Errorf("a stack of the stranger's was taken, or it is not named:\n%.2000s", text)
+	if n := inuse(p, small+1); n != 0 {
+		t.Errorf("%d stacks of the stranger's were taken", n)
 	}
 	for _, user := range []uint32{stranger, neighbour} {
 		later := runs(user)
 		script(t, later, "via lrl repeat 50 cuMemAlloc_v2 4096")
-		if text := profile(later); !strings.Contains(text, "via_left") || !strings.Contains(text, "via_right") {
-			t.Errorf("no stack of a later process of user %d was taken:\n%.2000s", user, text)
+		if n := inuse(later, 50); n != 50 {
+			t.Errorf("%d of 50 stacks of a later process of user %d were taken", n, user)
 		}
 	}
 	if n := strings.Count(v.stderr.String(), "The agent is at a limit"); n != 1 {

@@ -3,12 +3,14 @@
 package soak
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc/footprint"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // One unprivileged user runs a thousand processes that do the worst that these tests know:
@@ -27,10 +30,10 @@ func TestStrangers(t *testing.T) {
 	const (
 		stranger, neighbour = 65534, 65533
 		holders             = 900 // keep what they allocated
-		storms              = 40  // allocate and free
-		starters            = 60  // start a program after the other
+		storms              = 2   // allocate and free
+		starters            = 98  // start a program after the other
 		memoryLimit         = 400 // MiB
-		cpuLimit            = 60  // % of a core
+		cpuLimit            = 20  // % of a core
 		rounds              = 40  // of the neighbour's calls
 		calls               = 100 // of a round
 	)
@@ -56,6 +59,30 @@ func TestStrangers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 
+	p, err := testcuda.Start(ctx, kit, testcuda.Workload, testcuda.Options{User: neighbour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Run("init"); err != nil {
+		t.Fatal(err)
+	}
+	// The library has probes when the crowd comes.
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if _, err := p.Run("cuMemAlloc_v2 4096"); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := a.inuse(p.PID()); err == nil && n > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing of the neighbour is seen")
+		}
+	}
+	if _, err := p.Run("free all"); err != nil {
+		t.Fatal(err)
+	}
+
 	// A shell of the stranger's has the processes; they end with its group.
 	var script strings.Builder
 	paths := func(n, i int) string {
@@ -80,21 +107,20 @@ func TestStrangers(t *testing.T) {
 	}
 	defer func() { syscall.Kill(-crowd.Process.Pid, syscall.SIGKILL); crowd.Wait() }()
 
-	p, err := testcuda.Start(ctx, kit, testcuda.Workload, testcuda.Options{User: neighbour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if _, err := p.Run("init"); err != nil {
-		t.Fatal(err)
-	}
-	before, began := running(t, a.cmd.Process.Pid), time.Now()
+	var before time.Duration
+	var began time.Time
 	for i := range rounds {
 		// Each round has a stack of its own, which comes up once.
 		if _, err := p.Run(fmt.Sprintf("via %s repeat %d cuMemAlloc_v2 4096", paths(6, i), calls)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		took := taken(t, a.cmd.Process.Pid, func() { time.Sleep(time.Second) })
+		if i%5 == 0 {
+			t.Logf("round %d: %s", i, took)
+		}
+		if i == rounds/2 { // what is to be shed is
+			before, began = running(t, a.cmd.Process.Pid), time.Now()
+		}
 	}
 	took := 100 * float64(running(t, a.cmd.Process.Pid)-before) / float64(time.Since(began))
 	f, err := footprint.Of(a.cmd.Process.Pid)
@@ -120,26 +146,45 @@ func TestStrangers(t *testing.T) {
 			break
 		}
 	}
-	text, err := a.get(fmt.Sprintf("/debug/pprof/gpumem?debug=1&pid=%d", p.PID()))
+	text, err := a.get(fmt.Sprintf("/debug/pprof/gpumem?pid=%d", p.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(s.path("profile"), text, 0o600); err != nil {
+	snap, err := pprofout.Read(bytes.NewReader(text))
+	if err != nil {
 		t.Fatal(err)
 	}
-	stacks := 0
-	for _, stack := range strings.Split(string(text), "\n\n") {
-		if strings.Contains(stack, "via_") && strings.Contains(stack, "main") {
-			stacks++
+	whole := map[string]int64{}
+	for _, x := range snap.Samples {
+		var stack strings.Builder
+		for _, l := range x.Stack {
+			switch l.Lines[0].Function {
+			case "via_left":
+				stack.WriteByte('l')
+			case "via_right":
+				stack.WriteByte('r')
+			case "main":
+				stack.WriteByte('m')
+			}
+		}
+		whole[stack.String()] += x.InuseObjects
+	}
+	for i := range rounds {
+		path := []byte(paths(6, i))
+		slices.Reverse(path)
+		if n := whole[string(path)+"m"]; n != calls {
+			t.Errorf("%d of the %d allocations of round %d have their stack", n, calls, i)
 		}
 	}
 	lost, err := a.losses()
-	t.Logf("%d paragraphs of stacks; lost: %v, %v", stacks, some(lost), err)
+	t.Logf("stacks: %v; lost: %v, %v", whole, some(lost), err)
 	for _, m := range regexp.MustCompile(`The agent is at a limit[^\n]*`).FindAllString(a.log.String(), -1) {
 		t.Log(m)
 		if !strings.Contains(m, fmt.Sprintf("user %d", stranger)) {
 			t.Errorf("somebody else is shed of: %s", m)
 		}
 	}
-	t.Logf("%.3000s", text)
+	if !strings.Contains(a.log.String(), "The agent is at a limit") {
+		t.Errorf("nothing was shed: the stranger does not take enough")
+	}
 }
