@@ -68,7 +68,9 @@ func TestAgentShedsStranger(t *testing.T) {
 			stacked = 0
 			for _, x := range snap.Samples {
 				all += x.InuseObjects
-				if slices.ContainsFunc(x.Stack, func(l *snapshot.Location) bool { return l.Lines[0].Function == "via_left" }) {
+				if slices.ContainsFunc(x.Stack, func(l *snapshot.Location) bool {
+					return slices.ContainsFunc(l.Lines, func(l snapshot.Line) bool { return l.Function == "via_left" })
+				}) {
 					stacked += x.InuseObjects
 				}
 			}

@@ -51,7 +51,7 @@ func TestStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := s.starts(nil, "--memory-limit", fmt.Sprint(memoryLimit, "MiB"), "--cpu-limit", fmt.Sprint(cpuLimit, "%"), "--no-cache")
+	a, err := s.starts(nil, "--memory-limit", fmt.Sprint(memoryLimit, "MiB"), "--cpu-limit", fmt.Sprint(cpuLimit, "%"), "--no-cache", "--pprof")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +127,10 @@ func TestStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if path := os.Getenv("SOAK_PROFILE"); path != "" {
+		text, _ := a.get("/debug/pprof/profile?seconds=8")
+		os.WriteFile(path, text, 0o600)
+	}
 	n, err := exec.Command("pgrep", "-c", "-u", strconv.Itoa(stranger)).Output()
 	t.Logf("%s processes of the stranger; the agent has %d MiB, and took %.0f %% of a core; %v", strings.TrimSpace(string(n)), f.Resident, took, err)
 	if f.Resident > memoryLimit {
@@ -158,13 +162,10 @@ func TestStrangers(t *testing.T) {
 	for _, x := range snap.Samples {
 		var stack strings.Builder
 		for _, l := range x.Stack {
-			switch l.Lines[0].Function {
-			case "via_left":
-				stack.WriteByte('l')
-			case "via_right":
-				stack.WriteByte('r')
-			case "main":
-				stack.WriteByte('m')
+			for _, line := range l.Lines {
+				if letter := map[string]string{"via_left": "l", "via_right": "r", "main": "m"}[line.Function]; letter != "" {
+					stack.WriteString(letter)
+				}
 			}
 		}
 		whole[stack.String()] += x.InuseObjects
