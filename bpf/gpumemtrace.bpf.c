@@ -29,18 +29,25 @@ int gm_call_exit(struct pt_regs *ctx)
 	return 0;
 }
 
-/* gm_life sends one step of a process's life. It needs no thread state: a fork
- * or an exit may be the first thing that is seen of a thread. */
-gm_inline void gm_life(u32 type, u32 pid, struct task_struct___gm *leader, u32 child,
+/* gm_life sends one step of the life of a user's process. It needs no thread state: a
+ * fork or an exit may be the first thing that is seen of a thread. */
+gm_inline void gm_life(u32 type, u32 user, u32 pid, struct task_struct___gm *leader, u32 child,
 		       struct task_struct___gm *child_leader)
 {
-	struct gm_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	u64 wake;
+	struct gm_event *e = NULL;
+	if (gm_room(user, sizeof(*e), &wake)) {
+		e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+		if (!e)
+			gm_no_room(user, sizeof(*e));
+	}
 	if (!e) {
-		gm_count(GM_LOSS_RING_FULL);
+		gm_lose(user, &pid);
 		return;
 	}
 	__builtin_memset(e, 0, sizeof(*e));
 	e->type = type;
+	e->user = user;
 	e->time = bpf_ktime_get_ns();
 	gm_read(e->start, leader->start_boottime);
 	e->pid = pid;
@@ -52,7 +59,16 @@ gm_inline void gm_life(u32 type, u32 pid, struct task_struct___gm *leader, u32 c
 		leader = child_leader;
 	}
 	bpf_probe_read_kernel(&e->v[2], sizeof(leader->comm), &leader->comm);
-	bpf_ringbuf_submit(e, gm_wake());
+	bpf_ringbuf_submit(e, wake);
+}
+
+/* gm_known returns the target pid, which is the running process, or NULL. */
+gm_inline struct gm_target *gm_known(u32 *pid)
+{
+	struct gm_target *t = bpf_map_lookup_elem(&targets, pid);
+	if (t && !t->user)
+		t->user = gm_user();
+	return t;
 }
 
 /* Raw tracepoints need no tracefs, and what they add to `targets` holds before
@@ -62,21 +78,23 @@ SEC("raw_tp/sched_process_fork")
 int gm_fork(u64 *args)
 {
 	struct task_struct___gm *parent = (void *)args[0], *child = (void *)args[1];
-	u32 pid, tgid, one = 1;
+	u32 pid, tgid;
 	gm_read(pid, child->pid);
 	gm_read(tgid, child->tgid);
 	if (pid != tgid) /* a thread */
 		return 0;
 	struct task_struct___gm *leader = gm_leader(parent);
 	u32 from = gm_nr(leader);
-	if (!cfg_follow || !from || !bpf_map_lookup_elem(&targets, &from))
+	struct gm_target *t = cfg_follow && from ? gm_known(&from) : NULL;
+	if (!t)
 		return 0;
+	struct gm_target new = { .user = t->user };
 	u32 to = gm_nr(child);
-	if (!to || bpf_map_update_elem(&targets, &to, &one, BPF_ANY)) {
+	if (!to || bpf_map_update_elem(&targets, &to, &new, BPF_ANY)) {
 		gm_count(GM_LOSS_TARGETS_FULL);
 		return 0;
 	}
-	gm_life(GM_FORK, from, leader, to, child);
+	gm_life(GM_FORK, new.user, from, leader, to, child);
 	return 0;
 }
 
@@ -85,8 +103,9 @@ int gm_exec(u64 *args)
 {
 	struct task_struct___gm *leader = gm_leader((void *)args[0]);
 	u32 pid = gm_nr(leader);
-	if (pid && bpf_map_lookup_elem(&targets, &pid))
-		gm_life(GM_EXEC, pid, leader, 0, NULL);
+	struct gm_target *t = pid ? gm_known(&pid) : NULL;
+	if (t)
+		gm_life(GM_EXEC, t->user, pid, leader, 0, NULL);
 	return 0;
 }
 
@@ -102,9 +121,11 @@ int gm_exit(u64 *args)
 		return 0;
 	struct task_struct___gm *leader = gm_leader(task);
 	u32 pid = gm_nr(leader);
-	if (!pid || !bpf_map_lookup_elem(&targets, &pid))
+	struct gm_target *t = pid ? gm_known(&pid) : NULL;
+	if (!t)
 		return 0;
+	u32 user = t->user;
 	bpf_map_delete_elem(&targets, &pid);
-	gm_life(GM_EXIT, pid, leader, 0, NULL);
+	gm_life(GM_EXIT, user, pid, leader, 0, NULL);
 	return 0;
 }

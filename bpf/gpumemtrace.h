@@ -20,7 +20,9 @@ enum gm_record_type {
 /* One call, or one step of a process's life (v[0], v[1]: the child of a fork;
  * v[2], v[3]: the command name of the child, or of the process). */
 struct gm_event {
-	u32 type; /* enum gm_record_type */
+	u8 type;  /* enum gm_record_type */
+	u8 flags; /* enum gm_event_flags */
+	u16 user; /* in `users` */
 	u16 row;
 	u16 outer; /* row of the runtime call around this one, or 0 */
 	u64 time;  /* CLOCK_MONOTONIC, ns: entry or return, by the row */
@@ -34,9 +36,15 @@ struct gm_event {
 	u64 v[GM_VALUES]; /* as the row's captures say */
 };
 
+enum gm_event_flags {
+	GM_EVENT_SHED = 1, /* no stack was taken, because user space wants none of its process or user */
+};
+
 /* A call stack, sent before the first event that names it. */
 struct gm_stack {
-	u32 type;
+	u8 type;
+	u8 unused;
+	u16 user;
 	u32 frames; /* of the stack; a deep one has words for fewer */
 	u64 id;
 	u64 start;
@@ -61,7 +69,7 @@ enum gm_class {
 };
 
 enum gm_row_flags {
-	GM_ROW_STACK = 1,      /* take a stack; user space may change it at any time */
+	GM_ROW_STACK = 1,      /* take a stack, unless it is shed (enum gm_shed) */
 	GM_ROW_ENTRY_TIME = 2, /* ordered at entry */
 	GM_ROW_SKIP_NULL = 4,  /* a call with argument 0 == 0 means nothing */
 	GM_ROW_LIST = 8,       /* argument 0 is an array of argument 1 elements: an event each */
@@ -153,8 +161,6 @@ struct gm_thread {
 	u32 ctx_depth;
 	s32 device; /* of the current context, or -1 */
 	u32 want_stack;
-	u32 target; /* its process was seen in `targets`, or put there */
-	u32 unused;
 	u64 sp;		/* of gm_enter: the stack pointer, */
 	u64 trampoline; /* gm_trampoline, */
 	u64 word;	/* and what stands where a pending call was entered */
@@ -169,7 +175,7 @@ struct gm_thread {
 
 struct {
 	__uint(type, GM_MAP_RINGBUF);
-	__uint(max_entries, 8 << 20);
+	__uint(max_entries, 16 << 20);
 } events SEC(".maps");
 
 GM_MAP(rows, GM_MAP_ARRAY, 256, 0, u32, struct gm_row);
@@ -186,8 +192,43 @@ GM_MAP(loss, GM_MAP_ARRAY, GM_LOSS_MAX, 0, u32, u64);
 
 GM_MAP(threads, GM_MAP_TASK_STORAGE, 0, GM_F_NO_PREALLOC, int, struct gm_thread);
 
+/* Of which calls no stack is taken, to take less of the tracer's time and memory. */
+enum gm_shed {
+	GM_SHED_NOTHING,
+	GM_SHED_TENSORS, /* of those of GM_CLASS_TENSOR */
+	GM_SHED_ALL,
+};
+
+/* A process that is traced, and what it cost. */
+struct gm_target {
+	u32 user; /* in `users`; 0: not known yet */
+	u32 shed; /* enum gm_shed; user space sets it */
+	u64 bytes; /* in the ring buffer, so far */
+	u64 lost;  /* events that found no room there */
+};
+
 /* The processes to trace, by PID in the tracer's namespace. */
-GM_MAP(targets, GM_MAP_HASH, 65536, 0, u32, u32);
+GM_MAP(targets, GM_MAP_HASH, 65536, 0, u32, struct gm_target);
+
+/* A user of the machine, of whose processes some are traced (gm_user). The two parts
+ * lie on cache lines of their own: each side writes one. */
+struct gm_user {
+	u64 sent; /* bytes put into the ring buffer */
+	u64 lost; /* events that found no room there */
+	u64 unused[6];
+	u64 read; /* of the bytes sent, those that user space has taken */
+	u64 shed; /* enum gm_shed */
+	u64 unused2[6];
+};
+
+#define GM_USERS 1024
+#define GM_USER_TRIES 8
+
+GM_MAP(users, GM_MAP_ARRAY, GM_USERS, GM_F_MMAPABLE, u32, struct gm_user);
+
+/* Whose each place of `users` is, by gm_who. User space takes back those that nobody
+ * uses. Place 0 is nobody's. */
+GM_MAP(owners, GM_MAP_HASH, GM_USERS, 0, u32, u32);
 
 /* Stacks that user space has. An evicted one is sent again. */
 GM_MAP(stacks_seen, GM_MAP_LRU_HASH, 65536, 0, u64, u32);
@@ -291,20 +332,146 @@ gm_inline bool gm_traced(u32 pid)
 	return pid && (cfg_all || bpf_map_lookup_elem(&targets, &pid));
 }
 
-gm_inline u64 gm_wake(void)
+/* gm_who returns the user who answers for the running process: its effective user, or in
+ * a user namespace who made the outermost one, unless that is root (proc.User). */
+gm_inline u32 gm_who(void)
+{
+	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
+	u32 who, owner = 0, maker = 0;
+	struct cred___gm *cred;
+	struct user_namespace___gm *ns, *parent;
+	gm_read(cred, task->cred);
+	gm_read(who, cred->euid.val);
+	gm_read(ns, cred->user_ns);
+	for (u32 i = 0; i < 33; i++) { /* they nest 32 deep */
+		gm_read(parent, ns->parent);
+		if (!parent)
+			break;
+		gm_read(owner, ns->owner.val);
+		maker = owner;
+		ns = parent;
+	}
+	return maker ?: who;
+}
+
+/* gm_user returns the place in `users` of the running process's user. It is 0 where many
+ * others have all places that it may have. */
+gm_step u32 gm_user(void)
+{
+	u32 who = gm_who(), at = who * 0x9e3779b1 >> 22;
+	for (u32 i = 0; i < GM_USER_TRIES; i++) {
+		u32 place = (at + i) & (GM_USERS - 1);
+		if (!place)
+			continue;
+		u32 *owner = bpf_map_lookup_elem(&owners, &place);
+		if (!owner) {
+			if (!bpf_map_update_elem(&owners, &place, &who, BPF_NOEXIST))
+				return place;
+			owner = bpf_map_lookup_elem(&owners, &place); /* another CPU was first */
+		}
+		if (owner && *owner == who)
+			return place;
+	}
+	return 0;
+}
+
+/* gm_target_of returns the target pid, which is the running process, and puts it into the
+ * table where every process is traced. */
+gm_inline struct gm_target *gm_target_of(u32 *pid)
+{
+	struct gm_target *t = bpf_map_lookup_elem(&targets, pid);
+	if (!t && cfg_all) {
+		struct gm_target new = { .user = gm_user() };
+		if (bpf_map_update_elem(&targets, pid, &new, BPF_ANY))
+			gm_count(GM_LOSS_TARGETS_FULL);
+		t = bpf_map_lookup_elem(&targets, pid);
+	}
+	if (t && !t->user)
+		t->user = gm_user();
+	return t;
+}
+
+/* gm_room takes room in the ring buffer for size bytes of a user's, and leaves in *wake
+ * whether to wake the reader. Nobody may have more waiting there than is free: a user
+ * alone has half of it, and each of n who send without a pause 1/(n+1), so that there is
+ * room for one more. */
+gm_inline bool gm_room(u32 user, u64 size, u64 *wake)
 {
 	/* One wake-up per event costs a training loop microseconds each; the
 	 * reader looks by itself every few tens of milliseconds. */
 	const u64 much = 64 << 10; /* bytes */
 
-	return bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA) >= much ? GM_RB_FORCE_WAKEUP : GM_RB_NO_WAKEUP;
+	u64 waits = bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA);
+	u64 room = bpf_ringbuf_query(&events, GM_RB_RING_SIZE) - waits;
+	*wake = waits >= much ? GM_RB_FORCE_WAKEUP : GM_RB_NO_WAKEUP;
+	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
+	if (!u)
+		return false;
+	size += 8; /* its header */
+	if (*(volatile u64 *)&u->sent - *(volatile u64 *)&u->read + size > room)
+		return false;
+	__sync_fetch_and_add(&u->sent, size);
+	return true;
+}
+
+/* gm_no_room gives back what gm_room took. */
+gm_inline void gm_no_room(u32 user, u64 size)
+{
+	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
+	if (u)
+		__sync_fetch_and_add(&u->sent, -(size + 8));
+}
+
+/* gm_lose counts an event of a process that found no room. */
+gm_inline void gm_lose(u32 user, u32 *pid)
+{
+	gm_count(GM_LOSS_RING_FULL);
+	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
+	if (u)
+		__sync_fetch_and_add(&u->lost, 1);
+	struct gm_target *t = bpf_map_lookup_elem(&targets, pid);
+	if (t)
+		__sync_fetch_and_add(&t->lost, 1);
+}
+
+/* gm_output sends size bytes, which are a multiple of 8, for a user, and says whether
+ * there was room. Flags are more of bpf_ringbuf_output's. */
+gm_inline bool gm_output(u32 user, void *data, u64 size, u64 flags)
+{
+	u64 wake;
+	if (!gm_room(user, size, &wake))
+		return false;
+	if (!bpf_ringbuf_output(&events, data, size, flags ?: wake))
+		return true;
+	gm_no_room(user, size);
+	return false;
 }
 
 /* gm_emit sends th->ev. */
 gm_inline void gm_emit(struct gm_thread *th)
 {
-	if (bpf_ringbuf_output(&events, &th->ev, sizeof(th->ev), gm_wake()))
-		gm_count(GM_LOSS_RING_FULL);
+	if (!gm_output(th->ev.user, &th->ev, sizeof(th->ev), 0))
+		gm_lose(th->ev.user, &th->ev.pid);
+}
+
+/* gm_charge notes whose th->ev is and what it costs, and takes no stack for it where none
+ * is wanted. */
+gm_inline void gm_charge(struct gm_thread *th, u16 class)
+{
+	struct gm_target *t = gm_target_of(&th->ev.pid);
+	u32 user = t ? t->user : 0;
+	u64 shed = t ? t->shed : 0;
+	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
+	if (u && u->shed > shed)
+		shed = u->shed;
+	th->ev.user = user;
+	th->ev.flags = 0;
+	if (t)
+		__sync_fetch_and_add(&t->bytes, sizeof(th->ev));
+	if (th->want_stack && shed >= (class == GM_CLASS_TENSOR ? GM_SHED_TENSORS : GM_SHED_ALL)) {
+		th->want_stack = 0;
+		th->ev.flags = GM_EVENT_SHED;
+	}
 }
 
 /* gm_mix folds one word into a running 64-bit hash (the step of MurmurHash3's
@@ -318,7 +485,7 @@ gm_inline u64 gm_mix(u64 h, u64 w)
 }
 
 /* gm_send sends the first n words of s, of which there are at most max, and whose
- * id, start, pid and frames are filled in, unless user space has that stack. False
+ * user, id, start, pid and frames are filled in, unless user space has that stack. False
  * means that it found no room: the next event with that stack sends it again. */
 gm_inline bool gm_send(struct gm_stack *s, u64 n, u64 max, u32 flags)
 {
@@ -334,8 +501,12 @@ gm_inline bool gm_send(struct gm_stack *s, u64 n, u64 max, u32 flags)
 		n = max;
 	u64 size = __builtin_offsetof(struct gm_stack, words) + n * sizeof(u64);
 	/* Woken at once: a short-lived process may not outlive a poll. */
-	if (bpf_ringbuf_output(&events, s, size, GM_RB_FORCE_WAKEUP))
+	if (!gm_output(s->user, s, size, GM_RB_FORCE_WAKEUP))
 		return false;
+	u32 pid = s->pid;
+	struct gm_target *t = bpf_map_lookup_elem(&targets, &pid);
+	if (t)
+		__sync_fetch_and_add(&t->bytes, size);
 	bpf_map_update_elem(&stacks_seen, &id, &one, BPF_ANY);
 	return true;
 }
@@ -367,6 +538,7 @@ gm_inline void gm_stack_fp(void *ctx, struct gm_thread *th)
 	u32 n = (u64)size / sizeof(u64);
 	th->stack.start = th->ev.start;
 	th->stack.pid = th->ev.pid;
+	th->stack.user = th->ev.user;
 	th->stack.frames = n;
 	gm_name(&th->stack);
 	if (!gm_send(&th->stack, n, GM_FRAMES, 0))
@@ -620,6 +792,7 @@ gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, str
 	th->ev.device = -1;
 	gm_capture(th, row);
 	th->want_stack = (row->flags & GM_ROW_STACK) && (cfg_free_stacks || bytes > 0) && !th->done.args[6];
+	gm_charge(th, GM_CLASS_TENSOR);
 	return th;
 }
 
@@ -717,15 +890,6 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 			outer = key;
 	}
 
-	if (cfg_all && !th->target) {
-		u32 one = 1;
-		if (!bpf_map_lookup_elem(&targets, &th->ev.pid) &&
-		    bpf_map_update_elem(&targets, &th->ev.pid, &one, BPF_ANY))
-			gm_count(GM_LOSS_TARGETS_FULL);
-		else
-			th->target = 1;
-	}
-
 	if (row->flags & GM_ROW_ALLOCATES)
 		th->tensors.grown = 1;
 	th->ev.row = id;
@@ -744,6 +908,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	th->ev.ctx = d < GM_CTX_DEPTH ? th->ctx[d] : 0;
 	th->ev.device = th->device;
 	th->want_stack = stack;
+	gm_charge(th, row->class);
 	*rowp = row;
 	return th;
 }

@@ -22,11 +22,13 @@ const (
 	GpumemtraceMapGates           = "gates"
 	GpumemtraceMapLoss            = "loss"
 	GpumemtraceMapNowhere         = "nowhere"
+	GpumemtraceMapOwners          = "owners"
 	GpumemtraceMapRows            = "rows"
 	GpumemtraceMapSamples         = "samples"
 	GpumemtraceMapStacksSeen      = "stacks_seen"
 	GpumemtraceMapTargets         = "targets"
 	GpumemtraceMapThreads         = "threads"
+	GpumemtraceMapUsers           = "users"
 	GpumemtraceProgGmCallEnter    = "gm_call_enter"
 	GpumemtraceProgGmCallExit     = "gm_call_exit"
 	GpumemtraceProgGmExec         = "gm_exec"
@@ -99,11 +101,13 @@ type GpumemtraceMapSpecs struct {
 	Gates      *ebpf.MapSpec `ebpf:"gates"`
 	Loss       *ebpf.MapSpec `ebpf:"loss"`
 	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
+	Owners     *ebpf.MapSpec `ebpf:"owners"`
 	Rows       *ebpf.MapSpec `ebpf:"rows"`
 	Samples    *ebpf.MapSpec `ebpf:"samples"`
 	StacksSeen *ebpf.MapSpec `ebpf:"stacks_seen"`
 	Targets    *ebpf.MapSpec `ebpf:"targets"`
 	Threads    *ebpf.MapSpec `ebpf:"threads"`
+	Users      *ebpf.MapSpec `ebpf:"users"`
 }
 
 // GpumemtraceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -144,11 +148,13 @@ type GpumemtraceMaps struct {
 	Gates      *ebpf.Map `ebpf:"gates"`
 	Loss       *ebpf.Map `ebpf:"loss"`
 	Nowhere    *ebpf.Map `ebpf:"nowhere"`
+	Owners     *ebpf.Map `ebpf:"owners"`
 	Rows       *ebpf.Map `ebpf:"rows"`
 	Samples    *ebpf.Map `ebpf:"samples"`
 	StacksSeen *ebpf.Map `ebpf:"stacks_seen"`
 	Targets    *ebpf.Map `ebpf:"targets"`
 	Threads    *ebpf.Map `ebpf:"threads"`
+	Users      *ebpf.Map `ebpf:"users"`
 }
 
 func (m *GpumemtraceMaps) Close() error {
@@ -159,11 +165,13 @@ func (m *GpumemtraceMaps) Close() error {
 		m.Gates,
 		m.Loss,
 		m.Nowhere,
+		m.Owners,
 		m.Rows,
 		m.Samples,
 		m.StacksSeen,
 		m.Targets,
 		m.Threads,
+		m.Users,
 	)
 }
 

@@ -87,6 +87,7 @@ enum {
 	GM_RB_NO_WAKEUP = 1,
 	GM_RB_FORCE_WAKEUP = 2,
 	GM_RB_AVAIL_DATA = 0,
+	GM_RB_RING_SIZE = 1,
 	GM_STORAGE_CREATE = 1,
 };
 
@@ -136,7 +137,19 @@ struct uprobes_state___gm {
 struct mm_struct___gm {
 	struct uprobes_state___gm uprobes_state;
 } GM_CORE;
+struct kuid___gm {
+	unsigned int val;
+} GM_CORE;
+struct user_namespace___gm {
+	struct user_namespace___gm *parent;
+	struct kuid___gm owner;
+} GM_CORE;
+struct cred___gm {
+	struct kuid___gm euid;
+	struct user_namespace___gm *user_ns;
+} GM_CORE;
 struct task_struct___gm {
+	struct cred___gm *cred;
 	struct mm_struct___gm *mm;
 	int pid;
 	int tgid;

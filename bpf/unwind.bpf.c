@@ -72,6 +72,7 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u32 pid = th->ev.pid;
 	struct unwind_process *process = bpf_map_lookup_elem(&unwind_processes, &pid);
 	u->slot = slot;
+	u->user = th->ev.user;
 	u->key.start = th->ev.start;
 	u->key.pid = pid;
 	u->key.mappings = process ? process->mappings : 0;
@@ -162,6 +163,7 @@ __attribute__((noinline)) u32 uw_send(u32 slot)
 	const u32 most = UW_LEAF_FRAMES + UW_ROOT_FRAMES;
 	s->id = u->id;
 	s->start = u->key.start;
+	s->user = u->user;
 	s->pid = u->key.pid;
 	s->frames = u->frames;
 	return gm_send(s, 2 * u->frames, 2 * most, UW_STACK_FRAMES | u->error << UW_STACK_ERROR_SHIFT);

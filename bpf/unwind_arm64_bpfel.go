@@ -19,6 +19,8 @@ const (
 	UnwindMapAllocators              = "allocators"
 	UnwindMapApmIntProcs             = "apm_int_procs"
 	UnwindMapCopies                  = "copies"
+	UnwindMapCopiesSent              = "copies_sent"
+	UnwindMapCopiesTaken             = "copies_taken"
 	UnwindMapEscapes                 = "escapes"
 	UnwindMapEvents                  = "events"
 	UnwindMapExeIdTo10StackDeltas    = "exe_id_to_10_stack_deltas"
@@ -42,6 +44,7 @@ const (
 	UnwindMapInterpreterOffsets      = "interpreter_offsets"
 	UnwindMapLoss                    = "loss"
 	UnwindMapMetrics                 = "metrics"
+	UnwindMapOwners                  = "owners"
 	UnwindMapPerCpuRecords           = "per_cpu_records"
 	UnwindMapPerCpuRecordsKp         = "per_cpu_records_kp"
 	UnwindMapPidEvents               = "pid_events"
@@ -65,6 +68,7 @@ const (
 	UnwindMapUnwindProcesses         = "unwind_processes"
 	UnwindMapUnwindStats             = "unwind_stats"
 	UnwindMapUnwinds                 = "unwinds"
+	UnwindMapUsers                   = "users"
 	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
 	UnwindProgGmCodeFreed            = "gm_code_freed"
 	UnwindProgGmUnwindCopy           = "gm_unwind_copy"
@@ -155,6 +159,8 @@ type UnwindMapSpecs struct {
 	Allocators           *ebpf.MapSpec `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.MapSpec `ebpf:"apm_int_procs"`
 	Copies               *ebpf.MapSpec `ebpf:"copies"`
+	CopiesSent           *ebpf.MapSpec `ebpf:"copies_sent"`
+	CopiesTaken          *ebpf.MapSpec `ebpf:"copies_taken"`
 	Escapes              *ebpf.MapSpec `ebpf:"escapes"`
 	Events               *ebpf.MapSpec `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.MapSpec `ebpf:"exe_id_to_10_stack_deltas"`
@@ -178,6 +184,7 @@ type UnwindMapSpecs struct {
 	InterpreterOffsets   *ebpf.MapSpec `ebpf:"interpreter_offsets"`
 	Loss                 *ebpf.MapSpec `ebpf:"loss"`
 	Metrics              *ebpf.MapSpec `ebpf:"metrics"`
+	Owners               *ebpf.MapSpec `ebpf:"owners"`
 	PerCpuRecords        *ebpf.MapSpec `ebpf:"per_cpu_records"`
 	PerCpuRecordsKp      *ebpf.MapSpec `ebpf:"per_cpu_records_kp"`
 	PidEvents            *ebpf.MapSpec `ebpf:"pid_events"`
@@ -201,6 +208,7 @@ type UnwindMapSpecs struct {
 	UnwindProcesses      *ebpf.MapSpec `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.MapSpec `ebpf:"unwind_stats"`
 	Unwinds              *ebpf.MapSpec `ebpf:"unwinds"`
+	Users                *ebpf.MapSpec `ebpf:"users"`
 }
 
 // UnwindVariableSpecs contains global variables before they are loaded into the kernel.
@@ -261,6 +269,8 @@ type UnwindMaps struct {
 	Allocators           *ebpf.Map `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.Map `ebpf:"apm_int_procs"`
 	Copies               *ebpf.Map `ebpf:"copies"`
+	CopiesSent           *ebpf.Map `ebpf:"copies_sent"`
+	CopiesTaken          *ebpf.Map `ebpf:"copies_taken"`
 	Escapes              *ebpf.Map `ebpf:"escapes"`
 	Events               *ebpf.Map `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.Map `ebpf:"exe_id_to_10_stack_deltas"`
@@ -284,6 +294,7 @@ type UnwindMaps struct {
 	InterpreterOffsets   *ebpf.Map `ebpf:"interpreter_offsets"`
 	Loss                 *ebpf.Map `ebpf:"loss"`
 	Metrics              *ebpf.Map `ebpf:"metrics"`
+	Owners               *ebpf.Map `ebpf:"owners"`
 	PerCpuRecords        *ebpf.Map `ebpf:"per_cpu_records"`
 	PerCpuRecordsKp      *ebpf.Map `ebpf:"per_cpu_records_kp"`
 	PidEvents            *ebpf.Map `ebpf:"pid_events"`
@@ -307,6 +318,7 @@ type UnwindMaps struct {
 	UnwindProcesses      *ebpf.Map `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.Map `ebpf:"unwind_stats"`
 	Unwinds              *ebpf.Map `ebpf:"unwinds"`
+	Users                *ebpf.Map `ebpf:"users"`
 }
 
 func (m *UnwindMaps) Close() error {
@@ -314,6 +326,8 @@ func (m *UnwindMaps) Close() error {
 		m.Allocators,
 		m.ApmIntProcs,
 		m.Copies,
+		m.CopiesSent,
+		m.CopiesTaken,
 		m.Escapes,
 		m.Events,
 		m.ExeIdTo10StackDeltas,
@@ -337,6 +351,7 @@ func (m *UnwindMaps) Close() error {
 		m.InterpreterOffsets,
 		m.Loss,
 		m.Metrics,
+		m.Owners,
 		m.PerCpuRecords,
 		m.PerCpuRecordsKp,
 		m.PidEvents,
@@ -360,6 +375,7 @@ func (m *UnwindMaps) Close() error {
 		m.UnwindProcesses,
 		m.UnwindStats,
 		m.Unwinds,
+		m.Users,
 	)
 }
 

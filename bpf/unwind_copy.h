@@ -15,6 +15,7 @@ struct unwind_copy {
 	u32 tid;
 	u64 size; /* of stack, bytes */
 	u64 of;	  /* its address in the process */
+	u64 user; /* in `users` */
 	UnwindState state;
 	u64 trampoline;
 	struct unwind_hidden hidden[UW_HIDDEN];
@@ -30,16 +31,30 @@ struct {
 	__uint(max_entries, 4 << 20);
 } copies SEC(".maps");
 
+/* How many copies each of `users` has sent, and how many of them user space has taken. */
+GM_MAP(copies_sent, GM_MAP_ARRAY, GM_USERS, 0, u32, u64);
+GM_MAP(copies_taken, GM_MAP_ARRAY, GM_USERS, 0, u32, u64);
+
 /* uw_copy sends the copy of an unwind that ended early, which began at the
- * registers in u->begin, and names it. It returns 0 when there is no room. */
+ * registers in u->begin, and names it. It returns 0 when there is no room: nobody may
+ * have more waiting than there is room for (gm_room). */
 __attribute__((noinline)) u32 uw_copy(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
+	u32 user = u->user;
+	u64 *sent = bpf_map_lookup_elem(&copies_sent, &user), *taken = bpf_map_lookup_elem(&copies_taken, &user);
+	if (!sent || !taken)
+		return 0;
+	u64 room = bpf_ringbuf_query(&copies, GM_RB_RING_SIZE) - bpf_ringbuf_query(&copies, GM_RB_AVAIL_DATA);
+	if ((*sent - *taken + 1) * sizeof(struct unwind_copy) > room)
+		return 0;
 	struct unwind_copy *c = bpf_ringbuf_reserve(&copies, sizeof(*c), 0);
 	if (!c)
 		return 0;
+	__sync_fetch_and_add(sent, 1);
+	c->user = user;
 	u64 now = bpf_ktime_get_ns();
 	u->id = gm_mix(gm_mix(gm_mix(u->key.pid, u->key.start), now), u->tid) ?: 1;
 	c->id = u->id;
@@ -70,7 +85,7 @@ __attribute__((noinline)) u32 uw_copy(u32 slot)
 gm_inline bool uw_paste(struct unwind *u, u64 at)
 {
 	struct unwind_copy *c = (void *)at;
-	u64 words[5];
+	u64 words[6];
 	if (bpf_probe_read_user(words, sizeof(words), c) ||
 	    bpf_probe_read_user(&u->record.state, sizeof(u->record.state), &c->state) ||
 	    bpf_probe_read_user(&u->trampoline, sizeof(u->trampoline), &c->trampoline) ||
@@ -86,6 +101,7 @@ gm_inline bool uw_paste(struct unwind *u, u64 at)
 	u->tid = words[2] >> 32;
 	u->copy_size = words[3];
 	u->copy_of = words[4];
+	u->user = words[5];
 	u->copy_at = (u64)c->stack;
 	return true;
 }

@@ -91,6 +91,7 @@ struct unwind {
 	u64 taken; /* 1: by a program that runs */
 	u32 slot; /* which this is */
 	u32 tid;
+	u64 user; /* in `users` */
 	UnwindState begin; /* record.state at first */
 	struct unwind_key key;
 	u32 step;   /* enum uw_step */

@@ -65,7 +65,7 @@ func BenchmarkPrograms(b *testing.B) {
 	for _, symbol := range []string{"cuMemAlloc_v2", "cuMemFree_v2"} {
 		b.Run(symbol, func(b *testing.B) {
 			tr := openTrace(b, Options{})
-			if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+			if err := tr.newTarget(p.PID()); err != nil {
 				b.Fatal(err)
 			}
 			done := make(chan error)
@@ -123,7 +123,7 @@ func BenchmarkTensors(b *testing.B) {
 	} {
 		b.Run(x.name, func(b *testing.B) {
 			tr := openTrace(b, Options{Tensors: true, TensorOptions: x.which})
-			if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+			if err := tr.newTarget(p.PID()); err != nil {
 				b.Fatal(err)
 			}
 			done := make(chan error)
@@ -220,7 +220,7 @@ func BenchmarkRequests(b *testing.B) {
 		"words a client device0 0x51 0x40 &params 0:64 128 0 -1", "words f client device0 0x51 -1",
 		"words none client client 0 0 0:64 0 -1")
 	tr := openTrace(b, Options{})
-	if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+	if err := tr.newTarget(p.PID()); err != nil {
 		b.Fatal(err)
 	}
 	done := make(chan error)

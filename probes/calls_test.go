@@ -145,7 +145,7 @@ func TestRingFull(t *testing.T) {
 	const rounds = 2003
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "init")
-	tr := traced(t, p, Options{ringBytes: uint32(os.Getpagesize())})
+	tr := traced(t, p, Options{ringBytes: uint32(2 * os.Getpagesize())}) // half of it for one user
 	run(t, p, fmt.Sprintf("repeat %d cuMemAlloc_v2", rounds), "free all")
 	events := len(tr.drain())
 	lost := tr.counter("events_ring_full")

@@ -36,6 +36,8 @@ const (
 	recordExec
 	recordExit
 
+	eventShed = 1 // GM_EVENT_SHED
+
 	eventBytes       = 120
 	stackHeaderBytes = 32
 	maxWords         = 3072
@@ -53,6 +55,11 @@ type procAddress struct {
 
 // A decoder turns records into events. It keeps its buffers between calls.
 type decoder struct {
+	// Of the record that is being decoded, or was: whose it is, a place in users, and
+	// whether it has no stack because none was wanted.
+	user uint16
+	shed bool
+
 	event  event.Event
 	stack  Stack
 	values [values]uint64
@@ -64,11 +71,12 @@ type decoder struct {
 // decode hands one record of the ring buffer to h. The record may hold
 // anything: it is an error, never a panic, if it is not one of ours.
 func (d *decoder) decode(raw []byte, h Handler) error {
-	if len(raw) < stackHeaderBytes {
+	if d.user, d.shed = noPlace, false; len(raw) < stackHeaderBytes {
 		return fmt.Errorf("decode %d bytes: %w", len(raw), errRecord)
 	}
 	le := binary.LittleEndian
-	switch kind := le.Uint32(raw); kind {
+	d.user = le.Uint16(raw[2:])
+	switch kind := raw[0]; kind {
 	case recordStack:
 		n := (len(raw) - stackHeaderBytes) / 8
 		if n > maxWords || len(raw)%8 != 0 {
@@ -90,13 +98,14 @@ func (d *decoder) decode(raw []byte, h Handler) error {
 		if len(raw) < eventBytes {
 			return fmt.Errorf("decode an event of %d bytes: %w", len(raw), errRecord)
 		}
+		d.shed = raw[1]&eventShed != 0
 		return d.decodeEvent(kind, raw, h)
 	default:
 		return fmt.Errorf("decode type %d: %w", kind, errRecord)
 	}
 }
 
-func (d *decoder) decodeEvent(kind uint32, raw []byte, h Handler) error {
+func (d *decoder) decodeEvent(kind byte, raw []byte, h Handler) error {
 	le := binary.LittleEndian
 	e := &d.event
 	*e = event.Event{

@@ -35,7 +35,7 @@ func TestProbesTellAllAtOnce(t *testing.T) {
 			seen := 0
 			for range 3 {
 				tr := openTrace(t, Options{single: c.single, Follow: true})
-				if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+				if err := tr.newTarget(p.PID()); err != nil {
 					t.Fatal(err)
 				}
 				done := make(chan error)

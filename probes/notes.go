@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// Notes are sentences on what may be missing: calls from before a library had
-// probes, and functions that libraries do not export, once for all that lack
-// the same.
+// Notes are sentences on what may be missing: events that found no room, calls from
+// before a library had probes, and functions that libraries do not export, once for all
+// that lack the same.
 func (t *Tracer) Notes() (notes []string) {
+	notes = t.lostNotes()
 	if gap := t.longestGap(); gap > 0 {
 		notes = append(notes, fmt.Sprintf("a library was mapped up to %.1f ms before it had probes: calls in that time are missed", gap.Seconds()*1e3))
 	}

@@ -14,7 +14,7 @@ func TestMeasure(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "init")
 	tr := openTrace(t, Options{})
-	if err := tr.coll.Maps["targets"].Put(uint32(p.PID()), uint32(1)); err != nil {
+	if err := tr.newTarget(p.PID()); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error)

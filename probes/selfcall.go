@@ -43,7 +43,7 @@ func (t *Tracer) CallSelf(calls int, size uint64) (err error) {
 		return err
 	}
 	pid := os.Getpid()
-	if err := t.coll.Maps["targets"].Put(uint32(pid), uint32(1)); err != nil {
+	if err := t.newTarget(pid); err != nil {
 		return err
 	}
 	a := attachment{library: Library{Path: "this program"}} // without a gate

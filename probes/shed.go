@@ -1,74 +1,62 @@
 package probes
 
 import (
+	"errors"
 	"fmt"
-	"runtime"
+	"os"
 	"slices"
-	"time"
+	"sync/atomic"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 )
 
-// A Shed says of which calls no stack is taken, to take less of the traced programs'
-// time and of the tracer's. What is counted stays the same: each call is an event.
+// A Shed says of which calls of a process or a user no stack is taken, to take less of
+// the traced programs' time and of the tracer's. What is counted stays the same: each call
+// is an event. It is enum gm_shed of bpf/gpumemtrace.h.
 type Shed uint8
 
 // From one to the next more is shed.
 const (
 	ShedNothing Shed = iota
 	ShedTensors      // of what PyTorch's caching allocator hands out
-	ShedAll          // of every call
+	ShedAll          // of every call: bpf.ShedAll
 	numShed
 )
 
-// takes tells whether a stack is taken where a row has one.
-func (s Shed) takes(r *Row) bool {
-	return s == ShedNothing || s == ShedTensors && r.class != classTensor
-}
-
-// A shedding is which Shed there is, and what there was before the time at which the
-// kernel side had all of it.
-type shedding struct {
-	now, before Shed
-	since       uint64
-}
-
-// shedInFlight is more than a call that returns takes from reading its row to its time.
-const shedInFlight = 10 * time.Millisecond
-
-// Shed sets it, from the next calls on. It is for one goroutine.
-func (t *Tracer) Shed(s Shed) error {
+// Shed sets it for a process, or for all processes of a user, now and later, from the next
+// calls on. The more of the two counts for a process. The error is os.ErrNotExist for a
+// process that is not traced, and for a user without one. It is for one goroutine.
+func (t *Tracer) Shed(c Consumer, s Shed) error {
 	if s >= numShed {
 		return fmt.Errorf("shed %d: there is no such step", s)
 	}
-	before := t.shedding.Load().now
-	// While rows change, and of events that were on their way then, both may be.
-	t.shedding.Store(&shedding{max(s, before), max(s, before), 0})
-	rows := t.coll.Maps["rows"]
-	for i := range Entries {
-		r := Entries[i].Row
-		if r.flags&flagStack == 0 || s.takes(r) == before.takes(r) {
-			continue
+	if c.PID == 0 {
+		place := noPlace
+		if c.User != NoUser {
+			if place = t.users.place(c.User, false); place == noPlace {
+				return os.ErrNotExist
+			}
 		}
-		k := r.plan.kernelRow(t.class(i), runtime.GOARCH)
-		if !s.takes(r) {
-			k.Flags &^= uint16(flagStack)
-		}
-		if err := rows.Put(uint32(i), k); err != nil {
-			return fmt.Errorf("change which calls have stacks: %w", err)
-		}
+		atomic.StoreUint64(&t.users.Places[place].Shed, uint64(s))
+		return nil
 	}
-	t.shedding.Store(&shedding{s, max(s, before), uint64(clock.Monotonic() + shedInFlight)})
+	var x bpf.Target
+	targets := t.coll.Maps["targets"]
+	err := targets.Lookup(uint32(c.PID), &x)
+	if err == nil {
+		x.Shed = uint32(s) // what the process costs at this moment is not counted
+		err = targets.Update(uint32(c.PID), x, ebpf.UpdateExist)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return os.ErrNotExist
+	}
+	if err != nil {
+		return fmt.Errorf("change which calls of process %d have stacks: %w", c.PID, err)
+	}
 	return nil
-}
-
-// class is what the i-th of Entries is to the kernel side.
-func (t *Tracer) class(i int) class {
-	if Entries[i].Level == Runtime && t.opts.API == APIBoth {
-		return classAround
-	}
-	return Entries[i].class
 }
 
 // allocations are the events that tell of memory that came.
@@ -76,12 +64,7 @@ var allocations = []event.Op{event.OpAlloc, event.OpOpen, event.OpHandleCreate, 
 
 // countShed counts an event without a stack that would have one.
 func (t *Tracer) countShed(e *event.Event) {
-	x := t.shedding.Load()
-	s := x.now
-	if e.Time <= x.since {
-		s = x.before
-	}
-	if s != ShedNothing && e.Stack == 0 && slices.Contains(allocations, e.Op) && !s.takes(Entries[e.API].Row) {
+	if slices.Contains(allocations, e.Op) {
 		t.loss.Add(lossShed, 1)
 	}
 }

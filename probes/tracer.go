@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -19,11 +18,13 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 
+	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/fair"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/work"
 )
 
 // API says which level of CUDA's API is counted.
@@ -54,6 +55,9 @@ type Options struct {
 	// Stacks, if set, takes the stacks of calls, in place of this package's own
 	// return program, which follows frame pointers.
 	Stacks StackTaker
+	// Meter, if set, measures the reading of what was traced, as work for nobody, and has
+	// what else is done for users, by their places (Tracer.UserOf).
+	Meter *work.Meter
 
 	ringBytes           uint32 // of the ring buffer; 0 for the kernel side's own choice
 	samples, allocators uint32 // places in the kernel side's tables; 0 for its own choice
@@ -103,7 +107,7 @@ type Tracer struct {
 	texts    map[event.Process]text // of the guard's goroutine
 
 	gates    gates
-	shedding atomic.Pointer[shedding]
+	users    users
 	takenOff func() error // takes every probe off, once, and returns when that is done
 
 	mu       sync.Mutex // never held while anything is waited for
@@ -135,7 +139,6 @@ func Open(opts Options) (_ *Tracer, err error) {
 		system:   make(chan []Library, 1),
 	}
 	go t.look()
-	t.shedding.Store(&shedding{})
 	t.takenOff = sync.OnceValue(t.closeAll)
 	defer func() {
 		if err != nil {
@@ -147,6 +150,10 @@ func Open(opts Options) (_ *Tracer, err error) {
 		return nil, err
 	}
 	if err := t.fillRows(); err != nil {
+		return nil, err
+	}
+	t.users.owners = t.coll.Maps["owners"]
+	if t.users.Users, err = bpf.MapUsers(t.coll.Maps["users"]); err != nil {
 		return nil, err
 	}
 	for name, program := range lifePrograms {
@@ -228,6 +235,14 @@ func (t *Tracer) fillRows() error {
 		}
 	}
 	return nil
+}
+
+// class is what the i-th of Entries is to the kernel side.
+func (t *Tracer) class(i int) class {
+	if Entries[i].Level == Runtime && t.opts.API == APIBoth {
+		return classAround
+	}
+	return Entries[i].class
 }
 
 // wants tells whether a row is to be probed for the whole trace.
@@ -330,7 +345,7 @@ type found struct {
 // kernel side takes a target back when it exits, and would leave one that was gone by
 // then to whoever has its PID next.
 func (t *Tracer) target(pid int) error {
-	err := t.coll.Maps["targets"].Put(uint32(pid), uint32(1))
+	err := t.newTarget(pid)
 	if proc.Ended(pid) {
 		_ = t.coll.Maps["targets"].Delete(uint32(pid)) // its exit may have
 		return os.ErrNotExist
@@ -372,8 +387,8 @@ func (t *Tracer) probe(c claim) ([]Library, error) {
 // traced tells whether pid is a target now: with Options.All, a process that was
 // seen to use CUDA.
 func (t *Tracer) traced(pid int) bool {
-	var one uint32
-	return t.coll.Maps["targets"].Lookup(uint32(pid), &one) == nil
+	var x bpf.Target
+	return t.coll.Maps["targets"].Lookup(uint32(pid), &x) == nil
 }
 
 func (t *Tracer) warn(text string) {
@@ -410,34 +425,25 @@ const maxBatch = 4096
 // time until, of CLOCK_MONOTONIC, has been handed on, or with 0 more is waiting.
 func (t *Tracer) Run(h Handler, idle func(until time.Duration)) error {
 	d := &decoder{onProcAddress: t.toGuard}
-	follower := follower{h, t}
+	follower := follower{h, t, d}
 	var rec ringbuf.Record
 	t.reader.SetDeadline(time.Now()) // what is there
 	last := time.Now()               // when an event came
 	for {
 		var until time.Duration
-		looked, came := clock.Monotonic(), false // since then
-		n := 0
-		for n < maxBatch && until == 0 {
-			err := t.reader.ReadInto(&rec)
-			switch {
-			case err == nil:
-				n, came = n+1, true
-				if d.decode(rec.RawSample, follower) != nil {
-					t.loss.Add(lossMalformed, 1)
-				}
-			case errors.Is(err, ringbuf.ErrFlushed):
-				return nil
-			case !errors.Is(err, os.ErrDeadlineExceeded):
-				return fmt.Errorf("read events: %w", err)
-			case came: // and more may have, since the ring buffer was found empty
-				looked, came = clock.Monotonic(), false
-			default:
-				until = looked
+		var n int
+		var err error
+		t.opts.Meter.Do(noPlace, func() {
+			n, until, err = t.batch(d, &rec, follower)
+			if err == nil && idle != nil {
+				idle(until)
 			}
-		}
-		if idle != nil {
-			idle(until)
+		})
+		switch {
+		case errors.Is(err, ringbuf.ErrFlushed):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read events: %w", err)
 		}
 		if until == 0 {
 			continue
@@ -455,16 +461,43 @@ func (t *Tracer) Run(h Handler, idle func(until time.Duration)) error {
 	}
 }
 
+// batch hands n records on, until there are no more from before the time until, or with
+// 0 more is waiting.
+func (t *Tracer) batch(d *decoder, rec *ringbuf.Record, h Handler) (n int, until time.Duration, err error) {
+	looked, came := clock.Monotonic(), false // since then
+	for n < maxBatch {
+		err := t.reader.ReadInto(rec)
+		switch {
+		case err == nil:
+			n, came = n+1, true
+			if d.decode(rec.RawSample, h) != nil {
+				t.loss.Add(lossMalformed, 1)
+			}
+			t.users.Took(d.user, rec.RawSample)
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return n, 0, err
+		case came: // and more may have, since the ring buffer was found empty
+			looked, came = clock.Monotonic(), false
+		default:
+			return n, looked, nil
+		}
+	}
+	return n, 0, nil
+}
+
 // A follower tells the tracer of each process's life before its handler, and the
 // taker of stacks after it.
 type follower struct {
 	Handler
-	tracer *Tracer
+	tracer  *Tracer
+	decoder *decoder
 }
 
 func (f follower) Event(e *event.Event) {
 	f.tracer.lived(e)
-	f.tracer.countShed(e)
+	if f.decoder.shed {
+		f.tracer.countShed(e)
+	}
 	f.Handler.Event(e)
 	if taker := f.tracer.opts.Stacks; taker != nil {
 		switch e.Op {

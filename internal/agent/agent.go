@@ -64,6 +64,7 @@ type agent struct {
 	recorder *recorder   // nil for none
 	oom      *oomdir.Dir // nil for none
 	limits   *limiter
+	costs    costs
 	reports  reports
 	reported atomic.Int64 // out-of-memory reports that came
 	lost     *loss.Set
@@ -302,24 +303,23 @@ func (a *agent) run(signals <-chan os.Signal) error {
 	}
 }
 
-// limit looks at what the agent takes, and sheds more or less.
+// limit looks at what the agent takes and for whom, and sheds more or less.
 func (a *agent) limit() {
 	collectWithin(a.config.MemoryLimit)
-	u, err := OwnUsage()
+	memory, err := OwnMemory()
 	if err != nil {
 		return // nothing is known
 	}
-	before := a.limits.shed
-	if !a.limits.observe(clock.Monotonic(), u, Bounds{a.config.MemoryLimit, a.config.CPULimit}) {
-		return
-	}
-	if err := a.session.Shed(a.limits.shed, a.limits.why); err != nil {
-		a.opts.Warn(err.Error())
-	}
-	if a.limits.shed > before {
-		a.opts.Warn(a.limits.why)
-	} else {
-		a.opts.Warn("There is room again: more calls have their call stacks.")
+	costs, worked := a.costs.since(a.session.Costs())
+	for _, c := range a.limits.observe(clock.Monotonic(), Usage{worked, memory}, Bounds{a.config.MemoryLimit, a.config.CPULimit}, costs) {
+		if err := a.session.Shed(c.Consumer, c.shed, c.why); err != nil {
+			a.opts.Warn(err.Error())
+		}
+		if c.more {
+			a.opts.Warn(c.why)
+		} else {
+			a.opts.Warn(fmt.Sprintf("There is room again: more calls of %s have their call stacks.", Cost{Consumer: c.Consumer}.who()))
+		}
 	}
 }
 
@@ -354,8 +354,8 @@ func (a *agent) status() string {
 	if lines := a.notSeen(); len(lines) > 0 {
 		text += ". Not seen: " + lines[0] // the rest is at /readyz
 	}
-	if a.limits.why != "" {
-		text += ". " + a.limits.why
+	for _, why := range a.limits.why() {
+		text += ". " + why
 	}
 	return text
 }

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
@@ -11,7 +14,9 @@ import (
 
 // A Usage is what the agent took of the machine by some moment.
 type Usage struct {
-	CPU time.Duration // since it began
+	// CPU is the processor time of tracing, since it began. What it takes to serve and to
+	// push is not in it: shedding would not save that.
+	CPU time.Duration
 	// Memory is bytes that are resident, but for garbage: what it cannot do without.
 	Memory int64
 }
@@ -35,38 +40,51 @@ const (
 	restMin, restMax = time.Minute, time.Hour
 )
 
-// A limiter decides what is shed. It is pure: it knows the time and the usage by what it
-// is told.
+// A limiter decides what is shed, and of whom. It is pure: it knows the time and the usage
+// by what it is told.
 type limiter struct {
 	steps []probes.Shed // from one to the next more is shed
-	step  int
-	shed  probes.Shed // steps[step]
-	why   string      // sentence on what is shed, "" for nothing
+	of    map[probes.Consumer]*shedding
 
 	told  bool // before and at are
 	at    time.Duration
 	usage Usage
 	over  int           // observations in a row above the limit of the processor
 	well  time.Duration // since when all is well, -1 while it is not
-	rest  time.Duration
-	back  time.Duration // when something came back last
+}
+
+// A shedding is what is shed of a process or a user, or was.
+type shedding struct {
+	step int
+	why  string        // sentence on what is shed, "" for nothing
+	rest time.Duration // how long all must be well until less is shed
+	back time.Duration // when something came back last
+}
+
+// A change says that something else is shed of a process or a user from here on.
+type change struct {
+	probes.Consumer
+	shed probes.Shed
+	more bool
+	why  string // sentence on what is shed, "" for nothing
 }
 
 // newLimiter returns one that sheds nothing. Tensors are shed first, where they are traced.
 func newLimiter(tensors bool) *limiter {
-	l := &limiter{rest: restMin, well: -1, back: -restMax}
+	l := &limiter{of: map[probes.Consumer]*shedding{}, well: -1}
 	if l.steps = []probes.Shed{probes.ShedNothing, probes.ShedAll}; tensors {
 		l.steps = []probes.Shed{probes.ShedNothing, probes.ShedTensors, probes.ShedAll}
 	}
 	return l
 }
 
-// observe takes the usage at a time, and tells whether what is shed has changed: by one
-// step at most.
-func (l *limiter) observe(at time.Duration, u Usage, b Bounds) bool {
-	load := math.NaN() // not known
+// observe takes the usage at a time, and what it took since the time before for each user
+// and process. It returns what changes: where more is shed, by one step at most.
+func (l *limiter) observe(at time.Duration, u Usage, b Bounds, costs []Cost) []change {
+	l.forget(at, costs)
+	load, passed := math.NaN(), float64(at-l.at) // the load is not known
 	if l.told && at > l.at {
-		load = float64(u.CPU-l.usage.CPU) / float64(at-l.at)
+		load = float64(u.CPU-l.usage.CPU) / passed
 	}
 	l.told, l.at, l.usage = true, at, u
 	if b.CPU > 0 && load > b.CPU*cpuHigh {
@@ -75,56 +93,119 @@ func (l *limiter) observe(at time.Duration, u Usage, b Bounds) bool {
 		l.over = 0
 	}
 	memory := float64(u.Memory) / float64(b.Memory)
-	var why string
 	switch {
 	case b.Memory > 0 && memory > memoryHigh:
-		why = fmt.Sprintf("it needs %s of memory, and may have %s", bytefmt.Format(u.Memory), bytefmt.Format(b.Memory))
-	case l.over >= cpuOver:
-		why = fmt.Sprintf("it took %.1f %% of a core, of %.1f %% that it may take", load*100, b.CPU*100)
-	}
-	if why != "" {
-		return l.more(at, why)
-	}
-	if b.Memory > 0 && memory > memoryLow || b.CPU > 0 && !(load <= b.CPU*cpuLow) {
 		l.well = -1
-		return false
+		why := fmt.Sprintf("it needs %s of memory, and may have %s", bytefmt.Format(u.Memory), bytefmt.Format(b.Memory))
+		return l.more(at, why, costs, float64(u.Memory), float64(b.Memory)*memoryHigh, func(c Cost) float64 { return float64(c.Memory) })
+	case l.over >= cpuOver:
+		l.well, l.over = -1, 0
+		why := fmt.Sprintf("it took %.1f %% of a core, of %.1f %% that it may take", load*100, b.CPU*100)
+		return l.more(at, why, costs, load*passed, b.CPU*cpuHigh*passed, func(c Cost) float64 { return float64(c.CPU) })
+	case b.Memory > 0 && memory > memoryLow || b.CPU > 0 && !(load <= b.CPU*cpuLow):
+		l.well = -1
+		return nil
 	}
 	if l.well < 0 {
 		l.well = at
 	}
-	return l.shed > probes.ShedNothing && at-l.well >= l.rest && l.less(at)
+	return l.less(at)
 }
 
-// more sheds one step more.
-func (l *limiter) more(at time.Duration, why string) bool {
-	l.well, l.over = -1, 0
-	if l.step == len(l.steps)-1 {
-		return false
+// forget forgets those who have ended, and those of whom nothing was shed for long.
+func (l *limiter) forget(at time.Duration, costs []Cost) {
+	there := make(map[probes.Consumer]bool, len(costs))
+	for _, c := range costs {
+		there[c.Consumer] = true
 	}
-	if at-l.back < restMin {
-		l.rest = min(2*l.rest, restMax)
-	}
-	l.step++
-	l.shed = l.steps[l.step]
-	l.why = fmt.Sprintf("The agent is at a limit: %s. %s have no call stack meanwhile; totals are complete.", why, shedWhat[l.shed])
-	return true
+	maps.DeleteFunc(l.of, func(c probes.Consumer, s *shedding) bool {
+		return !there[c] || s.step == 0 && at-s.back >= 2*s.rest
+	})
 }
 
-// less sheds one step less. What lasted long enough is no reason to be slow any more.
-func (l *limiter) less(at time.Duration) bool {
-	if at-l.back >= 2*l.rest {
-		l.rest = restMin
+// more sheds one step more of those who take more than their share of the room that is
+// left beside what is not for anybody.
+func (l *limiter) more(at time.Duration, why string, costs []Cost, taken, limit float64, of func(Cost) float64) (changes []change) {
+	for _, c := range costs {
+		if c.PID == 0 {
+			taken -= of(c)
+		}
 	}
-	l.step--
-	l.shed = l.steps[l.step]
-	l.back, l.well = at, at
-	if l.shed == probes.ShedNothing {
-		l.why = ""
-	} else {
-		l.why = fmt.Sprintf("The agent was at a limit a while ago. %s have no call stack meanwhile; totals are complete.", shedWhat[l.shed])
+	e := excess{costs, of, func(c probes.Consumer) bool {
+		s := l.of[c]
+		return s != nil && s.step == len(l.steps)-1
+	}}
+	for _, c := range e.choose(max(limit-max(taken, 0), 0)) {
+		s := l.of[c.Consumer]
+		if s == nil {
+			s = &shedding{rest: restMin, back: -restMax}
+			l.of[c.Consumer] = s
+		}
+		if at-s.back < restMin {
+			s.rest = min(2*s.rest, restMax)
+		}
+		s.step++
+		shed := l.steps[s.step]
+		s.why = fmt.Sprintf("The agent is at a limit: %s. Most of that is for %s, whose %s have no call stack meanwhile; totals are complete.", why, c.who(), shedWhat[shed])
+		changes = append(changes, change{c.Consumer, shed, true, s.why})
 	}
-	return true
+	return changes
 }
 
-// shedWhat begins a sentence on what each step sheds.
-var shedWhat = [...]string{probes.ShedTensors: "New tensors", probes.ShedAll: "New allocations"}
+// less sheds one step less of the one for whom that is due first, once all was well for
+// long enough.
+func (l *limiter) less(at time.Duration) []change {
+	var next *shedding
+	var of probes.Consumer
+	for c, s := range l.of {
+		if s.step > 0 && at-l.well >= s.rest && (next == nil || s.rest < next.rest || s.rest == next.rest && compare(c, of) < 0) {
+			next, of = s, c
+		}
+	}
+	if next == nil {
+		return nil
+	}
+	if at-next.back >= 2*next.rest {
+		next.rest = restMin // it lasted: no reason to be slow any more
+	}
+	next.step--
+	next.back, l.well = at, at
+	shed := l.steps[next.step]
+	if next.why = ""; shed != probes.ShedNothing {
+		next.why = fmt.Sprintf("The agent was at a limit a while ago. The %s of %s have no call stack meanwhile; totals are complete.", shedWhat[shed], Cost{Consumer: of}.who())
+	}
+	return []change{{of, shed, false, next.why}}
+}
+
+func compare(a, b probes.Consumer) int {
+	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.PID, b.PID))
+}
+
+// why returns a sentence for each of whom something is shed.
+func (l *limiter) why() (out []string) {
+	for _, s := range l.of {
+		if s.why != "" {
+			out = append(out, s.why)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// who names a user or a process, for people.
+func (c Cost) who() string {
+	user := fmt.Sprintf("user %d", c.User)
+	if c.User == probes.NoUser {
+		user = "users beyond those that can be told apart"
+	}
+	switch {
+	case c.PID == 0:
+		return user
+	case c.Name == "":
+		return fmt.Sprintf("process %d of %s", c.PID, user)
+	}
+	return fmt.Sprintf("process %d (%s) of %s", c.PID, c.Name, user)
+}
+
+// shedWhat names what each step sheds.
+var shedWhat = [...]string{probes.ShedTensors: "new tensors", probes.ShedAll: "new allocations"}

@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"fmt"
 	"math"
 	"runtime/debug"
 	"runtime/metrics"
-	"syscall"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
@@ -51,16 +48,10 @@ func readMemory() (m ownMemory, err error) {
 	return m, nil
 }
 
-// OwnUsage returns what this process takes.
-func OwnUsage() (u Usage, err error) {
-	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		return u, fmt.Errorf("read own usage: %w", err)
-	}
-	u.CPU = time.Duration(r.Utime.Nano() + r.Stime.Nano())
+// OwnMemory returns what this process has in memory and cannot do without, in bytes.
+func OwnMemory() (int64, error) {
 	m, err := readMemory()
-	u.Memory = max(m.resident-m.garbage, 0)
-	return u, err
+	return max(m.resident-m.garbage, 0), err
 }
 
 // collectWithin has Go collect garbage so that the process keeps to a limit, 0 for none.

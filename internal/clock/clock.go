@@ -15,6 +15,10 @@ func Monotonic() time.Duration { return read(unix.CLOCK_MONOTONIC) }
 // Boot returns CLOCK_BOOTTIME, which does not: how long ago the machine started.
 func Boot() time.Duration { return read(unix.CLOCK_BOOTTIME) }
 
+// Thread returns CLOCK_THREAD_CPUTIME_ID, the processor time that the running thread has
+// had.
+func Thread() time.Duration { return read(unix.CLOCK_THREAD_CPUTIME_ID) }
+
 // Until returns how long it is until CLOCK_MONOTONIC is the next multiple of d. What is
 // done again and again waits for such: a process that sleeps is then woken once for all
 // that is due, and not for each of it. A wakeup takes longer than most of what is done.

@@ -3,12 +3,16 @@ package frames
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/fair"
+	"github.com/gpumemtrace/gpumemtrace/internal/work"
 )
 
 const (
-	// maxQueued bounds what waits for its names.
+	// maxQueued bounds what waits for its names, of all users.
 	maxQueued = 4096
 	// patience bounds how long anybody waits for the names of what came just
 	// before.
@@ -17,63 +21,80 @@ const (
 	slow = 5 * time.Second
 )
 
-// A queue has jobs that read a process done, in order and one at a time, by a
-// goroutine of its own: a target decides how long its memory and its files take
-// to read.
+// A queue has jobs that read a process done, one at a time, those of each user in turn
+// and in order: a target decides how long its memory and its files take to read.
 type queue struct {
-	jobs chan func()
-	end  chan struct{} // closed to end it
-	done chan struct{} // closed when it has ended
+	jobs  *fair.Queue
+	meter *work.Meter
 
-	mu    sync.Mutex
-	busy  int // the process that is being read, 0 for none
-	since time.Time
+	mu      sync.Mutex
+	added   uint64
+	pending map[uint64]bool // jobs that are neither done nor dropped, by when they were added
+	waiting map[*waiter]bool
+	busy    int // the process that is being read, 0 for none
+	since   time.Time
 }
 
-func newQueue() *queue {
-	q := &queue{jobs: make(chan func(), maxQueued), end: make(chan struct{}), done: make(chan struct{})}
-	go q.run()
-	return q
+// A waiter waits for the jobs that were pending when it came.
+type waiter struct {
+	last uint64 // of them
+	left int
+	done chan struct{} // closed when they are done
 }
 
-// run does jobs until end is closed.
-func (q *queue) run() {
-	defer close(q.done)
-	for {
-		select {
-		case job := <-q.jobs:
-			job()
-		case <-q.end:
-			return
-		}
+func newQueue(meter *work.Meter) *queue {
+	return &queue{
+		jobs:  fair.New(fair.Limits{Running: 1, PerUser: 1, Waiting: maxQueued, Slow: math.MaxInt64}),
+		meter: meter, pending: map[uint64]bool{}, waiting: map[*waiter]bool{},
 	}
 }
 
-// close ends run. It fails if a target does not answer.
+// close drops the jobs that wait, and waits for the one that runs. It fails if a target
+// does not answer.
 func (q *queue) close() error {
-	close(q.end)
-	select {
-	case <-q.done:
-		return nil
-	case <-time.After(patience):
+	q.jobs.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	q.settle(ctx)
+	if ctx.Err() != nil {
 		pid, _ := q.reading()
 		return fmt.Errorf("process %d does not answer: the trace is not closed", pid)
 	}
+	return nil
 }
 
-// add has a job done that reads the process pid, and tells whether there was
-// room. It waits for nothing.
-func (q *queue) add(pid int, job func()) bool {
-	timed := func() {
+// add has a job done that reads the process pid of a user. If there is no room for it
+// drop is called instead. It waits for nothing, and drop must not either.
+func (q *queue) add(user uint16, pid int, run, drop func()) {
+	q.mu.Lock()
+	q.added++
+	id := q.added
+	q.pending[id] = true
+	q.mu.Unlock()
+	q.jobs.Do(uint32(user), func() {
 		q.set(pid)
-		job()
+		q.meter.Do(user, run)
 		q.set(0)
-	}
-	select {
-	case q.jobs <- timed:
-		return true
-	default:
-		return false
+		q.over(id)
+	}, func() {
+		drop()
+		q.over(id)
+	})
+}
+
+// over says that a job is not pending any more.
+func (q *queue) over(id uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.pending, id)
+	for w := range q.waiting {
+		if id > w.last {
+			continue
+		}
+		if w.left--; w.left == 0 {
+			close(w.done)
+			delete(q.waiting, w)
+		}
 	}
 }
 
@@ -85,18 +106,20 @@ func (q *queue) set(pid int) {
 
 // settle waits until all jobs so far are done, or ctx ends.
 func (q *queue) settle(ctx context.Context) {
-	settled := make(chan struct{})
-	select {
-	case q.jobs <- func() { close(settled) }:
-	case <-q.done:
-		return
-	case <-ctx.Done():
+	q.mu.Lock()
+	w := &waiter{q.added, len(q.pending), make(chan struct{})}
+	if w.left == 0 {
+		q.mu.Unlock()
 		return
 	}
+	q.waiting[w] = true
+	q.mu.Unlock()
 	select {
-	case <-settled:
-	case <-q.done:
+	case <-w.done:
 	case <-ctx.Done():
+		q.mu.Lock()
+		delete(q.waiting, w)
+		q.mu.Unlock()
 	}
 }
 

@@ -6,26 +6,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/work"
 )
 
 // A target whose memory or files never answer keeps others from being named,
 // which is told, and nobody from going on.
 func TestNamingThatHangs(t *testing.T) {
-	n := newQueue()
-	t.Cleanup(func() { close(n.end) })
+	n := newQueue(nil)
+	t.Cleanup(n.jobs.Close)
 	hang := make(chan struct{})
 	defer close(hang)
-	if !n.add(7, func() { <-hang }) {
-		t.Fatal("no room for the first")
-	}
-	began := time.Now()
 	full := 0
+	dropped := func() { full++ }
+	n.add(1, 7, func() { <-hang }, dropped)
+	began := time.Now()
 	for range 10 * maxQueued {
-		if !n.add(8, func() {}) {
-			full++
-		}
+		n.add(1, 8, func() {}, dropped)
 	}
 	if took := time.Since(began); took > 5*time.Second || full < 8*maxQueued {
 		t.Errorf("adding took %v, %d found no room", took, full)
@@ -45,11 +44,11 @@ func TestNamingThatHangs(t *testing.T) {
 func TestCloseDuringNaming(t *testing.T) {
 	s := source(t)
 	begun, done := make(chan struct{}), make(chan struct{})
-	s.queue.add(7, func() {
+	s.queue.add(1, 7, func() {
 		close(begun)
 		time.Sleep(100 * time.Millisecond)
 		close(done)
-	})
+	}, nil)
 	<-begun
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -66,10 +65,10 @@ func TestCloseWhenNamingHangs(t *testing.T) {
 	s := source(t)
 	hang, begun := make(chan struct{}), make(chan struct{})
 	defer close(hang)
-	s.queue.add(7, func() {
+	s.queue.add(1, 7, func() {
 		close(begun)
 		<-hang
-	})
+	}, nil)
 	<-begun
 	began := time.Now()
 	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "process 7") {
@@ -86,16 +85,51 @@ func source(t *testing.T) *Source {
 }
 
 func TestSettle(t *testing.T) {
-	n := newQueue()
+	n := newQueue(nil)
 	done := 0
 	for range 100 {
-		n.add(1, func() { done++ })
+		n.add(1, 1, func() { done++ }, nil)
 	}
 	n.settle(context.Background())
 	if done != 100 || n.note() != "" {
 		t.Errorf("%d jobs done, note %q", done, n.note())
 	}
-	close(n.end)
-	<-n.done
-	n.settle(context.Background()) // ended: nothing to wait for
+	if err := n.close(); err != nil {
+		t.Error(err)
+	}
+	n.settle(context.Background()) // nothing to wait for
+}
+
+// A user with more jobs than there is room for loses his own, and has others' done before
+// his.
+func TestNamingTurns(t *testing.T) {
+	meter := new(work.Meter)
+	n := newQueue(meter)
+	t.Cleanup(n.jobs.Close)
+	hold, begun := make(chan struct{}), make(chan struct{})
+	n.add(2, 1, func() { close(begun); <-hold }, nil)
+	<-begun
+	mine, dropped := 0, 0
+	for range 2 * maxQueued {
+		n.add(1, 1, func() { mine++ }, func() { dropped++ })
+	}
+	var before []int // of the jobs of user 1, by each of user 3
+	for range 10 {
+		n.add(3, 3, func() {
+			for begin := clock.Thread(); clock.Thread() == begin; {
+			}
+			before = append(before, mine)
+		}, func() { t.Error("it was dropped") })
+	}
+	close(hold)
+	n.settle(context.Background())
+	if len(before) != 10 || before[9] > 11 {
+		t.Errorf("jobs done before each: %v", before)
+	}
+	if mine+dropped != 2*maxQueued || dropped < maxQueued {
+		t.Errorf("%d done, %d dropped, of %d", mine, dropped, 2*maxQueued)
+	}
+	if meter.Of(3) == 0 {
+		t.Error("the work is not measured")
+	}
 }

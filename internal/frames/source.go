@@ -38,6 +38,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	reasons map[string]uint64 // incomplete stacks by reason
+	users   map[int]uint16    // of the processes that had a job, until they end
 }
 
 const lossNotNamed = 0
@@ -52,8 +53,8 @@ const maxReasons = 100
 // New returns a Source that tells its records to tell, from goroutines of its
 // own.
 func New(taker *unwind.Taker, tell func(record.Record)) *Source {
-	return &Source{Taker: taker, sym: symbolize.New(symbolize.ConfigFromEnv()), tell: tell, queue: newQueue(),
-		places: newPlaces(), lost: loss.New(causes), reasons: map[string]uint64{}}
+	return &Source{Taker: taker, sym: symbolize.New(symbolize.ConfigFromEnv()), tell: tell, queue: newQueue(taker.Options.Meter),
+		places: newPlaces(), lost: loss.New(causes), reasons: map[string]uint64{}, users: map[int]uint16{}}
 }
 
 // Resend says how the kernel side is made to send stacks again. It is for before
@@ -69,6 +70,11 @@ func (s *Source) Mapped(pid int, m proc.Mapping, cuda bool) {
 // Forked says that child began with the mappings of parent.
 func (s *Source) Forked(parent, child int) {
 	s.Taker.Forked(parent, child)
+	s.mu.Lock()
+	if user, known := s.users[parent]; known {
+		s.users[child] = user
+	}
+	s.mu.Unlock()
 	s.renew(child)
 }
 
@@ -82,29 +88,44 @@ func (s *Source) Replaced(pid int) {
 func (s *Source) Ended(pid int) {
 	s.Taker.Ended(pid)
 	s.renew(pid)
+	s.mu.Lock()
+	delete(s.users, pid)
+	s.mu.Unlock()
+}
+
+// userOf returns whose jobs those of a process are. They stay that user's as long as it
+// runs, so that they are done in order.
+func (s *Source) userOf(pid int) uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	user, known := s.users[pid]
+	if !known {
+		if user = s.UserOf(pid); user != 0 {
+			s.users[pid] = user
+		}
+	}
+	return user
 }
 
 // renew makes the names of what comes of pid be looked up in its new mappings.
 // Stacks of the old ones that still wait are looked up before.
 func (s *Source) renew(pid int) {
 	forget := func() { s.sym.Forget(uint32(pid)) }
-	if !s.queue.add(pid, forget) {
-		forget()
-	}
+	s.queue.add(s.userOf(pid), pid, forget, forget)
 }
 
 // Stack has a stack's frames read and told. Where there is no room the kernel
 // side sends it again.
 func (s *Source) Stack(st *probes.Stack) {
-	one := *st
+	one, pid := *st, int(st.Process.PID)
 	one.Words = append([]uint64(nil), st.Words...)
-	if !s.queue.add(int(one.Process.PID), func() {
+	s.queue.add(s.userOf(pid), pid, func() {
 		s.tell(&record.Stack{ID: one.ID, Process: one.Process, Frames: s.frames(&one)})
-	}) {
+	}, func() {
 		s.lost.Add(lossNotNamed, 1)
 		s.resend([]uint64{one.ID})
-		s.Invalidate(int(one.Process.PID))
-	}
+		s.Invalidate(pid)
+	})
 }
 
 // frames locates the frames of a stack, leaf first. The process must be there
@@ -149,13 +170,13 @@ func (s *Source) incomplete(why error) {
 
 // Identify has the user that a process runs as read, its name, and the file that it runs.
 func (s *Source) Identify(id event.Process) {
-	s.queue.add(int(id.PID), func() {
+	s.queue.add(s.userOf(int(id.PID)), int(id.PID), func() {
 		if status, err := proc.ReadStatus(int(id.PID)); err == nil {
 			s.tell(&record.Process{Process: id, User: record.UserOf(status.User)}) // the file may not answer
 		}
 		program := s.sym.Program(id.PID)
 		s.tell(&record.Process{Process: id, Name: proc.Comm(int(id.PID)), Program: program})
-	})
+	}, func() {})
 }
 
 // Settle waits until what came before has been told, or patience ends.

@@ -166,8 +166,6 @@ func (s *Session) losses() *record.Loss {
 		out.Counters = append(out.Counters, s.opts.Loss()...)
 	}
 	out.Notes = append(out.Notes, s.tracer.Notes()...)
-	if note := s.shedNote(); note != "" {
-		out.Notes = append(out.Notes, note)
-	}
+	out.Notes = append(out.Notes, s.shedNotes()...)
 	return out
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/work"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -94,20 +95,20 @@ type Session struct {
 	state    *state.State
 	users    *users
 	trace    record.Trace
-	over     bool           // done is closed
-	stopped  bool           // the probes are off, or about to be
-	writer   *record.Writer // nil without a recording
-	recorded []loss.Counter // of recordings that are closed
-	failing  bool           // the disk did not take a recording, and the user knows
-	shed     string         // see Shed
-	shrink   bool           // stacks that nothing refers to are to go, however few
-	awaited  uint64         // somebody waits for the events from before: CLOCK_MONOTONIC
+	over     bool                       // done is closed
+	stopped  bool                       // the probes are off, or about to be
+	writer   *record.Writer             // nil without a recording
+	recorded []loss.Counter             // of recordings that are closed
+	failing  bool                       // the disk did not take a recording, and the user knows
+	shed     map[probes.Consumer]string // see Shed
+	shrink   bool                       // stacks that nothing refers to are to go, however few
+	awaited  uint64                     // somebody waits for the events from before: CLOCK_MONOTONIC
 }
 
 // Start puts the probes on and begins to collect. It returns when every call
 // of the targets' from now on is seen. The caller must Close the session.
 func Start(opts Options) (_ *Session, err error) {
-	s := &Session{opts: opts, state: state.New(), users: newUsers(), allocators: allocators{told: map[allocatorOf]record.Allocator{}}, failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
+	s := &Session{opts: opts, state: state.New(), users: newUsers(), shed: map[probes.Consumer]string{}, allocators: allocators{told: map[allocatorOf]record.Allocator{}}, failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
 	if opts.Layout {
 		s.state.Remember(opts.Remember)
 	}
@@ -120,7 +121,8 @@ func Start(opts Options) (_ *Session, err error) {
 		s.trace.Incidents = opts.OutOfMemoryMax
 	}
 	var recordings *atomicfile.Dir
-	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
+	meter := new(work.Meter)
+	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{Meter: meter, NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -162,7 +164,7 @@ func Start(opts Options) (_ *Session, err error) {
 	if s.tracer, err = probes.Open(probes.Options{
 		API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical,
 		Tensors: opts.Tensors, TensorOptions: opts.TensorOptions, FreeStacks: opts.FreeStacks,
-		Warn: s.warn, Stacks: s.frames,
+		Warn: s.warn, Stacks: s.frames, Meter: meter,
 	}); err != nil {
 		return nil, err
 	}

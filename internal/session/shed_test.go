@@ -34,7 +34,7 @@ func TestShed(t *testing.T) {
 		if step.shed == probes.ShedNothing {
 			text = ""
 		}
-		if err := s.Shed(step.shed, text); err != nil {
+		if err := s.Shed(probes.Consumer{PID: p.PID()}, step.shed, text); err != nil {
 			t.Fatal(err)
 		}
 		run(t, p, "repeat 23 cuMemAlloc_v2 4096")

@@ -120,6 +120,15 @@ func Build(dir string) (*Kit, error) {
 	return kit, nil
 }
 
+// Copy returns a copy of the kit in a folder of dir, for users who cannot read the kit.
+func (k *Kit) Copy(dir string) (*Kit, error) {
+	to := filepath.Join(dir, "kit")
+	if err := os.CopyFS(to, os.DirFS(k.Dir)); err != nil {
+		return nil, fmt.Errorf("copy the stand-in: %w", err)
+	}
+	return kitIn(to), nil
+}
+
 func kitIn(dir string) *Kit {
 	return &Kit{
 		Dir:        dir,

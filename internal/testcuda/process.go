@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // Options say how [Start] runs a program.
@@ -19,6 +20,9 @@ type Options struct {
 	Args []string // a Workload without any reads its script from Send
 	Env  []string // beside the caller's environment
 	Libs Libs     // LibsDefault unless set
+	// User runs the program, a number; the caller unless set. The user must be able to
+	// read the kit: see Kit.Copy.
+	User uint32
 }
 
 // A Process is a running program. Its methods but Close are for one goroutine.
@@ -42,6 +46,10 @@ func Start(ctx context.Context, kit *Kit, program Program, opts Options) (*Proce
 	p.cmd = exec.CommandContext(ctx, kit.Path(program), opts.Args...)
 	p.cmd.Env = append(append(os.Environ(), kit.Env(opts.Libs)...), opts.Env...)
 	p.cmd.Stderr = &p.stderr
+	if opts.User != 0 {
+		p.cmd.Dir = "/"
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: opts.User, Gid: opts.User}}
+	}
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		cancel()

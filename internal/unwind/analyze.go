@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -176,7 +177,7 @@ func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
 	}
 }
 
-// An analysis that takes this long has used memory worth giving back at once.
+// An analysis that takes a processor this long has used memory worth giving back at once.
 const largeAnalysis = 100 * time.Millisecond
 
 // analysisGC is the garbage collector's percentage while a process is analysed that the
@@ -187,12 +188,23 @@ const analysisGC = 100
 // synchronize reads the mappings of a process, but for those that are known if fresh
 // ones are told. It is called under u.analyse.
 func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
-	began := time.Now()
-	defer func() {
-		if time.Since(began) > largeAnalysis {
+	var tables *loads
+	user, _ := u.userOf(int(pid))
+	u.opts.Meter.Do(user, func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		began := clock.Thread()
+		tables = u.readProcess(pid, fresh)
+		// Where others use the processors a small one takes as long.
+		if clock.Thread()-began > largeAnalysis {
 			go debug.FreeOSMemory()
 		}
-	}()
+	})
+	return tables
+}
+
+// readProcess is what synchronize measures.
+func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
 	if slices.Contains(u.first, int(pid)) {
 		defer debug.SetGCPercent(debug.SetGCPercent(analysisGC))
 	}

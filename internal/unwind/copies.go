@@ -20,8 +20,10 @@ import (
 const copyProgram = "gm_unwind_copy"
 
 const (
-	// copyPID is where a copy's process is (bpf/unwind_copy.h, struct unwind_copy).
-	copyPID = 16
+	// copyPID and copyUser are where a copy's process is, and the place of its user
+	// (bpf/unwind_copy.h, struct unwind_copy).
+	copyPID  = 16
+	copyUser = 40
 	// maxCopies bounds the copies that are handled together. The kernel side has
 	// room for about as many.
 	maxCopies = 64
@@ -37,8 +39,9 @@ const (
 // the same code, once the process was analysed.
 type copies struct {
 	reader *ringbuf.Reader
-	done   chan struct{} // closed when read has ended
-	failed atomic.Uint64 // copies that could not be unwound
+	done   chan struct{}     // closed when read has ended
+	failed atomic.Uint64     // copies that could not be unwound
+	taken  map[uint32]uint64 // by the place of their user
 
 	mu      sync.Mutex
 	waiting []chan struct{} // who asked: closed when all copies from before are unwound
@@ -57,7 +60,7 @@ func (c *copies) start(ring *ebpf.Map, unwind func(batch [][]byte)) (err error) 
 	if c.reader, err = ringbuf.NewReader(ring); err != nil {
 		return fmt.Errorf("read copied stacks: %w", err)
 	}
-	c.done = make(chan struct{})
+	c.done, c.taken = make(chan struct{}), map[uint32]uint64{}
 	go func() {
 		defer close(c.done)
 		c.read(unwind)
@@ -97,6 +100,11 @@ func (c *copies) read(unwind func(batch [][]byte)) {
 
 func (u *Unwinder) unwindCopies(batch [][]byte) {
 	analysed := map[uint32]bool{}
+	for _, c := range batch {
+		user := binary.NativeEndian.Uint32(c[copyUser:])
+		u.copies.taken[user]++
+		_ = u.kernel.maps["copies_taken"].Put(user, u.copies.taken[user]) // there is a place for each
+	}
 	for _, c := range batch {
 		pid := binary.NativeEndian.Uint32(c[copyPID:])
 		if !analysed[pid] {

@@ -83,7 +83,7 @@ func pythonMinor(t testing.TB, python string) int {
 	return minor
 }
 
-var work struct {
+var built struct {
 	sync.Once
 	dir string
 }
@@ -91,19 +91,19 @@ var work struct {
 // workDir is one directory for all tests: the unwinder knows a library by its
 // file, and programs find libraries beside them.
 func workDir(t testing.TB) string {
-	work.Do(func() {
+	built.Do(func() {
 		var err error
-		if work.dir, err = os.MkdirTemp("", "unwind"); err != nil {
+		if built.dir, err = os.MkdirTemp("", "unwind"); err != nil {
 			t.Fatal(err)
 		}
 	})
-	return work.dir
+	return built.dir
 }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if work.dir != "" {
-		os.RemoveAll(work.dir)
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
 	}
 	os.Exit(code)
 }
@@ -292,7 +292,7 @@ func (c *capture) trace(pid int) {
 	if c.traced != nil {
 		c.traced(pid)
 	}
-	if err := c.base.Maps["targets"].Put(uint32(pid), uint32(1)); err != nil {
+	if err := c.base.Maps["targets"].Put(uint32(pid), make([]byte, c.base.Maps["targets"].ValueSize())); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -332,6 +332,10 @@ func (c *capture) attach(library, function string, row uint64) {
 func (c *capture) read() {
 	defer close(c.closed)
 	var rec ringbuf.Record
+	users, err := bpf.MapUsers(c.base.Maps["users"])
+	if err != nil {
+		c.t.Error(err)
+	}
 	for {
 		c.reader.SetDeadline(time.Now().Add(20 * time.Millisecond))
 		if err := c.reader.ReadInto(&rec); err != nil {
@@ -341,7 +345,8 @@ func (c *capture) read() {
 			return
 		}
 		b := rec.RawSample
-		switch binary.NativeEndian.Uint32(b) {
+		users.Took(binary.NativeEndian.Uint16(b[2:]), b)
+		switch b[0] {
 		case 1: // struct gm_event
 			c.mu.Lock()
 			e := call{tid: binary.NativeEndian.Uint32(b[28:]), stack: binary.NativeEndian.Uint64(b[48:])}

@@ -25,7 +25,7 @@ func captureUnknown(t *testing.T, calls string) (*capture, *target) {
 	p := startTarget(t, buildCalls(t), calls)
 	c := newCapture(t, Options{})
 	c.attach(buildLibrary(t), symbol, 1)
-	if err := c.base.Maps["targets"].Put(uint32(p.pid), uint32(1)); err != nil {
+	if err := c.base.Maps["targets"].Put(uint32(p.pid), make([]byte, c.base.Maps["targets"].ValueSize())); err != nil {
 		t.Fatal(err)
 	}
 	return c, p
@@ -54,6 +54,19 @@ func TestUnknownProcess(t *testing.T) {
 		t.Error("the process was not analysed")
 	}
 	c.want(3, []string{"leaf", "...", "middle", "main", "...", "_start"})
+}
+
+// A user's copies leave room for those of others.
+func TestCopiesShare(t *testing.T) {
+	c, p := captureUnknown(t, "400")
+	c.u.analyse <- struct{}{} // an analysis that takes long
+	p.run()
+	// Some are taken out before the analysis is waited for; of the others about fifty have room.
+	if s, _, err := c.u.Stats(); err != nil || s.NotCopied == 0 || s.Copied > maxCopies+35 {
+		t.Errorf("%d copies of one user, %d found no room: %v", s.Copied, s.NotCopied, err)
+	}
+	<-c.u.analyse
+	c.detach(401)
 }
 
 // A process that has ended when its copy is looked at has the frames that can be

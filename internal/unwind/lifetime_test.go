@@ -73,7 +73,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 // lives on.
 func TestKillLeavesNothing(t *testing.T) {
 	if dir := os.Getenv("UNWIND_TEST_CHILD"); dir != "" {
-		work.Do(func() { work.dir = dir })
+		built.Do(func() { built.dir = dir })
 		p := startTarget(t, buildCalls(t), "3")
 		c := newCapture(t, Options{}, p.pid)
 		c.attach(buildLibrary(t), symbol, 1)

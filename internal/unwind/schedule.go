@@ -2,6 +2,7 @@ package unwind
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,11 +18,18 @@ const maxScheduled = 8192
 // maxFresh bounds the new mappings of one process that are told one by one.
 const maxFresh = 64
 
-// A schedule says which processes to analyse, and when, and which have ended.
+// atOnce bounds the processes that are analysed before those that ended are looked at
+// again.
+const atOnce = 8
+
+// A schedule says which processes to analyse, and when, and which have ended. Users take
+// turns: one with many processes does not keep those of others waiting.
 type schedule struct {
 	mu      sync.Mutex
 	due     map[int]time.Time
 	fresh   map[int][]proc.Mapping // new mappings of processes that are known
+	users   map[int]uint16         // of the processes in due and in fresh
+	last    uint16                 // the user whose turn was last
 	ended   []int
 	dropped atomic.Uint64 // processes that found no room
 	// The analysis under way: of process, 0 for none.
@@ -32,13 +40,18 @@ type schedule struct {
 }
 
 func newSchedule() *schedule {
-	return &schedule{due: make(map[int]time.Time), fresh: make(map[int][]proc.Mapping), wake: make(chan struct{}, 1)}
+	return &schedule{due: make(map[int]time.Time), fresh: make(map[int][]proc.Mapping), users: make(map[int]uint16), wake: make(chan struct{}, 1)}
 }
 
 // Changed says that pid has new mappings: it is analysed again after delay.
-// Changes that come meanwhile are part of it. It waits for nothing.
+// Changes that come meanwhile are part of it. A process of which no stack is taken is not
+// analysed: its first stack after that asks for it. It waits for nothing.
 func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	s := u.schedule
+	user, shed := u.userOf(pid)
+	if shed {
+		return
+	}
 	s.mu.Lock()
 	at := time.Now().Add(delay)
 	switch old, ok := s.due[pid]; {
@@ -46,7 +59,7 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	case !ok && len(s.due) >= maxScheduled:
 		s.dropped.Add(1)
 	default:
-		s.due[pid] = at
+		s.due[pid], s.users[pid] = at, user
 	}
 	s.mu.Unlock()
 	if delay == 0 {
@@ -58,9 +71,13 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 // its mappings takes longer, and is left for after delay. It waits for nothing.
 func (u *Unwinder) Mapped(pid int, m proc.Mapping, delay time.Duration) {
 	s := u.schedule
+	user, shed := u.userOf(pid)
+	if shed {
+		return
+	}
 	s.mu.Lock()
 	if known := s.fresh[pid]; len(known) < maxFresh && (known != nil || len(s.fresh) < maxScheduled) {
-		s.fresh[pid] = append(known, m)
+		s.fresh[pid], s.users[pid] = append(known, m), user
 	}
 	s.mu.Unlock()
 	u.Changed(pid, delay)
@@ -74,6 +91,7 @@ func (u *Unwinder) Ended(pid int) {
 	s.mu.Lock()
 	delete(s.due, pid)
 	delete(s.fresh, pid)
+	delete(s.users, pid)
 	if len(s.ended) < maxScheduled { // those beyond it are looked for every so often
 		s.ended = append(s.ended, pid)
 	}
@@ -92,23 +110,56 @@ func (s *schedule) nudge() {
 // end of one must not wait for the analysis of many. fresh are new mappings of
 // processes that are not due.
 func (s *schedule) take(now time.Time) (ended, due []int, fresh map[int][]proc.Mapping) {
-	const most = 8
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ended, s.ended = s.ended, nil
-	for pid, at := range s.due {
-		if !now.Before(at) && len(due) < most {
+	fresh = make(map[int][]proc.Mapping)
+	for _, pid := range s.turns(now) {
+		if at, ok := s.due[pid]; ok && !now.Before(at) {
 			due = append(due, pid)
 			delete(s.due, pid)
-			delete(s.fresh, pid)
+		} else {
+			fresh[pid] = s.fresh[pid]
+		}
+		delete(s.fresh, pid)
+		if _, waits := s.due[pid]; !waits {
+			delete(s.users, pid)
 		}
 	}
 	slices.Sort(due)
-	if len(due) == most {
+	if len(due)+len(fresh) == atOnce {
 		s.nudge()
 	}
-	fresh, s.fresh = s.fresh, make(map[int][]proc.Mapping)
 	return ended, due, fresh
+}
+
+// turns returns the next processes to analyse, one of each user in turn.
+func (s *schedule) turns(now time.Time) (pids []int) {
+	of := map[uint16][]int{}
+	for pid, at := range s.due {
+		if !now.Before(at) {
+			of[s.users[pid]] = append(of[s.users[pid]], pid)
+		}
+	}
+	for pid := range s.fresh {
+		if at, ok := s.due[pid]; !ok || now.Before(at) {
+			of[s.users[pid]] = append(of[s.users[pid]], pid)
+		}
+	}
+	users := slices.Sorted(maps.Keys(of))
+	next, _ := slices.BinarySearch(users, s.last+1)
+	for len(users) > 0 && len(pids) < atOnce {
+		next %= len(users)
+		user := users[next]
+		s.last = user
+		pids = append(pids, of[user][0])
+		if of[user] = of[user][1:]; len(of[user]) == 0 {
+			users = slices.Delete(users, next, next+1)
+		} else {
+			next++
+		}
+	}
+	return pids
 }
 
 // begin says which process is being analysed from here on.

@@ -71,7 +71,7 @@ func TestSchedule(t *testing.T) {
 	if u.schedule.dropped.Load() != 5 || len(u.schedule.due) != maxScheduled {
 		t.Errorf("%d dropped, %d wait", u.schedule.dropped.Load(), len(u.schedule.due))
 	}
-	if _, due, _ := u.schedule.take(time.Now()); len(due) == 0 || len(due) > 16 {
+	if _, due, _ := u.schedule.take(time.Now()); len(due) != atOnce {
 		t.Errorf("%d analyses at once", len(due))
 	}
 	select {
@@ -104,6 +104,38 @@ func TestFreshMappings(t *testing.T) {
 	}
 	if len(u.schedule.fresh) > maxScheduled {
 		t.Errorf("%d processes wait", len(u.schedule.fresh))
+	}
+}
+
+// Users take turns, however many processes one of them has.
+func TestScheduleTurns(t *testing.T) {
+	s := newSchedule()
+	now := time.Now()
+	wait := func(pid int, user uint16, mapped bool) {
+		if s.users[pid] = user; mapped {
+			s.fresh[pid] = make([]proc.Mapping, 1)
+		} else {
+			s.due[pid] = now
+		}
+	}
+	for pid := range 1000 {
+		wait(pid+1, 7, pid%2 == 0)
+	}
+	wait(2001, 3, false)
+	wait(2002, 9, true)
+	wait(2003, 9, false)
+	_, due, fresh := s.take(now)
+	if !slices.Contains(due, 2001) || !slices.Contains(due, 2003) || len(fresh[2002]) != 1 || len(due)+len(fresh) != atOnce {
+		t.Errorf("due %v, fresh %v", due, fresh)
+	}
+	for n := atOnce; n < 1003; n += atOnce {
+		_, due, fresh := s.take(now)
+		if want := min(atOnce, 1003-n); len(due)+len(fresh) != want {
+			t.Fatalf("%d due, %d fresh, want %d", len(due), len(fresh), want)
+		}
+	}
+	if len(s.due)+len(s.fresh)+len(s.users) != 0 {
+		t.Errorf("%d due, %d fresh, %d users are left", len(s.due), len(s.fresh), len(s.users))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
@@ -40,7 +41,8 @@ type Taker struct {
 	Options Options
 
 	unwinder *Unwinder
-	failed   error // why there is none although it was wanted
+	failed   error                // why there is none although it was wanted
+	maps     map[string]*ebpf.Map // of Load
 
 	mu   sync.Mutex
 	cuda map[int]bool // processes that map a library of CUDA's
@@ -49,7 +51,7 @@ type Taker struct {
 // Load starts the unwinder and returns its return program, nil when frame
 // pointers are to be followed.
 func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType, types *btf.Cache) (*ebpf.Program, error) {
-	t.cuda = map[int]bool{}
+	t.cuda, t.maps = map[int]bool{}, maps
 	if t.Mode == FramePointer {
 		return nil, nil
 	}
@@ -114,6 +116,16 @@ func (t *Taker) Analyze(pid int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), analysePatience)
 	defer cancel()
 	return t.unwinder.Analyze(ctx, pid)
+}
+
+// UserOf returns the number by which the caller's programs know the user of a traced
+// process, 0 for a process that is not traced.
+func (t *Taker) UserOf(pid int) uint16 {
+	if t.maps == nil {
+		return 0
+	}
+	user, _ := bpf.UserOf(t.maps["targets"], t.maps["users"], pid)
+	return user
 }
 
 // delay returns how long new mappings of pid wait. cuda says that it maps a

@@ -22,8 +22,10 @@ import (
 	"go.opentelemetry.io/ebpf-profiler/processmanager"
 	processmaps "go.opentelemetry.io/ebpf-profiler/processmanager/ebpf"
 
+	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/filememo"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/work"
 )
 
 // Options say how to capture. The zero value of each field but Maps will do.
@@ -47,6 +49,9 @@ type Options struct {
 	VerifyStacks uint32
 	// CacheDir is where unwind tables are kept for later runs, "" for nowhere.
 	CacheDir string
+	// Meter, if set, measures the work for each user, by the place that the caller's
+	// programs have for the user.
+	Meter *work.Meter
 }
 
 // CacheDir is the usual one of Options.
@@ -79,10 +84,11 @@ type Unwinder struct {
 	cancel    context.CancelFunc
 	ending    <-chan struct{} // closed by cancel
 	worked    chan struct{}   // closed when the worker has ended
-	first     []int           // processes that the start waits for
-	analyse   gate            // one at a time
-	memo      *filememo.Memo  // of unwind tables
-	memoErr   error           // why it is not on disk although it was wanted
+	opts      Options
+	first     []int          // processes that the start waits for
+	analyse   gate           // one at a time
+	memo      *filememo.Memo // of unwind tables
+	memoErr   error          // why it is not on disk although it was wanted
 	ahead     *ahead
 	aheadDone chan struct{}             // closed when nothing is analysed ahead any more
 	mappings  map[uint32][]proc.Mapping // by process, as of its last analysis; under analyse
@@ -115,7 +121,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	known := &knownProcesses{kernel: k.maps["unwind_processes"]}
 	u := &Unwinder{
 		kernel: k, known: known, codes: newCodeWatch(known), cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
-		first: opts.First, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
+		opts: opts, first: opts.First, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
 		memo: memo, memoErr: memoErr, ahead: newAhead(memo), aheadDone: make(chan struct{}),
 	}
 	if err := u.manageProcesses(ctx); err != nil {
@@ -144,6 +150,14 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		return nil, errors.Join(fmt.Errorf("load stack capture: %w", err), u.Close())
 	}
 	return u, nil
+}
+
+// userOf returns the place of a process's user, and whether no stack of it is taken.
+func (u *Unwinder) userOf(pid int) (user uint16, shed bool) {
+	if u.opts.Maps == nil {
+		return 0, false
+	}
+	return bpf.UserOf(u.opts.Maps["targets"], u.opts.Maps["users"], pid)
 }
 
 // manageProcesses starts the unwinder's Go side, which raises RLIMIT_MEMLOCK for a

@@ -1,0 +1,71 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// A Target is struct gm_target of gpumemtrace.h, the value of the map targets.
+type Target struct {
+	User, Shed  uint32
+	Bytes, Lost uint64
+}
+
+// A User is struct gm_user, the value of the map users.
+type User struct {
+	Sent, Lost uint64
+	_          [6]uint64
+	Read, Shed uint64
+	_          [6]uint64
+}
+
+// Of gpumemtrace.h: GM_USERS, GM_USER_TRIES, and of enum gm_shed GM_SHED_ALL.
+const (
+	MaxUsers  = 1024
+	UserTries = 8
+	ShedAll   = 2
+)
+
+// UserOf returns the place in the map users of the user whose process is traced, and
+// whether no stack of that process is taken. The place is 0 for a process that is not
+// traced.
+func UserOf(targets, users *ebpf.Map, pid int) (user uint16, shed bool) {
+	var t Target
+	if targets.Lookup(uint32(pid), &t) != nil {
+		return 0, false
+	}
+	level := uint64(t.Shed)
+	if b, err := users.LookupBytes(t.User); err == nil && b != nil {
+		level = max(level, binary.NativeEndian.Uint64(b[unsafe.Offsetof(User{}.Shed):]))
+	}
+	return uint16(t.User), level >= ShedAll
+}
+
+// Users are the values of the map users, as this process and the kernel side share them.
+// They are valid as long as the Users can be reached.
+type Users struct{ Places []User }
+
+// MapUsers returns those of a map.
+func MapUsers(m *ebpf.Map) (*Users, error) {
+	memory, err := unix.Mmap(m.FD(), 0, MaxUsers*int(unsafe.Sizeof(User{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map the table of users: %w", err)
+	}
+	u := &Users{unsafe.Slice((*User)(unsafe.Pointer(unsafe.SliceData(memory))), MaxUsers)}
+	runtime.AddCleanup(u, func(memory []byte) { _ = unix.Munmap(memory) }, memory)
+	return u, nil
+}
+
+// Took tells the kernel side that a record of a user was taken out of the ring buffer.
+func (u *Users) Took(place uint16, record []byte) {
+	const header = 8
+	if int(place) < len(u.Places) {
+		atomic.AddUint64(&u.Places[place].Read, uint64((len(record)+7)&^7+header))
+	}
+}

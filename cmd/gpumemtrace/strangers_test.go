@@ -1,0 +1,100 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+// A stranger's process that makes more small allocations than the agent has memory for
+// loses its own stacks, and is named. Processes that come later, also the stranger's, have
+// theirs, and no total is wrong.
+func TestAgentShedsStranger(t *testing.T) {
+	const stranger, neighbour, small = 65534, 65533, 700_000
+	needTracing(t)
+	dir := t.TempDir()
+	for _, d := range []string{dir, dir + "/.."} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kit, err := testcuda.Get(t).Copy(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := func(user uint32) *testcuda.Process {
+		t.Helper()
+		p, err := testcuda.Start(t.Context(), kit, testcuda.Workload, testcuda.Options{User: user})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		script(t, p, "init")
+		return p
+	}
+	v, _ := agentRuns(t, nil, "--listen", "localhost:0", "--memory-limit", "100MiB")
+	address := "http://" + regexp.MustCompile(`listening at (\S+)`).FindStringSubmatch(v.stderr.String())[1]
+	profile := func(p *testcuda.Process) (*snapshot.Snapshot, error) {
+		t.Helper()
+		r, err := http.Get(fmt.Sprintf("%s/debug/pprof/gpumem?pid=%d", address, p.PID()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return nil, errors.New(r.Status)
+		}
+		return pprofout.Read(r.Body)
+	}
+	// inuse waits for a profile with so many allocations, and returns how many of them
+	// have the stack of the script's last command.
+	inuse := func(p *testcuda.Process, want int64) (stacked int64) {
+		t.Helper()
+		v.until(fmt.Sprintf("process %d has %d allocations", p.PID(), want), func() bool {
+			snap, err := profile(p)
+			if err != nil {
+				return false // none that is so young
+			}
+			var all int64
+			stacked = 0
+			for _, x := range snap.Samples {
+				all += x.InuseObjects
+				if slices.ContainsFunc(x.Stack, func(l *snapshot.Location) bool {
+					return slices.ContainsFunc(l.Lines, func(l snapshot.Line) bool { return l.Function == "via_left" })
+				}) {
+					stacked += x.InuseObjects
+				}
+			}
+			return all == want
+		})
+		return stacked
+	}
+
+	p := runs(stranger)
+	script(t, p, fmt.Sprintf("repeat %d cuMemAlloc_v2 1", small))
+	named := fmt.Sprintf("process %d (workload) of user %d", p.PID(), stranger)
+	v.until("the stranger is named", func() bool { return strings.Contains(v.stderr.String(), named) })
+	script(t, p, "via lrl cuMemAlloc_v2 4096")
+	if n := inuse(p, small+1); n != 0 {
+		t.Errorf("%d stacks of the stranger's were taken", n)
+	}
+	for _, user := range []uint32{stranger, neighbour} {
+		later := runs(user)
+		script(t, later, "via lrl repeat 50 cuMemAlloc_v2 4096")
+		if n := inuse(later, 50); n != 50 {
+			t.Errorf("%d of 50 stacks of a later process of user %d were taken", n, user)
+		}
+	}
+	if n := strings.Count(v.stderr.String(), "The agent is at a limit"); n != 1 {
+		t.Errorf("%d are shed of:\n%s", n, v.stderr.String())
+	}
+}

@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+// A Cost is what a user or a process took of the agent since the time before.
+type Cost struct {
+	probes.Consumer
+	Name   string // of a process
+	CPU    time.Duration
+	Memory int64
+}
+
+// bytesPerLive is about what a live allocation takes of the agent's memory.
+const bytesPerLive = 100
+
+// costs tells what was taken from one time to the next.
+type costs struct {
+	before  map[probes.Consumer]session.Cost
+	reading time.Duration
+	worked  time.Duration // in all
+}
+
+// since returns what each user and process took since the last call, and what all took
+// since the first. The time that went into reading events is shared out by their bytes.
+func (c *costs) since(now []session.Cost, reading time.Duration) (all []Cost, worked time.Duration) {
+	before := c.before
+	c.before = make(map[probes.Consumer]session.Cost, len(now))
+	type taken struct {
+		bytes float64
+		work  time.Duration
+	}
+	users, sum := map[uint32]taken{}, 0.0
+	// What began since has no before; a user who was forgotten in between begins anew.
+	bytes := func(x session.Cost) float64 {
+		if old := before[x.Consumer].Bytes; x.Bytes > old {
+			return float64(x.Bytes - old)
+		}
+		return 0
+	}
+	for _, x := range now {
+		c.before[x.Consumer] = x
+		if x.PID == 0 {
+			took := taken{bytes(x), max(x.Work-before[x.Consumer].Work, 0)}
+			users[x.User] = took
+			sum += took.bytes
+			c.worked += took.work
+		}
+	}
+	read := max(reading-c.reading, 0)
+	c.reading = reading
+	c.worked += read
+	for _, x := range now {
+		u := users[x.User]
+		cpu := float64(u.work)
+		if sum > 0 {
+			cpu += float64(read) * u.bytes / sum
+		}
+		if x.PID != 0 && u.bytes > 0 {
+			cpu *= min(bytes(x)/u.bytes, 1)
+		} else if x.PID != 0 {
+			cpu = 0
+		}
+		all = append(all, Cost{x.Consumer, x.Name, time.Duration(cpu), x.Live * bytesPerLive})
+	}
+	return all, c.worked
+}
+
+// share is the most that nobody must exceed for all to have room: who takes less leaves
+// the rest to others.
+func share(taken []float64, room float64) float64 {
+	taken = slices.Sorted(slices.Values(taken))
+	for i, x := range taken {
+		part := room / float64(len(taken)-i)
+		if x > part {
+			return part
+		}
+		room -= x
+	}
+	return room
+}
+
+// maxApart bounds the processes of one user of which something is shed apart, at a time:
+// of more it is shed of the user.
+const maxApart = 8
+
+// An excess finds who takes more than a share.
+type excess struct {
+	costs []Cost
+	of    func(Cost) float64
+	// full tells whether nothing more can be shed of a process or a user.
+	full func(probes.Consumer) bool
+}
+
+// choose returns of whom more is to be shed, for all to keep to the room that there is: of
+// the user who takes most of those above their share, the fewest processes, or the user.
+// There is nobody where only those are above their share of whom all is shed already.
+func (e *excess) choose(room float64) []Cost {
+	var users []Cost
+	var taken []float64
+	for _, c := range e.costs {
+		if c.PID == 0 {
+			users, taken = append(users, c), append(taken, e.of(c))
+		}
+	}
+	e.sort(users)
+	each := share(taken, room)
+	for _, u := range users {
+		if e.of(u) <= each {
+			break
+		}
+		if e.full(u.Consumer) {
+			continue
+		}
+		if found := e.chooseOf(u, each); len(found) > 0 {
+			return found
+		}
+	}
+	return nil
+}
+
+// chooseOf chooses among a user and the user's processes, which may take so much together.
+func (e *excess) chooseOf(u Cost, room float64) (found []Cost) {
+	var processes []Cost
+	var taken []float64
+	rest := e.of(u) // of processes that have ended, and that take little
+	for _, c := range e.costs {
+		if c.PID != 0 && c.User == u.User {
+			processes, taken = append(processes, c), append(taken, e.of(c))
+		}
+	}
+	e.sort(processes)
+	each, over := share(taken, room), e.of(u)-room
+	for _, p := range processes {
+		if e.of(p) <= each {
+			break
+		}
+		rest -= e.of(p)
+		if over > 0 && !e.full(p.Consumer) {
+			found = append(found, p)
+			over -= e.of(p)
+		}
+	}
+	if len(found) > maxApart || len(found) == 0 && rest > room {
+		return []Cost{u}
+	}
+	return found
+}
+
+func (e *excess) sort(costs []Cost) {
+	slices.SortStableFunc(costs, func(a, b Cost) int { return cmp.Compare(e.of(b), e.of(a)) })
+}

@@ -1,0 +1,191 @@
+//go:build soak
+
+package soak
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/proc/footprint"
+	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+// One unprivileged user runs a thousand processes that do the worst that these tests know:
+// they allocate and free without a pause, keep many small allocations, each with stacks of
+// its own, and start programs again and again. Beside them all calls of a neighbour count,
+// each with its stack and its names, and the agent keeps to its limits.
+func TestStrangers(t *testing.T) {
+	const (
+		stranger, neighbour = 65534, 65533
+		holders             = 900 // keep what they allocated
+		storms              = 2   // allocate and free
+		starters            = 98  // start a program after the other
+		memoryLimit         = 400 // MiB
+		cpuLimit            = 20  // % of a core
+		rounds              = 40  // of the neighbour's calls
+		calls               = 100 // of a round
+	)
+	if os.Getuid() != 0 {
+		t.Fatal("it takes root to be several users")
+	}
+	s := &soak{T: t, dir: t.TempDir()}
+	for _, d := range []string{s.dir, filepath.Dir(s.dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.builds()
+	kit, err := testcuda.Get(t).Copy(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := s.starts(nil, "--memory-limit", fmt.Sprint(memoryLimit, "MiB"), "--cpu-limit", fmt.Sprint(cpuLimit, "%"), "--no-cache", "--pprof")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { a.cmd.Process.Kill(); a.cmd.Wait() }()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+
+	p, err := testcuda.Start(ctx, kit, testcuda.Workload, testcuda.Options{User: neighbour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Run("init"); err != nil {
+		t.Fatal(err)
+	}
+	// The library has probes when the crowd comes.
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if _, err := p.Run("cuMemAlloc_v2 4096"); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := a.inuse(p.PID()); err == nil && n > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("nothing of the neighbour is seen")
+		}
+	}
+	if _, err := p.Run("free all"); err != nil {
+		t.Fatal(err)
+	}
+
+	// A shell of the stranger's has the processes; they end with its group.
+	var script strings.Builder
+	paths := func(n, i int) string {
+		return strings.NewReplacer("0", "l", "1", "r").Replace(fmt.Sprintf("%0*b", n, i))
+	}
+	workload := kit.Path(testcuda.Workload)
+	for i := range holders {
+		fmt.Fprintf(&script, "%s 'init; via %s repeat 20 cuMemAlloc_v2 1; via %s repeat 180 cuMemAlloc_v2 1; sleep 600000' >/dev/null &\n", workload, paths(10, i), paths(11, i))
+	}
+	for i := range storms {
+		fmt.Fprintf(&script, "%s 'init; repeat 1000000000 { via %s cuMemAlloc_v2 1; cuMemFree_v2 }' >/dev/null &\n", workload, paths(8, i))
+	}
+	for i := range starters {
+		fmt.Fprintf(&script, "while :; do %s 'init; via %s repeat 50 cuMemAlloc_v2 1' >/dev/null; done &\n", workload, paths(9, i))
+	}
+	script.WriteString("echo up; wait\n")
+	crowd := exec.CommandContext(ctx, "nice", "-n", "10", "sh")
+	crowd.Stdin = strings.NewReader(script.String())
+	crowd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	if err := crowd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { syscall.Kill(-crowd.Process.Pid, syscall.SIGKILL); crowd.Wait() }()
+
+	var before time.Duration
+	var began time.Time
+	for i := range rounds {
+		// Each round has a stack of its own, which comes up once.
+		if _, err := p.Run(fmt.Sprintf("via %s repeat %d cuMemAlloc_v2 4096", paths(6, i), calls)); err != nil {
+			t.Fatal(err)
+		}
+		took := taken(t, a.cmd.Process.Pid, func() { time.Sleep(time.Second) })
+		if i%5 == 0 {
+			t.Logf("round %d: %s", i, took)
+		}
+		if i == rounds/2 { // what is to be shed is
+			before, began = running(t, a.cmd.Process.Pid), time.Now()
+		}
+	}
+	took := 100 * float64(running(t, a.cmd.Process.Pid)-before) / float64(time.Since(began))
+	f, err := footprint.Of(a.cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path := os.Getenv("SOAK_PROFILE"); path != "" {
+		text, _ := a.get("/debug/pprof/profile?seconds=8")
+		os.WriteFile(path, text, 0o600)
+	}
+	n, err := exec.Command("pgrep", "-c", "-u", strconv.Itoa(stranger)).Output()
+	t.Logf("%s processes of the stranger; the agent has %d MiB, and took %.0f %% of a core; %v", strings.TrimSpace(string(n)), f.Resident, took, err)
+	if f.Resident > memoryLimit {
+		t.Errorf("%d MiB are resident, want %d at most", f.Resident, memoryLimit)
+	}
+	if took > cpuLimit {
+		t.Errorf("it took %.0f %% of a core, want %d at most", took, cpuLimit)
+	}
+
+	var inuse int64
+	for end := time.Now().Add(20 * time.Second); inuse != rounds*calls*4096; time.Sleep(time.Second) {
+		if inuse, err = a.inuse(p.PID()); err != nil {
+			t.Error(err)
+		}
+		if time.Now().After(end) {
+			t.Errorf("the neighbour has %d bytes, want %d", inuse, rounds*calls*4096)
+			break
+		}
+	}
+	text, err := a.get(fmt.Sprintf("/debug/pprof/gpumem?pid=%d", p.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := pprofout.Read(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := map[string]int64{}
+	for _, x := range snap.Samples {
+		var stack strings.Builder
+		for _, l := range x.Stack {
+			for _, line := range l.Lines {
+				if letter := map[string]string{"via_left": "l", "via_right": "r", "main": "m"}[line.Function]; letter != "" {
+					stack.WriteString(letter)
+				}
+			}
+		}
+		whole[stack.String()] += x.InuseObjects
+	}
+	for i := range rounds {
+		path := []byte(paths(6, i))
+		slices.Reverse(path)
+		if n := whole[string(path)+"m"]; n != calls {
+			t.Errorf("%d of the %d allocations of round %d have their stack", n, calls, i)
+		}
+	}
+	lost, err := a.losses()
+	t.Logf("stacks: %v; lost: %v, %v", whole, some(lost), err)
+	for _, m := range regexp.MustCompile(`The agent is at a limit[^\n]*`).FindAllString(a.log.String(), -1) {
+		t.Log(m)
+		if !strings.Contains(m, fmt.Sprintf("user %d", stranger)) {
+			t.Errorf("somebody else is shed of: %s", m)
+		}
+	}
+	if !strings.Contains(a.log.String(), "The agent is at a limit") {
+		t.Errorf("nothing was shed: the stranger does not take enough")
+	}
+}
