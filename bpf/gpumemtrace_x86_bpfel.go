@@ -19,6 +19,7 @@ const (
 	GpumemtraceMapAllocators      = "allocators"
 	GpumemtraceMapEscapes         = "escapes"
 	GpumemtraceMapEvents          = "events"
+	GpumemtraceMapExits           = "exits"
 	GpumemtraceMapGates           = "gates"
 	GpumemtraceMapLoss            = "loss"
 	GpumemtraceMapNowhere         = "nowhere"
@@ -36,6 +37,7 @@ const (
 	GpumemtraceVarCfgFollow       = "cfg_follow"
 	GpumemtraceVarCfgFreeStacks   = "cfg_free_stacks"
 	GpumemtraceVarCfgPidnsInum    = "cfg_pidns_inum"
+	GpumemtraceVarCfgSession      = "cfg_session"
 	GpumemtraceVarCfgTensorMin    = "cfg_tensor_min"
 	GpumemtraceVarCfgTensorSample = "cfg_tensor_sample"
 )
@@ -96,6 +98,7 @@ type GpumemtraceMapSpecs struct {
 	Allocators *ebpf.MapSpec `ebpf:"allocators"`
 	Escapes    *ebpf.MapSpec `ebpf:"escapes"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Exits      *ebpf.MapSpec `ebpf:"exits"`
 	Gates      *ebpf.MapSpec `ebpf:"gates"`
 	Loss       *ebpf.MapSpec `ebpf:"loss"`
 	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
@@ -114,6 +117,7 @@ type GpumemtraceVariableSpecs struct {
 	CfgFollow       *ebpf.VariableSpec `ebpf:"cfg_follow"`
 	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum    *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
+	CfgSession      *ebpf.VariableSpec `ebpf:"cfg_session"`
 	CfgTensorMin    *ebpf.VariableSpec `ebpf:"cfg_tensor_min"`
 	CfgTensorSample *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
 }
@@ -141,6 +145,7 @@ type GpumemtraceMaps struct {
 	Allocators *ebpf.Map `ebpf:"allocators"`
 	Escapes    *ebpf.Map `ebpf:"escapes"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Exits      *ebpf.Map `ebpf:"exits"`
 	Gates      *ebpf.Map `ebpf:"gates"`
 	Loss       *ebpf.Map `ebpf:"loss"`
 	Nowhere    *ebpf.Map `ebpf:"nowhere"`
@@ -156,6 +161,7 @@ func (m *GpumemtraceMaps) Close() error {
 		m.Allocators,
 		m.Escapes,
 		m.Events,
+		m.Exits,
 		m.Gates,
 		m.Loss,
 		m.Nowhere,
@@ -175,6 +181,7 @@ type GpumemtraceVariables struct {
 	CfgFollow       *ebpf.Variable `ebpf:"cfg_follow"`
 	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum    *ebpf.Variable `ebpf:"cfg_pidns_inum"`
+	CfgSession      *ebpf.Variable `ebpf:"cfg_session"`
 	CfgTensorMin    *ebpf.Variable `ebpf:"cfg_tensor_min"`
 	CfgTensorSample *ebpf.Variable `ebpf:"cfg_tensor_sample"`
 }

@@ -63,15 +63,18 @@ static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static u64 (*bpf_ringbuf_query)(void *ringbuf, u64 flags) = (void *)134;
 static void *(*bpf_task_storage_get)(void *map, struct task_struct *task, void *value,
 				     u64 flags) = (void *)156;
+static u64 (*bpf_get_func_ip)(void *ctx) = (void *)173;
 static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 
-/* A function's six register arguments, and its result. */
+/* A function's six register arguments, its result, and where the thread runs. */
 #if defined(__TARGET_ARCH_x86)
 #define GM_ARGS(r) (r)->di, (r)->si, (r)->dx, (r)->cx, (r)->r8, (r)->r9
 #define GM_RET(r) ((r)->ax)
+#define GM_IP(r) ((r)->ip)
 #else
 #define GM_ARGS(r) (r)->regs[0], (r)->regs[1], (r)->regs[2], (r)->regs[3], (r)->regs[4], (r)->regs[5]
 #define GM_RET(r) ((r)->regs[0])
+#define GM_IP(r) ((r)->pc)
 #endif
 
 enum {
@@ -136,11 +139,21 @@ struct uprobes_state___gm {
 struct mm_struct___gm {
 	struct uprobes_state___gm uprobes_state;
 } GM_CORE;
+struct return_instance___gm {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance___gm *next;
+} GM_CORE;
+struct uprobe_task___gm {
+	struct return_instance___gm *return_instances;
+} GM_CORE;
 struct task_struct___gm {
 	struct mm_struct___gm *mm;
 	int pid;
 	int tgid;
 	u64 start_boottime;
+	unsigned long sas_ss_sp, sas_ss_size; /* sigaltstack(2) */
+	struct uprobe_task___gm *utask;
 	char comm[16];
 	struct task_struct___gm *group_leader;
 	struct pid___gm *thread_pid;
