@@ -68,6 +68,31 @@ gm_inline void gm_life(u32 type, u32 pid, struct task_struct___gm *leader, u32 c
 	bpf_ringbuf_submit(e, gm_wake());
 }
 
+/* What gm_starts writes of each process. */
+struct gm_start {
+	u64 start; /* start_boottime, ns */
+	u32 pid;
+	u32 unused;
+};
+
+/* gm_starts says when processes began, of which /proc tells hundredths of a second. */
+SEC("iter/task")
+int gm_starts(struct bpf_iter_task___gm *ctx)
+{
+	struct task_struct___gm *task = ctx->task;
+	if (!task)
+		return 0;
+	int pid, tgid;
+	gm_read(pid, task->pid);
+	gm_read(tgid, task->tgid);
+	if (pid != tgid) /* a thread */
+		return 0;
+	struct gm_start s = { .pid = gm_nr(task) };
+	gm_read(s.start, task->start_boottime);
+	bpf_seq_write(ctx->meta->seq, &s, sizeof(s));
+	return 0;
+}
+
 /* Raw tracepoints need no tracefs, and what they add to `targets` holds before
  * the child runs its first instruction. */
 

@@ -33,6 +33,7 @@ const (
 	GpumemtraceProgGmExec         = "gm_exec"
 	GpumemtraceProgGmExit         = "gm_exit"
 	GpumemtraceProgGmFork         = "gm_fork"
+	GpumemtraceProgGmStarts       = "gm_starts"
 	GpumemtraceVarCfgAll          = "cfg_all"
 	GpumemtraceVarCfgFollow       = "cfg_follow"
 	GpumemtraceVarCfgFreeStacks   = "cfg_free_stacks"
@@ -89,6 +90,7 @@ type GpumemtraceProgramSpecs struct {
 	GmExec      *ebpf.ProgramSpec `ebpf:"gm_exec"`
 	GmExit      *ebpf.ProgramSpec `ebpf:"gm_exit"`
 	GmFork      *ebpf.ProgramSpec `ebpf:"gm_fork"`
+	GmStarts    *ebpf.ProgramSpec `ebpf:"gm_starts"`
 }
 
 // GpumemtraceMapSpecs contains maps before they are loaded into the kernel.
@@ -195,6 +197,7 @@ type GpumemtracePrograms struct {
 	GmExec      *ebpf.Program `ebpf:"gm_exec"`
 	GmExit      *ebpf.Program `ebpf:"gm_exit"`
 	GmFork      *ebpf.Program `ebpf:"gm_fork"`
+	GmStarts    *ebpf.Program `ebpf:"gm_starts"`
 }
 
 func (p *GpumemtracePrograms) Close() error {
@@ -204,6 +207,7 @@ func (p *GpumemtracePrograms) Close() error {
 		p.GmExec,
 		p.GmExit,
 		p.GmFork,
+		p.GmStarts,
 	)
 }
 

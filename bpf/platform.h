@@ -57,6 +57,7 @@ static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
 
 #endif /* OPTI_BPFDEFS_H */
 
+static long (*bpf_seq_write)(void *seq, const void *data, u32 len) = (void *)127;
 static long (*bpf_probe_read_user_str)(void *dst, u32 size, const void *src) = (void *)114;
 static void *(*bpf_ringbuf_reserve)(void *ringbuf, u64 size, u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
@@ -159,6 +160,15 @@ struct task_struct___gm {
 	struct pid___gm *thread_pid;
 	struct signal_struct___gm *signal;
 } GM_CORE;
+
+/* What a program of iter/task is given: kernel/bpf/task_iter.c. */
+struct bpf_iter_meta___gm {
+	void *seq;
+};
+struct bpf_iter_task___gm {
+	struct bpf_iter_meta___gm *meta;
+	struct task_struct___gm *task; /* NULL after the last one */
+};
 
 /* gm_read reads one kernel field into dst; dst is 0 when it cannot be read. */
 #define gm_read(dst, field)                                                                        \

@@ -18,6 +18,8 @@ import (
 const (
 	enterProgram = "gm_call_enter"
 	exitProgram  = "gm_call_exit" // where no StackTaker has one
+	// startsProgram iterates over processes (Tracer.Identify).
+	startsProgram = "gm_starts"
 )
 
 // lifePrograms are those of raw tracepoints, by tracepoint.
@@ -73,7 +75,7 @@ func (t *Tracer) load() error {
 			exit, exitErr = t.opts.Stacks.Load(t.coll.Maps, constants, attach, types)
 		}
 	})
-	err = t.loadPrograms(spec, types, append(slices.Collect(maps.Values(lifePrograms)), enterProgram)...)
+	err = t.loadPrograms(spec, types, append(slices.Collect(maps.Values(lifePrograms)), enterProgram, startsProgram)...)
 	all.Wait()
 	if err = errors.Join(exitErr, err); err != nil {
 		return err

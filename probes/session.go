@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"syscall"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -74,28 +73,34 @@ func session(path string, prog *ebpf.Program, offsets, cookies []uint64, pid int
 	return link.NewFromFD(fd)
 }
 
-// createSession is the system call: BPF_LINK_CREATE, with what union bpf_attr holds for
-// it (include/uapi/linux/bpf.h).
+// createSession makes the link, with what union bpf_attr holds for it
+// (include/uapi/linux/bpf.h).
 func createSession(path string, prog *ebpf.Program, offsets, cookies []uint64, pid int) (int, error) {
-	const linkCreate = 28
 	file, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return -1, err
 	}
 	attr := struct {
-		prog, target, attachType, flags    uint32
-		path                               *byte
-		offsets, counters, cookies         *uint64
-		count, uprobeFlags, pid, alignment uint32
+		prog, target, attachType, flags uint32
+		path                            *byte
+		offsets, counters, cookies      *uint64
+		count, uprobeFlags, pid, _      uint32
 	}{
 		prog: uint32(prog.FD()), attachType: uint32(attachSession), path: file,
 		offsets: unsafe.SliceData(offsets), cookies: unsafe.SliceData(cookies),
 		count: uint32(len(offsets)), pid: uint32(pid),
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, linkCreate, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	fd, err := linkCreate(unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	runtime.KeepAlive(prog)
+	return fd, err
+}
+
+// linkCreate is the command BPF_LINK_CREATE of bpf(2).
+func linkCreate(attr unsafe.Pointer, size uintptr) (int, error) {
+	const command = 28
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attr), size)
 	if errno != 0 {
-		return -1, syscall.Errno(errno)
+		return -1, errno
 	}
 	return int(fd), nil
 }
