@@ -7,14 +7,27 @@ char LICENSE[] SEC("license") = "GPL";
 
 GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
+/* The program that runs when a function of a session returns. */
+GM_MAP(exits, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
+
+/* gm_call_enter runs when a function is entered. In a session (Linux 6.13 and later) it
+ * also runs when the function returns, unless it said 1 at the entry: then the kernel
+ * leaves the return address as it is. */
 SEC("uprobe")
 int gm_call_enter(struct pt_regs *ctx)
 {
 	gm_task_stack(ctx, &nowhere);
-	gm_enter(ctx);
-	return 0;
+	if (cfg_session && bpf_get_func_ip(ctx) != GM_IP(ctx)) {
+		bpf_tail_call(ctx, &exits, 0);
+		return 0;
+	}
+	u64 cookie = bpf_get_attach_cookie(ctx);
+	bool wanted = gm_enter(ctx, cookie);
+	return cfg_session && (!wanted || gm_cookie_apart(cookie));
 }
 
+/* Where a return has a probe of its own the exit programs run at an entry, of which the
+ * return is not wanted. */
 SEC("uretprobe")
 int gm_call_exit(struct pt_regs *ctx)
 {
@@ -22,11 +35,11 @@ int gm_call_exit(struct pt_regs *ctx)
 	struct gm_row *row;
 	struct gm_thread *th = gm_leave(ctx, &row);
 	if (!th)
-		return 0;
+		return cfg_session;
 	if (th->want_stack)
 		gm_stack_fp(ctx, th);
 	gm_finish(th, row);
-	return 0;
+	return cfg_session;
 }
 
 /* gm_life sends one step of the life of a user's process. It needs no thread state: a
@@ -69,6 +82,31 @@ gm_inline struct gm_target *gm_known(u32 *pid)
 	if (t && !t->user)
 		t->user = gm_user();
 	return t;
+}
+
+/* What gm_starts writes of each process. */
+struct gm_start {
+	u64 start; /* start_boottime, ns */
+	u32 pid;
+	u32 unused;
+};
+
+/* gm_starts says when processes began, of which /proc tells hundredths of a second. */
+SEC("iter/task")
+int gm_starts(struct bpf_iter_task___gm *ctx)
+{
+	struct task_struct___gm *task = ctx->task;
+	if (!task)
+		return 0;
+	int pid, tgid;
+	gm_read(pid, task->pid);
+	gm_read(tgid, task->tgid);
+	if (pid != tgid) /* a thread */
+		return 0;
+	struct gm_start s = { .pid = gm_nr(task) };
+	gm_read(s.start, task->start_boottime);
+	bpf_seq_write(ctx->meta->seq, &s, sizeof(s));
+	return 0;
 }
 
 /* Raw tracepoints need no tracefs, and what they add to `targets` holds before

@@ -127,6 +127,7 @@ enum gm_loss {
 	GM_LOSS_NESTED,
 	GM_LOSS_ALLOCATORS_FULL,
 	GM_LOSS_SAMPLES_FULL,
+	GM_LOSS_SIGNAL_STACK,
 	GM_LOSS_MAX,
 };
 
@@ -165,6 +166,7 @@ struct gm_thread {
 	u64 trampoline; /* gm_trampoline, */
 	u64 word;	/* and what stands where a pending call was entered */
 	u64 top;	/* the end of the last stack that was found (uw_near) */
+	u64 forgotten;	/* when the pending call began that was forgotten last */
 	u64 ctx[GM_CTX_DEPTH];
 	struct gm_call calls[GM_CALLS];
 	struct gm_call done; /* the call that is returning */
@@ -237,6 +239,7 @@ const volatile u32 cfg_pidns_inum = 0; /* the tracer's PID namespace; 0: the ini
 const volatile u32 cfg_all = 0;	       /* trace every process */
 const volatile u32 cfg_follow = 1;     /* trace the children of targets */
 const volatile u32 cfg_free_stacks = 0; /* take a stack where a tensor is freed, too */
+const volatile u32 cfg_session = 0;	/* probes are attached as sessions (gm_call_enter) */
 
 /* gm_task_stack keeps a program's stack on the task's kernel stack, as every program
  * with a tail call does; `nowhere` is a program array that is always empty. Without one,
@@ -248,7 +251,8 @@ gm_inline void gm_task_stack(void *ctx, void *nowhere)
 	bpf_tail_call(ctx, nowhere, 0);
 }
 
-/* An attach cookie is a row, and from bit 16 on a gate. */
+/* An attach cookie is a row, from bit 16 on a gate, and in bit 63 that the function's
+ * return has a probe of its own (gm_cookie_apart). */
 gm_inline u32 gm_cookie_row(u64 cookie)
 {
 	return (u16)cookie;
@@ -259,6 +263,11 @@ gm_inline u32 gm_cookie_gate(u64 cookie)
 	return cookie >> 16;
 }
 
+gm_inline bool gm_cookie_apart(u64 cookie)
+{
+	return cookie >> 63;
+}
+
 gm_inline void gm_count(u32 what)
 {
 	u64 *n = bpf_map_lookup_elem(&loss, &what);
@@ -266,14 +275,15 @@ gm_inline void gm_count(u32 what)
 		__sync_fetch_and_add(n, 1);
 }
 
-/* gm_count_no_entry counts a return whose entry was not seen, unless its gate is
- * closed or has just been opened: then the call was under way before. */
-gm_inline void gm_count_no_entry(u32 gate)
+/* gm_count_no_entry counts a return whose entry is not known, if the call began after its
+ * gate was opened. Of a call that was forgotten (gm_enter) the thread knows when it began;
+ * any other may have been under way before, unless the gate has been open for long. */
+gm_inline void gm_count_no_entry(u32 gate, struct gm_thread *th)
 {
 	const u64 just = 1000000000; /* ns */
 	u64 *since = bpf_map_lookup_elem(&gates, &gate);
 	u64 now = bpf_ktime_get_ns();
-	if (since && *since < now && now - *since > just)
+	if (since && *since < now && (now - *since > just || (th && th->forgotten >= *since)))
 		gm_count(GM_LOSS_NO_ENTRY);
 }
 
@@ -605,6 +615,28 @@ gm_inline void gm_trampoline(u64 *at)
 	gm_read(*at, area->vaddr); /* its type is the kernel's own, and may lack in what the verifier knows */
 }
 
+/* gm_on_signal_stack says whether an address lies on the stack that the running thread
+ * has for its signal handlers, which may lie anywhere. */
+gm_inline bool gm_on_signal_stack(u64 at)
+{
+	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
+	return at - task->sas_ss_sp < task->sas_ss_size;
+}
+
+/* gm_above_pending says whether a signal handler makes a call, from its own stack at sp,
+ * above a stack on which a return probe waits. The kernel takes that one for passed, since
+ * its frame lies below sp, and forgets where it returns to (cleanup_return_instances,
+ * kernel/events/uprobes.c): with a return probe of its own the call would have the process
+ * end with SIGILL. */
+gm_inline bool gm_above_pending(u64 sp)
+{
+	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
+	if (!gm_on_signal_stack(sp) || !task->utask)
+		return false;
+	struct return_instance___gm *ri = task->utask->return_instances;
+	return ri && ri->stack < sp && !gm_on_signal_stack(ri->stack);
+}
+
 /* gm_left says whether the pending call c of th is seen to be over, now that another
  * comes from th->sp. On x86 the trampoline's address stands where it was entered
  * until the function returns, unless that is ioctl, whose return is not always seen
@@ -652,29 +684,33 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 	return 0;
 }
 
-/* gm_enter remembers a call. A pending call that an exception or a longjmp
- * passed never returns: it shows by a stack pointer below the new call's, by a
- * second entry of its row, or by what has become of its return address, and it
- * and everything above it is forgotten. (An equal stack pointer is a tail call:
- * still pending.) */
-gm_inline void gm_enter(struct pt_regs *ctx)
+/* gm_enter remembers a call, and says whether it did: only then its return is wanted. A
+ * pending call that an exception or a longjmp passed never returns: it shows by a stack
+ * pointer below the new call's, by a second entry of its row, or by what has become of
+ * its return address, and it and everything above it is forgotten. (An equal stack
+ * pointer is a tail call: still pending.) Of a function that calls itself only the
+ * innermost call is kept: the others are counted when they return (gm_count_no_entry). */
+gm_inline bool gm_enter(struct pt_regs *ctx, u64 cookie)
 {
-	u32 row = gm_cookie_row(bpf_get_attach_cookie(ctx));
+	u32 row = gm_cookie_row(cookie);
 	struct gm_thread *th = gm_thread_enter();
 	if (!th)
-		return;
+		return false;
+	bool above = gm_above_pending(ctx->sp);
 	th->sp = ctx->sp;
-	if (th->depth) {
+	if (th->depth && !above) {
 		gm_trampoline(&th->trampoline);
 		for (u32 i = 0; i < GM_CALLS; i++)
 			if (i < *(volatile u32 *)&th->depth &&
-			    (th->calls[i].row == row || gm_left(th, &th->calls[i])))
+			    (th->calls[i].row == row || gm_left(th, &th->calls[i]))) {
+				th->forgotten = th->calls[i].time;
 				th->depth = i;
+			}
 	}
 	u32 depth = *(volatile u32 *)&th->depth;
 	if (depth >= GM_CALLS) {
 		gm_count(GM_LOSS_CALLS_FULL);
-		return;
+		return false;
 	}
 	struct gm_call *c = &th->calls[depth];
 	c->row = row;
@@ -689,9 +725,14 @@ gm_inline void gm_enter(struct pt_regs *ctx)
 	if (r && r->class == GM_CLASS_ESCAPE) {
 		c->escape = gm_escape(c, &row);
 		if (!c->escape)
-			return;
+			return false;
+	}
+	if (above) {
+		gm_count(GM_LOSS_SIGNAL_STACK);
+		return false;
 	}
 	th->depth++;
+	return true;
 }
 
 gm_inline void gm_context(struct gm_thread *th, u32 class, u64 arg)
@@ -818,7 +859,7 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	if (!th || at >= GM_CALLS) {
 		/* With all places taken it was counted when it was entered. */
 		if (row->class == GM_CLASS_EMIT && depth < GM_CALLS && gm_traced(gm_current_pid()))
-			gm_count_no_entry(gate);
+			gm_count_no_entry(gate, th);
 		return NULL;
 	}
 	th->done = th->calls[at];

@@ -19,6 +19,7 @@ const (
 	GpumemtraceMapAllocators      = "allocators"
 	GpumemtraceMapEscapes         = "escapes"
 	GpumemtraceMapEvents          = "events"
+	GpumemtraceMapExits           = "exits"
 	GpumemtraceMapGates           = "gates"
 	GpumemtraceMapLoss            = "loss"
 	GpumemtraceMapNowhere         = "nowhere"
@@ -34,10 +35,12 @@ const (
 	GpumemtraceProgGmExec         = "gm_exec"
 	GpumemtraceProgGmExit         = "gm_exit"
 	GpumemtraceProgGmFork         = "gm_fork"
+	GpumemtraceProgGmStarts       = "gm_starts"
 	GpumemtraceVarCfgAll          = "cfg_all"
 	GpumemtraceVarCfgFollow       = "cfg_follow"
 	GpumemtraceVarCfgFreeStacks   = "cfg_free_stacks"
 	GpumemtraceVarCfgPidnsInum    = "cfg_pidns_inum"
+	GpumemtraceVarCfgSession      = "cfg_session"
 	GpumemtraceVarCfgTensorMin    = "cfg_tensor_min"
 	GpumemtraceVarCfgTensorSample = "cfg_tensor_sample"
 )
@@ -89,6 +92,7 @@ type GpumemtraceProgramSpecs struct {
 	GmExec      *ebpf.ProgramSpec `ebpf:"gm_exec"`
 	GmExit      *ebpf.ProgramSpec `ebpf:"gm_exit"`
 	GmFork      *ebpf.ProgramSpec `ebpf:"gm_fork"`
+	GmStarts    *ebpf.ProgramSpec `ebpf:"gm_starts"`
 }
 
 // GpumemtraceMapSpecs contains maps before they are loaded into the kernel.
@@ -98,6 +102,7 @@ type GpumemtraceMapSpecs struct {
 	Allocators *ebpf.MapSpec `ebpf:"allocators"`
 	Escapes    *ebpf.MapSpec `ebpf:"escapes"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Exits      *ebpf.MapSpec `ebpf:"exits"`
 	Gates      *ebpf.MapSpec `ebpf:"gates"`
 	Loss       *ebpf.MapSpec `ebpf:"loss"`
 	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
@@ -118,6 +123,7 @@ type GpumemtraceVariableSpecs struct {
 	CfgFollow       *ebpf.VariableSpec `ebpf:"cfg_follow"`
 	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum    *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
+	CfgSession      *ebpf.VariableSpec `ebpf:"cfg_session"`
 	CfgTensorMin    *ebpf.VariableSpec `ebpf:"cfg_tensor_min"`
 	CfgTensorSample *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
 }
@@ -145,6 +151,7 @@ type GpumemtraceMaps struct {
 	Allocators *ebpf.Map `ebpf:"allocators"`
 	Escapes    *ebpf.Map `ebpf:"escapes"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Exits      *ebpf.Map `ebpf:"exits"`
 	Gates      *ebpf.Map `ebpf:"gates"`
 	Loss       *ebpf.Map `ebpf:"loss"`
 	Nowhere    *ebpf.Map `ebpf:"nowhere"`
@@ -162,6 +169,7 @@ func (m *GpumemtraceMaps) Close() error {
 		m.Allocators,
 		m.Escapes,
 		m.Events,
+		m.Exits,
 		m.Gates,
 		m.Loss,
 		m.Nowhere,
@@ -183,6 +191,7 @@ type GpumemtraceVariables struct {
 	CfgFollow       *ebpf.Variable `ebpf:"cfg_follow"`
 	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum    *ebpf.Variable `ebpf:"cfg_pidns_inum"`
+	CfgSession      *ebpf.Variable `ebpf:"cfg_session"`
 	CfgTensorMin    *ebpf.Variable `ebpf:"cfg_tensor_min"`
 	CfgTensorSample *ebpf.Variable `ebpf:"cfg_tensor_sample"`
 }
@@ -196,6 +205,7 @@ type GpumemtracePrograms struct {
 	GmExec      *ebpf.Program `ebpf:"gm_exec"`
 	GmExit      *ebpf.Program `ebpf:"gm_exit"`
 	GmFork      *ebpf.Program `ebpf:"gm_fork"`
+	GmStarts    *ebpf.Program `ebpf:"gm_starts"`
 }
 
 func (p *GpumemtracePrograms) Close() error {
@@ -205,6 +215,7 @@ func (p *GpumemtracePrograms) Close() error {
 		p.GmExec,
 		p.GmExit,
 		p.GmFork,
+		p.GmStarts,
 	)
 }
 

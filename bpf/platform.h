@@ -57,21 +57,25 @@ static struct task_struct *(*bpf_get_current_task_btf)(void) = (void *)158;
 
 #endif /* OPTI_BPFDEFS_H */
 
+static long (*bpf_seq_write)(void *seq, const void *data, u32 len) = (void *)127;
 static long (*bpf_probe_read_user_str)(void *dst, u32 size, const void *src) = (void *)114;
 static void *(*bpf_ringbuf_reserve)(void *ringbuf, u64 size, u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static u64 (*bpf_ringbuf_query)(void *ringbuf, u64 flags) = (void *)134;
 static void *(*bpf_task_storage_get)(void *map, struct task_struct *task, void *value,
 				     u64 flags) = (void *)156;
+static u64 (*bpf_get_func_ip)(void *ctx) = (void *)173;
 static u64 (*bpf_get_attach_cookie)(void *ctx) = (void *)174;
 
-/* A function's six register arguments, and its result. */
+/* A function's six register arguments, its result, and where the thread runs. */
 #if defined(__TARGET_ARCH_x86)
 #define GM_ARGS(r) (r)->di, (r)->si, (r)->dx, (r)->cx, (r)->r8, (r)->r9
 #define GM_RET(r) ((r)->ax)
+#define GM_IP(r) ((r)->ip)
 #else
 #define GM_ARGS(r) (r)->regs[0], (r)->regs[1], (r)->regs[2], (r)->regs[3], (r)->regs[4], (r)->regs[5]
 #define GM_RET(r) ((r)->regs[0])
+#define GM_IP(r) ((r)->pc)
 #endif
 
 enum {
@@ -148,17 +152,36 @@ struct cred___gm {
 	struct kuid___gm euid;
 	struct user_namespace___gm *user_ns;
 } GM_CORE;
+struct return_instance___gm {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance___gm *next;
+} GM_CORE;
+struct uprobe_task___gm {
+	struct return_instance___gm *return_instances;
+} GM_CORE;
 struct task_struct___gm {
 	struct cred___gm *cred;
 	struct mm_struct___gm *mm;
 	int pid;
 	int tgid;
 	u64 start_boottime;
+	unsigned long sas_ss_sp, sas_ss_size; /* sigaltstack(2) */
+	struct uprobe_task___gm *utask;
 	char comm[16];
 	struct task_struct___gm *group_leader;
 	struct pid___gm *thread_pid;
 	struct signal_struct___gm *signal;
 } GM_CORE;
+
+/* What a program of iter/task is given: kernel/bpf/task_iter.c. */
+struct bpf_iter_meta___gm {
+	void *seq;
+};
+struct bpf_iter_task___gm {
+	struct bpf_iter_meta___gm *meta;
+	struct task_struct___gm *task; /* NULL after the last one */
+};
 
 /* gm_read reads one kernel field into dst; dst is 0 when it cannot be read. */
 #define gm_read(dst, field)                                                                        \

@@ -264,14 +264,14 @@ int gm_call_exit_unwind(struct pt_regs *ctx)
 	struct gm_row *row;
 	struct gm_thread *th = gm_leave(ctx, &row);
 	if (!th)
-		return 0;
+		return cfg_session;
 	if (th->want_stack) {
 		uw_take(ctx, th);
 		if (!th->ev.stack)
 			gm_stack_fp(ctx, th);
 	}
 	gm_finish(th, row);
-	return 0;
+	return cfg_session;
 }
 
 /* gm_unwind_copy unwinds a copy (struct unwind_copy), and sends the stack under the

@@ -238,14 +238,6 @@ gm_inline void uw_no_pages(struct unwind *u)
 		u->page_at[i] = 1;
 }
 
-struct return_instance___gm {
-	unsigned long stack;
-	unsigned long orig_ret_vaddr;
-	struct return_instance___gm *next;
-} GM_CORE;
-struct uprobe_task___gm {
-	struct return_instance___gm *return_instances;
-} GM_CORE;
 struct thread_struct___gm {
 #if defined(__x86_64__)
 	unsigned long fsbase;
@@ -256,7 +248,6 @@ struct thread_struct___gm {
 #endif
 } GM_CORE;
 struct task_struct___gm_uw {
-	struct uprobe_task___gm *utask;
 	struct thread_struct___gm thread;
 } GM_CORE;
 
@@ -275,7 +266,7 @@ gm_inline u64 uw_thread_pointer(void)
  * first (kernel/events/uprobes.c, prepare_uretprobe). */
 gm_inline void uw_hidden(struct unwind *u)
 {
-	struct task_struct___gm_uw *task = (void *)bpf_get_current_task_btf();
+	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
 	u->trampoline = ~0ULL; /* no return address */
 	struct uprobe_task___gm *utask = task->utask;
 	if (!utask)

@@ -79,6 +79,7 @@ const (
 	UnwindVarCfgFreeStacks           = "cfg_free_stacks"
 	UnwindVarCfgMemo                 = "cfg_memo"
 	UnwindVarCfgPidnsInum            = "cfg_pidns_inum"
+	UnwindVarCfgSession              = "cfg_session"
 	UnwindVarCfgSlots                = "cfg_slots"
 	UnwindVarCfgTensorMin            = "cfg_tensor_min"
 	UnwindVarCfgTensorSample         = "cfg_tensor_sample"
@@ -221,6 +222,7 @@ type UnwindVariableSpecs struct {
 	CfgFreeStacks           *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgMemo                 *ebpf.VariableSpec `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
+	CfgSession              *ebpf.VariableSpec `ebpf:"cfg_session"`
 	CfgSlots                *ebpf.VariableSpec `ebpf:"cfg_slots"`
 	CfgTensorMin            *ebpf.VariableSpec `ebpf:"cfg_tensor_min"`
 	CfgTensorSample         *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
@@ -389,6 +391,7 @@ type UnwindVariables struct {
 	CfgFreeStacks           *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgMemo                 *ebpf.Variable `ebpf:"cfg_memo"`
 	CfgPidnsInum            *ebpf.Variable `ebpf:"cfg_pidns_inum"`
+	CfgSession              *ebpf.Variable `ebpf:"cfg_session"`
 	CfgSlots                *ebpf.Variable `ebpf:"cfg_slots"`
 	CfgTensorMin            *ebpf.Variable `ebpf:"cfg_tensor_min"`
 	CfgTensorSample         *ebpf.Variable `ebpf:"cfg_tensor_sample"`

@@ -88,12 +88,12 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 	return points, missing
 }
 
-// programs are the entry and return programs. With multi they are loaded for
-// uprobe_multi links: one system call for all points, and one grace period to
-// detach, from Linux 6.6. Else each point has a link of its own.
+// programs are the entry and return programs, loaded for one way of attaching
+// (attachType). Where a link holds many probes, one system call is enough for all
+// points, and one grace period to detach.
 type programs struct {
 	enter, exit *ebpf.Program
-	multi       bool
+	attach      ebpf.AttachType
 }
 
 // attach puts probes on a library's points. pid 0 means every process that maps it. The
@@ -107,17 +107,10 @@ func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachme
 			err = fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
 		}
 	}()
-	// An Executable hands its path on to the kernel, which follows this one to
-	// the open file. It parses the file only to find what has a name and no
-	// address, or the address 0: no point has those.
-	ex, err := link.OpenExecutable(lib.file.Link())
-	if err != nil {
-		return nil, err
-	}
 	if err := g.shut(); err != nil {
 		return nil, err
 	}
-	if err := a.attach(ex, progs, s.points, pid); err != nil {
+	if err := a.attach(lib.file.Link(), progs, s.points, pid); err != nil {
 		return nil, err
 	}
 	for _, p := range s.points {
@@ -174,10 +167,20 @@ var symbols = func() map[string]bool {
 // known tells whether the table has a function.
 func known(name []byte) bool { return symbols[string(name)] }
 
-// attach puts both programs at every point. Those of returns go first: a call that
-// comes between then ends without an entry, and none stays pending for ever.
-func (a *attachment) attach(ex *link.Executable, progs programs, points []point, pid int) error {
-	if progs.multi {
+// attach puts both programs at every point of the file at a path, which the kernel
+// follows to the open file. Those of returns go first: a call that comes between then
+// ends without an entry, and none stays pending for ever.
+func (a *attachment) attach(path string, progs programs, points []point, pid int) error {
+	if progs.attach == attachSession {
+		return a.attachSession(path, progs, points, pid)
+	}
+	// An Executable parses the file only to find what has a name and no address, or
+	// the address 0: no point has those.
+	ex, err := link.OpenExecutable(path)
+	if err != nil {
+		return err
+	}
+	if progs.attach == ebpf.AttachTraceUprobeMulti {
 		return a.attachMulti(ex, progs, points, pid)
 	}
 	for _, p := range points {
@@ -199,36 +202,69 @@ func (a *attachment) attach(ex *link.Executable, progs programs, points []point,
 	return nil
 }
 
-func (a *attachment) attachMulti(ex *link.Executable, progs programs, points []point, pid int) error {
-	functions, enter := &link.UprobeMultiOptions{PID: uint32(pid)}, &link.UprobeMultiOptions{PID: uint32(pid)}
-	back := &link.UprobeMultiOptions{PID: uint32(pid)}
+// places are file offsets with their cookies.
+type places struct{ offsets, cookies []uint64 }
+
+func (p *places) add(offset, cookie uint64) {
+	if offset != 0 {
+		p.offsets, p.cookies = append(p.offsets, offset), append(p.cookies, cookie)
+	}
+}
+
+// places returns where functions are entered, those of them that take a return probe,
+// and where the returns of the others are seen.
+func (a *attachment) places(points []point) (entries, functions, backs places) {
 	for _, p := range points {
-		cookie := a.cookie(p)
-		if p.at != 0 {
-			enter.Addresses, enter.Cookies = append(enter.Addresses, p.at), append(enter.Cookies, cookie)
-		}
+		entries.add(p.at, a.cookie(p))
+		backs.add(p.back, a.cookie(p))
 		if p.back == 0 {
-			functions.Addresses, functions.Cookies = append(functions.Addresses, p.at), append(functions.Cookies, cookie)
-		} else {
-			back.Addresses, back.Cookies = append(back.Addresses, p.back), append(back.Cookies, cookie)
+			functions.add(p.at, a.cookie(p))
 		}
 	}
+	return entries, functions, backs
+}
+
+func (a *attachment) attachMulti(ex *link.Executable, progs programs, points []point, pid int) error {
+	entries, functions, backs := a.places(points)
 	var errs []error
-	if len(functions.Addresses) > 0 {
-		errs = append(errs, a.put(func() (io.Closer, error) { return ex.UretprobeMulti(nil, progs.exit, functions) }))
+	add := func(at places, prog *ebpf.Program, put func([]string, *ebpf.Program, *link.UprobeMultiOptions) (link.Link, error)) {
+		if len(at.offsets) > 0 {
+			errs = append(errs, a.put(func() (io.Closer, error) {
+				return put(nil, prog, &link.UprobeMultiOptions{Addresses: at.offsets, Cookies: at.cookies, PID: uint32(pid)})
+			}))
+		}
 	}
-	if len(back.Addresses) > 0 {
-		errs = append(errs, a.put(func() (io.Closer, error) { return ex.UprobeMulti(nil, progs.exit, back) }))
-	}
-	if len(enter.Addresses) > 0 {
-		errs = append(errs, a.put(func() (io.Closer, error) { return ex.UprobeMulti(nil, progs.enter, enter) }))
+	add(functions, progs.exit, ex.UretprobeMulti)
+	add(backs, progs.exit, ex.UprobeMulti)
+	add(entries, progs.enter, ex.UprobeMulti)
+	return errors.Join(errs...)
+}
+
+// attachSession does so with sessions, in which the entry program hands a return on to
+// the return program.
+func (a *attachment) attachSession(path string, progs programs, points []point, pid int) error {
+	entries, _, backs := a.places(points)
+	var errs []error
+	for _, x := range []struct {
+		prog *ebpf.Program
+		at   places
+	}{{progs.exit, backs}, {progs.enter, entries}} {
+		if len(x.at.offsets) > 0 {
+			errs = append(errs, a.put(func() (io.Closer, error) { return session(path, x.prog, x.at.offsets, x.at.cookies, pid) }))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// cookie tells the programs which row a probe is of, and which gate it has
-// (gm_cookie_row, gm_cookie_gate).
-func (a *attachment) cookie(p point) uint64 { return uint64(p.entry) | uint64(a.gate.slot())<<16 }
+// cookie tells the programs which row a probe is of, which gate it has, and whether the
+// return has a probe of its own (gm_cookie_row, gm_cookie_gate, gm_cookie_apart).
+func (a *attachment) cookie(p point) uint64 {
+	cookie := uint64(p.entry) | uint64(a.gate.slot())<<16
+	if p.back != 0 {
+		cookie |= 1 << 63
+	}
+	return cookie
+}
 
 func (a *attachment) put(attach func() (io.Closer, error)) error {
 	p, err := removal.Put("the probe on "+a.library.Path, attach)

@@ -10,43 +10,50 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
-// BenchmarkProbe measures what the probes add to one call, the stack by frame
-// pointers included: the same process with and without them, in turn.
+// BenchmarkProbe measures what the probes add to one call, the stack by frame pointers
+// included: the same process without them and with them, in each way that a link can hold
+// them, and with another process traced, in turn. It takes the least of each.
 func BenchmarkProbe(b *testing.B) {
 	const rounds = 20000
-	p := start(b, testcuda.Workload, testcuda.Options{})
+	p, other := start(b, testcuda.Workload, testcuda.Options{}), start(b, testcuda.Workload, testcuda.Options{})
 	run(b, p, "init")
-	once := func() time.Duration {
+	run(b, other, "init")
+	once := func() float64 {
 		begin := time.Now()
 		run(b, p, fmt.Sprintf("repeat %d { cuMemAlloc_v2 512; cuMemFree_v2 }", rounds))
-		return time.Since(begin) / (2 * rounds)
+		return float64(time.Since(begin)) / (2 * rounds)
 	}
 	once()
-	var with, without []time.Duration
-	for b.Loop() {
-		without = append(without, once())
-		tr := traced(b, p, Options{})
+	times := map[string][]float64{}
+	probed := func(pid int, opts Options) float64 {
+		tr := openTrace(b, opts)
+		tr.target(pid)
 		done := make(chan error)
 		go func() { done <- tr.Run(counter{}, nil) }()
-		with = append(with, once())
-		if err := tr.Stop(); err != nil {
-			b.Fatal(err)
-		}
-		if err := <-done; err != nil {
-			b.Fatal(err)
+		defer func() {
+			if err := errors.Join(tr.Stop(), <-done, tr.Close()); err != nil {
+				b.Fatal(err)
+			}
+		}()
+		return once()
+	}
+	for b.Loop() {
+		times["without"] = append(times["without"], once())
+		for name, attach := range map[string]ebpf.AttachType{"session": attachSession, "multi": ebpf.AttachTraceUprobeMulti} {
+			needAttach(b, attach)
+			opts := Options{Follow: true, attach: by(attach)}
+			times[name] = append(times[name], probed(p.PID(), opts))
+			times[name+"-bystander"] = append(times[name+"-bystander"], probed(other.PID(), opts))
 		}
 	}
-	median := func(d []time.Duration) float64 {
-		slices.Sort(d)
-		return float64(d[len(d)/2])
+	b.ReportMetric(slices.Min(times["without"]), "ns/call-without")
+	for _, name := range []string{"session", "multi", "session-bystander", "multi-bystander"} {
+		b.ReportMetric(slices.Min(times[name])-slices.Min(times["without"]), "ns/added-"+name)
 	}
-	b.ReportMetric(median(without), "ns/call-without")
-	b.ReportMetric(median(with)-median(without), "ns/call-added")
 	b.ReportMetric(0, "ns/op")
 }
 
@@ -130,7 +137,7 @@ func BenchmarkTensors(b *testing.B) {
 			go func() { done <- tr.Run(counter{}, nil) }()
 			progs := tr.progs
 			if x.empty {
-				progs.exit = emptyProgram(b, progs.multi)
+				progs.exit = emptyProgram(b, progs.attach)
 			}
 			lib := openLibrary(b, filepath.Join(filepath.Dir(testcuda.Get(b).LibCUDA), "libc10.so"))
 			lib.Level = Torch
@@ -161,13 +168,16 @@ func BenchmarkTensors(b *testing.B) {
 }
 
 // emptyProgram returns a program that does nothing, for a uprobe.
-func emptyProgram(tb testing.TB, multi bool) *ebpf.Program {
+func emptyProgram(tb testing.TB, attach ebpf.AttachType) *ebpf.Program {
 	tb.Helper()
-	spec := &ebpf.ProgramSpec{Type: ebpf.Kprobe, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}
-	if multi {
-		spec.AttachType = ebpf.AttachTraceUprobeMulti
+	result := int32(0)
+	if attach == attachSession {
+		result = 1 // the return is not wanted
 	}
-	prog, err := ebpf.NewProgram(spec)
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.Kprobe, AttachType: attach, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, result), asm.Return()},
+	})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -211,10 +221,6 @@ func BenchmarkRequests(b *testing.B) {
 	if err != nil || len(calls) == 0 || calls[0].back == 0 {
 		b.Fatalf("%v, %+v", err, calls)
 	}
-	ex, err := link.OpenExecutable(lib.file.Link())
-	if err != nil {
-		b.Fatal(err)
-	}
 	p := start(b, testcuda.Workload, testcuda.Options{})
 	run(b, p, "raw cuInit 0", "words params 0 0 0x1c101 0 0 0 0x11800000 0x100005 0 0 0 0 0:64 0:64 8192:64 0x1000:64 0:64",
 		"words a client device0 0x51 0x40 &params 0:64 128 0 -1", "words f client device0 0x51 -1",
@@ -246,7 +252,7 @@ func BenchmarkRequests(b *testing.B) {
 				for b.Loop() {
 					without = min(without, once())
 					a := &attachment{}
-					if err := a.attach(ex, tr.progs, where.points, 0); err != nil {
+					if err := a.attach(lib.file.Link(), tr.progs, where.points, 0); err != nil {
 						b.Fatal(err)
 					}
 					least = min(least, once())

@@ -7,14 +7,26 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
 )
 
-// What a program called counts once, however the library makes it happen.
+// What a program called counts once, however the library makes it happen, and however
+// the probes go on.
 func TestCallShapes(t *testing.T) {
+	for _, attach := range []ebpf.AttachType{attachSession, ebpf.AttachTraceUprobeMulti, ebpf.AttachNone} {
+		t.Run(fmt.Sprint("type ", attach), func(t *testing.T) {
+			needAttach(t, attach)
+			testCallShapes(t, Options{attach: by(attach)})
+		})
+	}
+}
+
+func testCallShapes(t *testing.T, opts Options) {
 	p := odd(t)
-	tr := openTrace(t, Options{})
+	tr := openTrace(t, opts)
 	tr.target(p.pid())
 	for _, c := range []struct {
 		shape, api string
@@ -53,6 +65,25 @@ func TestCallShapes(t *testing.T) {
 					t.Errorf("%s grew by %d, want %d", n, got, c.loss[n])
 				}
 			}
+		})
+	}
+}
+
+// Of a function that calls itself the innermost call is told, and the others are counted,
+// right from when the probes are on.
+func TestRecursion(t *testing.T) {
+	for _, attach := range []ebpf.AttachType{attachSession, ebpf.AttachTraceUprobeMulti} {
+		t.Run(fmt.Sprint("type ", attach), func(t *testing.T) {
+			needAttach(t, attach)
+			p := odd(t)
+			tr := openTrace(t, Options{attach: by(attach)})
+			tr.target(p.pid())
+			p.do(fmt.Sprint("recursion ", calls), "recursion")
+			events := tr.drain()
+			if n := count(events, func(e *event.Event) bool { return e.Size == 100 }); n != calls || len(events) != calls {
+				t.Errorf("%d of %d events are of the innermost call, want %d:%s", n, len(events), calls, format(events))
+			}
+			tr.wantLoss(map[string]uint64{"calls_without_entry": 2 * calls})
 		})
 	}
 }

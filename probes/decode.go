@@ -155,5 +155,5 @@ func (d *decoder) decodeEvent(kind byte, raw []byte, h Handler) error {
 
 // process is who has a PID and started so many nanoseconds after boot.
 func process(pid uint32, start uint64) event.Process {
-	return event.Process{PID: pid, Start: start - start%event.StartUnit}
+	return event.Process{PID: pid, Start: start}
 }

@@ -59,8 +59,8 @@ func (h *heard) Stack(s *Stack) {
 
 func TestDecode(t *testing.T) {
 	// Start times are known to the unit of /proc/PID/stat.
-	proc := event.Process{PID: 7, Start: 5 * event.StartUnit}
-	base := record{kind: recordCall, time: 9, start: 5*event.StartUnit + 1, pid: 7, tid: 8, device: -1, ctx: 3, stack: 4}
+	proc := event.Process{PID: 7, Start: 5_000_001}
+	base := record{kind: recordCall, time: 9, start: proc.Start, pid: 7, tid: 8, device: -1, ctx: 3, stack: 4}
 	call := func(symbol string, v ...uint64) record {
 		r := base
 		r.row = entryIndex(symbol)
@@ -147,10 +147,10 @@ func TestDecode(t *testing.T) {
 		}},
 		{"fork", func() record {
 			r := base
-			r.kind, r.v = recordFork, [values]uint64{70, 6*event.StartUnit - 1, word("python3"), word("")}
+			r.kind, r.v = recordFork, [values]uint64{70, 6_000_001, word("python3"), word("")}
 			return r
 		}(), func(e *event.Event) {
-			e.Op, e.Child = event.OpFork, event.Process{PID: 70, Start: 5 * event.StartUnit}
+			e.Op, e.Child = event.OpFork, event.Process{PID: 70, Start: 6_000_001}
 			e.Name = "python3"
 		}},
 		{"exec", func() record {
@@ -186,10 +186,10 @@ func word(text string) uint64 {
 
 func TestDecodeStack(t *testing.T) {
 	h, d := &heard{}, &decoder{}
-	if err := d.decode(stackBytes(1, 5*event.StartUnit+3, 7, 2, 3, 10, 11, 12), h); err != nil {
+	if err := d.decode(stackBytes(1, 5_000_003, 7, 2, 3, 10, 11, 12), h); err != nil {
 		t.Fatal(err)
 	}
-	want := []Stack{{ID: 1, Process: event.Process{PID: 7, Start: 5 * event.StartUnit}, Flags: 3, Frames: 2, Words: []uint64{10, 11, 12}}}
+	want := []Stack{{ID: 1, Process: event.Process{PID: 7, Start: 5_000_003}, Flags: 3, Frames: 2, Words: []uint64{10, 11, 12}}}
 	if diff := cmp.Diff(want, h.stacks); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -3,9 +3,12 @@ package probes
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
@@ -21,20 +24,18 @@ func TestProbesTellAllAtOnce(t *testing.T) {
 		return slices.Contains([]string{"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync"}, r.Symbols[0])
 	}
 	for _, c := range []struct {
-		name   string
-		single bool
+		attach ebpf.AttachType
 		want   func(*Row) bool
 	}{
-		{"one link", false, lasting},
-		{"one by one", true, few},
+		{attachSession, lasting},
+		{ebpf.AttachTraceUprobeMulti, lasting},
+		{ebpf.AttachNone, few},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if !c.single && !haveMulti() {
-				t.Skip("this kernel has no uprobe_multi links")
-			}
+		t.Run(fmt.Sprint("type ", c.attach), func(t *testing.T) {
+			needAttach(t, c.attach)
 			seen := 0
 			for range 3 {
-				tr := openTrace(t, Options{single: c.single, Follow: true})
+				tr := openTrace(t, Options{attach: by(c.attach), Follow: true})
 				if err := tr.newTarget(p.PID()); err != nil {
 					t.Fatal(err)
 				}
@@ -70,7 +71,7 @@ func TestProbesTellAllAtOnce(t *testing.T) {
 // Stop ends what is told at once, though probes take long to come off.
 func TestStopIsAtOnce(t *testing.T) {
 	p := odd(t)
-	tr := openTrace(t, Options{single: true})
+	tr := openTrace(t, Options{attach: by(ebpf.AttachNone)})
 	tr.target(p.pid())
 	p.do("nested 23", "nested")
 	begin := time.Now()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
@@ -25,6 +27,22 @@ func needTracing(tb testing.TB) {
 		}
 		tb.Skip(err)
 	}
+}
+
+// needAttach ends a test of a way to attach that this kernel lacks.
+func needAttach(tb testing.TB, attach ebpf.AttachType) {
+	tb.Helper()
+	switch {
+	case attach == attachSession && haveSession() != nil:
+		tb.Skip("this kernel has no uprobe sessions")
+	case attach == ebpf.AttachTraceUprobeMulti && !haveMulti():
+		tb.Skip("this kernel has no uprobe_multi links")
+	}
+}
+
+// by makes one way to attach that of Options.
+func by(attach ebpf.AttachType) func() ebpf.AttachType {
+	return func() ebpf.AttachType { return attach }
 }
 
 // offsetsOf returns the file offsets of a library's functions that match.

@@ -302,18 +302,16 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 	}
 }
 
-// Both kinds of link go by the open file: after it was opened, another lies at
+// Every kind of link goes by the open file: after it was opened, another lies at
 // its path, and its process is gone.
 func TestLinksGoByDescriptor(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine has nothing for the race detector")
 	}
 	needTracing(t)
-	for _, multi := range []bool{true, false} {
-		t.Run(fmt.Sprintf("multi %v", multi), func(t *testing.T) {
-			if multi && !haveMulti() {
-				t.Skip("this kernel has no uprobe_multi links")
-			}
+	for _, attach := range []ebpf.AttachType{attachSession, ebpf.AttachTraceUprobeMulti, ebpf.AttachNone} {
+		t.Run(fmt.Sprint("type ", attach), func(t *testing.T) {
+			needAttach(t, attach)
 			dir := open2all(t)
 			path, old := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "old")
 			compile(t, path, "odd.c", "-fPIC", "-shared", "-fvisibility=default")
@@ -342,16 +340,14 @@ func TestLinksGoByDescriptor(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if multi {
-				spec.Programs[enterProgram].AttachType = ebpf.AttachTraceUprobeMulti
-				spec.Programs[exitProgram].AttachType = ebpf.AttachTraceUprobeMulti
-			}
+			spec.Programs[enterProgram].AttachType = attach
+			spec.Programs[exitProgram].AttachType = attach
 			coll, err := ebpf.NewCollection(spec)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer coll.Close()
-			a, err := attachRows(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], multi}, nil, lasting)
+			a, err := attachRows(libs[0], programs{coll.Programs[enterProgram], coll.Programs[exitProgram], attach}, nil, lasting)
 			if err != nil {
 				t.Fatal(err)
 			}

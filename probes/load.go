@@ -18,6 +18,8 @@ import (
 const (
 	enterProgram = "gm_call_enter"
 	exitProgram  = "gm_call_exit" // where no StackTaker has one
+	// startsProgram iterates over processes (Tracer.Identify).
+	startsProgram = "gm_starts"
 )
 
 // lifePrograms are those of raw tracepoints, by tracepoint.
@@ -32,7 +34,12 @@ func (t *Tracer) load() error {
 	if err != nil {
 		return fmt.Errorf("read the kernel side: %w", err)
 	}
-	constants, err := t.constants()
+	choose := t.opts.attach
+	if choose == nil {
+		choose = attachType
+	}
+	attach := choose()
+	constants, err := t.constants(attach)
 	if err != nil {
 		return err
 	}
@@ -49,10 +56,6 @@ func (t *Tracer) load() error {
 	}
 	if t.opts.allocators != 0 {
 		spec.Maps["allocators"].MaxEntries = t.opts.allocators
-	}
-	attach := ebpf.AttachNone
-	if haveMulti() && !t.opts.single {
-		attach = ebpf.AttachTraceUprobeMulti
 	}
 	// All that share a program array are of one kind (bpf_prog_map_compatible).
 	spec.Programs[enterProgram].AttachType = attach
@@ -72,7 +75,7 @@ func (t *Tracer) load() error {
 			exit, exitErr = t.opts.Stacks.Load(t.coll.Maps, constants, attach, types)
 		}
 	})
-	err = t.loadPrograms(spec, types, append(slices.Collect(maps.Values(lifePrograms)), enterProgram)...)
+	err = t.loadPrograms(spec, types, append(slices.Collect(maps.Values(lifePrograms)), enterProgram, startsProgram)...)
 	all.Wait()
 	if err = errors.Join(exitErr, err); err != nil {
 		return err
@@ -83,8 +86,13 @@ func (t *Tracer) load() error {
 		}
 		exit = t.coll.Programs[exitProgram]
 	}
+	if attach == attachSession {
+		if err := t.coll.Maps["exits"].Put(uint32(0), exit); err != nil {
+			return fmt.Errorf("load the kernel side: %w", err)
+		}
+	}
 	t.gates.times = t.coll.Maps["gates"]
-	t.progs = programs{t.coll.Programs[enterProgram], exit, attach != ebpf.AttachNone}
+	t.progs = programs{t.coll.Programs[enterProgram], exit, attach}
 	return nil
 }
 

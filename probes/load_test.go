@@ -24,7 +24,8 @@ func (l lendingTaker) Load(map[string]*ebpf.Map, map[string]any, ebpf.AttachType
 func TestTakersProgram(t *testing.T) {
 	needTracing(t)
 	exit, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.Kprobe, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+		Type: ebpf.Kprobe, AttachType: attachType(), License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
 	})
 	if err != nil {
 		t.Fatal(err)

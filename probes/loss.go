@@ -16,7 +16,7 @@ var kernelCauses = []loss.Cause{
 	loss.Of("stacks_ring_full", "stacks that had to be sent again because the ring buffer was full"),
 	loss.Of("calls_no_thread_state", "calls missed because the kernel had no memory for the thread's state"),
 	loss.Of("calls_nested_too_deep", "calls missed because too many probed calls were pending on the thread"),
-	loss.Of("calls_without_entry", "calls missed because the probe where they began did not see them"),
+	loss.Of("calls_without_entry", "calls missed because it was not seen where they began, or a call of the same function inside them took their place"),
 	loss.Of("arguments_unreadable", "events with a value that could not be read from the process's memory"),
 	loss.Of("stacks_failed", "events without a stack because the kernel could not walk it"),
 	loss.Of("lists_truncated", "sparse mappings missed because one call had more than 16"),
@@ -24,6 +24,7 @@ var kernelCauses = []loss.Cause{
 	loss.Of("calls_nested", "calls not counted because they came from inside another that allocates or frees, which counts for both"),
 	loss.Of("tensor_allocators_full", "tensors made or freed that are in no figure because the kernel's table of allocators was full"),
 	loss.Of("tensor_samples_full", "sampled tensors that were left out because the kernel's table of those that are live was full: estimates are too low"),
+	loss.Of("calls_on_signal_stack", "calls missed because a signal handler made them on a stack above that of a call that it interrupted"),
 }
 
 // causes is what the Go side can lose.

@@ -82,12 +82,15 @@ func (p *program) expect(want string) {
 }
 
 // odd builds and starts the program of testdata/odd.c.
-func odd(t *testing.T) *program {
+func odd(t *testing.T) *program { return withOdd(t, "oddmain.c") }
+
+// withOdd builds and starts a program that has testdata/odd.c for its libcuda.
+func withOdd(t *testing.T, source string) *program {
 	t.Helper()
 	dir := t.TempDir()
 	lib := filepath.Join(dir, "libcuda.so.1")
 	compile(t, lib, "odd.c", "-fPIC", "-shared", "-fvisibility=default", "-Wl,-soname,libcuda.so.1")
-	compile(t, filepath.Join(dir, "odd"), "oddmain.c", lib, "-Wl,-rpath,$ORIGIN")
+	compile(t, filepath.Join(dir, "odd"), source, lib, "-Wl,-rpath,$ORIGIN")
 	return spawn(t, exec.Command(filepath.Join(dir, "odd")), "up")
 }
 

@@ -7,8 +7,6 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/cilium/ebpf/link"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 )
 
@@ -38,16 +36,12 @@ func (t *Tracer) CallSelf(calls int, size uint64) (err error) {
 		return err
 	}
 	defer self.Close()
-	ex, err := link.OpenExecutable(self.Link())
-	if err != nil {
-		return err
-	}
 	pid := os.Getpid()
 	if err := t.newTarget(pid); err != nil {
 		return err
 	}
 	a := attachment{library: Library{Path: "this program"}} // without a gate
-	err = a.attach(ex, t.progs, []point{{entry: uint16(row), offset: offset, at: offset}}, pid)
+	err = a.attach(self.Link(), t.progs, []point{{entry: uint16(row), offset: offset, at: offset}}, pid)
 	if err == nil {
 		// The kernel puts another return address on the stack. The function has no
 		// frame, nor a place where Go would look at the stack.

@@ -63,7 +63,7 @@ func explain(err error) error {
 	}
 	var lacking []string
 	for _, f := range Features() {
-		if !f.Optional && errors.Is(f.Err, ErrNotSupported) {
+		if f.Without == "" && errors.Is(f.Err, ErrNotSupported) {
 			lacking = append(lacking, f.String())
 		}
 	}
@@ -79,10 +79,6 @@ func explain(err error) error {
 	}
 	return err
 }
-
-// haveMulti tells whether one link can hold many uprobes, with the cookies and
-// process filter used here.
-func haveMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
 
 // pidFilterWorks tells whether the kernel confines probes to a process here.
 func pidFilterWorks() bool { return confines(KernelRelease()) }
@@ -102,8 +98,9 @@ var ErrNotSupported = ebpf.ErrNotSupported
 type Feature struct {
 	Name  string // for people
 	Since string // the first Linux that has it, or the option that builds it in
-	// Optional: without it tracing works by a slower way.
-	Optional bool
+	// Without says what is different on a kernel that lacks it, "" if nothing can be
+	// traced there.
+	Without string
 	// Err is nil if the kernel has it, ErrNotSupported if it lacks it, and
 	// anything else if that cannot be told, as without privilege.
 	Err error
@@ -122,7 +119,10 @@ func Features() []Feature {
 		{Name: "attach cookies", Since: "Linux 5.15", Err: features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie)},
 		{Name: "BTF", Since: "CONFIG_DEBUG_INFO_BTF", Err: noBTF},
 		{Name: "uprobes", Since: "CONFIG_UPROBE_EVENTS", Err: haveUprobes()},
-		{Name: "uprobe_multi links", Since: "Linux 6.6", Optional: true, Err: features.HaveBPFLinkUprobeMulti()},
+		{Name: "uprobe_multi links", Since: "Linux 6.6", Err: features.HaveBPFLinkUprobeMulti(),
+			Without: "probes go on and off one by one, which takes longer; tracing is the same"},
+		{Name: "uprobe sessions", Since: "Linux 6.13", Err: haveSession(),
+			Without: "a process whose signal handler calls CUDA, on a stack above the one that it interrupted in a call of CUDA, is killed by SIGILL, traced or not"},
 	}
 }
 

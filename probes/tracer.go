@@ -59,10 +59,10 @@ type Options struct {
 	// what else is done for users, by their places (Tracer.UserOf).
 	Meter *work.Meter
 
-	ringBytes           uint32 // of the ring buffer; 0 for the kernel side's own choice
-	samples, allocators uint32 // places in the kernel side's tables; 0 for its own choice
-	attachments         int    // libraries probed at one time; 0 for maxAttachments
-	single              bool   // probes go on one by one, as where no link holds many
+	ringBytes           uint32                 // of the ring buffer; 0 for the kernel side's own choice
+	samples, allocators uint32                 // places in the kernel side's tables; 0 for its own choice
+	attachments         int                    // libraries probed at one time; 0 for maxAttachments
+	attach              func() ebpf.AttachType // how probes go on; nil for attachType
 }
 
 // A StackTaker takes call stacks in the kernel. Its methods but Load are called
@@ -180,7 +180,7 @@ func Open(opts Options) (_ *Tracer, err error) {
 }
 
 // constants are what the programs read as constants, by name.
-func (t *Tracer) constants() (map[string]any, error) {
+func (t *Tracer) constants(attach ebpf.AttachType) (map[string]any, error) {
 	ns, err := proc.Namespace("pid")
 	if err != nil {
 		return nil, err
@@ -196,6 +196,7 @@ func (t *Tracer) constants() (map[string]any, error) {
 	}
 	return map[string]any{
 		"cfg_pidns_inum": ns, "cfg_all": b(t.opts.All), "cfg_follow": b(t.opts.Follow),
+		"cfg_session":       b(attach == attachSession),
 		"cfg_free_stacks":   b(t.opts.FreeStacks),
 		"cfg_tensor_sample": t.opts.TensorSample, "cfg_tensor_min": t.opts.TensorMin,
 	}, nil

@@ -23,7 +23,7 @@ import (
 func features(err error, multi error) []probes.Feature {
 	return []probes.Feature{
 		{Name: "attach cookies", Since: "Linux 5.15", Err: err},
-		{Name: "uprobe_multi links", Since: "Linux 6.6", Optional: true, Err: multi},
+		{Name: "uprobe_multi links", Since: "Linux 6.6", Without: "probes go on one by one", Err: multi},
 	}
 }
 

@@ -46,9 +46,8 @@ func checkKernel(release string, seccomp seccompErrors, features []probes.Featur
 			g.warn(f.Name, "run doctor as root (see Privileges)", "cannot be told without CAP_BPF")
 		case !errors.Is(f.Err, probes.ErrNotSupported):
 			g.warn(f.Name, "none known: the trial start shows what it needs", "cannot be told: %v", f.Err)
-		case f.Optional:
-			g.warn(f.Name, "use a kernel with it ("+f.Since+")",
-				"not in this kernel: probes go on and off one by one, which takes longer; tracing is the same")
+		case f.Without != "":
+			g.warn(f.Name, "use a kernel with it ("+f.Since+")", "not in this kernel: %s", f.Without)
 		default:
 			g.fail(f.Name, "use a kernel with it ("+f.Since+")", "not in this kernel")
 		}

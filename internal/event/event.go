@@ -7,13 +7,16 @@ package event
 // kernel; the start time tells two holders of one PID apart.
 type Process struct {
 	PID uint32 // thread group id in the tracer's PID namespace
-	// Start is in nanoseconds since boot, a multiple of StartUnit.
+	// Start is in nanoseconds since boot.
 	Start uint64
 }
 
-// StartUnit is what start times are rounded down to: all that /proc/PID/stat
-// tells of them (USER_HZ is 100 on every architecture that CUDA runs on).
+// StartUnit is one clock tick: all that /proc/PID/stat tells of start times is how many
+// there were (USER_HZ is 100 on every architecture that CUDA runs on).
 const StartUnit = 10_000_000
+
+// Ticks returns when the process began as /proc/PID/stat tells it.
+func (p Process) Ticks() uint64 { return p.Start / StartUnit }
 
 // Op is what an event does to the ledger.
 type Op uint8

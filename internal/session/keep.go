@@ -185,13 +185,7 @@ func (s *Session) living(r *reaper) (living []event.Process) {
 	return living
 }
 
-// identify returns who has a PID now.
-func identify(pid int) (event.Process, error) {
-	ticks, err := proc.StartTicks(pid)
-	return event.Process{PID: uint32(pid), Start: ticks * event.StartUnit}, err
-}
-
 // gone tells whether a process has ended, whoever has its PID.
 func gone(id event.Process) bool {
-	return proc.EndedSince(int(id.PID), id.Start/event.StartUnit)
+	return proc.EndedSince(int(id.PID), id.Ticks())
 }

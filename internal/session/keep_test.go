@@ -8,6 +8,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/frames"
+	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
@@ -24,6 +25,16 @@ func offline(t *testing.T, opts Options) *Session {
 	return s
 }
 
+// identify returns who has a PID now, as precisely as /proc tells it.
+func identify(t *testing.T, pid int) event.Process {
+	t.Helper()
+	ticks, err := proc.StartTicks(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return event.Process{PID: uint32(pid), Start: ticks * event.StartUnit}
+}
+
 // dying starts a process that ends at once and is not waited for, and waits for
 // its end.
 func dying(t *testing.T) event.Process {
@@ -33,10 +44,7 @@ func dying(t *testing.T) event.Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Wait() })
-	id, err := identify(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := identify(t, cmd.Process.Pid)
 	for end := time.Now().Add(10 * time.Second); !gone(id); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it runs on")
@@ -55,10 +63,7 @@ func running(t *testing.T) event.Process {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	id, err := identify(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := identify(t, cmd.Process.Pid)
 	return id
 }
 

@@ -65,7 +65,7 @@ func (s *Session) add(pid int) error {
 func (s *Session) expect(pids []int) {
 	fromStart := s.opts.Held && (s.gpus == nil || !s.trace.Initial)
 	for _, pid := range pids {
-		if id, err := identify(pid); err == nil {
+		if id, err := s.tracer.Identify(pid); err == nil {
 			s.apply(&record.Process{Process: id, Target: true, FromStart: fromStart})
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Session) addAll() int {
 }
 
 func (s *Session) isTraced(pid int) bool {
-	id, err := identify(pid)
+	id, err := s.tracer.Identify(pid)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return err == nil && s.state.Knows(id)
@@ -145,9 +145,11 @@ func (s *Session) isTraced(pid int) bool {
 // follow traces one process. quiet says that it is no news if it uses no CUDA
 // library yet. The error is os.ErrNotExist for a process that is gone.
 func (s *Session) follow(pid int, quiet bool) error {
-	id, err := identify(pid)
-	if err != nil {
+	id, err := s.tracer.Identify(pid)
+	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("trace process %d: it has exited: %w", pid, os.ErrNotExist)
+	} else if err != nil {
+		return err
 	}
 	name := proc.Comm(pid)
 	s.apply(&record.Process{Process: id, Target: true, Name: name})

@@ -136,7 +136,7 @@ func (f *Finder) Loss() []loss.Counter { return f.losses.Counters() }
 // for it is not: it will be soon, and stays so after the process has ended. Of does not
 // wait.
 func (f *Finder) Of(pid int, start uint64) (Workload, bool) {
-	id := event.Process{PID: uint32(pid), Start: start}
+	id := event.Process{PID: uint32(pid), Start: start - start%event.StartUnit} // as /proc tells it
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p, ok := f.processes.Get(id)
@@ -224,7 +224,7 @@ var errAnother = errors.New("another process by now")
 // is returns an error unless a process is the one with its pid.
 func is(id event.Process) error {
 	ticks, err := proc.StartTicks(int(id.PID))
-	if err == nil && ticks*event.StartUnit != id.Start {
+	if err == nil && ticks != id.Ticks() {
 		err = errAnother
 	}
 	return err

@@ -1,6 +1,7 @@
 // A libcuda whose functions call each other in every way that a compiler or a
 // program can arrange.
 #include <setjmp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -53,6 +54,25 @@ EXPORT int cuModuleLoadData(void **module, const void *image)
 	int result = cuMemAlloc_v2(&p, 600);
 	*module = NULL;
 	return result;
+}
+
+// A signal arrives inside a call.
+EXPORT int cuMemPoolTrimTo(void *pool, size_t keep)
+{
+	int result = raise(SIGUSR1);
+	__asm__ volatile("");
+	return result;
+}
+
+// A call of the same function inside a call.
+EXPORT int cuMemAllocPitch_v2(unsigned long *p, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+	unsigned long inner;
+	*pitch = width;
+	if (height > 1)
+		cuMemAllocPitch_v2(&inner, pitch, width, height - 1, element);
+	*p = next += 0x1000;
+	return 0;
 }
 
 // A tail call: the inner one returns for both.

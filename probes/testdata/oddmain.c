@@ -1,7 +1,11 @@
 // Calls of the odd libcuda, by name and number from stdin: "nested 23".
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 extern jmp_buf away;
 int cuMemAlloc_v2(unsigned long *, size_t), cuMemFree_v2(unsigned long);
@@ -9,6 +13,8 @@ int cuMemAllocHost_v2(unsigned long *, size_t), cuMemFreeHost(unsigned long);
 int cuMemHostAlloc(unsigned long *, size_t, unsigned);
 int cuMemAllocManaged(unsigned long *, size_t, unsigned), cuModuleLoadData(void **, const void *);
 int cuMemCreate(unsigned long *, size_t, void *, unsigned long);
+int cuMemPoolTrimTo(void *, size_t);
+int cuMemAllocPitch_v2(unsigned long *, size_t *, size_t, size_t, unsigned);
 int cuGetProcAddress_v2(const char *, void **, int, unsigned long, void *);
 
 static char prop[64];
@@ -42,6 +48,42 @@ __attribute__((noinline)) static void over(unsigned long size)
 	room[0] = 2;
 }
 
+static void handler(int signal)
+{
+	unsigned long p;
+	cuMemAlloc_v2(&p, 700);
+}
+
+// A call waits while the handler of a signal makes another one, on a stack of the
+// handler's own.
+static void *interrupted(void *signal_stack)
+{
+	stack_t own = {.ss_sp = signal_stack, .ss_size = 1 << 20};
+	unsigned long p;
+	if (sigaltstack(&own, NULL))
+		abort();
+	cuMemPoolTrimTo(prop, 0);
+	cuMemAllocManaged(&p, 800, 0);
+	return NULL;
+}
+
+// The handler's stack lies above the thread's, or below it.
+static void signalled(int above)
+{
+	const size_t size = 1 << 20;
+	char *low = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
+	pthread_attr_t attr;
+	pthread_t thread;
+	sigaction(SIGUSR1, &action, NULL);
+	pthread_attr_init(&attr);
+	if (low == MAP_FAILED || pthread_attr_setstack(&attr, above ? low : low + size, size) ||
+	    pthread_create(&thread, &attr, interrupted, above ? low + size : low))
+		abort();
+	pthread_join(thread, NULL);
+	munmap(low, 2 * size);
+}
+
 static void once(const char *what)
 {
 	unsigned long p;
@@ -72,6 +114,13 @@ static void once(const char *what)
 		cuMemFreeHost(0x43);
 	} else if (strcmp(what, "module") == 0) {
 		cuModuleLoadData(&address, "");
+	} else if (strcmp(what, "above") == 0) {
+		signalled(1);
+	} else if (strcmp(what, "below") == 0) {
+		signalled(0);
+	} else if (strcmp(what, "recursion") == 0) {
+		size_t pitch;
+		cuMemAllocPitch_v2(&p, &pitch, 100, 3, 4);
 	} else if (strcmp(what, "hidden") == 0) {
 		cuGetProcAddress_v2("cuMemAlloc", &address, 12000, 0, NULL);
 	} else if (strcmp(what, "known") == 0) {

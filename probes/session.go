@@ -1,0 +1,106 @@
+package probes
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// attachSession is BPF_TRACE_UPROBE_SESSION, from Linux 6.13: one link holds many
+// functions, and its program runs where each is entered and, if it asks for that by
+// returning 0, where it returns. Only then the kernel replaces the return address.
+const attachSession = ebpf.AttachType(57)
+
+// attachType returns the best way to attach probes that this kernel has: a session; a
+// link that holds many probes; with AttachNone each probe has a link of its own.
+func attachType() ebpf.AttachType {
+	switch {
+	case haveSession() == nil:
+		return attachSession
+	case haveMulti():
+		return ebpf.AttachTraceUprobeMulti
+	}
+	return ebpf.AttachNone
+}
+
+// haveMulti tells whether one link can hold many uprobes, with the cookies and
+// process filter used here.
+func haveMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
+
+// haveSession returns nil if the kernel has sessions, and ErrNotSupported if it has not.
+// One that has them looks at the path before all else that is wrong here.
+var haveSession = sync.OnceValue(func() error {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.Kprobe, AttachType: attachSession, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return err
+	}
+	defer prog.Close()
+	fd, err := createSession("/", prog, []uint64{0}, []uint64{0}, 0)
+	switch err {
+	case unix.EBADF: // not a file with code
+		return nil
+	case unix.EINVAL:
+		return ErrNotSupported
+	case nil:
+		_ = unix.Close(fd)
+		return fmt.Errorf("the kernel put a probe on a directory")
+	}
+	return err
+})
+
+// SkipsReturns says whether this kernel lets a probe that sees a call begin leave its
+// return alone, ErrNotSupported if it does not.
+func SkipsReturns() error { return haveSession() }
+
+// session runs a program of attachSession at the offsets of a file, each with its
+// cookie. pid 0 means every process that maps the file. (The link package of
+// cilium/ebpf has no such link.)
+func session(path string, prog *ebpf.Program, offsets, cookies []uint64, pid int) (link.Link, error) {
+	fd, err := createSession(path, prog, offsets, cookies, pid)
+	if err != nil {
+		return nil, fmt.Errorf("create a uprobe session: %w", err)
+	}
+	return link.NewFromFD(fd)
+}
+
+// createSession makes the link, with what union bpf_attr holds for it
+// (include/uapi/linux/bpf.h).
+func createSession(path string, prog *ebpf.Program, offsets, cookies []uint64, pid int) (int, error) {
+	file, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	attr := struct {
+		prog, target, attachType, flags uint32
+		path                            *byte
+		offsets, counters, cookies      *uint64
+		count, uprobeFlags, pid, _      uint32
+	}{
+		prog: uint32(prog.FD()), attachType: uint32(attachSession), path: file,
+		offsets: unsafe.SliceData(offsets), cookies: unsafe.SliceData(cookies),
+		count: uint32(len(offsets)), pid: uint32(pid),
+	}
+	fd, err := linkCreate(unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+	runtime.KeepAlive(prog)
+	return fd, err
+}
+
+// linkCreate is the command BPF_LINK_CREATE of bpf(2).
+func linkCreate(attr unsafe.Pointer, size uintptr) (int, error) {
+	const command = 28
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attr), size)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
+}
