@@ -295,6 +295,8 @@ int gm_unwind_copy(u64 *args)
 		u->fp_off = UW_OFF_FP;
 		u->fp_bad = 0;
 		uw_unwind(slot);
+		if (u->error == ERR_NATIVE_PC_READ)
+			u->error = UW_ERR_NOT_COPIED;
 		uw_counts(u);
 		if (uw_send(slot))
 			result = 0;

@@ -108,8 +108,8 @@ struct unwind {
 	u64 fp_off, fp_val, fp_bad; /* where the frame pointer in use came from */
 	u64 fp_fresh; /* 1: nothing was computed from it yet */
 	/* Where the stack is a copy (unwind_copy.h): its size, 0 for none, whose
-	 * address it has, and where it is. */
-	u64 copy_size, copy_of, copy_at;
+	 * address it has, where it is, and which of its pages lack. */
+	u64 copy_size, copy_of, copy_at, copy_missing;
 	u64 trampoline;
 	struct unwind_hidden hidden[UW_HIDDEN];
 
