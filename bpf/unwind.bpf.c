@@ -7,6 +7,7 @@
 #include "unwind_hooks.h"
 #include "unwind_steps.h"
 #include "unwind_copy.h"
+#include "unwind_texts.h"
 
 /* internal/unwind/stats.go names them in the same order. */
 enum uw_stat {
@@ -195,6 +196,7 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 		uw_unwind(slot);
 	if (!known || uw_tables(u->error)) {
 		uw_report(u->key.pid, u->tid);
+		uw_texts(slot);
 		if (cfg_copies && uw_copy(slot)) {
 			uw_count(UW_COPIED);
 			return;
@@ -208,6 +210,9 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 	uw_count(UW_UNWOUND);
 	uw_counts(u);
 	uw_hash(slot);
+	u64 id = u->id;
+	if (!bpf_map_lookup_elem(&stacks_seen, &id))
+		uw_texts(slot);
 	bool sent = uw_send(slot);
 	if (!sent)
 		uw_count(UW_NOT_SENT);

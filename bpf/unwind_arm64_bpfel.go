@@ -64,6 +64,7 @@ const (
 	UnwindMapUnwindNowhere           = "unwind_nowhere"
 	UnwindMapUnwindProcesses         = "unwind_processes"
 	UnwindMapUnwindStats             = "unwind_stats"
+	UnwindMapUnwindTexts             = "unwind_texts"
 	UnwindMapUnwinds                 = "unwinds"
 	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
 	UnwindProgGmCodeFreed            = "gm_code_freed"
@@ -200,6 +201,7 @@ type UnwindMapSpecs struct {
 	UnwindNowhere        *ebpf.MapSpec `ebpf:"unwind_nowhere"`
 	UnwindProcesses      *ebpf.MapSpec `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.MapSpec `ebpf:"unwind_stats"`
+	UnwindTexts          *ebpf.MapSpec `ebpf:"unwind_texts"`
 	Unwinds              *ebpf.MapSpec `ebpf:"unwinds"`
 }
 
@@ -306,6 +308,7 @@ type UnwindMaps struct {
 	UnwindNowhere        *ebpf.Map `ebpf:"unwind_nowhere"`
 	UnwindProcesses      *ebpf.Map `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.Map `ebpf:"unwind_stats"`
+	UnwindTexts          *ebpf.Map `ebpf:"unwind_texts"`
 	Unwinds              *ebpf.Map `ebpf:"unwinds"`
 }
 
@@ -359,6 +362,7 @@ func (m *UnwindMaps) Close() error {
 		m.UnwindNowhere,
 		m.UnwindProcesses,
 		m.UnwindStats,
+		m.UnwindTexts,
 		m.Unwinds,
 	)
 }
