@@ -35,7 +35,7 @@ func captureUnknown(t *testing.T, calls string) (*capture, *target) {
 
 func buildPlugin(t *testing.T) string {
 	buildLibrary(t)
-	return build(t, "gcc", "plugin.so", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "testdata/plugin.c", "-L"+workDir(t), "-lalloc")
+	return build(t, "gcc", "plugin.so", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "testdata/plugin.c", "-L"+workDir(t), "-lalloc", "-Wl,-rpath,$ORIGIN")
 }
 
 // A library's first call, right after it was loaded, has its whole stack.

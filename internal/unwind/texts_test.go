@@ -104,7 +104,7 @@ func TestKeptNamesOfExec(t *testing.T) {
 		t.Run(python.name, func(t *testing.T) {
 			p := startTarget(t, python.path, "testdata/execs.py", plugin)
 			c := newCapture(t, Options{}, p.pid)
-			c.u.codes.close(t.Context())
+			c.byCells(p.pid, false)
 			c.attach(buildLibrary(t), symbol, 1)
 			c.hold.Lock()
 			p.ask("files", files)
