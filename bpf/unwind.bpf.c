@@ -7,6 +7,7 @@
 #include "unwind_hooks.h"
 #include "unwind_steps.h"
 #include "unwind_copy.h"
+#include "unwind_texts.h"
 
 /* internal/unwind/stats.go names them in the same order. */
 enum uw_stat {
@@ -197,6 +198,7 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 		uw_unwind(slot);
 	if (!known || uw_tables(u->error)) {
 		uw_report(u->key.pid, u->tid);
+		uw_texts(slot);
 		if (cfg_copies && uw_copy(slot)) {
 			uw_count(UW_COPIED);
 			return;
@@ -210,6 +212,9 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 	uw_count(UW_UNWOUND);
 	uw_counts(u);
 	uw_hash(slot);
+	u64 id = u->id;
+	if (!bpf_map_lookup_elem(&stacks_seen, &id))
+		uw_texts(slot);
 	bool sent = uw_send(slot);
 	if (!sent)
 		uw_count(UW_NOT_SENT);
@@ -297,6 +302,8 @@ int gm_unwind_copy(u64 *args)
 		u->fp_off = UW_OFF_FP;
 		u->fp_bad = 0;
 		uw_unwind(slot);
+		if (u->error == ERR_NATIVE_PC_READ)
+			u->error = UW_ERR_NOT_COPIED;
 		uw_counts(u);
 		if (uw_send(slot))
 			result = 0;

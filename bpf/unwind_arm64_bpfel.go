@@ -67,6 +67,7 @@ const (
 	UnwindMapUnwindNowhere           = "unwind_nowhere"
 	UnwindMapUnwindProcesses         = "unwind_processes"
 	UnwindMapUnwindStats             = "unwind_stats"
+	UnwindMapUnwindTexts             = "unwind_texts"
 	UnwindMapUnwinds                 = "unwinds"
 	UnwindMapUsers                   = "users"
 	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
@@ -208,6 +209,7 @@ type UnwindMapSpecs struct {
 	UnwindNowhere        *ebpf.MapSpec `ebpf:"unwind_nowhere"`
 	UnwindProcesses      *ebpf.MapSpec `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.MapSpec `ebpf:"unwind_stats"`
+	UnwindTexts          *ebpf.MapSpec `ebpf:"unwind_texts"`
 	Unwinds              *ebpf.MapSpec `ebpf:"unwinds"`
 	Users                *ebpf.MapSpec `ebpf:"users"`
 }
@@ -319,6 +321,7 @@ type UnwindMaps struct {
 	UnwindNowhere        *ebpf.Map `ebpf:"unwind_nowhere"`
 	UnwindProcesses      *ebpf.Map `ebpf:"unwind_processes"`
 	UnwindStats          *ebpf.Map `ebpf:"unwind_stats"`
+	UnwindTexts          *ebpf.Map `ebpf:"unwind_texts"`
 	Unwinds              *ebpf.Map `ebpf:"unwinds"`
 	Users                *ebpf.Map `ebpf:"users"`
 }
@@ -376,6 +379,7 @@ func (m *UnwindMaps) Close() error {
 		m.UnwindNowhere,
 		m.UnwindProcesses,
 		m.UnwindStats,
+		m.UnwindTexts,
 		m.Unwinds,
 		m.Users,
 	)

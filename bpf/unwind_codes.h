@@ -47,6 +47,15 @@ struct task_struct___gm_codes {
 	struct task_struct___gm_codes *group_leader;
 } GM_CORE;
 
+/* uw_image returns a number that stands for the image that the running process has: it
+ * may replace that by another. It is not 0. */
+gm_inline u32 uw_image(void)
+{
+	struct task_struct___gm_codes *task = (void *)bpf_get_current_task_btf();
+	struct task_struct___gm_codes *leader = task->group_leader;
+	return gm_mix(leader->start_boottime, task->self_exec_id) | 1;
+}
+
 /* uw_watched tells whether the cells count all that the running process frees. It is for
  * every stack with Python frames: user space has processes watched in which it was
  * called. User space learns later than the kernel that a process replaced its image, or
@@ -58,7 +67,7 @@ gm_inline bool uw_watched(struct unwind_process *process)
 		return false;
 	struct task_struct___gm_codes *task = (void *)bpf_get_current_task_btf();
 	struct task_struct___gm_codes *leader = task->group_leader;
-	u32 image = gm_mix(leader->start_boottime, task->self_exec_id) | 1;
+	u32 image = uw_image();
 	if (!process->image)
 		process->image = image;
 	return process->watched && process->image == image && leader->mm;

@@ -5,9 +5,12 @@
 #ifndef GM_UNWIND_COPY_H
 #define GM_UNWIND_COPY_H
 
+/* Pages of the stack in a copy, and in one of a deep stack; 64 at most. */
 #define UW_COPY_PAGES 16
+#define UW_COPY_DEEP 64
+#define UW_ERR_NOT_COPIED 9000 /* beside those of errors.h: what is wanted is not in the copy */
 
-/* internal/unwind/copies.go reads the fields up to size. */
+/* internal/unwind/copies.go reads the PID. */
 struct unwind_copy {
 	u64 id; /* of the stack */
 	u64 start;
@@ -16,51 +19,70 @@ struct unwind_copy {
 	u64 size; /* of stack, bytes */
 	u64 of;	  /* its address in the process */
 	u64 user; /* in `users` */
+	u64 missing; /* pages that could not be read, such as those that nobody touched yet: a bit each */
 	UnwindState state;
 	u64 trampoline;
 	struct unwind_hidden hidden[UW_HIDDEN];
 	u64 py_hash;
 	u32 py_read, py_error;
 	struct unwind_python python[UW_PYTHON];
-	u8 stack[UW_COPY_PAGES * UW_PAGE];
+	u8 stack[];
 };
 
-/* About fifty copies. */
+/* About fifty copies, or fifteen of deep stacks. */
 struct {
 	__uint(type, GM_MAP_RINGBUF);
 	__uint(max_entries, 4 << 20);
 } copies SEC(".maps");
 
-/* How many copies each of `users` has sent, and how many of them user space has taken. */
+/* The bytes of copies that each of `users` has sent, and that user space has taken. */
 GM_MAP(copies_sent, GM_MAP_ARRAY, GM_USERS, 0, u32, u64);
 GM_MAP(copies_taken, GM_MAP_ARRAY, GM_USERS, 0, u32, u64);
 
-/* uw_copy sends the copy of an unwind that ended early, which began at the
- * registers in u->begin, and names it. It returns 0 when there is no room: nobody may
- * have more waiting than there is room for (gm_room). */
-__attribute__((noinline)) u32 uw_copy(u32 slot)
+struct mm_struct___gm_copy {
+	unsigned long start_stack;
+} GM_CORE;
+struct task_struct___gm_copy {
+	struct mm_struct___gm_copy *mm;
+} GM_CORE;
+
+/* uw_extent returns how many bytes of the thread's stack there are from an address on, as
+ * far as is known: a thread keeps its own variables at the end of its stack, and the
+ * first one's frames end where the program began. */
+gm_inline u64 uw_extent(u64 from)
 {
-	struct unwind *u = uw_slot(slot);
-	if (!u)
-		return 0;
+	const u64 large = UW_COPY_DEEP * UW_PAGE;
+	struct task_struct___gm_copy *task = (void *)bpf_get_current_task_btf();
+	u64 size = uw_thread_pointer() - from;
+	if (size <= large)
+		return size;
+	size = task->mm ? task->mm->start_stack - from : large;
+	return size <= large ? size : large;
+}
+
+/* uw_copy_pages sends the copy of an unwind that ended early, with so many pages of the
+ * stack. It returns 0 when there is no room: nobody may have more waiting than there is
+ * room for (gm_room). */
+gm_inline u32 uw_copy_pages(struct unwind *u, const u32 pages)
+{
+	const u64 size = sizeof(struct unwind_copy) + pages * UW_PAGE;
 	u32 user = u->user;
 	u64 *sent = bpf_map_lookup_elem(&copies_sent, &user), *taken = bpf_map_lookup_elem(&copies_taken, &user);
 	if (!sent || !taken)
 		return 0;
 	u64 room = bpf_ringbuf_query(&copies, GM_RB_RING_SIZE) - bpf_ringbuf_query(&copies, GM_RB_AVAIL_DATA);
-	if ((*sent - *taken + 1) * sizeof(struct unwind_copy) > room)
+	if (*sent - *taken + size > room)
 		return 0;
-	struct unwind_copy *c = bpf_ringbuf_reserve(&copies, sizeof(*c), 0);
+	struct unwind_copy *c = bpf_ringbuf_reserve(&copies, size, 0);
 	if (!c)
 		return 0;
-	__sync_fetch_and_add(sent, 1);
+	__sync_fetch_and_add(sent, size);
 	c->user = user;
-	u64 now = bpf_ktime_get_ns();
-	u->id = gm_mix(gm_mix(gm_mix(u->key.pid, u->key.start), now), u->tid) ?: 1;
 	c->id = u->id;
 	c->start = u->key.start;
 	c->pid = u->key.pid;
 	c->tid = u->tid;
+	c->size = pages * UW_PAGE;
 	c->of = u->key.sp & ~(UW_PAGE - 1ULL);
 	c->state = u->begin;
 	c->trampoline = u->trampoline;
@@ -69,15 +91,29 @@ __attribute__((noinline)) u32 uw_copy(u32 slot)
 	c->py_read = u->py_read;
 	c->py_error = u->py_error ?: (u->py_frame ? ERR_STACK_LENGTH_EXCEEDED : 0);
 	bpf_probe_read_kernel(c->python, sizeof(c->python), u->python);
-	u64 size = 0;
-	for (u32 i = 0; i < UW_COPY_PAGES; i++) {
-		if (bpf_probe_read_user(c->stack + i * UW_PAGE, UW_PAGE, (void *)(c->of + i * UW_PAGE)))
-			break;
-		size += UW_PAGE;
+	u64 missing = 0;
+	for (u32 i = 0; i < pages; i++) {
+		s64 err = bpf_probe_read_user(c->stack + i * UW_PAGE, UW_PAGE, (void *)(c->of + i * UW_PAGE));
+		missing |= (u64)err >> 63 << i;
 	}
-	c->size = size;
+	c->missing = missing;
 	bpf_ringbuf_submit(c, 0);
 	return 1;
+}
+
+/* uw_copy names the stack of an unwind that ended early, which began at the registers in
+ * u->begin, and sends a copy. It returns 0 when there is no room. */
+__attribute__((noinline)) u32 uw_copy(u32 slot)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	u64 now = bpf_ktime_get_ns();
+	u->id = gm_mix(gm_mix(gm_mix(u->key.pid, u->key.start), now), u->tid) ?: 1;
+	u64 from = u->key.sp & ~(UW_PAGE - 1ULL);
+	if (uw_extent(from) > UW_COPY_PAGES * UW_PAGE && uw_copy_pages(u, UW_COPY_DEEP))
+		return 1;
+	return uw_copy_pages(u, UW_COPY_PAGES);
 }
 
 /* uw_paste makes the copy that lies at the address at, in this process's memory, the
@@ -85,7 +121,7 @@ __attribute__((noinline)) u32 uw_copy(u32 slot)
 gm_inline bool uw_paste(struct unwind *u, u64 at)
 {
 	struct unwind_copy *c = (void *)at;
-	u64 words[6];
+	u64 words[7];
 	if (bpf_probe_read_user(words, sizeof(words), c) ||
 	    bpf_probe_read_user(&u->record.state, sizeof(u->record.state), &c->state) ||
 	    bpf_probe_read_user(&u->trampoline, sizeof(u->trampoline), &c->trampoline) ||
@@ -102,6 +138,7 @@ gm_inline bool uw_paste(struct unwind *u, u64 at)
 	u->copy_size = words[3];
 	u->copy_of = words[4];
 	u->user = words[5];
+	u->copy_missing = words[6];
 	u->copy_at = (u64)c->stack;
 	return true;
 }

@@ -76,9 +76,11 @@ gm_inline long uw_read_user(UnwindState *state, void *dst, u32 size, const void 
 	u64 at = (u64)src, *words = dst;
 
 	if (u->copy_size) {
-		u64 in = at - u->copy_of;
 		/* An address that is not in the copy is none that can be read. */
-		src = in + size <= u->copy_size && in < u->copy_size ? (void *)(u->copy_at + in) : NULL;
+		u64 in = at - u->copy_of, last = in + size - 1;
+		u64 missing = u->copy_missing >> (in / UW_PAGE & 63) | u->copy_missing >> (last / UW_PAGE & 63);
+		bool there = in < u->copy_size && last < u->copy_size && !(missing & 1);
+		src = there ? (void *)(u->copy_at + in) : NULL;
 	}
 	long err = bpf_probe_read_user(dst, size, src);
 	u->keep_out |= err;

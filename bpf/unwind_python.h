@@ -134,18 +134,26 @@ gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 		u->py_error = uw_python_state(u, process);
 }
 
-/* uw_code_file mixes into h the end of what the string at file says
- * (Include/cpython/unicodeobject.h). It returns 0 when that cannot be read. */
+/* Bytes of a string that say what it is (Include/cpython/unicodeobject.h). */
+#define UW_STRING_HEAD 40
+
+/* uw_string_at returns where the characters of a string are, by its state. */
+gm_inline u64 uw_string_at(struct unwind *u, u64 state)
+{
+	bool old = u->py.version < 0x030c, ascii = state & 64;
+	return (old ? 48 : 40) + (ascii ? 0 : old ? 24 : 16);
+}
+
+/* uw_code_file mixes into h the end of what the string at file says. It returns 0 when
+ * that cannot be read. */
 gm_inline u64 uw_code_file(struct unwind *u, u64 h, u64 file)
 {
 	u64 *text = (u64 *)u->code;
-	if (bpf_probe_read_user(text, 40, (void *)file))
+	if (bpf_probe_read_user(text, UW_STRING_HEAD, (void *)file))
 		return 0;
 	u64 size = text[2] < 4096 ? text[2] : 4096, state = text[4];
 	size *= state >> 2 & 7; /* bytes of a character */
-	u64 at = u->py.version < 0x030c ? 48 : 40;
-	if (!(state & 64)) /* not all ASCII */
-		at += u->py.version < 0x030c ? 24 : 16;
+	u64 at = uw_string_at(u, state);
 	u64 n = size < UW_PYTHON_FILE ? size : UW_PYTHON_FILE;
 	__builtin_memset(text, 0, UW_PYTHON_FILE);
 	if (n && bpf_probe_read_user(text, uw_bytes(n, UW_PYTHON_FILE), (void *)(file + at + size - n)))
@@ -153,6 +161,19 @@ gm_inline u64 uw_code_file(struct unwind *u, u64 h, u64 file)
 	for (u32 i = 0; i < UW_PYTHON_FILE / 8; i++)
 		h = gm_mix(h, text[i]);
 	return gm_mix(h, size);
+}
+
+/* Where a code object has the addresses of its file, its name and its line table, in
+ * bytes. co_filename, then co_name, then from 3.11 on co_qualname, then the line table
+ * (Include/code.h, Include/cpython/code.h). */
+gm_inline u64 uw_code_names(struct unwind *u)
+{
+	return u->py.lasti_is_codeunit ? 112 : u->py.version < 0x0308 ? 96 : 104;
+}
+
+gm_inline u64 uw_code_lines(struct unwind *u)
+{
+	return uw_code_names(u) + (u->py.lasti_is_codeunit ? 24 : 16);
 }
 
 /* uw_code returns what a code object holds that tells it from others that come to lie
@@ -175,13 +196,7 @@ gm_inline u32 uw_code(struct unwind *u, u64 code)
 	u32 kwargs = *(u32 *)&u->code[(u->py.PyCodeObject_co_kwonlyargcount - first) & room];
 	u32 flags = *(u32 *)&u->code[(u->py.PyCodeObject_co_flags - first) & room];
 	u32 line = *(u32 *)&u->code[(u->py.PyCodeObject_co_firstlineno - first) & room];
-	/* co_filename, then co_name, then from 3.11 on co_qualname, then the line table
-	 * (Include/code.h, Include/cpython/code.h). */
-	u64 names = 112, lines = 136;
-	if (!u->py.lasti_is_codeunit) {
-		names = u->py.version < 0x0308 ? 96 : 104;
-		lines = names + 16;
-	}
+	u64 names = uw_code_names(u), lines = uw_code_lines(u);
 	u64 file = *(u64 *)&u->code[(names - first) & room];
 	u64 h = gm_mix(gm_mix(file, *(u64 *)&u->code[(names + 8 - first) & room]),
 		       *(u64 *)&u->code[(lines - first) & room]);

@@ -79,6 +79,23 @@ struct unwind_code {
 	u64 id;
 };
 
+/* Bytes of each object of unwind_text that are kept; powers of 2. internal/unwind/texts.go
+ * knows them. */
+#define UW_TEXT_NAME 256
+#define UW_TEXT_FILE 256
+#define UW_TEXT_LINES 1024
+
+/* What a code object is called (unwind_texts.h): the objects as they lie in memory, each
+ * as long as it says of itself. */
+struct unwind_text {
+	u64 image;     /* uw_image */
+	u32 first;     /* co_firstlineno */
+	u32 traceable; /* _co_firsttraceable */
+	u8 name[UW_TEXT_NAME];
+	u8 file[UW_TEXT_FILE];
+	u8 lines[UW_TEXT_LINES];
+};
+
 enum uw_step {
 	UW_STOP,
 	UW_NATIVE,
@@ -109,8 +126,8 @@ struct unwind {
 	u64 fp_off, fp_val, fp_bad; /* where the frame pointer in use came from */
 	u64 fp_fresh; /* 1: nothing was computed from it yet */
 	/* Where the stack is a copy (unwind_copy.h): its size, 0 for none, whose
-	 * address it has, and where it is. */
-	u64 copy_size, copy_of, copy_at;
+	 * address it has, where it is, and which of its pages lack. */
+	u64 copy_size, copy_of, copy_at, copy_missing;
 	u64 trampoline;
 	struct unwind_hidden hidden[UW_HIDDEN];
 
@@ -139,6 +156,7 @@ struct unwind {
 	u64 pages[UW_PAGES * UW_PAGE / 8];
 	u8 frame[256], code[256];
 	struct unwind_node node;
+	struct unwind_text text;
 };
 
 _Static_assert(2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES) <= sizeof(((Trace *)0)->frame_data) / sizeof(u64),

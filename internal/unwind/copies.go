@@ -41,7 +41,7 @@ type copies struct {
 	reader *ringbuf.Reader
 	done   chan struct{}     // closed when read has ended
 	failed atomic.Uint64     // copies that could not be unwound
-	taken  map[uint32]uint64 // by the place of their user
+	taken  map[uint32]uint64 // bytes, by the place of their user
 
 	mu      sync.Mutex
 	waiting []chan struct{} // who asked: closed when all copies from before are unwound
@@ -102,7 +102,7 @@ func (u *Unwinder) unwindCopies(batch [][]byte) {
 	analysed := map[uint32]bool{}
 	for _, c := range batch {
 		user := binary.NativeEndian.Uint32(c[copyUser:])
-		u.copies.taken[user]++
+		u.copies.taken[user] += uint64(len(c))
 		_ = u.kernel.maps["copies_taken"].Put(user, u.copies.taken[user]) // there is a place for each
 	}
 	for _, c := range batch {

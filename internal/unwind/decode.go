@@ -185,7 +185,7 @@ func (k *kernel) namePython(pid uint32, frames []pythonFrame) []namedFrame {
 	if k.maps["py_procs"].Lookup(pid, unsafe.Pointer(&info)) == nil {
 		if layout, ok := layoutOf(&info); ok {
 			cell := func(object uint64) uint32 { return k.cells.of(pid, object) }
-			return nameFrames(processMemory(pid), layout, cell, frames)
+			return nameFrames(processMemory(pid), layout, cell, textsOf(k.maps["unwind_texts"], pid), frames)
 		}
 	}
 	named := make([]namedFrame, len(frames))

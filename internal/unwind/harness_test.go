@@ -198,6 +198,7 @@ type capture struct {
 	multi  bool
 	reader *ringbuf.Reader
 	traced func(pid int) // called by trace, or nil
+	hold   sync.Mutex    // held: no event is read
 
 	mu     sync.Mutex
 	counts map[uint64]uint64 // events by stack id
@@ -337,36 +338,42 @@ func (c *capture) read() {
 		c.t.Error(err)
 	}
 	for {
+		c.hold.Lock()
 		c.reader.SetDeadline(time.Now().Add(20 * time.Millisecond))
-		if err := c.reader.ReadInto(&rec); err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				continue
-			}
+		err := c.reader.ReadInto(&rec)
+		if err == nil {
+			users.Took(binary.NativeEndian.Uint16(rec.RawSample[2:]), rec.RawSample)
+			c.take(rec.RawSample)
+		}
+		c.hold.Unlock()
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
-		b := rec.RawSample
-		users.Took(binary.NativeEndian.Uint16(b[2:]), b)
-		switch b[0] {
-		case 1: // struct gm_event
-			c.mu.Lock()
-			e := call{tid: binary.NativeEndian.Uint32(b[28:]), stack: binary.NativeEndian.Uint64(b[48:])}
-			c.counts[e.stack]++
-			c.events = append(c.events, e)
-			c.mu.Unlock()
-		case 2: // struct gm_stack
-			n := (len(b) - 32) / 8
-			id := binary.NativeEndian.Uint64(b[8:])
-			pid := binary.NativeEndian.Uint32(b[24:])
-			flags := binary.NativeEndian.Uint32(b[28:])
-			words := make([]uint64, n)
-			for i := range words {
-				words[i] = binary.NativeEndian.Uint64(b[32+8*i:])
-			}
-			s := c.u.Decode(pid, flags, binary.NativeEndian.Uint32(b[4:]), words)
-			c.mu.Lock()
-			c.stacks[id], c.pids[id], c.raw[id] = s, pid, words
-			c.mu.Unlock()
+	}
+}
+
+// take keeps an event or a stack.
+func (c *capture) take(b []byte) {
+	switch b[0] {
+	case 1: // struct gm_event
+		c.mu.Lock()
+		e := call{tid: binary.NativeEndian.Uint32(b[28:]), stack: binary.NativeEndian.Uint64(b[48:])}
+		c.counts[e.stack]++
+		c.events = append(c.events, e)
+		c.mu.Unlock()
+	case 2: // struct gm_stack
+		n := (len(b) - 32) / 8
+		id := binary.NativeEndian.Uint64(b[8:])
+		pid := binary.NativeEndian.Uint32(b[24:])
+		flags := binary.NativeEndian.Uint32(b[28:])
+		words := make([]uint64, n)
+		for i := range words {
+			words[i] = binary.NativeEndian.Uint64(b[32+8*i:])
 		}
+		s := c.u.Decode(pid, flags, binary.NativeEndian.Uint32(b[4:]), words)
+		c.mu.Lock()
+		c.stacks[id], c.pids[id], c.raw[id] = s, pid, words
+		c.mu.Unlock()
 	}
 }
 

@@ -1,7 +1,9 @@
 package unwind
 
 import (
+	"fmt"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -31,15 +33,45 @@ func captureUnknown(t *testing.T, calls string) (*capture, *target) {
 	return c, p
 }
 
+func buildPlugin(t *testing.T) string {
+	buildLibrary(t)
+	return build(t, "gcc", "plugin.so", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "testdata/plugin.c", "-L"+workDir(t), "-lalloc", "-Wl,-rpath,$ORIGIN")
+}
+
 // A library's first call, right after it was loaded, has its whole stack.
 func TestLoadedLibrary(t *testing.T) {
-	buildLibrary(t)
-	plugin := build(t, "gcc", "plugin.so", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "testdata/plugin.c", "-L"+workDir(t), "-lalloc")
-	c := captureLate(t, 1, plugin)
+	c := captureLate(t, 1, buildPlugin(t))
 	if s := c.stats(); s.Copied != 1 || s.Incomplete != 0 {
 		t.Error("want one copied stack, and that complete")
 	}
 	c.want(1, []string{"plugin_inner", "plugin_allocate", "calls", "main", "...", "_start"})
+}
+
+// So has one on a stack that is deep, or has pages that nobody has touched yet.
+func TestLoadedLibraryDeep(t *testing.T) {
+	plugin := buildPlugin(t)
+	for _, written := range []string{"0", "1"} {
+		for _, room := range []int{24 << 10, 100 << 10, 200 << 10} {
+			t.Run(fmt.Sprintf("%d bytes, written %s", room, written), func(t *testing.T) {
+				c := captureLate(t, 1, plugin, strconv.Itoa(room), written)
+				if s := c.stats(); s.Copied != 1 || s.Incomplete != 0 {
+					t.Error("want one copied stack, and that complete")
+				}
+				c.want(1, []string{"plugin_inner", "plugin_allocate", "calls", "deep", "thread", "..."})
+			})
+		}
+	}
+}
+
+// One that is deeper than what is copied says so, and has its inner frames.
+func TestLoadedLibraryTooDeep(t *testing.T) {
+	c := captureLate(t, 1, buildPlugin(t), strconv.Itoa(1<<20), "1")
+	for id := range c.counts {
+		s, names := c.stacks[id], c.names(id)
+		if s.Err != errNotCopied || !match([]string{"plugin_inner", "plugin_allocate", "calls", "deep"}, names) {
+			t.Errorf("%v, %v", s.Err, names)
+		}
+	}
 }
 
 // A process that nobody has analysed has whole stacks as well.

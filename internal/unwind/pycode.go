@@ -12,7 +12,8 @@ import (
 // Code objects of CPython, read from a process that may change or free them at any
 // time and may mean harm: each pointer, length and character can be anything. A name
 // is taken only from an object that is alive, and the same, before and after the name
-// was read. An object that is alive keeps what it names alive, and that never changes.
+// was read. An object that is alive keeps what it names alive, and that never changes. Of
+// one that has gone the kernel side kept the names, while it was alive (texts.go).
 //
 // Nothing is remembered from one stack to the next: one after the other, the code of
 // modules that are run once comes to lie at the same address, and so do its names and
@@ -87,7 +88,8 @@ type code struct {
 	file      string
 	first     int // line
 	table     []byte
-	traceable int // the first instruction of the function proper
+	cut       bool // the table has more
+	traceable int  // the first instruction of the function proper
 }
 
 // codeHead has the fields of a code object that names are read by.
@@ -333,7 +335,7 @@ type namedFrame struct {
 }
 
 // nameFrames names the frames of a stack.
-func nameFrames(m memory, l *codeLayout, cell cellOf, frames []pythonFrame) []namedFrame {
+func nameFrames(m memory, l *codeLayout, cell cellOf, kept textOf, frames []pythonFrame) []namedFrame {
 	var ids []codeID
 	seen := make(map[codeID]int) // where in ids
 	for _, f := range frames {
@@ -343,6 +345,16 @@ func nameFrames(m memory, l *codeLayout, cell cellOf, frames []pythonFrame) []na
 		}
 	}
 	codes := readCodes(m, l, cell, ids)
+	for i := range codes {
+		if codes[i].err == nil {
+			continue
+		}
+		if t, ok := kept(ids[i]); ok {
+			if c, ok := t.code(l); ok {
+				codes[i] = c
+			}
+		}
+	}
 	named := make([]namedFrame, len(frames))
 	for i, f := range frames {
 		named[i] = codes[seen[f.codeID]].frame(l, int(f.at))

@@ -83,7 +83,7 @@ func TestCodesOfPythons(t *testing.T) {
 						want = append(want, f)
 					}
 				}
-				for i, got := range nameFrames(m, &layout, neverFreed, frames) {
+				for i, got := range nameFrames(m, &layout, neverFreed, nothingKept, frames) {
 					instructions++
 					if got != want[i] {
 						if wrong++; wrong < 20 {
@@ -218,8 +218,10 @@ func (m *fakeMemory) putTable(b []byte) {
 
 func neverFreed(uint64) uint32 { return 0 }
 
+func nothingKept(codeID) (*codeText, bool) { return nil, false }
+
 func nameOne(m memory, l *codeLayout, f pythonFrame) namedFrame {
-	return nameFrames(m, l, neverFreed, []pythonFrame{f})[0]
+	return nameFrames(m, l, neverFreed, nothingKept, []pythonFrame{f})[0]
 }
 
 // eachLayout runs a test with a memory of its own for each version's layout.
@@ -373,7 +375,7 @@ func TestLineTablesAreBounded(t *testing.T) {
 		frames = append(frames, pythonFrame{codeID{at, m.check(&l)}, 3})
 	}
 	strange := 0
-	for _, got := range nameFrames(m, &l, neverFreed, frames) {
+	for _, got := range nameFrames(m, &l, neverFreed, nothingKept, frames) {
 		if got.Frame == unnamed(errCodeStrange) {
 			strange++
 		}
@@ -461,7 +463,7 @@ func BenchmarkNameFrames(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		for _, f := range nameFrames(m, &layout, neverFreed, frames) {
+		for _, f := range nameFrames(m, &layout, neverFreed, nothingKept, frames) {
 			if f.Function == "" {
 				b.Fatal(f.Reason)
 			}

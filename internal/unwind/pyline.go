@@ -1,7 +1,15 @@
 package unwind
 
-// Line tables of CPython. A line is 0 for instructions that have none. A table that
-// does not cover the instruction is another code object's.
+// Line tables of CPython. A line is 0 for instructions that have none.
+
+// beyond returns the line of an instruction that the table does not cover: none is known
+// if the table was cut, else it is another code object's.
+func (c *code) beyond() (int, error) {
+	if c.cut {
+		return 0, nil
+	}
+	return 0, errCodeReplaced
+}
 
 // line36 returns the line of the byte at i (Objects/lnotab_notes.txt, 3.6 to 3.9):
 // pairs of the bytes that come before, and the signed step to the next line.
@@ -9,9 +17,12 @@ func (c *code) line36(i int) (int, error) {
 	line, start := c.first, 0
 	for b := c.table; len(b) >= 2; b = b[2:] {
 		if start += int(b[0]); start > i {
-			break
+			return line, nil
 		}
 		line += int(int8(b[1]))
+	}
+	if c.cut {
+		return c.beyond()
 	}
 	return line, nil
 }
@@ -34,7 +45,7 @@ func (c *code) line310(i int) (int, error) {
 			return line, nil
 		}
 	}
-	return 0, errCodeReplaced
+	return c.beyond()
 }
 
 // line311 returns the line of the code unit at i (Objects/locations.md, 3.11).
@@ -52,7 +63,7 @@ func (c *code) line311(i int) (int, error) {
 		case kind == 13, kind == 14: // no columns; long
 			delta, n := signedVarint(b)
 			if n == 0 {
-				return 0, errCodeReplaced
+				return c.beyond()
 			}
 			line += delta
 		case kind >= 10 && kind <= 12: // this line or one of the next two
@@ -68,7 +79,7 @@ func (c *code) line311(i int) (int, error) {
 			return line, nil
 		}
 	}
-	return 0, errCodeReplaced
+	return c.beyond()
 }
 
 // signedVarint returns a number in six-bit groups, lowest first, its sign in

@@ -87,7 +87,10 @@ func (u *Unwinder) loss() []loss.Counter {
 	}, u.memo.Loss()...)
 }
 
-// errorNames are those of support/ebpf/errors.h that our steps can meet.
+// errNotCopied is UW_ERR_NOT_COPIED (bpf/unwind_copy.h).
+const errNotCopied Error = 9000
+
+// errorNames are those of support/ebpf/errors.h that our steps can meet, and ours.
 var errorNames = map[Error]string{
 	1:    "Python structures of an unknown shape",
 	2:    "too many frames",
@@ -116,4 +119,6 @@ var errorNames = map[Error]string{
 	4017: "32-bit process",
 	4018: "code without an unwind table or a frame pointer",
 	4020: "return address that is no code",
+
+	errNotCopied: "a library was just loaded, and the stack is deeper than what was kept of it",
 }

@@ -1,8 +1,11 @@
 /* Code that nobody can know before it calls: a library that was just loaded
  * (argument: its path), or without one code that the program makes, with a frame
- * pointer and then without. */
+ * pointer and then without. Two more arguments have a new thread call the library: how
+ * many bytes of its stack lie between the calls, and whether they are written to. */
 #define _GNU_SOURCE
+#include <alloca.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +21,24 @@ __attribute__((noinline)) static int helper(size_t n)
 {
 	volatile unsigned long p[6];
 	return gm_test_alloc((unsigned long *)&p[n], n) + p[n];
+}
+struct job {
+	int (*f)(size_t);
+	size_t room;
+	int written;
+};
+__attribute__((noinline)) static int deep(struct job *j)
+{
+	volatile char *room = alloca(j->room);
+	if (j->written)
+		memset((char *)room, 1, j->room);
+	int r = calls(j->f, 1);
+	return r + room[0];
+}
+static void *thread(void *arg)
+{
+	volatile int r = deep(arg);
+	return r ? arg : NULL;
 }
 #if defined(__x86_64__)
 static const unsigned char with[] = { 0x55, 0x48, 0x89, 0xe5,	/* push rbp; mov rsp, rbp */
@@ -36,7 +57,16 @@ int main(int argc, char **argv)
 		void *plugin = dlopen(argv[1], RTLD_NOW);
 		if (!plugin)
 			return 2;
-		calls((int (*)(size_t))dlsym(plugin, "plugin_allocate"), 1);
+		struct job j = { (int (*)(size_t))dlsym(plugin, "plugin_allocate"), 0, 0 };
+		if (argc < 4) {
+			calls(j.f, 1);
+		} else {
+			pthread_t t;
+			j.room = atoi(argv[2]);
+			j.written = atoi(argv[3]);
+			pthread_create(&t, NULL, thread, &j);
+			pthread_join(t, NULL);
+		}
 	} else {
 #if defined(__x86_64__)
 		unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
