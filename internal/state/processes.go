@@ -149,10 +149,12 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 		return []event.Process{id}
 	}
 	p.ended = append(p.ended, id)
-	if n := len(p.ended) - maxEnded; n > 0 {
-		return p.drop(p.ended[:n])
+	for len(p.ended) > maxEnded {
+		delete(p.known, p.ended[0])
+		dropped = append(dropped, p.ended[0])
+		p.ended = slices.Delete(p.ended, 0, 1)
 	}
-	return nil
+	return dropped
 }
 
 // drop forgets those of ids that have ended, and returns them.
