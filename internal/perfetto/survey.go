@@ -71,7 +71,7 @@ type sites struct {
 // kept are sites as they were when their process ended.
 type kept struct {
 	keys []ledger.SiteKey
-	view *state.View
+	view *state.Selection
 }
 
 // A process is what tracks of it say.

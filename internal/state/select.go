@@ -3,14 +3,23 @@ package state
 import (
 	"github.com/gpumemtrace/gpumemtrace/internal/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/stacks"
 )
 
-// Select returns a view of call sites of any layer, as they are at this moment, for
-// Selected alone.
-func (s *State) Select(sites []*ledger.Site, native stacks.Native) *View {
-	v := &View{want: Want{Native: native}, trace: s.trace, names: map[event.Process]string{}, sites: make([]site, 0, len(sites))}
+// A Selection is what a View has of some call sites. Outputs of a whole recording keep one
+// for each process that ended.
+type Selection struct {
+	native stacks.Native
+	trace  record.Trace
+	names  map[event.Process]string
+	sites  []site
+}
+
+// Select returns call sites of any layer, as they are at this moment.
+func (s *State) Select(sites []*ledger.Site, native stacks.Native) *Selection {
+	v := &View{names: map[event.Process]string{}, sites: make([]site, 0, len(sites))}
 	for _, one := range sites {
 		x := site{Site: *one, held: one.InuseObjects, gpu: s.GPU(&one.SiteKey)}
 		if one.Kind == event.KindTensor {
@@ -20,12 +29,13 @@ func (s *State) Select(sites []*ledger.Site, native stacks.Native) *View {
 		s.name(v, x.Proc)
 		v.sites = append(v.sites, x)
 	}
-	return v
+	return &Selection{native, s.trace, v.names, v.sites}
 }
 
 // Selected returns what each site of Select shows, in their order, under the names that
 // its places have by then.
-func (v *View) Selected() []snapshot.Sample {
+func (x *Selection) Selected() []snapshot.Sample {
+	v := &View{want: Want{Native: x.native}, trace: x.trace, names: x.names, sites: x.sites}
 	b := newBuilder(v, v.shapes())
 	out := make([]snapshot.Sample, 0, len(v.sites))
 	for i := range v.sites {

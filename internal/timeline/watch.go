@@ -74,7 +74,7 @@ type rest struct {
 // kept are the leaves of a process as they were when it ended.
 type kept struct {
 	leaves []int32
-	view   *state.View
+	view   *state.Selection
 }
 
 // A watcher hears of all that changes, and keeps what the page has of it.
@@ -100,7 +100,8 @@ type watcher struct {
 	steps    *steps
 	sites    map[*ledger.Site]*held
 	of       map[event.Process][]*held
-	full     map[ledger.SiteKey]int32 // leaves of sites for which there was no room
+	pids     map[uint32][]event.Process // those in of
+	full     map[ledger.SiteKey]int32   // leaves of sites for which there was no room
 	rests    map[rest]int32
 	bytes    map[int32]int64 // of leaves in rests
 	views    []kept
@@ -108,7 +109,7 @@ type watcher struct {
 	seen     map[event.Process]process
 	changed  []*held
 	dropped  []delta
-	fresh    bool // a process was heard of first
+	fresh    []uint32 // PIDs of processes that were heard of first
 	known    map[event.Process]bool
 	met      map[event.Process]uint64 // when a process was first told of
 	older    []olderBytes
@@ -126,7 +127,7 @@ type olderBytes struct {
 type process struct{ seen, late, told bool }
 
 func newWatcher(o Options, lost *loss.Set) *watcher {
-	w := &watcher{opts: o, lost: lost, sites: map[*ledger.Site]*held{}, of: map[event.Process][]*held{}, full: map[ledger.SiteKey]int32{},
+	w := &watcher{opts: o, lost: lost, sites: map[*ledger.Site]*held{}, of: map[event.Process][]*held{}, pids: map[uint32][]event.Process{}, full: map[ledger.SiteKey]int32{},
 		rests: map[rest]int32{}, bytes: map[int32]int64{}, names: map[event.Process]string{},
 		seen: map[event.Process]process{}, known: map[event.Process]bool{}, met: map[event.Process]uint64{}, places: map[string]int{}}
 	w.stream = newStream(cmp.Or(o.deltas, maxDeltas), w.place)
@@ -224,7 +225,7 @@ func (w *watcher) event(e *event.Event) {
 		if len(w.known) >= maxProcesses {
 			clear(w.known)
 		}
-		w.known[e.Proc], w.fresh = true, true
+		w.known[e.Proc], w.fresh = true, append(w.fresh, e.Proc.PID)
 	}
 }
 
@@ -292,6 +293,11 @@ func (w *watcher) drop(whose func(event.Process) bool) {
 			delete(w.sites, h.site)
 		}
 		delete(w.of, id)
+		if left := slices.DeleteFunc(w.pids[id.PID], func(other event.Process) bool { return other == id }); len(left) > 0 {
+			w.pids[id.PID] = left
+		} else {
+			delete(w.pids, id.PID)
+		}
 	}
 	for key, leaf := range w.rests {
 		if whose(key.proc) {
@@ -310,16 +316,16 @@ func (w *watcher) settle() {
 	}
 	by := w.dropped
 	w.dropped = w.dropped[:0]
-	if w.fresh {
-		// A process that has a PID shows that the one that had it has ended.
-		w.fresh = false
-		for _, id := range slices.SortedFunc(maps.Keys(w.of), compareProcesses) {
+	// A process that has a PID shows that the one that had it has ended.
+	for _, pid := range w.fresh {
+		for _, id := range slices.SortedFunc(slices.Values(w.pids[pid]), compareProcesses) {
 			if !w.state.Lives(id) {
 				w.gone(id, "")
 			}
 		}
 		by, w.dropped = append(by, w.dropped...), w.dropped[:0]
 	}
+	w.fresh = w.fresh[:0]
 	partial := w.partial()
 	for _, h := range w.changed {
 		h.changed = false
@@ -475,6 +481,9 @@ func (w *watcher) held(one *ledger.Site) *held {
 	if h == nil {
 		h = &held{site: one, leaf: w.leafOf(one)}
 		w.sites[one] = h
+		if w.of[one.Proc] == nil {
+			w.pids[one.Proc.PID] = append(w.pids[one.Proc.PID], one.Proc)
+		}
 		w.of[one.Proc] = append(w.of[one.Proc], h)
 		if one.Kind == event.KindTensor {
 			w.lives.made(one.Proc, one.Stack, h.leaf)
