@@ -194,44 +194,6 @@ GM_MAP(loss, GM_MAP_ARRAY, GM_LOSS_MAX, 0, u32, u64);
 
 GM_MAP(threads, GM_MAP_TASK_STORAGE, 0, GM_F_NO_PREALLOC, int, struct gm_thread);
 
-/* Of which calls no stack is taken, to take less of the tracer's time and memory. */
-enum gm_shed {
-	GM_SHED_NOTHING,
-	GM_SHED_TENSORS, /* of those of GM_CLASS_TENSOR */
-	GM_SHED_ALL,
-};
-
-/* A process that is traced, and what it cost. */
-struct gm_target {
-	u32 user; /* in `users`; 0: not known yet */
-	u32 shed; /* enum gm_shed; user space sets it */
-	u64 bytes; /* in the ring buffer, so far */
-	u64 lost;  /* events that found no room there */
-};
-
-/* The processes to trace, by PID in the tracer's namespace. */
-GM_MAP(targets, GM_MAP_HASH, 65536, 0, u32, struct gm_target);
-
-/* A user of the machine, of whose processes some are traced (gm_user). The two parts
- * lie on cache lines of their own: each side writes one. */
-struct gm_user {
-	u64 sent; /* bytes put into the ring buffer */
-	u64 lost; /* events that found no room there */
-	u64 unused[6];
-	u64 read; /* of the bytes sent, those that user space has taken */
-	u64 shed; /* enum gm_shed */
-	u64 unused2[6];
-};
-
-#define GM_USERS 1024
-#define GM_USER_TRIES 8
-
-GM_MAP(users, GM_MAP_ARRAY, GM_USERS, GM_F_MMAPABLE, u32, struct gm_user);
-
-/* Whose each place of `users` is, by gm_who. User space takes back those that nobody
- * uses. Place 0 is nobody's. */
-GM_MAP(owners, GM_MAP_HASH, GM_USERS, 0, u32, u32);
-
 /* Stacks that user space has. An evicted one is sent again. */
 GM_MAP(stacks_seen, GM_MAP_LRU_HASH, 65536, 0, u64, u32);
 
@@ -274,6 +236,8 @@ gm_inline void gm_count(u32 what)
 	if (n)
 		__sync_fetch_and_add(n, 1);
 }
+
+#include "users.h"
 
 /* gm_count_no_entry counts a return whose entry is not known, if the call began after its
  * gate was opened. Of a call that was forgotten (gm_enter) the thread knows when it began;
@@ -340,121 +304,6 @@ gm_inline u32 gm_current_tid(void)
 gm_inline bool gm_traced(u32 pid)
 {
 	return pid && (cfg_all || bpf_map_lookup_elem(&targets, &pid));
-}
-
-/* gm_who returns the user who answers for the running process: its effective user, or in
- * a user namespace who made the outermost one, unless that is root (proc.User). */
-gm_inline u32 gm_who(void)
-{
-	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
-	u32 who, owner = 0, maker = 0;
-	struct cred___gm *cred;
-	struct user_namespace___gm *ns, *parent;
-	gm_read(cred, task->cred);
-	gm_read(who, cred->euid.val);
-	gm_read(ns, cred->user_ns);
-	for (u32 i = 0; i < 33; i++) { /* they nest 32 deep */
-		gm_read(parent, ns->parent);
-		if (!parent)
-			break;
-		gm_read(owner, ns->owner.val);
-		maker = owner;
-		ns = parent;
-	}
-	return maker ?: who;
-}
-
-/* gm_user returns the place in `users` of the running process's user. It is 0 where many
- * others have all places that it may have. */
-gm_step u32 gm_user(void)
-{
-	u32 who = gm_who(), at = who * 0x9e3779b1 >> 22;
-	for (u32 i = 0; i < GM_USER_TRIES; i++) {
-		u32 place = (at + i) & (GM_USERS - 1);
-		if (!place)
-			continue;
-		u32 *owner = bpf_map_lookup_elem(&owners, &place);
-		if (!owner) {
-			if (!bpf_map_update_elem(&owners, &place, &who, BPF_NOEXIST))
-				return place;
-			owner = bpf_map_lookup_elem(&owners, &place); /* another CPU was first */
-		}
-		if (owner && *owner == who)
-			return place;
-	}
-	return 0;
-}
-
-/* gm_target_of returns the target pid, which is the running process, and puts it into the
- * table where every process is traced. */
-gm_inline struct gm_target *gm_target_of(u32 *pid)
-{
-	struct gm_target *t = bpf_map_lookup_elem(&targets, pid);
-	if (!t && cfg_all) {
-		struct gm_target new = { .user = gm_user() };
-		if (bpf_map_update_elem(&targets, pid, &new, BPF_ANY))
-			gm_count(GM_LOSS_TARGETS_FULL);
-		t = bpf_map_lookup_elem(&targets, pid);
-	}
-	if (t && !t->user)
-		t->user = gm_user();
-	return t;
-}
-
-/* gm_room takes room in the ring buffer for size bytes of a user's, and leaves in *wake
- * whether to wake the reader. Nobody may have more waiting there than is free: a user
- * alone has half of it, and each of n who send without a pause 1/(n+1), so that there is
- * room for one more. */
-gm_inline bool gm_room(u32 user, u64 size, u64 *wake)
-{
-	/* One wake-up per event costs a training loop microseconds each; the
-	 * reader looks by itself every few tens of milliseconds. */
-	const u64 much = 64 << 10; /* bytes */
-
-	u64 waits = bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA);
-	u64 room = bpf_ringbuf_query(&events, GM_RB_RING_SIZE) - waits;
-	*wake = waits >= much ? GM_RB_FORCE_WAKEUP : GM_RB_NO_WAKEUP;
-	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
-	if (!u)
-		return false;
-	size += 8; /* its header */
-	if (*(volatile u64 *)&u->sent - *(volatile u64 *)&u->read + size > room)
-		return false;
-	__sync_fetch_and_add(&u->sent, size);
-	return true;
-}
-
-/* gm_no_room gives back what gm_room took. */
-gm_inline void gm_no_room(u32 user, u64 size)
-{
-	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
-	if (u)
-		__sync_fetch_and_add(&u->sent, -(size + 8));
-}
-
-/* gm_lose counts an event of a process that found no room. */
-gm_inline void gm_lose(u32 user, u32 *pid)
-{
-	gm_count(GM_LOSS_RING_FULL);
-	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
-	if (u)
-		__sync_fetch_and_add(&u->lost, 1);
-	struct gm_target *t = bpf_map_lookup_elem(&targets, pid);
-	if (t)
-		__sync_fetch_and_add(&t->lost, 1);
-}
-
-/* gm_output sends size bytes, which are a multiple of 8, for a user, and says whether
- * there was room. Flags are more of bpf_ringbuf_output's. */
-gm_inline bool gm_output(u32 user, void *data, u64 size, u64 flags)
-{
-	u64 wake;
-	if (!gm_room(user, size, &wake))
-		return false;
-	if (!bpf_ringbuf_output(&events, data, size, flags ?: wake))
-		return true;
-	gm_no_room(user, size);
-	return false;
 }
 
 /* gm_emit sends th->ev. */

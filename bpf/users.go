@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Target is struct gm_target of gpumemtrace.h, the value of the map targets.
+// A Target is struct gm_target of users.h, the value of the map targets.
 type Target struct {
 	User, Shed  uint32
 	Bytes, Lost uint64
@@ -25,7 +25,7 @@ type User struct {
 	_          [6]uint64
 }
 
-// Of gpumemtrace.h: GM_USERS, GM_USER_TRIES, and of enum gm_shed GM_SHED_ALL.
+// Of users.h: GM_USERS, GM_USER_TRIES, and of enum gm_shed GM_SHED_ALL.
 const (
 	MaxUsers  = 1024
 	UserTries = 8

@@ -15,7 +15,7 @@ import (
 
 // A Shed says of which calls of a process or a user no stack is taken, to take less of
 // the traced programs' time and of the tracer's. What is counted stays the same: each call
-// is an event. It is enum gm_shed of bpf/gpumemtrace.h.
+// is an event. It is enum gm_shed of bpf/users.h.
 type Shed uint8
 
 // From one to the next more is shed.
