@@ -39,7 +39,7 @@ func TestTakersProgram(t *testing.T) {
 	if tr.coll.Programs[exitProgram] != nil {
 		t.Error("a return program was loaded that does not run")
 	}
-	if want := len(lifePrograms) + 2; len(tr.running()) != want || !slices.Contains(tr.running(), exit) {
+	if want := len(lifePrograms) + 3; len(tr.running()) != want || !slices.Contains(tr.running(), exit) {
 		t.Errorf("counts runs of %d programs, want %d, the taker's among them", len(tr.running()), want)
 	}
 }

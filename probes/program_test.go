@@ -87,7 +87,7 @@ func odd(t *testing.T) *program { return withOdd(t, "oddmain.c") }
 // withOdd builds and starts a program that has testdata/odd.c for its libcuda.
 func withOdd(t *testing.T, source string) *program {
 	t.Helper()
-	dir := t.TempDir()
+	dir := open2all(t)
 	lib := filepath.Join(dir, "libcuda.so.1")
 	compile(t, lib, "odd.c", "-fPIC", "-shared", "-fvisibility=default", "-Wl,-soname,libcuda.so.1")
 	compile(t, filepath.Join(dir, "odd"), source, lib, "-Wl,-rpath,$ORIGIN")

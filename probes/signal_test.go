@@ -3,7 +3,6 @@ package probes
 import (
 	"fmt"
 	"maps"
-	"os/exec"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -18,7 +17,7 @@ func TestCallOnSignalStack(t *testing.T) {
 		t.Skip("this kernel has no uprobe sessions")
 	}
 	target := odd(t)
-	bystander := spawn(t, exec.Command(target.cmd.Path), "up")
+	bystander := spawn(t, as(nobody, target.cmd.Path), "up")
 	tr := openTrace(t, Options{Follow: true})
 	tr.target(target.pid())
 	for _, p := range []*program{bystander, target} {
