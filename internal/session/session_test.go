@@ -2,7 +2,9 @@ package session_test
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -245,6 +247,34 @@ func TestMaxLive(t *testing.T) {
 	check(23000, 13000)
 	run(t, p, "free all")
 	check(0, 0)
+}
+
+// A process that has used up the rows gives some to one that comes later, and is named,
+// with its user.
+func TestRowsAreShared(t *testing.T) {
+	hog, neighbour := start(t, testcuda.Workload, testcuda.Options{}), start(t, testcuda.Workload, testcuda.Options{})
+	run(t, hog, "init")
+	run(t, neighbour, "init")
+	s := trace(t, session.Options{PIDs: []int{hog.PID(), neighbour.PID()}, MaxLive: 10})
+	run(t, hog, "repeat 23 cuMemAlloc_v2 1000")
+	run(t, neighbour, "repeat 4 cuMemAlloc_v2 1000")
+	note := fmt.Sprintf("process %d (%s) of user %d holds ", hog.PID(), testcuda.Workload, os.Getuid())
+	eventually(t, func() string {
+		snap := s.Snapshot(true)
+		rows := map[int]int{}
+		for i := range snap.Live {
+			rows[snap.Samples[snap.Live[i].Sample].PID]++
+		}
+		for _, p := range snap.Processes {
+			if p.PID == neighbour.PID() && (p.Inuse != 4000 || p.Unattributed != 0) || p.PID == hog.PID() && p.Inuse != 23000 {
+				return fmt.Sprintf("%+v", p)
+			}
+		}
+		if rows[neighbour.PID()] != 4 || !slices.ContainsFunc(snap.Notes, func(n string) bool { return strings.HasPrefix(n, note) }) {
+			return fmt.Sprintf("rows %v, notes %q, want %q", rows, snap.Notes, note)
+		}
+		return ""
+	})
 }
 
 // A failed call is recorded with what was live at that moment, once, and
