@@ -171,19 +171,24 @@ func wrap(s string, width int) (lines []string) {
 	for indent < len(runes) && runes[indent] == ' ' {
 		indent++
 	}
+	prefix, rest := runes[:indent], runes[indent:]
 	further := []rune(strings.Repeat(" ", min(indent+2, width/2)))
-	for begin := indent; len(runes) > width; begin = len(further) {
-		end := width
-		for end > begin && runes[end] != ' ' {
+	for len(prefix)+len(rest) > width {
+		room := max(width-len(prefix), 0)
+		end := room
+		for end > 0 && rest[end] != ' ' {
 			end--
 		}
-		if end <= begin { // one word
-			end = width
+		if end == 0 { // one word
+			end = room
 		}
-		lines = append(lines, string(runes[:end]))
-		runes = append(slices.Clone(further), []rune(strings.TrimLeft(string(runes[end:]), " "))...)
+		lines = append(lines, string(prefix)+string(rest[:end]))
+		for rest = rest[end:]; len(rest) > 0 && rest[0] == ' '; {
+			rest = rest[1:]
+		}
+		prefix = further
 	}
-	return append(lines, string(runes))
+	return append(lines, string(prefix)+string(rest))
 }
 
 // cut returns s cut to width runes, the last of which is then "…".
