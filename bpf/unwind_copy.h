@@ -5,8 +5,9 @@
 #ifndef GM_UNWIND_COPY_H
 #define GM_UNWIND_COPY_H
 
-/* Pages of the stack in a copy, and in one of a deep stack; 64 at most. */
+/* Pages of the stack in a copy, and in one of a deeper and of a deep stack; 64 at most. */
 #define UW_COPY_PAGES 16
+#define UW_COPY_MORE 32
 #define UW_COPY_DEEP 64
 #define UW_ERR_NOT_COPIED 9000 /* beside those of errors.h: what is wanted is not in the copy */
 
@@ -29,10 +30,12 @@ struct unwind_copy {
 	u8 stack[];
 };
 
-/* About fifty copies, or fifteen of deep stacks. */
+/* About two hundred copies, or sixty of deep stacks. A program that loads many libraries
+ * at once sends forty and more before its first analysis is over, and one user may have
+ * half of the room. */
 struct {
 	__uint(type, GM_MAP_RINGBUF);
-	__uint(max_entries, 4 << 20);
+	__uint(max_entries, 16 << 20);
 } copies SEC(".maps");
 
 /* The bytes of copies that each of `users` has sent, and that user space has taken. */
@@ -111,7 +114,10 @@ __attribute__((noinline)) u32 uw_copy(u32 slot)
 	u64 now = bpf_ktime_get_ns();
 	u->id = gm_mix(gm_mix(gm_mix(u->key.pid, u->key.start), now), u->tid) ?: 1;
 	u64 from = u->key.sp & ~(UW_PAGE - 1ULL);
-	if (uw_extent(from) > UW_COPY_PAGES * UW_PAGE && uw_copy_pages(u, UW_COPY_DEEP))
+	u64 extent = uw_extent(from);
+	if (extent > UW_COPY_MORE * UW_PAGE && uw_copy_pages(u, UW_COPY_DEEP))
+		return 1;
+	if (extent > UW_COPY_PAGES * UW_PAGE && uw_copy_pages(u, UW_COPY_MORE))
 		return 1;
 	return uw_copy_pages(u, UW_COPY_PAGES);
 }

@@ -170,16 +170,15 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 					changed = append(changed, p.Process)
 				}
 			case d.Listed && a.Initial:
-				// It has let go of all. Elsewhere the driver may hide it.
+				// It has no context any more. Its physical memory and its pools can outlive
+				// that, and the driver lists them under no process, so 0 is not compared.
+				// Elsewhere the driver may hide the process.
 				for x := range r.Devices {
 					if k := (key{p.Process, r.Devices[x].Label}); a.figures[k] != nil && of(d, &r.Devices[x]) {
 						if *a.figures[k] != (Figure{Known: true}) {
 							changed = append(changed, p.Process)
 						}
 						a.figures[k] = &Figure{Known: true}
-						if p.Changed < r.Begin && was {
-							a.short(p, &r.Devices[x], 0)
-						}
 					}
 				}
 			}
