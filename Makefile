@@ -10,7 +10,7 @@ LDFLAGS := -X main.version=$(VERSION)
 # exported method of every type in the program: a fifth of it.
 TAGS := grpcnotrace
 # What must work on any machine, without root: records in, figures out.
-PURE := ./internal/state/... ./internal/record/... ./internal/stacks/... ./internal/account/... ./internal/ledger/... ./internal/tensors/... ./internal/physical/... ./internal/leak/...
+PURE := ./internal/model/state/... ./internal/model/record/... ./internal/model/stacks/... ./internal/model/account/... ./internal/model/ledger/... ./internal/model/tensors/... ./internal/model/physical/... ./internal/model/leak/...
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # go-nvml leaves NVML's functions undefined until it has loaded the library, so
@@ -55,10 +55,10 @@ install: build ## install it under PREFIX (/usr/local)
 
 # Those that trace, one package at a time: tests count the probes that the whole
 # machine has, and what a probe costs.
-TRACING := bpf cmd/gpumemtrace internal/doctor internal/session internal/unwind probes test/vm/checks
+TRACING := bpf cmd/gpumemtrace internal/doctor internal/source/session internal/source/unwind probes test/vm/checks
 # What is for one goroutine has no races to look for, nor has what runs the program
 # as users have it, nor the stand-in, which is C: what starts it is used by tests that trace.
-RACELESS := bpf deploy/kubernetes deploy/systemd pprofout internal/account internal/atomicfile internal/bytefmt internal/clock internal/confine internal/event internal/export internal/html internal/leak internal/ledger internal/loss internal/memoryviz internal/oomdir internal/perfetto internal/physical internal/pickle internal/proc/footprint internal/render internal/replay internal/rounds internal/snapshot internal/stacks internal/state internal/tensors internal/testcuda internal/timeline cmd/gpumemtrace test/vm/checks
+RACELESS := bpf deploy/kubernetes deploy/systemd pprofout internal/model/account internal/atomicfile internal/bytefmt internal/source/clock internal/agent/confine internal/model/event internal/output/export internal/output/html internal/model/leak internal/model/ledger internal/model/loss internal/output/memoryviz internal/agent/oomdir internal/output/perfetto internal/model/physical internal/output/pickle internal/source/proc/footprint internal/render internal/model/replay internal/source/rounds internal/model/snapshot internal/model/stacks internal/model/state internal/model/tensors internal/testing/testcuda internal/output/timeline cmd/gpumemtrace test/vm/checks
 without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 # Compiles packages and their tests, and links nothing.
 compile := list -test -export -f ''
@@ -73,7 +73,7 @@ test: ## run go vet and every test, then those of several goroutines with the ra
 
 soak: ## see that nothing grows: where very much comes and goes, in a crowd, and of an agent for ten minutes (SOAK_TIME) among all that may go wrong
 	scripts/install-tools $(BUILD_TOOLS)
-	$(GO) test -tags soak -run 'TestChurn|TestCrowd|TestSoak' -count 1 -timeout 30m -p 1 -v ./internal/session ./test/soak
+	$(GO) test -tags soak -run 'TestChurn|TestCrowd|TestSoak' -count 1 -timeout 30m -p 1 -v ./internal/source/session ./test/soak
 
 demo: ## trace a training job and print the top of its profile
 	scripts/install-tools $(BUILD_TOOLS)

@@ -9,7 +9,7 @@
 #include "unwind_copy.h"
 #include "unwind_texts.h"
 
-/* internal/unwind/stats.go names them in the same order. */
+/* internal/source/unwind/stats.go names them in the same order. */
 enum uw_stat {
 	UW_MEMO_HIT,
 	UW_UNWOUND,

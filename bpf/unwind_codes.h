@@ -3,7 +3,7 @@
  * which another one may come to lie. In a process that is watched a probe lies on the
  * function that frees them, and counts: while the cell of a code object's address is
  * what it was, the code object is the one that it was. The memo relies on it, the stack's
- * id, and user space when it names a frame (internal/unwind/pycode.go). Objects of all
+ * id, and user space when it names a frame (internal/source/unwind/pycode.go). Objects of all
  * processes share the cells: one count too many costs an unwind, and that a stack is sent
  * and named once more; one too few would be an error. */
 #ifndef GM_UNWIND_CODES_H

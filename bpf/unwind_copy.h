@@ -11,7 +11,7 @@
 #define UW_COPY_DEEP 64
 #define UW_ERR_NOT_COPIED 9000 /* beside those of errors.h: what is wanted is not in the copy */
 
-/* internal/unwind/copies.go reads the PID. */
+/* internal/source/unwind/copies.go reads the PID. */
 struct unwind_copy {
 	u64 id; /* of the stack */
 	u64 start;

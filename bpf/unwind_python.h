@@ -179,7 +179,7 @@ gm_inline u64 uw_code_lines(struct unwind *u)
 /* uw_code returns what a code object holds that tells it from others that come to lie
  * at its address, 0 if it cannot be read. Code of modules and classes runs once, and all
  * that it points to comes to lie where that of the one before did: there the name of its
- * file tells, or the cell alone. internal/unwind/pycode.go computes the same. */
+ * file tells, or the cell alone. internal/source/unwind/pycode.go computes the same. */
 gm_inline u32 uw_code(struct unwind *u, u64 code)
 {
 	struct unwind_code *c = &u->codes[(code >> 4 ^ code >> 9) & (UW_CODES - 1)];

@@ -79,7 +79,7 @@ struct unwind_code {
 	u64 id;
 };
 
-/* Bytes of each object of unwind_text that are kept; powers of 2. internal/unwind/texts.go
+/* Bytes of each object of unwind_text that are kept; powers of 2. internal/source/unwind/texts.go
  * knows them. */
 #define UW_TEXT_NAME 256
 #define UW_TEXT_FILE 256

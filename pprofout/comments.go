@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 // targetName is the name of the comment that Read looks for.

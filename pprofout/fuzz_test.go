@@ -6,7 +6,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/recordtest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
 // No profile makes Read panic or take much memory, and what it returns can be written.

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 // pprofPath is the pprof of the Go toolchain, which builds it on first use.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 // sampleTypes are in every profile, in this order: pprof neither merges nor

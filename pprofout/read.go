@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // Bounds of what Read takes. Write makes profiles of 6 to 20 times their packed size, which

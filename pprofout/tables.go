@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 // tables have one of each mapping, location and function of a snapshot. The

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/removal"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
 
 // An attachment holds the links of one library, and the library open, so that no

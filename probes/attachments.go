@@ -8,11 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/removal"
-	"github.com/gpumemtrace/gpumemtrace/internal/rounds"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/rounds"
 )
 
 const (

@@ -14,11 +14,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/rounds"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/rounds"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // copyLibrary copies the stand-in's libcuda to a directory of its own, as a

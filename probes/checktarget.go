@@ -5,7 +5,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // CheckTarget returns an error that says why pid cannot be traced, nil if

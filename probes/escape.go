@@ -3,7 +3,7 @@ package probes
 import (
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
 // An escape is a call of NVIDIA's kernel driver: what libcuda asks for by an

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"math/bits"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
 // mul multiplies sizes that a traced process chose: it saturates at what an

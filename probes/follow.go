@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/fair"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/fair"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
 // Probes go on and off one after the other. Meanwhile allocations might be seen

@@ -10,8 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // Of a busy program, what is seen between the moment at which the probes begin to

@@ -19,8 +19,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // as runs a command as a user without privileges.
@@ -220,7 +220,7 @@ func TestLibrariesAreClosed(t *testing.T) {
 	kit := testcuda.Get(t)
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	useless := filepath.Join(t.TempDir(), "libcuda.so.1")
-	compile(t, useless, "../../internal/proc/testdata/small.c", "-DUSELESS", "-shared", "-fPIC")
+	compile(t, useless, "../../internal/source/proc/testdata/small.c", "-DUSELESS", "-shared", "-fPIC")
 	late := workload(t, nil, kit.Path(testcuda.WorkloadLate), kit.Dir)
 	late.do("dlopen "+useless+"; echo mapped", "mapped")
 	want := func(what string, n int) {

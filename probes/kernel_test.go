@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/physical"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // taken applies what a trace saw of the kernel driver's calls, and returns what a

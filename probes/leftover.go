@@ -16,12 +16,12 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/removal"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
 
 // A tracer that is killed while the kernel puts its probes on, or takes them off, leaves
-// breakpoints behind (internal/removal). A program that meets one goes on as if it was
+// breakpoints behind (internal/source/removal). A program that meets one goes on as if it was
 // not there, by way of the kernel, which costs it about a microsecond each time.
 
 // A Leftover is a breakpoint in the memory of a process, where a tracer puts one, that no

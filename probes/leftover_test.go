@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // kernelObjects are the BPF objects that a process holds, by kind and id.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // A process may map a library that has no probes. Whoever asks what is traced hears of

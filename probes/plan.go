@@ -3,7 +3,7 @@ package probes
 import (
 	"strings"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
 // A plan says which slot of a record holds which of a row's values. The kernel

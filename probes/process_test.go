@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // The steps of a process's life come in order, with its calls between them.
@@ -334,7 +334,7 @@ func TestUselessLibrary(t *testing.T) {
 	kit := testcuda.Get(t)
 	dir := t.TempDir()
 	useless := filepath.Join(dir, "libcuda.so.1")
-	compile(t, useless, "../../internal/proc/testdata/small.c", "-DUSELESS", "-shared", "-fPIC")
+	compile(t, useless, "../../internal/source/proc/testdata/small.c", "-DUSELESS", "-shared", "-fPIC")
 	p := workload(t, nil, kit.Path(testcuda.WorkloadLate), kit.Dir)
 	p.do("dlopen "+useless+"; echo mapped", "mapped")
 	tr := openTrace(t, Options{})

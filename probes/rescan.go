@@ -5,8 +5,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // The kernel drops news of mappings where they come faster than they are read, of any

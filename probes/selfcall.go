@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // selfRow is the function that CallSelf's calls are taken for.

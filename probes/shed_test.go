@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // startAs starts a program of kit as a user.

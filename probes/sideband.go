@@ -13,7 +13,7 @@ import (
 	"github.com/elastic/go-perf"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // A sideband reports new executable mappings of every process. It is a dummy

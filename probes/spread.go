@@ -1,6 +1,6 @@
 package probes
 
-import "github.com/gpumemtrace/gpumemtrace/internal/proc"
+import "github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 
 // maxSpread bounds the calls of ioctl with probes in one library. Those of NVIDIA's
 // libcuda from 390 to 595 are 3 to 72.

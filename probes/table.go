@@ -5,8 +5,8 @@ import (
 
 	"github.com/ianlancetaylor/demangle"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/physical"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
 )
 
 // Level says which library exports a row's symbols.

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	records "github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	records "github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
 // maxSamples bounds the sampled tensors, not freed yet, whose ends are told, over all

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	records "github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	records "github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
 const (

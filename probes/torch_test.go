@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // torchSymbols have a test of their own: a C++ library of PyTorch's, not CUDA's.

@@ -19,12 +19,12 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/fair"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/work"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/fair"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/work"
 )
 
 // API says which level of CUDA's API is counted.

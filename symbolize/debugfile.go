@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // maxDebugFile bounds the file whose checksum is taken for .gnu_debuglink.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"sort"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // Limits on one image's debug information, beside Config.MaxDebug.

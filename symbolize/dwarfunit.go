@@ -10,7 +10,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 const (

@@ -5,8 +5,8 @@ import (
 	"debug/gosym"
 	"encoding/binary"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // maxGoTable bounds .gopclntab, which the Go linker writes into stripped

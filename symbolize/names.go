@@ -7,7 +7,7 @@ import (
 
 	"github.com/ianlancetaylor/demangle"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // maxName bounds a name as a file has it; libtorch's longest have some ten

@@ -1,6 +1,6 @@
 package symbolize
 
-import "github.com/gpumemtrace/gpumemtrace/internal/loss"
+import "github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 
 // A reason says why an address has no name. It is none for one that has a name.
 type reason uint8

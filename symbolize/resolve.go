@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // Resolve names the functions at an address. Nobody may change what it returns.

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // A serviceManager is what systemd is to the agent.

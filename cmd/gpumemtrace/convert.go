@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/perfetto"
-	"github.com/gpumemtrace/gpumemtrace/internal/replay"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/timeline"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/perfetto"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 )
 
 const convertExamples = `  gpumemtrace convert run.gmt -o end.pb.gz              # what the trace showed at its end

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 )
 
 // ofMoments returns the formats that a running trace can be written in.
@@ -19,7 +19,7 @@ func ofMoments() export.Formats {
 // A Perfetto trace is made of a recording, whole or up to a moment, and never of a trace
 // that runs. (What is in one: package perfetto.)
 func TestConvertToPerfetto(t *testing.T) {
-	recording, err := filepath.Abs("../../internal/replay/testdata/profiler.gmt")
+	recording, err := filepath.Abs("../../test/recordings/profiler.gmt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestConvertToPerfetto(t *testing.T) {
 
 // A report has a stretch of a recording, which diff has not: what came and went in it.
 func TestReportFrom(t *testing.T) {
-	recording, err := filepath.Abs("../../internal/replay/testdata/profiler.gmt")
+	recording, err := filepath.Abs("../../test/recordings/profiler.gmt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestReportFrom(t *testing.T) {
 // A recording becomes a page, whose name may follow the recording's. (What is on it:
 // package timeline.)
 func TestConvertToTimeline(t *testing.T) {
-	recording, err := filepath.Abs("../../internal/replay/testdata/profiler.gmt")
+	recording, err := filepath.Abs("../../test/recordings/profiler.gmt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestConvertToTimeline(t *testing.T) {
 func TestRecordingOfNothing(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.gmt")
-	whole := read(t, "../../internal/replay/testdata/nccl.gmt")
+	whole := read(t, "../../test/recordings/nccl.gmt")
 	if err := os.WriteFile(path, whole[:32], 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 func names(t *testing.T, dir string) (out []string) {
@@ -346,7 +346,7 @@ func TestPlantedLinks(t *testing.T) {
 	if out, err := plant.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	recording, err := filepath.Abs("../../internal/replay/testdata/out_of_memory.gmt")
+	recording, err := filepath.Abs("../../test/recordings/out_of_memory.gmt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/recordtest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
 // recordingCommands are the commands that read a recording, FILE.

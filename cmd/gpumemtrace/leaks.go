@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/export"
-	"github.com/gpumemtrace/gpumemtrace/internal/leak"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/leak"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 )
 
 type leakFlags struct {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
-	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/physical"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
-	"github.com/gpumemtrace/gpumemtrace/internal/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 // docs/losses.md has a row for each counter that the program has: its name and what it

@@ -9,7 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/removal"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
 
 // version is set by the linker (-X main.version=...).

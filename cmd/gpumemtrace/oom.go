@@ -3,9 +3,9 @@ package main
 import (
 	"fmt"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/oomdir"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/oomdir"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 // An oomWriter writes out-of-memory reports, and says so.

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
-	"github.com/gpumemtrace/gpumemtrace/internal/export"
-	"github.com/gpumemtrace/gpumemtrace/internal/memoryviz"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/memoryviz"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // --by groups a profile, several of it together; without it the page has none of that.
@@ -57,7 +57,7 @@ func TestReportOfProfileLacks(t *testing.T) {
 
 // A recording is asked for what only it has.
 func TestReportOfRecording(t *testing.T) {
-	recording, err := filepath.Abs("../../internal/replay/testdata/torch_native.gmt")
+	recording, err := filepath.Abs("../../test/recordings/torch_native.gmt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/removal"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
 
 // signals are what the user tells a running trace.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/launch"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/pflag"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 

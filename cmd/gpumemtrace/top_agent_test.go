@@ -13,9 +13,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/replay"
-	"github.com/gpumemtrace/gpumemtrace/internal/server"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
-const recordings = "../../internal/replay/testdata/"
+const recordings = "../../test/recordings/"
 
 // A screen is of a terminal that tmux makes, in which the program runs.
 type screen struct {

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
-	"github.com/gpumemtrace/gpumemtrace/internal/launch"
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/removal"
-	"github.com/gpumemtrace/gpumemtrace/internal/session"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/launch"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

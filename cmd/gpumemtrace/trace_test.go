@@ -18,8 +18,8 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
-	"github.com/gpumemtrace/gpumemtrace/internal/viewertest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/viewertest"
 )
 
 // What each workload below leaves live.

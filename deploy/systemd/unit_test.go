@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/confine"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/confine"
 )
 
 const unit = "gpumemtrace.service"

@@ -7,10 +7,10 @@ import (
 	"io"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/alert"
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
 // rules returns the rules of alerts. Each was parsed before.

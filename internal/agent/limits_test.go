@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
 // A notifier reports the agent's state to the service manager (sd_notify(3)). A nil

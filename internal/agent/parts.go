@@ -7,13 +7,13 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/metrics"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/push"
-	"github.com/gpumemtrace/gpumemtrace/internal/server"
-	"github.com/gpumemtrace/gpumemtrace/internal/workload"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/metrics"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/workload"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // A runner is a part that runs beside the trace: *server.Server, *push.Pusher.

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/push"
-	"github.com/gpumemtrace/gpumemtrace/internal/workload"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/workload"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // A made part counts one loss, and ends when it is told to.

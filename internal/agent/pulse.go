@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
 // An agent is ready while events are taken, and healthy until they have not been for long:

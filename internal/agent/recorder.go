@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
 // A tape is what records: *session.Session.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
 // A tapes writes empty recordings.

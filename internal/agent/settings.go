@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

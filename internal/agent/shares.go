@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

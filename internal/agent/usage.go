@@ -5,7 +5,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // ownMemory is what this process has in memory, in bytes.

@@ -13,10 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/gpu"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

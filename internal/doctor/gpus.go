@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/gpu"
 )
 
 type gpus struct {

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

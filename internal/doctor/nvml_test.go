@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // standIn is an NVML with two GPUs, of which the second is lost. On the first

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/gpu"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/gpu"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

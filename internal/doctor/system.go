@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )

@@ -3,7 +3,7 @@ package render
 import (
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 func TestCause(t *testing.T) {

@@ -1,6 +1,6 @@
 package render
 
-import "github.com/gpumemtrace/gpumemtrace/internal/event"
+import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
 // Kinds of what PyTorch's allocator holds, by name: tensors, and what is in none.
 var (

@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/recordtest"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
 // A benchSession is a state of a million live allocations of ten thousand call sites.

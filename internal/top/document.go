@@ -9,9 +9,9 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 // DocumentVersion changes when a reader of the JSON would have to. New keys do not change

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 // The screens of recordings of real programs, at a narrow terminal and at a wide one.

@@ -9,7 +9,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-const recordings = "../replay/testdata/"
+const recordings = "../../test/recordings/"
 
 // recorded is the view of a recording of a real program on NVIDIA H200s, at a moment.
 func recorded(t *testing.T, name string, at time.Duration) *driven {

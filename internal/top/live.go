@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 // A Session is what a live view asks of a running trace: *session.Session.

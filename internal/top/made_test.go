@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 var began = time.Unix(1_700_000_000, 0).UTC()

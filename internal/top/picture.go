@@ -3,9 +3,9 @@ package top
 import (
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // A Picture is what there is to show of one moment. Rates and growth are against the

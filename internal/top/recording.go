@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/replay"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 // A Recording is a file of records as a Source.

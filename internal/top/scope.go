@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
 )
 
 // A Scope is the part of a Picture that is shown: what was opened, one in the other.

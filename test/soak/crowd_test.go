@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc/footprint"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc/footprint"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // An agent among 500 processes with a million live allocations has less than 400 MB, all

@@ -26,8 +26,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/proc/footprint"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc/footprint"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // length is how long it goes on: SOAK_TIME, ten minutes without, a minute with -short.
@@ -360,7 +360,7 @@ func TestSoak(t *testing.T) {
 	s := &soak{T: t, dir: t.TempDir(), done: map[string]*atomic.Int64{}}
 	lasts := length(t)
 	s.builds()
-	sources := "../../internal/session/testdata/"
+	sources := "../../internal/source/session/testdata/"
 	s.compile(s.path("churn"), sources+"churn.c")
 	s.compile(s.path("libcuda.so.1"), sources+"churnlib.c")
 	library, err := os.ReadFile(s.path("libcuda.so.1"))

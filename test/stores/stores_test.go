@@ -34,10 +34,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/push"
-	"github.com/gpumemtrace/gpumemtrace/internal/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 // recordings are of one process, of two with tensors, and of what a driver took.
@@ -315,7 +315,7 @@ func (s *store) export(d *otlp.ProfilesData) {
 // pushed plays a recording to a target until all of it was taken.
 func pushed(t *testing.T, name, system, url string) *source {
 	t.Helper()
-	r, err := record.Open(filepath.Join("..", "..", "internal", "replay", "testdata", name+".gmt"))
+	r, err := record.Open(filepath.Join("..", "recordings", name+".gmt"))
 	if err != nil {
 		t.Fatal(err)
 	}

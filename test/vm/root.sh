@@ -1,6 +1,6 @@
 #!/bin/bash
 # Makes an initramfs with what the checks run: Debian's busybox and python3, the
-# tracer, the stand-in CUDA, the checks, and the tests of internal/unwind that ask the
+# tracer, the stand-in CUDA, the checks, and the tests of internal/source/unwind that ask the
 # kernel.
 #   root.sh ARCH FILE
 set -euo pipefail
@@ -27,7 +27,7 @@ install -m 0755 test/vm/init "$root/init"
 export GOARCH=$arch CGO_ENABLED=$cgo
 go build -trimpath -o "$root/bin/gpumemtrace" ./cmd/gpumemtrace
 go test -c -o "$root/bin/checks.test" ./test/vm/checks
-go test -c -o "$root/bin/unwind.test" ./internal/unwind
-cp -a "$(GOARCH= CGO_ENABLED= TESTCUDA_CC=$compiler go run ./internal/testcuda/mkkit)" "$root/kit"
+go test -c -o "$root/bin/unwind.test" ./internal/source/unwind
+cp -a "$(GOARCH= CGO_ENABLED= TESTCUDA_CC=$compiler go run ./internal/testing/testcuda/mkkit)" "$root/kit"
 
 (cd "$root" && find . -print0 | cpio --null --quiet -o -H newc -R 0:0) >"$file"

@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/confine"
-	"github.com/gpumemtrace/gpumemtrace/internal/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/confine"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // rounds of the job: in each, every path allocates.

@@ -1,0 +1,223 @@
+// Package push sends profiles of every traced process to stores of profiles, at an
+// interval: Pyroscope, Parca, and whatever receives OTLP.
+//
+// One view of the state serves all targets. Each target has a queue and a goroutine of
+// its own: what one does, or does not do, is nothing to the others, nor to the tracer.
+// The bytes of a request are made once, with its profiles' times and identities, and sent
+// until they are acknowledged, refused, or dropped because the queue is full.
+package push
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+)
+
+const (
+	// DefaultInterval is from one profile of a process to the next.
+	DefaultInterval = time.Minute
+	// DefaultQueueMax is in bytes, of all targets together.
+	DefaultQueueMax = 64 << 20
+	// grace is for what is still queued when Run is told to end.
+	grace = 5 * time.Second
+)
+
+// A Source is a trace of every process, of which nobody else takes Reports.
+type Source interface {
+	// Report returns a view of the state, after which ended processes are not shown,
+	// and what was allocated before it is no more in state.Want's Unreported. It is
+	// asked once more after Run was told to end.
+	Report(state.Want) *state.View
+}
+
+// Options are those of New.
+type Options struct {
+	Source  Source
+	Targets []Target
+	// Interval is DefaultInterval if zero, and a second at least.
+	Interval time.Duration
+	// QueueMax bounds the bytes that wait for all targets. Zero means DefaultQueueMax.
+	QueueMax int64
+	// HeaderFile has headers to send: see readHeaders. Nothing else has credentials.
+	HeaderFile string
+	// Insecure lets credentials go over a connection that is not encrypted.
+	Insecure bool
+	// Labels returns what tells a process's series apart, beside its name and PID: see
+	// SeriesLabels for what becomes of them. start is event.Process.Start. It must not
+	// wait, and is asked again at the next interval if it returns false, and then not
+	// any more.
+	Labels  func(pid int, start uint64) ([]Label, bool)
+	Native  stacks.Native
+	Version string // of gpumemtrace
+	// Warn takes sentences for the log: a target that fails, and one that answers again.
+	Warn func(string)
+}
+
+// A Pusher pushes until Run ends. It is safe for concurrent use.
+type Pusher struct {
+	opts    Options
+	collect *collector
+	targets []*sender
+	loss    *loss.Set
+	grace   time.Duration
+}
+
+// New returns a Pusher, or an error for a target or a header file that is not valid.
+func New(o Options) (_ *Pusher, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("push: %w", err)
+		}
+	}()
+	o.Interval = max(cmp.Or(o.Interval, DefaultInterval), time.Second)
+	o.QueueMax = cmp.Or(o.QueueMax, DefaultQueueMax)
+	if o.Warn == nil {
+		o.Warn = func(string) {}
+	}
+	if len(o.Targets) == 0 {
+		return nil, errors.New("no target")
+	}
+	p := &Pusher{opts: o, loss: loss.New(causes), grace: grace}
+	p.collect = newCollector(o, p.loss)
+	headers := &headers{path: o.HeaderFile, warn: o.Warn}
+	if err := headers.load(); err != nil {
+		return nil, err
+	}
+	for _, t := range o.Targets {
+		s, err := newSender(t, &o, headers, p.loss)
+		if err != nil {
+			return nil, err
+		}
+		s.queue = newQueue(o.QueueMax/int64(len(o.Targets)), p.loss)
+		p.targets = append(p.targets, s)
+	}
+	return p, nil
+}
+
+// Run pushes until ctx ends, then once more, and waits for a few seconds for what is
+// queued. It counts the profiles that no target acknowledged by then. Run is for one call.
+func (p *Pusher) Run(ctx context.Context) error {
+	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var wait sync.WaitGroup
+	for _, s := range p.targets {
+		wait.Go(func() { s.run(sending) })
+	}
+	// Agents that start together do not push together.
+	next := time.NewTimer(time.Duration(rand.Int64N(int64(p.opts.Interval))))
+	defer next.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true
+		case <-next.C:
+			next.Reset(p.opts.Interval)
+		}
+		p.push()
+	}
+	for _, s := range p.targets {
+		s.queue.end()
+	}
+	timer := time.AfterFunc(p.grace, stop)
+	defer timer.Stop()
+	wait.Wait()
+	for _, s := range p.targets {
+		s.queue.close()
+	}
+	return nil
+}
+
+// push takes a view and queues it for each target.
+func (p *Pusher) push() { p.requests(func(s *sender, b *batch) { s.queue.put(b) }) }
+
+const (
+	// wanted is what a request has, in bytes, before the next one is begun, and maxBody
+	// what it has at most: receivers of gRPC take 4 MiB.
+	wanted  = 1 << 20
+	maxBody = 4 << 20
+)
+
+// A draft is a request to one target as it grows.
+type draft struct {
+	encoder
+	profiles int
+}
+
+// requests yields the requests of the interval that ends now.
+func (p *Pusher) requests(yield func(*sender, *batch)) {
+	drafts := make([]draft, len(p.targets))
+	finish := func(i int) {
+		d := &drafts[i]
+		if d.profiles == 0 {
+			return
+		}
+		if body := d.body(); len(body) > maxBody {
+			p.loss.Add(lossLarge, uint64(d.profiles))
+		} else {
+			yield(p.targets[i], &batch{profiles: d.profiles, body: body})
+		}
+		*d = draft{}
+	}
+	for x := range p.collect.profiles {
+		for i, s := range p.targets {
+			d := &drafts[i]
+			if d.profiles == 0 {
+				d.encoder = s.encoder(p.opts.Version)
+			}
+			if err := d.add(x); err != nil {
+				p.loss.Add(lossBuilt, 1)
+				continue
+			}
+			if d.profiles++; d.size() >= wanted {
+				finish(i)
+			}
+		}
+	}
+	for i := range drafts {
+		finish(i)
+	}
+}
+
+// Loss returns every cause of loss, zero ones included.
+func (p *Pusher) Loss() []loss.Counter { return p.loss.Counters() }
+
+// A Status is how it goes with one target.
+type Status struct {
+	System  string    `json:"system"`
+	URL     string    `json:"url"`
+	Queued  int       `json:"queued"`       // profiles that wait
+	Bytes   int64     `json:"queued_bytes"` // of the requests that have them
+	Sent    uint64    `json:"sent"`         // profiles that were acknowledged
+	Last    time.Time `json:"last"`         // when, zero for never
+	Problem string    `json:"problem"`      // why the last request was not acknowledged, "" if it was
+}
+
+// Status returns that of each target.
+func (p *Pusher) Status() []Status {
+	out := make([]Status, 0, len(p.targets))
+	for _, s := range p.targets {
+		out = append(out, s.status())
+	}
+	return out
+}
+
+// The causes of loss. One that is of profiles counts each once for every target.
+var (
+	causes      loss.Causes
+	lossFull    = causes.Add("push_queue_full", "profiles dropped, the oldest first, because the queue of what is to be pushed was full")
+	lossRefused = causes.Add("push_refused", "profiles that a target refused for good")
+	lossGaveUp  = causes.Add("push_gave_up", "profiles dropped because a target failed on them again and again")
+	lossUnsent  = causes.Add("push_unsent", "profiles that no target had acknowledged when the agent ended")
+	lossLarge   = causes.Add("push_too_large", "profiles dropped because their request would have been larger than 4 MiB")
+	lossBuilt   = causes.Add("push_not_built", "profiles that could not be made")
+	lossLabels  = causes.Add("push_labels_cut", "labels of pushed profiles that were left out or cut, because they were too many, too long or not valid")
+	lossAgain   = causes.Add("push_retries", "requests that were sent again: if only the answer was lost, the target has their profiles twice, under the same times and identities")
+)

@@ -1,0 +1,189 @@
+package push
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+const (
+	firstWait = time.Second
+	longest   = time.Minute // wait, unless the target wants a longer one
+	maxAfter  = time.Hour   // that a target may want
+	// maxFailures is how often one request may make a target fail before it is dropped.
+	// What does not depend on the request, such as a connection refused, does not count.
+	maxFailures = 20
+	maxProblem  = 400 // bytes of what is told of one
+)
+
+// A sender sends what is in the queue of one target.
+type sender struct {
+	target   Target
+	url      *url.URL
+	system   *system
+	client   *http.Client
+	headers  *headers
+	insecure bool // its connection is not encrypted, and leaves this machine
+	version  string
+	queue    *queue
+	loss     *loss.Set
+	warn     func(string)
+	wait     func(context.Context, time.Duration) // sleeps
+
+	mu      sync.Mutex
+	sent    uint64
+	last    time.Time
+	problem string
+}
+
+func newSender(t Target, o *Options, h *headers, set *loss.Set) (*sender, error) {
+	sys, u, err := systemOf(t)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", t.System, err)
+	}
+	s := &sender{
+		target: t, url: u, system: sys, client: client(sys.protocol, u.Scheme == "http"), headers: h, version: o.Version,
+		insecure: u.Scheme == "http" && !loopback(u) && !o.Insecure, loss: set, warn: o.Warn, wait: sleep,
+	}
+	if s.insecure && secret(h.of(t.System)) {
+		return nil, fmt.Errorf("%s: %s is not encrypted, and --push-header-file has credentials", t.System, u.Redacted())
+	}
+	return s, nil
+}
+
+func (s *sender) encoder(version string) encoder { return s.system.encoder(version) }
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// run sends until ctx ends, or the queue.
+func (s *sender) run(ctx context.Context) {
+	defer s.client.CloseIdleConnections()
+	for {
+		b := s.queue.take(ctx)
+		if b == nil {
+			return
+		}
+		s.deliver(ctx, b)
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// deliver sends one batch until it is acknowledged, refused, or given up.
+func (s *sender) deliver(ctx context.Context, b *batch) {
+	failures := 0
+	for try := 0; ; try++ {
+		v := s.send(ctx, b.body)
+		if v.outcome != taken && ctx.Err() != nil {
+			return
+		}
+		s.tell(b, v)
+		switch v.outcome {
+		case taken:
+			s.loss.Add(lossRefused, uint64(min(v.refused, b.profiles)))
+			s.queue.done()
+			return
+		case refused:
+			s.loss.Add(lossRefused, uint64(b.profiles))
+			s.queue.done()
+			return
+		case failed:
+			if failures++; failures == maxFailures {
+				s.loss.Add(lossGaveUp, uint64(b.profiles))
+				s.queue.done()
+				return
+			}
+		}
+		s.client.CloseIdleConnections() // the next try finds who it is anew
+		s.wait(ctx, backoff(try, v.after))
+		if ctx.Err() != nil {
+			return
+		}
+		s.loss.Add(lossAgain, 1)
+	}
+}
+
+// backoff is how long to wait after the try-th answer in a row, from 0 on, that was no
+// success: twice as long each time, less a random part so that agents do not come
+// together, and not before the target wants.
+func backoff(try int, after time.Duration) time.Duration {
+	d := min(firstWait<<min(try, 10), longest)
+	d -= time.Duration(rand.Int64N(int64(d) / 2))
+	return max(d, min(after, maxAfter))
+}
+
+// send sends one request, once.
+func (s *sender) send(ctx context.Context, msg []byte) verdict {
+	headers := s.headers.of(s.target.System).Clone()
+	if headers == nil {
+		headers = http.Header{}
+	}
+	if s.insecure && secret(headers) {
+		return verdict{outcome: busy, problem: fmt.Errorf("the connection is not encrypted, and --push-header-file has credentials")}
+	}
+	headers.Set("User-Agent", "gpumemtrace/"+s.version)
+	body := s.system.protocol.frame(msg, headers)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url.JoinPath(s.system.path).String(), bytes.NewReader(body))
+	if err != nil {
+		return verdict{outcome: refused, problem: err}
+	}
+	r.Header = headers
+	answer, err := s.client.Do(r)
+	if err != nil {
+		return verdict{outcome: busy, problem: err}
+	}
+	defer answer.Body.Close()
+	whole, err := bounded(answer.Body)
+	if err != nil {
+		return verdict{outcome: failed, problem: err}
+	}
+	return s.system.protocol.answer(answer, whole)
+}
+
+// tell keeps how it went, and warns of what changed.
+func (s *sender) tell(b *batch, v verdict) {
+	s.mu.Lock()
+	before := s.problem
+	s.problem = ""
+	if v.problem != nil {
+		s.problem = render.Clean(v.problem.Error())
+		s.problem = strings.ToValidUTF8(s.problem[:min(len(s.problem), maxProblem)], "")
+	}
+	if v.outcome == taken {
+		s.sent += uint64(b.profiles - min(v.refused, b.profiles))
+		s.last = time.Now()
+	}
+	now := s.problem
+	s.mu.Unlock()
+	name := fmt.Sprintf("push to %s at %s", s.target.System, s.url.Host)
+	switch {
+	case now != "" && before == "":
+		s.warn(fmt.Sprintf("%s: %s", name, now))
+	case now == "" && before != "":
+		s.warn(name + ": it works again")
+	}
+}
+
+func (s *sender) status() Status {
+	profiles, bytes := s.queue.waiting()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Status{System: s.target.System, URL: s.url.Redacted(), Queued: profiles, Bytes: bytes, Sent: s.sent, Last: s.last, Problem: s.problem}
+}

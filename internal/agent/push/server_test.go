@@ -1,0 +1,441 @@
+package push
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+)
+
+// listening serves HTTP/1.1 and, unencrypted, HTTP/2.
+func listening(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+// accept answers as a target of a system does that took everything.
+func accept(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	switch kind := r.Header.Get("Content-Type"); kind {
+	case "application/grpc":
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Trailer", "Grpc-Status")
+		_, _ = w.Write(make([]byte, 5))
+		w.Header().Set("Grpc-Status", "0")
+	default:
+		w.Header().Set("Content-Type", kind)
+	}
+}
+
+// sending returns a sender to a server, which does not sleep but notes for how long it
+// would.
+func sending(t *testing.T, target Target, o Options) (*sender, *waits) {
+	t.Helper()
+	set := loss.New(causes)
+	if o.Warn == nil {
+		o.Warn = func(string) {}
+	}
+	h := &headers{path: o.HeaderFile, warn: o.Warn}
+	if err := h.load(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := newSender(target, &o, h, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.queue = newQueue(1<<30, set)
+	w := &waits{}
+	s.wait = w.sleep
+	return s, w
+}
+
+type waits struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (w *waits) sleep(_ context.Context, d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, d)
+}
+
+// drain sends what is queued.
+func drain(t *testing.T, s *sender) {
+	t.Helper()
+	s.queue.end()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.run(t.Context())
+	}()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it still sends")
+	}
+}
+
+// Each outcome of a request is told apart, for every system.
+func TestAnswers(t *testing.T) {
+	grpc := func(status, message string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/grpc+proto")
+			w.Header().Set("Grpc-Status", status)
+			w.Header().Set("Grpc-Message", message)
+		}
+	}
+	plain := func(code int, kind, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	framed := func(body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/grpc")
+			w.Header().Set("Trailer", "Grpc-Status")
+			_, _ = io.WriteString(w, body)
+			w.Header().Set("Grpc-Status", "0")
+		}
+	}
+	zipped := func(msg []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			z := compress(msg)
+			w.Header().Set("Grpc-Encoding", "gzip")
+			framed(string(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(z))))+string(z))(w, r)
+		}
+	}
+	const page = "<html>welcome to the network, please log in"
+	for _, c := range []struct {
+		name, system string
+		server       http.HandlerFunc
+		want         outcome
+		refused      int
+		says         string
+	}{
+		{"taken", "pyroscope", accept, taken, 0, ""},
+		{"taken", "parca", accept, taken, 0, ""},
+		{"taken", "otlp", accept, taken, 0, ""},
+		{"garbage", "pyroscope", plain(200, "application/proto", "\xff\xff\xff"), failed, 0, "not the message"},
+		{"garbage", "otlp", plain(200, "application/x-protobuf", "\x0a\xff"), failed, 0, "not the message"},
+		{"garbage", "parca", framed("\x00\x00\x00\x00\x09abc"), failed, 0, "not the message"},
+		{"compressed, it says", "parca", framed("\x01\x00\x00\x00\x00"), failed, 0, "not the message"},
+		{"compressed", "parca", zipped(nil), taken, 0, ""},
+		{"compressed, endless", "parca", zipped(make([]byte, 10<<20)), failed, 0, "too long"},
+		{"no frame", "parca", framed(""), failed, 0, "not the message"},
+		{"a page", "pyroscope", plain(200, "text/html", page), failed, 0, "not the message"},
+		{"a page", "otlp", plain(200, "text/html", page), failed, 0, "not the message"},
+		{"a page", "parca", plain(200, "text/html", page), failed, 0, "not the message"},
+		{"no status", "parca", plain(200, "application/grpc", "\x00\x00\x00\x00\x00"), failed, 0, "not the message"},
+		{"a part", "otlp", plain(200, "application/x-protobuf", "\x0a\x06\x08\x02\x12\x02no"), taken, 2, `"no"`},
+		{"more than all", "otlp", plain(200, "application/x-protobuf", "\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), taken, 3, ""},
+		{"less than none", "otlp", plain(200, "application/x-protobuf", "\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), taken, 0, ""},
+		{"bad request", "pyroscope", plain(400, "application/json", `{"code":"invalid_argument"}`+"\x1b[2J"), refused, 3, `invalid_argument`},
+		{"unauthorized", "otlp", plain(401, "text/plain", ""), refused, 3, "401"},
+		{"elsewhere", "pyroscope", plain(301, "text/plain", ""), refused, 3, "301"},
+		{"slow down", "pyroscope", plain(429, "text/plain", ""), busy, 0, "429"},
+		{"timeout", "otlp", plain(408, "text/plain", ""), busy, 0, "408"},
+		{"unavailable", "otlp", plain(503, "text/plain", ""), busy, 0, "503"},
+		{"broken", "otlp", plain(500, "text/plain", ""), failed, 0, "500"},
+		{"invalid", "parca", grpc("3", "no%20name"), refused, 3, `"no name"`},
+		{"unauthenticated", "parca", grpc("16", "%zz"), refused, 3, `"%zz"`},
+		{"there already", "parca", grpc("6", ""), taken, 0, ""},
+		{"unavailable", "parca", grpc("14", ""), busy, 0, "14"},
+		{"broken", "parca", grpc("13", ""), failed, 0, "13"},
+		{"status of no number", "parca", grpc("-1", ""), failed, 0, "not the message"},
+		{"over HTTP", "parca", plain(503, "text/plain", ""), busy, 0, "503"},
+	} {
+		t.Run(c.system+" "+c.name, func(t *testing.T) {
+			s, _ := sending(t, Target{c.system, listening(t, c.server).URL}, Options{})
+			v := s.send(t.Context(), []byte("message"))
+			problem := fmt.Sprint(v.problem)
+			if v.problem == nil {
+				problem = ""
+			}
+			if v.outcome != c.want || !strings.Contains(problem, c.says) || strings.ContainsAny(problem, "\x1b\n") || len(problem) > 400 {
+				t.Errorf("%+v (%s)", v, problem)
+			}
+			if v.outcome == taken && c.says == "" && v.refused == 0 && problem != "" {
+				t.Errorf("%s", problem)
+			}
+			if c.want == taken || c.want == refused {
+				s.queue.put(batchOf(3, "message"))
+				drain(t, s)
+				if n := lossOf(t, s.loss.Counters(), "push_refused"); n != uint64(c.refused) {
+					t.Errorf("%d refused", n)
+				}
+			}
+		})
+	}
+}
+
+// A target that fails is asked again, each time later, and not before it wants to be;
+// what was sent is the same to the byte, and what it takes is gone.
+func TestRetries(t *testing.T) {
+	var mu sync.Mutex
+	var bodies []string
+	server := listening(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		bodies = append(bodies, string(body))
+		n := len(bodies)
+		mu.Unlock()
+		switch {
+		case n == 3:
+			w.Header().Set("Retry-After", "120")
+			w.WriteHeader(http.StatusTooManyRequests)
+		case n == 4:
+			w.Header().Set("Retry-After", time.Now().Add(10*time.Minute).UTC().Format(http.TimeFormat))
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case n == 5:
+			w.Header().Set("Retry-After", "4000000000")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case n <= 8:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			accept(w, r)
+		}
+	})
+	s, waits := sending(t, Target{"pyroscope", server.URL}, Options{})
+	s.queue.put(batchOf(2, "first"))
+	s.queue.put(batchOf(1, "second"))
+	drain(t, s)
+	if len(bodies) != 10 || bodies[8] != "first" || bodies[0] != "first" || bodies[9] != "second" {
+		t.Fatalf("%q", bodies)
+	}
+	for i, most := range []time.Duration{1, 2, 120, 600, 3600, 32, 60, 60} {
+		most *= time.Second
+		if d := waits.all[i]; d > most || d < most/2-2*time.Second {
+			t.Errorf("wait %d is %v, want about %v", i, d, most)
+		}
+	}
+	if lossOf(t, s.loss.Counters(), "push_retries") != 8 {
+		t.Error("tries are not counted")
+	}
+	lossless(t, s.loss.Counters(), "push_retries")
+	if st := s.status(); st.Sent != 3 || st.Queued != 0 || st.Problem != "" {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A request that breaks the target does not stop those behind it for good.
+func TestGiveUp(t *testing.T) {
+	broken := listening(t, func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); string(body) == "poison" {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		accept(w, r)
+	})
+	s, waits := sending(t, Target{"otlp", broken.URL}, Options{})
+	s.queue.put(batchOf(4, "poison"))
+	s.queue.put(batchOf(1, "good"))
+	drain(t, s)
+	if lossOf(t, s.loss.Counters(), "push_gave_up") != 4 || s.status().Sent != 1 || len(waits.all) != maxFailures-1 {
+		t.Errorf("%+v, %d waits", s.status(), len(waits.all))
+	}
+}
+
+// What a target does that is dead, slow, or endless takes no longer than a request may,
+// and no more memory.
+func TestHostileTargets(t *testing.T) {
+	hang := func(answer string) func(net.Conn) {
+		return func(c net.Conn) {
+			_, _ = io.WriteString(c, answer)
+			_, _ = io.Copy(io.Discard, c)
+		}
+	}
+	for name, serve := range map[string]func(net.Conn){
+		"silent":        hang(""),
+		"no body":       hang("HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 10\r\n\r\n"),
+		"no HTTP":       hang("220 mail.example ESMTP\r\n\x1b[2J" + strings.Repeat("x", 1<<20)),
+		"endless head":  func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\n", "X-A: "+strings.Repeat("a", 1000)+"\r\n") },
+		"endless 100":   func(c net.Conn) { flood(c, "", "HTTP/1.1 100 Continue\r\n\r\n") },
+		"endless body":  func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n\r\n", "\x0a\x00") },
+		"endless error": func(c net.Conn) { flood(c, "HTTP/1.1 400 Bad Request\r\n\r\n", "no ") },
+		"drop by drop": func(c net.Conn) {
+			for _, b := range []byte("HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n\r\n" + strings.Repeat("\x0a\x00", 1000)) {
+				if _, err := c.Write([]byte{b}); err != nil {
+					return
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+		},
+		"closed": func(c net.Conn) { c.Close() },
+	} {
+		for _, system := range []string{"pyroscope", "parca"} {
+			t.Run(name+" "+system, func(t *testing.T) {
+				t.Parallel()
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				go func() {
+					for {
+						c, err := l.Accept()
+						if err != nil {
+							return
+						}
+						go func() {
+							defer c.Close()
+							serve(c)
+						}()
+					}
+				}()
+				s, _ := sending(t, Target{system, "http://" + l.Addr().String()}, Options{})
+				s.client.Timeout = 300 * time.Millisecond
+				begin := time.Now()
+				v := s.send(t.Context(), []byte("message"))
+				if v.outcome == taken || v.outcome == refused || v.problem == nil {
+					t.Errorf("%+v", v)
+				}
+				if d := time.Since(begin); d > 5*time.Second {
+					t.Errorf("it took %v", d)
+				}
+			})
+		}
+	}
+}
+
+// The same over HTTP/2.
+func TestHostileHTTP2(t *testing.T) {
+	begin := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+	}
+	for name, serve := range map[string]http.HandlerFunc{
+		"silent": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"no end": func(w http.ResponseWriter, r *http.Request) {
+			begin(w)
+			_, _ = w.Write(make([]byte, 5))
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		},
+		"endless body": func(w http.ResponseWriter, _ *http.Request) {
+			begin(w)
+			for err := error(nil); err == nil; {
+				_, err = w.Write(make([]byte, 1<<16))
+			}
+		},
+		"a long trailer": func(w http.ResponseWriter, _ *http.Request) {
+			begin(w)
+			_, _ = w.Write(make([]byte, 5))
+			w.Header().Set("Grpc-Status", strings.Repeat("0", 1<<20))
+		},
+		"drop by drop": func(w http.ResponseWriter, r *http.Request) {
+			begin(w)
+			for r.Context().Err() == nil {
+				_, _ = w.Write([]byte{0})
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(20 * time.Millisecond)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := sending(t, Target{"parca", listening(t, serve).URL}, Options{})
+			s.client.Timeout = 300 * time.Millisecond
+			begin := time.Now()
+			if v := s.send(t.Context(), []byte("message")); v.outcome == taken || v.outcome == refused || v.problem == nil {
+				t.Errorf("%+v", v)
+			}
+			if d := time.Since(begin); d > 5*time.Second {
+				t.Errorf("it took %v", d)
+			}
+		})
+	}
+}
+
+func flood(c net.Conn, head, again string) {
+	_, err := io.WriteString(c, head)
+	for more := strings.Repeat(again, 100); err == nil; {
+		_, err = io.WriteString(c, more)
+	}
+}
+
+// No redirect is followed: neither profiles nor credentials go to who was not named.
+func TestRedirect(t *testing.T) {
+	var elsewhere atomic.Int32
+	other := listening(t, func(w http.ResponseWriter, r *http.Request) {
+		elsewhere.Add(1)
+		accept(w, r)
+	})
+	server := listening(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	})
+	for _, system := range Systems {
+		s, _ := sending(t, Target{system, server.URL}, Options{})
+		if v := s.send(t.Context(), []byte("message")); v.outcome != refused {
+			t.Errorf("%s: %+v", system, v)
+		}
+	}
+	if elsewhere.Load() != 0 {
+		t.Error("a redirect was followed")
+	}
+}
+
+// A target that does not answer does not delay another one. What it does not take is
+// counted when the agent ends.
+func TestTargetsApart(t *testing.T) {
+	hung := make(chan struct{})
+	slow := listening(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-hung:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(hung)
+	var got atomic.Int32
+	good := listening(t, func(w http.ResponseWriter, r *http.Request) {
+		got.Add(1)
+		accept(w, r)
+	})
+	w := newWorld()
+	a := w.start(7, "train")
+	w.alloc(a, 1000)
+	w.pass(time.Minute)
+	o := Options{Source: w, Interval: time.Second, Targets: []Target{{"pyroscope", slow.URL}, {"otlp", good.URL}}}
+	p, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.grace = 100 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	eventually(t, "the good target has two", func() bool { return got.Load() >= 2 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	st := p.Status()
+	if st[0].Queued < 2 || st[0].Sent != 0 || st[1].Queued != 0 || st[1].Sent < 2 || st[1].Last.IsZero() {
+		t.Errorf("%+v", st)
+	}
+	lossless(t, p.Loss(), "push_retries", "push_unsent")
+	if n := lossOf(t, p.Loss(), "push_unsent"); int(n) != st[0].Queued {
+		t.Errorf("%d unsent, %d waited", n, st[0].Queued)
+	}
+}

@@ -1,0 +1,124 @@
+package server
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+)
+
+const (
+	// maxIncidents bounds the out-of-memory reports that are kept, the newest.
+	maxIncidents = 64
+	// maxReport bounds the text of one, in bytes.
+	maxReport = 256 << 10
+)
+
+// incidents are the newest out-of-memory reports.
+type incidents struct {
+	mu  sync.Mutex
+	n   int64 // so far
+	all []incident
+}
+
+// An incident is one failure for want of memory.
+type incident struct {
+	Number    int64     `json:"number"` // from 1 on
+	Time      time.Time `json:"time"`
+	PID       int       `json:"pid"`
+	Process   string    `json:"process"`
+	GPU       string    `json:"gpu"`
+	API       string    `json:"api"`
+	Requested int64     `json:"requested_bytes"`
+	Recovered bool      `json:"recovered"`
+	Report    string    `json:"report,omitempty"` // the page of text that --oom-dir has
+}
+
+// Incident keeps a failure for want of memory, for the page and the API. It is for one
+// goroutine at a time.
+func (s *Server) Incident(in *state.Incident) {
+	s.keep(in.OutOfMemory(state.Want{Driver: true}))
+}
+
+// keep keeps the text of a report.
+func (s *Server) keep(o *snapshot.OutOfMemory) {
+	var b bytes.Buffer
+	if err := export.OutOfMemory(&b, o); err != nil {
+		s.opts.Warn("an out-of-memory report has no page: " + err.Error())
+	}
+	text := b.Bytes()
+	if len(text) > maxReport {
+		text = append(text[:bytes.LastIndexByte(text[:maxReport], '\n')+1], "[...]\n"...)
+	}
+	x := &s.incidents
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.n++
+	x.all = append(x.all, incident{x.n, o.Time, o.PID, o.Process, o.GPU, o.API, o.Requested, o.Recovered, string(text)})
+	if len(x.all) > maxIncidents {
+		x.all = slices.Delete(x.all, 0, 1)
+		s.lost.Add(lossIncidents, 1)
+	}
+}
+
+// follow goes on where others, to which none is added any more, ended.
+func (x *incidents) follow(o *incidents) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	x.n, x.all = o.n, slices.Clone(o.all)
+}
+
+// list returns those that are kept, the newest first, without their reports.
+func (x *incidents) list() []incident {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := append([]incident{}, x.all...) // a list in JSON, where it is empty too
+	slices.Reverse(out)
+	for i := range out {
+		out[i].Report = ""
+	}
+	return out
+}
+
+// find returns the one that a request's path names.
+func (x *incidents) find(r *http.Request) (*incident, error) {
+	text := r.PathValue("number")
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || strconv.FormatInt(n, 10) != text {
+		return nil, badRequest("a report is called by its number")
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := slices.IndexFunc(x.all, func(in incident) bool { return in.Number == n })
+	if i < 0 {
+		return nil, errNothing("there is no such report, or it was dropped because newer ones came")
+	}
+	out := x.all[i]
+	return &out, nil
+}
+
+func (s *Server) incidentsAPI(w http.ResponseWriter, r *http.Request) error {
+	if _, err := paramsOf(r); err != nil {
+		return err
+	}
+	return sendJSON(w, struct {
+		Reports []incident `json:"reports"`
+	}{s.incidents.list()})
+}
+
+func (s *Server) incidentAPI(w http.ResponseWriter, r *http.Request) error {
+	if _, err := paramsOf(r); err != nil {
+		return err
+	}
+	in, err := s.incidents.find(r)
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, in)
+}

@@ -1,0 +1,386 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/top"
+)
+
+// How many ask at once does not matter: one Look is taken for all, and one profile made.
+func TestShared(t *testing.T) {
+	h := recorded(t, "accelerate")
+	s := serve(t, Options{Source: h})
+	var made atomic.Int32
+	var all sync.WaitGroup
+	at, err := s.looks.now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		all.Go(func() {
+			if _, err := s.looks.of(t.Context(), at, "x", func() ([]byte, error) {
+				made.Add(1)
+				time.Sleep(10 * time.Millisecond)
+				return nil, nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if made.Load() != 1 {
+		t.Errorf("made %d times", made.Load())
+	}
+
+	s.looks.forget()
+	hold := make(chan struct{})
+	source := &counting{Source: top.Live(h), hold: hold}
+	s.looks.work <- struct{}{}
+	s.looks.source = source
+	<-s.looks.work
+	for range 50 {
+		all.Go(func() { s.get(http.StatusOK, "/debug/pprof/gpumem?gpu=0") })
+	}
+	time.Sleep(50 * time.Millisecond)
+	close(hold)
+	all.Wait()
+	if n := source.n.Load(); n > 5 {
+		t.Errorf("%d looks for 50 requests at once", n)
+	}
+}
+
+// counting counts Looks, which wait for hold.
+type counting struct {
+	top.Source
+	n    atomic.Int32
+	hold chan struct{}
+}
+
+func (c *counting) Look(q top.Query) (*top.Look, error) {
+	c.n.Add(1)
+	<-c.hold
+	return c.Source.Look(q)
+}
+
+// What cannot be shared waits in a short line, and the rest is told to come again.
+func TestBusy(t *testing.T) {
+	h := begun()
+	h.alloc(2*time.Second, 1, 1<<20, 100)
+	s := serve(t, Options{Source: h})
+	s.get(http.StatusOK, "/api/v1/look")
+	hold := make(chan struct{})
+	s.looks.work <- struct{}{}
+	s.looks.source = &counting{Source: s.looks.source, hold: hold}
+	<-s.looks.work
+	var all sync.WaitGroup
+	var refused atomic.Int32
+	const n = maxWaiting + 10
+	for i := range n {
+		all.Go(func() {
+			answer, body := s.ask(http.MethodGet, "/api/v1/look?site="+top.SiteText(&ledger.SiteKey{Stack: uint64(i)}))
+			if answer.StatusCode == http.StatusServiceUnavailable {
+				refused.Add(1)
+				if answer.Header.Get("Retry-After") == "" || !strings.Contains(body, "busy") {
+					t.Errorf("%v, %s", answer.Header, body)
+				}
+			}
+		})
+	}
+	for end := time.Now().Add(5 * time.Second); refused.Load() < n-maxWaiting && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	close(hold)
+	all.Wait()
+	if refused.Load() != n-maxWaiting {
+		t.Errorf("%d of %d were refused, want %d", refused.Load(), n, n-maxWaiting)
+	}
+	for _, c := range s.Loss() {
+		if c.Name == "http_requests_refused" && c.Value != uint64(refused.Load()) {
+			t.Errorf("%s is %d", c.Name, c.Value)
+		}
+	}
+}
+
+// While the trace does not answer, and as many ask as may, the server itself does.
+func TestLate(t *testing.T) {
+	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token)}, func(s *Server) { s.looks.patience = time.Second })
+	hold := make(chan struct{})
+	defer close(hold)
+	s.looks.source = &counting{Source: s.looks.source, hold: hold}
+	may := with("Authorization", "Bearer "+token)
+	var all sync.WaitGroup
+	var late, busy atomic.Int32
+	for range maxRequests + 5 {
+		all.Go(func() {
+			switch body := s.get(http.StatusServiceUnavailable, "/api/v1/top", may); {
+			case strings.Contains(body, "does not answer"):
+				late.Add(1)
+			case strings.Contains(body, "busy"):
+				busy.Add(1)
+			}
+		})
+	}
+	for end := time.Now().Add(5 * time.Second); busy.Load() < 5 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	s.get(http.StatusOK, "/healthz")
+	s.get(http.StatusOK, "/readyz")
+	s.get(http.StatusUnauthorized, "/api/v1/top")
+	all.Wait()
+	if late.Load() != maxRequests || busy.Load() != 5 {
+		t.Errorf("%d late, %d busy", late.Load(), busy.Load())
+	}
+}
+
+// Windows are bounded too, and one that nobody waits for ends.
+func TestManyWindows(t *testing.T) {
+	s := serve(t, Options{Source: begun()})
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var refused atomic.Int32
+	for range maxWindows + 5 {
+		all.Go(func() {
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/debug/pprof/gpumem?seconds=600", http.NoBody)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if answer, err := s.client.Do(r); err == nil {
+				answer.Body.Close()
+				if answer.StatusCode == http.StatusServiceUnavailable {
+					refused.Add(1)
+				}
+			} else if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	for end := time.Now().Add(5 * time.Second); refused.Load() < 5 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	cancel()
+	all.Wait()
+	if refused.Load() != 5 {
+		t.Errorf("%d refused", refused.Load())
+	}
+	for end := time.Now().Add(5 * time.Second); len(s.windows) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d wait on", len(s.windows))
+		}
+	}
+}
+
+// Who waits for a window is told when the server ends, and the end waits for nobody else.
+func TestEnd(t *testing.T) {
+	s, err := New(Options{Source: begun(), Address: "localhost:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	answers := make(chan string, 1)
+	go func() {
+		answer, err := http.Get("http://" + s.Addr().String() + "/debug/pprof/gpumem?seconds=600")
+		if err != nil {
+			answers <- err.Error()
+			return
+		}
+		defer answer.Body.Close()
+		answers <- answer.Status
+	}()
+	idle, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	for len(s.windows) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	begun := time.Now()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := <-answers; !strings.HasPrefix(got, "503") {
+		t.Error(got)
+	}
+	if took := time.Since(begun); took > endWithin+time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if _, err := net.Dial("tcp", s.Addr().String()); err == nil {
+		t.Error("it listens on")
+	}
+}
+
+// Who says nothing, or slowly, is not waited for; who says too much is not heard.
+func TestSlowAndLarge(t *testing.T) {
+	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token)}, func(s *Server) {
+		s.http.ReadHeaderTimeout, s.http.ReadTimeout = 200*time.Millisecond, 400*time.Millisecond
+	})
+	for name, text := range map[string]string{
+		"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: loc", "half a body": "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 99\r\n\r\ntoken=",
+		"a body too large": "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", maxBody+1),
+	} {
+		c, err := net.Dial("tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprint(c, text)
+		if err := c.SetReadDeadline(time.Now().Add(3 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(c)
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			t.Errorf("%s: it waits on", name)
+		}
+		if strings.Contains(string(b), "Set-Cookie") || strings.Contains(string(b), " 200 ") {
+			t.Errorf("%s: %s", name, b)
+		}
+	}
+}
+
+// A server that takes another's place knows its past.
+func TestBefore(t *testing.T) {
+	h := begun()
+	h.alloc(2*time.Second, 1, 1<<20, 100)
+	h.at(3 * time.Second)
+	first, err := New(Options{Source: h, Address: "localhost:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.history.take(h.Totals())
+	first.keep(failureOf("a", "b"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := first.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	h.at(4 * time.Second)
+	s := serve(t, Options{Source: h, Before: first})
+	s.keep(failureOf("c", "d"))
+	if got := s.listed(); len(got) != 2 || got[0].Number != 2 || got[1].Process != "a" {
+		t.Errorf("%+v", got)
+	}
+	for end := time.Now().Add(5 * time.Second); len(s.history.since(0).Points) < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%+v", s.history.since(0))
+		}
+	}
+}
+
+// A trace that does not see every process is ready, and says so to everybody.
+func TestReadySaysWhatIsNotSeen(t *testing.T) {
+	lines := []string{"3 processes of user 1001: no free slot", "one \x1b[2Jline"}
+	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token), NotSeen: func() []string { return lines }})
+	if got, want := s.get(http.StatusOK, "/readyz"), "ready\nnot seen: 3 processes of user 1001: no free slot\nnot seen: "; !strings.HasPrefix(got, want) || strings.Contains(got, "\x1b") {
+		t.Errorf("%q", got)
+	}
+	lines = slices.Repeat(lines[:1], maxNotSeen+5)
+	if got := s.get(http.StatusOK, "/readyz"); strings.Count(got, "\n") != maxNotSeen+2 || !strings.HasSuffix(got, "\nnot seen: others, in 5 more lines\n") {
+		t.Errorf("%q", got)
+	}
+	lines = nil
+	if got := s.get(http.StatusOK, "/readyz"); got != "ready\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+// Before a trace has begun nothing is asked of it, who may read is told to come again, and
+// everybody hears why.
+func TestBegins(t *testing.T) {
+	begins := make(chan struct{})
+	h := begun()
+	var scrapes atomic.Int32
+	s := serve(t, Options{
+		Source: &early{h, begins, t}, Begun: begins, TokenFile: file(t, "token", token),
+		Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { scrapes.Add(1) }),
+		Ready: func() error {
+			select {
+			case <-begins:
+				return nil
+			default:
+				return errors.New("it begins")
+			}
+		},
+	})
+	may := with("Authorization", "Bearer "+token)
+	for _, path := range []string{"/", "/metrics", "/api/v1/top", "/debug/pprof/gpumem"} {
+		s.get(http.StatusUnauthorized, path)
+		answer, body := s.ask(http.MethodGet, path, may)
+		if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" || !strings.Contains(body, "not begun") {
+			t.Errorf("%s: %s, %v, %s", path, answer.Status, answer.Header, body)
+		}
+	}
+	if got := s.get(http.StatusServiceUnavailable, "/readyz"); got != "not ready: it begins\n" {
+		t.Errorf("%q", got)
+	}
+	s.get(http.StatusOK, "/healthz")
+	close(begins)
+	for _, path := range []string{"/", "/metrics", "/api/v1/top", "/debug/pprof/gpumem"} {
+		s.get(http.StatusOK, path, may)
+	}
+	s.get(http.StatusOK, "/readyz")
+	if scrapes.Load() != 1 {
+		t.Errorf("%d scrapes", scrapes.Load())
+	}
+	for _, c := range s.Loss() {
+		if c.Value != 0 {
+			t.Errorf("%s is %d", c.Name, c.Value)
+		}
+	}
+}
+
+// An early one must not be asked before it has begun.
+type early struct {
+	Source
+	begun <-chan struct{}
+	t     *testing.T
+}
+
+func (e *early) check() {
+	select {
+	case <-e.begun:
+	default:
+		e.t.Error("it is asked before it has begun")
+	}
+}
+
+func (e *early) View(w state.Want) *state.View { e.check(); return e.Source.View(w) }
+func (e *early) Totals() *state.Totals         { e.check(); return e.Source.Totals() }
+
+// Who is not well says why, and goes on.
+func TestUnwell(t *testing.T) {
+	var why atomic.Value
+	why.Store("")
+	says := func() error {
+		if text := why.Load().(string); text != "" {
+			return errors.New(text)
+		}
+		return nil
+	}
+	s := serve(t, Options{Source: begun(), Ready: says, Healthy: says})
+	for path, well := range map[string]string{"/healthz": "ok", "/readyz": "ready"} {
+		why.Store("")
+		if got := s.get(http.StatusOK, path); got != well+"\n" {
+			t.Errorf("%q", got)
+		}
+		why.Store("a reason")
+		if got := s.get(http.StatusServiceUnavailable, path); got != "not "+well+": a reason\n" {
+			t.Errorf("%q", got)
+		}
+		s.get(http.StatusOK, "/api/v1/top")
+	}
+}

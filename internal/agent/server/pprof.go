@@ -1,0 +1,177 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/top"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+// profile answers with who holds how much, as a pprof profile, or as text.
+func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
+	p, err := paramsOf(r, "pid", "gpu", "seconds", "debug")
+	if err != nil {
+		return err
+	}
+	f, err := p.filter()
+	if err != nil {
+		return err
+	}
+	seconds, err := p.number("seconds", 1, int(maxWindow/time.Second), 0)
+	if err != nil {
+		return err
+	}
+	debug, err := p.number("debug", 0, 1, 0)
+	if err != nil {
+		return err
+	}
+	after, look, name, err := s.window(w, r, time.Duration(seconds)*time.Second)
+	if err != nil {
+		return err
+	}
+	build := func() ([]byte, error) { return s.encodeProfile(look, f, after, debug == 1) }
+	var body []byte
+	if body, err = s.looks.of(r.Context(), after, fmt.Sprint("profile ", name, debug, " ", f), build); err != nil {
+		return err
+	}
+	h := w.Header()
+	if debug == 1 {
+		h.Set("Content-Type", "text/plain; charset=utf-8")
+	} else {
+		h.Set("Content-Type", "application/octet-stream")
+		h.Set("Content-Disposition", `attachment; filename="gpumem.pb.gz"`)
+	}
+	_, err = w.Write(body)
+	return err
+}
+
+// window waits for a window of time, if one is asked for, and returns the Look at its end,
+// and what it is to show: see made. The name tells windows that end with one Look apart.
+func (s *Server) window(w http.ResponseWriter, r *http.Request, long time.Duration) (after *shot, look func() (*snapshot.Snapshot, time.Duration), name string, err error) {
+	ctx := r.Context()
+	if long == 0 {
+		if after, err = s.looks.now(ctx); err != nil {
+			return nil, nil, "", err
+		}
+		return after, func() (*snapshot.Snapshot, time.Duration) { return after.Snapshot, 0 }, "", nil
+	}
+	select {
+	case s.windows <- struct{}{}:
+		defer func() { <-s.windows }()
+	default:
+		return nil, nil, "", errBusy
+	}
+	if err := takesTime(w, long); err != nil {
+		return nil, nil, "", err
+	}
+	first, err := s.looks.now(ctx)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	was, since, name := turnovers(first.Look), elapsed(first.Look), fmt.Sprint("since ", first.begun.UnixNano(), " ")
+	end := time.Now().Add(long)
+	if err := s.sleep(ctx, long); err != nil {
+		return nil, nil, "", err
+	}
+	if after, err = s.looks.since(ctx, end); err != nil {
+		return nil, nil, "", err
+	}
+	return after, func() (*snapshot.Snapshot, time.Duration) {
+		return between(was, after.Look), elapsed(after.Look).Sub(since)
+	}, name, nil
+}
+
+// takesTime gives an answer so much more time.
+func takesTime(w http.ResponseWriter, more time.Duration) error {
+	c := http.NewResponseController(w)
+	// The time for reading a request ends its context too.
+	return errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Now().Add(more+answerWithin)))
+}
+
+// sleep waits, but for the end of the request or of the server.
+func (s *Server) sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.ending:
+		return errEnding
+	}
+}
+
+// elapsed is the moment that a Look is of.
+func elapsed(l *top.Look) time.Time {
+	m := &l.Snapshot.Meta
+	return m.Start.Add(m.Duration)
+}
+
+// encodeProfile returns what of a Look is wanted. A profile's time is that of the Look;
+// only that of a window has a duration: readers take one with a duration for a window.
+func (s *Server) encodeProfile(look func() (*snapshot.Snapshot, time.Duration), f filter, at *shot, text bool) ([]byte, error) {
+	all, long := look()
+	part, err := f.of(all)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if text {
+		err = export.Table(&b, part, export.Options{Top: -1, Width: 160})
+		return b.Bytes(), err
+	}
+	p, err := pprofout.Profile(part)
+	if err != nil {
+		return nil, err
+	}
+	s.label(p, part)
+	p.TimeNanos, p.DurationNanos = elapsed(at.Look).UnixNano(), long.Nanoseconds()
+	err = p.Write(&b)
+	return b.Bytes(), err
+}
+
+// label gives the samples of p, the profile of a snapshot, what tells their processes'
+// workloads.
+func (s *Server) label(p *profile.Profile, of *snapshot.Snapshot) {
+	if s.opts.Labels == nil {
+		return
+	}
+	only := "" // where there is one process alone no sample says which
+	if !of.Several() && len(of.Samples) > 0 {
+		only = strconv.Itoa(of.Samples[0].PID)
+	}
+	known := map[string]map[string]string{}
+	for _, x := range p.Sample {
+		pid := only
+		if has := x.Label["pid"]; len(has) > 0 {
+			pid = has[0]
+		}
+		more, ok := known[pid]
+		if !ok {
+			if n, err := strconv.Atoi(pid); err == nil && n != 0 {
+				process := ""
+				if has := x.Label["process"]; len(has) > 0 {
+					process = has[0]
+				}
+				more = s.opts.Labels(n, process)
+			}
+			known[pid] = more
+		}
+		for name, value := range more {
+			if x.Label[name] == nil {
+				x.Label[name] = []string{value}
+			}
+		}
+	}
+}

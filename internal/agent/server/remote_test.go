@@ -1,0 +1,184 @@
+package server
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/top"
+)
+
+// What top shows of an agent is what it shows of the trace itself, of recordings of real
+// programs, the live allocations of each stack too.
+func TestRemote(t *testing.T) {
+	for _, name := range []string{"fsdp", "jax", "accelerate"} {
+		h := recorded(t, name)
+		s := serve(t, Options{Source: h})
+		remote, err := top.Remote(top.RemoteOptions{URL: s.url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		live := top.Live(h)
+		var shown []int
+		page := func(source top.Source) (string, *top.Look) {
+			l, err := source.Look(top.Query{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.Cost = nil
+			p := top.NewTracker().Picture(l)
+			var text, document bytes.Buffer
+			if err := top.Text(&text, p, -1, 120, true); err != nil {
+				t.Fatal(err)
+			}
+			if err := top.JSON(&document, p, -1); err != nil {
+				t.Fatal(err)
+			}
+			shown = append(shown, len(p.Stacks))
+			return text.String() + document.String(), l
+		}
+		want, look := page(live)
+		got, far := page(remote)
+		if d := cmp.Diff(want, got); d != "" || len(want) < 1000 {
+			t.Errorf("%s: %.2000s", name, d)
+		}
+		if shown[0] != shown[1] || shown[0] == 0 {
+			t.Errorf("%s: stacks %v", name, shown)
+		}
+		of := func(source top.Source, l *top.Look, i int) []snapshot.Allocation {
+			got, err := source.Look(top.Query{Allocations: &l.Sites[i]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.Snapshot.Live
+		}
+		rows := 0
+		for i := range min(len(look.Sites), 20) {
+			a, b := of(live, look, i), of(remote, far, i)
+			rows += len(a)
+			if d := cmp.Diff(a, b); d != "" {
+				t.Errorf("%s, stack %d: %s", name, i, d)
+			}
+		}
+		if rows == 0 {
+			t.Errorf("%s: no live allocations", name)
+		}
+	}
+}
+
+// The API's document is the one that top --json prints.
+func TestTopAPI(t *testing.T) {
+	h := recorded(t, "accelerate")
+	s := serve(t, Options{Source: h})
+	var got, want top.Document
+	answer, body := s.ask(http.MethodGet, "/api/v1/top?stacks=7")
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	if answer.Header.Get("Content-Type") != "application/json" || got.SchemaVersion != top.DocumentVersion || len(got.Stacks) != 7 || got.Cost == nil {
+		t.Errorf("%v, version %d, %d stacks", answer.Header, got.SchemaVersion, len(got.Stacks))
+	}
+	l, err := top.Live(h).Look(top.Query{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := top.JSON(&b, top.NewTracker().Picture(l), 7); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b.Bytes(), &want); err != nil {
+		t.Fatal(err)
+	}
+	got.Cost, want.Cost = nil, nil
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// Rates and growth are of what all who ask have seen: one Tracker serves them all.
+func TestRates(t *testing.T) {
+	h := begun()
+	h.alloc(2*time.Second, 1, 1<<20, 100)
+	h.at(3 * time.Second)
+	s := serve(t, Options{Source: h})
+	ask := func() (d top.Document) {
+		if err := json.Unmarshal([]byte(s.get(http.StatusOK, "/api/v1/top")), &d); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	ask()
+	h.alloc(4*time.Second, 1, 2<<20, 500)
+	h.at(5 * time.Second)
+	time.Sleep(minAge + 20*time.Millisecond)
+	if d := ask(); d.Interval != 2*time.Second || d.Stacks[0].Rate != 250 || d.Stacks[0].Grown != 500 {
+		t.Errorf("in %v: %v a second, grown by %d", d.Interval, d.Stacks[0].Rate, d.Stacks[0].Grown)
+	}
+}
+
+// What goes wrong between top and an agent is said.
+func TestRemoteErrors(t *testing.T) {
+	cert, key := certificateFiles(t, t.TempDir(), "localhost")
+	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token), Certificate: cert, Key: key})
+	secure := strings.Replace(s.url, "http://", "https://", 1)
+	pool := x509.NewCertPool()
+	pem, err := os.ReadFile(cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.AppendCertsFromPEM(pem)
+	known := &tls.Config{RootCAs: pool}
+	look := func(o top.RemoteOptions) error {
+		r, err := top.Remote(o)
+		if err != nil {
+			return err
+		}
+		_, err = r.Look(top.Query{})
+		return err
+	}
+	if err := look(top.RemoteOptions{URL: secure, Token: token, TLS: known}); err != nil {
+		t.Error(err)
+	}
+	for want, o := range map[string]top.RemoteOptions{
+		"certificate":                 {URL: secure, Token: token},
+		"it wants a token":            {URL: secure, TLS: known},
+		"it has another token":        {URL: secure, TLS: known, Token: token + "x"},
+		"cannot be asked":             {URL: "http://127.0.0.1:1"},
+		"is no address":               {URL: "localhost:9844"},
+		"command lines":               {URL: "https://me:" + token + "@localhost"},
+		"use https":                   {URL: "http://192.0.2.1:9844", Token: token},
+		"400 Bad Request":             {URL: s.url, Token: token},
+		"no agent's API":              {URL: "http://" + answers(t, http.StatusNotFound, "")},
+		"302 Found":                   {URL: "http://" + answers(t, http.StatusFound, "elsewhere")},
+		"read a look: unexpected EOF": {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":1`)},
+		"version 2":                   {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":2}`)},
+		`\x1b[2J`:                     {URL: "http://" + answers(t, http.StatusTeapot, "\x1b[2J")},
+	} {
+		if err := look(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// answers is the address of what answers all alike.
+func answers(t *testing.T, status int, body string) string {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "https://elsewhere.example")
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}

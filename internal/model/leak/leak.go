@@ -1,0 +1,120 @@
+// Package leak finds call stacks whose memory grows and is never given back.
+//
+// A trace is cut into equal intervals. At the end of each, Observe takes what
+// every stack holds; before the trace that is nothing. The low-water mark of a
+// stack at the end of an interval is the least that it held then and at the end
+// of any later interval: what it never gave back since. The stack grew through
+// an interval when its mark is higher at the interval's end than at its start.
+//
+// A stack leaks when both are true:
+//
+//   - It grew through at least K intervals, with never N in a row between them
+//     or since the last of them without growth.
+//   - It still holds allocations from at least K of the intervals since that
+//     growth began, and one of these has outlived N intervals.
+//
+// The value at one moment would take every spike for growth and every dip for
+// its end; the mark takes a spike back when it is over. When a stack gains at
+// least L bytes an interval for good, and up to A more come and go, its mark
+// stands still for at most A/L intervals: it is found for certain while A < N*L,
+// after at most (N+1)*K intervals. A low-water mark of all moments, not only of
+// the ends of intervals, would need a look at every event; the second condition
+// stands in for it, for an allocation that is still held was held all the time.
+// It also tells growth from a load that grows while every allocation is brief,
+// as the first tells it from a cache of constant size whose entries change.
+//
+// What nobody can know from outside: a cache that is still filling, or a buffer
+// that is emptied less often than every K intervals, looks like a leak until it
+// has stopped growing for N intervals.
+package leak
+
+import (
+	"cmp"
+	"iter"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+)
+
+// Options configure a Detector. Zero means the default; nothing may be negative.
+type Options struct {
+	Interval  time.Duration // length of each interval, default 10 s
+	Intervals int           // K: through how many a stack must grow, default 5
+	Outlive   int           // N: how many an allocation must outlive, default 3
+	MaxSites  int           // stacks watched at once, default 65,536
+}
+
+// The defaults of Options.
+const (
+	DefaultInterval  = 10 * time.Second
+	defaultIntervals = 5
+	defaultOutlive   = 3
+	defaultMaxSites  = 1 << 16
+)
+
+func (o Options) withDefaults() Options {
+	return Options{
+		Interval:  cmp.Or(o.Interval, DefaultInterval),
+		Intervals: cmp.Or(o.Intervals, defaultIntervals),
+		Outlive:   cmp.Or(o.Outlive, defaultOutlive),
+		MaxSites:  cmp.Or(o.MaxSites, defaultMaxSites),
+	}
+}
+
+// enough is the number of intervals before which nothing can be said.
+func (o Options) enough() int { return max(o.Intervals, o.Outlive+1) }
+
+// A Detector watches every stack that holds memory. It keeps at most K+N marks
+// for each, and nothing of the state that it sees. It is for one goroutine.
+type Detector struct {
+	opts      Options
+	sites     map[ledger.SiteKey]*site
+	intervals int       // that have ended
+	last      time.Time // when the last one ended
+	unwatched int       // most stacks at once beyond MaxSites
+}
+
+// New returns a Detector that has seen no interval.
+func New(o Options) *Detector {
+	return &Detector{opts: o.withDefaults(), sites: make(map[ledger.SiteKey]*site)}
+}
+
+// Observe takes what every call site holds at the end of the next interval.
+// Sites that hold nothing may be left out. Intervals that could not be observed
+// in time count as one.
+func (d *Detector) Observe(now time.Time, held iter.Seq[state.Held]) {
+	d.intervals++
+	d.last = now
+	unwatched := 0
+	for h := range held {
+		if h.Bytes <= 0 {
+			continue
+		}
+		st := d.sites[h.Site]
+		if st == nil {
+			if len(d.sites) >= d.opts.MaxSites {
+				unwatched++
+				continue
+			}
+			st = new(site)
+			d.sites[h.Site] = st
+		}
+		st.add(h, d.intervals)
+	}
+	for k, st := range d.sites {
+		switch {
+		case st.seen != d.intervals:
+			delete(d.sites, k) // it holds nothing, as one never seen
+		case len(st.marks) == 0 && st.base == (amount{}) && d.unwatched > 0:
+			st.base = st.now // what it held before may have been unwatched
+		default:
+			st.observe(d.intervals, d.opts)
+		}
+	}
+	d.unwatched = max(d.unwatched, unwatched)
+}
+
+// moment returns when s was taken.
+func moment(s *snapshot.Snapshot) time.Time { return s.Meta.Start.Add(s.Meta.Duration) }

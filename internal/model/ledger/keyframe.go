@@ -1,0 +1,379 @@
+package ledger
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+)
+
+// Keyframe yields events that, applied in this order to a new Ledger of the
+// same Options, rebuild what is live: that Ledger then shows the same live rows,
+// the same bytes in use at each SiteKey and the same Holdings that are not
+// empty, and further events change them as they would here. What is yielded is
+// valid until yield returns. The events of one process follow each other and
+// have the times of what they rebuild, so they are not in order of time. OpExec
+// and OpExit have no Name.
+//
+// It is about memory, not about history. What was ever allocated, failed calls,
+// unmatched frees, peaks, the highest use of pools and loss start afresh: each
+// thing that is rebuilt counts as allocated once, each reference to opened
+// memory too, and a mapping of memory never seen created is one more handle that
+// was not matched. A process that ended, or was forgotten, is rebuilt as ended
+// and holds nothing.
+//
+// Where a bound left something out, less is rebuilt: UnknownBytes are not; what
+// is beyond MaxLive or without a site comes under no call stack, on its
+// context's device, if that lives.
+//
+// A graph that only captures under way name is rebuilt as a new graph of each:
+// it never ran, and has no memory nodes older than the capture, nor any whose
+// site waits for the device of a context that ended. Those are rebuilt as nodes
+// of no graph, which live until they are freed.
+func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
+	k := keyframe{yield: yield}
+	for _, id := range l.gone.queue {
+		k.ended(id, 1)
+	}
+	for _, q := range [][]*process{l.idle, l.ended} {
+		for _, p := range q {
+			k.ended(p.id, p.end)
+		}
+	}
+	for _, p := range l.order {
+		if !p.exited {
+			k.process(p)
+		}
+	}
+}
+
+// A keyframe is one Keyframe under way.
+type keyframe struct {
+	yield func(*event.Event) bool
+	done  bool // the receiver wants no more
+
+	p       *process
+	start   uint64          // the earliest time that belongs to p's image
+	graphs  map[uint32]bool // graphs that are there again
+	between uint64          // a stream that has no capture
+	e       event.Event
+}
+
+// emit yields one event of k.p, or nothing when the receiver wants no more.
+func (k *keyframe) emit(e event.Event) {
+	if k.done {
+		return
+	}
+	e.Proc = k.p.id
+	k.e = e
+	k.done = !k.yield(&k.e)
+}
+
+func (k *keyframe) ended(id event.Process, t uint64) {
+	k.p = &process{id: id}
+	k.emit(event.Event{Op: event.OpExit, Time: t})
+}
+
+// A phase is when a row can be rebuilt.
+type phase uint8
+
+const (
+	// phaseEarly is before its context ended, or the image before its own. The
+	// row is newer than that end or outlives it, and is not of a context that
+	// has the same handle since.
+	phaseEarly phase = iota
+	phasePlain
+	phaseCaptured // while its capture goes on
+)
+
+func (k *keyframe) process(p *process) {
+	k.p, k.start, k.graphs = p, p.exec+1, map[uint32]bool{}
+	k.between = 0
+	for slices.ContainsFunc(p.captures, func(c capture) bool { return c.stream == k.between }) {
+		k.between++
+	}
+	over := p.endedContexts()
+	if p.exec == 0 {
+		for _, ctx := range over {
+			k.emit(event.Event{Op: event.OpContextCreate, Time: k.start, Ctx: ctx, Device: event.NoDevice})
+		}
+	}
+	if len(over) > 0 {
+		k.rows(phaseEarly)
+		k.handles(phaseEarly)
+	}
+	if p.exec != 0 {
+		k.emit(event.Event{Op: event.OpExec, Time: p.exec}) // ends each of them
+	} else {
+		for _, ctx := range over {
+			k.emit(event.Event{Op: event.OpContextDestroy, Time: k.start, Ctx: ctx})
+		}
+	}
+	k.contexts()
+	k.rows(phasePlain)
+	k.handles(phasePlain)
+	k.extra()
+	k.mappings()
+	k.pools()
+	k.captures()
+}
+
+// endedContexts returns the handles of contexts that ended and that live
+// allocations still name.
+func (p *process) endedContexts() []uint64 {
+	over := map[uint64]bool{}
+	for handle, i := range p.contextAt {
+		if p.contexts[i].over() {
+			over[handle] = true
+		}
+	}
+	for i, s := range p.sites {
+		if s != nil && s.InuseObjects > 0 && p.detached(uint32(i)) {
+			over[s.Ctx] = true
+		}
+	}
+	return slices.Collect(maps.Keys(over))
+}
+
+// over says whether c ended and only newer allocations keep its place.
+func (c *context) over() bool { return c.created == 0 && !c.older }
+
+// detached says whether site i waited for the device of a context that ended.
+func (p *process) detached(i uint32) bool {
+	s := p.sites[i]
+	if s.Ctx == 0 {
+		return false
+	}
+	at, ok := p.siteAt[s.key()]
+	return !ok || at != i
+}
+
+// contexts rebuilds p's contexts, and whether older ones than the trace ended.
+func (k *keyframe) contexts() {
+	p := k.p
+	older := p.older
+	for _, i := range p.contextAt {
+		if p.contexts[i].older {
+			older--
+		}
+	}
+	unused := uint64(1)
+	for p.contextAt[unused] != 0 {
+		unused++
+	}
+	if older > 0 { // they ended, and how many did makes no difference
+		k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: unused, Device: event.NoDevice})
+		k.emit(event.Event{Op: event.OpContextDestroy, Time: k.start, Ctx: unused})
+	}
+	for handle, i := range p.contextAt {
+		switch c := &p.contexts[i]; {
+		case c.created != 0:
+			k.emit(event.Event{Op: event.OpContextCreate, Time: c.created, Ctx: handle, Device: c.device})
+		case c.older:
+			k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: handle, Device: c.device})
+		}
+	}
+}
+
+// at is an event at the site i.
+func (k *keyframe) at(i uint32, op event.Op, t uint64) event.Event {
+	s := k.p.sites[i]
+	return event.Event{
+		Op: op, Time: t, Kind: s.Kind, API: s.API, Outer: s.Outer,
+		Device: s.Device, Ctx: s.Ctx, Stack: s.Stack,
+	}
+}
+
+// phaseOf returns when r can be rebuilt.
+func (k *keyframe) phaseOf(r *row) phase {
+	p := k.p
+	if r.ctx > ctxNone && p.contexts[r.ctx].over() || p.detached(r.site) {
+		return phaseEarly
+	}
+	if p.sites[r.site].Kind == event.KindGraph && p.captureOf(r) != nil {
+		return phaseCaptured
+	}
+	return phasePlain
+}
+
+// captureOf returns the capture under way that r is a memory node of, if only
+// that capture names its graph.
+func (p *process) captureOf(r *row) *capture {
+	if r.owner == 0 || p.graphs[r.owner].handle != 0 || p.graphs[r.owner].captures == 0 {
+		return nil
+	}
+	i := slices.IndexFunc(p.captures, func(c capture) bool { return c.graph == r.owner })
+	if p.captures[i].time > r.time {
+		return nil
+	}
+	return &p.captures[i]
+}
+
+// rows rebuilds the allocations of one phase, with their references.
+func (k *keyframe) rows(when phase) {
+	for space, rows := range k.p.live {
+		for addr, r := range rows {
+			if k.done {
+				return
+			}
+			if k.phaseOf(&r) == when {
+				k.row(event.Space(space), addr, &r)
+			}
+		}
+	}
+}
+
+func (k *keyframe) row(space event.Space, addr uint64, r *row) {
+	p := k.p
+	e := k.at(r.site, event.OpAlloc, r.time)
+	e.Space, e.Addr, e.Size = space, addr, r.size
+	if e.Ctx == 0 {
+		e.Ctx = p.contexts[r.ctx].handle
+	}
+	switch e.Kind {
+	case event.KindAsync:
+		e.Handle = p.pools[r.owner].key.handle
+	case event.KindGraph:
+		if k.phaseOf(r) == phaseCaptured {
+			c := p.captureOf(r)
+			e.Kind, e.Stream, e.TID = event.KindAsync, c.stream, c.by
+		} else if r.owner != 0 {
+			k.inGraph(r.owner, e)
+			return
+		}
+	}
+	k.emit(e)
+	k.references(e)
+}
+
+// references rebuilds those to what e brought, beyond the first.
+func (k *keyframe) references(e event.Event) {
+	if e.Space != event.SpacePointer {
+		return
+	}
+	e.Op = event.OpOpen
+	for range k.p.opened[e.Addr] {
+		k.emit(e)
+	}
+}
+
+// inGraph yields e with graph i's handle. The first one must find that handle to
+// be as old as it is: a capture that adds to the graph tells.
+func (k *keyframe) inGraph(i uint32, e event.Event) {
+	g := &k.p.graphs[i]
+	e.Handle = g.handle
+	if g.handle == 0 || k.graphs[i] {
+		k.emit(e)
+		return
+	}
+	k.graphs[i] = true
+	k.emit(event.Event{Op: event.OpCaptureBegin, Time: max(g.time, k.start), Stream: k.between, Handle: g.handle})
+	k.emit(e)
+	k.emit(event.Event{Op: event.OpCaptureEnd, Time: max(g.time, k.start), Stream: k.between, Handle: g.handle})
+}
+
+// extra rebuilds what is beyond MaxLive, after all that has a row.
+func (k *keyframe) extra() {
+	p := k.p
+	for space, rows := range p.extra {
+		for addr, r := range rows {
+			e := event.Event{
+				Op: event.OpAlloc, Time: k.start, Kind: r.kind(), Space: event.Space(space), Addr: addr,
+				Size: uint64(r.size()), Ctx: p.contexts[r.ctx()].handle, Device: event.NoDevice,
+			}
+			k.emit(e)
+			k.references(e)
+		}
+	}
+	for _, ph := range p.handles {
+		if ph.extra {
+			k.handle(ph)
+		}
+	}
+}
+
+// handles rebuilds the physical memory of one phase that has a row.
+func (k *keyframe) handles(when phase) {
+	for _, ph := range k.p.handles {
+		if !ph.extra && (when == phaseEarly) == k.p.detached(ph.site) {
+			k.handle(ph)
+		}
+	}
+}
+
+// handle rebuilds ph with its references, or with one if only mappings keep it.
+func (k *keyframe) handle(ph *physical) {
+	e := k.at(ph.site, event.OpHandleCreate, ph.time)
+	if e.Kind == event.KindImported {
+		e.Op = event.OpHandleImport
+	}
+	e.Handle, e.Size = ph.handle, ph.size
+	k.emit(e)
+	for range ph.refs - 1 {
+		k.emit(event.Event{Op: event.OpHandleRetain, Time: ph.time, Handle: ph.handle})
+	}
+}
+
+// mappings rebuilds what shows physical memory, and releases what nothing else
+// keeps.
+func (k *keyframe) mappings() {
+	p := k.p
+	if p.ranges != nil {
+		p.ranges.Ascend(func(m *mapping) bool {
+			k.emit(event.Event{Op: event.OpMap, Time: m.time, Addr: m.addr, Size: m.end - m.addr, Handle: m.ph.name()})
+			return !k.done
+		})
+	}
+	for array, parts := range p.parts {
+		for index, x := range parts {
+			k.emit(event.Event{Op: event.OpMapArray, Time: x.time, Addr: array, Part: index, Size: x.size, Handle: x.ph.name()})
+		}
+	}
+	for _, ph := range p.handles {
+		if ph.refs == 0 {
+			k.emit(event.Event{Op: event.OpHandleRelease, Time: ph.time, Handle: ph.handle})
+		}
+	}
+}
+
+// name returns the handle that means ph, which is 0 for none: it was never seen
+// created, or another one has it.
+func (ph *physical) name() uint64 {
+	if ph == nil || ph.dead {
+		return 0
+	}
+	return ph.handle
+}
+
+// pools rebuilds p's pools; those of allocations are there already.
+func (k *keyframe) pools() {
+	for key, i := range k.p.poolAt {
+		switch {
+		case key.handle == 0:
+		case k.p.pools[i].destroyed:
+			k.emit(event.Event{Op: event.OpPoolDestroy, Time: k.start, Handle: key.handle})
+		default:
+			k.emit(event.Event{Op: event.OpPoolCreate, Time: k.start, Handle: key.handle})
+		}
+	}
+}
+
+// captures rebuilds the captures under way, what they allocated, and which
+// graphs ran.
+func (k *keyframe) captures() {
+	p := k.p
+	nodes := false
+	for _, c := range p.captures {
+		e := event.Event{Op: event.OpCaptureBegin, Time: c.time, Stream: c.stream, TID: c.by}
+		k.inGraph(c.graph, e)
+		nodes = nodes || c.graph != 0 && p.graphs[c.graph].handle == 0 && p.graphs[c.graph].live > 0
+	}
+	if nodes {
+		k.rows(phaseCaptured)
+	}
+	for handle, i := range p.graphAt {
+		if p.graphs[i].ran {
+			k.emit(event.Event{Op: event.OpGraphInstantiate, Time: k.start, Handle: handle})
+		}
+	}
+}

@@ -1,0 +1,263 @@
+// Package physical keeps what NVIDIA's kernel driver has handed out to each
+// process: every byte of what the driver's own figures say of it (NVML), by the
+// call that made the driver hand it out.
+//
+// The kernel driver's objects make a tree under each client of it. A device is
+// below its client, memory below a device, and what ends takes all that is below
+// it along. What counts is what the driver counts for a process
+// (_gpuCollectMemInfo of open-gpu-kernel-modules): memory with its owner, and when
+// that has let go with one of those who share it.
+//
+// Like package ledger, on which it rests, it is pure and never fails.
+package physical
+
+import (
+	"math"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/share"
+)
+
+const (
+	// MaxObjects bounds the driver's objects of all processes: memory in pieces
+	// of 2 MiB on eight GPUs of 141 GB is half a million.
+	MaxObjects = 1 << 20
+	// maxProcesses bounds the processes, ended ones included.
+	maxProcesses = 1 << 16
+)
+
+// A Ledger holds the objects of all traced processes. What of them is memory has
+// rows in Rows.
+type Ledger struct {
+	// Rows are of class driver (host, for system memory). A site's Device is an
+	// index into GPUs, its API the function that the memory was handed out in.
+	Rows *ledger.Ledger
+
+	objects map[objectID]*object
+	shares  *share.Table[*process] // of objects
+	user    func(event.Process) (uid uint32, known bool)
+	procs   map[event.Process]*process
+	clients map[uint64]map[event.Process]bool // whose a client is, by its name
+	order   uint64                            // of the latest object
+	rows    uint64                            // address of the latest row
+	loss    *loss.Set
+	scratch []*object // of free
+}
+
+type process struct {
+	id          event.Process
+	objects     share.Share[*process]
+	root        object
+	descriptors map[uint64]*object
+	gpus        []GPU
+	told        map[uint64]uint32   // device instances: which GPU
+	freed       map[uint32]freed    // by thread
+	took        map[uint32]*memory  // by thread: its latest memory, until the allocation that it is for
+	backing     map[address]*memory // of live memory: the allocation that it is for
+	given       map[uint32]*given   // by thread
+	buried      map[uint64]uint64   // names of objects: when the latest that had it ended
+	exec        uint64              // time of its last exec, 0 for none
+	seen        bool                // it called the kernel driver
+	exited      bool
+	changed     uint64
+}
+
+var lossCauses loss.Causes
+
+var (
+	lossObjects   = lossCauses.Add("driver_objects_full", "objects of the kernel driver's not kept because there were too many: its memory is not in the total")
+	lossInvalid   = lossCauses.Add("driver_calls_invalid", "calls of the kernel driver that cannot have happened")
+	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process not told apart because there were too many: their memory is on none that is known")
+	lossProcesses = lossCauses.Add("driver_callers_full", "calls of the kernel driver not counted because there were too many processes")
+	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or another user's: what is left of it when the owner frees it is not in the total")
+)
+
+// New returns an empty Ledger.
+func New(opt ledger.Options) *Ledger { return newLedger(opt, MaxObjects) }
+
+func newLedger(opt ledger.Options, objects int) *Ledger {
+	l := &Ledger{
+		Rows: ledger.New(opt), objects: map[objectID]*object{}, procs: map[event.Process]*process{},
+		clients: map[uint64]map[event.Process]bool{}, user: opt.User, loss: loss.New(lossCauses),
+	}
+	l.shares = share.New(objects, l.give)
+	return l
+}
+
+// Loss returns every cause of loss of the layer.
+func (l *Ledger) Loss() []loss.Counter {
+	out := l.loss.Counters()
+	for _, c := range l.Rows.Loss() {
+		c.Name = "driver_" + c.Name
+		out = append(out, c)
+	}
+	return out
+}
+
+// GPUs returns the devices of a process, by Site.Device.
+func (l *Ledger) GPUs(proc event.Process) []GPU {
+	if p := l.procs[proc]; p != nil {
+		return p.gpus
+	}
+	return nil
+}
+
+// Held returns the bytes that a process has on each of its GPUs.
+func (l *Ledger) Held(proc event.Process) []int64 {
+	p := l.procs[proc]
+	if p == nil {
+		return nil
+	}
+	out := make([]int64, len(p.gpus))
+	for i := range p.gpus {
+		out[i] = p.gpus[i].held
+	}
+	return out
+}
+
+// Seen tells whether any call of a process was seen.
+func (l *Ledger) Seen(proc event.Process) bool {
+	p := l.procs[proc]
+	return p != nil && p.seen
+}
+
+// Changed returns when a process's memory changed last, 0 for never: a reading
+// that began before may be of before.
+func (l *Ledger) Changed(proc event.Process) uint64 {
+	if p := l.procs[proc]; p != nil {
+		return p.changed
+	}
+	return 0
+}
+
+// Apply takes one event into account. function is the name of the function that
+// it was made in (Event.Outer), "" for none that is probed. It does not keep e.
+func (l *Ledger) Apply(e *event.Event, function string) {
+	switch e.Op {
+	case event.OpFork:
+		return // a child has none of its parent's clients
+	case event.OpExec, event.OpExit:
+		l.end(e)
+		return
+	}
+	p := l.process(e.Proc)
+	if p == nil {
+		return
+	}
+	p.seen = true
+	if e.Result != event.Success || p.exited || e.Time <= p.exec {
+		if e.Op == event.OpObjectMemory {
+			l.count(e, &row{size: e.Size, stack: e.Stack, kind: kindOf(e, function), outer: e.Outer, device: none})
+		}
+		return
+	}
+	switch e.Op {
+	case event.OpGPU:
+		l.tell(p, e)
+	case event.OpClient, event.OpObject:
+		l.add(p, e)
+	case event.OpObjectDevice:
+		if o := l.add(p, e); o != nil {
+			l.open(p, o)
+		}
+	case event.OpObjectInstance:
+		if o := l.add(p, e); o != nil {
+			l.narrow(p, o)
+		}
+	case event.OpObjectMemory:
+		l.take(p, e, function)
+	case event.OpObjectShare:
+		l.share(p, e)
+	case event.OpObjectFree:
+		o := l.objects[objectID{e.Proc, e.Handle}]
+		if o != nil && o.op != event.OpNone && o.time > e.Time {
+			break
+		}
+		l.gives(p, o, e, function)
+		if o != nil {
+			l.remember(p, o, e, function)
+			l.free(e.Time, false, o)
+		}
+	case event.OpDescriptorClose:
+		p.changed = max(p.changed, e.Time)
+		if d := p.descriptors[e.Addr]; d != nil {
+			l.free(e.Time, false, d.before(e.Time)...)
+		}
+	}
+}
+
+// process returns the state of id, made if need be, or nil when there is no room.
+func (l *Ledger) process(id event.Process) *process {
+	p := l.procs[id]
+	if p == nil && len(l.procs) >= maxProcesses {
+		l.loss.Add(lossProcesses, 1)
+	} else if p == nil {
+		p = &process{id: id, descriptors: map[uint64]*object{}, told: map[uint64]uint32{}, freed: map[uint32]freed{}, took: map[uint32]*memory{}, backing: map[address]*memory{}, given: map[uint32]*given{}, buried: map[uint64]uint64{}}
+		l.procs[id] = p
+		l.shares.Join(&p.objects, p)
+		if l.user != nil {
+			if uid, known := l.user(id); known {
+				p.objects.Of(uid)
+			}
+		}
+	}
+	return p
+}
+
+// Belongs says which user a process runs as.
+func (l *Ledger) Belongs(proc event.Process, uid uint32) {
+	l.Rows.Belongs(proc, uid)
+	if p := l.procs[proc]; p != nil {
+		p.objects.Of(uid)
+	}
+}
+
+// end follows the end of a process or of its image: its clients end with it. What
+// an ended process held stays in Rows, as its last state.
+func (l *Ledger) end(e *event.Event) {
+	p := l.procs[e.Proc]
+	if p == nil && e.Op == event.OpExec {
+		p = l.process(e.Proc) // calls of the image before may be told later
+	}
+	if p == nil || p.exited {
+		l.Rows.Apply(e)
+		return
+	}
+	if e.Op == event.OpExit {
+		l.Rows.Apply(e)
+		l.leave(p, e.Time)
+		p.exited = true
+		return
+	}
+	l.free(e.Time, false, p.root.before(e.Time)...)
+	l.Rows.Apply(e)
+	clear(p.freed)
+	clear(p.took)
+	clear(p.given)
+	for i := range p.gpus {
+		p.gpus[i].Ordinal = event.NoDevice
+	}
+	p.exec = max(p.exec, e.Time)
+	p.changed = max(p.changed, e.Time)
+}
+
+// leave ends all objects of p, and leaves what they hold to Rows.
+func (l *Ledger) leave(p *process, at uint64) {
+	l.free(at, true, p.root.before(math.MaxUint64)...)
+	clear(p.freed)
+	clear(p.took)
+	clear(p.given)
+	p.changed = max(p.changed, at)
+}
+
+// Forget removes all that is known of proc.
+func (l *Ledger) Forget(proc event.Process) {
+	l.Rows.Forget(proc)
+	if p := l.procs[proc]; p != nil {
+		l.leave(p, p.changed)
+		p.objects.Leave()
+		delete(l.procs, proc)
+	}
+}

@@ -1,0 +1,282 @@
+package physical
+
+import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
+
+// An objectID is one object: what a process calls it.
+type objectID struct {
+	proc event.Process
+	name uint64 // client << 32 | object
+}
+
+// An object is a node of a process's tree: the process, below it the descriptors
+// that clients were made on, below each its clients, and so on. One that calls
+// name and that was not seen made stands there too, as long as anything is below
+// it: what it is does not matter, but its end ends what is below it.
+type object struct {
+	objectID
+	op     event.Op // of the call that made it; OpNone for one that was not seen
+	time   uint64   // of that call, or of the first that named it
+	number uint64   // Event.Addr of that call
+	order  uint64   // counts objects
+
+	parent, first, last, next, prev *object
+
+	device *object // the device that it is on, which may be itself; nil for none
+	gpu    int32   // of a device: index into process.gpus, none while nothing is on it
+	ended  bool
+	memory *memory // nil for none
+}
+
+// opDescriptor is the op of a descriptor's node, which has no name.
+const opDescriptor = event.OpDescriptorClose
+
+// append puts o below parent, as the last there.
+func (o *object) append(parent *object) {
+	o.parent, o.prev = parent, parent.last
+	if o.prev == nil {
+		parent.first = o
+	} else {
+		o.prev.next = o
+	}
+	parent.last = o
+}
+
+func (o *object) remove() {
+	if o.prev == nil {
+		o.parent.first = o.next
+	} else {
+		o.prev.next = o.next
+	}
+	if o.next == nil {
+		o.parent.last = o.prev
+	} else {
+		o.next.prev = o.prev
+	}
+}
+
+// after returns the object that follows o in a walk over all below top, parents
+// first, nil at its end.
+func (o *object) after(top *object) *object {
+	if o.first != nil {
+		return o.first
+	}
+	for ; o != top; o = o.parent {
+		if o.next != nil {
+			return o.next
+		}
+	}
+	return nil
+}
+
+// before returns what was seen made below o, until t, and is under nothing else that
+// was.
+func (o *object) before(t uint64) (out []*object) {
+	for x := o.first; x != nil; x = x.next {
+		switch {
+		case x.op == event.OpNone || x.op == opDescriptor:
+			out = append(out, x.before(t)...)
+		case x.time <= t:
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// clientOf returns the name of the client of an object.
+func clientOf(name uint64) uint64 { return name>>32<<32 | name>>32 }
+
+// valid tells whether a success of e, which makes an object, could come from a real
+// call: a client is its own, and nothing else is one.
+func valid(e *event.Event) bool {
+	return (e.Op == event.OpClient) == (e.Handle == clientOf(e.Handle)) && (e.Op != event.OpObjectMemory || e.Size <= maxBytes)
+}
+
+// add puts a new object under its parent, nil if there is no room. One that has its
+// name has ended, though its end is told later.
+func (l *Ledger) add(p *process, e *event.Event) *object {
+	if !valid(e) {
+		l.loss.Add(lossInvalid, 1)
+		return nil
+	}
+	id := objectID{e.Proc, e.Handle}
+	if old := l.objects[id]; old != nil {
+		if old.time > e.Time {
+			return nil
+		}
+		l.free(e.Time, false, old)
+	}
+	if e.Time < p.buried[e.Handle] {
+		return nil
+	}
+	if client := clientOf(e.Handle); client != e.Handle && (l.over(p, client, e.Time) || l.over(p, e.Part, e.Time)) {
+		return nil
+	}
+	if !p.objects.Room(3) { // it, a parent and a client
+		l.loss.Add(lossObjects, 1)
+		p.objects.Lose(1)
+		return nil
+	}
+	parent := l.parent(p, e)
+	o := l.insert(id, e.Time, parent)
+	o.op, o.number = e.Op, e.Addr
+	if e.Op == event.OpClient {
+		l.claim(e.Handle, e.Proc)
+	}
+	return o
+}
+
+// insert makes an object that was not seen.
+func (l *Ledger) insert(id objectID, at uint64, parent *object) *object {
+	l.order++
+	o := &object{objectID: id, time: at, order: l.order, device: parent.device, gpu: none}
+	o.append(parent)
+	l.objects[id] = o
+	l.procs[id.proc].objects.Add(1)
+	return o
+}
+
+// parent returns what the object that e makes is to be under. What cannot be is
+// taken for the client: another client's object, or memory, under which nothing is.
+func (l *Ledger) parent(p *process, e *event.Event) *object {
+	client := clientOf(e.Handle)
+	if e.Op == event.OpClient {
+		d := p.descriptors[e.Addr]
+		if d == nil {
+			d = &object{objectID: objectID{proc: e.Proc}, op: opDescriptor, number: e.Addr, time: e.Time, gpu: none}
+			d.append(&p.root)
+			p.descriptors[e.Addr] = d
+		}
+		return d
+	}
+	c := l.objects[objectID{e.Proc, client}]
+	if c == nil {
+		c = l.insert(objectID{e.Proc, client}, e.Time, &p.root)
+		l.claim(client, e.Proc)
+	}
+	if clientOf(e.Part) != client || e.Part == client || e.Part == e.Handle {
+		return c
+	}
+	o := l.objects[objectID{e.Proc, e.Part}]
+	switch {
+	case o == nil: // it may be a device
+		o = l.insert(objectID{e.Proc, e.Part}, e.Time, c)
+		o.device = o
+	case o.memory != nil:
+		return c
+	}
+	return o
+}
+
+// free ends objects of one process and all that is under them. With keep, what
+// they hold is left to Rows, which has seen the process end.
+func (l *Ledger) free(at uint64, keep bool, tops ...*object) {
+	all := l.scratch[:0]
+	for _, top := range tops {
+		for o := top; o != nil; o = o.after(top) {
+			o.ended = true
+			all = append(all, o)
+		}
+	}
+	for i, o := range all {
+		if o.op != event.OpNone && (o.memory == nil || i == 0) {
+			l.procs[o.proc].bury(o.name, at)
+		}
+		l.forget(o)
+	}
+	for _, o := range tops {
+		parent := o.parent
+		o.remove()
+		l.prune(parent)
+	}
+	for _, o := range all {
+		if o.memory != nil {
+			l.release(o.memory, at, keep)
+		}
+	}
+	clear(all)
+	l.scratch = all
+	if cap(all) > maxScratch {
+		l.scratch = nil
+	}
+}
+
+// prune ends o, and what it is below, as long as nothing else is below it and it is not
+// known to be there for itself.
+func (l *Ledger) prune(o *object) {
+	for o.first == nil && o.parent != nil && (o.op == event.OpNone || o.op == opDescriptor) {
+		parent := o.parent
+		o.ended = true
+		l.forget(o)
+		o.remove()
+		o = parent
+	}
+}
+
+// maxScratch bounds the objects that there is always room to free at once.
+const maxScratch = 1 << 12
+
+// forget makes o unknown by its name.
+func (l *Ledger) forget(o *object) {
+	if o.op == opDescriptor {
+		delete(l.procs[o.proc].descriptors, o.number)
+		return
+	}
+	delete(l.objects, o.objectID)
+	l.procs[o.proc].objects.Add(-1)
+	if claims := l.clients[o.name]; claims != nil {
+		delete(claims, o.proc)
+		if len(claims) == 0 {
+			delete(l.clients, o.name)
+		}
+	}
+}
+
+// claim notes that a process makes calls for a client. The kernel driver gives a number to
+// one client at a time, but what is seen of calls is what the process shows of them: it
+// may make up any number.
+func (l *Ledger) claim(client uint64, proc event.Process) {
+	if l.clients[client] == nil {
+		l.clients[client] = map[event.Process]bool{}
+	}
+	l.clients[client][proc] = true
+}
+
+// Owner returns the process whose object e, an OpObjectShare, shares. It is not known
+// where nobody was seen to have that client, nor where several say that it is theirs: all
+// but one of them made that up, or the end of one is told late.
+func (l *Ledger) Owner(e *event.Event) (owner event.Process, known bool) {
+	if l.objects[objectID{e.Proc, e.Addr}] != nil {
+		return e.Proc, true
+	}
+	claims := l.clients[clientOf(e.Addr)]
+	for id := range claims {
+		owner = id
+	}
+	return owner, len(claims) == 1
+}
+
+// maxBuried bounds the ends of objects that are remembered for what other threads
+// made below them and tell later.
+const maxBuried = 256
+
+// bury remembers when an object ended.
+func (p *process) bury(name, at uint64) {
+	if len(p.buried) >= maxBuried {
+		clear(p.buried)
+	}
+	p.buried[name] = at
+}
+
+// flight is how long, in nanoseconds, a call may take that began before an object's
+// end and ended after it.
+const flight = 100_000_000
+
+// over tells whether what a call made below an object, at a time, ended with that:
+// it is not there any more, or it is a later one that has the name.
+func (l *Ledger) over(p *process, name, at uint64) bool {
+	if o := l.objects[objectID{p.id, name}]; o != nil {
+		return o.op != event.OpNone && at < o.time
+	}
+	end, ended := p.buried[name]
+	return ended && at < end+flight
+}

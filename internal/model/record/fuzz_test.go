@@ -1,0 +1,192 @@
+package record
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+)
+
+// repaired returns data as a recording whose checksums are right, its blocks
+// where their lengths say.
+func repaired(data []byte) []byte {
+	data = slices.Clone(data)
+	if len(data) < fileHeaderSize {
+		return data
+	}
+	copy(data, fileMagic)
+	binary.LittleEndian.PutUint32(data[8:], fileVersion)
+	regions := binary.LittleEndian.Uint32(data[12:]) % 5
+	binary.LittleEndian.PutUint32(data[12:], regions)
+	size := len(data)
+	if regions > 0 {
+		size = max(blockHeaderSize, (len(data)-fileHeaderSize)/int(regions))
+	}
+	binary.LittleEndian.PutUint64(data[16:], uint64(size))
+	binary.LittleEndian.PutUint32(data[24:], 0)
+	binary.LittleEndian.PutUint32(data[28:], crc32.Checksum(data[:28], castagnoli))
+	for offset := fileHeaderSize; len(data)-offset >= blockHeaderSize; {
+		b := data[offset:]
+		n := min(int(binary.LittleEndian.Uint32(b[12:])), maxPayload, len(b)-blockHeaderSize)
+		h := blockHeader{
+			payloadCRC: crc32.Checksum(b[blockHeaderSize:blockHeaderSize+n], castagnoli),
+			length:     uint32(n),
+			sequence:   binary.LittleEndian.Uint64(b[16:]),
+			records:    binary.LittleEndian.Uint32(b[40:]),
+			flags:      binary.LittleEndian.Uint32(b[44:]),
+			lost:       binary.LittleEndian.Uint64(b[48:]),
+		}
+		h.put(b, 0)
+		offset += blockHeaderSize + n
+	}
+	return data
+}
+
+// use does what whoever takes a record would.
+func use(t *testing.T, rec Record) {
+	named := func(p *Place) {
+		if l := p.Location(); len(l.Lines) == 0 {
+			t.Fatal("a location without lines")
+		}
+	}
+	switch rec := rec.(type) {
+	case *event.Event:
+		if rec.Kind >= event.NumKinds || rec.Space >= event.NumSpaces {
+			t.Fatalf("kind %d, space %d", rec.Kind, rec.Space)
+		}
+	case *Stack:
+		if len(rec.Frames) > maxFrames {
+			t.Fatalf("%d frames", len(rec.Frames))
+		}
+		for _, p := range rec.Frames {
+			named(p)
+		}
+	case *Name:
+		rec.Apply()
+		named(rec.Place)
+	case *Reading:
+		for _, u := range rec.Uses {
+			_ = rec.Devices[u.Device]
+		}
+		for _, o := range rec.Ordinals {
+			_ = rec.Devices[o.Device]
+		}
+	}
+}
+
+// checkReader reads all of data. No bytes may make it panic, take long, or take
+// memory that the bytes do not justify.
+func checkReader(t *testing.T, data []byte) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r, err := NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		if !errors.Is(err, ErrNotRecording) && !errors.Is(err, ErrVersion) && !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrCutShort) {
+			t.Fatal(err)
+		}
+		return
+	}
+	n := 0
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || rec == nil {
+			t.Fatalf("%v, %v", rec, err)
+		}
+		if n++; n > len(data) {
+			t.Fatalf("%d records in %d bytes", n, len(data))
+		}
+		use(t, rec)
+	}
+	r.Loss()
+	r.Notes()
+	runtime.ReadMemStats(&after)
+	// A frame of one byte may be a Place that is missing, and have its
+	// stand-in for a name.
+	if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20+uint64(len(data))*400 {
+		t.Fatalf("%d bytes of memory for a file of %d", took, len(data))
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	for seed := range uint64(6) {
+		data := encoded(f, 1<<10, newMaker(seed).small(25)...)
+		f.Add(data)
+		m := newMaker(100 + seed)
+		for range 4 {
+			mutated := slices.Clone(data)
+			for range 1 + m.IntN(8) {
+				mutated[m.IntN(len(mutated))] = byte(m.Uint32())
+			}
+			f.Add(repaired(mutated))
+		}
+		ring := slices.Clone(data)
+		ring[12] = 2
+		f.Add(repaired(ring))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		checkReader(t, data)
+		checkReader(t, repaired(data))
+	})
+}
+
+// FuzzPayload has the fuzzer change nothing but what a checksum vouches for.
+func FuzzPayload(f *testing.F) {
+	for seed := range uint64(6) {
+		data := encoded(f, maxPayload, newMaker(seed).small(25)...)
+		starts := blocksOf(f, data)
+		f.Add(data[starts[0]+blockHeaderSize:starts[1]], []byte{}, uint32(0))
+		half := (starts[0] + starts[1]) / 2
+		f.Add(data[starts[0]+blockHeaderSize:half], data[half:starts[1]], uint32(flagKeyframe|flagCut))
+	}
+	f.Fuzz(func(t *testing.T, a, b []byte, flags uint32) {
+		data := layout{}.header()
+		for i, p := range [][]byte{a, b, a} {
+			block := append(make([]byte, blockHeaderSize), p[:min(len(p), maxPayload)]...)
+			h := blockHeader{length: uint32(len(block) - blockHeaderSize), sequence: uint64(i), flags: flags >> (8 * i)}
+			h.payloadCRC = crc32.Checksum(block[blockHeaderSize:], castagnoli)
+			h.put(block, 0)
+			data = append(data, block...)
+		}
+		checkReader(t, data)
+	})
+}
+
+// Files that are made to cost much cost what their size is worth.
+func TestHostileFiles(t *testing.T) {
+	head := layout{}.header()
+	header := func(length int, payload []byte, sequence uint64) []byte {
+		h := blockHeader{length: uint32(length), sequence: sequence, payloadCRC: crc32.Checksum(payload, castagnoli)}
+		b := make([]byte, blockHeaderSize)
+		h.put(b, 0)
+		return b
+	}
+	var empty, beyond, bad, apart, frames []byte
+	for i := range uint64(100_000) {
+		empty = append(empty, header(0, nil, i)...)
+		beyond = append(beyond, header(maxPayload, nil, i)...)
+		bad = append(bad, header(0, []byte("x"), i)...)
+		apart = append(append(apart, header(0, []byte("x"), i)...), 'x')
+	}
+	frames = append(frames, entryStack, 0, 0, 0, 0x80, 0x20) // 4096 frames
+	frames = append(frames, make([]byte, maxFrames)...)
+	for _, c := range []struct {
+		name string
+		data []byte
+	}{
+		{"empty blocks", empty}, {"lengths beyond the end", beyond}, {"bad payloads", bad}, {"blocks apart", apart},
+		{"magics", bytes.Repeat([]byte(blockMagic), 1<<20)}, {"zeros", make([]byte, 4<<20)},
+		{"undefined frames", slices.Concat(header(len(frames), frames, 0), frames)},
+		{"cuts", slices.Concat(header(2, []byte{entryCut, 0}, 0), []byte{entryCut, 0})},
+	} {
+		t.Run(c.name, func(t *testing.T) { checkReader(t, slices.Concat(head, c.data)) })
+	}
+}

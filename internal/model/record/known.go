@@ -1,0 +1,130 @@
+package record
+
+import (
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// known is what a reader keeps from block to block, so that what was one thing
+// when it was recorded is one pointer again.
+type known struct {
+	places  map[uint64]*Place
+	highest uint64 // id of a place
+	missing uint64 // references to places that are defined nowhere
+	// before are places from before the last Cut. They are themselves again
+	// when they are defined again.
+	before map[uint64]*Place
+
+	mappings map[snapshot.Mapping]*snapshot.Mapping
+	texts    map[string]string
+
+	lost *Place // a frame whose definition was lost
+}
+
+func newKnown() *known {
+	return &known{
+		lost:     &Place{},
+		places:   map[uint64]*Place{},
+		mappings: map[snapshot.Mapping]*snapshot.Mapping{},
+		texts:    map[string]string{},
+	}
+}
+
+// Limits of what is kept to be shared. What comes up after they were reached is
+// shared among itself.
+const (
+	maxTexts    = 1 << 16
+	maxMappings = 1 << 20
+)
+
+// text returns b as a string, the one that was returned for it before.
+func (k *known) text(b []byte) string {
+	if s, ok := k.texts[string(b)]; ok {
+		return s
+	}
+	if len(k.texts) >= maxTexts {
+		clear(k.texts)
+	}
+	s := string(b)
+	k.texts[s] = s
+	return s
+}
+
+// mapping returns the one pointer for a mapping. Two of one file at one address
+// are the same, whatever was known of its symbols when each was recorded.
+func (k *known) mapping(m snapshot.Mapping) *snapshot.Mapping {
+	key := m
+	key.HasLines = false
+	if shared := k.mappings[key]; shared != nil {
+		shared.HasLines = shared.HasLines || m.HasLines
+		return shared
+	}
+	if len(k.mappings) >= maxMappings {
+		clear(k.mappings)
+	}
+	k.mappings[key] = &m
+	return &m
+}
+
+// cut says that places come up again only after they were defined again.
+func (k *known) cut() {
+	k.before, k.places = k.places, map[uint64]*Place{}
+}
+
+// define makes a place known. One that was defined before stays the same, and
+// keeps a name that is as good.
+func (k *known) define(id, address uint64, naming uint32, l *snapshot.Location) {
+	p := k.places[id]
+	if p == nil {
+		p = k.before[id]
+	}
+	if p == nil || p.Address != address {
+		p = &Place{ID: id, Address: address}
+	}
+	k.places[id] = p
+	if id > k.highest {
+		k.highest = id
+	}
+	if len(k.places) > placeWindow+placeWindow/8 {
+		k.forget()
+	}
+	if naming == unnamed {
+		return
+	}
+	if old := p.location.Load(); old == nil || !sameName(old, l) {
+		p.location.Store(l)
+	}
+	p.naming.Store(naming)
+}
+
+// forget drops places that a writer would define again.
+func (k *known) forget() {
+	for id := range k.places {
+		if k.highest-id >= placeWindow {
+			delete(k.places, id)
+		}
+	}
+}
+
+// place returns the place with an id, nil if its definition was lost.
+func (k *known) place(id uint64) *Place {
+	if p := k.places[id]; p != nil {
+		return p
+	}
+	k.missing++
+	return nil
+}
+
+// frame returns the place with an id, or one that stands for all whose definitions were
+// lost.
+func (k *known) frame(id uint64) *Place {
+	if p := k.place(id); p != nil {
+		return p
+	}
+	return k.lost
+}
+
+func sameName(a, b *snapshot.Location) bool {
+	return a.Address == b.Address && a.Mapping == b.Mapping && slices.Equal(a.Lines, b.Lines)
+}

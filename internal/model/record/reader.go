@@ -1,0 +1,233 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
+)
+
+// The ways in which a recording may lack something.
+var readerCauses = []loss.Cause{
+	readNotRecorded: writerCauses[lossNotRecorded],
+	readDamaged:     loss.Of("recording_damaged", "stretches of the recording that are damaged"),
+	readPlaces:      loss.Of("recorded_places_missing", "frames of recorded stacks whose names were lost with other records"),
+	readCutShort:    loss.Of("recording_cut_short", "the recording was not closed: its end may be missing"),
+}
+
+const (
+	readNotRecorded = iota
+	readDamaged
+	readPlaces
+	readCutShort
+)
+
+// A Reader reads what a Writer wrote, whole or not. It is for one goroutine.
+//
+// It believes nothing: a file may be damaged, or made to do harm. The memory
+// that it takes is bounded by the file's size.
+type Reader struct {
+	closer  io.Closer
+	scanner *scanner
+	known   *known
+	dec     *decoder
+	err     error
+
+	block   blockHeader // being read
+	inside  bool        // a block is being read
+	records uint32      // read from it
+	show    bool        // its records are returned
+
+	begun bool
+	ended bool // a closed recording's last block was read
+	// uncertain: records are missing before what Next returned last. It is false
+	// again after the next keyframe.
+	uncertain bool
+	start     uint64 // the first time
+	last      uint64 // the latest time of the blocks before
+	lost      uint64
+	damaged   uint64 // blocks that make no sense
+	gaps      int
+	firstGap  uint64 // its time
+}
+
+// Open opens a recording. Errors are those of userfile.Open, or wrap ErrNotRecording,
+// ErrVersion, ErrMalformed or ErrCutShort.
+func Open(path string) (*Reader, error) {
+	f, info, err := userfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := NewReader(f, info.Size())
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	r.closer = f
+	return r, nil
+}
+
+// NewReader reads a recording of size bytes. What is written to it meanwhile is
+// not read.
+func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
+	s, err := newScanner(file, size)
+	if err != nil {
+		return nil, err
+	}
+	k := newKnown()
+	d := newDecoder(k)
+	d.users = s.version > 2
+	return &Reader{scanner: s, known: k, dec: d}, nil
+}
+
+// Close closes the file if Open opened it.
+func (r *Reader) Close() error {
+	if r.closer == nil {
+		return nil
+	}
+	return r.closer.Close()
+}
+
+// Next returns the next record, and io.EOF after the last. An *event.Event holds
+// until the next call; all else is the caller's to keep. Places, and mappings,
+// that were one when they were recorded are one pointer; of a mapping that was
+// returned before, Next may set HasLines. A Name is not applied.
+//
+// What is damaged or missing is no error: Next goes on after it, and Loss and Notes
+// tell. Where a keyframe follows it is returned, so that the state
+// is whole again; other keyframes are left out, but for one that the recording
+// begins with. An error is one of reading the file, and comes again.
+func (r *Reader) Next() (Record, error) {
+	for r.err == nil {
+		if !r.inside {
+			r.err = r.enter()
+			continue
+		}
+		rec := r.dec.next()
+		if rec == nil {
+			r.leave()
+			continue
+		}
+		r.records++
+		if r.show {
+			return rec, nil
+		}
+	}
+	return nil, r.err
+}
+
+// enter begins the next block.
+func (r *Reader) enter() error {
+	h, payload, missing, err := r.scanner.next()
+	if err != nil {
+		return err
+	}
+	keyframe, cut, bare := h.flags&flagKeyframe != 0, h.flags&flagCut != 0, h.flags&flagBare != 0
+	first := !r.begun
+	if first {
+		r.begun, r.start = true, h.first
+		// A ring begins where its oldest region does.
+		missing = h.sequence > 0 && (!cut || bare)
+		if h.sequence > 0 && !missing {
+			h.lost = 0
+		}
+	}
+	if missing || h.lost > 0 {
+		r.gap(h.lost)
+	}
+	switch {
+	case cut && bare:
+		r.show = first
+	case cut:
+		r.show = first || r.uncertain
+		r.uncertain = r.uncertain && !r.show
+	case keyframe:
+		// Without its Cut it would be taken for what happened.
+		r.show = r.show && r.block.flags&flagKeyframe != 0
+	default:
+		r.show = true
+	}
+	if cut {
+		r.known.cut()
+	}
+	r.block, r.inside, r.records = h, true, 0
+	r.ended = h.flags&flagEnd != 0
+	r.dec.reset(payload)
+	return nil
+}
+
+// leave ends a block.
+func (r *Reader) leave() {
+	r.inside = false
+	if r.dec.bad || r.records != r.block.records {
+		r.damaged++
+		r.gap(0)
+	}
+	r.last = max(r.last, r.block.last)
+}
+
+// gap notes that n records are missing, 0 if nobody knows how many.
+func (r *Reader) gap(n uint64) {
+	if r.gaps == 0 {
+		r.firstGap = r.last
+	}
+	r.gaps++
+	r.lost += n
+	r.uncertain = true
+}
+
+// Progress returns which part of the file was read, from 0 to 1.
+func (r *Reader) Progress() float64 { return r.scanner.progress() }
+
+// Truncated tells, once Next has returned io.EOF, whether the recording was not
+// closed: the tracer was killed, or is still writing.
+func (r *Reader) Truncated() bool { return errors.Is(r.err, io.EOF) && !r.ended }
+
+// Untold is the error of a recording that was read to its end and has no Trace, without
+// which nothing of it can be shown: ErrMalformed where something in it is damaged, else
+// ErrCutShort.
+func (r *Reader) Untold() error {
+	if r.damaged+r.scanner.damaged > 0 {
+		return fmt.Errorf("%w: it does not say what was traced", ErrMalformed)
+	}
+	return fmt.Errorf("%w: its disk was full, or the tracer was killed, before it said what was traced, and nothing can be shown of it", ErrCutShort)
+}
+
+// Loss returns a counter for each way in which the recording lacks something, as
+// far as it was read.
+func (r *Reader) Loss() []loss.Counter {
+	values := [...]uint64{
+		readNotRecorded: r.lost,
+		readDamaged:     r.damaged + r.scanner.damaged,
+		readPlaces:      r.known.missing,
+		readCutShort:    0,
+	}
+	if r.Truncated() {
+		values[readCutShort] = 1
+	}
+	out := make([]loss.Counter, len(readerCauses))
+	for i, c := range readerCauses {
+		out[i] = c.Counter(values[i])
+	}
+	return out
+}
+
+// Notes returns sentences on what the recording lacks, as far as it was read.
+func (r *Reader) Notes() []string {
+	var notes []string
+	if r.gaps > 0 {
+		gaps := "a gap"
+		if r.gaps > 1 {
+			gaps = fmt.Sprintf("%d gaps, the first", r.gaps)
+		}
+		after := time.Duration(r.firstGap - min(r.start, r.firstGap)).Round(time.Millisecond)
+		notes = append(notes, fmt.Sprintf("The recording has %s %v after its start: what is shown as live may be wrong from a gap to the next keyframe.", gaps, after))
+	}
+	if r.Truncated() {
+		notes = append(notes, "The recording was not closed: it may end before the trace did.")
+	}
+	return notes
+}

@@ -1,0 +1,331 @@
+// Package record has what the sources of a trace say of it, as records: one
+// after another they are all that a state is made of. The same records give the
+// same state, on any machine. It also has the file that they can be kept in.
+package record
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// A Record is one thing that a source said: an *event.Event, or one of this
+// package's types but Place. Whoever takes one does not change it, and does not
+// keep an *event.Event, which its source uses again.
+type Record interface{ Record() }
+
+// A Trace says what is traced, and how. It is the first record, and comes again
+// when any of it changes.
+type Trace struct {
+	Version, CommandLine string
+	Target               string // such as "pid 4711 (python3)"
+	StackMode            string // how stacks are captured, for people
+	Driver               string // version of NVIDIA's driver, "" when not known
+	Start                time.Time
+	// Boot is the wall-clock time at which CLOCK_MONOTONIC was zero: what the
+	// times of records count from.
+	Boot time.Time
+	// All: every process is traced. The trace has no last target, and a process
+	// that ended is shown until a report was made.
+	All bool
+	// NVML: there are Readings. Without them GPUs go by their CUDA ordinals.
+	NVML bool
+	// Physical: the calls of the kernel driver are watched, so that every byte
+	// that it hands out is told.
+	Physical bool
+	// Initial: the tracer is in the initial PID namespace, so that the driver
+	// lists every process.
+	Initial bool
+	MaxLive int // live allocations with a row of their own, 0 for the default
+	// Incidents is how many failures for want of memory are reported, each with
+	// all that was live then.
+	Incidents int
+	APIs      []string // names by event.Event.API and Outer; 0 is none
+}
+
+// API returns the name of a function by event.Event.API or Outer, "" for none.
+func (t *Trace) API(row uint16) string {
+	if int(row) < len(t.APIs) {
+		return t.APIs[row]
+	}
+	return ""
+}
+
+// A Stack is a call stack, told before or soon after the first event that names
+// it. It is told again when it comes up again after a Sweep.
+type Stack struct {
+	ID      uint64
+	Process event.Process
+	Frames  []*Place // leaf first
+}
+
+// A Place is one address of a process, or a frame of an interpreter. Stacks
+// share it. Its name may come later, as a Name.
+type Place struct {
+	ID      uint64 // given by the source, from 1 on
+	Address uint64 // 0 for an interpreter's frame
+	// Source is what the source needs to name it. Nobody else looks at it.
+	Source any
+
+	location atomic.Pointer[snapshot.Location]
+	naming   atomic.Uint32 // unnamed, named, final
+}
+
+const (
+	unnamed = iota
+	named
+	final
+)
+
+// NewPlace returns a Place. location is its name, nil if that is to come.
+func NewPlace(id, address uint64, location *snapshot.Location, source any) *Place {
+	p := &Place{ID: id, Address: address, Source: source}
+	if location != nil {
+		p.location.Store(location)
+		p.naming.Store(final)
+	}
+	return p
+}
+
+// Named tells whether a name was looked for.
+func (p *Place) Named() bool { return p.naming.Load() != unnamed }
+
+// Final tells whether looking for a name again is of no use.
+func (p *Place) Final() bool { return p.naming.Load() == final }
+
+// Location returns the Place's name, or what stands for it while there is none.
+// The same name is the same pointer.
+func (p *Place) Location() *snapshot.Location {
+	if l := p.location.Load(); l != nil {
+		return l
+	}
+	p.location.CompareAndSwap(nil, &snapshot.Location{Address: p.Address, Lines: []snapshot.Line{{Function: "[not named yet]", Reason: notNamed}}})
+	return p.location.Load()
+}
+
+const notNamed = "the trace was read before its name was"
+
+// A Name is the name of a Place.
+type Name struct {
+	Place    *Place
+	Location *snapshot.Location
+	Final    bool // false: a later look may find a better one
+}
+
+// Apply gives the Place its name.
+func (n *Name) Apply() {
+	n.Place.location.Store(n.Location)
+	if n.Final {
+		n.Place.naming.Store(final)
+	} else {
+		n.Place.naming.Store(named)
+	}
+}
+
+// A Process says who a process is. Fields that are not known are zero, and take
+// nothing from what was known before.
+type Process struct {
+	Process event.Process
+	Target  bool   // it is traced from here on; else it is known already, or was
+	Name    string // comm
+	// FromStart: it was traced before its first allocation.
+	FromStart bool
+	Program   *snapshot.Mapping // the file that it runs
+	User      User              // that it runs as
+}
+
+// A User is one user of the machine, the zero User none that is known.
+type User uint64
+
+// UserOf returns the User with a number.
+func UserOf(uid uint32) User { return User(uid) + 1 }
+
+// ID returns the user's number, if it is known.
+func (u User) ID() (uid uint32, known bool) { return uint32(u - 1), u != 0 }
+
+// A Subject is what a reader of the driver's figures must know of a process:
+// the numbers that it uses for devices.
+type Subject struct {
+	Process  event.Process
+	Ordinals []int32
+}
+
+// A Reading is what the driver says, at one moment, of GPUs and of who holds
+// how much on them.
+type Reading struct {
+	// Begin and Time are CLOCK_MONOTONIC in nanoseconds: before the first of its
+	// figures was read, and when all of them had been.
+	Begin, Time uint64
+	Devices     []Device
+	Uses        []Use
+	// Ordinals are devices by the number that a process uses for them, as far
+	// as they are known.
+	Ordinals []Ordinal
+}
+
+// A Device is one GPU, or an instance of one.
+type Device struct {
+	UUID  string
+	Label string // as snapshot.Labels.GPU
+	Name  string // model
+	// GPU is what the kernel driver calls the GPU, if GPUKnown: PCI domain << 16
+	// | bus << 8 | device, as gpuGenerate32BitId of NVIDIA's
+	// open-gpu-kernel-modules makes it.
+	GPU      uint32
+	GPUKnown bool
+	Instance int32 // the GPU instance of MIG that this is (of), -1 for a whole GPU
+	// Total, Used and Free are bytes, if MemoryKnown.
+	Total, Used, Free int64
+	MemoryKnown       bool
+	// Listed: Processes are all that the driver shows on it.
+	Listed    bool
+	Processes []snapshot.GPUProcess
+}
+
+// A Use is what the driver says that a traced process holds on a device where
+// it lists it.
+type Use struct {
+	Process  event.Process
+	Device   int // index into Reading.Devices
+	Bytes    int64
+	Known    bool // whether the driver tells Bytes
+	Inferred bool // they are the whole device's, on which this is the only process
+}
+
+// An Ordinal says which device a process calls by a number. event.NoDevice is
+// the device of memory whose context was never seen: known where the process
+// uses one only.
+type Ordinal struct {
+	Process event.Process
+	Ordinal int32
+	Device  int // index into Reading.Devices
+}
+
+// A Loss is what the sources have lost so far. It takes the place of the one
+// before. The stacks of what came before it have been told, as far as they could
+// be read in time.
+type Loss struct {
+	Counters []loss.Counter
+	Notes    []string // sentences on it, and on what slows a source down
+}
+
+// A Note is a sentence that a reader of the trace must know.
+type Note struct {
+	Text string
+}
+
+// Tensors says which tensors are told, and what caching allocators say of themselves.
+type Tensors struct {
+	// Sample is how many bytes lie between two that are sampled, in the mean: the
+	// tensors that have one are told, 0 for all of them. Tensors of fewer bytes
+	// than Min are not. With both 0 every tensor is told.
+	Sample, Min uint64
+	// Time is CLOCK_MONOTONIC in nanoseconds: before the first of Allocators was read.
+	Time uint64
+	// Allocators are those that changed.
+	Allocators []Allocator
+}
+
+// MaxAllocators is how many a Tensors should have at most: a larger one might not fit in
+// a block of a recording.
+const MaxAllocators = 256
+
+// An Allocator is the caching allocator of a process on a device.
+type Allocator struct {
+	Process event.Process
+	Device  int32 // CUDA ordinal inside the process
+	// Allocated is what it has handed out, and Reserved what it holds, in bytes:
+	// event.NoTotal where it does not tell.
+	Allocated, Reserved uint64
+	// Made and Freed are all the tensors since the trace began, but for the Small
+	// ones: those of fewer bytes than Tensors.Min.
+	Made, Freed, SmallMade, SmallFreed Tally
+}
+
+// A Tally is how many tensors there were, and their bytes.
+type Tally struct {
+	Count, Bytes uint64
+}
+
+// A Moment says what time it is, in nanoseconds of CLOCK_MONOTONIC.
+type Moment struct {
+	Time uint64
+	// Slept is how long the machine was suspended since boot: what start times
+	// of processes count and events do not.
+	Slept uint64
+	// Drained: every event from before Time has been told.
+	Drained bool
+}
+
+// A Sweep makes room among the stacks. It has two steps: the first dooms those
+// that nothing refers to; the second drops the doomed that were not told or
+// referred to since. In between the source makes sure that a doomed stack is
+// told again when it comes up again.
+type Sweep struct {
+	Drop bool
+}
+
+// A Reported says that somebody keeps what the state shows: where every process
+// is traced, those that ended are shown no more. What is allocated after it can be told
+// from what was allocated before.
+type Reported struct{}
+
+// A Cut says that the records before it were dropped. What follows rebuilds what
+// was live.
+type Cut struct {
+	Time uint64
+}
+
+// Steps are what the state has of a process's training steps, in a keyframe: numbers
+// that it makes and reads itself. They come in as many records as it takes, of which
+// the last one has no More.
+type Steps struct {
+	Process event.Process
+	Numbers []uint64 // at most MaxNumbers
+	More    bool
+}
+
+// MaxNumbers bounds Steps.Numbers.
+const MaxNumbers = 1 << 12
+
+// Record marks a Trace as a Record.
+func (*Trace) Record() {}
+
+// Record marks a Stack as a Record.
+func (*Stack) Record() {}
+
+// Record marks a Name as a Record.
+func (*Name) Record() {}
+
+// Record marks a Process as a Record.
+func (*Process) Record() {}
+
+// Record marks a Reading as a Record.
+func (*Reading) Record() {}
+
+// Record marks a Loss as a Record.
+func (*Loss) Record() {}
+
+// Record marks a Note as a Record.
+func (*Note) Record() {}
+
+// Record marks a Moment as a Record.
+func (*Moment) Record() {}
+
+// Record marks a Sweep as a Record.
+func (*Sweep) Record() {}
+
+// Record marks a Reported as a Record.
+func (*Reported) Record() {}
+
+// Record marks Tensors as a Record.
+func (*Tensors) Record() {}
+
+// Record marks a Cut as a Record.
+func (*Cut) Record() {}
+
+// Record marks a Steps as a Record.
+func (*Steps) Record() {}

@@ -1,0 +1,230 @@
+package stacks
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// Categories of tensors.
+const (
+	Parameter      = "parameter"
+	Gradient       = "gradient"
+	OptimizerState = "optimizer_state"
+	Activation     = "activation"
+	Input          = "input"
+	Temporary      = "temporary"
+	Unknown        = "unknown"
+)
+
+// A Use is what the stack of a tensor tells of what it is for.
+type Use struct {
+	stack    []*snapshot.Location
+	operator string
+	caller   []*snapshot.Location // of the operator, or of what made it without one
+	converts bool                 // to another type of numbers
+	scope    scope
+}
+
+// A Fate is what became of the tensors of one stack.
+type Fate struct {
+	Live    int64 // not freed
+	Crossed int64 // freed by another thread than the one that made them
+	Stayed  int64 // freed by the thread that made them
+	// After is of the last tensor that the thread had made when it last freed one of
+	// these, nil where that was the freed one.
+	After *Use
+}
+
+// UseOf returns what a stack tells, leaf first and not folded.
+func UseOf(stack []*snapshot.Location) Use {
+	u := Use{stack: stack, scope: scopeOf(stack)}
+	u.operator, u.caller = called(stack)
+	if u.operator == "" {
+		// Generated code makes what it needs on the lines of one function.
+		u.caller = stack[1+slices.IndexFunc(stack, interpreted):]
+	}
+	u.converts = slices.ContainsFunc(stack[:len(stack)-len(u.caller)], func(l *snapshot.Location) bool { return nativePrefix(l, "at::_ops::to_dtype::") })
+	return u
+}
+
+// Category returns what tensors are for that were made at a stack, and became what
+// fate says. It is a guess from what can be seen from outside of the program: see
+// Rules.
+func (u *Use) Category(fate Fate) string {
+	for i := range Rules {
+		if Rules[i].holds(u, &fate) {
+			return Rules[i].Category
+		}
+	}
+	return Unknown
+}
+
+// A Rule says what is of a category.
+type Rule struct {
+	Category string
+	What     string // as the end of a clause: a tensor that was ...
+	holds    func(*Use, *Fate) bool
+}
+
+// Rules are in order of precedence: a tensor is of the first category that holds.
+// What is around an allocation is told by the frame nearest to it.
+var Rules = []Rule{
+	{Unknown, "made by a library as a workspace that it keeps: no tensor of the program",
+		in(workspace)},
+	{Parameter, "made while a module is built, moved, converted or loaded, or gathered by FSDP",
+		in(loading)},
+	{OptimizerState, "made where an optimizer sets up or loads its state, or made in its step and mostly kept",
+		func(u *Use, f *Fate) bool {
+			return u.scope == state || u.scope == step && f.Live > f.Crossed+f.Stayed
+		}},
+	{Temporary, "made in an optimizer's step, or while gradients are clipped or unscaled, and not kept",
+		in(step, clipping)},
+	{Gradient, "made where the backward pass begins, where a gradient is accumulated, or for the buckets of DDP and FSDP",
+		in(accumulation)},
+	{Temporary, "freed before the operator that made it was done (not in the backward pass)",
+		func(u *Use, f *Fate) bool {
+			return u.scope != backward && f.Stayed > f.Crossed && f.Live <= f.Stayed && u.within(f)
+		}},
+	{Gradient, "made in the backward pass, and freed by another thread (zero_grad is called on the program's), or mostly not freed yet",
+		func(u *Use, f *Fate) bool {
+			return u.scope == backward && (100*f.Crossed > f.Stayed || f.Live > f.Stayed)
+		}},
+	{Temporary, "made in the backward pass, and freed by autograd's own thread",
+		in(backward)},
+	{Activation, "made in a module's forward, or where a checkpoint runs one again",
+		in(forward)},
+	{Input, "made or copied to the GPU by the program itself, in none of these",
+		func(u *Use, _ *Fate) bool { return creates(u.operator) && !u.converts }},
+	{Activation, "computed by the program itself, and freed by autograd's thread, which had saved it for the backward pass",
+		func(u *Use, f *Fate) bool { return u.operator != "" && 100*f.Crossed > f.Stayed }},
+	{Temporary, "computed by the program itself, and freed by the thread that made it",
+		func(u *Use, f *Fate) bool { return u.operator != "" && f.Stayed > 0 }},
+}
+
+func in(scopes ...scope) func(*Use, *Fate) bool {
+	return func(u *Use, _ *Fate) bool { return slices.Contains(scopes, u.scope) }
+}
+
+// within tells whether tensors ended in the call of the operator that made them. Its
+// thread had made nothing since, or something in the same call. Another one of the same
+// stack is of another call.
+func (u *Use) within(f *Fate) bool {
+	after := f.After
+	if u.operator == "" && len(u.caller) == 0 {
+		return false
+	}
+	return after == nil || after.operator == u.operator && slices.Equal(after.caller, u.caller) && !slices.Equal(after.stack, u.stack)
+}
+
+// creates tells whether an operator makes a tensor of no others, or of one elsewhere.
+func creates(operator string) bool {
+	name, ok := strings.CutPrefix(operator, "aten::")
+	return ok && (creators[name] || strings.HasPrefix(name, "new_") || strings.HasSuffix(name, "_like"))
+}
+
+var creators = words(`
+	_to_copy to copy_ lift_fresh _pin_memory pin_memory from_file scalar_tensor tensor
+	empty empty_strided empty_permuted empty_quantized full zeros ones eye arange range linspace logspace
+	rand randn randint randperm normal poisson bernoulli tril_indices triu_indices
+	sparse_coo_tensor sparse_csr_tensor sparse_compressed_tensor complex
+`)
+
+// A scope is what is around an allocation.
+type scope uint8
+
+const (
+	elsewhere scope = iota
+	workspace
+	loading
+	state
+	step
+	clipping
+	accumulation
+	backward
+	forward
+)
+
+// scopeOf returns the scope that the frame nearest to the leaf tells of.
+func scopeOf(stack []*snapshot.Location) scope {
+	closure := false
+	for _, l := range stack {
+		s := frameScope(l)
+		if closure && s == step {
+			return elsewhere
+		}
+		if s != elsewhere {
+			return s
+		}
+		if interpreted(l) {
+			// An optimizer calls the program's closure for the loss.
+			_, name := method(l)
+			closure = closure || name == "closure"
+		}
+	}
+	return elsewhere
+}
+
+func frameScope(l *snapshot.Location) scope {
+	if !interpreted(l) {
+		for _, n := range nativeScopes {
+			if nativePrefix(l, n.prefix) && (n.part == "" || slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool { return strings.Contains(x.Function, n.part) })) {
+				return n.scope
+			}
+		}
+		return elsewhere
+	}
+	_, name := method(l)
+	for i := range pythonScopes {
+		if pythonScopes[i].covers(l, name) {
+			return pythonScopes[i].scope
+		}
+	}
+	return elsewhere
+}
+
+// nativeScopes are by the beginning of functions' names, and a part of them.
+var nativeScopes = []struct {
+	scope        scope
+	prefix, part string
+}{
+	{workspace, "at::cuda::", "Workspace"},
+	{accumulation, "torch::autograd::AccumulateGrad::", ""},
+	{accumulation, "c10d::Reducer::", ""},
+	{backward, "torch::autograd::Engine::", ""},
+}
+
+// A pythonScope is of the functions with names, nil for all, of files: of the package
+// torch, or of any where file is "".
+type pythonScope struct {
+	scope scope
+	file  string // as inTorch takes it
+	names map[string]bool
+}
+
+// pythonScopes are in order of precedence.
+var pythonScopes = []pythonScope{
+	{state, "optim/", words("_init_group load_state_dict _process_value_according_to_param_policy")},
+	{state, "", words("init_state")},
+	{loading, "", words("from_pretrained load_state_dict reset_parameters")},
+	{loading, moduleFile, words("_apply _load_from_state_dict")},
+	{forward, moduleFile, moduleCalls},
+	{loading, "nn/init.py", nil},
+	{loading, "nn/parameter.py", nil},
+	{loading, "nn/modules/", words("__init__ reset_parameters _reset_parameters reset_running_stats")},
+	{loading, "distributed/fsdp/", words("unshard _unshard foreach_all_gather foreach_all_gather_copy_out init_all_gather_outputs alloc_all_gather_outputs _init_sharded_param _alloc_padded_unsharded_flat_param")},
+	{accumulation, "distributed/fsdp/", words("foreach_reduce reduce_grad post_backward _post_backward_hook _reduce_grad")},
+	{elsewhere, "optim/swa_utils.py", nil},
+	{elsewhere, "optim/lr_scheduler.py", nil},
+	{step, "optim/", nil},
+	{clipping, "nn/utils/clip_grad.py", nil},
+	{clipping, "amp/grad_scaler.py", nil},
+	{clipping, "cuda/amp/grad_scaler.py", nil},
+	{accumulation, "autograd/__init__.py", words("backward _make_grads grad")},
+	{forward, "utils/checkpoint.py", nil},
+}
+
+func (p *pythonScope) covers(l *snapshot.Location, name string) bool {
+	return (p.file == "" || inTorch(l, p.file)) && (p.names == nil || p.names[name])
+}

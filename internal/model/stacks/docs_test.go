@@ -1,0 +1,38 @@
+package stacks
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+var writeDocs = flag.Bool("write-docs", false, "write the table of categories into docs/tensors.md")
+
+// The table of categories in docs/tensors.md is made from Rules: `go test
+// ./internal/stacks -run TestDocs -write-docs` writes it.
+func TestDocs(t *testing.T) {
+	const file, begin, end = "../../../docs/tensors.md", "<!-- categories: begin -->\n", "<!-- categories: end -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	table, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no %s", file, strings.TrimSpace(begin))
+	}
+	want := "\n| category | a tensor that was |\n|---|---|\n"
+	for i := range Rules {
+		want += fmt.Sprintf("| `%s` | %s |\n", Rules[i].Category, Rules[i].What)
+	}
+	want += fmt.Sprintf("| `%s` | none of these |\n\n", Unknown)
+	if *writeDocs {
+		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if table != want {
+		t.Errorf("%s is not what Rules says: run this test with -write-docs", file)
+	}
+}

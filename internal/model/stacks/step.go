@@ -1,0 +1,79 @@
+package stacks
+
+import (
+	"hash/fnv"
+	"strconv"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// Step tells whether a stack is in a call of an optimizer's step, and which: call is 0
+// outside of any, and else equal for those that are at the same line of the program, which is
+// the frame nearest to the call that is in no installed package. It is not ok for a stack of which that is not known: one without
+// Python frames, that ends before Python's outermost one, or that lacks some between.
+//
+// An optimizer is one of torch.optim's, or of a class made from its Optimizer, which
+// wraps every step (torch/optim/optimizer.py, profile_hook_step). Schedulers have a
+// step too, and are none. Of one optimizer that calls another it is the outer one's.
+//
+// stack is leaf first and not folded. Native frames make no difference: their names
+// may come later.
+func Step(stack []*snapshot.Location) (call uint64, ok bool) {
+	root, step := -1, -1
+	for i, l := range stack {
+		if synthetic(l) {
+			return 0, false // it stands for frames that are not known
+		}
+		if !interpreted(l) || trampoline(l) {
+			continue
+		}
+		root = i
+		if stepFrame(l) {
+			step = i
+		}
+	}
+	if root < 0 || !outermost[stack[root].Lines[0].Function] {
+		return 0, false
+	}
+	if step < 0 {
+		return 0, true
+	}
+	for _, l := range stack[step+1:] {
+		if interpreted(l) && !trampoline(l) && (!installed(l) || l == stack[root]) {
+			line := &l.Lines[0]
+			h := fnv.New64a()
+			for _, text := range [...]string{line.Function, line.File, strconv.Itoa(line.Line)} {
+				h.Write([]byte(text))
+				h.Write([]byte{0})
+			}
+			return max(h.Sum64(), 1), true
+		}
+	}
+	return 0, false // its outermost frame is the step itself
+}
+
+// installed reports whether a Python frame is of a package that was installed.
+func installed(l *snapshot.Location) bool {
+	return strings.Contains(l.Lines[0].File, "/site-packages/") || strings.Contains(l.Lines[0].File, "/dist-packages/")
+}
+
+// outermost are the functions that a whole stack of Python's ends in: of a program, and
+// of a thread.
+var outermost = words("<module> _run_module_as_main _bootstrap Thread._bootstrap")
+
+// stepFrame reports whether l is a frame of an optimizer's step, or of what wraps it.
+func stepFrame(l *snapshot.Location) bool {
+	if !inTorch(l, "optim/") {
+		return false
+	}
+	file := l.Lines[0].File
+	_, name := method(l)
+	switch file[strings.LastIndexByte(file, '/')+1:] {
+	case "lr_scheduler.py", "swa_utils.py":
+		return false
+	case "optimizer.py":
+		return name == "step" || name == "wrapper"
+	}
+	return name == "step"
+}

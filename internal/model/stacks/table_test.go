@@ -1,0 +1,203 @@
+package stacks
+
+import (
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+func add(t *Table, id uint64, frames int) bool {
+	t.Add(&record.Stack{ID: id, Process: event.Process{PID: 1}, Frames: make([]*record.Place, frames)})
+	return t.Frames(id) != nil
+}
+
+func among(ids map[uint64]bool) func(uint64) bool { return func(id uint64) bool { return ids[id] } }
+
+// However many stacks come by, those that something refers to keep their
+// frames, and the others make room.
+func TestStacksMakeRoom(t *testing.T) {
+	s := NewTable()
+	const maxStacks = MaxFrames / (28 + stackFrames)
+	live := map[uint64]bool{}
+	for id := uint64(1); id <= 10*maxStacks; id++ {
+		if !add(s, id, 28) {
+			t.Fatalf("no room for stack %d, %d kept", id, len(s.byID))
+		}
+		if id%1000 == 0 {
+			live[id] = true
+		}
+		if s.WantsSweep() {
+			s.Doom(among(live))
+			if ids, pids := s.Doomed(); len(ids) == 0 || !pids[1] {
+				t.Fatalf("%d doomed of %v", len(ids), pids)
+			}
+			if s.WantsSweep() {
+				t.Fatal("a sweep begins within a sweep")
+			}
+			s.Drop(among(live))
+		}
+	}
+	for id := range live {
+		if s.Frames(id) == nil {
+			t.Fatalf("stack %d is referred to and has no frames", id)
+		}
+	}
+	kept := 0
+	for _, st := range s.byID {
+		kept += len(st.Frames) + stackFrames
+	}
+	if s.Loss()[lossDropped].Value != 0 || s.shares.Held() != kept || kept > MaxFrames {
+		t.Errorf("%v, %d frames kept, counted %d", s.Loss(), s.shares.Held(), kept)
+	}
+}
+
+// A stack that comes up again between the two steps of a sweep stays.
+func TestStackComesUpAgain(t *testing.T) {
+	s := NewTable()
+	for id := uint64(1); id <= 4; id++ {
+		add(s, id, 1)
+	}
+	s.Doom(among(map[uint64]bool{1: true}))
+	add(s, 2, 0) // told again
+	s.Drop(among(map[uint64]bool{1: true, 3: true}))
+	for id, want := range map[uint64]bool{1: true, 2: true, 3: true, 4: false} {
+		if got := s.Frames(id) != nil; got != want {
+			t.Errorf("stack %d kept %v, want %v", id, got, want)
+		}
+	}
+}
+
+// With all in use the next one is counted, and the kernel side is to send it
+// again.
+func TestStacksFull(t *testing.T) {
+	s := NewTable()
+	const most = MaxFrames / (60 + stackFrames)
+	for id := uint64(1); id <= most; id++ {
+		add(s, id, 60)
+	}
+	if add(s, most+1, 60) || s.Loss()[lossDropped].Value != 1 {
+		t.Errorf("a stack too many is kept, or not counted: %+v", s.Loss())
+	}
+	s.Doom(func(uint64) bool { return true })
+	if ids, pids := s.Doomed(); len(ids) != 1 || ids[0] != most+1 || !pids[1] {
+		t.Errorf("%v of %v are asked for again", ids, pids)
+	}
+	if ids, _ := s.Doomed(); len(ids) != 0 {
+		t.Errorf("%v are asked for twice", ids)
+	}
+}
+
+// A stack whose places all have their last name is not looked at again.
+func TestUnnamed(t *testing.T) {
+	s := NewTable()
+	one, two := record.NewPlace(1, 0x10, nil, nil), record.NewPlace(2, 0x20, nil, nil)
+	python := record.NewPlace(3, 0, &snapshot.Location{Lines: []snapshot.Line{{Function: "f", File: "f.py"}}}, nil)
+	s.Add(&record.Stack{ID: 1, Frames: []*record.Place{one, two, python}})
+	s.Add(&record.Stack{ID: 2, Frames: []*record.Place{two, one, two}})
+	want := func(first, again int) {
+		t.Helper()
+		a, b := s.Unnamed()
+		if len(a) != first || len(b) != again {
+			t.Errorf("%d without a name and %d with a first one, want %d and %d", len(a), len(b), first, again)
+		}
+	}
+	want(2, 0)
+	name := func(p *record.Place, final bool) {
+		(&record.Name{Place: p, Location: &snapshot.Location{Lines: []snapshot.Line{{Function: "g"}}}, Final: final}).Apply()
+	}
+	name(one, false)
+	want(1, 1)
+	name(two, true)
+	want(0, 1)
+	name(one, true)
+	want(0, 0)
+	if len(s.unnamed) != 0 {
+		t.Errorf("%d stacks are looked through that have all names", len(s.unnamed))
+	}
+	s.Add(&record.Stack{ID: 3, Frames: []*record.Place{record.NewPlace(4, 0x40, nil, nil)}})
+	want(1, 0)
+	none := func(uint64) bool { return false }
+	s.Doom(none)
+	s.Drop(none)
+	want(0, 0)
+}
+
+// A full table of stacks that were in use makes room when they no longer are,
+// also where it is not full to the last frame.
+func TestFullTableMakesRoom(t *testing.T) {
+	s := NewTable()
+	const frames, most = 60, MaxFrames / (60 + stackFrames)
+	for id := uint64(1); id <= most-1; id++ {
+		add(s, id, frames)
+		if s.WantsSweep() { // all in use
+			s.Doom(func(uint64) bool { return true })
+			s.Drop(func(uint64) bool { return true })
+		}
+	}
+	add(s, most, MaxFrames)
+	if !s.WantsSweep() {
+		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.shares.Held(), MaxFrames)
+	}
+	none := func(uint64) bool { return false }
+	s.Doom(none)
+	s.Doomed()
+	s.Drop(none)
+	if !add(s, most, frames) || s.WantsSweep() {
+		t.Errorf("no room with %d frames kept", s.shares.Held())
+	}
+}
+
+// A process with more stacks than there is room for loses its own, and one that comes
+// later has frames. When the first one's stacks are not in use any more, there is room
+// for everybody.
+func TestFramesAreShared(t *testing.T) {
+	for _, users := range []bool{false, true} {
+		s := NewTable()
+		s.User = func(p event.Process) (uint32, bool) { return p.PID % 2, users }
+		tell := func(id uint64, pid uint32) bool {
+			s.Add(&record.Stack{ID: id, Process: event.Process{PID: pid}, Frames: make([]*record.Place, 60)})
+			return s.Frames(id) != nil
+		}
+		pid := func(i uint64) uint32 { // of one user's processes, if users are known
+			if users {
+				return 1 + uint32(i%100)*2
+			}
+			return 1
+		}
+		const most, few = MaxFrames / (60 + stackFrames), 5000
+		for i := uint64(1); i <= 2*most; i++ {
+			tell(i, pid(i))
+		}
+		for i := uint64(1); i <= few; i++ {
+			if !tell(1<<32+i, 2) {
+				t.Fatalf("users %v: stack %d of the neighbour has no frames", users, i)
+			}
+			tell(1<<33+i, pid(i))
+		}
+		for i := uint64(1); i <= few; i++ {
+			if s.Frames(1<<32+i) == nil {
+				t.Fatalf("users %v: stack %d of the neighbour has lost its frames", users, i)
+			}
+		}
+		if s.shares.Held() > MaxFrames {
+			t.Errorf("%d frames", s.shares.Held())
+		}
+		short := 0
+		for x := range s.Shortages {
+			if short++; x.Process.PID == 2 || x.Lost == 0 || x.Held == 0 {
+				t.Errorf("users %v: short: %+v", users, x)
+			}
+		}
+		if short == 0 {
+			t.Errorf("users %v: nobody is named", users)
+		}
+		none := func(uint64) bool { return false }
+		s.Doom(none)
+		s.Drop(none)
+		if s.shares.Held() != 0 || len(s.holders) != 0 || !tell(1, 1) || !tell(1<<32, 2) {
+			t.Errorf("users %v: no room when nothing is in use", users)
+		}
+	}
+}

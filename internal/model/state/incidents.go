@@ -1,0 +1,308 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+)
+
+// Durations are in nanoseconds, as the times of events.
+const (
+	// recoveryWindow is how long a failed call's thread may take to succeed
+	// with the same size, and to fail again as part of one incident.
+	recoveryWindow = uint64(700 * time.Millisecond)
+	// longestIncident bounds an incident whose thread gives physical memory
+	// back: with expandable segments PyTorch does so with thousands of pieces
+	// before it says what it wanted.
+	longestIncident = uint64(5 * time.Second)
+	// incidentPause is the least time between two incidents of one user's processes that
+	// are kept.
+	incidentPause = uint64(time.Second)
+	// readingPatience bounds how long an incident waits for the driver's
+	// figures: it is worth more than they are.
+	readingPatience = uint64(4 * time.Second)
+	// maxIncidents bounds those that nobody has taken yet: each has a view.
+	maxIncidents = 8
+)
+
+// Incidents are calls that fail for want of memory, each with what was live at
+// that moment.
+type incidents struct {
+	open map[threadKey]*Incident
+	// done are those that ended, in order of their end, and wait for the
+	// driver's figures and for a record.Loss; known those that have both.
+	done, known []*Incident
+
+	last   map[owner]uint64 // when the last one of each began
+	latest owner            // whose began last
+	n      int              // begun
+	// suppressed are incidents that were too many or too close.
+	suppressed uint64
+}
+
+var suppressed = loss.Of("oom_reports_suppressed",
+	"failures for want of memory without a report of their own: too many, or too close together")
+
+type threadKey struct {
+	proc event.Process
+	tid  uint32
+}
+
+// An Incident is one or more failed calls of one thread for one size, and a
+// view of what was live at the first.
+type Incident struct {
+	first     event.Event
+	site      ledger.SiteKey // that asked: the framework's, if it gave up, or else first's
+	last      uint64         // when it failed, or gave physical memory back
+	calls     int
+	recovered bool
+	got       uint64 // where the memory lies that recovered: the last piece of it
+	framework *snapshot.FrameworkMemory
+	view      *View
+	// What the process's caching allocators ever gave back when first failed, and since
+	// then; the tensor's size, where the framework gave up or tensors are seen; and what
+	// the allocators had when it gave up.
+	returned, gave int64
+	tensor         int64
+	private        tensors.PoolID // that the thread asked for
+	caches         []cache
+	over           bool // nothing more will be learnt
+	read           bool // gpus are known
+	gpus           []snapshot.GPUMemory
+
+	gpu    string
+	frames []*record.Place
+}
+
+// ended tells whether nothing more is waited for.
+func (in *Incident) ended(now uint64) bool {
+	return in.over || now >= in.last+recoveryWindow || now >= in.first.Time+longestIncident
+}
+
+// failure looks at one event, after the ledger took it.
+func (s *State) failure(e *event.Event) {
+	allocates := e.Op == event.OpAlloc || e.Op == event.OpHandleCreate
+	failed := allocates && e.Result == event.OutOfMemory
+	// PyTorch reports its host allocator's failures by the same function.
+	gaveUp := e.Op == event.OpOutOfMemory && e.Device != event.NoDevice
+	if failed || gaveUp {
+		if f := s.groups.failures.Add(s, e); f != nil {
+			s.groups.failed(f, s.procs.name(f.Proc), s.wall(f.Time))
+		}
+	}
+	if !failed && !gaveUp && len(s.incidents.open) == 0 {
+		return
+	}
+	key := threadKey{e.Proc, e.TID}
+	in := s.incidents.open[key]
+	switch {
+	case in == nil:
+	case in.ended(e.Time):
+		s.conclude(key, in)
+		in = nil
+	default:
+		in.gave = s.tensors.Returned(e.Proc) - in.returned
+	}
+	switch {
+	case gaveUp:
+		if in == nil {
+			in = s.begin(key, e) // a limit of its own: no driver call failed
+		}
+		if in != nil {
+			in.framework = &snapshot.FrameworkMemory{Name: "PyTorch", Allocated: int64(e.Handle), Reserved: int64(e.Part)}
+			in.recovered, in.over, in.tensor = false, true, int64(e.Size)
+			in.private = s.tensors.Private(e.Proc, e.Device, e.TID)
+			in.caches = s.caches(func(id event.Process) bool { return id == e.Proc })
+			if e.Stack != 0 {
+				in.site = siteOf(e)
+			}
+		}
+	case failed:
+		if in == nil {
+			in = s.begin(key, e)
+		}
+		if in != nil {
+			in.calls++
+			in.recovered = false
+		}
+	case in == nil:
+	case e.Space == event.SpaceTensor:
+		// PyTorch hands out the tensor as soon as it has the memory.
+		if in.recovered && e.Op == event.OpAlloc && e.Addr <= in.got && in.got-e.Addr < e.Size {
+			in.tensor, in.over = int64(e.Size), true
+		}
+	case allocates && e.Result == event.Success && e.Size == in.first.Size:
+		// Physical memory comes in many pieces of one size: another may fail. A
+		// tensor may tell what the memory was for.
+		in.recovered, in.got, in.over = true, e.Addr, e.Op == event.OpAlloc && !s.tensors.Seen()
+	case e.Op == event.OpMap:
+		in.got = e.Addr
+	case e.Op == event.OpUnmap || e.Op == event.OpHandleRelease:
+		in.last = e.Time
+	}
+}
+
+// begin keeps what is live. It returns nil for an incident too many.
+func (s *State) begin(key threadKey, e *event.Event) *Incident {
+	x, whose := &s.incidents, s.procs.owner(e.Proc)
+	left := s.trace.Incidents - x.n
+	if s.trace.All && x.n > 0 && x.latest == whose {
+		left-- // the last one is another's
+	}
+	last, again := x.last[whose]
+	if left <= 0 || again && e.Time < last+incidentPause || len(x.open)+len(x.done)+len(x.known) >= maxIncidents {
+		x.suppressed++
+		return nil
+	}
+	maps.DeleteFunc(x.last, func(_ owner, last uint64) bool { return e.Time >= last+incidentPause })
+	if x.last == nil {
+		x.last = map[owner]uint64{}
+	}
+	x.n++
+	x.last[whose], x.latest = e.Time, whose
+	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.figures(Want{Driver: true}), returned: s.tensors.Returned(e.Proc)}
+	if e.Device == event.NoDevice {
+		in.site.Device = s.ledger.DeviceOf(e.Proc, e.Ctx)
+	}
+	in.private = s.tensors.Private(e.Proc, in.site.Device, e.TID)
+	if x.open == nil {
+		x.open = map[threadKey]*Incident{}
+	}
+	x.open[key] = in
+	s.wants.Reading, s.wants.Memory = true, true
+	return in
+}
+
+// conclude ends an incident.
+func (s *State) conclude(key threadKey, in *Incident) {
+	delete(s.incidents.open, key)
+	s.incidents.done = append(s.incidents.done, in)
+}
+
+// advance ends the incidents whose window has passed.
+func (x *incidents) advance(s *State) {
+	for key, in := range x.open {
+		if in.ended(s.seen) {
+			s.conclude(key, in)
+		}
+	}
+}
+
+// observe takes the reading that the accounts took.
+func (x *incidents) observe(s *State) {
+	gpus := s.accounts.GPUs()
+	if gpus == nil {
+		return
+	}
+	take := func(in *Incident) {
+		if !in.read {
+			in.gpus, in.read = gpus, true
+			s.locate(in.view)
+		}
+	}
+	for _, in := range x.open {
+		take(in)
+	}
+	for _, in := range x.done {
+		take(in)
+	}
+}
+
+// stacks yields the stacks that incidents will show.
+func (x *incidents) stacks(yield func(id uint64) bool) {
+	show := func(in *Incident) bool {
+		for _, sites := range in.view.all() {
+			for i := range sites {
+				if !yield(sites[i].Stack) || !yield(sites[i].fate.After) {
+					return false
+				}
+			}
+		}
+		return yield(in.site.Stack)
+	}
+	for _, in := range x.open {
+		if !show(in) {
+			return
+		}
+	}
+	for _, in := range x.done {
+		if !show(in) {
+			return
+		}
+	}
+}
+
+// ready tells whether nothing but a record.Loss is waited for. It comes after
+// the stacks of what came before it.
+func (s *State) ready(in *Incident) bool {
+	return !s.trace.NVML || in.read || s.now.Time >= in.first.Time+readingPatience
+}
+
+// complete dresses the incidents that are ready, or all that ended.
+func (x *incidents) complete(s *State, all bool) {
+	x.done = slices.DeleteFunc(x.done, func(in *Incident) bool {
+		if !all && !s.ready(in) {
+			return false
+		}
+		in.gpu, in.frames = s.label(&in.site), s.stacks.Frames(in.site.Stack)
+		s.locateCaches(in.caches)
+		s.dress(in.view, in.site)
+		x.known = append(x.known, in)
+		return true
+	})
+}
+
+// HasIncidents tells whether Incidents would return any after a record.Loss.
+func (s *State) HasIncidents() bool {
+	return len(s.incidents.known) > 0 || slices.ContainsFunc(s.incidents.done, s.ready)
+}
+
+// Incidents returns those that are known in full, once. all ends those that
+// something more might be learnt of: nothing more comes.
+func (s *State) Incidents(all bool) []*Incident {
+	if all {
+		for key, in := range s.incidents.open {
+			s.conclude(key, in)
+		}
+		s.incidents.complete(s, true)
+	}
+	out := s.incidents.known
+	s.incidents.known = nil
+	return out
+}
+
+// OutOfMemory shows the incident under the names that its places have by then.
+// native is as in Want.
+func (in *Incident) OutOfMemory(want Want) *snapshot.OutOfMemory {
+	v := in.view
+	v.want = Want{Native: want.Native, Driver: want.Driver}
+	b := newBuilder(v, v.shapes())
+	return &snapshot.OutOfMemory{
+		Time: v.trace.Boot.Add(time.Duration(in.first.Time)), PID: int(in.first.Proc.PID), Process: v.names[in.first.Proc],
+		Thread: int(in.first.TID), Requested: int64(in.first.Size), API: v.trace.API(in.first.API), GPU: in.gpu, Calls: in.calls,
+		Stack: b.stack(&in.site, false, b.shape(in.site.Stack, in.site.Kind, in.frames)), Recovered: in.recovered, Framework: in.framework,
+		Tensor: in.tensor, Private: in.private.String(), GaveBack: max(in.gave, 0), Allocator: in.allocator(), GPUs: in.gpus, Snapshot: v.Snapshot(),
+	}
+}
+
+// allocator returns what the process's caching allocator had on the GPU that ran out.
+func (in *Incident) allocator() *snapshot.Allocator {
+	caches := in.caches
+	if in.framework == nil {
+		caches = in.view.caches
+	}
+	for i := range caches {
+		if c := &caches[i]; c.id == in.first.Proc && c.gpu == in.gpu {
+			a := c.allocator(in.view.names[c.id])
+			return &a
+		}
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package state
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// A frame weighs one for itself, one for each of its lines, and one for each weighText bytes
+// of their texts. The stacks of a Snapshot weigh at most maxWeight together, and each at
+// most maxStackWeight: outputs write a stack out for each sample, and a recording can have
+// few long stacks in many processes. The 49,152 call sites of a full state, each with a
+// stack of its own of 80 frames with names of 100 bytes, weigh less.
+const (
+	maxWeight      = 16 << 20
+	maxStackWeight = 1 << 16
+	weighText      = 64
+)
+
+var shortened = loss.Of("stacks_shortened", "stacks shown without their outermost frames because all stacks together are too long")
+
+func weigh(l *snapshot.Location) int {
+	weight := 1
+	for i := range l.Lines {
+		line := &l.Lines[i]
+		weight += 1 + (len(line.Function)+len(line.System)+len(line.File)+len(line.Reason))/weighText
+	}
+	return weight
+}
+
+// shorten takes outer frames from the heaviest stacks until all of them are within bounds,
+// and returns from how many it took any.
+func shorten(samples []snapshot.Sample) (cut uint64) {
+	weights := map[*snapshot.Location]int{}
+	of := func(l *snapshot.Location) int {
+		w, ok := weights[l]
+		if !ok {
+			w = weigh(l)
+			weights[l] = w
+		}
+		return w
+	}
+	all, sum := make([]int, len(samples)), 0
+	for i := range samples {
+		for _, l := range samples[i].Stack {
+			all[i] += of(l)
+		}
+		sum += all[i]
+	}
+	limit := share(all, sum)
+	type stack struct {
+		first *snapshot.Location
+		n     int
+	}
+	cuts := map[stack][]*snapshot.Location{} // samples share stacks
+	for i := range samples {
+		if all[i] <= limit {
+			continue
+		}
+		cut++
+		frames := samples[i].Stack
+		key := stack{frames[0], len(frames)}
+		short, ok := cuts[key]
+		if !ok || !slices.Equal(short[:len(short)-1], frames[:len(short)-1]) {
+			weight, n := 0, 0
+			for n < len(frames)-1 && weight+of(frames[n]) <= limit {
+				weight += of(frames[n])
+				n++
+			}
+			left := &snapshot.Location{Lines: []snapshot.Line{{Function: fmt.Sprintf("[%d outer frames are not shown]", len(frames)-n)}}}
+			short = append(slices.Clone(frames[:n]), left)
+			cuts[key] = short
+		}
+		samples[i].Stack = short
+	}
+	return cut
+}
+
+// share returns the most that one of these weights may be so that all of them are within
+// maxWeight: what the lighter ones leave is for the heavier ones, in equal parts.
+func share(weights []int, sum int) int {
+	if sum <= maxWeight {
+		return maxStackWeight
+	}
+	sorted := slices.Clone(weights)
+	slices.Sort(sorted)
+	room := maxWeight
+	for i, w := range sorted {
+		part := room / (len(sorted) - i)
+		if w > part {
+			return min(part, maxStackWeight)
+		}
+		room -= w
+	}
+	return maxStackWeight
+}

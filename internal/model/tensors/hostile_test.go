@@ -1,0 +1,141 @@
+package tensors
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+)
+
+// among returns the median time that an event of a process takes which has n others of
+// everything, as set makes them and event applies it: now and then something else runs.
+func among(n int, set func(l *Ledger, n int), event func(l *Ledger, i int)) time.Duration {
+	l := New(ledger.Options{})
+	l.process(proc)
+	set(l, n)
+	times := make([]time.Duration, 200)
+	for i := range times {
+		start := time.Now()
+		event(l, i)
+		times[i] = time.Since(start)
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+func reported(op event.Op, at, addr, size uint64) *event.Event {
+	e := &event.Event{Op: op, Space: event.SpaceTensor, Time: at, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal}
+	if op == event.OpAlloc {
+		e.Kind = event.KindTensor
+	}
+	return e
+}
+
+// TestOneEventIsCheap: a process that says a lot does not make its next event keep the
+// tracer, and with it all others, waiting.
+func TestOneEventIsCheap(t *testing.T) {
+	const many = 100_000
+	sites := make([]ledger.Site, many+1)
+	tests := []struct {
+		name  string
+		set   func(l *Ledger, n int)
+		event func(l *Ledger, i int)
+	}{
+		{"a segment ends with a tensor in it, beside many tensors", func(l *Ledger, n int) {
+			for i := range uint64(n) {
+				l.Apply(reported(event.OpAlloc, 1, 1<<40+i<<10, 512))
+			}
+		}, func(l *Ledger, i int) {
+			l.Began(proc, 1<<20, 1<<21, &sites[0])
+			l.Apply(reported(event.OpAlloc, uint64(i+2), 1<<20, 512))
+			l.Ended(proc, 1<<20, 1<<21)
+		}},
+		{"a call site gets and frees a segment, beside those of many", func(l *Ledger, n int) {
+			for i := range uint64(n) {
+				l.Began(proc, 1<<40+i<<10, 1<<40+(i+1)<<10, &sites[i])
+			}
+		}, func(l *Ledger, _ int) {
+			l.Began(proc, 1<<20, 1<<21, &sites[many])
+			l.Ended(proc, 1<<20, 1<<21)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			few, beside := among(100, tt.set, tt.event), among(many, tt.set, tt.event)
+			if limit := 200*few + 100*time.Microsecond; beside > limit {
+				t.Errorf("an event takes %v, and %v beside many more", few, beside)
+			}
+		})
+	}
+}
+
+// TestPartsAreBounded: a tensor over more pieces of memory than there can be is not
+// counted, and that is told.
+func TestPartsAreBounded(t *testing.T) {
+	l, at := New(ledger.Options{}), &ledger.Site{}
+	l.process(proc)
+	for i := range uint64(maxParts + 2) {
+		l.Began(proc, 1<<40+i<<10, 1<<40+(i+1)<<10, at)
+	}
+	for pieces, counts := range map[uint64]bool{maxParts + 1: true, maxParts + 2: false} {
+		want := uint64(0)
+		if !counts {
+			want = 1
+		}
+		l.Apply(reported(event.OpAlloc, 2*pieces, 1<<40, pieces<<10))
+		if bytes, lost := l.Bytes(proc) != 0, l.loss.Counters()[lossParts].Value; bytes != counts || lost != want {
+			t.Errorf("%d pieces: %d bytes, %d are told", pieces, l.Bytes(proc), lost)
+		}
+		l.Apply(reported(event.OpFree, 2*pieces+1, 1<<40, pieces<<10))
+		l.loss = loss.New(causes)
+	}
+}
+
+// TestTensorsAreShared: a process with more tensors than there is room for loses its own,
+// and those of one that comes later are all counted.
+func TestTensorsAreShared(t *testing.T) {
+	l := New(ledger.Options{MaxLive: 1000})
+	neighbour := event.Process{PID: 4711, Start: 1}
+	make := func(id event.Process, i uint64) {
+		e := reported(event.OpAlloc, i, 1<<40+i<<10, 512)
+		e.Proc, e.Stack = id, i
+		l.Apply(e)
+	}
+	for i := range uint64(2000) {
+		make(proc, i+1)
+	}
+	for i := range uint64(300) {
+		make(neighbour, 10_000+i)
+		make(proc, 20_000+i)
+	}
+	if bytes, rows := l.Bytes(neighbour), l.Rows.Rows(); bytes != 300*512 || rows > 1000 {
+		t.Errorf("%d bytes in the neighbour's tensors, want %d; %d rows", bytes, 300*512, rows)
+	}
+	for id, want := range map[event.Process]int{neighbour: 300, proc: len(l.procs[proc].tensors)} {
+		rows := 0
+		for a := range l.Rows.Live {
+			if a.Proc == id {
+				rows++
+			}
+		}
+		if rows != want || rows < 300 {
+			t.Errorf("%v has %d rows, and %d tensors", id, rows, want)
+		}
+	}
+	for i := range uint64(300) { // tensors that lost their rows may be freed like others
+		e := reported(event.OpFree, 30_000+i, 1<<40+(i+1)<<10, 512)
+		l.Apply(e)
+	}
+	short := 0
+	for x := range l.Rows.Shortages {
+		if short++; x.Proc != proc {
+			t.Errorf("short: %+v", x)
+		}
+	}
+	if short != 1 || l.loss.Counters()[lossLive].Value == 0 {
+		t.Errorf("%d processes are named", short)
+	}
+}

@@ -1,0 +1,214 @@
+package tensors
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+)
+
+// Sizes that PyTorch's caching allocator goes by, in bytes: kMinBlockSize,
+// kSmallBuffer and kLargeBuffer of c10/core/AllocatorConfig.h (before 2.8 of
+// c10/cuda/CUDACachingAllocator.cpp). The last one can be set (large_segment_size_mb).
+const (
+	blockUnit    = 512      // blocks begin and end at multiples of it
+	smallSegment = 2 << 20  // of the small pool, and a page of an expandable one
+	largeSegment = 20 << 20 // for less than 10 MiB, and a page of an expandable one
+)
+
+// A Class is segments that the allocator took from CUDA in one way.
+type Class uint8
+
+// Classes of segments.
+const (
+	Small           Class = iota // of 2 MiB, for requests up to 1 MiB (kSmallSize)
+	Large                        // of 20 MiB, for requests below 10 MiB
+	Larger                       // for a request each at first, rounded up to 2 MiB
+	ExpandableSmall              // ranges of mapped pages of 2 MiB, for requests up to 1 MiB
+	ExpandableLarge              // ranges of mapped pages of 20 MiB or what is set, for all others
+	NumClasses
+)
+
+// String returns the name that outputs use.
+func (c Class) String() string {
+	return [...]string{"small", "large", "larger", "expandable_small", "expandable_large"}[c]
+}
+
+// Expandable tells whether segments of c are ranges of pages.
+func (c Class) Expandable() bool { return c == ExpandableSmall || c == ExpandableLarge }
+
+// Small tells whether segments of c are for requests up to 1 MiB alone, the others for
+// larger ones alone.
+func (c Class) Small() bool { return c == Small || c == ExpandableSmall }
+
+// classOf returns the class of an extent. What another allocator that is plugged in
+// takes from the VMM API (ncclMemAlloc) looks like pages.
+func classOf(x *extent) Class {
+	size := x.to - x.from
+	switch paged := x.pool.Site.Kind == event.KindVMM; {
+	case paged && size <= smallSegment:
+		return ExpandableSmall
+	case paged:
+		return ExpandableLarge
+	case size == smallSegment:
+		return Small
+	case size == largeSegment:
+		return Large
+	}
+	return Larger
+}
+
+// Segments are those of one class that a process's allocator has on one device.
+type Segments struct {
+	Device  int32 // CUDA ordinal inside the process, or event.NoDevice
+	Private PoolID
+	Class   Class
+	Count   int // of an expandable class: ranges of pages without a gap
+	// Reserved bytes are all that they have, Allocated those in tensors.
+	Reserved, Allocated int64
+	// Blocks are the free blocks, and Largest is the size of the largest one. A free
+	// block is what lies between two tensors, or the end of a segment: the allocator
+	// merges what is free side by side (try_merge_blocks). It is in whole units of 512
+	// bytes, so that what is free may be more than all blocks.
+	Blocks  int
+	Largest int64
+	// Releasable bytes are in segments, or pages, without a tensor: what empty_cache
+	// gives back. It frees a block that is all of its segment (release_blocks), and
+	// unmaps the pages that lie whole in a free block (unmap_block). Of a private pool
+	// it does so only when no graph and no MemPool refers to the pool any more
+	// (graph_pools_freeable), which is not told.
+	Releasable int64
+}
+
+// A span is a tensor's addresses.
+type span struct {
+	from, to uint64
+	device   int32
+}
+
+// Segments returns the segments that a process's allocator took from CUDA, as far as
+// that was seen and it handed out of them, by device, private pool and class. A segment
+// is of one stream, and serves no other; which one is not told. A tensor that was freed
+// while another stream used it (record_stream) counts as free.
+// Those of a process that has ended are as they were then.
+func (l *Ledger) Segments(proc event.Process) []Segments {
+	switch p := l.procs[proc]; {
+	case p == nil || len(p.pools) == 0:
+		return nil
+	case p.ended:
+		return p.left
+	default:
+		return p.segments()
+	}
+}
+
+func (p *process) segments() []Segments {
+	spans := make([]span, 0, len(p.tensors))
+	for addr, t := range p.tensors {
+		spans = append(spans, span{addr, addr + t.size, t.device})
+	}
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	w := walk{spans: spans, sums: map[segmentKey]*Segments{}}
+	p.extents.Ascend(func(x *extent) bool {
+		if x.pool.Handed > 0 {
+			w.extent(x)
+		}
+		return true
+	})
+	w.end()
+	out := make([]Segments, 0, len(w.sums))
+	for _, s := range w.sums {
+		out = append(out, *s)
+	}
+	slices.SortFunc(out, func(a, b Segments) int {
+		return cmp.Or(cmp.Compare(a.Device, b.Device), a.Private.compare(b.Private), cmp.Compare(a.Class, b.Class))
+	})
+	return out
+}
+
+// A walk goes through a process's segments in the order of their addresses.
+type walk struct {
+	spans   []span // those that do not begin before the segment
+	covered uint64 // everything below is in tensors or was looked at
+	segment Segments
+	from    uint64 // of the segment
+	to      uint64 // up to where pages have joined it
+	page    uint64 // their size
+	sums    map[segmentKey]*Segments
+}
+
+type segmentKey struct {
+	device  int32
+	private PoolID
+	class   Class
+}
+
+// extent takes the next extent: a segment, or a page of one.
+func (w *walk) extent(x *extent) {
+	class := classOf(x)
+	if w.segment.Count == 0 || !class.Expandable() || class != w.segment.Class || x.from != w.to || x.to-x.from != w.page || x.private != w.segment.Private {
+		w.end()
+		w.segment = Segments{Device: event.NoDevice, Private: x.private, Class: class, Count: 1}
+		w.from = x.from
+	}
+	s := &w.segment
+	w.to, w.page = x.to, x.to-x.from
+	if s.Device == event.NoDevice {
+		s.Device = x.pool.Site.Device
+	}
+	s.Reserved += int64(x.to - x.from)
+	s.Allocated += int64(x.used)
+	if x.used == 0 {
+		s.Releasable += int64(x.to - x.from)
+	}
+}
+
+// end finds the free blocks of the segment, and adds it to its class.
+func (w *walk) end() {
+	s := &w.segment
+	if s.Count == 0 {
+		return
+	}
+	w.covered = max(w.covered, w.from)
+	n := 0
+	for ; n < len(w.spans) && w.spans[n].from < w.to; n++ {
+		x := w.spans[n]
+		if s.Device == event.NoDevice && x.from >= w.from {
+			s.Device = x.device
+		}
+		w.free(x.from)
+		w.covered = max(w.covered, x.to)
+	}
+	w.spans = w.spans[n:]
+	w.free(w.to)
+	key := segmentKey{s.Device, s.Private, s.Class}
+	sum := w.sums[key]
+	if sum == nil {
+		sum = &Segments{Device: s.Device, Private: s.Private, Class: s.Class}
+		w.sums[key] = sum
+	}
+	sum.Add(s)
+	*s = Segments{}
+}
+
+// free counts the block from what is covered to an address, if there is one.
+func (w *walk) free(to uint64) {
+	if to <= w.covered {
+		return
+	}
+	from := (w.covered - w.from + blockUnit - 1) / blockUnit * blockUnit
+	if end := (to - w.from) / blockUnit * blockUnit; end > from {
+		w.segment.Blocks++
+		w.segment.Largest = max(w.segment.Largest, int64(end-from))
+	}
+}
+
+// Add adds what other has to s.
+func (s *Segments) Add(other *Segments) {
+	s.Count += other.Count
+	s.Reserved += other.Reserved
+	s.Allocated += other.Allocated
+	s.Blocks += other.Blocks
+	s.Largest = max(s.Largest, other.Largest)
+	s.Releasable += other.Releasable
+}

@@ -1,0 +1,99 @@
+package export
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// classTitles are what pages call classes of segments.
+var classTitles = map[string]string{
+	"small": "2 MiB", "large": "20 MiB", "larger": "larger",
+	"expandable_small": "expandable, small", "expandable_large": "expandable, large",
+}
+
+// allocators writes how the memory of each caching allocator is divided.
+func allocators(page *render.Page, all []snapshot.Allocator) {
+	for i := range all {
+		a := &all[i]
+		sum := a.Total()
+		page.Heading("Segments of %s (%d) on GPU %s: %s reserved, %s of that cached, unused", a.Process, a.PID, a.GPU,
+			bytefmt.Format(sum.Reserved), bytefmt.Format(sum.Cached))
+		segments(page, a)
+	}
+}
+
+// segments writes a row for each class of a's segments, and what is not known.
+func segments(page *render.Page, a *snapshot.Allocator) {
+	var rows []render.Row
+	private := slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Private != "" })
+	row := func(title string, s *snapshot.Segments) {
+		rows = append(rows, render.Row{Cells: []string{title, bytefmt.Count(s.Count), bytefmt.Format(s.Reserved), bytefmt.Format(s.Allocated),
+			bytefmt.Format(s.Cached), bytefmt.Count(s.FreeBlocks), bytefmt.Format(s.LargestFree), bytefmt.Format(s.Releasable)}})
+	}
+	for i := range a.Segments {
+		s := &a.Segments[i]
+		title := classTitles[s.Class]
+		if s.Private != "" {
+			title += ", pool " + s.Private
+		}
+		row(title, s)
+	}
+	if private {
+		sum := a.Shared()
+		row("for any request", &sum)
+	}
+	if len(a.Segments) > 1 {
+		sum := a.Total()
+		row("all", &sum)
+	}
+	if len(rows) > 0 {
+		page.Table([]string{"SEGMENTS", ">COUNT", ">RESERVED", ">IN TENSORS", ">CACHED", ">FREE BLOCKS", ">LARGEST", ">RELEASABLE"}, rows)
+	}
+	for _, n := range append(inPrivate(a), unknowns(a)...) {
+		page.Line("  %s", n)
+	}
+}
+
+// inPrivate says what of an allocator's memory is of private pools.
+func inPrivate(a *snapshot.Allocator) (notes []string) {
+	var sure, doubt snapshot.Segments
+	for i := range a.Segments {
+		switch s := &a.Segments[i]; s.Private {
+		case "":
+		case unknownPool:
+			doubt.Add(s)
+		default:
+			sure.Add(s)
+		}
+	}
+	if sure.Count > 0 {
+		notes = append(notes, fmt.Sprintf("Private pools serve only their CUDA graphs or MemPools: %s of their %s are cached.",
+			bytefmt.Format(sure.Cached), bytefmt.Format(sure.Reserved)))
+	}
+	if sure.Kept > 0 {
+		notes = append(notes, fmt.Sprintf("%s there have no tensor: released once no graph or MemPool refers to the pool.", bytefmt.Format(sure.Kept)))
+	}
+	if doubt.Count > 0 {
+		notes = append(notes, fmt.Sprintf("%s of %s that may be a private pool's are cached: not counted as releasable.",
+			bytefmt.Format(doubt.Cached), bytefmt.Format(doubt.Reserved)))
+	}
+	return notes
+}
+
+// unknowns says what of an allocator's memory is not known.
+func unknowns(a *snapshot.Allocator) (notes []string) {
+	switch {
+	case a.Unseen > 0:
+		notes = append(notes, fmt.Sprintf("%s more are in tensors that were not seen: free blocks are fewer or smaller.", bytefmt.Format(a.Unseen)))
+	case a.Unseen < 0:
+		notes = append(notes, fmt.Sprintf("%s less are in tensors, whose end was not seen: free blocks are more or larger.", bytefmt.Format(-a.Unseen)))
+	}
+	if a.Outside > 0 {
+		notes = append(notes, fmt.Sprintf("%s of tensors are in segments that were not seen allocated: their free blocks are not known.", bytefmt.Format(a.Outside)))
+	}
+	return notes
+}

@@ -1,0 +1,86 @@
+package export
+
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// An amount is what samples add up to.
+type amount struct {
+	snapshot.Values
+	// Freed is what of the allocated was given back. What a sample holds without
+	// having allocated it, such as a remainder, is in none of it.
+	FreedObjects, FreedBytes int64
+}
+
+func (a *amount) add(s *snapshot.Sample) {
+	a.Add(&s.Values)
+	if s.AllocObjects != 0 || s.AllocBytes != 0 {
+		a.FreedObjects += s.AllocObjects - s.InuseObjects
+		a.FreedBytes += s.AllocBytes - s.InuseBytes
+	}
+}
+
+// held tells whether there is anything of it, or was at the peak.
+func (a *amount) held() bool {
+	return a.InuseBytes != 0 || a.InuseObjects != 0 || a.PeakBytes != 0
+}
+
+// moved tells whether any of it was allocated.
+func (a *amount) moved() bool { return a.AllocObjects != 0 || a.AllocBytes != 0 }
+
+// A figure is a number of an amount, as rows of CSV have it.
+type figure struct {
+	key string
+	of  func(*amount) int64
+}
+
+// figures are all numbers of an amount.
+func figures() (out []figure) {
+	for _, v := range succeeded() {
+		out = append(out, figure{v.Key, func(a *amount) int64 { return *v.Of(&a.Values) }})
+	}
+	return append(out,
+		figure{"freed_bytes", func(a *amount) int64 { return a.FreedBytes }},
+		figure{"freed_objects", func(a *amount) int64 { return a.FreedObjects }},
+		figure{"net_bytes", func(a *amount) int64 { return a.AllocBytes - a.FreedBytes }},
+		figure{"net_objects", func(a *amount) int64 { return a.AllocObjects - a.FreedObjects }},
+	)
+}
+
+// A face is what a page shows of memory: what is held, or what came and went.
+type face struct {
+	title string // of the column that rows are sorted by
+	of    func(*amount) int64
+	shown func(*amount) bool
+	says  func(*amount) string // in headings
+	rest  []string             // titles of the columns after that
+	cells func(*gathered) []string
+}
+
+var (
+	holdings = face{
+		title: "IN USE", of: func(a *amount) int64 { return a.InuseBytes }, shown: (*amount).held,
+		says: func(a *amount) string { return bytefmt.Format(a.InuseBytes) },
+		rest: []string{">OBJECTS", ">EACH", ">AT PEAK"},
+		cells: func(g *gathered) []string {
+			return []string{someObjects(g.InuseObjects), g.each(), bytefmt.Format(g.PeakBytes)}
+		},
+	}
+	// sized is of what is live alone.
+	sized = face{
+		title: "IN USE", of: holdings.of, shown: holdings.shown, says: holdings.says,
+		rest:  []string{">OBJECTS", ">EACH"},
+		cells: func(g *gathered) []string { return []string{someObjects(g.InuseObjects), g.each()} },
+	}
+	turnover = face{
+		title: "ALLOCATED", of: func(a *amount) int64 { return a.AllocBytes }, shown: (*amount).moved,
+		says: func(a *amount) string {
+			return bytefmt.Format(a.AllocBytes) + " allocated, " + bytefmt.Format(a.FreedBytes) + " freed"
+		},
+		rest: []string{">CALLS", ">FREED", ">FREES", ">NET"},
+		cells: func(g *gathered) []string {
+			return []string{bytefmt.Count(g.AllocObjects), bytefmt.Format(g.FreedBytes), bytefmt.Count(g.FreedObjects), bytefmt.Format(g.AllocBytes - g.FreedBytes)}
+		},
+	}
+)

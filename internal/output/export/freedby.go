@@ -1,0 +1,42 @@
+package export
+
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// ofFreers are the tensors that samples made, by where they were freed: by the frames
+// that tell most of the stack. What lives, and what was freed where that is not known,
+// are rows too.
+var ofFreers = parts{
+	face:  &turnover,
+	lacks: []string{"peak_bytes"},
+	of: func(s *snapshot.Snapshot) (out []*snapshot.Sample, by map[*snapshot.Sample]string) {
+		by = map[*snapshot.Sample]string{}
+		part := func(of *snapshot.Sample, name string, v snapshot.Values) {
+			if v != (snapshot.Values{}) {
+				x := &snapshot.Sample{Stack: of.Stack, Labels: of.Labels, Values: v}
+				out, by[x] = append(out, x), name
+			}
+		}
+		left := make([]amount, len(s.Samples))
+		for i := range s.Samples {
+			if s.Samples[i].Kind == render.Tensor {
+				left[i].add(&s.Samples[i])
+			}
+		}
+		for i := range s.Freed {
+			f := &s.Freed[i]
+			rest := &left[f.Sample]
+			v := snapshot.Values{AllocBytes: min(f.Bytes, rest.FreedBytes), AllocObjects: min(f.Objects, rest.FreedObjects)}
+			rest.FreedBytes, rest.FreedObjects = rest.FreedBytes-v.AllocBytes, rest.FreedObjects-v.AllocObjects
+			part(&s.Samples[f.Sample], render.Telling(f.By, 2), v)
+		}
+		for i := range left {
+			x := &s.Samples[i]
+			part(x, "[in use]", snapshot.Values{AllocBytes: left[i].InuseBytes, AllocObjects: left[i].InuseObjects, InuseBytes: left[i].InuseBytes, InuseObjects: left[i].InuseObjects})
+			part(x, "[not known]", snapshot.Values{AllocBytes: left[i].FreedBytes, AllocObjects: left[i].FreedObjects})
+		}
+		return out, by
+	},
+}

@@ -1,0 +1,257 @@
+package export
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// JSONVersion changes when a reader of the JSON output would have to.
+// New keys do not change it.
+const JSONVersion = 2
+
+// JSON writes the whole snapshot as one object:
+//
+//	schema_version  JSONVersion
+//	meta            version, command_line, target, driver, stack_mode,
+//	                start (RFC 3339), duration_ns, events
+//	processes       [pid, name, exited, bytes by class, counts]
+//	mappings        [start, limit, offset (0x hex), path, build_id]
+//	locations       [address (0x hex), mapping (index, null for none),
+//	                lines: [function, system, file, line, reason], innermost
+//	                inlined function first]
+//	samples         [stack (indexes into locations, leaf first), labels, values]
+//	accounts        [pid, process, gpu, total, what the driver says, lines]
+//	allocators      [pid, process, gpu, segments: [class, counts and bytes]]
+//	live            [sample (index), address or handle (0x hex), size_bytes, time]
+//	loss            [name, help, value], those of value 0 too
+//	notes           [string]
+//
+// Addresses are strings: JSON's numbers are exact to 2^53 only. Each element
+// of a list stands on a line of its own and goes out as it is made.
+func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
+	for i := range s.Live {
+		if n := s.Live[i].Sample; n < 0 || n >= len(s.Samples) {
+			return fmt.Errorf("write json: live allocation %d belongs to sample %d of %d", i, n, len(s.Samples))
+		}
+	}
+	out := &jsonWriter{buf: bufio.NewWriterSize(w, 64<<10)}
+	ids := index(s)
+
+	out.buf.WriteString("{\n\"schema_version\": ")
+	out.value(JSONVersion)
+	out.key("meta")
+	out.value(s.Meta)
+	list(out, "processes", s.Processes, func(p *snapshot.Process) { out.value(p) })
+	list(out, "mappings", ids.mappings, func(m **snapshot.Mapping) {
+		out.value(jsonMapping{hex((*m).Start), hex((*m).Limit), hex((*m).Offset), (*m).Path, (*m).BuildID})
+	})
+	list(out, "locations", ids.locations, func(l **snapshot.Location) {
+		loc := jsonLocation{Lines: (*l).Lines}
+		if (*l).Address != 0 {
+			loc.Address = hex((*l).Address)
+		}
+		if (*l).Mapping != nil {
+			loc.Mapping = new(ids.mapping[(*l).Mapping.Key()])
+		}
+		out.value(loc)
+	})
+	list(out, "samples", s.Samples, func(sample *snapshot.Sample) { out.sample(sample, ids) })
+	list(out, "accounts", s.Accounts, func(a *snapshot.Account) { out.value(a) })
+	list(out, "allocators", s.Allocators, func(a *snapshot.Allocator) { out.value(a) })
+	list(out, "live", s.Live, func(a *snapshot.Allocation) { out.live(a) })
+	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
+	list(out, "notes", s.Notes, func(n *string) { out.value(n) })
+	out.buf.WriteString("\n}\n")
+	if err := cmp.Or(out.buf.Flush(), out.err); err != nil {
+		return fmt.Errorf("write json: %w", err)
+	}
+	return nil
+}
+
+type jsonMapping struct {
+	Start   string `json:"start"`
+	Limit   string `json:"limit"`
+	Offset  string `json:"offset"`
+	Path    string `json:"path"`
+	BuildID string `json:"build_id,omitempty"`
+}
+
+type jsonLocation struct {
+	Address string          `json:"address,omitempty"`
+	Mapping *int            `json:"mapping"`
+	Lines   []snapshot.Line `json:"lines"`
+}
+
+// ids number a snapshot's mappings and locations in the order of their first
+// appearance.
+type ids struct {
+	mappings  []*snapshot.Mapping
+	mapping   map[snapshot.Mapping]int // by Key
+	locations []*snapshot.Location
+	location  map[*snapshot.Location]int
+}
+
+func index(s *snapshot.Snapshot) *ids {
+	ids := &ids{mapping: make(map[snapshot.Mapping]int), location: make(map[*snapshot.Location]int)}
+	addMapping := func(m *snapshot.Mapping) {
+		if m == nil {
+			return
+		}
+		if _, ok := ids.mapping[m.Key()]; !ok {
+			ids.mapping[m.Key()] = len(ids.mappings)
+			ids.mappings = append(ids.mappings, m)
+		}
+	}
+	for _, m := range s.Mappings {
+		addMapping(m)
+	}
+	for i := range s.Samples {
+		for _, l := range s.Samples[i].Stack {
+			if _, ok := ids.location[l]; !ok {
+				ids.location[l] = len(ids.locations)
+				ids.locations = append(ids.locations, l)
+				addMapping(l.Mapping)
+			}
+		}
+	}
+	return ids
+}
+
+// A jsonWriter keeps the first error.
+type jsonWriter struct {
+	buf *bufio.Writer
+	row []byte
+	err error
+}
+
+func (w *jsonWriter) key(name string) {
+	w.buf.WriteString(",\n\"" + name + "\": ")
+}
+
+func (w *jsonWriter) value(v any) { w.buf.Write(w.marshal(v)) }
+
+func (w *jsonWriter) marshal(v any) []byte {
+	b, err := marshal(v)
+	if err != nil && w.err == nil {
+		w.err = err
+	}
+	return b
+}
+
+// sample writes by hand what goes by the tables of labels and values.
+func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
+	b := append(w.row[:0], `{"stack":[`...)
+	for _, l := range s.Stack {
+		b = append(strconv.AppendInt(b, int64(ids.location[l]), 10), ',')
+	}
+	b = append(bytes.TrimSuffix(b, []byte(",")), `],"labels":{`...)
+	for i := range snapshot.AllLabels {
+		l := &snapshot.AllLabels[i]
+		switch text := l.Get(&s.Labels); {
+		case l.Numeric():
+			b = append(field(b, l.Name), cmp.Or(text, "0")...)
+		case text == "":
+			continue
+		case plain(text):
+			b = append(append(append(field(b, l.Name), '"'), text...), '"')
+		default:
+			b = append(field(b, l.Name), w.marshal(text)...)
+		}
+		b = append(b, ',')
+	}
+	b = append(bytes.TrimSuffix(b, []byte(",")), `},"values":{`...)
+	for i := range snapshot.AllValues {
+		v := &snapshot.AllValues[i]
+		b = append(strconv.AppendInt(field(b, v.Key), *v.Of(&s.Values), 10), ',')
+	}
+	b = append(bytes.TrimSuffix(b, []byte(",")), "}}"...)
+	w.buf.Write(b)
+	w.row = b
+}
+
+func field(b []byte, name string) []byte {
+	return append(append(append(b, '"'), name...), `":`...)
+}
+
+// plain tells whether s stands in JSON as it is.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// live writes by hand what there may be millions of.
+func (w *jsonWriter) live(a *snapshot.Allocation) {
+	b := append(w.row[:0], `{"sample":`...)
+	b = strconv.AppendInt(b, int64(a.Sample), 10)
+	name, n := `,"address":"0x`, a.Address
+	if a.Handle != 0 {
+		name, n = `,"handle":"0x`, a.Handle
+	}
+	b = append(b, name...)
+	b = strconv.AppendUint(b, n, 16)
+	b = append(b, `","size_bytes":`...)
+	b = strconv.AppendInt(b, a.Size, 10)
+	b = append(b, `,"time":"`...)
+	b = a.Time.AppendFormat(b, time.RFC3339Nano)
+	b = append(b, `"}`...)
+	w.buf.Write(b)
+	w.row = b
+}
+
+// list writes a key and its elements, each by one call of element.
+func list[T any](w *jsonWriter, key string, elements []T, element func(*T)) {
+	w.key(key)
+	w.buf.WriteByte('[')
+	for i := range elements {
+		if i > 0 {
+			w.buf.WriteByte(',')
+		}
+		w.buf.WriteByte('\n')
+		element(&elements[i])
+	}
+	w.buf.WriteByte(']')
+}
+
+func hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
+
+// marshal is json.Marshal, but "<module>" stays readable, and what a terminal
+// could act upon is escaped beyond what JSON asks for.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	line := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	if !bytes.ContainsFunc(line, render.Unsafe) {
+		return line, nil
+	}
+	var out []byte
+	for _, r := range string(line) {
+		if !render.Unsafe(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, unit)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,232 @@
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// OutOfMemory writes one page about a failure for want of memory: what was asked
+// for and where; the GPU that ran out, who is on it, and what the process's memory
+// there is for; the other GPUs; and who held most.
+func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
+	page := render.NewPage(w, 140, false)
+	page.Heading("Out of GPU memory: %s (%d) asked for %s", o.Process, o.PID, asked(o))
+	where := o.API
+	if o.GPU != "" {
+		where += " on GPU " + o.GPU
+	}
+	page.Line("%s, thread %d, in %s", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where)
+	gave := func(text string) string {
+		if o.GaveBack == 0 {
+			return "."
+		}
+		return fmt.Sprintf(text, bytefmt.Format(o.GaveBack))
+	}
+	switch {
+	case o.Recovered:
+		page.Line("Recovered: the same thread got as many bytes when it tried again%s", gave(", after its caching allocator had given %s back."))
+	case o.Calls == 0:
+		page.Line("No driver call failed: it is the framework's own limit.")
+	default:
+		page.Line("Not recovered: the same thread did not get as many bytes soon after%s", gave(", though its caching allocator gave %s back."))
+	}
+	if f := o.Framework; f != nil {
+		page.Line("%s held %s, and had handed out %s of that.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
+	}
+	if unused := unused(o); len(unused) > 0 {
+		page.Line("Could be given back, at most: %s.", strings.Join(unused, ", "))
+	}
+	page.Line("The largest contiguous free piece of the GPU is not known: the driver does not tell it.")
+	for _, text := range []string{fits(o), elsewhere(o), prefixed("What would help: ", advice(o))} {
+		if text != "" {
+			page.Line("%s", text)
+		}
+	}
+
+	for i := range o.GPUs {
+		if o.GPUs[i].GPU == o.GPU {
+			gpuPage(page, &o.GPUs[i], o.PID)
+		}
+	}
+	causes(page, o)
+	inTensors(page, o)
+	page.Heading("Where")
+	for _, l := range o.Stack {
+		for _, line := range l.Lines {
+			page.Line("  %s", place(line))
+		}
+	}
+	for i := range o.GPUs {
+		if o.GPUs[i].GPU != o.GPU {
+			gpuPage(page, &o.GPUs[i], o.PID)
+		}
+	}
+	processes(page, o.Snapshot.Processes)
+	var others []snapshot.Account
+	for _, a := range o.Snapshot.Accounts {
+		if a.PID != o.PID || a.GPU != o.GPU {
+			others = append(others, a)
+		}
+	}
+	accounts(page, others)
+	groups(page, o.Snapshot.Samples, owner)
+	stackRows(page, o.Snapshot, "In use", held, Options{})
+	losses(page, o.Snapshot)
+	return page.Flush("write out-of-memory report")
+}
+
+// asked says how many bytes were asked for: for a tensor, in a segment that the driver
+// refused, or in a piece of one.
+func asked(o *snapshot.OutOfMemory) string {
+	bytes := bytefmt.Format(o.Requested)
+	switch {
+	case o.Tensor <= 0 || o.Tensor == o.Requested || o.Calls == 0:
+		return bytes
+	case o.Tensor > o.Requested:
+		return fmt.Sprintf("%s, of which the driver refused a piece of %s", bytefmt.Format(o.Tensor), bytes)
+	default:
+		return fmt.Sprintf("%s, for which the driver refused a segment of %s", bytefmt.Format(o.Tensor), bytes)
+	}
+}
+
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
+
+// inTensors writes what the process's tensors on the GPU that ran out are for, which of
+// the program's own lines made them, and how its segments are divided.
+func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
+	var samples []*snapshot.Sample
+	for i := range o.Snapshot.Samples {
+		if s := &o.Snapshot.Samples[i]; there(o, s) && isTensor(s) && s.InuseBytes != 0 {
+			samples = append(samples, s)
+		}
+	}
+	for _, t := range tensorTables {
+		rows := gather(samples, t.of)
+		keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
+			return cmp.Or(cmp.Compare(rows[b].InuseBytes, rows[a].InuseBytes), strings.Compare(a, b))
+		})
+		if len(keys) > 0 {
+			page.Heading("Tensors by %s: %d of %d", t.name, min(maxTensorRows, len(keys)), len(keys))
+			tensorTable(page, t.title, keys[:min(maxTensorRows, len(keys))], rows, samples)
+		}
+	}
+	if o.Allocator != nil {
+		allocators(page, []snapshot.Allocator{*o.Allocator})
+	}
+}
+
+// maxTensorRows bounds a table of tensors.
+const maxTensorRows = 10
+
+// tensorTables are what inTensors tells tensors apart by.
+var tensorTables = []struct {
+	name, title string
+	of          func(*snapshot.Sample) string
+}{
+	{"category", "CATEGORY", func(s *snapshot.Sample) string { return cmp.Or(s.Category, "-") }},
+	{"line of the program", "LINE", func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), "-") }},
+}
+
+func tensorTable(page *render.Page, title string, keys []string, rows map[string]*gathered, samples []*snapshot.Sample) {
+	var all int64
+	for _, s := range samples {
+		all += s.InuseBytes
+	}
+	var out []render.Row
+	for _, key := range keys {
+		g := rows[key]
+		out = append(out, render.Row{Cells: []string{bytefmt.Format(g.InuseBytes), bytefmt.Percent(g.InuseBytes, all), someObjects(g.InuseObjects), key}})
+	}
+	page.Table([]string{">IN USE", ">OF ALL", ">TENSORS", title}, out)
+}
+
+// there tells whether a sample is of what the process holds on the GPU that ran out.
+func there(o *snapshot.OutOfMemory, s *snapshot.Sample) bool {
+	return s.PID == o.PID && s.GPU == o.GPU && render.OnGPU(s.Kind)
+}
+
+// unused says what the process has on the GPU that ran out and does not use. How
+// much of it comes free depends on what else lies in the same pieces.
+func unused(o *snapshot.OutOfMemory) (out []string) {
+	if f := o.Framework; f != nil && f.Reserved > f.Allocated && o.Allocator == nil {
+		out = append(out, fmt.Sprintf("%s that %s keeps", bytefmt.Format(f.Reserved-f.Allocated), f.Name))
+	}
+	if a := o.Allocator; a != nil {
+		sum := a.Total()
+		if sum.Releasable > 0 {
+			out = append(out, bytefmt.Format(sum.Releasable)+" of segments without a tensor (torch.cuda.empty_cache)")
+		}
+		if sum.Kept > 0 {
+			out = append(out, bytefmt.Format(sum.Kept)+" of private pools, when these end")
+		}
+	}
+	var pool int64
+	for i := range o.Snapshot.Samples {
+		if s := &o.Snapshot.Samples[i]; there(o, s) && render.Cause(s) == render.Pool {
+			pool += s.InuseBytes
+		}
+	}
+	if pool > 0 {
+		out = append(out, bytefmt.Format(pool)+" that memory pools keep (cuMemPoolTrimTo)")
+	}
+	return out
+}
+
+// causes writes what the memory is for that the process has on the GPU that ran
+// out.
+func causes(page *render.Page, o *snapshot.OutOfMemory) {
+	var samples []*snapshot.Sample
+	for i := range o.Snapshot.Samples {
+		if s := &o.Snapshot.Samples[i]; there(o, s) {
+			samples = append(samples, s)
+		}
+	}
+	as := slices.Clone(o.Snapshot.Accounts)
+	for i := range as {
+		as[i].DriverKnown = false // it was asked after the failure
+	}
+	causeBy.write(page, samples, as, 1)
+}
+
+func place(l snapshot.Line) string {
+	if l.File == "" {
+		return l.Function
+	}
+	return fmt.Sprintf("%s  %s:%d", l.Function, l.File, l.Line)
+}
+
+// gpuPage writes what the driver said of a GPU as soon as it was asked.
+func gpuPage(page *render.Page, g *snapshot.GPUMemory, pid int) {
+	page.Heading("GPU %s, %s: %s in all; just after: %s used, %s free", g.GPU, g.Name,
+		bytefmt.Format(g.Total), bytefmt.Format(g.Used), bytefmt.Format(g.Free))
+	var rows []render.Row
+	for _, p := range g.Processes {
+		size := "not known"
+		if p.Known {
+			size = bytefmt.Format(p.Bytes)
+		}
+		mark := ""
+		if p.PID == pid {
+			mark = "this one"
+		}
+		rows = append(rows, render.Row{Cells: []string{strconv.Itoa(p.PID), p.Name, size, mark}})
+	}
+	if len(rows) > 0 {
+		page.Table([]string{">PID", "PROCESS", ">BYTES", ""}, rows)
+	}
+}

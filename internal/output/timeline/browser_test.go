@@ -1,0 +1,333 @@
+package timeline
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
+)
+
+// open opens a page from its file, and waits until it is there.
+func open(t *testing.T, html []byte, width, height int64) *browsertest.Browser {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(path, html, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := browsertest.Open(t, "file://"+path, width, height)
+	b.Until("document.documentElement.dataset.ready")
+	return b
+}
+
+// totals returns what a place holds after each instant.
+func (p *page) totals(place int) (out []int64) {
+	sum := int64(0)
+	for _, x := range p.instants {
+		for _, d := range x.by {
+			if p.meta.Rows.Place[d.row] == place {
+				sum += d.bytes
+			}
+		}
+		out = append(out, sum)
+	}
+	return out
+}
+
+// exact is how the page writes a number of bytes that is told to the byte.
+func exact(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s + " bytes"
+}
+
+// What a user does by mouse: hover, zoom, choose two moments, group.
+func TestMouse(t *testing.T) {
+	html, p, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	b := open(t, html, 1300, 900)
+	gpu := slices.IndexFunc(p.meta.Places, func(x placeMeta) bool { return x.Name == "GPU 0" })
+	totals := p.totals(gpu)
+	peak := slices.Max(totals)
+	b.Wants("the first moment", b.Text("moment"), "the peak")
+	b.Wants("tab", b.Text("places"), "GPU 0", "pinned host memory", "peak 3.18 GiB")
+
+	// The middle of the chart, by its place in the window.
+	box, err := chromedp.Run(b, chromedp.Evaluate[[]float64]("(() => { const r = document.querySelector('.u-over').getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mouse := func(kind input.DispatchMouseEventType, x, y float64, more ...chromedp.MouseOption) {
+		b.Run(chromedp.MouseEvent(kind, box[0]+x*box[2], box[1]+y*box[3], more...))
+	}
+	left := func(e *input.DispatchMouseEventParams) { e.Button, e.ClickCount = input.MouseButtonLeft, 1 }
+	shift := chromedp.ButtonModifiers(chromedp.ModifierShift)
+	click := func(x float64, more ...chromedp.MouseOption) {
+		more = append(more, left)
+		mouse(chromedp.MouseMoved, x, 0.5)
+		mouse(chromedp.MousePressed, x, 0.5, more...)
+		mouse(chromedp.MouseReleased, x, 0.5, more...)
+	}
+
+	mouse(chromedp.MouseMoved, 0.6, 0.8)
+	b.Until("!document.getElementById('tip').hidden")
+	b.Wants("hover", b.Text("tip"), "tensors", "cached, unused", "context", "GiB", "is one stack's:", ".py")
+	b.Until("/ bytes\\)/.test(document.getElementById('here').textContent)")
+
+	before := b.Text("span")
+	mouse(chromedp.MouseMoved, 0.2, 0.5)
+	mouse(chromedp.MousePressed, 0.2, 0.5, left)
+	mouse(chromedp.MouseMoved, 0.3, 0.5, left)
+	mouse(chromedp.MouseMoved, 0.4, 0.5, left)
+	mouse(chromedp.MouseReleased, 0.4, 0.5, left)
+	if b.Text("span") == before {
+		t.Error("a drag does not zoom")
+	}
+	for range 12 {
+		b.Click("in")
+	}
+	b.Wants("zoomed in", b.Text("span"), "each drawn")
+	b.Click("all")
+
+	click(0.6)
+	first := b.Text("moment")
+	b.Wants("a moment", first, "Live at")
+	b.Wants("its table", b.Ask("document.getElementById('table').tHead.textContent"), "BYTES", "OWNER", "CATEGORY")
+	click(0.9, shift)
+	b.Wants("two moments", b.Text("moment"), "(A) to", "(B)")
+	b.Wants("their difference", b.Ask("document.getElementById('table').tHead.textContent"), "CHANGE", "A", "B")
+	b.Wants("by bytes", b.Ask("document.querySelector('#table tbody td').title"), " bytes")
+	if b.Ask("document.querySelectorAll('#flame .f').length") == "0" {
+		b.Ask("(() => { const s = document.getElementById('sign'); s.value = '-1'; s.dispatchEvent(new Event('change')); })()")
+	}
+	if b.Ask("document.querySelectorAll('#flame .f').length") == "0" {
+		t.Error("no flame graph of the difference")
+	}
+	b.Click("compare")
+	b.Wants("one moment again", b.Text("moment"), "Live at")
+
+	for by, has := range map[string]string{"owner": "cublas", "category": "optimizer_state", "module": "GPT2", "process": "python3 (429)", "stack": "torch_profiled.py"} {
+		b.Ask("(() => { const s = document.getElementById('group'); s.value = '" + by + "'; s.dispatchEvent(new Event('change')); })()")
+		b.Wants("legend by "+by, b.Text("legend"), has)
+	}
+
+	b.Click("peak")
+	b.Wants("the peak", b.Text("here"), exact(peak))
+	b.Wants("the map", b.Text("maptext"), "segments", "in tensors", "free in")
+	b.Quiet()
+}
+
+// All of it is there for who has a keyboard alone.
+func TestKeyboard(t *testing.T) {
+	html, p, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	b := open(t, html, 1300, 900)
+	totals := p.totals(slices.IndexFunc(p.meta.Places, func(x placeMeta) bool { return x.Name == "GPU 0" }))
+	b.TabTo("group")
+	b.Keys("o") // owner
+	b.Wants("legend", b.Text("legend"), "cublas")
+	b.TabTo("chart")
+	b.Keys(kb.Home)
+	b.Wants("the first change", b.Text("here"), exact(totals[0]))
+	for i := 1; i < 60; i++ {
+		b.Keys(kb.ArrowRight)
+		b.Wants(fmt.Sprint("change ", i), b.Text("here"), exact(totals[i]))
+	}
+	before := b.Text("span")
+	b.Keys("+", "+")
+	if b.Text("span") == before {
+		t.Error("+ does not zoom")
+	}
+	b.Keys("0", "p")
+	peak := slices.Index(totals, slices.Max(totals))
+	b.Wants("the peak", b.Text("here"), exact(totals[peak]), "peak")
+	b.Wants("chosen", b.Text("moment"), "the peak")
+	b.Keys(kb.End, "c")
+	b.Wants("compared", b.Text("moment"), "(A) to")
+	b.Keys(kb.Escape)
+	b.Wants("not compared", b.Text("moment"), "Live at")
+	b.Keys(kb.Home, "n")
+	b.Wants("a mark", b.Text("here"), "grew to")
+	b.Keys("n", kb.Enter)
+	b.Wants("chosen again", b.Text("moment"), "Live at")
+	if strings.Contains(b.Text("moment"), "the peak") {
+		t.Error("Enter chooses nothing")
+	}
+	b.Keys("p")
+
+	b.TabTo("compare")
+	b.Keys(kb.Tab)
+	if b.Ask("document.activeElement.getAttribute('role')") != "treeitem" {
+		t.Fatalf("after compare comes %s", b.Focused())
+	}
+	b.Keys(kb.ArrowDown)
+	frame := b.Text("frame")
+	b.Wants("a frame", frame, "%", " bytes")
+	b.Keys(kb.Enter)
+	b.Wants("zoomed into", b.Ask("document.activeElement.style.width"), "px")
+	b.Keys(kb.Escape)
+	b.Keys(kb.Tab)
+	if b.Focused() != "SUMMARY" {
+		t.Fatalf("after the flame graph comes %s", b.Focused())
+	}
+	b.Keys(kb.Enter)
+	b.Until("document.activeElement.parentElement.querySelector('ol').children.length > 3")
+	b.TabTo("map")
+	b.Keys(kb.ArrowRight, kb.ArrowRight)
+	b.Wants("a block", b.Text("block"), " at 0x")
+	b.Keys("+", "+")
+	b.Wants("the map zoomed", b.Text("mapspan"), " of ", "in view")
+	b.Keys("0")
+	b.Wants("the map", b.Text("mapspan"), "All ")
+	b.Quiet()
+}
+
+// The page fits a phone, in light and dark.
+func TestPhone(t *testing.T) {
+	for _, name := range []string{"fsdp", "out_of_memory", "accelerate"} {
+		html, _, _ := written(t, "../../../test/recordings/"+name+".gmt", whole)
+		b := open(t, html, 390, 844)
+		if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
+			t.Errorf("%s is %s wide on 390", name, b.Ask("document.documentElement.scrollWidth"))
+		}
+		light := b.Ask("getComputedStyle(document.body).backgroundColor")
+		b.Dark(true)
+		if dark := b.Ask("getComputedStyle(document.body).backgroundColor"); dark == light {
+			t.Errorf("%s: dark is %s too", name, dark)
+		}
+		b.Quiet()
+	}
+}
+
+// Names are a traced program's choice. They are text, wherever they are shown, and cut.
+func TestHostileNames(t *testing.T) {
+	long := strings.Repeat("x", 10_000)
+	names := []string{
+		"</script><script>hacked=1</script>", "<img src=x onerror=hacked=1>", "\"><b class=hacked>", "--><!--", "]]>", "\u2028\u2029'+hacked=1+'", "\x00\x1b[2J\a\u202e", long, "&lt;&#x3c;", "{{.}}",
+	}
+	var records []record.Record
+	trace := traceOf()
+	trace.Target, trace.CommandLine = names[0], names[1]
+	trace.APIs = []string{"", names[2]}
+	records = append(records, trace, &record.Process{Process: proc, Target: true, Name: names[1], FromStart: true}, momentAt(0))
+	for i, name := range names {
+		records = append(records, alloc(proc, time.Duration(i+1)*time.Millisecond, uint64(i+1), uint64(i+1)<<20, 1<<20),
+			stack(proc, uint64(i+1), "/x/site-packages/"+name+"/"+name+".py", name))
+	}
+	records = append(records, &record.Note{Text: names[1]}, momentAt(time.Second))
+	html, p, _ := written(t, recordtest.File(t, records...), whole)
+	for _, s := range p.meta.Strings {
+		if len([]rune(s)) > 10_000 {
+			t.Errorf("a name of %d characters", len(s))
+		}
+	}
+	if n, pieces := strings.Count(string(html), "</script>"), strings.Count(string(html), "data-block="); n != pieces+1 || pieces != 5 {
+		t.Errorf("%d scripts end, of %d pieces", n, pieces)
+	}
+	b := open(t, html, 900, 900)
+	for _, by := range []string{"stack", "owner", "process", "module"} {
+		b.Ask("(() => { const s = document.getElementById('group'); s.value = '" + by + "'; s.dispatchEvent(new Event('change')); })()")
+	}
+	b.Ask("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+	b.Until("document.querySelector('#table ol').children.length")
+	b.Run(chromedp.MouseEvent(chromedp.MouseMoved, 700, 350))
+	b.TabTo("map")
+	b.Keys(kb.ArrowRight)
+	if got := b.Ask("typeof hacked + document.querySelectorAll('img, .hacked, b.hacked, iframe').length"); got != "undefined0" {
+		t.Error(got)
+	}
+	b.Wants("the title", b.Text("title"), names[0])
+	b.Wants("document.title", b.Ask("document.title"), names[0])
+	b.Wants("the table", b.Text("table"), "<img src=x onerror=hacked=1>", `\x00\x1b[2J`)
+	b.Wants("the notes", b.Text("notes"), names[1])
+	if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
+		t.Errorf("it is %s wide on 900", b.Ask("document.documentElement.scrollWidth"))
+	}
+	b.Quiet()
+}
+
+// The numbers of a column are as wide as the widest is: each is to the byte.
+func TestWidths(t *testing.T) {
+	for _, most := range []uint64{1 << 6, 1 << 12, 1 << 20, 1<<31 + 1<<10, 1 << 40, 1 << 50} {
+		records := []record.Record{traceOf(), &record.Process{Process: proc, Target: true, Name: "prog", FromStart: true}, momentAt(0), stack(proc, 1, "/x/train.py", "train")}
+		for i := range 10 {
+			after := time.Duration(2*i+1) * time.Millisecond
+			records = append(records, alloc(proc, after, 1, 1<<52, most-uint64(i)), free(proc, after+time.Millisecond, 1<<52))
+		}
+		html, p, _ := written(t, recordtest.File(t, append(records, momentAt(time.Second))...), whole)
+		totals := p.totals(0)
+		b := open(t, html, 900, 900)
+		b.TabTo("chart")
+		b.Keys(kb.Home)
+		for i := range totals {
+			b.Wants(fmt.Sprint("change ", i), b.Text("here"), exact(totals[i]))
+			b.Keys(kb.ArrowRight)
+		}
+		if len(totals) != 20 || totals[0] != int64(most) {
+			t.Errorf("%d", totals)
+		}
+		b.Quiet()
+	}
+}
+
+// A page of which the end is missing says so.
+func TestCutPage(t *testing.T) {
+	html, _, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	data := bytes.Index(html, []byte("data-block="))
+	for _, left := range []int{0, 1000, len(html) - data - 1000} {
+		path := filepath.Join(t.TempDir(), "page.html")
+		if err := os.WriteFile(path, html[:data+left], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		b := browsertest.Open(t, "file://"+path, 900, 900)
+		b.Until("!document.getElementById('failed').hidden")
+		b.Wants("cut", b.Text("failed"), "This page cannot be shown: ")
+	}
+}
+
+// A long recording's page opens in a moment, with each change; or it says what it leaves
+// out, and has the peak.
+func TestLong(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "long.gmt")
+	training(t, path, *events)
+	for _, deltas := range []int{0, min(*events/2, 1_000_000)} {
+		o := whole
+		o.deltas = deltas
+		html, p, _ := written(t, path, o)
+		if p.meta.Exact != (deltas == 0) || p.meta.Exact && len(p.instants) != p.meta.Changes || len(html) > 50_000_000 {
+			t.Errorf("a page of %d bytes has %d instants of %d changes, exact: %v", len(html), len(p.instants), p.meta.Changes, p.meta.Exact)
+		}
+		b := open(t, html, 1300, 900)
+		if ms, err := strconv.Atoi(b.Ask("document.documentElement.dataset.ready")); err != nil || ms > 5000 {
+			t.Errorf("it opened after %d ms, %v", ms, err)
+		} else {
+			t.Logf("%d bytes with %d of %d changes opened in %d ms", len(html), len(p.instants), p.meta.Changes, ms)
+		}
+		if deltas > 0 {
+			b.Wants("notes", b.Text("notes"), "Peaks are exact", "moments", "of each ", "Zooming in shows no more")
+		}
+		totals := p.totals(slices.IndexFunc(p.meta.Places, func(x placeMeta) bool { return x.GPU }))
+		b.Click("peak")
+		peak := slices.Index(totals, slices.Max(totals))
+		b.Wants("the peak", b.Text("here"), exact(totals[peak]))
+		// From there on each change is one key away.
+		b.TabTo("chart")
+		for _, at := range []int{peak + 1, peak + 2, peak + 3} {
+			b.Keys(kb.ArrowRight)
+			b.Wants("a change later", b.Text("here"), exact(totals[min(at, len(totals)-1)]))
+		}
+		b.Quiet()
+	}
+}

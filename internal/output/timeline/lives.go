@@ -1,0 +1,159 @@
+package timeline
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+)
+
+// never is the end of what is live at the end.
+const never = math.MaxUint64
+
+// A life is memory that lay at addresses [from, to) from begin until end, in
+// nanoseconds of CLOCK_MONOTONIC.
+type life struct {
+	proc       event.Process
+	from, to   uint64
+	begin, end uint64
+	leaf       int32
+	tensor     bool // it lies in memory that the driver handed out
+}
+
+// A spot is where a life is that has not ended.
+type spot struct {
+	proc   event.Process
+	from   uint64
+	tensor bool
+}
+
+type madeAt struct {
+	proc  event.Process
+	stack uint64
+}
+
+// lives are where memory lay. Where there are too many, those stay that were there at
+// some of the moments: what is shown of another moment is that of the moment before.
+type lives struct {
+	all    []life
+	live   map[spot]int // into all
+	news   []tensors.Piece
+	leaves map[madeAt]int32 // of tensors
+	of     func(*ledger.Site) int32
+	max    int // lives to keep
+	// moments are those of before until at which all is known; after it is at each.
+	moments []uint64
+	until   uint64
+	most    int // moments
+}
+
+func (l *lives) made(id event.Process, stack uint64, leaf int32) {
+	if l.leaves == nil {
+		l.leaves = map[madeAt]int32{}
+	}
+	l.leaves[madeAt{id, stack}] = leaf
+}
+
+// settle takes what the latest record changed.
+func (l *lives) settle(w *watcher, now uint64) {
+	if l.live == nil {
+		l.live = map[spot]int{}
+	}
+	for i := range l.news {
+		c := &l.news[i]
+		at := spot{c.Proc, c.From, c.Site == nil}
+		if i, ok := l.live[at]; ok {
+			l.all[i].end = now
+			delete(l.live, at)
+		}
+		if c.Ended {
+			continue
+		}
+		leaf := int32(-1) // of a tensor whose site has no leaf: there is none
+		if c.Site != nil {
+			leaf = l.of(c.Site)
+		} else if made, ok := l.leaves[madeAt{c.Proc, c.Stack}]; ok {
+			leaf = made
+		}
+		if len(l.all) >= l.max && !l.prune(w, now) {
+			w.lost.Add(lossLives, 1)
+			continue
+		}
+		l.live[at] = len(l.all)
+		l.all = append(l.all, life{proc: c.Proc, from: c.From, to: c.To, begin: now, end: never, leaf: leaf, tensor: c.Site == nil})
+	}
+	l.news = l.news[:0]
+}
+
+// endAll ends what a process has, or all have.
+func (l *lives) endAll(now uint64, id *event.Process) {
+	for at, i := range l.live {
+		if id == nil || at.proc == *id {
+			l.all[i].end = now
+			delete(l.live, at)
+		}
+	}
+}
+
+// prune forgets what was there at no moment that is kept, and tells whether that made
+// room.
+func (l *lives) prune(w *watcher, now uint64) bool {
+	before := len(l.all)
+	if before-len(l.live) < before/8 {
+		return false
+	}
+	if l.most == 0 {
+		l.most = 1 << 16
+	}
+	for {
+		l.choose(w, now)
+		l.forget()
+		if len(l.all) <= before*3/4 {
+			return true
+		}
+		if l.most == 1 {
+			return len(l.all) < before
+		}
+		l.most = max(l.most/4, 1)
+	}
+}
+
+// choose chooses moments until now: of instants of the stream.
+func (l *lives) choose(w *watcher, now uint64) {
+	times := slices.Clone(l.moments)
+	w.stream.times(l.until, func(t uint64) { times = append(times, t) })
+	times = slices.Compact(times)
+	step := (len(times) + l.most - 1) / l.most
+	l.moments = l.moments[:0]
+	for i := 0; i < len(times); i += max(step, 1) {
+		l.moments = append(l.moments, times[i])
+	}
+	l.until = now
+}
+
+func (l *lives) forget() {
+	kept := l.all[:0]
+	for i := range l.all {
+		x := l.all[i]
+		j, _ := slices.BinarySearch(l.moments, x.begin)
+		if x.end < l.until && (j >= len(l.moments) || l.moments[j] >= x.end) {
+			continue
+		}
+		if x.end == never {
+			l.live[spot{x.proc, x.from, x.tensor}] = len(kept)
+		}
+		kept = append(kept, x)
+	}
+	l.all = kept
+}
+
+// finish puts all in order.
+func (l *lives) finish(w *watcher) {
+	l.settle(w, w.now)
+	slices.SortFunc(l.all, func(a, b life) int {
+		return cmp.Or(cmp.Compare(a.begin, b.begin), compareProcesses(a.proc, b.proc), cmp.Compare(a.from, b.from), cmp.Compare(a.end, b.end))
+	})
+}

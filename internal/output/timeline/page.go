@@ -1,0 +1,90 @@
+package timeline
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"html"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
+)
+
+//go:embed page/*.js page/page.html
+var assets embed.FS
+
+func asset(name string) string {
+	b, err := assets.ReadFile(name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return string(b)
+}
+
+// script returns all that the page runs.
+func script() string {
+	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/map.js"), asset("page/main.js"))
+}
+
+// source returns how a Content-Security-Policy names an inline script or style.
+func source(content string) string {
+	sum := sha256.Sum256([]byte(content))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// blocks returns the data of the page, of so many bytes at most. Where all changes are too
+// much for that, they are fewer.
+func (d *document) blocks(most int) ([]block, error) {
+	lives, err := d.lifeBlock()
+	if err != nil {
+		return nil, err
+	}
+	about, err := d.meta.packed()
+	if err != nil {
+		return nil, err
+	}
+	left := max(most-len(lives.content)-len(about.content), most/4)
+	for {
+		c := d.changes()
+		all, err := c.blocks()
+		if err != nil {
+			return nil, err
+		}
+		size := 0
+		for _, x := range all {
+			size += len(x.content)
+		}
+		if size > left && d.w.stream.halve() {
+			continue
+		}
+		d.meta.Instants, d.meta.Bucket, d.meta.Exact = c.times.n, d.w.stream.size, d.w.stream.size == 1
+		d.meta.Loss = append(d.meta.Loss, shownLoss(d.w.lost.Counters())...)
+		about, err = d.meta.packed()
+		return append(append([]block{about}, all...), lives), err
+	}
+}
+
+// pieceSize is of how many bytes of a block the page has a script element: it unpacks
+// each while it reads the next.
+const pieceSize = 48 << 10
+
+// write writes the page.
+func (d *document) write(to io.Writer, blocks []block) error {
+	w := bufio.NewWriterSize(to, 1<<16)
+	js, css := "\n"+script(), "\n"+web.Style()
+	policy := "default-src 'none'; script-src " + source(js) + "; worker-src blob:; style-src " + source(css) + "; base-uri 'none'; form-action 'none'"
+	head, rest, _ := strings.Cut(asset("page/page.html"), "<!--data-->")
+	head = strings.NewReplacer("<!--policy-->", html.EscapeString(policy), "<!--title-->", html.EscapeString(d.meta.Title), "<!--style-->", css, "<!--script-->", js).Replace(head)
+	w.WriteString(head)
+	for _, x := range blocks {
+		for piece := range slices.Chunk(x.content, pieceSize) {
+			fmt.Fprintf(w, "<script type=\"application/gzip\" class=\"piece\" data-block=\"%s\">%s</script>\n", x.name, base64.StdEncoding.EncodeToString(piece))
+		}
+	}
+	w.WriteString(rest)
+	return w.Flush()
+}

@@ -1,0 +1,135 @@
+package frames
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/work"
+)
+
+// A target whose memory or files never answer keeps others from being named,
+// which is told, and nobody from going on.
+func TestNamingThatHangs(t *testing.T) {
+	n := newQueue(nil)
+	t.Cleanup(n.jobs.Close)
+	hang := make(chan struct{})
+	defer close(hang)
+	full := 0
+	dropped := func() { full++ }
+	n.add(1, 7, func() { <-hang }, dropped)
+	began := time.Now()
+	for range 10 * maxQueued {
+		n.add(1, 8, func() {}, dropped)
+	}
+	if took := time.Since(began); took > 5*time.Second || full < 8*maxQueued {
+		t.Errorf("adding took %v, %d found no room", took, full)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	n.settle(ctx)
+	n.mu.Lock()
+	n.since = n.since.Add(-slow)
+	n.mu.Unlock()
+	if note := n.note(); !strings.Contains(note, "process 7") {
+		t.Errorf("note %q", note)
+	}
+}
+
+// What a reading of names uses is not closed under it.
+func TestCloseDuringNaming(t *testing.T) {
+	s := source(t)
+	begun, done := make(chan struct{}), make(chan struct{})
+	s.queue.add(1, 7, func() {
+		close(begun)
+		time.Sleep(100 * time.Millisecond)
+		close(done)
+	}, nil)
+	<-begun
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-done:
+	default:
+		t.Error("closed while names were being read")
+	}
+}
+
+// Nor does one that hangs keep the end waiting.
+func TestCloseWhenNamingHangs(t *testing.T) {
+	s := source(t)
+	hang, begun := make(chan struct{}), make(chan struct{})
+	defer close(hang)
+	s.queue.add(1, 7, func() {
+		close(begun)
+		<-hang
+	}, nil)
+	<-begun
+	began := time.Now()
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "process 7") {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(began); took > 3*patience {
+		t.Errorf("took %v", took)
+	}
+}
+
+func source(t *testing.T) *Source {
+	t.Helper()
+	return New(&unwind.Taker{Mode: unwind.FramePointer}, func(record.Record) {})
+}
+
+func TestSettle(t *testing.T) {
+	n := newQueue(nil)
+	done := 0
+	for range 100 {
+		n.add(1, 1, func() { done++ }, nil)
+	}
+	n.settle(context.Background())
+	if done != 100 || n.note() != "" {
+		t.Errorf("%d jobs done, note %q", done, n.note())
+	}
+	if err := n.close(); err != nil {
+		t.Error(err)
+	}
+	n.settle(context.Background()) // nothing to wait for
+}
+
+// A user with more jobs than there is room for loses his own, and has others' done before
+// his.
+func TestNamingTurns(t *testing.T) {
+	meter := new(work.Meter)
+	n := newQueue(meter)
+	t.Cleanup(n.jobs.Close)
+	hold, begun := make(chan struct{}), make(chan struct{})
+	n.add(2, 1, func() { close(begun); <-hold }, nil)
+	<-begun
+	mine, dropped := 0, 0
+	for range 2 * maxQueued {
+		n.add(1, 1, func() { mine++ }, func() { dropped++ })
+	}
+	var before []int // of the jobs of user 1, by each of user 3
+	for range 10 {
+		n.add(3, 3, func() {
+			for begin := clock.Thread(); clock.Thread() == begin; {
+			}
+			before = append(before, mine)
+		}, func() { t.Error("it was dropped") })
+	}
+	close(hold)
+	n.settle(context.Background())
+	if len(before) != 10 || before[9] > 11 {
+		t.Errorf("jobs done before each: %v", before)
+	}
+	if mine+dropped != 2*maxQueued || dropped < maxQueued {
+		t.Errorf("%d done, %d dropped, of %d", mine, dropped, 2*maxQueued)
+	}
+	if meter.Of(3) == 0 {
+		t.Error("the work is not measured")
+	}
+}

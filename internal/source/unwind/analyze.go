@@ -1,0 +1,270 @@
+package unwind
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/ebpf-profiler/times"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+)
+
+// ErrNotAnalyzed says that a process is not known to the unwinder: it has
+// ended, or its mappings cannot be read.
+var ErrNotAnalyzed = errors.New("process not analysed")
+
+// Analyze reads the mappings of the process pid (in the tracer's PID
+// namespace), and returns when all stacks that lie in them can be unwound: 25
+// ms for a small program, a second for PyTorch, a fifth of that when its tables
+// are remembered. Call it again when a library was loaded. It starts the
+// process's part of the memo afresh. When ctx ends it fails; an analysis that
+// has begun goes on by itself.
+func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
+	done := make(chan error, 1)
+	go func() {
+		if err := u.analyse.lock(ctx); err != nil {
+			done <- err
+			return
+		}
+		tables, err := u.analyzeLocked(pid, nil)
+		u.analyse.unlock()
+		if err == nil {
+			err = u.settle(pid, tables)
+		}
+		done <- err
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("analyse process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// analyzeLocked analyses a process, or no more than the fresh mappings of one that is
+// known. It returns the tables on their way into the kernel, which are for settle.
+func (u *Unwinder) analyzeLocked(pid int, fresh []proc.Mapping) (*loads, error) {
+	tables := u.synchronize(uint32(pid), fresh)
+	if !u.kernel.known(uint32(pid)) {
+		// Its predecessor of the same PID may not be forgotten yet.
+		u.processes.ProcessedUntil(times.GetKTime())
+		tables = u.synchronize(uint32(pid), nil)
+	}
+	if !u.kernel.known(uint32(pid)) {
+		return nil, ErrNotAnalyzed
+	}
+	return tables, nil
+}
+
+// settle returns when the tables of an analysis can be used, and the memo is no older
+// than that. Other analyses go on meanwhile.
+func (u *Unwinder) settle(pid int, tables *loads) error {
+	if err := tables.wait(); err != nil {
+		return err
+	}
+	select {
+	case u.analyse <- struct{}{}:
+		defer u.analyse.unlock()
+	case <-u.ending:
+		return ErrNotAnalyzed
+	}
+	if !u.kernel.known(uint32(pid)) {
+		return ErrNotAnalyzed
+	}
+	err := u.Invalidate(pid)
+	u.codes.mapped(pid, u.mappings[uint32(pid)])
+	return err
+}
+
+// Invalidate starts the process's part of the memo afresh: its mappings
+// changed, or stacks that the memo names were dropped.
+func (u *Unwinder) Invalidate(pid int) error { return u.known.afresh(pid) }
+
+// forget drops what is known of the process pid, which has ended or replaced
+// its image. It is called under u.analyse.
+func (u *Unwinder) forget(pid int) {
+	u.codes.forget(pid)
+	if !u.kernel.known(uint32(pid)) {
+		return // never analysed: most children of a shell live shorter than that takes
+	}
+	delete(u.mappings, uint32(pid))
+	delete(u.pythons.processes, uint32(pid))
+	_ = u.known.forget(pid)
+	// The unwinder takes the Python of another image for the one that it knows, unless
+	// the process ended in between.
+	ended := u.newAnalysis(pid)
+	ended.err = os.ErrNotExist
+	u.processes.SynchronizeProcess(ended)
+	if !gone(pid) {
+		u.processes.ProcessedUntil(times.GetKTime())
+		u.synchronize(uint32(pid), nil)
+	}
+}
+
+// look is how often the processes are looked for whose stacks led out of what
+// is known, and cleanup how often those that ended unnoticed.
+const (
+	look    = 200 * time.Millisecond
+	cleanup = 5 * time.Second
+)
+
+// work analyses and forgets processes as they come due, until ctx ends.
+func (u *Unwinder) work(ctx context.Context) {
+	reports := time.NewTimer(clock.Until(look))
+	defer reports.Stop()
+	cleanups := time.NewTimer(clock.Until(cleanup))
+	defer cleanups.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-u.schedule.wake:
+		case <-reports.C:
+			reports.Reset(clock.Until(look))
+			for _, pid := range u.kernel.reported() {
+				u.Changed(int(pid), 0)
+			}
+		case now := <-cleanups.C:
+			cleanups.Reset(clock.Until(cleanup))
+			// Stacks of processes that ended since the last time may still be
+			// on their way.
+			if u.analyse.lock(ctx) == nil {
+				u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+cleanup))
+				u.processes.CleanupPIDs()
+				u.codes.keep(u.kernel.known)
+				maps.DeleteFunc(u.mappings, func(pid uint32, _ []proc.Mapping) bool { return !u.kernel.known(pid) })
+				maps.DeleteFunc(u.pythons.processes, func(pid uint32, _ bool) bool { return !u.kernel.known(pid) })
+				u.analyse.unlock()
+			}
+		}
+		ended, due, fresh := u.schedule.take(time.Now())
+		if len(ended)+len(due)+len(fresh) == 0 || u.analyse.lock(ctx) != nil {
+			continue
+		}
+		for _, pid := range ended {
+			u.forget(pid)
+		}
+		for pid, mappings := range fresh {
+			u.analyzeSoon(pid, mappings)
+		}
+		for _, pid := range due {
+			u.analyzeSoon(pid, nil)
+		}
+		u.schedule.begin(0)
+		u.analyse.unlock()
+	}
+}
+
+// analyzeSoon analyses a process, and does not wait until its tables are there. One that
+// has ended cannot be analysed: its stacks, if any still come, are counted as incomplete.
+func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
+	u.schedule.begin(pid)
+	if tables, err := u.analyzeLocked(pid, fresh); err == nil {
+		u.settling.Go(func() { _ = u.settle(pid, tables) })
+	}
+}
+
+// An analysis that takes a processor this long has used memory worth giving back at once.
+const largeAnalysis = 100 * time.Millisecond
+
+// analysisGC is the garbage collector's percentage while a process is analysed that the
+// start waits for. At half of it, as beside production jobs otherwise, it takes a third of
+// the analysis's time.
+const analysisGC = 100
+
+// synchronize reads the mappings of a process, but for those that are known if fresh
+// ones are told. It is called under u.analyse.
+func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
+	var tables *loads
+	user, _ := u.userOf(int(pid))
+	u.opts.Meter.Do(user, func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		began := clock.Thread()
+		tables = u.readProcess(pid, fresh)
+		// Where others use the processors a small one takes as long.
+		if clock.Thread()-began > largeAnalysis {
+			go debug.FreeOSMemory()
+		}
+	})
+	return tables
+}
+
+// readProcess is what synchronize measures.
+func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
+	if slices.Contains(u.first, int(pid)) {
+		defer debug.SetGCPercent(debug.SetGCPercent(analysisGC))
+	}
+	tables := new(loads)
+	u.tables.loading = tables
+	a := u.newAnalysis(int(pid))
+	u.tables.of = a
+	defer a.close()
+	known := u.mappings[pid]
+	if len(fresh) > 0 && known != nil {
+		a.mappings = with(known, fresh)
+	} else {
+		a.mappings, a.err = readMappings(int(pid))
+	}
+	u.pythons.look(pid, a.mappings)
+	a.prepare(known)
+	u.processes.SynchronizeProcess(a)
+	if delete(u.mappings, pid); u.kernel.known(pid) && a.err == nil && len(a.mappings) <= maxKept {
+		u.mappings[pid] = a.mappings
+	}
+	u.ahead.want(int(pid), a.wheels, a.files())
+	u.settling.Go(tables.Wait)
+	return tables
+}
+
+// reported returns the processes that the kernel side wants analysed.
+func (k *kernel) reported() []uint32 {
+	var events []uint64 // PID and TID
+	var event uint64
+	var value bool
+	for it := k.maps["pid_events"].Iterate(); it.Next(&event, &value); {
+		events = append(events, event)
+	}
+	var pids []uint32
+	for _, event := range events {
+		if pid := uint32(event >> 32); k.maps["pid_events"].Delete(event) == nil && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// known tells whether the unwinder has the mappings of pid.
+func (k *kernel) known(pid uint32) bool {
+	// struct PIDPage, and the page 0 that stands for the process.
+	var key [16]byte
+	binary.NativeEndian.PutUint32(key[:], 96)
+	binary.BigEndian.PutUint32(key[4:], pid)
+	value, err := k.maps["pid_page_to_mapping_info"].LookupBytes(key[:])
+	return err == nil && value != nil
+}
+
+// gone tells whether a process has no memory any more: its mappings go before
+// it can be seen to have ended.
+func gone(pid int) bool {
+	if proc.Ended(pid) {
+		return true
+	}
+	for _, err := range proc.Mappings(pid) {
+		return err != nil
+	}
+	return true
+}

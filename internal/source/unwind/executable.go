@@ -1,0 +1,384 @@
+package unwind
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+
+	"go.opentelemetry.io/ebpf-profiler/libpf"
+	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
+	"go.opentelemetry.io/ebpf-profiler/nativeunwind"
+	sdtypes "go.opentelemetry.io/ebpf-profiler/nativeunwind/stackdeltatypes"
+	"go.opentelemetry.io/ebpf-profiler/process"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+)
+
+// An analysis is one look at a process: its files as the unwinder's Go side sees them,
+// and their tables. A file is opened by internal/source/proc, and read but never mapped: who
+// maps a file is killed (SIGBUS) when its owner cuts it short.
+type analysis struct {
+	process.Process
+	tables *tables
+	memo   *filememo.Memo
+
+	// What it maps, in order of address, and why that is not all.
+	mappings []proc.Mapping
+	err      error
+
+	opened map[mappingKey]*executable
+	wheels []string   // new mappings' paths in wheels of Python's
+	linked bool       // files that mapped ones name may be opened
+	root   *proc.Root // nil until one is
+
+	making sync.WaitGroup // of tables that prepare has made
+
+	mu    sync.Mutex
+	found map[proc.FileID]*found
+}
+
+// found is what was made of a file, once made has come.
+type found struct {
+	made    sync.Once
+	content filememo.Sum
+	table   *loadable // nil if it is loaded already, or used up
+	err     error
+}
+
+func (u *Unwinder) newAnalysis(pid int) *analysis {
+	return &analysis{Process: process.New(libpf.PID(pid), libpf.PID(pid)), tables: u.tables, memo: u.memo, opened: make(map[mappingKey]*executable), found: make(map[proc.FileID]*found)}
+}
+
+// An executable is a file that a process maps. One that is kept is open for as long as
+// the analysis that it is of lasts.
+type executable struct {
+	*proc.File
+	of   *analysis
+	kept bool
+}
+
+// Close closes the file unless it is kept.
+func (e *executable) Close() error {
+	if e.kept {
+		return nil
+	}
+	return e.File.Close()
+}
+
+// prepare begins to make the tables of what the process maps, several at a time: the
+// unwinder's Go side, which goes through the mappings one by one, waits for each at
+// most. Those that it knows are left out.
+func (a *analysis) prepare(known []proc.Mapping) {
+	before := make(map[mappingKey]bool, len(known))
+	for _, m := range known {
+		before[mappingKey{m.Start, m.File}] = true
+	}
+	files := make(map[proc.FileID]*executable)
+	for i := range a.mappings {
+		m := &a.mappings[i]
+		if before[mappingKey{m.Start, m.File}] || !m.HasFile() || len(a.opened) >= maxOpen {
+			continue
+		}
+		if f, err := a.open(m); err == nil {
+			files[f.ID] = f
+		}
+		if packagesOf(m.Path) != "" {
+			a.wheels = append(a.wheels, m.Path)
+		}
+	}
+	// The largest first: the last one to end should not have begun last.
+	order := slices.SortedFunc(maps.Values(files), func(a, b *executable) int { return cmp.Compare(b.Size, a.Size) })
+	next := make(chan *executable, len(order))
+	for _, f := range order {
+		next <- f
+	}
+	close(next)
+	for range min(runtime.GOMAXPROCS(0), len(order)) {
+		a.making.Go(func() {
+			for f := range next {
+				f.find()
+			}
+		})
+	}
+}
+
+// maxKept bounds the mappings of a process that are kept until it has new ones.
+const maxKept = 8192
+
+// readMappings returns the mappings of a process that the unwinder wants: of files, and
+// of the vdso.
+func readMappings(pid int) (out []proc.Mapping, err error) {
+	for m, err := range proc.Mappings(pid) {
+		if err != nil {
+			return out, err
+		}
+		if m.HasFile() || m.Path == "[vdso]" {
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}
+
+// with returns the known mappings with the fresh ones in the place of what they lie on.
+func with(known, fresh []proc.Mapping) []proc.Mapping {
+	out := slices.Clone(known)
+	for _, m := range fresh {
+		if !m.HasFile() {
+			continue
+		}
+		out = slices.DeleteFunc(out, func(o proc.Mapping) bool { return o.Start < m.End && m.Start < o.End })
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b proc.Mapping) int { return cmp.Compare(a.Start, b.Start) })
+	return out
+}
+
+// IterateMappings implements process.Process.
+func (a *analysis) IterateMappings(f func(process.RawMapping) bool) (parseErrors uint32, err error) {
+	for _, m := range a.mappings {
+		raw := process.RawMapping{
+			Vaddr: m.Start, Length: m.End - m.Start, Flags: readable | executableFlag,
+			FileOffset: m.Offset, Device: m.File.Dev, Inode: m.File.Ino, Path: m.Name(),
+		}
+		if m.Path == "[vdso]" {
+			raw.Device, raw.Inode, raw.Path = 0, vdsoInode, process.VdsoPathName
+		}
+		if !f(raw) {
+			return 0, process.ErrCallbackStopped
+		}
+	}
+	if a.err == nil && len(a.mappings) == 0 {
+		return 0, process.ErrNoMappings
+	}
+	return 0, a.err
+}
+
+const (
+	// Flags as of an ELF file's segment, PF_R and PF_X.
+	readable, executableFlag = 4, 1
+	// vdsoInode is what the unwinder takes for the inode of the vdso.
+	vdsoInode = 50
+)
+
+// maxOpen bounds the files that are open at a time.
+const maxOpen = 512
+
+// A mappingKey tells the mappings of a process apart.
+type mappingKey struct {
+	start uint64
+	file  proc.FileID
+}
+
+// files returns the files that are open.
+func (a *analysis) files() map[proc.FileID]bool {
+	out := make(map[proc.FileID]bool, len(a.opened))
+	for _, f := range a.opened {
+		out[f.ID] = true
+	}
+	return out
+}
+
+// close gives back the files, and the tables that were not used.
+func (a *analysis) close() {
+	a.making.Wait()
+	if a.root != nil {
+		a.root.Close()
+	}
+	for _, f := range a.opened {
+		f.File.Close()
+	}
+	for _, f := range a.found {
+		if f.table != nil {
+			a.tables.drop(f.table)
+		}
+	}
+}
+
+// open opens a mapped file, or gives one that is open. It is for one goroutine at a time.
+func (a *analysis) open(m *proc.Mapping) (*executable, error) {
+	if f := a.opened[mappingKey{m.Start, m.File}]; f != nil {
+		return f, nil
+	}
+	f, err := proc.OpenMapped(int(a.PID()), m)
+	if err != nil {
+		return nil, a.explain(err)
+	}
+	e := &executable{File: f, of: a, kept: len(a.opened) < maxOpen}
+	if e.kept {
+		a.opened[mappingKey{m.Start, m.File}] = e
+	}
+	return e, nil
+}
+
+// explain says what an error of a file is. A dying process may end while its files are
+// read. The unwinder remembers for hours what is wrong with a file, for every process
+// that maps it, unless the error is os.ErrNotExist: so every error of a process that
+// has ended is one.
+func (a *analysis) explain(err error) error {
+	if err != nil && !errors.Is(err, os.ErrNotExist) && gone(int(a.PID())) {
+		return fmt.Errorf("%w: %w", err, os.ErrNotExist)
+	}
+	return err
+}
+
+func (a *analysis) openRaw(m *process.RawMapping) (*executable, error) {
+	i, ok := slices.BinarySearchFunc(a.mappings, m.Vaddr, func(m proc.Mapping, start uint64) int { return cmp.Compare(m.Start, start) })
+	if ok {
+		return a.open(&a.mappings[i])
+	}
+	return a.open(&proc.Mapping{
+		Start: m.Vaddr, End: m.Vaddr + m.Length, Offset: m.FileOffset,
+		File: proc.FileID{Dev: m.Device, Ino: m.Inode}, Path: m.Path,
+	})
+}
+
+// OpenMappingFile implements process.Process.
+func (a *analysis) OpenMappingFile(m *process.RawMapping) (process.ReadAtCloser, error) {
+	f, err := a.openRaw(m)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// OpenELF implements pfelf.ELFOpener: it opens a file that a mapped one names, while
+// the table of that one is read. The unwinder's Go side also asks for those of which
+// it reports no more than the name.
+func (a *analysis) OpenELF(path string) (*pfelf.File, error) {
+	if !a.linked {
+		return nil, os.ErrNotExist
+	}
+	if a.root == nil {
+		var err error
+		if a.root, err = proc.OpenRoot(int(a.PID())); err != nil {
+			return nil, a.explain(err)
+		}
+	}
+	f, err := a.root.Open(path, 0)
+	if err != nil {
+		return nil, a.explain(err)
+	}
+	return pfelf.NewFileOwned(struct{ process.ReadAtCloser }{f})
+}
+
+// GetMappingFileLastModified implements process.Process: what the unwinder knows of a
+// file holds until this changes. It is the time of the inode's last change, which
+// unlike that of its content cannot be set.
+func (a *analysis) GetMappingFileLastModified(m *process.RawMapping) int64 {
+	f, err := a.openRaw(m)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil {
+		return 0
+	}
+	return st.Ctim.Nano()
+}
+
+// CalculateMappingFileID implements process.Process. Files of one id share a table in
+// every process, and what is known of an interpreter: they have one owner, and the
+// same bytes wherever the table was read from.
+func (a *analysis) CalculateMappingFileID(m *process.RawMapping) (libpf.FileID, error) {
+	if m.IsVDSO() {
+		id, err := a.Process.CalculateMappingFileID(m)
+		return id, a.explain(err)
+	}
+	f, err := a.openRaw(m)
+	if err != nil {
+		return libpf.FileID{}, err
+	}
+	defer f.Close()
+	found := f.find()
+	if found.err == nil && found.content != (filememo.Sum{}) {
+		return libpf.FileIDFromBytes(found.content[:16])
+	}
+	// One whose table cannot be shared has an id of its own.
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return libpf.FileID{}, a.explain(err)
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %d %d", st.Dev, st.Ino, st.Uid, st.Size, st.Ctim.Nano()))
+	return libpf.FileIDFromBytes(sum[:16])
+}
+
+// find returns what is made of the file's table, which it makes unless it was.
+func (e *executable) find() *found {
+	e.of.mu.Lock()
+	f := e.of.found[e.ID]
+	if f == nil {
+		f = new(found)
+		e.of.found[e.ID] = f
+	}
+	e.of.mu.Unlock()
+	f.made.Do(func() { e.make(f, false) })
+	return f
+}
+
+// make makes the file's table, one that is loaded already only if again is set.
+func (e *executable) make(f *found, again bool) {
+	encoded, content, err := e.of.memo.Derive(filememo.File{ReaderAt: e.File, Size: e.Size, Owner: e.Owner}, readTable)
+	if err != nil {
+		f.err = e.of.explain(err)
+		return
+	}
+	f.content = content
+	if again || !e.of.tables.has(content) {
+		f.table, f.err = e.of.tables.prepare(content, encoded)
+	}
+}
+
+// take returns the table of a file, to be loaded.
+func (e *executable) take() (*loadable, error) {
+	f := e.find()
+	if f.err == nil && f.table == nil { // unloaded meanwhile
+		e.make(f, true)
+	}
+	l := f.table
+	f.table = nil
+	return l, f.err
+}
+
+// provider gives the unwinder's Go side the tables.
+type provider struct{ tables *tables }
+
+// GetIntervalDataForFile implements nativeunwind.StackDeltaProvider.
+func (p provider) GetIntervalDataForFile(ref *pfelf.Reference) (*sdtypes.IntervalData, error) {
+	p.tables.offered = nil
+	elf, err := ref.GetELF()
+	if err != nil {
+		return nil, err
+	}
+	var l *loadable
+	e, ok := elf.Underlying().(*executable)
+	if ok {
+		l, err = e.take()
+	}
+	if !ok || errors.Is(err, errDebugLink) { // the vdso, or one that names another file
+		var encoded []byte
+		if ok {
+			e.of.linked = true
+			defer func() { e.of.linked = false }()
+		}
+		if encoded, err = extract(ref); err == nil {
+			l, err = p.tables.prepare(filememo.Sum{}, encoded)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the unwind table of %s: %w", ref.FileName(), err)
+	}
+	p.tables.offered = l
+	return l.intervals(), nil
+}
+
+// GetAndResetStatistics implements nativeunwind.StackDeltaProvider.
+func (provider) GetAndResetStatistics() nativeunwind.Statistics { return nativeunwind.Statistics{} }

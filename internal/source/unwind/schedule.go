@@ -1,0 +1,196 @@
+package unwind
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+)
+
+// maxScheduled bounds the processes that wait to be analysed. One beyond it is
+// analysed once its stacks lead out of what is known.
+const maxScheduled = 8192
+
+// maxFresh bounds the new mappings of one process that are told one by one.
+const maxFresh = 64
+
+// atOnce bounds the processes that are analysed before those that ended are looked at
+// again.
+const atOnce = 8
+
+// A schedule says which processes to analyse, and when, and which have ended. Users take
+// turns: one with many processes does not keep those of others waiting.
+type schedule struct {
+	mu      sync.Mutex
+	due     map[int]time.Time
+	fresh   map[int][]proc.Mapping // new mappings of processes that are known
+	users   map[int]uint16         // of the processes in due and in fresh
+	last    uint16                 // the user whose turn was last
+	ended   []int
+	dropped atomic.Uint64 // processes that found no room
+	// The analysis under way: of process, 0 for none.
+	process int
+	since   time.Time
+
+	wake chan struct{}
+}
+
+func newSchedule() *schedule {
+	return &schedule{due: make(map[int]time.Time), fresh: make(map[int][]proc.Mapping), users: make(map[int]uint16), wake: make(chan struct{}, 1)}
+}
+
+// Changed says that pid has new mappings: it is analysed again after delay.
+// Changes that come meanwhile are part of it. A process of which no stack is taken is not
+// analysed: its first stack after that asks for it. It waits for nothing.
+func (u *Unwinder) Changed(pid int, delay time.Duration) {
+	s := u.schedule
+	user, shed := u.userOf(pid)
+	if shed {
+		return
+	}
+	s.mu.Lock()
+	at := time.Now().Add(delay)
+	switch old, ok := s.due[pid]; {
+	case ok && old.Before(at):
+	case !ok && len(s.due) >= maxScheduled:
+		s.dropped.Add(1)
+	default:
+		s.due[pid], s.users[pid] = at, user
+	}
+	s.mu.Unlock()
+	if delay == 0 {
+		s.nudge()
+	}
+}
+
+// Mapped says that pid has the new mapping m, which is analysed at once: reading all of
+// its mappings takes longer, and is left for after delay. It waits for nothing.
+func (u *Unwinder) Mapped(pid int, m proc.Mapping, delay time.Duration) {
+	s := u.schedule
+	user, shed := u.userOf(pid)
+	if shed {
+		return
+	}
+	s.mu.Lock()
+	if known := s.fresh[pid]; len(known) < maxFresh && (known != nil || len(s.fresh) < maxScheduled) {
+		s.fresh[pid], s.users[pid] = append(known, m), user
+	}
+	s.mu.Unlock()
+	u.Changed(pid, delay)
+	s.nudge()
+}
+
+// Ended says that pid has ended or replaced its image: it is not analysed any more.
+// It waits for nothing.
+func (u *Unwinder) Ended(pid int) {
+	s := u.schedule
+	s.mu.Lock()
+	delete(s.due, pid)
+	delete(s.fresh, pid)
+	delete(s.users, pid)
+	if len(s.ended) < maxScheduled { // those beyond it are looked for every so often
+		s.ended = append(s.ended, pid)
+	}
+	s.mu.Unlock()
+	s.nudge()
+}
+
+func (s *schedule) nudge() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take removes and returns what is due. Few processes are taken at a time: the
+// end of one must not wait for the analysis of many. fresh are new mappings of
+// processes that are not due.
+func (s *schedule) take(now time.Time) (ended, due []int, fresh map[int][]proc.Mapping) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended, s.ended = s.ended, nil
+	fresh = make(map[int][]proc.Mapping)
+	for _, pid := range s.turns(now) {
+		if at, ok := s.due[pid]; ok && !now.Before(at) {
+			due = append(due, pid)
+			delete(s.due, pid)
+		} else {
+			fresh[pid] = s.fresh[pid]
+		}
+		delete(s.fresh, pid)
+		if _, waits := s.due[pid]; !waits {
+			delete(s.users, pid)
+		}
+	}
+	slices.Sort(due)
+	if len(due)+len(fresh) == atOnce {
+		s.nudge()
+	}
+	return ended, due, fresh
+}
+
+// turns returns the next processes to analyse, one of each user in turn.
+func (s *schedule) turns(now time.Time) (pids []int) {
+	of := map[uint16][]int{}
+	for pid, at := range s.due {
+		if !now.Before(at) {
+			of[s.users[pid]] = append(of[s.users[pid]], pid)
+		}
+	}
+	for pid := range s.fresh {
+		if at, ok := s.due[pid]; !ok || now.Before(at) {
+			of[s.users[pid]] = append(of[s.users[pid]], pid)
+		}
+	}
+	users := slices.Sorted(maps.Keys(of))
+	next, _ := slices.BinarySearch(users, s.last+1)
+	for len(users) > 0 && len(pids) < atOnce {
+		next %= len(users)
+		user := users[next]
+		s.last = user
+		pids = append(pids, of[user][0])
+		if of[user] = of[user][1:]; len(of[user]) == 0 {
+			users = slices.Delete(users, next, next+1)
+		} else {
+			next++
+		}
+	}
+	return pids
+}
+
+// begin says which process is being analysed from here on.
+func (s *schedule) begin(pid int) {
+	s.mu.Lock()
+	s.process, s.since = pid, time.Now()
+	s.mu.Unlock()
+}
+
+// Busy returns the process whose analysis is under way, and for how long; 0 for
+// none. A target's file system may never answer.
+func (u *Unwinder) Busy() (pid int, since time.Duration) {
+	s := u.schedule
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == 0 {
+		return 0, 0
+	}
+	return s.process, time.Since(s.since)
+}
+
+// A gate, made with room for one, is a mutex whose lock can be given up.
+type gate chan struct{}
+
+func (g gate) lock(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (g gate) unlock() { <-g }

@@ -1,0 +1,340 @@
+package recordtest
+
+import (
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+)
+
+// Hostile are recordings that are made to cost more memory or time than they are worth. Each
+// fills a Forger's file, which has a Trace.
+var Hostile = []struct {
+	Name string
+	Fill func(f *Forger)
+}{
+	{"processes", func(f *Forger) {
+		for i := uint64(1); f.Room(32); i++ {
+			f.Process(forgedProcess(i), "python")
+		}
+	}},
+	{"processes that allocate", func(f *Forger) {
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(i), Addr: 4096, Size: 512})
+		}
+	}},
+	{"processes with contexts on many devices", func(f *Forger) {
+		for i := uint64(1); f.Room(96); i++ {
+			e := event.Event{Op: event.OpContextCreate, Time: second(1), Proc: forgedProcess(1 + i%1000), Device: int32(i % 256), Ctx: i}
+			f.Event(e)
+			e.Op, e.Kind, e.API, e.Addr, e.Size = event.OpAlloc, event.KindDevice, 1, 4096*i, 512
+			f.Event(e)
+		}
+	}},
+	{"live rows", func(f *Forger) {
+		p := forgedProcess(1)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1) + i, Proc: p, Addr: 2 * i, Size: 1})
+		}
+	}},
+	{"tensors", func(f *Forger) {
+		p := forgedProcess(1)
+		f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 1 << 40, Size: 1 << 39})
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, API: 1, Time: second(1) + i, Proc: p, Addr: 1<<40 + 1024*i, Size: 512, Handle: 1, Part: 1})
+		}
+	}},
+	{"call sites", func(f *Forger) {
+		p := forgedProcess(1)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stack: i})
+		}
+	}},
+	{"frames that are missing", func(f *Forger) {
+		p := forgedProcess(1)
+		for i := uint64(1); f.Room(5000); i++ {
+			f.Stack(i, p, 4096, 1)
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stack: i})
+		}
+	}},
+	{"places", func(f *Forger) {
+		for i := uint64(1); f.Room(16); i++ {
+			f.Place(i, false)
+		}
+	}},
+	{"long texts in many lines", func(f *Forger) {
+		long := strings.Repeat("x", 60<<10)
+		p := forgedProcess(1)
+		f.Room(200 << 10)
+		f.Place(1, true).Int(0).Uint(0, 20_000)
+		for range 20_000 {
+			f.Text(long, "", "").Int(1).Text("")
+		}
+		for i := uint64(1); f.Room(64); i++ {
+			f.Stack(i, p, 16, 1)
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stack: i})
+		}
+	}},
+	{"one long line in many stacks", func(f *Forger) {
+		long := strings.Repeat("x", 60<<10)
+		p := forgedProcess(1)
+		f.Room(100 << 10)
+		f.Place(1, true).Int(0).Uint(0, 1).Text(long, long, long).Int(1).Text("")
+		for i := uint64(1); f.Room(5000); i++ {
+			f.Stack(i, p, 4096, 1)
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stack: i})
+		}
+	}},
+	{"many lines in many stacks", func(f *Forger) {
+		p := forgedProcess(1)
+		f.Room(100 << 10)
+		f.Place(1, true).Int(0).Uint(0, 10_000)
+		for range 10_000 {
+			f.Text("f", "", "").Int(1).Text("")
+		}
+		for i := uint64(1); f.Room(5000); i++ {
+			f.Stack(i, p, 4096, 1)
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stack: i})
+		}
+	}},
+	{"one stack in many processes", func(f *Forger) {
+		p := forgedProcess(1)
+		f.Room(100 << 10)
+		f.Place(1, true).Int(0).Uint(0, 1).Text(strings.Repeat("x", 200), "", "").Int(1).Text("")
+		f.Stack(1, p, 4096, 1)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(i), Addr: 2 * i, Size: 1, Stack: 1})
+		}
+	}},
+	{"devices of a reading", func(f *Forger) {
+		for f.Room(200 << 10) {
+			f.Entry(EntryReading).Int(0).Uint(0, 10_000)
+			for range 10_000 {
+				f.Text("u", "l", "n").Uint(1, 1).Int(0).Int(1).Int(1).Int(1).Bool(true).Bool(true).Uint(0)
+			}
+			f.Uint(0, 0).Moment(second(1))
+		}
+	}},
+	{"processes of a reading", func(f *Forger) {
+		for f.Room(200 << 10) {
+			f.Entry(EntryReading).Int(0).Uint(0, 1)
+			f.Text("u", "l", "n").Uint(1, 1).Int(0).Int(1).Int(1).Int(1).Bool(true).Bool(true).Uint(40_000)
+			for i := range int64(40_000) {
+				f.Int(i & 63).Text("p").Int(1).Bool(true)
+			}
+			f.Uint(0, 0).Moment(second(1))
+		}
+	}},
+	{"uses of a reading", func(f *Forger) {
+		for i := uint64(1); i < 1000; i++ {
+			f.Process(forgedProcess(i), "p")
+		}
+		for f.Room(200 << 10) {
+			f.Entry(EntryReading).Int(0).Uint(0, 1)
+			f.Text("u", "l", "n").Uint(1, 1).Int(0).Int(1).Int(1).Int(1).Bool(true).Bool(true).Uint(0)
+			f.Uint(20_000)
+			for i := range uint64(20_000) {
+				f.Uint(1+i%1000, forgedProcess(1).Start, 0).Int(1).Bool(true).Bool(false)
+			}
+			f.Uint(0).Moment(second(1))
+		}
+	}},
+	{"many readings", func(f *Forger) {
+		for i := uint64(1); i < 2000; i++ {
+			f.Process(forgedProcess(i), "p").Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(i), Addr: 4096, Size: 512})
+		}
+		for i := uint64(1); f.Room(64); i++ {
+			f.Entry(EntryReading).Int(0).Uint(0, 1)
+			f.Text("u", "l", "n").Uint(1, 1).Int(0).Int(1).Int(1).Int(1).Bool(true).Bool(true).Uint(0, 0, 0)
+			f.Moment(second(1) + 1000*i)
+		}
+	}},
+	{"notes of a loss", func(f *Forger) {
+		long := strings.Repeat("x", 60<<10)
+		f.Room(250 << 10)
+		f.Entry(EntryLoss).Uint(0, 150_000)
+		for range 150_000 {
+			f.Text(long)
+		}
+	}},
+	{"counters of a loss", func(f *Forger) {
+		long := strings.Repeat("x", 60<<10)
+		f.Room(250 << 10)
+		f.Entry(EntryLoss).Uint(50_000)
+		for range 50_000 {
+			f.Text(long, long).Uint(1)
+		}
+		f.Uint(0)
+	}},
+	{"functions of a trace", func(f *Forger) {
+		long := strings.Repeat("x", 60<<10)
+		apis := make([]string, 65_000)
+		for i := range apis {
+			apis[i] = long
+		}
+		f.Room(250 << 10)
+		f.Trace(10, apis...)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(1), Addr: 2 * i, Size: 1, Stack: i})
+		}
+	}},
+	{"allocators", func(f *Forger) {
+		for i := uint64(1); f.Room(200 << 10); {
+			f.Entry(EntryTensors).Uint(0, 0).Int(0).Uint(10_000)
+			for range 10_000 {
+				f.Uint(i, forgedProcess(1).Start).Int(int64(i%256)).Uint(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+				i++
+			}
+			f.Moment(second(1))
+		}
+	}},
+	{"steps", func(f *Forger) {
+		for i := uint64(1); f.Room(5000); i++ {
+			f.Entry(EntrySteps).Uint(i, forgedProcess(1).Start, 4096)
+			for j := range uint64(4096) {
+				f.Uint(j & 127)
+			}
+			f.Bool(true)
+		}
+	}},
+	{"moments over all times", func(f *Forger) {
+		sites(f, 10_000)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Moment(second(1) + i*40_000_000_000_000)
+		}
+	}},
+	{"changes over all times", func(f *Forger) {
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: i << 47, Proc: forgedProcess(1), Addr: 2 * i, Size: 1, Stack: i & 1023})
+			f.Moment(i << 47)
+		}
+	}},
+	{"time at the end", func(f *Forger) {
+		sites(f, 10)
+		f.Moment(1 << 63).Moment(1<<64 - 1).Moment(1<<63 - 1)
+		sites(f, 10)
+	}},
+	{"sweeps", func(f *Forger) {
+		for i := uint64(1); i < 30_000 && f.Room(64); i++ {
+			f.Stack(i, forgedProcess(1), 1, 1)
+		}
+		for i := 0; f.Room(64); i++ {
+			f.Entry(EntrySweep).Bool(false)
+		}
+	}},
+	{"reports", func(f *Forger) {
+		for i := uint64(1); i < 40_000; i++ {
+			f.Room(64)
+			f.Process(forgedProcess(i), "p")
+		}
+		for f.Room(64) {
+			f.Entry(EntryReported)
+		}
+	}},
+	{"cuts", func(f *Forger) {
+		sites(f, 10_000)
+		for f.Room(64) {
+			f.Entry(EntryCut).Int(0)
+		}
+	}},
+	{"failures", func(f *Forger) {
+		sites(f, 20_000)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(2 + 2*i), Proc: forgedProcess(1), Size: 1, Result: event.OutOfMemory, Stack: 1})
+			f.Moment(second(3 + 2*i))
+		}
+	}},
+	{"exits", func(f *Forger) {
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(i), Addr: 2 * i, Size: 1, Stack: i})
+			f.Event(event.Event{Op: event.OpExit, Time: second(1), Proc: forgedProcess(i), Name: "p"})
+		}
+	}},
+	{"forks", func(f *Forger) {
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpFork, Time: second(1), Proc: forgedProcess(1), Child: forgedProcess(i), Name: "p"})
+		}
+	}},
+	{"resets", func(f *Forger) {
+		for i := uint64(1); i < 50_000; i++ {
+			f.Room(64)
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindHost, API: 1, Time: second(1), Proc: forgedProcess(1), Addr: 2 * i, Size: 1})
+		}
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpPrimaryReset, Time: second(1), Proc: forgedProcess(1)})
+		}
+	}},
+	{"contexts destroyed", func(f *Forger) {
+		for i := uint64(1); i < 40_000; i++ {
+			f.Room(64)
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(1), Addr: 2 * i, Size: 1, Ctx: 1 + i&63})
+		}
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpContextDestroy, Time: second(1), Proc: forgedProcess(1), Ctx: 1 << 40})
+		}
+	}},
+	{"mappings", func(f *Forger) {
+		p := forgedProcess(1)
+		f.Event(event.Event{Op: event.OpHandleCreate, Kind: event.KindVMM, API: 1, Time: second(1), Proc: p, Handle: 7, Size: 1 << 40})
+		for i := uint64(1); i < 60_000; i++ {
+			f.Room(64)
+			f.Event(event.Event{Op: event.OpMap, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Handle: 7})
+		}
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpUnmap, Time: second(1), Proc: p, Addr: 1 << 50, Size: 1})
+		}
+	}},
+	{"graphs", func(f *Forger) {
+		p := forgedProcess(1)
+		f.Event(event.Event{Op: event.OpCaptureBegin, Time: second(1), Proc: p, Handle: 9, Stream: 3})
+		for i := uint64(1); i < 60_000; i++ {
+			f.Room(64)
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindAsync, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stream: 3})
+		}
+		f.Event(event.Event{Op: event.OpCaptureEnd, Time: second(1), Proc: p, Handle: 9, Stream: 3})
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpGraphInstantiate, Time: second(1), Proc: p, Handle: 9})
+			f.Event(event.Event{Op: event.OpGraphMove, Time: second(1), Proc: p, Handle: 9 + i, Part: 8 + i})
+		}
+	}},
+	{"objects of the driver", func(f *Forger) {
+		p := forgedProcess(1)
+		f.Event(event.Event{Op: event.OpClient, Time: second(1), Proc: p, Handle: 7 << 32, Addr: 3})
+		f.Event(event.Event{Op: event.OpObjectDevice, Time: second(1), Proc: p, Handle: 7<<32 | 1, Part: 7 << 32})
+		for i := uint64(2); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpObjectMemory, Kind: event.KindDriver, Time: second(1), Proc: p, Handle: 7<<32 | i, Part: 7<<32 | 1, Size: 1, Stack: i})
+		}
+	}},
+	{"a chain of the driver's objects", func(f *Forger) {
+		p := forgedProcess(1)
+		f.Event(event.Event{Op: event.OpClient, Time: second(1), Proc: p, Handle: 7 << 32, Addr: 3})
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpObject, Time: second(1), Proc: p, Handle: 7<<32 | i, Part: 7<<32 | (i - 1)})
+			f.Event(event.Event{Op: event.OpObjectMemory, Kind: event.KindDriver, Time: second(1), Proc: p, Handle: 7<<32 | 1<<31 | i, Part: 7<<32 | i, Size: 1})
+		}
+	}},
+	{"notes", func(f *Forger) {
+		for f.Room(61 << 10) {
+			f.Entry(EntryNote).Text(strings.Repeat("x", 60<<10) + string(rune('a'+len(f.file)%26)))
+		}
+	}},
+	{"empty blocks", func(f *Forger) {
+		for f.Room(64) {
+			f.Entry(EntryReported)
+			f.Block()
+		}
+	}},
+}
+
+func second(n uint64) uint64 { return 10_000_000_000 + n*1_000_000_000 }
+
+func forgedProcess(i uint64) event.Process {
+	return event.Process{PID: uint32(i), Start: event.StartUnit}
+}
+
+// sites makes so many call sites, of one live allocation each.
+func sites(f *Forger, n uint64) {
+	for i := uint64(1); i <= n; i++ {
+		f.Room(64)
+		f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(1), Addr: 2 * i, Size: 1, Stack: i})
+	}
+}
