@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
@@ -104,7 +105,7 @@ func (f *topFlags) recording(path string) error {
 	if file, err := os.Stat(path); err == nil {
 		collectFor(file)
 	}
-	r, err := top.OpenRecording(path)
+	r, err := live.OpenRecording(path)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func (f *topFlags) recording(path string) error {
 		ctx, _ := stopped(watchSignals())
 		return top.Run(ctx, r, opts)
 	}
-	p, err := top.Once(r, opts, nil)
+	p, err := live.Once(r, opts.At, opts.Interval, nil)
 	if err != nil {
 		return err
 	}
@@ -128,11 +129,11 @@ func (f *topFlags) recording(path string) error {
 }
 
 // print writes one picture.
-func (f *topFlags) print(p *top.Picture) error {
+func (f *topFlags) print(p *live.Picture) error {
 	w := bufio.NewWriter(os.Stdout)
 	var err error
 	if f.json {
-		err = top.JSON(w, p, f.shown)
+		err = live.JSON(w, p, f.shown)
 	} else {
 		o := layout(os.Stdout)
 		err = top.Text(w, p, f.shown, o.Width, o.Color)
@@ -197,7 +198,7 @@ func (f *topFlags) live() error {
 		}()
 	}
 	ctx, ended := stopped(user)
-	err = f.watch(ctx, top.Live(s), s.Done(), screen)
+	err = f.watch(ctx, live.NewTraceSource(s), s.Done(), screen)
 	said.release()
 	if child != nil {
 		select {
@@ -228,9 +229,10 @@ func stopped(user signals) (context.Context, <-chan syscall.Signal) {
 }
 
 // watch shows a source until the user or its end ends that.
-func (f *topFlags) watch(ctx context.Context, source top.Source, done <-chan struct{}, screen bool) error {
+func (f *topFlags) watch(ctx context.Context, source live.Source, done <-chan struct{}, screen bool) error {
+	opts := f.options()
 	if screen {
-		return top.Run(ctx, source, f.options())
+		return top.Run(ctx, source, opts)
 	}
 	wait := func(d time.Duration) bool {
 		select {
@@ -243,11 +245,11 @@ func (f *topFlags) watch(ctx context.Context, source top.Source, done <-chan str
 		}
 	}
 	if f.once {
-		p, err := top.Once(source, f.options(), wait)
+		p, err := live.Once(source, opts.At, opts.Interval, wait)
 		if err != nil {
 			return err
 		}
 		return f.print(p)
 	}
-	return top.Each(source, f.options(), wait, f.print)
+	return live.Each(source, opts.Interval, wait, f.print)
 }

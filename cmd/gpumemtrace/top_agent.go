@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 )
 
 // remoteFlags say which agent top shows.
@@ -31,14 +31,14 @@ func (f *topFlags) remote(args []string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	o := top.RemoteOptions{URL: f.url, Insecure: f.insecure}
+	o := live.RemoteOptions{URL: f.url, Insecure: f.insecure}
 	if f.tokenFile != "" {
 		var err error
 		if o.Token, err = server.ReadToken(f.tokenFile); err != nil {
 			return err
 		}
 	}
-	source, err := top.Remote(o)
+	source, err := live.Remote(o)
 	if err != nil {
 		return usagef("%v", err)
 	}

@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 // A shown is a state that a server shows.
@@ -68,7 +68,7 @@ func TestTopAgent(t *testing.T) {
 		t.Error(out)
 	}
 	v = command(t, "top", "--agent", url, "--once", "--json", "--top", "3", "--interval", "100ms").start().ends(0)
-	var d top.Document
+	var d live.Document
 	if err := json.Unmarshal([]byte(v.stdout.String()), &d); err != nil || len(d.Stacks) != 3 || d.Total.Held == 0 {
 		t.Errorf("%v: %s", err, v.stdout.String())
 	}

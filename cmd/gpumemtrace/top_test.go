@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 const recordings = "../../test/recordings/"
@@ -210,20 +210,20 @@ func TestTopOnce(t *testing.T) {
 	needTracing(t)
 	p := training(t)
 	// What a step holds for a while is growth, too, where it is there at the end alone.
-	leaks := func(d top.Document) bool {
+	leaks := func(d live.Document) bool {
 		return len(d.Growing) != 0 && (strings.Contains(d.Growing[0].Text, "log_metrics") || strings.Contains(d.Growing[0].Text, "cache_put"))
 	}
-	var d top.Document
+	var d live.Document
 	var v *invocation
 	for try := 0; try == 0 || try < 20 && !leaks(d); try++ {
 		v = command(t, "top", "-p", pid(p), "--stacks", "fp", "--once", "--json", "--interval", "500ms", "-n", "3").start().ends(exitDone)
-		d = top.Document{}
+		d = live.Document{}
 		if err := json.Unmarshal([]byte(v.stdout.String()), &d); err != nil {
 			t.Fatalf("%v in:\n%s", err, v.stdout.String())
 		}
 	}
 	if len(d.Processes) != 1 || d.Processes[0].PID != p.PID() || d.Processes[0].Inuse <= 0 || d.Processes[0].Rate <= 0 || d.Total.Grown <= 0 ||
-		len(d.Stacks) != 3 || d.StacksLeftOut <= 0 || d.Cost == nil || d.Cost.CPU <= 0 || d.Interval < 500*time.Millisecond || d.SchemaVersion != top.DocumentVersion {
+		len(d.Stacks) != 3 || d.StacksLeftOut <= 0 || d.Cost == nil || d.Cost.CPU <= 0 || d.Interval < 500*time.Millisecond || d.SchemaVersion != live.DocumentVersion {
 		t.Errorf("it says:\n%s", v.stdout.String())
 	}
 	if !leaks(d) {
@@ -249,7 +249,7 @@ func TestTopOnce(t *testing.T) {
 	v.ends(exitDone)
 	lines := strings.Split(strings.TrimSpace(v.stdout.String()), "\n")
 	for i, l := range lines {
-		d = top.Document{}
+		d = live.Document{}
 		if err := json.Unmarshal([]byte(l), &d); err != nil {
 			t.Fatalf("document %d of %d: %v", i, len(lines), err)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
@@ -43,12 +44,12 @@ func TestScreens(t *testing.T) {
 // The page of text and the document of a moment.
 func TestOnce(t *testing.T) {
 	for recording, at := range map[string]time.Duration{"torch_native": 10900 * time.Millisecond, "nccl": 8 * time.Second} {
-		r, err := OpenRecording(recordings + recording + ".gmt")
+		r, err := live.OpenRecording(recordings + recording + ".gmt")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		p, err := Once(r, Options{Interval: time.Second, At: at}, nil)
+		p, err := live.Once(r, at, time.Second, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +57,7 @@ func TestOnce(t *testing.T) {
 		if err := Text(&text, p, 5, 100, false); err != nil {
 			t.Fatal(err)
 		}
-		if err := JSON(&document, p, 2); err != nil {
+		if err := live.JSON(&document, p, 2); err != nil {
 			t.Fatal(err)
 		}
 		snapshottest.Golden(t, recording+".txt", text.Bytes())

@@ -7,6 +7,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 )
 
 const recordings = "../../test/recordings/"
@@ -14,7 +16,7 @@ const recordings = "../../test/recordings/"
 // recorded is the view of a recording of a real program on NVIDIA H200s, at a moment.
 func recorded(t *testing.T, name string, at time.Duration) *driven {
 	t.Helper()
-	r, err := OpenRecording(recordings + name + ".gmt")
+	r, err := live.OpenRecording(recordings + name + ".gmt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +31,7 @@ type driven struct {
 	*Model
 }
 
-func drive(t *testing.T, source Source, opts Options) *driven {
+func drive(t *testing.T, source live.Source, opts Options) *driven {
 	d := &driven{T: t, Model: NewModel(source, opts)}
 	d.do(d.look(true))
 	return d

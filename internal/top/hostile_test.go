@@ -11,15 +11,10 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 )
-
-var hostile = []string{
-	"\x1b[2J\x1b[31mred\x1b]0;title\a", "a\nb\r\tc\x00\x7f", "\x9b31m\u009b31m", "bad\xff\xfe utf8",
-	strings.Repeat("x", 10_000), strings.Repeat("界", 10_000), "e" + strings.Repeat("\u0301", 10_000),
-	"👨‍👩‍👧‍👦 family 🇩🇪🇫🇷 👍🏽 ❤️ ☝🏿", "각\u1100\u1161\u11a8\ud7b0", "नमस्ते क्ष\u0e33\u0e01\u0e38", "rtl\u202e\u2067gnp.exe", "שלום عالم",
-	"का" + strings.Repeat("\u0903", 500), "\U0001100d\u0d4e\u0d4e\u0915", "ᄀ" + strings.Repeat("ᅡ", 300), "\u200b\u2060\ufeff\u00ad", "<b>&amp;'\"`$(x)", "\u115f\u1160\u3164\uffa0", "", " ", "…", "▕█▏",
-}
 
 // Whatever a process calls itself, its libraries and functions, is text: no line is
 // wider than the screen, by either way in which terminals count, there is no line more,
@@ -28,7 +23,7 @@ func TestHostileNames(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one goroutine has nothing for the race detector")
 	}
-	for _, name := range hostile {
+	for _, name := range livetest.HostileNames {
 		source := &made{}
 		for i := range 3 {
 			l := sized(i, name, 100*mib, 200*mib, 0, 5)
@@ -70,10 +65,10 @@ func TestHostileNames(t *testing.T) {
 				t.Fatalf("%.20q: the page has %q", name, l)
 			}
 		}
-		if err := JSON(&document, p, -1); err != nil {
+		if err := live.JSON(&document, p, -1); err != nil {
 			t.Fatal(err)
 		}
-		var back Document
+		var back live.Document
 		if err := json.Unmarshal(document.Bytes(), &back); err != nil {
 			t.Fatal(err)
 		}
@@ -84,26 +79,6 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("%.20q: the document has what a terminal could act upon", name)
 		}
 	}
-}
-
-func FuzzPlain(f *testing.F) {
-	for _, s := range hostile {
-		f.Add(s, 10)
-	}
-	f.Fuzz(func(t *testing.T, s string, n int) {
-		got := plain(s)
-		if n < 0 || n > 10_000 {
-			n = 80
-		}
-		for _, x := range []string{fit(got, n, false), fit(got, n, true)} {
-			if a, b, c := ansi.StringWidth(x), ansi.StringWidthWc(x), width(x); a != n || b != n || c != n {
-				t.Errorf("%q in %d columns takes %d, %d or %d", x, n, a, b, c)
-			}
-		}
-		if strings.ContainsFunc(got, render.Unsafe) || plain(got) != got && len(got) < maxName {
-			t.Errorf("plain(%q) = %q, then %q", s, got, plain(got))
-		}
-	})
 }
 
 // What is typed is text too, and no message breaks a view.

@@ -6,6 +6,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
+
 	tea "charm.land/bubbletea/v2"
 )
 
@@ -53,26 +56,26 @@ func (m *Model) notes() []string {
 		return out
 	}
 	for _, c := range m.picture.Lost {
-		out = append(out, fmt.Sprintf("  %d %s (%s)", c.Value, plain(c.Help), plain(c.Name)))
+		out = append(out, fmt.Sprintf("  %d %s (%s)", c.Value, termtext.Plain(c.Help), termtext.Plain(c.Name)))
 	}
 	out = append(out, "", "NOTES")
 	for _, n := range m.picture.Notes {
-		out = append(out, "  "+plain(n))
+		out = append(out, "  "+termtext.Plain(n))
 	}
 	return out
 }
 
 // drawText draws a page of text.
 func (m *Model) drawText(s *screen) {
-	lines := wrap(m.text, m.width)
+	lines := termtext.Wrap(m.text, m.width)
 	m.top = min(max(m.top, 0), max(len(lines)-m.height+1, 0))
 	for _, l := range lines[m.top:min(m.top+m.height-1, len(lines))] {
-		s.add(cut(l, m.width))
+		s.add(termtext.Cut(l, m.width))
 	}
 	for len(s.lines) < m.height-1 {
 		s.add("")
 	}
-	s.add(styleDim.Render(fit("any other key goes back · ↑↓ scroll", m.width, false)))
+	s.add(styleDim.Render(termtext.Fit("any other key goes back · ↑↓ scroll", m.width, false)))
 }
 
 // key does what a key says.
@@ -131,7 +134,7 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 	case "esc", "backspace":
 		m.back()
 	case "s":
-		m.here().by = (m.here().by + 1) % numSorts
+		m.here().by = m.here().by.Next()
 		m.show()
 	case "S":
 		m.here().reverse = !m.here().reverse
@@ -188,7 +191,7 @@ func (m *Model) write(name, text string) {
 		_, n := utf8.DecodeLastRuneInString(m.filter)
 		m.setFilter(m.filter[:len(m.filter)-n])
 	default:
-		m.setFilter(m.filter + plain(text))
+		m.setFilter(m.filter + termtext.Plain(text))
 	}
 }
 
@@ -297,7 +300,7 @@ func (m *Model) open() tea.Cmd {
 			return nil
 		}
 		next.PID, next.focus = &of, listStacks
-	case ID:
+	case live.ID:
 		next.Stack, next.focus = &of, listFrames
 	default:
 		return nil

@@ -1,3 +1,4 @@
+// Package top shows Pictures of package live in a terminal.
 package top
 
 import (
@@ -5,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -22,14 +26,14 @@ type Options struct {
 
 // A Model is the view: what is shown, and where the user is in it.
 type Model struct {
-	source Source
+	source live.Source
 	opts   Options
 	span   time.Duration // of a recording, 0 without
 	past   []int64       // see Source.Span
 
-	tracker *Tracker
-	picture *Picture // nil before the first
-	part    *Part    // of picture, as it is shown
+	tracker *live.Tracker
+	picture *live.Picture // nil before the first
+	part    *live.Part    // of picture, as it is shown
 	err     error
 
 	width, height int
@@ -46,17 +50,17 @@ type Model struct {
 
 	rows     []snapshot.Allocation // live, of the stack that was opened
 	older    int                   // how many older ones there are
-	rowsOf   *ID
+	rowsOf   *live.ID
 	rowsAt   time.Duration // of the Picture that they are of
 	rowsWhen time.Time
 }
 
 // A level is one page: a Scope, and where the user is in its lists.
 type level struct {
-	Scope
+	live.Scope
 	focus   list
 	lists   [numLists]cursor
-	by      Sort
+	by      live.Sort
 	reverse bool
 }
 
@@ -81,8 +85,8 @@ type cursor struct {
 }
 
 // NewModel returns the view of a source that has shown nothing yet.
-func NewModel(source Source, opts Options) *Model {
-	m := &Model{source: source, opts: opts, tracker: NewTracker(), width: 80, height: 24, at: opts.At, path: []level{{focus: listProcesses}}}
+func NewModel(source live.Source, opts Options) *Model {
+	m := &Model{source: source, opts: opts, tracker: live.NewTracker(), width: 80, height: 24, at: opts.At, path: []level{{focus: listProcesses}}}
 	m.span, m.past = source.Span()
 	m.at = min(m.at, m.span)
 	m.paused = m.span > 0
@@ -93,10 +97,10 @@ func NewModel(source Source, opts Options) *Model {
 type (
 	// lookMsg is a Look that came.
 	lookMsg struct {
-		look   *Look
-		before *Look // of a window earlier, of a recording when the last one was of another time
+		look   *live.Look
+		before *live.Look // of a window earlier, of a recording when the last one was of another time
 		err    error
-		of     *ID // whose live allocations it has
+		of     *live.ID // whose live allocations it has
 		jump   bool
 	}
 	tickMsg time.Time
@@ -121,14 +125,14 @@ func (m *Model) look(jump bool) tea.Cmd {
 		return nil
 	}
 	m.looking = true
-	q := Query{At: m.at}
-	var of *ID
+	q := live.Query{At: m.at}
+	var of *live.ID
 	if id := m.here().Stack; id != nil && id.HasSite() && (m.rowsOf == nil || *m.rowsOf != *id || jump || time.Since(m.rowsWhen) >= allocationsEvery) {
 		of, q.Allocations = id, &id.Site
 		m.rowsWhen = time.Now()
 	}
 	source := m.source
-	before := Query{At: max(m.at-window*m.opts.Interval, 0)}
+	before := live.Query{At: max(m.at-live.Window*m.opts.Interval, 0)}
 	and := jump && m.span > 0 && before.At < q.At
 	return func() tea.Msg {
 		msg := lookMsg{of: of, jump: jump}
@@ -161,7 +165,7 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.wheel(msg.Mouse())
 	case tea.PasteMsg:
 		if m.typing {
-			m.setFilter(m.filter + plain(msg.Content))
+			m.setFilter(m.filter + termtext.Plain(msg.Content))
 		}
 	}
 	return m, nil

@@ -8,7 +8,9 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 )
 
 // many are Looks of a process with some stacks, of which the third grows.
@@ -23,7 +25,7 @@ func many() *made {
 // A GPU, of that a process, of that a stack, and its live allocations; and back.
 func TestOpen(t *testing.T) {
 	source := many()
-	source.looks[0].Snapshot.Live = []snapshot.Allocation{{Address: 0x1000, Size: 100 * mib, Time: began}}
+	source.looks[0].Snapshot.Live = []snapshot.Allocation{{Address: 0x1000, Size: 100 * mib, Time: livetest.Began}}
 	d := drive(t, source, Options{Interval: time.Second})
 	d.resize(120, 40)
 	d.has("prog_0", "lost: 3 events_ring_full", "25.0%", "1 of 2", "unexplained 5.0 MiB")
@@ -114,7 +116,7 @@ func TestPause(t *testing.T) {
 		t.Errorf("it asked %d times, and shows\n%s\nafter\n%s", len(source.asked)-asked, after, before)
 	}
 	// What is asked for is looked at all the same.
-	source.looks[2].Snapshot.Live = []snapshot.Allocation{{Address: 0x1000, Size: 100 * mib, Time: began}}
+	source.looks[2].Snapshot.Live = []snapshot.Allocation{{Address: 0x1000, Size: 100 * mib, Time: livetest.Began}}
 	d.press("tab tab enter")
 	d.has("paused", "1.00s", "1 live allocations as of 2.00s", "0x1000")
 	d.press("esc space")
@@ -150,8 +152,8 @@ func TestMouse(t *testing.T) {
 	d.press("esc")
 	x, y := find("ALLOCATED")
 	d.send(tea.MouseClickMsg{X: x + 2, Y: y, Button: tea.MouseLeft})
-	if d.here().by != ByAllocated || d.here().reverse {
-		t.Errorf("sorted by %s", sortNames[d.here().by])
+	if d.here().by != live.ByAllocated || d.here().reverse {
+		t.Errorf("sorted by %s", d.here().by)
 	}
 	click("ALLOCATED↓")
 	d.has("ALLOCATED↑")
@@ -220,10 +222,10 @@ func TestFailures(t *testing.T) {
 	source.err = nil
 	d.interval()
 	d.hasNot("gone")
-	source.looks = append([]*Look{}, source.looks...)
+	source.looks = append([]*live.Look{}, source.looks...)
 	last := sized(20, "prog", mib)
 	last.Ended = "every traced process has ended"
-	source.looks, source.next = []*Look{last}, 0
+	source.looks, source.next = []*live.Look{last}, 0
 	d.interval()
 	d.has("ended")
 	asked := len(source.asked)
@@ -248,4 +250,15 @@ func TestOneLookAtATime(t *testing.T) {
 	if _, next = m.Update(next()); next != nil {
 		t.Error("a third look, which nobody asked for")
 	}
+}
+
+// Of too many live allocations the view shows the youngest, and says so.
+func TestOlder(t *testing.T) {
+	l := sized(1, "a", 5)
+	l.Older = 7
+	l.Snapshot.Live = []snapshot.Allocation{{Address: 1, Size: 2, Time: livetest.Began}, {Address: 2, Size: 3, Time: livetest.Began}}
+	d := drive(t, &made{looks: []*live.Look{l}}, Options{Interval: time.Second})
+	d.resize(120, 40)
+	d.press("tab tab enter")
+	d.has("9 live allocations as of", "of them the youngest 2")
 }

@@ -9,14 +9,15 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // Text writes p for people without a terminal, with n stacks of each sort, width columns
 // wide (0 for render.DefaultWidth).
-func Text(w io.Writer, p *Picture, n, width int, color bool) error {
+func Text(w io.Writer, p *live.Picture, n, width int, color bool) error {
 	page := render.NewPage(w, width, color)
-	m := &Model{picture: p, part: p.Part(&Scope{}, "", ByInuse, false), width: cmp.Or(width, render.DefaultWidth), path: []level{{}}}
+	m := &Model{picture: p, part: p.Part(&live.Scope{}, "", live.ByInuse, false), width: cmp.Or(width, render.DefaultWidth), path: []level{{}}}
 	page.Heading("GPU memory of %s, %s", cmp.Or(p.Meta.Target, "unknown target"), elapsed(p.Elapsed))
 	for _, l := range m.facts(p) {
 		page.Line("%s", l)
@@ -43,12 +44,12 @@ func Text(w io.Writer, p *Picture, n, width int, color bool) error {
 	for i := range p.Accounts {
 		one := *m
 		a := &p.Accounts[i]
-		one.part = p.Part(&Scope{PID: &a.PID, GPU: &a.GPU}, "", ByInuse, false)
+		one.part = p.Part(&live.Scope{PID: &a.PID, GPU: &a.GPU}, "", live.ByInuse, false)
 		write(fmt.Sprintf("%s (%d) on GPU %s", a.Process, a.PID, a.GPU), one.lineTable(), -1)
 	}
 	write("Owners", m.ownerTable(), n)
 	write("Stacks that hold most", m.stackTable(), n)
-	m.part.sort(ByGrown, false)
+	m.part.Sort(live.ByGrown, false)
 	for i, x := range m.part.Stacks {
 		if x.Grown <= 0 {
 			m.part.Stacks = m.part.Stacks[:i]

@@ -6,6 +6,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/colorprofile"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 )
 
 // framesPerSecond is how often the screen is drawn at most: nothing moves faster than
@@ -13,7 +15,7 @@ import (
 const framesPerSecond = 20
 
 // Run shows the view in the terminal until the user quits, or ctx ends.
-func Run(ctx context.Context, source Source, opts Options) error {
+func Run(ctx context.Context, source live.Source, opts Options) error {
 	options := []tea.ProgramOption{tea.WithFPS(framesPerSecond), tea.WithoutSignalHandler()}
 	if opts.Plain {
 		options = append(options, tea.WithColorProfile(colorprofile.ASCII))

@@ -3,6 +3,9 @@ package top
 import (
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
+
 	"charm.land/lipgloss/v2"
 )
 
@@ -27,8 +30,8 @@ type cell struct {
 // A column is one of a table.
 type column struct {
 	title string
-	right bool // aligned
-	by    Sort // the order that is by this column, -1 for none
+	right bool      // aligned
+	by    live.Sort // the order that is by this column, -1 for none
 	// rank is how long the column stays when there is no room: the lowest goes first.
 	rank int
 	cell func(row int) cell
@@ -53,8 +56,8 @@ type table struct {
 type place struct {
 	x, y, width int
 	list        list
-	row         int  // -1 for none
-	by          Sort // of a header, -1 for none
+	row         int       // -1 for none
+	by          live.Sort // of a header, -1 for none
 }
 
 // gap is between two columns.
@@ -62,7 +65,7 @@ const gap = 2
 
 // draw returns the lines of t, w columns wide: the header, and rows from c.first on, n
 // at most. mark is put to the heading of the column that is sorted by.
-func (t *table) draw(l list, w, n int, c *cursor, focused bool, by Sort, mark string) (lines []string, places []place) {
+func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, mark string) (lines []string, places []place) {
 	last := min(c.first+n, t.rows)
 	columns := t.columns
 	var cells [][]cell
@@ -74,12 +77,12 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by Sort, mark st
 		if col.by >= 0 && col.by == by {
 			titles[i] += mark
 		}
-		widest := width(titles[i])
+		widest := termtext.Width(titles[i])
 		var of []cell
 		for i := c.first; i < last; i++ {
 			x := col.cell(i)
 			of = append(of, x)
-			widest = max(widest, width(x.text))
+			widest = max(widest, termtext.Width(x.text))
 		}
 		cells, widths = append(cells, of), append(widths, widest)
 	}
@@ -97,7 +100,7 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by Sort, mark st
 		if focused {
 			style = styleHeader
 		}
-		header.WriteString(style.Render(fit(titles[i], widths[i], col.right)))
+		header.WriteString(style.Render(termtext.Fit(titles[i], widths[i], col.right)))
 		places = append(places, place{x: x, width: widths[i], list: l, row: -1, by: col.by})
 		x += widths[i]
 		if k < len(shown)-1 {
@@ -107,14 +110,14 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by Sort, mark st
 	}
 	lines = append(lines, header.String())
 	if t.rows == 0 && n > 0 {
-		lines = append(lines, styleDim.Render(fit("none", w, false)))
+		lines = append(lines, styleDim.Render(termtext.Fit("none", w, false)))
 	}
 	for row := c.first; row < last; row++ {
 		var b strings.Builder
 		chosen := focused && row == c.at && t.of != nil
 		for k, i := range shown {
 			one := cells[i][row-c.first]
-			text := fit(one.text, widths[i], columns[i].right)
+			text := termtext.Fit(one.text, widths[i], columns[i].right)
 			if one.style != nil && !chosen {
 				text = one.style.Render(text)
 			}

@@ -7,11 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-func word(s string) cell { return cell{text: plain(s)} }
+func word(s string) cell { return cell{text: termtext.Plain(s)} }
 
 func bytesCell(n int64) cell { return cell{text: bytefmt.Format(n)} }
 
@@ -24,7 +27,7 @@ func some(n int64) cell {
 }
 
 // grownCell is empty in the first Picture, of which it is not known.
-func (p *Picture) grownCell(n int64) cell {
+func grownCell(p *live.Picture, n int64) cell {
 	switch {
 	case p.Window <= 0:
 		return cell{}
@@ -36,7 +39,7 @@ func (p *Picture) grownCell(n int64) cell {
 	return cell{text: "0", style: &styleDim}
 }
 
-func (p *Picture) rateCell(r float64) cell {
+func rateCell(p *live.Picture, r float64) cell {
 	switch {
 	case p.Interval <= 0:
 		return cell{}
@@ -62,7 +65,7 @@ func atLeast(part bool) string {
 }
 
 // grownTitle says of how long growth is.
-func (p *Picture) grownTitle() string {
+func grownTitle(p *live.Picture) string {
 	if p.Window <= 0 {
 		return "GROWN"
 	}
@@ -113,8 +116,8 @@ func (m *Model) gpuTable() *table {
 			return cell{text: text}
 		}},
 		{title: "MODEL", by: -1, rank: 2, cell: func(i int) cell { return word(gpus[i].Name) }},
-		{title: "USE", by: -1, rank: 9, cell: func(i int) cell { return cell{text: gpus[i].bar(flexible)} },
-			fill: func(i, w int) cell { return cell{gpus[i].bar(min(w, maxBar)), &styleBar} }},
+		{title: "USE", by: -1, rank: 9, cell: func(i int) cell { return cell{text: bar(&gpus[i], flexible)} },
+			fill: func(i, w int) cell { return cell{bar(&gpus[i], min(w, maxBar)), &styleBar} }},
 	}}
 }
 
@@ -123,7 +126,7 @@ const maxBar = 80
 
 // bar shows what is used of a GPU in w columns: "█" is the traced processes', "▒" others'.
 // Where the total is not known it is as long as the most that the traced processes had.
-func (g *GPU) bar(w int) string {
+func bar(g *live.GPU, w int) string {
 	whole := cmp.Or(g.Total, g.Highest)
 	if whole <= 0 {
 		return ""
@@ -132,9 +135,9 @@ func (g *GPU) bar(w int) string {
 	if g.Total == 0 {
 		scale = "most " + bytefmt.Format(whole) + " "
 	}
-	n := w - width(scale) - 2
+	n := w - termtext.Width(scale) - 2
 	if n < 1 {
-		return cut(scale, w)
+		return termtext.Cut(scale, w)
 	}
 	part := func(bytes int64) int {
 		return int(float64(min(max(bytes, 0), whole))/float64(whole)*float64(n) + 0.5)
@@ -147,15 +150,15 @@ func (m *Model) processTable() *table {
 	ps := m.part.Processes
 	return &table{rows: len(ps), of: func(i int) any { return ps[i].PID }, columns: []column{
 		{title: "PID", right: true, by: -1, rank: 12, cell: func(i int) cell { return cell{text: pidText(ps[i].PID)} }},
-		{title: "HOLDS", right: true, by: ByInuse, rank: 14, cell: func(i int) cell {
+		{title: "HOLDS", right: true, by: live.ByInuse, rank: 14, cell: func(i int) cell {
 			x := &ps[i]
 			return cell{text: atLeast(len(x.GPUs) > 0 && !x.Known) + bytefmt.Format(x.Held)}
 		}},
 		{title: "IN USE", right: true, by: -1, rank: 13, cell: func(i int) cell { return bytesCell(ps[i].Inuse) }},
-		{title: m.picture.grownTitle(), right: true, by: ByGrown, rank: 11, cell: func(i int) cell { return m.picture.grownCell(ps[i].Grown) }},
-		{title: "RATE", right: true, by: ByRate, rank: 10, cell: func(i int) cell { return m.picture.rateCell(ps[i].Rate) }},
-		{title: "PEAK", right: true, by: ByPeak, rank: 9, cell: func(i int) cell { return bytesCell(ps[i].Peak) }},
-		{title: "ALLOCATED", right: true, by: ByAllocated, rank: 5, cell: func(i int) cell { return bytesCell(ps[i].Allocated) }},
+		{title: grownTitle(m.picture), right: true, by: live.ByGrown, rank: 11, cell: func(i int) cell { return grownCell(m.picture, ps[i].Grown) }},
+		{title: "RATE", right: true, by: live.ByRate, rank: 10, cell: func(i int) cell { return rateCell(m.picture, ps[i].Rate) }},
+		{title: "PEAK", right: true, by: live.ByPeak, rank: 9, cell: func(i int) cell { return bytesCell(ps[i].Peak) }},
+		{title: "ALLOCATED", right: true, by: live.ByAllocated, rank: 5, cell: func(i int) cell { return bytesCell(ps[i].Allocated) }},
 		{title: "UNEXPLAINED", right: true, by: -1, rank: 8, cell: func(i int) cell { return warnSome(ps[i].Unexplained) }},
 		{title: "OOM", right: true, by: -1, rank: 7, cell: func(i int) cell {
 			if ps[i].OutOfMemory == 0 {
@@ -163,13 +166,13 @@ func (m *Model) processTable() *table {
 			}
 			return cell{bytefmt.Count(ps[i].OutOfMemory), &styleWarn}
 		}},
-		{title: "OBJECTS", right: true, by: ByObjects, rank: 4, cell: func(i int) cell { return cell{text: bytefmt.Count(ps[i].LiveObjects)} }},
+		{title: "OBJECTS", right: true, by: live.ByObjects, rank: 4, cell: func(i int) cell { return cell{text: bytefmt.Count(ps[i].LiveObjects)} }},
 		{title: "MANAGED", right: true, by: -1, rank: 3, cell: func(i int) cell { return some(ps[i].Managed) }},
 		{title: "HOST", right: true, by: -1, rank: 3, cell: func(i int) cell { return some(ps[i].Host) }},
 		{title: "GPU", by: -1, rank: 6, cell: func(i int) cell { return word(strings.Join(ps[i].GPUs, ",")) }},
-		{title: "PROCESS", by: ByName, rank: 15, cell: func(i int) cell {
+		{title: "PROCESS", by: live.ByName, rank: 15, cell: func(i int) cell {
 			x := &ps[i]
-			name := plain(x.Name)
+			name := termtext.Plain(x.Name)
 			switch {
 			case x.Exited:
 				name += " (exited)"
@@ -187,41 +190,41 @@ func (m *Model) ownerTable() *table {
 	os := m.part.Owners
 	total := m.part.Total.Inuse
 	return &table{rows: len(os), of: func(i int) any { return os[i].Name }, columns: []column{
-		{title: "IN USE", right: true, by: ByInuse, rank: 9, cell: func(i int) cell { return bytesCell(os[i].Inuse) }},
+		{title: "IN USE", right: true, by: live.ByInuse, rank: 9, cell: func(i int) cell { return bytesCell(os[i].Inuse) }},
 		{title: "OF ALL", right: true, by: -1, rank: 6, cell: func(i int) cell { return cell{text: bytefmt.Percent(os[i].Inuse, total)} }},
-		{title: m.picture.grownTitle(), right: true, by: ByGrown, rank: 8, cell: func(i int) cell { return m.picture.grownCell(os[i].Grown) }},
-		{title: "RATE", right: true, by: ByRate, rank: 7, cell: func(i int) cell { return m.picture.rateCell(os[i].Rate) }},
-		{title: "OWNER", by: ByName, rank: 10, cell: func(i int) cell { return word(cmp.Or(os[i].Name, "unknown")) }},
+		{title: grownTitle(m.picture), right: true, by: live.ByGrown, rank: 8, cell: func(i int) cell { return grownCell(m.picture, os[i].Grown) }},
+		{title: "RATE", right: true, by: live.ByRate, rank: 7, cell: func(i int) cell { return rateCell(m.picture, os[i].Rate) }},
+		{title: "OWNER", by: live.ByName, rank: 10, cell: func(i int) cell { return word(cmp.Or(os[i].Name, "unknown")) }},
 	}}
 }
 
 func (m *Model) stackTable() *table {
 	xs := m.part.Stacks
-	at := func(f func(x *Stack) cell) func(int) cell { return func(i int) cell { return f(xs[i]) } }
+	at := func(f func(x *live.Stack) cell) func(int) cell { return func(i int) cell { return f(xs[i]) } }
 	columns := []column{
-		{title: "IN USE", right: true, by: ByInuse, rank: 15, cell: at(func(x *Stack) cell { return bytesCell(x.Sample.InuseBytes) })},
-		{title: m.picture.grownTitle(), right: true, by: ByGrown, rank: 14, cell: at(func(x *Stack) cell { return m.picture.grownCell(x.Grown) })},
-		{title: "RATE", right: true, by: ByRate, rank: 13, cell: at(func(x *Stack) cell { return m.picture.rateCell(x.Rate) })},
-		{title: "OBJECTS", right: true, by: ByObjects, rank: 8, cell: at(func(x *Stack) cell { return cell{text: bytefmt.Count(x.Sample.InuseObjects)} })},
-		{title: "PEAK", right: true, by: ByPeak, rank: 7, cell: at(func(x *Stack) cell { return bytesCell(x.Sample.PeakBytes) })},
-		{title: "ALLOCATED", right: true, by: ByAllocated, rank: 6, cell: at(func(x *Stack) cell { return bytesCell(x.Sample.AllocBytes) })},
-		{title: "OWNER", by: -1, rank: 10, cell: at(func(x *Stack) cell { return word(cut(plain(x.Sample.Owner), 12)) })},
-		{title: "KIND", by: -1, rank: 5, cell: at(func(x *Stack) cell { return word(x.Sample.Kind) })},
-		{title: "CATEGORY", by: -1, rank: 4, cell: at(func(x *Stack) cell { return word(x.Sample.Category) })},
-		{title: "API", by: -1, rank: 3, cell: at(func(x *Stack) cell { return word(cut(plain(x.Sample.API), 28)) })},
+		{title: "IN USE", right: true, by: live.ByInuse, rank: 15, cell: at(func(x *live.Stack) cell { return bytesCell(x.Sample.InuseBytes) })},
+		{title: grownTitle(m.picture), right: true, by: live.ByGrown, rank: 14, cell: at(func(x *live.Stack) cell { return grownCell(m.picture, x.Grown) })},
+		{title: "RATE", right: true, by: live.ByRate, rank: 13, cell: at(func(x *live.Stack) cell { return rateCell(m.picture, x.Rate) })},
+		{title: "OBJECTS", right: true, by: live.ByObjects, rank: 8, cell: at(func(x *live.Stack) cell { return cell{text: bytefmt.Count(x.Sample.InuseObjects)} })},
+		{title: "PEAK", right: true, by: live.ByPeak, rank: 7, cell: at(func(x *live.Stack) cell { return bytesCell(x.Sample.PeakBytes) })},
+		{title: "ALLOCATED", right: true, by: live.ByAllocated, rank: 6, cell: at(func(x *live.Stack) cell { return bytesCell(x.Sample.AllocBytes) })},
+		{title: "OWNER", by: -1, rank: 10, cell: at(func(x *live.Stack) cell { return word(termtext.Cut(termtext.Plain(x.Sample.Owner), 12)) })},
+		{title: "KIND", by: -1, rank: 5, cell: at(func(x *live.Stack) cell { return word(x.Sample.Kind) })},
+		{title: "CATEGORY", by: -1, rank: 4, cell: at(func(x *live.Stack) cell { return word(x.Sample.Category) })},
+		{title: "API", by: -1, rank: 3, cell: at(func(x *live.Stack) cell { return word(termtext.Cut(termtext.Plain(x.Sample.API), 28)) })},
 	}
 	h := m.here()
 	if h.GPU == nil && len(m.picture.GPUs) > 1 {
-		columns = append(columns, column{title: "GPU", by: -1, rank: 9, cell: at(func(x *Stack) cell { return word(x.Sample.GPU) })})
+		columns = append(columns, column{title: "GPU", by: -1, rank: 9, cell: at(func(x *live.Stack) cell { return word(x.Sample.GPU) })})
 	}
 	if h.PID == nil && len(m.picture.Processes) > 1 {
-		columns = append(columns, column{title: "PID", right: true, by: -1, rank: 11, cell: at(func(x *Stack) cell { return cell{text: pidText(x.Sample.PID)} })})
+		columns = append(columns, column{title: "PID", right: true, by: -1, rank: 11, cell: at(func(x *live.Stack) cell { return cell{text: pidText(x.Sample.PID)} })})
 	}
-	columns = append(columns, column{title: "STACK", by: ByName, rank: 16, cell: at(func(x *Stack) cell { return cell{text: x.Text()} })})
+	columns = append(columns, column{title: "STACK", by: live.ByName, rank: 16, cell: at(func(x *live.Stack) cell { return cell{text: x.Text()} })})
 	return &table{rows: len(xs), of: func(i int) any { return xs[i].ID }, columns: columns,
 		find: func(chosen any) int {
-			id, _ := chosen.(ID)
-			return slices.IndexFunc(xs, func(x *Stack) bool { return x.ID == id })
+			id, _ := chosen.(live.ID)
+			return slices.IndexFunc(xs, func(x *live.Stack) bool { return x.ID == id })
 		}}
 }
 
@@ -246,9 +249,9 @@ func (m *Model) lineTable() *table {
 		columns = append(columns, column{title: "GPU", by: -1, rank: 7, cell: func(i int) cell { return word(lines[i].gpu) }})
 	}
 	columns = append(columns, column{title: "WHAT", by: -1, rank: 10, cell: func(i int) cell {
-		text := plain(lines[i].name)
+		text := termtext.Plain(lines[i].name)
 		if lines[i].note != "" {
-			text += ": " + plain(lines[i].note)
+			text += ": " + termtext.Plain(lines[i].note)
 		}
 		return cell{text: text}
 	}})
@@ -256,28 +259,28 @@ func (m *Model) lineTable() *table {
 }
 
 // frameTable is the stack that was opened, leaf first.
-func (m *Model) frameTable(x *Stack) *table {
+func (m *Model) frameTable(x *live.Stack) *table {
 	type frame struct{ name, file, module string }
 	var frames []frame
 	for _, l := range x.Sample.Frames() {
 		for i := range l.Lines {
-			f := frame{name: plain(l.Lines[i].Function)}
+			f := frame{name: termtext.Plain(l.Lines[i].Function)}
 			if l.Lines[i].File != "" {
-				f.file = plain(l.Lines[i].File)
+				f.file = termtext.Plain(l.Lines[i].File)
 				if l.Lines[i].Line > 0 {
 					f.file += fmt.Sprintf(":%d", l.Lines[i].Line)
 				}
 			}
 			if l.Mapping != nil {
-				f.module = plain(l.Mapping.Path[strings.LastIndexByte(l.Mapping.Path, '/')+1:])
+				f.module = termtext.Plain(l.Mapping.Path[strings.LastIndexByte(l.Mapping.Path, '/')+1:])
 			}
 			frames = append(frames, f)
 		}
 	}
 	names := max(m.width*3/5, 20)
 	return &table{rows: len(frames), of: func(i int) any { return i }, columns: []column{
-		{title: "FRAME", by: -1, rank: 9, cell: func(i int) cell { return cell{text: cut(frames[i].name, names)} }},
-		{title: "IN", by: -1, rank: 1, cell: func(i int) cell { return cell{text: cut(frames[i].module, 24), style: &styleDim} }},
+		{title: "FRAME", by: -1, rank: 9, cell: func(i int) cell { return cell{text: termtext.Cut(frames[i].name, names)} }},
+		{title: "IN", by: -1, rank: 1, cell: func(i int) cell { return cell{text: termtext.Cut(frames[i].module, 24), style: &styleDim} }},
 		{title: "LINE", by: -1, rank: 5, cell: func(i int) cell { return cell{text: frames[i].file, style: &styleDim} }},
 	}}
 }
@@ -302,11 +305,11 @@ func (m *Model) allocationTable() *table {
 }
 
 // named tells what is shown of a sample in words.
-func named(x *Stack) string {
-	parts := []string{"process " + plain(x.Sample.Process) + " (" + pidText(x.Sample.PID) + ")"}
+func named(x *live.Stack) string {
+	parts := []string{"process " + termtext.Plain(x.Sample.Process) + " (" + pidText(x.Sample.PID) + ")"}
 	add := func(name, value string) {
 		if value != "" {
-			parts = append(parts, name+" "+plain(value))
+			parts = append(parts, name+" "+termtext.Plain(value))
 		}
 	}
 	add("GPU", x.Sample.GPU)

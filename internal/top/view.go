@@ -5,6 +5,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
+
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
@@ -30,7 +33,7 @@ func (m *Model) View() tea.View {
 func (m *Model) draw() *screen {
 	s := &screen{slider: -1}
 	if m.width < 20 || m.height < 5 {
-		s.lines = []string{cut("too small", m.width)}
+		s.lines = []string{termtext.Cut("too small", m.width)}
 		return s
 	}
 	if m.text != nil {
@@ -41,7 +44,7 @@ func (m *Model) draw() *screen {
 	room := m.height - len(s.lines) - 1
 	switch {
 	case m.picture == nil:
-		s.add(fit("Looking ...", m.width, false))
+		s.add(termtext.Fit("Looking ...", m.width, false))
 	case m.here().Stack != nil:
 		m.drawStack(s, room)
 	default:
@@ -71,12 +74,12 @@ func (m *Model) head(s *screen) {
 	}
 	title := "gpumemtrace top"
 	if p := m.picture; p != nil {
-		title += "  " + plain(p.Meta.Target) + "  " + elapsed(p.Elapsed)
+		title += "  " + termtext.Plain(p.Meta.Target) + "  " + elapsed(p.Elapsed)
 		if p.Meta.Driver != "" {
-			title += "  driver " + plain(p.Meta.Driver)
+			title += "  driver " + termtext.Plain(p.Meta.Driver)
 		}
 	}
-	s.add(styleBold.Render(fit(title, m.width-len(state)-1, false)) + " " + styleHeader.Render(state))
+	s.add(styleBold.Render(termtext.Fit(title, m.width-len(state)-1, false)) + " " + styleHeader.Render(state))
 	if m.span > 0 {
 		s.slider = len(s.lines)
 		s.add(m.slider())
@@ -85,30 +88,30 @@ func (m *Model) head(s *screen) {
 		s.add(m.summary(p)...)
 	}
 	if m.err != nil {
-		s.add(styleWarn.Render(fit(plain(m.err.Error()), m.width, false)))
+		s.add(styleWarn.Render(termtext.Fit(termtext.Plain(m.err.Error()), m.width, false)))
 	}
 	if trail := m.trail(); trail != "" {
-		s.add(styleBold.Render(fit(trail, m.width, false)))
+		s.add(styleBold.Render(termtext.Fit(trail, m.width, false)))
 	}
 }
 
 // summary is figures, and what was lost.
-func (m *Model) summary(p *Picture) (lines []string) {
+func (m *Model) summary(p *live.Picture) (lines []string) {
 	for _, l := range m.facts(p) {
-		lines = append(lines, fit(l, m.width, false))
+		lines = append(lines, termtext.Fit(l, m.width, false))
 	}
 	if len(p.Lost) > 0 {
 		var lost []string
 		for _, c := range p.Lost {
 			lost = append(lost, fmt.Sprintf("%d %s", c.Value, c.Name))
 		}
-		lines = append(lines, styleWarn.Render(fit("lost: "+plain(strings.Join(lost, ", ")), m.width, false)))
+		lines = append(lines, styleWarn.Render(termtext.Fit("lost: "+termtext.Plain(strings.Join(lost, ", ")), m.width, false)))
 	}
 	return lines
 }
 
 // facts are figures of all that is shown, in as many lines as they take.
-func (m *Model) facts(p *Picture) (lines []string) {
+func (m *Model) facts(p *live.Picture) (lines []string) {
 	t := &m.part.Total
 	facts := []string{"holds " + atLeast(m.part.Partial) + bytefmt.Format(m.part.Held)}
 	if p.Window > 0 {
@@ -120,7 +123,7 @@ func (m *Model) facts(p *Picture) (lines []string) {
 	}
 	line := ""
 	for _, f := range facts {
-		if line != "" && width(line)+3+width(f) > m.width {
+		if line != "" && termtext.Width(line)+3+termtext.Width(f) > m.width {
 			lines = append(lines, line)
 			line = ""
 		}
@@ -137,21 +140,21 @@ func (m *Model) trail() string {
 	var parts []string
 	h := m.here()
 	if h.GPU != nil {
-		parts = append(parts, "GPU "+plain(*h.GPU))
+		parts = append(parts, "GPU "+termtext.Plain(*h.GPU))
 	}
 	if h.PID != nil {
 		name := ""
 		if m.picture != nil {
 			for i := range m.picture.Processes {
 				if x := &m.picture.Processes[i]; x.PID == *h.PID {
-					name = plain(x.Name) + " "
+					name = termtext.Plain(x.Name) + " "
 				}
 			}
 		}
 		parts = append(parts, fmt.Sprintf("process %s(%d)", name, *h.PID))
 	}
 	if h.Owner != nil {
-		parts = append(parts, "owner "+plain(*h.Owner))
+		parts = append(parts, "owner "+termtext.Plain(*h.Owner))
 	}
 	if h.Stack != nil {
 		parts = append(parts, "stack")
@@ -175,7 +178,7 @@ func (m *Model) slider() string {
 	before, after := elapsed(m.at)+" ", " "+elapsed(m.span)
 	n := m.width - len(before) - len(after) - 2
 	if n < 5 {
-		return fit(before, m.width, false)
+		return termtext.Fit(before, m.width, false)
 	}
 	at := int(float64(m.at) / float64(m.span) * float64(n-1))
 	var high int64 = 1
@@ -345,7 +348,7 @@ func (m *Model) beside(s *screen, l list, t *table, r list, other *table, n int)
 }
 
 // opened is the stack that was opened, nil if it is gone.
-func (m *Model) opened() *Stack {
+func (m *Model) opened() *live.Stack {
 	for _, x := range m.picture.Stacks {
 		if id := m.here().Stack; id != nil && x.ID == *id {
 			return x
@@ -358,7 +361,7 @@ func (m *Model) opened() *Stack {
 func (m *Model) drawStack(s *screen, room int) {
 	x := m.opened()
 	if x == nil {
-		s.add(fit("This stack holds nothing any more, and is not kept.", m.width, false))
+		s.add(termtext.Fit("This stack holds nothing any more, and is not kept.", m.width, false))
 		return
 	}
 	end := len(s.lines) + room
@@ -368,9 +371,9 @@ func (m *Model) drawStack(s *screen, room int) {
 	if p := m.picture; p.Window > 0 {
 		figures += fmt.Sprintf(" · %s in %s · allocates %s/s", bytefmt.Signed(x.Grown), short(p.Window), bytefmt.Format(int64(x.Rate)))
 	}
-	s.add(wrap([]string{named(x), figures}, m.width)...)
+	s.add(termtext.Wrap([]string{named(x), figures}, m.width)...)
 	if v.FailedObjects > 0 {
-		s.add(styleWarn.Render(fit(fmt.Sprintf("%d calls for %s failed", v.FailedObjects, bytefmt.Format(v.FailedBytes)), m.width, false)))
+		s.add(styleWarn.Render(termtext.Fit(fmt.Sprintf("%d calls for %s failed", v.FailedObjects, bytefmt.Format(v.FailedBytes)), m.width, false)))
 	}
 	s.add("")
 	rest := end - len(s.lines)
@@ -384,17 +387,17 @@ func (m *Model) drawStack(s *screen, room int) {
 	s.add("")
 	switch {
 	case !x.ID.HasSite():
-		s.add(styleDim.Render(fit("What the driver takes for itself, and what is added up from others, has no list of allocations.", m.width, false)))
+		s.add(styleDim.Render(termtext.Fit("What the driver takes for itself, and what is added up from others, has no list of allocations.", m.width, false)))
 	case m.rowsOf == nil || *m.rowsOf != x.ID:
-		s.add(styleDim.Render(fit("Looking for its live allocations ...", m.width, false)))
+		s.add(styleDim.Render(termtext.Fit("Looking for its live allocations ...", m.width, false)))
 	case len(m.rows) == 0:
-		s.add(styleDim.Render(fit("None of its allocations is live.", m.width, false)))
+		s.add(styleDim.Render(termtext.Fit("None of its allocations is live.", m.width, false)))
 	default:
 		text := fmt.Sprintf("%d live allocations as of %s, the youngest first", len(m.rows)+m.older, elapsed(m.rowsAt))
 		if m.older > 0 {
 			text = fmt.Sprintf("%d live allocations as of %s, of them the youngest %d", len(m.rows)+m.older, elapsed(m.rowsAt), len(m.rows))
 		}
-		s.add(styleDim.Render(fit(text, m.width, false)))
+		s.add(styleDim.Render(termtext.Fit(text, m.width, false)))
 		n := max(end-len(s.lines)-1, 0)
 		m.give(listAllocations, n)
 		m.put(s, listAllocations, rows, m.width, n)
@@ -403,7 +406,7 @@ func (m *Model) drawStack(s *screen, room int) {
 
 // foot says what can be done.
 func (m *Model) foot() string {
-	keys := []string{"q quit", "? help", "↑↓ choose", "Enter open", "Esc back", "Tab next list", "s sort by " + sortNames[m.here().by], "/ filter", "Space " + map[bool]string{true: "go on", false: "pause"}[m.paused]}
+	keys := []string{"q quit", "? help", "↑↓ choose", "Enter open", "Esc back", "Tab next list", "s sort by " + m.here().by.String(), "/ filter", "Space " + map[bool]string{true: "go on", false: "pause"}[m.paused]}
 	if m.span > 0 {
 		keys = append(keys, "←→ time")
 	}
@@ -415,7 +418,7 @@ func (m *Model) foot() string {
 	}
 	text := ""
 	for _, k := range keys {
-		if width(text)+width(k)+3 > m.width {
+		if termtext.Width(text)+termtext.Width(k)+3 > m.width {
 			break
 		}
 		if text != "" {
@@ -423,5 +426,5 @@ func (m *Model) foot() string {
 		}
 		text += k
 	}
-	return styleDim.Render(fit(text, m.width, false))
+	return styleDim.Render(termtext.Fit(text, m.width, false))
 }

@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 // topAPI answers with what top shows, as its --json does.
@@ -23,8 +23,8 @@ func (s *Server) topAPI(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	body, err := s.looks.of(r.Context(), at, "top "+strconv.Itoa(n), func() ([]byte, error) {
-		var d *top.Document
-		s.looks.look(at, func(p *top.Picture) { d = p.Document(n) })
+		var d *live.Document
+		s.looks.look(at, func(p *live.Picture) { d = p.Document(n) })
 		return packed(d.Write)
 	})
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Server) topAPI(w http.ResponseWriter, r *http.Request) error {
 	return sendPacked(w, r, jsonType, body)
 }
 
-// lookAPI answers with what top --agent asks for: see top.Remote.
+// lookAPI answers with what top --agent asks for: see live.Remote.
 func (s *Server) lookAPI(w http.ResponseWriter, r *http.Request) error {
 	p, err := paramsOf(r, "site")
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Server) lookAPI(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx := r.Context()
 	if text, ok := p["site"]; ok {
-		site, err := top.ParseSite(text)
+		site, err := live.ParseSite(text)
 		if err != nil {
 			return badRequest("site is not a call site's name")
 		}

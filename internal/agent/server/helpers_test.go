@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 const recordings = "../../../test/recordings/"
@@ -161,7 +161,7 @@ func wants(t testing.TB, what, got string, parts ...string) {
 	}
 }
 
-func topLive(h *held) top.Source { return top.Live(h) }
+func topLive(h *held) live.Source { return live.NewTraceSource(h) }
 
 // age makes files be looked at again.
 func age(mu *sync.Mutex, looked *time.Time) {

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 // How many ask at once does not matter: one Look is taken for all, and one profile made.
@@ -47,7 +47,7 @@ func TestShared(t *testing.T) {
 
 	s.looks.forget()
 	hold := make(chan struct{})
-	source := &counting{Source: top.Live(h), hold: hold}
+	source := &counting{Source: live.NewTraceSource(h), hold: hold}
 	s.looks.work <- struct{}{}
 	s.looks.source = source
 	<-s.looks.work
@@ -64,12 +64,12 @@ func TestShared(t *testing.T) {
 
 // counting counts Looks, which wait for hold.
 type counting struct {
-	top.Source
+	live.Source
 	n    atomic.Int32
 	hold chan struct{}
 }
 
-func (c *counting) Look(q top.Query) (*top.Look, error) {
+func (c *counting) Look(q live.Query) (*live.Look, error) {
 	c.n.Add(1)
 	<-c.hold
 	return c.Source.Look(q)
@@ -90,7 +90,7 @@ func TestBusy(t *testing.T) {
 	const n = maxWaiting + 10
 	for i := range n {
 		all.Go(func() {
-			answer, body := s.ask(http.MethodGet, "/api/v1/look?site="+top.SiteText(&ledger.SiteKey{Stack: uint64(i)}))
+			answer, body := s.ask(http.MethodGet, "/api/v1/look?site="+live.SiteText(&ledger.SiteKey{Stack: uint64(i)}))
 			if answer.StatusCode == http.StatusServiceUnavailable {
 				refused.Add(1)
 				if answer.Header.Get("Retry-After") == "" || !strings.Contains(body, "busy") {

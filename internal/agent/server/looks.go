@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 const (
@@ -38,7 +38,7 @@ var errLate = errors.New("the trace does not answer: it waits for stacks or name
 
 // looks takes Looks of a trace, one at a time, and shares them among all who ask.
 type looks struct {
-	source   top.Source    // for who holds work
+	source   live.Source   // for who holds work
 	patience time.Duration // with a Look
 	work     chan struct{}
 	make     chan struct{} // makers at a time
@@ -50,9 +50,9 @@ type looks struct {
 	drop    *time.Timer
 
 	pictures sync.Mutex // guards the tracker, and the stacks of its Pictures
-	tracker  *top.Tracker
+	tracker  *live.Tracker
 	pictured *shot // the last one that the tracker took
-	picture  *top.Picture
+	picture  *live.Picture
 }
 
 // A flight is a Look on its way.
@@ -64,7 +64,7 @@ type flight struct {
 
 // A shot is a Look that several share. Nobody changes it.
 type shot struct {
-	*top.Look
+	*live.Look
 	begun time.Time
 	took  time.Duration
 
@@ -79,8 +79,8 @@ type made struct {
 	err   error
 }
 
-func newLooks(source top.Source) *looks {
-	return &looks{source: source, patience: lookWithin, work: make(chan struct{}, 1), make: make(chan struct{}, makers), tracker: top.NewTracker()}
+func newLooks(source live.Source) *looks {
+	return &looks{source: source, patience: lookWithin, work: make(chan struct{}, 1), make: make(chan struct{}, makers), tracker: live.NewTracker()}
 }
 
 // now returns a Look that is as new as can be had at no more than its part of the time.
@@ -122,7 +122,7 @@ func (l *looks) since(ctx context.Context, begun time.Time) (*shot, error) {
 func (l *looks) take(f *flight) {
 	l.work <- struct{}{}
 	s := &shot{begun: time.Now(), made: map[string]*made{}}
-	s.Look, f.err = l.source.Look(top.Query{})
+	s.Look, f.err = l.source.Look(live.Query{})
 	s.took = time.Since(s.begun)
 	<-l.work
 	if f.err == nil {
@@ -170,7 +170,7 @@ func (l *looks) waited() {
 }
 
 // allocations returns a Look with the live allocations of a call site.
-func (l *looks) allocations(ctx context.Context, of *ledger.SiteKey) (*top.Look, error) {
+func (l *looks) allocations(ctx context.Context, of *ledger.SiteKey) (*live.Look, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.patience, errLate)
 	defer cancel()
 	if err := l.wait(); err != nil {
@@ -183,7 +183,7 @@ func (l *looks) allocations(ctx context.Context, of *ledger.SiteKey) (*top.Look,
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-l.work }()
-	look, err := l.source.Look(top.Query{Allocations: of})
+	look, err := l.source.Look(live.Query{Allocations: of})
 	if err == nil {
 		look.Youngest(maxLive)
 	}
@@ -238,7 +238,7 @@ func (l *looks) of(ctx context.Context, s *shot, name string, build func() ([]by
 
 // look calls with with the Picture of a Look, or of a later one: rates and growth are
 // against the one that was pictured before. Neither is kept.
-func (l *looks) look(s *shot, with func(*top.Picture)) {
+func (l *looks) look(s *shot, with func(*live.Picture)) {
 	l.pictures.Lock()
 	defer l.pictures.Unlock()
 	if l.pictured == nil || l.pictured.begun.Before(s.begun) {

@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 //go:embed page/*
@@ -76,7 +76,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, name string, part 
 	}
 	body, err := s.looks.of(r.Context(), at, name, func() ([]byte, error) {
 		var v *view
-		s.looks.look(at, func(p *top.Picture) { v = s.view(p) })
+		s.looks.look(at, func(p *live.Picture) { v = s.view(p) })
 		return packed(func(w io.Writer) error { return html.Write(w, part(v)) })
 	})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 )
 
 func TestParams(t *testing.T) {
@@ -67,7 +67,7 @@ func FuzzParams(f *testing.F) {
 		if n, err := p.number("seconds", 1, 3600, 7); err == nil && (n < 1 || n > 3600) {
 			t.Error(n)
 		}
-		if k, err := top.ParseSite(p["site"]); err == nil && top.SiteText(k) != p["site"] {
+		if k, err := live.ParseSite(p["site"]); err == nil && live.SiteText(k) != p["site"] {
 			t.Errorf("%+v", k)
 		}
 	})

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -113,7 +113,7 @@ func (s *Server) sleep(ctx context.Context, d time.Duration) error {
 }
 
 // elapsed is the moment that a Look is of.
-func elapsed(l *top.Look) time.Time {
+func elapsed(l *live.Look) time.Time {
 	m := &l.Snapshot.Meta
 	return m.Start.Add(m.Duration)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
@@ -25,30 +26,30 @@ func TestRemote(t *testing.T) {
 	for _, name := range []string{"fsdp", "jax", "accelerate"} {
 		h := recorded(t, name)
 		s := serve(t, Options{Source: h})
-		remote, err := top.Remote(top.RemoteOptions{URL: s.url})
+		remote, err := live.Remote(live.RemoteOptions{URL: s.url})
 		if err != nil {
 			t.Fatal(err)
 		}
-		live := top.Live(h)
+		traced := live.NewTraceSource(h)
 		var shown []int
-		page := func(source top.Source) (string, *top.Look) {
-			l, err := source.Look(top.Query{})
+		page := func(source live.Source) (string, *live.Look) {
+			l, err := source.Look(live.Query{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			l.Cost = nil
-			p := top.NewTracker().Picture(l)
+			p := live.NewTracker().Picture(l)
 			var text, document bytes.Buffer
 			if err := top.Text(&text, p, -1, 120, true); err != nil {
 				t.Fatal(err)
 			}
-			if err := top.JSON(&document, p, -1); err != nil {
+			if err := live.JSON(&document, p, -1); err != nil {
 				t.Fatal(err)
 			}
 			shown = append(shown, len(p.Stacks))
 			return text.String() + document.String(), l
 		}
-		want, look := page(live)
+		want, look := page(traced)
 		got, far := page(remote)
 		if d := cmp.Diff(want, got); d != "" || len(want) < 1000 {
 			t.Errorf("%s: %.2000s", name, d)
@@ -56,8 +57,8 @@ func TestRemote(t *testing.T) {
 		if shown[0] != shown[1] || shown[0] == 0 {
 			t.Errorf("%s: stacks %v", name, shown)
 		}
-		of := func(source top.Source, l *top.Look, i int) []snapshot.Allocation {
-			got, err := source.Look(top.Query{Allocations: &l.Sites[i]})
+		of := func(source live.Source, l *live.Look, i int) []snapshot.Allocation {
+			got, err := source.Look(live.Query{Allocations: &l.Sites[i]})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +66,7 @@ func TestRemote(t *testing.T) {
 		}
 		rows := 0
 		for i := range min(len(look.Sites), 20) {
-			a, b := of(live, look, i), of(remote, far, i)
+			a, b := of(traced, look, i), of(remote, far, i)
 			rows += len(a)
 			if d := cmp.Diff(a, b); d != "" {
 				t.Errorf("%s, stack %d: %s", name, i, d)
@@ -81,20 +82,20 @@ func TestRemote(t *testing.T) {
 func TestTopAPI(t *testing.T) {
 	h := recorded(t, "accelerate")
 	s := serve(t, Options{Source: h})
-	var got, want top.Document
+	var got, want live.Document
 	answer, body := s.ask(http.MethodGet, "/api/v1/top?stacks=7")
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatal(err)
 	}
-	if answer.Header.Get("Content-Type") != "application/json" || got.SchemaVersion != top.DocumentVersion || len(got.Stacks) != 7 || got.Cost == nil {
+	if answer.Header.Get("Content-Type") != "application/json" || got.SchemaVersion != live.DocumentVersion || len(got.Stacks) != 7 || got.Cost == nil {
 		t.Errorf("%v, version %d, %d stacks", answer.Header, got.SchemaVersion, len(got.Stacks))
 	}
-	l, err := top.Live(h).Look(top.Query{})
+	l, err := live.NewTraceSource(h).Look(live.Query{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := top.JSON(&b, top.NewTracker().Picture(l), 7); err != nil {
+	if err := live.JSON(&b, live.NewTracker().Picture(l), 7); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(b.Bytes(), &want); err != nil {
@@ -112,7 +113,7 @@ func TestRates(t *testing.T) {
 	h.alloc(2*time.Second, 1, 1<<20, 100)
 	h.at(3 * time.Second)
 	s := serve(t, Options{Source: h})
-	ask := func() (d top.Document) {
+	ask := func() (d live.Document) {
 		if err := json.Unmarshal([]byte(s.get(http.StatusOK, "/api/v1/top")), &d); err != nil {
 			t.Fatal(err)
 		}
@@ -139,18 +140,18 @@ func TestRemoteErrors(t *testing.T) {
 	}
 	pool.AppendCertsFromPEM(pem)
 	known := &tls.Config{RootCAs: pool}
-	look := func(o top.RemoteOptions) error {
-		r, err := top.Remote(o)
+	look := func(o live.RemoteOptions) error {
+		r, err := live.Remote(o)
 		if err != nil {
 			return err
 		}
-		_, err = r.Look(top.Query{})
+		_, err = r.Look(live.Query{})
 		return err
 	}
-	if err := look(top.RemoteOptions{URL: secure, Token: token, TLS: known}); err != nil {
+	if err := look(live.RemoteOptions{URL: secure, Token: token, TLS: known}); err != nil {
 		t.Error(err)
 	}
-	for want, o := range map[string]top.RemoteOptions{
+	for want, o := range map[string]live.RemoteOptions{
 		"certificate":                 {URL: secure, Token: token},
 		"it wants a token":            {URL: secure, TLS: known},
 		"it has another token":        {URL: secure, TLS: known, Token: token + "x"},

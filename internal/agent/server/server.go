@@ -19,11 +19,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 // A Source is the trace that is shown: *session.Session.
@@ -160,7 +160,7 @@ func New(o Options) (*Server, error) {
 		}
 		s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificates.get(), nil }}
 	}
-	s.looks = newLooks(top.Live(o.Source))
+	s.looks = newLooks(live.NewTraceSource(o.Source))
 	s.http.Handler = s.handler()
 	if err := s.listen(); err != nil {
 		return nil, err

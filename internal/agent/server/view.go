@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 const (
@@ -92,9 +92,9 @@ type incidentView struct {
 }
 
 // view makes the page's view of a Picture.
-func (s *Server) view(p *top.Picture) *view {
+func (s *Server) view(p *live.Picture) *view {
 	v := &view{Host: web.Clean(cmp.Or(s.guard.host, "this machine")), Version: web.Clean(s.opts.Version), Ended: p.Ended, LoggedIn: s.guard.token() != "", Metrics: s.opts.Metrics != nil}
-	part := p.Part(&top.Scope{}, "", top.ByInuse, false)
+	part := p.Part(&live.Scope{}, "", live.ByInuse, false)
 	v.about(p)
 	for i := range part.GPUs {
 		v.GPUs = append(v.GPUs, s.gpuView(p, &part.GPUs[i]))
@@ -141,7 +141,7 @@ func processName(name string, pid int) string {
 }
 
 // about says what is traced, since when, and what that costs.
-func (v *view) about(p *top.Picture) {
+func (v *view) about(p *live.Picture) {
 	add := func(format string, args ...any) { v.About = append(v.About, fmt.Sprintf(format, args...)) }
 	add("%s", web.Clean(p.Meta.Target))
 	add("%s", p.Meta.Start.Add(p.Elapsed).UTC().Format("2006-01-02 15:04:05 UTC"))
@@ -161,7 +161,7 @@ func (v *view) about(p *top.Picture) {
 
 // gpuView makes the bars of a GPU: its memory by process and by owner, what no cause is
 // known of, what others hold, and what is free.
-func (s *Server) gpuView(p *top.Picture, g *top.GPU) gpuView {
+func (s *Server) gpuView(p *live.Picture, g *live.GPU) gpuView {
 	out := gpuView{Label: web.Clean(g.Label), Name: web.Clean(g.Name)}
 	whole := max(g.Total, g.Held, 1)
 	held := "traced processes hold " + bytefmt.Format(g.Held)
@@ -211,7 +211,7 @@ func unexplained(x *snapshot.Sample) bool {
 }
 
 // parts makes the parts of a bar, the largest first.
-func (s *Server) parts(by string, sums map[string]int64, whole int64, g *top.GPU) (out []part) {
+func (s *Server) parts(by string, sums map[string]int64, whole int64, g *live.GPU) (out []part) {
 	rest := sums[causeUnknown]
 	delete(sums, causeUnknown)
 	maps.DeleteFunc(sums, func(_ string, bytes int64) bool { return bytes <= 0 })
@@ -273,7 +273,7 @@ func (s *Server) colour(by, name string) string {
 	return fmt.Sprintf("c%d", of[name]%colours)
 }
 
-func (s *Server) processView(x *top.Process) processView {
+func (s *Server) processView(x *live.Process) processView {
 	out := processView{PID: x.PID, Name: web.Clean(cmp.Or(x.Name, "?")), GPUs: web.Clean(strings.Join(x.GPUs, ", ")), Exited: x.Exited,
 		Held: bytefmt.Format(x.Held), Inuse: bytefmt.Format(x.Inuse), Peak: bytefmt.Format(x.Peak), Unexplained: some(x.Unexplained),
 		Grown: someSigned(x.Grown)}
@@ -306,10 +306,10 @@ func someSigned(n int64) string {
 	return bytefmt.Signed(n)
 }
 
-func stackViewOf(x *top.Stack) stackView {
+func stackViewOf(x *live.Stack) stackView {
 	s := x.Sample
 	out := stackView{Bytes: bytefmt.Format(s.InuseBytes), Grown: someSigned(x.Grown), Objects: bytefmt.Count(s.InuseObjects), Owner: web.Clean(s.Owner), Kind: web.Clean(s.Kind),
-		GPU: web.Clean(s.GPU), Process: processName(s.Process, s.PID), Title: web.Clean(render.Telling(s.Frames(), 3)), Key: top.SiteText(&x.ID.Site)}
+		GPU: web.Clean(s.GPU), Process: processName(s.Process, s.PID), Title: web.Clean(render.Telling(s.Frames(), 3)), Key: live.SiteText(&x.ID.Site)}
 	for _, l := range s.Frames() {
 		for i := range l.Lines {
 			if len(out.Frames) == shownFrames {

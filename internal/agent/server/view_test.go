@@ -5,9 +5,9 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 // The parts of a bar are of what is held, of what NVML said in one reading to be others',
@@ -17,15 +17,15 @@ func TestParts(t *testing.T) {
 		return &state.Totals{GPUs: []state.GPUTotals{{GPUMemory: snapshot.GPUMemory{GPU: "0"}, Residual: rest, ResidualKnown: true}}}
 	}
 	for name, tt := range map[string]struct {
-		gpu    top.GPU
+		gpu    live.GPU
 		totals *state.Totals
 		want   []string
 	}{
-		"known":              {top.GPU{Label: "0", Total: 100, Used: 90, Held: 40}, known(30), []string{"a 25 B", "b 10 B", "cause not known 5 B", untraced + " 30 B", "free 30 B"}},
-		"more than is there": {top.GPU{Label: "0", Total: 60, Used: 90, Held: 40}, known(30), []string{"a 25 B", "b 10 B", "cause not known 5 B", untraced + " 30 B"}},
-		"nobody else":        {top.GPU{Label: "0", Total: 100, Used: 10, Held: 40}, known(-5), []string{"a 25 B", "b 10 B", "cause not known 5 B", "free 60 B"}},
-		"not known":          {top.GPU{Label: "0", Total: 100, Used: 90, Held: 40}, &state.Totals{}, []string{"a 25 B", "b 10 B", "cause not known 5 B", "about: " + untraced + " 50 B", "about: free 10 B"}},
-		"without NVML":       {top.GPU{Label: "0", Held: 40}, &state.Totals{}, []string{"a 25 B", "b 10 B", "cause not known 5 B"}},
+		"known":              {live.GPU{Label: "0", Total: 100, Used: 90, Held: 40}, known(30), []string{"a 25 B", "b 10 B", "cause not known 5 B", untraced + " 30 B", "free 30 B"}},
+		"more than is there": {live.GPU{Label: "0", Total: 60, Used: 90, Held: 40}, known(30), []string{"a 25 B", "b 10 B", "cause not known 5 B", untraced + " 30 B"}},
+		"nobody else":        {live.GPU{Label: "0", Total: 100, Used: 10, Held: 40}, known(-5), []string{"a 25 B", "b 10 B", "cause not known 5 B", "free 60 B"}},
+		"not known":          {live.GPU{Label: "0", Total: 100, Used: 90, Held: 40}, &state.Totals{}, []string{"a 25 B", "b 10 B", "cause not known 5 B", "about: " + untraced + " 50 B", "about: free 10 B"}},
+		"without NVML":       {live.GPU{Label: "0", Held: 40}, &state.Totals{}, []string{"a 25 B", "b 10 B", "cause not known 5 B"}},
 	} {
 		s := &Server{colours: map[string]map[string]int{}}
 		s.history.take(tt.totals)
@@ -48,7 +48,7 @@ func TestManyParts(t *testing.T) {
 		sums[fmt.Sprint(i)] = int64(i)
 		want += int64(i)
 	}
-	parts := s.parts("owner", sums, want, &top.GPU{Held: want})
+	parts := s.parts("owner", sums, want, &live.GPU{Held: want})
 	var got int64
 	for _, p := range parts {
 		got += p.bytes

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"maps"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
 // A cell is what is the same for one call site, or one line without a site, in two Looks.
@@ -39,7 +39,7 @@ func (t turnover) least(o turnover) turnover {
 // between returns what after shows, with what was allocated, and failed, since was alone,
 // which several windows may share. A call site that was forgotten meanwhile counts from its
 // new beginning.
-func between(was map[cell]turnover, after *top.Look) *snapshot.Snapshot {
+func between(was map[cell]turnover, after *live.Look) *snapshot.Snapshot {
 	was, is := maps.Clone(was), turnovers(after)
 	for k, t := range is {
 		if w := was[k]; w.least(t) != w {
@@ -64,7 +64,7 @@ func between(was map[cell]turnover, after *top.Look) *snapshot.Snapshot {
 }
 
 // turnovers are those of a Look.
-func turnovers(l *top.Look) map[cell]turnover {
+func turnovers(l *live.Look) map[cell]turnover {
 	out := make(map[cell]turnover, len(l.Snapshot.Samples))
 	var key cells
 	for i := range l.Snapshot.Samples {
@@ -77,7 +77,7 @@ func turnovers(l *top.Look) map[cell]turnover {
 type cells struct{ id []byte }
 
 // of returns the cell of a Look's i-th sample.
-func (c *cells) of(l *top.Look, i int) cell {
+func (c *cells) of(l *live.Look, i int) cell {
 	if i < len(l.Sites) {
 		return cell{site: l.Sites[i]}
 	}

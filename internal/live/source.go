@@ -1,10 +1,10 @@
-// Package top is the live view in the terminal: who holds how much GPU memory, what
-// grows, and since when, a second at a time.
+// Package live follows a trace, a recording or an agent from one look to the next: who
+// holds how much GPU memory, what grows, and how fast.
 //
-// A Source shows Looks; a Tracker makes a Picture of each, with what changed since the
-// ones before; the Model shows Pictures in a terminal, and Text and JSON write one for
-// who is no person, or has none.
-package top
+// A Source returns a Look at a moment. A Tracker turns Looks into Pictures, which add what
+// changed since the Looks before. internal/top shows Pictures in a terminal, and
+// internal/agent/server on a page.
+package live
 
 import (
 	"time"

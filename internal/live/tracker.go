@@ -1,4 +1,4 @@
-package top
+package live
 
 import (
 	"cmp"
@@ -12,14 +12,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// window is how many Looks back growth is measured.
-const window = 10
+// Window is how many Looks back growth is measured.
+const Window = 10
 
 // A Tracker makes Pictures of Looks that follow each other. It keeps a few numbers for
 // each stack of the last Look, and nothing of a stack that is gone from it.
 type Tracker struct {
 	n     int                // Looks taken
-	times [window]time.Time  // of the latest ones, by their number
+	times [Window]time.Time  // of the latest ones, by their number
 	last  *snapshot.Snapshot // its figures of processes
 	cost  *Cost
 	stack map[ID]*seen
@@ -29,7 +29,7 @@ type Tracker struct {
 }
 
 // A history is what was in use at the latest Looks, by their number.
-type history [window]int64
+type history [Window]int64
 
 // A seen is what a Tracker knows of a stack.
 type seen struct {
@@ -61,7 +61,7 @@ func (t *Tracker) Picture(l *Look) *Picture {
 	if t.last != nil {
 		before := t.last.Meta
 		p.Interval = at.Sub(before.Start.Add(before.Duration))
-		p.Window = at.Sub(t.times[max(t.n-window, 0)%window])
+		p.Window = at.Sub(t.times[max(t.n-Window, 0)%Window])
 		p.EventRate = rate(int64(s.Meta.Events-before.Events), p.Interval)
 		if t.cost != nil && l.Cost != nil && p.Interval > 0 {
 			p.Load = float64(l.Cost.CPU-t.cost.CPU) / float64(p.Interval)
@@ -75,7 +75,7 @@ func (t *Tracker) Picture(l *Look) *Picture {
 	t.stacks(p, l)
 	t.processes(p, s)
 	t.gpus(p, s)
-	t.times[t.n%window] = at
+	t.times[t.n%Window] = at
 	t.n++
 	t.last, t.cost = &snapshot.Snapshot{Meta: s.Meta, Processes: s.Processes}, l.Cost
 	return p
@@ -92,8 +92,8 @@ func rate(n int64, d time.Duration) float64 {
 // grew takes what is in use at this Look, and returns by how much it grew in the window.
 // What was not there before had nothing.
 func (t *Tracker) grew(h *history, inuse int64) int64 {
-	before := h[max(t.n-window, 0)%window]
-	h[t.n%window] = inuse
+	before := h[max(t.n-Window, 0)%Window]
+	h[t.n%Window] = inuse
 	if t.n == 0 {
 		return 0
 	}

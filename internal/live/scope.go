@@ -1,8 +1,9 @@
-package top
+package live
 
 import (
 	"cmp"
 	"slices"
+	"strconv"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -37,6 +38,12 @@ const (
 )
 
 var sortNames = [numSorts]string{"in use", "growth", "rate", "peak", "allocated", "objects", "name"}
+
+// String returns the name of the column that s sorts by.
+func (s Sort) String() string { return sortNames[s] }
+
+// Next returns the order after s, and the first one after the last.
+func (s Sort) Next() Sort { return (s + 1) % numSorts }
 
 // A Part is what of a Picture is in a Scope, and has a text, in an order.
 type Part struct {
@@ -101,7 +108,7 @@ func (p *Picture) Part(scope *Scope, text string, by Sort, reverse bool) *Part {
 	if text != "" {
 		out.filter(text)
 	}
-	out.sort(by, reverse)
+	out.Sort(by, reverse)
 	return out
 }
 
@@ -148,14 +155,15 @@ func (p *Picture) owners(out *Part, scope *Scope) {
 
 func (out *Part) filter(text string) {
 	out.Processes = slices.DeleteFunc(out.Processes, func(x Process) bool {
-		return !contains(x.Name, text) && !contains(pidText(x.PID), text) && !slices.ContainsFunc(out.Stacks, func(s *Stack) bool { return s.Sample.PID == x.PID })
+		return !contains(x.Name, text) && !contains(strconv.Itoa(x.PID), text) && !slices.ContainsFunc(out.Stacks, func(s *Stack) bool { return s.Sample.PID == x.PID })
 	})
 	out.Owners = slices.DeleteFunc(out.Owners, func(o Owner) bool {
 		return !contains(o.Name, text) && !slices.ContainsFunc(out.Stacks, func(s *Stack) bool { return s.Sample.Owner == o.Name })
 	})
 }
 
-func (out *Part) sort(by Sort, reverse bool) {
+// Sort puts processes, owners and stacks in an order, or in the reverse of it.
+func (out *Part) Sort(by Sort, reverse bool) {
 	turn := 1
 	if reverse {
 		turn = -1

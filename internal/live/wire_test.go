@@ -1,4 +1,4 @@
-package top
+package live
 
 import (
 	"bytes"
@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -37,7 +40,7 @@ func TestWire(t *testing.T) {
 		t.Skip("one goroutine has nothing for the race detector")
 	}
 	for _, name := range []string{"fsdp", "jax", "ipc", "torch_expandable", "accelerate"} {
-		r, err := OpenRecording(recordings + name + ".gmt")
+		r, err := OpenRecording("../../test/recordings/" + name + ".gmt")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,12 +84,12 @@ func TestWire(t *testing.T) {
 
 // Names that are no UTF-8 arrive as they are shown.
 func TestWireNames(t *testing.T) {
-	for _, name := range hostile {
-		l := sized(1, name, 5, 6)
+	for _, name := range livetest.HostileNames {
+		l := sizedLook(1, name, 5, 6)
 		got := sent(t, l)
 		p, q := NewTracker().Picture(l), NewTracker().Picture(got)
 		for i := range p.Stacks {
-			if a, b := plain(p.Stacks[i].Text()), plain(q.Stacks[i].Text()); a != b {
+			if a, b := termtext.Plain(p.Stacks[i].Text()), termtext.Plain(q.Stacks[i].Text()); a != b {
 				t.Errorf("%.100q arrives as %.100q", a, b)
 			}
 		}
@@ -113,7 +116,7 @@ func TestParseSite(t *testing.T) {
 // Whatever an address answers, nothing of it is believed to be there that is not.
 func FuzzReadLook(f *testing.F) {
 	var b bytes.Buffer
-	if err := sized(1, "x", 5, 6).Write(&b); err != nil {
+	if err := sizedLook(1, "x", 5, 6).Write(&b); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b.Bytes())
@@ -125,20 +128,9 @@ func FuzzReadLook(f *testing.F) {
 		if err != nil {
 			return
 		}
-		d := drive(t, &made{looks: []*Look{l}}, Options{Interval: time.Second})
-		d.press("tab enter enter")
-		d.View()
+		p := NewTracker().Picture(l)
+		p.Part(&Scope{}, "x", ByGrown, true)
+		p.Document(-1)
 		sent(t, sent(t, l))
 	})
-}
-
-// Of too many live allocations the view shows the youngest, and says so.
-func TestOlder(t *testing.T) {
-	l := sized(1, "a", 5)
-	l.Older = 7
-	l.Snapshot.Live = []snapshot.Allocation{{Address: 1, Size: 2, Time: began}, {Address: 2, Size: 3, Time: began}}
-	d := drive(t, &made{looks: []*Look{l}}, Options{Interval: time.Second})
-	d.resize(120, 40)
-	d.press("tab tab enter")
-	d.has("9 live allocations as of", "of them the youngest 2")
 }

@@ -1,4 +1,4 @@
-package top
+package live
 
 import (
 	"bytes"
@@ -156,7 +156,7 @@ func (p *Picture) Document(n int) *Document {
 		d.Stacks = append(d.Stacks, x.document())
 	}
 	d.StacksLeftOut = len(part.Stacks) - len(d.Stacks)
-	part.sort(ByGrown, false)
+	part.Sort(ByGrown, false)
 	for _, x := range most(part.Stacks) {
 		if x.Grown > 0 {
 			d.Growing = append(d.Growing, x.document())

@@ -1,4 +1,4 @@
-package top
+package live
 
 import (
 	"slices"
@@ -17,7 +17,7 @@ const mib = 1 << 20
 // and the first Picture has neither.
 func TestTracker(t *testing.T) {
 	tr := NewTracker()
-	p := tr.Picture(sized(0, "a", 10*mib))
+	p := tr.Picture(sizedLook(0, "a", 10*mib))
 	if s := p.Stacks[0]; p.Interval != 0 || p.Window != 0 || s.Grown != 0 || s.Rate != 0 || p.Processes[0].Grown != 0 {
 		t.Errorf("the first: %v %v %+v %+v", p.Interval, p.Window, s, p.Processes[0])
 	}
@@ -26,8 +26,8 @@ func TestTracker(t *testing.T) {
 		if i >= 5 {
 			held = append(held, 3*mib)
 		}
-		p = tr.Picture(sized(i, "a", held...))
-		back := int64(min(i, window))
+		p = tr.Picture(sizedLook(i, "a", held...))
+		back := int64(min(i, Window))
 		if p.Interval != time.Second || p.Window != time.Duration(back)*time.Second {
 			t.Fatalf("%d: interval %v, window %v", i, p.Interval, p.Window)
 		}
@@ -36,7 +36,7 @@ func TestTracker(t *testing.T) {
 		}
 		if i >= 5 {
 			want := int64(3 * mib)
-			if i >= 5+window {
+			if i >= 5+Window {
 				want = 0
 			}
 			if got := p.Stacks[1].Grown; got != want {
@@ -47,31 +47,31 @@ func TestTracker(t *testing.T) {
 			t.Fatalf("%f events a second", p.EventRate)
 		}
 	}
-	if x := p.Processes[0]; x.Held != x.Inuse+5*mib || x.Unexplained != 5*mib || !x.Known || x.Rate != 2*mib || x.Grown != window*mib {
+	if x := p.Processes[0]; x.Held != x.Inuse+5*mib || x.Unexplained != 5*mib || !x.Known || x.Rate != 2*mib || x.Grown != Window*mib {
 		t.Errorf("the process: %+v", x)
 	}
 	if g := p.GPUs[0]; len(p.GPUs) != 1 || g.Total != 80<<30 || g.Held != 48*mib || g.Others != 1 || g.Traced != 1 || g.Highest != 48*mib {
 		t.Errorf("the GPU: %+v", g)
 	}
-	if o := p.Owners[0]; len(p.Owners) != 1 || o.Inuse != 43*mib || o.Grown != window*mib {
+	if o := p.Owners[0]; len(p.Owners) != 1 || o.Inuse != 43*mib || o.Grown != Window*mib {
 		t.Errorf("the owner: %+v", o)
 	}
 	if len(p.Lost) != 1 || p.Lost[0].Value != 3 {
 		t.Errorf("lost: %+v", p.Lost)
 	}
-	tr.Picture(sized(31, "a", 40*mib)) // the second is gone
+	tr.Picture(sizedLook(31, "a", 40*mib)) // the second is gone
 	if len(tr.stack) != 1 {
 		t.Errorf("%d stacks are kept, 1 is there", len(tr.stack))
 	}
 	tr.Forget()
-	if p = tr.Picture(sized(2, "a", 10*mib)); p.Window != 0 || p.Stacks[0].Grown != 0 || p.Stacks[0].Rate != 0 {
+	if p = tr.Picture(sizedLook(2, "a", 10*mib)); p.Window != 0 || p.Stacks[0].Grown != 0 || p.Stacks[0].Rate != 0 {
 		t.Errorf("after another time: %v, %+v", p.Window, p.Stacks[0])
 	}
 }
 
 // Two samples of one call site are one stack, whose figures add up.
 func TestTrackerOneSiteTwice(t *testing.T) {
-	l := sized(0, "a", 10*mib, 20*mib, 1*mib)
+	l := sizedLook(0, "a", 10*mib, 20*mib, 1*mib)
 	l.Sites[2] = l.Sites[0]
 	p := NewTracker().Picture(l)
 	if len(p.Stacks) != 2 || p.Stacks[0].Sample.InuseBytes != 11*mib || p.Uses[0].Inuse != 31*mib {
@@ -85,8 +85,8 @@ func TestTrackerOneSiteTwice(t *testing.T) {
 // A process that has another's PID has not allocated what that had.
 func TestTrackerOfAnotherProcess(t *testing.T) {
 	tr := NewTracker()
-	tr.Picture(sized(0, "a", 100*mib))
-	p := tr.Picture(sized(1, "b", 10*mib))
+	tr.Picture(sizedLook(0, "a", 100*mib))
+	p := tr.Picture(sizedLook(1, "b", 10*mib))
 	if x := p.Processes[0]; x.Rate != 20*mib {
 		t.Errorf("%f a second, want %d", x.Rate, 20*mib)
 	}
@@ -96,7 +96,7 @@ func TestTrackerOfAnotherProcess(t *testing.T) {
 func TestTrackerWithoutSite(t *testing.T) {
 	tr := NewTracker()
 	make := func(second int, bytes int64) *Look {
-		l := sized(second, "a")
+		l := sizedLook(second, "a")
 		for i, name := range []string{"[context]", "[code]"} {
 			l.Snapshot.Samples = append(l.Snapshot.Samples, snapshot.Sample{Stack: []*snapshot.Location{{Lines: []snapshot.Line{{Function: name}}}},
 				Labels: snapshot.Labels{Kind: "driver", PID: 7, GPU: "0"}, Values: snapshot.Values{InuseBytes: bytes * int64(i+1)}})
@@ -117,7 +117,7 @@ func TestTrackerWithoutSite(t *testing.T) {
 func TestEndedProcess(t *testing.T) {
 	tr := NewTracker()
 	for i := range 5 {
-		l := sized(i, "a", 10*mib)
+		l := sizedLook(i, "a", 10*mib)
 		l.Snapshot.Processes[0].Exited = i > 1
 		if p := tr.Picture(l); p.Processes[0].Grown != 0 {
 			t.Fatalf("%d: it grew by %d", i, p.Processes[0].Grown)

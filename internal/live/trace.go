@@ -1,4 +1,4 @@
-package top
+package live
 
 import (
 	"syscall"
@@ -13,17 +13,17 @@ type Session interface {
 	Done() <-chan struct{}
 }
 
-// Live is a running trace as a Source.
-func Live(s Session) Source { return &live{session: s, looker: newLooker()} }
+// NewTraceSource returns a running trace as a Source.
+func NewTraceSource(s Session) Source { return &traceSource{session: s, looker: newLooker()} }
 
-type live struct {
+type traceSource struct {
 	looker
 	session Session
 }
 
-func (l *live) Span() (time.Duration, []int64) { return 0, nil }
+func (l *traceSource) Span() (time.Duration, []int64) { return 0, nil }
 
-func (l *live) Look(q Query) (*Look, error) {
+func (l *traceSource) Look(q Query) (*Look, error) {
 	ended := ""
 	select {
 	case <-l.session.Done():

@@ -1,0 +1,32 @@
+package termtext
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
+)
+
+// Plain text takes the same number of columns however a terminal counts them.
+func FuzzPlain(f *testing.F) {
+	for _, s := range livetest.HostileNames {
+		f.Add(s, 10)
+	}
+	f.Fuzz(func(t *testing.T, s string, n int) {
+		got := Plain(s)
+		if n < 0 || n > 10_000 {
+			n = 80
+		}
+		for _, x := range []string{Fit(got, n, false), Fit(got, n, true)} {
+			if a, b, c := ansi.StringWidth(x), ansi.StringWidthWc(x), Width(x); a != n || b != n || c != n {
+				t.Errorf("%q in %d columns takes %d, %d or %d", x, n, a, b, c)
+			}
+		}
+		if strings.ContainsFunc(got, render.Unsafe) || Plain(got) != got && len(got) < maxName {
+			t.Errorf("Plain(%q) = %q, then %q", s, got, Plain(got))
+		}
+	})
+}
