@@ -38,6 +38,9 @@ const (
 	// What was shed comes back when all was well for restMin; for twice as long each
 	// time that it did not last restMin, up to restMax.
 	restMin, restMax = time.Minute, time.Hour
+	// leastShared is the part of a limit that is shared out at least, however much is for
+	// nobody. Who takes less than a share of that is not who fills it.
+	leastShared = 0.1
 )
 
 // A limiter decides what is shed, and of whom. It is pure: it knows the time and the usage
@@ -135,7 +138,7 @@ func (l *limiter) more(at time.Duration, why string, costs []Cost, taken, limit 
 		s := l.of[c]
 		return s != nil && s.step == len(l.steps)-1
 	}}
-	for _, c := range e.choose(max(limit-max(taken, 0), 0)) {
+	for _, c := range e.choose(max(limit-max(taken, 0), limit*leastShared)) {
 		s := l.of[c.Consumer]
 		if s == nil {
 			s = &shedding{rest: restMin, back: -restMax}

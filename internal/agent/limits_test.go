@@ -279,13 +279,12 @@ func TestLimitChoice(t *testing.T) {
 	}
 }
 
-// What is left of a limit beside what is for nobody is shared out. Where that is nothing
-// everybody exceeds it, who takes most first.
+// Where what is for nobody fills the limit, who takes little keeps all.
 func TestLimitWithoutRoom(t *testing.T) {
 	m := &machine{limiter: newLimiter(false), base: 900 * mib, parties: []party{
-		{Consumer: one, memory: 2 * mib}, {Consumer: probes.Consumer{User: 2, PID: 21}, memory: mib},
+		{Consumer: one, memory: 100 * mib}, {Consumer: probes.Consumer{User: 2, PID: 21}, memory: mib},
 	}}
-	m.run(t, usageInterval, Bounds{Memory: 800 * mib})
+	m.run(t, time.Minute, Bounds{Memory: 800 * mib})
 	m.want(t, map[probes.Consumer]probes.Shed{one: probes.ShedAll})
 }
 
