@@ -91,7 +91,9 @@ func (t *Tracer) followInTime(m mapping, level Level, c claim) {
 		return
 	}
 	late := time.AfterFunc(attachPatience, func() { t.missed(c, noAnswer) })
-	err := t.follow(m, level, c)
+	user, _ := t.UserOf(m.pid)
+	var err error
+	t.opts.Meter.Do(user, func() { err = t.follow(m, level, c) })
 	inTime := late.Stop()
 	if err == nil || errors.Is(err, os.ErrNotExist) || errors.Is(err, errStopped) {
 		return

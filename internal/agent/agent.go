@@ -65,15 +65,17 @@ type agent struct {
 	oom      *oomdir.Dir // nil for none
 	limits   *limiter
 	costs    costs
-	reports  reports
-	reported atomic.Int64 // out-of-memory reports that came
-	lost     *loss.Set
-	finder   *workload.Finder
-	server   atomic.Pointer[server.Server] // nil for none
-	serves   *slot
-	pushes   *slot
-	posts    *slot
-	webhook  atomic.Pointer[alert.Webhook] // nil for none
+	// How much the collector takes.
+	collecting collecting
+	reports    reports
+	reported   atomic.Int64 // out-of-memory reports that came
+	lost       *loss.Set
+	finder     *workload.Finder
+	server     atomic.Pointer[server.Server] // nil for none
+	serves     *slot
+	pushes     *slot
+	posts      *slot
+	webhook    atomic.Pointer[alert.Webhook] // nil for none
 	// What BPF programs cost is being measured; it could not be, and the user knows.
 	measuring, unmeasured atomic.Bool
 
@@ -310,7 +312,8 @@ func (a *agent) limit() {
 	if err != nil {
 		return // nothing is known
 	}
-	costs, worked := a.costs.since(a.session.Costs())
+	now, reading := a.session.Costs()
+	costs, worked := a.costs.since(now, reading, a.collecting.factor())
 	for _, c := range a.limits.observe(clock.Monotonic(), Usage{worked, memory}, Bounds{a.config.MemoryLimit, a.config.CPULimit}, costs) {
 		if err := a.session.Shed(c.Consumer, c.shed, c.why); err != nil {
 			a.opts.Warn(err.Error())

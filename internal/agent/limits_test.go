@@ -310,12 +310,12 @@ func TestCosts(t *testing.T) {
 	cost := func(user uint32, pid int, bytes uint64, work time.Duration) session.Cost {
 		return session.Cost{Cost: probes.Cost{Consumer: probes.Consumer{User: user, PID: pid}, Bytes: bytes, Work: work}, Live: int64(pid)}
 	}
-	c.since([]session.Cost{cost(1, 0, 500, time.Second), cost(1, 11, 400, 0)}, time.Minute)
+	c.since([]session.Cost{cost(1, 0, 500, time.Second), cost(1, 11, 400, 0)}, time.Minute/2, 2)
 	all, worked := c.since([]session.Cost{
 		cost(1, 0, 800, 2*time.Second), cost(1, 11, 550, 0), cost(1, 12, 75, 0),
 		cost(2, 0, 100, 0), cost(2, 21, 100, 0), cost(3, 0, 0, 0), cost(3, 31, 0, 0),
-	}, time.Minute+4*time.Second)
-	if worked != time.Minute+6*time.Second {
+	}, time.Minute/2+4*time.Second, 1)
+	if worked != time.Minute+7*time.Second {
 		t.Errorf("worked %v", worked)
 	}
 	want := map[probes.Consumer]time.Duration{

@@ -29,7 +29,9 @@ type costs struct {
 
 // since returns what each user and process took since the last call, and what all took
 // since the first. The time that went into reading events is shared out by their bytes.
-func (c *costs) since(now []session.Cost, reading time.Duration) (all []Cost, worked time.Duration) {
+// All times are multiplied by factor.
+func (c *costs) since(now []session.Cost, reading time.Duration, factor float64) (all []Cost, worked time.Duration) {
+	times := func(d time.Duration) time.Duration { return time.Duration(float64(max(d, 0)) * factor) }
 	before := c.before
 	c.before = make(map[probes.Consumer]session.Cost, len(now))
 	type taken struct {
@@ -47,13 +49,13 @@ func (c *costs) since(now []session.Cost, reading time.Duration) (all []Cost, wo
 	for _, x := range now {
 		c.before[x.Consumer] = x
 		if x.PID == 0 {
-			took := taken{bytes(x), max(x.Work-before[x.Consumer].Work, 0)}
+			took := taken{bytes(x), times(x.Work - before[x.Consumer].Work)}
 			users[x.User] = took
 			sum += took.bytes
 			c.worked += took.work
 		}
 	}
-	read := max(reading-c.reading, 0)
+	read := times(reading - c.reading)
 	c.reading = reading
 	c.worked += read
 	for _, x := range now {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"runtime/debug"
 	"runtime/metrics"
+	"syscall"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
@@ -52,6 +54,27 @@ func readMemory() (m ownMemory, err error) {
 func OwnMemory() (int64, error) {
 	m, err := readMemory()
 	return max(m.resident-m.garbage, 0), err
+}
+
+// A collecting tells how much more than the work itself Go's collector takes for it.
+type collecting struct{ all, collector time.Duration }
+
+// factor is by how much to multiply processor time that was measured since the last call,
+// for what the collector took meanwhile: it collects the garbage of all work alike.
+func (c *collecting) factor() float64 {
+	var r syscall.Rusage
+	sample := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}}
+	if metrics.Read(sample); syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
+		return 1
+	}
+	now := collecting{time.Duration(r.Utime.Nano() + r.Stime.Nano()), time.Duration(sample[0].Value.Float64() * float64(time.Second))}
+	all, collector := now.all-c.all, now.collector-c.collector
+	*c = now
+	if all <= 0 || collector <= 0 {
+		return 1
+	}
+	// The two are not of the same moment, and never say that nothing else was done.
+	return 1 / (1 - min(float64(collector)/float64(all), 0.75))
 }
 
 // collectWithin has Go collect garbage so that the process keeps to a limit, 0 for none.

@@ -33,7 +33,8 @@ func TestStrangers(t *testing.T) {
 		storms              = 2   // allocate and free
 		starters            = 98  // start a program after the other
 		memoryLimit         = 400 // MiB
-		cpuLimit            = 60  // % of a core
+		cpuLimit            = 40  // % of a core, of tracing
+		cpuMost             = 80  // in all: hearing of mappings and of the lives of processes is beside that
 		rounds              = 40  // of the neighbour's calls
 		calls               = 100 // of a round
 	)
@@ -132,8 +133,8 @@ func TestStrangers(t *testing.T) {
 	if f.Resident > memoryLimit {
 		t.Errorf("%d MiB are resident, want %d at most", f.Resident, memoryLimit)
 	}
-	if took > cpuLimit {
-		t.Errorf("it took %.0f %% of a core, want %d at most", took, cpuLimit)
+	if took > cpuMost {
+		t.Errorf("it took %.0f %% of a core, want %d at most", took, cpuMost)
 	}
 
 	var inuse int64
@@ -180,5 +181,8 @@ func TestStrangers(t *testing.T) {
 		if !strings.Contains(m, fmt.Sprintf("user %d", stranger)) {
 			t.Errorf("somebody else is shed of: %s", m)
 		}
+	}
+	if lost["stacks_shed"] == 0 {
+		t.Error("nothing was shed of the stranger")
 	}
 }

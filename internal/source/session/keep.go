@@ -56,8 +56,10 @@ func (s *Session) keep(end <-chan struct{}) {
 func (s *Session) spell() {
 	if s.spelling.CompareAndSwap(false, true) {
 		defer s.spelling.Store(false)
-		s.tell()
-		s.report(false)
+		s.meter.Do(0, func() {
+			s.tell()
+			s.report(false)
+		})
 	}
 }
 

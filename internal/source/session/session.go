@@ -90,6 +90,7 @@ type Session struct {
 	sums     state.Sums
 
 	allocators allocators
+	meter      work.Meter // of what is done for the traced processes
 
 	mu       sync.Mutex // guards what follows; never held while anything is waited for
 	state    *state.State
@@ -121,7 +122,7 @@ func Start(opts Options) (_ *Session, err error) {
 		s.trace.Incidents = opts.OutOfMemoryMax
 	}
 	var recordings *atomicfile.Dir
-	meter := new(work.Meter)
+	meter := &s.meter
 	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{Meter: meter, NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
 	defer func() {
 		if err != nil {
