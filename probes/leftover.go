@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -150,9 +151,7 @@ func (s *search) code(pid int, m *proc.Mapping) *code {
 	defer f.Close()
 	c := &code{functions: map[uint64]string{}, original: map[uint64][]byte{}}
 	for _, places := range s.places {
-		for offset, function := range places(m.Name(), f) {
-			c.functions[offset] = function
-		}
+		maps.Copy(c.functions, places(m.Name(), f))
 	}
 	for offset := range c.functions {
 		was := make([]byte, len(breakpoint))

@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -46,12 +47,12 @@ var haveSession = sync.OnceValue(func() error {
 	}
 	defer prog.Close()
 	fd, err := createSession("/", prog, []uint64{0}, []uint64{0}, 0)
-	switch err {
-	case unix.EBADF: // not a file with code
+	switch {
+	case errors.Is(err, unix.EBADF): // not a file with code
 		return nil
-	case unix.EINVAL:
+	case errors.Is(err, unix.EINVAL):
 		return ErrNotSupported
-	case nil:
+	case err == nil:
 		_ = unix.Close(fd)
 		return fmt.Errorf("the kernel put a probe on a directory")
 	}

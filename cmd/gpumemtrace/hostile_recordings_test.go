@@ -28,11 +28,11 @@ var recordingCommands = []string{
 	"convert FILE --format perfetto --slices -o -",
 	"convert FILE --format timeline -o -",
 	"top FILE --once",
-	"top FILE --once --json -n -1",
+	"top FILE --once --json",
 }
 
 // A small recording takes little memory and time, whatever is in it. Each of them is read
-// by three of the commands, so that all together meet each command.
+// by some of the commands, so that all together meet each command.
 func TestHostileRecordings(t *testing.T) {
 	next := 0
 	for _, c := range recordtest.Hostile {
@@ -44,7 +44,7 @@ func TestHostileRecordings(t *testing.T) {
 			if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for range 3 {
+			for range commandsEach {
 				costs(t, strings.Fields(strings.Replace(recordingCommands[next%len(recordingCommands)], "FILE", path, 1))...)
 				next += 7
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -97,7 +98,7 @@ func TestHostileProfiles(t *testing.T) {
 		"empty samples of nobody's": bomb(t, nil, message(nil, 2)...),
 		"empty samples":             bomb(t, ours, message(nil, 2)...),
 		"samples without a stack":   bomb(t, ours, values...),
-		"samples with wide stacks":  bomb(t, append(ours[:len(ours):len(ours)], location...), wide...),
+		"samples with wide stacks":  bomb(t, append(slices.Clip(ours), location...), wide...),
 		"sample types":              bomb(t, ours, message(nil, 1)...),
 		"mappings":                  bomb(t, ours, message(nil, 3)...),
 		"locations":                 bomb(t, ours, location...),
@@ -109,7 +110,7 @@ func TestHostileProfiles(t *testing.T) {
 		"packed comments":           bomb(t, ours, message(nil, 13, make([]byte, 1<<16)...)...),
 		"unknown fields":            bomb(t, ours, 100<<3&0x7f|0x80, 100>>4, 1),
 		"zeros":                     bomb(t, ours, 0),
-		"a field without an end":    bomb(t, append(ours[:len(ours):len(ours)], 6<<3|2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), 0),
+		"a field without an end":    bomb(t, append(slices.Clip(ours), 6<<3|2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), 0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "x.pb.gz")

@@ -357,10 +357,7 @@ func (a *agent) status() string {
 	if lines := a.notSeen(); len(lines) > 0 {
 		text += ". Not seen: " + lines[0] // the rest is at /readyz
 	}
-	for _, why := range a.limits.why() {
-		text += ". " + why
-	}
-	return text
+	return strings.Join(append([]string{text}, a.limits.why()...), ". ")
 }
 
 // record begins a recording where there is to be one and is not.

@@ -66,6 +66,8 @@ const maxParts = 1024
 type past struct {
 	length time.Duration // of a part
 	most   []int64
+	events uint64 // at the last moment
+	inuse  int64  // then
 }
 
 // moment takes a moment of a recording.
@@ -84,10 +86,13 @@ func (p *past) moment(s *state.State) {
 		}
 		p.most = p.most[:(len(p.most)+1)/2]
 	}
-	var inuse int64
-	for _, x := range s.Totals() {
-		inuse += max(x.Physical, x.Inuse)
+	if events := s.Events(); events != p.events { // nothing else changes what is in use
+		p.events, p.inuse = events, 0
+		for _, x := range s.Totals() {
+			p.inuse += max(x.Physical, x.Inuse)
+		}
 	}
+	inuse := p.inuse
 	i := int(max(at, 0) / p.length)
 	for len(p.most) <= i {
 		last := int64(0)

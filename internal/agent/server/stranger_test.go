@@ -192,7 +192,7 @@ func TestFlood(t *testing.T) {
 	got := x.does("ask %d %s", asked, s.Addr())
 	took, cost := time.Since(begun), used(t)-before
 	var answered int
-	for _, one := range strings.Fields(strings.Trim(got, "map[]")) {
+	for one := range strings.FieldsSeq(strings.Trim(got, "map[]")) {
 		var n int
 		if _, err := fmt.Sscanf(one, "401:%d", &n); err == nil {
 			answered = n

@@ -2,6 +2,7 @@ package physical
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -70,7 +71,7 @@ func TestContestedClient(t *testing.T) {
 	claim := []*event.Event{makeClient(2, client, 9, of(forger)), makeMemory(3, first, 1<<40, of(forger))}
 	owner := append(begun(client, 6, proc), makeMemory(4, first, 6*mib))
 	for name, calls := range map[string][]*event.Event{
-		"claimed before": append(claim, owner...), "claimed after": append(owner[:len(owner):len(owner)], claim...),
+		"claimed before": append(claim, owner...), "claimed after": append(slices.Clip(owner), claim...),
 	} {
 		l := New(ledger.Options{})
 		apply(l, begun(client3, 6, importer)...)

@@ -141,7 +141,7 @@ func TestIncidentsAreShared(t *testing.T) {
 	const reports = 5
 	s := New()
 	s.Apply(&record.Trace{Incidents: reports, All: true})
-	at := uint64(failedAt)
+	at := failedAt
 	for i := range uint32(30) { // many processes of one user
 		id := event.Process{PID: 1000 + i%7, Start: event.StartUnit}
 		s.Apply(&record.Process{Process: id, Target: true, User: record.UserOf(666)})

@@ -95,6 +95,9 @@ func (s *State) Inuse(yield func(Held) bool) {
 	}
 }
 
+// Events returns how many events the state has seen.
+func (s *State) Events() uint64 { return s.events }
+
 // Time is that of the last record, by the wall clock.
 func (s *State) Time() time.Time { return s.wall(s.now.Time) }
 

@@ -89,6 +89,7 @@ type watcher struct {
 	// it was.
 	rebuilding bool
 	reading    bool   // one may change what is held beyond what was seen
+	rest       int    // records for which a reading waits, see beyondSeen
 	read       uint64 // when the last one had
 	drained    bool   // the latest record was a moment by which all was told
 
@@ -332,7 +333,11 @@ func (w *watcher) settle() {
 		by = w.count(by, h, partial)
 	}
 	w.changed = w.changed[:0]
-	if w.reading {
+	switch {
+	case !w.reading:
+	case w.rest > 0:
+		w.rest--
+	default:
 		by = w.beyondSeen(by)
 		if w.drained {
 			w.reading, w.read = false, w.now
@@ -408,8 +413,14 @@ func (w *watcher) more(by []delta, key rest, bytes int64) []delta {
 }
 
 // beyondSeen adds by how much what processes hold beyond what was seen changed.
+//
+// All processes are looked at. With many of them, further readings wait for some records.
 func (w *watcher) beyondSeen(by []delta) []delta {
+	const looksPerRecord = 64
+	looks := 0
+	defer func() { w.rest = looks / looksPerRecord }()
 	for id := range w.state.Living {
+		looks++
 		w.state.Beyond(id, func(gpu string, bytes int64) {
 			p := w.seen[id]
 			p.told = true
@@ -520,6 +531,7 @@ func (w *watcher) layLeaf(one *ledger.Site) int32 { return w.held(one).leaf }
 // finish names what was kept, at the end of the recording.
 func (w *watcher) finish(s *state.State) {
 	w.state, w.rebuilding = s, false
+	w.rest = 0
 	w.settle()
 	w.keepAll()
 	w.failing.End()

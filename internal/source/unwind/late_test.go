@@ -1,6 +1,7 @@
 package unwind
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
@@ -68,7 +69,7 @@ func TestLoadedLibraryTooDeep(t *testing.T) {
 	c := captureLate(t, 1, buildPlugin(t), strconv.Itoa(1<<20), "1")
 	for id := range c.counts {
 		s, names := c.stacks[id], c.names(id)
-		if s.Err != errNotCopied || !match([]string{"plugin_inner", "plugin_allocate", "calls", "deep"}, names) {
+		if !errors.Is(s.Err, errNotCopied) || !match([]string{"plugin_inner", "plugin_allocate", "calls", "deep"}, names) {
 			t.Errorf("%v, %v", s.Err, names)
 		}
 	}

@@ -123,7 +123,7 @@ func (f *Forger) Entry(kind uint64) *Forger {
 	return f.Uint(kind)
 }
 
-// Uint, Int, Bool, and Text append a value each.
+// Uint appends unsigned numbers.
 func (f *Forger) Uint(list ...uint64) *Forger {
 	for _, v := range list {
 		f.payload = binary.AppendUvarint(f.payload, v)
@@ -131,11 +131,13 @@ func (f *Forger) Uint(list ...uint64) *Forger {
 	return f
 }
 
+// Int appends a signed number.
 func (f *Forger) Int(v int64) *Forger {
 	f.payload = binary.AppendVarint(f.payload, v)
 	return f
 }
 
+// Bool appends a truth value.
 func (f *Forger) Bool(v bool) *Forger {
 	if v {
 		return f.Uint(1)
@@ -143,6 +145,7 @@ func (f *Forger) Bool(v bool) *Forger {
 	return f.Uint(0)
 }
 
+// Text appends texts: each in full the first time, later by its number.
 func (f *Forger) Text(list ...string) *Forger {
 	for _, s := range list {
 		i, known := f.texts[s]
