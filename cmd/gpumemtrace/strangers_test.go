@@ -65,11 +65,11 @@ func TestAgentShedsStranger(t *testing.T) {
 		defer func() {
 			if t.Failed() {
 				t.Log(told)
-			if r, err := http.Get(address + "/metrics"); err == nil {
-				b, _ := io.ReadAll(r.Body)
-				r.Body.Close()
-				t.Logf("%s", bytes.Join(regexp.MustCompile(`gpumemtrace_loss_total\{.*\} [1-9].*`).FindAll(b, -1), []byte("\n")))
-			}
+				if r, err := http.Get(address + "/metrics"); err == nil {
+					b, _ := io.ReadAll(r.Body)
+					r.Body.Close()
+					t.Logf("%s", bytes.Join(regexp.MustCompile(`gpumemtrace_loss_total\{.*\} [1-9].*`).FindAll(b, -1), []byte("\n")))
+				}
 			}
 		}()
 		v.until(fmt.Sprintf("process %d has %d allocations", p.PID(), want), func() bool {
