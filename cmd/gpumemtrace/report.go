@@ -147,11 +147,16 @@ func exactly(n int, what string) cobra.PositionalArgs {
 // smallFile is the size of a file, in bytes, for which little memory matters more than time.
 const smallFile = 4 << 20
 
-// collectFor has garbage collected early while a small file is read: it is soon done all the
-// same, and takes no more memory than it is worth.
+// smallMemory is how much memory a small file may take before garbage is collected more
+// often, in bytes.
+const smallMemory = 160 << 20
+
+// collectFor makes the garbage collector run early while a small file is read. That takes
+// little time, and the file takes no more memory than it is worth.
 func collectFor(file fs.FileInfo) {
 	if file.Size() < smallFile {
 		debug.SetGCPercent(25)
+		debug.SetMemoryLimit(smallMemory)
 	}
 }
 
