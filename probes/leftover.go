@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -220,7 +219,7 @@ func linkedPlaces() (map[place]bool, error) {
 		}
 		if perf := info.PerfEvent(); perf != nil && perf.Uprobe() != nil {
 			at := place{perf.Uprobe().File, uint64(perf.Uprobe().Offset)}
-			if strings.HasPrefix(at.path, "/proc/") { // as it was given: a descriptor of the tracer's
+			if proc.IsLink(at.path) { // as it was given: a descriptor of the tracer's
 				at.path = ""
 			}
 			out[at] = true

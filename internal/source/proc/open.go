@@ -46,6 +46,9 @@ func (f *File) Link() string { return selfLink(int(f.Fd())) }
 
 func selfLink(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
+// IsLink tells whether a path leads through /proc, as a File's Link does.
+func IsLink(path string) bool { return strings.HasPrefix(path, "/proc/") }
+
 // ErrIrregular is the error of opening what is no regular file.
 var ErrIrregular = errors.New("not a regular file")
 
