@@ -105,21 +105,24 @@ gm_inline u32 uw_copy_pages(struct unwind *u, const u32 pages)
 }
 
 /* uw_copy names the stack of an unwind that ended early, which began at the registers in
- * u->begin, and sends a copy. It returns 0 when there is no room. */
+ * u->begin, and sends a copy. It returns 0 when there is no room: the stack has no name
+ * then, for nobody would send it. */
 __attribute__((noinline)) u32 uw_copy(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
-	u64 now = bpf_ktime_get_ns();
+	u64 unnamed = u->id, now = bpf_ktime_get_ns();
 	u->id = gm_mix(gm_mix(gm_mix(u->key.pid, u->key.start), now), u->tid) ?: 1;
-	u64 from = u->key.sp & ~(UW_PAGE - 1ULL);
-	u64 extent = uw_extent(from);
+	u64 extent = uw_extent(u->key.sp & ~(UW_PAGE - 1ULL));
 	if (extent > UW_COPY_MORE * UW_PAGE && uw_copy_pages(u, UW_COPY_DEEP))
 		return 1;
 	if (extent > UW_COPY_PAGES * UW_PAGE && uw_copy_pages(u, UW_COPY_MORE))
 		return 1;
-	return uw_copy_pages(u, UW_COPY_PAGES);
+	if (uw_copy_pages(u, UW_COPY_PAGES))
+		return 1;
+	u->id = unnamed;
+	return 0;
 }
 
 /* uw_paste makes the copy that lies at the address at, in this process's memory, the
