@@ -189,7 +189,7 @@ const analysisGC = 100
 // ones are told. It is called under u.analyse.
 func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 	var tables *loads
-	user, _ := u.userOf(int(pid))
+	user, _ := u.opts.users.of(int(pid))
 	u.opts.Meter.Do(user, func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()

@@ -48,7 +48,7 @@ func newSchedule() *schedule {
 // analysed: its first stack after that asks for it. It waits for nothing.
 func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	s := u.schedule
-	user, shed := u.userOf(pid)
+	user, shed := u.opts.users.of(pid)
 	if shed {
 		return
 	}
@@ -71,7 +71,7 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 // its mappings takes longer, and is left for after delay. It waits for nothing.
 func (u *Unwinder) Mapped(pid int, m proc.Mapping, delay time.Duration) {
 	s := u.schedule
-	user, shed := u.userOf(pid)
+	user, shed := u.opts.users.of(pid)
 	if shed {
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
@@ -41,8 +40,8 @@ type Taker struct {
 	Options Options
 
 	unwinder *Unwinder
-	failed   error                // why there is none although it was wanted
-	maps     map[string]*ebpf.Map // of Load
+	failed   error // why there is none although it was wanted
+	users    *userTable
 
 	mu   sync.Mutex
 	cuda map[int]bool // processes that map a library of CUDA's
@@ -51,12 +50,16 @@ type Taker struct {
 // Load starts the unwinder and returns its return program, nil when frame
 // pointers are to be followed.
 func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType, types *btf.Cache) (*ebpf.Program, error) {
-	t.cuda, t.maps = map[int]bool{}, maps
+	t.cuda = map[int]bool{}
+	var err error
+	if t.users, err = newUserTable(maps); err != nil {
+		return nil, err
+	}
 	if t.Mode == FramePointer {
 		return nil, nil
 	}
 	opts := t.Options
-	opts.Maps, opts.Constants, opts.Attach, opts.Types = maps, constants, attach, types
+	opts.Maps, opts.Constants, opts.Attach, opts.Types, opts.users = maps, constants, attach, types, t.users
 	u, err := Start(context.Background(), opts)
 	if err != nil {
 		t.failed = err
@@ -121,10 +124,7 @@ func (t *Taker) Analyze(pid int) error {
 // UserOf returns the number by which the caller's programs know the user of a traced
 // process, 0 for a process that is not traced.
 func (t *Taker) UserOf(pid int) uint16 {
-	if t.maps == nil {
-		return 0
-	}
-	user, _ := bpf.UserOf(t.maps["targets"], t.maps["users"], pid)
+	user, _ := t.users.of(pid)
 	return user
 }
 

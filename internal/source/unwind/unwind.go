@@ -22,7 +22,6 @@ import (
 	"go.opentelemetry.io/ebpf-profiler/processmanager"
 	processmaps "go.opentelemetry.io/ebpf-profiler/processmanager/ebpf"
 
-	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/work"
@@ -31,8 +30,9 @@ import (
 // Options say how to capture. The zero value of each field but Maps will do.
 type Options struct {
 	// Maps are those of the caller's programs, by name: events, rows, loss,
-	// threads, targets, stacks_seen.
-	Maps map[string]*ebpf.Map
+	// threads, targets, users, stacks_seen.
+	Maps  map[string]*ebpf.Map
+	users *userTable // of Maps, made by Start if nil
 	// Constants are the caller's cfg_ variables, by name.
 	Constants map[string]any
 	// Attach is how the exit program will be attached: ebpf.AttachNone for
@@ -110,6 +110,13 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	// Its own messages are not for our users: what matters is counted.
 	profilerlog.SetLogger(*slog.New(slog.DiscardHandler))
 
+	if opts.users == nil {
+		users, err := newUserTable(opts.Maps)
+		if err != nil {
+			return nil, fmt.Errorf("load stack capture: %w", err)
+		}
+		opts.users = users
+	}
 	k, load, err := newKernel(opts)
 	if err != nil {
 		return nil, fmt.Errorf("load stack capture: %w", err)
@@ -150,14 +157,6 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 		return nil, errors.Join(fmt.Errorf("load stack capture: %w", err), u.Close())
 	}
 	return u, nil
-}
-
-// userOf returns the place of a process's user, and whether no stack of it is taken.
-func (u *Unwinder) userOf(pid int) (user uint16, shed bool) {
-	if u.opts.Maps == nil {
-		return 0, false
-	}
-	return bpf.UserOf(u.opts.Maps["targets"], u.opts.Maps["users"], pid)
 }
 
 // manageProcesses starts the unwinder's Go side, which raises RLIMIT_MEMLOCK for a
