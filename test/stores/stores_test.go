@@ -321,7 +321,7 @@ func pushed(t *testing.T, name, system, url string) *source {
 	}
 	defer r.Close()
 	from := &source{reader: r, state: state.New(), ever: map[figure]int64{}}
-	p, err := push.New(push.Options{Source: from, Interval: time.Second, Queue: filepath.Join(t.TempDir(), "queue"), Version: "test",
+	p, err := push.New(push.Options{Source: from, Interval: time.Second, Version: "test",
 		Targets: []push.Target{{System: system, URL: url}},
 		Labels: func(pid int, _ uint64) ([]push.Label, bool) {
 			return []push.Label{{Name: "service_name", Value: "llm"}, {Name: "pod", Value: fmt.Sprintf("pod-%d", pid)}}, true
