@@ -212,8 +212,7 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 	uw_count(UW_UNWOUND);
 	uw_counts(u);
 	uw_hash(slot);
-	u64 id = u->id;
-	if (!bpf_map_lookup_elem(&stacks_seen, &id))
+	if (!bpf_map_lookup_elem(&stacks_seen, &u->id))
 		uw_texts(slot);
 	bool sent = uw_send(slot);
 	if (!sent)

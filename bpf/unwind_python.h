@@ -196,6 +196,9 @@ gm_inline u32 uw_code(struct unwind *u, u64 code)
 	u32 kwargs = *(u32 *)&u->code[(u->py.PyCodeObject_co_kwonlyargcount - first) & room];
 	u32 flags = *(u32 *)&u->code[(u->py.PyCodeObject_co_flags - first) & room];
 	u32 line = *(u32 *)&u->code[(u->py.PyCodeObject_co_firstlineno - first) & room];
+	/* Kept in the map and not on the stack, of which all calls together have 512 bytes. */
+	c->id = (args << 25) + (kwargs << 18) + (flags << 10) + line;
+	asm volatile("" ::: "memory");
 	u64 names = uw_code_names(u), lines = uw_code_lines(u);
 	u64 file = *(u64 *)&u->code[(names - first) & room];
 	u64 h = gm_mix(gm_mix(file, *(u64 *)&u->code[(names + 8 - first) & room]),
@@ -203,11 +206,12 @@ gm_inline u32 uw_code(struct unwind *u, u64 code)
 	if (!(flags & UW_PYTHON_OPTIMIZED)) {
 		h = uw_code_file(u, h, file);
 		if (!h) {
+			c->id = 0;
 			u->keep_out = 1;
 			return 0;
 		}
 	}
-	c->id = (u32)(((args << 25) + (kwargs << 18) + (flags << 10) + line) ^ (u32)(h ^ h >> 32));
+	c->id = (u32)(c->id ^ (u32)(h ^ h >> 32));
 	return c->id;
 }
 

@@ -80,8 +80,9 @@ func TestDoctor(t *testing.T) {
 		}
 		seen++
 		t.Logf("%s, %s: %s, %s", c.Group, c.Check, c.Status, c.Detail)
-		// Without uprobe_multi (Linux 6.6) tracing is the same.
-		if c.Status != "ok" && !strings.Contains(c.Detail, "tracing is the same") {
+		// Without uprobe_multi (Linux 6.6) tracing is the same. Without uprobe sessions
+		// (6.13) the kernel can end a process that calls CUDA from a signal handler.
+		if c.Status != "ok" && c.Check != "uprobe sessions" && !strings.Contains(c.Detail, "tracing is the same") {
 			t.Errorf("%s, %s is not ok", c.Group, c.Check)
 		}
 	}
