@@ -533,12 +533,12 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 	return 0;
 }
 
-/* gm_enter remembers a call, and says whether it did: only then its return is wanted. A
- * pending call that an exception or a longjmp passed never returns: it shows by a stack
- * pointer below the new call's, by a second entry of its row, or by what has become of
- * its return address, and it and everything above it is forgotten. (An equal stack
- * pointer is a tail call: still pending.) Of a function that calls itself only the
- * innermost call is kept: the others are counted when they return (gm_count_no_entry). */
+/* gm_enter remembers a call, and returns whether it did: only then its return is wanted.
+ * A pending call that an exception or a longjmp skipped never returns. Three signs show
+ * it: a stack pointer below the new call's, a second entry of its row, or a changed
+ * return address. It and the calls above it are forgotten. (An equal stack pointer is a
+ * tail call, which is still pending.) Of a function that calls itself, only the innermost
+ * call is kept. The others are counted when they return (gm_count_no_entry). */
 gm_inline bool gm_enter(struct pt_regs *ctx, u64 cookie)
 {
 	u32 row = gm_cookie_row(cookie);

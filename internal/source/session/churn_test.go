@@ -145,7 +145,7 @@ func TestChurn(t *testing.T) {
 		f := s.size(t)
 		var grown []string
 		for range 10 {
-			if part < 5 { // the slots for libraries fill up meanwhile
+			if part < 3 {
 				first = first.most(f) // what comes and goes, at its most
 			} else if grown = f.grown(first); len(grown) == 0 {
 				break // what a tracer kept would be there each time that one looks
