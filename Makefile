@@ -58,7 +58,7 @@ install: build ## install it under PREFIX (/usr/local)
 TRACING := bpf cmd/gpumemtrace internal/doctor internal/source/session internal/source/unwind probes test/vm/checks
 # What is for one goroutine has no races to look for, nor has what runs the program
 # as users have it, nor the stand-in, which is C: what starts it is used by tests that trace.
-RACELESS := bpf deploy/kubernetes deploy/systemd pprofout internal/model/account internal/atomicfile internal/bytefmt internal/source/clock internal/agent/confine internal/model/event internal/output/export internal/output/html internal/model/leak internal/model/ledger internal/model/loss internal/output/memoryviz internal/agent/oomdir internal/output/perfetto internal/model/physical internal/output/pickle internal/source/proc/footprint internal/render internal/model/replay internal/source/rounds internal/model/snapshot internal/model/stacks internal/model/state internal/model/tensors internal/testing/testcuda internal/output/timeline cmd/gpumemtrace test/vm/checks
+RACELESS := bpf deploy/kubernetes deploy/systemd pprofout internal/model/account internal/atomicfile internal/bytefmt internal/source/clock internal/agent/confine internal/model/event internal/output/export internal/output/html internal/model/leak internal/model/ledger internal/model/loss internal/output/memoryviz internal/agent/oomdir internal/output/perfetto internal/model/physical internal/output/pickle internal/testing/footprint internal/render internal/model/replay internal/source/rounds internal/model/snapshot internal/model/stacks internal/model/state internal/model/tensors internal/testing/testcuda internal/output/timeline cmd/gpumemtrace test/vm/checks
 without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 # Compiles packages and their tests, and links nothing.
 compile := list -test -export -f ''
@@ -75,7 +75,7 @@ soak: ## see that nothing grows: where very much comes and goes, in a crowd, and
 	scripts/install-tools $(BUILD_TOOLS)
 	$(GO) test -tags soak -run 'TestChurn|TestCrowd|TestSoak|TestStrangers' -count 1 -timeout 30m -p 1 -v ./internal/source/session ./test/soak
 
-demo: ## trace a training job and print the top of its profile
+demo: ## trace a training job, then make the report and the page of a recording of a real GPU
 	scripts/install-tools $(BUILD_TOOLS)
 	$(MAKE) --no-print-directory build
 	scripts/demo

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Random numbers as the times between the events of a Poisson process are. It needs
- * nothing but u32 and u64. */
+/* Random numbers that are distributed like the times between the events of a Poisson
+ * process. This needs only the types u32 and u64. */
 #ifndef GM_EXPONENTIAL_H
 #define GM_EXPONENTIAL_H
 
-/* gm_exponential makes of 32 uniformly random bits a number that is exponentially
- * distributed with a mean of at most 2^30, rounded up: at most s with the probability
- * 1 - exp(-s/mean). It is -ln((random + 1) / 2^32) * mean; the logarithm's bits come
- * from squaring, one each. */
+/* gm_exponential turns 32 uniformly random bits into an exponentially distributed number
+ * with a mean of at most 2^30, rounded up: it is at most s with the probability
+ * 1 - exp(-s/mean). The formula is -ln((random + 1) / 2^32) * mean. Each squaring gives
+ * one bit of the logarithm. */
 static inline __attribute__((always_inline)) u64 gm_exponential(u32 random, u64 mean)
 {
 	const u64 ln2 = 2977044472; /* of 2^32 */

@@ -1,8 +1,25 @@
-// Package bpf holds the kernel side: the C sources, the Go that bpf2go made of
-// them, and the compiled objects, which are committed so that building needs no
-// clang. The C sources and objects are GPL-2.0 (see LICENSE here); the rest of
-// the module embeds the objects as data.
+// Package bpf has the kernel side: the C sources, and the Go files and objects that bpf2go makes of them.
+// The objects are committed, so that a build needs no clang. The C sources and objects are GPL-2.0 (see
+// LICENSE here). The rest of the module embeds the objects as data.
 package bpf
 
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -no-global-types -cc clang-19 -strip llvm-strip-19 -target amd64,arm64 Gpumemtrace gpumemtrace.bpf.c -- -O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-function -Wno-missing-declarations -mcpu=v3
-//go:generate sh unwind_gen.sh
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+)
+
+//go:generate sh generate.sh
+
+// unpacked returns an embedded object.
+func unpacked(object []byte) *bytes.Reader {
+	z, err := gzip.NewReader(bytes.NewReader(object))
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		panic(err)
+	}
+	return bytes.NewReader(b)
+}

@@ -10,9 +10,9 @@ GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 /* The program that runs when a function of a session returns. */
 GM_MAP(exits, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
-/* gm_call_enter runs when a function is entered. In a session (Linux 6.13 and later) it
- * also runs when the function returns, unless it said 1 at the entry: then the kernel
- * leaves the return address as it is. */
+/* gm_call_enter runs at the entry of a function. In a session (Linux 6.13 and later) the kernel
+ * also runs it at the return, unless it returned 1 at the entry: then the kernel does not
+ * replace the return address. */
 SEC("uprobe")
 int gm_call_enter(struct pt_regs *ctx)
 {
@@ -26,8 +26,8 @@ int gm_call_enter(struct pt_regs *ctx)
 	return cfg_session && (!wanted || gm_cookie_apart(cookie));
 }
 
-/* Where a return has a probe of its own the exit programs run at an entry, of which the
- * return is not wanted. */
+/* If a return has a probe of its own, an exit program runs at an entry, and returns 1 in a
+ * session because it needs no return of that. */
 SEC("uretprobe")
 int gm_call_exit(struct pt_regs *ctx)
 {
@@ -42,8 +42,8 @@ int gm_call_exit(struct pt_regs *ctx)
 	return cfg_session;
 }
 
-/* gm_life sends one step of the life of a user's process. It needs no thread state: a
- * fork or an exit may be the first thing that is seen of a thread. */
+/* gm_life sends a fork, an exec or an exit. It uses no thread state, because the thread may
+ * have none yet. */
 gm_inline void gm_life(u32 type, u32 user, u32 pid, struct task_struct___gm *leader, u32 child,
 		       struct task_struct___gm *child_leader)
 {
@@ -75,7 +75,7 @@ gm_inline void gm_life(u32 type, u32 user, u32 pid, struct task_struct___gm *lea
 	bpf_ringbuf_submit(e, wake);
 }
 
-/* gm_known returns the target pid, which is the running process, or NULL. */
+/* gm_known returns the target pid, which is the running process, NULL if it is none. */
 gm_inline struct gm_target *gm_known(u32 *pid)
 {
 	struct gm_target *t = bpf_map_lookup_elem(&targets, pid);
@@ -84,14 +84,15 @@ gm_inline struct gm_target *gm_known(u32 *pid)
 	return t;
 }
 
-/* What gm_starts writes of each process. */
+/* The output of gm_starts for each process. */
 struct gm_start {
 	u64 start; /* start_boottime, ns */
 	u32 pid;
 	u32 unused;
 };
 
-/* gm_starts says when processes began, of which /proc tells hundredths of a second. */
+/* gm_starts writes the start times of processes in nanoseconds. /proc has them only in
+ * hundredths of a second. */
 SEC("iter/task")
 int gm_starts(struct bpf_iter_task___gm *ctx)
 {
@@ -109,8 +110,8 @@ int gm_starts(struct bpf_iter_task___gm *ctx)
 	return 0;
 }
 
-/* Raw tracepoints need no tracefs, and what they add to `targets` holds before
- * the child runs its first instruction. */
+/* Raw tracepoints need no tracefs, and add a child to `targets` before it runs its first
+ * instruction. */
 
 SEC("raw_tp/sched_process_fork")
 int gm_fork(u64 *args)

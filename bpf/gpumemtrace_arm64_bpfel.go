@@ -4,7 +4,6 @@
 package bpf
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
@@ -41,13 +40,12 @@ const (
 	GpumemtraceVarCfgFreeStacks   = "cfg_free_stacks"
 	GpumemtraceVarCfgPidnsInum    = "cfg_pidns_inum"
 	GpumemtraceVarCfgSession      = "cfg_session"
-	GpumemtraceVarCfgTensorMin    = "cfg_tensor_min"
 	GpumemtraceVarCfgTensorSample = "cfg_tensor_sample"
 )
 
 // LoadGpumemtrace returns the embedded CollectionSpec for Gpumemtrace.
 func LoadGpumemtrace() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_GpumemtraceBytes)
+	reader := unpacked(_GpumemtraceBytes)
 	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
 	if err != nil {
 		return nil, fmt.Errorf("can't load Gpumemtrace: %w", err)
@@ -124,7 +122,6 @@ type GpumemtraceVariableSpecs struct {
 	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum    *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
 	CfgSession      *ebpf.VariableSpec `ebpf:"cfg_session"`
-	CfgTensorMin    *ebpf.VariableSpec `ebpf:"cfg_tensor_min"`
 	CfgTensorSample *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
 }
 
@@ -192,7 +189,6 @@ type GpumemtraceVariables struct {
 	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum    *ebpf.Variable `ebpf:"cfg_pidns_inum"`
 	CfgSession      *ebpf.Variable `ebpf:"cfg_session"`
-	CfgTensorMin    *ebpf.Variable `ebpf:"cfg_tensor_min"`
 	CfgTensorSample *ebpf.Variable `ebpf:"cfg_tensor_sample"`
 }
 
@@ -230,5 +226,5 @@ func _GpumemtraceClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed gpumemtrace_arm64_bpfel.o
+//go:embed gpumemtrace_arm64_bpfel.o.gz
 var _GpumemtraceBytes []byte

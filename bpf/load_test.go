@@ -22,7 +22,7 @@ func TestLoad(t *testing.T) {
 		}
 		attach := c.attach
 		if err := errors.Join(spec.Variables["cfg_session"].Set(c.session),
-			spec.Variables["cfg_tensor_sample"].Set(c.sample), spec.Variables["cfg_tensor_min"].Set(c.sample>>10)); err != nil {
+			spec.Variables["cfg_tensor_sample"].Set(c.sample)); err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"gm_call_enter", "gm_call_exit"} {

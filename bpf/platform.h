@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The few kernel types and helpers the programs need, without kernel or libbpf
- * headers: they build for any architecture on any machine. When the unwinder's
- * own headers come first they bring the same types, and only what they lack is
- * added. Helper numbers: include/uapi/linux/bpf.h, ___BPF_FUNC_MAPPER. */
+/* The kernel types and helpers that the programs need. Without kernel or libbpf headers they
+ * build for any architecture on any machine. If the unwinder's headers come first, they bring
+ * the same types, and this file adds the others. Helper numbers: include/uapi/linux/bpf.h,
+ * ___BPF_FUNC_MAPPER. */
 #ifndef GM_PLATFORM_H
 #define GM_PLATFORM_H
 
@@ -95,7 +95,7 @@ enum {
 	GM_STORAGE_CREATE = 1,
 };
 
-/* A map of the kind GM_MAP_kind, with 0 for a number or flags that it has not. */
+/* A map of the kind GM_MAP_kind. entries and flags are 0 if the kind has none. */
 #define GM_MAP(name, kind, entries, flags, K, V)                                                   \
 	struct {                                                                                   \
 		__uint(type, kind);                                                                \
@@ -107,9 +107,9 @@ enum {
 
 #define gm_inline static inline __attribute__((always_inline))
 
-/* Kernel structures, only the fields that are read; the loader relocates the
- * offsets to the running kernel's BTF (CO-RE). The ___gm flavours keep them
- * apart from other headers' definitions of the same names. */
+/* Kernel structures with only the fields that the programs read. The loader relocates the
+ * offsets to the running kernel's BTF (CO-RE). ___gm sets their names apart from those in other
+ * headers. */
 #define GM_CORE __attribute__((preserve_access_index))
 
 struct ns_common___gm {
@@ -174,7 +174,7 @@ struct task_struct___gm {
 	struct signal_struct___gm *signal;
 } GM_CORE;
 
-/* What a program of iter/task is given: kernel/bpf/task_iter.c. */
+/* The argument of a program of iter/task: kernel/bpf/task_iter.c. */
 struct bpf_iter_meta___gm {
 	void *seq;
 };

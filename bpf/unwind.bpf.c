@@ -1,9 +1,9 @@
 //go:build ignore
 
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The return probe where stacks are complete. It ends the call and takes its
- * stack: from the memo (unwind_memo.h), or by a full unwind (unwind_steps.h).
- * Whatever fails, the event goes out. */
+/* The return probe that captures complete stacks. It ends the call and finds its stack in
+ * the memo (unwind_memo.h), or by a full unwind (unwind_steps.h). The event is sent even if
+ * all of that fails. */
 #include "unwind_hooks.h"
 #include "unwind_steps.h"
 #include "unwind_copy.h"
@@ -20,7 +20,7 @@ enum uw_stat {
 	UW_UNKNOWN_PROCESS,
 	UW_NO_ROOM,
 	UW_NOT_SENT,
-	UW_NOT_KEPT,
+	UW_NOT_STORED,
 	UW_VERIFIED,
 	UW_MISMATCH,
 	UW_STAT_MAX,
@@ -58,7 +58,7 @@ gm_inline void uw_count_error(u32 code)
 		bpf_map_update_elem(&unwind_errors, &code, &one, BPF_ANY);
 }
 
-/* uw_report asks for the analysis of a process that has code which is not known. */
+/* uw_report requests the analysis of a process with unknown code. */
 gm_inline void uw_report(u32 pid, u32 tid)
 {
 	u64 key = (u64)pid << 32 | tid;
@@ -67,7 +67,7 @@ gm_inline void uw_report(u32 pid, u32 tid)
 		bpf_map_update_elem(&pid_events, &key, &value, BPF_ANY);
 }
 
-/* uw_begin prepares the slot for the search of the stack that starts at ctx. */
+/* uw_begin prepares the slot for a search of the memo. */
 gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct pt_regs *ctx)
 {
 	u32 pid = th->ev.pid;
@@ -85,23 +85,22 @@ gm_inline void uw_begin(struct unwind *u, u32 slot, struct gm_thread *th, struct
 	u->key.ip = normalize_pac_ptr(ctx->pc);
 	u->fp = ctx->regs[29];
 #endif
-	u->keep_out = !process | (u->key.sp & 7);
+	u->unfit = !process | (u->key.sp & 7);
 	u->expect = u->id = 0;
 	u->top = th->top;
 	uw_hidden(u);
 	uw_no_pages(u);
 	uw_near(u);
 	uw_python_begin(u, process);
-	u->py_cells = !u->py_error && uw_watched(process);
-	uw_python_start(u, !u->py_cells);
+	uw_python_start(u);
 }
 
-/* uw_prepare prepares it for the unwind. */
+/* uw_prepare prepares the slot for a full unwind. */
 gm_inline void uw_prepare(struct unwind *u, struct gm_thread *th, struct pt_regs *ctx)
 {
 	__builtin_memset(&u->record.state, 0, sizeof(u->record.state));
 	u->error = copy_state_regs(&u->record.state, ctx, false);
-	u->keep_out |= u->error;
+	u->unfit |= u->error;
 	u->begin = u->record.state;
 	u->record.trace.pid = u->key.pid;
 	u->record.unwindersDone = 0;
@@ -135,14 +134,14 @@ __attribute__((noinline)) u32 uw_hash_part(u32 slot, u32 part)
 	return before + UW_HASH_FRAMES < n;
 }
 
-/* uw_hash names the stack by what was kept of it. */
+/* uw_hash computes the stack's id from its recorded frames. */
 __attribute__((noinline)) u32 uw_hash(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
 	u64 h = gm_mix(gm_mix(u->key.pid, u->key.start), (u64)u->error << 32 | u->frames);
-	u->id = gm_mix(h, u->py_hash); /* two code objects may have one address, in turn */
+	u->id = gm_mix(h, u->py_hash); /* it distinguishes code objects that had the same address */
 	for (u32 i = 0; i < UW_HASH_PARTS; i++)
 		if (!uw_hash_part(slot, i))
 			break;
@@ -150,15 +149,14 @@ __attribute__((noinline)) u32 uw_hash(u32 slot)
 	return 0;
 }
 
-/* uw_send sends the stack, unless user space has it. It returns 0 when there
- * was no room. */
+/* uw_send sends the stack, unless user space has it. It returns 0 if there is no room. */
 __attribute__((noinline)) u32 uw_send(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
-	/* The record is laid over the fields in front of the frames: the unwind is
-	 * over, and nobody reads those any more. */
+	/* The record overwrites the fields in front of the frames, which nothing reads after
+	 * the unwind. */
 	struct gm_stack *s = (void *)u + __builtin_offsetof(struct unwind, record.trace.frame_data) -
 			     __builtin_offsetof(struct gm_stack, words);
 	const u32 most = UW_LEAF_FRAMES + UW_ROOT_FRAMES;
@@ -181,7 +179,7 @@ gm_inline void uw_counts(struct unwind *u)
 		uw_count(UW_TRUNCATED);
 }
 
-/* uw_tables tells whether an unwind ended for want of what an analysis of the
+/* uw_tables returns whether an unwind ended because of tables that an analysis of the
  * process may bring. */
 gm_inline bool uw_tables(u32 error)
 {
@@ -190,7 +188,7 @@ gm_inline bool uw_tables(u32 error)
 	       error == ERR_NATIVE_LOOKUP_STACK_DELTA_INNER_MAP;
 }
 
-/* uw_full unwinds and sends the stack, and keeps it for the memo. */
+/* uw_full unwinds the stack, sends it, and stores it in the memo. */
 gm_inline void uw_full(struct unwind *u, u32 slot)
 {
 	bool known = pid_information(u->key.pid);
@@ -198,7 +196,7 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 		uw_unwind(slot);
 	if (!known || uw_tables(u->error)) {
 		uw_report(u->key.pid, u->tid);
-		uw_texts(slot);
+		uw_save_texts(slot);
 		if (cfg_copies && uw_copy(slot)) {
 			uw_count(UW_COPIED);
 			return;
@@ -213,7 +211,7 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 	uw_counts(u);
 	uw_hash(slot);
 	if (!bpf_map_lookup_elem(&stacks_seen, &u->id))
-		uw_texts(slot);
+		uw_save_texts(slot);
 	bool sent = uw_send(slot);
 	if (!sent)
 		uw_count(UW_NOT_SENT);
@@ -222,16 +220,15 @@ gm_inline void uw_full(struct unwind *u, u32 slot)
 		if (u->expect != u->id)
 			uw_count(UW_MISMATCH);
 	} else if (cfg_memo) {
-		if (sent && !u->error && !u->keep_out && u->words <= UW_WORDS)
-			uw_keep(slot);
+		if (sent && !u->error && !u->unfit && u->words <= UW_WORDS)
+			uw_store(slot);
 		else
-			uw_count(UW_NOT_KEPT);
+			uw_count(UW_NOT_STORED);
 	}
 }
 
-/* uw_take leaves in th->ev.stack the stack of the call that returns at ctx, or
- * 0. */
-gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
+/* uw_capture sets th->ev.stack to the stack of the call that returns at ctx, or leaves 0. */
+gm_inline void uw_capture(struct pt_regs *ctx, struct gm_thread *th)
 {
 	u32 slot = uw_acquire();
 	struct unwind *u = uw_slot(slot);
@@ -242,7 +239,7 @@ gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
 	uw_begin(u, slot, th, ctx);
 	uw_python_all(slot);
 	u->seed = u->py_hash;
-	u64 stack = cfg_memo && !u->keep_out ? uw_find(slot) : 0;
+	u64 stack = cfg_memo && !u->unfit ? uw_find(slot) : 0;
 	if (stack) {
 		u64 nth = uw_count(UW_MEMO_HIT);
 		u->expect = cfg_verify_stacks && nth % cfg_verify_stacks == 0 ? stack : 0;
@@ -251,10 +248,6 @@ gm_inline void uw_take(struct pt_regs *ctx, struct gm_thread *th)
 	th->top = u->top;
 	if (!stack || u->expect) {
 		uw_prepare(u, th, ctx);
-		if (!u->py_codes) {
-			uw_python_start(u, true);
-			uw_python_all(slot);
-		}
 		uw_full(u, slot);
 	}
 	th->ev.stack = u->id;
@@ -270,7 +263,7 @@ int gm_call_exit_unwind(struct pt_regs *ctx)
 	if (!th)
 		return cfg_session;
 	if (th->want_stack) {
-		uw_take(ctx, th);
+		uw_capture(ctx, th);
 		if (!th->ev.stack)
 			gm_stack_fp(ctx, th);
 	}
@@ -278,10 +271,9 @@ int gm_call_exit_unwind(struct pt_regs *ctx)
 	return cfg_session;
 }
 
-/* gm_unwind_copy unwinds a copy (struct unwind_copy), and sends the stack under the
- * name that it was given. User space runs it (BPF_PROG_TEST_RUN) with the address of
- * the copy, in memory of its own, as the first argument, one at a time. It returns
- * 0, or -1 when nothing was sent. */
+/* gm_unwind_copy unwinds a copy (struct unwind_copy), and sends the stack under the id
+ * that uw_copy gave it. User space runs it (BPF_PROG_TEST_RUN), one run at a time, with
+ * the address of a copy in its own memory. It returns 0, or -1 if nothing was sent. */
 SEC("raw_tp/gm_unwind_copy")
 int gm_unwind_copy(u64 *args)
 {
@@ -292,7 +284,7 @@ int gm_unwind_copy(u64 *args)
 	s32 result = -1;
 	u->slot = slot;
 	u->error = u->frames = 0;
-	u->keep_out = u->words = 0;
+	u->unfit = u->words = 0;
 	u->py_frame = u->py_placed = u->py_done = u->py_late = 0;
 	u->record.unwindersDone = 0;
 	if (uw_paste(u, args[0])) {

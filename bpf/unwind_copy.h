@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A stack that leads through code whose table is not there yet, as a library
- * that was just loaded has none: what its unwind may read goes to user space,
- * which has gm_unwind_copy unwind it there as soon as the tables are known. */
+/* Copies of stacks through code that has no table yet, such as a library that was just
+ * loaded. A copy has the memory that the unwind may read. User space gets it, and runs
+ * gm_unwind_copy on it as soon as the tables are there. */
 #ifndef GM_UNWIND_COPY_H
 #define GM_UNWIND_COPY_H
 
@@ -9,7 +9,7 @@
 #define UW_COPY_PAGES 16
 #define UW_COPY_MORE 32
 #define UW_COPY_DEEP 64
-#define UW_ERR_NOT_COPIED 9000 /* beside those of errors.h: what is wanted is not in the copy */
+#define UW_ERR_NOT_COPIED 9000 /* not in errors.h: the unwind reached memory outside the copy */
 
 /* internal/source/unwind/copies.go reads the PID. */
 struct unwind_copy {
@@ -20,7 +20,7 @@ struct unwind_copy {
 	u64 size; /* of stack, bytes */
 	u64 of;	  /* its address in the process */
 	u64 user; /* in `users` */
-	u64 missing; /* pages that could not be read, such as those that nobody touched yet: a bit each */
+	u64 missing; /* pages that could not be read, such as untouched ones, a bit for each */
 	UnwindState state;
 	u64 trampoline;
 	struct unwind_hidden hidden[UW_HIDDEN];
@@ -38,9 +38,9 @@ struct {
 	__uint(max_entries, 16 << 20);
 } copies SEC(".maps");
 
-/* The bytes of copies that each of `users` has sent, and that user space has taken. */
+/* Bytes of copies that each of `users` has sent, and that user space has read. */
 GM_MAP(copies_sent, GM_MAP_ARRAY, GM_USERS, 0, u32, u64);
-GM_MAP(copies_taken, GM_MAP_ARRAY, GM_USERS, 0, u32, u64);
+GM_MAP(copies_read, GM_MAP_ARRAY, GM_USERS, 0, u32, u64);
 
 struct mm_struct___gm_copy {
 	unsigned long start_stack;
@@ -49,9 +49,9 @@ struct task_struct___gm_copy {
 	struct mm_struct___gm_copy *mm;
 } GM_CORE;
 
-/* uw_extent returns how many bytes of the thread's stack there are from an address on, as
- * far as is known: a thread keeps its own variables at the end of its stack, and the
- * first one's frames end where the program began. */
+/* uw_extent estimates how many bytes the thread's stack has from an address on. A thread's
+ * own variables (TLS) lie at the end of its stack, and the first thread's stack ends where
+ * the program began. */
 gm_inline u64 uw_extent(u64 from)
 {
 	const u64 large = UW_COPY_DEEP * UW_PAGE;
@@ -63,18 +63,17 @@ gm_inline u64 uw_extent(u64 from)
 	return size <= large ? size : large;
 }
 
-/* uw_copy_pages sends the copy of an unwind that ended early, with so many pages of the
- * stack. It returns 0 when there is no room: nobody may have more waiting than there is
- * room for (gm_room). */
+/* uw_copy_pages sends a copy with this many pages of the stack. It returns 0 if there is
+ * no room. A user may not have more bytes waiting than there is room left (gm_room). */
 gm_inline u32 uw_copy_pages(struct unwind *u, const u32 pages)
 {
 	const u64 size = sizeof(struct unwind_copy) + pages * UW_PAGE;
 	u32 user = u->user;
-	u64 *sent = bpf_map_lookup_elem(&copies_sent, &user), *taken = bpf_map_lookup_elem(&copies_taken, &user);
-	if (!sent || !taken)
+	u64 *sent = bpf_map_lookup_elem(&copies_sent, &user), *read = bpf_map_lookup_elem(&copies_read, &user);
+	if (!sent || !read)
 		return 0;
 	u64 room = bpf_ringbuf_query(&copies, GM_RB_RING_SIZE) - bpf_ringbuf_query(&copies, GM_RB_AVAIL_DATA);
-	if (*sent - *taken + size > room)
+	if (*sent - *read + size > room)
 		return 0;
 	struct unwind_copy *c = bpf_ringbuf_reserve(&copies, size, 0);
 	if (!c)
@@ -104,9 +103,9 @@ gm_inline u32 uw_copy_pages(struct unwind *u, const u32 pages)
 	return 1;
 }
 
-/* uw_copy names the stack of an unwind that ended early, which began at the registers in
- * u->begin, and sends a copy. It returns 0 when there is no room: the stack has no name
- * then, for nobody would send it. */
+/* uw_copy gives the stack of an unwind that ended early an id, and sends a copy, which
+ * begins at the registers in u->begin. It returns 0 if there is no room. Then the stack
+ * has no id, because nothing would send it. */
 __attribute__((noinline)) u32 uw_copy(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
@@ -125,8 +124,8 @@ __attribute__((noinline)) u32 uw_copy(u32 slot)
 	return 0;
 }
 
-/* uw_paste makes the copy that lies at the address at, in this process's memory, the
- * stack of the slot. It returns 0 if it cannot be read. */
+/* uw_paste loads the copy at an address of this process's memory into the slot. It returns
+ * 0 if the copy cannot be read. */
 gm_inline bool uw_paste(struct unwind *u, u64 at)
 {
 	struct unwind_copy *c = (void *)at;

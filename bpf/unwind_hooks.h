@@ -5,10 +5,9 @@
  * the same maps by name. Four of the names that they use mean something else
  * here:
  *
- *   bpf_probe_read_user  also writes down what was read (the memo's words),
- *                        and puts back the return addresses that pending
- *                        uretprobes hide
- *   unwind_info_array    also says when a frame pointer is used
+ *   bpf_probe_read_user  also records the words that were read, for the memo, and
+ *                        restores the return addresses that pending uretprobes hide
+ *   unwind_info_array    also records that a frame pointer is used
  *   per_cpu_records      is not used: each function here is given its slot
  *   increment_metric     counts nothing */
 #ifndef GM_UNWIND_HOOKS_H
@@ -32,14 +31,13 @@
 #include "gpumemtrace.h"
 #include "unwind_slot.h"
 #include "unwind_memo.h"
-#include "unwind_codes.h"
 
-/* The unwinder would chain its programs by it. Here it is always empty: see
+/* The unwinder would chain its programs through this map. Here it is always empty: see
  * gm_task_stack. */
 #define perf_progs unwind_nowhere
 #include "extmaps.h"
 
-/* Where a function of these headers has no UnwindState. */
+/* For functions of these headers that have no UnwindState. */
 static UnwindState *const state = NULL;
 
 gm_inline void *uw_lookup_any(UnwindState *state, void *map, void *key)
@@ -65,8 +63,8 @@ gm_inline void *uw_lookup_info(UnwindState *state, void *map, void *key)
 		return NULL;
 	u64 base = info->baseReg, aux = info->auxBaseReg;
 	uw_fp_used(u, (((base ^ UNWIND_REG_FP) - 1) | ((aux ^ UNWIND_REG_FP) - 1)) >> 63);
-	/* The link register and those after it are known in one frame only. */
-	u->keep_out |= ((UNWIND_REG_FP - base) | (UNWIND_REG_FP - aux)) >> 63;
+	/* The link register and later ones are known in one frame only. */
+	u->unfit |= ((UNWIND_REG_FP - base) | (UNWIND_REG_FP - aux)) >> 63;
 	return info;
 }
 
@@ -76,26 +74,26 @@ gm_inline long uw_read_user(UnwindState *state, void *dst, u32 size, const void 
 	u64 at = (u64)src, *words = dst;
 
 	if (u->copy_size) {
-		/* An address that is not in the copy is none that can be read. */
+		/* Memory outside the copy cannot be read. */
 		u64 in = at - u->copy_of, last = in + size - 1;
 		u64 missing = u->copy_missing >> (in / UW_PAGE & 63) | u->copy_missing >> (last / UW_PAGE & 63);
 		bool there = in < u->copy_size && last < u->copy_size && !(missing & 1);
 		src = there ? (void *)(u->copy_at + in) : NULL;
 	}
 	long err = bpf_probe_read_user(dst, size, src);
-	u->keep_out |= err;
+	u->unfit |= err;
 	if (size == 8 && dst == &state->fp) {
 		uw_fp_loaded(u, at, words[0]);
 	} else if (size == 8) {
 		words[0] = uw_unhide(u, at, words[0]);
-		uw_note(u, at, words[0]);
+		uw_depend(u, at, words[0]);
 	} else if (size == 16) { /* a saved frame pointer, then a return address */
 		uw_fp_used(u, 1);
 		uw_fp_loaded(u, at, words[0]);
 		words[1] = uw_unhide(u, at + 8, words[1]);
-		uw_note(u, at + 8, words[1]);
+		uw_depend(u, at + 8, words[1]);
 	} else { /* a signal frame */
-		u->keep_out = 1;
+		u->unfit = 1;
 	}
 	return err;
 }
@@ -115,7 +113,7 @@ gm_inline long uw_read_user(UnwindState *state, void *dst, u32 size, const void 
 #undef bpf_get_stack
 #undef bpf_probe_read_user
 
-/* Of the rest only the maps and the way to a thread's Python state are wanted. */
+/* The rest only provides maps and types. */
 #undef MULTI_USE_FUNC
 #define MULTI_USE_FUNC(name)
 #include "interpreter_dispatcher.ebpf.c"

@@ -1,38 +1,36 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The verified stack memo: what an unwind read, and whether a later one would
- * read the same.
+/* The verified stack memo: the words that an unwind read, to find out whether a later one
+ * would read the same.
  *
- * An unwind is a function of the registers, of the user words that it reads
- * and of the process's mappings. Every step's address follows from the values
- * before it. So when the process, its mappings, ip, sp and the chain of Python
- * frames are the same, and every word in the list of words that a full unwind
- * read holds what it held then, a full unwind would give the same stack.
+ * An unwind is a function of the registers, the user words that it reads, and the
+ * process's mappings. Each address that it reads follows from the values before it. So if
+ * the process, its mappings, ip, sp and the chain of Python frames are the same, and every
+ * word that a full unwind read has the same value again, a full unwind would give the same
+ * stack.
  *
- * The list is kept in nodes. A node's key is made of all words before it; where
- * its words end, and where a word differs from the node's, the search goes on
- * under the key that this word makes. */
+ * The words are stored in nodes. A node's key is a hash of all words before it. Where its
+ * words end, or where a word differs, the search continues under the hash that includes
+ * this word. */
 #ifndef GM_UNWIND_MEMO_H
 #define GM_UNWIND_MEMO_H
 
-#define UW_NODES 64 /* that one search looks at */
+#define UW_NODES 64 /* that one search reads at most */
 #define UW_OFF_FP 0xffffffffULL /* not memory: the frame pointer register */
 
 GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_node);
 
-/* What is known of a process. One that user space has not put here has no memo:
- * nobody could tell when its mappings change. */
+/* A process that user space has analysed. Others have no memo, because nothing would
+ * report changes of their mappings. */
 struct unwind_process {
-	u32 mappings; /* their generation: user space counts it up */
-	u32 tls_key;  /* what uw_python_state read, plus 1 */
-	u32 watched;  /* 1: the code objects that it frees are counted; see uw_watched */
-	u32 freed;    /* of those, so far */
-	u32 image;    /* of which stacks with Python frames were taken, 0: of none yet */
+	u32 mappings; /* their generation: user space increments it */
+	u32 tls_key;  /* the key that uw_python_state read, plus 1 */
+	u64 module_call; /* the code object that runs when a module of PyTorch is called, 0: none */
 };
 
 GM_MAP(unwind_processes, GM_MAP_HASH, 65536, 0, u32, struct unwind_process);
 
-/* uw_add adds a word to those that the unwind depends on, when want is 1 and
- * not 0. Words beyond UW_WORDS are counted only. */
+/* uw_add adds a word that the unwind depends on, if want is 1 and not 0. Words beyond
+ * UW_WORDS are only counted. */
 gm_inline void uw_add(struct unwind *u, u64 off, u64 val, u64 want)
 {
 	u64 n = u->words, i = n & (UW_WORDS - 1);
@@ -41,10 +39,10 @@ gm_inline void uw_add(struct unwind *u, u64 off, u64 val, u64 want)
 	u->words = n + want;
 }
 
-gm_inline void uw_note(struct unwind *u, u64 at, u64 val)
+gm_inline void uw_depend(struct unwind *u, u64 at, u64 val)
 {
 	u64 off = at - u->key.sp;
-	u->keep_out |= off >> 32 | (off & 7);
+	u->unfit |= off >> 32 | (off & 7);
 	uw_add(u, off, val, 1);
 }
 
@@ -63,12 +61,12 @@ gm_inline void uw_fp_loaded(struct unwind *u, u64 at, u64 val)
 gm_inline void uw_fp_used(struct unwind *u, u64 used)
 {
 	u64 want = u->fp_fresh & used;
-	u->keep_out |= u->fp_bad & -used;
+	u->unfit |= u->fp_bad & -used;
 	u->fp_fresh &= ~used;
 	uw_add(u, u->fp_off, u->fp_val, want);
 }
 
-/* uw_unhide returns val, or the return address in whose place it stands. */
+/* uw_unhide returns val, or the return address that a uretprobe replaced by it. */
 gm_inline u64 uw_unhide(struct unwind *u, u64 at, u64 val)
 {
 	return val == u->trampoline ? uw_hidden_at(u->slot, at, val) : val;
@@ -80,13 +78,13 @@ gm_inline u64 uw_fold(u64 h, u64 off, u64 val)
 }
 
 enum uw_match {
-	UW_MATCH_NOT,	 /* nothing is known of these words */
+	UW_MATCH_NOT,	 /* the memo has no such words */
 	UW_MATCH_STACK,	 /* u->id is the stack */
-	UW_MATCH_ONWARD, /* u->key is where the search goes on */
+	UW_MATCH_ONWARD, /* the search continues at u->key */
 };
 
-/* uw_match compares the words of a node with the thread's. LRU nodes are reused
- * without a grace period: check proves that what was compared is all of one. */
+/* uw_match compares the words of a node with the thread's. LRU nodes are reused without a
+ * grace period: check proves that all compared words belong to one node. */
 __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
@@ -124,8 +122,8 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 	return stack ? UW_MATCH_STACK : UW_MATCH_ONWARD;
 }
 
-/* uw_find returns the stack that an unwind would give, or 0 when it is not
- * known; then u->key is where it belongs, after u->found words. */
+/* uw_find returns the stack that an unwind would give, or 0 if the memo does not have it.
+ * Then it belongs at u->key, after u->found words. */
 __attribute__((noinline)) u64 uw_find(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
@@ -143,13 +141,13 @@ __attribute__((noinline)) u64 uw_find(u32 slot)
 		if (match == UW_MATCH_NOT)
 			return 0;
 	}
-	u->keep_out = 1;
+	u->unfit = 1;
 	return 0;
 }
 
-/* uw_keep_node keeps the next words of the unwind under u->key. It returns 0
- * with the last ones. */
-__attribute__((noinline)) u32 uw_keep_node(u32 slot)
+/* uw_store_node stores the next words of the unwind under u->key. It returns 0 after the
+ * last ones. */
+__attribute__((noinline)) u32 uw_store_node(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
@@ -177,9 +175,9 @@ __attribute__((noinline)) u32 uw_keep_node(u32 slot)
 	return u->found < n;
 }
 
-/* uw_keep_path folds the words of one node, from that one on, into u->hash. It returns
- * 0 after the last that uw_find found. */
-__attribute__((noinline)) u32 uw_keep_path(u32 slot, u32 from)
+/* uw_fold_path folds the words of one node into u->hash, beginning with word from. It
+ * returns 0 after the last word that uw_find matched. */
+__attribute__((noinline)) u32 uw_fold_path(u32 slot, u32 from)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
@@ -195,8 +193,8 @@ __attribute__((noinline)) u32 uw_keep_path(u32 slot, u32 from)
 	return from + UW_NODE_WORDS < n;
 }
 
-/* uw_keep remembers the finished unwind where uw_find missed it. */
-__attribute__((noinline)) u32 uw_keep(u32 slot)
+/* uw_store stores the finished unwind where uw_find did not find it. */
+__attribute__((noinline)) u32 uw_store(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u || u->found > u->words)
@@ -204,12 +202,12 @@ __attribute__((noinline)) u32 uw_keep(u32 slot)
 	/* The thread's memory may have changed since the search. */
 	u->hash = u->seed;
 	for (u32 i = 0; i < UW_WORDS; i += UW_NODE_WORDS)
-		if (!uw_keep_path(slot, i))
+		if (!uw_fold_path(slot, i))
 			break;
 	if (u->hash != u->key.path)
 		return 0;
 	for (u32 i = 0; i <= UW_WORDS / UW_NODE_WORDS; i++)
-		if (!uw_keep_node(slot))
+		if (!uw_store_node(slot))
 			break;
 	return 1;
 }

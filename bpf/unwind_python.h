@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A thread's Python frames, read before the stack is unwound: the memo needs all
- * of them, and the unwind takes them from here, a run of the interpreter at a
- * time. What a frame depends on is what the unwinder's process_python_frame
- * (python_tracer.ebpf.c) reads. */
+/* A thread's Python frames. They are read before the stack is unwound: the memo needs all
+ * of them, and the unwind inserts them, one run of the interpreter at a time. The fields
+ * that are read are those that the unwinder's process_python_frame reads
+ * (python_tracer.ebpf.c). */
 #ifndef GM_UNWIND_PYTHON_H
 #define GM_UNWIND_PYTHON_H
 
 /* Bytes of a frame that are read at most: PyFrameObject of 3.8 is the largest. */
 #define UW_PYTHON_FRAME 128
-/* The four fields of a code object lie no further apart, bytes. */
+/* The most bytes between the four counts of a code object. */
 #define UW_PYTHON_COUNTS 28
 /* Bytes of a code object, from the first of the four fields to its line table. */
 #define UW_PYTHON_CODE 112
-/* Bytes of a file's name that tell: its last ones. */
-#define UW_PYTHON_FILE 64
-/* CO_OPTIMIZED, which only functions have (Include/cpython/code.h). */
-#define UW_PYTHON_OPTIMIZED 1
+/* uw_content compares this many bytes of a name, a file and a line table, the last ones. */
+#define UW_CONTENT 256
+/* Bytes that uw_content reads at once: most strings and tables fit, with their head. */
+#define UW_CONTENT_NEAR 128
+/* Bytes of the head of a bytes object (Include/cpython/bytesobject.h). */
+#define UW_BYTES_HEAD 32
 /* Times that u->python is filled: 8,192 frames. */
 #define UW_PYTHON_FILLS 16
-/* Frames that one call of uw_python_walk reads, and of uw_python_codes tells apart. The
- * verifier walks the loop over them turn by turn, which is most of what it takes to load
- * the programs. */
+/* Frames that one call of uw_python_walk and one of uw_python_codes read. The verifier
+ * checks each turn of their loops, which takes most of the time to load the programs. */
 #define UW_PYTHON_STEPS 16
 #define UW_PYTHON_CODES 8
+/* Modules of PyTorch that a stack has at most: the innermost ones. */
+#define UW_MODULES 32
 
-/* uw_python_done goes on with the native frames, those of the interpreter among
- * them. */
+/* uw_python_done continues with the native frames, including those of the interpreter. */
 gm_inline void uw_python_done(struct unwind *u)
 {
 	u->py_done = 1;
@@ -33,10 +35,9 @@ gm_inline void uw_python_done(struct unwind *u)
 	u->step = u->py_late ? UW_STOP : UW_NATIVE;
 }
 
-/* uw_python_late places the frames that are left when the native ones have ended:
- * a walk that was cut lacks their runs of the interpreter, and CPython 3.11 lists
- * generators that wait in gen.throw() as if they ran (_gen_throw,
- * Objects/genobject.c). */
+/* uw_python_late starts to place the Python frames that are left after the native ones.
+ * A walk that was cut lacks their runs of the interpreter, and CPython 3.11 lists generators
+ * that wait in gen.throw() as running (_gen_throw, Objects/genobject.c). */
 gm_inline void uw_python_late(struct unwind *u)
 {
 	if (u->py_done || (u->py_placed >= u->py_read && !u->py_frame))
@@ -48,17 +49,17 @@ gm_inline void uw_python_late(struct unwind *u)
 gm_inline u64 uw_least(u64 a, u64 b) { return a < b ? a : b; }
 gm_inline u64 uw_most(u64 a, u64 b) { return a > b ? a : b; }
 
-/* uw_small reads a word of which nothing around it is wanted. */
+/* uw_small reads a single word, and not its page. */
 gm_inline bool uw_small(u64 at, u64 *word)
 {
 	return !bpf_probe_read_user(word, sizeof(*word), (void *)at);
 }
 
 /* uw_python_state finds the thread's innermost Python frame, as the unwinder's
- * get_PyFrame does (python_tracer.ebpf.c). It returns an error or ERR_OK. From
- * CPython 3.13 on a thread's state is in a variable of its own, but not while it
- * has released the GIL; before, and then, it is in a slot of pthread's, whose key is
- * made when the interpreter starts, and kept in process. */
+ * get_PyFrame does (python_tracer.ebpf.c). It returns an error or ERR_OK. From CPython
+ * 3.13 on a thread-local variable has the thread's state while the thread holds the GIL.
+ * Otherwise a slot of pthread has it. The slot's key is made when the interpreter starts,
+ * and is remembered in process. */
 gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *process)
 {
 	u64 at, state = 0, key, base = uw_thread_pointer();
@@ -91,33 +92,73 @@ gm_inline ErrorCode uw_python_state(struct unwind *u, struct unwind_process *pro
 	return ERR_OK;
 }
 
-/* uw_python_start goes to the innermost frame, with what tells code objects apart from
- * there on: what they hold, or their cells. */
-gm_inline void uw_python_start(struct unwind *u, bool codes)
+struct task_struct___gm_image {
+	u64 self_exec_id;
+	u64 start_boottime;
+	struct task_struct___gm_image *group_leader;
+} GM_CORE;
+
+/* uw_image returns a number for the image that the running process has: execve replaces
+ * it by another. */
+gm_inline u64 uw_image(void)
 {
-	u->py_frame = u->py_first;
-	u->py_codes = codes;
-	u->py_hash = codes; /* the two are not to be confused */
-	u->py_read = u->py_placed = u->py_done = u->py_late = 0;
-	if (codes)
-		for (u32 i = 0; i < UW_CODES; i++)
-			u->codes[i].at = 0;
+	struct task_struct___gm_image *task = (void *)bpf_get_current_task_btf();
+	return gm_mix(task->group_leader->start_boottime, task->self_exec_id);
 }
 
-/* uw_python_begin prepares for a thread's Python frames. A thread without Python has
- * none, and u->py_error says why. */
+/* uw_python_start goes to the innermost frame. */
+gm_inline void uw_python_start(struct unwind *u)
+{
+	u->py_frame = u->py_first;
+	u->py_hash = u->py_read = u->py_placed = u->py_done = u->py_late = 0;
+	u->modules = 0;
+	if (!u->py_first)
+		return;
+	u->py_hash = uw_image();
+	for (u32 i = 0; i < UW_CODES; i++)
+		u->codes[i].at = 0;
+	for (u32 i = 0; i < UW_FILES; i++)
+		u->files[i].at = 0;
+}
+
+/* uw_python_variables returns where a frame has its first local variable, in bytes:
+ * f_localsplus (struct _frame, Include/cpython/frameobject.h) up to CPython 3.10, localsplus
+ * (_PyInterpreterFrame, Include/internal/pycore_frame.h) from 3.11 on. It returns 0 for a
+ * version that is not known. */
+gm_inline u64 uw_python_variables(u16 version)
+{
+	switch (version) {
+	case 0x0308:
+	case 0x0309:
+		return 360;
+	case 0x030a:
+		return 352;
+	case 0x030b:
+	case 0x030c:
+	case 0x030d:
+		return 72;
+	}
+	return 0;
+}
+
+/* uw_python_begin finds the thread's innermost Python frame. If there is none, u->py_error
+ * says why. */
 gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 {
 	u32 pid = u->key.pid;
 	u->py_first = u->py_error = 0;
+	u->module_call = 0;
 	const PyProcInfo *py = bpf_map_lookup_elem(&py_procs, &pid);
 	if (!py) {
 		u->py_error = ERR_PYTHON_NO_PROC_INFO;
 		return;
 	}
 	u->py = *py;
+	u->module_at = uw_python_variables(u->py.version);
+	if (process && u->module_at)
+		u->module_call = process->module_call;
 	/* CPython 3.10 does not say where f_lasti is (struct _frame,
-	 * Include/cpython/frameobject.h), and the unwinder takes it to be at 0. */
+	 * Include/cpython/frameobject.h), and the unwinder assumes 0. */
 	if (u->py.version == 0x030a && !u->py.PyFrameObject_f_lasti)
 		u->py.PyFrameObject_f_lasti = 96;
 	u64 args = u->py.PyCodeObject_co_argcount, kwargs = u->py.PyCodeObject_co_kwonlyargcount;
@@ -125,7 +166,8 @@ gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 	u64 first = uw_least(uw_least(args, kwargs), uw_least(flags, line));
 	u64 last = uw_most(uw_most(args, kwargs), uw_most(flags, line));
 	u->code_at = first;
-	/* What follows a frame may lie in a page that nobody has touched yet. */
+	u->py_versioned = u->py.version >= 0x030c && u->py.version <= 0x030e && line == 68;
+	/* The memory after a frame may lie in an untouched page, which cannot be read. */
 	u->frame_size = 8 + uw_most(uw_most(u->py.PyFrameObject_f_code, u->py.PyFrameObject_f_back),
 				    uw_most(u->py.PyFrameObject_f_lasti, u->py.PyFrameObject_entry_member));
 	if (last - first > UW_PYTHON_COUNTS || u->frame_size > UW_PYTHON_FRAME)
@@ -134,37 +176,27 @@ gm_inline void uw_python_begin(struct unwind *u, struct unwind_process *process)
 		u->py_error = uw_python_state(u, process);
 }
 
-/* Bytes of a string that say what it is (Include/cpython/unicodeobject.h). */
+/* The most characters of a name and of a file that count. */
+#define UW_NAME_CHARACTERS 1024
+#define UW_FILE_CHARACTERS 4096
+
+/* The offset of the word that has the number of a code object, co_version, in its upper
+ * half, from CPython 3.12 on (Include/cpython/code.h). An interpreter gives each number to one
+ * code object, until it has given all 2^32. Then it gives 0. */
+#define UW_CODE_VERSION 88
+
+/* Bytes of a string's head: its size and its form (Include/cpython/unicodeobject.h). */
 #define UW_STRING_HEAD 40
 
-/* uw_string_at returns where the characters of a string are, by its state. */
+/* uw_string_at returns the offset of a string's characters, by its state. */
 gm_inline u64 uw_string_at(struct unwind *u, u64 state)
 {
 	bool old = u->py.version < 0x030c, ascii = state & 64;
 	return (old ? 48 : 40) + (ascii ? 0 : old ? 24 : 16);
 }
 
-/* uw_code_file mixes into h the end of what the string at file says. It returns 0 when
- * that cannot be read. */
-gm_inline u64 uw_code_file(struct unwind *u, u64 h, u64 file)
-{
-	u64 *text = (u64 *)u->code;
-	if (bpf_probe_read_user(text, UW_STRING_HEAD, (void *)file))
-		return 0;
-	u64 size = text[2] < 4096 ? text[2] : 4096, state = text[4];
-	size *= state >> 2 & 7; /* bytes of a character */
-	u64 at = uw_string_at(u, state);
-	u64 n = size < UW_PYTHON_FILE ? size : UW_PYTHON_FILE;
-	__builtin_memset(text, 0, UW_PYTHON_FILE);
-	if (n && bpf_probe_read_user(text, uw_bytes(n, UW_PYTHON_FILE), (void *)(file + at + size - n)))
-		return 0;
-	for (u32 i = 0; i < UW_PYTHON_FILE / 8; i++)
-		h = gm_mix(h, text[i]);
-	return gm_mix(h, size);
-}
-
-/* Where a code object has the addresses of its file, its name and its line table, in
- * bytes. co_filename, then co_name, then from 3.11 on co_qualname, then the line table
+/* The offsets of the addresses of the file, the name and the line table in a code object.
+ * Their order is co_filename, co_name, from 3.11 on co_qualname, then the line table
  * (Include/code.h, Include/cpython/code.h). */
 gm_inline u64 uw_code_names(struct unwind *u)
 {
@@ -176,10 +208,61 @@ gm_inline u64 uw_code_lines(struct unwind *u)
 	return uw_code_names(u) + (u->py.lasti_is_codeunit ? 24 : 16);
 }
 
-/* uw_code returns what a code object holds that tells it from others that come to lie
- * at its address, 0 if it cannot be read. Code of modules and classes runs once, and all
- * that it points to comes to lie where that of the one before did: there the name of its
- * file tells, or the cell alone. internal/source/unwind/pycode.go computes the same. */
+/* uw_content mixes the content of a string or a bytes object into h: its size, and its
+ * last UW_CONTENT bytes. `characters` bounds the characters that count; 0 means bytes. It
+ * returns 0 when the object cannot be read. internal/source/unwind/pycode.go computes the
+ * same. */
+__attribute__((noinline)) u64 uw_content(u32 slot, u64 h, u64 object, u32 characters)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	u64 *words = (u64 *)u->text.lines;
+	bool near = (object & (UW_PAGE - 1)) <= UW_PAGE - UW_CONTENT_NEAR;
+	if (near ? bpf_probe_read_user(words, UW_CONTENT_NEAR, (void *)object) :
+		   bpf_probe_read_user(words, UW_STRING_HEAD, (void *)object))
+		return 0;
+	u64 size = words[2], at = UW_BYTES_HEAD;
+	if (characters) {
+		size = uw_least(size, characters) * (words[4] >> 2 & 7);
+		at = uw_string_at(u, words[4]);
+	}
+	u64 n = uw_least(size, UW_CONTENT);
+	if (!near || at + n > UW_CONTENT_NEAR) {
+		if (n && bpf_probe_read_user(words, uw_bytes(n, UW_CONTENT), (void *)(object + at + size - n)))
+			return 0;
+		at = 0;
+	}
+	for (u32 i = 0; i < UW_CONTENT / 8; i++) {
+		if (8 * i >= n)
+			break;
+		u64 word = words[(at / 8 + i) & (UW_CONTENT / 8 - 1)], left = n - 8 * i;
+		if (left < 8)
+			word &= ~(~0ULL << 8 * left);
+		h = gm_mix(h, word);
+	}
+	return gm_mix(h, size) ?: 1;
+}
+
+/* uw_code_contents returns a hash of what a code object points to, 0 if that cannot be
+ * read. The addresses alone are not enough: the contents of an earlier object may have had
+ * the same addresses. */
+__attribute__((noinline)) u64 uw_code_contents(u32 slot, u64 name, u64 file, u64 lines)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	struct unwind_code *f = &u->files[(file >> 4 ^ file >> 9) & (UW_FILES - 1)];
+	if (f->at != file) {
+		f->at = file;
+		f->id = uw_content(slot, 0, file, UW_FILE_CHARACTERS);
+	}
+	u64 h = f->id ? uw_content(slot, f->id, name, UW_NAME_CHARACTERS) : 0;
+	return h ? uw_content(slot, h, lines, 0) : 0;
+}
+
+/* uw_code returns a number that distinguishes a code object from others that come to lie
+ * at its address, 0 if it cannot be read. */
 gm_inline u32 uw_code(struct unwind *u, u64 code)
 {
 	struct unwind_code *c = &u->codes[(code >> 4 ^ code >> 9) & (UW_CODES - 1)];
@@ -187,8 +270,13 @@ gm_inline u32 uw_code(struct unwind *u, u64 code)
 		return c->id;
 	c->at = code;
 	c->id = 0;
+	u64 word = 0;
+	if (u->py_versioned && uw_small(code + UW_CODE_VERSION, &word) && word >> 32) {
+		c->id = word >> 32;
+		return c->id;
+	}
 	if (bpf_probe_read_user(u->code, UW_PYTHON_CODE, (void *)(code + u->code_at))) {
-		u->keep_out = 1;
+		u->unfit = 1;
 		return 0;
 	}
 	u64 first = u->code_at, room = 127;
@@ -196,27 +284,38 @@ gm_inline u32 uw_code(struct unwind *u, u64 code)
 	u32 kwargs = *(u32 *)&u->code[(u->py.PyCodeObject_co_kwonlyargcount - first) & room];
 	u32 flags = *(u32 *)&u->code[(u->py.PyCodeObject_co_flags - first) & room];
 	u32 line = *(u32 *)&u->code[(u->py.PyCodeObject_co_firstlineno - first) & room];
-	/* Kept in the map and not on the stack, of which all calls together have 512 bytes. */
+	/* Kept in the map, because all calls together have only 512 bytes of stack. */
 	c->id = (args << 25) + (kwargs << 18) + (flags << 10) + line;
 	asm volatile("" ::: "memory");
 	u64 names = uw_code_names(u), lines = uw_code_lines(u);
 	u64 file = *(u64 *)&u->code[(names - first) & room];
-	u64 h = gm_mix(gm_mix(file, *(u64 *)&u->code[(names + 8 - first) & room]),
-		       *(u64 *)&u->code[(lines - first) & room]);
-	if (!(flags & UW_PYTHON_OPTIMIZED)) {
-		h = uw_code_file(u, h, file);
-		if (!h) {
-			c->id = 0;
-			u->keep_out = 1;
-			return 0;
-		}
+	u64 name = *(u64 *)&u->code[(lines - 8 - first) & room];
+	u64 h = uw_code_contents(u->slot, name, file, *(u64 *)&u->code[(lines - first) & room]);
+	if (!h) {
+		c->id = 0;
+		u->unfit = 1;
+		return 0;
 	}
 	c->id = (u32)(c->id ^ (u32)(h ^ h >> 32));
 	return c->id;
 }
 
-/* uw_python_walk reads frames from u->py_frame on into u->python, but not what tells
- * their code objects apart. It returns 0 when there are no more, or no room. */
+/* uw_python_module returns the module of PyTorch that the frame at an address calls: its
+ * first variable, which is self. It returns 0 if that cannot be read, or if the stack has
+ * enough modules. */
+__attribute__((noinline)) u64 uw_python_module(u32 slot, u64 frame)
+{
+	struct unwind *u = uw_slot(slot);
+	u64 module = 0;
+	if (!u || u->modules >= UW_MODULES || !uw_word(u, frame + u->module_at, &module))
+		return 0;
+	module &= (1ULL << UW_FRAME_SHIFT) - 8;
+	u->modules += module != 0;
+	return module;
+}
+
+/* uw_python_walk reads frames into u->python, beginning at u->py_frame, but not their code
+ * objects. It returns 0 if there are no more, or no room. */
 __attribute__((noinline)) u32 uw_python_walk(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
@@ -227,7 +326,7 @@ __attribute__((noinline)) u32 uw_python_walk(u32 slot)
 	u64 f_code = u->py.PyFrameObject_f_code & room, f_back = u->py.PyFrameObject_f_back & room;
 	u64 f_lasti = u->py.PyFrameObject_f_lasti & room, none = u->py.noneStructAddr ?: ~0ULL;
 	u64 at = u->py_frame, n = u->py_read;
-	for (u32 i = 0; i < UW_PYTHON_STEPS && at && n < UW_PYTHON; i++) {
+	for (u32 i = 0; i < UW_PYTHON_STEPS && at && n < UW_PYTHON - 1; i++) {
 		u8 *frame = (u8 *)u->pages + (at & (UW_PAGES * UW_PAGE - 1));
 		u64 in = at - u->key.sp;
 		bool read = true;
@@ -243,13 +342,14 @@ __attribute__((noinline)) u32 uw_python_walk(u32 slot)
 		}
 		if (!read) {
 			u->py_error = ERR_PYTHON_BAD_FRAME_OBJECT_ADDR;
-			u->keep_out = 1;
+			u->unfit = 1;
 			at = 0;
 			break;
 		}
-		/* CPython 3.14 keeps flags in the lowest bits (Include/internal/pycore_stackref.h),
-		 * where the address of an object has none. */
+		/* CPython 3.14 has flags in the lowest bits (Include/internal/pycore_stackref.h),
+		 * which are 0 in the address of an object. */
 		u64 code = *(u64 *)&frame[f_code] & ~3ULL, last = *(u64 *)&frame[f_lasti], flags = UW_PYTHON_ENTRY;
+		u64 here = at;
 		at = *(u64 *)&frame[f_back];
 		if (code == none) {
 			flags |= UW_PYTHON_SHIM;
@@ -260,30 +360,38 @@ __attribute__((noinline)) u32 uw_python_walk(u32 slot)
 			last = diff < -2 || diff > 0x10000000 ? -1 : diff >> 1;
 			if (frame[u->py.PyFrameObject_entry_member & most] != u->py.PyFrameObject_entry_val)
 				flags = 0;
-		} /* before, each frame has a run of the interpreter of its own */
+		} /* before 3.11, each frame is a run of the interpreter of its own */
+		if (code && code == u->module_call) {
+			u64 module = uw_python_module(slot, here);
+			struct unwind_python *m = &u->python[n & (UW_PYTHON - 1)];
+			m->code = module | UW_PYTHON_MODULE;
+			m->where = 0;
+			n += module != 0;
+		}
 		struct unwind_python *f = &u->python[n++ & (UW_PYTHON - 1)];
 		f->code = code | flags;
 		f->where = code ? last << 32 : 0;
 	}
 	u->py_frame = at;
 	u->py_read = n;
-	return at && n < UW_PYTHON;
+	return at && n < UW_PYTHON - 1;
 }
 
 /* uw_python_fold mixes a frame into h. Addresses have 48 bits and the multiplier 64, so
- * two frames give one sum no sooner than by chance. */
+ * that two different frames have the same sum only by chance. */
 gm_inline u64 uw_python_fold(u64 h, struct unwind_python *f)
 {
 	return gm_mix(h, f->code + f->where * 0x9e3779b97f4a7c15ULL);
 }
 
+/* uw_python_code returns the code object of a frame, or 0 if it has none. */
 gm_inline u64 uw_python_code(struct unwind_python *f)
 {
-	return f->code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM);
+	return f->code & UW_PYTHON_MODULE ? 0 : f->code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM);
 }
 
-/* uw_python_codes reads what the code objects of the frames hold, from a frame on. It
- * returns 0 after the last. */
+/* uw_python_codes reads the code objects of frames, beginning with the frame `from`, and
+ * mixes the frames into u->py_hash. It returns 0 after the last frame. */
 __attribute__((noinline)) u32 uw_python_codes(u32 slot, u32 from)
 {
 	struct unwind *u = uw_slot(slot);
@@ -297,32 +405,12 @@ __attribute__((noinline)) u32 uw_python_codes(u32 slot, u32 from)
 		u64 code = uw_python_code(f);
 		if (code)
 			f->where |= uw_code(u, code);
+		u->py_hash = uw_python_fold(u->py_hash, f);
 	}
 	return 1;
 }
 
-/* uw_python_cells adds the cells of the code objects, which alone tell them apart in a
- * process that is watched: a code object is not freed while a frame runs it. */
-__attribute__((noinline)) u32 uw_python_cells(u32 slot)
-{
-	struct unwind *u = uw_slot(slot);
-	struct unwind_cells *c = uw_codes();
-	if (!u || !c)
-		return 0;
-	u64 h = u->py_hash, n = u->py_read;
-	u32 pid = u->key.pid;
-	for (u32 i = 0; i < UW_PYTHON; i++) {
-		if (i >= n)
-			break;
-		struct unwind_python *f = &u->python[i];
-		f->where ^= uw_code_cell(c, pid, uw_python_code(f));
-		h = uw_python_fold(h, f);
-	}
-	u->py_hash = h;
-	return 0;
-}
-
-/* uw_python_more reads the next frames, as many as u->python holds. It returns
+/* uw_python_more reads the next frames, as many as u->python has room for. It returns
  * whether there are more. */
 gm_inline u32 uw_python_more(struct unwind *u, u32 slot)
 {
@@ -330,10 +418,9 @@ gm_inline u32 uw_python_more(struct unwind *u, u32 slot)
 	for (u32 i = 0; i < UW_PYTHON / UW_PYTHON_STEPS; i++)
 		if (!uw_python_walk(slot))
 			break;
-	for (u32 i = 0; i < UW_PYTHON && u->py_codes; i += UW_PYTHON_CODES)
+	for (u32 i = 0; i < UW_PYTHON; i += UW_PYTHON_CODES)
 		if (!uw_python_codes(slot, i))
 			break;
-	uw_python_cells(slot);
 	return u->py_frame != 0;
 }
 
@@ -343,8 +430,8 @@ __attribute__((noinline)) u32 uw_python_fill(u32 slot)
 	return u ? uw_python_more(u, slot) : 0;
 }
 
-/* uw_python_all reads all frames; of more than u->python holds the first stay
- * there. The thread's memory cannot be relied on to end. */
+/* uw_python_all reads all frames, up to a limit: the chain in the thread's memory may have
+ * no end. The first ones are then in u->python. */
 __attribute__((noinline)) u32 uw_python_all(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
@@ -353,15 +440,17 @@ __attribute__((noinline)) u32 uw_python_all(u32 slot)
 	u32 more = 1;
 	for (u32 i = 0; i < UW_PYTHON_FILLS && more; i++)
 		more = uw_python_fill(slot);
-	u->keep_out |= more;
+	u->unfit |= more;
 	u64 hash = u->py_hash;
 	u->py_frame = u->py_first;
+	u->modules = 0;
 	uw_python_fill(slot);
 	u->py_hash = hash;
 	return 1;
 }
 
-/* uw_python places the frames of one run of the interpreter. */
+/* uw_python records one Python frame, and continues with the native frames after the last
+ * frame of a run of the interpreter. */
 __attribute__((noinline)) u32 uw_python(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);
@@ -370,7 +459,7 @@ __attribute__((noinline)) u32 uw_python(u32 slot)
 	u32 i = u->py_placed;
 	if (i >= u->py_read && u->py_frame) {
 		u64 hash = u->py_hash;
-		uw_python_more(u, slot); /* not a call more: Linux 5.15 has 512 bytes of stack for all */
+		uw_python_more(u, slot); /* inlined: on 5.15 all calls share 512 bytes of stack */
 		u->py_hash = hash;
 		i = 0;
 	}
@@ -382,8 +471,10 @@ __attribute__((noinline)) u32 uw_python(u32 slot)
 	}
 	struct unwind_python *f = &u->python[i & (UW_PYTHON - 1)];
 	u64 code = f->code;
-	if (!(code & UW_PYTHON_SHIM))
-		uw_push(u, UW_FRAME_PYTHON | u->py_late, code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM), f->where);
+	if (!(code & UW_PYTHON_SHIM)) {
+		u64 sort = code & UW_PYTHON_MODULE ? UW_FRAME_MODULE : UW_FRAME_PYTHON | u->py_late;
+		uw_push(u, sort, code & ~(UW_PYTHON_ENTRY | UW_PYTHON_SHIM | UW_PYTHON_MODULE), f->where);
+	}
 	u->py_placed = i + 1;
 	if (i + 1 >= u->py_read && !u->py_frame && !u->py_error)
 		uw_python_done(u);

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The memory of one unwind. It is larger than a program's stack and than what
- * Linux 6.19 and later give to task storage (8 KiB), so it is a slot of an
- * array, which a thread holds while one return probe runs. A uprobe's program
- * may be preempted: there are more slots than CPUs. */
+/* The memory of one unwind. It is larger than a program's stack, and larger than a
+ * value of task storage on Linux 6.19 and later (8 KiB). So it is a slot of an array,
+ * which a thread holds while one return probe runs. A uprobe's program may be
+ * preempted: there are more slots than CPUs. */
 #ifndef GM_UNWIND_SLOT_H
 #define GM_UNWIND_SLOT_H
 
-/* Frames that are kept of one stack: those of the leaf's end, then the last
- * ones of the root's. */
+/* Frames that are recorded of one stack: the innermost ones, and the outermost ones. */
 #define UW_LEAF_FRAMES 1024
 #define UW_ROOT_FRAMES 512 /* a power of 2 */
-/* Words of user memory that an unwind of the memo may depend on. */
+/* Words of user memory that a stack of the memo may depend on. */
 #define UW_WORDS 1024
 /* Words of one node of the memo. */
 #define UW_NODE_WORDS 128
-/* Python frames that are read ahead. */
+/* Python frames that are read before the unwind. */
 #define UW_PYTHON 512
 #define UW_HIDDEN 8
 #define UW_PAGE 4096
 /* Bytes of the thread's stack that are read at once at most; a power of 2. */
 #define UW_NEAR (8 * UW_PAGE)
-/* Pages of user memory, and code objects, that are known of one stack; powers of 2. */
+/* Pages of user memory, code objects and file names that are cached for one stack; powers
+ * of 2. */
 #define UW_PAGES 8
 #define UW_CODES 32
+#define UW_FILES 16
 
 struct unwind_key {
 	u64 start;
@@ -35,7 +36,7 @@ struct unwind_key {
 
 /* A run of words of the memo (unwind_memo.h). */
 struct unwind_node {
-	u64 stack; /* that all words together give, 0: they go on in another node */
+	u64 stack; /* the result if all words match; 0: more words are in another node */
 	u64 check;
 	u64 words;
 	u32 off[UW_NODE_WORDS]; /* from sp, bytes */
@@ -48,9 +49,9 @@ struct unwind_hidden {
 	u64 address;
 };
 
-/* A frame as it goes to user space: what is UW_FRAME_ flags and an address; for a
- * Python frame that of its code object, and more is uw_code and its cell in the lower
- * half, by exclusive or, the last instruction in the upper. */
+/* A frame as user space gets it. The field "what" contains UW_FRAME_ flags and an address.
+ * The address of a Python frame is that of its code object. The field "more" then contains
+ * uw_code in the lower half and the last instruction in the upper half. */
 struct unwind_frame {
 	u64 what;
 	u64 more;
@@ -59,34 +60,36 @@ struct unwind_frame {
 enum uw_frame_flags {
 	UW_FRAME_PYTHON = 1,
 	UW_FRAME_RETURN = 2,   /* the address is one that a call returns to */
-	UW_FRAME_GUESSED = 4,  /* code without a table: the frame around it was found by the frame pointer */
-	UW_FRAME_LATE = 8,     /* Python: no run of the interpreter on the stack stands for it */
+	UW_FRAME_GUESSED = 4,  /* code without a table: its caller was found by the frame pointer */
+	UW_FRAME_LATE = 8,     /* Python: the native stack has no run of the interpreter for it */
+	UW_FRAME_MODULE = 16,  /* no frame: the module of PyTorch that the next frame calls */
 	UW_FRAME_SHIFT = 56,
 };
 
-/* A Python frame: its code object with UW_PYTHON_ flags, and what struct
- * unwind_frame has in more. */
+/* A Python frame: its code object with UW_PYTHON_ flags, and the more of struct
+ * unwind_frame. Or, before the frame of a call of a module of PyTorch, that module. */
 struct unwind_python {
 	u64 code;
 	u64 where;
 };
 #define UW_PYTHON_ENTRY (1ULL << 63) /* the outermost of one run of the interpreter */
-#define UW_PYTHON_SHIM (1ULL << 62)  /* no function of the program's */
+#define UW_PYTHON_SHIM (1ULL << 62)  /* not a function of the program */
+#define UW_PYTHON_MODULE (1ULL << 61) /* no frame: the address is a module's */
 
-/* A code object, and what tells it from another at its address (uw_code). */
+/* A code object and its uw_code, or the name of a file and a hash of its content. */
 struct unwind_code {
 	u64 at;
 	u64 id;
 };
 
-/* Bytes of each object of unwind_text that are kept; powers of 2. internal/source/unwind/texts.go
- * knows them. */
+/* The most bytes of each object in unwind_text; powers of 2. internal/source/unwind/texts.go
+ * has the same numbers. */
 #define UW_TEXT_NAME 256
 #define UW_TEXT_FILE 256
 #define UW_TEXT_LINES 1024
 
-/* What a code object is called (unwind_texts.h): the objects as they lie in memory, each
- * as long as it says of itself. */
+/* The name, file and line table of a code object (unwind_texts.h), as they lie in
+ * memory. Each object has its own size in its head. */
 struct unwind_text {
 	u64 image;     /* uw_image */
 	u32 first;     /* co_firstlineno */
@@ -105,53 +108,55 @@ enum uw_step {
 
 struct unwind {
 	PerCPURecord record; /* trace.frame_data holds struct unwind_frame */
-	u64 taken; /* 1: by a program that runs */
-	u32 slot; /* which this is */
+	u64 busy; /* 1: a running program holds the slot */
+	u32 slot; /* the index of this slot */
 	u32 tid;
 	u64 user; /* in `users` */
 	UnwindState begin; /* record.state at first */
 	struct unwind_key key;
 	u32 step;   /* enum uw_step */
-	u32 frames; /* unwound; more than are kept of a deep stack */
+	u32 frames; /* unwound, also those of a deep stack that are not recorded */
 	u32 error;
-	u32 found;  /* words of the memo that led to key.path */
+	u32 found;  /* words of the memo that matched up to key.path */
 	u64 id;	    /* of the stack */
 	u64 expect; /* the memo's answer, to be compared with a full unwind */
-	/* The memo cannot keep this unwind: it read what is not among the words,
-	 * or it may come out otherwise though the words are the same. */
-	u64 keep_out;
+	/* The memo cannot store this unwind: it read something that is not among the
+	 * words, or it could give another result for the same words. */
+	u64 unfit;
 	u64 seed; /* key.path before the first word */
 	u64 hash;
 	u64 fp;	  /* the register */
-	u64 fp_off, fp_val, fp_bad; /* where the frame pointer in use came from */
+	u64 fp_off, fp_val, fp_bad; /* where the current frame pointer was loaded from */
 	u64 fp_fresh; /* 1: nothing was computed from it yet */
-	/* Where the stack is a copy (unwind_copy.h): its size, 0 for none, whose
-	 * address it has, where it is, and which of its pages lack. */
+	/* If the stack is a copy (unwind_copy.h): its size (0: it is not a copy), its address
+	 * in the process, the address of the copy, and a bit for each missing page. */
 	u64 copy_size, copy_of, copy_at, copy_missing;
 	u64 trampoline;
 	struct unwind_hidden hidden[UW_HIDDEN];
 
 	PyProcInfo py;
-	u64 py_first, py_frame; /* the innermost frame, and the next to be read */
-	u64 py_hash;		/* of those that were read */
+	u64 py_first, py_frame; /* the innermost frame, and the next one to read */
+	u64 py_hash;		/* of the frames that were read */
 	u32 py_read, py_placed; /* of python */
 	u32 py_error;
-	u32 py_done; /* all are placed, or cannot be */
+	u32 py_done; /* no Python frame is left to place */
 	u32 py_late; /* UW_FRAME_LATE: the native frames have ended */
-	u32 py_cells; /* 1: code objects are told apart by their cells (unwind_codes.h) */
-	u32 py_codes; /* 1: by what they hold, as the unwind wants it */
-	u64 code_at; /* the first byte of a code object that is wanted */
-	u64 frame_size; /* bytes of a frame that are wanted */
-	u64 top;  /* the end of what was wanted of the thread's stack */
-	u64 near; /* bytes of it from key.sp on that are known */
+	u32 py_versioned; /* 1: each code object has a number that no other has (co_version) */
+	u64 module_call; /* of struct unwind_process */
+	u64 module_at;	 /* bytes from the beginning of a frame to its first variable */
+	u64 modules;	 /* how many of u->python were read so far */
+	u64 code_at; /* the first byte of a code object that is read */
+	u64 frame_size; /* bytes of a frame that are read */
+	u64 top;  /* the end of the part of the thread's stack that unwinds read */
+	u64 near; /* bytes of the stack from key.sp on that are in `stack` */
 	u64 page_at[UW_PAGES]; /* 1: none */
-	struct unwind_code codes[UW_CODES];
+	struct unwind_code codes[UW_CODES], files[UW_FILES];
 
 	u64 words;
 	u32 off[UW_WORDS];
 	u64 val[UW_WORDS];
 	struct unwind_python python[UW_PYTHON];
-	/* In this order: to the verifier, what begins in one may end in the next. */
+	/* In this order: for the verifier, a read that begins in one may end in the next. */
 	u64 stack[UW_NEAR / 8];
 	u64 pages[UW_PAGES * UW_PAGE / 8];
 	u8 frame[256], code[256];
@@ -162,9 +167,9 @@ struct unwind {
 _Static_assert(2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES) <= sizeof(((Trace *)0)->frame_data) / sizeof(u64),
 	       "frames do not fit into the unwinder's record");
 
-/* uw_bytes is n, which is 1 to most, a power of 2, by instructions that show the
- * verifier so. The compiler knows it, and leaves out what says it in C; verifiers
- * before Linux 6.13 do not. */
+/* uw_bytes is n, which is at least 1 and at most `most`, a power of 2. Its instructions
+ * show these bounds to verifiers before Linux 6.13. A check in C would not, because the
+ * compiler knows the bounds and removes it. */
 #define uw_bytes(n, most)                                                                          \
 	({                                                                                         \
 		u64 n_ = (n);                                                                      \
@@ -174,7 +179,7 @@ _Static_assert(2 * (UW_LEAF_FRAMES + UW_ROOT_FRAMES) <= sizeof(((Trace *)0)->fra
 
 GM_MAP(unwinds, GM_MAP_ARRAY, 16, 0, u32, struct unwind);
 
-/* How many slots there are: user space sets it, and the map's entries. */
+/* The number of slots. User space sets it, and sizes the map to match. */
 const volatile u32 cfg_slots = 16;
 
 #define UW_SLOT_TRIES 8
@@ -185,14 +190,14 @@ gm_inline struct unwind *uw_slot(u32 slot)
 	return bpf_map_lookup_elem(&unwinds, &slot);
 }
 
-/* uw_acquire takes a slot for this run of a program, or returns UW_NO_SLOT. */
+/* uw_acquire reserves a slot for this run of a program, or returns UW_NO_SLOT. */
 gm_inline u32 uw_acquire(void)
 {
 	u32 cpu = bpf_get_smp_processor_id();
 	for (u32 i = 0; i < UW_SLOT_TRIES; i++) {
 		u32 slot = (cpu + i) % cfg_slots;
 		struct unwind *u = uw_slot(slot);
-		if (u && !*(volatile u64 *)&u->taken && !__sync_val_compare_and_swap(&u->taken, 0, 1))
+		if (u && !*(volatile u64 *)&u->busy && !__sync_val_compare_and_swap(&u->busy, 0, 1))
 			return slot;
 	}
 	return UW_NO_SLOT;
@@ -200,13 +205,12 @@ gm_inline u32 uw_acquire(void)
 
 gm_inline void uw_release(struct unwind *u)
 {
-	__sync_lock_test_and_set(&u->taken, 0);
+	__sync_lock_test_and_set(&u->busy, 0);
 }
 
-/* uw_page reads the page of user memory in which the address at lies, or returns
- * false. A read costs nearly the same for a word and for a page, so each page is read
- * once for one stack; a page that holds one wanted word is there. What lies at the
- * address is then at the same place of u->pages, whose size is a power of 2. */
+/* uw_page reads the page of user memory with the address at, or returns false. A read
+ * costs nearly the same for a word and for a page, so each page is read once for one
+ * stack. Its place in u->pages, whose size is a power of 2, follows from the address. */
 gm_inline bool uw_page(struct unwind *u, u64 at)
 {
 	u64 page = at & ~(UW_PAGE - 1ULL), i = at / UW_PAGE & (UW_PAGES - 1);
@@ -219,9 +223,9 @@ gm_inline bool uw_page(struct unwind *u, u64 at)
 	return true;
 }
 
-/* uw_near reads the thread's stack from its pointer to where the last one that was
- * taken of this thread ended: all stacks of a thread end at its first frame. Where that
- * cannot be read, words are read with their pages. */
+/* uw_near reads the thread's stack from its pointer to the end of the thread's last
+ * captured stack: all stacks of a thread end at its first frame. If that memory cannot be
+ * read, uw_word reads single pages. */
 gm_inline void uw_near(struct unwind *u)
 {
 	const u64 large = 8 << 20; /* bytes; another stack, such as a signal's */
@@ -269,7 +273,7 @@ struct task_struct___gm_uw {
 	struct thread_struct___gm thread;
 } GM_CORE;
 
-/* uw_thread_pointer returns the address by which the thread finds its own variables. */
+/* uw_thread_pointer returns the thread's TLS base. */
 gm_inline u64 uw_thread_pointer(void)
 {
 	struct task_struct___gm_uw *task = (void *)bpf_get_current_task_btf();
@@ -303,9 +307,9 @@ gm_inline void uw_hidden(struct unwind *u)
 	}
 }
 
-/* uw_hidden_at returns the return address that belongs at the user address at,
- * where val stands. x86 hides the word at the stack pointer of the function's
- * entry; arm64 hides the link register, which the function then saves below
+/* uw_hidden_at returns the original return address for the user address at, which holds
+ * val now. A uretprobe on x86 replaces the word at the stack pointer of the function's
+ * entry. On arm64 it replaces the link register, which the function then saves below
  * that. */
 __attribute__((noinline)) u64 uw_hidden_at(u32 slot, u64 at, u64 val)
 {

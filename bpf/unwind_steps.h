@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The unwind, frame by frame. Each step is a global function, which the verifier
- * walks once and by itself (Linux 5.6), so the number of frames is bounded by
- * a plain loop and not by what the verifier or the tail calls can bear. */
+/* The unwind, frame by frame. Each step is a global function, which the verifier checks
+ * once and separately (Linux 5.6). So a plain loop bounds the number of frames, and not the
+ * verifier or the limit of tail calls. */
 #ifndef GM_UNWIND_STEPS_H
 #define GM_UNWIND_STEPS_H
 
 /* Steps of one unwind: UW_ROUNDS times UW_STEPS. */
 #define UW_ROUNDS 128
 #define UW_STEPS 64
-/* A frame that a frame pointer shows is no larger. */
+/* The largest frame that a frame pointer may show. */
 #define UW_FRAME_SIZE (1 << 20)
 #define UW_BUSY (-16)	   /* EBUSY */
 
-/* uw_push keeps one more frame. */
+/* uw_push records one more frame. */
 gm_inline void uw_push(struct unwind *u, u64 flags, u64 address, u64 more)
 {
 	u32 i = u->frames++;
@@ -25,7 +25,7 @@ gm_inline void uw_push(struct unwind *u, u64 flags, u64 address, u64 more)
 
 #include "unwind_python.h"
 
-/* uw_stop ends the native walk. Python frames that are left are placed after it. */
+/* uw_stop ends the native walk. The Python frames that are left follow it. */
 gm_inline void uw_stop(struct unwind *u, u32 error)
 {
 	u->step = UW_STOP;
@@ -34,10 +34,10 @@ gm_inline void uw_stop(struct unwind *u, u32 error)
 	uw_python_late(u);
 }
 
-/* uw_unmapped decides about code in no mapping that is known. Code that a program
- * made for itself has no table: UW_STRANGER is the step. Of a file's a later analysis
- * may bring one: ERR_NATIVE_NO_PID_PAGE_MAPPING. What else the address may be is no
- * code. In a copy, which comes after the analysis, all such code is a stranger. */
+/* uw_unmapped chooses the next step for code outside the known mappings. Code that the
+ * program generated has no table: UW_STRANGER is the step. For code of a file a later
+ * analysis may bring a table: ERR_NATIVE_NO_PID_PAGE_MAPPING. Any other address is not
+ * code. A copy is unwound after the analysis: there all such code is a stranger. */
 gm_inline ErrorCode uw_unmapped(struct unwind *u)
 {
 	if (!u->copy_size) {
@@ -57,7 +57,7 @@ gm_inline ErrorCode uw_unmapped(struct unwind *u)
 	return ERR_OK;
 }
 
-/* uw_resolve finds out in what code state->pc lies, and so the next step. */
+/* uw_resolve finds the code at state->pc, and with it the next step. */
 gm_inline ErrorCode uw_resolve(struct unwind *u)
 {
 	int program = PROG_UNWIND_STOP;
@@ -104,7 +104,7 @@ __attribute__((noinline)) u32 uw_stranger(u32 slot)
 	return 0;
 }
 
-/* uw_step takes one step, and returns 0 after the last. */
+/* uw_step does one step, and returns 0 after the last. */
 __attribute__((noinline)) u32 uw_step(u32 slot)
 {
 	struct unwind *u = uw_slot(slot);

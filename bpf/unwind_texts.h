@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the code objects of a stack are called. User space reads it from the process's
- * memory, a moment after the call; by then code that exec ran once has gone. So when a
- * stack goes to user space for the first time, its code objects are kept here: each is
+/* The names and lines of the code objects of a stack. User space reads them from the
+ * process's memory, a moment after the call. By then code that exec ran once is gone. So
+ * when a stack goes to user space for the first time, a copy is made here: each object is
  * alive, because a frame runs it, and its names and lines never change. */
 #ifndef GM_UNWIND_TEXTS_H
 #define GM_UNWIND_TEXTS_H
@@ -9,7 +9,7 @@
 struct unwind_text_key {
 	u64 code; /* address */
 	u32 pid;
-	u32 check; /* the lower half of struct unwind_python's where */
+	u32 check; /* uw_code */
 };
 
 GM_MAP(unwind_texts, GM_MAP_LRU_HASH, 2048, 0, struct unwind_text_key, struct unwind_text);
@@ -24,26 +24,23 @@ gm_inline bool uw_text_string(struct unwind *u, u8 *to, u64 at, const u32 most)
 	return size && !bpf_probe_read_user(to, uw_bytes(uw_least(size, most), most), (void *)at);
 }
 
-/* uw_text keeps the code object of one of the Python frames. It returns 0 after the
+/* uw_save_text saves the names of the code object of one Python frame. It returns 0 after the
  * last. */
-__attribute__((noinline)) u32 uw_text(u32 slot, u32 i)
+__attribute__((noinline)) u32 uw_save_text(u32 slot, u32 i)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u || i >= u->py_read)
 		return 0;
 	struct unwind_python *f = &u->python[i & (UW_PYTHON - 1)];
 	struct unwind_text_key key = { .code = uw_python_code(f), .pid = u->key.pid, .check = f->where };
-	struct unwind_text *t = &u->text, *kept;
+	struct unwind_text *t = &u->text, *saved;
 	const u64 head = 32; /* of a PyBytesObject */
 	u64 first = u->code_at, room = 127, word;
 	if (!key.code || bpf_probe_read_user(u->code, UW_PYTHON_CODE, (void *)(key.code + first)))
 		return 1;
-	u32 flags = *(u32 *)&u->code[(u->py.PyCodeObject_co_flags - first) & room];
 	t->image = uw_image();
-	kept = bpf_map_lookup_elem(&unwind_texts, &key);
-	/* Where nobody counts what is freed, code that runs once may look like what was
-	 * before it. */
-	if (kept && kept->image == t->image && (u->py_cells || flags & UW_PYTHON_OPTIMIZED))
+	saved = bpf_map_lookup_elem(&unwind_texts, &key);
+	if (saved && saved->image == t->image)
 		return 1;
 	u64 file = uw_code_names(u), lines = uw_code_lines(u), name = lines - 8;
 	t->first = *(u32 *)&u->code[(u->py.PyCodeObject_co_firstlineno - first) & room];
@@ -66,11 +63,11 @@ __attribute__((noinline)) u32 uw_text(u32 slot, u32 i)
 	return 1;
 }
 
-/* uw_texts keeps the code objects of the Python frames that were read last. */
-__attribute__((noinline)) u32 uw_texts(u32 slot)
+/* uw_save_texts saves the names of the Python frames that were read last. */
+__attribute__((noinline)) u32 uw_save_texts(u32 slot)
 {
 	for (u32 i = 0; i < UW_PYTHON; i++)
-		if (!uw_text(slot, i))
+		if (!uw_save_text(slot, i))
 			break;
 	return 0;
 }

@@ -4,7 +4,6 @@
 package bpf
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"io"
@@ -19,8 +18,8 @@ const (
 	UnwindMapAllocators              = "allocators"
 	UnwindMapApmIntProcs             = "apm_int_procs"
 	UnwindMapCopies                  = "copies"
+	UnwindMapCopiesRead              = "copies_read"
 	UnwindMapCopiesSent              = "copies_sent"
-	UnwindMapCopiesTaken             = "copies_taken"
 	UnwindMapEscapes                 = "escapes"
 	UnwindMapEvents                  = "events"
 	UnwindMapExeIdTo10StackDeltas    = "exe_id_to_10_stack_deltas"
@@ -60,7 +59,6 @@ const (
 	UnwindMapThreads                 = "threads"
 	UnwindMapTraceEvents             = "trace_events"
 	UnwindMapTracesCtxV1             = "traces_ctx_v1"
-	UnwindMapUnwindCodes             = "unwind_codes"
 	UnwindMapUnwindErrors            = "unwind_errors"
 	UnwindMapUnwindInfoArray         = "unwind_info_array"
 	UnwindMapUnwindMemo              = "unwind_memo"
@@ -71,7 +69,6 @@ const (
 	UnwindMapUnwinds                 = "unwinds"
 	UnwindMapUsers                   = "users"
 	UnwindProgGmCallExitUnwind       = "gm_call_exit_unwind"
-	UnwindProgGmCodeFreed            = "gm_code_freed"
 	UnwindProgGmUnwindCopy           = "gm_unwind_copy"
 	UnwindProgNativeTracerEntry      = "native_tracer_entry"
 	UnwindVarCfgAll                  = "cfg_all"
@@ -82,7 +79,6 @@ const (
 	UnwindVarCfgPidnsInum            = "cfg_pidns_inum"
 	UnwindVarCfgSession              = "cfg_session"
 	UnwindVarCfgSlots                = "cfg_slots"
-	UnwindVarCfgTensorMin            = "cfg_tensor_min"
 	UnwindVarCfgTensorSample         = "cfg_tensor_sample"
 	UnwindVarCfgVerifyStacks         = "cfg_verify_stacks"
 	UnwindVarFilterErrorFrames       = "filter_error_frames"
@@ -108,7 +104,7 @@ const (
 
 // LoadUnwind returns the embedded CollectionSpec for Unwind.
 func LoadUnwind() (*ebpf.CollectionSpec, error) {
-	reader := bytes.NewReader(_UnwindBytes)
+	reader := unpacked(_UnwindBytes)
 	spec, err := ebpf.LoadCollectionSpecFromReader(reader)
 	if err != nil {
 		return nil, fmt.Errorf("can't load Unwind: %w", err)
@@ -149,7 +145,6 @@ type UnwindSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindProgramSpecs struct {
 	GmCallExitUnwind  *ebpf.ProgramSpec `ebpf:"gm_call_exit_unwind"`
-	GmCodeFreed       *ebpf.ProgramSpec `ebpf:"gm_code_freed"`
 	GmUnwindCopy      *ebpf.ProgramSpec `ebpf:"gm_unwind_copy"`
 	NativeTracerEntry *ebpf.ProgramSpec `ebpf:"native_tracer_entry"`
 }
@@ -161,8 +156,8 @@ type UnwindMapSpecs struct {
 	Allocators           *ebpf.MapSpec `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.MapSpec `ebpf:"apm_int_procs"`
 	Copies               *ebpf.MapSpec `ebpf:"copies"`
+	CopiesRead           *ebpf.MapSpec `ebpf:"copies_read"`
 	CopiesSent           *ebpf.MapSpec `ebpf:"copies_sent"`
-	CopiesTaken          *ebpf.MapSpec `ebpf:"copies_taken"`
 	Escapes              *ebpf.MapSpec `ebpf:"escapes"`
 	Events               *ebpf.MapSpec `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.MapSpec `ebpf:"exe_id_to_10_stack_deltas"`
@@ -202,7 +197,6 @@ type UnwindMapSpecs struct {
 	Threads              *ebpf.MapSpec `ebpf:"threads"`
 	TraceEvents          *ebpf.MapSpec `ebpf:"trace_events"`
 	TracesCtxV1          *ebpf.MapSpec `ebpf:"traces_ctx_v1"`
-	UnwindCodes          *ebpf.MapSpec `ebpf:"unwind_codes"`
 	UnwindErrors         *ebpf.MapSpec `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.MapSpec `ebpf:"unwind_info_array"`
 	UnwindMemo           *ebpf.MapSpec `ebpf:"unwind_memo"`
@@ -226,7 +220,6 @@ type UnwindVariableSpecs struct {
 	CfgPidnsInum            *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
 	CfgSession              *ebpf.VariableSpec `ebpf:"cfg_session"`
 	CfgSlots                *ebpf.VariableSpec `ebpf:"cfg_slots"`
-	CfgTensorMin            *ebpf.VariableSpec `ebpf:"cfg_tensor_min"`
 	CfgTensorSample         *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
 	CfgVerifyStacks         *ebpf.VariableSpec `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.VariableSpec `ebpf:"filter_error_frames"`
@@ -273,8 +266,8 @@ type UnwindMaps struct {
 	Allocators           *ebpf.Map `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.Map `ebpf:"apm_int_procs"`
 	Copies               *ebpf.Map `ebpf:"copies"`
+	CopiesRead           *ebpf.Map `ebpf:"copies_read"`
 	CopiesSent           *ebpf.Map `ebpf:"copies_sent"`
-	CopiesTaken          *ebpf.Map `ebpf:"copies_taken"`
 	Escapes              *ebpf.Map `ebpf:"escapes"`
 	Events               *ebpf.Map `ebpf:"events"`
 	ExeIdTo10StackDeltas *ebpf.Map `ebpf:"exe_id_to_10_stack_deltas"`
@@ -314,7 +307,6 @@ type UnwindMaps struct {
 	Threads              *ebpf.Map `ebpf:"threads"`
 	TraceEvents          *ebpf.Map `ebpf:"trace_events"`
 	TracesCtxV1          *ebpf.Map `ebpf:"traces_ctx_v1"`
-	UnwindCodes          *ebpf.Map `ebpf:"unwind_codes"`
 	UnwindErrors         *ebpf.Map `ebpf:"unwind_errors"`
 	UnwindInfoArray      *ebpf.Map `ebpf:"unwind_info_array"`
 	UnwindMemo           *ebpf.Map `ebpf:"unwind_memo"`
@@ -331,8 +323,8 @@ func (m *UnwindMaps) Close() error {
 		m.Allocators,
 		m.ApmIntProcs,
 		m.Copies,
+		m.CopiesRead,
 		m.CopiesSent,
-		m.CopiesTaken,
 		m.Escapes,
 		m.Events,
 		m.ExeIdTo10StackDeltas,
@@ -372,7 +364,6 @@ func (m *UnwindMaps) Close() error {
 		m.Threads,
 		m.TraceEvents,
 		m.TracesCtxV1,
-		m.UnwindCodes,
 		m.UnwindErrors,
 		m.UnwindInfoArray,
 		m.UnwindMemo,
@@ -397,7 +388,6 @@ type UnwindVariables struct {
 	CfgPidnsInum            *ebpf.Variable `ebpf:"cfg_pidns_inum"`
 	CfgSession              *ebpf.Variable `ebpf:"cfg_session"`
 	CfgSlots                *ebpf.Variable `ebpf:"cfg_slots"`
-	CfgTensorMin            *ebpf.Variable `ebpf:"cfg_tensor_min"`
 	CfgTensorSample         *ebpf.Variable `ebpf:"cfg_tensor_sample"`
 	CfgVerifyStacks         *ebpf.Variable `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.Variable `ebpf:"filter_error_frames"`
@@ -426,7 +416,6 @@ type UnwindVariables struct {
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindPrograms struct {
 	GmCallExitUnwind  *ebpf.Program `ebpf:"gm_call_exit_unwind"`
-	GmCodeFreed       *ebpf.Program `ebpf:"gm_code_freed"`
 	GmUnwindCopy      *ebpf.Program `ebpf:"gm_unwind_copy"`
 	NativeTracerEntry *ebpf.Program `ebpf:"native_tracer_entry"`
 }
@@ -434,7 +423,6 @@ type UnwindPrograms struct {
 func (p *UnwindPrograms) Close() error {
 	return _UnwindClose(
 		p.GmCallExitUnwind,
-		p.GmCodeFreed,
 		p.GmUnwindCopy,
 		p.NativeTracerEntry,
 	)
@@ -451,5 +439,5 @@ func _UnwindClose(closers ...io.Closer) error {
 
 // Do not access this directly.
 //
-//go:embed unwind_x86_bpfel.o
+//go:embed unwind_x86_bpfel.o.gz
 var _UnwindBytes []byte

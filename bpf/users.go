@@ -25,16 +25,15 @@ type User struct {
 	_          [6]uint64
 }
 
-// Of users.h: GM_USERS, GM_USER_TRIES, and of enum gm_shed GM_SHED_ALL.
+// MaxUsers is GM_USERS of users.h, UserTries GM_USER_TRIES, ShedAll GM_SHED_ALL.
 const (
 	MaxUsers  = 1024
 	UserTries = 8
 	ShedAll   = 2
 )
 
-// UserOf returns the place in the map users of the user whose process is traced, and
-// whether no stack of that process is taken. The place is 0 for a process that is not
-// traced.
+// UserOf returns the place in the map users of a traced process's user, and whether the process has no
+// stacks. The place is 0 for a process that is not traced.
 func UserOf(targets, users *ebpf.Map, pid int) (user uint16, shed bool) {
 	var t Target
 	if targets.Lookup(uint32(pid), &t) != nil {
@@ -47,11 +46,11 @@ func UserOf(targets, users *ebpf.Map, pid int) (user uint16, shed bool) {
 	return uint16(t.User), level >= ShedAll
 }
 
-// Users are the values of the map users, as this process and the kernel side share them.
-// They are valid as long as the Users can be reached.
+// Users are the values of the map users, in memory that this process and the kernel side share. The
+// memory is valid as long as the Users are reachable.
 type Users struct{ Places []User }
 
-// MapUsers returns those of a map.
+// MapUsers returns the Users of a map.
 func MapUsers(m *ebpf.Map) (*Users, error) {
 	memory, err := unix.Mmap(m.FD(), 0, MaxUsers*int(unsafe.Sizeof(User{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -62,8 +61,8 @@ func MapUsers(m *ebpf.Map) (*Users, error) {
 	return u, nil
 }
 
-// Took tells the kernel side that a record of a user was taken out of the ring buffer.
-func (u *Users) Took(place uint16, record []byte) {
+// MarkRead marks a record of a user as read, which frees its part of the ring buffer.
+func (u *Users) MarkRead(place uint16, record []byte) {
 	const header = 8
 	if int(place) < len(u.Places) {
 		atomic.AddUint64(&u.Places[place].Read, uint64((len(record)+7)&^7+header))

@@ -1,34 +1,33 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The processes that are traced, whose they are, what they cost, and what part of the
- * ring buffer each user may have. */
+/* The traced processes, their users, their costs, and each user's part of the ring buffer. */
 #ifndef GM_USERS_H
 #define GM_USERS_H
 
-/* Of which calls no stack is taken, to take less of the tracer's time and memory. */
+/* The calls that get no stack, to save the tracer's time and memory. */
 enum gm_shed {
 	GM_SHED_NOTHING,
-	GM_SHED_TENSORS, /* of those of GM_CLASS_TENSOR */
+	GM_SHED_TENSORS, /* calls of GM_CLASS_TENSOR */
 	GM_SHED_ALL,
 };
 
-/* A process that is traced, and what it cost. */
+/* A traced process and its costs. */
 struct gm_target {
 	u32 user; /* in `users`; 0: not known yet */
 	u32 shed; /* enum gm_shed; user space sets it */
-	u64 bytes; /* in the ring buffer, so far */
-	u64 lost;  /* events that found no room there */
+	u64 bytes; /* that it put into the ring buffer */
+	u64 lost;  /* events for which the ring buffer had no room */
 };
 
 /* The processes to trace, by PID in the tracer's namespace. */
 GM_MAP(targets, GM_MAP_HASH, 65536, 0, u32, struct gm_target);
 
-/* A user of the machine, of whose processes some are traced (gm_user). The two parts
- * lie on cache lines of their own: each side writes one. */
+/* A user of the machine with traced processes (gm_user). The kernel side writes the first cache
+ * line, user space the second one. */
 struct gm_user {
 	u64 sent; /* bytes put into the ring buffer */
-	u64 lost; /* events that found no room there */
+	u64 lost; /* events for which the ring buffer had no room */
 	u64 unused[6];
-	u64 read; /* of the bytes sent, those that user space has taken */
+	u64 read; /* bytes of `sent` that user space has read */
 	u64 shed; /* enum gm_shed */
 	u64 unused2[6];
 };
@@ -38,12 +37,12 @@ struct gm_user {
 
 GM_MAP(users, GM_MAP_ARRAY, GM_USERS, GM_F_MMAPABLE, u32, struct gm_user);
 
-/* Whose each place of `users` is, by gm_who. User space takes back those that nobody
- * uses. Place 0 is nobody's. */
+/* The owner of each place in `users`, as gm_who returns it. User space frees places without a
+ * process. Place 0 is for all users without a place of their own. */
 GM_MAP(owners, GM_MAP_HASH, GM_USERS, 0, u32, u32);
 
-/* gm_who returns the user who answers for the running process: its effective user, or in
- * a user namespace who made the outermost one, unless that is root (proc.User). */
+/* gm_who returns the user of the running process: its effective user, or in a user namespace
+ * the creator of the outermost one, unless that is root (proc.User does the same). */
 gm_inline u32 gm_who(void)
 {
 	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
@@ -64,8 +63,8 @@ gm_inline u32 gm_who(void)
 	return maker ?: who;
 }
 
-/* gm_user returns the place in `users` of the running process's user. It is 0 where many
- * others have all places that it may have. */
+/* gm_user returns the place in `users` of the running process's user, 0 if other users have all
+ * places that it could have. */
 gm_step u32 gm_user(void)
 {
 	u32 who = gm_who(), at = who * 0x9e3779b1 >> 22;
@@ -85,8 +84,8 @@ gm_step u32 gm_user(void)
 	return 0;
 }
 
-/* gm_target_of returns the target pid, which is the running process, and puts it into the
- * table where every process is traced. */
+/* gm_target_of returns the target pid, which is the running process. If every process is
+ * traced, it adds the process to the table. */
 gm_inline struct gm_target *gm_target_of(u32 *pid)
 {
 	struct gm_target *t = bpf_map_lookup_elem(&targets, pid);
@@ -101,14 +100,13 @@ gm_inline struct gm_target *gm_target_of(u32 *pid)
 	return t;
 }
 
-/* gm_room takes room in the ring buffer for size bytes of a user's, and leaves in *wake
- * whether to wake the reader. Nobody may have more waiting there than is free: a user
- * alone has half of it, and each of n who send without a pause 1/(n+1), so that there is
- * room for one more. */
+/* gm_room reserves size bytes of a user's part of the ring buffer, and stores in *wake whether to
+ * wake the reader. No user may have more bytes waiting than are free. So one user alone gets
+ * half of the ring buffer, and each of n busy users 1/(n+1), which leaves room for one more. */
 gm_inline bool gm_room(u32 user, u64 size, u64 *wake)
 {
-	/* One wake-up per event costs a training loop microseconds each; the
-	 * reader looks by itself every few tens of milliseconds. */
+	/* A wake-up costs the traced program microseconds, and the reader polls every few tens of
+	 * milliseconds. */
 	const u64 much = 64 << 10; /* bytes */
 
 	u64 waits = bpf_ringbuf_query(&events, GM_RB_AVAIL_DATA);
@@ -124,7 +122,7 @@ gm_inline bool gm_room(u32 user, u64 size, u64 *wake)
 	return true;
 }
 
-/* gm_no_room gives back what gm_room took. */
+/* gm_no_room undoes gm_room. */
 gm_inline void gm_no_room(u32 user, u64 size)
 {
 	struct gm_user *u = bpf_map_lookup_elem(&users, &user);
@@ -132,7 +130,7 @@ gm_inline void gm_no_room(u32 user, u64 size)
 		__sync_fetch_and_add(&u->sent, -(size + 8));
 }
 
-/* gm_lose counts an event of a process that found no room. */
+/* gm_lose counts an event that found no room. */
 gm_inline void gm_lose(u32 user, u32 *pid)
 {
 	gm_count(GM_LOSS_RING_FULL);
@@ -144,8 +142,8 @@ gm_inline void gm_lose(u32 user, u32 *pid)
 		__sync_fetch_and_add(&t->lost, 1);
 }
 
-/* gm_output sends size bytes, which are a multiple of 8, for a user, and says whether
- * there was room. Flags are more of bpf_ringbuf_output's. */
+/* gm_output sends size bytes, a multiple of 8, for a user, and returns whether there was room.
+ * flags replaces the wake-up flags of bpf_ringbuf_output if it is not 0. */
 gm_inline bool gm_output(u32 user, void *data, u64 size, u64 flags)
 {
 	u64 wake;

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -11,8 +12,8 @@ import (
 // targetName is the name of the comment that Read looks for.
 const targetName = "target"
 
-// comments returns the profile's comments, "name: value" each. Numbers are
-// plain, in bytes: readers other than people want them too.
+// comments returns the profile's comments, each in the form "name: value".
+// Sizes are plain numbers of bytes, so that programs can read them too.
 func comments(s *snapshot.Snapshot) []string {
 	var out []string
 	add := func(format string, args ...any) {
@@ -48,7 +49,7 @@ func comments(s *snapshot.Snapshot) []string {
 		add("failed allocations: %d calls for %d bytes, %d calls out of memory",
 			sum.FailedObjects, sum.FailedBytes, outOfMemory)
 	}
-	for _, c := range s.Loss {
+	for _, c := range loss.Shown(s.Loss) {
 		if c.Value != 0 {
 			add("loss %s: %d (%s)", c.Name, c.Value, c.Help)
 		}

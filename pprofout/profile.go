@@ -36,7 +36,7 @@ func Write(w io.Writer, s *snapshot.Snapshot) error {
 // snapshot.AllValues that do not count failed calls; inuse_space is the default.
 //
 // Samples with equal stacks and labels are one sample, samples without a value
-// are left out, and failed allocations are told in the comments only. The
+// are left out, and only comments mention failed allocations. The
 // string labels are those of snapshot.AllLabels, each where known. The result
 // does not depend on the order of s.Samples.
 func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
@@ -90,7 +90,7 @@ func labels(l *snapshot.Labels, several bool) map[string][]string {
 	return m
 }
 
-// A sum is what the samples with one stack and one set of labels add up to.
+// A sum adds up the samples with one stack and one set of labels.
 type sum struct {
 	stack []*profile.Location // leaf first
 	snapshot.Labels

@@ -12,21 +12,22 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
-// Bounds of what Read takes. Write makes profiles of 6 to 20 times their packed size, which
-// take 10 to 25 times that size in memory.
+// Bounds of what Read accepts. Write makes profiles of 6 to 20 times their packed size, which
+// need 10 to 25 times that size in memory.
 const (
 	maxPacked = 256 << 20
 	maxField  = 4 << 20 // a string of the command line, or all comments
-	// A profile of n bytes may unpack to minRoom + n*unpackedTimes bytes, and what is kept
-	// of it may take minRoom + n*keptTimes bytes of memory.
+	// A profile of n bytes may unpack to minRoom + n*unpackedTimes bytes, and need minRoom +
+	// n*keptTimes bytes of memory.
 	minRoom       = 16 << 20
 	unpackedTimes = 100
 	keptTimes     = 40
 )
 
-// What each part of a profile takes in memory, in bytes, beside its texts.
+// The memory that each part of a profile needs, in bytes, beside its texts.
 const (
 	textCost     = 24
 	functionCost = 64
@@ -39,288 +40,191 @@ const (
 
 var errTooLarge = errors.New("it takes too much memory for its size")
 
-// Read returns the snapshot of a profile that Write wrote, as far as that tells
-// of it: samples without mappings and failed calls, times, the target, and all
-// comments as notes. Other profiles are an error, and so are those that would take more
-// memory than one of their size that Write wrote: nothing of them is kept.
+// Read returns the snapshot of a profile that Write wrote, as far as the profile has it:
+// samples without mappings and failed calls, times, the target, and all comments as notes.
+// Other profiles are an error, and so are those that would need more memory than one of
+// their size that Write wrote.
 func Read(r io.Reader) (*snapshot.Snapshot, error) {
-	s, err := read(r)
-	if err != nil {
-		return nil, fmt.Errorf("not a profile that gpumemtrace wrote: %w", err)
-	}
-	return s, nil
-}
-
-func read(r io.Reader) (*snapshot.Snapshot, error) {
 	packed, err := io.ReadAll(io.LimitReader(r, maxPacked+1))
-	if err != nil {
-		return nil, err
+	if err == nil && len(packed) > maxPacked {
+		err = fmt.Errorf("it is larger than %d bytes", maxPacked)
 	}
-	if len(packed) > maxPacked {
-		return nil, fmt.Errorf("it is larger than %d bytes", maxPacked)
+	var s *snapshot.Snapshot
+	if err == nil {
+		p := &reader{room: minRoom + keptTimes*int64(len(packed)), functions: map[uint64]functionNames{}, locations: map[uint64]*location{}}
+		s, err = p.read(packed)
 	}
-	p := &parts{
-		room:      minRoom + keptTimes*int64(len(packed)),
-		functions: map[uint64]functionNames{},
-		locations: map[uint64]*snapshot.Location{},
+	if err == nil {
+		return s, nil
 	}
-	// The texts and what samples refer to stand behind the samples.
-	if err := each(packed, p.take); err != nil {
-		return nil, err
+	what := userfile.Sort(packed)
+	if what == userfile.Gzip && errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, errors.New("not a profile that gpumemtrace wrote, or one that is cut short: it was not copied or written to its end; copy it again, or give what -o or --record of a trace wrote")
 	}
-	if err := p.resolve(); err != nil {
-		return nil, err
+	if what == userfile.Gzip || what == userfile.Other {
+		return nil, fmt.Errorf("not a profile that gpumemtrace wrote: %w; give what -o or --record of a trace wrote", err)
 	}
-	s, err := p.snapshot()
-	if err != nil {
-		return nil, err
-	}
-	s.Samples = make([]snapshot.Sample, 0, p.samples)
-	err = each(packed, func(f field) error {
-		if f.id != profileSample {
-			return nil
-		}
-		sample, err := p.sample(f.bytes)
-		s.Samples = append(s.Samples, sample)
-		return err
-	})
-	return s, err
+	return nil, fmt.Errorf("not a profile that gpumemtrace wrote but %s; give what -o or --record of a trace wrote", what)
 }
 
-// each calls do with every field of a profile, packed or not.
-func each(packed []byte, do func(field) error) error {
-	var r io.Reader = bytes.NewReader(packed)
-	if bytes.HasPrefix(packed, []byte{0x1f, 0x8b}) {
-		z, err := gzip.NewReader(r)
-		if err != nil {
-			return err
-		}
-		r = z
-	}
-	limited := &io.LimitedReader{R: r, N: minRoom + unpackedTimes*int64(len(packed))}
-	err := fields(bufio.NewReaderSize(limited, 64<<10), do)
-	if limited.N <= 0 {
-		return errors.New("it unpacks to too much for its size")
-	}
-	return err
-}
-
-// parts are what the samples of a profile refer to, and what it says of itself.
-type parts struct {
-	room int64 // bytes of memory that may still be taken
+// A reader has what the samples of a profile refer to, and what the profile says of itself.
+type reader struct {
+	decoder
+	room int64 // bytes of memory that may still be used
 
 	texts     []string
 	functions map[uint64]functionNames
-	locations map[uint64]*snapshot.Location
-	lines     []locationLines
+	locations map[uint64]*location
 	types     []uint64 // names of the sample types, as indexes of texts
-	comments  []uint64 // likewise
+	comments  []uint64 // as indexes of texts
 	columns   []int    // where a sample has each of sampleTypes
 	samples   int
 	time      int64
 	duration  int64
 
-	values []int64              // of a sample that is being read
-	frames []*snapshot.Location // likewise
+	values []int64              // of the sample that is being read
+	frames []*snapshot.Location // of the same sample
 }
 
-// functionNames are indexes of texts.
-type functionNames struct{ name, system, file uint64 }
+// functionNames are a function's name, linkage name and file, as indexes of texts.
+type functionNames [3]uint64
 
-// locationLines are what a location has for lines before texts are known.
-type locationLines struct {
-	of    *snapshot.Location
-	lines []lineNumbers
+// A location is one before texts are known.
+type location struct {
+	address uint64
+	lines   []line
+	made    *snapshot.Location // nil before a sample refers to it
 }
 
-type lineNumbers struct {
-	function uint64
-	line     int64
+type line struct{ function, number uint64 }
+
+// read goes through the profile twice: the texts and what samples refer to stand behind the
+// samples.
+func (p *reader) read(packed []byte) (*snapshot.Snapshot, error) {
+	p.unpack(packed, p.add)
+	s := p.about()
+	s.Samples = make([]snapshot.Sample, 0, p.samples)
+	p.unpack(packed, func(f field) {
+		if f.id == profileSample {
+			s.Samples = append(s.Samples, p.sample(f.bytes))
+		}
+	})
+	return s, p.err
 }
 
-// spend takes n bytes of the room.
-func (p *parts) spend(n int) error {
-	if p.room -= int64(n); p.room < 0 {
-		return errTooLarge
+// unpack calls each with every field of a profile, compressed or not.
+func (p *reader) unpack(packed []byte, each func(field)) {
+	if p.err != nil {
+		return
 	}
-	return nil
+	var r io.Reader = bytes.NewReader(packed)
+	if bytes.HasPrefix(packed, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			p.fail(err)
+			return
+		}
+		r = z
+	}
+	limited := &io.LimitedReader{R: r, N: minRoom + unpackedTimes*int64(len(packed))}
+	p.stream(bufio.NewReaderSize(limited, 64<<10), each)
+	if limited.N <= 0 {
+		p.err = errors.New("it unpacks to too much for its size")
+	}
 }
 
-// take keeps a field of a profile, but of a sample what it costs.
-func (p *parts) take(f field) error {
+// spend subtracts n bytes from the room.
+func (p *reader) spend(n int) {
+	if p.room -= int64(n); p.room < 0 {
+		p.fail(errTooLarge)
+	}
+}
+
+// add stores a field of a profile. Of a sample it counts the cost.
+func (p *reader) add(f field) {
 	switch f.id {
 	case profileString:
-		if err := p.spend(textCost + len(f.bytes)); err != nil {
-			return err
-		}
+		p.spend(textCost + len(f.bytes))
 		p.texts = append(p.texts, string(f.bytes))
 	case profileSampleType:
-		if err := p.spend(textCost); err != nil {
-			return err
-		}
+		p.spend(textCost)
 		var name uint64
-		err := within(f.bytes, func(f field) error {
-			if f.id == valueTypeType {
-				name = f.number
-			}
-			return nil
-		})
+		p.assign(f.bytes, &name)
 		p.types = append(p.types, name)
-		return err
 	case profileSample:
 		p.samples++
-		frames := 0
-		err := within(f.bytes, func(f field) error {
-			if f.id != sampleLocation {
-				return nil
+		p.spend(sampleCost)
+		p.within(f.bytes, func(f field) {
+			if f.id == sampleLocation {
+				p.numbers(f, func(uint64) { p.spend(frameCost) })
 			}
-			return f.numbers(func(uint64) error {
-				frames++
-				return nil
-			})
 		})
-		if err != nil {
-			return err
-		}
-		return p.spend(sampleCost + frames*frameCost)
 	case profileFunction:
-		return p.takeFunction(f.bytes)
+		var id uint64
+		var names functionNames
+		p.assign(f.bytes, &id, &names[0], &names[1], &names[2])
+		if _, twice := p.functions[id]; twice || id == 0 {
+			p.fail(errMalformed)
+		}
+		p.functions[id] = names
+		p.spend(functionCost)
 	case profileLocation:
-		return p.takeLocation(f.bytes)
+		p.addLocation(f.bytes)
 	case profileComment:
-		return f.numbers(func(text uint64) error {
+		p.numbers(f, func(text uint64) {
 			p.comments = append(p.comments, text)
-			return p.spend(commentCost)
+			p.spend(commentCost)
 		})
 	case profileTime:
 		p.time = int64(f.number)
 	case profileDuration:
 		p.duration = int64(f.number)
 	}
-	return nil
 }
 
-func (p *parts) takeFunction(b []byte) error {
+func (p *reader) addLocation(b []byte) {
 	var id uint64
-	var names functionNames
-	err := within(b, func(f field) error {
-		switch f.id {
-		case functionID:
-			id = f.number
-		case functionName:
-			names.name = f.number
-		case functionSystem:
-			names.system = f.number
-		case functionFile:
-			names.file = f.number
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if _, twice := p.functions[id]; twice || id == 0 {
-		return errMalformed
-	}
-	p.functions[id] = names
-	return p.spend(functionCost)
-}
-
-func (p *parts) takeLocation(b []byte) error {
-	var id uint64
-	l := &snapshot.Location{}
-	var lines []lineNumbers
-	err := within(b, func(f field) error {
+	l := &location{}
+	p.within(b, func(f field) {
 		switch f.id {
 		case locationID:
 			id = f.number
 		case locationAddress:
-			l.Address = f.number
+			l.address = f.number
 		case locationLine:
-			var line lineNumbers
-			if err := within(f.bytes, func(f field) error {
-				switch f.id {
-				case lineFunction:
-					line.function = f.number
-				case lineNumber:
-					line.line = int64(f.number)
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-			lines = append(lines, line)
-			return p.spend(lineCost)
+			var x line
+			p.assign(f.bytes, &x.function, &x.number)
+			l.lines = append(l.lines, x)
+			p.spend(lineCost)
 		}
-		return nil
 	})
-	if err != nil {
-		return err
-	}
 	if p.locations[id] != nil || id == 0 {
-		return errMalformed
+		p.fail(errMalformed)
 	}
-	p.locations[id], p.lines = l, append(p.lines, locationLines{l, lines})
-	return p.spend(locationCost)
+	p.locations[id] = l
+	p.spend(locationCost)
 }
 
-// resolve puts texts in the place of numbers, and finds the columns of the samples.
-func (p *parts) resolve() error {
-	p.columns = make([]int, len(sampleTypes))
-	for i, v := range sampleTypes {
-		p.columns[i] = slices.IndexFunc(p.types, func(name uint64) bool {
-			text, _ := p.text(name)
-			return text == v.Name
-		})
-		if p.columns[i] < 0 {
-			return fmt.Errorf("it has no %s", v.Name)
-		}
-	}
-	for _, x := range p.lines {
-		l, lines := x.of, x.lines
-		if len(lines) == 0 { // another program has taken the names away
-			l.Lines = []snapshot.Line{{Function: fmt.Sprintf("0x%x", l.Address)}}
-			continue
-		}
-		l.Lines = make([]snapshot.Line, len(lines))
-		for i, line := range lines {
-			names, ok := p.functions[line.function]
-			if !ok {
-				return errMalformed
-			}
-			to := &l.Lines[i]
-			to.Line = int(line.line)
-			for _, x := range []struct {
-				to   *string
-				text uint64
-			}{{&to.Function, names.name}, {&to.System, names.system}, {&to.File, names.file}} {
-				var err error
-				if *x.to, err = p.text(x.text); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	p.lines, p.functions = nil, nil
-	return nil
-}
-
-func (p *parts) text(i uint64) (string, error) {
+func (p *reader) text(i uint64) string {
 	if i >= uint64(len(p.texts)) {
-		return "", errMalformed
+		p.fail(errMalformed)
+		return ""
 	}
-	return p.texts[i], nil
+	return p.texts[i]
 }
 
-// snapshot returns what a profile says of itself.
-func (p *parts) snapshot() (*snapshot.Snapshot, error) {
+// about returns what a profile says of itself, and finds the columns of its samples.
+func (p *reader) about() *snapshot.Snapshot {
 	s := &snapshot.Snapshot{}
-	for _, i := range p.comments {
-		text, err := p.text(i)
-		if err != nil {
-			return nil, err
+	for _, v := range sampleTypes {
+		i := slices.IndexFunc(p.types, func(name uint64) bool { return name < uint64(len(p.texts)) && p.texts[name] == v.Name })
+		if i < 0 {
+			p.fail(fmt.Errorf("another program made it, it has no %s", v.Name))
 		}
-		s.Notes = append(s.Notes, text)
+		p.columns = append(p.columns, i)
+	}
+	for _, i := range p.comments {
+		s.Notes = append(s.Notes, p.text(i))
 	}
 	s.Meta.Duration = time.Duration(p.duration)
 	if p.time != 0 {
@@ -331,72 +235,68 @@ func (p *parts) snapshot() (*snapshot.Snapshot, error) {
 			s.Meta.Target = target
 		}
 	}
-	return s, nil
+	return s
+}
+
+// location returns a location under its names.
+func (p *reader) location(id uint64) *snapshot.Location {
+	raw := p.locations[id]
+	if raw == nil {
+		p.fail(errMalformed)
+		return nil
+	}
+	if raw.made != nil {
+		return raw.made
+	}
+	l := &snapshot.Location{Address: raw.address, Lines: make([]snapshot.Line, len(raw.lines))}
+	for i, x := range raw.lines {
+		names, ok := p.functions[x.function]
+		if !ok {
+			p.fail(errMalformed)
+		}
+		l.Lines[i] = snapshot.Line{Function: p.text(names[0]), System: p.text(names[1]), File: p.text(names[2]), Line: int(x.number)}
+	}
+	if len(l.Lines) == 0 { // another program has removed the names
+		l.Lines = []snapshot.Line{{Function: fmt.Sprintf("0x%x", l.Address)}}
+	}
+	raw.lines, raw.made = nil, l
+	return l
 }
 
 // sample reads a sample.
-func (p *parts) sample(b []byte) (to snapshot.Sample, err error) {
+func (p *reader) sample(b []byte) (to snapshot.Sample) {
 	p.values, p.frames = p.values[:0], p.frames[:0]
-	err = within(b, func(f field) error {
+	p.within(b, func(f field) {
 		switch f.id {
 		case sampleValue:
-			return f.numbers(func(v uint64) error {
-				p.values = append(p.values, int64(v))
-				return nil
-			})
+			p.numbers(f, func(v uint64) { p.values = append(p.values, int64(v)) })
 		case sampleLocation:
-			return f.numbers(func(id uint64) error {
-				l := p.locations[id]
-				if l == nil {
-					return errMalformed
-				}
-				p.frames = append(p.frames, l)
-				return nil
-			})
+			p.numbers(f, func(id uint64) { p.frames = append(p.frames, p.location(id)) })
 		case sampleLabel:
-			return p.label(f.bytes, &to.Labels)
+			p.label(f.bytes, &to.Labels)
 		}
-		return nil
 	})
-	if err != nil {
-		return to, err
-	}
 	if len(p.values) != len(p.types) {
-		return to, errMalformed
+		p.fail(errMalformed)
+		return to
 	}
 	for i, v := range sampleTypes {
 		*v.Of(&to.Values) = p.values[p.columns[i]]
 	}
 	to.Stack = slices.Clone(p.frames)
-	return to, nil
+	return to
 }
 
-// label reads a label of a sample, if it is one of snapshot.AllLabels.
-func (p *parts) label(b []byte, to *snapshot.Labels) error {
+// label sets a label of a sample, if it is one of snapshot.AllLabels.
+func (p *reader) label(b []byte, to *snapshot.Labels) {
 	var key, text uint64
-	if err := within(b, func(f field) error {
-		switch f.id {
-		case labelKey:
-			key = f.number
-		case labelText:
-			text = f.number
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	name, err := p.text(key)
-	if err != nil {
-		return err
-	}
-	value, err := p.text(text)
-	if err != nil {
-		return err
-	}
+	p.assign(b, &key, &text)
+	name, value := p.text(key), p.text(text)
 	for i := range snapshot.AllLabels {
 		if l := &snapshot.AllLabels[i]; l.Name == name && value != "" {
-			return l.Set(to, value)
+			if err := l.Set(to, value); err != nil {
+				p.fail(err)
+			}
 		}
 	}
-	return nil
 }

@@ -38,7 +38,7 @@ func TestReadRefuses(t *testing.T) {
 		"text":            strings.NewReader("hello"),
 		"nothing":         strings.NewReader(""),
 	} {
-		if _, err := Read(data); err == nil || !strings.HasPrefix(err.Error(), "not a profile that gpumemtrace wrote: ") {
+		if _, err := Read(data); err == nil || !strings.HasPrefix(err.Error(), "not a profile that gpumemtrace wrote"+map[string]string{"text": " but text; give", "nothing": " but empty; give", "another profile": ": another program made it, it has no "}[name]) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

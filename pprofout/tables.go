@@ -70,8 +70,8 @@ func (t *tables) location(l *snapshot.Location) *profile.Location {
 func (t *tables) function(l *snapshot.Line) *profile.Function {
 	k := function{render.Clean(l.Function), render.Clean(l.System), render.Clean(l.File)}
 	if k.system == k.name {
-		// go tool pprof takes two equal names for one that it must still
-		// simplify, and makes nothing of "<module>".
+		// go tool pprof would simplify a name that is equal to the system name, and
+		// leave nothing of "<module>".
 		k.system = ""
 	}
 	f := t.functions[k]
@@ -106,8 +106,8 @@ func (t *tables) mapping(m *snapshot.Mapping) *profile.Mapping {
 }
 
 // fill puts into p what its samples refer to, numbered in the order of use.
-// Only mappings keep the snapshot's order. The first one is there in any case:
-// pprof takes it for the main program.
+// Only mappings are in the snapshot's order. The first one is always there: pprof regards
+// it as the main program.
 func (t *tables) fill(p *profile.Profile) {
 	for _, l := range t.contents {
 		l.ID = 0

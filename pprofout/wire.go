@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The fields of profile.proto that Read looks at.
+// The fields of profile.proto that Read looks at. Those of other messages are numbered from
+// 1 on, in the order in which assign has them.
 const (
 	profileSampleType = 1
 	profileSample     = 2
@@ -19,163 +23,121 @@ const (
 	profileDuration   = 10
 	profileComment    = 13
 
-	valueTypeType = 1
-
 	sampleLocation = 1
 	sampleValue    = 2
 	sampleLabel    = 3
 
-	labelKey  = 1
-	labelText = 2
-
 	locationID      = 1
 	locationAddress = 3
 	locationLine    = 4
-
-	lineFunction = 1
-	lineNumber   = 2
-
-	functionID     = 1
-	functionName   = 2
-	functionSystem = 3
-	functionFile   = 4
-)
-
-// The wire types of protocol buffers that are not refused.
-const (
-	wireVarint = 0
-	wire64     = 1
-	wireBytes  = 2
-	wire32     = 5
 )
 
 var errMalformed = errors.New("it is damaged")
 
 // A field is one of a message: a number, or bytes, which hold until the next field is read.
 type field struct {
-	id     uint64
+	id     protowire.Number
 	number uint64
 	bytes  []byte // nil for a number
 }
 
-// fields calls each with every field of a profile, of which it keeps one in memory.
-func fields(r *bufio.Reader, each func(field) error) error {
-	buf := make([]byte, 4096)
-	for {
-		tag, err := binary.ReadUvarint(r)
+// A decoder reads fields until the first error.
+type decoder struct{ err error }
+
+func (d *decoder) fail(err error) {
+	if d.err == nil {
+		d.err = err
+	}
+}
+
+// stream calls each with every field of a profile, one of which is in memory.
+func (d *decoder) stream(r *bufio.Reader, each func(field)) {
+	var buf []byte
+	check := func(err error) {
 		if errors.Is(err, io.EOF) {
-			return nil
+			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return err
+			d.fail(err)
 		}
-		f := field{id: tag >> 3}
-		switch tag & 7 {
-		case wireVarint:
-			if f.number, err = binary.ReadUvarint(r); err != nil {
-				return cutShort(err)
-			}
-		case wireBytes:
-			n, err := binary.ReadUvarint(r)
-			if err != nil {
-				return cutShort(err)
-			}
+	}
+	number := func() uint64 {
+		v, err := binary.ReadUvarint(r)
+		check(err)
+		return v
+	}
+	for d.err == nil {
+		if _, err := r.Peek(1); errors.Is(err, io.EOF) {
+			return
+		}
+		tag := number()
+		f := field{id: protowire.Number(tag >> 3)}
+		switch protowire.Type(tag & 7) {
+		case protowire.VarintType:
+			f.number = number()
+		case protowire.BytesType:
+			n := number()
 			if n > maxField {
-				return fmt.Errorf("a field of %d bytes is too large", n)
+				d.fail(fmt.Errorf("a field of %d bytes is too large", n))
+				return
 			}
-			if uint64(cap(buf)) < n {
-				buf = make([]byte, n)
-			}
-			f.bytes = buf[:n]
-			if _, err := io.ReadFull(r, f.bytes); err != nil {
-				return cutShort(err)
-			}
-		case wire64, wire32: // no field of a profile has one
-			if _, err := r.Discard(fixedSize(tag & 7)); err != nil {
-				return cutShort(err)
-			}
-			continue
-		default:
-			return errMalformed
+			buf = slices.Grow(buf[:0], int(n))[:n]
+			f.bytes = buf
+			_, err := io.ReadFull(r, f.bytes)
+			check(err)
+		default: // no field of a profile has another type
+			d.fail(errMalformed)
 		}
-		if err := each(f); err != nil {
-			return err
+		if d.err == nil {
+			each(f)
 		}
 	}
-}
-
-func fixedSize(wire uint64) int {
-	if wire == wire64 {
-		return 8
-	}
-	return 4
-}
-
-func cutShort(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // within calls each with every field of a message in a profile.
-func within(b []byte, each func(field) error) error {
-	number := func() (uint64, error) {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			return 0, errMalformed
+func (d *decoder) within(b []byte, each func(field)) {
+	for len(b) > 0 && d.err == nil {
+		id, kind, n := protowire.ConsumeTag(b)
+		f := field{id: id}
+		size := -1
+		switch {
+		case n < 0:
+		case kind == protowire.VarintType:
+			f.number, size = protowire.ConsumeVarint(b[n:])
+		case kind == protowire.BytesType:
+			f.bytes, size = protowire.ConsumeBytes(b[n:])
 		}
-		b = b[n:]
-		return v, nil
+		if size < 0 {
+			d.fail(errMalformed)
+			return
+		}
+		b = b[n+size:]
+		each(f)
 	}
-	for len(b) > 0 {
-		tag, err := number()
-		if err != nil {
-			return err
+}
+
+// assign stores the number fields of a message, the first of which has the number 1.
+func (d *decoder) assign(b []byte, to ...*uint64) {
+	d.within(b, func(f field) {
+		if i := int(f.id) - 1; i < len(to) {
+			*to[i] = f.number
 		}
-		f := field{id: tag >> 3}
-		switch tag & 7 {
-		case wireVarint:
-			if f.number, err = number(); err != nil {
-				return err
-			}
-		case wireBytes:
-			n, err := number()
-			if err != nil || n > uint64(len(b)) {
-				return errMalformed
-			}
-			f.bytes, b = b[:n:n], b[n:]
-		case wire64, wire32:
-			n := fixedSize(tag & 7)
-			if n > len(b) {
-				return errMalformed
-			}
-			b = b[n:]
-			continue
-		default:
-			return errMalformed
-		}
-		if err := each(f); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // numbers calls each with every number of a repeated field, packed or not.
-func (f *field) numbers(each func(uint64) error) error {
+func (d *decoder) numbers(f field, each func(uint64)) {
 	if f.bytes == nil {
-		return each(f.number)
+		each(f.number)
+		return
 	}
-	for b := f.bytes; len(b) > 0; {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			return errMalformed
+	for b := f.bytes; len(b) > 0 && d.err == nil; {
+		v, n := protowire.ConsumeVarint(b)
+		if n < 0 {
+			d.fail(errMalformed)
+			return
 		}
-		if err := each(v); err != nil {
-			return err
-		}
+		each(v)
 		b = b[n:]
 	}
-	return nil
 }

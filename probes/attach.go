@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,32 +13,32 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
 
-// An attachment holds the links of one library, and the library open, so that no
-// other file gets its id.
+// An attachment holds the links of one library. It also holds the library open, so that no other
+// file gets its id.
 type attachment struct {
 	library Library
 	links   []*removal.Probe
 	gate    *gate // nil: always open
-	// probed are the file offsets of the functions with a probe; missing the table's symbols
+	// probed are the file offsets of the functions with a probe, missing the table's symbols
 	// that the library does not export.
 	probed  map[uint64]bool
 	missing []string
-	tensors bool // one of them tells of tensors
+	tensors bool // it has probes on PyTorch's tensors
 
-	// Of the table of attachments.
-	since time.Duration // when the gate was opened: CLOCK_MONOTONIC
-	idle  time.Time     // when the last of its mappers left
-	// mappers are the processes that map the library, with a time at which they
-	// did (CLOCK_MONOTONIC). The process 0 keeps it probed for good.
+	// For the slots.
+	since time.Duration // when the gate opened: CLOCK_MONOTONIC
+	idle  time.Time     // when the last mapper left
+	// mappers are the processes that map the library, with a time at which they did
+	// (CLOCK_MONOTONIC). With process 0 the library stays probed for good.
 	mappers map[int]time.Duration
-	evictor *user // whose claim had it removed, nil for nobody's
+	evictor *user // whose claim removed it, nil for none
 }
 
 // A point is one function to probe.
 type point struct {
 	entry  uint16
 	offset uint64 // of the function in its file,
-	at     uint64 // of the instruction with the probe, 0 for none,
+	at     uint64 // of the instruction with the entry probe, 0 for none,
 	back   uint64 // and of the one at which the return program runs: 0 for a return probe
 }
 
@@ -49,7 +48,7 @@ type sites struct {
 	missing []string // the table's symbols that the library does not export
 }
 
-// sites finds where probes for the rows wanted go.
+// sites finds the places of probes for the rows wanted.
 func (l Library) sites(want func(*Row) bool) (s sites, err error) {
 	defer func() {
 		if err != nil {
@@ -61,14 +60,14 @@ func (l Library) sites(want func(*Row) bool) (s sites, err error) {
 		return s, err
 	}
 	s.points, s.missing = choose(l.Level, offsets, want)
-	if s.points, err = l.settle(s.points); err == nil && len(s.points) == 0 {
+	if s.points, err = l.locate(s.points); err == nil && len(s.points) == 0 {
 		err = fmt.Errorf("it exports none of the functions that allocate: %w", ErrNoSymbols)
 	}
 	return s, err
 }
 
-// choose picks the points of one library among the rows wanted: each symbol that
-// it exports, each address once.
+// choose selects the points of one library for the rows wanted: each symbol that it exports, each
+// address once.
 func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (points []point, missing []string) {
 	taken := map[uint64]bool{}
 	for i, e := range Entries {
@@ -77,7 +76,7 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 		}
 		off, ok := offsets[e.Symbol]
 		switch {
-		case !ok && optional(level): // of PyTorch's, any version has one of the two
+		case !ok && optional(level): // each version of PyTorch has one of two symbols
 		case !ok:
 			missing = append(missing, e.Symbol)
 		case !taken[off]:
@@ -88,18 +87,61 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 	return points, missing
 }
 
-// programs are the entry and return programs, loaded for one way of attaching
-// (attachType). Where a link holds many probes, one system call is enough for all
-// points, and one grace period to detach.
+// locate chooses the instruction of each point's probe in its function. The probes of libcuda's
+// ioctl stub go to its calls (spread). This takes a while, so the sites of a library are found before
+// a process maps it if possible: else the process would make its first requests in that time. A
+// function with a probe at its entry alone gets the return program there. No two points get the same
+// instruction.
+func (l Library) locate(points []point) ([]point, error) {
+	e, err := l.elf()
+	if err != nil {
+		return nil, err
+	}
+	taken := map[uint64]bool{}
+	for _, p := range points {
+		taken[p.offset] = true
+	}
+	var located []point
+	for _, p := range points {
+		if Entries[p.entry].class == classEscape && l.Level == Driver && e.X86() {
+			located = append(located, spread(e, p)...)
+			continue
+		}
+		if at := e.Probe(p.offset); !taken[at] {
+			taken[at] = true
+			p.at = at
+		}
+		if Entries[p.entry].class == classTensor {
+			p.at, p.back = 0, p.at
+		}
+		located = append(located, p)
+	}
+	return located, nil
+}
+
+// ErrNoSymbols is the error of a library without CUDA's functions.
+var ErrNoSymbols = errors.New("not a CUDA library that can be traced")
+
+var symbols = func() map[string]bool {
+	m := map[string]bool{}
+	for _, e := range Entries[1:] {
+		m[e.Symbol] = true
+	}
+	return m
+}()
+
+// known reports whether the table has a function.
+func known(name []byte) bool { return symbols[string(name)] }
+
+// programs are the entry and return programs, and the way to attach them (attachType).
 type programs struct {
 	enter, exit *ebpf.Program
 	attach      ebpf.AttachType
 }
 
-// attach puts probes on a library's points. pid 0 means every process that maps it. The
-// library must stay open as long as the attachment is there. The probes tell of
-// the calls that are entered when all of them are on and that return before detach
-// shuts the gate. The attachment owns it.
+// attach puts probes on a library's points, for one process or, with pid 0, for all that map it. The
+// attachment owns the library. The probes make events for the calls that are entered when all of
+// them are on, and that return before detach shuts the gate.
 func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachment, err error) {
 	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, missing: s.missing, mappers: map[int]time.Duration{}}
 	defer func() {
@@ -121,87 +163,6 @@ func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachme
 	return a, err
 }
 
-// settle moves each point's probe to where in its function it is to lie, and those
-// of libcuda's ioctl stub to its calls (spread): finding these takes a while, in which
-// another library, which is probed when a process has loaded it, would have made its
-// first requests. Of a function that tells all at its entry the
-// return program runs there. No two points get the same place.
-func (l Library) settle(points []point) ([]point, error) {
-	e, err := l.elf()
-	if err != nil {
-		return nil, err
-	}
-	taken := map[uint64]bool{}
-	for _, p := range points {
-		taken[p.offset] = true
-	}
-	var settled []point
-	for _, p := range points {
-		if Entries[p.entry].class == classEscape && l.Level == Driver && e.X86() {
-			settled = append(settled, spread(e, p)...)
-			continue
-		}
-		if at := e.Probe(p.offset); !taken[at] {
-			taken[at] = true
-			p.at = at
-		}
-		if Entries[p.entry].class == classTensor {
-			p.at, p.back = 0, p.at
-		}
-		settled = append(settled, p)
-	}
-	return settled, nil
-}
-
-// ErrNoSymbols is the error of a library without CUDA's functions.
-var ErrNoSymbols = errors.New("not a CUDA library that can be traced")
-
-var symbols = func() map[string]bool {
-	m := map[string]bool{}
-	for _, e := range Entries[1:] {
-		m[e.Symbol] = true
-	}
-	return m
-}()
-
-// known tells whether the table has a function.
-func known(name []byte) bool { return symbols[string(name)] }
-
-// attach puts both programs at every point of the file at a path, which the kernel
-// follows to the open file. Those of returns go first: a call that comes between then
-// ends without an entry, and none stays pending for ever.
-func (a *attachment) attach(path string, progs programs, points []point, pid int) error {
-	if progs.attach == attachSession {
-		return a.attachSession(path, progs, points, pid)
-	}
-	// An Executable parses the file only to find what has a name and no address, or
-	// the address 0: no point has those.
-	ex, err := link.OpenExecutable(path)
-	if err != nil {
-		return err
-	}
-	if progs.attach == ebpf.AttachTraceUprobeMulti {
-		return a.attachMulti(ex, progs, points, pid)
-	}
-	for _, p := range points {
-		opts := &link.UprobeOptions{Address: p.at, Cookie: a.cookie(p), PID: pid}
-		back := opts
-		exit := ex.Uretprobe
-		if p.back != 0 {
-			back = &link.UprobeOptions{Address: p.back, Cookie: a.cookie(p), PID: pid}
-			exit = ex.Uprobe
-		}
-		err := a.put(func() (io.Closer, error) { return exit("", progs.exit, back) })
-		if p.at != 0 {
-			err = errors.Join(err, a.put(func() (io.Closer, error) { return ex.Uprobe("", progs.enter, opts) }))
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", Entries[p.entry].Symbol, err)
-		}
-	}
-	return nil
-}
-
 // places are file offsets with their cookies.
 type places struct{ offsets, cookies []uint64 }
 
@@ -211,53 +172,72 @@ func (p *places) add(offset, cookie uint64) {
 	}
 }
 
-// places returns where functions are entered, those of them that take a return probe,
-// and where the returns of the others are seen.
-func (a *attachment) places(points []point) (entries, functions, backs places) {
+// attach puts both programs at every point of the file at a path, which the kernel follows to the open
+// file. Returns come first: a call that begins in between then ends without an entry, and none stays
+// pending for ever.
+func (a *attachment) attach(path string, progs programs, points []point, pid int) error {
+	// returns are the functions with a return probe, backs the other places of the return program.
+	var entries, returns, backs places
 	for _, p := range points {
 		entries.add(p.at, a.cookie(p))
 		backs.add(p.back, a.cookie(p))
 		if p.back == 0 {
-			functions.add(p.at, a.cookie(p))
+			returns.add(p.at, a.cookie(p))
 		}
 	}
-	return entries, functions, backs
-}
-
-func (a *attachment) attachMulti(ex *link.Executable, progs programs, points []point, pid int) error {
-	entries, functions, backs := a.places(points)
-	var errs []error
-	add := func(at places, prog *ebpf.Program, put func([]string, *ebpf.Program, *link.UprobeMultiOptions) (link.Link, error)) {
-		if len(at.offsets) > 0 {
-			errs = append(errs, a.put(func() (io.Closer, error) {
+	if progs.attach == attachSession { // whose entry program calls the return program
+		session := func(prog *ebpf.Program) func(at places) (io.Closer, error) {
+			return func(at places) (io.Closer, error) { return session(path, prog, at.offsets, at.cookies, pid) }
+		}
+		return errors.Join(a.put(backs, session(progs.exit)), a.put(entries, session(progs.enter)))
+	}
+	// An Executable parses the file only for names and the address 0. There are none here.
+	ex, err := link.OpenExecutable(path)
+	if err != nil {
+		return err
+	}
+	if progs.attach == ebpf.AttachTraceUprobeMulti {
+		many := func(put func([]string, *ebpf.Program, *link.UprobeMultiOptions) (link.Link, error), prog *ebpf.Program) func(places) (io.Closer, error) {
+			return func(at places) (io.Closer, error) {
 				return put(nil, prog, &link.UprobeMultiOptions{Addresses: at.offsets, Cookies: at.cookies, PID: uint32(pid)})
-			}))
+			}
+		}
+		return errors.Join(a.put(returns, many(ex.UretprobeMulti, progs.exit)), a.put(backs, many(ex.UprobeMulti, progs.exit)),
+			a.put(entries, many(ex.UprobeMulti, progs.enter)))
+	}
+	one := func(put func(string, *ebpf.Program, *link.UprobeOptions) (link.Link, error), prog *ebpf.Program) func(places) (io.Closer, error) {
+		return func(at places) (io.Closer, error) {
+			return put("", prog, &link.UprobeOptions{Address: at.offsets[0], Cookie: at.cookies[0], PID: pid})
 		}
 	}
-	add(functions, progs.exit, ex.UretprobeMulti)
-	add(backs, progs.exit, ex.UprobeMulti)
-	add(entries, progs.enter, ex.UprobeMulti)
-	return errors.Join(errs...)
+	return errors.Join(a.putEach(returns, one(ex.Uretprobe, progs.exit)), a.putEach(backs, one(ex.Uprobe, progs.exit)),
+		a.putEach(entries, one(ex.Uprobe, progs.enter)))
 }
 
-// attachSession does so with sessions, in which the entry program hands a return on to
-// the return program.
-func (a *attachment) attachSession(path string, progs programs, points []point, pid int) error {
-	entries, _, backs := a.places(points)
-	var errs []error
-	for _, x := range []struct {
-		prog *ebpf.Program
-		at   places
-	}{{progs.exit, backs}, {progs.enter, entries}} {
-		if len(x.at.offsets) > 0 {
-			errs = append(errs, a.put(func() (io.Closer, error) { return session(path, x.prog, x.at.offsets, x.at.cookies, pid) }))
+// put adds a link for all places.
+func (a *attachment) put(at places, attach func(places) (io.Closer, error)) error {
+	if len(at.offsets) == 0 {
+		return nil
+	}
+	p, err := removal.Put("the probe on "+a.library.Path, func() (io.Closer, error) { return attach(at) })
+	if err == nil {
+		a.links = append(a.links, p)
+	}
+	return err
+}
+
+// putEach adds a link for each place.
+func (a *attachment) putEach(at places, attach func(places) (io.Closer, error)) error {
+	for i := range at.offsets {
+		if err := a.put(places{at.offsets[i : i+1], at.cookies[i : i+1]}, attach); err != nil {
+			return fmt.Errorf("%s: %w", Entries[uint16(at.cookies[i])].Symbol, err)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-// cookie tells the programs which row a probe is of, which gate it has, and whether the
-// return has a probe of its own (gm_cookie_row, gm_cookie_gate, gm_cookie_apart).
+// cookie returns the row of a probe, its gate, and whether the return has a probe of its own
+// (gm_cookie_row, gm_cookie_gate, gm_cookie_apart).
 func (a *attachment) cookie(p point) uint64 {
 	cookie := uint64(p.entry) | uint64(a.gate.slot())<<16
 	if p.back != 0 {
@@ -266,15 +246,7 @@ func (a *attachment) cookie(p point) uint64 {
 	return cookie
 }
 
-func (a *attachment) put(attach func() (io.Closer, error)) error {
-	p, err := removal.Put("the probe on "+a.library.Path, attach)
-	if err == nil {
-		a.links = append(a.links, p)
-	}
-	return err
-}
-
-// detach shuts the gate, and takes the probes off.
+// detach shuts the gate and removes the probes.
 func (a *attachment) detach() error {
 	errs := []error{a.gate.shut()}
 	for _, l := range a.links {
@@ -282,7 +254,7 @@ func (a *attachment) detach() error {
 	}
 	a.links = nil
 	err := errors.Join(errs...)
-	if err == nil { // else a probe may still go by the gate
+	if err == nil { // else a probe may still use the gate
 		a.gate.release()
 		a.gate = nil
 	}
@@ -291,72 +263,16 @@ func (a *attachment) detach() error {
 
 func (a *attachment) close() error { return errors.Join(a.detach(), a.library.Close()) }
 
-// A program that was attached to late made its contexts current before. What
-// its threads ask of cuCtxGetDevice tells which device they are on, but they
-// may ask thousands of times a second: with probes on it for good, a PyTorch
-// training step that asked 9,000 times took two thirds longer. So these rows
-// are probed for a moment only.
-const glimpseTime = 250 * time.Millisecond
-
-// lasting rows are probed for the whole trace.
-func lasting(r *Row) bool { return r.class != classCtxDevice }
-
-// glimpse probes the other rows of a library, in one process, and takes the
-// probes off soon after. The library is one that is probed.
-func (t *Tracer) glimpse(lib Library, pid int) error {
-	t.mu.Lock()
-	held := t.libs.table[attachKey{lib.id, lib.Level, pid}]
-	if held == nil {
-		held = t.libs.table[attachKey{lib.id, lib.Level, 0}]
+// inParallel calls f for 0 to n-1, at most limit at a time.
+func inParallel(n, limit int, f func(i int)) {
+	var all sync.WaitGroup
+	places := make(chan struct{}, limit)
+	for i := range n {
+		places <- struct{}{}
+		all.Go(func() {
+			f(i)
+			<-places
+		})
 	}
-	t.mu.Unlock()
-	if held == nil {
-		return nil
-	}
-	if !pidFilterWorks() {
-		pid = 0
-	}
-	s, err := held.library.sites(func(r *Row) bool { return !lasting(r) })
-	if errors.Is(err, ErrNoSymbols) {
-		return nil
-	}
-	var a *attachment
-	if err == nil {
-		a, err = attach(held.library, s, t.progs, nil, pid)
-	}
-	if err != nil {
-		return err
-	}
-	t.mu.Lock()
-	t.glimpses = append(t.glimpses, a)
-	t.mu.Unlock()
-	time.AfterFunc(glimpseTime, func() {
-		t.mu.Lock()
-		i := slices.Index(t.glimpses, a)
-		if i >= 0 {
-			t.glimpses = slices.Delete(t.glimpses, i, i+1)
-		}
-		t.mu.Unlock()
-		if i < 0 {
-			return // Stop was first
-		}
-		if err := a.detach(); err != nil {
-			t.warn(fmt.Sprintf("%s: probes for a moment stay on: %v", held.library.Path, err))
-		}
-	})
-	return nil
-}
-
-func (t *Tracer) endGlimpses() error {
-	t.mu.Lock()
-	all := t.glimpses
-	t.glimpses = nil
-	t.mu.Unlock()
-	errs := make([]error, len(all))
-	var wait sync.WaitGroup
-	for i, a := range all { // as many as targets that the user named in the last moment
-		wait.Go(func() { errs[i] = a.detach() })
-	}
-	wait.Wait()
-	return errors.Join(errs...)
+	all.Wait()
 }

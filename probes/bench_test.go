@@ -72,19 +72,19 @@ func BenchmarkPrograms(b *testing.B) {
 	for _, symbol := range []string{"cuMemAlloc_v2", "cuMemFree_v2"} {
 		b.Run(symbol, func(b *testing.B) {
 			tr := openTrace(b, Options{})
-			if err := tr.newTarget(p.PID()); err != nil {
+			if err := tr.targets.add(p.PID(), others); err != nil {
 				b.Fatal(err)
 			}
 			done := make(chan error)
 			go func() { done <- tr.Run(counter{}, nil) }()
-			a, err := attachRows(openLibrary(b, testcuda.Get(b).LibCUDA), tr.progs, nil, func(r *Row) bool { return r.Symbols[0] == symbol })
+			a, err := attachRows(openLibrary(b, testcuda.Get(b).LibCUDA), tr.kernel.progs, nil, func(r *Row) bool { return r.Symbols[0] == symbol })
 			if err != nil {
 				b.Fatal(err)
 			}
 			for b.Loop() {
 				run(b, p, fmt.Sprintf("repeat %d { cuMemAlloc_v2 512; cuMemFree_v2 }", rounds))
 			}
-			for metric, program := range map[string]*ebpf.Program{"ns/entry": tr.progs.enter, "ns/return": tr.progs.exit} {
+			for metric, program := range map[string]*ebpf.Program{"ns/entry": tr.kernel.progs.enter, "ns/return": tr.kernel.progs.exit} {
 				s, err := program.Stats()
 				if err != nil || s.RunCount == 0 {
 					b.Fatalf("%d runs: %v", s.RunCount, err)
@@ -125,19 +125,18 @@ func BenchmarkTensors(b *testing.B) {
 	}{
 		{"empty", true, TensorOptions{}},
 		{"sample", false, TensorOptions{TensorSample: MaxTensorSample}},
-		{"min", false, TensorOptions{TensorMin: 8192}},
 		{"all", false, TensorOptions{}},
 	} {
 		b.Run(x.name, func(b *testing.B) {
 			tr := openTrace(b, Options{Tensors: true, TensorOptions: x.which})
-			if err := tr.newTarget(p.PID()); err != nil {
+			if err := tr.targets.add(p.PID(), others); err != nil {
 				b.Fatal(err)
 			}
 			done := make(chan error)
 			go func() { done <- tr.Run(counter{}, nil) }()
-			progs := tr.progs
+			progs := tr.kernel.progs
 			if x.empty {
-				progs.exit = emptyProgram(b, progs.attach)
+				progs.exit = loadEmpty(b, progs.attach)
 			}
 			lib := openLibrary(b, filepath.Join(filepath.Dir(testcuda.Get(b).LibCUDA), "libc10.so"))
 			lib.Level = Torch
@@ -168,7 +167,7 @@ func BenchmarkTensors(b *testing.B) {
 }
 
 // emptyProgram returns a program that does nothing, for a uprobe.
-func emptyProgram(tb testing.TB, attach ebpf.AttachType) *ebpf.Program {
+func loadEmpty(tb testing.TB, attach ebpf.AttachType) *ebpf.Program {
 	tb.Helper()
 	result := int32(0)
 	if attach == attachSession {
@@ -217,7 +216,7 @@ func BenchmarkRequests(b *testing.B) {
 	}
 	lib := openLibrary(b, file)
 	stub, _ := choose(Driver, offsets, func(r *Row) bool { return r.class == classEscape })
-	calls, err := lib.settle(stub)
+	calls, err := lib.locate(stub)
 	if err != nil || len(calls) == 0 || calls[0].back == 0 {
 		b.Fatalf("%v, %+v", err, calls)
 	}
@@ -226,7 +225,7 @@ func BenchmarkRequests(b *testing.B) {
 		"words a client device0 0x51 0x40 &params 0:64 128 0 -1", "words f client device0 0x51 -1",
 		"words none client client 0 0 0:64 0 -1")
 	tr := openTrace(b, Options{})
-	if err := tr.newTarget(p.PID()); err != nil {
+	if err := tr.targets.add(p.PID(), others); err != nil {
 		b.Fatal(err)
 	}
 	done := make(chan error)
@@ -252,7 +251,7 @@ func BenchmarkRequests(b *testing.B) {
 				for b.Loop() {
 					without = min(without, once())
 					a := &attachment{}
-					if err := a.attach(lib.file.Link(), tr.progs, where.points, 0); err != nil {
+					if err := a.attach(lib.file.Link(), tr.kernel.progs, where.points, 0); err != nil {
 						b.Fatal(err)
 					}
 					least = min(least, once())

@@ -222,7 +222,7 @@ func TestHammer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.reader.Flush(); err != nil {
+	if err := tr.reader.ring.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	wg.Wait()

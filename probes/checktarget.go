@@ -8,8 +8,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// CheckTarget returns an error that says why pid cannot be traced, nil if
-// nothing is known to be in the way.
+// CheckTarget returns an error if pid cannot be traced, as far as it is known.
 func CheckTarget(pid int) error {
 	status, err := proc.ReadStatus(pid)
 	switch {
@@ -27,7 +26,7 @@ func CheckTarget(pid int) error {
 	case err != nil && proc.Kernel(pid):
 		return fmt.Errorf("trace process %d: that is a kernel thread", pid)
 	case err != nil:
-		return CheckSeccomp(pid, true) // another user's, or another namespace's: the probes may still reach it
+		return CheckSeccomp(pid, true) // of another user or namespace: the probes may still reach it
 	}
 	defer exe.Close()
 	header := make([]byte, 5)
@@ -37,26 +36,22 @@ func CheckTarget(pid int) error {
 	return CheckSeccomp(pid, true)
 }
 
-// harmsSeccomp tells whether return probes kill processes that are under a
-// seccomp filter, on Linux of this release (uname -r) and architecture
-// (GOARCH). From Linux 6.11 on, a probed function of x86-64 returns through a
-// system call of its own (ff474a78cef5 "uprobe: Add uretprobe syscall to speed
-// up return probe"), and a filter that does not know it refuses it. From 6.14,
-// 6.13.3 and 6.12.14 on no filter is asked (cf6cb56ef244 "seccomp: passthrough
-// uretprobe systemcall without filtering"). A distribution may have taken that
-// over into a kernel that is called older.
+// harmsSeccomp reports whether return probes kill processes under a seccomp filter, on Linux of a release
+// (uname -r) and architecture (GOARCH). From Linux 6.11 on, a probed function of x86-64 returns through a system
+// call of its own (ff474a78cef5 "uprobe: Add uretprobe syscall to speed up return probe"), which a filter may
+// refuse. From 6.14, 6.13.3 and 6.12.14 on the kernel asks no filter (cf6cb56ef244 "seccomp: passthrough uretprobe
+// systemcall without filtering"). An older kernel of a distribution may have that change too.
 func harmsSeccomp(release, arch string) bool {
 	major, minor, patch := ParseRelease(release)
 	return arch == "amd64" && major == 6 && (minor == 11 || minor == 12 && patch < 14 || minor == 13 && patch < 3)
 }
 
-// SeccompFix says what to do about a kernel that harmsSeccomp.
+// SeccompFix is the advice for a kernel that harmsSeccomp.
 const SeccompFix = "use Linux 6.14 or later, 6.13 from 6.13.3 on, or 6.12 from 6.12.14 on"
 
-// CheckSeccomp returns an error if return probes could kill a process here that
-// is under a seccomp filter (see harmsSeccomp): if pid is such a process, or if
-// the probes are not confined to their targets and would be in every process
-// that maps a probed library. 0 is no process.
+// CheckSeccomp returns an error if return probes could kill a process under a seccomp filter (see harmsSeccomp):
+// pid, unless that is 0, or any process, if the probes are not confined to their targets and would be in every
+// process that maps a probed library.
 func CheckSeccomp(pid int, confined bool) error {
 	return checkSeccomp(KernelRelease(), runtime.GOARCH, pid, confined)
 }

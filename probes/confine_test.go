@@ -26,7 +26,7 @@ func TestConfined(t *testing.T) {
 			}
 			tr.target(p.PID())
 			probed := map[string]bool{}
-			for key, a := range tr.libs.table {
+			for key, a := range tr.libs.slots.table {
 				probed[filepath.Base(a.library.Path)] = true
 				if key.pid != p.PID() {
 					t.Errorf("%s is probed for process %d", a.library.Path, key.pid)

@@ -91,9 +91,9 @@ func TestGlimpse(t *testing.T) {
 				}
 				device = events[0].Device
 				eventually(t, "the end of the glimpse", func() bool {
-					tr.mu.Lock()
-					defer tr.mu.Unlock()
-					return len(tr.glimpses) == 0
+					tr.libs.mu.Lock()
+					defer tr.libs.mu.Unlock()
+					return len(tr.libs.glimpses) == 0
 				})
 				run(t, p, "cuMemAlloc_v2")
 				if after := tr.drain(); len(after) != 1 || after[0].Device != device {

@@ -11,10 +11,10 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-var writeDocs = flag.Bool("write-docs", false, "write the coverage table into docs/functions.md")
+var update = flag.Bool("update", false, "write the coverage table into docs/functions.md")
 
 // The coverage table of docs/functions.md is made from Table: `go test ./probes -run
-// TestDocs -write-docs` after a change.
+// TestDocs -update` after a change.
 func TestDocs(t *testing.T) {
 	const file, begin, end = "../docs/functions.md", "<!-- coverage: begin -->\n", "<!-- coverage: end -->\n"
 	text, err := os.ReadFile(file)
@@ -30,8 +30,8 @@ func TestDocs(t *testing.T) {
 	if old == want {
 		return
 	}
-	if !*writeDocs {
-		t.Fatalf("the coverage table of %s is out of date: go test ./probes -run TestDocs -write-docs", file)
+	if !*update {
+		t.Fatalf("the coverage table of %s is out of date: go test ./probes -run TestDocs -update", file)
 	}
 	if err := os.WriteFile(file, []byte(head+begin+want+end+tail), 0o644); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ var effects = []struct {
 	match func(*Row) bool
 }{
 	{"memory comes to live", func(r *Row) bool {
-		return (r.Op == event.OpAlloc || r.Op == event.OpHandleCreate) && r.Kind.Class() != event.ClassImported
+		return (r.Op == event.OpAlloc || r.Op == event.OpHandleCreate || r.Op == event.OpTensorAlloc) && r.Kind.Class() != event.ClassImported
 	}},
 	{"another owner's memory is mapped, or memory that counts elsewhere", func(r *Row) bool { return r.Kind.Class() == event.ClassImported }},
 	{"memory, a mapping or a reference ends", func(r *Row) bool {

@@ -9,10 +9,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// A Stack is a call stack that the kernel side sent, before the first event
-// that names it. Words, Flags and Frames are as the return program writes them: with
-// this package's own, Words are return addresses, innermost first, and Frames is
-// how many.
+// A Stack is a call stack. It comes before the first event that names it. The return program defines
+// Words, Flags and Frames. With this package's own program, Words are Frames return addresses, innermost
+// first.
 type Stack struct {
 	ID      uint64
 	Process event.Process
@@ -21,14 +20,13 @@ type Stack struct {
 	Words   []uint64 // valid until the handler returns
 }
 
-// A Handler receives what was traced, in the order of the ring buffer, from
-// one goroutine.
+// A Handler receives events and stacks in the order of the ring buffer, in one goroutine.
 type Handler interface {
 	Event(*event.Event)
 	Stack(*Stack)
 }
 
-// Record types and layout of bpf/gpumemtrace.h.
+// Record types and layout of bpf/records.h.
 const (
 	recordCall = iota + 1
 	recordStack
@@ -46,30 +44,27 @@ const (
 
 var errRecord = errors.New("malformed record")
 
-// procAddress is what cuGetProcAddress told a program.
+// procAddress is an answer of cuGetProcAddress to a program.
 type procAddress struct {
 	process event.Process
 	name    string
 	address uint64
 }
 
-// A decoder turns records into events. It keeps its buffers between calls.
+// A decoder turns records into events. It reuses its buffers.
 type decoder struct {
-	// Of the record that is being decoded, or was: whose it is, a place in users, and
-	// whether it has no stack because none was wanted.
-	user uint16
-	shed bool
+	user uint16 // place of the record's user
+	shed bool   // the record has no stack, because user space asked for none
 
 	event  event.Event
 	stack  Stack
 	values [values]uint64
 	words  [maxWords]uint64
-	// onProcAddress, if set, hears of every cuGetProcAddress call.
+	// onProcAddress, if set, receives every successful call of cuGetProcAddress.
 	onProcAddress func(procAddress)
 }
 
-// decode hands one record of the ring buffer to h. The record may hold
-// anything: it is an error, never a panic, if it is not one of ours.
+// decode passes one record of the ring buffer on to h. It never panics, whatever the record holds.
 func (d *decoder) decode(raw []byte, h Handler) error {
 	if d.user, d.shed = noPlace, false; len(raw) < stackHeaderBytes {
 		return fmt.Errorf("decode %d bytes: %w", len(raw), errRecord)
@@ -153,7 +148,7 @@ func (d *decoder) decodeEvent(kind byte, raw []byte, h Handler) error {
 	return nil
 }
 
-// process is who has a PID and started so many nanoseconds after boot.
+// process returns the process with a PID that started so many nanoseconds after boot.
 func process(pid uint32, start uint64) event.Process {
 	return event.Process{PID: pid, Start: start}
 }

@@ -6,21 +6,19 @@ import (
 	"strings"
 )
 
-// driverBranches are the branches of NVIDIA's kernel driver whose calls are laid
-// out as the kernel side reads them. Every release of NVIDIA's
-// open-gpu-kernel-modules was compared, 515.43.04 to 595.45.04: the offsets that
-// a C compiler gives to the fields that are read, the numbers of the calls, and
-// those of the classes. They differ in one place: before 535 NVOS64_PARAMETERS
-// has 40 bytes, and its status is at 36 (525, 530) or 32 (515, 520); that of
-// NVOS21_PARAMETERS is at 24. The sources of earlier branches are not public, a
-// later one may differ.
+// driverBranches are the branches of NVIDIA's kernel driver with the structures that the kernel side
+// reads. Every release of NVIDIA's open-gpu-kernel-modules from 515.43.04 to 595.45.04 was compared: the
+// offsets that a C compiler gives the fields, and the numbers of calls and classes. There is one
+// difference: before 535 NVOS64_PARAMETERS has 40 bytes, and its status is at 36 (525, 530) or 32 (515,
+// 520), that of NVOS21_PARAMETERS is at 24. The sources of earlier branches are not public. Later ones
+// may differ.
 var driverBranches = []int{535, 545, 550, 555, 560, 565, 570, 575, 580, 590, 595}
 
-// DriverFix says what to do about a driver that is not known.
-const DriverFix = "use a driver of NVIDIA's from 535 on; with one later than 595, a later gpumemtrace"
+// DriverFix is the advice for an unknown driver.
+const DriverFix = "use NVIDIA's driver from 535 on; if it is later than 595, use a later gpumemtrace"
 
-// DriverKnown tells whether version, such as "580.159.04", is of a kernel driver
-// whose calls can be read. A version that is spelled otherwise is not.
+// DriverKnown reports whether the tracer can read the calls of the kernel driver of a version such as
+// "580.159.04". Another spelling is unknown.
 func DriverKnown(version string) bool {
 	numbers := strings.Split(version, ".")
 	if len(numbers) < 2 || len(numbers) > 3 {

@@ -6,18 +6,17 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// An escape is a call of NVIDIA's kernel driver: what libcuda asks for by an
-// ioctl on the driver's control device. Numbers, structures and classes are
-// those of NVIDIA's open-gpu-kernel-modules: nv_escape.h, nvos.h, class/*.h,
-// ctrl0000gpu.h. Argument 2 of the ioctl points to the structure, and argument 6
-// is a pointer in that.
+// An escape is a call of NVIDIA's kernel driver: an ioctl of libcuda on the driver's control device.
+// Numbers, structures and classes are those of NVIDIA's open-gpu-kernel-modules: nv_escape.h, nvos.h,
+// class/*.h, ctrl0000gpu.h. Argument 2 of the ioctl points to the structure. Argument 6 is a pointer in
+// the structure.
 type escape struct {
 	number uint8
-	// at is where the structure says which of the driver's classes, commands
-	// or functions it is about, and is what stands there; 0 for none.
+	// at is the offset of the class, command or function in the structure, 0 for none, and
+	// is its values for this row.
 	at uint8
 	is []uint32
-	// pointer is where argument 6 stands in the structure, 0 for nowhere.
+	// pointer is the offset of argument 6 in the structure, 0 for none.
 	pointer uint16
 }
 
@@ -33,19 +32,19 @@ const (
 	escapeWrapped = 211
 )
 
-// allocates returns NV_ESC_RM_ALLOC of an object of one of the classes.
+// allocates returns NV_ESC_RM_ALLOC for objects of the classes.
 func allocates(classes ...uint32) *escape {
 	return &escape{number: escapeAlloc, at: 12, is: classes, pointer: 16}
 }
 
-// object are the values of NV_ESC_RM_ALLOC's structure in either of its forms:
-// NVOS64_PARAMETERS of 48 bytes, or NVOS21_PARAMETERS of 32, as the request says.
+// object returns the values of NV_ESC_RM_ALLOC's structure in both forms: NVOS64_PARAMETERS of 48 bytes,
+// and NVOS21_PARAMETERS of 32. The request number has the size.
 func object() []value {
 	return []value{mem(2, 0), mem(2, 8), arg(1), mem(2, 24), mem32(2, 40)}
 }
 
-// kernelTable has the rows of the kernel driver's calls. They have no function of
-// their own: they are told apart inside ioctl.
+// kernelTable has the rows of the kernel driver's calls. They have no function of their own: gm_escape
+// chooses the row of an ioctl.
 var kernelTable = []Row{
 	{Symbols: []string{"NV_ESC_RM_ALLOC"}, Level: Kernel, Op: event.OpClient, Escape: allocates(0, 1, 0x41),
 		Addr: arg(0), Extra: object(), Fix: fixClient},
@@ -92,8 +91,7 @@ type kernelEscape struct {
 	Is  [maxWays]uint32
 }
 
-// kernelEscapes returns the kernel driver's calls by number, as the kernel side
-// reads them.
+// kernelEscapes returns the kernel driver's calls by number, in the form of the kernel side.
 func kernelEscapes() map[uint8]*kernelEscape {
 	out := map[uint8]*kernelEscape{}
 	for i, entry := range Entries {
@@ -118,19 +116,18 @@ func kernelEscapes() map[uint8]*kernelEscape {
 	return out
 }
 
-// requests tells whether an ioctl may be one of the kernel driver's calls in the
-// table, by its request number, as gm_escape does.
+// requests reports whether an ioctl with a request number may be a call in the table, as gm_escape does.
 func requests(number uint32) bool {
 	nr, kind := uint8(number), uint8(number>>8)
 	asked := nr == escapeWrapped || slices.ContainsFunc(kernelTable, func(r Row) bool { return r.Escape.number == nr })
 	return kind == 'F' && asked
 }
 
-// name is what an object is called: its client's number and its own.
+// name returns the name of an object: its client's number and its own.
 func name(client, object uint64) uint64 { return client<<32 | object&0xffffffff }
 
-// status takes the kernel driver's word for it: an ioctl that was answered may
-// bring the news that nothing was done (nvstatuscodes.h).
+// status sets the result by the kernel driver's status code (nvstatuscodes.h): a call may fail although
+// the ioctl succeeds.
 func status(e *event.Event, code uint32) {
 	const noMemory = 0x51 // NV_ERR_NO_MEMORY
 	switch {
@@ -142,7 +139,7 @@ func status(e *event.Event, code uint32) {
 	}
 }
 
-// fixObject reads what object has captured.
+// fixObject reads the values of object.
 func fixObject(e *event.Event, x []uint64) {
 	root, parent, own := x[0]&0xffffffff, x[0]>>32, x[1]&0xffffffff
 	e.Handle, e.Part = name(root, own), name(root, parent)
@@ -154,7 +151,7 @@ func fixObject(e *event.Event, x []uint64) {
 	}
 }
 
-// fixClient: a client is its own root.
+// fixClient reads a client, which is its own root.
 func fixClient(e *event.Event, x []uint64) {
 	fixObject(e, x)
 	own := x[1] & 0xffffffff

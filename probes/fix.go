@@ -7,8 +7,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// mul multiplies sizes that a traced process chose: it saturates at what an
-// int64 holds instead of wrapping.
+// mul multiplies sizes from a traced process. The product is at most the largest int64.
 func mul(a uint64, factors ...uint64) uint64 {
 	const most = 1<<63 - 1
 	for _, f := range factors {
@@ -24,9 +23,8 @@ func mul(a uint64, factors ...uint64) uint64 {
 func fixSize32(e *event.Event, x []uint64) { e.Size = uint64(uint32(x[0])) }
 func fixAddr32(e *event.Event, x []uint64) { e.Addr = uint64(uint32(x[0])) }
 
-// Pitched memory takes the pitch that the driver chose; a call that failed has
-// none, and asked for the width. x is the pitch, the width, the height, and
-// the depth.
+// Pitched memory has the pitch that the driver chose. A failed call has none, and counts by the width. x
+// is the pitch, the width, the height, and the depth.
 func fixPitch(e *event.Event, x []uint64) { e.Size = mul(cmp.Or(x[0], x[1]), x[2]) }
 func fixPitch32(e *event.Event, x []uint64) {
 	e.Size = mul(cmp.Or(x[0], uint64(uint32(x[1]))), uint64(uint32(x[2])))
@@ -35,8 +33,8 @@ func fixPitch3D(e *event.Event, x []uint64) {
 	e.Size = mul(cmp.Or(x[0], x[1]), max(x[2], 1), max(x[3], 1))
 }
 
-// fixLocation reads a CUmemLocation: type in the low half (1 is a device,
-// 2 to 4 are the host and its NUMA nodes), id in the high one.
+// fixLocation reads a CUmemLocation: the type in the low half (1 is a device, 2 to 4 are the host and its
+// NUMA nodes), the id in the high one.
 func fixLocation(e *event.Event, x []uint64) {
 	const device = 1
 	switch kind := uint32(x[0]); {
@@ -47,7 +45,7 @@ func fixLocation(e *event.Event, x []uint64) {
 	}
 }
 
-// fixGraphNode turns the event of a new node into what a node of its type does
+// fixGraphNode sets the operation of a new node by the node's type
 // (cuda.h, enum CUgraphNodeType). x is the type, and two words: a free node's
 // address, a child graph and its ownership, or an allocation's properties.
 func fixGraphNode(e *event.Event, x []uint64) {
@@ -74,7 +72,7 @@ func fixMapArray(e *event.Event, x []uint64) {
 	if uint32(x[0]) == unmap {
 		e.Op = event.OpUnmapArray
 	}
-	// Level and layer, offsets x and y, offset z: what a tile is called by.
+	// The name of a tile: level and layer, offsets x and y, offset z.
 	part := x[1]
 	for _, w := range []uint64{x[2], uint64(uint32(x[3]))} {
 		part = (part ^ bits.RotateLeft64(w, 29)) * 0x9e3779b97f4a7c15
@@ -86,7 +84,7 @@ func fixArray2D(e *event.Event, x []uint64) {
 	e.Size = arrayBytes(x[0], x[1], 0, uint32(x[2]), uint32(x[2]>>32), 0, 1)
 }
 
-// mipLevels returns the sixth value, which only a mipmapped array's row has.
+// mipLevels returns the sixth value, which only the row of a mipmapped array has.
 func mipLevels(x []uint64) uint64 {
 	if len(x) > 5 {
 		return uint64(uint32(x[5]))
@@ -98,7 +96,7 @@ func fixArray3D(e *event.Event, x []uint64) {
 	e.Size = arrayBytes(x[0], x[1], x[2], uint32(x[3]), uint32(x[3]>>32), uint32(x[4]), mipLevels(x))
 }
 
-// The runtime describes a texel by the bits of its four channels.
+// channelBytes returns the size of a texel, which the runtime describes by the bits of four channels.
 func channelBytes(xy, zw uint64) uint64 {
 	bits := uint64(uint32(xy)) + xy>>32 + uint64(uint32(zw)) + zw>>32
 	return bits / 8
@@ -119,26 +117,26 @@ func fixTorchOutOfMemory(e *event.Event, x []uint64) {
 	e.Part, e.Device = x[0], torchDevice(x[1])
 }
 
-// fixPrivatePool: the second half of the pool's id, and a c10::DeviceIndex.
+// fixPrivatePool reads the second half of the pool's id, and a c10::DeviceIndex.
 func fixPrivatePool(e *event.Event, x []uint64) { e.Part, e.Device = x[0], int32(int8(x[1])) }
 
-// fixCaptureMode: a CUstreamCaptureMode, of which 0 is global.
+// fixCaptureMode reads a CUstreamCaptureMode, of which 0 is global.
 func fixCaptureMode(e *event.Event, x []uint64) {
 	if uint32(x[0]) == 0 {
 		e.Part = 1
 	}
 }
 
-// fixTensor: the size's sign says which of two the event is, if it is of a tensor, and
-// the older function has no totals.
+// fixTensor distinguishes an allocation from a free by the sign of the size, unless the event reports
+// memory without a tensor. The older function has no totals.
 func fixTensor(e *event.Event, x []uint64) {
 	if size := int64(x[0]); size >= 0 {
 		e.Size = x[0]
 	} else {
-		e.Op, e.Kind, e.Size = event.OpFree, event.KindNone, uint64(-size)
+		e.Op, e.Kind, e.Size = event.OpTensorFree, event.KindNone, uint64(-size)
 	}
 	if x[2] != 0 {
-		e.Op, e.Kind = event.OpReserve, event.KindNone
+		e.Op, e.Kind = event.OpSegmentSeen, event.KindNone
 	}
 	e.Device = torchDevice(x[1])
 	if e.Part = event.NoTotal; len(x) > 3 {
@@ -162,11 +160,11 @@ const (
 	arrayLayered  = 0x01
 	arrayCubemap  = 0x04 // six faces deep
 	arraySparse   = 0x40 // memory comes by cuMemMapArrayAsync
-	arrayDeferred = 0x80 // likewise
+	arrayDeferred = 0x80 // memory comes later too
 )
 
-// formatBytes is the size of one element of a CUarray_format. The first group
-// is per channel; in the second the format names all channels of a texel.
+// formatBytes has the size of one channel by CUarray_format, texelBytes the size of a texel for formats
+// that name all channels.
 var formatBytes = map[uint32]uint64{
 	0x01: 1, 0x02: 2, 0x03: 4, // UNSIGNED_INT8, 16, 32
 	0x08: 1, 0x09: 2, 0x0a: 4, // SIGNED_INT8, 16, 32
@@ -193,8 +191,7 @@ func blockBytes(format uint32) uint64 {
 
 const formatNV12 = 0xb0 // a full plane of luma and half a plane of chroma
 
-// arrayBytes returns what an array's description asks for. The driver pads it
-// in ways it does not tell.
+// arrayBytes returns the bytes that an array's description asks for. The driver adds an unknown padding.
 func arrayBytes(width, height, depth uint64, format, channels, flags uint32, levels uint64) uint64 {
 	if flags&(arraySparse|arrayDeferred) != 0 {
 		return 0
@@ -214,9 +211,8 @@ func arrayBytes(width, height, depth uint64, format, channels, flags uint32, lev
 	return mipBytes(width, height, depth, levels, flags&(arrayLayered|arrayCubemap) != 0, plane)
 }
 
-// mipBytes adds up levels of which each halves every extent, except the layer
-// count of a layered array. There are no more than make all of them 1, and one
-// at least (cuMipmappedArrayCreate's documentation).
+// mipBytes adds up the levels. Each level halves every extent, except the layer count of a layered array.
+// There is at least one level, and none after all extents are 1 (cuMipmappedArrayCreate's documentation).
 func mipBytes(width, height, depth, levels uint64, layered bool, plane func(w, h uint64) uint64) uint64 {
 	longest := max(width, height, 1)
 	if !layered {

@@ -10,22 +10,22 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
-// Probes go on and off one after the other. Meanwhile allocations might be seen
-// and their frees not, or the other way round; a gate keeps all of that out: the
-// kernel side tells of calls that were entered when it was open (gates in
-// bpf/gpumemtrace.h), and both steps of it are one write.
+// Probes go on and off one after the other. In that time the tracer could see an allocation and
+// miss its free, or the other way round. So each library has a gate: the kernel side makes events
+// only for calls that were entered while it was open (gates in bpf/table.h). One write opens or
+// shuts it for all probes of the library.
 
-// gates are those of a tracer's attachments.
+// gates are the gates of a tracer.
 type gates struct {
 	times *ebpf.Map // by slot: the time from which on calls count
 
 	mu   sync.Mutex
-	used uint16 // slots that have been given out, of which some are free
-	free []uint16
+	used uint16   // slots in use, and free ones
+	free []uint16 // slots
 }
 
-// take returns a gate in any state, or nil if there is none left.
-func (g *gates) take() *gate {
+// get returns a gate in any state, nil if there is none left.
+func (g *gates) get() *gate {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := len(g.free); n > 0 {
@@ -42,7 +42,7 @@ func (g *gates) take() *gate {
 
 // A gate is one slot. nil is a gate that is always open.
 type gate struct {
-	of    *gates
+	gates *gates
 	index uint16
 }
 
@@ -53,28 +53,28 @@ func (g *gate) slot() uint16 {
 	return g.index
 }
 
-// open lets through the calls that are entered from the time on that it returns.
+// open opens the gate for calls that are entered from now on, and returns this time.
 func (g *gate) open() (time.Duration, error) {
 	at := clock.Monotonic()
 	return at, g.set(uint64(at))
 }
 
-// shut lets nothing through: no call that ends later counts.
+// shut shuts the gate: no call that returns later counts.
 func (g *gate) shut() error { return g.set(math.MaxUint64) }
 
 func (g *gate) set(from uint64) error {
 	if g == nil {
 		return nil
 	}
-	return g.of.times.Put(uint32(g.index), from)
+	return g.gates.times.Put(uint32(g.index), from)
 }
 
-// release gives the slot to others. No probe may go by it any more.
+// release frees the slot. No probe may use it any more.
 func (g *gate) release() {
 	if g == nil {
 		return
 	}
-	g.of.mu.Lock()
-	defer g.of.mu.Unlock()
-	g.of.free = append(g.of.free, g.index)
+	g.gates.mu.Lock()
+	defer g.gates.mu.Unlock()
+	g.gates.free = append(g.gates.free, g.index)
 }

@@ -36,12 +36,12 @@ func TestProbesTellAllAtOnce(t *testing.T) {
 			seen := 0
 			for range 3 {
 				tr := openTrace(t, Options{attach: by(c.attach), Follow: true})
-				if err := tr.newTarget(p.PID()); err != nil {
+				if err := tr.targets.add(p.PID(), others); err != nil {
 					t.Fatal(err)
 				}
 				done := make(chan error)
 				go func() { done <- tr.Run(tr, nil) }()
-				a, err := attachRows(openLibrary(t, testcuda.Get(t).LibCUDA), tr.progs, tr.gates.take(), c.want)
+				a, err := attachRows(openLibrary(t, testcuda.Get(t).LibCUDA), tr.kernel.progs, tr.libs.gates.get(), c.want)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +101,7 @@ func TestGates(t *testing.T) {
 	tr := openTrace(t, Options{})
 	seen := map[uint16]bool{}
 	var all []*gate
-	for g := tr.gates.take(); g != nil; g = tr.gates.take() {
+	for g := tr.libs.gates.get(); g != nil; g = tr.libs.gates.get() {
 		if seen[g.slot()] || g.slot() == 0 {
 			t.Fatalf("gate %d was taken already", g.slot())
 		}
@@ -112,7 +112,7 @@ func TestGates(t *testing.T) {
 		t.Errorf("%d gates, want %d: one for each library that is probed, or whose probes come off", len(all), want)
 	}
 	all[7].release()
-	if g := tr.gates.take(); g == nil || g.slot() != all[7].slot() {
+	if g := tr.libs.gates.get(); g == nil || g.slot() != all[7].slot() {
 		t.Errorf("took %v, want the one that was given back", g)
 	}
 	p := start(t, testcuda.Workload, testcuda.Options{})

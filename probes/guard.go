@@ -4,13 +4,18 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// The guard compares what cuGetProcAddress tells a program with what is
-// probed. Programs that do not link libcuda, every static libcudart among them,
-// call whatever address they get there: if it is not one with a probe, their
-// memory is invisible, and the user must know.
+// A guard compares the answers of cuGetProcAddress with the probes. Programs that do not link
+// libcuda, such as each one with a static libcudart, call the address that they get there. If it
+// has no probe, their memory is invisible, and the user must know.
+type guard struct {
+	libs    *libraries
+	answers chan procAddress
+	texts   map[event.Process]text // of run's goroutine
+}
 
 // A text is one executable mapping of a library.
 type text struct {
@@ -18,8 +23,12 @@ type text struct {
 	id proc.FileID
 }
 
-// maxTexts bounds the processes whose libcuda is remembered.
-const maxTexts = 1024
+const (
+	// maxTexts bounds the processes whose libcuda is remembered.
+	maxTexts = 1024
+	// maxGuarding bounds the answers that wait.
+	maxGuarding = 4096
+)
 
 // guarded are the functions whose absence would make a number wrong.
 var guarded = func() map[string]bool {
@@ -33,61 +42,54 @@ var guarded = func() map[string]bool {
 	return m
 }()
 
-// maxGuarding bounds the answers that wait to be compared.
-const maxGuarding = 4096
+func newGuard(l *libraries) *guard {
+	return &guard{l, make(chan procAddress, maxGuarding), map[event.Process]text{}}
+}
 
-// toGuard has an answer compared. It is for the reader of events: it waits for
-// nothing.
-func (t *Tracer) toGuard(p procAddress) {
-	if !guarded[p.name] || p.address == 0 || t.opts.API == APIRuntime {
+// add queues an answer. The reader of events calls it: it does not wait.
+func (g *guard) add(p procAddress) {
+	if !guarded[p.name] || p.address == 0 {
 		return
 	}
 	select {
-	case t.guarding <- p:
+	case g.answers <- p:
 	default:
-		t.loss.Add(lossNotCompared, 1)
+		g.libs.loss.Add(lossNotCompared, 1)
 	}
 }
 
-// guard compares answers until stop is closed.
-func (t *Tracer) guard(stop <-chan struct{}) {
+// run compares answers until stop is closed.
+func (g *guard) run(stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
 			return
-		case p := <-t.guarding:
-			t.compare(p)
+		case p := <-g.answers:
+			g.compare(p)
 		}
 	}
 }
 
-func (t *Tracer) compare(p procAddress) {
-	x, ok := t.texts[p.process]
+func (g *guard) compare(p procAddress) {
+	x, ok := g.texts[p.process]
 	if !ok || !x.Holds(p.address) {
 		if x, ok = findText(int(p.process.PID), p.address); !ok {
-			return // gone, or not ours to read: nothing can be said
+			return // the process has ended, or cannot be read
 		}
-		if len(t.texts) >= maxTexts {
-			clear(t.texts)
+		if len(g.texts) >= maxTexts {
+			clear(g.texts)
 		}
-		t.texts[p.process] = x
+		g.texts[p.process] = x
 	}
 	offset := p.address - x.Start + x.Offset
-	t.mu.Lock()
-	probed, seen := false, false
-	for key, a := range t.libs.table {
-		if key.id == x.id {
-			seen = true
-			probed = probed || a.probed[offset]
-		}
-	}
-	t.mu.Unlock()
-	if uid, err := userOf(int(p.process.PID)); seen && !probed && err == nil {
-		t.warnOf(uid, fmt.Sprintf("process %d uses a %s that is not probed (cuGetProcAddress returned offset %#x): its memory from there is not counted",
+	file, probed := g.libs.probedAt(x.id, offset)
+	if uid, err := userOf(int(p.process.PID)); file && !probed && err == nil {
+		g.libs.warnings.addFor(uid, fmt.Sprintf("process %d uses a %s that is not probed (cuGetProcAddress returned offset %#x): its memory from there is not counted",
 			p.process.PID, p.name, offset))
 	}
 }
 
+// findText returns the mapping of a process at an address.
 func findText(pid int, address uint64) (x text, ok bool) {
 	for m, err := range proc.Mappings(pid) {
 		if err != nil || !m.Holds(address) {

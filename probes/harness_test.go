@@ -125,7 +125,7 @@ func (tr *trace) target(pid int) []Library {
 func (tr *trace) drain() []event.Event {
 	tr.Helper()
 	tr.events = nil
-	if err := tr.reader.Flush(); err != nil {
+	if err := tr.reader.ring.Flush(); err != nil {
 		tr.Fatal(err)
 	}
 	if err := tr.Run(tr, nil); err != nil {
@@ -137,8 +137,27 @@ func (tr *trace) drain() []event.Event {
 // compared waits until the answers of cuGetProcAddress have been compared.
 func (tr *trace) compared() {
 	tr.Helper()
-	eventually(tr, "the answers to be compared", func() bool { return len(tr.guarding) == 0 })
+	eventually(tr, "the answers to be compared", func() bool { return len(tr.guard.answers) == 0 })
 	time.Sleep(50 * time.Millisecond) // for the last one, which is no longer waiting
+}
+
+// missing returns the functions of the table that each probed library lacks.
+func (tr *trace) missing() map[string][]string {
+	tr.libs.mu.Lock()
+	defer tr.libs.mu.Unlock()
+	out := map[string][]string{}
+	for _, a := range tr.libs.slots.table {
+		if len(a.missing) > 0 {
+			out[a.library.Path] = a.missing
+		}
+	}
+	return out
+}
+
+func (tr *trace) longestGap() time.Duration {
+	tr.libs.mu.Lock()
+	defer tr.libs.mu.Unlock()
+	return tr.libs.longest
 }
 
 // counter returns one counter by name.
@@ -146,7 +165,7 @@ func (tr *trace) counter(name string) uint64 {
 	tr.Helper()
 	for i, c := range kernelCauses { // the ones that Loss leaves out too
 		if c.Counter(0).Name == name {
-			return tr.kernelCount(i)
+			return tr.kernel.lost(i)
 		}
 	}
 	for _, c := range tr.Loss() {
@@ -222,9 +241,9 @@ func stats(tb testing.TB, p *testcuda.Process) *testcuda.Stats {
 // eventually waits for what another goroutine or process does.
 func eventually(tb testing.TB, what string, f func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			tb.Fatalf("waited 10 s for %s", what)
+			tb.Fatalf("waited a minute for %s", what)
 		}
 	}
 }

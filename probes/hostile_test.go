@@ -91,7 +91,7 @@ func TestRemappedLibrary(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, lib := range libs {
-			a, err := attachRows(lib, tr.progs, nil, lasting)
+			a, err := attachRows(lib, tr.kernel.progs, nil, lasting)
 			if err != nil {
 				lib.Close()
 				continue

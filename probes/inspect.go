@@ -8,29 +8,27 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// A LibraryReport says what one CUDA library offers to trace.
+// A LibraryReport describes one CUDA library for the user.
 type LibraryReport struct {
 	Level   Level
-	Path    string // as a process that maps it sees it
-	PIDs    []int  // that map it, none for one that a program started now would load
-	Version string // as the file's name says, such as "580.159.04"; "" if it does not
+	Path    string // in the view of a process that maps it
+	PIDs    []int  // of the processes that map it, none for one that a program started now would load
+	Version string // in the file's name, such as "580.159.04"; "" for none
 	BuildID string // GNU build id in hex, "" if it has none
 	// Found and Missing are the symbols of Table's rows of this level.
 	Found, Missing []string
-	// Err says why it cannot be traced: nil, ErrNoSymbols, or why it could
-	// not be read.
+	// Err is the reason why it cannot be traced: nil, ErrNoSymbols, or an error of reading.
 	Err error
 }
 
 var inspected = []Level{Driver, Runtime, Torch}
 
-// Inspect reports the CUDA libraries that the processes map and those that a
-// program started now would load, each file once, and by process why its
-// mappings could not be read.
+// Inspect returns reports of the CUDA libraries that the processes map and of those that a program
+// started now would load, each file once. unread has errors of reading mappings, by process.
 func Inspect(pids []int) (reports []LibraryReport, unread map[int]error) {
 	unread = map[int]error{}
 	seen := map[proc.FileID]int{}
-	// report returns the index of the library's report, and closes it.
+	// report returns the index of the library's report, and closes the library.
 	report := func(lib Library) int {
 		defer lib.Close()
 		i, ok := seen[lib.id]
@@ -64,7 +62,7 @@ func Inspect(pids []int) (reports []LibraryReport, unread map[int]error) {
 			reports[i].PIDs = append(reports[i].PIDs, pid)
 		}
 	}
-	for _, lib := range systemLibraries(inspected) {
+	for _, lib := range openSystemLibraries(inspected) {
 		report(lib)
 	}
 	return reports, unread
@@ -89,8 +87,8 @@ func inspect(lib Library) LibraryReport {
 	return r
 }
 
-// fileVersion returns what follows ".so." in a file's name if that is more
-// than the interface's number: the driver's installer names libcuda by it.
+// fileVersion returns the version after ".so." in a file's name, unless it is only an interface's number.
+// The driver's installer names libcuda so.
 func fileVersion(file string) string {
 	_, v, _ := strings.Cut(path.Base(file), ".so.")
 	if !strings.Contains(v, ".") || strings.Trim(v, "0123456789.") != "" {

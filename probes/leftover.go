@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -34,18 +33,14 @@ type Leftover struct {
 	mapping  proc.Mapping
 }
 
-// Places names the functions with probes of a file that processes map under a name, by
-// their offset in the file. It returns nil for a file without.
-type Places func(name string, f *proc.File) map[uint64]string
-
 // breakpoint is what the kernel puts where a probe lies (UPROBE_SWBP_INSN).
 var breakpoint = map[string][]byte{"amd64": {0xcc}, "arm64": {0xa0, 0x00, 0x20, 0xd4}}[runtime.GOARCH]
 
-// Leftovers looks for such breakpoints in processes: in CUDA's and PyTorch's libraries,
-// and in those files of which others knows places. accounted is false if the kernel does
-// not tell which links there are: then the probes of a running tracer are found, too.
-func Leftovers(pids []int, others ...Places) (found []Leftover, accounted bool) {
-	s := search{places: append([]Places{libraryPlaces}, others...), known: map[fileAt]*code{}}
+// Leftovers looks for such breakpoints in processes, in CUDA's and PyTorch's libraries.
+// accounted is false if the kernel does not say which links there are: then the probes of
+// a running tracer are found, too.
+func Leftovers(pids []int) (found []Leftover, accounted bool) {
+	s := search{known: map[fileAt]*code{}}
 	found, err := s.unlinked(pids)
 	if len(found) == 0 {
 		return nil, true
@@ -91,10 +86,7 @@ type code struct {
 }
 
 // A search looks at each file once.
-type search struct {
-	places []Places
-	known  map[fileAt]*code
-}
+type search struct{ known map[fileAt]*code }
 
 // maxSearched bounds the files that are looked at.
 const maxSearched = 1024
@@ -139,7 +131,8 @@ func (s *search) code(pid int, m *proc.Mapping) *code {
 	if c, ok := s.known[key]; ok {
 		return c
 	}
-	if !s.named(m.Name()) || len(s.known) >= maxSearched {
+	level, ok := libraryLevel(m.Name())
+	if !ok || len(s.known) >= maxSearched {
 		return nil
 	}
 	s.known[key] = nil
@@ -148,10 +141,7 @@ func (s *search) code(pid int, m *proc.Mapping) *code {
 		return nil
 	}
 	defer f.Close()
-	c := &code{functions: map[uint64]string{}, original: map[uint64][]byte{}}
-	for _, places := range s.places {
-		maps.Copy(c.functions, places(m.Name(), f))
-	}
+	c := &code{functions: libraryPlaces(m.Name(), level, f), original: map[uint64][]byte{}}
 	for offset := range c.functions {
 		was := make([]byte, len(breakpoint))
 		if _, err := f.ReadAt(was, int64(offset)); err == nil && !bytes.Equal(was, breakpoint) {
@@ -162,21 +152,10 @@ func (s *search) code(pid int, m *proc.Mapping) *code {
 	return c
 }
 
-// named tells whether any of s.places knows places of files with this name.
-func (s *search) named(name string) bool {
-	return slices.ContainsFunc(s.places, func(places Places) bool { return places(name, nil) != nil })
-}
-
-// libraryPlaces are those of CUDA's and PyTorch's libraries.
-func libraryPlaces(name string, f *proc.File) map[uint64]string {
-	level, ok := libraryLevel(name)
-	if !ok {
-		return nil
-	}
+// libraryPlaces names the functions of a library that have probes, by their offset in the
+// file.
+func libraryPlaces(name string, level Level, f *proc.File) map[uint64]string {
 	out := map[uint64]string{}
-	if f == nil {
-		return out
-	}
 	s, err := newLibrary(f, level, name).sites(func(*Row) bool { return true })
 	if err != nil {
 		return out

@@ -3,7 +3,6 @@ package probes
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -11,18 +10,17 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// A Library is one file that exports CUDA's symbols, held open. Everything that
-// is asked of it, and every probe that is put on it, goes by the descriptor:
-// its path may lead elsewhere at any moment.
+// A Library is an open file that exports CUDA's symbols. All reads and all probes use the descriptor,
+// because its path may lead elsewhere at any moment.
 type Library struct {
 	Level Level
-	Path  string // as a process that maps it sees it: that process chose it
+	Path  string // in the view of a process that maps it, which can choose it
 	id    proc.FileID
 	file  *proc.File
-	ahead func() (sites, error) // what sites returns, if it is found already
+	ahead func() (sites, error) // the result of sites, if somebody asked before
 }
 
-// Close gives the descriptor back. Level and Path stay.
+// Close closes the file. Level and Path stay.
 func (l Library) Close() error { return l.file.Close() }
 
 func closeAll(libs []Library) {
@@ -31,19 +29,19 @@ func closeAll(libs []Library) {
 	}
 }
 
-// A mappedLibrary is a mapping of a file that is named like a CUDA library.
+// A mappedLibrary is a mapping of a file with the name of a CUDA library.
 type mappedLibrary struct {
 	proc.Mapping
 	level Level
 }
 
-// maxLibraries bounds the CUDA libraries that are looked at in one process.
+// maxLibraries bounds the CUDA libraries of one process.
 const maxLibraries = 64
 
 var errTooMany = fmt.Errorf("it maps more than %d CUDA libraries", maxLibraries)
 
-// mappedLibraries returns the CUDA libraries that pid maps, by name, of the
-// levels wanted. What it found comes with an error, too.
+// mappedLibraries returns the CUDA libraries of the levels that pid maps, by name. With an error it
+// returns those that it found before.
 func mappedLibraries(pid int, levels []Level) (out []mappedLibrary, err error) {
 	type file struct {
 		id   proc.FileID
@@ -66,10 +64,9 @@ func mappedLibraries(pid int, levels []Level) (out []mappedLibrary, err error) {
 	return out, nil
 }
 
-// findLibraries opens the CUDA libraries that pid maps. A process that exports
-// the runtime's symbols itself (a static libcudart whose symbols survived)
-// counts as a library of level Runtime. The caller closes them; with an error
-// there are none.
+// findLibraries opens the CUDA libraries that pid maps. A program that exports the runtime's symbols
+// itself, from a static libcudart, is a library of level Runtime. The caller closes them. With an
+// error there are none.
 func findLibraries(pid int, levels []Level) ([]Library, error) {
 	mapped, err := mappedLibraries(pid, levels)
 	if err != nil {
@@ -89,7 +86,7 @@ func findLibraries(pid int, levels []Level) ([]Library, error) {
 	return out, nil
 }
 
-// staticRuntime opens pid's program if it defines the runtime's functions.
+// staticRuntime opens pid's program, if it defines the runtime's functions.
 func staticRuntime(pid int) (Library, bool) {
 	f, name, err := proc.OpenExecutable(pid)
 	if err != nil {
@@ -104,8 +101,8 @@ func staticRuntime(pid int) (Library, bool) {
 	return lib, true
 }
 
-// libraryLevel tells from a path whether it names a CUDA library. Wheels carry
-// libcudart under names such as libcudart-d0da41ae.so.12.
+// libraryLevel returns the level of the CUDA library that a path names. Wheels contain libcudart under
+// names such as libcudart-d0da41ae.so.12.
 func libraryLevel(name string) (Level, bool) {
 	base := path.Base(name)
 	switch {
@@ -123,32 +120,29 @@ func libraryLevel(name string) (Level, bool) {
 	return 0, false
 }
 
-// vendorLibraries are those of NVIDIA's that take memory from the kernel driver
-// without libcuda. NVML asks it often, and takes none.
+// vendorLibraries are NVIDIA's libraries that allocate from the kernel driver without libcuda. NVML is
+// none: it calls the driver often, and allocates nothing.
 var vendorLibraries = []string{"libnvidia-opencl", "libnvidia-glcore", "libnvidia-eglcore", "libnvidia-glsi", "libnvidia-rtcore",
 	"libnvoptix", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "libvdpau_nvidia"}
 
-// optional tells whether a library of a level may well have nothing to probe.
+// optional reports whether libraries of a level often have nothing to probe.
 func optional(level Level) bool { return level.pyTorch() || level == Vendor }
 
-// pyTorch tells whether l is of PyTorch's libraries: they alone make no CUDA program.
+// pyTorch reports whether l is a library of PyTorch. A program with these alone does not use CUDA.
 func (l Level) pyTorch() bool { return l == Torch || l == TorchCUDA }
 
-// openMapping opens the very file that one mapping of pid maps, without a look
-// at the process's other mappings. The caller closes it.
+// openMapping opens the file of one mapping of pid. It does not read the process's other mappings. The
+// caller closes it.
 //
-// The process is hostile: it may map another file there at any moment, and write
-// any file that its user may write. What holds all the same: each probe lies in a
-// file that the process had mapped under a CUDA library's name, at a function that
-// this very file defines under a name of the table, or, if the file calls itself
-// by such a name too, where it calls the C library; in a segment that it says is
-// loaded executably. So nobody gets a probe into a file of somebody else unless
-// that file is a CUDA library, and then only where it belongs. In a file of its
-// own, a process may have probes wherever it likes, in the middle of an
-// instruction too, or where its code no longer is what it was when it was read.
-// That harms those who run the file, whose code its owner chooses anyway. The
-// kernel also writes the breakpoint into private read-only mappings of the file
-// that are not executable.
+// The process may be hostile: it can map another file there at any moment, and write to each file that
+// its user can write to. These rules hold nevertheless. Each probe lies in a file that the process had
+// mapped under the name of a CUDA library. It lies at a function that this file defines under a name of
+// the table, or, if the file's SONAME is such a name too, at a call of the C library. It lies in a
+// segment that the file marks as executable. So no process can place a probe in a file of another user,
+// unless that file is a CUDA library, and then only at the right place. In a file of its own, a process
+// can have probes anywhere: in the middle of an instruction, or in code that it changed since. This
+// harms those who run the file, whose code its owner chooses anyway. The kernel also writes the
+// breakpoint into private read-only mappings of the file that are not executable.
 func openMapping(pid int, m proc.Mapping, level Level) (Library, error) {
 	f, err := proc.OpenMapped(pid, &m)
 	if err != nil {
@@ -161,10 +155,9 @@ func newLibrary(f *proc.File, level Level, name string) Library {
 	return Library{Level: level, Path: name, id: f.ID, file: f}
 }
 
-// functions returns the file offsets of the functions that the library defines
-// and whose names match; and, under names that end in @plt, those of where it calls
-// functions of other libraries, if it is one that calls the kernel driver and calls
-// itself so. The error is ErrNoSymbols, or why it cannot be read.
+// functions returns the file offsets of the functions that the library defines and whose names match.
+// For a library that calls the kernel driver, by name and by SONAME, it also returns those of its calls
+// of other libraries, under names that end in @plt. The error is ErrNoSymbols, or one of reading.
 func (l Library) functions(match func(name []byte) bool) (map[string]uint64, error) {
 	e, err := l.elf()
 	if err != nil {
@@ -185,7 +178,7 @@ func (l Library) functions(match func(name []byte) bool) (map[string]uint64, err
 	if err != nil && l.Level == Vendor {
 		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
 	}
-	for name, offset := range stubs { // none with an error: they count as missing
+	for name, offset := range stubs { // after an error there are none: they count as missing
 		offsets[name+imported] = offset
 	}
 	return offsets, nil
@@ -197,41 +190,4 @@ func (l Library) elf() (*proc.ELF, error) {
 		return nil, fmt.Errorf("%w: %w", err, ErrNoSymbols)
 	}
 	return e, err
-}
-
-// systemLibraries opens the libraries that a program started now would load:
-// those are probed before anyone maps them, so that no call is missed. The
-// caller closes them.
-func systemLibraries(levels []Level) []Library {
-	names := map[Level][]string{
-		Driver:  {"libcuda.so.1"},
-		Runtime: {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"},
-	}
-	dirs := append(strings.Split(os.Getenv("LD_LIBRARY_PATH"), ":"),
-		"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
-		"/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/local/cuda/lib64",
-		"/usr/local/cuda/compat", "/run/nvidia/driver/usr/lib/x86_64-linux-gnu")
-	var out []Library
-	seen := map[proc.FileID]bool{}
-	for _, level := range levels {
-		for _, dir := range dirs {
-			for _, name := range names[level] {
-				if !path.IsAbs(dir) {
-					continue
-				}
-				p := path.Join(dir, name)
-				f, err := proc.Open(p)
-				if err != nil {
-					continue
-				}
-				if seen[f.ID] {
-					f.Close()
-					continue
-				}
-				seen[f.ID] = true
-				out = append(out, newLibrary(f, level, p))
-			}
-		}
-	}
-	return out
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// A plan says which slot of a record holds which of a row's values. The kernel
-// side is told the same order (kernelRow), so slots exist in one place only.
+// A plan assigns the values of a row to the slots of an event. kernelRow gives the kernel side the same
+// order.
 type plan struct {
 	row                                     *Row
 	captures                                []value
@@ -15,7 +15,7 @@ type plan struct {
 	extra                                   int // the first of len(row.Extra)
 }
 
-// Plans are made once: rows never change.
+// init makes all plans. Rows never change.
 func init() {
 	for i := range Table {
 		Table[i].plan = newPlan(&Table[i])
@@ -45,7 +45,7 @@ func newPlan(r *Row) *plan {
 	return p
 }
 
-// fill completes e, of which the record's header is filled in.
+// fill sets the values of e. Its header is complete.
 func (p *plan) fill(e *event.Event, v *[values]uint64) {
 	r := p.row
 	failed := e.Result != event.Success
@@ -62,7 +62,7 @@ func (p *plan) fill(e *event.Event, v *[values]uint64) {
 		return v[slot]
 	}
 	e.Addr, e.Size, e.Handle = at(p.addr), at(p.size), at(p.handle)
-	if p.ctx >= 0 && !failed { // else it is the one that is current
+	if p.ctx >= 0 && !failed { // else it is the current context
 		e.Ctx = v[p.ctx]
 	}
 	if p.device >= 0 {
@@ -71,7 +71,7 @@ func (p *plan) fill(e *event.Event, v *[values]uint64) {
 	if p.stream >= 0 {
 		e.Stream = v[p.stream]
 		if e.Stream == 0 && strings.HasSuffix(Entries[e.API].Symbol, "_ptsz") {
-			e.Stream = event.StreamPerThread // what 0 means there
+			e.Stream = event.StreamPerThread // the meaning of 0 there
 		}
 	}
 	if r.Fix != nil {
@@ -96,11 +96,10 @@ type kernelRow struct {
 	Captures                [values]kernelCapture
 }
 
-// argument returns where the kernel side finds argument n on an architecture.
-// A cudaExtent by value is no argument register on x86-64, where System V puts
-// it on the stack. AAPCS64 (6.8.2, rule B.4) passes the address of a copy of
-// what is larger than 16 bytes: one register, and those behind move up. Its
-// fields are arguments 4 to 6 on both (gm_enter).
+// argument returns the number of argument n for the kernel side of an architecture. A cudaExtent by value
+// uses no register on x86-64, where System V passes it on the stack. AAPCS64 (6.8.2, rule B.4) passes the
+// address of a copy of a value larger than 16 bytes in one register, and the later arguments move up. The
+// extent's fields are arguments 4 to 6 on both (gm_enter).
 func (r *Row) argument(n uint8, arch string) uint8 {
 	if arch == "arm64" && r.flags&flagExtent != 0 && uint16(n) >= r.stride && n < 4 {
 		return n + 1
@@ -108,7 +107,7 @@ func (r *Row) argument(n uint8, arch string) uint8 {
 	return n
 }
 
-// kernelRow returns the row as the kernel side of an architecture (GOARCH) reads it.
+// kernelRow returns the row in the form of the kernel side of an architecture (GOARCH).
 func (p *plan) kernelRow(c class, arch string) kernelRow {
 	k := kernelRow{Class: uint16(c), Flags: uint16(p.row.flags), Stride: p.row.stride}
 	for i := range k.Captures {

@@ -79,7 +79,7 @@ func TestLife(t *testing.T) {
 	if starts[0] == starts[1] {
 		t.Error("parent and child began at the same time")
 	}
-	if tr.traced(p.PID()) || tr.traced(int(child)) {
+	if tr.targets.has(p.PID()) || tr.targets.has(int(child)) {
 		t.Error("an ended process is still a target")
 	}
 	tr.wantLoss(nil)
@@ -220,9 +220,9 @@ func TestLateLibrary(t *testing.T) {
 }
 
 func (tr *trace) probedLibraries() (paths []string) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	for _, a := range tr.libs.table {
+	tr.libs.mu.Lock()
+	defer tr.libs.mu.Unlock()
+	for _, a := range tr.libs.slots.table {
 		paths = append(paths, a.library.Path)
 	}
 	return paths
@@ -323,7 +323,7 @@ func TestNoSuchProcess(t *testing.T) {
 	if _, err := tr.Target(cmd.Process.Pid); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Target of an ended process: %v, want os.ErrNotExist", err)
 	}
-	if tr.traced(cmd.Process.Pid) {
+	if tr.targets.has(cmd.Process.Pid) {
 		t.Error("who has the PID of an ended process next would be traced")
 	}
 }

@@ -25,7 +25,7 @@ func TestProbesBehindTheStart(t *testing.T) {
 	}
 	points, _ := choose(Driver, offsets, lasting)
 	lib := openLibrary(t, file)
-	if points, err = lib.settle(points); err != nil {
+	if points, err = lib.locate(points); err != nil {
 		t.Fatal(err)
 	}
 	behind := map[string]uint64{}

@@ -14,12 +14,12 @@ func TestMeasure(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "init")
 	tr := openTrace(t, Options{})
-	if err := tr.newTarget(p.PID()); err != nil {
+	if err := tr.targets.add(p.PID(), others); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error)
 	go func() { done <- tr.Run(counter{}, nil) }()
-	a, err := attachRows(openLibrary(t, testcuda.Get(t).LibCUDA), tr.progs, nil, func(r *Row) bool { return r.Symbols[0] == "cuMemAlloc_v2" })
+	a, err := attachRows(openLibrary(t, testcuda.Get(t).LibCUDA), tr.kernel.progs, nil, func(r *Row) bool { return r.Symbols[0] == "cuMemAlloc_v2" })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,13 +10,12 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// selfRow is the function that CallSelf's calls are taken for.
+// selfRow is the function that CallSelf imitates.
 const selfRow = "cuMemAlloc_v2"
 
-// CallSelf makes calls in this process that the kernel side takes for allocations
-// which fail, each of size bytes and of the same stack: they go through the probes, the
-// programs and the ring buffer as any other's, to Run's handler. Nothing else of this
-// process is traced. Close ends it.
+// CallSelf makes calls in this process that look like failed allocations of size bytes, with the
+// same stack. They pass the probes, the programs and the ring buffer like others, to Run's
+// Handler. Nothing else of this process is traced.
 func (t *Tracer) CallSelf(calls int, size uint64) (err error) {
 	defer func() {
 		if err != nil {
@@ -37,21 +36,21 @@ func (t *Tracer) CallSelf(calls int, size uint64) (err error) {
 	}
 	defer self.Close()
 	pid := os.Getpid()
-	if err := t.newTarget(pid); err != nil {
+	if err := t.targets.add(pid, uint32(os.Geteuid())); err != nil {
 		return err
 	}
 	a := attachment{library: Library{Path: "this program"}} // without a gate
-	err = a.attach(self.Link(), t.progs, []point{{entry: uint16(row), offset: offset, at: offset}}, pid)
+	err = a.attach(self.Link(), t.kernel.progs, []point{{entry: uint16(row), offset: offset, at: offset}}, pid)
 	if err == nil {
-		// The kernel puts another return address on the stack. The function has no
-		// frame, nor a place where Go would look at the stack.
+		// The kernel replaces the return address on the stack. So the function has no
+		// frame, and no point at which Go would inspect the stack.
 		runtime.LockOSThread()
 		for range calls {
 			callSelf(size)
 		}
 		runtime.UnlockOSThread()
 	}
-	return errors.Join(err, a.detach(), t.coll.Maps["targets"].Delete(uint32(pid)))
+	return errors.Join(err, a.detach(), t.targets.remove(pid))
 }
 
 func callSelf(size uint64)

@@ -48,7 +48,7 @@ func TestCallSelf(t *testing.T) {
 			t.Errorf("%+v; want a failed allocation of %d bytes at stack %x", e, size, g.stacks[0].ID)
 		}
 	}
-	if tr.traced(int(g.events[0].Proc.PID)) {
+	if tr.targets.has(int(g.events[0].Proc.PID)) {
 		t.Error("this process is still traced")
 	}
 }

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachSession is BPF_TRACE_UPROBE_SESSION, from Linux 6.13: one link holds many
-// functions, and its program runs where each is entered and, if it asks for that by
-// returning 0, where it returns. Only then the kernel replaces the return address.
+// attachSession is BPF_TRACE_UPROBE_SESSION, from Linux 6.13 on. One link holds many functions. Its program
+// runs at the entry of each and, if it returns 0 there, at the return too. Only then the kernel replaces
+// the return address.
 const attachSession = ebpf.AttachType(57)
 
-// attachType returns the best way to attach probes that this kernel has: a session; a
-// link that holds many probes; with AttachNone each probe has a link of its own.
+// attachType returns the best way to attach probes on this kernel: a session, a link with many probes, or,
+// with AttachNone, a link for each probe.
 func attachType() ebpf.AttachType {
 	switch {
 	case haveSession() == nil:
@@ -31,17 +31,13 @@ func attachType() ebpf.AttachType {
 	return ebpf.AttachNone
 }
 
-// haveMulti tells whether one link can hold many uprobes, with the cookies and
-// process filter used here.
+// haveMulti reports whether one link can hold many uprobes, with cookies and a process filter.
 func haveMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
 
-// haveSession returns nil if the kernel has sessions, and ErrNotSupported if it has not.
-// One that has them looks at the path before all else that is wrong here.
+// haveSession returns nil if the kernel has sessions, and ErrNotSupported if it has none. A kernel with
+// sessions complains about the path first.
 var haveSession = sync.OnceValue(func() error {
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.Kprobe, AttachType: attachSession, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
-	})
+	prog, err := emptyProgram(attachSession)
 	if err != nil {
 		return err
 	}
@@ -59,13 +55,14 @@ var haveSession = sync.OnceValue(func() error {
 	return err
 })
 
-// SkipsReturns says whether this kernel lets a probe that sees a call begin leave its
-// return alone, ErrNotSupported if it does not.
-func SkipsReturns() error { return haveSession() }
+// emptyProgram loads a program that does nothing.
+func emptyProgram(attach ebpf.AttachType) (*ebpf.Program, error) {
+	return ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, AttachType: attach, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+}
 
-// session runs a program of attachSession at the offsets of a file, each with its
-// cookie. pid 0 means every process that maps the file. (The link package of
-// cilium/ebpf has no such link.)
+// session attaches a program of attachSession to the offsets of a file, each with its cookie. pid 0 means
+// every process that maps the file. (The link package of cilium/ebpf has no such link.)
 func session(path string, prog *ebpf.Program, offsets, cookies []uint64, pid int) (link.Link, error) {
 	fd, err := createSession(path, prog, offsets, cookies, pid)
 	if err != nil {
@@ -74,8 +71,7 @@ func session(path string, prog *ebpf.Program, offsets, cookies []uint64, pid int
 	return link.NewFromFD(fd)
 }
 
-// createSession makes the link, with what union bpf_attr holds for it
-// (include/uapi/linux/bpf.h).
+// createSession makes the link by its part of union bpf_attr (include/uapi/linux/bpf.h).
 func createSession(path string, prog *ebpf.Program, offsets, cookies []uint64, pid int) (int, error) {
 	file, err := unix.BytePtrFromString(path)
 	if err != nil {

@@ -75,9 +75,9 @@ func TestOneUserTakesAllSlots(t *testing.T) {
 	begin := time.Now()
 	mapAll(t, nobody, 19, differentLibraries(t, open2all(t), 1100))
 	eventually(t, "all slots to be taken", func() bool {
-		tr.mu.Lock()
-		defer tr.mu.Unlock()
-		return len(tr.libs.table) >= maxAttachments
+		tr.libs.mu.Lock()
+		defer tr.libs.mu.Unlock()
+		return len(tr.libs.slots.table) >= maxAttachments
 	})
 	t.Logf("%d libraries probed after %v", maxAttachments, time.Since(begin))
 	p, library := oddOf(t, somebody)
@@ -117,7 +117,7 @@ func TestOneUserTakesAllSlots(t *testing.T) {
 		break
 	}
 	begin = time.Now()
-	if err := tr.closeAll(); err != nil {
+	if err := tr.libs.closeAll(); err != nil {
 		t.Error(err)
 	}
 	t.Logf("all probes off after %v", time.Since(begin))
@@ -148,9 +148,9 @@ func TestFilesThatDoNotAnswer(t *testing.T) {
 	tr := openTrace(t, Options{All: true, Follow: true})
 	mapAll(t, nobody, 10, silentFiles(t, 100))
 	eventually(t, "files that do not answer to be waited for", func() bool {
-		tr.mu.Lock()
-		defer tr.mu.Unlock()
-		return len(tr.libs.pending) >= maxOfUser
+		tr.libs.mu.Lock()
+		defer tr.libs.mu.Unlock()
+		return len(tr.libs.slots.pending) >= maxOfUser
 	})
 	p, library := oddOf(t, somebody)
 	eventually(t, "the neighbour's probes", func() bool { return tr.probes(library) })
@@ -169,13 +169,13 @@ func TestFilesThatDoNotAnswer(t *testing.T) {
 // A table is one of attachments that tests fill.
 type table struct {
 	testing.TB
-	attachments
+	slots
 	now  time.Time
 	next int
 }
 
 func newTable(tb testing.TB, most int) *table {
-	return &table{TB: tb, attachments: newAttachments(most), now: time.Now()}
+	return &table{TB: tb, slots: newSlots(most), now: time.Now()}
 }
 
 // maps has a process of a user map a library, by number, and says which library lost its
@@ -248,10 +248,10 @@ func TestIdleMakesRoom(t *testing.T) {
 	for i := 1; i <= 8; i++ {
 		l.maps(i, 1, i)
 	}
-	l.inherited(7, 999, 1000)
+	l.inherit(7, 999, 1000)
 	for _, pid := range []int{3, 7, 1, 2} {
 		l.now = l.now.Add(time.Second)
-		l.left(pid, 1000, l.now)
+		l.leave(pid, 1000, l.now)
 		l.check()
 	}
 	for i, want := range []int{3, 1, 2} {
@@ -284,18 +284,17 @@ func TestShares(t *testing.T) {
 		t.Errorf("a claim that is made again takes %v", key)
 	}
 	var unseen []string
-	tr := &Tracer{libs: l.attachments}
-	for _, n := range tr.NotSeen() {
+	for _, n := range l.notSeen() {
 		unseen = append(unseen, n.String())
 	}
 	if want := []string{"6 processes of user 1: no free slot for a library", "1 process of user 3: no free slot for a library"}; !slices.Equal(unseen, want) {
 		t.Errorf("%q, want %q", unseen, want)
 	}
 	for pid := range 300 {
-		l.left(pid, 1<<40, l.now)
+		l.leave(pid, 1<<40, l.now)
 	}
 	l.check()
-	if n := tr.NotSeen(); len(n) != 0 {
+	if n := l.notSeen(); len(n) != 0 {
 		t.Errorf("ended processes are not seen: %v", n)
 	}
 }
@@ -393,10 +392,10 @@ func TestRefused(t *testing.T) {
 // Warnings about one user end, and come back later; those about others go on.
 func TestWarningsOfUsers(t *testing.T) {
 	var said []string
-	tr := &Tracer{libs: newAttachments(1), warned: map[string]bool{}, opts: Options{Warn: func(s string) { said = append(said, s) }}}
+	w := newWarnings(func(s string) { said = append(said, s) })
 	for i := range 1000 {
-		tr.warnOf(1, fmt.Sprintf("library %d", i))
-		tr.warnOf(2, "always the same")
+		w.addFor(1, fmt.Sprintf("library %d", i))
+		w.addFor(2, "always the same")
 	}
 	if len(said) != maxWarnings+1 || said[1] != "always the same" || !strings.Contains(said[maxWarnings], "left out") {
 		t.Errorf("%d warnings: %q", len(said), said)
@@ -405,7 +404,7 @@ func TestWarningsOfUsers(t *testing.T) {
 	now := time.Now()
 	take := func(at time.Duration) (n int) {
 		for {
-			if ok, _ := b.take(now.Add(at)); !ok {
+			if ok, _ := b.spend(now.Add(at)); !ok {
 				return n
 			}
 			n++

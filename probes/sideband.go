@@ -16,9 +16,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// A sideband reports new executable mappings of every process. It is a dummy
-// software event on each CPU, which needs no tracefs: perf_event_open(2),
-// PERF_COUNT_SW_DUMMY.
+// A sideband reports the new executable mappings of every process, by a dummy software event on each CPU.
+// It needs no tracefs: perf_event_open(2), PERF_COUNT_SW_DUMMY.
 type sideband struct {
 	events []*perf.Event
 	epoll  int
@@ -100,21 +99,19 @@ func (s *sideband) watch(fd, index int) error {
 	return nil
 }
 
-// To wake this process for each mapping takes a tenth of a millisecond, most of it the Go
-// runtime's: several percent of a core where hundreds of programs a second start. After
-// restless wakeups in a row that brought none of a library to probe, each less than calm
-// after the one before, mappings wait for rest to be read together. A ring holds many
-// times more, and a program of CUDA's takes longer from mapping the driver to its first
-// call.
+// A wakeup costs a tenth of a millisecond, most of it in the Go runtime. On a machine that starts hundreds of
+// programs a second, a wakeup for each mapping is several percent of a core. So after restless wakeups in a
+// row without a library to probe, each less than calm after the one before, mappings wait for rest, to be
+// read together. A ring holds many times more, and a CUDA program needs longer from the mapping of the
+// driver to its first call.
 const (
 	restless = 32
 	calm     = 30 * time.Millisecond
 	rest     = 20 * time.Millisecond
 )
 
-// run calls f for every new executable mapping until close, and hears of it whether that
-// is one of a library to probe. lost is called with the number of mappings that the
-// kernel could not report.
+// run calls f for every new executable mapping until halt. f returns whether it is of a library to probe. run
+// calls lost with the number of mappings that the kernel could not report.
 func (s *sideband) run(f func(mapping) (library bool), lost func(uint64)) {
 	ready := make([]unix.EpollEvent, 64)
 	var last time.Time
@@ -146,7 +143,7 @@ func (s *sideband) run(f func(mapping) (library bool), lost func(uint64)) {
 	}
 }
 
-// drain tells whether there was a library to probe.
+// drain reads one ring, and reports whether there was a library to probe.
 func (s *sideband) drain(ev *perf.Event, f func(mapping) bool, lost func(uint64)) (library bool) {
 	var raw perf.RawRecord
 	for ev.HasRecord() && !s.halted.Load() {
@@ -169,9 +166,8 @@ func (s *sideband) drain(ev *perf.Event, f func(mapping) bool, lost func(uint64)
 	return library
 }
 
-// recordTime is a record's sample_id, which ends it: the time alone, as the
-// event's format says (perf_event_open(2)). The perf package looks for it right
-// after the path, whose padding it does not skip.
+// recordTime returns the time of a record. It is the record's sample_id, at its end (perf_event_open(2)). The
+// perf package expects it right after the path, and does not skip padding.
 func recordTime(raw *perf.RawRecord) time.Duration {
 	return time.Duration(binary.NativeEndian.Uint64(raw.Data[len(raw.Data)-8:]))
 }

@@ -13,7 +13,7 @@ import (
 // A call from a signal handler on a stack above that of a call that is pending does
 // not end the process, whether it is traced or not. One that was killed answers no more.
 func TestCallOnSignalStack(t *testing.T) {
-	if err := SkipsReturns(); err != nil {
+	if err := haveSession(); err != nil {
 		t.Skip("this kernel has no uprobe sessions")
 	}
 	target := odd(t)

@@ -2,16 +2,15 @@ package probes
 
 import "github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 
-// maxSpread bounds the calls of ioctl with probes in one library. Those of NVIDIA's
-// libcuda from 390 to 595 are 3 to 72.
+// maxSpread bounds the calls of ioctl with probes in one library. NVIDIA's libcuda from 390 to 595 has 3 to
+// 72 calls.
 const maxSpread = 96
 
-// spread returns the points in place of the one on ioctl's stub: its calls, which
-// the kernel carries out itself, as it does most jumps behind them. (A stub is a jump
-// to where memory says, which it does not.) A call that is known to make none of the
-// kernel driver's requests in the table gets no probe. It is the stub that gets
-// one if its calls are not known to be all, or are too many. The same goes for code
-// that a shadow stack may watch: the kernel puts no return address there.
+// spread returns the points to use instead of ioctl's stub: the calls of the stub. The kernel emulates these
+// calls, and most jumps after them, but not the stub, which is a jump to an address in memory. A call with a
+// constant request that is not in the table gets no probe. The stub itself gets the probe if it is unknown
+// whether these are all calls, or if there are too many, or if a shadow stack may watch the code: the kernel
+// writes no return address there.
 func spread(e *proc.ELF, stub point) []point {
 	if e.ShadowStack() {
 		return []point{stub}

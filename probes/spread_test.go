@@ -31,7 +31,7 @@ func TestRequests(t *testing.T) {
 			}
 			points, _ := choose(Driver, offsets, func(r *Row) bool { return r.class == classEscape })
 			stub := points
-			if points, err = openLibrary(t, file).settle(points); err != nil {
+			if points, err = openLibrary(t, file).locate(points); err != nil {
 				t.Fatal(err)
 			}
 			if runtime.GOARCH == "amd64" && name == "calls" {

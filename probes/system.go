@@ -18,8 +18,7 @@ import (
 // ErrPrivilege is the error of a tracer that may not trace.
 var ErrPrivilege = errors.New("missing privilege")
 
-// A capability is what a tracer needs, and what for. CAP_SYS_ADMIN stands in
-// for all of them but CAP_SYS_PTRACE.
+// A capability is one that a tracer needs. CAP_SYS_ADMIN includes all of them but CAP_SYS_PTRACE.
 type capability struct {
 	bit         int
 	name, usage string
@@ -51,7 +50,7 @@ func MissingCapabilities() ([]string, error) {
 func checkPrivilege() error {
 	missing, err := MissingCapabilities()
 	if err != nil || len(missing) == 0 {
-		return nil // if it cannot be told, the kernel will
+		return nil // if it is unknown, the kernel reports it later
 	}
 	return fmt.Errorf("%w: run as root, or grant %s", ErrPrivilege, strings.Join(missing, ", "))
 }
@@ -80,12 +79,12 @@ func explain(err error) error {
 	return err
 }
 
-// pidFilterWorks tells whether the kernel confines probes to a process here.
+// pidFilterWorks reports whether this kernel can confine probes to a process.
 func pidFilterWorks() bool { return confines(KernelRelease()) }
 
-// confines tells whether a multi link's process filter covers all threads of
-// the process: from Linux 6.12 (46ba0e49b642 "bpf: fix multi-uprobe PID
-// filtering logic"). Before, the kernel side's own filter does it alone.
+// confines reports whether a multi link's process filter covers all threads of the process. It does from
+// Linux 6.12 on (46ba0e49b642 "bpf: fix multi-uprobe PID filtering logic"). Before that, only the kernel
+// side's own filter does.
 func confines(release string) bool {
 	major, minor, _ := ParseRelease(release)
 	return major > 6 || major == 6 && minor >= 12
@@ -94,23 +93,22 @@ func confines(release string) bool {
 // ErrNotSupported is the error of a feature that this kernel lacks.
 var ErrNotSupported = ebpf.ErrNotSupported
 
-// A Feature is something of the kernel's that tracing uses.
+// A Feature is a feature of the kernel that tracing uses.
 type Feature struct {
-	Name  string // for people
+	Name  string // for the user
 	Since string // the first Linux that has it, or the option that builds it in
-	// Without says what is different on a kernel that lacks it, "" if nothing can be
-	// traced there.
+	// Without describes the difference on a kernel that lacks it, "" if tracing is impossible
+	// there.
 	Without string
-	// Err is nil if the kernel has it, ErrNotSupported if it lacks it, and
-	// anything else if that cannot be told, as without privilege.
+	// Err is nil if the kernel has it, ErrNotSupported if it lacks it, and another error if that
+	// is unknown, for example without privilege.
 	Err error
 }
 
-// String returns the feature's name and since when there is it.
+// String returns the feature's name and the first kernel with it.
 func (f Feature) String() string { return fmt.Sprintf("%s (%s)", f.Name, f.Since) }
 
-// Features asks the kernel for everything that tracing uses. BPF features are
-// asked for by loading a small program or map.
+// Features tests every feature that tracing uses. It loads small programs and maps to test BPF features.
 func Features() []Feature {
 	_, noBTF := btf.LoadKernelSpec()
 	return []Feature{
@@ -122,12 +120,11 @@ func Features() []Feature {
 		{Name: "uprobe_multi links", Since: "Linux 6.6", Err: features.HaveBPFLinkUprobeMulti(),
 			Without: "probes go on and off one by one, which takes longer; tracing is the same"},
 		{Name: "uprobe sessions", Since: "Linux 6.13", Err: haveSession(),
-			Without: "a process whose signal handler calls CUDA, on a stack above the one that it interrupted in a call of CUDA, is killed by SIGILL, traced or not"},
+			Without: "SIGILL kills a process, traced or not, if its signal handler interrupts a CUDA call and itself calls CUDA on a stack at a higher address"},
 	}
 }
 
-// haveUprobes looks for the perf device that uprobes are made with; links of
-// many uprobes need none.
+// haveUprobes looks for the perf device of uprobes. Links with many uprobes need none.
 func haveUprobes() error {
 	const devices = "/sys/bus/event_source/devices"
 	if haveMulti() {
@@ -143,7 +140,7 @@ func haveUprobes() error {
 	return err
 }
 
-// KernelRelease returns what uname -r prints, "" if that cannot be told.
+// KernelRelease returns the output of uname -r, "" if it is unknown.
 func KernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -152,8 +149,7 @@ func KernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// ParseRelease returns the numbers that a kernel's release begins with, 0 for
-// those that it lacks.
+// ParseRelease returns the numbers at the start of a kernel's release, 0 for missing ones.
 func ParseRelease(release string) (major, minor, patch int) {
 	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch)
 	return major, minor, patch

@@ -9,23 +9,21 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
 )
 
-// Level says which library exports a row's symbols.
+// Level is the library that exports a row's symbols.
 type Level uint8
 
 const (
 	Driver    Level = iota // libcuda, CUDA's driver API
 	Runtime                // libcudart, CUDA's runtime API
-	Torch                  // libc10, PyTorch's core, for what libcuda is not asked
+	Torch                  // libc10, PyTorch's core
 	TorchCUDA              // libc10_cuda, with PyTorch's caching allocator
-	Vendor                 // NVIDIA's other libraries that ask the kernel driver: OpenCL, graphics, video
-	Kernel                 // no library: NVIDIA's kernel driver, which those ask by ioctl
+	Vendor                 // NVIDIA's other libraries that call the kernel driver: OpenCL, graphics, video
+	Kernel                 // no library: NVIDIA's kernel driver, which libraries call by ioctl
 )
 
-// A Row is one function of CUDA's API: where its pointer, size, handle, and
-// device are found, and what it does to the ledger. Argument positions and
-// structure offsets are those of cuda.h and cuda_runtime_api.h of CUDA 13 on
-// 64-bit machines; they have been stable since the symbol's version suffix
-// was introduced.
+// A Row is one function of CUDA's API: the places of its pointer, size, handle, and device, and what it does to
+// the ledger. Argument positions and structure offsets are those of cuda.h and cuda_runtime_api.h of CUDA 13 on
+// 64-bit machines. They have been stable since CUDA introduced the symbol's version suffix.
 type Row struct {
 	// Symbols are the exported names that share this signature.
 	Symbols []string
@@ -34,19 +32,18 @@ type Row struct {
 	Kind    event.Kind
 	Space   event.Space
 
-	// Escape, of level Kernel, says which ioctl the row is.
+	// Escape is the ioctl of a row of level Kernel.
 	Escape *escape
 
 	// Values captured when the call returns. Absent ones are zero.
 	Addr, Size, Handle, Ctx, Device, Stream value
 	// Extra values for Fix, in order.
 	Extra []value
-	// Fix completes the event from the extra values, for what is no plain
-	// copy: products, structures, sums.
+	// Fix computes values of the event from the extra values, such as products and sums.
 	Fix func(e *event.Event, extra []uint64)
 
-	// class overrides what the kernel side does with the call, which is
-	// classEmit by default. Entries adds the flags that follow from Op.
+	// class is what the kernel side does with the call, by default classEmit. Entries adds the
+	// flags that follow from Op.
 	class class
 	flags rowFlags
 	// stride of a list's elements; the argument that holds an extent's
@@ -56,12 +53,12 @@ type Row struct {
 	plan *plan
 }
 
-// A value says where one number is: an argument, or memory that an argument
-// points to, read after the call returned.
+// A value is the place of one number: an argument, or memory that an argument points to, which the kernel side
+// reads after the call returned.
 type value struct {
 	present bool
 	size    uint8 // 0 the argument itself, 4 or 8 bytes of memory
-	output  bool  // the function writes it, unless it fails: then it counts as 0
+	output  bool  // the function writes it; it counts as 0 if the function failed
 	arg     uint8
 	off     uint16
 }
@@ -76,7 +73,7 @@ func out32(n uint8, off uint16) value {
 	return value{present: true, size: 4, arg: n, off: off, output: true}
 }
 
-// class and rowFlags mirror bpf/gpumemtrace.h.
+// class and rowFlags mirror bpf/table.h.
 type class uint8
 
 const (
@@ -105,19 +102,18 @@ const (
 	flagExtent                         // a cudaExtent by value: arguments 4, 5, 6
 	flagCtxArg                         // argument 1 names the context asked about, 0 the current one
 	flagPops                           // argument 0 is a context that stops being current
-	flagAllocates                      // it tells the whole of what is called inside it
-	flagFrees                          // it tells the whole of such calls inside it
-	flagKernel                         // a call of the kernel driver: Outer is the function that it was made in
-	flagBacking                        // in a function with flagBacked it takes no stack: that function's event has it
+	flagAllocates                      // calls inside it make no event of their own
+	flagFrees                          // frees inside it make no event of their own
+	flagKernel                         // a call of the kernel driver: Outer is the function that made it
+	flagBacking                        // no stack inside a flagBacked function, whose event has that stack
 	flagPointer                        // argument 6 is the pointer at argument 2 + stride
-	flagBacked                         // its allocation lies in what the kernel driver hands out inside it
+	flagBacked                         // its allocation lies in memory that the kernel driver hands out inside it
 )
 
-// Table has one row for each function, and each call of the kernel driver.
-// The coverage table of docs/functions.md, the probes and the stand-in's tests are all
-// made from it. A name that ends in @plt is a function of the C library's, and the probe is
-// on the place in libcuda (or in a library of level Vendor) at which that calls it:
-// nobody else comes by there.
+// Table has one row for each function, and for each call of the kernel driver. The coverage table of
+// docs/functions.md, the probes and the stand-in's tests come from it. A name that ends in @plt is a function of
+// the C library. Its probe is at the call in libcuda, or in a library of level Vendor, so that no other code runs
+// into it.
 var Table = append([]Row{
 	// Linear device memory. CUDA Driver API, "Memory Management".
 	{Symbols: []string{"cuMemAlloc_v2"}, Op: event.OpAlloc, Kind: event.KindDevice, Addr: out(0, 0), Size: arg(1)},
@@ -149,7 +145,7 @@ var Table = append([]Row{
 	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: out(0, 0), Extra: []value{mem(1, 8)}, Fix: fixLocation},
 	{Symbols: []string{"cuMemPoolDestroy"}, Op: event.OpPoolDestroy, Handle: arg(0)},
 	{Symbols: []string{"cuMemPoolTrimTo"}, Op: event.OpPoolTrim, Handle: arg(0), Size: arg(1)},
-	// The exporter's allocation; its size is not told here.
+	// The exporter's allocation. The call does not show its size.
 	{Symbols: []string{"cuMemPoolImportPointer"}, Op: event.OpAlloc, Kind: event.KindImported, Addr: out(0, 0), Handle: arg(1)},
 
 	// Arrays.
@@ -169,8 +165,8 @@ var Table = append([]Row{
 	// Virtual memory management. CUmemAllocationProp: location at 8.
 	{Symbols: []string{"cuMemCreate"}, Op: event.OpHandleCreate, Kind: event.KindVMM, Handle: out(0, 0), Size: arg(1),
 		Extra: []value{mem(2, 8)}, Fix: fixLocation},
-	// A multicast object has no memory: what is bound to it counts where it was
-	// created. Its handle is mapped and released as one of physical memory.
+	// A multicast object has no memory: memory that is bound to it counts at its own creation. Its
+	// handle is mapped and released like one of physical memory.
 	{Symbols: []string{"cuMulticastCreate"}, Op: event.OpHandleCreate, Kind: event.KindMulticast, Handle: out(0, 0)},
 	{Symbols: []string{"cuMemRelease"}, Op: event.OpHandleRelease, Handle: arg(0)},
 	{Symbols: []string{"cuMemRetainAllocationHandle"}, Op: event.OpHandleRetain, Handle: out(0, 0)},
@@ -184,7 +180,7 @@ var Table = append([]Row{
 	{Symbols: []string{"cuMemAddressFree"}, Op: event.OpUnreserve, Addr: arg(0), Size: arg(1)},
 
 	// Memory of other processes and APIs. "CUDA IPC", "External Resource
-	// Interoperability". An IPC handle does not tell its size.
+	// Interoperability". An IPC handle does not show its size.
 	{Symbols: []string{"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2"}, Op: event.OpOpen, Kind: event.KindImported, Addr: out(0, 0)},
 	{Symbols: []string{"cuIpcCloseMemHandle"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
 	// CUDA_EXTERNAL_MEMORY_HANDLE_DESC: size at 24.
@@ -235,13 +231,12 @@ var Table = append([]Row{
 	{Symbols: []string{"cuGraphInstantiate", "cuGraphInstantiate_v2", "cuGraphInstantiateWithFlags",
 		"cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams_ptsz"}, Op: event.OpGraphInstantiate, Handle: arg(1)},
 
-	// Calls in which the kernel driver hands out memory that no function
-	// returns, or takes it back.
+	// Calls in which the kernel driver hands out, or takes back, memory that no function returns.
 	{Symbols: []string{"cuInit", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload",
 		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryUnload", "cuCtxSetLimit", "cuStreamCreate",
 		"cuStreamCreateWithPriority", "cuStreamDestroy", "cuStreamDestroy_v2", "cuGraphExecDestroy", "cuGreenCtxCreate"}, class: classCause},
 
-	// The guard: what address a program got for a name. No ledger event.
+	// For the guard: the address that a program got for a name. No event for the ledger.
 	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: out(1, 0), flags: flagName},
 
 	// The runtime, for --api runtime and both.
@@ -284,58 +279,57 @@ var Table = append([]Row{
 		Op: event.OpOutOfMemory, Size: arg(0), Handle: arg(1), Extra: []value{arg(2), arg(3)}, Fix: fixTorchOutOfMemory,
 		flags: flagStack},
 
-	// c10::reportMemoryUsageToProfiler(void *, int64_t, size_t, size_t, Device):
-	// what the caching allocator handed out, or with a negative size took back, and
-	// its totals after that. c10/core/Allocator.h; int64_t all through before 2.1, no
-	// totals before 1.10.
+	// c10::reportMemoryUsageToProfiler(void *, int64_t, size_t, size_t, Device): the caching
+	// allocator handed memory out, or with a negative size took it back, and its totals after
+	// that. c10/core/Allocator.h; only int64_t before 2.1, no totals before 1.10.
 	{Level: Torch, Symbols: []string{tensorSymbol + "mmNS_6DeviceE", tensorSymbol + "llNS_6DeviceE"}, class: classTensor,
-		Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Addr: arg(0), Handle: arg(2),
+		Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: arg(0), Handle: arg(2),
 		Extra: []value{arg(1), arg(4), arg(6), arg(3)}, Fix: fixTensor, stride: 4},
 	{Level: Torch, Symbols: []string{tensorSymbol + "NS_6DeviceE"}, class: classTensor,
-		Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Addr: arg(0),
+		Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: arg(0),
 		Extra: []value{arg(1), arg(2), arg(6)}, Fix: fixTensor, stride: 2},
 
 	// NativeCachingAllocator::beginAllocateToPool(DeviceIndex, MempoolId_t,
 	// std::function<bool(cudaStream_t)>) and endAllocateToPool(DeviceIndex, MempoolId_t):
-	// between them what a filter lets through is for a private pool, of a CUDA graph or
+	// between them the memory that passes a filter is for a private pool, of a CUDA graph or
 	// torch.cuda.MemPool. c10/cuda/CUDACachingAllocator.cpp. They are virtual, and not
 	// exported: .symtab has them. Both may throw.
 	{Level: TorchCUDA, Symbols: []string{allocatorSymbol + "19beginAllocateToPoolEaSt4pairIyyESt8functionIFbP11CUstream_stEE"}, class: classTensor,
-		Op: event.OpCaptureBegin, Space: event.SpaceTensor, Handle: arg(2), Extra: []value{arg(3), arg(1)}, Fix: fixPrivatePool},
+		Op: event.OpPrivatePoolBegin, Handle: arg(2), Extra: []value{arg(3), arg(1)}, Fix: fixPrivatePool},
 	{Level: TorchCUDA, Symbols: []string{allocatorSymbol + "17endAllocateToPoolEaSt4pairIyyE"}, class: classTensor,
-		Op: event.OpCaptureEnd, Space: event.SpaceTensor, Handle: arg(2), Extra: []value{arg(3), arg(1)}, Fix: fixPrivatePool},
+		Op: event.OpPrivatePoolEnd, Handle: arg(2), Extra: []value{arg(3), arg(1)}, Fix: fixPrivatePool},
 
-	// What libcuda asks of the kernel driver.
+	// The calls of libcuda to the kernel driver.
 	{Symbols: []string{"ioctl@plt"}, class: classEscape},
 	{Symbols: []string{"close@plt"}, Op: event.OpDescriptorClose, Addr: arg(0), flags: flagKernel},
 }, kernelTable...)
 
-// imported is what the names of rows end in whose function is the C library's.
+// imported ends the names of rows of the C library's functions.
 const imported = "@plt"
 
 func (r *Row) imported() bool { return strings.HasSuffix(r.Symbols[0], imported) }
 
-// tensorSymbol begins the name of c10::reportMemoryUsageToProfiler, in every
-// version: its first arguments are the same.
+// tensorSymbol begins the name of every version of c10::reportMemoryUsageToProfiler: their first arguments are
+// the same.
 const tensorSymbol = "_ZN3c1027reportMemoryUsageToProfilerEPvl"
 
 // allocatorSymbol begins the names of methods of PyTorch's caching allocator.
 const allocatorSymbol = "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator"
 
-// TellsTensors tells whether a function of PyTorch's tells of tensors.
-func TellsTensors(symbol string) bool { return strings.HasPrefix(symbol, tensorSymbol) }
+// ReportsTensors reports whether a symbol is PyTorch's function that reports tensors.
+func ReportsTensors(symbol string) bool { return strings.HasPrefix(symbol, tensorSymbol) }
 
-// opProcAddress marks the guard's row: it never leaves this package.
+// opProcAddress is the operation of the guard's row. No Handler gets it.
 const opProcAddress event.Op = 255
 
-// An Entry is one symbol of one row. Its index in Entries is the attach cookie
-// and event.Event.API.
+// An Entry is one symbol of one row. Its index in Entries is the row in the attach cookie, and
+// event.Event.API.
 type Entry struct {
 	Symbol string
 	*Row
 }
 
-// Entries is Table by symbol. Index 0 is no API.
+// Entries is Table by symbol. Index 0 is unused.
 var Entries = func() []Entry {
 	out := []Entry{{Symbol: "", Row: &Row{class: classOff}}}
 	for i := range Table {
@@ -349,6 +343,8 @@ var Entries = func() []Entry {
 			if c := physical.Cause(r.Symbols[0]); c == event.KindBacking || c == event.KindPool {
 				r.flags |= flagBacked
 			}
+		case event.OpTensorAlloc:
+			r.flags |= flagStack
 		case event.OpFree:
 			r.flags |= flagEntryTime | flagFrees
 		case event.OpHandleRelease, event.OpUnmap, event.OpUnreserve, event.OpPoolDestroy, event.OpGraphDestroy,
@@ -369,8 +365,7 @@ var Entries = func() []Entry {
 	return out
 }()
 
-// APINames returns the names of functions by event.Event.API and Outer, as their
-// source has them.
+// APINames returns the names of functions in their source, by event.Event.API and Outer.
 func APINames() []string {
 	out := make([]string, len(Entries))
 	for i := range Entries {

@@ -8,24 +8,22 @@ import (
 	records "github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// maxSamples bounds the sampled tensors, not freed yet, whose ends are told, over all
-// processes. One takes the kernel about 100 bytes.
+// maxSamples bounds the live tensors in the sample, of all processes. One costs the kernel about
+// 100 bytes.
 const maxSamples = 1 << 18
 
-// MaxTensorSample is the largest TensorSample, in bytes.
+// MaxTensorSample is the largest TensorSample.
 const MaxTensorSample = 1 << 30
 
-// TensorOptions say which tensors are told. What is not is in the sums of Allocators.
+// TensorOptions select the tensors to report. Allocators counts the others too.
 type TensorOptions struct {
-	// TensorSample is how many bytes lie between two that are sampled, in the mean: the
-	// tensors that have one are told. 0 is all tensors, MaxTensorSample the most.
+	// TensorSample is the mean distance in bytes between two sampled bytes, at most
+	// MaxTensorSample. The tracer reports the tensors that contain one. 0: it reports all.
 	TensorSample uint64
-	// TensorMin: tensors of fewer bytes are not told.
-	TensorMin uint64
 }
 
-// Partial tells whether there may be tensors that are not told.
-func (o TensorOptions) Partial() bool { return o.TensorSample != 0 || o.TensorMin != 0 }
+// Partial reports whether the tracer leaves tensors out.
+func (o TensorOptions) Partial() bool { return o.TensorSample != 0 }
 
 // An allocatorKey and an allocatorSums mirror struct gm_allocator_key and
 // struct gm_allocator.
@@ -37,12 +35,11 @@ type allocatorKey struct {
 
 type allocatorSums struct {
 	Allocated, Reserved uint64
-	Made, Freed         [2]records.Tally
+	Made, Freed         records.Tally
 }
 
-// Allocators returns what the kernel side knows of caching allocators, in no order.
-// There are none unless Options.Tensors and TensorOptions.Partial. It costs a few system
-// calls for each.
+// Allocators returns the totals of the caching allocators, in no order. The kernel side has them
+// if Options.Tensors and TensorOptions.Partial are set. Each costs a few system calls.
 func (t *Tracer) Allocators() ([]records.Allocator, error) {
 	if !t.opts.Tensors || !t.opts.Partial() {
 		return nil, nil
@@ -50,12 +47,12 @@ func (t *Tracer) Allocators() ([]records.Allocator, error) {
 	var out []records.Allocator
 	var key allocatorKey
 	var x allocatorSums
-	all := t.coll.Maps["allocators"].Iterate()
+	all := t.kernel.coll.Maps["allocators"].Iterate()
 	for all.Next(&key, &x) {
 		out = append(out, records.Allocator{
 			Process: process(key.PID, key.Start), Device: max(key.Device, event.NoDevice),
 			Allocated: x.Allocated, Reserved: x.Reserved,
-			Made: x.Made[0], Freed: x.Freed[0], SmallMade: x.Made[1], SmallFreed: x.Freed[1],
+			Made: x.Made, Freed: x.Freed,
 		})
 	}
 	if err := all.Err(); err != nil {
@@ -64,16 +61,16 @@ func (t *Tracer) Allocators() ([]records.Allocator, error) {
 	return out, nil
 }
 
-// ForgetTensors drops what the kernel side keeps of the tensors of a process that has
-// ended, or replaced its image.
+// ForgetTensors removes the kernel side's data on the tensors of a process that has ended, or
+// replaced its image.
 func (t *Tracer) ForgetTensors(id event.Process) {
 	if !t.opts.Tensors || !t.opts.Partial() {
 		return
 	}
 	le := binary.LittleEndian
-	// Of both maps a key begins with the process's start.
+	// The keys of both maps begin with the process's start.
 	for name, pid := range map[string]int{"allocators": 8, "samples": 16} {
-		m := t.coll.Maps[name]
+		m := t.kernel.coll.Maps[name]
 		key := make([]byte, m.KeySize())
 		value := make([]byte, m.ValueSize())
 		var gone [][]byte
@@ -83,7 +80,7 @@ func (t *Tracer) ForgetTensors(id event.Process) {
 			}
 		}
 		for _, key := range gone {
-			_ = m.Delete(key) // freed meanwhile
+			_ = m.Delete(key) // it may be freed
 		}
 	}
 }

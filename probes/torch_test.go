@@ -118,9 +118,9 @@ func TestTensors(t *testing.T) {
 			t.Fatalf("%q: %d events, want 2: %+v", totals, len(got), got)
 		}
 		for j, e := range got {
-			want := event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Addr: 0x7000, Size: 512, Handle: 1512, Part: 4096, Device: 3}
+			want := event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: 0x7000, Size: 512, Handle: 1512, Part: 4096, Device: 3}
 			if j == 1 {
-				want.Op, want.Kind, want.Handle = event.OpFree, event.KindNone, 1000
+				want.Op, want.Kind, want.Handle = event.OpTensorFree, event.KindNone, 1000
 			}
 			if totals == "" {
 				want.Handle, want.Part = event.NoTotal, event.NoTotal
@@ -150,7 +150,7 @@ func TestUnknownTensors(t *testing.T) {
 	}
 	end()
 	for _, e := range tr.drain() {
-		if e.Space == event.SpaceTensor {
+		if e.Op.Tensor() {
 			t.Errorf("an event: %+v", e)
 		}
 	}

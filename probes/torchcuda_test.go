@@ -72,12 +72,12 @@ func builtAllocator(t *testing.T, more ...string) (program string) {
 func TestPrivatePools(t *testing.T) {
 	program := builtAllocator(t)
 	want := []event.Event{
-		{Op: event.OpCaptureBegin, Handle: 1}, {Op: event.OpCaptureEnd, Handle: 1},
-		{Op: event.OpCaptureBegin, Device: 3, Part: 1 << 40},
-		{Op: event.OpCaptureBegin, Device: 1, Handle: 7}, {Op: event.OpCaptureEnd, Device: 1, Handle: 7},
-		{Op: event.OpCaptureEnd, Device: 3, Part: 1 << 40},
+		{Op: event.OpPrivatePoolBegin, Handle: 1}, {Op: event.OpPrivatePoolEnd, Handle: 1},
+		{Op: event.OpPrivatePoolBegin, Device: 3, Part: 1 << 40},
+		{Op: event.OpPrivatePoolBegin, Device: 1, Handle: 7}, {Op: event.OpPrivatePoolEnd, Device: 1, Handle: 7},
+		{Op: event.OpPrivatePoolEnd, Device: 3, Part: 1 << 40},
 	}
-	for name, tensors := range map[string]TensorOptions{"all": {}, "a sample": {TensorSample: MaxTensorSample}, "large": {TensorMin: 1 << 20}} {
+	for name, tensors := range map[string]TensorOptions{"all": {}, "a sample": {TensorSample: MaxTensorSample}} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(program)
 			tr, end := heldProgram(t, Options{Tensors: true, TensorOptions: tensors}, cmd)
@@ -99,7 +99,7 @@ func TestPrivatePools(t *testing.T) {
 				if e.Time == 0 || e.TID != uint32(cmd.Process.Pid) || !strings.Contains(apiName(e.API), "AllocateToPool") {
 					t.Errorf("event %d: %+v", i, e)
 				}
-				w.Space, w.Time, w.Proc, w.TID, w.API = event.SpaceTensor, e.Time, e.Proc, e.TID, e.API
+				w.Time, w.Proc, w.TID, w.API = e.Time, e.Proc, e.TID, e.API
 				if e != w {
 					t.Errorf("event %d: %+v, want %+v", i, e, w)
 				}

@@ -1,124 +1,58 @@
-// Package probes goes from CUDA's API to events: the table of functions, the
-// libraries that export them, the probes on those, and the decoding of what
-// the kernel side sends.
+// Package probes turns calls of CUDA's functions, in unmodified processes, into events.
+//
+// # Which calls
+//
+// Table (table.go, escape.go) has a row for each function: its symbols, where each value is, and
+// what it does. newPlan assigns each value a slot of the event. kernel.fill writes the rows into
+// the kernel side's table.
+//
+// A finder (finder.go) finds the libraries that processes map: those of a target, and those that
+// the sideband reports. libraries (libraries.go) puts probes on a library for its first claim and
+// removes them after the last one. slots (slots.go, shares.go) decides whether there is room.
+// Library.sites chooses the functions, attach (attach.go) puts the probes on.
+//
+// # One event
+//
+//  1. The function is entered: gm_enter (bpf/calls.h) stores the arguments.
+//  2. It returns: gm_leave reads the values that the row asks for, the program takes the stack,
+//     and gm_finish puts the event into the ring buffer.
+//  3. Tracer.Run, reader.run and reader.batch (reader.go) read a record of it.
+//  4. decoder.decode (decode.go) reads its header, plan.fill (plan.go) its values, and the row's
+//     Fix (fix.go, escape.go) computes the others.
+//  5. follower.Event updates the process's libraries if it is a fork, an exec or an exit, and
+//     passes the event.Event on to the Handler.
+//
+// No step goes back to one before.
 package probes
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/ringbuf"
-
-	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/fair"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/work"
 )
 
-// API says which level of CUDA's API is counted.
-type API string
-
-const (
-	APIDriver  API = "driver"  // libcuda: every byte, whatever runtime asked for it
-	APIRuntime API = "runtime" // libcudart alone
-	APIBoth    API = "both"    // libcuda counts, and events name the runtime call around
-)
-
-// Options configure a Tracer.
-type Options struct {
-	API    API
-	All    bool // every process, now and later
-	Follow bool // the children of targets too
-	// Kernel: what libcuda asks of the kernel driver, too. Only with APIDriver
-	// and APIBoth: the runtime's functions do not tell what it is for.
-	Kernel bool
-	// Tensors: what PyTorch's caching allocator hands out, too.
-	Tensors bool
-	// FreeStacks: where a tensor is freed, a stack is taken too.
-	FreeStacks bool
-	TensorOptions
-	// Warn receives sentences that the user should read, at most once each.
-	// It may be called from any goroutine. nil drops them.
-	Warn func(string)
-	// Stacks, if set, takes the stacks of calls, in place of this package's own
-	// return program, which follows frame pointers.
-	Stacks StackTaker
-	// Meter, if set, measures the reading of what was traced, as work for nobody, and has
-	// what else is done for users, by their places (Tracer.UserOf).
-	Meter *work.Meter
-
-	ringBytes           uint32                 // of the ring buffer; 0 for the kernel side's own choice
-	samples, allocators uint32                 // places in the kernel side's tables; 0 for its own choice
-	attachments         int                    // libraries probed at one time; 0 for maxAttachments
-	attach              func() ebpf.AttachType // how probes go on; nil for attachType
-}
-
-// A StackTaker takes call stacks in the kernel. Its methods but Load are called
-// by the goroutines that read what was traced: they wait for nothing.
-type StackTaker interface {
-	// Load returns the program to run where a function returns, nil to follow
-	// frame pointers. It is given the kernel side's maps and constants by name,
-	// how the program is attached, and the kernel's types. Other programs are
-	// loaded meanwhile.
-	Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType, types *btf.Cache) (*ebpf.Program, error)
-	// Mapped hears of each new executable mapping of a traced process: what is
-	// known of its mappings is stale. cuda says that it is a library of CUDA's
-	// or of PyTorch's.
-	Mapped(pid int, m proc.Mapping, cuda bool)
-	// Forked says that child is traced and began with the mappings of parent.
-	Forked(parent, child int)
-	// Replaced says that pid replaced its image.
-	Replaced(pid int)
-	// Ended says that pid has ended.
-	Ended(pid int)
-	// Drain waits until the stacks of all events so far have been sent, or for as
-	// long as is bearable.
-	Drain()
-}
-
-// A Tracer has the kernel side loaded and its probes on.
+// A Tracer traces processes.
 type Tracer struct {
-	opts    Options
-	coll    *ebpf.Collection
-	progs   programs
-	life    []link.Link
-	reader  *ringbuf.Reader
-	waiter  *waiter // for what reader reads
+	opts     Options
+	loss     *loss.Set
+	warnings *warnings
+	system   *systemLibraries
+	libs     *libraries
+	kernel   *kernel
+	targets  *targets
+	reader   *reader
+	finder   *finder
+	guard    *guard
+
 	side    *sideband
-	workers sync.WaitGroup // the sideband and tidy
-	stop    chan struct{}  // closed to end them and the guard
-
-	work     *fair.Queue   // what looks at processes and probes their libraries
-	lost     chan struct{} // mappings were
-	guarding chan procAddress
-	system   chan []Library         // those that a program started now would load, once
-	texts    map[event.Process]text // of the guard's goroutine
-
-	gates    gates
-	users    users
-	takenOff func() error // takes every probe off, once, and returns when that is done
-
-	mu       sync.Mutex // never held while anything is waited for
-	libs     attachments
-	glimpses []*attachment // until their time is over
-	warned   map[string]bool
-	longest  time.Duration // between a library's mapping and its probes
-
-	measured measured
-
-	loss *loss.Set
+	workers sync.WaitGroup // of the sideband and the finder
 }
 
 // Open loads the kernel side. Nothing is probed yet.
@@ -126,154 +60,56 @@ func Open(opts Options) (_ *Tracer, err error) {
 	if err := checkPrivilege(); err != nil {
 		return nil, err
 	}
-	t := &Tracer{
-		opts:     opts,
-		loss:     loss.New(causes),
-		libs:     newAttachments(cmp.Or(opts.attachments, maxAttachments)),
-		warned:   map[string]bool{},
-		texts:    map[event.Process]text{},
-		stop:     make(chan struct{}),
-		work:     newWork(),
-		lost:     make(chan struct{}, 1),
-		guarding: make(chan procAddress, maxGuarding),
-		system:   make(chan []Library, 1),
-	}
-	go t.look()
-	t.takenOff = sync.OnceValue(t.closeAll)
+	t := &Tracer{opts: opts, loss: loss.New(causes), warnings: newWarnings(opts.Warn)}
+	t.libs = newLibraries(&t.opts, t.loss, t.warnings)
+	t.system = findSystemLibraries(&t.opts)
 	defer func() {
 		if err != nil {
 			err = explain(err)
 			t.Close()
 		}
 	}()
-	if err := t.load(); err != nil {
+	if t.kernel, err = openKernel(&t.opts); err != nil {
 		return nil, err
 	}
-	if err := t.fillRows(); err != nil {
+	maps := t.kernel.coll.Maps
+	t.libs.progs, t.libs.gates.times = t.kernel.progs, maps["gates"]
+	if t.targets, err = openTargets(maps, opts.Meter); err != nil {
 		return nil, err
 	}
-	t.users.owners = t.coll.Maps["owners"]
-	if t.users.Users, err = bpf.MapUsers(t.coll.Maps["users"]); err != nil {
+	if err := t.kernel.watchLives(); err != nil {
 		return nil, err
 	}
-	for name, program := range lifePrograms {
-		l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: t.coll.Programs[program]})
-		if err != nil {
-			return nil, fmt.Errorf("watch %s: %w", name, err)
-		}
-		t.life = append(t.life, l)
-	}
-	if t.reader, err = ringbuf.NewReader(t.coll.Maps["events"]); err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
-	if t.waiter, err = newWaiter(t.coll.Maps["events"].FD()); err != nil {
+	if t.reader, err = openReader(maps["events"], t.targets, t.loss); err != nil {
 		return nil, err
 	}
 	if t.side, err = openSideband(); err != nil {
 		return nil, err
 	}
-	t.workers.Go(func() { t.side.run(t.onMapping, t.lostMappings) })
-	t.workers.Go(func() { t.tidy(t.stop) })
-	t.workers.Go(func() { t.rescan(t.stop) })
-	go t.guard(t.stop) // not waited for: it reads what a target's file system gives
+	t.finder = newFinder(&t.opts, t.targets, t.libs)
+	t.guard = newGuard(t.libs)
+	t.workers.Go(func() { t.side.run(t.finder.mapped, t.finder.lostMappings) })
+	t.workers.Go(t.finder.tidy)
+	t.workers.Go(t.finder.rescan)
+	go t.guard.run(t.finder.stop) // not waited for: it reads a target's file system
 	return t, nil
 }
 
-// constants are what the programs read as constants, by name.
-func (t *Tracer) constants(attach ebpf.AttachType) (map[string]any, error) {
-	ns, err := proc.Namespace("pid")
-	if err != nil {
-		return nil, err
-	}
-	if ns == proc.InitialPID {
-		ns = 0 // the kernel side then translates no pids
-	}
-	b := func(v bool) uint32 {
-		if v {
-			return 1
-		}
-		return 0
-	}
-	return map[string]any{
-		"cfg_pidns_inum": ns, "cfg_all": b(t.opts.All), "cfg_follow": b(t.opts.Follow),
-		"cfg_session":       b(attach == attachSession),
-		"cfg_free_stacks":   b(t.opts.FreeStacks),
-		"cfg_tensor_sample": t.opts.TensorSample, "cfg_tensor_min": t.opts.TensorMin,
-	}, nil
-}
-
-func (t *Tracer) levels() []Level {
-	var out []Level
-	if t.opts.API != APIRuntime {
-		out = append(out, Driver)
-	}
-	if t.opts.API == APIRuntime || t.opts.API == APIBoth {
-		out = append(out, Runtime)
-	}
-	out = append(out, Torch)
-	if t.opts.Tensors {
-		out = append(out, TorchCUDA)
-	}
-	if t.watchesKernel() {
-		out = append(out, Vendor)
-	}
-	return out
-}
-
-func (t *Tracer) watchesKernel() bool { return t.opts.Kernel && t.opts.API != APIRuntime }
-
-// fillRows tells the kernel side the table, as the API level wants it.
-func (t *Tracer) fillRows() error {
-	rows := t.coll.Maps["rows"]
-	for i := range Entries {
-		if err := rows.Put(uint32(i), Entries[i].plan.kernelRow(t.class(i), runtime.GOARCH)); err != nil {
-			return fmt.Errorf("fill the table of functions: %w", err)
-		}
-	}
-	for number, e := range kernelEscapes() {
-		if err := t.coll.Maps["escapes"].Put(uint32(number), e); err != nil {
-			return fmt.Errorf("fill the table of the kernel driver's calls: %w", err)
-		}
-	}
-	return nil
-}
-
-// class is what the i-th of Entries is to the kernel side.
-func (t *Tracer) class(i int) class {
-	if Entries[i].Level == Runtime && t.opts.API == APIBoth {
-		return classAround
-	}
-	return Entries[i].class
-}
-
-// wants tells whether a row is to be probed for the whole trace.
-func (t *Tracer) wants(r *Row) bool {
-	return lasting(r) && (t.watchesKernel() || !r.imported()) && (t.opts.Tensors || r.class != classTensor)
-}
-
-// confined tells whether a probe is for one process alone.
-func (t *Tracer) confined() bool { return !t.opts.Follow && !t.opts.All && pidFilterWorks() }
-
-// Prepare probes the CUDA libraries that a program started now would load, so that
-// its first call is seen, and returns how many there are. Where probes are confined
-// to a target it does nothing: Target probes those, too.
+// Prepare probes the CUDA libraries that a program started now would load, so that no call is
+// missed, and returns their number. If probes are confined to a target it does nothing, and Target
+// does this too.
 func (t *Tracer) Prepare() (int, error) {
-	if t.confined() {
+	if t.opts.confined() {
 		return 0, nil
 	}
 	return t.prepare(0)
 }
 
-// prepare does so for one process, or for all with 0. As the process may replace its
-// image before it loads them, they stay probed for good.
-func (t *Tracer) prepare(pid int) (int, error) {
-	libs, first := <-t.system
-	if !first {
-		libs = systemLibraries(t.levels())
-	}
-	n := 0
-	var failed error
-	errs, ok := inTurn(t, 0, func() []error { return t.attachAll(libs, claim{only: pid}) })
+// prepare does so for one process, or with 0 for all. The libraries stay probed for good, since
+// the process may replace its image before it loads them.
+func (t *Tracer) prepare(pid int) (n int, failed error) {
+	libs := t.system.open()
+	errs, ok := inTurn(t.finder.work, 0, func() []error { return t.libs.attachAll(libs, claim{only: pid}) })
 	if !ok {
 		return 0, errNotProbed
 	}
@@ -287,293 +123,156 @@ func (t *Tracer) prepare(pid int) (int, error) {
 	return n, failed
 }
 
-// look opens the libraries that prepare probes, and finds the places of their probes:
-// while the kernel side loads there is time for it.
-func (t *Tracer) look() {
-	libs := systemLibraries(t.levels())
-	for i := range libs {
-		lib := libs[i]
-		libs[i].ahead = sync.OnceValues(func() (sites, error) { return lib.sites(t.wants) })
-		go func() { _, _ = libs[i].ahead() }() // attach has its error
-	}
-	t.system <- libs
-	close(t.system)
-}
-
-// Target traces pid and probes the CUDA libraries that it maps now, and others when
-// it maps them. Where probes are confined to pid, it probes those that pid would
-// load beforehand. It returns the libraries that pid maps, except PyTorch's.
-// The error is os.ErrNotExist for a process that is not there.
+// Target traces pid and probes the CUDA libraries that it maps now, and others when it maps them.
+// It returns the libraries that pid maps, except PyTorch's. The error is os.ErrNotExist for a
+// process that has ended.
 func (t *Tracer) Target(pid int) ([]Library, error) {
-	if err := t.target(pid); err != nil {
-		return nil, fmt.Errorf("trace process %d: %w", pid, err)
+	c := claim{pid: pid, at: clock.Monotonic(), only: t.opts.confinedTo(pid)}
+	var err error
+	if c.user, err = userOf(pid); err == nil {
+		err = t.targets.trace(pid, c.user)
 	}
-	user, err := userOf(pid)
 	if err != nil {
 		return nil, fmt.Errorf("trace process %d: %w", pid, err)
 	}
-	c := claim{pid: pid, user: user, at: clock.Monotonic(), only: t.confinedTo(pid)}
-	found, ok := inTurn(t, user, func() (f found) {
-		f.libs, f.err = t.probe(c)
-		return f
+	var libs []Library
+	found, ok := inTurn(t.finder.work, c.user, func() func() ([]Library, error) {
+		libs, err := t.finder.probe(c)
+		return func() ([]Library, error) { return libs, err }
 	})
-	switch {
-	case !ok:
-		t.missed(c, noAnswer)
+	if !ok {
+		t.libs.miss(c, noAnswer)
 		return nil, fmt.Errorf("trace process %d: %w", pid, errNotProbed)
-	case errors.Is(found.err, errNotProbed):
-		t.missed(c, noSlot)
 	}
-	libs, err := found.libs, found.err
-	if err == nil && t.confined() {
+	if libs, err = found(); errors.Is(err, errNotProbed) {
+		t.libs.miss(c, noSlot)
+	}
+	if err == nil && t.opts.confined() {
 		_, err = t.prepare(pid)
 	}
 	for _, lib := range libs {
 		if lib.Level == Driver {
-			err = errors.Join(err, t.glimpse(lib, pid))
+			err = errors.Join(err, t.libs.glimpse(lib, pid))
 		}
 	}
 	return libs, err
 }
 
-// found is what probe returns.
-type found struct {
-	libs []Library
-	err  error
+// Run passes all events and stacks to h until Stop, and then those that the ring buffer still has.
+// afterBatch, if not nil, is called after each batch: h got all records from before the time until
+// (CLOCK_MONOTONIC), or, if until is 0, more are waiting.
+func (t *Tracer) Run(h Handler, afterBatch func(until time.Duration)) error {
+	d := &decoder{}
+	if t.opts.API != APIRuntime {
+		d.onProcAddress = t.guard.add
+	}
+	return t.reader.run(d, follower{h, t.libs, t.opts.Stacks, d}, afterBatch)
 }
 
-// target has the kernel side trace pid. The error is os.ErrNotExist if it has ended: the
-// kernel side takes a target back when it exits, and would leave one that was gone by
-// then to whoever has its PID next.
-func (t *Tracer) target(pid int) error {
-	err := t.newTarget(pid)
-	if proc.Ended(pid) {
-		_ = t.coll.Maps["targets"].Delete(uint32(pid)) // its exit may have
-		return os.ErrNotExist
-	}
-	return err
-}
+// Wake makes Run read the events that there are now. It has no effect just before Run waits.
+func (t *Tracer) Wake() { t.reader.waiter.wake() }
 
-// probe probes the libraries that a process maps, each because of the claim. What it
-// finds was mapped by now, or since.
-func (t *Tracer) probe(c claim) ([]Library, error) {
-	c.at = clock.Monotonic()
-	libs, err := findLibraries(c.pid, t.levels())
-	if err != nil {
-		return nil, err
-	}
-	var useless, failed error
-	probed := 0
-	for i, err := range t.attachAll(libs, c) {
-		switch {
-		case errors.Is(err, ErrNoSymbols) && optional(libs[i].Level): // an older PyTorch
-		case errors.Is(err, ErrNoSymbols):
-			useless = err
-		case err != nil:
-			failed = errors.Join(failed, err)
-		default:
-			probed++
-		}
-	}
-	if failed != nil {
-		return libs, failed
-	}
-	if useless != nil && probed > 0 {
-		t.warnOf(c.user, useless.Error())
-		useless = nil
-	}
-	return slices.DeleteFunc(libs, func(l Library) bool { return l.Level.pyTorch() }), useless
-}
-
-// traced tells whether pid is a target now: with Options.All, a process that was
-// seen to use CUDA.
-func (t *Tracer) traced(pid int) bool {
-	var x bpf.Target
-	return t.coll.Maps["targets"].Lookup(uint32(pid), &x) == nil
-}
-
-func (t *Tracer) warn(text string) {
-	t.mu.Lock()
-	again := t.warned[text]
-	if len(t.warned) >= maxWarned {
-		clear(t.warned)
-	}
-	t.warned[text] = true
-	t.mu.Unlock()
-	if !again && t.opts.Warn != nil {
-		t.opts.Warn(text)
-	}
-}
-
-// maxWarned bounds the warnings that are not given again.
-const maxWarned = 1000
-
-const (
-	// pollInterval bounds how long an event waits for the reader: the kernel side
-	// wakes it only when much is waiting.
-	pollInterval = 50 * time.Millisecond
-	// idleInterval does so when none came for idleAfter.
-	idleInterval = 100 * time.Millisecond
-	idleAfter    = time.Second
-)
-
-// maxBatch bounds the records handled between two calls of Run's idle: without
-// it, whoever allocates without a pause would keep them from coming.
-const maxBatch = 4096
-
-// Run hands everything traced to h until Stop, and then what was still in the
-// ring buffer. idle, if not nil, is called between batches: what was sent before the
-// time until, of CLOCK_MONOTONIC, has been handed on, or with 0 more is waiting.
-func (t *Tracer) Run(h Handler, idle func(until time.Duration)) error {
-	d := &decoder{onProcAddress: t.toGuard}
-	follower := follower{h, t, d}
-	var rec ringbuf.Record
-	t.reader.SetDeadline(time.Now()) // what is there
-	last := time.Now()               // when an event came
-	for {
-		var until time.Duration
-		var n int
-		var err error
-		t.opts.Meter.Do(noPlace, func() {
-			n, until, err = t.batch(d, &rec, follower)
-			if err == nil && idle != nil {
-				idle(until)
-			}
-		})
-		switch {
-		case errors.Is(err, ringbuf.ErrFlushed):
-			return nil
-		case err != nil:
-			return fmt.Errorf("read events: %w", err)
-		}
-		if until == 0 {
-			continue
-		}
-		now, interval := time.Now(), pollInterval
-		if n > 0 {
-			last = now
-		}
-		if now.Sub(last) >= idleAfter {
-			interval = clock.Until(idleInterval)
-		}
-		if err := t.waiter.wait(interval); err != nil {
-			return err
-		}
-	}
-}
-
-// batch hands n records on, until there are no more from before the time until, or with
-// 0 more is waiting.
-func (t *Tracer) batch(d *decoder, rec *ringbuf.Record, h Handler) (n int, until time.Duration, err error) {
-	looked, came := clock.Monotonic(), false // since then
-	for n < maxBatch {
-		err := t.reader.ReadInto(rec)
-		switch {
-		case err == nil:
-			n, came = n+1, true
-			if d.decode(rec.RawSample, h) != nil {
-				t.loss.Add(lossMalformed, 1)
-			}
-			t.users.Took(d.user, rec.RawSample)
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return n, 0, err
-		case came: // and more may have, since the ring buffer was found empty
-			looked, came = clock.Monotonic(), false
-		default:
-			return n, looked, nil
-		}
-	}
-	return n, 0, nil
-}
-
-// A follower tells the tracer of each process's life before its handler, and the
-// taker of stacks after it.
-type follower struct {
-	Handler
-	tracer  *Tracer
-	decoder *decoder
-}
-
-func (f follower) Event(e *event.Event) {
-	f.tracer.lived(e)
-	if f.decoder.shed {
-		f.tracer.countShed(e)
-	}
-	f.Handler.Event(e)
-	if taker := f.tracer.opts.Stacks; taker != nil {
-		switch e.Op {
-		case event.OpFork:
-			taker.Forked(int(e.Proc.PID), int(e.Child.PID))
-		case event.OpExec:
-			taker.Replaced(int(e.Proc.PID))
-		case event.OpExit:
-			taker.Ended(int(e.Proc.PID))
-		}
-	}
-}
-
-// ForgetStacks makes the kernel side send stacks again when they come up again.
-// An event that it sent before may still name one without sending it.
+// ForgetStacks makes the kernel side send these stacks again with their next event. An event that
+// it sent before may still name one.
 func (t *Tracer) ForgetStacks(ids []uint64) {
 	for _, id := range ids {
-		_ = t.coll.Maps["stacks_seen"].Delete(id) // evicted already
+		_ = t.kernel.coll.Maps["stacks_seen"].Delete(id) // evicted already
 	}
 }
 
-// Stop ends what is told at once, and lets Run drain and return. Probes come off
-// meanwhile: where each has a link of its own that takes the kernel 20 s, and Close
-// waits for it.
+// Identify returns the process that has a PID now, as events name it. /proc cannot distinguish two
+// processes that had one PID within a hundredth of a second. The error is os.ErrNotExist if there
+// is none.
+func (t *Tracer) Identify(pid int) (event.Process, error) {
+	id, err := t.kernel.identify(uint32(pid))
+	if err != nil {
+		err = fmt.Errorf("find out when process %d began: %w", pid, err)
+	}
+	return id, err
+}
+
+// Measure measures the programs' runs for d, or until ctx ends. It needs CAP_SYS_ADMIN and Linux
+// 5.8, and adds some 20 ns to each run of any BPF program on the machine in that time.
+func (t *Tracer) Measure(ctx context.Context, d time.Duration) error { return t.kernel.measure(ctx, d) }
+
+// RunTime returns the sum of what Measure measured so far.
+func (t *Tracer) RunTime() RunTime { return t.kernel.runTime() }
+
+// Costs returns the costs of each user, and of each traced process. It returns a user without a
+// process once more, and then forgets the user.
+func (t *Tracer) Costs() []Cost { return t.targets.costs() }
+
+// Worked returns the processor time of reading events, for all users together.
+func (t *Tracer) Worked() time.Duration { return t.opts.Meter.Of(noPlace) }
+
+// UserOf returns the place of a traced process's user, and whether the process has no stacks
+// (ShedAll). The place stands for the user as long as a process of the user is traced. It is 0 for
+// a process that is not traced.
+func (t *Tracer) UserOf(pid int) (user uint16, shed bool) { return t.targets.userOf(pid) }
+
+// Shed sets what a process sheds, or all processes of a user, now and later. The larger one counts
+// for a process. The error is os.ErrNotExist for a process that is not traced, and for a user
+// without one. One goroutine may call it.
+func (t *Tracer) Shed(c Consumer, s Shed) error { return t.targets.shed(c, s) }
+
+// NotSeen returns the processes that use CUDA and are not traced, or not in full, sorted by user.
+func (t *Tracer) NotSeen() []NotSeen { return t.libs.notSeen() }
+
+// Notes returns sentences about what may be missing.
+func (t *Tracer) Notes() []string { return append(t.targets.notes(), t.libs.notes()...) }
+
+// Loss returns every cause of loss.
+func (t *Tracer) Loss() (out []loss.Counter) {
+	for i, c := range kernelCauses {
+		out = append(out, c.Counter(t.kernel.lost(i)))
+	}
+	return append(slices.Concat(out, t.loss.Counters()), runsMissed.Counter(t.kernel.stats().RecursionMisses))
+}
+
+// Stop ends the trace: from now on calls make no events, and Run returns after those that there
+// are. The probes come off in the background, which takes 20 s if each has a link of its own.
+// Close waits for that.
 func (t *Tracer) Stop() error {
 	err := t.halt()
-	go func() { _ = t.takenOff() }() // Close has its error
+	go func() { _ = t.libs.closeAll() }() // Close has its error
 	if t.opts.Stacks != nil {
 		t.opts.Stacks.Drain() // into the ring buffer
 	}
 	if t.reader != nil {
-		err = errors.Join(err, t.reader.Flush())
-		t.waiter.wake()
+		err = errors.Join(err, t.reader.flush())
 	}
 	return err
 }
 
-// Wake has Run read what there is now. A call that comes just before Run waits is
-// missed.
-func (t *Tracer) Wake() { t.waiter.wake() }
-
-// halt ends what is told, and what puts more probes on.
+// halt stops events, and the goroutines that put probes on.
 func (t *Tracer) halt() error {
-	err := t.shutGates()
-	if t.side != nil {
-		close(t.stop)
-		t.work.Close()
+	err := t.libs.shut()
+	if t.finder != nil && t.side != nil {
+		close(t.finder.stop)
+		t.finder.work.Close()
 		t.side.halt()
 		t.workers.Wait()
 		t.side.close()
 		t.side = nil
 	}
-	for _, l := range t.life {
-		err = errors.Join(err, l.Close())
+	if t.kernel != nil {
+		err = errors.Join(err, t.kernel.unwatchLives())
 	}
-	t.life = nil
 	return err
 }
 
 // Close releases the kernel side. Run must have returned.
 func (t *Tracer) Close() error {
-	err := errors.Join(t.halt(), t.takenOff())
+	err := errors.Join(t.halt(), t.libs.closeAll())
 	if t.reader != nil {
-		err = errors.Join(err, t.reader.Close())
+		err = errors.Join(err, t.reader.close())
 	}
-	if t.waiter != nil {
-		err = errors.Join(err, t.waiter.close())
+	t.system.close()
+	if t.targets != nil {
+		t.targets.close()
 	}
-	go func() {
-		for libs := range t.system {
-			closeAll(libs)
-		}
-	}()
-	if t.coll != nil {
-		t.coll.Close()
+	if t.kernel != nil {
+		t.kernel.close()
 	}
 	return err
 }

@@ -14,12 +14,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// TrapCost measures how much longer a call takes here when it runs into a
-// uprobe whose program only counts: the least mean of several rounds, in about
-// 0.1 s. The instruction that is probed refers to memory relative to itself, as
-// the first one of libcuda's functions does, and so cannot be emulated by the
-// kernel. The function is this program's own; a process that never calls
-// TrapCost does not run into it.
+// TrapCost measures the cost of a uprobe whose program only counts: the least mean of several rounds, in about
+// 0.1 s. The probed instruction addresses memory relative to itself, as the first one of libcuda's functions does,
+// so that the kernel cannot emulate it. The function is this program's own, and only TrapCost calls it.
 func TrapCost() (cost time.Duration, err error) {
 	defer func() {
 		if err != nil {
@@ -81,18 +78,18 @@ func TrapCost() (cost time.Duration, err error) {
 	if err := counter.Lookup(uint32(0), &hits); err != nil {
 		return 0, err
 	}
-	if hits < rounds*calls { // more where the stack grew and a call began anew
+	if hits < rounds*calls { // a call that had to grow the stack begins again, and counts twice
 		return 0, fmt.Errorf("it saw %d of %d calls", hits, rounds*calls)
 	}
 	return with - without, nil
 }
 
-// trapped is the function that is probed: it begins by reading a variable.
+// trapped is the probed function. It begins by reading a variable.
 //
 //go:noinline
 func trapped() int { return len(Entries) }
 
-// fileOffset returns where in its file an address of this process's code lies.
+// fileOffset returns the file offset of an address in this process's code.
 func fileOffset(address uint64) (uint64, error) {
 	for m, err := range proc.Mappings(os.Getpid()) {
 		if err != nil {

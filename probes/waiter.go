@@ -10,21 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A waiter waits for a file as the runtime's poller does. A thread that waits in a system
-// call of its own keeps the runtime's monitor awake, for longer than all that an idle
-// tracer does (runtime/proc.go, sysmon).
+// A waiter waits for a file by the runtime's poller. A thread that waits in a system call of its own would keep
+// the runtime's monitor awake, which costs more than all other work of an idle tracer (runtime/proc.go, sysmon).
 type waiter struct {
 	file *os.File
 	conn syscall.RawConn
 }
 
-// newWaiter does not own fd.
+// newWaiter duplicates fd.
 func newWaiter(fd int) (*waiter, error) {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("wait for events: %w", err)
 	}
-	if err := unix.SetNonblock(own, true); err != nil { // os.NewFile looks
+	if err := unix.SetNonblock(own, true); err != nil { // os.NewFile then uses the poller
 		unix.Close(own)
 		return nil, fmt.Errorf("wait for events: %w", err)
 	}
@@ -36,8 +35,7 @@ func newWaiter(fd int) (*waiter, error) {
 	return w, nil
 }
 
-// wait returns when the file is woken, wake or close is called, or d is over. A call that
-// comes just before is missed.
+// wait returns when the file is ready, on wake or close, or after d. It misses a call just before it.
 func (w *waiter) wait(d time.Duration) error {
 	if err := w.file.SetReadDeadline(time.Now().Add(d)); err != nil {
 		return fmt.Errorf("wait for events: %w", err)
@@ -54,7 +52,7 @@ func (w *waiter) wait(d time.Duration) error {
 	return nil
 }
 
-func (w *waiter) wake() { _ = w.file.SetReadDeadline(time.Now()) } // closed: nobody waits
+func (w *waiter) wake() { _ = w.file.SetReadDeadline(time.Now()) } // if it is closed nobody waits
 
 // close may be called again.
 func (w *waiter) close() error {

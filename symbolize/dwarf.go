@@ -19,7 +19,7 @@ import (
 const (
 	maxUnitRanges = 1 << 21
 	maxUnitTime   = 10 * time.Second // to index all units, or to parse one
-	maxUnitCost   = 64 << 20         // bytes of parsed units kept
+	maxUnitCost   = 64 << 20         // bytes of parsed units in memory
 )
 
 // dwarfSections are what lines and inlined functions need; false may be

@@ -28,11 +28,11 @@ type image struct {
 	size    int64
 	elf     *proc.ELF
 	buildID string
-	content string // equal for equal files, "" if only the inode tells
+	content string // the same for equal files, "" if only the inode identifies the file
 	key     proc.FileID
 	path    string // as the first process that mapped it names it
 	closed  atomic.Bool
-	slow    atomic.Int64 // calls of resolve that go on though nobody waits for them any more
+	slow    atomic.Int64 // calls of resolve that exceeded the time limit and still run
 
 	mu     sync.Mutex // guards all below
 	debug  []*debugFile
@@ -68,7 +68,7 @@ func newImage(s *Symbolizer, file source, size int64, r *region) (*image, reason
 func (im *image) close() {
 	im.closed.Store(true)
 	im.file.Close()
-	// A Resolve may hold the lock for as long as a download takes.
+	// Resolve may hold the lock during a download.
 	go func() {
 		im.mu.Lock()
 		defer im.mu.Unlock()
@@ -111,7 +111,7 @@ func (im *image) load() {
 
 // measure sets cost, which grows as compile units are parsed.
 func (im *image) measure() {
-	im.cost = 1 + int64(len(im.syms.spans))*24
+	im.cost = 1 + int64(len(im.syms.spans))*16
 	if im.lines != nil {
 		im.cost += im.lines.size
 	}

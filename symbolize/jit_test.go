@@ -102,12 +102,12 @@ func TestPerfMapGrows(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(f, "%x 10 late", tg.at["bare"])
-	if l := s.Again(a, first); l != first {
+	if l := s.Retry(a, first); l != first {
 		t.Errorf("got %s out of half a line", names(l))
 	}
 	fmt.Fprintf(f, "r\n")
 	f.Close()
-	if l := s.Again(a, first); names(l) != "later" || !a.Final(l) {
+	if l := s.Retry(a, first); names(l) != "later" || !a.Final(l) {
 		t.Errorf("got %s, want later", names(l))
 	}
 	if n := reasonCount(t, s, "unnamed_anonymous"); n != 1 {

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/ianlancetaylor/demangle"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
@@ -17,26 +15,9 @@ const maxName = 1 << 15
 // maxShown bounds a name as it is returned, in bytes.
 const maxShown = 1 << 10
 
-// nameOptions are pprof's default ("simple"): no parameters, no template
-// arguments, no return type. Template arguments of PyTorch's kernels run to
-// kilobytes and split what a reader takes for one function.
-var nameOptions = []demangle.Option{
-	demangle.NoParams, demangle.NoEnclosingParams, demangle.NoTemplateParams,
-	demangle.NoABITags, demangle.MaxLength(12),
-}
-
 // readable returns the function that a linkage name stands for. A name that is
 // not mangled stays as it is.
-func readable(linkage string) (name string) {
-	// The demangler is fed by hostile files.
-	defer func() {
-		if recover() != nil {
-			name = cut(linkage)
-		}
-	}()
-	// What is left of Rust's generic arguments goes too.
-	return cut(strings.ReplaceAll(demangle.Filter(linkage, nameOptions...), "::<>", ""))
-}
+func readable(linkage string) string { return cut(snapshot.Demangle(linkage)) }
 
 func cut(s string) string {
 	if len(s) <= maxShown {
@@ -51,7 +32,7 @@ func cut(s string) string {
 
 // name returns the function of an entry. The symbol, if not "", is the one
 // that covers the function: where the debug information has no linkage name,
-// as for functions in anonymous namespaces, it tells what encloses it.
+// as for functions in anonymous namespaces, it names the enclosing scopes.
 func (u *unit) name(d *dwarf.Data, off dwarf.Offset, symbol string) snapshot.Line {
 	linkage, plain, scope := u.names(d, off)
 	switch {

@@ -12,23 +12,23 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// Reading a process's mappings takes milliseconds where it has thousands. At
-// most a share of the time goes into it, after a first allowance.
+// Reading thousands of mappings takes milliseconds. After a first allowance, at most this
+// share of the time is spent on it for one process.
 const (
 	mapsShare     = 10 // one tenth
 	mapsAllowance = 200 * time.Millisecond
 )
 
-// A process is what is known of one traced process.
+// A process is the mappings of one traced process.
 type process struct {
 	s   *Symbolizer
 	pid uint32
 
 	changed atomic.Bool // it has new mappings
 
-	mu        sync.Mutex // held while its files are opened, which it may delay
+	mu        sync.Mutex // held while files of the process are opened, which it may delay
 	regions   []*region  // in order of address
-	why       reason     // the mappings cannot be read
+	why       reason     // why the mappings cannot be read
 	stale     bool
 	allowance time.Duration
 	last      time.Time // of reading the mappings
@@ -51,7 +51,7 @@ type region struct {
 // A mapping is what Locations of one region share.
 type mapping struct {
 	snapshot.Mapping
-	settled sync.Once // sets HasLines
+	linesSet sync.Once // sets HasLines
 }
 
 func (p *process) locate(addr uint64, lookup Lookup) Address {
@@ -139,8 +139,8 @@ func newRegion(m proc.Mapping) *region {
 	return r
 }
 
-// maxMappings bounds what one process may make us keep; the kernel's default
-// vm.max_map_count is 65530 for all kinds of mappings together.
+// maxMappings bounds the mappings of one process that are remembered. The kernel's default
+// limit on all kinds of mappings together is 65530 (vm.max_map_count).
 const maxMappings = 1 << 16
 
 func (p *process) readMaps() (mappings []proc.Mapping, why reason) {
@@ -159,7 +159,7 @@ func (p *process) readMaps() (mappings []proc.Mapping, why reason) {
 	return mappings, none
 }
 
-// pin keeps open what names the addresses of r.
+// pin opens the files that name the addresses of r.
 func (p *process) pin(r *region) {
 	r.pinned = true
 	switch {
@@ -180,7 +180,7 @@ func (p *process) pin(r *region) {
 }
 
 // Program returns the mapping of the program that the process pid runs, nil if
-// it cannot be told: a process may run deleted or unreadable files.
+// it is not known: a process may run deleted or unreadable files.
 func (s *Symbolizer) Program(pid uint32) *snapshot.Mapping {
 	f, path, err := proc.OpenExecutable(int(pid))
 	if err != nil {

@@ -46,7 +46,7 @@ func TestSharedLibrary(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.hidden)
 			}
 			before := reasonCount(t, s, "unnamed_no_symbol")
-			s.Again(hidden, first)
+			s.Retry(hidden, first)
 			if after := reasonCount(t, s, "unnamed_no_symbol"); after != before {
 				t.Errorf("one address counted twice: %d, then %d", before, after)
 			}

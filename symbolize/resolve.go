@@ -9,16 +9,16 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Resolve names the functions at an address. Nobody may change what it returns.
+// Resolve names the functions at an address. Do not change the result.
 func (s *Symbolizer) Resolve(a Address) *snapshot.Location {
 	lines, why := s.name(a)
 	s.unnamed(why)
 	return a.location(lines)
 }
 
-// Again looks once more for the name of an address for which Resolve gave old,
-// without a final name. It returns old if there still is none.
-func (s *Symbolizer) Again(a Address, old *snapshot.Location) *snapshot.Location {
+// Retry looks up an address again, for which Resolve returned old without a final name. It
+// returns old if there still is no name.
+func (s *Symbolizer) Retry(a Address, old *snapshot.Location) *snapshot.Location {
 	lines, why := s.name(a)
 	if why != none {
 		return old
@@ -28,15 +28,14 @@ func (s *Symbolizer) Again(a Address, old *snapshot.Location) *snapshot.Location
 
 func (a Address) location(lines []snapshot.Line) *snapshot.Location {
 	if a.region != nil && a.region.mapping != nil {
-		// Others read the mapping from here on: what it says is settled.
-		a.region.mapping.settled.Do(func() {})
+		// Others read the mapping from now on: HasLines does not change any more.
+		a.region.mapping.linesSet.Do(func() {})
 	}
 	return &snapshot.Location{Address: a.pc, Mapping: a.mapped(), Lines: lines}
 }
 
-// Final reports whether l, which is of the address, is all that can be learnt:
-// a file that did not answer may, and a just-in-time compiler may still name its
-// code.
+// Final reports whether l, a result for the address, cannot improve. A file that did not
+// answer may do so later, and a just-in-time compiler may still name its code.
 func (a Address) Final(l *snapshot.Location) bool {
 	why := l.Lines[0].Reason
 	return why == "" || why != fileSlow.String() && (a.region == nil || a.region.perf == nil)
@@ -86,12 +85,12 @@ func unnamed(function string, why reason) ([]snapshot.Line, reason) {
 	return []snapshot.Line{{Function: function, Reason: why.String()}}, why
 }
 
-// otherPatience is the limit for all files while one takes longer than its own:
-// they may lie in the same file system.
+// otherPatience is the limit for all files while another file exceeds its limit: they may
+// be in the same file system.
 const otherPatience = time.Second
 
-// resolveSoon is resolve with a limit on the time that it takes. While a file is
-// read for longer than that, nobody waits for it again.
+// resolveSoon is resolve with a time limit. While a read of a file exceeds the limit, later
+// calls for the same file fail at once.
 func (im *image) resolveSoon(addr uint64, m *mapping) ([]snapshot.Line, reason) {
 	if im.slow.Load() > 0 {
 		return nil, fileSlow
@@ -133,7 +132,7 @@ func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, reason) {
 		defer im.mu.Unlock()
 		return nil, im.reason
 	}
-	m.settled.Do(func() { m.HasLines = im.lines != nil || im.goTab != nil })
+	m.linesSet.Do(func() { m.HasLines = im.lines != nil || im.goTab != nil })
 	linkage, named := im.syms.lookup(addr)
 	var lines []snapshot.Line
 	if im.lines != nil {

@@ -1,10 +1,9 @@
 // Package symbolize names the functions at addresses of other processes, or
 // says why an address has no name.
 //
-// It works in two steps, because a process may be gone when its names are
-// wanted. Locate is cheap and runs when a stack is first seen: it finds the
-// mapping and keeps the mapped file open. Resolve reads symbols and debug
-// information, when somebody looks.
+// It works in two steps, because a process may have ended when an output needs its
+// names. Locate is cheap and runs when a stack is first seen: it finds the mapping and
+// leaves the mapped file open. Resolve reads symbols and debug information later.
 //
 // Process mappings and the files in them are hostile input: everything read
 // from them is bounded. Names are as the files have them: outputs escape them.
@@ -36,9 +35,9 @@ type Config struct {
 	debuginfodMaxFile int64         // bytes
 	readPatience      time.Duration // for the symbols of one file, with debuginfod's time
 
-	maxFiles int    // mapped files kept open, each perhaps with its debug file, and as many perf-PID.map
+	maxFiles int    // open mapped files, each perhaps with its debug file, and as many perf-PID.map
 	maxDebug uint64 // bytes of one file's debug information, uncompressed
-	maxIndex int64  // bytes of indexes and debug information kept in all
+	maxIndex int64  // bytes of all indexes and debug information in memory
 }
 
 // ConfigFromEnv returns the default configuration with the debuginfod servers
@@ -75,7 +74,7 @@ func def[T comparable](v *T, to T) {
 type Lookup uint8
 
 const (
-	// Exact is an instruction's address: the leaf of a stack that was taken at
+	// Exact is an instruction's address: the leaf of a stack that was captured at
 	// a function's entry, or a frame that a signal interrupted.
 	Exact Lookup = iota
 	// Return is a return address: the call is just before it, and may be the
@@ -84,8 +83,8 @@ const (
 	Return
 )
 
-// An Address is an address that Locate found the place of. It can be compared
-// and be the key of a map, and stays valid when its process is gone.
+// An Address is the result of Locate. It is comparable, and stays valid when its process
+// has ended.
 type Address struct {
 	pc     uint64
 	lookup Lookup
@@ -104,9 +103,9 @@ func (a Address) offset() uint64 {
 	return a.pc - a.region.Start + a.region.Offset
 }
 
-// mapped returns the mapping around the address, nil if there is none or no
-// file in it. Addresses in one mapping of a process share it. HasLines is
-// settled by the first Resolve of an address in it: do not read it before.
+// mapped returns the mapping around the address, nil if there is none or it has no
+// file. Addresses in one mapping of a process share it. The first Resolve of an address
+// in it sets HasLines: do not read it before.
 func (a Address) mapped() *snapshot.Mapping {
 	if a.region == nil || a.region.mapping == nil {
 		return nil
@@ -127,10 +126,10 @@ type Symbolizer struct {
 	files *files
 
 	indexes *indexes
-	slow    atomic.Int64 // calls of resolve that go on though nobody waits for them any more
+	slow    atomic.Int64 // calls of resolve that exceeded the time limit and still run
 }
 
-// maxProcesses bounds the processes whose mappings are kept.
+// maxProcesses bounds the processes whose mappings are remembered.
 const maxProcesses = 4096
 
 // New returns a Symbolizer. Close it to close the files that it holds.
@@ -143,8 +142,7 @@ func New(cfg Config) *Symbolizer {
 	return s
 }
 
-// Close closes all files. Addresses that were not resolved before stay without
-// a name.
+// Close closes all files. Addresses that are not resolved by then stay without a name.
 func (s *Symbolizer) Close() {
 	s.mu.Lock()
 	s.processes.Clear()
@@ -153,7 +151,7 @@ func (s *Symbolizer) Close() {
 }
 
 // Locate finds the mapping of an address of the process pid, as the tracer's
-// procfs numbers it, and keeps what Resolve needs. Any failure is in the
+// procfs numbers it, and holds what Resolve needs. Any failure is in the
 // result.
 func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
 	s.mu.Lock()
@@ -166,7 +164,7 @@ func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
 	return p.locate(addr, lookup)
 }
 
-// Invalidate says that the process has new mappings. It waits for nothing.
+// Invalidate says that the process has new mappings. It does not block.
 func (s *Symbolizer) Invalidate(pid uint32) {
 	s.mu.Lock()
 	p, ok := s.processes.Get(pid)
@@ -177,7 +175,7 @@ func (s *Symbolizer) Invalidate(pid uint32) {
 }
 
 // Forget says that the process ended or replaced its image. Addresses located
-// before stay valid. It waits for nothing.
+// before stay valid. It does not block.
 func (s *Symbolizer) Forget(pid uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +186,7 @@ func (s *Symbolizer) Forget(pid uint32) {
 // An address counts each time that Resolve is asked for it.
 func (s *Symbolizer) Loss() []loss.Counter { return s.loss.Counters() }
 
-// unnamed counts an address that has no name, and nothing if why is none.
+// unnamed counts an address without a name, unless why is none.
 func (s *Symbolizer) unnamed(why reason) {
 	if why != none {
 		s.loss.Add(int(why)-1, 1)

@@ -18,12 +18,15 @@ const maxSymbols = 1 << 21
 // A symbol is one function symbol, in the file's virtual addresses.
 type symbol struct {
 	start, end uint64 // end is start for a symbol without a size
-	name       nameRef
+	offset     uint32 // of its name, as in a nameRef
+	table      uint8
 	rank       uint8 // the larger wins where two symbols start
 }
 
+func (s *symbol) name() nameRef { return nameRef{s.offset, s.table} }
+
 // A nameRef is a name's place in a string table of the file: names are read
-// when somebody asks for them, so that an index stays small.
+// when somebody asks for them, so that an index stays small. The offset 0 is of no name.
 type nameRef struct {
 	offset uint32
 	table  uint8
@@ -44,11 +47,10 @@ func (s *symbol) own() bool {
 	return s.rank&rankSized != 0 && s.rank&rankFunction != 0
 }
 
-// A span names the addresses from start to the next span's.
+// A span names the addresses from start to the next span's, unless it has no name.
 type span struct {
 	start uint64
 	name  nameRef
-	named bool
 }
 
 // A symtab answers which function symbol covers an address.
@@ -135,6 +137,7 @@ func (b *builder) addTable(f *elf.File, s *elf.Section, r io.ReaderAt) {
 		return
 	}
 	const size = elf.Sym64Size
+	b.symbols = slices.Grow(b.symbols, int(min(s.FileSize/size, maxSymbols-uint64(len(b.symbols)))))
 	chunk := make([]byte, size*4096)
 	for at := int64(0); at+size <= int64(s.FileSize); at += int64(len(chunk)) {
 		want := min(int64(len(chunk)), (int64(s.FileSize)-at)/size*size)
@@ -148,7 +151,7 @@ func (b *builder) addTable(f *elf.File, s *elf.Section, r io.ReaderAt) {
 	}
 }
 
-// addSymbol keeps the Elf64_Sym e if it names code.
+// addSymbol adds the Elf64_Sym e if it names code.
 func (b *builder) addSymbol(e []byte, table uint8, symtab bool) {
 	kind, bind := elf.ST_TYPE(e[4]), elf.ST_BIND(e[4])
 	shndx := elf.SectionIndex(binary.LittleEndian.Uint16(e[6:]))
@@ -159,14 +162,14 @@ func (b *builder) addSymbol(e []byte, table uint8, symtab bool) {
 	if kind != elf.STT_FUNC && kind != ifunc && kind != elf.STT_NOTYPE {
 		return
 	}
-	s := symbol{name: nameRef{offset: binary.LittleEndian.Uint32(e), table: table}}
+	s := symbol{offset: binary.LittleEndian.Uint32(e), table: table}
 	s.start = binary.LittleEndian.Uint64(e[8:])
 	end, ok := b.codeEnd(s.start)
-	if !ok || s.name.offset == 0 {
+	if !ok || s.offset == 0 {
 		return
 	}
 	s.end = s.start + min(binary.LittleEndian.Uint64(e[16:]), end-s.start)
-	if kind == elf.STT_NOTYPE && bind == elf.STB_LOCAL && b.marker(s.name) {
+	if kind == elf.STT_NOTYPE && bind == elf.STB_LOCAL && b.marker(s.name()) {
 		return
 	}
 	if s.end > s.start {
@@ -205,7 +208,7 @@ func (b *builder) build() *symtab {
 	syms := b.symbols
 	slices.SortFunc(syms, func(x, y symbol) int {
 		return cmp.Or(cmp.Compare(x.start, y.start), cmp.Compare(x.rank, y.rank),
-			cmp.Compare(y.end, x.end), cmp.Compare(x.name.table, y.name.table), cmp.Compare(x.name.offset, y.name.offset))
+			cmp.Compare(y.end, x.end), cmp.Compare(x.table, y.table), cmp.Compare(x.offset, y.offset))
 	})
 	b.extend(syms)
 	syms = b.dropTwins(syms)
@@ -230,9 +233,8 @@ func (b *builder) extend(syms []symbol) {
 	}
 }
 
-// dropTwins keeps one of the symbols that have the same range: the highest
-// rank, then the name with the fewest leading underscores, then the first in
-// the alphabet.
+// dropTwins leaves one of the symbols with the same range: that with the highest rank,
+// then with the fewest leading underscores, then the first in the alphabet.
 func (b *builder) dropTwins(syms []symbol) []symbol {
 	out := syms[:0]
 	var name string
@@ -244,9 +246,9 @@ func (b *builder) dropTwins(syms []symbol) []symbol {
 		}
 		if out[last].rank == s.rank {
 			if name == "" {
-				name = b.tables[out[last].name.table].read(out[last].name.offset, maxName)
+				name = b.tables[out[last].table].read(out[last].offset, maxName)
 			}
-			other := b.tables[s.name.table].read(s.name.offset, maxName)
+			other := b.tables[s.table].read(s.offset, maxName)
 			if !preferred(other, name) {
 				continue
 			}
@@ -264,20 +266,43 @@ func preferred(a, b string) bool {
 	return cmp.Or(cmp.Compare(underscores(a), underscores(b)), cmp.Compare(a, b)) < 0
 }
 
-// flatten turns ranges that may nest and overlap, in order of start and then
-// of rank, into spans that do not.
-func flatten(syms []symbol) []span {
-	var spans []span
-	emit := func(at uint64, n nameRef, named bool) {
-		if k := len(spans) - 1; k >= 0 && spans[k].start == at {
-			spans[k] = span{at, n, named}
-			return
+// A spanList gathers spans, or only counts them.
+type spanList struct {
+	spans []span // nil to count
+	n     int
+	last  span
+}
+
+func (l *spanList) add(at uint64, name nameRef) {
+	switch {
+	case l.n > 0 && l.last.start == at:
+		l.last.name = name
+		if l.spans != nil {
+			l.spans[l.n-1].name = name
 		}
-		if k := len(spans) - 1; k < 0 && !named || k >= 0 && spans[k].named == named && spans[k].name == n {
-			return
-		}
-		spans = append(spans, span{at, n, named})
+		return
+	case l.last.name == name:
+		return
 	}
+	l.n++
+	l.last = span{at, name}
+	if l.spans != nil {
+		l.spans = append(l.spans, l.last)
+	}
+}
+
+// flatten turns ranges that may nest and overlap, in order of start and then
+// of rank, into spans that do not. It counts them first, so that it takes no more memory
+// than they need.
+func flatten(syms []symbol) []span {
+	var count spanList
+	count.cover(syms)
+	l := spanList{spans: make([]span, 0, count.n)}
+	l.cover(syms)
+	return l.spans
+}
+
+func (l *spanList) cover(syms []symbol) {
 	var open []*symbol
 	closeUntil := func(at uint64) {
 		for len(open) > 0 && open[len(open)-1].end <= at {
@@ -286,9 +311,9 @@ func flatten(syms []symbol) []span {
 				open = open[:len(open)-1]
 			}
 			if len(open) > 0 {
-				emit(end, open[len(open)-1].name, true)
+				l.add(end, open[len(open)-1].name())
 			} else {
-				emit(end, nameRef{}, false)
+				l.add(end, nameRef{})
 			}
 		}
 	}
@@ -299,16 +324,15 @@ func flatten(syms []symbol) []span {
 			continue
 		}
 		open = append(open, s)
-		emit(s.start, s.name, true)
+		l.add(s.start, s.name())
 	}
 	closeUntil(^uint64(0))
-	return slices.Clip(spans)
 }
 
 // lookup returns the linkage name of the symbol that covers the address.
 func (t *symtab) lookup(addr uint64) (string, bool) {
 	i := sort.Search(len(t.spans), func(i int) bool { return t.spans[i].start > addr }) - 1
-	if i < 0 || !t.spans[i].named {
+	if i < 0 || t.spans[i].name == (nameRef{}) {
 		return "", false
 	}
 	n := t.spans[i].name

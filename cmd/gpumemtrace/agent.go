@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 )
 
 const agentExamples = `  sudo gpumemtrace agent                   # until SIGTERM; http://localhost:9844
@@ -16,59 +17,31 @@ const agentExamples = `  sudo gpumemtrace agent                   # until SIGTER
   sudo gpumemtrace agent --record /var/lib/gpumemtrace --record-max 512MiB
   sudo GPUMEMTRACE_MEMORY_LIMIT=400MiB gpumemtrace agent`
 
-// agentFlags are the values of flags, as they were given.
+// agentFlags are the flags of the agent that are not settings.
 type agentFlags struct {
-	given  map[string][]string
 	config string
 	quiet  bool
 	once   bool
 }
 
-// A settingValue is the flag of a setting: a pflag.Value.
-type settingValue struct {
-	*agent.Setting
-	given map[string][]string
-}
-
-// String is the default.
-func (v settingValue) String() string {
-	if v.Setting == nil { // as pflag makes one to compare with
-		return ""
-	}
-	return v.Default()
-}
-
-// Type names the value in help texts.
-func (v settingValue) Type() string {
-	if v.List {
-		return v.Kind + ", repeatable"
-	}
-	return v.Kind
-}
-
-// Set keeps a value that the setting takes.
-func (v settingValue) Set(value string) error {
-	if err := v.Check(value); err != nil {
-		return err
-	}
-	if !v.List {
-		v.given[v.Name] = nil
-	}
-	v.given[v.Name] = append(v.given[v.Name], value)
-	return nil
-}
-
 func newAgent() *cobra.Command {
-	f := agentFlags{given: map[string][]string{}}
+	var f agentFlags
+	table := settings.New().Table()
 	c := &cobra.Command{
 		Use:     "agent",
-		Short:   "Trace every process that uses CUDA, always: serve, push and keep what is seen",
+		Short:   "Trace every process that uses CUDA until stopped; serve, push and record the results",
 		Example: agentExamples,
 		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
+			given := map[string][]string{}
+			c.Flags().Visit(func(flag *pflag.Flag) {
+				if set, ok := flag.Value.(*settings.Setting); ok {
+					given[set.Name] = set.Values()
+				}
+			})
 			log := logger{quiet: f.quiet}
 			o := agent.Options{
-				Sources: agent.Sources{Flags: f.given, Environment: os.LookupEnv, File: f.config},
+				Sources: settings.Sources{Flags: given, Environment: os.LookupEnv, File: f.config},
 				Warn:    log.warn,
 				Insist:  insist,
 				Version: version, CommandLine: strings.Join(os.Args, " "),
@@ -88,23 +61,15 @@ func newAgent() *cobra.Command {
 		},
 	}
 	groups := []group{{"Configuration", func(s *pflag.FlagSet) {
-		s.StringVar(&f.config, "config", "", "YAML file with settings, by the names of these flags; each is also a variable, such as GPUMEMTRACE_MEMORY_LIMIT. A flag counts more than a variable, that more than the file, which SIGHUP reads again; those with * stay as they were")
-		s.BoolVar(&f.once, "once", false, "trace for one --interval, print which --alert are true then, and end: with 3 if any is")
+		s.StringVar(&f.config, "config", "", "YAML file with settings; its keys are the names of these flags. Each setting is also an environment variable, such as GPUMEMTRACE_MEMORY_LIMIT. A flag overrides a variable, and a variable overrides the file. On SIGHUP the agent reads the file again; settings marked * keep their values")
+		s.BoolVar(&f.once, "once", false, "trace for one --interval, print the alerts that are then true, and exit; the exit code is 3 if any is true")
 		s.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
 	}}}
-	for _, title := range agent.Groups() {
+	for _, title := range settings.Groups {
 		groups = append(groups, group{title, func(s *pflag.FlagSet) {
-			for _, set := range agent.Settings {
-				if set.Group != title {
-					continue
-				}
-				help := set.Help
-				if set.Fixed {
-					help += " *"
-				}
-				flag := s.VarPF(settingValue{set, f.given}, set.Name, "", help)
-				if set.Kind == "bool" {
-					flag.NoOptDefVal = "true"
+			for _, set := range table {
+				if set.Group == title {
+					addSetting(s, set, map[bool]string{true: " *"}[set.Fixed])
 				}
 			}
 		}})
@@ -112,4 +77,12 @@ func newAgent() *cobra.Command {
 	setUpHelp(c, groups)
 	c.Long = c.Short
 	return c
+}
+
+// addSetting makes a flag of a setting.
+func addSetting(s *pflag.FlagSet, set *settings.Setting, mark string) {
+	flag := s.VarPF(set, set.Name, "", set.Help+mark)
+	if set.Type() == "bool" {
+		flag.NoOptDefVal = "true"
+	}
 }

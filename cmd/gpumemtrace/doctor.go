@@ -18,7 +18,7 @@ func newDoctor() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("pid") && pid <= 0 {
-				return usagef("%d is no process", pid)
+				return usagef("%d is not a process id", pid)
 			}
 			endOnSignal()
 			r := doctor.Run(pid)
@@ -35,7 +35,7 @@ func newDoctor() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().IntVarP(&pid, "pid", "p", 0, "check this process too, and its libraries alone")
+	c.Flags().IntVarP(&pid, "pid", "p", 0, "also check this process, and only the libraries that it uses")
 	c.Flags().BoolVar(&asJSON, "json", false, "print an array of {group, check, status, detail, fix}")
 	return c
 }

@@ -237,7 +237,7 @@ func (v *invocation) leavesNothing(objects map[uintptr][]uint32) {
 		return left
 	}
 	// What is freed in the background is free a grace period later.
-	for end := time.Now().Add(10 * time.Second); len(left()) > 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); len(left()) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			v.Fatalf("left behind: %q", left())
 		}
@@ -276,6 +276,7 @@ func TestSecondInterrupt(t *testing.T) {
 		held := kernelObjects(t, v.cmd.Process.Pid)
 		v.signal(syscall.SIGINT)
 		v.until("the profile is there", func() bool { return exists(t, filepath.Join(v.cmd.Dir, "x.pb.gz")) })
+		v.until("it has said so", func() bool { return strings.Contains(v.stderr.String(), "go tool pprof") })
 		v.signal(syscall.SIGINT)
 		v.ends(128 + int(syscall.SIGINT)).says("quit")
 		v.leavesNothing(held)

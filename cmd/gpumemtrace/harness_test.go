@@ -230,7 +230,7 @@ func script(t *testing.T, p *testcuda.Process, commands ...string) {
 // pid is a target's -p argument.
 func pid(p *testcuda.Process) string { return fmt.Sprint(p.PID()) }
 
-// exists tells whether a file is there.
+// exists reports whether a file is there.
 func exists(t *testing.T, path string) bool {
 	t.Helper()
 	_, err := os.Stat(path)

@@ -2,11 +2,13 @@ package main
 
 import (
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/leak"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
@@ -20,6 +22,39 @@ type leakFlags struct {
 func (f *leakFlags) add(s *pflag.FlagSet) {
 	s.BoolVar(&f.on, "leaks", false, "at the end, also print the stacks whose memory grew through five intervals and is still held")
 	s.DurationVar(&f.interval, "leak-interval", leak.DefaultInterval, "length of each interval")
+}
+
+// addForRecording adds the flags of a report about a recording.
+func (f *leakFlags) addForRecording(s *pflag.FlagSet) {
+	s.BoolVar(&f.on, "leaks", false, "show the stacks of a recording whose memory grew through five intervals and is still held")
+	s.DurationVar(&f.interval, "leak-interval", 0, "length of each interval (default an eighth of the recording)")
+}
+
+// reportLeaks prints what leaks in a recording.
+func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
+	if f.interval == 0 {
+		f.interval = leak.DefaultInterval
+		if span, _, err := measure(path); err != nil {
+			return err
+		} else if n := at.at(span, span.End) / 8; n >= minLeakInterval {
+			f.interval = min(n.Round(time.Millisecond), maxLeakInterval)
+		}
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	opts, err := at.options(path)
+	if err != nil {
+		return err
+	}
+	leaks := newLeakWatch(&f)
+	opts.Moment = leaks.moment
+	s, err := replay.Play(path, opts)
+	if err != nil {
+		return err
+	}
+	view := s.View(state.Want{Driver: true, Live: true})
+	return leaks.finish(view, view.Snapshot(), os.Stdout, o)
 }
 
 // Limits of --leak-interval.
@@ -61,12 +96,12 @@ func (l *leakWatch) tick() <-chan time.Time {
 	return l.ticker.C
 }
 
-// live tells whether finish needs live allocations.
+// live reports whether finish needs live allocations.
 func (l *leakWatch) live() bool { return l != nil }
 
-func (l *leakWatch) observe(s *state.State) { l.detector.Observe(s.Time(), s.Inuse) }
+func (l *leakWatch) observe(s *state.State) { l.detector.Observe(s.Time(), s.InUse) }
 
-// moment observes a recording at the moments at which a trace would have.
+// moment observes a recording at the moments at which a trace would have observed.
 func (l *leakWatch) moment(s *state.State) {
 	if l == nil {
 		return

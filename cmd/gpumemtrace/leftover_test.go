@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
@@ -38,7 +37,7 @@ func (b bystanders) targets(args ...string) []string {
 
 // leftovers are the breakpoints in them.
 func (b bystanders) leftovers() []probes.Leftover {
-	found, _ := probes.Leftovers(b.pids, unwind.PythonPlaces)
+	found, _ := probes.Leftovers(b.pids)
 	return found
 }
 

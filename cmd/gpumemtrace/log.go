@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -36,8 +37,13 @@ func (l logger) summary(s *snapshot.Snapshot, o *output) {
 	if l.quiet {
 		return
 	}
-	_ = export.Summary(os.Stderr, s, l.verbose) // nobody is left to tell
-	if o.path != "-" {
+	_ = export.Summary(os.Stderr, s, l.verbose) // nobody is left to read it
+	l.wrote(o)
+}
+
+// wrote says where the output is.
+func (l logger) wrote(o *output) {
+	if !l.quiet && o.path != "-" {
 		fmt.Fprintf(os.Stderr, "\nWrote %s. Next:\n  %s\n", o.path, nextCommand(o))
 	}
 }
@@ -48,13 +54,19 @@ func (l logger) recorded(path string) {
 	if l.quiet || path == "" || err != nil {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "Recorded %s, %s. Its end, or with --at TIME any of its moments:\n  gpumemtrace report %s --by cause\n", path, bytefmt.Format(info.Size()), path)
+	fmt.Fprintf(os.Stderr, "\nRecorded %s, %s. Next, with --at TIME for any moment:\n  gpumemtrace report %s\nor over time, as a page for a browser:\n  gpumemtrace convert %s %s\n",
+		path, bytefmt.Format(info.Size()), path, path, of(path, ".html"))
+}
+
+// of returns the name of what is made of a recording.
+func of(recording, extension string) string {
+	return strings.TrimSuffix(recording, ".gmt") + extension
 }
 
 func nextCommand(o *output) string {
 	switch o.format.Name {
 	case "pprof":
-		return "go tool pprof -http=: " + o.path
+		return "gpumemtrace report " + o.path + "\nor as a flame graph, where Go is installed:\n  go tool pprof -http=: " + o.path
 	case "folded":
 		return "flamegraph.pl " + o.path + " > memory.svg"
 	case "perfetto":

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,51 +14,80 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
-// docs/losses.md has a row for each counter that the program has: its name and what it
-// counts, as the code says them, and what to do, as the document does. -update puts new
-// rows at its end.
-func TestDocumentsLoss(t *testing.T) {
-	rows := map[string]string{} // by name, up to what to do
-	var names []string
+// maxShown bounds the counters that outputs show: those by themselves, and the classes.
+const maxShown = 60
+
+// Every counter has a place in the table of the package loss, and the table has no other.
+func TestEveryLossHasPlace(t *testing.T) {
+	single, seen := 0, map[string]bool{}
 	for _, cause := range loss.All() {
-		c := cause.Counter(0)
-		if rows[c.Name] != "" {
+		c := cause.Counter(1)
+		p, known := loss.PlaceOf(c.Name)
+		switch {
+		case seen[c.Name]:
 			t.Errorf("two counters are named %s", c.Name)
+		case !known:
+			t.Errorf("the table does not have %s", c.Name)
+		case p.Class == c.Name && p.Action == "":
+			t.Errorf("%s is shown by itself, and there is nothing to do about it", c.Name)
+		case p.Class == c.Name:
+			single++
 		}
-		rows[c.Name] = fmt.Sprintf("| `%s` | %s | ", c.Name, c.Help)
-		names = append(names, c.Name)
+		seen[c.Name] = true
 	}
-	layers := append(physical.New(ledger.Options{}).Loss(), tensors.New(ledger.Options{}).Loss()...)
-	for _, c := range layers {
-		_, of, _ := strings.Cut(c.Name, "_")
-		if rows[c.Name] == "" && rows[of] == "" {
+	for _, name := range loss.Names() {
+		if !seen[name] {
+			t.Errorf("the table has %s, and no part of the program counts it", name)
+		}
+	}
+	for _, c := range append(physical.New(ledger.Options{}).Loss(), tensors.New(ledger.Options{}).Loss()...) {
+		if _, known := loss.PlaceOf(c.Name); !known {
 			t.Errorf("%s is neither a counter of its own nor one of allocations", c.Name)
 		}
 	}
+	if n := single + len(loss.Classes); n > maxShown {
+		t.Errorf("%d counters and classes are shown, want %d at most", n, maxShown)
+	}
+}
+
+// lossTables are the tables of docs/losses.md.
+func lossTables() string {
+	var out strings.Builder
+	all := loss.All()
+	slices.SortStableFunc(all, func(a, b loss.Cause) int { return strings.Compare(a.Counter(0).Name, b.Counter(0).Name) })
+	for _, layer := range loss.Layers {
+		fmt.Fprintf(&out, "\n## %s\n\nLayer `%s`.\n\n| counter | what it counts | what to do |\n|---|---|---|\n", layer.Title, layer.Name)
+		var classed []string
+		for _, cause := range all {
+			c := cause.Counter(0)
+			switch p, _ := loss.PlaceOf(c.Name); {
+			case p.Layer != layer.Name:
+			case p.Class == c.Name:
+				fmt.Fprintf(&out, "| `%s` | %s | %s |\n", c.Name, c.Help, p.Action)
+			default:
+				classed = append(classed, fmt.Sprintf("| `%s` | %s | class `%s` |\n", c.Name, c.Help, p.Class))
+			}
+		}
+		out.WriteString(strings.Join(classed, ""))
+	}
+	return out.String()
+}
+
+// docs/losses.md has what the table and the counters themselves say. -update writes it.
+func TestDocumentsLoss(t *testing.T) {
+	const mark = "<!-- What follows is generated. -->\n"
 	text, err := os.ReadFile("../../docs/losses.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var doc strings.Builder
-	for line := range strings.Lines(string(text)) {
-		m := regexp.MustCompile("^\\| `(\\w+)` \\| .* \\| (.*) \\|\n$").FindStringSubmatch(line)
-		switch {
-		case m == nil:
-			doc.WriteString(line)
-		case rows[m[1]] != "":
-			doc.WriteString(rows[m[1]] + m[2] + " |\n")
-			delete(rows, m[1])
-			if strings.TrimSpace(m[2]) == "" {
-				t.Errorf("the document does not say what to do about %s", m[1])
-			}
+	head, _, found := strings.Cut(string(text), mark)
+	if !found {
+		t.Fatalf("docs/losses.md has no line %q", mark)
+	}
+	for _, c := range loss.Classes {
+		if !strings.Contains(head, "`"+c.Name+"`") {
+			t.Errorf("docs/losses.md does not describe the class %s", c.Name)
 		}
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		if row := rows[name]; row != "" {
-			doc.WriteString(row + " |\n")
-			t.Errorf("the document does not have %s", name)
-		}
-	}
-	snapshottest.Golden(t, "../../../docs/losses.md", []byte(doc.String()))
+	snapshottest.Golden(t, "../../../docs/losses.md", []byte(head+mark+lossTables()))
 }

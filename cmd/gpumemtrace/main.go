@@ -1,5 +1,5 @@
-// Command gpumemtrace says who holds the GPU's memory, by call stack, in a
-// process nobody changed.
+// Command gpumemtrace says who holds a GPU's memory, by call stack. It works
+// on unmodified programs.
 package main
 
 import (
@@ -33,7 +33,7 @@ const (
 	exitAlert  = 3 // agent --once
 )
 
-// A usageError is a command line that makes no sense.
+// A usageError is the error of a command line that is not valid.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -55,12 +55,15 @@ func run(args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
+		if cmd.Name() == "help" { // which command was meant is not known
+			cmd = root
+		}
 		fmt.Fprintf(os.Stderr, "gpumemtrace: %v\nTry '%s --help'.\n", err, cmd.CommandPath())
 		return exitUsage
 	case errors.Is(err, removal.ErrEnding):
 		return exitFailed // a signal ends the program, and says so
 	}
-	for line := range strings.Lines(err.Error()) { // one for each that was joined
+	for line := range strings.Lines(err.Error()) { // one line for each joined error
 		fmt.Fprintf(os.Stderr, "gpumemtrace: %s\n", strings.TrimSuffix(line, "\n"))
 	}
 	return exitFailed

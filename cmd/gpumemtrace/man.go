@@ -1,7 +1,7 @@
 //go:build man
 
-// Built with this tag the program writes its manual pages and its completions for
-// shells, for packages, and does nothing else:
+// Built with this tag, the program only writes its manual pages and shell completions,
+// which packages contain:
 //
 //	go run -tags man ./cmd/gpumemtrace DIR
 package main

@@ -2,9 +2,12 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +17,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/memoryviz"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -26,27 +30,34 @@ func formats() export.Formats {
 		return export.Format{Name: name, Extensions: []string{extension}, Binary: binary, Layout: true,
 			Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return write(w, s) }}
 	}
-	// An extension that ends another's name comes after it.
+	// An extension that is a suffix of another one must come after it.
 	all := append(export.Formats{pprof, viewer("pickle", ".pickle", true, memoryviz.Pickle),
 		viewer("memory_viz", ".memory_viz.json", false, memoryviz.JSON)}, export.Builtin()...)
 	page := export.Format{Name: "timeline", Extensions: []string{".html"}, Binary: true, Series: true}
 	return append(all, perfetto, page)
 }
 
+// ofMoments returns the formats that a running trace can be written in.
+func ofMoments() export.Formats {
+	return slices.DeleteFunc(formats(), func(f export.Format) bool { return f.Series })
+}
+
 // An output is where profiles go, and how.
 type output struct {
 	path   string // "-" is standard output
+	base   string // of a default name, which gets a number if it is taken; "" for other names
 	format export.Format
 	force  bool
 	n      int // numbered files tried
-	failed int // those that could not be written
+	failed int // numbered files that could not be written
 }
 
 // newOutput finds out before the trace whether its result can be written.
 func newOutput(f *traceFlags) (*output, error) {
 	o := &output{path: f.output, force: f.force, format: formats()[0]}
 	if o.path == "" {
-		o.path = "gpumemtrace-" + time.Now().Format("20060102-150405") + ".pb.gz"
+		o.base, o.force = "gpumemtrace-"+time.Now().Format("20060102-150405"), false
+		o.path = o.base + o.format.Extensions[0]
 		if f.format != "" && f.format != o.format.Name {
 			o.path = "-"
 		}
@@ -69,10 +80,22 @@ func newOutput(f *traceFlags) (*output, error) {
 		}
 		return o, nil
 	}
-	return o, atomicfile.Check(o.path, o.force)
+	return o, o.untaken(func() error { return atomicfile.Check(o.path, o.force) })
 }
 
-// want is what the output shows, with live rows if it or somebody else needs them.
+// untaken calls write, which writes to the output's path. If the path is a default name that
+// another trace of the same second has taken, untaken tries the next name.
+func (o *output) untaken(write func() error) error {
+	err := write()
+	for n := 2; o.base != "" && errors.Is(err, fs.ErrExist); n++ {
+		o.path = fmt.Sprintf("%s-%d%s", o.base, n, formats()[0].Extensions[0])
+		err = write()
+	}
+	return err
+}
+
+// want returns what the output shows. It includes live rows if live is set or the output
+// needs them.
 func (o *output) want(f *traceFlags, live bool) state.Want {
 	want := f.want(live || o.format.Live)
 	want.Layout = o.format.Layout
@@ -81,12 +104,12 @@ func (o *output) want(f *traceFlags, live bool) state.Want {
 
 func (o *output) write(s *snapshot.Snapshot) error {
 	if o.path != "-" {
-		return o.writeFile(o.path, s)
+		return o.untaken(func() error { return o.writeFile(o.path, s) })
 	}
 	return o.put(func(w io.Writer) error { return o.format.Write(w, s, layout(os.Stdout)) })
 }
 
-// put writes what content writes.
+// put writes what content produces to the file or to stdout.
 func (o *output) put(content func(io.Writer) error) error {
 	if o.path != "-" {
 		return atomicfile.Write(o.path, o.force, content)
@@ -107,7 +130,7 @@ func (o *output) writeNumbered(s *snapshot.Snapshot) error {
 		return o.write(s)
 	}
 	o.n++
-	return o.writeFile(formats().Numbered(o.path, o.n), s)
+	return o.untaken(func() error { return o.writeFile(formats().Numbered(o.path, o.n), s) })
 }
 
 func (o *output) writeFile(path string, s *snapshot.Snapshot) error {
@@ -116,13 +139,16 @@ func (o *output) writeFile(path string, s *snapshot.Snapshot) error {
 	})
 }
 
-// layout returns how pages are laid out that are printed to f.
+// layout returns the layout of pages that are printed to f.
 func layout(f *os.File) export.Options {
 	width := columns(f)
-	return export.Options{Width: width, Color: width > 0 && os.Getenv("NO_COLOR") == ""}
+	if width == 0 {
+		return export.Options{Width: render.Whole}
+	}
+	return export.Options{Width: width, Color: os.Getenv("NO_COLOR") == ""}
 }
 
-// columns returns the width of the terminal that f is, 0 if it is none.
+// columns returns the width of the terminal f, 0 if f is not a terminal.
 func columns(f *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
@@ -135,9 +161,9 @@ func columns(f *os.File) int {
 // for none.
 type readyFile string
 
-// newReadyFile finds out before the trace whether the file can be created. One
-// that is there would say so too early: it is removed with --force, and else an
-// error. No symbolic link is followed.
+// newReadyFile finds out before the trace whether the file can be created. A file
+// that exists already would say ready too early: with --force it is removed, and
+// without --force it is an error. No symbolic link is followed.
 func newReadyFile(f *traceFlags) (readyFile, error) {
 	if f.readyFile == "" {
 		return "", nil

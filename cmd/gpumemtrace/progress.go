@@ -10,14 +10,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A progress says on one line how far something is that takes more than a second. The
-// line has no colour, and is gone in the end.
+// A progress shows on one line how far a task of more than a second has come. The line has
+// no colour, and is removed when the task is done.
 type progress struct {
 	w     io.Writer // nil for none
 	what  string
 	width int // of the terminal
 	now   func() time.Time
-	next  time.Time // when to say more
+	next  time.Time // when to write again
 	shown int       // columns
 }
 
@@ -26,7 +26,7 @@ const (
 	progressEvery = 200 * time.Millisecond
 )
 
-// newProgress returns one that writes to f, if that is a terminal and it is wanted.
+// newProgress returns a progress. It writes to f if f is a terminal and wanted is true.
 func newProgress(f *os.File, wanted bool, what string) *progress {
 	p := &progress{what: render.Clean(what), width: columns(f), now: time.Now}
 	if wanted && p.width > 0 {
@@ -36,7 +36,7 @@ func newProgress(f *os.File, wanted bool, what string) *progress {
 	return p
 }
 
-// show says which part is done, from 0 to 1.
+// show shows which part of the task is done, from 0 to 1.
 func (p *progress) show(part float64) {
 	if p.w == nil {
 		return
@@ -52,7 +52,7 @@ func (p *progress) show(part float64) {
 	p.shown = len(text)
 }
 
-// clear takes the line away.
+// clear removes the line.
 func (p *progress) clear() {
 	if p.shown > 0 {
 		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.shown))

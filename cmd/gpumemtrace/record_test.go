@@ -274,9 +274,7 @@ func TestLeaksOfARecording(t *testing.T) {
 	}
 	v.signal(syscall.SIGINT)
 	v.ends(exitDone)
-	c := command(t, append(args, "convert", filepath.Join(v.cmd.Dir, "x.gmt"), "-o", "x.pb.gz")...)
-	c.cmd.Args = append([]string{binary, "convert", filepath.Join(v.cmd.Dir, "x.gmt"), "-o", "x.pb.gz"}, args...)
-	c.start().ends(exitDone)
+	c := command(t, append([]string{"report", filepath.Join(v.cmd.Dir, "x.gmt")}, args...)...).start().ends(exitDone)
 	live, again := v.stdout.String(), c.stdout.String()
 	if !strings.Contains(live, "via_left") || !strings.Contains(again, "via_left") {
 		t.Errorf("the trace printed\n%s\nand its recording\n%s", live, again)
@@ -300,7 +298,7 @@ func TestRecordingsPlace(t *testing.T) {
 		{"--record " + existing, exitFailed, []string{existing, "--force"}},
 		{"--force --record " + dir, exitFailed, []string{dir}},
 		{"--record " + filepath.Join(dir, "no/such/x.gmt"), exitFailed, []string{"no such file or directory"}},
-		{"--record x.gmt --record-max 1MiB", exitUsage, []string{"--record-max", "16.0 MiB"}},
+		{"--record x.gmt --record-max 1MiB", exitUsage, []string{"--record-max", "16MiB"}},
 		{"--record-max 1GiB", exitUsage, []string{"--record"}},
 		{"--record x.gmt -o ./x.gmt", exitUsage, []string{"-o", "--record"}},
 		{"--record -", exitUsage, []string{"--record"}},
@@ -342,16 +340,17 @@ func TestWhatCannotBeConverted(t *testing.T) {
 	}{
 		{"convert", exitUsage, "one recording"},
 		{"convert " + recording + " --at soon", exitUsage, "--at"},
-		{"convert " + recording + " --at -1s", exitUsage, "--at"},
-		{"convert " + recording + " --leaks --leak-interval 0s", exitUsage, "--leak-interval"},
+		{"convert " + recording + " --at -1h", exitFailed, "it begins at"},
+		{"report " + recording + " --leaks --leak-interval 1ms", exitUsage, "--leak-interval"},
+		{"report " + recording + " --leaks --oom", exitUsage, "give only one of --steps, --segments, --oom, --leaks and --by"},
 		{"convert " + recording + " --at 1h", exitFailed, "it ends at"},
 		{"convert " + recording + " --at 2001-02-03T04:05:06Z", exitFailed, "it begins at"},
-		{"convert " + profile, exitFailed, "not a recording"},
+		{"convert " + profile, exitFailed, "not a recording but compressed with gzip, as profiles are: give a file that --record wrote"},
 		{"convert /no/such/file", exitFailed, "/no/such/file"},
 		{"convert " + recording + " " + recording + " --force", exitUsage, "is the recording itself"},
 		{"convert " + v.cmd.Dir, exitFailed, "not a regular file"},
 		{"report " + profile + " --at 1s", exitUsage, "one moment only"},
-		{"report /proc/self/status", exitFailed, "not a profile that gpumemtrace wrote"},
+		{"report /proc/self/status", exitFailed, "not a profile that gpumemtrace wrote but text; give what -o or --record of a trace wrote"},
 		{"report " + recording + " --at 1h", exitFailed, "it ends at"},
 		{"diff " + recording + " " + profile + " --after 1s", exitUsage, "one moment only"},
 		{"diff " + recording + " " + recording + " --before 0s --after 1h", exitFailed, "it ends at"},

@@ -12,132 +12,155 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
-	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 const reportExamples = `  gpumemtrace report train.pb.gz
   gpumemtrace report train.pb.gz --by cause     # what each byte is for, and which call took it
+  gpumemtrace report run.gmt                    # a recording, at its peak
   gpumemtrace report run.gmt --at 12m30s --by owner,kind
   gpumemtrace report run.gmt --from 10m --to 12m # what was allocated and freed in between, and the peak
-  gpumemtrace report run.gmt --by size          # what lives, by the powers of two that sizes lie between
+  gpumemtrace report run.gmt --by user          # or by command, container, pod, job; adds up all processes
+  gpumemtrace report run.gmt --by size          # live allocations by size, in powers of two
   gpumemtrace report run.gmt --by freed-by      # where tensors were freed, recorded with --tensors --free-stacks
-  gpumemtrace report run.gmt --by operator      # of PyTorch: itself, and with all that it calls
-  gpumemtrace report run.gmt --by module --turnover   # what was allocated and freed, also what is not held
-  gpumemtrace report run.gmt --steps            # of a training: what each step allocated and freed, and what grew
+  gpumemtrace report run.gmt --by operator      # PyTorch's operators, each alone and with those that it calls
+  gpumemtrace report run.gmt --by module --turnover   # what was allocated and freed, even if nothing of it is held now
+  gpumemtrace report run.gmt --segments         # why cached memory does not serve a request
+  gpumemtrace report run.gmt --oom              # why it ran out of memory, and what would help
+  gpumemtrace report run.gmt --leaks            # which stacks leak
+  gpumemtrace report run.gmt --steps            # training steps: what each allocated and freed, and what grew
   gpumemtrace report run.gmt --by module,category --csv > modules.csv`
 
-const diffExamples = `  gpumemtrace diff train.000001.pb.gz train.000009.pb.gz
-  gpumemtrace diff run.gmt --before 5m --after 1h   # two moments of one recording`
+// A reportCommand prints a file as text, or rows of it.
+type reportCommand struct {
+	opts       export.Options
+	at, from   moment
+	by         []string
+	steps, oom bool
+	rows       rowFlags
+	leaks      leakFlags
+}
 
 func newReport() *cobra.Command {
-	opts := layout(os.Stdout)
-	var at, from moment
-	var by []string
-	var rows, steps bool
+	r := reportCommand{opts: layout(os.Stdout)}
 	c := &cobra.Command{
 		Use:     "report FILE",
 		Short:   "Print a profile or a recording as text: totals, owners, kinds, GPUs, largest stacks",
 		Example: reportExamples,
-		Args:    exactly(1, "one profile or recording"),
-		RunE: func(_ *cobra.Command, args []string) (err error) {
-			if opts.By, err = export.ParseBy(by...); err != nil {
-				return usageError{err}
-			}
-			if steps && opts.By != nil {
-				return usagef("--steps is a page of its own: leave out --by")
-			}
-			if rows && opts.By == nil && !steps {
-				return usagef("--csv writes the rows of --by: say by what")
-			}
-			if opts.Turnover && opts.By == nil {
-				return usagef("--turnover is of the rows of --by: say by what")
-			}
-			if from.text != "" && slices.Contains(by, "freed-by") {
-				return usagef("--by freed-by tells of a recording from its beginning: leave out --from")
-			}
-			if from.text != "" && at.text != "" && from.time.IsZero() && at.time.IsZero() && from.after > at.after {
-				return usagef("--from %s is after --to %s", from.text, at.text)
-			}
-			p, before, recorded, err := readStretch(args[0], from, at, state.Want{Driver: true, Live: opts.By.Parts(), Freed: opts.By.Parts(), Steps: steps})
-			if err != nil {
-				return err
-			}
-			opts.Before = before
-			if opts.By.Parts() && !recorded {
-				return usagef("a profile does not tell each allocation: --by %s needs a recording (--record)", strings.Join(by, ","))
-			}
-			if slices.Contains(by, "freed-by") && p.Freed == nil {
-				return usagef("this recording does not tell where tensors were freed: trace with --tensors --free-stacks")
-			}
-			switch {
-			case steps && !recorded:
-				return usagef("a profile does not tell of steps: --steps needs a recording (--record)")
-			case steps && rows:
-				return export.StepsCSV(os.Stdout, p)
-			case steps:
-				return export.StepsReport(os.Stdout, p, opts)
-			case rows:
-				return export.ReportCSV(os.Stdout, p, opts)
-			}
-			return export.Report(os.Stdout, p, opts)
-		},
+		Args:    exactly(1, "one profile or recording (gpumemtrace diff compares two)"),
+		RunE:    func(_ *cobra.Command, args []string) error { return r.run(args[0]) },
 	}
-	c.Flags().Var(&at, "at", "the moment of a recording to show, as convert takes it")
-	c.Flags().Var(&from, "from", "show what was allocated and freed, and the peak, from this moment of a recording on")
-	c.Flags().Var(&at, "to", "the same as --at: where --from ends")
-	c.Flags().StringSliceVar(&by, "by", nil, "for each process and GPU, a row for each of "+strings.Join(export.ByNames(), ", ")+" (several with commas)")
-	c.Flags().BoolVar(&steps, "steps", false, "show the training steps of a recording with tensors, from one call of an optimizer's step to the next, and what grew from step to step")
-	c.Flags().BoolVar(&rows, "csv", false, "write the rows of --by, or of --steps, as comma-separated values, in bytes")
-	c.Flags().BoolVar(&opts.Turnover, "turnover", false, "of the rows of --by, what was allocated and freed, and the net of that, and not what is held")
-	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, with --by 3 of each row; negative for all)")
+	c.Flags().Var(&r.at, "at", "the moment of a recording to show: "+momentHelp+"; the default is the peak, or the end for --steps, --turnover, --from and --by freed-by")
+	c.Flags().Var(&r.from, "from", "show what was allocated and freed from this moment of a recording on, and the peak in that time")
+	c.Flags().Var(&r.at, "to", "the end of the time that begins with --from; the same as --at")
+	c.Flags().StringSliceVar(&r.by, "by", nil, "for each process and GPU, group rows by "+strings.Join(export.ByNames(), ", ")+" (several with commas)")
+	c.Flags().BoolVar(&r.steps, "steps", false, "show the training steps of a recording made with --tensors, and what grew from step to step; a training step lasts from one call of an optimizer's step function to the next")
+	c.Flags().BoolVar(&r.opts.Segments, "segments", false, "show how the segments of caching allocators are divided: how much is in tensors, how much is cached, and the largest free block")
+	c.Flags().BoolVar(&r.oom, "oom", false, "show the requests of a recording that failed because memory ran out, with what held the memory and what would help")
+	r.leaks.addForRecording(c.Flags())
+	r.rows.add(c.Flags(), "the rows of --by, or of --steps,")
+	c.Flags().BoolVar(&r.opts.Turnover, "turnover", false, "with --by: show what each row allocated and freed, and the difference, instead of what it holds")
+	c.Flags().IntVarP(&r.opts.Top, "top", "n", 0, "stacks to show (default 10, or 3 for each row of --by; negative for all)")
 	return c
 }
 
-func newDiff() *cobra.Command {
-	opts := layout(os.Stdout)
-	var first, second moment
-	c := &cobra.Command{
-		Use:     "diff BEFORE [AFTER]",
-		Short:   "Print what was gained and given back between two profiles, or moments of recordings: by cause, by stack",
-		Example: diffExamples,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 1 && first.text == "" && second.text == "" {
-				return usagef("give two profiles or recordings, or two moments of a recording (--before, --after), not one file alone")
-			}
-			if len(args) != 1 && len(args) != 2 {
-				return usagef("give two profiles or recordings, not %d", len(args))
-			}
-			return nil
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				args = append(args, args[0])
-			}
-			before, _, err := readProfile(args[0], first, state.Want{Driver: true})
-			if err != nil {
-				return err
-			}
-			after, _, err := readProfile(args[1], second, state.Want{Driver: true})
-			if err != nil {
-				return err
-			}
-			return export.Diff(os.Stdout, before, after, opts)
-		},
+// check refuses flags that do not go together, and returns how rows are to be written.
+func (r *reportCommand) check() (format export.RowFormat, err error) {
+	if r.opts.By, err = export.ParseBy(r.by...); err != nil {
+		return "", usageError{err}
 	}
-	c.Flags().Var(&first, "before", "the moment of BEFORE, if it is a recording, as convert takes it; default its end")
-	c.Flags().Var(&second, "after", "the same of AFTER, which is BEFORE if it is not given")
-	c.Flags().IntVarP(&opts.Top, "top", "n", 0, "stacks shown (default 10, negative for all)")
-	return c
+	pages := 0
+	for _, asked := range []bool{r.steps, r.opts.Segments, r.oom, r.leaks.on, r.opts.By != nil} {
+		if asked {
+			pages++
+		}
+	}
+	if pages > 1 {
+		return "", usagef("give only one of --steps, --segments, --oom, --leaks and --by: each is a page of its own")
+	}
+	if format, err = r.rows.format(r.opts.By != nil || r.steps); err != nil {
+		return "", err
+	}
+	if r.opts.Turnover && r.opts.By == nil {
+		return "", usagef("--turnover needs --by, because it changes what the rows of --by show")
+	}
+	if r.from.given() && slices.Contains(r.by, "freed-by") {
+		return "", usagef("--by freed-by counts from the beginning of a recording: leave out --from")
+	}
+	return format, nil
+}
+
+func (r *reportCommand) run(path string) error {
+	format, err := r.check()
+	if err != nil {
+		return err
+	}
+	if r.oom {
+		return asked("--oom", reportFailures(path, r.at))
+	}
+	if r.leaks.on {
+		return asked("--leaks", reportLeaks(path, r.at, r.leaks, r.opts))
+	}
+	read := question{from: r.from, at: r.at, want: state.Want{Driver: true, Live: r.opts.By.Parts(), Freed: r.opts.By.Parts(), Steps: r.steps, Holders: true}}
+	read.peak = !r.steps && !r.opts.Turnover && !slices.Contains(r.by, "freed-by") && !r.from.given()
+	x, err := read.answer(path)
+	if err != nil {
+		return err
+	}
+	r.opts.Before, r.opts.Moment, r.opts.File, r.opts.Failures = x.before, x.moment, path, x.failures
+	if err := r.lacking(path, x); err != nil {
+		return err
+	}
+	switch {
+	case r.steps && format != "":
+		return export.StepsRows(os.Stdout, x.shown, format)
+	case r.steps:
+		return export.StepsReport(os.Stdout, x.shown, r.opts)
+	case format != "":
+		return export.ReportRows(os.Stdout, x.shown, r.opts, format)
+	}
+	if x.recorded && r.opts.By == nil && !r.opts.Segments {
+		r.opts.Helpful = helpful(path, x.shown)
+	}
+	return export.Report(os.Stdout, x.shown, r.opts)
+}
+
+// lacking says what was asked of a file that does not have it.
+func (r *reportCommand) lacking(path string, x *answer) error {
+	switch {
+	case r.opts.By.Parts() && !x.recorded:
+		return usagef("%s is a profile, which has no single allocations: --by %s needs a recording (--record)", path, strings.Join(r.by, ","))
+	case slices.Contains(r.by, "freed-by") && x.shown.Freed == nil:
+		return usagef("this recording does not have the places where tensors were freed: trace with --tensors --free-stacks")
+	case (slices.Contains(r.by, "holder") || slices.Contains(r.by, "module_path")) && !tellsHolders(x.shown):
+		return usagef("%s does not say which objects hold memory: trace with --tensors --holders INTERVAL", path)
+	case r.steps && !x.recorded:
+		return usagef("%s is a profile, which has no steps: --steps needs a recording (--record)", path)
+	case !r.opts.Segments || len(x.shown.Allocators) > 0:
+		return nil
+	case !x.recorded:
+		return usagef("%s is a profile, which has no segments of a caching allocator: --segments needs a recording (--tensors --record)", path)
+	case r.at.given():
+		return usagef("%s has no segments of a caching allocator at %s: either no tensor existed yet, or the trace ran without --tensors", path, r.at.text)
+	}
+	return usagef("%s has no segments of a caching allocator: record with --tensors", path)
+}
+
+// asked says of a file that is no recording that a flag needs one.
+func asked(flag string, err error) error {
+	if errors.Is(err, record.ErrNotRecording) {
+		return fmt.Errorf("%s needs a recording: %w", flag, err)
+	}
+	return err
 }
 
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		if len(args) != n {
+		switch {
+		case len(args) == 0:
+			return usagef("give %s", what)
+		case len(args) != n:
 			return usagef("give %s, not %d", what, len(args))
 		}
 		return nil
@@ -158,49 +181,4 @@ func collectFor(file fs.FileInfo) {
 		debug.SetGCPercent(25)
 		debug.SetMemoryLimit(smallMemory)
 	}
-}
-
-// readProfile reads a profile, or what w wants of a recording as of a moment, and tells
-// whether it is a recording. Native frames are as a trace shows them by default.
-func readProfile(path string, at moment, w state.Want) (p *snapshot.Snapshot, recorded bool, err error) {
-	p, _, recorded, err = readStretch(path, moment{}, at, w)
-	return p, recorded, err
-}
-
-// readStretch is readProfile. What is allocated, and peaks, count from the moment from, if
-// it is given, of which before is what was shown.
-func readStretch(path string, from, at moment, w state.Want) (p, before *snapshot.Snapshot, recorded bool, err error) {
-	f, info, err := userfile.Open(path)
-	if err != nil {
-		return nil, nil, false, err
-	}
-	defer f.Close()
-	collectFor(info)
-	recording, err := record.NewReader(f, info.Size())
-	if !errors.Is(err, record.ErrNotRecording) {
-		if err != nil {
-			return nil, nil, true, fmt.Errorf("read %s: %w", path, err)
-		}
-		bar := newProgress(os.Stderr, true, "reading "+path)
-		opts := at.options()
-		opts.Progress = bar.show
-		if from.text != "" {
-			opts.From = &replay.Start{At: from.after, Time: from.time, State: func(s *state.State) {
-				before = s.View(state.Want{Driver: true}).Snapshot()
-			}}
-		}
-		played, err := replay.PlayReader(recording, opts)
-		bar.clear()
-		if err != nil {
-			return nil, nil, true, fmt.Errorf("read %s: %w", path, err)
-		}
-		return played.View(w).Snapshot(), before, true, nil
-	}
-	if at.text != "" || from.text != "" {
-		return nil, nil, false, usagef("%s is a profile: it has one moment only", path)
-	}
-	if p, err = pprofout.Read(f); err != nil {
-		return nil, nil, false, fmt.Errorf("%s: %w", path, err)
-	}
-	return p, nil, false, nil
 }

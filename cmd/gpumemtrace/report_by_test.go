@@ -19,10 +19,10 @@ func TestReportBy(t *testing.T) {
 		{[]string{"--by", "cause"}, "   184 MiB   22.8%        9  ~20.5 MiB   224 MiB  allocations      cuMemAlloc_v2\n"},
 		{[]string{"--by", "owner,kind"}, "   120 MiB   14.9%        6   20.0 MiB   160 MiB  pytorch  device\n"},
 		{[]string{"--by", "owner", "--by", "kind", "-n", "-1"}, "   120 MiB   14.9%        6   20.0 MiB   160 MiB  pytorch  device\n"},
-		{[]string{"--by", "function"}, "   184 MiB   22.8%   184 MiB   22.8%        9  ~20.5 MiB   224 MiB  cuMemAlloc_v2\n"},
-		{[]string{"--by", "owner", "--csv"}, "process,pid,gpu,class,owner,inuse_bytes,"},
+		{[]string{"--by", "function"}, "   184 MiB   22.8%      184 MiB   22.8%        9  ~20.5 MiB   224 MiB  cuMemAlloc_v2\n"},
+		{[]string{"--by", "owner", "--csv"}, "process,pid,gpu,class,cause,kind,api,runtime,owner,"},
 		{[]string{"--by", "owner", "--turnover"}, "ALLOCATED  OF ALL  CALLS"},
-		{nil, "By owner\n"},
+		{nil, "The lines that hold most: "},
 	} {
 		v := command(t, append([]string{"report", path}, c.args...)...).start().ends(exitDone)
 		if !strings.Contains(v.stdout.String(), c.says) {
@@ -33,7 +33,7 @@ func TestReportBy(t *testing.T) {
 
 // Rows need something to be by.
 func TestReportCSVByNothing(t *testing.T) {
-	for flag, says := range map[string]string{"--csv": "--csv writes the rows of --by", "--turnover": "--turnover is of the rows of --by"} {
+	for flag, says := range map[string]string{"--csv": "--csv writes the rows of --by", "--turnover": "--turnover needs --by"} {
 		v := command(t, "report", savedProfile(t), flag).start().ends(exitUsage)
 		if !strings.Contains(v.stderr.String(), says) {
 			t.Errorf("it said\n%s", v.stderr.String())
@@ -46,7 +46,8 @@ func TestReportOfProfileLacks(t *testing.T) {
 	for args, says := range map[string]string{
 		"--by owner,size":    "--by owner,size needs a recording",
 		"--steps":            "--steps needs a recording",
-		"--steps --by owner": "--steps is a page of its own",
+		"--steps --by owner": "give only one of --steps, --segments, --oom, --leaks and --by",
+		"--segments":         "has no segments of a caching allocator",
 	} {
 		v := command(t, append([]string{"report", savedProfile(t)}, strings.Fields(args)...)...).start().ends(exitUsage)
 		if !strings.Contains(v.stderr.String(), says) {
@@ -63,9 +64,9 @@ func TestReportOfRecording(t *testing.T) {
 	}
 	for args, says := range map[string]string{
 		"--by size":      "64.0 MiB to 128 MiB\n",
-		"--steps":        "None were seen",
+		"--steps":        "No steps are known, because this recording has no tensors",
 		"--steps --csv":  "process,pid,gpu,step,begin",
-		"--by gpu --csv": ",net_bytes,net_objects\n",
+		"--by gpu --csv": ",total_net_bytes,total_net_objects\n",
 	} {
 		v := command(t, append([]string{"report", recording}, strings.Fields(args)...)...).start().ends(exitDone)
 		if !strings.Contains(v.stdout.String(), says) {

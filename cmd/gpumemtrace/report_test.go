@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
@@ -80,7 +82,7 @@ func TestReportOnTerminal(t *testing.T) {
 				}
 				longest := 0
 				for line := range strings.Lines(out.String()) {
-					if !strings.Contains(line, "\x1b[") {
+					if !strings.Contains(line, "\x1b[") && !strings.HasPrefix(line, "    gpumemtrace ") { // a command is whole
 						longest = max(longest, len([]rune(strings.TrimRight(line, "\r\n"))))
 					}
 				}
@@ -88,6 +90,46 @@ func TestReportOnTerminal(t *testing.T) {
 					t.Errorf("%s: lines of up to %d columns on a terminal of %d", args[0], longest, width)
 				}
 			}
+		}
+	}
+}
+
+// What cannot be read is named for what it is, and the output has no part in it.
+func TestStrangeFiles(t *testing.T) {
+	dir := t.TempDir()
+	var cpu bytes.Buffer
+	other := &profile.Profile{SampleType: []*profile.ValueType{{Type: "alloc_objects"}}, PeriodType: &profile.ValueType{}}
+	if err := other.Write(&cpu); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"go.pb.gz": cpu.String(), "a.json": "{}", "a.html": "<!DOCTYPE html>", "b.html": "<HTML>", "nothing": "", "cut.pb.gz": cpu.String()[:20]} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for args, says := range map[string]string{
+		"report go.pb.gz":         "go.pb.gz: not a profile that gpumemtrace wrote: another program made it, it has no alloc_space; give what -o or --record of a trace wrote",
+		"report a.html":           "a.html: not a profile that gpumemtrace wrote but a web page; give",
+		"report nothing":          "nothing: not a profile that gpumemtrace wrote but empty; give",
+		"diff a.json go.pb.gz":    "a.json: not a profile that gpumemtrace wrote but JSON; give",
+		"whatif a.json":           "read a.json: not a recording but JSON: give a file that --record wrote",
+		"top --once go.pb.gz":     "read go.pb.gz: not a recording but compressed with gzip",
+		"fit 1=a.html 2=b --to 3": "read a.html: not a recording but a web page",
+		"convert missing x.html":  "open missing: no such file",
+		"convert a.json x.html":   "read a.json: not a recording but JSON",
+		"report .":                "open .: not a regular file but a directory: name a file in it",
+		"report b.html":           "b.html: not a profile that gpumemtrace wrote but a web page; give",
+		"report cut.pb.gz":        "cut.pb.gz: not a profile that gpumemtrace wrote, or one that is cut short",
+		"report go.pb.gz --oom":   "--oom needs a recording: read go.pb.gz: not a recording",
+		"report go.pb.gz --leaks": "--leaks needs a recording: read go.pb.gz: not a recording",
+		"convert go.pb.gz x.txt":  "read go.pb.gz: not a recording but compressed with gzip, as profiles are: give a file that --record wrote (gpumemtrace report prints a profile, and",
+		"convert a.json no/x.txt": "write no/x.txt: there is no directory no: make it first",
+	} {
+		v := command(t, strings.Fields(args)...)
+		v.cmd.Dir = dir
+		v.start().ends(exitFailed)
+		if said := v.stderr.String(); !strings.HasPrefix(said, "gpumemtrace: "+says) {
+			t.Errorf("%s: %s", args, said)
 		}
 	}
 }

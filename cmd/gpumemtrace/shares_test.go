@@ -149,7 +149,7 @@ func TestAgentSharesSlots(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 	metrics := get("/metrics")
-	for _, want := range []string{`gpumemtrace_processes_not_seen{reason="no free slot for a library",user="65534"} `, `gpumemtrace_loss_total{cause="libraries_evicted"} `} {
+	for _, want := range []string{`gpumemtrace_processes_not_seen{reason="no free slot for a library",user="65534"} `, `gpumemtrace_loss_total{class="libraries_evicted",layer="calls"} `} {
 		if _, value, ok := strings.Cut(metrics, want); !ok || strings.HasPrefix(value, "0\n") {
 			t.Errorf("no %s", want)
 		}

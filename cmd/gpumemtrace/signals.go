@@ -11,7 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
 
-// signals are what the user tells a running trace.
+// signals are those by which the user ends or asks a running trace.
 type signals struct {
 	stop chan syscall.Signal // the first SIGINT, SIGTERM or SIGHUP
 	now  chan struct{}       // each SIGUSR1: write a numbered file
@@ -64,9 +64,9 @@ func (s signals) relay(received <-chan os.Signal) {
 // at once.
 func insist(sig syscall.Signal) {
 	if removal.Idle() {
-		fmt.Fprintln(os.Stderr, "gpumemtrace: quit at once")
+		fmt.Fprintln(os.Stderr, "gpumemtrace: quitting at once")
 	} else {
-		fmt.Fprintf(os.Stderr, "gpumemtrace: quit as soon as the probes are off, of which %d are on: without that, breakpoints would stay in other programs\n", removal.On())
+		fmt.Fprintf(os.Stderr, "gpumemtrace: will quit as soon as the %d probes that are still on have been removed; otherwise they would stay in other programs as breakpoints\n", removal.On())
 	}
 	go insisted.Do(func() {
 		removal.Watch(func(text string) { fmt.Fprintln(os.Stderr, "gpumemtrace: "+text) })
@@ -95,7 +95,7 @@ func dumpOnSignal() {
 	signal.Notify(received, syscall.SIGQUIT, syscall.SIGABRT)
 	go func() {
 		for sig := range received {
-			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // nobody is left to tell
+			_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // nobody is left to read it
 			insist(sig.(syscall.Signal))
 		}
 	}()

@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// maxSpool bounds what is kept of a command's output while the screen is not its.
+// maxSpool bounds the output of a command that is kept while a view has the screen.
 const maxSpool = 1 << 20
 
-// A spool keeps what a command writes while a view has the screen: its end, which the
-// user gets when the view is over. From then on it passes on what comes. A nil one does
-// nothing.
+// A spool keeps the end of what a command writes while a view has the screen, and prints it
+// when the view is over. From then on it passes output on at once. A nil spool does nothing.
 type spool struct {
 	in, out *os.File // the two ends of a pipe
 
@@ -31,7 +30,7 @@ func newSpool() (*spool, error) {
 	return &spool{in: in, out: out, done: make(chan struct{})}, nil
 }
 
-// begin takes what the command writes. The command has been started.
+// begin starts to read what the command writes. The command must have been started.
 func (s *spool) begin() {
 	if s == nil {
 		return
@@ -78,8 +77,8 @@ func (s *spool) release() {
 	s.kept, s.released = nil, true
 }
 
-// drain waits for what the command wrote before it ended. What it started may have the
-// pipe still.
+// drain waits, for at most a second, for what the command wrote before it ended. A process
+// that the command started may keep the pipe open.
 func (s *spool) drain() {
 	if s == nil {
 		return

@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
@@ -24,7 +26,7 @@ const topExamples = `  sudo gpumemtrace top -a                  # every process 
   sudo gpumemtrace top -a --once           # one page of text
   sudo gpumemtrace top -a --json --interval 10s > memory.jsonl`
 
-// topFlags are what top takes beside what a trace does.
+// topFlags are the flags of a trace and those that only top has.
 type topFlags struct {
 	traceFlags
 	at    moment
@@ -35,10 +37,10 @@ type topFlags struct {
 }
 
 func newTop() *cobra.Command {
-	var f topFlags
+	f := topFlags{traceFlags: traceFlags{Trace: settings.NewTrace()}}
 	c := &cobra.Command{
 		Use:     "top {-p PID | -a | -- CMD ARGS... | RECORDING | --agent URL}",
-		Short:   "Show in the terminal who holds how much now, and what grows, by call stack",
+		Short:   "Show live in the terminal who holds how much memory, and what grows, by call stack",
 		Example: topExamples,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() != 0 && len(args) > 1 {
@@ -60,23 +62,21 @@ func newTop() *cobra.Command {
 	}
 	s := c.Flags()
 	f.addTarget(s)
-	f.addTensors(s)
 	f.addRecord(s)
-	f.addLimits(s)
-	f.addCapture(s)
+	f.addSettings(s, "tensors", "tensor-sample", "max-live", "record-max", "api", "stacks", "no-cache")
 	f.addReady(s)
 	s.BoolVar(&f.force, "force", false, "replace an existing file")
-	s.DurationVar(&f.interval, "interval", time.Second, "how often to look")
-	s.Var(&f.at, "at", "the moment of a recording to begin at, as convert takes it; default its end")
-	s.BoolVar(&f.once, "once", false, "print one page, of what changed in one interval, and end")
-	s.BoolVar(&f.json, "json", false, "print JSON: one document each interval, or with --once one")
+	s.DurationVar(&f.interval, "interval", time.Second, "time from one refresh to the next")
+	s.Var(&f.at, "at", "the moment of a recording to begin at: "+momentHelp+" (the default)")
+	s.BoolVar(&f.once, "once", false, "print one page about one interval, and exit")
+	s.BoolVar(&f.json, "json", false, "print JSON: one document for each interval, or a single one with --once")
 	f.remoteFlags.add(s)
 	s.IntVarP(&f.shown, "top", "n", 20, "stacks that --once and --json show (negative for all)")
 	s.SortFlags = false
 	return c
 }
 
-// minInterval is the shortest time between two looks.
+// minInterval is the shortest time between two refreshes.
 const minInterval = 100 * time.Millisecond
 
 func (f *topFlags) check() error {
@@ -100,7 +100,7 @@ func (f *topFlags) recording(path string) error {
 		return err
 	}
 	if len(f.pids) > 0 || f.all || f.record != "" {
-		return usagef("a recording is shown by itself: leave out -p, -a and --record")
+		return usagef("a recording cannot be combined with -p, -a or --record")
 	}
 	if file, err := os.Stat(path); err == nil {
 		collectFor(file)
@@ -111,11 +111,8 @@ func (f *topFlags) recording(path string) error {
 	}
 	defer r.Close()
 	opts := f.options()
-	opts.At, _ = r.Span()
-	if f.at.text != "" {
-		if opts.At, err = r.At(f.at.after, f.at.time); err != nil {
-			return err
-		}
+	if opts.At, err = r.At(f.at.at(r.Measured(), replay.End)); err != nil {
+		return err
 	}
 	if !f.once && !f.json {
 		ctx, _ := stopped(watchSignals())
@@ -128,8 +125,8 @@ func (f *topFlags) recording(path string) error {
 	return f.print(p)
 }
 
-// print writes one picture.
-func (f *topFlags) print(p *live.Picture) error {
+// print writes one status.
+func (f *topFlags) print(p *live.Status) error {
 	w := bufio.NewWriter(os.Stdout)
 	var err error
 	if f.json {
@@ -184,18 +181,12 @@ func (f *topFlags) live() error {
 	}
 	said.begin()
 	defer f.closeSession(s, newLogger(&f.traceFlags))
-	exited := make(chan error, 1)
+	var exited <-chan error
 	if child != nil {
 		if err := child.Release(); err != nil {
 			return err
 		}
-		go func() {
-			code, err := child.Wait()
-			if err == nil && code != 0 {
-				err = exitError(code)
-			}
-			exited <- err
-		}()
+		exited = ending(child)
 	}
 	ctx, ended := stopped(user)
 	err = f.watch(ctx, live.NewTraceSource(s), s.Done(), screen)
@@ -203,7 +194,7 @@ func (f *topFlags) live() error {
 	if child != nil {
 		select {
 		case sig := <-ended:
-			if sig != syscall.SIGINT { // which reached the command by itself
+			if sig != syscall.SIGINT { // the terminal sent SIGINT to the command too
 				_ = child.Signal(sig) // it may have ended
 			}
 		default:
@@ -217,7 +208,8 @@ func (f *topFlags) live() error {
 	return err
 }
 
-// stopped returns a context that ends when the user says so, and by which signal.
+// stopped returns a context that ends when a signal of the user arrives, and a channel that
+// receives that signal.
 func stopped(user signals) (context.Context, <-chan syscall.Signal) {
 	ctx, cancel := context.WithCancel(context.Background())
 	by := make(chan syscall.Signal, 1)
@@ -228,7 +220,7 @@ func stopped(user signals) (context.Context, <-chan syscall.Signal) {
 	return ctx, by
 }
 
-// watch shows a source until the user or its end ends that.
+// watch shows a source until the user stops it or the source ends.
 func (f *topFlags) watch(ctx context.Context, source live.Source, done <-chan struct{}, screen bool) error {
 	opts := f.options()
 	if screen {

@@ -16,15 +16,15 @@ type remoteFlags struct {
 
 func (f *remoteFlags) add(s *pflag.FlagSet) {
 	s.StringVar(&f.url, "agent", "", "show what an agent at this address sees")
-	s.StringVar(&f.tokenFile, "token-file", "", "the file of the agent's token")
+	s.StringVar(&f.tokenFile, "token-file", "", "file with the agent's token")
 	s.BoolVar(&f.insecure, "insecure", false, "send the token without TLS")
 }
 
 // remote shows what an agent sees.
 func (f *topFlags) remote(args []string) error {
 	switch {
-	case len(f.pids) > 0 || f.all || f.record != "" || f.tensors || len(args) > 0:
-		return usagef("an agent is shown by itself: leave out -p, -a, --tensors, --record and what is to run")
+	case len(f.pids) > 0 || f.all || f.record != "" || f.Tensors || len(args) > 0:
+		return usagef("--agent cannot be combined with -p, -a, --tensors, --record, a recording or a command")
 	case f.at.text != "":
 		return usagef("--at is for a recording")
 	}

@@ -268,7 +268,7 @@ func TestTopUsage(t *testing.T) {
 		"-a --once --interval 1ms":        "at least 100ms",
 		recordings + "nccl.gmt -a":        "top needs a terminal",
 		recordings + "nccl.gmt x":         "one recording",
-		recordings + "nccl.gmt -a --once": "shown by itself",
+		recordings + "nccl.gmt -a --once": "a recording cannot be combined with -p, -a or --record",
 	} {
 		command(t, append([]string{"top"}, strings.Fields(args)...)...).start().ends(exitUsage).says(want)
 	}

@@ -15,8 +15,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
-	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // check finds what is wrong with the command line before anything starts.
@@ -34,52 +32,31 @@ func (f *traceFlags) check() error {
 		return usagef("give only one of -p, -a and -- CMD")
 	case f.duration < 0 || f.interval < 0:
 		return usagef("a duration cannot be negative")
-	case f.recordMax > 0 && f.recordMax < record.MinBytes:
-		return usagef("--record-max must be at least %v", size(record.MinBytes))
-	case f.recordMax > 0 && f.record == "":
+	case f.RecordMax > 0 && f.record == "":
 		return usagef("--record-max needs --record")
-	case !f.tensors && (f.tensorSample > 0 || f.tensorMin > 0):
-		return usagef("--tensor-sample and --tensor-min need --tensors")
-	case f.tensorSample > probes.MaxTensorSample:
-		return usagef("--tensor-sample must be at most %v", size(probes.MaxTensorSample))
-	case f.maxLive <= 0:
-		return usagef("--max-live must be positive")
-	case f.freeStacks && (!f.tensors || f.record == ""):
-		return usagef("--free-stacks needs --tensors, and --record: a recording has what a profile has no place for")
-	case f.freeStacks && f.tensorOptions().Partial():
-		return usagef("--free-stacks needs every tensor: leave --tensor-sample and --tensor-min out")
+	case f.freeStacks && (!f.Tensors || f.record == ""):
+		return usagef("--free-stacks needs --tensors and --record: only a recording can store where tensors were freed")
+	case f.freeStacks && f.TensorOptions().Partial():
+		return usagef("--free-stacks needs every tensor: leave --tensor-sample out")
+	case f.noKeys && f.Holders == 0:
+		return usagef("--no-keys needs --holders")
 	case f.traceMax < 0:
 		return usagef("--trace-max cannot be negative")
 	}
 	for _, pid := range f.pids {
 		if pid <= 0 {
-			return usagef("%d is no process id", pid)
+			return usagef("%d is not a process id", pid)
 		}
 	}
-	if !slices.Contains([]probes.API{probes.APIDriver, probes.APIRuntime, probes.APIBoth}, probes.API(f.api)) {
-		return usagef("unknown --api %q: use driver, runtime or both", f.api)
-	}
-	if !slices.Contains([]unwind.Mode{unwind.Auto, unwind.Always, unwind.FramePointer}, unwind.Mode(f.stacks)) {
-		return usagef("unknown --stacks %q: use auto, unwind or fp", f.stacks)
+	if err := f.Trace.Check(); err != nil {
+		return usageError{err}
 	}
 	return nil
 }
 
-func (f *traceFlags) tensorOptions() probes.TensorOptions {
-	return probes.TensorOptions{TensorSample: uint64(f.tensorSample), TensorMin: uint64(f.tensorMin)}
-}
-
 // want is what an output of the trace shows, with live rows or without.
 func (f *traceFlags) want(live bool) state.Want {
-	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual}
-}
-
-// cacheDir is where unwind tables are kept, "" for nowhere.
-func (f *traceFlags) cacheDir() string {
-	if f.noCache {
-		return ""
-	}
-	return unwind.CacheDir
+	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true}
 }
 
 // checkRecording finds out before the trace whether a recording can be written.
@@ -88,9 +65,9 @@ func (f *traceFlags) checkRecording() error {
 	case f.record == "":
 		return nil
 	case f.record == "-":
-		return usagef("--record needs a file: it is written in place")
+		return usagef("--record cannot write to stdout: give a file name")
 	case f.output != "" && f.output != "-" && samePath(f.record, f.output):
-		return usagef("-o and --record name one file")
+		return usagef("-o and --record name the same file")
 	}
 	return atomicfile.Check(f.record, f.force)
 }
@@ -117,7 +94,7 @@ func trace(f *traceFlags) error {
 		return err
 	}
 	if out.format.Series {
-		return usagef("a %s trace is made of a recording: trace with --record FILE, then gpumemtrace convert FILE -o %s", out.format.Name, out.path)
+		return usagef("a trace cannot write the %s format: trace with --record FILE, then run gpumemtrace convert FILE -o %s", out.format.Name, out.path)
 	}
 	log := newLogger(f)
 	oom, err := newOOMWriter(f, log)
@@ -135,6 +112,7 @@ func trace(f *traceFlags) error {
 	if err != nil {
 		return err
 	}
+	defer oom.finish() // once the recording is whole
 	defer f.closeSession(s, log)
 	r := running{flags: f, session: s, out: out, leaks: newLeakWatch(&f.leaks), user: user, log: log}
 	if child != nil {
@@ -153,19 +131,19 @@ func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with lau
 	pids := slices.Compact(slices.Sorted(slices.Values(f.pids))) // -p 7 -p 7 is one process
 	if len(f.command) > 0 {
 		var err error
-		if child, err = launch.HoldWith(f.command, with); err != nil {
+		if child, err = launch.Hold(f.command, with); err != nil {
 			return nil, nil, err
 		}
 		pids = []int{child.PID()}
 	}
-	s, err := session.Start(session.Options{
-		PIDs: pids, All: f.all, Follow: !f.noFollow, Tensors: f.tensors, TensorOptions: f.tensorOptions(), FreeStacks: f.freeStacks, API: probes.API(f.api), MaxLive: f.maxLive, Layout: f.layout, Remember: f.traceMax,
-		RequireCUDA: f.requireCUDA, Warn: log.warn, Held: child != nil,
-		Stacks: unwind.Mode(f.stacks), NoMemo: f.noMemo, VerifyStacks: f.verify, CacheDir: f.cacheDir(),
-		Version: version, CommandLine: f.commandLine,
-		Recording: f.record, ForceRecording: f.force, RecordingOptions: record.WriterOptions{MaxBytes: int64(f.recordMax)},
-		OutOfMemory: oom.reports(f), OutOfMemoryMax: f.oomMax, GPUMemory: f.gpuMemory,
-	})
+	o := f.Options()
+	o.PIDs, o.All, o.Follow, o.Held, o.RequireCUDA = pids, f.all, !f.noFollow, child != nil, f.requireCUDA
+	o.FreeStacks, o.Layout, o.Remember, o.GPUMemory = f.freeStacks, f.layout, f.traceMax, f.gpuMemory
+	o.NoMemo, o.VerifyStacks, o.OutOfMemory = f.noMemo, f.verify, oom.reports(f)
+	o.Recording, o.ForceRecording, o.RecordingOptions = f.record, f.force, record.WriterOptions{MaxBytes: f.RecordMax}
+	o.Heaps.Keys, o.Heaps.Fresh = !f.noKeys, true
+	o.Warn, o.Version, o.CommandLine = log.warn, version, f.commandLine
+	s, err := session.Start(o)
 	if err == nil {
 		if err = ready.write(); err != nil {
 			f.closeSession(s, log)
@@ -182,9 +160,9 @@ func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with lau
 
 // closeSession ends what start began.
 func (f *traceFlags) closeSession(s *session.Session, log logger) {
-	told := removal.Watch(log.warn)
+	watched := removal.Watch(log.warn)
 	err := s.Close()
-	told()
+	watched()
 	if err != nil {
 		log.warn(err.Error())
 	}
@@ -219,17 +197,11 @@ type job interface {
 }
 
 // toTheEnd waits for the end of the trace and writes what was seen, also when
-// something failed meanwhile. It returns when the command has ended too.
+// something failed. It returns when the command has ended too.
 func (r *running) toTheEnd() error {
-	exited := make(chan error, 1)
+	var exited <-chan error
 	if r.job != nil {
-		go func() {
-			code, err := r.job.Wait()
-			if err == nil && code != 0 {
-				err = exitError(code)
-			}
-			exited <- err
-		}()
+		exited = ending(r.job)
 	}
 	r.log.started(r.session.Target(), r.job == nil)
 	ended, failed := r.collect()
@@ -251,6 +223,19 @@ func (r *running) toTheEnd() error {
 	return failed
 }
 
+// ending returns a channel that receives how a job ended.
+func ending(j job) <-chan error {
+	exited := make(chan error, 1)
+	go func() {
+		code, err := j.Wait()
+		if err == nil && code != 0 {
+			err = exitError(code)
+		}
+		exited <- err
+	}()
+	return exited
+}
+
 // finish writes the profile and what is printed at the end.
 func (r *running) finish() (err error) {
 	if r.out.failed > 0 {
@@ -270,7 +255,7 @@ func (r *running) finish() (err error) {
 	return errors.Join(err, r.leaks.finish(view, snap, to, layout(to)))
 }
 
-// collect waits for the end of the trace and writes numbered files meanwhile.
+// collect waits for the end of the trace and writes numbered files until then.
 // It returns the signal that ended it, 0 if none did.
 func (r *running) collect() (syscall.Signal, error) {
 	var timeout, tick <-chan time.Time

@@ -169,6 +169,31 @@ func TestCommandsTotal(t *testing.T) {
 	}
 }
 
+// NVML's total shows what was allocated before the trace. Without it, a trace that comes
+// late says that this memory is missing; of a command none is.
+func TestLateWithoutNVML(t *testing.T) {
+	needTracing(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "libnvidia-ml.so.1"), []byte("no library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
+	for _, target := range [][]string{{"-p", pid(p)}, {"--", "true"}} {
+		v := command(t, append([]string{"--stacks", "fp", "-d", "100ms", "-o", "x.txt"}, target...)...)
+		v.cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir)
+		v.start().ends(exitDone)
+		const missing = "memory that a process allocated before the trace is missing from its figures"
+		late := target[0] == "-p"
+		if said := strings.Contains(v.stderr.String(), missing); said != late {
+			t.Errorf("%s: %s", target, v.stderr.String())
+		}
+		page := strings.Join(strings.Fields(string(read(t, filepath.Join(v.cmd.Dir, "x.txt")))), " ")
+		if said := strings.Contains(page, missing); said != late {
+			t.Errorf("%s: %s", target, page)
+		}
+	}
+}
+
 // The command's streams are the user's, and a profile for stdout waits for it.
 func TestCommandsStreams(t *testing.T) {
 	needTracing(t)

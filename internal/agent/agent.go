@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,8 +19,10 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/confine"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/oomdir"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/workload"
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -27,17 +30,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
-	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // Options are those of Run.
 type Options struct {
-	Sources Sources
+	Sources settings.Sources
 	// Warn receives sentences for the log, from any goroutine.
 	Warn func(string)
-	// Insist is told of a signal that ends the agent while it is ending already: it ends
-	// the process once the probes are off.
+	// Insist is called for a signal that comes while the agent ends: it ends the process
+	// once the probes are off.
 	Insist func(syscall.Signal)
 	// Version and CommandLine are copied into every snapshot.
 	Version, CommandLine string
@@ -49,15 +50,15 @@ const usageInterval = 5 * time.Second
 // The ways in which the agent itself loses something.
 var (
 	causes           loss.Causes
-	lossNotBegun     = causes.Add("recordings_not_begun", "tries to begin a recording that failed: what came until the next is not recorded")
+	lossNotBegun     = causes.Add("recordings_not_begun", "failed attempts to begin a recording: nothing was recorded until the next attempt")
 	lossOOMUnwritten = causes.Add("oom_reports_not_written", "out-of-memory reports that could not be written")
-	lossReload       = causes.Add("reloads_refused", "reloads of the configuration that were refused: the one before goes on")
+	lossReload       = causes.Add("reloads_refused", "reloads of the configuration that were refused: the previous configuration stays in use")
 )
 
 // An agent runs.
 type agent struct {
 	opts     Options
-	config   *Config
+	config   *settings.Config
 	session  tracing
 	pulse    pulse
 	notify   *notifier
@@ -71,18 +72,22 @@ type agent struct {
 	reported   atomic.Int64 // out-of-memory reports that came
 	lost       *loss.Set
 	finder     *workload.Finder
+	leaks      *leaks.Search
+	told       alert.Log
 	server     atomic.Pointer[server.Server] // nil for none
 	serves     *slot
 	pushes     *slot
 	posts      *slot
 	webhook    atomic.Pointer[alert.Webhook] // nil for none
-	// What BPF programs cost is being measured; it could not be, and the user knows.
+	// measuring: the cost of BPF programs is being measured. unmeasured: that failed, and the log
+	// says so.
 	measuring, unmeasured atomic.Bool
 
 	mu         sync.Mutex
-	alerts     *alert.Watch   // nil for none; its methods but Loss are for who runs the agent
-	alertsLost []loss.Counter // by those before
+	alerts     *alert.Watch   // nil for none; only the goroutine that runs the agent calls methods other than Loss
+	alertsLost []loss.Counter // by earlier watches
 	recorded   string         // why there is no recording now, "" for another reason or none
+	recording  string         // the path of the recording that is written, "" for none
 }
 
 // A tracing is a trace that is asked for before it begins.
@@ -92,7 +97,7 @@ type tracing struct {
 }
 
 // errBegins says that a trace has not begun.
-var errBegins = errors.New("probes are being put on, and the processes that run looked at")
+var errBegins = errors.New("the agent is still attaching probes and looking at the running processes")
 
 // ready says why not everything that goes on is seen, nil if it is. Anybody may hear it.
 func (a *agent) ready() error {
@@ -138,8 +143,8 @@ func Run(o Options) error {
 		}
 	}()
 	a.notify.stopping()
-	told := removal.Watch(o.Warn)
-	defer told()
+	watched := removal.Watch(o.Warn)
+	defer watched()
 	return errors.Join(err, a.close())
 }
 
@@ -167,9 +172,12 @@ func start(o Options) (_ *agent, err error) {
 			return nil, err
 		}
 		a.oom.Keep(c.OOMMax)
+		if c.Record != "" && c.Tensors && !c.TensorOptions().Partial() {
+			a.oom.Explain(func() string { path, _ := a.newestRecording(); return path }, o.Warn)
+		}
 	}
 	collectWithin(c.MemoryLimit)
-	// Who asks whether the agent is ready hears why it is not.
+	// The server starts now, so that /readyz can say why the agent is not ready.
 	for _, s := range []*slot{a.posts, a.serves} {
 		if err := s.start(c); err != nil {
 			return nil, err
@@ -186,6 +194,7 @@ func start(o Options) (_ *agent, err error) {
 // prepare reads the settings, and gives up the privileges that are not needed.
 func prepare(o Options) (*agent, error) {
 	a := &agent{opts: o, lost: loss.New(causes), session: tracing{begun: make(chan struct{})}}
+	a.leaks = leaks.New(&a.session)
 	a.serves, a.pushes, a.posts = a.serverSlot(), a.pushSlot(), a.webhookSlot()
 	var err error
 	if a.config, err = o.Sources.Load(); err != nil {
@@ -202,7 +211,7 @@ func prepare(o Options) (*agent, error) {
 }
 
 // node is what this machine is called.
-func (a *agent) node(c *Config) string {
+func (a *agent) node(c *settings.Config) string {
 	if c.Node != "" {
 		return c.Node
 	}
@@ -215,17 +224,11 @@ func (a *agent) slots() []*slot { return []*slot{a.posts, a.serves, a.pushes} }
 
 // trace puts the probes on.
 func (a *agent) trace() error {
-	c := a.config
-	cache := unwind.CacheDir
-	if c.NoCache {
-		cache = ""
-	}
-	s, err := session.Start(session.Options{
-		All: true, Follow: true, Tensors: c.Tensors, TensorOptions: probes.TensorOptions{TensorSample: c.TensorSample, TensorMin: c.TensorMin},
-		API: probes.API(c.API), MaxLive: c.MaxLive, Stacks: unwind.Mode(c.Stacks), CacheDir: cache, GPUMemory: true,
-		OutOfMemory: a.outOfMemory, OutOfMemoryMax: reportsAtOnce, Loss: a.Loss,
-		Warn: a.opts.Warn, Version: a.opts.Version, CommandLine: a.opts.CommandLine,
-	})
+	o := a.config.Options()
+	o.All, o.Follow, o.GPUMemory, o.Loss = true, true, true, a.Loss
+	o.OutOfMemory, o.OutOfMemoryMax = a.outOfMemory, reportsAtOnce
+	o.Warn, o.Version, o.CommandLine = a.opts.Warn, a.opts.Version, a.opts.CommandLine
+	s, err := session.Start(o)
 	if err != nil {
 		return err
 	}
@@ -259,14 +262,12 @@ func (a *agent) Loss() []loss.Counter {
 // run goes on until a signal ends it, or a failure.
 func (a *agent) run(signals <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	watching := make(chan struct{})
-	go func() {
-		defer close(watching)
-		a.pulse.watch(ctx, a.notify, a.session.Seen)
-	}()
+	var watching sync.WaitGroup
+	watching.Go(func() { a.pulse.watch(ctx, a.notify, a.session.Seen) })
+	watching.Go(func() { a.leaks.Run(ctx) })
 	defer func() {
 		cancel()
-		<-watching
+		watching.Wait()
 	}()
 	a.notify.ready()
 	a.opts.Warn("tracing every process that uses CUDA; SIGTERM ends it, SIGHUP reads the configuration again")
@@ -288,6 +289,7 @@ func (a *agent) run(signals <-chan os.Signal) error {
 			}
 		case <-usage.C:
 			a.limit()
+			a.session.Tell(a.podOf)
 			if n, changed := a.reports.allow(clock.Monotonic(), int(a.reported.Load())); changed {
 				a.session.AllowReports(n)
 			}
@@ -321,7 +323,7 @@ func (a *agent) limit() {
 		if c.more {
 			a.opts.Warn(c.why)
 		} else {
-			a.opts.Warn(fmt.Sprintf("There is room again: more calls of %s have their call stacks.", Cost{Consumer: c.Consumer}.who()))
+			a.opts.Warn(fmt.Sprintf("The agent is below its limits again: more calls of %s get a call stack.", Cost{Consumer: c.Consumer}.who()))
 		}
 	}
 }
@@ -349,7 +351,7 @@ func (a *agent) status() string {
 		for range s.Living {
 			processes++
 		}
-		for _, p := range s.Totals() {
+		for _, p := range s.Processes() {
 			held += p.Inuse + p.Managed + p.Host + p.Imported + p.Graph
 		}
 	})
@@ -367,7 +369,9 @@ func (a *agent) record() {
 	}
 	err := a.recorder.begin(a.session.Session, a.config.RecordMax, a.config.RecordOld, time.Now())
 	if err == nil {
-		a.recorded = ""
+		a.mu.Lock()
+		a.recorded, a.recording = "", filepath.Join(a.recorder.path, a.recorder.name)
+		a.mu.Unlock()
 		return
 	}
 	a.lost.Add(lossNotBegun, 1)
@@ -375,6 +379,22 @@ func (a *agent) record() {
 		a.recorded = text
 		a.opts.Warn(text)
 	}
+}
+
+// newestRecording returns the path of the recording that is written, "" for none, and from
+// when on it has records.
+func (a *agent) newestRecording() (string, time.Time) {
+	a.mu.Lock()
+	path := a.recording
+	a.mu.Unlock()
+	if path == "" {
+		return "", time.Time{}
+	}
+	since, err := beginOf(path)
+	if err != nil {
+		return "", time.Time{}
+	}
+	return path, since
 }
 
 // outOfMemory takes one report.
@@ -408,11 +428,11 @@ func (a *agent) reload() {
 		a.opts.Warn("the configuration stays as it is: " + err.Error())
 		return
 	}
-	merged, change := Merge(a.config, next)
+	merged, change := settings.Merge(a.config, next)
 	for _, s := range change.Refused {
-		a.opts.Warn(fmt.Sprintf("%s cannot change while the agent runs: it stays %q", s.Name, strings.Join(s.get(merged), " ")))
+		a.opts.Warn(fmt.Sprintf("%s cannot change while the agent runs: it stays %q", s.Name, s))
 	}
-	if err := merged.check(); err != nil {
+	if err := merged.Check(); err != nil {
 		a.lost.Add(lossReload, 1)
 		a.opts.Warn("the configuration stays as it is: " + err.Error())
 		return
@@ -420,17 +440,21 @@ func (a *agent) reload() {
 	old := a.config
 	a.config = merged
 	a.apply(old, change.Applied)
-	a.opts.Warn("read the configuration again: " + change.String())
+	changed := "nothing changed"
+	if len(change.Applied) > 0 {
+		changed = strings.Join(change.Applied, ", ") + " changed"
+	}
+	a.opts.Warn("read the configuration again: " + changed)
 }
 
 // apply has what changed take effect.
-func (a *agent) apply(old *Config, changed []*Setting) {
+func (a *agent) apply(old *settings.Config, changed []string) {
 	collectWithin(a.config.MemoryLimit)
 	if a.oom != nil {
 		a.oom.Keep(a.config.OOMMax)
 	}
 	a.record()
-	if slices.Contains(changed, find("alert")) {
+	if slices.Contains(changed, "alert") {
 		a.watchAlerts()
 	}
 	for _, s := range a.slots() {

@@ -5,23 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
-
-// rules returns the rules of alerts. Each was parsed before.
-func (c *Config) rules() (out []alert.Rule) {
-	for _, text := range c.Alerts {
-		if r, err := alert.Parse(text); err == nil {
-			out = append(out, r)
-		}
-	}
-	return out
-}
 
 // watchAlerts begins to watch the rules of the settings. Counts of rules before stay.
 func (a *agent) watchAlerts() {
@@ -30,8 +22,9 @@ func (a *agent) watchAlerts() {
 	if a.alerts != nil {
 		a.alertsLost = loss.Sum(a.alertsLost, a.alerts.Loss())
 	}
+	a.told.Note(nil, nil)
 	if a.alerts = nil; len(a.config.Alerts) > 0 {
-		a.alerts = alert.NewWatch(a.config.rules())
+		a.alerts = alert.NewWatch(a.config.Rules())
 	}
 }
 
@@ -45,12 +38,15 @@ func (a *agent) alertLoss() []loss.Counter {
 	return loss.Sum(a.alertsLost, a.alerts.Loss())
 }
 
-// observe looks whether rules are true, and tells what changed.
+// observe checks the rules, and reports what changed.
 func (a *agent) observe() {
 	if a.alerts == nil {
 		return
 	}
-	for _, x := range a.alerts.Observe(clock.Monotonic(), a.session.Totals()) {
+	a.alerts.Leaks(a.leaks.Found())
+	told := a.alerts.Observe(clock.Monotonic(), a.session.Totals())
+	a.told.Note(a.alerts.Firing(), told)
+	for _, x := range told {
 		a.opts.Warn("alert: " + x.Text)
 		if w := a.webhook.Load(); w != nil {
 			w.Send(x)
@@ -72,7 +68,7 @@ func (a *agent) webhookSlot() *slot {
 	return &slot{
 		name: "webhook", warn: a.opts.Warn,
 		settings: []string{"alert-webhook", "node"},
-		open: func(c *Config) (runner, error) {
+		open: func(c *settings.Config) (runner, error) {
 			if a.webhook.Store(nil); c.Webhook == "" {
 				return nil, nil
 			}
@@ -87,7 +83,7 @@ func (a *agent) webhookSlot() *slot {
 }
 
 // ErrNoRule says that Once has no rule to look at.
-var ErrNoRule = errors.New("--once tells which alerts are true: give one, such as --alert 'process.live > 20GiB'")
+var ErrNoRule = errors.New("--once prints which alerts are true: give one, such as --alert 'process.live > 20GiB'")
 
 // Once traces for an interval, writes to w what is then true of the rules, a line each,
 // and returns how many lines these are. Without a rule the error is ErrNoRule.
@@ -110,12 +106,20 @@ func Once(o Options, w io.Writer) (firing int, err error) {
 		return 0, err
 	}
 	a.watchAlerts()
+	ctx, cancel := context.WithCancel(context.Background())
+	var searching sync.WaitGroup
+	searching.Go(func() { a.leaks.Run(ctx) })
+	defer func() {
+		cancel()
+		searching.Wait()
+	}()
 	a.alerts.Observe(clock.Monotonic(), a.session.Totals())
 	select {
 	case <-time.After(c.Interval):
 	case err := <-a.session.Failed():
 		return 0, err
 	}
+	a.alerts.Leaks(a.leaks.Found())
 	a.alerts.Observe(clock.Monotonic(), a.session.Totals())
 	all := a.alerts.Firing()
 	for _, x := range all {

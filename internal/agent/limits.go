@@ -28,28 +28,28 @@ type Bounds struct {
 }
 
 const (
-	// Memory sheds at so much of its limit, and is well at so much; the processor
-	// likewise. What is above is for garbage: with less room Go collects it more often,
-	// and who reads events waits.
+	// The limiter sheds stacks above the high part of a limit, and use below the low part is
+	// well. The memory between memoryHigh and the limit is room for garbage: with less, Go
+	// collects more often, and the reader of events waits.
 	memoryHigh, memoryLow = 0.7, 0.55
 	cpuHigh, cpuLow       = 1.0, 0.5
 	// cpuOver is how often in a row the processor must be above its limit.
 	cpuOver = 2
-	// What was shed comes back when all was well for restMin; for twice as long each
-	// time that it did not last restMin, up to restMax.
+	// Stacks come back after restMin below the limits. If they then last for less than restMin,
+	// the wait doubles, up to restMax.
 	restMin, restMax = time.Minute, time.Hour
-	// leastShared is the part of a limit that is shared out at least, however much is for
-	// nobody. Who takes less than a share of that is not who fills it.
+	// leastShared is the part of a limit that users share at least, however much of the use
+	// belongs to no user. A user below its share of that part did not cause the excess.
 	leastShared = 0.1
 )
 
-// A limiter decides what is shed, and of whom. It is pure: it knows the time and the usage
-// by what it is told.
+// A limiter decides what is shed, and of which users and processes. It is pure: callers give
+// it the time and the usage.
 type limiter struct {
 	steps []probes.Shed // from one to the next more is shed
 	of    map[probes.Consumer]*shedding
 
-	told  bool // before and at are
+	begun bool // at and usage are known
 	at    time.Duration
 	usage Usage
 	over  int           // observations in a row above the limit of the processor
@@ -86,10 +86,10 @@ func newLimiter(tensors bool) *limiter {
 func (l *limiter) observe(at time.Duration, u Usage, b Bounds, costs []Cost) []change {
 	l.forget(at, costs)
 	load, passed := math.NaN(), float64(at-l.at) // the load is not known
-	if l.told && at > l.at {
+	if l.begun && at > l.at {
 		load = float64(u.CPU-l.usage.CPU) / passed
 	}
-	l.told, l.at, l.usage = true, at, u
+	l.begun, l.at, l.usage = true, at, u
 	if b.CPU > 0 && load > b.CPU*cpuHigh {
 		l.over++
 	} else {
@@ -103,7 +103,7 @@ func (l *limiter) observe(at time.Duration, u Usage, b Bounds, costs []Cost) []c
 		return l.more(at, why, costs, float64(u.Memory), float64(b.Memory)*memoryHigh, func(c Cost) float64 { return float64(c.Memory) })
 	case l.over >= cpuOver:
 		l.well, l.over = -1, 0
-		why := fmt.Sprintf("it took %.1f %% of a core, of %.1f %% that it may take", load*100, b.CPU*100)
+		why := fmt.Sprintf("it used %.1f %% of a core, and may use %.1f %%", load*100, b.CPU*100)
 		return l.more(at, why, costs, load*passed, b.CPU*cpuHigh*passed, func(c Cost) float64 { return float64(c.CPU) })
 	case b.Memory > 0 && memory > memoryLow || b.CPU > 0 && !(load <= b.CPU*cpuLow):
 		l.well = -1
@@ -115,7 +115,7 @@ func (l *limiter) observe(at time.Duration, u Usage, b Bounds, costs []Cost) []c
 	return l.less(at)
 }
 
-// forget forgets those who have ended, and those of whom nothing was shed for long.
+// forget forgets users and processes that have ended, or of which nothing was shed for long.
 func (l *limiter) forget(at time.Duration, costs []Cost) {
 	there := make(map[probes.Consumer]bool, len(costs))
 	for _, c := range costs {
@@ -149,7 +149,7 @@ func (l *limiter) more(at time.Duration, why string, costs []Cost, taken, limit 
 		}
 		s.step++
 		shed := l.steps[s.step]
-		s.why = fmt.Sprintf("The agent is at a limit: %s. Most of that is for %s, whose %s have no call stack meanwhile; totals are complete.", why, c.who(), shedWhat[shed])
+		s.why = fmt.Sprintf("The agent is at a limit: %s. It spends most of that on %s, whose %s get no call stack for now. Totals stay complete.", why, c.who(), shedWhat[shed])
 		changes = append(changes, change{c.Consumer, shed, true, s.why})
 	}
 	return changes
@@ -175,7 +175,7 @@ func (l *limiter) less(at time.Duration) []change {
 	next.back, l.well = at, at
 	shed := l.steps[next.step]
 	if next.why = ""; shed != probes.ShedNothing {
-		next.why = fmt.Sprintf("The agent was at a limit a while ago. The %s of %s have no call stack meanwhile; totals are complete.", shedWhat[shed], Cost{Consumer: of}.who())
+		next.why = fmt.Sprintf("The agent was at a limit a while ago. The %s of %s get no call stack for now. Totals stay complete.", shedWhat[shed], Cost{Consumer: of}.who())
 	}
 	return []change{{of, shed, false, next.why}}
 }
@@ -184,7 +184,7 @@ func compare(a, b probes.Consumer) int {
 	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.PID, b.PID))
 }
 
-// why returns a sentence for each of whom something is shed.
+// why returns a sentence for each user and process of which something is shed.
 func (l *limiter) why() (out []string) {
 	for _, s := range l.of {
 		if s.why != "" {
@@ -199,7 +199,7 @@ func (l *limiter) why() (out []string) {
 func (c Cost) who() string {
 	user := fmt.Sprintf("user %d", c.User)
 	if c.User == probes.NoUser {
-		user = "users beyond those that can be told apart"
+		user = "users beyond the limit of separate users"
 	}
 	switch {
 	case c.PID == 0:

@@ -157,7 +157,7 @@ func TestProcessorLimit(t *testing.T) {
 	load = 0.5
 	m.run(t, 2*usageInterval, b)
 	m.want(t, map[probes.Consumer]probes.Shed{one: probes.ShedTensors})
-	if why := m.why()[0]; !strings.Contains(why, "50.0 % of a core, of 5.0 %") {
+	if why := m.why()[0]; !strings.Contains(why, "used 50.0 % of a core, and may use 5.0 %") {
 		t.Fatalf("%q", why)
 	}
 }
@@ -210,7 +210,7 @@ func TestLimitWithoutTensors(t *testing.T) {
 	b := Bounds{Memory: mib}
 	m.run(t, usageInterval, b)
 	m.want(t, map[probes.Consumer]probes.Shed{one: probes.ShedAll})
-	if why := m.why()[0]; !strings.Contains(why, "new allocations have no call stack") {
+	if why := m.why()[0]; !strings.Contains(why, "new allocations get no call stack") {
 		t.Fatalf("%q", why)
 	}
 	memory = 0

@@ -10,9 +10,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/metrics"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/workload"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -29,7 +31,7 @@ type slot struct {
 	// settings are those that it is made with.
 	settings []string
 	// open makes it as the settings say, nil for none.
-	open func(*Config) (runner, error)
+	open func(*settings.Config) (runner, error)
 	warn func(string)
 
 	mu      sync.Mutex
@@ -39,8 +41,8 @@ type slot struct {
 	ended   []loss.Counter // of those before
 }
 
-// start starts the part. Without one, or with an error, there is none.
-func (s *slot) start(c *Config) error {
+// start starts the part. If the settings ask for none, or on an error, no part runs.
+func (s *slot) start(c *settings.Config) error {
 	r, err := s.open(c)
 	if err != nil || r == nil {
 		return err
@@ -77,8 +79,8 @@ func (s *slot) end() {
 
 // restart starts the part afresh if its settings changed. If it cannot start as they say
 // it goes on as it was, as far as that is possible, and next has what it had.
-func (s *slot) restart(old, next *Config, changed []*Setting) {
-	if !slices.ContainsFunc(changed, func(c *Setting) bool { return slices.Contains(s.settings, c.Name) }) {
+func (s *slot) restart(old, next *settings.Config, changed []string) {
+	if !slices.ContainsFunc(changed, func(name string) bool { return slices.Contains(s.settings, name) }) {
 		return
 	}
 	s.end()
@@ -87,15 +89,13 @@ func (s *slot) restart(old, next *Config, changed []*Setting) {
 		return
 	}
 	s.warn(fmt.Sprintf("%s stays as it was: %v", s.name, err))
-	for _, name := range s.settings {
-		find(name).copy(next, old)
-	}
+	next.Revert(old, s.settings...)
 	if err := s.start(old); err != nil {
 		s.warn(fmt.Sprintf("%s: %v", s.name, err))
 	}
 }
 
-// runs tells whether there is one.
+// runs reports whether there is one.
 func (s *slot) runs() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,13 +117,14 @@ func (a *agent) serverSlot() *slot {
 	return &slot{
 		name: "http", warn: a.opts.Warn,
 		settings: []string{"tls-cert", "tls-key", "token-file", "insecure", "pprof", "per-process-metrics", "node"},
-		open: func(c *Config) (runner, error) {
-			if c.Listen == off {
+		open: func(c *settings.Config) (runner, error) {
+			if c.Listen == settings.Off {
 				return nil, nil
 			}
 			s, err := server.New(server.Options{
 				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, NotSeen: a.notSeen, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
-				Metrics: a.metrics(c), Workload: a.workloadText, Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
+				Metrics: a.metrics(c), Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
+				Alerts: a.told.All, Leaks: a.leaks.Found, Recording: a.newestRecording,
 			})
 			if err != nil {
 				return nil, err
@@ -135,10 +136,7 @@ func (a *agent) serverSlot() *slot {
 	}
 }
 
-// off says that the agent listens nowhere.
-const off = "off"
-
-func (a *agent) metrics(c *Config) http.Handler {
+func (a *agent) metrics(c *settings.Config) http.Handler {
 	o := metrics.Options{Source: &a.session, PerProcess: c.PerProcessMetrics, Workload: func(pid int) metrics.Workload {
 		w := a.workload(pid)
 		return metrics.Workload{Namespace: w.Namespace, Pod: w.Pod, Container: w.Container, Service: w.Service, Job: w.Job}
@@ -163,8 +161,8 @@ func (a *agent) pushSlot() *slot {
 	return &slot{
 		name: "push", warn: a.opts.Warn,
 		settings: []string{"push-pyroscope", "push-parca", "push-otlp", "push-interval", "push-queue-max", "push-header-file", "node", "insecure"},
-		open: func(c *Config) (runner, error) {
-			targets := c.targets()
+		open: func(c *settings.Config) (runner, error) {
+			targets := c.Targets()
 			if len(targets) == 0 {
 				return nil, nil
 			}
@@ -174,19 +172,6 @@ func (a *agent) pushSlot() *slot {
 			})
 		},
 	}
-}
-
-// targets are what is pushed to.
-func (c *Config) targets() (out []push.Target) {
-	for system, urls := range map[string][]string{"pyroscope": c.PushPyroscope, "parca": c.PushParca, "otlp": c.PushOTLP} {
-		for _, url := range urls {
-			out = append(out, push.Target{System: system, URL: url})
-		}
-	}
-	slices.SortFunc(out, func(a, b push.Target) int {
-		return slices.Index(push.Systems, a.System) - slices.Index(push.Systems, b.System)
-	})
-	return out
 }
 
 // labels returns the labels of what is pushed; a node that is not "" is what this machine
@@ -227,6 +212,16 @@ func (a *agent) sampleLabels(node string) func(pid int, process string) map[stri
 	}
 }
 
+// podOf returns the names of a process's pod and container, if they are not known yet and
+// the container runtime has told them.
+func (a *agent) podOf(id event.Process, known snapshot.Who) snapshot.Who {
+	if known.PodUID == "" || known.Pod != "" {
+		return snapshot.Who{}
+	}
+	w, _ := a.finder.Of(int(id.PID), id.Start)
+	return snapshot.Who{Namespace: w.Namespace, Pod: w.Pod, Container: w.Container}
+}
+
 // workload returns what is known of the process that has a PID now.
 func (a *agent) workload(pid int) workload.Workload {
 	ticks, err := proc.StartTicks(pid)
@@ -235,20 +230,4 @@ func (a *agent) workload(pid int) workload.Workload {
 	}
 	w, _ := a.finder.Of(pid, ticks*event.StartUnit)
 	return w
-}
-
-// workloadText is that in a few words, for people.
-func (a *agent) workloadText(pid int) string {
-	w := a.workload(pid)
-	switch {
-	case w.Pod != "":
-		return w.Namespace + "/" + w.Pod + "/" + w.Container
-	case w.Job != "":
-		return "job " + w.Job
-	case w.ContainerID != "":
-		return "container " + w.ContainerID[:min(len(w.ContainerID), 12)]
-	case w.Service != "":
-		return w.Service
-	}
-	return ""
 }

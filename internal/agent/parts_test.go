@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/workload"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -27,7 +28,7 @@ func (made) Loss() []loss.Counter { return []loss.Counter{{Name: "lost", Value: 
 func TestSlot(t *testing.T) {
 	var nodes, said []string
 	s := &slot{name: "part", settings: []string{"node"}, warn: func(text string) { said = append(said, text) }}
-	s.open = func(c *Config) (runner, error) {
+	s.open = func(c *settings.Config) (runner, error) {
 		nodes = append(nodes, c.Node)
 		switch c.Node {
 		case "bad":
@@ -43,11 +44,11 @@ func TestSlot(t *testing.T) {
 			t.Errorf("%v, want %d", got, want)
 		}
 	}
-	config := Defaults()
+	config := settings.New()
 	reload := func(node, listen string) {
 		next := *config
 		next.Node, next.PushHeaderFile = node, listen
-		merged, change := Merge(config, &next)
+		merged, change := settings.Merge(config, &next)
 		s.restart(config, merged, change.Applied)
 		config = merged
 	}
@@ -111,5 +112,17 @@ func TestSampleLabels(t *testing.T) {
 	}
 	if got := a.sampleLabels("")(1<<30, "gone"); got["process"] != "gone" || got["pod"] != "" {
 		t.Errorf("a process that is not there: %q", got)
+	}
+}
+
+// Each part is made with settings that can change while the agent runs.
+func TestSlotSettings(t *testing.T) {
+	a := &agent{}
+	for _, s := range []*slot{a.webhookSlot(), a.serverSlot(), a.pushSlot()} {
+		for _, name := range s.settings {
+			if !slices.ContainsFunc(settings.New().Table(), func(x *settings.Setting) bool { return x.Name == name && !x.Fixed }) {
+				t.Errorf("%s is made with %s, which is no setting that changes", s.name, name)
+			}
+		}
 	}
 }

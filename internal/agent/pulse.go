@@ -10,26 +10,27 @@ import (
 )
 
 const (
-	// pulseInterval is how often the pulse is felt at least.
+	// pulseInterval is the longest time between two checks.
 	pulseInterval = time.Second
-	// standsStill is for how long it may not go on until not everything that goes on is
-	// seen, and dead until nothing but a new start helps: what systemd's watchdog waits for.
+	// After standsStill without progress the agent is not ready. After dead it is not healthy,
+	// because only a restart helps. systemd's watchdog waits as long.
 	standsStill = 10 * time.Second
 	dead        = time.Minute
 )
 
-// A pulse tells whether the time up to which every event was taken goes on. It does not
-// where who reads events stands still, or who has the state never gives it back.
+// A pulse checks that the trace makes progress: the time up to which every event was applied
+// must advance. It stands still if the reader of events hangs, or if a goroutine never
+// releases the state.
 type pulse struct {
-	went atomic.Int64 // when it went on last, of CLOCK_MONOTONIC; 0 if it did not begin
+	went atomic.Int64 // CLOCK_MONOTONIC of the last progress, 0 before begin
 }
 
-// begin says that it goes on from now.
+// begin counts now as the last progress.
 func (p *pulse) begin() { p.went.Store(int64(clock.Monotonic())) }
 
-// watch looks at what seen returns, which is to go on, until ctx ends. The service
-// manager hears that the agent is alive as long as that is so; where it is not the
-// manager starts it afresh.
+// watch checks that the result of seen increases, until ctx ends. Each time that it does,
+// watch tells the service manager that the agent is alive. Without that message the manager
+// restarts the agent.
 func (p *pulse) watch(ctx context.Context, n *notifier, seen func() uint64) {
 	interval := pulseInterval
 	if due := n.interval(); due != 0 {
@@ -41,7 +42,7 @@ func (p *pulse) watch(ctx context.Context, n *notifier, seen func() uint64) {
 	asked := false
 	var last uint64
 	for {
-		if !asked { // one question at a time: it may have no answer
+		if !asked { // only one call of seen at a time: it may never return
 			asked = true
 			go func() { answers <- seen() }()
 		}
@@ -63,12 +64,12 @@ func (p *pulse) watch(ctx context.Context, n *notifier, seen func() uint64) {
 	}
 }
 
-// within says that the pulse has not gone on for as long as it may, nil if it has, or has
-// not begun.
+// within returns an error if the last progress is longer ago than most. Before begin it
+// returns nil.
 func (p *pulse) within(most time.Duration) error {
 	went := p.went.Load()
 	if since := clock.Monotonic() - time.Duration(went); went != 0 && since > most {
-		return fmt.Errorf("no event could be taken for %v", since.Round(time.Second))
+		return fmt.Errorf("the agent could not process events for %v", since.Round(time.Second))
 	}
 	return nil
 }

@@ -99,6 +99,36 @@ func (r *recorder) prune(old int) error {
 	return nil
 }
 
+// beginOf returns when a recording begins. It reads the first records, whatever the size of
+// the file.
+func beginOf(path string) (time.Time, error) {
+	r, err := record.Open(path)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer r.Close()
+	cut := uint64(0)
+	for range maxBefore {
+		next, err := r.Next()
+		if err != nil {
+			return time.Time{}, fmt.Errorf("read %s: %w", path, err)
+		}
+		switch x := next.(type) {
+		case *record.Cut:
+			cut = x.Time
+		case *record.Trace:
+			if cut == 0 {
+				return x.Start, nil
+			}
+			return x.Boot.Add(time.Duration(cut)), nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("read %s: it does not say what was traced", path)
+}
+
+// maxBefore bounds the records before the one that says what is traced.
+const maxBefore = 64
+
 func (r *recorder) close() {
 	if r != nil {
 		r.dir.Close()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 )
 
 // A tapes writes empty recordings.
@@ -96,6 +97,47 @@ func TestRecorderOfOthers(t *testing.T) {
 	}
 	if r, err := openRecorder(dir); err == nil || !strings.Contains(err.Error(), "others may write to "+dir) || !strings.Contains(err.Error(), "chmod go-w") {
 		r.close()
+		t.Errorf("%v", err)
+	}
+}
+
+// When a recording begins is known from its first records, of one that begins amid a trace
+// too. From then on replay has all moments, and none before.
+func TestBeginOf(t *testing.T) {
+	boot := time.Date(2026, 3, 14, 3, 0, 0, 0, time.UTC)
+	trace := &record.Trace{Version: "test", Boot: boot, Start: boot.Add(time.Minute)}
+	for since, want := range map[time.Duration]time.Time{0: trace.Start, time.Hour: boot.Add(time.Hour)} {
+		path := filepath.Join(t.TempDir(), "recording.gmt")
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := record.Create(f, record.WriterOptions{MaxBytes: record.MinBytes, Since: uint64(since), Keyframe: func(yield func(record.Record)) { yield(trace) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if since == 0 {
+			w.Append(trace)
+		}
+		for i := range 10 {
+			w.Append(&record.Moment{Time: uint64(max(since, time.Minute) + time.Duration(i)*time.Second)})
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := beginOf(path)
+		if err != nil || !got.Equal(want) {
+			t.Fatalf("it begins at %v, %v, want %v", got, err, want)
+		}
+		at := func(after time.Duration) error {
+			_, err := replay.Play(path, replay.Options{At: want.Add(after).Sub(trace.Start)})
+			return err
+		}
+		if at(0) != nil || at(5*time.Second) != nil || !errors.Is(at(-time.Second), replay.ErrNoMoment) {
+			t.Errorf("%v: %v, %v, and %v before", want, at(0), at(5*time.Second), at(-time.Second))
+		}
+	}
+	if _, err := beginOf(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }

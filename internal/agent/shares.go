@@ -9,27 +9,28 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
-// A Cost is what a user or a process took of the agent since the time before.
+// A Cost is the processor time that a user or a process took of the agent since the
+// previous round, and the memory that it holds now.
 type Cost struct {
 	probes.Consumer
-	Name   string // of a process
+	Name   string // of the process, "" for a user
 	CPU    time.Duration
 	Memory int64
 }
 
-// bytesPerLive is about what a live allocation takes of the agent's memory.
+// bytesPerLive is roughly the agent's memory for one live allocation, in bytes.
 const bytesPerLive = 100
 
-// costs tells what was taken from one time to the next.
+// costs computes the cost of each round from counters that only grow.
 type costs struct {
 	before  map[probes.Consumer]session.Cost
 	reading time.Duration
-	worked  time.Duration // in all
+	worked  time.Duration // of all users so far
 }
 
-// since returns what each user and process took since the last call, and what all took
-// since the first. The time that went into reading events is shared out by their bytes.
-// All times are multiplied by factor.
+// since returns the cost of each user and process since the last call, and the time that
+// all of them took so far. Users share the time for reading events in
+// proportion to the bytes of their events. All times are multiplied by factor.
 func (c *costs) since(now []session.Cost, reading time.Duration, factor float64) (all []Cost, worked time.Duration) {
 	times := func(d time.Duration) time.Duration { return time.Duration(float64(max(d, 0)) * factor) }
 	before := c.before
@@ -39,7 +40,8 @@ func (c *costs) since(now []session.Cost, reading time.Duration, factor float64)
 		work  time.Duration
 	}
 	users, sum := map[uint32]taken{}, 0.0
-	// What began since has no before; a user who was forgotten in between begins anew.
+	// A new process or user has no earlier figure. The count of a user that was forgotten
+	// in between starts again.
 	bytes := func(x session.Cost) float64 {
 		if old := before[x.Consumer].Bytes; x.Bytes > old {
 			return float64(x.Bytes - old)
@@ -74,8 +76,8 @@ func (c *costs) since(now []session.Cost, reading time.Duration, factor float64)
 	return all, c.worked
 }
 
-// share is the most that nobody must exceed for all to have room: who takes less leaves
-// the rest to others.
+// share divides the room equally, and returns the limit for one. If one takes less than
+// the limit, the others may take the rest.
 func share(taken []float64, room float64) float64 {
 	taken = slices.Sorted(slices.Values(taken))
 	for i, x := range taken {
@@ -88,21 +90,22 @@ func share(taken []float64, room float64) float64 {
 	return room
 }
 
-// maxApart bounds the processes of one user of which something is shed apart, at a time:
-// of more it is shed of the user.
+// maxApart bounds the processes of one user that shed separately. If more would have to,
+// the user as a whole sheds.
 const maxApart = 8
 
-// An excess finds who takes more than a share.
+// An excess finds the users and processes that take more than their share.
 type excess struct {
 	costs []Cost
 	of    func(Cost) float64
-	// full tells whether nothing more can be shed of a process or a user.
+	// full reports whether a process or a user sheds everything already.
 	full func(probes.Consumer) bool
 }
 
-// choose returns of whom more is to be shed, for all to keep to the room that there is: of
-// the user who takes most of those above their share, the fewest processes, or the user.
-// There is nobody where only those are above their share of whom all is shed already.
+// choose returns the user or the processes that must shed more, so that all users fit into
+// the room. It starts with the user that takes most. It returns the fewest of that user's
+// processes that suffice, or else the user. It returns nothing if all users above their
+// share shed everything already.
 func (e *excess) choose(room float64) []Cost {
 	var users []Cost
 	var taken []float64
@@ -127,11 +130,11 @@ func (e *excess) choose(room float64) []Cost {
 	return nil
 }
 
-// chooseOf chooses among a user and the user's processes, which may take so much together.
+// chooseOf chooses among a user and that user's processes. room is the user's limit.
 func (e *excess) chooseOf(u Cost, room float64) (found []Cost) {
 	var processes []Cost
 	var taken []float64
-	rest := e.of(u) // of processes that have ended, and that take little
+	rest := e.of(u) // of processes that have ended or take little
 	for _, c := range e.costs {
 		if c.PID != 0 && c.User == u.User {
 			processes, taken = append(processes, c), append(taken, e.of(c))

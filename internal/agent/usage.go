@@ -17,7 +17,7 @@ type ownMemory struct {
 	other    int64 // not Go's
 }
 
-// What Go says of its memory.
+// The figures of Go's runtime about its memory.
 const (
 	goTotal = iota
 	goReleased
@@ -56,11 +56,11 @@ func OwnMemory() (int64, error) {
 	return max(m.resident-m.garbage, 0), err
 }
 
-// A collecting tells how much more than the work itself Go's collector takes for it.
+// A collecting measures how much of the processor time is of Go's garbage collector.
 type collecting struct{ all, collector time.Duration }
 
 // factor is by how much to multiply processor time that was measured since the last call,
-// for what the collector took meanwhile: it collects the garbage of all work alike.
+// for the time of the collector: it collects the garbage of all work alike.
 func (c *collecting) factor() float64 {
 	var r syscall.Rusage
 	sample := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}}

@@ -26,20 +26,6 @@ func Write(path string, force bool, content func(io.Writer) error) error {
 	return in(path, func(d *Dir, name string) error { return d.Write(name, force, content) })
 }
 
-// Create creates path, to be written in place, as Dir.Create.
-func Create(path string, force bool) (f *os.File, err error) {
-	err = in(path, func(d *Dir, name string) error {
-		f, err = d.Create(name, force)
-		return err
-	})
-	return f, err
-}
-
-// Remove removes the file at path.
-func Remove(path string) error {
-	return in(path, func(d *Dir, name string) error { return d.Remove(name) })
-}
-
 // in does something in the directory of path, with the last part of path.
 func in(path string, do func(d *Dir, name string) error) error {
 	d, err := OpenDir(filepath.Dir(path))

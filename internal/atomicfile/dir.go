@@ -35,6 +35,9 @@ const maxLinks = 40
 // openDir makes missing directories if mode is not 0.
 func openDir(path string, mode fs.FileMode) (*Dir, error) {
 	failed := func(name string, err error) (*Dir, error) {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("there is no directory %s: make it first, or name another: %w", name, err)
+		}
 		return nil, &fs.PathError{Op: "open directory", Path: name, Err: err}
 	}
 	begin := func(path string) (int, error) {
@@ -136,7 +139,7 @@ func readlink(fd int) (string, error) {
 	return string(b[:max(n, 0)]), err
 }
 
-// ofKernel tells whether fd is a link of /proc, which leads elsewhere than its text says.
+// ofKernel reports whether fd is a link of /proc, which leads elsewhere than its text says.
 func ofKernel(fd int) bool {
 	var fs unix.Statfs_t
 	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.PROC_SUPER_MAGIC
@@ -164,7 +167,7 @@ func (v *visited) enter(fd int) error {
 	return nil
 }
 
-// trusts tells whether what is in the directory and belongs to a user was put there by
+// trusts reports whether what is in the directory and belongs to a user was put there by
 // somebody who may say where this user writes.
 func (v *visited) trusts(user uint32) bool {
 	switch {

@@ -79,12 +79,14 @@ func TestStrangersFiles(t *testing.T) {
 		for what, write := range map[string]func(path string, force bool) error{
 			"written": func(path string, force bool) error { return Write(path, force, text("new")) },
 			"created": func(path string, force bool) error {
-				f, err := Create(path, force)
-				if err != nil {
-					return err
-				}
-				_, err = io.WriteString(f, "new")
-				return errors.Join(err, f.Close())
+				return in(path, func(d *Dir, name string) error {
+					f, err := d.Create(name, force)
+					if err != nil {
+						return err
+					}
+					_, err = io.WriteString(f, "new")
+					return errors.Join(err, f.Close())
+				})
 			},
 		} {
 			dir, victim := shared(t)

@@ -1,16 +1,18 @@
-// Package bytefmt writes numbers of bytes, counts and shares for people. Every
+// Package bytefmt writes numbers of bytes, counts, shares and durations for people. Every
 // readable output uses it, so that one number looks the same everywhere.
 package bytefmt
 
 import (
 	"math"
 	"strconv"
+	"strings"
+	"time"
 )
 
 // units are IEC 80000-13 prefixes: each is 1024 of the one before.
 var units = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 
-// Format writes n in the largest unit that keeps the number at 1 or more,
+// Format writes n in the largest unit in which the number is 1 or more,
 // with one decimal below 100 units and none for plain bytes: "512 B",
 // "1.5 MiB", "128 MiB", "-3.0 KiB".
 func Format(n int64) string {
@@ -43,6 +45,14 @@ func round(v float64) float64 {
 	return math.Round(v)
 }
 
+// Some is Format, and empty for 0: pages leave out a column of zeros.
+func Some(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return Format(n)
+}
+
 // Signed is Format with a leading "+" for n > 0.
 func Signed(n int64) string {
 	if n > 0 {
@@ -53,6 +63,14 @@ func Signed(n int64) string {
 
 // Count writes n, a number of anything but bytes.
 func Count(n int64) string { return strconv.FormatInt(n, 10) }
+
+// SomeCount is Count, and empty for 0.
+func SomeCount(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return Count(n)
+}
 
 // SignedCount is Count with a leading "+" for n > 0.
 func SignedCount(n int64) string {
@@ -69,4 +87,16 @@ func Percent(part, whole int64) string {
 		return "-"
 	}
 	return strconv.FormatFloat(100*float64(part)/float64(whole), 'f', 1, 64) + "%"
+}
+
+// Duration writes d without units that are zero: "1m30s", "2h", "500ms".
+func Duration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }

@@ -3,6 +3,7 @@ package bytefmt
 import (
 	"math"
 	"testing"
+	"time"
 )
 
 func TestFormat(t *testing.T) {
@@ -58,6 +59,23 @@ func TestPercent(t *testing.T) {
 	}{{1, 8, "12.5%"}, {0, 8, "0.0%"}, {8, 8, "100.0%"}, {3, 0, "-"}} {
 		if got := Percent(c.part, c.whole); got != c.want {
 			t.Errorf("Percent(%d, %d) = %q, want %q", c.part, c.whole, got, c.want)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0:                             "0s",
+		500 * time.Millisecond:        "500ms",
+		10 * time.Second:              "10s",
+		80 * time.Second:              "1m20s",
+		10 * time.Minute:              "10m",
+		time.Hour:                     "1h",
+		100*time.Hour + 2*time.Second: "100h0m2s",
+		2*time.Hour + 40*time.Minute:  "2h40m",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("Duration(%d) = %q, want %q", d, got, want)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Parse reads a whole number of bytes, KiB, MiB, GiB or TiB, such as 512MiB. It is more
+// Parse reads a number of bytes, KiB, MiB, GiB or TiB, such as 512MiB or 79.6GiB. It is more
 // than 0.
 func Parse(s string) (int64, error) {
 	number, unit := s, int64(1)
@@ -17,10 +17,14 @@ func Parse(s string) (int64, error) {
 		}
 	}
 	v, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || v <= 0 || v > math.MaxInt64/unit {
+	if err == nil && v > 0 && v <= math.MaxInt64/unit {
+		return v * unit, nil
+	}
+	part, err := strconv.ParseFloat(number, 64)
+	if err != nil || strings.Trim(number, "0123456789.") != "" || unit == 1 || part*float64(unit) < 1 || part >= float64(math.MaxInt64/unit) {
 		return 0, errors.New("give a size such as 512MiB")
 	}
-	return v * unit, nil
+	return int64(part * float64(unit)), nil
 }
 
 // Exact writes n, which is not negative, as Parse reads it.

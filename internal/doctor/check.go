@@ -33,7 +33,7 @@ type Check struct {
 // terminal would obey.
 type Report []Check
 
-// Failed tells whether any check failed.
+// Failed reports whether any check failed.
 func (r Report) Failed() bool { return r.count(Fail) > 0 }
 
 func (r Report) count(s Status) (n int) {

@@ -40,7 +40,7 @@ func (g gpus) close() {
 
 func checkGPUs(in gpus) []Check {
 	g := group{name: "GPU"}
-	const without = "the driver's own totals, and so what no call shows, are not known"
+	const without = "the driver's own totals are not known, so memory that no traced call shows is missing"
 	switch {
 	case errors.Is(in.err, gpu.ErrNoCgo):
 		g.warn("NVML", "use a build with cgo", "this binary was built without cgo: %s", without)
@@ -50,13 +50,13 @@ func checkGPUs(in gpus) []Check {
 			"no NVIDIA driver here: %v", in.err)
 		return g.checks
 	case in.err != nil:
-		g.warn("NVML", "make nvidia-smi work: it has the same reason", "%v: %s", in.err, without)
+		g.warn("NVML", "make nvidia-smi work: it fails for the same reason", "%v: %s", in.err, without)
 		return g.checks
 	}
 	g.ok("NVML", "driver %s, CUDA %s", cmp.Or(in.driver, "not known"), cmp.Or(in.cuda, "not known"))
 	switch {
 	case in.devicesErr != nil:
-		g.warn("GPUs", "make nvidia-smi work: it has the same reason", "%v", in.devicesErr)
+		g.warn("GPUs", "make nvidia-smi work: it fails for the same reason", "%v", in.devicesErr)
 	case len(in.devices) == 0:
 		g.warn("GPUs", "give the container a GPU (--gpus all), or look into the kernel log", "none")
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -26,7 +25,7 @@ func readLeftovers(target int) leftovers {
 		pids = slices.DeleteFunc(proc.All(), func(pid int) bool { return pid == os.Getpid() })
 	}
 	l := leftovers{found: map[int][]probes.Leftover{}, names: map[int]string{}}
-	found, accounted := probes.Leftovers(pids, unwind.PythonPlaces)
+	found, accounted := probes.Leftovers(pids)
 	l.accounted = accounted
 	for _, f := range found {
 		l.found[f.PID] = append(l.found[f.PID], f)
@@ -39,14 +38,14 @@ func checkLeftovers(l leftovers) []Check {
 	g := group{name: "Breakpoints"}
 	const name = "left behind"
 	if len(l.found) == 0 {
-		g.ok(name, "none: where a tracer puts probes, no process has a breakpoint that is nobody's")
+		g.ok(name, "none: no process has a breakpoint at a probed function that belongs to no running tracer")
 		return g.checks
 	}
-	what := "breakpoints that a tracer which was killed left behind"
-	fix := "the programs run on, each such call a microsecond slower; the next trace removes them: sudo gpumemtrace -a -d 1s -o -"
+	what := "breakpoints that a killed tracer left behind"
+	fix := "the programs continue to work, but each call of these functions takes a microsecond longer; the next trace removes the breakpoints: sudo gpumemtrace -a -d 1s -o -"
 	if !l.accounted {
 		what = "breakpoints left behind, or the probes of a tracer that is running"
-		fix = "run doctor as root, or grant CAP_SYS_ADMIN: the kernel then tells which probes there are"
+		fix = "run doctor as root, or grant CAP_SYS_ADMIN: the kernel then lists all probes"
 	}
 	var processes []string
 	pids := slices.Sorted(maps.Keys(l.found))
@@ -54,7 +53,7 @@ func checkLeftovers(l leftovers) []Check {
 		processes = append(processes, fmt.Sprintf("%d (%s): %s", pid, l.names[pid], functions(l.found[pid])))
 	}
 	if more := len(pids) - maxShown; more > 0 {
-		processes = append(processes, fmt.Sprintf("and %d processes more", more))
+		processes = append(processes, fmt.Sprintf("and %d more processes", more))
 	}
 	g.warn(name, fix, "%s: %s", what, strings.Join(processes, "; "))
 	return g.checks

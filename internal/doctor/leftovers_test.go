@@ -9,7 +9,7 @@ import (
 func TestCheckLeftovers(t *testing.T) {
 	found := map[int][]probes.Leftover{
 		7: {{PID: 7, Function: "cuMemAlloc_v2"}, {PID: 7, Function: "cuMemFree_v2"}, {PID: 7, Function: "cuMemFree_v2"}},
-		9: {{PID: 9, Function: "code_dealloc"}},
+		9: {{PID: 9, Function: "cuMemFree_v2"}},
 	}
 	names := map[int]string{7: "train", 9: "python3"}
 	for _, c := range []struct {
@@ -17,7 +17,7 @@ func TestCheckLeftovers(t *testing.T) {
 		want want
 	}{
 		{leftovers{}, want{"left behind", OK, "none", ""}},
-		{leftovers{found, names, true}, want{"left behind", Warn, "killed left behind: 7 (train): cuMemAlloc_v2, cuMemFree_v2; 9 (python3): code_dealloc", "next trace removes them"}},
+		{leftovers{found, names, true}, want{"left behind", Warn, "killed tracer left behind: 7 (train): cuMemAlloc_v2, cuMemFree_v2; 9 (python3): cuMemFree_v2", "next trace removes the breakpoints"}},
 		{leftovers{found, names, false}, want{"left behind", Warn, "or the probes of a tracer that is running", "CAP_SYS_ADMIN"}},
 	} {
 		checks := checkLeftovers(c.l)

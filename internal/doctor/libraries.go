@@ -69,7 +69,7 @@ func checkLibraries(l libraries) []Check {
 		if l.target != 0 {
 			g.fail("mappings", fix, "%v", l.unread[l.target])
 		} else {
-			g.warn("mappings", fix, "cannot be read of %s: not traced", l.people(slices.Sorted(maps.Keys(l.unread))))
+			g.warn("mappings", fix, "cannot be read for %s: these processes are not traced", l.people(slices.Sorted(maps.Keys(l.unread))))
 		}
 	}
 	used, seen := false, map[string]int{}
@@ -80,9 +80,9 @@ func checkLibraries(l libraries) []Check {
 	switch {
 	case used:
 	case l.target != 0 && len(l.unread) == 0:
-		g.warn("libcuda", "nothing, if it is only starting: gpumemtrace waits for it", "the process does not use it yet")
+		g.warn("libcuda", "nothing, if the process is still starting: gpumemtrace waits until it uses libcuda", "the process does not use it yet")
 	case l.target == 0:
-		g.ok("libcuda in use", "no process that can be looked at uses it now")
+		g.ok("libcuda in use", "no process whose mappings can be read uses it now")
 	}
 	return g.checks
 }
@@ -113,10 +113,10 @@ func (l libraries) check(g *group, r probes.LibraryReport, seen map[string]int) 
 	case r.Level == probes.Torch:
 		// Of several spellings of a name one is there.
 		switch {
-		case !slices.ContainsFunc(r.Found, probes.TellsTensors):
-			g.ok(name, "%s: tells when PyTorch runs out of memory, and of no tensors: --tensors shows none", text)
+		case !slices.ContainsFunc(r.Found, probes.ReportsTensors):
+			g.ok(name, "%s: reports when PyTorch runs out of memory but does not report tensors, so --tensors shows none", text)
 		default:
-			g.ok(name, "%s: tells of tensors, and when PyTorch runs out of memory", text)
+			g.ok(name, "%s: reports tensors, and when PyTorch runs out of memory", text)
 		}
 	default:
 		text += fmt.Sprintf(": %d of %d functions", len(r.Found), len(r.Found)+len(r.Missing))

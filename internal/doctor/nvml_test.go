@@ -84,5 +84,5 @@ func TestStandInNVML(t *testing.T) {
 	}
 	want{"GPU memory on GPU 0", OK, "640 MiB", ""}.verify(t, checks)
 	// Its environment and its /dev say that it sees none: NVML knows better.
-	want{"device ordinals", OK, "it uses GPU 0 (Stand-in) alone", ""}.verify(t, checks)
+	want{"device ordinals", OK, "the process uses only GPU 0 (Stand-in)", ""}.verify(t, checks)
 }

@@ -41,9 +41,9 @@ func checkPhysical(p physical) []Check {
 	case p.driver == "":
 		g.warn(name, "make nvidia-smi work", "the driver's version is not known: %s", without)
 	case !probes.DriverKnown(p.driver):
-		g.warn(name, probes.DriverFix, "driver %s is not one whose calls are known: %s", p.driver, without)
+		g.warn(name, probes.DriverFix, "the calls of driver %s are not known: %s", p.driver, without)
 	case len(p.stubless) > 0:
-		g.warn(name, "use NVIDIA's own libcuda", "driver %s, but there is no place to watch its calls in %s: of a process that uses it, %s",
+		g.warn(name, "use NVIDIA's own libcuda", "driver %s, but its calls cannot be probed in %s: for processes that use this library, %s",
 			p.driver, strings.Join(p.stubless, ", "), without)
 	default:
 		g.ok(name, "driver %s", p.driver)

@@ -14,7 +14,7 @@ import (
 )
 
 // privileges are what this process may do, and what limits it. A string is ""
-// where the kernel does not tell.
+// where the kernel does not report it.
 type privileges struct {
 	missing      []string // of what tracing needs
 	missingErr   error
@@ -48,7 +48,7 @@ func checkPrivileges(p privileges, t trial) []Check {
 	g := group{name: "Privileges"}
 	switch {
 	case p.missingErr != nil:
-		g.warn("capabilities", "mount /proc", "cannot be told: %v", p.missingErr)
+		g.warn("capabilities", "mount /proc", "not known: %v", p.missingErr)
 	case len(p.missing) == 0:
 		g.ok("capabilities", "all that tracing needs")
 	}
@@ -66,7 +66,7 @@ func checkPrivileges(p privileges, t trial) []Check {
 	g.ok("CAP_SYS_RESOURCE", "not needed")
 	if p.foreignUser {
 		g.warn("user namespace", "run outside of it (a rootless container is one)",
-			"not the initial one: the kernel does not count its capabilities for BPF")
+			"not the initial one: for BPF, the kernel ignores capabilities of this namespace")
 	} else {
 		g.ok("user namespace", "the initial one")
 	}
@@ -82,14 +82,14 @@ func checkLimits(g *group, p privileges, t trial) {
 	case p.seccomp == "0":
 		g.ok("seccomp", "no filter")
 	case p.seccomp == "":
-		g.ok("seccomp", "the kernel does not tell")
+		g.ok("seccomp", "not known: the kernel does not report it")
 	case refused:
 		g.warn("seccomp", "allow bpf(2) and perf_event_open(2): --security-opt seccomp=unconfined, or a privileged container",
 			"a filter is on, and may be why tracing does not start")
 	case t.err != nil:
-		g.ok("seccomp", "a filter is on: whether it lets tracing pass shows when the capabilities are there")
+		g.ok("seccomp", "a filter is on; once the capabilities are granted, doctor shows whether it allows tracing")
 	default:
-		g.ok("seccomp", "a filter is on, and lets tracing pass")
+		g.ok("seccomp", "a filter is on, and it allows tracing")
 	}
 	switch mode := bracketed(p.lockdown); {
 	case mode == "":
@@ -106,13 +106,13 @@ func checkLimits(g *group, p privileges, t trial) {
 		g.warn("perf_event_paranoid", "use a kernel with CONFIG_PERF_EVENTS, and mount /proc/sys", "not there: this kernel may have no perf events")
 	case err == nil && level > 2 && !p.has(unix.CAP_SYS_ADMIN):
 		g.warn("perf_event_paranoid", "set it to 2 (sysctl kernel.perf_event_paranoid=2), or grant CAP_SYS_ADMIN",
-			"%s: kernels that have such a level, Debian's and Ubuntu's, may want CAP_SYS_ADMIN for perf events", p.paranoid)
+			"%s: kernels with this level (Debian's and Ubuntu's) may require CAP_SYS_ADMIN for perf events", p.paranoid)
 	default:
-		g.ok("perf_event_paranoid", "%s: does not bind a process with CAP_PERFMON", p.paranoid)
+		g.ok("perf_event_paranoid", "%s: this does not restrict a process with CAP_PERFMON", p.paranoid)
 	}
 	switch p.unprivileged {
 	case "":
-		g.ok("unprivileged BPF", "the kernel does not tell; not needed")
+		g.ok("unprivileged BPF", "not known, and not needed")
 	case "0":
 		g.ok("unprivileged BPF", "allowed (kernel.unprivileged_bpf_disabled is 0); not needed")
 	default:

@@ -63,7 +63,7 @@ func TestRun(t *testing.T) {
 		{"BTF", OK, "available", ""},
 		{"capabilities", OK, "", ""},
 		{"trial start", OK, "programs load and attach", ""},
-		{"stacks", OK, "frames of a call of this process's were unwound", ""},
+		{"stacks", OK, "frames of a test call in this process were unwound", ""},
 		{"cost", OK, "two traps", ""},
 		{"libcuda", OK, kit.LibCUDA + " (build id ", ""},
 		{"libcudart", OK, kit.LibCUDART, ""},

@@ -34,7 +34,7 @@ func checkKernel(release string, seccomp seccompErrors, features []probes.Featur
 	case seccomp.one != nil:
 		g.fail("return probes", probes.SeccompFix, "%s: nothing is traced", harm)
 	case seccomp.all != nil:
-		g.warn("return probes", probes.SeccompFix, "%s: only processes without one are traced, one by one (-p PID --no-follow)", harm)
+		g.warn("return probes", probes.SeccompFix, "%s: only processes without such a filter can be traced, one at a time (-p PID --no-follow)", harm)
 	default:
 		g.ok("return probes", "harmless to processes that are under a seccomp filter, as in a container")
 	}
@@ -43,9 +43,9 @@ func checkKernel(release string, seccomp seccompErrors, features []probes.Featur
 		case f.Err == nil:
 			g.ok(f.Name, "available")
 		case errors.Is(f.Err, os.ErrPermission):
-			g.warn(f.Name, "run doctor as root (see Privileges)", "cannot be told without CAP_BPF")
+			g.warn(f.Name, "run doctor as root (see Privileges)", "not known without CAP_BPF")
 		case !errors.Is(f.Err, probes.ErrNotSupported):
-			g.warn(f.Name, "none known: the trial start shows what it needs", "cannot be told: %v", f.Err)
+			g.warn(f.Name, "none known; the check \"trial start\" shows whether tracing works", "not known: %v", f.Err)
 		case f.Without != "":
 			g.warn(f.Name, "use a kernel with it ("+f.Since+")", "not in this kernel: %s", f.Without)
 		default:
@@ -58,7 +58,7 @@ func checkKernel(release string, seccomp seccompErrors, features []probes.Featur
 type environment struct {
 	bindNow    string // LD_BIND_NOW
 	debuginfod []string
-	// pidNamespace is this process's, 0 if it cannot be told.
+	// pidNamespace is this process's, 0 if it is not known.
 	pidNamespace uint32
 }
 
@@ -74,9 +74,9 @@ func checkEnvironment(e environment, cgo bool) []Check {
 	case proc.InitialPID:
 		g.ok("PID namespace", "the initial one: every process can be traced")
 	case 0:
-		g.warn("PID namespace", "mount /proc", "cannot be told")
+		g.warn("PID namespace", "mount /proc", "not known")
 	default:
-		g.ok("PID namespace", "a container's: its processes can be traced, by the pids that they have here (--pid=host or hostPID: true shows all)")
+		g.ok("PID namespace", "a container's: the container's processes can be traced, by their PIDs in this container (with --pid=host or hostPID: true, all processes can)")
 	}
 	g.ok("tracefs", "not needed")
 	switch {
@@ -87,7 +87,7 @@ func checkEnvironment(e environment, cgo bool) []Check {
 	default:
 		// ld.so(8). Mostly the dynamic linker ends the program before this.
 		g.fail("LD_BIND_NOW", "unset LD_BIND_NOW",
-			"set: the dynamic linker then wants NVML's functions before NVML is loaded, and ends gpumemtrace with a symbol lookup error")
+			"set: the dynamic linker then looks up NVML's functions before NVML is loaded, and gpumemtrace ends with a symbol lookup error")
 	}
 	if len(e.debuginfod) == 0 {
 		g.ok("debuginfod", "off (DEBUGINFOD_URLS is not set): debug information comes from this machine alone")
@@ -97,11 +97,11 @@ func checkEnvironment(e environment, cgo bool) []Check {
 	for _, s := range e.debuginfod {
 		u, err := url.Parse(s)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			g.warn("debuginfod", "set DEBUGINFOD_URLS to http or https URLs, separated by spaces", "DEBUGINFOD_URLS has what is no URL of a server")
+			g.warn("debuginfod", "set DEBUGINFOD_URLS to http or https URLs, separated by spaces", "DEBUGINFOD_URLS contains something that is not the URL of a server")
 			return g.checks
 		}
 		servers = append(servers, u.Redacted())
 	}
-	g.ok("debuginfod", "asks %s, and so tells them the build ids of traced programs", strings.Join(servers, ", "))
+	g.ok("debuginfod", "asks %s for debug information, which sends them the build ids of traced programs", strings.Join(servers, ", "))
 	return g.checks
 }

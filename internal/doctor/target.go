@@ -150,11 +150,11 @@ func checkTarget(t target) []Check {
 	g.ok("process", "%d (%s)", t.pid, t.name)
 	switch n := len(t.numbers); {
 	case n == 0:
-		g.warn("PID namespace", "none known", "the kernel does not tell")
+		g.warn("PID namespace", "none known", "not known: the kernel does not report it")
 	case n == 1:
 		g.ok("PID namespace", "the same as gpumemtrace's")
 	default:
-		g.ok("PID namespace", "a container's inside gpumemtrace's: it is %d to itself", t.numbers[n-1])
+		g.ok("PID namespace", "a container's, inside gpumemtrace's: there the process has PID %d", t.numbers[n-1])
 	}
 	checkPython(&g, t)
 	checkMemory(&g, t)
@@ -169,7 +169,7 @@ func checkPython(g *group, t target) {
 	}
 	switch {
 	case t.mapsErr != nil:
-		g.warn("Python", "run as root, or grant CAP_SYS_PTRACE", "cannot be told: %v", t.mapsErr)
+		g.warn("Python", "run as root, or grant CAP_SYS_PTRACE", "not known: %v", t.mapsErr)
 	case t.python == "":
 		g.ok("Python", "none mapped: stacks are native")
 	case minor < oldestPython || minor > newestPython:
@@ -199,7 +199,7 @@ func checkMemory(g *group, t target) {
 			g.warn(name, "make nvidia-smi list processes here", "not known: %v", m.err)
 		case !m.use.Known:
 			g.warn(name, "run gpumemtrace in the host's PID namespace (--pid=host, hostPID: true)",
-				"not known: NVML does not say it for this process")
+				"not known: NVML reports no figure for this process")
 		case m.use.Inferred:
 			g.ok(name, "%s, inferred: no other process can hold it", bytefmt.Format(m.use.Bytes))
 		default:
@@ -218,9 +218,9 @@ func checkOrdinals(g *group, t target) {
 	case t.ordinalsErr != nil:
 		g.warn(name, "run as root, or grant CAP_SYS_PTRACE", "%v", t.ordinalsErr)
 	case t.only.UUID != "":
-		g.ok(name, "it uses GPU %s (%s) alone, whatever it calls it", t.only.Label(), t.only.Name)
+		g.ok(name, "the process uses only GPU %s (%s), whatever number it has for that GPU", t.only.Label(), t.only.Name)
 	case len(t.ordinals) == 0:
-		g.warn(name, "look at the process's CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, and at /dev/nvidia* where it runs", "CUDA shows it no GPU")
+		g.warn(name, "look at the process's CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, and at /dev/nvidia* where it runs", "CUDA shows no GPU to the process")
 	default:
 		var names []string
 		for i, d := range t.ordinals {

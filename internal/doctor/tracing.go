@@ -14,7 +14,7 @@ import (
 // programCost is what the BPF programs take of a traced call with a complete
 // stack: the least and the most of what `make test-gpu` measured with PyTorch on
 // three machines.
-const programCost = "2.9 to 4.9 µs where its stack was seen before, and 11 to 21 µs where not (elsewhere, with PyTorch)"
+const programCost = "2.9 to 4.9 µs if its stack was seen before, and 11 to 21 µs if not (measured with PyTorch on other machines)"
 
 // A trial is what came of starting to trace, and of one call of this process's.
 type trial struct {
@@ -38,7 +38,7 @@ type call struct {
 }
 
 func readTrial() (t trial) {
-	var taker unwind.Taker
+	var taker unwind.Capture
 	begin := time.Now()
 	tracer, err := probes.Open(probes.Options{Stacks: &taker})
 	t.took, t.err, t.stacks, t.memo = time.Since(begin), err, taker.Err(), taker.MemoErr()
@@ -55,7 +55,7 @@ func readTrial() (t trial) {
 
 // readCall traces a call of this process's, in the way of any other's, and ends the
 // trace.
-func readCall(tracer *probes.Tracer, taker *unwind.Taker) call {
+func readCall(tracer *probes.Tracer, taker *unwind.Capture) call {
 	if err := taker.Analyze(os.Getpid()); err != nil {
 		return call{err: err}
 	}
@@ -70,7 +70,7 @@ func readCall(tracer *probes.Tracer, taker *unwind.Taker) call {
 	case err != nil:
 		seen.call.err = err
 	case seen.events != times || seen.stacks != 1:
-		seen.call.err = fmt.Errorf("of %d calls from one place %d were seen, with %d stacks", times, seen.events, seen.stacks)
+		seen.call.err = fmt.Errorf("made %d calls from one place and saw %d of them, with %d stacks", times, seen.events, seen.stacks)
 	}
 	seen.call.memoized = stats.MemoHits > 0
 	return seen.call
@@ -78,7 +78,7 @@ func readCall(tracer *probes.Tracer, taker *unwind.Taker) call {
 
 // seen takes what the trace of a call says.
 type seen struct {
-	taker          *unwind.Taker
+	taker          *unwind.Capture
 	events, stacks int
 	call           call
 }
@@ -133,17 +133,17 @@ func checkStacks(g *group, t trial) {
 		if errors.Is(t.stacks, os.ErrPermission) {
 			fix = "run as root, or allow BPF programs here (seccomp, a security module)"
 		}
-		g.warn("stacks", fix, "by frame pointers, and so they end where code has none (CUDA's libraries): the unwinder cannot run: %v", t.stacks)
+		g.warn("stacks", fix, "taken by frame pointers, so they end in code without them (CUDA's libraries). The unwinder cannot run: %v", t.stacks)
 	case c.err != nil:
-		g.warn("stacks", report, "not known, since a call of this process's could not be traced: %v", c.err)
+		g.warn("stacks", report, "not known, because a test call in this process could not be traced: %v", c.err)
 	case c.why != nil:
-		g.warn("stacks", report, "not complete: the stack of a call of this process's has %d frames: %v", c.frames, c.why)
+		g.warn("stacks", report, "not complete: the stack of a test call in this process has %d frames: %v", c.frames, c.why)
 	case t.memo != nil:
-		g.warn("stacks", report, "complete, native and Python, but each is unwound in full, which costs several times more: the memo cannot run: %v", t.memo)
+		g.warn("stacks", report, "complete, native and Python; but the memo cannot run, so each stack is unwound in full, which costs several times more: %v", t.memo)
 	case !c.memoized:
-		g.warn("stacks", report, "complete, native and Python, but each is unwound in full, which costs several times more: the memo does not know one that comes again")
+		g.warn("stacks", report, "complete, native and Python; but the memo does not recognize a repeated stack, so each stack is unwound in full, which costs several times more")
 	default:
-		g.ok("stacks", "complete, native and Python: the %d frames of a call of this process's were unwound in the kernel, and known to the verified memo when they came again", c.frames)
+		g.ok("stacks", "complete, native and Python: the %d frames of a test call in this process were unwound in the kernel, and the verified memo recognized them when the call was repeated", c.frames)
 	}
 }
 

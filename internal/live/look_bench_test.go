@@ -12,13 +12,13 @@ import (
 func BenchmarkLook(b *testing.B) {
 	session := livetest.Million(b)
 	b.Run("locked", func(b *testing.B) {
-		l := newLooker()
+		l := newMaker()
 		for b.Loop() {
 			session.View(l.want(Query{}))
 		}
 	})
 	b.Run("allocations", func(b *testing.B) {
-		l := newLooker()
+		l := newMaker()
 		v := session.View(l.want(Query{}))
 		var of ledger.SiteKey
 		for key := range v.Sites {
@@ -26,7 +26,7 @@ func BenchmarkLook(b *testing.B) {
 			break
 		}
 		for b.Loop() {
-			if got := l.look(session.View(l.want(Query{Allocations: &of}))); len(got.Snapshot.Live) == 0 {
+			if got := l.snapshot(session.View(l.want(Query{Allocations: &of}))); len(got.Snapshot.Live) == 0 {
 				b.Fatal("none")
 			}
 		}

@@ -4,39 +4,48 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 // A Recording is a file of records as a Source.
 type Recording struct {
-	looker
+	maker
 	player *replay.Player
-	start  time.Time
-	span   time.Duration
+	span   replay.Span
 	past   []int64
+	target string // as the recording's end knows it: a trace names its targets one after the other
 }
 
 // OpenRecording plays the recording at path once, so that it is known how long it is.
-// Errors are those of replay.Play.
+// Errors are those of record.Open and replay.Measure.
 func OpenRecording(path string) (*Recording, error) {
-	var past past
-	end, err := replay.Play(path, replay.Options{At: replay.End, Moment: past.moment})
+	file, err := record.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	span := end.Time().Sub(end.Start())
-	return &Recording{looker: newLooker(), player: replay.NewPlayer(path), start: end.Start(), span: max(span, time.Nanosecond), past: past.parts(span)}, nil
+	defer file.Close()
+	var past past
+	span, end, err := replay.Measure(file, replay.Options{Moment: past.moment})
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	span.End = max(span.End, time.Nanosecond)
+	return &Recording{maker: newMaker(), player: replay.NewPlayer(path), span: span, past: past.parts(span.End), target: end.Target()}, nil
 }
 
-// At returns how long after the trace's beginning a moment is: so long after, or, if when
-// is set, then. An error wraps replay.ErrNoMoment.
-func (r *Recording) At(after time.Duration, when time.Time) (time.Duration, error) {
-	if !when.IsZero() {
-		after = when.Sub(r.start)
+// Measured returns what times the recording has.
+func (r *Recording) Measured() replay.Span { return r.span }
+
+// At returns the moment of Query.At that is so long after the trace's beginning, replay.End
+// for the recording's end. An error wraps replay.ErrNoMoment.
+func (r *Recording) At(after time.Duration) (time.Duration, error) {
+	if after == replay.End {
+		return r.span.End, nil
 	}
-	if after < 0 || after > r.span {
-		return 0, fmt.Errorf("%w: it is %v long", replay.ErrNoMoment, r.span)
+	if after < 0 || after > r.span.End {
+		return 0, fmt.Errorf("%w: it is %v long", replay.ErrNoMoment, r.span.End)
 	}
 	return after, nil
 }
@@ -45,24 +54,25 @@ func (r *Recording) At(after time.Duration, when time.Time) (time.Duration, erro
 func (r *Recording) Close() error { return r.player.Close() }
 
 // Span returns how long the recording is, and what was in use through it.
-func (r *Recording) Span() (time.Duration, []int64) { return r.span, r.past }
+func (r *Recording) Span() (time.Duration, []int64) { return r.span.End, r.past }
 
-// Look shows a moment.
-func (r *Recording) Look(q Query) (*Look, error) {
+// Snapshot returns a snapshot of a moment.
+func (r *Recording) Snapshot(q Query) (*Snapshot, error) {
 	s, err := r.player.To(q.At)
 	if err != nil {
-		return nil, fmt.Errorf("look at %v: %w", q.At, err)
+		return nil, fmt.Errorf("show %v: %w", q.At, err)
 	}
-	out := r.look(s.View(r.want(q)))
+	out := r.snapshot(s.View(r.want(q)))
 	// Between two moments nothing happens, but time goes on.
-	out.Snapshot.Meta.Duration = max(out.Snapshot.Meta.Duration, min(q.At, r.span))
+	out.Snapshot.Meta.Duration = max(out.Snapshot.Meta.Duration, min(q.At, r.span.End))
+	out.Snapshot.Meta.Target = r.target
 	return out, nil
 }
 
-// maxParts bounds the parts of a recording whose use is known.
+// maxParts bounds the parts of a recording.
 const maxParts = 1024
 
-// A past is the most that was in use in each part of a recording so far.
+// A past is the highest use in each part of a recording so far.
 type past struct {
 	length time.Duration // of a part
 	most   []int64
@@ -70,7 +80,7 @@ type past struct {
 	inuse  int64  // then
 }
 
-// moment takes a moment of a recording.
+// moment adds a moment of a recording.
 func (p *past) moment(s *state.State) {
 	if p.length == 0 {
 		p.length = time.Millisecond
@@ -88,7 +98,7 @@ func (p *past) moment(s *state.State) {
 	}
 	if events := s.Events(); events != p.events { // nothing else changes what is in use
 		p.events, p.inuse = events, 0
-		for _, x := range s.Totals() {
+		for _, x := range s.Processes() {
 			p.inuse += max(x.Physical, x.Inuse)
 		}
 	}
@@ -97,7 +107,7 @@ func (p *past) moment(s *state.State) {
 	for len(p.most) <= i {
 		last := int64(0)
 		if n := len(p.most); n > 0 && len(p.most) < i {
-			last = p.most[n-1] // nothing was told meanwhile
+			last = p.most[n-1] // nothing was recorded in between
 		}
 		p.most = append(p.most, last)
 	}

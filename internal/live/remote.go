@@ -20,23 +20,23 @@ import (
 type RemoteOptions struct {
 	URL   string // "https://node7:9844", with a path where a proxy has one
 	Token string // "" for none
-	// Insecure sends the token where others may read it on its way.
+	// Insecure allows that the token is sent where others may read it.
 	Insecure bool
 	// TLS is the client's configuration, nil for the system's authorities.
 	TLS *tls.Config
 }
 
 const (
-	// lookPatience bounds how long an agent may take for one Look.
-	lookPatience = 30 * time.Second
-	// maxLook bounds the size of one, in bytes: a hundred times what ten thousand
-	// stacks take.
-	maxLook = 1 << 30
-	// maxRefusal bounds what is shown of an answer that is no Look.
+	// patience bounds how long an agent may need for one snapshot.
+	patience = 30 * time.Second
+	// maxSnapshot bounds the size of a snapshot, in bytes: a hundred times that of ten
+	// thousand stacks.
+	maxSnapshot = 1 << 30
+	// maxRefusal bounds how much of an error's text is shown.
 	maxRefusal = 1 << 10
 )
 
-// Remote returns the trace of an agent as a Source, which fetches Looks over HTTP.
+// Remote returns the trace of an agent as a Source, which fetches snapshots over HTTP.
 func Remote(o RemoteOptions) (Source, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
@@ -50,14 +50,14 @@ func Remote(o RemoteOptions) (Source, error) {
 	}
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = o.TLS
-	return &remote{look: *u.JoinPath("/api/v1/look"), token: o.Token, client: &http.Client{
-		Transport: t, Timeout: lookPatience,
+	return &remote{address: *u.JoinPath("/api/v1/look"), token: o.Token, client: &http.Client{
+		Transport: t, Timeout: patience,
 		// The token is for the host that it was given for.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// loopback tells whether a host's name leads to this machine alone.
+// loopback reports whether a host's name leads to this machine alone.
 func loopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -67,15 +67,15 @@ func loopback(host string) bool {
 }
 
 type remote struct {
-	look   url.URL
-	token  string
-	client *http.Client
+	address url.URL
+	token   string
+	client  *http.Client
 }
 
 func (r *remote) Span() (time.Duration, []int64) { return 0, nil }
 
-func (r *remote) Look(q Query) (*Look, error) {
-	u := r.look
+func (r *remote) Snapshot(q Query) (*Snapshot, error) {
+	u := r.address
 	if q.Allocations != nil {
 		u.RawQuery = url.Values{"site": {SiteText(q.Allocations)}}.Encode()
 	}
@@ -94,27 +94,27 @@ func (r *remote) Look(q Query) (*Look, error) {
 	if answer.StatusCode != http.StatusOK {
 		return nil, r.refused(answer)
 	}
-	l, err := ReadLook(io.LimitReader(answer.Body, maxLook))
+	l, err := ReadSnapshot(io.LimitReader(answer.Body, maxSnapshot))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.look.Host, err)
+		return nil, fmt.Errorf("%s: %w", r.address.Host, err)
 	}
 	return l, nil
 }
 
-// explain says what a failed request means.
+// explain returns the reason of a failed request.
 func (r *remote) explain(err error) error {
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		return fmt.Errorf("the agent at %s does not answer", r.look.Host)
+		return fmt.Errorf("the agent at %s does not answer", r.address.Host)
 	}
 	if all, ok := errors.AsType[*url.Error](err); ok {
 		err = all.Err
 	}
-	return fmt.Errorf("the agent at %s cannot be asked: %w", r.look.Host, err)
+	return fmt.Errorf("the agent at %s cannot be asked: %w", r.address.Host, err)
 }
 
 func (r *remote) refused(answer *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal)) // what came of it
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal)) // as much as arrived
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	switch {
 	case answer.StatusCode == http.StatusUnauthorized && r.token == "":
@@ -124,5 +124,5 @@ func (r *remote) refused(answer *http.Response) error {
 	case answer.StatusCode == http.StatusNotFound && line == "":
 		line = "there is no agent's API there"
 	}
-	return fmt.Errorf("%s: %s: %s", r.look.Host, answer.Status, render.Clean(line))
+	return fmt.Errorf("%s: %s: %s", r.address.Host, answer.Status, render.Clean(line))
 }

@@ -5,11 +5,10 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A Scope is the part of a Picture that is shown: what was opened, one in the other.
+// A Scope is the part of a status that is shown: a GPU, a process of it, an owner, a stack.
 type Scope struct {
 	GPU   *string
 	PID   *int
@@ -17,7 +16,7 @@ type Scope struct {
 	Stack *ID
 }
 
-// holds tells whether memory of a process on a GPU is in s.
+// holds reports whether memory of a process on a GPU is in s.
 func (s *Scope) holds(pid int, gpu string) bool {
 	return (s.GPU == nil || *s.GPU == gpu) && (s.PID == nil || *s.PID == pid)
 }
@@ -25,7 +24,7 @@ func (s *Scope) holds(pid int, gpu string) bool {
 // A Sort is the order of rows.
 type Sort int
 
-// The Sorts. Rows of which a Sort says nothing are by what is in use.
+// The Sorts. Rows without the sorted figure are in the order of ByInuse.
 const (
 	ByInuse Sort = iota
 	ByGrown
@@ -45,25 +44,13 @@ func (s Sort) String() string { return sortNames[s] }
 // Next returns the order after s, and the first one after the last.
 func (s Sort) Next() Sort { return (s + 1) % numSorts }
 
-// A Part is what of a Picture is in a Scope, and has a text, in an order.
-type Part struct {
-	GPUs      []GPU
-	Processes []Process
-	Owners    []Owner
-	Stacks    []*Stack
-	Accounts  []snapshot.Account
-	// Total is of the memory on GPUs, and Rate of what the processes allocate there.
-	Total               Flow
-	Rate                float64
-	Held, Unexplained   int64
-	Partial             bool // Held is not all, as of some nobody knows
-	Failed, OutOfMemory int64
-}
-
-// Part returns what of p is in scope and has text, in lower case, with stacks in an
-// order, or in the one that is its reverse.
-func (p *Picture) Part(scope *Scope, text string, by Sort, reverse bool) *Part {
-	out := &Part{}
+// Select returns the rows of p that are in scope and have text, in lower case, with stacks in
+// an order, or in its reverse, and adds them up.
+func (p *Status) Select(scope *Scope, text string, by Sort, reverse bool) *Status {
+	part := *p
+	out := &part
+	out.GPUs, out.Processes, out.Uses, out.Owners, out.Stacks, out.Accounts = nil, nil, nil, nil, nil, nil
+	out.Total, out.OnGPUs = Total{Known: true, EventRate: p.EventRate}, Flow{}
 	for i := range p.GPUs {
 		if g := &p.GPUs[i]; scope.GPU == nil || *scope.GPU == g.Label {
 			out.GPUs = append(out.GPUs, *g)
@@ -72,14 +59,15 @@ func (p *Picture) Part(scope *Scope, text string, by Sort, reverse bool) *Part {
 	for i := range p.Accounts {
 		if a := &p.Accounts[i]; scope.holds(a.PID, a.GPU) {
 			out.Accounts = append(out.Accounts, *a)
-			out.Held += a.Total
-			out.Unexplained += unexplainedOf(a)
-			out.Partial = out.Partial || !a.Known
+			out.Total.Held += a.Total
+			out.Total.Unexplained += unexplainedOf(a)
+			out.Total.Known = out.Total.Known && a.Known
 		}
 	}
 	for i := range p.Uses {
 		if u := &p.Uses[i]; scope.holds(u.PID, u.GPU) {
-			out.Total.add(&u.Flow)
+			out.Uses = append(out.Uses, *u)
+			out.OnGPUs.add(&u.Flow)
 		}
 	}
 	for i := range p.Processes {
@@ -87,18 +75,21 @@ func (p *Picture) Part(scope *Scope, text string, by Sort, reverse bool) *Part {
 		if scope.PID != nil && *scope.PID != x.PID || scope.GPU != nil && !slices.Contains(x.GPUs, *scope.GPU) {
 			continue
 		}
-		out.Failed += x.Failed
-		out.OutOfMemory += x.OutOfMemory
+		out.Total.Failed += x.Failed
+		out.Total.OutOfMemory += x.OutOfMemory
 		if scope.GPU != nil && len(x.GPUs) > 1 {
-			x.on(p, *scope.GPU)
+			x.restrict(p, *scope.GPU)
 		}
-		out.Rate += x.Rate
+		out.Total.Rate += x.Rate
+		out.Total.Inuse += x.Inuse
+		out.Total.Grown += x.Grown
 		out.Processes = append(out.Processes, x)
 	}
 	p.owners(out, scope)
+	whose := p.whose(text)
 	for _, x := range p.Stacks {
 		s := x.Sample
-		if !scope.holds(s.PID, s.GPU) || scope.Owner != nil && *scope.Owner != s.Owner || text != "" && !x.matches(text) {
+		if !scope.holds(s.PID, s.GPU) || scope.Owner != nil && *scope.Owner != s.Owner || text != "" && !whose[s.PID] && !x.matches(text) {
 			continue
 		}
 		if v := &s.Values; v.InuseBytes != 0 || v.PeakBytes != 0 || v.AllocBytes != 0 || v.FailedObjects != 0 {
@@ -106,19 +97,21 @@ func (p *Picture) Part(scope *Scope, text string, by Sort, reverse bool) *Part {
 		}
 	}
 	if text != "" {
-		out.filter(text)
+		out.filter(text, whose)
 	}
 	out.Sort(by, reverse)
 	return out
 }
 
-// on leaves of x what it has on one GPU, as far as that is known of it alone.
-func (x *Process) on(p *Picture, gpu string) {
+// restrict restricts the figures of x to one GPU, as far as they are known for one.
+func (x *Process) restrict(p *Status, gpu string) {
 	x.Held, x.Unexplained, x.Inuse, x.Allocated, x.Rate, x.Grown, x.Peak = 0, 0, 0, 0, 0, 0, 0
 	for i := range p.Accounts {
 		if a := &p.Accounts[i]; a.PID == x.PID && a.GPU == gpu {
 			x.Held, x.Unexplained, x.Known = a.Total, unexplainedOf(a), a.Known
-			x.Difference, x.Compared = a.Difference, a.Compared
+			if x.Difference = nil; a.Compared {
+				x.Difference = &a.Difference
+			}
 		}
 	}
 	for _, s := range p.Stacks {
@@ -132,13 +125,13 @@ func (x *Process) on(p *Picture, gpu string) {
 	}
 }
 
-// isAllocation tells whether memory of a kind is the program's own on a GPU.
+// isAllocation reports whether memory of a kind is the program's own on a GPU.
 func isAllocation(kind string) bool {
 	return render.OnGPU(kind) && render.Class(kind) != "driver"
 }
 
-// owners adds up those in scope by name.
-func (p *Picture) owners(out *Part, scope *Scope) {
+// owners adds up the owners in scope by name.
+func (p *Status) owners(out *Status, scope *Scope) {
 	for i := range p.Owners {
 		o := p.Owners[i]
 		if !scope.holds(o.PID, o.GPU) || scope.Owner != nil && *scope.Owner != o.Name {
@@ -153,33 +146,45 @@ func (p *Picture) owners(out *Part, scope *Scope) {
 	}
 }
 
-func (out *Part) filter(text string) {
-	out.Processes = slices.DeleteFunc(out.Processes, func(x Process) bool {
-		return !contains(x.Name, text) && !contains(strconv.Itoa(x.PID), text) && !slices.ContainsFunc(out.Stacks, func(s *Stack) bool { return s.Sample.PID == x.PID })
+// whose returns the processes of which a user, a command line, a pod or the like has text.
+func (p *Status) whose(text string) map[int]bool {
+	out := map[int]bool{}
+	for i := range p.Processes {
+		x := &p.Processes[i]
+		if text != "" && slices.ContainsFunc(x.Fields(), func(field *string) bool { return contains(*field, text) }) {
+			out[x.PID] = true
+		}
+	}
+	return out
+}
+
+func (p *Status) filter(text string, whose map[int]bool) {
+	p.Processes = slices.DeleteFunc(p.Processes, func(x Process) bool {
+		return !whose[x.PID] && !contains(x.Name, text) && !contains(strconv.Itoa(x.PID), text) && !slices.ContainsFunc(p.Stacks, func(s *Stack) bool { return s.Sample.PID == x.PID })
 	})
-	out.Owners = slices.DeleteFunc(out.Owners, func(o Owner) bool {
-		return !contains(o.Name, text) && !slices.ContainsFunc(out.Stacks, func(s *Stack) bool { return s.Sample.Owner == o.Name })
+	p.Owners = slices.DeleteFunc(p.Owners, func(o Owner) bool {
+		return !contains(o.Name, text) && !slices.ContainsFunc(p.Stacks, func(s *Stack) bool { return s.Sample.Owner == o.Name })
 	})
 }
 
 // Sort puts processes, owners and stacks in an order, or in the reverse of it.
-func (out *Part) Sort(by Sort, reverse bool) {
+func (p *Status) Sort(by Sort, reverse bool) {
 	turn := 1
 	if reverse {
 		turn = -1
 	}
-	slices.SortStableFunc(out.Processes, func(a, b Process) int {
+	slices.SortStableFunc(p.Processes, func(a, b Process) int {
 		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate), ByPeak: cmp.Compare(b.Peak, a.Peak),
 			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByObjects: cmp.Compare(b.LiveObjects, a.LiveObjects), ByName: cmp.Compare(a.Name, b.Name)}[by],
 			cmp.Compare(b.Held, a.Held), cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(b.Peak, a.Peak), cmp.Compare(a.PID, b.PID))
 	})
-	slices.SortStableFunc(out.Owners, func(a, b Owner) int {
+	slices.SortStableFunc(p.Owners, func(a, b Owner) int {
 		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate),
 			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByName: cmp.Compare(a.Name, b.Name)}[by],
 			cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(a.Name, b.Name))
 	})
 	key := stackKeys[by]
-	slices.SortFunc(out.Stacks, func(a, b *Stack) int {
+	slices.SortFunc(p.Stacks, func(a, b *Stack) int {
 		if key != nil {
 			if x, y := key(a), key(b); x != y {
 				return turn * cmp.Compare(y, x)
@@ -193,7 +198,7 @@ func (out *Part) Sort(by Sort, reverse bool) {
 	})
 }
 
-// stackKeys are what stacks are sorted by, the most first.
+// stackKeys are the figures that stacks are sorted by, the largest first.
 var stackKeys = [numSorts]func(*Stack) int64{
 	ByInuse:     func(x *Stack) int64 { return x.Sample.InuseBytes },
 	ByGrown:     func(x *Stack) int64 { return x.Grown },

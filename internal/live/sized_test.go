@@ -2,8 +2,8 @@ package live
 
 import "github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 
-// sizedLook is livetest.Sized as a Look.
-func sizedLook(second int, name string, held ...int64) *Look {
+// sizedLook is livetest.Sized as a snapshot.
+func sizedLook(second int, name string, held ...int64) *Snapshot {
 	s, sites := livetest.Sized(second, name, held...)
-	return &Look{Snapshot: s, Sites: sites}
+	return &Snapshot{Snapshot: s, Sites: sites}
 }

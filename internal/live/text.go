@@ -5,13 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A text is what names a stack in a line. It is made when it is shown.
+// A text names a stack in a line. It is made when it is shown.
 type text struct {
 	of    string
 	stack []*location
@@ -20,32 +19,32 @@ type text struct {
 // textFrames is how many frames of a stack a line may name.
 const textFrames = 4
 
-// Text names the stack of x in a line.
+// Text names the stack of x in a line: by its Python frames, if it has any.
 func (x *Stack) Text() string {
 	if stack := x.Sample.Frames(); x.text.of == "" || !slices.Equal(stack, x.text.stack) {
-		of := render.Telling(stack, textFrames)
+		of := render.Brief(stacks.Fold(stacks.NativeNone, stack), textFrames)
 		if rest, more := strings.CutPrefix(of, x.Sample.API+" < "); more { // which has a column of its own
 			of = rest
 		}
-		x.text = text{of: termtext.Plain(of), stack: stack}
+		x.text = text{of: render.Plain(of), stack: stack}
 		if x.text.of == "" {
 			x.text.of = "[no name]"
 		}
-		if !render.OnGPU(x.Sample.Kind) { // which is not added to what is
-			x.text.of = "(" + termtext.Plain(x.Sample.Kind) + ") " + x.text.of
+		if !render.OnGPU(x.Sample.Kind) { // it is in no sum of GPU memory
+			x.text.of = "(" + render.Plain(x.Sample.Kind) + ") " + x.text.of
 		}
 	}
 	return x.text.of
 }
 
-// A match is whether a stack has what was looked for.
+// A match is whether a stack has a text.
 type match struct {
 	text  string
 	stack []*location
 	is    bool
 }
 
-// matches tells whether x has text, in lower case, in what it shows or in a frame of it.
+// matches reports whether x has text, in lower case, in what it shows or in a frame of it.
 func (x *Stack) matches(text string) bool {
 	s := x.Sample
 	stack := s.Frames()
@@ -61,7 +60,7 @@ func (x *Stack) matches(text string) bool {
 	return is
 }
 
-// contains tells whether s has text, which is in lower case.
+// contains reports whether s has text, which is in lower case.
 func contains(s, text string) bool {
 	return text == "" || strings.Contains(strings.ToLower(s), text)
 }

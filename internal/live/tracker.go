@@ -7,57 +7,61 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// Window is how many Looks back growth is measured.
+// Window is how many snapshots back growth is measured.
 const Window = 10
 
-// A Tracker makes Pictures of Looks that follow each other. It keeps a few numbers for
-// each stack of the last Look, and nothing of a stack that is gone from it.
+// A Tracker compares snapshots that follow each other. It stores a few numbers for each
+// stack of the last snapshot, and nothing of other stacks.
 type Tracker struct {
-	n     int                // Looks taken
+	n     int                // snapshots so far
 	times [Window]time.Time  // of the latest ones, by their number
 	last  *snapshot.Snapshot // its figures of processes
 	cost  *Cost
-	stack map[ID]*seen
+	stack map[ID]*known
 	procs map[int]*history // by PID
 	high  map[string]int64 // by GPU
 	seed  maphash.Seed
 }
 
-// A history is what was in use at the latest Looks, by their number.
+// A history is what was in use in the latest snapshots, by their number.
 type history [Window]int64
 
-// A seen is what a Tracker knows of a stack.
-type seen struct {
+// A known is the earlier figures of a stack.
+type known struct {
 	history
-	last      int    // how many Looks there were when it was there last
-	row       int    // in that Look's Picture
+	last      int    // how many snapshots there were when it was in one last
+	row       int    // in the status of that snapshot
 	kind      string // at the last one
 	allocated int64  // bytes, at the last one
+	holder    string // at the last one with holders
 
 	text  text
 	match match
 }
 
-// NewTracker returns one that has seen no Look.
+// NewTracker returns a Tracker that has no snapshot.
 func NewTracker() *Tracker {
-	return &Tracker{stack: map[ID]*seen{}, high: map[string]int64{}, seed: maphash.MakeSeed()}
+	return &Tracker{stack: map[ID]*known{}, high: map[string]int64{}, seed: maphash.MakeSeed()}
 }
 
-// Forget begins afresh: the next Look does not follow the last one.
+// Forget begins afresh: the next snapshot does not follow the last one.
 func (t *Tracker) Forget() {
-	t.n, t.last, t.cost, t.stack, t.procs = 0, nil, nil, map[ID]*seen{}, nil
+	t.n, t.last, t.cost, t.stack, t.procs = 0, nil, nil, map[ID]*known{}, nil
 }
 
-// Picture takes the next Look.
-func (t *Tracker) Picture(l *Look) *Picture {
+// Add returns the status of the next snapshot.
+func (t *Tracker) Add(l *Snapshot) *Status {
 	s := l.Snapshot
 	at := s.Meta.Start.Add(s.Meta.Duration)
-	p := &Picture{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: s.Notes, Cost: l.Cost, Ended: l.Ended}
+	p := &Status{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: s.Notes, Cost: l.Cost, Ended: l.Ended}
 	if t.last != nil {
 		before := t.last.Meta
 		p.Interval = at.Sub(before.Start.Add(before.Duration))
@@ -67,7 +71,7 @@ func (t *Tracker) Picture(l *Look) *Picture {
 			p.Load = float64(l.Cost.CPU-t.cost.CPU) / float64(p.Interval)
 		}
 	}
-	for _, c := range s.Loss {
+	for _, c := range loss.Shown(s.Loss) {
 		if c.Value != 0 {
 			p.Lost = append(p.Lost, c)
 		}
@@ -89,8 +93,8 @@ func rate(n int64, d time.Duration) float64 {
 	return float64(n) / d.Seconds()
 }
 
-// grew takes what is in use at this Look, and returns by how much it grew in the window.
-// What was not there before had nothing.
+// grew stores what is in use now, and returns by how much it grew in the window. A stack
+// that was not there before had nothing.
 func (t *Tracker) grew(h *history, inuse int64) int64 {
 	before := h[max(t.n-Window, 0)%Window]
 	h[t.n%Window] = inuse
@@ -100,47 +104,53 @@ func (t *Tracker) grew(h *history, inuse int64) int64 {
 	return inuse - before
 }
 
-func (t *Tracker) stacks(p *Picture, l *Look) {
+func (t *Tracker) stacks(p *Status, l *Snapshot) {
 	type use struct {
-		pid int
-		gpu string
-	}
-	type owner struct {
-		use
-		name string
+		pid        int
+		gpu, owner string
 	}
 	s := l.Snapshot
-	uses, owners := map[use]*Use{}, map[owner]*Owner{}
+	uses, owners := render.Index[use]{}, render.Index[use]{}
 	all := make([]Stack, 0, len(s.Samples))
+	held := map[*known]map[string]int64{} // bytes by holder
 	for i := range s.Samples {
 		x := &s.Samples[i]
 		id := ID{}
-		if i < len(l.Sites) {
+		if i < len(l.Sites) && l.Sites[i] != (ledger.SiteKey{}) {
 			id.Site = l.Sites[i]
 		} else {
 			id.Hash = t.hash(x)
 		}
-		known := t.stack[id]
-		switch {
-		case known == nil:
-			known = &seen{}
-			t.stack[id] = known
-		case known.last == t.n+1: // two samples of one call site
-			row := &all[known.row]
+		before := t.stack[id]
+		if before == nil {
+			before = &known{}
+			t.stack[id] = before
+		}
+		if x.Holder != "" && x.InuseBytes > 0 {
+			if held[before] == nil {
+				held[before] = map[string]int64{}
+			}
+			held[before][x.Holder] += x.InuseBytes
+		}
+		if before.last == t.n+1 { // two samples of one call site
+			row := &all[before.row]
 			sum := *row.Sample
 			sum.Values.Add(&x.Values)
 			row.Sample = &sum
 			continue
 		}
-		known.last, known.row = t.n+1, len(all)
-		all = append(all, Stack{ID: id, Sample: x, seen: known})
+		before.last, before.row = t.n+1, len(all)
+		all = append(all, Stack{ID: id, Sample: x, known: before})
 	}
 	if len(t.stack) > len(all) {
-		maps.DeleteFunc(t.stack, func(_ ID, x *seen) bool { return x.last != t.n+1 })
+		maps.DeleteFunc(t.stack, func(_ ID, x *known) bool { return x.last != t.n+1 })
 	}
 	p.Stacks = make([]*Stack, 0, len(all))
 	for i := range all {
 		x := &all[i]
+		if len(held) > 0 {
+			x.holder = holder.Most(held[x.known])
+		}
 		v := &x.Sample.Values
 		x.Grown = t.grew(&x.history, v.InuseBytes)
 		switch was := x.allocated; {
@@ -157,30 +167,24 @@ func (t *Tracker) stacks(p *Picture, l *Look) {
 			continue
 		}
 		flow := Flow{Inuse: v.InuseBytes, Allocated: v.AllocBytes, Rate: x.Rate, Grown: x.Grown}
-		on := use{x.Sample.PID, x.Sample.GPU}
-		if uses[on] == nil {
-			uses[on] = &Use{PID: on.pid, GPU: on.gpu}
+		y := x.Sample
+		i, fresh := uses.Number(use{y.PID, y.GPU, ""})
+		if fresh {
+			p.Uses = append(p.Uses, Use{PID: y.PID, GPU: y.GPU})
 		}
-		uses[on].add(&flow)
-		by := owner{on, x.Sample.Owner}
-		if owners[by] == nil {
-			owners[by] = &Owner{Name: by.name, PID: on.pid, GPU: on.gpu}
+		p.Uses[i].add(&flow)
+		if i, fresh = owners.Number(use{y.PID, y.GPU, y.Owner}); fresh {
+			p.Owners = append(p.Owners, Owner{Name: y.Owner, PID: y.PID, GPU: y.GPU})
 		}
-		owners[by].add(&flow)
-	}
-	for _, u := range uses {
-		p.Uses = append(p.Uses, *u)
+		p.Owners[i].add(&flow)
 	}
 	slices.SortFunc(p.Uses, func(a, b Use) int { return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU)) })
-	for _, o := range owners {
-		p.Owners = append(p.Owners, *o)
-	}
 	slices.SortFunc(p.Owners, func(a, b Owner) int {
 		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Name, b.Name))
 	})
 }
 
-// hash is of all that tells a sample without a call site from others.
+// hash is of everything in which samples without a call site differ.
 func (t *Tracker) hash(x *snapshot.Sample) uint64 {
 	var h maphash.Hash
 	h.SetSeed(t.seed)
@@ -202,7 +206,7 @@ func (t *Tracker) hash(x *snapshot.Sample) uint64 {
 // unexplained are the lines of accounts that name no cause.
 var unexplained = []string{state.LineBefore, state.LineRemainder, state.LineUnknown}
 
-func (t *Tracker) processes(p *Picture, s *snapshot.Snapshot) {
+func (t *Tracker) processes(p *Status, s *snapshot.Snapshot) {
 	before := map[int]*snapshot.Process{}
 	if t.last != nil {
 		for i := range t.last.Processes {
@@ -236,8 +240,12 @@ func (t *Tracker) processes(p *Picture, s *snapshot.Snapshot) {
 			x.GPUs = append(x.GPUs, a.GPU)
 			x.Held += a.Total
 			x.Unexplained += unexplainedOf(a)
-			x.Difference += a.Difference
-			x.Compared = x.Compared || a.Compared
+			if a.Compared {
+				if x.Difference == nil {
+					x.Difference = new(int64)
+				}
+				*x.Difference += a.Difference
+			}
 		}
 		p.Processes = append(p.Processes, x)
 	}
@@ -253,14 +261,12 @@ func unexplainedOf(a *snapshot.Account) (bytes int64) {
 	return bytes
 }
 
-func (t *Tracker) gpus(p *Picture, s *snapshot.Snapshot) {
-	at := map[string]int{}
+func (t *Tracker) gpus(p *Status, s *snapshot.Snapshot) {
+	at := render.Index[string]{}
 	on := func(label string) *GPU {
-		i, ok := at[label]
-		if !ok {
-			i = len(p.GPUs)
-			at[label] = i
-			p.GPUs = append(p.GPUs, GPU{Label: label})
+		i, fresh := at.Number(label)
+		if fresh {
+			p.GPUs = append(p.GPUs, GPU{Label: label, Known: true})
 		}
 		return &p.GPUs[i]
 	}
@@ -283,7 +289,7 @@ func (t *Tracker) gpus(p *Picture, s *snapshot.Snapshot) {
 		g.Traced++
 		g.Held += a.Total
 		g.Unexplained += unexplainedOf(a)
-		g.Part = g.Part || !a.Known
+		g.Known = g.Known && a.Known
 	}
 	for i := range p.GPUs {
 		g := &p.GPUs[i]

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -21,35 +20,26 @@ import (
 // WireVersion changes when Read would have to. New keys do not change it.
 const WireVersion = 1
 
-// A wire is a Look on its way from one gpumemtrace to another, as one JSON object. What
-// many samples share is there once, and goes by its index.
+// A wire is a snapshot on its way from one gpumemtrace to another, as one JSON object. What
+// many samples share is there once, and samples have its index.
 type wire struct {
-	Version   int                  `json:"wire_version"`
-	Meta      snapshot.Meta        `json:"meta"`
-	Mappings  []wireMapping        `json:"mappings"`
-	Locations []wireLocation       `json:"locations"`
-	Stacks    [][]int              `json:"stacks"` // locations, leaf first
-	Labels    []string             `json:"labels"` // the order of a sample's
-	Values    []string             `json:"values"` // likewise
-	Samples   []wireSample         `json:"samples"`
-	Processes []snapshot.Process   `json:"processes"`
-	Accounts  []snapshot.Account   `json:"accounts"`
-	GPUs      []snapshot.GPUMemory `json:"gpus"`
-	Live      []wireAllocation     `json:"live"`
-	Older     int                  `json:"live_left_out"`
-	Loss      []loss.Counter       `json:"loss"`
-	Notes     []string             `json:"notes"`
-	Cost      *wireCost            `json:"own_cost"`
-	Ended     string               `json:"ended"`
-}
-
-type wireMapping struct {
-	Start    uint64 `json:"start"`
-	Limit    uint64 `json:"limit"`
-	Offset   uint64 `json:"offset"`
-	Path     string `json:"path"`
-	BuildID  string `json:"build_id"`
-	HasLines bool   `json:"has_lines"`
+	Version   int                   `json:"wire_version"`
+	Meta      snapshot.Meta         `json:"meta"`
+	Mappings  []snapshot.Mapping    `json:"mappings"`
+	Locations []wireLocation        `json:"locations"`
+	Stacks    [][]int               `json:"stacks"` // locations, leaf first
+	Labels    []string              `json:"labels"` // the order of a sample's labels
+	Values    []string              `json:"values"` // the order of a sample's values
+	Samples   []wireSample          `json:"samples"`
+	Processes []snapshot.Process    `json:"processes"`
+	Accounts  []snapshot.Account    `json:"accounts"`
+	GPUs      []snapshot.GPUMemory  `json:"gpus"`
+	Live      []snapshot.Allocation `json:"live"`
+	Older     int                   `json:"live_left_out"`
+	Loss      []loss.Counter        `json:"loss"`
+	Notes     []string              `json:"notes"`
+	Cost      *Cost                 `json:"own_cost"`
+	Ended     string                `json:"ended"`
 }
 
 type wireLocation struct {
@@ -63,19 +53,6 @@ type wireSample struct {
 	Site   string   `json:"site,omitempty"` // as SiteText writes it
 	Labels []string `json:"labels"`
 	Values []int64  `json:"values"`
-}
-
-type wireAllocation struct {
-	Sample  int       `json:"sample"`
-	Address uint64    `json:"address,omitempty"`
-	Handle  uint64    `json:"handle,omitempty"`
-	Size    int64     `json:"size"`
-	Time    time.Time `json:"time"`
-}
-
-type wireCost struct {
-	CPU    time.Duration `json:"cpu_ns"`
-	Memory int64         `json:"memory_bytes"`
 }
 
 // SiteText returns the text that stands for a call site in a request.
@@ -111,47 +88,46 @@ func ParseSite(text string) (*ledger.SiteKey, error) {
 	return k, nil
 }
 
-// Write writes l for Read. What it leaves out no view shows: training steps, where memory
+// Write writes l for ReadLook, without what no view shows: training steps, where memory
 // lies, allocators.
-func (l *Look) Write(w io.Writer) error {
+func (l *Snapshot) Write(w io.Writer) error {
 	s := l.Snapshot
 	out := wire{Version: WireVersion, Meta: s.Meta, Samples: make([]wireSample, len(s.Samples)), Processes: slices.Clone(s.Processes), Accounts: slices.Clone(s.Accounts),
-		GPUs: s.GPUs, Older: l.Older, Loss: s.Loss, Notes: s.Notes, Ended: l.Ended}
+		GPUs: s.GPUs, Live: s.Live, Older: l.Older, Loss: s.Loss, Notes: s.Notes, Cost: l.Cost, Ended: l.Ended}
 	for i := range out.Processes {
-		out.Processes[i].Name = valid(out.Processes[i].Name)
+		p := &out.Processes[i]
+		p.Name = valid(p.Name)
+		for _, field := range p.Who.Fields() {
+			*field = valid(*field)
+		}
 	}
 	for i := range out.Accounts {
 		out.Accounts[i].Process = valid(out.Accounts[i].Process)
 	}
-	if l.Cost != nil {
-		out.Cost = &wireCost{l.Cost.CPU, l.Cost.Memory}
-	}
-	for i := range snapshot.AllLabels {
-		out.Labels = append(out.Labels, snapshot.AllLabels[i].Name)
+	labels := slices.DeleteFunc(slices.Clone(snapshot.AllLabels[:]), func(l snapshot.Label) bool { return l.OfProcess() }) // which Processes have
+	for i := range labels {
+		out.Labels = append(out.Labels, labels[i].Name)
 	}
 	for i := range snapshot.AllValues {
 		out.Values = append(out.Values, snapshot.AllValues[i].Name)
 	}
-	t := wireTables{wire: &out, mappings: map[*snapshot.Mapping]int{}, locations: map[*snapshot.Location]int{}, stacks: map[wireStack]int{}}
+	t := wireTables{&out, render.Index[*snapshot.Mapping]{}, render.Index[*snapshot.Location]{}, render.Index[wireStack]{}}
 	for i := range s.Samples {
 		x := &s.Samples[i]
-		one := wireSample{Stack: t.stack(x.Stack), Labels: make([]string, len(snapshot.AllLabels)), Values: make([]int64, len(snapshot.AllValues))}
+		one := wireSample{Stack: t.stack(x.Stack), Labels: make([]string, len(labels)), Values: make([]int64, len(snapshot.AllValues))}
 		if i < len(l.Sites) {
 			one.Site = SiteText(&l.Sites[i])
 		}
-		for j := range snapshot.AllLabels {
-			one.Labels[j] = valid(snapshot.AllLabels[j].Get(&x.Labels))
+		for j := range labels {
+			one.Labels[j] = valid(labels[j].Get(&x.Labels))
 		}
 		for j := range snapshot.AllValues {
 			one.Values[j] = *snapshot.AllValues[j].Of(&x.Values)
 		}
 		out.Samples[i] = one
 	}
-	for _, a := range s.Live {
-		out.Live = append(out.Live, wireAllocation{a.Sample, a.Address, a.Handle, a.Size, a.Time})
-	}
 	if err := json.NewEncoder(w).Encode(&out); err != nil {
-		return fmt.Errorf("write a look: %w", err)
+		return fmt.Errorf("write a snapshot: %w", err)
 	}
 	return nil
 }
@@ -166,9 +142,9 @@ func valid(s string) string {
 
 type wireTables struct {
 	*wire
-	mappings  map[*snapshot.Mapping]int
-	locations map[*snapshot.Location]int
-	stacks    map[wireStack]int
+	mappings  render.Index[*snapshot.Mapping]
+	locations render.Index[*snapshot.Location]
+	stacks    render.Index[wireStack]
 }
 
 // A wireStack is which slice a stack is: samples share them.
@@ -182,10 +158,8 @@ func (t *wireTables) stack(stack []*snapshot.Location) int {
 	if len(stack) > 0 {
 		key.first = &stack[0]
 	}
-	i, ok := t.stacks[key]
-	if !ok {
-		i = len(t.Stacks)
-		t.stacks[key] = i
+	i, fresh := t.stacks.Number(key)
+	if fresh {
 		of := make([]int, len(stack))
 		for j, l := range stack {
 			of[j] = t.location(l)
@@ -196,8 +170,8 @@ func (t *wireTables) stack(stack []*snapshot.Location) int {
 }
 
 func (t *wireTables) location(l *snapshot.Location) int {
-	i, ok := t.locations[l]
-	if !ok {
+	i, fresh := t.locations.Number(l)
+	if fresh {
 		one := wireLocation{Address: l.Address, Mapping: -1, Lines: make([]snapshot.Line, len(l.Lines))}
 		for j, line := range l.Lines {
 			line.Function, line.System, line.File = valid(line.Function), valid(line.System), valid(line.File)
@@ -206,49 +180,44 @@ func (t *wireTables) location(l *snapshot.Location) int {
 		if l.Mapping != nil {
 			one.Mapping = t.mapping(l.Mapping)
 		}
-		i = len(t.Locations)
-		t.locations[l] = i
 		t.Locations = append(t.Locations, one)
 	}
 	return i
 }
 
 func (t *wireTables) mapping(m *snapshot.Mapping) int {
-	i, ok := t.mappings[m]
-	if !ok {
-		i = len(t.Mappings)
-		t.mappings[m] = i
-		t.Mappings = append(t.Mappings, wireMapping{m.Start, m.Limit, m.Offset, valid(m.Path), m.BuildID, m.HasLines})
+	i, fresh := t.mappings.Number(m)
+	if fresh {
+		one := *m
+		one.Path = valid(m.Path)
+		t.Mappings = append(t.Mappings, one)
 	}
 	return i
 }
 
-// ReadLook reads what Write wrote. An error says that it is something else.
-func ReadLook(r io.Reader) (*Look, error) {
+// ReadSnapshot reads what Write wrote. An error says that it is something else.
+func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	var in wire
 	if err := json.NewDecoder(r).Decode(&in); err != nil {
-		return nil, fmt.Errorf("read a look: %w", err)
+		return nil, fmt.Errorf("read a snapshot: %w", err)
 	}
 	if in.Version != WireVersion {
-		return nil, fmt.Errorf("read a look: version %d, this gpumemtrace knows %d", in.Version, WireVersion)
+		return nil, fmt.Errorf("read a snapshot: version %d, this gpumemtrace knows %d", in.Version, WireVersion)
 	}
-	l, ok := in.look()
+	l, ok := in.snapshot()
 	if !ok {
-		return nil, errors.New("read a look: it refers to what is not in it")
+		return nil, errors.New("read a snapshot: it refers to what is not in it")
 	}
 	return l, nil
 }
 
-// look returns what in says, and whether all that it refers to is there.
-func (in *wire) look() (*Look, bool) {
-	s := &snapshot.Snapshot{Meta: in.Meta, Processes: in.Processes, Accounts: in.Accounts, GPUs: in.GPUs, Loss: in.Loss, Notes: in.Notes,
+// snapshot returns the snapshot, and whether everything that it refers to is there.
+func (in *wire) snapshot() (*Snapshot, bool) {
+	s := &snapshot.Snapshot{Meta: in.Meta, Processes: in.Processes, Accounts: in.Accounts, GPUs: in.GPUs, Loss: in.Loss, Notes: in.Notes, Live: in.Live,
 		Samples: make([]snapshot.Sample, len(in.Samples))}
-	l := &Look{Snapshot: s, Older: max(in.Older, 0), Ended: in.Ended}
-	if in.Cost != nil {
-		l.Cost = &Cost{in.Cost.CPU, in.Cost.Memory}
-	}
-	for _, m := range in.Mappings {
-		s.Mappings = append(s.Mappings, &snapshot.Mapping{Start: m.Start, Limit: m.Limit, Offset: m.Offset, Path: m.Path, BuildID: m.BuildID, HasLines: m.HasLines})
+	l := &Snapshot{Snapshot: s, Older: max(in.Older, 0), Cost: in.Cost, Ended: in.Ended}
+	for i := range in.Mappings {
+		s.Mappings = append(s.Mappings, &in.Mappings[i])
 	}
 	locations := make([]*snapshot.Location, len(in.Locations))
 	for i := range in.Locations {
@@ -276,7 +245,7 @@ func (in *wire) look() (*Look, bool) {
 			return nil, false
 		}
 		s.Samples[i].Stack = stacks[x.Stack]
-		if !in.tell(x, &s.Samples[i]) {
+		if !in.label(x, &s.Samples[i]) {
 			return nil, false
 		}
 		if x.Site == "" {
@@ -292,13 +261,12 @@ func (in *wire) look() (*Look, bool) {
 		if a.Sample < 0 || a.Sample >= len(s.Samples) {
 			return nil, false
 		}
-		s.Live = append(s.Live, snapshot.Allocation{Sample: a.Sample, Address: a.Address, Handle: a.Handle, Size: a.Size, Time: a.Time})
 	}
 	return l, true
 }
 
-// tell gives a sample its labels and values, by their names.
-func (in *wire) tell(x *wireSample, to *snapshot.Sample) bool {
+// label sets the labels and values of a sample, by their names.
+func (in *wire) label(x *wireSample, to *snapshot.Sample) bool {
 	for i, name := range in.Labels {
 		if label := row(snapshot.AllLabels[:], i, func(l *snapshot.Label) bool { return l.Name == name }); label != nil && label.Set(&to.Labels, x.Labels[i]) != nil {
 			return false

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,14 +18,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// sent is a Look that went to another gpumemtrace.
-func sent(t testing.TB, l *Look) *Look {
+// sent is a snapshot that went to another gpumemtrace.
+func sent(t testing.TB, l *Snapshot) *Snapshot {
 	t.Helper()
 	var b bytes.Buffer
 	if err := l.Write(&b); err != nil {
 		t.Fatal(err)
 	}
-	out, err := ReadLook(&b)
+	out, err := ReadSnapshot(&b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +45,7 @@ func TestWire(t *testing.T) {
 		}
 		defer r.Close()
 		end, _ := r.Span()
-		l, err := r.Look(Query{At: end * 3 / 4})
+		l, err := r.Snapshot(Query{At: end * 3 / 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +55,7 @@ func TestWire(t *testing.T) {
 				most = i
 			}
 		}
-		l, err = r.Look(Query{At: end * 3 / 4, Allocations: &l.Sites[most]})
+		l, err = r.Snapshot(Query{At: end * 3 / 4, Allocations: &l.Sites[most]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,9 +86,9 @@ func TestWireNames(t *testing.T) {
 	for _, name := range livetest.HostileNames {
 		l := sizedLook(1, name, 5, 6)
 		got := sent(t, l)
-		p, q := NewTracker().Picture(l), NewTracker().Picture(got)
+		p, q := NewTracker().Add(l), NewTracker().Add(got)
 		for i := range p.Stacks {
-			if a, b := termtext.Plain(p.Stacks[i].Text()), termtext.Plain(q.Stacks[i].Text()); a != b {
+			if a, b := render.Plain(p.Stacks[i].Text()), render.Plain(q.Stacks[i].Text()); a != b {
 				t.Errorf("%.100q arrives as %.100q", a, b)
 			}
 		}
@@ -124,12 +123,12 @@ func FuzzReadLook(f *testing.F) {
 	f.Add([]byte(strings.Replace(b.String(), `"mapping":0`, `"mapping":9`, 1)))
 	f.Add([]byte(`{"wire_version":1,"samples":[{"stack":0,"labels":[],"values":[]}]}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		l, err := ReadLook(bytes.NewReader(in))
+		l, err := ReadSnapshot(bytes.NewReader(in))
 		if err != nil {
 			return
 		}
-		p := NewTracker().Picture(l)
-		p.Part(&Scope{}, "x", ByGrown, true)
+		p := NewTracker().Add(l)
+		p.Select(&Scope{}, "x", ByGrown, true)
 		p.Document(-1)
 		sent(t, sent(t, l))
 	})

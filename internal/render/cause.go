@@ -8,16 +8,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Causes that outputs know of. The others are what accounts call their lines, less
-// the brackets.
+// Causes by name. The others are the names of lines of accounts, without the brackets.
 const (
 	Allocations = "allocations"
 	Pool        = "pool"
 )
 
-// Cause says what a sample's memory is for: the program's allocations, or what the
-// leaf names, if the driver took it for itself. Memory that is not part of what the
-// process holds on a GPU is for what its kind says.
+// Cause returns the cause of a sample's memory: the program's allocations, or the name that
+// the leaf has, if the driver uses the memory itself. For memory that is on no GPU it is the
+// kind.
 func Cause(s *snapshot.Sample) string {
 	switch class := Class(s.Kind); {
 	case class == event.ClassDevice.String():
@@ -32,7 +31,7 @@ func Cause(s *snapshot.Sample) string {
 	return s.Kind
 }
 
-// bracketed returns what stands in the brackets of a synthetic frame's name.
+// bracketed returns a synthetic frame's name without its brackets.
 func bracketed(l *snapshot.Location) (string, bool) {
 	inner, opens := strings.CutPrefix(l.Lines[0].Function, "[")
 	inner, closes := strings.CutSuffix(inner, "]")
@@ -41,10 +40,9 @@ func bracketed(l *snapshot.Location) (string, bool) {
 
 var onGPU = []string{event.ClassDevice.String(), event.ClassTensor.String(), event.ClassDriver.String()}
 
-// OnGPU tells whether memory of a kind is part of what its process holds on a GPU,
-// which an account adds up: the program's allocations, what PyTorch's allocator made of
-// some of them, and what the driver took beside them. Bytes of no other two classes may
-// be added up.
+// OnGPU reports whether memory of a kind is part of an account: the program's allocations,
+// the tensors that PyTorch's allocator made of some of them, and the driver's own memory.
+// Bytes of no other two classes may be added up.
 func OnGPU(kind string) bool {
 	return slices.Contains(onGPU, Class(kind))
 }

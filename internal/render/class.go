@@ -18,11 +18,3 @@ func Class(kind string) string {
 	}
 	return event.ClassDevice.String()
 }
-
-// Classes returns the names of all classes.
-func Classes() (names []string) {
-	for c := range event.NumClasses {
-		names = append(names, c.String())
-	}
-	return names
-}

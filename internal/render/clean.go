@@ -1,5 +1,5 @@
-// Package render holds what the readable outputs share: text that is safe on
-// a terminal, columns, and the few frames of a long stack that tell most.
+// Package render has what the readable outputs share: text that is safe on a terminal,
+// columns, tables, and the most helpful frames of a long stack.
 package render
 
 import (

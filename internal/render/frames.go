@@ -24,6 +24,68 @@ func Name(l *snapshot.Line) string {
 	return s
 }
 
+// Frames returns "function file:line" of each frame of a stack, innermost first, with whole
+// names, as clean has them. Beyond most frames there is an ellipsis.
+func Frames(stack []*snapshot.Location, most int, clean func(string) string) (out []string) {
+	for _, l := range stack {
+		for i := range l.Lines {
+			if len(out) == most {
+				return append(out, "…")
+			}
+			text := l.Lines[i].Function
+			if file := l.Lines[i].File; file != "" {
+				text += " " + file
+				if n := l.Lines[i].Line; n > 0 {
+					text += ":" + strconv.Itoa(n)
+				}
+			}
+			out = append(out, clean(text))
+		}
+	}
+	return out
+}
+
+// Place returns "file:line function" of a frame, the file as it is given: what must not be
+// cut comes first.
+func Place(l *snapshot.Line, file string) string {
+	if l.Line > 0 {
+		file += ":" + strconv.Itoa(l.Line)
+	}
+	return file + " " + short(l.Function)
+}
+
+// ShortPaths returns the end of each path: the name with its directory, and with as many more
+// as tell it from the others.
+func ShortPaths(paths []string) map[string]string {
+	out := make(map[string]string)
+	rest := slices.Compact(slices.Sorted(slices.Values(paths)))
+	for n := 2; len(rest) > 0; n++ {
+		ends := make(map[string][]string)
+		for _, p := range rest {
+			end := lastNames(p, n)
+			ends[end] = append(ends[end], p)
+		}
+		rest = nil
+		for end, same := range ends {
+			if len(same) == 1 {
+				out[same[0]] = end
+			} else {
+				rest = append(rest, same...)
+			}
+		}
+	}
+	return out
+}
+
+// lastNames returns the last n names of a path.
+func lastNames(p string, n int) string {
+	at := len(p)
+	for ; n > 0 && at >= 0; n-- {
+		at = strings.LastIndexByte(p[:at], '/')
+	}
+	return p[at+1:]
+}
+
 // short removes bracketed parts from a demangled C++ name, and leaves names
 // that are nothing else ("<module>") or whose brackets are operators.
 func short(name string) string {
@@ -51,12 +113,12 @@ func short(name string) string {
 	return b.String()
 }
 
-// Telling returns the names of the frames of a stack (leaf first) by which a
-// reader knows it, at most n, in the stack's order, joined by " < ": the leaf (of a
-// tensor PyTorch's allocator, which tells nothing), the user's own code before
-// libraries, and among equals those nearest to the leaf. Allocators, start-up code and
-// addresses without a name stand in only where there is little else.
-func Telling(stack []*snapshot.Location, n int) string {
+// Brief returns the names of the most helpful frames of a stack (leaf first), at most n, in
+// the stack's order, joined by " < ". The leaf comes first, unless it is PyTorch's allocator;
+// then the user's own code, then libraries; among equals the frame nearest to the leaf.
+// Allocators, start-up code and addresses without a name follow only where there is little
+// else.
+func Brief(stack []*snapshot.Location, n int) string {
 	var frames []*snapshot.Line
 	for _, l := range stack {
 		for i := range l.Lines {
@@ -88,7 +150,7 @@ var (
 	library  = regexp.MustCompile(`/(site|dist)-packages/|/lib/python[0-9.]+/|^<frozen |^/usr/(lib|include)/`)
 )
 
-// Library tells whether a source file is a library's, not the program's own.
+// Library reports whether a source file is a library's, not the program's own.
 func Library(file string) bool { return library.MatchString(file) }
 
 // rank is higher for frames that say more.
@@ -98,7 +160,7 @@ func rank(frames []*snapshot.Line, i int) int {
 		return 5
 	case noName.MatchString(f.Function):
 		return 0
-	case plumbing.MatchString(f.Function):
+	case plumbing.MatchString(f.Function) && !strings.HasSuffix(f.File, ".py"):
 		return 1
 	case f.File == "":
 		return 2

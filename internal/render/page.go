@@ -5,9 +5,11 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
 // DefaultWidth is the width of a page when none is given, in columns.
@@ -17,21 +19,30 @@ const DefaultWidth = 100
 // go on in further lines, others are cut. Only Flush fails, with the first error.
 type Page struct {
 	w     *bufio.Writer
-	width int
+	width int // of paragraphs
+	rows  int // of tables
 	color bool
 	begun bool
 }
 
 // NewPage returns a page width columns wide (0 for DefaultWidth), with ANSI
-// colours when color is set.
+// colours when color is set. With Whole, paragraphs are as wide as by default, and no line
+// of a table is cut.
 func NewPage(w io.Writer, width int, color bool) *Page {
+	p := &Page{w: bufio.NewWriter(w), width: width, rows: width, color: color}
 	if width <= 0 {
-		width = DefaultWidth
+		p.width, p.rows = DefaultWidth, DefaultWidth
 	}
-	return &Page{w: bufio.NewWriter(w), width: width, color: color}
+	if width == Whole {
+		p.rows = math.MaxInt32
+	}
+	return p
 }
 
-// Flush writes what is buffered. Its error begins with what: "write table".
+// Whole is the width of a page that a program reads, or a file.
+const Whole = -1
+
+// Flush writes the rest of the page. what begins its error: "write table".
 func (p *Page) Flush(what string) error {
 	if err := p.w.Flush(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -44,7 +55,7 @@ func (p *Page) Heading(format string, args ...any) {
 	if p.begun {
 		p.w.WriteByte('\n')
 	}
-	p.styled("1", cut(Clean(fmt.Sprintf(format, args...)), p.width))
+	p.styled("1", Shorten(Clean(fmt.Sprintf(format, args...)), p.width))
 }
 
 // Line writes a paragraph, as a rule of one line.
@@ -57,14 +68,34 @@ func (p *Page) Warn(format string, args ...any) {
 	p.paragraph("33", fmt.Sprintf(format, args...))
 }
 
+// Verbatim writes one line whole, however long, such as a command to copy.
+func (p *Page) Verbatim(s string) { p.styled("", Clean(s)) }
+
 func (p *Page) paragraph(sgr, s string) {
-	for _, line := range wrap(Clean(s), p.width) {
+	for _, line := range Wrap(Clean(s), p.width, 2) {
 		p.styled(sgr, line)
 	}
 }
 
+// Losses writes the counters that are not zero, and notes.
+func (p *Page) Losses(lost []loss.Counter, notes []string) {
+	lost = slices.DeleteFunc(loss.Shown(lost), func(c loss.Counter) bool { return c.Value == 0 })
+	if len(lost) > 0 {
+		p.Heading("Lost")
+	}
+	for _, c := range lost {
+		p.Warn("  %d %s (%s)", c.Value, c.Help, c.Name)
+	}
+	if len(notes) > 0 {
+		p.Heading("Notes")
+	}
+	for _, n := range notes {
+		p.Line("  %s", strings.TrimSpace(n))
+	}
+}
+
 // row writes one line, cut to the page.
-func (p *Page) row(s string) { p.styled("", cut(Clean(s), p.width)) }
+func (p *Page) row(s string) { p.styled("", Shorten(Clean(s), p.rows)) }
 
 // styled writes one line of cleaned text.
 func (p *Page) styled(sgr, s string) {
@@ -84,28 +115,33 @@ type Row struct {
 
 // Table writes rows under their header. Columns are as wide as their widest
 // cell; those whose header begins with ">" are aligned right. Where the table is
-// wider than the page those whose header begins with "<" give way, the widest
-// first: what has names that end in what tells most, such as a line, loses its
-// beginning. Empty columns are left out.
+// wider than the page, columns whose header begins with "<" or "|" become narrower, the widest
+// first: with "<" their texts lose the beginning, because the end says more, and with "|" the
+// end. Empty columns are left out.
 func (p *Page) Table(header []string, rows []Row) {
 	widths := make([]int, len(header))
 	right := make([]bool, len(header))
+	shorten := make([]func(string, int) string, len(header))
 	var yielding []int
 	for i, h := range header {
 		header[i], right[i] = strings.CutPrefix(h, ">")
-		if name, ok := strings.CutPrefix(h, "<"); ok {
-			header[i], yielding = name, append(yielding, i)
+		shorten[i] = ShortenLeft
+		if h != "" && strings.ContainsRune("<|", rune(h[0])) {
+			header[i], yielding = h[1:], append(yielding, i)
+		}
+		if strings.HasPrefix(h, "|") {
+			shorten[i] = Shorten
 		}
 	}
 	for _, r := range rows {
 		for i, c := range r.Cells {
 			r.Cells[i] = Clean(c)
-			widths[i] = max(widths[i], utf8.RuneCountInString(r.Cells[i]))
+			widths[i] = max(widths[i], Width(r.Cells[i]))
 		}
 	}
 	for i := range widths {
 		if widths[i] > 0 {
-			widths[i] = max(widths[i], utf8.RuneCountInString(header[i]))
+			widths[i] = max(widths[i], Width(header[i]))
 		}
 	}
 	p.fit(widths, yielding)
@@ -116,18 +152,11 @@ func (p *Page) Table(header []string, rows []Row) {
 			if width == 0 {
 				continue
 			}
-			c = cutFront(c, width)
-			pad := strings.Repeat(" ", width-utf8.RuneCountInString(c))
-			b.WriteString("  ")
-			if right[i] {
-				b.WriteString(pad + c)
-			} else {
-				b.WriteString(c + pad)
-			}
+			b.WriteString("  " + Fit(shorten[i](c, width), width, right[i]))
 		}
 		return strings.TrimRight(b.String(), " ")
 	}
-	p.styled("2", cut(Clean(line(header)), p.width))
+	p.styled("2", Shorten(Clean(line(header)), p.rows))
 	for _, r := range rows {
 		p.row(line(r.Cells))
 		for _, below := range r.Below {
@@ -139,7 +168,7 @@ func (p *Page) Table(header []string, rows []Row) {
 // fit narrows columns, those of yielding, until the table is no wider than the page.
 func (p *Page) fit(widths, yielding []int) {
 	const least = 10
-	excess := -p.width
+	excess := -p.rows
 	for _, w := range widths {
 		if w > 0 {
 			excess += w + len("  ")
@@ -152,50 +181,4 @@ func (p *Page) fit(widths, yielding []int) {
 		}
 		widths[widest]--
 	}
-}
-
-// cutFront returns s cut to width runes, the first of which is then "…".
-func cutFront(s string, width int) string {
-	n := utf8.RuneCountInString(s)
-	if n <= width {
-		return s
-	}
-	return "…" + string([]rune(s)[n-width+1:])
-}
-
-// wrap returns s in lines of width runes at most, broken at spaces where it can be. The
-// second and further ones are indented by two more than the first.
-func wrap(s string, width int) (lines []string) {
-	runes := []rune(s)
-	indent := 0
-	for indent < len(runes) && runes[indent] == ' ' {
-		indent++
-	}
-	prefix, rest := runes[:indent], runes[indent:]
-	further := []rune(strings.Repeat(" ", min(indent+2, width/2)))
-	for len(prefix)+len(rest) > width {
-		room := max(width-len(prefix), 0)
-		end := room
-		for end > 0 && rest[end] != ' ' {
-			end--
-		}
-		if end == 0 { // one word
-			end = room
-		}
-		lines = append(lines, string(prefix)+string(rest[:end]))
-		for rest = rest[end:]; len(rest) > 0 && rest[0] == ' '; {
-			rest = rest[1:]
-		}
-		prefix = further
-	}
-	return append(lines, string(prefix)+string(rest))
-}
-
-// cut returns s cut to width runes, the last of which is then "…".
-func cut(s string, width int) string {
-	if utf8.RuneCountInString(s) <= width {
-		return s
-	}
-	runes := []rune(s)
-	return string(runes[:max(width-1, 0)]) + "…"
 }

@@ -2,6 +2,7 @@ package render
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -38,7 +39,7 @@ func TestTelling(t *testing.T) {
 		5:  "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
 		99: "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
 	} {
-		if got := Telling(stack, n); got != want {
+		if got := Brief(stack, n); got != want {
 			t.Errorf("Telling(%d) = %q, want %q", n, got, want)
 		}
 	}
@@ -46,7 +47,7 @@ func TestTelling(t *testing.T) {
 
 func TestTellingPlumbing(t *testing.T) {
 	stack := stackOf([]snapshot.Line{{Function: "cuMemAlloc_v2"}, {Function: "lib.so+0x12"}, {Function: "main", File: "a.c", Line: 3}, {Function: "_start"}})
-	if got, want := Telling(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
+	if got, want := Brief(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -57,7 +58,7 @@ func TestTellingOfTensor(t *testing.T) {
 		{Function: "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc"}, {Function: "at::_ops::mm::call"},
 		{Function: "torch::autograd::Engine::evaluate_function"},
 	})
-	if got, want := Telling(stack, 2), "at::_ops::mm::call < torch::autograd::Engine::evaluate_function"; got != want {
+	if got, want := Brief(stack, 2), "at::_ops::mm::call < torch::autograd::Engine::evaluate_function"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -107,25 +108,54 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// What ends in what tells most loses its beginning, the widest column first.
+// A column loses its beginning, or its end, whichever tells less: the widest column first.
 func TestPageNarrows(t *testing.T) {
-	var b strings.Builder
-	p := NewPage(&b, 43, false)
-	p.Table([]string{">BYTES", "KIND", "<MODULE", "<LINE"}, []Row{
-		{Cells: []string{"1.0 GiB", "device", "Net/Block", "Linear.forward linear.py:134"}},
-		{Cells: []string{"2 B", "device", "Net/Block/Linéaire", "main t.py:7"}},
-	})
-	if err := p.Flush("write page"); err != nil {
-		t.Fatal(err)
+	for line, want := range map[string][]string{
+		"<LINE": {
+			`    BYTES  KIND    MODULE       LINE`,
+			`  1.0 GiB  device  Net/Block    …ear.py:134`,
+			`      2 B  device  …k/Linéaire  main t.py:7`,
+			``,
+		},
+		"|LINE": {
+			`    BYTES  KIND    MODULE       LINE`,
+			`  1.0 GiB  device  Net/Block    Linear.for…`,
+			`      2 B  device  …k/Linéaire  main t.py:7`,
+			``,
+		},
+	} {
+		var b strings.Builder
+		p := NewPage(&b, 43, false)
+		p.Table([]string{">BYTES", "KIND", "<MODULE", line}, []Row{
+			{Cells: []string{"1.0 GiB", "device", "Net/Block", "Linear.forward linear.py:134"}},
+			{Cells: []string{"2 B", "device", "Net/Block/Linéaire", "main t.py:7"}},
+		})
+		if err := p.Flush("write page"); err != nil {
+			t.Fatal(err)
+		}
+		if want := strings.Join(want, "\n"); b.String() != want {
+			t.Errorf("%s: got:\n%s\nwant:\n%s", line, b.String(), want)
+		}
 	}
-	want := strings.Join([]string{
-		`    BYTES  KIND    MODULE       LINE`,
-		`  1.0 GiB  device  Net/Block    …ear.py:134`,
-		`      2 B  device  …k/Linéaire  main t.py:7`,
-		``,
-	}, "\n")
-	if b.String() != want {
-		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+}
+
+func TestShortPaths(t *testing.T) {
+	got := ShortPaths([]string{"/me/train/loop.py", "/me/train/loop.py", "/a/x/data.py", "/b/x/data.py", "x/data.py", "/data.py", "data.py", "<string>"})
+	want := map[string]string{"/me/train/loop.py": "train/loop.py", "/a/x/data.py": "a/x/data.py", "/b/x/data.py": "b/x/data.py", "x/data.py": "x/data.py",
+		"/data.py": "/data.py", "data.py": "data.py", "<string>": "<string>"}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestPlace(t *testing.T) {
+	for want, line := range map[string]snapshot.Line{
+		"train/loop.py:88 step":   {Function: "step", Line: 88},
+		"train/loop.py app::load": {Function: "app::load(int)"},
+	} {
+		if got := Place(&line, "train/loop.py"); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 
@@ -148,7 +178,7 @@ func TestPageWraps(t *testing.T) {
 		}
 	}
 	for width := range 30 { // it ends, at any width
-		if len(wrap(strings.Repeat(" ", 40)+"words of a line", width+1)) == 0 {
+		if len(Wrap(strings.Repeat(" ", 40)+"words of a line", width+1, 2)) == 0 {
 			t.Errorf("nothing at width %d", width+1)
 		}
 	}
@@ -177,5 +207,21 @@ func TestPageError(t *testing.T) {
 	}
 	if err := p.Flush("write page"); !errors.Is(err, errFull) {
 		t.Errorf("Flush returned %v, want %v", err, errFull)
+	}
+}
+
+// A page for a program or a file has whole rows, and paragraphs as wide as by default.
+func TestWholePage(t *testing.T) {
+	var b strings.Builder
+	p := NewPage(&b, Whole, false)
+	long := strings.Repeat("word ", 60)
+	p.Line("%s", long)
+	p.Table([]string{"A", "<B"}, []Row{{Cells: []string{long, long}, Below: []string{long}}})
+	if err := p.Flush("write"); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	if n := len(lines); n != 7 || Width(lines[0]) > DefaultWidth || Width(lines[n-2]) < 600 || Width(lines[n-1]) < 300 || strings.Contains(b.String(), "…") {
+		t.Errorf("%d lines:\n%s", n, b.String())
 	}
 }

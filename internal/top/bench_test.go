@@ -17,7 +17,7 @@ func BenchmarkRefresh(b *testing.B) {
 			m := NewModel(live.NewTraceSource(session), Options{Interval: time.Second})
 			m.width, m.height = 200, 50
 			refresh := func() {
-				m.Update(m.look(false)())
+				m.Update(m.request(false)())
 				if len(m.View().Content) < 1000 {
 					b.Fatal(m.View().Content)
 				}
@@ -26,11 +26,11 @@ func BenchmarkRefresh(b *testing.B) {
 			prepare(m)
 			refresh()
 			b.ReportAllocs()
-			before := m.picture.Cost.CPU // the garbage collector included
+			before := m.status.Cost.CPU // the garbage collector included
 			for b.Loop() {
 				refresh()
 			}
-			b.ReportMetric(float64(m.picture.Cost.CPU-before)/float64(b.N)/1e6, "cpu-ms/op")
+			b.ReportMetric(float64(m.status.Cost.CPU-before)/float64(b.N)/1e6, "cpu-ms/op")
 		})
 	}
 	run("overview", func(*Model) {})

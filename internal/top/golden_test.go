@@ -2,7 +2,9 @@ package top
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ func TestScreens(t *testing.T) {
 		{"all", "torch_native", 10900 * time.Millisecond, ""},
 		{"process", "torch_native", 10900 * time.Millisecond, "enter"},
 		{"stack", "torch_native", 10900 * time.Millisecond, "enter down enter"},
+		{"native", "torch_native", 10900 * time.Millisecond, "enter down enter f"},
 		{"two", "nccl", 8 * time.Second, ""},
 		{"gpu", "nccl", 8 * time.Second, "shift+tab enter"},
 		{"owner", "nccl", 8 * time.Second, "tab enter"},
@@ -63,4 +66,43 @@ func TestOnce(t *testing.T) {
 		snapshottest.Golden(t, recording+".txt", text.Bytes())
 		snapshottest.Golden(t, recording+".json", document.Bytes())
 	}
+}
+
+// The target of a recording is known at a moment before the trace named it.
+func TestTargetOfEarlyMoment(t *testing.T) {
+	r, err := live.OpenRecording(recordings + "fsdp.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	const want = "pid 1019 (pt_elastic) and 2 child processes"
+	for _, at := range []time.Duration{0, time.Second, 5 * time.Second, time.Millisecond} {
+		p, err := live.Once(r, at, time.Second, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text, document bytes.Buffer
+		if err := errors.Join(Text(&text, p, 5, 100, false), live.JSON(&document, p, 2)); err != nil {
+			t.Fatal(err)
+		}
+		if head, _, _ := strings.Cut(text.String(), "\n"); !strings.HasPrefix(head, "GPU memory of "+want+", ") {
+			t.Errorf("at %v: %q", at, head)
+		}
+		if !strings.Contains(document.String(), `"target":"`+want+`"`) {
+			t.Errorf("at %v: %.300s", at, document.String())
+		}
+	}
+}
+
+// Processes of several users, in pods and jobs: the user is there at any width, the command
+// line where there is room for it.
+func TestTenants(t *testing.T) {
+	d := drive(t, &made{looks: []*live.Snapshot{{Snapshot: snapshottest.Tenants()}}}, Options{Interval: time.Second})
+	for _, width := range []int{80, 120, 240} {
+		d.resize(width, 24)
+		snapshottest.Golden(t, fmt.Sprintf("tenants.%d.txt", width), []byte(d.shows()))
+	}
+	d.press("/ 4 7 1 1 enter")
+	d.has("job 4711")
+	d.hasNot("serve-0")
 }

@@ -33,7 +33,7 @@ type driven struct {
 
 func drive(t *testing.T, source live.Source, opts Options) *driven {
 	d := &driven{T: t, Model: NewModel(source, opts)}
-	d.do(d.look(true))
+	d.do(d.request(true))
 	return d
 }
 

@@ -55,7 +55,7 @@ func TestHostileNames(t *testing.T) {
 				}
 			}
 		}
-		p := d.picture
+		p := d.status
 		var page, document bytes.Buffer
 		if err := Text(&page, p, -1, 80, true); err != nil {
 			t.Fatal(err)

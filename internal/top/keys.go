@@ -6,8 +6,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
 
 	tea "charm.land/bubbletea/v2"
 )
@@ -20,6 +21,7 @@ var helpText = []string{
 	"  Tab, Shift-Tab   the next list, the one before",
 	"  Enter            open the row: a GPU, a process, an owner, a stack",
 	"  Esc, Backspace   back",
+	"  f                of a stack: show native frames beside Python's, and fold them again",
 	"  s, S             sort by the next column; turn the order round",
 	"  /                show only what has a text: in a name, an owner, a frame",
 	"  Space            pause; of a recording, play on",
@@ -46,120 +48,102 @@ var helpText = []string{
 	"  own cost         of this process: of a core since the refresh before, and the most memory that it had",
 }
 
-// notes is the page of what was lost, and of what else must be known.
+// notes is the page of losses and notes.
 func (m *Model) notes() []string {
 	out := []string{"LOST"}
-	if m.picture == nil || len(m.picture.Lost) == 0 {
+	if m.status == nil || len(m.status.Lost) == 0 {
 		out = append(out, "  nothing")
 	}
-	if m.picture == nil {
+	if m.status == nil {
 		return out
 	}
-	for _, c := range m.picture.Lost {
-		out = append(out, fmt.Sprintf("  %d %s (%s)", c.Value, termtext.Plain(c.Help), termtext.Plain(c.Name)))
+	for _, c := range m.status.Lost {
+		out = append(out, fmt.Sprintf("  %d %s (%s)", c.Value, render.Plain(c.Help), render.Plain(c.Name)))
 	}
 	out = append(out, "", "NOTES")
-	for _, n := range m.picture.Notes {
-		out = append(out, "  "+termtext.Plain(n))
+	for _, n := range m.status.Notes {
+		out = append(out, "  "+render.Plain(n))
 	}
 	return out
 }
 
 // drawText draws a page of text.
 func (m *Model) drawText(s *screen) {
-	lines := termtext.Wrap(m.text, m.width)
+	var lines []string
+	for _, l := range m.text {
+		lines = append(lines, render.Wrap(l, m.width, 0)...)
+	}
 	m.top = min(max(m.top, 0), max(len(lines)-m.height+1, 0))
 	for _, l := range lines[m.top:min(m.top+m.height-1, len(lines))] {
-		s.add(termtext.Cut(l, m.width))
+		s.add(l)
 	}
 	for len(s.lines) < m.height-1 {
 		s.add("")
 	}
-	s.add(styleDim.Render(termtext.Fit("any other key goes back · ↑↓ scroll", m.width, false)))
+	s.add(styleDim.Render(render.Fit("any other key goes back · ↑↓ scroll", m.width, false)))
 }
 
-// key does what a key says.
+// bindings are the keys while a list is shown.
+var bindings = map[string]func(*Model) tea.Cmd{
+	"q": func(*Model) tea.Cmd { return tea.Quit },
+	"?": (*Model).help, "h": (*Model).help, "f1": (*Model).help,
+	"n":  func(m *Model) tea.Cmd { return m.read(m.notes()) },
+	"up": rows(-1), "k": rows(-1), "down": rows(1), "j": rows(1), "g": rows(-1 << 30), "G": rows(1 << 30),
+	"pgup":      func(m *Model) tea.Cmd { return m.move(-m.page()) },
+	"pgdown":    func(m *Model) tea.Cmd { return m.move(m.page()) },
+	"tab":       func(m *Model) tea.Cmd { return m.turn(1) },
+	"shift+tab": func(m *Model) tea.Cmd { return m.turn(-1) },
+	"enter":     (*Model).open,
+	"esc":       (*Model).back, "backspace": (*Model).back,
+	"alt+esc": func(m *Model) tea.Cmd { m.back(); return m.back() }, // pressed twice, quickly
+	"s":       func(m *Model) tea.Cmd { m.here().by = m.here().by.Next(); return m.show() },
+	"S":       func(m *Model) tea.Cmd { m.here().reverse = !m.here().reverse; return m.show() },
+	"/":       func(m *Model) tea.Cmd { m.typing = true; return nil },
+	"f":       func(m *Model) tea.Cmd { m.native = !m.native; return m.show() },
+	"space":   (*Model).pause,
+	"r":       func(m *Model) tea.Cmd { return m.request(m.span > 0) },
+	"left":    func(m *Model) tea.Cmd { return m.seek(m.at - m.step()) },
+	"right":   func(m *Model) tea.Cmd { return m.seek(m.at + m.step()) },
+	"[":       func(m *Model) tea.Cmd { return m.seek(m.at - time.Second) },
+	"]":       func(m *Model) tea.Cmd { return m.seek(m.at + time.Second) },
+	"home":    func(m *Model) tea.Cmd { return m.seek(0) },
+	"end":     func(m *Model) tea.Cmd { return m.seek(m.span) },
+}
+
+func rows(n int) func(*Model) tea.Cmd { return func(m *Model) tea.Cmd { return m.move(n) } }
+
+// key handles a key.
 func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 	name := k.String()
-	if name == "ctrl+c" {
+	switch do := bindings[name]; {
+	case name == "ctrl+c":
 		return tea.Quit
-	}
-	switch {
 	case m.text != nil:
-		switch name {
-		case "up", "k":
-			m.top--
-		case "down", "j":
-			m.top++
-		case "pgup":
-			m.top -= m.height
-		case "pgdown":
-			m.top += m.height
-		default:
+		by, scrolls := map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -m.height, "pgdown": m.height}[name]
+		if m.top += by; !scrolls {
 			m.text = nil
 		}
-		return nil
 	case m.typing:
 		m.write(name, k.Text)
-		return nil
+	case do != nil:
+		return do(m)
 	}
-	switch name {
-	case "q":
-		return tea.Quit
-	case "?", "h", "f1":
-		m.text, m.top = helpText, 0
-	case "n":
-		m.text, m.top = m.notes(), 0
-	case "up", "k":
-		m.move(-1)
-	case "down", "j":
-		m.move(1)
-	case "pgup":
-		m.move(-m.page())
-	case "pgdown":
-		m.move(m.page())
-	case "g":
-		m.move(-1 << 30)
-	case "G":
-		m.move(1 << 30)
-	case "tab":
-		m.turn(1)
-	case "shift+tab":
-		m.turn(-1)
-	case "enter":
-		return m.open()
-	case "alt+esc": // pressed twice, quickly
-		m.back()
-		m.back()
-	case "esc", "backspace":
-		m.back()
-	case "s":
-		m.here().by = m.here().by.Next()
-		m.show()
-	case "S":
-		m.here().reverse = !m.here().reverse
-		m.show()
-	case "/":
-		m.typing = true
-	case "space":
-		m.paused = !m.paused
-		if m.span > 0 && m.at >= m.span && !m.paused {
-			return m.seek(0)
-		}
-	case "r":
-		return m.look(m.span > 0)
-	case "left":
-		return m.seek(m.at - m.step())
-	case "right":
-		return m.seek(m.at + m.step())
-	case "[":
-		return m.seek(m.at - time.Second)
-	case "]":
-		return m.seek(m.at + time.Second)
-	case "home":
+	return nil
+}
+
+func (m *Model) help() tea.Cmd { return m.read(helpText) }
+
+// read shows a page of text.
+func (m *Model) read(text []string) tea.Cmd {
+	m.text, m.top = text, 0
+	return nil
+}
+
+// pause pauses, or goes on; at the end of a recording it begins again.
+func (m *Model) pause() tea.Cmd {
+	m.paused = !m.paused
+	if m.span > 0 && m.at >= m.span && !m.paused {
 		return m.seek(0)
-	case "end":
-		return m.seek(m.span)
 	}
 	return nil
 }
@@ -173,7 +157,7 @@ func (m *Model) seek(at time.Duration) tea.Cmd {
 		return nil
 	}
 	m.at = min(max(at, 0), m.span)
-	return m.look(true)
+	return m.request(true)
 }
 
 // maxFilter bounds the characters of a filter.
@@ -191,7 +175,7 @@ func (m *Model) write(name, text string) {
 		_, n := utf8.DecodeLastRuneInString(m.filter)
 		m.setFilter(m.filter[:len(m.filter)-n])
 	default:
-		m.setFilter(m.filter + termtext.Plain(text))
+		m.setFilter(m.filter + render.Plain(text))
 	}
 }
 
@@ -204,22 +188,23 @@ func (m *Model) setFilter(text string) {
 }
 
 // turn moves to another list of the page.
-func (m *Model) turn(n int) {
+func (m *Model) turn(n int) tea.Cmd {
 	lists := m.lists()
 	at := max(slices.Index(lists, m.here().focus), 0)
 	m.here().focus = lists[(at+n+len(lists))%len(lists)]
+	return nil
 }
 
 // page is how many rows the list has that the user is in.
 func (m *Model) page() int { return max(m.draw().rows[m.here().focus]-1, 1) }
 
 // move moves the choice.
-func (m *Model) move(n int) {
-	if m.picture == nil {
-		return
+func (m *Model) move(n int) tea.Cmd {
+	if m.status != nil {
+		l := m.here().focus
+		m.choose(l, m.here().lists[l].at+n)
 	}
-	l := m.here().focus
-	m.choose(l, m.here().lists[l].at+n)
+	return nil
 }
 
 // choose chooses a row.
@@ -232,8 +217,8 @@ func (m *Model) choose(l list, row int) {
 	}
 }
 
-// settle finds the row again that was chosen, wherever it is by now.
-func (m *Model) settle(l list) {
+// follow moves the cursor to the row that was chosen, wherever it is by now.
+func (m *Model) follow(l list) {
 	c := &m.here().lists[l]
 	if !slices.Contains(m.lists(), l) {
 		return
@@ -248,7 +233,7 @@ func (m *Model) settle(l list) {
 	c.at = min(c.at, max(t.rows-1, 0))
 }
 
-// where returns the row of what was chosen, -1 for none.
+// where returns the row that was chosen, -1 for none.
 func (t *table) where(chosen any) int {
 	if t.find != nil {
 		return t.find(chosen)
@@ -261,10 +246,8 @@ func (t *table) where(chosen any) int {
 	return -1
 }
 
-// give scrolls a list so that its choice is in n rows.
-func (m *Model) give(l list, n int) {
-	c := &m.here().lists[l]
-	rows := m.tableOf(l).rows
+// scroll moves the first row that is shown, so that the chosen one is among n.
+func (c *cursor) scroll(rows, n int) {
 	c.at = min(c.at, max(rows-1, 0))
 	c.first = min(c.first, max(rows-n, 0), c.at)
 	if n > 0 && c.at >= c.first+n {
@@ -274,7 +257,7 @@ func (m *Model) give(l list, n int) {
 
 // open opens the row that is chosen.
 func (m *Model) open() tea.Cmd {
-	if m.picture == nil {
+	if m.status == nil {
 		return nil
 	}
 	h := m.here()
@@ -308,24 +291,24 @@ func (m *Model) open() tea.Cmd {
 	m.path = append(m.path, next)
 	m.show()
 	if next.Stack != nil {
-		return m.look(m.span > 0)
+		return m.request(m.span > 0)
 	}
 	return nil
 }
 
-// back leaves what was opened last, or else drops the filter.
-func (m *Model) back() {
+// back leaves the page that was opened last, or else drops the filter.
+func (m *Model) back() tea.Cmd {
 	if len(m.path) > 1 {
 		m.path = m.path[:len(m.path)-1]
 	} else {
 		m.filter = ""
 	}
-	m.show()
+	return m.show()
 }
 
-// click chooses what was clicked on, or opens it if it was chosen.
+// click chooses the row under the mouse, or opens it if it was chosen.
 func (m *Model) click(at tea.Mouse) tea.Cmd {
-	if m.text != nil || m.picture == nil || at.Button != tea.MouseLeft {
+	if m.text != nil || m.status == nil || at.Button != tea.MouseLeft {
 		return nil
 	}
 	s := m.draw()
@@ -372,7 +355,7 @@ func (m *Model) wheel(at tea.Mouse) {
 		m.top += n
 		return
 	}
-	if m.picture == nil {
+	if m.status == nil {
 		return
 	}
 	for _, p := range m.draw().places {

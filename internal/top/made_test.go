@@ -9,9 +9,9 @@ import (
 
 const mib = 1 << 20
 
-// A made is a source whose Looks a test makes up: one after the other.
+// A made is a source whose snapshots a test makes up: one after the other.
 type made struct {
-	looks []*live.Look
+	looks []*live.Snapshot
 	next  int
 	asked []live.Query
 	err   error
@@ -19,7 +19,7 @@ type made struct {
 
 func (m *made) Span() (time.Duration, []int64) { return 0, nil }
 
-func (m *made) Look(q live.Query) (*live.Look, error) {
+func (m *made) Snapshot(q live.Query) (*live.Snapshot, error) {
 	m.asked = append(m.asked, q)
 	if m.err != nil {
 		return nil, m.err
@@ -29,8 +29,8 @@ func (m *made) Look(q live.Query) (*live.Look, error) {
 	return l, nil
 }
 
-// sized is livetest.Sized as a Look.
-func sized(second int, name string, held ...int64) *live.Look {
+// sized is livetest.Sized as a snapshot.
+func sized(second int, name string, held ...int64) *live.Snapshot {
 	s, sites := livetest.Sized(second, name, held...)
-	return &live.Look{Snapshot: s, Sites: sites}
+	return &live.Snapshot{Snapshot: s, Sites: sites}
 }

@@ -1,4 +1,4 @@
-// Package top shows Pictures of package live in a terminal.
+// Package top shows in a terminal what package live follows.
 package top
 
 import (
@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -17,14 +18,14 @@ import (
 
 // Options are how a view behaves.
 type Options struct {
-	Interval time.Duration // from one Look to the next
+	Interval time.Duration // from one snapshot to the next
 	// At is the moment of a recording at which the view begins.
 	At time.Duration
 	// Plain: there are no colours, whatever the terminal can.
 	Plain bool
 }
 
-// A Model is the view: what is shown, and where the user is in it.
+// A Model is the view: its data, and where the user is in it.
 type Model struct {
 	source live.Source
 	opts   Options
@@ -32,26 +33,27 @@ type Model struct {
 	past   []int64       // see Source.Span
 
 	tracker *live.Tracker
-	picture *live.Picture // nil before the first
-	part    *live.Part    // of picture, as it is shown
+	status  *live.Status // nil before the first
+	shown   *live.Status // the rows of status that are shown
 	err     error
 
 	width, height int
-	looking       bool // a Look is on its way
-	again         bool // another one is due when it comes
+	waiting       bool // a snapshot is on its way
+	again         bool // another snapshot is due when it comes
 	at            time.Duration
 	paused        bool // a live view stands still, a recording does not go on by itself
 
-	path   []level // what was opened; never empty
+	path   []level // the pages that were opened; never empty
 	filter string
 	typing bool     // the filter
 	text   []string // a page of text that is shown instead, nil for none
 	top    int      // its first line that is shown
+	native bool     // native frames are shown, beside Python frames too
 
 	rows     []snapshot.Allocation // live, of the stack that was opened
 	older    int                   // how many older ones there are
 	rowsOf   *live.ID
-	rowsAt   time.Duration // of the Picture that they are of
+	rowsAt   time.Duration // of the status that they are of
 	rowsWhen time.Time
 }
 
@@ -81,7 +83,7 @@ const (
 // A cursor is the row that is chosen, and the first that is shown.
 type cursor struct {
 	at, first int
-	chosen    any // what the row is of, nil before the user chose one
+	chosen    any // identifies the row, nil before the user chose one
 }
 
 // NewModel returns the view of a source that has shown nothing yet.
@@ -95,36 +97,36 @@ func NewModel(source live.Source, opts Options) *Model {
 
 // Messages beside those of the terminal.
 type (
-	// lookMsg is a Look that came.
-	lookMsg struct {
-		look   *live.Look
-		before *live.Look // of a window earlier, of a recording when the last one was of another time
-		err    error
-		of     *live.ID // whose live allocations it has
-		jump   bool
+	// A snapshotMsg is a snapshot that came.
+	snapshotMsg struct {
+		snapshot *live.Snapshot
+		before   *live.Snapshot // of a window earlier, of a recording when the last one was of another time
+		err      error
+		of       *live.ID // the stack whose live allocations it has
+		jump     bool
 	}
 	tickMsg time.Time
 )
 
-// Init begins to look.
-func (m *Model) Init() tea.Cmd { return tea.Batch(m.look(true), m.tick()) }
+// Init asks for the first snapshot.
+func (m *Model) Init() tea.Cmd { return tea.Batch(m.request(true), m.tick()) }
 
 func (m *Model) tick() tea.Cmd {
 	return tea.Tick(m.opts.Interval, func(t time.Time) tea.Msg { return tickMsg(t) })
 }
 
-// allocationsEvery is how often the live allocations of a stack are read again: who
-// collects events waits while all that live are gone through.
+// allocationsEvery is how often the live allocations of a stack are read again: the
+// collection of events waits while all live allocations are read.
 const allocationsEvery = 5 * time.Second
 
-// look takes a Look, or has it taken when the one that is on its way came. jump says
+// request asks for a snapshot, at once or when the one that is on its way has come. jump says
 // that it does not follow the last one.
-func (m *Model) look(jump bool) tea.Cmd {
-	if m.looking {
+func (m *Model) request(jump bool) tea.Cmd {
+	if m.waiting {
 		m.again = true
 		return nil
 	}
-	m.looking = true
+	m.waiting = true
 	q := live.Query{At: m.at}
 	var of *live.ID
 	if id := m.here().Stack; id != nil && id.HasSite() && (m.rowsOf == nil || *m.rowsOf != *id || jump || time.Since(m.rowsWhen) >= allocationsEvery) {
@@ -135,12 +137,12 @@ func (m *Model) look(jump bool) tea.Cmd {
 	before := live.Query{At: max(m.at-live.Window*m.opts.Interval, 0)}
 	and := jump && m.span > 0 && before.At < q.At
 	return func() tea.Msg {
-		msg := lookMsg{of: of, jump: jump}
+		msg := snapshotMsg{of: of, jump: jump}
 		if and {
-			msg.before, msg.err = source.Look(before)
+			msg.before, msg.err = source.Snapshot(before)
 		}
 		if msg.err == nil {
-			msg.look, msg.err = source.Look(q)
+			msg.snapshot, msg.err = source.Snapshot(q)
 		}
 		return msg
 	}
@@ -148,15 +150,15 @@ func (m *Model) look(jump bool) tea.Cmd {
 
 func (m *Model) here() *level { return &m.path[len(m.path)-1] }
 
-// Update takes a message.
+// Update handles a message.
 func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
 	case tickMsg:
 		return m, tea.Batch(m.tick(), m.tock())
-	case lookMsg:
-		return m, m.looked(&msg)
+	case snapshotMsg:
+		return m, m.receive(&msg)
 	case tea.KeyPressMsg:
 		return m, m.key(msg)
 	case tea.MouseClickMsg:
@@ -165,71 +167,72 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.wheel(msg.Mouse())
 	case tea.PasteMsg:
 		if m.typing {
-			m.setFilter(m.filter + termtext.Plain(msg.Content))
+			m.setFilter(m.filter + render.Plain(msg.Content))
 		}
 	}
 	return m, nil
 }
 
-// tock does what is due once an interval.
+// tock does what is due at each interval.
 func (m *Model) tock() tea.Cmd {
 	switch {
-	case m.paused, m.picture != nil && m.picture.Ended != "":
+	case m.paused, m.status != nil && m.status.Ended != "":
 		return nil
 	case m.span > 0:
-		if m.looking {
-			return nil // it cannot keep up
+		if m.waiting {
+			return nil // the recording plays more slowly
 		}
 		m.at = min(m.at+m.opts.Interval, m.span)
 		m.paused = m.at == m.span
-	case m.looking:
+	case m.waiting:
 		return nil
 	}
-	return m.look(false)
+	return m.request(false)
 }
 
-// looked takes a Look.
-func (m *Model) looked(msg *lookMsg) tea.Cmd {
-	m.looking = false
+// receive shows a snapshot that came.
+func (m *Model) receive(msg *snapshotMsg) tea.Cmd {
+	m.waiting = false
 	m.err = msg.err
 	if msg.err == nil {
-		if m.span > 0 || !m.paused || m.picture == nil {
-			m.take(msg)
+		if m.span > 0 || !m.paused || m.status == nil {
+			m.track(msg)
 		}
 		if msg.of != nil {
-			m.rows, m.older, m.rowsOf, m.rowsAt = msg.look.Snapshot.Live, msg.look.Older, msg.of, msg.look.Snapshot.Meta.Duration
+			m.rows, m.older, m.rowsOf, m.rowsAt = msg.snapshot.Snapshot.Live, msg.snapshot.Older, msg.of, msg.snapshot.Snapshot.Meta.Duration
 			slices.Reverse(m.rows) // the youngest first
 		}
 		m.show()
 	}
 	if m.again {
 		m.again = false
-		return m.look(m.span > 0)
+		return m.request(m.span > 0)
 	}
 	return nil
 }
 
-// take makes the Picture of a Look.
-func (m *Model) take(msg *lookMsg) {
+// track compares a snapshot with those before.
+func (m *Model) track(msg *snapshotMsg) {
 	if msg.jump {
 		m.tracker.Forget()
 	}
 	if msg.before != nil {
-		m.tracker.Picture(msg.before)
+		m.tracker.Add(msg.before)
 	}
-	m.picture = m.tracker.Picture(msg.look)
+	m.status = m.tracker.Add(msg.snapshot)
 }
 
-// show makes the part that is shown.
-func (m *Model) show() {
-	if m.picture == nil {
-		return
+// show selects the rows that are shown.
+func (m *Model) show() tea.Cmd {
+	if m.status == nil {
+		return nil
 	}
 	h := m.here()
-	m.part = m.picture.Part(&h.Scope, strings.ToLower(m.filter), h.by, h.reverse)
+	m.shown = m.status.Select(&h.Scope, strings.ToLower(m.filter), h.by, h.reverse)
 	for l := range numLists {
-		m.settle(l)
+		m.follow(l)
 	}
+	return nil
 }
 
 func pidText(pid int) string { return strconv.Itoa(pid) }

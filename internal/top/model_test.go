@@ -13,7 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 )
 
-// many are Looks of a process with some stacks, of which the third grows.
+// many are snapshots of a process with some stacks, of which the third grows.
 func many() *made {
 	m := &made{}
 	for i := range 20 {
@@ -60,18 +60,18 @@ func TestChoiceFollows(t *testing.T) {
 	for range 3 {
 		d.interval()
 	}
-	if got := d.part.Stacks[d.here().lists[listStacks].at].Text(); !strings.HasPrefix(got, "prog_0") {
+	if got := d.shown.Stacks[d.here().lists[listStacks].at].Text(); !strings.HasPrefix(got, "prog_0") {
 		t.Errorf("at first %s is chosen", got)
 	}
 	d.press("s") // by growth
 	d.interval()
 	d.press("g")
-	if got := d.part.Stacks[0].Text(); !strings.HasPrefix(got, "prog_2") {
+	if got := d.shown.Stacks[0].Text(); !strings.HasPrefix(got, "prog_2") {
 		t.Errorf("%s grew most", got)
 	}
 	d.press("S")
 	at := d.here().lists[listStacks].at
-	if got := d.part.Stacks[at].Text(); at == 0 || !strings.HasPrefix(got, "prog_2") {
+	if got := d.shown.Stacks[at].Text(); at == 0 || !strings.HasPrefix(got, "prog_2") {
 		t.Errorf("turned round, %s in row %d is chosen", got, at)
 	}
 	d.has("IN 4.0s↑")
@@ -171,7 +171,7 @@ func TestMouse(t *testing.T) {
 func TestTime(t *testing.T) {
 	d := recorded(t, "torch_native", 10900*time.Millisecond)
 	d.resize(100, 30)
-	d.has("10.90s", "5.5 GiB", "recording")
+	d.has("10.90s", "5.4 GiB", "recording")
 	d.press("home")
 	d.has(" 0.00s ", "holds 0 B")
 	d.press("right right right")
@@ -211,7 +211,7 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// A Look that fails is told, and the next one may be better. A trace that has ended is
+// A snapshot that fails is told, and the next one may be better. A trace that has ended is
 // asked no more.
 func TestFailures(t *testing.T) {
 	source := many()
@@ -222,10 +222,10 @@ func TestFailures(t *testing.T) {
 	source.err = nil
 	d.interval()
 	d.hasNot("gone")
-	source.looks = append([]*live.Look{}, source.looks...)
+	source.looks = append([]*live.Snapshot{}, source.looks...)
 	last := sized(20, "prog", mib)
 	last.Ended = "every traced process has ended"
-	source.looks, source.next = []*live.Look{last}, 0
+	source.looks, source.next = []*live.Snapshot{last}, 0
 	d.interval()
 	d.has("ended")
 	asked := len(source.asked)
@@ -235,12 +235,12 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Messages that come while a Look is on its way start no second one.
+// Messages that come while a snapshot is on its way start no second one.
 func TestOneLookAtATime(t *testing.T) {
 	source := many()
 	m := NewModel(source, Options{Interval: time.Second})
-	first := m.look(true)
-	if first == nil || m.look(false) != nil || m.tock() != nil {
+	first := m.request(true)
+	if first == nil || m.request(false) != nil || m.tock() != nil {
 		t.Fatal("two looks at a time")
 	}
 	_, next := m.Update(first())
@@ -257,8 +257,25 @@ func TestOlder(t *testing.T) {
 	l := sized(1, "a", 5)
 	l.Older = 7
 	l.Snapshot.Live = []snapshot.Allocation{{Address: 1, Size: 2, Time: livetest.Began}, {Address: 2, Size: 3, Time: livetest.Began}}
-	d := drive(t, &made{looks: []*live.Look{l}}, Options{Interval: time.Second})
+	d := drive(t, &made{looks: []*live.Snapshot{l}}, Options{Interval: time.Second})
 	d.resize(120, 40)
 	d.press("tab tab enter")
 	d.has("9 live allocations as of", "of them the youngest 2")
+}
+
+// The object that holds most of what a stack made stands in its row, and in its details
+// when a snapshot for these has no holders. Control characters of a path are not shown.
+func TestHolder(t *testing.T) {
+	l := sized(0, "a", 10*mib, 20*mib)
+	x := l.Snapshot.Samples[1]
+	x.Holder = "trainer.history[*]\x1b[2J"
+	l.Snapshot.Samples, l.Sites = append(l.Snapshot.Samples, x), append(l.Sites, l.Sites[1])
+	d := drive(t, &made{looks: []*live.Snapshot{l, sized(1, "a", 10*mib, 20*mib)}}, Options{Interval: time.Second})
+	d.resize(200, 24)
+	d.has("HOLDER", "trainer.history[*]")
+	d.press("tab tab enter")
+	d.has("held by trainer.history[*]")
+	plain := drive(t, &made{looks: []*live.Snapshot{sized(0, "a", 10*mib)}}, Options{Interval: time.Second})
+	plain.resize(200, 24)
+	plain.hasNot("HOLDER")
 }

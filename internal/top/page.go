@@ -8,16 +8,18 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // Text writes p for people without a terminal, with n stacks of each sort, width columns
 // wide (0 for render.DefaultWidth).
-func Text(w io.Writer, p *live.Picture, n, width int, color bool) error {
+func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
+	if width <= 0 {
+		width = render.DefaultWidth
+	}
 	page := render.NewPage(w, width, color)
-	m := &Model{picture: p, part: p.Part(&live.Scope{}, "", live.ByInuse, false), width: cmp.Or(width, render.DefaultWidth), path: []level{{}}}
+	m := &Model{status: p, shown: p.Select(&live.Scope{}, "", live.ByInuse, false), width: width, path: []level{{}}}
 	page.Heading("GPU memory of %s, %s", cmp.Or(p.Meta.Target, "unknown target"), elapsed(p.Elapsed))
 	for _, l := range m.facts(p) {
 		page.Line("%s", l)
@@ -44,32 +46,21 @@ func Text(w io.Writer, p *live.Picture, n, width int, color bool) error {
 	for i := range p.Accounts {
 		one := *m
 		a := &p.Accounts[i]
-		one.part = p.Part(&live.Scope{PID: &a.PID, GPU: &a.GPU}, "", live.ByInuse, false)
+		one.shown = p.Select(&live.Scope{PID: &a.PID, GPU: &a.GPU}, "", live.ByInuse, false)
 		write(fmt.Sprintf("%s (%d) on GPU %s", a.Process, a.PID, a.GPU), one.lineTable(), -1)
 	}
 	write("Owners", m.ownerTable(), n)
 	write("Stacks that hold most", m.stackTable(), n)
-	m.part.Sort(live.ByGrown, false)
-	for i, x := range m.part.Stacks {
+	m.shown.Sort(live.ByGrown, false)
+	for i, x := range m.shown.Stacks {
 		if x.Grown <= 0 {
-			m.part.Stacks = m.part.Stacks[:i]
+			m.shown.Stacks = m.shown.Stacks[:i]
 			break
 		}
 	}
 	if p.Window > 0 {
 		write("Stacks that grew most in "+short(p.Window), m.stackTable(), n)
 	}
-	if len(p.Lost) > 0 {
-		page.Heading("Lost")
-	}
-	for _, c := range p.Lost {
-		page.Warn("  %s %s (%s)", bytefmt.Count(int64(c.Value)), c.Help, c.Name)
-	}
-	if len(p.Notes) > 0 {
-		page.Heading("Notes")
-	}
-	for _, n := range p.Notes {
-		page.Line("  %s", strings.TrimSpace(n))
-	}
+	page.Losses(p.Lost, p.Notes)
 	return page.Flush("write the page")
 }

@@ -3,8 +3,9 @@ package top
 import (
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
 
 	"charm.land/lipgloss/v2"
 )
@@ -39,15 +40,15 @@ type column struct {
 	fill func(row, width int) cell
 }
 
-// flexible is the least width of the last column, which takes what the others leave.
+// flexible is the least width of the last column, which fills the rest of the line.
 const flexible = 24
 
-// A table is rows under a header. Its last column takes the room that is left.
+// A table is rows under a header. Its last column fills the rest of the line.
 type table struct {
 	columns []column
 	rows    int
-	of      func(row int) any // what a row is of
-	// find returns the row of what was chosen, -1 for none. A table without it has
+	of      func(row int) any // identifies a row
+	// find returns the row that was chosen, -1 for none. A table without it has
 	// few rows.
 	find func(chosen any) int
 }
@@ -77,12 +78,12 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 		if col.by >= 0 && col.by == by {
 			titles[i] += mark
 		}
-		widest := termtext.Width(titles[i])
+		widest := render.Width(titles[i])
 		var of []cell
 		for i := c.first; i < last; i++ {
 			x := col.cell(i)
 			of = append(of, x)
-			widest = max(widest, termtext.Width(x.text))
+			widest = max(widest, render.Width(x.text))
 		}
 		cells, widths = append(cells, of), append(widths, widest)
 	}
@@ -100,7 +101,7 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 		if focused {
 			style = styleHeader
 		}
-		header.WriteString(style.Render(termtext.Fit(titles[i], widths[i], col.right)))
+		header.WriteString(style.Render(render.Fit(titles[i], widths[i], col.right)))
 		places = append(places, place{x: x, width: widths[i], list: l, row: -1, by: col.by})
 		x += widths[i]
 		if k < len(shown)-1 {
@@ -110,14 +111,14 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 	}
 	lines = append(lines, header.String())
 	if t.rows == 0 && n > 0 {
-		lines = append(lines, styleDim.Render(termtext.Fit("none", w, false)))
+		lines = append(lines, styleDim.Render(render.Fit("none", w, false)))
 	}
 	for row := c.first; row < last; row++ {
 		var b strings.Builder
 		chosen := focused && row == c.at && t.of != nil
 		for k, i := range shown {
 			one := cells[i][row-c.first]
-			text := termtext.Fit(one.text, widths[i], columns[i].right)
+			text := render.Fit(one.text, widths[i], columns[i].right)
 			if one.style != nil && !chosen {
 				text = one.style.Render(text)
 			}

@@ -8,26 +8,20 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-func word(s string) cell { return cell{text: termtext.Plain(s)} }
+func word(s string) cell { return cell{text: render.Plain(s)} }
 
 func bytesCell(n int64) cell { return cell{text: bytefmt.Format(n)} }
 
-// some is empty for 0.
-func some(n int64) cell {
-	if n == 0 {
-		return cell{}
-	}
-	return bytesCell(n)
-}
+func some(n int64) cell { return cell{text: bytefmt.Some(n)} }
 
-// grownCell is empty in the first Picture, of which it is not known.
-func grownCell(p *live.Picture, n int64) cell {
+// grownCell is empty at first, when growth is not known.
+func grownCell(p *live.Status, n int64) cell {
 	switch {
 	case p.Window <= 0:
 		return cell{}
@@ -39,7 +33,7 @@ func grownCell(p *live.Picture, n int64) cell {
 	return cell{text: "0", style: &styleDim}
 }
 
-func rateCell(p *live.Picture, r float64) cell {
+func rateCell(p *live.Status, r float64) cell {
 	switch {
 	case p.Interval <= 0:
 		return cell{}
@@ -49,12 +43,7 @@ func rateCell(p *live.Picture, r float64) cell {
 	return cell{text: bytefmt.Format(int64(r+0.5)) + "/s"}
 }
 
-func warnSome(n int64) cell {
-	if n == 0 {
-		return cell{}
-	}
-	return cell{bytefmt.Format(n), &styleWarn}
-}
+func warnSome(n int64) cell { return cell{bytefmt.Some(n), &styleWarn} }
 
 // atLeast stands before a sum of which not all is known.
 func atLeast(part bool) string {
@@ -64,8 +53,8 @@ func atLeast(part bool) string {
 	return ""
 }
 
-// grownTitle says of how long growth is.
-func grownTitle(p *live.Picture) string {
+// grownTitle names the time that growth is measured over.
+func grownTitle(p *live.Status) string {
 	if p.Window <= 0 {
 		return "GROWN"
 	}
@@ -99,11 +88,11 @@ func elapsed(d time.Duration) string {
 }
 
 func (m *Model) gpuTable() *table {
-	gpus := m.part.GPUs
+	gpus := m.shown.GPUs
 	return &table{rows: len(gpus), of: func(i int) any { return gpus[i].Label }, columns: []column{
 		{title: "GPU", by: -1, rank: 9, cell: func(i int) cell { return word(gpus[i].Label) }},
 		{title: "TRACED", right: true, by: -1, rank: 8, cell: func(i int) cell {
-			return cell{text: atLeast(gpus[i].Part) + bytefmt.Format(gpus[i].Held)}
+			return cell{text: atLeast(!gpus[i].Known) + bytefmt.Format(gpus[i].Held)}
 		}},
 		{title: "USED", right: true, by: -1, rank: 7, cell: func(i int) cell { return some(gpus[i].Used) }},
 		{title: "OF", right: true, by: -1, rank: 6, cell: func(i int) cell { return some(gpus[i].Total) }},
@@ -124,7 +113,7 @@ func (m *Model) gpuTable() *table {
 // maxBar bounds the width of a GPU's bar.
 const maxBar = 80
 
-// bar shows what is used of a GPU in w columns: "█" is the traced processes', "▒" others'.
+// bar shows the used part of a GPU in w columns: "█" is of traced processes, "▒" of others.
 // Where the total is not known it is as long as the most that the traced processes had.
 func bar(g *live.GPU, w int) string {
 	whole := cmp.Or(g.Total, g.Highest)
@@ -135,9 +124,9 @@ func bar(g *live.GPU, w int) string {
 	if g.Total == 0 {
 		scale = "most " + bytefmt.Format(whole) + " "
 	}
-	n := w - termtext.Width(scale) - 2
+	n := w - render.Width(scale) - 2
 	if n < 1 {
-		return termtext.Cut(scale, w)
+		return render.Shorten(scale, w)
 	}
 	part := func(bytes int64) int {
 		return int(float64(min(max(bytes, 0), whole))/float64(whole)*float64(n) + 0.5)
@@ -146,78 +135,83 @@ func bar(g *live.GPU, w int) string {
 	return scale + "▕" + strings.Repeat("█", held) + strings.Repeat("▒", used-held) + strings.Repeat("·", n-used) + "▏"
 }
 
+// commandsFrom is the width from which on processes have their command line.
+const commandsFrom = 100
+
 func (m *Model) processTable() *table {
-	ps := m.part.Processes
-	return &table{rows: len(ps), of: func(i int) any { return ps[i].PID }, columns: []column{
+	ps := m.shown.Processes
+	columns := []column{
 		{title: "PID", right: true, by: -1, rank: 12, cell: func(i int) cell { return cell{text: pidText(ps[i].PID)} }},
 		{title: "HOLDS", right: true, by: live.ByInuse, rank: 14, cell: func(i int) cell {
 			x := &ps[i]
 			return cell{text: atLeast(len(x.GPUs) > 0 && !x.Known) + bytefmt.Format(x.Held)}
 		}},
 		{title: "IN USE", right: true, by: -1, rank: 13, cell: func(i int) cell { return bytesCell(ps[i].Inuse) }},
-		{title: grownTitle(m.picture), right: true, by: live.ByGrown, rank: 11, cell: func(i int) cell { return grownCell(m.picture, ps[i].Grown) }},
-		{title: "RATE", right: true, by: live.ByRate, rank: 10, cell: func(i int) cell { return rateCell(m.picture, ps[i].Rate) }},
+		{title: grownTitle(m.status), right: true, by: live.ByGrown, rank: 11, cell: func(i int) cell { return grownCell(m.status, ps[i].Grown) }},
+		{title: "RATE", right: true, by: live.ByRate, rank: 10, cell: func(i int) cell { return rateCell(m.status, ps[i].Rate) }},
 		{title: "PEAK", right: true, by: live.ByPeak, rank: 9, cell: func(i int) cell { return bytesCell(ps[i].Peak) }},
 		{title: "ALLOCATED", right: true, by: live.ByAllocated, rank: 5, cell: func(i int) cell { return bytesCell(ps[i].Allocated) }},
 		{title: "UNEXPLAINED", right: true, by: -1, rank: 8, cell: func(i int) cell { return warnSome(ps[i].Unexplained) }},
-		{title: "OOM", right: true, by: -1, rank: 7, cell: func(i int) cell {
-			if ps[i].OutOfMemory == 0 {
-				return cell{}
-			}
-			return cell{bytefmt.Count(ps[i].OutOfMemory), &styleWarn}
-		}},
+		{title: "OOM", right: true, by: -1, rank: 7, cell: func(i int) cell { return cell{bytefmt.SomeCount(ps[i].OutOfMemory), &styleWarn} }},
 		{title: "OBJECTS", right: true, by: live.ByObjects, rank: 4, cell: func(i int) cell { return cell{text: bytefmt.Count(ps[i].LiveObjects)} }},
 		{title: "MANAGED", right: true, by: -1, rank: 3, cell: func(i int) cell { return some(ps[i].Managed) }},
 		{title: "HOST", right: true, by: -1, rank: 3, cell: func(i int) cell { return some(ps[i].Host) }},
 		{title: "GPU", by: -1, rank: 6, cell: func(i int) cell { return word(strings.Join(ps[i].GPUs, ",")) }},
+		{title: "USER", by: -1, rank: 11, cell: func(i int) cell { return word(render.Shorten(render.Plain(ps[i].User), 12)) }},
+		{title: "WORKLOAD", by: -1, rank: 5, cell: func(i int) cell { return word(render.Shorten(render.Plain(ps[i].Home()), 30)) }},
 		{title: "PROCESS", by: live.ByName, rank: 15, cell: func(i int) cell {
 			x := &ps[i]
-			name := termtext.Plain(x.Name)
+			name := render.Plain(x.Name)
 			switch {
 			case x.Exited:
 				name += " (exited)"
-			case x.Compared && x.Difference != 0:
-				return cell{name + ": the driver says " + bytefmt.Signed(x.Difference), &styleWarn}
-			case x.Compared:
+			case x.Difference != nil && *x.Difference != 0:
+				return cell{name + ": the driver says " + bytefmt.Signed(*x.Difference), &styleWarn}
+			case x.Difference != nil:
 				name += ", as the driver says"
 			}
 			return cell{text: name}
 		}},
-	}}
+	}
+	if m.width >= commandsFrom && slices.ContainsFunc(ps, func(x live.Process) bool { return x.Command != "" }) {
+		columns = append(columns, column{title: "COMMAND", by: -1, rank: 16, cell: func(i int) cell { return word(ps[i].Command) }})
+	}
+	return &table{rows: len(ps), of: func(i int) any { return ps[i].PID }, columns: columns}
 }
 
 func (m *Model) ownerTable() *table {
-	os := m.part.Owners
-	total := m.part.Total.Inuse
+	os := m.shown.Owners
+	total := m.shown.OnGPUs.Inuse
 	return &table{rows: len(os), of: func(i int) any { return os[i].Name }, columns: []column{
 		{title: "IN USE", right: true, by: live.ByInuse, rank: 9, cell: func(i int) cell { return bytesCell(os[i].Inuse) }},
 		{title: "OF ALL", right: true, by: -1, rank: 6, cell: func(i int) cell { return cell{text: bytefmt.Percent(os[i].Inuse, total)} }},
-		{title: grownTitle(m.picture), right: true, by: live.ByGrown, rank: 8, cell: func(i int) cell { return grownCell(m.picture, os[i].Grown) }},
-		{title: "RATE", right: true, by: live.ByRate, rank: 7, cell: func(i int) cell { return rateCell(m.picture, os[i].Rate) }},
+		{title: grownTitle(m.status), right: true, by: live.ByGrown, rank: 8, cell: func(i int) cell { return grownCell(m.status, os[i].Grown) }},
+		{title: "RATE", right: true, by: live.ByRate, rank: 7, cell: func(i int) cell { return rateCell(m.status, os[i].Rate) }},
 		{title: "OWNER", by: live.ByName, rank: 10, cell: func(i int) cell { return word(cmp.Or(os[i].Name, "unknown")) }},
 	}}
 }
 
 func (m *Model) stackTable() *table {
-	xs := m.part.Stacks
+	xs := m.shown.Stacks
 	at := func(f func(x *live.Stack) cell) func(int) cell { return func(i int) cell { return f(xs[i]) } }
 	columns := []column{
 		{title: "IN USE", right: true, by: live.ByInuse, rank: 15, cell: at(func(x *live.Stack) cell { return bytesCell(x.Sample.InuseBytes) })},
-		{title: grownTitle(m.picture), right: true, by: live.ByGrown, rank: 14, cell: at(func(x *live.Stack) cell { return grownCell(m.picture, x.Grown) })},
-		{title: "RATE", right: true, by: live.ByRate, rank: 13, cell: at(func(x *live.Stack) cell { return rateCell(m.picture, x.Rate) })},
+		{title: grownTitle(m.status), right: true, by: live.ByGrown, rank: 14, cell: at(func(x *live.Stack) cell { return grownCell(m.status, x.Grown) })},
+		{title: "RATE", right: true, by: live.ByRate, rank: 13, cell: at(func(x *live.Stack) cell { return rateCell(m.status, x.Rate) })},
 		{title: "OBJECTS", right: true, by: live.ByObjects, rank: 8, cell: at(func(x *live.Stack) cell { return cell{text: bytefmt.Count(x.Sample.InuseObjects)} })},
 		{title: "PEAK", right: true, by: live.ByPeak, rank: 7, cell: at(func(x *live.Stack) cell { return bytesCell(x.Sample.PeakBytes) })},
 		{title: "ALLOCATED", right: true, by: live.ByAllocated, rank: 6, cell: at(func(x *live.Stack) cell { return bytesCell(x.Sample.AllocBytes) })},
-		{title: "OWNER", by: -1, rank: 10, cell: at(func(x *live.Stack) cell { return word(termtext.Cut(termtext.Plain(x.Sample.Owner), 12)) })},
+		{title: "OWNER", by: -1, rank: 10, cell: at(func(x *live.Stack) cell { return word(render.Shorten(render.Plain(x.Sample.Owner), 12)) })},
+		{title: "HOLDER", by: -1, rank: 9, cell: at(func(x *live.Stack) cell { return word(render.Shorten(render.Plain(x.Holder()), 40)) })},
 		{title: "KIND", by: -1, rank: 5, cell: at(func(x *live.Stack) cell { return word(x.Sample.Kind) })},
 		{title: "CATEGORY", by: -1, rank: 4, cell: at(func(x *live.Stack) cell { return word(x.Sample.Category) })},
-		{title: "API", by: -1, rank: 3, cell: at(func(x *live.Stack) cell { return word(termtext.Cut(termtext.Plain(x.Sample.API), 28)) })},
+		{title: "API", by: -1, rank: 3, cell: at(func(x *live.Stack) cell { return word(render.Shorten(render.Plain(x.Sample.API), 28)) })},
 	}
 	h := m.here()
-	if h.GPU == nil && len(m.picture.GPUs) > 1 {
+	if h.GPU == nil && len(m.status.GPUs) > 1 {
 		columns = append(columns, column{title: "GPU", by: -1, rank: 9, cell: at(func(x *live.Stack) cell { return word(x.Sample.GPU) })})
 	}
-	if h.PID == nil && len(m.picture.Processes) > 1 {
+	if h.PID == nil && len(m.status.Processes) > 1 {
 		columns = append(columns, column{title: "PID", right: true, by: -1, rank: 11, cell: at(func(x *live.Stack) cell { return cell{text: pidText(x.Sample.PID)} })})
 	}
 	columns = append(columns, column{title: "STACK", by: live.ByName, rank: 16, cell: at(func(x *live.Stack) cell { return cell{text: x.Text()} })})
@@ -228,15 +222,15 @@ func (m *Model) stackTable() *table {
 		}}
 }
 
-// lineTable is what the memory of a process is for, on each GPU.
+// lineTable has the causes of a process's memory, on each GPU.
 func (m *Model) lineTable() *table {
 	type line struct {
 		gpu, name, note string
 		bytes, of       int64
 	}
 	var lines []line
-	for i := range m.part.Accounts {
-		a := &m.part.Accounts[i]
+	for i := range m.shown.Accounts {
+		a := &m.shown.Accounts[i]
 		for _, l := range a.Lines {
 			lines = append(lines, line{a.GPU, l.Name, l.Note, l.Bytes, a.Total})
 		}
@@ -245,42 +239,47 @@ func (m *Model) lineTable() *table {
 		{title: "BYTES", right: true, by: -1, rank: 9, cell: func(i int) cell { return bytesCell(lines[i].bytes) }},
 		{title: "OF ALL", right: true, by: -1, rank: 8, cell: func(i int) cell { return cell{text: bytefmt.Percent(lines[i].bytes, lines[i].of)} }},
 	}
-	if len(m.part.Accounts) > 1 {
+	if len(m.shown.Accounts) > 1 {
 		columns = append(columns, column{title: "GPU", by: -1, rank: 7, cell: func(i int) cell { return word(lines[i].gpu) }})
 	}
 	columns = append(columns, column{title: "WHAT", by: -1, rank: 10, cell: func(i int) cell {
-		text := termtext.Plain(lines[i].name)
+		text := render.Plain(lines[i].name)
 		if lines[i].note != "" {
-			text += ": " + termtext.Plain(lines[i].note)
+			text += ": " + render.Plain(lines[i].note)
 		}
 		return cell{text: text}
 	}})
 	return &table{rows: len(lines), of: func(i int) any { return lines[i].gpu + " " + lines[i].name }, columns: columns}
 }
 
-// frameTable is the stack that was opened, leaf first.
+// frameTable is the stack that was opened, leaf first. Native frames are folded beside Python
+// frames, unless the user asked for them.
 func (m *Model) frameTable(x *live.Stack) *table {
 	type frame struct{ name, file, module string }
 	var frames []frame
-	for _, l := range x.Sample.Frames() {
+	stack := x.Sample.Frames()
+	if !m.native {
+		stack = stacks.Fold(stacks.NativeNone, stack)
+	}
+	for _, l := range stack {
 		for i := range l.Lines {
-			f := frame{name: termtext.Plain(l.Lines[i].Function)}
+			f := frame{name: render.Plain(l.Lines[i].Function)}
 			if l.Lines[i].File != "" {
-				f.file = termtext.Plain(l.Lines[i].File)
+				f.file = render.Plain(l.Lines[i].File)
 				if l.Lines[i].Line > 0 {
 					f.file += fmt.Sprintf(":%d", l.Lines[i].Line)
 				}
 			}
 			if l.Mapping != nil {
-				f.module = termtext.Plain(l.Mapping.Path[strings.LastIndexByte(l.Mapping.Path, '/')+1:])
+				f.module = render.Plain(l.Mapping.Path[strings.LastIndexByte(l.Mapping.Path, '/')+1:])
 			}
 			frames = append(frames, f)
 		}
 	}
 	names := max(m.width*3/5, 20)
 	return &table{rows: len(frames), of: func(i int) any { return i }, columns: []column{
-		{title: "FRAME", by: -1, rank: 9, cell: func(i int) cell { return cell{text: termtext.Cut(frames[i].name, names)} }},
-		{title: "IN", by: -1, rank: 1, cell: func(i int) cell { return cell{text: termtext.Cut(frames[i].module, 24), style: &styleDim} }},
+		{title: "FRAME", by: -1, rank: 9, cell: func(i int) cell { return cell{text: render.Shorten(frames[i].name, names)} }},
+		{title: "IN", by: -1, rank: 1, cell: func(i int) cell { return cell{text: render.Shorten(frames[i].module, 24), style: &styleDim} }},
 		{title: "LINE", by: -1, rank: 5, cell: func(i int) cell { return cell{text: frames[i].file, style: &styleDim} }},
 	}}
 }
@@ -289,12 +288,12 @@ func (m *Model) frameTable(x *live.Stack) *table {
 // first.
 func (m *Model) allocationTable() *table {
 	rows := m.rows
-	at := m.picture.Meta.Start.Add(m.rowsAt)
+	at := m.status.Meta.Start.Add(m.rowsAt)
 	return &table{rows: len(rows), of: func(i int) any { return [2]uint64{rows[i].Address, rows[i].Handle} }, columns: []column{
 		{title: "SIZE", right: true, by: -1, rank: 9, cell: func(i int) cell { return bytesCell(rows[i].Size) }},
 		{title: "BYTES", right: true, by: -1, rank: 5, cell: func(i int) cell { return cell{text: bytefmt.Count(rows[i].Size)} }},
 		{title: "AGE", right: true, by: -1, rank: 8, cell: func(i int) cell { return cell{text: short(max(at.Sub(rows[i].Time), 0))} }},
-		{title: "MADE AT", right: true, by: -1, rank: 6, cell: func(i int) cell { return cell{text: elapsed(max(rows[i].Time.Sub(m.picture.Meta.Start), 0))} }},
+		{title: "MADE AT", right: true, by: -1, rank: 6, cell: func(i int) cell { return cell{text: elapsed(max(rows[i].Time.Sub(m.status.Meta.Start), 0))} }},
 		{title: "ADDRESS", by: -1, rank: 10, cell: func(i int) cell {
 			if rows[i].Handle != 0 {
 				return cell{text: fmt.Sprintf("handle 0x%x", rows[i].Handle)}
@@ -304,12 +303,12 @@ func (m *Model) allocationTable() *table {
 	}}
 }
 
-// named tells what is shown of a sample in words.
+// named returns the labels of a stack in words.
 func named(x *live.Stack) string {
-	parts := []string{"process " + termtext.Plain(x.Sample.Process) + " (" + pidText(x.Sample.PID) + ")"}
+	parts := []string{"process " + render.Plain(x.Sample.Process) + " (" + pidText(x.Sample.PID) + ")"}
 	add := func(name, value string) {
 		if value != "" {
-			parts = append(parts, name+" "+termtext.Plain(value))
+			parts = append(parts, name+" "+render.Plain(value))
 		}
 	}
 	add("GPU", x.Sample.GPU)

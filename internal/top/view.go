@@ -5,15 +5,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/termtext"
 
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 )
 
-// A screen is what is shown: its lines, and what of it can be clicked on.
+// A screen is the lines that are shown, and the places that can be clicked.
 type screen struct {
 	lines  []string
 	places []place
@@ -33,7 +34,7 @@ func (m *Model) View() tea.View {
 func (m *Model) draw() *screen {
 	s := &screen{slider: -1}
 	if m.width < 20 || m.height < 5 {
-		s.lines = []string{termtext.Cut("too small", m.width)}
+		s.lines = []string{render.Shorten("too small", m.width)}
 		return s
 	}
 	if m.text != nil {
@@ -43,8 +44,8 @@ func (m *Model) draw() *screen {
 	m.head(s)
 	room := m.height - len(s.lines) - 1
 	switch {
-	case m.picture == nil:
-		s.add(termtext.Fit("Looking ...", m.width, false))
+	case m.status == nil:
+		s.add(render.Fit("Looking ...", m.width, false))
 	case m.here().Stack != nil:
 		m.drawStack(s, room)
 	default:
@@ -59,11 +60,11 @@ func (m *Model) draw() *screen {
 
 func (s *screen) add(lines ...string) { s.lines = append(s.lines, lines...) }
 
-// head writes what is true of all.
+// head writes the title and the figures of all processes.
 func (m *Model) head(s *screen) {
 	state := "live"
 	switch {
-	case m.picture != nil && m.picture.Ended != "":
+	case m.status != nil && m.status.Ended != "":
 		state = "ended"
 	case m.span > 0 && !m.paused:
 		state = "playing"
@@ -73,57 +74,56 @@ func (m *Model) head(s *screen) {
 		state = "paused"
 	}
 	title := "gpumemtrace top"
-	if p := m.picture; p != nil {
-		title += "  " + termtext.Plain(p.Meta.Target) + "  " + elapsed(p.Elapsed)
+	if p := m.status; p != nil {
+		title += "  " + render.Plain(p.Meta.Target) + "  " + elapsed(p.Elapsed)
 		if p.Meta.Driver != "" {
-			title += "  driver " + termtext.Plain(p.Meta.Driver)
+			title += "  driver " + render.Plain(p.Meta.Driver)
 		}
 	}
-	s.add(styleBold.Render(termtext.Fit(title, m.width-len(state)-1, false)) + " " + styleHeader.Render(state))
+	s.add(styleBold.Render(render.Fit(title, m.width-len(state)-1, false)) + " " + styleHeader.Render(state))
 	if m.span > 0 {
 		s.slider = len(s.lines)
 		s.add(m.slider())
 	}
-	if p := m.picture; p != nil {
+	if p := m.status; p != nil {
 		s.add(m.summary(p)...)
 	}
 	if m.err != nil {
-		s.add(styleWarn.Render(termtext.Fit(termtext.Plain(m.err.Error()), m.width, false)))
+		s.add(styleWarn.Render(render.Fit(render.Plain(m.err.Error()), m.width, false)))
 	}
 	if trail := m.trail(); trail != "" {
-		s.add(styleBold.Render(termtext.Fit(trail, m.width, false)))
+		s.add(styleBold.Render(render.Fit(trail, m.width, false)))
 	}
 }
 
-// summary is figures, and what was lost.
-func (m *Model) summary(p *live.Picture) (lines []string) {
+// summary returns figures and losses.
+func (m *Model) summary(p *live.Status) (lines []string) {
 	for _, l := range m.facts(p) {
-		lines = append(lines, termtext.Fit(l, m.width, false))
+		lines = append(lines, render.Fit(l, m.width, false))
 	}
 	if len(p.Lost) > 0 {
 		var lost []string
 		for _, c := range p.Lost {
 			lost = append(lost, fmt.Sprintf("%d %s", c.Value, c.Name))
 		}
-		lines = append(lines, styleWarn.Render(termtext.Fit("lost: "+termtext.Plain(strings.Join(lost, ", ")), m.width, false)))
+		lines = append(lines, styleWarn.Render(render.Fit("lost: "+render.Plain(strings.Join(lost, ", ")), m.width, false)))
 	}
 	return lines
 }
 
-// facts are figures of all that is shown, in as many lines as they take.
-func (m *Model) facts(p *live.Picture) (lines []string) {
-	t := &m.part.Total
-	facts := []string{"holds " + atLeast(m.part.Partial) + bytefmt.Format(m.part.Held)}
+// facts returns the figures of the rows that are shown, in as many lines as they need.
+func (m *Model) facts(p *live.Status) (lines []string) {
+	facts := []string{"holds " + atLeast(!m.shown.Total.Known) + bytefmt.Format(m.shown.Total.Held)}
 	if p.Window > 0 {
-		facts = append(facts, bytefmt.Signed(t.Grown)+" in "+short(p.Window), "allocates "+bytefmt.Format(int64(m.part.Rate))+"/s", fmt.Sprintf("%.0f events/s", p.EventRate))
+		facts = append(facts, bytefmt.Signed(m.shown.OnGPUs.Grown)+" in "+short(p.Window), "allocates "+bytefmt.Format(int64(m.shown.Total.Rate))+"/s", fmt.Sprintf("%.0f events/s", p.EventRate))
 	}
-	facts = append(facts, fmt.Sprintf("out of memory %d", m.part.OutOfMemory), "unexplained "+bytefmt.Format(m.part.Unexplained))
+	facts = append(facts, fmt.Sprintf("out of memory %d", m.shown.Total.OutOfMemory), "unexplained "+bytefmt.Format(m.shown.Total.Unexplained))
 	if p.Cost != nil {
 		facts = append(facts, fmt.Sprintf("own cost %.1f%% of a core, %s", 100*p.Load, bytefmt.Format(p.Cost.Memory)))
 	}
 	line := ""
 	for _, f := range facts {
-		if line != "" && termtext.Width(line)+3+termtext.Width(f) > m.width {
+		if line != "" && render.Width(line)+3+render.Width(f) > m.width {
 			lines = append(lines, line)
 			line = ""
 		}
@@ -135,26 +135,26 @@ func (m *Model) facts(p *live.Picture) (lines []string) {
 	return append(lines, line)
 }
 
-// trail says what was opened.
+// trail names the rows that were opened.
 func (m *Model) trail() string {
 	var parts []string
 	h := m.here()
 	if h.GPU != nil {
-		parts = append(parts, "GPU "+termtext.Plain(*h.GPU))
+		parts = append(parts, "GPU "+render.Plain(*h.GPU))
 	}
 	if h.PID != nil {
 		name := ""
-		if m.picture != nil {
-			for i := range m.picture.Processes {
-				if x := &m.picture.Processes[i]; x.PID == *h.PID {
-					name = termtext.Plain(x.Name) + " "
+		if m.status != nil {
+			for i := range m.status.Processes {
+				if x := &m.status.Processes[i]; x.PID == *h.PID {
+					name = render.Plain(x.Name) + " "
 				}
 			}
 		}
 		parts = append(parts, fmt.Sprintf("process %s(%d)", name, *h.PID))
 	}
 	if h.Owner != nil {
-		parts = append(parts, "owner "+termtext.Plain(*h.Owner))
+		parts = append(parts, "owner "+render.Plain(*h.Owner))
 	}
 	if h.Stack != nil {
 		parts = append(parts, "stack")
@@ -178,7 +178,7 @@ func (m *Model) slider() string {
 	before, after := elapsed(m.at)+" ", " "+elapsed(m.span)
 	n := m.width - len(before) - len(after) - 2
 	if n < 5 {
-		return termtext.Fit(before, m.width, false)
+		return render.Fit(before, m.width, false)
 	}
 	at := int(float64(m.at) / float64(m.span) * float64(n-1))
 	var high int64 = 1
@@ -216,13 +216,13 @@ func (m *Model) sliderAt(x int) time.Duration {
 	return time.Duration(float64(min(max(x-before, 0), n-1)) / float64(n-1) * float64(m.span))
 }
 
-// put adds a table.
-func (m *Model) put(s *screen, l list, t *table, w, n int) {
-	h := m.here()
+// addTable draws a table.
+func (h *level) addTable(s *screen, l list, t *table, w, n int) {
 	mark := "↓"
 	if h.reverse {
 		mark = "↑"
 	}
+	h.lists[l].scroll(t.rows, n)
 	lines, places := t.draw(l, w, n, &h.lists[l], h.focus == l, h.by, mark)
 	for i := range places {
 		places[i].y += len(s.lines)
@@ -271,7 +271,7 @@ func (m *Model) tableOf(l list) *table {
 	return &table{columns: []column{{cell: func(int) cell { return cell{} }}}}
 }
 
-// wide is how many columns it takes to have two lists side by side.
+// wide is the width from which on two lists are side by side.
 const wide = 150
 
 // drawLists draws the lists of a page that is not of one stack.
@@ -279,8 +279,7 @@ func (m *Model) drawLists(s *screen, room int) {
 	h := m.here()
 	lists := m.lists()
 	if room < 4*len(lists) { // the one that the user is in
-		m.give(h.focus, room-1)
-		m.put(s, h.focus, m.tableOf(h.focus), m.width, room-1)
+		m.here().addTable(s, h.focus, m.tableOf(h.focus), m.width, room-1)
 		return
 	}
 	end := len(s.lines) + room
@@ -289,8 +288,7 @@ func (m *Model) drawLists(s *screen, room int) {
 		t, more := m.tableOf(l), ""
 		if l == listStacks {
 			rest := end - len(s.lines) - 1
-			m.give(l, rest)
-			m.put(s, l, t, m.width, rest)
+			m.here().addTable(s, l, t, m.width, rest)
 			continue
 		}
 		share := max(room/5-1, 2)
@@ -304,8 +302,7 @@ func (m *Model) drawLists(s *screen, room int) {
 			i++
 		} else {
 			n := min(max(t.rows, 1), share)
-			m.give(l, n)
-			m.put(s, l, t, m.width, n)
+			m.here().addTable(s, l, t, m.width, n)
 			if t.rows > n {
 				more = fmt.Sprintf("%d of %d", n, t.rows)
 			}
@@ -319,10 +316,8 @@ func (m *Model) beside(s *screen, l list, t *table, r list, other *table, n int)
 	const between = 4
 	w := (m.width - between) * 3 / 5
 	var left, right screen
-	m.give(l, n)
-	m.give(r, n)
-	m.put(&left, l, t, w, n)
-	m.put(&right, r, other, m.width-between-w, n)
+	m.here().addTable(&left, l, t, w, n)
+	m.here().addTable(&right, r, other, m.width-between-w, n)
 	for i := range max(len(left.lines), len(right.lines)) {
 		line := strings.Repeat(" ", w)
 		if i < len(left.lines) {
@@ -349,7 +344,7 @@ func (m *Model) beside(s *screen, l list, t *table, r list, other *table, n int)
 
 // opened is the stack that was opened, nil if it is gone.
 func (m *Model) opened() *live.Stack {
-	for _, x := range m.picture.Stacks {
+	for _, x := range m.status.Stacks {
 		if id := m.here().Stack; id != nil && x.ID == *id {
 			return x
 		}
@@ -361,19 +356,23 @@ func (m *Model) opened() *live.Stack {
 func (m *Model) drawStack(s *screen, room int) {
 	x := m.opened()
 	if x == nil {
-		s.add(termtext.Fit("This stack holds nothing any more, and is not kept.", m.width, false))
+		s.add(render.Fit("This stack holds nothing any more, and is not kept.", m.width, false))
 		return
 	}
 	end := len(s.lines) + room
 	v := &x.Sample.Values
 	figures := fmt.Sprintf("in use %s in %d objects · peak %s · allocated %s in %d",
 		bytefmt.Format(v.InuseBytes), v.InuseObjects, bytefmt.Format(v.PeakBytes), bytefmt.Format(v.AllocBytes), v.AllocObjects)
-	if p := m.picture; p.Window > 0 {
+	if p := m.status; p.Window > 0 {
 		figures += fmt.Sprintf(" · %s in %s · allocates %s/s", bytefmt.Signed(x.Grown), short(p.Window), bytefmt.Format(int64(x.Rate)))
 	}
-	s.add(termtext.Wrap([]string{named(x), figures}, m.width)...)
+	s.add(render.Wrap(named(x), m.width, 0)...)
+	s.add(render.Wrap(figures, m.width, 0)...)
+	if holder := x.Holder(); holder != "" {
+		s.add(render.Wrap("held by "+render.Plain(holder), m.width, 0)...)
+	}
 	if v.FailedObjects > 0 {
-		s.add(styleWarn.Render(termtext.Fit(fmt.Sprintf("%d calls for %s failed", v.FailedObjects, bytefmt.Format(v.FailedBytes)), m.width, false)))
+		s.add(styleWarn.Render(render.Fit(fmt.Sprintf("%d calls for %s failed", v.FailedObjects, bytefmt.Format(v.FailedBytes)), m.width, false)))
 	}
 	s.add("")
 	rest := end - len(s.lines)
@@ -382,43 +381,44 @@ func (m *Model) drawStack(s *screen, room int) {
 	if !x.ID.HasSite() {
 		n = min(frames.rows, max(rest-3, 1))
 	}
-	m.give(listFrames, n)
-	m.put(s, listFrames, frames, m.width, n)
+	m.here().addTable(s, listFrames, frames, m.width, n)
 	s.add("")
 	switch {
 	case !x.ID.HasSite():
-		s.add(styleDim.Render(termtext.Fit("What the driver takes for itself, and what is added up from others, has no list of allocations.", m.width, false)))
+		s.add(styleDim.Render(render.Fit("What the driver takes for itself, and what is added up from others, has no list of allocations.", m.width, false)))
 	case m.rowsOf == nil || *m.rowsOf != x.ID:
-		s.add(styleDim.Render(termtext.Fit("Looking for its live allocations ...", m.width, false)))
+		s.add(styleDim.Render(render.Fit("Looking for its live allocations ...", m.width, false)))
 	case len(m.rows) == 0:
-		s.add(styleDim.Render(termtext.Fit("None of its allocations is live.", m.width, false)))
+		s.add(styleDim.Render(render.Fit("None of its allocations is live.", m.width, false)))
 	default:
 		text := fmt.Sprintf("%d live allocations as of %s, the youngest first", len(m.rows)+m.older, elapsed(m.rowsAt))
 		if m.older > 0 {
 			text = fmt.Sprintf("%d live allocations as of %s, of them the youngest %d", len(m.rows)+m.older, elapsed(m.rowsAt), len(m.rows))
 		}
-		s.add(styleDim.Render(termtext.Fit(text, m.width, false)))
+		s.add(styleDim.Render(render.Fit(text, m.width, false)))
 		n := max(end-len(s.lines)-1, 0)
-		m.give(listAllocations, n)
-		m.put(s, listAllocations, rows, m.width, n)
+		m.here().addTable(s, listAllocations, rows, m.width, n)
 	}
 }
 
-// foot says what can be done.
+// foot lists keys.
 func (m *Model) foot() string {
 	keys := []string{"q quit", "? help", "↑↓ choose", "Enter open", "Esc back", "Tab next list", "s sort by " + m.here().by.String(), "/ filter", "Space " + map[bool]string{true: "go on", false: "pause"}[m.paused]}
+	if m.here().Stack != nil {
+		keys[3] = "f " + map[bool]string{true: "fold native frames", false: "native frames"}[m.native]
+	}
 	if m.span > 0 {
 		keys = append(keys, "←→ time")
 	}
-	if m.picture != nil && len(m.picture.Notes) > 0 {
-		keys = append(keys, fmt.Sprintf("n notes (%d)", len(m.picture.Notes)))
+	if m.status != nil && len(m.status.Notes) > 0 {
+		keys = append(keys, fmt.Sprintf("n notes (%d)", len(m.status.Notes)))
 	}
 	if m.typing {
 		keys = []string{"Enter keeps the filter", "Esc clears it"}
 	}
 	text := ""
 	for _, k := range keys {
-		if termtext.Width(text)+termtext.Width(k)+3 > m.width {
+		if render.Width(text)+render.Width(k)+3 > m.width {
 			break
 		}
 		if text != "" {
@@ -426,5 +426,5 @@ func (m *Model) foot() string {
 		}
 		text += k
 	}
-	return styleDim.Render(termtext.Fit(text, m.width, false))
+	return styleDim.Render(render.Fit(text, m.width, false))
 }

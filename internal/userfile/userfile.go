@@ -14,6 +14,9 @@ import (
 // ErrNotRegular says that a path leads to a directory, a device, a pipe or a socket.
 var ErrNotRegular = errors.New("not a regular file")
 
+// errDirectory is ErrNotRegular of a directory.
+var errDirectory = fmt.Errorf("%w but a directory: name a file in it", ErrNotRegular)
+
 // Open opens a regular file for reading and returns what it is. Opening does not wait and
 // has no effect on a device, and what was opened is what was checked.
 func Open(path string) (*os.File, fs.FileInfo, error) {
@@ -25,7 +28,9 @@ func Open(path string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	if err == nil && info.IsDir() {
+		err = &fs.PathError{Op: "open", Path: path, Err: errDirectory}
+	} else if err == nil && !info.Mode().IsRegular() {
 		err = &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
 	}
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/source/proc/footprint"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/footprint"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
@@ -202,9 +202,10 @@ func (a *agent) losses() (map[string]uint64, error) {
 		return nil, err
 	}
 	out := map[string]uint64{}
-	for _, m := range regexp.MustCompile(`(?m)^gpumemtrace_loss_total\{cause="([a-z0-9_]+)"\} (\S+)$`).FindAllSubmatch(text, -1) {
-		f, _ := strconv.ParseFloat(string(m[2]), 64)
+	for _, m := range regexp.MustCompile(`(?m)^gpumemtrace_loss_total\{class="([a-z0-9_]+)",layer="([a-z]+)"\} (\S+)$`).FindAllSubmatch(text, -1) {
+		f, _ := strconv.ParseFloat(string(m[3]), 64)
 		out[string(m[1])] = uint64(f)
+		out[string(m[2])+"_"+string(m[1])] = uint64(f)
 	}
 	return out, nil
 }
@@ -495,13 +496,13 @@ func TestSoak(t *testing.T) {
 			t.Logf("%s = %d", name, n)
 		}
 	}
-	for _, name := range []string{"records_malformed", "stacks_dropped", "libraries_not_probed", "processes_not_traced", "runs_missed", "sites_full"} {
+	for _, name := range []string{"calls_invalid", "stacks_dropped", "libraries_not_probed", "processes_not_traced", "stacks_unseen", "driver_full"} {
 		if n, ok := lost[name]; n != 0 || !ok {
 			t.Errorf("%s = %d, told %v", name, n, ok)
 		}
 	}
 	// What these lost is counted.
-	for _, name := range []string{"records_not_recorded", "push_retries", "driver_readings_late"} {
+	for _, name := range []string{"records_not_recorded", "agent_late", "driver_readings_late"} {
 		if lost[name] == 0 {
 			t.Errorf("%s = 0", name)
 		}

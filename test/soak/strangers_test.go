@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/source/proc/footprint"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/footprint"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )

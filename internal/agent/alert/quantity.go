@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -36,10 +38,21 @@ func (s Subject) String() string {
 	return "owner " + s.Owner
 }
 
+// key is the same for one subject at any time: a process may change its name.
+func (s Subject) key() Subject {
+	if s.PID != 0 {
+		s.Process = ""
+	}
+	return s
+}
+
 // maxName bounds what a program chooses, in bytes.
 const maxName = 100
 
 func name(s string) string { return render.Cut(s, maxName) }
+
+// leakName is the quantity that is how much the leaking stacks of a process grew.
+const leakName = "leak"
 
 // A quantity is what a rule may be about.
 type quantity struct {
@@ -48,35 +61,45 @@ type quantity struct {
 	counts bool // it is no number of bytes
 	// of yields each subject of it, with the value, and the whole if there is one. A subject
 	// may come several times: its values are added up.
-	of func(*state.Totals, func(Subject, value))
+	of func(*look, func(Subject, value))
 }
 
-type value struct{ is, whole int64 }
+// A look is what is known of a moment.
+type look struct {
+	*state.Totals
+	leaks []leaks.Leak
+}
+
+type value struct {
+	is, whole int64
+	leak      *leaks.Leak // the largest of those that is adds up, nil for none
+	leaks     int         // their number
+}
 
 var quantities = []quantity{
-	{name: "gpu.used", shares: true, of: ofGPUs(func(g *state.GPUTotals) (int64, bool) { return g.Used, true })},
-	{name: "gpu.free", shares: true, of: ofGPUs(func(g *state.GPUTotals) (int64, bool) { return g.Free, true })},
-	{name: "gpu.held", shares: true, of: ofGPUs(func(g *state.GPUTotals) (int64, bool) { return g.Held, g.Known })},
-	{name: "residual", shares: true, of: ofGPUs(func(g *state.GPUTotals) (int64, bool) { return g.Residual, g.ResidualKnown })},
-	{name: "process.live", shares: true, of: func(t *state.Totals, yield func(Subject, value)) {
-		of := processes(t)
+	{name: "gpu.used", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Used, true })},
+	{name: "gpu.free", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Free, true })},
+	{name: "gpu.held", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Held, g.Known })},
+	{name: "residual", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Residual, g.ResidualKnown })},
+	{name: "process.live", shares: true, of: func(t *look, yield func(Subject, value)) {
+		of := processes(t.Totals)
 		for i := range t.Uses {
 			u := &t.Uses[i]
 			if s, lives := of[u.PID]; lives {
-				yield(s, value{u.Live, capacity(t, u.GPU)})
+				yield(s, value{is: u.Live, whole: capacity(t.Totals, u.GPU)})
 			}
 		}
 	}},
-	{name: "process.held", shares: true, of: func(t *state.Totals, yield func(Subject, value)) {
-		of := processes(t)
+	{name: "process.held", shares: true, of: func(t *look, yield func(Subject, value)) {
+		of := processes(t.Totals)
 		for i := range t.Accounts {
 			a := &t.Accounts[i]
 			if s, lives := of[a.PID]; lives && a.Known {
-				yield(s, value{a.Total, capacity(t, a.GPU)})
+				yield(s, value{is: a.Total, whole: capacity(t.Totals, a.GPU)})
 			}
 		}
 	}},
-	{name: "owner.live", of: func(t *state.Totals, yield func(Subject, value)) {
+	{name: "owner.live", of: func(t *look, yield func(Subject, value)) {
 		for i := range t.Groups {
 			g := &t.Groups[i]
 			switch g.Kind.Class() {
@@ -85,20 +108,32 @@ var quantities = []quantity{
 			}
 		}
 	}},
-	{name: "loss", counts: true, of: func(t *state.Totals, yield func(Subject, value)) {
-		for _, c := range t.Loss {
+	{name: leakName, of: func(t *look, yield func(Subject, value)) {
+		of := processes(t.Totals)
+		for _, s := range of {
+			yield(s, value{})
+		}
+		for i := range t.leaks {
+			l := &t.leaks[i]
+			if s, lives := of[l.PID]; lives && l.Now && !l.Starting {
+				yield(s, value{is: l.Growth, leak: l, leaks: 1})
+			}
+		}
+	}},
+	{name: "loss", counts: true, of: func(t *look, yield func(Subject, value)) {
+		for _, c := range loss.Shown(t.Loss) {
 			yield(Subject{Cause: name(c.Name)}, value{is: int64(min(c.Value, maxAmount))})
 		}
 	}},
 }
 
-// ofGPUs is a figure of each GPU whose memory NVML tells.
-func ofGPUs(figure func(*state.GPUTotals) (int64, bool)) func(*state.Totals, func(Subject, value)) {
-	return func(t *state.Totals, yield func(Subject, value)) {
+// ofGPUs is a figure of each GPU whose memory NVML reports.
+func ofGPUs(figure func(*state.GPUFigures) (int64, bool)) func(*look, func(Subject, value)) {
+	return func(t *look, yield func(Subject, value)) {
 		for i := range t.GPUs {
 			g := &t.GPUs[i]
 			if is, known := figure(g); known && g.Total > 0 {
-				yield(Subject{GPU: name(g.GPU)}, value{is, g.Total})
+				yield(Subject{GPU: name(g.GPU)}, value{is: is, whole: g.Total})
 			}
 		}
 	}
@@ -131,10 +166,11 @@ type measure struct {
 }
 
 // measures returns each subject once, in order.
-func (q *quantity) measures(t *state.Totals) []measure {
+func (q *quantity) measures(t *look) []measure {
 	sums := map[Subject]value{}
 	q.of(t, func(s Subject, v value) {
-		sums[s] = value{sums[s].is + v.is, sums[s].whole + v.whole}
+		old := sums[s]
+		sums[s] = value{old.is + v.is, old.whole + v.whole, cmp.Or(old.leak, v.leak), old.leaks + v.leaks}
 	})
 	out := make([]measure, 0, len(sums))
 	for s, v := range sums {

@@ -2,6 +2,7 @@ package alert
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +14,10 @@ import (
 // so no more, what fires is what was told last, and an amount that is told is as the rule
 // has it.
 func TestRandom(t *testing.T) {
+	simple := map[string]Subject{
+		"gpu.used > 50%": {GPU: "0"}, "gpu.free <= 30GiB for 3m": {GPU: "0"},
+		"process.live > 40GiB": {PID: 7, Process: "train"}, "process.held grows 5GiB in 7m": {PID: 7, Process: "train"},
+	}
 	texts := []string{"oom", "gpu.used > 50%", "gpu.free <= 30GiB for 3m", "process.live > 40GiB", "process.held grows 5GiB in 7m", "owner.live grows 10GiB in 2m", "loss grows 5 in 1m", "residual < 10%", "loss >= 20"}
 	type of struct {
 		rule string
@@ -29,9 +34,10 @@ func TestRandom(t *testing.T) {
 		}
 		w := NewWatch(rules)
 		firing := map[of]bool{}
+		var past []moment
 		at, used, live := time.Duration(0), 50*gib, 20*gib
-		var failures []state.LatestFailure
-		for range 300 {
+		var failures []state.FailureSummary
+		for i := range 300 {
 			at += time.Duration(1+rng.IntN(90)) * time.Second
 			used = min(max(used+rng.Int64N(20*gib)-10*gib, 0), 100*gib)
 			live = min(max(live+rng.Int64N(10*gib)-5*gib, 0), 100*gib)
@@ -43,10 +49,11 @@ func TestRandom(t *testing.T) {
 				m.GPUs[0].GPUMemory = snapshot.GPUMemory{GPU: "0"}
 			}
 			if rng.IntN(50) == 0 {
-				failures = append(failures, state.LatestFailure{Number: int64(1 + len(failures)), PID: rng.IntN(3), GPU: "0"})
+				failures = append(failures, state.FailureSummary{Number: int64(1 + len(failures)), PID: rng.IntN(3), GPU: "0"})
 			}
 			m.Latest = failures
 			m.Meta.Duration = at
+			past = append(past, moment{at, m})
 			for _, a := range w.Observe(at, m) {
 				k := of{a.Rule, a.Subject}
 				if firing[k] != a.Resolved {
@@ -72,6 +79,14 @@ func TestRandom(t *testing.T) {
 			if len(now) != len(firing) {
 				t.Fatalf("seed %d: %d fire, %d were told", seed, len(now), len(firing))
 			}
+			for r, s := range simple {
+				if i%15 != 14 {
+					break // it takes long
+				}
+				if k := (of{r, s}); firing[k] != fires(byText[r], s, past) {
+					t.Fatalf("seed %d, %v: %v fires: %t", seed, at, k, firing[k])
+				}
+			}
 		}
 	}
 	for _, text := range texts {
@@ -82,4 +97,81 @@ func TestRandom(t *testing.T) {
 	if resolved == 0 {
 		t.Error("nothing was ever over")
 	}
+}
+
+// A moment is one look.
+type moment struct {
+	at time.Duration
+	*state.Totals
+}
+
+// fires reports whether a rule about one subject fires after so many looks, in the words of
+// the package comment, of all of them anew.
+func fires(r Rule, s Subject, past []moment) (firing bool) {
+	type value struct {
+		at time.Duration
+		is int64
+		so bool
+	}
+	var known []value // without a gap of which the rule knows
+	steady := 0       // the first of known of which all later ones are as the last, and not the state
+	for i, p := range past {
+		j := slices.IndexFunc(r.what.measures(&look{Totals: p.Totals}), func(m measure) bool { return m.Subject == s })
+		if j < 0 {
+			if s.PID != 0 || len(known) > 0 && p.at-known[len(known)-1].at >= 5*time.Minute {
+				known, firing = nil, false
+			}
+			if !firing {
+				steady = len(known)
+			}
+			continue
+		}
+		m := r.what.measures(&look{Totals: past[i].Totals})[j]
+		limit := r.amount(m.whole)
+		known = append(known, value{at: p.at, is: m.is})
+		last := &known[len(known)-1]
+		is, goesOn := m.is, true
+		if r.grows {
+			var begins []time.Duration
+			lows := map[time.Duration]int64{}
+			for _, l := range known {
+				if n := len(begins); n == 0 || l.at-begins[n-1] >= r.window/5 {
+					begins = append(begins, l.at)
+					lows[l.at] = l.is
+				}
+				at := begins[len(begins)-1]
+				lows[at] = min(lows[at], l.is)
+			}
+			end := begins[len(begins)-1]
+			for len(begins) > 1 && end-begins[1] >= r.window {
+				begins = begins[1:]
+			}
+			var rises []int64
+			for i := 1; i < len(begins); i++ {
+				rises = append(rises, lows[begins[i]]-lows[begins[i-1]])
+			}
+			goesOn = false
+			is = -1 << 60
+			if end-begins[0] >= r.window {
+				goesOn = rises[len(rises)-1] >= limit/10
+				slices.Sort(rises)
+				is = min(lows[end]-lows[begins[0]], int64(len(rises))*rises[(len(rises)-1)/2])
+			}
+		}
+		wait := r.window
+		if r.grows {
+			wait = 0
+		}
+		if firing {
+			last.so, wait = r.holds(is, limit, limit/20), 5*time.Minute
+		} else {
+			last.so = r.holds(is, limit, 0) && goesOn
+		}
+		if last.so == firing {
+			steady = len(known)
+		} else if steady = min(steady, len(known)-1); p.at-known[steady].at >= wait {
+			firing, steady = !firing, len(known)
+		}
+	}
+	return firing
 }

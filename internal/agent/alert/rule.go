@@ -1,9 +1,12 @@
-// Package alert watches sums of a trace, and tells when they are as nobody wants them.
+// Package alert watches sums of a trace, and reports when a rule about them becomes true.
 //
-// What is watched for is said by rules:
+// The syntax of rules:
 //
 //	RULE     = WHAT OP AMOUNT [ "for" TIME ]     it is so, for as long as TIME
 //	         | WHAT "grows" AMOUNT "in" TIME     it is more by AMOUNT than TIME ago
+//	         | "leak" [ ">" AMOUNT ] [ "for" TIME ]
+//	                                             stacks of a process leak, as trace --leaks finds
+//	                                             them, and grew by more than AMOUNT
 //	         | "oom"                             a call fails for want of memory
 //	WHAT     = "gpu.used" | "gpu.free" | "gpu.held" | "residual"     of each GPU
 //	         | "process.live" | "process.held"                       of each process
@@ -19,10 +22,19 @@
 // with what the driver holds for them, residual what of used they do not, live what was
 // allocated and not freed.
 //
-// A rule tells of each GPU, process, owner or cause once, when it becomes true, and once
-// when it is true no more by a twentieth of AMOUNT, so that what hovers at a limit is told
-// once; of running out of memory, when there was none for ten minutes. What is younger than
-// TIME has not grown yet; how long ago it is compared with is so to a thirtieth of TIME.
+// A rule reports each GPU, process, owner or cause once when it becomes true. It reports the
+// end once, when the value has been past the limit by a twentieth of AMOUNT for five minutes,
+// or not known for that long: so a value that swings about the limit is reported once. The
+// end of a process is reported at once, and the end of running out of memory after ten
+// minutes without.
+//
+// A value that rises once, as when a program starts, does not grow. TIME is divided into five
+// parts, and the lowest value of each part counts. The growth is at most five times the median
+// rise of these parts, so a value that rises in only two of them does not grow. The latest part
+// must have risen too, by half of its share. A process, GPU or owner that has held memory for
+// less than TIME has not grown yet. A rise of a GPU does not count while a process on it is
+// younger than half of TIME, and a rise of an owner while any process is. A loss grows by any
+// rise. A process does not leak while its memory rises by a tenth or more within a minute.
 package alert
 
 import (
@@ -33,9 +45,11 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 )
 
-// A Rule is what to watch for. The zero Rule is none: see Parse.
+// A Rule is a condition to watch for. Parse makes it; the zero Rule is not valid.
 type Rule struct {
 	what    *quantity // nil for oom
 	grows   bool
@@ -66,12 +80,12 @@ func (e *SyntaxError) Error() string {
 // Parse returns the rule that a text is, or a *SyntaxError.
 func Parse(text string) (Rule, error) {
 	if len(text) > maxRule || !utf8.ValidString(text) {
-		return Rule{}, &SyntaxError{strings.ToValidUTF8(text[:min(len(text), 40)], "?") + "...", 1, fmt.Sprintf("more than %d bytes, or no UTF-8", maxRule)}
+		return Rule{}, &SyntaxError{strings.ToValidUTF8(text[:min(len(text), 40)], "?") + "...", 1, fmt.Sprintf("longer than %d bytes, or not valid UTF-8", maxRule)}
 	}
 	p := parser{text: text}
 	r := p.rule()
 	if p.failed == nil && p.word() != "" {
-		p.fail("nothing more is expected")
+		p.fail("expected the end of the rule")
 	}
 	if p.failed != nil {
 		return Rule{}, p.failed
@@ -84,24 +98,16 @@ func (r Rule) String() string {
 	switch {
 	case r.what == nil:
 		return oom
+	case r.written == "" && r.window > 0: // a leak
+		return fmt.Sprintf("%s for %s", r.what.name, bytefmt.Duration(r.window))
+	case r.written == "":
+		return r.what.name
 	case r.grows:
-		return fmt.Sprintf("%s grows %s in %s", r.what.name, r.written, short(r.window))
+		return fmt.Sprintf("%s grows %s in %s", r.what.name, r.written, bytefmt.Duration(r.window))
 	case r.window > 0:
-		return fmt.Sprintf("%s %s %s for %s", r.what.name, r.op, r.written, short(r.window))
+		return fmt.Sprintf("%s %s %s for %s", r.what.name, r.op, r.written, bytefmt.Duration(r.window))
 	}
 	return fmt.Sprintf("%s %s %s", r.what.name, r.op, r.written)
-}
-
-// short writes d without units that are zero.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // units are of bytes.
@@ -148,7 +154,7 @@ func (p *parser) fail(format string, args ...any) {
 }
 
 // word returns the next word, "" at the end: letters with dots, a number, an operator, or
-// a character of none of these.
+// any other single character.
 func (p *parser) word() string {
 	p.at = p.to
 	for p.at < len(p.text) && p.text[p.at] == ' ' {
@@ -189,35 +195,50 @@ func (p *parser) rule() (r Rule) {
 		for i := range quantities {
 			names[i] = quantities[i].name
 		}
-		p.fail("%s, or %s, is expected", strings.Join(names, ", "), oom)
+		p.fail("expected %s or %s", strings.Join(names, ", "), oom)
 		return r
 	}
 	r.what = &quantities[i]
-	switch word := p.word(); word {
+	before := *p
+	word = p.word()
+	if r.what.name == leakName {
+		r.op, r.unit = ">", "B"
+		if word != ">" {
+			*p = before
+			p.hold(&r)
+			return r
+		}
+	}
+	switch word {
 	case ">", ">=", "<", "<=":
 		r.op = word
 		p.amount(&r)
-		before := *p
-		if p.word() == "for" {
-			r.window = p.time()
-		} else {
-			before.failed = p.failed
-			*p = before
-		}
+		p.hold(&r)
 	case "grows":
 		r.grows = true
 		p.amount(&r)
 		if p.failed == nil && r.number == 0 {
-			p.fail("it grows by nothing")
+			p.fail("the growth must be more than 0")
 		}
 		if p.word() != "in" {
-			p.fail(`"in", and a time, is expected`)
+			p.fail(`expected "in" and a time`)
 		}
 		r.window = p.time()
 	default:
 		p.fail(`>, >=, <, <= or "grows" is expected`)
 	}
 	return r
+}
+
+// hold takes for how long it must be so, if the rule says that.
+func (p *parser) hold(r *Rule) {
+	before := *p
+	if p.word() == "for" {
+		r.window = p.time()
+		return
+	}
+	before.failed = p.failed
+	*p = before
 }
 
 // amount takes a number with its unit.
@@ -244,14 +265,14 @@ func (p *parser) amount(r *Rule) {
 		return u.name == r.unit
 	}); {
 	case r.unit == percent && !r.what.shares:
-		p.fail("%s has no whole that this could be a percentage of", r.what.name)
+		p.fail("%s cannot be given as a percentage", r.what.name)
 	case r.unit == percent && n > 100:
-		p.fail("that is more than all")
+		p.fail("a percentage can be at most 100")
 	case r.unit == percent:
 	case i < 0:
 		p.fail("a unit is expected: B, KiB, MiB, GiB, TiB, KB, MB, GB, TB or %%")
 	case n*units[i].bytes > maxAmount:
-		p.fail("that is more than there can be")
+		p.fail("the amount is too large")
 	}
 }
 

@@ -6,40 +6,49 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
-// An Alert says that a rule became true of a subject, or that it is so no more.
+// An Alert says that a rule became true for a subject, or that it is no longer true.
 type Alert struct {
 	Rule     string    `json:"rule"`
 	Resolved bool      `json:"resolved"`
 	Subject  Subject   `json:"subject"`
 	Time     time.Time `json:"time"`
-	// Value is in bytes, of loss a number; of growth it is by how much it grew. Limit is the
-	// rule's, Whole what a percentage is of, 0 for none.
+	Since    time.Time `json:"since"` // when it became true
+	// Value is in bytes, or a count for a loss. For a rule about growth, it is the growth.
+	// Limit is the limit of the rule. Whole is what a percentage refers to, 0 for none.
 	Value int64 `json:"value"`
 	Limit int64 `json:"limit"`
 	Whole int64 `json:"whole,omitempty"`
-	// Text is all that in one line, for people.
+	// Text says all of this in one line, for people.
 	Text string `json:"text"`
+	// For a leak, Stack is the stack that grew most: function, file and line of each frame,
+	// the innermost first.
+	Stack []string `json:"stack,omitempty"`
 }
 
 const (
-	// maxSubjects bounds what is known of the subjects of one rule, maxSamples what of each.
+	// maxSubjects bounds the subjects of one rule that have a condition.
 	maxSubjects = 1 << 13
-	maxSamples  = 32
-	// quiet is for how long nothing fails for want of memory until it is over.
+	// An out-of-memory alert ends after quiet without another failure.
 	quiet = 10 * time.Minute
-	// margin is the part of a limit by which it must be passed backwards.
+	// An alert ends after its value was back inside the limit, or unknown, for settled.
+	settled = 5 * time.Minute
+	// To count as back inside the limit, a value must be inside it by 1/margin of the limit.
 	margin = 20
 )
 
-// A Watch knows of what its rules are true. It is pure, and for one goroutine.
+// A Watch knows the subjects for which its rules are true. It is pure. Only one goroutine may
+// use it.
 type Watch struct {
 	rules []*watched
-	last  int64 // of failures for want of memory: the latest number that was looked at
+	last  int64 // number of the latest out-of-memory failure that was checked
+	young starts
+	leaks []leaks.Leak
 	lost  *loss.Set
 }
 
@@ -47,39 +56,36 @@ var causes loss.Causes
 
 var (
 	lossSubjects = causes.Add("alert_subjects_full", "times that a rule did not look at a process, an owner or the like because there were too many")
-	lossFailures = causes.Add("alert_failures_missed", "failures for want of memory that no rule looked at because too many came at once")
+	lossFailures = causes.Add("alert_failures_missed", "out-of-memory failures that no rule checked because too many came at once")
 )
 
-// A watched is a rule with what is known of its subjects.
+// A watched is a rule with the conditions of its subjects.
 type watched struct {
 	Rule
-	subjects map[Subject]*condition
+	subjects map[Subject]*condition // by Subject.key
 }
 
-// A condition is what is known of a subject.
+// A condition is the state of a rule for one subject.
 type condition struct {
-	firing  bool
-	pending bool          // it is so, since since
-	since   time.Duration // for oom: when it was so last
-	samples []sample
-	seen    bool // now
+	firing bool
+	// turning means that the rule is true but does not fire yet, or fires but is no longer
+	// true.
+	turning bool
+	since   time.Duration // when turning became true; for oom, time of the latest failure
+	growth  growth
+	seen    time.Duration // when its value was known last
 	last    Alert
-}
-
-type sample struct {
-	at time.Duration
-	is int64
 }
 
 // NewWatch returns a Watch of rules that are true of nothing yet.
 func NewWatch(rules []Rule) *Watch {
-	w := &Watch{lost: loss.New(causes)}
+	w := &Watch{young: starts{}, lost: loss.New(causes)}
 	w.Change(rules)
 	return w
 }
 
-// Change makes rules those of w. What is known of one that w has already stays; a new one
-// tells of no failure that was looked at before.
+// Change replaces the rules of w. A rule that w already has keeps its conditions. A new rule
+// does not report earlier failures.
 func (w *Watch) Change(rules []Rule) {
 	old := w.rules
 	w.rules = nil
@@ -96,7 +102,7 @@ func (w *Watch) Change(rules []Rule) {
 // Loss returns every cause of loss.
 func (w *Watch) Loss() []loss.Counter { return w.lost.Counters() }
 
-// Firing returns what is true as of the last Observe.
+// Firing returns what fires as of the last Observe, each with the latest value.
 func (w *Watch) Firing() (out []Alert) {
 	for _, r := range w.rules {
 		for _, s := range slices.SortedFunc(maps.Keys(r.subjects), compare) {
@@ -108,30 +114,31 @@ func (w *Watch) Firing() (out []Alert) {
 	return out
 }
 
-// Observe takes totals of a moment, so long after any other, and returns what became true,
-// and what is so no more.
+// Leaks takes what the latest search for leaks found, the largest growth first, for the next
+// Observe.
+func (w *Watch) Leaks(found []leaks.Leak) { w.leaks = found }
+
+// Observe takes the totals of a moment, and returns the alerts that began or ended. at is the
+// time of that moment, counted from an arbitrary one.
 func (w *Watch) Observe(at time.Duration, t *state.Totals) (out []Alert) {
 	now := t.Meta.Start.Add(t.Meta.Duration)
+	living := processes(t)
+	begun := w.young.observe(at, t, living)
 	for _, r := range w.rules {
-		for _, c := range r.subjects {
-			c.seen = false
-		}
 		if r.what == nil {
 			out = append(out, w.failures(r, at, t)...)
 			continue
 		}
-		for _, m := range r.what.measures(t) {
-			c := w.of(r, m.Subject)
+		for _, m := range r.what.measures(&look{t, w.leaks}) {
+			c := w.of(r, at, m.Subject)
 			if c == nil {
 				continue
 			}
-			if a, tells := r.observe(c, at, m); tells {
-				a.Rule, a.Time = r.String(), now
-				c.last = a
+			if a, changed := r.observe(c, at, now, m, r.starting(at, m.Subject, begun)); changed {
 				out = append(out, a)
 			}
 		}
-		out = append(out, r.gone(now)...)
+		out = append(out, r.gone(at, now, living)...)
 	}
 	if n := len(t.Latest); n > 0 {
 		w.last = t.Latest[n-1].Number
@@ -139,81 +146,100 @@ func (w *Watch) Observe(at time.Duration, t *state.Totals) (out []Alert) {
 	return out
 }
 
-// of returns what is known of a subject, nil if there is no room for it.
-func (w *Watch) of(r *watched, s Subject) *condition {
-	c := r.subjects[s]
+// of returns the condition of a subject, nil if there is no room for it.
+func (w *Watch) of(r *watched, at time.Duration, s Subject) *condition {
+	k := s.key()
+	c := r.subjects[k]
 	if c == nil {
 		if len(r.subjects) >= maxSubjects {
 			w.lost.Add(lossSubjects, 1)
 			return nil
 		}
 		c = &condition{}
-		r.subjects[s] = c
+		r.subjects[k] = c
 	}
-	c.seen = true
+	c.seen = at
 	return c
 }
 
-// gone forgets the subjects that are not there any more.
-func (r *watched) gone(now time.Time) (out []Alert) {
-	var gone []Subject
-	for s, c := range r.subjects {
-		if !c.seen {
-			gone = append(gone, s)
-		}
-	}
-	slices.SortFunc(gone, compare)
-	for _, s := range gone {
+// gone forgets subjects without a current value, and returns the ends of their alerts. It
+// forgets ended processes at once, and other subjects after a while: a reading may fail.
+func (r *watched) gone(at time.Duration, now time.Time, living map[int]Subject) (out []Alert) {
+	for _, s := range slices.SortedFunc(maps.Keys(r.subjects), compare) {
 		c := r.subjects[s]
+		if c.seen == at {
+			continue
+		}
+		if !c.firing {
+			c.turning = false
+		}
+		if _, lives := living[s.PID]; at-c.seen < settled && (s.PID == 0 || lives) {
+			continue
+		}
 		delete(r.subjects, s)
 		if c.firing {
 			a := c.last
-			a.Resolved, a.Time, a.Text = true, now, fmt.Sprintf("resolved: %s is gone, or not known any more (%s)", s, r.Rule)
+			a.Resolved, a.Time, a.Text = true, now, fmt.Sprintf("resolved: %s is gone, or not known any more (%s)", a.Subject, r.Rule)
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// observe takes a value, and returns an Alert if it tells anything.
-func (r *watched) observe(c *condition, at time.Duration, m measure) (Alert, bool) {
-	a := Alert{Subject: m.Subject, Value: m.is, Limit: r.amount(m.whole), Whole: m.whole}
+// observe takes a value, and returns an Alert if there is something to report. starting means
+// that a process that is part of the subject is starting.
+func (r *watched) observe(c *condition, at time.Duration, now time.Time, m measure, starting bool) (Alert, bool) {
+	a := Alert{Subject: m.Subject, Time: now, Value: m.is, Limit: r.amount(m.whole), Whole: m.whole}
 	if r.unit == percent && m.whole == 0 {
-		return a, false // nobody knows of what
+		return a, false // it is not known what the percentage refers to
 	}
+	goesOn := true
 	if r.grows {
-		base, old := c.base(at, r.window)
-		c.keep(at, m.is, r.window)
-		if !old {
+		c.growth.observe(at, m.is, r.window, r.what.counts, starting)
+		grown, latest, known := c.growth.over(r.window, r.what.counts)
+		if !known {
 			return a, false
 		}
-		a.Value = m.is - base
+		a.Value, goesOn = grown, r.what.counts || latest >= a.Limit/(2*parts)
 	}
-	slack := a.Limit / margin
-	if c.firing {
-		if r.holds(a.Value, a.Limit, slack) {
-			return a, false
-		}
-		c.firing, c.pending = false, false
-		a.Resolved, a.Text = true, "resolved: "+r.text(&a, m.is)
-		return a, true
+	slack, wait := int64(0), r.window
+	switch {
+	case c.firing:
+		slack, wait = a.Limit/margin, settled
+	case r.grows:
+		wait = 0
 	}
-	if !r.holds(a.Value, a.Limit, 0) {
-		c.pending = false
+	so := r.holds(a.Value, a.Limit, slack) && (c.firing || goesOn)
+	if !c.turning {
+		c.since = at
+	}
+	c.turning = so != c.firing
+	changed := c.turning && at-c.since >= wait
+	if !changed && !c.firing {
 		return a, false
 	}
-	if !c.pending {
-		c.pending, c.since = true, at
+	a.Rule, a.Text = r.String(), r.text(&a, m.value)
+	switch {
+	case m.leak != nil:
+		a.Stack = m.leak.Frames
+	case c.firing:
+		a.Stack = c.last.Stack
 	}
-	if !r.grows && at-c.since < r.window {
+	if !changed {
+		a.Since = c.last.Since
+		c.last = a
 		return a, false
 	}
-	c.firing = true
-	a.Text = r.text(&a, m.is)
+	c.firing, c.turning, a.Since = so, false, now
+	if a.Resolved = !so; a.Resolved {
+		a.Since = c.last.Since
+		a.Text = "resolved: " + a.Text
+	}
+	c.last = a
 	return a, true
 }
 
-// holds tells whether a value is as the rule has it, or misses that by less than slack.
+// holds reports whether a value satisfies the rule, or misses its limit by less than slack.
 func (r *Rule) holds(is, limit, slack int64) bool {
 	switch r.op {
 	case ">":
@@ -226,31 +252,7 @@ func (r *Rule) holds(is, limit, slack int64) bool {
 	return is <= limit+slack
 }
 
-// base returns what the value was as long ago as the window is, and whether it was there.
-func (c *condition) base(at, window time.Duration) (is int64, old bool) {
-	for _, s := range c.samples {
-		if at-s.at < window {
-			break
-		}
-		is, old = s.is, true
-	}
-	return is, old
-}
-
-// keep keeps a sample, unless one was kept so shortly before that there would be too many,
-// and drops those that are too old to be compared with.
-func (c *condition) keep(at time.Duration, is int64, window time.Duration) {
-	n := len(c.samples)
-	if n > 0 && at-c.samples[n-1].at < window/(maxSamples-2) {
-		return
-	}
-	for len(c.samples) > 1 && at-c.samples[1].at >= window {
-		c.samples = c.samples[1:]
-	}
-	c.samples = append(slices.Clip(c.samples), sample{at, is})
-}
-
-// failures tells of processes that ran out of memory.
+// failures reports processes that ran out of memory.
 func (w *Watch) failures(r *watched, at time.Duration, t *state.Totals) (out []Alert) {
 	if len(t.Latest) > 0 {
 		w.lost.Add(lossFailures, uint64(max(t.Latest[0].Number-w.last-1, 0)))
@@ -261,7 +263,7 @@ func (w *Watch) failures(r *watched, at time.Duration, t *state.Totals) (out []A
 			continue
 		}
 		s := Subject{GPU: name(x.GPU), PID: x.PID, Process: name(x.Process)}
-		c := w.of(r, s)
+		c := w.of(r, at, s)
 		if c == nil {
 			continue
 		}
@@ -270,8 +272,8 @@ func (w *Watch) failures(r *watched, at time.Duration, t *state.Totals) (out []A
 			continue
 		}
 		c.firing = true
-		c.last = Alert{Rule: oom, Subject: s, Time: x.Time, Value: int64(min(x.Requested, maxAmount))}
-		c.last.Text = fmt.Sprintf("%s ran out of memory: %s were asked for (%s)", s, bytefmt.Format(c.last.Value), oom)
+		c.last = Alert{Rule: oom, Subject: s, Time: x.Time, Since: x.Time, Value: int64(min(x.Requested, maxAmount))}
+		c.last.Text = fmt.Sprintf("%s ran out of memory: it requested %s (%s)", s, bytefmt.Format(c.last.Value), oom)
 		out = append(out, c.last)
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(r.subjects), compare) {
@@ -282,14 +284,18 @@ func (w *Watch) failures(r *watched, at time.Duration, t *state.Totals) (out []A
 		delete(r.subjects, s)
 		a := c.last
 		a.Resolved, a.Time = true, t.Meta.Start.Add(t.Meta.Duration)
-		a.Text = fmt.Sprintf("resolved: %s has not run out of memory for %s (%s)", s, short(quiet), oom)
+		a.Text = fmt.Sprintf("resolved: %s has not run out of memory for %s (%s)", a.Subject, bytefmt.Duration(quiet), oom)
 		out = append(out, a)
 	}
 	return out
 }
 
-// text says what an Alert does, of a value.
-func (r *Rule) text(a *Alert, is int64) string {
+// text returns the text of an Alert about a value.
+func (r *Rule) text(a *Alert, of value) string {
+	if r.what.name == leakName {
+		return fmt.Sprintf("%s: %s (%s)", a.Subject, leakText(of), r)
+	}
+	is := of.is
 	format := bytefmt.Format
 	if r.what.counts {
 		format = bytefmt.Count
@@ -303,7 +309,24 @@ func (r *Rule) text(a *Alert, is int64) string {
 		if a.Value < 0 {
 			grown = "shrank by " + format(-a.Value)
 		}
-		return fmt.Sprintf("%s: %s %s in %s, to %s%s (%s)", a.Subject, r.what.name, grown, short(r.window), format(is), share, r)
+		return fmt.Sprintf("%s: %s %s in %s, to %s%s (%s)", a.Subject, r.what.name, grown, bytefmt.Duration(r.window), format(is), share, r)
 	}
 	return fmt.Sprintf("%s: %s is %s%s (%s)", a.Subject, r.what.name, format(is), share, r)
+}
+
+// leakText says what leaks, with the program's own line first.
+func leakText(of value) string {
+	l := of.leak
+	if l == nil {
+		return "no stack grows any more"
+	}
+	text := fmt.Sprintf("memory of a stack grew by %s in %s and is still held", bytefmt.Format(l.Growth), bytefmt.Duration(l.Over))
+	if l.Line != "" {
+		text += ", allocated at " + l.Line
+	}
+	text += ", by " + l.Brief
+	if n := of.leaks - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more grew by %s", n, bytefmt.Format(of.is-l.Growth))
+	}
+	return text
 }

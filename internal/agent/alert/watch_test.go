@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -21,11 +22,11 @@ const gib = int64(1) << 30
 // totals are of one GPU of 100 GiB, of which so much is used, and a process that has so much.
 func totals(used, live int64) *state.Totals {
 	t := &state.Totals{
-		GPUs:      []state.GPUTotals{{GPUMemory: snapshot.GPUMemory{GPU: "0", Total: 100 * gib, Used: used, Free: 100*gib - used}, Held: live, Known: true, Residual: used - live, ResidualKnown: true}},
+		GPUs:      []state.GPUFigures{{GPUMemory: snapshot.GPUMemory{GPU: "0", Total: 100 * gib, Used: used, Free: 100*gib - used}, Held: live, Known: true, Residual: used - live, ResidualKnown: true}},
 		Processes: []snapshot.Process{{PID: 7, Name: "train"}},
 		Uses:      []state.Use{{PID: 7, GPU: "0", Live: live}},
 		Accounts:  []snapshot.Account{{PID: 7, GPU: "0", Total: live + gib, Known: true}},
-		Groups: []state.GroupTotals{
+		Groups: []state.GroupFigures{
 			{Group: state.Group{GPU: "0", Kind: event.KindDevice, Owner: "pytorch"}, LiveBytes: live},
 			{Group: state.Group{GPU: "", Kind: event.KindHost, Owner: "pytorch"}, LiveBytes: 50 * gib},
 		},
@@ -70,6 +71,14 @@ func TestWatch(t *testing.T) {
 	gone.Processes, gone.Uses, gone.Accounts = nil, nil, nil
 	exited := live(60 * gib)
 	exited.Processes[0].Exited = true
+	renamed := live(30 * gib)
+	renamed.Processes[0].Name = "pt_main_thread"
+	two := func(n int64) *state.Totals { // a second process starts
+		t := live(n)
+		t.Processes = append(t.Processes, snapshot.Process{PID: 8, Name: "eval"})
+		t.Accounts = append(t.Accounts, snapshot.Account{PID: 8, GPU: "0", Total: gib, Known: true})
+		return t
+	}
 	unread := used(0)
 	unread.GPUs[0].GPUMemory = snapshot.GPUMemory{GPU: "0"}
 	for _, tt := range []struct {
@@ -78,14 +87,25 @@ func TestWatch(t *testing.T) {
 		moments []*state.Totals
 		want    []string
 	}{
-		{"at the limit nothing is told, beyond it once, and it is over a twentieth below", "gpu.used > 80%", moments(used, 80, 81, 90, 79, 81, 77, 76, 82),
+		{"at the limit nothing is told, beyond it once, and it is over after five minutes a twentieth below", "gpu.used > 80%", moments(used, 80, 81, 90, 79, 81, 77, 76, 75, 75, 75, 75, 75, 75, 82),
 			[]string{"1 GPU 0: gpu.used is 81.0 GiB, 81.0% of 100 GiB (gpu.used > 80%)",
-				"6 resolved: GPU 0: gpu.used is 76.0 GiB, 76.0% of 100 GiB (gpu.used > 80%)",
-				"7 GPU 0: gpu.used is 82.0 GiB, 82.0% of 100 GiB (gpu.used > 80%)"}},
-		{"what must last", "gpu.used >= 80% for 2m", moments(used, 80, 80, 10, 80, 90, 85, 10),
-			[]string{"5 GPU 0: gpu.used is 85.0 GiB, 85.0% of 100 GiB (gpu.used >= 80% for 2m)", "6 resolved: GPU 0: gpu.used is 10.0 GiB, 10.0% of 100 GiB (gpu.used >= 80% for 2m)"}},
-		{"less", "gpu.free < 20GiB", moments(used, 70, 81, 80, 70),
-			[]string{"1 GPU 0: gpu.free is 19.0 GiB, 19.0% of 100 GiB (gpu.free < 20GiB)", "3 resolved: GPU 0: gpu.free is 30.0 GiB, 30.0% of 100 GiB (gpu.free < 20GiB)"}},
+				"11 resolved: GPU 0: gpu.used is 75.0 GiB, 75.0% of 100 GiB (gpu.used > 80%)",
+				"13 GPU 0: gpu.used is 82.0 GiB, 82.0% of 100 GiB (gpu.used > 80%)"}},
+		{"what swings about the limit is told once", "gpu.used > 80%", moments(used, 50, 90, 20, 90, 90, 10, 10, 10, 10, 85, 10, 90, 50, 50, 50, 50, 50, 50),
+			[]string{"1 GPU 0: gpu.used is 90.0 GiB, 90.0% of 100 GiB (gpu.used > 80%)",
+				"17 resolved: GPU 0: gpu.used is 50.0 GiB, 50.0% of 100 GiB (gpu.used > 80%)"}},
+		{"a reading that fails ends nothing", "gpu.used > 80%", append(append(moments(used, 90), unread, unread, unread, unread), moments(used, 90, 90)...),
+			[]string{"0 GPU 0: gpu.used is 90.0 GiB, 90.0% of 100 GiB (gpu.used > 80%)"}},
+		{"readings that fail for long do", "gpu.used > 80%", append(moments(used, 90), unread, unread, unread, unread, unread, unread),
+			[]string{"0 GPU 0: gpu.used is 90.0 GiB, 90.0% of 100 GiB (gpu.used > 80%)",
+				"5 resolved: GPU 0 is gone, or not known any more (gpu.used > 80%)"}},
+		{"what must last, and a reading fails", "gpu.used >= 80% for 2m", append(append(moments(used, 80, 80), unread), moments(used, 80, 80)...), nil},
+		{"a process that changes its name", "process.live > 20GiB", append(moments(live, 30), renamed),
+			[]string{"0 process 7 (train): process.live is 30.0 GiB, 30.0% of 100 GiB (process.live > 20GiB)"}},
+		{"what must last", "gpu.used >= 80% for 2m", moments(used, 80, 80, 10, 80, 90, 85, 10, 10, 10, 10, 10, 10),
+			[]string{"5 GPU 0: gpu.used is 85.0 GiB, 85.0% of 100 GiB (gpu.used >= 80% for 2m)", "11 resolved: GPU 0: gpu.used is 10.0 GiB, 10.0% of 100 GiB (gpu.used >= 80% for 2m)"}},
+		{"less", "gpu.free < 20GiB", moments(used, 70, 81, 80, 70, 70, 70, 70, 70, 70),
+			[]string{"1 GPU 0: gpu.free is 19.0 GiB, 19.0% of 100 GiB (gpu.free < 20GiB)", "8 resolved: GPU 0: gpu.free is 30.0 GiB, 30.0% of 100 GiB (gpu.free < 20GiB)"}},
 		{"no limit to pass", "loss > 0", moments(live, 0, 3, 4),
 			[]string{"1 loss events_ring_full: loss is 3 (loss > 0)"}},
 		{"residual", "residual > 30GiB", moments(live, 40, 10), []string{"1 GPU 0: residual is 40.0 GiB, 40.0% of 100 GiB (residual > 30GiB)"}},
@@ -96,13 +116,25 @@ func TestWatch(t *testing.T) {
 				"1 resolved: process 7 (train) is gone, or not known any more (process.live > 20GiB)"}},
 		{"a process that has ended", "process.live > 20GiB", []*state.Totals{exited}, nil},
 		{"what NVML does not tell", "gpu.used < 1%", []*state.Totals{unread}, nil},
-		{"growth is from so long ago", "process.live grows 10GiB in 3m", moments(live, 50, 55, 58, 60, 60, 60, 62, 63),
-			[]string{"3 process 7 (train): process.live grew by 10.0 GiB in 3m, to 60.0 GiB, 60.0% of 100 GiB (process.live grows 10GiB in 3m)",
-				"4 resolved: process 7 (train): process.live grew by 5.0 GiB in 3m, to 60.0 GiB, 60.0% of 100 GiB (process.live grows 10GiB in 3m)"}},
+		{"growth is from so long ago", "process.live grows 10GiB in 5m", moments(live, 50, 52, 54, 56, 58, 60, 62, 63, 63, 63, 63, 63, 63, 63),
+			[]string{"5 process 7 (train): process.live grew by 10.0 GiB in 5m, to 60.0 GiB, 60.0% of 100 GiB (process.live grows 10GiB in 5m)",
+				"12 resolved: process 7 (train): process.live grew by 0 B in 5m, to 63.0 GiB, 63.0% of 100 GiB (process.live grows 10GiB in 5m)"}},
+		{"growth of which the pace is uneven", "process.live grows 10GiB in 5m", moments(live, 50, 53, 53, 57, 57, 61),
+			[]string{"5 process 7 (train): process.live grew by 11.0 GiB in 5m, to 61.0 GiB, 61.0% of 100 GiB (process.live grows 10GiB in 5m)"}},
 		{"a young process has not grown", "process.live grows 10GiB in 10m", moments(live, 0, 90, 90, 90), nil},
-		{"what shrinks", "process.live grows 10% in 1m", moments(live, 20, 30, 5),
+		{"a start is no growth", "process.live grows 1GiB in 5m", moments(live, 0, 0, 0, 0, 0, 0, 0, 0, 30, 60, 60, 60, 60, 60, 60, 60, 60, 60), nil},
+		{"nor is one that takes as long as the time of the rule", "process.live grows 1GiB in 5m", moments(live, 10, 20, 30, 40, 50, 50, 50, 50), nil},
+		{"nor what a caching allocator takes until it is steady", "process.live grows 1GiB in 5m", moments(live, 20, 30, 32, 33, 33, 33, 33, 34, 34, 34, 34, 34, 34, 34), nil},
+		{"a later phase is none either", "process.live grows 1GiB in 5m", moments(live, 20, 20, 20, 20, 20, 20, 20, 26, 26, 26, 26, 26, 26, 32, 32, 32, 32), nil},
+		{"a process that starts beside others", "owner.live grows 1GiB in 5m", append(moments(live, 20, 20, 20, 20, 20, 20, 20), moments(two, 30, 50, 60, 60, 60, 60, 60, 60, 60, 60, 60)...), nil},
+		{"growth beside it is told once it runs", "owner.live grows 1GiB in 5m", append(moments(live, 20, 20, 20, 20, 20, 20, 20), moments(two, 30, 50, 60, 61, 62, 63, 64, 65)...),
+			[]string{"12 owner pytorch: owner.live grew by 3.0 GiB in 5m, to 63.0 GiB (owner.live grows 1GiB in 5m)"}},
+		{"what comes and goes is no growth", "process.live grows 1GiB in 10m", moments(live, 20, 25, 20, 26, 20, 27, 20, 28, 20, 29, 20, 30, 20, 31, 20, 32), nil},
+		{"what shrinks", "process.live grows 10% in 1m", moments(live, 20, 30, 5, 5, 5, 5, 5, 5),
 			[]string{"1 process 7 (train): process.live grew by 10.0 GiB in 1m, to 30.0 GiB, 30.0% of 100 GiB (process.live grows 10% in 1m)",
-				"2 resolved: process 7 (train): process.live shrank by 25.0 GiB in 1m, to 5.0 GiB, 5.0% of 100 GiB (process.live grows 10% in 1m)"}},
+				"7 resolved: process 7 (train): process.live grew by 0 B in 1m, to 5.0 GiB, 5.0% of 100 GiB (process.live grows 10% in 1m)"}},
+		{"losses grow by any rise", "loss grows 3 in 5m", moments(live, 1, 1, 1, 1, 1, 5),
+			[]string{"5 loss events_ring_full: loss grew by 4 in 5m, to 5 (loss grows 3 in 5m)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := told(t, []string{tt.rule}, tt.moments...); !slices.Equal(got, tt.want) {
@@ -118,13 +150,13 @@ func TestWatchOutOfMemory(t *testing.T) {
 	for i := range 30 {
 		m := totals(0, 0)
 		for j := range min(i, 5) { // one a minute, of two processes
-			m.Latest = append(m.Latest, state.LatestFailure{Number: int64(1 + j), PID: 7 + j%2, Process: "train", GPU: "0", Requested: uint64(3 * gib), Time: m.Meta.Start.Add(time.Duration(1+j) * time.Minute)})
+			m.Latest = append(m.Latest, state.FailureSummary{Number: int64(1 + j), PID: 7 + j%2, Process: "train", GPU: "0", Requested: uint64(3 * gib), Time: m.Meta.Start.Add(time.Duration(1+j) * time.Minute)})
 		}
 		all = append(all, m)
 	}
 	want := []string{
-		"1 process 7 (train) on GPU 0 ran out of memory: 3.0 GiB were asked for (oom)",
-		"2 process 8 (train) on GPU 0 ran out of memory: 3.0 GiB were asked for (oom)",
+		"1 process 7 (train) on GPU 0 ran out of memory: it requested 3.0 GiB (oom)",
+		"2 process 8 (train) on GPU 0 ran out of memory: it requested 3.0 GiB (oom)",
 		"14 resolved: process 8 (train) on GPU 0 has not run out of memory for 10m (oom)",
 		"15 resolved: process 7 (train) on GPU 0 has not run out of memory for 10m (oom)",
 	}
@@ -139,7 +171,7 @@ func TestWatchChanges(t *testing.T) {
 	used, failure := parsed(t, "gpu.used > 80%"), parsed(t, oom)
 	m := totals(90*gib, 0)
 	fail := func() {
-		m.Latest = append(m.Latest, state.LatestFailure{Number: int64(1 + len(m.Latest)), PID: 8 + len(m.Latest), GPU: "0"})
+		m.Latest = append(m.Latest, state.FailureSummary{Number: int64(1 + len(m.Latest)), PID: 8 + len(m.Latest), GPU: "0"})
 	}
 	w := NewWatch([]Rule{used})
 	at := time.Duration(0)
@@ -207,9 +239,9 @@ func TestWatchIsBounded(t *testing.T) {
 	r := parsed(t, "process.live grows 1GiB in 1h")
 	c, x := &condition{}, watched{Rule: r}
 	for i := range 100_000 {
-		x.observe(c, time.Duration(i)*time.Second, measure{})
-		if len(c.samples) > maxSamples || cap(c.samples) > 4*maxSamples {
-			t.Fatalf("%d samples, room for %d", len(c.samples), cap(c.samples))
+		x.observe(c, time.Duration(i)*time.Second, m.Meta.Start, measure{}, false)
+		if len(c.growth) > parts+1 || cap(c.growth) > 4*parts {
+			t.Fatalf("%d parts, room for %d", len(c.growth), cap(c.growth))
 		}
 	}
 }
@@ -250,5 +282,47 @@ func TestRealOutOfMemory(t *testing.T) {
 	}
 	if failures == 0 || failures != v.Latest[len(v.Latest)-1].Number {
 		t.Errorf("%d failures, %+v", failures, v.Latest)
+	}
+}
+
+// A leak is told once for each process, with the program's own line and the stack, and not
+// while the process starts. Its end is told when nothing was found for five minutes.
+func TestWatchLeaks(t *testing.T) {
+	w := NewWatch([]Rule{parsed(t, "leak"), parsed(t, "leak > 2GiB for 1m")})
+	m := totals(0, gib)
+	one := func(growth int64, over time.Duration) leaks.Leak {
+		return leaks.Leak{PID: 7, Process: "train", GPU: "0", Growth: growth, Over: over, Now: true, Line: "step train.py:41", Brief: "at::empty < step train.py:41", Frames: []string{"at::empty", "step /home/me/train.py:41"}}
+	}
+	starting, earlier, gone := one(gib, time.Minute), one(gib, time.Minute), one(gib, time.Minute)
+	starting.Starting, earlier.Now, gone.PID = true, false, 99
+	small := one(gib/2, 2*time.Minute)
+	small.Frames, small.Brief = nil, "other"
+	var got []string
+	for i, found := range [][]leaks.Leak{
+		0: {starting, earlier, gone}, 1: {one(gib, time.Minute)}, 2: {one(3*gib, 2*time.Minute), small}, 3: {one(3*gib, 3*time.Minute), small},
+		4: {earlier}, 5: {one(4*gib, 5*time.Minute)}, 11: {starting},
+	} {
+		m.Meta.Duration = time.Duration(i) * time.Minute
+		w.Leaks(found)
+		for _, a := range w.Observe(m.Meta.Duration, m) {
+			got = append(got, fmt.Sprintf("%d %s", i, a.Text))
+			if want := one(0, 0).Frames; !slices.Equal(a.Stack, want) || a.Subject != (Subject{PID: 7, Process: "train"}) {
+				t.Errorf("%+v", a)
+			}
+		}
+		if i == 2 {
+			if f := w.Firing(); len(f) != 1 || f[0].Value != 3*gib+gib/2 || !f[0].Since.Equal(m.Meta.Start.Add(time.Minute)) {
+				t.Errorf("%+v", f)
+			}
+		}
+	}
+	want := []string{
+		"1 process 7 (train): memory of a stack grew by 1.0 GiB in 1m and is still held, allocated at step train.py:41, by at::empty < step train.py:41 (leak)",
+		"3 process 7 (train): memory of a stack grew by 3.0 GiB in 3m and is still held, allocated at step train.py:41, by at::empty < step train.py:41, and 1 more grew by 512 MiB (leak > 2GiB for 1m)",
+		"11 resolved: process 7 (train): no stack grows any more (leak)",
+		"11 resolved: process 7 (train): no stack grows any more (leak > 2GiB for 1m)",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
 }

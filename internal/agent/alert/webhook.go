@@ -34,19 +34,19 @@ var (
 	webhookCauses loss.Causes
 
 	lossWaiting   = webhookCauses.Add("alerts_dropped", "alerts not sent to the webhook because too many waited for it")
-	lossUnsent    = webhookCauses.Add("alerts_undelivered", "alerts that the webhook did not take, however often they were sent")
+	lossUnsent    = webhookCauses.Add("alerts_undelivered", "alerts that the webhook did not accept in any attempt")
 	countedTries  = webhookCauses.Add("alert_posts_failed", "requests to the webhook that failed; most are sent again")
-	errNoAddress  = errors.New("the webhook is no http or https address")
-	errRedirected = errors.New("it sends elsewhere, which is not followed")
+	errNoAddress  = errors.New("the webhook is not an http or https address")
+	errRedirected = errors.New("it redirects to another address, and the agent does not follow redirects")
 )
 
 // WebhookOptions configure a Webhook.
 type WebhookOptions struct {
 	// URL is where alerts are posted to. What of it may be secret, all but scheme and host,
-	// is never told.
+	// is never shown.
 	URL  string
 	Node string // the name of this machine, in each message
-	// Warn, if set, is told when alerts cannot be delivered, and when they can again.
+	// Warn, if set, hears when alerts cannot be delivered, and when they can again.
 	Warn func(string)
 	// FirstPause is for tests: 0 for a second.
 	FirstPause time.Duration
@@ -173,19 +173,19 @@ func (w *Webhook) finish(ctx context.Context, first ...Alert) {
 	}
 }
 
-// works tells the user when that has changed.
+// works warns the user when that has changed.
 func (w *Webhook) works(does bool, err error) {
 	switch {
 	case w.opts.Warn == nil || w.failing == !does:
 	case does:
-		w.opts.Warn(fmt.Sprintf("the alert webhook at %s takes alerts again", w))
+		w.opts.Warn(fmt.Sprintf("the alert webhook at %s accepts alerts again", w))
 	default:
-		w.opts.Warn(fmt.Sprintf("the alert webhook at %s does not take alerts: %v", w, err))
+		w.opts.Warn(fmt.Sprintf("the alert webhook at %s does not accept alerts: %v", w, err))
 	}
 	w.failing = !does
 }
 
-// post sends one request. again tells whether another may succeed where it did not, and
+// post sends one request. again reports whether another may succeed where it did not, and
 // after how long the answer wants it.
 func (w *Webhook) post(ctx context.Context, a Alert) (again bool, after time.Duration, err error) {
 	body, err := json.Marshal(message{1, w.opts.Node, a})

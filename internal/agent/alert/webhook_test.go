@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
@@ -83,7 +85,7 @@ func lost(all []loss.Counter) map[string]uint64 {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not %s in time", what)
 		}
@@ -97,13 +99,13 @@ func TestWebhook(t *testing.T) {
 		}
 	})
 	w, end := hook(t, x.URL+"/secret/path?token=hidden")
-	a := Alert{Rule: "oom", Subject: Subject{PID: 7, Process: "<b>\"\\\x1b", GPU: "0"}, Time: time.Unix(5, 0).UTC(), Value: 3, Text: "it is so"}
+	a := Alert{Rule: "oom", Subject: Subject{PID: 7, Process: "<b>\"\\\x1b", GPU: "0"}, Time: time.Unix(5, 0).UTC(), Since: time.Unix(4, 0).UTC(), Value: 3, Text: "it is so", Stack: []string{"f a.py:1"}}
 	w.Send(a)
 	eventually(t, "delivered", func() bool { return len(x.got()) == 3 })
 	count, said := end()
 	for _, m := range x.got() {
-		if m != (message{1, "node1", a}) {
-			t.Errorf("%+v", m)
+		if d := cmp.Diff(message{1, "node1", a}, m); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
 		}
 	}
 	if len(count) != 1 || count["alert_posts_failed"] != 2 {
@@ -112,7 +114,7 @@ func TestWebhook(t *testing.T) {
 	if len(said) != 2 || !strings.Contains(said[0], "it answers 502") || !strings.Contains(said[1], "again") {
 		t.Errorf("said %q", said)
 	}
-	want := `{"version":1,"node":"node1","rule":"oom","resolved":false,"subject":{"gpu":"0","pid":7,"process":"\u003cb\u003e\"\\\u001b"},"time":"1970-01-01T00:00:05Z","value":3,"limit":0,"text":"it is so"}`
+	want := `{"version":1,"node":"node1","rule":"oom","resolved":false,"subject":{"gpu":"0","pid":7,"process":"\u003cb\u003e\"\\\u001b"},"time":"1970-01-01T00:00:05Z","since":"1970-01-01T00:00:04Z","value":3,"limit":0,"text":"it is so","stack":["f a.py:1"]}`
 	if x.bodies[0] != want {
 		t.Errorf("%s", x.bodies[0])
 	}
@@ -130,7 +132,7 @@ func TestWebhookRefused(t *testing.T) {
 		"redirect": {func(_ int, w http.ResponseWriter) {
 			w.Header().Set("Location", "http://127.0.0.1:1/")
 			w.WriteHeader(http.StatusFound)
-		}, 1, "not followed"},
+		}, 1, "does not follow redirects"},
 		"always failing": {func(_ int, w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) }, maxTries, "500"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -90,7 +90,7 @@ func Capabilities() error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("start anew without the other capabilities: %w", unix.Exec(program, os.Args, os.Environ()))
+	return fmt.Errorf("restart without the other capabilities: %w", unix.Exec(program, os.Args, os.Environ()))
 }
 
 func bits(capabilities ...int) (all uint64) {
@@ -100,15 +100,15 @@ func bits(capabilities ...int) (all uint64) {
 	return all
 }
 
-// uprobesWantAdmin tells whether this kernel opens a perf event of a uprobe for
+// uprobesWantAdmin reports whether this kernel opens a perf event of a uprobe for
 // CAP_SYS_ADMIN alone: those from 2025 on do (and what is older and was mended), while
 // others take CAP_PERFMON, unless they are of a distribution that has a
-// perf_event_paranoid above 2. Python's code is watched by such events everywhere, and
-// before Linux 6.6 all is. The calling thread must be locked, and have what it is told.
+// perf_event_paranoid above 2. Probes are such events before Linux 6.6. The calling thread
+// must be locked, and have the capabilities had.
 func uprobesWantAdmin(had set) (bool, error) {
 	text, err := os.ReadFile("/sys/bus/event_source/devices/uprobe/type")
 	if err != nil {
-		return true, nil // as far as can be told here
+		return true, nil // as far as is known here
 	}
 	kind, err := strconv.ParseUint(string(bytes.TrimSpace(text)), 10, 32)
 	if err != nil {
@@ -119,7 +119,7 @@ func uprobesWantAdmin(had set) (bool, error) {
 	if err := without.assume(); err != nil {
 		return false, err
 	}
-	// An event without a file: EINVAL comes after the question who asks.
+	// The event names no file. The kernel checks the caller's privileges first, then returns EINVAL.
 	fd, err := unix.PerfEventOpen(&unix.PerfEventAttr{Type: uint32(kind), Size: unix.PERF_ATTR_SIZE_VER5}, -1, 0, -1, unix.PERF_FLAG_FD_CLOEXEC)
 	if err == nil {
 		unix.Close(fd)

@@ -1,9 +1,9 @@
-// Package metrics shows sums of a trace to Prometheus: by GPU, kind and owner, and where
-// that is wanted by process. A scrape names no stack.
+// Package metrics shows sums of a trace to Prometheus: by GPU, kind and owner, and by process
+// if Options.PerProcess is set. A scrape does not name stacks.
 //
-// Its label sets are bounded: owners and GPUs by state.Group, processes by
-// Options.PerProcess. What a traced program chooses is a label's value, escaped and cut,
-// and never a name. Series that fall together are added up.
+// The label sets are bounded: owners and GPUs by state.Group, processes by
+// Options.PerProcess. Texts that a traced program chooses are only values of labels, escaped
+// and cut, never names. Series with the same labels are added up.
 package metrics
 
 import (
@@ -26,23 +26,23 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A Source is a running trace: *session.Session is one. A recording would be.
+// A Source is a running trace, such as a *session.Session.
 type Source interface {
-	// Totals wait for nothing but the driver's figures.
+	// Totals waits only for the driver's figures.
 	Totals() *state.Totals
 }
 
-// A Workload is what runs a process: each is "" where it is not known.
+// A Workload names the workload of a process. Fields that are not known are "".
 type Workload struct{ Namespace, Pod, Container, Service, Job string }
 
-// A BPF is what the kernel measured of the tracer's BPF programs, and for how long: it does
-// so only while somebody has it do so, because that costs time for each run.
+// A BPF is the kernel's measurement of the tracer's BPF programs. The kernel measures only on
+// request, because a measurement adds time to each run. Measured is for how long it did.
 type BPF struct {
 	Run, Measured time.Duration
 	Runs          uint64
 }
 
-// NotSeen are processes of a user that are not traced, or not in full, for one reason.
+// NotSeen counts the processes of a user that are not traced, or not in full, for one reason.
 type NotSeen struct {
 	User      string
 	Reason    string
@@ -52,22 +52,19 @@ type NotSeen struct {
 // Options configure Metrics.
 type Options struct {
 	Source Source
-	// PerProcess is how many processes at most have series of their own: those that came
-	// first, for as long as they live.
+	// PerProcess bounds the processes with series of their own. The first ones have them,
+	// until they end.
 	PerProcess int
-	// Workload, if set, says what runs a process. It waits for nothing.
+	// Workload, if set, returns the workload of a process. It does not wait.
 	Workload func(pid int) Workload
-	// Loss, if set, is what was lost elsewhere than in the trace: causes with names of
-	// their own.
-	Loss func() []loss.Counter
-	// NotSeen, if set, are processes that are not traced, or not in full: one for each
-	// user and reason. It waits for nothing.
+	// NotSeen, if set, returns the processes that are not traced, or not in full, by user and
+	// reason. It does not wait.
 	NotSeen func() []NotSeen
-	// BPF, if set, is what BPF programs cost so far.
+	// BPF, if set, returns the cost of the BPF programs so far.
 	BPF func() BPF
 }
 
-// Metrics is a prometheus.Collector, for any number of goroutines.
+// Metrics is a prometheus.Collector. Any number of goroutines may use it.
 type Metrics struct {
 	opts Options
 
@@ -79,38 +76,37 @@ type Metrics struct {
 func New(opts Options) *Metrics { return &Metrics{opts: opts, admitted: map[int]bool{}} }
 
 const (
-	// maxScrapes bounds the scrapes that go on at a time, and scrapeTimeout is how long one
-	// may take.
+	// maxScrapes bounds the scrapes at a time, and scrapeTimeout the time of each.
 	maxScrapes    = 4
 	scrapeTimeout = 10 * time.Second
 )
 
-// Handler serves the metrics, with those of this process: its CPU time, memory and
-// descriptors.
+// Handler serves the metrics of the trace, and those of this process: its CPU time, memory
+// and file descriptors.
 func (m *Metrics) Handler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout})
 }
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range descs() {
 		out <- d
 	}
 }
 
-// A process has counters of its own.
+// A process is a traced process with series of its own.
 type process struct{ snapshot.Process }
 
-// A use is what a process has on a GPU.
+// A use is the memory of a process on a GPU.
 type use struct {
 	state.Use
 	held  int64
 	known bool
 }
 
-// A whole is what all families without labels are of.
+// A whole has the figures of the families without labels.
 type whole struct {
 	totals             *state.Totals
 	took               time.Duration
@@ -118,7 +114,7 @@ type whole struct {
 	bpf                BPF
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +130,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		g := &t.GPUs[i]
 		label := Label(g.GPU)
 		if seen[label] {
-			continue // one label twice would fail the scrape
+			continue // a second metric with the same labels would fail the scrape
 		}
 		seen[label] = true
 		for j := range gpuFamilies {
@@ -151,7 +147,8 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(notSeenDesc, gauge, float64(n.Processes), Label(n.User), n.Reason)
 		}
 	}
-	// A counter that begins at 1 looks to Prometheus as if it had not risen.
+	// Every GPU has a counter from 0 on: Prometheus does not see the rise of a counter that
+	// begins at 1.
 	failures := map[string]int64{}
 	for i := range t.GPUs {
 		failures[t.GPUs[i].GPU] = 0
@@ -160,31 +157,27 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		failures[t.Groups[i].GPU] = 0
 	}
 	maps.Copy(failures, t.OutOfMemory)
-	sum(out, outOfMemoryDesc, maps.All(failures))
-	lost := t.Loss
-	if m.opts.Loss != nil {
-		lost = append(slices.Clone(lost), m.opts.Loss()...)
+	sums := map[string]int64{}
+	for gpu, n := range failures {
+		sums[Label(gpu)] += n
 	}
-	sum(out, lossDesc, func(yield func(string, uint64) bool) {
-		for _, c := range lost {
-			if !yield(c.Name, c.Value) {
-				return
-			}
-		}
-	})
+	for gpu, n := range sums {
+		out <- prometheus.MustNewConstMetric(outOfMemoryDesc, counter, float64(n), gpu)
+	}
+	losses(out, t.Loss)
 	out <- prometheus.MustNewConstMetric(buildDesc, gauge, 1, Label(t.Meta.Version), runtime.Version(), Label(t.Meta.StackMode))
 }
 
-// groups gives out what is of a GPU, kind and owner.
+// groups sends the metrics of each GPU, kind and owner.
 func groups(out chan<- prometheus.Metric, t *state.Totals) {
 	type labels struct{ gpu, kind, owner string }
-	rows, order := map[labels]*state.GroupTotals{}, []labels(nil)
+	rows, order := map[labels]*state.GroupFigures{}, []labels(nil)
 	for i := range t.Groups {
 		g := &t.Groups[i]
 		k := labels{Label(g.GPU), g.Kind.String(), Label(g.Owner)}
 		row := rows[k]
 		if row == nil {
-			row = &state.GroupTotals{}
+			row = &state.GroupFigures{}
 			rows[k] = row
 			order = append(order, k)
 		}
@@ -200,18 +193,19 @@ func groups(out chan<- prometheus.Metric, t *state.Totals) {
 	}
 }
 
-// sum gives out counters of one label, those of which fall together as one.
-func sum[N int64 | uint64](out chan<- prometheus.Metric, desc *prometheus.Desc, values func(func(string, N) bool)) {
-	sums := map[string]float64{}
-	for name, value := range values {
-		sums[Label(name)] += float64(value)
+// losses sends a counter for each layer and class of loss.
+func losses(out chan<- prometheus.Metric, all []loss.Counter) {
+	sums := map[[2]string]float64{}
+	for _, c := range all {
+		p, _ := loss.PlaceOf(c.Name)
+		sums[[2]string{p.Layer, Label(p.Class)}] += float64(c.Value)
 	}
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		out <- prometheus.MustNewConstMetric(desc, counter, sums[name], name)
+	for of, sum := range sums {
+		out <- prometheus.MustNewConstMetric(lossDesc, counter, sum, of[0], of[1])
 	}
 }
 
-// processes gives out the series of single processes, and counts those without.
+// processes sends the series of single processes, and counts the processes without.
 func (m *Metrics) processes(out chan<- prometheus.Metric, w *whole) {
 	alive := map[int]*process{}
 	var order []int
@@ -256,8 +250,8 @@ func (m *Metrics) processes(out chan<- prometheus.Metric, w *whole) {
 	}
 }
 
-// uses returns what each process has on each GPU, by what it allocated there and by its
-// account.
+// uses returns the memory of each process on each GPU, from its allocations there and from
+// its account.
 func uses(t *state.Totals) []use {
 	type key struct {
 		pid int
@@ -295,6 +289,6 @@ func uses(t *state.Totals) []use {
 // maxLabel bounds the value of a label, in bytes.
 const maxLabel = 200
 
-// Label returns s as the value of a label: what does not print is escaped, and what is too
-// long is cut.
+// Label returns s as the value of a label. Characters that do not print are escaped, and long
+// texts are cut.
 func Label(s string) string { return render.Cut(s, maxLabel) }

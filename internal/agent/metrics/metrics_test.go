@@ -189,14 +189,17 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// What others lost is served beside what the trace did.
-func TestLossOfOthers(t *testing.T) {
-	m := New(Options{Source: hostile(), Loss: func() []loss.Counter {
-		return []loss.Counter{{Name: "pushes_dropped", Value: 3}, {Name: "pushes_dropped", Value: 4}}
-	},
+// A lost has totals with counters of loss.
+type lost []loss.Counter
+
+func (l lost) Totals() *state.Totals { return &state.Totals{Loss: l} }
+
+// Loss is shown by layer and class, a counter with something that a user can do by itself.
+func TestLoss(t *testing.T) {
+	m := New(Options{Source: lost{{Name: "mappings_lost", Value: 3}, {Name: "functions_not_compared", Value: 4}, {Name: "tensor_sites_full", Value: 5}, {Name: "events_ring_full", Value: 6}},
 		BPF: func() BPF { return BPF{Run: time.Second / 2, Measured: 10 * time.Second, Runs: 9} }})
 	got := values(t, scrape(t, m))
-	for k, want := range map[string]float64{`loss_total{cause="pushes_dropped"}`: 7, "bpf_run_seconds_total": 0.5, "bpf_measured_seconds_total": 10, "bpf_runs_total": 9} {
+	for k, want := range map[string]float64{`loss_total{class="late",layer="calls"}`: 7, `loss_total{class="full",layer="tensor"}`: 5, `loss_total{class="events_ring_full",layer="calls"}`: 6, "bpf_run_seconds_total": 0.5, "bpf_measured_seconds_total": 10, "bpf_runs_total": 9} {
 		if got[namespace+k] != want {
 			t.Errorf("%s is %v, want %v", k, got[namespace+k], want)
 		}

@@ -27,6 +27,8 @@ type Dir struct {
 	mu   sync.Mutex
 	n    int // reports written
 	keep int
+
+	explainer *explainer // nil for none
 }
 
 // Open makes the directory if it is not there, with a mode: what is wrong with it is
@@ -63,6 +65,7 @@ func (d *Dir) Write(o *snapshot.OutOfMemory) (page string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.n++
+	recording := d.explainer.recordingOf(o)
 	base := fmt.Sprintf("oom-%s-%d-%03d", o.Time.UTC().Format("20060102-150405"), o.PID, d.n)
 	for name, content := range map[string]func(io.Writer) error{
 		base + ".pb.gz": func(f io.Writer) error { return pprofout.Write(f, o.Snapshot) },
@@ -72,7 +75,26 @@ func (d *Dir) Write(o *snapshot.OutOfMemory) (page string, err error) {
 			return "", errors.Join(fmt.Errorf("write %s: %w", filepath.Join(d.path, name), err), d.prune())
 		}
 	}
-	return filepath.Join(d.path, base+".txt"), d.prune()
+	page = filepath.Join(d.path, base+".txt")
+	if recording != "" {
+		d.explainer.add(question{o, page, recording})
+	}
+	return page, d.prune()
+}
+
+// rewrite replaces a page that Write wrote, if it is still there.
+func (d *Dir) rewrite(page string, o *snapshot.OutOfMemory) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	name := filepath.Base(page)
+	_, err := d.dir.Changed(name)
+	if err == nil {
+		err = d.dir.Write(name, true, func(f io.Writer) error { return export.OutOfMemory(f, o) })
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("write %s again: %w", page, err)
 }
 
 // names are those of what Write writes: its time, PID and number.

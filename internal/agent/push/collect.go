@@ -22,7 +22,6 @@ type process struct {
 	// profile has all values of pprofout, and neither times nor comments.
 	profile *profile.Profile
 	gzipped map[form][]byte // of profile: see pack
-	tables  *tables         // of all of its samples, once a form had them
 }
 
 // An identity is a random UUID. It stays with a profile, so that a target may know it
@@ -54,7 +53,7 @@ type collector struct {
 func newCollector(o Options, set *loss.Set) *collector {
 	return &collector{
 		source: o.Source, labels: o.Labels, loss: set, patience: patience,
-		want: state.Want{Driver: true, Unreported: true, Native: o.Native, Shapes: state.NewShapes()},
+		want: state.Want{Driver: true, Unreported: true, Holders: true, Native: o.Native, Shapes: state.NewShapes()},
 	}
 }
 
@@ -64,7 +63,7 @@ func newCollector(o Options, set *loss.Set) *collector {
 func (c *collector) profiles(yield func(*process) bool) {
 	view := c.source.Report(c.want)
 	begin, end := view.Interval()
-	all := view.Each()
+	all := view.ByProcess()
 	labels := c.series(all)
 	for i := range all {
 		p, err := newProcess(&all[i], labels[i], begin, end)
@@ -78,7 +77,7 @@ func (c *collector) profiles(yield func(*process) bool) {
 }
 
 // newProcess returns what a process did in an interval, nil if there is nothing.
-func newProcess(one *state.One, labels []Label, begin, end time.Time) (*process, error) {
+func newProcess(one *state.ProcessView, labels []Label, begin, end time.Time) (*process, error) {
 	x := &process{id: newIdentity(), labels: labels, begin: begin, end: end, gzipped: map[form][]byte{}}
 	if one.Ended.After(begin) && one.Ended.Before(end) {
 		x.end = one.Ended
@@ -105,8 +104,8 @@ func newProcess(one *state.One, labels []Label, begin, end time.Time) (*process,
 const patience = time.Second
 
 // series returns the labels of processes: also of those that hold nothing yet, whose
-// labels are looked for meanwhile.
-func (c *collector) series(all []state.One) [][]Label {
+// labels are looked for at the same time.
+func (c *collector) series(all []state.ProcessView) [][]Label {
 	out := make([][]Label, len(all))
 	known := make(map[event.Process][]Label, len(all))
 	until := time.Now().Add(c.patience)
@@ -136,7 +135,7 @@ func (c *collector) series(all []state.One) [][]Label {
 }
 
 // find returns the labels of a process, and whether they are all.
-func (c *collector) find(one *state.One) ([]Label, bool) {
+func (c *collector) find(one *state.ProcessView) ([]Label, bool) {
 	var more []Label
 	known := true
 	if c.labels != nil {

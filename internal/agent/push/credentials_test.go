@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 )
 
 // The headers of the file are sent to whom they are for, are read again when they change,
@@ -52,20 +51,21 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("%q", warned)
 	}
 	warned = nil
-	h := &headers{path: path, warn: o.Warn}
-	if err := h.load(); err != nil {
+	h, err := openHeaders(path, o.Warn)
+	if err != nil {
 		t.Fatal(err)
 	}
 	write("X-Scope-OrgID: other tenant\n")
+	h.file.Expire()
 	if got := h.of("otlp").Get("X-Scope-OrgID"); got != "other tenant" {
 		t.Errorf("%q after the file changed", got)
 	}
 	write("secret without a colon")
-	h.asked = time.Time{}
+	h.file.Expire()
 	if got := h.of("otlp").Get("X-Scope-OrgID"); got != "other tenant" {
 		t.Errorf("%q after the file was damaged", got)
 	}
-	h.asked = time.Time{}
+	h.file.Expire()
 	h.of("otlp")
 	if len(warned) != 1 || strings.Contains(warned[0], "secret") {
 		t.Errorf("warned of %q", warned)
@@ -116,7 +116,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s: %s", url, u.JoinPath(s.path))
 		}
 	}
-	if s, u, err := systemOf(Target{"otlp", "grpcs://h:4317"}); err != nil || u.String() != "https://h:4317" || s.protocol != (grpcUnary{otlp: true}) {
+	if s, u, err := systemOf(Target{"otlp", "grpcs://h:4317"}); err != nil || u.String() != "https://h:4317" || !s.grpc {
 		t.Errorf("%v, %v", u, err)
 	}
 	if _, err := New(Options{Targets: []Target{{"loki", "http://h"}}}); err == nil {

@@ -2,27 +2,41 @@ package push
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/reload"
 	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
-// headers are those of a file, which is read again when it has changed: credentials are
-// renewed. The last good ones stay while it cannot be read.
+// headers are those of a file, by system, "" for all.
 type headers struct {
-	path string
-	warn func(string)
+	file *reload.Value[map[string]http.Header] // nil for none
+}
 
-	mu    sync.Mutex
-	read  string // what Stat said of the file then
-	asked time.Time
-	all   map[string]http.Header // by system, "" for all
+// again is how often the file is looked at, at most: credentials are renewed.
+const again = time.Second
+
+// openHeaders reads the file, if there is one.
+func openHeaders(path string, warn func(string)) (*headers, error) {
+	if path == "" {
+		return &headers{}, nil
+	}
+	file, err := reload.Load(again, func(text string) { warn("push: " + text) }, func() (map[string]http.Header, error) {
+		data, _, err := userfile.Read(path, maxHeaderFile)
+		if err != nil {
+			return nil, err
+		}
+		all, err := readHeaders(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return all, nil
+	}, path)
+	return &headers{file}, err
 }
 
 const maxHeaderFile = 64 << 10
@@ -44,7 +58,7 @@ func readHeaders(data []byte) (map[string]http.Header, error) {
 		if name, ok := strings.CutPrefix(line, "["); ok {
 			name, ok = strings.CutSuffix(name, "]")
 			if !ok || !slices.Contains(Systems, name) {
-				return nil, fmt.Errorf("line %d: [%s] are what there is", i+1, strings.Join(Systems, "], ["))
+				return nil, fmt.Errorf("line %d: unknown section: use one of [%s]", i+1, strings.Join(Systems, "], ["))
 			}
 			system = name
 			continue
@@ -56,7 +70,7 @@ func readHeaders(data []byte) (map[string]http.Header, error) {
 		}
 		name = http.CanonicalHeaderKey(name)
 		if slices.Contains(reserved, name) || strings.HasPrefix(name, "Grpc-") || strings.HasPrefix(name, "Connect-") {
-			return nil, fmt.Errorf("line %d: %s is not for this file", i+1, name)
+			return nil, fmt.Errorf("line %d: this file may not set %s", i+1, name)
 		}
 		if all[system] == nil {
 			all[system] = http.Header{}
@@ -66,65 +80,25 @@ func readHeaders(data []byte) (map[string]http.Header, error) {
 	return all, nil
 }
 
-// token tells whether s may be a header's name.
+// token reports whether s may be a header's name.
 func token(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
 	})
 }
 
-// secret tells whether headers have credentials.
+// secret reports whether headers have credentials.
 func secret(h http.Header) bool {
 	return h.Get("Authorization") != "" || h.Get("Proxy-Authorization") != "" || h.Get("Cookie") != ""
 }
 
-// load reads the file.
-func (h *headers) load() error {
-	if h.path == "" {
-		return nil
-	}
-	data, info, err := userfile.Read(h.path, maxHeaderFile)
-	if err != nil {
-		return err
-	}
-	all, err := readHeaders(data)
-	if err != nil {
-		return fmt.Errorf("%s: %w", h.path, err)
-	}
-	h.all, h.read = all, stamp(info)
-	return nil
-}
-
-func stamp(info os.FileInfo) string {
-	inode := uint64(0)
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		inode = st.Ino
-	}
-	return fmt.Sprint(info.ModTime().UnixNano(), info.Size(), inode)
-}
-
-// again is how often the file is looked at, at most.
-const again = time.Second
-
-// of returns the headers for a system.
+// of returns a copy of the headers for a system.
 func (h *headers) of(system string) http.Header {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.path != "" && time.Since(h.asked) > again {
-		h.asked = time.Now()
-		if info, err := os.Stat(h.path); err == nil && stamp(info) != h.read {
-			if err := h.load(); err != nil {
-				h.read = stamp(info) // it is said once
-				h.warn(fmt.Sprintf("push: the headers of before are sent: %v", err))
-			}
-		}
-	}
-	out := h.all[""].Clone()
-	for name, values := range h.all[system] {
-		if out == nil {
-			out = http.Header{}
-		}
-		out[name] = values
+	out := http.Header{}
+	if h.file != nil {
+		all := h.file.Get()
+		maps.Copy(out, all[""].Clone())
+		maps.Copy(out, all[system].Clone())
 	}
 	return out
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A Label tells series apart.
+// A Label is one of those that distinguish series.
 type Label struct{ Name, Value string }
 
 // Names of labels.

@@ -2,23 +2,19 @@ package push
 
 import (
 	"bytes"
-	"compress/flate"
-	"encoding/binary"
-	"hash/crc32"
+	"compress/gzip"
+	"io"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/google/pprof/profile"
-	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // A form is which part of a profile a store takes as one pprof profile.
 type form struct {
 	values part
-	// few: no labels of samples but fewLabels.
+	// few: samples have the labels fewLabels alone.
 	few bool
 }
 
@@ -37,305 +33,96 @@ func (p part) has(sampleType string) bool {
 }
 
 // fewLabels make a series each in Pyroscope, which takes the labels of samples for a
-// series's own. What the others say, the frames of the stack say too.
+// series's own. The frames of the stack say what the others do.
 var fewLabels = []string{"kind", "gpu", "owner", "category"}
 
-// Field numbers of pprof's profile.proto.
-const (
-	pprofType        = 1 // Profile.sample_type
-	pprofSample      = 2
-	pprofMapping     = 3
-	pprofLocation    = 4
-	pprofFunction    = 5
-	pprofString      = 6
-	pprofTime        = 9
-	pprofDuration    = 10
-	pprofPeriodType  = 11
-	pprofPeriod      = 12
-	pprofDefaultType = 14
-
-	pprofSampleLocations = 1 // Sample.location_id
-	pprofSampleValues    = 2
-	pprofSampleLabel     = 3
-
-	pprofLabelKey   = 1 // Label.key
-	pprofLabelValue = 2 // Label.str
-
-	pprofID = 1 // Mapping.id, Location.id, Function.id
-
-	pprofMappingStart   = 2 // Mapping.memory_start
-	pprofMappingLimit   = 3
-	pprofMappingOffset  = 4
-	pprofMappingFile    = 5
-	pprofMappingBuildID = 6
-	pprofHasFunctions   = 7 // Mapping.has_functions
-	pprofHasFilenames   = 8
-	pprofHasLineNumbers = 9
-	pprofHasInlines     = 10
-
-	pprofLocationMapping = 2 // Location.mapping_id
-	pprofLocationAddress = 3
-	pprofLocationLine    = 4
-
-	pprofLineFunction = 1 // Line.function_id
-	pprofLineLine     = 2
-
-	pprofFunctionName   = 2 // Function.name
-	pprofFunctionSystem = 3
-	pprofFunctionFile   = 4
-)
-
-// pack returns the part of a profile as gzip-compressed pprof, nil if it has no samples:
-// those that are not zero in a form. What all samples refer to, most of a profile, is
-// encoded and compressed once for the forms that have all of it.
+// pack returns a form of the profile as gzip-compressed pprof, nil if no sample of it has a
+// value. A form that several stores take is made once.
 func (x *process) pack(f form) ([]byte, error) {
-	if out, ok := x.gzipped[f]; ok {
-		return out, nil
+	out, ok := x.gzipped[f]
+	if !ok {
+		var err error
+		if p := x.form(f); len(p.Sample) > 0 {
+			out, err = compress(p.WriteUncompressed)
+		}
+		if err != nil {
+			return nil, err
+		}
+		x.gzipped[f] = out
 	}
+	return out, nil
+}
+
+// form returns a form of the profile, which shares what it refers to.
+func (x *process) form(f form) *profile.Profile {
 	p := x.profile
+	out := &profile.Profile{PeriodType: p.PeriodType, Period: p.Period, Mapping: p.Mapping, TimeNanos: x.end.UnixNano()}
+	if f.values != held {
+		out.DurationNanos = x.end.Sub(x.begin).Nanoseconds()
+	}
+	if f.values != allocated {
+		out.DefaultSampleType = p.DefaultSampleType
+	}
 	var columns []int
 	for i, t := range p.SampleType {
 		if f.values.has(t.Type) {
-			columns = append(columns, i)
+			columns, out.SampleType = append(columns, i), append(out.SampleType, t)
 		}
 	}
-	samples := slices.DeleteFunc(slices.Clone(p.Sample), func(s *profile.Sample) bool {
-		return !slices.ContainsFunc(columns, func(c int) bool { return s.Value[c] != 0 })
-	})
-	x.gzipped[f] = nil
-	if len(samples) == 0 {
-		return nil, nil
-	}
-	used, all := locationsOf(p, samples)
-	z := deflaters.Get().(*deflater)
-	defer deflaters.Put(z)
-	t := x.tables
-	if t == nil || !all {
-		var err error
-		if t, err = newTables(z, p, samples, used); err != nil {
-			return nil, err
+	locations, functions := make([]bool, len(p.Location)+1), make([]bool, len(p.Function)+1) // pprofout numbers from 1 on
+	for _, s := range p.Sample {
+		values := make([]int64, len(columns))
+		for i, c := range columns {
+			values[i] = s.Value[c]
 		}
-		if all {
-			x.tables = t
+		if !slices.ContainsFunc(values, func(v int64) bool { return v != 0 }) {
+			continue
 		}
-	}
-	m := z.room[:0]
-	for _, c := range columns {
-		m.bytes(pprofType, t.valueType(p.SampleType[c]))
-	}
-	m.bytes(pprofPeriodType, t.valueType(p.PeriodType))
-	m.number(pprofPeriod, uint64(p.Period))
-	m.number(pprofTime, uint64(x.end.UnixNano()))
-	if f.values != held {
-		m.number(pprofDuration, uint64(x.end.Sub(x.begin)))
-	}
-	if f.values != allocated {
-		m.number(pprofDefaultType, t.text(p.DefaultSampleType))
-	}
-	for _, s := range samples {
-		m.bytes(pprofSample, t.sample(s, columns, f.few))
-	}
-	z.room = m
-	out, err := t.with(z, m)
-	if err == nil {
-		x.gzipped[f] = out
-	}
-	return out, err
-}
-
-// locationsOf tells which locations of p its samples have, by ID, and whether that is all.
-func locationsOf(p *profile.Profile, samples []*profile.Sample) (used []bool, all bool) {
-	used = make([]bool, len(p.Location)+1) // pprofout numbers them from 1 on
-	n := 0
-	for _, s := range samples {
+		labels := s.Label
+		if f.few {
+			labels = map[string][]string{}
+			for _, name := range fewLabels {
+				if has := s.Label[name]; has != nil {
+					labels[name] = has
+				}
+			}
+		}
+		out.Sample = append(out.Sample, &profile.Sample{Location: s.Location, Value: values, Label: labels})
 		for _, l := range s.Location {
-			if !used[l.ID] {
-				used[l.ID] = true
-				n++
-			}
+			locations[l.ID] = true
 		}
 	}
-	return used, n == len(p.Location)
-}
-
-// Tables are what the samples of a profile refer to, encoded and compressed.
-type tables struct {
-	strings  map[string]uint64
-	deflated []byte // whole blocks of a stream that more blocks follow
-	sum      uint32 // CRC-32 of what is in it
-	size     int    // of that, in bytes
-	// Room for a message, while it is made.
-	one, label, kind message
-	numbers          []uint64
-}
-
-// newTables returns those of samples of p, which have the locations in used.
-func newTables(z *deflater, p *profile.Profile, samples []*profile.Sample, used []bool) (*tables, error) {
-	t := &tables{strings: map[string]uint64{}}
-	m := z.room[:0]
-	var line message
-	n := uint64(0)
-	// What comes once is not looked for: no reader minds a text that is there twice.
-	once := func(s string) uint64 {
-		m.text(pprofString, s)
-		n++
-		return n - 1
-	}
-	text := func(s string) uint64 {
-		i, ok := t.strings[s]
-		if !ok {
-			i = once(s)
-			t.strings[s] = i
-		}
-		return i
-	}
-	text("") // the first is
-	for _, v := range append(slices.Clone(p.SampleType), p.PeriodType) {
-		text(v.Type)
-		text(v.Unit)
-	}
-	text(p.DefaultSampleType)
-	for _, s := range samples {
-		for i := range snapshot.AllLabels {
-			name := snapshot.AllLabels[i].Name
-			for _, value := range s.Label[name] {
-				text(name)
-				text(value)
-			}
-		}
-	}
-	one := &t.one
-	flag := func(field protowire.Number, set bool) {
-		if set {
-			one.number(field, 1)
-		}
-	}
-	for _, x := range p.Mapping {
-		*one = (*one)[:0]
-		one.number(pprofID, x.ID)
-		one.number(pprofMappingStart, x.Start)
-		one.number(pprofMappingLimit, x.Limit)
-		one.number(pprofMappingOffset, x.Offset)
-		one.number(pprofMappingFile, text(x.File))
-		one.number(pprofMappingBuildID, text(x.BuildID))
-		flag(pprofHasFunctions, x.HasFunctions)
-		flag(pprofHasFilenames, x.HasFilenames)
-		flag(pprofHasLineNumbers, x.HasLineNumbers)
-		flag(pprofHasInlines, x.HasInlineFrames)
-		m.bytes(pprofMapping, *one)
-	}
-	functions := make([]bool, len(p.Function)+1)
 	for _, l := range p.Location {
-		if !used[l.ID] {
-			continue
-		}
-		*one = (*one)[:0]
-		one.number(pprofID, l.ID)
-		if l.Mapping != nil {
-			one.number(pprofLocationMapping, l.Mapping.ID)
-		}
-		one.number(pprofLocationAddress, l.Address)
-		for i := range l.Line {
-			functions[l.Line[i].Function.ID] = true
-			line = line[:0]
-			line.number(pprofLineFunction, l.Line[i].Function.ID)
-			line.number(pprofLineLine, uint64(l.Line[i].Line))
-			one.bytes(pprofLocationLine, line)
-		}
-		m.bytes(pprofLocation, *one)
-	}
-	for _, f := range p.Function {
-		if !functions[f.ID] {
-			continue
-		}
-		*one = (*one)[:0]
-		one.number(pprofID, f.ID)
-		one.number(pprofFunctionName, once(f.Name))
-		one.number(pprofFunctionSystem, text(f.SystemName))
-		one.number(pprofFunctionFile, text(f.Filename))
-		m.bytes(pprofFunction, *one)
-	}
-	z.room = m
-	t.sum, t.size = crc32.ChecksumIEEE(m), len(m)
-	var err error
-	t.deflated, err = z.deflated(make([]byte, 0, len(m)/2), m, (*flate.Writer).Flush)
-	return t, err
-}
-
-func (t *tables) text(s string) uint64 { return t.strings[s] }
-
-func (t *tables) valueType(v *profile.ValueType) message {
-	t.kind = t.kind[:0]
-	t.kind.number(valueType, t.text(v.Type))
-	t.kind.number(valueUnit, t.text(v.Unit))
-	return t.kind
-}
-
-// sample returns some values of a sample, and all of its labels or few.
-func (t *tables) sample(s *profile.Sample, columns []int, few bool) message {
-	one := &t.one
-	*one, t.numbers = (*one)[:0], t.numbers[:0]
-	for _, l := range s.Location {
-		t.numbers = append(t.numbers, l.ID)
-	}
-	one.packed(pprofSampleLocations, t.numbers)
-	t.numbers = t.numbers[:0]
-	for _, c := range columns {
-		t.numbers = append(t.numbers, uint64(s.Value[c]))
-	}
-	one.packed(pprofSampleValues, t.numbers)
-	for i := range snapshot.AllLabels {
-		name := snapshot.AllLabels[i].Name
-		if few && !slices.Contains(fewLabels, name) {
-			continue
-		}
-		for _, value := range s.Label[name] {
-			t.label = t.label[:0]
-			t.label.number(pprofLabelKey, t.text(name))
-			t.label.number(pprofLabelValue, t.text(value))
-			one.bytes(pprofSampleLabel, t.label)
+		if locations[l.ID] {
+			out.Location = append(out.Location, l)
+			for i := range l.Line {
+				functions[l.Line[i].Function.ID] = true
+			}
 		}
 	}
-	return *one
-}
-
-// with returns the gzip file of a message that has the tables and m. The fields of a
-// message may come in any order; a gzip file is one stream of blocks (RFC 1952).
-func (t *tables) with(z *deflater, m message) ([]byte, error) {
-	out := make([]byte, 0, len(t.deflated)+len(m)/2+64)
-	out = append(out, 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255) // deflate, no time, fastest, no system
-	out = append(out, t.deflated...)
-	out, err := z.deflated(out, m, (*flate.Writer).Close)
-	out = binary.LittleEndian.AppendUint32(out, crc32.Update(t.sum, crc32.IEEETable, m))
-	return binary.LittleEndian.AppendUint32(out, uint32(t.size+len(m))), err
-}
-
-// compress returns b as a gzip file.
-func compress(b []byte) []byte {
-	z := deflaters.Get().(*deflater)
-	defer deflaters.Put(z)
-	out, _ := new(tables).with(z, b) // into memory
+	for _, fn := range p.Function {
+		if functions[fn.ID] {
+			out.Function = append(out.Function, fn)
+		}
+	}
 	return out
 }
 
-// A deflater is of a megabyte, and has room for a message while it is made.
-type deflater struct {
-	w    *flate.Writer
-	room message
-}
-
-var deflaters = sync.Pool{New: func() any {
-	w, _ := flate.NewWriter(nil, flate.BestSpeed) // which is a level
-	return &deflater{w: w}
+// compressors are large, and used again.
+var compressors = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // which is a level
+	return z
 }}
 
-// deflated appends to out the blocks of b, which refer to nothing before them.
-func (z *deflater) deflated(out, b []byte, end func(*flate.Writer) error) ([]byte, error) {
-	buffer := bytes.NewBuffer(out)
-	z.w.Reset(buffer)
-	_, err := z.w.Write(b)
-	if err == nil {
-		err = end(z.w)
+// compress returns what write writes as a gzip file.
+func compress(write func(io.Writer) error) ([]byte, error) {
+	z := compressors.Get().(*gzip.Writer)
+	defer compressors.Put(z)
+	var b bytes.Buffer
+	z.Reset(&b)
+	if err := write(z); err != nil {
+		return nil, err
 	}
-	return buffer.Bytes(), err
+	err := z.Close()
+	return b.Bytes(), err
 }

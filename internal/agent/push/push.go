@@ -2,9 +2,9 @@
 // interval: Pyroscope, Parca, and whatever receives OTLP.
 //
 // One view of the state serves all targets. Each target has a queue and a goroutine of
-// its own: what one does, or does not do, is nothing to the others, nor to the tracer.
-// The bytes of a request are made once, with its profiles' times and identities, and sent
-// until they are acknowledged, refused, or dropped because the queue is full.
+// its own: a slow or broken target affects neither the others nor the tracer.
+// A request is encoded once, with the times and identities of its profiles. These bytes are sent
+// until the target acknowledges or refuses them, or a full queue drops them.
 package push
 
 import (
@@ -26,7 +26,7 @@ const (
 	DefaultInterval = time.Minute
 	// DefaultQueueMax is in bytes, of all targets together.
 	DefaultQueueMax = 64 << 20
-	// grace is for what is still queued when Run is told to end.
+	// grace is the time for queued requests when Run ends.
 	grace = 5 * time.Second
 )
 
@@ -34,7 +34,7 @@ const (
 type Source interface {
 	// Report returns a view of the state, after which ended processes are not shown,
 	// and what was allocated before it is no more in state.Want's Unreported. It is
-	// asked once more after Run was told to end.
+	// asked once more when Run ends.
 	Report(state.Want) *state.View
 }
 
@@ -50,7 +50,7 @@ type Options struct {
 	HeaderFile string
 	// Insecure lets credentials go over a connection that is not encrypted.
 	Insecure bool
-	// Labels returns what tells a process's series apart, beside its name and PID: see
+	// Labels returns the labels of a process's series, beside its name and PID: see
 	// SeriesLabels for what becomes of them. start is event.Process.Start. It must not
 	// wait, and is asked again at the next interval if it returns false, and then not
 	// any more.
@@ -87,8 +87,8 @@ func New(o Options) (_ *Pusher, err error) {
 	}
 	p := &Pusher{opts: o, loss: loss.New(causes), grace: grace}
 	p.collect = newCollector(o, p.loss)
-	headers := &headers{path: o.HeaderFile, warn: o.Warn}
-	if err := headers.load(); err != nil {
+	headers, err := openHeaders(o.HeaderFile, o.Warn)
+	if err != nil {
 		return nil, err
 	}
 	for _, t := range o.Targets {
@@ -212,7 +212,7 @@ func (p *Pusher) Status() []Status {
 // The causes of loss. One that is of profiles counts each once for every target.
 var (
 	causes      loss.Causes
-	lossFull    = causes.Add("push_queue_full", "profiles dropped, the oldest first, because the queue of what is to be pushed was full")
+	lossFull    = causes.Add("push_queue_full", "profiles dropped, the oldest first, because the push queue was full")
 	lossRefused = causes.Add("push_refused", "profiles that a target refused for good")
 	lossGaveUp  = causes.Add("push_gave_up", "profiles dropped because a target failed on them again and again")
 	lossUnsent  = causes.Add("push_unsent", "profiles that no target had acknowledged when the agent ended")

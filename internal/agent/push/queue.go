@@ -107,7 +107,7 @@ func (q *queue) done() {
 	}
 }
 
-// end tells take that no further batch comes.
+// end makes take return nil once the queue is empty.
 func (q *queue) end() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,7 +1,6 @@
 package push
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -20,9 +19,9 @@ const (
 	longest   = time.Minute // wait, unless the target wants a longer one
 	maxAfter  = time.Hour   // that a target may want
 	// maxFailures is how often one request may make a target fail before it is dropped.
-	// What does not depend on the request, such as a connection refused, does not count.
+	// Failures that do not depend on the request, such as a refused connection, do not count.
 	maxFailures = 20
-	maxProblem  = 400 // bytes of what is told of one
+	maxProblem  = 400 // bytes of the description of one
 )
 
 // A sender sends what is in the queue of one target.
@@ -51,7 +50,7 @@ func newSender(t Target, o *Options, h *headers, set *loss.Set) (*sender, error)
 		return nil, fmt.Errorf("%s: %w", t.System, err)
 	}
 	s := &sender{
-		target: t, url: u, system: sys, client: client(sys.protocol, u.Scheme == "http"), headers: h, version: o.Version,
+		target: t, url: u, system: sys, client: client(sys.grpc, u.Scheme == "http"), headers: h, version: o.Version,
 		insecure: u.Scheme == "http" && !loopback(u) && !o.Insecure, loss: set, warn: o.Warn, wait: sleep,
 	}
 	if s.insecure && secret(h.of(t.System)) {
@@ -94,7 +93,7 @@ func (s *sender) deliver(ctx context.Context, b *batch) {
 		if v.outcome != taken && ctx.Err() != nil {
 			return
 		}
-		s.tell(b, v)
+		s.note(b, v)
 		switch v.outcome {
 		case taken:
 			s.loss.Add(lossRefused, uint64(min(v.refused, b.profiles)))
@@ -131,34 +130,16 @@ func backoff(try int, after time.Duration) time.Duration {
 
 // send sends one request, once.
 func (s *sender) send(ctx context.Context, msg []byte) verdict {
-	headers := s.headers.of(s.target.System).Clone()
-	if headers == nil {
-		headers = http.Header{}
-	}
+	headers := s.headers.of(s.target.System)
 	if s.insecure && secret(headers) {
 		return verdict{outcome: busy, problem: fmt.Errorf("the connection is not encrypted, and --push-header-file has credentials")}
 	}
 	headers.Set("User-Agent", "gpumemtrace/"+s.version)
-	body := s.system.protocol.frame(msg, headers)
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url.JoinPath(s.system.path).String(), bytes.NewReader(body))
-	if err != nil {
-		return verdict{outcome: refused, problem: err}
-	}
-	r.Header = headers
-	answer, err := s.client.Do(r)
-	if err != nil {
-		return verdict{outcome: busy, problem: err}
-	}
-	defer answer.Body.Close()
-	whole, err := bounded(answer.Body)
-	if err != nil {
-		return verdict{outcome: failed, problem: err}
-	}
-	return s.system.protocol.answer(answer, whole)
+	return s.system.protocol(ctx, s.client, s.url.JoinPath(s.system.path).String(), headers, msg)
 }
 
-// tell keeps how it went, and warns of what changed.
-func (s *sender) tell(b *batch, v verdict) {
+// note keeps how it went, and warns of what changed.
+func (s *sender) note(b *batch, v verdict) {
 	s.mu.Lock()
 	before := s.problem
 	s.problem = ""

@@ -54,8 +54,8 @@ func sending(t *testing.T, target Target, o Options) (*sender, *waits) {
 	if o.Warn == nil {
 		o.Warn = func(string) {}
 	}
-	h := &headers{path: o.HeaderFile, warn: o.Warn}
-	if err := h.load(); err != nil {
+	h, err := openHeaders(o.HeaderFile, o.Warn)
+	if err != nil {
 		t.Fatal(err)
 	}
 	s, err := newSender(target, &o, h, set)
@@ -121,7 +121,7 @@ func TestAnswers(t *testing.T) {
 	}
 	zipped := func(msg []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			z := compress(msg)
+			z, _ := compress(func(w io.Writer) error { _, err := w.Write(msg); return err })
 			w.Header().Set("Grpc-Encoding", "gzip")
 			framed(string(binary.BigEndian.AppendUint32([]byte{1}, uint32(len(z))))+string(z))(w, r)
 		}
@@ -137,17 +137,17 @@ func TestAnswers(t *testing.T) {
 		{"taken", "pyroscope", accept, taken, 0, ""},
 		{"taken", "parca", accept, taken, 0, ""},
 		{"taken", "otlp", accept, taken, 0, ""},
-		{"garbage", "pyroscope", plain(200, "application/proto", "\xff\xff\xff"), failed, 0, "not the message"},
-		{"garbage", "otlp", plain(200, "application/x-protobuf", "\x0a\xff"), failed, 0, "not the message"},
-		{"garbage", "parca", framed("\x00\x00\x00\x00\x09abc"), failed, 0, "not the message"},
-		{"compressed, it says", "parca", framed("\x01\x00\x00\x00\x00"), failed, 0, "not the message"},
+		{"garbage", "pyroscope", plain(200, "application/proto", "\xff\xff\xff"), failed, 0, "not the expected message"},
+		{"garbage", "otlp", plain(200, "application/x-protobuf", "\x0a\xff"), failed, 0, "not the expected message"},
+		{"garbage", "parca", framed("\x00\x00\x00\x00\x09abc"), failed, 0, "protocol error"},
+		{"compressed, it says", "parca", framed("\x01\x00\x00\x00\x00"), failed, 0, "protocol error"},
 		{"compressed", "parca", zipped(nil), taken, 0, ""},
-		{"compressed, endless", "parca", zipped(make([]byte, 10<<20)), failed, 0, "too long"},
-		{"no frame", "parca", framed(""), failed, 0, "not the message"},
-		{"a page", "pyroscope", plain(200, "text/html", page), failed, 0, "not the message"},
-		{"a page", "otlp", plain(200, "text/html", page), failed, 0, "not the message"},
-		{"a page", "parca", plain(200, "text/html", page), failed, 0, "not the message"},
-		{"no status", "parca", plain(200, "application/grpc", "\x00\x00\x00\x00\x00"), failed, 0, "not the message"},
+		{"compressed, endless", "parca", zipped(make([]byte, 10<<20)), failed, 0, "larger than"},
+		{"no frame", "parca", framed(""), failed, 0, "zero messages"},
+		{"a page", "pyroscope", plain(200, "text/html", page), failed, 0, "content-type"},
+		{"a page", "otlp", plain(200, "text/html", page), failed, 0, "not the expected message"},
+		{"a page", "parca", plain(200, "text/html", page), failed, 0, "content-type"},
+		{"no status", "parca", plain(200, "application/grpc", "\x00\x00\x00\x00\x00"), failed, 0, "protocol error"},
 		{"a part", "otlp", plain(200, "application/x-protobuf", "\x0a\x06\x08\x02\x12\x02no"), taken, 2, `"no"`},
 		{"more than all", "otlp", plain(200, "application/x-protobuf", "\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), taken, 3, ""},
 		{"less than none", "otlp", plain(200, "application/x-protobuf", "\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), taken, 0, ""},
@@ -159,11 +159,11 @@ func TestAnswers(t *testing.T) {
 		{"unavailable", "otlp", plain(503, "text/plain", ""), busy, 0, "503"},
 		{"broken", "otlp", plain(500, "text/plain", ""), failed, 0, "500"},
 		{"invalid", "parca", grpc("3", "no%20name"), refused, 3, `"no name"`},
-		{"unauthenticated", "parca", grpc("16", "%zz"), refused, 3, `"%zz"`},
+		{"unauthenticated", "parca", grpc("16", "no%20token"), refused, 3, `"no token"`},
 		{"there already", "parca", grpc("6", ""), taken, 0, ""},
 		{"unavailable", "parca", grpc("14", ""), busy, 0, "14"},
 		{"broken", "parca", grpc("13", ""), failed, 0, "13"},
-		{"status of no number", "parca", grpc("-1", ""), failed, 0, "not the message"},
+		{"status of no number", "parca", grpc("-1", ""), failed, 0, "protocol error"},
 		{"over HTTP", "parca", plain(503, "text/plain", ""), busy, 0, "503"},
 	} {
 		t.Run(c.system+" "+c.name, func(t *testing.T) {

@@ -1,5 +1,7 @@
 package push
 
+import "google.golang.org/protobuf/encoding/protowire"
+
 // profileName is what the stores call the profiles. It is not "memory", under which they
 // keep a program's own heap: the two must not be added up.
 const profileName = "gpu_memory"
@@ -11,15 +13,19 @@ type encoder interface {
 	body() []byte
 }
 
-// Field numbers of Pyroscope's push/v1/push.proto and types/v1/types.proto.
+// Field numbers that messages of Pyroscope (push/v1/push.proto, types/v1/types.proto) and
+// of Parca (parca/profilestore/v1alpha1/profilestore.proto) have, most of
+// them in common.
 const (
-	pushSeries      = 1 // PushRequest.series
-	pushLabels      = 1 // RawProfileSeries.labels
-	pushSamples     = 2 // RawProfileSeries.samples
-	pushLabelName   = 1 // LabelPair.name
-	pushLabelValue  = 2 // LabelPair.value
-	pushRawProfile  = 1 // RawSample.raw_profile
-	pushRawIdentity = 2 // RawSample.ID
+	pushSeries    = 1 // PushRequest.series, of Pyroscope
+	rawSeries     = 2 // WriteRawRequest.series, of Parca
+	seriesLabels  = 1 // RawProfileSeries.labels
+	seriesSamples = 2 // RawProfileSeries.samples
+	labelPair     = 1 // of RawProfileSeries in Pyroscope, LabelSet.labels in Parca
+	pairName      = 1 // LabelPair.name, Label.name
+	pairValue     = 2 // LabelPair.value, Label.value
+	rawProfile    = 1 // RawSample.raw_profile
+	rawID         = 2 // RawSample.ID, of Pyroscope alone
 )
 
 // pyroscope makes a PushRequest.
@@ -31,38 +37,15 @@ func (e *pyroscope) add(x *process) error {
 		return err
 	}
 	var series, sample message
-	label := func(l Label) {
-		var one message
-		one.text(pushLabelName, l.Name)
-		one.text(pushLabelValue, l.Value)
-		series.bytes(pushLabels, one)
-	}
-	// Pyroscope makes deltas of alloc_* unless it is told that they are.
-	label(Label{"__delta__", "false"})
-	label(Label{"__name__", profileName})
-	for _, l := range x.labels {
-		label(l)
-	}
-	sample.bytes(pushRawProfile, packed)
-	sample.text(pushRawIdentity, x.id.String())
-	series.bytes(pushSamples, sample)
+	// Pyroscope makes deltas of alloc_* unless this label says that they are.
+	series.label("__delta__", "false")
+	series.labels(x)
+	sample.bytes(rawProfile, packed)
+	sample.text(rawID, x.id.String())
+	series.bytes(seriesSamples, sample)
 	e.bytes(pushSeries, series)
 	return nil
 }
-
-func (e *pyroscope) size() int    { return len(e.message) }
-func (e *pyroscope) body() []byte { return e.message }
-
-// Field numbers of Parca's parca/profilestore/v1alpha1/profilestore.proto.
-const (
-	rawSeries     = 2 // WriteRawRequest.series
-	rawLabels     = 1 // RawProfileSeries.labels
-	rawSamples    = 2 // RawProfileSeries.samples
-	rawLabel      = 1 // LabelSet.labels
-	rawLabelName  = 1 // Label.name
-	rawLabelValue = 2 // Label.value
-	rawProfile    = 1 // RawSample.raw_profile
-)
 
 // parca makes a WriteRawRequest. A profile that lasts is a delta to Parca, with all of
 // its values: so what was allocated and what is held are two.
@@ -70,17 +53,8 @@ type parca struct{ message }
 
 func (e *parca) add(x *process) error {
 	var series, labels message
-	label := func(l Label) {
-		var one message
-		one.text(rawLabelName, l.Name)
-		one.text(rawLabelValue, l.Value)
-		labels.bytes(rawLabel, one)
-	}
-	label(Label{"__name__", profileName})
-	for _, l := range x.labels {
-		label(l)
-	}
-	series.bytes(rawLabels, labels)
+	labels.labels(x)
+	series.bytes(seriesLabels, labels)
 	for _, values := range []part{allocated, held} {
 		packed, err := x.pack(form{values: values})
 		if err != nil {
@@ -89,12 +63,36 @@ func (e *parca) add(x *process) error {
 		if packed != nil {
 			var sample message
 			sample.bytes(rawProfile, packed)
-			series.bytes(rawSamples, sample)
+			series.bytes(seriesSamples, sample)
 		}
 	}
 	e.bytes(rawSeries, series)
 	return nil
 }
 
-func (e *parca) size() int    { return len(e.message) }
-func (e *parca) body() []byte { return e.message }
+// A message is a protobuf message as it grows.
+type message []byte
+
+func (m *message) size() int    { return len(*m) }
+func (m *message) body() []byte { return *m }
+
+func (m *message) bytes(field protowire.Number, b []byte) {
+	*m = protowire.AppendBytes(protowire.AppendTag(*m, field, protowire.BytesType), b)
+}
+
+func (m *message) text(field protowire.Number, s string) { m.bytes(field, []byte(s)) }
+
+// labels adds the labels of a series.
+func (m *message) labels(x *process) {
+	m.label("__name__", profileName)
+	for _, l := range x.labels {
+		m.label(l.Name, l.Value)
+	}
+}
+
+func (m *message) label(name, value string) {
+	var one message
+	one.text(pairName, name)
+	one.text(pairValue, value)
+	m.bytes(labelPair, one)
+}

@@ -11,13 +11,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/pprof/profile"
+	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/rpc"
 )
 
 // all returns the values of a field that has bytes.
 func all(t *testing.T, msg []byte, number protowire.Number) (out [][]byte) {
 	t.Helper()
-	if err := fields(msg, func(n protowire.Number, _ uint64, b []byte) {
+	if err := rpc.Fields(msg, func(n protowire.Number, _ uint64, b []byte) {
 		if n == number {
 			out = append(out, b)
 		}
@@ -70,8 +73,8 @@ func TestForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	series := all(t, e.body(), pushSeries)
-	samples := all(t, series[0], pushSamples)
-	p := parsed(t, all(t, samples[0], pushRawProfile)[0])
+	samples := all(t, series[0], seriesSamples)
+	p := parsed(t, all(t, samples[0], rawProfile)[0])
 	if got := types(p); len(got) != 5 || p.DurationNanos != x.end.Sub(x.begin).Nanoseconds() || p.TimeNanos != x.end.UnixNano() {
 		t.Errorf("Pyroscope: %v, from %d for %d", got, p.TimeNanos, p.DurationNanos)
 	}
@@ -82,7 +85,7 @@ func TestForms(t *testing.T) {
 			}
 		}
 	}
-	if id := string(all(t, samples[0], pushRawIdentity)[0]); id != x.id.String() || len(id) != 36 || id[14] != '4' {
+	if id := string(all(t, samples[0], rawID)[0]); id != x.id.String() || len(id) != 36 || id[14] != '4' {
 		t.Errorf("identity %s", id)
 	}
 
@@ -91,7 +94,7 @@ func TestForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	series = all(t, raw.body(), rawSeries)
-	samples = all(t, series[0], rawSamples)
+	samples = all(t, series[0], seriesSamples)
 	if len(samples) != 2 {
 		t.Fatalf("Parca: %d profiles", len(samples))
 	}
@@ -133,8 +136,12 @@ func TestHostileNames(t *testing.T) {
 			if body, err = io.ReadAll(z); err != nil {
 				t.Fatal(err)
 			}
-			for _, text := range all(t, all(t, body, exportDictionary)[0], dictStrings) {
-				if !utf8.Valid(text) || bytes.ContainsAny(text, "\x1b\x07") {
+			request := pprofileotlp.NewExportRequest()
+			if err := request.UnmarshalProto(body); err != nil {
+				t.Fatal(err)
+			}
+			for _, text := range request.Profiles().Dictionary().StringTable().All() {
+				if !utf8.ValidString(text) || strings.ContainsAny(text, "\x1b\x07") {
 					t.Errorf("%q", text)
 				}
 			}

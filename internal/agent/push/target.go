@@ -8,6 +8,10 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/rpc"
 )
 
 // A Target is a store of profiles. System is one of Systems; URL is where it listens,
@@ -21,6 +25,7 @@ var Systems = []string{"pyroscope", "parca", "otlp"}
 type system struct {
 	encoder  func(version string) encoder
 	protocol protocol
+	grpc     bool   // over HTTP/2 alone
 	path     string // of its procedure, after the URL's
 }
 
@@ -29,25 +34,25 @@ type system struct {
 func systemOf(t Target) (*system, *url.URL, error) {
 	u, err := url.Parse(t.URL)
 	if err != nil {
-		return nil, nil, errors.New("the URL is not one") // it may have a password
+		return nil, nil, errors.New("the URL is not valid") // it may have a password
 	}
 	s := &system{}
 	grpc := u.Scheme == "grpc" || u.Scheme == "grpcs"
 	switch t.System {
 	case "pyroscope":
 		s.encoder = func(string) encoder { return &pyroscope{} }
-		s.protocol, s.path = connect{}, "/push.v1.PusherService/Push"
+		s.protocol, s.path = call(empty), "/push.v1.PusherService/Push"
 	case "parca":
 		s.encoder = func(string) encoder { return &parca{} }
-		s.protocol, s.path = grpcUnary{}, "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw"
+		s.grpc, s.protocol, s.path = true, call(empty, connect.WithGRPC()), "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw"
 	case "otlp":
 		s.encoder = func(version string) encoder { return newOTLP(version) }
-		s.protocol, s.path = otlpHTTP{}, "/v1development/profiles"
+		s.protocol, s.path = otlpHTTP, "/v1development/profiles"
 		if grpc {
-			s.protocol, s.path = grpcUnary{otlp: true}, "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
+			s.grpc, s.protocol, s.path = true, call(exported, connect.WithGRPC(), rpc.Compressed()), "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
 		}
 	default:
-		return nil, nil, fmt.Errorf("%q is none of %s", t.System, strings.Join(Systems, ", "))
+		return nil, nil, fmt.Errorf("%q is not one of %s", t.System, strings.Join(Systems, ", "))
 	}
 	if grpc && t.System != "pyroscope" {
 		u.Scheme = map[string]string{"grpc": "http", "grpcs": "https"}[u.Scheme]
@@ -68,25 +73,24 @@ func systemOf(t Target) (*system, *url.URL, error) {
 const (
 	dialTimeout    = 10 * time.Second
 	requestTimeout = 30 * time.Second
-	maxAnswer      = 64 << 10 // bytes of head and of body
 )
 
 // client returns one for a target alone. It follows no redirect: what it sends is for
 // who was named.
-func client(p protocol, insecure bool) *http.Client {
+func client(grpc, insecure bool) *http.Client {
 	t := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSHandshakeTimeout:    dialTimeout,
 		ResponseHeaderTimeout:  requestTimeout,
-		MaxResponseHeaderBytes: maxAnswer,
+		MaxResponseHeaderBytes: rpc.MaxAnswer,
 		MaxConnsPerHost:        1,
 		IdleConnTimeout:        5 * time.Minute,
 		DisableCompression:     true, // an answer is as long as it is
 		Protocols:              new(http.Protocols),
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: dialTimeout, PingTimeout: dialTimeout},
 	}
-	if _, ok := p.(grpcUnary); ok {
+	if grpc {
 		t.Protocols.SetHTTP2(!insecure)
 		t.Protocols.SetUnencryptedHTTP2(insecure)
 	} else {
@@ -100,7 +104,7 @@ func client(p protocol, insecure bool) *http.Client {
 	}
 }
 
-// loopback tells whether a URL's host is this machine.
+// loopback reports whether a URL's host is this machine.
 func loopback(u *url.URL) bool {
 	if u.Hostname() == "localhost" {
 		return true

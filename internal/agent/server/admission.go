@@ -14,52 +14,53 @@ import (
 )
 
 const (
-	// maxConnections bounds the connections at a time. Of those that are not trusted (see
-	// peer) there are at most maxStrangers, of those from this machine maxLocal, and of
-	// one user maxOfUser: so each kind leaves room for those before it.
+	// maxConnections bounds the connections at a time. At most maxStrangers of them may be
+	// from peers that are not trusted (see peer). At most maxLocal of these may be from this
+	// machine, and at most maxOfUser from one of its users. So each kind leaves room for the
+	// kinds before it.
 	maxConnections = 256
 	maxStrangers   = 224
 	maxLocal       = 160
 	maxOfUser      = 64
 
-	// A user of this machine who is not trusted may make so many connections and refused
-	// requests at once, and so many a second.
+	// These bound the new connections and refused requests of a user of this machine that is
+	// not trusted: at once, and a second.
 	allowanceAtOnce = 400
 	allowanceRate   = 200
 	// maxUsers bounds the users whose allowance is remembered.
 	maxUsers = 1024
 )
 
-// A peer is who made a connection.
+// A peer is the other end of a connection.
 type peer struct {
 	local bool   // over the loopback device
-	known bool   // the kernel told the user
+	known bool   // the kernel reported the user
 	uid   uint32 // if known
 }
 
-// trusted tells whether root, or the user that this process runs as, made the connection:
+// trusted reports whether root, or the user that this process runs as, made the connection:
 // they could read this process's memory.
 func (p peer) trusted() bool {
 	return p.known && (p.uid == 0 || p.uid == uint32(os.Geteuid()))
 }
 
-// An admission accepts connections. It finds out who made each, once, and closes at once
-// those of a user of this machine who takes more than a share: to close one costs little,
-// and to answer a request on it costs much more.
+// An admission accepts connections. It looks up the peer of each connection once. If a user
+// of this machine takes more than a share, it closes the connection at once: this costs much
+// less than to answer a request.
 type admission struct {
 	net.Listener
-	sockets *proc.Sockets // nil if the kernel does not tell who made a connection
-	free    chan struct{} // as long as maxConnections
+	sockets *proc.Sockets // nil if the kernel does not report the user of a connection
+	free    chan struct{} // has a slot for each of maxConnections
 	lost    *loss.Set
 
 	mu         sync.Mutex
-	open       map[peer]int // connections of strangers
+	open       map[peer]int // connections of each local peer that is not trusted
 	strangers  int
 	local      int
 	allowances *lru.Cache[peer, allowance]
 }
 
-// An allowance is what a user may still do.
+// An allowance is the number of connections and refused requests that a user still has.
 type allowance struct {
 	left float64
 	at   time.Time
@@ -69,7 +70,7 @@ func newAdmission(l net.Listener, sockets *proc.Sockets, lost *loss.Set) *admiss
 	return &admission{Listener: l, sockets: sockets, lost: lost, free: make(chan struct{}, maxConnections), open: map[peer]int{}, allowances: lru.New[peer, allowance](maxUsers, nil)}
 }
 
-// Accept returns the next connection that has a share.
+// Accept returns the next connection that is admitted.
 func (a *admission) Accept() (net.Conn, error) {
 	a.free <- struct{}{}
 	for {
@@ -84,13 +85,13 @@ func (a *admission) Accept() (net.Conn, error) {
 		}
 		a.lost.Add(lossRefused, 1)
 		if t, ok := c.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // a reset is the cheapest end
+			_ = t.SetLinger(0) // a reset costs least
 		}
 		_ = c.Close()
 	}
 }
 
-// Close ends the listening.
+// Close stops listening.
 func (a *admission) Close() error {
 	err := a.Listener.Close()
 	if a.sockets != nil {
@@ -99,7 +100,7 @@ func (a *admission) Close() error {
 	return err
 }
 
-// peerOf returns who made a connection.
+// peerOf returns the peer of a connection.
 func (a *admission) peerOf(c net.Conn) peer {
 	local, ok := c.LocalAddr().(*net.TCPAddr)
 	remote, too := c.RemoteAddr().(*net.TCPAddr)
@@ -116,7 +117,7 @@ func (a *admission) peerOf(c net.Conn) peer {
 	return p
 }
 
-// admit gives a new connection a share, or tells that there is none for it.
+// admit counts a new connection, and reports whether there is room for it.
 func (a *admission) admit(p peer, now time.Time) bool {
 	if p.trusted() {
 		return true
@@ -134,7 +135,7 @@ func (a *admission) admit(p peer, now time.Time) bool {
 	return true
 }
 
-// leave gives back the share of a connection that ended.
+// leave makes room again after a connection ended.
 func (a *admission) leave(p peer) {
 	<-a.free
 	if p.trusted() {
@@ -152,7 +153,8 @@ func (a *admission) leave(p peer) {
 	}
 }
 
-// spend takes one from p's allowance, if there is one left. The caller holds mu.
+// spend takes one unit of p's allowance, and reports whether one was left. The caller holds
+// mu.
 func (a *admission) spend(p peer, now time.Time) bool {
 	if p.trusted() || !p.local {
 		return true
@@ -171,14 +173,15 @@ func (a *admission) spend(p peer, now time.Time) bool {
 	return enough
 }
 
-// asks takes a request from its peer's allowance, and tells whether there was one left.
+// asks takes one unit of the allowance of a request's peer, and reports whether one was
+// left.
 func (a *admission) asks(r *http.Request, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.spend(peerOf(r), now)
 }
 
-// reads gives back what asks took for a request that may read.
+// reads gives back the unit that asks took, for a request that may read.
 func (a *admission) reads(r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,7 +192,7 @@ func (a *admission) reads(r *http.Request) {
 	}
 }
 
-// A connection is one that was admitted.
+// A connection is an admitted connection.
 type connection struct {
 	net.Conn
 	peer      peer
@@ -204,7 +207,7 @@ func (c *connection) Close() error {
 
 type peerKey struct{}
 
-// withPeer remembers who made a connection.
+// withPeer puts the peer of a connection into its context.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
 		c = t.NetConn()
@@ -215,13 +218,13 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// peerOf returns who made the connection that a request came by.
+// peerOf returns the peer of a request's connection.
 func peerOf(r *http.Request) peer {
 	p, _ := r.Context().Value(peerKey{}).(peer)
 	return p
 }
 
-// user returns whose connection a request came by, if it is one of this machine.
+// user returns the user that made a request's connection, if it came from this machine.
 func user(r *http.Request) (uid uint32, known bool) {
 	p := peerOf(r)
 	return p.uid, p.known

@@ -1,6 +1,9 @@
 package server
 
 import (
+	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -8,7 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
 )
 
-// topAPI answers with what top shows, as its --json does.
+// topAPI answers with the document that top --json prints.
 func (s *Server) topAPI(w http.ResponseWriter, r *http.Request) error {
 	p, err := paramsOf(r, "stacks")
 	if err != nil {
@@ -18,22 +21,14 @@ func (s *Server) topAPI(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	at, err := s.looks.now(r.Context())
-	if err != nil {
-		return err
-	}
-	body, err := s.looks.of(r.Context(), at, "top "+strconv.Itoa(n), func() ([]byte, error) {
+	return s.sendOf(w, r, jsonType, "top "+strconv.Itoa(n), func(at *shot) (func(io.Writer) error, error) {
 		var d *live.Document
-		s.looks.look(at, func(p *live.Picture) { d = p.Document(n) })
-		return packed(d.Write)
+		s.looks.look(at, func(p *live.Status) { d = p.Document(n) })
+		return d.Write, nil
 	})
-	if err != nil {
-		return err
-	}
-	return sendPacked(w, r, jsonType, body)
 }
 
-// lookAPI answers with what top --agent asks for: see live.Remote.
+// lookAPI answers top --agent: see live.Remote.
 func (s *Server) lookAPI(w http.ResponseWriter, r *http.Request) error {
 	p, err := paramsOf(r, "site")
 	if err != nil {
@@ -55,18 +50,27 @@ func (s *Server) lookAPI(w http.ResponseWriter, r *http.Request) error {
 		}
 		return sendPacked(w, r, jsonType, body)
 	}
-	at, err := s.looks.now(ctx)
-	if err != nil {
-		return err
-	}
-	body, err := s.looks.of(ctx, at, "look", func() ([]byte, error) { return packed(at.Write) })
-	if err != nil {
-		return err
-	}
-	return sendPacked(w, r, jsonType, body)
+	return s.sendOf(w, r, jsonType, "look", func(at *shot) (func(io.Writer) error, error) { return at.Write, nil })
 }
 
-// profiles answers with which profiles there are.
+// eventsAPI answers with what happened in a period.
+func (s *Server) eventsAPI(w http.ResponseWriter, r *http.Request) error {
+	p, err := paramsOf(r, "gpu", "pid", "minutes")
+	if err != nil {
+		return err
+	}
+	c, err := p.chosen()
+	if err != nil {
+		return err
+	}
+	return s.sendOf(w, r, jsonType, fmt.Sprint("events ", c.filter, " ", c.period), func(at *shot) (func(io.Writer) error, error) {
+		var h *happened
+		s.looks.look(at, func(p *live.Status) { h = s.happened(p, p.Select(&live.Scope{}, "", live.ByInuse, false).Processes, c) })
+		return func(w io.Writer) error { return json.NewEncoder(w).Encode(h) }, nil
+	})
+}
+
+// profiles answers with the list of profiles.
 func (s *Server) profiles(w http.ResponseWriter, r *http.Request) error {
 	if _, err := paramsOf(r); err != nil {
 		return err

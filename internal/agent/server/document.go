@@ -12,7 +12,7 @@ func reportAddress(number int64) html.Address {
 	return html.Address("/oom/" + strconv.FormatInt(number, 10))
 }
 
-// document is a whole page. What more its head has may be nil.
+// document returns a whole page. head is more for its head, and may be nil.
 func document(title string, head html.Node, body ...html.Node) html.Node {
 	return html.HTML(html.Lang("en"),
 		html.Head(
@@ -29,14 +29,14 @@ func document(title string, head html.Node, body ...html.Node) html.Node {
 	)
 }
 
-// section is a part of a page that has a name.
+// section returns a part of a page with a name.
 func section(name string, children ...html.Node) html.Node {
 	return html.Section(html.AriaLabel(name), html.Group(children...))
 }
 
 func link(to html.Address, text string) html.Node { return html.A(html.Href(to), html.Text(text)) }
 
-// class is an element's, which has none for "".
+// class returns the class of an element, none for "".
 func class(name string) html.Node {
 	if name == "" {
 		return nil
@@ -48,12 +48,12 @@ func quiet(text string) html.Node { return html.Span(html.Class("quiet"), html.T
 
 func quietLine(text string) html.Node { return html.P(html.Class("quiet"), html.Text(text)) }
 
-// list is an item for each text.
+// list returns an item for each text.
 func list(texts []string) html.Node {
 	return html.Each(texts, func(text string) html.Node { return html.Li(html.Text(text)) })
 }
 
-// headCell and rowCell are a column's: its head, and what it has in a row.
+// headCell returns the head of a column, and rowCell its cell in a row.
 func headCell(of, text string) html.Node {
 	return html.Th(html.Scope("col"), class(of), html.Text(text))
 }

@@ -13,21 +13,21 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// maxNodes bounds the frames of a flame graph, where they differ.
+// maxNodes bounds the nodes of a flame graph. Stacks that begin alike share nodes.
 const maxNodes = 20_000
 
-// A flame is what is in use on GPUs by stack, for the page.
+// A flame is the memory in use on GPUs by stack, for the page.
 type flame struct {
 	*web.Stacks
-	// Rows are leaves: their nodes, and what they hold.
+	// Rows are the leaves: the node of each, and the bytes that it holds.
 	Rows struct {
 		Node  []int   `json:"node"`
 		Bytes []int64 `json:"bytes"`
 	} `json:"rows"`
 }
 
-// flameOf returns that of a snapshot. Stacks for which there is no room are one frame, and
-// say how many they are.
+// flameOf returns the flame of a snapshot. If there are too many stacks, one frame stands for
+// those that hold least, and gives their number.
 func flameOf(s *snapshot.Snapshot) *flame {
 	out := &flame{Stacks: web.NewStacks(maxNodes)}
 	held := make([]*snapshot.Sample, 0, len(s.Samples))
@@ -41,7 +41,7 @@ func flameOf(s *snapshot.Snapshot) *flame {
 		out.Rows.Node, out.Rows.Bytes = append(out.Rows.Node, node), append(out.Rows.Bytes, bytes)
 	}
 	for i, x := range held {
-		if len(out.Nodes)+longest(x) > maxNodes-1 { // one is for those
+		if len(out.Nodes)+longest(x) > maxNodes-1 { // the last node is for the rest
 			var rest int64
 			for _, y := range held[i:] {
 				rest += y.InuseBytes
@@ -56,7 +56,7 @@ func flameOf(s *snapshot.Snapshot) *flame {
 	return out
 }
 
-// longest is how many nodes a sample's stack takes at most.
+// longest returns the most nodes that a sample's stack may need.
 func longest(x *snapshot.Sample) (n int) {
 	for _, l := range x.Frames() {
 		n += len(l.Lines)
@@ -64,7 +64,7 @@ func longest(x *snapshot.Sample) (n int) {
 	return n
 }
 
-// flameAPI answers with what is in use by stack, for the page's flame graph.
+// flameAPI answers with the memory in use by stack, for the page's flame graph.
 func (s *Server) flameAPI(w http.ResponseWriter, r *http.Request) error {
 	p, err := paramsOf(r, "pid", "gpu")
 	if err != nil {
@@ -74,19 +74,8 @@ func (s *Server) flameAPI(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	at, err := s.looks.now(r.Context())
-	if err != nil {
-		return err
-	}
-	body, err := s.looks.of(r.Context(), at, "flame "+f.String(), func() ([]byte, error) {
-		part, err := f.of(at.Snapshot)
-		if err != nil {
-			return nil, err
-		}
-		return packed(func(w io.Writer) error { return json.NewEncoder(w).Encode(flameOf(part)) })
+	return s.sendOf(w, r, jsonType, "flame "+f.String(), func(at *shot) (func(io.Writer) error, error) {
+		part, err := f.of(at.Snapshot.Snapshot)
+		return func(w io.Writer) error { return json.NewEncoder(w).Encode(flameOf(part)) }, err
 	})
-	if err != nil {
-		return err
-	}
-	return sendPacked(w, r, jsonType, body)
 }

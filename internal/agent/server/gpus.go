@@ -2,18 +2,18 @@ package server
 
 import "github.com/gpumemtrace/gpumemtrace/internal/output/html"
 
-// gpusPart is what the memory of each GPU is used for.
-func gpusPart(all []gpuView) html.Node {
-	gpus := html.Each(all, gpuBox)
-	if len(all) == 0 {
-		gpus = html.Group(quietLine("No traced process holds memory on a GPU, and NVML was not asked."))
-	}
-	return section("GPUs", html.Class("gpus"), gpus)
+// gpusPart shows the use of each GPU's memory.
+func gpusPart(all []gpuView, none string) html.Node {
+	return section("GPUs", html.H2(html.Text("Now")), html.Div(html.Class("gpus"), html.Each(all, gpuBox)), html.If(none != "", quietLine(none)))
 }
 
 func gpuBox(x gpuView) html.Node {
+	name := html.Text("GPU " + x.Label)
+	if x.to != "" {
+		name = link(x.to, "GPU "+x.Label)
+	}
 	return html.Article(
-		html.H2(html.Text("GPU "+x.Label+" "), quiet(x.Name)),
+		html.H2(name, html.Text(" "), quiet(x.Name)),
 		html.P(html.Text(x.Amount)),
 		html.Each(x.Bars, barAndParts),
 	)

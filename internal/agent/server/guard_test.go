@@ -24,7 +24,7 @@ import (
 const token = "0123456789abcdef"
 
 // guardedPaths are those that tell of a trace.
-var guardedPaths = []string{"/debug/pprof/", "/debug/pprof/gpumem", "/debug/pprof/heap", "/debug/pprof/profile", "/debug/pprof/trace", "/metrics", "/api/v1/top", "/api/v1/look", "/api/v1/oom", "/api/v1/oom/1"}
+var guardedPaths = []string{"/debug/pprof/", "/debug/pprof/gpumem", "/debug/pprof/heap", "/debug/pprof/profile", "/debug/pprof/trace", "/metrics", "/api/v1/top", "/api/v1/look", "/api/v1/events", "/api/v1/oom", "/api/v1/oom/1"}
 
 var metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpumemtrace_up 1") })
 
@@ -34,7 +34,7 @@ func TestToken(t *testing.T) {
 	for _, path := range guardedPaths {
 		for _, edit := range []func(*http.Request){
 			with("X-None", ""), with("Authorization", "Bearer "), with("Authorization", token), with("Authorization", "Bearer "+token+"x"),
-			with("Authorization", "Bearer "+token[1:]), with("Authorization", "Basic "+token), with("Cookie", "gpumemtrace="+token), with("Cookie", "gpumemtrace=99999999999.00"),
+			with("Authorization", "Bearer "+token[1:]), with("Authorization", "Basic "+token), with("Cookie", "gpumemtrace="+token),
 			func(r *http.Request) { r.SetBasicAuth(token, "") },
 		} {
 			s.forgives()
@@ -191,14 +191,14 @@ func TestReload(t *testing.T) {
 	if got := name(); got != "first.example" {
 		t.Errorf("%s, before the files are looked at again", got)
 	}
-	age(&s.certificates.mu, &s.certificates.looked)
+	s.certificates.Expire()
 	if got := name(); got != "second.example" {
 		t.Error(got)
 	}
 	if err := os.WriteFile(key, []byte("half a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	age(&s.certificates.mu, &s.certificates.looked)
+	s.certificates.Expire()
 	if got := name(); got != "second.example" || len(warned) != 2 || !strings.Contains(warned[0], "every user may read") {
 		t.Error(got, warned)
 	}
@@ -209,10 +209,35 @@ func TestReload(t *testing.T) {
 	if err := os.WriteFile(tokenFile, []byte("another-token-of-16"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	age(&s.tokens.mu, &s.tokens.looked)
+	s.tokens.Expire()
 	s.get(http.StatusUnauthorized, "/api/v1/top", with("Authorization", "Bearer "+token))
 	s.get(http.StatusOK, "/api/v1/top", with("Authorization", "Bearer another-token-of-16"))
 	if _, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
 		t.Error("TLS 1.1")
+	}
+}
+
+// A request without a token gets an answer that says how to send one; a browser asks its user. The parts of the page
+// that show nothing of a trace are for all.
+func TestAskedForToken(t *testing.T) {
+	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token)})
+	answer, body := s.ask(http.MethodGet, "/", with("Accept", "text/html,*/*"))
+	if all := strings.Join(answer.Header.Values("WWW-Authenticate"), ", "); answer.StatusCode != http.StatusUnauthorized || !strings.Contains(all, "Bearer ") || !strings.Contains(all, "Basic ") ||
+		!strings.Contains(answer.Header.Get("Content-Security-Policy"), "default-src 'none'") || !strings.Contains(body, "password") {
+		t.Errorf("%s, %v, %s", answer.Status, answer.Header, body)
+	}
+	for _, a := range []*asset{script, style, icon} {
+		if answer, body = s.ask(http.MethodGet, a.path); answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != a.kind || len(body) < 100 {
+			t.Errorf("%s: %s, %v", a.path, answer.Status, answer.Header)
+		}
+	}
+	// Without a token there is nothing to give.
+	s = serve(t, Options{Source: begun()})
+	_, port, _ := net.SplitHostPort(s.Addr().String())
+	c := exec.Command("bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/$0; printf "GET / HTTP/1.0\r\nHost: localhost\r\nAccept: text/html\r\n\r\n" >&3; cat <&3`, port)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := c.CombinedOutput()
+	if err != nil || strings.Contains(string(out), "Basic ") || !strings.Contains(string(out), "only root") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

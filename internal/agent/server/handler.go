@@ -3,13 +3,11 @@ package server
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -17,18 +15,16 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// handler returns all that is served.
+// handler returns the handler of all paths.
 func (s *Server) handler() http.Handler {
 	m := http.NewServeMux()
-	// What anybody may ask tells nothing of a trace.
+	// These show nothing of a trace, so everybody may read them.
 	m.HandleFunc("GET /healthz", s.health)
 	m.HandleFunc("GET /readyz", s.ready)
 
 	for _, a := range []*asset{script, style, icon} {
 		m.Handle("GET "+a.path, a)
 	}
-	m.HandleFunc("POST /login", s.logIn)
-	m.HandleFunc("POST /logout", s.logOut)
 
 	get := func(path string, f func(http.ResponseWriter, *http.Request) error) {
 		m.Handle("GET "+path, s.guarded(s.answering(f)))
@@ -42,6 +38,7 @@ func (s *Server) handler() http.Handler {
 	get("/api/v1/look", s.lookAPI)
 	get("/api/v1/flame", s.flameAPI)
 	get("/api/v1/history", s.historyAPI)
+	get("/api/v1/events", s.eventsAPI)
 	get("/api/v1/oom", s.incidentsAPI)
 	get("/api/v1/oom/{number}", s.incidentAPI)
 	if s.opts.Metrics != nil {
@@ -49,32 +46,16 @@ func (s *Server) handler() http.Handler {
 	}
 	if s.opts.Profiling {
 		for _, name := range ownProfiles {
-			m.Handle("GET /debug/pprof/"+name, s.guarded(pprof.Handler(name)))
+			m.Handle("GET /debug/pprof/"+name, s.guarded(ownProfile(name)))
 		}
-		m.Handle("GET /debug/pprof/profile", s.guarded(waiting(pprof.Profile)))
-		m.Handle("GET /debug/pprof/trace", s.guarded(waiting(pprof.Trace)))
+		m.Handle("GET /debug/pprof/profile", s.guarded(waiting(ownProcessorProfile)))
+		m.Handle("GET /debug/pprof/trace", s.guarded(waiting(ownTrace)))
 	}
 	return s.limited(m)
 }
 
-// ownProfiles are Go's own of this process, but for those that take time.
-var ownProfiles = []string{"allocs", "block", "goroutine", "heap", "mutex", "threadcreate"}
-
-// ownWindow is the longest that Go's own profiles may take.
-const ownWindow = 5 * time.Minute
-
-// waiting gives a handler that takes time of its own enough of it.
-func waiting(f http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), ownWindow)
-		defer cancel()
-		if err := takesTime(w, ownWindow); err == nil {
-			f(w, r.WithContext(ctx))
-		}
-	})
-}
-
-// limited bounds what a request may take, and says to browsers what no page needs.
+// limited bounds the time and the number of requests, and forbids browsers all that no page
+// needs.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -82,29 +63,25 @@ func (s *Server) limited(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", policy)
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
-		h.Set("Referrer-Policy", "same-origin") // with none, forms have no Origin
+		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)); err != nil {
 			return
 		}
 		if !s.listener.asks(r, time.Now()) {
 			s.lost.Add(lossRefused, 1)
 			h.Set("Retry-After", "2")
-			s.refuse(w, http.StatusTooManyRequests, "too many requests of this user were refused: ask again later")
+			s.refuse(w, http.StatusTooManyRequests, "too many of this user's requests were refused: try again later")
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// policy is what a page may do: show what is from here.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// policy lets a page load only files of this server.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 
-// maxBody bounds what is sent here, in bytes: a login.
-const maxBody = 4 << 10
-
-// guarded lets those through who may read, so many at a time.
+// guarded passes on requests that may read, at most maxRequests at a time.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		verdict, wait := s.guard.judge(r)
@@ -131,26 +108,24 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		case mustWait:
 			s.putOff(w, wait)
 		default:
-			w.Header().Set("WWW-Authenticate", `Bearer realm="gpumemtrace"`)
-			if _, did := bearer(r); !did && strings.Contains(r.Header.Get("Accept"), "text/html") {
-				s.askForToken(w, false)
-				return
-			}
-			text := "give the token: Authorization: Bearer TOKEN"
-			if s.guard.token() == "" {
-				text = "without --token-file only root, and the user that the agent runs as, may read, on its own machine"
+			h := w.Header()
+			h.Set("WWW-Authenticate", `Bearer realm="gpumemtrace"`)
+			text := "without --token-file, only root and the agent's own user may read, and only on this machine"
+			if s.guard.token() != "" {
+				h.Add("WWW-Authenticate", `Basic realm="gpumemtrace"`) // a browser asks for it
+				text = "give the token: Authorization: Bearer TOKEN, or any user name and the token as the password"
 			}
 			s.refuse(w, http.StatusUnauthorized, text)
 		}
 	})
 }
 
-// putOff refuses a token unlooked at.
+// putOff refuses a request without a check of its token.
 func (s *Server) putOff(w http.ResponseWriter, wait time.Duration) {
 	s.lost.Add(lossTries, 1)
 	seconds := strconv.Itoa(int((wait + time.Second - 1) / time.Second))
 	w.Header().Set("Retry-After", seconds)
-	s.refuse(w, http.StatusTooManyRequests, "too many wrong tokens came from here: give one again in "+seconds+" s")
+	s.refuse(w, http.StatusTooManyRequests, "there were too many wrong tokens from this client: try again in "+seconds+" s")
 }
 
 // refuse ends a request, and its connection, with a sentence.
@@ -169,7 +144,7 @@ func plain(w http.ResponseWriter, status int, text string) {
 	fmt.Fprintln(w, text)
 }
 
-// answering makes a handler of what may fail before it wrote anything.
+// answering makes a handler of a function that may fail before it writes anything.
 func (s *Server) answering(f func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
@@ -178,12 +153,12 @@ func (s *Server) answering(f func(http.ResponseWriter, *http.Request) error) htt
 	})
 }
 
-// fail answers with what went wrong.
+// fail answers with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var bad badRequest
 	var nothing errNothing
 	switch {
-	case r.Context().Err() != nil: // nobody listens
+	case r.Context().Err() != nil: // the client is gone
 	case errors.As(err, &bad):
 		plain(w, http.StatusBadRequest, err.Error())
 	case errors.As(err, &nothing):
@@ -199,15 +174,16 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// health says whether this program works.
+// health answers whether this program works.
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) { says(w, "ok", s.opts.Healthy, nil) }
 
-// maxNotSeen bounds the lines that ready says.
+// maxNotSeen bounds the lines of ready's answer about processes that are not seen.
 const maxNotSeen = 20
 
-// ready says whether the trace goes on, and what it does not see. A process that is not
-// seen leaves the agent ready: a new start would not see it either, and who maps too many
-// libraries would otherwise have every agent's update stand still.
+// ready answers whether the trace makes progress, and which processes it does not see. The
+// agent is ready even if it does not see a process: it would not see it after a restart
+// either. Otherwise one program that maps too many libraries could stop the update of every
+// agent.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	says(w, "ready", s.opts.Ready, func() (more string) {
 		if s.opts.NotSeen == nil {
@@ -224,7 +200,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// says answers that something is so, with more to say, or why it is not.
+// says answers with so and more, or with "not", so and the error of why.
 func says(w http.ResponseWriter, so string, why func() error, more func() string) {
 	if why != nil {
 		if err := why(); err != nil {
@@ -238,7 +214,7 @@ func says(w http.ResponseWriter, so string, why func() error, more func() string
 	plain(w, http.StatusOK, so)
 }
 
-// packed is gzip's form of what write writes.
+// packed returns the output of write, compressed with gzip.
 func packed(write func(io.Writer) error) ([]byte, error) {
 	var b bytes.Buffer
 	z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
@@ -252,7 +228,8 @@ func packed(write func(io.Writer) error) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// sendPacked answers with what is packed, as it is to who takes that.
+// sendPacked answers with a packed body. It unpacks the body for clients that do not accept
+// gzip.
 func sendPacked(w http.ResponseWriter, r *http.Request, kind string, body []byte) error {
 	h := w.Header()
 	h.Set("Content-Type", kind)
@@ -271,7 +248,7 @@ func sendPacked(w http.ResponseWriter, r *http.Request, kind string, body []byte
 	return ignored(err)
 }
 
-// ignored is for an answer that cannot be sent: nobody hears of it.
+// ignored drops the error of an answer that cannot be sent: nobody would read it.
 func ignored(error) error { return nil }
 
 func takesGzip(accept string) bool {

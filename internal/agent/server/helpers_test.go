@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -162,13 +161,6 @@ func wants(t testing.TB, what, got string, parts ...string) {
 }
 
 func topLive(h *held) live.Source { return live.NewTraceSource(h) }
-
-// age makes files be looked at again.
-func age(mu *sync.Mutex, looked *time.Time) {
-	mu.Lock()
-	defer mu.Unlock()
-	*looked = time.Time{}
-}
 
 // lossOf is a counter of the server's.
 func (s *served) lossOf(name string) uint64 {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
@@ -19,36 +20,38 @@ import (
 )
 
 const (
-	// historyEvery is how often what is held is noted, and historyRest how many times as
-	// long as that took nothing is: it never takes more than a hundredth of a processor.
+	// historyEvery is the time between two notes. The pause after a note is at least
+	// historyRest times as long as the note took, so notes take at most a hundredth of a
+	// processor.
 	historyEvery = time.Second
 	historyRest  = 100
-	// For fineFor each note is kept. Then one of each coarse part is, of when most was held
-	// in it, for coarseFor.
+	// Each note is kept for fineFor. After that, one note of each coarse interval, with the
+	// most memory, is kept for coarseFor.
 	fineFor   = time.Hour
 	coarse    = time.Minute
 	coarseFor = 48 * time.Hour
 	maxFine   = int(fineFor / historyEvery)
 	maxCoarse = int(coarseFor / coarse)
-	// maxSeries bounds what is told apart: those beyond are one of each GPU.
+	// maxSeries bounds the series. Further owners share one series for each GPU.
 	maxSeries = 256
 )
 
-var foldedSeries = loss.Of("http_history_owners_full", "notes of the live timeline in which an owner's memory is shown as that of others because there were too many owners")
+var foldedSeries = loss.Of("http_history_owners_full", "points of the live timeline in which an owner's memory is shown together with that of other owners because there were too many")
 
-// A series is what the timeline tells apart: whose memory on a GPU it is.
+// A series is one line of the timeline: the memory of an owner on a GPU.
 type series struct {
 	GPU   string `json:"gpu"`   // label
 	Owner string `json:"owner"` // "" where it is not known
 }
 
-// othersOf is the owner of what found no room.
+// othersOf is the owner of memory whose own owner found no room.
 const othersOf = state.OtherOwners
 
-// A note is what was held at a moment. The zero note is none.
+// A note is the memory held at one moment.
 type note struct {
 	at    time.Time
-	bytes []int64 // by series, 0 for those after
+	bytes []int64 // by series; later series have 0
+	held  []stake // by process; of notes that have the same it is the same slice
 }
 
 func (n *note) total() (sum int64) {
@@ -58,13 +61,14 @@ func (n *note) total() (sum int64) {
 	return sum
 }
 
-// A history is what was held over time, for as long as there is room.
+// A history is the memory held over time.
 type history struct {
 	mu           sync.Mutex
 	series       []series
 	index        map[series]int
+	presences    presences
 	fine, coarse []note
-	rests        map[string]int64 // see state.GPUTotals.Residual, by label, where it is known
+	rests        map[string]int64 // the known state.GPUFigures.Residual, by label
 	folded       uint64
 }
 
@@ -90,8 +94,17 @@ func (h *history) take(t *state.Totals) {
 			h.rests[g.GPU] = g.Residual
 		}
 	}
-	if last := len(h.fine) - 1; last >= 0 && !n.at.After(h.fine[last].at) {
-		return
+	var before note
+	if last := len(h.fine) - 1; last >= 0 {
+		if before = h.fine[last]; !n.at.After(before.at) {
+			return
+		}
+	}
+	if h.presences.full() {
+		h.fold(before.at)
+	}
+	if n.held = h.presences.stakes(t, n.at, before.at); slices.Equal(n.held, before.held) {
+		n.held = before.held
 	}
 	h.fine = append(h.fine, n)
 	first := 0
@@ -102,14 +115,33 @@ func (h *history) take(t *state.Totals) {
 	h.fine = slices.Delete(h.fine, 0, first)
 }
 
-// follow goes on where another history, of which nothing more is taken, ended.
+// fold makes room for presences. last is the time of the last note.
+func (h *history) fold(last time.Time) {
+	folded := h.presences.fold(maxPresences/4, last)
+	was, is := []stake(nil), []stake(nil)
+	for _, notes := range [][]note{h.coarse, h.fine} {
+		for i := range notes {
+			n := &notes[i]
+			if len(n.held) == 0 {
+				continue
+			}
+			if !sameStakes(was, n.held) {
+				was, is = n.held, merged(n.held, folded)
+			}
+			n.held = is
+		}
+	}
+}
+
+// follow copies the notes of another history, which has ended.
 func (h *history) follow(o *history) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	h.series, h.index, h.fine, h.coarse = slices.Clone(o.series), maps.Clone(o.index), slices.Clone(o.fine), slices.Clone(o.coarse)
+	h.presences = o.presences
 }
 
-// older takes a note that is no longer kept with those around it.
+// older adds a note to the coarse notes.
 func (h *history) older(n note) {
 	if last := len(h.coarse) - 1; last >= 0 && h.coarse[last].at.Truncate(coarse).Equal(n.at.Truncate(coarse)) {
 		if n.total() > h.coarse[last].total() {
@@ -123,7 +155,7 @@ func (h *history) older(n note) {
 	}
 }
 
-// of returns the index of a series.
+// of returns the index of a series, and adds the series if it is new.
 func (h *history) of(s series) int {
 	if h.index == nil {
 		h.index = map[series]int{}
@@ -142,20 +174,25 @@ func (h *history) of(s series) int {
 	return i
 }
 
-// A historyDocument is the JSON of what was held over time.
+// A historyDocument is the JSON of a history.
 type historyDocument struct {
-	Now    int64         `json:"now_ms"` // of the latest point, in milliseconds since 1970
-	Series []series      `json:"series"`
-	Points []historyNote `json:"points"` // in order
+	Now    int64    `json:"now_ms"` // of the latest point, in milliseconds since 1970
+	Series []series `json:"series"`
+	// Processes are those of the points, each once for each GPU. PID 0 stands for others.
+	Processes []namedPresence `json:"processes"`
+	Points    []historyNote   `json:"points"` // in order
 }
 
 type historyNote struct {
 	At    int64   `json:"ms"`
-	Bytes []int64 `json:"bytes"` // by series, 0 for those after
+	Bytes []int64 `json:"bytes"` // by series; later series have 0
+	// Held has pairs of the ID of a process, and bytes. It is missing where it is that of
+	// the point before.
+	Held *[]stake `json:"held,omitempty"`
 }
 
-// rest returns what of a GPU's memory nobody traced holds, as NVML said last, and whether
-// that is known.
+// rest returns the used memory of a GPU that no traced process holds, by NVML's last
+// reading, and whether it is known.
 func (h *history) rest(label string) (bytes int64, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,23 +200,166 @@ func (h *history) rest(label string) (bytes int64, known bool) {
 	return bytes, known
 }
 
-// since returns what was noted after a moment, in milliseconds since 1970.
+// An amount is what was held at a moment.
+type amount struct {
+	at     time.Time
+	by     map[series]int64
+	stakes []stake
+	who    map[int64]namedPresence // of the stakes
+}
+
+// of returns how much is chosen of it. The GPU of f is as series have it.
+func (a *amount) of(f filter) (sum int64) {
+	if f.pid != 0 {
+		for _, s := range a.stakes {
+			if x := a.who[s[0]]; x.PID == f.pid && (f.gpu == "" || x.GPU == f.gpu) {
+				sum += s[1]
+			}
+		}
+		return sum
+	}
+	for s, bytes := range a.by {
+		if f.gpu == "" || s.GPU == f.gpu {
+			sum += bytes
+		}
+	}
+	return sum
+}
+
+func (h *history) amount(n *note) *amount {
+	out := &amount{n.at, map[series]int64{}, n.held, map[int64]namedPresence{}}
+	for i, bytes := range n.bytes {
+		if bytes > 0 {
+			out.by[h.series[i]] = bytes
+		}
+	}
+	h.whose(n.held, out.who)
+	return out
+}
+
+// sum returns what is chosen of a note. The GPU of f is as series have it.
+func (h *history) sum(n *note, f filter) (sum int64) {
+	if f.pid != 0 {
+		for _, s := range n.held {
+			if x := h.presences.all[s[0]]; x != nil && x.of.pid == f.pid && (f.gpu == "" || web.Clean(x.gpu) == f.gpu) {
+				sum += s[1]
+			}
+		}
+		return sum
+	}
+	for i, bytes := range n.bytes {
+		if f.gpu == "" || h.series[i].GPU == f.gpu {
+			sum += bytes
+		}
+	}
+	return sum
+}
+
+// peak returns the highest amount of what is chosen, from begin to end, and how much of that
+// is chosen. at returns the amount of the latest note until a time. nil means that there is
+// no note.
+func (h *history) peak(f filter, begin, end time.Time) (_ *amount, most int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var highest *note
+	for _, notes := range [][]note{h.coarse, h.fine} {
+		for i := range notes {
+			n := &notes[i]
+			if n.at.Before(begin) || n.at.After(end) {
+				continue
+			}
+			if sum := h.sum(n, f); sum > most {
+				most, highest = sum, n
+			}
+		}
+	}
+	if highest == nil {
+		return nil, 0
+	}
+	return h.amount(highest), most
+}
+
+func (h *history) at(t time.Time) (out *amount) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, notes := range [][]note{h.fine, h.coarse} {
+		for i := range slices.Backward(notes) {
+			// The chart has times in milliseconds.
+			if notes[i].at.UnixMilli() <= t.UnixMilli() {
+				return h.amount(&notes[i])
+			}
+		}
+	}
+	return nil
+}
+
+// holdings returns the chosen processes that held memory from begin to end, and the most that
+// groups of them held at a moment.
+func (h *history) holdings(c *chosen, begin, end time.Time) ([]holding, map[string]int64) {
+	var moments [][]stake
+	all := map[int64]namedPresence{}
+	h.mu.Lock()
+	for _, notes := range [][]note{h.coarse, h.fine} {
+		for i := range notes {
+			if n := &notes[i]; !n.at.Before(begin) && !n.at.After(end) {
+				if last := len(moments) - 1; last >= 0 && sameStakes(moments[last], n.held) {
+					continue
+				}
+				moments = append(moments, n.held)
+				h.whose(n.held, all)
+			}
+		}
+	}
+	h.mu.Unlock()
+	maps.DeleteFunc(all, func(_ int64, x namedPresence) bool {
+		return x.PID == 0 || c.gpu != "" && x.GPU != c.gpu || c.pid != 0 && x.PID != c.pid
+	})
+	return holdings(moments, all, func(x *live.Process) string { return groupName(x, c.by) })
+}
+
+// whose adds the presences of stakes.
+func (h *history) whose(held []stake, all map[int64]namedPresence) {
+	for _, s := range held {
+		if _, known := all[s[0]]; known {
+			continue
+		}
+		if x := h.presences.all[s[0]]; x != nil {
+			all[s[0]] = x.named()
+		}
+	}
+}
+
+// since returns the notes after a moment, in milliseconds since 1970.
 func (h *history) since(after int64) *historyDocument {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := &historyDocument{Series: slices.Clone(h.series), Points: []historyNote{}}
+	out := &historyDocument{Series: append([]series{}, h.series...), Processes: []namedPresence{}, Points: []historyNote{}} // not nil, which JSON has as null
+	all := map[int64]namedPresence{}
+	var before []stake
 	for _, notes := range [][]note{h.coarse, h.fine} {
 		for _, n := range notes {
-			if ms := n.at.UnixMilli(); ms > after {
-				out.Points = append(out.Points, historyNote{ms, n.bytes})
-				out.Now = ms
+			ms := n.at.UnixMilli()
+			if ms <= after {
+				continue
 			}
+			p := historyNote{At: ms, Bytes: n.bytes}
+			if len(out.Points) == 0 || !slices.Equal(n.held, before) {
+				before = n.held
+				held := append([]stake{}, before...) // not nil, which JSON has as null
+				p.Held = &held
+				h.whose(n.held, all)
+			}
+			out.Points = append(out.Points, p)
+			out.Now = ms
 		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		out.Processes = append(out.Processes, all[id])
 	}
 	return out
 }
 
-// remember notes what is held, until ctx ends.
+// remember adds notes to the history until ctx ends.
 func (s *Server) remember(ctx context.Context) {
 	wait := time.Duration(0)
 	for {
@@ -195,7 +375,7 @@ func (s *Server) remember(ctx context.Context) {
 	}
 }
 
-// historyAPI answers with what was held over time, and with ?after= what came since.
+// historyAPI answers with the history, or with ?after= the part since then.
 func (s *Server) historyAPI(w http.ResponseWriter, r *http.Request) error {
 	p, err := paramsOf(r, "after")
 	if err != nil {

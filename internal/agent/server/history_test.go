@@ -19,7 +19,7 @@ var noted = time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
 func totals(after time.Duration, owners ...string) *state.Totals {
 	t := &state.Totals{Meta: snapshot.Meta{Start: noted, Duration: after}}
 	for i, owner := range owners {
-		t.Groups = append(t.Groups, state.GroupTotals{Group: state.Group{GPU: "0", Kind: event.KindDevice, Owner: owner}, LiveBytes: int64(100 * (i + 1))})
+		t.Groups = append(t.Groups, state.GroupFigures{Group: state.Group{GPU: "0", Kind: event.KindDevice, Owner: owner}, LiveBytes: int64(100 * (i + 1))})
 	}
 	return t
 }
@@ -31,7 +31,7 @@ func TestHistory(t *testing.T) {
 	for i := range hours * 3600 {
 		x := totals(time.Duration(i)*time.Second, "pytorch", "nccl")
 		x.Groups[0].LiveBytes = int64(1 + i%60)
-		x.Groups = append(x.Groups, state.GroupTotals{Group: state.Group{GPU: "0", Kind: event.KindImported, Owner: "elsewhere"}, LiveBytes: 7})
+		x.Groups = append(x.Groups, state.GroupFigures{Group: state.Group{GPU: "0", Kind: event.KindImported, Owner: "elsewhere"}, LiveBytes: 7})
 		h.take(x)
 	}
 	h.take(totals(hours*3600*time.Second-time.Second, "pytorch")) // the moment before, once more
@@ -92,12 +92,18 @@ func TestHistoryAPI(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got := map[string]int64{}
+		got, held, on := map[string]int64{}, map[string]int64{}, map[int64]string{}
 		for i, bytes := range d.Points[0].Bytes {
 			got[d.Series[i].GPU] += bytes
 		}
-		if !reflect.DeepEqual(got, want) || len(got) == 0 {
-			t.Errorf("%s: %v, want %v", name, got, want)
+		for _, x := range d.Processes {
+			on[x.ID] = x.GPU
+		}
+		for _, x := range *d.Points[0].Held {
+			held[on[x[0]]] += x[1]
+		}
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(held, want) || len(got) == 0 {
+			t.Errorf("%s: %v by owner, %v by process, want %v", name, got, held, want)
 		}
 		s.get(http.StatusBadRequest, "/api/v1/history?after=1.5")
 	}

@@ -11,12 +11,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 const (
-	// maxIncidents bounds the out-of-memory reports that are kept, the newest.
+	// maxIncidents bounds the out-of-memory reports that are kept. The newest stay.
 	maxIncidents = 64
-	// maxReport bounds the text of one, in bytes.
+	// maxReport bounds the text of a report, in bytes.
 	maxReport = 256 << 10
 )
 
@@ -27,7 +28,7 @@ type incidents struct {
 	all []incident
 }
 
-// An incident is one failure for want of memory.
+// An incident is a failure for want of memory.
 type incident struct {
 	Number    int64     `json:"number"` // from 1 on
 	Time      time.Time `json:"time"`
@@ -37,11 +38,13 @@ type incident struct {
 	API       string    `json:"api"`
 	Requested int64     `json:"requested_bytes"`
 	Recovered bool      `json:"recovered"`
-	Report    string    `json:"report,omitempty"` // the page of text that --oom-dir has
+	Stack     []string  `json:"stack,omitempty"` // function, file and line of each frame, the innermost first
+	brief     string    // of it
+	Report    string    `json:"report,omitempty"` // the text of the file in --oom-dir
 }
 
-// Incident keeps a failure for want of memory, for the page and the API. It is for one
-// goroutine at a time.
+// Incident keeps a failure for want of memory, for the page and the API. One goroutine may
+// call it.
 func (s *Server) Incident(in *state.Incident) {
 	s.keep(in.OutOfMemory(state.Want{Driver: true}))
 }
@@ -60,25 +63,30 @@ func (s *Server) keep(o *snapshot.OutOfMemory) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.n++
-	x.all = append(x.all, incident{x.n, o.Time, o.PID, o.Process, o.GPU, o.API, o.Requested, o.Recovered, string(text)})
+	x.all = append(x.all, incident{x.n, o.Time, o.PID, o.Process, o.GPU, o.API, o.Requested, o.Recovered, render.Frames(o.Stack, shownFrames, frameName), frameName(render.Brief(o.Stack, 3)), string(text)})
 	if len(x.all) > maxIncidents {
 		x.all = slices.Delete(x.all, 0, 1)
 		s.lost.Add(lossIncidents, 1)
 	}
 }
 
-// follow goes on where others, to which none is added any more, ended.
+// maxFrame bounds a frame of a report, in bytes.
+const maxFrame = 300
+
+func frameName(s string) string { return render.Cut(s, maxFrame) }
+
+// follow copies the reports of another server, which has ended.
 func (x *incidents) follow(o *incidents) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	x.n, x.all = o.n, slices.Clone(o.all)
 }
 
-// list returns those that are kept, the newest first, without their reports.
+// list returns the incidents, the newest first, without their reports.
 func (x *incidents) list() []incident {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := append([]incident{}, x.all...) // a list in JSON, where it is empty too
+	out := append([]incident{}, x.all...) // not nil, which JSON has as null
 	slices.Reverse(out)
 	for i := range out {
 		out[i].Report = ""
@@ -86,12 +94,12 @@ func (x *incidents) list() []incident {
 	return out
 }
 
-// find returns the one that a request's path names.
+// find returns the incident that a request's path names.
 func (x *incidents) find(r *http.Request) (*incident, error) {
 	text := r.PathValue("number")
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 1 || strconv.FormatInt(n, 10) != text {
-		return nil, badRequest("a report is called by its number")
+		return nil, badRequest("give the number of a report")
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

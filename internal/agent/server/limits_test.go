@@ -19,7 +19,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
-// How many ask at once does not matter: one Look is taken for all, and one profile made.
+// How many ask at once does not matter: one snapshot is taken for all, and one profile made.
 func TestShared(t *testing.T) {
 	h := recorded(t, "accelerate")
 	s := serve(t, Options{Source: h})
@@ -62,17 +62,17 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// counting counts Looks, which wait for hold.
+// counting counts snapshots, which wait for hold.
 type counting struct {
 	live.Source
 	n    atomic.Int32
 	hold chan struct{}
 }
 
-func (c *counting) Look(q live.Query) (*live.Look, error) {
+func (c *counting) Snapshot(q live.Query) (*live.Snapshot, error) {
 	c.n.Add(1)
 	<-c.hold
-	return c.Source.Look(q)
+	return c.Source.Snapshot(q)
 }
 
 // What cannot be shared waits in a short line, and the rest is told to come again.
@@ -229,8 +229,8 @@ func TestSlowAndLarge(t *testing.T) {
 		s.http.ReadHeaderTimeout, s.http.ReadTimeout = 200*time.Millisecond, 400*time.Millisecond
 	})
 	for name, text := range map[string]string{
-		"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: loc", "half a body": "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 99\r\n\r\ntoken=",
-		"a body too large": "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", maxBody+1),
+		"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: loc", "half a body": "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nx",
+		"a large body": "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 4096),
 	} {
 		c, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {
@@ -246,7 +246,7 @@ func TestSlowAndLarge(t *testing.T) {
 		if errors.As(err, &timeout) && timeout.Timeout() {
 			t.Errorf("%s: it waits on", name)
 		}
-		if strings.Contains(string(b), "Set-Cookie") || strings.Contains(string(b), " 200 ") {
+		if strings.Contains(string(b), " 200 ") {
 			t.Errorf("%s: %s", name, b)
 		}
 	}

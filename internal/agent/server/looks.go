@@ -6,65 +6,60 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 )
 
 const (
-	// minAge is for how long a Look is given to all who ask, and restAfter for how many
-	// times as long as it took: looking never takes more than a third of the time.
+	// A snapshot serves all requests for at least minAge, and for restAfter times as long as
+	// it took. So snapshots take at most a third of the time.
 	minAge    = 100 * time.Millisecond
 	restAfter = 2
-	// lookWithin bounds how long a Look is waited for.
+	// lookWithin bounds the wait for a snapshot.
 	lookWithin = 20 * time.Second
-	// keepFor is how long a Look is kept that nobody asks for.
+	// keepFor is how long a snapshot is kept without a request for it.
 	keepFor = time.Minute
-	// maxWaiting bounds the questions that wait for another one: for a Look of the live
-	// allocations of a stack, and for something to be made of one.
+	// maxWaiting bounds the requests that wait for their turn: to take a snapshot of a
+	// stack's live allocations, or to make something of a snapshot.
 	maxWaiting = 16
-	// maxMade bounds what is kept that was made of a Look, by kind and parameters.
+	// maxMade bounds the answers that are kept with a snapshot, by kind and parameters.
 	maxMade = 64
-	// maxLive bounds the live allocations of a stack that are sent, the youngest.
+	// maxLive bounds the live allocations of a stack in an answer. The youngest are sent.
 	maxLive = 50_000
-	// makers is how many things are made at a time.
+	// makers bounds the answers that are made at a time.
 	makers = 2
 )
 
-// errBusy says that too many ask for too much at once.
-var errBusy = errors.New("busy: too many questions at once")
+// errBusy means that there are too many requests at once.
+var errBusy = errors.New("busy: too many requests at once")
 
-// errLate says that the trace does not say in time what it sees.
-var errLate = errors.New("the trace does not answer: it waits for stacks or names, or very much goes on")
+// errLate means that the trace did not give a snapshot in time.
+var errLate = errors.New("the trace does not answer: it waits for stacks or names, or it is very busy")
 
-// looks takes Looks of a trace, one at a time, and shares them among all who ask.
+// looks takes snapshots of a trace, one at a time, and shares them among all requests.
 type looks struct {
-	source   live.Source   // for who holds work
-	patience time.Duration // with a Look
+	source   live.Source   // only the holder of work uses it
+	patience time.Duration // the longest wait for a snapshot
 	work     chan struct{}
-	make     chan struct{} // makers at a time
+	make     chan struct{} // has a slot for each of makers
+	flights  singleflight.Group
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards last, waiting and drop
 	last    *shot
-	under   *flight // on its way, nil for none
-	waiting int     // for work or make
+	waiting int // for work or make
 	drop    *time.Timer
 
-	pictures sync.Mutex // guards the tracker, and the stacks of its Pictures
+	pictures sync.Mutex // guards the tracker, and the stacks of its statuses
 	tracker  *live.Tracker
-	pictured *shot // the last one that the tracker took
-	picture  *live.Picture
+	pictured *shot // the last shot that the tracker got
+	picture  *live.Status
 }
 
-// A flight is a Look on its way.
-type flight struct {
-	done chan struct{} // closed when it came
-	shot *shot
-	err  error
-}
-
-// A shot is a Look that several share. Nobody changes it.
+// A shot is a snapshot that requests share, so none of them changes it.
 type shot struct {
-	*live.Look
+	*live.Snapshot
 	begun time.Time
 	took  time.Duration
 
@@ -72,7 +67,7 @@ type shot struct {
 	made map[string]*made
 }
 
-// made is something that was made of a shot.
+// made is an answer that was made of a shot.
 type made struct {
 	done  chan struct{}
 	bytes []byte
@@ -83,10 +78,10 @@ func newLooks(source live.Source) *looks {
 	return &looks{source: source, patience: lookWithin, work: make(chan struct{}, 1), make: make(chan struct{}, makers), tracker: live.NewTracker()}
 }
 
-// now returns a Look that is as new as can be had at no more than its part of the time.
+// now returns the newest snapshot, or takes another one if that one is too old.
 func (l *looks) now(ctx context.Context) (*shot, error) { return l.since(ctx, time.Time{}) }
 
-// since returns one that began at a time or later; the zero Time is for now.
+// since returns a snapshot that began at a time or later. The zero Time is for now.
 func (l *looks) since(ctx context.Context, begun time.Time) (*shot, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.patience, errLate)
 	defer cancel()
@@ -100,49 +95,45 @@ func (l *looks) since(ctx context.Context, begun time.Time) (*shot, error) {
 				return s, nil
 			}
 		}
-		f := l.under
-		if f == nil {
-			f = &flight{done: make(chan struct{})}
-			l.under = f
-			go l.take(f)
-		}
+		flight := l.flights.DoChan("", l.take)
 		l.mu.Unlock()
 		select {
-		case <-f.done:
+		case f := <-flight:
+			if f.Err != nil {
+				return nil, f.Err
+			}
+			if s := f.Val.(*shot); begun.IsZero() || !s.begun.Before(begun) {
+				return s, nil
+			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if f.err != nil || begun.IsZero() || !f.shot.begun.Before(begun) {
-			return f.shot, f.err
-		}
 	}
 }
 
-// take takes a Look.
-func (l *looks) take(f *flight) {
+// take takes a snapshot and returns its *shot.
+func (l *looks) take() (any, error) {
 	l.work <- struct{}{}
 	s := &shot{begun: time.Now(), made: map[string]*made{}}
-	s.Look, f.err = l.source.Look(live.Query{})
+	var err error
+	s.Snapshot, err = l.source.Snapshot(live.Query{})
 	s.took = time.Since(s.begun)
 	<-l.work
-	if f.err == nil {
-		f.shot = s
+	if err != nil {
+		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.under = nil
-	if f.err == nil {
-		l.last = s
-		if l.drop == nil {
-			l.drop = time.AfterFunc(keepFor, l.forget)
-		} else {
-			l.drop.Reset(keepFor)
-		}
+	l.last = s
+	if l.drop == nil {
+		l.drop = time.AfterFunc(keepFor, l.forget)
+	} else {
+		l.drop.Reset(keepFor)
 	}
-	close(f.done)
+	return s, nil
 }
 
-// forget drops the last Look.
+// forget drops the last snapshot.
 func (l *looks) forget() {
 	l.mu.Lock()
 	l.last = nil
@@ -152,7 +143,7 @@ func (l *looks) forget() {
 	l.pictures.Unlock()
 }
 
-// wait counts who waits, or refuses.
+// wait counts one more waiting request, or returns errBusy.
 func (l *looks) wait() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,8 +160,8 @@ func (l *looks) waited() {
 	l.mu.Unlock()
 }
 
-// allocations returns a Look with the live allocations of a call site.
-func (l *looks) allocations(ctx context.Context, of *ledger.SiteKey) (*live.Look, error) {
+// allocations returns a snapshot with the live allocations of a call site.
+func (l *looks) allocations(ctx context.Context, of *ledger.SiteKey) (*live.Snapshot, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.patience, errLate)
 	defer cancel()
 	if err := l.wait(); err != nil {
@@ -183,14 +174,14 @@ func (l *looks) allocations(ctx context.Context, of *ledger.SiteKey) (*live.Look
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-l.work }()
-	look, err := l.source.Look(live.Query{Allocations: of})
+	look, err := l.source.Snapshot(live.Query{Allocations: of})
 	if err == nil {
 		look.Youngest(maxLive)
 	}
 	return look, err
 }
 
-// alone returns what build makes, which is no one else's.
+// alone returns the answer that build makes, for one request only.
 func (l *looks) alone(ctx context.Context, build func() ([]byte, error)) ([]byte, error) {
 	if err := l.wait(); err != nil {
 		return nil, err
@@ -205,7 +196,8 @@ func (l *looks) alone(ctx context.Context, build func() ([]byte, error)) ([]byte
 	return build()
 }
 
-// of returns what build makes of a Look, made once for all who ask for it by its name.
+// of returns the answer that build makes of a snapshot. It is made once for all requests with
+// the same name.
 func (l *looks) of(ctx context.Context, s *shot, name string, build func() ([]byte, error)) ([]byte, error) {
 	s.mu.Lock()
 	m := s.made[name]
@@ -236,13 +228,13 @@ func (l *looks) of(ctx context.Context, s *shot, name string, build func() ([]by
 	}
 }
 
-// look calls with with the Picture of a Look, or of a later one: rates and growth are
-// against the one that was pictured before. Neither is kept.
-func (l *looks) look(s *shot, with func(*live.Picture)) {
+// look calls with with the status of a snapshot, or of a later one. Rates and growth are
+// relative to the status before. with must not keep the status.
+func (l *looks) look(s *shot, with func(*live.Status)) {
 	l.pictures.Lock()
 	defer l.pictures.Unlock()
 	if l.pictured == nil || l.pictured.begun.Before(s.begun) {
-		l.pictured, l.picture = s, l.tracker.Picture(s.Look)
+		l.pictured, l.picture = s, l.tracker.Add(s.Snapshot)
 	}
 	with(l.picture)
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
 )
 
-// nowPart is the part of the page that changes.
+// nowPart returns the part of the page that changes.
 func nowPart(v *view) html.Node {
-	return html.Group(titlePart(v), incidentsPart(v.Incidents), gpusPart(v.GPUs), processesPart(v), stacksPart(v), notesPart(v.Notes))
+	return html.Group(titlePart(v), choicesPart(&v.Choice), eventsPart(&v.Events), pastPart(&v.Past), gpusPart(v.GPUs, v.NoGPUs), processesPart(v), stacksPart(v), notesPart(v.Notes))
 }
 
 func titlePart(v *view) html.Node {
@@ -18,24 +18,6 @@ func titlePart(v *view) html.Node {
 		html.P(html.Text(strings.Join(v.About, " · "))),
 		html.If(v.Ended != "", html.P(html.B(html.Text(v.Ended)))),
 	)
-}
-
-func incidentsPart(all []incidentView) html.Node {
-	if len(all) == 0 {
-		return nil
-	}
-	return section("Out of memory",
-		html.H2(html.Text("Out of memory")),
-		html.Ul(html.Class("reports"), html.Each(all, incidentLine)),
-	)
-}
-
-func incidentLine(in incidentView) html.Node {
-	text := in.Process + " asked for " + in.Asked
-	if in.GPU != "" {
-		text += " on GPU " + in.GPU
-	}
-	return html.Li(link(reportAddress(in.Number), text), html.Text(" "), quiet(in.Time+", "+in.Came))
 }
 
 func notesPart(notes []string) html.Node {
@@ -47,7 +29,7 @@ func notesPart(notes []string) html.Node {
 		word = "note"
 	}
 	return html.Details(html.ID("notes"), html.DataKey("notes"),
-		html.Summary(html.Text(fmt.Sprintf("%d %s on what is not known, or was lost", len(notes), word))),
+		html.Summary(html.Text(fmt.Sprintf("%d %s about what is not known or was lost", len(notes), word))),
 		html.Ul(list(notes)),
 	)
 }

@@ -6,9 +6,9 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
@@ -18,7 +18,7 @@ import (
 //go:embed page/*
 var files embed.FS
 
-// An asset is part of the page, which does not change while this program is the same.
+// An asset is a file of the page. It changes only with this program.
 type asset struct {
 	kind, path string
 	body       []byte // packed
@@ -29,7 +29,7 @@ func assetOf(kind, name, extension, text string) *asset {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	if _, err := io.WriteString(z, text); err != nil {
-		panic(err) // a Buffer takes all
+		panic(err) // a Buffer returns no error
 	}
 	if err := z.Close(); err != nil {
 		panic(err)
@@ -52,8 +52,8 @@ var (
 )
 
 func (a *asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable") // its name has what it is
-	_ = sendPacked(w, r, a.kind, a.body)                                   // nobody is told
+	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable") // its path has a hash of its content
+	_ = sendPacked(w, r, a.kind, a.body)                                   // nobody would read an error
 }
 
 // page answers with the page.
@@ -67,22 +67,35 @@ func (s *Server) now(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) show(w http.ResponseWriter, r *http.Request, name string, part func(*view) html.Node) error {
-	if _, err := paramsOf(r); err != nil {
+	c, err := chosenOf(r)
+	if err != nil {
 		return err
 	}
+	return s.sendOf(w, r, htmlType, fmt.Sprint(name, " ", c.filter, " ", c.period, " ", c.by, " ", c.at), func(at *shot) (func(io.Writer) error, error) {
+		var v *view
+		s.looks.look(at, func(p *live.Status) { v = s.view(p, c) })
+		return func(w io.Writer) error { return html.Write(w, part(v)) }, nil
+	})
+}
+
+// sendOf answers with the output of write, which build returns for the newest snapshot. The
+// answer is made once for all requests with the same name.
+func (s *Server) sendOf(w http.ResponseWriter, r *http.Request, kind, name string, build func(*shot) (write func(io.Writer) error, err error)) error {
 	at, err := s.looks.now(r.Context())
 	if err != nil {
 		return err
 	}
 	body, err := s.looks.of(r.Context(), at, name, func() ([]byte, error) {
-		var v *view
-		s.looks.look(at, func(p *live.Picture) { v = s.view(p) })
-		return packed(func(w io.Writer) error { return html.Write(w, part(v)) })
+		write, err := build(at)
+		if err != nil {
+			return nil, err
+		}
+		return packed(write)
 	})
 	if err != nil {
 		return err
 	}
-	return sendPacked(w, r, htmlType, body)
+	return sendPacked(w, r, kind, body)
 }
 
 const htmlType = "text/html; charset=utf-8"
@@ -104,53 +117,5 @@ func (s *Server) incidentPage(w http.ResponseWriter, r *http.Request) error {
 func sendPage(w http.ResponseWriter, status int, page html.Node) {
 	w.Header().Set("Content-Type", htmlType)
 	w.WriteHeader(status)
-	_ = html.Write(w, page) // nobody is told
-}
-
-// askForToken answers who may not read, in a browser. Wrong is for another token given.
-func (s *Server) askForToken(w http.ResponseWriter, wrong bool) {
-	sendPage(w, http.StatusUnauthorized, loginPage(wrong, s.guard.token() == ""))
-}
-
-// logIn takes the token, and gives a cookie that stands for it.
-func (s *Server) logIn(w http.ResponseWriter, r *http.Request) {
-	token := s.guard.token()
-	if !sameOrigin(r) {
-		s.refuse(w, http.StatusForbidden, "a page of another origin may not log in here")
-		return
-	}
-	if err := r.ParseForm(); err != nil {
-		s.refuse(w, http.StatusBadRequest, "this is no login")
-		return
-	}
-	if token == "" {
-		s.askForToken(w, true)
-		return
-	}
-	switch verdict, wait := s.guard.gives(r, r.PostForm.Get("token")); verdict {
-	case mayRead:
-	case mustWait:
-		s.putOff(w, wait)
-		return
-	default:
-		s.askForToken(w, true)
-		return
-	}
-	until := time.Now().Add(cookieFor)
-	s.setCookie(w, cookieOf(token, s.guard.from(r), until), until)
-	http.Redirect(w, r, "/", http.StatusSeeOther)
-}
-
-// logOut takes the cookie back.
-func (s *Server) logOut(w http.ResponseWriter, r *http.Request) {
-	if !sameOrigin(r) {
-		s.refuse(w, http.StatusForbidden, "a page of another origin may not log out here")
-		return
-	}
-	s.setCookie(w, "", time.Unix(1, 0))
-	http.Redirect(w, r, "/", http.StatusSeeOther)
-}
-
-func (s *Server) setCookie(w http.ResponseWriter, value string, until time.Time) {
-	http.SetCookie(w, &http.Cookie{Name: s.guard.cookieName(), Value: value, Path: "/", Expires: until, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.guard.secure})
+	_ = html.Write(w, page) // nobody would read an error
 }

@@ -27,10 +27,11 @@ type badRequest string
 
 func (b badRequest) Error() string { return string(b) }
 
-// params are those of a request, each of which its endpoint knows.
+// params are the parameters of a request. The endpoint knows all of them.
 type params map[string]string
 
-// paramsOf returns a request's parameters: each known, none empty, none twice.
+// paramsOf returns a request's parameters. It refuses a parameter that is unknown, empty or
+// there twice.
 func paramsOf(r *http.Request, known ...string) (params, error) {
 	if len(r.URL.RawQuery) > maxQuery {
 		return nil, badRequest("the parameters are too long")
@@ -54,8 +55,8 @@ func paramsOf(r *http.Request, known ...string) (params, error) {
 	return out, nil
 }
 
-// number returns a parameter that is a whole number in a range, or otherwise if it was
-// not given.
+// number returns a parameter that must be a whole number in a range. Without the parameter it
+// returns otherwise.
 func (p params) number(name string, low, high, otherwise int) (int, error) {
 	text, ok := p[name]
 	if !ok {
@@ -63,12 +64,12 @@ func (p params) number(name string, low, high, otherwise int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < low || n > high || strconv.Itoa(n) != text {
-		return 0, badRequest(fmt.Sprintf("%s is a number from %d to %d", name, low, high))
+		return 0, badRequest(fmt.Sprintf("%s must be a number from %d to %d", name, low, high))
 	}
 	return n, nil
 }
 
-// A filter is what of a Look is wanted. The zero value is all.
+// A filter selects a part of a snapshot. The zero value selects all.
 type filter struct {
 	pid int    // 0 for all
 	gpu string // "" for all
@@ -90,13 +91,12 @@ func (f filter) has(l *snapshot.Labels) bool {
 	return (f.pid == 0 || l.PID == f.pid) && (f.gpu == "" || l.GPU == f.gpu)
 }
 
-// errNothing says that there is nothing of what was asked for.
+// errNothing means that the requested thing does not exist.
 type errNothing string
 
 func (e errNothing) Error() string { return string(e) }
 
-// of returns the part of s that is wanted. An errNothing says that s has no such process
-// or GPU.
+// of returns the selected part of s, or an errNothing if s has no such process or GPU.
 func (f filter) of(s *snapshot.Snapshot) (*snapshot.Snapshot, error) {
 	if f == (filter{}) {
 		return s, nil

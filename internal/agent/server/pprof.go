@@ -17,7 +17,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
-// profile answers with who holds how much, as a pprof profile, or as text.
+// profile answers with the memory of each stack, as a pprof profile or as text.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
 	p, err := paramsOf(r, "pid", "gpu", "seconds", "debug")
 	if err != nil {
@@ -55,15 +55,16 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// window waits for a window of time, if one is asked for, and returns the Look at its end,
-// and what it is to show: see made. The name tells windows that end with one Look apart.
+// window waits for a window of time, unless long is 0, and returns the snapshot at its end.
+// look returns the snapshot to show, and the length of the window. name tells windows apart
+// that end with the same snapshot.
 func (s *Server) window(w http.ResponseWriter, r *http.Request, long time.Duration) (after *shot, look func() (*snapshot.Snapshot, time.Duration), name string, err error) {
 	ctx := r.Context()
 	if long == 0 {
 		if after, err = s.looks.now(ctx); err != nil {
 			return nil, nil, "", err
 		}
-		return after, func() (*snapshot.Snapshot, time.Duration) { return after.Snapshot, 0 }, "", nil
+		return after, func() (*snapshot.Snapshot, time.Duration) { return after.Snapshot.Snapshot, 0 }, "", nil
 	}
 	select {
 	case s.windows <- struct{}{}:
@@ -78,7 +79,7 @@ func (s *Server) window(w http.ResponseWriter, r *http.Request, long time.Durati
 	if err != nil {
 		return nil, nil, "", err
 	}
-	was, since, name := turnovers(first.Look), elapsed(first.Look), fmt.Sprint("since ", first.begun.UnixNano(), " ")
+	was, since, name := turnovers(first.Snapshot), elapsed(first.Snapshot), fmt.Sprint("since ", first.begun.UnixNano(), " ")
 	end := time.Now().Add(long)
 	if err := s.sleep(ctx, long); err != nil {
 		return nil, nil, "", err
@@ -87,18 +88,18 @@ func (s *Server) window(w http.ResponseWriter, r *http.Request, long time.Durati
 		return nil, nil, "", err
 	}
 	return after, func() (*snapshot.Snapshot, time.Duration) {
-		return between(was, after.Look), elapsed(after.Look).Sub(since)
+		return between(was, after.Snapshot), elapsed(after.Snapshot).Sub(since)
 	}, name, nil
 }
 
-// takesTime gives an answer so much more time.
+// takesTime extends the deadlines of a request by more.
 func takesTime(w http.ResponseWriter, more time.Duration) error {
 	c := http.NewResponseController(w)
-	// The time for reading a request ends its context too.
+	// The end of the time for reading a request would cancel its context.
 	return errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Now().Add(more+answerWithin)))
 }
 
-// sleep waits, but for the end of the request or of the server.
+// sleep waits, unless the request or the server ends before.
 func (s *Server) sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -112,14 +113,15 @@ func (s *Server) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// elapsed is the moment that a Look is of.
-func elapsed(l *live.Look) time.Time {
+// elapsed returns the moment of a snapshot.
+func elapsed(l *live.Snapshot) time.Time {
 	m := &l.Snapshot.Meta
 	return m.Start.Add(m.Duration)
 }
 
-// encodeProfile returns what of a Look is wanted. A profile's time is that of the Look;
-// only that of a window has a duration: readers take one with a duration for a window.
+// encodeProfile returns the selected part of a snapshot, as a profile or as text. A profile has
+// the time of the snapshot. It has a duration only for a window, because readers take every
+// profile with a duration for one.
 func (s *Server) encodeProfile(look func() (*snapshot.Snapshot, time.Duration), f filter, at *shot, text bool) ([]byte, error) {
 	all, long := look()
 	part, err := f.of(all)
@@ -136,18 +138,17 @@ func (s *Server) encodeProfile(look func() (*snapshot.Snapshot, time.Duration), 
 		return nil, err
 	}
 	s.label(p, part)
-	p.TimeNanos, p.DurationNanos = elapsed(at.Look).UnixNano(), long.Nanoseconds()
+	p.TimeNanos, p.DurationNanos = elapsed(at.Snapshot).UnixNano(), long.Nanoseconds()
 	err = p.Write(&b)
 	return b.Bytes(), err
 }
 
-// label gives the samples of p, the profile of a snapshot, what tells their processes'
-// workloads.
+// label adds the labels of workloads to the samples of p. p is the profile of the snapshot of.
 func (s *Server) label(p *profile.Profile, of *snapshot.Snapshot) {
 	if s.opts.Labels == nil {
 		return
 	}
-	only := "" // where there is one process alone no sample says which
+	only := "" // the process, if there is only one: then samples have no label for it
 	if !of.Several() && len(of.Samples) > 0 {
 		only = strconv.Itoa(of.Samples[0].PID)
 	}

@@ -97,7 +97,7 @@ func TestProfileHeaders(t *testing.T) {
 	if answer.StatusCode != http.StatusBadRequest || answer.Header.Get("X-Go-Pprof") != "1" || !strings.HasPrefix(answer.Header.Get("Content-Type"), "text/plain") {
 		t.Errorf("%s, %v", answer.Status, answer.Header)
 	}
-	wants(t, "error", body, "seconds is a number from 1 to 3600")
+	wants(t, "error", body, "seconds must be a number from 1 to 3600")
 	wants(t, "text", s.get(http.StatusOK, "/debug/pprof/gpumem?debug=1"), "IN USE", "GPU 0")
 	wants(t, "index", s.get(http.StatusOK, "/debug/pprof/"), `href="gpumem"`)
 	s.get(http.StatusNotFound, "/debug/pprof/gpumem?pid=1")
@@ -181,7 +181,7 @@ func TestWindowOfForgottenSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []int64
-	for _, x := range between(turnovers(before.Look), after.Look).Samples {
+	for _, x := range between(turnovers(before.Snapshot), after.Snapshot).Samples {
 		got = append(got, x.AllocBytes)
 	}
 	if len(got) != 2 || got[0] != 10 || got[1] != 10 {

@@ -32,13 +32,13 @@ func TestRemote(t *testing.T) {
 		}
 		traced := live.NewTraceSource(h)
 		var shown []int
-		page := func(source live.Source) (string, *live.Look) {
-			l, err := source.Look(live.Query{})
+		page := func(source live.Source) (string, *live.Snapshot) {
+			l, err := source.Snapshot(live.Query{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			l.Cost = nil
-			p := live.NewTracker().Picture(l)
+			p := live.NewTracker().Add(l)
 			var text, document bytes.Buffer
 			if err := top.Text(&text, p, -1, 120, true); err != nil {
 				t.Fatal(err)
@@ -57,8 +57,8 @@ func TestRemote(t *testing.T) {
 		if shown[0] != shown[1] || shown[0] == 0 {
 			t.Errorf("%s: stacks %v", name, shown)
 		}
-		of := func(source live.Source, l *live.Look, i int) []snapshot.Allocation {
-			got, err := source.Look(live.Query{Allocations: &l.Sites[i]})
+		of := func(source live.Source, l *live.Snapshot, i int) []snapshot.Allocation {
+			got, err := source.Snapshot(live.Query{Allocations: &l.Sites[i]})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,12 +90,12 @@ func TestTopAPI(t *testing.T) {
 	if answer.Header.Get("Content-Type") != "application/json" || got.SchemaVersion != live.DocumentVersion || len(got.Stacks) != 7 || got.Cost == nil {
 		t.Errorf("%v, version %d, %d stacks", answer.Header, got.SchemaVersion, len(got.Stacks))
 	}
-	l, err := live.NewTraceSource(h).Look(live.Query{})
+	l, err := live.NewTraceSource(h).Snapshot(live.Query{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := live.JSON(&b, live.NewTracker().Picture(l), 7); err != nil {
+	if err := live.JSON(&b, live.NewTracker().Add(l), 7); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(b.Bytes(), &want); err != nil {
@@ -145,26 +145,26 @@ func TestRemoteErrors(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = r.Look(live.Query{})
+		_, err = r.Snapshot(live.Query{})
 		return err
 	}
 	if err := look(live.RemoteOptions{URL: secure, Token: token, TLS: known}); err != nil {
 		t.Error(err)
 	}
 	for want, o := range map[string]live.RemoteOptions{
-		"certificate":                 {URL: secure, Token: token},
-		"it wants a token":            {URL: secure, TLS: known},
-		"it has another token":        {URL: secure, TLS: known, Token: token + "x"},
-		"cannot be asked":             {URL: "http://127.0.0.1:1"},
-		"is no address":               {URL: "localhost:9844"},
-		"command lines":               {URL: "https://me:" + token + "@localhost"},
-		"use https":                   {URL: "http://192.0.2.1:9844", Token: token},
-		"400 Bad Request":             {URL: s.url, Token: token},
-		"no agent's API":              {URL: "http://" + answers(t, http.StatusNotFound, "")},
-		"302 Found":                   {URL: "http://" + answers(t, http.StatusFound, "elsewhere")},
-		"read a look: unexpected EOF": {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":1`)},
-		"version 2":                   {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":2}`)},
-		`\x1b[2J`:                     {URL: "http://" + answers(t, http.StatusTeapot, "\x1b[2J")},
+		"certificate":                     {URL: secure, Token: token},
+		"it wants a token":                {URL: secure, TLS: known},
+		"it has another token":            {URL: secure, TLS: known, Token: token + "x"},
+		"cannot be asked":                 {URL: "http://127.0.0.1:1"},
+		"is no address":                   {URL: "localhost:9844"},
+		"command lines":                   {URL: "https://me:" + token + "@localhost"},
+		"use https":                       {URL: "http://192.0.2.1:9844", Token: token},
+		"400 Bad Request":                 {URL: s.url, Token: token},
+		"no agent's API":                  {URL: "http://" + answers(t, http.StatusNotFound, "")},
+		"302 Found":                       {URL: "http://" + answers(t, http.StatusFound, "elsewhere")},
+		"read a snapshot: unexpected EOF": {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":1`)},
+		"version 2":                       {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":2}`)},
+		`\x1b[2J`:                         {URL: "http://" + answers(t, http.StatusTeapot, "\x1b[2J")},
 	} {
 		if err := look(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

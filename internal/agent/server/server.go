@@ -1,8 +1,8 @@
-// Package server shows a running trace over HTTP: profiles for pprof's readers, JSON for
-// programs, a page for people, and what else an agent has to say.
+// Package server shows a running trace over HTTP: profiles for readers of pprof, JSON for
+// programs, a page for people, metrics, and the agent's health.
 //
-// Nothing that it answers to changes anything, but for a login. No parameter is a path.
-// What is costly is made once for all who ask at the same time.
+// No request changes anything. No parameter is a path. Requests at the same time share
+// snapshots and answers that are costly.
 package server
 
 import (
@@ -19,6 +19,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/reload"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -29,75 +32,80 @@ import (
 // A Source is the trace that is shown: *session.Session.
 type Source interface {
 	View(state.Want) *state.View
-	// Totals wait for no names.
+	// Totals does not wait for names.
 	Totals() *state.Totals
 	Done() <-chan struct{}
 }
 
-// Options say what is served, where, and to whom.
+// Options configure a Server.
 type Options struct {
 	Source  Source
 	Address string // "localhost:9844"
-	// Certificate and Key are files in PEM, which are read again when they change; both,
-	// or "" for no TLS.
+	// Certificate and Key are PEM files. The server reads them again when they change. Both
+	// are "" for no TLS.
 	Certificate, Key string
-	// TokenFile has the token that every reader must have, as ReadToken reads it, again
-	// when it changes. Without one, root and this process's own user read, over the
-	// loopback device.
+	// TokenFile is the file of the token that every reader must send: see ReadToken. The
+	// server reads it again when it changes. Without a token, only root and the user of this
+	// process may read, over the loopback device.
 	TokenFile string
-	// Insecure: who can connect may read where there is no token, and without TLS; also
-	// from other machines.
+	// Insecure lets everybody that can connect read if there is no token, and allows other
+	// machines to connect without a token or without TLS.
 	Insecure bool
 	Metrics  http.Handler // nil for none
-	// Begun, if set, is closed when the trace has begun. Before, Source is not asked, nor
-	// Metrics, and what would need them is refused.
+	// Begun, if set, is closed when the trace begins. Before that, the server refuses requests
+	// that need Source or Metrics.
 	Begun <-chan struct{}
-	// Ready, if set, says why the trace does not see all, nil when it does; Healthy why this
-	// program is to be started afresh. Anybody may hear both. They wait for nothing.
+	// Ready, if set, returns why the trace does not see everything, nil if it does. Healthy,
+	// if set, returns why this program needs a restart. Everybody may read both. They do not
+	// wait.
 	Ready, Healthy func() error
-	// NotSeen, if set, says which processes a trace that is ready does not see, a line
-	// each. Anybody may hear it. It waits for nothing.
+	// NotSeen, if set, returns a line for each process that the trace does not see although
+	// it is ready. Everybody may read them. It does not wait.
 	NotSeen func() []string
-	// Workload, if set, says in a few words what a process is part of, "" if it is not
-	// known. It waits for nothing.
-	Workload func(pid int) string
-	// Labels, if set, are what the samples of a process in a profile have beside its own
-	// labels, by name. It waits for nothing: those that are not known yet are absent.
+	// Alerts, if set, returns the alerts that fire, and then those that ended, the latest first.
+	// Leaks, if set, returns the leaks that were found, the largest growth of now first.
+	Alerts func() []alert.Alert
+	Leaks  func() []leaks.Leak
+	// Recording, if set, returns the path of the recording that is written, "" for none, and
+	// from when on it has records.
+	Recording func() (path string, since time.Time)
+	// Labels, if set, returns more labels for the samples of a process in a profile, by name.
+	// It does not wait: labels that are not known yet are missing.
 	Labels    func(pid int, process string) map[string]string
-	Profiling bool // Go's own profiles of this process too
-	// Before, if set, is the server that ended before this one: what it knew of the past
-	// is shown on.
+	Profiling bool // serve Go's profiles of this process too
+	// Before, if set, is the server before this one, which has ended. This server shows its
+	// history and incidents.
 	Before *Server
 	// Warn receives sentences for the user, from any goroutine.
 	Warn func(string)
-	// Version is this program's.
+	// Version is the version of this program.
 	Version string
 }
 
 const (
 	maxHeader     = 16 << 10 // bytes
 	headerWithin  = 5 * time.Second
-	requestWithin = 10 * time.Second // the whole of it
-	answerWithin  = 30 * time.Second // of what does not wait itself
+	requestWithin = 10 * time.Second // with its body
+	answerWithin  = 30 * time.Second // unless it takes long by design: see takesTime
 	idleFor       = time.Minute
 	endWithin     = 2 * time.Second
 	maxRequests   = 64 // at a time
-	maxWindows    = 16 // waiting for their end
+	maxWindows    = 16 // at a time
 )
 
 var causes loss.Causes
 
 var (
 	lossRefused   = causes.Add("http_requests_refused", "HTTP requests and connections refused because too many came at once, or from one user")
-	lossTries     = causes.Add("http_tokens_refused", "HTTP requests with a token that was not looked at because too many wrong ones had come from the same address or user")
+	lossTries     = causes.Add("http_tokens_refused", "HTTP requests whose token was not checked because too many wrong tokens had come from the same address or user")
 	lossIncidents = causes.Add("http_oom_reports_dropped", "out-of-memory reports that the page and the API no longer have, because newer ones came")
 )
 
-// errEnding says that the server ends.
+// errEnding means that the server ends.
 var errEnding = errors.New("ending")
 
-// errBegins says that there is nothing to show yet.
-var errBegins = errors.New("the trace has not begun: /readyz says why")
+// errBegins means that the trace has not begun.
+var errBegins = errors.New("the trace has not begun yet: /readyz says why")
 
 // A Server shows a trace.
 type Server struct {
@@ -108,20 +116,20 @@ type Server struct {
 	looks        *looks
 	incidents    incidents
 	history      history
-	tokens       *reloaded[string]           // nil without
-	certificates *reloaded[*tls.Certificate] // likewise
+	tokens       *reload.Value[string]           // nil without a token
+	certificates *reload.Value[*tls.Certificate] // nil without TLS
 	lost         *loss.Set
 
 	coloursMu sync.Mutex
-	colours   map[string]map[string]int // of the page's bars, in order, by what they tell apart
+	colours   map[string]map[string]int // the number of each name's colour, by the kind of bar
 
-	requests chan struct{} // those at a time
+	requests chan struct{} // has a slot for each of maxRequests
 	windows  chan struct{}
-	ending   chan struct{} // closed to end what waits
+	ending   chan struct{} // closed to end requests that wait
 }
 
-// New listens. Nothing is served before Run. An error says what of the options is wrong,
-// or not safe, or why the address cannot be had.
+// New listens, and Run serves. An error says which option is wrong or not safe, or why New
+// cannot listen.
 func New(o Options) (*Server, error) {
 	if o.Warn == nil {
 		o.Warn = func(string) {}
@@ -138,10 +146,10 @@ func New(o Options) (*Server, error) {
 	}
 	if o.TokenFile != "" {
 		var err error
-		if s.tokens, err = load(o.Warn, func() (string, error) { return ReadToken(o.TokenFile) }, o.TokenFile); err != nil {
+		if s.tokens, err = reload.Load(lookAgain, o.Warn, func() (string, error) { return ReadToken(o.TokenFile) }, o.TokenFile); err != nil {
 			return nil, err
 		}
-		s.guard.token = s.tokens.get
+		s.guard.token = s.tokens.Get
 		if readable(o.TokenFile) {
 			o.Warn("every user may read the token in " + o.TokenFile)
 		}
@@ -155,10 +163,10 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Certificate != "" {
 		var err error
-		if s.certificates, err = certificate(o.Warn, o.Certificate, o.Key); err != nil {
+		if s.certificates, err = readCertificate(o.Warn, o.Certificate, o.Key); err != nil {
 			return nil, fmt.Errorf("read the certificate: %w", err)
 		}
-		s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificates.get(), nil }}
+		s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificates.Get(), nil }}
 	}
 	s.looks = newLooks(live.NewTraceSource(o.Source))
 	s.http.Handler = s.handler()
@@ -174,7 +182,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// listen takes the address, if it is safe to.
+// listen listens at the address of the options, if that is safe.
 func (s *Server) listen() error {
 	l, err := net.Listen("tcp", s.opts.Address)
 	if err != nil {
@@ -186,24 +194,24 @@ func (s *Server) listen() error {
 	}
 	sockets, err := proc.OpenSockets()
 	if err != nil {
-		s.opts.Warn("who connects over the loopback device is not known, so that nobody may read without a token: " + err.Error())
+		s.opts.Warn("the agent cannot find out which users connect over the loopback device, so nobody may read without a token: " + err.Error())
 	}
 	s.listener = newAdmission(l, sockets, s.lost)
 	return nil
 }
 
-// Addr is where it listens.
+// Addr returns the address at which the server listens.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Loss counts what was refused and left out.
+// Loss returns the counters of refused requests and of figures that were left out.
 func (s *Server) Loss() []loss.Counter {
 	s.history.mu.Lock()
 	defer s.history.mu.Unlock()
-	return append(s.lost.Counters(), foldedSeries.Counter(s.history.folded))
+	return append(s.lost.Counters(), foldedSeries.Counter(s.history.folded), foldedPresences.Counter(s.history.presences.folded))
 }
 
-// Run serves until ctx ends; then what is being answered has a few seconds. An error is
-// one after which nothing is served. It is called once.
+// Run serves until ctx ends. Requests at that moment have endWithin to finish. After an error
+// nothing is served. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	noting, enough := context.WithCancel(ctx)
@@ -234,7 +242,7 @@ func (s *Server) Run(ctx context.Context) error {
 	close(s.ending)
 	end, cancel := context.WithTimeout(context.Background(), endWithin)
 	defer cancel()
-	if err := s.http.Shutdown(end); err != nil { // somebody is slow
+	if err := s.http.Shutdown(end); err != nil { // a client is slow
 		return s.http.Close()
 	}
 	return nil
@@ -242,8 +250,8 @@ func (s *Server) Run(ctx context.Context) error {
 
 func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// complaints hears what package http complains of: who connects can make it complain of
-// them, and nobody is told of that.
+// complaints is the error log of package http. It passes on panics only: clients can cause
+// all other messages, and nobody needs to read those.
 type complaints func(string)
 
 func (c complaints) Write(line []byte) (int, error) {

@@ -6,11 +6,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
 )
 
-// stacksPart is what each call stack holds.
+// stacksPart shows the memory of each call stack.
 func stacksPart(v *view) html.Node {
 	const name = "Stacks that hold most"
 	return section(name,
-		html.H2(html.Text(name)),
+		html.H2(html.Text(name+" "), html.If(v.Window != "", quiet("grown: in the last "+v.Window))),
 		html.Div(html.Class("scroll"), html.Table(html.Class("rows"),
 			html.THead(stackHead()),
 			html.TBody(html.Each(v.Stacks, stackRow)),
@@ -41,6 +41,6 @@ func stackRow(x stackView) html.Node {
 		rowCell("wide", x.Kind),
 		rowCell("wide", x.GPU),
 		rowCell("name wide", x.Process),
-		html.Td(html.Class("s"), html.Details(html.DataKey(x.Key), html.Summary(html.Text(x.Title)), html.Ol(list(x.Frames)))),
+		html.Td(html.Class("s"), html.Details(html.DataKey(x.Key), html.Summary(html.Text(x.Title)), html.If(x.Holder != "", quietLine("held by "+x.Holder)), html.Ol(list(x.Frames)))),
 	)
 }

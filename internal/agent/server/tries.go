@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// freeTries are how many wrong tokens a source may give before it has to wait: firstWait
-	// after the next, and twice as long after each more, up to lastWait.
+	// A source may give freeTries wrong tokens without a wait. After the next one it must wait
+	// for firstWait, and after each further one twice as long, up to lastWait.
 	freeTries = 5
 	firstWait = time.Second
 	lastWait  = time.Minute
-	// forgiven is after how long without a wrong one all of a source's are forgotten.
+	// forgiven is the time without a wrong token after which a source has its free tries
+	// again.
 	forgiven = 10 * time.Minute
-	// maxSources bounds those whose wrong tokens are remembered.
+	// maxSources bounds the sources whose wrong tokens are counted.
 	maxSources = 1024
 )
 
-// Tries bounds how often a source may give a wrong token. What others give is nothing to
-// it. Where more sources give wrong ones than are remembered, those of the one that was
-// not heard of for longest are forgotten.
+// tries bounds how often a source may give a wrong token, whatever other sources give. If more
+// than maxSources give wrong tokens, it forgets the source whose last try is the oldest.
 type tries struct {
 	mu  sync.Mutex
 	bad *lru.Cache[string, bad] // by source
 }
 
-// Bad is what a source gave.
+// bad counts the wrong tokens of a source.
 type bad struct {
 	times int
 	last  time.Time
@@ -38,10 +38,10 @@ type bad struct {
 
 func newTries() *tries { return &tries{bad: lru.New[string, bad](maxSources, nil)} }
 
-// judge tells whether a source gave what is right, which is looked at only where the
-// source need not wait, and for how long it must.
+// judge reports whether a source gave the right token. If the source must wait, judge does
+// not check the token and returns how long.
 func (t *tries) judge(source string, now time.Time, right func() bool) (ok bool, wait time.Duration) {
-	t.mu.Lock() // also while it is looked at: tries at one time are tries
+	t.mu.Lock() // also during right: tries at the same time must count one by one
 	defer t.mu.Unlock()
 	b, known := t.bad.Get(source)
 	if known && now.Sub(b.last) >= forgiven {
@@ -58,7 +58,7 @@ func (t *tries) judge(source string, now time.Time, right func() bool) (ok bool,
 	return false, 0
 }
 
-// wait is for how long nothing may be given after the last.
+// wait returns how long a source must wait after its last wrong token.
 func (b bad) wait() time.Duration {
 	if b.times <= freeTries {
 		return 0
@@ -66,8 +66,8 @@ func (b bad) wait() time.Duration {
 	return min(firstWait<<min(b.times-freeTries-1, 30), lastWait)
 }
 
-// sourceOf says where a request comes from, as far as its sender cannot choose: the user
-// on this machine, an address, or the network of an IPv6 address.
+// sourceOf returns the source of a request: a user of this machine, an IPv4 address, or the
+// network of an IPv6 address, within which a sender can choose any address.
 func sourceOf(r *http.Request) string {
 	if uid, known := user(r); known {
 		return "user " + utoa(uid)

@@ -9,15 +9,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// A cell is what is the same for one call site, or one line without a site, in two Looks.
+// A cell identifies a call site, or a sample without a site, in two snapshots.
 type cell struct {
 	site ledger.SiteKey
-	// Of what has no site.
+	// Only for a sample without a site.
 	labels snapshot.Labels
 	stack  string
 }
 
-// turnover is what counts up.
+// turnover has the counters that only grow.
 type turnover struct{ allocObjects, allocBytes, failedObjects, failedBytes int64 }
 
 func turnoverOf(v *snapshot.Values) turnover {
@@ -36,10 +36,10 @@ func (t turnover) least(o turnover) turnover {
 	return turnover{min(t.allocObjects, o.allocObjects), min(t.allocBytes, o.allocBytes), min(t.failedObjects, o.failedObjects), min(t.failedBytes, o.failedBytes)}
 }
 
-// between returns what after shows, with what was allocated, and failed, since was alone,
-// which several windows may share. A call site that was forgotten meanwhile counts from its
-// new beginning.
-func between(was map[cell]turnover, after *live.Look) *snapshot.Snapshot {
+// between returns the snapshot after, whose counters of allocations and failures begin at was.
+// Several windows may share was. The counters of a call site that was forgotten in between
+// begin at 0.
+func between(was map[cell]turnover, after *live.Snapshot) *snapshot.Snapshot {
 	was, is := maps.Clone(was), turnovers(after)
 	for k, t := range is {
 		if w := was[k]; w.least(t) != w {
@@ -53,7 +53,8 @@ func between(was map[cell]turnover, after *live.Look) *snapshot.Snapshot {
 		x := &out.Samples[i]
 		*x = after.Snapshot.Samples[i]
 		k := key.of(after, i)
-		// Of several samples of one site, each takes what it can of what was before.
+		// If a site has several samples, the count before is subtracted from the first of
+		// them, and what remains of it from the next ones.
 		now := turnoverOf(&x.Values)
 		took := was[k].least(now)
 		was[k] = was[k].minus(took)
@@ -63,8 +64,8 @@ func between(was map[cell]turnover, after *live.Look) *snapshot.Snapshot {
 	return &out
 }
 
-// turnovers are those of a Look.
-func turnovers(l *live.Look) map[cell]turnover {
+// turnovers returns the turnover of each cell of a snapshot.
+func turnovers(l *live.Snapshot) map[cell]turnover {
 	out := make(map[cell]turnover, len(l.Snapshot.Samples))
 	var key cells
 	for i := range l.Snapshot.Samples {
@@ -76,8 +77,8 @@ func turnovers(l *live.Look) map[cell]turnover {
 
 type cells struct{ id []byte }
 
-// of returns the cell of a Look's i-th sample.
-func (c *cells) of(l *live.Look, i int) cell {
+// of returns the cell of a snapshot's i-th sample.
+func (c *cells) of(l *live.Snapshot, i int) cell {
 	if i < len(l.Sites) {
 		return cell{site: l.Sites[i]}
 	}
@@ -91,6 +92,6 @@ func (c *cells) of(l *live.Look, i int) cell {
 		}
 	}
 	k := cell{labels: x.Labels, stack: string(c.id)}
-	k.labels.Category = "" // it may have become known meanwhile
+	k.labels.Category = "" // it may be known only later
 	return k
 }

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
 // A raw message passes through gRPC as it is.
@@ -120,7 +122,7 @@ func TestHostileRuntime(t *testing.T) {
 		})
 	}
 	r := newEndpoint(serveCRI(t, func(string, []byte) ([]byte, error) { return long, nil }))
-	if got, err := r.names(context.Background(), id); err != nil || got.pod != strings.Repeat("€", maxName/3) {
+	if got, err := r.names(context.Background(), id); err != nil || got.pod != strings.Repeat("€", tenant.MaxName/3) {
 		t.Errorf("a long name: %q, %v", got.pod, err)
 	}
 }
@@ -190,7 +192,7 @@ func FuzzParseContainers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, _ := parseContainers(b, id)
 		for _, s := range []string{got.namespace, got.pod, got.uid, got.container} {
-			if len(s) > maxName || strings.ToValidUTF8(s, "") != s {
+			if len(s) > tenant.MaxName || strings.ToValidUTF8(s, "") != s {
 				t.Errorf("%q", s)
 			}
 		}

@@ -3,8 +3,6 @@ package workload
 import (
 	"context"
 	"errors"
-	"os/user"
-	"strconv"
 	"sync"
 	"time"
 
@@ -12,21 +10,18 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
 // Bounds of a Finder.
 const (
 	maxProcesses  = 8192 // that are remembered, those asked for last
-	maxContainers = 1024 // likewise
-	maxUsers      = 1024 // likewise
+	maxContainers = 1024 // the same
 	maxWaiting    = 1024 // processes, and containers, in a queue
-	maxHanging    = 8    // reads of environments that do not come back
 	readers       = 2
 
-	environPatience = time.Second
-	userPatience    = time.Second
-	firstRetry      = 250 * time.Millisecond // doubled each time
-	lastRetry       = 5 * time.Minute
+	firstRetry = 250 * time.Millisecond // doubled each time
+	lastRetry  = 5 * time.Minute
 	// After so many times a container counts as one without names.
 	fruitless = 3
 )
@@ -40,9 +35,9 @@ const (
 
 // Losses are the ways to lose something of a workload.
 var Losses = loss.Causes{
-	loss.Of("workloads_ended", "processes that ended before it was read who they belong to"),
+	loss.Of("workloads_ended", "processes that ended before their owner was read"),
 	loss.Of("workloads_environ", "processes whose environment could not be read in time: the service or job may be missing"),
-	loss.Of("workloads_unnamed", "containers of pods whose names no container runtime told: is its socket there, and may it be used?"),
+	loss.Of("workloads_unnamed", "containers of pods without a name, because no container runtime answered"),
 }
 
 // Options are what a Finder goes by.
@@ -62,15 +57,13 @@ type Finder struct {
 	close    context.CancelFunc
 	running  sync.WaitGroup
 
-	reads    chan event.Process
-	asks     chan question
-	environs chan struct{} // a token for each read that is not back
-	lookups  chan struct{} // likewise for users: one for each reader
+	tenants *tenant.Reader
+	reads   chan event.Process
+	asks    chan question
 
 	mu         sync.Mutex
 	processes  *lru.Cache[event.Process, *process]
 	containers *lru.Cache[question, *container]
-	users      *lru.Cache[uint32, string]
 }
 
 // A process is what is known of one.
@@ -82,7 +75,7 @@ type process struct {
 // A question is which container of which pod has to be named.
 type question struct{ id, uid string }
 
-// A container is what a runtime told of one in a pod.
+// A container is what a runtime answered about one in a pod.
 type container struct {
 	names
 	known  bool
@@ -94,15 +87,13 @@ type container struct {
 // New returns a Finder that works until Close.
 func New(o Options) *Finder {
 	f := &Finder{
-		node:       bounded(o.Node),
+		node:       tenant.Bounded(o.Node),
 		losses:     loss.New(Losses),
 		reads:      make(chan event.Process, maxWaiting),
 		asks:       make(chan question, maxWaiting),
-		environs:   make(chan struct{}, maxHanging),
-		lookups:    make(chan struct{}, readers),
+		tenants:    tenant.NewReader(),
 		processes:  lru.New[event.Process, *process](maxProcesses, nil),
 		containers: lru.New[question, *container](maxContainers, nil),
-		users:      lru.New[uint32, string](maxUsers, nil),
 	}
 	if o.Sockets == nil {
 		o.Sockets = Sockets
@@ -136,7 +127,7 @@ func (f *Finder) Loss() []loss.Counter { return f.losses.Counters() }
 // for it is not: it will be soon, and stays so after the process has ended. Of does not
 // wait.
 func (f *Finder) Of(pid int, start uint64) (Workload, bool) {
-	id := event.Process{PID: uint32(pid), Start: start - start%event.StartUnit} // as /proc tells it
+	id := event.Process{PID: uint32(pid), Start: start - start%event.StartUnit} // as in /proc
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p, ok := f.processes.Get(id)
@@ -192,7 +183,7 @@ func (f *Finder) ask(q question) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c, ok := f.containers.Get(q)
-	if !ok { // it was forgotten meanwhile
+	if !ok { // it was forgotten since
 		return
 	}
 	c.asking = false
@@ -206,7 +197,7 @@ func (f *Finder) ask(q question) {
 	}
 }
 
-// read finds out what a process itself tells.
+// read reads what a process shows about itself.
 func (f *Finder) read(id event.Process) {
 	w, err := f.look(id)
 	f.mu.Lock()
@@ -230,68 +221,21 @@ func is(id event.Process) error {
 	return err
 }
 
-// look reads a process. Of one that ended meanwhile it returns the node alone.
+// look reads a process. Of one that has ended it returns the node alone.
 func (f *Finder) look(id event.Process) (Workload, error) {
 	none, pid := Workload{Node: f.node}, int(id.PID)
-	groups, err := proc.Cgroups(pid)
+	who, whole, err := f.tenants.Of(pid)
 	if err != nil {
 		return none, err
 	}
-	status, err := proc.ReadStatus(pid)
-	if err != nil {
-		return none, err
-	}
-	// What is mapped where the environment lies may keep a reader waiting for ever.
-	const service, job = "OTEL_SERVICE_NAME", "SLURM_JOB_ID"
-	environ, ok := within(f.environs, environPatience, func() map[string]string {
-		set, err := proc.Environ(pid, service, job)
-		if err != nil {
-			return nil
-		}
-		return set
-	})
 	// All was of this process if it is still there.
 	if err := is(id); err != nil {
 		return none, err
 	}
-	if !ok || environ == nil {
+	if !whole {
 		f.losses.Add(lostEnviron, 1)
 	}
-	p := placeOf(groups)
-	w := Workload{Node: f.node, PodUID: p.pod, ContainerID: p.container, Service: bounded(p.unit), Job: p.job, User: f.user(status.User)}
-	if name := environ[service]; name != "" {
-		w.Service = bounded(name)
-	}
-	if number := environ[job]; w.Job == "" && isDigits(number) {
-		w.Job = number
-	}
-	return w, nil
-}
-
-// user returns a user's name, or number where this machine knows no name, or does not
-// say in time: it may ask a directory in the network.
-func (f *Finder) user(uid uint32) string {
-	f.mu.Lock()
-	name, ok := f.users.Get(uid)
-	f.mu.Unlock()
-	if ok {
-		return name
-	}
-	number := strconv.FormatUint(uint64(uid), 10)
-	name, ok = within(f.lookups, userPatience, func() string {
-		u, err := user.LookupId(number)
-		if err != nil {
-			return number
-		}
-		return bounded(u.Username)
-	})
-	if !ok {
-		return number
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.users.Put(uid, name)
-	return name
+	return Workload{f.node, who}, nil
 }
 
 // serve calls do with what comes through a channel, until the end.
@@ -303,28 +247,5 @@ func serve[T any](end context.Context, from <-chan T, do func(T)) {
 		case <-end.Done():
 			return
 		}
-	}
-}
-
-// within returns what f returns, if it does so in time. Otherwise f goes on by itself,
-// and keeps its token; without a free token it is not called.
-func within[T any](tokens chan struct{}, patience time.Duration, f func() T) (v T, ok bool) {
-	select {
-	case tokens <- struct{}{}:
-	default:
-		return v, false
-	}
-	done := make(chan T, 1)
-	go func() {
-		defer func() { <-tokens }()
-		done <- f()
-	}()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case v = <-done:
-		return v, true
-	case <-timer.C:
-		return v, false
 	}
 }

@@ -12,7 +12,16 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
+)
+
+const (
+	id      = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	other   = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210"
+	uid     = "2c48913c-b29f-11e7-9350-020968147796"
+	uidUnit = "2c48913c_b29f_11e7_9350_020968147796"
 )
 
 // begin starts a process that waits, in a control group below a mount of the unified
@@ -57,12 +66,12 @@ func begin(t *testing.T, group string, environ ...string) event.Process {
 		cmd.Wait()
 	})
 	// Its environment is there a moment after it has begun.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if set, err := proc.Environ(cmd.Process.Pid, "READY"); err == nil && len(set) > 0 {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("no environment after 10 s")
+			t.Fatal("no environment after a minute")
 		}
 	}
 	ticks, err := proc.StartTicks(cmd.Process.Pid)
@@ -83,12 +92,12 @@ func end(t *testing.T, p event.Process) {
 // wait asks until all is known.
 func wait(t *testing.T, f *Finder, p event.Process) Workload {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if w, ok := f.Of(int(p.PID), p.Start); ok {
 			return w
 		}
 	}
-	t.Fatal("nothing known after 10 s")
+	t.Fatal("nothing known after a minute")
 	return Workload{}
 }
 
@@ -117,7 +126,7 @@ func TestProcessOfPod(t *testing.T) {
 	f := finder(t, filepath.Join(t.TempDir(), "none"), socket)
 	group := "/kubepods.slice/kubepods-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope"
 	p := begin(t, group, "OTEL_SERVICE_NAME=llm", "SLURM_JOB_ID=12", "OTHER=x")
-	want := Workload{"gpu7", "research", "train-0", uid, "worker", id, "llm", "12", "root"}
+	want := Workload{"gpu7", snapshot.Who{User: "root", Command: "sleep 60", Namespace: "research", Pod: "train-0", PodUID: uid, Container: "worker", ContainerID: id, Service: "llm", Job: "12"}}
 	if got := wait(t, f, p); got != want {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
@@ -143,8 +152,8 @@ func TestProcessOfPod(t *testing.T) {
 func TestProcessWithoutContainer(t *testing.T) {
 	f := finder(t)
 	for group, want := range map[string]Workload{
-		"/system.slice/jupyter.service":                              {Node: "gpu7", Service: "jupyter.service", Job: "12", User: "root"},
-		"/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0": {Node: "gpu7", Job: "4711", User: "root"},
+		"/system.slice/jupyter.service":                              {"gpu7", snapshot.Who{Service: "jupyter.service", Job: "12", User: "root", Command: "sleep 60"}},
+		"/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0": {"gpu7", snapshot.Who{Job: "4711", User: "root", Command: "sleep 60"}},
 	} {
 		if got := wait(t, f, begin(t, group, "SLURM_JOB_ID=12")); got != want {
 			t.Errorf("%s: %+v\nwant %+v", group, got, want)
@@ -156,7 +165,7 @@ func TestProcessWithoutContainer(t *testing.T) {
 func TestHostileEnvironment(t *testing.T) {
 	f := finder(t)
 	got := wait(t, f, begin(t, "", "OTEL_SERVICE_NAME=<b>\n"+strings.Repeat("é", 50_000)+"\xff", "SLURM_JOB_ID=1/../2"))
-	want := "<b>\n" + strings.Repeat("é", (maxName-4)/2)
+	want := "<b>\n" + strings.Repeat("é", (tenant.MaxName-4)/2)
 	if got.Service != want || got.Job != "" {
 		t.Errorf("%+v", got)
 	}
@@ -170,7 +179,7 @@ func TestLyingRuntime(t *testing.T) {
 	group := "/kubepods.slice/kubepods-pod" + uidUnit + ".slice/crio-" + id + ".scope"
 	f := finder(t, serveCRI(t, func(string, []byte) ([]byte, error) { return containerOf(id, podLabels("another")), nil }))
 	p := begin(t, group)
-	if got, want := wait(t, f, p), (Workload{Node: "gpu7", PodUID: uid, ContainerID: id, User: "root"}); got != want {
+	if got, want := wait(t, f, p), (Workload{"gpu7", snapshot.Who{PodUID: uid, ContainerID: id, User: "root", Command: "sleep 60"}}); got != want {
 		t.Errorf("%+v", got)
 	}
 	if n := lost(f, "workloads_unnamed"); n != 1 {
@@ -226,42 +235,12 @@ func TestFinderIsBounded(t *testing.T) {
 	}
 }
 
-func TestWithin(t *testing.T) {
-	tokens, hang := make(chan struct{}, 1), make(chan struct{})
-	if v, ok := within(tokens, time.Minute, func() int { return 7 }); v != 7 || !ok {
-		t.Errorf("%d, %v", v, ok)
-	}
-	for len(tokens) > 0 {
-		runtime.Gosched()
-	}
-	if _, ok := within(tokens, time.Millisecond, func() int { <-hang; return 7 }); ok {
-		t.Error("waited for what hangs")
-	}
-	if _, ok := within(tokens, time.Minute, func() int { t.Error("called"); return 7 }); ok {
-		t.Error("called beside one that hangs, with one token")
-	}
-	close(hang)
-}
-
 func TestFields(t *testing.T) {
 	var got []string
-	for name, value := range (Workload{"a", "b", "c", "d", "e", "f", "g", "h", "i"}).Fields() {
+	for name, value := range (Workload{"a", snapshot.Who{Namespace: "b", Pod: "c", PodUID: "d", Container: "e", ContainerID: "f", Service: "g", Job: "h", User: "i", Command: "j"}}).Fields() {
 		got = append(got, name+"="+value)
 	}
 	if want := "node=a namespace=b pod=c pod_uid=d container=e container_id=f service=g job=h user=i"; strings.Join(got, " ") != want {
 		t.Errorf("%q", got)
-	}
-}
-
-// Two processes that come together have their users' names, though each is looked up by
-// itself: the ranks of a job begin at one moment.
-func TestUsersTogether(t *testing.T) {
-	f := New(Options{Sockets: []string{}})
-	t.Cleanup(f.Close)
-	for range readers - 1 {
-		f.lookups <- struct{}{} // the others look somebody up
-	}
-	if name := f.user(0); name != "root" {
-		t.Errorf("root is called %q", name)
 	}
 }

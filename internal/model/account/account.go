@@ -1,16 +1,12 @@
-// Package account compares what the kernel driver reports for each process on
-// each GPU (NVML) with what the process was seen to take. It is pure: readings go
-// in, figures come out.
+// Package account compares the kernel driver's figure (NVML) for each process on each GPU
+// with the memory that the process was seen to get. It is pure: readings go in, figures
+// come out.
 //
-// What a process holds on a GPU is the sum of the physical layer, where that sees
-// the process's calls. NVML's figure is then the check beside it:
-//
-//   - traced from its start, the two are equal. A difference is counted, and shown,
-//     and nothing is made up to close it;
-//   - attached late, the difference is what was allocated before.
-//
-// Where the physical layer does not see a process, what NVML's figure has beyond the
-// traced allocations is all that is known of the rest.
+// A process holds the sum of the physical layer on a GPU, if that layer sees its calls. The
+// invariant: for a process that was traced from its start, NVML's figure is the same, and a
+// difference is counted and shown, never hidden. For a process that was attached late, the
+// difference is what it allocated before. If the physical layer does not see a process, all
+// that is known of the rest is how much NVML's figure exceeds the traced allocations.
 package account
 
 import (
@@ -25,13 +21,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Accounts are all processes on all GPUs.
+// Accounts are the figures of all processes on all GPUs.
 type Accounts struct {
 	// Initial: the driver lists every process, see record.Trace.
 	Initial bool
 
 	devices  []record.Device // as last read
-	rest     map[string]Rest // by label, as of that reading
+	rest     map[string]Rest // by label, of that reading
 	figures  map[key]*Figure
 	ordinals map[event.Process]map[int32]gpu
 	// empty are processes that were seen to hold nothing.
@@ -52,19 +48,19 @@ type Figure struct {
 	Total    int64 // bytes, if Known
 	Known    bool
 	Inferred bool // it is the whole GPU's, on which this is the only process
-	// Before is what of it was not seen to be allocated: before the trace, or, where
-	// the physical layer does not see the process, by the driver for itself. It is
-	// less than nothing if more was freed since than is known.
+	// Before is the part of it that was not seen allocated: from before the trace, or, if
+	// the physical layer does not see the process, by the driver for itself. It is negative
+	// if more was freed since than is known.
 	Before int64
-	// Differs is by how much Total was more than what the process was seen to
-	// take, when both were of one moment (Compared).
-	Differs  int64
-	Compared bool
+	// Difference is Total less what the process was seen to get, when both were of one moment
+	// (Compared).
+	Difference int64
+	Compared   bool
 }
 
 var causes loss.Causes
 
-var lossDiffers = causes.Add("driver_total_differs", "readings in which the driver's total of a process was not what the process was seen to take, or, of one that was attached to late, was less")
+var lossDiffers = causes.Add("driver_total_differs", "readings in which the driver's total for a process differed from the memory that the process was seen to take (after a late attach: was less than it)")
 
 // New returns Accounts that no reading was made for.
 func New() *Accounts {
@@ -75,18 +71,18 @@ func New() *Accounts {
 // Loss returns every cause of loss.
 func (a *Accounts) Loss() []loss.Counter { return a.lost.Counters() }
 
-// A Process is what accounts must know of one.
+// A Process is what accounts must know of a process.
 type Process struct {
 	Process   event.Process
 	FromStart bool // traced before its first allocation
 	Seen      bool // the physical layer sees its calls
-	// Since is when it was first known to be traced, Changed when what it holds
-	// changed last, as record.Reading.Begin.
+	// Since is when it was first known to be traced, Changed when its memory changed last,
+	// as record.Reading.Begin.
 	Since, Changed uint64
 	GPUs           []physical.GPU
-	// Held is in bytes, by GPUs: all of it if Seen, else its allocations.
-	Held []int64
-	// Allocated is what the allocations of one that is Seen hold on GPUs of its own.
+	// Bytes is in bytes, by GPUs: all its memory if Seen, else its allocations.
+	Bytes []int64
+	// Allocated is in bytes, by AllocatedGPUs: the allocations of a process that is Seen.
 	Allocated     []int64
 	AllocatedGPUs []physical.GPU
 }
@@ -108,8 +104,8 @@ func (a *Accounts) LabelOf(p event.Process, g *physical.GPU) (string, bool) {
 }
 
 // device returns the device that a process had the kernel driver open, nil if that is
-// not known. What NVML does not call as the kernel driver does goes by its ordinal;
-// with event.NoDevice that is the only one that the process uses.
+// not known. A device whose number NVML does not report is found by its ordinal; with
+// event.NoDevice that is the only one that the process uses.
 func (a *Accounts) device(p event.Process, g *physical.GPU) *record.Device {
 	i := slices.IndexFunc(a.devices, func(d record.Device) bool {
 		return g.Known && d.GPUKnown && d.GPU == g.ID && d.Instance == g.Instance
@@ -126,16 +122,16 @@ func (a *Accounts) device(p event.Process, g *physical.GPU) *record.Device {
 	return &a.devices[i]
 }
 
-// of tells whether d is a GPU, or an instance of it.
-func of(gpu, d *record.Device) bool {
+// sameGPU returns whether d is a GPU, or an instance of it.
+func sameGPU(gpu, d *record.Device) bool {
 	return d.UUID == gpu.UUID || d.GPUKnown && gpu.GPUKnown && d.GPU == gpu.GPU
 }
 
-// FromStart tells whether a process that was attached to late is known to have
-// held nothing by then.
+// FromStart returns whether a process that was attached to late is known to have had no
+// memory by then.
 func (a *Accounts) FromStart(p event.Process) bool { return a.empty[p] }
 
-// Figure returns what NVML says of a process on the GPU with a label, nil for
+// Figure returns what NVML says of a process on the GPU with a label, nil if it says
 // nothing.
 func (a *Accounts) Figure(p event.Process, label string) *Figure { return a.figures[key{p, label}] }
 
@@ -149,13 +145,12 @@ func (a *Accounts) Labels(p event.Process) (out []string) {
 	return out
 }
 
-// Observe takes a reading, and compares it with processes as they are at its
-// moment. It returns of which of them a label or a figure is another by it; all says so of
-// every process.
+// Observe compares a reading with processes as they are at its moment. It returns those
+// whose label or figure changed by it; all means every process.
 func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []event.Process, all bool) {
 	all = !slices.EqualFunc(a.devices, r.Devices, sameDevice)
 	a.devices = r.Devices
-	changed = a.number(r, processes)
+	changed = a.setOrdinals(r, processes)
 	a.left = nil
 	for i := range processes {
 		p := &processes[i]
@@ -174,7 +169,7 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 				// that, and the driver lists them under no process, so 0 is not compared.
 				// Elsewhere the driver may hide the process.
 				for x := range r.Devices {
-					if k := (key{p.Process, r.Devices[x].Label}); a.figures[k] != nil && of(d, &r.Devices[x]) {
+					if k := (key{p.Process, r.Devices[x].Label}); a.figures[k] != nil && sameGPU(d, &r.Devices[x]) {
 						if *a.figures[k] != (Figure{Known: true}) {
 							changed = append(changed, p.Process)
 						}
@@ -183,7 +178,7 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 				}
 			}
 		}
-		// Of an instance only the whole GPU tells.
+		// NVML lists the processes of an instance on the whole GPU.
 		everywhere := !slices.ContainsFunc(r.Devices, func(d record.Device) bool { return !d.Listed && d.Instance < 0 })
 		if was && !listed && a.Initial && everywhere {
 			a.left = append(a.left, p.Process)
@@ -201,17 +196,17 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 	}
 	a.rest = map[string]Rest{}
 	for j := range r.Devices {
-		a.rest[r.Devices[j].Label] = a.remains(&r.Devices[j], processes, uses)
+		a.rest[r.Devices[j].Label] = a.restOf(&r.Devices[j], processes, uses)
 	}
 	return changed, all
 }
 
-// sameDevice tells whether two readings' devices are one, under the same names.
+// sameDevice returns whether two readings' devices are one, under the same names.
 func sameDevice(a, b record.Device) bool {
 	return a.UUID == b.UUID && a.Label == b.Label && a.GPU == b.GPU && a.GPUKnown == b.GPUKnown && a.Instance == b.Instance
 }
 
-// A Rest is what of a GPU's memory in use no traced process holds, in bytes, if Known.
+// A Rest is the memory in use on a GPU that no traced process holds, in bytes, if Known.
 type Rest struct {
 	Bytes int64
 	Known bool
@@ -220,49 +215,49 @@ type Rest struct {
 // Rests returns those of the last reading, by label: all its figures are of one moment.
 func (a *Accounts) Rests() map[string]Rest { return a.rest }
 
-// remains takes off what of d is in use what NVML says of processes in the same reading.
-// That is not known where NVML does not say it of one that is seen to hold memory there,
-// nor of an instance, whose processes are listed on the whole GPU.
-func (a *Accounts) remains(d *record.Device, processes []Process, uses map[event.Process][]record.Use) Rest {
+// restOf subtracts what NVML says of processes from what is in use on d, in one reading.
+// The result is not known if NVML says nothing of a process that is seen to hold memory
+// there, nor for an instance, whose processes are listed on the whole GPU.
+func (a *Accounts) restOf(d *record.Device, processes []Process, uses map[event.Process][]record.Use) Rest {
 	out := Rest{d.Used, d.MemoryKnown && d.Instance < 0}
 	for i := range processes {
 		p := &processes[i]
-		told := false
+		listed := false
 		for _, u := range uses[p.Process] {
-			if of(d, &a.devices[u.Device]) {
-				told = true
+			if sameGPU(d, &a.devices[u.Device]) {
+				listed = true
 				out.Bytes -= u.Bytes
 				out.Known = out.Known && u.Known && !u.Inferred
 			}
 		}
 		for j := range p.GPUs {
 			on := a.device(p.Process, &p.GPUs[j])
-			out.Known = out.Known && (told || p.Held[j] == 0 || on != nil && !of(d, on))
+			out.Known = out.Known && (listed || p.Bytes[j] == 0 || on != nil && !sameGPU(d, on))
 		}
 	}
 	return out
 }
 
-// number takes the ordinals of the processes. Of others, which ended while the
-// reading was made, nobody asks. It returns the processes of which one is another.
-func (a *Accounts) number(r *record.Reading, processes []Process) (changed []event.Process) {
-	told := make(map[event.Process]map[int32]gpu, len(processes))
+// setOrdinals sets the ordinals of the processes, and not of others, which ended during
+// the reading. It returns the processes whose ordinals changed.
+func (a *Accounts) setOrdinals(r *record.Reading, processes []Process) (changed []event.Process) {
+	ordinals := make(map[event.Process]map[int32]gpu, len(processes))
 	for i := range processes {
-		told[processes[i].Process] = nil
+		ordinals[processes[i].Process] = nil
 	}
 	for _, o := range r.Ordinals {
-		known, ours := told[o.Process]
+		known, ours := ordinals[o.Process]
 		if !ours || o.Device < 0 || o.Device >= len(r.Devices) {
 			continue
 		}
 		if known == nil {
 			known = map[int32]gpu{}
-			told[o.Process] = known
+			ordinals[o.Process] = known
 		}
 		d := &r.Devices[o.Device]
 		known[o.Ordinal] = gpu{d.UUID, d.Label}
 	}
-	for id, known := range told {
+	for id, known := range ordinals {
 		if known != nil && !maps.Equal(known, a.ordinals[id]) {
 			a.ordinals[id] = known
 			changed = append(changed, id)
@@ -271,9 +266,9 @@ func (a *Accounts) number(r *record.Reading, processes []Process) (changed []eve
 	return changed
 }
 
-// compare takes the reading of one process on one device that lists it. What
-// changed while it was read may be in the figure or not: nothing is concluded from
-// it that is not new. It tells whether the figure is another by it.
+// compare compares the reading of one process on one device that lists it. A change during
+// the reading may be in the figure or not: then it shows nothing new. It returns whether the
+// figure changed.
 func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed bool) {
 	f := &Figure{}
 	for _, u := range r.Uses {
@@ -285,7 +280,7 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed b
 	k := key{p.Process, label}
 	old := a.figures[k]
 	for x := range r.Devices {
-		if of(&r.Devices[device], &r.Devices[x]) {
+		if sameGPU(&r.Devices[device], &r.Devices[x]) {
 			one := key{p.Process, r.Devices[x].Label}
 			changed = changed || one != k && a.figures[one] != nil
 			delete(a.figures, one)
@@ -300,9 +295,9 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed b
 	switch {
 	case p.Seen && (p.FromStart || a.empty[p.Process]):
 		if f.Compared = !racing && !f.Inferred; f.Compared {
-			f.Differs = f.Total - held
+			f.Difference = f.Total - held
 		}
-		if f.Differs != 0 {
+		if f.Difference != 0 {
 			a.lost.Add(lossDiffers, 1)
 		}
 	case racing && old != nil && old.Known:
@@ -310,24 +305,24 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed b
 	default:
 		f.Before = f.Total - held
 		if !racing {
-			a.short(p, &r.Devices[device], f.Total)
+			a.countExcess(p, &r.Devices[device], f.Total)
 		}
 	}
 	return changed
 }
 
-// short counts where a process holds more on a device than the driver's total says.
-func (a *Accounts) short(p *Process, d *record.Device, total int64) {
+// countExcess counts a process that holds more on a device than the driver's total.
+func (a *Accounts) countExcess(p *Process, d *record.Device, total int64) {
 	held, _ := a.held(p, d)
 	allocations := *p
-	allocations.GPUs, allocations.Held = p.AllocatedGPUs, p.Allocated
+	allocations.GPUs, allocations.Bytes = p.AllocatedGPUs, p.Allocated
 	allocated, _ := a.held(&allocations, d)
 	if max(held, allocated) > total {
 		a.lost.Add(lossDiffers, 1)
 	}
 }
 
-// gone tells whether the driver listed a process on no GPU any more.
+// gone returns whether the driver listed a process on no GPU any more.
 func (a *Accounts) gone(p event.Process) bool {
 	for i := range a.devices {
 		if f := a.figures[key{p, a.devices[i].Label}]; f != nil && *f != (Figure{Known: true}) {
@@ -337,18 +332,18 @@ func (a *Accounts) gone(p event.Process) bool {
 	return true
 }
 
-// Left returns the processes that the last reading was the first to list on no GPU.
-func (a *Accounts) Left() []event.Process { return a.left }
+// NewlyUnlisted returns the processes that the last reading was the first to list on no GPU.
+func (a *Accounts) NewlyUnlisted() []event.Process { return a.left }
 
 // held returns what a process has on a whole GPU, and the label of that, or of the
 // one instance of it that the process uses: NVML lists it on the whole GPU.
 func (a *Accounts) held(p *Process, d *record.Device) (bytes int64, label string) {
 	for i := range p.GPUs {
 		on := a.device(p.Process, &p.GPUs[i])
-		if on == nil || !of(d, on) {
+		if on == nil || !sameGPU(d, on) {
 			continue
 		}
-		bytes += p.Held[i]
+		bytes += p.Bytes[i]
 		switch {
 		case on.Instance < 0:
 		case label == "" || label == on.Label:
@@ -371,7 +366,7 @@ func (a *Accounts) Forget(processes ...event.Process) {
 	}
 }
 
-// GPUs returns the memory of every GPU of which that is known and who is on it, as last
+// GPUs returns the memory and the processes of every GPU whose memory is known, as last
 // read.
 func (a *Accounts) GPUs() []snapshot.GPUMemory {
 	return slices.DeleteFunc(a.Devices(), func(g snapshot.GPUMemory) bool { return g.Total == 0 })

@@ -69,7 +69,7 @@ func whole(id uint32) physical.GPU {
 // holding is the target as the physical layer sees it, with so many bytes on GPU
 // number 6, and nothing that changed since long.
 func holding(bytes int64, fromStart bool) Process {
-	return Process{Process: target, FromStart: fromStart, Seen: true, Changed: 1, GPUs: []physical.GPU{whole(6)}, Held: []int64{bytes}}
+	return Process{Process: target, FromStart: fromStart, Seen: true, Changed: 1, GPUs: []physical.GPU{whole(6)}, Bytes: []int64{bytes}}
 }
 
 func newAccounts() *Accounts {
@@ -98,7 +98,7 @@ func TestCompare(t *testing.T) {
 	}
 	known := func(total, before int64) Figure { return Figure{Total: total, Known: true, Before: before} }
 	checked := func(total, differs int64) Figure {
-		return Figure{Total: total, Known: true, Differs: differs, Compared: true}
+		return Figure{Total: total, Known: true, Difference: differs, Compared: true}
 	}
 	type step struct {
 		reading *reading
@@ -221,7 +221,7 @@ func TestFromStart(t *testing.T) {
 func TestDevices(t *testing.T) {
 	a := newAccounts()
 	p := holding(0, true)
-	p.GPUs, p.Held = []physical.GPU{whole(7), whole(6), whole(7)}, []int64{40, 300, 2}
+	p.GPUs, p.Bytes = []physical.GPU{whole(7), whole(6), whole(7)}, []int64{40, 300, 2}
 	read := func(zero, one int64) *record.Reading {
 		return &new(reading).gpu("0", 6).lists(target, zero).gpu("1", 7).lists(other, 5).lists(target, one).Reading
 	}
@@ -240,7 +240,7 @@ func TestDevices(t *testing.T) {
 		t.Errorf("another process, which nobody asked for, is on %v", got)
 	}
 
-	p.FromStart, p.Held = false, []int64{10, 100, 0}
+	p.FromStart, p.Bytes = false, []int64{10, 100, 0}
 	a.Observe(read(150, 30), []Process{p})
 	if zero, one := a.Figure(target, "0").Before, a.Figure(target, "1").Before; zero != 50 || one != 20 {
 		t.Errorf("before attach %d and %d, want 50 and 20", zero, one)
@@ -289,7 +289,7 @@ func TestUnknownIDs(t *testing.T) {
 	a := newAccounts()
 	p := holding(0, true)
 	p.GPUs = []physical.GPU{{Instance: -1, Ordinal: 1}, {Instance: -1, Ordinal: 0}, {Instance: -1, Ordinal: event.NoDevice}}
-	p.Held = []int64{40, 300, 9}
+	p.Bytes = []int64{40, 300, 9}
 	r := new(reading).gpu("0", 6).lists(target, 40).numbers(target, 1).gpu("1", 7).lists(target, 300).numbers(target, 0)
 	a.Observe(&r.Reading, []Process{p})
 	if n := differs(a); n != 0 {
@@ -320,7 +320,7 @@ func TestInstances(t *testing.T) {
 	} {
 		a := newAccounts()
 		p := holding(0, true)
-		p.GPUs, p.Held = tt.gpus, tt.held
+		p.GPUs, p.Bytes = tt.gpus, tt.held
 		a.Observe(&instances().Reading, []Process{p})
 		if f := a.Figure(target, tt.label); differs(a) != 0 || f == nil || f.Total != 340 {
 			t.Errorf("%v: %d readings differed, figure of %s: %+v", tt.gpus, differs(a), tt.label, f)
@@ -350,7 +350,7 @@ func TestInstance(t *testing.T) {
 		t.Error("no GPU lists it, and it is not known to have held nothing")
 	}
 	unopened := on(2)
-	unopened.GPUs, unopened.Held = nil, nil
+	unopened.GPUs, unopened.Bytes = nil, nil
 	a.Observe(&with(gpu().lists(target, 0)).Reading, []Process{unopened})
 	if got := a.Labels(target); !slices.Equal(got, []string{"0"}) {
 		t.Errorf("before it opened an instance it is on %v", got)
@@ -465,7 +465,7 @@ func TestRests(t *testing.T) {
 		return r
 	}
 	others := holding(0, true)
-	others.Process, others.Held = other, []int64{300}
+	others.Process, others.Bytes = other, []int64{300}
 	instance := used(new(reading).gpu("0", 6), 900).lists(target, 500)
 	used(instance.instance("0:1", 6, 1), 600)
 	for _, tt := range []struct {
@@ -512,14 +512,14 @@ func TestLeft(t *testing.T) {
 		{one(0), holding(0, false), 0},
 	} {
 		a.Observe(&step.reading.Reading, []Process{step.process})
-		if got := len(a.Left()); got != step.left {
+		if got := len(a.NewlyUnlisted()); got != step.left {
 			t.Errorf("step %d: %d left, want %d", i, got, step.left)
 		}
 	}
 	hidden := New()
 	hidden.Observe(&one(700).Reading, []Process{holding(0, false)})
 	hidden.Observe(&new(reading).gpu("0", 6).Reading, []Process{holding(0, false)})
-	if len(hidden.Left()) != 0 {
+	if len(hidden.NewlyUnlisted()) != 0 {
 		t.Error("where the driver may hide processes one left")
 	}
 }

@@ -1,7 +1,9 @@
-// Package event says what happened to a process's GPU memory, in the words of
-// CUDA's driver API and free of any eBPF type. It is a leaf: it imports
+// Package event describes the calls and steps in a process's life that change its GPU
+// memory, in the terms of CUDA's driver API. It is a leaf: it has no eBPF type and imports
 // nothing of this module.
 package event
+
+import "cmp"
 
 // A Process is one program image's identity. A PID alone is reused by the
 // kernel; the start time tells two holders of one PID apart.
@@ -11,14 +13,19 @@ type Process struct {
 	Start uint64
 }
 
-// StartUnit is one clock tick: all that /proc/PID/stat tells of start times is how many
-// there were (USER_HZ is 100 on every architecture that CUDA runs on).
+// Compare orders processes by PID, and those of one PID by their start.
+func (p Process) Compare(q Process) int {
+	return cmp.Or(cmp.Compare(p.PID, q.PID), cmp.Compare(p.Start, q.Start))
+}
+
+// StartUnit is one clock tick, the unit of start times in /proc/PID/stat (USER_HZ is 100 on
+// every architecture that CUDA runs on).
 const StartUnit = 10_000_000
 
-// Ticks returns when the process began as /proc/PID/stat tells it.
+// Ticks returns when the process began, as in /proc/PID/stat.
 func (p Process) Ticks() uint64 { return p.Start / StartUnit }
 
-// Op is what an event does to the ledger.
+// Op is the effect of an event on the ledger.
 type Op uint8
 
 const (
@@ -38,8 +45,8 @@ const (
 	OpUnmapArray    // part Part of the sparse array Addr shows nothing
 
 	// work on Stream becomes nodes of a graph: of Handle, or of a new one (0). Part is 1
-	// where meanwhile no thread may take memory by a plain cuMemAlloc, but for a thread
-	// that has itself exempted (CU_STREAM_CAPTURE_MODE_GLOBAL)
+	// where during the capture no thread may call a plain cuMemAlloc, but for a thread
+	// that exempted itself (CU_STREAM_CAPTURE_MODE_GLOBAL)
 	OpCaptureBegin
 	OpCaptureEnd // that ended, and Handle is the graph
 
@@ -69,9 +76,9 @@ const (
 	// in it.
 	OpOutOfMemory
 
-	// What follows are calls of the kernel driver, which hands out memory as
-	// objects: a tree under each client of it. What names an object is the
-	// number of its client in the high half, and its own in the low one.
+	// The next are calls of the kernel driver, which hands out memory as objects: a tree
+	// under each of its clients. The name of an object is the number of its client in the
+	// high half, and its own in the low one.
 
 	OpClient          // Handle is a new client, made on the file descriptor Addr
 	OpGPU             // the process was told that device instance Addr is the GPU Part; or, with a Handle, that object's GPU is Device
@@ -82,7 +89,32 @@ const (
 	OpObjectShare     // the object Handle, under Part, is the memory of the object Addr
 	OpObjectFree      // the object Handle ended, with all that is under it
 	OpDescriptorClose // the file descriptor Addr was closed
+
+	// The rest are calls of PyTorch's caching allocator. It takes segments from CUDA, and
+	// hands tensors out of them.
+
+	// These three also say what the allocator then has handed out on Device (Handle), and
+	// what it holds there (Part), in bytes. Both are NoTotal where it does not report them.
+
+	OpTensorAlloc // the tensor [Addr, Addr+Size) was handed out
+	OpTensorFree  // the tensor at Addr, of Size bytes, was taken back
+	OpSegmentSeen // [Addr, Addr+Size) lies in a segment: there is or was a tensor without an event
+
+	// On Device the allocator now takes segments for its private pool whose id is Handle and
+	// Part, if a filter lets the request through. The filter is not known. Size is 1 where
+	// a capture on the thread is such that the Part of its OpCaptureBegin is 1.
+	OpPrivatePoolBegin
+	OpPrivatePoolEnd    // that ended
+	OpPrivatePoolMemory // [Addr, Addr+Size) is of the private pool Handle and Part, or with NoTotal twice may be of one
+
+	numOps
 )
+
+// Kernel reports whether op is a call of the kernel driver.
+func (op Op) Kernel() bool { return op >= OpClient && op <= OpDescriptorClose }
+
+// Tensor reports whether op is of the tensor layer.
+func (op Op) Tensor() bool { return op >= OpTensorAlloc && op < numOps }
 
 // Kind is what sort of memory an allocation is.
 type Kind uint8
@@ -102,7 +134,7 @@ const (
 	KindMulticast
 
 	// Memory that the kernel driver handed out, by what it is for.
-	KindDriver    // not known: its stack tells
+	KindDriver    // not known: the stack shows it
 	KindBacking   // allocations of the driver layer lie in it
 	KindPool      // stream-ordered allocations lie in it
 	KindContext   // a CUDA context
@@ -111,15 +143,15 @@ const (
 	KindStream    // streams
 	KindEvent     // events
 	KindGraphExec // graphs that were made ready to run
-	KindShared    // what another process gave away, and nobody else has any more
+	KindShared    // allocated and shared by another process, which has freed it
 	KindVideo     // decoding and encoding of video
 	KindGraphics  // OpenGL, Vulkan, OptiX
 	KindOpenCL    // OpenCL
 	KindOther     // none of these
 	KindSystem    // of the machine's memory, for the driver itself
 
-	KindTensor // what a framework's caching allocator handed out of its segments
-	KindCached // what of its segments it did not
+	KindTensor // in the segments of a framework's caching allocator, and handed out
+	KindCached // in its segments, and not handed out
 	NumKinds
 )
 
@@ -202,26 +234,13 @@ const (
 	SpaceArray
 	SpaceRegistered
 	SpaceExternal // external memory objects (cuImportExternalMemory)
-	// SpaceTensor has the addresses that a caching allocator hands out: a segment
-	// and its first tensor have one address. An OpAlloc and an OpFree in it say what
-	// that allocator has handed out on the device then (Handle), and what it holds
-	// (Part), in bytes; both are NoTotal where it does not tell. An OpReserve in it
-	// says the same, and that [Addr, Addr+Size) lies in what the allocator holds:
-	// a tensor that is not told is or was there.
-	//
-	// An OpCaptureBegin in it says that the allocator now takes memory on Device for its
-	// private pool, whose id is Handle and Part, for those requests that a filter lets
-	// through: which those are is not told. Size is 1 where a capture on the thread is
-	// such that its Part is 1. An OpCaptureEnd is the end of that. An OpMap says that
-	// [Addr, Addr+Size) is of that pool, or with NoTotal twice that it may be of one.
-	SpaceTensor
 	NumSpaces
 )
 
-// NoTotal is a total that a caching allocator does not tell.
+// NoTotal is a total that a caching allocator does not report.
 const NoTotal = ^uint64(0)
 
-// Handles tells whether what is unique in s are the driver's handles, which are
+// Handles reports whether what is unique in s are the driver's handles, which are
 // no addresses of memory on a device.
 func (s Space) Handles() bool { return s == SpaceArray || s == SpaceExternal }
 

@@ -42,10 +42,10 @@ func BenchmarkObserve(b *testing.B) {
 	}
 }
 
-func held(s *snapshot.Snapshot) func(func(state.Held) bool) {
-	return func(yield func(state.Held) bool) {
+func held(s *snapshot.Snapshot) func(func(state.SiteUsage) bool) {
+	return func(yield func(state.SiteUsage) bool) {
 		for i := range s.Samples {
-			if !yield(state.Held{Site: siteKey(i), Bytes: s.Samples[i].InuseBytes, Objects: s.Samples[i].InuseObjects}) {
+			if !yield(state.SiteUsage{Site: siteKey(i), Bytes: s.Samples[i].InuseBytes, Objects: s.Samples[i].InuseObjects}) {
 				return
 			}
 		}

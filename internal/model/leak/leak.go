@@ -1,36 +1,32 @@
 // Package leak finds call stacks whose memory grows and is never given back.
 //
-// A trace is cut into equal intervals. At the end of each, Observe takes what
-// every stack holds; before the trace that is nothing. The low-water mark of a
-// stack at the end of an interval is the least that it held then and at the end
-// of any later interval: what it never gave back since. The stack grew through
-// an interval when its mark is higher at the interval's end than at its start.
+// A trace is cut into equal intervals. The low-water mark of a stack at the end of an
+// interval is the least that it held then and at the end of any later interval: what it
+// never gave back since. The stack grew through an interval if its mark rose. It leaks if:
 //
-// A stack leaks when both are true:
-//
-//   - It grew through at least K intervals, with never N in a row between them
-//     or since the last of them without growth.
-//   - It still holds allocations from at least K of the intervals since that
-//     growth began, and one of these has outlived N intervals.
-//
-// The value at one moment would take every spike for growth and every dip for
-// its end; the mark takes a spike back when it is over. When a stack gains at
-// least L bytes an interval for good, and up to A more come and go, its mark
-// stands still for at most A/L intervals: it is found for certain while A < N*L,
-// after at most (N+1)*K intervals. A low-water mark of all moments, not only of
-// the ends of intervals, would need a look at every event; the second condition
-// stands in for it, for an allocation that is still held was held all the time.
-// It also tells growth from a load that grows while every allocation is brief,
-// as the first tells it from a cache of constant size whose entries change.
-//
-// What nobody can know from outside: a cache that is still filling, or a buffer
-// that is emptied less often than every K intervals, looks like a leak until it
-// has stopped growing for N intervals.
+//   - it grew through at least K intervals, with never N in a row between them or after
+//     them without growth, and
+//   - it still holds allocations from at least K of the intervals since that growth began,
+//     and one of these has outlived N intervals.
 package leak
+
+// Why marks: the value at one moment would count every spike as growth and every dip as its
+// end; a mark falls again when a spike is over. When a stack gains at least L bytes an
+// interval for good, and up to A more come and go, its mark stands still for at most A/L
+// intervals: it is found for certain if A < N*L, after at most (N+1)*K intervals.
+//
+// Why the second condition: a low-water mark of all moments, not only of the ends of
+// intervals, would have to visit every event. An allocation that is still held was held all
+// the time, so it serves instead. It also excludes a load that grows while every allocation
+// is brief, as the first condition excludes a cache of constant size whose entries change.
+//
+// A cache that still fills, or a buffer that is emptied less often than every K intervals,
+// cannot be told from a leak until it has stopped growing for N intervals.
 
 import (
 	"cmp"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
@@ -66,8 +62,8 @@ func (o Options) withDefaults() Options {
 // enough is the number of intervals before which nothing can be said.
 func (o Options) enough() int { return max(o.Intervals, o.Outlive+1) }
 
-// A Detector watches every stack that holds memory. It keeps at most K+N marks
-// for each, and nothing of the state that it sees. It is for one goroutine.
+// A Detector watches every stack that holds memory. It has at most K+N marks for each, and
+// no reference to the state that it sees. It is for one goroutine.
 type Detector struct {
 	opts      Options
 	sites     map[ledger.SiteKey]*site
@@ -81,10 +77,10 @@ func New(o Options) *Detector {
 	return &Detector{opts: o.withDefaults(), sites: make(map[ledger.SiteKey]*site)}
 }
 
-// Observe takes what every call site holds at the end of the next interval.
+// Observe adds what every call site holds at the end of the next interval.
 // Sites that hold nothing may be left out. Intervals that could not be observed
 // in time count as one.
-func (d *Detector) Observe(now time.Time, held iter.Seq[state.Held]) {
+func (d *Detector) Observe(now time.Time, held iter.Seq[state.SiteUsage]) {
 	d.intervals++
 	d.last = now
 	unwatched := 0
@@ -114,6 +110,20 @@ func (d *Detector) Observe(now time.Time, held iter.Seq[state.Held]) {
 		}
 	}
 	d.unwatched = max(d.unwatched, unwatched)
+}
+
+// Growing returns the call sites that fulfil the first condition, those with the largest
+// growth, n at most. A Report needs the live allocations of these alone.
+func (d *Detector) Growing(n int) (out []ledger.SiteKey) {
+	growth := map[ledger.SiteKey]int64{}
+	for k, st := range d.sites {
+		if st.growing(d.intervals, d.opts) {
+			growth[k] = st.top().bytes - st.base.bytes
+			out = append(out, k)
+		}
+	}
+	slices.SortFunc(out, func(a, b ledger.SiteKey) int { return cmp.Compare(growth[b], growth[a]) })
+	return out[:min(n, len(out))]
 }
 
 // moment returns when s was taken.

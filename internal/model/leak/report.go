@@ -5,11 +5,11 @@ import (
 	"iter"
 	"math/bits"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // A Report says which stacks leak, at one moment.
@@ -18,6 +18,10 @@ type Report struct {
 	Target    string  // what was traced
 	Intervals int     // observed
 	Stacks    []Stack // those that leak, the largest growth first
+
+	// Segments is whether PyTorch's segments are whole, because the trace has no tensors: what
+	// leaks inside of them does not show.
+	Segments bool
 
 	// GivenBack stacks grew to the end of the last interval, and gave that
 	// back after it: a program that ends frees what it had collected.
@@ -34,6 +38,7 @@ func (r *Report) TooShort() bool { return r.Intervals < r.Options.enough() }
 
 // A Stack is a call stack that leaks. Figures are of the report's moment.
 type Stack struct {
+	Site ledger.SiteKey
 	// Sample is the first sample of the stack; bytes and objects of further
 	// ones with equal labels are added to it.
 	Sample snapshot.Sample
@@ -46,6 +51,7 @@ type Stack struct {
 	// OldBytes and OldObjects have outlived N intervals.
 	OldBytes, OldObjects int64
 	Ages                 []Age // youngest first, without empty ones at the end
+	Holder               Holder
 }
 
 // A candidate is a stack that grew, while its allocations are looked at.
@@ -55,6 +61,7 @@ type candidate struct {
 	rows    int
 	cohorts map[int]struct{} // intervals of growth whose allocations are held
 	outlive bool             // one of them is old enough
+	holders map[string]amount
 }
 
 // Report returns what leaks, given the state of now, which need not be the end
@@ -63,14 +70,15 @@ type candidate struct {
 // as far as they have one. The Detector is not changed.
 func (d *Detector) Report(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) *Report {
 	r := &Report{Options: d.opts, Target: s.Meta.Target, Intervals: d.intervals, Unwatched: d.unwatched}
-	candidates, of := d.candidates(s, sites, r)
+	r.Segments = wholeSegments(s)
+	candidates, bySample := d.candidates(s, sites, r)
 	now := moment(s)
 	for i := range s.Live {
 		row := &s.Live[i]
-		if row.Sample < 0 || row.Sample >= len(of) || of[row.Sample] == nil {
+		if row.Sample < 0 || row.Sample >= len(bySample) || bySample[row.Sample] == nil {
 			continue
 		}
-		c := of[row.Sample]
+		c := bySample[row.Sample]
 		c.rows++
 		age := min(max(now.Sub(row.Time), 0), s.Meta.Duration)
 		c.age(age, row.Size, d.opts.Interval)
@@ -82,6 +90,7 @@ func (d *Detector) Report(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) 
 		before := d.last.Sub(row.Time)
 		if n := int(before / d.opts.Interval); before >= 0 && n < c.Span {
 			c.cohorts[n] = struct{}{}
+			c.hold(s.Samples[row.Sample].Holder, row.Size)
 			c.outlive = c.outlive || n >= d.opts.Outlive
 		}
 	}
@@ -90,6 +99,7 @@ func (d *Detector) Report(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) 
 		case c.rows == 0:
 			r.Ageless++
 		case c.outlive && len(c.cohorts) >= d.opts.Intervals:
+			c.Holder = c.holder(s)
 			r.Stacks = append(r.Stacks, c.Stack)
 		}
 	}
@@ -97,10 +107,24 @@ func (d *Detector) Report(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) 
 	return r
 }
 
+// wholeSegments returns whether s has memory of PyTorch's, and no tensors in it.
+func wholeSegments(s *snapshot.Snapshot) bool {
+	pytorch := false
+	for i := range s.Samples {
+		switch l := &s.Samples[i].Labels; {
+		case l.Kind == render.Tensor || l.Kind == render.Cached:
+			return false
+		case l.Owner == "pytorch":
+			pytorch = true
+		}
+	}
+	return pytorch
+}
+
 // candidates returns the stacks that fulfil the first condition, in the order
 // of s, and that of each sample, nil for none.
-func (d *Detector) candidates(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey], r *Report) (found []*candidate, of []*candidate) {
-	of = make([]*candidate, len(s.Samples))
+func (d *Detector) candidates(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey], r *Report) (found []*candidate, bySample []*candidate) {
+	bySample = make([]*candidate, len(s.Samples))
 	byKey := make(map[ledger.SiteKey]*candidate)
 	i := -1
 	for k := range sites {
@@ -114,13 +138,13 @@ func (d *Detector) candidates(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKe
 		if c == nil {
 			c = &candidate{site: *st, cohorts: make(map[int]struct{})}
 			c.site.marks = slices.Clone(st.marks)
-			c.Sample = *sample
+			c.Site, c.Sample = k, *sample
 			c.Sample.Values = snapshot.Values{}
 			byKey[k] = c
 			found = append(found, c)
 		}
 		c.Sample.Values.Add(&sample.Values)
-		of[i] = c
+		bySample[i] = c
 	}
 	for k, st := range d.sites {
 		if byKey[k] == nil && st.growing(d.intervals, d.opts) {
@@ -139,7 +163,7 @@ func (d *Detector) candidates(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKe
 		c.Rises, c.Span, c.MedianRise = st.rises(), d.intervals-st.start, st.median()
 		return false
 	})
-	return found, of
+	return found, bySample
 }
 
 // An Age counts the allocations of a stack whose age is at least From and less
@@ -162,16 +186,4 @@ func (s *Stack) age(age time.Duration, size int64, interval time.Duration) {
 	}
 	s.Ages[n].Bytes += size
 	s.Ages[n].Objects++
-}
-
-// duration returns d as people write it: "1m30s", "2h", "500ms".
-func duration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
@@ -26,7 +27,7 @@ func TestReportFigures(t *testing.T) {
 		t.Fatalf("%d stacks leak, want 1", len(r.Stacks))
 	}
 	got := r.Stacks[0]
-	got.Sample = snapshot.Sample{Values: got.Sample.Values}
+	got.Site, got.Sample = ledger.SiteKey{}, snapshot.Sample{Values: got.Sample.Values}
 	// The report is half an interval after the last one, so that ages are
 	// whole intervals.
 	ten := 10 * time.Second

@@ -21,8 +21,8 @@ type mark struct {
 // later than the one before, never more than N intervals apart. The last one is
 // what is held now.
 //
-// The latest K+N marks are all it takes: should what is held fall below them,
-// the growth that is left has paused for N intervals, and is over.
+// The latest K+N marks are enough: if what is held falls below them, the growth that is
+// left has paused for N intervals, and is over.
 type site struct {
 	base   amount // held before the growth began
 	start  int    // the last interval before it
@@ -34,7 +34,7 @@ type site struct {
 }
 
 // add counts what is held at the interval's end. Several may be of one site.
-func (s *site) add(h state.Held, interval int) {
+func (s *site) add(h state.SiteUsage, interval int) {
 	if s.seen != interval {
 		s.seen, s.now = interval, amount{}
 	}

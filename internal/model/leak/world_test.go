@@ -52,9 +52,9 @@ func (w *world) interval(n int, length time.Duration) {
 }
 
 // held is what a state would say that the programs hold.
-func (w *world) held(yield func(state.Held) bool) {
+func (w *world) held(yield func(state.SiteUsage) bool) {
 	for i, p := range w.programs {
-		h := state.Held{Site: siteKey(i)}
+		h := state.SiteUsage{Site: siteKey(i)}
 		for _, a := range p.live {
 			h.Bytes += a.size
 			h.Objects++

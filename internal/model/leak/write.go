@@ -22,14 +22,19 @@ func Write(w io.Writer, r *Report, width int, color bool) error {
 	switch {
 	case r.TooShort():
 		page.Heading("Too short to tell what leaks")
-		page.Line("%s of %s ended in this trace; %d are needed.", count(r.Intervals, "interval"), duration(o.Interval), o.enough())
+		page.Line("%s of %s ended in this trace; %d are needed.", count(r.Intervals, "interval"), bytefmt.Duration(o.Interval), o.enough())
 		page.Line("Trace for longer, or take shorter intervals.")
 	case len(r.Stacks) == 0:
 		page.Heading("No stack of %s leaks", r.Target)
-		page.Line("None grew through %d of the %d intervals of %s and still holds", o.Intervals, r.Intervals, duration(o.Interval))
-		page.Line("allocations from as many of them, one at least %s old.", count(o.Outlive, "interval"))
+		page.Line("A stack leaks if its memory grew in %d of the %d intervals of %s, and it", o.Intervals, r.Intervals, bytefmt.Duration(o.Interval))
+		page.Line("still holds memory from each of these. The oldest must have lasted for")
+		page.Line("%s. No stack did so.", count(o.Outlive, "interval"))
+		if r.Segments {
+			page.Line("This trace has no tensors. If PyTorch's cache has room, a leak of tensors")
+			page.Line("does not show. Trace with --tensors.")
+		}
 	default:
-		page.Heading("%s of %s leaked in %d intervals of %s", count(len(r.Stacks), "stack"), r.Target, r.Intervals, duration(o.Interval))
+		page.Heading("%s of %s leaked in %d intervals of %s", count(len(r.Stacks), "stack"), r.Target, r.Intervals, bytefmt.Duration(o.Interval))
 		for i := range r.Stacks[:min(len(r.Stacks), maxShown)] {
 			stack(page, &r.Stacks[i], o)
 		}
@@ -44,14 +49,15 @@ func Write(w io.Writer, r *Report, width int, color bool) error {
 }
 
 func stack(page *render.Page, s *Stack, o Options) {
-	page.Heading("%s: %s (pid %d)", bytefmt.Signed(s.Growth), of(&s.Sample.Labels), s.Sample.PID)
+	page.Heading("%s: %s (pid %d)", bytefmt.Signed(s.Growth), labelText(&s.Sample.Labels), s.Sample.PID)
 	page.Line("  Grew through %d of the last %s, by %s each (median).",
 		s.Rises, count(s.Span, "interval"), bytefmt.Format(s.MedianRise))
 	page.Line("  Holds %s in %s (%s),",
 		bytefmt.Format(s.Sample.InuseBytes), count(int(s.Sample.InuseObjects), "object"), bytefmt.SignedCount(s.GrowthObjects))
 	page.Line("  of which %s in %s outlived %s (%s).",
 		bytefmt.Format(s.OldBytes), count(int(s.OldObjects), "object"),
-		count(o.Outlive, "interval"), duration(time.Duration(o.Outlive)*o.Interval))
+		count(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
+	s.Holder.write(page)
 	ages(page, s.Ages)
 	page.Line("  STACK")
 	for _, l := range s.Sample.Frames() {
@@ -61,9 +67,8 @@ func stack(page *render.Page, s *Stack, o Options) {
 	}
 }
 
-// of tells the labels as a clause. A kind and a process need no name before
-// them.
-func of(labels *snapshot.Labels) string {
+// labelText returns the labels as a clause. A kind and a process need no name before them.
+func labelText(labels *snapshot.Labels) string {
 	var out []string
 	for i := range snapshot.AllLabels {
 		l := &snapshot.AllLabels[i]
@@ -89,9 +94,9 @@ func ages(page *render.Page, ages []Age) {
 	}
 	rows := make([]render.Row, len(ages))
 	for i, a := range ages {
-		name := duration(a.From) + " to " + duration(a.To)
+		name := bytefmt.Duration(a.From) + " to " + bytefmt.Duration(a.To)
 		if a.From == 0 {
-			name = "under " + duration(a.To)
+			name = "under " + bytefmt.Duration(a.To)
 		}
 		bar := 0
 		if a.Bytes > 0 { // whatever is held can be seen
@@ -102,7 +107,7 @@ func ages(page *render.Page, ages []Age) {
 	page.Table([]string{"AGE", ">BYTES", ">OBJECTS", ""}, rows)
 }
 
-// about says what r cannot know.
+// about writes what r cannot know.
 func about(page *render.Page, r *Report) {
 	o := r.Options
 	page.Heading("About this search")

@@ -39,6 +39,7 @@ func TestWrite(t *testing.T) {
 		"color.txt":    {everything(), 60, true},
 		"none.txt":     {watch(Options{}, newWorld(), 24, nil), 0, false},
 		"short.txt":    {watch(Options{}, newWorld(leaking(mib)), 1, nil), 0, false},
+		"segments.txt": {&Report{Options: Options{}.withDefaults(), Intervals: 9, Target: "pid 1", Segments: true}, 0, false},
 		"hostile.txt":  {&Report{Options: Options{}.withDefaults(), Intervals: 9, Target: snapshottest.Hostile().Meta.Target, Stacks: []Stack{{Sample: snapshottest.Hostile().Samples[0]}}}, 0, false},
 		"no-stack.txt": {&Report{Options: Options{}.withDefaults(), Intervals: 9, Target: "pid 1", Stacks: []Stack{{Sample: snapshot.Sample{Labels: snapshot.Labels{Kind: "vmm", GPU: "unknown"}}}}}, 0, false},
 	} {
@@ -87,19 +88,26 @@ func TestWriteError(t *testing.T) {
 	}
 }
 
-func TestDuration(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0:                             "0s",
-		500 * time.Millisecond:        "500ms",
-		10 * time.Second:              "10s",
-		80 * time.Second:              "1m20s",
-		10 * time.Minute:              "10m",
-		time.Hour:                     "1h",
-		100*time.Hour + 2*time.Second: "100h0m2s",
-		2*time.Hour + 40*time.Minute:  "2h40m",
+// Segments are whole where PyTorch has memory, and no sample is a tensor or cached.
+func TestWholeSegments(t *testing.T) {
+	kinds := func(labels ...snapshot.Labels) *snapshot.Snapshot {
+		s := &snapshot.Snapshot{}
+		for _, l := range labels {
+			s.Samples = append(s.Samples, snapshot.Sample{Labels: l})
+		}
+		return s
+	}
+	segment, other := snapshot.Labels{Kind: "device", Owner: "pytorch"}, snapshot.Labels{Kind: "device", Owner: "jax"}
+	tensor, cached := snapshot.Labels{Kind: "tensor", Owner: "pytorch"}, snapshot.Labels{Kind: "cached", Owner: "pytorch"}
+	for _, test := range []struct {
+		samples *snapshot.Snapshot
+		want    bool
+	}{
+		{kinds(), false}, {kinds(other), false}, {kinds(other, segment), true},
+		{kinds(segment, tensor), false}, {kinds(cached, segment), false},
 	} {
-		if got := duration(d); got != want {
-			t.Errorf("duration(%d) = %q, want %q", d, got, want)
+		if got := wholeSegments(test.samples); got != test.want {
+			t.Errorf("%+v: %v, want %v", test.samples.Samples, got, test.want)
 		}
 	}
 }

@@ -1,54 +1,74 @@
 package ledger
 
-import (
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-)
+import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
-// A row is one live allocation. It holds no pointer, so that the garbage
+// A row is one live allocation. It has no pointer, so that the garbage
 // collector need not look at millions of them.
 type row struct {
 	size, time uint64
-	site       uint32 // index into process.sites
-	ctx        uint32 // index into process.contexts
-	owner      uint32 // index into process.pools of async memory, into process.graphs of graph memory
+	site       uint32 // index into siteTable.all
+	ctx        uint32 // index into contextTable.all
+	owner      uint32 // index into poolTable.all of async memory, graphTable.all of graph memory
 }
 
-func (l *Ledger) alloc(p *process, e *event.Event) {
+// An allocTable has the allocations of one process that have an address.
+type allocTable struct {
+	p      *process
+	live   [event.NumSpaces]map[uint64]row
+	extra  [event.NumSpaces]map[uint64]extraRow // beyond MaxLive
+	opened map[uint64]uint32                    // references beyond the first, by address in SpacePointer
+
+	unknownObjects int64 // live allocations without any row
+	unknownFrees   int64 // frees that may have ended one of them
+	unknownBytes   int64
+	unmatchedFrees int64
+}
+
+func newAllocTable(p *process) allocTable {
+	t := allocTable{p: p, opened: map[uint64]uint32{}}
+	for space := range t.live {
+		t.live[space], t.extra[space] = map[uint64]row{}, map[uint64]extraRow{}
+	}
+	return t
+}
+
+func (t *allocTable) alloc(e *event.Event) {
+	p := t.p
 	if e.Addr == 0 && e.Size == 0 && e.Kind != event.KindImported {
 		return // cudaMalloc gives a null pointer for no bytes, with success
 	}
 	var graph uint32
-	if e.Kind == event.KindAsync && len(p.captures) > 0 {
-		if g, ok := l.captured(p, e); ok {
+	if e.Kind == event.KindAsync && len(p.graphs.captures) > 0 {
+		if g, ok := p.graphs.captured(e); ok {
 			node := *e
 			node.Kind, node.Handle, graph = event.KindGraph, 0, g
 			e = &node
 		}
 	}
-	id, s := l.site(p, e)
-	w := l.weigh(e.Size)
-	p.count(s, e.Time, w.Objects, uint64(w.Bytes))
+	id, s := p.sites.find(e)
+	w := p.l.opt.weigh(e.Size)
+	p.sites.count(s, e.Time, w.Objects, uint64(w.Bytes))
 	if e.Addr == 0 {
-		l.loss.Add(lossNoAddress, 1)
-		p.unknown(e.Size)
+		p.loss.Add(lossNoAddress, 1)
+		t.addUnknown(e.Size)
 		return
 	}
-	if old, ok := p.live[e.Space][e.Addr]; ok {
-		l.loss.Add(lossReplaced, 1)
+	if old, ok := t.live[e.Space][e.Addr]; ok {
+		p.loss.Add(lossReplaced, 1)
 		if old.time > e.Time {
 			return // this one ended before the one that is there began
 		}
-		l.endRow(p, e.Space, e.Addr, &old)
-	} else if old, ok := p.extra[e.Space][e.Addr]; ok {
-		l.loss.Add(lossReplaced, 1)
-		l.endExtraRow(p, e.Space, e.Addr, old)
+		t.end(e.Space, e.Addr, &old)
+	} else if old, ok := t.extra[e.Space][e.Addr]; ok {
+		p.loss.Add(lossReplaced, 1)
+		t.endExtra(e.Space, e.Addr, old)
 	}
 	ctx := ctxNone
 	if inContext(e.Kind) {
-		ctx = l.context(p, e.Ctx)
+		ctx = p.contexts.index(e.Ctx)
 	}
-	if !l.rowRoom(p) {
-		l.addExtra(p, e, ctx)
+	if !p.rowRoom() {
+		t.addExtra(e, ctx)
 		return
 	}
 	r := row{size: e.Size, time: e.Time, site: id, ctx: ctx}
@@ -58,203 +78,131 @@ func (l *Ledger) alloc(p *process, e *event.Event) {
 		if e.Handle == 0 {
 			key.device = s.Device
 		}
-		r.owner = l.poolOf(p, key)
-		p.poolHold(r.owner, 1, int64(e.Size))
+		r.owner = p.pools.index(key)
+		p.pools.add(r.owner, 1, int64(e.Size))
 	case e.Kind == event.KindGraph:
 		if r.owner = graph; graph == 0 && e.Handle != 0 {
-			r.owner = l.graphOf(p, e)
+			r.owner = p.graphs.index(e)
 		}
-		p.graphHold(r.owner, 1)
+		p.graphs.add(r.owner, 1)
 	}
-	p.live[e.Space][e.Addr] = r
-	p.contexts[ctx].live++
-	l.holdRow(p, s, 1, w)
-	if l.opt.Changed != nil {
-		l.changed(p.allocation(e.Space, e.Addr, &r), false)
+	t.live[e.Space][e.Addr] = r
+	p.contexts.all[ctx].live++
+	p.addRows(1)
+	p.sites.add(s, w)
+	if p.l.opt.Changes {
+		p.changed(p.allocation(&item{e.Space, e.Addr, r, nil}), false)
 	}
-	l.began(p, e.Space, e.Addr, e.Addr+e.Size, s)
+	p.began(e.Space, e.Addr, e.Addr+e.Size, s)
+}
+
+// removeFromOwners takes a row of kind k out of its context, its pool and its graph.
+func (t *allocTable) removeFromOwners(r *row, k event.Kind) {
+	switch k {
+	case event.KindAsync:
+		t.p.pools.add(r.owner, -1, -int64(r.size))
+	case event.KindGraph:
+		t.p.graphs.add(r.owner, -1)
+	}
+	t.p.contexts.all[r.ctx].live--
 }
 
 // open applies OpOpen. cuIpcOpenMemHandle's documentation: a handle that is
 // open in the context gives the pointer that it has, and one more reference.
-func (l *Ledger) open(p *process, e *event.Event) {
-	r, ok := p.live[event.SpacePointer][e.Addr]
-	if ok = ok && p.sites[r.site].Kind == event.KindImported; ok && e.Time < r.time {
+func (t *allocTable) open(e *event.Event) {
+	r, ok := t.live[event.SpacePointer][e.Addr]
+	if ok = ok && t.p.sites.all[r.site].Kind == event.KindImported; ok && e.Time < r.time {
 		r.time = e.Time // what came first was opened second
-		p.live[event.SpacePointer][e.Addr] = r
+		t.live[event.SpacePointer][e.Addr] = r
 	}
-	if x, beyond := p.extra[event.SpacePointer][e.Addr]; beyond {
+	if x, beyond := t.extra[event.SpacePointer][e.Addr]; beyond {
 		ok = x.kind() == event.KindImported
 	}
 	if !ok {
-		l.alloc(p, e)
+		t.alloc(e)
 		return
 	}
-	_, s := l.site(p, e)
-	p.count(s, e.Time, 1, e.Size)
-	p.opened[e.Addr]++
+	_, s := t.p.sites.find(e)
+	t.p.sites.count(s, e.Time, 1, e.Size)
+	t.opened[e.Addr]++
 }
 
-// close takes one reference from what is at addr and says whether that was
-// not the last.
-func (p *process) close(space event.Space, addr uint64) bool {
-	n := p.opened[addr]
+// close removes one reference to what is at addr, and returns whether others are left.
+func (t *allocTable) close(space event.Space, addr uint64) bool {
+	n := t.opened[addr]
 	if space != event.SpacePointer || n == 0 {
 		return false
 	}
 	if n--; n == 0 {
-		delete(p.opened, addr)
+		delete(t.opened, addr)
 	} else {
-		p.opened[addr] = n
+		t.opened[addr] = n
 	}
 	return true
 }
 
-func (p *process) forgetOpened(space event.Space, addr uint64) {
-	if space == event.SpacePointer {
-		delete(p.opened, addr)
-	}
-}
-
-func (l *Ledger) free(p *process, e *event.Event) {
+func (t *allocTable) free(e *event.Event) {
 	if e.Addr == 0 {
 		return // CUDA frees a null pointer with success
 	}
 	if e.Space == event.SpaceArray {
-		l.endParts(p, e.Addr, e.Time)
+		t.p.vmm.endParts(e.Addr, e.Time)
 	}
-	if r, ok := p.live[e.Space][e.Addr]; ok {
+	if r, ok := t.live[e.Space][e.Addr]; ok {
 		if r.time > e.Time {
-			l.loss.Add(lossStale, 1)
-		} else if !p.close(e.Space, e.Addr) {
-			l.endRow(p, e.Space, e.Addr, &r)
+			t.p.loss.Add(lossStale, 1)
+		} else if !t.close(e.Space, e.Addr) {
+			t.end(e.Space, e.Addr, &r)
 		}
 		return
 	}
-	if r, ok := p.extra[e.Space][e.Addr]; ok {
-		if !p.close(e.Space, e.Addr) {
-			l.endExtraRow(p, e.Space, e.Addr, r)
+	if r, ok := t.extra[e.Space][e.Addr]; ok {
+		if !t.close(e.Space, e.Addr) {
+			t.endExtra(e.Space, e.Addr, r)
 		}
 		return
 	}
-	if p.unknownFrees < p.unknownObjects {
+	if t.unknownFrees < t.unknownObjects {
 		// It may be the end of an allocation that found no room.
-		p.unknownFrees++
+		t.unknownFrees++
 		return
 	}
-	p.sums.UnmatchedFrees++
+	t.unmatchedFrees++
 }
 
-func (l *Ledger) endRow(p *process, space event.Space, addr uint64, r *row) {
-	delete(p.live[space], addr)
-	p.forgetOpened(space, addr)
-	s := p.sites[r.site]
-	l.holdRow(p, s, -1, l.weigh(r.size).negative())
-	l.finished(p, space, addr, addr+r.size)
-	switch s.Kind {
-	case event.KindAsync:
-		p.poolHold(r.owner, -1, -int64(r.size))
-	case event.KindGraph:
-		p.graphHold(r.owner, -1)
-	}
-	p.contexts[r.ctx].live--
-	if l.opt.Changed != nil {
-		l.opt.Changed(Change{p.allocation(space, addr, r), true})
+// end ends the allocation that has the row r.
+func (t *allocTable) end(space event.Space, addr uint64, r *row) {
+	p, s := t.p, t.p.sites.all[r.site]
+	delete(t.live[space], addr)
+	t.removeReferences(space, addr)
+	p.addRows(-1)
+	p.sites.add(s, p.l.opt.weigh(r.size).negative())
+	t.removeFromOwners(r, s.Kind)
+	p.ended(space, addr, addr+r.size)
+	if p.l.opt.Changes {
+		p.changed(p.allocation(&item{space, addr, *r, nil}), true)
 	}
 }
 
-// endRows ends the live allocations not newer than t that match.
-func (l *Ledger) endRows(p *process, t uint64, match func(*row) bool) {
-	for space, rows := range p.live {
+func (t *allocTable) removeReferences(space event.Space, addr uint64) {
+	if space == event.SpacePointer {
+		delete(t.opened, addr)
+	}
+}
+
+// endRows ends the live allocations not newer than at that match.
+func (t *allocTable) endRows(at uint64, match func(*row) bool) {
+	for space, rows := range t.live {
 		for addr, r := range rows {
-			if r.time <= t && match(&r) {
-				l.endRow(p, event.Space(space), addr, &r)
+			if r.time <= at && match(&r) {
+				t.end(event.Space(space), addr, &r)
 			}
 		}
 	}
 }
 
-// unknown counts a live allocation of which nothing is kept.
-func (p *process) unknown(bytes uint64) {
-	p.unknownObjects++
-	p.sums.UnknownBytes = addSaturated(p.sums.UnknownBytes, bytes)
-}
-
-// An extraRow is one live allocation beyond MaxLive: enough of it to keep the
-// totals right at its end, in a third of a row's bytes. Its bytes count at its
-// kind's synthetic site. It has no time, so a stale free that races with the
-// reuse of its address is taken for its own.
-//
-// From bit 0: 5 bits of kind, 12 of context index, 47 of size.
-type extraRow uint64
-
-const (
-	extraMaxKind    = 1<<5 - 1
-	extraMaxContext = 1<<12 - 1
-	extraMaxSize    = 1<<47 - 1
-)
-
-var _ [extraMaxKind + 1 - event.NumKinds]struct{} // each kind fits
-
-func (r extraRow) kind() event.Kind { return event.Kind(r & extraMaxKind) }
-func (r extraRow) ctx() uint32      { return uint32(r>>5) & extraMaxContext }
-func (r extraRow) size() int64      { return int64(r >> 17) }
-
-func extraOf(k event.Kind, ctx uint32, size uint64) extraRow {
-	return extraRow(k) | extraRow(ctx)<<5 | extraRow(size)<<17
-}
-
-// addExtra keeps an allocation for which there is no row.
-func (l *Ledger) addExtra(p *process, e *event.Event, ctx uint32) {
-	p.shares[SharedRows].Lose(1)
-	if e.Size > extraMaxSize || !p.shares[SharedExtra].Room(1) {
-		l.loss.Add(lossUnknown, 1)
-		p.shares[SharedExtra].Lose(1)
-		p.unknown(e.Size)
-		return
-	}
-	l.loss.Add(lossUnattributed, 1)
-	r := extraOf(e.Kind, ctx, e.Size)
-	p.extra[e.Space][e.Addr] = r
-	p.contexts[ctx].live++
-	if r.kind() == event.KindAsync {
-		p.poolHold(0, 1, r.size())
-	}
-	l.holdExtra(p, r.kind(), 1, l.weigh(e.Size))
-	if l.opt.Changed != nil {
-		l.opt.Changed(Change{p.beyond(e.Space, e.Addr, r), false})
-	}
-}
-
-// holdExtra changes what p has in use beyond MaxLive, by so many allocations.
-func (l *Ledger) holdExtra(p *process, k event.Kind, n int, w Weight) {
-	_, s := p.synthetic(k)
-	p.shares[SharedExtra].Add(n)
-	p.unattributed[k.Class()] += w.Bytes
-	l.hold(p, s, w)
-}
-
-func (l *Ledger) endExtraRow(p *process, space event.Space, addr uint64, r extraRow) {
-	delete(p.extra[space], addr)
-	p.forgetOpened(space, addr)
-	p.contexts[r.ctx()].live--
-	l.finished(p, space, addr, addr+uint64(r.size())) // it may have had a row once
-	if r.kind() == event.KindAsync {
-		p.poolHold(0, -1, -r.size())
-	}
-	l.holdExtra(p, r.kind(), -1, l.weigh(uint64(r.size())).negative())
-	if l.opt.Changed != nil {
-		l.opt.Changed(Change{p.beyond(space, addr, r), true})
-	}
-}
-
-// endExtra ends the live allocations beyond MaxLive that match.
-func (l *Ledger) endExtra(p *process, match func(extraRow) bool) {
-	for space, rows := range p.extra {
-		for addr, r := range rows {
-			if match(r) {
-				l.endExtraRow(p, event.Space(space), addr, r)
-			}
-		}
-	}
+// addUnknown counts a live allocation without any row.
+func (t *allocTable) addUnknown(bytes uint64) {
+	t.unknownObjects++
+	t.unknownBytes = addSaturated(t.unknownBytes, bytes)
 }

@@ -232,7 +232,7 @@ func BenchmarkTotals(b *testing.B) {
 		var sum, n int64
 		for p := range l.Processes {
 			sum -= p.Inuse
-			for h := range l.Holdings(p.Proc) {
+			for h := range l.UseByDevice(p.Proc) {
 				sum += h.Bytes
 				n++
 			}

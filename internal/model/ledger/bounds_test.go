@@ -34,7 +34,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
 	g.calm = true // beyond MaxLive a stale free cannot be told
 	w := watcher{}
-	opt.MaxUnattributed, opt.Changed, opt.Extents = 1<<20, w.hear, places{}
+	opt.MaxUnattributed, opt.Listener, opt.Changes = 1<<20, placeHooks{hooks{changed: w.hear}, places{}}, true
 	l, m := New(opt), newModel()
 	unattributed := false
 	for i := range 40_000 {
@@ -56,7 +56,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 		if i%500 != 0 {
 			continue
 		}
-		want, got := map[event.Process]Totals{}, map[event.Process]Totals{}
+		want, got := map[event.Process]ProcessTotals{}, map[event.Process]ProcessTotals{}
 		for id, p := range m.procs {
 			want[id] = p.totals()
 		}
@@ -75,7 +75,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 			compareSums(t, l, id)
 		}
 		compareRows(t, l, m, i)
-		l.opt.Extents.(places).compare(t, l, i)
+		l.opt.Listener.(placeHooks).compare(t, l, i)
 		for p := range l.Processes {
 			got[p.Proc] = p
 			unattributed = unattributed || p.Unattributed > 0
@@ -84,7 +84,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 			}
 		}
 		// One pool stands for all there, which only bounds the reserve.
-		rest := cmpopts.IgnoreFields(Totals{}, "Unattributed", "AsyncHigh")
+		rest := cmpopts.IgnoreFields(ProcessTotals{}, "Unattributed", "AsyncHigh")
 		if diff := cmp.Diff(want, got, rest); diff != "" {
 			t.Fatalf("operation %d: totals differ (-model +ledger):\n%s", i, diff)
 		}
@@ -146,20 +146,16 @@ func (x places) compare(t *testing.T, l *Ledger, step int) {
 		}
 	}
 	for _, p := range l.procs {
-		for addr, r := range p.extra[event.SpacePointer] {
+		for addr, r := range p.allocs.extra[event.SpacePointer] {
 			if r.kind().Class() == event.ClassDevice {
-				_, s := p.synthetic(r.kind())
-				check(p.id, addr, addr+uint64(r.size()), s)
+				_, s := p.sites.synthetic(r.kind())
+				check(p.id, addr, addr+r.size(), s)
 			}
 		}
-		if p.ranges == nil {
-			continue
-		}
-		p.ranges.Ascend(func(m *mapping) bool {
+		p.vmm.eachMapping(func(m *mapping) {
 			if m.ph != nil && !m.ph.dead {
-				check(p.id, m.addr, m.end, p.sites[m.ph.site])
+				check(p.id, m.addr, m.end, p.sites.all[m.ph.site])
 			}
-			return true
 		})
 	}
 }
@@ -173,7 +169,7 @@ func compareSums(t *testing.T, l *Ledger, id event.Process) {
 			want[s.Device] += s.InuseBytes
 		}
 	}
-	for h := range l.Holdings(id) {
+	for h := range l.UseByDevice(id) {
 		if h.Bytes != want[h.Device] {
 			t.Fatalf("%v: %d bytes on device %d, its sites have %d", id, h.Bytes, h.Device, want[h.Device])
 		}
@@ -191,10 +187,10 @@ func TestUnattributed(t *testing.T) {
 	for i := range uint64(3) {
 		l.Apply(ev(i+1, alloc, at(16*(i+1), 100), stack(i+1)))
 	}
-	var got Totals
+	var got ProcessTotals
 	for got = range l.Processes {
 	}
-	want := Totals{
+	want := ProcessTotals{
 		Proc: proc, Inuse: 200, Peak: 200, Allocated: 300, LiveObjects: 2,
 		Unattributed: 100, UnknownBytes: 100,
 	}
@@ -312,8 +308,8 @@ func TestForgetReleasesAll(t *testing.T) {
 		l.Forget(p)
 	}
 	for i, table := range l.tables {
-		if table.Held() != 0 {
-			t.Errorf("%d entries of table %d held after all was forgotten", table.Held(), i)
+		if table.Len() != 0 {
+			t.Errorf("%d entries of table %d held after all was forgotten", table.Len(), i)
 		}
 	}
 	if l.endedRows != 0 || len(l.order) != 0 || len(l.ended) != 0 || len(l.idle) != 0 {

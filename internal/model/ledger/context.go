@@ -7,7 +7,7 @@ import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 // not known.
 const maxContexts = extraMaxContext
 
-// The first two entries of process.contexts.
+// The first two entries of a contextTable.
 const (
 	ctxUnknown uint32 = iota // memory of a context that is not known
 	ctxNone                  // memory that belongs to no context
@@ -17,10 +17,25 @@ const (
 type context struct {
 	handle     uint64
 	created    uint64 // when it was created, 0: it may be older than the trace
-	older      bool   // counted in process.older
+	older      bool   // counted in contextTable.older
 	device     int32
 	live       int      // allocations in it
 	unresolved []uint32 // sites that wait for its device
+}
+
+// A contextTable has the contexts of one process.
+type contextTable struct {
+	slots[context] // ctxUnknown, ctxNone, then by handle
+	p              *process
+	at             map[uint64]uint32 // by handle
+	older          int               // contexts known since the last exec that were not seen created
+	last           uint64            // the handle of the last event, 0 for none
+	lastIndex      uint32
+}
+
+func newContextTable(p *process) contextTable {
+	return contextTable{p: p, at: map[uint64]uint32{},
+		slots: slots[context]{all: []context{ctxUnknown: {device: event.NoDevice}, ctxNone: {device: event.NoDevice}}}}
 }
 
 // inContext says whether memory of kind k belongs to a context and ends with
@@ -37,157 +52,156 @@ func inContext(k event.Kind) bool {
 	return true
 }
 
-// context returns the index of the context handle, which is ctxUnknown for 0
-// and when there are too many.
-func (l *Ledger) context(p *process, handle uint64) uint32 {
+// index returns the index of the context handle, made if need be. It is ctxUnknown for
+// handle 0, and when there are too many contexts.
+func (t *contextTable) index(handle uint64) uint32 {
 	if handle == 0 {
 		return ctxUnknown
 	}
-	if handle == p.lastCtx {
-		return p.lastCtxIndex
+	if handle == t.last {
+		return t.lastIndex
 	}
-	i, ok := p.contextAt[handle]
+	i, ok := t.at[handle]
 	if !ok {
-		if i, ok = p.newContext(handle); !ok {
-			l.loss.Add(lossContexts, 1)
-			p.older++
+		if i, ok = t.put(1+maxContexts, context{handle: handle, device: event.NoDevice}); !ok {
+			t.p.loss.Add(lossContexts, 1)
+			t.older++
 			return ctxUnknown
 		}
+		t.at[handle] = i
 	}
-	if c := &p.contexts[i]; c.created == 0 && !c.older {
+	if c := &t.all[i]; c.created == 0 && !c.older {
 		c.older = true
-		p.older++
+		t.older++
 	}
-	p.lastCtx, p.lastCtxIndex = handle, i
+	t.last, t.lastIndex = handle, i
 	return i
 }
 
-func (p *process) newContext(handle uint64) (i uint32, ok bool) {
-	i, ok = put(&p.contexts, &p.freeContext, 1+maxContexts, context{handle: handle, device: event.NoDevice})
-	if ok {
-		p.contextAt[handle] = i
-	}
-	return i, ok
-}
-
-func (p *process) removeContext(i uint32) {
-	delete(p.contextAt, p.contexts[i].handle)
-	p.freeContext = append(p.freeContext, i)
-	if p.lastCtxIndex == i {
-		p.lastCtx = 0
+func (t *contextTable) remove(i uint32) {
+	delete(t.at, t.all[i].handle)
+	t.release(i)
+	if t.lastIndex == i {
+		t.last = 0
 	}
 }
 
-// contextCreate applies OpContextCreate. Older allocations in a context of the same
+// create applies OpContextCreate. Older allocations in a context of the same
 // handle ended with that context.
-func (l *Ledger) contextCreate(p *process, e *event.Event) {
-	i := l.context(p, e.Ctx)
+func (t *contextTable) create(e *event.Event) {
+	i := t.index(e.Ctx)
 	if i == ctxUnknown {
 		return
 	}
-	c := &p.contexts[i]
+	c := &t.all[i]
 	if c.live > 0 && e.Time > c.created {
 		n := c.live
-		l.endIn(p, e.Time, func(ctx uint32, _ int32) bool { return ctx == i })
-		l.loss.Add(lossReplaced, uint64(n-c.live))
+		t.endAllocations(e.Time, func(ctx uint32, _ int32) bool { return ctx == i })
+		t.p.loss.Add(lossReplaced, uint64(n-c.live))
 	}
 	if c.older {
 		c.older = false
-		p.older--
+		t.older--
 	}
 	c.created = max(c.created, e.Time)
-	l.contextSeen(p, e)
+	t.seen(e)
 }
 
-// contextSeen applies OpContextSeen: sites that waited for the device get it.
-func (l *Ledger) contextSeen(p *process, e *event.Event) {
-	i := l.context(p, e.Ctx)
+// seen applies OpContextSeen: sites that waited for the device get it.
+func (t *contextTable) seen(e *event.Event) {
+	i := t.index(e.Ctx)
 	if i == ctxUnknown || e.Device <= event.NoDevice {
 		return
 	}
-	c := &p.contexts[i]
-	for _, id := range p.detach(c) {
-		s := p.sites[id]
+	c := &t.all[i]
+	for _, id := range t.detachSites(c) {
+		s := t.p.sites.all[id]
 		s.Device, s.Ctx = e.Device, 0
-		l.place(p, s)
+		t.p.sites.assignDevice(s)
 	}
 	c.device = e.Device
 }
 
-// detach returns the sites that wait for c's device, and lets no further
+// detachSites returns the sites that wait for c's device, and lets no further
 // allocation find them: c's handle may soon mean another device.
-func (p *process) detach(c *context) []uint32 {
+func (t *contextTable) detachSites(c *context) []uint32 {
 	ids := c.unresolved
 	for _, id := range ids {
-		delete(p.siteAt, p.sites[id].key())
+		delete(t.p.sites.at, t.p.sites.all[id].key())
 	}
 	c.unresolved = nil
 	return ids
 }
 
-// contextDestroy applies OpContextDestroy.
+// destroy applies OpContextDestroy.
 //
 // An allocation whose context is not known was made in one that was current on
 // its thread since before the trace. It ends with this context if this one may be
-// that old and no other known one is, or if the kernel driver's memory tells so (see
-// Evidence). Else it is kept: a user notices memory that is shown for too long, and never
+// that old and no other known one is, or if the kernel driver's memory shows it (see
+// Evidence). Else it stays: a user notices memory that is shown for too long, and never
 // memory that is missing.
-func (l *Ledger) contextDestroy(p *process, e *event.Event) {
-	i := l.context(p, e.Ctx)
+func (t *contextTable) destroy(e *event.Event) {
+	i := t.index(e.Ctx)
 	if i == ctxUnknown {
 		return
 	}
-	c := &p.contexts[i]
+	c := &t.all[i]
 	alone := false
 	x := &contextEnd{}
-	if c.created == 0 && p.contexts[ctxUnknown].live > 0 {
-		x = l.endOf(p, e)
+	if c.created == 0 && t.all[ctxUnknown].live > 0 {
+		x = t.p.contextEnd(e)
 		f := x.fates[ctxUnknown]
-		alone = p.older == 1 && !f.live || f.ended()
+		alone = t.older == 1 && !f.live || f.ended()
 	}
-	l.endGone(p, x)
+	t.p.allocs.endGone(x)
 	if c.live > 0 || alone {
-		l.endIn(p, e.Time, func(ctx uint32, _ int32) bool {
+		t.endAllocations(e.Time, func(ctx uint32, _ int32) bool {
 			return ctx == i || ctx == ctxUnknown && alone
 		})
 	}
-	if c.created == 0 && !alone && p.contexts[ctxUnknown].live > 0 {
-		l.loss.Add(lossOwner, 1)
+	if c.created == 0 && !alone && t.all[ctxUnknown].live > 0 {
+		t.p.loss.Add(lossOwner, 1)
 	}
 	if e.Time < c.created {
 		return // an earlier context of this handle ended
 	}
+	t.end(c, i)
+	t.last = 0
+}
+
+// end makes context i unknown. It stays as long as newer allocations, of a context that
+// reuses its handle, refer to it.
+func (t *contextTable) end(c *context, i uint32) {
 	c.device, c.created, c.older = event.NoDevice, 0, false
-	p.detach(c)
-	p.lastCtx = 0
-	if c.live == 0 { // newer ones belong to a context that reuses the handle
-		p.removeContext(i)
+	t.detachSites(c)
+	if c.live == 0 {
+		t.remove(i)
 	}
 }
 
 // primaryReset applies OpPrimaryReset. Which of a device's contexts from before the
 // trace is the primary one is not known: all of them end, because a process that
 // uses the primary one rarely has another. A context that was seen created is not
-// the primary one. Memory that may be on another device is kept, unless the kernel
-// driver's memory tells that it went (see Evidence).
-func (l *Ledger) primaryReset(p *process, e *event.Event) {
+// the primary one. Memory that may be on another device stays, unless the kernel
+// driver's memory shows that it went (see Evidence).
+func (t *contextTable) primaryReset(e *event.Event) {
 	if e.Device <= event.NoDevice {
-		l.loss.Add(lossReset, 1)
+		t.p.loss.Add(lossReset, 1)
 		return
 	}
 	alone := event.NoDevice
-	if p.older == 1 {
-		for _, i := range p.contextAt {
-			if p.contexts[i].older {
-				alone = p.contexts[i].device
+	if t.older == 1 {
+		for _, i := range t.at {
+			if t.all[i].older {
+				alone = t.all[i].device
 			}
 		}
 	}
 	undecided := false
-	x := l.endOf(p, e)
-	l.endGone(p, x)
-	l.endIn(p, e.Time, func(ctx uint32, device int32) bool {
-		c := &p.contexts[ctx]
+	x := t.p.contextEnd(e)
+	t.p.allocs.endGone(x)
+	t.endAllocations(e.Time, func(ctx uint32, device int32) bool {
+		c := &t.all[ctx]
 		if c.created != 0 {
 			return false
 		}
@@ -203,43 +217,38 @@ func (l *Ledger) primaryReset(p *process, e *event.Event) {
 		return device == e.Device
 	})
 	if undecided {
-		l.loss.Add(lossOwner, 1)
+		t.p.loss.Add(lossOwner, 1)
 	}
 }
 
 // primaryRelease applies OpPrimaryRelease. The driver ends the primary context when its
 // last reference goes, but references from before the trace began are not known. It was
-// the last one if it took memory of live allocations with it; else allocations end with
+// the last one if memory of live allocations went with it; else allocations end with
 // their own frees, or with the process.
-func (l *Ledger) primaryRelease(p *process, e *event.Event) {
-	if l.evidence == nil || len(l.evidence.Gone) == 0 {
+func (t *contextTable) primaryRelease(e *event.Event) {
+	if ev := t.p.l.evidence; ev == nil || len(ev.Gone) == 0 {
 		return
 	}
-	if x := l.endOf(p, e); len(x.gone) > 0 {
-		l.primaryReset(p, e)
+	if x := t.p.contextEnd(e); len(x.gone) > 0 {
+		t.primaryReset(e)
 	}
 }
 
-// endIn ends the allocations not newer than t that belong to contexts and
-// match: ctx is an index into p.contexts, device what the site says.
-func (l *Ledger) endIn(p *process, t uint64, match func(ctx uint32, device int32) bool) {
-	l.endRows(p, t, func(r *row) bool {
-		return r.ctx != ctxNone && match(r.ctx, p.sites[r.site].Device)
+// endAllocations ends the allocations not newer than at that belong to contexts and
+// match: ctx is an index into t.all, device the one of the call site.
+func (t *contextTable) endAllocations(at uint64, match func(ctx uint32, device int32) bool) {
+	t.p.allocs.endRows(at, func(r *row) bool {
+		return r.ctx != ctxNone && match(r.ctx, t.p.sites.all[r.site].Device)
 	})
-	l.endExtra(p, func(r extraRow) bool {
+	t.p.allocs.endExtraRows(func(r extraRow) bool {
 		return r.ctx() != ctxNone && match(r.ctx(), event.NoDevice)
 	})
 }
 
-// resetContexts forgets p's contexts, but for what newer allocations use.
-func (p *process) resetContexts() {
-	p.older, p.lastCtx = 0, 0
-	for _, i := range p.contextAt {
-		c := &p.contexts[i]
-		c.device, c.created, c.older = event.NoDevice, 0, false
-		p.detach(c)
-		if c.live == 0 {
-			p.removeContext(i)
-		}
+// reset removes the contexts that no newer allocation uses.
+func (t *contextTable) reset() {
+	t.older, t.last = 0, 0
+	for _, i := range t.at {
+		t.end(&t.all[i], i)
 	}
 }

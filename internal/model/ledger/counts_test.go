@@ -7,22 +7,22 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// What Fresh gives, whenever it is asked, and of sites that go as they do, adds up to what
+// What FetchCounts gives, whenever it is asked, and of sites that go as they do, adds up to what
 // was allocated, freed and refused: call sites that are folded, and processes that are
 // dropped, take nothing with them.
-func TestFresh(t *testing.T) {
+func TestFetchCounts(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var got, want Counts
 		left := 0
 		take := func(s *Site) {
-			c := s.Fresh()
+			c := s.FetchCounts()
 			if min(c.AllocObjects, c.AllocBytes, c.FreedObjects, c.FreedBytes, c.FailedObjects, c.FailedBytes) < 0 {
 				t.Fatalf("seed %d: %+v", seed, c)
 			}
 			got.Add(&c)
 		}
-		l := New(Options{MaxSites: 8, MaxEnded: 2, MaxLive: 40, MaxUnattributed: 1000, Leaving: func(s *Site) { left++; take(s) }})
+		l := New(Options{MaxSites: 8, MaxEnded: 2, MaxLive: 40, MaxUnattributed: 1000, Listener: hooks{leaving: func(s *Site) { left++; take(s) }}})
 		live := map[event.Process]map[uint64]int64{}
 		for i := range uint64(2000) {
 			p := event.Process{PID: 1 + rng.Uint32N(3), Start: event.StartUnit * (1 + i/500)}
@@ -73,7 +73,7 @@ func TestFresh(t *testing.T) {
 			take(s)
 		}
 		for s := range l.Sites {
-			if c := s.Fresh(); c != (Counts{}) || s.HasFresh() {
+			if c := s.FetchCounts(); c != (Counts{}) || s.HasUnfetchedCounts() {
 				t.Errorf("seed %d: asked again, %+v", seed, c)
 			}
 		}

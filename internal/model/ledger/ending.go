@@ -8,8 +8,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// Evidence is what the kernel driver's calls show of the end of a context, beside CUDA's
-// call that ended it.
+// Evidence is what the kernel driver's calls show of a call of CUDA that may end a
+// context.
 type Evidence struct {
 	// Freed: the call gave memory back to the kernel driver.
 	Freed bool
@@ -17,8 +17,8 @@ type Evidence struct {
 	Sole bool
 	// Gone are allocations whose memory the call gave back.
 	Gone []Backed
-	// Lives tells whether the kernel driver's memory for the allocation at an address is
-	// known, and there.
+	// Lives returns whether the kernel driver's memory for the allocation at an address is
+	// known and not freed.
 	Lives func(space event.Space, addr uint64) bool
 }
 
@@ -33,20 +33,13 @@ type Backed struct {
 // blockAlign is what addresses of libcuda's blocks are multiples of.
 const blockAlign = 2 << 20
 
-// ApplyEnd applies e, which may end a context, as Apply does, with evidence of it.
-func (l *Ledger) ApplyEnd(e *event.Event, ev *Evidence) {
-	l.evidence = ev
-	l.Apply(e)
-	l.evidence = nil
-}
-
-// A fate is what became of the allocations in a context of which the call that ended it
-// does not tell whether it was that one.
+// A fate is what happened to the memory of the allocations in a context, when a call ended
+// a context that it does not name.
 type fate struct {
 	gone, live bool // memory of some went, and of some did not
 }
 
-// ended tells whether all allocations ended, as far as is known.
+// ended returns whether all allocations ended, as far as is known.
 func (f fate) ended() bool { return f.gone && !f.live }
 
 // A contextEnd is the end of a context, with the evidence of it.
@@ -56,21 +49,21 @@ type contextEnd struct {
 	sole  bool
 }
 
-// decides tells whether the allocations in a context ended.
+// decides returns whether the allocations in a context ended.
 func (x *contextEnd) decides(ctx uint32) bool {
 	f := x.fates[ctx]
 	return f.ended() || x.sole && !f.live
 }
 
-// endOf weighs the evidence for e, which ends a context.
-func (l *Ledger) endOf(p *process, e *event.Event) *contextEnd {
-	ev := l.evidence
+// contextEnd returns what the evidence shows of e, which ends a context.
+func (p *process) contextEnd(e *event.Event) *contextEnd {
+	ev := p.l.evidence
 	if ev == nil || !ev.Freed {
 		return &contextEnd{}
 	}
 	x := &contextEnd{sole: ev.Sole, fates: map[uint32]fate{}}
 	went := blocksOf(ev.Gone)
-	for space, rows := range p.live {
+	for space, rows := range p.allocs.live {
 		for addr, r := range rows {
 			if r.time > e.Time || r.ctx == ctxNone {
 				continue
@@ -90,14 +83,14 @@ func (l *Ledger) endOf(p *process, e *event.Event) *contextEnd {
 }
 
 // endGone ends the allocations whose memory went.
-func (l *Ledger) endGone(p *process, x *contextEnd) {
+func (t *allocTable) endGone(x *contextEnd) {
 	for _, at := range x.gone {
-		r := p.live[at.Space][at.Addr]
-		l.endRow(p, at.Space, at.Addr, &r)
+		r := t.live[at.Space][at.Addr]
+		t.end(at.Space, at.Addr, &r)
 	}
 }
 
-// Blocks are memory that went: in order of space and address.
+// blocks are memory that went, in order of space and address.
 type blocks []Backed
 
 func blocksOf(gone []Backed) blocks {
@@ -119,21 +112,10 @@ func compareBacked(a, b Backed) int {
 	return cmp.Or(cmp.Compare(a.Space, b.Space), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Block, b.Block))
 }
 
-// have tells whether an allocation lay in one of them.
+// have returns whether an allocation lay in one of them.
 func (b blocks) have(at Backed) bool {
 	at.Block = math.MaxUint64
 	i, _ := slices.BinarySearchFunc(b, at, compareBacked)
 	i-- // the largest at the last address that is not beyond
 	return i >= 0 && b[i].Space == at.Space && at.Addr-b[i].Addr < b[i].Block
-}
-
-// Unlisted follows that at a time the driver listed proc on no GPU any more: it had no
-// context then, and no memory that ends with one.
-func (l *Ledger) Unlisted(proc event.Process, at uint64) {
-	p := l.procs[proc]
-	if p == nil || p.exited || p.frozen || !p.active {
-		return
-	}
-	l.touched(p)
-	l.endIn(p, at, func(uint32, int32) bool { return true })
 }

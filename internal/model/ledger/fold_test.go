@@ -58,7 +58,7 @@ func TestNoRoomForSites(t *testing.T) {
 	if n := lossOf(l, "sites_full"); n != 4*sites {
 		t.Errorf("%d calls without a site, want %d", n, 4*sites)
 	}
-	if l.procs[id].foldAgain == 0 {
+	if l.procs[id].sites.foldAgain == 0 {
 		t.Error("it looks at each call")
 	}
 }

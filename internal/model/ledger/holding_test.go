@@ -95,7 +95,7 @@ func TestForgottenHoldsNothing(t *testing.T) {
 	l := New(Options{})
 	l.Apply(ev(1, alloc, at(16, 100)))
 	l.Forget(proc)
-	for h := range l.Holdings(proc) {
+	for h := range l.UseByDevice(proc) {
 		t.Errorf("%+v", h)
 	}
 }
@@ -109,7 +109,7 @@ func TestDevicesFull(t *testing.T) {
 		l.Apply(ev(i+1, alloc, at(16*(i+1), 10), device(int32(i))))
 	}
 	devices, bytes := 0, int64(0)
-	for h := range l.Holdings(proc) {
+	for h := range l.UseByDevice(proc) {
 		devices++
 		bytes += h.Bytes
 		if h.Device == event.NoDevice && h.Bytes != 50 {
@@ -122,7 +122,7 @@ func TestDevicesFull(t *testing.T) {
 	for i := range uint64(n) {
 		l.Apply(ev(n+1, free, at(16*(i+1), 0)))
 	}
-	for h := range l.Holdings(proc) {
+	for h := range l.UseByDevice(proc) {
 		if h.Bytes != 0 {
 			t.Errorf("after all frees: %+v", h)
 		}

@@ -31,13 +31,13 @@ import (
 // site waits for the device of a context that ended. Those are rebuilt as nodes
 // of no graph, which live until they are freed.
 func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
-	k := keyframe{yield: yield}
+	k := keyframe{Emitter: Emitter{Yield: yield}}
 	for _, id := range l.gone.queue {
-		k.ended(id, 1)
+		k.Emit(id, event.Event{Op: event.OpExit, Time: 1})
 	}
 	for _, q := range [][]*process{l.idle, l.ended} {
 		for _, p := range q {
-			k.ended(p.id, p.end)
+			k.Emit(p.id, event.Event{Op: event.OpExit, Time: p.end})
 		}
 	}
 	for _, p := range l.order {
@@ -47,40 +47,42 @@ func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
 	}
 }
 
-// A keyframe is one Keyframe under way.
-type keyframe struct {
-	yield func(*event.Event) bool
-	done  bool // the receiver wants no more
+// An Emitter yields events until the receiver wants no more. An event is valid until
+// Yield returns.
+type Emitter struct {
+	Yield func(*event.Event) bool
+	Done  bool // the receiver wants no more
+	e     event.Event
+}
 
+// Emit yields one event of a process, unless the receiver wants no more.
+func (m *Emitter) Emit(id event.Process, e event.Event) {
+	if m.Done {
+		return
+	}
+	e.Proc = id
+	m.e = e
+	m.Done = !m.Yield(&m.e)
+}
+
+// A keyframe is a call of Keyframe in progress, at one process.
+type keyframe struct {
+	Emitter
 	p       *process
 	start   uint64          // the earliest time that belongs to p's image
 	graphs  map[uint32]bool // graphs that are there again
 	between uint64          // a stream that has no capture
-	e       event.Event
 }
 
-// emit yields one event of k.p, or nothing when the receiver wants no more.
-func (k *keyframe) emit(e event.Event) {
-	if k.done {
-		return
-	}
-	e.Proc = k.p.id
-	k.e = e
-	k.done = !k.yield(&k.e)
-}
-
-func (k *keyframe) ended(id event.Process, t uint64) {
-	k.p = &process{id: id}
-	k.emit(event.Event{Op: event.OpExit, Time: t})
-}
+func (k *keyframe) emit(e event.Event) { k.Emit(k.p.id, e) }
 
 // A phase is when a row can be rebuilt.
 type phase uint8
 
 const (
 	// phaseEarly is before its context ended, or the image before its own. The
-	// row is newer than that end or outlives it, and is not of a context that
-	// has the same handle since.
+	// row is newer than that end or outlives it, and is not of a later context that has
+	// the same handle.
 	phaseEarly phase = iota
 	phasePlain
 	phaseCaptured // while its capture goes on
@@ -89,7 +91,7 @@ const (
 func (k *keyframe) process(p *process) {
 	k.p, k.start, k.graphs = p, p.exec+1, map[uint32]bool{}
 	k.between = 0
-	for slices.ContainsFunc(p.captures, func(c capture) bool { return c.stream == k.between }) {
+	for slices.ContainsFunc(p.graphs.captures, func(c capture) bool { return c.stream == k.between }) {
 		k.between++
 	}
 	over := p.endedContexts()
@@ -122,12 +124,12 @@ func (k *keyframe) process(p *process) {
 // allocations still name.
 func (p *process) endedContexts() []uint64 {
 	over := map[uint64]bool{}
-	for handle, i := range p.contextAt {
-		if p.contexts[i].over() {
+	for handle, i := range p.contexts.at {
+		if p.contexts.all[i].over() {
 			over[handle] = true
 		}
 	}
-	for i, s := range p.sites {
+	for i, s := range p.sites.all {
 		if s != nil && s.InuseObjects > 0 && p.detached(uint32(i)) {
 			over[s.Ctx] = true
 		}
@@ -135,38 +137,38 @@ func (p *process) endedContexts() []uint64 {
 	return slices.Collect(maps.Keys(over))
 }
 
-// over says whether c ended and only newer allocations keep its place.
+// over returns whether c ended, and is there only because newer allocations refer to it.
 func (c *context) over() bool { return c.created == 0 && !c.older }
 
-// detached says whether site i waited for the device of a context that ended.
+// detached returns whether site i waited for the device of a context that ended.
 func (p *process) detached(i uint32) bool {
-	s := p.sites[i]
+	s := p.sites.all[i]
 	if s.Ctx == 0 {
 		return false
 	}
-	at, ok := p.siteAt[s.key()]
+	at, ok := p.sites.at[s.key()]
 	return !ok || at != i
 }
 
 // contexts rebuilds p's contexts, and whether older ones than the trace ended.
 func (k *keyframe) contexts() {
 	p := k.p
-	older := p.older
-	for _, i := range p.contextAt {
-		if p.contexts[i].older {
+	older := p.contexts.older
+	for _, i := range p.contexts.at {
+		if p.contexts.all[i].older {
 			older--
 		}
 	}
 	unused := uint64(1)
-	for p.contextAt[unused] != 0 {
+	for p.contexts.at[unused] != 0 {
 		unused++
 	}
 	if older > 0 { // they ended, and how many did makes no difference
 		k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: unused, Device: event.NoDevice})
 		k.emit(event.Event{Op: event.OpContextDestroy, Time: k.start, Ctx: unused})
 	}
-	for handle, i := range p.contextAt {
-		switch c := &p.contexts[i]; {
+	for handle, i := range p.contexts.at {
+		switch c := &p.contexts.all[i]; {
 		case c.created != 0:
 			k.emit(event.Event{Op: event.OpContextCreate, Time: c.created, Ctx: handle, Device: c.device})
 		case c.older:
@@ -177,7 +179,7 @@ func (k *keyframe) contexts() {
 
 // at is an event at the site i.
 func (k *keyframe) at(i uint32, op event.Op, t uint64) event.Event {
-	s := k.p.sites[i]
+	s := k.p.sites.all[i]
 	return event.Event{
 		Op: op, Time: t, Kind: s.Kind, API: s.API, Outer: s.Outer,
 		Device: s.Device, Ctx: s.Ctx, Stack: s.Stack,
@@ -187,10 +189,10 @@ func (k *keyframe) at(i uint32, op event.Op, t uint64) event.Event {
 // phaseOf returns when r can be rebuilt.
 func (k *keyframe) phaseOf(r *row) phase {
 	p := k.p
-	if r.ctx > ctxNone && p.contexts[r.ctx].over() || p.detached(r.site) {
+	if r.ctx > ctxNone && p.contexts.all[r.ctx].over() || p.detached(r.site) {
 		return phaseEarly
 	}
-	if p.sites[r.site].Kind == event.KindGraph && p.captureOf(r) != nil {
+	if p.sites.all[r.site].Kind == event.KindGraph && p.captureOf(r) != nil {
 		return phaseCaptured
 	}
 	return phasePlain
@@ -199,21 +201,21 @@ func (k *keyframe) phaseOf(r *row) phase {
 // captureOf returns the capture under way that r is a memory node of, if only
 // that capture names its graph.
 func (p *process) captureOf(r *row) *capture {
-	if r.owner == 0 || p.graphs[r.owner].handle != 0 || p.graphs[r.owner].captures == 0 {
+	if r.owner == 0 || p.graphs.all[r.owner].handle != 0 || p.graphs.all[r.owner].captures == 0 {
 		return nil
 	}
-	i := slices.IndexFunc(p.captures, func(c capture) bool { return c.graph == r.owner })
-	if p.captures[i].time > r.time {
+	i := slices.IndexFunc(p.graphs.captures, func(c capture) bool { return c.graph == r.owner })
+	if p.graphs.captures[i].time > r.time {
 		return nil
 	}
-	return &p.captures[i]
+	return &p.graphs.captures[i]
 }
 
 // rows rebuilds the allocations of one phase, with their references.
 func (k *keyframe) rows(when phase) {
-	for space, rows := range k.p.live {
+	for space, rows := range k.p.allocs.live {
 		for addr, r := range rows {
-			if k.done {
+			if k.Done {
 				return
 			}
 			if k.phaseOf(&r) == when {
@@ -228,11 +230,11 @@ func (k *keyframe) row(space event.Space, addr uint64, r *row) {
 	e := k.at(r.site, event.OpAlloc, r.time)
 	e.Space, e.Addr, e.Size = space, addr, r.size
 	if e.Ctx == 0 {
-		e.Ctx = p.contexts[r.ctx].handle
+		e.Ctx = p.contexts.all[r.ctx].handle
 	}
 	switch e.Kind {
 	case event.KindAsync:
-		e.Handle = p.pools[r.owner].key.handle
+		e.Handle = p.pools.all[r.owner].key.handle
 	case event.KindGraph:
 		if k.phaseOf(r) == phaseCaptured {
 			c := p.captureOf(r)
@@ -252,15 +254,15 @@ func (k *keyframe) references(e event.Event) {
 		return
 	}
 	e.Op = event.OpOpen
-	for range k.p.opened[e.Addr] {
+	for range k.p.allocs.opened[e.Addr] {
 		k.emit(e)
 	}
 }
 
-// inGraph yields e with graph i's handle. The first one must find that handle to
-// be as old as it is: a capture that adds to the graph tells.
+// inGraph yields e with graph i's handle. Before the first one for a graph it yields a
+// capture that adds to that graph, so that its handle is as old as it was.
 func (k *keyframe) inGraph(i uint32, e event.Event) {
-	g := &k.p.graphs[i]
+	g := &k.p.graphs.all[i]
 	e.Handle = g.handle
 	if g.handle == 0 || k.graphs[i] {
 		k.emit(e)
@@ -275,17 +277,17 @@ func (k *keyframe) inGraph(i uint32, e event.Event) {
 // extra rebuilds what is beyond MaxLive, after all that has a row.
 func (k *keyframe) extra() {
 	p := k.p
-	for space, rows := range p.extra {
+	for space, rows := range p.allocs.extra {
 		for addr, r := range rows {
 			e := event.Event{
 				Op: event.OpAlloc, Time: k.start, Kind: r.kind(), Space: event.Space(space), Addr: addr,
-				Size: uint64(r.size()), Ctx: p.contexts[r.ctx()].handle, Device: event.NoDevice,
+				Size: r.size(), Ctx: p.contexts.all[r.ctx()].handle, Device: event.NoDevice,
 			}
 			k.emit(e)
 			k.references(e)
 		}
 	}
-	for _, ph := range p.handles {
+	for _, ph := range p.vmm.handles {
 		if ph.extra {
 			k.handle(ph)
 		}
@@ -294,14 +296,14 @@ func (k *keyframe) extra() {
 
 // handles rebuilds the physical memory of one phase that has a row.
 func (k *keyframe) handles(when phase) {
-	for _, ph := range k.p.handles {
+	for _, ph := range k.p.vmm.handles {
 		if !ph.extra && (when == phaseEarly) == k.p.detached(ph.site) {
 			k.handle(ph)
 		}
 	}
 }
 
-// handle rebuilds ph with its references, or with one if only mappings keep it.
+// handle rebuilds ph with its references, or with one if only mappings refer to it.
 func (k *keyframe) handle(ph *physical) {
 	e := k.at(ph.site, event.OpHandleCreate, ph.time)
 	if e.Kind == event.KindImported {
@@ -314,30 +316,27 @@ func (k *keyframe) handle(ph *physical) {
 	}
 }
 
-// mappings rebuilds what shows physical memory, and releases what nothing else
-// keeps.
+// mappings rebuilds what shows physical memory, and then releases the memory that only
+// mappings refer to.
 func (k *keyframe) mappings() {
 	p := k.p
-	if p.ranges != nil {
-		p.ranges.Ascend(func(m *mapping) bool {
-			k.emit(event.Event{Op: event.OpMap, Time: m.time, Addr: m.addr, Size: m.end - m.addr, Handle: m.ph.name()})
-			return !k.done
-		})
-	}
-	for array, parts := range p.parts {
+	p.vmm.eachMapping(func(m *mapping) {
+		k.emit(event.Event{Op: event.OpMap, Time: m.time, Addr: m.addr, Size: m.end - m.addr, Handle: m.ph.name()})
+	})
+	for array, parts := range p.vmm.parts {
 		for index, x := range parts {
 			k.emit(event.Event{Op: event.OpMapArray, Time: x.time, Addr: array, Part: index, Size: x.size, Handle: x.ph.name()})
 		}
 	}
-	for _, ph := range p.handles {
+	for _, ph := range p.vmm.handles {
 		if ph.refs == 0 {
 			k.emit(event.Event{Op: event.OpHandleRelease, Time: ph.time, Handle: ph.handle})
 		}
 	}
 }
 
-// name returns the handle that means ph, which is 0 for none: it was never seen
-// created, or another one has it.
+// name returns the handle of ph, or 0: it was never seen created, or its handle is another
+// one's now.
 func (ph *physical) name() uint64 {
 	if ph == nil || ph.dead {
 		return 0
@@ -347,10 +346,10 @@ func (ph *physical) name() uint64 {
 
 // pools rebuilds p's pools; those of allocations are there already.
 func (k *keyframe) pools() {
-	for key, i := range k.p.poolAt {
+	for key, i := range k.p.pools.at {
 		switch {
 		case key.handle == 0:
-		case k.p.pools[i].destroyed:
+		case k.p.pools.all[i].destroyed:
 			k.emit(event.Event{Op: event.OpPoolDestroy, Time: k.start, Handle: key.handle})
 		default:
 			k.emit(event.Event{Op: event.OpPoolCreate, Time: k.start, Handle: key.handle})
@@ -363,16 +362,16 @@ func (k *keyframe) pools() {
 func (k *keyframe) captures() {
 	p := k.p
 	nodes := false
-	for _, c := range p.captures {
+	for _, c := range p.graphs.captures {
 		e := event.Event{Op: event.OpCaptureBegin, Time: c.time, Stream: c.stream, TID: c.by}
 		k.inGraph(c.graph, e)
-		nodes = nodes || c.graph != 0 && p.graphs[c.graph].handle == 0 && p.graphs[c.graph].live > 0
+		nodes = nodes || c.graph != 0 && p.graphs.all[c.graph].handle == 0 && p.graphs.all[c.graph].live > 0
 	}
 	if nodes {
 		k.rows(phaseCaptured)
 	}
-	for handle, i := range p.graphAt {
-		if p.graphs[i].ran {
+	for handle, i := range p.graphs.at {
+		if p.graphs.all[i].ran {
 			k.emit(event.Event{Op: event.OpGraphInstantiate, Time: k.start, Handle: handle})
 		}
 	}

@@ -30,12 +30,12 @@ type living struct {
 	Live     map[liveRow]int
 	Inuse    map[SiteKey][2]int64
 	Holdings map[event.Process]map[int32]int64
-	Totals   map[event.Process]Totals
+	Totals   map[event.Process]ProcessTotals
 	Devices  map[event.Process][4]int32 // of the generator's contexts, plus one
 }
 
 func livingOf(l *Ledger, ended map[event.Process]bool) living {
-	out := living{map[liveRow]int{}, map[SiteKey][2]int64{}, map[event.Process]map[int32]int64{}, map[event.Process]Totals{}, map[event.Process][4]int32{}}
+	out := living{map[liveRow]int{}, map[SiteKey][2]int64{}, map[event.Process]map[int32]int64{}, map[event.Process]ProcessTotals{}, map[event.Process][4]int32{}}
 	for a := range l.Live {
 		if !ended[a.Proc] {
 			out.Live[liveRow{a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey}]++
@@ -63,11 +63,11 @@ func livingOf(l *Ledger, ended map[event.Process]bool) living {
 		if len(holdings) > 0 {
 			out.Holdings[p.Proc] = holdings
 		}
-		t := Totals{
+		t := ProcessTotals{
 			Inuse: p.Inuse, Managed: p.Managed, Host: p.Host, Imported: p.Imported, Graph: p.Graph,
 			LiveObjects: p.LiveObjects, AsyncInuse: p.AsyncInuse,
 		}
-		if t != (Totals{}) {
+		if t != (ProcessTotals{}) {
 			out.Totals[p.Proc] = t
 		}
 	}
@@ -81,17 +81,17 @@ func (l *Ledger) orphans() bool {
 		if p.exited {
 			continue
 		}
-		for i, g := range p.graphs {
+		for i, g := range p.graphs.all {
 			if g.handle == 0 && g.captures > 0 && (g.ran || g.captures > 1) {
 				return true
 			}
-			for _, c := range p.captures {
+			for _, c := range p.graphs.captures {
 				if g.handle != 0 || c.graph != uint32(i) || i == 0 {
 					continue
 				}
-				for _, rows := range p.live {
+				for _, rows := range p.allocs.live {
 					for _, r := range rows {
-						if p.sites[r.site].Kind == event.KindGraph && r.owner == uint32(i) && (r.time < c.time || p.detached(r.site)) {
+						if p.sites.all[r.site].Kind == event.KindGraph && r.owner == uint32(i) && (r.time < c.time || p.detached(r.site)) {
 							return true
 						}
 					}
@@ -158,51 +158,51 @@ func TestKeyframe(t *testing.T) {
 	tests := []struct {
 		name          string
 		before, after []*event.Event
-		want          Totals // of proc, as rebuilt
+		want          ProcessTotals // of proc, as rebuilt
 	}{
 		{"what comes after an end that was before changes nothing",
 			[]*event.Event{ev(1, alloc, at(16, 100)), ev(2, event.OpExit)},
 			[]*event.Event{ev(3, alloc, at(32, 10)), ev(3, create, vmm, handle(1), size(10))},
-			Totals{Exited: true}},
+			ProcessTotals{Exited: true}},
 		{"a process that never used a GPU stays ended too",
 			[]*event.Event{ev(2, event.OpExit)}, []*event.Event{ev(3, alloc, at(32, 10))},
-			Totals{Exited: true}},
+			ProcessTotals{Exited: true}},
 		{"what comes before an exec that was before changes nothing",
 			[]*event.Event{ev(5, event.OpExec), ev(6, alloc, at(16, 100))},
 			[]*event.Event{ev(4, alloc, at(32, 10)), ev(4, free, at(16, 0))},
-			Totals{Inuse: 100, LiveObjects: 1}},
+			ProcessTotals{Inuse: 100, LiveObjects: 1}},
 		{"a graph is as old as it was, not as its nodes",
 			[]*event.Event{ev(5, alloc, at(16, 100), node, handle(1)), ev(2, alloc, at(32, 10), node, handle(1))},
 			[]*event.Event{ev(4, destroy, handle(1))},
-			Totals{Graph: 110, LiveObjects: 2}},
+			ProcessTotals{Graph: 110, LiveObjects: 2}},
 		{"or as a capture that adds to it",
 			[]*event.Event{ev(2, alloc, at(16, 100), node, handle(1)), ev(5, begin, stream(7), handle(1)), ev(6, free, at(16, 0)), ev(7, alloc, at(16, 1), async, stream(7)), ev(8, free, at(16, 0))},
 			[]*event.Event{ev(3, alloc, at(32, 10), node, handle(1)), ev(4, destroy, handle(1))},
-			Totals{}},
+			ProcessTotals{}},
 		{"a graph from before an exec is as old as the image",
 			[]*event.Event{ev(3, alloc, at(32, 10), node, handle(1)), ev(9, alloc, at(16, 100), node, handle(1)), ev(5, event.OpExec)},
 			[]*event.Event{ev(7, alloc, at(32, 10), node, handle(1)), ev(8, destroy, handle(1))},
-			Totals{Graph: 100, LiveObjects: 1}},
+			ProcessTotals{Graph: 100, LiveObjects: 1}},
 		{"a graph that ran keeps its nodes",
 			[]*event.Event{ev(1, alloc, at(16, 100), node, handle(1)), ev(2, event.OpGraphInstantiate, handle(1))},
 			[]*event.Event{ev(3, destroy, handle(1))},
-			Totals{Graph: 100, LiveObjects: 1}},
+			ProcessTotals{Graph: 100, LiveObjects: 1}},
 		{"two captures in one stream of each thread",
 			[]*event.Event{ev(1, begin, stream(2), tid(1)), ev(2, alloc, at(16, 1), async, stream(2), tid(1))},
 			[]*event.Event{ev(3, alloc, at(32, 10), async, stream(2), tid(1)), ev(4, alloc, at(48, 100), async, stream(2), tid(2)), ev(5, end, stream(2), tid(1), result(901))},
-			Totals{Inuse: 100, LiveObjects: 1, AsyncInuse: 100, AsyncHigh: 100}},
+			ProcessTotals{Inuse: 100, LiveObjects: 1, AsyncInuse: 100, AsyncHigh: 100}},
 		{"a destroyed pool shrinks with each free",
 			[]*event.Event{ev(1, alloc, at(16, 100), async, handle(5)), ev(2, alloc, at(32, 10), async, handle(5)), ev(3, event.OpPoolDestroy, handle(5))},
 			[]*event.Event{ev(4, free, at(16, 0))},
-			Totals{Inuse: 10, LiveObjects: 1, AsyncInuse: 10, AsyncHigh: 10}},
+			ProcessTotals{Inuse: 10, LiveObjects: 1, AsyncInuse: 10, AsyncHigh: 10}},
 		{"a pool that is not the default one keeps its own highest use",
 			[]*event.Event{ev(1, event.OpPoolCreate, handle(6)), ev(2, alloc, at(16, 100), async, handle(5)), ev(3, alloc, at(32, 10), async)},
 			[]*event.Event{ev(4, free, at(16, 0)), ev(5, free, at(32, 0)), ev(6, event.OpPoolTrim, handle(6)), ev(7, event.OpPoolTrim, handle(5), size(20))},
-			Totals{AsyncHigh: 30}},
+			ProcessTotals{AsyncHigh: 30}},
 		{"memory of no known context outlives one of two, of which one is gone",
 			[]*event.Event{ev(1, event.OpContextSeen, ctx(1)), ev(2, event.OpContextSeen, ctx(2)), ev(3, event.OpContextDestroy, ctx(1)), ev(4, alloc, at(16, 100))},
 			[]*event.Event{ev(5, event.OpContextDestroy, ctx(2))},
-			Totals{Inuse: 100, LiveObjects: 1}},
+			ProcessTotals{Inuse: 100, LiveObjects: 1}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -215,12 +215,12 @@ func TestKeyframe(t *testing.T) {
 				l.Apply(e)
 				r.Apply(e)
 			}
-			got := Totals{}
+			got := ProcessTotals{}
 			for p := range r.Processes {
 				got = p
 				got.Proc = event.Process{}
 			}
-			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Totals{}, "Peak", "Allocated")); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(ProcessTotals{}, "Peak", "Allocated")); diff != "" {
 				t.Errorf("totals differ (-want +rebuilt):\n%s", diff)
 			}
 			ended := map[event.Process]bool{proc: tt.want.Exited}
@@ -266,9 +266,9 @@ func TestKeyframeBeyondBounds(t *testing.T) {
 	for _, e := range events {
 		l.Apply(e)
 	}
-	figures := func(l *Ledger) (out Totals) {
+	figures := func(l *Ledger) (out ProcessTotals) {
 		for p := range l.Processes {
-			out = Totals{Inuse: p.Inuse, Host: p.Host, Imported: p.Imported, LiveObjects: p.LiveObjects, AsyncInuse: p.AsyncInuse, UnmatchedFrees: p.UnmatchedFrees}
+			out = ProcessTotals{Inuse: p.Inuse, Host: p.Host, Imported: p.Imported, LiveObjects: p.LiveObjects, AsyncInuse: p.AsyncInuse, UnmatchedFrees: p.UnmatchedFrees}
 		}
 		return out
 	}
@@ -286,7 +286,7 @@ func TestKeyframeBeyondBounds(t *testing.T) {
 	for _, e := range frees {
 		r.Apply(e)
 	}
-	if diff := cmp.Diff(Totals{}, figures(r)); diff != "" {
+	if diff := cmp.Diff(ProcessTotals{}, figures(r)); diff != "" {
 		t.Errorf("totals after all ended differ (-want +rebuilt):\n%s", diff)
 	}
 }

@@ -19,48 +19,105 @@ type part struct {
 	ph         *physical
 }
 
-// intersecting sets l.hits to p's mappings that share an address with
-// [addr, end).
-func (l *Ledger) intersecting(p *process, addr, end uint64) []*mapping {
-	l.hits = l.hits[:0]
-	if p.ranges == nil {
+// eachMapping calls f for each mapping, by address.
+func (t *vmmTable) eachMapping(f func(*mapping)) {
+	if t.mappings != nil {
+		t.mappings.Ascend(func(m *mapping) bool {
+			f(m)
+			return true
+		})
+	}
+}
+
+// intersecting sets t.hits to the mappings that share an address with [addr, end).
+func (t *vmmTable) intersecting(addr, end uint64) []*mapping {
+	t.hits = t.hits[:0]
+	if t.mappings == nil {
 		return nil
 	}
-	l.from.addr, l.to.addr = addr, end
-	p.ranges.DescendLessOrEqual(&l.from, func(m *mapping) bool {
+	t.from.addr, t.to.addr = addr, end
+	t.mappings.DescendLessOrEqual(&t.from, func(m *mapping) bool {
 		if m.addr < addr && m.end > addr {
-			l.hits = append(l.hits, m)
+			t.hits = append(t.hits, m)
 		}
 		return m.addr == addr
 	})
-	p.ranges.AscendRange(&l.from, &l.to, func(m *mapping) bool {
-		l.hits = append(l.hits, m)
+	t.mappings.AscendRange(&t.from, &t.to, func(m *mapping) bool {
+		t.hits = append(t.hits, m)
 		return true
 	})
-	return l.hits
+	return t.hits
 }
 
-func (l *Ledger) endRanges(p *process) {
-	for _, m := range l.hits {
-		p.ranges.Delete(m)
-		l.finished(p, event.SpacePointer, m.addr, m.end)
-		l.endMapping(p, m.ph, m.end-m.addr)
+// endMappings ends the mappings in t.hits.
+func (t *vmmTable) endMappings() {
+	for _, m := range t.hits {
+		if _, there := t.mappings.Delete(m); !there {
+			continue // it made room for a newer one
+		}
+		t.p.ended(event.SpacePointer, m.addr, m.end)
+		t.unshow(m.ph)
 	}
-	if cap(l.hits) > 4096 {
-		l.hits = nil // one large unmap must not keep its scratch
+	if cap(t.hits) > 256 {
+		t.hits = nil // one large unmap must not keep its scratch
+	}
+}
+
+// mapped returns the memory that a mapping of handle at time at shows: nil for memory that
+// was never seen created. ok is false for a mapping that is too old to count.
+func (t *vmmTable) mapped(handle, at uint64) (ph *physical, ok bool) {
+	ph = t.handles[handle]
+	if ph == nil {
+		t.p.loss.Add(lossHandles, 1)
+	} else if ph.time > at {
+		t.p.loss.Add(lossStale, 1) // a mapping of the handle's earlier memory
+		return nil, false
+	}
+	return ph, true
+}
+
+// show counts a mapping of ph, and returns whether there is room for it.
+func (t *vmmTable) show(ph *physical) bool {
+	share := &t.p.shares[SharedMappings]
+	if !share.Room(1) {
+		t.p.loss.Add(lossMappings, 1)
+		share.AddLost(1)
+		ph.markBlind()
+		return false
+	}
+	share.Add(1)
+	if ph != nil {
+		ph.maps++
+	}
+	return true
+}
+
+// unshow counts the end of a mapping of ph.
+func (t *vmmTable) unshow(ph *physical) {
+	t.p.shares[SharedMappings].Add(-1)
+	if ph != nil {
+		ph.maps--
+		t.endUnused(ph)
+	}
+}
+
+// markBlind notes that the end of a mapping of ph will not be seen.
+func (ph *physical) markBlind() {
+	if ph != nil {
+		ph.blind = true
 	}
 }
 
 // mapRange applies OpMap. CUDA maps nothing over a mapping: one that is there
-// ended without our seeing it.
-func (l *Ledger) mapRange(p *process, e *event.Event) {
-	ph, ok := l.shown(p, e.Handle, e.Time)
+// ended without being seen.
+func (t *vmmTable) mapRange(e *event.Event) {
+	ph, ok := t.mapped(e.Handle, e.Time)
 	if !ok {
 		return
 	}
 	end := e.Addr + e.Size
-	hits := l.intersecting(p, e.Addr, end)
-	l.loss.Add(lossReplaced, uint64(len(hits)))
+	hits := t.intersecting(e.Addr, end)
+	t.p.loss.Add(lossReplaced, uint64(len(hits)))
 	older := hits[:0]
 	for _, m := range hits {
 		if m.time <= e.Time {
@@ -68,101 +125,101 @@ func (l *Ledger) mapRange(p *process, e *event.Event) {
 		}
 	}
 	overtaken := len(older) < len(hits)
-	l.hits = older
+	t.hits = older
 	if overtaken {
-		l.endRanges(p)
+		t.endMappings()
 		return // it ended before the newer one that is there began
 	}
-	// The new mapping goes first: what it shows may be kept by nothing else.
-	keep := l.addMapping(p, ph, e.Size)
-	l.endRanges(p)
-	l.learnSize(p, ph, e.Size)
-	if !keep {
+	// The new mapping goes first: it may be all that keeps the memory alive.
+	room := t.show(ph)
+	t.endMappings()
+	t.learnSize(ph, e.Size)
+	if !room {
 		return
 	}
-	if p.ranges == nil {
-		p.ranges = btree.NewG(16, func(a, b *mapping) bool { return a.addr < b.addr })
+	if t.mappings == nil {
+		t.mappings = btree.NewG(16, func(a, b *mapping) bool { return a.addr < b.addr })
 	}
-	p.ranges.ReplaceOrInsert(&mapping{addr: e.Addr, end: end, time: e.Time, ph: ph})
+	t.mappings.ReplaceOrInsert(&mapping{addr: e.Addr, end: end, time: e.Time, ph: ph})
 	if ph != nil {
-		l.began(p, event.SpacePointer, e.Addr, end, p.sites[ph.site])
+		t.p.began(event.SpacePointer, e.Addr, end, t.p.sites.all[ph.site])
 	}
 }
 
 // unmapRange applies OpUnmap. CUDA refuses to unmap a part of a mapping.
-func (l *Ledger) unmapRange(p *process, e *event.Event) {
+func (t *vmmTable) unmapRange(e *event.Event) {
 	end := e.Addr + e.Size
-	hits := l.intersecting(p, e.Addr, end)
+	hits := t.intersecting(e.Addr, end)
 	if len(hits) == 0 {
-		l.loss.Add(lossUnmaps, 1)
+		t.p.loss.Add(lossUnmaps, 1)
 		return
 	}
 	ended := hits[:0]
 	for _, m := range hits {
 		switch {
 		case m.time > e.Time:
-			l.loss.Add(lossStale, 1)
+			t.p.loss.Add(lossStale, 1)
 		case m.addr < e.Addr || m.end > end:
-			l.loss.Add(lossPartial, 1)
+			t.p.loss.Add(lossPartial, 1)
 		default:
 			ended = append(ended, m)
 		}
 	}
-	l.hits = ended
-	l.endRanges(p)
+	t.hits = ended
+	t.endMappings()
 }
 
-func (l *Ledger) mapPart(p *process, e *event.Event) {
-	ph, ok := l.shown(p, e.Handle, e.Time)
+func (t *vmmTable) mapPart(e *event.Event) {
+	ph, ok := t.mapped(e.Handle, e.Time)
 	if !ok {
 		return
 	}
-	old, had := p.parts[e.Addr][e.Part]
+	old, had := t.parts[e.Addr][e.Part]
 	if had {
-		l.loss.Add(lossReplaced, 1)
+		t.p.loss.Add(lossReplaced, 1)
 		if old.time > e.Time {
 			return
 		}
 	}
-	keep := l.addMapping(p, ph, e.Size)
+	room := t.show(ph)
 	if had {
-		l.endPart(p, e.Addr, e.Part, old)
+		t.endPart(e.Addr, e.Part, old)
 	}
-	l.learnSize(p, ph, e.Size)
-	if !keep {
+	t.learnSize(ph, e.Size)
+	if !room {
 		return
 	}
-	if p.parts[e.Addr] == nil {
-		p.parts[e.Addr] = make(map[uint64]part)
+	if t.parts[e.Addr] == nil {
+		t.parts[e.Addr] = make(map[uint64]part)
 	}
-	p.parts[e.Addr][e.Part] = part{size: e.Size, time: e.Time, ph: ph}
+	t.parts[e.Addr][e.Part] = part{size: e.Size, time: e.Time, ph: ph}
 }
 
-func (l *Ledger) unmapPart(p *process, e *event.Event) {
-	old, ok := p.parts[e.Addr][e.Part]
+func (t *vmmTable) unmapPart(e *event.Event) {
+	old, ok := t.parts[e.Addr][e.Part]
 	switch {
 	case !ok:
-		l.loss.Add(lossUnmaps, 1)
+		t.p.loss.Add(lossUnmaps, 1)
 	case old.time > e.Time:
-		l.loss.Add(lossStale, 1)
+		t.p.loss.Add(lossStale, 1)
 	default:
-		l.endPart(p, e.Addr, e.Part, old)
+		t.endPart(e.Addr, e.Part, old)
 	}
 }
 
-func (l *Ledger) endPart(p *process, array, index uint64, old part) {
-	delete(p.parts[array], index)
-	if len(p.parts[array]) == 0 {
-		delete(p.parts, array)
+func (t *vmmTable) endPart(array, index uint64, old part) {
+	delete(t.parts[array], index)
+	if len(t.parts[array]) == 0 {
+		delete(t.parts, array)
 	}
-	l.endMapping(p, old.ph, old.size)
+	t.unshow(old.ph)
 }
 
-// endParts ends the parts of array not newer than t: they go with it.
-func (l *Ledger) endParts(p *process, array, t uint64) {
-	for index, old := range p.parts[array] {
-		if old.time <= t {
-			l.endPart(p, array, index, old)
+// endParts ends the parts of array not newer than at: they go with it.
+func (t *vmmTable) endParts(array, at uint64) {
+	for index, old := range t.parts[array] {
+		if old.time <= at {
+			t.endPart(array, index, old)
 		}
 	}
 }

@@ -35,7 +35,7 @@ type modelProc struct {
 	unmatched          int64
 	unknownN, unknownB int64
 	unknownF           int64
-	peak               int64
+	peak               [event.NumClasses]int64
 	peakOf             map[*modelSite]int64
 	allocated          int64 // device bytes
 }

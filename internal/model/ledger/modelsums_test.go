@@ -92,17 +92,25 @@ func (p *modelProc) recount() {
 		ph.site.inuseObjects++
 		ph.site.inuseBytes += int64(ph.size)
 	}
-	if total := p.inuse(event.ClassDevice); total > p.peak {
-		p.peak = total
-		p.mark()
+	for class := range event.NumClasses {
+		if total := p.inuse(class); total > p.peak[class] {
+			p.peak[class] = total
+			p.mark(func(c event.Class) bool { return c == class && !onGPU(c) || class == event.ClassDevice && onGPU(c) })
+		}
 	}
 }
 
-// mark makes what each site holds what it held at the peak.
-func (p *modelProc) mark() {
-	clear(p.peakOf)
+// onGPU are the classes of which a process has one peak.
+func onGPU(c event.Class) bool {
+	return c == event.ClassDevice || c == event.ClassDriver || c == event.ClassTensor
+}
+
+// mark makes what each site of some classes holds what it held at the peak.
+func (p *modelProc) mark(of func(event.Class) bool) {
 	for _, s := range p.sites {
-		p.peakOf[s] = s.inuseBytes
+		if of(s.Kind.Class()) {
+			p.peakOf[s] = s.inuseBytes
+		}
 	}
 }
 
@@ -126,10 +134,10 @@ func (m *model) forget(id event.Process) {
 
 // totals, sites, live and losses are what the ledger's views must show.
 
-func (p *modelProc) totals() Totals {
-	t := Totals{
+func (p *modelProc) totals() ProcessTotals {
+	t := ProcessTotals{
 		Proc: p.proc, Exited: p.exited,
-		Inuse: p.inuse(event.ClassDevice), Peak: p.peak, Allocated: p.allocated,
+		Inuse: p.inuse(event.ClassDevice), Peak: p.peak[event.ClassDevice], Allocated: p.allocated,
 		Managed: p.inuse(event.ClassManaged), Host: p.inuse(event.ClassHost),
 		Imported: p.inuse(event.ClassImported), Graph: p.inuse(event.ClassGraph),
 		LiveObjects: int64(len(p.allocs) + len(p.phys)),

@@ -25,7 +25,7 @@ func peaks(l *Ledger) map[uint64]int64 {
 func TestPeaked(t *testing.T) {
 	other := event.Process{PID: 8, Start: 80}
 	var heard []event.Process
-	l := New(Options{Peaked: func(id event.Process) { heard = append(heard, id) }})
+	l := New(Options{Listener: hooks{peaked: func(id event.Process) { heard = append(heard, id) }}})
 	for _, tt := range []struct {
 		name string
 		e    *event.Event
@@ -69,14 +69,14 @@ func TestMark(t *testing.T) {
 	l.Apply(ev(1, alloc, at(16, 100), driver, stack(1)))
 	l.Apply(ev(2, alloc, at(32, 10), driver, stack(2)))
 	expect("no peak yet", map[uint64]int64{})
-	l.Mark(proc)
+	l.MarkPeak(proc)
 	l.Apply(ev(3, free, at(16, 0)))
 	l.Apply(ev(4, alloc, at(48, 5), driver, stack(2)))
 	l.Apply(ev(5, alloc, at(64, 7), driver, stack(3)))
 	expect("after the first", map[uint64]int64{1: 100, 2: 10})
-	l.Mark(event.Process{PID: 99})
+	l.MarkPeak(event.Process{PID: 99})
 	expect("after another process's", map[uint64]int64{1: 100, 2: 10})
-	l.Mark(proc)
+	l.MarkPeak(proc)
 	expect("after the second", map[uint64]int64{2: 15, 3: 7})
 }
 
@@ -85,13 +85,13 @@ func TestMark(t *testing.T) {
 func TestPeakAcross(t *testing.T) {
 	below := New(Options{MaxSites: 50})
 	at := map[event.Process]int64{} // held below at the last peak
-	above := New(Options{Peaked: func(id event.Process) {
+	above := New(Options{Listener: hooks{peaked: func(id event.Process) {
 		at[id] = 0
-		for h := range below.Holdings(id) {
+		for h := range below.UseByDevice(id) {
 			at[id] += h.Bytes
 		}
-		below.Mark(id)
-	}})
+		below.MarkPeak(id)
+	}}})
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(7, 7))})
 	ended := map[event.Process]bool{}
 	compared := 0

@@ -1,6 +1,9 @@
 package ledger
 
-import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+)
 
 const maxPools = 4096
 
@@ -11,7 +14,7 @@ type poolKey struct {
 	device int32 // 0 unless handle is 0
 }
 
-// A pool is one memory pool. No call tells what it reserves on the device. The most
+// A pool is one memory pool. No call says what it reserves on the device. The most
 // that was in use since it was last trimmed (high) is an upper bound, except for
 // rounding: a pool grows only when it is full, and gives back only unused memory.
 type pool struct {
@@ -21,80 +24,94 @@ type pool struct {
 	destroyed   bool // it goes with its last allocation, as CUDA documents
 }
 
-// poolOf returns the index of the pool key, which is 0 when there are too
-// many.
-func (l *Ledger) poolOf(p *process, key poolKey) uint32 {
-	if i, ok := p.poolAt[key]; ok {
+// A poolTable has the memory pools of one process. Pool 0 stands for those beyond the
+// limit.
+type poolTable struct {
+	slots[pool]
+	at          map[poolKey]uint32
+	inuse, high int64 // of all pools
+	loss        *loss.Set
+}
+
+func newPoolTable(lost *loss.Set) poolTable {
+	return poolTable{slots: slots[pool]{all: make([]pool, 1)}, at: map[poolKey]uint32{}, loss: lost}
+}
+
+// index returns the index of a pool, which is 0 when there are too many.
+func (t *poolTable) index(key poolKey) uint32 {
+	if i, ok := t.at[key]; ok {
 		return i
 	}
-	i, ok := put(&p.pools, &p.freePool, 1+maxPools, pool{key: key})
+	i, ok := t.put(1+maxPools, pool{key: key})
 	if !ok {
-		l.loss.Add(lossPools, 1)
+		t.loss.Add(lossPools, 1)
 		return 0
 	}
-	p.poolAt[key] = i
+	t.at[key] = i
 	return i
 }
 
-// poolHold changes what pool i has in use.
-func (p *process) poolHold(i uint32, objects int, bytes int64) {
-	q := &p.pools[i]
-	q.live += objects
-	q.inuse += bytes
-	p.sums.AsyncInuse += bytes
-	if q.inuse > q.high || q.destroyed {
-		p.setHigh(q, q.inuse)
-	}
-	if q.destroyed && q.live == 0 {
-		p.removePool(i)
-	}
+// named returns the index of the pool that an event's handle names.
+func (t *poolTable) named(e *event.Event) (i uint32, ok bool) {
+	i, ok = t.at[poolKey{handle: e.Handle}]
+	return i, ok && e.Handle != 0
 }
 
-func (p *process) setHigh(q *pool, high int64) {
-	p.sums.AsyncHigh += high - q.high
+// add changes what pool i has in use.
+func (t *poolTable) add(i uint32, objects int, bytes int64) {
+	q := &t.all[i]
+	q.live += objects
+	q.inuse += bytes
+	t.inuse += bytes
+	if q.inuse > q.high || q.destroyed {
+		t.setHigh(q, q.inuse)
+	}
+	t.removeUnused(i)
+}
+
+func (t *poolTable) setHigh(q *pool, high int64) {
+	t.high += high - q.high
 	q.high = high
 }
 
-func (p *process) removePool(i uint32) {
-	q := &p.pools[i]
-	p.setHigh(q, 0)
-	delete(p.poolAt, q.key)
-	p.freePool = append(p.freePool, i)
+// removeUnused removes pool i if it is destroyed and has no allocations.
+func (t *poolTable) removeUnused(i uint32) {
+	q := &t.all[i]
+	if !q.destroyed || q.live != 0 {
+		return
+	}
+	t.setHigh(q, 0)
+	delete(t.at, q.key)
+	t.release(i)
 	q.destroyed = false
 }
 
-func (l *Ledger) poolCreate(p *process, e *event.Event) {
+func (t *poolTable) create(e *event.Event) {
 	if e.Handle == 0 {
 		return
 	}
-	if i := l.poolOf(p, poolKey{handle: e.Handle}); i != 0 {
-		p.pools[i].destroyed = false
-		p.setHigh(&p.pools[i], p.pools[i].inuse)
+	if i := t.index(poolKey{handle: e.Handle}); i != 0 {
+		t.all[i].destroyed = false
+		t.setHigh(&t.all[i], t.all[i].inuse)
 	}
 }
 
-// poolDestroy applies OpPoolDestroy. Its allocations live on.
-func (*Ledger) poolDestroy(p *process, e *event.Event) {
-	i, ok := p.poolAt[poolKey{handle: e.Handle}]
-	if !ok || e.Handle == 0 {
-		return
-	}
-	q := &p.pools[i]
-	q.destroyed = true
-	p.setHigh(q, q.inuse)
-	if q.live == 0 {
-		p.removePool(i)
+// destroy applies OpPoolDestroy. The pool's allocations live on.
+func (t *poolTable) destroy(e *event.Event) {
+	if i, ok := t.named(e); ok {
+		t.all[i].destroyed = true
+		t.setHigh(&t.all[i], t.all[i].inuse)
+		t.removeUnused(i)
 	}
 }
 
-// poolTrim applies OpPoolTrim. A default pool has a handle here, which no
-// allocation shows: an unknown handle is the default pool where only one is
-// in use.
-func (*Ledger) poolTrim(p *process, e *event.Event) {
-	i, ok := p.poolAt[poolKey{handle: e.Handle}]
-	if !ok || e.Handle == 0 {
+// trim applies OpPoolTrim. A default pool has a handle here, which no allocation shows:
+// an unknown handle is taken for the default pool if only one is in use.
+func (t *poolTable) trim(e *event.Event) {
+	i, ok := t.named(e)
+	if !ok {
 		i = 0
-		for key, j := range p.poolAt {
+		for key, j := range t.at {
 			if key.handle == 0 {
 				if i != 0 {
 					return
@@ -106,20 +123,20 @@ func (*Ledger) poolTrim(p *process, e *event.Event) {
 			return
 		}
 	}
-	q := &p.pools[i]
-	if uint64(q.high) > e.Size {
-		p.setHigh(q, max(q.inuse, int64(e.Size)))
+	if q := &t.all[i]; uint64(q.high) > e.Size {
+		t.setHigh(q, max(q.inuse, int64(e.Size)))
 	}
 }
 
-// resetPools forgets p's pools, but for what newer allocations use.
-func (p *process) resetPools() {
-	for _, i := range p.poolAt {
-		q := &p.pools[i]
-		p.setHigh(q, q.inuse)
+// reset removes the pools that no allocation uses any more.
+func (t *poolTable) reset() {
+	for _, i := range t.at {
+		q := &t.all[i]
+		t.setHigh(q, q.inuse)
 		if q.live == 0 {
-			p.removePool(i)
+			q.destroyed = true
+			t.removeUnused(i)
 		}
 	}
-	p.setHigh(&p.pools[0], p.pools[0].inuse)
+	t.setHigh(&t.all[0], t.all[0].inuse)
 }

@@ -180,7 +180,7 @@ func compareMaps[K, V comparable](t *testing.T, at, what string, model, ledger m
 // compare fails t where the ledger's views differ from the model's.
 func compare(t *testing.T, l *Ledger, m *model, at string) {
 	t.Helper()
-	want, got := map[event.Process]Totals{}, map[event.Process]Totals{}
+	want, got := map[event.Process]ProcessTotals{}, map[event.Process]ProcessTotals{}
 	for id, p := range m.procs {
 		if p.active {
 			want[id] = p.totals()
@@ -234,7 +234,7 @@ func compareHoldings(t *testing.T, l *Ledger, m *model, id event.Process, at str
 // A watcher has what changes add up to: the memory in use of each site.
 type watcher map[event.Process]map[*Site]int64
 
-// hear is Options.Changed. A size that is learnt comes after none.
+// hear is Listener.Changed. A size that is learnt comes after none.
 func (w watcher) hear(c Change) {
 	of := w[c.Proc]
 	if of == nil {
@@ -255,7 +255,7 @@ func (w watcher) compare(t *testing.T, l *Ledger, proc event.Process, at string)
 	if p == nil {
 		return
 	}
-	for _, s := range p.sites {
+	for _, s := range p.sites.all {
 		if s != nil && w[proc][s] != s.InuseBytes {
 			t.Fatalf("%s: changes of %+v add up to %d bytes", at, s, w[proc][s])
 		}
@@ -265,7 +265,7 @@ func (w watcher) compare(t *testing.T, l *Ledger, proc event.Process, at string)
 // bytesByDevice are the Holdings of id.
 func bytesByDevice(l *Ledger, id event.Process) map[int32]int64 {
 	out := map[int32]int64{}
-	for h := range l.Holdings(id) {
+	for h := range l.UseByDevice(id) {
 		out[h.Device] = h.Bytes
 	}
 	return out
@@ -273,9 +273,9 @@ func bytesByDevice(l *Ledger, id event.Process) map[int32]int64 {
 
 // mark is a peak of another ledger's.
 func mark(l *Ledger, m *model, id event.Process) {
-	l.Mark(id)
+	l.MarkPeak(id)
 	if p := m.procs[id]; p != nil {
-		p.mark()
+		p.mark(onGPU)
 	}
 }
 
@@ -292,7 +292,7 @@ func TestRandom(t *testing.T) {
 	t.Logf("repeat with -seed=%d", seed)
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(seed, 0))})
 	w := watcher{}
-	l, m := New(Options{MaxEnded: math.MaxInt32, Changed: w.hear}), newModel()
+	l, m := New(Options{MaxEnded: math.MaxInt32, Listener: hooks{changed: w.hear}, Changes: true}), newModel()
 	seen := map[event.Op]int{}
 	var ended []event.Process
 	for i := range ops {

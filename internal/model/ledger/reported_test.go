@@ -21,7 +21,7 @@ func TestUnreportedAddsUp(t *testing.T) {
 			}
 			objects, bytes = objects+n, bytes+b
 		}
-		l.Reported()
+		l.MarkReported()
 	}
 	for i := uint64(1); i <= stacks; i++ {
 		l.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: id, Time: 3 * i, Addr: i << 12, Size: 64, Stack: i % 300, API: 1, Device: event.NoDevice, Ctx: 1 + i%7})
@@ -32,7 +32,7 @@ func TestUnreportedAddsUp(t *testing.T) {
 		}
 	}
 	report()
-	if p := l.procs[id]; p.unreported {
+	if p := l.procs[id]; p.sites.unreported {
 		t.Error("after a report its call sites would be visited again")
 	}
 	if lossOf(l, "sites_folded") == 0 {

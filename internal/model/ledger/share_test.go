@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"testing"
 
@@ -18,7 +19,7 @@ var (
 // sitesOf returns what a process has in use by stack; synthetic sites go by 0.
 func sitesOf(l *Ledger, id event.Process) map[uint64]int64 {
 	out := map[uint64]int64{}
-	for s := range l.SitesOf(id) {
+	for s := range eachSite(l, id) {
 		if s.InuseBytes != 0 {
 			out[s.Stack] += s.InuseBytes
 		}
@@ -26,13 +27,13 @@ func sitesOf(l *Ledger, id event.Process) map[uint64]int64 {
 	return out
 }
 
-func totalsOf(l *Ledger, id event.Process) Totals {
+func totalsOf(l *Ledger, id event.Process) ProcessTotals {
 	for p := range l.Processes {
 		if p.Proc == id {
 			return p
 		}
 	}
-	return Totals{}
+	return ProcessTotals{}
 }
 
 // allocations makes n live allocations of one byte each, from another stack each if
@@ -132,7 +133,7 @@ func TestSitesAreShared(t *testing.T) {
 	for _, holds := range []bool{true, false} {
 		t.Run(fmt.Sprint("holds ", holds), func(t *testing.T) {
 			heard := places{}
-			l, now := New(Options{MaxSites: 1000, Extents: heard}), uint64(0)
+			l, now := New(Options{MaxSites: 1000, Listener: placeHooks{hooks{}, heard}}), uint64(0)
 			allocations(l, neighbour, &now, 100, true)
 			for i := uint64(1); i <= 100; i++ { // the counters of sites that hold nothing are detail too
 				now++
@@ -155,7 +156,7 @@ func TestSitesAreShared(t *testing.T) {
 			}
 			allocations(l, neighbour, &now, 200, true)
 			own, counted := 0, int64(0)
-			for s := range l.SitesOf(neighbour) {
+			for s := range eachSite(l, neighbour) {
 				if !s.Synthetic {
 					own++
 					counted += s.AllocObjects
@@ -166,7 +167,7 @@ func TestSitesAreShared(t *testing.T) {
 			}
 			own, counted = 0, 0
 			inuse, peak := int64(0), int64(0)
-			for s := range l.SitesOf(hog) {
+			for s := range eachSite(l, hog) {
 				if !s.Synthetic {
 					own++
 				}
@@ -235,7 +236,7 @@ func TestUserIsToldLater(t *testing.T) {
 	for i := range uint32(100) {
 		id := event.Process{PID: 1000 + i, Start: event.StartUnit}
 		allocations(l, id, &now, 9, false)
-		l.Belongs(id, 666)
+		l.SetUser(id, 666)
 	}
 	allocations(l, neighbour, &now, 400, true)
 	if got := sitesOf(l, neighbour); len(got) != 400 || got[0] != 0 {
@@ -252,7 +253,7 @@ func TestShortages(t *testing.T) {
 	for s := range l.Shortages {
 		got = append(got, s)
 	}
-	want := []Shortage{{Proc: hog, Of: SharedRows, Held: 88, Max: 100, Lost: 62}}
+	want := []Shortage{{Proc: hog, Table: SharedRows, Used: 88, Max: 100, Lost: 62}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("shortages differ (-want +got):\n%s", diff)
 	}
@@ -295,4 +296,9 @@ func TestEndedSitesAreShared(t *testing.T) {
 	if totalsOf(l, mine).Allocated != 10 || totalsOf(l, his).Allocated != 0 {
 		t.Errorf("mine: %+v, his: %+v", totalsOf(l, mine), totalsOf(l, his))
 	}
+}
+
+// eachSite yields the call sites of one process.
+func eachSite(l *Ledger, id event.Process) iter.Seq[*Site] {
+	return func(yield func(*Site) bool) { l.lookup(id).sites.each(yield) }
 }

@@ -1,14 +1,16 @@
 package ledger
 
 import (
+	"cmp"
 	"iter"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// Totals are the figures of one process. Bytes of different classes are never
+// ProcessTotals are the figures of one process. Bytes of different classes are never
 // added up.
-type Totals struct {
+type ProcessTotals struct {
 	Proc   event.Process
 	Exited bool // the figures in use are those of that moment
 
@@ -36,18 +38,9 @@ type Totals struct {
 	AsyncInuse, AsyncHigh int64
 }
 
-func (p *process) totals() Totals {
-	t := p.sums
-	t.Proc, t.Exited = p.id, p.exited
-	t.Inuse, t.Managed, t.Host = p.inuse[event.ClassDevice], p.inuse[event.ClassManaged], p.inuse[event.ClassHost]
-	t.Imported, t.Graph = p.inuse[event.ClassImported], p.inuse[event.ClassGraph]
-	t.Unattributed = p.unattributed[event.ClassDevice]
-	return t
-}
-
 // Processes yields the totals of each process that called CUDA's memory
 // functions, in order of appearance.
-func (l *Ledger) Processes(yield func(Totals) bool) {
+func (l *Ledger) Processes(yield func(ProcessTotals) bool) {
 	for _, p := range l.order {
 		if p.active && !yield(p.totals()) {
 			return
@@ -55,44 +48,71 @@ func (l *Ledger) Processes(yield func(Totals) bool) {
 	}
 }
 
+// unknown is the state of a process that is not known.
+var unknown = process{end: never}
+
+// lookup returns the state of proc, to be read.
+func (l *Ledger) lookup(proc event.Process) *process {
+	if p := l.procs[proc]; p != nil {
+		return p
+	}
+	return &unknown
+}
+
+// Active returns whether proc called CUDA's memory functions and is known.
+func (l *Ledger) Active(proc event.Process) bool { return l.lookup(proc).active }
+
+// Exited returns whether proc's last thread ended.
+func (l *Ledger) Exited(proc event.Process) bool { return l.lookup(proc).exited }
+
+// ImageStart returns the earliest time that belongs to the image that proc runs.
+func (l *Ledger) ImageStart(proc event.Process) uint64 { return l.lookup(proc).exec + 1 }
+
+// Peak returns the highest total of class device that proc had, in bytes.
+func (l *Ledger) Peak(proc event.Process) int64 { return l.lookup(proc).sites.peak[event.ClassDevice] }
+
+// InUse returns what proc holds of a class, in bytes.
+func (l *Ledger) InUse(proc event.Process, class event.Class) int64 {
+	return l.lookup(proc).sites.inuse[class]
+}
+
+// DeviceOf returns the device of a context of proc, or event.NoDevice.
+func (l *Ledger) DeviceOf(proc event.Process, ctx uint64) int32 {
+	if p := l.lookup(proc); p.active {
+		return p.contexts.all[p.contexts.at[ctx]].device
+	}
+	return event.NoDevice
+}
+
+// UseByDevice returns proc's holding on each device that an allocation call of it
+// named, empty ones too, and on no known device if that is not empty. Its cost does
+// not depend on the number of allocations or sites.
+func (l *Ledger) UseByDevice(proc event.Process) iter.Seq[DeviceUse] {
+	return func(yield func(DeviceUse) bool) {
+		for i, h := range l.lookup(proc).sites.devices {
+			if (uint32(i) != deviceUnknown || h.Bytes != 0) && !yield(h) {
+				return
+			}
+		}
+	}
+}
+
 // Sites yields every call site, by process and in order of appearance. What
 // is yielded is the ledger's own: it is valid until the next Apply or Forget.
 // The sum of a process's InuseBytes is its total in use, and of its PeakBytes
-// of class device its Peak.
+// of class device its Peak, unless the Listener has other peaks.
 func (l *Ledger) Sites(yield func(*Site) bool) {
 	for _, p := range l.order {
-		if !p.yieldSites(yield) {
+		if !p.sites.each(yield) {
 			return
 		}
 	}
 }
 
-// SitesOf yields those of one process.
-func (l *Ledger) SitesOf(proc event.Process) iter.Seq[*Site] {
-	return func(yield func(*Site) bool) {
-		if p := l.procs[proc]; p != nil {
-			p.yieldSites(yield)
-		}
-	}
-}
-
-func (p *process) yieldSites(yield func(*Site) bool) bool {
-	for _, s := range p.sites {
-		if s == nil {
-			continue
-		}
-		p.settle(s)
-		if !yield(s) {
-			return false
-		}
-	}
-	return true
-}
-
-// Len returns how many call sites Sites yields, or more.
-func (l *Ledger) Len() (n int) {
+// SiteCount returns how many call sites Sites yields, or more.
+func (l *Ledger) SiteCount() (n int) {
 	for _, p := range l.order {
-		n += len(p.sites)
+		n += len(p.sites.all)
 	}
 	return n
 }
@@ -114,47 +134,54 @@ type Allocation struct {
 // process. Those of an ended process are what it held when it ended.
 func (l *Ledger) Live(yield func(Allocation) bool) {
 	for _, p := range l.order {
-		if !p.yieldLive(yield) {
-			return
-		}
-	}
-}
-
-// Rows returns how many allocations Live yields.
-func (l *Ledger) Rows() int { return l.tables[SharedRows].Held() }
-
-func (p *process) yieldLive(yield func(Allocation) bool) bool {
-	for space, rows := range p.live {
-		for addr, r := range rows {
-			if !yield(p.allocation(event.Space(space), addr, &r)) {
-				return false
+		for x := range p.items {
+			if !yield(p.allocation(&x)) {
+				return
 			}
 		}
 	}
-	for _, ph := range p.handles {
-		if !ph.extra && !yield(p.allocated(ph)) {
-			return false
+}
+
+// LiveOf yields those of one process.
+func (l *Ledger) LiveOf(proc event.Process) iter.Seq[Allocation] {
+	return func(yield func(Allocation) bool) {
+		p := l.lookup(proc)
+		for x := range p.items {
+			if !yield(p.allocation(&x)) {
+				return
+			}
 		}
 	}
-	return true
 }
 
-// allocation returns what has the row r.
-func (p *process) allocation(space event.Space, addr uint64, r *row) Allocation {
-	return Allocation{Proc: p.id, Space: space, Addr: addr, Size: r.size, Time: r.time, Site: p.sites[r.site]}
+// RowCount returns how many allocations Live yields.
+func (l *Ledger) RowCount() int { return l.tables[SharedRows].Len() }
+
+// An Extent is an address range [From, To) of memory of class device.
+type Extent struct {
+	From, To uint64
+	Site     *Site
+	time     uint64
 }
 
-// beyond returns what has the extra row r.
-func (p *process) beyond(space event.Space, addr uint64, r extraRow) Allocation {
-	_, s := p.synthetic(r.kind())
-	return Allocation{Proc: p.id, Space: space, Addr: addr, Size: uint64(r.size()), Site: s}
-}
-
-// allocated returns what ph is.
-func (p *process) allocated(ph *physical) Allocation {
-	a := Allocation{Proc: p.id, Handle: ph.handle, Size: ph.size, Time: ph.time, Site: p.sites[ph.site]}
-	if ph.extra {
-		a.Time = 0
+// Extents returns the ranges that proc has and that have a row, oldest first.
+func (l *Ledger) Extents(proc event.Process) (all []Extent) {
+	p := l.lookup(proc)
+	add := func(from, to, time uint64, site uint32) {
+		if s := p.sites.all[site]; isExtent(event.SpacePointer, s) {
+			all = append(all, Extent{from, to, s, time})
+		}
 	}
-	return a
+	for addr, r := range p.allocs.live[event.SpacePointer] {
+		add(addr, addr+r.size, r.time, r.site)
+	}
+	p.vmm.eachMapping(func(m *mapping) {
+		if m.ph != nil && !m.ph.dead {
+			add(m.addr, m.end, m.time, m.ph.site)
+		}
+	})
+	slices.SortFunc(all, func(a, b Extent) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	})
+	return all
 }

@@ -1,6 +1,10 @@
 package ledger
 
-import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
+import (
+	"github.com/google/btree"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+)
 
 // A physical is the memory behind a handle of the VMM API. cuMemRelease's
 // documentation: it is freed when all references to the handle and all its
@@ -14,183 +18,162 @@ type physical struct {
 	refs, maps int32
 	dead       bool // retired while mappings of it remained
 	extra      bool // beyond MaxLive: its bytes are at a synthetic site
-	blind      bool // a mapping of it was not kept: its end will not be seen
+	blind      bool // the end of a mapping of it will not be seen
 }
 
-func (l *Ledger) handleCreate(p *process, e *event.Event) {
-	id, s := l.site(p, e)
-	p.count(s, e.Time, 1, e.Size)
-	if old := p.handles[e.Handle]; old != nil {
-		l.loss.Add(lossReplaced, 1)
+// A vmmTable has the physical memory of one process, and the mappings that show it.
+type vmmTable struct {
+	p        *process
+	handles  map[uint64]*physical
+	mappings *btree.BTreeG[*mapping]    // by address, never overlapping; nil before the first
+	parts    map[uint64]map[uint64]part // by array and part: what it shows
+
+	// Scratch of the mapping code.
+	hits     []*mapping
+	from, to mapping
+}
+
+func newVMMTable(p *process) vmmTable {
+	return vmmTable{p: p, handles: map[uint64]*physical{}, parts: map[uint64]map[uint64]part{}}
+}
+
+func (t *vmmTable) create(e *event.Event) {
+	id, s := t.p.sites.find(e)
+	t.p.sites.count(s, e.Time, 1, e.Size)
+	if old := t.handles[e.Handle]; old != nil {
+		t.p.loss.Add(lossReplaced, 1)
 		if old.time > e.Time {
 			return // this one ended before the one that is there began
 		}
-		l.endPhysical(p, old)
+		t.end(old)
 	}
-	l.addPhysical(p, e, id)
+	t.begin(e, id)
 }
 
-func (l *Ledger) handleImport(p *process, e *event.Event) {
-	id, s := l.site(p, e)
-	p.count(s, e.Time, 1, e.Size)
-	if ph := p.handles[e.Handle]; ph != nil {
-		l.retain(ph, e.Time)
+func (t *vmmTable) importHandle(e *event.Event) {
+	id, s := t.p.sites.find(e)
+	t.p.sites.count(s, e.Time, 1, e.Size)
+	if t.handles[e.Handle] != nil {
+		t.retain(e)
 		return
 	}
-	l.addPhysical(p, e, id)
+	t.begin(e, id)
 }
 
-// addPhysical makes e's memory live with one reference.
-func (l *Ledger) addPhysical(p *process, e *event.Event, site uint32) {
+// begin makes e's memory live with one reference.
+func (t *vmmTable) begin(e *event.Event, site uint32) {
+	p := t.p
 	if e.Handle == 0 {
-		l.loss.Add(lossNoAddress, 1)
-		p.unknown(e.Size)
+		p.loss.Add(lossNoAddress, 1)
+		p.allocs.addUnknown(e.Size)
 		return
 	}
 	ph := &physical{handle: e.Handle, size: e.Size, time: e.Time, site: site, refs: 1}
-	if !l.rowRoom(p) {
-		p.shares[SharedRows].Lose(1)
-		if !p.shares[SharedExtra].Room(1) {
-			l.loss.Add(lossUnknown, 1)
-			p.shares[SharedExtra].Lose(1)
-			p.unknown(e.Size)
+	if !p.rowRoom() {
+		if !p.extraRoom(0) { // it has room for any size
+			p.allocs.addUnknown(e.Size)
 			return
 		}
-		l.loss.Add(lossUnattributed, 1)
 		ph.extra = true
-		ph.site, _ = p.synthetic(e.Kind)
+		ph.site, _ = p.sites.synthetic(e.Kind)
 	}
-	p.handles[e.Handle] = ph
-	l.holdPhysical(p, ph, 1, int64(ph.size))
+	t.handles[e.Handle] = ph
+	t.add(ph, 1, int64(ph.size))
 }
 
-// holdPhysical changes what p has in use by physical memory.
-func (l *Ledger) holdPhysical(p *process, ph *physical, objects int, bytes int64) {
-	s := p.sites[ph.site]
-	if w := (Weight{int64(objects), bytes}); ph.extra {
-		l.holdExtra(p, s.Kind, objects, w)
+// add changes what the process has in use by physical memory.
+func (t *vmmTable) add(ph *physical, objects int, bytes int64) {
+	p, s, w := t.p, t.p.sites.all[ph.site], Weight{int64(objects), bytes}
+	if ph.extra {
+		p.addExtra(s.Kind, objects, w)
 	} else {
-		l.holdRow(p, s, objects, w)
+		p.addRows(objects)
+		p.sites.add(s, w)
 	}
-	if l.opt.Changed != nil {
-		l.opt.Changed(Change{p.allocated(ph), objects < 0})
-	}
+	t.changed(ph, objects < 0)
 }
 
-// endPhysical ends ph, whatever references and mappings it has.
-func (l *Ledger) endPhysical(p *process, ph *physical) {
-	delete(p.handles, ph.handle)
+func (t *vmmTable) changed(ph *physical, ended bool) {
+	x := ph.item()
+	if ph.extra {
+		x.row.time = 0
+	}
+	t.p.changed(t.p.allocation(&x), ended)
+}
+
+func (ph *physical) item() item {
+	return item{event.NumSpaces, ph.handle, row{size: ph.size, time: ph.time, site: ph.site}, ph}
+}
+
+// end ends ph, whatever references and mappings it has.
+func (t *vmmTable) end(ph *physical) {
+	delete(t.handles, ph.handle)
 	ph.dead = true
-	l.holdPhysical(p, ph, -1, -int64(ph.size))
+	t.add(ph, -1, -int64(ph.size))
 	if ph.blind {
-		p.unknown(ph.size) // the mapping that found no room may keep it alive
+		t.p.allocs.addUnknown(ph.size) // the mapping that found no room may keep it alive
 	}
 }
 
-// settlePhysical ends ph if nothing keeps it.
-func (l *Ledger) settlePhysical(p *process, ph *physical) {
+// endUnused ends ph if neither references nor mappings are left.
+func (t *vmmTable) endUnused(ph *physical) {
 	if !ph.dead && ph.refs == 0 && ph.maps == 0 {
-		l.endPhysical(p, ph)
+		t.end(ph)
 	}
 }
 
-func (l *Ledger) handleRetain(p *process, e *event.Event) {
-	if ph := p.handles[e.Handle]; ph != nil {
-		l.retain(ph, e.Time)
-		return
+func (t *vmmTable) retain(e *event.Event) {
+	switch ph := t.handles[e.Handle]; {
+	case ph == nil:
+		t.p.loss.Add(lossHandles, 1)
+	case ph.time > e.Time:
+		t.p.loss.Add(lossStale, 1) // a reference to the handle's earlier memory
+	default:
+		ph.refs++
 	}
-	l.loss.Add(lossHandles, 1)
 }
 
-func (l *Ledger) retain(ph *physical, t uint64) {
-	if ph.time > t {
-		l.loss.Add(lossStale, 1) // a reference to the handle's earlier memory
-		return
-	}
-	ph.refs++
-}
-
-func (l *Ledger) handleRelease(p *process, e *event.Event) {
-	ph := p.handles[e.Handle]
+func (t *vmmTable) releaseHandle(e *event.Event) {
+	ph := t.handles[e.Handle]
 	switch {
 	case ph == nil:
-		l.loss.Add(lossHandles, 1)
+		t.p.loss.Add(lossHandles, 1)
 	case ph.time > e.Time:
-		l.loss.Add(lossStale, 1)
+		t.p.loss.Add(lossStale, 1)
 	case ph.refs == 0:
-		l.loss.Add(lossReleases, 1)
+		t.p.loss.Add(lossReleases, 1)
 	default:
 		ph.refs--
-		l.settlePhysical(p, ph)
+		t.endUnused(ph)
 	}
-}
-
-// shown returns what a mapping of handle at time t shows: nil for memory that
-// was never seen created. ok is false when the mapping is not to be kept.
-func (l *Ledger) shown(p *process, handle, t uint64) (ph *physical, ok bool) {
-	ph = p.handles[handle]
-	if ph == nil {
-		l.loss.Add(lossHandles, 1)
-	} else if ph.time > t {
-		l.loss.Add(lossStale, 1) // a mapping of the handle's earlier memory
-		return nil, false
-	}
-	return ph, true
 }
 
 // learnSize gives an import the size that its first mapping shows. A multicast
 // object has none of its own: what it shows is memory that is bound to it.
-func (l *Ledger) learnSize(p *process, ph *physical, size uint64) {
-	if ph == nil || ph.size != 0 || size == 0 || p.sites[ph.site].Kind == event.KindMulticast {
+func (t *vmmTable) learnSize(ph *physical, size uint64) {
+	if ph == nil || ph.size != 0 || size == 0 || t.p.sites.all[ph.site].Kind == event.KindMulticast {
 		return
 	}
 	ph.size = size
-	p.count(p.sites[ph.site], ph.time, 0, size)
-	l.holdPhysical(p, ph, 0, int64(size))
+	t.p.sites.count(t.p.sites.all[ph.site], ph.time, 0, size)
+	t.add(ph, 0, int64(size))
 }
 
-// addMapping counts a mapping of size bytes of ph and says whether there is
-// room to keep it.
-func (l *Ledger) addMapping(p *process, ph *physical, size uint64) bool {
-	if !p.shares[SharedMappings].Room(1) {
-		l.loss.Add(lossMappings, 1)
-		p.shares[SharedMappings].Lose(1)
-		ph.unseen()
-		return false
+// reset ends the mappings and the physical memory that are not newer than at.
+func (t *vmmTable) reset(at uint64) {
+	t.hits = t.hits[:0]
+	t.eachMapping(func(m *mapping) {
+		if m.time <= at {
+			t.hits = append(t.hits, m)
+		}
+	})
+	t.endMappings()
+	for array := range t.parts {
+		t.endParts(array, at)
 	}
-	p.shares[SharedMappings].Add(1)
-	if ph != nil {
-		ph.maps++
-	}
-	return true
-}
-
-func (l *Ledger) endMapping(p *process, ph *physical, size uint64) {
-	p.shares[SharedMappings].Add(-1)
-	if ph != nil {
-		ph.maps--
-		l.settlePhysical(p, ph)
-	}
-}
-
-// endHandles ends p's mappings and physical memory not newer than t.
-func (l *Ledger) endHandles(p *process, t uint64) {
-	l.hits = l.hits[:0]
-	if p.ranges != nil {
-		p.ranges.Ascend(func(m *mapping) bool {
-			if m.time <= t {
-				l.hits = append(l.hits, m)
-			}
-			return true
-		})
-	}
-	l.endRanges(p)
-	for array := range p.parts {
-		l.endParts(p, array, t)
-	}
-	for _, ph := range p.handles {
-		if ph.time <= t {
-			l.endPhysical(p, ph)
+	for _, ph := range t.handles {
+		if ph.time <= at {
+			t.end(ph)
 		}
 	}
 }

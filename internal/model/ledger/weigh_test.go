@@ -12,7 +12,7 @@ func TestWeigh(t *testing.T) {
 	l := New(Options{MaxLive: 1, Weigh: func(size uint64) Weight { return Weight{7, 3 * int64(size)} }})
 	proc := event.Process{PID: 1}
 	at := func(op event.Op, addr uint64) {
-		l.Apply(&event.Event{Op: op, Kind: event.KindTensor, Space: event.SpaceTensor, Proc: proc, Time: addr, Addr: addr, Size: 100, Stack: 1})
+		l.Apply(&event.Event{Op: op, Kind: event.KindTensor, Proc: proc, Time: addr, Addr: addr, Size: 100, Stack: 1})
 	}
 	sum := func() (w Weight, all Weight) {
 		for s := range l.Sites {

@@ -1,7 +1,6 @@
-// Package loss has the one shape of what a part of the tracer can lose: a table
-// of causes, and a count for each. Loss is never silent: every part lists its
-// causes once, and outputs show each that is not zero. It is a leaf: it imports
-// nothing of this module.
+// Package loss counts what the parts of the tracer lose: each part has a table of causes,
+// and a count for each cause. Loss is never silent: every part lists its causes once, and
+// outputs show each that is not zero. It is a leaf: it imports nothing of this module.
 package loss
 
 import (
@@ -9,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// A Cause is one way to lose something, or one thing worth knowing: made by Of.
+// A Cause is one way to lose something, or one thing worth knowing. Of makes it.
 type Cause struct{ name, help string }
 
 // A Counter is how often a cause struck.
@@ -22,7 +21,7 @@ type Counter struct {
 // all are those that were made.
 var all Causes
 
-// Of makes a cause. It is for variables of packages: what is made is there for good.
+// Of makes a cause. It is for variables of packages: All lists each cause that was made.
 func Of(name, help string) Cause {
 	c := Cause{name, help}
 	all = append(all, c)

@@ -35,3 +35,24 @@ func TestSum(t *testing.T) {
 		t.Errorf("%v, want %v; before is %v", got, want, before)
 	}
 }
+
+// Counters of one layer and class are shown as one, and those of another version as they are.
+func TestShown(t *testing.T) {
+	got := Shown([]Counter{{"stacks_not_sent", "x", 1}, {"events_ring_full", "events dropped", 2}, {"stacks_not_named", "y", 3}, {"tensor_sites_full", "z", 4}, {"of another version", "w", 5}})
+	want := []Counter{
+		{"stacks_late", "call stacks that came late, were sent again or were put off", 4},
+		{"events_ring_full", "events dropped. Trace less (-p instead of -a, no --tensors), or keep a processor free for the tracer", 2},
+		{"tensor_full", "tensors left out or counted together because a table was full. Trace fewer processes (-p), or for a shorter time. A note names the process that has most", 4},
+		{"of another version", "w", 5},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for _, l := range Layers {
+		for _, c := range Classes {
+			if p, known := PlaceOf(l.Name + "_" + c.Name); known {
+				t.Errorf("a counter is named as a class is: %+v", p)
+			}
+		}
+	}
+}

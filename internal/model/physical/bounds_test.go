@@ -121,8 +121,8 @@ func TestNothingStays(t *testing.T) {
 	if len(l.objects) != 2 || len(l.clients) != 1 || len(p.descriptors) != 1 {
 		t.Errorf("%d objects, %d clients, %d descriptors stay", len(l.objects), len(l.clients), len(p.descriptors))
 	}
-	if len(p.told) > maxTold || len(p.gpus) > 8 || len(p.freed) > maxThreads || len(p.took) > maxThreads || len(p.given) > maxThreads || len(p.backing) > len(l.objects) || len(p.buried) > maxBuried {
-		t.Errorf("told %d, GPUs %d, freed %d, took %d, buried %d", len(p.told), len(p.gpus), len(p.freed), len(p.took), len(p.buried))
+	if len(p.instances) > maxInstances || len(p.gpus) > 8 || len(p.freed) > maxThreads || len(p.latest) > maxThreads || len(p.endings) > maxThreads || len(p.backing) > len(l.objects) || len(p.buried) > maxBuried {
+		t.Errorf("instances %d, GPUs %d, freed %d, latest %d, buried %d", len(p.instances), len(p.gpus), len(p.freed), len(p.latest), len(p.buried))
 	}
 	apply(l, ev(1_000_000, event.OpExit))
 	l.Forget(proc)
@@ -131,7 +131,7 @@ func TestNothingStays(t *testing.T) {
 	}
 }
 
-// GPUs beyond the bound are none that is known, and counted.
+// GPUs beyond the bound are unknown GPUs, and are counted.
 func TestMaxGPUs(t *testing.T) {
 	l := run()
 	for i := range uint64(maxGPUs + 10) {
@@ -156,11 +156,11 @@ func TestHeldBeyondRows(t *testing.T) {
 	for i := range uint64(100) {
 		apply(l, makeMemory(4+i, client>>32<<32|0x10000000+i, mib, stack(i)))
 	}
-	if got := l.Held(proc)[0]; got != 100*mib {
+	if got := l.BytesByGPU(proc)[0]; got != 100*mib {
 		t.Errorf("held %d bytes, want 100 MiB", got)
 	}
 	apply(l, end(200, client))
-	if got := l.Held(proc)[0]; got != 0 {
+	if got := l.BytesByGPU(proc)[0]; got != 0 {
 		t.Errorf("held %d bytes, want none", got)
 	}
 }
@@ -205,8 +205,8 @@ func TestObjectsAreShared(t *testing.T) {
 		if got := total(l, other); got != 1000*mib {
 			t.Errorf("memory %v: the neighbour holds %d bytes, want 1000 MiB", memory, got)
 		}
-		if len(l.objects) > most || len(l.objects) != l.shares.Held() {
-			t.Errorf("memory %v: %d objects, counted %d", memory, len(l.objects), l.shares.Held())
+		if len(l.objects) > most || len(l.objects) != l.shares.Len() {
+			t.Errorf("memory %v: %d objects, counted %d", memory, len(l.objects), l.shares.Len())
 		}
 		got := total(l, proc)
 		if !memory && got != mib || memory && (got < mib+4096*(most/4) || got > mib+4096*most) {

@@ -14,23 +14,23 @@ import (
 func TestEnds(t *testing.T) {
 	for _, f := range []string{"cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2", "cuCtxDestroy_v2"} {
 		l := run(makeMemory(4, first, 2*mib, in(inAlloc)))
-		l.Backs(allocation(5, 0x1000), 0)
+		l.LinkAllocation(allocation(5, 0x1000), 0)
 		apply(l, makeMemory(6, second, mib, in(inLaunch)))
-		if !l.Lives(proc, event.SpacePointer, 0x1000) || l.Lives(other, event.SpacePointer, 0x1000) || l.Lives(proc, event.SpaceArray, 0x1000) {
+		if !l.IsBacked(proc, event.SpacePointer, 0x1000) || l.IsBacked(other, event.SpacePointer, 0x1000) || l.IsBacked(proc, event.SpaceArray, 0x1000) {
 			t.Error("what lives is not told")
 		}
 		l.Apply(end(8, first), f)
 		l.Apply(end(9, second), f)
 		l.Apply(end(10, client>>32<<32|0x99), f) // of before the trace
-		if l.Lives(proc, event.SpacePointer, 0x1000) {
+		if l.IsBacked(proc, event.SpacePointer, 0x1000) {
 			t.Error("it lives on")
 		}
 		call := ev(7, event.OpPrimaryReset)
 		want := Ending{Freed: 3, Gone: []ledger.Backed{{Addr: 0x1000, Block: 2 * mib}}}
-		if d := cmp.Diff(want, l.Ends(call)); d != "" {
+		if d := cmp.Diff(want, l.ContextEnd(call)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", f, d)
 		}
-		if d := cmp.Diff(Ending{}, l.Ends(call)); d != "" {
+		if d := cmp.Diff(Ending{}, l.ContextEnd(call)); d != "" {
 			t.Errorf("%s, again (-want +got):\n%s", f, d)
 		}
 	}
@@ -41,19 +41,19 @@ func TestEnds(t *testing.T) {
 func TestEndsNothing(t *testing.T) {
 	for _, f := range []string{"", "cuMemFree_v2", "cuDevicePrimaryCtxRetain"} {
 		l := run(makeMemory(4, first, 2*mib, in(inAlloc)))
-		l.Backs(allocation(5, 0x1000), 0)
+		l.LinkAllocation(allocation(5, 0x1000), 0)
 		l.Apply(end(8, first), f)
-		if got := l.Ends(ev(7, event.OpPrimaryReset)); got.Freed != 0 || got.Gone != nil {
+		if got := l.ContextEnd(ev(7, event.OpPrimaryReset)); got.Freed != 0 || got.Gone != nil {
 			t.Errorf("%q: %+v", f, got)
 		}
 	}
 	l := run(makeMemory(4, first, 2*mib, in(inAlloc)))
-	l.Backs(allocation(5, 0x1000), 0)
+	l.LinkAllocation(allocation(5, 0x1000), 0)
 	l.Apply(end(8, first), "cuCtxDestroy_v2")
-	if got := l.Ends(ev(9, event.OpContextDestroy, on(2))); got.Freed != 0 {
+	if got := l.ContextEnd(ev(9, event.OpContextDestroy, on(2))); got.Freed != 0 {
 		t.Errorf("of another thread: %+v", got)
 	}
-	if got := l.Ends(ev(9, event.OpContextDestroy)); got.Freed != 0 {
+	if got := l.ContextEnd(ev(9, event.OpContextDestroy)); got.Freed != 0 {
 		t.Errorf("of before: %+v", got)
 	}
 }
@@ -61,15 +61,15 @@ func TestEndsNothing(t *testing.T) {
 // An address that comes again is the newest allocation's.
 func TestBacksAgain(t *testing.T) {
 	l := run(makeMemory(4, first, 2*mib, in(inAlloc)))
-	l.Backs(allocation(5, 0x1000), 0)
+	l.LinkAllocation(allocation(5, 0x1000), 0)
 	apply(l, makeMemory(6, second, 4*mib, in(inAlloc)))
-	l.Backs(allocation(7, 0x1000), 0)
+	l.LinkAllocation(allocation(7, 0x1000), 0)
 	apply(l, end(8, first))
-	if !l.Lives(proc, event.SpacePointer, 0x1000) {
+	if !l.IsBacked(proc, event.SpacePointer, 0x1000) {
 		t.Error("the older memory's end ended the newer one's")
 	}
 	apply(l, end(9, second))
-	if l.Lives(proc, event.SpacePointer, 0x1000) {
+	if l.IsBacked(proc, event.SpacePointer, 0x1000) {
 		t.Error("it lives on")
 	}
 }

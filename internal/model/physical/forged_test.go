@@ -81,7 +81,7 @@ func TestContestedClient(t *testing.T) {
 		if got := total(l, importer); got != 0 {
 			t.Errorf("%s: the importer holds %d bytes", name, got)
 		}
-		if d := cmp.Diff([]int64{6 * mib}, l.Held(proc)); d != "" {
+		if d := cmp.Diff([]int64{6 * mib}, l.BytesByGPU(proc)); d != "" {
 			t.Errorf("%s: the owner (-want +got):\n%s", name, d)
 		}
 		if n := lossOf(l, "driver_shares_unknown"); n != 1 {

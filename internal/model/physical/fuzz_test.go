@@ -112,7 +112,7 @@ func check(t *testing.T, l *Ledger) {
 		if p.exited {
 			continue
 		}
-		for i, bytes := range l.Held(id) {
+		for i, bytes := range l.BytesByGPU(id) {
 			if bytes != held[id][int32(i)] {
 				t.Fatalf("process %v holds %d bytes, by its objects %d", id, bytes, held[id][int32(i)])
 			}
@@ -151,8 +151,8 @@ func FuzzApply(f *testing.F) {
 				gone[e.Proc] = true
 			}
 			if data[6]%8 == 0 {
-				l.Backs(&event.Event{Op: event.OpAlloc, Proc: e.Proc, TID: e.TID, Time: e.Time, Addr: e.Addr}, e.Device)
-				l.Ends(&event.Event{Proc: e.Proc, TID: e.TID, Time: e.Time})
+				l.LinkAllocation(&event.Event{Op: event.OpAlloc, Proc: e.Proc, TID: e.TID, Time: e.Time, Addr: e.Addr}, e.Device)
+				l.ContextEnd(&event.Event{Proc: e.Proc, TID: e.TID, Time: e.Time})
 			}
 			check(t, l)
 		}

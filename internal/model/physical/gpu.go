@@ -7,7 +7,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// none is the device of what is on none, or on one that is not known.
+// none is the device of memory that is on no device, or on one that is not known.
 const none = event.NoDevice
 
 // A GPU is one device that a process had the kernel driver open.
@@ -23,16 +23,15 @@ type GPU struct {
 	Ordinal int32
 
 	opened uint64 // the device instance, or the device's name if that was not seen
-	held   int64  // bytes
+	bytes  int64  // in use
 }
 
 const (
-	// maxTold bounds the device instances of a process. The kernel driver has 32.
-	maxTold = 64
-	// maxInstance is more than any device instance: what is opened is a name.
+	// maxInstances bounds the device instances of a process. The kernel driver has 32.
+	maxInstances = 64
+	// maxInstance is more than any device instance: GPU.opened is a name from there on.
 	maxInstance = 1 << 32
-	// maxGPUs bounds the devices of a process. Memory of others is on none that
-	// is known.
+	// maxGPUs bounds the devices of a process. Memory on others is on no known one.
 	maxGPUs = 256
 )
 
@@ -55,22 +54,21 @@ func (l *Ledger) gpu(p *process, g GPU) int32 {
 
 // open makes an object a device.
 func (l *Ledger) open(p *process, o *object) {
-	id, known := p.told[o.number]
+	id, known := p.instances[o.number]
 	o.device = o
 	o.gpu = l.gpu(p, GPU{ID: id, Known: known, Instance: -1, opened: o.number})
 }
 
-// narrow puts what comes below o's device on an instance of the GPU.
+// narrow puts objects that will come below o's device on an instance of the GPU.
 func (l *Ledger) narrow(p *process, o *object) {
 	if i := l.deviceOf(p, o); i != none && o.number <= math.MaxInt32 {
 		g := p.gpus[i]
-		g.Instance, g.held = int32(o.number), 0
+		g.Instance, g.bytes = int32(o.number), 0
 		o.device.gpu = l.gpu(p, g)
 	}
 }
 
-// deviceOf returns the index of the device that an object is on: none for none that
-// is known.
+// deviceOf returns the index of the device that an object is on, none if it is not known.
 func (l *Ledger) deviceOf(p *process, o *object) int32 {
 	d := o.device
 	if d == nil {
@@ -82,18 +80,18 @@ func (l *Ledger) deviceOf(p *process, o *object) int32 {
 	return d.gpu
 }
 
-// tell follows what a process learns of its GPUs.
-func (l *Ledger) tell(p *process, e *event.Event) {
+// learnGPU applies what a process learns of its GPUs.
+func (l *Ledger) learnGPU(p *process, e *event.Event) {
 	if e.Handle != 0 {
 		if o := l.objects[objectID{e.Proc, e.Handle}]; o != nil {
-			l.number(p, l.deviceOf(p, o), e.Device)
+			p.setOrdinal(l.deviceOf(p, o), e.Device)
 		}
 		return
 	}
-	if _, known := p.told[e.Addr]; !known && len(p.told) >= maxTold {
+	if _, known := p.instances[e.Addr]; !known && len(p.instances) >= maxInstances {
 		return
 	}
-	p.told[e.Addr] = uint32(e.Part)
+	p.instances[e.Addr] = uint32(e.Part)
 	for i := range p.gpus {
 		if g := &p.gpus[i]; !g.Known && g.opened == e.Addr {
 			g.ID, g.Known = uint32(e.Part), true
@@ -101,18 +99,18 @@ func (l *Ledger) tell(p *process, e *event.Event) {
 	}
 }
 
-// take remembers a thread's latest memory, if an allocation that it is for follows, on
-// the same device.
-func (p *process) take(m *memory, e *event.Event, function string) {
-	delete(p.took, e.TID)
-	if m.rows[0].device != none && e.TID != 0 && causeOf(function).placed && len(p.took) < maxThreads {
-		p.took[e.TID] = m
+// setLatest remembers a thread's latest memory, if an allocation that it is for follows,
+// on the same device.
+func (p *process) setLatest(m *memory, e *event.Event, function string) {
+	delete(p.latest, e.TID)
+	if m.rows[0].device != none && e.TID != 0 && causeOf(function).placed && len(p.latest) < maxThreads {
+		p.latest[e.TID] = m
 	}
 }
 
-// number says what a process's CUDA calls one of its devices, which an exec alone
-// changes.
-func (l *Ledger) number(p *process, gpu, ordinal int32) {
+// setOrdinal sets the ordinal by which a process's CUDA calls one of its devices. Only an
+// exec changes it.
+func (p *process) setOrdinal(gpu, ordinal int32) {
 	if gpu != none && ordinal != event.NoDevice && p.gpus[gpu].Ordinal == event.NoDevice {
 		p.gpus[gpu].Ordinal = ordinal
 	}

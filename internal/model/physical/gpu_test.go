@@ -61,8 +61,8 @@ func TestBacks(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l := run(tt.events...)
-			l.Backs(allocation(5, 0x1000, on(tt.thread)), 2)
-			l.Backs(allocation(6, 0x2000, on(tt.thread)), 3)
+			l.LinkAllocation(allocation(5, 0x1000, on(tt.thread)), 2)
+			l.LinkAllocation(allocation(6, 0x2000, on(tt.thread)), 3)
 			if got := l.GPUs(proc)[0].Ordinal; got != tt.want {
 				t.Errorf("ordinal %d, want %d", got, tt.want)
 			}
@@ -74,13 +74,13 @@ func TestBacks(t *testing.T) {
 // have other devices visible.
 func TestOrdinalAfterExec(t *testing.T) {
 	l := run(makeMemory(4, first, mib, in(inAlloc)))
-	l.Backs(allocation(4, 0x1000), 2)
+	l.LinkAllocation(allocation(4, 0x1000), 2)
 	apply(l, ev(5, event.OpExec))
 	if got := l.GPUs(proc)[0].Ordinal; got != event.NoDevice {
 		t.Errorf("after an exec the ordinal is %d", got)
 	}
 	apply(l, makeClient(6, client, 5), makeDevice(7, device, 0), makeMemory(8, first, mib, in(inAlloc)))
-	l.Backs(allocation(9, 0x1000), 0)
+	l.LinkAllocation(allocation(9, 0x1000), 0)
 	if got := l.GPUs(proc)[0].Ordinal; got != 0 {
 		t.Errorf("the next image calls it %d, want 0", got)
 	}

@@ -1,7 +1,6 @@
 package physical
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -16,7 +15,7 @@ import (
 // code frees while the context lives, is taken to be replaced by what its thread gets
 // next that is at least as large.
 
-// A freed is memory that a thread gave back last and that may come back larger.
+// A freed is the memory that a thread freed last, which may come back larger.
 type freed struct {
 	memory *memory
 	outer  uint16
@@ -24,17 +23,17 @@ type freed struct {
 }
 
 const (
-	// maxThreads bounds the threads of a process of which something is remembered.
+	// maxThreads bounds the threads in each table of a process.
 	maxThreads = 4096
-	// patience is how long, in nanoseconds, memory that was given back may come
-	// back larger.
+	// patience is how long, in nanoseconds, freed memory may come back larger.
 	patience = 1_000_000_000
-	// maxRows bounds the calls that one object's memory is put down to.
+	// maxRows bounds the calls among which one object's memory is divided.
 	maxRows = 16
 )
 
-// remember keeps what an object held that a launch or the loading of code frees.
-func (l *Ledger) remember(p *process, o *object, e *event.Event, function string) {
+// rememberFreed remembers the memory of an object that a launch or the loading of code
+// frees.
+func (p *process) rememberFreed(o *object, e *event.Event, function string) {
 	m := o.memory
 	if m == nil || m.rows[0].kind != event.KindContext || m.shared() {
 		return
@@ -42,18 +41,15 @@ func (l *Ledger) remember(p *process, o *object, e *event.Event, function string
 	switch Cause(function) {
 	case event.KindDriver, event.KindCode, event.KindLocal, event.KindGraphExec:
 	default:
-		return // it is there to free
+		return // its purpose is to free
 	}
-	if len(p.freed) >= maxThreads {
-		maps.DeleteFunc(p.freed, func(_ uint32, f freed) bool { return f.time+patience < e.Time })
-	}
-	if len(p.freed) < maxThreads {
+	if room(p.freed, func(f freed) bool { return f.time+patience < e.Time }) {
 		p.freed[e.TID] = freed{m, e.Outer, e.Time}
 	}
 }
 
-// shared tells whether m's own process shares it. What another one says of it does not
-// count.
+// shared returns whether m's own process shares it. What another process reports of it does
+// not count.
 func (m *memory) shared() bool {
 	for x := m.next; x != m; x = x.next {
 		if x.object.proc == m.object.proc {
@@ -63,9 +59,9 @@ func (m *memory) shared() bool {
 	return false
 }
 
-// grown returns what a new object's memory held before, if its thread freed it just
-// before in the same call, nil if not.
-func (l *Ledger) grown(p *process, e *event.Event) []row {
+// grown returns the rows of the memory that a new object's thread freed just before in the
+// same call, nil for none.
+func (p *process) grown(e *event.Event) []row {
 	f, ok := p.freed[e.TID]
 	if !ok || e.Kind != event.KindDriver || f.memory.size > e.Size || f.memory.object.parent.name != e.Part {
 		return nil
@@ -77,8 +73,7 @@ func (l *Ledger) grown(p *process, e *event.Event) []row {
 	return f.memory.rows
 }
 
-// growth returns the rows of memory of which old was there before, and r is the call
-// that brought it.
+// growth returns the rows of memory that replaces old and that the call of r brought.
 func growth(old []row, r row) []row {
 	if old == nil {
 		return []row{r}

@@ -82,7 +82,7 @@ func TestGrowBound(t *testing.T) {
 	if got := total(l, proc); got != (n+1)*mib {
 		t.Errorf("held %d bytes, want %d MiB", got, n+1)
 	}
-	if got := l.Rows.Rows(); got > maxRows {
+	if got := l.Rows.RowCount(); got > maxRows {
 		t.Errorf("%d rows", got)
 	}
 }

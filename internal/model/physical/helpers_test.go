@@ -109,10 +109,10 @@ func run(events ...*event.Event) *Ledger {
 // total is what a process holds on all GPUs; Held and Rows must agree on each.
 func total(l *Ledger, p event.Process) (sum int64) {
 	byRow := map[int32]int64{}
-	for h := range l.Rows.Holdings(p) {
+	for h := range l.Rows.UseByDevice(p) {
 		byRow[h.Device] = h.Bytes
 	}
-	for i, bytes := range l.Held(p) {
+	for i, bytes := range l.BytesByGPU(p) {
 		if byRow[int32(i)] != bytes {
 			panic("Held and Rows differ")
 		}

@@ -26,7 +26,7 @@ type resource struct {
 	ring         []*resource // Memory.dupListItem: the others, from pNext on
 }
 
-// under tells whether there can be a new object with a name, under a parent.
+// under returns whether there can be a new object with a name, under a parent.
 func (k *kernel) under(name, parent uint64) bool {
 	above := k.objects[parent]
 	return k.objects[name] == nil && above != nil && !above.memory && clientOf(name) == clientOf(parent)

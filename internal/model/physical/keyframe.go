@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 )
 
 // Keyframe yields events that, applied in this order to a new Ledger, rebuild what
@@ -17,17 +18,20 @@ import (
 // It is about memory, not about history. What was ever handed out, calls that failed,
 // and loss start afresh; a process that ended is rebuilt as ended and holds nothing.
 func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
-	k := keyframe{yield: yield}
+	k := keyframe{Emitter: ledger.Emitter{Yield: yield}, latest: map[*memory]uint32{}}
 	for id, p := range l.procs {
+		for thread, m := range p.latest {
+			k.latest[m] = thread
+		}
 		if p.exec != 0 {
-			k.emit(id, event.Event{Op: event.OpExec, Time: p.exec})
+			k.Emit(id, event.Event{Op: event.OpExec, Time: p.exec})
 		}
 		if p.seen {
 			// Of a descriptor that nothing was made on: when memory changed last.
-			k.emit(id, event.Event{Op: event.OpDescriptorClose, Time: p.changed, Addr: math.MaxUint64})
+			k.Emit(id, event.Event{Op: event.OpDescriptorClose, Time: p.changed, Addr: math.MaxUint64})
 		}
-		for instance, gpu := range p.told {
-			k.emit(id, event.Event{Op: event.OpGPU, Time: p.exec + 1, Addr: instance, Part: uint64(gpu)})
+		for instance, gpu := range p.instances {
+			k.Emit(id, event.Event{Op: event.OpGPU, Time: p.exec + 1, Addr: instance, Part: uint64(gpu)})
 		}
 	}
 	all := make([]*object, 0, len(l.objects))
@@ -49,25 +53,15 @@ func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
 		k.ordinals(p, all)
 		k.freed(l, p)
 		if p.exited {
-			k.emit(id, event.Event{Op: event.OpExit, Time: p.changed})
+			k.Emit(id, event.Event{Op: event.OpExit, Time: p.changed})
 		}
 	}
 }
 
-// A keyframe is one Keyframe under way.
+// A keyframe is a call of Keyframe in progress.
 type keyframe struct {
-	yield func(*event.Event) bool
-	done  bool // the receiver wants no more
-	e     event.Event
-}
-
-func (k *keyframe) emit(id event.Process, e event.Event) {
-	if k.done {
-		return
-	}
-	e.Proc = id
-	k.e = e
-	k.done = !k.yield(&k.e)
+	ledger.Emitter
+	latest map[*memory]uint32 // of threads, which an allocation may follow
 }
 
 // object rebuilds o, which is not shared memory of another.
@@ -77,11 +71,11 @@ func (k *keyframe) object(o *object) {
 		if o.op == event.OpObjectMemory || o.op == event.OpObjectShare {
 			e.Op, e.Addr = event.OpObject, 0
 		}
-		k.emit(o.proc, e)
+		k.Emit(o.proc, e)
 		return
 	}
 	e.Addr = 0
-	k.memory(o.memory, e, 0)
+	k.memory(o.memory, e, k.latest[o.memory])
 }
 
 // memory rebuilds what m holds. What grew grows once more, on a thread of its own.
@@ -90,10 +84,10 @@ func (k *keyframe) memory(m *memory, e event.Event, thread uint32) {
 	for i, r := range m.rows {
 		e.Kind, e.Stack, e.Outer, e.Size = r.kind, r.stack, r.outer, e.Size+r.size
 		if i > 0 {
-			k.emit(m.object.proc, event.Event{Op: event.OpObjectFree, Time: e.Time, Handle: e.Handle, TID: thread, Outer: r.outer})
+			k.Emit(m.object.proc, event.Event{Op: event.OpObjectFree, Time: e.Time, Handle: e.Handle, TID: thread, Outer: r.outer})
 			e.Kind = event.KindDriver
 		}
-		k.emit(m.object.proc, e)
+		k.Emit(m.object.proc, e)
 	}
 }
 
@@ -102,14 +96,14 @@ func (k *keyframe) memory(m *memory, e event.Event, thread uint32) {
 func (k *keyframe) shares(m *memory) {
 	for s := m.prev; s != m; s = s.prev {
 		o, r := s.object, s.rows[0]
-		k.emit(o.proc, event.Event{
+		k.Emit(o.proc, event.Event{
 			Op: event.OpObjectShare, Time: o.time, Handle: o.name, Part: o.parent.name, Addr: m.object.name,
 			Kind: event.KindDriver, Stack: r.stack, Outer: r.outer,
 		})
 	}
 }
 
-// ordinals tells what p's CUDA calls its devices, those too on which nothing is live.
+// ordinals emits what p's CUDA calls its devices, also those on which nothing is live.
 func (k *keyframe) ordinals(p *process, all []*object) {
 	handles := make([]uint64, len(p.gpus)) // of an object on each
 	for _, o := range all {
@@ -125,26 +119,26 @@ func (k *keyframe) ordinals(p *process, all []*object) {
 		made := event.Event{Op: event.OpObject, Time: p.exec + 1, Handle: h}
 		if h == 0 {
 			const client, object = 0xffffffff << 32, 0xfffffffe // nobody's
-			switch instance, told := p.instance(g); {
+			switch instance, known := p.instance(g); {
 			case !g.Known && g.opened >= maxInstance:
 				made.Handle, made.Part = g.opened>>32<<32|object, g.opened
-			case told:
+			case known:
 				made.Op, made.Handle, made.Part, made.Addr = event.OpObjectDevice, client|object, client|client>>32, instance
 			default:
 				continue
 			}
-			k.emit(p.id, made)
+			k.Emit(p.id, made)
 		}
-		k.emit(p.id, event.Event{Op: event.OpGPU, Time: made.Time, Handle: made.Handle, Device: g.Ordinal})
+		k.Emit(p.id, event.Event{Op: event.OpGPU, Time: made.Time, Handle: made.Handle, Device: g.Ordinal})
 		if h == 0 {
-			k.emit(p.id, event.Event{Op: event.OpObjectFree, Time: made.Time, Handle: made.Handle})
+			k.Emit(p.id, event.Event{Op: event.OpObjectFree, Time: made.Time, Handle: made.Handle})
 		}
 	}
 }
 
-// instance returns the device instance that the process was told g is.
-func (p *process) instance(g *GPU) (instance uint64, told bool) {
-	for instance, id := range p.told {
+// instance returns the device instance that g is, as far as the process was told.
+func (p *process) instance(g *GPU) (instance uint64, known bool) {
+	for instance, id := range p.instances {
 		if g.Known && id == g.ID && g.Instance < 0 {
 			return instance, true
 		}
@@ -160,6 +154,6 @@ func (k *keyframe) freed(l *Ledger, p *process) {
 			continue
 		}
 		k.memory(f.memory, event.Event{Time: o.time, Handle: o.name, Part: o.parent.name}, thread)
-		k.emit(p.id, event.Event{Op: event.OpObjectFree, Time: f.time, Handle: o.name, TID: thread, Outer: f.outer})
+		k.Emit(p.id, event.Event{Op: event.OpObjectFree, Time: f.time, Handle: o.name, TID: thread, Outer: f.outer})
 	}
 }

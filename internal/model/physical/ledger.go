@@ -1,17 +1,17 @@
-// Package physical keeps what NVIDIA's kernel driver has handed out to each
-// process: every byte of what the driver's own figures say of it (NVML), by the
-// call that made the driver hand it out.
+// Package physical keeps what NVIDIA's kernel driver has handed out to each process, by the
+// call that made the driver hand it out. The invariant: it adds up to the driver's own
+// figure for the process (NVML), to the byte.
 //
-// The kernel driver's objects make a tree under each client of it. A device is
-// below its client, memory below a device, and what ends takes all that is below
-// it along. What counts is what the driver counts for a process
-// (_gpuCollectMemInfo of open-gpu-kernel-modules): memory with its owner, and when
-// that has let go with one of those who share it.
+// The kernel driver's objects form a tree under each client. A device is below its client,
+// memory below a device, and the end of an object ends all objects below it. Memory counts
+// as the driver counts it for a process (_gpuCollectMemInfo of open-gpu-kernel-modules):
+// with its owner, and after the end of that with one of those that share it.
 //
 // Like package ledger, on which it rests, it is pure and never fails.
 package physical
 
 import (
+	"maps"
 	"math"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -28,18 +28,21 @@ const (
 	maxProcesses = 1 << 16
 )
 
-// A Ledger holds the objects of all traced processes. What of them is memory has
-// rows in Rows.
+// A Ledger has the objects of all traced processes. Those that are memory have rows in
+// Rows.
 type Ledger struct {
 	// Rows are of class driver (host, for system memory). A site's Device is an
 	// index into GPUs, its API the function that the memory was handed out in.
 	Rows *ledger.Ledger
+	// OnInherit, if set, is called with a process with which memory begins to count because
+	// its owner freed it.
+	OnInherit func(event.Process)
 
 	objects map[objectID]*object
 	shares  *share.Table[*process] // of objects
 	user    func(event.Process) (uid uint32, known bool)
 	procs   map[event.Process]*process
-	clients map[uint64]map[event.Process]bool // whose a client is, by its name
+	clients map[uint64]map[event.Process]bool // the processes that use a client, by its name
 	order   uint64                            // of the latest object
 	rows    uint64                            // address of the latest row
 	loss    *loss.Set
@@ -52,11 +55,11 @@ type process struct {
 	root        object
 	descriptors map[uint64]*object
 	gpus        []GPU
-	told        map[uint64]uint32   // device instances: which GPU
+	instances   map[uint64]uint32   // device instances: which GPU
 	freed       map[uint32]freed    // by thread
-	took        map[uint32]*memory  // by thread: its latest memory, until the allocation that it is for
+	latest      map[uint32]*memory  // by thread: its latest memory, until the allocation that it is for
 	backing     map[address]*memory // of live memory: the allocation that it is for
-	given       map[uint32]*given   // by thread
+	endings     map[uint32]*ending  // by thread
 	buried      map[uint64]uint64   // names of objects: when the latest that had it ended
 	exec        uint64              // time of its last exec, 0 for none
 	seen        bool                // it called the kernel driver
@@ -67,11 +70,11 @@ type process struct {
 var lossCauses loss.Causes
 
 var (
-	lossObjects   = lossCauses.Add("driver_objects_full", "objects of the kernel driver's not kept because there were too many: its memory is not in the total")
+	lossObjects   = lossCauses.Add("driver_objects_full", "objects of the kernel driver that were not kept because there were too many: their memory is not in the total")
 	lossInvalid   = lossCauses.Add("driver_calls_invalid", "calls of the kernel driver that cannot have happened")
-	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process not told apart because there were too many: their memory is on none that is known")
+	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process that are not kept apart because there were too many: their memory is shown on no known GPU")
 	lossProcesses = lossCauses.Add("driver_callers_full", "calls of the kernel driver not counted because there were too many processes")
-	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or another user's: what is left of it when the owner frees it is not in the total")
+	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or of another user: memory that stays after the owner frees it is not in the total")
 )
 
 // New returns an empty Ledger.
@@ -87,52 +90,38 @@ func newLedger(opt ledger.Options, objects int) *Ledger {
 }
 
 // Loss returns every cause of loss of the layer.
-func (l *Ledger) Loss() []loss.Counter {
-	out := l.loss.Counters()
-	for _, c := range l.Rows.Loss() {
-		c.Name = "driver_" + c.Name
-		out = append(out, c)
+func (l *Ledger) Loss() []loss.Counter { return l.Rows.LossOf(l.loss, "driver_") }
+
+// unknown is the state of a process that is not known.
+var unknown process
+
+// lookup returns the state of a process, to be read.
+func (l *Ledger) lookup(proc event.Process) *process {
+	if p := l.procs[proc]; p != nil {
+		return p
 	}
-	return out
+	return &unknown
 }
 
 // GPUs returns the devices of a process, by Site.Device.
-func (l *Ledger) GPUs(proc event.Process) []GPU {
-	if p := l.procs[proc]; p != nil {
-		return p.gpus
-	}
-	return nil
-}
+func (l *Ledger) GPUs(proc event.Process) []GPU { return l.lookup(proc).gpus }
 
-// Held returns the bytes that a process has on each of its GPUs.
-func (l *Ledger) Held(proc event.Process) []int64 {
-	p := l.procs[proc]
-	if p == nil {
-		return nil
-	}
-	out := make([]int64, len(p.gpus))
-	for i := range p.gpus {
-		out[i] = p.gpus[i].held
+// BytesByGPU returns the bytes that a process has on each of its GPUs.
+func (l *Ledger) BytesByGPU(proc event.Process) (out []int64) {
+	for _, g := range l.lookup(proc).gpus {
+		out = append(out, g.bytes)
 	}
 	return out
 }
 
-// Seen tells whether any call of a process was seen.
-func (l *Ledger) Seen(proc event.Process) bool {
-	p := l.procs[proc]
-	return p != nil && p.seen
-}
+// Seen returns whether any call of a process was seen.
+func (l *Ledger) Seen(proc event.Process) bool { return l.lookup(proc).seen }
 
 // Changed returns when a process's memory changed last, 0 for never: a reading
 // that began before may be of before.
-func (l *Ledger) Changed(proc event.Process) uint64 {
-	if p := l.procs[proc]; p != nil {
-		return p.changed
-	}
-	return 0
-}
+func (l *Ledger) Changed(proc event.Process) uint64 { return l.lookup(proc).changed }
 
-// Apply takes one event into account. function is the name of the function that
+// Apply applies one event. function is the name of the function that
 // it was made in (Event.Outer), "" for none that is probed. It does not keep e.
 func (l *Ledger) Apply(e *event.Event, function string) {
 	switch e.Op {
@@ -149,13 +138,13 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 	p.seen = true
 	if e.Result != event.Success || p.exited || e.Time <= p.exec {
 		if e.Op == event.OpObjectMemory {
-			l.count(e, &row{size: e.Size, stack: e.Stack, kind: kindOf(e, function), outer: e.Outer, device: none})
+			l.countOnly(e, &row{size: e.Size, stack: e.Stack, kind: kindOf(e, function), outer: e.Outer, device: none})
 		}
 		return
 	}
 	switch e.Op {
 	case event.OpGPU:
-		l.tell(p, e)
+		l.learnGPU(p, e)
 	case event.OpClient, event.OpObject:
 		l.add(p, e)
 	case event.OpObjectDevice:
@@ -167,7 +156,7 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 			l.narrow(p, o)
 		}
 	case event.OpObjectMemory:
-		l.take(p, e, function)
+		l.allocate(p, e, function)
 	case event.OpObjectShare:
 		l.share(p, e)
 	case event.OpObjectFree:
@@ -175,9 +164,9 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 		if o != nil && o.op != event.OpNone && o.time > e.Time {
 			break
 		}
-		l.gives(p, o, e, function)
+		l.noteEnding(p, o, e, function)
 		if o != nil {
-			l.remember(p, o, e, function)
+			p.rememberFreed(o, e, function)
 			l.free(e.Time, false, o)
 		}
 	case event.OpDescriptorClose:
@@ -194,23 +183,24 @@ func (l *Ledger) process(id event.Process) *process {
 	if p == nil && len(l.procs) >= maxProcesses {
 		l.loss.Add(lossProcesses, 1)
 	} else if p == nil {
-		p = &process{id: id, descriptors: map[uint64]*object{}, told: map[uint64]uint32{}, freed: map[uint32]freed{}, took: map[uint32]*memory{}, backing: map[address]*memory{}, given: map[uint32]*given{}, buried: map[uint64]uint64{}}
+		p = &process{id: id, descriptors: map[uint64]*object{}, instances: map[uint64]uint32{}, backing: map[address]*memory{}, buried: map[uint64]uint64{},
+			freed: map[uint32]freed{}, latest: map[uint32]*memory{}, endings: map[uint32]*ending{}}
 		l.procs[id] = p
 		l.shares.Join(&p.objects, p)
 		if l.user != nil {
 			if uid, known := l.user(id); known {
-				p.objects.Of(uid)
+				p.objects.SetUser(uid)
 			}
 		}
 	}
 	return p
 }
 
-// Belongs says which user a process runs as.
-func (l *Ledger) Belongs(proc event.Process, uid uint32) {
-	l.Rows.Belongs(proc, uid)
+// SetUser sets which user a process runs as.
+func (l *Ledger) SetUser(proc event.Process, uid uint32) {
+	l.Rows.SetUser(proc, uid)
 	if p := l.procs[proc]; p != nil {
-		p.objects.Of(uid)
+		p.objects.SetUser(uid)
 	}
 }
 
@@ -219,7 +209,7 @@ func (l *Ledger) Belongs(proc event.Process, uid uint32) {
 func (l *Ledger) end(e *event.Event) {
 	p := l.procs[e.Proc]
 	if p == nil && e.Op == event.OpExec {
-		p = l.process(e.Proc) // calls of the image before may be told later
+		p = l.process(e.Proc) // calls of the image before may be reported later
 	}
 	if p == nil || p.exited {
 		l.Rows.Apply(e)
@@ -233,9 +223,7 @@ func (l *Ledger) end(e *event.Event) {
 	}
 	l.free(e.Time, false, p.root.before(e.Time)...)
 	l.Rows.Apply(e)
-	clear(p.freed)
-	clear(p.took)
-	clear(p.given)
+	p.clearThreads()
 	for i := range p.gpus {
 		p.gpus[i].Ordinal = event.NoDevice
 	}
@@ -246,10 +234,23 @@ func (l *Ledger) end(e *event.Event) {
 // leave ends all objects of p, and leaves what they hold to Rows.
 func (l *Ledger) leave(p *process, at uint64) {
 	l.free(at, true, p.root.before(math.MaxUint64)...)
-	clear(p.freed)
-	clear(p.took)
-	clear(p.given)
+	p.clearThreads()
 	p.changed = max(p.changed, at)
+}
+
+func (p *process) clearThreads() {
+	clear(p.freed)
+	clear(p.latest)
+	clear(p.endings)
+}
+
+// room returns whether there is room for one more thread in a table, after those that are
+// stale went for it.
+func room[T any](threads map[uint32]T, stale func(T) bool) bool {
+	if len(threads) >= maxThreads {
+		maps.DeleteFunc(threads, func(_ uint32, x T) bool { return stale(x) })
+	}
+	return len(threads) < maxThreads
 }
 
 // Forget removes all that is known of proc.

@@ -6,17 +6,17 @@ import (
 )
 
 // A memory is one object's part in memory that others may share, in a ring: the
-// kernel driver counts it with its owner, and when that lets go with the next of
+// kernel driver counts it with its owner, and after the owner's end with the next of
 // the ring (memCopyConstruct and memDestructCommon of open-gpu-kernel-modules).
 type memory struct {
 	object     *object
 	owner      bool
 	size       uint64 // bytes
 	next, prev *memory
-	// rows are what the owner holds of it, by call site: their sizes add up to
-	// size. Those of another are what it would hold.
+	// rows are the parts of it by call site, if it is the owner, and their sizes add up to
+	// size. Else they are what it would have as the owner.
 	rows []row
-	// backs is the allocation of the program's that it was handed out for, if known.
+	// backs is the program's allocation that it was handed out for, if known.
 	backs ledger.Backed
 }
 
@@ -26,14 +26,14 @@ type row struct {
 	kind        event.Kind
 	outer       uint16
 	device      int32
-	addr, time  uint64 // in Rows, where it is held
+	addr, time  uint64 // in Rows, if it counts there
 }
 
 // maxBytes is more than the kernel driver hands out at once (ledger's bound).
 const maxBytes = 1 << 57
 
-// kindOf returns the kind of memory that a call brings, KindNone for a program's own
-// host memory, which the driver layer has.
+// kindOf returns the kind of memory that a call brings. It is KindNone for a program's own
+// host memory, which counts in the driver layer.
 func kindOf(e *event.Event, function string) event.Kind {
 	switch c := Cause(function); {
 	case e.Kind == event.KindDriver:
@@ -44,10 +44,10 @@ func kindOf(e *event.Event, function string) event.Kind {
 	return e.Kind
 }
 
-// take begins the memory of a new object.
-func (l *Ledger) take(p *process, e *event.Event, function string) {
+// allocate begins the memory of a new object.
+func (l *Ledger) allocate(p *process, e *event.Event, function string) {
 	kind := kindOf(e, function)
-	old := l.grown(p, e)
+	old := p.grown(e)
 	o := l.add(p, e)
 	if o == nil || kind == event.KindNone {
 		return
@@ -60,25 +60,31 @@ func (l *Ledger) take(p *process, e *event.Event, function string) {
 	m.next, m.prev, o.memory = m, m, m
 	m.rows = growth(old, r)
 	if kind.Class() == event.ClassDriver {
-		p.take(m, e, function)
+		p.setLatest(m, e, function)
 	}
-	l.hold(m, e.Time)
+	l.countMemory(m, e.Time)
 }
 
-// count gives Rows a call that brought nothing: it failed, or came late.
-func (l *Ledger) count(e *event.Event, r *row) {
+// countOnly gives Rows a call that brought nothing: it failed, or came late.
+func (l *Ledger) countOnly(e *event.Event, r *row) {
 	if r.kind == event.KindNone {
 		return
 	}
-	l.rows++
-	l.Rows.Apply(&event.Event{
-		Op: event.OpAlloc, Kind: r.kind, Proc: e.Proc, Time: e.Time, Result: e.Result,
-		API: r.outer, Device: r.device, Addr: l.rows, Size: r.size, Stack: r.stack,
-	})
+	l.addRow(e.Proc, e.Time, e.Result, r)
 }
 
-// hold counts memory with an object.
-func (l *Ledger) hold(m *memory, at uint64) {
+// addRow gives Rows an allocation, and returns its address there.
+func (l *Ledger) addRow(id event.Process, at uint64, result int32, r *row) uint64 {
+	l.rows++
+	l.Rows.Apply(&event.Event{
+		Op: event.OpAlloc, Kind: r.kind, Proc: id, Time: at, Result: result,
+		API: r.outer, Device: r.device, Addr: l.rows, Size: r.size, Stack: r.stack,
+	})
+	return l.rows
+}
+
+// countMemory counts memory with an object.
+func (l *Ledger) countMemory(m *memory, at uint64) {
 	p := l.procs[m.object.proc]
 	at = max(at, m.object.time)
 	for i := range m.rows {
@@ -86,21 +92,16 @@ func (l *Ledger) hold(m *memory, at uint64) {
 		if r.size == 0 {
 			continue
 		}
-		l.rows++
-		r.addr, r.time = l.rows, at
-		l.Rows.Apply(&event.Event{
-			Op: event.OpAlloc, Kind: r.kind, Proc: p.id, Time: at,
-			API: r.outer, Device: r.device, Addr: r.addr, Size: r.size, Stack: r.stack,
-		})
-		p.hold(r, int64(r.size))
+		r.addr, r.time = l.addRow(p.id, at, event.Success, r), at
+		p.addBytes(r, int64(r.size))
 	}
 	p.changed = max(p.changed, at)
 }
 
-// hold changes what a process has on the device of r.
-func (p *process) hold(r *row, bytes int64) {
+// addBytes changes what a process has on the device of r.
+func (p *process) addBytes(r *row, bytes int64) {
 	if r.device != none {
-		p.gpus[r.device].held += bytes
+		p.gpus[r.device].bytes += bytes
 	}
 }
 
@@ -117,7 +118,7 @@ func (l *Ledger) share(p *process, e *event.Event) {
 		source = l.objects[objectID{owner, e.Addr}]
 	}
 	if source == nil || source == o {
-		// Of a client that was seen made it is of a class that is no memory.
+		// An object of a client that was seen made is of a class that is no memory.
 		if c := l.objects[objectID{owner, clientOf(e.Addr)}]; !known || c == nil || c.op == event.OpNone {
 			l.loss.Add(lossShared, 1)
 		}
@@ -138,15 +139,16 @@ func (l *Ledger) share(p *process, e *event.Event) {
 	m.rows = []row{r}
 }
 
-// release ends an object's part in its memory, which is the next one's that has not
-// ended with it.
-func (l *Ledger) release(m *memory, at uint64, keep bool) {
-	l.unback(l.procs[m.object.proc], m)
-	if p := l.procs[m.object.proc]; m.owner && !keep {
+// release ends an object's part in its memory. The next object of the ring that has not
+// ended with it becomes the owner. With exited, the memory stays in Rows.
+func (l *Ledger) release(m *memory, at uint64, exited bool) {
+	p := l.procs[m.object.proc]
+	p.unback(m)
+	if m.owner && !exited {
 		for i := range m.rows {
 			if r := &m.rows[i]; r.size > 0 {
 				l.Rows.Apply(&event.Event{Op: event.OpFree, Proc: p.id, Time: max(at, r.time), Addr: r.addr})
-				p.hold(r, -int64(r.size))
+				p.addBytes(r, -int64(r.size))
 			}
 		}
 		p.changed = max(p.changed, at)
@@ -158,7 +160,10 @@ func (l *Ledger) release(m *memory, at uint64, keep bool) {
 		}
 		if next != m {
 			next.owner = true
-			l.hold(next, at)
+			l.countMemory(next, at)
+			if l.OnInherit != nil {
+				l.OnInherit(next.object.proc)
+			}
 		}
 	}
 	m.prev.next, m.next.prev = m.next, m.prev

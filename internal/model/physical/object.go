@@ -2,16 +2,16 @@ package physical
 
 import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
-// An objectID is one object: what a process calls it.
+// An objectID is the name of an object in a process.
 type objectID struct {
 	proc event.Process
 	name uint64 // client << 32 | object
 }
 
-// An object is a node of a process's tree: the process, below it the descriptors
-// that clients were made on, below each its clients, and so on. One that calls
-// name and that was not seen made stands there too, as long as anything is below
-// it: what it is does not matter, but its end ends what is below it.
+// An object is a node of a process's tree: the process, below it the descriptors that
+// clients were made on, below each its clients, and so on. An object that calls name but
+// that was not seen made is a node too, as long as another one is below it: its end ends
+// those.
 type object struct {
 	objectID
 	op     event.Op // of the call that made it; OpNone for one that was not seen
@@ -68,8 +68,7 @@ func (o *object) after(top *object) *object {
 	return nil
 }
 
-// before returns what was seen made below o, until t, and is under nothing else that
-// was.
+// before returns the topmost objects below o that were seen made, until t.
 func (o *object) before(t uint64) (out []*object) {
 	for x := o.first; x != nil; x = x.next {
 		switch {
@@ -85,14 +84,14 @@ func (o *object) before(t uint64) (out []*object) {
 // clientOf returns the name of the client of an object.
 func clientOf(name uint64) uint64 { return name>>32<<32 | name>>32 }
 
-// valid tells whether a success of e, which makes an object, could come from a real
-// call: a client is its own, and nothing else is one.
+// valid returns whether a success of e, which makes an object, could come from a real
+// call: a client is its own client, and no other object is.
 func valid(e *event.Event) bool {
 	return (e.Op == event.OpClient) == (e.Handle == clientOf(e.Handle)) && (e.Op != event.OpObjectMemory || e.Size <= maxBytes)
 }
 
-// add puts a new object under its parent, nil if there is no room. One that has its
-// name has ended, though its end is told later.
+// add puts a new object under its parent, and returns nil if there is no room. An object
+// that has its name has ended, even if its end is reported later.
 func (l *Ledger) add(p *process, e *event.Event) *object {
 	if !valid(e) {
 		l.loss.Add(lossInvalid, 1)
@@ -113,7 +112,7 @@ func (l *Ledger) add(p *process, e *event.Event) *object {
 	}
 	if !p.objects.Room(3) { // it, a parent and a client
 		l.loss.Add(lossObjects, 1)
-		p.objects.Lose(1)
+		p.objects.AddLost(1)
 		return nil
 	}
 	parent := l.parent(p, e)
@@ -135,8 +134,8 @@ func (l *Ledger) insert(id objectID, at uint64, parent *object) *object {
 	return o
 }
 
-// parent returns what the object that e makes is to be under. What cannot be is
-// taken for the client: another client's object, or memory, under which nothing is.
+// parent returns the object under which e makes one. It is the client if e names one that
+// cannot be: another client's object, or memory.
 func (l *Ledger) parent(p *process, e *event.Event) *object {
 	client := clientOf(e.Handle)
 	if e.Op == event.OpClient {
@@ -167,9 +166,9 @@ func (l *Ledger) parent(p *process, e *event.Event) *object {
 	return o
 }
 
-// free ends objects of one process and all that is under them. With keep, what
-// they hold is left to Rows, which has seen the process end.
-func (l *Ledger) free(at uint64, keep bool, tops ...*object) {
+// free ends objects of one process and all objects under them. With exited, their memory
+// stays in Rows, which has seen the process end.
+func (l *Ledger) free(at uint64, exited bool, tops ...*object) {
 	all := l.scratch[:0]
 	for _, top := range tops {
 		for o := top; o != nil; o = o.after(top) {
@@ -190,7 +189,7 @@ func (l *Ledger) free(at uint64, keep bool, tops ...*object) {
 	}
 	for _, o := range all {
 		if o.memory != nil {
-			l.release(o.memory, at, keep)
+			l.release(o.memory, at, exited)
 		}
 	}
 	clear(all)
@@ -200,8 +199,8 @@ func (l *Ledger) free(at uint64, keep bool, tops ...*object) {
 	}
 }
 
-// prune ends o, and what it is below, as long as nothing else is below it and it is not
-// known to be there for itself.
+// prune ends o and its parents, as long as no object is below them and they were not seen
+// made.
 func (l *Ledger) prune(o *object) {
 	for o.first == nil && o.parent != nil && (o.op == event.OpNone || o.op == opDescriptor) {
 		parent := o.parent
@@ -212,10 +211,10 @@ func (l *Ledger) prune(o *object) {
 	}
 }
 
-// maxScratch bounds the objects that there is always room to free at once.
+// maxScratch bounds the scratch memory of free that stays for the next call.
 const maxScratch = 1 << 12
 
-// forget makes o unknown by its name.
+// forget removes o from the tables of names.
 func (l *Ledger) forget(o *object) {
 	if o.op == opDescriptor {
 		delete(l.procs[o.proc].descriptors, o.number)
@@ -232,8 +231,7 @@ func (l *Ledger) forget(o *object) {
 }
 
 // claim notes that a process makes calls for a client. The kernel driver gives a number to
-// one client at a time, but what is seen of calls is what the process shows of them: it
-// may make up any number.
+// one client at a time, but a process can pass any number to a call.
 func (l *Ledger) claim(client uint64, proc event.Process) {
 	if l.clients[client] == nil {
 		l.clients[client] = map[event.Process]bool{}
@@ -241,9 +239,9 @@ func (l *Ledger) claim(client uint64, proc event.Process) {
 	l.clients[client][proc] = true
 }
 
-// Owner returns the process whose object e, an OpObjectShare, shares. It is not known
-// where nobody was seen to have that client, nor where several say that it is theirs: all
-// but one of them made that up, or the end of one is told late.
+// Owner returns the process whose object e, an OpObjectShare, shares. It is not known if no
+// process was seen to have that client, or if several claim it: all but one of them made
+// the number up, or the end of one is reported late.
 func (l *Ledger) Owner(e *event.Event) (owner event.Process, known bool) {
 	if l.objects[objectID{e.Proc, e.Addr}] != nil {
 		return e.Proc, true
@@ -255,8 +253,8 @@ func (l *Ledger) Owner(e *event.Event) (owner event.Process, known bool) {
 	return owner, len(claims) == 1
 }
 
-// maxBuried bounds the ends of objects that are remembered for what other threads
-// made below them and tell later.
+// maxBuried bounds the ends of objects that are remembered for children that other threads
+// made before, and that are reported later.
 const maxBuried = 256
 
 // bury remembers when an object ended.
@@ -271,8 +269,8 @@ func (p *process) bury(name, at uint64) {
 // end and ended after it.
 const flight = 100_000_000
 
-// over tells whether what a call made below an object, at a time, ended with that:
-// it is not there any more, or it is a later one that has the name.
+// over returns whether an object that a call made at a time below the named one ended with
+// that: the name is not there any more, or a later object has it.
 func (l *Ledger) over(p *process, name, at uint64) bool {
 	if o := l.objects[objectID{p.id, name}]; o != nil {
 		return o.op != event.OpNone && at < o.time

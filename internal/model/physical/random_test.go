@@ -117,7 +117,7 @@ func (w *world) meant(name uint64) func() bool {
 	return func() bool { return known && w.kernel.objects[name] == r }
 }
 
-// owned tells whether a name is one of a client that p made.
+// owned returns whether a name is one of a client that p made.
 func (w *world) owned(name uint64, p event.Process) bool {
 	r := w.kernel.objects[clientOf(name)]
 	return r != nil && r.proc == p
@@ -252,7 +252,7 @@ func (w *world) life(t *thread, e *event.Event) func() bool {
 
 // taken is what a Ledger says of a process, by GPU.
 func taken(l *Ledger, p event.Process) map[uint32]int64 {
-	out, held := map[uint32]int64{}, l.Held(p)
+	out, held := map[uint32]int64{}, l.BytesByGPU(p)
 	for i, g := range l.GPUs(p) {
 		if held[i] != 0 {
 			out[g.ID] += held[i]

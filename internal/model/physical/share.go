@@ -7,26 +7,25 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// A Shortage says of a process that it wanted more objects than its share.
+// A Shortage is a process that wanted more objects than its share.
 type Shortage struct {
 	Proc event.Process
-	Held int
-	Lost uint64 // objects that it gave back, or that were not kept
+	Used int
+	Lost uint64 // objects that it gave back or did not get
 }
 
 // Shortages yields the shortages of all processes.
 func (l *Ledger) Shortages(yield func(Shortage) bool) {
-	for p, s := range l.shares.Short {
+	for p, s := range l.shares.Shortages {
 		if !yield(Shortage{p.id, s.Len(), s.Lost()}) {
 			return
 		}
 	}
 }
 
-// give makes the ledger know n objects of p no more, as far as that is possible. What
-// costs least goes first: objects that hold no memory and that none is below; then
-// memory that nobody shares, the least of it first, which is not in the total any more;
-// then devices and clients.
+// give removes n objects of p, as far as that is possible, the cheapest first: objects
+// without memory and with no object below them; then memory that no other object shares,
+// the smallest first, which leaves the total; then devices and clients.
 func (l *Ledger) give(p *process, n int) {
 	left := p.objects.Len() - n
 	l.giveEmpty(p, left, func(o *object) bool { return o.op == event.OpObject })
@@ -37,13 +36,13 @@ func (l *Ledger) give(p *process, n int) {
 		l.giveEmpty(p, left, func(*object) bool { return true })
 	}
 	given := left + n - p.objects.Len()
-	p.objects.Lose(given)
+	p.objects.AddLost(given)
 	l.loss.Add(lossObjects, uint64(given))
 }
 
-// giveEmpty makes unknown what holds no memory and has nothing below it, children before
-// what they are below, until p has so many objects left. An object that was not seen made
-// goes with what was below it.
+// giveEmpty removes objects without memory and with no object below them, children before
+// parents, until p has so many objects left. An object that was not seen made goes with its
+// last child.
 func (l *Ledger) giveEmpty(p *process, left int, gives func(*object) bool) {
 	for o := p.root.deepest(); o != &p.root && p.objects.Len() > left; {
 		next := o.parent
@@ -70,7 +69,7 @@ func (o *object) deepest() *object {
 	return o
 }
 
-// giveMemory makes memory unknown.
+// giveMemory removes memory, until p has so many objects left.
 func (l *Ledger) giveMemory(p *process, left int) {
 	var all []*object
 	for o := p.root.first; o != nil; o = o.after(&p.root) {

@@ -4,7 +4,7 @@ import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
 // append encodes r. A record that refers to places follows their definitions.
 func (w *Writer) append(r Record) {
-	if w.frame != nil && w.frame.tooLarge {
+	if w.collecting != nil && w.collecting.tooLarge {
 		return
 	}
 	if ev, ok := r.(*event.Event); ok {
@@ -22,8 +22,8 @@ func (w *Writer) append(r Record) {
 		w.loss.Add(lossUnfit, 1)
 		return
 	}
-	// What was defined is forgotten when a keyframe begins or a block is lost,
-	// but hardly twice in a row.
+	// Definitions are forgotten when a keyframe begins or a block is lost, but hardly
+	// twice in a row.
 	for range 2 {
 		resets := w.resets
 		w.define(r)
@@ -52,7 +52,7 @@ func (w *Writer) define(r Record) {
 }
 
 // place defines a Place that was not defined yet. One that has a name before
-// anything refers to it may never be told another.
+// anything refers to it may never get another.
 func (w *Writer) place(p *Place) {
 	if !w.places.add(p.ID) {
 		return
@@ -75,10 +75,10 @@ func (w *Writer) room(n int) {
 	if w.enc.fits(n) {
 		return
 	}
-	if !w.due {
-		w.handOver()
+	if !w.keyframeDue {
+		w.flushBlock()
 	}
-	if w.due {
+	if w.keyframeDue {
 		w.keyframe()
 	}
 }
@@ -88,16 +88,16 @@ func (w *Writer) room(n int) {
 func (w *Writer) begin() {
 	if w.sink.gap.Swap(false) {
 		w.forget()
-		w.heal.needed = true
+		w.repair.needed = true
 	}
 	w.block = w.queue.empty()
 	buf := w.block.buf[blockHeaderSize:]
-	w.due = w.frame == nil && (w.amid || w.ring.full() || w.heal.due(w))
-	if w.due {
+	w.keyframeDue = w.collecting == nil && (w.beginWithKeyframe || w.ring.full() || w.repair.due(w))
+	if w.keyframeDue {
 		buf = nil
 	}
-	if w.frame != nil {
-		w.block.flags = flagKeyframe
+	if w.collecting != nil {
+		w.block.Flags = flagKeyframe
 	}
 	w.enc.reset(buf)
 }
@@ -111,20 +111,20 @@ func (w *Writer) forget() {
 // finish ends the block being filled.
 func (w *Writer) finish() *block {
 	b := w.block
-	b.length, b.records = uint32(w.enc.n), w.enc.records
-	b.first, b.last = w.enc.first, w.enc.last
-	w.time = max(w.time, b.last)
+	b.Length, b.Records = uint32(w.enc.n), w.enc.records
+	b.First, b.Last = w.enc.first, w.enc.last
+	w.time = max(w.time, b.Last)
 	return b
 }
 
-// handOver ends the block being filled and begins another.
-func (w *Writer) handOver() {
+// flushBlock ends the block being filled and begins another.
+func (w *Writer) flushBlock() {
 	b := w.finish()
 	switch {
-	case b.length == 0:
+	case b.Length == 0:
 		w.queue.release(b)
-	case w.frame != nil:
-		w.frame.add(b)
+	case w.collecting != nil:
+		w.collecting.add(b)
 	default:
 		w.put(b, false)
 	}
@@ -133,14 +133,14 @@ func (w *Writer) handOver() {
 
 // put hands over a block, or drops it if the disk is behind.
 func (w *Writer) put(b *block, must bool) {
-	b.lost = w.lost
+	b.Lost = w.lost
 	if w.queue.put(b, must) {
 		w.lost = 0
-		w.ring.use(blockHeaderSize + int64(b.length))
+		w.ring.use(blockHeaderSize + int64(b.Length))
 		return
 	}
-	w.lost += uint64(b.records)
-	w.loss.Add(lossNotRecorded, uint64(b.records))
+	w.lost += uint64(b.Records)
+	w.loss.Add(lossNotRecorded, uint64(b.Records))
 	w.queue.release(b)
 	w.sink.gap.Store(true)
 }

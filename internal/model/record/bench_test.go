@@ -145,7 +145,7 @@ func TestBytesPerEvent(t *testing.T) {
 			for i, ev := range s.make(n) {
 				if i%c.each == 0 {
 					w.mu.Lock()
-					w.handOver()
+					w.flushBlock()
 					w.mu.Unlock()
 				}
 				w.Append(&ev)

@@ -7,7 +7,7 @@ import (
 )
 
 // bound returns at most how many bytes a record's entry has. It is false for a
-// record that breaks the rules of its type, which no reader would take.
+// record that breaks the rules of its type, which no reader would accept.
 func bound(r Record) (n int, ok bool) {
 	const number = binary.MaxVarintLen64
 	text := func(list ...string) {
@@ -21,8 +21,8 @@ func bound(r Record) (n int, ok bool) {
 		text(r.Version, r.CommandLine, r.Target, r.StackMode, r.Driver)
 		text(r.APIs...)
 	case *Stack:
-		n += len(r.Frames) * number
-		ok = len(r.Frames) <= maxFrames
+		n += (len(r.Frames) + len(r.Modules)) * number
+		ok = len(r.Frames) <= maxFrames && len(r.Modules) <= maxStackModules
 		for _, p := range r.Frames {
 			ok = ok && p != nil
 		}
@@ -33,6 +33,9 @@ func bound(r Record) (n int, ok bool) {
 		n += locationBound(r.Location)
 	case *Process:
 		text(r.Name)
+		for _, field := range r.Who.Fields() {
+			text(*field)
+		}
 		n += mappingBound(r.Program)
 	case *Reading:
 		for i := range r.Devices {
@@ -65,6 +68,8 @@ func bound(r Record) (n int, ok bool) {
 	case *Steps:
 		n += len(r.Numbers) * number
 		ok = len(r.Numbers) <= MaxNumbers
+	case *Heap:
+		return heapBound(r)
 	case *Moment, *Sweep, *Reported, *Cut:
 	default:
 		ok = false
@@ -72,7 +77,7 @@ func bound(r Record) (n int, ok bool) {
 	return n, ok
 }
 
-// wellNamed tells whether a location is one that outputs may be given.
+// wellNamed reports whether a location is one that outputs may be given.
 func wellNamed(l *snapshot.Location) bool { return l != nil && len(l.Lines) > 0 }
 
 func locationBound(l *snapshot.Location) int {

@@ -26,7 +26,7 @@ func blocksOf(t testing.TB, data []byte) []int {
 		if !ok {
 			t.Fatalf("no block at %d", offset)
 		}
-		offset += blockHeaderSize + int(h.length)
+		offset += blockHeaderSize + int(h.Length)
 	}
 	return append(starts, offset)
 }
@@ -38,7 +38,7 @@ func recordsBefore(data []byte, starts []int, end int) int {
 	for i, s := range starts[:len(starts)-1] {
 		if starts[i+1] <= end {
 			h, _ := parseBlock(data[s:], 0)
-			n += int(h.records)
+			n += int(h.Records)
 		}
 	}
 	return n
@@ -86,7 +86,7 @@ func TestDamageCostsOneBlock(t *testing.T) {
 	for i, start := range starts[:len(starts)-1] {
 		h, _ := parseBlock(data[start:], 0)
 		before := recordsBefore(data, starts, start)
-		want := len(all) - int(h.records)
+		want := len(all) - int(h.Records)
 		for at := start; at < starts[i+1]; at++ {
 			bad := slices.Clone(data)
 			bad[at] ^= 0x40

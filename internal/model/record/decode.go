@@ -2,16 +2,15 @@ package record
 
 import (
 	"math"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// A decoder reads payloads, one after the other. Nothing in them is trusted:
-// what does not make sense sets bad, and then everything reads as 0.
+// A decoder reads payloads, one after the other. It trusts nothing in them: nonsense sets
+// bad, and then everything reads as 0.
 type decoder struct {
-	buf []byte // what is left of the payload
+	buf []byte // the rest of the payload
 	bad bool
 
 	time    uint64
@@ -23,24 +22,24 @@ type decoder struct {
 	callers []caller
 	stacks  []uint64
 	sizes   *sizes
-	words
+	wordCaches
 
 	strings   []string
-	spelt     int // bytes of the texts of the entry that is being read
+	textBytes int // bytes of the texts of the entry that is being read
 	locations []*snapshot.Location
 	mappings  []*snapshot.Mapping
 
-	users bool // a Process has one
-	known *known
-	ev    event.Event
+	version uint32 // of the file
+	shared  *sharedObjects
+	ev      event.Event
 }
 
-func newDecoder(k *known) *decoder {
+func newDecoder(k *sharedObjects) *decoder {
 	return &decoder{
-		sizes: new(sizes),
-		words: newWords(),
-		users: true,
-		known: k,
+		sizes:      new(sizes),
+		wordCaches: newWordCaches(),
+		version:    fileVersion,
+		shared:     k,
 	}
 }
 
@@ -50,7 +49,7 @@ func (d *decoder) reset(payload []byte) {
 	d.time, d.stackID, d.placeID, d.address = 0, 0, 0, 0
 	clear(d.sizes[:len(d.stacks)+1])
 	d.shapes, d.callers, d.stacks = d.shapes[:0], d.callers[:0], d.stacks[:0]
-	d.words.reset()
+	d.wordCaches.reset()
 	clear(d.strings)
 	d.strings = append(d.strings[:0], "")
 	clear(d.locations)
@@ -65,11 +64,11 @@ func (d *decoder) uint() uint64 {
 		d.buf = d.buf[1:]
 		return uint64(v)
 	}
-	return d.long()
+	return d.longUint()
 }
 
-// long reads a number of more than one byte.
-func (d *decoder) long() uint64 {
+// longUint reads a number of more than one byte.
+func (d *decoder) longUint() uint64 {
 	var v uint64
 	for i, c := range d.buf {
 		if i == 9 && c > 1 {
@@ -99,8 +98,8 @@ func (d *decoder) upTo(limit uint64) uint64 {
 	return v
 }
 
-// between reads a number of a type of fewer bits.
-func (d *decoder) between(low, high int64) int64 {
+// signed reads a number of a type of fewer bits.
+func (d *decoder) signed(low, high int64) int64 {
 	v := d.int()
 	if v < low || v > high {
 		d.fail()
@@ -119,49 +118,32 @@ func (d *decoder) count(size int) int {
 func (d *decoder) string() string {
 	i := d.upTo(uint64(len(d.strings)))
 	if i < uint64(len(d.strings)) {
-		return d.spell(d.strings[i])
+		return d.countText(d.strings[i])
 	}
 	n := d.upTo(maxString)
 	if d.bad || n > uint64(len(d.buf)) {
 		d.fail()
 		return ""
 	}
-	s := d.known.text(d.buf[:n])
+	s := d.shared.text(d.buf[:n])
 	d.buf = d.buf[n:]
 	d.strings = append(d.strings, s)
-	return d.spell(s)
+	return d.countText(s)
 }
 
-// spell counts a text for its length, wherever it was defined: no Writer makes a record of
+// countText counts a text for its length, wherever it was defined: no Writer makes a record of
 // which a block cannot hold all texts at their length.
-func (d *decoder) spell(s string) string {
-	if d.spelt += len(s); d.spelt > maxPayload {
+func (d *decoder) countText(s string) string {
+	if d.textBytes += len(s); d.textBytes > maxPayload {
 		d.fail()
 		return ""
 	}
 	return s
 }
 
-func (d *decoder) texts() []string {
-	n := d.count(1)
-	if n == 0 {
-		return nil
-	}
-	list := make([]string, n)
-	for i := range list {
-		list[i] = d.string()
-	}
-	return list
-}
-
 func (d *decoder) moment() uint64 {
 	d.time += uint64(d.int())
 	return d.time
-}
-
-func (d *decoder) wall() time.Time {
-	s := d.int()
-	return time.Unix(s, int64(d.upTo(999_999_999))).UTC()
 }
 
 func (d *decoder) process() event.Process {
@@ -178,16 +160,11 @@ func (d *decoder) mapping() *snapshot.Mapping {
 		return d.mappings[i-1]
 	}
 	var m snapshot.Mapping
-	m.Start = d.uint()
-	m.Limit = m.Start + uint64(d.int())
-	m.Offset = d.uint()
-	m.Path = d.string()
-	m.BuildID = d.string()
-	m.HasLines = d.bool()
+	codec{d: d}.mappingFields(&m)
 	if d.bad {
 		return nil
 	}
-	shared := d.known.mapping(m)
+	shared := d.shared.mapping(m)
 	d.mappings = append(d.mappings, shared)
 	return shared
 }
@@ -197,20 +174,11 @@ func (d *decoder) location(address uint64) *snapshot.Location {
 	if i < uint64(len(d.locations)) {
 		return d.locations[i]
 	}
-	l := &snapshot.Location{Address: address + uint64(d.int()), Mapping: d.mapping()}
-	n := d.count(5)
-	if n == 0 {
+	l := &snapshot.Location{}
+	codec{d: d}.locationFields(l, address)
+	if len(l.Lines) == 0 {
 		d.fail()
 		return nil
-	}
-	l.Lines = make([]snapshot.Line, n)
-	for i := range l.Lines {
-		line := &l.Lines[i]
-		line.Function = d.string()
-		line.System = d.string()
-		line.File = d.string()
-		line.Line = int(d.between(math.MinInt, math.MaxInt))
-		line.Reason = d.string()
 	}
 	d.locations = append(d.locations, l)
 	return l
@@ -231,15 +199,15 @@ func (d *decoder) place() {
 		l = d.location(d.address)
 	}
 	if !d.bad {
-		d.known.define(id, d.address, uint32(naming), l)
+		d.shared.define(id, d.address, uint32(naming), l)
 	}
 }
 
 // next returns the next record, nil at the end of the payload, or, with bad
-// set, at what makes no sense.
+// set, at nonsense.
 func (d *decoder) next() Record {
 	for len(d.buf) > 0 {
-		d.spelt = 0
+		d.textBytes = 0
 		entry := d.uint()
 		if entry == entryPlace {
 			d.place()

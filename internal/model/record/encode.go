@@ -2,14 +2,13 @@ package record
 
 import (
 	"math/rand/v2"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// An encoder fills the payload of one block after the other. Whoever calls it
-// has made sure that the record fits.
+// An encoder fills the payload of one block after the other. Its caller has made sure that
+// the record fits.
 type encoder struct {
 	buf     []byte // all that may be written
 	n       int    // bytes written
@@ -21,11 +20,11 @@ type encoder struct {
 	placeID     uint64
 	address     uint64 // of the last place
 
-	shapes  numbers[shapeKey]
-	callers numbers[caller]
-	stacks  numbers[uint64]
+	shapes  numbering[shapeKey]
+	callers numbering[caller]
+	stacks  numbering[uint64]
 	sizes   *sizes
-	words
+	wordCaches
 	seed [4]uint64 // odd
 
 	strings   map[string]uint64
@@ -37,14 +36,14 @@ type encoder struct {
 
 func newEncoder() *encoder {
 	e := &encoder{
-		shapes:    newNumbers[shapeKey](maxShapes),
-		callers:   newNumbers[caller](maxCallers),
-		stacks:    newNumbers[uint64](maxStacks),
-		sizes:     new(sizes),
-		words:     newWords(),
-		strings:   map[string]uint64{},
-		locations: map[*snapshot.Location]uint64{},
-		mappings:  map[*snapshot.Mapping]uint64{},
+		shapes:     newNumbers[shapeKey](maxShapes),
+		callers:    newNumbers[caller](maxCallers),
+		stacks:     newNumbers[uint64](maxStacks),
+		sizes:      new(sizes),
+		wordCaches: newWordCaches(),
+		strings:    map[string]uint64{},
+		locations:  map[*snapshot.Location]uint64{},
+		mappings:   map[*snapshot.Mapping]uint64{},
 	}
 	for i := range e.seed {
 		e.seed[i] = rand.Uint64() | 1
@@ -61,14 +60,14 @@ func (e *encoder) reset(buf []byte) {
 	e.shapes.reset()
 	e.callers.reset()
 	e.stacks.reset()
-	e.words.reset()
+	e.wordCaches.reset()
 	clear(e.strings)
 	clear(e.locations)
 	clear(e.mappings)
 	e.strings[""] = 0
 }
 
-// fits tells whether an entry of at most n bytes may come next.
+// fits reports whether an entry of at most n bytes may come next.
 func (e *encoder) fits(n int) bool {
 	return e.n+n <= len(e.buf) && !e.shapes.full() && !e.callers.full() && !e.stacks.full()
 }
@@ -122,12 +121,6 @@ func (e *encoder) moment(t uint64) {
 	}
 }
 
-// wall writes a time of day, to the nanosecond and without its zone.
-func (e *encoder) wall(t time.Time) {
-	e.int(t.Unix())
-	e.uint(uint64(t.Nanosecond()))
-}
-
 func (e *encoder) process(p event.Process) {
 	e.uint(uint64(p.PID))
 	e.uint(p.Start)
@@ -147,12 +140,7 @@ func (e *encoder) mapping(m *snapshot.Mapping) {
 	if known {
 		return
 	}
-	e.uint(m.Start)
-	e.int(int64(m.Limit - m.Start))
-	e.uint(m.Offset)
-	e.string(m.Path)
-	e.string(m.BuildID)
-	e.bool(m.HasLines)
+	codec{e: e}.mappingFields(m)
 }
 
 // location writes the name of the place at address.
@@ -166,17 +154,7 @@ func (e *encoder) location(l *snapshot.Location, address uint64) {
 	if known {
 		return
 	}
-	e.int(int64(l.Address - address))
-	e.mapping(l.Mapping)
-	e.uint(uint64(len(l.Lines)))
-	for i := range l.Lines {
-		line := &l.Lines[i]
-		e.string(line.Function)
-		e.string(line.System)
-		e.string(line.File)
-		e.int(int64(line.Line))
-		e.string(line.Reason)
-	}
+	codec{e: e}.locationFields(l, address)
 }
 
 func (e *encoder) placeRef(id uint64) {
@@ -184,7 +162,7 @@ func (e *encoder) placeRef(id uint64) {
 	e.placeID = id
 }
 
-// place defines a Place. A name that is still to come is told as a Name.
+// place defines a Place. A name that is still to come follows as a Name.
 func (e *encoder) place(p *Place, naming uint32, l *snapshot.Location) {
 	e.uint(entryPlace)
 	e.placeRef(p.ID)

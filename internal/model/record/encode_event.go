@@ -8,7 +8,7 @@ func (e *encoder) event(ev *event.Event) {
 	stackKnown := true
 	if ev.Stack != 0 {
 		fields = fieldStack
-		stack, stackKnown = e.stacks.of(ev.Stack*e.seed[0], ev.Stack)
+		stack, stackKnown = e.stacks.number(ev.Stack*e.seed[0], ev.Stack)
 		stack++
 	}
 	if ev.Child != (event.Process{}) {
@@ -28,21 +28,21 @@ func (e *encoder) event(ev *event.Event) {
 		}
 		e.sizes[stack] = ev.Size
 	}
-	var addr, handle, part, stream word
+	var addr, handle, part, stream storedWord
 	if ev.Addr != 0 {
-		addr = e.addresses.take(ev.Addr)
+		addr = e.addresses.encode(ev.Addr)
 		fields |= addr.how * fieldAddr
 	}
 	if ev.Handle != 0 {
-		handle = e.named(ev.Op).take(ev.Handle)
+		handle = e.forHandles(ev.Op).encode(ev.Handle)
 		fields |= handle.how * fieldHandle
 	}
 	if ev.Part != 0 {
-		part = e.parts.take(ev.Part)
+		part = e.parts.encode(ev.Part)
 		fields |= part.how * fieldPart
 	}
 	if ev.Stream != 0 {
-		stream = e.streams.take(ev.Stream)
+		stream = e.streams.encode(ev.Stream)
 		fields |= stream.how * fieldStream
 	}
 
@@ -82,7 +82,7 @@ func (e *encoder) event(ev *event.Event) {
 	e.records++
 }
 
-// A shapeKey is a shape in words, which compare faster than what it is made of.
+// A shapeKey is a shape packed into words, which compare faster than its fields.
 type shapeKey struct{ call, outcome, fields uint64 }
 
 func (e *encoder) shape(ev *event.Event, fields uint64) {
@@ -91,7 +91,7 @@ func (e *encoder) shape(ev *event.Event, fields uint64) {
 		uint64(uint32(ev.Result)) | uint64(uint32(ev.Device))<<32,
 		fields,
 	}
-	i, known := e.shapes.of(key.call*e.seed[1]+key.outcome*e.seed[2]+key.fields*e.seed[3], key)
+	i, known := e.shapes.number(key.call*e.seed[1]+key.outcome*e.seed[2]+key.fields*e.seed[3], key)
 	e.uint(entryEvent + i)
 	if known {
 		return
@@ -109,7 +109,7 @@ func (e *encoder) shape(ev *event.Event, fields uint64) {
 func (e *encoder) caller(ev *event.Event) {
 	c := caller{ev.Proc.PID, ev.TID, ev.Proc.Start, ev.Ctx}
 	hash := (uint64(c.pid)|uint64(c.tid)<<32)*e.seed[1] + c.start*e.seed[2] + c.ctx*e.seed[3]
-	i, known := e.callers.of(hash, c)
+	i, known := e.callers.number(hash, c)
 	e.uint(i)
 	if known {
 		return
@@ -119,19 +119,19 @@ func (e *encoder) caller(ev *event.Event) {
 	e.uint(c.ctx)
 }
 
-// A word is how a field is written.
-type word struct{ how, value uint64 }
+// A storedWord is how a field is written.
+type storedWord struct{ how, value uint64 }
 
-// take says how to write v, which is not 0, and remembers it.
-func (m *memory) take(v uint64) word {
+// encode returns how to write v, which is not 0, and remembers it.
+func (m *wordCache) encode(v uint64) storedWord {
 	slot := m.slot(v)
 	if m.slots[slot] == v {
-		return word{wordKnown, slot}
+		return storedWord{wordKnown, slot}
 	}
 	d := int64(v - m.last)
-	m.put(slot, v)
+	m.add(slot, v)
 	if d%coarse == 0 {
-		return word{wordCoarse, zigzag(d / coarse)}
+		return storedWord{wordCoarse, zigzag(d / coarse)}
 	}
-	return word{wordFine, zigzag(d)}
+	return storedWord{wordFine, zigzag(d)}
 }

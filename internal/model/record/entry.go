@@ -2,7 +2,7 @@ package record
 
 import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
-// What an entry of a payload is.
+// The types of entries of a payload.
 const (
 	_ = iota
 	entryTrace
@@ -19,11 +19,16 @@ const (
 	entryCut
 	entrySteps
 	entryTensors
+	entryHeap
 
 	entryEvent = 16 // and above: an event whose shape has the number that is left
 )
 
-// The shape of an event is what many events have in common, and which other
+// No number is left below entryEvent. Another type of records needs a fileVersion in which
+// entryEvent is larger. This does not compile if a type takes the number of an event.
+const _ = uint(entryEvent - 1 - entryHeap)
+
+// The shape of an event is the fields that many events have in common, and which other
 // fields follow.
 type shape struct {
 	op, kind, space uint8
@@ -79,31 +84,23 @@ const (
 // maxEvent bounds an event's entry, in bytes, besides its name.
 const maxEvent = 256
 
-// words are the memories that events have in common, one for what is alike.
-type words struct{ addresses, handles, objects, parts, streams memory }
+// WordCaches are for words of all events, one cache for words that are alike.
+type wordCaches struct{ addresses, handles, objects, parts, streams wordCache }
 
-func newWords() words {
-	return words{
-		addresses: newMemory(addressBits),
-		handles:   newMemory(handleBits),
-		objects:   newMemory(handleBits),
-		parts:     newMemory(rareBits),
-		streams:   newMemory(rareBits),
+func newWordCaches() wordCaches {
+	return wordCaches{newWordCache(addressBits), newWordCache(handleBits), newWordCache(handleBits), newWordCache(rareBits), newWordCache(rareBits)}
+}
+
+func (w *wordCaches) reset() {
+	for _, cache := range []*wordCache{&w.addresses, &w.handles, &w.objects, &w.parts, &w.streams} {
+		cache.reset()
 	}
 }
 
-func (w *words) reset() {
-	w.addresses.reset()
-	w.handles.reset()
-	w.objects.reset()
-	w.parts.reset()
-	w.streams.reset()
-}
-
-// named returns the memory for Event.Handle: the kernel driver's numbers have
+// forHandles returns the cache for Event.Handle: the kernel driver's numbers have
 // nothing in common with CUDA's.
-func (w *words) named(op event.Op) *memory {
-	if op >= event.OpClient && op <= event.OpDescriptorClose {
+func (w *wordCaches) forHandles(op event.Op) *wordCache {
+	if op.Kernel() {
 		return &w.objects
 	}
 	return &w.handles
@@ -116,34 +113,34 @@ const (
 	rareBits    = 6
 )
 
-// A memory holds words that came up before: an address is freed after it was
-// allocated, and allocated again. Writer and reader keep the same one.
-type memory struct {
+// A wordCache holds words that came up before: an address is freed after it was
+// allocated, and allocated again. Writer and reader have equal ones.
+type wordCache struct {
 	slots []uint64
 	shift uint8
 	used  bool
-	last  uint64 // what was last written as a difference
+	last  uint64 // the last word that was written as a difference
 }
 
-func newMemory(bits uint8) memory {
-	return memory{slots: make([]uint64, 1<<bits), shift: 64 - bits}
+func newWordCache(bits uint8) wordCache {
+	return wordCache{slots: make([]uint64, 1<<bits), shift: 64 - bits}
 }
 
-func (m *memory) reset() {
+func (m *wordCache) reset() {
 	if m.used {
 		clear(m.slots)
 		m.used, m.last = false, 0
 	}
 }
 
-// put remembers what was written as a difference.
-func (m *memory) put(slot, v uint64) {
+// add remembers a word that was written as a difference.
+func (m *wordCache) add(slot, v uint64) {
 	m.slots[slot] = v
 	m.used, m.last = true, v
 }
 
 // slot returns where v is, if it is anywhere.
-func (m *memory) slot(v uint64) uint64 { return v * 0x9e3779b97f4a7c15 >> m.shift }
+func (m *wordCache) slot(v uint64) uint64 { return v * 0x9e3779b97f4a7c15 >> m.shift }
 
 // sizes has the last size by the number of the stack, from 1 on, and under 0
 // that of events without a stack.

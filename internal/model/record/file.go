@@ -5,21 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
-// The file of records, version 2. Numbers of fixed size are little-endian, all
+// The file of records. Numbers of fixed size are little-endian, all
 // others varints (encoding/binary), zigzag where they have a sign.
 //
 //	file   = header block*                    written from front to back, or
 //	         header region[regions]           a ring of regions of equal size
-//	region = block*                           what follows the last is of no meaning
+//	region = block*                           bytes after the last one have no meaning
 //	header = magic[8] version:u32 regions:u32 regionSize:u64 salt:u32 crc:u32
 //	block  = magic[4] headerCRC:u32 payloadCRC:u32 length:u32 sequence:u64
 //	         first:u64 last:u64 records:u32 flags:u32 lost:u64 payload[length]
 //
-// Checksums are CRC-32C. The file's header's covers what is before it. A block's
-// header's covers what follows it in the header, and begins with the salt, which
-// is random: no text in a payload passes for a block.
+// Checksums are CRC-32C. That of the file's header covers the fields before it. That of a
+// block's header covers the fields after it, and begins with the salt, which is random: no
+// text in a payload passes for a block.
 // Sequence numbers of blocks count from 0 without holes, over all regions.
 // First and last are the earliest and the latest time in the block, 0 for none;
 // lost is how many records are missing between the block before and this one.
@@ -38,15 +40,17 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic   = "\x89gpumtr\n"
-	fileVersion = 3
-	// oldestVersion is the first that a Reader takes. Before version 3 a Process had no
-	// User.
+	fileVersion = 7
+	// oldestVersion is the first that a Reader accepts. Before version 3 a Process had no
+	// User, before version 4 there was no Heap, before version 5 a Process had no Who,
+	// before version 6 a Heap had no modules, and before version 7 a Stack had none and the
+	// tensor layer had no operations of its own (olderTensorOps).
 	oldestVersion  = 2
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"
 	blockHeaderSize = 56
-	// maxPayload bounds a block: a reader takes no larger one, and a record
+	// maxPayload bounds a block: a reader accepts no larger one, and a record
 	// that does not fit in one is not written.
 	maxPayload = 256 << 10
 )
@@ -59,10 +63,12 @@ const (
 	flagEnd                  // it is the last: the recording was closed
 )
 
-// Limits of what a record may hold. Writer and reader have the same.
+// Limits of a record's contents, the same for writer and reader.
 const (
 	maxString = 64 << 10 // bytes; longer ones are cut
 	maxFrames = 4096     // of a stack
+	// maxStackModules bounds the modules of a stack. The kernel side finds 32 at most.
+	maxStackModules = 1 << 8
 
 	// Places that are not defined again when they come up again have one of
 	// the placeWindow newest ids.
@@ -81,7 +87,7 @@ var (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// IsRecording tells whether a file that begins with header, of which 8 bytes
+// IsRecording reports whether a file that begins with header, of which 8 bytes
 // are enough, is a recording of any version.
 func IsRecording(header []byte) bool {
 	return len(header) >= len(fileMagic) && string(header[:len(fileMagic)]) == fileMagic
@@ -116,7 +122,7 @@ func (l layout) header() []byte {
 // the file is as short.
 func parseHeader(b []byte) (layout, error) {
 	if !IsRecording(b) {
-		return layout{}, ErrNotRecording
+		return layout{}, fmt.Errorf("%w but %s: give a file that --record wrote", ErrNotRecording, userfile.Sort(b))
 	}
 	if len(b) >= 12 {
 		if v := binary.LittleEndian.Uint32(b[8:]); v < oldestVersion || v > fileVersion {

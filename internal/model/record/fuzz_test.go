@@ -35,12 +35,12 @@ func repaired(data []byte) []byte {
 		b := data[offset:]
 		n := min(int(binary.LittleEndian.Uint32(b[12:])), maxPayload, len(b)-blockHeaderSize)
 		h := blockHeader{
-			payloadCRC: crc32.Checksum(b[blockHeaderSize:blockHeaderSize+n], castagnoli),
-			length:     uint32(n),
-			sequence:   binary.LittleEndian.Uint64(b[16:]),
-			records:    binary.LittleEndian.Uint32(b[40:]),
-			flags:      binary.LittleEndian.Uint32(b[44:]),
-			lost:       binary.LittleEndian.Uint64(b[48:]),
+			PayloadCRC: crc32.Checksum(b[blockHeaderSize:blockHeaderSize+n], castagnoli),
+			Length:     uint32(n),
+			Sequence:   binary.LittleEndian.Uint64(b[16:]),
+			Records:    binary.LittleEndian.Uint32(b[40:]),
+			Flags:      binary.LittleEndian.Uint32(b[44:]),
+			Lost:       binary.LittleEndian.Uint64(b[48:]),
 		}
 		h.put(b, 0)
 		offset += blockHeaderSize + n
@@ -70,6 +70,10 @@ func use(t *testing.T, rec Record) {
 	case *Name:
 		rec.Apply()
 		named(rec.Place)
+	case *Heap:
+		if n, ok := heapBound(rec); !ok {
+			t.Fatalf("a heap of up to %d bytes that no Writer makes", n)
+		}
 	case *Reading:
 		for _, u := range rec.Uses {
 			_ = rec.Devices[u.Device]
@@ -118,7 +122,7 @@ func checkReader(t *testing.T, data []byte) {
 
 func FuzzReader(f *testing.F) {
 	for seed := range uint64(6) {
-		data := encoded(f, 1<<10, newMaker(seed).small(25)...)
+		data := encoded(f, 16<<10, append(newMaker(seed).small(25), smallHeap(seed)...)...)
 		f.Add(data)
 		m := newMaker(100 + seed)
 		for range 4 {
@@ -141,7 +145,7 @@ func FuzzReader(f *testing.F) {
 // FuzzPayload has the fuzzer change nothing but what a checksum vouches for.
 func FuzzPayload(f *testing.F) {
 	for seed := range uint64(6) {
-		data := encoded(f, maxPayload, newMaker(seed).small(25)...)
+		data := encoded(f, maxPayload, append(newMaker(seed).small(25), smallHeap(seed)...)...)
 		starts := blocksOf(f, data)
 		f.Add(data[starts[0]+blockHeaderSize:starts[1]], []byte{}, uint32(0))
 		half := (starts[0] + starts[1]) / 2
@@ -151,8 +155,8 @@ func FuzzPayload(f *testing.F) {
 		data := layout{}.header()
 		for i, p := range [][]byte{a, b, a} {
 			block := append(make([]byte, blockHeaderSize), p[:min(len(p), maxPayload)]...)
-			h := blockHeader{length: uint32(len(block) - blockHeaderSize), sequence: uint64(i), flags: flags >> (8 * i)}
-			h.payloadCRC = crc32.Checksum(block[blockHeaderSize:], castagnoli)
+			h := blockHeader{Length: uint32(len(block) - blockHeaderSize), Sequence: uint64(i), Flags: flags >> (8 * i)}
+			h.PayloadCRC = crc32.Checksum(block[blockHeaderSize:], castagnoli)
 			h.put(block, 0)
 			data = append(data, block...)
 		}
@@ -164,7 +168,7 @@ func FuzzPayload(f *testing.F) {
 func TestHostileFiles(t *testing.T) {
 	head := layout{}.header()
 	header := func(length int, payload []byte, sequence uint64) []byte {
-		h := blockHeader{length: uint32(length), sequence: sequence, payloadCRC: crc32.Checksum(payload, castagnoli)}
+		h := blockHeader{Length: uint32(length), Sequence: sequence, PayloadCRC: crc32.Checksum(payload, castagnoli)}
 		b := make([]byte, blockHeaderSize)
 		h.put(b, 0)
 		return b

@@ -1,11 +1,15 @@
 package record
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/holdertest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
@@ -13,9 +17,13 @@ import (
 // change of this file is a change of fileVersion.
 func TestGolden(t *testing.T) {
 	want := append(newMaker(42).records(150), objects()...)
-	data := encoded(t, 4<<10, want...)
-	snapshottest.Golden(t, "version3.rec", data)
-	if fileVersion != 3 {
+	for _, h := range Heaps(event.Process{PID: 4711, Start: event.StartUnit}, holdertest.Training()) {
+		want = append(want, h)
+	}
+	want = append(want, tensorEvents()...)
+	data := encoded(t, 16<<10, want...)
+	snapshottest.Golden(t, "version7.rec", data)
+	if fileVersion != 7 {
 		t.Error("the golden file has another version's name")
 	}
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {
@@ -23,19 +31,44 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A recording of version 2 is read, and says nothing of users.
+// A recording of an older version is read: version 2 says nothing of users, version 3 has no
+// heaps, version 4 says of users nothing but their numbers, before version 6 heaps have no
+// modules, and before version 7 stacks have none. TestOlderTensors is about the operations
+// of tensors, which changed with version 7, too.
 func TestOlderVersion(t *testing.T) {
-	want := append(newMaker(42).records(150), objects()...)
-	for _, r := range want {
-		if p, ok := r.(*Process); ok {
-			p.User = 0
+	for version := 2; version < fileVersion; version++ {
+		want := append(newMaker(42).records(150), objects()...)
+		for _, r := range want {
+			if s, ok := r.(*Stack); ok {
+				s.Modules = nil
+			}
+			if p, ok := r.(*Process); ok {
+				if version < 5 {
+					p.Who = snapshot.Who{}
+				}
+				if version < 3 {
+					p.User = 0
+				}
+			}
 		}
-	}
-	data, err := os.ReadFile("testdata/version2.rec")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {
-		t.Error(d)
+		if version > 3 {
+			r := holdertest.Training()
+			if version < 6 {
+				r.Modules = nil
+				for i := range r.Storages {
+					r.Storages[i].Module = ""
+				}
+			}
+			for _, h := range Heaps(event.Process{PID: 4711, Start: event.StartUnit}, r) {
+				want = append(want, h)
+			}
+		}
+		data, err := os.ReadFile(fmt.Sprintf("testdata/version%d.rec", version))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {
+			t.Errorf("version %d: %s", version, d)
+		}
 	}
 }

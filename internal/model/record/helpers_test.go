@@ -84,7 +84,7 @@ func newTestWriter(t testing.TB, f file, opts WriterOptions, l layout, blockSize
 // flush hands over what was recorded and waits until it was tried to write it.
 func (w *Writer) flush() {
 	w.mu.Lock()
-	w.handOver()
+	w.flushBlock()
 	w.mu.Unlock()
 	for w.queue.unwritten() > 0 {
 		time.Sleep(time.Millisecond)
@@ -316,6 +316,7 @@ func (m *maker) record() Record {
 		s := &Stack{ID: m.u64(), Process: m.process()}
 		for range m.IntN(6) {
 			s.Frames = append(s.Frames, m.place())
+			s.Modules = append(s.Modules, s.ID>>len(s.Frames))
 		}
 		return s
 	case 4, 5:
@@ -324,6 +325,9 @@ func (m *maker) record() Record {
 		r := &Process{Process: m.process(), Target: m.some(), Name: m.text(), FromStart: m.some(), Program: m.mapping()}
 		if r.FromStart {
 			r.User = UserOf(r.Process.PID)
+			for i, field := range r.Who.Fields() {
+				*field = r.Name[min(i, len(r.Name)):]
+			}
 		}
 		return r
 	case 7:
@@ -377,6 +381,23 @@ func objects() (out []Record) {
 		out = append(out, &ev)
 	}
 	return append(out, out...)
+}
+
+// tensorEvents returns each operation of the tensor layer.
+func tensorEvents() (out []Record) {
+	for i, ev := range []event.Event{
+		{Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: 1 << 40, Size: 512, Handle: 512, Part: 2 << 20, Stack: 9},
+		{Op: event.OpTensorFree, Addr: 1 << 40, Size: 512, Part: 2 << 20},
+		{Op: event.OpSegmentSeen, Addr: 1 << 40, Size: 1024, Handle: 1024, Part: 2 << 20},
+		{Op: event.OpTensorFree, Addr: 1 << 41, Handle: event.NoTotal, Part: event.NoTotal},
+		{Op: event.OpPrivatePoolBegin, Size: 1, Handle: 3, Part: 4},
+		{Op: event.OpPrivatePoolMemory, Addr: 1 << 40, Size: 2 << 20, Handle: 3, Part: 4},
+		{Op: event.OpPrivatePoolEnd, Handle: 3, Part: 4},
+	} {
+		ev.Time, ev.Proc, ev.TID, ev.API = 2_000_000+uint64(i), event.Process{PID: 4711, Start: event.StartUnit}, 4712, 3
+		out = append(out, &ev)
+	}
+	return out
 }
 
 // small returns records that fit in blocks of 1 KiB.

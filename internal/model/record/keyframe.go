@@ -5,7 +5,7 @@ import "time"
 // A ring says how much room the region that is being written has.
 type ring struct {
 	size  int64 // of a region, 0 without
-	block int64 // the most that a block and the end of the recording may take
+	block int64 // the largest size of a block and of the end of the recording
 	left  int64
 }
 
@@ -15,7 +15,7 @@ func newRing(l layout, blockSize int) ring {
 
 func (r *ring) use(n int64) { r.left -= n }
 
-// full tells whether the next block belongs into the next region.
+// full reports whether the next block belongs into the next region.
 func (r *ring) full() bool { return r.size > 0 && r.left < r.block }
 
 // A keyframe collects blocks until all of it is there: half of one is of no use.
@@ -34,7 +34,7 @@ func (k *keyframe) add(b *block) {
 	k.blocks = append(k.blocks, b)
 }
 
-// keyframe records a Cut and what rebuilds the state, in a new region if there
+// keyframe records a Cut and the records that rebuild the state, in a new region if there
 // are any.
 func (w *Writer) keyframe() {
 	limit := int64(maxKeyframe)
@@ -42,11 +42,11 @@ func (w *Writer) keyframe() {
 		limit = min(limit, w.ring.size/2)
 		w.ring.left = w.ring.size
 	}
-	w.heal = healing{last: time.Now()}
-	w.amid = false
+	w.repair = healing{last: time.Now()}
+	w.beginWithKeyframe = false
 	w.forget()
 	k := &keyframe{limit: limit}
-	w.frame = k
+	w.collecting = k
 	w.cut(flagCut | flagKeyframe)
 	w.opts.Keyframe(w.append)
 	k.add(w.finish())
@@ -59,7 +59,7 @@ func (w *Writer) keyframe() {
 	for _, b := range k.blocks {
 		w.put(b, true)
 	}
-	w.frame = nil
+	w.collecting = nil
 	w.begin()
 }
 
@@ -67,7 +67,7 @@ func (w *Writer) keyframe() {
 func (w *Writer) cut(flags uint32) {
 	w.queue.release(w.block)
 	w.begin()
-	w.block.flags = flags
+	w.block.Flags = flags
 	w.enc.record(&Cut{Time: w.time})
 }
 
@@ -75,14 +75,14 @@ func (w *Writer) cut(flags uint32) {
 // caller of Append what a report costs.
 const healInterval = 10 * time.Second
 
-// healing says when a file without regions needs a keyframe: after a loss, for
+// A healing says when a file without regions needs a keyframe: after a loss, for
 // else all that follows is uncertain.
 type healing struct {
 	needed bool
 	last   time.Time
 }
 
-// due tells whether a keyframe heals something that can be healed: blocks are
+// due reports whether a keyframe would repair a loss: blocks are
 // written again.
 func (h *healing) due(w *Writer) bool {
 	return h.needed && w.ring.size == 0 && w.opts.Keyframe != nil &&

@@ -6,9 +6,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// known is what a reader keeps from block to block, so that what was one thing
-// when it was recorded is one pointer again.
-type known struct {
+// SharedObjects are remembered by a reader from block to block, so that one object of the
+// recorded trace is one pointer again.
+type sharedObjects struct {
 	places  map[uint64]*Place
 	highest uint64 // id of a place
 	missing uint64 // references to places that are defined nowhere
@@ -22,8 +22,8 @@ type known struct {
 	lost *Place // a frame whose definition was lost
 }
 
-func newKnown() *known {
-	return &known{
+func newKnown() *sharedObjects {
+	return &sharedObjects{
 		lost:     &Place{},
 		places:   map[uint64]*Place{},
 		mappings: map[snapshot.Mapping]*snapshot.Mapping{},
@@ -31,15 +31,14 @@ func newKnown() *known {
 	}
 }
 
-// Limits of what is kept to be shared. What comes up after they were reached is
-// shared among itself.
+// Limits of the objects that are shared. Beyond a limit sharing starts over.
 const (
 	maxTexts    = 1 << 16
 	maxMappings = 1 << 20
 )
 
 // text returns b as a string, the one that was returned for it before.
-func (k *known) text(b []byte) string {
+func (k *sharedObjects) text(b []byte) string {
 	if s, ok := k.texts[string(b)]; ok {
 		return s
 	}
@@ -53,7 +52,7 @@ func (k *known) text(b []byte) string {
 
 // mapping returns the one pointer for a mapping. Two of one file at one address
 // are the same, whatever was known of its symbols when each was recorded.
-func (k *known) mapping(m snapshot.Mapping) *snapshot.Mapping {
+func (k *sharedObjects) mapping(m snapshot.Mapping) *snapshot.Mapping {
 	key := m
 	key.HasLines = false
 	if shared := k.mappings[key]; shared != nil {
@@ -68,13 +67,13 @@ func (k *known) mapping(m snapshot.Mapping) *snapshot.Mapping {
 }
 
 // cut says that places come up again only after they were defined again.
-func (k *known) cut() {
+func (k *sharedObjects) cut() {
 	k.before, k.places = k.places, map[uint64]*Place{}
 }
 
 // define makes a place known. One that was defined before stays the same, and
-// keeps a name that is as good.
-func (k *known) define(id, address uint64, naming uint32, l *snapshot.Location) {
+// retains a name that is as good.
+func (k *sharedObjects) define(id, address uint64, naming uint32, l *snapshot.Location) {
 	p := k.places[id]
 	if p == nil {
 		p = k.before[id]
@@ -99,7 +98,7 @@ func (k *known) define(id, address uint64, naming uint32, l *snapshot.Location) 
 }
 
 // forget drops places that a writer would define again.
-func (k *known) forget() {
+func (k *sharedObjects) forget() {
 	for id := range k.places {
 		if k.highest-id >= placeWindow {
 			delete(k.places, id)
@@ -108,7 +107,7 @@ func (k *known) forget() {
 }
 
 // place returns the place with an id, nil if its definition was lost.
-func (k *known) place(id uint64) *Place {
+func (k *sharedObjects) place(id uint64) *Place {
 	if p := k.places[id]; p != nil {
 		return p
 	}
@@ -118,7 +117,7 @@ func (k *known) place(id uint64) *Place {
 
 // frame returns the place with an id, or one that stands for all whose definitions were
 // lost.
-func (k *known) frame(id uint64) *Place {
+func (k *sharedObjects) frame(id uint64) *Place {
 	if p := k.place(id); p != nil {
 		return p
 	}

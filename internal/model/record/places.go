@@ -8,7 +8,7 @@ type placeSet struct {
 	highest uint64
 }
 
-// add puts an id into the set and tells whether it was not there.
+// add puts an id into the set and reports whether it was not there.
 func (s *placeSet) add(id uint64) bool {
 	if id < s.floor {
 		return true

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// A queue takes blocks from who fills them to who writes them. Nobody who puts
-// one in waits.
+// A queue passes full blocks to the goroutine that writes them. Putting a block in never
+// waits.
 type queue struct {
 	mu     sync.Mutex
 	filled sync.Cond
 	blocks []*block
-	busy   bool // the block that was taken last is being written
+	busy   bool // the last block that next returned is being written
 	free   []*block
 	closed bool
 	depth  int // blocks that may wait
@@ -49,15 +49,16 @@ func (q *queue) put(b *block, must bool) bool {
 	return true
 }
 
-// full tells whether put would refuse a block.
+// full reports whether put would refuse a block.
 func (q *queue) full() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.blocks) >= q.depth
 }
 
-// take waits for a block; the one before has been written. It returns nil when the queue is closed and empty.
-func (q *queue) take() *block {
+// next waits for a block; the one before has been written. It returns nil when the queue
+// is closed and empty.
+func (q *queue) next() *block {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.busy = false
@@ -73,7 +74,7 @@ func (q *queue) take() *block {
 	return b
 }
 
-// release gives a block back. What a keyframe needed beyond depth goes.
+// release gives a block back. Blocks that a keyframe needed beyond depth are freed.
 func (q *queue) release(b *block) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

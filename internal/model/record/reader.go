@@ -27,12 +27,12 @@ const (
 
 // A Reader reads what a Writer wrote, whole or not. It is for one goroutine.
 //
-// It believes nothing: a file may be damaged, or made to do harm. The memory
-// that it takes is bounded by the file's size.
+// It trusts nothing: a file may be damaged, or made to do harm. The memory that it
+// allocates is bounded by the file's size.
 type Reader struct {
 	closer  io.Closer
 	scanner *scanner
-	known   *known
+	shared  *sharedObjects
 	dec     *decoder
 	err     error
 
@@ -70,8 +70,8 @@ func Open(path string) (*Reader, error) {
 	return r, nil
 }
 
-// NewReader reads a recording of size bytes. What is written to it meanwhile is
-// not read.
+// NewReader reads a recording of size bytes. It does not read bytes that are appended
+// later.
 func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
 	s, err := newScanner(file, size)
 	if err != nil {
@@ -79,8 +79,8 @@ func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
 	}
 	k := newKnown()
 	d := newDecoder(k)
-	d.users = s.version > 2
-	return &Reader{scanner: s, known: k, dec: d}, nil
+	d.version = s.version
+	return &Reader{scanner: s, shared: k, dec: d}, nil
 }
 
 // Close closes the file if Open opened it.
@@ -91,15 +91,15 @@ func (r *Reader) Close() error {
 	return r.closer.Close()
 }
 
-// Next returns the next record, and io.EOF after the last. An *event.Event holds
-// until the next call; all else is the caller's to keep. Places, and mappings,
-// that were one when they were recorded are one pointer; of a mapping that was
-// returned before, Next may set HasLines. A Name is not applied.
+// Next returns the next record, and io.EOF after the last. An *event.Event is valid until
+// the next call, anything else for good. One place or mapping of the recorded trace is one
+// pointer; Next may set HasLines of a mapping that it returned before. It does not apply a
+// Name.
 //
-// What is damaged or missing is no error: Next goes on after it, and Loss and Notes
-// tell. Where a keyframe follows it is returned, so that the state
-// is whole again; other keyframes are left out, but for one that the recording
-// begins with. An error is one of reading the file, and comes again.
+// Damage and gaps are no errors: Next goes on after them, and Loss and Notes report them.
+// The keyframe after a gap is returned, so that the state is whole again. Other keyframes
+// are left out, but for one that the recording begins with. An error is one of reading the
+// file, and comes again.
 func (r *Reader) Next() (Record, error) {
 	for r.err == nil {
 		if !r.inside {
@@ -125,18 +125,18 @@ func (r *Reader) enter() error {
 	if err != nil {
 		return err
 	}
-	keyframe, cut, bare := h.flags&flagKeyframe != 0, h.flags&flagCut != 0, h.flags&flagBare != 0
+	keyframe, cut, bare := h.Flags&flagKeyframe != 0, h.Flags&flagCut != 0, h.Flags&flagBare != 0
 	first := !r.begun
 	if first {
-		r.begun, r.start = true, h.first
+		r.begun, r.start = true, h.First
 		// A ring begins where its oldest region does.
-		missing = h.sequence > 0 && (!cut || bare)
-		if h.sequence > 0 && !missing {
-			h.lost = 0
+		missing = h.Sequence > 0 && (!cut || bare)
+		if h.Sequence > 0 && !missing {
+			h.Lost = 0
 		}
 	}
-	if missing || h.lost > 0 {
-		r.gap(h.lost)
+	if missing || h.Lost > 0 {
+		r.gap(h.Lost)
 	}
 	switch {
 	case cut && bare:
@@ -145,16 +145,16 @@ func (r *Reader) enter() error {
 		r.show = first || r.uncertain
 		r.uncertain = r.uncertain && !r.show
 	case keyframe:
-		// Without its Cut it would be taken for what happened.
-		r.show = r.show && r.block.flags&flagKeyframe != 0
+		// Without its Cut it would look like events that happened.
+		r.show = r.show && r.block.Flags&flagKeyframe != 0
 	default:
 		r.show = true
 	}
 	if cut {
-		r.known.cut()
+		r.shared.cut()
 	}
 	r.block, r.inside, r.records = h, true, 0
-	r.ended = h.flags&flagEnd != 0
+	r.ended = h.Flags&flagEnd != 0
 	r.dec.reset(payload)
 	return nil
 }
@@ -162,14 +162,14 @@ func (r *Reader) enter() error {
 // leave ends a block.
 func (r *Reader) leave() {
 	r.inside = false
-	if r.dec.bad || r.records != r.block.records {
+	if r.dec.bad || r.records != r.block.Records {
 		r.damaged++
 		r.gap(0)
 	}
-	r.last = max(r.last, r.block.last)
+	r.last = max(r.last, r.block.Last)
 }
 
-// gap notes that n records are missing, 0 if nobody knows how many.
+// gap notes that n records are missing, 0 if their number is not known.
 func (r *Reader) gap(n uint64) {
 	if r.gaps == 0 {
 		r.firstGap = r.last
@@ -186,10 +186,10 @@ func (r *Reader) Progress() float64 { return r.scanner.progress() }
 // closed: the tracer was killed, or is still writing.
 func (r *Reader) Truncated() bool { return errors.Is(r.err, io.EOF) && !r.ended }
 
-// Untold is the error of a recording that was read to its end and has no Trace, without
+// MissingTrace is the error of a recording that was read to its end and has no Trace, without
 // which nothing of it can be shown: ErrMalformed where something in it is damaged, else
 // ErrCutShort.
-func (r *Reader) Untold() error {
+func (r *Reader) MissingTrace() error {
 	if r.damaged+r.scanner.damaged > 0 {
 		return fmt.Errorf("%w: it does not say what was traced", ErrMalformed)
 	}
@@ -202,7 +202,7 @@ func (r *Reader) Loss() []loss.Counter {
 	values := [...]uint64{
 		readNotRecorded: r.lost,
 		readDamaged:     r.damaged + r.scanner.damaged,
-		readPlaces:      r.known.missing,
+		readPlaces:      r.shared.missing,
 		readCutShort:    0,
 	}
 	if r.Truncated() {

@@ -1,6 +1,10 @@
-// Package record has what the sources of a trace say of it, as records: one
-// after another they are all that a state is made of. The same records give the
-// same state, on any machine. It also has the file that they can be kept in.
+// Package record has the records that the sources of a trace report, and the file that
+// holds them (a recording). A state is made of records alone, one after another: the same
+// records give the same state, on any machine.
+//
+// A Writer never waits for the disk, and a Reader trusts nothing in a file. What either
+// loses it counts. Files of an older version stay readable, and a version's format never
+// changes (golden_test.go).
 package record
 
 import (
@@ -12,9 +16,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// A Record is one thing that a source said: an *event.Event, or one of this
-// package's types but Place. Whoever takes one does not change it, and does not
-// keep an *event.Event, which its source uses again.
+// A Record is one report of a source: an *event.Event, or one of this package's types but
+// Place. Its receiver does not change it, and copies an *event.Event to use it later: the
+// source uses its memory again.
 type Record interface{ Record() }
 
 // A Trace says what is traced, and how. It is the first record, and comes again
@@ -33,8 +37,8 @@ type Trace struct {
 	All bool
 	// NVML: there are Readings. Without them GPUs go by their CUDA ordinals.
 	NVML bool
-	// Physical: the calls of the kernel driver are watched, so that every byte
-	// that it hands out is told.
+	// Physical: the calls of the kernel driver are traced, so that every byte that it
+	// hands out has an event.
 	Physical bool
 	// Initial: the tracer is in the initial PID namespace, so that the driver
 	// lists every process.
@@ -54,12 +58,15 @@ func (t *Trace) API(row uint16) string {
 	return ""
 }
 
-// A Stack is a call stack, told before or soon after the first event that names
-// it. It is told again when it comes up again after a Sweep.
+// A Stack is a call stack. It comes before or soon after the first event that names it,
+// and once more if an event names it again after a Sweep.
 type Stack struct {
 	ID      uint64
 	Process event.Process
 	Frames  []*Place // leaf first
+	// Modules are the addresses of the modules of PyTorch that were called, innermost first.
+	// A Heap has their paths.
+	Modules []uint64
 }
 
 // A Place is one address of a process, or a frame of an interpreter. Stacks
@@ -67,7 +74,7 @@ type Stack struct {
 type Place struct {
 	ID      uint64 // given by the source, from 1 on
 	Address uint64 // 0 for an interpreter's frame
-	// Source is what the source needs to name it. Nobody else looks at it.
+	// Source is for the source alone, which needs it to find the name.
 	Source any
 
 	location atomic.Pointer[snapshot.Location]
@@ -90,13 +97,13 @@ func NewPlace(id, address uint64, location *snapshot.Location, source any) *Plac
 	return p
 }
 
-// Named tells whether a name was looked for.
+// Named reports whether the source looked for a name.
 func (p *Place) Named() bool { return p.naming.Load() != unnamed }
 
-// Final tells whether looking for a name again is of no use.
+// Final reports whether looking for a name again is of no use.
 func (p *Place) Final() bool { return p.naming.Load() == final }
 
-// Location returns the Place's name, or what stands for it while there is none.
+// Location returns the Place's name, or a substitute while there is none.
 // The same name is the same pointer.
 func (p *Place) Location() *snapshot.Location {
 	if l := p.location.Load(); l != nil {
@@ -125,8 +132,8 @@ func (n *Name) Apply() {
 	}
 }
 
-// A Process says who a process is. Fields that are not known are zero, and take
-// nothing from what was known before.
+// A Process describes a process. Fields that are not known are zero, and leave earlier
+// values as they are.
 type Process struct {
 	Process event.Process
 	Target  bool   // it is traced from here on; else it is known already, or was
@@ -135,6 +142,7 @@ type Process struct {
 	FromStart bool
 	Program   *snapshot.Mapping // the file that it runs
 	User      User              // that it runs as
+	Who       snapshot.Who      // who it belongs to
 }
 
 // A User is one user of the machine, the zero User none that is known.
@@ -146,15 +154,15 @@ func UserOf(uid uint32) User { return User(uid) + 1 }
 // ID returns the user's number, if it is known.
 func (u User) ID() (uid uint32, known bool) { return uint32(u - 1), u != 0 }
 
-// A Subject is what a reader of the driver's figures must know of a process:
-// the numbers that it uses for devices.
+// A Subject is a process whose figures the driver is asked for, with the numbers that it
+// uses for devices.
 type Subject struct {
 	Process  event.Process
 	Ordinals []int32
 }
 
-// A Reading is what the driver says, at one moment, of GPUs and of who holds
-// how much on them.
+// A Reading has the driver's figures of one moment: of GPUs, and of how much each process
+// holds on them.
 type Reading struct {
 	// Begin and Time are CLOCK_MONOTONIC in nanoseconds: before the first of its
 	// figures was read, and when all of them had been.
@@ -171,7 +179,7 @@ type Device struct {
 	UUID  string
 	Label string // as snapshot.Labels.GPU
 	Name  string // model
-	// GPU is what the kernel driver calls the GPU, if GPUKnown: PCI domain << 16
+	// GPU is the kernel driver's number of the GPU, if GPUKnown: PCI domain << 16
 	// | bus << 8 | device, as gpuGenerate32BitId of NVIDIA's
 	// open-gpu-kernel-modules makes it.
 	GPU      uint32
@@ -185,13 +193,12 @@ type Device struct {
 	Processes []snapshot.GPUProcess
 }
 
-// A Use is what the driver says that a traced process holds on a device where
-// it lists it.
+// A Use is how much a traced process holds on a device, as the driver lists it.
 type Use struct {
 	Process  event.Process
 	Device   int // index into Reading.Devices
 	Bytes    int64
-	Known    bool // whether the driver tells Bytes
+	Known    bool // the driver reports Bytes
 	Inferred bool // they are the whole device's, on which this is the only process
 }
 
@@ -204,12 +211,11 @@ type Ordinal struct {
 	Device  int // index into Reading.Devices
 }
 
-// A Loss is what the sources have lost so far. It takes the place of the one
-// before. The stacks of what came before it have been told, as far as they could
-// be read in time.
+// A Loss has the counters of what the sources lost so far. It replaces the one before.
+// The stacks of earlier events come before it, as far as they could be read in time.
 type Loss struct {
 	Counters []loss.Counter
-	Notes    []string // sentences on it, and on what slows a source down
+	Notes    []string // sentences about losses, and about reasons why a source is slow
 }
 
 // A Note is a sentence that a reader of the trace must know.
@@ -217,12 +223,11 @@ type Note struct {
 	Text string
 }
 
-// Tensors says which tensors are told, and what caching allocators say of themselves.
+// Tensors says which tensors have events, and has the totals of caching allocators.
 type Tensors struct {
-	// Sample is how many bytes lie between two that are sampled, in the mean: the
-	// tensors that have one are told, 0 for all of them. Tensors of fewer bytes
-	// than Min are not. With both 0 every tensor is told.
-	Sample, Min uint64
+	// Sample is the mean distance between two sampled bytes: tensors that have one have
+	// events. 0 stands for all tensors.
+	Sample uint64
 	// Time is CLOCK_MONOTONIC in nanoseconds: before the first of Allocators was read.
 	Time uint64
 	// Allocators are those that changed.
@@ -237,12 +242,11 @@ const MaxAllocators = 256
 type Allocator struct {
 	Process event.Process
 	Device  int32 // CUDA ordinal inside the process
-	// Allocated is what it has handed out, and Reserved what it holds, in bytes:
-	// event.NoTotal where it does not tell.
+	// Allocated bytes are in tensors, and Reserved bytes are held by the allocator:
+	// event.NoTotal where it does not report them.
 	Allocated, Reserved uint64
-	// Made and Freed are all the tensors since the trace began, but for the Small
-	// ones: those of fewer bytes than Tensors.Min.
-	Made, Freed, SmallMade, SmallFreed Tally
+	// Made and Freed are all the tensors since the trace began.
+	Made, Freed Tally
 }
 
 // A Tally is how many tensors there were, and their bytes.
@@ -250,38 +254,42 @@ type Tally struct {
 	Count, Bytes uint64
 }
 
+func (t *Tally) add(x Tally) {
+	t.Count += x.Count
+	t.Bytes += x.Bytes
+}
+
 // A Moment says what time it is, in nanoseconds of CLOCK_MONOTONIC.
 type Moment struct {
 	Time uint64
-	// Slept is how long the machine was suspended since boot: what start times
-	// of processes count and events do not.
+	// Slept is how long the machine was suspended since boot. Start times of processes
+	// include it, times of events do not.
 	Slept uint64
-	// Drained: every event from before Time has been told.
+	// Drained: every event from before Time has come.
 	Drained bool
 }
 
-// A Sweep makes room among the stacks. It has two steps: the first dooms those
-// that nothing refers to; the second drops the doomed that were not told or
-// referred to since. In between the source makes sure that a doomed stack is
-// told again when it comes up again.
+// A Sweep makes room among the stacks. It has two steps: the first marks those that
+// nothing refers to; the second (Drop) drops the marked ones that did not come again and
+// that nothing refers to since. In between the source makes sure that it reports a marked
+// stack again when an event names it.
 type Sweep struct {
 	Drop bool
 }
 
-// A Reported says that somebody keeps what the state shows: where every process
-// is traced, those that ended are shown no more. What is allocated after it can be told
-// from what was allocated before.
+// A Reported says that the figures up to now were stored elsewhere. Where every process is
+// traced, those that ended are shown no more. Later allocations are counted apart from
+// earlier ones.
 type Reported struct{}
 
-// A Cut says that the records before it were dropped. What follows rebuilds what
-// was live.
+// A Cut says that the records before it were dropped. The records after it rebuild what was
+// live.
 type Cut struct {
 	Time uint64
 }
 
-// Steps are what the state has of a process's training steps, in a keyframe: numbers
-// that it makes and reads itself. They come in as many records as it takes, of which
-// the last one has no More.
+// Steps are the training steps of a process in a keyframe, as numbers that only the package
+// steps understands. They come in several records if need be: all but the last have More.
 type Steps struct {
 	Process event.Process
 	Numbers []uint64 // at most MaxNumbers

@@ -89,6 +89,7 @@ func TestUnfitRecordsAreCounted(t *testing.T) {
 	unfit := []Record{
 		&Stack{Frames: make([]*Place, maxFrames+1)},
 		&Stack{Frames: []*Place{nil}},
+		&Stack{Modules: make([]uint64, maxStackModules+1)},
 		&Name{},
 		&Name{Place: NewPlace(1, 1, nil, nil), Location: &snapshot.Location{}},
 		&Loss{Notes: []string{strings.Repeat("a", maxString), strings.Repeat("b", maxString), strings.Repeat("c", maxString), strings.Repeat("d", maxString)}},

@@ -49,7 +49,7 @@ func newScanner(r io.ReaderAt, size int64) (*scanner, error) {
 			return nil, err
 		}
 		if ok {
-			s.spans = append(s.spans, span{start, min(start+l.regionSize, size), h.sequence})
+			s.spans = append(s.spans, span{start, min(start+l.regionSize, size), h.Sequence})
 		}
 	}
 	slices.SortFunc(s.spans, func(a, b span) int { return cmp.Compare(a.sequence, b.sequence) })
@@ -94,7 +94,7 @@ func (s *scanner) header(offset, end int64) (h blockHeader, ok bool, err error) 
 }
 
 // next returns the next block; its payload holds until the next call. missing
-// tells whether there were others before it that cannot be read. The error is
+// reports whether there were others before it that cannot be read. The error is
 // io.EOF at the end.
 func (s *scanner) next() (h blockHeader, payload []byte, missing bool, err error) {
 	for len(s.spans) > 0 {
@@ -103,13 +103,13 @@ func (s *scanner) next() (h blockHeader, payload []byte, missing bool, err error
 		if err != nil {
 			return h, nil, false, err
 		}
-		after := s.offset + blockHeaderSize + int64(h.length)
+		after := s.offset + blockHeaderSize + int64(h.Length)
 		switch {
-		case ok && s.regions > 0 && s.offset != s.spans[0].start && h.sequence != s.sequence:
+		case ok && s.regions > 0 && s.offset != s.spans[0].start && h.Sequence != s.sequence:
 			ok = false // from before the region was begun again
 		case ok && after > end:
 			ok = false
-		case ok && h.sequence < s.sequence:
+		case ok && h.Sequence < s.sequence:
 			ok = false
 		}
 		if ok {
@@ -118,8 +118,8 @@ func (s *scanner) next() (h blockHeader, payload []byte, missing bool, err error
 				return h, nil, false, err
 			}
 			if good {
-				missing := h.sequence != s.sequence
-				s.offset, s.sequence = after, h.sequence+1
+				missing := h.Sequence != s.sequence
+				s.offset, s.sequence = after, h.Sequence+1
 				return h, payload, missing, nil
 			}
 		}
@@ -132,18 +132,18 @@ func (s *scanner) next() (h blockHeader, payload []byte, missing bool, err error
 
 // read reads the payload of the block at the offset.
 func (s *scanner) read(h *blockHeader) (payload []byte, good bool, err error) {
-	if cap(s.payload) < int(h.length) {
-		s.payload = make([]byte, h.length)
+	if cap(s.payload) < int(h.Length) {
+		s.payload = make([]byte, h.Length)
 	}
-	payload = s.payload[:h.length]
+	payload = s.payload[:h.Length]
 	n, err := readAt(s.r, payload, s.offset+blockHeaderSize)
 	if err != nil {
 		return nil, false, err
 	}
-	return payload, n == len(payload) && crc32.Checksum(payload, castagnoli) == h.payloadCRC, nil
+	return payload, n == len(payload) && crc32.Checksum(payload, castagnoli) == h.PayloadCRC, nil
 }
 
-// skip goes on after what is no good block: in a ring to the next region, or
+// skip goes on after a bad block: in a ring to the next region, or
 // else to the next block, which begins at after if the header is good.
 func (s *scanner) skip(header bool, after int64) error {
 	if s.regions > 0 {
@@ -195,7 +195,7 @@ func (s *scanner) find(offset, end int64) (int64, error) {
 			}
 			i += at
 			h, ok := parseBlock(b[i:n], s.salt)
-			if ok && h.sequence >= s.sequence && offset+int64(i)+blockHeaderSize+int64(h.length) <= end {
+			if ok && h.Sequence >= s.sequence && offset+int64(i)+blockHeaderSize+int64(h.Length) <= end {
 				return offset + int64(i), nil
 			}
 		}

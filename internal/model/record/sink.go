@@ -7,17 +7,16 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
-// A file is what a sink needs of an *os.File.
+// A file has the methods of an *os.File that a sink needs.
 type file interface {
 	io.WriterAt
 	Truncate(size int64) error
 	Close() error
 }
 
-// A sink puts blocks in their places in the file. What cannot be written is
-// dropped, and the next block that can says how much was lost; its place is
-// where the dropped one would have been. So the recording goes on when there is
-// room again.
+// A sink writes blocks to their offsets in the file. A block that cannot be written is
+// dropped. The next one that can be written says how much was lost, and goes where the
+// dropped one would have been. So the recording goes on when there is room again.
 type sink struct {
 	file
 	layout
@@ -32,19 +31,19 @@ type sink struct {
 
 // run writes blocks until the queue is closed.
 func (s *sink) run(q *queue) {
-	for b := q.take(); b != nil; b = q.take() {
+	for b := q.next(); b != nil; b = q.next() {
 		s.write(b)
 		q.release(b)
 	}
 }
 
 func (s *sink) write(b *block) {
-	if b.flags&flagCut != 0 && s.regions > 0 {
+	if b.Flags&flagCut != 0 && s.regions > 0 {
 		s.region = (s.region + 1) % s.regions
 		s.offset = s.start(s.region)
 	}
-	b.sequence = s.sequence
-	b.lost += s.lost
+	b.Sequence = s.sequence
+	b.Lost += s.lost
 	bytes := b.bytes(s.salt)
 	n, err := s.WriteAt(bytes, s.offset)
 	if err == nil && n < len(bytes) {
@@ -52,11 +51,11 @@ func (s *sink) write(b *block) {
 	}
 	if err != nil {
 		s.err.Store(&err)
-		s.lost = b.lost + uint64(b.records)
-		s.loss.Add(lossNotRecorded, uint64(b.records))
+		s.lost = b.Lost + uint64(b.Records)
+		s.loss.Add(lossNotRecorded, uint64(b.Records))
 		s.gap.Store(true)
 		if s.regions == 0 {
-			_ = s.Truncate(s.offset) // a reader passes over what is left of it
+			_ = s.Truncate(s.offset) // a reader skips the rest of it
 		}
 		return
 	}

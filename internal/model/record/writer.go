@@ -22,11 +22,11 @@ type WriterOptions struct {
 	// live, and its events. Append calls it, with its caller's locks held, when
 	// the oldest records are dropped, and, in a file without a bound, after
 	// records were lost and the disk is well again. It must not call the Writer.
-	// It is needed with MaxBytes and with Since. What it yields, encoded, is kept in memory
-	// until it was written: at most half of a quarter of MaxBytes, and 256 MiB.
+	// It is needed with MaxBytes and with Since. The encoded keyframe stays in memory until
+	// it was written: at most half of a quarter of MaxBytes, and 256 MiB.
 	Keyframe func(yield func(Record))
 	// Since, if not 0, says that the recording begins amid a trace, with a keyframe: the
-	// latest time that was told by then, in nanoseconds of CLOCK_MONOTONIC.
+	// latest time of a record by then, in nanoseconds of CLOCK_MONOTONIC.
 	Since uint64
 }
 
@@ -37,8 +37,8 @@ const (
 	regions = 4
 	// queueDepth blocks of 256 KiB wait at most: some seconds of many events.
 	queueDepth = 64
-	// flushInterval bounds, with the time that writing takes, what is lost when
-	// the process is killed.
+	// flushInterval bounds, with the duration of a write, the loss when the process is
+	// killed.
 	flushInterval = time.Second / 2
 	// maxKeyframe bounds a keyframe, in bytes, beside half a region.
 	maxKeyframe = 256 << 20
@@ -48,8 +48,8 @@ const (
 var writerCauses = []loss.Cause{
 	lossNotRecorded:   loss.Of("records_not_recorded", "records missing in the recording because the disk was full, too slow or failed"),
 	lossUnfit:         loss.Of("records_unfit", "records missing in the recording because they are too large for it"),
-	lossTextCut:       loss.Of("recorded_texts_cut", "texts of more than 64 KiB that the recording has the beginning of"),
-	lossKeyframeLarge: loss.Of("keyframes_too_large", "quarters of the recording that do not begin with all that was live, which is too much for --record-max"),
+	lossTextCut:       loss.Of("recorded_texts_cut", "texts of more than 64 KiB, of which the recording has only the beginning"),
+	lossKeyframeLarge: loss.Of("keyframes_too_large", "quarters of the recording that do not begin with everything that was live, because that is too large for --record-max"),
 }
 
 const (
@@ -59,12 +59,12 @@ const (
 	lossKeyframeLarge
 )
 
-// A Writer records to a file. It never waits for the disk: what the disk does
-// not take in time is dropped and counted.
+// A Writer records to a file. It never waits for the disk: blocks for which the disk is too
+// slow are dropped and counted.
 //
-// Blocks go to the file when they are full, and twice a second. Nothing is
-// synced: a killed tracer loses what came in the last half second and was not
-// handed over, a machine that stops loses what its kernel had not written.
+// Blocks go to the file when they are full, and twice a second. Nothing is synced: a killed
+// tracer loses the records of the last half second, and a machine that stops loses the
+// blocks that its kernel had not written.
 type Writer struct {
 	opts  WriterOptions
 	sink  *sink
@@ -74,19 +74,19 @@ type Writer struct {
 	stop  chan struct{} // ends the flushing
 	ended chan struct{} // it has ended
 
-	mu     sync.Mutex // over all below
-	closed bool
-	enc    *encoder
-	block  *block // being filled
-	lost   uint64 // records dropped since the last block that was handed over
-	time   uint64 // the latest that was recorded
-	places placeSet
-	resets int // of places
-	ring   ring
-	heal   healing
-	amid   bool      // the recording has not begun: it does with a keyframe
-	due    bool      // a keyframe comes next
-	frame  *keyframe // being recorded, nil for none
+	mu                sync.Mutex // over all below
+	closed            bool
+	enc               *encoder
+	block             *block // being filled
+	lost              uint64 // records dropped since the last block that was handed over
+	time              uint64 // the latest that was recorded
+	places            placeSet
+	resets            int // of places
+	ring              ring
+	repair            healing
+	beginWithKeyframe bool      // the recording has not begun: it does with a keyframe
+	keyframeDue       bool      // a keyframe comes next
+	collecting        *keyframe // being recorded, nil for none
 }
 
 // Create begins a recording in a file, which is empty, and which the Writer closes. With an
@@ -132,7 +132,7 @@ func newWriter(f file, opts WriterOptions, l layout, blockSize, depth int) (*Wri
 	}
 	w.sink = &sink{file: f, layout: l, offset: l.start(0), loss: w.loss}
 	w.time = opts.Since
-	if w.amid = opts.Since != 0; w.amid {
+	if w.beginWithKeyframe = opts.Since != 0; w.beginWithKeyframe {
 		w.sink.region = max(l.regions-1, 0) // a keyframe begins the next one
 	}
 	w.begin()
@@ -144,7 +144,7 @@ func newWriter(f file, opts WriterOptions, l layout, blockSize, depth int) (*Wri
 	return w, nil
 }
 
-// Append records r, before it is applied to the state that Keyframe tells of. It
+// Append records r, before r is applied to the state that Keyframe rebuilds. It
 // is safe for concurrent use.
 func (w *Writer) Append(r Record) {
 	w.mu.Lock()
@@ -176,7 +176,7 @@ func (w *Writer) Close() error {
 		return fs.ErrClosed
 	}
 	w.closed = true
-	w.block.flags |= flagEnd
+	w.block.Flags |= flagEnd
 	w.put(w.finish(), true)
 	w.mu.Unlock()
 
@@ -187,7 +187,7 @@ func (w *Writer) Close() error {
 	return errors.Join(w.Err(), w.sink.Close())
 }
 
-// flushing hands over what was recorded, again and again.
+// flushing hands over records that wait in a block that is not full, at each interval.
 func (w *Writer) flushing() {
 	defer close(w.ended)
 	tick := time.NewTicker(flushInterval)
@@ -200,7 +200,7 @@ func (w *Writer) flushing() {
 		}
 		w.mu.Lock()
 		if !w.closed && w.enc.n > 0 && !w.queue.full() {
-			w.handOver()
+			w.flushBlock()
 		}
 		w.mu.Unlock()
 	}

@@ -76,7 +76,7 @@ func TestFlush(t *testing.T) {
 	})
 }
 
-// pending tells whether something waits to be handed over.
+// pending reports whether something waits to be handed over.
 func (w *Writer) pending() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -221,14 +221,14 @@ func TestFullDiskFromTheBeginning(t *testing.T) {
 		data := f.bytes()
 		r := newTestReader(t, data)
 		all := readAll(t, r)
-		if err := r.Untold(); !errors.Is(err, ErrCutShort) || (len(all) > 0) != room || r.Truncated() == room {
+		if err := r.MissingTrace(); !errors.Is(err, ErrCutShort) || (len(all) > 0) != room || r.Truncated() == room {
 			t.Errorf("room again %v: %v, %d records, truncated %v", room, err, len(all), r.Truncated())
 		}
 		if room {
 			data[len(data)-1] ^= 1
 			r := newTestReader(t, data)
 			readAll(t, r)
-			if err := r.Untold(); !errors.Is(err, ErrMalformed) {
+			if err := r.MissingTrace(); !errors.Is(err, ErrMalformed) {
 				t.Errorf("damaged: %v", err)
 			}
 		}
@@ -329,7 +329,7 @@ func TestKeyframeHeals(t *testing.T) {
 	// Without its Cut a keyframe would be taken for what happened.
 	data := f.bytes()
 	for _, start := range blocksOf(t, data) {
-		if h, ok := parseBlock(data[start:], 0); ok && h.flags&flagCut != 0 {
+		if h, ok := parseBlock(data[start:], 0); ok && h.Flags&flagCut != 0 {
 			data[start+blockHeaderSize] ^= 1
 		}
 	}

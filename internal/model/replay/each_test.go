@@ -71,7 +71,7 @@ func TestEachAddsUp(t *testing.T) {
 				all, each := map[figure]int64{}, map[figure]int64{}
 				v := s.View(state.Want{Driver: true})
 				figures(all, v.Snapshot())
-				for _, one := range v.Each() {
+				for _, one := range v.ByProcess() {
 					snap := one.Snapshot()
 					figures(each, snap)
 					if n := len(snap.Processes); n != 1 || snap.Processes[0].PID != int(one.Process.PID) || snap.Processes[0].Name != one.Name {
@@ -107,7 +107,7 @@ func TestUnreportedAddsUp(t *testing.T) {
 				figures(all, s.View(state.Want{Driver: true}).Snapshot())
 				v := s.View(state.Want{Driver: true, Unreported: true})
 				s.Apply(&record.Reported{})
-				for _, one := range v.Each() {
+				for _, one := range v.ByProcess() {
 					of := map[figure]int64{}
 					figures(of, one.Snapshot())
 					for f, n := range of {

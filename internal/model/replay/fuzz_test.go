@@ -115,7 +115,7 @@ func show(t *testing.T, data []byte, opts Options) {
 	t.Helper()
 	detector := leak.New(leak.Options{Interval: time.Second})
 	opts.Layout, opts.Remember = true, 1000
-	opts.Moment = func(s *state.State) { detector.Observe(s.Time(), s.Inuse) }
+	opts.Moment = func(s *state.State) { detector.Observe(s.Time(), s.InUse) }
 	incidents := 0
 	opts.OutOfMemory = func(in *state.Incident) {
 		if incidents++; incidents > 3 {

@@ -11,8 +11,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
-// A Player plays a recording to one moment after another. On to a later one it plays what
-// lies between; back to an earlier one, all from the beginning. It is for one goroutine.
+// A Player plays a recording to one moment after another. To a later moment it plays the
+// records in between, to an earlier one all records from the beginning. It is for one
+// goroutine.
 type Player struct {
 	path   string
 	reader *record.Reader
@@ -20,21 +21,21 @@ type Player struct {
 	at     time.Duration // where it is
 	ended  bool          // all was read
 
-	// held are the records after at that were read already: stacks and names of what
-	// is before come after it.
-	held []record.Record
+	// ahead are the records after at that were read already: stacks and names of earlier
+	// events come after it.
+	ahead []record.Record
 }
 
-// maxHeld bounds the records that are read ahead. With more, stacks and names that come
+// maxAhead bounds the records that are read ahead. With more, stacks and names that come
 // later are not known yet.
-const maxHeld = 1 << 20
+const maxAhead = 1 << 20
 
 // NewPlayer returns one of the recording at path, at no moment yet.
 func NewPlayer(path string) *Player { return &Player{path: path} }
 
 // To plays to so long after the trace began, or to the recording's end if that is before,
-// and returns the state as it is then, as Play does but for what the recording itself
-// lacks, which is told at its end. The state is good until the next call. Errors are as
+// and returns the state as it is then, as Play does. The gaps of the recording itself are
+// reported at its end only. The state is valid until the next call. Errors are as
 // Play's, but for ErrNoMoment.
 func (x *Player) To(at time.Duration) (*state.State, error) {
 	if x.player == nil || at < x.at {
@@ -44,13 +45,13 @@ func (x *Player) To(at time.Duration) (*state.State, error) {
 	}
 	x.at = at
 	p := x.player
-	p.opts.At, p.over, p.late = at, false, false
-	held := x.held
-	x.held = nil
-	for _, r := range held {
-		x.take(r)
+	p.opts.At, p.over, p.stacksOver = at, false, false
+	ahead := x.ahead
+	x.ahead = nil
+	for _, r := range ahead {
+		x.add(r)
 	}
-	for !x.ended && !p.late && len(x.held) < maxHeld {
+	for !x.ended && !p.stacksOver && len(x.ahead) < maxAhead {
 		r, err := x.reader.Next()
 		if errors.Is(err, io.EOF) {
 			x.ended = true
@@ -59,14 +60,15 @@ func (x *Player) To(at time.Duration) (*state.State, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", x.path, err)
 		}
-		x.take(r)
+		x.add(r)
 	}
 	if p.trace == nil {
-		return nil, fmt.Errorf("read %s: %w", x.path, x.reader.Untold())
+		return nil, fmt.Errorf("read %s: %w", x.path, x.reader.MissingTrace())
 	}
 	if x.ended && !p.over {
-		p.flush(true)
-		p.tell(x.reader)
+		p.flush(false, true)
+		x.passed()
+		p.addReaderLoss(x.reader)
 	}
 	return p.state, nil
 }
@@ -84,29 +86,35 @@ func (x *Player) begin() error {
 	return nil
 }
 
-// take takes the next record, and holds it if it is beyond the moment.
-func (x *Player) take(r record.Record) {
+// add plays the next record, or remembers it if it is beyond the moment.
+func (x *Player) add(r record.Record) {
 	p := x.player
-	m, isMoment := r.(*record.Moment)
-	switch {
-	case !p.over && isMoment && p.beyond(m.Time):
-		x.held = append(append(x.held, p.batch...), r) // p gives its batch up
-		p.take(r)
-		return
-	case !p.over:
-		p.take(r)
+	if !p.over {
+		if p.add(r); !p.over {
+			return
+		}
+		x.passed()
+		if m, ok := r.(*record.Moment); ok { // other records are in the batch
+			x.ahead = append(x.ahead, m)
+		}
 		return
 	}
 	switch r := r.(type) {
 	case *event.Event:
 		e := *r // it is used again by its source
-		x.held = append(x.held, &e)
+		x.ahead = append(x.ahead, &e)
 		return
 	case *record.Trace:
 	default:
-		p.take(r)
+		p.add(r)
 	}
-	x.held = append(x.held, r)
+	x.ahead = append(x.ahead, r)
+}
+
+// passed remembers what came after the moment, of the batch in which it was passed.
+func (x *Player) passed() {
+	x.ahead = append(x.ahead, x.player.left...)
+	x.player.left = nil
 }
 
 // Close closes the recording.

@@ -78,7 +78,7 @@ func TestPlayerHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 		var live int64
-		for _, x := range s.Totals() {
+		for _, x := range s.Processes() {
 			live += x.LiveObjects
 		}
 		if live != c.want {

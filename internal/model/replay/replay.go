@@ -1,5 +1,9 @@
-// Package replay plays a recording into a state: what a live trace showed at any
-// of its moments can be shown again.
+// Package replay plays a recording into a state: anything that a live trace showed can be
+// shown again.
+//
+// A recording stops at any time, to the nanosecond: what it shows is what the records before
+// the first later event made. Stacks and names may come after that event; they are applied
+// still, because they belong to earlier events.
 package replay
 
 import (
@@ -22,25 +26,26 @@ const End = time.Duration(math.MaxInt64)
 
 // Options say how to play. The zero value plays nothing after the trace began.
 type Options struct {
-	// At is how long after the trace began to stop, End for its end. Time, if it
-	// is set, is when to stop instead.
-	At   time.Duration
-	Time time.Time
-	// From, if set, is when to begin: what was allocated and peaks count from then on.
+	// At is how long after the trace began to stop, End for its end.
+	At time.Duration
+	// Later, if set, is the state at the end of the recording. The state at At knows from it
+	// what shows only later: see state.State.LearnFrom.
+	Later *state.State
+	// From, if set, is when to begin: allocations and peaks count from then on.
 	From *Start
 	// Layout: the state can say where memory lies, and by which of the latest Remember
 	// changes. See state.State.Remember.
 	Layout   bool
 	Remember int
-	// Moment, if set, hears of each moment, with the state as it is then, which
-	// it must not keep or change.
+	// Moment, if set, is called at each moment with the state as it is then, which is
+	// valid during the call, and which it must not change.
 	Moment func(*state.State)
-	// Before, if set, hears of each record before the state takes it, and Changed of what
-	// it changes: see state.State.Watch. A Name applies to its Place alone.
+	// Before, if set, is called with each record before it is applied, and Changed with
+	// each change by it: see state.State.Watch. A Name changes its Place alone.
 	Before  func(*state.State, record.Record)
 	Changed func(ledger.Change)
-	// Progress, if set, hears now and then which part of the recording was played, from
-	// 0 to 1.
+	// Progress, if set, is called now and then with the part of the recording that was
+	// played, from 0 to 1.
 	Progress func(float64)
 	// OutOfMemory, if set, receives the failures for want of memory up to At, in
 	// order: the last few at the end, when all names are known, and each other when
@@ -48,46 +53,49 @@ type Options struct {
 	OutOfMemory func(*state.Incident)
 }
 
-// A Start is a moment as of Options.At and Time, and what hears of the state as it is
-// then: again where records after it were not kept, from which on all counts anew.
+// A Start is a moment as of Options.At. State is called with the state as it is
+// then, and again after each later gap, from which on all counts start at zero again.
 type Start struct {
 	At    time.Duration
-	Time  time.Time
 	State func(*state.State)
 }
 
 // A player puts records into a state, and stops between two moments.
 type player struct {
-	opts  Options
-	state *state.State
-	trace *record.Trace // nil before the first
-	first uint64        // time of the first moment, 0 before
-	cut   bool          // the recording's beginning was dropped
-	begun bool          // Options.From is over
-	again bool          // a Cut came after it
-	over  bool          // records are beyond At
-	late  bool          // and so far that no stack is of an event before
+	opts          Options
+	state         *state.State
+	trace         *record.Trace // nil before the first
+	first         uint64        // time of the first moment, 0 before
+	cut           bool          // the recording's beginning was dropped
+	begun         bool          // Options.From is over
+	cutAfterBegin bool          // a Cut came after it
+	over          bool          // records are beyond At
+	stacksOver    bool          // and so far that no stack is of an event before
+	slept         uint64        // of the last moment
 
-	// batch are the records since the last moment. Whether they are before At
-	// is known at the next.
+	// batch are the records since the last moment: the last report among them is left
+	// out at the end of the recording.
 	batch     []record.Record
-	events    []event.Event // which those of batch are in
+	events    []event.Event   // which those of batch are in
+	left      []record.Record // what came after At, of the batch in which it was passed
 	incidents []*state.Incident
 	lost      record.Loss // the last one
 }
 
+// mostIncidents is how many failures for want of memory are reported of a recording at least.
+const mostIncidents = 1000
+
 // maxIncidents bounds those that wait for their names: each has a view.
 const maxIncidents = 8
 
-// soon is more than the time between an event and its stack.
-const soon = uint64(3 * time.Second)
+// stackDelay is more than the time between an event and its stack.
+const stackDelay = uint64(3 * time.Second)
 
 // ErrNoMoment says that a recording does not have the moment that was asked for.
 var ErrNoMoment = errors.New("the recording does not have that moment")
 
 // Play plays the recording at path up to a moment, and returns the state as it
-// was then. Names that were told later are in it: what was not named yet had no
-// less of a name. Errors are those of record.Open and record.Reader, or wrap
+// was then. It has the names that came later, too: a place had no other name then. Errors are those of record.Open and record.Reader, or wrap
 // ErrNoMoment; a recording that ends early, or has gaps, is played as far as it
 // goes: notes and counters of the state say so.
 func Play(path string, opts Options) (_ *state.State, err error) {
@@ -121,62 +129,62 @@ func PlayReader(r *record.Reader, opts Options) (*state.State, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.take(rec)
+		p.add(rec)
 		if records++; records%progressEvery == 0 && opts.Progress != nil {
 			opts.Progress(r.Progress())
 		}
 	}
 	if p.trace == nil {
-		return nil, r.Untold()
+		return nil, r.MissingTrace()
 	}
 	if !p.over {
-		p.flush(true)
-		if p.again {
+		p.flush(false, true)
+		if p.cutAfterBegin {
 			p.begin()
 		}
-		if from := p.opts.From; from != nil && !p.begun && !p.after(p.state.Now(), from.At, from.Time) {
+		if from := p.opts.From; from != nil && !p.begun && !p.after(p.state.Now(), from.At) {
 			// No moment came after it, or it is the end.
-			if err := p.within(); err != nil {
+			if err := p.checkRange(); err != nil {
 				return nil, err
 			}
 			p.begin()
 		}
 	}
-	if err := p.within(); err != nil {
+	if err := p.checkRange(); err != nil {
 		return nil, err
 	}
-	p.tell(r)
-	p.report(p.state.Incidents(true), 0)
+	p.addReaderLoss(r)
+	if opts.Later != nil {
+		p.state.LearnFrom(opts.Later)
+	}
+	p.reportIncidents(p.state.Incidents(true), 0)
 	return p.state, nil
 }
 
-// progressEvery is after how many records Progress hears something.
+// progressEvery is the number of records between two calls of Options.Progress.
 const progressEvery = 1 << 14
 
-// within checks that the recording has the moment at which to stop.
-func (p *player) within() error {
+// checkRange checks that the recording has the moments at which to begin and to stop.
+func (p *player) checkRange() error {
 	if from := p.opts.From; from != nil {
-		if err := p.has(from.At, from.Time, p.begun); err != nil {
+		if err := p.checkMoment(from.At, p.begun); err != nil {
 			return err
 		}
 	}
-	return p.has(p.opts.At, p.opts.Time, p.over)
+	return p.checkMoment(p.opts.At, p.over)
 }
 
-// has checks that the recording has a moment; passed tells whether there were records
+// checkMoment checks that the recording has a moment; passed reports whether there were records
 // after it.
-func (p *player) has(so time.Duration, when time.Time, passed bool) error {
-	if when.IsZero() && so == End {
+func (p *player) checkMoment(so time.Duration, passed bool) error {
+	if so == End {
 		return nil
 	}
 	from, to := p.trace.Start, p.wall(p.state.Now())
 	if p.cut {
 		from = p.wall(p.first)
 	}
-	want := when
-	if want.IsZero() {
-		want = p.trace.Start.Add(so)
-	}
+	want := p.trace.Start.Add(so)
 	if !want.Before(from) && (passed || !want.After(to)) {
 		return nil
 	}
@@ -189,8 +197,8 @@ func (p *player) has(so time.Duration, when time.Time, passed bool) error {
 	return fmt.Errorf("%w: it ends at %s", ErrNoMoment, text(to))
 }
 
-// tell adds what the recording lacks to what the trace lost.
-func (p *player) tell(r *record.Reader) {
+// addReaderLoss adds the gaps of the recording to the losses of the trace.
+func (p *player) addReaderLoss(r *record.Reader) {
 	for _, text := range r.Notes() {
 		p.state.Apply(&record.Note{Text: text})
 	}
@@ -208,8 +216,8 @@ func (p *player) tell(r *record.Reader) {
 	p.state.Apply(&all)
 }
 
-// report hands out incidents, but for the last few: those to keep.
-func (p *player) report(more []*state.Incident, keep int) {
+// reportIncidents reports failures for want of memory, but for the last few.
+func (p *player) reportIncidents(more []*state.Incident, keep int) {
 	if p.opts.OutOfMemory == nil {
 		return
 	}
@@ -219,12 +227,15 @@ func (p *player) report(more []*state.Incident, keep int) {
 	}
 }
 
-// take takes the next record.
-func (p *player) take(r record.Record) {
+// add plays the next record.
+func (p *player) add(r record.Record) {
 	switch r := r.(type) {
 	case *record.Trace:
+		if p.opts.OutOfMemory != nil { // whether the trace itself reported failures or not
+			r.Incidents = max(r.Incidents, mostIncidents)
+		}
 		if p.trace == nil { // there is no moment before it
-			p.flush(false)
+			p.flush(false, false)
 			p.trace = r
 			p.apply(r)
 			return
@@ -232,10 +243,9 @@ func (p *player) take(r record.Record) {
 		p.trace = r
 	case *record.Cut:
 		p.cut = p.cut || p.trace == nil
-		p.again = p.again || p.begun && !p.over
 	case *record.Stack:
 		if p.over {
-			if !p.late {
+			if !p.stacksOver {
 				p.apply(r) // of an event before, perhaps
 			}
 			return
@@ -247,23 +257,7 @@ func (p *player) take(r record.Record) {
 		r.Apply()
 		return
 	case *record.Moment:
-		if from := p.opts.From; from != nil && !p.begun && !p.over && p.after(r.Time, from.At, from.Time) {
-			p.begin()
-		}
-		if p.over || p.beyond(r.Time) {
-			p.end(r.Time)
-			return
-		}
-		if p.first == 0 {
-			p.first = r.Time
-		}
-		p.flush(false)
-		p.apply(r)
-		if p.again {
-			p.again = false
-			p.begin()
-		}
-		p.moment()
+		p.addMoment(r)
 		return
 	}
 	if p.over {
@@ -276,8 +270,32 @@ func (p *player) take(r record.Record) {
 	}
 	p.batch = append(p.batch, r)
 	if len(p.batch) >= maxBatch {
-		p.flush(false)
+		p.flush(false, false)
 	}
+}
+
+// addMoment plays what came before a moment, and the moment.
+func (p *player) addMoment(r *record.Moment) {
+	if !p.over {
+		p.flush(p.beyond(r.Time), false)
+	}
+	if p.first == 0 {
+		p.first = r.Time
+	}
+	if p.over {
+		p.stacksOver = p.stacksOver || r.Time >= p.state.Now()+stackDelay
+		return
+	}
+	if p.beginsBefore(r.Time) {
+		p.begin()
+	}
+	p.slept = r.Slept
+	p.apply(r)
+	if p.cutAfterBegin {
+		p.cutAfterBegin = false
+		p.begin()
+	}
+	p.moment()
 }
 
 // apply puts one record into the state.
@@ -288,88 +306,144 @@ func (p *player) apply(r record.Record) {
 	p.state.Apply(r)
 }
 
-// maxBatch bounds the records between two moments that are kept. A tracer tells
-// of a moment after so many events at most.
+// maxBatch bounds the records between two moments that are held back. A tracer reports a
+// moment after at most so many events.
 const maxBatch = 1 << 16
 
-// beyond tells whether a moment comes after the one at which to stop.
-func (p *player) beyond(at uint64) bool {
-	return p.after(at, p.opts.At, p.opts.Time)
+// beyond reports whether a time comes after the one at which to stop.
+func (p *player) beyond(at uint64) bool { return p.after(at, p.opts.At) }
+
+// beginsBefore reports whether a time is the first after the one at which to begin.
+func (p *player) beginsBefore(at uint64) bool {
+	from := p.opts.From
+	return from != nil && !p.begun && p.after(at, from.At)
 }
 
-// after tells whether a moment comes after one as of Options.
-func (p *player) after(at uint64, so time.Duration, when time.Time) bool {
-	if p.trace == nil {
-		return false
-	}
-	t := p.wall(at)
-	if !when.IsZero() {
-		return t.After(when)
-	}
-	return so != End && t.Sub(p.trace.Start) > so
+// after reports whether a time comes after a moment as of Options.
+func (p *player) after(at uint64, so time.Duration) bool {
+	return p.trace != nil && so != End && p.wall(at).Sub(p.trace.Start) > so
 }
 
-// start is the moment at which the trace began.
-func (p *player) start() *record.Moment {
-	return &record.Moment{Time: uint64(p.trace.Start.Sub(p.trace.Boot))}
+// momentOf returns a moment as of Options.
+func (p *player) momentOf(so time.Duration) *record.Moment {
+	return &record.Moment{Time: uint64(max(p.trace.Start.Add(so).Sub(p.trace.Boot), 0)), Slept: p.slept}
 }
 
-// begin begins at the last moment that was.
+// begin begins after the last record that was applied.
 func (p *player) begin() {
-	p.begun = true
-	if p.first == 0 {
-		p.state.Apply(p.start())
+	if !p.begun {
+		p.state.Apply(p.momentOf(p.opts.From.At))
 	}
+	p.begun = true
 	p.opts.From.State(p.state)
-	p.state.Afresh()
+	p.state.ResetCounts()
 }
 
 // wall returns a time of records as that of the wall clock.
 func (p *player) wall(at uint64) time.Time { return p.trace.Boot.Add(time.Duration(at)) }
 
-// end stops before a moment. Stacks come after their events.
-func (p *player) end(at uint64) {
-	if p.first == 0 {
-		p.first = at
-		p.state.Apply(p.start())
-	}
+// stop makes the state as it is at the moment at which to stop. Of the records that are left
+// of the batch it applies the stacks: they are of events before, perhaps.
+func (p *player) stop(left []record.Record) {
 	p.over = true
-	for _, r := range p.batch {
+	p.left, p.batch, p.events = left, nil, nil // left refers to the events
+	for _, r := range left {
 		if st, ok := r.(*record.Stack); ok {
 			p.apply(st)
 		}
 	}
-	p.batch, p.events = nil, nil
-	p.late = p.late || at >= p.state.Now()+soon
+	to := p.momentOf(p.opts.At)
+	if from := p.opts.From; from != nil && !p.begun && p.momentOf(from.At).Time <= to.Time {
+		p.begin()
+	}
+	p.state.Apply(to)
 }
 
-// flush puts the batch into the state. At the end of the recording what was
-// shown last is shown still.
-func (p *player) flush(end bool) {
+// flush applies the batch. If stops is set, what comes next is beyond At. At the end of the
+// recording the last record.Reported is left out, so that the processes which it removes are
+// shown still.
+func (p *player) flush(stops, end bool) {
 	last := -1
 	if end {
-		for i, r := range p.batch {
-			if _, ok := r.(*record.Reported); ok {
-				last = i
-			}
-		}
+		last = lastReport(p.batch)
 	}
-	for i, r := range p.batch {
+	n := p.countUntil(stops)
+	for i, r := range p.batch[:n] {
 		if i == last {
 			continue
 		}
-		if l, ok := r.(*record.Loss); ok {
-			p.lost = *l
+		if p.beginsBefore(p.timeOf(r)) {
+			p.begin()
 		}
-		p.apply(r)
+		p.applyNext(r)
+	}
+	if stops = stops || n < len(p.batch); stops {
+		p.stop(p.batch[n:])
+		return
 	}
 	p.batch, p.events = p.batch[:0], p.events[:0]
 }
 
-// moment does what the tracer did at each.
+// countUntil returns how many records of the batch come before the first event beyond At, or
+// all if there is none and stops is not set. Those between the last event at At or before and
+// the next event have no time of their own: they come later.
+func (p *player) countUntil(stops bool) (n int) {
+	for i, r := range p.batch {
+		switch at := p.timeOf(r); {
+		case at == 0:
+		case p.beyond(at):
+			return n
+		default:
+			n = i + 1
+		}
+	}
+	if stops {
+		return n
+	}
+	return len(p.batch)
+}
+
+// applyNext applies the next record of the batch.
+func (p *player) applyNext(r record.Record) {
+	switch r := r.(type) {
+	case *record.Loss:
+		p.lost = *r
+	case *record.Cut:
+		p.cutAfterBegin = p.cutAfterBegin || p.begun
+	}
+	p.apply(r)
+}
+
+// lastReport returns where the last record.Reported is, negative if there is none.
+func lastReport(all []record.Record) int {
+	for i, r := range slices.Backward(all) {
+		if _, ok := r.(*record.Reported); ok {
+			return i
+		}
+	}
+	return -1
+}
+
+// timeOf returns the time of a record that all later records follow, 0 for others: readings
+// come before some of the events before them. What was live at the beginning of a recording
+// that was cut has no time of its own before the first moment.
+func (p *player) timeOf(r record.Record) uint64 {
+	if p.cut && p.first == 0 {
+		return 0
+	}
+	switch r := r.(type) {
+	case *event.Event:
+		return r.Time
+	case *record.Cut:
+		return r.Time
+	}
+	return 0
+}
+
+// moment does the work of a tracer at each moment.
 func (p *player) moment() {
-	p.report(p.state.Incidents(false), maxIncidents)
-	p.state.Wants() // nobody is there to tell
+	p.reportIncidents(p.state.Incidents(false), maxIncidents)
+	p.state.Wants() // there is no source to ask
 	if p.opts.Moment != nil {
 		p.opts.Moment(p.state)
 	}

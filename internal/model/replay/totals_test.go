@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"reflect"
-	"slices"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -56,7 +54,7 @@ func TestTotals(t *testing.T) {
 			}
 			defer r.Close()
 			s := state.New()
-			before := map[state.Group]state.GroupTotals{}
+			before := map[state.Group]state.GroupFigures{}
 			compared, bytes := 0, int64(0)
 			compare := func(byOwner bool) {
 				t.Helper()
@@ -135,50 +133,6 @@ func TestTotals(t *testing.T) {
 			if compared < 2 || bytes == 0 {
 				t.Errorf("compared %d times, %d bytes", compared, bytes)
 			}
-		})
-	}
-}
-
-// Of real programs, too, totals that go on from those before are what all adds up to: at
-// each reading, and often between. Their processes come and go as an agent sees them.
-func TestTotalsKept(t *testing.T) {
-	for name, path := range recordings(t) {
-		t.Run(name, func(t *testing.T) {
-			r, err := record.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			s, sums := state.New(), new(state.Sums)
-			compare := func() {
-				t.Helper()
-				got := s.View(state.Want{Totals: true, Sums: sums}).Totals()
-				want := s.View(state.Want{Totals: true}).Totals()
-				for _, x := range []*state.Totals{got, want} {
-					x.Loss = nil
-					x.Groups = slices.DeleteFunc(x.Groups, func(g state.GroupTotals) bool { return g == state.GroupTotals{Group: g.Group} })
-				}
-				if !reflect.DeepEqual(want, got) {
-					t.Fatalf("kept\n%+v\nwant\n%+v", got, want)
-				}
-			}
-			for n := 1; ; n++ {
-				rec, err := r.Next()
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				if trace, ok := rec.(*record.Trace); ok {
-					trace.All = true
-				}
-				s.Apply(rec)
-				if _, ok := rec.(*record.Reading); ok || n%997 == 0 {
-					compare()
-				}
-			}
-			compare()
 		})
 	}
 }

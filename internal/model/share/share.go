@@ -1,12 +1,12 @@
 // Package share divides a table with a limit among the processes that have entries in
-// it, and among the users that these run as. As long as there is room, everybody takes
-// as much as they want. When the table is full, whoever holds less than a fair share
-// still gets an entry, and those that hold more give entries back, first of all the user
-// that holds most, and of that user the process that holds most.
+// it, and among the users that these run as. As long as there is room, every process gets
+// as many entries as it asks for. When the table is full, a process below its fair share
+// still gets an entry, and those above theirs give entries back: first those of the user
+// that has most, and of that user the process that has most.
 //
-// A fair share is a level: all who hold more are brought down to it, and nobody else
-// loses anything. It is found anew only after a sixteenth of the table was given out
-// again, so that making room costs little for each entry.
+// A fair share is a level. The invariant: those above it are brought down to it, and no
+// other process loses anything. The level is computed again only after a sixteenth of the
+// table was given out again, so that making room costs little for each entry.
 package share
 
 import (
@@ -14,11 +14,11 @@ import (
 	"slices"
 )
 
-// A Table counts the entries of all holders. Owner is what its user keeps of a process.
+// A Table counts the entries of all processes. Owner is the caller's type for a process.
 type Table[Owner any] struct {
 	pool
 	max  int
-	take func(Owner, int)
+	give func(Owner, int)
 	all  []*user[Owner]
 	by   map[uint32]*user[Owner]
 
@@ -38,10 +38,10 @@ type Share[Owner any] struct {
 // A user is one user's processes. A process whose user is not known is a user by itself.
 type user[Owner any] struct {
 	pool
-	at  int // index into Table.all
-	id  uint32
-	one bool // a process whose user is not known
-	all []*Share[Owner]
+	at      int // index into Table.all
+	id      uint32
+	unknown bool // a process whose user is not known
+	all     []*Share[Owner]
 }
 
 // A pool is what its members share: users that share a table, or processes that share
@@ -55,28 +55,28 @@ type pool struct {
 	low   int  // the least entries since then
 }
 
-// New returns a Table for max entries. take is called for a process that is to give so
-// many entries back, with Add.
-func New[Owner any](max int, take func(owner Owner, n int)) *Table[Owner] {
-	return &Table[Owner]{max: max, take: take, by: map[uint32]*user[Owner]{}}
+// New returns a Table for max entries. give is called to make a process give n entries
+// back, with Add.
+func New[Owner any](max int, give func(owner Owner, n int)) *Table[Owner] {
+	return &Table[Owner]{max: max, give: give, by: map[uint32]*user[Owner]{}}
 }
 
-// Held returns how many entries there are.
-func (t *Table[Owner]) Held() int { return t.n }
+// Len returns how many entries there are.
+func (t *Table[Owner]) Len() int { return t.n }
 
-// Full tells whether no entry is free.
+// Full returns whether no entry is free.
 func (t *Table[Owner]) Full() bool { return t.n >= t.max }
 
 // Join makes s the Share of a process whose user is not known yet.
 func (t *Table[Owner]) Join(s *Share[Owner], owner Owner) {
 	s.owner, s.table = owner, t
-	s.enter(&user[Owner]{one: true})
+	s.enter(&user[Owner]{unknown: true})
 }
 
-// Of says which user a process runs as.
-func (s *Share[Owner]) Of(id uint32) {
+// SetUser sets which user a process runs as.
+func (s *Share[Owner]) SetUser(id uint32) {
 	t := s.table
-	if t == nil || !s.user.one && s.user.id == id {
+	if t == nil || !s.user.unknown && s.user.id == id {
 		return
 	}
 	u := t.by[id]
@@ -91,9 +91,9 @@ func (s *Share[Owner]) Of(id uint32) {
 	s.Add(n)
 }
 
-// Beside tells whether two processes are the same user's, or no user is known of both.
-func (s *Share[Owner]) Beside(o *Share[Owner]) bool {
-	return s.table != nil && o.table != nil && (s.user == o.user || s.user.one && o.user.one)
+// SameUser returns whether two processes are of the same user, or neither has a known user.
+func (s *Share[Owner]) SameUser(o *Share[Owner]) bool {
+	return s.table != nil && o.table != nil && (s.user == o.user || s.user.unknown && o.user.unknown)
 }
 
 // Leave ends s, with all that it holds.
@@ -130,7 +130,7 @@ func (s *Share[Owner]) exit() {
 		t.all[u.at].at = u.at
 		t.all[last] = nil
 		t.all = t.all[:last]
-		if !u.one {
+		if !u.unknown {
 			delete(t.by, u.id)
 		}
 	}
@@ -153,14 +153,14 @@ func (p *pool) add(n int) {
 // Len returns how many entries the process holds.
 func (s *Share[Owner]) Len() int { return s.n }
 
-// Lose counts n entries that the process was refused, or gave back.
-func (s *Share[Owner]) Lose(n int) { s.lost += uint64(n) }
+// AddLost counts n entries that the process was refused, or gave back.
+func (s *Share[Owner]) AddLost(n int) { s.lost += uint64(n) }
 
 // Lost returns how many entries the process was refused, or gave back.
 func (s *Share[Owner]) Lost() uint64 { return s.lost }
 
-// Room tells whether the process may have k entries more, and has others give entries
-// back if that takes it.
+// Room returns whether the process may have k more entries. It makes others give entries
+// back for them if it must.
 func (s *Share[Owner]) Room(k int) bool {
 	t, u := s.table, s.user
 	if t == nil || t.n+k <= t.max && !t.tight && !u.tight {
@@ -178,7 +178,7 @@ func (s *Share[Owner]) Room(k int) bool {
 	return ok
 }
 
-// admit tells whether a member that has n entries may have k more of a pool for size
+// admit returns whether a member that has n entries may have k more of a pool for size
 // entries. If the pool is full and the member has less than its share, trim is called to
 // bring all others down to a level.
 func (p *pool) admit(size, n, k int, members func() []int, trim func(level int)) bool {
@@ -201,7 +201,7 @@ func (p *pool) admit(size, n, k int, members func() []int, trim func(level int))
 	}
 	p.tight = true
 	trim(p.level)
-	if p.n > size-k { // nobody has anything to give back
+	if p.n > size-k { // no member has anything to give back
 		p.tight, p.level, p.low = false, n, p.n
 		return false
 	}
@@ -253,7 +253,7 @@ func (t *Table[Owner]) trimUsers(level int) {
 		// There may be more processes than the user's share has entries.
 		for i := len(u.all) - 1; i >= 0 && u.n > level; i-- {
 			if s := u.all[i]; s.n > 0 {
-				t.take(s.owner, min(s.n, u.n-level))
+				t.give(s.owner, min(s.n, u.n-level))
 			}
 		}
 	}
@@ -263,13 +263,13 @@ func (t *Table[Owner]) trimUsers(level int) {
 func (t *Table[Owner]) trim(u *user[Owner], level int) {
 	for _, s := range u.all {
 		if n := s.n - level; n > 0 {
-			t.take(s.owner, n)
+			t.give(s.owner, n)
 		}
 	}
 }
 
-// Short yields the processes that were refused entries, or gave some back.
-func (t *Table[Owner]) Short(yield func(Owner, *Share[Owner]) bool) {
+// Shortages yields the processes that were refused entries, or gave some back.
+func (t *Table[Owner]) Shortages(yield func(Owner, *Share[Owner]) bool) {
 	for _, u := range t.all {
 		for _, s := range u.all {
 			if s.lost > 0 && !yield(s.owner, s) {
@@ -279,9 +279,9 @@ func (t *Table[Owner]) Short(yield func(Owner, *Share[Owner]) bool) {
 	}
 }
 
-// Mix returns a number that looks like any, for a and b: whoever gives entries back picks
-// those whose numbers are highest, or lowest, which is a fair sample of all and the same
-// one each time. It is splitmix64.
+// Mix returns a pseudo-random number for a and b. To give entries back, pick those whose
+// numbers are highest, or lowest: a fair sample of all, and the same one each time. It is
+// splitmix64.
 func Mix(a, b uint64) uint64 {
 	x := a*0x9e3779b97f4a7c15 + b
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

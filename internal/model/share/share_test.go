@@ -16,7 +16,7 @@ type holder struct {
 func newTable(max int) *Table[*holder] {
 	return New(max, func(h *holder, n int) {
 		h.given += n
-		h.Lose(n)
+		h.AddLost(n)
 		h.Add(-n)
 	})
 }
@@ -25,7 +25,7 @@ func join(t *Table[*holder], name string, user int) *holder {
 	h := &holder{name: name}
 	t.Join(&h.Share, h)
 	if user >= 0 {
-		h.Of(uint32(user))
+		h.SetUser(uint32(user))
 	}
 	return h
 }
@@ -37,7 +37,7 @@ func ask(h *holder, n int) (got int) {
 			h.Add(1)
 			got++
 		} else {
-			h.Lose(1)
+			h.AddLost(1)
 		}
 	}
 	return got
@@ -79,8 +79,8 @@ func TestBiggestGivesBack(t *testing.T) {
 			if old.given != 0 || late.given != 0 || late.Lost() != 0 || hog.given == 0 {
 				t.Errorf("given back: old %d, late %d, hog %d", old.given, late.given, hog.given)
 			}
-			if table.Held() > 1000 || hog.Len() < 300 {
-				t.Errorf("%d entries in all, the hog has %d", table.Held(), hog.Len())
+			if table.Len() > 1000 || hog.Len() < 300 {
+				t.Errorf("%d entries in all, the hog has %d", table.Len(), hog.Len())
 			}
 			// As soon as there is much room again, the hog may have it.
 			late.Leave()
@@ -134,10 +134,10 @@ func TestUserIsToldLate(t *testing.T) {
 	ask(a, 40)
 	ask(b, 40)
 	ask(c, 20)
-	a.Of(1)
-	b.Of(1)
-	if len(table.all) != 2 || table.Held() != 100 {
-		t.Fatalf("%d users, %d entries", len(table.all), table.Held())
+	a.SetUser(1)
+	b.SetUser(1)
+	if len(table.all) != 2 || table.Len() != 100 {
+		t.Fatalf("%d users, %d entries", len(table.all), table.Len())
 	}
 	if got := ask(c, 20); got != 20 || c.given != 0 {
 		t.Errorf("got %d of 20", got)
@@ -190,7 +190,7 @@ func TestRandom(t *testing.T) {
 				all[i] = all[len(all)-1]
 				all = all[:len(all)-1]
 			case r.IntN(100) == 0:
-				all[r.IntN(len(all))].Of(uint32(r.IntN(3)))
+				all[r.IntN(len(all))].SetUser(uint32(r.IntN(3)))
 			case r.IntN(4) == 0:
 				if h := all[r.IntN(len(all))]; h.Len() > 0 {
 					h.Add(-1 - r.IntN(h.Len()))
@@ -216,8 +216,8 @@ func TestRandom(t *testing.T) {
 				held += h.Len()
 				users[h.user] += h.Len()
 			}
-			if held != table.Held() || held > size || len(users) != len(table.all) {
-				t.Fatalf("%s: %d entries counted as %d, of %d; %d users as %d", at, held, table.Held(), size, len(users), len(table.all))
+			if held != table.Len() || held > size || len(users) != len(table.all) {
+				t.Fatalf("%s: %d entries counted as %d, of %d; %d users as %d", at, held, table.Len(), size, len(users), len(table.all))
 			}
 			for u, n := range users {
 				if u.n != n {

@@ -2,9 +2,9 @@ package snapshot
 
 import "time"
 
-// A Layout is where memory lies, and what came and went until then: only when it was
-// asked for. It has the memory of GPUs that is at addresses: what tensors lie in, and
-// what the driver handed out beside.
+// A Layout is where memory lies, and the changes until then: only when it was asked for.
+// It has the memory of GPUs that has addresses: segments with tensors, and other memory
+// that the driver handed out.
 type Layout struct {
 	Places   []Place
 	Segments []Segment // by Place and Address; those of a Place do not overlap
@@ -14,7 +14,7 @@ type Layout struct {
 	Change  func(i int) Change
 	Changes int
 	Dropped uint64
-	// Opaque: not every tensor was told, so that each segment of a caching allocator is
+	// Opaque: not every tensor has events, so that each segment of a caching allocator is
 	// one block, as if it were no Pool.
 	Opaque bool
 }
@@ -27,7 +27,7 @@ type Place struct {
 	GPU     string // as Labels.GPU
 }
 
-// A Source is who asked for memory.
+// A Source is a call stack that allocated or freed memory.
 type Source struct {
 	Stack []*Location // leaf first
 	Labels
@@ -42,8 +42,8 @@ type Segment struct {
 	Pool          bool // a caching allocator's, which hands it out as Blocks
 	Expandable    bool // pages of a Pool
 	Small         bool // a Pool's, for requests up to 1 MiB
-	// Blocks are what is in use of it, by address. They lie in it and do not overlap.
-	// What is no Pool's is one block.
+	// Blocks are in use, by address. They lie in the segment and do not overlap. A segment
+	// that is no Pool is one block.
 	Blocks []Block
 }
 
@@ -53,7 +53,7 @@ type Block struct {
 	Source        int // index into Layout.Sources
 }
 
-// An Action is what a Change did.
+// An Action is the kind of a Change.
 type Action uint8
 
 // Actions. A segment comes before the blocks in it, and ends after them.
@@ -62,7 +62,7 @@ const (
 	BlockEnded
 	SegmentCame
 	SegmentEnded
-	MemoryLacked // Size bytes could not be had
+	AllocationFailed // Size bytes could not be had
 )
 
 // A Change is one of a Layout, or a failure for want of memory.
@@ -71,7 +71,7 @@ type Change struct {
 	Place         int // index into Layout.Places
 	Time          time.Time
 	Address, Size uint64
-	Source        int // index into Layout.Sources: of what ended, who freed it; -1 when not known
+	Source        int // index into Layout.Sources: where memory ended, the stack that freed it; -1 when not known
 	// Pool and Expandable are as in Segment, of SegmentCame and SegmentEnded.
 	Pool, Expandable bool
 	// Free are the GPU's bytes that were free when the driver was asked last, of

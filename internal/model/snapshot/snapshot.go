@@ -1,12 +1,13 @@
-// Package snapshot is the one input of every output: who held how much GPU
-// memory at one moment, symbolized, with what was lost. It is a leaf: it
-// imports only loss of this module, and it holds no pid's memory, no BPF map and
-// no open file. The keys in json tags are those of the JSON output.
+// Package snapshot is the one input of every output: how much GPU memory each process and
+// call stack held at one moment, with names, and with counters of what was lost. It is a
+// leaf: it imports only holder and loss of this module, and has no BPF map and no open file. The keys
+// in json tags are those of the JSON output.
 package snapshot
 
 import (
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
@@ -30,6 +31,8 @@ type Snapshot struct {
 	// Freed says where tensors were freed, only when it was asked for and frees have
 	// stacks.
 	Freed []Freed
+	// Heaps are the last readings of processes' heaps, only when they were asked for.
+	Heaps []Heap
 	// Steps are the training steps of processes, only when they were asked for.
 	Steps []Steps
 	// Layout is where memory lies, only when it was asked for.
@@ -96,10 +99,12 @@ type Line struct {
 
 // A Mapping is one executable file mapping of a process.
 type Mapping struct {
-	Start, Limit, Offset uint64
-	Path                 string
-	BuildID              string // lower-case hex of the GNU build id, "" for none
-	HasLines             bool
+	Start    uint64 `json:"start"`
+	Limit    uint64 `json:"limit"`
+	Offset   uint64 `json:"offset"`
+	Path     string `json:"path"`
+	BuildID  string `json:"build_id"` // lower-case hex of the GNU build id, "" for none
+	HasLines bool   `json:"has_lines"`
 }
 
 // Key is equal for mappings of one file at one place: those of processes that
@@ -115,7 +120,9 @@ type Process struct {
 	PID    int    `json:"pid"`
 	Name   string `json:"name"` // comm
 	Exited bool   `json:"exited"`
-	// Inuse, Peak and Allocated are bytes of owned device memory.
+	Who
+	// Inuse, Peak and Allocated are bytes of owned device memory: of allocations that were
+	// traced, without what the driver uses itself.
 	Inuse     int64 `json:"inuse_bytes"`
 	Peak      int64 `json:"peak_bytes"`
 	Allocated int64 `json:"allocated_bytes"`
@@ -139,9 +146,9 @@ type Process struct {
 	// of each since it was last trimmed.
 	Async     int64 `json:"async_bytes"`
 	AsyncHigh int64 `json:"async_high_bytes"`
-	// Unattributed is live device memory beyond --max-live, of which no call
-	// stack is kept. Unknown is memory of which nothing is kept: it may be
-	// live, and is in no other figure.
+	// Unattributed is live device memory beyond --max-live, without a call stack.
+	// Unknown is memory for which there was no room at all: it may be live, and is in no
+	// other figure.
 	Unattributed int64 `json:"unattributed_bytes"`
 	Unknown      int64 `json:"unknown_bytes"`
 }
@@ -227,7 +234,7 @@ func (a *Allocator) Pool(request int64, private string) (sum Segments) {
 // smallRequest is PyTorch's kSmallSize, in bytes.
 const smallRequest = 1 << 20
 
-// Segments are those of one class: how they were taken from CUDA, and for what.
+// Segments are those of one class, which is how they were allocated and for which requests.
 type Segments struct {
 	// Private is the private pool that they are of, as PyTorch's own snapshot has its
 	// id: "1.0" is a CUDA graph's, "0.1" torch.cuda.MemPool's or graph_pool_handle's.
@@ -272,12 +279,22 @@ func (s *Segments) Add(o *Segments) {
 // An Allocation is one live allocation: a segment of a caching allocator with all its
 // bytes, and each tensor that lies in it.
 type Allocation struct {
-	Sample int // index into Samples
+	Sample int `json:"sample"` // index into Samples
 	// Address is where it lies, or else Handle what the driver calls it:
 	// physical memory, arrays, external memory. One of them is 0.
-	Address, Handle uint64
-	Size            int64
-	Time            time.Time
+	Address uint64    `json:"address,omitempty"`
+	Handle  uint64    `json:"handle,omitempty"`
+	Size    int64     `json:"size"`
+	Time    time.Time `json:"time"`
+}
+
+// A Heap is the last reading of one process's heap.
+type Heap struct {
+	PID     int             `json:"pid"`
+	Process string          `json:"process"` // comm
+	Begin   time.Time       `json:"begin"`
+	End     time.Time       `json:"end"`
+	Reading *holder.Reading `json:"reading"`
 }
 
 // A Freed is what was freed at one stack of the tensors of one sample.
@@ -317,7 +334,10 @@ type OutOfMemory struct {
 	// first call failed; nil if no tensors were seen.
 	Allocator *Allocator
 	GPUs      []GPUMemory
-	Snapshot  *Snapshot
+	// Predicted says what other settings of the allocator would have changed, "" where that
+	// is not known. Unpredicted says why it is not, or what tells it later, "" for nothing.
+	Predicted, Unpredicted string
+	Snapshot               *Snapshot
 }
 
 // FrameworkMemory is what a caching allocator had handed out, and held, in bytes.
@@ -342,5 +362,5 @@ type GPUProcess struct {
 	PID   int    `json:"pid"`
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	Known bool   `json:"known"` // whether the kernel driver tells Bytes
+	Known bool   `json:"known"` // whether the kernel driver reports Bytes
 }

@@ -3,6 +3,8 @@ package snapshot
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -12,8 +14,14 @@ import (
 // would be lost by every output.
 func TestAllLabels(t *testing.T) {
 	var l Labels
-	if n := reflect.TypeFor[Labels]().NumField(); n != len(AllLabels) {
-		t.Fatalf("%d fields, %d rows", n, len(AllLabels))
+	rows := 1 // of Who
+	for i := range AllLabels {
+		if !AllLabels[i].OfProcess() {
+			rows++
+		}
+	}
+	if n := reflect.TypeFor[Labels]().NumField(); n != rows {
+		t.Fatalf("%d fields, %d rows", n, rows)
 	}
 	names, columns := map[string]bool{}, map[int]bool{}
 	for i := range AllLabels {
@@ -122,13 +130,61 @@ func TestSeveral(t *testing.T) {
 // Go name.
 func TestJSONKeys(t *testing.T) {
 	for _, of := range []reflect.Type{
-		reflect.TypeFor[Meta](), reflect.TypeFor[Process](), reflect.TypeFor[Account](),
+		reflect.TypeFor[Meta](), reflect.TypeFor[Process](), reflect.TypeFor[Who](), reflect.TypeFor[Account](),
 		reflect.TypeFor[AccountLine](), reflect.TypeFor[GPUMemory](), reflect.TypeFor[GPUProcess](), reflect.TypeFor[Line](), reflect.TypeFor[loss.Counter](),
 	} {
 		for field := range of.Fields() {
-			if field.Tag.Get("json") == "" {
+			if field.Tag.Get("json") == "" && !field.Anonymous {
 				t.Errorf("%v.%s has no key", of, field.Name)
 			}
+		}
+	}
+}
+
+// TestWho: each field is one of Fields, and is learned. What is not known leaves what was.
+func TestWho(t *testing.T) {
+	var w Who
+	if n := reflect.TypeFor[Who]().NumField(); n != len(w.Fields()) {
+		t.Fatalf("%d fields, %d in Fields", n, len(w.Fields()))
+	}
+	for i, field := range w.Fields() {
+		*field = fmt.Sprint(i)
+	}
+	if got := (Who{Pod: "before"}).Learn(w); got != w {
+		t.Errorf("learned %+v, want %+v", got, w)
+	}
+	if got := w.Learn(Who{}); got != w {
+		t.Errorf("learned %+v, want %+v", got, w)
+	}
+	if got := (Who{}).Learn(Who{Command: strings.Repeat("x", 1<<20)}); len(got.Command) != maxField {
+		t.Errorf("a command of %d bytes", len(got.Command))
+	}
+}
+
+// TestWhere: of a pod and a container that have no name, their ids are shown.
+func TestWhere(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	for _, x := range []struct {
+		who                  Who
+		pod, container, home string
+	}{
+		{Who{}, "", "", ""},
+		{Who{ContainerID: id}, "", "0123456789ab", "container 0123456789ab"},
+		{Who{ContainerID: "01"}, "", "01", "container 01"},
+		{Who{PodUID: "uid", ContainerID: id}, "uid", "0123456789ab", "pod uid"},
+		{Who{PodUID: "uid", Pod: "train-0", Namespace: "ml", Container: "main", ContainerID: id}, "train-0", "main", "ml/train-0/main"},
+		{Who{Job: "7", Service: "slurmd.service"}, "", "", "job 7"},
+		{Who{Service: "serve.service"}, "", "", "serve.service"},
+	} {
+		l := Labels{Who: &x.who}
+		for name, want := range map[string]string{"pod": x.pod, "container": x.container} {
+			i := slices.IndexFunc(AllLabels[:], func(l Label) bool { return l.Name == name })
+			if got := AllLabels[i].Get(&l); got != want {
+				t.Errorf("the %s of %+v is %q", name, x.who, got)
+			}
+		}
+		if got := x.who.Home(); got != x.home {
+			t.Errorf("%+v is of %q", x.who, got)
 		}
 	}
 }

@@ -12,7 +12,7 @@ type Steps struct {
 	// times a step was left out because it might have been several, or none.
 	Begun        bool
 	Seen, Unsure int64
-	Last         []Step // those that are kept, in order
+	Last         []Step // the latest ones, in order
 	Total        Moved  // of all Seen
 	// Grew are the stacks that held more when the last step ended than Over steps
 	// before, the largest growth first; not all, if there are many. Gained is by how
@@ -30,7 +30,7 @@ type Step struct {
 	Moved
 }
 
-// Moved is what came and went, of tensors.
+// Moved counts tensors that began and that ended.
 type Moved struct {
 	AllocBytes, AllocObjects int64
 	FreedBytes, FreedObjects int64

@@ -4,7 +4,7 @@ package snapshot
 // was asked for (for pitched memory, what it gave).
 type Values struct {
 	AllocObjects, AllocBytes int64
-	PeakBytes                int64 // held at the process's highest device total
+	PeakBytes                int64 // held when the process held most on GPUs; of other memory, when it held most of its class
 	InuseObjects, InuseBytes int64
 	FailedObjects            int64 // calls that failed; in none of the above
 	FailedBytes              int64
@@ -52,7 +52,7 @@ func (v *Values) Sub(w *Values) {
 	}
 }
 
-// Succeeded tells whether v has anything beside failed calls.
+// Succeeded reports whether v has anything beside failed calls.
 func (v *Values) Succeeded() bool {
 	for i := range AllValues {
 		if !AllValues[i].Failed && *AllValues[i].Of(v) != 0 {

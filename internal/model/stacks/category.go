@@ -18,16 +18,16 @@ const (
 	Unknown        = "unknown"
 )
 
-// A Use is what the stack of a tensor tells of what it is for.
+// A Use is the part of a tensor's stack that shows the tensor's purpose.
 type Use struct {
 	stack    []*snapshot.Location
 	operator string
-	caller   []*snapshot.Location // of the operator, or of what made it without one
+	caller   []*snapshot.Location // of the operator, or of the code that made it without one
 	converts bool                 // to another type of numbers
 	scope    scope
 }
 
-// A Fate is what became of the tensors of one stack.
+// A Fate counts how the tensors of one stack ended.
 type Fate struct {
 	Live    int64 // not freed
 	Crossed int64 // freed by another thread than the one that made them
@@ -37,7 +37,7 @@ type Fate struct {
 	After *Use
 }
 
-// UseOf returns what a stack tells, leaf first and not folded.
+// UseOf returns the use of a stack, leaf first and not folded.
 func UseOf(stack []*snapshot.Location) Use {
 	u := Use{stack: stack, scope: scopeOf(stack)}
 	u.operator, u.caller = called(stack)
@@ -49,9 +49,8 @@ func UseOf(stack []*snapshot.Location) Use {
 	return u
 }
 
-// Category returns what tensors are for that were made at a stack, and became what
-// fate says. It is a guess from what can be seen from outside of the program: see
-// Rules.
+// Category returns the category of tensors that were made at a stack and ended as fate
+// says. It is a guess from outside of the program: see Rules.
 func (u *Use) Category(fate Fate) string {
 	for i := range Rules {
 		if Rules[i].holds(u, &fate) {
@@ -61,7 +60,7 @@ func (u *Use) Category(fate Fate) string {
 	return Unknown
 }
 
-// A Rule says what is of a category.
+// A Rule is a condition for a category.
 type Rule struct {
 	Category string
 	What     string // as the end of a clause: a tensor that was ...
@@ -69,9 +68,9 @@ type Rule struct {
 }
 
 // Rules are in order of precedence: a tensor is of the first category that holds.
-// What is around an allocation is told by the frame nearest to it.
+// The frame nearest to an allocation decides its scope.
 var Rules = []Rule{
-	{Unknown, "made by a library as a workspace that it keeps: no tensor of the program",
+	{Unknown, "made by a library as a workspace that it keeps; it is not a tensor of the program",
 		in(workspace)},
 	{Parameter, "made while a module is built, moved, converted or loaded, or gathered by FSDP",
 		in(loading)},
@@ -87,15 +86,15 @@ var Rules = []Rule{
 		func(u *Use, f *Fate) bool {
 			return u.scope != backward && f.Stayed > f.Crossed && f.Live <= f.Stayed && u.within(f)
 		}},
-	{Gradient, "made in the backward pass, and freed by another thread (zero_grad is called on the program's), or mostly not freed yet",
+	{Gradient, "made in the backward pass, and freed by another thread (the program's own thread calls zero_grad), or mostly not freed yet",
 		func(u *Use, f *Fate) bool {
 			return u.scope == backward && (100*f.Crossed > f.Stayed || f.Live > f.Stayed)
 		}},
 	{Temporary, "made in the backward pass, and freed by autograd's own thread",
 		in(backward)},
-	{Activation, "made in a module's forward, or where a checkpoint runs one again",
+	{Activation, "made in a module's forward, or where checkpointing runs a forward again",
 		in(forward)},
-	{Input, "made or copied to the GPU by the program itself, in none of these",
+	{Input, "made or copied to the GPU by the program itself, outside all of the above",
 		func(u *Use, _ *Fate) bool { return creates(u.operator) && !u.converts }},
 	{Activation, "computed by the program itself, and freed by autograd's thread, which had saved it for the backward pass",
 		func(u *Use, f *Fate) bool { return u.operator != "" && 100*f.Crossed > f.Stayed }},
@@ -107,7 +106,7 @@ func in(scopes ...scope) func(*Use, *Fate) bool {
 	return func(u *Use, _ *Fate) bool { return slices.Contains(scopes, u.scope) }
 }
 
-// within tells whether tensors ended in the call of the operator that made them. Its
+// within reports whether tensors ended in the call of the operator that made them. Its
 // thread had made nothing since, or something in the same call. Another one of the same
 // stack is of another call.
 func (u *Use) within(f *Fate) bool {
@@ -118,7 +117,8 @@ func (u *Use) within(f *Fate) bool {
 	return after == nil || after.operator == u.operator && slices.Equal(after.caller, u.caller) && !slices.Equal(after.stack, u.stack)
 }
 
-// creates tells whether an operator makes a tensor of no others, or of one elsewhere.
+// creates reports whether an operator makes a tensor of no others, or copies one from
+// elsewhere.
 func creates(operator string) bool {
 	name, ok := strings.CutPrefix(operator, "aten::")
 	return ok && (creators[name] || strings.HasPrefix(name, "new_") || strings.HasSuffix(name, "_like"))
@@ -131,7 +131,7 @@ var creators = words(`
 	sparse_coo_tensor sparse_csr_tensor sparse_compressed_tensor complex
 `)
 
-// A scope is what is around an allocation.
+// A scope is the part of a training that an allocation is in.
 type scope uint8
 
 const (
@@ -146,7 +146,7 @@ const (
 	forward
 )
 
-// scopeOf returns the scope that the frame nearest to the leaf tells of.
+// scopeOf returns the scope of the frame nearest to the leaf that has one.
 func scopeOf(stack []*snapshot.Location) scope {
 	closure := false
 	for _, l := range stack {
@@ -199,7 +199,7 @@ var nativeScopes = []struct {
 // torch, or of any where file is "".
 type pythonScope struct {
 	scope scope
-	file  string // as inTorch takes it
+	file  string // as for inTorch
 	names map[string]bool
 }
 

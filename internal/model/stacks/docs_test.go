@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-var writeDocs = flag.Bool("write-docs", false, "write the table of categories into docs/tensors.md")
+var update = flag.Bool("update", false, "write the table of categories into docs/tensors.md")
 
 // The table of categories in docs/tensors.md is made from Rules: `go test
-// ./internal/stacks -run TestDocs -write-docs` writes it.
+// ./internal/model/stacks -run TestDocs -update` writes it.
 func TestDocs(t *testing.T) {
 	const file, begin, end = "../../../docs/tensors.md", "<!-- categories: begin -->\n", "<!-- categories: end -->\n"
 	text, err := os.ReadFile(file)
@@ -28,11 +28,11 @@ func TestDocs(t *testing.T) {
 		want += fmt.Sprintf("| `%s` | %s |\n", Rules[i].Category, Rules[i].What)
 	}
 	want += fmt.Sprintf("| `%s` | none of these |\n\n", Unknown)
-	if *writeDocs {
+	if *update {
 		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	} else if table != want {
-		t.Errorf("%s is not what Rules says: run this test with -write-docs", file)
+		t.Errorf("%s is not what Rules says: run this test with -update", file)
 	}
 }

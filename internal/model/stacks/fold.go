@@ -8,25 +8,25 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Native says which native frames of a stack with Python frames are kept. It is
+// Native says which native frames of a stack with Python frames are shown. It is
 // a pflag.Value.
 type Native uint8
 
 const (
-	// NativePython keeps native frames but those of CPython itself, of the C
-	// library below it, and of what called the outermost Python frame, so that a
+	// NativePython shows native frames but those of CPython itself, of the C
+	// library below it, and of the callers of the outermost Python frame, so that a
 	// stack begins with Python, and a reader sees that call at::, torch::, c10::
 	// and the driver. Where autograd's engine called Python, it begins with that.
 	NativePython Native = iota
-	// NativeAll keeps all native frames.
+	// NativeAll shows all native frames.
 	NativeAll
-	// NativeNone keeps the Python frames and the driver call.
+	// NativeNone shows the Python frames and the driver call.
 	NativeNone
 )
 
 var modeNames = [...]string{NativePython: "python", NativeAll: "all", NativeNone: "none"}
 
-// String returns the mode as --native takes it.
+// String returns the mode as a value of --native.
 func (m Native) String() string {
 	if int(m) < len(modeNames) {
 		return modeNames[m]
@@ -34,7 +34,7 @@ func (m Native) String() string {
 	return "invalid"
 }
 
-// Set parses what --native takes.
+// Set parses a value of --native.
 func (m *Native) Set(s string) error {
 	i := slices.Index(modeNames[:], s)
 	if i < 0 {
@@ -47,7 +47,7 @@ func (m *Native) Set(s string) error {
 // Type names the value in help texts.
 func (Native) Type() string { return "mode" }
 
-// Fold returns the frames of a stack, leaf first, that native keeps. Stacks
+// Fold returns the frames of a stack, leaf first, that native shows. Stacks
 // without Python frames stay whole. The result may be stack itself.
 func Fold(native Native, stack []*snapshot.Location) []*snapshot.Location {
 	root := begins(stack)

@@ -9,8 +9,8 @@ import (
 
 // Module returns the modules of PyTorch whose forward the memory was asked for in,
 // root first, by class: "Net/TransformerEncoder/TransformerEncoderLayer/Linear". It is
-// "" outside of modules, and in the backward pass, which does not tell of what forward
-// it is: but where a checkpoint runs one again.
+// "" outside of modules, and in the backward pass, which does not show the forward that it
+// belongs to, unless a checkpoint runs one again.
 //
 // The class is the one whose code runs, as CPython 3.11 and later name it: of an
 // inherited forward, the class that defines it. Where the frame does not name it, as
@@ -40,11 +40,11 @@ func Module(stack []*snapshot.Location) string {
 	return join(path)
 }
 
-// maxModule bounds what Module returns, in bytes: a process may name its functions as it
+// maxModule bounds the result of Module, in bytes: a process may name its functions as it
 // likes, and call them in each other hundreds of times.
 const maxModule = 1 << 10
 
-// join joins names, of which the first is the innermost. What finds no room is "…".
+// join joins names, of which the first is the innermost. Names without room become "…".
 func join(path []string) string {
 	size := 0
 	for i, name := range path {
@@ -57,7 +57,7 @@ func join(path []string) string {
 	return strings.Join(path, "/")
 }
 
-// moduleFile has nn.Module, and moduleCalls are what runs its forward there.
+// moduleFile has nn.Module, and moduleCalls are its functions that run forward.
 const moduleFile = "nn/modules/module.py"
 
 var moduleCalls = words("_wrapped_call_impl _call_impl _slow_forward inner __call__")

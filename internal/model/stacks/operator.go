@@ -9,8 +9,8 @@ import (
 
 // Operator returns the operator of PyTorch that the program, or autograd, called for
 // the memory: "aten::zeros_like", whatever operators that called in turn. Where a node
-// of autograd's graph called it, it is that node: "AddmmBackward0". What is not seen
-// is "": operators of other libraries have no function of their own name, nor has
+// of autograd's graph called it, it is that node: "AddmmBackward0". An operator that is not seen
+// is "": those of other libraries have no function of their own name, nor has
 // generated code.
 //
 // stack is leaf first and not folded.
@@ -19,7 +19,7 @@ func Operator(stack []*snapshot.Location) string {
 	return name
 }
 
-// called returns what Operator does, and the frames that called it.
+// called returns the operator, and the frames that called it.
 func called(stack []*snapshot.Location) (name string, by []*snapshot.Location) {
 	by = stack
 	for i, l := range stack {
@@ -137,7 +137,7 @@ func nativePrefix(l *snapshot.Location, prefix string) bool {
 }
 
 // method returns the class and the name of the method that a Python frame is of, as
-// CPython 3.11 and later qualify it; class is "" where the frame does not tell.
+// CPython 3.11 and later qualify it; class is "" where the frame lacks it.
 func method(l *snapshot.Location) (class, name string) {
 	name = l.Lines[0].Function
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {

@@ -100,29 +100,29 @@ var beneath = []string{
 func Owner(stack []*snapshot.Location) string {
 	var o Owners
 	for _, l := range stack {
-		if name := o.Of(l); name != "" {
+		if name := o.Owner(l); name != "" {
 			return name
 		}
 	}
 	return ""
 }
 
-// Owners tell whose code frames are. They remember what the paths of mapped files tell,
-// which takes most of the time. They are for one goroutine.
+// Owners find the owners of frames. They remember those of mapped files, which take most of
+// the time to find. They are for one goroutine.
 type Owners struct{ files map[string]file }
 
 // maxFiles bounds the files that are remembered.
 const maxFiles = 1 << 12
 
-// A file is what the path of a mapped file tells.
+// A file has the owner that the path of a mapped file shows.
 type file struct {
 	beneath bool   // no owner's
 	owner   string // of its name or package, "" for none
-	rest    string // the owner, if no function tells
+	rest    string // the owner, if no function shows another
 }
 
-// Of returns the owner of a frame, "" to look further up the stack.
-func (o *Owners) Of(l *snapshot.Location) string {
+// Owner returns the owner of a frame, "" to look further up the stack.
+func (o *Owners) Owner(l *snapshot.Location) string {
 	switch {
 	case interpreted(l):
 		return scriptOwner(l.Lines[0].File)
@@ -140,7 +140,7 @@ func (o *Owners) Of(l *snapshot.Location) string {
 	return f.nativeOwner(l)
 }
 
-// fileOf returns what the path of the file that l is in tells.
+// fileOf returns the owner that the path of the file of l shows.
 func fileOf(l *snapshot.Location) file {
 	base := mappedFile(l)
 	if interpreterFile(base) || matchAny(beneath, base) || bindings(l.Mapping.Path) {
@@ -160,7 +160,7 @@ func fileOf(l *snapshot.Location) file {
 	return f
 }
 
-// Listed tells whether an owner is one of the table, the application or nobody: there
+// Listed reports whether an owner is one of the table, the application or nobody: there
 // are so many of them, whatever runs.
 func Listed(name string) bool {
 	return name == "" || name == application || slices.ContainsFunc(owners, func(o owner) bool { return o.name == name })
@@ -171,8 +171,8 @@ func Listed(name string) bool {
 //
 // The prefix of a C function outranks the file: it is defined once, in its
 // library, wherever that is linked into. A C++ namespace does not: its
-// templates are compiled into whatever includes its headers, so that it tells
-// only where the file says nothing.
+// templates are compiled into whatever includes its headers, so that it counts
+// only where the file has no owner.
 func (f *file) nativeOwner(l *snapshot.Location) string {
 	if f.beneath {
 		return ""

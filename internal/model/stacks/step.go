@@ -8,14 +8,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Step tells whether a stack is in a call of an optimizer's step, and which: call is 0
-// outside of any, and else equal for those that are at the same line of the program, which is
-// the frame nearest to the call that is in no installed package. It is not ok for a stack of which that is not known: one without
-// Python frames, that ends before Python's outermost one, or that lacks some between.
+// Step returns in which call of an optimizer's step a stack is: call is 0 outside of any,
+// and else equal for calls at the same line of the program, which is the frame nearest to
+// the call that is in no installed package. ok is false where that is not known: the stack
+// has no Python frames, ends before Python's outermost one, or lacks some in between.
 //
 // An optimizer is one of torch.optim's, or of a class made from its Optimizer, which
-// wraps every step (torch/optim/optimizer.py, profile_hook_step). Schedulers have a
-// step too, and are none. Of one optimizer that calls another it is the outer one's.
+// wraps every step (torch/optim/optimizer.py, profile_hook_step). A scheduler has a step too,
+// but it is not an optimizer. If one optimizer calls another, the step is the outer one's.
 //
 // stack is leaf first and not folded. Native frames make no difference: their names
 // may come later.

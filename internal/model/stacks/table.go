@@ -1,5 +1,9 @@
-// Package stacks keeps call stacks by id, and shows them to people: whose code
-// one is, and which of its frames are worth a line.
+// Package stacks holds call stacks by id, and reads them: which library allocated (Owner),
+// in which operator, module and training step of PyTorch, for which category of tensors,
+// and which frames are worth a line (Fold). These are pure functions of the frames.
+//
+// A Table holds a stack as long as something refers to it, within a bound that all users
+// share fairly.
 package stacks
 
 import (
@@ -13,10 +17,10 @@ import (
 )
 
 const (
-	// MaxFrames bounds the frames of the stacks kept.
+	// MaxFrames bounds the frames of all stacks.
 	MaxFrames = 4 << 20
-	// sweepAt is how many are kept when stacks that nothing refers to are looked
-	// for, and sweepAgain how many more when they are looked for again.
+	// sweepAt is the number of frames at which a sweep for stacks that nothing refers to
+	// begins, and sweepAgain how many more there are at the next one.
 	sweepAt    = MaxFrames / 4
 	sweepAgain = MaxFrames / 16
 	// stackFrames are those that a stack without any counts for.
@@ -27,15 +31,15 @@ const (
 type stack struct {
 	*record.Stack
 	doomed bool // goes at the end of the sweep, unless it is referred to then
-	of     *holder
+	holder *shareholder
 }
 
-// size is what a stack counts for, in frames.
-func (st *stack) size() int { return len(st.Frames) + stackFrames }
+// size is how many frames a stack counts for.
+func (st *stack) size() int { return len(st.Frames) + len(st.Modules) + stackFrames }
 
-// A holder is a process with stacks: it has a share of the frames.
-type holder struct {
-	share.Share[*holder]
+// A shareholder is a process with stacks: it has a share of the frames.
+type shareholder struct {
+	share.Share[*shareholder]
 	id event.Process
 }
 
@@ -43,18 +47,18 @@ type holder struct {
 // to it: a call site, or an event that is on its way. So the others go in two
 // steps, see record.Sweep.
 type Table struct {
-	// User, if set, tells which user a process runs as, if that is known already. All
+	// User, if set, returns which user a process runs as, if that is known already. All
 	// processes of a user together have a share of the frames.
 	User func(event.Process) (uid uint32, known bool)
 
 	byID map[uint64]*stack
 	// unnamed are those of which a look at the places may be of use.
 	unnamed map[uint64]*stack
-	shares  *share.Table[*holder] // of frames
-	holders map[event.Process]*holder
+	shares  *share.Table[*shareholder] // of frames
+	holders map[event.Process]*shareholder
 	lost    *loss.Set
 
-	sweepAt  int // kept frames at which the next sweep begins
+	sweepAt  int // frames at which the next sweep begins
 	sweeping bool
 	refused  map[uint64]uint32 // PID by id of stacks for which there was no room
 }
@@ -68,22 +72,22 @@ var lossDropped = causes.Add("stacks_dropped", "stacks without frames because to
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
-	t := &Table{byID: map[uint64]*stack{}, unnamed: map[uint64]*stack{}, holders: map[event.Process]*holder{},
+	t := &Table{byID: map[uint64]*stack{}, unnamed: map[uint64]*stack{}, holders: map[event.Process]*shareholder{},
 		lost: loss.New(causes), sweepAt: sweepAt, refused: map[uint64]uint32{}}
-	t.shares = share.New(MaxFrames, t.give)
+	t.shares = share.New(MaxFrames, t.evict)
 	return t
 }
 
 // holder returns a process that has stacks, made if need be.
-func (t *Table) holder(id event.Process) *holder {
+func (t *Table) holder(id event.Process) *shareholder {
 	h := t.holders[id]
 	if h == nil {
-		h = &holder{id: id}
+		h = &shareholder{id: id}
 		t.holders[id] = h
 		t.shares.Join(&h.Share, h)
 		if t.User != nil {
 			if uid, known := t.User(id); known {
-				h.Of(uid)
+				h.SetUser(uid)
 			}
 		}
 	}
@@ -93,16 +97,16 @@ func (t *Table) holder(id event.Process) *holder {
 // Belongs says which user a process runs as.
 func (t *Table) Belongs(id event.Process, uid uint32) {
 	if h := t.holders[id]; h != nil {
-		h.Of(uid)
+		h.SetUser(uid)
 	}
 }
 
-// give drops stacks of a process that count for n frames. Which ones is the same each
-// time that the same stacks are told.
-func (t *Table) give(h *holder, n int) {
+// evict drops stacks of a process that count for n frames. The same records always drop the
+// same ones.
+func (t *Table) evict(h *shareholder, n int) {
 	var own []*stack
 	for _, st := range t.byID {
-		if st.of == h {
+		if st.holder == h {
 			own = append(own, st)
 		}
 	}
@@ -120,8 +124,8 @@ func (t *Table) give(h *holder, n int) {
 }
 
 // refuse counts a stack for which there is no room.
-func (t *Table) refuse(h *holder, st *record.Stack) {
-	h.Lose(1)
+func (t *Table) refuse(h *shareholder, st *record.Stack) {
+	h.AddLost(1)
 	t.lost.Add(lossDropped, 1)
 	if len(t.refused) < maxRefused {
 		t.refused[st.ID] = st.Process.PID
@@ -131,7 +135,7 @@ func (t *Table) refuse(h *holder, st *record.Stack) {
 func (t *Table) remove(st *stack) {
 	delete(t.byID, st.ID)
 	delete(t.unnamed, st.ID)
-	st.of.Add(-st.size())
+	st.holder.Add(-st.size())
 }
 
 // A Shortage says of a process that it wanted more frames than its share.
@@ -143,21 +147,21 @@ type Shortage struct {
 
 // Shortages yields the shortages of all processes.
 func (t *Table) Shortages(yield func(Shortage) bool) {
-	for h := range t.shares.Short {
+	for h := range t.shares.Shortages {
 		if !yield(Shortage{h.id, h.Len(), h.Lost()}) {
 			return
 		}
 	}
 }
 
-// Add keeps a stack, if there is room.
+// Add adds a stack, if there is room.
 func (t *Table) Add(st *record.Stack) {
-	if old, ok := t.byID[st.ID]; ok { // evicted in the kernel and told again
+	if old, ok := t.byID[st.ID]; ok { // evicted in the kernel and reported again
 		old.doomed = false
 		return
 	}
 	h := t.holder(st.Process)
-	one := &stack{Stack: st, of: h}
+	one := &stack{Stack: st, holder: h}
 	if !h.Room(one.size()) {
 		t.refuse(h, st)
 		return
@@ -170,6 +174,14 @@ func (t *Table) Add(st *record.Stack) {
 func (t *Table) Frames(id uint64) []*record.Place {
 	if st := t.byID[id]; st != nil {
 		return st.Frames
+	}
+	return nil
+}
+
+// Modules returns the addresses of the modules of PyTorch that a stack is in, innermost first.
+func (t *Table) Modules(id uint64) []uint64 {
+	if st := t.byID[id]; st != nil {
+		return st.Modules
 	}
 	return nil
 }
@@ -202,26 +214,26 @@ func (t *Table) Unnamed() (first, again []*record.Place) {
 	return first, again
 }
 
-// WantsSweep tells whether it is time to look for what nothing refers to: there
+// WantsSweep reports whether it is time to look for stacks that nothing refers to: there
 // are many stacks, or there was no room for one.
 func (t *Table) WantsSweep() bool {
-	return !t.sweeping && (t.shares.Held() >= t.sweepAt || len(t.refused) > 0)
+	return !t.sweeping && (t.shares.Len() >= t.sweepAt || len(t.refused) > 0)
 }
 
-// Doom begins a sweep: it dooms the stacks that are not referred to.
-func (t *Table) Doom(referred func(id uint64) bool) {
+// Mark begins a sweep: it dooms the stacks that are not referred to.
+func (t *Table) Mark(referred func(id uint64) bool) {
 	for id, st := range t.byID {
 		st.doomed = !referred(id)
 	}
 	t.sweeping = true
 }
 
-// Sweeping tells whether a sweep has begun and not ended.
+// Sweeping reports whether a sweep has begun and not ended.
 func (t *Table) Sweeping() bool { return t.sweeping }
 
-// Doomed returns the stacks that a sweep is about to drop, and those for which
+// Marked returns the stacks that a sweep is about to drop, and those for which
 // there was no room, with the processes that they are of.
-func (t *Table) Doomed() (ids []uint64, pids map[uint32]bool) {
+func (t *Table) Marked() (ids []uint64, pids map[uint32]bool) {
 	pids = map[uint32]bool{}
 	for id, st := range t.byID {
 		if st.doomed {
@@ -252,7 +264,7 @@ func (t *Table) Drop(referred func(id uint64) bool) {
 		}
 	}
 	t.sweeping = false
-	t.sweepAt = max(sweepAt, min(t.shares.Held()+sweepAgain, MaxFrames))
+	t.sweepAt = max(sweepAt, min(t.shares.Len()+sweepAgain, MaxFrames))
 }
 
 // All yields every stack.
@@ -264,7 +276,7 @@ func (t *Table) All(yield func(*record.Stack) bool) {
 	}
 }
 
-// Len returns how many stacks are kept.
+// Len returns how many stacks there are.
 func (t *Table) Len() int { return len(t.byID) }
 
 // Loss returns every cause of loss.

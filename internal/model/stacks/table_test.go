@@ -29,8 +29,8 @@ func TestStacksMakeRoom(t *testing.T) {
 			live[id] = true
 		}
 		if s.WantsSweep() {
-			s.Doom(among(live))
-			if ids, pids := s.Doomed(); len(ids) == 0 || !pids[1] {
+			s.Mark(among(live))
+			if ids, pids := s.Marked(); len(ids) == 0 || !pids[1] {
 				t.Fatalf("%d doomed of %v", len(ids), pids)
 			}
 			if s.WantsSweep() {
@@ -48,8 +48,8 @@ func TestStacksMakeRoom(t *testing.T) {
 	for _, st := range s.byID {
 		kept += len(st.Frames) + stackFrames
 	}
-	if s.Loss()[lossDropped].Value != 0 || s.shares.Held() != kept || kept > MaxFrames {
-		t.Errorf("%v, %d frames kept, counted %d", s.Loss(), s.shares.Held(), kept)
+	if s.Loss()[lossDropped].Value != 0 || s.shares.Len() != kept || kept > MaxFrames {
+		t.Errorf("%v, %d frames kept, counted %d", s.Loss(), s.shares.Len(), kept)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestStackComesUpAgain(t *testing.T) {
 	for id := uint64(1); id <= 4; id++ {
 		add(s, id, 1)
 	}
-	s.Doom(among(map[uint64]bool{1: true}))
+	s.Mark(among(map[uint64]bool{1: true}))
 	add(s, 2, 0) // told again
 	s.Drop(among(map[uint64]bool{1: true, 3: true}))
 	for id, want := range map[uint64]bool{1: true, 2: true, 3: true, 4: false} {
@@ -80,11 +80,11 @@ func TestStacksFull(t *testing.T) {
 	if add(s, most+1, 60) || s.Loss()[lossDropped].Value != 1 {
 		t.Errorf("a stack too many is kept, or not counted: %+v", s.Loss())
 	}
-	s.Doom(func(uint64) bool { return true })
-	if ids, pids := s.Doomed(); len(ids) != 1 || ids[0] != most+1 || !pids[1] {
+	s.Mark(func(uint64) bool { return true })
+	if ids, pids := s.Marked(); len(ids) != 1 || ids[0] != most+1 || !pids[1] {
 		t.Errorf("%v of %v are asked for again", ids, pids)
 	}
-	if ids, _ := s.Doomed(); len(ids) != 0 {
+	if ids, _ := s.Marked(); len(ids) != 0 {
 		t.Errorf("%v are asked for twice", ids)
 	}
 }
@@ -119,7 +119,7 @@ func TestUnnamed(t *testing.T) {
 	s.Add(&record.Stack{ID: 3, Frames: []*record.Place{record.NewPlace(4, 0x40, nil, nil)}})
 	want(1, 0)
 	none := func(uint64) bool { return false }
-	s.Doom(none)
+	s.Mark(none)
 	s.Drop(none)
 	want(0, 0)
 }
@@ -132,20 +132,20 @@ func TestFullTableMakesRoom(t *testing.T) {
 	for id := uint64(1); id <= most-1; id++ {
 		add(s, id, frames)
 		if s.WantsSweep() { // all in use
-			s.Doom(func(uint64) bool { return true })
+			s.Mark(func(uint64) bool { return true })
 			s.Drop(func(uint64) bool { return true })
 		}
 	}
 	add(s, most, MaxFrames)
 	if !s.WantsSweep() {
-		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.shares.Held(), MaxFrames)
+		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.shares.Len(), MaxFrames)
 	}
 	none := func(uint64) bool { return false }
-	s.Doom(none)
-	s.Doomed()
+	s.Mark(none)
+	s.Marked()
 	s.Drop(none)
 	if !add(s, most, frames) || s.WantsSweep() {
-		t.Errorf("no room with %d frames kept", s.shares.Held())
+		t.Errorf("no room with %d frames kept", s.shares.Len())
 	}
 }
 
@@ -181,8 +181,8 @@ func TestFramesAreShared(t *testing.T) {
 				t.Fatalf("users %v: stack %d of the neighbour has lost its frames", users, i)
 			}
 		}
-		if s.shares.Held() > MaxFrames {
-			t.Errorf("%d frames", s.shares.Held())
+		if s.shares.Len() > MaxFrames {
+			t.Errorf("%d frames", s.shares.Len())
 		}
 		short := 0
 		for x := range s.Shortages {
@@ -194,9 +194,9 @@ func TestFramesAreShared(t *testing.T) {
 			t.Errorf("users %v: nobody is named", users)
 		}
 		none := func(uint64) bool { return false }
-		s.Doom(none)
+		s.Mark(none)
 		s.Drop(none)
-		if s.shares.Held() != 0 || len(s.holders) != 0 || !tell(1, 1) || !tell(1<<32, 2) {
+		if s.shares.Len() != 0 || len(s.holders) != 0 || !tell(1, 1) || !tell(1<<32, 2) {
 			t.Errorf("users %v: no room when nothing is in use", users)
 		}
 	}

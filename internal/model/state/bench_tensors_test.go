@@ -85,9 +85,9 @@ func withTensors(b *testing.B) *State {
 	}
 	live, allocated := make([]bool, benchTensors), uint64(0)
 	report := func(i int) {
-		e := event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, API: 2, TID: uint32(1 + i%2), Addr: address(i), Size: piece, Part: benchTensors * piece}
+		e := event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, API: 2, TID: uint32(1 + i%2), Addr: address(i), Size: piece, Part: benchTensors * piece}
 		if live[i] {
-			e.Op, e.Kind, e.TID = event.OpFree, event.KindNone, uint32(1+rng.IntN(2))
+			e.Op, e.Kind, e.TID = event.OpTensorFree, event.KindNone, uint32(1+rng.IntN(2))
 			allocated -= piece
 		} else {
 			e.Stack = stacks[rng.IntN(benchStacks)]

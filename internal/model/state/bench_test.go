@@ -129,7 +129,7 @@ func BenchmarkTotals(b *testing.B) {
 	s := full(b)
 	for b.Loop() {
 		live := int64(0)
-		for _, p := range s.Totals() {
+		for _, p := range s.Processes() {
 			live += p.LiveObjects
 		}
 		if live != benchLive {

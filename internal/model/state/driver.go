@@ -17,6 +17,7 @@ import (
 const (
 	LineAllocations = "allocations"
 	LineRounding    = "[driver rounding]"
+	LineUnderWay    = "[calls under way]"
 	LineBefore      = "[allocated before attach]"
 	LineRemainder   = "[cuda context and driver]"
 	LineUnknown     = "[cause not known]"
@@ -54,69 +55,75 @@ func driverLine(kind event.Kind) string {
 	return kind.String() // backing, which has no line of its own
 }
 
-// A part is memory of one kind that a process holds on one GPU.
-type part struct {
+// An accountPart is memory of one kind that a process holds on one GPU.
+type accountPart struct {
 	id   event.Process
 	gpu  string
 	kind event.Kind
 }
 
+// kindUnderWay is the kind in parts of accounts of what calls took that have not returned.
+const kindUnderWay = event.NumKinds
+
 type amount struct{ inuse, peak int64 }
 
-func (a *amount) plus(b amount) {
-	a.inuse += b.inuse
-	a.peak += b.peak
-}
+func (a *amount) add(b amount) { a.inuse, a.peak = a.inuse+b.inuse, a.peak+b.peak }
 
-// driver adds to out what the kernel driver handed out: a sample for each call site
-// whose memory is for the driver itself, one for what is left of the memory that
-// allocations lie in, and an account of each process on each GPU.
-func (b *builder) driver(out *snapshot.Snapshot) {
+func (a *amount) subtract(b amount) { a.inuse, a.peak = a.inuse-b.inuse, a.peak-b.peak }
+
+// addDriverMemory adds the memory that the kernel driver handed out: a sample of each call
+// site whose memory is for the driver itself, one of the memory around allocations, and an
+// account of each process on each GPU.
+func (b *builder) addDriverMemory(out *snapshot.Snapshot) {
 	kinds := make([]event.Kind, len(b.view.physical))
 	for i := range b.view.physical {
 		x := &b.view.physical[i]
-		s, kind := b.taken(x)
+		s, kind := b.physicalSample(x)
 		kinds[i] = kind
-		if apart(kind) {
+		if hasOwnSample(kind) {
+			out.Samples = b.merge(out.Samples, x.Proc, s)
+		} else if x.underWay != 0 {
+			s.Kind, s.Owner, s.Values = event.KindDriver.String(), ownerDriver, snapshot.Values{InuseBytes: x.underWay}
+			s.Stack[0] = b.leaf(LineUnderWay)
 			out.Samples = b.merge(out.Samples, x.Proc, s)
 		}
 	}
-	for s := range b.view.settlements(b.splits, func(i int) event.Kind { return kinds[i] }) {
+	for s := range b.view.processAccounts(b.splits, func(i int) event.Kind { return kinds[i] }) {
 		a := &s.account
-		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.GPU, Owner: ownerDriver, Process: a.Process, PID: a.PID}
+		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.GPU, Owner: ownerDriver, Process: a.Process, PID: a.PID, Who: b.view.whos[s.id]}
 		for _, r := range s.rest {
 			if r.amount != (amount{}) {
 				out.Samples = append(out.Samples, snapshot.Sample{Stack: []*snapshot.Location{synthetic(r.name)}, Labels: labels,
 					Values: snapshot.Values{InuseBytes: r.inuse, PeakBytes: r.peak}})
 			}
 		}
-		if s.holds {
+		if s.shown {
 			out.Accounts = append(out.Accounts, *a)
 		}
 	}
 }
 
-// ownerDriver is the owner of what no call site has.
+// ownerDriver is the owner of memory without a call site.
 const ownerDriver = "cuda"
 
-// apart tells whether what the kernel driver handed out for a kind of memory is shown
-// for itself: of what allocations lie in, what is left beside them is.
-func apart(kind event.Kind) bool { return kind != event.KindBacking && kind != event.KindPool }
+// hasOwnSample reports whether memory of a kind that the kernel driver handed out has a
+// sample. Memory that allocations lie in has none: the rest around them has.
+func hasOwnSample(kind event.Kind) bool { return kind != event.KindBacking && kind != event.KindPool }
 
-// A settlement is what a process holds on a GPU.
-type settlement struct {
+// A processAccount is the account of a process on a GPU.
+type processAccount struct {
 	id      event.Process
 	account snapshot.Account
-	holds   bool // account shows something
+	shown   bool // account shows something
 	rest    []remainder
 }
 
-// settlements yields those of the view, in order. kind tells what the memory of one of
-// v.physical is for.
-func (v *View) settlements(splits []*split, kind func(i int) event.Kind) iter.Seq[settlement] {
-	parts := map[part]*amount{}
-	of := func(id event.Process, gpu string, kind event.Kind) *amount {
-		key := part{id, gpu, kind}
+// processAccounts yields those of the view, in order. kind returns the kind of memory of
+// one of v.physical.
+func (v *View) processAccounts(splits []*split, kind func(i int) event.Kind) iter.Seq[processAccount] {
+	parts := map[accountPart]*amount{}
+	amountOf := func(id event.Process, gpu string, kind event.Kind) *amount {
+		key := accountPart{id, gpu, kind}
 		if parts[key] == nil {
 			parts[key] = &amount{}
 		}
@@ -131,62 +138,64 @@ func (v *View) settlements(splits []*split, kind func(i int) event.Kind) iter.Se
 		if x.Kind.Class() != event.ClassDevice {
 			continue
 		}
-		of(x.Proc, x.gpu, kind).plus(amount{x.InuseBytes, x.PeakBytes})
-		if x.pool && !v.partial {
-			of(x.Proc, x.gpu, event.KindTensor).plus(x.handed)
-			of(x.Proc, x.gpu, event.KindCached).plus(amount{x.InuseBytes - x.handed.inuse, x.PeakBytes - x.handed.peak})
+		amountOf(x.Proc, x.gpu, kind).add(amount{x.InuseBytes, x.PeakBytes})
+		if x.pool && !v.partial.active {
+			amountOf(x.Proc, x.gpu, event.KindTensor).add(x.handed)
+			amountOf(x.Proc, x.gpu, event.KindCached).add(amount{x.InuseBytes - x.handed.inuse, x.PeakBytes - x.handed.peak})
 		}
 	}
-	for i := range v.outside {
-		x := &v.outside[i]
-		of(x.id, x.gpu, event.KindNone).plus(x.amount)
+	for i := range v.strays {
+		x := &v.strays[i]
+		amountOf(x.id, x.gpu, event.KindNone).add(x.amount)
 	}
 	for i := range v.physical {
 		x := &v.physical[i]
-		of(x.Proc, x.gpu, kind(i)).plus(amount{x.InuseBytes, x.PeakBytes})
+		amountOf(x.Proc, x.gpu, kind(i)).add(amount{x.InuseBytes - x.underWay, x.PeakBytes})
+		amountOf(x.Proc, x.gpu, kindUnderWay).add(amount{inuse: x.underWay})
 	}
-	return func(yield func(settlement) bool) {
+	return func(yield func(processAccount) bool) {
 		for i := range v.presences {
 			h := &v.presences[i]
 			a := snapshot.Account{PID: int(h.id.PID), Process: v.names[h.id], GPU: h.gpu,
-				Driver: h.figure.Total, DriverKnown: h.figure.Known, Difference: h.figure.Differs, Compared: h.figure.Compared, Inferred: h.figure.Inferred && (h.late || !h.seen)}
-			rest := v.balance(splits, h, &a, func(kind event.Kind) amount { return *of(h.id, h.gpu, kind) })
-			if !yield(settlement{h.id, a, h.account, rest}) {
+				Driver: h.figure.Total, DriverKnown: h.figure.Known, Difference: h.figure.Difference, Compared: h.figure.Compared, Inferred: h.figure.Inferred && (h.late || !h.seen)}
+			b := &accountBuilder{Account: &a, view: v, at: h, amountOf: func(kind event.Kind) amount { return *amountOf(h.id, h.gpu, kind) }}
+			b.fill(splits)
+			if !yield(processAccount{h.id, a, h.account, b.rest}) {
 				return
 			}
 		}
 	}
 }
 
-// A face is what tells a sample of the kernel driver's memory from others. Objects
-// that one call of the program brought differ only in libcuda's own frames.
-type face struct {
+// A sampleKey distinguishes samples of the kernel driver's memory. Objects that one call of
+// the program allocated differ only in libcuda's own frames.
+type sampleKey struct {
 	id     event.Process
 	labels snapshot.Labels
 	path   int
 }
 
-// A step is one frame more of a stack.
-type step struct {
-	path  int // of the frames before it
-	frame *snapshot.Location
+// A pathStep is one more frame of a stack.
+type pathStep struct {
+	before int // of the frames before it
+	frame  *snapshot.Location
 }
 
 // merge adds a sample of a process to all, or to the one of all that shows the same.
 func (b *builder) merge(all []snapshot.Sample, id event.Process, s snapshot.Sample) []snapshot.Sample {
-	key := face{id: id, labels: s.Labels}
+	key := sampleKey{id: id, labels: s.Labels}
 	for _, frame := range s.Stack {
-		next := step{key.path, frame}
+		next := pathStep{key.path, frame}
 		if b.paths[next] == 0 {
 			b.paths[next] = len(b.paths) + 1
 		}
 		key.path = b.paths[next]
 	}
-	if i, ok := b.faces[key]; ok {
+	if i, ok := b.samples[key]; ok {
 		all[i].Values.Add(&s.Values)
 		return all
 	}
-	b.faces[key] = len(all)
+	b.samples[key] = len(all)
 	return append(all, s)
 }
 
@@ -196,103 +205,127 @@ type remainder struct {
 	amount
 }
 
-// balance fills in the total and the lines of an account, and returns those that no
-// call site has. of returns what the process holds of a kind on the GPU.
-func (v *View) balance(splits []*split, h *presence, a *snapshot.Account, of func(event.Kind) amount) (rest []remainder) {
-	plain, async := of(event.KindDevice), of(event.KindAsync)
-	tracked := plain.inuse + async.inuse
-	line := func(name string, bytes int64, note string) {
-		if bytes != 0 || name == LineAllocations {
-			a.Lines = append(a.Lines, snapshot.AccountLine{Name: name, Bytes: bytes, Note: note})
-		}
-		a.Total += bytes
+// An accountBuilder fills in the total and the lines of an account.
+type accountBuilder struct {
+	*snapshot.Account
+	view *View
+	at   *presence
+	// amountOf returns how much the process holds of a kind on the GPU.
+	amountOf func(event.Kind) amount
+
+	pools, within int64 // bytes: of allocators' segments, and of tensors in memory that was not seen allocated
+	older         int64 // bytes of memory from before the trace in lines so far
+	rest          []remainder
+}
+
+// fill makes the lines. Those without a call site are in rest, too.
+func (b *accountBuilder) fill(splits []*split) {
+	b.allocations(splits)
+	switch figure := &b.at.figure; {
+	case b.at.seen:
+		b.driver()
+	case !figure.Known:
+	case b.at.late:
+		b.Known = true
+		b.before(LineBefore, figure.Before, "includes the CUDA context, whose size is not known")
+	default:
+		b.Known = true
+		b.before(LineRemainder, figure.Before, "the kernel driver's calls of this process are not seen: what is not tracked cannot be split")
 	}
-	handed, cached, within := of(event.KindTensor).inuse, of(event.KindCached).inuse, of(event.KindNone).inuse
-	line(LineTensors, handed, "")
-	line(LineCached, cached, "")
-	var older int64 // memory from before the trace in lines so far
-	if s := splitOf(splits, owned{h.id, h.gpu}); s != nil {
-		line(LineTensors, s.told.InuseBytes, "")
+}
+
+func (b *accountBuilder) line(name string, bytes int64, note string) {
+	if bytes != 0 || name == LineAllocations {
+		b.Lines = append(b.Lines, snapshot.AccountLine{Name: name, Bytes: bytes, Note: note})
+	}
+	b.Total += bytes
+}
+
+// allocations makes the lines of memory that was seen allocated.
+func (b *accountBuilder) allocations(splits []*split) {
+	handed, cached := b.amountOf(event.KindTensor).inuse, b.amountOf(event.KindCached).inuse
+	b.line(LineTensors, handed, "")
+	b.line(LineCached, cached, "")
+	if s := splitOf(splits, allocatorKey{b.at.id, b.at.gpu}); s != nil {
+		b.line(LineTensors, s.reported.InuseBytes, "")
 		for _, l := range s.lines {
-			line(l.name, l.InuseBytes, "")
+			b.line(l.name, l.InuseBytes, "")
 		}
-		handed, older = s.pools.inuse, s.older.inuse
+		handed, b.older = s.pools.inuse, s.older.inuse
 	}
-	line(LineAllocations, tracked-handed-cached, "")
-	before := func(name string, bytes int64, note string) {
-		bytes -= older
-		// Tensors have been made in memory from before the trace.
-		bytes -= within
-		line(LineTensorsInOld, within, "")
-		for i := range v.allocators {
-			if x := &v.allocators[i]; x.id == h.id && x.gpu == h.gpu {
-				old, unused := x.old(bytes, handed+cached, within)
-				line(LineOldTensors, old, "")
-				line(LineOldCached, unused, "")
-				rest = append(rest, remainder{LineOldTensors, amount{inuse: old}}, remainder{LineOldCached, amount{inuse: unused}})
-				bytes -= old + unused
-			}
+	b.pools, b.within = handed+cached, b.amountOf(event.KindNone).inuse
+	b.line(LineAllocations, b.amountOf(event.KindDevice).inuse+b.amountOf(event.KindAsync).inuse-b.pools, "")
+}
+
+// before makes the lines of memory that was not seen allocated. Tensors may have been made
+// in it since. What is there of it now counts at the peak, too: it is older than the trace, or
+// nothing shows when it came.
+func (b *accountBuilder) before(name string, bytes int64, note string) {
+	bytes -= b.older + b.within
+	b.line(LineTensorsInOld, b.within, "")
+	for i := range b.view.allocators {
+		if x := &b.view.allocators[i]; x.id == b.at.id && x.gpu == b.at.gpu {
+			old, unused := x.old(bytes, b.pools, b.within)
+			b.line(LineOldTensors, old, "")
+			b.line(LineOldCached, unused, "")
+			b.rest = append(b.rest, remainder{LineOldTensors, amount{old, old}}, remainder{LineOldCached, amount{unused, unused}})
+			bytes -= old + unused
 		}
-		if bytes < 0 {
-			// Allocations whose end was not seen, or memory that the driver does not count.
-			a.Difference, a.Compared = bytes, true
-			bytes = 0
-		}
-		line(name, bytes, note)
-		rest = append(rest, remainder{name, amount{inuse: bytes}})
 	}
-	if !h.seen {
-		if a.Known = h.figure.Known; a.Known {
-			name, note := LineRemainder, "the kernel driver's calls of this process are not seen: what is not tracked cannot be split"
-			if h.late {
-				name, note = LineBefore, "includes the CUDA context, whose size is not known"
-			}
-			before(name, h.figure.Before, note)
-		}
-		return rest
+	if bytes < 0 {
+		// Allocations whose end was not seen, or memory that the driver does not count.
+		b.Difference, b.Compared = bytes, true
+		bytes = 0
 	}
-	backing, pool := of(event.KindBacking), of(event.KindPool)
-	rounding := amount{backing.inuse - plain.inuse, backing.peak - plain.peak}
-	unused := amount{pool.inuse - async.inuse, pool.peak - async.peak}
+	b.line(name, bytes, note)
+	b.rest = append(b.rest, remainder{name, amount{bytes, bytes}})
+}
+
+// driver makes the lines of memory that the kernel driver handed out beyond allocations.
+func (b *accountBuilder) driver() {
+	rounding, unused := b.amountOf(event.KindBacking), b.amountOf(event.KindPool)
+	rounding.subtract(b.amountOf(event.KindDevice))
+	unused.subtract(b.amountOf(event.KindAsync))
 	var left int64 // from before
-	a.Known = !h.late || h.figure.Known
-	if h.late {
+	late, figure := b.at.late, &b.at.figure
+	b.Known = !late || figure.Known
+	if late {
 		// Allocations may lie in memory from before the trace.
-		if h.figure.Known {
-			left = h.figure.Before + min(rounding.inuse, 0) + min(unused.inuse, 0)
+		if figure.Known {
+			left = figure.Before + min(rounding.inuse, 0) + min(unused.inuse, 0)
 		}
 		rounding, unused = amount{max(rounding.inuse, 0), max(rounding.peak, 0)}, amount{max(unused.inuse, 0), max(unused.peak, 0)}
 	}
-	line(LineRounding, rounding.inuse, "")
-	rest = append(rest, remainder{LineRounding, rounding})
+	b.line(LineRounding, rounding.inuse, "")
+	b.line(LineUnderWay, b.amountOf(kindUnderWay).inuse, "")
+	b.rest = append(b.rest, remainder{LineRounding, rounding})
 	for _, l := range driverLines {
 		switch l.kind {
-		case event.KindSystem: // of no GPU
+		case event.KindSystem: // on no GPU
 		case event.KindPool:
-			line(l.name, unused.inuse, "")
-			rest = append(rest, remainder{l.name, unused})
+			b.line(l.name, unused.inuse, "")
+			b.rest = append(b.rest, remainder{l.name, unused})
 		default:
-			line(l.name, of(l.kind).inuse, "")
+			b.line(l.name, b.amountOf(l.kind).inuse, "")
 		}
 	}
-	if h.late {
-		before(LineBefore, left, "includes the CUDA context as it was at attach")
-		return rest
+	if late {
+		b.before(LineBefore, left, "includes the CUDA context as it was at attach")
+		return
 	}
-	line(LineTensorsElsewhere, within, "")
-	line(LineElsewhere, -within, "")
-	elsewhere := of(event.KindNone)
-	rest = append(rest, remainder{LineElsewhere, amount{-elsewhere.inuse, -elsewhere.peak}})
-	return rest
+	b.line(LineTensorsElsewhere, b.within, "")
+	b.line(LineElsewhere, -b.within, "")
+	elsewhere := b.amountOf(event.KindNone)
+	b.rest = append(b.rest, remainder{LineElsewhere, amount{-elsewhere.inuse, -elsewhere.peak}})
 }
 
-// taken returns the sample of a call site of the physical layer, and what its memory
-// is for. Where no probed function tells that, the stack does: libcuda's function
-// that the program called.
-func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
+// physicalSample returns the sample of a call site of the physical layer, and the kind of
+// its memory. Where no probed function shows the kind, libcuda's function that the program
+// called does.
+func (b *builder) physicalSample(x *site) (snapshot.Sample, event.Kind) {
 	shape := b.shape(x.Stack, x.Kind, x.frames)
 	kind, api, frames := x.Kind, b.view.trace.API(x.API), shape.frames
-	if inner, function := below(x.frames); function != "" {
+	if inner, function := driverFrames(x.frames); function != "" {
 		if api == "" {
 			api = function
 		}
@@ -301,7 +334,7 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 		}
 		outer := make([]*snapshot.Location, 0, len(x.frames))
 		for _, place := range x.frames[inner:] {
-			outer = append(outer, b.one(place.Location()))
+			outer = append(outer, b.unique(place.Location()))
 		}
 		frames = stacks.Fold(b.view.want.Native, outer)
 	}
@@ -309,7 +342,7 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 	if x.Synthetic {
 		stack = append(stack, b.leaf(unsited))
 	}
-	if api != "" && (len(frames) == 0 || called(frames[0]) != api) {
+	if api != "" && (len(frames) == 0 || calledFunction(frames[0]) != api) {
 		stack = append(stack, b.leaf(api))
 	}
 	s := snapshot.Sample{
@@ -320,24 +353,24 @@ func (b *builder) taken(x *site) (snapshot.Sample, event.Kind) {
 	return s, kind
 }
 
-// below returns how many frames of a stack, which begins where a library calls the
+// driverFrames returns how many frames of a stack, which begins where a library calls the
 // kernel driver, are that library's own, and the function of it that was called from
 // elsewhere. Where that has no name, because another library of NVIDIA's driver called
 // it by an address, it is that library's name; else the name of the caller, if any.
-func below(frames []*record.Place) (n int, function string) {
+func driverFrames(frames []*record.Place) (n int, function string) {
 	for i, place := range frames {
 		l := place.Location()
 		file := library(place)
 		switch {
 		case file != "" && file == library(frames[0]):
-			n, function = i+1, called(l)
+			n, function = i+1, calledFunction(l)
 			if function == "" && vendor(file) {
 				function = file
 			}
 		case vendor(file) && (function == "" || vendor(function)):
 			n, function = i+1, file
 		case i > 0 && function == "":
-			return n, called(l)
+			return n, calledFunction(l)
 		default:
 			return n, function
 		}
@@ -356,14 +389,14 @@ func library(place *record.Place) string {
 	return name
 }
 
-// vendor tells whether a library is one of NVIDIA's driver besides libcuda.
+// vendor reports whether a library is one of NVIDIA's driver besides libcuda.
 func vendor(library string) bool {
 	return strings.HasPrefix(library, "libnv") || strings.HasSuffix(library, "_nvidia")
 }
 
-// called returns the function that was called where l is, "" if it has no name. What
-// is inlined there was not.
-func called(l *snapshot.Location) string {
+// calledFunction returns the function that was called where l is, "" if it has no name. An
+// inlined function was not called.
+func calledFunction(l *snapshot.Location) string {
 	if last := len(l.Lines) - 1; last >= 0 && l.Lines[last].Reason == "" {
 		return l.Lines[last].Function
 	}

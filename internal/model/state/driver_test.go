@@ -20,7 +20,7 @@ func watched() *State { return begun(record.Trace{NVML: true, Physical: true, In
 // attached is one that was attached to prog late.
 func attached() *State {
 	s := watched()
-	s.procs.known[prog].fromStart = false
+	s.processes.known[prog].fromStart = false
 	return s
 }
 
@@ -79,7 +79,7 @@ func TestKinds(t *testing.T) {
 		{"cuGraphInstantiateWithFlags", "[graph]"},
 		{"cuTexObjectCreate", "[other]"},
 		{"", "[cause not known]"},
-		{"cuMemAlloc_v2", "[driver rounding]"},
+		{"cuMemAlloc_v2", "[calls under way]"}, // it has not returned
 	}
 	wantLines := map[string]int64{LineAllocations: 0}
 	wantStacks := map[string][2]int64{}
@@ -90,8 +90,10 @@ func TestKinds(t *testing.T) {
 		wantLines[c.line] = size
 		total += size
 		switch c.line {
-		case "[pool]", "[driver rounding]":
+		case "[pool]":
 			wantStacks[c.line] = [2]int64{size, size}
+		case "[calls under way]":
+			wantStacks[c.line+" "+c.function], wantStacks["[driver rounding]"] = [2]int64{size, 0}, [2]int64{0, size}
 		default:
 			wantStacks[strings.TrimSpace(c.line+" "+c.function)] = [2]int64{size, size}
 		}
@@ -126,7 +128,7 @@ func TestShared(t *testing.T) {
 	moment(s, 13)
 	owner.frees(20, object, "cuMemFree_v2")
 	snap := driven(s)
-	expect(t, "samples", map[string][2]int64{"[shared, its owner gone]": {4 * mib, 0}}, stacksOf(snap))
+	expect(t, "samples", map[string][2]int64{"[shared, its owner gone]": {4 * mib, 4 * mib}, "[driver rounding]": {0, 4 * mib}}, stacksOf(snap))
 	i := slices.IndexFunc(snap.Accounts, func(a snapshot.Account) bool { return a.Process == "other" })
 	if i < 0 || snap.Accounts[i].Total != 4*mib {
 		t.Errorf("accounts %+v", snap.Accounts)
@@ -134,7 +136,7 @@ func TestShared(t *testing.T) {
 }
 
 // TestPeakOfTheDriver: rounding, the pool and what is under a stack have what they
-// were at the peak of the program's own memory, also when all is gone.
+// were at the peak of all that the process held, also when all is gone.
 func TestPeakOfTheDriver(t *testing.T) {
 	s := watched()
 	s.Apply(nobody(2))
@@ -185,7 +187,7 @@ func TestLate(t *testing.T) {
 	k.takes(11, "cuStreamCreate", 2*mib, 0)
 	snap := driven(s)
 	expect(t, "lines", map[string]int64{LineAllocations: 1 * mib, "[stream]": 2 * mib, LineBefore: 699 * mib}, lines(t, s))
-	expect(t, "samples", map[string][2]int64{LineBefore: {699 * mib, 0}, "[stream] cuStreamCreate": {2 * mib, 0}}, stacksOf(snap))
+	expect(t, "samples", map[string][2]int64{LineBefore: {699 * mib, 699 * mib}, "[stream] cuStreamCreate": {2 * mib, 2 * mib}}, stacksOf(snap))
 	if a := snap.Accounts[0]; a.Total != 702*mib || !a.Known || a.Driver != 700*mib || !a.DriverKnown {
 		t.Errorf("%+v", a)
 	}
@@ -235,12 +237,12 @@ func TestNotSeen(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := begun(record.Trace{NVML: true, Physical: tt.physical})
-			s.procs.known[prog].fromStart = !tt.late
+			s.processes.known[prog].fromStart = !tt.late
 			s.Apply(alloc(prog, 1, 0x1000, 100*mib))
 			s.Apply(held(10, 700*mib))
 			moment(s, 11)
 			expect(t, "lines", map[string]int64{LineAllocations: 100 * mib, tt.line: 600 * mib}, lines(t, s))
-			expect(t, "samples", map[string][2]int64{tt.line: {600 * mib, 0}}, stacksOf(driven(s)))
+			expect(t, "samples", map[string][2]int64{tt.line: {600 * mib, 600 * mib}}, stacksOf(driven(s)))
 			if a := driven(s).Accounts[0]; a.Total != 700*mib || !a.Known || !a.DriverKnown || a.Driver != 700*mib {
 				t.Errorf("%+v", a)
 			}

@@ -11,8 +11,8 @@ import (
 // maxFailing bounds the threads whose failure may go on.
 const maxFailing = 1024
 
-// OutOfMemory tells whether e is a failure for want of memory: a call's, or what a
-// framework's allocator said when it gave up.
+// OutOfMemory reports whether e is a failure for want of memory: of a call, or of a
+// framework's allocator that gave up.
 func OutOfMemory(e *event.Event) bool {
 	return e.Op == event.OpOutOfMemory || (e.Op == event.OpAlloc || e.Op == event.OpHandleCreate) && e.Result == event.OutOfMemory
 }
@@ -27,7 +27,7 @@ type Failure struct {
 	Calls     int64
 	API       string // of the last, "" if no call failed
 	GPU       string // label
-	// What a framework's allocator said, if it gave up: bytes.
+	// Bytes that a framework's allocator reported, if it gave up.
 	Framework                   bool
 	Wanted, Allocated, Reserved uint64
 
@@ -42,20 +42,20 @@ func (f *Failure) Size() uint64 {
 	return f.Requested
 }
 
-// Failures puts calls that fail together, for who tells of all that happened. It is not
-// about what was live then: an Incident is.
+// Failures joins failed calls to Failures, for reports of everything that happened. An
+// Incident, in contrast, has what was live at a failure.
 type Failures struct {
-	over    func(*Failure)
+	onEnd   func(*Failure)
 	failing map[threadKey]*Failure
 }
 
-// NewFailures returns Failures that give each Failure to over when it is.
+// NewFailures returns Failures that call onEnd with each Failure when it ends.
 func NewFailures(over func(*Failure)) *Failures {
 	return &Failures{over, map[threadKey]*Failure{}}
 }
 
-// Add takes an event that is OutOfMemory, which s had last. It returns the Failure that
-// begins with it, or nil.
+// Add adds an event that is OutOfMemory, the last one that s applied. It returns the
+// Failure that begins with it, or nil.
 func (x *Failures) Add(s *State, e *event.Event) (began *Failure) {
 	key := threadKey{e.Proc, e.TID}
 	f := x.failing[key]
@@ -86,7 +86,7 @@ func (x *Failures) Add(s *State, e *event.Event) (began *Failure) {
 func (x *Failures) end(key threadKey) {
 	f := x.failing[key]
 	delete(x.failing, key)
-	x.over(f)
+	x.onEnd(f)
 }
 
 // End ends the failures that may go on, in the order in which they began.
@@ -96,7 +96,7 @@ func (x *Failures) End() {
 		keys = append(keys, key)
 	}
 	slices.SortFunc(keys, func(a, b threadKey) int {
-		return cmp.Or(cmp.Compare(x.failing[a].Time, x.failing[b].Time), cmp.Compare(a.proc.PID, b.proc.PID), cmp.Compare(a.proc.Start, b.proc.Start), cmp.Compare(a.tid, b.tid))
+		return cmp.Or(cmp.Compare(x.failing[a].Time, x.failing[b].Time), a.proc.Compare(b.proc), cmp.Compare(a.tid, b.tid))
 	})
 	for _, key := range keys {
 		x.end(key)

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
-// A freed is what a view has of tensors that were freed at a stack.
+// A freed has the tensors of a view that were freed at one stack.
 type freed struct {
 	sample int // of those that were made
 	by     uint64
@@ -18,8 +18,9 @@ type freed struct {
 	tensors.Freed
 }
 
-// freers adds to v at which stacks tensors were freed, as far as frees have any.
-func (s *State) freers(v *View) {
+// addFreed adds at which stacks tensors were freed, as far as frees have any.
+func (c *collector) addFreed() {
+	s, v := c.s, c.v
 	type made struct {
 		id     event.Process
 		stack  uint64

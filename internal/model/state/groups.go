@@ -12,7 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
-// OtherOwners stands for owners, and OtherGPUs for GPUs, that are too many to be told apart.
+// OtherOwners and OtherGPUs stand for the owners and the GPUs beyond a bound.
 const (
 	OtherOwners = "other"
 	OtherGPUs   = "other"
@@ -26,65 +26,66 @@ const (
 	maxGroups = 4096
 	// maxLatest bounds the latest failures for want of memory.
 	maxLatest = 64
-	// maxTold bounds the stacks of which it is kept what they tell.
-	maxTold = 1 << 18
+	// maxUses bounds the stacks whose use is remembered.
+	maxUses = 1 << 18
 )
 
-// A Group is what memory has in common whose figures are added up. What a program could
-// make many of is bounded: the first come are told apart, for as long as the state is.
+// A Group is memory whose figures are added up. Owners and GPUs, of which a program could
+// make many, are bounded: the first ones are distinguished, as long as the state exists.
 type Group struct {
 	GPU   string // label, "" for memory on none
 	Kind  event.Kind
 	Owner string // "" where it is not known, or not yet
 }
 
-// groups adds up what call sites count, those that are gone too. No counter falls: what a
-// site counts waits until the names of its stack were looked for, or until it goes, and
-// stays in the group that it has then.
+// Groups add up the counts of call sites, also of dropped ones. No counter falls: counts of
+// a site wait until its stack has names, or until the site is dropped, and stay in the
+// group that the site has then.
 type groups struct {
 	counts      map[Group]*ledger.Counts
 	owners      map[string]bool // that are no row of the table
-	gpus        map[string]bool
-	told        map[meant]meaning
-	of          stacks.Owners
+	gpus        map[string]bool // labels
+	uses        map[useKey]use
+	owner       stacks.Owners
+	gpu         *gpus
+	stacks      *stacks.Table
 	outOfMemory map[string]int64 // failures, by GPU
-	latest      []LatestFailure
+	latest      []FailureSummary
 	failures    *Failures
 	folded      uint64 // see foldedOwners
 }
 
-var foldedOwners = loss.Of("groups_folded", "times that memory was added up as another owner's, or on another GPU, because too many were to be told apart")
+var lossFolded = loss.Of("groups_folded", "times that memory was added to the figures of other owners or other GPUs because there were too many to keep apart")
 
-func newGroups() *groups {
+func newGroups(gpus *gpus, stacks *stacks.Table) *groups {
 	return &groups{counts: map[Group]*ledger.Counts{}, owners: map[string]bool{}, gpus: map[string]bool{},
-		told: map[meant]meaning{}, outOfMemory: map[string]int64{}, failures: NewFailures(func(*Failure) {})}
+		uses: map[useKey]use{}, gpu: gpus, stacks: stacks, outOfMemory: map[string]int64{}, failures: NewFailures(func(*Failure) {})}
 }
 
-// A meant is a stack of memory of which it tells what it is for, or does not.
-type meant struct {
-	shaped
+// A useKey is a stack, and whether the memory is the kernel driver's.
+type useKey struct {
+	shapeKey
 	driver bool
 }
 
-// A meaning is what a stack tells of memory that was asked for there.
-type meaning struct {
+// A use is the owner and the purpose of memory that was allocated at a stack.
+type use struct {
 	first *record.Place // of the frames that it was made of
 	owner string
 	cause event.Kind // of memory of KindDriver, see physical.Cause
-	early bool       // a name that it depends on was not looked for yet
-	waits bool       // another look may tell something else
+	early bool       // it depends on a name that is still to come
 }
 
-// tells returns what a stack tells, as far as its frames have names.
-func (g *groups) tells(x *ledger.SiteKey, frames []*record.Place) meaning {
+// use returns the use of a stack, as far as its frames have names.
+func (g *groups) use(x *ledger.SiteKey, frames []*record.Place) use {
 	if len(frames) == 0 {
-		return meaning{cause: event.KindDriver, waits: x.Stack != 0}
+		return use{cause: event.KindDriver}
 	}
-	key := meant{shaped{x.Stack, x.Kind == event.KindTensor}, x.Kind == event.KindDriver}
-	if t, ok := g.told[key]; ok && t.first == frames[0] {
+	key := useKey{shapeKey{x.Stack, x.Kind == event.KindTensor}, x.Kind == event.KindDriver}
+	if t, ok := g.uses[key]; ok && t.first == frames[0] {
 		return t
 	}
-	t, final := meaning{first: frames[0], cause: event.KindDriver}, true
+	t, final := use{first: frames[0], cause: event.KindDriver}, true
 	for i, place := range frames {
 		if i == 0 && key.begins && place.Address != 0 {
 			continue
@@ -94,12 +95,12 @@ func (g *groups) tells(x *ledger.SiteKey, frames []*record.Place) meaning {
 			t.early = true
 			break
 		}
-		if t.owner = g.of.Of(place.Location()); t.owner != "" {
+		if t.owner = g.owner.Owner(place.Location()); t.owner != "" {
 			break
 		}
 	}
 	if key.driver {
-		if _, function := below(frames); function != "" {
+		if _, function := driverFrames(frames); function != "" {
 			t.cause = physical.Cause(function)
 		}
 		for _, place := range frames {
@@ -107,25 +108,24 @@ func (g *groups) tells(x *ledger.SiteKey, frames []*record.Place) meaning {
 			t.early = t.early || !place.Named()
 		}
 	}
-	if final && len(g.told) < maxTold {
-		g.told[key] = t
+	if final && len(g.uses) < maxUses {
+		g.uses[key] = t
 	}
-	t.waits = !final
 	return t
 }
 
-// group returns that of a call site on a GPU, and whether it may come to be another.
-func (g *groups) group(x *ledger.SiteKey, gpu string, frames []*record.Place) (k Group, waits bool) {
-	t := g.tells(x, frames)
+// group returns that of a call site on a GPU.
+func (g *groups) group(x *ledger.SiteKey, gpu string, frames []*record.Place) Group {
+	t := g.use(x, frames)
 	kind := x.Kind
 	if kind == event.KindDriver {
 		kind = t.cause
 	}
-	return g.admit(Group{g.gpu(gpu), kind, t.owner}), t.waits
+	return g.admit(Group{g.label(gpu), kind, t.owner})
 }
 
-// gpu returns a label, or OtherGPUs.
-func (g *groups) gpu(label string) string {
+// label returns a GPU's label, or OtherGPUs.
+func (g *groups) label(label string) string {
 	if !g.gpus[label] {
 		if len(g.gpus) >= maxGPUs {
 			g.folded++
@@ -161,36 +161,32 @@ func (g *groups) admit(k Group) Group {
 
 // failed counts a failure for want of memory.
 func (g *groups) failed(f *Failure, name string, at time.Time) {
-	g.outOfMemory[g.gpu(f.GPU)]++
+	g.outOfMemory[g.label(f.GPU)]++
 	n := int64(1)
 	if len(g.latest) > 0 {
 		n += g.latest[len(g.latest)-1].Number
 	}
-	g.latest = append(g.latest, LatestFailure{n, int(f.Proc.PID), name, f.GPU, f.Size(), at})
+	g.latest = append(g.latest, FailureSummary{n, int(f.Proc.PID), name, f.GPU, f.Size(), at})
 	if len(g.latest) > maxLatest {
 		g.latest = slices.Clone(g.latest[1:])
 	}
 }
 
-// count adds to groups what a site counted since it was asked last.
-func (s *State) count(x *ledger.Site, label func(*ledger.SiteKey) string) {
-	if x.HasFresh() {
-		c := x.Fresh()
-		k, _ := s.groups.group(&x.SiteKey, label(&x.SiteKey), s.stacks.Frames(x.Stack))
-		s.groups.counts[k].Add(&c)
+// count adds the new counts of a site to its group.
+func (g *groups) count(x *ledger.Site) {
+	if x.HasUnfetchedCounts() {
+		c := x.FetchCounts()
+		g.counts[g.group(&x.SiteKey, g.gpu.GPU(&x.SiteKey), g.stacks.Frames(x.Stack))].Add(&c)
 	}
 }
 
-// counted returns what was ever counted, by group. Objects of tensors are whole ones. Of
-// processes but some, nil for all, nothing has been counted since it was asked last.
-func (s *State) counted(some map[event.Process]bool) map[Group]ledger.Counts {
-	for _, layer := range []struct {
-		rows  *ledger.Ledger
-		label func(*ledger.SiteKey) string
-	}{{s.ledger, s.label}, {s.tensors.Rows, s.label}, {s.physical.Rows, s.labelOf}} {
-		for x := range sitesOf(layer.rows, some) {
-			if x.HasFresh() && !s.groups.tells(&x.SiteKey, s.stacks.Frames(x.Stack)).early {
-				s.count(x, layer.label)
+// counted returns all counts since the trace began, by group. Objects of tensors are whole
+// ones.
+func (s *State) counted() map[Group]ledger.Counts {
+	for _, layer := range s.layers() {
+		for x := range layer.Sites {
+			if x.HasUnfetchedCounts() && !s.groups.use(&x.SiteKey, s.stacks.Frames(x.Stack)).early {
+				s.groups.count(x)
 			}
 		}
 	}

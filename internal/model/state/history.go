@@ -6,22 +6,20 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
-// A history has the latest steps by which memory came to lie where it does, as many as
-// there is room for.
+// A history has the latest changes of where memory lies, as many as there is room for.
 type history struct {
 	max     int
-	ring    []past // oldest first from next on, once it is full
+	ring    []change // oldest first from next on, once it is full
 	next    int
 	dropped uint64
-	since   uint64 // time of the Cut: what is older was live then, and is no step
-	time    uint64 // of the event that changes come of
-	changes []past // by it so far
-	freed   call   // by which they end, if it is one that ends memory
+	since   uint64   // time of the Cut: older memory was live then, and is no change
+	time    uint64   // of the event that changes come of
+	pending []change // by it so far
+	freed   call     // by which they end, if it is one that ends memory
 }
 
 // A call is one of a function of the API table.
@@ -30,12 +28,12 @@ type call struct {
 	api, outer uint16
 }
 
-// A past is a snapshot.Change before it is shown. It holds no pointer, so that the
+// A change is a snapshot.Change before it is shown. It holds no pointer, so that the
 // garbage collector need not look at millions of them.
-type past struct {
+type change struct {
 	proc     event.Process
 	time     uint64
-	from, to uint64 // of a failure see lacked
+	from, to uint64 // of a failure see failedChange
 	call
 	device           int32
 	kind             event.Kind
@@ -43,58 +41,51 @@ type past struct {
 	pool, expandable bool
 }
 
-// Remember makes the state keep where memory lies, and the latest n steps by which it
-// came to, for Want.Layout. It is called before the first record.
-func (s *State) Remember(n int) {
-	s.history = &history{max: n}
-	s.tensors.Layout = true
-}
-
-// begin takes the event that the next changes come of, until end.
+// begin notes the event that leads to the next changes, until end.
 func (h *history) begin(e *event.Event, s *State) {
 	h.time = e.Time
-	of := call{e.Stack, e.API, e.Outer}
+	by := call{e.Stack, e.API, e.Outer}
 	switch e.Op {
-	case event.OpFree, event.OpUnmap, event.OpHandleRelease, event.OpContextDestroy, event.OpPrimaryReset:
-		h.freed = of
+	case event.OpFree, event.OpTensorFree, event.OpUnmap, event.OpHandleRelease, event.OpContextDestroy, event.OpPrimaryReset:
+		h.freed = by
 	case event.OpAlloc, event.OpHandleCreate:
 		if e.Result == event.OutOfMemory && e.Kind.Class() == event.ClassDevice {
-			h.changes = append(h.changes, s.lacked(e, of))
+			h.pending = append(h.pending, failedChange(s, e, by))
 		}
 	case event.OpOutOfMemory:
-		h.changes = append(h.changes, s.lacked(e, of))
+		h.pending = append(h.pending, failedChange(s, e, by))
 	}
 }
 
-// end takes what changed by one event: the order in which it ended several things says
-// nothing, and is not the same in each run.
+// end adds the changes by one event, in an order of their own: the order in which one
+// event ends several things has no meaning, and differs from run to run.
 func (h *history) end() {
 	h.freed = call{}
-	if len(h.changes) > 1 {
-		slices.SortFunc(h.changes, func(a, b past) int {
-			return cmp.Or(cmp.Compare(turns[a.action], turns[b.action]), compareProcess(a.proc, b.proc), cmp.Compare(a.from, b.from))
+	if len(h.pending) > 1 {
+		slices.SortFunc(h.pending, func(a, b change) int {
+			return cmp.Or(cmp.Compare(actionOrder[a.action], actionOrder[b.action]), a.proc.Compare(b.proc), cmp.Compare(a.from, b.from))
 		})
 	}
-	for i := range h.changes {
-		h.add(&h.changes[i])
+	for i := range h.pending {
+		h.add(&h.pending[i])
 	}
-	h.changes = h.changes[:0]
+	h.pending = h.pending[:0]
 }
 
 // turns are the order of actions by one event.
-var turns = [...]int{snapshot.BlockEnded: 0, snapshot.SegmentEnded: 1, snapshot.SegmentCame: 2, snapshot.BlockCame: 3, snapshot.MemoryLacked: 4}
+var actionOrder = [...]int{snapshot.BlockEnded: 0, snapshot.SegmentEnded: 1, snapshot.SegmentCame: 2, snapshot.BlockCame: 3, snapshot.AllocationFailed: 4}
 
-// noFigure is what is free where nobody said it.
+// noFigure stands for free memory that is not known.
 const noFigure = math.MaxUint64
 
-// lacked returns a failure for want of memory as a step: from is what the driver said
-// last to be free on the GPU.
-func (s *State) lacked(e *event.Event, of call) past {
-	x := past{proc: e.Proc, time: e.Time, from: noFigure, to: e.Size, call: of, device: e.Device, kind: e.Kind, action: snapshot.MemoryLacked}
+// failedChange returns a failure for want of memory as a change: from is how much was free
+// on the GPU as of the driver's last figures.
+func failedChange(s *State, e *event.Event, by call) change {
+	x := change{proc: e.Proc, time: e.Time, from: noFigure, to: e.Size, call: by, device: e.Device, kind: e.Kind, action: snapshot.AllocationFailed}
 	if x.device == event.NoDevice {
 		x.device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}
-	label := s.label(&ledger.SiteKey{Proc: e.Proc, Kind: event.KindDevice, Device: x.device})
+	label := s.deviceLabel(e.Proc, x.device)
 	for _, gpu := range s.accounts.GPUs() {
 		if gpu.GPU == label {
 			x.from = uint64(gpu.Free)
@@ -103,22 +94,22 @@ func (s *State) lacked(e *event.Event, of call) past {
 	return x
 }
 
-// laid takes a piece that came to lie somewhere, or that ended.
-func (h *history) laid(c *tensors.Piece) {
+// addPiece adds a piece that came to lie somewhere, or that ended.
+func (h *history) addPiece(c *tensors.Piece) {
 	if h.time <= h.since {
 		return
 	}
-	x := pastOf(c)
+	x := changeOf(c)
 	x.time = h.time
 	if c.Ended {
 		x.call = h.freed
 	}
-	h.changes = append(h.changes, x)
+	h.pending = append(h.pending, x)
 }
 
-// pastOf returns c as a step, without its time.
-func pastOf(c *tensors.Piece) past {
-	x := past{proc: c.Proc, from: c.From, to: c.To, call: call{stack: c.Stack}, device: c.Device, kind: event.KindTensor, pool: c.Pool, expandable: c.Expandable()}
+// changeOf returns c as a change, without its time.
+func changeOf(c *tensors.Piece) change {
+	x := change{proc: c.Proc, from: c.From, to: c.To, call: call{stack: c.Stack}, device: c.Device, kind: event.KindTensor, pool: c.Pool, expandable: c.Expandable()}
 	if c.Site != nil {
 		x.kind, x.api, x.outer = c.Site.Kind, c.Site.API, c.Site.Outer
 		x.action = snapshot.SegmentCame
@@ -129,7 +120,7 @@ func pastOf(c *tensors.Piece) past {
 	return x
 }
 
-func (h *history) add(x *past) {
+func (h *history) add(x *change) {
 	switch {
 	case len(h.ring) < h.max:
 		h.ring = append(h.ring, *x)
@@ -143,12 +134,12 @@ func (h *history) add(x *past) {
 }
 
 // steps returns a copy, oldest first.
-func (h *history) steps() []past {
+func (h *history) steps() []change {
 	h.end()
-	return append(append(make([]past, 0, len(h.ring)), h.ring[h.next:]...), h.ring[:h.next]...)
+	return append(append(make([]change, 0, len(h.ring)), h.ring[h.next:]...), h.ring[:h.next]...)
 }
 
-// stacks yields those that its steps show.
+// stacks yields those of its changes.
 func (h *history) stacks(yield func(id uint64) bool) {
 	for i := range h.ring {
 		if !yield(h.ring[i].stack) {

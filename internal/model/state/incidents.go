@@ -15,40 +15,39 @@ import (
 
 // Durations are in nanoseconds, as the times of events.
 const (
-	// recoveryWindow is how long a failed call's thread may take to succeed
-	// with the same size, and to fail again as part of one incident.
+	// recoveryWindow is the time in which a failed call's thread may succeed with the same
+	// size, or fail again, as part of one incident.
 	recoveryWindow = uint64(700 * time.Millisecond)
 	// longestIncident bounds an incident whose thread gives physical memory
 	// back: with expandable segments PyTorch does so with thousands of pieces
-	// before it says what it wanted.
+	// before it reports the size that it needed.
 	longestIncident = uint64(5 * time.Second)
-	// incidentPause is the least time between two incidents of one user's processes that
-	// are kept.
+	// incidentPause is the least time between two incidents of one user's processes.
 	incidentPause = uint64(time.Second)
 	// readingPatience bounds how long an incident waits for the driver's
 	// figures: it is worth more than they are.
 	readingPatience = uint64(4 * time.Second)
-	// maxIncidents bounds those that nobody has taken yet: each has a view.
+	// maxIncidents bounds the incidents that were not returned yet: each has a view.
 	maxIncidents = 8
 )
 
-// Incidents are calls that fail for want of memory, each with what was live at
-// that moment.
+// Incidents are calls that fail for want of memory, each with a view of that moment.
 type incidents struct {
-	open map[threadKey]*Incident
+	state *State
+	open  map[threadKey]*Incident
 	// done are those that ended, in order of their end, and wait for the
 	// driver's figures and for a record.Loss; known those that have both.
 	done, known []*Incident
 
 	last   map[owner]uint64 // when the last one of each began
-	latest owner            // whose began last
+	latest owner            // of the last one
 	n      int              // begun
 	// suppressed are incidents that were too many or too close.
 	suppressed uint64
 }
 
-var suppressed = loss.Of("oom_reports_suppressed",
-	"failures for want of memory without a report of their own: too many, or too close together")
+var lossSuppressed = loss.Of("oom_reports_suppressed",
+	"out-of-memory failures without a report of their own, because there were too many or they came too close together")
 
 type threadKey struct {
 	proc event.Process
@@ -56,7 +55,7 @@ type threadKey struct {
 }
 
 // An Incident is one or more failed calls of one thread for one size, and a
-// view of what was live at the first.
+// view of the moment of the first.
 type Incident struct {
 	first     event.Event
 	site      ledger.SiteKey // that asked: the framework's, if it gave up, or else first's
@@ -66,9 +65,9 @@ type Incident struct {
 	got       uint64 // where the memory lies that recovered: the last piece of it
 	framework *snapshot.FrameworkMemory
 	view      *View
-	// What the process's caching allocators ever gave back when first failed, and since
-	// then; the tensor's size, where the framework gave up or tensors are seen; and what
-	// the allocators had when it gave up.
+	// Bytes that the process's caching allocators had given back when first failed, and
+	// since then; the tensor's size, where the framework gave up or tensors are seen; and
+	// the allocators when it gave up.
 	returned, gave int64
 	tensor         int64
 	private        tensors.PoolID // that the thread asked for
@@ -81,31 +80,32 @@ type Incident struct {
 	frames []*record.Place
 }
 
-// ended tells whether nothing more is waited for.
+// ended reports whether the incident is over.
 func (in *Incident) ended(now uint64) bool {
 	return in.over || now >= in.last+recoveryWindow || now >= in.first.Time+longestIncident
 }
 
-// failure looks at one event, after the ledger took it.
-func (s *State) failure(e *event.Event) {
+// apply follows one event, after the ledgers did.
+func (x *incidents) apply(e *event.Event) {
+	s := x.state
 	allocates := e.Op == event.OpAlloc || e.Op == event.OpHandleCreate
 	failed := allocates && e.Result == event.OutOfMemory
 	// PyTorch reports its host allocator's failures by the same function.
 	gaveUp := e.Op == event.OpOutOfMemory && e.Device != event.NoDevice
 	if failed || gaveUp {
 		if f := s.groups.failures.Add(s, e); f != nil {
-			s.groups.failed(f, s.procs.name(f.Proc), s.wall(f.Time))
+			s.groups.failed(f, s.Name(f.Proc), s.Wall(f.Time))
 		}
 	}
-	if !failed && !gaveUp && len(s.incidents.open) == 0 {
+	if !failed && !gaveUp && len(x.open) == 0 {
 		return
 	}
 	key := threadKey{e.Proc, e.TID}
-	in := s.incidents.open[key]
+	in := x.open[key]
 	switch {
 	case in == nil:
 	case in.ended(e.Time):
-		s.conclude(key, in)
+		x.conclude(key, in)
 		in = nil
 	default:
 		in.gave = s.tensors.Returned(e.Proc) - in.returned
@@ -113,7 +113,7 @@ func (s *State) failure(e *event.Event) {
 	switch {
 	case gaveUp:
 		if in == nil {
-			in = s.begin(key, e) // a limit of its own: no driver call failed
+			in = x.begin(key, e) // a limit of its own: no driver call failed
 		}
 		if in != nil {
 			in.framework = &snapshot.FrameworkMemory{Name: "PyTorch", Allocated: int64(e.Handle), Reserved: int64(e.Part)}
@@ -126,21 +126,21 @@ func (s *State) failure(e *event.Event) {
 		}
 	case failed:
 		if in == nil {
-			in = s.begin(key, e)
+			in = x.begin(key, e)
 		}
 		if in != nil {
 			in.calls++
 			in.recovered = false
 		}
 	case in == nil:
-	case e.Space == event.SpaceTensor:
+	case e.Op == event.OpTensorAlloc:
 		// PyTorch hands out the tensor as soon as it has the memory.
-		if in.recovered && e.Op == event.OpAlloc && e.Addr <= in.got && in.got-e.Addr < e.Size {
+		if in.recovered && e.Addr <= in.got && in.got-e.Addr < e.Size {
 			in.tensor, in.over = int64(e.Size), true
 		}
 	case allocates && e.Result == event.Success && e.Size == in.first.Size:
 		// Physical memory comes in many pieces of one size: another may fail. A
-		// tensor may tell what the memory was for.
+		// tensor may show what the memory was for.
 		in.recovered, in.got, in.over = true, e.Addr, e.Op == event.OpAlloc && !s.tensors.Seen()
 	case e.Op == event.OpMap:
 		in.got = e.Addr
@@ -149,9 +149,10 @@ func (s *State) failure(e *event.Event) {
 	}
 }
 
-// begin keeps what is live. It returns nil for an incident too many.
-func (s *State) begin(key threadKey, e *event.Event) *Incident {
-	x, whose := &s.incidents, s.procs.owner(e.Proc)
+// begin makes an incident with a view of this moment, nil for one too many.
+func (x *incidents) begin(key threadKey, e *event.Event) *Incident {
+	s := x.state
+	whose := s.processes.owner(e.Proc)
 	left := s.trace.Incidents - x.n
 	if s.trace.All && x.n > 0 && x.latest == whose {
 		left-- // the last one is another's
@@ -167,7 +168,7 @@ func (s *State) begin(key threadKey, e *event.Event) *Incident {
 	}
 	x.n++
 	x.last[whose], x.latest = e.Time, whose
-	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.figures(Want{Driver: true}), returned: s.tensors.Returned(e.Proc)}
+	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.collect(Want{Driver: true, Holders: true}).v, returned: s.tensors.Returned(e.Proc)}
 	if e.Device == event.NoDevice {
 		in.site.Device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}
@@ -181,100 +182,105 @@ func (s *State) begin(key threadKey, e *event.Event) *Incident {
 }
 
 // conclude ends an incident.
-func (s *State) conclude(key threadKey, in *Incident) {
-	delete(s.incidents.open, key)
-	s.incidents.done = append(s.incidents.done, in)
+func (x *incidents) conclude(key threadKey, in *Incident) {
+	delete(x.open, key)
+	x.done = append(x.done, in)
 }
 
 // advance ends the incidents whose window has passed.
-func (x *incidents) advance(s *State) {
+func (x *incidents) advance() {
 	for key, in := range x.open {
-		if in.ended(s.seen) {
-			s.conclude(key, in)
+		if in.ended(x.state.seen) {
+			x.conclude(key, in)
 		}
 	}
 }
 
-// observe takes the reading that the accounts took.
-func (x *incidents) observe(s *State) {
+// addReading adds the latest reading to the incidents that lack one.
+func (x *incidents) addReading() {
+	s := x.state
 	gpus := s.accounts.GPUs()
 	if gpus == nil {
 		return
 	}
-	take := func(in *Incident) {
+	for in := range x.unfinished {
 		if !in.read {
 			in.gpus, in.read = gpus, true
-			s.locate(in.view)
+			(&collector{s: s, v: in.view}).locate()
 		}
 	}
+}
+
+// unfinished yields the incidents that something is still to be added to.
+func (x *incidents) unfinished(yield func(*Incident) bool) {
 	for _, in := range x.open {
-		take(in)
+		if !yield(in) {
+			return
+		}
 	}
 	for _, in := range x.done {
-		take(in)
+		if !yield(in) {
+			return
+		}
 	}
 }
 
 // stacks yields the stacks that incidents will show.
 func (x *incidents) stacks(yield func(id uint64) bool) {
-	show := func(in *Incident) bool {
+	for in := range x.unfinished {
 		for _, sites := range in.view.all() {
 			for i := range sites {
 				if !yield(sites[i].Stack) || !yield(sites[i].fate.After) {
-					return false
+					return
 				}
 			}
 		}
-		return yield(in.site.Stack)
-	}
-	for _, in := range x.open {
-		if !show(in) {
-			return
-		}
-	}
-	for _, in := range x.done {
-		if !show(in) {
+		if !yield(in.site.Stack) {
 			return
 		}
 	}
 }
 
-// ready tells whether nothing but a record.Loss is waited for. It comes after
-// the stacks of what came before it.
-func (s *State) ready(in *Incident) bool {
-	return !s.trace.NVML || in.read || s.now.Time >= in.first.Time+readingPatience
+// ready reports whether an incident waits for a record.Loss alone, which comes after the
+// stacks of earlier events.
+func (x *incidents) ready(in *Incident) bool {
+	s := x.state
+	return (!s.trace.NVML || in.read) && !s.heaps.expected(in) || s.now.Time >= in.first.Time+readingPatience
 }
 
-// complete dresses the incidents that are ready, or all that ended.
-func (x *incidents) complete(s *State, all bool) {
+// complete describes the incidents that are ready, or all that ended.
+func (x *incidents) complete(all bool) {
+	s := x.state
 	x.done = slices.DeleteFunc(x.done, func(in *Incident) bool {
-		if !all && !s.ready(in) {
+		if !all && !x.ready(in) {
 			return false
 		}
-		in.gpu, in.frames = s.label(&in.site), s.stacks.Frames(in.site.Stack)
-		s.locateCaches(in.caches)
-		s.dress(in.view, in.site)
+		in.gpu, in.frames = s.GPU(&in.site), s.stacks.Frames(in.site.Stack)
+		locateAll(s.gpus, in.caches)
+		c := &collector{s: s, v: in.view, shown: func(id event.Process) bool { return id == in.first.Proc }}
+		c.renewHeaps()
+		c.describe(in.site)
 		x.known = append(x.known, in)
 		return true
 	})
 }
 
-// HasIncidents tells whether Incidents would return any after a record.Loss.
-func (s *State) HasIncidents() bool {
-	return len(s.incidents.known) > 0 || slices.ContainsFunc(s.incidents.done, s.ready)
+// HasIncidents reports whether Incidents would return any after a record.Loss.
+func (x *incidents) HasIncidents() bool {
+	return len(x.known) > 0 || slices.ContainsFunc(x.done, x.ready)
 }
 
 // Incidents returns those that are known in full, once. all ends those that
 // something more might be learnt of: nothing more comes.
-func (s *State) Incidents(all bool) []*Incident {
+func (x *incidents) Incidents(all bool) []*Incident {
 	if all {
-		for key, in := range s.incidents.open {
-			s.conclude(key, in)
+		for key, in := range x.open {
+			x.conclude(key, in)
 		}
-		s.incidents.complete(s, true)
+		x.complete(true)
 	}
-	out := s.incidents.known
-	s.incidents.known = nil
+	out := x.known
+	x.known = nil
 	return out
 }
 

@@ -130,7 +130,7 @@ func TestIncidentsAreFew(t *testing.T) {
 		t.Errorf("%d incidents, want 2", got)
 	}
 	for _, c := range s.View(Want{}).Snapshot().Loss {
-		if c.Name == suppressed.Counter(0).Name && c.Value != 4 {
+		if c.Name == lossSuppressed.Counter(0).Name && c.Value != 4 {
 			t.Errorf("%d suppressed, want 4", c.Value)
 		}
 	}

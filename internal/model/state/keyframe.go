@@ -8,19 +8,22 @@ import (
 )
 
 // Keyframe yields records that rebuild what is live in a new State: a recording
-// that drops its beginning begins with them. They do not tell of what ended, so
-// that counts of what was ever allocated, and peaks, begin afresh. What was there before
-// a process was attached to is not right before the next reading, which is wanted then.
-// yield must not keep events.
+// that drops its beginning begins with them. They have nothing that ended, so that counts
+// and peaks start at zero. Memory from before a process was attached to is right again
+// after the next reading, which the state asks for. Events are valid until yield returns.
 func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
-	told := s.tensors.Told()
+	totals := s.tensors.KeyframeRecord()
 	if s.tensors.Partial() {
-		yield(&record.Tensors{Sample: told.Sample, Min: told.Min})
+		yield(&record.Tensors{Sample: totals.Sample})
 	}
-	for id, x := range s.procs.known {
-		yield(&record.Process{Process: id, Target: true, Name: x.name, FromStart: !s.late(id), Program: x.program, User: x.user})
+	for id, x := range s.processes.known {
+		r := &record.Process{Process: id, Target: true, Name: x.name, FromStart: !s.AttachedLate(id), Program: x.program, User: x.user}
+		if x.who != nil {
+			r.Who = *x.who
+		}
+		yield(r)
 	}
 	named := map[*record.Place]bool{}
 	for stack := range s.stacks.All {
@@ -32,26 +35,27 @@ func (s *State) Keyframe(yield func(record.Record)) {
 			}
 		}
 	}
-	// The driver layer first: its allocations are none that the memory below them was
-	// taken for just before, and tensors lie in them.
+	// The driver layer first: the memory of the physical layer was not allocated for its
+	// allocations just before, and tensors lie in them.
 	for _, layer := range []func(func(*event.Event) bool){s.ledger.Keyframe, s.physical.Keyframe, s.tensors.Keyframe} {
 		layer(func(e *event.Event) bool {
 			yield(e)
 			return true
 		})
 	}
-	for some := range slices.Chunk(told.Allocators, record.MaxAllocators) {
-		yield(&record.Tensors{Sample: told.Sample, Min: told.Min, Time: told.Time, Allocators: some})
+	for some := range slices.Chunk(totals.Allocators, record.MaxAllocators) {
+		yield(&record.Tensors{Sample: totals.Sample, Time: totals.Time, Allocators: some})
 	}
 	if s.tensors.Partial() { // at once
-		yield(&record.Tensors{Sample: told.Sample, Min: told.Min})
+		yield(&record.Tensors{Sample: totals.Sample})
 	}
+	s.heaps.keyframe(yield)
 	for _, text := range s.notes {
 		yield(&record.Note{Text: text})
 	}
 	lost, now := s.lost, s.now
 	yield(&lost)
-	s.steps.Keyframe(func(r *record.Steps) { yield(r) }) // after what waits for no stack any longer
+	s.steps.Keyframe(func(r *record.Steps) { yield(r) }) // after the Loss, which ends the wait for stacks
 	if s.read != nil {
 		yield(s.read) // which the new State compares with what is live now
 		s.wants.Reading = true
@@ -60,7 +64,7 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	if s.pending != nil {
 		yield(s.pending)
 	}
-	if s.stated != nil {
-		yield(s.stated)
+	if s.totals != nil {
+		yield(s.totals)
 	}
 }

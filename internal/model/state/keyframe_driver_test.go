@@ -51,7 +51,7 @@ func accountsOf(s *State) []snapshot.Account {
 // read applies a reading that lists all processes.
 func read(s *State) {
 	r := &record.Reading{Begin: s.Now() + 1, Time: s.Now() + 2, Devices: []record.Device{{UUID: "GPU-a", Label: "0", GPU: 6, GPUKnown: true, Instance: -1, Listed: true}}}
-	for _, id := range s.procs.current {
+	for _, id := range s.processes.current {
 		r.Devices[0].Processes = append(r.Devices[0].Processes, snapshot.GPUProcess{PID: int(id.PID)})
 		r.Uses = append(r.Uses, record.Use{Process: id, Bytes: 1 << 33, Known: true})
 		r.Ordinals = append(r.Ordinals, record.Ordinal{Process: id})
@@ -73,7 +73,7 @@ func TestKeyframeOfTheDriver(t *testing.T) {
 		expect(t, fmt.Sprintf("seed %d: accounts", seed), accountsOf(whole), accountsOf(cut))
 		samples, accounts = samples+len(heldNow(cut)), accounts+len(accountsOf(cut))
 		for _, s := range []*State{whole, cut} {
-			for pid, id := range s.procs.current {
+			for pid, id := range s.processes.current {
 				again := opened(s, id, 6)
 				again.last = 0x6c000001
 				again.takes(s.Now(), "cuStreamCreate", uint64(pid), 1)
@@ -150,7 +150,7 @@ func TestKeyframeOfALateProcess(t *testing.T) {
 	moment(whole, 7)
 	opened(whole, prog, 6).takes(10, "cuMemAlloc_v2", 4*mib, 0)
 	read(whole)
-	if whole.late(prog) {
+	if whole.AttachedLate(prog) {
 		t.Fatal("it is late")
 	}
 	cut := after(whole)

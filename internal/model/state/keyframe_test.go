@@ -42,8 +42,8 @@ func traced(seed uint64, n int, yield func(record.Record)) {
 		addr uint64
 	}
 	var live, tensors []held
-	free := func(e *event.Event, among *[]held, j int) {
-		e.Op, e.Proc, e.Addr, e.API, e.Kind = event.OpFree, (*among)[j].p, (*among)[j].addr, 2, 0
+	free := func(e *event.Event, op event.Op, among *[]held, j int) {
+		e.Op, e.Proc, e.Addr, e.API, e.Kind = op, (*among)[j].p, (*among)[j].addr, 2, 0
 		*among = slices.Delete(*among, j, j+1)
 	}
 	for i := range n {
@@ -52,11 +52,11 @@ func traced(seed uint64, n int, yield func(record.Record)) {
 		e := &event.Event{Time: at, Proc: p, TID: p.PID, Stack: 1 + rng.Uint64N(20), API: 1, Device: 0, Kind: event.KindDevice}
 		switch k := rng.IntN(130); {
 		case k >= 115 && len(tensors) > 0:
-			e.Space, e.Handle, e.Part = event.SpaceTensor, rng.Uint64N(1<<30), rng.Uint64N(1<<30)
-			free(e, &tensors, rng.IntN(len(tensors)))
+			e.Handle, e.Part = rng.Uint64N(1<<30), rng.Uint64N(1<<30)
+			free(e, event.OpTensorFree, &tensors, rng.IntN(len(tensors)))
 		case k >= 100 && len(live) > 0:
 			in := live[rng.IntN(len(live))]
-			e.Op, e.Kind, e.Space, e.Proc, e.Addr, e.Size = event.OpAlloc, event.KindTensor, event.SpaceTensor, in.p, in.addr+uint64(rng.IntN(3)), 1
+			e.Op, e.Kind, e.Proc, e.Addr, e.Size = event.OpTensorAlloc, event.KindTensor, in.p, in.addr+uint64(rng.IntN(3)), 1
 			e.Handle, e.Part = event.NoTotal, event.NoTotal
 			tensors = slices.DeleteFunc(tensors, func(x held) bool { return x.p == e.Proc && x.addr == e.Addr })
 			tensors = append(tensors, held{e.Proc, e.Addr})
@@ -64,7 +64,7 @@ func traced(seed uint64, n int, yield func(record.Record)) {
 			e.Op, e.Addr, e.Size = event.OpAlloc, uint64(i+1)<<22, 1+rng.Uint64N(4<<20)
 			live = append(live, held{p, e.Addr})
 		case k < 90:
-			free(e, &live, rng.IntN(len(live)))
+			free(e, event.OpFree, &live, rng.IntN(len(live)))
 			tensors = slices.DeleteFunc(tensors, func(x held) bool { return x.p == e.Proc && x.addr>>22 == e.Addr>>22 })
 		case k < 94 && len(living) < 5:
 			child := event.Process{PID: uint32(i + 100), Start: uint64(i+2) * event.StartUnit}

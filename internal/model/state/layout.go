@@ -9,13 +9,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
 // A layout is a snapshot.Layout before it is shown.
 type layout struct {
-	held    []tensors.Piece // what is there, by process: what the driver handed out, then tensors, each by address
-	steps   []past
+	pieces  []tensors.Piece // by process: memory that the driver handed out, then tensors, each by address
+	steps   []change
 	dropped uint64
 	opaque  bool
 	frames  map[uint64][]*record.Place // by stack
@@ -28,47 +29,44 @@ type device struct {
 	index int32
 }
 
-func compareProcess(a, b event.Process) int {
-	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Start, b.Start))
-}
-
-// layout copies where memory lies. What a process held that is not shown ended with it.
-func (s *State) layout(v *View, shown func(event.Process) bool) {
+// addLayout copies where memory lies. Memory of a process that is not shown ended with it.
+func (c *collector) addLayout() {
+	s := c.s
 	x := &layout{opaque: s.tensors.Partial(), frames: map[uint64][]*record.Place{}, gpus: map[device]string{}}
 	var gone []tensors.Piece
-	for c := range s.tensors.Held {
-		if shown(c.Proc) {
-			x.held = append(x.held, c)
+	for p := range s.tensors.Pieces {
+		if c.shown(p.Proc) {
+			x.pieces = append(x.pieces, p)
 		} else {
-			gone = append(gone, c)
+			gone = append(gone, p)
 		}
 	}
 	order := func(a, b tensors.Piece) int {
-		return cmp.Or(compareProcess(a.Proc, b.Proc), compareBool(a.Site == nil, b.Site == nil), cmp.Compare(a.From, b.From))
+		return cmp.Or(a.Proc.Compare(b.Proc), compareBool(a.Site == nil, b.Site == nil), cmp.Compare(a.From, b.From))
 	}
-	slices.SortFunc(x.held, order)
+	slices.SortFunc(x.pieces, order)
 	x.steps, x.dropped = s.history.steps(), s.history.dropped
 	slices.SortFunc(gone, order)
-	for _, c := range slices.Backward(gone) { // a tensor before what it lies in
-		c.Ended = true
-		step := pastOf(&c)
+	for _, p := range slices.Backward(gone) { // a tensor before what it lies in
+		p.Ended = true
+		step := changeOf(&p)
 		step.time, step.call = s.now.Time, call{}
-		if known := s.procs.known[c.Proc]; known != nil && known.end != 0 {
+		if known := s.processes.known[p.Proc]; known != nil && known.end != 0 {
 			step.time = known.end
 		}
 		x.steps = append(x.steps, step)
 	}
-	for i := range x.held {
-		c := &x.held[i]
-		x.frames[c.Stack] = nil
-		x.gpus[device{c.Proc, c.Device}] = ""
+	for i := range x.pieces {
+		p := &x.pieces[i]
+		x.frames[p.Stack] = nil
+		x.gpus[device{p.Proc, p.Device}] = ""
 	}
 	for i := range x.steps {
 		x.frames[x.steps[i].stack] = nil
 		x.gpus[device{x.steps[i].proc, x.steps[i].device}] = ""
 	}
 	delete(x.frames, 0)
-	v.layout = x
+	c.v.layout = x
 }
 
 func compareBool(a, b bool) int {
@@ -81,16 +79,16 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// told adds the frames of stacks that were told since.
-func (x *layout) told(s *State) {
+// addFrames adds the frames of stacks that have come since.
+func (x *layout) addFrames(from *stacks.Table) {
 	for id, frames := range x.frames {
 		if frames == nil {
-			x.frames[id] = s.stacks.Frames(id)
+			x.frames[id] = from.Frames(id)
 		}
 	}
 }
 
-// whole tells whether all stacks had been told.
+// whole reports whether all stacks had come.
 func (x *layout) whole() bool {
 	for _, frames := range x.frames {
 		if frames == nil {
@@ -100,25 +98,25 @@ func (x *layout) whole() bool {
 	return true
 }
 
-func (x *layout) locate(s *State) {
+func (x *layout) locate(g *gpus) {
 	for d := range x.gpus {
-		x.gpus[d] = s.label(&ledger.SiteKey{Proc: d.id, Kind: event.KindDevice, Device: d.index})
+		x.gpus[d] = g.deviceLabel(d.id, d.index)
 	}
 }
 
-// A drawer makes a snapshot.Layout.
-type drawer struct {
+// A layoutBuilder makes a snapshot.Layout.
+type layoutBuilder struct {
 	*builder
 	out     *snapshot.Layout
 	from    *layout
 	places  map[device]int
 	only    map[event.Process]int32 // the device of a process that has one
-	sources map[asked]int
+	sources map[sourceKey]int
 	samples map[ledger.SiteKey]*site // of tensors
 }
 
-// asked is what tells a snapshot.Source from others.
-type asked struct {
+// A sourceKey distinguishes snapshot.Sources.
+type sourceKey struct {
 	id event.Process
 	call
 	kind event.Kind
@@ -128,20 +126,20 @@ type asked struct {
 // layout shows where memory lies.
 func (b *builder) layout() *snapshot.Layout {
 	from := b.view.layout
-	d := &drawer{builder: b, from: from, out: &snapshot.Layout{Changes: len(from.steps), Dropped: from.dropped, Opaque: from.opaque},
-		places: map[device]int{}, only: map[event.Process]int32{}, sources: map[asked]int{}, samples: map[ledger.SiteKey]*site{}}
+	d := &layoutBuilder{builder: b, from: from, out: &snapshot.Layout{Changes: len(from.steps), Dropped: from.dropped, Opaque: from.opaque},
+		places: map[device]int{}, only: map[event.Process]int32{}, sources: map[sourceKey]int{}, samples: map[ledger.SiteKey]*site{}}
 	for i := range b.view.tensors {
 		x := &b.view.tensors[i]
 		d.samples[ledger.SiteKey{Proc: x.Proc, Stack: x.Stack, Device: x.Device}] = x
 	}
-	d.number()
-	for held := from.held; len(held) > 0; {
+	d.numberPlaces()
+	for pieces := from.pieces; len(pieces) > 0; {
 		n := 1
-		for n < len(held) && held[n].Proc == held[0].Proc {
+		for n < len(pieces) && pieces[n].Proc == pieces[0].Proc {
 			n++
 		}
-		d.segments(held[:n])
-		held = held[n:]
+		d.segments(pieces[:n])
+		pieces = pieces[n:]
 	}
 	slices.SortStableFunc(d.out.Segments, func(a, b snapshot.Segment) int {
 		return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.Address, b.Address))
@@ -150,8 +148,8 @@ func (b *builder) layout() *snapshot.Layout {
 	return d.out
 }
 
-// number makes the places, by process and device.
-func (d *drawer) number() {
+// numberPlaces makes the places, by process and device.
+func (d *layoutBuilder) numberPlaces() {
 	var all []device
 	for x := range d.from.gpus {
 		all = append(all, x)
@@ -165,7 +163,7 @@ func (d *drawer) number() {
 		}
 	}
 	slices.SortFunc(all, func(a, b device) int {
-		return cmp.Or(compareProcess(a.id, b.id), cmp.Compare(uint32(a.index), uint32(b.index)))
+		return cmp.Or(a.id.Compare(b.id), cmp.Compare(uint32(a.index), uint32(b.index)))
 	})
 	for _, x := range all {
 		one := d.resolved(x)
@@ -178,23 +176,23 @@ func (d *drawer) number() {
 }
 
 // resolved returns where x is: a process that has one device is on it.
-func (d *drawer) resolved(x device) device {
+func (d *layoutBuilder) resolved(x device) device {
 	if only, ok := d.only[x.id]; ok && x.index == event.NoDevice {
 		x.index = only
 	}
 	return x
 }
 
-func (d *drawer) place(id event.Process, index int32) int {
+func (d *layoutBuilder) place(id event.Process, index int32) int {
 	return d.places[d.resolved(device{id, index})]
 }
 
-// segments adds those of a process with what is in them.
-func (d *drawer) segments(held []tensors.Piece) {
+// segments adds the segments of a process, with their blocks.
+func (d *layoutBuilder) segments(pieces []tensors.Piece) {
 	first := len(d.out.Segments)
 	n := 0
-	for ; n < len(held) && held[n].Site != nil; n++ {
-		c := &held[n]
+	for ; n < len(pieces) && pieces[n].Site != nil; n++ {
+		c := &pieces[n]
 		place := d.place(c.Proc, c.Device)
 		if last := len(d.out.Segments) - 1; last >= first && c.Expandable() {
 			s := &d.out.Segments[last]
@@ -212,8 +210,8 @@ func (d *drawer) segments(held []tensors.Piece) {
 	}
 	next, end := first, len(d.out.Segments) // those that were seen to come
 	covered := uint64(0)                    // below it all is in tensors
-	for i := range held[n:] {
-		c := &held[n:][i]
+	for i := range pieces[n:] {
+		c := &pieces[n:][i]
 		from := max(c.From, covered)
 		covered = max(covered, c.To)
 		source, place := d.source(c.Proc, call{stack: c.Stack}, event.KindTensor, c.Device), d.place(c.Proc, c.Device)
@@ -227,10 +225,10 @@ func (d *drawer) segments(held []tensors.Piece) {
 			}
 			switch {
 			case in == nil:
-				d.older(end, place, snapshot.Block{Address: from, Size: to - from, Source: source})
+				d.addOlder(end, place, snapshot.Block{Address: from, Size: to - from, Source: source})
 			case from < in.Address:
 				to = min(to, in.Address)
-				d.older(end, place, snapshot.Block{Address: from, Size: to - from, Source: source})
+				d.addOlder(end, place, snapshot.Block{Address: from, Size: to - from, Source: source})
 			default:
 				to = min(to, in.Address+in.Size)
 				if in.Pool {
@@ -242,9 +240,9 @@ func (d *drawer) segments(held []tensors.Piece) {
 	}
 }
 
-// older adds a block that lies in memory from before the trace, of which nothing is
-// known but what tensors lie in it. Such segments are at end and after it.
-func (d *drawer) older(end, place int, block snapshot.Block) {
+// addOlder adds a block that lies in memory from before the trace, of which only the
+// tensors in it are known. Such segments are at end and after it.
+func (d *layoutBuilder) addOlder(end, place int, block snapshot.Block) {
 	if last := len(d.out.Segments) - 1; last >= end {
 		if s := &d.out.Segments[last]; s.Place == place && s.Address+s.Size == block.Address {
 			s.Size += block.Size
@@ -256,20 +254,20 @@ func (d *drawer) older(end, place int, block snapshot.Block) {
 		Pool: true, Blocks: []snapshot.Block{block}})
 }
 
-// source returns the index of who made a call.
-func (d *drawer) source(id event.Process, of call, kind event.Kind, index int32) int {
-	key := asked{id: id, call: of, kind: kind, gpu: d.out.Places[d.place(id, index)].GPU}
+// source returns the index of the source of a call.
+func (d *layoutBuilder) source(id event.Process, by call, kind event.Kind, index int32) int {
+	key := sourceKey{id: id, call: by, kind: kind, gpu: d.out.Places[d.place(id, index)].GPU}
 	i, ok := d.sources[key]
 	if ok {
 		return i
 	}
-	shape := d.shape(of.stack, kind, d.from.frames[of.stack])
-	site := site{Site: ledger.Site{SiteKey: ledger.SiteKey{Proc: id, API: of.api, Outer: of.outer, Kind: kind, Stack: of.stack}}, gpu: key.gpu}
-	s := snapshot.Source{Stack: shape.frames, Labels: d.labels(&site, kind, d.view.trace.API(of.api), shape)}
-	s.Runtime = d.view.trace.API(of.outer)
+	shape := d.shape(by.stack, kind, d.from.frames[by.stack])
+	site := site{Site: ledger.Site{SiteKey: ledger.SiteKey{Proc: id, API: by.api, Outer: by.outer, Kind: kind, Stack: by.stack}}, gpu: key.gpu}
+	s := snapshot.Source{Stack: shape.frames, Labels: d.labels(&site, kind, d.view.trace.API(by.api), shape)}
+	s.Runtime = d.view.trace.API(by.outer)
 	switch {
 	case kind == event.KindTensor:
-		if x := d.samples[ledger.SiteKey{Proc: id, Stack: of.stack, Device: index}]; x != nil {
+		if x := d.samples[ledger.SiteKey{Proc: id, Stack: by.stack, Device: index}]; x != nil {
 			s.Category = d.category(x, shape)
 		}
 	case s.API != "":
@@ -281,17 +279,17 @@ func (d *drawer) source(id event.Process, of call, kind event.Kind, index int32)
 	return i
 }
 
-// steps returns those of the layout, and completes what each segment is: whether it is a
+// steps returns the changes of the layout, and completes the segments among them: whether it is a
 // caching allocator's, and on which device, is known when it ends, or at the end of all.
-func (d *drawer) steps() func(int) snapshot.Change {
+func (d *layoutBuilder) steps() func(int) snapshot.Change {
 	type segment struct {
 		id   event.Process
 		from uint64
 	}
-	pools := map[segment]*past{}
-	for i := range d.from.held {
-		if c := &d.from.held[i]; c.Site != nil {
-			x := pastOf(c)
+	pools := map[segment]*change{}
+	for i := range d.from.pieces {
+		if c := &d.from.pieces[i]; c.Site != nil {
+			x := changeOf(c)
 			pools[segment{c.Proc, c.From}] = &x
 		}
 	}
@@ -318,7 +316,7 @@ func (d *drawer) steps() func(int) snapshot.Change {
 		x := &steps[i]
 		out := snapshot.Change{Action: x.action, Place: d.place(x.proc, x.device), Time: d.view.trace.Boot.Add(time.Duration(x.time)),
 			Address: x.from, Size: x.to - x.from, Source: int(sources[i]), Pool: x.pool, Expandable: x.expandable}
-		if x.action == snapshot.MemoryLacked {
+		if x.action == snapshot.AllocationFailed {
 			out.Address, out.Size, out.Free, out.FreeKnown = 0, x.to, int64(x.from), x.from != noFigure
 		}
 		return out

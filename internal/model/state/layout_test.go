@@ -192,7 +192,7 @@ func TestLayoutOfEnded(t *testing.T) {
 			t.Fatalf("all %v: %q", all, told(l))
 		}
 		for i, want := range []snapshot.Action{snapshot.SegmentCame, snapshot.BlockCame, snapshot.BlockEnded, snapshot.SegmentEnded} {
-			if x := l.Change(i); x.Action != want || !x.Time.Equal(s.wall(min(2+uint64(i), 4))) {
+			if x := l.Change(i); x.Action != want || !x.Time.Equal(s.Wall(min(2+uint64(i), 4))) {
 				t.Errorf("all %v: step %d is %+v", all, i, x)
 			}
 		}
@@ -326,9 +326,9 @@ func anything(seed uint64, s *State, look func()) {
 		handle := uint64(1 + r.IntN(20))
 		switch n := r.IntN(300); {
 		case n < 90:
-			e.Op, e.Kind, e.Space, e.Handle = event.OpAlloc, event.KindTensor, event.SpaceTensor, event.NoTotal
+			e.Op, e.Kind, e.Handle = event.OpTensorAlloc, event.KindTensor, event.NoTotal
 		case n < 160:
-			e.Op, e.Space, e.Handle = event.OpFree, event.SpaceTensor, event.NoTotal
+			e.Op, e.Handle = event.OpTensorFree, event.NoTotal
 		case n < 190:
 			e.Op, e.Kind, e.Size = event.OpAlloc, []event.Kind{event.KindDevice, event.KindAsync}[r.IntN(2)], 3*size
 		case n < 215:
@@ -364,44 +364,42 @@ func anything(seed uint64, s *State, look func()) {
 // Where not every tensor is told, nothing of a segment is shown as free: it is one block.
 // Memory of processes without tensors is there in any case.
 func TestLayoutOfSome(t *testing.T) {
-	for name, some := range map[string]record.Tensors{"a sample": {Sample: mib}, "those of some size": {Min: mib}} {
-		s := remembering(100, record.Trace{})
-		s.Apply(&some)
-		s.Apply(alloc(prog, 10, 0x1000000, 20*mib))
-		s.Apply(alloc(event.Process{PID: prog.PID + 1, Start: prog.Start}, 11, 0x1000000, mib))
-		s.Apply(tensor(12, 0x1000000, 2*mib, 2, 5*mib))
-		s.Apply(tensor(13, 0x1000000+4*mib, 2*mib, 2, 7*mib))
-		s.Apply(tensorEnd(14, 0x1000000, 2*mib, 5*mib))
-		snap := s.View(Want{Layout: true}).Snapshot()
-		l := snap.Layout
-		if !l.Opaque || len(l.Segments) != 2 {
-			t.Fatalf("%s: %+v", name, l)
+	s := remembering(100, record.Trace{})
+	s.Apply(&record.Tensors{Sample: mib})
+	s.Apply(alloc(prog, 10, 0x1000000, 20*mib))
+	s.Apply(alloc(event.Process{PID: prog.PID + 1, Start: prog.Start}, 11, 0x1000000, mib))
+	s.Apply(tensor(12, 0x1000000, 2*mib, 2, 5*mib))
+	s.Apply(tensor(13, 0x1000000+4*mib, 2*mib, 2, 7*mib))
+	s.Apply(tensorEnd(14, 0x1000000, 2*mib, 5*mib))
+	snap := s.View(Want{Layout: true}).Snapshot()
+	l := snap.Layout
+	if !l.Opaque || len(l.Segments) != 2 {
+		t.Fatalf("%+v", l)
+	}
+	for i := range l.Segments {
+		if g := &l.Segments[i]; g.Pool || len(g.Blocks) != 1 || g.Blocks[0].Address != g.Address || g.Blocks[0].Size != g.Size {
+			t.Errorf("%+v", g)
 		}
-		for i := range l.Segments {
-			if g := &l.Segments[i]; g.Pool || len(g.Blocks) != 1 || g.Blocks[0].Address != g.Address || g.Blocks[0].Size != g.Size {
-				t.Errorf("%s: %+v", name, g)
-			}
+	}
+	for i := range l.Changes {
+		if x := l.Change(i); x.Action != snapshot.SegmentCame || x.Pool {
+			t.Errorf("%+v", x)
 		}
-		for i := range l.Changes {
-			if x := l.Change(i); x.Action != snapshot.SegmentCame || x.Pool {
-				t.Errorf("%s: %+v", name, x)
-			}
+	}
+	var b bytes.Buffer
+	if err := memoryviz.Pickle(&b, snap); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := viewertest.ReadPickle(b.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range seen.Segments {
+		if g := &seen.Segments[i]; g.Allocated != g.Total {
+			t.Errorf("%d of %d bytes are in use", g.Allocated, g.Total)
 		}
-		var b bytes.Buffer
-		if err := memoryviz.Pickle(&b, snap); err != nil {
-			t.Fatal(err)
-		}
-		seen, err := viewertest.ReadPickle(b.Bytes())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range seen.Segments {
-			if g := &seen.Segments[i]; g.Allocated != g.Total {
-				t.Errorf("%s: %d of %d bytes are in use", name, g.Allocated, g.Total)
-			}
-		}
-		if !slices.ContainsFunc(seen.About.Notes, func(n string) bool { return strings.Contains(n, "not every tensor was told") }) {
-			t.Errorf("%s: nobody is told: %q", name, seen.About.Notes)
-		}
+	}
+	if !slices.ContainsFunc(seen.About.Notes, func(n string) bool { return strings.Contains(n, "a sample of the tensors") }) {
+		t.Errorf("no note says so: %q", seen.About.Notes)
 	}
 }

@@ -2,7 +2,6 @@ package state
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
@@ -12,122 +11,93 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
-// Lines of tensors that are not told one by one: synthetic frames, and lines of
-// accounts. Each is signed, and together with the tensors that are told and
-// LineCached they are what the allocator says, to the byte.
+// Lines of tensors without events of their own: synthetic frames, and lines of accounts.
+// Each is signed. Together with the tensors that have events and with LineCached they add
+// up to the allocator's own totals, to the byte.
 const (
-	// What tensors are more or, with a minus, fewer than the estimates from the
-	// sample.
+	// The difference of all tensors from the estimates by the sample.
 	LineSampling = "[sampling error]"
-	// The same of a process that was attached to late: a free tells of no tensor
-	// whether it is from before.
+	// The same of a process that was attached to late: a free does not show whether its
+	// tensor is from before.
 	LineSamplingOld = "[sampling error, and tensors from before attach]"
-	// Without a sample: tensors whose event was lost, or is on its way.
-	LineUnseen = "[tensors not seen]"
 )
 
-// lineSmall names the tensors of fewer bytes than are told.
-func lineSmall(least uint64) string {
-	return fmt.Sprintf("[tensors below %s]", bytefmt.Format(int64(least)))
-}
-
-// partialNote says what the tensors of a view are where not all are told.
-func partialNote(sample, least uint64) []string {
-	var out []string
-	if sample != 0 {
-		out = append(out, "tensors are estimates from a random sample (--tensor-sample "+bytefmt.Format(int64(sample))+
+// notes say how to read the tensors of a view where not all have events.
+func (p *partial) notes() (out []string) {
+	if p.active {
+		out = append(out, "tensors are estimates from a random sample (--tensor-sample "+bytefmt.Format(int64(p.sample))+
 			"): a row may be off by a multiple of that, and "+LineSampling+" is what its device's rows are off by together")
-	}
-	if least != 0 {
-		out = append(out, "tensors below "+bytefmt.Format(int64(least))+" have no stacks (--tensor-min): they are one line of each device")
 	}
 	return out
 }
 
-// An owned is where one caching allocator is, or several whose GPUs are not known apart.
-type owned struct {
+// An allocatorKey is the process and the GPU of a caching allocator, or of several whose
+// GPUs are not known.
+type allocatorKey struct {
 	id  event.Process
 	gpu string // label
 }
 
-// A stated is what a caching allocator says of itself, where not every tensor is told.
-type stated struct {
-	owned
-	device         int32
-	late, older    bool
-	allocated      amount
-	outside        amount // held in memory that was not seen allocated
-	small          amount
-	made, madeTiny values
+// A report has the totals of a caching allocator, where not every tensor has events.
+type report struct {
+	onDevice
+	late, older bool
+	allocated   amount
+	outside     amount // held in memory that was not seen allocated
+	made        tally
 }
 
-// values are objects and bytes: in use, and ever made.
-type values struct{ live, objects, bytes int64 }
+// A tally has objects in use, and objects and bytes ever made.
+type tally struct{ live, objects, bytes int64 }
 
-// caughtUp takes what allocators said: the events have reached that moment. What they
-// told before is older, and what they tell after is later.
-func (s *State) caughtUp() {
-	if s.stated != nil {
-		sample, least := s.tensors.Telling()
-		s.tensors.Tell(s.stated)
-		if now, min := s.tensors.Telling(); now != sample || min != least {
-			s.touchAll()
-		}
-		s.touchAllocators(s.stated)
-		s.stated = nil
-	}
+// A partial has the contents of a View where not every tensor has events: which ones have,
+// as in record.Tensors, and the totals of allocators.
+type partial struct {
+	active  bool
+	sample  uint64
+	whole   bool // nothing of the trace was dropped
+	reports []report
 }
 
-// partial adds to v what allocators say of themselves.
-func (s *State) partial(v *View, shown func(event.Process) bool) {
+// addPartial copies the totals of allocators.
+func (c *collector) addPartial() {
+	s := c.s
 	if !s.tensors.Partial() {
 		return
 	}
-	v.sample, v.least = s.tensors.Telling()
-	v.partial = true
-	v.whole = s.began == 0 && !s.afresh
+	p := &c.v.partial
+	p.active, p.whole = true, s.began == 0 && !s.reset
+	p.sample = s.tensors.Sample()
 	for id, a := range s.tensors.Allocators {
-		if !v.has(id) {
-			continue
-		}
-		k := stated{owned: owned{id: id}, device: a.Index, late: s.late(id)}
+		k := report{onDevice: onDevice{id: id, device: a.Index}, late: s.AttachedLate(id)}
 		k.older = k.late && a.Older
-		k.is(a, shown(id))
-		if v.want.Unreported {
-			k.made.less(a.ReportedMade)
-			k.madeTiny.less(a.ReportedSmall)
+		k.setFigures(a, c.shown(id))
+		if c.v.want.Unreported {
+			k.made.subtract(a.ReportedMade)
 		}
-		v.stated = append(v.stated, k)
+		p.reports = append(p.reports, k)
 	}
 }
 
-func (k *stated) is(a *tensors.Allocator, shown bool) {
-	k.allocated.peak, k.outside.peak, k.small.peak = a.Peak.Allocated, a.Peak.Outside, a.Peak.Small
-	k.made = values{0, int64(a.Made.Count), int64(a.Made.Bytes)}
-	k.madeTiny = values{0, int64(a.SmallMade.Count), int64(a.SmallMade.Bytes)}
+func (k *report) setFigures(a *tensors.Allocator, shown bool) {
+	k.allocated.peak, k.outside.peak = a.Peak.Allocated, a.Peak.Outside
+	k.made = tally{0, int64(a.Made.Count), int64(a.Made.Bytes)}
 	if shown {
-		k.allocated.inuse, k.outside.inuse, k.small.inuse = a.Now.Allocated, a.Now.Outside, a.Now.Small
-		all, small := a.Live()
-		k.made.live, k.madeTiny.live = all-small, max(small, 0)
+		k.allocated.inuse, k.outside.inuse = a.Now.Allocated, a.Now.Outside
+		k.made.live = a.Live()
 	}
 }
 
-// late tells whether a process was attached to late.
-func (s *State) late(id event.Process) bool {
-	known := s.procs.known[id]
-	return known == nil || !known.fromStart && !s.accounts.FromStart(id)
-}
-
-// A split is how what is handed out to the caching allocators of one place splits where
-// not every tensor is told. Its lines, with the tensors that are told, add up to pools
-// and what lies in older memory.
+// A split divides the memory of the caching allocators of a process on a GPU where not every
+// tensor has events. Its lines, with the tensors that have events, add up to pools and
+// older.
 type split struct {
-	owned
-	told  snapshot.Values // the estimates of tensors that are told
-	pools amount          // memory seen allocated that is the allocators'
-	held  int64           // objects of pools
-	older amount          // what they hold in memory that was not seen allocated
-	lines []splitLine
+	allocatorKey
+	reported snapshot.Values // the estimates of tensors that have events
+	pools    amount          // memory seen allocated that is the allocators'
+	objects  int64           // objects of pools
+	older    amount          // memory of theirs that was not seen allocated
+	lines    []splitLine
 }
 
 type splitLine struct {
@@ -138,102 +108,93 @@ type splitLine struct {
 
 // splits returns those of the view, in order.
 func (v *View) splits() []*split {
-	if !v.partial {
+	if !v.partial.active {
 		return nil
 	}
-	at := map[owned]*split{}
-	of := func(x owned) *split {
+	at := map[allocatorKey]*split{}
+	splitOfKey := func(x allocatorKey) *split {
 		if at[x] == nil {
-			at[x] = &split{owned: x}
+			at[x] = &split{allocatorKey: x}
 		}
 		return at[x]
 	}
 	for i := range v.sites {
 		if x := &v.sites[i]; x.handed != (amount{}) || x.pool {
-			s := of(owned{x.Proc, x.gpu})
-			s.pools.plus(x.handed)
+			s := splitOfKey(allocatorKey{x.Proc, x.gpu})
+			s.pools.add(x.handed)
 			if x.pool {
-				s.held += x.InuseObjects
+				s.objects += x.InuseObjects
 			}
 		}
 	}
 	for i := range v.tensors {
 		x := &v.tensors[i]
 		values := x.values()
-		of(owned{x.Proc, x.gpu}).told.Add(&values)
+		splitOfKey(allocatorKey{x.Proc, x.gpu}).reported.Add(&values)
 	}
-	sums := map[*split]*stated{}
-	for i := range v.stated {
-		k := &v.stated[i]
-		s := of(k.owned)
+	sums := map[*split]*report{}
+	for i := range v.partial.reports {
+		k := &v.partial.reports[i]
+		s := splitOfKey(allocatorKey{k.id, k.gpu})
 		if sums[s] == nil {
-			sums[s] = &stated{owned: k.owned}
+			sums[s] = &report{}
 		}
-		sums[s].plus(k)
+		sums[s].add(k)
 	}
 	var out []*split
 	for _, s := range at {
 		k := sums[s]
 		if k == nil {
-			k = &stated{}
+			k = &report{}
 		}
 		v.split(s, k)
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b *split) int {
-		return cmp.Or(cmp.Compare(a.id.PID, b.id.PID), cmp.Compare(a.id.Start, b.id.Start), cmp.Compare(a.gpu, b.gpu))
+		return cmp.Or(a.id.Compare(b.id), cmp.Compare(a.gpu, b.gpu))
 	})
 	return out
 }
 
-func (k *stated) plus(x *stated) {
+func (k *report) add(x *report) {
 	k.late, k.older = k.late || x.late, k.older || x.older
-	k.allocated.plus(x.allocated)
+	k.allocated.add(x.allocated)
 	if x.late {
-		k.outside.plus(x.outside)
+		k.outside.add(x.outside)
 	}
-	k.small.plus(x.small)
-	k.made.plus(x.made)
-	k.madeTiny.plus(x.madeTiny)
+	k.made.add(x.made)
 }
 
-func (n *values) less(t record.Tally) {
+func (n *tally) subtract(t record.Tally) {
 	n.objects -= int64(t.Count)
 	n.bytes -= int64(t.Bytes)
 }
 
-func (n *values) plus(x values) {
+func (n *tally) add(x tally) {
 	n.live += x.live
 	n.objects += x.objects
 	n.bytes += x.bytes
 }
 
 // split fills in the lines of s, of whose allocators k is the sum.
-func (v *View) split(s *split, k *stated) {
+func (v *View) split(s *split, k *report) {
 	s.older = k.outside
-	small := snapshot.Values{InuseObjects: k.madeTiny.live, InuseBytes: k.small.inuse, PeakBytes: k.small.peak}
-	rest := snapshot.Values{InuseBytes: k.allocated.inuse - s.told.InuseBytes - small.InuseBytes,
-		PeakBytes: k.allocated.peak - s.told.PeakBytes - small.PeakBytes}
-	if v.whole {
-		small.AllocObjects, small.AllocBytes = k.madeTiny.objects, k.madeTiny.bytes
-		rest.AllocObjects, rest.AllocBytes = k.made.objects-s.told.AllocObjects, k.made.bytes-s.told.AllocBytes
+	rest := snapshot.Values{InuseBytes: k.allocated.inuse - s.reported.InuseBytes,
+		PeakBytes: k.allocated.peak - s.reported.PeakBytes}
+	if v.partial.whole {
+		rest.AllocObjects, rest.AllocBytes = k.made.objects-s.reported.AllocObjects, k.made.bytes-s.reported.AllocBytes
 	}
 	if !k.late {
-		rest.InuseObjects = k.made.live - s.told.InuseObjects
+		rest.InuseObjects = k.made.live - s.reported.InuseObjects
 	}
-	cached := snapshot.Values{InuseObjects: s.held, InuseBytes: s.pools.inuse + s.older.inuse - k.allocated.inuse,
+	cached := snapshot.Values{InuseObjects: s.objects, InuseBytes: s.pools.inuse + s.older.inuse - k.allocated.inuse,
 		PeakBytes: s.pools.peak + s.older.peak - k.allocated.peak}
 	name := LineSampling
-	switch {
-	case v.sample != 0 && k.older:
+	if k.older {
 		name = LineSamplingOld
-	case k.older:
-		name = LineOldTensors
-	case v.sample == 0:
-		name = LineUnseen
 	}
 	for _, l := range []splitLine{
-		{lineSmall(v.least), event.KindTensor, small}, {name, event.KindTensor, rest}, {LineCached, event.KindCached, cached},
+		{name, event.KindTensor, rest}, {LineCached, event.KindCached, cached},
 	} {
 		if l.Values != (snapshot.Values{}) {
 			s.lines = append(s.lines, l)
@@ -241,13 +202,13 @@ func (v *View) split(s *split, k *stated) {
 	}
 }
 
-// ownerAllocator is the owner of tensors that are not told.
+// ownerAllocator is the owner of tensors without events.
 const ownerAllocator = "pytorch"
 
 // splitSamples returns those of the lines of all splits.
 func (b *builder) splitSamples() (out []snapshot.Sample) {
 	for _, s := range b.splits {
-		labels := snapshot.Labels{GPU: s.gpu, Owner: ownerAllocator, Process: b.view.names[s.id], PID: int(s.id.PID)}
+		labels := snapshot.Labels{GPU: s.gpu, Owner: ownerAllocator, Process: b.view.names[s.id], PID: int(s.id.PID), Who: b.view.whos[s.id]}
 		for _, l := range s.lines {
 			labels.Kind = l.kind.String()
 			out = append(out, snapshot.Sample{Stack: []*snapshot.Location{b.leaf(l.name)}, Labels: labels, Values: l.Values})
@@ -257,8 +218,8 @@ func (b *builder) splitSamples() (out []snapshot.Sample) {
 }
 
 // splitOf returns that of a process on a GPU, nil for none.
-func splitOf(splits []*split, x owned) *split {
-	if i := slices.IndexFunc(splits, func(s *split) bool { return s.owned == x }); i >= 0 {
+func splitOf(splits []*split, x allocatorKey) *split {
+	if i := slices.IndexFunc(splits, func(s *split) bool { return s.allocatorKey == x }); i >= 0 {
 		return splits[i]
 	}
 	return nil

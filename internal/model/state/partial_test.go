@@ -17,14 +17,14 @@ func estimate(size, mean float64) int64 { return int64(math.Round(-size / math.E
 // holds says that memory of a caching allocator is at an address.
 func holds(at, addr, size, allocated uint64) *event.Event {
 	e := tensor(at, addr, size, 0, allocated)
-	e.Op, e.Kind = event.OpReserve, event.KindNone
+	e.Op, e.Kind = event.OpSegmentSeen, event.KindNone
 	return e
 }
 
 // says tells what prog's allocator says at a moment that the events have reached.
-func says(s *State, sample, least, at uint64, a record.Allocator) {
+func says(s *State, sample, at uint64, a record.Allocator) {
 	a.Process = prog
-	s.Apply(&record.Tensors{Sample: sample, Min: least, Time: at, Allocators: []record.Allocator{a}})
+	s.Apply(&record.Tensors{Sample: sample, Time: at, Allocators: []record.Allocator{a}})
 	s.Apply(&record.Moment{Time: s.Now(), Drained: true})
 }
 
@@ -32,9 +32,8 @@ func says(s *State, sample, least, at uint64, a record.Allocator) {
 // of a device are what its allocator says, and with what is cached what it holds. The
 // total stays what the driver handed out, in use and at the peak.
 func TestTensorSample(t *testing.T) {
-	const least = 4096
 	s := begun(record.Trace{})
-	s.Apply(&record.Tensors{Sample: mib, Min: least})
+	s.Apply(&record.Tensors{Sample: mib})
 	for id, f := range []string{"load", "forward", "nccl"} {
 		stack(s, uint64(id+1), " ", f)
 	}
@@ -50,12 +49,12 @@ func TestTensorSample(t *testing.T) {
 	// Nobody was told of a tensor in the other segment.
 	s.Apply(holds(13, 0x9000000, 512, 5*mib+512))
 	// Both sums are older than the last event but one.
-	says(s, mib, least, 13, record.Allocator{Allocated: 5*mib + 512, Reserved: 22 * mib,
-		Made: record.Tally{Count: 9, Bytes: 5 * mib}, SmallMade: record.Tally{Count: 3, Bytes: 1536}, SmallFreed: record.Tally{Count: 2, Bytes: 1024}})
+	says(s, mib, 13, record.Allocator{Allocated: 5*mib + 512, Reserved: 22 * mib,
+		Made: record.Tally{Count: 12, Bytes: 5*mib + 1536}, Freed: record.Tally{Count: 2, Bytes: 1024}})
 	e := estimate(512<<10, mib)
-	now := 5*mib + 512 - e - 512
+	now := 5*mib + 512 - e
 	expect(t, "a sample", map[string][2]int64{
-		"tensor [forward]": {e, e}, "tensor [tensors below 4.0 KiB]": {512, 0}, "tensor [sampling error]": {now, now + 512},
+		"tensor [forward]": {e, e}, "tensor [sampling error]": {now, now},
 		"cached [cached, unused]": {17*mib - 512, 17*mib - 512}, "device [load]": {0, 0}, "device [nccl]": {7 * mib, 7 * mib},
 	}, sums(s))
 	snap := s.View(Want{Live: true}).Snapshot()
@@ -65,23 +64,23 @@ func TestTensorSample(t *testing.T) {
 		objects[x.Stack[0].Lines[0].Function] = [2]int64{x.InuseObjects, x.AllocObjects}
 	}
 	expect(t, "objects", map[string][2]int64{
-		"[forward]": {3, 3}, "[tensors below 4.0 KiB]": {1, 3}, "[sampling error]": {6, 6}, "[cached, unused]": {2, 0}, "cuMemAlloc_v2": {1, 1},
+		"[forward]": {3, 3}, "[sampling error]": {7, 9}, "[cached, unused]": {2, 0}, "cuMemAlloc_v2": {1, 1},
 	}, objects)
 	for _, a := range snap.Live {
 		if a.Address == 0x1000000 && a.Size != 512<<10 && a.Size != 20*mib {
 			t.Errorf("the row of a sampled tensor: %+v", a)
 		}
 	}
-	if len(snap.Notes) != 2 {
+	if len(snap.Notes) != 1 {
 		t.Errorf("notes: %q", snap.Notes)
 	}
 
 	// An older figure changes nothing, and a later one does.
-	says(s, mib, least, 5, record.Allocator{Allocated: mib, Reserved: mib, Made: record.Tally{Count: 9, Bytes: 5 * mib}})
+	says(s, mib, 5, record.Allocator{Allocated: mib, Reserved: mib, Made: record.Tally{Count: 9, Bytes: 5 * mib}})
 	s.Apply(free(prog, 15, 0xa000000))
 	s.Apply(tensorEnd(16, 0x1000000, 512<<10, 4*mib))
 	expect(t, "after it was freed", map[string][2]int64{
-		"tensor [forward]": {0, e}, "tensor [sampling error]": {4 * mib, now + 512},
+		"tensor [forward]": {0, e}, "tensor [sampling error]": {4 * mib, now},
 		"cached [cached, unused]": {18 * mib, 17*mib - 512}, "device [load]": {0, 0}, "device [nccl]": {0, 7 * mib},
 	}, sums(s))
 	s.Apply(free(prog, 17, 0x9000000))
@@ -105,7 +104,7 @@ func TestTensorSampleOfAnAccount(t *testing.T) {
 		s.Apply(&record.Tensors{Sample: mib})
 		k.backs(10, 0x100000, 20*mib, 20*mib)
 		s.Apply(tensor(12, 0x100000, 8*mib, 0, 9*mib+older))
-		says(s, mib, 0, 13, record.Allocator{Allocated: 9*mib + older, Reserved: 20*mib + older + older/2, Made: record.Tally{Count: 5, Bytes: 9 * mib}})
+		says(s, mib, 13, record.Allocator{Allocated: 9*mib + older, Reserved: 20*mib + older + older/2, Made: record.Tally{Count: 5, Bytes: 9 * mib}})
 		total := int64(20 * mib)
 		if late {
 			total = 300 * mib
@@ -133,7 +132,7 @@ func TestTensorSampleInTime(t *testing.T) {
 	s.Apply(alloc(prog, 10, 0x1000000, 20*mib))
 	s.Apply(tensor(12, 0x1000000, 2*mib, 1, 2*mib))
 	s.Apply(&record.Tensors{Sample: 1, Time: 20, Allocators: []record.Allocator{{Process: prog, Allocated: 5 * mib, Reserved: 20 * mib}}})
-	if !s.Waits() {
+	if !s.WaitsForTime() {
 		t.Error("nothing is awaited")
 	}
 	s.Apply(tensor(19, 0x2000000-3*mib, 3*mib, 1, event.NoTotal))
@@ -141,27 +140,9 @@ func TestTensorSampleInTime(t *testing.T) {
 		t.Errorf("before its moment %d are cached", got)
 	}
 	s.Apply(tensorEnd(21, 0x1000000, 2*mib, event.NoTotal))
-	if got := sums(s)["cached [cached, unused]"][0]; got != 15*mib || s.Waits() {
+	if got := sums(s)["cached [cached, unused]"][0]; got != 15*mib || s.WaitsForTime() {
 		t.Errorf("after its moment %d are cached", got)
 	}
-}
-
-// TestTensorMin: without a sample tensors that are told are exact, and there is no line
-// beside that of the small ones. An allocator that does not tell its totals has those
-// of what was seen.
-func TestTensorMin(t *testing.T) {
-	s := begun(record.Trace{})
-	s.Apply(&record.Tensors{Min: 4096})
-	stack(s, 1, " ", "forward")
-	s.Apply(alloc(prog, 10, 0x1000000, 20*mib))
-	e := tensor(12, 0x1000000, 8*mib, 1, event.NoTotal)
-	s.Apply(e)
-	says(s, 0, 4096, 13, record.Allocator{Allocated: event.NoTotal, Reserved: event.NoTotal,
-		Made: record.Tally{Count: 1, Bytes: 8 * mib}, SmallMade: record.Tally{Count: 2, Bytes: 1024}})
-	expect(t, "exact", map[string][2]int64{
-		"tensor [forward]": {8 * mib, 0}, "tensor [tensors below 4.0 KiB]": {1024, 0}, "cached [cached, unused]": {12*mib - 1024, 0},
-		"device": {0, 20 * mib}, // what it had handed out at the peak it did not tell
-	}, sums(s))
 }
 
 // TestTensorSampleTotals: whatever allocators say, and however much of it is true, with
@@ -172,13 +153,13 @@ func TestTensorSampleTotals(t *testing.T) {
 		snap := s.View(Want{}).Snapshot()
 		for i := range snap.Samples {
 			if x := &snap.Samples[i]; x.PID == 1 {
-				out.plus(amount{x.InuseBytes, x.PeakBytes})
+				out.add(amount{x.InuseBytes, x.PeakBytes})
 			}
 		}
 		return out
 	}
 	total := func(s *State) (out amount) {
-		for _, p := range s.Totals() {
+		for _, p := range s.Processes() {
 			if p.PID == 1 {
 				out = amount{p.Inuse, p.Peak}
 			}
@@ -189,7 +170,7 @@ func TestTensorSampleTotals(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		s, cut, n := New(), New(), 0
-		telling := record.Tensors{Sample: 1 + rng.Uint64N(4), Min: rng.Uint64N(2)}
+		telling := record.Tensors{Sample: 1 + rng.Uint64N(4)}
 		id := event.Process{PID: 1, Start: event.StartUnit}
 		both := func(r record.Record) {
 			s.Apply(r)
@@ -205,8 +186,8 @@ func TestTensorSampleTotals(t *testing.T) {
 			if n%50 == 0 {
 				tally := func() record.Tally { return record.Tally{Count: rng.Uint64N(100), Bytes: rng.Uint64N(1 << 30)} }
 				now := s.Now()
-				both(&record.Tensors{Sample: telling.Sample, Min: telling.Min, Time: now, Allocators: []record.Allocator{{Process: id, Device: int32(rng.IntN(2)), Allocated: rng.Uint64N(1 << 30),
-					Reserved: rng.Uint64N(1 << 30), Made: tally(), Freed: tally(), SmallMade: tally(), SmallFreed: tally()}}})
+				both(&record.Tensors{Sample: telling.Sample, Time: now, Allocators: []record.Allocator{{Process: id, Device: int32(rng.IntN(2)), Allocated: rng.Uint64N(1 << 30),
+					Reserved: rng.Uint64N(1 << 30), Made: tally(), Freed: tally()}}})
 			}
 			if n == 500 {
 				cut.Apply(&record.Cut{Time: s.Now()})
@@ -237,11 +218,11 @@ func TestTensorSampleTotals(t *testing.T) {
 // whole trace.
 func TestTensorSampleAfresh(t *testing.T) {
 	s := begun(record.Trace{})
-	s.Apply(&record.Tensors{Sample: mib, Min: 4096})
+	s.Apply(&record.Tensors{Sample: mib})
 	s.Apply(alloc(prog, 10, 0x1000000, 20*mib))
 	s.Apply(tensor(12, 0x1000000, 512<<10, 2, 5*mib))
-	says(s, mib, 4096, 13, record.Allocator{Allocated: 5 * mib, Reserved: 20 * mib,
-		Made: record.Tally{Count: 9, Bytes: 5 * mib}, SmallMade: record.Tally{Count: 3, Bytes: 1536}})
+	says(s, mib, 13, record.Allocator{Allocated: 5 * mib, Reserved: 20 * mib,
+		Made: record.Tally{Count: 12, Bytes: 5*mib + 1536}})
 	ever := func() (sum int64) {
 		for _, x := range s.View(Want{}).Snapshot().Samples {
 			sum += x.AllocBytes
@@ -251,7 +232,7 @@ func TestTensorSampleAfresh(t *testing.T) {
 	if ever() == 0 {
 		t.Error("nothing was made")
 	}
-	s.Afresh()
+	s.ResetCounts()
 	if sum := ever(); sum != 0 {
 		t.Errorf("%d bytes were made since", sum)
 	}
@@ -261,7 +242,7 @@ func TestTensorSampleAfresh(t *testing.T) {
 // that are not.
 func TestTensorSampleUnreported(t *testing.T) {
 	s := begun(record.Trace{})
-	s.Apply(&record.Tensors{Sample: mib, Min: 4096})
+	s.Apply(&record.Tensors{Sample: mib})
 	s.Apply(alloc(prog, 10, 0x1000000, 20*mib))
 	sums := func(w Want) (objects, bytes int64) {
 		for _, x := range s.View(w).Snapshot().Samples {
@@ -277,8 +258,8 @@ func TestTensorSampleUnreported(t *testing.T) {
 		if i != 2 { // nothing is told of the third
 			s.Apply(tensor(at, 0x1000000+i*mib, 512<<10, 2, (5+i)*mib))
 		}
-		says(s, mib, 4096, at+1, record.Allocator{Allocated: (5 + i) * mib, Reserved: 20 * mib,
-			Made: record.Tally{Count: 9 + 4*i, Bytes: (5 + i) * mib}, SmallMade: record.Tally{Count: 3 + i, Bytes: 1536 + 512*i}})
+		says(s, mib, at+1, record.Allocator{Allocated: (5 + i) * mib, Reserved: 20 * mib,
+			Made: record.Tally{Count: 12 + 5*i, Bytes: (5+i)*mib + 1536 + 512*i}})
 		n, b := sums(Want{Unreported: true})
 		if b <= 0 || i > 0 && b > 2*mib {
 			t.Errorf("%d bytes in interval %d", b, i)

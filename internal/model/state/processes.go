@@ -2,6 +2,7 @@ package state
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -11,13 +12,13 @@ import (
 )
 
 const (
-	// maxEnded bounds the ended processes whose counters are kept.
+	// maxEnded bounds the ended processes that have counters.
 	maxEnded = 1024
 	// maxKnown bounds all processes: as many as the ledger has.
 	maxKnown = 1 << 16
 )
 
-var unknown = loss.Of("processes_unknown", "what was told of processes that are not followed because there are too many")
+var lossUnknown = loss.Of("processes_unknown", "records about processes that are not followed because there are too many")
 
 // processes knows the traced processes: those that live, and those that ended
 // and whose counters are still shown.
@@ -28,28 +29,31 @@ type processes struct {
 	ended   []event.Process          // in order of their end
 	endedOf map[record.User]int      // how many of those each user has
 	over    bool                     // every target has ended
-	// settled is a process that lives and has its PID, or none: a call of it
-	// tells nothing new of processes.
-	settled event.Process
-	refused uint64 // see unknown
+	// confirmed is a process that lives and has its PID, or none: a call of it
+	// shows nothing new of processes.
+	confirmed event.Process
+	refused   uint64 // see lossUnknown
 }
 
 type process struct {
 	name string // comm when it was first seen, or last replaced its image
 	// fromStart: traced before its first allocation.
 	fromStart bool
-	since     uint64            // CLOCK_MONOTONIC: when it was first told of
+	since     uint64            // CLOCK_MONOTONIC: of the first record with it
 	end       uint64            // CLOCK_MONOTONIC, 0 while it lives
 	program   *snapshot.Mapping // the file that it runs, nil when not known
 	user      record.User       // that it runs as
-	counts    record.User       // as whose it is in processes.endedOf
+	counts    record.User       // its user in processes.endedOf
+	// who it belongs to, nil where nothing is known. What it points to does not change:
+	// processes and views share it.
+	who *snapshot.Who
 }
 
-func newProcesses() processes {
-	return processes{known: map[event.Process]*process{}, current: map[uint32]event.Process{}, endedOf: map[record.User]int{}}
+func newProcesses() *processes {
+	return &processes{known: map[event.Process]*process{}, current: map[uint32]event.Process{}, endedOf: map[record.User]int{}}
 }
 
-// learn takes what a record says of a process at a time.
+// learn applies the record of a process at a time.
 func (p *processes) learn(r *record.Process, at uint64) {
 	x := p.known[r.Process]
 	if r.Target {
@@ -68,6 +72,26 @@ func (p *processes) learn(r *record.Process, at uint64) {
 	if r.User != 0 {
 		x.user = r.User
 	}
+	who := r.Who
+	if uid, known := r.User.ID(); known && who.User == "" && (x.who == nil || x.who.User == "") {
+		who.User = "root"
+		if uid != 0 {
+			who.User = strconv.FormatUint(uint64(uid), 10)
+		}
+	}
+	x.learn(who)
+}
+
+// learn says who a process belongs to, as far as that is known.
+func (x *process) learn(who snapshot.Who) {
+	if x.who != nil {
+		who = x.who.Learn(who)
+	} else {
+		who = snapshot.Who{}.Learn(who)
+	}
+	if who != (snapshot.Who{}) && (x.who == nil || *x.who != who) {
+		x.who = &who
+	}
 }
 
 // user returns the number of the user that a process runs as, if that is known.
@@ -84,7 +108,7 @@ type owner struct {
 	process event.Process
 }
 
-// owner returns who has a process.
+// owner returns the owner of a process.
 func (p *processes) owner(id event.Process) owner {
 	if x := p.known[id]; x != nil && x.user != 0 {
 		return owner{user: x.user}
@@ -97,7 +121,7 @@ func (p *processes) owner(id event.Process) owner {
 func (p *processes) add(id event.Process, at uint64) *process {
 	x := p.known[id]
 	if x == nil {
-		p.settled = event.Process{}
+		p.confirmed = event.Process{}
 		x = &process{since: at}
 		if len(p.known) >= maxKnown {
 			p.refused++
@@ -111,19 +135,19 @@ func (p *processes) add(id event.Process, at uint64) *process {
 	return x
 }
 
-// tells says whether e may tell anything of processes. It costs far less than
-// event.
-func (p *processes) tells(e *event.Event) bool {
+// concerns reports whether e may show anything new of processes. It costs far less than
+// apply.
+func (p *processes) concerns(e *event.Event) bool {
 	switch e.Op {
 	case event.OpFork, event.OpExec, event.OpExit:
 		return true
 	}
-	return e.Proc != p.settled || e.Proc == event.Process{}
+	return e.Proc != p.confirmed || e.Proc == event.Process{}
 }
 
-// event follows one event, and returns the processes that ended by it: its own,
+// apply follows one event, and returns the processes that ended by it: its own,
 // and one whose PID it shows to have another holder.
-func (p *processes) event(e *event.Event) (ended []event.Process) {
+func (p *processes) apply(e *event.Event) (ended []event.Process) {
 	if old, ok := p.current[e.Proc.PID]; ok && old != e.Proc && old.Start < e.Proc.Start {
 		ended = append(ended, old) // its exit was lost
 	}
@@ -135,13 +159,18 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 		child := p.add(e.Child, e.Time)
 		child.name, child.fromStart = e.Name, true
 		if parent := p.known[e.Proc]; parent != nil {
-			child.program, child.user = parent.program, parent.user
+			child.program, child.user, child.who = parent.program, parent.user, parent.who
 		}
 	case event.OpExec:
 		x := p.add(e.Proc, e.Time)
 		x.fromStart = true
 		if e.Name != "" { // which a keyframe's lacks
 			x.name, x.program = e.Name, nil
+			if x.who != nil {
+				who := *x.who
+				who.Command = ""
+				x.who = &who
+			}
 		}
 	case event.OpExit:
 		if x := p.known[e.Proc]; x != nil && x.name == "" {
@@ -151,24 +180,24 @@ func (p *processes) event(e *event.Event) (ended []event.Process) {
 	default:
 		p.add(e.Proc, e.Time)
 		if p.current[e.Proc.PID] == e.Proc {
-			p.settled = e.Proc
-		} else if p.lives(e.Proc) {
+			p.confirmed = e.Proc
+		} else if p.IsAlive(e.Proc) {
 			ended = append(ended, e.Proc) // long ago: it was known no more
 		}
 	}
 	return ended
 }
 
-// end says that id ended. It returns the processes that are kept no longer: id
-// itself if it never held GPU memory, and, of the user who has most that ended, the one
-// that ended longest ago.
+// end says that id ended. It returns the processes that were dropped: id itself if it never
+// held GPU memory, and, of the user with the most ended processes, the one that ended
+// longest ago.
 func (p *processes) end(id event.Process, when uint64, active bool) (dropped []event.Process) {
 	x := p.known[id]
 	if x == nil || x.end != 0 {
 		return nil
 	}
 	x.end = max(when, 1)
-	p.settled = event.Process{}
+	p.confirmed = event.Process{}
 	if p.current[id.PID] == id {
 		delete(p.current, id.PID)
 	}
@@ -213,12 +242,28 @@ func (p *processes) drop(ids []event.Process) (dropped []event.Process) {
 	return dropped
 }
 
-// name returns a process's name, "" if it is not known.
-func (p *processes) name(id event.Process) string {
+// Name returns the name of a process, "" if it is not known.
+func (p *processes) Name(id event.Process) string {
 	if x := p.known[id]; x != nil {
 		return x.name
 	}
 	return ""
+}
+
+// who returns who a process belongs to, nil where nothing is known.
+func (p *processes) who(id event.Process) *snapshot.Who {
+	if x := p.known[id]; x != nil {
+		return x.who
+	}
+	return nil
+}
+
+// WhoOf returns who a process belongs to, as far as that is known.
+func WhoOf(s *State, id event.Process) snapshot.Who {
+	if who := s.processes.who(id); who != nil {
+		return *who
+	}
+	return snapshot.Who{}
 }
 
 // endOf returns when a process ended, in nanoseconds of CLOCK_MONOTONIC, 0 if it has not.
@@ -229,34 +274,67 @@ func (p *processes) endOf(id event.Process) uint64 {
 	return 0
 }
 
-// lives tells whether a process has not ended.
-func (p *processes) lives(id event.Process) bool {
+// IsAlive reports whether a process is traced and has not ended.
+func (p *processes) IsAlive(id event.Process) bool {
 	x := p.known[id]
 	return x != nil && x.end == 0
 }
 
-// together is how far apart the ends of processes may lie that end as one job:
+// jobWindow is how far apart the ends of processes may lie that end as one job:
 // the ranks of a training run do.
-const together = uint64(2 * time.Second)
+const jobWindow = uint64(2 * time.Second)
 
-// held returns the ended processes whose memory a snapshot shows: none while a
-// traced process lives. After that, what each held when its exit began, of
-// those that ended with the last one. They were all there at one time: what
-// their bytes add up to was held.
-func (p *processes) held(sinceBoot uint64) map[event.Process]bool {
+// heldAtEnd returns the ended processes whose memory a snapshot shows, as it was when their
+// exit began: none while a traced process lives, after that those that ended with the last
+// one. They all lived at one time: their bytes may be added up.
+func (p *processes) heldAtEnd(sinceBoot uint64) map[event.Process]bool {
 	if p.all || len(p.current) > 0 || len(p.ended) == 0 {
 		return nil
 	}
 	out := map[event.Process]bool{}
 	last := p.known[p.ended[len(p.ended)-1]].end
-	started := uint64(0) // the latest of those held
+	started := uint64(0) // the latest of theirs
 	for _, id := range slices.Backward(p.ended) {
 		end := p.known[id].end
-		if last-min(end, last) > together || end+sinceBoot <= started {
+		if last-min(end, last) > jobWindow || end+sinceBoot <= started {
 			continue
 		}
 		out[id] = true
 		started = max(started, id.Start)
 	}
 	return out
+}
+
+// shown returns which processes' memory in use is shown: of those that live, and of
+// heldAtEnd.
+func (p *processes) shown(sinceBoot uint64) func(event.Process) bool {
+	held := p.heldAtEnd(sinceBoot)
+	var last event.Process // sites come by process
+	is := held[last] || p.IsAlive(last)
+	return func(id event.Process) bool {
+		if id != last {
+			last, is = id, held[id] || p.IsAlive(id)
+		}
+		return is
+	}
+}
+
+// Over reports whether every target, and every child of theirs that is traced,
+// has ended. Where every process is traced it is never.
+func (p *processes) Over() bool { return p.over }
+
+// Knows reports whether a process is traced, or was.
+func (p *processes) Knows(id event.Process) bool {
+	_, known := p.known[id]
+	return known
+}
+
+// Living yields the traced processes that have not ended, and whether each has
+// a name.
+func (p *processes) Living(yield func(id event.Process, named bool) bool) {
+	for _, id := range p.current {
+		if !yield(id, p.Name(id) != "") {
+			return
+		}
+	}
 }

@@ -36,24 +36,24 @@ func TestReusedPID(t *testing.T) {
 	p := newProcesses()
 	first, second := holder(7, time.Second), holder(7, time.Minute)
 	p.add(first, 0).name = "first"
-	ended := p.event(&event.Event{Op: event.OpAlloc, Proc: second})
+	ended := p.apply(&event.Event{Op: event.OpAlloc, Proc: second})
 	if len(ended) != 1 || ended[0] != first {
 		t.Fatalf("ended %v, want the first", ended)
 	}
 	p.end(first, 1, true)
-	if p.name(second) != "" || p.known[second].fromStart || !p.lives(second) || p.lives(first) {
+	if p.Name(second) != "" || p.known[second].fromStart || !p.IsAlive(second) || p.IsAlive(first) {
 		t.Errorf("the second one has what the first had: %+v", p.known[second])
 	}
 	forked := holder(7, time.Hour)
 	p.add(holder(1, 0), 0).program = &snapshot.Mapping{Path: "/prog"}
-	if ended := p.event(&event.Event{Op: event.OpFork, Proc: holder(1, 0), Child: forked, Name: "third"}); len(ended) != 1 || ended[0] != second {
+	if ended := p.apply(&event.Event{Op: event.OpFork, Proc: holder(1, 0), Child: forked, Name: "third"}); len(ended) != 1 || ended[0] != second {
 		t.Errorf("ended %v, want the second", ended)
 	}
-	if p.name(forked) != "third" || !p.known[forked].fromStart || p.known[forked].program == nil {
+	if p.Name(forked) != "third" || !p.known[forked].fromStart || p.known[forked].program == nil {
 		t.Errorf("%+v", p.known[forked])
 	}
 	p.end(second, 2, true)
-	if late := p.event(&event.Event{Op: event.OpAlloc, Proc: second}); len(late) != 0 {
+	if late := p.apply(&event.Event{Op: event.OpAlloc, Proc: second}); len(late) != 0 {
 		t.Errorf("a late event of an earlier holder ends %v", late)
 	}
 }
@@ -106,7 +106,7 @@ func TestEarlierHolder(t *testing.T) {
 	p := newProcesses()
 	earlier, later := holder(7, time.Second), holder(7, time.Minute)
 	p.add(later, 0)
-	if ended := p.event(&event.Event{Op: event.OpAlloc, Proc: earlier}); len(ended) != 1 || ended[0] != earlier {
+	if ended := p.apply(&event.Event{Op: event.OpAlloc, Proc: earlier}); len(ended) != 1 || ended[0] != earlier {
 		t.Errorf("ended %v, want the earlier one", ended)
 	}
 	if p.current[7] != later {
@@ -140,7 +140,7 @@ func TestHeld(t *testing.T) {
 			ids = append(ids, id)
 			p.add(id, 0)
 		}
-		if len(p.held(0)) != 0 {
+		if len(p.heldAtEnd(0)) != 0 {
 			t.Errorf("%s: ended before the end", c.name)
 		}
 		for t := range time.Duration(200) {
@@ -150,7 +150,7 @@ func TestHeld(t *testing.T) {
 				}
 			}
 		}
-		held := p.held(0)
+		held := p.heldAtEnd(0)
 		for i, id := range ids {
 			want := false
 			for _, w := range c.want {
@@ -170,8 +170,8 @@ func TestLateIdentity(t *testing.T) {
 	id := holder(7, time.Second)
 	p.learn(&record.Process{Process: id, Target: true}, 0)
 	p.learn(&record.Process{Process: id, Name: "prog"}, 0)
-	if p.name(id) != "prog" {
-		t.Errorf("name %q", p.name(id))
+	if p.Name(id) != "prog" {
+		t.Errorf("name %q", p.Name(id))
 	}
 	p.end(id, 1, false)
 	p.learn(&record.Process{Process: id, Name: "prog", Program: &snapshot.Mapping{Path: "/prog"}}, 0)
@@ -204,10 +204,10 @@ func TestSettled(t *testing.T) {
 				r = &record.Trace{All: rng.IntN(2) == 0}
 			}
 			quick.Apply(r)
-			slow.procs.settled = event.Process{}
+			slow.processes.confirmed = event.Process{}
 			slow.Apply(r)
-			got, want := quick.procs, slow.procs
-			got.settled, want.settled = event.Process{}, event.Process{}
+			got, want := *quick.processes, *slow.processes
+			got.confirmed, want.confirmed = event.Process{}, event.Process{}
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d, event %d: %+v, want %+v", seed, i, got, want)
 			}
@@ -229,8 +229,8 @@ func TestProcessesAreBounded(t *testing.T) {
 	}
 	extra := event.Process{PID: maxKnown + 1, Start: event.StartUnit}
 	s.Apply(&event.Event{Op: event.OpExit, Time: 1, Proc: extra}) // of one that is not followed
-	if n := s.Size().Processes; n != maxKnown || s.procs.refused != more || s.Over() {
-		t.Errorf("%d processes, %d refused, over %v", n, s.procs.refused, s.Over())
+	if n := s.Size().Processes; n != maxKnown || s.processes.refused != more || s.Over() {
+		t.Errorf("%d processes, %d refused, over %v", n, s.processes.refused, s.Over())
 	}
 	s.Apply(&event.Event{Op: event.OpExit, Time: 1, Proc: event.Process{PID: 1, Start: event.StartUnit}})
 	s.Apply(&record.Process{Process: extra, Target: true})

@@ -1,58 +1,36 @@
 package state
 
 import (
+	"iter"
 	"slices"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// Over tells whether every target, and every child of theirs that is traced,
-// has ended. Where every process is traced it is never.
-func (s *State) Over() bool { return s.procs.over }
-
-// Seen is the moment up to which every event has been told, in nanoseconds of
-// CLOCK_MONOTONIC.
-func (s *State) Seen() uint64 { return s.seen }
-
-// Waits tells whether time alone changes what is shown: a reading, what allocators say,
-// or the end of an incident, waits for it.
-func (s *State) Waits() bool { return s.pending != nil || s.stated != nil || len(s.incidents.open) > 0 }
-
-// Knows tells whether a process is traced, or was.
-func (s *State) Knows(id event.Process) bool {
-	_, known := s.procs.known[id]
-	return known
+// WaitsForTime reports whether time alone changes the state: a reading, totals of allocators, or
+// the end of an incident wait for a moment.
+func (s *State) WaitsForTime() bool {
+	return s.pending != nil || s.totals != nil || len(s.incidents.open) > 0
 }
 
-// Living yields the traced processes that have not ended, and whether each has
-// a name.
-func (s *State) Living(yield func(id event.Process, named bool) bool) {
-	for _, id := range s.procs.current {
-		if !yield(id, s.procs.name(id) != "") {
-			return
-		}
-	}
-}
-
-// SawTensors tells whether there ever was a tensor.
+// SawTensors reports whether there ever was a tensor.
 func (s *State) SawTensors() bool { return s.tensors.Seen() }
 
-// Subjects are the processes that a reading should tell of.
+// Subjects are the processes whose figures a reading should have.
 func (s *State) Subjects() (out []record.Subject) {
-	for _, id := range s.procs.current {
+	for _, id := range s.processes.current {
 		subject := record.Subject{Process: id}
 		add := func(device int32) {
 			if device != event.NoDevice && !slices.Contains(subject.Ordinals, device) {
 				subject.Ordinals = append(subject.Ordinals, device)
 			}
 		}
-		for h := range s.ledger.Holdings(id) {
+		for h := range s.ledger.UseByDevice(id) {
 			add(h.Device)
 		}
-		for device := range s.tensors.On(id) {
+		for device := range s.tensors.DevicesOf(id) {
 			add(device)
 		}
 		out = append(out, subject)
@@ -60,62 +38,91 @@ func (s *State) Subjects() (out []record.Subject) {
 	return out
 }
 
-// Unnamed returns the places whose names were not looked for yet, and those
+// Unnamed returns the places whose names were not looked for, and those
 // for which looking again may be of use.
 func (s *State) Unnamed() (first, again []*record.Place) { return s.stacks.Unnamed() }
 
-// WantsSweep tells whether it is time for a record.Sweep.
+// WantsSweep reports whether it is time for a record.Sweep.
 func (s *State) WantsSweep() bool { return s.stacks.WantsSweep() }
 
-// Doomed returns the stacks that the source must tell again when they come up
-// again, and the living processes that they are of, by PID.
-func (s *State) Doomed() (ids []uint64, pids map[uint32]bool) {
-	ids, pids = s.stacks.Doomed()
+// MarkedStacks returns the stacks that the source must report again when an event names them,
+// and their living processes, by PID.
+func (s *State) MarkedStacks() (ids []uint64, pids map[uint32]bool) {
+	ids, pids = s.stacks.Marked()
 	for pid := range pids {
-		if _, lives := s.procs.current[pid]; !lives {
+		if _, lives := s.processes.current[pid]; !lives {
 			delete(pids, pid)
 		}
 	}
 	return ids, pids
 }
 
-// A Held is what one call site has in use.
-type Held struct {
+// A SiteUsage is the memory in use of one call site.
+type SiteUsage struct {
 	Site           ledger.SiteKey
 	Bytes, Objects int64
 }
 
-// Inuse yields what each call site of a living process has in use. It costs no
-// more than a visit of each.
-func (s *State) Inuse(yield func(Held) bool) {
-	for x := range s.ledger.Sites {
-		if x.InuseBytes > 0 && s.procs.lives(x.Proc) && !yield(Held{x.SiteKey, x.InuseBytes, x.InuseObjects}) {
-			return
+// InUse yields the memory in use of each call site of a living process, as the samples of
+// a Snapshot show it: memory that tensors were handed out of counts at their sites. It
+// costs no more than a visit of each.
+func (s *State) InUse(yield func(SiteUsage) bool) {
+	handed := map[*ledger.Site]int64{}
+	for _, pool := range s.tensors.Pools {
+		handed[pool.Site] += pool.Inuse
+	}
+	for _, sites := range []iter.Seq[*ledger.Site]{s.ledger.Sites, s.tensors.Rows.Sites} {
+		for x := range sites {
+			bytes := x.InuseBytes - handed[x]
+			if bytes > 0 && s.IsAlive(x.Proc) && !yield(SiteUsage{x.SiteKey, bytes, x.InuseObjects}) {
+				return
+			}
 		}
 	}
 }
 
+// ShareOwner returns the process whose object e, an OpObjectShare, shares, if it is known.
+func (s *State) ShareOwner(e *event.Event) (event.Process, bool) { return s.physical.Owner(e) }
+
 // Events returns how many events the state has seen.
 func (s *State) Events() uint64 { return s.events }
 
-// Time is that of the last record, by the wall clock.
-func (s *State) Time() time.Time { return s.wall(s.now.Time) }
+// Target describes what is traced, such as "pid 4711 (python3)".
+func (s *State) Target() string { return s.trace.Target }
 
-// Start is when the trace began.
-func (s *State) Start() time.Time { return s.trace.Start }
-
-// Now is the latest time that a record told, in nanoseconds of CLOCK_MONOTONIC.
-// Events from before it may still be on their way: see Seen.
-func (s *State) Now() uint64 { return s.now.Time }
-
-// A Size counts what a state keeps.
+// A Size counts the contents of a state.
 type Size struct{ Stacks, Processes, Sites int }
 
-// Size returns what the state keeps.
+// Size counts the contents of the state.
 func (s *State) Size() Size {
-	out := Size{Stacks: s.stacks.Len(), Processes: len(s.procs.known)}
+	out := Size{Stacks: s.stacks.Len(), Processes: len(s.processes.known)}
 	for range s.ledger.Sites {
 		out.Sites++
 	}
 	return out
+}
+
+// CachedBytes returns the bytes of a call site's memory that are in no tensor. It returns
+// false if no tensor was handed out of that memory, or if not every tensor has events.
+func (s *State) CachedBytes(site *ledger.Site) (int64, bool) {
+	pool := s.tensors.Pool(site)
+	if pool == nil {
+		return 0, false
+	}
+	return site.InuseBytes - pool.Inuse, true
+}
+
+// TensorSample returns which tensors have events: see record.Tensors.
+func (s *State) TensorSample() uint64 { return s.tensors.Sample() }
+
+// Rows yields the live allocations of the driver layer and of the tensor layer, in no
+// order. Those of an ended process were live when it ended.
+func (s *State) Rows(yield func(ledger.Allocation) bool) {
+	for _, rows := range []*ledger.Ledger{s.ledger, s.tensors.Rows} {
+		for a := range rows.Live {
+			if !yield(a) {
+				return
+			}
+		}
+	}
 }

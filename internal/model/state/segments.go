@@ -5,23 +5,20 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
-// A cache is what a process's caching allocator has of a device.
+// A cache is a process's caching allocator on a device.
 type cache struct {
-	id       event.Process
-	device   int32
-	gpu      string // label
+	onDevice
 	segments []tensors.Segments
 	outside  int64 // bytes in tensors in memory that was not seen allocated
 	says     tensors.Device
 }
 
-// caches returns those of the shown processes, none where not every tensor is told:
-// what is free between tensors is not known then.
+// caches returns those of the shown processes. It returns nil if only a sample of tensors is
+// traced: free memory between tensors is then unknown.
 func (s *State) caches(shown func(event.Process) bool) []cache {
 	if s.tensors.Partial() {
 		return nil
@@ -34,7 +31,7 @@ func (s *State) caches(shown func(event.Process) bool) []cache {
 	at := func(id event.Process, device int32) *cache {
 		k := key{id, device}
 		if found[k] == nil {
-			found[k] = &cache{id: id, device: device}
+			found[k] = &cache{onDevice: onDevice{id: id, device: device}}
 		}
 		return found[k]
 	}
@@ -64,36 +61,28 @@ func (s *State) caches(shown func(event.Process) bool) []cache {
 		out = append(out, *c)
 	}
 	slices.SortFunc(out, func(a, b cache) int {
-		return cmp.Or(cmp.Compare(a.id.PID, b.id.PID), cmp.Compare(a.id.Start, b.id.Start), cmp.Compare(a.device, b.device))
+		return cmp.Or(a.id.Compare(b.id), cmp.Compare(a.device, b.device))
 	})
 	return out
-}
-
-// locateCaches adds on which GPUs they are.
-func (s *State) locateCaches(caches []cache) {
-	for i := range caches {
-		c := &caches[i]
-		c.gpu = s.label(&ledger.SiteKey{Proc: c.id, Kind: event.KindTensor, Device: c.device})
-	}
 }
 
 // allocator shows c, of a process with a name.
 func (c *cache) allocator(name string) snapshot.Allocator {
 	a := snapshot.Allocator{PID: int(c.id.PID), Process: name, GPU: c.gpu, Outside: c.outside}
 	for _, x := range c.segments {
-		of := snapshot.Segments{
+		class := snapshot.Segments{
 			Private: x.Private.String(), Class: x.Class.String(), Expandable: x.Class.Expandable(), Small: x.Class.Small(), Count: int64(x.Count),
 			Reserved: x.Reserved, Allocated: x.Allocated, Cached: x.Reserved - x.Allocated,
 			FreeBlocks: int64(x.Blocks), LargestFree: x.Largest, Releasable: x.Releasable,
 		}
-		if of.Private != "" {
-			of.Releasable, of.Kept = 0, x.Releasable
+		if class.Private != "" {
+			class.Releasable, class.Kept = 0, x.Releasable
 		}
-		a.Segments = append(a.Segments, of)
+		a.Segments = append(a.Segments, class)
 	}
-	// Where all that the allocator holds was seen, what it says to have handed out
-	// beyond the tensors that were seen lies in there too.
-	if sum := a.Total(); c.says.Told && c.says.Reserved == sum.Reserved {
+	// Where all memory of the allocator was seen allocated, tensors that it counts and
+	// that were not seen lie in that memory too.
+	if sum := a.Total(); c.says.Reported && c.says.Reserved == sum.Reserved {
 		a.Unseen = c.says.Before
 	}
 	return a

@@ -100,27 +100,25 @@ func TestExpandableSegments(t *testing.T) {
 	wantAllocators(t, "a page less", s, want)
 }
 
-// TestSegmentsOfASample: where not every tensor is told, nobody knows what is free
+// TestSegmentsOfASample: where not every tensor has an event, it is not known what is free
 // between them.
 func TestSegmentsOfASample(t *testing.T) {
-	for name, telling := range map[string]*record.Tensors{"a sample": {Sample: mib}, "large ones": {Min: 4096}} {
-		s := begun(record.Trace{Incidents: 1})
-		s.Apply(telling)
-		s.Apply(alloc(prog, 1, 0x10000000, 20*mib))
-		s.Apply(tensor(2, 0x10000000, 4*mib, 0, 4*mib))
-		s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: 3, Proc: prog, TID: prog.PID, Size: 18 * mib, Handle: 4 * mib, Part: 20 * mib})
-		if got := s.View(Want{}).Snapshot().Allocators; got != nil {
-			t.Errorf("%s: %+v", name, got)
-		}
-		if o := one(t, s); o.Allocator != nil || o.Tensor != 18*mib {
-			t.Errorf("%s: %+v for a tensor of %d", name, o.Allocator, o.Tensor)
-		}
+	s := begun(record.Trace{Incidents: 1})
+	s.Apply(&record.Tensors{Sample: mib})
+	s.Apply(alloc(prog, 1, 0x10000000, 20*mib))
+	s.Apply(tensor(2, 0x10000000, 4*mib, 0, 4*mib))
+	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: 3, Proc: prog, TID: prog.PID, Size: 18 * mib, Handle: 4 * mib, Part: 20 * mib})
+	if got := s.View(Want{}).Snapshot().Allocators; got != nil {
+		t.Errorf("%+v", got)
+	}
+	if o := one(t, s); o.Allocator != nil || o.Tensor != 18*mib {
+		t.Errorf("%+v for a tensor of %d", o.Allocator, o.Tensor)
 	}
 }
 
 // poolWindow opens or closes a window in which PyTorch takes memory for private pool 2.0.
 func poolWindow(t uint64, op event.Op) *event.Event {
-	return &event.Event{Op: op, Space: event.SpaceTensor, Time: t, Proc: prog, TID: prog.PID, Handle: 2}
+	return &event.Event{Op: op, Time: t, Proc: prog, TID: prog.PID, Handle: 2}
 }
 
 // TestPrivatePools: a private pool's segments are apart, emptying the cache does not give
@@ -137,7 +135,7 @@ func TestPrivatePools(t *testing.T) {
 	}
 	s.Apply(on(prog.PID, alloc(prog, 1, 0x10000000, 20*mib)))
 	s.Apply(tensor(2, 0x10000000, 4*mib, 0, 4*mib))
-	s.Apply(poolWindow(3, event.OpCaptureBegin))
+	s.Apply(poolWindow(3, event.OpPrivatePoolBegin))
 	s.Apply(on(prog.PID, alloc(prog, 4, 0x20000000, 20*mib)))
 	s.Apply(tensor(5, 0x20000000, mib, 0, 5*mib))
 	s.Apply(tensorEnd(6, 0x20000000, mib, 4*mib))
@@ -148,7 +146,7 @@ func TestPrivatePools(t *testing.T) {
 	s.Apply(tensor(11, 0x40000000, 14*mib, 0, 29*mib))
 	s.Apply(capture(12, event.OpCaptureEnd, 0))
 	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: 13, Proc: prog, TID: prog.PID, Size: 17 * mib, Handle: 29 * mib, Part: 66 * mib})
-	s.Apply(poolWindow(14, event.OpCaptureEnd))
+	s.Apply(poolWindow(14, event.OpPrivatePoolEnd))
 	s.Apply(on(prog.PID, alloc(prog, 15, 0x50000000, 2*mib)))
 	s.Apply(tensor(16, 0x50000000, mib, 0, 30*mib))
 	want := snapshot.Allocator{PID: int(prog.PID), Process: "prog", GPU: "cuda:0", Segments: []snapshot.Segments{

@@ -9,37 +9,37 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
-// Shapes are how stacks are shown. Whoever looks again and again gives the same ones in
-// each Want: nearly all of the time of a Snapshot is spent on stacks, and those whose
-// names are final look as they did before. They are for one goroutine.
+// Shapes are stacks as outputs show them. A caller that makes many snapshots passes the
+// same Shapes in each Want: a Snapshot spends nearly all of its time on stacks, and those
+// whose names are final do not change. They are for one goroutine.
 type Shapes struct {
 	native  stacks.Native
 	round   uint64 // of Snapshots
 	shown   int    // stacks of the latest
-	located map[shaped]*shape
+	located map[shapeKey]*shape
 	leaves  map[string]*snapshot.Location
 	same    map[*snapshot.Location]*snapshot.Location
-	equal   map[place][]*snapshot.Location
+	equal   map[locationKey][]*snapshot.Location
 }
 
-// maxShapes bounds the stacks that are kept from one Snapshot to the next; beyond,
-// they are begun afresh. So they are where most of many were not in the latest Snapshot:
-// it is by far more seldom that a stack comes back than that a new one comes.
+// maxShapes bounds the stacks that are remembered from one Snapshot to the next. Beyond it
+// all are dropped, and so they are if most of many were not in the latest Snapshot: old
+// stacks come back far less often than new ones come.
 const (
-	maxShapes    = 1 << 18
-	manyShapes   = 4096
-	keptForShown = 4
+	maxShapes      = 1 << 18
+	manyShapes     = 4096
+	shapesPerShown = 4
 )
 
 // NewShapes returns those of no stacks.
 func NewShapes() *Shapes {
-	return &Shapes{located: map[shaped]*shape{}, leaves: map[string]*snapshot.Location{},
-		same: map[*snapshot.Location]*snapshot.Location{}, equal: map[place][]*snapshot.Location{}}
+	return &Shapes{located: map[shapeKey]*shape{}, leaves: map[string]*snapshot.Location{},
+		same: map[*snapshot.Location]*snapshot.Location{}, equal: map[locationKey][]*snapshot.Location{}}
 }
 
-// begin forgets what may look otherwise in the next Snapshot.
-func (s *Shapes) begin(native stacks.Native) {
-	if native != s.native || len(s.located) > maxShapes || len(s.same) > maxShapes || len(s.located) > manyShapes+keptForShown*s.shown {
+// prepare drops the stacks that may look different in the next Snapshot.
+func (s *Shapes) prepare(native stacks.Native) {
+	if native != s.native || len(s.located) > maxShapes || len(s.same) > maxShapes || len(s.located) > manyShapes+shapesPerShown*s.shown {
 		*s = *NewShapes()
 		s.native = native
 	}
@@ -60,7 +60,7 @@ type shape struct {
 	module   string
 	use      stacks.Use // of a tensor's
 
-	of       []*record.Place        // what it was made of
+	places   []*record.Place        // that it was made of
 	mappings []*snapshot.Mapping    // that its frames are in
 	final    bool                   // it will not have other names
 	round    uint64                 // when it was shown last
@@ -78,27 +78,27 @@ func (x *shape) under(leaf *snapshot.Location) []*snapshot.Location {
 	return x.called[len(x.called)-1]
 }
 
-// A shaped is a stack that was taken where a function of its own begins, or was not.
-type shaped struct {
+// A shapeKey is a stack. One that begins was captured at the beginning of its first function.
+type shapeKey struct {
 	stack  uint64
 	begins bool
 }
 
-// made tells whether x was made of frames: a stack that was dropped and told again has
+// madeOf reports whether x was made of frames: a stack that was dropped and came again has
 // others.
-func (x *shape) made(frames []*record.Place) bool {
-	return len(x.of) == len(frames) && (len(frames) == 0 || &x.of[0] == &frames[0])
+func (x *shape) madeOf(frames []*record.Place) bool {
+	return len(x.places) == len(frames) && (len(frames) == 0 || &x.places[0] == &frames[0])
 }
 
-// shape returns how a stack is shown at which memory of a kind was asked for. That of a
-// tensor is taken where the function begins that PyTorch reports it by: its first frame,
-// which asked for nothing. A stack whose native frames are not known begins with one of
+// shape returns the shape of a stack at which memory of a kind was allocated. The stack of a
+// tensor is captured at the beginning of the function by which PyTorch reports tensors: its
+// first frame, which allocated nothing. A stack whose native frames are not known begins with one of
 // an interpreter's, which has no address.
 func (b *builder) shape(id uint64, kind event.Kind, frames []*record.Place) *shape {
-	key := shaped{id, kind == event.KindTensor}
+	key := shapeKey{id, kind == event.KindTensor}
 	out := b.located[key]
-	if out == nil || !out.made(frames) {
-		out = b.look(key, frames)
+	if out == nil || !out.madeOf(frames) {
+		out = b.makeShape(key, frames)
 		b.located[key] = out
 	}
 	if out.round != b.round {
@@ -114,16 +114,16 @@ func (b *builder) shape(id uint64, kind event.Kind, frames []*record.Place) *sha
 	return out
 }
 
-// look makes the shape of a stack.
-func (s *Shapes) look(key shaped, frames []*record.Place) *shape {
-	out := &shape{of: frames, final: true}
+// makeShape makes the shape of a stack.
+func (s *Shapes) makeShape(key shapeKey, frames []*record.Place) *shape {
+	out := &shape{places: frames, final: true}
 	if key.begins && len(frames) > 0 && frames[0].Address != 0 {
 		frames = frames[1:]
 	}
 	located := make([]*snapshot.Location, len(frames))
 	for i, place := range frames {
 		out.final = out.final && place.Final() // before its name is read
-		l := s.one(place.Location())
+		l := s.unique(place.Location())
 		if l.Mapping != nil && !slices.Contains(out.mappings, l.Mapping) {
 			out.mappings = append(out.mappings, l.Mapping)
 		}
@@ -137,13 +137,13 @@ func (s *Shapes) look(key shaped, frames []*record.Place) *shape {
 	return out
 }
 
-// one returns the location that stands for all that are equal to l: two places may
+// unique returns the location that stands for all that are equal to l: two places may
 // be at one address, as where a stack returned to and as where one began.
-func (s *Shapes) one(l *snapshot.Location) *snapshot.Location {
+func (s *Shapes) unique(l *snapshot.Location) *snapshot.Location {
 	if same := s.same[l]; same != nil {
 		return same
 	}
-	key := place{address: l.Address, lines: len(l.Lines)}
+	key := locationKey{address: l.Address, lines: len(l.Lines)}
 	if l.Mapping != nil {
 		key.mapping = l.Mapping.Key()
 	}
@@ -160,8 +160,8 @@ func (s *Shapes) one(l *snapshot.Location) *snapshot.Location {
 	return l
 }
 
-// A place is what most locations differ in.
-type place struct {
+// A locationKey has the fields in which most locations differ.
+type locationKey struct {
 	address uint64
 	mapping snapshot.Mapping // by Key
 	line    snapshot.Line

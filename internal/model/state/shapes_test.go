@@ -42,7 +42,7 @@ func TestShapesFollowNames(t *testing.T) {
 	check("second")
 	check("second")
 	s.Apply(&event.Event{Op: event.OpFree, Time: 2, Proc: id, Addr: 1})
-	s.stacks.Doom(func(uint64) bool { return false })
+	s.stacks.Mark(func(uint64) bool { return false })
 	s.stacks.Drop(func(uint64) bool { return false })
 	other := record.NewPlace(2, 4096, nil, nil)
 	name(other, "other", true)
@@ -61,7 +61,7 @@ func TestShapesForget(t *testing.T) {
 		(&record.Name{Place: place, Final: true, Location: &snapshot.Location{Address: 4096 * i, Lines: []snapshot.Line{{Function: "f"}}}}).Apply()
 		s.Apply(&record.Stack{ID: i + 1, Process: id, Frames: []*record.Place{place}})
 		s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Time: 2*i + 1, Proc: id, API: 1, Stack: i + 1, Addr: 1, Size: 1})
-		x := s.Select([]*ledger.Site{{SiteKey: ledger.SiteKey{Proc: id, Stack: i + 1, Kind: event.KindDevice, API: 1}}}, 0)
+		x := s.ViewOf([]*ledger.Site{{SiteKey: ledger.SiteKey{Proc: id, Stack: i + 1, Kind: event.KindDevice, API: 1}}}, 0)
 		v := &View{trace: x.trace, names: x.names, sites: x.sites}
 		v.want.Shapes = shapes
 		if n := len(v.Snapshot().Samples); n != 1 {
@@ -70,7 +70,7 @@ func TestShapesForget(t *testing.T) {
 		most = max(most, len(shapes.located))
 		s.Apply(&event.Event{Op: event.OpFree, Time: 2*i + 2, Proc: id, Addr: 1})
 	}
-	if most > manyShapes+keptForShown+1 {
+	if most > manyShapes+shapesPerShown+1 {
 		t.Errorf("%d stacks are kept of which one is shown", most)
 	}
 }
@@ -88,7 +88,7 @@ func TestLiveOf(t *testing.T) {
 	rows := 0
 	i := 0
 	for key := range v.Sites {
-		got := s.View(Want{Live: true, LiveOf: &key}).Snapshot()
+		got := s.View(Want{Live: true, LiveOf: []ledger.SiteKey{key}}).Snapshot()
 		var want []snapshot.Allocation
 		for _, a := range all.Live {
 			if a.Sample == i {
@@ -104,7 +104,7 @@ func TestLiveOf(t *testing.T) {
 	if rows == 0 || rows != len(all.Live) {
 		t.Errorf("%d rows of %d", rows, len(all.Live))
 	}
-	if got := s.View(Want{Live: true, LiveOf: &ledger.SiteKey{}}).Snapshot(); len(got.Live) != 0 {
+	if got := s.View(Want{Live: true, LiveOf: []ledger.SiteKey{}}).Snapshot(); len(got.Live) != 0 {
 		t.Errorf("%d rows of no site", len(got.Live))
 	}
 }

@@ -11,19 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
-// belongs passes on which user a process runs as, if that is known: a user's processes
-// share what the user has of each table.
-func (s *State) belongs(id event.Process) {
-	user, known := s.procs.user(id)
-	if !known {
-		return
-	}
-	s.ledger.Belongs(id, user)
-	s.physical.Belongs(id, user)
-	s.tensors.Rows.Belongs(id, user)
-	s.stacks.Belongs(id, user)
-}
-
 // maxShortages bounds the processes that notes name because they lost detail.
 const maxShortages = 10
 
@@ -31,17 +18,17 @@ const maxShortages = 10
 type shortage struct {
 	id        event.Process
 	held, max int
-	table     string // what its entries are
+	table     string // the name of its entries
 	lost      uint64
-	effect    string // what is lost with each
+	effect    string // what each lost entry means
 }
 
-// What is lost, by table.
+// The entries of each table, and the loss without one.
 var shortageEffects = [ledger.NumShared][2]string{
 	ledger.SharedRows:     {"rows of live allocations", "allocations went under no call stack"},
 	ledger.SharedExtra:    {"live allocations without a row", "allocations are in no figure of memory in use"},
 	ledger.SharedMappings: {"mappings of physical memory", "mappings were not kept"},
-	ledger.SharedSites:    {"call sites", "call sites, or calls that had none, went under no call stack"},
+	ledger.SharedSites:    {"call sites", "call sites, or calls without one, are under no call stack"},
 }
 
 // shortages returns sentences that name the processes that lost detail because they
@@ -50,8 +37,8 @@ func (s *State) shortages() (notes []string) {
 	var all []shortage
 	layer := func(l *ledger.Ledger, prefix string) {
 		for x := range l.Shortages {
-			words := shortageEffects[x.Of]
-			all = append(all, shortage{x.Proc, x.Held, x.Max, words[0] + prefix, x.Lost, words[1]})
+			words := shortageEffects[x.Table]
+			all = append(all, shortage{x.Proc, x.Used, x.Max, words[0] + prefix, x.Lost, words[1]})
 		}
 	}
 	layer(s.ledger, "")
@@ -60,13 +47,13 @@ func (s *State) shortages() (notes []string) {
 	}
 	layer(s.tensors.Rows, " of tensors")
 	for x := range s.physical.Shortages {
-		all = append(all, shortage{x.Proc, x.Held, physical.MaxObjects, "objects of the kernel driver's", x.Lost, "objects were not kept: memory among them is in no total"})
+		all = append(all, shortage{x.Proc, x.Used, physical.MaxObjects, "objects of the kernel driver's", x.Lost, "objects were not kept: memory among them is in no total"})
 	}
 	for x := range s.stacks.Shortages {
 		all = append(all, shortage{x.Process, x.Held, stacks.MaxFrames, "frames of call stacks", x.Lost, "call stacks have no frames"})
 	}
 	slices.SortFunc(all, func(a, b shortage) int {
-		return cmp.Or(cmp.Compare(b.lost, a.lost), compareProcess(a.id, b.id), cmp.Compare(a.table, b.table))
+		return cmp.Or(cmp.Compare(b.lost, a.lost), a.id.Compare(b.id), cmp.Compare(a.table, b.table))
 	})
 	for i, x := range all {
 		if i == maxShortages {
@@ -74,10 +61,10 @@ func (s *State) shortages() (notes []string) {
 			break
 		}
 		who := fmt.Sprintf("process %d", x.id.PID)
-		if name := s.procs.name(x.id); name != "" {
+		if name := s.Name(x.id); name != "" {
 			who += fmt.Sprintf(" (%s)", name)
 		}
-		if uid, known := s.procs.user(x.id); known {
+		if uid, known := s.processes.user(x.id); known {
 			who += fmt.Sprintf(" of user %d", uid)
 		}
 		notes = append(notes, fmt.Sprintf("%s holds %d of %d %s, which is its share: %d of its %s", who, x.held, x.max, x.table, x.lost, x.effect))

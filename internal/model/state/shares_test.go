@@ -92,7 +92,7 @@ func TestStrangersTakeNothing(t *testing.T) {
 
 	again := New()
 	s.Keyframe(func(r record.Record) { again.Apply(r) })
-	if uid, known := again.procs.user(stranger(5)); uid != 666 || !known {
+	if uid, known := again.processes.user(stranger(5)); uid != 666 || !known {
 		t.Errorf("a keyframe says of the user of a child %d, %v", uid, known)
 	}
 	round(20)
@@ -129,11 +129,11 @@ func TestEndedProcessesAreShared(t *testing.T) {
 	for i := range uint32(3 * maxEnded) {
 		ends(event.Process{PID: 1000 + i, Start: event.StartUnit}, 666)
 	}
-	if len(s.procs.ended) != maxEnded || !s.Knows(mine) || !s.ledger.Active(mine) {
-		t.Errorf("%d ended processes are kept, mine is known %v, its counters %v", len(s.procs.ended), s.Knows(mine), s.ledger.Active(mine))
+	if len(s.processes.ended) != maxEnded || !s.Knows(mine) || !s.ledger.Active(mine) {
+		t.Errorf("%d ended processes are kept, mine is known %v, its counters %v", len(s.processes.ended), s.Knows(mine), s.ledger.Active(mine))
 	}
 	s.Apply(&record.Reported{})
-	if len(s.procs.ended) != 0 || len(s.procs.endedOf) != 0 {
-		t.Errorf("after a report %d ended processes of %d users are kept", len(s.procs.ended), len(s.procs.endedOf))
+	if len(s.processes.ended) != 0 || len(s.processes.endedOf) != 0 {
+		t.Errorf("after a report %d ended processes of %d users are kept", len(s.processes.ended), len(s.processes.endedOf))
 	}
 }

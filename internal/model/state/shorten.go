@@ -19,7 +19,7 @@ const (
 	weighText      = 64
 )
 
-var shortened = loss.Of("stacks_shortened", "stacks shown without their outermost frames because all stacks together are too long")
+var lossShortened = loss.Of("stacks_shortened", "stacks shown without their outermost frames because all stacks together are too long")
 
 func weigh(l *snapshot.Location) int {
 	weight := 1
@@ -30,11 +30,11 @@ func weigh(l *snapshot.Location) int {
 	return weight
 }
 
-// shorten takes outer frames from the heaviest stacks until all of them are within bounds,
-// and returns from how many it took any.
+// shorten removes outer frames from the heaviest stacks until all of them are within bounds,
+// and returns how many stacks it cut.
 func shorten(samples []snapshot.Sample) (cut uint64) {
 	weights := map[*snapshot.Location]int{}
-	of := func(l *snapshot.Location) int {
+	weightOf := func(l *snapshot.Location) int {
 		w, ok := weights[l]
 		if !ok {
 			w = weigh(l)
@@ -45,7 +45,7 @@ func shorten(samples []snapshot.Sample) (cut uint64) {
 	all, sum := make([]int, len(samples)), 0
 	for i := range samples {
 		for _, l := range samples[i].Stack {
-			all[i] += of(l)
+			all[i] += weightOf(l)
 		}
 		sum += all[i]
 	}
@@ -65,8 +65,8 @@ func shorten(samples []snapshot.Sample) (cut uint64) {
 		short, ok := cuts[key]
 		if !ok || !slices.Equal(short[:len(short)-1], frames[:len(short)-1]) {
 			weight, n := 0, 0
-			for n < len(frames)-1 && weight+of(frames[n]) <= limit {
-				weight += of(frames[n])
+			for n < len(frames)-1 && weight+weightOf(frames[n]) <= limit {
+				weight += weightOf(frames[n])
 				n++
 			}
 			left := &snapshot.Location{Lines: []snapshot.Line{{Function: fmt.Sprintf("[%d outer frames are not shown]", len(frames)-n)}}}
@@ -79,7 +79,7 @@ func shorten(samples []snapshot.Sample) (cut uint64) {
 }
 
 // share returns the most that one of these weights may be so that all of them are within
-// maxWeight: what the lighter ones leave is for the heavier ones, in equal parts.
+// maxWeight: the heavier ones divide the room that the lighter ones leave, in equal parts.
 func share(weights []int, sum int) int {
 	if sum <= maxWeight {
 		return maxStackWeight

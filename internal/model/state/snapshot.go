@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -10,9 +11,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
-// Sites are the call sites of a Snapshot's samples, in their order. Lines of tensors
-// that are not told, and what the driver holds for itself, at the end of the samples,
-// have none.
+// Sites yields the call sites of a Snapshot's samples, in the order of the samples. The last
+// samples (lines of tensors without events, and the driver's own memory) have none.
 func (v *View) Sites(yield func(ledger.SiteKey) bool) {
 	for _, sites := range [][]site{v.sites, v.tensors} {
 		for i := range sites {
@@ -21,9 +21,10 @@ func (v *View) Sites(yield func(ledger.SiteKey) bool) {
 			}
 		}
 	}
+	v.divided.sites(v, yield)
 }
 
-// Snapshot shows the view under the names that its places have by then. Live
+// Snapshot makes a snapshot of the view, with the names that its places have now. Live
 // allocations are in the order of their times.
 func (v *View) Snapshot() *snapshot.Snapshot { return v.build(v.shapes()) }
 
@@ -42,24 +43,25 @@ func (v *View) build(shapes *Shapes) *snapshot.Snapshot {
 		out.Allocators = append(out.Allocators, c.allocator(v.names[c.id]))
 	}
 	out.Samples = append(out.Samples, b.splitSamples()...)
-	out.Live = v.rows()
+	out.Live = v.liveRows()
 	out.Freed, out.Steps = b.freed(), b.steps()
 	if v.layout != nil {
 		out.Layout = b.layout()
 	}
 	if v.want.Driver {
-		b.driver(&out)
+		b.addDriverMemory(&out)
 	}
+	v.hold(&out)
 	out.Mappings = b.programsFirst()
 	if n := shorten(out.Samples); n > 0 {
-		out.Loss = append(slices.Clone(out.Loss), shortened.Counter(n))
+		out.Loss = append(slices.Clone(out.Loss), lossShortened.Counter(n))
 	}
 	return &out
 }
 
-// rows returns the live allocations by time. Those of one moment have an order
-// too: the same records give the same rows.
-func (v *View) rows() []snapshot.Allocation {
+// liveRows returns the live allocations by time. Allocations of the same time have a
+// fixed order too, so that the same records give the same rows.
+func (v *View) liveRows() []snapshot.Allocation {
 	if len(v.live) == 0 {
 		return nil
 	}
@@ -78,23 +80,23 @@ type builder struct {
 	mappings []*snapshot.Mapping
 	mapped   map[snapshot.Mapping]bool // by Key
 	splits   []*split
-	faces    map[face]int // of samples of the kernel driver's memory
-	paths    map[step]int // of their frames, from 1 on
+	samples  map[sampleKey]int // of samples of the kernel driver's memory
+	paths    map[pathStep]int  // of their frames, from 1 on
 }
 
-// shapes returns those that were asked for, ready for what v shows.
+// shapes returns the Shapes of the Want, or new Shapes, prepared for v.
 func (v *View) shapes() *Shapes {
 	shapes := v.want.Shapes
 	if shapes == nil {
 		shapes = NewShapes()
 	}
-	shapes.begin(v.want.Native)
+	shapes.prepare(v.want.Native)
 	return shapes
 }
 
 func newBuilder(v *View, shapes *Shapes) *builder {
 	return &builder{Shapes: shapes, view: v, splits: v.splits(), mapped: map[snapshot.Mapping]bool{},
-		faces: map[face]int{}, paths: map[step]int{}}
+		samples: map[sampleKey]int{}, paths: map[pathStep]int{}}
 }
 
 func (b *builder) sample(x *site) snapshot.Sample {
@@ -106,35 +108,56 @@ func (b *builder) sample(x *site) snapshot.Sample {
 	}
 	s.Runtime = b.view.trace.API(x.Outer)
 	if x.Kind == event.KindTensor {
-		s.Category = b.category(x, shape)
+		s.Category = cmp.Or(b.view.categories[tensorStack{x.Proc, x.Stack}], b.category(x, shape))
+		s.ModulePath = b.view.modulePath(x.Proc, x.modules)
 	}
 	s.InuseBytes -= x.handed.inuse
 	s.PeakBytes -= x.handed.peak
-	if x.Handed { // what was allocated is counted where it was handed out
+	if x.HasTensors { // its allocations are counted as tensors
 		s.AllocObjects, s.AllocBytes = 0, 0
 	}
 	switch {
-	case x.pool && b.view.partial: // its lines are of the whole device (split)
+	case x.pool && b.view.partial.active: // its lines cover the whole device (split)
 		s.InuseObjects = 0
 	case x.pool:
-		// Its bytes are handed out as tensors: what is left is cached.
+		// Its bytes are handed out as tensors: the rest is cached.
 		s.Kind = event.KindCached.String()
 		s.Stack = append([]*snapshot.Location{b.leaf(LineCached)}, s.Stack...)
 	}
 	return s
 }
 
-// labels are those of a call site, for memory of a kind by a call api.
+// labels returns the labels of a call site for memory of a kind. api names the call.
 func (b *builder) labels(x *site, kind event.Kind, api string, shape *shape) snapshot.Labels {
 	return snapshot.Labels{
 		Kind: kind.String(), API: api, GPU: x.gpu, Owner: shape.owner, Operator: shape.operator, Module: shape.module,
-		Process: b.view.names[x.Proc], PID: int(x.Proc.PID),
+		Process: b.view.names[x.Proc], PID: int(x.Proc.PID), Who: b.view.whos[x.Proc],
 	}
 }
 
-// category is what the tensors of a call site are for.
+// Categories are what tensors are for, by the stack that made them.
+type Categories map[tensorStack]string
+
+type tensorStack struct {
+	proc  event.Process
+	stack uint64
+}
+
+// tensorCategories returns what tensors are for. The view at the end of a recording knows best: how
+// a tensor was freed is evidence.
+func (v *View) tensorCategories() Categories {
+	b, out := newBuilder(v, NewShapes()), Categories{}
+	for i := range v.tensors {
+		if x := &v.tensors[i]; x.Kind == event.KindTensor {
+			out[tensorStack{x.Proc, x.Stack}] = b.category(x, b.shape(x.Stack, x.Kind, x.frames))
+		}
+	}
+	return out
+}
+
+// category returns the category of the tensors of a call site.
 func (b *builder) category(x *site, shape *shape) string {
-	fate := stacks.Fate{Live: x.held, Crossed: x.fate.Crossed, Stayed: x.fate.Stayed}
+	fate := stacks.Fate{Live: x.live, Crossed: x.fate.Crossed, Stayed: x.fate.Stayed}
 	if x.fate.After != 0 {
 		after := b.shape(x.fate.After, x.Kind, x.after)
 		fate.After = &after.use
@@ -156,7 +179,7 @@ func synthetic(name string) *snapshot.Location {
 
 // stack returns the frames of a call site, leaf first, as the user wants them.
 // The leaf is the API function itself, which has returned when the stack is
-// taken. Tensors have none: PyTorch only reports by it what it made.
+// captured. Tensors have none: their function only reports that PyTorch made them.
 func (b *builder) stack(x *ledger.SiteKey, synthetic bool, shape *shape) []*snapshot.Location {
 	name := b.view.trace.API(x.API)
 	switch {
@@ -168,11 +191,11 @@ func (b *builder) stack(x *ledger.SiteKey, synthetic bool, shape *shape) []*snap
 	return shape.under(b.leaf(name))
 }
 
-// unsited stands for the call sites that found no room.
+// unsited is the frame of call sites for which there was no room.
 const unsited = "[no call site: limit reached]"
 
 // programsFirst returns all mappings, with that of the first process's program
-// first: readers of pprof take it for what was profiled.
+// first: readers of pprof show it as the profiled program.
 func (b *builder) programsFirst() []*snapshot.Mapping {
 	out := slices.Clone(b.mappings)
 	for _, program := range slices.Backward(b.view.programs) {

@@ -1,18 +1,25 @@
-// Package state is what the records of a trace add up to: who holds how much
-// memory, and since which call. It is pure: no clock, no file, no process; the
-// same records give the same state. What it needs from the outside it wants
-// (see Wants), and gets as records.
+// Package state adds up the records of a trace: who holds how much memory, and since which
+// call. It is pure: no clock, no file, no process. The same records give the same state.
+// It asks for figures from outside (Wants), and gets them as records.
 //
-// A State is not safe for concurrent use. A View that was taken of it is.
+// A State is the sum of all records so far. A View is a copy of its figures at one
+// moment, made under the lock that guards the State. A snapshot.Snapshot is a View
+// with names and call stacks, made without that lock; outputs see nothing else.
+//
+// A State is not safe for concurrent use. A View is, but for the stacks that Complete adds.
 package state
 
 import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/account"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	holders "github.com/gpumemtrace/gpumemtrace/internal/model/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
@@ -20,114 +27,141 @@ const (
 	// maxSites bounds the call sites that keep counters. With stacks of 60
 	// frames each has its own.
 	maxSites = 3 << 14
-	// maxNotes bounds the notes that are kept: the last ones.
+	// maxNotes bounds the notes of the trace: the last ones stay.
 	maxNotes = 100
 )
 
-// A State is what all records so far say.
+// A State is the sum of all records so far. Its parts answer questions that concern them
+// alone: their exported methods are the State's.
 type State struct {
-	trace     record.Trace
-	ledger    *ledger.Ledger   // of the driver layer
-	physical  *physical.Ledger // of the physical layer
-	tensors   *tensors.Ledger  // of the tensor layer
-	telling   record.Tensors   // but for its Allocators
-	peaks     map[event.Process]*peak
-	stacks    *stacks.Table
-	steps     *steps
-	procs     processes
-	accounts  *account.Accounts
-	groups    *groups
-	incidents incidents
-	history   *history // nil unless Remember was called
-	lost      record.Loss
-	notes     []string
+	clock
+	*processes
+	*gpus
+	*incidents
 
-	now      record.Moment
-	seen     uint64 // see Seen
+	ledger   *ledger.Ledger   // of the driver layer
+	physical *physical.Ledger // of the physical layer
+	tensors  *tensors.Ledger  // of the tensor layer
+	peaks    *peaks
+	stacks   *stacks.Table
+	steps    *steps.Tracker
+	accounts *account.Accounts
+	groups   *groups
+	heaps    heaps
+	history  *history // nil unless Remember was called
+	lost     record.Loss
+	notes    []string
+
 	events   uint64
 	applied  uint64 // records since the last Cut
-	settled  uint64 // applied, when a reading was last compared
-	swept    uint64 // applied, when a sweep last began
+	compared pace   // of readings
+	swept    pace
 	began    uint64 // time of the Cut that these records begin with, 0 for none
 	reported uint64 // CLOCK_MONOTONIC: when the last record.Reported was, 0 for never
-	afresh   bool   // see Afresh
-	// pending is a reading whose moment the events have not reached, read the
-	// last one that was taken.
+	reset    bool   // Afresh was called
+	// pending is a reading whose moment the events have not reached, read the last one
+	// that was compared.
 	pending, read *record.Reading
-	// stated is what allocators say at a moment that the events have not reached.
-	stated  *record.Tensors
-	wants   Wants
-	changes changes
-	watcher func(ledger.Change) // nil for none
-	places  func(tensors.Piece) // nil for none
+	// totals are what allocators report at a moment that the events have not reached, and
+	// filter the last record.Tensors without its Allocators.
+	totals *record.Tensors
+	filter record.Tensors
+	// categories are what tensors are for as the end of the recording knows it, nil where
+	// that is not known: see LearnFrom.
+	categories Categories
+	// laterModules are the modules that the end of the recording knows.
+	laterModules map[event.Process][]holders.Module
+	// tensorEvent is the event of the tensor layer that is being applied, nil for none.
+	tensorEvent *event.Event
+	wants       Wants
+	observers
 }
 
-// Watch has watcher, nil for none, hear of each change of what call sites of any layer
-// hold, and of what of it lies in tensors (see Cached). What it is given is the state's
-// own, to be read until the next record. It comes before the first record.
+// Observers are called with changes, each if it is set.
+type observers struct {
+	onChange func(ledger.Change)
+	onPiece  func(tensors.Piece)
+	onStep   func(TrainingStep)
+}
+
+// Watch calls watcher, unless it is nil, with each change of the memory of a call site of
+// any layer, and of how much of that memory lies in tensors (see Cached). The arguments belong to the
+// state, and may be read until the next record. Watch comes before the first record.
 func (s *State) Watch(watcher func(ledger.Change)) {
-	s.watcher = watcher
-	s.layers(0)
+	s.onChange = watcher
+	s.openLedgers(0)
 }
 
-// WatchPlaces has watcher, nil for none, hear of each piece of memory that comes to lie
-// somewhere, and that ends; the end of a process ends none. It comes before the first
-// record.
-func (s *State) WatchPlaces(watcher func(tensors.Piece)) {
-	s.places = watcher
-	s.layers(0)
+// WatchPieces calls watcher, unless it is nil, with each piece of memory that comes to lie
+// somewhere, and with each that ends; the end of a process ends none. It comes before the
+// first record.
+func (s *State) WatchPieces(watcher func(tensors.Piece)) {
+	s.onPiece = watcher
+	s.openLedgers(0)
 }
 
-// WatchSteps has watcher, nil for none, hear of each training step that is seen to end,
+// A TrainingStep is a training step that was seen to end.
+type TrainingStep = steps.Step
+
+// WatchSteps calls watcher, unless it is nil, with each training step that is seen to end,
 // by device: those of a process in order, and those of several devices in any. The last
-// ones are told again by a keyframe. It comes before the first record.
-func (s *State) WatchSteps(watcher func(TrainingStep)) { s.steps.watcher = watcher }
+// ones are reported again by a keyframe. It comes before the first record.
+func (s *State) WatchSteps(watcher func(TrainingStep)) { s.onStep, s.steps.OnStep = watcher, watcher }
 
-// laid hears of where memory comes to lie, and ends.
-func (s *State) laid(c tensors.Piece) {
-	if c.Site == nil {
-		s.steps.moved(&c)
-	}
-	if s.history != nil {
-		s.history.laid(&c)
-	}
-	if s.places != nil {
-		s.places(c)
-	}
+// Remember makes the state remember where memory lies, and the latest n changes of it, for
+// Want.Layout. It comes before the first record.
+func (s *State) Remember(n int) {
+	s.history = &history{max: n}
+	s.tensors.Layout = true
 }
 
 // New returns the State of no records. The first that it is given should be a
 // Trace.
 func New() *State {
-	s := &State{
-		stacks:   stacks.NewTable(),
-		procs:    newProcesses(),
-		accounts: account.New(),
-		groups:   newGroups(),
-	}
-	s.steps = newSteps(s.stacks.Frames)
-	s.layers(0)
+	s := &State{}
+	s.init()
 	return s
 }
 
-// layers makes the ledgers of the layers, for so many live allocations each, 0 for
-// the default. What a process holds at its peak is so in all layers at one moment.
-func (s *State) layers(maxLive int) {
-	bounds := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, Changed: s.watcher, Touched: s.changes.touch, User: s.procs.user}
-	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.labelOf) }
-	s.physical = physical.New(bounds)
-	bounds.Leaving = func(x *ledger.Site) { s.count(x, s.label) }
-	s.tensors = tensors.New(bounds)
-	s.tensors.Laid, s.tensors.Layout = s.laid, s.history != nil || s.places != nil
-	s.peaks = map[event.Process]*peak{}
-	bounds.Peaked, bounds.Extents = s.peaked, s.tensors
-	s.ledger = ledger.New(bounds)
-	s.tensors.Over(s.ledger)
-	s.tensors.Tell(&s.telling)
-	s.stacks.User = s.procs.user
+func (s *State) init() {
+	s.processes = newProcesses()
+	s.accounts = account.New()
+	s.stacks = stacks.NewTable()
+	s.stacks.User = s.processes.user
+	s.steps = steps.New(s.stacks.Frames)
+	s.steps.OnStep = s.onStep
+	s.gpus = &gpus{config: &s.trace, processes: s.processes, accounts: s.accounts}
+	s.groups = newGroups(s.gpus, s.stacks)
+	s.incidents = &incidents{state: s}
+	s.heaps = newHeaps()
+	s.openLedgers(0)
 }
 
-// Wants are what the state would be told.
+// openLedgers makes the ledgers of the layers, for so many live allocations each, 0 for
+// the default. The figures of a process at its peak are of one moment in all layers.
+func (s *State) openLedgers(maxLive int) {
+	options := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, User: s.processes.user,
+		Listener: listener{s: s}, Changes: s.onChange != nil}
+	s.physical = physical.New(options)
+	s.gpus.physical = s.physical
+	s.physical.OnInherit = func(id event.Process) { s.peaks.follow(id, s.Held(id)) }
+	s.tensors = tensors.New(options)
+	s.tensors.OnPiece, s.tensors.Layout = s.applyPiece, s.history != nil || s.onPiece != nil
+	s.peaks = &peaks{byProcess: map[event.Process]*peak{}, physical: s.physical, tensors: s.tensors}
+	options.Listener = driverListener{listener{s: s}, s.tensors}
+	s.ledger = ledger.New(options)
+	s.peaks.ledger = s.ledger
+	s.tensors.SetDriver(s.ledger)
+	s.tensors.ApplyRecord(&s.filter)
+}
+
+// layers returns the ledgers of the driver layer, of the tensor layer and of the physical
+// layer.
+func (s *State) layers() [3]*ledger.Ledger {
+	return [...]*ledger.Ledger{s.ledger, s.tensors.Rows, s.physical.Rows}
+}
+
+// Wants are records that the state asks for.
 type Wants struct {
 	// Reading: the driver's figures, soon. Memory: those of each GPU too.
 	Reading, Memory bool
@@ -135,7 +169,7 @@ type Wants struct {
 	Identities []event.Process
 }
 
-// Wants returns what is wanted since it was asked last, nil for nothing.
+// Wants returns what the state asked for since the last call, nil for nothing.
 func (s *State) Wants() *Wants {
 	if !s.wants.Reading && len(s.wants.Identities) == 0 {
 		return nil
@@ -145,162 +179,176 @@ func (s *State) Wants() *Wants {
 	return &w
 }
 
-// Apply takes the next record into account.
+// Apply adds the next record.
 func (s *State) Apply(r record.Record) {
 	s.applied++
 	switch r := r.(type) {
 	case *event.Event:
-		s.event(r)
+		s.applyEvent(r)
 	case *record.Moment:
-		s.moment(r)
+		s.applyMoment(r)
 	case *record.Stack:
 		s.stacks.Add(r)
-		s.steps.told(r)
-		s.changes.named = true
+		s.steps.AddStack(r.ID)
 	case *record.Name:
 		r.Apply()
-		s.changes.named = true
 	case *record.Process:
-		s.procs.learn(r, s.now.Time)
-		s.belongs(r.Process)
-		s.changes.touch(r.Process)
+		s.processes.learn(r, s.now.Time)
+		if user, known := s.processes.user(r.Process); known {
+			s.ledger.SetUser(r.Process, user)
+			s.tensors.Rows.SetUser(r.Process, user)
+			s.physical.SetUser(r.Process, user)
+			s.stacks.Belongs(r.Process, user)
+			s.heaps.belongs(r.Process, user)
+		}
 	case *record.Reading:
-		s.settle()
+		s.compare()
 		s.pending = r
 	case *record.Loss:
 		s.lost = *r
-		s.steps.late(s.now.Time)
-		s.incidents.complete(s, false)
+		s.steps.GiveUp(s.now.Time)
+		s.incidents.complete(false)
 	case *record.Note:
-		s.note(r.Text)
+		s.notes = append(s.notes, r.Text)
+		if n := len(s.notes) - maxNotes; n > 0 {
+			s.notes = append([]string(nil), s.notes[n:]...)
+		}
 	case *record.Sweep:
 		s.sweep(r)
 	case *record.Reported:
 		if s.trace.All {
-			s.forget(s.procs.drop(s.procs.ended))
+			s.forget(s.processes.drop(s.processes.ended))
 		}
 		s.reported = s.now.Time
-		s.ledger.Reported()
-		s.physical.Rows.Reported()
-		s.tensors.Reported()
+		s.ledger.MarkReported()
+		s.physical.Rows.MarkReported()
+		s.tensors.MarkReported()
 	case *record.Trace:
 		if s.events == 0 {
-			s.layers(r.MaxLive)
+			s.openLedgers(r.MaxLive)
 		}
-		s.trace, s.procs.all, s.accounts.Initial = *r, r.All, r.Initial
-		s.touchAll()
+		s.trace, s.processes.all, s.accounts.Initial = *r, r.All, r.Initial
+		s.trace.APIs = make([]string, len(r.APIs)) // older recordings have linkage names
+		for i, name := range r.APIs {
+			s.trace.APIs[i] = snapshot.Demangle(name)
+		}
 	case *record.Tensors:
-		s.caughtUp()
-		s.telling = record.Tensors{Sample: r.Sample, Min: r.Min}
-		if s.stated = r; r.Time == 0 {
-			s.caughtUp()
+		s.applyTotals()
+		s.filter = record.Tensors{Sample: r.Sample}
+		if s.totals = r; r.Time == 0 {
+			s.applyTotals()
 		}
 	case *record.Cut:
 		s.cut(r)
 	case *record.Steps:
-		s.steps.rebuild(r)
+		s.steps.Restore(r)
+	case *record.Heap:
+		s.heap(r)
 	}
 }
 
-func (s *State) event(e *event.Event) {
+func (s *State) applyEvent(e *event.Event) {
 	if s.pending != nil && e.Time > s.pending.Time {
-		s.settle()
+		s.compare()
 	}
-	if s.stated != nil && e.Time > s.stated.Time {
-		s.caughtUp()
+	if s.totals != nil && e.Time > s.totals.Time {
+		s.applyTotals()
 	}
 	s.events++
-	s.changes.touch(e.Proc)
 	s.now.Time, s.seen = max(s.now.Time, e.Time), max(s.seen, e.Time)
 	if s.history != nil {
 		s.history.begin(e, s)
 		defer s.history.end()
 	}
 	switch {
-	case e.Op >= event.OpClient:
+	case e.Op.Kernel():
 		s.physical.Apply(e, s.trace.API(e.Outer))
-		if s.ledger.Peak(e.Proc) == 0 {
-			s.physical.Rows.Mark(e.Proc)
-		}
+		s.peaks.follow(e.Proc, s.Held(e.Proc))
 	case e.Op >= event.OpFork && e.Op <= event.OpExit:
 		s.tensors.Apply(e)
 		s.ledger.Apply(e)
 		s.physical.Apply(e, "")
 		if e.Op == event.OpExec {
-			s.steps.forget(e.Proc)
+			s.steps.Forget(e.Proc)
+			s.heaps.forget(e.Proc)
 		}
-	case e.Space == event.SpaceTensor:
-		s.tensor(e)
+	case e.Op.Tensor():
+		s.tensorEvent = e
+		s.tensors.Apply(e)
+		s.tensorEvent = nil
+		s.peaks.tensorsChanged(e)
 	case e.Op <= event.OpExit && e.Op != event.OpNone:
-		s.tensors.During(e)
+		s.tensors.SetCall(e)
 		switch e.Op {
 		case event.OpContextDestroy, event.OpPrimaryRelease, event.OpPrimaryReset:
 			s.ledger.ApplyEnd(e, s.evidence(e))
 		default:
 			s.ledger.Apply(e)
 		}
-		s.tensors.During(nil)
-		s.moved(e)
-		s.backed(e)
+		s.tensors.SetCall(nil)
+		if s.peaks.mayRise(e.Proc) {
+			s.peaks.follow(e.Proc, s.Held(e.Proc))
+		}
+		s.linkBacking(e)
 	}
-	if s.procs.tells(e) {
-		if _, known := s.procs.known[e.Proc]; !known || e.Op == event.OpExec {
+	if s.processes.concerns(e) {
+		if _, known := s.processes.known[e.Proc]; !known || e.Op == event.OpExec {
 			s.wants.Identities = append(s.wants.Identities, e.Proc)
 		}
-		if e.Op == event.OpFork {
-			s.changes.touch(e.Child)
-		}
-		for _, id := range s.procs.event(e) {
-			s.ended(id, e)
+		for _, id := range s.processes.apply(e) {
+			s.endProcess(id, e)
 		}
 	}
-	s.failure(e)
+	s.incidents.apply(e)
 }
 
-// backed tells the physical layer of an allocation: the memory that its call took from
-// the kernel driver is for that, and on its device.
-func (s *State) backed(e *event.Event) {
-	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || e.Kind.Class() != event.ClassDevice || e.Result != event.Success || !s.physical.Took(e) {
+// applyPiece follows memory that comes to lie somewhere, or that ends.
+func (s *State) applyPiece(p tensors.Piece) {
+	if p.Site == nil {
+		s.steps.Apply(&p, s.tensorEvent)
+	}
+	if s.history != nil {
+		s.history.addPiece(&p)
+	}
+	if s.onPiece != nil {
+		s.onPiece(p)
+	}
+}
+
+// linkBacking says in the physical layer that the memory which the kernel driver handed out
+// during the call of an allocation is for that allocation, and on its device.
+func (s *State) linkBacking(e *event.Event) {
+	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || !s.physical.HasUnlinkedMemory(e) {
+		return
+	}
+	if e.Kind.Class() != event.ClassDevice || e.Result != event.Success {
+		s.physical.DropUnlinked(e)
 		return
 	}
 	device := e.Device
 	if device == event.NoDevice {
 		device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}
-	s.physical.Backs(e, device)
+	s.physical.LinkAllocation(e, device)
 }
 
-// ShareOwner returns the process whose object e, an OpObjectShare, shares, if it is known.
-func (s *State) ShareOwner(e *event.Event) (event.Process, bool) { return s.physical.Owner(e) }
-
-// evidence returns what the kernel driver's calls showed of a call that may end a context.
+// evidence returns the effects that the kernel driver's calls showed of a call that may end
+// a context.
 func (s *State) evidence(e *event.Event) *ledger.Evidence {
-	ending := s.physical.Ends(e)
+	ending := s.physical.ContextEnd(e)
 	return &ledger.Evidence{
-		Freed: ending.Freed > 0, Gone: ending.Gone, Sole: s.sole(e),
-		Lives: func(space event.Space, addr uint64) bool { return s.physical.Lives(e.Proc, space, addr) },
+		Freed: ending.Freed > 0, Gone: ending.Gone, Sole: s.gpus.onlyOne(e),
+		Lives: func(space event.Space, addr uint64) bool { return s.physical.IsBacked(e.Proc, space, addr) },
 	}
 }
 
-// sole tells whether a process uses one GPU, and e is about that.
-func (s *State) sole(e *event.Event) bool {
-	labels := s.accounts.Labels(e.Proc)
-	if len(labels) != 1 || len(s.physical.GPUs(e.Proc)) > 1 {
-		return false
-	}
-	label, known := s.accounts.Label(e.Proc, e.Device)
-	return !known || label == labels[0]
-}
-
-// siteOf is the call site of one event.
+// siteOf returns the call site of one event.
 func siteOf(e *event.Event) ledger.SiteKey {
 	return ledger.SiteKey{Proc: e.Proc, Stack: e.Stack, API: e.API, Outer: e.Outer, Kind: e.Kind, Device: e.Device}
 }
 
-// ended follows the end of a process, which e tells: by being its exit, or by
-// showing that its exit was lost.
-func (s *State) ended(id event.Process, e *event.Event) {
-	s.changes.touch(id)
+// endProcess follows the end of a process. e is its exit, or shows that its exit was lost.
+func (s *State) endProcess(id event.Process, e *event.Event) {
 	if e.Op != event.OpExit || e.Proc != id {
 		exit := &event.Event{Op: event.OpExit, Time: e.Time, Proc: id}
 		s.ledger.Apply(exit)
@@ -308,177 +356,186 @@ func (s *State) ended(id event.Process, e *event.Event) {
 		s.tensors.Apply(exit)
 	}
 	if s.trace.All {
-		s.ends(id)
+		s.endPieces(id)
 		s.ledger.Release(id)
 		s.physical.Rows.Release(id)
 		s.tensors.Release(id)
 	}
-	s.forget(s.procs.end(id, e.Time, s.ledger.Active(id) || s.physical.Rows.Active(id)))
+	s.forget(s.processes.end(id, e.Time, s.ledger.Active(id) || s.physical.Rows.Active(id)))
 }
 
-// forget drops all that is known of processes.
+// forget drops everything about processes.
 func (s *State) forget(dropped []event.Process) {
 	for _, id := range dropped {
-		s.changes.touch(id)
-		s.ends(id)
+		s.endPieces(id)
 		s.ledger.Forget(id)
 		s.physical.Forget(id)
 		s.tensors.Forget(id)
-		s.steps.forget(id)
-		delete(s.peaks, id)
+		s.steps.Forget(id)
+		s.heaps.forget(id)
+		delete(s.peaks.byProcess, id)
 	}
 	s.accounts.Forget(dropped...)
 }
 
-// ends says that what a process has, which has ended, lies nowhere any more.
-func (s *State) ends(id event.Process) {
+// endPieces adds to the history that the memory of an ended process lies nowhere any more.
+func (s *State) endPieces(id event.Process) {
 	if s.history == nil {
 		return
 	}
-	for c := range s.tensors.Ends(id) {
-		s.history.laid(&c)
+	for p := range s.tensors.PieceEnds(id) {
+		s.history.addPiece(&p)
 	}
 }
 
-func (s *State) moment(m *record.Moment) {
+func (s *State) applyMoment(m *record.Moment) {
 	s.now = record.Moment{Time: max(s.now.Time, m.Time), Slept: m.Slept, Drained: m.Drained}
 	if m.Drained {
 		s.seen = max(s.seen, m.Time)
 	}
 	if m.Drained || s.pending != nil && m.Time > s.pending.Time {
-		s.settle()
+		s.compare()
 	}
 	if m.Drained {
-		s.caughtUp()
+		s.applyTotals()
 	}
-	s.incidents.advance(s)
+	s.incidents.advance()
 }
 
-// settle takes the pending reading: the events have reached its moment, or
-// nobody waits for them any longer.
-func (s *State) settle() {
+// applyTotals adds what allocators reported: the events have reached that moment. Events
+// from before it are older than the report, and those after it are later.
+func (s *State) applyTotals() {
+	if s.totals != nil {
+		s.tensors.ApplyRecord(s.totals)
+		s.totals = nil
+	}
+}
+
+// compare compares the pending reading with the memory of processes: the events have reached
+// its moment, or nothing waits for them any longer.
+func (s *State) compare() {
 	r := s.pending
-	if r == nil || !s.pays(&s.settled, len(s.procs.current)) {
+	if r == nil || !s.compared.due(s.applied, len(s.processes.current)) {
 		return
 	}
 	s.pending, s.read = nil, r
 	var read []account.Process
 	// A late target may hold memory without having made a call yet.
-	for _, id := range s.procs.current {
-		known := s.procs.known[id]
-		p := account.Process{Process: id, FromStart: known.fromStart, Since: known.since, Seen: s.sees(id)}
+	for _, id := range s.processes.current {
+		known := s.processes.known[id]
+		p := account.Process{Process: id, FromStart: known.fromStart, Since: known.since, Seen: s.SeesDriverCalls(id)}
 		if p.Seen {
-			p.Changed, p.GPUs, p.Held = s.physical.Changed(id), s.physical.GPUs(id), s.physical.Held(id)
+			p.Changed, p.GPUs, p.Bytes = s.physical.Changed(id), s.physical.GPUs(id), s.physical.BytesByGPU(id)
 			p.AllocatedGPUs, p.Allocated = s.allocated(id)
 		} else {
-			p.GPUs, p.Held = s.allocated(id)
+			p.GPUs, p.Bytes = s.allocated(id)
 		}
 		read = append(read, p)
 	}
-	changed, all := s.accounts.Observe(r, read)
-	for _, id := range changed {
-		s.changes.touch(id)
+	s.accounts.Observe(r, read)
+	for _, id := range s.accounts.NewlyUnlisted() {
+		s.ledger.ApplyUnlisted(id, r.Begin)
 	}
-	if all {
-		s.touchAll()
-	}
-	for _, id := range s.accounts.Left() {
-		s.ledger.Unlisted(id, r.Begin)
-	}
-	s.incidents.observe(s)
+	s.incidents.addReading()
 }
 
 // allocated returns what a process's allocations hold, by GPU.
 func (s *State) allocated(id event.Process) (gpus []physical.GPU, bytes []int64) {
-	for h := range s.ledger.Holdings(id) {
+	for h := range s.ledger.UseByDevice(id) {
 		gpus, bytes = append(gpus, physical.GPU{Instance: -1, Ordinal: h.Device}), append(bytes, h.Bytes)
 	}
 	return gpus, bytes
 }
 
-// sees tells whether the physical layer sees the calls of a process. Of one that
-// was attached to late nothing may have been seen yet.
-func (s *State) sees(id event.Process) bool {
-	known := s.procs.known[id]
-	return s.trace.Physical && (known != nil && !known.fromStart || s.physical.Seen(id))
-}
-
-func (s *State) note(text string) {
-	s.notes = append(s.notes, text)
-	if n := len(s.notes) - maxNotes; n > 0 {
-		s.notes = append([]string(nil), s.notes[n:]...)
-	}
-}
-
 // sweep makes room among the stacks.
 func (s *State) sweep(r *record.Sweep) {
-	if !r.Drop && !s.pays(&s.swept, s.stacks.Len()) {
-		return
-	}
-	if r.Drop && !s.stacks.Sweeping() {
+	if r.Drop && !s.stacks.Sweeping() || !r.Drop && !s.swept.due(s.applied, s.stacks.Len()) {
 		return
 	}
 	ids := map[uint64]bool{}
-	for site := range s.ledger.Sites {
-		ids[site.Stack] = true
-	}
-	for site := range s.physical.Rows.Sites {
-		ids[site.Stack] = true
-	}
-	for site := range s.tensors.Rows.Sites {
-		ids[site.Stack] = true
-	}
-	s.tensors.Freed(func(_ event.Process, by tensors.Freer, _ tensors.Freed) bool {
-		ids[by.By] = true
-		return true
-	})
-	s.steps.refers(ids)
-	for id := range s.incidents.stacks {
+	add := func(id uint64) bool {
 		ids[id] = true
+		return true
 	}
-	if s.history != nil {
-		for id := range s.history.stacks {
-			ids[id] = true
+	for _, layer := range s.layers() {
+		for site := range layer.Sites {
+			add(site.Stack)
 		}
+	}
+	s.tensors.Freed(func(_ event.Process, by tensors.Freer, _ tensors.Freed) bool { return add(by.By) })
+	s.steps.Stacks(add)
+	s.incidents.stacks(add)
+	if s.history != nil {
+		s.history.stacks(add)
 	}
 	referred := func(id uint64) bool { return ids[id] }
 	if r.Drop {
 		s.stacks.Drop(referred)
-		clear(s.groups.told)
+		clear(s.groups.uses)
 	} else {
-		s.stacks.Doom(referred)
+		s.stacks.Mark(referred)
 	}
 }
 
-// pays tells whether so many records came since the last time that a piece of work, which
-// takes a time in proportion to size, is small beside them. A tracer has it done much more
-// seldom; a recording could have it done with each record.
-func (s *State) pays(last *uint64, size int) bool {
-	if s.applied-*last < uint64(size/64) {
+// A pace bounds how often a piece of work is done whose time grows with a size: only after
+// so many records that it is small beside them. A tracer has it done much more seldom; a
+// recording could have it done with each record.
+type pace struct{ last uint64 }
+
+func (p *pace) due(applied uint64, size int) bool {
+	if applied-p.last < uint64(size/32) {
 		return false
 	}
-	*last = s.applied
+	p.last = applied
 	return true
 }
 
-// cut begins afresh: records before were dropped, and what follows rebuilds what
-// was live.
+// cut starts again: records before were dropped, and the next ones rebuild what was live.
 func (s *State) cut(r *record.Cut) {
 	if s.applied == 1 { // nothing came before it
-		if s.began, s.applied = r.Time, 0; s.history != nil {
-			s.history.since = r.Time
+		s.began, s.applied = r.Time, 0
+	} else {
+		old := *s
+		*s = State{observers: old.observers, began: r.Time}
+		s.trace.Boot = old.trace.Boot
+		if old.history != nil {
+			s.history = &history{max: old.history.max}
 		}
-		return
+		s.init()
 	}
-	boot, watcher, places, stepped, history := s.trace.Boot, s.watcher, s.places, s.steps.watcher, s.history
-	*s = *New()
-	s.watcher = watcher
-	s.WatchPlaces(places)
-	s.WatchSteps(stepped)
-	s.began = r.Time
-	s.trace.Boot = boot
-	if history != nil {
-		s.Remember(history.max)
+	if s.history != nil {
 		s.history.since = r.Time
 	}
+}
+
+// ResetCounts makes allocations, failed calls, peaks and training steps count from this moment
+// on. Processes that have ended are shown no more.
+func (s *State) ResetCounts() {
+	s.forget(s.processes.drop(s.processes.ended))
+	for _, layer := range s.layers() {
+		layer.ResetCounts()
+	}
+	clear(s.peaks.byProcess)
+	for _, id := range s.processes.current {
+		s.peaks.follow(id, s.Held(id))
+	}
+	s.steps.Reset()
+	s.reset = true
+}
+
+// loss returns a counter for each cause of loss: the sources', the ledgers', the rest.
+func (s *State) loss() []loss.Counter {
+	out := append(append([]loss.Counter(nil), s.lost.Counters...), s.heaps.loss()...)
+	out = append(out, s.ledger.Loss()...)
+	if s.trace.Physical {
+		out = append(append(out, s.physical.Loss()...), s.accounts.Loss()...)
+	}
+	if s.tensors.Seen() {
+		out = append(append(out, s.tensors.Loss()...), s.steps.Loss()...)
+	}
+	out = append(append(out, s.stacks.Loss()...), lossUnknown.Counter(s.processes.refused), lossFolded.Counter(s.groups.folded))
+	if s.trace.Incidents > 0 {
+		out = append(out, lossSuppressed.Counter(s.incidents.suppressed))
+	}
+	return out
 }

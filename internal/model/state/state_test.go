@@ -139,7 +139,7 @@ func TestSweepKeepsWhatIsShown(t *testing.T) {
 	k.takes(6, "cuStreamCreate", 2*mib, 2)
 	s.Apply(with(&event.Event{Op: event.OpOutOfMemory, Proc: prog, Time: 7, Size: 1}, 3))
 	s.Apply(&record.Sweep{})
-	if ids, _ := s.Doomed(); !slices.Equal(slices.Sorted(slices.Values(ids)), []uint64{4, 5}) {
+	if ids, _ := s.MarkedStacks(); !slices.Equal(slices.Sorted(slices.Values(ids)), []uint64{4, 5}) {
 		t.Errorf("doomed %v, want 4 and 5", ids)
 	}
 	s.Apply(with(alloc(prog, 8, 0x2000, 64), 5)) // it came up again
@@ -220,11 +220,11 @@ func TestComplete(t *testing.T) {
 	v := s.View(Want{})
 	line := snapshot.Line{Function: "late"}
 	s.Apply(&record.Stack{ID: 5, Process: prog, Frames: []*record.Place{record.NewPlace(1, 0, &snapshot.Location{Lines: []snapshot.Line{line}}, nil)}})
-	if v.Whole() {
+	if v.HasAllStacks() {
 		t.Error("it lacks no stack")
 	}
-	s.Complete(v)
-	if st := v.Snapshot().Samples[0].Stack; !v.Whole() || len(st) != 2 || st[1].Lines[0] != line {
+	s.AddStacks(v)
+	if st := v.Snapshot().Samples[0].Stack; !v.HasAllStacks() || len(st) != 2 || st[1].Lines[0] != line {
 		t.Errorf("%v", st)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
 )
 
 // Stacks of a training: where its tensors are made.
@@ -127,7 +127,7 @@ func TestSteps(t *testing.T) {
 	if d := steady("of all", got.Last); d != "" {
 		t.Error(d)
 	}
-	if first := got.Last[0]; first.Number != 1 || first.Took != 80 || !first.Begin.Equal(s.wall(began-40)) {
+	if first := got.Last[0]; first.Number != 1 || first.Took != 80 || !first.Begin.Equal(s.Wall(began-40)) {
 		t.Errorf("the first: %+v", first)
 	}
 	if all := got.Total; all.AllocBytes != 5*156 || all.FreedObjects != 20 || all.PeakBytes != 1140 || all.InuseBytes != 1040 {
@@ -145,16 +145,16 @@ func TestSteps(t *testing.T) {
 		t.Errorf("net %d, and %d before", n, got.Last[2].Net())
 	}
 	// Growth is told over the last steps alone.
-	for range 3 * growthSteps {
+	for range 3 * steps.GrowthInterval {
 		x.iterate(0, atStep)
 	}
-	if got = seen(t, s); got.Grown != 0 || len(got.Grew) != 0 || got.Over < growthSteps || got.Over > 2*growthSteps {
+	if got = seen(t, s); got.Grown != 0 || len(got.Grew) != 0 || got.Over < steps.GrowthInterval || got.Over > 2*steps.GrowthInterval {
 		t.Errorf("long after: grown %d over %d", got.Grown, got.Over)
 	}
-	for range keptSteps {
+	for range steps.MaxLast {
 		x.iterate(0, atStep)
 	}
-	if got = seen(t, s); len(got.Last) != keptSteps || got.Seen != 8+3*growthSteps+keptSteps || got.Last[keptSteps-1].Number != got.Seen {
+	if got = seen(t, s); len(got.Last) != steps.MaxLast || got.Seen != 8+3*steps.GrowthInterval+steps.MaxLast || got.Last[steps.MaxLast-1].Number != got.Seen {
 		t.Errorf("%d kept of %d", len(got.Last), got.Seen)
 	}
 	for _, c := range s.loss() {
@@ -180,7 +180,7 @@ func TestStepsAfresh(t *testing.T) {
 		x.iterate(5, atStep)
 	}
 	x.make(prog.PID, atLoad, 1000) // in the step that is under way
-	s.Afresh()
+	s.ResetCounts()
 	if got := seen(t, s); got.Seen != 0 || len(got.Last) != 0 || got.Over != 0 || got.Total != (snapshot.Moved{}) || got.Grown != 0 {
 		t.Errorf("at the moment: %+v", got)
 	}
@@ -192,62 +192,6 @@ func TestStepsAfresh(t *testing.T) {
 		}
 		if n > 0 && (got.Last[0].Number != 5 || got.Total.AllocBytes != n*(156+7) || got.Total.PeakBytes != got.Last[n-1].PeakBytes) {
 			t.Errorf("after %d calls: %+v", n+1, got)
-		}
-	}
-}
-
-// Which calls begin steps. A letter is a tensor that is made: a, b, c in a call of an
-// optimizer; A of the same in another thread; . outside of any; ? where that is not
-// known; ! where a stack was not told in time.
-func TestStepBoundaries(t *testing.T) {
-	for _, c := range []struct {
-		name, made string
-		want       string // before which of them one begins
-		unsure     uint64
-	}{
-		{"none", "......", "", 0},
-		{"plain", "..a..a..a..", "  ^  ^  ^  ", 0},
-		{"several in one", "..aaa..aa.a", "  ^    ^  ^", 0},
-		{"not known", "..a?a..a?.a", "  ^    ^  ^", 0},
-		{"attached in one", "aa..a..a", "    ^  ^", 0},
-		{"attached, nothing outside", "aaaaaa", "", 0},
-		{"another thread is outside", "..a,a,a..a", "  ^      ^", 0},
-		{"a GAN", "..a..b..a..b..a", "  ^     ^     ^", 0},
-		{"two, one after the other", "..ab..ab..ab", "  ^   ^   ^", 0},
-		{"more of the other", "..a..b..b..a..b..b", "  ^     ^     ^  ^", 1},
-		{"after warming up", "..a..a..b..b..b", "  ^  ^     ^  ^", 1},
-		{"two threads", "..a,,A..a,,A..a", "  ^     ^     ^", 0},
-		{"late", "..a..!..a..a", "  ^     ^  ^", 1},
-		{"late before the first", "!..a..a", "   ^  ^", 0},
-	} {
-		s := newSteps(nil)
-		x := newTraining()
-		var got []byte
-		for i, made := range c.made {
-			m, p := move{time: uint64(i), thread: 1, bytes: 1}, within{known: true}
-			switch made {
-			case 'a', 'b', 'c':
-				p.call = uint64(made)
-			case 'A':
-				m.thread, p.call = 2, 'a'
-			case ',':
-				m.thread = 2
-			case '?':
-				p.known = false
-			case '!':
-				p.known = false
-				x.doubt = true
-			}
-			before := x.began
-			began := x.count + x.unsure
-			if s.apply(x, &m, p); x.began != before || x.count+x.unsure != began {
-				got = append(got, '^')
-			} else {
-				got = append(got, ' ')
-			}
-		}
-		if strings.TrimRight(string(got), " ") != strings.TrimRight(c.want, " ") || x.unsure != c.unsure {
-			t.Errorf("%s:\n%s\n%s, %d unsure, want\n%s, %d", c.name, c.made, got, x.unsure, c.want, c.unsure)
 		}
 	}
 }
@@ -316,16 +260,16 @@ func TestStepsWithoutStacks(t *testing.T) {
 	}
 	s.Apply(&record.Loss{})
 	x.iterate(0, atStep)
-	if got := seen(t, s); got.Seen != 3 || got.Unsure != 1 || got.Last[2].Number != 3 || got.Last[2].PeakBytes != 146 {
+	got := seen(t, s)
+	if got.Seen != 3 || got.Unsure != 1 || got.Last[2].Number != 3 || got.Last[2].PeakBytes != 146 {
 		t.Errorf("given up: %+v", got)
 	}
-	for range maxMoves / 2 {
+	for range 1 << 13 { // more tensors than may wait
 		x.make(prog.PID, atOtherStep, 1) // never told
 		x.iterate(0, atStep)
 	}
-	got := seen(t, s)
-	if n := len(s.steps.procs[prog].waiting); n > maxMoves || got.Seen != 3 {
-		t.Errorf("%d wait, %d steps", n, got.Seen)
+	if got = seen(t, s); got.Seen != 3 {
+		t.Errorf("%d steps while many tensors wait", got.Seen)
 	}
 	lost := map[string]uint64{}
 	for _, c := range s.loss() {
@@ -398,29 +342,6 @@ func TestStepsOfAnyNumbers(t *testing.T) {
 		}
 		s.View(Want{Steps: true}).Snapshot()
 		s.Keyframe(New().Apply)
-	}
-}
-
-// Stacks that grow are bounded.
-func TestStepsAreBounded(t *testing.T) {
-	s := newSteps(func(uint64) []*record.Place { return []*record.Place{} })
-	x := newTraining()
-	x.began, s.procs[prog] = 1, x
-	for i := range uint64(maxGrowing + 5) {
-		s.e = &event.Event{Time: i, TID: uint32(i), Stack: i + 1}
-		s.moved(&tensors.Piece{Proc: prog, To: 1, Stack: i + 1})
-	}
-	if n := len(x.devices[0].grows); n != maxGrowing || s.loss.Counters()[lossStepGrowth].Value != 5 || len(x.inside) > maxCallers || len(s.paths) > maxPaths {
-		t.Errorf("%d stacks, %+v", n, s.loss.Counters())
-	}
-	for pid := range uint32(maxTrainings) {
-		s.moved(&tensors.Piece{Proc: event.Process{PID: pid + 1000}, To: 1, Stack: 1})
-	}
-	if len(s.procs) != maxTrainings || s.loss.Counters()[lossStepProcesses].Value != 1 {
-		t.Errorf("%d processes, %+v", len(s.procs), s.loss.Counters())
-	}
-	if got := x.devices[0].current.AllocObjects; got != maxGrowing+5 {
-		t.Errorf("%d tensors", got)
 	}
 }
 

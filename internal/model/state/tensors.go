@@ -1,17 +1,16 @@
 package state
 
 import (
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
-// LineCached is what stands for the part of a segment that is in no tensor: a
+// LineCached stands for the part of a segment that is in no tensor: a
 // synthetic frame above the stack that grew the pool, and a line of accounts.
 const LineCached = "[cached, unused]"
 
-// Lines of accounts. Where a process was attached to late, its allocator's own totals
-// tell more of what was allocated before.
+// Lines of accounts. Where a process was attached to late, its allocator's own totals show
+// more of the memory from before.
 const (
 	LineTensors = "tensors"
 	// Tensors that were seen made, in segments from before.
@@ -19,102 +18,53 @@ const (
 	LineOldTensors   = "[tensors from before attach]"
 	LineOldCached    = "[cached, in segments from before attach]"
 	// Of a process that was traced from its start: tensors in memory that was not seen
-	// allocated on the GPU, as managed and imported memory is, and what takes them off
+	// allocated on the GPU, as managed and imported memory, and a line that subtracts them
 	// again. That memory is in another line, or in none.
 	LineTensorsElsewhere = "tensors elsewhere"
 	LineElsewhere        = "[memory of tensors elsewhere]"
 )
 
-// A peak is a process's latest one of memory of class device. It is at its height
-// until that memory changes: the moment that is kept of it is the one at which most
-// was in tensors. A segment is there before what it was made for.
-type peak struct {
-	high    bool
-	tensors int64 // bytes in tensors at the moment that is kept
-}
-
-// peaked marks a new peak in every layer.
-func (s *State) peaked(id event.Process) {
-	s.physical.Rows.Mark(id)
-	p := s.peaks[id]
-	if p == nil {
-		p = &peak{}
-		s.peaks[id] = p
-	}
-	p.high, p.tensors = true, s.tensors.Handed(id)
-	s.tensors.Mark(id)
-}
-
-// moved ends the height of a peak: e may have changed the memory of class device.
-func (s *State) moved(e *event.Event) {
-	if p := s.peaks[e.Proc]; p != nil && p.high && s.ledger.Inuse(e.Proc) != s.ledger.Peak(e.Proc) {
-		p.high = false
-	}
-}
-
-// tensor applies an event of the tensor layer.
-func (s *State) tensor(e *event.Event) {
-	s.steps.e = e
-	s.tensors.Apply(e)
-	s.steps.e = nil
-	p := s.peaks[e.Proc]
-	if p == nil || !p.high || e.Op == event.OpFree {
-		return
-	}
-	// An allocator that tells of new memory is told of there.
-	if bytes := s.tensors.Handed(e.Proc); bytes > p.tensors || e.Op == event.OpReserve {
-		p.tensors = bytes
-		s.tensors.Mark(e.Proc)
-	}
-}
-
-// handed adds to v what tensors were handed out of: the sites of the driver layer, which
-// index finds among v.sites, and memory that was not seen allocated.
-func (s *State) handed(v *View, index map[*ledger.Site]int32, shown func(event.Process) bool) {
-	for id, pool := range s.tensors.Pools {
-		if !v.has(id) {
-			continue
-		}
+// addPools adds the memory that tensors lie in: sites of the driver layer, which index
+// finds among the view's, and memory that was not seen allocated.
+func (c *collector) addPools(index map[*ledger.Site]int32) {
+	v := c.v
+	for id, pool := range c.s.tensors.Pools {
 		a := amount{pool.Inuse, pool.Peak}
-		if !shown(id) {
+		if !c.shown(id) {
 			a.inuse = 0
 		}
 		if i, ok := index[pool.Site]; ok {
-			v.sites[i].handed, v.sites[i].pool = a, pool.Handed > 0
+			v.sites[i].handed, v.sites[i].pool = a, pool.HandedExtents > 0
 		} else {
-			v.outside = append(v.outside, outside{id: id, device: pool.Device, amount: a})
+			v.strays = append(v.strays, strayTensors{onDevice{id: id, device: pool.Device}, a})
 		}
 	}
 }
 
-// outside are tensors in memory whose call site is not known.
-type outside struct {
-	id     event.Process
-	device int32
-	gpu    string // label
+// StrayTensors are those of a device that lie in memory whose call site is not known.
+type strayTensors struct {
+	onDevice
 	amount
 }
 
-// An allocator is what a process's caching allocator says of a device.
+// An allocator has the totals of a process's caching allocator on a device.
 type allocator struct {
-	id     event.Process
-	device int32
-	gpu    string // label
+	onDevice
 	tensors.Device
 }
 
-// allocators adds to v what the allocators of the shown processes say.
-func (s *State) allocators(v *View, shown func(event.Process) bool) {
-	for id, device := range s.tensors.Devices {
-		if device.Told && v.has(id) && shown(id) {
-			v.allocators = append(v.allocators, allocator{id: id, device: device.Index, Device: device})
+// addAllocators adds the totals of the allocators of the shown processes.
+func (c *collector) addAllocators() {
+	for id, device := range c.s.tensors.Devices {
+		if device.Reported && c.shown(id) {
+			c.v.allocators = append(c.v.allocators, allocator{onDevice{id: id, device: device.Index}, device})
 		}
 	}
 }
 
-// old splits what was allocated before the trace, of which so many bytes are left, by
-// what the allocator says: tensors that it handed out before, and what of its older
-// segments is in no tensor. seen are the bytes of segments that were seen allocated,
+// old splits memory from before the trace, of which so many bytes are left, by the
+// allocator's totals: older tensors, and the parts of its older segments that are in no
+// tensor. seen are the bytes of segments that were seen allocated,
 // and within those of tensors made since in older ones.
 func (a *allocator) old(left, seen, within int64) (handed, cached int64) {
 	handed = min(max(a.Before, 0), max(left, 0))

@@ -9,12 +9,12 @@ import (
 
 // tensor is one that is made at a stack. allocated is what its allocator says then.
 func tensor(at, addr, size, stack, allocated uint64) *event.Event {
-	return &event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Proc: prog, TID: prog.PID, Time: at,
+	return &event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Proc: prog, TID: prog.PID, Time: at,
 		Addr: addr, Size: size, Stack: stack, Handle: allocated, Part: event.NoTotal}
 }
 
 func tensorEnd(at, addr, size, allocated uint64) *event.Event {
-	return &event.Event{Op: event.OpFree, Space: event.SpaceTensor, Proc: prog, TID: prog.PID, Time: at, Addr: addr, Size: size,
+	return &event.Event{Op: event.OpTensorFree, Proc: prog, TID: prog.PID, Time: at, Addr: addr, Size: size,
 		Handle: allocated, Part: event.NoTotal}
 }
 

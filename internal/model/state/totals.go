@@ -6,43 +6,44 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/account"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Totals are sums over a State, without call stacks. All are of one moment, but for what
-// NVML says, which is as last read.
+// Totals are sums over a State, without call stacks. All are of one moment, except NVML's
+// figures, which are those of the last reading.
 type Totals struct {
 	Meta   snapshot.Meta
-	Groups []GroupTotals // in order
-	// Processes are those that live, or that a snapshot shows; Uses what each of them has
-	// on each GPU, by process.
+	Groups []GroupFigures // in order
+	// Processes are those that are alive or that a snapshot shows. Uses are their memory on
+	// each GPU, by process.
 	Processes []snapshot.Process
 	Uses      []Use
 	Accounts  []snapshot.Account
-	GPUs      []GPUTotals
-	// OutOfMemory counts failures for want of memory, by the label of the GPU: calls of a
-	// thread that fail one soon after the other are one, those that it recovered from count
-	// too. Latest are the last of them, at most so many as maxLatest.
+	GPUs      []GPUFigures
+	// OutOfMemory counts out-of-memory failures, by the label of the GPU. Calls of a thread
+	// that fail shortly after each other count as one. Failures that the thread recovered
+	// from count too. Latest has the latest failures, at most maxLatest.
 	OutOfMemory map[string]int64
-	Latest      []LatestFailure
+	Latest      []FailureSummary
 	Loss        []loss.Counter
 }
 
-// GroupTotals are the sums of one Group. What it has live and had at peaks is as the samples
-// of a snapshot have it. Counts are of what was allocated and freed since the trace began,
-// by processes that are gone too: memory of KindCached has none, because it is what is left
-// of memory of another kind, and that of KindTensor lies in memory which is counted too.
-type GroupTotals struct {
+// GroupFigures are the sums of one Group. Live and peak figures are those of the samples of
+// a snapshot. Counts are all allocations and frees since the trace began, including those of
+// processes that are gone. KindCached has no Counts, because it is a part of memory of another
+// kind. A tensor is counted twice: under KindTensor, and in the memory that it lies in.
+type GroupFigures struct {
 	Group
 	LiveObjects, LiveBytes int64
-	PeakBytes              int64 // held at the highest total of each process, at its own time
+	PeakBytes              int64 // held at the peak of each process, at its own time
 	ledger.Counts
 }
 
-// A Use is what a process has allocated on a GPU, in bytes of class device.
+// A Use is the memory of class device that a process has on a GPU, in bytes.
 type Use struct {
 	PID        int
 	GPU        string // label
@@ -50,20 +51,20 @@ type Use struct {
 	Objects    int64
 }
 
-// GPUTotals are one GPU, or an instance of one, as NVML says, and what traced processes
-// hold there.
-type GPUTotals struct {
+// GPUFigures are NVML's figures of one GPU, or of an instance of one, and those of the traced
+// processes on it.
+type GPUFigures struct {
 	snapshot.GPUMemory
 	Held  int64 // the totals of the accounts on it
-	Known bool  // all of Held is
-	// Residual is what of Used no traced process held when that was read, if ResidualKnown:
-	// others have it, or the driver for itself.
+	Known bool  // all of Held is known
+	// Residual is the part of Used that no traced process held when Used was read. Other
+	// processes or the driver itself hold it. It is valid only if ResidualKnown is set.
 	Residual      int64
 	ResidualKnown bool
 }
 
-// A LatestFailure is a failure for want of memory.
-type LatestFailure struct {
+// A FailureSummary is a failure for want of memory.
+type FailureSummary struct {
 	Number    int64 // counted from 1 on, over all GPUs
 	PID       int
 	Process   string // comm
@@ -72,44 +73,123 @@ type LatestFailure struct {
 	Time      time.Time
 }
 
-// Totals adds up what v shows, which was taken with Want.Totals. It names no stack.
-func (v *View) Totals() *Totals {
-	out := &Totals{Meta: v.snapshot.Meta, Processes: v.snapshot.Processes, OutOfMemory: v.outOfMemory, Latest: v.latest, Loss: v.snapshot.Loss}
-	var all *sum
-	if v.want.Sums != nil {
-		all = v.want.Sums.take(v)
-	} else {
-		all = v.sum()
+// A totalsData is the part of a View that Totals needs. It is filled if Totals are wanted. It
+// has all counts, the labels of the GPUs of groups, out-of-memory failures by label, and the
+// memory of each GPU that is in no account.
+type totalsData struct {
+	counted     map[Group]ledger.Counts
+	labels      map[string]bool
+	outOfMemory map[string]int64
+	latest      []FailureSummary
+	rests       map[string]account.Rest
+}
+
+// addTotals copies the totalsData, and adds the groups of call sites.
+func (c *collector) addTotals() {
+	g, to := c.s.groups, &c.v.totals
+	to.counted = c.s.counted()
+	for _, sites := range c.v.all() {
+		for i := range sites {
+			x := &sites[i]
+			x.group = g.group(&x.SiteKey, x.gpu, x.frames)
+		}
 	}
-	for k, c := range v.counted {
-		if k.Kind.Class() != event.ClassDriver || apart(k.Kind) {
+	to.labels, to.outOfMemory, to.latest = maps.Clone(g.gpus), maps.Clone(g.outOfMemory), slices.Clone(g.latest)
+}
+
+// Totals adds up what v shows. v must have been made with Want.Totals. Totals name no stack.
+func (v *View) Totals() *Totals {
+	out := &Totals{Meta: v.snapshot.Meta, Processes: v.snapshot.Processes, OutOfMemory: v.totals.outOfMemory, Latest: v.totals.latest, Loss: v.snapshot.Loss}
+	all := groupSums{}
+	out.Accounts = v.sum(all)
+	for k, c := range v.totals.counted {
+		if k.Kind.Class() != event.ClassDriver || hasOwnSample(k.Kind) {
 			all.group(k).Counts = c
 		}
 	}
-	for _, x := range all.accounts {
-		out.Accounts = append(out.Accounts, x.Account)
+	for _, k := range slices.SortedFunc(maps.Keys(all), compareGroups) {
+		out.Groups = append(out.Groups, *all[k])
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(all.groups), compareGroups) {
-		out.Groups = append(out.Groups, *all.groups[k])
-	}
-	out.Uses = all.uses
+	out.Uses = v.uses()
 	out.GPUs = v.gpus(out.Accounts)
 	return out
+}
+
+// groupSums are the sums of groups while they are added up.
+type groupSums map[Group]*GroupFigures
+
+func (sums groupSums) group(k Group) *GroupFigures {
+	g := sums[k]
+	if g == nil {
+		g = &GroupFigures{Group: k}
+		sums[k] = g
+	}
+	return g
+}
+
+func (sums groupSums) add(k Group, objects, inuse, peak int64) {
+	if objects != 0 || inuse != 0 || peak != 0 {
+		g := sums.group(k)
+		g.LiveObjects += objects
+		g.LiveBytes += inuse
+		g.PeakBytes += peak
+	}
+}
+
+// sum adds the figures of a snapshot's samples to sums, and returns the accounts.
+func (v *View) sum(sums groupSums) (accounts []snapshot.Account) {
+	for i := range v.sites {
+		x, k := &v.sites[i], v.sites[i].group
+		objects := x.InuseObjects
+		switch {
+		case x.pool && v.partial.active: // see splits
+			objects = 0
+		case x.pool:
+			k.Kind = event.KindCached
+		}
+		sums.add(k, objects, x.InuseBytes-x.handed.inuse, x.PeakBytes-x.handed.peak)
+	}
+	for _, sites := range [][]site{v.tensors, v.physical} {
+		for i := range sites {
+			x := &sites[i]
+			if x.Kind.Class() != event.ClassDriver || hasOwnSample(x.group.Kind) {
+				sums.add(x.group, x.InuseObjects, x.InuseBytes, x.PeakBytes)
+			} else {
+				sums.add(Group{x.group.GPU, event.KindDriver, ownerDriver}, 0, x.underWay, 0)
+			}
+		}
+	}
+	splits := v.splits()
+	for _, s := range splits {
+		for _, l := range s.lines {
+			sums.add(Group{v.gpuGroup(s.gpu), l.kind, ownerAllocator}, l.InuseObjects, l.InuseBytes, l.PeakBytes)
+		}
+	}
+	for s := range v.processAccounts(splits, func(i int) event.Kind { return v.physical[i].group.Kind }) {
+		for _, r := range s.rest {
+			sums.add(Group{v.gpuGroup(s.account.GPU), event.KindDriver, ownerDriver}, 0, r.inuse, r.peak)
+		}
+		if s.shown {
+			accounts = append(accounts, s.account)
+		}
+	}
+	return accounts
 }
 
 func compareGroups(a, b Group) int {
 	return cmp.Or(cmp.Compare(len(a.GPU), len(b.GPU)), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Owner, b.Owner))
 }
 
-// gpuGroup is a label as Group.GPU has it.
+// gpuGroup returns the value of Group.GPU for a label: the label, or OtherGPUs if there are
+// too many.
 func (v *View) gpuGroup(label string) string {
-	if !v.admitted[label] && len(v.admitted) >= maxGPUs {
+	if !v.totals.labels[label] && len(v.totals.labels) >= maxGPUs {
 		return OtherGPUs
 	}
 	return label
 }
 
-// uses returns what each process that is shown has on each GPU.
+// uses returns the memory of each shown process on each GPU.
 func (v *View) uses() (out []Use) {
 	type key struct {
 		id  event.Process
@@ -143,11 +223,11 @@ func (v *View) uses() (out []Use) {
 	return out
 }
 
-// gpus returns each GPU, with what the accounts on it hold.
-func (v *View) gpus(accounts []snapshot.Account) (out []GPUTotals) {
+// gpus returns each GPU, with the sum of the accounts on it.
+func (v *View) gpus(accounts []snapshot.Account) (out []GPUFigures) {
 	for _, g := range v.snapshot.GPUs {
-		rest := v.rests[g.GPU]
-		t := GPUTotals{GPUMemory: g, Known: true, Residual: rest.Bytes, ResidualKnown: rest.Known}
+		rest := v.totals.rests[g.GPU]
+		t := GPUFigures{GPUMemory: g, Known: true, Residual: rest.Bytes, ResidualKnown: rest.Known}
 		for i := range accounts {
 			if a := &accounts[i]; a.GPU == g.GPU || onInstanceOf(a.GPU, g.GPU) {
 				t.Held += a.Total
@@ -159,7 +239,7 @@ func (v *View) gpus(accounts []snapshot.Account) (out []GPUTotals) {
 	return out
 }
 
-// onInstanceOf tells whether a label is that of an instance of the GPU with another.
+// onInstanceOf reports whether label belongs to an instance of the GPU that has the label gpu.
 func onInstanceOf(label, gpu string) bool {
 	return len(label) > len(gpu) && label[:len(gpu)] == gpu && label[len(gpu)] == ':'
 }

@@ -30,7 +30,7 @@ func ever(t *Totals) (allocated, freed int64) {
 func TestCountersOfEnded(t *testing.T) {
 	s := begun(record.Trace{All: true})
 	s.Apply(stackOf(1, "libtorch.so"))
-	before := map[Group]GroupTotals{}
+	before := map[Group]GroupFigures{}
 	for i := range uint64(5000) { // more than are kept
 		id := event.Process{PID: uint32(100 + i), Start: event.StartUnit}
 		e := alloc(id, 10*i+1, 0x1000, mib)

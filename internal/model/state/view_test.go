@@ -66,7 +66,7 @@ func TestTotals(t *testing.T) {
 	for seed := range uint64(20) {
 		s := New()
 		traced(seed, 500, s.Apply)
-		got, out := s.Totals(), s.View(Want{}).Snapshot()
+		got, out := s.Processes(), s.View(Want{}).Snapshot()
 		if d := cmp.Diff(out.Processes, got); d != "" {
 			t.Errorf("seed %d (-snapshot +totals):\n%s", seed, d)
 		}

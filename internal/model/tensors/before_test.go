@@ -40,7 +40,7 @@ func TestMemoryBeforeTheFirstTensor(t *testing.T) {
 		t.Errorf("%d processes without a tensor are kept", len(late.l.procs))
 	}
 	for _, addr := range []uint64{0x10000, 0x20800, 0x30000, 0x40000, 0x51000, 0x60000} {
-		tell(layer, event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Addr: addr, Size: 0x800, Handle: event.NoTotal, Part: event.NoTotal})
+		tell(layer, event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: addr, Size: 0x800, Handle: event.NoTotal, Part: event.NoTotal})
 	}
 	pools := func(l *Ledger) map[uint64]Pool {
 		out := map[uint64]Pool{}
@@ -49,11 +49,11 @@ func TestMemoryBeforeTheFirstTensor(t *testing.T) {
 			if pool.Site != nil {
 				stack = pool.Site.Stack
 			}
-			out[stack] = Pool{Inuse: pool.Inuse, Handed: pool.Handed}
+			out[stack] = Pool{Inuse: pool.Inuse, HandedExtents: pool.HandedExtents}
 		}
 		return out
 	}
-	want := map[uint64]Pool{0: {Inuse: 3 * 0x800}, 1: {Inuse: 0x800, Handed: 1}, 2: {Inuse: 0x800, Handed: 1}, 5: {Inuse: 0x800, Handed: 1}}
+	want := map[uint64]Pool{0: {Inuse: 3 * 0x800}, 1: {Inuse: 0x800, HandedExtents: 1}, 2: {Inuse: 0x800, HandedExtents: 1}, 5: {Inuse: 0x800, HandedExtents: 1}}
 	for name, f := range map[string]*feed{"early": early, "late": late} {
 		if diff := cmp.Diff(want, pools(f.l), cmp.AllowUnexported(Pool{}), cmp.Comparer(func(a, b *ledger.Site) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

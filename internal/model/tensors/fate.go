@@ -1,6 +1,10 @@
 package tensors
 
-import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
+import (
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+)
 
 const (
 	// maxFates bounds the stacks whose tensors' ends are counted: of all processes, beyond
@@ -10,7 +14,7 @@ const (
 	maxThreads = 1 << 14
 )
 
-var lossFates = causes.Add("tensor_fates_full", "stacks whose frees are counted anew because there were too many: what their tensors are for may be told wrongly")
+var lossFates = causes.Add("tensor_fates_full", "stacks whose counts of frees were dropped because there were too many stacks: the category of their tensors may be wrong")
 
 // A Fate is how the tensors of one stack ended. They count as those of Rows do.
 type Fate struct {
@@ -26,36 +30,59 @@ type made struct {
 	addr, stack uint64
 }
 
+// A fateTable has the fates of all processes.
+type fateTable struct {
+	processes map[event.Process]*processFates
+	n         int
+	sweepAt   int // n at which fates without a call site are dropped
+	loss      *loss.Set
+}
+
+type processFates struct {
+	byStack map[uint64]*Fate
+	last    map[uint32]made // by thread
+}
+
+// process returns the fates of a process, made if need be.
+func (t *fateTable) process(id event.Process) *processFates {
+	p := t.processes[id]
+	if p == nil {
+		p = &processFates{map[uint64]*Fate{}, map[uint32]made{}}
+		t.processes[id] = p
+	}
+	return p
+}
+
 // Fate returns how the tensors of a stack ended that a process made.
 func (l *Ledger) Fate(proc event.Process, stack uint64) Fate {
-	p := l.procs[proc]
-	if p == nil || p.fates[stack] == nil {
-		return Fate{}
+	if p := l.fates.processes[proc]; p != nil && p.byStack[stack] != nil {
+		return *p.byStack[stack]
 	}
-	return *p.fates[stack]
+	return Fate{}
 }
 
-// makes keeps which tensor is a thread's last.
-func (p *process) makes(e *event.Event) {
-	if _, ok := p.last[e.TID]; !ok && len(p.last) >= maxThreads {
-		clear(p.last)
+// addTensor records which tensor is a thread's last.
+func (t *fateTable) addTensor(e *event.Event) {
+	last := t.process(e.Proc).last
+	if _, ok := last[e.TID]; !ok && len(last) >= maxThreads {
+		clear(last)
 	}
-	p.last[e.TID] = made{e.Addr, e.Stack}
+	last[e.TID] = made{e.Addr, e.Stack}
 }
 
-// count counts the end of t, by e.
-func (l *Ledger) count(p *process, t *tensor, e *event.Event) {
-	f := p.fates[t.stack]
+// addEnd counts the end of x, which counts for n tensors, by e.
+func (t *fateTable) addEnd(x *tensor, n int64, e *event.Event, rows *ledger.Ledger) {
+	p := t.process(e.Proc)
+	f := p.byStack[x.stack]
 	if f == nil {
-		if l.fates >= l.fatesAt {
-			l.dropFates()
+		if t.n >= t.sweepAt {
+			t.sweep(rows)
 		}
 		f = &Fate{}
-		p.fates[t.stack] = f
-		l.fates++
+		p.byStack[x.stack] = f
+		t.n++
 	}
-	n := l.weigh(t.size).Objects
-	if e.TID != t.thread {
+	if e.TID != x.thread {
 		f.Crossed += n
 		return
 	}
@@ -67,28 +94,37 @@ func (l *Ledger) count(p *process, t *tensor, e *event.Event) {
 	}
 }
 
-// dropFates drops those of which there is no call site any more: nobody asks for them.
-func (l *Ledger) dropFates() {
-	kept := map[*process]map[uint64]*Fate{}
-	before := l.fates
-	l.fates = 0
-	for s := range l.Rows.Sites {
-		p := l.procs[s.Proc]
-		if p == nil || p.fates[s.Stack] == nil {
-			continue
-		}
-		if kept[p] == nil {
-			kept[p] = map[uint64]*Fate{}
-		}
-		kept[p][s.Stack] = p.fates[s.Stack]
+// sweep drops the fates of stacks that have no call site in rows any more: nobody asks
+// for them.
+func (t *fateTable) sweep(rows *ledger.Ledger) {
+	before := t.n
+	used := map[ledger.SiteKey]bool{}
+	for s := range rows.Sites {
+		used[ledger.SiteKey{Proc: s.Proc, Stack: s.Stack}] = true
 	}
-	for _, p := range l.procs {
-		p.fates = kept[p]
-		if p.fates == nil {
-			p.fates = map[uint64]*Fate{}
+	t.n = 0
+	for id, p := range t.processes {
+		for stack := range p.byStack {
+			if !used[ledger.SiteKey{Proc: id, Stack: stack}] {
+				delete(p.byStack, stack)
+			}
 		}
-		l.fates += len(p.fates)
+		t.n += len(p.byStack)
 	}
-	l.loss.Add(lossFates, uint64(before-l.fates))
-	l.fatesAt = max(maxFates, 2*l.fates)
+	t.loss.Add(lossFates, uint64(before-t.n))
+	t.sweepAt = max(maxFates, 2*t.n)
+}
+
+// exit drops what only a living process needs.
+func (t *fateTable) exit(id event.Process) {
+	if p := t.processes[id]; p != nil {
+		p.last = nil
+	}
+}
+
+func (t *fateTable) forget(id event.Process) {
+	if p := t.processes[id]; p != nil {
+		t.n -= len(p.byStack)
+		delete(t.processes, id)
+	}
 }

@@ -10,12 +10,12 @@ import (
 var proc = event.Process{PID: 7, Start: event.StartUnit}
 
 func makes(thread uint32, t, addr, stack uint64) *event.Event {
-	return &event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Proc: proc, TID: thread, Time: t, Addr: addr, Size: 512,
+	return &event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Proc: proc, TID: thread, Time: t, Addr: addr, Size: 512,
 		Stack: stack, Handle: event.NoTotal, Part: event.NoTotal}
 }
 
 func frees(thread uint32, t, addr uint64) *event.Event {
-	return &event.Event{Op: event.OpFree, Space: event.SpaceTensor, Proc: proc, TID: thread, Time: t, Addr: addr, Size: 512,
+	return &event.Event{Op: event.OpTensorFree, Proc: proc, TID: thread, Time: t, Addr: addr, Size: 512,
 		Handle: event.NoTotal, Part: event.NoTotal}
 }
 
@@ -87,17 +87,17 @@ func TestFatesAreBounded(t *testing.T) {
 			l.Apply(made)
 			l.Apply(freed)
 		}
-		if threads := len(l.procs[id].last); threads > maxThreads {
+		if threads := len(l.fates.processes[id].last); threads > maxThreads {
 			t.Errorf("%d threads", threads)
 		}
 		l.Apply(&event.Event{Op: event.OpExit, Time: 3 * stacks, Proc: id})
 	}
 	kept := 0
-	for _, p := range l.procs {
-		kept += len(p.fates)
+	for _, p := range l.fates.processes {
+		kept += len(p.byStack)
 	}
-	if kept > maxFates || kept != l.fates {
-		t.Errorf("%d fates are kept, and %d counted", kept, l.fates)
+	if kept > maxFates || kept != l.fates.n {
+		t.Errorf("%d fates are kept, and %d counted", kept, l.fates.n)
 	}
 	for _, c := range l.Loss() {
 		if c.Name == "tensor_fates_full" && c.Value != uint64(processes*stacks-kept) {
@@ -110,7 +110,7 @@ func TestFatesAreBounded(t *testing.T) {
 	for pid := range uint32(processes) {
 		l.Forget(event.Process{PID: pid + 1, Start: 1})
 	}
-	if l.fates != 0 {
-		t.Errorf("%d fates of no process", l.fates)
+	if l.fates.n != 0 {
+		t.Errorf("%d fates of no process", l.fates.n)
 	}
 }

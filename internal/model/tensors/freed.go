@@ -6,13 +6,14 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
-// maxFreed bounds the pairs of stacks, of all processes, of which it is known what one
-// freed of the other's tensors.
+// maxFreed bounds the pairs of stacks, of all processes, of which one freed tensors of
+// the other.
 const maxFreed = 1 << 16
 
-var lossFreed = causes.Add("tensor_freed_by_full", "frees of which it is no longer known at which stack, because there were too many pairs of stacks")
+var lossFreed = causes.Add("tensor_freed_by_full", "frees whose stack is no longer known, because there were too many pairs of stacks")
 
 // A Freer is a stack at which tensors were freed that another stack had made, on a
 // device.
@@ -25,49 +26,57 @@ type Freer struct {
 // A Freed is what a Freer freed.
 type Freed struct{ Objects, Bytes int64 }
 
-// frees counts a free that has a stack, where every tensor is told.
-func (l *Ledger) frees(p *process, t *tensor, e *event.Event) {
-	if e.Stack == 0 || l.Partial() {
-		return
+// A freerTable has the freers of all processes.
+type freerTable struct {
+	processes map[event.Process]map[Freer]Freed
+	n         int
+	loss      *loss.Set
+}
+
+// add counts the free of x by e, which has a stack.
+func (t *freerTable) add(x *tensor, e *event.Event) {
+	p := t.processes[e.Proc]
+	if p == nil {
+		p = map[Freer]Freed{}
+		t.processes[e.Proc] = p
 	}
-	if p.freed == nil {
-		p.freed = map[Freer]Freed{}
-	}
-	key := Freer{Stack: t.stack, By: e.Stack, Device: t.device}
-	f, ok := p.freed[key]
+	key := Freer{Stack: x.stack, By: e.Stack, Device: x.device}
+	f, ok := p[key]
 	if !ok {
-		if l.pairs >= maxFreed {
-			l.thin()
+		if t.n >= maxFreed {
+			t.thin()
 		}
-		l.pairs++
+		t.n++
 	}
-	p.freed[key] = Freed{f.Objects + 1, f.Bytes + int64(t.size)}
+	p[key] = Freed{f.Objects + 1, f.Bytes + int64(x.size)}
 }
 
 // thin drops, of the process that has most pairs, the half that freed least.
-func (l *Ledger) thin() {
-	var p *process
-	var most event.Process
-	for id, q := range l.procs {
-		if p == nil || cmp.Or(cmp.Compare(len(q.freed), len(p.freed)), cmp.Compare(most.PID, id.PID), cmp.Compare(most.Start, id.Start)) > 0 {
-			p, most = q, id
-		}
-	}
-	order := slices.SortedFunc(maps.Keys(p.freed), func(a, b Freer) int {
-		return cmp.Or(cmp.Compare(p.freed[a].Bytes, p.freed[b].Bytes), cmp.Compare(a.Stack, b.Stack), cmp.Compare(a.By, b.By), cmp.Compare(a.Device, b.Device))
+func (t *freerTable) thin() {
+	most := slices.MaxFunc(slices.Collect(maps.Keys(t.processes)), func(a, b event.Process) int {
+		return cmp.Or(cmp.Compare(len(t.processes[a]), len(t.processes[b])), b.Compare(a))
+	})
+	p := t.processes[most]
+	order := slices.SortedFunc(maps.Keys(p), func(a, b Freer) int {
+		return cmp.Or(cmp.Compare(p[a].Bytes, p[b].Bytes), cmp.Compare(a.Stack, b.Stack), cmp.Compare(a.By, b.By), cmp.Compare(a.Device, b.Device))
 	})
 	for _, key := range order[:(len(order)+1)/2] {
-		l.loss.Add(lossFreed, uint64(p.freed[key].Objects))
-		delete(p.freed, key)
-		l.pairs--
+		t.loss.Add(lossFreed, uint64(p[key].Objects))
+		delete(p, key)
+		t.n--
 	}
+}
+
+func (t *freerTable) forget(id event.Process) {
+	t.n -= len(t.processes[id])
+	delete(t.processes, id)
 }
 
 // Freed yields what was freed of each process's tensors at stacks that are known, as
 // far as frees have any.
 func (l *Ledger) Freed(yield func(event.Process, Freer, Freed) bool) {
-	for id, p := range l.procs {
-		for by, what := range p.freed {
+	for id, p := range l.freers.processes {
+		for by, what := range p {
 			if !yield(id, by, what) {
 				return
 			}

@@ -82,12 +82,12 @@ func TestFreedIsBounded(t *testing.T) {
 		one.Proc.PID, end.Proc.PID = 8, 8
 		l.Apply(one)
 		l.Apply(end)
-		if got := len(l.procs[one.Proc].freed) + len(l.procs[proc].freed); got != l.pairs || got > maxFreed {
-			t.Fatalf("%d pairs, %d counted", got, l.pairs)
+		if got := len(l.freers.processes[one.Proc]) + len(l.freers.processes[proc]); got != l.freers.n || got > maxFreed {
+			t.Fatalf("%d pairs, %d counted", got, l.freers.n)
 		}
 	}
 	l.Forget(event.Process{PID: 8, Start: proc.Start})
-	if l.pairs != len(l.procs[proc].freed) {
-		t.Errorf("%d pairs are counted, there are %d", l.pairs, len(l.procs[proc].freed))
+	if l.freers.n != len(l.freers.processes[proc]) {
+		t.Errorf("%d pairs are counted, there are %d", l.freers.n, len(l.freers.processes[proc]))
 	}
 }

@@ -23,9 +23,9 @@ type feed struct {
 func newFeed() *feed {
 	f := &feed{l: New(fuzzBounds), now: 1000}
 	bounds := fuzzBounds
-	bounds.Extents, bounds.Peaked = f.l, f.l.Mark
+	bounds.Listener = driverListener{Extents: f.l, l: f.l}
 	f.driver = ledger.New(bounds)
-	f.l.Over(f.driver)
+	f.l.SetDriver(f.driver)
 	return f
 }
 
@@ -52,29 +52,30 @@ func (f *feed) apply(b []byte) {
 	e.Handle, e.Part = take(5)*0x1000-1, take(5)*0x1000-1
 	switch {
 	case what < 14:
-		e.Op, e.Kind, e.Space = event.OpAlloc, event.KindTensor, event.SpaceTensor
+		e.Op, e.Kind = event.OpTensorAlloc, event.KindTensor
 		f.l.Apply(e)
 	case what < 20:
-		e.Op, e.Space = event.OpFree, event.SpaceTensor
+		e.Op = event.OpTensorFree
 		f.l.Apply(e)
 	case what < 25:
 		e.Op, e.Kind, e.Size = event.OpAlloc, event.KindDevice, 4*e.Size
-		f.l.During(e)
+		f.l.SetCall(e)
 		f.driver.Apply(e)
-		f.l.During(nil)
+		f.l.SetCall(nil)
 	case what < 28:
 		e.Op = event.OpFree
 		f.driver.Apply(e)
 	case what == 28 && take(2) == 0:
-		f.l.Mark(e.Proc)
+		f.l.MarkPeak(e.Proc)
 	case what == 28: // of a private pool's window, or of a capture
-		e.Op = []event.Op{event.OpCaptureBegin, event.OpCaptureEnd}[take(2)]
+		which := take(2)
 		if take(3) == 0 {
-			f.l.During(e)
-			f.l.During(nil)
+			e.Op = []event.Op{event.OpCaptureBegin, event.OpCaptureEnd}[which]
+			f.l.SetCall(e)
+			f.l.SetCall(nil)
 			break
 		}
-		e.Space = event.SpaceTensor
+		e.Op = []event.Op{event.OpPrivatePoolBegin, event.OpPrivatePoolEnd}[which]
 		f.l.Apply(e)
 	case what == 29:
 		e.Op, e.Size = event.OpExec, 0
@@ -114,7 +115,7 @@ func check(t *testing.T, l *Ledger) {
 			for _, in := range append([]part{x.first}, x.more...) {
 				sum += in.bytes
 				if in.in == nil {
-					pools[p.outside[x.device]] += int64(in.bytes)
+					pools[p.memory.outside[x.device]] += int64(in.bytes)
 					continue
 				}
 				if _, ok := in.in.tensors[addr]; !ok {
@@ -130,7 +131,7 @@ func check(t *testing.T, l *Ledger) {
 		if len(p.windows) > maxWindows || p.ended && p.windows != nil {
 			t.Errorf("%d windows are kept", len(p.windows))
 		}
-		p.extents.Ascend(func(x *extent) bool {
+		p.memory.extents.Ascend(func(x *extent) bool {
 			if x.used != used[x] || x.used > x.to-x.from {
 				t.Errorf("%d bytes of %d are in tensors, want %d", x.used, x.to-x.from, used[x])
 			}
@@ -148,12 +149,12 @@ func check(t *testing.T, l *Ledger) {
 		if len(used) > 0 {
 			t.Errorf("tensors are in %d extents that ended", len(used))
 		}
-		for _, pool := range p.pools {
-			if pool.Inuse != pools[pool] || pool.extents != extents[pool] || pool.Handed != handed[pool] {
+		for _, pool := range p.memory.pools {
+			if pool.Inuse != pools[pool] || pool.extents != extents[pool] || pool.HandedExtents != handed[pool] {
 				t.Errorf("a pool has %+v, want %d bytes in use, %d extents, %d handed out", pool, pools[pool], extents[pool], handed[pool])
 			}
 		}
-		for _, pool := range p.outside {
+		for _, pool := range p.memory.outside {
 			if pool.Inuse != pools[pool] {
 				t.Errorf("%d bytes outside, want %d", pool.Inuse, pools[pool])
 			}

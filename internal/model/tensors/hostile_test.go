@@ -27,8 +27,8 @@ func among(n int, set func(l *Ledger, n int), event func(l *Ledger, i int)) time
 }
 
 func reported(op event.Op, at, addr, size uint64) *event.Event {
-	e := &event.Event{Op: op, Space: event.SpaceTensor, Time: at, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal}
-	if op == event.OpAlloc {
+	e := &event.Event{Op: op, Time: at, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal}
+	if op == event.OpTensorAlloc {
 		e.Kind = event.KindTensor
 	}
 	return e
@@ -46,11 +46,11 @@ func TestOneEventIsCheap(t *testing.T) {
 	}{
 		{"a segment ends with a tensor in it, beside many tensors", func(l *Ledger, n int) {
 			for i := range uint64(n) {
-				l.Apply(reported(event.OpAlloc, 1, 1<<40+i<<10, 512))
+				l.Apply(reported(event.OpTensorAlloc, 1, 1<<40+i<<10, 512))
 			}
 		}, func(l *Ledger, i int) {
 			l.Began(proc, 1<<20, 1<<21, &sites[0])
-			l.Apply(reported(event.OpAlloc, uint64(i+2), 1<<20, 512))
+			l.Apply(reported(event.OpTensorAlloc, uint64(i+2), 1<<20, 512))
 			l.Ended(proc, 1<<20, 1<<21)
 		}},
 		{"a call site gets and frees a segment, beside those of many", func(l *Ledger, n int) {
@@ -85,11 +85,11 @@ func TestPartsAreBounded(t *testing.T) {
 		if !counts {
 			want = 1
 		}
-		l.Apply(reported(event.OpAlloc, 2*pieces, 1<<40, pieces<<10))
+		l.Apply(reported(event.OpTensorAlloc, 2*pieces, 1<<40, pieces<<10))
 		if bytes, lost := l.Bytes(proc) != 0, l.loss.Counters()[lossParts].Value; bytes != counts || lost != want {
 			t.Errorf("%d pieces: %d bytes, %d are told", pieces, l.Bytes(proc), lost)
 		}
-		l.Apply(reported(event.OpFree, 2*pieces+1, 1<<40, pieces<<10))
+		l.Apply(reported(event.OpTensorFree, 2*pieces+1, 1<<40, pieces<<10))
 		l.loss = loss.New(causes)
 	}
 }
@@ -100,7 +100,7 @@ func TestTensorsAreShared(t *testing.T) {
 	l := New(ledger.Options{MaxLive: 1000})
 	neighbour := event.Process{PID: 4711, Start: 1}
 	make := func(id event.Process, i uint64) {
-		e := reported(event.OpAlloc, i, 1<<40+i<<10, 512)
+		e := reported(event.OpTensorAlloc, i, 1<<40+i<<10, 512)
 		e.Proc, e.Stack = id, i
 		l.Apply(e)
 	}
@@ -111,7 +111,7 @@ func TestTensorsAreShared(t *testing.T) {
 		make(neighbour, 10_000+i)
 		make(proc, 20_000+i)
 	}
-	if bytes, rows := l.Bytes(neighbour), l.Rows.Rows(); bytes != 300*512 || rows > 1000 {
+	if bytes, rows := l.Bytes(neighbour), l.Rows.RowCount(); bytes != 300*512 || rows > 1000 {
 		t.Errorf("%d bytes in the neighbour's tensors, want %d; %d rows", bytes, 300*512, rows)
 	}
 	for id, want := range map[event.Process]int{neighbour: 300, proc: len(l.procs[proc].tensors)} {
@@ -126,7 +126,7 @@ func TestTensorsAreShared(t *testing.T) {
 		}
 	}
 	for i := range uint64(300) { // tensors that lost their rows may be freed like others
-		e := reported(event.OpFree, 30_000+i, 1<<40+(i+1)<<10, 512)
+		e := reported(event.OpTensorFree, 30_000+i, 1<<40+(i+1)<<10, 512)
 		l.Apply(e)
 	}
 	short := 0

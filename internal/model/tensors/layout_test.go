@@ -45,7 +45,7 @@ func (f *follower) hear(c Piece) {
 
 // ends hears of the end of all that a process has, which is about to be forgotten.
 func (f *follower) ends(l *Ledger, proc event.Process) {
-	for c := range l.Ends(proc) {
+	for c := range l.PieceEnds(proc) {
 		f.hear(c)
 	}
 }
@@ -71,7 +71,7 @@ func follow(t *testing.T, seed uint64) []Piece {
 	r := rand.New(rand.NewPCG(seed, 2))
 	f := &follower{t: t, held: map[Piece]int{}}
 	l := New(ledger.Options{})
-	l.Laid, l.Layout = f.hear, true
+	l.OnPiece, l.Layout = f.hear, true
 	procs := []event.Process{{PID: 7, Start: 1}, {PID: 8, Start: 1}}
 	sites := []*ledger.Site{{}, {}}
 	sites[1].Kind = event.KindVMM
@@ -79,13 +79,13 @@ func follow(t *testing.T, seed uint64) []Piece {
 		proc := procs[r.IntN(2)]
 		addr := 0x1000 + uint64(r.IntN(64))*256
 		size := uint64(1+r.IntN(10)) * 128
-		e := &event.Event{Kind: event.KindTensor, Space: event.SpaceTensor, Time: now, Proc: proc, Addr: addr, Size: size, Stack: uint64(r.IntN(3)), Handle: event.NoTotal, Part: event.NoTotal}
+		e := &event.Event{Kind: event.KindTensor, Time: now, Proc: proc, Addr: addr, Size: size, Stack: uint64(r.IntN(3)), Handle: event.NoTotal, Part: event.NoTotal}
 		switch n := r.IntN(200); {
 		case n < 90:
-			e.Op = event.OpAlloc
+			e.Op = event.OpTensorAlloc
 			l.Apply(e)
 		case n < 150:
-			e.Op = event.OpFree
+			e.Op = event.OpTensorFree
 			l.Apply(e)
 		case n < 170:
 			l.Began(proc, addr, addr+4*size, sites[r.IntN(2)])
@@ -103,7 +103,7 @@ func follow(t *testing.T, seed uint64) []Piece {
 		}
 		f.when = fmt.Sprintf("seed %d, event %d", seed, now)
 		held := map[Piece]bool{}
-		for c := range l.Held {
+		for c := range l.Pieces {
 			c.Pool, c.Device = false, 0
 			held[c] = true
 		}
@@ -127,14 +127,14 @@ func follow(t *testing.T, seed uint64) []Piece {
 func TestPieceOfPool(t *testing.T) {
 	var heard []Piece
 	l := New(ledger.Options{})
-	l.Laid, l.Layout = func(c Piece) { heard = append(heard, c) }, true
+	l.OnPiece, l.Layout = func(c Piece) { heard = append(heard, c) }, true
 	proc := event.Process{PID: 7, Start: 1}
 	pages, other := &ledger.Site{}, &ledger.Site{}
 	pages.Kind = event.KindVMM
 	l.Began(proc, 2<<20, 4<<20, pages)
 	l.Began(proc, 4<<20, 6<<20, pages)
 	l.Began(proc, 32<<20, 40<<20, other)
-	l.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Time: 1, Proc: proc, Addr: 2 << 20, Size: 512, Handle: event.NoTotal})
+	l.Apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: 1, Proc: proc, Addr: 2 << 20, Size: 512, Handle: event.NoTotal})
 	l.Ended(proc, 4<<20, 6<<20)
 	l.Ended(proc, 32<<20, 40<<20)
 	type what struct{ ended, pool, expandable, small bool }

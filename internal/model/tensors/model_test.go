@@ -241,7 +241,7 @@ func TestModel(t *testing.T) {
 			case n == 20:
 				pool := []PoolID{{1, 0}, {0, 1}, UnknownPool}[r.IntN(3)]
 				what = fmt.Sprintf("pool %x %x %s", addr, size, pool)
-				l.Apply(&event.Event{Op: event.OpMap, Space: event.SpaceTensor, Time: now, Proc: proc, Addr: addr, Size: size, Handle: pool.First, Part: pool.Second})
+				l.Apply(&event.Event{Op: event.OpPrivatePoolMemory, Time: now, Proc: proc, Addr: addr, Size: size, Handle: pool.First, Part: pool.Second})
 				for _, x := range m.extents {
 					if x.from < addr+size && addr < x.to {
 						m.private[x] = pool
@@ -249,14 +249,14 @@ func TestModel(t *testing.T) {
 				}
 			case n < 9:
 				what = fmt.Sprintf("make %x %x", addr, size)
-				l.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Time: now, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal})
+				l.Apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: now, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal})
 				m.make(addr, size)
 			case n < 15:
 				if len(m.tensors) > 0 && r.IntN(4) > 0 {
 					addr = m.tensors[r.IntN(len(m.tensors))].addr
 				}
 				what = fmt.Sprintf("free %x", addr)
-				l.Apply(&event.Event{Op: event.OpFree, Space: event.SpaceTensor, Time: now, Proc: proc, Addr: addr, Handle: event.NoTotal, Part: event.NoTotal})
+				l.Apply(&event.Event{Op: event.OpTensorFree, Time: now, Proc: proc, Addr: addr, Handle: event.NoTotal, Part: event.NoTotal})
 				m.free(addr)
 			case n < 17:
 				at := sites[r.IntN(len(sites))]
@@ -278,7 +278,7 @@ func TestModel(t *testing.T) {
 				m.end(addr, addr+size)
 			default:
 				what = "mark"
-				l.Mark(proc)
+				l.MarkPeak(proc)
 				m.peak = m.inuse()
 			}
 			compareModel(t, fmt.Sprintf("seed %d, event %d: %s", seed, now, what), l, m, sites)
@@ -316,8 +316,8 @@ func compareModel(t *testing.T, when string, l *Ledger, m *model, sites []*ledge
 		}
 	}
 	for _, at := range append(sites, nil) {
-		if x := got[at]; x.Inuse != want[at] || x.Peak != m.peak[at] || x.Handed != handed[at] {
-			t.Errorf("%s: pool %p has %d, %d at the peak, in %d; want %d, %d, %d", when, at, x.Inuse, x.Peak, x.Handed, want[at], m.peak[at], handed[at])
+		if x := got[at]; x.Inuse != want[at] || x.Peak != m.peak[at] || x.HandedExtents != handed[at] {
+			t.Errorf("%s: pool %p has %d, %d at the peak, in %d; want %d, %d, %d", when, at, x.Inuse, x.Peak, x.HandedExtents, want[at], m.peak[at], handed[at])
 		}
 	}
 	var live, rows, bytes int64

@@ -7,19 +7,21 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
 // PyTorch's allocator takes segments for a private pool (of CUDA graphs, of
 // torch.cuda.MemPool) between two calls, beginAllocateToPool and endAllocateToPool, and
 // then for those requests alone that a filter lets through: of the work that a stream
 // captures, or of one stream, of the thread that began, or (PyTorch before 2.8) of all.
-// A segment is of its pool as long as it is there. Which filter it is, is not told. So
-// what the thread that began takes meanwhile is the pool's; with what others take then
-// that is known only of a capture that keeps them from taking memory for anything else.
-// Outside of all such windows every segment is for the pool of all requests.
+// A segment belongs to its pool as long as it is there. The filter is not known. So what
+// the thread that began takes between the two calls is the pool's. What other threads take
+// then is known to be the pool's only during a capture that keeps them from taking memory
+// for anything else. Outside of all such windows every segment is for the pool of all
+// requests.
 
-// maxWindows bounds the windows of a process. The oldest goes, and its end is then one
-// of a window that was not seen to begin.
+// maxWindows bounds the windows of a process. The oldest one is removed; its end is then
+// that of a window that was not seen to begin.
 const maxWindows = 64
 
 // A PoolID is a private pool's MempoolId_t, or zero for the pool of all requests. Pools
@@ -53,83 +55,82 @@ type window struct {
 	alone  bool // a capture of thread's keeps others from a plain cuMemAlloc
 }
 
-// During says in which call the memory comes that Began tells of next, nil for none:
-// what is told of then is older than the process's first window.
-func (l *Ledger) During(e *event.Event) {
+// windows are those of one process that are open, by age.
+type windows []window
+
+// SetCall sets the call in which the memory comes that Began adds next, nil for none:
+// memory that Began adds then is older than the process's first window.
+func (l *Ledger) SetCall(e *event.Event) {
 	l.during = e
 	if e == nil || e.Op != event.OpCaptureBegin && e.Op != event.OpCaptureEnd {
 		return
 	}
-	p := l.procs[e.Proc]
-	if p == nil || e.Op == event.OpCaptureBegin && e.Result != event.Success {
-		return
+	if p := l.procs[e.Proc]; p != nil && (e.Op == event.OpCaptureEnd || e.Result == event.Success) {
+		p.windows.capture(e)
 	}
-	// The allocator opens its window just before the capture, on the same thread.
-	for i := range slices.Backward(p.windows) {
-		if w := &p.windows[i]; w.thread == e.TID {
+}
+
+// capture follows the beginning or the end of a stream capture. The allocator opens its
+// window just before the capture, on the same thread.
+func (ws windows) capture(e *event.Event) {
+	for i := range slices.Backward(ws) {
+		if w := &ws[i]; w.thread == e.TID {
 			w.alone = e.Op == event.OpCaptureBegin && e.Part == 1
 			return
 		}
 	}
 }
 
-// window opens or closes one.
-func (l *Ledger) window(p *process, e *event.Event) {
-	w := window{device: e.Device, pool: PoolID{e.Handle, e.Part}, thread: e.TID, time: e.Time, alone: e.Size == 1}
-	i := slices.IndexFunc(p.windows, func(o window) bool { return o.device == w.device && o.pool == w.pool })
+// remove removes the window that e opens or closes, and returns whether there was one.
+func (ws *windows) remove(e *event.Event) bool {
+	i := slices.IndexFunc(*ws, func(w window) bool { return w.device == e.Device && w.pool == PoolID{e.Handle, e.Part} })
 	if i >= 0 {
-		p.windows = slices.Delete(p.windows, i, i+1)
+		*ws = slices.Delete(*ws, i, i+1)
 	}
-	switch {
-	case e.Op == event.OpCaptureEnd && i < 0:
-		l.loss.Add(lossPoolBegun, 1)
-		l.doubt(p, e)
-	case e.Op == event.OpCaptureEnd:
-	default:
-		if i >= 0 {
-			l.loss.Add(lossPoolEnded, 1)
-		}
-		if len(p.windows) >= maxWindows {
-			l.loss.Add(lossPools, 1)
-			p.windows = slices.Delete(p.windows, 0, 1)
-		}
-		p.windows = append(p.windows, w)
-	}
+	return i >= 0
 }
 
-// doubt says that any segment so far may be of the pool whose window's end e is.
-func (l *Ledger) doubt(p *process, e *event.Event) {
-	p.extents.Ascend(func(x *extent) bool {
-		if x.private == (PoolID{}) && (x.device == e.Device || x.device == event.NoDevice) {
+func (ws *windows) open(e *event.Event, lost *loss.Set) {
+	if ws.remove(e) {
+		lost.Add(lossPoolEnded, 1)
+	}
+	if len(*ws) >= maxWindows {
+		lost.Add(lossPools, 1)
+		*ws = slices.Delete(*ws, 0, 1)
+	}
+	*ws = append(*ws, window{device: e.Device, pool: PoolID{e.Handle, e.Part}, thread: e.TID, time: e.Time, alone: e.Size == 1})
+}
+
+// doubt records that any segment so far on a device may be a private pool's.
+func (m *memory) doubt(device int32) {
+	m.extents.Ascend(func(x *extent) bool {
+		if x.private == (PoolID{}) && (x.device == device || x.device == event.NoDevice) {
 			x.private = UnknownPool
 		}
 		return true
 	})
 }
 
-// private returns the pool of memory that comes to lie at a call site.
-func (l *Ledger) private(p *process, at *ledger.Site) PoolID {
-	if e := l.during; e != nil && e.Proc == p.id {
-		return p.serves(at.Device, e.TID, at.Kind == event.KindDevice)
+// privatePool returns the pool of memory that begins at a call site.
+func (p *process) privatePool(at *ledger.Site) PoolID {
+	if e := p.l.during; e != nil && e.Proc == p.id {
+		return p.windows.serves(at.Device, e.TID, at.Kind == event.KindDevice)
 	}
 	return PoolID{}
 }
 
 // Private returns the pool that requests of a thread are for on a device.
 func (l *Ledger) Private(proc event.Process, device int32, thread uint32) PoolID {
-	if p := l.procs[proc]; p != nil {
-		return p.serves(device, thread, false)
-	}
-	return PoolID{}
+	return l.lookup(proc).windows.serves(device, thread, false)
 }
 
 // serves returns the pool for which a thread takes memory on a device: by a plain
 // cuMemAlloc, or else by a call that any capture allows.
-func (p *process) serves(device int32, thread uint32, plain bool) PoolID {
+func (ws windows) serves(device int32, thread uint32, plain bool) PoolID {
 	var open []*window
 	own := 0
-	for i := range p.windows {
-		if w := &p.windows[i]; w.device == device || device == event.NoDevice {
+	for i := range ws {
+		if w := &ws[i]; w.device == device || device == event.NoDevice {
 			open = append(open, w)
 			if w.thread == thread {
 				own++
@@ -147,30 +148,7 @@ func (p *process) serves(device int32, thread uint32, plain bool) PoolID {
 	return UnknownPool
 }
 
-// closeWindows forgets the windows of an image that was replaced at time t.
-func (p *process) closeWindows(t uint64) {
-	p.windows = slices.DeleteFunc(p.windows, func(w window) bool { return w.time <= t })
-}
-
-// keepPools yields events that rebuild which extents are private pools', and the
-// windows that are open.
-func (p *process) keepPools(since uint64, yield func(*event.Event) bool) bool {
-	more := true
-	p.extents.Ascend(func(x *extent) bool {
-		if x.private != (PoolID{}) {
-			more = yield(&event.Event{Op: event.OpMap, Space: event.SpaceTensor, Time: since, Proc: p.id, Device: x.device,
-				Addr: x.from, Size: x.to - x.from, Handle: x.private.First, Part: x.private.Second})
-		}
-		return more
-	})
-	for i := range p.windows {
-		w := &p.windows[i]
-		e := &event.Event{Op: event.OpCaptureBegin, Space: event.SpaceTensor, Time: w.time, Proc: p.id, TID: w.thread, Device: w.device,
-			Handle: w.pool.First, Part: w.pool.Second}
-		if w.alone {
-			e.Size = 1
-		}
-		more = more && yield(e)
-	}
-	return more
+// reset removes the windows of an image that was replaced at a time.
+func (ws *windows) reset(at uint64) {
+	*ws = slices.DeleteFunc(*ws, func(w window) bool { return w.time <= at })
 }

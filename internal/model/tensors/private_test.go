@@ -11,6 +11,18 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 )
 
+// driverListener is the Listener of the driver layer, as package state has it.
+type driverListener struct {
+	ledger.NoListener
+	ledger.Extents
+	l *Ledger
+}
+
+func (h driverListener) Peaked(id event.Process) bool {
+	h.l.MarkPeak(id)
+	return true
+}
+
 // layers are the driver's and that of tensors, as package state has them.
 type layers struct {
 	l      *Ledger
@@ -19,8 +31,8 @@ type layers struct {
 
 func newLayers() *layers {
 	l := New(ledger.Options{})
-	driver := ledger.New(ledger.Options{Extents: l, Peaked: l.Mark})
-	l.Over(driver)
+	driver := ledger.New(ledger.Options{Listener: driverListener{Extents: l, l: l}})
+	l.SetDriver(driver)
 	return &layers{l, driver}
 }
 
@@ -29,12 +41,12 @@ func (f *layers) apply(e *event.Event) {
 	case e.Op == event.OpExec, e.Op == event.OpExit:
 		f.l.Apply(e)
 		f.driver.Apply(e)
-	case e.Space == event.SpaceTensor:
+	case e.Op.Tensor():
 		f.l.Apply(e)
 	default:
-		f.l.During(e)
+		f.l.SetCall(e)
 		f.driver.Apply(e)
-		f.l.During(nil)
+		f.l.SetCall(nil)
 	}
 }
 
@@ -47,12 +59,12 @@ func same(a, b *event.Event) bool {
 	return a.Device == b.Device && a.Handle == b.Handle && a.Part == b.Part
 }
 
-func windowed(e *event.Event) bool { return e.Space == event.SpaceTensor }
+func windowed(e *event.Event) bool { return e.Op.Tensor() }
 
 // open returns the indexes of events that began the windows that are open before event k.
 func (m poolModel) open(k int) (out []int) {
 	for i := range k {
-		if e := &m[i]; windowed(e) && e.Op == event.OpCaptureBegin &&
+		if e := &m[i]; e.Op == event.OpPrivatePoolBegin &&
 			!slices.ContainsFunc(m[i+1:k], func(o event.Event) bool { return windowed(&o) && same(e, &o) }) {
 			out = append(out, i)
 		}
@@ -99,7 +111,7 @@ func (m poolModel) pool(k int) PoolID {
 		// then the tensor in it has told its device.
 		for j := k + 1; j < len(m); j++ {
 			o := &m[j]
-			if windowed(o) && o.Op == event.OpCaptureEnd && o.Device == max(e.Device, 0) &&
+			if o.Op == event.OpPrivatePoolEnd && o.Device == max(e.Device, 0) &&
 				!slices.ContainsFunc(m.open(j), func(i int) bool { return same(&m[i], o) }) {
 				return UnknownPool
 			}
@@ -126,9 +138,9 @@ func TestPrivatePools(t *testing.T) {
 			e := event.Event{Time: now, Proc: proc, TID: 1 + uint32(r.IntN(2)), Device: int32(r.IntN(2))}
 			switch n := r.IntN(12); {
 			case n < 3:
-				e.Op, e.Space = event.OpCaptureBegin, event.SpaceTensor
+				e.Op = event.OpPrivatePoolBegin
 			case n < 6:
-				e.Op, e.Space = event.OpCaptureEnd, event.SpaceTensor
+				e.Op = event.OpPrivatePoolEnd
 			case n < 7:
 				e.Op, e.Stream, e.Part, e.Device = event.OpCaptureBegin, uint64(e.TID)+8, uint64(r.IntN(2)), event.NoDevice
 				if r.IntN(4) == 0 {
@@ -146,7 +158,7 @@ func TestPrivatePools(t *testing.T) {
 			if windowed(&e) {
 				pool := []PoolID{{1, 0}, {2, 0}, {0, 1}}[r.IntN(3)]
 				// Mostly the end of one that is open.
-				if open := m.open(len(m)); e.Op == event.OpCaptureEnd && len(open) > 0 && r.IntN(8) > 0 {
+				if open := m.open(len(m)); e.Op == event.OpPrivatePoolEnd && len(open) > 0 && r.IntN(8) > 0 {
 					o := &m[open[r.IntN(len(open))]]
 					pool, e.Device = PoolID{o.Handle, o.Part}, o.Device
 				}
@@ -161,7 +173,7 @@ func TestPrivatePools(t *testing.T) {
 				f.apply(&e)
 			}
 			if e.Op == event.OpAlloc { // a tensor in each
-				f.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Time: now, Proc: proc, Addr: e.Addr, Size: 512,
+				f.apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: now, Proc: proc, Addr: e.Addr, Size: 512,
 					Device: max(e.Device, 0), Handle: event.NoTotal, Part: event.NoTotal})
 			}
 			want := map[uint64]PoolID{}
@@ -201,7 +213,7 @@ func TestPrivatePools(t *testing.T) {
 func poolsOf(l *Ledger) map[uint64]PoolID {
 	out := map[uint64]PoolID{}
 	if p := l.procs[proc]; p != nil {
-		p.extents.Ascend(func(x *extent) bool {
+		p.memory.extents.Ascend(func(x *extent) bool {
 			out[x.from] = x.private
 			return true
 		})
@@ -214,13 +226,13 @@ func TestPrivatePoolsOfOthers(t *testing.T) {
 	f := newLayers()
 	other := event.Process{PID: 9, Start: 1}
 	window := func(of event.Process, now uint64, op event.Op) {
-		f.apply(&event.Event{Op: op, Space: event.SpaceTensor, Time: now, Proc: of, TID: 1, Handle: 1})
+		f.apply(&event.Event{Op: op, Time: now, Proc: of, TID: 1, Handle: 1})
 	}
 	alloc := func(now uint64) PoolID {
 		f.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Time: now, Proc: proc, TID: 1, Addr: now << 30, Size: largeSegment})
 		return poolsOf(f.l)[now<<30]
 	}
-	window(proc, 1, event.OpCaptureBegin)
+	window(proc, 1, event.OpPrivatePoolBegin)
 	if got := alloc(2); got.String() != "1.0" {
 		t.Errorf("in the window it is of pool %q", got)
 	}
@@ -228,14 +240,14 @@ func TestPrivatePoolsOfOthers(t *testing.T) {
 	if got := alloc(4); got != (PoolID{}) {
 		t.Errorf("after an exec it is of pool %q", got)
 	}
-	window(other, 5, event.OpCaptureBegin)
+	window(other, 5, event.OpPrivatePoolBegin)
 	if got := alloc(6); got != (PoolID{}) {
 		t.Errorf("in another process's window it is of pool %q", got)
 	}
-	window(other, 7, event.OpCaptureEnd)
-	window(proc, 8, event.OpCaptureBegin)
+	window(other, 7, event.OpPrivatePoolEnd)
+	window(proc, 8, event.OpPrivatePoolBegin)
 	f.apply(&event.Event{Op: event.OpExit, Time: 9, Proc: proc})
-	window(proc, 10, event.OpCaptureEnd)
+	window(proc, 10, event.OpPrivatePoolEnd)
 	for _, c := range f.l.Loss() {
 		if c.Value != 0 {
 			t.Errorf("%d %s", c.Value, c.Name)
@@ -247,16 +259,16 @@ func TestPrivatePoolsOfOthers(t *testing.T) {
 func TestManyWindows(t *testing.T) {
 	f := newLayers()
 	window := func(now uint64, op event.Op, pool uint64) {
-		f.apply(&event.Event{Op: op, Space: event.SpaceTensor, Time: now, Proc: proc, TID: 1, Handle: pool})
+		f.apply(&event.Event{Op: op, Time: now, Proc: proc, TID: 1, Handle: pool})
 	}
 	for pool := range uint64(maxWindows + 3) {
-		window(1+pool, event.OpCaptureBegin, 1+pool)
+		window(1+pool, event.OpPrivatePoolBegin, 1+pool)
 	}
 	if n := len(f.l.procs[proc].windows); n != maxWindows {
 		t.Errorf("%d windows are kept, want %d", n, maxWindows)
 	}
-	window(100, event.OpCaptureEnd, 1)            // the oldest is not there any more
-	window(101, event.OpCaptureBegin, maxWindows) // one whose end was lost
+	window(100, event.OpPrivatePoolEnd, 1)            // the oldest is not there any more
+	window(101, event.OpPrivatePoolBegin, maxWindows) // one whose end was lost
 	want := map[string]uint64{"tensor_private_pools_full": 3, "tensor_private_pool_begin_unseen": 1, "tensor_private_pool_end_unseen": 1}
 	for _, c := range f.l.Loss() {
 		if c.Value != want[c.Name] {

@@ -34,10 +34,10 @@ func (c Class) String() string {
 	return [...]string{"small", "large", "larger", "expandable_small", "expandable_large"}[c]
 }
 
-// Expandable tells whether segments of c are ranges of pages.
+// Expandable returns whether segments of c are ranges of pages.
 func (c Class) Expandable() bool { return c == ExpandableSmall || c == ExpandableLarge }
 
-// Small tells whether segments of c are for requests up to 1 MiB alone, the others for
+// Small returns whether segments of c are for requests up to 1 MiB alone, the others for
 // larger ones alone.
 func (c Class) Small() bool { return c == Small || c == ExpandableSmall }
 
@@ -76,7 +76,7 @@ type Segments struct {
 	// gives back. It frees a block that is all of its segment (release_blocks), and
 	// unmaps the pages that lie whole in a free block (unmap_block). Of a private pool
 	// it does so only when no graph and no MemPool refers to the pool any more
-	// (graph_pools_freeable), which is not told.
+	// (graph_pools_freeable), which is not known.
 	Releasable int64
 }
 
@@ -88,15 +88,15 @@ type span struct {
 
 // Segments returns the segments that a process's allocator took from CUDA, as far as
 // that was seen and it handed out of them, by device, private pool and class. A segment
-// is of one stream, and serves no other; which one is not told. A tensor that was freed
+// is of one stream, and serves no other; which one is not known. A tensor that was freed
 // while another stream used it (record_stream) counts as free.
 // Those of a process that has ended are as they were then.
 func (l *Ledger) Segments(proc event.Process) []Segments {
-	switch p := l.procs[proc]; {
-	case p == nil || len(p.pools) == 0:
+	switch p := l.lookup(proc); {
+	case len(p.memory.pools) == 0:
 		return nil
 	case p.ended:
-		return p.left
+		return p.last
 	default:
 		return p.segments()
 	}
@@ -109,8 +109,8 @@ func (p *process) segments() []Segments {
 	}
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	w := walk{spans: spans, sums: map[segmentKey]*Segments{}}
-	p.extents.Ascend(func(x *extent) bool {
-		if x.pool.Handed > 0 {
+	p.memory.extents.Ascend(func(x *extent) bool {
+		if x.pool.HandedExtents > 0 {
 			w.extent(x)
 		}
 		return true
@@ -143,7 +143,7 @@ type segmentKey struct {
 	class   Class
 }
 
-// extent takes the next extent: a segment, or a page of one.
+// extent adds the next extent: a segment, or a page of one.
 func (w *walk) extent(x *extent) {
 	class := classOf(x)
 	if w.segment.Count == 0 || !class.Expandable() || class != w.segment.Class || x.from != w.to || x.to-x.from != w.page || x.private != w.segment.Private {

@@ -19,7 +19,7 @@ func BenchmarkSegments(b *testing.B) {
 			from := addr / largeSegment * largeSegment
 			l.Began(proc, from, from+largeSegment, site)
 		}
-		l.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Time: i + 1, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal})
+		l.Apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: i + 1, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal})
 	}
 	for b.Loop() {
 		if s := l.Segments(proc); len(s) != 1 || s[0].Blocks < tensors || s[0].Allocated != tensors*size {
@@ -33,7 +33,7 @@ func TestSegmentsOfAnEnded(t *testing.T) {
 	l := New(ledger.Options{})
 	l.process(proc)
 	l.Began(proc, largeSegment, 2*largeSegment, &ledger.Site{})
-	l.Apply(reported(event.OpAlloc, 1, largeSegment, 1<<20))
+	l.Apply(reported(event.OpTensorAlloc, 1, largeSegment, 1<<20))
 	before := l.Segments(proc)
 	for at := range uint64(2) {
 		l.Apply(&event.Event{Op: event.OpExit, Time: 10 + at, Proc: proc})

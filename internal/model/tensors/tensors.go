@@ -1,13 +1,15 @@
 // Package tensors keeps what frameworks' caching allocators hand out of the segments
-// that they took from CUDA: each tensor by the stack that it was made at, and how
-// much of each segment's memory is in tensors. What is left of a segment is cached.
+// that they took from CUDA: each tensor by the stack that made it, and how much of each
+// segment's memory is in tensors. What is left of a segment is cached.
+//
+// A Ledger routes an event to its process, and has a ledger of call sites (Rows) for the
+// tensors themselves. The ledger of the driver layer reports to it where memory lies.
+// The invariant: the parts of all tensors in an extent add up to its used bytes.
 //
 // Like package ledger, on which it rests, it is pure and never fails.
 package tensors
 
 import (
-	"github.com/google/btree"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -18,354 +20,206 @@ const (
 	maxProcesses = 1 << 16
 	// maxPools bounds the pools of a process of which only the peak is left.
 	maxPools = 1 << 14
-	// maxParts bounds the extents that one tensor lies in: they are gone through when it
-	// comes and goes. All of the largest GPU's memory is 10,000 of PyTorch's 20 MiB.
+	// maxParts bounds the extents that one tensor lies in: they are visited when it
+	// begins and ends. All of the largest GPU's memory is 10,000 of PyTorch's 20 MiB.
 	maxParts = 1 << 14
 )
 
-// A Ledger holds the tensors of all traced processes.
+// A Ledger has the tensors of all traced processes.
 type Ledger struct {
 	// Rows are of class tensor: one for each.
 	Rows *ledger.Ledger
-	// Laid, if set, hears of each Piece that comes to lie somewhere, and of its end, in
-	// order. The end of a process is none of its pieces: see Ends.
-	Laid func(Piece)
+	// OnPiece, if set, is called with each Piece that comes to lie somewhere, and with its
+	// end, in order. The end of a process ends no piece: see Ends.
+	OnPiece func(Piece)
 	// Layout, if set before the first event: there are pieces of processes without
 	// tensors too, and those of ended processes stay.
 	Layout bool
 
-	driver      *ledger.Ledger // where extents are found, nil for nowhere
-	procs       map[event.Process]*process
-	seen        bool   // a tensor
-	sample, min uint64 // which are told, as in record.Tensors
-	pairs       int    // in the freed of all processes
-	loss        *loss.Set
-	during      *event.Event // see During
-
-	fates   int // of all processes
-	fatesAt int // how many are looked through for those that nobody asks for
-}
-
-type process struct {
-	id         event.Process
-	extents    *btree.BTreeG[*extent] // by address, never overlapping
-	tensors    map[uint64]tensor      // by address
-	pools      map[*ledger.Site]*Pool
-	tidyAt     int             // how many pools are looked through for what is left of old ones
-	outside    map[int32]*Pool // tensors in memory that was not seen allocated, by device
-	devices    map[int32]*Device
-	allocators map[int32]*Allocator // by device; where not every tensor is told
-	fates      map[uint64]*Fate     // by stack
-	last       map[uint32]made      // by thread
-	freed      map[Freer]Freed      // nil where frees have no stacks
-	epoch      uint64               // counts peaks
-	windows    []window             // by age
-	ends       int64                // see Returned
-	ended      bool
-	left       []Segments // of one that has ended: as they were then
-}
-
-// A tensor has a part in each extent that it lies in, mostly one. With expandable
-// segments an extent is a piece of 2 or 20 MiB.
-type tensor struct {
-	time, size uint64
-	stack      uint64
-	thread     uint32 // that made it
-	device     int32
-	first      part
-	more       []part
-}
-
-// A part is bytes of a tensor in an extent, nil where none is known.
-type part struct {
-	in    *extent
-	bytes uint64
-}
-
-// A Pool is the memory of one call site of the driver layer from which tensors
-// were handed out.
-type Pool struct {
-	// Site is nil for memory that was not seen allocated, on Device.
-	Site   *ledger.Site
-	Device int32
-	// Inuse are bytes in tensors, and Peak what they were at the process's peak. Where
-	// not every tensor is told they are all of the extents that a tensor was in.
-	Inuse, Peak int64
-	Handed      int // extents of it that a tensor was in
-
-	handed  bool // Handed was not 0
-	epoch   uint64
-	extents int
-}
-
-// A Device is what one process's allocators say of a device. Bytes are those of
-// tensors that were seen made and not freed.
-type Device struct {
-	Index int32 // CUDA ordinal inside the process
-	Bytes int64
-	// Before are bytes beyond those that are handed out too, as far as that is
-	// told: from before the trace, or lost.
-	Before int64
-	Told   bool
-	// Reserved is what the allocator holds.
-	Reserved int64
+	driver *ledger.Ledger // where extents are found, nil for nowhere
+	procs  map[event.Process]*process
+	fates  fateTable
+	freers freerTable
+	seen   bool   // a tensor
+	sample uint64 // which are reported, as in record.Tensors
+	loss   *loss.Set
+	during *event.Event // see SetCall
+	row    event.Event  // that Rows gets for a tensor
 }
 
 var causes loss.Causes
 
 var (
 	lossProcesses = causes.Add("tensor_callers_full", "tensors not counted because there were too many processes")
-	lossLive      = causes.Add("tensor_live_full", "tensors not counted because too many were live: they are in what is cached")
-	lossParts     = causes.Add("tensor_parts_full", "tensors not counted because they lie in too many pieces of memory: they are in what is cached")
-	lossAfter     = causes.Add("tensor_after_exit", "tensors made or freed of which was told after the end of their process")
-	lossOverlap   = causes.Add("tensor_overlapping", "tensors not counted because what they lie in is all in other tensors")
-	lossSegment   = causes.Add("tensor_outlived", "tensors retired because the memory that they lie in ended before their free was seen")
-	lossPoolBegun = causes.Add("tensor_private_pool_begin_unseen", "times that PyTorch was seen to end taking memory for a private pool that it was not seen to begin with: what it took until then may be that pool's")
-	lossPoolEnded = causes.Add("tensor_private_pool_end_unseen", "times that PyTorch began to take memory for a private pool that it already took some for, as far as was seen: some of it may be another pool's")
-	lossPools     = causes.Add("tensor_private_pools_full", "private pools not told apart because PyTorch took memory for too many at once")
+	lossLive      = causes.Add("tensor_live_full", "tensors not counted because too many were live: their bytes count as cached")
+	lossParts     = causes.Add("tensor_parts_full", "tensors not counted because they lie in too many pieces of memory: their bytes count as cached")
+	lossAfter     = causes.Add("tensor_after_exit", "tensors created or freed whose event came after the end of their process")
+	lossOverlap   = causes.Add("tensor_overlapping", "tensors not counted because other tensors already cover all of their memory")
+	lossSegment   = causes.Add("tensor_outlived", "tensors counted as freed because their memory was freed before their own free was seen")
+	lossPoolBegun = causes.Add("tensor_private_pool_begin_unseen", "times that PyTorch stopped allocating for a private pool without having been seen to start: memory that it allocated until then may belong to that pool")
+	lossPoolEnded = causes.Add("tensor_private_pool_end_unseen", "times that PyTorch started to allocate for a private pool that it had not been seen to stop allocating for: some of this memory may belong to another pool")
+	lossPools     = causes.Add("tensor_private_pools_full", "private pools that are not kept apart because PyTorch allocated for too many of them at once")
 	lossTotals    = causes.Add("tensor_totals_differ", "tensors made or freed without being seen, as the allocator's own totals show")
 )
 
-// New returns an empty Ledger.
+// rowListener is the Listener of Rows. A tensor that loses its row ends.
+type rowListener struct {
+	ledger.Listener
+	l *Ledger
+}
+
+func (h rowListener) Demoted(proc event.Process, addr uint64) bool {
+	p := h.l.procs[proc]
+	if t, ok := p.tensors[addr]; ok {
+		p.end(addr, &t)
+		h.l.loss.Add(lossLive, 1)
+	}
+	return true
+}
+
+// New returns an empty Ledger. The Listener in opt hears of its Rows.
 func New(opt ledger.Options) *Ledger {
-	l := &Ledger{procs: map[event.Process]*process{}, loss: loss.New(causes), fatesAt: maxFates}
-	opt.Weigh, opt.Demoted = l.weigh, l.demoted
+	l := &Ledger{procs: map[event.Process]*process{}, loss: loss.New(causes)}
+	l.fates = fateTable{processes: map[event.Process]*processFates{}, sweepAt: maxFates, loss: l.loss}
+	l.freers = freerTable{processes: map[event.Process]map[Freer]Freed{}, loss: l.loss}
+	if opt.Listener == nil {
+		opt.Listener = ledger.NoListener{}
+	}
+	opt.Weigh, opt.Listener = l.weigh, rowListener{opt.Listener, l}
 	l.Rows = ledger.New(opt)
 	return l
 }
 
-// Over says in whose memory tensors lie: in that of the driver layer, which has l as its
-// Extents. Processes without tensors have none here.
-func (l *Ledger) Over(driver *ledger.Ledger) { l.driver = driver }
+// SetDriver sets the ledger of the driver layer, in whose memory tensors lie. It reports to l
+// as its Extents. Processes without tensors have none here.
+func (l *Ledger) SetDriver(driver *ledger.Ledger) { l.driver = driver }
 
 // Loss returns every cause of loss of the layer.
-func (l *Ledger) Loss() []loss.Counter {
-	out := l.loss.Counters()
-	for _, c := range l.Rows.Loss() {
-		c.Name = "tensor_" + c.Name
-		out = append(out, c)
-	}
-	return out
-}
+func (l *Ledger) Loss() []loss.Counter { return l.Rows.LossOf(l.loss, "tensor_") }
 
+// process returns the state of id, made if need be, or nil when there is no room.
 func (l *Ledger) process(id event.Process) *process {
 	p := l.procs[id]
-	if p == nil {
-		if len(l.procs) >= maxProcesses {
-			l.loss.Add(lossProcesses, 1)
-			return nil
-		}
-		p = &process{id: id, fates: map[uint64]*Fate{}, last: map[uint32]made{}, ended: l.Rows.Exited(id)}
-		p.begin()
-		l.procs[id] = p
-		if l.driver != nil && !p.ended && !l.Layout {
-			l.driver.Tell(id, l)
+	if p != nil {
+		return p
+	}
+	if len(l.procs) >= maxProcesses {
+		l.loss.Add(lossProcesses, 1)
+		return nil
+	}
+	p = &process{l: l, id: id, ended: l.Rows.Exited(id)}
+	p.reset()
+	l.procs[id] = p
+	if l.driver != nil && !p.ended && !l.Layout {
+		for _, x := range l.driver.Extents(id) {
+			l.Began(id, x.From, x.To, x.Site)
 		}
 	}
 	return p
 }
 
-func (p *process) begin() {
-	p.extents = btree.NewG(16, func(a, b *extent) bool { return a.from < b.from })
-	p.tensors, p.devices, p.allocators = map[uint64]tensor{}, map[int32]*Device{}, map[int32]*Allocator{}
-	p.pools, p.outside, p.tidyAt = map[*ledger.Site]*Pool{}, map[int32]*Pool{}, maxPools
+// unknown is the state of a process that is not known.
+var unknown = process{}
+
+// lookup returns the state of a process, to be read.
+func (l *Ledger) lookup(id event.Process) *process {
+	if p := l.procs[id]; p != nil {
+		return p
+	}
+	return &unknown
 }
 
-// Apply takes one event into account: of SpaceTensor (see During for others), or an exec
-// or exit, which comes here before the ledger of the driver layer has it. It does not
-// keep e.
+// Apply applies one event: of the allocator (see SetCall for others), or an exec or exit,
+// which comes here before the ledger of the driver layer has it. It does not keep e.
 func (l *Ledger) Apply(e *event.Event) {
 	switch e.Op {
 	case event.OpExec:
-		if p := l.procs[e.Proc]; p != nil && !p.ended && e.Time >= l.Rows.Since(e.Proc) {
-			l.replaced(p, e.Time)
+		if p := l.procs[e.Proc]; p != nil && !p.ended && e.Time >= l.Rows.ImageStart(e.Proc) {
+			p.replaceImage(e.Time)
 		}
+		l.Rows.Apply(e)
 	case event.OpExit:
 		if p := l.procs[e.Proc]; p != nil {
-			l.exits(p)
+			p.exit()
 		}
-	case event.OpAlloc:
-		if p := l.living(e.Proc); p == nil || !l.alloc(p, e) {
-			return
+		l.Rows.Apply(e)
+	case event.OpTensorAlloc, event.OpTensorFree:
+		p := l.process(e.Proc)
+		switch {
+		case p == nil:
+		case p.ended:
+			l.loss.Add(lossAfter, 1)
+		case e.Op == event.OpTensorAlloc:
+			p.alloc(e)
+		default:
+			p.free(e)
 		}
-	case event.OpFree:
-		p := l.living(e.Proc)
-		if p == nil {
-			return
-		}
-		if l.Rows.Takes(e) {
-			l.free(p, e)
-		}
-	case event.OpCaptureBegin, event.OpCaptureEnd:
-		if p := l.process(e.Proc); p != nil && !p.ended {
-			l.window(p, e)
-		}
-		return
-	case event.OpMap:
-		if p := l.process(e.Proc); p != nil && !p.ended {
-			for x := range p.within(e.Addr, e.Addr+e.Size) {
-				x.private = PoolID{e.Handle, e.Part}
-			}
-		}
-		return
-	case event.OpReserve:
-		if p := l.process(e.Proc); p != nil && !p.ended && e.Addr+e.Size > e.Addr {
-			l.seen = true
-			l.within(p, e.Addr, e.Addr+e.Size)
-			l.compare(p, e)
-		}
-		return
-	}
-	l.Rows.Apply(e)
-}
-
-// living returns the process of an event, nil if it has ended, or there is no room.
-func (l *Ledger) living(id event.Process) *process {
-	p := l.process(id)
-	if p != nil && p.ended {
-		l.loss.Add(lossAfter, 1)
-		return nil
-	}
-	return p
-}
-
-// exits ends the process. Its sums stay: nothing ends that they are of.
-func (l *Ledger) exits(p *process) {
-	if p.ended {
-		return // its PID had another holder before it was told
-	}
-	p.ended = true
-	p.left = p.segments()
-	p.last, p.windows = nil, nil
-	if !l.Layout {
-		p.extents.Clear(false)
-		p.tensors = nil
-	}
-}
-
-// replaced ends what an image that an exec replaced at time t had. What is newer
-// belongs to the new one, whose first events may have overtaken the exec; its segments
-// end with the ledger of the driver layer.
-func (l *Ledger) replaced(p *process, t uint64) {
-	for _, addr := range p.addresses() {
-		if x := p.tensors[addr]; x.time <= t {
-			l.end(p, addr, &x)
-		}
-	}
-	p.closeWindows(t)
-	clear(p.allocators)
-	for _, d := range p.devices {
-		*d = Device{Index: d.Index, Bytes: d.Bytes}
-	}
-}
-
-// alloc tells whether the tensor counts.
-func (l *Ledger) alloc(p *process, e *event.Event) bool {
-	l.seen = true
-	switch {
-	case e.Addr == 0 || !l.Rows.Takes(e):
-		return true // Rows counts what cannot be
-	case e.Size == 0:
-		return false // it is nothing
-	}
-	old, replaces := p.tensors[e.Addr]
-	if replaces {
-		if old.time > e.Time {
-			return true // this one ended before the one that is there began
-		}
-		l.end(p, e.Addr, &old)
-	} else if !l.Rows.Room(e.Proc) {
-		l.loss.Add(lossLive, 1)
-		return false
-	}
-	t := tensor{time: e.Time, size: e.Size, stack: e.Stack, thread: e.TID, device: e.Device}
-	if why, ok := p.place(&t, e.Addr); !ok {
-		l.loss.Add(why, 1)
-		if replaces {
-			l.drop(e.Proc, e.Addr, e.Time)
-		}
-		return false
-	}
-	p.tensors[e.Addr] = t
-	l.hold(p, e.Addr, &t, 1)
-	l.lay(t.piece(p.id, e.Addr))
-	p.makes(e)
-	l.compare(p, e)
-	return true
-}
-
-func (l *Ledger) free(p *process, e *event.Event) {
-	switch t, ok := p.tensors[e.Addr]; {
-	case !ok:
-		p.device(e.Device).Before -= int64(e.Size)
-		l.within(p, e.Addr, e.Addr+1)
-	case t.time > e.Time: // one that was there before
 	default:
-		l.end(p, e.Addr, &t)
-		l.count(p, &t, e)
-		l.frees(p, &t, e)
-	}
-	l.compare(p, e)
-}
-
-// compare holds what was seen to what the allocator says.
-func (l *Ledger) compare(p *process, e *event.Event) {
-	if e.Handle == event.NoTotal {
-		return
-	}
-	if l.Partial() {
-		if e.Time >= l.Rows.Since(e.Proc) {
-			a := p.allocator(e.Device)
-			a.total(e.Time, e.Handle)
-			p.outsideOf(a, e.Part)
+		if p := l.process(e.Proc); p != nil && !p.ended {
+			p.applyAllocator(e)
 		}
-		return
 	}
-	d := p.device(e.Device)
-	d.Reserved = int64(e.Part)
-	before := int64(e.Handle) - d.Bytes
-	if d.Told && before != d.Before {
-		l.loss.Add(lossTotals, 1)
-	}
-	d.Before, d.Told = before, true
 }
 
-func (p *process) device(index int32) *Device {
-	d := p.devices[index]
-	if d == nil {
-		d = &Device{Index: index}
-		p.devices[index] = d
+// rowOf returns what Rows gets of a tensor's event: an OpAlloc or an OpFree.
+func (l *Ledger) rowOf(e *event.Event, op event.Op) *event.Event {
+	l.row = *e
+	l.row.Op = op
+	return &l.row
+}
+
+// applyAllocator applies what an allocator reports besides tensors.
+func (p *process) applyAllocator(e *event.Event) {
+	switch e.Op {
+	case event.OpPrivatePoolBegin:
+		p.windows.open(e, p.l.loss)
+	case event.OpPrivatePoolEnd:
+		if !p.windows.remove(e) {
+			p.l.loss.Add(lossPoolBegun, 1)
+			p.memory.doubt(e.Device)
+		}
+	case event.OpPrivatePoolMemory:
+		for x := range p.memory.within(e.Addr, e.Addr+e.Size) {
+			x.private = PoolID{e.Handle, e.Part}
+		}
+	case event.OpSegmentSeen:
+		if e.Addr+e.Size > e.Addr {
+			p.l.seen = true
+			p.memory.markHandedWithin(e.Addr, e.Addr+e.Size)
+			p.compareTotals(e)
+		}
 	}
-	return d
 }
 
-func (l *Ledger) end(p *process, addr uint64, t *tensor) {
-	delete(p.tensors, addr)
-	l.hold(p, addr, t, -1)
-	l.lay(t.piece(p.id, addr).end())
-}
-
-// demoted takes a tensor out that lost its row to another process's.
-func (l *Ledger) demoted(proc event.Process, addr uint64) {
+// Began adds [from, to): memory that the driver handed out at a call site. Began, Moved
+// and Ended are a ledger.Extents.
+func (l *Ledger) Began(proc event.Process, from, to uint64, at *ledger.Site) {
 	p := l.procs[proc]
-	if t, ok := p.tensors[addr]; ok {
-		l.end(p, addr, &t)
-		l.loss.Add(lossLive, 1)
+	if p == nil && l.Layout {
+		p = l.process(proc)
+	}
+	if p != nil && !p.ended && from < to {
+		p.memory.begin(from, to, at)
 	}
 }
 
-// hold counts t, at addr, in (1), or out (-1).
-func (l *Ledger) hold(p *process, addr uint64, t *tensor, sign int64) {
-	p.device(t.device).Bytes += sign * int64(t.size)
-	l.holdPart(p, addr, t.first, t.device, sign)
-	for _, x := range t.more {
-		l.holdPart(p, addr, x, t.device, sign)
+// Moved makes the memory [from, to), with its tensors, count at another call site.
+func (l *Ledger) Moved(proc event.Process, from, to uint64, at *ledger.Site) {
+	if p := l.procs[proc]; p != nil && !p.ended {
+		p.memory.move(from, to, at)
 	}
 }
 
-// Mark makes what each site and pool of proc holds its peak.
-func (l *Ledger) Mark(proc event.Process) {
-	l.Rows.Mark(proc)
+// Ended removes [from, to): it is handed out no more.
+func (l *Ledger) Ended(proc event.Process, from, to uint64) {
+	if p := l.procs[proc]; p != nil && !p.ended {
+		p.memory.end(from, to)
+	}
+}
+
+// MarkPeak makes what each site and pool of proc holds its peak.
+func (l *Ledger) MarkPeak(proc event.Process) {
+	l.Rows.MarkPeak(proc)
 	if p := l.procs[proc]; p != nil {
 		p.epoch++
 	}
@@ -373,50 +227,32 @@ func (l *Ledger) Mark(proc event.Process) {
 
 // Returned returns the bytes of segments, of pools that tensors were in, that a process
 // ever gave back.
-func (l *Ledger) Returned(proc event.Process) int64 {
-	if p := l.procs[proc]; p != nil {
-		return p.ends
-	}
-	return 0
-}
+func (l *Ledger) Returned(proc event.Process) int64 { return l.lookup(proc).memory.returned }
 
-// drop takes away the row of a tensor that is not newer than t.
-func (l *Ledger) drop(proc event.Process, addr, t uint64) {
-	l.Rows.Apply(&event.Event{Op: event.OpFree, Space: event.SpaceTensor, Time: t, Proc: proc, Addr: addr})
+// dropRow removes the row of a tensor that is not newer than at.
+func (l *Ledger) dropRow(proc event.Process, addr, at uint64) {
+	l.Rows.Apply(&event.Event{Op: event.OpFree, Time: at, Proc: proc, Addr: addr})
 }
 
 // Pool returns the memory of a call site from which tensors were handed out, nil for
-// none, or where not every tensor is told.
+// none, or where not every tensor is reported.
 func (l *Ledger) Pool(at *ledger.Site) *Pool {
-	p := l.procs[at.Proc]
-	if p == nil || l.Partial() {
-		return nil
-	}
-	if pool := p.pools[at]; pool != nil && pool.Handed > 0 {
+	if pool := l.lookup(at.Proc).memory.pools[at]; pool != nil && pool.HandedExtents > 0 && !l.Partial() {
 		return pool
 	}
 	return nil
 }
 
-// Pools yields what tensors were handed out of.
+// Pools yields the memory that tensors were handed out of.
 func (l *Ledger) Pools(yield func(event.Process, Pool) bool) {
-	for id, p := range l.procs {
-		for _, pool := range p.pools {
-			p.settle(pool)
-			if (pool.Handed > 0 || pool.Peak != 0) && !yield(id, *pool) {
-				return
-			}
-		}
-		for _, pool := range p.outside {
-			p.settle(pool)
-			if !yield(id, *pool) {
-				return
-			}
+	for _, p := range l.procs {
+		if !p.memory.each(yield) {
+			return
 		}
 	}
 }
 
-// Devices yields what the allocators of each process say, by its devices.
+// Devices yields what the allocators of each process report, by its devices.
 func (l *Ledger) Devices(yield func(event.Process, Device) bool) {
 	for id, p := range l.procs {
 		for _, d := range p.devices {
@@ -427,20 +263,15 @@ func (l *Ledger) Devices(yield func(event.Process, Device) bool) {
 	}
 }
 
-// On returns what the allocators of a process say, by its devices.
-func (l *Ledger) On(proc event.Process) map[int32]*Device {
-	if p := l.procs[proc]; p != nil {
-		return p.devices
-	}
-	return nil
-}
+// DevicesOf returns what the allocators of a process report, by its devices.
+func (l *Ledger) DevicesOf(proc event.Process) map[int32]*Device { return l.lookup(proc).devices }
 
-// Seen tells whether there ever was a tensor: a trace without the layer has none.
+// Seen returns whether there ever was a tensor: a trace without the layer has none.
 func (l *Ledger) Seen() bool { return l.seen }
 
 // Bytes returns what a process has in tensors.
 func (l *Ledger) Bytes(proc event.Process) (sum int64) {
-	for _, d := range l.On(proc) {
+	for _, d := range l.DevicesOf(proc) {
 		sum += d.Bytes
 	}
 	return sum
@@ -450,16 +281,14 @@ func (l *Ledger) Bytes(proc event.Process) (sum int64) {
 func (l *Ledger) Release(proc event.Process) {
 	l.Rows.Release(proc)
 	if p := l.procs[proc]; p != nil && p.ended {
-		p.begin()
+		p.reset()
 	}
 }
 
 // Forget removes all that is known of proc.
 func (l *Ledger) Forget(proc event.Process) {
 	l.Rows.Forget(proc)
-	if p := l.procs[proc]; p != nil {
-		l.fates -= len(p.fates)
-		l.pairs -= len(p.freed)
-		delete(l.procs, proc)
-	}
+	l.fates.forget(proc)
+	l.freers.forget(proc)
+	delete(l.procs, proc)
 }

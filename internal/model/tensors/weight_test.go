@@ -54,7 +54,7 @@ func TestWeigh(t *testing.T) {
 func TestLateTensorIsWeighed(t *testing.T) {
 	const mean = 1 << 20
 	l := New(ledger.Options{})
-	l.Tell(&record.Tensors{Sample: mean})
+	l.ApplyRecord(&record.Tensors{Sample: mean})
 	l.Apply(&event.Event{Op: event.OpExec, Time: 20, Proc: proc})
 	for _, at := range []uint64{10, 30} {
 		l.Apply(makes(1, at, 1<<32, at))

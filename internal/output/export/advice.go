@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -14,8 +15,8 @@ import (
 // program is worth naming.
 const lineShare = 0.5
 
-// fits says whether the tensor that was asked for would have had room in what the
-// allocator held and nothing used, "" where that is not known.
+// fits says whether the tensor would have had room in the allocator's cached memory, "" where
+// that is not known.
 func fits(o *snapshot.OutOfMemory) string {
 	if o.Tensor <= 0 || o.Allocator == nil || o.Private == unknownPool {
 		return ""
@@ -31,21 +32,21 @@ func fits(o *snapshot.OutOfMemory) string {
 	case o.Allocator.Unseen != 0:
 		return ""
 	case o.Tensor <= pool.LargestFree:
-		return fmt.Sprintf("A free block of %s was there%s, which the allocator did not use: a block is for one stream, or one graph, alone.", largest, where)
+		return fmt.Sprintf("There was a free block of %s%s, but the allocator did not use it, because a block serves only one stream or one graph.", largest, where)
 	case o.Tensor <= doubt.LargestFree, o.Tensor > pool.Cached && o.Tensor <= pool.Cached+doubt.Cached:
 		return ""
 	case o.Tensor > pool.Cached:
-		return fmt.Sprintf("It would not have fitted in the %s that were cached for such tensors%s, not even in one piece.", cached, where)
+		return fmt.Sprintf("It would not have fitted into the %s that were cached for such tensors%s, even if these had been one piece.", cached, where)
 	default:
-		return fmt.Sprintf("It would have fitted in the %s that were cached for such tensors%s, but not in one of the %s free blocks: the largest has %s.",
+		return fmt.Sprintf("The %s that were cached for such tensors%s would have been enough, but none of the %s free blocks was: the largest has %s.",
 			cached, where, bytefmt.Count(pool.FreeBlocks), largest)
 	}
 }
 
-// unknownPool is the Private of what may be of any private pool.
+// unknownPool is the Private of segments that may be of any private pool.
 const unknownPool = "unknown"
 
-// elsewhere says what was cached where this tensor could not be, "" for nothing.
+// elsewhere says how much was cached where this tensor could not be, "" for nothing.
 func elsewhere(o *snapshot.OutOfMemory) string {
 	a := o.Allocator
 	if o.Tensor <= 0 || a == nil || a.Unseen != 0 || o.Private == unknownPool {
@@ -60,12 +61,12 @@ func elsewhere(o *snapshot.OutOfMemory) string {
 	if cached == 0 {
 		return ""
 	}
-	return bytefmt.Format(cached) + " more were cached in private pools, of CUDA graphs or torch.cuda.MemPool, which meet no request but their own."
+	return bytefmt.Format(cached) + " more were cached in private pools of CUDA graphs or torch.cuda.MemPool, which serve only their own requests."
 }
 
 // advice returns the one change that the figures support, "" for none.
 func advice(o *snapshot.OutOfMemory) string {
-	for _, of := range []func(*snapshot.OutOfMemory) string{tooLarge, expand, emptyOwn, emptyOther, largestLine} {
+	for _, of := range []func(*snapshot.OutOfMemory) string{tooLarge, expand, emptyOwn, emptyOther, ownLimit, largestLine} {
 		if text := of(o); text != "" {
 			return text
 		}
@@ -73,8 +74,8 @@ func advice(o *snapshot.OutOfMemory) string {
 	return ""
 }
 
-// on returns what the driver said of the GPU that ran out, nil for nothing.
-func on(o *snapshot.OutOfMemory) *snapshot.GPUMemory {
+// fullGPU returns what the driver said of the GPU that ran out, nil for nothing.
+func fullGPU(o *snapshot.OutOfMemory) *snapshot.GPUMemory {
 	for i := range o.GPUs {
 		if g := &o.GPUs[i]; g.GPU == o.GPU && g.Total > 0 {
 			return g
@@ -85,66 +86,74 @@ func on(o *snapshot.OutOfMemory) *snapshot.GPUMemory {
 
 // tooLarge: no GPU of this size could have held it.
 func tooLarge(o *snapshot.OutOfMemory) string {
-	if g := on(o); g != nil && max(o.Tensor, o.Requested) > g.Total {
+	if g := fullGPU(o); g != nil && max(o.Tensor, o.Requested) > g.Total {
 		return fmt.Sprintf("ask for less at once: the GPU has %s in all.", bytefmt.Format(g.Total))
 	}
 	return ""
 }
 
-// expand: what lies free between tensors, in segments that cannot grow, would have held
-// the tensor. Segments without a tensor count for nothing: they are given back. Private
-// pools may be of an allocator that is plugged in, which the setting is not for.
+// ownLimit: the framework refused by itself.
+func ownLimit(o *snapshot.OutOfMemory) string {
+	if o.Calls == 0 && o.Framework != nil {
+		return "raise the limit that the program gave PyTorch (torch.cuda.set_per_process_memory_fraction, or an option of the program's own such as vLLM's --gpu-memory-utilization), or ask for less."
+	}
+	return ""
+}
+
+// expand: the free memory between tensors, in segments that cannot grow, would have held the
+// tensor. Segments without a tensor do not count: they are given back. Private pools do not
+// count: they may belong to an allocator that is plugged in, which ignores the setting. A prediction knows better.
 func expand(o *snapshot.OutOfMemory) string {
 	a := o.Allocator
-	if o.Tensor <= 0 || a == nil || a.Unseen != 0 || o.Private != "" ||
+	if o.Predicted != "" || o.Tensor <= 0 || a == nil || a.Unseen != 0 || o.Private != "" ||
 		slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Expandable && s.Private == "" }) {
 		return ""
 	}
 	pool, doubt := a.Pool(o.Tensor, ""), a.Pool(o.Tensor, unknownPool)
 	if between := pool.Cached - pool.Releasable; o.Tensor <= between && o.Tensor > max(pool.LargestFree, doubt.LargestFree) {
-		return fmt.Sprintf("PYTORCH_ALLOC_CONF=expandable_segments:True, for %s lay free between tensors, in segments that cannot grow.",
+		return fmt.Sprintf("PYTORCH_ALLOC_CONF=expandable_segments:True, because %s lay free between tensors, in segments that cannot grow.",
 			bytefmt.Format(between))
 	}
 	return ""
 }
 
-// emptyOwn: a call that was not the framework's would have had what its allocator keeps.
+// emptyOwn: a call that was not the framework's could have used its allocator's cache.
 func emptyOwn(o *snapshot.OutOfMemory) string {
-	if o.Recovered || o.Framework != nil || o.Calls == 0 || o.Allocator == nil || o.Allocator.Unseen != 0 || ofAllocator(o.Stack) {
+	if o.Recovered || o.Framework != nil || o.Calls == 0 || o.Allocator == nil || o.Allocator.Unseen != 0 || isAllocator(o.Stack) {
 		return ""
 	}
 	if given := o.Allocator.Total().Releasable; given >= o.Requested {
-		return fmt.Sprintf("torch.cuda.empty_cache() before this call, not PyTorch's own: %s of segments had no tensor.", bytefmt.Format(given))
+		return fmt.Sprintf("torch.cuda.empty_cache() before this call, which is not PyTorch's own: it could have released %s of segments without a tensor.", bytefmt.Format(given))
 	}
 	return ""
 }
 
-// ofAllocator tells whether PyTorch's caching allocator is on a stack.
-func ofAllocator(stack []*snapshot.Location) bool {
+// isAllocator reports whether PyTorch's caching allocator is on a stack.
+func isAllocator(stack []*snapshot.Location) bool {
 	return slices.ContainsFunc(stack, func(l *snapshot.Location) bool {
 		return slices.ContainsFunc(l.Lines, func(line snapshot.Line) bool { return strings.Contains(line.Function, "CachingAllocator") })
 	})
 }
 
-// emptyOther: another traced process on the GPU keeps enough that no tensor is in.
+// emptyOther: another traced process on the GPU has enough cached memory.
 func emptyOther(o *snapshot.OutOfMemory) string {
 	if o.Recovered || o.Calls == 0 {
 		return "" // a limit of the framework's own is not on what others hold
 	}
 	lacks := max(o.Requested, o.Tensor)
-	if g := on(o); g != nil {
+	if g := fullGPU(o); g != nil {
 		lacks -= g.Free
 	}
 	for i := range o.Snapshot.Allocators {
 		a := &o.Snapshot.Allocators[i]
 		if given := a.Total().Releasable; a.PID != o.PID && a.GPU == o.GPU && a.Unseen == 0 && lacks > 0 && given >= lacks {
-			return fmt.Sprintf("torch.cuda.empty_cache() in %s (%d), on the same GPU: %s of its segments had no tensor.", a.Process, a.PID, bytefmt.Format(given))
+			return fmt.Sprintf("torch.cuda.empty_cache() in %s (%d), on the same GPU: it could have released %s of segments without a tensor.", a.Process, a.PID, bytefmt.Format(given))
 		}
 	}
 	return ""
 }
 
-// largestLine: the tensors of one line of the program are most of what it has there.
+// largestLine: the tensors of one line of the program are most of its memory there.
 func largestLine(o *snapshot.OutOfMemory) string {
 	if o.Recovered {
 		return ""
@@ -161,7 +170,7 @@ func largestLine(o *snapshot.OutOfMemory) string {
 	}
 	for line, bytes := range held {
 		if line != "" && float64(bytes) > lineShare*float64(all) {
-			return fmt.Sprintf("less at %s: it holds %s of what the process has on the GPU, %s in tensors.", line, bytefmt.Percent(bytes, all), bytefmt.Format(bytes))
+			return fmt.Sprintf("allocate less at %s: this line holds %s of the process's memory on the GPU, %s in tensors.", line, bytefmt.Percent(bytes, all), bytefmt.Format(bytes))
 		}
 	}
 	return ""
@@ -172,12 +181,8 @@ func isTensor(s *snapshot.Sample) bool { return s.Kind == render.Tensor }
 // ownLine returns the line of the program's own code that is nearest to the leaf, ""
 // for none.
 func ownLine(s *snapshot.Sample) string {
-	for _, l := range s.Frames() {
-		for i := range l.Lines {
-			if line := &l.Lines[i]; line.Line != 0 && !render.Library(line.File) {
-				return render.Name(line)
-			}
-		}
+	if lines, own := stacks.Own(s.Stack); own {
+		return render.Name(lines[0])
 	}
 	return ""
 }

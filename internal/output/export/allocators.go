@@ -9,7 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// classTitles are what pages call classes of segments.
+// classTitles are the names of classes of segments on pages.
 var classTitles = map[string]string{
 	"small": "2 MiB", "large": "20 MiB", "larger": "larger",
 	"expandable_small": "expandable, small", "expandable_large": "expandable, large",
@@ -26,7 +26,29 @@ func allocators(page *render.Page, all []snapshot.Allocator) {
 	}
 }
 
-// segments writes a row for each class of a's segments, and what is not known.
+// divided says in sentences what of an allocator's cached memory can be given back, and what is
+// fragmented.
+func divided(a *snapshot.Allocator) string {
+	sum := a.Total()
+	text := fmt.Sprintf("%s (%d) on GPU %s: ", a.Process, a.PID, a.GPU)
+	if sum.Cached == 0 {
+		return text + "all that is reserved is in tensors."
+	}
+	text += fmt.Sprintf("of %s cached, %s is releasable: it is in segments without a tensor, and torch.cuda.empty_cache() gives it back.",
+		bytefmt.Format(sum.Cached), bytefmt.Format(sum.Releasable))
+	if rest := sum.Cached - sum.Releasable - sum.Kept; rest > 0 {
+		text += fmt.Sprintf(" %s is fragmented: it lies beside tensors that live.", bytefmt.Format(rest))
+	}
+	if sum.Kept > 0 {
+		text += fmt.Sprintf(" %s is kept for CUDA graphs or MemPools.", bytefmt.Format(sum.Kept))
+	}
+	if free := a.Shared(); free.LargestFree > 0 {
+		text += fmt.Sprintf(" The largest free block has %s: a larger tensor needs new memory from CUDA.", bytefmt.Format(free.LargestFree))
+	}
+	return text
+}
+
+// segments writes a row for each class of a's segments, and notes.
 func segments(page *render.Page, a *snapshot.Allocator) {
 	var rows []render.Row
 	private := slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Private != "" })
@@ -58,7 +80,7 @@ func segments(page *render.Page, a *snapshot.Allocator) {
 	}
 }
 
-// inPrivate says what of an allocator's memory is of private pools.
+// inPrivate says how much of an allocator's memory is in private pools.
 func inPrivate(a *snapshot.Allocator) (notes []string) {
 	var sure, doubt snapshot.Segments
 	for i := range a.Segments {
@@ -75,25 +97,25 @@ func inPrivate(a *snapshot.Allocator) (notes []string) {
 			bytefmt.Format(sure.Cached), bytefmt.Format(sure.Reserved)))
 	}
 	if sure.Kept > 0 {
-		notes = append(notes, fmt.Sprintf("%s there have no tensor: released once no graph or MemPool refers to the pool.", bytefmt.Format(sure.Kept)))
+		notes = append(notes, fmt.Sprintf("%s of private pools have no tensor. PyTorch can release them once no graph or MemPool refers to the pool.", bytefmt.Format(sure.Kept)))
 	}
 	if doubt.Count > 0 {
-		notes = append(notes, fmt.Sprintf("%s of %s that may be a private pool's are cached: not counted as releasable.",
+		notes = append(notes, fmt.Sprintf("%s of the %s that may belong to a private pool are cached. They do not count as releasable.",
 			bytefmt.Format(doubt.Cached), bytefmt.Format(doubt.Reserved)))
 	}
 	return notes
 }
 
-// unknowns says what of an allocator's memory is not known.
+// unknowns says how much of an allocator's memory is not known.
 func unknowns(a *snapshot.Allocator) (notes []string) {
 	switch {
 	case a.Unseen > 0:
-		notes = append(notes, fmt.Sprintf("%s more are in tensors that were not seen: free blocks are fewer or smaller.", bytefmt.Format(a.Unseen)))
+		notes = append(notes, fmt.Sprintf("%s more are in tensors that were not seen, so there are fewer or smaller free blocks than shown.", bytefmt.Format(a.Unseen)))
 	case a.Unseen < 0:
-		notes = append(notes, fmt.Sprintf("%s less are in tensors, whose end was not seen: free blocks are more or larger.", bytefmt.Format(-a.Unseen)))
+		notes = append(notes, fmt.Sprintf("%s of the tensors were freed without being seen, so there are more or larger free blocks than shown.", bytefmt.Format(-a.Unseen)))
 	}
 	if a.Outside > 0 {
-		notes = append(notes, fmt.Sprintf("%s of tensors are in segments that were not seen allocated: their free blocks are not known.", bytefmt.Format(a.Outside)))
+		notes = append(notes, fmt.Sprintf("%s of tensors are in segments whose allocation was not seen, so the free blocks there are not known.", bytefmt.Format(a.Outside)))
 	}
 	return notes
 }

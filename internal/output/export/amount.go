@@ -5,11 +5,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// An amount is what samples add up to.
+// An amount is a sum of samples.
 type amount struct {
 	snapshot.Values
-	// Freed is what of the allocated was given back. What a sample holds without
-	// having allocated it, such as a remainder, is in none of it.
+	// Freed is the part of the allocated that was freed. Memory that a sample holds without
+	// having allocated it, such as a remainder, is in neither.
 	FreedObjects, FreedBytes int64
 }
 
@@ -21,12 +21,12 @@ func (a *amount) add(s *snapshot.Sample) {
 	}
 }
 
-// held tells whether there is anything of it, or was at the peak.
-func (a *amount) held() bool {
+// isHeld reports whether anything is held, or was at the peak.
+func (a *amount) isHeld() bool {
 	return a.InuseBytes != 0 || a.InuseObjects != 0 || a.PeakBytes != 0
 }
 
-// moved tells whether any of it was allocated.
+// moved reports whether any of it was allocated.
 func (a *amount) moved() bool { return a.AllocObjects != 0 || a.AllocBytes != 0 }
 
 // A figure is a number of an amount, as rows of CSV have it.
@@ -48,30 +48,31 @@ func figures() (out []figure) {
 	)
 }
 
-// A face is what a page shows of memory: what is held, or what came and went.
+// A face is the figures that a page shows: of memory that is held, or of memory that was
+// allocated and freed.
 type face struct {
 	title string // of the column that rows are sorted by
 	of    func(*amount) int64
 	shown func(*amount) bool
 	says  func(*amount) string // in headings
 	rest  []string             // titles of the columns after that
-	cells func(*gathered) []string
+	cells func(*group) []string
 }
 
 var (
 	holdings = face{
-		title: "IN USE", of: func(a *amount) int64 { return a.InuseBytes }, shown: (*amount).held,
+		title: "IN USE", of: func(a *amount) int64 { return a.InuseBytes }, shown: (*amount).isHeld,
 		says: func(a *amount) string { return bytefmt.Format(a.InuseBytes) },
 		rest: []string{">OBJECTS", ">EACH", ">AT PEAK"},
-		cells: func(g *gathered) []string {
-			return []string{someObjects(g.InuseObjects), g.each(), bytefmt.Format(g.PeakBytes)}
+		cells: func(g *group) []string {
+			return []string{bytefmt.SomeCount(g.InuseObjects), g.each(), bytefmt.Format(g.PeakBytes)}
 		},
 	}
-	// sized is of what is live alone.
+	// sized is for live allocations, and for a moment of a recording.
 	sized = face{
 		title: "IN USE", of: holdings.of, shown: holdings.shown, says: holdings.says,
 		rest:  []string{">OBJECTS", ">EACH"},
-		cells: func(g *gathered) []string { return []string{someObjects(g.InuseObjects), g.each()} },
+		cells: func(g *group) []string { return []string{bytefmt.SomeCount(g.InuseObjects), g.each()} },
 	}
 	turnover = face{
 		title: "ALLOCATED", of: func(a *amount) int64 { return a.AllocBytes }, shown: (*amount).moved,
@@ -79,7 +80,7 @@ var (
 			return bytefmt.Format(a.AllocBytes) + " allocated, " + bytefmt.Format(a.FreedBytes) + " freed"
 		},
 		rest: []string{">CALLS", ">FREED", ">FREES", ">NET"},
-		cells: func(g *gathered) []string {
+		cells: func(g *group) []string {
 			return []string{bytefmt.Count(g.AllocObjects), bytefmt.Format(g.FreedBytes), bytefmt.Count(g.FreedObjects), bytefmt.Format(g.AllocBytes - g.FreedBytes)}
 		},
 	}

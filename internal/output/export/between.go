@@ -8,19 +8,19 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A flow is what came and went between two moments.
+// A flow is the memory that was allocated and freed between two moments.
 type flow struct {
 	before, allocated, after, peak int64
 }
 
-// freed is what ended, in bytes: by a free, or with its process.
+// freed returns the bytes that ended: by a free, or with their process.
 func (f *flow) freed() int64 { return f.before + f.allocated - f.after }
 
 func (f *flow) cells() []string {
 	return []string{bytefmt.Format(f.before), bytefmt.Format(f.allocated), bytefmt.Format(f.freed()), bytefmt.Format(f.after), bytefmt.Format(f.peak)}
 }
 
-// between writes what of each process came and went since before, from which on s counts.
+// between writes how much memory each process allocated and freed between two snapshots.
 func between(page *render.Page, before, s *snapshot.Snapshot) {
 	type key struct {
 		pid     int

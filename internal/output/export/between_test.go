@@ -28,7 +28,7 @@ func TestBetween(t *testing.T) {
 	if err := Report(&b, after, Options{Before: before}); err != nil {
 		t.Fatal(err)
 	}
-	page, _, _ := strings.Cut(b.String(), "\nTotals")
+	page, _, _ := strings.Cut(b.String(), "\nWhat for")
 	want := `From 3s to 5s after the trace began
   PROCESS  PID  WHAT          BEFORE  ALLOCATED    FREED    AFTER  AT PEAK
   a          1  allocations  1.0 MiB    7.0 MiB  6.0 MiB  2.0 MiB  8.0 MiB

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -12,30 +13,39 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A By is what a page has a row for each of: labels, and what memory is for.
+// A By is the columns that the rows of a page differ in: labels, and the cause of memory.
 type By []column
 
-// A column tells samples apart.
+// A column is a property in which samples differ.
 type column struct {
 	name  string
 	title string // of the column
 	of    func(*snapshot.Sample) string
 	all   func(*snapshot.Sample) []string // of a nested one
 	parts *parts                          // where a sample has several values beside each other
+	// among returns all, where values depend on the other samples, and the samples whose rows
+	// come first.
+	among func([]*snapshot.Sample) (all func(*snapshot.Sample) []string, first map[*snapshot.Sample]bool)
+	first map[*snapshot.Sample]bool
+	// ofProcess: all memory of a process has one value.
+	ofProcess bool
+	beside    bool // it was not asked for
+	empty     bool // no sample has a value, and none is made up
 }
 
-// with names what is shown beside a column: the call that made the driver take
-// memory, and which of the processes of one name it is.
-var with = map[string]string{"cause": "api", "process": "pid"}
+// with names the columns that are shown beside others: the call that made the driver use
+// memory, what tells processes apart, and pods of one name.
+var with = map[string][]string{"cause": {"api"}, "process": {"pid", "user", "command"}, "pod": {"namespace"}, "container": {"pod"}, "job": {"service"}}
 
 // allColumns returns each column once, causes first.
 func allColumns() By {
 	out := By{{name: "cause", title: "WHAT", of: render.Cause}}
 	for i := range snapshot.AllLabels {
 		l := &snapshot.AllLabels[i]
-		out = append(out, column{name: l.Name, title: strings.ToUpper(cmp.Or(l.Title, l.Name)), of: func(s *snapshot.Sample) string { return l.Get(&s.Labels) }})
+		out = append(out, column{name: l.Name, title: strings.ToUpper(cmp.Or(l.Title, l.Name)), of: func(s *snapshot.Sample) string { return l.Get(&s.Labels) },
+			ofProcess: l.OfProcess() || l.Name == "process" || l.Name == "pid"})
 	}
-	out = append(out, column{name: "function", title: "FUNCTION"}, column{name: "line", title: "LINE"}, column{name: "size", title: "SIZE", parts: &ofSizes}, column{name: "freed-by", title: "FREED BY", parts: &ofFreers})
+	out = append(out, column{name: "line", title: "LINE", among: ownLines}, column{name: "function", title: "FUNCTION"}, column{name: "library-line", title: "LINE"}, column{name: "size", title: "SIZE", parts: &ofSizes}, column{name: "freed-by", title: "FREED BY", parts: &ofFreers})
 	for i := range out {
 		if all := nested[out[i].name]; all != nil {
 			out[i].all, out[i].of = all, innermost(all)
@@ -44,28 +54,25 @@ func allColumns() By {
 	return out
 }
 
-// ByNames returns what ParseBy takes.
-func ByNames() (names []string) {
-	for _, c := range allColumns() {
-		names = append(names, c.name)
-	}
-	return names
-}
+// ByNames returns the names that ParseBy accepts.
+func ByNames() []string { return allColumns().names() }
 
-// ParseBy returns the columns with names, in their order. Of nested ones the first has
-// totals: with those of two, a stack would be in as many rows as it has pairs of frames.
+// ParseBy returns the columns with names, in their order. The first nested column has totals,
+// and no other: with two, a stack would be in as many rows as it has pairs of frames.
 func ParseBy(names ...string) (By, error) {
 	all := allColumns()
 	var out By
 	for _, name := range names {
 		if all.index(name) < 0 {
-			return nil, fmt.Errorf("cannot group by %q: use %s", name, strings.Join(ByNames(), ", "))
+			return nil, fmt.Errorf("cannot group by %q%s: use %s", name, nearest(name), strings.Join(ByNames(), ", "))
 		}
-		for _, n := range []string{name, with[name]} {
-			if n == "" || out.index(n) >= 0 {
+		for i, n := range append([]string{name}, with[name]...) {
+			if at := out.index(n); at >= 0 {
+				out[at].beside = out[at].beside && i > 0
 				continue
 			}
 			c := all[all.index(n)]
+			c.beside = i > 0
 			if i := out.parted(); i >= 0 && c.parts != nil {
 				return nil, fmt.Errorf("cannot group by %s and %s together", out[i].name, name)
 			}
@@ -78,6 +85,23 @@ func ParseBy(names ...string) (By, error) {
 	return out, nil
 }
 
+// nearest suggests a grouping that begins like a name that none has, "" for none.
+func nearest(name string) string {
+	for _, known := range ByNames() {
+		if len(name) >= 4 && strings.HasPrefix(known, name[:4]) {
+			return " (did you mean " + known + "?)"
+		}
+	}
+	return ""
+}
+
+func (by By) names() (names []string) {
+	for _, c := range by {
+		names = append(names, c.name)
+	}
+	return names
+}
+
 func (by By) index(name string) int {
 	return slices.IndexFunc(by, func(c column) bool { return c.name == name })
 }
@@ -85,11 +109,11 @@ func (by By) index(name string) int {
 // causeBy is what ParseBy returns for "cause".
 var causeBy, _ = ParseBy("cause")
 
-// values returns what s is in each column.
+// values returns the value of s in each column.
 func (by By) values(s *snapshot.Sample) []string {
 	out := make([]string, len(by))
-	for i, c := range by {
-		out[i] = c.of(s)
+	for i := range by {
+		out[i] = by[i].valueOf(s)
 	}
 	return out
 }
@@ -102,14 +126,14 @@ type section struct {
 	class        string // "" for what it holds on a GPU
 }
 
-// sectionOf returns the section that a sample is in. What is a column does not make
-// another section.
+// sectionOf returns the section that a sample is in. Sections do not differ in what is a
+// column.
 func (by By) sectionOf(s *snapshot.Sample) section {
 	x := section{process: s.Process, pid: s.PID, gpu: s.GPU}
 	if !render.OnGPU(s.Kind) {
 		x.class = render.Class(s.Kind)
 	}
-	if by.index("process") >= 0 || by.index("pid") >= 0 {
+	if slices.ContainsFunc(by, func(c column) bool { return c.ofProcess }) {
 		x.process, x.pid = "", 0
 	}
 	if by.index("gpu") >= 0 {
@@ -152,21 +176,15 @@ func (x section) account(accounts []snapshot.Account) *snapshot.Account {
 	return &snapshot.Account{}
 }
 
-// write writes what is held, as show does it.
-func (by By) write(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, n int) {
-	by.show(page, samples, accounts, &holdings, n)
-}
-
-// show writes a table for each section of the samples, with a row for what is the
-// same in all columns, the largest first, and under each row the n stacks that have
-// most of it. What the section's account says of its total and its lines is beside
-// them.
+// show writes a table for each section of the samples. It has a row for each combination of
+// values, the largest first, and under each row the n stacks that have most of it. The
+// section's account adds notes, and a comparison with the driver's figure.
 func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, show *face, n int) {
 	sections := by.sections(samples, show.shown)
 	for _, x := range by.ordered(sections, show) {
 		account := x.account(accounts)
 		if show == &turnover {
-			account = &snapshot.Account{} // it is about what is held
+			account = &snapshot.Account{} // an account is about memory that is held
 		}
 		page.Heading("%s: %s%s", x.title(), show.says(&sections[x].amount), beside(account))
 		by.table(page, sections[x], show, n)
@@ -178,24 +196,23 @@ func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snap
 	}
 }
 
-func (by By) table(page *render.Page, all *gathered, show *face, n int) {
+func (by By) table(page *render.Page, all *group, show *face, n int) {
 	groups := by.groups(all.samples)
 	whole := show.of(&all.amount)
 	header := []string{">" + show.title, ">OF ALL"}
 	if by.nests() {
-		header = append(header, ">TOTAL", ">OF ALL")
+		header = append(header, ">WITH CALLED", ">OF ALL")
 	}
 	header = append(header, show.rest...)
-	for _, c := range by {
-		title := c.title
-		if c.all != nil {
-			title = "<" + title // a place, or a path: its end tells most
-		}
-		header = append(header, title)
-	}
+	header = append(header, by.titles()...)
 	var rows []render.Row
+	callers := 0
 	for _, key := range rowsOf(groups, show) {
 		g := groups[key]
+		if n < math.MaxInt && by.index("line") >= 0 && show.of(&g.amount) == 0 {
+			callers++
+			continue
+		}
 		cells := []string{bytefmt.Format(show.of(&g.amount)), bytefmt.Percent(show.of(&g.amount), whole)}
 		if by.nests() {
 			cells = append(cells, bytefmt.Format(show.of(&g.total)), bytefmt.Percent(show.of(&g.total), whole))
@@ -204,10 +221,28 @@ func (by By) table(page *render.Page, all *gathered, show *face, n int) {
 		rows = append(rows, render.Row{Cells: append(cells, g.values...), Below: g.stacks(g.values, show, n)})
 	}
 	page.Table(header, rows)
+	if callers > 0 {
+		page.Line("  Lines that only called these are not shown: %d (-n -1 shows them).", callers)
+	}
+}
+
+// titles returns the titles of the columns.
+func (by By) titles() (titles []string) {
+	for _, c := range by {
+		title := c.title
+		switch {
+		case c.among != nil, c.name == "command":
+			title = "|" + title // begins with the file
+		case c.all != nil:
+			title = "<" + title // a line, or a path: its end says most
+		}
+		titles = append(titles, title)
+	}
+	return titles
 }
 
 // ordered returns the sections, those of GPUs first, the largest first.
-func (by By) ordered(sections map[section]*gathered, show *face) []section {
+func (by By) ordered(sections map[section]*group, show *face) []section {
 	return slices.SortedFunc(maps.Keys(sections), func(a, b section) int {
 		return cmp.Or(
 			strings.Compare(a.class, b.class),
@@ -219,44 +254,53 @@ func (by By) ordered(sections map[section]*gathered, show *face) []section {
 	})
 }
 
-// rowsOf returns the keys of groups, the largest first.
-func rowsOf(groups map[string]*gathered, show *face) []string {
+// firstShare is the part of all memory from which on a row of the program comes before those
+// of no line of it.
+const firstShare = 0.02
+
+// rowsOf returns the keys of groups, the largest first: those that come first, if they have
+// enough of the shown figure, before the others.
+func rowsOf(groups map[string]*group, show *face) []string {
+	var sum int64
+	for _, g := range groups {
+		sum += show.of(&g.amount)
+	}
+	later := func(g *group) int {
+		if n := show.of(&g.amount); g.first && n != 0 && float64(n) >= firstShare*float64(sum) {
+			return 0
+		}
+		return 1
+	}
 	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		x, y := groups[a], groups[b]
-		return cmp.Or(cmp.Compare(show.of(&y.amount), show.of(&x.amount)), cmp.Compare(show.of(&y.total), show.of(&x.total)),
+		return cmp.Or(cmp.Compare(later(x), later(y)), cmp.Compare(show.of(&y.amount), show.of(&x.amount)), cmp.Compare(show.of(&y.total), show.of(&x.total)),
 			cmp.Compare(y.PeakBytes, x.PeakBytes), cmp.Compare(y.total.PeakBytes, x.total.PeakBytes), strings.Compare(a, b))
 	})
 }
 
-// someObjects is bytefmt.Count, and empty for 0: a remainder has no objects.
-func someObjects(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return bytefmt.Count(n)
-}
-
 // sections returns the samples that are shown, by section.
-func (by By) sections(samples []*snapshot.Sample, shown func(*amount) bool) map[section]*gathered {
+func (by By) sections(samples []*snapshot.Sample, shown func(*amount) bool) map[section]*group {
 	kept := slices.DeleteFunc(slices.Clone(samples), func(s *snapshot.Sample) bool {
 		return !shown(&amount{Values: s.Values})
 	})
 	return gather(kept, by.sectionOf)
 }
 
-// groups returns the samples by what they are in each column, with the total of those
-// inside of that.
-func (by By) groups(samples []*snapshot.Sample) map[string]*gathered {
-	out := make(map[string]*gathered)
-	row := func(values []string) *gathered {
+// groups returns the samples by their values in all columns, with the total of the samples
+// inside of each.
+func (by By) groups(samples []*snapshot.Sample) map[string]*group {
+	out := make(map[string]*group)
+	row := func(values []string) *group {
 		key := fmt.Sprintf("%q", values)
 		if out[key] == nil {
-			out[key] = &gathered{values: values}
+			out[key] = &group{values: values}
 		}
 		return out[key]
 	}
 	for _, s := range samples {
-		row(by.values(s)).add(s)
+		g := row(by.values(s))
+		g.add(s)
+		g.first = g.first || slices.ContainsFunc(by, func(c column) bool { return c.first[s] })
 		for _, values := range by.within(s) {
 			row(values).total.add(s)
 		}
@@ -264,34 +308,35 @@ func (by By) groups(samples []*snapshot.Sample) map[string]*gathered {
 	return out
 }
 
-func gather[K comparable](samples []*snapshot.Sample, key func(*snapshot.Sample) K) map[K]*gathered {
-	out := make(map[K]*gathered)
+func gather[K comparable](samples []*snapshot.Sample, key func(*snapshot.Sample) K) map[K]*group {
+	out := make(map[K]*group)
 	for _, s := range samples {
 		k := key(s)
 		if out[k] == nil {
-			out[k] = &gathered{}
+			out[k] = &group{}
 		}
 		out[k].add(s)
 	}
 	return out
 }
 
-// gathered are samples and what they add up to.
-type gathered struct {
+// A group is samples and their sum.
+type group struct {
 	amount
 	samples []*snapshot.Sample
 	values  []string // in each column, of a row
-	total   amount   // of samples inside of those too
+	total   amount   // with the samples inside of the row
+	first   bool     // see column.among
 }
 
-func (g *gathered) add(s *snapshot.Sample) {
+func (g *group) add(s *snapshot.Sample) {
 	g.amount.add(s)
 	g.samples = append(g.samples, s)
 }
 
 // each returns the size of an object, with a "~" if it is an average: the objects of
 // one stack are known only together.
-func (g *gathered) each() string {
+func (g *group) each() string {
 	var objects, bytes int64
 	equal := true
 	for _, s := range g.samples {
@@ -309,9 +354,9 @@ func (g *gathered) each() string {
 	return "~" + bytefmt.Format(bytes/objects)
 }
 
-// stacks returns a line for each of the n stacks that have most of what is shown, those
-// that look the same taken together. What the row's cells say is not said again.
-func (g *gathered) stacks(cells []string, show *face, n int) (lines []string) {
+// stacks returns a line for each of the n stacks that have most of the shown figure. Stacks
+// that look the same are one. A line does not repeat the row's cells.
+func (g *group) stacks(cells []string, show *face, n int) (lines []string) {
 	held := make(map[string]int64)
 	for _, s := range g.samples {
 		bytes := show.of(&amount{Values: s.Values})
@@ -336,21 +381,21 @@ func (g *gathered) stacks(cells []string, show *face, n int) (lines []string) {
 	return lines
 }
 
-// below returns the frames that tell most of those that cells do not name: a cause
-// in brackets, the call.
+// below returns the most helpful frames, without those that cells name: a cause in brackets,
+// the call.
 func below(frames []*snapshot.Location, cells []string) string {
 	name := func() string { return frames[0].Lines[0].Function }
-	if len(frames) > 1 && slices.ContainsFunc(cells, func(cell string) bool { return name() == "["+cell+"]" }) {
+	if len(frames) > 1 && slices.ContainsFunc(cells, func(cell string) bool { return name() == "["+strings.Trim(cell, "[]")+"]" }) {
 		frames = frames[1:]
 	}
 	if !slices.Contains(cells, strings.Trim(name(), "[]")) {
-		return render.Telling(frames, 4)
+		return render.Brief(frames, 4)
 	}
-	_, rest, _ := strings.Cut(render.Telling(frames, 4), " < ")
+	_, rest, _ := strings.Cut(render.Brief(frames, 4), " < ")
 	return rest
 }
 
-// pointers returns where samples are.
+// pointers returns a pointer to each sample.
 func pointers(samples []snapshot.Sample) []*snapshot.Sample {
 	out := make([]*snapshot.Sample, len(samples))
 	for i := range samples {

@@ -63,18 +63,18 @@ func TestReportBy(t *testing.T) {
 
 // What is nested has a row for each value, with the total of what is inside.
 func TestReportByNested(t *testing.T) {
-	for _, names := range [][]string{{"operator"}, {"module"}, {"category"}, {"function"}, {"line"}, {"category", "operator"}} {
+	for _, names := range [][]string{{"operator"}, {"module"}, {"category"}, {"function"}, {"line"}, {"library-line"}, {"category", "operator"}} {
 		name := "report/by_" + strings.Join(names, "_")
 		snapshottest.Golden(t, name+".txt", []byte(report(t, snapshottest.Tensors(), Options{By: by(t, names...), Top: 1})))
-		snapshottest.Golden(t, name+".csv", []byte(write(t, ReportCSV, snapshottest.Tensors(), Options{By: by(t, names...)})))
+		snapshottest.Golden(t, name+".csv", []byte(write(t, reportCSV, snapshottest.Tensors(), Options{By: by(t, names...)})))
 	}
-	snapshottest.Golden(t, "report/by_process_gpu.csv", []byte(write(t, ReportCSV, snapshottest.Driver(), Options{By: by(t, "process", "gpu")})))
-	snapshottest.Golden(t, "report/by_line.hostile.csv", []byte(write(t, ReportCSV, snapshottest.Hostile(), Options{By: by(t, "line", "api")})))
-	if err := ReportCSV(io.Discard, snapshottest.Tensors(), Options{}); err == nil {
+	snapshottest.Golden(t, "report/by_process_gpu.csv", []byte(write(t, reportCSV, snapshottest.Driver(), Options{By: by(t, "process", "gpu")})))
+	snapshottest.Golden(t, "report/by_line.hostile.csv", []byte(write(t, reportCSV, snapshottest.Hostile(), Options{By: by(t, "line", "api")})))
+	if err := ReportRows(io.Discard, snapshottest.Tensors(), Options{}, RowsCSV); err == nil {
 		t.Error("it wrote rows by nothing")
 	}
 	full := errors.New("disk full")
-	if err := ReportCSV(limitedWriter{full}, snapshottest.Driver(), Options{By: by(t, "line")}); !errors.Is(err, full) {
+	if err := ReportRows(limitedWriter{full}, snapshottest.Driver(), Options{By: by(t, "line")}, RowsCSV); !errors.Is(err, full) {
 		t.Errorf("got %v, want %v", err, full)
 	}
 }
@@ -85,6 +85,9 @@ func TestNestedTotals(t *testing.T) {
 	// What calls itself is inside of itself once.
 	again := snapshottest.Frame("walk", "/home/me/tree.py", 3)
 	s.Samples = append(s.Samples, snapshot.Sample{Stack: []*snapshot.Location{again, again, again}, Labels: s.Samples[0].Labels, Values: snapshot.Values{InuseBytes: 5}})
+	for _, module := range []string{"main() in t.py:8: stack [0].h[7]", "model.h[7].mlp", "model.h[7].mlp", "model.h[8]"} {
+		s.Samples = append(s.Samples, snapshot.Sample{Labels: snapshot.Labels{Kind: "tensor", ModulePath: module}, Values: snapshot.Values{InuseBytes: 10}})
+	}
 	for _, c := range []struct {
 		by          string
 		row         string
@@ -97,19 +100,52 @@ func TestNestedTotals(t *testing.T) {
 		{"module", "Net", 0, 6*12<<20 + 21<<20},
 		{"module", "Net/Block", 6 << 20, 6*12<<20 + 21<<20},
 		{"module", "Net/Block/LayerNorm", 18 << 20, 18 << 20},
+		{"module_path", "model", 0, 30},
+		{"module_path", "model.h", 0, 30},
+		{"module_path", "model.h[7]", 0, 20},
+		{"module_path", "model.h[7].mlp", 20, 20},
+		{"module_path", "model.h[8]", 10, 10},
+		{"module_path", "main() in t.py:8: stack [0]", 0, 10},
+		{"module_path", "main() in t.py:8", 0, 10},
 		{"category", "gradient", 48 << 20, 48 << 20},
 		{"function", "walk", 5, 5},
 		{"function", "step", 0, 2<<20 + 6*12<<20 + 96<<20 + 21<<20},
-		{"line", "walk tree.py:3", 5, 5},
-		{"line", "Block.forward block.py:8", 6 << 20, 6*12<<20 + 21<<20},
+		{"line", "me/tree.py:3 walk", 5, 5},
+		{"line", "me/block.py:8 Block.forward", 6*12<<20 + 21<<20, 6*12<<20 + 21<<20},
+		{"library-line", "walk tree.py:3", 5, 5},
+		{"library-line", "Block.forward block.py:8", 6 << 20, 6*12<<20 + 21<<20},
 	} {
-		groups := by(t, c.by).groups(pointers(s.Samples))
+		by, samples := by(t, c.by).samples(s)
+		groups := by.groups(samples)
 		g := groups[fmt.Sprintf("%q", []string{c.row})]
 		if g == nil {
 			t.Errorf("by %s: no row %s", c.by, c.row)
 		} else if g.InuseBytes != c.self || g.total.InuseBytes != c.total {
 			t.Errorf("by %s: %s has %d, with what is inside %d; want %d and %d", c.by, c.row, g.InuseBytes, g.total.InuseBytes, c.self, c.total)
 		}
+	}
+}
+
+// A row of the program's own code comes before a larger one of a library.
+func TestOwnLinesFirst(t *testing.T) {
+	sample := func(bytes int64, frames ...*snapshot.Location) snapshot.Sample {
+		return snapshot.Sample{Stack: frames, Labels: snapshot.Labels{Kind: "device"}, Values: snapshot.Values{InuseBytes: bytes}}
+	}
+	library := snapshottest.Frame("run", "/venv/lib/python3.12/site-packages/lib/run.py", 5)
+	s := &snapshot.Snapshot{Samples: []snapshot.Sample{
+		sample(9, library),
+		sample(2, library, snapshottest.Frame("step", "/a/train/loop.py", 8), snapshottest.Frame("main", "/a/train/loop.py", 20)),
+		sample(3, snapshottest.Frame("step", "/b/train/loop.py", 8)),
+	}}
+	by, samples := by(t, "line").samples(s)
+	var got []string
+	groups := by.groups(samples)
+	for _, key := range rowsOf(groups, &holdings) {
+		got = append(got, groups[key].values[0])
+	}
+	want := []string{"b/train/loop.py:8 step", "a/train/loop.py:8 step", "lib/run.py:5 run", "a/train/loop.py:20 main"}
+	if !slices.Equal(got, want) {
+		t.Errorf("rows %q, want %q", got, want)
 	}
 }
 
@@ -128,7 +164,7 @@ func TestByAddsUp(t *testing.T) {
 		}
 		got := map[string]int64{}
 		columns, samples := by(t, name).samples(s)
-		for x, g := range columns.sections(samples, (*amount).held) {
+		for x, g := range columns.sections(samples, (*amount).isHeld) {
 			for _, group := range columns.groups(g.samples) {
 				got[x.class] += group.InuseBytes
 			}
@@ -157,7 +193,7 @@ func TestReportBySize(t *testing.T) {
 		}
 		name := "report/by_" + strings.Join(names, "_")
 		snapshottest.Golden(t, name+".txt", []byte(page.String()))
-		snapshottest.Golden(t, name+".csv", []byte(write(t, ReportCSV, s, Options{By: by(t, names...)})))
+		snapshottest.Golden(t, name+".csv", []byte(write(t, reportCSV, s, Options{By: by(t, names...)})))
 	}
 	var got, want snapshot.Values
 	_, samples := by(t, "size").samples(s)
@@ -190,7 +226,7 @@ func TestReportByFreed(t *testing.T) {
 		}
 		name := "report/by_" + strings.Join(names, "_")
 		snapshottest.Golden(t, name+".txt", []byte(page.String()))
-		snapshottest.Golden(t, name+".csv", []byte(write(t, ReportCSV, s, Options{By: by(t, names...)})))
+		snapshottest.Golden(t, name+".csv", []byte(write(t, reportCSV, s, Options{By: by(t, names...)})))
 	}
 	var got, want amount
 	_, samples := by(t, "freed-by").samples(s)
@@ -262,7 +298,7 @@ func TestEach(t *testing.T) {
 		{[]*snapshot.Sample{object(-1, 2)}, ""},
 		{[]*snapshot.Sample{object(1, math.MinInt64)}, "-8.0 EiB"},
 	} {
-		g := &gathered{}
+		g := &group{}
 		for _, s := range c.samples {
 			g.add(s)
 		}
@@ -274,8 +310,8 @@ func TestEach(t *testing.T) {
 
 func TestParseBy(t *testing.T) {
 	for names, want := range map[string]string{
-		"cause": "cause api", "api cause": "api cause", "cause api": "cause api", "process": "process pid",
-		"gpu": "gpu", "owner kind owner": "owner kind", "runtime": "runtime", "pid process": "pid process",
+		"cause": "cause api", "api cause": "api cause", "cause api": "cause api", "process": "process pid user command",
+		"gpu": "gpu", "owner kind owner": "owner kind", "runtime": "runtime", "pid process": "pid process user command", "pod": "pod namespace", "user": "user",
 	} {
 		var got []string
 		for _, c := range by(t, strings.Fields(names)...) {
@@ -303,4 +339,35 @@ func TestParseBy(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
+}
+
+// Groups of processes are of all processes on a GPU together.
+func TestReportByWho(t *testing.T) {
+	for _, names := range [][]string{{"user"}, {"command"}, {"pod"}, {"container"}, {"job"}, {"process"}, {"user", "owner"}} {
+		name := "report/who_by_" + strings.Join(names, "_")
+		snapshottest.Golden(t, name+".txt", []byte(report(t, snapshottest.Tenants(), Options{By: by(t, names...), Top: 1})))
+	}
+	snapshottest.Golden(t, "report/who_by_user.csv", []byte(write(t, reportCSV, snapshottest.Tenants(), Options{By: by(t, "user")})))
+	one := snapshottest.Training()
+	if got := report(t, one, Options{By: by(t, "user")}); !strings.Contains(got, "This file has no user. A profile of one process has none") {
+		t.Error(got)
+	}
+}
+
+// The first screen says whose memory it is: of several processes in a table, of one in a line.
+func TestOverviewOfWho(t *testing.T) {
+	several := snapshottest.Tenants()
+	one := snapshottest.Tenants()
+	one.Samples, one.Processes = one.Samples[:1], one.Processes[:1]
+	for name, s := range map[string]*snapshot.Snapshot{"several": several, "one": one} {
+		var b strings.Builder
+		if err := Report(&b, s, Options{Width: 120, File: "run.gmt", Moment: &Moment{At: s.Meta.Duration, Peak: s.Meta.Duration, End: s}}); err != nil {
+			t.Fatal(err)
+		}
+		snapshottest.Golden(t, "report/who_"+name+".txt", []byte(b.String()))
+	}
+}
+
+func reportCSV(w io.Writer, s *snapshot.Snapshot, o Options) error {
+	return ReportRows(w, s, o, RowsCSV)
 }

@@ -36,9 +36,7 @@ func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	for _, l := range csvLabels {
 		header = append(header, l.Name)
 	}
-	if err := out.Write(append(header, "address", "handle", "size_bytes", "stack")); err != nil {
-		return fmt.Errorf("write csv: %w", err)
-	}
+	_ = out.Write(append(header, "address", "handle", "size_bytes", "stack")) // Error returns the first error
 	// The cells that a sample's rows share are made once, when first needed.
 	shared := make([][]string, len(s.Samples))
 	for i := range s.Live {
@@ -54,9 +52,7 @@ func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 		row[0] = a.Time.Format(time.RFC3339Nano)
 		own := row[1+len(csvLabels):]
 		own[0], own[1], own[2] = hexCell(a.Address), hexCell(a.Handle), strconv.FormatInt(a.Size, 10)
-		if err := out.Write(row); err != nil {
-			return fmt.Errorf("write csv: %w", err)
-		}
+		_ = out.Write(row)
 	}
 	out.Flush()
 	if err := out.Error(); err != nil {
@@ -65,7 +61,7 @@ func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	return nil
 }
 
-// csvRow returns a row with what the allocations of a sample share.
+// csvRow returns a row with the cells that the allocations of a sample share.
 func csvRow(s *snapshot.Sample) []string {
 	row := make([]string, 1, len(csvLabels)+5)
 	for _, l := range csvLabels {

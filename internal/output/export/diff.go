@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -26,17 +27,133 @@ func (c *change) by() snapshot.Values {
 	return d
 }
 
-// Diff writes what each stack gained and gave back from a to b of what is in
-// use, the largest change first, the totals of each class, and of what the memory is
-// for. Stacks are equal when their functions, files, lines and labels are; addresses
-// and labels that are PerRun or Guessed do not count. The later labels are shown.
-func Diff(w io.Writer, a, b *snapshot.Snapshot, o Options) error {
-	changes := compare(a, b)
+// A Side is one of the snapshots that are compared, with what readers call it.
+type Side struct {
+	*snapshot.Snapshot
+	Name string // such as "run.gmt at its peak"
+}
+
+// Diff writes how the memory in use changed from a to b. With o.By it has the rows of these
+// columns. Else it says what the memory is for, which lines of the program have it, and under
+// which stacks it is. The largest change comes first. Stacks are equal when their functions,
+// files, lines and labels are; addresses and labels that are PerRun or Guessed do not count.
+// The snapshots of different runs are aligned first (Align).
+func Diff(w io.Writer, a, b Side, o Options) error {
+	align(&a, &b)
 	page := render.NewPage(w, o.Width, o.Color)
-	diffTotals(page, changes)
-	diffCauses(page, changes)
+	page.Line("%s", headline(a, b))
+	page.Line("Before: %s: %s", a.Name, momentOf(a.Snapshot))
+	page.Line("After:  %s: %s", b.Name, momentOf(b.Snapshot))
+	if o.By != nil {
+		diffBy(page, a.Snapshot, b.Snapshot, o.By, "Memory on GPUs", o)
+		return page.Flush("write diff")
+	}
+	changes := compare(a.Snapshot, b.Snapshot)
+	diffBy(page, gpuOnly(a.Snapshot), gpuOnly(b.Snapshot), categoryBy, "What for", o)
+	diffBy(page, a.Snapshot, b.Snapshot, lineBy, "Lines of the program", o)
 	diffStacks(page, changes, o)
 	return page.Flush("write diff")
+}
+
+// align aligns the snapshots of different runs.
+func align(a, b *Side) {
+	if !a.Meta.Start.Equal(b.Meta.Start) {
+		aligned := Align(a.Snapshot, b.Snapshot)
+		a.Snapshot, b.Snapshot = aligned[0], aligned[1]
+	}
+}
+
+// What diff shows if it is not told.
+var (
+	categoryBy, _ = ParseBy("category")
+	lineBy, _     = ParseBy("line")
+)
+
+// headline says how much more or less is held on GPUs.
+func headline(a, b Side) string {
+	x, y := sumOf(onGPU(a.Snapshot)).InuseBytes, sumOf(onGPU(b.Snapshot)).InuseBytes
+	switch {
+	case x == y:
+		return fmt.Sprintf("As much memory on GPUs: %s", bytefmt.Format(x))
+	case x < y:
+		return fmt.Sprintf("%s more memory on GPUs: %s, and %s before", bytefmt.Format(y-x), bytefmt.Format(y), bytefmt.Format(x))
+	}
+	return fmt.Sprintf("%s less memory on GPUs: %s, and %s before", bytefmt.Format(x-y), bytefmt.Format(y), bytefmt.Format(x))
+}
+
+// gpuOnly returns a snapshot of the memory on GPUs.
+func gpuOnly(s *snapshot.Snapshot) *snapshot.Snapshot {
+	out := *s
+	out.Samples = slices.DeleteFunc(slices.Clone(s.Samples), func(x snapshot.Sample) bool { return !render.OnGPU(x.Kind) })
+	return &out
+}
+
+// momentOf says how much was held on GPUs, by whom and when.
+func momentOf(s *snapshot.Snapshot) string {
+	sum := sumOf(onGPU(s))
+	return fmt.Sprintf("%s of %s, %v after the trace began", bytefmt.Format(sum.InuseBytes), cmp.Or(s.Meta.Target, "unknown target"), s.Meta.Duration.Round(time.Millisecond))
+}
+
+// diffBy writes a row for each combination of values that has more or less in b than in a, the
+// largest change first, of each of the classes of memory. That of GPUs, "", is called name.
+func diffBy(page *render.Page, a, b *snapshot.Snapshot, by By, name string, o Options) {
+	all := tally(by, a, b)
+	for _, class := range classesOf(all) {
+		rows := differences(all[class], (*tallied).change)
+		heading := name
+		switch {
+		case class == "" && len(rows) == 0:
+			page.Heading("%s: nothing changed", name)
+			continue
+		case len(rows) == 0:
+			continue
+		case class != "":
+			heading = class + " memory"
+		}
+		page.Heading("%s: %s", heading, says(rows))
+		shown := rows[:o.top(len(rows))]
+		table := make([]render.Row, len(shown))
+		for i, t := range shown {
+			before, after := &t.sums[0], &t.sums[1]
+			table[i].Cells = append([]string{
+				bytefmt.Signed(t.change()), bytefmt.Format(before.InuseBytes), bytefmt.Format(after.InuseBytes),
+				bytefmt.SignedCount(after.InuseObjects - before.InuseObjects),
+			}, t.values...)
+		}
+		page.Table(append([]string{">CHANGE", ">BEFORE", ">AFTER", ">OBJECTS"}, by.titles()...), table)
+		if rest := len(rows) - len(shown); rest > 0 {
+			page.Line("  and %d more (-n -1)", rest)
+		}
+	}
+}
+
+// says says of how many rows what is new, gone, more and less.
+func says(rows []*tallied) string {
+	var new, gone, more, less, divided int
+	for _, r := range rows {
+		switch x, y := &r.sums[0], &r.sums[1]; {
+		case x.InuseBytes == 0 && x.InuseObjects == 0:
+			new++
+		case y.InuseBytes == 0 && y.InuseObjects == 0:
+			gone++
+		case r.change() > 0:
+			more++
+		case r.change() < 0:
+			less++
+		default:
+			divided++
+		}
+	}
+	var words []string
+	for _, w := range []struct {
+		n    int
+		text string
+	}{{more, "hold more"}, {less, "hold less"}, {new, "are new"}, {gone, "are gone"}, {divided, "hold as much in other objects"}} {
+		if w.n > 0 {
+			words = append(words, fmt.Sprintf("%d %s", w.n, w.text))
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // compare returns every stack of a and b, the largest change first.
@@ -59,6 +176,11 @@ func compare(a, b *snapshot.Snapshot) []*change {
 			}
 		}
 	}
+	return sorted(byKey)
+}
+
+// sorted returns changes, the largest first.
+func sorted(byKey map[string]*change) []*change {
 	changes := slices.Collect(maps.Values(byKey))
 	slices.SortFunc(changes, func(x, y *change) int {
 		dx, dy := x.by(), y.by()
@@ -72,7 +194,7 @@ func compare(a, b *snapshot.Snapshot) []*change {
 	return changes
 }
 
-// diffKey is equal for samples that Diff takes for one.
+// diffKey is equal for samples that Diff treats as one.
 func diffKey(s *snapshot.Sample) string {
 	var key []byte
 	for i := range snapshot.AllLabels {
@@ -88,90 +210,38 @@ func diffKey(s *snapshot.Sample) string {
 	return string(key)
 }
 
-// A growth is what became of the stacks that have something in common.
-type growth struct {
-	before, after, gained, givenBack snapshot.Values
-}
-
-// growths returns what became of all stacks that key is equal for.
-func growths[K comparable](changes []*change, key func(*snapshot.Sample) K) map[K]*growth {
-	out := make(map[K]*growth)
+// shownAlike adds up the changes whose rows look the same: a row has a few frames of the stack, and
+// not every label.
+func shownAlike(changes []*change) []*change {
+	rows := map[string]*change{}
 	for _, c := range changes {
-		k := key(c.sample)
-		if out[k] == nil {
-			out[k] = &growth{}
+		look := []byte(render.Brief(c.sample.Frames(), briefFrames))
+		for _, l := range shownLabels(false) {
+			look = fmt.Appendf(look, " %q", l.Get(&c.sample.Labels))
 		}
-		g := out[k]
-		g.before.Add(&c.before)
-		g.after.Add(&c.after)
-		if d := c.by(); d.InuseBytes > 0 {
-			g.gained.Add(&d)
-		} else {
-			g.givenBack.Add(&d)
+		key := string(look)
+		row := rows[key]
+		if row == nil {
+			row = &change{key: key, sample: c.sample}
+			rows[key] = row
 		}
+		row.before.Add(&c.before)
+		row.after.Add(&c.after)
 	}
-	return out
-}
-
-// by returns the change of what is in use, in bytes and objects.
-func (g *growth) by() (bytes, objects int64) {
-	return g.after.InuseBytes - g.before.InuseBytes, g.after.InuseObjects - g.before.InuseObjects
-}
-
-var growthHeader = []string{">BEFORE", ">AFTER", ">CHANGE", ">GAINED", ">GIVEN BACK", ">OBJECTS"}
-
-func (g *growth) cells() []string {
-	bytes, objects := g.by()
-	return []string{
-		bytefmt.Format(g.before.InuseBytes), bytefmt.Format(g.after.InuseBytes), bytefmt.Signed(bytes),
-		bytefmt.Signed(g.gained.InuseBytes), bytefmt.Signed(g.givenBack.InuseBytes), bytefmt.SignedCount(objects),
-	}
-}
-
-func diffTotals(page *render.Page, changes []*change) {
-	classes := growths(changes, func(s *snapshot.Sample) string { return render.Class(s.Kind) })
-	page.Heading("Change of inuse_space")
-	var rows []render.Row
-	for _, class := range render.Classes() {
-		if g := classes[class]; g != nil {
-			rows = append(rows, render.Row{Cells: append([]string{class}, g.cells()...)})
-		}
-	}
-	page.Table(append([]string{"CLASS"}, growthHeader...), rows)
-}
-
-// diffCauses writes what memory that changed is for, the largest change first.
-func diffCauses(page *render.Page, changes []*change) {
-	type key struct{ cause, gpu string }
-	causes := growths(changes, func(s *snapshot.Sample) key { return key{render.Cause(s), s.GPU} })
-	maps.DeleteFunc(causes, func(_ key, g *growth) bool {
-		_, objects := g.by()
-		return g.gained.InuseBytes == 0 && g.givenBack.InuseBytes == 0 && objects == 0
-	})
-	if len(causes) == 0 {
-		return
-	}
-	keys := slices.SortedFunc(maps.Keys(causes), func(a, b key) int {
-		x, _ := causes[a].by()
-		y, _ := causes[b].by()
-		return cmp.Or(cmp.Compare(abs(y), abs(x)), strings.Compare(a.cause, b.cause), strings.Compare(a.gpu, b.gpu))
-	})
-	rows := make([]render.Row, len(keys))
-	for i, k := range keys {
-		rows[i].Cells = append([]string{k.cause, k.gpu}, causes[k].cells()...)
-	}
-	page.Heading("By what it is for")
-	page.Table(append([]string{"WHAT", "GPU"}, growthHeader...), rows)
+	return sorted(rows)
 }
 
 func diffStacks(page *render.Page, changes []*change, o Options) {
-	changes = slices.DeleteFunc(changes, func(c *change) bool {
+	changes = slices.DeleteFunc(shownAlike(changes), func(c *change) bool {
 		d := c.by()
 		return d.InuseBytes == 0 && d.InuseObjects == 0
 	})
 	if len(changes) == 0 {
 		page.Heading("No stack changed")
 		return
+	}
+	if o.Top == 0 {
+		o.Top = 4 // the lines above say most
 	}
 	shown := changes[:o.top(len(changes))]
 	page.Heading("By stack: %d of %d that changed", len(shown), len(changes))

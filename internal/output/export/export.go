@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
@@ -15,14 +16,79 @@ import (
 // Options are how readable pages are laid out.
 type Options struct {
 	Top int // stacks shown, 0 for 10 (3 of each row of By), negative for all
-	By  By  // what a report has a row for each of, nil for its default page
-	// Turnover: By shows what was allocated and freed, not what is held.
+	By  By  // the columns that rows of a report differ in, nil for its default page
+	// Turnover: By shows memory that was allocated and freed, not memory that is held.
 	Turnover bool
-	// Before, if set, is what a recording showed at the moment from which on the snapshot
-	// counts: a report says what came and went since.
+	// Segments: a report is of the segments of caching allocators.
+	Segments bool
+	// Before, if set, is an earlier snapshot of the recording: a report says how much was
+	// allocated and freed since.
 	Before *snapshot.Snapshot
-	Width  int // columns, 0 for render.DefaultWidth
-	Color  bool
+	// Moment, if set, is the moment of a recording that the snapshot is of, and File is what
+	// the next command is to read.
+	Moment   *Moment
+	File     string
+	Failures Failures // of the recording
+	// Helpful says what settings of the caching allocators would have helped.
+	Helpful []string
+	Width   int // columns, 0 for render.DefaultWidth
+	Color   bool
+}
+
+// Failures are the requests of a recording that failed for want of memory.
+type Failures struct {
+	All, Recovered int
+	Last           *snapshot.OutOfMemory // that did not recover, nil for none
+}
+
+// Add adds a failure, in the order of their times.
+func (f *Failures) Add(o *snapshot.OutOfMemory) {
+	f.All++
+	if o.Recovered {
+		f.Recovered++
+	} else {
+		f.Last = o
+	}
+}
+
+// says says how many there were, and begins a clause about the last one that did not recover.
+func (f *Failures) says() string {
+	switch {
+	case f.All == 1:
+		return "Out of memory once,"
+	case f.Recovered == 0:
+		return fmt.Sprintf("Out of memory %d times. The last one,", f.All)
+	}
+	return fmt.Sprintf("Out of memory %d times; %d recovered. The last one that did not,", f.All, f.Recovered)
+}
+
+// Order says what the pages about several failures are, the last one that did not recover first:
+// "" for a single one.
+func (f *Failures) Order() string {
+	switch {
+	case f.All == 1:
+		return ""
+	case f.Last == nil:
+		return fmt.Sprintf("%d requests failed for want of memory, and all of them recovered.", f.All)
+	case f.Recovered == 0:
+		return fmt.Sprintf("%d requests failed for want of memory, and none recovered. The last one comes first: it is the one that ended the job, if any did.", f.All)
+	}
+	return fmt.Sprintf("%d requests failed for want of memory, of which %d recovered. The last one that did not comes first: it is the one that ended the job, if any did.", f.All, f.Recovered)
+}
+
+// times returns a number with what it counts.
+func times(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// A Moment is a moment of a recording, as durations since its trace began.
+type Moment struct {
+	At   time.Duration
+	Peak time.Duration      // when most was held
+	End  *snapshot.Snapshot // what the end of the recording holds
 }
 
 // A Format is one way to write a snapshot.
@@ -31,9 +97,9 @@ type Format struct {
 	Extensions []string // with the dot, such as ".pb.gz"
 	Write      func(io.Writer, *snapshot.Snapshot, Options) error
 	Binary     bool // not for a terminal
-	Live       bool // shows Snapshot.Live, which must then be asked for
-	Layout     bool // shows Snapshot.Layout, likewise
-	// Series: it shows how a recording went. Write is nil: no moment has that.
+	Live       bool // needs Snapshot.Live
+	Layout     bool // needs Snapshot.Layout
+	// Series: it shows a whole recording. Write is nil.
 	Series bool
 }
 

@@ -15,9 +15,9 @@ import (
 // Folded writes one line for each stack, as flamegraph.pl, inferno and
 // speedscope read it: the process's name (with "-PID" when there are several
 // processes) and the stack's frames, root first, separated by ";", a space,
-// and the bytes in use. Equal stacks are one line, and lines are sorted. Those that
-// hold nothing are left out, and so are those below zero, what a sample's estimates
-// are too much by: a flame graph has no room for them.
+// and the bytes in use. Equal stacks are one line, and lines are sorted. Stacks
+// that hold nothing are left out, and so are sums below zero, which come of estimates: a
+// flame graph has no room for them.
 func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	several := s.Several()
 	sums := make(map[string]int64)

@@ -5,9 +5,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// ofFreers are the tensors that samples made, by where they were freed: by the frames
-// that tell most of the stack. What lives, and what was freed where that is not known,
-// are rows too.
+// ofFreers divides the tensors that samples made by the stack that freed them, which a few
+// frames stand for. Live tensors are a row too, and so are tensors freed at an unknown
+// stack.
 var ofFreers = parts{
 	face:  &turnover,
 	lacks: []string{"peak_bytes"},
@@ -30,7 +30,7 @@ var ofFreers = parts{
 			rest := &left[f.Sample]
 			v := snapshot.Values{AllocBytes: min(f.Bytes, rest.FreedBytes), AllocObjects: min(f.Objects, rest.FreedObjects)}
 			rest.FreedBytes, rest.FreedObjects = rest.FreedBytes-v.AllocBytes, rest.FreedObjects-v.AllocObjects
-			part(&s.Samples[f.Sample], render.Telling(f.By, 2), v)
+			part(&s.Samples[f.Sample], render.Brief(f.By, 2), v)
 		}
 		for i := range left {
 			x := &s.Samples[i]

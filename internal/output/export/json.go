@@ -4,13 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
 	"time"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -26,7 +23,11 @@ const JSONVersion = 2
 //	schema_version  JSONVersion
 //	meta            version, command_line, target, driver, stack_mode,
 //	                start (RFC 3339), duration_ns, events
-//	processes       [pid, name, exited, bytes by class, counts]
+//	processes       [pid, name, exited, who it belongs to as far as it is
+//	                known (user, command, namespace, pod, pod_uid, container,
+//	                container_id, service, job), counts, and bytes by class:
+//	                of allocations that were traced, and physical_bytes of all
+//	                that the driver handed out]
 //	mappings        [start, limit, offset (0x hex), path, build_id]
 //	locations       [address (0x hex), mapping (index, null for none),
 //	                lines: [function, system, file, line, reason], innermost
@@ -34,6 +35,7 @@ const JSONVersion = 2
 //	samples         [stack (indexes into locations, leaf first), labels, values]
 //	accounts        [pid, process, gpu, total, what the driver says, lines]
 //	allocators      [pid, process, gpu, segments: [class, counts and bytes]]
+//	heaps           [pid, process, begin, end, reading], only where heaps were read
 //	live            [sample (index), address or handle (0x hex), size_bytes, time]
 //	loss            [name, help, value], those of value 0 too
 //	notes           [string]
@@ -71,6 +73,9 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	list(out, "accounts", s.Accounts, func(a *snapshot.Account) { out.value(a) })
 	list(out, "allocators", s.Allocators, func(a *snapshot.Allocator) { out.value(a) })
 	list(out, "live", s.Live, func(a *snapshot.Allocation) { out.live(a) })
+	if len(s.Heaps) > 0 {
+		list(out, "heaps", s.Heaps, func(h *snapshot.Heap) { out.value(h) })
+	}
 	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
 	list(out, "notes", s.Notes, func(n *string) { out.value(n) })
 	out.buf.WriteString("\n}\n")
@@ -98,19 +103,15 @@ type jsonLocation struct {
 // appearance.
 type ids struct {
 	mappings  []*snapshot.Mapping
-	mapping   map[snapshot.Mapping]int // by Key
+	mapping   render.Index[snapshot.Mapping] // by Key
 	locations []*snapshot.Location
-	location  map[*snapshot.Location]int
+	location  render.Index[*snapshot.Location]
 }
 
 func index(s *snapshot.Snapshot) *ids {
-	ids := &ids{mapping: make(map[snapshot.Mapping]int), location: make(map[*snapshot.Location]int)}
+	ids := &ids{mapping: render.Index[snapshot.Mapping]{}, location: render.Index[*snapshot.Location]{}}
 	addMapping := func(m *snapshot.Mapping) {
-		if m == nil {
-			return
-		}
-		if _, ok := ids.mapping[m.Key()]; !ok {
-			ids.mapping[m.Key()] = len(ids.mappings)
+		if _, fresh := ids.mapping.Number(m.Key()); fresh {
 			ids.mappings = append(ids.mappings, m)
 		}
 	}
@@ -119,17 +120,18 @@ func index(s *snapshot.Snapshot) *ids {
 	}
 	for i := range s.Samples {
 		for _, l := range s.Samples[i].Stack {
-			if _, ok := ids.location[l]; !ok {
-				ids.location[l] = len(ids.locations)
+			if _, fresh := ids.location.Number(l); fresh {
 				ids.locations = append(ids.locations, l)
-				addMapping(l.Mapping)
+				if l.Mapping != nil {
+					addMapping(l.Mapping)
+				}
 			}
 		}
 	}
 	return ids
 }
 
-// A jsonWriter keeps the first error.
+// A jsonWriter stores the first error.
 type jsonWriter struct {
 	buf *bufio.Writer
 	row []byte
@@ -143,14 +145,14 @@ func (w *jsonWriter) key(name string) {
 func (w *jsonWriter) value(v any) { w.buf.Write(w.marshal(v)) }
 
 func (w *jsonWriter) marshal(v any) []byte {
-	b, err := marshal(v)
+	b, err := render.JSON(v)
 	if err != nil && w.err == nil {
 		w.err = err
 	}
 	return b
 }
 
-// sample writes by hand what goes by the tables of labels and values.
+// sample writes a sample by the tables of labels and values.
 func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
 	b := append(w.row[:0], `{"stack":[`...)
 	for _, l := range s.Stack {
@@ -162,7 +164,7 @@ func (w *jsonWriter) sample(s *snapshot.Sample, ids *ids) {
 		switch text := l.Get(&s.Labels); {
 		case l.Numeric():
 			b = append(field(b, l.Name), cmp.Or(text, "0")...)
-		case text == "":
+		case text == "", l.OfProcess(): // which the process has
 			continue
 		case plain(text):
 			b = append(append(append(field(b, l.Name), '"'), text...), '"')
@@ -185,7 +187,7 @@ func field(b []byte, name string) []byte {
 	return append(append(append(b, '"'), name...), `":`...)
 }
 
-// plain tells whether s stands in JSON as it is.
+// plain reports whether s needs no escape in JSON.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -195,7 +197,7 @@ func plain(s string) bool {
 	return true
 }
 
-// live writes by hand what there may be millions of.
+// live writes an allocation, of which there may be millions.
 func (w *jsonWriter) live(a *snapshot.Allocation) {
 	b := append(w.row[:0], `{"sample":`...)
 	b = strconv.AppendInt(b, int64(a.Sample), 10)
@@ -229,29 +231,3 @@ func list[T any](w *jsonWriter, key string, elements []T, element func(*T)) {
 }
 
 func hex(v uint64) string { return "0x" + strconv.FormatUint(v, 16) }
-
-// marshal is json.Marshal, but "<module>" stays readable, and what a terminal
-// could act upon is escaped beyond what JSON asks for.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	line := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-	if !bytes.ContainsFunc(line, render.Unsafe) {
-		return line, nil
-	}
-	var out []byte
-	for _, r := range string(line) {
-		if !render.Unsafe(r) {
-			out = utf8.AppendRune(out, r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			out = fmt.Appendf(out, `\u%04x`, unit)
-		}
-	}
-	return out, nil
-}

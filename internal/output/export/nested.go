@@ -4,22 +4,31 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// Columns of which a sample has several values, one inside of another. A row has what
-// is of its value itself, the innermost one, and the total of what is inside of it.
+// Columns of which a sample has several values, one inside of another. A row has the memory
+// of which its value is the innermost one, and the total of the memory inside of it.
 var nested = map[string]func(*snapshot.Sample) []string{
 	"operator": operators,
 	"module":   modules,
 	"function": functions,
-	"line":     lines,
+	"line":     lines, // until By.samples
+
+	"module_path":  modulePaths,
+	"library-line": lines,
 }
 
-// operators are those of PyTorch that a sample is in, innermost first.
+// operators are those of PyTorch that a sample is in, innermost first. What the driver took for
+// itself while an operator ran, such as a context, is not the operator's: the next one would have
+// caused it as well.
 func operators(s *snapshot.Sample) []string {
+	if takenByDriver(s) {
+		return nil
+	}
 	names := stacks.Operators(s.Stack)
 	if s.Operator != "" && !slices.Contains(names, s.Operator) {
 		names = append(names, s.Operator) // its frames are not shown
@@ -32,6 +41,16 @@ func modules(s *snapshot.Sample) (paths []string) {
 	for path := s.Module; path != ""; {
 		paths = append(paths, path)
 		path = path[:max(strings.LastIndexByte(path, '/'), 0)]
+	}
+	return paths
+}
+
+// modulePaths are the paths to the modules that a sample is in, innermost first.
+func modulePaths(s *snapshot.Sample) (paths []string) {
+	end := len(s.ModulePath)
+	for _, part := range slices.Backward(holder.Segments(s.ModulePath)) {
+		paths = append(paths, strings.TrimSuffix(s.ModulePath[:end], ": "))
+		end = max(end-len(part), 0)
 	}
 	return paths
 }
@@ -58,6 +77,30 @@ func lines(s *snapshot.Sample) (names []string) {
 	return names
 }
 
+// ownLines is among of the column of the program's own lines. A sample without any has the
+// lines that come nearest to these.
+func ownLines(samples []*snapshot.Sample) (all func(*snapshot.Sample) []string, own map[*snapshot.Sample]bool) {
+	found := make(map[*snapshot.Sample][]*snapshot.Line, len(samples))
+	own = make(map[*snapshot.Sample]bool)
+	var files []string
+	for _, s := range samples {
+		found[s], own[s] = stacks.Own(s.Stack)
+		for _, l := range found[s] {
+			files = append(files, l.File)
+		}
+	}
+	short := render.ShortPaths(files)
+	return func(s *snapshot.Sample) (names []string) {
+		for _, l := range found[s] {
+			names = append(names, render.Place(l, short[l.File]))
+		}
+		if names == nil {
+			return lines(s)
+		}
+		return names
+	}, own
+}
+
 // innermost returns the column's own value of a sample.
 func innermost(all func(*snapshot.Sample) []string) func(*snapshot.Sample) string {
 	return func(s *snapshot.Sample) string {
@@ -68,21 +111,20 @@ func innermost(all func(*snapshot.Sample) []string) func(*snapshot.Sample) strin
 	}
 }
 
-// nests tells whether a column of by is nested.
+// nests reports whether a column of by is nested.
 func (by By) nests() bool {
 	return slices.ContainsFunc(by, func(c column) bool { return c.all != nil })
 }
 
-// within returns every row that s is in, its own among them: what it is in each column,
-// or is inside of there.
+// within returns every row that s is in: its own, and those that it is inside of.
 func (by By) within(s *snapshot.Sample) (rows [][]string) {
 	rows = [][]string{nil}
 	for _, c := range by {
-		values := []string{c.of(s)}
+		values := []string{c.valueOf(s)}
 		if c.all != nil {
 			values = append(values, c.all(s)...)
 			slices.Sort(values)
-			values = slices.Compact(values) // what calls itself is there once
+			values = slices.Compact(values) // a function that calls itself is there once
 		}
 		var more [][]string
 		for _, row := range rows {

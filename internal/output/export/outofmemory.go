@@ -15,13 +15,16 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// OutOfMemory writes one page about a failure for want of memory: what was asked
-// for and where; the GPU that ran out, who is on it, and what the process's memory
-// there is for; the other GPUs; and who held most.
+// OutOfMemory writes one page about a failure for want of memory: the request and its stack;
+// the GPU that ran out, the processes on it, and the causes of the process's memory there;
+// the other GPUs; and the stacks that held most.
 func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	page := render.NewPage(w, 140, false)
 	page.Heading("Out of GPU memory: %s (%d) asked for %s", o.Process, o.PID, asked(o))
 	where := o.API
+	if o.Framework != nil && strings.Contains(where, "reportOutOfMemory") { // by which it says so
+		where = o.Framework.Name + "'s allocator"
+	}
 	if o.GPU != "" {
 		where += " on GPU " + o.GPU
 	}
@@ -36,22 +39,32 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	case o.Recovered:
 		page.Line("Recovered: the same thread got as many bytes when it tried again%s", gave(", after its caching allocator had given %s back."))
 	case o.Calls == 0:
-		page.Line("No driver call failed: it is the framework's own limit.")
+		page.Line("No driver call failed: PyTorch refused the request by itself, because of a limit that the program set.")
 	default:
-		page.Line("Not recovered: the same thread did not get as many bytes soon after%s", gave(", though its caching allocator gave %s back."))
+		page.Line("Not recovered: the same thread did not get that many bytes soon afterwards%s", gave(", though its caching allocator gave %s back."))
+	}
+	helps := []string{prefixed("What would help: ", advice(o)), prefixed("Replayed with other settings of PyTorch's allocator: ", o.Predicted)}
+	if strings.HasPrefix(o.Predicted, "With ") { // a setting serves the request
+		helps = []string{"What would help: another setting of PyTorch's allocator. " + o.Predicted, prefixed("Or: ", advice(o))}
+	}
+	helps = append(helps, prefixed("Other settings of PyTorch's allocator: ", o.Unpredicted))
+	for _, text := range helps {
+		if text != "" {
+			page.Line("%s", text)
+		}
 	}
 	if f := o.Framework; f != nil {
 		page.Line("%s held %s, and had handed out %s of that.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
 	}
 	if unused := unused(o); len(unused) > 0 {
-		page.Line("Could be given back, at most: %s.", strings.Join(unused, ", "))
+		page.Line("The process could give back at most: %s.", strings.Join(unused, ", "))
 	}
-	page.Line("The largest contiguous free piece of the GPU is not known: the driver does not tell it.")
-	for _, text := range []string{fits(o), elsewhere(o), prefixed("What would help: ", advice(o))} {
+	for _, text := range []string{fits(o), elsewhere(o)} {
 		if text != "" {
 			page.Line("%s", text)
 		}
 	}
+	page.Line("The largest contiguous free piece of the GPU is not known, because the driver does not report it.")
 
 	for i := range o.GPUs {
 		if o.GPUs[i].GPU == o.GPU {
@@ -60,10 +73,11 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	}
 	causes(page, o)
 	inTensors(page, o)
+	keepers(page, o)
 	page.Heading("Where")
 	for _, l := range o.Stack {
 		for _, line := range l.Lines {
-			page.Line("  %s", place(line))
+			page.Line("  %s", frameText(line))
 		}
 	}
 	for i := range o.GPUs {
@@ -81,7 +95,7 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 	accounts(page, others)
 	groups(page, o.Snapshot.Samples, owner)
 	stackRows(page, o.Snapshot, "In use", held, Options{})
-	losses(page, o.Snapshot)
+	page.Losses(o.Snapshot.Loss, o.Snapshot.Notes)
 	return page.Flush("write out-of-memory report")
 }
 
@@ -106,8 +120,8 @@ func prefixed(prefix, text string) string {
 	return prefix + text
 }
 
-// inTensors writes what the process's tensors on the GPU that ran out are for, which of
-// the program's own lines made them, and how its segments are divided.
+// inTensors writes the categories of the process's tensors on the GPU that ran out, the
+// program's own lines that made them, and how its segments are divided.
 func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
 	var samples []*snapshot.Sample
 	for i := range o.Snapshot.Samples {
@@ -133,16 +147,16 @@ func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
 // maxTensorRows bounds a table of tensors.
 const maxTensorRows = 10
 
-// tensorTables are what inTensors tells tensors apart by.
+// tensorTables are the properties by which inTensors adds up tensors.
 var tensorTables = []struct {
 	name, title string
 	of          func(*snapshot.Sample) string
 }{
-	{"category", "CATEGORY", func(s *snapshot.Sample) string { return cmp.Or(s.Category, "-") }},
-	{"line of the program", "LINE", func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), "-") }},
+	{"category", "CATEGORY", func(s *snapshot.Sample) string { return cmp.Or(s.Category, absent("category", s)) }},
+	{"line of the program", "LINE", func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), absent("line", s)) }},
 }
 
-func tensorTable(page *render.Page, title string, keys []string, rows map[string]*gathered, samples []*snapshot.Sample) {
+func tensorTable(page *render.Page, title string, keys []string, rows map[string]*group, samples []*snapshot.Sample) {
 	var all int64
 	for _, s := range samples {
 		all += s.InuseBytes
@@ -150,18 +164,18 @@ func tensorTable(page *render.Page, title string, keys []string, rows map[string
 	var out []render.Row
 	for _, key := range keys {
 		g := rows[key]
-		out = append(out, render.Row{Cells: []string{bytefmt.Format(g.InuseBytes), bytefmt.Percent(g.InuseBytes, all), someObjects(g.InuseObjects), key}})
+		out = append(out, render.Row{Cells: []string{bytefmt.Format(g.InuseBytes), bytefmt.Percent(g.InuseBytes, all), bytefmt.SomeCount(g.InuseObjects), key}})
 	}
 	page.Table([]string{">IN USE", ">OF ALL", ">TENSORS", title}, out)
 }
 
-// there tells whether a sample is of what the process holds on the GPU that ran out.
+// there reports whether a sample is memory of the process on the GPU that ran out.
 func there(o *snapshot.OutOfMemory, s *snapshot.Sample) bool {
 	return s.PID == o.PID && s.GPU == o.GPU && render.OnGPU(s.Kind)
 }
 
-// unused says what the process has on the GPU that ran out and does not use. How
-// much of it comes free depends on what else lies in the same pieces.
+// unused names memory that the process has on the GPU that ran out and does not use. How much
+// of it can be freed depends on what else lies in the same pieces.
 func unused(o *snapshot.OutOfMemory) (out []string) {
 	if f := o.Framework; f != nil && f.Reserved > f.Allocated && o.Allocator == nil {
 		out = append(out, fmt.Sprintf("%s that %s keeps", bytefmt.Format(f.Reserved-f.Allocated), f.Name))
@@ -187,8 +201,7 @@ func unused(o *snapshot.OutOfMemory) (out []string) {
 	return out
 }
 
-// causes writes what the memory is for that the process has on the GPU that ran
-// out.
+// causes writes the causes of the process's memory on the GPU that ran out.
 func causes(page *render.Page, o *snapshot.OutOfMemory) {
 	var samples []*snapshot.Sample
 	for i := range o.Snapshot.Samples {
@@ -198,12 +211,12 @@ func causes(page *render.Page, o *snapshot.OutOfMemory) {
 	}
 	as := slices.Clone(o.Snapshot.Accounts)
 	for i := range as {
-		as[i].DriverKnown = false // it was asked after the failure
+		as[i].DriverKnown = false // the driver was asked after the failure
 	}
-	causeBy.write(page, samples, as, 1)
+	causeBy.show(page, samples, as, &holdings, 1)
 }
 
-func place(l snapshot.Line) string {
+func frameText(l snapshot.Line) string {
 	if l.File == "" {
 		return l.Function
 	}

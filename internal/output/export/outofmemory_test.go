@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
@@ -69,11 +70,11 @@ func TestAdvice(t *testing.T) {
 		change     func(*snapshot.OutOfMemory)
 		fits, help string // in what is said; "" if nothing is
 	}{
-		"fragmented":             {func(*snapshot.OutOfMemory) {}, "would have fitted in the 15.0 MiB", "expandable_segments:True"},
-		"expandable":             {func(o *snapshot.OutOfMemory) { o.Allocator.Segments[2].Expandable = true }, "would have fitted", ""},
-		"given back anyway":      {func(o *snapshot.OutOfMemory) { o.Allocator.Segments[1].Releasable = 8 * mib }, "would have fitted", ""},
-		"too little":             {func(o *snapshot.OutOfMemory) { o.Tensor = 16 * mib }, "would not have fitted in the 15.0 MiB", ""},
-		"of the small pool":      {func(o *snapshot.OutOfMemory) { o.Tensor = 768 << 10 }, "would have fitted in the 1.0 MiB", "expandable_segments:True"},
+		"fragmented":             {func(*snapshot.OutOfMemory) {}, "The 15.0 MiB that were cached for such tensors would have been enough, but none of the", "expandable_segments:True"},
+		"expandable":             {func(o *snapshot.OutOfMemory) { o.Allocator.Segments[2].Expandable = true }, "would have been enough, but none of the", ""},
+		"given back anyway":      {func(o *snapshot.OutOfMemory) { o.Allocator.Segments[1].Releasable = 8 * mib }, "would have been enough, but none of the", ""},
+		"too little":             {func(o *snapshot.OutOfMemory) { o.Tensor = 16 * mib }, "would not have fitted into the 15.0 MiB", ""},
+		"of the small pool":      {func(o *snapshot.OutOfMemory) { o.Tensor = 768 << 10 }, "The 1.0 MiB that were cached for such tensors would have been enough, but none of the", "expandable_segments:True"},
 		"another stream's":       {func(o *snapshot.OutOfMemory) { o.Tensor = 6 * mib }, "did not use", ""},
 		"tensors unseen":         {func(o *snapshot.OutOfMemory) { o.Allocator.Unseen = 1 }, "", ""},
 		"no tensors":             {func(o *snapshot.OutOfMemory) { o.Allocator = nil }, "", ""},
@@ -84,14 +85,14 @@ func TestAdvice(t *testing.T) {
 		"a driver call, too few": {func(o *snapshot.OutOfMemory) { driver(o); o.Requested = 6 * mib }, "", ""},
 		"of the allocator's own": {func(o *snapshot.OutOfMemory) { driver(o); o.Stack = o.Snapshot.Samples[2].Stack }, "", ""},
 		// What a private pool has cached is for its own requests alone.
-		"in a graph's pool":         {private("1.0", 0), "would not have fitted in the 0 B", ""},
-		"of a graph's pool":         {private("1.0", 8*mib), "would have fitted in the 15.0 MiB that were cached for such tensors in private pool 1.0", ""},
+		"in a graph's pool":         {private("1.0", 0), "would not have fitted into the 0 B", ""},
+		"of a graph's pool":         {private("1.0", 8*mib), "The 15.0 MiB that were cached for such tensors in private pool 1.0 would have been enough, but none of the", ""},
 		"of another pool":           {private("0.1", 8*mib), "would not", ""},
-		"of a pool, too much":       {private("1.0", 16*mib), "would not have fitted in the 15.0 MiB that were cached for such tensors in private pool 1.0", ""},
+		"of a pool, too much":       {private("1.0", 16*mib), "would not have fitted into the 15.0 MiB that were cached for such tensors in private pool 1.0", ""},
 		"perhaps in a pool":         {private(unknownPool, 0), "", ""},
-		"perhaps in a pool, small":  {func(o *snapshot.OutOfMemory) { private(unknownPool, 0)(o); o.Tensor = 768 << 10 }, "would have fitted in the 1.0 MiB", "expandable_segments:True"},
+		"perhaps in a pool, small":  {func(o *snapshot.OutOfMemory) { private(unknownPool, 0)(o); o.Tensor = 768 << 10 }, "The 1.0 MiB that were cached for such tensors would have been enough, but none of the", "expandable_segments:True"},
 		"perhaps of a pool":         {func(o *snapshot.OutOfMemory) { o.Private = unknownPool }, "", ""},
-		"an expandable pool beside": {func(o *snapshot.OutOfMemory) { s := &o.Allocator.Segments[2]; s.Expandable, s.Private = true, "1.0" }, "would have fitted", "expandable_segments:True"},
+		"an expandable pool beside": {func(o *snapshot.OutOfMemory) { s := &o.Allocator.Segments[2]; s.Expandable, s.Private = true, "1.0" }, "would have been enough, but none of the", "expandable_segments:True"},
 		"a driver call, in a pool": {func(o *snapshot.OutOfMemory) {
 			driver(o)
 			s := &o.Allocator.Segments[2]
@@ -99,7 +100,7 @@ func TestAdvice(t *testing.T) {
 		}, "", ""},
 		"one line": {func(o *snapshot.OutOfMemory) {
 			o.Tensor, o.Snapshot.Samples[0].InuseBytes = 100*mib, 300*mib
-		}, "would not", "less at <module> train.py:31: it holds 55.7%"},
+		}, "would not", "less at <module> train.py:31: this line holds 55.7%"},
 	} {
 		o := trains()
 		c.change(o)
@@ -153,5 +154,44 @@ func TestSummary(t *testing.T) {
 	full := errors.New("disk full")
 	if err := Summary(limitedWriter{full}, snapshottest.Training(), false); !errors.Is(err, full) {
 		t.Errorf("got %v, want %v", err, full)
+	}
+}
+
+// The first screen says which request did not recover, and what came of it.
+func TestFailures(t *testing.T) {
+	made := func(n int64) *snapshot.Snapshot {
+		return &snapshot.Snapshot{Meta: snapshot.Meta{Start: snapshottest.Start, Duration: 9e9}, Processes: []snapshot.Process{{PID: 7, Exited: true}},
+			Samples: []snapshot.Sample{{Labels: snapshot.Labels{Kind: "tensor", PID: 7}, Values: snapshot.Values{AllocObjects: n}}}}
+	}
+	fails := func(second int, recovered bool) *snapshot.OutOfMemory {
+		return &snapshot.OutOfMemory{Time: snapshottest.Start.Add(time.Duration(second) * time.Second), PID: 7, Process: "python3", Requested: 1 << 30, Recovered: recovered, Snapshot: made(5)}
+	}
+	ends, goesOn, unknown := made(5), made(8), made(0)
+	running := made(8)
+	running.Processes[0].Exited = false
+	for name, c := range map[string]struct {
+		end  *snapshot.Snapshot
+		all  []*snapshot.OutOfMemory
+		want string
+	}{
+		"none":      {ends, nil, ""},
+		"recovered": {ends, []*snapshot.OutOfMemory{fails(1, true)}, "1 request failed for want of memory, and recovered"},
+		"once":      {ends, []*snapshot.OutOfMemory{fails(4, false)}, "Out of memory once, 4s after the trace began: python3 (7) asked for 1.0 GiB (--oom). It ended the process, which made no tensor afterwards and was gone within 5s."},
+		"several":   {ends, []*snapshot.OutOfMemory{fails(1, true), fails(2, false), fails(4, false), fails(5, true)}, "Out of memory 4 times; 2 recovered. The last one that did not, 4s after"},
+		"caught":    {goesOn, []*snapshot.OutOfMemory{fails(2, false), fails(4, false)}, "Out of memory 2 times. The last one, 4s after the trace began: python3 (7) asked for 1.0 GiB (--oom). The program went on: it made 3 more tensors, and was gone within 5s."},
+		"unknown":   {unknown, []*snapshot.OutOfMemory{fails(4, false)}, "(--oom). The process was gone within 5s."},
+		"running":   {running, []*snapshot.OutOfMemory{fails(4, false)}, "The process still ran when the trace ended, 5s later."},
+	} {
+		o := Options{Moment: &Moment{At: 4e9, Peak: 4e9, End: c.end}, Width: 400}
+		for _, f := range c.all {
+			o.Failures.Add(f)
+		}
+		var page strings.Builder
+		if err := Report(&page, c.end, o); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(page.String(), c.want) || c.want == "" && strings.Contains(page.String(), "emory 1 ") {
+			t.Errorf("%s: no %q in\n%s", name, c.want, page.String())
+		}
 	}
 }

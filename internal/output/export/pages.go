@@ -16,8 +16,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// Table writes what a person at a terminal asks first: each process's totals
-// by class, the segments of caching allocators, the stacks that hold most, failed calls, and what was lost.
+// Table writes a page for a person at a terminal: each process's totals by class, the
+// segments of caching allocators, the stacks that hold most, failed calls, and losses.
 func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, &s.Meta)
@@ -26,7 +26,7 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	allocators(page, s.Allocators)
 	stackRows(page, s, "In use", held, o)
 	failures(page, s, o)
-	losses(page, s)
+	page.Losses(s.Loss, s.Notes)
 	return page.Flush("write table")
 }
 
@@ -59,20 +59,12 @@ func processes(page *render.Page, processes []snapshot.Process) {
 		}
 		rows = append(rows, render.Row{Cells: []string{
 			name, strconv.Itoa(p.PID), bytefmt.Format(p.Inuse), bytefmt.Format(p.Peak), bytefmt.Format(p.Allocated),
-			some(p.Managed), some(p.Host), some(p.Imported), some(p.Graph), some(p.Async), some(p.AsyncHigh),
-			some(p.Unattributed), some(p.Unknown), bytefmt.Count(p.LiveObjects),
+			bytefmt.Some(p.Managed), bytefmt.Some(p.Host), bytefmt.Some(p.Imported), bytefmt.Some(p.Graph), bytefmt.Some(p.Async), bytefmt.Some(p.AsyncHigh),
+			bytefmt.Some(p.Unattributed), bytefmt.Some(p.Unknown), bytefmt.Count(p.LiveObjects),
 		}})
 	}
-	page.Heading("Processes")
+	page.Heading("Traced allocations by process")
 	page.Table([]string{"PROCESS", ">PID", ">IN USE", ">PEAK", ">ALLOCATED", ">MANAGED", ">HOST", ">IMPORTED", ">GRAPH", ">ASYNC", ">IN POOLS AT MOST", ">NO STACK KEPT", ">NOT KNOWN", ">LIVE"}, rows)
-}
-
-// some is bytefmt.Format, and empty for 0: a column of zeros is left out.
-func some(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return bytefmt.Format(n)
 }
 
 func accounts(page *render.Page, accounts []snapshot.Account) {
@@ -98,7 +90,7 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 	}
 }
 
-// beside says how what the driver reported compares with the total.
+// beside compares the driver's figure with the total.
 func beside(a *snapshot.Account) string {
 	switch {
 	case !a.Compared:
@@ -125,75 +117,73 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 	})
 }
 
-func losses(page *render.Page, s *snapshot.Snapshot) {
-	lost := slices.DeleteFunc(slices.Clone(s.Loss), func(c loss.Counter) bool { return c.Value == 0 })
-	if len(lost) > 0 {
-		page.Heading("Lost")
-	}
-	for _, c := range lost {
-		page.Warn("  %d %s (%s)", c.Value, c.Help, c.Name)
-	}
-	if len(s.Notes) > 0 {
-		page.Heading("Notes")
-	}
-	for _, n := range s.Notes {
-		page.Line("  %s", n)
-	}
-}
-
-// Report writes what a saved profile tells: totals, by owner and each other label,
-// segments of caching allocators where it has them, and the stacks that hold most now and at the peak; or, with By, a row for each of
-// that and the stacks under it; and the notes of s.
+// Report writes a page about a saved profile or a moment of a recording: an overview of one
+// screen; or with By, a row for each combination of values and the stacks under it; or with
+// Segments, the segments of caching allocators.
 func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	var facts []string
-	if !s.Meta.Start.IsZero() {
-		facts = append(facts, s.Meta.Start.UTC().Format(time.RFC3339))
+	if o.By == nil && !o.Segments {
+		page.Heading("GPU memory of %s", cmp.Or(s.Meta.Target, "unknown target"))
+		if o.Before != nil {
+			between(page, o.Before, s)
+		}
+		newOverview(s, o).show(page)
+		return page.Flush("write report")
 	}
-	title(page, &s.Meta, append(facts, s.Meta.Duration.String())...)
+	if o.Moment != nil {
+		page.Heading("GPU memory of %s", cmp.Or(s.Meta.Target, "unknown target"))
+		newOverview(s, o).moment(page, onGPU(s))
+	} else {
+		var facts []string
+		if !s.Meta.Start.IsZero() {
+			facts = append(facts, s.Meta.Start.UTC().Format(time.RFC3339))
+		}
+		title(page, &s.Meta, append(facts, s.Meta.Duration.String())...)
+	}
 	if o.Before != nil {
 		between(page, o.Before, s)
 	}
-	if o.By != nil {
+	if o.Segments {
+		for i := range s.Allocators {
+			page.Line("%s", divided(&s.Allocators[i]))
+		}
+		allocators(page, s.Allocators)
+		if strings.HasSuffix(o.File, ".gmt") {
+			nextCommands(page, [][2]string{{"whatif " + o.File, "Would another allocator setting help"}, {"help terms", "What the words mean"}})
+		}
+	} else {
 		n := o.top(math.MaxInt)
 		if o.Top == 0 {
 			n = 3
 		}
 		by, samples := o.By.samples(s)
+		asked := slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside })
+		lacking(page, asked.names(), samples, s.Meta.StackMode)
 		by.show(page, samples, s.Accounts, o.face(), n)
-	} else {
-		overview(page, s, o)
 	}
-	if len(s.Notes) > 0 {
+	page.Losses(s.Loss, nil)
+	about(page, s.Notes)
+	return page.Flush("write report")
+}
+
+// about writes the notes of a trace.
+func about(page *render.Page, notes []string) {
+	// How often the memo of stacks served is for those who run the trace.
+	notes = slices.DeleteFunc(slices.Clone(notes), func(n string) bool { return strings.Contains(n, " from the memo, ") })
+	if len(notes) > 0 {
 		page.Heading("About this trace")
 	}
-	for _, n := range s.Notes {
+	for _, n := range notes {
 		if strings.HasPrefix(n, "loss ") {
 			page.Warn("  %s", n)
 		} else {
 			page.Line("  %s", n)
 		}
 	}
-	return page.Flush("write report")
 }
 
-// overview writes totals, by each label, and the stacks that hold most.
-func overview(page *render.Page, s *snapshot.Snapshot, o Options) {
-	groups(page, s.Samples, nil)
-	groups(page, s.Samples, owner)
-	for _, l := range shownLabels(s.Several()) {
-		if l != owner {
-			groups(page, s.Samples, l)
-		}
-	}
-	allocators(page, s.Allocators)
-	stackRows(page, s, "In use", held, o)
-	stackRows(page, s, "Held at the peak", atPeak, o)
-}
-
-// Summary writes what is worth knowing at the end of a trace whose stacks are
-// written elsewhere: totals, segments, failed calls, and every loss. verbose adds the
-// counters that are zero.
+// Summary writes a page for the end of a trace whose stacks are written elsewhere: totals,
+// segments, failed calls, and every loss. verbose adds the counters that are zero.
 func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	page := render.NewPage(w, 0, false)
 	liveTitle(page, &s.Meta)
@@ -201,10 +191,10 @@ func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	accounts(page, s.Accounts)
 	allocators(page, s.Allocators)
 	failures(page, s, Options{Top: 3})
-	losses(page, s)
+	page.Losses(s.Loss, s.Notes)
 	if verbose {
-		page.Heading("Nothing of these")
-		for _, c := range s.Loss {
+		page.Heading("Counters that are zero")
+		for _, c := range loss.Shown(s.Loss) {
 			if c.Value == 0 {
 				page.Line("  %s (%s)", c.Help, c.Name)
 			}

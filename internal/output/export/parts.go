@@ -6,38 +6,49 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// The parts of samples are what a column tells apart that no sample has one value of. A
-// profile does not have what they are made of: a recording does.
+// The parts of samples are for a column of which a sample has several values. They are made
+// of figures that a recording has, and a profile has not.
 type parts struct {
-	face *face // what pages show of them
-	// lacks are the figures that are not known of parts.
+	face *face // the figures that pages show
+	// lacks are the figures that parts do not have.
 	lacks []string
 	// of returns the parts of the samples of s, and the column's value of each.
 	of func(s *snapshot.Snapshot) ([]*snapshot.Sample, map[*snapshot.Sample]string)
 }
 
-// parted returns the index of the column that tells parts apart, -1 for none.
+// parted returns the index of the column that has parts, -1 for none.
 func (by By) parted() int {
 	return slices.IndexFunc(by, func(c column) bool { return c.parts != nil })
 }
 
-// Parts tells whether by needs a recording, of which Snapshot.Live and Freed are asked for.
+// Parts reports whether by needs a recording, with Snapshot.Live and Freed.
 func (by By) Parts() bool { return by.parted() >= 0 }
 
-// samples returns by as it is for the samples of s, and those: in parts, where by tells
-// parts apart.
+// samples returns the samples of s, divided into parts if by has a column with parts, and by
+// with the values of these samples. Columns beside others are empty if no sample has a value.
 func (by By) samples(s *snapshot.Snapshot) (By, []*snapshot.Sample) {
-	i := by.parted()
-	if i < 0 {
-		return by, pointers(s.Samples)
+	by, samples := slices.Clone(by), pointers(s.Samples)
+	if i := by.parted(); i >= 0 {
+		var value map[*snapshot.Sample]string
+		samples, value = by[i].parts.of(s)
+		by[i].of = func(x *snapshot.Sample) string { return value[x] }
 	}
-	samples, value := by[i].parts.of(s)
-	by = slices.Clone(by)
-	by[i].of = func(x *snapshot.Sample) string { return value[x] }
+	for i := range by {
+		if c := &by[i]; c.beside {
+			c.empty = !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return c.of(s) != "" })
+		}
+		if c := &by[i]; c.among != nil {
+			all, first := c.among(samples)
+			c.of, c.first = innermost(all), first
+			if c.all != nil {
+				c.all = all
+			}
+		}
+	}
 	return by, samples
 }
 
-// face returns what is shown by o.By.
+// face returns the figures that are shown by o.By.
 func (o Options) face() *face {
 	i := o.By.parted()
 	switch {
@@ -45,6 +56,8 @@ func (o Options) face() *face {
 		return o.By[i].parts.face
 	case o.Turnover:
 		return &turnover
+	case o.Moment != nil:
+		return &sized // the peaks of processes are at other moments
 	}
 	return &holdings
 }

@@ -39,7 +39,7 @@ func report(t testing.TB, s *snapshot.Snapshot, o Options) string {
 func diff(t testing.TB, a, b *snapshot.Snapshot, o Options) string {
 	t.Helper()
 	var out strings.Builder
-	if err := Diff(&out, saved(t, a), saved(t, b), o); err != nil {
+	if err := Diff(&out, Side{saved(t, a), "a"}, Side{saved(t, b), "b"}, o); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -133,7 +133,7 @@ func TestReportWriteErrors(t *testing.T) {
 	if err := Report(limitedWriter{full}, s, Options{}); !errors.Is(err, full) {
 		t.Errorf("Report: %v", err)
 	}
-	if err := Diff(limitedWriter{full}, s, s, Options{}); !errors.Is(err, full) {
+	if err := Diff(limitedWriter{full}, Side{Snapshot: s}, Side{Snapshot: s}, Options{}); !errors.Is(err, full) {
 		t.Errorf("Diff: %v", err)
 	}
 }
@@ -165,7 +165,12 @@ func FuzzRead(f *testing.F) {
 		if err := Report(&out, s, Options{By: most, Top: -1}); err != nil {
 			t.Error(err)
 		}
-		if err := Diff(&out, s, s, Options{}); err != nil {
+		other := *s
+		other.Meta.Start = other.Meta.Start.Add(1)
+		if err := Diff(&out, Side{Snapshot: s}, Side{Snapshot: &other}, Options{}); err != nil {
+			t.Error(err)
+		}
+		if err := Ranks(&out, append(Split(s), Side{Snapshot: s}), "", Options{}); err != nil {
 			t.Error(err)
 		}
 		if strings.ContainsFunc(out.String(), func(r rune) bool { return r != '\n' && unicode.IsControl(r) }) {

@@ -8,9 +8,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// ofSizes are what samples hold by the size of each allocation, by powers of two. Only
-// those that live have a size that is known. What is held and is no allocation has none:
-// what is cached, and what the driver took for itself.
+// ofSizes divides samples by the size of each allocation, in powers of two. Only live
+// allocations have a size. Memory that is no allocation has none: cached memory, and memory
+// that the driver uses itself.
 var ofSizes = parts{
 	face:  &sized,
 	lacks: []string{"peak_bytes", "alloc_bytes", "alloc_objects", "freed_bytes", "freed_objects", "net_bytes", "net_objects"},

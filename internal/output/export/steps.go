@@ -1,7 +1,7 @@
 package export
 
 import (
-	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -12,20 +12,22 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// noSteps says why there may be none.
-var noSteps = []string{
-	"None were seen: no step of a PyTorch optimizer made a tensor on a GPU,",
-	"or the trace did not look for all tensors (--tensors).",
+// noSteps says why a snapshot has no steps.
+func noSteps(s *snapshot.Snapshot) string {
+	if len(s.Allocators) == 0 {
+		return "No steps are known, because this recording has no tensors. Record with --tensors."
+	}
+	return "No step of a PyTorch optimizer made a tensor on a GPU."
 }
 
-// StepsReport writes the training steps of s: of each process on each GPU the last
-// ones (o.Top of them, 10 by default), what all came to, and the stacks that grew. With
-// o.Before they are those that began after it.
+// StepsReport writes the training steps of s: for each process and GPU the last steps (o.Top
+// of them, 10 by default), their sum, and the stacks that grew. With o.Before these are the
+// steps that began after it.
 func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, &s.Meta)
 	if o.Before != nil {
-		page.Line("Steps that began between %v and %v after the trace did", o.Before.Meta.Duration, s.Meta.Duration)
+		page.Line("Steps that began between %v and %v after the beginning of the trace", o.Before.Meta.Duration, s.Meta.Duration)
 	}
 	shown := false
 	for i := range s.Steps {
@@ -36,80 +38,99 @@ func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	}
 	if !shown {
 		page.Heading("Steps")
-		for _, line := range noSteps {
-			page.Line("  %s", line)
-		}
+		page.Line("  %s", noSteps(s))
 	}
-	losses(page, s)
+	page.Losses(s.Loss, s.Notes)
 	return page.Flush("write steps")
 }
 
 func stepsOf(page *render.Page, x *snapshot.Steps, o Options) {
 	last := x.Last[len(x.Last)-o.top(len(x.Last)):]
-	page.Heading("%s (%d) on GPU %s: %s steps", x.Process, x.PID, x.GPU, bytefmt.Count(x.Seen))
+	shown := ""
+	if len(last) < int(x.Seen) {
+		shown = fmt.Sprintf(", the last %d (-n)", len(last))
+	}
+	page.Heading("%s (%d) on GPU %s: %s steps%s", x.Process, x.PID, x.GPU, bytefmt.Count(x.Seen), shown)
 	if x.Unsure > 0 {
-		page.Warn("  %s more are left out: each may have been several", bytefmt.Count(x.Unsure))
+		page.Warn("  %s more steps are left out, because each may have been several steps", bytefmt.Count(x.Unsure))
 	}
 	if x.Seen == 0 {
-		page.Line("  An optimizer's step was called, and not again yet.")
+		page.Line("  An optimizer's step was called, but no later call has ended the training step yet.")
 		return
 	}
 	var rows []render.Row
 	row := func(name, took string, m *snapshot.Moved) {
 		rows = append(rows, render.Row{Cells: []string{name, took, bytefmt.Format(m.AllocBytes), bytefmt.Count(m.AllocObjects),
-			bytefmt.Format(m.FreedBytes), bytefmt.Count(m.FreedObjects), signed(m.Net()), bytefmt.Format(m.PeakBytes), bytefmt.Format(m.InuseBytes)}})
+			bytefmt.Format(m.FreedBytes), bytefmt.Count(m.FreedObjects), bytefmt.Signed(m.Net()), bytefmt.Format(m.PeakBytes), bytefmt.Format(m.InuseBytes)}})
 	}
 	for i := range last {
 		row(strconv.FormatInt(last[i].Number, 10), last[i].Took.Round(10*time.Microsecond).String(), &last[i].Moved)
 	}
 	row("all", "", &x.Total)
-	page.Table([]string{">STEP", ">TOOK", ">ALLOCATED", ">CALLS", ">FREED", ">FREES", ">NET", ">PEAK", ">AT END"}, rows)
+	if text := verdict(x.Last); text != "" { // the answer comes first
+		page.Line("  %s", text)
+	}
+	page.Line("  A step needed up to %s in tensors at once.", bytefmt.Format(x.Total.PeakBytes))
+	page.Table([]string{">STEP", ">TOOK", ">ALLOCATED", ">CALLS", ">FREED", ">FREES", ">NET", ">PEAK IN TENSORS", ">AT END"}, rows)
+	page.Line("")
 	if x.Over == 0 {
 		return
 	}
-	page.Line("")
 	among := ""
 	if x.Gained != x.Grown {
-		among = fmt.Sprintf(" (%s at some stacks, %s at others)", signed(x.Gained), signed(x.Grown-x.Gained))
+		among = fmt.Sprintf(" (%s at some stacks, %s at others)", bytefmt.Signed(x.Gained), bytefmt.Signed(x.Grown-x.Gained))
 	}
-	page.Line("  Grown over %d steps: %s%s", x.Over, signed(x.Grown), among)
+	page.Line("  Grown in %d steps, what is made only once included: %s%s", x.Over, bytefmt.Signed(x.Grown), among)
 	grew := x.Grew[:o.top(len(x.Grew))]
 	rows = nil
 	for _, g := range grew {
-		rows = append(rows, render.Row{Cells: []string{signed(g.Bytes), signed(g.Bytes / x.Over), g.Sample.Operator, g.Sample.Module},
-			Below: []string{render.Telling(g.Sample.Frames(), 4)}})
+		rows = append(rows, render.Row{Cells: []string{bytefmt.Signed(g.Bytes), g.Sample.Operator, g.Sample.Module},
+			Below: []string{render.Brief(g.Sample.Frames(), 4)}})
 	}
 	if len(rows) > 0 {
-		page.Table([]string{">GREW BY", ">A STEP", "OPERATOR", "MODULE"}, rows)
+		page.Table([]string{">GREW BY", "OPERATOR", "MODULE"}, rows)
 	}
 }
 
-// signed is bytefmt.Format, with a sign for what became more.
-func signed(n int64) string {
-	if n > 0 {
-		return "+" + bytefmt.Format(n)
+// verdict says whether memory grows from step to step: in the later half of the steps that are
+// known, so that what is made once, such as an optimizer's state, is no growth. It is empty
+// where there are too few steps.
+func verdict(steps []snapshot.Step) string {
+	const fewest = 4
+	if len(steps) < fewest {
+		return ""
 	}
-	return bytefmt.Format(n)
+	late := steps[len(steps)/2:]
+	var net int64
+	grew := 0
+	for i := range late {
+		net += late[i].Net()
+		if late[i].Net() > 0 {
+			grew++
+		}
+	}
+	which := fmt.Sprintf("steps %d to %d", late[0].Number, late[len(late)-1].Number)
+	switch {
+	case net <= 0:
+		return fmt.Sprintf("Nothing leaks from step to step: %s freed what they allocated, or more.", which)
+	case grew == len(late):
+		return fmt.Sprintf("Memory grows: each of %s allocated more than it freed, on average by %s a step.", which, bytefmt.Format(net/int64(len(late))))
+	}
+	return fmt.Sprintf("It grew by %s over %s, but not in each step.", bytefmt.Format(net), which)
 }
 
-// StepsCSV writes a row for each step that is kept, in order, with times in seconds
+// StepsRows writes a row for each step that s has, in order, with times in seconds
 // since 1970 and bytes.
-func StepsCSV(w io.Writer, s *snapshot.Snapshot) error {
-	rows := [][]string{{"process", "pid", "gpu", "step", "begin", "seconds", "alloc_bytes", "alloc_objects", "freed_bytes", "freed_objects", "net_bytes", "peak_bytes", "inuse_bytes"}}
+func StepsRows(w io.Writer, s *snapshot.Snapshot, format RowFormat) error {
+	t := sheet{columns: []string{"process", "pid", "gpu", "step", "begin", "seconds", "alloc_bytes", "alloc_objects", "freed_bytes", "freed_objects", "net_bytes", "peak_bytes", "inuse_bytes"}}
 	for i := range s.Steps {
 		x := &s.Steps[i]
 		for j := range x.Last {
 			one := &x.Last[j]
-			row := []string{cell(x.Process), strconv.Itoa(x.PID), cell(x.GPU), strconv.FormatInt(one.Number, 10),
-				fmt.Sprintf("%d.%09d", one.Begin.Unix(), one.Begin.Nanosecond()), fmt.Sprintf("%.9f", one.Took.Seconds())}
-			for _, n := range []int64{one.AllocBytes, one.AllocObjects, one.FreedBytes, one.FreedObjects, one.Net(), one.PeakBytes, one.InuseBytes} {
-				row = append(row, strconv.FormatInt(n, 10))
-			}
-			rows = append(rows, row)
+			t.rows = append(t.rows, []any{x.Process, int64(x.PID), x.GPU, one.Number,
+				json.Number(fmt.Sprintf("%d.%09d", one.Begin.Unix(), one.Begin.Nanosecond())), json.Number(fmt.Sprintf("%.9f", one.Took.Seconds())),
+				one.AllocBytes, one.AllocObjects, one.FreedBytes, one.FreedObjects, one.Net(), one.PeakBytes, one.InuseBytes})
 		}
 	}
-	if err := csv.NewWriter(w).WriteAll(rows); err != nil {
-		return fmt.Errorf("write csv: %w", err)
-	}
-	return nil
+	return t.write(w, format)
 }

@@ -28,13 +28,35 @@ func stepped() *snapshot.Snapshot {
 	return s
 }
 
+// What is made once is no leak; what each late step leaves behind is.
+func TestStepsVerdict(t *testing.T) {
+	steps := func(nets ...int64) (all []snapshot.Step) {
+		for i, net := range nets {
+			all = append(all, snapshot.Step{Number: int64(i + 1), Moved: snapshot.Moved{AllocBytes: 100 << 20, FreedBytes: 100<<20 - net}})
+		}
+		return all
+	}
+	const mib = 1 << 20
+	for want, nets := range map[string][]int64{
+		"": {5 * mib, 5 * mib, 5 * mib},
+		"Nothing leaks from step to step: steps 3 to 5 freed what they allocated, or more.":              {346 * mib, 0, 0, 0, 0},
+		"Nothing leaks from step to step: steps 3 to 4 freed what they allocated, or more.":              {346 * mib, 0, 3 * mib, -4 * mib},
+		"Memory grows: each of steps 3 to 5 allocated more than it freed, on average by 2.0 MiB a step.": {346 * mib, 0, mib, 2 * mib, 3 * mib},
+		"It grew by 5.0 MiB over steps 3 to 5, but not in each step.":                                    {0, 0, 5 * mib, 0, 0},
+	} {
+		if got := verdict(steps(nets...)); got != want {
+			t.Errorf("%v: %q, want %q", nets, got, want)
+		}
+	}
+}
+
 func TestSteps(t *testing.T) {
 	page := func(w io.Writer, s *snapshot.Snapshot, _ Options) error { return StepsReport(w, s, Options{Top: 3}) }
 	snapshottest.Golden(t, "report/steps.txt", []byte(write(t, page, stepped(), Options{})))
 	snapshottest.Golden(t, "report/steps_none.txt", []byte(write(t, page, snapshottest.Tensors(), Options{})))
 	s := stepped()
 	s.Steps[0].Last = s.Steps[0].Last[:2]
-	rows := func(w io.Writer, s *snapshot.Snapshot, _ Options) error { return StepsCSV(w, s) }
+	rows := func(w io.Writer, s *snapshot.Snapshot, _ Options) error { return StepsRows(w, s, RowsCSV) }
 	snapshottest.Golden(t, "report/steps.csv", []byte(write(t, rows, s, Options{})))
 	if n := strings.Count(write(t, rows, stepped(), Options{}), "\n"); n != 1001 {
 		t.Errorf("%d rows, want all that are kept", n)
@@ -43,7 +65,7 @@ func TestSteps(t *testing.T) {
 	if err := StepsReport(limitedWriter{full}, s, Options{}); !errors.Is(err, full) {
 		t.Errorf("page: %v", err)
 	}
-	if err := StepsCSV(limitedWriter{full}, s); !errors.Is(err, full) {
+	if err := StepsRows(limitedWriter{full}, s, RowsCSV); !errors.Is(err, full) {
 		t.Errorf("rows: %v", err)
 	}
 }

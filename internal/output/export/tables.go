@@ -2,6 +2,7 @@ package export
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,8 +19,8 @@ func (o Options) top(n int) int {
 	return min(n, cmp.Or(o.Top, 10))
 }
 
-// stackTable writes a row for each stack: what figures returns and the labels,
-// and under them the frames that tell most.
+// stackTable writes a row for each stack: the cells that figures returns and the labels, and
+// under them a few frames.
 func stackTable[T any](page *render.Page, several bool, header []string, stacks []T, figures func(T) (*snapshot.Sample, []string)) {
 	labels := shownLabels(several)
 	for _, l := range labels {
@@ -31,10 +32,13 @@ func stackTable[T any](page *render.Page, several bool, header []string, stacks 
 		for _, l := range labels {
 			cells = append(cells, l.Get(&s.Labels))
 		}
-		rows[i] = render.Row{Cells: cells, Below: []string{render.Telling(s.Frames(), 4)}}
+		rows[i] = render.Row{Cells: cells, Below: []string{render.Brief(s.Frames(), briefFrames)}}
 	}
 	page.Table(header, rows)
 }
+
+// briefFrames is how many frames of a stack a row of a table has.
+const briefFrames = 4
 
 // shownLabels are the labels that pages have columns for.
 func shownLabels(several bool) (out []*snapshot.Label) {
@@ -46,13 +50,39 @@ func shownLabels(several bool) (out []*snapshot.Label) {
 	return out
 }
 
-// largest writes the stacks that have most of the first column, under what
-// heading returns for their number and that of those shown.
+// alike returns the samples as rows of a table of stacks: those that differ only in labels which
+// it does not show, such as what holds them and the module that they are in, are one.
+func alike(s *snapshot.Snapshot) (rows []*snapshot.Sample) {
+	labels := shownLabels(s.Several())
+	at := map[string]int{}
+	var key []byte
+	for i := range s.Samples {
+		x := &s.Samples[i]
+		key = key[:0]
+		for _, l := range labels {
+			key = append(append(key, l.Get(&x.Labels)...), 0)
+		}
+		for _, l := range x.Frames() {
+			key = fmt.Appendf(key, "%p", l)
+		}
+		if j, ok := at[string(key)]; ok {
+			sum := *rows[j]
+			sum.Values.Add(&x.Values)
+			rows[j] = &sum
+			continue
+		}
+		at[string(key)] = len(rows)
+		rows = append(rows, x)
+	}
+	return rows
+}
+
+// largest writes the stacks that have most of the first column, under the heading that
+// heading writes for the number of stacks that are shown and of all.
 func largest(page *render.Page, s *snapshot.Snapshot, c columns, o Options, heading func(shown, of int)) {
 	var found []*snapshot.Sample
 	all := make(map[string]int64) // by class
-	for i := range s.Samples {
-		x := &s.Samples[i]
+	for _, x := range alike(s) {
 		if n := c.first(&x.Values); n != 0 {
 			found = append(found, x)
 			all[render.Class(x.Kind)] += n
@@ -86,7 +116,6 @@ type columns []*snapshot.Value
 
 var (
 	held   = columnsOf("inuse_space", "inuse_objects")
-	atPeak = columnsOf("peak_space")
 	failed = columnsOf("failed_objects", "failed_space")
 )
 
@@ -121,7 +150,7 @@ func (c columns) header() (header []string) {
 
 func (c columns) first(v *snapshot.Values) int64 { return *c[0].Of(v) }
 
-// cells are for one row; all is what its class has in the first column.
+// cells returns the cells of one row; all is the sum of its class in the first column.
 func (c columns) cells(row *snapshot.Values, all int64) (cells []string) {
 	for i, v := range c {
 		n := *v.Of(row)
@@ -137,18 +166,12 @@ func (c columns) cells(row *snapshot.Values, all int64) (cells []string) {
 	return cells
 }
 
-// sum returns the values of a key, zero at first.
-func sum[K comparable](sums map[K]*snapshot.Values, k K) *snapshot.Values {
-	v := sums[k]
-	if v == nil {
-		v = new(snapshot.Values)
-		sums[k] = v
-	}
-	return v
-}
+// owner is the label that most readers ask for first.
+var owner = label("owner")
 
-// owner is what most readers ask for first.
-var owner = &snapshot.AllLabels[slices.IndexFunc(snapshot.AllLabels[:], func(l snapshot.Label) bool { return l.Name == "owner" })]
+func label(name string) *snapshot.Label {
+	return &snapshot.AllLabels[slices.IndexFunc(snapshot.AllLabels[:], func(l snapshot.Label) bool { return l.Name == name })]
+}
 
 // groups writes one row for each value of a label (nil for totals) and each
 // class, whose bytes (device, managed, host, ...) are never added up. It writes
@@ -156,40 +179,33 @@ var owner = &snapshot.AllLabels[slices.IndexFunc(snapshot.AllLabels[:], func(l s
 func groups(page *render.Page, samples []snapshot.Sample, by *snapshot.Label) {
 	type key struct{ value, class string }
 	columns := succeeded()
-	sums, all := make(map[key]*snapshot.Values), make(map[string]int64)
-	known := by == nil
-	for i := range samples {
-		s := &samples[i]
-		if !s.Succeeded() {
-			continue
+	shown := slices.DeleteFunc(pointers(samples), func(s *snapshot.Sample) bool { return !s.Succeeded() })
+	rows := gather(shown, func(s *snapshot.Sample) key {
+		if by == nil {
+			return key{class: render.Class(s.Kind)}
 		}
-		k := key{class: render.Class(s.Kind)}
-		if by != nil {
-			k.value = by.Get(&s.Labels)
-		}
-		known = known || k.value != ""
-		sum(sums, k).Add(&s.Values)
-		all[k.class] += columns.first(&s.Values)
-	}
-	if !known || len(sums) == 0 {
-		return
-	}
-	keys := slices.SortedFunc(maps.Keys(sums), func(a, b key) int {
+		return key{by.Get(&s.Labels), render.Class(s.Kind)}
+	})
+	all := gather(shown, func(s *snapshot.Sample) string { return render.Class(s.Kind) })
+	keys := slices.SortedFunc(maps.Keys(rows), func(a, b key) int {
 		return cmp.Or(
-			cmp.Compare(sums[b].InuseBytes, sums[a].InuseBytes),
-			cmp.Compare(sums[b].AllocBytes, sums[a].AllocBytes),
+			cmp.Compare(rows[b].InuseBytes, rows[a].InuseBytes),
+			cmp.Compare(rows[b].AllocBytes, rows[a].AllocBytes),
 			strings.Compare(a.value, b.value),
 			strings.Compare(a.class, b.class),
 		)
 	})
+	if len(keys) == 0 || by != nil && !slices.ContainsFunc(keys, func(k key) bool { return k.value != "" }) {
+		return
+	}
 	title, column, absent := "Totals", "", "" // without a value, a column is left out
 	if by != nil {
 		title, column, absent = "By "+by.Title, strings.ToUpper(by.Title), "-"
 	}
-	rows := make([]render.Row, len(keys))
+	table := make([]render.Row, len(keys))
 	for i, k := range keys {
-		rows[i].Cells = append([]string{cmp.Or(k.value, absent), k.class}, columns.cells(sums[k], all[k.class])...)
+		table[i].Cells = append([]string{cmp.Or(k.value, absent), k.class}, columns.cells(&rows[k].Values, columns.first(&all[k.class].Values))...)
 	}
 	page.Heading("%s", title)
-	page.Table(append([]string{column, "CLASS"}, columns.header()...), rows)
+	page.Table(append([]string{column, "CLASS"}, columns.header()...), table)
 }

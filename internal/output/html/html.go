@@ -1,6 +1,6 @@
-// Package html makes pages of functions. Elements and attributes are the ones that it has,
-// text and values are escaped, and an address is none that somebody else named: there is no
-// other way into a page.
+// Package html builds pages from Go functions. It has a fixed set of elements and attributes.
+// It escapes text and values, and accepts no address that came from somebody else. Nothing
+// reaches a page in another way.
 //
 // html/template would guarantee that too. But its executor finds methods by their names, so
 // that the linker keeps every exported method of every type in the program.

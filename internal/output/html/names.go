@@ -11,7 +11,6 @@ var (
 	Details  = contains("details")
 	Div      = contains("div")
 	Footer   = contains("footer")
-	Form     = contains("form")
 	H1       = contains("h1")
 	H2       = contains("h2")
 	H3       = contains("h3")
@@ -50,12 +49,11 @@ var (
 	AriaDescribedBy     = valued("aria-describedby")
 	AriaLabel           = valued("aria-label")
 	AriaLive            = valued("aria-live")
-	AutoComplete        = valued("autocomplete")
 	Charset             = valued("charset")
 	Class               = valued("class")
+	ColSpan             = valued("colspan")
 	Content             = valued("content")
 	DataKey             = valued("data-key")
-	For                 = valued("for")
 	Height              = valued("height")
 	ID                  = valued("id")
 	Lang                = valued("lang")
@@ -79,12 +77,8 @@ var (
 	Href   = leads("href")
 )
 
-// Attributes that an element has, or not.
-const (
-	AutoFocus = flag("autofocus")
-	Hidden    = flag("hidden")
-	Required  = flag("required")
-)
+// Hidden is an attribute that an element has, or not.
+const Hidden = flag("hidden")
 
 // HTML is a whole page.
 func HTML(inside ...Node) Node { return group{doctype{}, contains("html")(inside...)} }

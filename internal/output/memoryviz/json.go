@@ -8,7 +8,7 @@ import (
 )
 
 // A jsonWriter is an encoder of JSON. The elements of outer lists stand on lines of
-// their own. It keeps the first error for Close.
+// their own. Close returns the first error.
 type jsonWriter struct {
 	w      *bufio.Writer
 	inside []jsonContainer
@@ -67,19 +67,15 @@ func (j *jsonWriter) String(s string) {
 }
 
 func (j *jsonWriter) Pair(a, b int64) {
-	j.List(func() {
+	j.List(nil, func() {
 		j.Int(a)
 		j.Int(b)
 	})
 }
 
-func (j *jsonWriter) List(items func()) { j.contain(false, "[", "]", items) }
+func (j *jsonWriter) List(_ any, items func()) { j.contain(false, "[", "]", items) }
 
-func (j *jsonWriter) Dict(items func()) { j.contain(true, "{", "}", items) }
-
-func (j *jsonWriter) SharedList(_ any, items func()) { j.List(items) }
-
-func (j *jsonWriter) SharedDict(_ any, items func()) { j.Dict(items) }
+func (j *jsonWriter) Dict(_ any, items func()) { j.contain(true, "{", "}", items) }
 
 func (j *jsonWriter) contain(dict bool, begin, end string, items func()) {
 	j.begin()

@@ -10,7 +10,7 @@
 //
 // Memory that is no caching allocator's is a segment of one block. Its segment_pool_id
 // is another for each owner, and PyTorch's is (0, 0). On which stream a segment is used
-// is not told: stream tells which kind it is.
+// is not known: stream says which kind of segment it is.
 package memoryviz
 
 import (
@@ -18,6 +18,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pickle"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -29,12 +30,12 @@ const maxNumber = 1 << 53
 // maxOrdinal bounds the numbers of devices that stand for themselves.
 const maxOrdinal = 64
 
-// Numbers for stream. The viewer makes one segment of pages and what lies beside them
-// with the same number, and then finds neither.
+// Numbers for stream. The viewer joins pages with neighbouring segments of the same number,
+// and then finds neither.
 const (
 	streamPool    = iota // a caching allocator's
-	streamOutside        // what is none's
-	streamOlder          // what was not seen to come
+	streamOutside        // memory that is no caching allocator's
+	streamOlder          // memory from before the trace
 	streamPages          // pages, where other segments are a caching allocator's too
 )
 
@@ -44,11 +45,10 @@ type encoder interface {
 	Bool(v bool)
 	String(s string)
 	Pair(a, b int64)
-	List(items func())
-	Dict(items func())
-	// SharedList and SharedDict write what key stands for, once if they can.
-	SharedList(key any, items func())
-	SharedDict(key any, items func())
+	// List and Dict write what items writes; if key is not nil, once for all uses of key if
+	// they can.
+	List(key any, items func())
+	Dict(key any, items func())
 	Close() error
 }
 
@@ -65,32 +65,32 @@ type document struct {
 	layout   *snapshot.Layout
 	device   []int // by place
 	devices  int
-	pools    map[string]int64 // by owner
-	frames   map[*snapshot.Location]int
+	pools    render.Index[string] // by owner
+	frames   render.Index[*snapshot.Location]
 	mixed    []bool // by device: caching allocators have segments of both kinds there
 	high     uint64 // bytes that lie beyond maxNumber
 }
 
 func write(e encoder, s *snapshot.Snapshot) error {
-	d := &document{encoder: e, snapshot: s, layout: s.Layout, pools: map[string]int64{}, frames: map[*snapshot.Location]int{}}
+	d := &document{encoder: e, snapshot: s, layout: s.Layout, pools: render.Index[string]{}, frames: render.Index[*snapshot.Location]{}}
 	if d.layout == nil {
 		d.layout = &snapshot.Layout{}
 	}
 	d.number()
-	d.low()
-	d.Dict(func() {
-		d.key("segments", func() { d.List(d.segments) })
-		d.key("device_traces", func() { d.List(d.deviceTraces) })
+	d.dropHigh()
+	d.Dict(nil, func() {
+		d.key("segments", func() { d.List(nil, d.segments) })
+		d.key("device_traces", func() { d.List(nil, d.deviceTraces) })
 		d.key("allocator_settings", func() {
-			d.Dict(func() {
+			d.Dict(nil, func() {
 				d.key("trace_alloc_overflowed", func() { d.Bool(d.layout.Dropped > 0) })
 				if d.layout.Dropped > 0 {
 					d.int("trace_alloc_max_entries", int64(d.layout.Changes))
 				}
 			})
 		})
-		d.key("external_annotations", func() { d.List(func() {}) })
-		d.key("gpumemtrace", func() { d.Dict(d.about) })
+		d.key("external_annotations", func() { d.List(nil, func() {}) })
+		d.key("gpumemtrace", func() { d.Dict(nil, d.about) })
 	})
 	if err := d.Close(); err != nil {
 		return fmt.Errorf("write memory snapshot: %w", err)
@@ -103,7 +103,7 @@ func (d *document) key(name string, value func()) {
 	value()
 }
 
-// String writes what a traced program may have chosen.
+// String writes text that a traced program may have chosen.
 func (d *document) String(s string) { d.encoder.String(render.Clean(s)) }
 
 func (d *document) text(key, s string)      { d.key(key, func() { d.String(s) }) }
@@ -142,8 +142,8 @@ func (d *document) number() {
 	}
 }
 
-// low leaves out segments at addresses that the viewer cannot count to.
-func (d *document) low() {
+// dropHigh drops segments at addresses that the viewer cannot count to.
+func (d *document) dropHigh() {
 	layout := *d.layout
 	layout.Segments = nil
 	for _, s := range d.layout.Segments {
@@ -159,7 +159,7 @@ func (d *document) low() {
 func (d *document) segments() {
 	for i := range d.layout.Segments {
 		s := &d.layout.Segments[i]
-		d.Dict(func() { d.segment(s) })
+		d.Dict(nil, func() { d.segment(s) })
 	}
 }
 
@@ -188,7 +188,7 @@ func (d *document) segment(s *snapshot.Segment) {
 	d.key("is_expandable", func() { d.Bool(s.Expandable) })
 	d.key("frames", func() { d.stack(s.Source) })
 	d.key("user_metadata", func() { d.metadata(s.Source) })
-	d.key("blocks", func() { d.List(func() { d.blocks(s) }) })
+	d.key("blocks", func() { d.List(nil, func() { d.blocks(s) }) })
 }
 
 // stream returns the number of a kind of segment.
@@ -211,10 +211,8 @@ func (d *document) pool(source int, pool bool) int64 {
 	if owner == "pytorch" {
 		return 0
 	}
-	if d.pools[owner] == 0 {
-		d.pools[owner] = int64(len(d.pools)) + 1
-	}
-	return d.pools[owner]
+	n, _ := d.pools.Number(owner)
+	return int64(n) + 1
 }
 
 // blocks writes those of a segment, and what is free between them.
@@ -238,7 +236,7 @@ func (d *document) block(address, size uint64, state string, source int) {
 	if source < 0 {
 		requested = 0
 	}
-	d.Dict(func() {
+	d.Dict(nil, func() {
 		d.int("address", int64(address))
 		d.int("size", int64(size))
 		d.int("requested_size", int64(requested))
@@ -260,18 +258,14 @@ type (
 // stack writes the frames of a source, leaf first.
 func (d *document) stack(source int) {
 	if source < 0 {
-		d.SharedList(stackKey(-1), func() {})
+		d.List(stackKey(-1), func() {})
 		return
 	}
-	d.SharedList(stackKey(source), func() {
+	d.List(stackKey(source), func() {
 		for _, l := range d.layout.Sources[source].Stack {
-			n, ok := d.frames[l]
-			if !ok {
-				n = len(d.frames)
-				d.frames[l] = n
-			}
+			n, _ := d.frames.Number(l)
 			for i := range l.Lines {
-				d.SharedDict(frameKey{n, i}, func() { d.frame(l, &l.Lines[i]) })
+				d.Dict(frameKey{n, i}, func() { d.frame(l, &l.Lines[i]) })
 			}
 		}
 	})
@@ -290,17 +284,17 @@ func (d *document) frame(l *snapshot.Location, line *snapshot.Line) {
 // metadata writes the labels of a source.
 func (d *document) metadata(source int) {
 	if source < 0 {
-		d.SharedDict(labelKey(-1), func() {})
+		d.Dict(labelKey(-1), func() {})
 		return
 	}
-	d.SharedDict(labelKey(source), func() { d.labels(source) })
+	d.Dict(labelKey(source), func() { d.labels(source) })
 }
 
 func (d *document) labels(source int) {
 	labels := &d.layout.Sources[source].Labels
 	for i := range snapshot.AllLabels {
 		l := &snapshot.AllLabels[i]
-		if text := l.Get(labels); text != "" && !l.Numeric() {
+		if text := l.Get(labels); text != "" && !l.Numeric() && !l.OfProcess() {
 			d.text(l.Name, text)
 		}
 	}
@@ -313,7 +307,7 @@ func (d *document) deviceTraces() {
 		traces = make([]trace, max(len(traces), 1))
 	}
 	for device, t := range traces {
-		d.List(func() {
+		d.List(nil, func() {
 			if empty && device == 0 {
 				// The viewer throws where no device has anything; PyTorch has this
 				// entry where it made a snapshot.
@@ -333,9 +327,9 @@ func (d *document) deviceTraces() {
 
 // entry writes one of a trace.
 func (d *document) entry(action string, step *snapshot.Change, stream int64, source int) {
-	d.Dict(func() {
+	d.Dict(nil, func() {
 		d.text("action", action)
-		if step.Action == snapshot.MemoryLacked {
+		if step.Action == snapshot.AllocationFailed {
 			d.int("device_free", step.Free)
 		} else {
 			d.int("addr", int64(step.Address))
@@ -346,8 +340,8 @@ func (d *document) entry(action string, step *snapshot.Change, stream int64, sou
 		d.key("frames", func() { d.stack(source) })
 		d.text("compile_context", "N/A")
 		d.key("user_metadata", func() {
-			if step.Action == snapshot.MemoryLacked {
-				d.Dict(func() { d.lacked(step) })
+			if step.Action == snapshot.AllocationFailed {
+				d.Dict(nil, func() { d.lacked(step) })
 			} else {
 				d.metadata(source)
 			}
@@ -355,7 +349,7 @@ func (d *document) entry(action string, step *snapshot.Change, stream int64, sou
 	})
 }
 
-// lacked says what is known of a failure for want of memory.
+// lacked writes the metadata of a failure for want of memory.
 func (d *document) lacked(s *snapshot.Change) {
 	d.labels(s.Source)
 	if s.FreeKnown {
@@ -386,7 +380,7 @@ func (d *document) step(s *snapshot.Change) {
 			d.freed(s, of)
 		}
 		d.entry(ended, s, of, s.Source)
-	case snapshot.MemoryLacked:
+	case snapshot.AllocationFailed:
 		d.entry("oom", s, streamPool, s.Source)
 	}
 }
@@ -429,7 +423,7 @@ func (d *document) repair(at *snapshot.Change, r repair) {
 	d.entry(action, &s, of, -1)
 }
 
-// about says where the snapshot comes from, and what it lacks.
+// about writes where the snapshot comes from, and its notes and losses.
 func (d *document) about() {
 	m := &d.snapshot.Meta
 	for _, x := range [...]struct{ key, text string }{
@@ -440,10 +434,10 @@ func (d *document) about() {
 	d.int("start_us", m.Start.UnixMicro())
 	d.int("duration_us", m.Duration.Microseconds())
 	d.key("devices", func() {
-		d.List(func() {
+		d.List(nil, func() {
 			for i := range d.layout.Places {
 				p := &d.layout.Places[i]
-				d.Dict(func() {
+				d.Dict(nil, func() {
 					d.int("device", int64(d.device[i]))
 					d.int("pid", int64(p.PID))
 					d.text("process", p.Process)
@@ -454,15 +448,15 @@ func (d *document) about() {
 		})
 	})
 	d.key("notes", func() {
-		d.List(func() {
+		d.List(nil, func() {
 			for _, text := range d.notes() {
 				d.String(text)
 			}
 		})
 	})
 	d.key("loss", func() {
-		d.Dict(func() {
-			for _, c := range d.snapshot.Loss {
+		d.Dict(nil, func() {
+			for _, c := range loss.Shown(d.snapshot.Loss) {
 				if c.Value != 0 {
 					d.int(c.Name, int64(min(c.Value, maxNumber)))
 				}

@@ -35,7 +35,7 @@ func training() *snapshot.Snapshot {
 		{Action: snapshot.BlockCame, Address: base, Size: 512, Source: 1},
 		{Action: snapshot.BlockCame, Address: base + 1024, Size: 512, Source: 1},
 		{Action: snapshot.BlockEnded, Address: base, Size: 512, Source: -1},
-		{Action: snapshot.MemoryLacked, Size: 1 << 40, Source: 1, Free: 123 << 20, FreeKnown: true},
+		{Action: snapshot.AllocationFailed, Size: 1 << 40, Source: 1, Free: 123 << 20, FreeKnown: true},
 		{Action: snapshot.BlockCame, Address: base + 2048, Size: 512, Source: 1},
 		{Action: snapshot.SegmentCame, Address: base + 128<<20, Size: 1 << 20, Source: 2},
 		{Action: snapshot.SegmentEnded, Address: base + 128<<20, Size: 1 << 20, Source: -1},

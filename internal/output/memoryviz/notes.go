@@ -13,7 +13,7 @@ func (d *document) notes() (out []string) {
 		note("device_traces lack the first %d changes: the latest %d are kept (--trace-max).", n, d.layout.Changes)
 	}
 	if d.layout.Opaque {
-		note("Each segment is one block in use: not every tensor was told (--tensor-sample, --tensor-min), so that nobody knows what of it is free.")
+		note("Each segment is shown as one block in use. The recording has a sample of the tensors (--tensor-sample), so the free parts of a segment are unknown.")
 	}
 	mapped, older := map[int]int64{}, map[int]int64{} // by process
 	for i := range d.layout.Segments {

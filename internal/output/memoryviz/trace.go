@@ -6,11 +6,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// The viewer goes through a trace backwards, from the segments and blocks at its end:
-// it takes away what came and puts back what ended. Each block must lie in a segment
-// all the while, and each segment that came must be there.
+// The viewer goes through a trace backwards, from the segments and blocks at its end: it
+// removes what was allocated and restores what was freed. At each step each block must lie
+// in a segment, and each segment that is removed must be there.
 
-// repairs are what the trace tells beside a step that was seen.
+// repairs are what the trace has beside a step that was seen.
 type repairs struct {
 	// moved are blocks that lie in another segment after the step than before it: they
 	// end before it, and come again after it.
@@ -26,8 +26,8 @@ type repair struct {
 	pages    bool // of an expandable segment
 }
 
-// oldSegment is the least size of a segment, in bytes, that blocks from before the
-// trace are taken to lie in: that of PyTorch's smallest.
+// oldSegment is the assumed least size of segments from before the trace, in bytes: that of
+// PyTorch's smallest.
 const oldSegment = 2 << 20
 
 // A trace is the steps of a device, by their numbers in the layout.
@@ -56,7 +56,7 @@ func (d *document) traces() []trace {
 	}
 	for i := range d.layout.Changes {
 		step := d.layout.Change(i)
-		if step.Action == snapshot.MemoryLacked || step.Address < maxNumber && step.Size <= maxNumber-step.Address {
+		if step.Action == snapshot.AllocationFailed || step.Address < maxNumber && step.Size <= maxNumber-step.Address {
 			t := &out[d.device[step.Place]]
 			t.steps = append(t.steps, uint32(i))
 		}
@@ -83,19 +83,19 @@ func (t *trace) repair(layout *snapshot.Layout) {
 			}
 			r.moved = t.blocks.over(lowest, highest)
 			t.segments.add(span{from: from, to: to})
-			t.house(r.moved, &r.before)
+			t.cover(r.moved, &r.before)
 		case snapshot.SegmentCame:
 			for _, gap := range t.segments.gaps(from, to) {
 				r.after = append(r.after, repair{from: gap.from, to: gap.to, ended: true, pages: step.Expandable})
 			}
 			t.segments.remove(from, to)
 			r.moved = t.blocks.over(from, to)
-			t.house(r.moved, &r.before)
+			t.cover(r.moved, &r.before)
 		case snapshot.BlockEnded:
-			t.house([]span{{from: from, to: to}}, &r.after)
+			t.cover([]span{{from: from, to: to}}, &r.after)
 			t.blocks.add(span{from: from, to: to})
 		case snapshot.BlockCame:
-			t.house([]span{{from: from, to: to}}, &r.after)
+			t.cover([]span{{from: from, to: to}}, &r.after)
 			t.blocks.spans.Delete(span{from: from})
 		}
 		if len(r.moved)+len(r.before)+len(r.after) > 0 {
@@ -104,8 +104,8 @@ func (t *trace) repair(layout *snapshot.Layout) {
 	}
 }
 
-// house makes segments for what of blocks is in none.
-func (t *trace) house(blocks []span, ended *[]repair) {
+// cover makes segments for the parts of blocks that are in none.
+func (t *trace) cover(blocks []span, ended *[]repair) {
 	for _, b := range blocks {
 		for _, gap := range t.segments.gaps(b.from, b.to) {
 			s := t.segments.around(gap, oldSegment)

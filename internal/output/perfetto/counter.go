@@ -1,7 +1,7 @@
 package perfetto
 
-// A counter is a track of bytes over time. Of each interval it keeps the lowest, the
-// highest and the last value, each with its time, so that peaks are exact.
+// A counter is a track of bytes over time. It has the lowest, the highest and the last value
+// of each interval, each with its time, so that peaks are exact.
 type counter struct {
 	uuid  uint64
 	value int64
@@ -17,8 +17,8 @@ type point struct {
 	value int64
 }
 
-// take takes the value at a time of an interval, which is no earlier than the one before.
-func (c *counter) take(w *writer, interval, time uint64) {
+// add adds a point at a time of an interval, which is no earlier than the one before.
+func (c *counter) add(w *writer, interval, time uint64) {
 	c.dirty = false
 	p := point{time, c.value}
 	if c.some && c.interval != interval {

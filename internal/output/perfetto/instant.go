@@ -6,14 +6,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
-// instants are those that a timeline has.
+// instants are those that a plot has.
 type instants struct {
-	failing            *state.Failures
 	failures, readings int // written
 }
 
 // failed writes a failure that is over.
-func (t *timeline) failed(f *state.Failure) {
+func (t *plot) failed(f *state.Failure) {
 	p := t.survey.processes[f.Proc]
 	if t.failures >= maxInstants || p == nil {
 		t.lost.Add(lossInstants, 1)
@@ -34,8 +33,8 @@ func (t *timeline) failed(f *state.Failure) {
 	t.out.named(p.failures, f.Time, typeInstant, "out of memory", a.message)
 }
 
-// reading writes what the driver says of each process.
-func (t *timeline) reading(r *record.Reading) {
+// reading writes the driver's figures of each process.
+func (t *plot) reading(r *record.Reading) {
 	uses := map[event.Process]*args{}
 	var order []event.Process
 	for i := range r.Uses {

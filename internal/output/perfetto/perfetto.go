@@ -1,11 +1,11 @@
-// Package perfetto makes a trace for Perfetto (ui.perfetto.dev) of a recording: what
-// each process held over time, by GPU and by what it is, as counters; failures for want
-// of memory and the driver's readings as instants; and, where that is wanted, the life
-// of each allocation as a slice.
+// Package perfetto makes a trace for Perfetto (ui.perfetto.dev) of a recording: the memory of
+// each process over time, by GPU and by cause or owner, as counters; failures for want of
+// memory and the driver's readings as instants; and, as an option, the life of each
+// allocation as a slice.
 //
-// The recording is played twice. What a call site is, its owner for one, is known at
-// its end only, and a counter must know at each event which sites it counts. Nothing
-// is kept that grows with the number of events.
+// The recording is played twice. The owner of a call site, for example, is known only at the
+// end of the recording, and a counter must know at each event which sites it counts. Memory
+// does not grow with the number of events.
 package perfetto
 
 import (
@@ -29,15 +29,15 @@ const (
 	minIntervals, maxIntervals = 256, 4096
 	// maxInstants bounds the instants of a sort.
 	maxInstants = 10_000
-	// maxSites bounds the call sites that are known by what they are.
+	// maxSites bounds the call sites whose labels are known.
 	maxSites = 1 << 18
 )
 
 var causes loss.Causes
 
 var (
-	lossSites    = causes.Add("perfetto_sites_full", "changes of memory in use that only a total of the Perfetto trace has, because there were too many call sites")
-	lossTracks   = causes.Add("perfetto_tracks_full", "counters left out of the Perfetto trace because there were too many: the total that they are part of has their bytes")
+	lossSites    = causes.Add("perfetto_sites_full", "changes of memory in use that the Perfetto trace shows only in a total, because there were too many call sites")
+	lossTracks   = causes.Add("perfetto_tracks_full", "counters left out of the Perfetto trace because there were too many: their bytes are in the total")
 	lossInstants = causes.Add("perfetto_instants_full", "failures and readings left out of the Perfetto trace because there were too many")
 	lossSlices   = causes.Add("perfetto_slices_full", "allocations without a slice in the Perfetto trace because there were too many")
 )
@@ -55,11 +55,11 @@ type Options struct {
 // are those of replay.Play, and of w.
 func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, error) {
 	lost := loss.New(causes)
-	first := newSurvey(o, lost)
-	play := replay.Options{At: o.Play.At, Time: o.Play.Time, Before: first.before, Changed: first.changed}
-	if told := o.Play.Progress; told != nil {
-		play.Progress = func(part float64) { told(part / 2) }
-		o.Play.Progress = func(part float64) { told((1 + part) / 2) }
+	first := newSurvey(o)
+	play := replay.Options{At: o.Play.At, Later: o.Play.Later, Before: first.before, Changed: first.Hear}
+	if report := o.Play.Progress; report != nil {
+		play.Progress = func(part float64) { report(part / 2) }
+		o.Play.Progress = func(part float64) { report((1 + part) / 2) }
 	}
 	s, err := replay.Play(path, play)
 	if err != nil {
@@ -67,7 +67,7 @@ func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, e
 	}
 	first.finish(s)
 	out := &writer{w: bufio.NewWriterSize(w, 1<<16)}
-	t := newTimeline(out, first, o, lost)
+	t := newPlot(out, first, o, lost)
 	o.Play.Before, o.Play.Changed = t.before, t.hear
 	if s, err = replay.Play(path, o.Play); err != nil {
 		return nil, nil, err

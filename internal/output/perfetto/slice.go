@@ -10,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -34,7 +35,7 @@ type lives struct {
 	lanes map[laneKey]*btree.BTreeG[lane]
 	n     int    // lanes
 	all   int    // slices
-	over  []life // of the latest record, which tells of them in no order
+	over  []life // ended by the latest record, in no order
 }
 
 type laneKey struct {
@@ -50,7 +51,7 @@ type life struct {
 }
 
 // live writes a slice.
-func (t *timeline) live(l *life) {
+func (t *plot) live(l *life) {
 	x := t.label(l.Site)
 	p := t.survey.processes[l.Proc]
 	if x == nil || p == nil || t.all >= maxSlices {
@@ -90,7 +91,7 @@ func (t *timeline) live(l *life) {
 	a.message = append(a.message, x.args...)
 	t.out.named(on.uuid, l.Time, typeBegin, cmp.Or(x.title, "allocation"), a.message)
 	if !l.over {
-		return // the lane is taken
+		return // the lane is in use for good
 	}
 	t.out.end(on.uuid, l.end)
 	on.end = l.end
@@ -99,7 +100,7 @@ func (t *timeline) live(l *life) {
 
 // rest writes the lives of a process, or of all that live, which end at a time, or do not
 // end.
-func (t *timeline) rest(s *state.State, whose func(event.Process) bool, end uint64, over bool) {
+func (t *plot) rest(s *state.State, whose func(event.Process) bool, end uint64, over bool) {
 	var all []life
 	for a := range s.Rows {
 		switch {
@@ -114,21 +115,21 @@ func (t *timeline) rest(s *state.State, whose func(event.Process) bool, end uint
 }
 
 // writeOver writes the lives that the latest record ended.
-func (t *timeline) writeOver() {
+func (t *plot) writeOver() {
 	t.write(t.over)
 	t.over = t.over[:0]
 }
 
-func (t *timeline) write(all []life) {
+func (t *plot) write(all []life) {
 	slices.SortFunc(all, func(a, b life) int {
-		return cmp.Or(compareProcesses(a.Proc, b.Proc), cmp.Compare(a.Time, b.Time), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Handle, b.Handle), cmp.Compare(a.Space, b.Space))
+		return cmp.Or(observe.CompareProcesses(a.Proc, b.Proc), cmp.Compare(a.Time, b.Time), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Handle, b.Handle), cmp.Compare(a.Space, b.Space))
 	})
 	for i := range all {
 		t.live(&all[i])
 	}
 }
 
-// describe returns what the slices of a site have in common: their name and annotations.
+// describe returns the name and the annotations that the slices of a site share.
 func describe(x *snapshot.Sample) (title string, out message) {
 	var a args
 	a.text("kind", x.Kind)
@@ -139,5 +140,5 @@ func describe(x *snapshot.Sample) (title string, out message) {
 	a.text("operator", x.Operator)
 	a.text("module", x.Module)
 	a.texts("stack", leafLines(x.Frames()))
-	return render.Telling(x.Frames(), 2), a.message
+	return render.Brief(x.Frames(), 2), a.message
 }

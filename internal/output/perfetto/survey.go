@@ -4,77 +4,31 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
-
-// A moment is what both passes know of the time.
-type moment struct {
-	trace record.Trace
-	now   uint64 // CLOCK_MONOTONIC in nanoseconds
-	slept uint64 // as record.Moment
-	// rebuilding: what was live is being told again, so that what is held is less than
-	// it was.
-	rebuilding bool
-}
-
-// take follows a record, before the state has it.
-func (m *moment) take(r record.Record) {
-	switch r := r.(type) {
-	case *record.Trace:
-		m.trace = *r
-	case *record.Cut:
-		m.now, m.rebuilding = max(m.now, r.Time), true
-	case *record.Moment:
-		m.now, m.slept, m.rebuilding = max(m.now, r.Time), r.Slept, false
-	case *event.Event:
-		if !m.rebuilding {
-			m.now = max(m.now, r.Time)
-		}
-	}
-}
 
 // A survey is the first pass: which call sites there are, and what they are. A site goes
 // by its key when it is first heard of: its device may become known later.
 type survey struct {
-	moment
-	opts    Options
-	lost    *loss.Set
+	*observe.Observer[ledger.SiteKey]
 	records int
-	state   *state.State
+	slept   uint64 // how long the machine had slept at the first moment
+	timed   bool
+	met     int // sites
 
-	begin, end uint64 // of time
-	first      uint64 // what the machine had slept at the first moment
-	timed      bool
-	sites      map[*ledger.Site]ledger.SiteKey // their keys
-	of         map[event.Process]*sites        // living
-	kept       int
-	views      []kept
-	pools      map[ledger.SiteKey]bool // that tensors were handed out of
-	processes  map[event.Process]*process
-	shown      map[ledger.SiteKey]snapshot.Sample
-	tensors    string // what their counters are called
+	pools     map[ledger.SiteKey]bool // that tensors were handed out of
+	processes map[event.Process]*process
+	shown     map[ledger.SiteKey]snapshot.Sample
+	tensors   string // what their counters are called
 }
 
-// sites are those of a process, and what they went by when they were first heard of.
-type sites struct {
-	all  []*ledger.Site
-	keys []ledger.SiteKey
-}
-
-// kept are sites as they were when their process ended.
-type kept struct {
-	keys []ledger.SiteKey
-	view *state.Selection
-}
-
-// A process is what tracks of it say.
+// A process is the data of its tracks.
 type process struct {
 	name           string
 	failed, driver bool // has failures, readings
@@ -83,26 +37,22 @@ type process struct {
 	readings       uint64
 }
 
-func newSurvey(o Options, lost *loss.Set) *survey {
-	return &survey{opts: o, lost: lost, sites: map[*ledger.Site]ledger.SiteKey{}, of: map[event.Process]*sites{},
-		pools: map[ledger.SiteKey]bool{}, processes: map[event.Process]*process{}, shown: map[ledger.SiteKey]snapshot.Sample{}}
+func newSurvey(o Options) *survey {
+	v := &survey{pools: map[ledger.SiteKey]bool{}, processes: map[event.Process]*process{}, shown: map[ledger.SiteKey]snapshot.Sample{}}
+	v.Observer = observe.New(o.Native, observe.Hooks[ledger.SiteKey]{Meet: v.meet, Count: v.count, Leave: v.leave,
+		Name: func(key ledger.SiteKey, x snapshot.Sample) { v.shown[key] = x }})
+	return v
 }
 
-// before hears of each record before the state takes it.
+// before follows a record before the state applies it.
 func (v *survey) before(s *state.State, r record.Record) {
 	v.records++
-	v.state = s
-	v.take(r)
-	if v.begin == 0 && !v.rebuilding {
-		v.begin = v.now
-	}
+	v.Before(s, r)
 	switch r := r.(type) {
 	case *record.Moment:
 		if !v.timed {
-			v.timed, v.first = true, r.Slept
+			v.timed, v.slept = true, r.Slept
 		}
-	case *record.Cut:
-		v.keepAll(s)
 	case *record.Reading:
 		for i := range r.Uses {
 			if r.Uses[i].Known {
@@ -113,93 +63,61 @@ func (v *survey) before(s *state.State, r record.Record) {
 		if state.OutOfMemory(r) {
 			v.process(r.Proc).failed = true
 		}
-		if r.Op == event.OpExit && v.processes[r.Proc] != nil {
-			v.process(r.Proc).name = cmp.Or(s.Name(r.Proc), r.Name)
-			v.keep(s, r.Proc)
-		}
 	}
 }
 
-// maxProcesses bounds those that have a track, as many as the ledgers have.
-const maxProcesses = 1 << 16
-
-// process returns what tracks say of a process, made if there is room.
+// process returns the data of a process, made if there is room.
 func (v *survey) process(id event.Process) *process {
 	p := v.processes[id]
 	if p == nil {
 		p = &process{}
-		if len(v.processes) < maxProcesses {
+		if len(v.processes) < observe.MaxProcesses {
 			v.processes[id] = p
 		}
 	}
 	return p
 }
 
-// changed hears of a change.
-func (v *survey) changed(c ledger.Change) {
-	one := c.Site
-	defer v.pool(one)
-	if _, ok := v.sites[one]; ok || v.kept >= maxSites {
+// meet counts a new site.
+func (v *survey) meet(site *ledger.Site) (ledger.SiteKey, bool) {
+	if v.met >= maxSites {
+		return ledger.SiteKey{}, false
+	}
+	v.met++
+	v.process(site.Proc)
+	return site.SiteKey, true
+}
+
+// count looks whether tensors were handed out of a site's memory.
+func (v *survey) count(x *observe.Site[ledger.SiteKey]) {
+	if x.Kind.Class() != event.ClassDevice || v.pools[x.Own] {
 		return
 	}
-	v.kept++
-	v.sites[one] = one.SiteKey
-	v.process(one.Proc)
-	of := v.of[one.Proc]
-	if of == nil {
-		of = &sites{}
-		v.of[one.Proc] = of
-	}
-	of.all, of.keys = append(of.all, one), append(of.keys, one.SiteKey)
-}
-
-// pool looks whether tensors were handed out of a site's memory.
-func (v *survey) pool(one *ledger.Site) {
-	if key, ok := v.sites[one]; ok && one.Kind.Class() == event.ClassDevice && !v.pools[key] && v.state.Pools(one) {
-		v.pools[key] = true
+	if _, divided := v.State.CachedBytes(x.Site); divided {
+		v.pools[x.Own] = true
 	}
 }
 
-// keep keeps the sites of a process that is about to end.
-func (v *survey) keep(s *state.State, id event.Process) {
-	of := v.of[id]
-	if of == nil {
-		return
-	}
-	v.views = append(v.views, kept{of.keys, s.Select(of.all, v.opts.Native)})
-	for _, one := range of.all {
-		delete(v.sites, one)
-	}
-	delete(v.of, id)
-}
-
-func (v *survey) keepAll(s *state.State) {
-	for id := range v.of {
-		if name := s.Name(id); name != "" {
-			v.process(id).name = name
-		}
-		v.keep(s, id)
+// leave stores the name of a process.
+func (v *survey) leave(id event.Process, name string) {
+	if p := v.processes[id]; p != nil {
+		p.name = cmp.Or(v.State.Name(id), name, p.name)
 	}
 }
 
-// finish names what was kept, at the end of the recording.
+// finish names processes and sites, at the end of the recording.
 func (v *survey) finish(s *state.State) {
-	v.keepAll(s)
+	v.Finish(s)
 	for id, p := range v.processes {
 		p.name = cmp.Or(p.name, s.Name(id))
 	}
-	v.end = v.now
 	v.tensors = nameTensors
-	if sample, least := s.Telling(); sample != 0 || least != 0 {
-		v.tensors = partial(sample, least)
-		clear(v.pools) // nobody knows what of them is in tensors
+	if s.TensorSample() != 0 {
+		v.tensors = nameEstimates
+		clear(v.pools) // it is not known how much of them is in tensors
 	}
-	for _, k := range v.views {
-		for i, sample := range k.view.Selected() {
-			v.shown[k.keys[i]] = sample
-		}
-	}
-	v.views, v.sites, v.of, v.state = nil, nil, nil, nil
+	v.NameSites()
+	v.Observer = &observe.Observer[ledger.SiteKey]{Clock: v.Clock} // the second pass needs the memory of the rest
 }
 
 // ordered returns the processes that have tracks, by PID.
@@ -208,12 +126,8 @@ func (v *survey) ordered() []event.Process {
 	for id := range v.processes {
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, compareProcesses)
+	slices.SortFunc(ids, observe.CompareProcesses)
 	return ids
-}
-
-func compareProcesses(a, b event.Process) int {
-	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Start, b.Start))
 }
 
 // Names of counters are those of a class's total, and of its parts.
@@ -221,20 +135,8 @@ const (
 	nameAll         = "all memory"
 	nameAllocations = "allocations"
 	nameTensors     = "tensors"
+	nameEstimates   = "tensors (estimated)" // those of a sample count for others
 )
-
-// partial returns what tensors are called where not every one is told: those that are
-// told of a sample count for others.
-func partial(sample, least uint64) string {
-	name := nameTensors
-	if least != 0 {
-		name += " of " + bytefmt.Format(int64(least)) + " and more"
-	}
-	if sample != 0 {
-		name += " (estimated)"
-	}
-	return name
-}
 
 // counters returns the names of the counters that a site's bytes are in, its class's
 // total first.

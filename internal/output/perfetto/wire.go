@@ -2,7 +2,6 @@ package perfetto
 
 import (
 	"bufio"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -75,25 +74,12 @@ func (m *message) bytes(field protowire.Number, b []byte) {
 }
 
 // text adds text that a traced program may have chosen.
-func (m *message) text(field protowire.Number, s string) { m.bytes(field, []byte(clean(s))) }
+func (m *message) text(field protowire.Number, s string) {
+	m.bytes(field, []byte(render.Cut(s, maxText)))
+}
 
 // maxText bounds a name, in bytes.
 const maxText = 256
-
-// clean returns s as valid UTF-8 that prints, of maxText bytes at most.
-func clean(s string) string {
-	const more = "…"
-	whole := len(s) <= maxText
-	s = render.Clean(s[:min(len(s), maxText)])
-	if whole && len(s) <= maxText {
-		return s
-	}
-	end := min(len(s), maxText-len(more))
-	for end > 0 && end < len(s) && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + more
-}
 
 // args are a TrackEvent's debug annotations.
 type args struct{ message }
@@ -139,8 +125,8 @@ type writer struct {
 	tracks       uint64 // UUIDs given
 }
 
-// put writes the packet with w.body as its field.
-func (w *writer) put(field protowire.Number) {
+// flush writes the packet with w.body as its field.
+func (w *writer) flush(field protowire.Number) {
 	w.packet.bytes(field, w.body)
 	w.packet.number(packetSequence, sequence)
 	w.head = protowire.AppendVarint(protowire.AppendTag(w.head[:0], traceField, protowire.BytesType), uint64(len(w.packet)))
@@ -168,7 +154,7 @@ func (w *writer) clocks(time, slept uint64, boot int64) {
 		one.number(clockTime, c.time)
 		w.body.bytes(clocksClock, one)
 	}
-	w.put(packetClocks)
+	w.flush(packetClocks)
 }
 
 // process declares a process and returns its UUID.
@@ -203,7 +189,7 @@ func (w *writer) track(name string, parent uint64, field protowire.Number, of me
 	if parent != 0 {
 		w.body.number(trackParent, parent)
 	}
-	w.put(packetDescriptor)
+	w.flush(packetDescriptor)
 	return w.tracks
 }
 
@@ -211,7 +197,7 @@ func (w *writer) track(name string, parent uint64, field protowire.Number, of me
 func (w *writer) value(track, time uint64, v int64) {
 	w.event(track, time, typeCounter)
 	w.body.number(eventCounter, uint64(v))
-	w.put(packetEvent)
+	w.flush(packetEvent)
 }
 
 // named writes an event with a name, or an instant.
@@ -219,13 +205,13 @@ func (w *writer) named(track, time, kind uint64, name string, args []byte) {
 	w.event(track, time, kind)
 	w.body.text(eventName, name)
 	w.body = append(w.body, args...)
-	w.put(packetEvent)
+	w.flush(packetEvent)
 }
 
 // end ends the slice that began last on a track.
 func (w *writer) end(track, time uint64) {
 	w.event(track, time, typeEnd)
-	w.put(packetEvent)
+	w.flush(packetEvent)
 }
 
 func (w *writer) event(track, time, kind uint64) {

@@ -1,6 +1,6 @@
-// Package pickle writes values as Python's pickle.load reads them, in protocol 4 and
-// with few of its opcodes: those that PyTorch's memory viewer knows too. What is
-// written goes out as it comes; only what is shared is remembered.
+// Package pickle writes values in the form that Python's pickle.load reads. It uses protocol 4
+// and only the opcodes that PyTorch's memory viewer knows too. It writes each value at once, and
+// remembers only the shared values.
 package pickle
 
 import (
@@ -15,7 +15,6 @@ const (
 	opProto      = 0x80
 	opStop       = '.'
 	opMark       = '('
-	opNone       = 'N'
 	opTrue       = 0x88
 	opFalse      = 0x89
 	opInt        = 'J'  // 4 bytes, with a sign
@@ -37,7 +36,7 @@ const (
 	maxRemembers = 1 << 24
 )
 
-// A Writer writes one value: a List or a Dict. It keeps the first error for Close.
+// A Writer writes one value: a List or a Dict. Close returns the first error.
 type Writer struct {
 	w      *bufio.Writer
 	inside []container
@@ -81,13 +80,6 @@ func (p *Writer) end() {
 			c.items = 0
 		}
 	}
-}
-
-// None writes None.
-func (p *Writer) None() {
-	p.begin()
-	p.op(opNone)
-	p.end()
 }
 
 // Bool writes True or False.
@@ -140,35 +132,33 @@ func (p *Writer) Pair(a, b int64) {
 
 // String writes a string, which is valid UTF-8. Equal ones are written once.
 func (p *Writer) String(s string) {
-	p.shared(s, func() {
-		p.begin()
-		if n := len(s); n <= math.MaxUint8 {
-			p.op(opShortText, byte(n))
-		} else {
-			p.op(opText)
-			p.op(binary.LittleEndian.AppendUint32(nil, uint32(n))...)
-		}
-		p.w.WriteString(s)
-		p.remember(s)
-		p.end()
-	})
+	if p.get(s) {
+		return
+	}
+	p.begin()
+	if n := len(s); n <= math.MaxUint8 {
+		p.op(opShortText, byte(n))
+	} else {
+		p.op(opText)
+		p.op(binary.LittleEndian.AppendUint32(nil, uint32(n))...)
+	}
+	p.w.WriteString(s)
+	p.remember(s)
+	p.end()
 }
 
-// List writes a list of what items writes.
-func (p *Writer) List(items func()) { p.contain(nil, opEmptyList, opAppends, batch, items) }
+// List writes a list of what items writes. If key, which is no string, is not nil, the list
+// is written once, and who reads it has one list for all uses of key.
+func (p *Writer) List(key any, items func()) { p.shared(key, opEmptyList, opAppends, batch, items) }
 
-// Dict writes a dict of what items writes: keys, each before its value.
-func (p *Writer) Dict(items func()) { p.contain(nil, opEmptyDict, opSetItems, 2*batch, items) }
+// Dict writes a dict of what items writes: keys, each before its value. It is shared by key as
+// a List is.
+func (p *Writer) Dict(key any, items func()) { p.shared(key, opEmptyDict, opSetItems, 2*batch, items) }
 
-// SharedList writes the list that key, which is no string, stands for: by items if it
-// was not written yet. Whoever reads it has one list.
-func (p *Writer) SharedList(key any, items func()) {
-	p.shared(key, func() { p.contain(key, opEmptyList, opAppends, batch, items) })
-}
-
-// SharedDict is SharedList for a dict.
-func (p *Writer) SharedDict(key any, items func()) {
-	p.shared(key, func() { p.contain(key, opEmptyDict, opSetItems, 2*batch, items) })
+func (p *Writer) shared(key any, empty, add byte, full int, items func()) {
+	if key == nil || !p.get(key) {
+		p.contain(key, empty, add, full, items)
+	}
 }
 
 func (p *Writer) contain(key any, empty, add byte, full int, items func()) {
@@ -187,7 +177,7 @@ func (p *Writer) contain(key any, empty, add byte, full int, items func()) {
 	p.end()
 }
 
-// remember keeps the value that was just written under key.
+// remember stores the value that was just written under key.
 func (p *Writer) remember(key any) {
 	if len(p.memo) < maxRemembers {
 		p.memo[key] = uint32(len(p.memo))
@@ -195,12 +185,11 @@ func (p *Writer) remember(key any) {
 	}
 }
 
-// shared gets what was remembered under key, or has it written.
-func (p *Writer) shared(key any, write func()) {
+// get writes the value that was remembered under key, and reports whether there is one.
+func (p *Writer) get(key any) bool {
 	i, ok := p.memo[key]
 	if !ok {
-		write()
-		return
+		return false
 	}
 	p.begin()
 	if i <= math.MaxUint8 {
@@ -210,4 +199,5 @@ func (p *Writer) shared(key any, write func()) {
 		p.op(binary.LittleEndian.AppendUint32(nil, i)...)
 	}
 	p.end()
+	return true
 }

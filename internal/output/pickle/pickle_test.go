@@ -33,31 +33,30 @@ func TestBytes(t *testing.T) {
 		write func(*Writer)
 		want  string
 	}{
-		{"empty dict", func(p *Writer) { p.Dict(func() {}) }, "8004 7d 2e"},
-		{"one item", func(p *Writer) { p.List(func() { p.Int(1) }) }, "8004 5d 28 4b01 65 2e"},
+		{"empty dict", func(p *Writer) { p.Dict(nil, func() {}) }, "8004 7d 2e"},
+		{"one item", func(p *Writer) { p.List(nil, func() { p.Int(1) }) }, "8004 5d 28 4b01 65 2e"},
 		{"integers", func(p *Writer) {
-			p.List(func() {
+			p.List(nil, func() {
 				for _, v := range []int64{0, 255, 256, 65535, 65536, math.MaxInt32, math.MaxInt32 + 1, -1, math.MinInt32, math.MinInt32 - 1, 1 << 47} {
 					p.Int(v)
 				}
 			})
 		}, "8004 5d 28 4b00 4bff 4d0001 4dffff 4a00000100 4affffff7f 8a050000008000 4affffffff 4a00000080 8a05ffffff7fff 8a0700000000008000 65 2e"},
 		{"shared", func(p *Writer) {
-			p.Dict(func() {
+			p.Dict(nil, func() {
 				for range 2 {
 					p.String("a")
-					p.SharedList(1, func() { p.String("b") })
+					p.List(1, func() { p.String("b") })
 				}
 			})
 		}, "8004 7d 28 8c0161 94 5d 28 8c0162 94 65 94 6800 6802 75 2e"},
 		{"rest", func(p *Writer) {
-			p.List(func() {
-				p.None()
+			p.List(nil, func() {
 				p.Bool(true)
 				p.Bool(false)
 				p.Pair(0, 7)
 			})
-		}, "8004 5d 28 4e 88 89 4b00 4b07 86 65 2e"},
+		}, "8004 5d 28 88 89 4b00 4b07 86 65 2e"},
 	} {
 		want := strings.ReplaceAll(test.want, " ", "")
 		if got := hex.EncodeToString(written(t, test.write)); got != want {
@@ -71,9 +70,9 @@ type listKey string
 // everything writes values of all types, and lists and dicts around the sizes at which
 // their batches end.
 func everything(p *Writer) {
-	p.Dict(func() {
+	p.Dict(nil, func() {
 		p.String("integers")
-		p.List(func() {
+		p.List(nil, func() {
 			for bit := range 63 {
 				for _, v := range []int64{1<<bit - 1, 1 << bit, -1 << bit, -1<<bit - 1} {
 					p.Int(v)
@@ -84,13 +83,13 @@ func everything(p *Writer) {
 		})
 		for _, n := range []int{0, 1, batch - 1, batch, batch + 1, 2*batch + 1} {
 			p.String(fmt.Sprintf("list of %d", n))
-			p.List(func() {
+			p.List(nil, func() {
 				for i := range n {
 					p.Pair(int64(i), -int64(i))
 				}
 			})
 			p.String(fmt.Sprintf("dict of %d", n))
-			p.Dict(func() {
+			p.Dict(nil, func() {
 				for i := range n {
 					p.String(fmt.Sprint(i))
 					p.Bool(i%2 == 0)
@@ -98,7 +97,7 @@ func everything(p *Writer) {
 			})
 		}
 		p.String("strings")
-		p.List(func() {
+		p.List(nil, func() {
 			for _, n := range []int{0, 1, 255, 256, 70_000} {
 				for range 2 {
 					p.String(strings.Repeat("x", n))
@@ -107,12 +106,12 @@ func everything(p *Writer) {
 			p.String("\x00\x1b[31m ☃ \U0001f600 \ufffd")
 		})
 		p.String("shared")
-		p.List(func() {
+		p.List(nil, func() {
 			for range 3 {
-				p.SharedList(listKey("strings"), func() { // no string
-					p.SharedDict(7, func() { p.String("strings"); p.None() })
+				p.List(listKey("strings"), func() { // no string
+					p.Dict(7, func() { p.String("strings"); p.Bool(true) })
 				})
-				p.SharedDict(7, func() { panic("it was written already") })
+				p.Dict(7, func() { panic("it was written already") })
 			}
 		})
 	})

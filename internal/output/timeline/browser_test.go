@@ -3,6 +3,7 @@ package timeline
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -167,10 +168,10 @@ func TestKeyboard(t *testing.T) {
 	}
 	b.Keys("p")
 
-	b.TabTo("compare")
+	b.TabTo("native")
 	b.Keys(kb.Tab)
 	if b.Ask("document.activeElement.getAttribute('role')") != "treeitem" {
-		t.Fatalf("after compare comes %s", b.Focused())
+		t.Fatalf("after the switch of native frames comes %s", b.Focused())
 	}
 	b.Keys(kb.ArrowDown)
 	frame := b.Text("frame")
@@ -179,8 +180,13 @@ func TestKeyboard(t *testing.T) {
 	b.Wants("zoomed into", b.Ask("document.activeElement.style.width"), "px")
 	b.Keys(kb.Escape)
 	b.Keys(kb.Tab)
-	if b.Focused() != "SUMMARY" {
+	if b.Focused() != "BUTTON" || b.Ask("document.activeElement.textContent") != "BYTES" {
 		t.Fatalf("after the flame graph comes %s", b.Focused())
+	}
+	for b.Keys(kb.Tab); b.Focused() == "BUTTON"; b.Keys(kb.Tab) {
+	}
+	if b.Focused() != "SUMMARY" {
+		t.Fatalf("after the table's head comes %s", b.Focused())
 	}
 	b.Keys(kb.Enter)
 	b.Until("document.activeElement.parentElement.querySelector('ol').children.length > 3")
@@ -329,5 +335,66 @@ func TestLong(t *testing.T) {
 			b.Wants("a change later", b.Text("here"), exact(totals[min(at, len(totals)-1)]))
 		}
 		b.Quiet()
+	}
+}
+
+// The page says which command shows the same, and its address brings it back.
+func TestAddress(t *testing.T) {
+	html, p, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	b := open(t, html, 1300, 900)
+	x, y := p.instants[len(p.instants)/3], p.instants[len(p.instants)/2]
+	at := func(x pageInstant) string {
+		return strings.TrimRight(fmt.Sprintf("%.9f", float64(x.time)/1e9), "0") + "s"
+	}
+	b.Wants("command", b.Text("command"), "gpumemtrace report RECORDING --at ")
+	path := b.Ask("location.pathname")
+	one := browsertest.Open(t, "file://"+path+"#of=GPU+0&by=owner&at="+at(x), 1300, 900)
+	one.Until("document.documentElement.dataset.ready")
+	one.Wants("command", one.Text("command"), "report RECORDING --at "+at(x))
+	one.Wants("legend", one.Text("legend"), "pytorch")
+	two := browsertest.Open(t, "file://"+path+"#of=GPU+0&at="+at(x)+"&to="+at(y), 1300, 900)
+	two.Until("document.documentElement.dataset.ready")
+	two.Wants("command", two.Text("command"), "diff RECORDING --before "+at(x)+" --after "+at(y))
+	address := two.Ask("location.hash")
+	if want := "#of=GPU+0&by=cause&at=" + at(x) + "&to=" + at(y); address != want {
+		t.Errorf("the address ends with %s, want %s", address, want)
+	}
+}
+
+// A legend entry shows its group alone, a text only what names it, and the address keeps both.
+func TestNarrow(t *testing.T) {
+	html, p, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	b := open(t, html, 1300, 900)
+	b.Ask(`(() => { const group = document.getElementById("group"); group.value = "owner"; return String(group.dispatchEvent(new Event("change"))); })()`)
+	all := b.Text("moment")
+	held := func(match func(row int) bool) string {
+		last := p.at(uint64(math.MaxInt64))
+		sum := int64(0)
+		for row, n := range last[len(last)-1] {
+			if p.meta.Places[p.meta.Rows.Place[row]].Name == "GPU 0" && match(row) {
+				sum += n
+			}
+		}
+		return exact(sum)
+	}
+	press := func(key string) {
+		b.Ask(`String(document.getElementById("chart").focus())`)
+		b.Keys(key)
+	}
+	press(kb.End)
+	b.Wants("all", b.Text("here"), held(func(int) bool { return true }))
+	click := `String([...document.querySelectorAll("#legend button")].find((b) => b.textContent.startsWith("cublas")).click())`
+	b.Ask(click)
+	press(kb.End)
+	b.Wants("one owner", b.Text("here"), held(func(row int) bool { return p.text(p.meta.Rows.Owner[row]) == "cublas" }))
+	b.Ask(click)
+	if got := b.Text("moment"); got != all {
+		t.Errorf("back it shows %q, not %q", got, all)
+	}
+	b.Ask(`(() => { const filter = document.getElementById("filter"); filter.value = "no such text"; return String(filter.dispatchEvent(new Event("input"))); })()`)
+	press(kb.End)
+	b.Wants("nothing", b.Text("here"), "(0 bytes)")
+	if address := b.Ask("location.hash"); !strings.Contains(address, "text=no+such+text") {
+		t.Errorf("the address is %s", address)
 	}
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 // changes are those of rows, as the page reads them.
@@ -16,12 +15,23 @@ type changes struct {
 	time                       uint64 // of the last instant
 
 	touched []*account
-	by      []delta // of the instant that is being made
+	by      []delta                       // of the instant that is being made
+	instant func(time uint64, by []delta) // if set, gets each instant instead of the columns
 }
 
-// changes makes the changes of rows of those of leaves.
+func newChanges(d *document) *changes {
+	return &changes{d: d, times: column{sum: true}, counts: column{sum: true}, bytes: column{sign: true}}
+}
+
+// changes turns the changes of leaves into changes of rows.
 func (d *document) changes() *changes {
-	c := &changes{d: d, times: column{sum: true}, counts: column{sum: true}, bytes: column{sign: true}}
+	c := newChanges(d)
+	c.run()
+	return c
+}
+
+func (c *changes) run() {
+	d := c.d
 	for _, a := range d.of {
 		if a != nil {
 			a.reset()
@@ -33,7 +43,7 @@ func (d *document) changes() *changes {
 		for len(older) > 0 && older[0].time <= time {
 			now := max(older[0].time, d.begin)
 			for ; len(older) > 0 && max(older[0].time, d.begin) == now; older = older[1:] {
-				c.take(delta{older[0].leaf, older[0].bytes})
+				c.add(delta{older[0].leaf, older[0].bytes})
 			}
 			c.end(now)
 		}
@@ -41,18 +51,17 @@ func (d *document) changes() *changes {
 	for x := range d.w.stream.log.all {
 		before(x.time)
 		for _, one := range x.by {
-			c.take(one)
+			c.add(one)
 		}
 		c.end(x.time)
 	}
 	before(never)
-	return c
 }
 
-// take takes what a leaf became more by.
-func (c *changes) take(one delta) {
+// add adds what a leaf became more by.
+func (c *changes) add(one delta) {
 	if a := c.d.of[one.leaf]; a != nil {
-		a.take(c.d.w.leaves[one.leaf].role, one.bytes)
+		a.held[c.d.w.leaves[one.leaf].role] += one.bytes
 		if !a.touched {
 			a.touched = true
 			c.touched = append(c.touched, a)
@@ -67,13 +76,16 @@ func (c *changes) take(one delta) {
 func (c *changes) end(time uint64) {
 	for _, a := range c.touched {
 		a.touched = false
-		rounding, unused, before := a.parts()
-		c.part(a, &a.rounding, &a.shownRounding, rounding, state.LineRounding)
-		c.part(a, &a.unused, &a.shownUnused, unused, "[pool]")
-		c.part(a, &a.before, &a.shownBefore, before, a.beforeName())
+		for part, bytes := range a.parts() {
+			c.part(a, part, bytes)
+		}
 	}
 	c.touched = c.touched[:0]
-	if by := sum(c.by); len(by) > 0 {
+	switch by := sum(c.by); {
+	case len(by) == 0:
+	case c.instant != nil:
+		c.instant(c.d.since(time), by)
+	default:
 		t := c.d.since(time)
 		c.times.unsigned(t - c.time)
 		c.counts.unsigned(uint64(len(by)))
@@ -87,29 +99,21 @@ func (c *changes) end(time uint64) {
 }
 
 // part adds the change of a part of an account.
-func (c *changes) part(a *account, row *int, shown *int64, bytes int64, name string) {
-	if bytes == *shown {
+func (c *changes) part(a *account, part int, bytes int64) {
+	more := bytes - a.shown[part]
+	if more == 0 {
 		return
 	}
-	if *row == 0 {
-		x := snapshot.Sample{Stack: []*snapshot.Location{named(name)}, Labels: snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.gpu, Owner: "cuda", Process: c.d.w.names[a.proc], PID: int(a.proc.PID)}}
-		*row = c.d.row(&x) + 1
+	if a.rows[part] == 0 {
+		x := snapshot.Sample{Stack: []*snapshot.Location{named(a.partName(part))}, Labels: snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.gpu, Owner: "cuda", Process: c.d.w.names[a.proc], PID: int(a.proc.PID)}}
+		a.rows[part] = c.d.row(&x) + 1
 	}
-	c.by = append(c.by, delta{int32(*row - 1), bytes - *shown})
-	*shown = bytes
+	c.by = append(c.by, delta{int32(a.rows[part] - 1), more})
+	a.shown[part] = bytes
 }
 
 // blocks returns for each instant the time since the one before and the number of its
 // deltas; and for each delta its row, and its bytes.
-func (c *changes) blocks() ([]block, error) {
-	times, err := packed("times", &c.times, &c.counts)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := packed("rows", &c.rows)
-	if err != nil {
-		return nil, err
-	}
-	bytes, err := packed("bytes", &c.bytes)
-	return []block{times, bytes, rows}, err
+func (c *changes) blocks() []block {
+	return []block{packed("times", &c.times, &c.counts), packed("bytes", &c.bytes), packed("rows", &c.rows)}
 }

@@ -6,51 +6,53 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// A document is what the page is made of.
+// A document is the content of the page.
 type document struct {
 	meta    meta
 	lives   []life // whose leaf is a row
 	moments []uint64
 	until   uint64
 	begin   uint64
-	w       *watcher
-	places  map[string]int
-	rowOf   map[string]int
-	rows    []int      // of leaves, negative for none
-	of      []*account // of leaves, nil for none
+	w       *run
+	totals  render.Index[string]
+	byText  render.Index[string] // rows
+	rows    []int                // of leaves, negative for none
+	of      []*account           // of leaves, nil for none
 }
 
 // meta is the part of the page that is not numbers over time. Names are indexes into
-// Strings. Times are nanoseconds since Begin.
+// Strings. Times are nanoseconds since the trace began, as --at takes them.
 type meta struct {
 	Title    string `json:"title"`
 	Version  string `json:"version"`
 	Command  string `json:"command"`
 	Driver   string `json:"driver"`
-	BeginMS  int64  `json:"begin_ms"` // of the wall clock
-	After    uint64 `json:"after"`    // from when the trace began to Begin
+	BeginMS  int64  `json:"begin_ms"` // when the trace began, by the wall clock
 	End      uint64 `json:"end"`
 	Changes  int    `json:"changes"` // that there were
 	Instants int    `json:"instants"`
 	Exact    bool   `json:"exact"`  // every change is an instant
 	Bucket   int    `json:"bucket"` // of so many changes some are, 1 if it is exact
 	MapExact bool   `json:"map_exact"`
+	Profile  bool   `json:"profile,omitempty"` // it is of one moment
 	*web.Stacks
 	Rows   rows        `json:"rows"`
 	Places []placeMeta `json:"places"`
 	Marks  []mark      `json:"marks"`
-	Notes  []string    `json:"notes"`
-	Loss   []lossMeta  `json:"loss"`
+	// Outlines are drawn over the curves of places.
+	Outlines []outlineMeta `json:"outlines,omitempty"`
+	Notes    []string      `json:"notes"`
+	Loss     []lossMeta    `json:"loss"`
 }
 
 // rows are leaves by columns.
@@ -61,10 +63,12 @@ type rows struct {
 	Cause    []int `json:"cause"`
 	Category []int `json:"category"`
 	Module   []int `json:"module"`
+	Operator []int `json:"operator"`
 	API      []int `json:"api"`
-	Title    []int `json:"title"` // the few frames of the stack that tell most
-	Node     []int `json:"node"`  // of the stack's leaf
-	Grew     []int `json:"grew"`  // bytes, over the last training steps
+	Title    []int `json:"title"`            // a few frames of the stack
+	Node     []int `json:"node"`             // of the stack's leaf
+	Grew     []int `json:"grew"`             // bytes, over the last training steps
+	Holder   []int `json:"holder,omitempty"` // the object that held most at the end, nil where no heap was read
 }
 
 type placeMeta struct {
@@ -87,14 +91,13 @@ type lossMeta struct {
 }
 
 // document makes the page's data at the end of the recording.
-func (w *watcher) document(s *state.State) *document {
-	d := &document{w: w, begin: w.begin, meta: meta{Stacks: web.NewStacks(maxNodes)}, places: map[string]int{}, rowOf: map[string]int{}}
-	view := s.View(state.Want{Steps: true, Native: w.opts.Native})
+func (w *run) document(s *state.State) *document {
+	d := &document{w: w, begin: uint64(max(w.Trace.Start.Sub(w.Trace.Boot), 0)), meta: meta{Stacks: web.NewStacks(maxNodes)}, totals: render.Index[string]{}, byText: render.Index[string]{}}
+	view := s.View(state.Want{Steps: true, Holders: true, Native: w.opts.Native})
 	snap := view.Snapshot()
 	m := &d.meta
 	m.Title, m.Version, m.Command, m.Driver = web.Clean(snap.Meta.Target), web.Clean(snap.Meta.Version), web.Clean(snap.Meta.CommandLine), web.Clean(snap.Meta.Driver)
-	begin := w.trace.Boot.Add(time.Duration(w.begin))
-	m.BeginMS, m.After, m.End = begin.UnixMilli(), uint64(max(begin.Sub(w.trace.Start), 0)), d.since(w.now)
+	m.BeginMS, m.End = w.Trace.Start.UnixMilli(), d.since(w.Now)
 	m.Changes = w.stream.changes
 	m.MapExact = w.lives.until == 0
 	for _, text := range snap.Notes {
@@ -104,6 +107,7 @@ func (w *watcher) document(s *state.State) *document {
 	d.fill(s)
 	d.stepMarks(w.steps)
 	d.growth(snap)
+	d.holders(view, snap)
 	for i := range w.failures {
 		f := &w.failures[i]
 		m.Marks = append(m.Marks, mark{d.since(f.Time), "oom", web.Clean(failureText(f)), f.GPU, 0})
@@ -115,7 +119,7 @@ func (w *watcher) document(s *state.State) *document {
 func (d *document) since(t uint64) uint64 { return t - min(t, d.begin) }
 
 func shownLoss(all []loss.Counter) (out []lossMeta) {
-	for _, c := range all {
+	for _, c := range loss.Shown(all) {
 		if c.Value != 0 {
 			out = append(out, lossMeta{web.Clean(c.Name), web.Clean(c.Help), c.Value})
 		}
@@ -132,8 +136,8 @@ func (d *document) stack(stack []*snapshot.Location) int {
 	return node
 }
 
-// place returns the index of a total that memory of a kind is part of.
-func (d *document) place(kind, gpu string) int {
+// total returns the index of the total that memory of a kind is part of.
+func (d *document) total(kind, gpu string) int {
 	var name string
 	on := render.OnGPU(kind)
 	switch {
@@ -142,43 +146,38 @@ func (d *document) place(kind, gpu string) int {
 	case kind == event.KindSystem.String():
 		name = "driver's system memory"
 	default:
-		name = placeNames[render.Class(kind)]
+		name = totalNames[render.Class(kind)]
 		if name == "" {
 			name = kind
 		}
 	}
-	i, ok := d.places[name]
-	if !ok {
-		i = len(d.meta.Places)
-		d.places[name] = i
+	i, fresh := d.totals.Number(name)
+	if fresh {
 		d.meta.Places = append(d.meta.Places, placeMeta{name, on})
 	}
 	return i
 }
 
-var placeNames = map[string]string{
+var totalNames = map[string]string{
 	event.ClassHost.String():     "pinned host memory",
 	event.ClassManaged.String():  "managed memory",
 	event.ClassImported.String(): "imported memory",
 	event.ClassGraph.String():    "addresses of CUDA graphs",
 }
 
-// row returns the index of what a sample shows.
+// row returns the index of a sample's row.
 func (d *document) row(x *snapshot.Sample) int {
 	process := x.Process
 	if x.PID != 0 {
-		process = fmt.Sprintf("%s (%d)", cmp.Or(process, "?"), x.PID)
+		process = processText(process, x.PID)
 	}
 	columns := []int{
-		d.place(x.Kind, x.GPU), d.meta.Text(process), d.meta.Text(x.Owner), d.meta.Text(cause(x)), d.meta.Text(x.Category), d.meta.Text(x.Module), d.meta.Text(x.API), d.meta.Text(render.Telling(x.Frames(), 3)), d.stack(x.Frames()),
+		d.total(x.Kind, x.GPU), d.meta.Text(process), d.meta.Text(x.Owner), d.meta.Text(cause(x)), d.meta.Text(x.Category), d.meta.Text(x.Module), d.meta.Text(x.Operator), d.meta.Text(x.API), d.meta.Text(render.Brief(x.Frames(), 3)), d.stack(x.Frames()),
 	}
-	key := fmt.Sprint(columns)
-	i, ok := d.rowOf[key]
-	if !ok {
+	i, fresh := d.byText.Number(fmt.Sprint(columns))
+	if fresh {
 		r := &d.meta.Rows
-		i = len(r.Place)
-		d.rowOf[key] = i
-		for j, to := range []*[]int{&r.Place, &r.Process, &r.Owner, &r.Cause, &r.Category, &r.Module, &r.API, &r.Title, &r.Node} {
+		for j, to := range []*[]int{&r.Place, &r.Process, &r.Owner, &r.Cause, &r.Category, &r.Module, &r.Operator, &r.API, &r.Title, &r.Node} {
 			*to = append(*to, columns[j])
 		}
 		r.Grew = append(r.Grew, 0)
@@ -186,7 +185,7 @@ func (d *document) row(x *snapshot.Sample) int {
 	return i
 }
 
-// cause is what a sample's memory is for: as render.Cause has it, under the names of
+// cause returns the cause of a sample's memory: that of render.Cause, under the names of
 // accounts.
 func cause(x *snapshot.Sample) string {
 	switch x.Kind {
@@ -198,7 +197,7 @@ func cause(x *snapshot.Sample) string {
 	return render.Cause(x)
 }
 
-// sampleOf returns what a leaf shows.
+// sampleOf returns the sample of a leaf.
 func (d *document) sampleOf(l *leaf) snapshot.Sample {
 	x := snapshot.Sample{Labels: snapshot.Labels{Kind: l.key.Kind.String(), Process: d.w.names[l.key.Proc], PID: int(l.key.Proc.PID), GPU: l.gpu}}
 	switch {
@@ -218,57 +217,67 @@ func named(name string) *snapshot.Location {
 	return &snapshot.Location{Lines: []snapshot.Line{{Function: name}}}
 }
 
-// An account follows what a process holds on a GPU: see state's accounts, whose parts
-// without a call site these are.
+// An account follows what a process holds on a GPU. It has the parts without a call site of
+// the accounts of package state.
 type account struct {
 	process
-	proc                                         event.Process
-	gpu                                          string
-	plain, async, backing, pool, outside, beyond int64
-	rounding, unused, before                     int // rows, from 1 on
-	shownRounding, shownUnused, shownBefore      int64
-	touched                                      bool
+	proc    event.Process
+	gpu     string
+	held    [numRoles]int64
+	rows    [numParts]int // from 1 on
+	shown   [numParts]int64
+	touched bool
 }
 
-// reset forgets what was taken.
+// The parts of an account without a call site.
+const (
+	partRounding = iota
+	partCalls
+	partUnused
+	partBefore
+	numParts
+)
+
+// reset forgets what the account holds.
 func (a *account) reset() {
-	*a = account{process: a.process, proc: a.proc, gpu: a.gpu, rounding: a.rounding, unused: a.unused, before: a.before}
+	a.held, a.shown, a.touched = [numRoles]int64{}, [numParts]int64{}, false
 }
 
-func (a *account) take(r role, bytes int64) {
-	switch r {
-	case rolePlain:
-		a.plain += bytes
-	case roleAsync:
-		a.async += bytes
-	case roleBacking:
-		a.backing += bytes
-	case rolePool:
-		a.pool += bytes
-	case roleOutside:
-		a.outside += bytes
-	case roleBeyond:
-		a.beyond += bytes
-	}
-}
-
-// parts returns what of the total no call site has.
-func (a *account) parts() (rounding, unused, before int64) {
-	known := !a.late && a.seen || a.told
+// parts returns the parts of the total that no call site has.
+func (a *account) parts() (out [numParts]int64) {
+	outside := a.held[roleOutside]
+	known := !a.late && a.seen || a.known
 	if known {
-		before = a.beyond - a.outside
+		out[partBefore] = a.held[roleBeyond] - outside
 	}
 	if !a.seen {
-		return 0, 0, before
+		return out
 	}
-	rounding, unused = a.backing-(a.plain-a.outside), a.pool-a.async
+	out[partCalls] = a.held[roleCall]
+	rounding, unused := a.held[roleBacking]-a.held[roleCall]-(a.held[rolePlain]-outside), a.held[rolePool]-a.held[roleAsync]
 	if a.late {
 		if known {
-			before += min(rounding, 0) + min(unused, 0)
+			out[partBefore] += min(rounding, 0) + min(unused, 0)
 		}
 		rounding, unused = max(rounding, 0), max(unused, 0)
 	}
-	return rounding, unused, before
+	out[partRounding], out[partUnused] = rounding, unused
+	return out
+}
+
+// partName names a part.
+func (a *account) partName(part int) string {
+	switch {
+	case part == partRounding:
+		return state.LineRounding
+	case part == partCalls:
+		return state.LineUnderWay
+	case part == partUnused:
+		return "[" + render.Pool + "]"
+	case a.late:
+		return state.LineBefore
+	}
+	return state.LineRemainder
 }
 
 // fill makes rows of leaves.
@@ -283,7 +292,7 @@ func (d *document) fill(s *state.State) {
 	for i := range w.leaves {
 		l := &w.leaves[i]
 		x := d.sampleOf(l)
-		if l.role == roleOutside && s.Lives(l.key.Proc) {
+		if (l.role == roleOutside || l.role == roleCall) && s.IsAlive(l.key.Proc) {
 			x.GPU = s.GPU(&l.key)
 		}
 		if l.role != roleOther {
@@ -294,7 +303,7 @@ func (d *document) fill(s *state.State) {
 			d.of[i] = accounts[k]
 		}
 		switch l.role {
-		case roleBacking, rolePool, roleOutside, roleBeyond:
+		case roleBacking, rolePool, roleOutside, roleBeyond, roleCall:
 			d.rows[i] = -1
 		default:
 			d.rows[i] = d.row(&x)
@@ -302,11 +311,11 @@ func (d *document) fill(s *state.State) {
 	}
 	unknown := map[event.Process]bool{}
 	for _, a := range accounts {
-		if a.late && !a.told || !a.seen && !a.told {
+		if a.late && !a.known || !a.seen && !a.known {
 			unknown[a.proc] = true
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(unknown), compareProcesses) {
+	for _, id := range slices.SortedFunc(maps.Keys(unknown), observe.CompareProcesses) {
 		d.meta.Notes = append(d.meta.Notes, fmt.Sprintf("what %s (%d) holds on GPUs beyond what was seen is not known", web.Clean(cmp.Or(w.names[id], "process")), id.PID))
 	}
 	for _, x := range w.lives.all {
@@ -318,14 +327,7 @@ func (d *document) fill(s *state.State) {
 	d.moments, d.until = w.lives.moments, w.lives.until
 }
 
-func (a *account) beforeName() string {
-	if a.late {
-		return state.LineBefore
-	}
-	return state.LineRemainder
-}
-
-// growth adds what grew over the last training steps.
+// growth adds the growth over the last training steps.
 func (d *document) growth(snap *snapshot.Snapshot) {
 	for i := range snap.Steps {
 		x := &snap.Steps[i]

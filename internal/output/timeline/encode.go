@@ -21,15 +21,15 @@ type column struct {
 
 func (c *column) unsigned(v uint64) {
 	c.b = binary.AppendUvarint(c.b, v)
-	c.took(int64(min(v, math.MaxInt64)))
+	c.count(int64(min(v, math.MaxInt64)))
 }
 
 func (c *column) signed(v int64) {
 	c.b = binary.AppendVarint(c.b, v)
-	c.took(v)
+	c.count(v)
 }
 
-func (c *column) took(v int64) {
+func (c *column) count(v int64) {
 	if c.sum {
 		v += c.last
 	}
@@ -71,7 +71,7 @@ type block struct {
 // since the one before; and for each life its row and whether it is a tensor (the lowest
 // bit), its address less that of the one before, its size, when it began since the one
 // before, and for how long it was there and 1, or 0 if it did not end.
-func (d *document) lifeBlock() (block, error) {
+func (d *document) lifeBlock() block {
 	var until, rows, size, lasted column
 	moments, from, begin := column{sum: true}, column{sum: true, sign: true}, column{sum: true}
 	until.unsigned(d.since(d.until))
@@ -101,27 +101,22 @@ func (d *document) lifeBlock() (block, error) {
 }
 
 // packed returns a block of columns.
-func packed(name string, columns ...*column) (block, error) {
+func packed(name string, columns ...*column) block {
 	var out bytes.Buffer
-	z := gzip.NewWriter(&out)
+	z := gzip.NewWriter(&out) // no write to a bytes.Buffer fails
 	for _, c := range columns {
-		for _, b := range [][]byte{c.head(), c.b} {
-			if _, err := z.Write(b); err != nil {
-				return block{}, err
-			}
-		}
+		_, _ = z.Write(c.head())
+		_, _ = z.Write(c.b)
 	}
-	if err := z.Close(); err != nil {
-		return block{}, err
-	}
-	return block{name, out.Bytes()}, nil
+	_ = z.Close()
+	return block{name, out.Bytes()}
 }
 
-// packed returns a block of one column: the bytes of what is known of the page.
-func (m *meta) packed() (block, error) {
+// packed returns a block of one column: the bytes of meta as JSON.
+func (m *meta) packed() block {
 	text, err := json.Marshal(m)
 	if err != nil {
-		return block{}, err
+		panic(err) // it has only types that JSON has
 	}
 	var c column
 	for _, b := range text {

@@ -12,13 +12,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
 // readingAt tells what NVML says processes hold on each of two GPUs, in MiB.
 func readingAt(after time.Duration, uses map[event.Process][2]int64) *record.Reading {
 	r := &record.Reading{Begin: at(after), Time: at(after)}
-	ids := slices.SortedFunc(maps.Keys(uses), compareProcesses)
+	ids := slices.SortedFunc(maps.Keys(uses), observe.CompareProcesses)
 	for i, label := range []string{"0", "1"} {
 		r.Devices = append(r.Devices, record.Device{UUID: "GPU-" + label, Label: label, Instance: -1, Total: 80 << 30, MemoryKnown: true, Listed: true})
 		for _, id := range ids {
@@ -49,8 +50,8 @@ func TestLateAttach(t *testing.T) {
 		readingAt(400*ms, map[event.Process][2]int64{proc: {1300, 64}, fresh: {30, 0}}), momentAt(410*ms),
 		free(proc, 450*ms, 1<<40), momentAt(500*ms))
 	html, p, _ := written(t, path, whole)
-	if first := p.instants[0]; first.time != 0 || p.meta.After != 0 {
-		t.Fatalf("it begins at %d, %d after the trace", first.time, p.meta.After)
+	if first := p.instants[0]; first.time != 0 {
+		t.Fatalf("it begins at %d", first.time)
 	}
 	place := func(name string) int {
 		return slices.IndexFunc(p.meta.Places, func(x placeMeta) bool { return x.Name == name })

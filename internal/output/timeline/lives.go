@@ -8,6 +8,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 )
 
 // never is the end of what is live at the end.
@@ -30,35 +31,37 @@ type spot struct {
 	tensor bool
 }
 
+// A madeAt is the stack of a process that made tensors.
 type madeAt struct {
 	proc  event.Process
 	stack uint64
 }
 
-// lives are where memory lay. Where there are too many, those stay that were there at
-// some of the moments: what is shown of another moment is that of the moment before.
+// lives are where memory lay. Where there are too many, only the lives at some of the moments
+// remain: the page shows another moment as the moment before it.
 type lives struct {
 	all    []life
 	live   map[spot]int // into all
 	news   []tensors.Piece
 	leaves map[madeAt]int32 // of tensors
-	of     func(*ledger.Site) int32
-	max    int // lives to keep
-	// moments are those of before until at which all is known; after it is at each.
+	leafOf func(*ledger.Site) int32
+	max    int // lives
+	// moments are those before until that have all lives; after until every moment has.
 	moments []uint64
 	until   uint64
 	most    int // moments
 }
 
-func (l *lives) made(id event.Process, stack uint64, leaf int32) {
+// name stores the leaf of tensors that a stack made.
+func (l *lives) name(id event.Process, stack uint64, leaf int32) {
 	if l.leaves == nil {
 		l.leaves = map[madeAt]int32{}
 	}
 	l.leaves[madeAt{id, stack}] = leaf
 }
 
-// settle takes what the latest record changed.
-func (l *lives) settle(w *watcher, now uint64) {
+// add adds what the latest record changed.
+func (l *lives) add(w *run, now uint64) {
 	if l.live == nil {
 		l.live = map[spot]int{}
 	}
@@ -74,7 +77,7 @@ func (l *lives) settle(w *watcher, now uint64) {
 		}
 		leaf := int32(-1) // of a tensor whose site has no leaf: there is none
 		if c.Site != nil {
-			leaf = l.of(c.Site)
+			leaf = l.leafOf(c.Site)
 		} else if made, ok := l.leaves[madeAt{c.Proc, c.Stack}]; ok {
 			leaf = made
 		}
@@ -98,9 +101,9 @@ func (l *lives) endAll(now uint64, id *event.Process) {
 	}
 }
 
-// prune forgets what was there at no moment that is kept, and tells whether that made
-// room.
-func (l *lives) prune(w *watcher, now uint64) bool {
+// prune forgets lives that were there at none of the chosen moments, and reports whether that
+// made room.
+func (l *lives) prune(w *run, now uint64) bool {
 	before := len(l.all)
 	if before-len(l.live) < before/8 {
 		return false
@@ -122,7 +125,7 @@ func (l *lives) prune(w *watcher, now uint64) bool {
 }
 
 // choose chooses moments until now: of instants of the stream.
-func (l *lives) choose(w *watcher, now uint64) {
+func (l *lives) choose(w *run, now uint64) {
 	times := slices.Clone(l.moments)
 	w.stream.times(l.until, func(t uint64) { times = append(times, t) })
 	times = slices.Compact(times)
@@ -151,9 +154,9 @@ func (l *lives) forget() {
 }
 
 // finish puts all in order.
-func (l *lives) finish(w *watcher) {
-	l.settle(w, w.now)
+func (l *lives) finish(w *run) {
+	l.add(w, w.Now)
 	slices.SortFunc(l.all, func(a, b life) int {
-		return cmp.Or(cmp.Compare(a.begin, b.begin), compareProcesses(a.proc, b.proc), cmp.Compare(a.from, b.from), cmp.Compare(a.end, b.end))
+		return cmp.Or(cmp.Compare(a.begin, b.begin), observe.CompareProcesses(a.proc, b.proc), cmp.Compare(a.from, b.from), cmp.Compare(a.end, b.end))
 	})
 }

@@ -2,7 +2,7 @@ package timeline
 
 import "encoding/binary"
 
-// chunkSize is the least that a full chunk of a log has.
+// chunkSize is the least size of a full chunk of a log, in bytes.
 const chunkSize = 1 << 16
 
 // A log is instants in order, packed: each is the time since the one before and whether
@@ -43,8 +43,8 @@ func (l *log) add(time uint64, by []delta, last bool) {
 // all yields the instants, each good until the next.
 func (l *log) all(yield func(instant) bool) { l.from(0, false, yield) }
 
-// take yields the instants, and forgets them.
-func (l *log) take(yield func(instant) bool) { l.from(0, true, yield) }
+// drain yields the instants, and forgets them.
+func (l *log) drain(yield func(instant) bool) { l.from(0, true, yield) }
 
 // from yields the instants of the chunks that end at a time or later.
 func (l *log) from(time uint64, forget bool, yield func(instant) bool) {

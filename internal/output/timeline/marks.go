@@ -10,19 +10,20 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 )
 
-// steps are training steps to be marked. Where there are too many, those stay whose
-// number is a multiple of every: of 2, 10, 20, 100 and so on, so that each has those of
-// the next.
+// steps are training steps to be marked. Where there are too many, only those remain whose
+// number is a multiple of every: of 2, 10, 20, 100 and so on, so that each has those of the
+// next.
 type steps struct {
 	of      map[stepsOf]*stepsOn
 	every   uint64
 	doubled bool // every is 2, 20, ...
-	count   int  // kept
-	max     int  // to keep
-	left    int  // out
+	count   int
+	max     int // of count
+	left    int // out
 }
 
 type stepsOf struct {
@@ -39,7 +40,7 @@ type stepAt struct{ number, begin uint64 }
 
 func newSteps(most int) *steps { return &steps{of: map[stepsOf]*stepsOn{}, every: 1, max: most} }
 
-// add takes a step that ended.
+// add adds a step that ended.
 func (s *steps) add(x state.TrainingStep) {
 	for s.count >= s.max && s.every < 1<<60 {
 		s.thin()
@@ -58,7 +59,7 @@ func (s *steps) add(x state.TrainingStep) {
 	s.count++
 }
 
-// thin keeps one of two steps, or of five.
+// thin drops all but one of two steps, or of five.
 func (s *steps) thin() {
 	by := uint64(2)
 	if s.doubled {
@@ -77,8 +78,8 @@ func (s *steps) thin() {
 	s.left += before - s.count
 }
 
-// learn takes the labels of GPUs, of those processes that live.
-func (s *steps) learn(of *state.State, whose func(event.Process) bool) {
+// label stores the labels of GPUs, of processes that live.
+func (s *steps) label(of *state.State, whose func(event.Process) bool) {
 	for key, on := range s.of {
 		if (on.gpu == "" || on.gpu == unknownGPU) && whose(key.proc) {
 			on.gpu = of.GPU(&ledger.SiteKey{Proc: key.proc, Kind: event.KindTensor, Device: key.device})
@@ -89,7 +90,7 @@ func (s *steps) learn(of *state.State, whose func(event.Process) bool) {
 // stepMarks adds the training steps, in the order of processes and devices.
 func (d *document) stepMarks(s *steps) {
 	keys := slices.SortedFunc(maps.Keys(s.of), func(a, b stepsOf) int {
-		return cmp.Or(compareProcesses(a.proc, b.proc), cmp.Compare(a.device, b.device))
+		return cmp.Or(observe.CompareProcesses(a.proc, b.proc), cmp.Compare(a.device, b.device))
 	})
 	for _, key := range keys {
 		on := s.of[key]
@@ -103,8 +104,8 @@ func (d *document) stepMarks(s *steps) {
 	}
 }
 
-// failed keeps a failure to be marked.
-func (w *watcher) failed(f *state.Failure) {
+// failed stores a failure to be marked.
+func (w *run) failed(f *state.Failure) {
 	if len(w.failures) >= maxMarks {
 		w.lost.Add(lossMarks, 1)
 		return
@@ -112,7 +113,7 @@ func (w *watcher) failed(f *state.Failure) {
 	w.failures = append(w.failures, *f)
 }
 
-// failureText says what failed.
+// failureText describes a failure.
 func failureText(f *state.Failure) string {
 	s := "out of memory: " + bytefmt.Format(int64(min(f.Size(), 1<<62))) + " asked for"
 	if f.API != "" {

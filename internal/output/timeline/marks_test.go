@@ -36,8 +36,8 @@ func trains(id event.Process, from time.Duration, calls int) (out []record.Recor
 		for j, stack := range []uint64{forward, step} {
 			now := from + time.Duration(i)*time.Millisecond + time.Duration(j)*100*time.Microsecond
 			addr := uint64(i+1)<<20 + uint64(j)<<12
-			out = append(out, &event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, Proc: id, TID: id.PID, Time: at(now), Addr: addr, Size: 100, Stack: stack, Handle: event.NoTotal, Part: event.NoTotal},
-				&event.Event{Op: event.OpFree, Space: event.SpaceTensor, Proc: id, TID: id.PID, Time: at(now + 10*time.Microsecond), Addr: addr, Size: 100, Handle: event.NoTotal, Part: event.NoTotal})
+			out = append(out, &event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Proc: id, TID: id.PID, Time: at(now), Addr: addr, Size: 100, Stack: stack, Handle: event.NoTotal, Part: event.NoTotal},
+				&event.Event{Op: event.OpTensorFree, Proc: id, TID: id.PID, Time: at(now + 10*time.Microsecond), Addr: addr, Size: 100, Handle: event.NoTotal, Part: event.NoTotal})
 		}
 	}
 	return append(out, momentAt(from+time.Duration(calls)*time.Millisecond))
@@ -102,7 +102,7 @@ func TestStepsAreMarked(t *testing.T) {
 		for _, m := range p.meta.Marks {
 			for j := range last {
 				if uint64(last[j].Number) == m.Step && m.Text == fmt.Sprintf("step %d of prog (7)", m.Step) {
-					if want := uint64(last[j].Begin.Sub(start)) - p.meta.After; m.Time != want {
+					if want := uint64(last[j].Begin.Sub(start)); m.Time != want {
 						t.Fatalf("step %d at %d, the recording says %d", m.Step, m.Time, want)
 					}
 				}

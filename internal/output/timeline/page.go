@@ -25,9 +25,9 @@ func asset(name string) string {
 	return string(b)
 }
 
-// script returns all that the page runs.
+// script returns every script of the page.
 func script() string {
-	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/map.js"), asset("page/main.js"))
+	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/events.js"), asset("page/map.js"), asset("page/main.js"))
 }
 
 // source returns how a Content-Security-Policy names an inline script or style.
@@ -38,22 +38,12 @@ func source(content string) string {
 
 // blocks returns the data of the page, of so many bytes at most. Where all changes are too
 // much for that, they are fewer.
-func (d *document) blocks(most int) ([]block, error) {
-	lives, err := d.lifeBlock()
-	if err != nil {
-		return nil, err
-	}
-	about, err := d.meta.packed()
-	if err != nil {
-		return nil, err
-	}
-	left := max(most-len(lives.content)-len(about.content), most/4)
+func (d *document) blocks(most int) []block {
+	lives := d.lifeBlock()
+	left := max(most-len(lives.content)-len(d.meta.packed().content), most/4)
 	for {
 		c := d.changes()
-		all, err := c.blocks()
-		if err != nil {
-			return nil, err
-		}
+		all := c.blocks()
 		size := 0
 		for _, x := range all {
 			size += len(x.content)
@@ -63,13 +53,12 @@ func (d *document) blocks(most int) ([]block, error) {
 		}
 		d.meta.Instants, d.meta.Bucket, d.meta.Exact = c.times.n, d.w.stream.size, d.w.stream.size == 1
 		d.meta.Loss = append(d.meta.Loss, shownLoss(d.w.lost.Counters())...)
-		about, err = d.meta.packed()
-		return append(append([]block{about}, all...), lives), err
+		return append(append([]block{d.meta.packed()}, all...), lives)
 	}
 }
 
-// pieceSize is of how many bytes of a block the page has a script element: it unpacks
-// each while it reads the next.
+// pieceSize is how many bytes of a block a script element has: the page unpacks each while
+// it reads the next.
 const pieceSize = 48 << 10
 
 // write writes the page.

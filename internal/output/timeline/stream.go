@@ -2,7 +2,7 @@ package timeline
 
 import "math"
 
-// A delta is by how many bytes a leaf changed.
+// A delta is a number of bytes by which a leaf changed.
 type delta struct {
 	leaf  int32
 	bytes int64
@@ -17,26 +17,26 @@ type instant struct {
 }
 
 // A stream is what leaves hold, at instants. At first each change is an instant. Where
-// that becomes too much, two buckets of neighbouring instants become one, which keeps the
-// instants at which the total of a place was lowest and highest in it, and its last. The
-// highest of the highest is the highest, so no peak is ever lost.
+// that becomes too much, two buckets of neighbouring instants become one, which has the
+// instants at which a total was lowest and highest in it, and its last. The highest of the
+// highest is the highest, so no peak is ever lost.
 type stream struct {
-	max     int // deltas to keep
+	max     int // deltas
 	log     log
-	changes int // all that there were
+	changes int // in all
 	// size is how many changes make a bucket, and open the last one, which is not full.
 	size int
 	open bucket
-	// place returns the place in whose total a leaf is, negative for none.
-	place func(leaf int32) int
+	// total returns the total that a leaf is part of, negative for none.
+	total func(leaf int32) int
 
 	// Scratch of reduce.
 	sums    []int64 // by leaf
 	seen    []bool
 	touched []int32    // leaves
-	keep    []bool     // by instant
-	totals  []extremes // by place
-	places  []int
+	chosen  []bool     // by instant
+	totals  []extremes // by total
+	some    []int      // totals that the bucket changes
 	by      []delta
 }
 
@@ -53,7 +53,7 @@ func (b *bucket) add(time uint64, by []delta) {
 	b.to = append(b.to, len(b.deltas))
 }
 
-func (b *bucket) of(i int) []delta {
+func (b *bucket) instant(i int) []delta {
 	if i == 0 {
 		return b.deltas[:b.to[0]]
 	}
@@ -62,11 +62,11 @@ func (b *bucket) of(i int) []delta {
 
 func (b *bucket) empty() { b.times, b.to, b.deltas = b.times[:0], b.to[:0], b.deltas[:0] }
 
-func newStream(most int, place func(int32) int) *stream {
-	return &stream{max: most, size: 1, place: place}
+func newStream(most int, total func(int32) int) *stream {
+	return &stream{max: most, size: 1, total: total}
 }
 
-// add takes a change: what leaves became more by at a time, no earlier than the one before.
+// add adds a change of leaves at a time, no earlier than the one before.
 func (s *stream) add(time uint64, by []delta) {
 	s.changes++
 	s.open.add(time, by)
@@ -83,12 +83,12 @@ func (s *stream) finish() {
 	}
 }
 
-// halve makes one bucket of two, and tells whether there were two. No bucket is open.
+// halve makes one bucket of two, and reports whether there were two. No bucket is open.
 func (s *stream) halve() bool {
 	var out log
 	var pair bucket
 	buckets := 0
-	for x := range s.log.take {
+	for x := range s.log.drain {
 		pair.add(x.time, x.by)
 		if x.last {
 			if buckets++; buckets%2 == 0 {
@@ -125,7 +125,7 @@ type extremes struct {
 	some, touched  bool
 }
 
-// reduce adds a bucket to out: of its instants those that are kept.
+// reduce adds a bucket to out, without most of its instants.
 func (s *stream) reduce(b *bucket, out *log) {
 	n := len(b.times)
 	if n <= 1 {
@@ -134,12 +134,12 @@ func (s *stream) reduce(b *bucket, out *log) {
 		}
 		return
 	}
-	s.keep = append(s.keep[:0], make([]bool, n)...)
-	s.keep[n-1] = true
-	s.places = s.places[:0]
+	s.chosen = append(s.chosen[:0], make([]bool, n)...)
+	s.chosen[n-1] = true
+	s.some = s.some[:0]
 	for i := range b.times {
-		for _, d := range b.of(i) {
-			p := s.place(d.leaf)
+		for _, d := range b.instant(i) {
+			p := s.total(d.leaf)
 			if p < 0 {
 				continue
 			}
@@ -149,12 +149,12 @@ func (s *stream) reduce(b *bucket, out *log) {
 			e := &s.totals[p]
 			if !e.some {
 				*e = extremes{some: true, low: math.MaxInt64, high: math.MinInt64}
-				s.places = append(s.places, p)
+				s.some = append(s.some, p)
 			}
 			e.sum += d.bytes
 			e.touched = true
 		}
-		for _, p := range s.places {
+		for _, p := range s.some {
 			e := &s.totals[p]
 			if !e.touched {
 				continue
@@ -163,18 +163,18 @@ func (s *stream) reduce(b *bucket, out *log) {
 			if e.sum < e.low {
 				e.low, e.atLow = e.sum, i
 			}
-			if e.sum >= e.high { // what was taken may be handed out by then
+			if e.sum >= e.high { // by then, memory from the driver may be handed out
 				e.high, e.atHigh = e.sum, i
 			}
 		}
 	}
-	for _, p := range s.places {
+	for _, p := range s.some {
 		e := &s.totals[p]
-		s.keep[e.atLow], s.keep[e.atHigh] = true, true
+		s.chosen[e.atLow], s.chosen[e.atHigh] = true, true
 		e.some = false
 	}
 	for i := range b.times {
-		for _, d := range b.of(i) {
+		for _, d := range b.instant(i) {
 			for int(d.leaf) >= len(s.sums) {
 				s.sums, s.seen = append(s.sums, 0), append(s.seen, false)
 			}
@@ -184,7 +184,7 @@ func (s *stream) reduce(b *bucket, out *log) {
 			}
 			s.sums[d.leaf] += d.bytes
 		}
-		if !s.keep[i] {
+		if !s.chosen[i] {
 			continue
 		}
 		s.by = s.by[:0]

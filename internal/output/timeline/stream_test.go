@@ -49,7 +49,7 @@ func TestStreamKeepsPeaks(t *testing.T) {
 			s.finish()
 			var instants []instant
 			deltas := 0
-			for x := range s.log.take {
+			for x := range s.log.drain {
 				x.by = slices.Clone(x.by)
 				instants, deltas = append(instants, x), deltas+len(x.by)
 			}

@@ -1,8 +1,7 @@
-// Package timeline makes one HTML file of a recording: who held how much memory over
-// time, and at each of its moments by which stacks. The file needs nothing else, and no
-// network.
+// Package timeline makes one HTML file of a recording: how much memory each process held over
+// time, and at each moment by which stacks. The file needs no other file, and no network.
 //
-// What it shows at a moment is what the recording shows then, to the byte: see stream.
+// The page shows the same bytes at a moment as the recording: see stream.
 package timeline
 
 import (
@@ -17,22 +16,19 @@ import (
 )
 
 const (
-	// maxDeltas bounds what the page knows of changes, so that a browser opens it in
-	// seconds.
+	// maxDeltas bounds the changes on the page, so that a browser opens it in seconds.
 	maxDeltas = 12 << 20
-	// maxPacked bounds the bytes of all that the page knows, by leaving out changes. As
-	// text they are a third more: 49 MB.
+	// maxPacked bounds the data of the page, in bytes, by leaving out changes. As text it is
+	// a third more: 49 MB.
 	maxPacked = 35 << 20
-	// maxLeaves bounds the call sites that are told apart.
+	// maxLeaves bounds the call sites that are shown by themselves.
 	maxLeaves = 1 << 18
-	// maxLives bounds the allocations whose places are known.
+	// maxLives bounds the allocations on the page's map.
 	maxLives = 1 << 19
 	// maxNodes bounds the frames of all stacks, where they differ.
 	maxNodes = 1 << 20
 	// maxMarks bounds the marks of a sort.
 	maxMarks = 10_000
-	// maxProcesses bounds those that are remembered to have been heard of.
-	maxProcesses = 1 << 16
 )
 
 var causes loss.Causes
@@ -50,6 +46,8 @@ type Options struct {
 	// Play says how to play the recording. Its Before and Changed are not used.
 	Play   replay.Options
 	Native stacks.Native // as state.Want has it
+	// Outlines are drawn over the curves of the GPUs.
+	Outlines []Outline
 
 	deltas, packed, lives, steps int // the most there may be, 0 for maxDeltas, maxPacked, maxLives and maxMarks
 }
@@ -59,20 +57,27 @@ type Options struct {
 // those of replay.Play, and of w.
 func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, error) {
 	lost := loss.New(causes)
-	all := newWatcher(o, lost)
-	o.Play.Before, o.Play.Changed = all.before, all.hear
-	s, err := replay.Play(path, o.Play)
+	d, err := collect(path, o, lost)
 	if err != nil {
 		return nil, nil, err
 	}
-	all.finish(s)
-	d := all.document(s)
-	blocks, err := d.blocks(cmp.Or(o.packed, maxPacked))
-	if err == nil {
-		err = d.write(w, blocks)
+	for i := range o.Outlines {
+		d.outline(&o.Outlines[i])
 	}
-	if err != nil {
+	if err := d.write(w, d.blocks(cmp.Or(o.packed, maxPacked))); err != nil {
 		return nil, nil, fmt.Errorf("write the timeline: %w", err)
 	}
-	return s, lost.Counters(), nil
+	return d.w.State, lost.Counters(), nil
+}
+
+// collect plays the recording at path.
+func collect(path string, o Options, lost *loss.Set) (*document, error) {
+	all := newRun(o, lost)
+	o.Play.Before, o.Play.Changed = all.before, all.Hear
+	s, err := replay.Play(path, o.Play)
+	if err != nil {
+		return nil, err
+	}
+	all.finish(s)
+	return all.document(s), nil
 }

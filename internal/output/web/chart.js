@@ -4,19 +4,22 @@ class Chart {
   constructor(model, on) {
     this.model = model; this.on = on; // hover(instant, group, event), choose(instant, second), moved(), and time(ns, step) if it is not since the beginning
     this.time = on.time || duration;
-    this.end = Math.max(model.meta.end, 1);
+    this.end = Math.max(model.meta.end, 1, ...model.outlines.map((o) => o.end));
     // What comes before the first change is not shown at first, if it is long.
     const first = model.changes.n ? model.changes.time[0] : 0;
     this.from = first > this.end / 8 ? Math.max(0, first - (this.end - first) / 40) : 0; this.to = this.end;
     this.marks = []; this.cursor = -1; this.chosen = [-1, -1];
     this.box = $("chart");
+    this.note = make("p", undefined, "quiet");
+    this.note.append(make("span", undefined, "swatch paler"), "Paler: between the lowest and the highest within one pixel. Zooming in shows each change.");
+    this.box.after(this.note);
     new ResizeObserver(() => this.resize()).observe(this.box);
     onFingers(this.box, (scale, from, to) => this.fingers(scale, from, to));
     dark.addEventListener("change", () => this.build());
   }
-  show(place, grouped) {
-    this.place = place; this.grouped = grouped;
-    this.marks = marksOf(this.model, place);
+  show(place, grouped, peak = this.model.totals[place]) {
+    this.place = place; this.grouped = grouped; this.peak = peak; this.whole = peak === this.model.totals[place];
+    this.marks = marksOf(this.model, place, grouped, peak);
     this.build();
   }
   // follow shows a model that goes on where the last one ended: who sees the end goes along.
@@ -25,8 +28,8 @@ class Chart {
     this.model = model; this.end = Math.max(model.meta.end, 1);
     if (along) { this.to = this.end; if (!all) this.from = this.end - width; }
     if (this.place !== place || groups(this.grouped) !== groups(grouped)) return this.show(place, grouped);
-    this.grouped = grouped;
-    this.marks = marksOf(model, place);
+    this.grouped = grouped; this.peak = model.totals[place];
+    this.marks = marksOf(model, place, grouped, this.peak);
     this.redraw();
   }
   size() { return { width: Math.max(260, this.box.clientWidth), height: innerWidth < 640 ? 260 : 380 }; }
@@ -72,9 +75,13 @@ class Chart {
       this.zoom(e.deltaY > 0 ? 1.25 : 0.8, this.plot.posToVal(e.clientX - over.getBoundingClientRect().left, "x") * 1e9);
     }, { passive: false });
   }
+  // outlined returns the outlines of the place, if nothing of it is left out.
+  outlined() { return this.whole ? this.model.outlines.filter((o) => o.place === this.place) : []; }
   compute() {
     const got = stacked(this.model, this.grouped, this.from, this.to, Math.max(200, this.box.clientWidth - 80));
-    this.data = got.data; this.high = got.high; this.all = got.all;
+    this.data = got.data; this.high = got.high; this.all = got.all; this.bands = got.bands;
+    for (const o of this.outlined()) this.high = Math.max(this.high, o.highest(this.from, this.to));
+    this.note.hidden = !got.bands.length;
   }
   redraw() { this.compute(); this.plot.setData(this.data); this.on.moved(); }
   resize() { if (this.plot && this.plot.width !== this.size().width) { this.compute(); this.plot.setSize(this.size()); this.plot.setData(this.data); } }
@@ -125,8 +132,49 @@ class Chart {
     for (let row = 0; row < held.length; row++) if (this.grouped.of[row] >= 0) out[this.grouped.of[row]] += held[row];
     return out;
   }
+  // bandAt returns the lowest and the highest of the pixel at a time, if they differ.
+  bandAt(t) {
+    const band = this.bands.find((b) => b[0] <= t && t < b[1]);
+    return band && band.slice(2);
+  }
+  // paleBands has what was there only for some of a pixel's time look paler.
+  paleBands(u) {
+    const { ctx } = u;
+    ctx.save();
+    ctx.globalAlpha = 0.6;
+    ctx.fillStyle = theme("back");
+    for (const [from, to, low, high] of this.bands) {
+      const x = u.valToPos(from / 1e9, "x", true), top = u.valToPos(high, "y", true);
+      ctx.fillRect(x, top + 1, u.valToPos(to / 1e9, "x", true) - x, Math.max(u.valToPos(low, "y", true) - top - 1, 0));
+    }
+    ctx.restore();
+  }
+  drawOutlines(u) {
+    const { ctx } = u, { left, top, width, height } = u.bbox, ratio = devicePixelRatio || 1;
+    ctx.save();
+    ctx.beginPath(); ctx.rect(left, top, width, height); ctx.clip();
+    this.outlined().forEach((o, n) => {
+      for (const [colour, wide] of [[theme("back"), 4], [theme("fore"), 2]]) { // seen on every colour
+        ctx.strokeStyle = colour; ctx.lineWidth = wide * ratio;
+        ctx.setLineDash(outlineDash(n).map((v) => v * ratio));
+        ctx.beginPath();
+        let y = u.valToPos(0, "y", true);
+        for (let i = Math.max(0, last(o.times, this.from)); i < o.times.length && (!i || o.times[i - 1] <= this.to); i++) {
+          const x = u.valToPos(o.times[i] / 1e9, "x", true);
+          ctx.lineTo(x, y);
+          y = u.valToPos(o.bytes[i], "y", true);
+          ctx.lineTo(x, y);
+        }
+        ctx.lineTo(Math.min(left + width, u.valToPos(o.end / 1e9, "x", true)), y);
+        ctx.stroke();
+      }
+    });
+    ctx.restore();
+  }
   drawMarks(u) {
     const ctx = u.ctx, { left, top, width, height } = u.bbox, ratio = devicePixelRatio || 1;
+    this.paleBands(u);
+    this.drawOutlines(u);
     ctx.save();
     ctx.beginPath(); ctx.rect(left, 0, width, top + height); ctx.clip();
     ctx.font = `${11 * ratio}px system-ui, 'DejaVu Sans', sans-serif`;
@@ -147,7 +195,7 @@ class Chart {
     };
     const t = this.model.changes.time;
     for (const m of this.marks.filter((m) => m.kind === "oom")) put(m.t, "out of memory", theme("mark"), [], true);
-    this.chosen.forEach((i, n) => { if (i >= 0) put(t[i], n ? "B" : this.chosen[1] >= 0 ? "A" : i === this.model.totals[this.place].at ? "peak" : "chosen", theme(n ? "second" : "chosen"), [], true); });
+    this.chosen.forEach((i, n) => { if (i >= 0) put(t[i], n ? "B" : this.chosen[1] >= 0 ? "A" : i === this.peak.at ? "peak" : "chosen", theme(n ? "second" : "chosen"), [], true); });
     if (this.cursor >= 0) put(t[this.cursor], "", theme("fore"), [2, 2], false);
     for (const m of this.marks.filter((m) => m.kind === "peak")) put(m.t, "peak", theme("fore"), [4, 3], false);
     for (const m of this.marks.filter((m) => m.kind === "growth")) put(m.t, m.short, theme("second"), [1, 3], false);
@@ -173,11 +221,19 @@ function placeTip(e, box, left, top) {
   e.style.top = Math.max(4, Math.min(box.top + top - 20, box.bottom - h, innerHeight - h - 8)) + "px";
 }
 
+// tipAt tells something beside the mouse.
+function tipAt(event, ...lines) {
+  const e = $("tip");
+  e.hidden = false;
+  e.replaceChildren(...lines.map((text) => make("div", text)));
+  placeTip(e, { left: event.clientX, top: event.clientY, bottom: innerHeight }, 0, 0);
+}
+
 // marksOf returns the marks of a place, in order: those of the recording, its peak, and
 // where the total grew to more than it ever was and began with: by a tenth of the peak at
 // least, and a while after it did so last.
-function marksOf(model, place) {
-  const p = model.meta.places[place], out = [], peak = model.totals[place];
+function marksOf(model, place, grouped, peak) {
+  const p = model.meta.places[place], out = [], { of } = grouped;
   for (const m of model.meta.marks || []) {
     if (!p.gpu || m.gpu && "GPU " + m.gpu !== p.name && m.gpu !== "unknown") continue;
     out.push({ ...m, short: m.text.split(" of ")[0] });
@@ -186,7 +242,7 @@ function marksOf(model, place) {
   const { time, to, row, bytes: more } = model.changes, pause = (time[time.length - 1] - time[0]) / 40;
   let total = 0, high = 0, grown = 0, since = -Infinity;
   for (let i = 0, d = 0; i < peak.at; i++) {
-    for (const end = to[i]; d < end; d++) if (model.place[row[d]] === place) total += more[d];
+    for (const end = to[i]; d < end; d++) if (of[row[d]] >= 0) total += more[d];
     if (!i) high = grown = total;
     if (total <= high) continue;
     high = total;

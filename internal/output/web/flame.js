@@ -1,10 +1,10 @@
 
-// valuesOf returns what each row of a place counts for: what it holds at a moment, or by
+// valuesOf returns what each row of a group counts for: what it holds at a moment, or by
 // how much more than at another one, of one sign.
-function valuesOf(model, place, held, before, sign) {
+function valuesOf(model, of, held, before, sign) {
   const out = new Float64Array(model.rows);
   for (let row = 0; row < model.rows; row++) {
-    if (model.place[row] !== place) continue;
+    if (of[row] < 0) continue;
     const v = before ? (held[row] - before[row]) * sign : held[row];
     if (v > 0) out[row] = v;
   }
@@ -17,18 +17,23 @@ class Flame {
     this.box = $("flame");
     this.use(model);
     this.box.addEventListener("keydown", (e) => this.key(e));
+    this.box.addEventListener("pointermove", (e) => {
+      if (e.pointerType !== "mouse") return;
+      if (e.target.node) { this.tell(e.target.node); tipAt(e, ...this.about(e.target.node)); } else $("tip").hidden = true;
+    });
+    this.box.addEventListener("pointerleave", () => { $("tip").hidden = true; });
     new ResizeObserver(() => { if (this.values && this.width !== this.box.clientWidth) this.draw(); }).observe(this.box);
   }
-  // use is for stacks of another model.
-  use(model) {
-    this.model = model; this.zoomed = 0; this.values = null;
-    const nodes = model.meta.nodes;
+  // use is for stacks of another model, or another tree of them.
+  use(model, tree = { nodes: model.meta.nodes, of: model.meta.rows.node }) {
+    this.model = model; this.tree = tree; this.zoomed = 0; this.values = null;
+    const nodes = tree.nodes;
     this.children = Array.from(nodes, () => null);
     for (let n = 1; n < nodes.length; n++) (this.children[nodes[n][0]] ||= []).push(n);
   }
   show(values, colour) {
-    const nodes = this.model.meta.nodes, held = new Float64Array(nodes.length);
-    for (let row = 0; row < values.length; row++) held[this.model.meta.rows.node[row]] += values[row];
+    const nodes = this.tree.nodes, held = new Float64Array(nodes.length);
+    for (let row = 0; row < values.length; row++) held[this.tree.of[row]] += values[row];
     for (let n = nodes.length - 1; n > 0; n--) held[nodes[n][0]] += held[n];
     this.held = held; this.values = values; this.colour = colour;
     if (!held[this.zoomed]) this.zoomed = 0;
@@ -38,7 +43,7 @@ class Flame {
     const focus = this.box.contains(document.activeElement) ? document.activeElement.node : -1;
     this.width = this.box.clientWidth;
     const parts = [], W = this.width - 2, above = [];
-    for (let n = this.zoomed; n; n = this.model.meta.nodes[n][0]) above.unshift(n);
+    for (let n = this.zoomed; n; n = this.tree.nodes[n][0]) above.unshift(n);
     let deepest = 0;
     const place = (n, x, width, depth) => {
       if (n) { parts.push([n, x, width, depth]); deepest = Math.max(deepest, depth + 1); }
@@ -64,7 +69,7 @@ class Flame {
         e.style.left = x + "px"; e.style.width = width + "px"; e.style.top = depth * 19 + "px";
         return e;
       }
-      const frame = this.model.frame(this.model.meta.nodes[n][1]), e = make("button", width > 26 ? frame.short || "?" : "", "f");
+      const frame = this.model.frame(this.tree.nodes[n][1]), e = make("button", width > 26 ? frame.short || "?" : "", "f");
       e.style.left = x + "px"; e.style.width = Math.max(width, 1) + "px"; e.style.top = depth * 19 + "px";
       e.style.setProperty("--c", this.colour || frameColour(frame));
       e.tabIndex = i === 0 ? 0 : -1;
@@ -73,7 +78,6 @@ class Flame {
       e.setAttribute("aria-label", frame.short + ", " + bytes(this.held[n]));
       e.addEventListener("click", () => this.zoom(n));
       e.addEventListener("focus", () => this.tell(n));
-      e.addEventListener("mouseenter", () => this.tell(n));
       this.byNode.set(n, e);
       return e;
     });
@@ -82,11 +86,13 @@ class Flame {
     if (!made.length) this.box.append(make("p", "Nothing.", "quiet"));
     if (focus > 0 && this.byNode.get(focus)) this.byNode.get(focus).focus();
   }
-  tell(n) {
-    const f = this.model.frame(this.model.meta.nodes[n][1]), all = this.held[0];
-    $("frame").textContent = `${bytes(this.held[n])} (${(100 * this.held[n] / all).toFixed(1)}%, ${exactly(this.held[n])}): ${f.name || f.short} ${f.where}`;
+  // about returns what is told of a frame.
+  about(n) {
+    const f = this.model.frame(this.tree.nodes[n][1]);
+    return [`${bytes(this.held[n])} (${(100 * this.held[n] / this.held[0]).toFixed(1)}%, ${exactly(this.held[n])})`, f.name || f.short, f.where];
   }
-  zoom(n) { this.zoomed = this.zoomed === n ? this.model.meta.nodes[n][0] : n; this.draw(); const e = this.byNode.get(n); if (e) e.focus(); }
+  tell(n) { const [held, ...frame] = this.about(n); $("frame").textContent = held + ": " + frame.join(" "); }
+  zoom(n) { this.zoomed = this.zoomed === n ? this.tree.nodes[n][0] : n; this.draw(); const e = this.byNode.get(n); if (e) e.focus(); }
   key(e) {
     const at = e.target;
     if (!at.node) return;
@@ -96,7 +102,7 @@ class Flame {
       if (to) go(to.node);
     };
     const keys = {
-      ArrowUp: () => go(this.model.meta.nodes[at.node][0]),
+      ArrowUp: () => go(this.tree.nodes[at.node][0]),
       ArrowDown: () => go((this.children[at.node] || []).filter((c) => this.byNode.has(c)).sort((a, b) => this.held[b] - this.held[a])[0]),
       ArrowLeft: () => beside(-1), ArrowRight: () => beside(1),
       Escape: () => { if (this.zoomed) this.zoom(this.zoomed); },
@@ -105,12 +111,36 @@ class Flame {
   }
 }
 
+const isPython = (frame) => /\.py(:\d+)?$/.test(frame.where) || frame.where.startsWith("<");
+const isNative = (frame) => !isPython(frame) && !/^(\[|cu[A-Z]\w*$)/.test(frame.name); // a name in brackets, or CUDA's function that was called
+
+// ownFrames returns the frames of a stack without native ones, if it has any of Python's.
+function ownFrames(model, stack) {
+  const frames = stack.map((i) => model.frame(i));
+  return frames.some(isPython) ? stack.filter((_, i) => !isNative(frames[i])) : stack;
+}
+
+// withoutNative returns the tree of all stacks without native frames.
+function withoutNative(model) {
+  const nodes = [[0, 0]], known = new Map(), at = new Map();
+  const below = (parent, frame) => {
+    const key = parent * model.meta.frames.length + frame;
+    if (!known.has(key)) { known.set(key, nodes.length); nodes.push([parent, frame]); }
+    return known.get(key);
+  };
+  const of = model.meta.rows.node.map((leaf, row) => {
+    if (!at.has(leaf)) at.set(leaf, ownFrames(model, model.stack(row)).reduceRight(below, 0));
+    return at.get(leaf);
+  });
+  return { nodes, of };
+}
+
 // frameColour tells Python's frames, those of compiled code and names in brackets apart.
 function frameColour(frame) {
   let sum = 0;
   for (const x of frame.where || frame.name) sum = (sum * 31 + x.codePointAt(0)) % 997;
   const part = sum / 997;
-  if (frame.name.startsWith("[") || !frame.where) return `hsl(215 12% ${68 + 8 * part}%)`;
-  if (/\.py(:\d+)?$/.test(frame.where) || frame.where.startsWith("<")) return `hsl(${28 + 22 * part} 85% ${64 + 8 * part}%)`;
+  if (!isPython(frame) && !isNative(frame)) return `hsl(215 12% ${68 + 8 * part}%)`;
+  if (isPython(frame)) return `hsl(${28 + 22 * part} 85% ${64 + 8 * part}%)`;
   return `hsl(${195 + 40 * part} 55% ${66 + 8 * part}%)`;
 }

@@ -41,3 +41,4 @@ const theme = (name) => getComputedStyle(document.documentElement).getPropertyVa
 // as far as can be, in an order in which neighbours differ.
 const hues = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f", "#ff9da7", "#7a7fd1", "#d4a6c8", "#8cd17d"];
 const otherColour = () => dark.matches ? "#6b7480" : "#b3bac2";
+const idleColour = () => dark.matches ? "#3f4751" : "#dde1e6";

@@ -1,71 +1,143 @@
 
 const maxGroups = 11;
 
+// What memory is for has the same colour and place everywhere. What stays lies at the bottom,
+// and what is in nobody's use on top.
+const meanings = {
+  context: { colour: "#4e79a7", rank: 0 }, parameter: { colour: "#59a14f", rank: 0 }, optimizer_state: { colour: "#edc948", rank: 0 }, gradient: { colour: "#b07aa1", rank: 1 },
+  activation: { colour: "#f28e2b", rank: 2 }, temporary: { colour: "#ff9da7", rank: 2 }, allocations: { colour: "#f28e2b", rank: 2 }, tensor: { colour: "#f28e2b", rank: 2 },
+  "local memory": { colour: "#76b7b2", rank: 0 }, code: { colour: "#9c755f", rank: 0 }, stream: { colour: "#7a7fd1", rank: 0 },
+  "cached, unused": { idle: true, rank: 4 }, pool: { idle: true, rank: 4 }, "driver rounding": { idle: true, rank: 4 },
+  "calls under way": { colour: "#bab0ac", rank: 3 },
+};
+const meaningOf = (name) => meanings[name.replace(/^\[|\]$/g, "")] || { rank: 2 };
+
+// peaksOf returns the most that each of n groups of rows held at an instant, and at which.
+function peaksOf(model, of, n) {
+  const now = new Float64Array(n), most = new Float64Array(n), at = new Uint32Array(n), { n: instants, to, row: rows, bytes: more } = model.changes;
+  for (let i = 0, d = 0; i < instants; i++) {
+    const from = d, end = to[i];
+    if (end === from + 1) { // most are
+      const g = of[rows[d]];
+      if (g >= 0 && (now[g] += more[d]) > most[g]) { most[g] = now[g]; at[g] = i; }
+      d = end;
+      continue;
+    }
+    for (; d < end; d++) { const g = of[rows[d]]; if (g >= 0) now[g] += more[d]; }
+    for (let k = from; k < end; k++) { const g = of[rows[k]]; if (g >= 0 && now[g] > most[g]) { most[g] = now[g]; at[g] = i; } }
+  }
+  return { most, at };
+}
+
 // groupsOf returns how the rows of a place are put together: the groups that ever held
 // most, and one of all others. of has the group of each row, -1 for those elsewhere.
 function groupsOf(model, place, by) {
-  const meta = model.meta, c = model.changes, of = new Int32Array(model.rows).fill(-1);
+  const meta = model.meta, of = new Int32Array(model.rows).fill(-1);
   const column = by === "stack" ? meta.rows.title : meta.rows[by];
   const index = new Map(), all = [];
   for (let row = 0; row < model.rows; row++) {
     if (model.place[row] !== place) continue;
     let name = model.text(column[row]);
-    if (!name) name = by === "category" || by === "module" ? "[" + model.text(meta.rows.cause[row]) + "]" : "not known";
+    if (!name) name = ["category", "module", "operator"].includes(by) ? "[" + model.text(meta.rows.cause[row]) + "]" : "not known";
     if (!index.has(name)) {
       index.set(name, all.length);
       all.push({ name });
     }
     of[row] = index.get(name);
   }
-  const now = new Float64Array(all.length), most = new Float64Array(all.length), rows = c.row, more = c.bytes;
-  for (let d = 0; d < rows.length; d++) {
-    const g = of[rows[d]];
-    if (g >= 0 && (now[g] += more[d]) > most[g]) most[g] = now[g];
-  }
+  const { most, at } = peaksOf(model, of, all.length);
   const order = all.map((_, i) => i).filter((i) => most[i] > 0).sort((a, b) => most[b] - most[a] || (all[a].name < all[b].name ? -1 : 1));
   const kept = order.length > maxGroups + 1 ? order.slice(0, maxGroups) : order;
-  const groups = kept.map((i, n) => ({ name: all[i].name, most: most[i], colour: hues[n % hues.length] }));
+  kept.sort((a, b) => meaningOf(all[a].name).rank - meaningOf(all[b].name).rank);
+  const taken = new Set(kept.map((i) => meaningOf(all[i].name).colour)), free = hues.filter((c) => !taken.has(c));
+  let next = 0;
+  const groups = kept.map((i) => {
+    const is = meaningOf(all[i].name);
+    return { name: all[i].name, most: most[i], at: at[i], idle: is.idle, colour: is.colour || is.idle || free[next++ % free.length] };
+  });
   const number = new Int32Array(all.length).fill(kept.length);
   kept.forEach((i, n) => { number[i] = n; });
   const rest = order.length - kept.length;
   if (rest > 0) groups.push({ name: rest + " others", most: 0, other: true });
   for (let row = 0; row < model.rows; row++) if (of[row] >= 0) of[row] = Math.min(number[of[row]], groups.length - 1);
+  // What was never more than nothing, as where the driver's figure is too small, is part of the last one.
+  if (order.length < all.length) {
+    const drawn = peaksOf(model, of, groups.length);
+    groups.forEach((g, i) => { if (!g.other) { g.most = drawn.most[i]; g.at = drawn.at[i]; } });
+  }
   return { groups, of };
 }
 
-const colourOf = (g) => g.other ? otherColour() : g.colour;
+// narrow leaves out all groups but the one of a name, and all rows but those that are wanted.
+function narrow(grouped, only, wanted) {
+  const g = grouped.groups.findIndex((x) => x.name === only);
+  return {
+    groups: g < 0 ? grouped.groups : [grouped.groups[g]],
+    of: grouped.of.map((x, row) => x < 0 || g >= 0 && x !== g || !wanted(row) ? -1 : g >= 0 ? 0 : x),
+  };
+}
+
+// entryOf returns a group's entry of the legend: its name, and the most that it held.
+function entryOf(g, at = "≤ ") {
+  const s = make("span", undefined, "swatch"), out = [s, g.name + " "];
+  s.style.setProperty("--c", colourOf(g));
+  if (!g.other) out.push(make("span", at + bytes(g.most)));
+  return out;
+}
+
+const colourOf = (g) => g.other ? otherColour() : g.idle ? idleColour() : g.colour;
 
 // stacked returns what uPlot draws of the instants between two times: times in seconds, and
-// for each group the sum of it and those below. It has each instant, or of each of so many
-// parts of the time the ones with the lowest and the highest total, and the last.
+// for each group the sum of it and those below. Of each of so many parts of the time it has
+// one instant: the highest, and of these the one with the least that nobody uses. bands are
+// the parts in which the total was lower too: from, to, lowest and highest.
 function stacked(model, grouped, from, to, parts) {
   const { time, to: ends, row: rows, bytes: more } = model.changes, of = grouped.of, n = grouped.groups.length;
-  const before = last(time, from), end = last(time, to) + 1, all = end - before <= 4 * parts, width = (to - from) / parts;
-  const xs = [], ys = grouped.groups.map(() => []), now = new Float64Array(n), lowest = new Float64Array(n), highest = new Float64Array(n);
-  let high = 0, total = 0;
+  const before = last(time, from), end = last(time, to) + 1, width = (to - from) / parts;
+  const xs = [], ys = grouped.groups.map(() => []), now = new Float64Array(n), highest = new Float64Array(n), bands = [];
+  const idle = grouped.groups.map((g) => g.idle ? 1 : 0);
+  let high = 0, total = 0, unused = 0, all = true, left = null; // left: when a part ends whose last instant is not its highest
   const put = (t, held) => {
     let sum = 0;
-    xs.push(t / 1e9);
+    xs.push(Math.max(t / 1e9, xs.length ? xs[xs.length - 1] : 0));
     for (let g = 0; g < n; g++) ys[g].push(sum += held[g]);
     if (sum > high) high = sum;
   };
   const held = model.at(before);
-  for (let row = 0; row < model.rows; row++) if (of[row] >= 0) { now[of[row]] += held[row]; total += held[row]; }
+  for (let row = 0; row < model.rows; row++) if (of[row] >= 0) { now[of[row]] += held[row]; total += held[row]; unused += held[row] * idle[of[row]]; }
   put(from, now);
   for (let i = before + 1, d = i ? ends[before] : 0; i < end;) {
-    const first = i, until = all ? 0 : from + (Math.floor((time[i] - from) / width) + 1) * width;
-    let low = i, top = i, least = 0, most = 0;
+    const first = time[i], part = Math.floor((first - from) / width), begin = from + part * width, until = begin + width;
+    let some = 0, low = total, most = 0, least = 0;
+    if (left !== null && left <= begin) { put(left, now); left = null; }
     do {
-      for (const to = ends[i]; d < to; d++) { const g = of[rows[d]]; if (g >= 0) { now[g] += more[d]; total += more[d]; } }
-      if (i === first || total < least) { low = i; least = total; lowest.set(now); }
-      if (i === first || total > most) { top = i; most = total; highest.set(now); }
+      const to = ends[i];
+      let touched = false;
+      for (; d < to; d++) {
+        const g = of[rows[d]];
+        if (g < 0) continue;
+        const by = more[d];
+        now[g] += by; total += by; unused += by * idle[g];
+        touched = true;
+      }
+      if (touched) {
+        if (total < low) low = total;
+        if (!some || total > most || total === most && unused < least) {
+          most = total; least = unused;
+          for (let g = 0; g < n; g++) highest[g] = now[g];
+        }
+        some++;
+      }
       i++;
     } while (i < end && time[i] < until);
-    if (low < top) put(time[low], lowest);
-    put(time[top], highest);
-    if (low > top) put(time[low], lowest);
-    if (Math.max(low, top) < i - 1) put(time[i - 1], now);
+    if (!some) continue;
+    if (some === 1) { put(first, now); left = null; continue; }
+    all = false;
+    put(begin, highest);
+    left = Math.min(until, to);
+    if (low < most) bands.push([begin, left, low, most]);
   }
-  put(to, now);
-  return { data: [xs, ...ys], high, all };
+  if (left !== null) put(left, now);
+  put(Math.min(to, model.meta.end), now);
+  return { data: [xs, ...ys], high, all, bands };
 }

@@ -1,4 +1,33 @@
 
+// outlineDash tells outlines apart.
+const outlineDash = (n) => [[7, 4], [2, 3], [12, 3, 2, 3], [1, 5]][n % 4];
+
+// An Outline is a curve over that of a place: sizes in bytes, each from a time on.
+class Outline {
+  constructor(model, { name, place, process, times, bytes, end }) {
+    this.name = name; this.place = place; this.times = times; this.end = end || model.meta.end;
+    this.bytes = process < 0 ? bytes : addOthers(model, place, process, times, bytes);
+  }
+  // at returns the size at a time.
+  at(t) { const i = last(this.times, t); return i < 0 || t > this.end ? 0 : this.bytes[i]; }
+  highest(from, to) {
+    let most = this.at(from);
+    for (let i = last(this.times, from) + 1; i < this.times.length && this.times[i] <= to; i++) most = Math.max(most, this.bytes[i]);
+    return most;
+  }
+}
+
+// addOthers adds to sizes what a place had besides the segments of PyTorch in a process.
+function addOthers(model, place, process, times, bytes) {
+  const { rows } = model.meta, { time, to, row, bytes: more } = model.changes;
+  const other = model.place.map((p, r) => p === place && !(rows.process[r] === process && ["tensors", "cached, unused", "calls under way"].includes(model.text(rows.cause[r]))));
+  let i = 0, d = 0, sum = 0;
+  return bytes.map((v, n) => {
+    for (; i < time.length && time[i] <= times[n]; i++) for (; d < to[i]; d++) if (other[row[d]]) sum += more[d];
+    return v + sum;
+  });
+}
+
 // last returns the last index at which a sorted array is at most v, -1 for none.
 function last(sorted, v) {
   let low = 0, high = sorted.length;
@@ -22,7 +51,7 @@ class Model {
     // is taken before it is used.
     const places = meta.places.length, held = new Float64Array(this.rows), sums = new Float64Array(places), idle = new Float64Array(places);
     const peak = new Float64Array(places), at = new Uint32Array(places), any = new Uint8Array(places), least = new Float64Array(places);
-    const idles = Uint8Array.from(meta.rows.cause, (c) => ["driver rounding", "cached, unused", "pool"].includes(meta.strings[c]) ? 1 : 0);
+    const idles = this.idles = Uint8Array.from(meta.rows.cause, (c) => ["driver rounding", "cached, unused", "pool", "calls under way"].includes(meta.strings[c]) ? 1 : 0);
     const { n, to, row: rows, bytes: more } = changes, place = this.place;
     let due = 0;
     for (let i = 0, d = 0; i < n; i++) {
@@ -40,7 +69,24 @@ class Model {
         if (sum > peak[p] || sum === peak[p] && idle[p] < least[p]) { peak[p] = sum; at[p] = i; least[p] = idle[p]; }
       }
     }
+    this.outlines = (meta.outlines || []).map((o) => new Outline(this, o));
     this.totals = meta.places.map((_, p) => ({ peak: peak[p], at: at[p], any: any[p] > 0 }));
+  }
+  // highest returns the peak of the rows of some groups.
+  highest(of) {
+    const { n, to, row, bytes } = this.changes;
+    let sum = 0, idle = 0, least = 0, peak = 0, at = 0, any = false;
+    for (let i = 0, d = 0; i < n; i++) {
+      let touched = false;
+      for (const end = to[i]; d < end; d++) {
+        if (of[row[d]] < 0) continue;
+        touched = any = true;
+        sum += bytes[d];
+        if (this.idles[row[d]]) idle += bytes[d];
+      }
+      if (touched && (sum > peak || sum === peak && idle < least)) { peak = sum; at = i; least = idle; }
+    }
+    return { peak, at, any };
   }
   // at returns what each row holds at an instant, in an array that is its caller's.
   at(instant) {
@@ -58,6 +104,14 @@ class Model {
   }
   text(i) { return this.meta.strings[i]; }
   frame(i) { const f = this.meta.frames[i]; return { short: this.text(f[0]), name: this.text(f[1]), where: this.text(f[2]) }; }
+  // matches returns which rows have a text in their stack, process, owner, module, operator or category.
+  matches(text) {
+    const has = this.meta.strings.map((s) => s.toLowerCase().includes(text.toLowerCase())), { frames, nodes, rows } = this.meta;
+    const found = frames.map((f) => has[f[1]] || has[f[2]]), stack = new Uint8Array(nodes.length);
+    for (let n = 1; n < nodes.length; n++) stack[n] = stack[nodes[n][0]] || found[nodes[n][1]] ? 1 : 0; // a node comes after its parent
+    const columns = [rows.process, rows.owner, rows.module, rows.operator, rows.category, rows.cause, rows.title].filter(Boolean);
+    return Uint8Array.from(rows.node, (n, row) => stack[n] || columns.some((c) => has[c[row]]) ? 1 : 0);
+  }
   // stack returns the frames of a row, its leaf first.
   stack(row) {
     const out = [];

@@ -8,17 +8,12 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// maxName bounds a name, in characters.
-const maxName = 1000
+// maxName bounds a name, in bytes.
+const maxName = 4000
 
-// Clean returns a name as pages have it: cut, and without what does not print.
+// Clean returns a name as pages have it: cut, and without characters that do not print.
 func Clean(s string) string {
-	if len(s) > maxName {
-		if r := []rune(s[:min(len(s), 4*maxName)]); len(r) > maxName {
-			s = string(r[:maxName]) + "…"
-		}
-	}
-	return render.Clean(s)
+	return render.Cut(s, maxName)
 }
 
 // Stacks are call stacks as a tree for a page, where names are indexes into Strings.
@@ -28,19 +23,15 @@ type Stacks struct {
 	Nodes   [][2]int `json:"nodes"`  // parent, frame: both are smaller, and the first has none
 
 	max     int
-	strings map[string]int
-	frames  map[frame]int
-	nodes   map[node]int
+	strings render.Index[string]
+	frames  render.Index[[3]int]
+	nodes   render.Index[[2]int]
 }
-
-type (
-	frame struct{ short, function, where int }
-	node  struct{ parent, frame int }
-)
 
 // NewStacks returns a tree of its root alone, which has room for so many nodes.
 func NewStacks(maxNodes int) *Stacks {
-	s := &Stacks{max: maxNodes, strings: map[string]int{}, frames: map[frame]int{}, nodes: map[node]int{}, Nodes: [][2]int{{0, 0}}}
+	root := [2]int{-1, 0} // no other node has this parent
+	s := &Stacks{max: maxNodes, strings: render.Index[string]{}, frames: render.Index[[3]int]{}, nodes: render.Index[[2]int]{root: 0}, Nodes: [][2]int{{0, 0}}}
 	s.Text("")
 	s.frame("", "", "")
 	return s
@@ -49,22 +40,18 @@ func NewStacks(maxNodes int) *Stacks {
 // Text returns the index of a name.
 func (s *Stacks) Text(text string) int {
 	text = Clean(text)
-	i, ok := s.strings[text]
-	if !ok {
-		i = len(s.Strings)
-		s.strings[text] = i
+	i, fresh := s.strings.Number(text)
+	if fresh {
 		s.Strings = append(s.Strings, text)
 	}
 	return i
 }
 
 func (s *Stacks) frame(short, function, where string) int {
-	key := frame{s.Text(short), s.Text(function), s.Text(where)}
-	i, ok := s.frames[key]
-	if !ok {
-		i = len(s.Frames)
-		s.frames[key] = i
-		s.Frames = append(s.Frames, [3]int{key.short, key.function, key.where})
+	key := [3]int{s.Text(short), s.Text(function), s.Text(where)}
+	i, fresh := s.frames.Number(key)
+	if fresh {
+		s.Frames = append(s.Frames, key)
 	}
 	return i
 }
@@ -94,15 +81,11 @@ func (s *Stacks) Stack(stack []*snapshot.Location) (node int, whole bool) {
 
 // below returns the node of a frame that another called, and whether there is room for it.
 func (s *Stacks) below(parent, frame int) (at int, ok bool) {
-	key := node{parent, frame}
-	at, ok = s.nodes[key]
-	if !ok {
-		if len(s.Nodes) >= s.max {
-			return 0, false
-		}
-		at = len(s.Nodes)
-		s.nodes[key] = at
-		s.Nodes = append(s.Nodes, [2]int{parent, frame})
+	key := [2]int{parent, frame}
+	if at, ok = s.nodes[key]; ok || len(s.Nodes) >= s.max {
+		return at, ok
 	}
+	s.Nodes = append(s.Nodes, key)
+	at, _ = s.nodes.Number(key)
 	return at, true
 }

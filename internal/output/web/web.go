@@ -3,13 +3,30 @@
 package web
 
 import (
+	"bytes"
+	"compress/gzip"
 	"embed"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 )
 
-//go:embed *.js style.css uplot/uPlot.iife.min.js uplot/uPlot.min.css uplot/LICENSE
+//go:embed *.js style.css uplot/uPlot.iife.min.js.gz uplot/uPlot.min.css uplot/LICENSE
 var assets embed.FS
+
+// chartLibrary returns uPlot. It is compressed in the program, which must stay small.
+var chartLibrary = sync.OnceValue(func() string {
+	r, err := gzip.NewReader(bytes.NewReader([]byte(asset("uplot/uPlot.iife.min.js.gz"))))
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+})
 
 // scripts are in the order in which they need each other.
 var scripts = []string{"format.js", "touch.js", "model.js", "group.js", "chart.js", "flame.js"}
@@ -26,7 +43,7 @@ func asset(name string) string {
 // page's own, which see what is shared.
 func Script(own ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "/*\n%s*/\n%s\n(() => {\n\"use strict\";\n", asset("uplot/LICENSE"), asset("uplot/uPlot.iife.min.js"))
+	fmt.Fprintf(&b, "/*\n%s*/\n%s\n(() => {\n\"use strict\";\n", asset("uplot/LICENSE"), chartLibrary())
 	for _, name := range scripts {
 		b.WriteString(asset(name))
 	}

@@ -1,5 +1,5 @@
-// Package fair shares out work among users. A user with many jobs, or with jobs that
-// take long, does not keep the jobs of others waiting.
+// Package fair divides work fairly among users. Many jobs of one user, or slow ones, do not delay the
+// jobs of others.
 package fair
 
 import (
@@ -9,30 +9,29 @@ import (
 
 // Limits bound a Queue.
 type Limits struct {
-	Running int // jobs that run at one time, of all users
-	PerUser int // jobs of one user that run at one time, the slow ones included
-	Waiting int // jobs that wait, of all users
-	// Slow is how long a job counts as one of Running. One that takes longer still
-	// counts as one of its user's.
+	Running int // running jobs of all users
+	PerUser int // running jobs of one user, with slow ones
+	Waiting int // waiting jobs of all users
+	// After Slow a job no longer counts for Running. It still counts for its user.
 	Slow time.Duration
-	// Stuck bounds the slow jobs that do not count as Running.
+	// Stuck bounds the slow jobs that do not count for Running.
 	Stuck int
 }
 
-// A Queue runs jobs, of each user in turn. It is safe for concurrent use.
+// A Queue runs the jobs of all users in turn. It is safe for concurrent use.
 type Queue struct {
 	limits Limits
 
 	mu      sync.Mutex
 	lines   map[uint32]*line
-	turns   []uint32 // the users who wait, the next one first
+	turns   []uint32 // users with waiting jobs, the next one first
 	waiting int
 	running int
 	stuck   int
 	closed  bool
 }
 
-// A line is what a user has in a Queue.
+// A line has the jobs of one user.
 type line struct {
 	waiting []job
 	running int
@@ -48,9 +47,9 @@ func New(l Limits) *Queue {
 	return &Queue{limits: l, lines: map[uint32]*line{}}
 }
 
-// Do has run called, in a goroutine, when it is the user's turn. If that will not
-// be, drop is called instead: when too many jobs wait the user with the most of them
-// loses the latest, which may be this one. Do does not wait, and drop must not either.
+// Do calls run in a goroutine when it is the user's turn. If too many jobs wait, the user with the
+// most of them loses the latest, and Do or a later Do calls its drop instead. Do does not wait, and
+// drop must not either.
 func (q *Queue) Do(user uint32, run, drop func()) {
 	q.mu.Lock()
 	if q.closed {
@@ -67,19 +66,19 @@ func (q *Queue) Do(user uint32, run, drop func()) {
 	q.start()
 	dropped := func() {}
 	if q.waiting > q.limits.Waiting {
-		dropped = q.takeLatest(q.longest())
+		dropped = q.removeLatest(q.longest())
 	}
 	q.mu.Unlock()
 	dropped()
 }
 
-// Close drops the jobs that wait. Those that run are not waited for.
+// Close drops the waiting jobs. It does not wait for those that run.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	q.closed = true
 	var dropped []func()
 	for len(q.turns) > 0 {
-		dropped = append(dropped, q.takeLatest(q.turns[0]))
+		dropped = append(dropped, q.removeLatest(q.turns[0]))
 	}
 	q.mu.Unlock()
 	for _, drop := range dropped {
@@ -96,7 +95,7 @@ func (q *Queue) line(user uint32) *line {
 	return l
 }
 
-// longest returns the user with the most jobs that wait.
+// longest returns the user with the most waiting jobs.
 func (q *Queue) longest() (user uint32) {
 	most := 0
 	for _, u := range q.turns {
@@ -107,8 +106,8 @@ func (q *Queue) longest() (user uint32) {
 	return user
 }
 
-// takeLatest removes the latest job of a user who waits, and returns what drops it.
-func (q *Queue) takeLatest(user uint32) (drop func()) {
+// removeLatest removes the latest waiting job of a user, and returns its drop.
+func (q *Queue) removeLatest(user uint32) (drop func()) {
 	l := q.lines[user]
 	last := len(l.waiting) - 1
 	drop = l.waiting[last].drop
@@ -127,7 +126,7 @@ func (q *Queue) takeLatest(user uint32) (drop func()) {
 	return drop
 }
 
-// start starts as many jobs as may run. q.mu is held.
+// start starts as many jobs as may run. The caller holds q.mu.
 func (q *Queue) start() {
 	for i := 0; i < len(q.turns) && q.running < q.limits.Running; {
 		user := q.turns[i]
@@ -179,7 +178,7 @@ func (q *Queue) run(user uint32, j job) {
 	q.start()
 }
 
-// forget forgets a user who has nothing in the Queue.
+// forget removes the line of a user without jobs.
 func (q *Queue) forget(user uint32) {
 	if l := q.lines[user]; l.running == 0 && len(l.waiting) == 0 {
 		delete(q.lines, user)

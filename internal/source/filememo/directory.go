@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is a store of one file an entry. The time of a file's last change
-// (mtime) is that of its last use.
+// A directory is a store with one file for each entry. A file's modification time is the
+// time of its last use.
 type directory struct {
 	dir     *os.File
 	limit   int64
-	writes  chan kept
+	writes  chan written
 	pending sync.WaitGroup // of writes
-	failed  func()         // a write did
+	failed  func()         // called when a write fails
 
 	room int64 // bytes that may be written before the directory is looked through
 }
@@ -33,20 +33,20 @@ const (
 	// maxWaiting bounds the entries that wait to be written.
 	maxWaiting  = 1 << 10
 	entrySuffix = ".memo"
-	// Files that are being written end so; one that nobody wrote to for so long
-	// was left by a crash.
+	// Files that are being written have this suffix. One that was not written to for
+	// this long was left by a crash.
 	partSuffix = ".part"
 	abandoned  = time.Minute
-	// Between two looks through the directory one part in so many of the limit is
-	// written: so much each further process that uses it may exceed it by.
+	// The directory is listed each time that 1/credit of the limit has been written.
+	// Each further process that uses the directory may exceed the limit by as much.
 	credit = 8
 	// maxFiles bounds the files of one directory that are looked at.
 	maxFiles = 1 << 16
 )
 
-// openDirectory opens, and if need be makes, a directory that only this process's
-// user may look into. What leads to it is the user's to choose; what it is is
-// checked on the descriptor, and nothing but the descriptor is used from then on.
+// openDirectory opens a directory that is closed to other users, and makes it if need be.
+// The user chooses the path. The directory itself is checked by its descriptor, and only
+// the descriptor is used from then on.
 func openDirectory(path string, limit int64, failed func()) (*directory, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -57,15 +57,15 @@ func openDirectory(path string, limit int64, failed func()) (*directory, error) 
 	}
 	d := &directory{
 		dir: os.NewFile(uintptr(fd), path), limit: limit, failed: failed,
-		writes: make(chan kept, maxWaiting),
+		writes: make(chan written, maxWaiting),
 	}
-	if err := own(fd, unix.S_IFDIR); err != nil {
+	if err := checkOwner(fd, unix.S_IFDIR); err != nil {
 		d.dir.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	go func() {
-		for k := range d.writes {
-			if d.write(k.name, k.entry) != nil {
+		for w := range d.writes {
+			if d.write(w.name, w.entry) != nil {
 				d.failed()
 			}
 			d.pending.Done()
@@ -74,9 +74,9 @@ func openDirectory(path string, limit int64, failed func()) (*directory, error) 
 	return d, nil
 }
 
-// own fails unless the open file is of the type, the effective user's, and nobody
+// checkOwner fails unless the open file is of the type, the effective user's, and nobody
 // else's to read or write.
-func own(fd int, kind uint32) error {
+func checkOwner(fd int, kind uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (d *directory) get(name string) ([]byte, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	if err := own(fd, unix.S_IFREG); err != nil {
+	if err := checkOwner(fd, unix.S_IFREG); err != nil {
 		return nil, err
 	}
 	var st unix.Stat_t
@@ -128,24 +128,24 @@ func (d *directory) get(name string) ([]byte, error) {
 	if _, err := io.ReadFull(f, entry); err != nil {
 		return nil, err
 	}
-	// Without it the entry goes earlier than it need.
+	// If this fails, the entry is dropped earlier than necessary.
 	_ = unix.Futimes(fd, []unix.Timeval{unix.NsecToTimeval(time.Now().UnixNano()), unix.NsecToTimeval(time.Now().UnixNano())})
 	return entry, nil
 }
 
-// put has the entry written, by a goroutine of its own: whoever derived the value does
-// not wait for the disk.
+// put queues the entry for a goroutine that writes it, so that the caller does not wait for
+// the disk.
 func (d *directory) put(name string, entry []byte) error {
 	if int64(len(entry)) > min(maxEntry, d.limit/credit) {
 		return errTooLarge
 	}
 	d.pending.Add(1)
-	d.writes <- kept{name, entry}
+	d.writes <- written{name, entry}
 	return nil
 }
 
-// write writes the entry beside its place and moves it there. It is not synced: an
-// entry that a crash of the machine damages is told by its checksum.
+// write writes the entry to a temporary file and renames it. It does not sync: the checksum
+// shows if a crash of the machine damaged an entry.
 func (d *directory) write(name string, entry []byte) (err error) {
 	if err := d.makeRoom(int64(len(entry))); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (d *directory) write(name string, entry []byte) (err error) {
 	return unix.Renameat(d.fd(), part, d.fd(), name+entrySuffix)
 }
 
-// makeRoom removes the entries used longest ago until one of size fits.
+// makeRoom removes the least recently used entries until one of size fits.
 func (d *directory) makeRoom(size int64) error {
 	if d.room -= size; d.room >= 0 {
 		return nil
@@ -195,13 +195,19 @@ func (d *directory) makeRoom(size int64) error {
 	return nil
 }
 
+// A written entry is on its way to the disk.
+type written struct {
+	name  string
+	entry []byte
+}
+
 type file struct {
 	name string
 	size int64 // bytes
 	used int64 // nanoseconds
 }
 
-// list returns the memo's own files. Others are left alone.
+// list returns the memo's own files, and no others.
 func (d *directory) list() (files []file, err error) {
 	fd, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

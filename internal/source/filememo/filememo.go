@@ -1,17 +1,16 @@
 // Package filememo remembers what was derived from the content of files, across
 // runs of the tracer.
 //
-// Whoever writes a file chooses its name, its build id, its times and each byte in
-// it, so none of these can be the key to what another process's file gets. The memo
-// is verified instead, as that of stacks is: while a value is derived, every byte
-// that the derivation reads is noted. A later file gets the value if it has the same
-// bytes at the same places. A derivation is a function of what it reads, so that it
-// would read the same places there and come out the same. An entry that a hostile
-// file made is thus true of every file that it can be given to.
+// The author of a file chooses its name, build id, times and bytes. So none of these can
+// be the key under which the file of another process gets a value. The memo is verified
+// instead, like the memo of stacks: while a value is derived, the memo records every byte
+// that the derivation reads. A later file gets the value if it has the same bytes at the
+// same places. A derivation is a function of what it reads, so it would give the same value
+// there. An entry from a hostile file is therefore correct for every file that gets it.
 //
-// An entry is looked up by a name, a hash of the file's owner, size, first and last
-// bytes. Files of one name that differ elsewhere push each other out, which costs no
-// more than a derivation each. Only files of one owner can have the same name.
+// The name of an entry is a hash of the file's owner, size, first and last bytes. Files
+// with one name that differ elsewhere replace each other's entries, which costs one
+// derivation each. Only files of one owner can have the same name.
 package filememo
 
 import (
@@ -49,7 +48,8 @@ type Memo struct {
 	loss  *loss.Set
 }
 
-// A store keeps entries by name, up to a limit of bytes; those used last stay.
+// A store has entries by name, up to a limit of bytes. It drops those that were not used
+// for longest.
 type store interface {
 	// get returns an entry, nil if there is none.
 	get(name string) ([]byte, error)
@@ -63,15 +63,15 @@ var (
 	lossFailed = causes.Add("unwind_cache_failed", "files of the cache of unwind tables that could not be read or written")
 )
 
-// InMemory returns a memo that ends with the process. kind names what is derived,
-// and the version of how; limit is in bytes.
+// InMemory returns a memo that ends with the process. kind names the sort of value, and the
+// version of the derivation. limit is in bytes.
 func InMemory(kind string, limit int64) *Memo {
 	return &Memo{kind, newMemory(limit), loss.New(causes)}
 }
 
 // Open returns a memo in a directory, which it makes if need be, with up to limit
-// bytes. The directory must be the effective user's own, and nobody else's to look
-// into: the error says what is wrong with it. Several processes may use one.
+// bytes. The directory must belong to the effective user, and be closed to others: the
+// error says what is wrong with it. Several processes may use one directory.
 func Open(dir, kind string, limit int64) (*Memo, error) {
 	m := &Memo{kind: kind, loss: loss.New(causes)}
 	d, err := openDirectory(dir, limit, func() { m.loss.Add(lossFailed, 1) })
@@ -82,8 +82,7 @@ func Open(dir, kind string, limit int64) (*Memo, error) {
 	return m, nil
 }
 
-// Close returns when all that is to be kept has been written. Nothing may use the memo
-// by then.
+// Close returns when all entries have been written. Do not use the memo after that.
 func (m *Memo) Close() error {
 	if c, ok := m.store.(io.Closer); ok {
 		return c.Close()
@@ -91,12 +90,12 @@ func (m *Memo) Close() error {
 	return nil
 }
 
-// Loss counts the entries that were no good, and those that could not be kept.
+// Loss returns the counters of entries that were invalid, and of those that could not be
+// stored.
 func (m *Memo) Loss() []loss.Counter { return m.loss.Counters() }
 
-// Derive returns what derive makes of the file: remembered, or else derived and
-// remembered. derive must be a function of what it reads, and of nothing else. Its
-// own errors are returned, and not remembered.
+// Derive returns the value that derive makes of the file. It remembers values, but not
+// errors. derive must be a function of what it reads, and of nothing else.
 func (m *Memo) Derive(f File, derive func(io.ReaderAt) ([]byte, error)) (value []byte, content Sum, err error) {
 	name, err := m.name(f)
 	if err != nil {
@@ -107,7 +106,7 @@ func (m *Memo) Derive(f File, derive func(io.ReaderAt) ([]byte, error)) (value [
 	}
 	r := newRecorder(f)
 	if value, err = derive(r); err == nil {
-		err = r.err // derive made the best of it
+		err = r.err // derive may have ignored it
 	}
 	if err != nil {
 		return nil, Sum{}, err
@@ -143,11 +142,11 @@ func (m *Memo) remembered(name string, f File) ([]byte, Sum, bool) {
 	return e.value, e.sum, err == nil && content == e.sum
 }
 
-// ends is how many bytes of each end of a file its name is made of. The first hold
-// an ELF file's build id.
+// ends is how many bytes of each end of a file are part of the entry's name. The first ones
+// contain an ELF file's build id.
 const ends = 4 << 10
 
-// name returns the name under which what is derived from a file is kept.
+// name returns the name of a file's entry.
 func (m *Memo) name(f File) (string, error) {
 	h := sha256.New()
 	var number [8]byte

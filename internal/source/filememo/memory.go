@@ -1,56 +1,40 @@
 package filememo
 
 import (
-	"container/list"
+	"math"
 	"sync"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/lru"
 )
 
 // memory is a store that ends with the process.
 type memory struct {
-	limit int64
-
 	mu      sync.Mutex
-	size    int64
-	entries map[string]*list.Element
-	used    *list.List // of kept, the one used last in front
-}
-
-type kept struct {
-	name  string
-	entry []byte
+	entries *lru.Cache[string, []byte]
+	room    int64 // bytes left of the limit
 }
 
 func newMemory(limit int64) *memory {
-	return &memory{limit: limit, entries: make(map[string]*list.Element), used: list.New()}
+	m := &memory{room: limit}
+	m.entries = lru.New(math.MaxInt, func(_ string, entry []byte) { m.room += int64(len(entry)) })
+	return m
 }
 
 func (m *memory) get(name string) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e, ok := m.entries[name]
-	if !ok {
-		return nil, nil
-	}
-	m.used.MoveToFront(e)
-	return e.Value.(kept).entry, nil
+	entry, _ := m.entries.Get(name)
+	return entry, nil
 }
 
 func (m *memory) put(name string, entry []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e, ok := m.entries[name]; ok {
-		m.drop(e)
-	}
-	m.entries[name] = m.used.PushFront(kept{name, entry})
-	m.size += int64(len(entry))
-	for m.size > m.limit {
-		m.drop(m.used.Back())
+	old, _ := m.entries.Get(name)
+	m.entries.Put(name, entry)
+	m.room += int64(len(old) - len(entry))
+	for m.room < 0 {
+		m.entries.Evict()
 	}
 	return nil
-}
-
-func (m *memory) drop(e *list.Element) {
-	k := m.used.Remove(e).(kept)
-	delete(m.entries, k.name)
-	m.size -= int64(len(k.entry))
 }

@@ -7,16 +7,16 @@ import (
 	"slices"
 )
 
-// blockSize is the unit in which a file is read and noted, in bytes.
+// blockSize is the unit in which a file is read and recorded, in bytes.
 const blockSize = 4 << 10
 
-// A recorder notes what is read of a file. Each block is read once and kept: what
-// is read twice is the same twice, whatever the file's owner does meanwhile.
+// A recorder records what is read of a file. It reads each block once and remembers it, so
+// that a second read gives the same bytes even if the file has changed.
 type recorder struct {
 	file   File
 	blocks map[int64][]byte // by number; the last of the file is shorter
 	room   int64            // bytes that may still be read
-	err    error            // of what could not be read
+	err    error            // the last one of reading the file
 }
 
 func newRecorder(f File) *recorder {
@@ -43,7 +43,8 @@ func (r *recorder) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// fetch reads the blocks from first on that are not there, to one that is or to end.
+// fetch reads the missing blocks from first on, up to the next block that is there, or to
+// end.
 func (r *recorder) fetch(first, end int64) error {
 	last := first + 1
 	for last < end && r.blocks[last] == nil {
@@ -57,7 +58,7 @@ func (r *recorder) fetch(first, end int64) error {
 	}
 	b := make([]byte, size)
 	if n, err := r.file.ReadAt(b, at); n < len(b) {
-		r.err = errors.Join(io.ErrUnexpectedEOF, err) // truncated meanwhile
+		r.err = errors.Join(io.ErrUnexpectedEOF, err) // truncated in between
 		return r.err
 	}
 	for number := first; number < last; number++ {
@@ -67,7 +68,7 @@ func (r *recorder) fetch(first, end int64) error {
 	return nil
 }
 
-// A span is blocks of a file that lie one after the other.
+// A span is a run of consecutive blocks.
 type span struct{ first, count int64 }
 
 // spans returns what was read, in order.

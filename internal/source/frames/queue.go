@@ -12,30 +12,30 @@ import (
 )
 
 const (
-	// maxQueued bounds what waits for its names, of all users.
+	// maxQueued bounds the jobs of all users that wait.
 	maxQueued = 4096
-	// patience bounds how long anybody waits for the names of what came just
-	// before.
+	// patience bounds how long a caller waits for the names of the latest stacks.
 	patience = 2 * time.Second
-	// slow is how long reading from a process may take before the user is told.
+	// slow is how long reading from a process may take before a note says so.
 	slow = 5 * time.Second
 )
 
-// A queue has jobs that read a process done, one at a time, those of each user in turn
-// and in order: a target decides how long its memory and its files take to read.
+// A queue runs jobs that read a process, one at a time. Users are served in turn, and the
+// jobs of one user in order. A target decides how long its memory and its files take to
+// read.
 type queue struct {
 	jobs  *fair.Queue
 	meter *work.Meter
 
 	mu      sync.Mutex
 	added   uint64
-	pending map[uint64]bool // jobs that are neither done nor dropped, by when they were added
+	pending map[uint64]bool // jobs that are neither done nor dropped, by number
 	waiting map[*waiter]bool
 	busy    int // the process that is being read, 0 for none
 	since   time.Time
 }
 
-// A waiter waits for the jobs that were pending when it came.
+// A waiter waits for the jobs that were pending when it was made.
 type waiter struct {
 	last uint64 // of them
 	left int
@@ -49,13 +49,13 @@ func newQueue(meter *work.Meter) *queue {
 	}
 }
 
-// close drops the jobs that wait, and waits for the one that runs. It fails if a target
-// does not answer.
+// close drops the waiting jobs, and waits for the running one. It fails if a target does
+// not answer.
 func (q *queue) close() error {
 	q.jobs.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	q.settle(ctx)
+	q.wait(ctx)
 	if ctx.Err() != nil {
 		pid, _ := q.reading()
 		return fmt.Errorf("process %d does not answer: the trace is not closed", pid)
@@ -63,8 +63,8 @@ func (q *queue) close() error {
 	return nil
 }
 
-// add has a job done that reads the process pid of a user. If there is no room for it
-// drop is called instead. It waits for nothing, and drop must not either.
+// add queues a job that reads the process pid of a user. If there is no room for it, drop
+// is called instead. Neither add nor drop blocks.
 func (q *queue) add(user uint16, pid int, run, drop func()) {
 	q.mu.Lock()
 	q.added++
@@ -82,7 +82,7 @@ func (q *queue) add(user uint16, pid int, run, drop func()) {
 	})
 }
 
-// over says that a job is not pending any more.
+// over ends a job.
 func (q *queue) over(id uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -104,8 +104,8 @@ func (q *queue) set(pid int) {
 	q.mu.Unlock()
 }
 
-// settle waits until all jobs so far are done, or ctx ends.
-func (q *queue) settle(ctx context.Context) {
+// wait returns when all jobs so far are done, or ctx ends.
+func (q *queue) wait(ctx context.Context) {
 	q.mu.Lock()
 	w := &waiter{q.added, len(q.pending), make(chan struct{})}
 	if w.left == 0 {
@@ -123,7 +123,7 @@ func (q *queue) settle(ctx context.Context) {
 	}
 }
 
-// reading returns the process that is being read, and for how long, 0 for none.
+// reading returns the process that is being read, 0 for none, and for how long.
 func (q *queue) reading() (pid int, took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -133,11 +133,11 @@ func (q *queue) reading() (pid int, took time.Duration) {
 	return q.busy, time.Since(q.since)
 }
 
-// note says which process keeps others from being named, "" for none.
+// note names the process that delays the names of others, "" for none.
 func (q *queue) note() string {
 	pid, took := q.reading()
 	if took < slow {
 		return ""
 	}
-	return fmt.Sprintf("reading names from process %d has taken %.0f s: new stacks have none meanwhile", pid, took.Seconds())
+	return fmt.Sprintf("reading names from process %d has taken %.0f s: new stacks have none until it ends", pid, took.Seconds())
 }

@@ -31,7 +31,7 @@ func TestNamingThatHangs(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	n.settle(ctx)
+	n.wait(ctx)
 	n.mu.Lock()
 	n.since = n.since.Add(-slow)
 	n.mu.Unlock()
@@ -81,7 +81,7 @@ func TestCloseWhenNamingHangs(t *testing.T) {
 
 func source(t *testing.T) *Source {
 	t.Helper()
-	return New(&unwind.Taker{Mode: unwind.FramePointer}, func(record.Record) {})
+	return New(&unwind.Capture{Mode: unwind.FramePointer}, func(record.Record) {})
 }
 
 func TestSettle(t *testing.T) {
@@ -90,14 +90,14 @@ func TestSettle(t *testing.T) {
 	for range 100 {
 		n.add(1, 1, func() { done++ }, nil)
 	}
-	n.settle(context.Background())
+	n.wait(context.Background())
 	if done != 100 || n.note() != "" {
 		t.Errorf("%d jobs done, note %q", done, n.note())
 	}
 	if err := n.close(); err != nil {
 		t.Error(err)
 	}
-	n.settle(context.Background()) // nothing to wait for
+	n.wait(context.Background()) // nothing to wait for
 }
 
 // A user with more jobs than there is room for loses his own, and has others' done before
@@ -122,7 +122,7 @@ func TestNamingTurns(t *testing.T) {
 		}, func() { t.Error("it was dropped") })
 	}
 	close(hold)
-	n.settle(context.Background())
+	n.wait(context.Background())
 	if len(before) != 10 || before[9] > 11 {
 		t.Errorf("jobs done before each: %v", before)
 	}

@@ -1,7 +1,7 @@
-// Package frames turns the stacks that the kernel side took into records, and
-// names what is in them: it is the source of stacks and of who processes are.
-// What only a living process tells is read as soon as its stack comes; names
-// are read from files that it keeps open, when somebody looks.
+// Package frames turns the stacks that the kernel side captured into records, and
+// names their frames. It also reports the names of processes, and who they belong to. What only a
+// running process has is read as soon as its stack comes. Names are read when an output
+// needs them, from files that stay open.
 package frames
 
 import (
@@ -18,58 +18,59 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 	"github.com/gpumemtrace/gpumemtrace/symbolize"
 )
 
-// A Source tells stacks, names and processes. It is the probes.StackTaker of its
+// A Source reports stacks, names and processes. It is the probes.StackTaker of its
 // trace.
 type Source struct {
-	*unwind.Taker
-	sym    *symbolize.Symbolizer
-	tell   func(record.Record)
-	resend func(ids []uint64) // has the kernel side send stacks again
-	queue  *queue
-	places places // of the queue's goroutine
-	lost   *loss.Set
+	*unwind.Capture
+	sym     *symbolize.Symbolizer
+	report  func(record.Record)
+	resend  func(ids []uint64) // makes the kernel side send stacks again
+	queue   *queue
+	tenants *tenant.Reader
+	places  places // of the queue's goroutine
+	lost    *loss.Set
 
 	naming sync.Mutex // held while places are named
 
 	mu      sync.Mutex
 	reasons map[string]uint64 // incomplete stacks by reason
-	users   map[int]uint16    // of the processes that had a job, until they end
+	users   map[int]uint16    // of running processes that had a job
 }
 
 const lossNotNamed = 0
 
 var causes = []loss.Cause{
-	lossNotNamed: loss.Of("stacks_not_named", "stacks whose names were not read because too many waited: the next event with one brings it again"),
+	lossNotNamed: loss.Of("stacks_not_named", "stacks whose names were not read because too many stacks waited: the next event with such a stack sends it again"),
 }
 
-// maxReasons bounds the reasons for incomplete stacks that are told.
+// maxReasons bounds the reasons for incomplete stacks that are counted.
 const maxReasons = 100
 
-// New returns a Source that tells its records to tell, from goroutines of its
-// own.
-func New(taker *unwind.Taker, tell func(record.Record)) *Source {
-	return &Source{Taker: taker, sym: symbolize.New(symbolize.ConfigFromEnv()), tell: tell, queue: newQueue(taker.Options.Meter),
+// New returns a Source that calls report with its records, from goroutines of its own.
+func New(taker *unwind.Capture, report func(record.Record)) *Source {
+	return &Source{Capture: taker, sym: symbolize.New(symbolize.ConfigFromEnv()), report: report, queue: newQueue(taker.Options.Meter), tenants: tenant.NewReader(),
 		places: newPlaces(), lost: loss.New(causes), reasons: map[string]uint64{}, users: map[int]uint16{}}
 }
 
-// Resend says how the kernel side is made to send stacks again. It is for before
-// the first stack.
+// Resend sets the function that makes the kernel side send stacks again. Call it before the
+// first stack.
 func (s *Source) Resend(resend func(ids []uint64)) { s.resend = resend }
 
-// Mapped is of probes.StackTaker, as the next three.
+// Mapped implements probes.StackTaker, as do the next three.
 func (s *Source) Mapped(pid int, m proc.Mapping, cuda bool) {
 	s.sym.Invalidate(uint32(pid))
-	s.Taker.Mapped(pid, m, cuda)
+	s.Capture.Mapped(pid, m, cuda)
 }
 
 // Forked says that child began with the mappings of parent.
 func (s *Source) Forked(parent, child int) {
-	s.Taker.Forked(parent, child)
+	s.Capture.Forked(parent, child)
 	s.mu.Lock()
 	if user, known := s.users[parent]; known {
 		s.users[child] = user
@@ -80,21 +81,21 @@ func (s *Source) Forked(parent, child int) {
 
 // Replaced says that pid replaced its image.
 func (s *Source) Replaced(pid int) {
-	s.Taker.Replaced(pid)
+	s.Capture.Replaced(pid)
 	s.renew(pid)
 }
 
 // Ended says that pid has ended.
 func (s *Source) Ended(pid int) {
-	s.Taker.Ended(pid)
+	s.Capture.Ended(pid)
 	s.renew(pid)
 	s.mu.Lock()
 	delete(s.users, pid)
 	s.mu.Unlock()
 }
 
-// userOf returns whose jobs those of a process are. They stay that user's as long as it
-// runs, so that they are done in order.
+// userOf returns the user under which a process's jobs run. It stays the same as long as
+// the process runs, so that its jobs run in order.
 func (s *Source) userOf(pid int) uint16 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,20 +108,21 @@ func (s *Source) userOf(pid int) uint16 {
 	return user
 }
 
-// renew makes the names of what comes of pid be looked up in its new mappings.
-// Stacks of the old ones that still wait are looked up before.
+// renew makes later stacks of pid use its new mappings. Stacks that wait already still use
+// the old ones.
 func (s *Source) renew(pid int) {
 	forget := func() { s.sym.Forget(uint32(pid)) }
 	s.queue.add(s.userOf(pid), pid, forget, forget)
 }
 
-// Stack has a stack's frames read and told. Where there is no room the kernel
-// side sends it again.
+// Stack queues a stack to be read and reported. If there is no room, the kernel side sends
+// it again.
 func (s *Source) Stack(st *probes.Stack) {
 	one, pid := *st, int(st.Process.PID)
 	one.Words = append([]uint64(nil), st.Words...)
 	s.queue.add(s.userOf(pid), pid, func() {
-		s.tell(&record.Stack{ID: one.ID, Process: one.Process, Frames: s.frames(&one)})
+		frames, modules := s.frames(&one)
+		s.report(&record.Stack{ID: one.ID, Process: one.Process, Frames: frames, Modules: modules})
 	}, func() {
 		s.lost.Add(lossNotNamed, 1)
 		s.resend([]uint64{one.ID})
@@ -128,22 +130,22 @@ func (s *Source) Stack(st *probes.Stack) {
 	})
 }
 
-// frames locates the frames of a stack, leaf first. The process must be there
-// still, as far as its names are to be known.
-func (s *Source) frames(st *probes.Stack) []*record.Place {
+// frames locates the frames of a stack, leaf first, and returns the modules that it is in.
+// Frames of a process that has ended may stay without names.
+func (s *Source) frames(st *probes.Stack) (out []*record.Place, modules []uint64) {
 	pid := st.Process.PID
 	if !s.Unwinds() {
-		out := make([]*record.Place, len(st.Words))
+		out = make([]*record.Place, len(st.Words))
 		for i, pc := range st.Words {
 			out[i] = s.places.native(s.sym.Locate(pid, pc, symbolize.Return))
 		}
-		return out
+		return out, nil
 	}
 	decoded := s.Decode(pid, st.Flags, st.Frames, st.Words)
 	if decoded.Err != nil {
 		s.incomplete(decoded.Err)
 	}
-	out := make([]*record.Place, 0, len(decoded.Frames)+1)
+	out = make([]*record.Place, 0, len(decoded.Frames)+1)
 	for i, f := range decoded.Frames {
 		if n := decoded.Truncated; n > 0 && i == decoded.TruncatedAt {
 			out = append(out, s.places.line(snapshot.Line{Function: fmt.Sprintf("[truncated: %d frames]", n), Reason: "the stack is deeper than is kept of one"}))
@@ -157,7 +159,7 @@ func (s *Source) frames(st *probes.Stack) []*record.Place {
 			out = append(out, s.places.native(s.sym.Locate(pid, f.Addr, symbolize.Exact)))
 		}
 	}
-	return out
+	return out, decoded.Modules
 }
 
 func (s *Source) incomplete(why error) {
@@ -168,26 +170,30 @@ func (s *Source) incomplete(why error) {
 	}
 }
 
-// Identify has the user that a process runs as read, its name, and the file that it runs.
+// Identify queues a process's user, who it belongs to, its name and the file that it runs to
+// be read.
 func (s *Source) Identify(id event.Process) {
 	s.queue.add(s.userOf(int(id.PID)), int(id.PID), func() {
-		if status, err := proc.ReadStatus(int(id.PID)); err == nil {
-			s.tell(&record.Process{Process: id, User: record.UserOf(status.User)}) // the file may not answer
+		if user, err := proc.EffectiveUser(int(id.PID)); err == nil {
+			s.report(&record.Process{Process: id, User: record.UserOf(user)}) // the file may not answer
+		}
+		if who, _, err := s.tenants.Of(int(id.PID)); err == nil && !proc.EndedSince(int(id.PID), id.Ticks()) {
+			s.report(&record.Process{Process: id, Who: who})
 		}
 		program := s.sym.Program(id.PID)
-		s.tell(&record.Process{Process: id, Name: proc.Comm(int(id.PID)), Program: program})
+		s.report(&record.Process{Process: id, Name: proc.Comm(int(id.PID)), Program: program})
 	}, func() {})
 }
 
-// Settle waits until what came before has been told, or patience ends.
-func (s *Source) Settle() {
+// Wait returns when everything so far has been reported, or patience ends.
+func (s *Source) Wait() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s.queue.settle(ctx)
+	s.queue.wait(ctx)
 }
 
-// Name looks for the names of places, and tells them. It may wait for a
-// target's files, and for others that name.
+// Name looks up the names of places, and reports them. It may wait for a target's files,
+// and for other calls of Name.
 func (s *Source) Name(places []*record.Place) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
@@ -198,22 +204,22 @@ func (s *Source) Name(places []*record.Place) {
 		}
 		if !p.Named() {
 			l := s.sym.Resolve(a)
-			s.tell(&record.Name{Place: p, Location: l, Final: a.Final(l)})
+			s.report(&record.Name{Place: p, Location: l, Final: a.Final(l)})
 			continue
 		}
 		old := p.Location()
-		if l := s.sym.Again(a, old); l != old {
-			s.tell(&record.Name{Place: p, Location: l, Final: a.Final(l)})
+		if l := s.sym.Retry(a, old); l != old {
+			s.report(&record.Name{Place: p, Location: l, Final: a.Final(l)})
 		}
 	}
 }
 
-// Loss returns every cause of loss.
+// Loss returns the counters of this package, of unwind and of symbolize.
 func (s *Source) Loss() []loss.Counter {
-	return append(append(s.Taker.Loss(), s.lost.Counters()...), s.sym.Loss()...)
+	return append(append(s.Capture.Loss(), s.lost.Counters()...), s.sym.Loss()...)
 }
 
-// Notes are sentences on stacks that are incomplete, and on what keeps others.
+// Notes describe incomplete stacks, and what delays others.
 func (s *Source) Notes() (out []string) {
 	if note := s.queue.note(); note != "" {
 		out = append(out, note)
@@ -223,29 +229,28 @@ func (s *Source) Notes() (out []string) {
 		out = append(out, fmt.Sprintf("%d different stacks: %s", s.reasons[reason], reason))
 	}
 	s.mu.Unlock()
-	return append(out, s.Taker.Notes()...)
+	return append(out, s.Capture.Notes()...)
 }
 
-// Close releases the unwinder and what names are read from. The probes must be
-// off. What is in use by a target that does not answer is left to the end of
-// this process: that is its error.
+// Close releases the unwinder and the open files. The probes must be off. If a target does
+// not answer, Close fails, and the end of this process releases them.
 func (s *Source) Close() error {
 	if err := s.queue.close(); err != nil {
 		return err
 	}
-	err := s.Taker.Close()
+	err := s.Capture.Close()
 	s.sym.Close()
 	return err
 }
 
-// A places makes places, one for each address and frame, and numbers them.
+// places makes and numbers places, one for each address and frame.
 type places struct {
 	last   uint64
 	byAddr map[symbolize.Address]*record.Place
 	byLine map[snapshot.Line]*record.Place
 }
 
-// maxPlaces bounds the places that are known again.
+// maxPlaces bounds the places that are remembered.
 const maxPlaces = 1 << 15
 
 func newPlaces() places {
@@ -286,7 +291,7 @@ func (p *places) line(line snapshot.Line) *record.Place {
 	return place
 }
 
-// Gone tells whether an error says that a process is no longer there.
+// Gone reports whether an error says that a process has ended.
 func Gone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unwind.ErrNotAnalyzed)
 }

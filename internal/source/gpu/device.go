@@ -8,30 +8,30 @@ import (
 )
 
 var (
-	// ErrNoCgo says that this binary cannot load NVML.
+	// ErrNoCgo is the error of a binary that cannot load NVML.
 	ErrNoCgo = errors.New("this binary was built without cgo, which NVML needs")
-	// ErrNoLibrary says that NVML's library could not be loaded.
+	// ErrNoLibrary is the error of loading NVML's library.
 	ErrNoLibrary = errors.New("NVML library not available")
-	// ErrMissing says that the loaded library lacks a function.
+	// ErrMissing is the error of a function that the loaded library lacks.
 	ErrMissing = errors.New("function missing in this NVML library")
-	// ErrUnsupported says that NVML cannot tell for this device.
+	// ErrUnsupported is NVML's error of a question that it cannot answer for a device.
 	ErrUnsupported = errors.New("not supported by NVML here")
-	// ErrClosed says that Close was called.
+	// ErrClosed is the error of a call after Close.
 	ErrClosed = errors.New("NVML is closed")
-	// ErrUnknown says that what was asked cannot be known for sure.
+	// ErrUnknown is the error of an uncertain answer.
 	ErrUnknown = errors.New("not known")
 )
 
 // A Device is one GPU, or one MIG instance of one.
 type Device struct {
-	Index  int    // as NVML and nvidia-smi count; of an instance, its number on its GPU
-	UUID   string // "GPU-..." or "MIG-..."; "" when the GPU did not answer
+	Index  int    // in NVML's and nvidia-smi's order; of an instance, on its GPU
+	UUID   string // "GPU-..." or "MIG-..."; "" if the GPU did not answer
 	Name   string // model
 	PCI    PCI
-	Minor  int // N of /dev/nvidiaN, -1 when not known
+	Minor  int // N of /dev/nvidiaN, -1 if it is not known
 	Memory Memory
 
-	// MIG says that the GPU is split: its Instances, not itself, run programs.
+	// MIG: the GPU is divided. Its Instances run programs, not the GPU itself.
 	MIG       bool
 	Instances []Device
 
@@ -39,11 +39,11 @@ type Device struct {
 	Parent                       string
 	ParentIndex                  int
 	GPUInstance, ComputeInstance int
-	// Reason why the GPU did not answer, "" when it did.
+	// Reason why the GPU did not answer, "" if it did.
 	Reason string
 }
 
-// Label is what a GPU label shows: "0", or "0:1" for instance 1 of GPU 0.
+// Label returns the text of a GPU label: "0", or "0:1" for instance 1 of GPU 0.
 func (d Device) Label() string {
 	if d.Parent != "" {
 		return strconv.Itoa(d.ParentIndex) + ":" + strconv.Itoa(d.Index)
@@ -51,25 +51,24 @@ func (d Device) Label() string {
 	return strconv.Itoa(d.Index)
 }
 
-// A PCI is a GPU's place on the PCI bus. All zero when not Known.
+// A PCI is a GPU's place on the PCI bus. All fields are zero if it is not Known.
 type PCI struct {
 	Domain      uint32
 	Bus, Device uint8
 	Known       bool
 }
 
-// compare orders places as the bus is numbered.
+// compare orders places by their numbers on the bus.
 func (p PCI) compare(q PCI) int {
 	return cmp.Or(cmp.Compare(p.Domain, q.Domain), cmp.Compare(p.Bus, q.Bus), cmp.Compare(p.Device, q.Device))
 }
 
-// id is what the kernel driver calls the GPU there: gpuGenerate32BitId of
-// NVIDIA's open-gpu-kernel-modules. It has 16 bits of the domain only.
+// id returns the kernel driver's number for the GPU there: gpuGenerate32BitId of NVIDIA's
+// open-gpu-kernel-modules. It has only 16 bits of the domain.
 func (p PCI) id() uint32 { return p.Domain<<16 | uint32(p.Bus)<<8 | uint32(p.Device) }
 
-// driverID returns what the kernel driver calls d, which is one of devices. It
-// is not known where domains differ in their upper half alone (a virtual
-// machine of Hyper-V), so that two GPUs are called the same.
+// driverID returns the kernel driver's number for d, which is one of devices. It is not known if two GPUs have
+// the same number, because their domains differ only in the upper half (in a virtual machine of Hyper-V).
 func driverID(d Device, devices []Device) (id uint32, known bool) {
 	for _, other := range devices {
 		if other.PCI.Known && other.PCI != d.PCI && other.PCI.id() == d.PCI.id() {
@@ -79,55 +78,53 @@ func driverID(d Device, devices []Device) (id uint32, known bool) {
 	return d.PCI.id(), d.PCI.Known
 }
 
-// Memory is a device's memory in bytes. All zero when not Known.
+// Memory is a device's memory in bytes. All fields are zero if it is not Known.
 type Memory struct {
 	Total, Used, Free int64
-	// Reserved is the driver's own part. It is in none of Used and Free; with
-	// a library too old to tell it is 0 and Used includes it.
+	// Reserved is the driver's own part, which Used and Free do not include. With an old library
+	// it is 0, and Used includes it.
 	Reserved int64
 	Known    bool
 }
 
-// A ProcessUse is what one process holds on one device.
+// A ProcessUse is the memory of one process on one device.
 type ProcessUse struct {
-	PID   int    // in our PID namespace, 0 when it is of another
-	Name  string // comm, raw: escape it before it reaches a terminal; "" when not known
+	PID   int    // in our PID namespace, 0 for a process of another one
+	Name  string // comm, raw: escape it before it reaches a terminal; "" if it is not known
 	Bytes int64  // 0 unless Known
 	Known bool
-	// Inferred: Bytes was not reported for this PID, but can be no one else's.
-	// Taken from the device's total it includes a few MiB of the driver's.
+	// Inferred: NVML did not report Bytes for this PID, but no other process is possible. If it is
+	// the device's total, it includes a few MiB of the driver.
 	Inferred bool
 }
 
-// pageSize divides every figure that NVML gives for a process. What it does
-// not divide is a stand-in for "not available".
+// pageSize divides every figure that NVML returns for a process. Another number means "not available".
 const pageSize = 4096
 
-// A listing is what NVML says of the processes on one device, and what tells
-// whether to believe it.
+// A listing is NVML's list of the processes on one device, with what is needed to trust it.
 type listing struct {
 	entries []entry
-	total   int64 // bytes of the device: no process holds more
+	total   int64 // bytes of the device, the most that a process can hold
 	absent  bool  // NVML has no list for this device
 	initial bool  // we are in the initial PID namespace
-	trusted bool  // the pids are ours
+	trusted bool  // the PIDs are of our namespace
 	memory  Memory
 	holders func() []int // processes here that have the device open
 }
 
 type entry struct {
-	pid   int // as NVML says
+	pid   int // from NVML
 	bytes int64
 	known bool
 	name  string
 }
 
-// add takes one row of one of NVML's lists. A process in two lists has its
-// whole use in both: the larger counts.
+// add adds one row of one of NVML's lists. A process in two lists has its whole use in both. The larger one
+// counts.
 func (l *listing) add(pid int, used uint64) {
 	e := entry{pid: pid}
-	// Listed, a process has a context at least: 0 is no answer, and neither is
-	// NVML_VALUE_NOT_AVAILABLE (all ones).
+	// A listed process has at least a context: 0 is no answer, nor is NVML_VALUE_NOT_AVAILABLE (all
+	// ones).
 	if used > 0 && used <= uint64(l.total) && used%pageSize == 0 {
 		e.bytes, e.known = int64(used), true
 	}
@@ -142,9 +139,8 @@ func (l *listing) add(pid int, used uint64) {
 	l.entries = append(l.entries, e)
 }
 
-// check decides whether the pids are of our namespace. Outside the initial one they
-// are taken for ours if each is that of a process which has the device open: those
-// of another namespace would all have to fit by chance.
+// check decides whether the PIDs are of our namespace. Outside the initial one, they are if each belongs to a
+// process that has the device open: all PIDs of another namespace would have to fit by chance.
 func (l *listing) check(holds func(pid int) bool) {
 	l.trusted = !l.absent && (l.initial || len(l.entries) > 0 &&
 		!slices.ContainsFunc(l.entries, func(e entry) bool { return !holds(e.pid) }))
@@ -162,7 +158,7 @@ func (l *listing) uses() []ProcessUse {
 	return all
 }
 
-// use returns pid's row, or a figure that can be of no other process.
+// use returns pid's row, or a figure that no other process can have.
 func (l *listing) use(pid int) ProcessUse {
 	unknown := ProcessUse{PID: pid}
 	if l.trusted {
@@ -177,8 +173,8 @@ func (l *listing) use(pid int) ProcessUse {
 		}
 		return unknown
 	}
-	// A driver that reports foreign pids lists every process, so one row is
-	// one process. Without a list only the initial namespace shows them all.
+	// A driver that reports foreign PIDs lists every process, so one row is one process. Without a
+	// list, only the initial namespace shows all processes.
 	alone := len(l.entries) == 1 || l.absent && l.initial
 	if !alone || !slices.Equal(l.holders(), []int{pid}) {
 		return unknown
@@ -189,7 +185,7 @@ func (l *listing) use(pid int) ProcessUse {
 	return l.whole(pid)
 }
 
-// whole is all that is used of the device, given to its only process.
+// whole returns the used memory of the device, as that of its only process.
 func (l *listing) whole(pid int) ProcessUse {
 	if !l.memory.Known || l.memory.Used == 0 {
 		return ProcessUse{PID: pid}

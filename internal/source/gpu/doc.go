@@ -1,27 +1,23 @@
-// Package gpu says what NVML knows of GPUs and of the memory that processes hold on
-// them. Here the driver is NVIDIA's kernel driver, whose figures NVML tells.
+// Package gpu reads from NVML which GPUs there are and how much memory each process holds on them. In this
+// package "the driver" is NVIDIA's kernel driver, whose figures NVML returns.
 //
-// It is the only package that uses cgo. Built with CGO_ENABLED=0 it has the
-// same API, and Open returns ErrNoCgo. A binary with cgo must not be linked
-// with -z now (nor run with LD_BIND_NOW=1): go-nvml leaves NVML's symbols
-// unresolved until the library is loaded. For the same reason a call of a
-// symbol that an old library lacks would end the process, so each is looked up
-// first and reported as ErrMissing.
+// It is the only package that uses cgo. With CGO_ENABLED=0 it has the same API, and Open returns ErrNoCgo.
+// A binary with cgo must not be linked with -z now, nor run with LD_BIND_NOW=1, because go-nvml leaves
+// NVML's symbols unresolved until it loads the library. A call of a symbol that an old library lacks would
+// end the process. So this package looks each symbol up first, and returns ErrMissing.
 //
 // # Processes
 //
-// NVML names processes by pid. The driver (580 here) translates pids into the
-// PID namespace of whoever asks and leaves out those that have none there;
-// older ones report the host's pids everywhere. A pid is believed when we are
-// in the initial PID namespace, or when every pid listed for a GPU is a process
-// here that has the GPU's device file open. Else a figure is "not known", or,
-// when only one process can be meant, marked as inferred.
+// NVML names processes by PID. Driver 580 translates PIDs into the caller's PID namespace, and leaves out
+// processes without a PID there. Older drivers return the host's PIDs everywhere. This package trusts the
+// PIDs in the initial PID namespace, and elsewhere if every PID of a GPU belongs to a process here that has
+// the GPU's device file open. Otherwise a figure is "not known", or, if only one process is possible,
+// marked as inferred.
 //
 // # Ordinals
 //
-// CUDA numbers the GPUs a process may use from 0. Ordinals works that out from
-// the environment as libcuda does (each rule was read off driver 580 with two
-// H200s, see the test); Resolve weighs it against what the process did, since
-// a program may set CUDA_VISIBLE_DEVICES for itself and /proc/PID/environ does
-// not show it. An ordinal that is not certain is left out, never guessed.
+// CUDA numbers the GPUs that a process may use from 0. Ordinals computes these numbers from the environment
+// as libcuda does. (Each rule was observed with driver 580 and two H200s, see the test.) Resolve compares
+// them with the process's behaviour, since a program may set CUDA_VISIBLE_DEVICES for itself, which
+// /proc/PID/environ does not show. An uncertain ordinal is left out.
 package gpu

@@ -20,12 +20,12 @@ const (
 	nvidiaMajor = 195
 )
 
-// A host is what is asked of the processes here.
+// A host has functions that read the processes here.
 type host struct {
 	initial bool         // we are in the initial PID namespace
 	all     func() []int // the processes
 	name    func(pid int) string
-	opened  func(pid int) ([]int, error) // as the function opened
+	opened  func(pid int) ([]int, error) // see the function opened
 }
 
 func here() host {
@@ -37,8 +37,7 @@ func (h host) holds(pid, minor int) bool {
 	return err == nil && minor >= 0 && slices.Contains(minors, minor)
 }
 
-// holders lists the processes here that have /dev/nvidia<minor> open. nil when
-// not all processes could be read.
+// holders returns the processes here that have /dev/nvidia<minor> open, nil if some process cannot be read.
 func (h host) holders(minor int) (pids []int) {
 	if minor < 0 {
 		return nil
@@ -58,7 +57,7 @@ func (h host) holders(minor int) (pids []int) {
 	return pids
 }
 
-// opened lists the minors of the /dev/nvidiaN that pid has open, ascending.
+// opened returns the minors of the /dev/nvidiaN that pid has open, in ascending order.
 func opened(pid int) ([]int, error) { return minors(proc.OpenFiles(pid)) }
 
 func minors(files iter.Seq2[string, error]) (minors []int, err error) {
@@ -84,8 +83,7 @@ func deviceFile(path string) (minor int, ok bool) {
 	return minor, err == nil && minor < maxMinor
 }
 
-// nodes lists the minors of the GPUs' files among the devices in a /dev,
-// ascending.
+// nodes returns the minors of the GPUs' files among the devices in a /dev, in ascending order.
 func nodes(devices map[string]uint64) (minors []int) {
 	for name, number := range devices {
 		if minor, ok := deviceFile("/dev/" + name); ok && unix.Major(number) == nvidiaMajor && int(unix.Minor(number)) == minor {
@@ -96,8 +94,7 @@ func nodes(devices map[string]uint64) (minors []int) {
 	return minors
 }
 
-// environment reads the variables that order and hide GPUs, as pid was started
-// with.
+// environment reads pid's initial values of the variables that order and hide GPUs.
 func environment(pid int) (e Env, err error) {
 	const visible, order = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 	set, err := proc.Environ(pid, visible, order)

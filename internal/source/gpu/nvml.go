@@ -11,14 +11,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// symbols is the loaded library, for finding out what it lacks.
+// symbols is the loaded library, to look up symbols.
 type symbols interface {
 	Lookup(name string) error
 	Close() error
 }
 
-// NVML is a loaded and initialised library. Its methods may be called from
-// several goroutines; calls run one at a time.
+// NVML is a loaded and initialised library. Several goroutines may call its methods, which run one at a time.
 type NVML struct {
 	mu   sync.Mutex
 	lib  nvml.Interface
@@ -27,15 +26,14 @@ type NVML struct {
 	done bool
 }
 
-// Open loads libnvidia-ml.so.1 from the dynamic linker's path. Its errors are
-// ErrNoCgo, ErrNoLibrary (with the linker's reason), ErrMissing, or NVML's own
-// for a driver that is absent or of another version.
+// Open loads libnvidia-ml.so.1 from the dynamic linker's path. Its errors are ErrNoCgo, ErrNoLibrary (with the
+// linker's reason), ErrMissing, or NVML's own if the driver is absent or has another version.
 func Open() (*NVML, error) { return OpenLibrary("libnvidia-ml.so.1") }
 
 // OpenLibrary is Open with another name or path of the library.
 func OpenLibrary(path string) (*NVML, error) {
-	// Loaded here first: go-nvml's Init drops the linker's reason, and calls
-	// nvmlInit without looking whether there is one.
+	// It is loaded here first, because go-nvml's Init drops the linker's reason, and calls nvmlInit even
+	// if it is missing.
 	so := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := so.Open(); err != nil {
 		return nil, fmt.Errorf("open NVML: %w: %w", ErrNoLibrary, err)
@@ -74,7 +72,7 @@ func (n *NVML) Close() error {
 	return nil
 }
 
-// DriverVersion is the kernel driver's, such as "580.159.04".
+// DriverVersion returns the kernel driver's version, such as "580.159.04".
 func (n *NVML) DriverVersion() (string, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,7 +83,7 @@ func (n *NVML) DriverVersion() (string, error) {
 	return v, nil
 }
 
-// CUDAVersion is the newest CUDA version that the driver supports.
+// CUDAVersion returns the newest CUDA version that the driver supports.
 func (n *NVML) CUDAVersion() (major, minor int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +95,7 @@ func (n *NVML) CUDAVersion() (major, minor int, err error) {
 	return v / 1000, v % 1000 / 10, nil
 }
 
-// require reports ErrMissing unless the library has one of names.
+// require returns ErrMissing unless the library has one of names.
 func (n *NVML) require(names ...string) error {
 	if n.done {
 		return ErrClosed
@@ -110,8 +108,8 @@ func (n *NVML) require(names ...string) error {
 	return fmt.Errorf("%s: %w", names[0], ErrMissing)
 }
 
-// call runs f, which needs one of names. A panic of the binding's (it trusts
-// the counts that the library returns) becomes an error.
+// call calls f, which needs one of names. The binding trusts the counts that the library returns. If that makes
+// it panic, call returns an error.
 func (n *NVML) call(f func() nvml.Return, names ...string) (err error) {
 	if err := n.require(names...); err != nil {
 		return err
@@ -127,7 +125,7 @@ func (n *NVML) call(f func() nvml.Return, names ...string) (err error) {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
 		return fmt.Errorf("%s: %w", names[0], ErrUnsupported)
 	default:
-		// As text: NVML's types stay in this package.
+		// as text: NVML's types stay in this package
 		return fmt.Errorf("%s: %s (%d)", names[0], ret.Error(), int(ret))
 	}
 }

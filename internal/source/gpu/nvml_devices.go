@@ -10,11 +10,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// maxDevices bounds what a lying count makes us ask for.
+// maxDevices bounds the calls that a wrong count can cause.
 const maxDevices = 256
 
-// Devices lists all GPUs in NVML's order. One that does not answer keeps its
-// place and has a Reason; the error is for when there is no list at all.
+// Devices returns all GPUs in NVML's order. A GPU that does not answer has its place and a Reason. The error
+// means that there is no list at all.
 func (n *NVML) Devices() ([]Device, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -43,7 +43,7 @@ func (n *NVML) device(i int) Device {
 		d.Reason = err.Error()
 		return d
 	}
-	// The rest may be missing one by one: the zero values say so.
+	// Each of the others may be missing. Then it has the zero value.
 	d.Name, _ = value(n, h.GetName, "nvmlDeviceGetName")
 	if pci, err := value(n, h.GetPciInfo, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"); err == nil && pci.Bus <= math.MaxUint8 && pci.Device <= math.MaxUint8 {
 		d.PCI = PCI{pci.Domain, uint8(pci.Bus), uint8(pci.Device), true}
@@ -63,8 +63,7 @@ func (n *NVML) device(i int) Device {
 	return d
 }
 
-// memory prefers the second version of the call, which keeps the driver's
-// reserve apart from what is used.
+// memory prefers the second version of the call, which separates the driver's reserve from the used memory.
 func (n *NVML) memory(h nvml.Device) Memory {
 	var m Memory
 	if v, err := value(n, h.GetMemoryInfo_v2, "nvmlDeviceGetMemoryInfo_v2"); err == nil {
@@ -90,7 +89,7 @@ func (n *NVML) instances(h nvml.Device, parent Device) []Device {
 		m, err := value(n, func() (nvml.Device, nvml.Return) { return h.GetMigDeviceHandleByIndex(i) },
 			"nvmlDeviceGetMigDeviceHandleByIndex")
 		if err != nil {
-			continue // a free place: NVML numbers instances with gaps
+			continue // NVML numbers instances with gaps
 		}
 		d := Device{
 			Index: i, PCI: parent.PCI, Minor: parent.Minor, Memory: n.memory(m),
@@ -111,9 +110,8 @@ func (n *NVML) instances(h nvml.Device, parent Device) []Device {
 	return all
 }
 
-// Processes lists who holds memory on d, as far as our PID namespace may see:
-// a process of another one has PID 0. Its error is ErrUnsupported or
-// ErrMissing where NVML has no such list (some virtual machines).
+// Processes returns the processes that hold memory on d. A process outside our PID namespace has PID 0. The
+// error is ErrUnsupported or ErrMissing if NVML has no such list, as in some virtual machines.
 func (n *NVML) Processes(d Device) ([]ProcessUse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -124,10 +122,9 @@ func (n *NVML) Processes(d Device) ([]ProcessUse, error) {
 	return l.uses(), nil
 }
 
-// Use says what pid (of our PID namespace) holds on d. The caller must know
-// that pid holds memory there, as a traced allocation shows: a figure is
-// inferred on the strength of it. A figure that cannot be had is not Known and
-// no error.
+// Use returns the memory of pid (in our PID namespace) on d. The caller must know that pid holds memory there,
+// for example by a traced allocation: Use may infer a figure from that. A missing figure is not Known, and no
+// error.
 func (n *NVML) Use(d Device, pid int) (ProcessUse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -154,8 +151,7 @@ func (n *NVML) handle(d Device) (nvml.Device, error) {
 	return value(n, func() (nvml.Device, nvml.Return) { return n.lib.DeviceGetHandleByUUID(d.UUID) }, "nvmlDeviceGetHandleByUUID")
 }
 
-// list merges NVML's three lists: one process may be in several of them, each
-// time with its whole use.
+// list merges NVML's three lists. A process may be in several of them, each time with its whole use.
 func (n *NVML) list(d Device) (listing, error) {
 	h, err := n.handle(d)
 	if err != nil {

@@ -8,20 +8,19 @@ import (
 	"strings"
 )
 
-// Env is what the environment says about the GPUs that CUDA shows.
+// Env has the variables of the environment that select CUDA's GPUs.
 type Env struct {
 	Visible    string // CUDA_VISIBLE_DEVICES
-	VisibleSet bool   // it is set, be it empty
-	Order      string // CUDA_DEVICE_ORDER, "" when not set
+	VisibleSet bool   // it is set, perhaps to ""
+	Order      string // CUDA_DEVICE_ORDER, "" if it is not set
 }
 
-// Ordinals returns the devices that CUDA shows a process with this environment,
-// by ordinal. devices are those that the process can open, as Devices lists
-// them. None, and no error, is an answer: CUDA shows no device then. The error
-// is ErrUnknown, with the reason, where libcuda's answer is not certain.
+// Ordinals returns the devices that CUDA shows a process with this environment, by ordinal. devices are those
+// that the process can open, in the order of Devices. If there are none, and no error, CUDA shows no device. The
+// error is ErrUnknown, with the reason, if libcuda's answer is not certain.
 //
-// Rules: CUDA Programming Guide, "CUDA Environment Variables", and, where that
-// is silent, driver 580 itself (see TestOrdinals).
+// Rules: CUDA Programming Guide, "CUDA Environment Variables", and otherwise driver 580 itself (see
+// TestOrdinals).
 func Ordinals(env Env, devices []Device) ([]Device, error) {
 	if env.VisibleSet && env.Visible == "" {
 		return nil, nil
@@ -61,8 +60,8 @@ func unknown(format string, args ...any) error {
 // errInvalid ends a list of devices.
 var errInvalid = errors.New("no such device")
 
-// collect reads a list up to its first invalid element. A device named twice
-// before that fails cuInit (CUDA_ERROR_INVALID_DEVICE).
+// collect reads a list up to its first invalid element. If a device is in it twice before that, cuInit fails
+// (CUDA_ERROR_INVALID_DEVICE).
 func collect(list string, find func(elem string) (Device, error)) ([]Device, error) {
 	var visible []Device
 	for elem := range strings.SplitSeq(list, ",") {
@@ -81,8 +80,8 @@ func collect(list string, find func(elem string) (Device, error)) ([]Device, err
 	return visible, nil
 }
 
-// enumerate puts devices in CUDA's own order. FASTEST_FIRST, the default, rests
-// on figures that only libcuda has; GPUs of one model keep their PCI order.
+// enumerate returns devices in CUDA's own order. FASTEST_FIRST, the default, uses figures that only libcuda has.
+// GPUs of one model are in PCI order.
 func enumerate(order string, devices []Device) ([]Device, error) {
 	for _, d := range devices {
 		if len(devices) > 1 && !d.PCI.Known {
@@ -99,8 +98,8 @@ func enumerate(order string, devices []Device) ([]Device, error) {
 	return ordered, nil
 }
 
-// byIndex reads an index as C's strtol does in base 10, cut to an int: leading
-// white space and a sign are fine, and so is anything after the digits.
+// byIndex reads an index as C's strtol does in base 10, cut to an int: there may be white space and a sign before
+// the digits, and anything after them.
 func byIndex(elem string, ordered []Device) (Device, error) {
 	s := strings.TrimLeft(elem, " \t\n\v\f\r")
 	digits := 0
@@ -126,8 +125,8 @@ func byIndex(elem string, ordered []Device) (Device, error) {
 
 const uuidLen = len("GPU-93580dcd-7db5-f6a1-9947-802b5c4fc461")
 
-// byUUID takes a whole UUID, whatever follows it, or a beginning that only one
-// GPU has. Hexadecimal digits may be in either case, "GPU-" not.
+// byUUID accepts a whole UUID with anything after it, or a beginning that only one GPU has. The case of hexadecimal
+// digits does not matter, that of "GPU-" does.
 func byUUID(elem string, devices []Device) (Device, error) {
 	if !strings.HasPrefix(elem, "GPU-") {
 		return Device{}, errInvalid
@@ -155,12 +154,11 @@ func byUUID(elem string, devices []Device) (Device, error) {
 	case !slices.ContainsFunc(devices, func(d Device) bool { return mayName(head, d.UUID) }):
 		return Device{}, errInvalid
 	}
-	// A beginning with something after it, or digits in another shape.
+	// A beginning with something after it, or digits in other groups.
 	return Device{}, unknown("%.48q is not written as a UUID", elem)
 }
 
-// mayName reports whether the digits of head and uuid begin alike, however
-// they are grouped.
+// mayName reports whether the digits of head and uuid have the same beginning, in any groups.
 func mayName(head, uuid string) bool {
 	h := strings.ReplaceAll(head[len("GPU-"):], "-", "")
 	u := strings.ReplaceAll(strings.TrimPrefix(uuid, "GPU-"), "-", "")
@@ -170,8 +168,8 @@ func mayName(head, uuid string) bool {
 
 // visibleInstance reads the names of MIG instances: "MIG-<UUID>", or
 // "MIG-GPU-<UUID>/<GPU instance>/<compute instance>" of drivers before 470.
-// A process sees one instance (MIG User Guide, "CUDA Device Enumeration"), which
-// of several named is not said.
+// A process sees one instance (MIG User Guide, "CUDA Device Enumeration"). The guide does not say which, if the
+// list has several.
 func visibleInstance(list string, devices []Device) ([]Device, error) {
 	instances := allInstances(devices)
 	if len(instances) == 0 {
@@ -192,9 +190,8 @@ func visibleInstance(list string, devices []Device) ([]Device, error) {
 	return nil, unknown("no MIG instance is named %.64q", list)
 }
 
-// withInstances is the list without a MIG name where some GPU is in MIG mode.
-// A process then sees one instance, the first that is available, and no whole
-// GPU beside it: certain only where there is one instance in all.
+// withInstances returns the devices if some GPU is in MIG mode and the list has no MIG name. A process then sees
+// the first available instance, and no whole GPU. This is certain only if there is one instance in all.
 func withInstances(env Env, devices []Device) ([]Device, error) {
 	instances := allInstances(devices)
 	if !env.VisibleSet && len(instances) == 1 && instances[0].UUID != "" {

@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	// patience bounds how long anybody waits for the driver's figures: a driver
-	// in trouble may never answer.
+	// patience bounds the wait for the driver's figures: a faulty driver may never answer.
 	patience = 2 * time.Second
-	// readingShare and readingPause keep readings apart: they take at most one
-	// part in so many of the time, and come no sooner after each other.
+	// Readings use at most one part in readingShare of the time, and there is at least readingPause
+	// between two of them.
 	readingShare = 10
 	readingPause = 100 * time.Millisecond
+	// openPatience bounds the start of NVML. It takes seconds if the driver must set a GPU up first.
+	openPatience = 20 * time.Second
 )
 
-// A Library says what GPUs there are and who holds how much: *NVML.
+// A Library is *NVML, or a test's.
 type Library interface {
 	Devices() ([]Device, error)
 	Processes(Device) ([]ProcessUse, error)
@@ -31,14 +32,13 @@ type Library interface {
 	Close() error
 }
 
-// A Reader reads the driver's figures when somebody wants them, and else never.
-// Only its goroutine calls the library, so nobody else can be kept waiting by
-// it.
+// A Reader reads the driver's figures on request. Only its own goroutine calls the library, so that no other waits
+// without a bound.
 type Reader struct {
 	library  Library
 	devices  []Device
 	subjects func() []record.Subject
-	tell     func(*record.Reading)
+	report   func(*record.Reading)
 	now      func() uint64
 
 	ordinals map[event.Process]map[int32]Device // of Run's goroutine
@@ -48,61 +48,70 @@ type Reader struct {
 	end  chan struct{}
 	done chan struct{} // closed when Run has ended
 
-	// Memory: each reading tells each GPU's memory. It is set before Run.
+	// Memory: each reading has the memory of the GPUs. The caller sets it before Run.
 	Memory bool
 
 	mu     sync.Mutex
-	memory bool      // the next reading does
-	since  time.Time // when the reading under way began, zero for none
+	memory bool      // the next reading has the memory of the GPUs
+	since  time.Time // when the present reading began, zero for none
 	lost   *loss.Set
 }
 
 var causes loss.Causes
 
-var lossLate = causes.Add("driver_readings_late", "readings of the driver's totals that were not waited for: those of before were taken")
+var lossLate = causes.Add("driver_readings_late", "readings of the driver's totals that took too long: the previous readings were used instead")
 
-// openPatience bounds how long NVML may take to start: seconds where the driver
-// must set a GPU up first.
-const openPatience = 20 * time.Second
+// An Opening is a Reader of NVML's figures while NVML opens, which takes tens of milliseconds or more.
+type Opening struct {
+	done    chan struct{} // closed when the other fields are set
+	reader  *Reader
+	version string
+	err     error
+}
 
-// OpenReader returns a Reader of NVML's figures and the driver's version, "" if
-// it is not known. See NewReader.
-func OpenReader(subjects func() []record.Subject, tell func(*record.Reading), now func() uint64) (*Reader, string, error) {
-	type opened struct {
-		r       *Reader
-		version string
-		err     error
-	}
-	done := make(chan opened, 1)
+// OpenReader starts to open NVML. See NewReader.
+func OpenReader(subjects func() []record.Subject, report func(*record.Reading), now func() uint64) *Opening {
+	o := &Opening{done: make(chan struct{})}
 	go func() {
+		defer close(o.done)
 		n, err := Open()
-		if err != nil {
-			done <- opened{err: err}
+		if o.err = err; err != nil {
 			return
 		}
-		r, err := NewReader(n, subjects, tell, now)
-		if err != nil {
+		if o.reader, o.err = NewReader(n, subjects, report, now); o.err != nil {
 			n.Close()
 		}
-		version, _ := n.DriverVersion()
-		done <- opened{r, version, err}
+		o.version, _ = n.DriverVersion()
 	}()
+	return o
+}
+
+// Wait returns the Reader, and the driver's version, "" if it is not known.
+func (o *Opening) Wait() (*Reader, string, error) {
 	select {
-	case o := <-done:
-		return o.r, o.version, o.err
+	case <-o.done:
+		return o.reader, o.version, o.err
 	case <-time.After(openPatience):
 		return nil, "", fmt.Errorf("NVML has not answered for %v", openPatience)
 	}
 }
 
-// NewReader returns a Reader of the devices that l has now. It tells of the
-// processes that subjects returns; now is CLOCK_MONOTONIC in nanoseconds.
-func NewReader(l Library, subjects func() []record.Subject, tell func(*record.Reading), now func() uint64) (*Reader, error) {
+// Abandon closes NVML once it is open, instead of Wait.
+func (o *Opening) Abandon() {
+	if <-o.done; o.err == nil {
+		go o.reader.Run()
+		_ = o.reader.Close()
+	}
+}
+
+// NewReader returns a Reader of the devices that l has now. It calls report with figures of the processes that
+// subjects returns. now returns CLOCK_MONOTONIC in nanoseconds.
+func NewReader(l Library, subjects func() []record.Subject, report func(*record.Reading), now func() uint64) (*Reader, error) {
 	devices, err := l.Devices()
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{library: l, devices: devices, subjects: subjects, tell: tell, now: now,
+	return &Reader{library: l, devices: devices, subjects: subjects, report: report, now: now,
 		ordinals: map[event.Process]map[int32]Device{}, soon: make(chan struct{}, 1), asks: make(chan chan struct{}),
 		end: make(chan struct{}), done: make(chan struct{}), lost: loss.New(causes)}, nil
 }
@@ -110,7 +119,7 @@ func NewReader(l Library, subjects func() []record.Subject, tell func(*record.Re
 // Run reads until Close.
 func (r *Reader) Run() {
 	defer close(r.done)
-	var next time.Time // no reading before, unless somebody asks
+	var next time.Time // no reading before this, unless Ask was called
 	for {
 		var asked chan struct{}
 		select {
@@ -124,7 +133,7 @@ func (r *Reader) Run() {
 		}
 		began := time.Now()
 		memory := r.begin(began)
-		r.tell(r.read(memory))
+		r.report(r.read(memory))
 		r.begin(time.Time{})
 		next = time.Now().Add(max(readingPause, time.Since(began)*(readingShare-1)))
 		if asked != nil {
@@ -133,7 +142,7 @@ func (r *Reader) Run() {
 	}
 }
 
-// wait returns at next or when somebody asks, and false when Run must end.
+// wait waits until next or a call of Ask. It returns false if Run must end.
 func (r *Reader) wait(next time.Time, asked *chan struct{}) bool {
 	timer := time.NewTimer(time.Until(next))
 	defer timer.Stop()
@@ -147,7 +156,7 @@ func (r *Reader) wait(next time.Time, asked *chan struct{}) bool {
 	}
 }
 
-// begin notes that a reading begins, or with a zero time that none is under way.
+// begin records the beginning of a reading, or with a zero time its end.
 func (r *Reader) begin(at time.Time) (memory bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,20 +167,18 @@ func (r *Reader) begin(at time.Time) (memory bool) {
 	return memory
 }
 
-// Soon has the figures read soon, with each GPU's memory if that is wanted. It
-// waits for nothing.
+// Soon requests a reading, with memory that of the GPUs too. It does not wait.
 func (r *Reader) Soon(memory bool) {
 	r.mu.Lock()
 	r.memory = r.memory || memory
 	r.mu.Unlock()
 	select {
 	case r.soon <- struct{}{}:
-	default: // a reading is due anyway
+	default: // there is a request already
 	}
 }
 
-// Ask has the figures read, and returns when they have been told, or when its
-// patience ends: then those of the last reading stand.
+// Ask requests a reading, and waits for its report, but not longer than patience.
 func (r *Reader) Ask() {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -191,7 +198,7 @@ func (r *Reader) Ask() {
 	}
 }
 
-// Close ends Run and closes the library, unless that does not answer.
+// Close ends Run and closes the library, unless the library does not answer.
 func (r *Reader) Close() error {
 	close(r.end)
 	select {
@@ -205,7 +212,7 @@ func (r *Reader) Close() error {
 // Loss returns every cause of loss.
 func (r *Reader) Loss() []loss.Counter { return r.lost.Counters() }
 
-// Note says that the driver does not answer, "" if it does.
+// Note returns a sentence if the driver does not answer, else "".
 func (r *Reader) Note() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,9 +248,9 @@ func (r *Reader) read(memory bool) *record.Reading {
 		}
 	}
 	subjects := r.subjects()
-	told := make(map[event.Process]bool, len(subjects))
+	present := make(map[event.Process]bool, len(subjects))
 	for _, s := range subjects {
-		told[s.Process] = true
+		present[s.Process] = true
 		var listed []string
 		for i, d := range devices {
 			on, ok := lists[i][int(s.Process.PID)]
@@ -251,7 +258,7 @@ func (r *Reader) read(memory bool) *record.Reading {
 				continue
 			}
 			listed = append(listed, d.UUID)
-			if on.Known && out.Devices[i].Listed { // to ask for each process has all of the device listed again
+			if on.Known && out.Devices[i].Listed { // Use would list all processes of the device again
 				out.Uses = append(out.Uses, record.Use{Process: s.Process, Device: i, Bytes: on.Bytes, Known: true})
 			} else if use, err := r.library.Use(d, int(s.Process.PID)); err == nil {
 				out.Uses = append(out.Uses, record.Use{Process: s.Process, Device: i, Bytes: use.Bytes, Known: use.Known, Inferred: use.Inferred})
@@ -262,21 +269,20 @@ func (r *Reader) read(memory bool) *record.Reading {
 		}
 		r.number(out, s.Process)
 	}
-	// A process that ended is told of no more.
 	maps.DeleteFunc(r.ordinals, func(id event.Process, _ map[int32]Device) bool {
-		return !told[id]
+		return !present[id]
 	})
 	out.Time = r.now()
 	return out
 }
 
-// identity says which device d is.
+// identity returns the record of d without its memory and processes.
 func (r *Reader) identity(d Device) record.Device {
 	out := record.Device{UUID: d.UUID, Label: d.Label(), Name: d.Name, Instance: -1}
 	out.GPU, out.GPUKnown = driverID(d, r.devices)
 	if d.Parent != "" {
 		out.Instance = int32(d.GPUInstance)
-		out.GPUKnown = out.GPUKnown && d.GPUInstance >= 0 // else it would pass for the whole
+		out.GPUKnown = out.GPUKnown && d.GPUInstance >= 0 // else it would look like the whole GPU
 	}
 	return out
 }
@@ -294,7 +300,7 @@ func (r *Reader) device(d Device, memory bool) record.Device {
 	return out
 }
 
-// number tells the ordinals of a process.
+// number adds the ordinals of a process to out.
 func (r *Reader) number(out *record.Reading, id event.Process) {
 	for _, ordinal := range slices.Sorted(maps.Keys(r.ordinals[id])) {
 		d := r.ordinals[id][ordinal]
@@ -307,8 +313,7 @@ func (r *Reader) number(out *record.Reading, id event.Process) {
 	}
 }
 
-// resolve works out which GPUs the ordinals that a process uses are. listed
-// are the devices on which NVML lists it, by UUID.
+// resolve finds the GPUs of the ordinals that a process uses. listed are the UUIDs of the devices on which NVML lists it.
 func (r *Reader) resolve(s record.Subject, listed []string) {
 	known := r.ordinals[s.Process]
 	if known == nil {
@@ -329,7 +334,7 @@ func (r *Reader) resolve(s record.Subject, listed []string) {
 	}
 	evidence, err := Look(int(s.Process.PID))
 	if err != nil {
-		return // gone: what is known stays
+		return // it has ended: the known ordinals stay
 	}
 	for _, o := range s.Ordinals {
 		evidence.Used = append(evidence.Used, int(o))

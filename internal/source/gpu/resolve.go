@@ -8,20 +8,19 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// Evidence is what a process shows of the GPUs that it uses.
+// Evidence is what is known about a process's use of GPUs.
 type Evidence struct {
-	Env    Env   // as the process was started; it may have set its own since
+	Env    Env   // at its start; the process may have changed it
 	Nodes  []int // minors of the device files in its /dev
-	Opened []int // minors it has open: libcuda opens those of visible GPUs, NVML those of all
+	Opened []int // minors that it has open: libcuda opens those of visible GPUs, NVML those of all
 	// Used are the ordinals known to have memory or a context.
 	Used []int
-	// Listed are the devices (UUIDs) on which NVML lists the process. nil when
-	// NVML cannot say.
+	// Listed are the UUIDs of the devices on which NVML lists the process, nil if NVML does not
+	// know.
 	Listed []string
 }
 
-// Look reads pid's environment, device files and open files. The caller adds
-// Used and Listed.
+// Look reads pid's environment, device files and open files. The caller sets Used and Listed.
 func Look(pid int) (Evidence, error) {
 	env, err := environment(pid)
 	devices, derr := proc.Devices(pid)
@@ -32,15 +31,13 @@ func Look(pid int) (Evidence, error) {
 	return Evidence{Env: env, Nodes: nodes(devices), Opened: open}, nil
 }
 
-// Resolve maps e.Used to devices. An ordinal that is not in the map is not
-// known; err then says why and is ErrUnknown. Ask again when Used grows.
+// Resolve maps e.Used to devices. An ordinal that is missing in the map is not known, and err, which is ErrUnknown,
+// has the reason. The answer may change when Used grows.
 //
-// The environment's answer counts only if all evidence agrees with it. If it
-// does not (the program changed its environment, or a cgroup hides devices),
-// one used ordinal and one listed device still belong together. One thing
-// leaves no trace: a program that reorders, by its own hand, GPUs that it all
-// uses. Only what cuDeviceGetUuid told it shows that; a negative line in the
-// process's account may.
+// The environment's answer counts only if all evidence agrees with it. If it does not, because the program changed its
+// environment or a cgroup hides devices, one used ordinal and one listed device still belong together. Resolve cannot
+// notice a program that reorders GPUs by itself and uses all of them. Only the program's calls of cuDeviceGetUuid would
+// show it, and perhaps a negative line in the process's account.
 func Resolve(devices []Device, e Evidence) (map[int]Device, error) {
 	known := make(map[int]Device, len(e.Used))
 	if len(e.Used) == 0 {
@@ -65,8 +62,7 @@ func Resolve(devices []Device, e Evidence) (map[int]Device, error) {
 	return known, nil
 }
 
-// contradicts says what in the evidence cannot be, or what is missing, if
-// ordinals is right.
+// contradicts returns an error if the evidence is against ordinals, or not enough.
 func (e Evidence) contradicts(ordinals []Device) error {
 	for _, d := range ordinals {
 		if !slices.Contains(e.Opened, d.Minor) {
@@ -93,7 +89,7 @@ func (e Evidence) contradicts(ordinals []Device) error {
 	return nil
 }
 
-// only is the device that the one used ordinal must be.
+// only returns the device of the one used ordinal, if only one is possible.
 func (e Evidence) only(devices []Device) (Device, bool) {
 	if len(e.Used) != 1 || len(e.Listed) > 1 {
 		return Device{}, false

@@ -1,5 +1,5 @@
-// Package launch starts a command and holds it before its program runs, so that
-// probes can be on before its first call.
+// Package launch starts a command and holds it before its program runs, so that the probes are on
+// before its first call.
 package launch
 
 import (
@@ -20,20 +20,13 @@ type Command struct {
 	release func() error
 }
 
-// Hold starts argv with this process's standard streams and environment, and
-// stops it by ptrace(2) at its entry point: the libraries that it links are
-// mapped, and none of its own code has run. A program whose entry point cannot
-// be found is held at its very first instruction instead. Nothing stays
-// attached after Release.
-func Hold(argv []string) (*Command, error) {
-	return HoldWith(argv, Streams{os.Stdin, os.Stdout, os.Stderr})
-}
-
 // Streams are a command's standard streams. A nil one is the null device.
 type Streams struct{ In, Out, Err *os.File }
 
-// HoldWith is Hold with other streams.
-func HoldWith(argv []string, with Streams) (*Command, error) {
+// Hold starts argv with this process's environment, and stops it by ptrace(2) at its entry point.
+// There the libraries that it links are mapped, and none of its own code has run. A program without a
+// known entry point stops at its first instruction. Nothing stays attached after Release.
+func Hold(argv []string, with Streams) (*Command, error) {
 	released, detached := make(chan struct{}), make(chan error, 1)
 	c := &Command{cmd: exec.Command(argv[0], argv[1:]...), release: sync.OnceValue(func() error {
 		close(released)
@@ -51,7 +44,7 @@ func HoldWith(argv []string, with Streams) (*Command, error) {
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	held := make(chan error, 1)
 	go func() {
-		// Only the thread that started a ptraced child may let it go.
+		// Only the thread that started a ptraced child may release it.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := c.cmd.Start(); err != nil {
@@ -91,7 +84,7 @@ func (c *Command) Release() error {
 	return nil
 }
 
-// Kill ends a command that must not run after all.
+// Kill ends a command that must not run.
 func (c *Command) Kill() {
 	c.cmd.Process.Kill()
 	_ = c.Release()
@@ -116,13 +109,13 @@ func (c *Command) Wait() (int, error) {
 	return status.ExitStatus(), nil
 }
 
-// breakpoint is the instruction that stops a program: int3, after which the program
-// counter is one past it, and brk #0.
+// breakpoint is the instruction that stops a program: int3, which the program counter then has
+// passed, and brk #0.
 var breakpoint = map[string][]byte{"amd64": {0xcc}, "arm64": {0x00, 0x00, 0x20, 0xd4}}[runtime.GOARCH]
 
-// runToEntry lets a process that stopped at execve run its dynamic linker, to
-// the program's entry point, by a breakpoint that is gone when it returns. It
-// must be called from the thread that traces the process.
+// runToEntry lets a process that stopped at execve run to the program's entry point, through its
+// dynamic linker. It sets a breakpoint, and removes it before it returns. The thread that traces the
+// process must call it.
 func runToEntry(pid int) error {
 	if err := syscall.PtraceSetOptions(pid, syscall.PTRACE_O_TRACEEXEC); err != nil {
 		return fmt.Errorf("run to the entry point: %w", err)
@@ -135,12 +128,12 @@ func runToEntry(pid int) error {
 	}
 }
 
-// runProgramToEntry does so with one program. A constructor of a library that is loaded
-// with it (LD_PRELOAD) may replace it by another: then again is true.
+// runProgramToEntry does so with one program. again is true if a constructor of a library
+// (LD_PRELOAD) replaced it by another program.
 func runProgramToEntry(pid int) (again bool, err error) {
 	address, err := proc.EntryPoint(pid)
 	if err != nil {
-		return false, nil // not known: hold it where it is
+		return false, nil // it stays at its first instruction
 	}
 	entry := uintptr(address)
 	original := make([]byte, len(breakpoint))
@@ -166,7 +159,7 @@ func runProgramToEntry(pid int) (again bool, err error) {
 		if status.TrapCause() == syscall.PTRACE_EVENT_EXEC {
 			return true, nil
 		}
-		signal = int(status.StopSignal()) // its own, which is delivered, unless it is ours
+		signal = int(status.StopSignal()) // the process gets its own signals, not ours
 		if status.StopSignal() != syscall.SIGTRAP {
 			continue
 		}

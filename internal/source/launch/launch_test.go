@@ -13,9 +13,12 @@ import (
 )
 
 // A held command has its image and has run nothing.
+// streams are this process's.
+var streams = Streams{os.Stdin, os.Stdout, os.Stderr}
+
 func TestHold(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "mark")
-	c, err := Hold([]string{"/bin/sh", "-c", "echo >" + mark + "; exit 7"})
+	c, err := Hold([]string{"/bin/sh", "-c", "echo >" + mark + "; exit 7"}, streams)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +95,7 @@ __attribute__((constructor)) static void first(void)
 		execl("/proc/self/exe", "again", (char *)0);
 	}
 }`, "-shared", "-fPIC"))
-	c, err := Hold([]string{program})
+	c, err := Hold([]string{program}, streams)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +115,7 @@ func TestHoldOddPrograms(t *testing.T) {
 	build := func(out string, flags ...string) string {
 		return build(t, dir, out, "int main(void) { return 5; }", flags...)
 	}
-	c, err := Hold([]string{build("static", "-static")})
+	c, err := Hold([]string{build("static", "-static")}, streams)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,13 +128,13 @@ func TestHoldOddPrograms(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "libgone.so")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Hold([]string{broken}); err == nil || !strings.Contains(err.Error(), "ended before") {
+	if _, err := Hold([]string{broken}, streams); err == nil || !strings.Contains(err.Error(), "ended before") {
 		t.Errorf("missing library: %v", err)
 	}
 }
 
 func TestSignalledExit(t *testing.T) {
-	c, err := Hold([]string{"/bin/sh", "-c", "kill -TERM $$"})
+	c, err := Hold([]string{"/bin/sh", "-c", "kill -TERM $$"}, streams)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,14 +145,14 @@ func TestSignalledExit(t *testing.T) {
 }
 
 func TestNoSuchCommand(t *testing.T) {
-	_, err := Hold([]string{"/no/such/command"})
+	_, err := Hold([]string{"/no/such/command"}, streams)
 	if err == nil || !strings.Contains(err.Error(), "/no/such/command") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestKillHeld(t *testing.T) {
-	c, err := Hold([]string{"/bin/sleep", "1000"})
+	c, err := Hold([]string{"/bin/sleep", "1000"}, streams)
 	if err != nil {
 		t.Fatal(err)
 	}

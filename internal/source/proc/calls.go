@@ -38,7 +38,7 @@ type Call struct {
 // code of x86-64. It returns none unless these are known to be all, and
 // instructions: nothing else in the file refers to the stub, and the functions in
 // which anything looks as if it did, which the file's table for unwinding lists, can
-// be taken apart from start to end. A pointer to the stub that is made up at run time
+// be disassembled from start to end. A pointer to the stub that is made up at run time
 // stays unknown; no compiler makes one.
 func (e *ELF) Calls(stub uint64) []Call {
 	code, err := e.code()
@@ -109,7 +109,7 @@ func addressOf(segments []*elf.Prog, offset uint64) (uint64, bool) {
 	return 0, false
 }
 
-// pointsTo tells whether the loader makes a pointer to an address, as far as
+// pointsTo reports whether the loader makes a pointer to an address, as far as
 // relocations and writable data show, or whether they are too many to say.
 func (e *ELF) pointsTo(address uint64) bool {
 	found, left := false, uint64(maxRelocations)

@@ -20,7 +20,7 @@ type Cgroup struct {
 // controllers, each with a path of 4 KiB.
 const maxCgroups = 128 << 10 // bytes
 
-// Cgroups returns where a process is, in the order in which the kernel tells. The
+// Cgroups returns where a process is, in the kernel's order. The
 // error is os.ErrNotExist for a process that is gone.
 func Cgroups(pid int) ([]Cgroup, error) {
 	b, err := read(pid, "cgroup", maxCgroups)

@@ -2,7 +2,7 @@ package proc
 
 import "debug/elf"
 
-// X86 tells whether the file's code is for x86-64.
+// X86 reports whether the file's code is for x86-64.
 func (e *ELF) X86() bool { return e.Machine == elf.EM_X86_64 }
 
 // CodeAround returns the code from reach bytes before an offset in the file to as

@@ -96,7 +96,7 @@ func OpenFiles(pid int) iter.Seq2[string, error] {
 			}
 			path, err := os.Readlink(dir + name)
 			if err != nil {
-				continue // closed meanwhile
+				continue // closed in between
 			}
 			if !yield(path, nil) {
 				return

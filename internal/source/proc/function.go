@@ -15,7 +15,7 @@ type functionTable struct {
 	segment []*elf.Prog
 	address uint64 // of the segment with the table
 	entries []byte
-	left    uint64 // bytes of functions that may still be taken apart
+	left    uint64 // bytes of functions that may still be disassembled
 }
 
 // functionTable returns nil for none, or one that is not as linkers write it.
@@ -48,7 +48,7 @@ func (e *ELF) functionTable() *functionTable {
 	return t
 }
 
-// around returns the function with an address, taken apart, or nil.
+// around returns the function with an address, disassembled, or nil.
 func (t *functionTable) around(address uint64) *function {
 	field := func(i, at int) uint64 { // relative to the segment
 		return t.address + uint64(int32(binary.LittleEndian.Uint32(t.entries[8*i+at:])))
@@ -73,10 +73,10 @@ func (t *functionTable) around(address uint64) *function {
 	if uint64(len(code)) < size {
 		return nil
 	}
-	return takeApart(code, start)
+	return disassemble(code, start)
 }
 
-// A function is the code of one, taken apart.
+// A function is a disassembled function.
 type function struct {
 	start    uint64
 	code     []byte
@@ -86,9 +86,9 @@ type function struct {
 	computed bool          // it jumps to addresses that it computes
 }
 
-// takeApart returns nil if the code is not one instruction behind the other, to
-// each of which jumps lead.
-func takeApart(code []byte, start uint64) *function {
+// disassemble returns nil if the code is not a sequence of instructions, or if a jump leads
+// into the middle of one.
+func disassemble(code []byte, start uint64) *function {
 	f := &function{start: start, code: code}
 	for at := 0; at < len(code); {
 		inst, ok := decode(code[at:])
@@ -115,7 +115,7 @@ func takeApart(code []byte, start uint64) *function {
 }
 
 // decode returns the instruction that code begins with. It knows none with a VEX prefix:
-// of some, as of vzeroupper, x86asm takes too many bytes for the instruction.
+// for some, such as vzeroupper, x86asm returns too large a length.
 func decode(code []byte) (inst x86asm.Inst, ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -148,7 +148,7 @@ func (f *function) operandOf(address uint64) (int, bool) {
 	return i, inst.PCRel == 4 && f.at[i]+inst.PCRelOff == at
 }
 
-// calls tells whether an instruction is a call relative to itself, and no more.
+// calls reports whether an instruction is a call relative to itself, and no more.
 func (f *function) calls(i int) bool { return f.code[f.at[i]] == opCall && f.parsed[i].Len == callSize }
 
 const callSize = 5 // bytes
@@ -177,12 +177,12 @@ func (f *function) second(call int) (value uint32, since uint64, ok bool) {
 	return 0, none, false
 }
 
-// entered tells whether a jump in the function leads to a place from from to to.
+// entered reports whether a jump in the function leads to a place from from to to.
 func (f *function) entered(from, to int) bool {
 	return slices.ContainsFunc(f.targets, func(at int) bool { return from <= at && at <= to })
 }
 
-// enteredShortly tells whether anything around the function that may be a short
+// enteredShortly reports whether anything around the function that may be a short
 // jump leads to an address from from to to.
 func (f *function) enteredShortly(code []*elf.Prog, from, to uint64) bool {
 	const reach = 130 // bytes
@@ -220,7 +220,7 @@ func (f *function) behind(call int) uint64 {
 	return f.start + uint64(f.at[call]) + callSize
 }
 
-// compares tells whether an instruction writes the flags alone.
+// compares reports whether an instruction writes the flags alone.
 func compares(inst *x86asm.Inst) bool { return inst.Op == x86asm.TEST || inst.Op == x86asm.CMP }
 
 // plain are instructions that write their first operand and the flags, and go on to
@@ -233,7 +233,7 @@ var plain = map[x86asm.Op]bool{
 	x86asm.MOVHPS: true, x86asm.PXOR: true, x86asm.PUNPCKLQDQ: true, x86asm.PUNPCKLDQ: true,
 }
 
-// writes tells whether an instruction may write any part of a 64-bit register, or go
+// writes reports whether an instruction may write any part of a 64-bit register, or go
 // on elsewhere.
 func writes(inst *x86asm.Inst, register x86asm.Reg) bool {
 	return !compares(inst) && (!plain[inst.Op] || family(inst.Args[0]) == register)

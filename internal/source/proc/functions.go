@@ -17,7 +17,7 @@ const (
 	maxSymbolNames = 128 << 20 // bytes
 	maxSymbolName  = 256       // bytes; longer ones are not looked at
 	maxCode        = 16        // executable segments; linkers make one
-	maxDynamic     = 1 << 16   // bytes of what the loader is told; a libcuda has 496
+	maxDynamic     = 1 << 16   // bytes of the dynamic section; a libcuda has 496
 )
 
 // Functions returns the offsets in the file of the functions that it defines
@@ -41,18 +41,10 @@ func (e *ELF) functions(table *elf.Section, match func([]byte) bool) (map[string
 		return nil, err
 	}
 	offsets := map[string]uint64{}
-	symbol := make([]byte, elf.Sym64Size)
-	err = e.symbols(table, definedFunction, func(i uint32, name []byte) error {
-		if !match(name) {
-			return nil
-		}
-		if _, err := table.ReadAt(symbol, int64(i)*elf.Sym64Size); err != nil {
-			return fmt.Errorf("%w: read symbols: %w", ErrMalformed, err)
-		}
-		if offset, ok := e.offset(code, binary.LittleEndian.Uint64(symbol[8:])); ok {
+	err = e.values(table, definedFunction, match, func(name []byte, address uint64) {
+		if offset, ok := e.offset(code, address); ok {
 			offsets[string(name)] = offset
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -60,12 +52,28 @@ func (e *ELF) functions(table *elf.Section, match func([]byte) bool) (map[string
 	return offsets, nil
 }
 
-// definedFunction tells whether a symbol is a function of this file.
+// values calls visit with the name and the value of each symbol of a table that is of a
+// kind and whose name matches.
+func (e *ELF) values(table *elf.Section, kind, match func([]byte) bool, visit func(name []byte, value uint64)) error {
+	symbol := make([]byte, elf.Sym64Size)
+	return e.symbols(table, kind, func(i uint32, name []byte) error {
+		if !match(name) {
+			return nil
+		}
+		if _, err := table.ReadAt(symbol, int64(i)*elf.Sym64Size); err != nil {
+			return fmt.Errorf("%w: read symbols: %w", ErrMalformed, err)
+		}
+		visit(name, binary.LittleEndian.Uint64(symbol[8:]))
+		return nil
+	})
+}
+
+// definedFunction reports whether a symbol is a function of this file.
 func definedFunction(symbol []byte) bool {
 	return elf.ST_TYPE(symbol[4]) == elf.STT_FUNC && !undefined(symbol)
 }
 
-// undefined tells whether a symbol stands for another file's.
+// undefined reports whether a symbol stands for another file's.
 func undefined(symbol []byte) bool {
 	return elf.SectionIndex(binary.LittleEndian.Uint16(symbol[6:])) == elf.SHN_UNDEF
 }

@@ -62,6 +62,40 @@ func TestNamespace(t *testing.T) {
 	}
 }
 
+// A command line is shown as one line, of a long one the beginning.
+func TestCommandLine(t *testing.T) {
+	for args, want := range map[string]string{
+		"": "",
+		"python3\x00train.py\x00--lr\x001e-3\x00": "python3 train.py --lr 1e-3",
+		"postgres: writer   \x00\x00\x00":         "postgres: writer",
+		"a\x00\x00b\x00":                          "a  b",
+		"\xff\x1b[2J\x00":                         "\uFFFD\x1b[2J",
+		strings.Repeat("é", 200):                  strings.Repeat("é", 148) + "…",
+		strings.Repeat("x", 300):                  strings.Repeat("x", 300),
+		strings.Repeat("x", 301):                  strings.Repeat("x", 297) + "…",
+	} {
+		if got := commandLine([]byte(args)); got != want {
+			t.Errorf("%q is %q, want %q", args, got, want)
+		}
+	}
+	cmd := exec.Command("sleep", append([]string{"60"}, strings.Fields(strings.Repeat(" 0", 10_000))...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	eventually(t, "a command line", func() bool {
+		got, err := CommandLine(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.HasPrefix(got, "sleep 60 0 0") && len(got) == maxCommand
+	})
+	if _, err := CommandLine(nobody); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of no process: %v", err)
+	}
+}
+
 func TestEnviron(t *testing.T) {
 	cmd := exec.Command("/bin/sleep", "1000")
 	cmd.Env = []string{"XA=9", "A=1", "B=", "A=2", "D=x=y"}

@@ -27,14 +27,14 @@ type Mapping struct {
 	Path string
 }
 
-// Holds tells whether the address lies in the mapping.
+// Holds reports whether the address lies in the mapping.
 func (m *Mapping) Holds(address uint64) bool { return m.Start <= address && address < m.End }
 
-// HasFile tells whether a file is mapped, not anonymous memory or the vdso.
+// HasFile reports whether a file is mapped, not anonymous memory or the vdso.
 func (m *Mapping) HasFile() bool { return m.File.Ino != 0 && strings.HasPrefix(m.Path, "/") }
 
 // Name returns the path without what the kernel appends to that of an unlinked
-// file. A file may also be named so: only its id tells.
+// file. A file may really have such a name: only its id is certain.
 func (m *Mapping) Name() string { return linked(m.Path) }
 
 // linked returns a path without the kernel's mark of an unlinked file.
@@ -60,7 +60,7 @@ func Mappings(pid int) iter.Seq2[Mapping, error] {
 	}
 }
 
-// mappings yields those that /proc/PID/maps shows, and tells whether it yielded
+// mappings yields those that /proc/PID/maps shows, and reports whether it yielded
 // anything.
 func mappings(pid int, yield func(Mapping, error) bool) (any bool) {
 	f, err := os.Open(dirOf(pid) + "/maps")
@@ -75,7 +75,7 @@ func mappings(pid int, yield func(Mapping, error) bool) (any bool) {
 	for m, err := range parseMaps(f) {
 		any = true
 		if errors.Is(err, unix.ESRCH) {
-			err = fmt.Errorf("read mappings: %w", os.ErrNotExist) // it ended meanwhile
+			err = fmt.Errorf("read mappings: %w", os.ErrNotExist) // it ended in between
 		}
 		if !yield(m, err) {
 			break

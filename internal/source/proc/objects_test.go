@@ -2,11 +2,9 @@ package proc
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/binary"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -19,26 +17,11 @@ func checkObjects(t *testing.T, e *ELF, b []byte) {
 	if !ok && address != 0 && err == nil {
 		t.Errorf("no object, at %#x", address)
 	}
-	pointers, err := e.Pointers(address, address+8, ^uint64(0))
-	if err == nil && len(pointers) != 3 {
-		t.Errorf("%d pointers", len(pointers))
-	}
-	for _, p := range append(pointers, address, 0, ^uint64(0)) {
+	for _, p := range []uint64{address, 0, ^uint64(0)} {
 		if data := e.Data(p, 5); len(data) > 5 || len(data) > 0 && !bytes.Contains(b, data) {
 			t.Errorf("%d bytes at %#x", len(data), p)
 		}
-		if offset, ok := e.Code(p); ok && !inCode(e, offset, len(b)) {
-			t.Errorf("code at %#x, outside of the file's code", offset)
-		}
 	}
-}
-
-// inCode tells whether an offset lies in the file, behind its header, in a segment that
-// is loaded executably.
-func inCode(e *ELF, offset uint64, size int) bool {
-	return offset >= headerSize && offset < uint64(size) && slices.ContainsFunc(e.Progs, func(p *elf.Prog) bool {
-		return p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 && offset >= p.Off && offset-p.Off < p.Filesz
-	})
 }
 
 // Whatever a process names libpython, on both machines.
@@ -64,7 +47,7 @@ func FuzzObjects(f *testing.F) {
 	})
 }
 
-// wantObjects fails unless a file's pointers are those of testdata/objects.c.
+// wantObjects fails unless a file has the objects of testdata/objects.c.
 func wantObjects(t *testing.T, b []byte) {
 	t.Helper()
 	e, err := ReadELF(bytes.NewReader(b), int64(len(b)))
@@ -75,21 +58,8 @@ func wantObjects(t *testing.T, b []byte) {
 	if err != nil || !ok {
 		t.Fatalf("object: %v, %v", ok, err)
 	}
-	p, err := e.Pointers(address, address+8, address+16, address+24)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := string(e.Data(p[0], 5)); got != "text\x00" {
-		t.Errorf("a pointer to %q", got)
-	}
-	if offset, ok := e.Code(p[1]); !ok || !inCode(e, offset, len(b)) {
-		t.Errorf("%#x is no code", p[1])
-	}
-	if _, ok := e.Code(p[0]); ok && e.Progs[0].Flags&elf.PF_X == 0 {
-		t.Error("text is code")
-	}
-	if p[2] != 0 || p[3] != 0 {
-		t.Errorf("another file's function at %#x, nothing at %#x", p[2], p[3])
+	if data := e.Data(address, 32); len(data) != 32 || !bytes.Contains(b, data) {
+		t.Errorf("%d bytes of four pointers", len(data))
 	}
 	empty, ok, err := e.Object("empty")
 	if err != nil || !ok || len(e.Data(empty, 8)) != 0 {
@@ -114,14 +84,10 @@ func TestObjects(t *testing.T) {
 	}
 	command(t, "gcc", "-shared", "-nostdlib", "-fPIC", "-o", other, source)
 	for name, flags := range map[string]string{
-		"library":      "-shared -fPIC",
-		"packed":       "-shared -fPIC -Wl,-z,pack-relative-relocs",
-		"relocations":  "-shared -fPIC -Wl,--emit-relocs",
-		"address":      "-shared -fPIC -Wl,-Ttext-segment=0x10000000",
-		"program":      "-no-pie -fno-pic -Wl,--export-dynamic",
-		"any address":  "-pie -fPIE -Wl,--export-dynamic",
-		"any, packed":  "-pie -fPIE -Wl,--export-dynamic,-z,pack-relative-relocs",
-		"their relocs": "-no-pie -fno-pic -Wl,--export-dynamic,--emit-relocs",
+		"library":     "-shared -fPIC",
+		"address":     "-shared -fPIC -Wl,-Ttext-segment=0x10000000",
+		"program":     "-no-pie -fno-pic -Wl,--export-dynamic",
+		"any address": "-pie -fPIE -Wl,--export-dynamic",
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "objects")

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FileID tells files apart, whatever paths lead to them, while they are open
-// or mapped: an inode number is used again only after that.
+// A FileID identifies a file, whatever paths lead to it, while it is open or mapped: an
+// inode number is reused only after that.
 type FileID struct{ Dev, Ino uint64 }
 
 // A File is a regular file, open for reading. What is in it may change at any
@@ -24,11 +24,10 @@ type File struct {
 	Owner uint32 // user id
 }
 
-// closePatience bounds how long a file's close is waited for: a file system in
-// user space is asked, and may never answer.
+// closePatience bounds how long Close waits: a file system in user space may never answer.
 const closePatience = 100 * time.Millisecond
 
-// Close gives the descriptor back. If that takes long, it goes on by itself.
+// Close closes the file. If that takes long, it continues in the background.
 func (f *File) Close() error {
 	done := make(chan error, 1)
 	go func() { done <- f.File.Close() }()
@@ -46,7 +45,7 @@ func (f *File) Link() string { return selfLink(int(f.Fd())) }
 
 func selfLink(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// IsLink tells whether a path leads through /proc, as a File's Link does.
+// IsLink reports whether a path leads through /proc, as a File's Link does.
 func IsLink(path string) bool { return strings.HasPrefix(path, "/proc/") }
 
 // ErrIrregular is the error of opening what is no regular file.
@@ -66,7 +65,14 @@ var ErrRemapped = errors.New("no longer the file that was mapped")
 // returned is one that it did map: the only thing to go by from then on is the
 // descriptor.
 func OpenMapped(pid int, m *Mapping) (*File, error) {
-	return openMapped(dirOf(living(pid)), m)
+	f, err := openMapped(dirOf(pid), m)
+	if err == nil {
+		return f, nil
+	}
+	if thread := living(pid); thread != pid { // the first has ended, and shows nothing
+		return openMapped(dirOf(thread), m)
+	}
+	return nil, err
 }
 
 func openMapped(dir string, m *Mapping) (*File, error) {
@@ -109,7 +115,7 @@ func openMapped(dir string, m *Mapping) (*File, error) {
 	return nil, fmt.Errorf("open what is mapped at %x: %w", m.Start, err)
 }
 
-// maps tells whether f is the mapped file.
+// maps reports whether f is the mapped file.
 func (m *Mapping) maps(f *File) bool {
 	if m.File == f.ID {
 		return true

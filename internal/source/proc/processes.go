@@ -14,6 +14,9 @@ func All() []int { return numbered("/proc") }
 // threads returns those that a process has now, in order.
 func threads(pid int) []int { return numbered(dirOf(pid) + "/task") }
 
+// Threads returns the threads that a process has at the moment.
+func Threads(pid int) []int { return threads(pid) }
+
 func numbered(dir string) (numbers []int) {
 	// The entries that could be read come with an error, too.
 	entries, _ := os.ReadDir(dir)
@@ -26,10 +29,10 @@ func numbered(dir string) (numbers []int) {
 	return numbers
 }
 
-// over tells whether a thread has ended: its directory then shows no memory,
+// ThreadEnded reports whether a thread has ended: its directory then shows no memory,
 // files or root.
-func over(pid int) bool {
-	fields, err := stat(pid)
+func ThreadEnded(tid int) bool {
+	fields, err := stat(tid)
 	return err != nil || isOver(fields)
 }
 
@@ -38,26 +41,26 @@ func isOver(stat [][]byte) bool { return stat[0][0] == 'Z' || stat[0][0] == 'X' 
 // living returns a thread of the process that has not ended: the first unless
 // that one has. /proc/TID shows what its process has.
 func living(pid int) int {
-	if !over(pid) {
+	if !ThreadEnded(pid) {
 		return pid
 	}
 	for _, tid := range threads(pid) {
-		if !over(tid) {
+		if !ThreadEnded(tid) {
 			return tid
 		}
 	}
 	return pid
 }
 
-// Ended tells whether there is no such process any more, or one that was only
-// not waited for yet. One whose first thread alone has ended has not.
+// Ended reports whether a process has ended. A zombie has ended, but a process with a
+// running thread has not, even if its first thread ended.
 func Ended(pid int) bool {
 	fields, err := stat(pid)
 	return (err != nil || isOver(fields)) && ended(pid)
 }
 
-// EndedSince is Ended of the process that began at a time, as StartTicks, whoever has its
-// PID by now.
+// EndedSince is Ended for the process that began at start (StartTicks), even if another
+// process has its PID by now.
 func EndedSince(pid int, start uint64) bool {
 	fields, err := stat(pid)
 	if err == nil {
@@ -73,11 +76,11 @@ func ended(pid int) bool {
 	if _, err := os.Stat(dirOf(pid)); err != nil {
 		return errors.Is(err, os.ErrNotExist)
 	}
-	return over(living(pid))
+	return ThreadEnded(living(pid))
 }
 
 // Children returns the children that a process has now, whichever of its
-// threads began them, in order of pid. One that begins meanwhile may be missed.
+// threads began them, in order of pid. It may miss one that begins during the call.
 func Children(pid int) []int {
 	children := map[int]bool{}
 	// The kernel may skip a child while one before it ends: it is then seen
@@ -105,8 +108,8 @@ func Children(pid int) []int {
 	return out
 }
 
-// listedChildren reads what kernels with CONFIG_PROC_CHILDREN tell. The error
-// is that this one does not.
+// listedChildren reads the list that kernels with CONFIG_PROC_CHILDREN have. It fails on
+// others.
 func listedChildren(pid int) (children []int, err error) {
 	for _, tid := range threads(pid) {
 		task := dirOf(pid) + "/task/" + strconv.Itoa(tid)

@@ -58,7 +58,7 @@ func prologue(around []byte, start int) int {
 	return 0
 }
 
-// carriedOut tells whether the kernel carries out the instruction that code
+// carriedOut reports whether the kernel carries out the instruction that code
 // begins with, and the stack pointer is the same until it has.
 func carriedOut(code []byte) bool {
 	two := len(code) >= 2
@@ -94,7 +94,7 @@ var spare = []x86asm.Reg{
 	x86asm.R10, x86asm.R11, x86asm.R12, x86asm.R13, x86asm.R14, x86asm.R15,
 }
 
-// jumpedTo tells whether any bytes of code, taken for a jump or a call relative to
+// jumpedTo reports whether any bytes of code, taken for a jump or a call relative to
 // itself, lead to code[at]. It needs not know where instructions begin, and so
 // rather finds a jump too many than one too few.
 func jumpedTo(code []byte, at int) bool {

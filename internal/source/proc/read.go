@@ -1,11 +1,11 @@
-// Package proc is the only reader of /proc: of what processes are, map, hold open
-// and were started with, of the files that they map, and of what is said there of
-// this process and of the kernel.
+// Package proc is the only reader of /proc. It reads the mappings, open files, status and
+// environment of processes, the files that they map, and facts about this process and the
+// kernel.
 //
-// Every process that is looked at is hostile: it chooses its names and paths,
-// what is in its files, and when all of that changes. So a file is opened once,
-// the descriptor is checked, and nothing but the descriptor is used from then
-// on; and what is read is bounded before it is read.
+// Every process that it reads may be hostile: the process chooses its names and paths, the
+// content of its files, and when all of that changes. So a file is opened once, its
+// descriptor is checked, and only the descriptor is used from then on. Every read has a
+// limit.
 package proc
 
 import (
@@ -17,12 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTooLarge is the error of something of a process that exceeds what is read
-// of it.
+// ErrTooLarge is the error of data of a process that exceeds its limit.
 var ErrTooLarge = errors.New("too large to be read")
 
-// dirOf returns the directory of a process or of a thread. This process's is
-// right also where /proc shows the numbers of another PID namespace.
+// dirOf returns the directory of a process or of a thread. For this process it is right
+// even if /proc shows the numbers of another PID namespace.
 func dirOf(pid int) string {
 	if pid == os.Getpid() {
 		return "/proc/self"
@@ -31,11 +30,11 @@ func dirOf(pid int) string {
 }
 
 // read returns a file of a process's directory that has at most limit bytes.
-// The error is os.ErrNotExist for a process that is gone, or ErrTooLarge. It is made of
-// system calls: for an os.File there are twice as many, to see whether it can be polled.
+// The error is os.ErrNotExist for a process that is gone, or ErrTooLarge. It makes the
+// system calls itself: an os.File needs twice as many, to find out whether it can be polled.
 func read(pid int, name string, limit int64) ([]byte, error) {
 	path := dirOf(pid) + "/" + name
-	fd, err := again(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return nil, notExist(&os.PathError{Op: "open", Path: path, Err: err})
 	}
@@ -45,7 +44,7 @@ func read(pid int, name string, limit int64) ([]byte, error) {
 		if len(b) == cap(b) {
 			b = append(b, 0)[:len(b)]
 		}
-		n, err := again(func() (int, error) { return unix.Read(fd, b[len(b):cap(b)]) })
+		n, err := retry(func() (int, error) { return unix.Read(fd, b[len(b):cap(b)]) })
 		switch {
 		case err != nil:
 			return b, notExist(&os.PathError{Op: "read", Path: path, Err: err})
@@ -61,8 +60,8 @@ func read(pid int, name string, limit int64) ([]byte, error) {
 // firstRead has room for most of what is read of a process.
 const firstRead = 1024
 
-// again calls f until no signal comes in between.
-func again(f func() (int, error)) (int, error) {
+// retry calls f until no signal interrupts it.
+func retry(f func() (int, error)) (int, error) {
 	for {
 		if n, err := f(); !errors.Is(err, unix.EINTR) {
 			return n, err
@@ -70,7 +69,7 @@ func again(f func() (int, error)) (int, error) {
 	}
 }
 
-// notExist turns what the kernel says of a process that ended meanwhile into
+// notExist turns the kernel's error for a process that ended during a read into
 // os.ErrNotExist.
 func notExist(err error) error {
 	if errors.Is(err, unix.ESRCH) {

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// ShadowStack tells whether code of the file may run with a second stack of return
+// ShadowStack reports whether code of the file may run with a second stack of return
 // addresses that the processor keeps and compares: as it says of itself, as all
 // files of a process must for that (x86-64 psABI, GNU_PROPERTY_X86_FEATURE_1_SHSTK).
 func (e *ELF) ShadowStack() bool {

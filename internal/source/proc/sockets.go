@@ -142,8 +142,8 @@ type socket struct {
 	uid           uint32
 }
 
-// ask returns the first answer to r. One question is asked at a time, and the kernel has
-// answered when it has taken it.
+// ask returns the first answer to r. It asks one question at a time. The kernel answers
+// during the send.
 func (s *Sockets) ask(r diagRequest) (socket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

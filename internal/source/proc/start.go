@@ -3,7 +3,10 @@ package proc
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 )
 
 // maxEnviron bounds an environment: the kernel starts no program with more than
@@ -21,7 +24,7 @@ func Environ(pid int, names ...string) (map[string]string, error) {
 	return parseEnviron(b, names), nil
 }
 
-// parseEnviron takes the first of several equal names, as getenv(3) does.
+// parseEnviron uses the first of several equal names, as getenv(3) does.
 func parseEnviron(b []byte, names []string) map[string]string {
 	set := map[string]string{}
 	for pair := range bytes.SplitSeq(b, []byte{0}) {
@@ -49,5 +52,33 @@ func EntryPoint(pid int) (uint64, error) {
 			return binary.NativeEndian.Uint64(auxv[word:]), nil
 		}
 	}
-	return 0, fmt.Errorf("find the entry point of process %d: its auxiliary vector does not tell", pid)
+	return 0, fmt.Errorf("find the entry point of process %d: its auxiliary vector has none", pid)
+}
+
+// maxCommand bounds a command line, in bytes.
+const maxCommand = 300
+
+// CommandLine returns the arguments of a process with spaces between, of a long line the
+// beginning, as valid UTF-8. It is read from the process's memory, which it may have
+// overwritten.
+func CommandLine(pid int) (string, error) {
+	b, err := read(living(pid), "cmdline", 4*maxCommand)
+	if err != nil && !errors.Is(err, ErrTooLarge) {
+		return "", fmt.Errorf("read the command line of process %d: %w", pid, err)
+	}
+	return commandLine(b), nil
+}
+
+func commandLine(b []byte) string {
+	s := strings.ToValidUTF8(string(bytes.TrimRight(b, "\x00 ")), "\uFFFD")
+	s = strings.ReplaceAll(s, "\x00", " ")
+	if len(s) <= maxCommand {
+		return s
+	}
+	const more = "…"
+	end := maxCommand - len(more)
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + more
 }

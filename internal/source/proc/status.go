@@ -12,11 +12,11 @@ import (
 type Status struct {
 	Process int // the process that a thread belongs to; that of a process is its own
 	// Numbers are the process's in each PID namespace, from this one inwards;
-	// none where the kernel does not tell.
+	// none if the kernel does not list them.
 	Numbers      []int
 	User         uint32 // effective
 	Capabilities uint64 // effective, a bit for each CAP_ constant
-	// Seccomp is the mode, "0" for no filter, "" where the kernel does not tell.
+	// Seccomp is the mode, "0" for no filter, "" if the kernel does not list it.
 	Seccomp string
 }
 
@@ -48,6 +48,11 @@ func parseStatus(b []byte) (s Status, err error) {
 	user := false
 	for line := range bytes.Lines(b) {
 		name, rest, _ := bytes.Cut(line, []byte(":"))
+		switch string(name) {
+		case "Tgid", "NStgid", "Uid", "CapEff", "Seccomp":
+		default:
+			continue
+		}
 		fields := bytes.Fields(rest)
 		if len(fields) == 0 {
 			continue
@@ -75,7 +80,7 @@ func parseStatus(b []byte) (s Status, err error) {
 	return s, err
 }
 
-// Filtered tells whether a thread of a process is under a seccomp filter. It may
+// Filtered reports whether a thread of a process is under a seccomp filter. It may
 // come under one later.
 func Filtered(pid int) bool {
 	for _, tid := range threads(pid) {
@@ -128,8 +133,8 @@ func number(stat [][]byte, field int) (uint64, error) {
 // second) since boot. The error is os.ErrNotExist for a process that is gone.
 func StartTicks(pid int) (uint64, error) { return statNumber(pid, 22) }
 
-// Kernel tells whether a process is a thread of the kernel's. It is not where that
-// cannot be read.
+// Kernel reports whether a process is a kernel thread. It returns false if that cannot be
+// read.
 func Kernel(pid int) bool {
 	fields, err := stat(pid)
 	return err == nil && isKernel(fields)

@@ -159,8 +159,8 @@ func slotX86(code []byte, at uint64) (uint64, bool) {
 // slotARM knows [bti c]; adrp x16, page; ldr x17, [x16, offset]; [add x16, x16,
 // offset]; [autia1716]; br x17.
 func slotARM(code []byte, at uint64) (uint64, bool) {
-	// take returns the next instruction if it is this one under the mask.
-	take := func(mask, want uint32) (uint32, bool) {
+	// next returns the next instruction if it equals want under the mask.
+	next := func(mask, want uint32) (uint32, bool) {
 		if len(code) < 4 {
 			return 0, false
 		}
@@ -172,19 +172,19 @@ func slotARM(code []byte, at uint64) (uint64, bool) {
 		return word, true
 	}
 	const exactly = 1<<32 - 1
-	take(exactly, 0xd503245f) // bti c
+	next(exactly, 0xd503245f) // bti c
 	page := at &^ 0xfff
-	adrp, ok := take(0x9f00001f, 0x90000010)
+	adrp, ok := next(0x9f00001f, 0x90000010)
 	if !ok {
 		return 0, false
 	}
-	ldr, ok := take(0xffc003ff, 0xf9400211)
+	ldr, ok := next(0xffc003ff, 0xf9400211)
 	if !ok {
 		return 0, false
 	}
-	take(0xffc003ff, 0x91000210) // add
-	take(exactly, 0xd503219f)    // autia1716
-	if _, ok := take(exactly, 0xd61f0220); !ok {
+	next(0xffc003ff, 0x91000210) // add
+	next(exactly, 0xd503219f)    // autia1716
+	if _, ok := next(exactly, 0xd61f0220); !ok {
 		return 0, false
 	}
 	// 21 bits with a sign: 19 at bit 5, and the lowest two at bit 29.

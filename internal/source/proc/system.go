@@ -27,7 +27,7 @@ func Namespace(kind string) (number uint32, err error) {
 	return number, nil
 }
 
-// InitialPIDNamespace tells whether this process is in the initial PID namespace, where
+// InitialPIDNamespace reports whether this process is in the initial PID namespace, where
 // every process is seen, by the pid that drivers know it by.
 func InitialPIDNamespace() bool {
 	number, err := Namespace("pid")

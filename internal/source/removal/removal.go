@@ -1,13 +1,12 @@
-// Package removal knows which probes this process has put into the code of others, and
-// takes them off before the process ends.
+// Package removal records the probes that this process has put into the code of others, and removes
+// them before the process ends.
 //
-// The kernel puts a probe on, and takes it off, in the thread that asks for it. It writes
-// into the memory of each process that maps the file, and gives up where that thread is
-// being killed: get_user_pages_remote (mm/gup.c) fails, uprobe_unregister
-// (kernel/events/uprobes.c) says "failed to unregister, leaking uprobe", and the
-// breakpoints stay. So this process must not end, by os.Exit either, while such a call is
-// under way. A probe that is on when the process ends is no problem: the kernel takes it
-// off when it closes the files of a process that has ended.
+// The kernel attaches and removes a probe in the thread that asks for it. It writes into the memory of
+// each process that maps the file, and stops if somebody kills that thread: get_user_pages_remote
+// (mm/gup.c) fails, uprobe_unregister (kernel/events/uprobes.c) logs "failed to unregister, leaking
+// uprobe", and the breakpoints stay. So this process must not end during such a call, nor by os.Exit.
+// A probe that is on when the process ends does no harm: the kernel removes it when it closes the
+// files of the process.
 package removal
 
 import (
@@ -18,22 +17,21 @@ import (
 	"time"
 )
 
-// ErrEnding is the error of putting a probe on after All.
+// ErrEnding is the error of Put after All.
 var ErrEnding = errors.New("this process is ending: no probe is put on any more")
 
 const (
-	// patience is for how long no call under way may come to an end until whoever waits
-	// for them gives up. The kernel removes probes of perf events one after the other,
-	// each in 20 to 300 ms, also those of other processes.
+	// patience bounds the wait in which no call ends. The kernel removes probes of perf
+	// events one after the other, each in 20 to 300 ms, also those of other processes.
 	patience = 10 * time.Second
-	// sideBySide bounds the probes that are taken off at a time: those of links share
-	// the kernel's grace periods.
+	// sideBySide bounds the probes that are removed at a time. Those of links share the
+	// kernel's grace periods.
 	sideBySide = 32
-	// sayAfter and sayEvery are when Watch says how far the removal is.
+	// sayAfter and sayEvery are the times of Watch's reports.
 	sayAfter, sayEvery = time.Second, 5 * time.Second
 )
 
-// A Probe is one or more breakpoints that come off together.
+// A Probe is one or more breakpoints that are removed together.
 type Probe struct {
 	of     *set
 	what   string
@@ -41,7 +39,7 @@ type Probe struct {
 	closed func() error // once
 }
 
-// Close takes the probe off, and returns when that is done, whoever began it.
+// Close removes the probe. It returns when that is done, also if another caller began it.
 func (p *Probe) Close() error { return p.closed() }
 
 // A set is the probes of a process.
@@ -50,13 +48,12 @@ type set struct {
 
 	mu     sync.Mutex
 	on     map[*Probe]struct{}
-	calls  map[*call]struct{} // under way
-	ended  uint64             // calls that have come to an end
-	moved  chan struct{}      // closed when ended changes
+	calls  map[*call]struct{}
+	moved  chan struct{} // closed when a call ends
 	ending bool
 }
 
-// A call has the kernel put a probe on or take it off.
+// A call is a call of the kernel that attaches or removes a probe.
 type call struct{ what string }
 
 func newSet() *set {
@@ -65,30 +62,29 @@ func newSet() *set {
 
 var own = newSet()
 
-// Put has attach put a probe on. what names it, for people: "the probe of ...". The
-// probe stays on until it is closed; the garbage collector takes none away.
+// Put calls attach, which puts a probe on. what names the probe for the user: "the probe of ...". It
+// stays on until Close.
 func Put(what string, attach func() (io.Closer, error)) (*Probe, error) { return own.put(what, attach) }
 
-// On returns how many probes are on, those that are coming off included.
+// On returns the number of probes, with those under removal.
 func On() int { return own.count() }
 
-// Idle tells whether this process may end: no probe is on, and no call is under way.
+// Idle reports whether this process may end: there is no probe, and no call runs.
 func Idle() bool { return own.idle() }
 
-// All takes all probes off and returns when no call is under way any more. From then on
-// no probe is put on. The error names a call that does not come to an end.
+// All removes all probes and returns when no call runs any more. Put then fails. The error names a
+// call that does not end.
 func All() error { return own.all() }
 
-// Wait waits for done, which closes once certain probes are on or off, as long as such
-// calls come to an end. The error names a call that does not; it is ErrStalled if none
-// is under way.
+// Wait waits until done is closed, as long as calls end. The error names a call that does not end. It
+// is ErrStalled if no call runs.
 func Wait(done <-chan struct{}) error { return own.wait(done) }
 
-// ErrStalled is the error of waiting while no call is under way.
+// ErrStalled is the error of Wait if no call runs.
 var ErrStalled = errors.New("nothing moves")
 
-// Watch says how far the removal of all probes that are on now has come, after a second
-// and then now and then, until stop is called.
+// Watch reports the progress of the removal of all present probes, after a second and then regularly,
+// until the caller calls stop.
 func Watch(say func(text string)) (stop func()) { return own.watch(say) }
 
 func (s *set) begin(what string) (*call, error) {
@@ -106,7 +102,7 @@ func (s *set) beginLocked(what string) *call {
 	return c
 }
 
-// end says that a call has come to an end, of which p is on, or is not on any more.
+// end records that a call ended, and whether p is on now.
 func (s *set) end(c *call, p *Probe, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +112,6 @@ func (s *set) end(c *call, p *Probe, on bool) {
 	} else {
 		delete(s.on, p)
 	}
-	s.ended++
 	close(s.moved)
 	s.moved = make(chan struct{})
 }
@@ -158,8 +153,8 @@ func (s *set) idle() bool {
 	return len(s.on)+len(s.calls) == 0
 }
 
-// take returns the probes that are on, with the calls under way.
-func (s *set) take() (on []*Probe, calls int) {
+// rest returns the probes that are on, and the number of calls that run, and lets no new one begin.
+func (s *set) rest() (on []*Probe, calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ending = true
@@ -177,13 +172,13 @@ func (s *set) all() error {
 			s.mu.Lock()
 			moved := s.moved
 			s.mu.Unlock()
-			on, calls := s.take()
+			on, calls := s.rest()
 			if len(on)+calls == 0 {
 				return
 			}
 			closeAll(on)
 			if len(on) == 0 {
-				<-moved // a call that began before ends: what it put on is next
+				<-moved // a call that began before may have put one on
 			}
 		}
 	}()
@@ -197,7 +192,7 @@ func closeAll(all []*Probe) {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			_ = p.Close() // whoever owns it has the error
+			_ = p.Close() // its owner has the error
 		})
 	}
 	wait.Wait()
@@ -221,7 +216,7 @@ func (s *set) wait(done <-chan struct{}) error {
 	}
 }
 
-// stalled names one of the calls under way.
+// stalled names one of the calls that run.
 func (s *set) stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +255,7 @@ func (s *set) watch(say func(text string)) (stop func()) {
 	}
 }
 
-// Text says for people how far a removal is.
+// Text describes the progress of a removal.
 func Text(off, all int) string {
 	return fmt.Sprintf("removing probes: %d of %d are off", max(off, 0), all)
 }

@@ -1,12 +1,12 @@
-// Package rounds goes through a set that changes, a part at a time: what is looked at for
-// every process of a machine then takes as much when there are very many.
+// Package rounds visits the members of a changing set, a part at a time, so that a large set
+// costs no more work per second than a small one.
 package rounds
 
-// A Rounds is where it is in its round. The zero value begins one.
+// A Rounds is the rest of a round. The zero value starts one.
 type Rounds[T any] struct{ left []T }
 
-// Next returns up to n of those that are left of this round. With none left a new one
-// begins, of all; its first part may be empty only if all is.
+// Next returns the next n elements of the round, or fewer at its end. all returns the elements of a new
+// round.
 func (r *Rounds[T]) Next(n int, all func() []T) []T {
 	if len(r.left) == 0 {
 		r.left = all()

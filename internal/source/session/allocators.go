@@ -8,77 +8,68 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// An allocatorOf says whose caching allocator on which device it is.
-type allocatorOf struct {
+// allocators reports the totals of caching allocators, if the tracer reports a sample of the tensors.
+type allocators struct {
+	*sources
+
+	mu   sync.Mutex // held while totals are read and applied, locked before store.mu
+	last map[allocator]record.Allocator
+}
+
+// An allocator is a process's caching allocator on a device.
+type allocator struct {
 	id     event.Process
 	device int32
 }
 
-// allocators has what caching allocators say of themselves, where not every tensor is
-// told. What did not change is told once.
-type allocators struct {
-	mu   sync.Mutex // held from reading them to telling, before Session.mu
-	told map[allocatorOf]record.Allocator
-}
+func (a *allocators) wanted() bool { return a.opts.Tensors && a.opts.Partial() }
 
-// current tells what allocators say now, and waits for the events of until then: what
-// they say goes with the tensors of that moment.
-func (s *Session) current() {
-	s.allocated(monotonic(), nil)
-	s.catchUp()
-}
-
-// allocated tells what allocators say, as of the time at, of one process or with nil of
-// all.
-func (s *Session) allocated(at uint64, one *event.Process) {
-	if !s.opts.Tensors || !s.opts.Partial() {
-		return
+// report adds the totals that changed, with the time at.
+func (a *allocators) report(at uint64) {
+	if a.wanted() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.reportLocked(at, nil)
 	}
-	s.allocators.mu.Lock()
-	defer s.allocators.mu.Unlock()
-	s.tellAllocators(at, one)
 }
 
-// tellAllocators does so, with s.allocators.mu held.
-func (s *Session) tellAllocators(at uint64, one *event.Process) {
-	all, err := s.tracer.Allocators()
+// reportLocked adds the totals that changed of one process, or with nil of all processes.
+func (a *allocators) reportLocked(at uint64, one *event.Process) {
+	all, err := a.tracer.Allocators()
 	if err != nil {
-		s.warn(err.Error())
+		a.warn(err.Error())
 	}
-	if one != nil {
-		all = slices.DeleteFunc(all, func(a record.Allocator) bool { return a.Process != *one })
-	}
-	all = slices.DeleteFunc(all, func(a record.Allocator) bool {
-		return s.allocators.told[allocatorOf{a.Process, a.Device}] == a
+	all = slices.DeleteFunc(all, func(x record.Allocator) bool {
+		return one != nil && x.Process != *one || a.last[allocator{x.Process, x.Device}] == x
 	})
-	for _, a := range all {
-		s.allocators.told[allocatorOf{a.Process, a.Device}] = a
+	for _, x := range all {
+		a.last[allocator{x.Process, x.Device}] = x
 	}
 	for some := range slices.Chunk(all, record.MaxAllocators) {
-		s.apply(&record.Tensors{Sample: s.opts.TensorSample, Min: s.opts.TensorMin, Time: at, Allocators: some})
+		a.apply(&record.Tensors{Sample: a.opts.TensorSample, Time: at, Allocators: some})
 	}
 }
 
-// ended says what a process's allocators said last, before e ends its image, and makes
-// room for those of others.
-func (s *Session) ended(e *event.Event) {
-	if e.Op != event.OpExit && e.Op != event.OpExec || !s.opts.Tensors || !s.opts.Partial() {
+// readLastTotals adds the last totals of a process before e ends its image, and removes them from
+// the kernel.
+func (a *allocators) readLastTotals(e *event.Event) {
+	if e.Op != event.OpExit && e.Op != event.OpExec || !a.wanted() {
 		return
 	}
-	s.allocators.mu.Lock()
-	defer s.allocators.mu.Unlock()
-	s.untell(e.Proc) // a moment ago it may have been told as of one that comes after e
-	s.tellAllocators(e.Time-1, &e.Proc)
-	if s.untell(e.Proc) {
-		s.tracer.ForgetTensors(e.Proc)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.forget(e.Proc) // report may have used a time after e
+	a.reportLocked(e.Time-1, &e.Proc)
+	if a.forget(e.Proc) {
+		a.tracer.ForgetTensors(e.Proc)
 	}
 }
 
-// untell forgets what was told of a process's allocators, and returns whether anything was.
-func (s *Session) untell(id event.Process) (had bool) {
-	for of := range s.allocators.told {
-		if of.id == id {
-			delete(s.allocators.told, of)
+// forget forgets the reported totals of a process, and returns whether there were any.
+func (a *allocators) forget(id event.Process) (had bool) {
+	for x := range a.last {
+		if x.id == id {
+			delete(a.last, x)
 			had = true
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/proc/footprint"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/footprint"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 

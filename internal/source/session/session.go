@@ -1,14 +1,19 @@
-// Package session runs one trace: Start puts the probes on, Snapshot says who
-// holds what, Close takes the probes off. It starts and stops the sources and
-// pumps what they say into the state; it holds no logic of theirs.
+// Package session runs one trace: Start puts the probes on, Snapshot returns the memory in use, Close
+// removes the probes. It starts and stops the sources and passes their records on.
+//
+// The way of an event: probes.Tracer.Run calls handler.Event, which calls store.apply. That appends
+// the event to the recording and applies it to the state. If the state now wants something, such as a
+// reading of the GPUs, sources.request asks for it, and its record comes the same way later.
+//
+// A starter adds the processes to trace. A keeper does what no event starts. Views are in views.go.
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
@@ -16,6 +21,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/frames"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/gpu"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
@@ -31,39 +37,41 @@ type Options struct {
 	Follow  bool
 	Tensors bool // the tensor layer too
 	probes.TensorOptions
-	// FreeStacks: a stack is taken where a tensor is freed, too.
+	// FreeStacks makes the frees of tensors have stacks too.
 	FreeStacks bool
 	API        probes.API
 	MaxLive    int // see ledger.Options; 0 for its default
-	// Layout: state.Want.Layout has the latest Remember changes. Without it there is none.
+	// Layout makes state.Want.Layout possible, with the latest Remember changes.
 	Layout   bool
 	Remember int
-	// Held says that the only target has not run yet: that it uses no CUDA
-	// library is no news.
+	// Held says that the only target has not run yet. Then there is no warning that it uses
+	// no CUDA library.
 	Held   bool
 	Stacks unwind.Mode // "" is unwind.Auto
-	// NoMemo unwinds every stack in full; VerifyStacks, when it is not 0, does
-	// so for every so many memoized ones and compares.
+	// NoMemo unwinds every stack in full. If VerifyStacks is n and not 0, one in n memoized
+	// stacks is also unwound in full, and compared.
 	NoMemo       bool
 	VerifyStacks uint32
-	// CacheDir is where unwind tables are kept for later runs, "" for nowhere.
+	// CacheDir stores unwind tables for later runs, "" for none.
 	CacheDir string
-	// OutOfMemory, if set, receives at most OutOfMemoryMax failures for want of
-	// memory, one at a time, within seconds.
+	// OutOfMemory, if set, receives at most OutOfMemoryMax failures for want of memory, one
+	// at a time, within seconds.
 	OutOfMemory    func(*state.Incident)
 	OutOfMemoryMax int
-	// Recording, if set, is a file that every record is written to, and
-	// RecordingOptions how; but for its Keyframe, which is the state's.
+	// Recording, if set, is the file for all records. Start sets the Keyframe of
+	// RecordingOptions.
 	Recording        string
 	ForceRecording   bool // replaces a file that is there
 	RecordingOptions record.WriterOptions
-	// GPUMemory: each GPU's memory is read whenever the driver's figures are.
+	// Heaps says when the heaps of Python programs are read.
+	Heaps HeapOptions
+	// GPUMemory makes each reading have the memory of the GPUs too.
 	GPUMemory bool
 	// RequireCUDA makes Start fail for a process that maps no CUDA library.
 	RequireCUDA bool
 	// Warn receives sentences for the user, from any goroutine.
 	Warn func(string)
-	// Loss, if set, is what else is lost, of who uses the session. It waits for nothing.
+	// Loss, if set, returns losses of the caller, to show with the others. It does not wait.
 	Loss func() []loss.Counter
 	// Version and CommandLine are copied into every snapshot.
 	Version, CommandLine string
@@ -71,106 +79,85 @@ type Options struct {
 
 // A Session is one running trace.
 type Session struct {
-	opts   Options
-	tracer *probes.Tracer
-	frames *frames.Source
-	gpus   *gpu.Reader // nil without NVML
+	*sources
+	keeper keeper
+	meter  work.Meter  // of the work for the traced processes
+	heaps  *heapReader // nil if no heap is read
 
-	run     sync.WaitGroup // what ends with the probes
-	ending  chan struct{}  // closed to end it
-	done    chan struct{}  // closed when every target has ended
+	run     sync.WaitGroup // goroutines that end with the probes
+	ending  chan struct{}  // closed to end them
 	failed  chan error     // Run's error, if it ends by itself
 	closing sync.Once
 	closed  error // once closing is done
 
-	spelling atomic.Bool  // one goroutine does
-	told     *record.Loss // what spell told last, of its goroutine
-	figured  atomic.Bool  // totals were asked for: see Totals
-	summing  sync.Mutex   // guards sums, before mu
-	sums     state.Sums
-
-	allocators allocators
-	meter      work.Meter // of what is done for the traced processes
-
-	mu       sync.Mutex // guards what follows; never held while anything is waited for
-	state    *state.State
-	users    *users
-	trace    record.Trace
-	over     bool                       // done is closed
-	stopped  bool                       // the probes are off, or about to be
-	writer   *record.Writer             // nil without a recording
-	recorded []loss.Counter             // of recordings that are closed
-	failing  bool                       // the disk did not take a recording, and the user knows
-	shed     map[probes.Consumer]string // see Shed
-	shrink   bool                       // stacks that nothing refers to are to go, however few
-	awaited  uint64                     // somebody waits for the events from before: CLOCK_MONOTONIC
 }
 
-// Start puts the probes on and begins to collect. It returns when every call
-// of the targets' from now on is seen. The caller must Close the session.
-func Start(opts Options) (_ *Session, err error) {
-	s := &Session{opts: opts, state: state.New(), users: newUsers(), shed: map[probes.Consumer]string{}, allocators: allocators{told: map[allocatorOf]record.Allocator{}}, failed: make(chan error, 1), ending: make(chan struct{}), done: make(chan struct{})}
+// newSession returns a session that is not started.
+func newSession(opts Options) *Session {
+	s := &Session{failed: make(chan error, 1), ending: make(chan struct{})}
+	s.sources = &sources{opts: opts, store: newStore(record.Trace{
+		Version: opts.Version, CommandLine: opts.CommandLine, All: opts.All, MaxLive: opts.MaxLive,
+		// The time at which CLOCK_MONOTONIC was zero, without the monotonic clock, which a
+		// recording does not have.
+		Boot:    time.Now().Round(0).Add(-clock.Monotonic()),
+		Initial: proc.InitialPIDNamespace(), APIs: probes.APINames(), Driver: proc.DriverVersion(),
+	})}
+	s.fetch = s.request
+	s.sheds.why = map[probes.Consumer]string{}
+	s.allocators = allocators{sources: s.sources, last: map[allocator]record.Allocator{}}
+	s.keeper.sources, s.keeper.meter = s.sources, &s.meter
+	s.heaps = newHeapReader(s, opts.Heaps)
 	if opts.Layout {
 		s.state.Remember(opts.Remember)
-	}
-	s.trace = record.Trace{
-		Version: opts.Version, CommandLine: opts.CommandLine, Boot: bootTime(), All: opts.All,
-		Initial: proc.InitialPIDNamespace(), MaxLive: opts.MaxLive, APIs: probes.APINames(),
-		Driver: proc.DriverVersion(),
 	}
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
 	}
-	var recordings *atomicfile.Dir
-	meter := &s.meter
-	s.frames = frames.New(&unwind.Taker{Mode: opts.Stacks, Options: unwind.Options{Meter: meter, NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
+	s.frames = frames.New(&unwind.Capture{Mode: opts.Stacks, Options: unwind.Options{
+		Modules: opts.Tensors && opts.Heaps.Every > 0, Meter: &s.meter, NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
+	return s
+}
+
+// Start puts the probes on and begins to collect. When it returns, it sees every call of the targets.
+// The caller must Close the session.
+func Start(opts Options) (_ *Session, err error) {
+	s := newSession(opts)
+	var folder *atomicfile.Dir // of the recording
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
-		if recordings == nil {
-			return
+		if folder != nil {
+			if err != nil {
+				_ = folder.Remove(filepath.Base(opts.Recording)) // it has no event
+			}
+			folder.Close()
 		}
-		if err != nil {
-			_ = recordings.Remove(filepath.Base(opts.Recording)) // nothing was recorded
-		}
-		recordings.Close()
 	}()
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	s.trace.Physical = s.watchesKernel()
 	if opts.Recording != "" {
-		dir, err := atomicfile.OpenDir(filepath.Dir(opts.Recording))
-		if err != nil {
-			return nil, fmt.Errorf("record to %s: %w", opts.Recording, err)
-		}
-		file, err := dir.Create(filepath.Base(opts.Recording), opts.ForceRecording)
-		if err != nil {
-			dir.Close()
-			return nil, fmt.Errorf("record to %s: %w", opts.Recording, err)
-		}
-		recordings = dir // which has the file from here on
-		opts.RecordingOptions.Keyframe = s.state.Keyframe
-		if s.writer, err = record.Create(file, opts.RecordingOptions); err != nil {
-			return nil, errors.Join(err, file.Close())
+		if folder, err = s.openRecording(); err != nil {
+			return nil, err
 		}
 	}
-	gpus := s.openGPUs()
+	gpus := gpu.OpenReader(s.subjects, func(r *record.Reading) { s.apply(r) }, monotonic)
 	defer func() {
 		if err != nil && s.gpus == nil {
-			go gpus.abandon()
+			go gpus.Abandon()
 		}
 	}()
 	if s.tracer, err = probes.Open(probes.Options{
 		API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical,
 		Tensors: opts.Tensors, TensorOptions: opts.TensorOptions, FreeStacks: opts.FreeStacks,
-		Warn: s.warn, Stacks: s.frames, Meter: meter,
+		Warn: s.warn, Stacks: s.frames, Meter: &s.meter,
 	}); err != nil {
 		return nil, err
 	}
 	s.frames.Resend(s.tracer.ForgetStacks)
-	mode, warning := s.frames.How()
+	mode, warning := s.frames.Describe()
 	if warning != "" {
 		s.warn(warning)
 	}
@@ -178,33 +165,35 @@ func Start(opts Options) (_ *Session, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.trace.StackMode = mode
 	s.readGPUs(gpus)
-	s.trace.Start = time.Now().Round(0) // without the clock that a recording does not have
-	if opts.All {
-		s.trace.Target = "every process"
+	s.retrace(func(t *record.Trace) {
+		t.StackMode, t.Start = mode, time.Now().Round(0)
+		if opts.All {
+			t.Target = "every process"
+		}
+	})
+	if s.allocators.wanted() {
+		s.apply(&record.Tensors{Sample: opts.TensorSample})
 	}
-	s.retell()
-	if opts.Tensors && opts.Partial() {
-		s.apply(&record.Tensors{Sample: opts.TensorSample, Min: opts.TensorMin})
-	}
-	s.expect(opts.PIDs)
+	start := &starter{s.sources, s.ending}
+	start.expect()
 	s.run.Go(func() {
-		h := &handler{Session: s}
-		if err := s.tracer.Run(h, h.idle); err != nil {
+		h := &handler{sources: s.sources, heaps: s.heaps}
+		if err := s.tracer.Run(h, h.afterBatch); err != nil {
 			s.failed <- err
 		}
 	})
-	s.run.Go(func() { s.keep(s.ending) })
-	if err := s.addTargets(prepared); err != nil {
+	s.run.Go(func() { s.keeper.run(s.ending, &s.run) })
+	s.run.Go(func() { s.heaps.run(s.ending) })
+	if err := start.addTargets(prepared); err != nil {
 		return nil, err
 	}
 	s.ask()
-	go s.mend() // not waited for: it reads what targets' file systems give
+	go start.mend() // not waited for: it reads targets' file systems
 	return s, nil
 }
 
-// check finds what is in the way before anything is loaded.
+// check returns an error if tracing is impossible, before anything is loaded.
 func (s *Session) check() error {
 	if err := probes.CheckSeccomp(0, !s.opts.Follow && !s.opts.All); err != nil {
 		return err
@@ -217,133 +206,41 @@ func (s *Session) check() error {
 	return nil
 }
 
-// watchesKernel tells whether the calls of NVIDIA's kernel driver are to be watched.
-// Where no version can be read, what is seen of them is compared with NVML's figure
-// all the same.
-func (s *Session) watchesKernel() bool {
-	switch {
-	case s.opts.API == probes.APIRuntime:
-		return false
-	case s.trace.Driver != "" && !probes.DriverKnown(s.trace.Driver):
-		s.warn("what the kernel driver takes for itself cannot be split: the calls of version " + s.trace.Driver + " are not known; " + probes.DriverFix)
-		return false
+// openRecording starts the recording of the options. If it returns a folder and an error, the caller
+// must remove the file.
+func (s *Session) openRecording() (*atomicfile.Dir, error) {
+	folder, err := atomicfile.OpenDir(filepath.Dir(s.opts.Recording))
+	if err != nil {
+		return nil, fmt.Errorf("record to %s: %w", s.opts.Recording, err)
 	}
-	return true
+	file, err := folder.Create(filepath.Base(s.opts.Recording), s.opts.ForceRecording)
+	if err != nil {
+		folder.Close()
+		return nil, fmt.Errorf("record to %s: %w", s.opts.Recording, err)
+	}
+	s.opts.RecordingOptions.Keyframe = s.state.Keyframe
+	if s.writer, err = record.Create(file, s.opts.RecordingOptions); err != nil {
+		err = errors.Join(err, file.Close())
+	}
+	return folder, err
 }
 
-// An opening is NVML on its way, which takes tens of milliseconds or more.
-type opening struct {
-	done    chan struct{} // closed when the rest is there
-	reader  *gpu.Reader
-	version string
-	err     error
+// Measure makes the kernel measure the BPF programs for d: see probes.Tracer.
+func (s *Session) Measure(ctx context.Context, d time.Duration) error {
+	return s.tracer.Measure(ctx, d)
 }
 
-// openGPUs begins to open NVML.
-func (s *Session) openGPUs() *opening {
-	o := &opening{done: make(chan struct{})}
-	go func() {
-		defer close(o.done)
-		o.reader, o.version, o.err = gpu.OpenReader(s.subjects, func(r *record.Reading) { s.apply(r) }, monotonic)
-	}()
-	return o
-}
+// RunTime returns the sum of what Measure measured so far.
+func (s *Session) RunTime() probes.RunTime { return s.tracer.RunTime() }
 
-// readGPUs begins to read the driver's figures. Without NVML everything but the
-// driver's view works; the user is told why it is missing.
-func (s *Session) readGPUs(o *opening) {
-	if <-o.done; o.err != nil {
-		s.warn("the driver's own totals are not known: " + o.err.Error())
-		return
-	}
-	s.gpus, s.trace.NVML = o.reader, true
-	if o.version != "" {
-		s.trace.Driver = o.version
-	}
-	o.reader.Memory = s.opts.GPUMemory
-	go o.reader.Run()
-}
+// NotSeen returns the processes that use CUDA and are not traced, or not in full.
+func (s *Session) NotSeen() []probes.NotSeen { return s.tracer.NotSeen() }
 
-// abandon closes NVML once it is open. Nobody has read it.
-func (o *opening) abandon() {
-	if <-o.done; o.err == nil {
-		go o.reader.Run()
-		_ = o.reader.Close()
-	}
-}
-
-// apply takes a record into the state, and into the recording. It is the one
-// way into both.
-func (s *Session) apply(r record.Record) {
-	if e, ok := r.(*event.Event); ok && e.Op == event.OpObjectShare {
-		s.checkShare(e)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.applyLocked(r)
-}
-
-func (s *Session) applyLocked(r record.Record) {
-	if s.writer != nil {
-		s.writer.Append(r) // first: a keyframe is of the state before r
-	}
-	s.state.Apply(r)
-	if w := s.state.Wants(); w != nil {
-		s.fetch(w)
-	}
-	if s.state.Over() && !s.over {
-		s.over = true
-		close(s.done)
-	}
-}
-
-// fetch asks the sources for what the state wants. It waits for nothing.
-func (s *Session) fetch(w *state.Wants) {
-	if w.Reading && s.gpus != nil {
-		s.gpus.Soon(w.Memory)
-	}
-	for _, id := range w.Identities {
-		s.frames.Identify(id)
-	}
-}
-
-// retell tells the trace again: something about it changed.
-func (s *Session) retell() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.trace
-	s.applyLocked(&t)
-}
-
-func (s *Session) subjects() []record.Subject {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.Subjects()
-}
-
-func (s *Session) warn(text string) {
-	s.apply(&record.Note{Text: text})
-	if s.opts.Warn != nil {
-		s.opts.Warn(text)
-	}
-}
-
-// Done is closed when every target, and every child of theirs that is traced,
-// has ended. With All it never is.
-func (s *Session) Done() <-chan struct{} { return s.done }
-
-// Failed delivers an error after which nothing more is collected.
+// Failed delivers the error that ended the collection of events.
 func (s *Session) Failed() <-chan error { return s.failed }
 
-// Target says what is traced, such as "pid 4711 (python3)".
-func (s *Session) Target() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.trace.Target
-}
-
-// Stop takes the probes off and waits until what they saw is counted. The
-// session can still be asked for snapshots.
+// Stop removes the probes and waits until all of their events were applied. The session can still
+// make snapshots.
 func (s *Session) Stop() error {
 	s.mu.Lock()
 	again := s.stopped
@@ -352,83 +249,57 @@ func (s *Session) Stop() error {
 	if s.tracer == nil || again {
 		return nil
 	}
+	s.heaps.end()
 	at := monotonic()
 	err := s.tracer.Stop()
 	close(s.ending)
 	s.run.Wait()
 	s.ask()
-	s.allocated(at, nil)
-	if s.opts.Tensors && !s.sawTensors() {
+	s.allocators.report(at)
+	if s.opts.Tensors && !locked(s.store, (*state.State).SawTensors) {
 		s.warn("no tensors were seen: no traced process had PyTorch's own allocator hand out memory on a GPU (with backend:cudaMallocAsync, and with an allocator that is plugged in, each tensor is an allocation of CUDA's)")
 	}
 	s.apply(moment(at, true))
-	if s.recorder() != nil || s.opts.OutOfMemory != nil { // nobody need look any more
-		s.tell()
-		s.report(true)
+	if s.recorder() != nil || s.opts.OutOfMemory != nil { // there may be no view any more
+		s.keeper.complete(true)
 	}
 	return err
 }
 
-func (s *Session) sawTensors() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state.SawTensors()
-}
-
-// Close stops and releases everything, once. What is in use by something that
-// does not answer is left to the end of this process.
+// Close stops the trace and releases everything. Further calls return the same error. If something does
+// not answer, the end of this process releases the rest.
 func (s *Session) Close() error {
-	s.closing.Do(func() { s.closed = s.close() })
+	s.closing.Do(func() {
+		err := s.Stop()
+		if s.gpus != nil {
+			err = errors.Join(err, s.gpus.Close())
+		}
+		if s.tracer != nil {
+			err = errors.Join(err, s.tracer.Close())
+		}
+		err = errors.Join(err, s.frames.Close())
+		if w := s.recorder(); w != nil {
+			err = errors.Join(err, w.Close())
+		}
+		s.closed = err
+	})
 	return s.closed
 }
 
-func (s *Session) close() error {
-	err := s.Stop()
-	if s.gpus != nil {
-		err = errors.Join(err, s.gpus.Close())
-	}
-	if s.tracer != nil {
-		err = errors.Join(err, s.tracer.Close())
-	}
-	err = errors.Join(err, s.frames.Close())
-	if w := s.recorder(); w != nil {
-		err = errors.Join(err, w.Close())
-	}
-	return err
-}
-
-// A handler takes what the tracer tells, from its one goroutine.
+// A handler applies the tracer's events, in one goroutine.
 type handler struct {
-	*Session
+	*sources
+	heaps *heapReader
 	quiet bool // no event came since the last moment
 }
 
 func (h *handler) Event(e *event.Event) {
 	h.quiet = false
-	h.ended(e)
+	h.allocators.readLastTotals(e)
 	h.apply(e)
+	h.heaps.event(e)
 }
 
 func (h *handler) Stack(st *probes.Stack) { h.frames.Stack(st) }
 
-// quietInterval is how often it is told what time it is while nothing happens.
-const quietInterval = uint64(500 * time.Millisecond)
-
-// idle is what the reader of events does between batches. Events were seen up to the
-// time until; while more is waiting, which 0 says, up to the last. No moment goes back
-// behind one that somebody has looked at: it would have what came after.
-func (h *handler) idle(until time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	at, drained := uint64(until), until != 0
-	if !drained {
-		at = h.state.Seen()
-	}
-	now := h.state.Now()
-	awaited := h.state.Waits() || h.awaited > h.state.Seen()
-	if at < now || h.quiet && at < now+quietInterval && !awaited {
-		return
-	}
-	h.quiet = drained
-	h.applyLocked(moment(at, drained))
-}
+func (h *handler) afterBatch(until time.Duration) { h.quiet = h.store.afterBatch(until, h.quiet) }

@@ -333,27 +333,20 @@ func parts(s *snapshot.Snapshot) map[string]int64 {
 // TestTensorSampling: whatever the sample, what the allocator says is what the lines add
 // up to, to the byte, and so is what the driver handed out.
 func TestTensorSampling(t *testing.T) {
-	for _, o := range []probes.TensorOptions{{TensorSample: 1}, {TensorSample: 64 << 10}, {TensorSample: 4 << 20}, {TensorMin: 4096}, {TensorSample: 256 << 10, TensorMin: 4096}} {
+	for _, o := range []probes.TensorOptions{{TensorSample: 1}, {TensorSample: 64 << 10}, {TensorSample: 4 << 20}} {
 		t.Run(fmt.Sprint(o), func(t *testing.T) {
 			p := start(t, testcuda.Workload, testcuda.Options{})
 			run(t, p, "tensor 512; untensor; empty_cache") // loads libc10
 			s := trace(t, session.Options{PIDs: []int{p.PID()}, Tensors: true, TensorOptions: o})
 			run(t, p, "cuMemAlloc_v2 7m")
-			small := int64(0)
-			for _, step := range []struct {
-				run   string
-				small int64 // bytes below 4096 that are left
-			}{
-				{"via lr tensor 1024; tensor 3m; tensor 19m; repeat 30 via rl tensor 700", 31 * 1024},
-				{"untensor; untensor 5; untensor 5; tensor 12m", -1},
-				{"threads 4 { repeat 200 { tensor 5000; untensor 3 } }", -1},
-				{"repeat 20 untensor; empty_cache", -1},
-				{"repeat 5 tensor 8m; untensor 2; untensor 2; empty_cache", -1},
+			for _, step := range []string{
+				"via lr tensor 1024; tensor 3m; tensor 19m; repeat 30 via rl tensor 700",
+				"untensor; untensor 5; untensor 5; tensor 12m",
+				"threads 4 { repeat 200 { tensor 5000; untensor 3 } }",
+				"repeat 20 untensor; empty_cache",
+				"repeat 5 tensor 8m; untensor 2; untensor 2; empty_cache",
 			} {
-				if small = step.small; o.TensorMin == 0 {
-					small = 0
-				}
-				run(t, p, step.run)
+				run(t, p, step)
 				var allocated, reserved int64
 				out := run(t, p, "tensors")
 				if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
@@ -361,10 +354,10 @@ func TestTensorSampling(t *testing.T) {
 				}
 				eventually(t, func() string {
 					got := parts(s.Snapshot(false))
-					below, off := got["[tensors below 4.0 KiB]"], got["[sampling error]"]
-					if got["told"]+below+off != allocated || got["[cached, unused]"] != reserved-allocated || got["device"] != 7<<20 ||
-						small >= 0 && below != small || o.TensorSample < 4096 && off != 0 || got["[tensors not seen]"] != 0 {
-						return fmt.Sprintf("after %q: %v, want %d in tensors (%d small) of %d", step.run, got, allocated, small, reserved)
+					off := got["[sampling error]"]
+					if got["told"]+off != allocated || got["[cached, unused]"] != reserved-allocated || got["device"] != 7<<20 ||
+						o.TensorSample < 4096 && off != 0 {
+						return fmt.Sprintf("after %q: %v, want %d in tensors of %d", step, got, allocated, reserved)
 					}
 					return ""
 				})
@@ -428,7 +421,7 @@ func TestTensorSampleReplays(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "tensor 512; untensor; empty_cache") // loads libc10
 	s := trace(t, session.Options{PIDs: []int{p.PID()}, Tensors: true, Recording: file,
-		TensorOptions: probes.TensorOptions{TensorSample: 256 << 10, TensorMin: 1024}})
+		TensorOptions: probes.TensorOptions{TensorSample: 256 << 10}})
 	run(t, p, "repeat 50 via lr tensor 4096; repeat 200 { tensor 70000; untensor 3 }; tensor 30m; repeat 9 tensor 512")
 	out := run(t, p, "tensors")
 	var allocated, reserved int64
@@ -445,7 +438,7 @@ func TestTensorSampleReplays(t *testing.T) {
 	want := s.Snapshot(false)
 	wantNoLoss(t, want)
 	got := parts(want)
-	if got["told"]+got["[tensors below 1.0 KiB]"]+got["[sampling error]"] != allocated || got["[cached, unused]"] != reserved-allocated {
+	if got["told"]+got["[sampling error]"] != allocated || got["[cached, unused]"] != reserved-allocated {
 		t.Errorf("%v, want %d of %d", got, allocated, reserved)
 	}
 	if err := s.Close(); err != nil {

@@ -84,7 +84,7 @@ func run(t *testing.T, p *testcuda.Process, commands ...string) []string {
 func eventually(t *testing.T, check func() string) {
 	t.Helper()
 	var text string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if text = check(); text == "" {
 			return
 		}
@@ -96,8 +96,8 @@ func wait(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(10 * time.Second):
-		t.Fatalf("waited 10 s for %s", what)
+	case <-time.After(time.Minute):
+		t.Fatalf("waited a minute for %s", what)
 	}
 }
 

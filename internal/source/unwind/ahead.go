@@ -15,13 +15,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// wheels are the folders, below one of Python's packages, of libraries that a program
-// loads as it goes on.
+// wheels are folders below Python's packages. A program may load their libraries at any
+// time.
 var wheels = []string{
 	"torch/lib", "nvidia/*/lib", "triton/_C", "jaxlib", "jaxlib/cuda", "jax_plugins/*", "jax_cuda12_plugin", "jax_cuda13_plugin",
 }
 
-// What a process may have looked at: it makes as many folders as it likes.
+// Limits on the folders and libraries that are read: a process may make any number.
 const (
 	maxWaitingPackages = 64
 	maxKnownPackages   = 4096
@@ -29,16 +29,16 @@ const (
 	maxLibraries       = 1024 // of one folder
 )
 
-// restPerWork is how long an analysis ahead rests for the time that it works: it has
-// no hurry. A low priority of its thread would not do: Go's collector waits for every
-// thread, and so would what reads the events.
+// restPerWork is how long an analysis ahead pauses, as a multiple of the time that it
+// works: nobody waits for it. A low priority of its thread would delay the reader of
+// events, because Go's collector waits for every thread.
 const (
 	restPerWork = 4
 	longestRest = 100 * time.Millisecond
 )
 
-// ahead analyses libraries that processes have not loaded, but may: their tables are
-// remembered when they do. One goroutine does, one library at a time.
+// ahead analyses libraries before processes load them, and stores their tables. It has one
+// goroutine, which analyses one library at a time.
 type ahead struct {
 	memo    *filememo.Memo
 	wanted  chan packages
@@ -48,11 +48,11 @@ type ahead struct {
 	seen map[packagesKey]bool
 }
 
-// packages are a folder of Python's packages, as a process sees it.
+// packages are a folder of Python packages, as a process sees it.
 type packages struct {
 	pid    int
 	folder string
-	mapped map[proc.FileID]bool // files whose tables are made
+	mapped map[proc.FileID]bool // files that have a table already
 }
 
 type packagesKey struct {
@@ -64,8 +64,8 @@ func newAhead(memo *filememo.Memo) *ahead {
 	return &ahead{memo: memo, wanted: make(chan packages, maxWaitingPackages), seen: make(map[packagesKey]bool)}
 }
 
-// packagesOf returns the folder of Python's packages that a library of one of the wheels
-// lies in, "" for any other file.
+// packagesOf returns the folder of Python packages that contains a library of a wheel, ""
+// for any other file.
 func packagesOf(library string) string {
 	for _, folder := range []string{"/site-packages/", "/dist-packages/"} {
 		base, rest, found := strings.Cut(library, folder)
@@ -77,9 +77,9 @@ func packagesOf(library string) string {
 	return ""
 }
 
-// want has the wheels looked at that lie beside the libraries that a process maps. It
-// waits for nothing.
-func (a *ahead) want(pid int, libraries []string, mapped map[proc.FileID]bool) {
+// request asks for an analysis of the wheels beside the libraries that a process maps. It
+// does not block.
+func (a *ahead) request(pid int, libraries []string, mapped map[proc.FileID]bool) {
 	var folders []string
 	for _, l := range libraries {
 		if f := packagesOf(l); f != "" && !slices.Contains(folders, f) && len(folders) < maxWaitingPackages {
@@ -95,25 +95,25 @@ func (a *ahead) want(pid int, libraries []string, mapped map[proc.FileID]bool) {
 	}
 }
 
-// run looks at what is wanted until ctx ends.
+// run analyses what is requested until ctx ends.
 func (a *ahead) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case p := <-a.wanted:
-			a.look(ctx, p)
+			a.analyse(ctx, p)
 		}
 	}
 }
 
-func (a *ahead) look(ctx context.Context, p packages) {
+func (a *ahead) analyse(ctx context.Context, p packages) {
 	root, err := proc.OpenRoot(p.pid)
 	if err != nil {
 		return // it has ended
 	}
 	defer root.Close()
-	if !a.first(packagesKey{root.ID, p.folder}) {
+	if !a.markSeen(packagesKey{root.ID, p.folder}) {
 		return
 	}
 	for _, wheel := range wheels {
@@ -131,8 +131,8 @@ func (a *ahead) look(ctx context.Context, p packages) {
 	}
 }
 
-// first tells whether the packages have not been looked at.
-func (a *ahead) first(key packagesKey) bool {
+// markSeen returns false for packages that were analysed before.
+func (a *ahead) markSeen(key packagesKey) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.seen[key] {
@@ -145,7 +145,7 @@ func (a *ahead) first(key packagesKey) bool {
 	return true
 }
 
-// expand returns the folders that a wheel's pattern stands for.
+// expand returns the folders that match a wheel's pattern.
 func expand(root *proc.Root, base, pattern string) (folders []string) {
 	before, after, found := strings.Cut(pattern, "*")
 	if !found {
@@ -158,7 +158,7 @@ func expand(root *proc.Root, base, pattern string) (folders []string) {
 	return folders
 }
 
-// derive has the table of a library remembered. What is wrong with it is told once a
+// derive stores the table of a library. Its errors are ignored: they come again when a
 // process loads it.
 func (a *ahead) derive(ctx context.Context, root *proc.Root, library string, mapped map[proc.FileID]bool) {
 	f, err := root.Open(library, 0)
@@ -172,7 +172,7 @@ func (a *ahead) derive(ctx context.Context, root *proc.Root, library string, map
 	_, _, _ = a.memo.Derive(filememo.File{ReaderAt: newPaced(ctx, f), Size: f.Size, Owner: f.Owner}, readTable)
 }
 
-// paced is a file whose reader rests at each read, and stops when ctx ends.
+// paced is a file whose reader pauses after each read, and stops when ctx ends.
 type paced struct {
 	ctx    context.Context
 	file   io.ReaderAt

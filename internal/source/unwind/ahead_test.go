@@ -35,7 +35,7 @@ func TestPackagesOf(t *testing.T) {
 
 var errNotRemembered = errors.New("not remembered")
 
-// remembered tells whether the memo has the table of a file.
+// remembered reports whether the memo has the table of a file.
 func remembered(t *testing.T, memo *filememo.Memo, path string) bool {
 	t.Helper()
 	f, err := proc.Open(path)
@@ -86,7 +86,7 @@ func TestAhead(t *testing.T) {
 		defer close(ended)
 		a.run(ctx)
 	}()
-	a.want(os.Getpid(), []string{"/usr/lib/libc.so.6", filepath.Join(base, "torch/lib/libtorch.so")}, nil)
+	a.request(os.Getpid(), []string{"/usr/lib/libc.so.6", filepath.Join(base, "torch/lib/libtorch.so")}, nil)
 	for _, name := range siblings {
 		for end := time.Now().Add(time.Minute); !remembered(t, a.memo, filepath.Join(base, name)); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
@@ -125,13 +125,13 @@ func TestAheadIsBounded(t *testing.T) {
 		libraries = append(libraries, filepath.Join("/", string(rune('A'+i%26)), string(rune('A'+i/26)), "site-packages/torch/lib/a.so"))
 	}
 	for range 3 {
-		a.want(os.Getpid(), libraries, nil)
+		a.request(os.Getpid(), libraries, nil)
 	}
 	if len(a.wanted) != maxWaitingPackages || a.dropped.Load() != 2*maxWaitingPackages {
 		t.Errorf("%d wait, %d dropped", len(a.wanted), a.dropped.Load())
 	}
 	for i := range 2 * maxKnownPackages {
-		a.first(packagesKey{proc.FileID{Ino: uint64(i)}, ""})
+		a.markSeen(packagesKey{proc.FileID{Ino: uint64(i)}, ""})
 		if len(a.seen) > maxKnownPackages {
 			t.Fatal(len(a.seen))
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// ErrNotAnalyzed says that a process is not known to the unwinder: it has
-// ended, or its mappings cannot be read.
+// ErrNotAnalyzed says that the unwinder does not know a process: the process ended, or
+// its mappings cannot be read.
 var ErrNotAnalyzed = errors.New("process not analysed")
 
 // Analyze reads the mappings of the process pid (in the tracer's PID
@@ -38,7 +38,7 @@ func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 		tables, err := u.analyzeLocked(pid, nil)
 		u.analyse.unlock()
 		if err == nil {
-			err = u.settle(pid, tables)
+			err = u.finish(pid, tables)
 		}
 		done <- err
 	}()
@@ -54,8 +54,8 @@ func (u *Unwinder) Analyze(ctx context.Context, pid int) error {
 	return nil
 }
 
-// analyzeLocked analyses a process, or no more than the fresh mappings of one that is
-// known. It returns the tables on their way into the kernel, which are for settle.
+// analyzeLocked analyses a process, or only its fresh mappings if the process is known. It
+// returns the tables that are being loaded into the kernel, which finish waits for.
 func (u *Unwinder) analyzeLocked(pid int, fresh []proc.Mapping) (*loads, error) {
 	tables := u.synchronize(uint32(pid), fresh)
 	if !u.kernel.known(uint32(pid)) {
@@ -69,9 +69,9 @@ func (u *Unwinder) analyzeLocked(pid int, fresh []proc.Mapping) (*loads, error) 
 	return tables, nil
 }
 
-// settle returns when the tables of an analysis can be used, and the memo is no older
-// than that. Other analyses go on meanwhile.
-func (u *Unwinder) settle(pid int, tables *loads) error {
+// finish waits until the kernel can use the tables of an analysis, and then restarts the
+// process's part of the memo. Other analyses may run at the same time.
+func (u *Unwinder) finish(pid int, tables *loads) error {
 	if err := tables.wait(); err != nil {
 		return err
 	}
@@ -84,27 +84,24 @@ func (u *Unwinder) settle(pid int, tables *loads) error {
 	if !u.kernel.known(uint32(pid)) {
 		return ErrNotAnalyzed
 	}
-	err := u.Invalidate(pid)
-	u.codes.mapped(pid, u.mappings[uint32(pid)])
-	return err
+	return u.Invalidate(pid)
 }
 
-// Invalidate starts the process's part of the memo afresh: its mappings
-// changed, or stacks that the memo names were dropped.
-func (u *Unwinder) Invalidate(pid int) error { return u.known.afresh(pid) }
+// Invalidate empties the process's part of the memo: its mappings changed, or stacks that
+// the memo names were dropped.
+func (u *Unwinder) Invalidate(pid int) error { return u.known.restartMemo(pid) }
 
 // forget drops what is known of the process pid, which has ended or replaced
 // its image. It is called under u.analyse.
 func (u *Unwinder) forget(pid int) {
-	u.codes.forget(pid)
 	if !u.kernel.known(uint32(pid)) {
-		return // never analysed: most children of a shell live shorter than that takes
+		return // never analysed: most children of a shell end before an analysis would
 	}
 	delete(u.mappings, uint32(pid))
 	delete(u.pythons.processes, uint32(pid))
 	_ = u.known.forget(pid)
-	// The unwinder takes the Python of another image for the one that it knows, unless
-	// the process ended in between.
+	// The unwinder would use what it knows of the old image's Python for the new image,
+	// unless the process ended in between.
 	ended := u.newAnalysis(pid)
 	ended.err = os.ErrNotExist
 	u.processes.SynchronizeProcess(ended)
@@ -114,8 +111,8 @@ func (u *Unwinder) forget(pid int) {
 	}
 }
 
-// look is how often the processes are looked for whose stacks led out of what
-// is known, and cleanup how often those that ended unnoticed.
+// look is the interval at which the kernel side's requests for analyses are read, and
+// cleanup the interval at which processes that ended unnoticed are forgotten.
 const (
 	look    = 200 * time.Millisecond
 	cleanup = 5 * time.Second
@@ -139,18 +136,16 @@ func (u *Unwinder) work(ctx context.Context) {
 			}
 		case now := <-cleanups.C:
 			cleanups.Reset(clock.Until(cleanup))
-			// Stacks of processes that ended since the last time may still be
-			// on their way.
+			// Stacks of processes that ended since the last cleanup may still come.
 			if u.analyse.lock(ctx) == nil {
 				u.processes.ProcessedUntil(times.GetKTime() - times.KTime(time.Since(now)+cleanup))
 				u.processes.CleanupPIDs()
-				u.codes.keep(u.kernel.known)
 				maps.DeleteFunc(u.mappings, func(pid uint32, _ []proc.Mapping) bool { return !u.kernel.known(pid) })
 				maps.DeleteFunc(u.pythons.processes, func(pid uint32, _ bool) bool { return !u.kernel.known(pid) })
 				u.analyse.unlock()
 			}
 		}
-		ended, due, fresh := u.schedule.take(time.Now())
+		ended, due, fresh := u.schedule.next(time.Now())
 		if len(ended)+len(due)+len(fresh) == 0 || u.analyse.lock(ctx) != nil {
 			continue
 		}
@@ -168,34 +163,35 @@ func (u *Unwinder) work(ctx context.Context) {
 	}
 }
 
-// analyzeSoon analyses a process, and does not wait until its tables are there. One that
-// has ended cannot be analysed: its stacks, if any still come, are counted as incomplete.
+// analyzeSoon analyses a process, and does not wait for its tables. A process that has
+// ended cannot be analysed. If stacks of it still come, they are counted as incomplete.
 func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
 	u.schedule.begin(pid)
 	if tables, err := u.analyzeLocked(pid, fresh); err == nil {
-		u.settling.Go(func() { _ = u.settle(pid, tables) })
+		u.finishing.Go(func() { _ = u.finish(pid, tables) })
 	}
 }
 
-// An analysis that takes a processor this long has used memory worth giving back at once.
+// largeAnalysis is the processor time of an analysis after which its memory is returned to
+// the system at once.
 const largeAnalysis = 100 * time.Millisecond
 
-// analysisGC is the garbage collector's percentage while a process is analysed that the
-// start waits for. At half of it, as beside production jobs otherwise, it takes a third of
-// the analysis's time.
+// analysisGC is the garbage collector's percentage during an analysis that the start waits
+// for. At half of it, which is the usual setting, collection would take a third of the
+// analysis's time.
 const analysisGC = 100
 
-// synchronize reads the mappings of a process, but for those that are known if fresh
-// ones are told. It is called under u.analyse.
+// synchronize reads the mappings of a process. If it is given fresh ones, it adds them to
+// those that are known. It is called under u.analyse.
 func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 	var tables *loads
-	user, _ := u.opts.users.of(int(pid))
+	user, _ := u.opts.users.userOf(int(pid))
 	u.opts.Meter.Do(user, func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		began := clock.Thread()
 		tables = u.readProcess(pid, fresh)
-		// Where others use the processors a small one takes as long.
+		// By processor time: a small analysis takes long too where others use the processors.
 		if clock.Thread()-began > largeAnalysis {
 			go debug.FreeOSMemory()
 		}
@@ -211,26 +207,26 @@ func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
 	tables := new(loads)
 	u.tables.loading = tables
 	a := u.newAnalysis(int(pid))
-	u.tables.of = a
+	u.tables.analysis = a
 	defer a.close()
 	known := u.mappings[pid]
 	if len(fresh) > 0 && known != nil {
-		a.mappings = with(known, fresh)
+		a.mappings = merge(known, fresh)
 	} else {
 		a.mappings, a.err = readMappings(int(pid))
 	}
-	u.pythons.look(pid, a.mappings)
+	u.pythons.add(pid, a.mappings)
 	a.prepare(known)
 	u.processes.SynchronizeProcess(a)
 	if delete(u.mappings, pid); u.kernel.known(pid) && a.err == nil && len(a.mappings) <= maxKept {
 		u.mappings[pid] = a.mappings
 	}
-	u.ahead.want(int(pid), a.wheels, a.files())
-	u.settling.Go(tables.Wait)
+	u.ahead.request(int(pid), a.wheels, a.files())
+	u.finishing.Go(tables.Wait)
 	return tables
 }
 
-// reported returns the processes that the kernel side wants analysed.
+// reported returns the processes for which the kernel side requests an analysis.
 func (k *kernel) reported() []uint32 {
 	var events []uint64 // PID and TID
 	var event uint64
@@ -247,7 +243,7 @@ func (k *kernel) reported() []uint32 {
 	return pids
 }
 
-// known tells whether the unwinder has the mappings of pid.
+// known reports whether the unwinder has the mappings of pid.
 func (k *kernel) known(pid uint32) bool {
 	// struct PIDPage, and the page 0 that stands for the process.
 	var key [16]byte
@@ -257,8 +253,8 @@ func (k *kernel) known(pid uint32) bool {
 	return err == nil && value != nil
 }
 
-// gone tells whether a process has no memory any more: its mappings go before
-// it can be seen to have ended.
+// gone reports whether a process has no memory any more. Its mappings disappear before /proc
+// shows that it has ended.
 func gone(pid int) bool {
 	if proc.Ended(pid) {
 		return true

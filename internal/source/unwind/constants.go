@@ -12,9 +12,9 @@ import (
 	"go.opentelemetry.io/ebpf-profiler/pacmask"
 )
 
-// systemConstants are what the unwinder's programs must know of this system
-// (tracer.SysConfigVars). Where a thread's registers lie on its kernel stack is
-// not among them: a uprobe has them.
+// systemConstants are the properties of this system that the unwinder's programs need
+// (tracer.SysConfigVars). The place of a thread's registers on its kernel stack is not among
+// them, because a uprobe has them.
 func systemConstants(types *btf.Cache) (map[string]any, error) {
 	kernel, err := types.Kernel()
 	if err != nil {
@@ -32,7 +32,7 @@ func systemConstants(types *btf.Cache) (map[string]any, error) {
 		"tpbase_offset":    uint64(tpbase),
 		"inverse_pac_mask": ^pacmask.GetPACMask(),
 	}
-	// Where code lies outside of the analysed mappings these tell in what.
+	// They show what code outside the analysed mappings is.
 	file, fileErr := offset(kernel, "vm_area_struct", "vm_file")
 	flags, flagsErr := offset(kernel, "vm_area_struct", "vm_flags")
 	if flagsErr != nil {

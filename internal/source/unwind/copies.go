@@ -24,27 +24,26 @@ const (
 	// (bpf/unwind_copy.h, struct unwind_copy).
 	copyPID  = 16
 	copyUser = 40
-	// maxCopies bounds the copies that are handled together. The kernel side has
-	// room for about as many.
+	// maxCopies bounds the copies that are handled together.
 	maxCopies = 64
-	// copyPatience bounds how long copies wait for their process's analysis.
+	// copyPatience bounds how long copies wait for the analysis of their process.
 	copyPatience = 5 * time.Second
-	// copyInterval is the least time between two of a stream of copies: a target
-	// decides how many there are.
+	// copyInterval is the least time between two copies of a batch: a target decides how
+	// many there are.
 	copyInterval = time.Millisecond
 )
 
-// copies unwinds stacks that led through code which was not known when they were
-// taken. The kernel side sent what their unwind may read; it unwinds that here, by
-// the same code, once the process was analysed.
+// copies unwinds stacks through code that was not known when they were captured. The
+// kernel side sent the memory that the unwind may read. After an analysis of the process,
+// the same kernel code unwinds that memory.
 type copies struct {
-	reader *ringbuf.Reader
-	done   chan struct{}     // closed when read has ended
-	failed atomic.Uint64     // copies that could not be unwound
-	taken  map[uint32]uint64 // bytes, by the place of their user
+	reader   *ringbuf.Reader
+	done     chan struct{}     // closed when read has ended
+	failed   atomic.Uint64     // copies that could not be unwound
+	consumed map[uint32]uint64 // bytes so far, by the number of their user
 
 	mu      sync.Mutex
-	waiting []chan struct{} // who asked: closed when all copies from before are unwound
+	waiting []chan struct{} // requests: each is closed when all earlier copies are unwound
 }
 
 func (u *Unwinder) startCopies() error {
@@ -54,13 +53,13 @@ func (u *Unwinder) startCopies() error {
 	return u.copies.start(u.kernel.maps["copies"], u.unwindCopies)
 }
 
-// start has unwind handle the copies that come through ring, as many together as have
-// come, until close.
+// start passes the copies that come through ring to unwind, in batches, until the reader
+// is closed.
 func (c *copies) start(ring *ebpf.Map, unwind func(batch [][]byte)) (err error) {
 	if c.reader, err = ringbuf.NewReader(ring); err != nil {
 		return fmt.Errorf("read copied stacks: %w", err)
 	}
-	c.done, c.taken = make(chan struct{}), map[uint32]uint64{}
+	c.done, c.consumed = make(chan struct{}), map[uint32]uint64{}
 	go func() {
 		defer close(c.done)
 		c.read(unwind)
@@ -70,9 +69,9 @@ func (c *copies) start(ring *ebpf.Map, unwind func(batch [][]byte)) (err error) 
 
 func (c *copies) read(unwind func(batch [][]byte)) {
 	r := c.reader
-	var asked []chan struct{} // before what is read: those who ask later wait for more
+	var asked []chan struct{} // requests from before the current read
 	for {
-		asked = append(asked, c.take()...)
+		asked = append(asked, c.requests()...)
 		r.SetDeadline(time.Time{})
 		var batch [][]byte
 		var err error
@@ -82,7 +81,7 @@ func (c *copies) read(unwind func(batch [][]byte)) {
 				break
 			}
 			batch = append(batch, next.RawSample)
-			r.SetDeadline(time.Now()) // those that are there
+			r.SetDeadline(time.Now()) // only copies that are there already
 		}
 		unwind(batch)
 		switch {
@@ -91,7 +90,7 @@ func (c *copies) read(unwind func(batch [][]byte)) {
 				close(w)
 			}
 			asked = nil
-			c.again()
+			c.flushAgain()
 		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			return
 		}
@@ -102,15 +101,15 @@ func (u *Unwinder) unwindCopies(batch [][]byte) {
 	analysed := map[uint32]bool{}
 	for _, c := range batch {
 		user := binary.NativeEndian.Uint32(c[copyUser:])
-		u.copies.taken[user] += uint64(len(c))
-		_ = u.kernel.maps["copies_taken"].Put(user, u.copies.taken[user]) // there is a place for each
+		u.copies.consumed[user] += uint64(len(c))
+		_ = u.kernel.maps["copies_read"].Put(user, u.copies.consumed[user]) // there is a place for each
 	}
 	for _, c := range batch {
 		pid := binary.NativeEndian.Uint32(c[copyPID:])
 		if !analysed[pid] {
 			analysed[pid] = true
 			ctx, cancel := context.WithTimeout(context.Background(), copyPatience)
-			_ = u.Analyze(ctx, int(pid)) // what is known already may do; else the stack says what lacks
+			_ = u.Analyze(ctx, int(pid)) // if it fails, the stack says what is missing
 			cancel()
 		}
 		if err := u.kernel.unwindCopy(c); err != nil {
@@ -137,14 +136,15 @@ func (u *Unwinder) Drain(patience time.Duration) {
 		return
 	}
 	select {
-	case <-u.copies.ask():
+	case <-u.copies.request():
 	case <-u.copies.done:
 	case <-time.After(patience):
 	}
 }
 
-// ask returns what is closed when the copies so far are unwound, unless done is before.
-func (c *copies) ask() <-chan struct{} {
+// request returns a channel that is closed when all copies so far are unwound. It stays
+// open if the reader ends before.
+func (c *copies) request() <-chan struct{} {
 	unwound := make(chan struct{})
 	c.mu.Lock()
 	c.waiting = append(c.waiting, unwound)
@@ -153,17 +153,17 @@ func (c *copies) ask() <-chan struct{} {
 	return unwound
 }
 
-// take returns those who asked.
-func (c *copies) take() (asked []chan struct{}) {
+// requests returns the requests since the last call.
+func (c *copies) requests() (asked []chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	asked, c.waiting = c.waiting, nil
 	return asked
 }
 
-// again has what came meanwhile read for those who asked meanwhile: of several flushes
-// the reader may have told once.
-func (c *copies) again() {
+// flushAgain flushes the reader for requests that came during the last flush: the reader
+// may report several flushes once.
+func (c *copies) flushAgain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.waiting) > 0 {

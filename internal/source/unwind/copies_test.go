@@ -20,12 +20,11 @@ func TestCopiesAskedMeanwhile(t *testing.T) {
 	if err := c.start(ring, func([][]byte) { begun <- struct{}{}; <-end }); err != nil {
 		t.Fatal(err)
 	}
-	first := c.ask()
+	first := c.request()
 	<-begun
-	second, third := c.ask(), c.ask()
+	second, third := c.request(), c.request()
 	end <- struct{}{}
-	<-first
-	<-begun // what came meanwhile
+	<-begun // what came meanwhile, and what came before if the reader had not seen first yet
 	for _, asked := range []<-chan struct{}{second, third} {
 		select {
 		case <-asked:
@@ -34,8 +33,9 @@ func TestCopiesAskedMeanwhile(t *testing.T) {
 		}
 	}
 	end <- struct{}{}
-	<-second
-	<-third
+	for _, asked := range []<-chan struct{}{first, second, third} {
+		<-asked
+	}
 	if err := c.reader.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,9 @@ type Stack struct {
 	// is nil for a complete one, which ends at _start, at a thread's start or,
 	// before CPython 3.11, with the outermost Python frame.
 	Err error
+	// Modules are the addresses of the modules of PyTorch that were called, innermost first,
+	// with Options.Modules.
+	Modules []uint64
 }
 
 // ErrFramePointers says that a stack is the kernel's frame-pointer walk.
@@ -70,26 +73,30 @@ const (
 	frameReturn  = 2
 	frameGuessed = 4
 	frameLate    = 8
+	frameModule  = 16
 	frameShift   = 56
 )
 
-// leafFrames and rootFrames are how many frames of a stack are kept: the first ones,
+// leafFrames and rootFrames are how many frames of a stack are recorded: the first ones,
 // and the last ones in a ring.
 const leafFrames, rootFrames = 1024, 512
 
-// Decode names the Python frames of a stack record (struct gm_stack) of so many
-// frames, and returns it as frames. Call it as soon as the record comes: the process
-// must be there for Python's code objects to be read.
+// Decode returns a stack record (struct gm_stack) as frames, and names its Python frames.
+// Call it as soon as the record comes: code objects are read from the running process.
 func (u *Unwinder) Decode(pid, flags, frames uint32, words []uint64) Stack {
 	s, python := decode(flags, frames, words)
 	if len(python) > 0 {
-		u.unnamed.Add(s.name(u.kernel.namePython(pid, python)))
+		named := u.kernel.namePython(pid, python)
+		s.Modules = modules(python, named)
+		if u.opts.Modules {
+			u.findModuleCall(pid, python, named)
+		}
+		u.unnamed.Add(s.name(named))
 	}
 	return s
 }
 
-// decode returns a record's stack, and what its Python frames are to be named by, in
-// order.
+// decode returns a record's stack, and the code objects of its Python frames, in order.
 func decode(flags, frames uint32, words []uint64) (s Stack, python []pythonFrame) {
 	if flags&flagFrames == 0 {
 		s.Err = ErrFramePointers
@@ -110,20 +117,27 @@ func decode(flags, frames uint32, words []uint64) (s Stack, python []pythonFrame
 		s.Truncated, cut = int(frames-kept), 2*leafFrames
 		words = unroll(words, frames)
 	}
-	// Late Python frames are the record's last. They belong behind the last of the
-	// others that is not lost.
+	// Late Python frames are at the end of the record. They belong after the last other
+	// Python frame that is not lost.
 	late, behind := 0, -1
+	var module uint64 // of the frame that comes next
 	for i := 0; i < len(words); i += 2 {
 		if i == cut {
 			s.TruncatedAt = len(s.Frames)
 			if late == 0 {
 				behind = len(s.Frames)
 			}
+			module = 0
 		}
 		what, address := words[i]>>frameShift, words[i]&(1<<frameShift-1)
+		if what&frameModule != 0 {
+			module = address
+			continue
+		}
 		if what&framePython != 0 {
 			s.Frames = append(s.Frames, Frame{Kind: Python})
-			python = append(python, pythonFrame{codeID{address, uint32(words[i+1])}, int32(words[i+1] >> 32)})
+			python = append(python, pythonFrame{codeID{address, uint32(words[i+1])}, int32(words[i+1] >> 32), module})
+			module = 0
 		} else {
 			// The innermost frame is where the probed call has just returned to.
 			s.Frames = append(s.Frames, Frame{Addr: address, Return: what&frameReturn != 0 || i == 0, Guessed: what&frameGuessed != 0})
@@ -147,14 +161,14 @@ func decode(flags, frames uint32, words []uint64) (s Stack, python []pythonFrame
 	return s, python
 }
 
-// unroll puts the root's frames, which the kernel side keeps in a ring, in order.
+// unroll puts the root's frames, which the kernel side has in a ring, in order.
 func unroll(words []uint64, frames uint32) []uint64 {
 	leaf, root := words[:2*leafFrames], words[2*leafFrames:]
 	next := 2 * ((frames - leafFrames) % rootFrames)
 	return slices.Concat(leaf, root[next:], root[:next])
 }
 
-// name gives the Python frames of s their names, in order, and drops those that Python
+// name sets the names of the Python frames of s, in order, and drops those that Python
 // does not show. It returns how many have no name.
 func (s *Stack) name(named []namedFrame) (unnamed uint64) {
 	kept := s.Frames[:0]
@@ -179,13 +193,12 @@ func (s *Stack) name(named []namedFrame) (unnamed uint64) {
 	return unnamed
 }
 
-// namePython names frames, if their version of Python is known.
+// namePython names Python frames.
 func (k *kernel) namePython(pid uint32, frames []pythonFrame) []namedFrame {
 	var info support.PyProcInfo
 	if k.maps["py_procs"].Lookup(pid, unsafe.Pointer(&info)) == nil {
 		if layout, ok := layoutOf(&info); ok {
-			cell := func(object uint64) uint32 { return k.cells.of(pid, object) }
-			return nameFrames(processMemory(pid), layout, cell, textsOf(k.maps["unwind_texts"], pid), frames)
+			return nameFrames(processMemory(pid), layout, textsOf(k.maps["unwind_texts"], pid), frames)
 		}
 	}
 	named := make([]namedFrame, len(frames))

@@ -2,7 +2,6 @@ package unwind
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -191,40 +190,5 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%d frames from %d words, cut at %d", len(s.Frames), len(words), s.TruncatedAt)
 		}
 		s.name(make([]namedFrame, len(python)))
-	})
-}
-
-// The tables and lines are those of a generator function, as CPython gives them:
-// co_linetable, and co_lines() for each code unit.
-func TestLines(t *testing.T) {
-	table := func(s string) *code {
-		b, err := hex.DecodeString(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &code{first: 6, table: b}
-	}
-	v312 := table("e800f88000dc040b88418871844dd80a0b8347f9")
-	for unit, want := range map[int]int{0: 6, 1: 0, 2: 6, 3: 7, 14: 7, 15: 8, 19: 8, 20: 0, 21: 0, 22: 0} {
-		if got, _ := v312.line311(unit); got != want {
-			t.Errorf("3.12: unit %d: line %d, want %d", unit, got, want)
-		}
-	}
-	v310 := table("02800a010a01")
-	for unit, want := range map[int]int{0: 0, 1: 7, 5: 7, 6: 8, 10: 8, 11: 0} {
-		if got, _ := v310.line310(unit); got != want {
-			t.Errorf("3.10: instruction %d: line %d, want %d", unit, got, want)
-		}
-	}
-}
-
-// A traced process may have anything where a line table should be.
-func FuzzLines(f *testing.F) {
-	f.Add([]byte("\xe8\x00\xf8\x80\x00\xdc\x04\x0b"), 3)
-	f.Add([]byte("\x02\x80\x0a\x01"), 1)
-	f.Fuzz(func(t *testing.T, b []byte, unit int) {
-		for _, line := range []func(*code, int) (int, error){(*code).line36, (*code).line310, (*code).line311} {
-			line(&code{first: 1, table: b}, unit)
-		}
 	})
 }

@@ -22,15 +22,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// An analysis is one look at a process: its files as the unwinder's Go side sees them,
-// and their tables. A file is opened by internal/source/proc, and read but never mapped: who
-// maps a file is killed (SIGBUS) when its owner cuts it short.
+// An analysis reads one process: its files, as the unwinder's Go side sees them, and their
+// tables. Files are opened by internal/source/proc and never mapped: reading a mapped file
+// that its owner truncates ends in a SIGBUS.
 type analysis struct {
 	process.Process
 	tables *tables
 	memo   *filememo.Memo
 
-	// What it maps, in order of address, and why that is not all.
+	// The process's mappings in order of address, and why they are not complete.
 	mappings []proc.Mapping
 	err      error
 
@@ -39,17 +39,17 @@ type analysis struct {
 	linked bool       // files that mapped ones name may be opened
 	root   *proc.Root // nil until one is
 
-	making sync.WaitGroup // of tables that prepare has made
+	making sync.WaitGroup // of tables that prepare makes
 
 	mu    sync.Mutex
 	found map[proc.FileID]*found
 }
 
-// found is what was made of a file, once made has come.
+// found is what a file's analysis gave. It is valid once made is done.
 type found struct {
 	made    sync.Once
 	content filememo.Sum
-	table   *loadable // nil if it is loaded already, or used up
+	table   *loadable // nil if it is loaded already, or was handed over
 	err     error
 }
 
@@ -57,12 +57,12 @@ func (u *Unwinder) newAnalysis(pid int) *analysis {
 	return &analysis{Process: process.New(libpf.PID(pid), libpf.PID(pid)), tables: u.tables, memo: u.memo, opened: make(map[mappingKey]*executable), found: make(map[proc.FileID]*found)}
 }
 
-// An executable is a file that a process maps. One that is kept is open for as long as
-// the analysis that it is of lasts.
+// An executable is a file that a process maps. A kept one stays open until the end of its
+// analysis.
 type executable struct {
 	*proc.File
-	of   *analysis
-	kept bool
+	analysis *analysis
+	kept     bool
 }
 
 // Close closes the file unless it is kept.
@@ -73,9 +73,9 @@ func (e *executable) Close() error {
 	return e.File.Close()
 }
 
-// prepare begins to make the tables of what the process maps, several at a time: the
-// unwinder's Go side, which goes through the mappings one by one, waits for each at
-// most. Those that it knows are left out.
+// prepare starts to make the tables of the process's files, several at a time. The
+// unwinder's Go side goes through the mappings one by one, and waits for the table of each.
+// Known mappings are left out.
 func (a *analysis) prepare(known []proc.Mapping) {
 	before := make(map[mappingKey]bool, len(known))
 	for _, m := range known {
@@ -94,7 +94,7 @@ func (a *analysis) prepare(known []proc.Mapping) {
 			a.wheels = append(a.wheels, m.Path)
 		}
 	}
-	// The largest first: the last one to end should not have begun last.
+	// The largest first, so that no worker begins a large file when the others are done.
 	order := slices.SortedFunc(maps.Values(files), func(a, b *executable) int { return cmp.Compare(b.Size, a.Size) })
 	next := make(chan *executable, len(order))
 	for _, f := range order {
@@ -110,11 +110,11 @@ func (a *analysis) prepare(known []proc.Mapping) {
 	}
 }
 
-// maxKept bounds the mappings of a process that are kept until it has new ones.
+// maxKept bounds the mappings of a process that are remembered between analyses.
 const maxKept = 8192
 
-// readMappings returns the mappings of a process that the unwinder wants: of files, and
-// of the vdso.
+// readMappings returns the mappings of a process that the unwinder uses: those of files
+// and of the vdso.
 func readMappings(pid int) (out []proc.Mapping, err error) {
 	for m, err := range proc.Mappings(pid) {
 		if err != nil {
@@ -127,8 +127,9 @@ func readMappings(pid int) (out []proc.Mapping, err error) {
 	return out, nil
 }
 
-// with returns the known mappings with the fresh ones in the place of what they lie on.
-func with(known, fresh []proc.Mapping) []proc.Mapping {
+// merge returns the known mappings and the fresh ones, which replace those that they
+// overlap.
+func merge(known, fresh []proc.Mapping) []proc.Mapping {
 	out := slices.Clone(known)
 	for _, m := range fresh {
 		if !m.HasFile() {
@@ -164,20 +165,20 @@ func (a *analysis) IterateMappings(f func(process.RawMapping) bool) (parseErrors
 const (
 	// Flags as of an ELF file's segment, PF_R and PF_X.
 	readable, executableFlag = 4, 1
-	// vdsoInode is what the unwinder takes for the inode of the vdso.
+	// vdsoInode is the inode by which the unwinder knows the vdso.
 	vdsoInode = 50
 )
 
 // maxOpen bounds the files that are open at a time.
 const maxOpen = 512
 
-// A mappingKey tells the mappings of a process apart.
+// A mappingKey identifies a mapping of a process.
 type mappingKey struct {
 	start uint64
 	file  proc.FileID
 }
 
-// files returns the files that are open.
+// files returns the open files.
 func (a *analysis) files() map[proc.FileID]bool {
 	out := make(map[proc.FileID]bool, len(a.opened))
 	for _, f := range a.opened {
@@ -186,7 +187,7 @@ func (a *analysis) files() map[proc.FileID]bool {
 	return out
 }
 
-// close gives back the files, and the tables that were not used.
+// close closes the files and drops the tables that were not used.
 func (a *analysis) close() {
 	a.making.Wait()
 	if a.root != nil {
@@ -202,7 +203,7 @@ func (a *analysis) close() {
 	}
 }
 
-// open opens a mapped file, or gives one that is open. It is for one goroutine at a time.
+// open opens a mapped file, or returns one that is open. It is for one goroutine at a time.
 func (a *analysis) open(m *proc.Mapping) (*executable, error) {
 	if f := a.opened[mappingKey{m.Start, m.File}]; f != nil {
 		return f, nil
@@ -211,17 +212,16 @@ func (a *analysis) open(m *proc.Mapping) (*executable, error) {
 	if err != nil {
 		return nil, a.explain(err)
 	}
-	e := &executable{File: f, of: a, kept: len(a.opened) < maxOpen}
+	e := &executable{File: f, analysis: a, kept: len(a.opened) < maxOpen}
 	if e.kept {
 		a.opened[mappingKey{m.Start, m.File}] = e
 	}
 	return e, nil
 }
 
-// explain says what an error of a file is. A dying process may end while its files are
-// read. The unwinder remembers for hours what is wrong with a file, for every process
-// that maps it, unless the error is os.ErrNotExist: so every error of a process that
-// has ended is one.
+// explain turns an error of a file into os.ErrNotExist if the process has ended. The
+// unwinder remembers any other error of a file for hours, for every process that maps it,
+// and a process may end while its files are read.
 func (a *analysis) explain(err error) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) && gone(int(a.PID())) {
 		return fmt.Errorf("%w: %w", err, os.ErrNotExist)
@@ -249,9 +249,9 @@ func (a *analysis) OpenMappingFile(m *process.RawMapping) (process.ReadAtCloser,
 	return f, nil
 }
 
-// OpenELF implements pfelf.ELFOpener: it opens a file that a mapped one names, while
-// the table of that one is read. The unwinder's Go side also asks for those of which
-// it reports no more than the name.
+// OpenELF implements pfelf.ELFOpener: it opens a file that a mapped file names, while the
+// table of the mapped file is read. The unwinder's Go side also asks for files of which it
+// reports only the name.
 func (a *analysis) OpenELF(path string) (*pfelf.File, error) {
 	if !a.linked {
 		return nil, os.ErrNotExist
@@ -269,9 +269,9 @@ func (a *analysis) OpenELF(path string) (*pfelf.File, error) {
 	return pfelf.NewFileOwned(struct{ process.ReadAtCloser }{f})
 }
 
-// GetMappingFileLastModified implements process.Process: what the unwinder knows of a
-// file holds until this changes. It is the time of the inode's last change, which
-// unlike that of its content cannot be set.
+// GetMappingFileLastModified implements process.Process: the unwinder's knowledge of a
+// file is valid until this time changes. It is the inode's change time, because a program
+// can set the modification time.
 func (a *analysis) GetMappingFileLastModified(m *process.RawMapping) int64 {
 	f, err := a.openRaw(m)
 	if err != nil {
@@ -285,9 +285,9 @@ func (a *analysis) GetMappingFileLastModified(m *process.RawMapping) int64 {
 	return st.Ctim.Nano()
 }
 
-// CalculateMappingFileID implements process.Process. Files of one id share a table in
-// every process, and what is known of an interpreter: they have one owner, and the
-// same bytes wherever the table was read from.
+// CalculateMappingFileID implements process.Process. Files with one id share a table and
+// the knowledge of an interpreter. They have the same owner, and the same bytes wherever
+// the table was read from.
 func (a *analysis) CalculateMappingFileID(m *process.RawMapping) (libpf.FileID, error) {
 	if m.IsVDSO() {
 		id, err := a.Process.CalculateMappingFileID(m)
@@ -302,7 +302,7 @@ func (a *analysis) CalculateMappingFileID(m *process.RawMapping) (libpf.FileID, 
 	if found.err == nil && found.content != (filememo.Sum{}) {
 		return libpf.FileIDFromBytes(found.content[:16])
 	}
-	// One whose table cannot be shared has an id of its own.
+	// A file whose table cannot be shared has an id of its own.
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return libpf.FileID{}, a.explain(err)
@@ -311,36 +311,37 @@ func (a *analysis) CalculateMappingFileID(m *process.RawMapping) (libpf.FileID, 
 	return libpf.FileIDFromBytes(sum[:16])
 }
 
-// find returns what is made of the file's table, which it makes unless it was.
+// find returns the file's table, and makes it at the first call.
 func (e *executable) find() *found {
-	e.of.mu.Lock()
-	f := e.of.found[e.ID]
+	e.analysis.mu.Lock()
+	f := e.analysis.found[e.ID]
 	if f == nil {
 		f = new(found)
-		e.of.found[e.ID] = f
+		e.analysis.found[e.ID] = f
 	}
-	e.of.mu.Unlock()
+	e.analysis.mu.Unlock()
 	f.made.Do(func() { e.make(f, false) })
 	return f
 }
 
-// make makes the file's table, one that is loaded already only if again is set.
+// make makes the file's table. If the table is loaded already, it does so only if again is
+// set.
 func (e *executable) make(f *found, again bool) {
-	encoded, content, err := e.of.memo.Derive(filememo.File{ReaderAt: e.File, Size: e.Size, Owner: e.Owner}, readTable)
+	encoded, content, err := e.analysis.memo.Derive(filememo.File{ReaderAt: e.File, Size: e.Size, Owner: e.Owner}, readTable)
 	if err != nil {
-		f.err = e.of.explain(err)
+		f.err = e.analysis.explain(err)
 		return
 	}
 	f.content = content
-	if again || !e.of.tables.has(content) {
-		f.table, f.err = e.of.tables.prepare(content, encoded)
+	if again || !e.analysis.tables.has(content) {
+		f.table, f.err = e.analysis.tables.prepare(content, encoded)
 	}
 }
 
-// take returns the table of a file, to be loaded.
-func (e *executable) take() (*loadable, error) {
+// table returns the file's table, for the caller to load.
+func (e *executable) table() (*loadable, error) {
 	f := e.find()
-	if f.err == nil && f.table == nil { // unloaded meanwhile
+	if f.err == nil && f.table == nil { // it was unloaded in between
 		e.make(f, true)
 	}
 	l := f.table
@@ -348,7 +349,7 @@ func (e *executable) take() (*loadable, error) {
 	return l, f.err
 }
 
-// provider gives the unwinder's Go side the tables.
+// provider passes the tables to the unwinder's Go side.
 type provider struct{ tables *tables }
 
 // GetIntervalDataForFile implements nativeunwind.StackDeltaProvider.
@@ -361,13 +362,13 @@ func (p provider) GetIntervalDataForFile(ref *pfelf.Reference) (*sdtypes.Interva
 	var l *loadable
 	e, ok := elf.Underlying().(*executable)
 	if ok {
-		l, err = e.take()
+		l, err = e.table()
 	}
-	if !ok || errors.Is(err, errDebugLink) { // the vdso, or one that names another file
+	if !ok || errors.Is(err, errDebugLink) { // the vdso, or a file that names another one
 		var encoded []byte
 		if ok {
-			e.of.linked = true
-			defer func() { e.of.linked = false }()
+			e.analysis.linked = true
+			defer func() { e.analysis.linked = false }()
 		}
 		if encoded, err = extract(ref); err == nil {
 			l, err = p.tables.prepare(filememo.Sum{}, encoded)

@@ -12,7 +12,7 @@ func TestWith(t *testing.T) {
 		return proc.Mapping{Start: start, End: end, File: proc.FileID{Ino: start}, Path: "/a"}
 	}
 	known := []proc.Mapping{at(10, 20), at(20, 30), at(40, 50), at(60, 70)}
-	got := with(known, []proc.Mapping{at(30, 35), at(25, 42), {Start: 60, End: 70}, at(5, 10)})
+	got := merge(known, []proc.Mapping{at(30, 35), at(25, 42), {Start: 60, End: 70}, at(5, 10)})
 	want := []proc.Mapping{at(5, 10), at(10, 20), at(25, 42), at(60, 70)}
 	if len(got) != len(want) {
 		t.Fatalf("%v", got)

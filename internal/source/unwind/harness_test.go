@@ -170,12 +170,16 @@ func (p *target) expect(want string) string {
 	}
 }
 
-func (p *target) run() {
+// run has it make its calls, and returns what it says then.
+func (p *target) run() string { return p.ask("go") }
+
+// ask has it do what a line says, and returns its answer.
+func (p *target) ask(words ...any) string {
 	p.t.Helper()
-	if _, err := io.WriteString(p.in, "go\n"); err != nil {
+	if _, err := fmt.Fprintln(p.in, words...); err != nil {
 		p.t.Fatal(err)
 	}
-	p.expect("done")
+	return p.expect("done")
 }
 
 func (p *target) end() {
@@ -197,8 +201,7 @@ type capture struct {
 	links  []link.Link
 	multi  bool
 	reader *ringbuf.Reader
-	traced func(pid int) // called by trace, or nil
-	hold   sync.Mutex    // held: no event is read
+	hold   sync.Mutex // held: no event is read
 
 	mu     sync.Mutex
 	counts map[uint64]uint64 // events by stack id
@@ -290,9 +293,6 @@ func (c *capture) trace(pid int) {
 		c.t.Fatal(err)
 	}
 	c.t.Logf("analysed %d in %v", pid, time.Since(began).Round(time.Millisecond))
-	if c.traced != nil {
-		c.traced(pid)
-	}
 	if err := c.base.Maps["targets"].Put(uint32(pid), make([]byte, c.base.Maps["targets"].ValueSize())); err != nil {
 		c.t.Fatal(err)
 	}
@@ -342,8 +342,8 @@ func (c *capture) read() {
 		c.reader.SetDeadline(time.Now().Add(20 * time.Millisecond))
 		err := c.reader.ReadInto(&rec)
 		if err == nil {
-			users.Took(binary.NativeEndian.Uint16(rec.RawSample[2:]), rec.RawSample)
-			c.take(rec.RawSample)
+			users.MarkRead(binary.NativeEndian.Uint16(rec.RawSample[2:]), rec.RawSample)
+			c.add(rec.RawSample)
 		}
 		c.hold.Unlock()
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -352,8 +352,8 @@ func (c *capture) read() {
 	}
 }
 
-// take keeps an event or a stack.
-func (c *capture) take(b []byte) {
+// add notes an event or a stack.
+func (c *capture) add(b []byte) {
 	switch b[0] {
 	case 1: // struct gm_event
 		c.mu.Lock()
@@ -386,7 +386,7 @@ func (c *capture) detach(n uint64) {
 	}
 	c.links = nil
 	c.u.Drain(5 * time.Second)
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		c.mu.Lock()
 		var have uint64

@@ -18,32 +18,30 @@ import (
 // exitProgram runs where a probed function returns. The attach cookie is the row.
 const exitProgram = "gm_call_exit_unwind"
 
-// sizes are those of the unwinder's maps where its sources leave them to its
-// loader (tracer.loadAllMaps), in entries.
+// sizes are the entries of those of the unwinder's maps that its loader sizes
+// (tracer.loadAllMaps).
 var sizes = map[string]uint32{
 	"pid_page_to_mapping_info": 1 << 20, // 4 GB of executable mappings
 	"stack_delta_page_to_info": 1 << 16,
-	"pid_events":               1 << 10, // looked through regularly
+	"pid_events":               1 << 10, // read regularly
 }
 
-// goSideMaps are those that only the unwinder's Go side uses.
+// goSideMaps are maps that only the unwinder's Go side uses.
 var goSideMaps = []string{"apm_int_procs", "reported_pids"}
 
-// kernel is our program and the maps that it shares with the unwinder's Go side.
+// kernel is our programs and the maps that they share with the unwinder's Go side.
 type kernel struct {
-	maps   map[string]*ebpf.Map // but those of Options
+	maps   map[string]*ebpf.Map // without those of Options
 	exit   *ebpf.Program        // exitProgram
 	copy   *ebpf.Program        // copyProgram, nil where it cannot run
-	freed  *ebpf.Program        // codeProgram, nil where it cannot run, or need not
 	deltas *ebpf.MapSpec        // of one executable's unwind table
-	cells  codeCells
-	// memoErr is why the memo could not be loaded, nil when it is on or not
-	// wanted, and copyErr and freedErr why there is no copyProgram and codeProgram.
-	memoErr, copyErr, freedErr error
+	// memoErr is why the memo could not be loaded, nil if it is on or was not asked for,
+	// and copyErr why there is no copyProgram.
+	memoErr, copyErr error
 }
 
-// newKernel makes the maps, and returns what loads the programs: it may go on while
-// processes are analysed.
+// newKernel makes the maps, and returns a function that loads the programs, which may run
+// while processes are analysed.
 func newKernel(opts Options) (*kernel, func() error, error) {
 	if opts.Types == nil {
 		opts.Types = btf.NewCache()
@@ -58,9 +56,6 @@ func newKernel(opts Options) (*kernel, func() error, error) {
 	if err := k.loadMaps(spec, opts.Maps); err != nil {
 		return nil, nil, err
 	}
-	if k.cells, err = newCodeCells(k.maps["unwind_codes"]); err != nil {
-		return nil, nil, errors.Join(err, k.close())
-	}
 	return k, func() error {
 		if err := configure(spec, opts); err != nil {
 			return err
@@ -69,7 +64,7 @@ func newKernel(opts Options) (*kernel, func() error, error) {
 	}, nil
 }
 
-// configure sets what the programs read as constants.
+// configure sets the programs' constants.
 func configure(spec *ebpf.CollectionSpec, opts Options) error {
 	system, err := systemConstants(opts.Types)
 	if err != nil {
@@ -91,14 +86,11 @@ func configure(spec *ebpf.CollectionSpec, opts Options) error {
 	return nil
 }
 
-// loadPrograms loads the programs side by side: nearly all of it is the verifier's
-// time. What cannot be loaded is done without, but for exitProgram.
+// loadPrograms loads the programs in parallel: nearly all of the time is the verifier's.
+// Only exitProgram is required.
 func (k *kernel) loadPrograms(spec *ebpf.CollectionSpec, opts Options) error {
 	var all sync.WaitGroup
 	all.Go(func() { k.copy, k.copyErr = k.load(spec, copyProgram, nil, opts) })
-	if !opts.NoMemo {
-		all.Go(func() { k.freed, k.freedErr = k.load(spec, codeProgram, nil, opts) })
-	}
 	var err error
 	all.Go(func() { k.exit, err = k.load(spec, exitProgram, nil, opts) })
 	all.Wait()
@@ -118,8 +110,8 @@ func (k *kernel) loadPrograms(spec *ebpf.CollectionSpec, opts Options) error {
 	return err
 }
 
-// slots returns how many threads' stacks may be taken at one time: one on each CPU,
-// and those of threads that were preempted meanwhile.
+// slots returns how many stacks may be captured at one time: one on each CPU, and those of
+// threads that are preempted during a capture.
 func slots() uint32 {
 	const preempted = 16
 	n, err := ebpf.PossibleCPU()
@@ -157,12 +149,12 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 		}
 	}
 	dropVariables(spec)
-	// The unwinder's Go side wants it, and does not use it.
+	// The unwinder's Go side requires it, and does not use it.
 	own["go_procs"] = &ebpf.MapSpec{Name: "go_procs", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	return k.makeMaps(own)
 }
 
-// makeMaps makes maps side by side: the kernel clears the memory of each.
+// makeMaps makes maps in parallel: the kernel clears the memory of each.
 func (k *kernel) makeMaps(specs map[string]*ebpf.MapSpec) error {
 	k.maps = make(map[string]*ebpf.Map, len(specs))
 	var all sync.WaitGroup
@@ -187,11 +179,11 @@ func (k *kernel) makeMaps(specs map[string]*ebpf.MapSpec) error {
 	return nil
 }
 
-// programOptions have the verifier say only why it refuses a program. With no log a
-// refused one would be verified again, with a log of a hundred megabytes.
+// programOptions request a short log of the verifier. Without any log, a refused program
+// would be verified again with a log of a hundred megabytes.
 var programOptions = ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}
 
-// load loads one program of spec, with other constants than those of spec.
+// load loads one program of spec. constants replace those of spec.
 func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[string]any, opts Options) (*ebpf.Program, error) {
 	spec = spec.Copy()
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != program })
@@ -253,7 +245,6 @@ func setAll(spec *ebpf.CollectionSpec, constants map[string]any) error {
 func (k *kernel) close() error {
 	k.exit.Close()
 	k.copy.Close()
-	k.freed.Close()
 	for _, m := range k.maps {
 		m.Close()
 	}

@@ -6,66 +6,70 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // struct unwind_process of bpf/unwind_memo.h.
-type knownProcess struct{ Mappings, TLSKey, Watched, Freed, Image uint32 }
+type knownProcess struct {
+	Mappings, TLSKey uint32
+	ModuleCall       uint64
+}
 
-// knownProcesses is the map unwind_processes. The kernel side writes to it, too: what it
-// counts meanwhile may be lost, and what it found out is found out again.
+// knownProcesses is the map unwind_processes. The kernel side writes the key to it, and
+// finds it again when it was overwritten.
 type knownProcesses struct {
 	kernel *ebpf.Map
 
-	mu         sync.Mutex // of who writes
-	generation uint32     // the last one of any process's mappings: none is used twice
+	mu          sync.Mutex // held by writers
+	generation  uint32     // the latest of any process's mappings; none is used twice
+	moduleCalls map[int]moduleCall
 }
 
-// get returns what is known of a process, false for nothing.
-func (k *knownProcesses) get(pid int) (p knownProcess, ok bool) {
-	return p, k.kernel.Lookup(uint32(pid), &p) == nil
-}
-
-// afresh starts a process's part of the memo afresh: its mappings changed, or stacks
-// that the memo names were dropped.
-func (k *knownProcesses) afresh(pid int) error {
+// restartMemo empties a process's part of the memo: its mappings changed, or stacks that
+// the memo names were dropped.
+func (k *knownProcesses) restartMemo(pid int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var p knownProcess
-	if err := k.kernel.Lookup(uint32(pid), &p); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("flush stack memo: %w", err)
-	}
-	return k.put(pid, p, ebpf.UpdateAny)
-}
-
-// watch says whether all code objects that a known process frees are counted from here
-// on, and starts its part of the memo afresh.
-func (k *knownProcesses) watch(pid int, watched bool) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var p knownProcess
-	if err := k.kernel.Lookup(uint32(pid), &p); err != nil {
-		return fmt.Errorf("watch code objects: %w", err)
-	}
-	p.Watched = 0
-	if watched {
-		p.Watched = 1
-	}
-	return k.put(pid, p, ebpf.UpdateExist)
-}
-
-func (k *knownProcesses) put(pid int, p knownProcess, flags ebpf.MapUpdateFlags) error {
-	k.generation++
-	p.Mappings, p.TLSKey = k.generation, 0
-	if err := k.kernel.Update(uint32(pid), p, flags); err != nil {
+	if err := k.put(pid, k.moduleCalls[pid], ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("flush stack memo: %w", err)
 	}
 	return nil
 }
 
-// forget leaves a process without a memo.
+func (k *knownProcesses) put(pid int, call moduleCall, how ebpf.MapUpdateFlags) error {
+	k.generation++
+	return k.kernel.Update(uint32(pid), knownProcess{Mappings: k.generation, ModuleCall: call.object}, how)
+}
+
+// wantsModuleCall reports whether call is another one than what is known for a process, and no
+// worse.
+func (k *knownProcesses) wantsModuleCall(pid int, call moduleCall) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := k.moduleCalls[pid]
+	return call != before && !before.better(call)
+}
+
+// callsModules makes the stacks of a process have the modules which call runs for. The first
+// analysis of a process may be about to end: restartMemo then does it.
+func (k *knownProcesses) callsModules(pid int, call moduleCall) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.put(pid, call, ebpf.UpdateExist) != nil && proc.Ended(pid) {
+		return
+	}
+	if k.moduleCalls == nil {
+		k.moduleCalls = map[int]moduleCall{}
+	}
+	k.moduleCalls[pid] = call
+}
+
+// forget removes a process, which has no memo then.
 func (k *knownProcesses) forget(pid int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	delete(k.moduleCalls, pid)
 	err := k.kernel.Delete(uint32(pid))
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil

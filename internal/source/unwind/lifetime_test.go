@@ -27,7 +27,7 @@ func kernelObjects(t testing.TB) map[ebpf.ProgramID]string {
 		}
 		info, err := prog.Info()
 		prog.Close()
-		if err == nil && (strings.HasPrefix(info.Name, "gm_unwind") || strings.HasPrefix(info.Name, "gm_call_exit_u") || strings.HasPrefix(info.Name, codeProgram)) {
+		if err == nil && (strings.HasPrefix(info.Name, "gm_unwind") || strings.HasPrefix(info.Name, "gm_call_exit_u")) {
 			have[id] = info.Name
 		}
 	}
@@ -140,23 +140,26 @@ func TestPythonAfterExec(t *testing.T) {
 	first, last := pythons[0], pythons[len(pythons)-1]
 	for _, c := range [][2]string{{first, last}, {last, first}, {last, last}} {
 		t.Run(c[0]+" "+c[1], func(t *testing.T) {
-			p := startFrees(t, c[0])
+			library := buildLibrary(t)
+			p := startTarget(t, c[0], "testdata/execs.py")
 			capture := newCapture(t, Options{}, p.pid)
-			capture.attach(buildLibrary(t), symbol, 1)
-			before, _ := capture.u.known.get(p.pid)
+			capture.attach(library, symbol, 1)
+			before := capture.u.generation(t, p.pid)
 			fmt.Fprintln(p.in, "execute", c[1])
 			p.expect("ready")
 			capture.u.Ended(p.pid)
 			capture.u.Changed(p.pid, 0)
-			eventually(t, "analysed anew", func() bool {
-				known, ok := capture.u.known.get(p.pid)
-				return ok && known.Mappings > before.Mappings && capture.pythonProcess(p.pid).pid != 0
-			})
-			p.ask("call", 1)
+			for deadline := time.Now().Add(5 * time.Second); capture.u.generation(t, p.pid) <= before; {
+				if time.Now().After(deadline) {
+					t.Fatal("not analysed anew within 5 s")
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			p.ask("function", 1)
 			capture.detach(1)
 			for id := range capture.counts {
 				names := capture.names(id)
-				if capture.stacks[id].Err != nil || !slices.Contains(names, "call frees.py:14") {
+				if capture.stacks[id].Err != nil || !slices.Contains(names, "function execs.py:18") {
 					t.Errorf("%v %v", capture.stacks[id].Err, names)
 				}
 			}

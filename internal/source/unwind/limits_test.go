@@ -121,9 +121,6 @@ func TestStackIsTheTasks(t *testing.T) {
 	programs := map[string]*ebpf.Program{
 		exitProgram: u.kernel.exit, "gm_call_enter": coll.Programs["gm_call_enter"], "gm_call_exit": coll.Programs["gm_call_exit"],
 	}
-	if u.kernel.freedErr == nil { // before Linux 6.0 it is not to be had
-		programs[codeProgram] = u.kernel.freed
-	}
 	for name, p := range programs {
 		info, err := p.Info()
 		if err != nil {

@@ -7,46 +7,48 @@ import (
 	"unicode/utf8"
 
 	"go.opentelemetry.io/ebpf-profiler/support"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
 )
 
-// Code objects of CPython, read from a process that may change or free them at any
-// time and may mean harm: each pointer, length and character can be anything. A name
-// is taken only from an object that is alive, and the same, before and after the name
-// was read. An object that is alive keeps what it names alive, and that never changes. Of
-// one that has gone the kernel side kept the names, while it was alive (texts.go).
+// Code objects of CPython are read from a process that may change or free them at any
+// time, and that may be hostile: each pointer, length and character can be anything. A name
+// is used only if the object was alive and the same before and after the read. A live
+// object holds references to its name, file and line table, and these never change. If the
+// object is gone, the names that the kernel side saved are used (texts.go).
 //
-// Nothing is remembered from one stack to the next: one after the other, the code of
-// modules that are run once comes to lie at the same address, and so do its names and
-// its line table.
+// Nothing is remembered from one stack to the next, because new code objects come to lie at
+// the addresses of freed ones, together with their names and line tables.
 
 // A codeLayout is where a PyCodeObject has its fields, as offsets in bytes.
 type codeLayout struct {
 	flags, argcount, kwonly, first uint16
+	version                        uint16 // co_version, 0 for none
 	file, name, table              uint16
 	traceable                      uint16 // _co_firsttraceable, 0 for none
 	code                           uint16 // the instructions, 0 where they lie elsewhere
 	ascii                          uint16 // size of PyASCIIObject
 	compact                        uint16 // size of PyCompactUnicodeObject
-	line                           func(c *code, i int) (int, error)
+	line                           func(t *heap.LineTable, i int) (int, error)
 }
 
 // codeLayouts are those of 64-bit builds, by version as in 0x030c. The name is
 // co_qualname where there is one. Sources: struct PyCodeObject in Include/code.h
 // (3.6 to 3.8), Include/cpython/code.h (3.9 and later); Include/cpython/unicodeobject.h.
 var codeLayouts = map[uint16]codeLayout{
-	0x0306: {flags: 32, argcount: 16, kwonly: 20, first: 36, file: 96, name: 104, table: 112, ascii: 48, compact: 72, line: (*code).line36},
-	0x0307: {flags: 32, argcount: 16, kwonly: 20, first: 36, file: 96, name: 104, table: 112, ascii: 48, compact: 72, line: (*code).line36},
-	0x0308: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*code).line36},
-	0x0309: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*code).line36},
-	0x030a: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*code).line310},
-	0x030b: {flags: 48, argcount: 56, kwonly: 64, first: 72, file: 112, name: 128, table: 136, traceable: 168, code: 184, ascii: 48, compact: 72, line: (*code).line311},
-	0x030c: {flags: 48, argcount: 52, kwonly: 60, first: 68, file: 112, name: 128, table: 136, traceable: 176, code: 192, ascii: 40, compact: 56, line: (*code).line311},
-	0x030d: {flags: 48, argcount: 52, kwonly: 60, first: 68, file: 112, name: 128, table: 136, traceable: 184, code: 200, ascii: 40, compact: 56, line: (*code).line311},
-	0x030e: {flags: 48, argcount: 52, kwonly: 60, first: 68, file: 112, name: 128, table: 136, traceable: 192, code: 208, ascii: 40, compact: 56, line: (*code).line311},
+	0x0306: {flags: 32, argcount: 16, kwonly: 20, first: 36, file: 96, name: 104, table: 112, ascii: 48, compact: 72, line: (*heap.LineTable).Line36},
+	0x0307: {flags: 32, argcount: 16, kwonly: 20, first: 36, file: 96, name: 104, table: 112, ascii: 48, compact: 72, line: (*heap.LineTable).Line36},
+	0x0308: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*heap.LineTable).Line36},
+	0x0309: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*heap.LineTable).Line36},
+	0x030a: {flags: 36, argcount: 16, kwonly: 24, first: 40, file: 104, name: 112, table: 120, ascii: 48, compact: 72, line: (*heap.LineTable).Line310},
+	0x030b: {flags: 48, argcount: 56, kwonly: 64, first: 72, file: 112, name: 128, table: 136, traceable: 168, code: 184, ascii: 48, compact: 72, line: (*heap.LineTable).Line311},
+	0x030c: {flags: 48, argcount: 52, kwonly: 60, first: 68, version: 92, file: 112, name: 128, table: 136, traceable: 176, code: 192, ascii: 40, compact: 56, line: (*heap.LineTable).Line311},
+	0x030d: {flags: 48, argcount: 52, kwonly: 60, first: 68, version: 92, file: 112, name: 128, table: 136, traceable: 184, code: 200, ascii: 40, compact: 56, line: (*heap.LineTable).Line311},
+	0x030e: {flags: 48, argcount: 52, kwonly: 60, first: 68, version: 92, file: 112, name: 128, table: 136, traceable: 192, code: 208, ascii: 40, compact: 56, line: (*heap.LineTable).Line311},
 }
 
-// layoutOf returns the layout of a process's code objects. What the interpreter
-// itself says of them must agree: builds for debugging have others.
+// layoutOf returns the layout of a process's code objects. The offsets that the interpreter
+// itself reports must agree, because debug builds have other layouts.
 func layoutOf(info *support.PyProcInfo) (*codeLayout, bool) {
 	l, ok := codeLayouts[info.Version]
 	return &l, ok &&
@@ -65,8 +67,8 @@ var (
 	errCodeStrange  = errors.New("its code object has names or lines of an unknown form")
 )
 
-// Bounds of what is read: of names and paths in characters, what is longer is cut; of
-// line tables in bytes, of one and of all that a stack needs.
+// Limits: on names and paths in characters, which are cut beyond that; on line tables in
+// bytes, for one and for all of a stack.
 const (
 	maxCodeName   = 1 << 10
 	maxCodeFile   = 4 << 10
@@ -74,29 +76,26 @@ const (
 	maxLineTables = 16 << 20
 )
 
-// A codeID is what the kernel side tells of a code object: its address, and uw_code of
-// what it was when the stack was taken (bpf/unwind_python.h), with its cell.
+// A codeID is what the kernel side reports of a code object: its address, and uw_code of
+// the object that was there when the stack was captured (bpf/unwind_python.h).
 type codeID struct {
 	object uint64
 	check  uint32
 }
 
-// A code is what is known of a code object. err says why nothing is.
+// A code is the content of a code object. err says why there is none.
 type code struct {
 	err       error
 	name      string
 	file      string
-	first     int // line
-	table     []byte
-	cut       bool // the table has more
-	traceable int  // the first instruction of the function proper
+	lines     heap.LineTable
+	traceable int // the first instruction of the function proper
 }
 
-// codeHead has the fields of a code object that names are read by.
+// codeHead has the fields of a code object.
 type codeHead struct {
 	typ, name, file, table uint64
-	coName                 uint64
-	counts, flags          uint32
+	counts, version        uint32
 	first, traceable       uint32
 }
 
@@ -126,10 +125,12 @@ func (l *codeLayout) head(b []byte) (codeHead, error) {
 		return codeHead{}, errCodeReplaced
 	}
 	h := codeHead{
-		typ: u64(objectType), name: u64(l.name), file: u64(l.file), table: u64(l.table), coName: u64(l.file + 8),
-		flags: u32(l.flags), first: u32(l.first),
+		typ: u64(objectType), name: u64(l.name), file: u64(l.file), table: u64(l.table), first: u32(l.first),
 	}
-	h.counts = u32(l.argcount)<<25 + u32(l.kwonly)<<18 + h.flags<<10 + h.first
+	h.counts = u32(l.argcount)<<25 + u32(l.kwonly)<<18 + u32(l.flags)<<10 + h.first
+	if l.version != 0 {
+		h.version = u32(l.version)
+	}
 	if l.traceable != 0 {
 		h.traceable = u32(l.traceable)
 	}
@@ -139,9 +140,9 @@ func (l *codeLayout) head(b []byte) (codeHead, error) {
 // size returns how many bytes of an object head needs.
 func (l *codeLayout) size() int { return int(max(l.table+8, l.traceable+4)) }
 
-// A codeReader reads one code object, in four steps that all those of a stack take
-// together: its head, what it names as far as is usual, the rest of that, and its head
-// again.
+// A codeReader reads one code object, in four steps: its head, the beginning of the objects
+// that it refers to, the rest of these, and its head again. All code objects of a stack do
+// each step together.
 type codeReader struct {
 	code
 	codeHead
@@ -152,11 +153,8 @@ type codeReader struct {
 	tableSize             int
 }
 
-// A cellOf is uw_code_cell (bpf/unwind_codes.h) of the code object at an address.
-type cellOf func(object uint64) uint32
-
 // readCodes reads the code objects of a stack.
-func readCodes(m memory, l *codeLayout, cell cellOf, ids []codeID) []code {
+func readCodes(m memory, l *codeLayout, ids []codeID) []code {
 	var p pieces
 	readers := make([]codeReader, len(ids))
 	step := func(next func(*codeReader) error) {
@@ -219,49 +217,52 @@ func readCodes(m memory, l *codeLayout, cell cellOf, ids []codeID) []code {
 	})
 	codes := make([]code, len(ids))
 	for i := range readers {
-		codes[i] = readers[i].finish(l, cell)
+		codes[i] = readers[i].finish(l)
 	}
 	return codes
 }
 
-// finish returns what was read, if the object is what it was before. An object that was
-// freed meanwhile shows by its cell, where that of its process are counted.
-func (r *codeReader) finish(l *codeLayout, cell cellOf) code {
+// finish returns what was read, if the object is what it was before.
+func (r *codeReader) finish(l *codeLayout) code {
 	if r.err == nil && !r.object.ok {
 		r.err = errCodeUnread
 	}
 	if r.err != nil {
 		return code{err: r.err}
 	}
-	if h, err := l.head(r.object.to); err != nil || h != r.codeHead || r.check(cell(r.id.object)) != r.id.check {
+	if h, err := l.head(r.object.to); err != nil || h != r.codeHead || r.check() != r.id.check {
 		return code{err: errCodeReplaced}
 	}
 	return code{
 		name:      r.nameForm.utf8(r.name.to),
 		file:      r.fileForm.utf8(r.file.to),
-		first:     int(int32(r.codeHead.first)),
-		table:     r.table.to[bytesHead:][:r.tableSize],
+		lines:     heap.LineTable{Bytes: r.table.to[bytesHead:][:r.tableSize], First: int(int32(r.codeHead.first))},
 		traceable: int(int32(r.codeHead.traceable)),
 	}
 }
 
-// check is what the kernel side tells of what was read: uw_code, and the object's cell.
-func (r *codeReader) check(cell uint32) uint32 {
-	const optimized = 1 // CO_OPTIMIZED: a function's
-	h := mix(mix(r.codeHead.file, r.coName), r.codeHead.table)
-	if r.flags&optimized == 0 {
-		var end [64]byte
-		file := r.file.to[r.fileForm.at:r.fileForm.end()]
-		copy(end[:], file[max(0, len(file)-len(end)):])
-		for i := 0; i < len(end); i += 8 {
-			h = mix(h, binary.NativeEndian.Uint64(end[i:]))
-		}
-		h = mix(h, uint64(len(file)))
+// check is uw_code of what was read (bpf/unwind_python.h).
+func (r *codeReader) check() uint32 {
+	if r.version != 0 {
+		return r.version
 	}
-	return r.counts ^ uint32(h^h>>32) ^ cell
+	h := content(0, r.file.to[r.fileForm.at:r.fileForm.end()])
+	h = content(h, r.name.to[r.nameForm.at:r.nameForm.end()])
+	h = content(h, r.table.to[bytesHead:][:r.tableSize])
+	return r.counts ^ uint32(h^h>>32)
 }
 
-// mix is gm_mix (bpf/gpumemtrace.h).
+// content is uw_content (bpf/unwind_python.h) of an object's bytes.
+func content(h uint64, b []byte) uint64 {
+	var end [256]byte // UW_CONTENT
+	n := copy(end[:], b[max(0, len(b)-len(end)):])
+	for i := 0; i < n; i += 8 {
+		h = mix(h, binary.NativeEndian.Uint64(end[i:]))
+	}
+	return max(mix(h, uint64(len(b))), 1)
+}
+
+// mix is gm_mix (bpf/stacks.h).
 func mix(h, w uint64) uint64 {
 	h = (h ^ w) * 0xff51afd7ed558ccd
 	return h ^ h>>32
@@ -279,7 +280,7 @@ type text struct {
 // end is how many bytes of the object they need.
 func (t text) end() int { return t.at + t.kind*t.length }
 
-// text reads the form of a string of which so many characters are wanted.
+// text reads the form of a string, of which at most `most` characters are read.
 func (l *codeLayout) text(head []byte, most int) (text, bool) {
 	const compact, ascii = 1 << 5, 1 << 6
 	length := binary.NativeEndian.Uint64(head[objectSize:])
@@ -322,20 +323,23 @@ func (t text) utf8(object []byte) string {
 	return string(out)
 }
 
-// A pythonFrame is a Python frame as the kernel side tells it.
+// A pythonFrame is a Python frame as the kernel side reports it.
 type pythonFrame struct {
 	codeID
 	at int32 // the instruction, as this Python counts them; negative: none yet
+	// module is the first variable of a frame that was taken for a call of a module of
+	// PyTorch, 0 for none.
+	module uint64
 }
 
-// A namedFrame is what such a frame is called. Python itself does not show a hidden one.
+// A namedFrame is a pythonFrame with its name. Python itself does not show a hidden one.
 type namedFrame struct {
 	Frame
 	hidden bool
 }
 
 // nameFrames names the frames of a stack.
-func nameFrames(m memory, l *codeLayout, cell cellOf, kept textOf, frames []pythonFrame) []namedFrame {
+func nameFrames(m memory, l *codeLayout, kept textOf, frames []pythonFrame) []namedFrame {
 	var ids []codeID
 	seen := make(map[codeID]int) // where in ids
 	for _, f := range frames {
@@ -344,7 +348,7 @@ func nameFrames(m memory, l *codeLayout, cell cellOf, kept textOf, frames []pyth
 			ids = append(ids, f.codeID)
 		}
 	}
-	codes := readCodes(m, l, cell, ids)
+	codes := readCodes(m, l, ids)
 	for i := range codes {
 		if codes[i].err == nil {
 			continue
@@ -376,9 +380,11 @@ func (c *code) frame(l *codeLayout, at int) namedFrame {
 		// (_PyFrame_IsIncomplete, Include/internal/pycore_frame.h).
 		return namedFrame{hidden: true}
 	}
-	line, err := c.first, error(nil)
+	line, err := c.lines.First, error(nil)
 	if at >= 0 {
-		line, err = l.line(c, at)
+		if line, err = l.line(&c.lines, at); err != nil {
+			err = errCodeReplaced
+		}
 	}
 	if err == nil && (line < 0 || line > math.MaxInt32) {
 		err = errCodeStrange

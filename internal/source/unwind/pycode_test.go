@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,7 +74,7 @@ func TestCodesOfPythons(t *testing.T) {
 				var want []namedFrame
 				for _, c := range told {
 					for i, line := range c.lines {
-						frames = append(frames, pythonFrame{c.id, int32(i)})
+						frames = append(frames, pythonFrame{codeID: c.id, at: int32(i)})
 						f := namedFrame{Frame: Frame{Kind: Python, Function: c.name, File: c.file, Line: max(line, 0)}}
 						if i < c.traced {
 							f = namedFrame{hidden: true}
@@ -83,7 +82,7 @@ func TestCodesOfPythons(t *testing.T) {
 						want = append(want, f)
 					}
 				}
-				for i, got := range nameFrames(m, &layout, neverFreed, nothingKept, frames) {
+				for i, got := range nameFrames(m, &layout, nothingKept, frames) {
 					instructions++
 					if got != want[i] {
 						if wrong++; wrong < 20 {
@@ -117,6 +116,17 @@ func (m *fakeMemory) put(at uint64, b []byte) {
 
 // unmap takes the page at an address away.
 func (m *fakeMemory) unmap(at uint64) { delete(m.pages, at/page) }
+
+// bytes returns what is at an address, with zeros where there is no page.
+func (m *fakeMemory) bytes(at, size uint64) []byte {
+	out := make([]byte, size)
+	for i := range out {
+		if p := m.pages[(at+uint64(i))/page]; p != nil {
+			out[i] = p[(at+uint64(i))%page]
+		}
+	}
+	return out
+}
 
 func (m *fakeMemory) put32(at uint64, v uint32) { m.put(at, binary.NativeEndian.AppendUint32(nil, v)) }
 func (m *fakeMemory) put64(at uint64, v uint64) { m.put(at, binary.NativeEndian.AppendUint64(nil, v)) }
@@ -174,13 +184,14 @@ func (m *fakeMemory) putText(l *codeLayout, at uint64, state uint32, characters 
 	m.put(at+uint64(data), characters)
 }
 
-// check returns what the kernel side tells of the function.
+// check returns what the kernel side reports of the function.
 func (m *fakeMemory) check(l *codeLayout) uint32 {
-	number := func(at uint16) uint64 {
-		return binary.NativeEndian.Uint64(m.pages[codeAt/page][codeAt%page+uint64(at):])
+	number := func(at uint16) uint32 { return binary.NativeEndian.Uint32(m.bytes(codeAt+uint64(at), 4)) }
+	if l.version != 0 {
+		return number(l.version)
 	}
-	h := mix(mix(number(l.file), number(l.file+8)), number(l.table))
-	return uint32(2<<25+1<<18+0x43<<10+number(l.first)&math.MaxUint32) ^ uint32(h^h>>32)
+	h := content(content(content(0, []byte("/f.py")), []byte("f")), m.table(l))
+	return 2<<25 + 1<<18 + 0x43<<10 + number(l.first) ^ uint32(h^h>>32)
 }
 
 // newFake returns a memory with a function "f" of "/f.py" from line 7 on, and its frame.
@@ -200,6 +211,9 @@ func newFake(l *codeLayout) (*fakeMemory, pythonFrame) {
 	if l.traceable != 0 {
 		m.put32(codeAt+uint64(l.traceable), 1)
 	}
+	if l.version != 0 {
+		m.put32(codeAt+uint64(l.version), 1234)
+	}
 	m.putText(l, nameAt, ascii, []byte("f"))
 	m.putText(l, fileAt, ascii, []byte("/f.py"))
 	m.putTable([]byte("\x02\x01\x0a\x00"))
@@ -207,7 +221,7 @@ func newFake(l *codeLayout) (*fakeMemory, pythonFrame) {
 		// Two units of the first line, six of the next.
 		m.putTable([]byte("\xe9\x00\xed\x02"))
 	}
-	return m, pythonFrame{codeID{codeAt, m.check(l)}, 3}
+	return m, pythonFrame{codeID: codeID{codeAt, m.check(l)}, at: 3}
 }
 
 func (m *fakeMemory) putTable(b []byte) {
@@ -216,12 +230,10 @@ func (m *fakeMemory) putTable(b []byte) {
 	m.put(tableAt+bytesHead, b)
 }
 
-func neverFreed(uint64) uint32 { return 0 }
-
 func nothingKept(codeID) (*codeText, bool) { return nil, false }
 
 func nameOne(m memory, l *codeLayout, f pythonFrame) namedFrame {
-	return nameFrames(m, l, neverFreed, nothingKept, []pythonFrame{f})[0]
+	return nameFrames(m, l, nothingKept, []pythonFrame{f})[0]
 }
 
 // eachLayout runs a test with a memory of its own for each version's layout.
@@ -372,10 +384,10 @@ func TestLineTablesAreBounded(t *testing.T) {
 		m.put64(table+objectSize, maxLineTable)
 		m.put64(codeAt+uint64(l.table), table)
 		m.put(at, m.pages[codeAt/page][codeAt%page:][:l.size()])
-		frames = append(frames, pythonFrame{codeID{at, m.check(&l)}, 3})
+		frames = append(frames, pythonFrame{codeID: codeID{at, m.check(&l)}, at: 3})
 	}
 	strange := 0
-	for _, got := range nameFrames(m, &l, neverFreed, nothingKept, frames) {
+	for _, got := range nameFrames(m, &l, nothingKept, frames) {
 		if got.Frame == unnamed(errCodeStrange) {
 			strange++
 		}
@@ -459,11 +471,11 @@ func BenchmarkNameFrames(b *testing.B) {
 	layout := codeLayouts[0x0300|uint16(pythonMinor(b, python))]
 	var frames []pythonFrame
 	for _, c := range told[len(told)-60:] { // the first ones have uncommon names
-		frames = append(frames, pythonFrame{c.id, int32(len(c.lines) - 1)})
+		frames = append(frames, pythonFrame{codeID: c.id, at: int32(len(c.lines) - 1)})
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		for _, f := range nameFrames(m, &layout, neverFreed, nothingKept, frames) {
+		for _, f := range nameFrames(m, &layout, nothingKept, frames) {
 			if f.Function == "" {
 				b.Fatal(f.Reason)
 			}

@@ -10,23 +10,22 @@ import (
 	"go.opentelemetry.io/ebpf-profiler/support"
 )
 
-// UpdateProcData implements ebpfapi.EbpfHandler. Where Python keeps the key of its
-// threads' states is told by the code of a function of Python's, of which the unwinder
-// misreads several forms for arm64: the key is then another word, and its value no
-// thread's state.
+// UpdateProcData implements ebpfapi.EbpfHandler. The unwinder finds the key of Python's
+// thread states in the code of one of Python's functions. It misreads several forms of this
+// code on arm64, and then uses a wrong word as the key. UpdateProcData corrects the address.
 func (t *tables) UpdateProcData(kind libpf.InterpreterType, pid libpf.PID, data unsafe.Pointer) error {
 	if runtime.GOARCH != "arm64" || kind != libpf.Python {
 		return t.EbpfHandler.UpdateProcData(kind, pid, data)
 	}
 	info := *(*support.PyProcInfo)(data)
-	if at, ok := t.of.pythonKey(info.AutoTLSKeyAddr); ok {
+	if at, ok := t.analysis.pythonKey(info.AutoTLSKeyAddr); ok {
 		info.AutoTLSKeyAddr = at
 	}
 	return t.EbpfHandler.UpdateProcData(kind, pid, unsafe.Pointer(&info))
 }
 
-// pythonKey returns the address of the key of a process's Python threads' states. One
-// that is near lies in the data of the same file, which follows its code.
+// pythonKey returns the address of the key of a process's Python thread states. near is an
+// address in the data of the same file, which follows its code.
 func (a *analysis) pythonKey(near uint64) (uint64, bool) {
 	i := sort.Search(len(a.mappings), func(i int) bool { return a.mappings[i].Start > near })
 	if i == 0 || !a.mappings[i-1].HasFile() {

@@ -11,15 +11,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// unknownPythons are the processes whose stacks lack Python's functions because their
-// Python's structures are not known.
+// unknownPythons counts processes whose stacks lack Python functions because the structures
+// of their Python are not known.
 type unknownPythons struct {
 	count     atomic.Uint64
-	processes map[uint32]bool // of those, which were analysed last; under Unwinder.analyse
+	processes map[uint32]bool // those that still run; under Unwinder.analyse
 }
 
-// look counts a process that maps such a Python, once.
-func (p *unknownPythons) look(pid uint32, mappings []proc.Mapping) {
+// add counts a process that maps such a Python, once.
+func (p *unknownPythons) add(pid uint32, mappings []proc.Mapping) {
 	if p.processes[pid] || !slices.ContainsFunc(mappings, unknownPython) {
 		return
 	}
@@ -34,7 +34,7 @@ func (p *unknownPythons) look(pid uint32, mappings []proc.Mapping) {
 // letters for how it was built.
 var pythonFile = regexp.MustCompile(`^(?:lib)?python(\d)\.(\d{1,3})([a-z]*)(?:\.so[.\d]*)?$`)
 
-// unknownPython tells whether a mapped file is, by its name, a Python of an unknown
+// unknownPython reports whether a mapped file is, by its name, a Python of an unknown
 // version, or one without the GIL (t), whose objects begin otherwise.
 func unknownPython(m proc.Mapping) bool {
 	match := pythonFile.FindStringSubmatch(path.Base(m.Name()))

@@ -8,9 +8,9 @@ import (
 	"go.opentelemetry.io/ebpf-profiler/support"
 )
 
-// rules numbers the rules of all loaded tables in the kernel side's array of them. A
-// number is free again once no table uses it: the number of rules is bounded, and
-// every process brings its own.
+// rules gives the rules of all loaded tables numbers in the kernel side's array. A number
+// is free again when no table uses it: the array is bounded, and every process has rules of
+// its own.
 type rules struct {
 	put func(number uint16, rule sdtypes.UnwindInfo) error
 
@@ -28,13 +28,13 @@ type rule struct {
 
 var errTooManyRules = errors.New("too many different rules in unwind tables")
 
-// take returns the numbers of rules, until release.
-func (r *rules) take(of []sdtypes.UnwindInfo) ([]uint16, error) {
+// acquire returns the numbers of rules, which are valid until release.
+func (r *rules) acquire(of []sdtypes.UnwindInfo) ([]uint16, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := make([]uint16, len(of))
 	for i, info := range of {
-		n, err := r.takeOne(info)
+		n, err := r.acquireOne(info)
 		if err != nil {
 			r.releaseLocked(of[:i])
 			return nil, err
@@ -44,7 +44,7 @@ func (r *rules) take(of []sdtypes.UnwindInfo) ([]uint16, error) {
 	return out, nil
 }
 
-func (r *rules) takeOne(info sdtypes.UnwindInfo) (uint16, error) {
+func (r *rules) acquireOne(info sdtypes.UnwindInfo) (uint16, error) {
 	if command(info) {
 		return uint16(info.Param) | support.DeltaCommandFlag, nil
 	}
@@ -71,7 +71,7 @@ func (r *rules) takeOne(info sdtypes.UnwindInfo) (uint16, error) {
 	return n, nil
 }
 
-// release says that one table less uses the rules.
+// release ends one table's use of the rules.
 func (r *rules) release(of []sdtypes.UnwindInfo) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,11 +91,12 @@ func (r *rules) releaseLocked(of []sdtypes.UnwindInfo) {
 	}
 }
 
-// number notes what number the unwinder itself gives a rule. Those are kept for good.
+// number records the number that the unwinder itself gives a rule. These rules are never
+// released.
 func (r *rules) number(index uint16, info sdtypes.UnwindInfo) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n, err := r.takeOne(info)
+	n, err := r.acquireOne(info)
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (r *rules) number(index uint16, info sdtypes.UnwindInfo) error {
 	return nil
 }
 
-// translate returns the number in the array of a rule that the unwinder numbered.
+// translate returns the number in the array, for the unwinder's own number of a rule.
 func (r *rules) translate(index uint16) uint16 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,7 @@ func TestRulesAreGivenBack(t *testing.T) {
 	}}
 	of := func(param int32) sdtypes.UnwindInfo { return sdtypes.UnwindInfo{BaseReg: 7, Param: param} }
 	lasting := []sdtypes.UnwindInfo{of(-1), sdtypes.UnwindInfoStop, of(-2)}
-	kept, err := r.take(lasting)
+	kept, err := r.acquire(lasting)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestRulesAreGivenBack(t *testing.T) {
 	}
 	for i := range int32(100_000) {
 		mine := []sdtypes.UnwindInfo{of(2 * i), of(-1), of(2*i + 1)}
-		numbers, err := r.take(mine)
+		numbers, err := r.acquire(mine)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestRulesAreGivenBack(t *testing.T) {
 		}
 		r.release(mine)
 	}
-	if again, _ := r.take(lasting); !slices.Equal(again, kept) || array[kept[0]] != lasting[0] || array[kept[2]] != lasting[2] {
+	if again, _ := r.acquire(lasting); !slices.Equal(again, kept) || array[kept[0]] != lasting[0] || array[kept[2]] != lasting[2] {
 		t.Error("a rule that is used lost its number")
 	}
 	if most > 10 {

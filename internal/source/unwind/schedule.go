@@ -11,19 +11,19 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// maxScheduled bounds the processes that wait to be analysed. One beyond it is
-// analysed once its stacks lead out of what is known.
+// maxScheduled bounds the processes that wait to be analysed. A process beyond it is
+// analysed when its stacks reach unknown code.
 const maxScheduled = 8192
 
-// maxFresh bounds the new mappings of one process that are told one by one.
+// maxFresh bounds the new mappings of one process that are analysed one by one.
 const maxFresh = 64
 
-// atOnce bounds the processes that are analysed before those that ended are looked at
-// again.
+// atOnce bounds the processes that are analysed in one round. Ended processes are forgotten
+// between rounds.
 const atOnce = 8
 
-// A schedule says which processes to analyse, and when, and which have ended. Users take
-// turns: one with many processes does not keep those of others waiting.
+// A schedule has the processes to analyse, with the time of each, and those that ended.
+// Users are served in turn, so that a user with many processes does not delay the others.
 type schedule struct {
 	mu      sync.Mutex
 	due     map[int]time.Time
@@ -43,12 +43,12 @@ func newSchedule() *schedule {
 	return &schedule{due: make(map[int]time.Time), fresh: make(map[int][]proc.Mapping), users: make(map[int]uint16), wake: make(chan struct{}, 1)}
 }
 
-// Changed says that pid has new mappings: it is analysed again after delay.
-// Changes that come meanwhile are part of it. A process of which no stack is taken is not
-// analysed: its first stack after that asks for it. It waits for nothing.
+// Changed says that pid has new mappings: it is analysed again after delay, together with
+// changes until then. A process whose stack capture is off is not analysed: its first
+// stack after that requests an analysis. Changed does not block.
 func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	s := u.schedule
-	user, shed := u.opts.users.of(pid)
+	user, shed := u.opts.users.userOf(pid)
 	if shed {
 		return
 	}
@@ -67,11 +67,11 @@ func (u *Unwinder) Changed(pid int, delay time.Duration) {
 	}
 }
 
-// Mapped says that pid has the new mapping m, which is analysed at once: reading all of
-// its mappings takes longer, and is left for after delay. It waits for nothing.
+// Mapped says that pid has the new mapping m, which is analysed at once. Reading all of its
+// mappings takes longer, and follows after delay. Mapped does not block.
 func (u *Unwinder) Mapped(pid int, m proc.Mapping, delay time.Duration) {
 	s := u.schedule
-	user, shed := u.opts.users.of(pid)
+	user, shed := u.opts.users.userOf(pid)
 	if shed {
 		return
 	}
@@ -84,15 +84,15 @@ func (u *Unwinder) Mapped(pid int, m proc.Mapping, delay time.Duration) {
 	s.nudge()
 }
 
-// Ended says that pid has ended or replaced its image: it is not analysed any more.
-// It waits for nothing.
+// Ended says that pid has ended or replaced its image: it is not analysed any more. Ended
+// does not block.
 func (u *Unwinder) Ended(pid int) {
 	s := u.schedule
 	s.mu.Lock()
 	delete(s.due, pid)
 	delete(s.fresh, pid)
 	delete(s.users, pid)
-	if len(s.ended) < maxScheduled { // those beyond it are looked for every so often
+	if len(s.ended) < maxScheduled { // the cleanup finds those beyond it
 		s.ended = append(s.ended, pid)
 	}
 	s.mu.Unlock()
@@ -106,10 +106,10 @@ func (s *schedule) nudge() {
 	}
 }
 
-// take removes and returns what is due. Few processes are taken at a time: the
-// end of one must not wait for the analysis of many. fresh are new mappings of
+// next removes and returns what is due. It returns few processes at a time, so that an
+// ended process does not wait for the analysis of many. fresh are new mappings of
 // processes that are not due.
-func (s *schedule) take(now time.Time) (ended, due []int, fresh map[int][]proc.Mapping) {
+func (s *schedule) next(now time.Time) (ended, due []int, fresh map[int][]proc.Mapping) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ended, s.ended = s.ended, nil
@@ -162,15 +162,15 @@ func (s *schedule) turns(now time.Time) (pids []int) {
 	return pids
 }
 
-// begin says which process is being analysed from here on.
+// begin notes which process is being analysed from now on.
 func (s *schedule) begin(pid int) {
 	s.mu.Lock()
 	s.process, s.since = pid, time.Now()
 	s.mu.Unlock()
 }
 
-// Busy returns the process whose analysis is under way, and for how long; 0 for
-// none. A target's file system may never answer.
+// Busy returns the process that is being analysed, and for how long; 0 for none. A
+// target's file system may never answer.
 func (u *Unwinder) Busy() (pid int, since time.Duration) {
 	s := u.schedule
 	s.mu.Lock()
@@ -181,7 +181,7 @@ func (u *Unwinder) Busy() (pid int, since time.Duration) {
 	return s.process, time.Since(s.since)
 }
 
-// A gate, made with room for one, is a mutex whose lock can be given up.
+// A gate, made with room for one, is a mutex whose lock can be abandoned.
 type gate chan struct{}
 
 func (g gate) lock(ctx context.Context) error {

@@ -30,7 +30,7 @@ func TestTellingWaitsForNothing(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it waits for the analysis")
 	}
 	if n := len(u.schedule.ended); n > maxScheduled {
@@ -55,7 +55,7 @@ func TestSchedule(t *testing.T) {
 	u.Ended(4)
 	take := func(at time.Time, ended, due []int) {
 		t.Helper()
-		e, d, _ := u.schedule.take(at)
+		e, d, _ := u.schedule.next(at)
 		if !slices.Equal(e, ended) || !slices.Equal(d, due) {
 			t.Errorf("ended %v, due %v; want %v, %v", e, d, ended, due)
 		}
@@ -71,7 +71,7 @@ func TestSchedule(t *testing.T) {
 	if u.schedule.dropped.Load() != 5 || len(u.schedule.due) != maxScheduled {
 		t.Errorf("%d dropped, %d wait", u.schedule.dropped.Load(), len(u.schedule.due))
 	}
-	if _, due, _ := u.schedule.take(time.Now()); len(due) != atOnce {
+	if _, due, _ := u.schedule.next(time.Now()); len(due) != atOnce {
 		t.Errorf("%d analyses at once", len(due))
 	}
 	select {
@@ -92,11 +92,11 @@ func TestFreshMappings(t *testing.T) {
 	u.Mapped(2, proc.Mapping{Start: 9}, 0)
 	u.Mapped(3, proc.Mapping{Start: 9}, time.Hour)
 	u.Ended(3)
-	_, due, fresh := u.schedule.take(now.Add(time.Second))
+	_, due, fresh := u.schedule.next(now.Add(time.Second))
 	if !slices.Equal(due, []int{2}) || len(fresh) != 1 || len(fresh[1]) != maxFresh || fresh[1][0].Start != 1 {
 		t.Errorf("due %v, fresh %v", due, fresh)
 	}
-	if _, due, fresh = u.schedule.take(now.Add(2 * time.Minute)); !slices.Equal(due, []int{1}) || len(fresh) != 0 {
+	if _, due, fresh = u.schedule.next(now.Add(2 * time.Minute)); !slices.Equal(due, []int{1}) || len(fresh) != 0 {
 		t.Errorf("due %v, fresh %v", due, fresh)
 	}
 	for pid := range 2 * maxScheduled {
@@ -124,12 +124,12 @@ func TestScheduleTurns(t *testing.T) {
 	wait(2001, 3, false)
 	wait(2002, 9, true)
 	wait(2003, 9, false)
-	_, due, fresh := s.take(now)
+	_, due, fresh := s.next(now)
 	if !slices.Contains(due, 2001) || !slices.Contains(due, 2003) || len(fresh[2002]) != 1 || len(due)+len(fresh) != atOnce {
 		t.Errorf("due %v, fresh %v", due, fresh)
 	}
 	for n := atOnce; n < 1003; n += atOnce {
-		_, due, fresh := s.take(now)
+		_, due, fresh := s.next(now)
 		if want := min(atOnce, 1003-n); len(due)+len(fresh) != want {
 			t.Fatalf("%d due, %d fresh, want %d", len(due), len(fresh), want)
 		}

@@ -6,29 +6,29 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
-// Stats count what happened to events that wanted a stack. The order is that
-// of enum uw_stat in bpf/unwind.bpf.c.
+// Stats count the results of stack capture. The order is that of enum uw_stat in
+// bpf/unwind.bpf.c.
 type Stats struct {
 	MemoHits       uint64 // the memo knew the stack
 	Unwound        uint64 // unwound in full
 	Incomplete     uint64 // of those, ended early; Errors says why
-	Truncated      uint64 // of those, too deep to keep every frame
-	Copied         uint64 // led through code not known yet: unwound later, from a copy
-	NotCopied      uint64 // likewise, but there was no room for a copy
-	UnknownProcess uint64 // not analysed yet: frame pointers
-	NoRoom         uint64 // as many others were being taken as there is room for: frame pointers
+	Truncated      uint64 // of those, too deep to record every frame
+	Copied         uint64 // reached code not known yet: unwound later, from a copy
+	NotCopied      uint64 // reached such code, but there was no room for a copy
+	UnknownProcess uint64 // process not analysed yet: frame pointers
+	NoRoom         uint64 // no free slot, because too many stacks were being captured: frame pointers
 	NotSent        uint64 // the ring had no room: the event names an unknown stack
-	NotKept        uint64 // not fit for the memo
+	NotStored      uint64 // not fit for the memo
 	Verified       uint64 // memo hits that were unwound as well
 	Mismatched     uint64 // of those, with another result: must be 0
 }
 
-// Stats returns the counts so far, and those of incomplete stacks by reason.
+// Stats returns the counts so far, and the counts of incomplete stacks by reason.
 func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
 	var s Stats
 	for i, to := range []*uint64{
 		&s.MemoHits, &s.Unwound, &s.Incomplete, &s.Truncated, &s.Copied, &s.NotCopied, &s.UnknownProcess, &s.NoRoom,
-		&s.NotSent, &s.NotKept, &s.Verified, &s.Mismatched,
+		&s.NotSent, &s.NotStored, &s.Verified, &s.Mismatched,
 	} {
 		if err := u.kernel.maps["unwind_stats"].Lookup(uint32(i), to); err != nil {
 			return s, nil, fmt.Errorf("read stack counters: %w", err)
@@ -44,17 +44,17 @@ func (u *Unwinder) Stats() (Stats, map[Error]uint64, error) {
 	return s, errs, it.Err()
 }
 
-// The ways in which stacks lack something.
+// The counters of stacks that are not complete.
 var (
 	lostStacksIncomplete     = loss.Of("stacks_incomplete", "unwound stacks that end before _start or a thread's start")
-	lostStacksUnknownProcess = loss.Of("stacks_unknown_process", "stacks that follow frame pointers because their process was not analysed yet")
+	lostStacksUnknownProcess = loss.Of("stacks_unknown_process", "stacks taken by frame pointers because their process was not analysed yet")
 	lostStacksNotCopied      = loss.Of("stacks_not_copied", "stacks that end at code of a library just loaded because too many others waited for its analysis")
 	lostStacksCopyFailed     = loss.Of("stacks_copy_failed", "stacks without frames because their copy could not be unwound")
-	lostStacksFallback       = loss.Of("stacks_fallback", "stacks that follow frame pointers because as many others were being taken as there is room for")
-	lostStacksTruncated      = loss.Of("stacks_truncated", "unwound stacks too deep to keep every frame: those of both ends are shown")
+	lostStacksFallback       = loss.Of("stacks_fallback", "stacks taken by frame pointers because too many other stacks were being unwound at the same time")
+	lostStacksTruncated      = loss.Of("stacks_truncated", "unwound stacks that are too deep to keep every frame: the innermost and outermost frames are shown")
 	lostStacksNotSent        = loss.Of("stacks_not_sent", "stacks that had to be sent again because the ring buffer was full")
-	lostPythonFramesUnnamed  = loss.Of("python_frames_unnamed", "Python frames without a name because their code could not be read, or was gone before")
-	lostPythonsUnknown       = loss.Of("pythons_unknown", "processes whose Python is not known (CPython 3.6 to 3.14 is): their stacks lack its functions")
+	lostPythonFramesUnnamed  = loss.Of("python_frames_unnamed", "Python frames without a name because their code could not be read, or had already been freed")
+	lostPythonsUnknown       = loss.Of("pythons_unknown", "processes with an unknown Python (CPython 3.6 to 3.14 is supported): their stacks lack the Python functions")
 	lostStackMemoMismatches  = loss.Of("stack_memo_mismatches", "memoized stacks that a full unwind contradicted: please report this")
 	lostAnalysesPutOff       = loss.Of("analyses_put_off", "processes whose mappings were not analysed at once because too many waited")
 	lostLibrariesNotAhead    = loss.Of("libraries_not_ahead", "folders of Python packages whose libraries were not analysed ahead because too many waited")
@@ -90,7 +90,8 @@ func (u *Unwinder) loss() []loss.Counter {
 // errNotCopied is UW_ERR_NOT_COPIED (bpf/unwind_copy.h).
 const errNotCopied Error = 9000
 
-// errorNames are those of support/ebpf/errors.h that our steps can meet, and ours.
+// errorNames are the errors of support/ebpf/errors.h that our programs can return, and our
+// own.
 var errorNames = map[Error]string{
 	1:    "Python structures of an unknown shape",
 	2:    "too many frames",

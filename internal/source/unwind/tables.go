@@ -18,34 +18,34 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
 )
 
-// tables is how the unwinder's Go side writes its maps. Unwind tables are written by
-// itself: the unwinder's own way takes longer, raises RLIMIT_MEMLOCK, and does not
-// tell when a table can be used.
+// tables receives what the unwinder's Go side writes to its maps. It writes unwind tables
+// in its own way: the unwinder's takes longer, raises RLIMIT_MEMLOCK, and does not report
+// when a table can be used.
 type tables struct {
 	ebpfapi.EbpfHandler
 	kernel *kernel
 	rules  rules
 
-	// offered is the table of the executable that the unwinder asked for last, and
-	// loading those that one analysis, of, loads. It is called by one goroutine at a
-	// time.
-	offered *loadable
-	loading *loads
-	of      *analysis
+	// offered is the table of the executable that the unwinder asked for last, analysis the
+	// current analysis, and loading the tables that it loads. One goroutine at a time uses
+	// them.
+	offered  *loadable
+	loading  *loads
+	analysis *analysis
 
 	mu     sync.Mutex
 	loaded map[host.FileID]*loadable
-	known  map[filememo.Sum]int // of those, by what they were made of
+	known  map[filememo.Sum]int // how many of them, by the content that they were made from
 }
 
-// loads are tables on their way into the kernel.
+// loads are tables that are being loaded into the kernel.
 type loads struct {
 	sync.WaitGroup
 	mu  sync.Mutex
 	err error
 }
 
-// wait returns when all can be used.
+// wait returns when the kernel can use all of them.
 func (l *loads) wait() error {
 	l.Wait()
 	l.mu.Lock()
@@ -60,9 +60,9 @@ func newTables(handler ebpfapi.EbpfHandler, k *kernel) *tables {
 	}
 }
 
-// A loadable is an unwind table in a map of the kernel's that no program sees yet.
+// A loadable is an unwind table in a BPF map that no program uses yet.
 type loadable struct {
-	content filememo.Sum // zero for what is not remembered
+	content filememo.Sum // zero for a table that is not remembered
 	*table
 	inner   *ebpf.Map
 	size    int // the map has 1<<size entries
@@ -79,7 +79,7 @@ func (t *tables) prepare(content filememo.Sum, encoded []byte) (*loadable, error
 	if l.count == 0 {
 		return l, nil
 	}
-	numbers, err := t.rules.take(l.rules)
+	numbers, err := t.rules.acquire(l.rules)
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +93,11 @@ func (t *tables) prepare(content filememo.Sum, encoded []byte) (*loadable, error
 		t.drop(l)
 		return nil, fmt.Errorf("write unwind table: %w", err)
 	}
-	l.entries = nil // they keep all that was decoded
+	l.entries = nil // they refer to everything that was decoded
 	return l, nil
 }
 
-// drop gives back what a table holds that no program sees.
+// drop releases a table that no program uses.
 func (t *tables) drop(l *loadable) {
 	if l.inner != nil {
 		l.inner.Close()
@@ -107,8 +107,7 @@ func (t *tables) drop(l *loadable) {
 	}
 }
 
-// newInner makes a map for count entries and returns the binary logarithm of how many
-// it has.
+// newInner makes a map for count entries, and returns the binary logarithm of its size.
 func (t *tables) newInner(count int) (*ebpf.Map, int, error) {
 	size := max(bits.Len32(uint32(count)), support.StackDeltaBucketSmallest)
 	if t.outer(uint16(size)) == nil {
@@ -133,8 +132,8 @@ func mapped(array *ebpf.Map, f func(memory []byte) error) error {
 	return errors.Join(f(memory), unix.Munmap(memory))
 }
 
-// intervals stand for the table on its way through the unwinder's Go side, which makes
-// of them one entry and as many pages as the table has.
+// intervals returns a stand-in for the table. The unwinder's Go side makes one entry of it,
+// and as many pages as the table has.
 func (l *loadable) intervals() *sdtypes.IntervalData {
 	if l.count == 0 {
 		return &sdtypes.IntervalData{}
@@ -144,20 +143,20 @@ func (l *loadable) intervals() *sdtypes.IntervalData {
 }
 
 // UpdateExeIDToStackDeltas implements ebpfapi.EbpfHandler: it loads the table that was
-// offered for an executable, or else one of the unwinder's own making (the vdso's on
-// arm64), and returns which map holds it. t.loading tells when it is there.
+// offered for an executable, or else the unwinder's own (the vdso's on arm64), and returns
+// which map has it. t.loading is done when the kernel can use it.
 func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.StackDeltaEBPF) (uint16, error) {
 	l := t.offered
 	if l == nil || l.count == 0 {
 		var err error
-		if l, err = t.own(deltas); err != nil {
+		if l, err = t.fromDeltas(deltas); err != nil {
 			return 0, err
 		}
 	}
 	outer := t.outer(uint16(l.size))
 	loading := t.loading
 	loading.Go(func() {
-		// The kernel returns once all CPUs have passed by, tens of milliseconds.
+		// The kernel waits for an RCU grace period here, tens of milliseconds.
 		if err := outer.Put(uint64(file), l.inner); err != nil {
 			loading.mu.Lock()
 			defer loading.mu.Unlock()
@@ -172,8 +171,8 @@ func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.Sta
 	return uint16(l.size), nil
 }
 
-// own makes a table of entries whose rules the unwinder has numbered.
-func (t *tables) own(deltas []ebpfapi.StackDeltaEBPF) (*loadable, error) {
+// fromDeltas makes a table of entries whose rules the unwinder has numbered.
+func (t *tables) fromDeltas(deltas []ebpfapi.StackDeltaEBPF) (*loadable, error) {
 	l := &loadable{table: &table{}}
 	var err error
 	if l.inner, l.size, err = t.newInner(len(deltas)); err != nil {
@@ -193,7 +192,7 @@ func (t *tables) own(deltas []ebpfapi.StackDeltaEBPF) (*loadable, error) {
 	return l, nil
 }
 
-// UpdateStackDeltaPages implements ebpfapi.EbpfHandler: it tells the pages of the table
+// UpdateStackDeltaPages implements ebpfapi.EbpfHandler: it passes on the pages of the table
 // that was loaded last.
 func (t *tables) UpdateStackDeltaPages(file host.FileID, perPage []uint16, size uint16, first uint64) error {
 	if l := t.offered; l != nil && l.count > 0 {
@@ -202,13 +201,12 @@ func (t *tables) UpdateStackDeltaPages(file host.FileID, perPage []uint16, size 
 	return t.EbpfHandler.UpdateStackDeltaPages(file, perPage, size, first)
 }
 
-// UpdateUnwindInfo implements ebpfapi.EbpfHandler: the unwinder numbers a rule of its
-// own.
+// UpdateUnwindInfo implements ebpfapi.EbpfHandler: the unwinder gives a rule a number.
 func (t *tables) UpdateUnwindInfo(index uint16, info sdtypes.UnwindInfo) error {
 	return t.rules.number(index, info)
 }
 
-// has tells whether a table of this content is loaded.
+// has reports whether a table of this content is loaded.
 func (t *tables) has(content filememo.Sum) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

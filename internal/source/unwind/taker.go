@@ -13,7 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// A Mode says how stacks are captured.
+// A Mode is how stacks are captured.
 type Mode string
 
 const (
@@ -22,34 +22,33 @@ const (
 	FramePointer Mode = "fp"
 )
 
-// How long a process's new mappings wait to be analysed: most programs that a
-// process starts end sooner than an analysis takes. One that uses CUDA does not
-// wait.
+// How long a process's new mappings wait to be analysed. Most programs that a process
+// starts end before an analysis would. A process that uses CUDA does not wait.
 const (
 	mappedDelay = 100 * time.Millisecond
 	forkedDelay = 10 * time.Millisecond
-	// analysePatience bounds how long one process's analysis is waited for.
+	// analysePatience bounds how long Analyze waits for one process.
 	analysePatience = 30 * time.Second
 )
 
-// A Taker takes the stacks of traced processes: it is a probes.StackTaker. It
-// has an Unwinder if Mode says so and one can run.
-type Taker struct {
+// A Capture captures the stacks of traced processes: it is a probes.StackTaker. It
+// has an Unwinder if Mode asks for one and one can run.
+type Capture struct {
 	Mode Mode
 	// Options but Maps, Constants, Attach and Types.
 	Options Options
 
 	unwinder *Unwinder
-	failed   error // why there is none although it was wanted
+	failed   error // why there is none although Mode asks for one
 	users    *userTable
 
 	mu   sync.Mutex
 	cuda map[int]bool // processes that map a library of CUDA's
 }
 
-// Load starts the unwinder and returns its return program, nil when frame
-// pointers are to be followed.
-func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType, types *btf.Cache) (*ebpf.Program, error) {
+// Load starts the unwinder and returns its return program, nil if stacks follow frame
+// pointers.
+func (t *Capture) Load(maps map[string]*ebpf.Map, constants map[string]any, attach ebpf.AttachType, types *btf.Cache) (*ebpf.Program, error) {
 	t.cuda = map[int]bool{}
 	var err error
 	if t.users, err = newUserTable(maps); err != nil {
@@ -72,9 +71,9 @@ func (t *Taker) Load(maps map[string]*ebpf.Map, constants map[string]any, attach
 	return u.kernel.exit, nil
 }
 
-// How says, for people, how stacks are taken, and what the user should know of
-// it, "" for nothing. It is for after Load.
-func (t *Taker) How() (mode, warning string) {
+// Describe describes, for people, how stacks are captured, and what the user should know about
+// it, "" for nothing. Call it after Load.
+func (t *Capture) Describe() (mode, warning string) {
 	switch {
 	case t.failed != nil:
 		return "frame pointers (the unwinder cannot run)",
@@ -85,8 +84,7 @@ func (t *Taker) How() (mode, warning string) {
 	return unwoundHow(t.Options.NoMemo, t.MemoErr())
 }
 
-// unwoundHow is How with an unwinder. memoErr is why the memo cannot run
-// although it is wanted.
+// unwoundHow is How with an unwinder. memoErr is why the memo cannot run, nil if it does.
 func unwoundHow(noMemo bool, memoErr error) (mode, warning string) {
 	switch {
 	case noMemo:
@@ -98,20 +96,20 @@ func unwoundHow(noMemo bool, memoErr error) (mode, warning string) {
 	return "unwound, verified memo", ""
 }
 
-// Err is why frame pointers are followed although stacks were to be unwound, nil
-// when that is not so.
-func (t *Taker) Err() error { return t.failed }
+// Err returns why stacks follow frame pointers although Mode asks for the unwinder, nil if
+// they do not.
+func (t *Capture) Err() error { return t.failed }
 
-// Unwinds tells whether there is an unwinder: then stacks are for Decode.
-func (t *Taker) Unwinds() bool { return t.unwinder != nil }
+// Unwinds reports whether there is an unwinder. If so, Decode reads its stacks.
+func (t *Capture) Unwinds() bool { return t.unwinder != nil }
 
 // Decode is Unwinder.Decode.
-func (t *Taker) Decode(pid, flags, frames uint32, words []uint64) Stack {
+func (t *Capture) Decode(pid, flags, frames uint32, words []uint64) Stack {
 	return t.unwinder.Decode(pid, flags, frames, words)
 }
 
-// Analyze makes the stacks of pid complete from here on. It waits.
-func (t *Taker) Analyze(pid int) error {
+// Analyze waits until the stacks of pid are complete.
+func (t *Capture) Analyze(pid int) error {
 	if t.unwinder == nil {
 		return nil
 	}
@@ -121,16 +119,15 @@ func (t *Taker) Analyze(pid int) error {
 	return t.unwinder.Analyze(ctx, pid)
 }
 
-// UserOf returns the number by which the caller's programs know the user of a traced
-// process, 0 for a process that is not traced.
-func (t *Taker) UserOf(pid int) uint16 {
-	user, _ := t.users.of(pid)
+// UserOf returns the number of a traced process's user in the caller's programs, 0 for a
+// process that is not traced.
+func (t *Capture) UserOf(pid int) uint16 {
+	user, _ := t.users.userOf(pid)
 	return user
 }
 
-// delay returns how long new mappings of pid wait. cuda says that it maps a
-// library of CUDA's.
-func (t *Taker) delay(pid int, cuda bool) time.Duration {
+// delay returns how long new mappings of pid wait. cuda says that it maps a CUDA library.
+func (t *Capture) delay(pid int, cuda bool) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if cuda {
@@ -142,8 +139,8 @@ func (t *Taker) delay(pid int, cuda bool) time.Duration {
 	return mappedDelay
 }
 
-// Mapped says that pid has the new mapping m, of CUDA's if cuda is set.
-func (t *Taker) Mapped(pid int, m proc.Mapping, cuda bool) {
+// Mapped says that pid has the new mapping m, of a CUDA library if cuda is set.
+func (t *Capture) Mapped(pid int, m proc.Mapping, cuda bool) {
 	if t.unwinder == nil {
 		return
 	}
@@ -155,7 +152,7 @@ func (t *Taker) Mapped(pid int, m proc.Mapping, cuda bool) {
 }
 
 // Forked says that child began with the mappings of parent.
-func (t *Taker) Forked(parent, child int) {
+func (t *Capture) Forked(parent, child int) {
 	if t.unwinder == nil {
 		return
 	}
@@ -166,9 +163,9 @@ func (t *Taker) Forked(parent, child int) {
 	t.unwinder.Changed(child, delay)
 }
 
-// Replaced says that pid replaced its image. Some of the new one's mappings may
-// have been told before.
-func (t *Taker) Replaced(pid int) {
+// Replaced says that pid replaced its image. Mapped may have been called before for some of
+// the new mappings.
+func (t *Capture) Replaced(pid int) {
 	if t.unwinder != nil {
 		t.unwinder.Ended(pid)
 		t.unwinder.Changed(pid, t.delay(pid, false))
@@ -176,7 +173,7 @@ func (t *Taker) Replaced(pid int) {
 }
 
 // Ended says that pid ended.
-func (t *Taker) Ended(pid int) {
+func (t *Capture) Ended(pid int) {
 	if t.unwinder == nil {
 		return
 	}
@@ -186,65 +183,60 @@ func (t *Taker) Ended(pid int) {
 	t.unwinder.Ended(pid)
 }
 
-// Invalidate makes the next stacks of pid be unwound in full: the memo names
-// one that was dropped.
-func (t *Taker) Invalidate(pid int) {
+// Invalidate empties the memo of pid, so that its next stacks are unwound in full: the memo
+// names a stack that was dropped.
+func (t *Capture) Invalidate(pid int) {
 	if t.unwinder != nil {
-		// It fails where there is no memory for one more process: that has no
-		// memo then.
+		// It fails if there is no memory for one more process, which then has no memo.
 		_ = t.unwinder.Invalidate(pid)
 	}
 }
 
-// drainPatience bounds how long stacks that come late are waited for.
+// drainPatience bounds how long Drain waits.
 const drainPatience = 2 * time.Second
 
-// Drain waits until stacks that led through code which was not known have been sent
-// as well. It is for when the caller's programs send no more, or before all that
-// came so far is shown.
-func (t *Taker) Drain() {
+// Drain waits until stacks through code that was not known have been sent too. Call it when
+// the caller's programs send no more, or before showing all that came so far.
+func (t *Capture) Drain() {
 	if t.unwinder != nil {
 		t.unwinder.Drain(drainPatience)
 	}
 }
 
-// Loss returns what the unwinder lost.
-func (t *Taker) Loss() []loss.Counter {
+// Loss returns the unwinder's counters.
+func (t *Capture) Loss() []loss.Counter {
 	if t.unwinder == nil {
 		return nil
 	}
 	return t.unwinder.loss()
 }
 
-// slow is how long an analysis may take before the user is told.
+// slow is how long an analysis may take before a note says so.
 const slow = 5 * time.Second
 
-// Notes say what the memo did, and what keeps an analysis.
-func (t *Taker) Notes() (out []string) {
+// Notes describe the memo's work, and an analysis that does not end.
+func (t *Capture) Notes() (out []string) {
 	u := t.unwinder
 	if u == nil {
 		return nil
 	}
 	if pid, busy := u.Busy(); busy > slow {
-		out = append(out, fmt.Sprintf("the analysis of process %d has taken %.0f s: stacks of new processes follow frame pointers meanwhile", pid, busy.Seconds()))
+		out = append(out, fmt.Sprintf("the analysis of process %d has taken %.0f s: stacks of new processes follow frame pointers until it ends", pid, busy.Seconds()))
 	}
 	if u.memoErr != nil {
 		out = append(out, fmt.Sprintf("unwind tables are not kept for later runs: %v", u.memoErr))
 	}
 	if s, _, err := u.Stats(); err == nil {
-		out = append(out, fmt.Sprintf("stacks: %d from the memo, %d unwound, %d of them not fit for the memo", s.MemoHits, s.Unwound, s.NotKept))
+		out = append(out, fmt.Sprintf("stacks: %d from the memo, %d unwound, %d of them not fit for the memo", s.MemoHits, s.Unwound, s.NotStored))
 		if s.Verified > 0 {
 			out = append(out, fmt.Sprintf("verified: %d memoized stacks were unwound as well, %d differed", s.Verified, s.Mismatched))
 		}
 	}
-	if u.kernel.freedErr != nil {
-		out = append(out, "Python code objects are read for each stack: the kernel takes no program that counts those that are freed, as Linux 6.0 does")
-	}
-	return append(out, u.codes.notes()...)
+	return out
 }
 
-// Stats returns what came of the stacks so far, nothing without an unwinder.
-func (t *Taker) Stats() (Stats, error) {
+// Stats returns the counts of stacks so far, zeros without an unwinder.
+func (t *Capture) Stats() (Stats, error) {
 	if t.unwinder == nil {
 		return Stats{}, nil
 	}
@@ -252,9 +244,8 @@ func (t *Taker) Stats() (Stats, error) {
 	return s, err
 }
 
-// MemoErr is why each stack is unwound in full although the memo is wanted, nil when
-// that is not so.
-func (t *Taker) MemoErr() error {
+// MemoErr returns why the memo cannot run, nil if it does or was not asked for.
+func (t *Capture) MemoErr() error {
 	if t.unwinder == nil {
 		return nil
 	}
@@ -262,7 +253,7 @@ func (t *Taker) MemoErr() error {
 }
 
 // Close releases the unwinder. The probes must be off.
-func (t *Taker) Close() error {
+func (t *Capture) Close() error {
 	if t.unwinder != nil {
 		return t.unwinder.Close()
 	}

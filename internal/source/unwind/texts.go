@@ -5,9 +5,11 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
 )
 
-// Bytes of each object that the kernel side keeps of a code object (UW_TEXT_NAME,
+// Bytes that the kernel side saves of each object of a code object (UW_TEXT_NAME,
 // UW_TEXT_FILE and UW_TEXT_LINES of bpf/unwind_slot.h).
 const (
 	maxTextName  = 256
@@ -15,8 +17,8 @@ const (
 	maxTextLines = 1024
 )
 
-// A codeText is struct unwind_text of bpf/unwind_slot.h: what the kernel side read of a
-// code object while a frame ran it.
+// A codeText is struct unwind_text of bpf/unwind_slot.h: the names of a code object, which
+// the kernel side read while a frame ran it.
 type codeText struct {
 	_                uint64
 	First, Traceable int32
@@ -31,10 +33,10 @@ type textKey struct {
 	pid, check uint32
 }
 
-// A textOf returns what the kernel side kept of a code object, false for nothing.
+// A textOf returns the saved text of a code object, false if there is none.
 type textOf func(codeID) (*codeText, bool)
 
-// textsOf returns what the map unwind_texts has of a process's code objects.
+// textsOf looks up the code objects of a process in the map unwind_texts.
 func textsOf(kept *ebpf.Map, pid uint32) textOf {
 	return func(id codeID) (*codeText, bool) {
 		key := textKey{id.object, pid, id.check}
@@ -46,7 +48,7 @@ func textsOf(kept *ebpf.Map, pid uint32) textOf {
 	}
 }
 
-// code returns the code object. It has no name if that has no known form.
+// code returns the code object, false if the name or the file has an unknown form.
 func (t *codeText) code(l *codeLayout) (code, bool) {
 	name, nameOK := l.beginning(t.Name[:])
 	file, fileOK := l.beginning(t.File[:])
@@ -59,10 +61,10 @@ func (t *codeText) code(l *codeLayout) (code, bool) {
 	if !cut {
 		lines = lines[:size]
 	}
-	return code{name: name, file: file, first: int(t.First), table: lines, cut: cut, traceable: int(t.Traceable)}, true
+	return code{name: name, file: file, lines: heap.LineTable{Bytes: lines, First: int(t.First), Cut: cut}, traceable: int(t.Traceable)}, true
 }
 
-// beginning returns the characters of a string of which so many bytes are there.
+// beginning returns the characters of a string object that may be cut.
 func (l *codeLayout) beginning(object []byte) (string, bool) {
 	t, ok := l.text(object, len(object))
 	if !ok {

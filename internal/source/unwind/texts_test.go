@@ -19,16 +19,9 @@ func (m *fakeMemory) text(l *codeLayout) *codeText {
 	if l.traceable != 0 {
 		t.Traceable = int32(number(l.traceable))
 	}
-	for _, part := range []struct {
-		to   []byte
-		from uint64
-	}{{t.Name[:], number(l.name)}, {t.File[:], number(l.file)}, {t.Lines[:], number(l.table)}} {
-		for i := range part.to {
-			if p := m.pages[(part.from+uint64(i))/page]; p != nil {
-				part.to[i] = p[(part.from+uint64(i))%page]
-			}
-		}
-	}
+	copy(t.Name[:], m.bytes(number(l.name), maxTextName))
+	copy(t.File[:], m.bytes(number(l.file), maxTextFile))
+	copy(t.Lines[:], m.bytes(number(l.table), maxTextLines))
 	return t
 }
 
@@ -40,12 +33,12 @@ func TestKeptNames(t *testing.T) {
 		kept := func(id codeID) (*codeText, bool) { return text, id == f.codeID }
 		m.put64(codeAt, 0)
 		want := Frame{Kind: Python, Function: "f", File: "/f.py", Line: 8}
-		if got := nameFrames(m, l, neverFreed, kept, []pythonFrame{f})[0]; got != (namedFrame{Frame: want}) {
+		if got := nameFrames(m, l, kept, []pythonFrame{f})[0]; got != (namedFrame{Frame: want}) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		other := f
 		other.check++
-		if got := nameFrames(m, l, neverFreed, kept, []pythonFrame{other})[0]; got.Frame != unnamed(errCodeReplaced) {
+		if got := nameFrames(m, l, kept, []pythonFrame{other})[0]; got.Frame != unnamed(errCodeReplaced) {
 			t.Errorf("other code: %+v", got)
 		}
 	})
@@ -72,7 +65,7 @@ func TestKeptNamesAreCut(t *testing.T) {
 		for _, at := range []int32{3, 100, 5000, 100000} {
 			f.at = at
 			exact := c
-			exact.table, exact.cut = whole, false
+			exact.lines.Bytes, exact.lines.Cut = whole, false
 			got, want := c.frame(l, int(at)), exact.frame(l, int(at))
 			if got.Line != 0 && got.Line != want.Line || at < 200 && got.Line == 0 || at > 4000 && got.Line != 0 || got.Function == "" {
 				t.Errorf("at %d: %+v, want %+v", at, got, want)
@@ -87,16 +80,12 @@ func TestKeptNamesAreCut(t *testing.T) {
 
 // table returns the line table.
 func (m *fakeMemory) table(l *codeLayout) []byte {
-	table := make([]byte, bytesHead)
-	s := []*span{{at: tableAt, to: table}}
-	m.read(s)
-	rest := make([]byte, binary.NativeEndian.Uint64(table[objectSize:]))
-	m.read([]*span{{at: tableAt + bytesHead, to: rest}})
-	return rest
+	size := binary.NativeEndian.Uint64(m.bytes(tableAt+objectSize, 8))
+	return m.bytes(tableAt+bytesHead, size)
 }
 
-// Code that exec ran once is named when it has gone, also where nobody counts what is
-// freed, and where its stack led through a library that was just loaded.
+// Code that exec ran once is named when it is gone, also where its stack led through a
+// library that was just loaded.
 func TestKeptNamesOfExec(t *testing.T) {
 	const files = 50
 	plugin := buildPlugin(t)
@@ -104,7 +93,6 @@ func TestKeptNamesOfExec(t *testing.T) {
 		t.Run(python.name, func(t *testing.T) {
 			p := startTarget(t, python.path, "testdata/execs.py", plugin)
 			c := newCapture(t, Options{}, p.pid)
-			c.byCells(p.pid, false)
 			c.attach(buildLibrary(t), symbol, 1)
 			c.hold.Lock()
 			p.ask("files", files)

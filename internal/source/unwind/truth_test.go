@@ -184,7 +184,7 @@ func compareTruth(t *testing.T, c *capture, python, program, rounds string) {
 	s := c.stats()
 	hits, n := s.MemoHits-before.MemoHits, uint64(len(truths))
 	t.Logf("%d calls, %d from the memo, %d verified, %d not fit for it", n, hits,
-		s.Verified-before.Verified, s.NotKept-before.NotKept)
+		s.Verified-before.Verified, s.NotStored-before.NotStored)
 	if hits < n/2 {
 		t.Errorf("%d of %d calls from the memo, want half and more", hits, n)
 	}

@@ -1,8 +1,8 @@
-// Package unwind takes complete user stacks, native and Python, where a call
-// returns. It is the only package that knows go.opentelemetry.io/ebpf-profiler,
-// whose Go side analyses processes (.eh_frame, CPython's structures) into BPF
-// maps. The unwinding itself, the memo in front of it, Python's names and the
-// events are ours, over the same maps (bpf/unwind.bpf.c).
+// Package unwind captures complete user stacks, native and Python, where a call
+// returns. It is the only package that imports go.opentelemetry.io/ebpf-profiler,
+// whose Go side analyses processes (.eh_frame, CPython's structures) and writes the
+// results into BPF maps. Our own programs read these maps (bpf/unwind.bpf.c): they unwind,
+// and have the memo, Python's names and the events.
 package unwind
 
 import (
@@ -27,9 +27,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/work"
 )
 
-// Options say how to capture. The zero value of each field but Maps will do.
+// Options say how to capture stacks. Only Maps is required.
 type Options struct {
-	// Maps are those of the caller's programs, by name: events, rows, loss,
+	// Maps are the maps of the caller's programs, by name: events, rows, loss,
 	// threads, targets, users, stacks_seen.
 	Maps  map[string]*ebpf.Map
 	users *userTable // of Maps, made by Start if nil
@@ -38,19 +38,21 @@ type Options struct {
 	// Attach is how the exit program will be attached: ebpf.AttachNone for
 	// perf-type uprobes, ebpf.AttachTraceUprobeMulti.
 	Attach ebpf.AttachType
-	// Types are the kernel's, which take 10 ms to read.
+	// Types are the kernel's types, which take 10 ms to read.
 	Types *btf.Cache
 	// First are processes whose analysis begins while programs are loaded.
 	First []int
 	// NoMemo unwinds every stack in full.
 	NoMemo bool
-	// VerifyStacks, when it is not 0, unwinds every so many memo hits in full
-	// and compares.
+	// Modules makes stacks differ by the modules of PyTorch that were called, and have them.
+	Modules bool
+	// VerifyStacks, if it is n and not 0, unwinds every n-th memo hit in full and
+	// compares.
 	VerifyStacks uint32
-	// CacheDir is where unwind tables are kept for later runs, "" for nowhere.
+	// CacheDir is where unwind tables are stored for later runs, "" for nowhere.
 	CacheDir string
-	// Meter, if set, measures the work for each user, by the place that the caller's
-	// programs have for the user.
+	// Meter, if set, measures the work for each user, by the user's number in the caller's
+	// programs.
 	Meter *work.Meter
 }
 
@@ -63,8 +65,7 @@ const (
 	memoryLimit = 64 << 20
 )
 
-// openMemo returns where unwind tables are remembered, and why it is not in the
-// directory that was wanted.
+// openMemo returns the store of unwind tables, and why it is not in CacheDir.
 func (o *Options) openMemo() (*filememo.Memo, error) {
 	if o.CacheDir == "" {
 		return filememo.InMemory(tableKind, memoryLimit), nil
@@ -88,15 +89,14 @@ type Unwinder struct {
 	first     []int          // processes that the start waits for
 	analyse   gate           // one at a time
 	memo      *filememo.Memo // of unwind tables
-	memoErr   error          // why it is not on disk although it was wanted
+	memoErr   error          // why it is not in CacheDir
 	ahead     *ahead
-	aheadDone chan struct{}             // closed when nothing is analysed ahead any more
+	aheadDone chan struct{}             // closed when ahead has ended
 	mappings  map[uint32][]proc.Mapping // by process, as of its last analysis; under analyse
-	settling  sync.WaitGroup            // analyses whose tables are on their way
+	finishing sync.WaitGroup            // analyses whose tables are being loaded
 	schedule  *schedule
 	copies    copies
 	known     *knownProcesses
-	codes     *codeWatch
 
 	unnamed atomic.Uint64 // Python frames
 	pythons unknownPythons
@@ -107,7 +107,7 @@ type Unwinder struct {
 // CAP_SYS_RESOURCE. When ctx ends so does the unwinder's work, but only Close
 // frees it.
 func Start(ctx context.Context, opts Options) (*Unwinder, error) {
-	// Its own messages are not for our users: what matters is counted.
+	// Its own messages are not for our users: counters have what matters.
 	profilerlog.SetLogger(*slog.New(slog.DiscardHandler))
 
 	if opts.users == nil {
@@ -121,13 +121,13 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
+	opts.Types = nil // load has them
 	loaded := make(chan error, 1)
 	go func() { loaded <- load() }()
 	memo, memoErr := opts.openMemo()
 	ctx, cancel := context.WithCancel(ctx)
-	known := &knownProcesses{kernel: k.maps["unwind_processes"]}
 	u := &Unwinder{
-		kernel: k, known: known, codes: newCodeWatch(known), cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
+		kernel: k, known: &knownProcesses{kernel: k.maps["unwind_processes"]}, cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
 		opts: opts, first: opts.First, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
 		memo: memo, memoErr: memoErr, ahead: newAhead(memo), aheadDone: make(chan struct{}),
 	}
@@ -149,9 +149,6 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	err = <-loaded
 	if err == nil {
 		err = u.startCopies()
-	}
-	if k.freed != nil && k.memoErr == nil {
-		u.codes.start(ctx, k.freed)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("load stack capture: %w", err), u.Close())
@@ -179,19 +176,16 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	return err
 }
 
-// closePatience bounds how long Close waits for an analysis, and for each library that
-// is analysed ahead: they read what a target's file system gives.
+// closePatience bounds how long Close waits for an analysis, and for the library that is
+// being analysed ahead: they read files of targets.
 const closePatience = 5 * time.Second
 
-// Close frees what u holds in the kernel. Probes that run its return program must be
-// detached before. If an analysis does not end, Close fails: the kernel then frees
-// all when this process ends.
+// Close frees what u holds in the kernel. Detach the probes that run its return program
+// before. If an analysis does not end, Close fails: the kernel then frees everything when
+// this process ends.
 func (u *Unwinder) Close() error {
 	u.cancel()
 	err := u.closeCopies()
-	if failed := u.codes.close(); failed != nil {
-		return errors.Join(err, fmt.Errorf("close stack capture: %w", failed))
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
 	if err := u.analyse.lock(ctx); err != nil {
@@ -199,7 +193,7 @@ func (u *Unwinder) Close() error {
 		return fmt.Errorf("close stack capture: the analysis of process %d does not end", pid)
 	}
 	<-u.worked
-	u.settling.Wait()
+	u.finishing.Wait()
 	select {
 	case <-u.aheadDone:
 	case <-ctx.Done():

@@ -8,9 +8,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 )
 
-// A userTable knows the users of traced processes. It has descriptors of its own of the
-// tracer's maps, because the tracer may be closed first. They are closed when nothing
-// refers to the table.
+// A userTable maps traced processes to users. It has its own descriptors of the tracer's
+// maps, because the tracer may be closed first. They are closed with the last reference to
+// the table.
 type userTable struct{ targets, users *ebpf.Map }
 
 // newUserTable returns nil if there are no maps.
@@ -29,9 +29,9 @@ func newUserTable(maps map[string]*ebpf.Map) (*userTable, error) {
 	return &userTable{targets, users}, nil
 }
 
-// of returns the place of a process's user, 0 for a process that is not traced, and whether
-// no stack of the process is taken.
-func (t *userTable) of(pid int) (user uint16, shed bool) {
+// userOf returns the number of a process's user, 0 for a process that is not traced, and
+// whether stack capture is off for the process.
+func (t *userTable) userOf(pid int) (user uint16, shed bool) {
 	if t == nil {
 		return 0, false
 	}

@@ -1,4 +1,4 @@
-// Package work measures how long a processor works, and for whom.
+// Package work measures processor time by user.
 package work
 
 import (
@@ -9,14 +9,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
-// A Meter adds up the processor time of work. Users are numbers of the caller's; 0 is for
-// work that is not for one user. It is safe for concurrent use, and nil measures nothing.
+// A Meter adds up processor time. The caller numbers the users; 0 is for work that is for no single
+// user. A Meter is safe for concurrent use. A nil one measures nothing.
 type Meter struct {
 	mu    sync.Mutex
 	times map[uint16]time.Duration
 }
 
-// Do calls f and adds the processor time that it takes in this goroutine.
+// Do calls f and adds the processor time that it uses in this goroutine.
 func (m *Meter) Do(user uint16, f func()) {
 	if m == nil {
 		f()
@@ -37,7 +37,7 @@ func (m *Meter) Do(user uint16, f func()) {
 	f()
 }
 
-// Of returns how long was worked for a user.
+// Of returns the time for a user.
 func (m *Meter) Of(user uint16) time.Duration {
 	if m == nil {
 		return 0
@@ -47,7 +47,7 @@ func (m *Meter) Of(user uint16) time.Duration {
 	return m.times[user]
 }
 
-// Move adds to the times of one user what was worked for another, who has none any more.
+// Move moves the time of one user to another.
 func (m *Meter) Move(from, to uint16) {
 	if m == nil || from == to {
 		return

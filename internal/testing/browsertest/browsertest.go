@@ -77,6 +77,15 @@ func (b *Browser) Dark(dark bool) {
 	}))
 }
 
+// Zone has the browser be in a time zone.
+func (b *Browser) Zone(name string) {
+	b.t.Helper()
+	b.Run(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: name})
+		return err
+	}))
+}
+
 // Run does actions.
 func (b *Browser) Run(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
@@ -88,19 +97,28 @@ func (b *Browser) Run(actions ...chromedp.Action[chromedp.Void]) {
 // Ask returns the value of an expression, as text.
 func (b *Browser) Ask(expression string) string {
 	b.t.Helper()
-	out, err := chromedp.Run(b, chromedp.Evaluate[string]("String("+expression+")"))
+	out, err := b.evaluate(expression)
 	if err != nil {
 		b.t.Fatal(err, b.errors)
 	}
 	return out
 }
 
-// Until waits for an expression to be true.
+func (b *Browser) evaluate(expression string) (string, error) {
+	return chromedp.Run(b, chromedp.Evaluate[string]("String("+expression+")"))
+}
+
+// Until waits for an expression to be true. While the browser goes from one page to another
+// there is nothing to ask.
 func (b *Browser) Until(expression string) {
 	b.t.Helper()
-	for end := time.Now().Add(20 * time.Second); b.Ask("!!("+expression+")") != "true"; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		got, err := b.evaluate("!!(" + expression + ")")
+		if got == "true" && err == nil {
+			return
+		}
 		if time.Now().After(end) {
-			b.t.Fatal("never: ", expression, b.errors)
+			b.t.Fatal("never: ", expression, b.errors, err)
 		}
 	}
 }

@@ -23,12 +23,15 @@ const (
 	EntryCut      = 12
 	EntrySteps    = 13
 	EntryTensors  = 14
+	EntryHeap     = 15
 	entryEvent    = 16
 )
 
 const (
 	forgedBlock  = 256 << 10 // bytes of a payload at most
 	forgedHeader = 56
+	// olderTensors is the event.Space of the tensor layer in the version of the file.
+	olderTensors = 4
 )
 
 // A Forger makes recordings that no Writer would write: every checksum is right, and
@@ -68,7 +71,7 @@ type forgedCaller struct {
 func Forge(limit int) *Forger {
 	header := make([]byte, 32)
 	copy(header, "\x89gpumtr\n")
-	binary.LittleEndian.PutUint32(header[8:], 2)
+	binary.LittleEndian.PutUint32(header[8:], 4)
 	binary.LittleEndian.PutUint32(header[28:], crc32.Checksum(header[:28], crc32.MakeTable(crc32.Castagnoli)))
 	f := &Forger{limit: limit, file: header}
 	f.begin()
@@ -175,9 +178,9 @@ func (f *Forger) Moment(at uint64) *Forger {
 	return f.Uint(0).Bool(true)
 }
 
-// Process tells a process without a program's file.
+// Process appends a process without a program's file or a user.
 func (f *Forger) Process(p event.Process, name string) *Forger {
-	return f.Entry(EntryProcess).Uint(uint64(p.PID), p.Start).Bool(true).Text(name).Bool(true).Uint(0)
+	return f.Entry(EntryProcess).Uint(uint64(p.PID), p.Start).Bool(true).Text(name).Bool(true).Uint(0, 0)
 }
 
 // Place defines a place: with a location, which the caller appends, or without one.
@@ -219,7 +222,7 @@ func (f *Forger) Event(e event.Event) *Forger {
 		sort  byte
 		value uint64
 	}{{32, 'a', e.Addr}, {128, 'h', e.Handle}, {512, 'p', e.Part}, {2048, 's', e.Stream}}
-	if e.Op >= event.OpClient && e.Op <= event.OpDescriptorClose {
+	if e.Op.Kernel() {
 		words[1].sort = 'o'
 	}
 	set(8<<1, e.Size != 0) // wordFine

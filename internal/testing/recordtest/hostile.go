@@ -1,6 +1,7 @@
 package recordtest
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -40,7 +41,7 @@ var Hostile = []struct {
 		p := forgedProcess(1)
 		f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 1 << 40, Size: 1 << 39})
 		for i := uint64(1); f.Room(64); i++ {
-			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: event.SpaceTensor, API: 1, Time: second(1) + i, Proc: p, Addr: 1<<40 + 1024*i, Size: 512, Handle: 1, Part: 1})
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: olderTensors, API: 1, Time: second(1) + i, Proc: p, Addr: 1<<40 + 1024*i, Size: 512, Handle: 1, Part: 1})
 		}
 	}},
 	{"call sites", func(f *Forger) {
@@ -322,6 +323,29 @@ var Hostile = []struct {
 			f.Entry(EntryReported)
 			f.Block()
 		}
+	}},
+	{"heaps", func(f *Forger) {
+		for i := uint64(1); f.Room(40 << 10); i++ {
+			f.Process(forgedProcess(i%3000), "python")
+			f.Entry(EntryHeap).Uint(i%3000, forgedProcess(i%3000).Start).Bool(i%2 == 0).Text("", "", "").Int(0).Uint(5, 1<<60, 2000)
+			for range 2000 { // a new address, all else least: twelve bytes
+				f.Int(1).Uint(1<<7-1).Int(int64(i%64)).Uint(i%24).Text("").Uint(0, 1, 1, 0).Text("", "", "")
+			}
+			f.Uint(0, 0)
+			f.Moment(second(1))
+		}
+	}},
+	{"paths of a heap", func(f *Forger) {
+		sites(f, 1000)
+		for i := uint64(1); f.Room(100 << 10); i++ {
+			more := f.Room(200 << 10)
+			f.Entry(EntryHeap).Uint(1, forgedProcess(1).Start).Bool(more).Text("", "", "").Int(0).Uint(5, 1, 40)
+			for j := range uint64(40) {
+				f.Int(2).Uint(1).Int(0).Uint(j%24).Text(strings.Repeat("[1", 1000)+fmt.Sprint(i, j)).Uint(0, 1, 1, 0).Text("", "", "")
+			}
+			f.Uint(0, 0)
+		}
+		f.Moment(second(2))
 	}},
 }
 

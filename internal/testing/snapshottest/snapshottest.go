@@ -2,6 +2,7 @@
 package snapshottest
 
 import (
+	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -144,6 +145,24 @@ func TwoProcesses() *snapshot.Snapshot {
 		},
 		Live: []snapshot.Allocation{{Sample: 1, Address: 0x1000, Size: 5 << 20, Time: Start}},
 	}
+}
+
+// Tenants are TwoProcesses of two users, one in a pod and one a job, and a third one of which
+// less is known.
+func Tenants() *snapshot.Snapshot {
+	s := TwoProcesses()
+	third, process := s.Samples[0], s.Processes[0]
+	third.PID, process.PID = 12, 12
+	third.InuseBytes, process.Inuse = 1<<20, 1<<20
+	s.Samples, s.Processes = append(s.Samples, third), append(s.Processes, process)
+	for i, who := range []snapshot.Who{
+		{User: "ada", Command: "python3 /srv/serve.py --model llama-8b --dtype bf16", Namespace: "research", Pod: "serve-0", PodUID: "2c48913c-b29f-11e7-9350-020968147796", Container: "main", ContainerID: strings.Repeat("0123456789abcdef", 4)},
+		{User: "1001", Command: "python3 /srv/serve.py " + strings.Repeat("--option ", 30), Service: "slurmd.service", Job: "4711"},
+		{User: "ada", ContainerID: strings.Repeat("fedcba9876543210", 4), Command: "\x1b[2J\n\xff=cmd|'/c calc'!A0"},
+	} {
+		s.Samples[i].Who, s.Processes[i].Who = &who, who
+	}
+	return s
 }
 
 // Hostile is what a traced program would call itself to harm a reader:

@@ -26,10 +26,17 @@ def by_operator(recording, at):
     own, total = {}, {}
     for row in csv.DictReader(io.StringIO(text)):
         if row["kind"] == "tensor":
-            name = row["operator"]
+            name = "" if row["operator"].startswith("[") else row["operator"]
             own[name] = own.get(name, 0) + int(row["alloc_bytes"])
             total[name] = total.get(name, 0) + int(row["total_alloc_bytes"])
     return own, total
+
+
+def at_peak(recording):
+    """What a report shows of a recording's peak: its page, and the bytes in tensors then."""
+    page, text = (subprocess.run([TOOL, "report", recording, *more], check=True, capture_output=True, text=True).stdout
+                  for more in ((), ("--by", "kind", "--csv")))
+    return page, sum(int(row["inuse_bytes"]) for row in csv.DictReader(io.StringIO(text)) if row["kind"] == "tensor")
 
 
 def less(a, b):
@@ -53,6 +60,11 @@ def profiler(r):
                 t.go()
             said, _ = t.at("said")
             t.finish()
+        page, tensors = at_peak(t.tracer.recording)
+        r.note(f"{model}: its first screen", page)
+        r.check(f"{model}: it is of the peak", "At the peak (--at peak), " in page.splitlines()[1], page)
+        r.check(f"{model}: tensors at the peak, within 1 % of torch.cuda.max_memory_allocated", abs(tensors - said["most"]) <= 0.01 * said["most"],
+                (tensors, said["most"]))
         for name, theirs in said["categories"].items():
             share, differ = agreement(ours[name], theirs)
             # It has no category for what GPT-2 computes of integers.

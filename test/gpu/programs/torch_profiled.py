@@ -123,7 +123,7 @@ def main():
         step()
     checkpoint("end", **held())
     own, total = operators(prof)
-    checkpoint("said", **held(), own=own, total=total, categories={name: categories(prof, at) for name, at in moments.items()})
+    checkpoint("said", **held(), most=torch.cuda.max_memory_allocated(), own=own, total=total, categories={name: categories(prof, at) for name, at in moments.items()})
 
 
 main()

@@ -126,7 +126,7 @@ func TestVerify(t *testing.T) {
 
 // A stack of the interpreter's, of Python functions and of C between them.
 func TestPython(t *testing.T) {
-	const depth, calls = 150, 100
+	const depth, calls = 150, 300 // one call in a hundred may be unwound again
 	program := fmt.Sprintf(`
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -240,7 +240,7 @@ func TestCapabilities(t *testing.T) {
 // What PyTorch's allocator says that it handed out and holds is what its tensors, all of
 // them or a sample, and the rest of its segments add up to.
 func TestTensors(t *testing.T) {
-	for name, flags := range map[string][]string{"all": nil, "a sample": {"--tensor-sample", "64KiB", "--tensor-min", "1KiB"}} {
+	for name, flags := range map[string][]string{"all": nil, "a sample": {"--tensor-sample", "64KiB"}} {
 		t.Run(name, func(t *testing.T) {
 			w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
 			run(t, w, "tensor; untensor; empty_cache") // loads libc10, as an import of PyTorch does

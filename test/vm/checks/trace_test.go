@@ -276,11 +276,7 @@ func (p profile) memoized() {
 	for _, s := range p.Samples {
 		different[fmt.Sprint(s.Stack)] = true
 	}
-	once := len(different)
-	if slices.ContainsFunc(p.Notes, func(note string) bool { return strings.HasSuffix(note, "Python code objects were watched") }) {
-		once *= 2 // when that begins the memo begins anew
-	}
-	again := max(0, unwound-once)
+	again := max(0, unwound-len(different))
 	p.Logf("%d stacks from the memo, %d unwound, %d different", known, unwound, len(different))
 	if known == 0 || 100*again > known+again {
 		p.Errorf("%d of %d stacks that came again were not known to the memo", again, known+again)

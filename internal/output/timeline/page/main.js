@@ -3,34 +3,44 @@ async function main() {
   const blocks = await unpacked(), meta = metaOf(blocks);
   const model = new Model(meta, changesOf(blocks), livesOf(blocks));
   const time = model.changes.time;
-  let place = -1, grouped = null, chosen = [-1, -1], second = false;
+  let place = -1, grouped = null, peak = null, chosen = [-1, -1], second = false, only = ""; // only: the group that is shown alone
 
   $("title").textContent = "GPU memory of " + meta.title;
   const begin = new Date(meta.begin_ms);
   $("about").textContent = [
-    begin.toISOString().replace("T", " ").slice(0, 19) + " UTC", duration(meta.end, 1e7), meta.changes.toLocaleString("en-US") + " changes",
-    meta.driver && "driver " + meta.driver, "gpumemtrace " + meta.version,
+    begin.toISOString().replace("T", " ").slice(0, 19) + " UTC", duration(meta.end, 1e7), !meta.profile && meta.changes.toLocaleString("en-US") + " changes",
+    meta.driver && "driver " + meta.driver, meta.version && "gpumemtrace " + meta.version,
   ].filter(Boolean).join(" · ");
+  document.body.classList.toggle("profile", !!meta.profile);
   const notes = [];
   if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, of each ${meta.bucket.toLocaleString("en-US")} changes those where the total of a GPU, or of other memory, was lowest and highest, and the last. Zooming in shows no more than these. Peaks are exact.`);
   if (!meta.map_exact) notes.push("Where memory lay is known at some moments only: the map is of the last one before.");
   notes.push(...(meta.notes || []), ...(meta.loss || []).map((l) => `${l.value.toLocaleString("en-US")} ${l.help} (${l.name})`));
   $("notes").hidden = !notes.length;
-  $("notes").querySelector("summary").textContent = notes.length + (notes.length === 1 ? " note" : " notes") + " on what is not known, or was lost";
+  $("notes").querySelector("summary").textContent = notes.length + (notes.length === 1 ? " note" : " notes") + (meta.profile ? " of the profile" : " on what is not known, or was lost");
   $("notes").querySelector("ul").replaceChildren(...notes.map((n) => make("li", n)));
 
-  const flame = new Flame(model), map = new AddressMap(model);
+  const flame = new Flame(model), map = new AddressMap(model), table = new Table(model, () => update()), trees = [];
+  const native = () => $("native").checked;
   const chart = new Chart(model, {
     hover: (...x) => requestAnimationFrame(() => tip(...x)),
     choose: (i, other) => choose(i, other || second),
     pointed: (i) => pointed(i),
-    moved: () => span(),
+    moved: () => { span(); events(); },
   });
 
   function span() {
     const from = last(time, chart.from), to = last(time, chart.to);
-    $("span").textContent = `${duration(chart.to - chart.from)} in view, ${(to - from).toLocaleString("en-US")} ${meta.exact ? "changes" : "moments"}${chart.all ? ", each drawn" : ": lowest, highest and last of each pixel"}`;
+    $("span").textContent = `${duration(chart.to - chart.from)} in view, ${(to - from).toLocaleString("en-US")} ${meta.exact ? "changes" : "moments"}${chart.all ? ", each drawn" : ": the highest of each pixel"}`;
   }
+  // events lists what came and went between two chosen moments, or in view, about the chosen one.
+  function events() {
+    if (!$("events").open) return;
+    const [a, b] = chosen, wanted = (row) => grouped.of[row] >= 0;
+    if (b >= 0) fillEvents(model, wanted, Math.min(a, b) + 1, Math.max(a, b) + 1, -1, native(), point);
+    else fillEvents(model, wanted, last(time, chart.from - 1) + 1, last(time, chart.to) + 1, a, native(), point);
+  }
+  function point(i) { chart.point(i); choose(i, second); }
   function pointed(i) {
     const held = model.at(i), sums = chart.sums(held), near = chart.marks.filter((m) => last(time, m.t) === i).map((m) => m.text);
     let what = "";
@@ -56,7 +66,10 @@ async function main() {
       return tr;
     };
     table.append(line(duration(time[i], (chart.to - chart.from) / 1000), total, "", true));
+    const band = chart.bandAt(chart.plot.posToVal(left, "x") * 1e9);
+    if (band) table.append(line("lowest of this pixel", band[0]), line("highest of this pixel", band[1]));
     const order = [...sums.keys()].filter((g) => sums[g] > 0).reverse();
+    for (const o of chart.outlined()) table.append(line(o.name, o.at(chart.plot.posToVal(left, "x") * 1e9)));
     for (const g of order) table.append(line(grouped.groups[g].name.slice(0, 70), sums[g], colourOf(grouped.groups[g]), g === group));
     e.replaceChildren(table);
     let best = -1;
@@ -89,36 +102,83 @@ async function main() {
     const sign = Number($("sign").value);
     $("moment").textContent = before
       ? `From ${duration(time[a], 1e3)} (A) to ${duration(time[b], 1e3)} (B): ${signed(of(held) - of(before))}`
-      : `Live at ${duration(time[a], 1e3)}: ${bytes(of(held))}` + (a === model.totals[place].at ? ", the peak" : "");
-    flame.show(valuesOf(model, place, held, before, sign), before && (sign > 0 ? "hsl(6 75% 70%)" : "hsl(210 70% 72%)"));
-    fillTable(model, place, held, before);
+      : meta.profile ? `In use: ${bytes(of(held))}` : `Live at ${duration(time[a], 1e3)}: ${bytes(of(held))}` + (a === peak.at ? ", the peak" : "");
+    flame.show(valuesOf(model, grouped.of, held, before, sign), before && (sign > 0 ? "hsl(6 75% 70%)" : "hsl(210 70% 72%)"));
+    table.show(grouped.of, held, before, native());
     map.show(place, grouped, time[b >= 0 ? b : a], held);
+    $("command").textContent = before ? `gpumemtrace diff RECORDING --before ${at(a)} --after ${at(b)}` : `gpumemtrace report RECORDING --at ${at(a)}`;
+    remember();
   }
-  function legend() {
-    const li = (g) => { const e = make("li"), s = make("span", undefined, "swatch"); s.style.setProperty("--c", colourOf(g)); e.append(s, g.name + " "); if (!g.other) e.append(make("span", "≤ " + bytes(g.most))); e.title = g.name; return e; };
-    $("legend").replaceChildren(...[...grouped.groups].reverse().map(li));
+  // remember lists the events of what is shown, and has the address name it.
+  function remember() {
+    const [a, b] = chosen;
+    const state = { of: meta.places[place].name, by: $("group").value, at: !meta.profile && at(a), to: b >= 0 && at(b), events: $("events").open && "1", only, process: $("process").value, text: $("filter").value, native: native() && "1", sort: table.order };
+    for (const name of Object.keys(state)) if (!state[name]) delete state[name];
+    events();
+    history.replaceState(null, "", "#" + new URLSearchParams(state));
+  }
+  // at is a time as --at takes it, to the nanosecond.
+  function at(i) { return (time[i] / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s"; }
+  // The part of the address after # names what is shown.
+  function restore() {
+    const x = new URLSearchParams(location.hash.slice(1)), to = shown.find((p) => meta.places[p].name === x.get("of"));
+    const instant = (name) => x.has(name) ? chart.instantAt(Math.round(parseFloat(x.get(name)) * 1e9)) : -1;
+    for (const [name, id] of [["by", "group"], ["process", "process"]]) if ([...$(id).options].some((o) => o.value === x.get(name))) $(id).value = x.get(name);
+    $("events").open = x.has("events");
+    if (x.has("native")) $("native").checked = x.get("native") === "1";
+    table.order = x.get("sort") || "";
+    drawTree();
+    only = x.get("only") || "";
+    $("filter").value = x.get("text") || "";
+    if (x.has("at")) chosen = [instant("at"), instant("to")];
+    go(to === undefined ? shown[0] : to);
+  }
+  function legend(groups) {
+    const li = (g) => {
+      const e = make("li"), b = make("button");
+      b.append(...entryOf(g, meta.profile ? "" : g.most > model.totals[place].peak ? "at its own highest " : "≤ "));
+      b.title = (only === g.name ? "Show all" : "Show only " + g.name) + (g.other || meta.profile ? "" : `. It held most at ${duration(time[g.at], 1e6)}: ${exactly(g.most)}.`);
+      b.setAttribute("aria-pressed", String(only === g.name));
+      b.addEventListener("click", () => { only = only === g.name ? "" : g.name; show(); });
+      e.append(b);
+      return e;
+    };
+    const outlines = chart.outlined().map((o, n) => {
+      const e = make("li"), s = make("span", undefined, "swatch dashed");
+      s.style.setProperty("--dash", `${outlineDash(n)[0]}px`);
+      e.append(s, o.name + " ", make("span", "≤ " + bytes(o.highest(0, Infinity))));
+      return e;
+    });
+    $("legend").replaceChildren(...outlines, ...[...groups].reverse().map(li));
   }
   function show() {
-    grouped = groupsOf(model, place, $("group").value);
-    chart.show(place, grouped);
-    legend();
+    const all = groupsOf(model, place, $("group").value), text = $("filter").value.trim();
+    const process = $("process").value, found = text && model.matches(text), wanted = (row) => (!found || found[row]) && (!process || model.text(meta.rows.process[row]) === process);
+    grouped = narrow(all, only, wanted);
+    peak = only || found || process ? model.highest(grouped.of) : model.totals[place];
+    chart.show(place, grouped, peak);
+    legend(all.groups);
     span();
     update();
   }
+  // drawTree has the flame graph draw stacks with or without native frames.
+  function drawTree() { flame.use(model, native() ? undefined : trees[0] ||= withoutNative(model)); }
   function go(p) {
-    const moved = place >= 0;
     place = p;
     for (const tab of $("places").children) { tab.setAttribute("aria-selected", String(tab.place === p)); tab.tabIndex = tab.place === p ? 0 : -1; }
-    if (!moved || chosen[0] < 0) chosen = [model.totals[p].at, -1];
+    if (chosen[0] < 0) chosen = [model.totals[p].at, -1];
     show();
   }
 
   const shown = meta.places.map((_, p) => p).filter((p) => model.totals[p].any)
     .sort((a, b) => meta.places[b].gpu - meta.places[a].gpu || (meta.places[a].name < meta.places[b].name ? -1 : 1));
-  if (!shown.length) { $("failed").hidden = false; $("failed").textContent = "The recording has no memory in it."; return; }
+  if (!shown.length) { $("failed").hidden = false; $("failed").textContent = `The ${meta.profile ? "profile" : "recording"} has no memory in it.`; return; }
+  const processes = [...new Set(meta.rows.process)].map((i) => model.text(i)).filter(Boolean).sort();
+  $("process").append(...processes.map((name) => make("option", name)));
+  $("process").hidden = processes.length < 2;
   $("places").append(...shown.map((p) => {
     const tab = make("button");
-    tab.append(make("b", meta.places[p].name), make("span", "peak " + bytes(model.totals[p].peak)));
+    tab.append(make("b", meta.places[p].name), make("span", (meta.profile ? "" : "peak ") + bytes(model.totals[p].peak)));
     tab.setAttribute("role", "tab");
     tab.place = p;
     tab.addEventListener("click", () => go(p));
@@ -128,12 +188,15 @@ async function main() {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[e.key], tabs = [...$("places").children], to = tabs[tabs.indexOf(document.activeElement) + by];
     if (by && to) { to.focus(); go(to.place); }
   });
-  $("group").addEventListener("change", show);
+  $("group").addEventListener("change", () => { only = ""; show(); });
+  for (const [id, event] of [["filter", "input"], ["process", "change"]]) $(id).addEventListener(event, show);
+  $("events").addEventListener("toggle", remember);
+  $("native").addEventListener("change", () => { drawTree(); update(); });
   $("sign").addEventListener("change", update);
   $("compare").addEventListener("click", () => { if (chosen[1] >= 0) { chosen[1] = -1; second = false; } else second = !second; update(); });
   const act = {
     in: () => chart.zoom(0.5), out: () => chart.zoom(2), left: () => chart.move(-0.25), right: () => chart.move(0.25), all: () => chart.view(0, chart.end),
-    peak: () => { chart.point(model.totals[place].at); choose(model.totals[place].at, false); },
+    peak: () => { chart.point(peak.at); choose(peak.at, false); },
   };
   for (const id of Object.keys(act)) $(id).addEventListener("click", act[id]);
   const mark = (by) => {
@@ -153,9 +216,9 @@ async function main() {
   };
   $("chart").addEventListener("keydown", (e) => { if (keys[e.key] && !e.ctrlKey && !e.metaKey && !e.altKey) { e.preventDefault(); keys[e.key](e); } });
   addEventListener("scroll", () => { $("tip").hidden = true; }, { passive: true });
-  go(shown[0]);
-  pointed(model.totals[place].at);
-  dark.addEventListener("change", () => { legend(); update(); });
+  restore();
+  pointed(peak.at);
+  dark.addEventListener("change", show);
   document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
 }
 

@@ -7,6 +7,8 @@ class AddressMap {
   constructor(model) {
     this.model = model; this.canvas = $("map"); this.at = -1; this.boxes = []; this.total = 0;
     this.canvas.addEventListener("mousemove", (e) => this.pointer(e));
+    this.canvas.addEventListener("pointermove", (e) => { if (e.pointerType === "mouse" && this.at >= 0) tipAt(e, ...$("block").textContent.split(/(?<=\)): /)); });
+    this.canvas.addEventListener("pointerleave", () => { $("tip").hidden = true; });
     this.canvas.addEventListener("click", (e) => this.pointer(e));
     this.canvas.addEventListener("keydown", (e) => {
       const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10 }[e.key], zoom = { "+": 2, "=": 2, "-": 0.5, 0: 0 }[e.key];

@@ -1,47 +1,99 @@
 
 const shownFirst = () => innerWidth < 640 ? 10 : 25;
 
-// fillTable lists what was live, or what changed: so many rows of it.
-function fillTable(model, place, held, before, most = shownFirst()) {
-  const meta = model.meta.rows, all = [];
-  let sum = 0;
-  for (let row = 0; row < model.rows; row++) {
-    if (model.place[row] !== place) continue;
-    const v = before ? held[row] - before[row] : held[row];
-    if (v) all.push([row, v]);
-    sum += held[row];
+// stackOf returns a stack that can be opened: what labels say of it, and its frames.
+function stackOf(model, row, native) {
+  const more = make("details"), list = make("ol"), { rows } = model.meta;
+  more.append(make("summary", model.text(rows.title[row]) || "[no stack]"), list);
+  more.addEventListener("toggle", () => {
+    if (!more.open || list.children.length) return;
+    for (const name of ["process", "category", "module", "operator"]) if (model.text(rows[name][row])) list.append(make("li", `${name}: ${model.text(rows[name][row])}`));
+    const whole = model.stack(row), shown = native ? whole : ownFrames(model, whole);
+    for (const i of shown) { const f = model.frame(i); list.append(make("li", (f.name || f.short) + " " + f.where)); }
+    if (shown.length < whole.length) list.append(make("li", `and ${count(whole.length - shown.length, "native frame")}`));
+  });
+  return more;
+}
+
+// A Table lists what was live, or what changed. order is the column that it is sorted by, in
+// lower case, with a minus before it where the largest comes first.
+class Table {
+  constructor(model, sorted) { this.model = model; this.sorted = sorted; this.order = ""; }
+  show(of, held, before, native) {
+    const all = [];
+    let sum = 0;
+    for (let row = 0; row < this.model.rows; row++) {
+      if (of[row] < 0) continue;
+      const by = before ? held[row] - before[row] : held[row];
+      if (by) all.push({ row, by, a: before ? before[row] : 0, b: held[row] });
+      sum += held[row];
+    }
+    const columns = this.columns(all, before, sum, native), down = this.order.startsWith("-"), name = this.order.replace(/^-/, "");
+    const column = columns.find((c) => c.name.toLowerCase() === name);
+    const compare = (x, y) => x < y ? -1 : x > y ? 1 : 0;
+    all.sort((x, y) => column && (down ? -1 : 1) * compare(column.key(x), column.key(y)) || Math.abs(y.by) - Math.abs(x.by) || x.row - y.row);
+    this.head(columns, column, down);
+    this.fill(columns, all, before, shownFirst());
   }
-  all.sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]) || a[0] - b[0]);
-  const rows = all.slice(0, most), some = (column) => rows.some(([row]) => model.text(column[row]));
-  const grew = rows.some(([row]) => meta.grew[row] > 0);
-  const columns = [
-    before ? ["CHANGE", "n", ([, v]) => { const e = make("td", signed(v), "n " + (v > 0 ? "up" : "down")); e.title = exactly(v); return e; }] : ["BYTES", "n", ([, v]) => { const e = make("td", bytes(v), "n"); e.title = exactly(v); return e; }],
-    before ? ["A", "n", ([row]) => make("td", bytes(before[row]), "n")] : ["OF ALL", "n wide", ([, v]) => make("td", (100 * v / sum).toFixed(1) + "%", "n wide")],
-    before && ["B", "n", ([row]) => make("td", bytes(held[row]), "n")],
-    grew && ["GREW", "n", ([row]) => { const e = make("td", meta.grew[row] > 0 ? signed(meta.grew[row]) : "", "n"); e.title = "over the last training steps"; return e; }],
-    ["FOR", "l", ([row]) => make("td", model.text(meta.cause[row]), "l")],
-    ["OWNER", "l wide", ([row]) => make("td", model.text(meta.owner[row]), "l wide")],
-    some(meta.category) && ["CATEGORY", "l wide", ([row]) => make("td", model.text(meta.category[row]), "l wide")],
-    some(meta.module) && ["MODULE", "l wide", ([row]) => make("td", model.text(meta.module[row]), "l wide")],
-    ["STACK", "s", ([row]) => {
-      const td = make("td", undefined, "s"), more = make("details"), list = make("ol");
-      more.append(make("summary", model.text(meta.title[row]) || "[no stack]"), list);
-      more.addEventListener("toggle", () => {
-        if (more.open && !list.children.length) for (const i of model.stack(row)) { const f = model.frame(i); list.append(make("li", (f.name || f.short) + " " + f.where)); }
+  // columns returns those of the table: name, class, what a cell has, and what it is sorted by.
+  columns(all, before, sum, native) {
+    const { model } = this, { rows } = model.meta, some = (name) => rows[name] && all.some((x) => model.text(rows[name][x.row]));
+    const figure = (name, key, show, title) => ({ name, key, className: "n", cell: (td, x) => { td.textContent = show(x); if (title) td.title = title(x); } });
+    const label = (name, column, more = "", title = "") => ({
+      name, key: (x) => model.text(rows[column][x.row]), className: "l wide" + more,
+      cell: (td, x) => {
+        const text = model.text(rows[column][x.row]), part = make("bdi", text);
+        part.title = [text, title].filter(Boolean).join(": ");
+        td.append(part);
+        td.addEventListener("click", () => td.classList.toggle("whole"));
+      },
+    });
+    const changed = figure("CHANGE", (x) => x.by, (x) => signed(x.by), (x) => exactly(x.by)), { cell } = changed;
+    changed.cell = (td, x) => { cell(td, x); td.classList.add(x.by > 0 ? "up" : "down"); };
+    const part = figure("OF ALL", (x) => x.by, (x) => (100 * x.by / sum).toFixed(1) + "%");
+    part.className = "n wide";
+    return [
+      ...before ? [changed, figure("A", (x) => x.a, (x) => bytes(x.a)), figure("B", (x) => x.b, (x) => bytes(x.b))] : [figure("BYTES", (x) => x.by, (x) => bytes(x.by), (x) => exactly(x.by)), part],
+      all.some((x) => rows.grew[x.row] > 0) && figure("GREW", (x) => rows.grew[x.row], (x) => rows.grew[x.row] > 0 ? signed(rows.grew[x.row]) : "", () => "over the last training steps"),
+      { ...label("FOR", "cause"), className: "l" },
+      new Set(all.map((x) => rows.process[x.row])).size > 1 && label("PROCESS", "process"),
+      label("OWNER", "owner"),
+      some("category") && label("CATEGORY", "category"),
+      some("holder") && label("HOLDER", "holder", " end", "the object that held most of it at the end"),
+      some("module") && label("MODULE", "module", " end"),
+      some("operator") && label("OPERATOR", "operator"),
+      { name: "STACK", className: "s", key: (x) => model.text(rows.title[x.row]), cell: (td, x) => td.append(stackOf(model, x.row, native)) },
+    ].filter(Boolean);
+  }
+  head(columns, sorted, down) {
+    const row = make("tr"), focused = document.activeElement.closest && document.activeElement.closest("#table th");
+    for (const c of columns) {
+      const th = make("th", undefined, c.className), b = make("button", c.name);
+      th.scope = "col";
+      if (c === sorted) th.setAttribute("aria-sort", down ? "descending" : "ascending");
+      b.addEventListener("click", () => {
+        const name = c.name.toLowerCase(), largest = c.className.startsWith("n"); // largest numbers first, and A before B
+        this.order = c !== sorted ? (largest ? "-" : "") + name : (down ? "" : "-") + name;
+        this.sorted();
       });
-      td.append(more);
-      return td;
-    }],
-  ].filter(Boolean);
-  const head = make("tr");
-  for (const [name, className] of columns) { const th = make("th", name, className); th.scope = "col"; head.append(th); }
-  $("table").tHead.replaceChildren(head);
-  $("table").tBodies[0].replaceChildren(...rows.map((x) => { const tr = make("tr"); for (const [, , cell] of columns) tr.append(cell(x)); return tr; }));
-  const rest = all.slice(most).reduce((n, x) => n + x[1], 0), more = $("more");
-  more.textContent = all.length ? "" : before ? "Nothing differs." : "Nothing was live.";
-  if (all.length > most) {
-    const button = make("button", `Show more: ${(all.length - most).toLocaleString("en-US")} rows, together ${bytes(rest)}`);
-    button.addEventListener("click", () => { fillTable(model, place, held, before, most * 4); $("table").tBodies[0].rows[most].querySelector("summary").focus(); });
+      th.append(b);
+      row.append(th);
+    }
+    $("table").tHead.replaceChildren(row);
+    if (focused) for (const b of row.querySelectorAll("button")) if (b.textContent === focused.textContent) b.focus({ preventScroll: true });
+  }
+  // fill lists so many rows.
+  fill(columns, all, before, most) {
+    $("table").tBodies[0].replaceChildren(...all.slice(0, most).map((x) => {
+      const tr = make("tr");
+      for (const c of columns) { const td = make("td", undefined, c.className); c.cell(td, x); tr.append(td); }
+      return tr;
+    }));
+    const more = $("more");
+    more.textContent = all.length ? "" : before ? "Nothing differs." : "Nothing was live.";
+    if (all.length <= most) return;
+    const button = make("button", `Show more: ${(all.length - most).toLocaleString("en-US")} rows, together ${bytes(all.slice(most).reduce((n, x) => n + x.by, 0))}`);
+    button.addEventListener("click", () => { this.fill(columns, all, before, most * 4); $("table").tBodies[0].rows[most].querySelector("summary").focus(); });
     more.append(button);
   }
 }

@@ -28,24 +28,30 @@ def mix(h, w):
     return h ^ h >> 32
 
 
-def characters(s):
-    """Returns the memory of a string's first 4,096 characters."""
+def characters(s, count):
+    """Returns the memory of a string's first characters."""
     most = max(map(ord, s), default=0)
     size = 1 if most < 0x100 else 2 if most < 0x10000 else 4
-    return b"".join(ord(c).to_bytes(size, sys.byteorder) for c in s[:4096])
+    return b"".join(ord(c).to_bytes(size, sys.byteorder) for c in s[:count])
+
+
+def content(h, b):
+    end = b[-256:]
+    for i in range(0, len(end), 8):
+        h = mix(h, int.from_bytes(end[i:i + 8].ljust(8, b"\0"), sys.byteorder))
+    return max(mix(h, len(b)), 1)
 
 
 def uw_code(code):
-    """Returns what the kernel side tells of it (bpf/unwind_python.h)."""
+    """Returns what the kernel side reports of it (bpf/unwind_python.h)."""
     counts = (code.co_argcount << 25) + (code.co_kwonlyargcount << 18) + (code.co_flags << 10) + code.co_firstlineno
     table = code.co_linetable if VERSION >= (3, 10) else code.co_lnotab
-    h = mix(mix(id(code.co_filename), id(code.co_name)), id(table))
-    if not code.co_flags & 1:
-        file = characters(code.co_filename)
-        end = file[-64:].ljust(64, b"\0")
-        for i in range(0, 64, 8):
-            h = mix(h, int.from_bytes(end[i:i + 8], sys.byteorder))
-        h = mix(h, len(file))
+    name = getattr(code, "co_qualname", code.co_name)
+    if VERSION >= (3, 12):
+        return ctypes.c_uint32.from_address(id(code) + 92).value
+    h = content(0, characters(code.co_filename, 4096))
+    h = content(h, characters(name, 1024))
+    h = content(h, table)
     return (counts ^ h ^ h >> 32) & 0xFFFFFFFF
 
 

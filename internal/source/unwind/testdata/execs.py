@@ -14,6 +14,15 @@ def files(n):
         exec(compile("\n" * i + "call()", "<file %d>" % i, "exec"), {"call": call})
 
 
+def function(n):
+    call()
+
+
+def execute(python):
+    """Replaces this process's image."""
+    os.execv(python, [python, __file__])
+
+
 def load(n):
     """Loads a library and calls it at once."""
     exec(compile("\n\nlibrary(path).plugin_allocate(ctypes.c_size_t(1))", "<loader>", "exec"),

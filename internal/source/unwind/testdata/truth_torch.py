@@ -5,7 +5,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import truth
-from truth import call, leaf, note
+import truth_note
+from truth_note import call, leaf, note
 
 torch.set_num_threads(1)
 
@@ -69,11 +70,11 @@ def step(model):
 
 def main():
     step(MODELS["nested"])  # what is imported at the first use is
-    truth.noted.clear()
+    truth_note.noted.clear()
     gc.disable()
     truth.start()
     for _ in range(int(truth.sys.argv[2])):
-        for truth.now, model in MODELS.items():
+        for truth_note.now, model in MODELS.items():
             step(model)
             torch.no_grad()(model)(torch.randn(1, 4))
             leaf()

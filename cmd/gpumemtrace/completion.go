@@ -1,0 +1,46 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
+)
+
+// completeValues makes shells offer the values of --by and --format.
+func completeValues(root *cobra.Command) {
+	for _, c := range append(root.Commands(), root) {
+		by, format := export.ByNames(), formats()
+		switch c.Name() {
+		case root.Name():
+			format = ofMoments()
+		case "holders":
+			by, format = holders.Names(), (&holdersCommand{}).formats()
+		}
+		complete(c, "by", by)
+		complete(c, "format", format.Names())
+	}
+}
+
+// complete makes shells offer the values of a flag. If the flag takes a list, shells offer
+// them after each comma too. A command may lack the flag.
+func complete(c *cobra.Command, name string, values []string) {
+	flag := c.Flag(name)
+	if flag == nil {
+		return
+	}
+	_ = c.RegisterFlagCompletionFunc(name, func(_ *cobra.Command, _ []string, typed string) (out []string, _ cobra.ShellCompDirective) {
+		begun := ""
+		if flag.Value.Type() == "stringSlice" {
+			begun = typed[:strings.LastIndex(typed, ",")+1]
+		}
+		for _, v := range values {
+			if strings.HasPrefix(begun+v, typed) {
+				out = append(out, begun+v)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}) // this cannot fail: the flag exists, and is registered only once
+}

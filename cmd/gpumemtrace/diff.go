@@ -1,0 +1,181 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
+)
+
+const diffExamples = `  gpumemtrace diff monday.gmt tuesday.gmt           # two runs, each at its peak
+  gpumemtrace diff monday.gmt tuesday.gmt -o page.html # also the page of tuesday, with monday as an outline
+  gpumemtrace diff run.gmt --before 5m --after peak # two moments of one recording
+  gpumemtrace diff run.gmt --before peak-1s --after peak --by module
+  gpumemtrace diff train.000001.pb.gz train.000009.pb.gz
+  gpumemtrace diff --ranks rank*.gmt                # the ranks of a job: what is the same, and which rank differs`
+
+// A diffCommand compares two files, two moments of one, or the ranks of a job.
+type diffCommand struct {
+	opts          export.Options
+	first, second moment
+	by            []string
+	ranks         bool
+	rows          rowFlags
+	page          traceFlags
+}
+
+func newDiff() *cobra.Command {
+	d := diffCommand{opts: layout(os.Stdout)}
+	c := &cobra.Command{
+		Use:     "diff BEFORE [AFTER]",
+		Short:   "Print what changed between two runs, two profiles, or two moments of a recording",
+		Example: diffExamples,
+		Args:    d.args,
+		RunE:    func(_ *cobra.Command, args []string) error { return d.run(args) },
+	}
+	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file")
+	c.Flags().Var(&d.second, "after", "the moment of AFTER, in the same form; without AFTER, it is a moment of BEFORE")
+	c.Flags().Var(&d.second, "at", "with --ranks: the moment at which to compare the ranks")
+	c.Flags().StringSliceVar(&d.by, "by", nil, "group rows by these, as in report --by (several with commas)")
+	addPageFlags(c.Flags(), &d.page, "also write the page of AFTER, with the memory of BEFORE as an outline")
+	c.Flags().BoolVar(&d.ranks, "ranks", false, "compare the ranks of a job, given as one file for each rank or as one file with all processes: show what is the same in all ranks, and how each rank differs")
+	d.rows.add(c.Flags(), "the rows of --by, or of --ranks,")
+	c.Flags().IntVarP(&d.opts.Top, "top", "n", 0, "rows of each table (default 10, and 4 for stacks; negative for all)")
+	return c
+}
+
+func (d *diffCommand) args(_ *cobra.Command, args []string) error {
+	switch {
+	case d.ranks && (d.first.given() && d.second.given() || len(args) == 0):
+		return usagef("--ranks needs a recording or profile of each rank, or one file with all processes; --at gives one moment for all")
+	case d.ranks:
+	case len(args) == 1 && !d.first.given() && !d.second.given():
+		return usagef("give two profiles or recordings, or one recording with --before or --after")
+	case len(args) != 1 && len(args) != 2:
+		return usagef("give two profiles or recordings, not %d (--ranks takes several)", len(args))
+	}
+	return nil
+}
+
+func (d *diffCommand) run(args []string) (err error) {
+	if d.opts.By, err = export.ParseBy(d.by...); err != nil {
+		return usageError{err}
+	}
+	if d.opts.By.Parts() {
+		return usagef("diff cannot group by %s: use gpumemtrace report --by", strings.Join(d.by, ","))
+	}
+	format, err := d.rows.format(d.opts.By != nil || d.ranks)
+	if err != nil {
+		return err
+	}
+	if d.ranks {
+		if d.second.given() {
+			d.first = d.second
+		}
+		return diffRanks(args, d.first, d.opts, format)
+	}
+	if d.page.output != "" {
+		page, err := d.outlined(args)
+		if err != nil {
+			return err
+		}
+		defer newLogger(&d.page).wrote(page)
+	}
+	if len(args) == 1 {
+		args = append(args, args[0])
+	}
+	same := sameFile(args[0], args[1])
+	before, err := side(args[0], d.first, !same)
+	if err != nil {
+		return err
+	}
+	after, err := side(args[1], d.second, !same)
+	if err != nil {
+		return err
+	}
+	if same && before.Meta.Duration > after.Meta.Duration {
+		return usagef("--before %s is after --after %s", cmp.Or(d.first.text, "end"), cmp.Or(d.second.text, "end"))
+	}
+	if format != "" {
+		return export.DiffRows(os.Stdout, before, after, d.opts, format)
+	}
+	return export.Diff(os.Stdout, before, after, d.opts)
+}
+
+// outlined writes the page of -o, and returns where it is.
+func (d *diffCommand) outlined(args []string) (*output, error) {
+	if len(args) == 1 || sameFile(args[0], args[1]) {
+		return nil, usagef("-o needs two different recordings: it draws the first as an outline on the page of the second. To compare moments of one recording, make its page with gpumemtrace convert %s page.html", args[0])
+	}
+	page, err := pageOutput(&d.page)
+	if err != nil {
+		return nil, err
+	}
+	return page, comparedPage(page, args[0], args[1])
+}
+
+// comparedPage writes the page of a recording, with outlines of what GPUs held in another.
+func comparedPage(page *output, before, after string) error {
+	outlines, err := timeline.Outlines(before, filepath.Base(before), replay.Options{At: replay.End})
+	if err != nil {
+		return err
+	}
+	return writePage(page, after, outlines)
+}
+
+// side reads a file at a moment, or else at its peak or its end.
+func side(path string, at moment, peak bool) (export.Side, error) {
+	a, err := question{at: at, peak: peak && !at.given(), want: state.Want{Driver: true, Holders: true}}.answer(path)
+	if err != nil {
+		return export.Side{}, err
+	}
+	name := filepath.Base(path)
+	switch {
+	case !a.recorded:
+	case at.given():
+		name += " at " + at.text
+	case peak:
+		name += " at its peak"
+	default:
+		name += " at its end"
+	}
+	return export.Side{Snapshot: a.shown, Name: name}, nil
+}
+
+// diffRanks compares the files of a job's ranks, or the processes of one file.
+func diffRanks(paths []string, at moment, opts export.Options, format export.RowFormat) error {
+	var ranks []export.Side
+	for _, path := range paths {
+		s, err := side(path, at, true)
+		if err != nil {
+			return err
+		}
+		s.Name = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".gz"), filepath.Ext(strings.TrimSuffix(path, ".gz")))
+		ranks = append(ranks, s)
+	}
+	if len(ranks) == 1 {
+		ranks = export.Split(ranks[0].Snapshot)
+	}
+	if len(ranks) < 2 {
+		return fmt.Errorf("%s has one process that holds memory on a GPU: give a file of each rank", paths[0])
+	}
+	if format != "" {
+		return export.RanksRows(os.Stdout, ranks, opts, format)
+	}
+	when := " at " + at.text
+	if !at.given() {
+		when = " at their peaks"
+		if len(paths) == 1 {
+			when = " at the peak of all"
+		}
+	}
+	return export.Ranks(os.Stdout, ranks, when, opts)
+}

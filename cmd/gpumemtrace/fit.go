@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
+)
+
+const fitExamples = `  gpumemtrace fit run8.gmt run16.gmt --to 32       # recorded at batch sizes 8 and 16
+  gpumemtrace fit 8=a.gmt 16=b.gmt 24=c.gmt --to 32,64 --memory 80GiB`
+
+func newFit() *cobra.Command {
+	var to []float64
+	var memory, reserved string
+	o := layout(os.Stdout)
+	c := &cobra.Command{
+		Use:     "fit [NUMBER=]RUN.gmt [NUMBER=]RUN.gmt...",
+		Short:   "Predict the memory of a run at another batch size, from two or three recordings",
+		Long:    "Compare recordings of one program that differ in one number, such as the batch size or the length of a text, and predict PyTorch's peak at another number. Write the number of a recording before the file (8=run.gmt) or at the end of its name (run8.gmt). Record each run with --tensors and for the same number of steps.",
+		Example: fitExamples,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usagef("give at least two recordings")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(to) == 0 {
+				return usagef("--to is missing: give the number to predict the run for, such as --to 32")
+			}
+			for _, n := range to {
+				if !(n > 0 && n <= 1<<24) {
+					return usagef("--to %g: want a number between 0 and %d", n, 1<<24)
+				}
+			}
+			var limits whatif.Limits
+			for _, f := range []struct {
+				name, text string
+				to         *uint64
+			}{{"memory", memory, &limits.Memory}, {"reserved", reserved, &limits.Reserved}} {
+				if f.text == "" {
+					continue
+				}
+				n, err := bytefmt.Parse(f.text)
+				if err != nil {
+					return usageError{fmt.Errorf("--%s: %w", f.name, err)}
+				}
+				*f.to = uint64(n)
+			}
+			var runs []whatif.Measured
+			var highest whatif.Measured
+			var recording string // of highest
+			for _, arg := range args {
+				m, file, err := measured(arg)
+				if err != nil {
+					return err
+				}
+				runs = append(runs, m)
+				if m.At > highest.At {
+					highest, recording = m, file
+				}
+			}
+			a, err := question{peak: true, want: state.Want{Driver: true}}.answer(recording)
+			if err != nil {
+				return err
+			}
+			highest.Run.SetBeside(a.shown)
+			f, err := whatif.NewFit(runs)
+			if err != nil {
+				return fmt.Errorf("no prediction: %w", err)
+			}
+			return f.Write(os.Stdout, to, limits, whatif.Options{Width: o.Width, Color: o.Color})
+		},
+	}
+	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas)")
+	c.Flags().StringVar(&memory, "memory", "", "print the largest number that fits into a GPU with this much memory, such as 80GiB; this counts everything that the process holds on the GPU, not only PyTorch's memory")
+	c.Flags().StringVar(&reserved, "reserved", "", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows")
+	return c
+}
+
+var trailing = regexp.MustCompile(`([0-9]+(?:\.[0-9]+)?)\.[a-z]+$`)
+
+// measured reads the recording that an argument names, with its number, and returns its file.
+func measured(arg string) (m whatif.Measured, file string, err error) {
+	text, file, found := strings.Cut(arg, "=")
+	if !found {
+		file = arg
+		match := trailing.FindStringSubmatch(filepath.Base(file))
+		if match == nil {
+			return m, file, usagef("%s has no number at the end of its name: write the number before the file, such as 8=%s", file, file)
+		}
+		text = match[1]
+	}
+	m.At, err = strconv.ParseFloat(text, 64)
+	if err != nil || !(m.At > 0) || math.IsInf(m.At, 0) {
+		return m, file, usagef("%s: %q is not a number above 0", arg, text)
+	}
+	runs, err := whatif.Collect(file)
+	if err != nil {
+		return m, file, err
+	}
+	if len(runs) == 0 {
+		return m, file, fmt.Errorf("%s has no tensors of PyTorch: record with --tensors", file)
+	}
+	// Of several processes the one with most tensors counts.
+	for _, x := range runs {
+		if m.Run == nil || len(x.Addresses) > len(m.Run.Addresses) {
+			m.Run = x
+		}
+	}
+	return m, file, nil
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+const holdersExamples = `  sudo gpumemtrace holders -p 4711                # which list, attribute or variable keeps it
+  sudo gpumemtrace holders -p 4711 --by retainer  # what would be freed if an object were gone
+  sudo gpumemtrace holders -p 4711 --by parameter # each parameter, its gradient and its optimizer state
+  sudo gpumemtrace holders -p 4711 --by shape
+  sudo gpumemtrace holders -p 4711 --again 10s    # what came and what went in ten seconds
+  sudo gpumemtrace holders -p 4711 -o held.pb.gz && gpumemtrace report held.pb.gz`
+
+// tellsHolders reports whether any sample says which object holds it, or which module it is in.
+func tellsHolders(s *snapshot.Snapshot) bool {
+	return slices.ContainsFunc(s.Samples, func(x snapshot.Sample) bool { return x.Holder != "" || x.ModulePath != "" })
+}
+
+// A holdersCommand reads a heap and shows what it found.
+type holdersCommand struct {
+	report holders.Report
+	heap   heap.Options
+	again  time.Duration
+	output string
+	format string
+	by     string
+	noKeys bool
+	force  bool
+	top    int
+}
+
+func newHolders() *cobra.Command {
+	var h holdersCommand
+	c := &cobra.Command{
+		Use:     "holders -p PID",
+		Short:   "Show which object keeps each tensor of a running Python program alive; this needs no trace",
+		Example: holdersExamples,
+		Args:    cobra.NoArgs,
+		RunE:    func(*cobra.Command, []string) error { return h.run() },
+	}
+	c.Flags().IntVarP(&h.report.PID, "pid", "p", 0, "the process whose heap is read")
+	c.Flags().StringVar(&h.by, "by", holders.Names()[0], "a row for each of: "+strings.Join(holders.Names(), ", "))
+	c.Flags().DurationVar(&h.again, "again", 0, "read the heap a second time after this long, and show what was added and what is gone")
+	c.Flags().BoolVar(&h.report.CPU, "cpu", false, "show tensors in the CPU's memory too")
+	c.Flags().BoolVar(&h.noKeys, "no-keys", false, "leave keys of dictionaries out of paths, because a key may be a secret")
+	c.Flags().BoolVar(&h.heap.Pause, "pause", false, "stop the process while its heap is read, so that nothing in it changes")
+	c.Flags().StringVarP(&h.output, "output", "o", "", "write to this file, - for stdout (default)")
+	c.Flags().StringVar(&h.format, "format", "", "one of "+strings.Join(h.formats().Names(), ", ")+" (default: by the file's extension, else table)")
+	c.Flags().BoolVar(&h.force, "force", false, "replace an existing file")
+	c.Flags().IntVarP(&h.top, "top", "n", 0, "rows of a table (default 20, negative for all)")
+	return c
+}
+
+// formats returns the formats of holders, with table as the first. write writes them.
+func (h *holdersCommand) formats() export.Formats {
+	all := formats()
+	var out export.Formats
+	for _, name := range []string{"table", "json", "csv", "folded", "pprof"} {
+		out = append(out, all[slices.IndexFunc(all, func(f export.Format) bool { return f.Name == name })])
+	}
+	return out
+}
+
+func (h *holdersCommand) run() (err error) {
+	if h.report.PID <= 0 {
+		return usagef("give the process whose heap to read: -p PID")
+	}
+	if h.report.By, err = holders.ParseBy(h.by); err != nil {
+		return usageError{err}
+	}
+	if h.again < 0 {
+		return usagef("--again cannot be negative")
+	}
+	format, err := h.formatOf()
+	if err != nil {
+		return usageError{err}
+	}
+	if h.again > 0 && (format.Name == "pprof" || format.Name == "folded") {
+		return usagef("--again shows differences, and the %s format cannot show memory that was freed: use table, json or csv", format.Name)
+	}
+	if h.output == "" || h.output == "-" {
+		if format.Binary && columns(os.Stdout) > 0 {
+			return usagef("a %s profile is not for a terminal: redirect stdout, or give -o a file name", format.Name)
+		}
+	} else if err := atomicfile.Check(h.output, h.force); err != nil {
+		return err
+	}
+	h.heap.Keys = !h.noKeys
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	began := time.Now()
+	if err := h.read(ctx); err != nil {
+		return err
+	}
+	if why := h.report.Refusal(); why != "" {
+		return fmt.Errorf("process %d: %s", h.report.PID, why)
+	}
+	if h.output == "" || h.output == "-" {
+		return h.write(os.Stdout, format.Name, layout(os.Stdout), began)
+	}
+	return atomicfile.Write(h.output, h.force, func(w io.Writer) error { return h.write(w, format.Name, export.Options{}, began) })
+}
+
+func (h *holdersCommand) formatOf() (export.Format, error) {
+	if h.format != "" {
+		return h.formats().ByName(h.format)
+	}
+	if h.output == "" || h.output == "-" {
+		return h.formats()[0], nil
+	}
+	return h.formats().ByExtension(h.output)
+}
+
+// read reads the heap, twice with --again.
+func (h *holdersCommand) read(ctx context.Context) (err error) {
+	h.report.Process = proc.Comm(h.report.PID)
+	if h.report.Reading, err = readHeap(ctx, h.report.PID, h.heap); err != nil || h.again == 0 {
+		return err
+	}
+	if h.report.Reading.Refused != "" {
+		return nil
+	}
+	h.report.Before = h.report.Reading
+	select {
+	case <-time.After(h.again):
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the second reading: %w", context.Cause(ctx))
+	}
+	h.report.Reading, err = readHeap(ctx, h.report.PID, h.heap)
+	return err
+}
+
+// readHeap reads a heap, and says what to do where that is not allowed.
+func readHeap(ctx context.Context, pid int, o heap.Options) (*holder.Reading, error) {
+	r, err := heap.Read(ctx, pid, o)
+	switch {
+	case err == nil:
+		return r, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: run as root, or as a user who may trace process %d (CAP_SYS_PTRACE)", err, pid)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
+		return nil, fmt.Errorf("there is no process %d: %w", pid, err)
+	}
+	return nil, err
+}
+
+func (h *holdersCommand) write(w io.Writer, format string, o export.Options, began time.Time) error {
+	r := &h.report
+	switch format {
+	case "json":
+		return r.JSON(w)
+	case "csv":
+		return r.CSV(w)
+	case "folded":
+		return r.Folded(w)
+	case "pprof":
+		return pprofout.Write(w, r.Snapshot(version, strings.Join(os.Args, " "), began))
+	}
+	return r.Table(w, holders.Options{Top: h.top, Width: o.Width, Color: o.Color})
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+)
+
+// momentHelp says in help texts what a moment may be.
+const momentHelp = replay.MomentHelp
+
+// A moment is one of a recording, a pflag.Value. The zero value is none.
+type moment struct {
+	text string
+	in   func(replay.Span) time.Duration // after the trace began
+}
+
+func (m *moment) String() string { return m.text }
+
+// Type names the value in help texts.
+func (m *moment) Type() string { return "time" }
+
+// Set parses a moment.
+func (m *moment) Set(s string) error {
+	in, err := replay.ParseMoment(s, time.Local)
+	if err != nil {
+		return err
+	}
+	m.text, m.in = s, in
+	return nil
+}
+
+// given reports whether m was given.
+func (m *moment) given() bool { return m.text != "" }
+
+// at returns how long after the beginning of a recording m is, or other if m is not given.
+func (m *moment) at(x replay.Span, other time.Duration) time.Duration {
+	if !m.given() {
+		return other
+	}
+	return m.in(x)
+}
+
+// options returns how to play the recording at path up to m, by default to its end.
+func (m *moment) options(path string) (replay.Options, error) {
+	if !m.given() {
+		return replay.Options{At: replay.End}, nil
+	}
+	x, end, err := measure(path)
+	if err != nil {
+		return replay.Options{}, err
+	}
+	return replay.Options{At: m.in(x), Later: end}, nil
+}
+
+// measure returns the span of the recording at path, and the state at its end.
+func measure(path string) (replay.Span, *state.State, error) {
+	r, err := record.Open(path)
+	if err != nil {
+		return replay.Span{}, nil, err
+	}
+	defer r.Close()
+	x, end, err := replay.Measure(r, replay.Options{})
+	if err != nil {
+		return replay.Span{}, nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return x, end, nil
+}

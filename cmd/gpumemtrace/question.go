@@ -1,0 +1,131 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+// A question is what a command asks of a profile or a recording. Only recordings have
+// moments.
+type question struct {
+	at   moment
+	peak bool   // without at, the moment is the peak; if peak is false, it is the end
+	from moment // allocations and peaks count from here on
+	want state.Want
+}
+
+// An answer is what a file shows. Native frames are as a trace shows them by default.
+type answer struct {
+	shown    *snapshot.Snapshot
+	before   *snapshot.Snapshot // at question.from, nil where that is not given
+	recorded bool               // the file is a recording
+	moment   *export.Moment     // the shown moment, nil unless question.peak is set
+	failures export.Failures    // requests that failed for want of memory
+}
+
+// answer reads the file at path.
+func (q question) answer(path string) (*answer, error) {
+	f, info, err := userfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	collectFor(info)
+	r, err := record.NewReader(f, info.Size())
+	switch {
+	case err == nil:
+		a, err := q.play(&recordingFile{f, info, newProgress(os.Stderr, true, "reading "+path)}, r)
+		if err != nil {
+			err = fmt.Errorf("read %s: %w", path, err)
+		}
+		return a, err
+	case !errors.Is(err, record.ErrNotRecording):
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	case q.at.given() || q.from.given():
+		return nil, usagef("%s is a profile: it has one moment only. Another moment needs a recording (--record)", path)
+	}
+	p, err := pprofout.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &answer{shown: p}, nil
+}
+
+// A recordingFile is an open recording, which is played once or twice.
+type recordingFile struct {
+	*os.File
+	info fs.FileInfo
+	bar  *progress
+}
+
+// play plays the recording up to the moment of q. r has read nothing yet.
+func (q question) play(f *recordingFile, r *record.Reader) (*answer, error) {
+	defer f.bar.clear()
+	a := &answer{recorded: true}
+	opts := replay.Options{At: replay.End, Progress: f.bar.show, OutOfMemory: a.fail}
+	if !q.peak && !q.at.given() && !q.from.given() {
+		s, err := replay.PlayReader(r, opts)
+		if err != nil {
+			return nil, err
+		}
+		a.shown = s.View(q.want).Snapshot()
+		return a, nil
+	}
+	span, end, err := replay.Measure(r, opts)
+	if err != nil {
+		return nil, err
+	}
+	return a, q.playTo(a, f, span, end)
+}
+
+// fail adds a request that failed for want of memory.
+func (a *answer) fail(in *state.Incident) { a.failures.Add(in.OutOfMemory(state.Want{})) }
+
+// playTo plays the recording again. span is its span, and end the state at its end.
+func (q question) playTo(a *answer, f *recordingFile, span replay.Span, end *state.State) error {
+	opts := replay.Options{At: q.at.at(span, replay.End), Progress: f.bar.show}
+	if q.peak {
+		opts.At = q.at.at(span, span.Peak)
+		a.moment = &export.Moment{At: min(opts.At, span.End), Peak: span.Peak, End: end.View(state.Want{Driver: true}).Snapshot()}
+	}
+	if q.from.given() {
+		opts.From = &replay.Start{At: q.from.at(span, 0), State: func(s *state.State) {
+			a.before = s.View(state.Want{Driver: true}).Snapshot()
+		}}
+	}
+	if opts.At == span.End { // to have what came with the end
+		opts.At = replay.End
+	}
+	if opts.From == nil && opts.At == replay.End {
+		a.shown = end.View(q.want).Snapshot()
+		return nil
+	}
+	if opts.From != nil && opts.From.At > opts.At {
+		return usagef("--from %s is after --to %s", q.from.text, q.at.text)
+	}
+	opts.Later = end
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r, err := record.NewReader(f, f.info.Size())
+	if err != nil {
+		return err
+	}
+	s, err := replay.PlayReader(r, opts)
+	if err != nil {
+		return err
+	}
+	a.shown = s.View(q.want).Snapshot()
+	return nil
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// A term is a word of the output, and what it means in one sentence. docs/terms.md is written from
+// these (go test ./cmd/gpumemtrace -run TestDocumentsTerms -update), and so is the manual page.
+type term struct{ word, means string }
+
+var terms = []term{
+	{"in use", "Memory that the program or the driver has taken and not given back yet."},
+	{"peak", "The moment at which most memory was in use on GPUs."},
+	{"reserved", "What PyTorch's caching allocator has taken from CUDA, for tensors that live and for later ones."},
+	{"cached", "Reserved memory that is in no tensor at the moment; nvidia-smi counts it as used."},
+	{"segment", "A piece of GPU memory that PyTorch's caching allocator took from CUDA, and that it divides among tensors."},
+	{"releasable", "Cached memory in segments without any tensor, which torch.cuda.empty_cache() gives back to the GPU."},
+	{"fragmentation", "Cached memory that serves no larger request, because it lies in pieces between tensors."},
+	{"owner", "The library on whose behalf memory was taken: pytorch, nccl, cublas, or the program itself."},
+	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders)."},
+	{"kind", "The sort of memory, such as device, tensor, cached, context, pinned host memory or managed memory."},
+	{"category", "What a tensor is for: parameter, gradient, optimizer state, activation, input or temporary."},
+	{"layer", "Where memory was handed out: by the kernel driver, by CUDA's driver library, or by PyTorch as a tensor; each layer lies within the one before it."},
+	{"context", "What the driver takes once for each process on each GPU that the process uses, before the first allocation."},
+	{"local memory", "What the driver takes so that kernels have room for variables that do not fit into registers; it stays until the process ends."},
+	{"code", "Kernels that the driver has loaded onto the GPU."},
+	{"driver rounding", "What the driver takes beyond the size that was asked for, because it hands out whole pages."},
+	{"host memory", "Memory of the computer, not of the GPU, which the GPU can reach: pinned memory, and the driver's own."},
+	{"with called", "What a row took itself, together with all that it called."},
+	{"rank", "The number of one process among those of a training that several processes run together."},
+}
+
+// termsText lists the terms, with what stands before and after each word.
+func termsText(before, between, after string) string {
+	var out strings.Builder
+	for _, t := range terms {
+		fmt.Fprintf(&out, "%s%s%s%s%s", before, t.word, between, t.means, after)
+	}
+	return out.String()
+}
+
+// newTerms is a topic of the help: it is no command.
+func newTerms() *cobra.Command {
+	c := &cobra.Command{Use: "terms", Short: "What the words of the output mean"}
+	c.SetHelpFunc(func(c *cobra.Command, _ []string) {
+		fmt.Fprintf(c.OutOrStdout(), "%s.\n\n%s", c.Short, termsText("", "\n    ", "\n"))
+	})
+	return c
+}
+
+// newHelp is the command that shows the help of another, or a topic.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND | TOPIC]",
+		Short: "Show the help of a command, or of the topic terms: what the words of the output mean",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil {
+				return err
+			}
+			if len(rest) > 0 {
+				return unexpected(root, rest[0])
+			}
+			cmd.InitDefaultHelpFlag()
+			cmd.InitDefaultVersionFlag()
+			return cmd.Help()
+		},
+	}
+}

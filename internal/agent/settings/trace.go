@@ -1,0 +1,86 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
+	"github.com/gpumemtrace/gpumemtrace/probes"
+)
+
+// Trace are the settings that every trace has, the agent's too.
+type Trace struct {
+	Tensors      bool
+	TensorSample int64         // bytes
+	Holders      time.Duration // between two readings of heaps, 0 for none
+	API, Stacks  string
+	NoCache      bool
+	MaxLive      int
+	RecordMax    int64 // bytes, 0 for no limit
+	OOMDir       string
+	OOMMax       int
+}
+
+// NewTrace returns the defaults of a trace.
+func NewTrace() Trace {
+	return Trace{API: string(probes.APIDriver), Stacks: string(unwind.Auto), MaxLive: 2_000_000, OOMMax: 10}
+}
+
+const (
+	groupTrace = "Tracing"
+	groupDisk  = "Flight recorder"
+)
+
+// Table returns the rows of the settings, bound to t.
+func (t *Trace) Table() []*Setting {
+	return []*Setting{
+		{groupTrace, "tensors", flag(&t.Tensors), true, "look inside PyTorch's caching allocator: show the tensors in its segments, and what is cached"},
+		{groupTrace, "tensor-sample", size(&t.TensorSample, 1), true, "with --tensors: trace a random sample of the tensors, on average one for each 1MiB (or another size) that is allocated; rows are then estimates, and sums stay exact (default: all tensors)"},
+		{groupTrace, "holders", duration(&t.Holders, 0), true, "read the heaps of Python programs this often, such as 30s, to find which object keeps each tensor (default: never)"},
+		{groupTrace, "api", oneOf(&t.API, probes.APIDriver, probes.APIRuntime, probes.APIBoth), true, "which CUDA API to probe: driver, runtime, or both (bytes are then counted once, at the driver, and events also name the runtime call)"},
+		{groupTrace, "stacks", oneOf(&t.Stacks, unwind.Auto, unwind.Always, unwind.FramePointer), true, "how stacks are taken: unwind (complete), fp (the kernel's frame-pointer walk), auto (unwind where it can run)"},
+		{groupTrace, "no-cache", flag(&t.NoCache), true, "neither read nor write unwind tables in " + unwind.CacheDir},
+		{groupTrace, "max-live", number(&t.MaxLive, 1), true, "the most live allocations to keep with a call stack; the bytes of further ones are counted without a stack"},
+		{groupDisk, "record-max", size(&t.RecordMax, record.MinBytes), false, "the most bytes of the recording, such as 512MiB; beyond that, its oldest part is dropped"},
+		{groupDisk, "oom-dir", text(&t.OOMDir), true, "write a report and a profile to this directory whenever an allocation fails because memory ran out"},
+		{groupDisk, "oom-max", number(&t.OOMMax, 1), false, "the most out-of-memory reports in --oom-dir; beyond that, a trace writes no more, and the agent removes the oldest"},
+	}
+}
+
+// leastHolders is the least time between two readings of heaps.
+const leastHolders = time.Second
+
+// Check finds settings that do not fit together.
+func (t *Trace) Check() error {
+	switch {
+	case !t.Tensors && t.TensorSample > 0:
+		return errors.New("tensor-sample needs tensors")
+	case t.Holders != 0 && t.Holders < leastHolders:
+		return fmt.Errorf("holders must be at least %v, or 0s for never", leastHolders)
+	case t.TensorSample > probes.MaxTensorSample:
+		return fmt.Errorf("tensor-sample must be at most %s", bytefmt.Format(probes.MaxTensorSample))
+	}
+	return nil
+}
+
+// TensorOptions say which tensors are traced.
+func (t *Trace) TensorOptions() probes.TensorOptions {
+	return probes.TensorOptions{TensorSample: uint64(t.TensorSample)}
+}
+
+// Options returns what the settings mean for a session.
+func (t *Trace) Options() session.Options {
+	cache := unwind.CacheDir
+	if t.NoCache {
+		cache = ""
+	}
+	return session.Options{
+		Tensors: t.Tensors, TensorOptions: t.TensorOptions(), API: probes.API(t.API), MaxLive: t.MaxLive,
+		Stacks: unwind.Mode(t.Stacks), CacheDir: cache, OutOfMemoryMax: t.OOMMax,
+		Heaps: session.HeapOptions{Every: t.Holders},
+	}
+}

@@ -1,0 +1,326 @@
+package allocator
+
+import (
+	"slices"
+)
+
+// A Check says how well settings reproduce a run.
+type Check struct {
+	Result
+	Made     int // tensors
+	Same     int // that came to lie where PyTorch placed them
+	Reserved int // requests after which as much was reserved as PyTorch held
+	Streams  int // that were told apart
+	// Of the others: PyTorch passed over a free block that would have served (Passed), used a
+	// block that these settings keep for other sizes (Kept), or memory that was not free (Taken).
+	Passed, Kept, Taken int
+	// First is the first request whose tensor came to lie elsewhere, -1 for none.
+	First int
+}
+
+// maxRounds bounds how often Check looks for streams.
+const maxRounds = 8
+
+// Check runs the requests under the settings of the run itself and compares where each
+// tensor comes to lie. In doing so it tells streams apart: PyTorch never serves one
+// stream from another one's segment. So where PyTorch passed over a free block that would
+// have served, that block's segment is of another stream than the one that it used. The
+// requests keep the streams that reproduce the run best.
+func (r *Run) Check(own Settings) Check {
+	if own.Expandable && own.Memory == 0 {
+		own.Memory = r.memory()
+	}
+	best := Check{Same: -1}
+	var found []uint8
+	streams := map[uint64]uint8{}
+	var pairs []pair
+	for range maxRounds {
+		c := r.compare(own, streams)
+		if c.check.Same > best.Same {
+			best, found = c.check, found[:0]
+			for i := range r.Requests {
+				found = append(found, r.Requests[i].Stream)
+			}
+		}
+		known := len(pairs)
+		for _, p := range c.pairs {
+			if !slices.Contains(pairs, p) {
+				pairs = append(pairs, p)
+			}
+		}
+		if len(pairs) == known {
+			break
+		}
+		streams = color(pairs)
+	}
+	for i, s := range found {
+		r.Requests[i].Stream = s
+		best.Streams = max(best.Streams, int(s)+1)
+	}
+	return best
+}
+
+// between is more than lies between two tensors of an expandable segment, and less than
+// such a segment has addresses, in bytes.
+const between = 4 << 30
+
+// memory returns what the GPU has, in bytes, as far as expandable segments show it by the
+// addresses that they have: 0 if there are fewer than two.
+func (r *Run) memory() uint64 {
+	addresses := slices.Clone(r.Addresses)
+	slices.Sort(addresses)
+	var first, last, least uint64
+	for _, at := range addresses {
+		switch {
+		case at == 0: // of a request that failed
+			continue
+		case first == 0:
+			first = at
+		case at-last > between:
+			if n := at - first; least == 0 || n < least {
+				least = n
+			}
+			first = at
+		}
+		last = at
+	}
+	return least / 9 * 8
+}
+
+// A pair is two segments of different streams, by their addresses.
+type pair struct{ passed, used uint64 }
+
+// maxPairs bounds the pairs that one comparison finds.
+const maxPairs = 1 << 12
+
+// color gives each segment the lowest number that none has that it makes a pair with. What
+// is in no pair has 0.
+func color(pairs []pair) map[uint64]uint8 {
+	beside := map[uint64][]uint64{}
+	var order []uint64
+	for _, p := range pairs {
+		for _, x := range []uint64{p.passed, p.used} {
+			if beside[x] == nil {
+				order = append(order, x)
+			}
+		}
+		beside[p.passed] = append(beside[p.passed], p.used)
+		beside[p.used] = append(beside[p.used], p.passed)
+	}
+	colors := map[uint64]uint8{}
+	for _, x := range order {
+		var taken [256]bool
+		for _, y := range beside[x] {
+			if c, ok := colors[y]; ok {
+				taken[c] = true
+			}
+		}
+		colors[x] = uint8(max(slices.Index(taken[:], false), 0))
+	}
+	return colors
+}
+
+// A comparison runs requests beside what PyTorch did. Where the two differ it follows
+// PyTorch, so that one difference does not cause others.
+type comparison struct {
+	*Allocator
+	run      *Run
+	streams  map[uint64]uint8 // by the address of a segment
+	segments []*Segment       // by address
+	blocks   []*Block         // by tensor
+	pairs    []pair
+	check    Check
+}
+
+// compare runs the requests under settings, with the streams of segments as far as they
+// are known.
+func (r *Run) compare(own Settings, streams map[uint64]uint8) *comparison {
+	c := &comparison{Allocator: New(own), run: r, streams: streams, blocks: make([]*Block, len(r.Addresses))}
+	c.check = Check{Result: Result{Failed: -1}, First: -1}
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		switch q.Op {
+		case Empty:
+			c.emptied(i)
+		case Free:
+			if b := c.blocks[q.Tensor]; b != nil {
+				c.Free(b)
+				c.blocks[q.Tensor] = nil
+			}
+		case Make:
+			if q.Is(Lacked) { // PyTorch had given back all that it could
+				q.Private = r.pool(q.Tensor)
+				c.EmptyCache()
+				continue
+			}
+			c.check.Made++
+			if c.make(q) {
+				c.check.Same++
+			} else if c.check.First < 0 {
+				c.check.First = i
+			}
+		}
+		if c.Allocator.Reserved == uint64(r.Reserved[i])*unit {
+			c.check.Reserved++
+		}
+		c.check.note(i, c.Allocator)
+	}
+	c.check.Segments = c.Allocator.Segments
+	return c
+}
+
+// emptied gives back what PyTorch gave back before the next request. A private pool gives its
+// memory back when it has ended, which a recording does not tell: it shows how much was given
+// back in all.
+func (c *comparison) emptied(i int) {
+	q := &c.run.Requests[i]
+	q.Flags = 0
+	after := uint64(c.run.Reserved[i]) * unit
+	for _, of := range []Flags{0, OfEnded | OfEndedAlone, OfEnded} {
+		left := c.Allocator.Reserved
+		c.unused(of, func(_ *Block, bytes uint64) { left -= bytes })
+		if left <= after && i+1 < len(c.run.Requests) && c.mayGrow(&c.run.Requests[i+1], after-left) {
+			q.Flags = of
+			break
+		}
+	}
+	c.empty(q.Flags)
+}
+
+// mayGrow reports whether so many bytes may have been asked of CUDA for one request.
+func (c *comparison) mayGrow(q *Request, bytes uint64) bool {
+	size := c.round(uint64(q.Units) * unit)
+	p := c.pool(poolKey{c.run.pool(q.Tensor), 0, size <= smallRequest})
+	if !c.expands(p) {
+		return bytes == 0 || bytes == c.Settings.segment(size)
+	}
+	piece := c.piece(p)
+	return bytes%piece == 0 && bytes < size+piece
+}
+
+// make places one tensor where PyTorch placed it, and returns whether settings would have
+// placed it there.
+func (c *comparison) make(q *Request) bool {
+	size, at := c.round(uint64(q.Units)*unit), c.run.Addresses[q.Tensor]
+	home := c.segment(at)
+	q.Stream, q.Private = c.streams[at], c.run.pool(q.Tensor)
+	if home != nil {
+		q.Stream, q.Private = c.streams[home.Address], home.first.pool.key.private
+	}
+	p := c.pool(poolKey{q.Private, q.Stream, size <= smallRequest})
+	b := c.find(p, size)
+	passed := b != nil
+	if b == nil && q.Is(Refused) {
+		// PyTorch gave back what it had cached before it asked CUDA again.
+		if !c.releaseLarge(p, size) {
+			c.EmptyCache()
+		}
+		home = c.segment(at)
+	}
+	if b == nil && (home == nil || c.expands(p)) {
+		b = c.take(p, size, at)
+	}
+	if b != nil && b.Address == at {
+		c.use(q, b, size)
+		return true
+	}
+	if b != nil {
+		c.insert(b)
+		other := at
+		if home != nil {
+			other = home.Address
+		}
+		if b.segment.Address != other && len(c.pairs) < maxPairs {
+			c.pairs = append(c.pairs, pair{b.segment.Address, other})
+		}
+	}
+	if passed {
+		c.check.Passed++
+	}
+	if home == nil {
+		if c.expands(p) {
+			c.place = at
+			c.insertSegment(c.addExpandable(p).segment)
+		}
+		if b = c.take(p, size, at); b != nil && b.Address == at {
+			c.use(q, b, size)
+		}
+		return false
+	}
+	for b = home.first; b != nil && b.Address < at; {
+		b = b.next
+	}
+	if b != nil && b.Address == at && b.free && b.mapped && b.Size >= size {
+		b.remove()
+		c.use(q, b, size)
+		if !passed {
+			c.check.Kept++
+		}
+	} else if !passed {
+		c.check.Taken++
+	}
+	return false
+}
+
+// take makes a block of new memory at an address.
+func (c *comparison) take(p *pool, size, at uint64) *Block {
+	c.place = at
+	b := c.grow(p, size)
+	c.place = 0
+	if b != nil {
+		c.insertSegment(b.segment)
+	}
+	return b
+}
+
+func (c *comparison) insertSegment(s *Segment) {
+	i, found := c.search(s.Address)
+	if found {
+		c.segments[i] = s
+	} else {
+		c.segments = slices.Insert(c.segments, i, s)
+	}
+}
+
+func (c *comparison) use(q *Request, b *Block, size uint64) {
+	q.Flags &^= Whole
+	if b.Size == size && !c.Expandable && size > smallRequest {
+		q.Flags |= Whole
+	}
+	c.cut(b, size)
+	b.free = false
+	c.Allocated += b.Size
+	c.blocks[q.Tensor] = b
+}
+
+func (c *comparison) search(at uint64) (int, bool) {
+	return slices.BinarySearchFunc(c.segments, at, func(s *Segment, at uint64) int {
+		switch {
+		case s.Address < at:
+			return -1
+		case s.Address > at:
+			return 1
+		}
+		return 0
+	})
+}
+
+// segment returns the segment that an address lies in, nil for none.
+func (c *comparison) segment(at uint64) *Segment {
+	i, found := c.search(at)
+	if !found {
+		i--
+	}
+	if i < 0 {
+		return nil
+	}
+	s := c.segments[i]
+	if s.first == nil { // it was given back
+		c.segments = slices.Delete(c.segments, i, i+1)
+		return nil
+	}
+	if at-s.Address >= s.Size {
+		return nil
+	}
+	return s
+}

@@ -1,0 +1,148 @@
+package allocator
+
+// A Request is one thing that the program asked of the allocator, or that happened to it.
+type Request struct {
+	// Tensor is the tensor's number, by the order in which tensors were made.
+	Tensor uint32
+	// Units is the size of the block that PyTorch chose, in units of 512 bytes.
+	Units uint32
+	Op    Op
+	// Private is the private pool that the tensor is for, 0 for none, and Stream tells streams
+	// apart, as far as Run.Check found them.
+	Private, Stream uint8
+	Flags           Flags
+}
+
+// Flags say what became of a request.
+type Flags uint8
+
+const (
+	// Whole: the block was not cut, so that less may have been requested, by up to 1 MiB.
+	Whole Flags = 1 << iota
+	// Refused: CUDA refused memory for it at first.
+	Refused
+	// Lacked: PyTorch gave up.
+	Lacked
+	// OfEnded: what was emptied are private pools that ended, too, and with OfEndedAlone they
+	// alone.
+	OfEnded
+	OfEndedAlone
+)
+
+// Is reports whether the request has a flag.
+func (q *Request) Is(f Flags) bool { return q.Flags&f != 0 }
+
+// Op is what a Request asks.
+type Op uint8
+
+const (
+	Make  Op = iota // memory for a tensor
+	Free            // the end of a tensor
+	Empty           // torch.cuda.empty_cache
+)
+
+// A Run is what one process asked of its allocator on one GPU, in order, and what PyTorch
+// did.
+type Run struct {
+	Requests []Request
+	// Addresses are where PyTorch placed each tensor, by number.
+	Addresses []uint64
+	// Pools are the private pools for which tensors were asked, by number, 0 for none. Without
+	// any it is empty. What lies in a pool's segment is of that pool, whatever it says.
+	Pools []uint8
+	// Reserved is what PyTorch held after each request, in units of 512 bytes.
+	Reserved []uint32
+}
+
+// pool returns the private pool for which a tensor was asked.
+func (r *Run) pool(tensor uint32) uint8 {
+	if int(tensor) < len(r.Pools) {
+		return r.Pools[tensor]
+	}
+	return 0
+}
+
+// A Result is how a run goes under some settings. Sizes are in bytes.
+type Result struct {
+	// Peak is the most that was reserved, and Allocated the most that was in tensors while
+	// so much was.
+	Peak, Allocated uint64
+	// ReachedAt is the request with which Peak was first reserved, and PeakAt the one after
+	// which Allocated was in tensors.
+	ReachedAt, PeakAt int
+	// Segments is how often memory was asked of CUDA.
+	Segments int
+	// Failed is the first request for which there was no memory, -1 for none.
+	Failed int
+}
+
+// note adds what an allocator holds after a request.
+func (x *Result) note(request int, a *Allocator) {
+	if a.Reserved > x.Peak {
+		x.Peak, x.Allocated, x.ReachedAt, x.PeakAt = a.Reserved, a.Allocated, request, request
+	} else if a.Reserved == x.Peak && a.Allocated > x.Allocated {
+		x.Allocated, x.PeakAt = a.Allocated, request
+	}
+}
+
+// Play returns how the run would have gone under settings, and with the cache emptied
+// before one of its requests (-1 for none).
+func (r *Run) Play(s Settings, emptied int) Result {
+	return r.Follow(s, emptied, func(int, uint64) {})
+}
+
+// Follow does what Play does, and calls after with each request and the bytes that are
+// reserved after it.
+func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved uint64)) Result {
+	a := New(s)
+	blocks := make([]*Block, len(r.Addresses))
+	out := Result{Failed: -1}
+	for i := range r.Requests {
+		q := &r.Requests[i]
+		if i == emptied {
+			a.EmptyCache()
+		}
+		switch q.Op {
+		case Empty:
+			a.empty(q.Flags)
+		case Free:
+			if b := blocks[q.Tensor]; b != nil {
+				a.Free(b)
+				blocks[q.Tensor] = nil
+			}
+		case Make:
+			b := a.Allocate(uint64(q.Units)*unit, q.Stream, q.Private)
+			if b == nil {
+				if out.Failed < 0 {
+					out.Failed = i
+				}
+				break
+			}
+			blocks[q.Tensor] = b
+			out.note(i, a)
+		}
+		after(i, a.Reserved)
+	}
+	out.Segments = a.Segments
+	return out
+}
+
+// Floor returns the result of a perfect allocator, which holds no more than tensors need.
+func (r *Run) Floor() Result {
+	out := Result{Failed: -1}
+	sizes := make([]uint32, len(r.Addresses))
+	var live uint64
+	for i := range r.Requests {
+		switch q := &r.Requests[i]; q.Op {
+		case Make:
+			sizes[q.Tensor] = q.Units
+			live += uint64(q.Units) * unit
+			out.Peak = max(out.Peak, live)
+		case Free:
+			live -= uint64(sizes[q.Tensor]) * unit
+			sizes[q.Tensor] = 0
+		}
+	}
+	out.Allocated = out.Peak
+	return out
+}

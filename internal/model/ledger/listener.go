@@ -1,0 +1,106 @@
+package ledger
+
+import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
+
+// A Listener hears of each change in a Ledger right after it. Embed NoListener in a type
+// that does not need all of its methods.
+type Listener interface {
+	// Changed reports an allocation that began or ended. The end of a process is not
+	// reported, because its last state stays. See Options.Changes.
+	Changed(Change)
+	Extents
+	// Peaked reports a new highest total of a process's memory of class device, and returns
+	// whether that is its peak. If not, the peak is where MarkPeak is called.
+	Peaked(event.Process) bool
+	// Demoted reports an allocation that loses its row to one of another process. It
+	// returns whether the allocation ends; else it counts on beyond MaxLive.
+	Demoted(proc event.Process, addr uint64) (ends bool)
+	// Leaving reports a call site that is about to be removed: with its process, or
+	// because its counters are added to the synthetic site of its kind.
+	Leaving(*Site)
+}
+
+// Extents hears of address ranges [from, to) of memory of class device: when memory
+// begins to lie there, when it moves to another call site, and when it ends. Ranges of a
+// process that is frozen, dropped or forgotten do not end.
+type Extents interface {
+	Began(proc event.Process, from, to uint64, at *Site)
+	Moved(proc event.Process, from, to uint64, at *Site)
+	Ended(proc event.Process, from, to uint64)
+}
+
+// A Change is an allocation that began or ended. One beyond MaxLive has no Time, and a
+// synthetic site. An import whose size is learnt late begins again with its size, after
+// it began without one. A Change with nothing but a Site is not about an allocation: see
+// Ledger.SiteChanged.
+type Change struct {
+	Allocation
+	Ended bool
+}
+
+// NoListener is a Listener that does nothing. A type that embeds an Extents beside it has
+// the methods of that.
+type NoListener struct{ noExtents }
+
+// Changed does nothing.
+func (NoListener) Changed(Change) {}
+
+// Peaked makes it the peak.
+func (NoListener) Peaked(event.Process) bool { return true }
+
+// Demoted keeps the allocation.
+func (NoListener) Demoted(event.Process, uint64) (ends bool) { return false }
+
+// Leaving does nothing.
+func (NoListener) Leaving(*Site) {}
+
+type noExtents struct{}
+
+func (noExtents) Began(event.Process, uint64, uint64, *Site) {}
+func (noExtents) Moved(event.Process, uint64, uint64, *Site) {}
+func (noExtents) Ended(event.Process, uint64, uint64)        {}
+
+func (p *process) leaving(s *Site) {
+	if hears := p.l.opt.Listener; hears != nil {
+		hears.Leaving(s)
+	}
+}
+
+// began, moved and ended report the range of an allocation, if it is on a device.
+func (p *process) began(space event.Space, from, to uint64, s *Site) {
+	if hears := p.l.opt.Listener; hears != nil && isExtent(space, s) {
+		hears.Began(p.id, from, to, s)
+	}
+}
+
+func (p *process) moved(space event.Space, from, to uint64, s *Site) {
+	if hears := p.l.opt.Listener; hears != nil && isExtent(space, s) {
+		hears.Moved(p.id, from, to, s)
+	}
+}
+
+func (p *process) ended(space event.Space, from, to uint64) {
+	if hears := p.l.opt.Listener; hears != nil && space == event.SpacePointer {
+		hears.Ended(p.id, from, to)
+	}
+}
+
+// isExtent returns whether the Listener hears of the range of an allocation.
+func isExtent(space event.Space, s *Site) bool {
+	return space == event.SpacePointer && s.Kind.Class() == event.ClassDevice
+}
+
+// changed reports an allocation that began or ended.
+func (p *process) changed(a Allocation, ended bool) {
+	if p.l.opt.Changes {
+		p.l.opt.Listener.Changed(Change{a, ended})
+	}
+}
+
+// SiteChanged reports to the Listener that something other than an allocation changed at
+// a call site: how much of its memory is in tensors.
+func (l *Ledger) SiteChanged(s *Site) {
+	if l.opt.Changes {
+		l.opt.Listener.Changed(Change{Allocation: Allocation{Proc: s.Proc, Site: s}})
+	}
+}

@@ -1,0 +1,251 @@
+package loss
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Layer is a part of the tracer that loses something.
+type Layer struct {
+	Name  string // label of metrics: "stacks"
+	Title string // heading in the documentation
+	items string // what it loses, in the plural
+}
+
+// Layers are in the order of the documentation.
+var Layers = []Layer{
+	{"calls", "Calls and processes", "calls, processes or libraries"},
+	{"stacks", "Call stacks", "call stacks"},
+	{"names", "Names", "names of functions"},
+	{"driver", "Allocations", "allocations or frees"},
+	{"physical", "The kernel driver's memory", "allocations or frees of the kernel driver"},
+	{"tensor", "Tensors", "tensors"},
+	{"heap", "Python heaps", "objects of Python heaps"},
+	{"recording", "Recordings and reports", "records"},
+	{"output", "Outputs of a recording", "details of the output"},
+	{"agent", "The agent", "messages or readings of the agent"},
+}
+
+// A Class is a sort of loss. Outputs show counters of one layer and class as one line.
+type Class struct {
+	Name   string
+	help   string // clause after what a layer loses
+	Action string // what a user can do, "" for nothing
+}
+
+// Classes are the sorts of loss.
+var Classes = []Class{
+	{"full", "left out or counted together because a table was full", "Trace fewer processes (`-p`), or for a shorter time. A note names the process that has most."},
+	{"beyond", "beyond the limit of live allocations", "Raise `--max-live`. A note names the process that has most."},
+	{"unseen", "not seen, or seen in part", "Nothing, if there are only a few. If there are many, attach before the program begins."},
+	{"invalid", "that cannot have happened", "Report it, with a recording if you can."},
+	{"late", "that came late, were sent again or were put off", ""},
+	{"unread", "that could not be read", ""},
+	{"rough", "that were cut, merged or decided by a rule", ""},
+}
+
+// single are the counters that outputs show by themselves: each has something that a user
+// can do.
+var single = []struct{ layer, name, action string }{
+	{"calls", "events_ring_full", "Trace less (`-p` instead of `-a`, no `--tensors`), or keep a processor free for the tracer."},
+	{"calls", "calls_no_thread_state", "Make sure that the machine has free memory."},
+	{"calls", "targets_full", "Trace without children (`--no-follow`), or fewer processes (`-p`)."},
+	{"calls", "processes_not_traced", "Trace fewer processes (`-p`)."},
+	{"calls", "libraries_not_probed", "`/readyz` names the users whose libraries these are. Check that the library's file system answers, or trace fewer processes (`-p`). gpumemtrace tries again every ten seconds."},
+	{"calls", "libraries_evicted", "End the program that maps so many copies: the warning names one of its processes, and `/readyz` its user."},
+	{"calls", "libraries_probed_late", "If those calls matter, begin the trace after the program has loaded its libraries."},
+
+	{"stacks", "stacks_shed", "Raise `--memory-limit` or `--cpu-limit`, or trace less."},
+	{"stacks", "stacks_failed", "Leave out `--stacks fp`."},
+	{"stacks", "stacks_incomplete", "If the code at their end is yours, build it with `-fasynchronous-unwind-tables`."},
+	{"stacks", "stacks_dropped", "Trace fewer processes, or for a shorter time. A note names the process that has most."},
+	{"stacks", "stacks_shortened", "Trace fewer processes (`-p`). A recording with few long stacks in many processes may be forged."},
+	{"stacks", "unwind_cache_replaced", "If this happens again, find out who else writes to the cache."},
+	{"stacks", "unwind_cache_failed", "Check that there is room for the cache, and that it belongs to root and nobody else may write to it; or use `--no-cache`."},
+
+	{"names", "pythons_unknown", "Use CPython 3.6 to 3.14. Native frames are shown all the same."},
+	{"names", "unnamed_maps_denied", "Run as root, or with `CAP_SYS_PTRACE`."},
+	{"names", "unnamed_anonymous", "Have the just-in-time compiler write `/tmp/perf-PID.map`, if it can."},
+	{"names", "unnamed_file_gone", "Restart the program after an update that replaces the file, and trace it then."},
+	{"names", "unnamed_file_slow", "Check that the file system answers, and look again later."},
+	{"names", "unnamed_malformed", "Check that the file is complete."},
+	{"names", "unnamed_stripped", "Install the debug symbols, or set `DEBUGINFOD_URLS` to a server that has them."},
+	{"names", "symbolize_debug_malformed", "Check that the file is complete. Names are shown, without lines."},
+	{"names", "symbolize_debuginfod_failed", "See whether the servers in `DEBUGINFOD_URLS` answer."},
+
+	{"physical", "driver_total_differs", "Look at the account (`report FILE --by cause`), and report the difference with a recording."},
+	{"physical", "driver_readings_late", "See whether `nvidia-smi` answers."},
+	{"physical", "driver_shares_unknown", "Trace the owner too (`-a`). Compare the account with the driver's figure."},
+
+	{"tensor", "tensor_samples_full", "Sample fewer tensors."},
+	{"tensor", "tensor_freed_by_full", "For `--by freed-by`, record for a shorter time."},
+	{"tensor", "steps_stacks_late", "Keep a processor free for the tracer."},
+
+	{"recording", "records_not_recorded", "Free disk space, or record to a faster disk. `--record-max` bounds the file."},
+	{"recording", "keyframes_too_large", "Raise `--record-max`."},
+	{"recording", "recording_cut_short", "Nothing, if the tracer was killed or is still running. Otherwise, check whether the disk was full."},
+	{"recording", "recording_damaged", "Copy the file again. The parts that are not damaged are shown."},
+	{"recording", "recordings_not_begun", "See that there is room in the agent's `--record` directory."},
+	{"recording", "oom_reports_suppressed", "Raise `--oom-max`. Failures that come close together are alike."},
+	{"recording", "oom_reports_not_written", "Check that there is room in `--oom-dir`, and that gpumemtrace may write to it."},
+
+	{"output", "timeline_steps_thinned", "Use `report --steps`, with `--to` to see the steps up to a moment."},
+	{"output", "timeline_places_full", "Look at that moment with `convert --at` and PyTorch's memory viewer."},
+	{"output", "perfetto_slices_full", "Leave out `--slices`, or record a shorter time."},
+
+	{"agent", "reloads_refused", "The log says what is wrong with the file."},
+	{"agent", "http_requests_refused", "Send fewer requests; `Retry-After` says how long to wait. `ss -tp` shows who on this machine keeps connections open."},
+	{"agent", "http_tokens_refused", "Find out who sends wrong tokens, and wait before the next attempt."},
+	{"agent", "http_oom_reports_dropped", "Keep them on disk (`--oom-dir`)."},
+	{"agent", "alert_subjects_full", "Watch fewer things: a rule about GPUs or owners instead of processes."},
+	{"agent", "alerts_dropped", "See whether the webhook answers."},
+	{"agent", "alerts_undelivered", "Check whether the webhook answers and accepts the messages."},
+	{"agent", "push_queue_full", "See whether the store answers. Raise `--push-queue-max`."},
+	{"agent", "push_refused", "The log has the answer of the store, for example about credentials."},
+	{"agent", "push_gave_up", "See whether the store answers."},
+	{"agent", "push_unsent", "See whether the store answers."},
+	{"agent", "push_labels_cut", "Use fewer, shorter names."},
+	{"agent", "workloads_unnamed", "Give the agent the container runtime's socket."},
+}
+
+// classed are the other counters, by layer and class.
+var classed = []struct{ layer, class, names string }{
+	{"calls", "full", "processes_unknown"},
+	{"calls", "unseen", "calls_on_signal_stack calls_without_entry runs_missed processes_unseen"},
+	{"calls", "invalid", "calls_nested_too_deep records_malformed"},
+	{"calls", "late", "mappings_lost functions_not_compared"},
+	{"calls", "unread", "arguments_unreadable"},
+	{"calls", "rough", "calls_nested lists_truncated"},
+
+	{"stacks", "unseen", "unwinder_runs_missed"},
+	{"stacks", "invalid", "stack_memo_mismatches"},
+	{"stacks", "late", "stacks_ring_full stacks_not_sent stacks_not_named analyses_put_off libraries_not_ahead"},
+	{"stacks", "unread", "stacks_copy_failed"},
+	{"stacks", "rough", "stacks_unknown_process stacks_not_copied stacks_fallback stacks_truncated"},
+
+	{"names", "full", "unnamed_file_closed symbolize_files_closed"},
+	{"names", "late", "symbolize_stale_maps"},
+	{"names", "unread", "python_frames_unnamed unnamed_process_gone unnamed_no_mapping unnamed_file_irregular unnamed_not_elf unnamed_too_large unnamed_outside_segments unnamed_no_symbol symbolize_debug_too_large"},
+
+	{"driver", "full", "sites_full processes_full processes_dropped mappings_full"},
+	{"driver", "beyond", "allocations_unattributed allocations_unknown ended_rows_dropped"},
+	{"driver", "unseen", "allocations_replaced context_owner_unknown captures_unmatched handles_unmatched unmaps_unmatched releases_excess resets_unknown"},
+	{"driver", "invalid", "events_invalid"},
+	{"driver", "late", "frees_stale events_forgotten events_late"},
+	{"driver", "unread", "allocations_without_address"},
+	{"driver", "rough", "sites_folded devices_full contexts_full pools_full graphs_full graph_memory_kept allocations_during_capture unmaps_partial groups_folded"},
+
+	{"physical", "full", "driver_objects_full driver_callers_full"},
+	{"physical", "invalid", "driver_calls_invalid"},
+	{"physical", "rough", "driver_gpus_full"},
+
+	{"heap", "full", "heap_modules_limit heap_objects_limit heap_storages_dropped"},
+	{"heap", "late", "heap_lists_cut heap_objects_gone"},
+	{"heap", "unread", "heap_objects_unread"},
+	{"heap", "rough", "heap_containers_cut heap_containers_forged heap_tensors_unfit"},
+
+	{"tensor", "full", "tensor_callers_full tensor_allocators_full steps_processes_full steps_growth_full"},
+	{"tensor", "beyond", "tensor_live_full"},
+	{"tensor", "unseen", "tensor_overlapping tensor_outlived tensor_totals_differ tensor_private_pool_begin_unseen"},
+	{"tensor", "late", "tensor_after_exit"},
+	{"tensor", "rough", "tensor_parts_full tensor_fates_full tensor_private_pool_end_unseen tensor_private_pools_full"},
+
+	{"recording", "invalid", "records_unfit"},
+	{"recording", "unread", "recorded_places_missing"},
+	{"recording", "rough", "recorded_texts_cut"},
+
+	{"output", "rough", "timeline_sites_full timeline_frames_full timeline_marks_full perfetto_sites_full perfetto_tracks_full perfetto_instants_full"},
+
+	{"agent", "unseen", "workloads_ended alert_failures_missed"},
+	{"agent", "invalid", "push_too_large push_not_built"},
+	{"agent", "late", "alert_posts_failed push_retries"},
+	{"agent", "unread", "workloads_environ"},
+	{"agent", "rough", "http_history_owners_full"},
+	{"agent", "rough", "http_history_processes_full"},
+}
+
+// A Place says where outputs show a counter.
+type Place struct {
+	Layer string
+	Class string // of Classes, or the name of a counter that is shown by itself
+	// Action is what a user can do, "" for nothing.
+	Action string
+	own    bool // shown by itself
+}
+
+var places = func() map[string]Place {
+	out := map[string]Place{}
+	for _, s := range single {
+		out[s.name] = Place{s.layer, s.name, s.action, true}
+	}
+	for _, c := range classed {
+		for name := range strings.FieldsSeq(c.names) {
+			out[name] = Place{Layer: c.layer, Class: c.class, Action: classOf(c.class).Action}
+		}
+	}
+	return out
+}()
+
+// PlaceOf returns where a counter is shown. The ledgers of the physical layer and of tensors
+// have the counters of the driver's, after "driver_" and "tensor_". A counter of another
+// version of this program may not be known: it is shown by itself.
+func PlaceOf(name string) (p Place, known bool) {
+	if p, known = places[name]; known {
+		return p, true
+	}
+	for prefix, layer := range map[string]string{"driver_": "physical", "tensor_": "tensor"} {
+		if of, ok := strings.CutPrefix(name, prefix); ok {
+			if p, known = places[of]; known && p.Layer == "driver" {
+				p.Layer = layer
+				return p, true
+			}
+		}
+	}
+	return Place{Layer: "other", Class: name, own: true}, false
+}
+
+func classOf(name string) Class {
+	for _, c := range Classes {
+		if c.Name == name {
+			return c
+		}
+	}
+	panic("no class " + name)
+}
+
+// Shown returns what outputs show of counters, in order: some by themselves, with what a
+// user can do, and the sums of the others by layer and class.
+func Shown(all []Counter) []Counter {
+	out := make([]Counter, 0, len(all))
+	at := map[string]int{}
+	for _, c := range all {
+		p, _ := PlaceOf(c.Name)
+		if !p.own {
+			c.Name = p.Layer + "_" + p.Class
+			if i, ok := at[c.Name]; ok {
+				out[i].Value += c.Value
+				continue
+			}
+			at[c.Name] = len(out)
+			c.Help = items(p.Layer) + " " + classOf(p.Class).help
+		}
+		if p.Action != "" {
+			c.Help += ". " + strings.TrimSuffix(strings.ReplaceAll(p.Action, "`", ""), ".")
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func items(layer string) string {
+	for _, l := range Layers {
+		if l.Name == layer {
+			return l.items
+		}
+	}
+	panic("no layer " + layer)
+}
+
+// Names returns the counters that have a place.
+func Names() []string { return slices.Sorted(maps.Keys(places)) }

@@ -1,0 +1,102 @@
+package replay
+
+import (
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+)
+
+// A Span says what times a recording has, as durations since its trace began.
+type Span struct {
+	Start time.Time // when the trace began
+	End   time.Duration
+	// Peak is when all processes together held the most memory on GPUs. While they hold that
+	// much, it is when most of it was allocated, and of that in tensors. It is the end if they
+	// never held any.
+	Peak time.Duration
+}
+
+// Measure plays all of a recording, and returns its span and the state at its end. Before of
+// opts is not used, and At is the end. Errors are as PlayReader's.
+func Measure(r *record.Reader, opts Options) (Span, *state.State, error) {
+	f := peakFinder{held: map[event.Process]state.Held{}}
+	opts.At, opts.Before = End, f.before
+	s, err := PlayReader(r, opts)
+	if err != nil {
+		return Span{}, nil, err
+	}
+	f.count(s)
+	x := Span{Start: s.Start(), End: s.Time().Sub(s.Start())}
+	x.Peak = x.End
+	if f.at > 0 {
+		x.Peak = min(max(s.Wall(f.at).Sub(x.Start), 0), x.End)
+	}
+	return x, s, nil
+}
+
+// A peakFinder follows a recording to its peak.
+type peakFinder struct {
+	held       map[event.Process]state.Held
+	sum        state.Held
+	changed    *event.Process // by the latest record
+	latest     event.Process
+	rebuilding bool // a gap was: the recording repeats what is live
+	rebuilt    bool // the latest record ended that
+
+	peak state.Held
+	at   uint64
+}
+
+// before follows a record before the state applies it: the state shows what the record
+// before it changed.
+func (f *peakFinder) before(s *state.State, r record.Record) {
+	f.count(s)
+	switch r := r.(type) {
+	case *event.Event:
+		f.latest = r.Proc
+		f.changed = &f.latest
+	case *record.Cut:
+		clear(f.held)
+		f.sum, f.rebuilding = state.Held{}, true
+	case *record.Moment:
+		f.rebuilt, f.rebuilding = f.rebuilding, false
+		f.dropEnded(s)
+	}
+}
+
+// count adds what the latest record changed.
+func (f *peakFinder) count(s *state.State) {
+	if f.changed != nil {
+		f.set(*f.changed, s)
+	} else if !f.rebuilt {
+		return
+	}
+	f.changed, f.rebuilt = nil, false
+	if !f.rebuilding && f.peak.Compare(f.sum) < 0 {
+		f.peak, f.at = f.sum, s.Now()
+	}
+}
+
+// set replaces what a process holds in the sum.
+func (f *peakFinder) set(id event.Process, s *state.State) {
+	old, now := f.held[id], s.Held(id)
+	f.sum.Total += now.Total - old.Total
+	f.sum.Allocated += now.Allocated - old.Allocated
+	f.sum.Tensors += now.Tensors - old.Tensors
+	if now == (state.Held{}) {
+		delete(f.held, id)
+	} else {
+		f.held[id] = now
+	}
+}
+
+// dropEnded subtracts what processes held that have ended without an event of theirs.
+func (f *peakFinder) dropEnded(s *state.State) {
+	for id := range f.held {
+		if !s.IsAlive(id) {
+			f.set(id, s)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package stacks
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// Own returns the lines of a stack that are of the program's own code, innermost first: the
+// Python frames outside installed packages and the standard library. Without Python they are
+// the frames of the executable: those of which the source is known, or else the functions, with
+// the executable as their file. Where no frame is the program's own, it returns the Python
+// frames there are, and false.
+func Own(stack []*snapshot.Location) (lines []*snapshot.Line, own bool) {
+	var mine, python, sources, functions []*snapshot.Line
+	var owners Owners
+	for i, l := range stack {
+		switch {
+		case synthetic(l) || trampoline(l):
+		case interpreted(l):
+			python = append(python, &l.Lines[0])
+			if owners.Owner(l) == application && !startsOthers(stack[:i], &l.Lines[0]) {
+				mine = append(mine, &l.Lines[0])
+			}
+		case owners.Owner(l) == application && !runtimeAPI(l):
+			sources = append(sources, sourceLines(l)...)
+			functions = append(functions, &snapshot.Line{Function: l.Lines[0].Function, File: l.Mapping.Path})
+		}
+	}
+	switch {
+	case mine != nil:
+		return mine, true
+	case python != nil:
+		return python, false
+	case sources != nil:
+		return sources, true
+	}
+	return functions, functions != nil
+}
+
+// generated are files that PyTorch's compiler wrote.
+var generated = regexp.MustCompile(`/torchinductor_|^<eval_with_key>`)
+
+// installedCommand is a script that starts a package's command, such as bin/torchrun.
+var installedCommand = regexp.MustCompile(`/bin/[^/.]+$`)
+
+// startsOthers reports whether a line, which called inside, is in no package but is not a
+// person's either: it is generated, or it starts a package's command or a process of
+// multiprocessing.
+func startsOthers(inside []*snapshot.Location, line *snapshot.Line) bool {
+	switch {
+	case generated.MatchString(line.File):
+		return true
+	case line.Function != "<module>":
+		return false
+	case line.File == "<string>":
+		return slices.ContainsFunc(inside, func(l *snapshot.Location) bool {
+			return interpreted(l) && strings.HasSuffix(l.Lines[0].File, "/multiprocessing/spawn.py")
+		})
+	}
+	return installedCommand.MatchString(line.File)
+}
+
+// runtimeAPI reports whether a frame is of CUDA's runtime, which is linked into programs.
+func runtimeAPI(l *snapshot.Location) bool {
+	return nativePrefix(l, "cuda") || nativePrefix(l, "__cuda")
+}
+
+// sourceLines returns the lines of a frame of which the source is known to be no library's.
+func sourceLines(l *snapshot.Location) (lines []*snapshot.Line) {
+	for i := range l.Lines {
+		if line := &l.Lines[i]; line.File != "" && line.Line != 0 && !render.Library(line.File) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Python reports whether a stack has a Python frame.
+func Python(stack []*snapshot.Location) bool { return begins(stack) >= 0 }
+
+// Backward reports whether autograd's engine asked for the memory of a stack.
+func Backward(stack []*snapshot.Location) bool { return slices.ContainsFunc(stack, engine) }

@@ -1,0 +1,297 @@
+package state
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	holders "github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	shares "github.com/gpumemtrace/gpumemtrace/internal/model/share"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+const (
+	// maxStorages bounds the storages of all readings of heaps that are kept.
+	maxStorages = 1 << 18
+	// maxModules bounds the modules of one reading. They share maxStorages.
+	maxModules = 1 << 14
+	// maxRetainers bounds those of one reading: the largest.
+	maxRetainers = 1 << 10
+)
+
+var storagesDropped = loss.Of("heap_storages_dropped", "tensors and modules of a reading of a heap that were dropped because there was no room: they have no holder or no name")
+
+// Heaps are the last readings of processes' heaps.
+type heaps struct {
+	of      map[event.Process]*heap
+	table   *shares.Table[*heap]
+	coming  int // storages of readings that are not complete
+	dropped uint64
+}
+
+// A heap is the last reading of one process's heap. A reading that is kept does not
+// change: one with fewer storages takes its place.
+type heap struct {
+	shares.Share[*heap]
+	reading *holders.Reading // nil until one was complete
+	coming  *holders.Reading // the parts of the next, nil for none
+}
+
+func newHeaps() heaps {
+	h := heaps{of: map[event.Process]*heap{}}
+	h.table = shares.New(maxStorages, (*heap).giveBack)
+	return h
+}
+
+// apply adds a part of a reading.
+func (h *heaps) apply(r *record.Heap, user func(event.Process) (uint32, bool)) {
+	x := h.of[r.Process]
+	if x == nil {
+		x = &heap{}
+		h.of[r.Process] = x
+		h.table.Join(&x.Share, x)
+		if id, known := user(r.Process); known {
+			x.SetUser(id)
+		}
+	}
+	part := r.Reading
+	if x.coming != nil && (x.coming.Begin != part.Begin || x.coming.End != part.End) { // its last part was lost
+		h.coming -= len(x.coming.Storages)
+		x.coming = nil
+	}
+	if x.coming == nil {
+		head := *part
+		head.Storages, head.Modules, head.Retainers, head.Loss = nil, nil, nil, nil
+		x.coming = &head
+	}
+	n := min(len(part.Storages), maxStorages-h.coming)
+	h.dropped += uint64(len(part.Storages) - n)
+	h.coming += n
+	x.coming.Storages = append(x.coming.Storages, part.Storages[:n]...)
+	x.coming.Modules = append(x.coming.Modules, part.Modules[:min(len(part.Modules), maxModules-len(x.coming.Modules))]...)
+	x.coming.Retainers = append(x.coming.Retainers, part.Retainers[:min(len(part.Retainers), maxRetainers-len(x.coming.Retainers))]...)
+	if len(x.coming.Loss) < maxNotes {
+		x.coming.Loss = append(x.coming.Loss, part.Loss...)
+	}
+	if !r.More {
+		h.coming -= len(x.coming.Storages)
+		h.complete(x)
+	}
+}
+
+// complete replaces a heap's reading by the one that came.
+func (h *heaps) complete(x *heap) {
+	next := x.coming
+	x.coming, x.reading = nil, nil
+	x.Add(-x.Len())
+	n := size(next)
+	for n > 0 && !x.Room(n) {
+		n /= 2
+	}
+	h.dropped += uint64(size(next) - n)
+	x.reading = largest(next, n)
+	x.Add(size(x.reading))
+}
+
+// giveBack makes room for other processes: modules and the smallest storages of the reading go.
+func (x *heap) giveBack(n int) {
+	if x.reading == nil {
+		return
+	}
+	before := x.Len()
+	x.reading = largest(x.reading, max(before-n, 0))
+	n = before - size(x.reading)
+	x.AddLost(n)
+	x.Add(-n)
+}
+
+// size is how many entries a reading has that share maxStorages.
+func size(r *holders.Reading) int { return len(r.Storages) + len(r.Modules) }
+
+// largest returns a reading with n storages and modules: the largest storages, and modules
+// if there is room for all.
+func largest(r *holders.Reading, n int) *holders.Reading {
+	if n >= size(r) {
+		return r
+	}
+	out := *r
+	out.Modules = nil
+	if n >= len(r.Storages) {
+		return &out
+	}
+	out.Storages = slices.Clone(r.Storages)
+	slices.SortStableFunc(out.Storages, func(a, b holders.Storage) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	out.Storages = slices.Clip(out.Storages[:n])
+	return &out
+}
+
+// forget drops the reading of a process, whose memory is another program's or is gone.
+func (h *heaps) forget(id event.Process) {
+	x := h.of[id]
+	if x == nil {
+		return
+	}
+	if x.coming != nil {
+		h.coming -= len(x.coming.Storages)
+	}
+	x.Leave()
+	delete(h.of, id)
+}
+
+// belongs says which user a process runs as.
+func (h *heaps) belongs(id event.Process, user uint32) {
+	if x := h.of[id]; x != nil {
+		x.SetUser(user)
+	}
+}
+
+// loss returns what had no room, nothing if there was no reading.
+func (h *heaps) loss() []loss.Counter {
+	n := h.dropped
+	for _, x := range h.of {
+		n += x.Lost()
+	}
+	if n == 0 && len(h.of) == 0 {
+		return nil
+	}
+	return []loss.Counter{storagesDropped.Counter(n)}
+}
+
+// keyframe yields records that rebuild the readings.
+func (h *heaps) keyframe(yield func(record.Record)) {
+	for _, id := range sortedProcesses(h.of) {
+		if r := h.of[id].reading; r != nil {
+			for _, part := range record.Heaps(id, r) {
+				yield(part)
+			}
+		}
+	}
+}
+
+func sortedProcesses[T any](of map[event.Process]T) []event.Process {
+	ids := make([]event.Process, 0, len(of))
+	for id := range of {
+		ids = append(ids, id)
+	}
+	slices.SortFunc(ids, event.Process.Compare)
+	return ids
+}
+
+// heap applies a part of a reading of a process that is known.
+func (s *State) heap(r *record.Heap) {
+	if s.processes.known[r.Process] == nil {
+		return
+	}
+	s.heaps.apply(r, s.processes.user)
+}
+
+// expected reports whether a newer reading may come for an incident, because heaps are read
+// after a failure too.
+func (h *heaps) expected(in *Incident) bool {
+	x := h.of[in.first.Proc]
+	return x != nil && x.reading != nil && x.reading.Begin < in.first.Time
+}
+
+// renewHeaps replaces the readings of a view that was made earlier, if there are newer ones.
+func (c *collector) renewHeaps() {
+	before := c.v.heaps
+	c.v.heaps = nil
+	c.addHeaps()
+	if len(c.v.heaps) == 0 {
+		c.v.heaps = before
+	}
+}
+
+// modules returns the modules of each process, as of the last readings.
+func (h *heaps) modules() map[event.Process][]holders.Module {
+	out := map[event.Process][]holders.Module{}
+	for id, x := range h.of {
+		if x.reading != nil {
+			out[id] = x.reading.Modules
+		}
+	}
+	return out
+}
+
+// A heapView is what a View has of one process's heap.
+type heapView struct {
+	id      event.Process
+	reading *holders.Reading
+	gpus    map[int32]string // labels by the process's numbers of devices
+}
+
+// addHeaps copies the readings of the shown processes.
+func (c *collector) addHeaps() {
+	s := c.s
+	for _, id := range sortedProcesses(s.heaps.of) {
+		r := s.heaps.of[id].reading
+		if r == nil || !c.shown(id) {
+			continue
+		}
+		x := heapView{id: id, reading: r, gpus: map[int32]string{}}
+		for i := range r.Storages {
+			if d := r.Storages[i].Device; r.Storages[i].OnGPU() && x.gpus[d] == "" && len(x.gpus) < maxDevices {
+				x.gpus[d] = s.heapLabel(id, d)
+			}
+		}
+		c.v.heaps = append(c.v.heaps, x)
+	}
+}
+
+// modulePath returns the path of the first one of modules of a process that has one, "" for
+// none. The last reading before the view counts, or else the last one of the recording.
+func (v *View) modulePath(of event.Process, modules []uint64) string {
+	if len(modules) == 0 || !v.want.Holders {
+		return ""
+	}
+	var known []holders.Module // in the order of their addresses
+	if i := slices.IndexFunc(v.heaps, func(x heapView) bool { return x.id == of }); i >= 0 {
+		known = v.heaps[i].reading.Modules
+	} else {
+		known = v.later[of]
+	}
+	for _, address := range modules {
+		if j, ok := slices.BinarySearchFunc(known, address, func(m holders.Module, at uint64) int { return cmp.Compare(m.Address, at) }); ok {
+			return known[j].Path
+		}
+	}
+	return ""
+}
+
+// heapLabel returns the GPU label of a device, by the process's number. A process that made
+// no call since it was attached to has no number that is known, and often one GPU.
+func (g *gpus) heapLabel(id event.Process, device int32) string {
+	label := g.GPU(&ledger.SiteKey{Proc: id, Kind: event.KindTensor, Device: device})
+	if labels := g.accounts.Labels(id); label == unknownGPU && len(labels) == 1 {
+		return labels[0]
+	}
+	return label
+}
+
+// maxDevices bounds the devices of one heap: a damaged one may have any number.
+const maxDevices = 64
+
+// hold adds the readings to a snapshot, and divides its samples by holder.
+func (v *View) hold(s *snapshot.Snapshot) {
+	if len(v.heaps) == 0 {
+		return
+	}
+	d := divider{snapshot: s}
+	for _, x := range v.heaps {
+		at := func(monotonic uint64) time.Time { return v.trace.Boot.Add(time.Duration(monotonic)) }
+		h := snapshot.Heap{PID: int(x.id.PID), Process: v.names[x.id], Begin: at(x.reading.Begin), End: at(x.reading.End), Reading: x.reading}
+		s.Heaps = append(s.Heaps, h)
+		d.add(&h, x.gpus)
+	}
+	if v.hasLive {
+		d.divide(!v.partial.active)
+	}
+	v.divided = d.origins
+	if !v.wantsLive {
+		s.Live = nil
+	}
+}

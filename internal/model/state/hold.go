@@ -1,0 +1,317 @@
+package state
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	holders "github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// FromHeap is the label of a category that was read from the program's heap, and does not
+// follow from a stack.
+const FromHeap = "heap"
+
+// A divider divides samples by the object that holds what was allocated. What a holder has
+// of a sample is a sample of its own, with the same stack.
+type divider struct {
+	snapshot *snapshot.Snapshot
+	heaps    map[int]*divided // by PID
+	origins  origins
+}
+
+// Origins say which samples were divided.
+type origins struct {
+	first int   // index of the first sample that is a part of another
+	of    []int // indexes of those others
+}
+
+// sites yields the call sites of parts of samples, and before them none for each sample
+// that has none.
+func (o origins) sites(v *View, yield func(ledger.SiteKey) bool) {
+	n := len(v.sites) + len(v.tensors)
+	if len(o.of) == 0 {
+		return
+	}
+	for range o.first - n {
+		if !yield(ledger.SiteKey{}) {
+			return
+		}
+	}
+	for _, i := range o.of {
+		var key ledger.SiteKey
+		switch {
+		case i < len(v.sites):
+			key = v.sites[i].SiteKey
+		case i < n:
+			key = v.tensors[i-len(v.sites)].SiteKey
+		}
+		if !yield(key) {
+			return
+		}
+	}
+}
+
+// part appends a sample that is a part of another.
+func (d *divider) part(of int, x snapshot.Sample) (at int) {
+	at = len(d.snapshot.Samples)
+	d.snapshot.Samples = append(d.snapshot.Samples, x)
+	d.origins.of = append(d.origins.of, of)
+	return at
+}
+
+// divided is the heap of one process.
+type divided struct {
+	*snapshot.Heap
+	gpus map[int32]string
+	at   map[uint64]*holders.Storage // by address, on GPUs
+	// found are the storages that a live allocation was found for.
+	found map[*holders.Storage]bool
+}
+
+func (d *divider) add(h *snapshot.Heap, gpus map[int32]string) {
+	x := &divided{Heap: h, gpus: gpus, at: make(map[uint64]*holders.Storage, len(h.Reading.Storages)), found: map[*holders.Storage]bool{}}
+	for i := range h.Reading.Storages {
+		if s := &h.Reading.Storages[i]; s.OnGPU() && s.Bytes > 0 {
+			x.at[s.Address] = s
+		}
+	}
+	if d.heaps == nil {
+		d.heaps = map[int]*divided{}
+	}
+	d.heaps[h.PID] = x
+}
+
+// A share of a sample is what one holder has of it.
+type heldPart struct {
+	sample int
+	holder string
+	module string
+	role   holders.Role
+}
+
+// divide divides the samples of live allocations, and, if whole, what was there before the
+// trace: in whole snapshots every tensor since then has a row.
+func (d *divider) divide(whole bool) {
+	s := d.snapshot
+	d.origins.first = len(s.Samples)
+	parts := map[heldPart]int{} // indexes into samples
+	for i := range s.Live {
+		a := &s.Live[i]
+		sample := &s.Samples[a.Sample]
+		h := d.heaps[sample.PID]
+		if h == nil || a.Address == 0 || sample.Kind == event.KindCached.String() || a.Time.After(h.End) {
+			continue
+		}
+		st := h.at[a.Address]
+		if st == nil || !fits(st, a.Size, sample.Kind == event.KindTensor.String()) {
+			continue
+		}
+		h.found[st] = true
+		key := heldPart{a.Sample, label(st), st.Module, st.Role}
+		at, ok := parts[key]
+		if !ok {
+			at = d.part(a.Sample, heldBy(sample, st))
+			parts[key] = at
+		}
+		from, to := &s.Samples[key.sample].Values, &s.Samples[at].Values
+		moved := snapshot.Values{InuseObjects: min(1, max(from.InuseObjects, 0)), InuseBytes: min(a.Size, max(from.InuseBytes, 0))}
+		moved.AllocObjects, moved.AllocBytes = min(moved.InuseObjects, max(from.AllocObjects, 0)), min(moved.InuseBytes, max(from.AllocBytes, 0))
+		from.Sub(&moved)
+		to.Add(&moved)
+		a.Sample = at
+	}
+	if whole {
+		d.before()
+	}
+	d.note()
+}
+
+// fits reports whether a storage may be what an allocation was made for. PyTorch's
+// allocator rounds to 512 bytes, and leaves up to a MiB of a block with a tensor.
+func fits(s *holders.Storage, size int64, tensor bool) bool {
+	left := size - int64(min(s.Bytes, 1<<62))
+	if tensor {
+		return left >= 0 && left <= 1<<20
+	}
+	return left >= 0 && left < 512
+}
+
+// label returns the path to a storage. Parameters, and what belongs to them, are as many
+// as the model has; of other paths those are one label that differ in numbers alone.
+func label(s *holders.Storage) string {
+	switch s.Role {
+	case holders.Parameter, holders.Buffer, holders.Gradient, holders.OptimizerState:
+		return s.Name()
+	}
+	return holders.Alike(s.Name())
+}
+
+// heldBy returns the sample of what a storage's holder has of another, with no values.
+func heldBy(of *snapshot.Sample, s *holders.Storage) snapshot.Sample {
+	x := snapshot.Sample{Stack: of.Stack, Labels: of.Labels}
+	x.Holder = label(s)
+	x.ModulePath = cmp.Or(s.Module, x.ModulePath)
+	if s.Role != holders.NoRole {
+		x.Category, x.CategoryFrom = s.Role.String(), FromHeap
+	}
+	return x
+}
+
+// before divides what was there before the trace: what the allocator says of its tensors
+// from then, and where it says nothing all that was allocated.
+func (d *divider) before() {
+	s := d.snapshot
+	type place struct {
+		pid int
+		gpu string
+	}
+	told := map[place]bool{}
+	for _, line := range []string{LineOldTensors, LineBefore} {
+		for i := range d.origins.first {
+			x := &s.Samples[i]
+			if at := (place{x.PID, x.GPU}); x.Frames()[0].Lines[0].Function == line && !told[at] {
+				told[at] = true
+				d.older(i, line == LineOldTensors)
+			}
+		}
+	}
+}
+
+// older divides tensors from before the trace, by the storages that no allocation since
+// then was found for. If exact, the sample is blocks of the allocator, and nothing else.
+func (d *divider) older(sample int, exact bool) {
+	s := d.snapshot
+	h := d.heaps[s.Samples[sample].PID]
+	if h == nil {
+		return
+	}
+	taken := d.ranges(h.PID)
+	var left []*holders.Storage
+	for _, st := range h.at {
+		if !h.found[st] && h.gpus[st.Device] == s.Samples[sample].GPU && !overlaps(taken, st.Address, st.Address+st.Bytes) {
+			left = append(left, st)
+		}
+	}
+	slices.SortFunc(left, func(a, b *holders.Storage) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Address, b.Address))
+	})
+	parts := map[heldPart]int{}
+	move := func(st *holders.Storage, bytes, objects int64) {
+		key := heldPart{sample, label(st), st.Module, st.Role}
+		at, ok := parts[key]
+		if !ok {
+			x := heldBy(&s.Samples[sample], st)
+			x.Stack = append(slices.Clone(s.Samples[sample].Stack), synthetic(key.holder))
+			at = d.part(sample, x)
+			parts[key] = at
+		}
+		s.Samples[sample].InuseBytes -= bytes
+		s.Samples[at].InuseBytes += bytes
+		s.Samples[at].InuseObjects += objects
+	}
+	var blocks []block
+	for _, st := range left {
+		bytes := int64(min(st.Bytes, 1<<62)+511) &^ 511
+		if bytes > s.Samples[sample].InuseBytes {
+			continue // freed since it was read
+		}
+		move(st, bytes, 1)
+		taken = append(taken, span{st.Address, st.Address + uint64(bytes)})
+		blocks = append(blocks, block{of: st, end: st.Address + uint64(bytes)})
+	}
+	if exact {
+		sortSpans(taken)
+		for _, b := range tails(blocks, taken, s.Samples[sample].InuseBytes) {
+			move(b.of, int64(b.tail), 0)
+		}
+	}
+}
+
+// A block is what the allocator handed out for a storage: up to end, and what it left with
+// it because that was too little to hand out for another.
+type block struct {
+	of   *holders.Storage
+	end  uint64
+	tail uint64
+}
+
+// PyTorch's allocator does not divide a block of a large segment if at most smallRequest
+// would be left. A segment is a multiple of granule, and is one request's from
+// ownSegment on.
+const (
+	smallRequest = 1 << 20
+	ownSegment   = 10 << 20
+	granule      = 2 << 20
+)
+
+// tails returns the blocks that go on to the end of their segment, with how far they do:
+// all that may, or those that have a segment each, but nothing if they have more than is
+// left together.
+func tails(blocks []block, taken []span, left int64) []block {
+	var may, own []block
+	sum, ownSum := uint64(0), uint64(0)
+	for _, b := range blocks {
+		b.tail = -b.end % granule
+		if b.of.Bytes <= smallRequest || b.tail == 0 || b.tail > smallRequest || overlaps(taken, b.end, b.end+b.tail) {
+			continue
+		}
+		may, sum = append(may, b), sum+b.tail
+		if b.of.Bytes >= ownSegment && b.of.Address%granule == 0 {
+			own, ownSum = append(own, b), ownSum+b.tail
+		}
+	}
+	switch {
+	case sum <= uint64(max(left, 0)):
+		return may
+	case ownSum <= uint64(max(left, 0)):
+		return own
+	}
+	return nil
+}
+
+// A span is where a live allocation lies.
+type span struct{ begin, end uint64 }
+
+// ranges returns where the live tensors of a process lie, in order.
+func (d *divider) ranges(pid int) (out []span) {
+	for i := range d.snapshot.Live {
+		a := &d.snapshot.Live[i]
+		if x := &d.snapshot.Samples[a.Sample]; x.PID == pid && x.Kind == event.KindTensor.String() && a.Size > 0 {
+			out = append(out, span{a.Address, a.Address + uint64(a.Size)})
+		}
+	}
+	sortSpans(out)
+	return out
+}
+
+func sortSpans(spans []span) {
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.begin, b.begin) })
+}
+
+// overlaps reports whether memory lies where one of the spans does.
+func overlaps(spans []span, begin, end uint64) bool {
+	i, _ := slices.BinarySearchFunc(spans, begin, func(x span, at uint64) int { return cmp.Compare(x.end, at+1) })
+	return i < len(spans) && spans[i].begin < end
+}
+
+// maxHeapNotes bounds the processes whose readings notes name.
+const maxHeapNotes = 10
+
+// note says what comes from the heap.
+func (d *divider) note() {
+	s := d.snapshot
+	s.Notes = slices.Clone(s.Notes)
+	for i := range s.Heaps {
+		if i == maxHeapNotes {
+			s.Notes = append(s.Notes, fmt.Sprintf("the heaps of %d more processes were read", len(s.Heaps)-i))
+			break
+		}
+		h := &s.Heaps[i]
+		s.Notes = append(s.Notes, fmt.Sprintf("holders of process %d, and categories with category_from=%s, were read from its heap at %s; other categories follow from stacks",
+			h.PID, FromHeap, h.End.UTC().Format("2006-01-02 15:04:05.000 UTC")))
+	}
+}

@@ -1,0 +1,64 @@
+package state
+
+import (
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// A user's name comes after the number and stays; a child has what its parent has, until it
+// runs another program.
+func TestWho(t *testing.T) {
+	p := newProcesses()
+	parent, child := holder(7, 1), holder(8, 2)
+	p.learn(&record.Process{Process: parent, Target: true}, 0)
+	if p.who(parent) != nil {
+		t.Errorf("%+v of a process of which nothing is known", p.who(parent))
+	}
+	p.learn(&record.Process{Process: parent, User: record.UserOf(1000)}, 0)
+	if got := *p.who(parent); got != (snapshot.Who{User: "1000"}) {
+		t.Errorf("%+v, want the user's number", got)
+	}
+	known := snapshot.Who{User: "ada", Command: "python3 train.py", ContainerID: "0123"}
+	p.learn(&record.Process{Process: parent, Who: known}, 0)
+	before := p.who(parent)
+	p.learn(&record.Process{Process: parent, User: record.UserOf(1000), Who: snapshot.Who{Pod: "train-0"}}, 0)
+	if *before != known {
+		t.Errorf("what a view has changed to %+v", *before)
+	}
+	known.Pod = "train-0"
+	if got := *p.who(parent); got != known {
+		t.Errorf("%+v, want %+v", got, known)
+	}
+	p.apply(&event.Event{Op: event.OpFork, Proc: parent, Child: child, Name: "python3"})
+	if got := *p.who(child); got != known {
+		t.Errorf("%+v of the child, want %+v", got, known)
+	}
+	p.apply(&event.Event{Op: event.OpExec, Proc: child, Name: "worker"})
+	known.Command = ""
+	if got := *p.who(child); got != known || p.who(parent).Command == "" {
+		t.Errorf("%+v of another program, want %+v", got, known)
+	}
+}
+
+// Samples and processes have it, from a keyframe too.
+func TestWhoInASnapshot(t *testing.T) {
+	s := New()
+	id := holder(7, 1)
+	s.Apply(&record.Trace{APIs: []string{"", "cuMemAlloc_v2"}})
+	s.Apply(&record.Process{Process: id, Target: true, Name: "python3", FromStart: true, User: record.UserOf(1000), Who: snapshot.Who{User: "ada", Command: "python3 train.py"}})
+	s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: 1, Proc: id, TID: 7, Addr: 1 << 20, Size: 1 << 20, Device: event.NoDevice})
+	again := New()
+	s.Keyframe(func(r record.Record) { again.Apply(r) })
+	for name, s := range map[string]*State{"the state": s, "its keyframe": again} {
+		snap := s.View(Want{}).Snapshot()
+		if len(snap.Samples) != 1 || len(snap.Processes) != 1 {
+			t.Fatalf("%s: %+v", name, snap)
+		}
+		if who := snap.Samples[0].Who; who == nil || who.User != "ada" || who.Command != "python3 train.py" || *who != snap.Processes[0].Who {
+			t.Errorf("%s: %+v, %+v", name, who, snap.Processes[0].Who)
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package steps
+
+import (
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// A process has the steps of one process.
+type process struct {
+	waiting   []tensor           // from the first whose stack has not come
+	inside    map[uint32]uint64  // by thread: the call that it was in last, 0 for none
+	marker    optimizer          // whose call begins a step, zero before the first
+	others    map[optimizer]bool // the others that were called in this step
+	began     uint64             // time of the last step's beginning, 0 for none
+	steps     uint64             // whole steps
+	unsure    uint64             // steps that were left out
+	uncertain bool               // the step under way may be several
+	hidden    uint64             // steps that are not shown: see Tracker.Reset
+	stale     bool               // the step under way began before what is shown
+	devices   map[int32]*device  // by CUDA ordinal
+	onStep    func(int32, *span) // nil for none
+	growing   int                // stacks in the growth of all devices
+	// Growth counts from step number older, and later from newer.
+	older, newer uint64
+}
+
+// An optimizer is one that a thread calls at one place of the program.
+type optimizer struct {
+	thread uint32
+	call   uint64
+}
+
+// A device has the steps of a process on one device.
+type device struct {
+	inuse   int64
+	current span
+	last    []span // up to twice MaxLast, in order
+	total   snapshot.Moved
+	growth  map[uint64]*growth // by stack
+	changed []uint64           // stacks whose bytes changed in this step
+}
+
+// A span is a step on one device. Its times are those of its events.
+type span struct {
+	number, begin, end uint64
+	snapshot.Moved
+}
+
+// A growth is how many bytes a stack holds beyond those it held when counting began: now,
+// when the step under way began, and at the beginning of steps newer and older.
+type growth struct {
+	now, last, newer, older int64
+	changed                 bool
+}
+
+func newProcess() *process {
+	return &process{inside: map[uint32]uint64{}, others: map[optimizer]bool{}, devices: map[int32]*device{}}
+}
+
+// enter follows the thread of a tensor into a call of an optimizer's step, or out of it.
+func (p *process) enter(x *tensor, c call) {
+	if !c.known {
+		return
+	}
+	before, seen := p.inside[x.thread]
+	if c.id != 0 && seen && before != c.id {
+		p.called(optimizer{x.thread, c.id}, x.time)
+	}
+	if !seen && len(p.inside) >= maxThreads {
+		clear(p.inside)
+	}
+	p.inside[x.thread] = c.id
+}
+
+// called ends the step under way if a call marks the next one.
+func (p *process) called(o optimizer, time uint64) {
+	switch {
+	case o == p.marker:
+		p.begin(time, !p.uncertain)
+	case p.marker == optimizer{} || p.others[o]:
+		p.marker = o
+		p.begin(time, false)
+	case len(p.others) < maxOthers:
+		p.others[o] = true
+	}
+}
+
+// begin ends a step, which counts if it is whole, and begins the next one.
+func (p *process) begin(time uint64, whole bool) {
+	switch {
+	case whole:
+		p.steps++
+		if p.stale {
+			p.hidden = p.steps
+		}
+	case p.began != 0 && !p.stale:
+		p.unsure++
+	}
+	restart := !whole || p.stale
+	note := restart || p.steps >= p.newer+GrowthInterval
+	for index, d := range p.devices {
+		if whole && !p.stale {
+			if d.end(time); p.onStep != nil {
+				p.onStep(index, &d.current)
+			}
+		}
+		d.current = span{number: p.steps + 1, begin: time, Moved: snapshot.Moved{PeakBytes: d.inuse, InuseBytes: d.inuse}}
+		p.growing -= len(d.growth)
+		d.noteGrowth(note, restart)
+		p.growing += len(d.growth)
+	}
+	if note {
+		p.older, p.newer = p.newer, p.steps
+		if restart {
+			p.older = p.steps
+		}
+	}
+	p.began, p.uncertain, p.stale = time, false, false
+	clear(p.others)
+}
+
+// add counts a tensor in the step under way. It is false if there is no room to count by
+// how much the tensor's stack grew.
+func (p *process) add(x *tensor) bool {
+	d := p.devices[x.device]
+	if d == nil {
+		d = &device{growth: map[uint64]*growth{}, current: span{number: p.steps + 1, begin: p.began}}
+		p.devices[x.device] = d
+	}
+	d.inuse += x.bytes
+	d.current.Add(x.bytes, d.inuse)
+	if p.began == 0 {
+		return true // what is there when the first step begins is no growth
+	}
+	g := d.growth[x.stack]
+	if g == nil {
+		if p.growing >= maxGrowing {
+			return false
+		}
+		g = &growth{}
+		d.growth[x.stack] = g
+		p.growing++
+	}
+	if g.now += x.bytes; !g.changed {
+		g.changed, d.changed = true, append(d.changed, x.stack)
+	}
+	return true
+}
+
+// end adds the step under way to the last ones.
+func (d *device) end(time uint64) {
+	d.current.end = time
+	d.total.Sum(&d.current.Moved)
+	if d.last = append(d.last, d.current); len(d.last) >= 2*MaxLast {
+		d.last = slices.Clone(d.shown())
+	}
+}
+
+// shown returns the last MaxLast steps.
+func (d *device) shown() []span { return d.last[max(len(d.last)-MaxLast, 0):] }
+
+// noteGrowth notes how much stacks hold where a step begins. With note the figures become
+// the newer ones that growth counts from, and the newer ones the older; with restart
+// counting begins anew.
+func (d *device) noteGrowth(note, restart bool) {
+	for _, stack := range d.changed {
+		g := d.growth[stack]
+		g.last, g.changed = g.now, false
+	}
+	d.changed = d.changed[:0]
+	if restart {
+		clear(d.growth)
+	}
+	if !note {
+		return
+	}
+	for stack, g := range d.growth {
+		g.older, g.newer = g.newer, g.last
+		if *g == (growth{}) {
+			delete(d.growth, stack)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package steps
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+)
+
+var prog = event.Process{PID: 17, Start: event.StartUnit}
+
+// Which calls begin steps. A letter is a tensor that is made: a, b, c in a call of an
+// optimizer; A of the same in another thread; . outside of any; ? where that is not
+// known; ! where a stack was not told in time.
+func TestStepBoundaries(t *testing.T) {
+	for _, c := range []struct {
+		name, made string
+		want       string // before which of them one begins
+		unsure     uint64
+	}{
+		{"none", "......", "", 0},
+		{"plain", "..a..a..a..", "  ^  ^  ^  ", 0},
+		{"several in one", "..aaa..aa.a", "  ^    ^  ^", 0},
+		{"not known", "..a?a..a?.a", "  ^    ^  ^", 0},
+		{"attached in one", "aa..a..a", "    ^  ^", 0},
+		{"attached, nothing outside", "aaaaaa", "", 0},
+		{"another thread is outside", "..a,a,a..a", "  ^      ^", 0},
+		{"a GAN", "..a..b..a..b..a", "  ^     ^     ^", 0},
+		{"two, one after the other", "..ab..ab..ab", "  ^   ^   ^", 0},
+		{"more of the other", "..a..b..b..a..b..b", "  ^     ^     ^  ^", 1},
+		{"after warming up", "..a..a..b..b..b", "  ^  ^     ^  ^", 1},
+		{"two threads", "..a,,A..a,,A..a", "  ^     ^     ^", 0},
+		{"late", "..a..!..a..a", "  ^     ^  ^", 1},
+		{"late before the first", "!..a..a", "   ^  ^", 0},
+	} {
+		s := New(nil)
+		x := newProcess()
+		var got []byte
+		for i, made := range c.made {
+			m, p := tensor{time: uint64(i), thread: 1, bytes: 1}, call{known: true}
+			switch made {
+			case 'a', 'b', 'c':
+				p.id = uint64(made)
+			case 'A':
+				m.thread, p.id = 2, 'a'
+			case ',':
+				m.thread = 2
+			case '?':
+				p.known = false
+			case '!':
+				p.known = false
+				x.uncertain = true
+			}
+			before := x.began
+			began := x.steps + x.unsure
+			if s.count(x, &m, p); x.began != before || x.steps+x.unsure != began {
+				got = append(got, '^')
+			} else {
+				got = append(got, ' ')
+			}
+		}
+		if strings.TrimRight(string(got), " ") != strings.TrimRight(c.want, " ") || x.unsure != c.unsure {
+			t.Errorf("%s:\n%s\n%s, %d unsure, want\n%s, %d", c.name, c.made, got, x.unsure, c.want, c.unsure)
+		}
+	}
+}
+
+// Stacks that grow are bounded.
+func TestStepsAreBounded(t *testing.T) {
+	s := New(func(uint64) []*record.Place { return []*record.Place{} })
+	x := newProcess()
+	x.began, s.processes[prog] = 1, x
+	for i := range uint64(maxGrowing + 5) {
+		e := &event.Event{Time: i, TID: uint32(i), Stack: i + 1}
+		s.Apply(&tensors.Piece{Proc: prog, To: 1, Stack: i + 1}, e)
+	}
+	if n := len(x.devices[0].growth); n != maxGrowing || s.loss.Counters()[lossGrowth].Value != 5 || len(x.inside) > maxThreads || len(s.calls) > maxCalls {
+		t.Errorf("%d stacks, %+v", n, s.loss.Counters())
+	}
+	for pid := range uint32(maxProcesses) {
+		s.Apply(&tensors.Piece{Proc: event.Process{PID: pid + 1000}, To: 1, Stack: 1}, nil)
+	}
+	if len(s.processes) != maxProcesses || s.loss.Counters()[lossProcesses].Value != 1 {
+		t.Errorf("%d processes, %+v", len(s.processes), s.loss.Counters())
+	}
+	if got := x.devices[0].current.AllocObjects; got != maxGrowing+5 {
+		t.Errorf("%d tensors", got)
+	}
+}
+
+// Tensors that wait for a stack that never comes are bounded: the oldest are counted
+// without it, and what follows them goes on waiting.
+func TestWaitingIsBounded(t *testing.T) {
+	s := New(func(uint64) []*record.Place { return nil })
+	const more = 10
+	for i := range uint64(maxWaiting + more) {
+		s.Apply(&tensors.Piece{Proc: prog, To: 1, Stack: 1}, &event.Event{Time: i, Stack: 1})
+	}
+	p := s.processes[prog]
+	if n := len(p.waiting); n != maxWaiting || s.loss.Counters()[lossLate].Value != more || p.devices[0].current.AllocObjects != more {
+		t.Errorf("%d wait, %+v", n, s.loss.Counters())
+	}
+}

@@ -1,0 +1,113 @@
+package export
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// valueOf returns the value of s in a column, or else why there is none: it is empty only where the
+// column is.
+func (c *column) valueOf(s *snapshot.Sample) string {
+	if v := c.of(s); v != "" || c.empty {
+		return v
+	}
+	return absent(c.name, s)
+}
+
+// absent says in brackets why a sample has no value in a column.
+func absent(column string, s *snapshot.Sample) string {
+	switch column {
+	case "gpu":
+		return "[on no GPU]"
+	case "process", "pid", "owner", "user", "command":
+		return "[unknown]"
+	case "namespace", "pod", "container", "service", "job":
+		return "[no " + column + "]"
+	case "api":
+		return "[no call]"
+	case "runtime":
+		return "[no call of the runtime]"
+	}
+	switch {
+	case s.Kind == render.Cached && slices.Contains(ofTensors, column) && column != "category" && column != "category_from" && column != "holder":
+		return "[cached, no " + column + "]"
+	case s.Kind == render.Cached:
+		return "[cached, unused]"
+	case takenByDriver(s):
+		return "[" + render.Cause(s) + "]"
+	}
+	switch column {
+	case "size":
+		return "[no single allocations]"
+	case "category", "category_from", "holder":
+		switch {
+		case !isTensor(s):
+			return "[not in tensors]"
+		case column == "category_from":
+			return "[stack]"
+		}
+		return "[unknown]"
+	case "module_path":
+		if s.Module != "" {
+			return "[unknown]"
+		}
+	case "operator":
+		return "[no operator]"
+	}
+	return outside(s)
+}
+
+// takenByDriver reports whether the driver took a sample's memory for itself.
+func takenByDriver(s *snapshot.Sample) bool {
+	return render.Class(s.Kind) == event.ClassDriver.String() || s.Kind == event.KindSystem.String()
+}
+
+// outside says why a sample has no module, or no line: which code asked for its memory.
+func outside(s *snapshot.Sample) string {
+	switch {
+	case len(s.Stack) == 0:
+		return "[no stack]"
+	case stacks.Backward(s.Stack):
+		return "[backward pass]"
+	case stacks.Python(s.Stack):
+		return "[outside modules]"
+	}
+	return "[not Python]"
+}
+
+// ofTensors are the columns that say little of PyTorch's memory without tensors.
+var ofTensors = []string{"operator", "module", "module_path", "category", "category_from", "holder", "line", "library-line", "function"}
+
+// lacking says how to get what a page by names would show, if it was not recorded.
+func lacking(page *render.Page, names []string, samples []*snapshot.Sample, mode string) {
+	for _, name := range []string{"user", "command"} {
+		l := label(name)
+		if slices.Contains(names, name) && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }) {
+			page.Line("This file has no %s. A profile of one process has none, and neither has a recording by an earlier gpumemtrace. Use --by process instead.", name)
+		}
+	}
+	for _, name := range []string{"job", "service", "pod", "container", "namespace"} {
+		l := label(name)
+		if slices.Contains(names, name) && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }) {
+			page.Line("No process here belongs to a %s, as far as the trace could tell. --by user, --by command and --by process show what there is.", name)
+		}
+	}
+	if !slices.ContainsFunc(names, func(n string) bool { return slices.Contains(ofTensors, n) }) {
+		return
+	}
+	pytorch := slices.ContainsFunc(samples, func(s *snapshot.Sample) bool {
+		return s.Owner == "pytorch" && render.Class(s.Kind) == event.ClassDevice.String()
+	})
+	tensors := slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return isTensor(s) || s.Kind == render.Cached })
+	if pytorch && !tensors {
+		page.Line("No tensors were recorded, only PyTorch's segments: trace with --tensors to see what is in them.")
+	}
+	if strings.HasPrefix(mode, "frame pointers") && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return stacks.Python(s.Stack) }) {
+		page.Line("No Python frames were recorded: trace with --stacks unwind.")
+	}
+}

@@ -1,0 +1,155 @@
+package export
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// A place is a line of a program that holds a tensor.
+type place struct {
+	file, function string
+	line           int
+	bytes          int64
+}
+
+// run is what a run of a program holds, which began at a second.
+func run(start int64, places ...place) *snapshot.Snapshot {
+	s := &snapshot.Snapshot{Meta: snapshot.Meta{Start: time.Unix(start, 0), Target: fmt.Sprintf("pid %d (python3)", start)}}
+	for _, p := range places {
+		s.Samples = append(s.Samples, snapshot.Sample{
+			Stack: []*snapshot.Location{
+				{Address: uint64(start) << 20, Lines: []snapshot.Line{{Function: "empty", File: fmt.Sprintf("/venv%d/lib/python3.11/site-packages/torch/functional.py", start), Line: int(start)}}},
+				{Lines: []snapshot.Line{{Function: p.function, File: p.file, Line: p.line}}},
+				{Lines: []snapshot.Line{{Function: "main", File: p.file, Line: p.line + 100}}},
+			},
+			Labels: snapshot.Labels{Kind: "tensor", GPU: fmt.Sprint(start), Process: "python3", PID: int(start)},
+			Values: snapshot.Values{InuseObjects: 1, InuseBytes: p.bytes},
+		})
+	}
+	return s
+}
+
+func compared(t *testing.T, o Options, a, b *snapshot.Snapshot) string {
+	t.Helper()
+	var out strings.Builder
+	if err := Diff(&out, Side{a, "a"}, Side{b, "b"}, o); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// A comment that moves all lines, another file name, another version of a library, another GPU
+// and another PID are no change.
+func TestDiffOfMovedLines(t *testing.T) {
+	a := run(1, place{"/a/train.py", "step", 10, 100}, place{"/a/train.py", "step", 12, 200}, place{"/a/model.py", "forward", 5, 400})
+	b := run(2, place{"/b/train_v2.py", "step", 12, 100}, place{"/b/train_v2.py", "step", 14, 200}, place{"/b/model.py", "forward", 9, 400})
+	out := compared(t, Options{}, a, b)
+	for _, want := range []string{"As much memory on GPUs: 700 B", "What for: nothing changed", "Lines of the program: nothing changed", "No stack changed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+}
+
+// A line that is there twice in one run is told from one that moved only by its order. Where that
+// does not tell, its functions are compared as a whole.
+func TestDiffOfChangedLines(t *testing.T) {
+	a := run(1, place{"/train.py", "step", 10, 100}, place{"/train.py", "step", 12, 200}, place{"/train.py", "gone", 40, 7})
+	for _, x := range []struct {
+		b    *snapshot.Snapshot
+		want string
+	}{
+		{run(2, place{"/train.py", "step", 12, 100}, place{"/train.py", "step", 14, 250}), "+50 B   200 B  250 B        0  /train.py:14 step"},
+		{run(2, place{"/train.py", "step", 12, 100}, place{"/train.py", "step", 14, 200}, place{"/train.py", "step", 15, 30}), "+30 B   300 B  330 B       +1  /train.py:12 step"},
+		{run(2, place{"/train.py", "step", 12, 300}), " 0 B   300 B  300 B       -1  /train.py:12 step"},
+	} {
+		out := compared(t, Options{By: by(t, "line")}, a, x.b)
+		if !strings.Contains(out, x.want) || !strings.Contains(out, "1 are gone") || !strings.Contains(out, "-7 B     7 B    0 B       -1  /train.py:40 gone") {
+			t.Errorf("want %q in\n%s", x.want, out)
+		}
+	}
+}
+
+// Within one run lines do not move.
+func TestDiffWithinRun(t *testing.T) {
+	a, b := run(1, place{"/train.py", "step", 10, 100}), run(1, place{"/train.py", "step", 12, 100})
+	if out := compared(t, Options{}, a, b); !strings.Contains(out, "1 are new, 1 are gone") {
+		t.Errorf("got\n%s", out)
+	}
+}
+
+// Aligning changes no sum.
+func TestAlignAddsUp(t *testing.T) {
+	a, b := recorded(t, "allocator/peft_8"), recorded(t, "profiler")
+	for i, s := range Align(a, b) {
+		if x, y := sumOf(pointers([]*snapshot.Snapshot{a, b}[i].Samples)), sumOf(pointers(s.Samples)); x != y {
+			t.Errorf("run %d: %+v, want %+v", i, y, x)
+		}
+	}
+}
+
+// A run is equal to itself, however often its stacks are aligned.
+func TestAlignWithItself(t *testing.T) {
+	a, b := recorded(t, "profiler"), recorded(t, "profiler")
+	b.Meta.Start = b.Meta.Start.Add(time.Hour)
+	if out := compared(t, Options{}, a, b); !strings.Contains(out, "No stack changed") {
+		t.Errorf("got\n%s", out)
+	}
+}
+
+func ranksOf(t *testing.T, o Options, ranks ...Side) string {
+	t.Helper()
+	var out strings.Builder
+	if err := Ranks(&out, ranks, "", o); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// Of ranks the first line says who has most, and the table in what.
+func TestRanks(t *testing.T) {
+	rank := func(i int64, more ...place) Side {
+		return Side{run(i, append([]place{{"/train.py", "step", 10, 1000}, {"/train.py", "load", 20, 500}}, more...)...), fmt.Sprintf("rank%d", i)}
+	}
+	extra := place{"/train.py", "gather", 30, 250}
+	for name, x := range map[string]struct {
+		ranks []Side
+		want  []string
+	}{
+		"equal": {[]Side{rank(1), rank(2)}, []string{"2 ranks hold 1.5 KiB each", "in 2 of 2 rows", "No row differs."}},
+		"two": {[]Side{rank(1), rank(2, extra)}, []string{
+			"2 ranks hold 1.5 KiB to 1.7 KiB on GPUs: rank1 the least, rank2 the most.", "The same in all: 1.5 KiB, 85.7% of the rank with the most, in 2 of 3 rows.",
+			"DIFFER BY    RANK1    RANK2  LINE", "250 B      0 B    250 B  /train.py:30 gather",
+		}},
+		"six": {[]Side{rank(1), rank(2), rank(3, extra), rank(4), rank(5), rank(6)}, []string{
+			"6 ranks hold", "250 B      0 B  rank1      0 B    250 B  rank3  /train.py:30 gather",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := ranksOf(t, Options{}, x.ranks...)
+			for _, want := range x.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("want %q in\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+// The processes of a recorded job are its ranks: FSDP's first one initialised the whole model.
+func TestRanksOfRecording(t *testing.T) {
+	ranks := Split(recorded(t, "fsdp"))
+	if len(ranks) != 2 {
+		t.Fatalf("%d ranks", len(ranks))
+	}
+	out := ranksOf(t, Options{}, ranks...)
+	for _, want := range []string{"2 ranks hold", "pid 1129 the most", "fsdp.py:"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package export
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// keepers writes which objects of the process's heap keep its memory, if that was read:
+// what would be freed with each, and the tensors by holder.
+func keepers(page *render.Page, o *snapshot.OutOfMemory) {
+	i := slices.IndexFunc(o.Snapshot.Heaps, func(h snapshot.Heap) bool { return h.PID == o.PID })
+	if i < 0 {
+		return
+	}
+	h := &o.Snapshot.Heaps[i]
+	when := "after"
+	apart := h.End.Sub(o.Time)
+	if apart < 0 {
+		when, apart = "before", -apart
+	}
+	page.Heading("What keeps it alive, by the program's heap %s %s the failure", apart.Round(10*time.Millisecond), when)
+	if h.Reading.Refused != "" {
+		page.Line("  Not known: %s.", h.Reading.Refused)
+		return
+	}
+	var rows []render.Row
+	retainers := holder.AlikeRetainers(h.Reading.Retainers)
+	for _, r := range retainers[:min(maxTensorRows, len(retainers))] {
+		rows = append(rows, render.Row{Cells: []string{
+			bytefmt.Some(bytesOf(r.Retained)), bytefmt.Some(bytesOf(r.Graph)), bytefmt.SomeCount(int64(r.Storages)), bytefmt.SomeCount(int64(r.Items)), r.Class, r.Holder,
+		}})
+	}
+	if len(rows) == 0 {
+		page.Line("  No object keeps any tensor.")
+	} else {
+		page.Table([]string{">FREED WITH IT", ">AUTOGRAD GRAPHS", ">TENSORS", ">ITEMS", "CLASS", "<OBJECT"}, rows)
+	}
+	var samples []*snapshot.Sample
+	for i := range o.Snapshot.Samples {
+		if s := &o.Snapshot.Samples[i]; there(o, s) && s.Holder != "" && s.InuseBytes != 0 {
+			samples = append(samples, s)
+		}
+	}
+	held := gather(samples, func(s *snapshot.Sample) string { return s.Holder })
+	keys := slices.SortedFunc(maps.Keys(held), func(a, b string) int {
+		return cmp.Or(cmp.Compare(held[b].InuseBytes, held[a].InuseBytes), strings.Compare(a, b))
+	})
+	if len(keys) > 0 {
+		page.Heading("Tensors by holder: %d of %d", min(maxTensorRows, len(keys)), len(keys))
+		tensorTable(page, "<HOLDER", keys[:min(maxTensorRows, len(keys))], held, samples)
+	}
+}
+
+// bytesOf returns n, or the largest number of bytes that there can be.
+func bytesOf(n uint64) int64 { return int64(min(n, 1<<62)) }

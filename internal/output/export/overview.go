@@ -1,0 +1,483 @@
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// An overview is the first screen of a report: who holds how much, for what, and which lines
+// of the program hold most.
+type overview struct {
+	s      *snapshot.Snapshot
+	o      Options
+	shown  figureOf           // of which rows are sorted
+	title  string             // of its column
+	other  figureOf           // beside it
+	beside string             // the title of that column
+	end    []*snapshot.Sample // samples at the end of the recording, nil unless other is of them
+}
+
+// A figureOf is a figure of a sum of samples, in bytes.
+type figureOf func(*snapshot.Values) int64
+
+func inUse(v *snapshot.Values) int64      { return v.InuseBytes }
+func heldAtPeak(v *snapshot.Values) int64 { return v.PeakBytes }
+
+// newOverview decides which figures are shown. A recording is shown at a moment, beside its
+// end. A profile has what its processes held at their peaks too: if most of that is gone, that
+// is what is shown.
+func newOverview(s *snapshot.Snapshot, o Options) *overview {
+	x := &overview{s: s, o: o, shown: inUse, title: "IN USE", other: heldAtPeak, beside: "AT PEAK"}
+	switch m := o.Moment; {
+	case m != nil && m.At >= m.duration():
+		x.title = "AT END"
+	case m != nil:
+		x.other, x.beside, x.end = inUse, "AT END", onGPU(m.End)
+		if m.At == m.Peak {
+			x.title = "AT PEAK"
+		}
+	default:
+		if v := sumOf(onGPU(s)); v.InuseBytes < v.PeakBytes/2 {
+			x.shown, x.title, x.other, x.beside = heldAtPeak, "AT PEAK", inUse, "IN USE"
+		}
+	}
+	return x
+}
+
+// duration is how long the recording is.
+func (m *Moment) duration() time.Duration { return m.End.Meta.Duration }
+
+// onGPU returns the samples of memory on GPUs.
+func onGPU(s *snapshot.Snapshot) []*snapshot.Sample {
+	return slices.DeleteFunc(pointers(s.Samples), func(x *snapshot.Sample) bool { return !render.OnGPU(x.Kind) })
+}
+
+func sumOf(samples []*snapshot.Sample) (sum snapshot.Values) {
+	for _, s := range samples {
+		sum.Add(&s.Values)
+	}
+	return sum
+}
+
+// show writes the page below its title.
+func (x *overview) show(page *render.Page) {
+	samples := onGPU(x.s)
+	if x.o.Before == nil {
+		x.moment(page, samples)
+	}
+	x.failure(page)
+	x.holders(page, samples)
+	x.purposes(page, samples)
+	x.elsewhere(page)
+	x.allocators(page)
+	x.lines(page, samples)
+	lacking(page, []string{"line"}, samples, x.s.Meta.StackMode)
+	page.Losses(x.s.Loss, nil)
+	about(page, x.s.Notes)
+	x.next(page)
+}
+
+// moment says which moment is shown, and what the others hold.
+func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
+	sum := sumOf(samples)
+	now := bytefmt.Format(x.shown(&sum))
+	m := x.o.Moment
+	if m == nil {
+		page.Line("%s on GPUs at the end, %s at the peaks of its processes", bytefmt.Format(sum.InuseBytes), bytefmt.Format(sum.PeakBytes))
+		return
+	}
+	began := x.s.Meta.Start.UTC().Format("2006-01-02 15:04:05 UTC")
+	end := sumOf(onGPU(m.End))
+	switch {
+	case m.At == m.Peak:
+		page.Line("At the peak (--at peak), %v after the trace began at %s: %s. At the end, after %v: %s%s (--at end).", rounded(m.At), began, now, rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
+	case m.At >= m.duration():
+		page.Line("At the end, %v after the trace began at %s: %s%s. The peak was at %v (--at peak).", rounded(m.At), began, now, exited(m.End), rounded(m.Peak))
+	default:
+		page.Line("%v after the trace began at %s: %s. The peak was at %v (--at peak). At the end, after %v: %s%s (--at end).", m.At, began, now, rounded(m.Peak), rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
+	}
+}
+
+// failure says that requests failed for want of memory, which of them was the last one that did not
+// recover, and what came of it.
+func (x *overview) failure(page *render.Page) {
+	f := &x.o.Failures
+	if f.All == 0 {
+		return
+	}
+	if f.Last == nil {
+		page.Line("%s failed for want of memory, and recovered: the caching allocator gave memory back, and asked again (--oom).", times(f.All, "request"))
+		return
+	}
+	sample := &snapshot.Sample{Stack: f.Last.Stack}
+	all, _ := ownLines([]*snapshot.Sample{sample})
+	at := ""
+	if place := innermost(all)(sample); place != "" {
+		at = " at " + place
+	}
+	page.Warn("%s %s after the trace began: %s (%d) asked for %s%s (--oom).%s", f.says(), rounded(f.Last.Time.Sub(x.s.Meta.Start)), f.Last.Process, f.Last.PID,
+		bytefmt.Format(max(f.Last.Tensor, f.Last.Requested)), at, x.afterwards(f.Last))
+}
+
+// afterwards says whether a failure ended its process.
+func (x *overview) afterwards(o *snapshot.OutOfMemory) string {
+	if x.o.Moment == nil {
+		return ""
+	}
+	end := x.o.Moment.End
+	i := slices.IndexFunc(end.Processes, func(p snapshot.Process) bool { return p.PID == o.PID })
+	if i < 0 {
+		return ""
+	}
+	made := func(s *snapshot.Snapshot) (n int64) {
+		for i := range s.Samples {
+			if x := &s.Samples[i]; x.PID == o.PID && x.Kind == render.Tensor {
+				n += x.AllocObjects
+			}
+		}
+		return n
+	}
+	all, left := made(end), end.Meta.Start.Add(end.Meta.Duration).Sub(o.Time).Round(10*time.Millisecond)
+	after := all - made(o.Snapshot)
+	switch exited := end.Processes[i].Exited; {
+	case exited && all > 0 && after <= 0:
+		return fmt.Sprintf(" It ended the process, which made no tensor afterwards and was gone within %v.", left)
+	case exited && all > 0:
+		return fmt.Sprintf(" The program went on: it made %s, and was gone within %v.", times(int(after), "more tensor"), left)
+	case exited:
+		return fmt.Sprintf(" The process was gone within %v.", left)
+	}
+	return fmt.Sprintf(" The process still ran when the trace ended, %v later.", left)
+}
+
+// rounded drops digits that nobody reads.
+func rounded(d time.Duration) time.Duration {
+	if d > time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d
+}
+
+// exited says that memory is shown as its processes left it.
+func exited(s *snapshot.Snapshot) string {
+	if len(s.Processes) == 0 || slices.ContainsFunc(s.Processes, func(p snapshot.Process) bool { return !p.Exited }) {
+		return ""
+	}
+	return ", which the program held when it ended"
+}
+
+// holders writes a row for each process on each GPU, if there are several.
+func (x *overview) holders(page *render.Page, samples []*snapshot.Sample) {
+	type key struct {
+		gpu, process string
+		pid          int
+	}
+	of := func(s *snapshot.Sample) key { return key{s.GPU, s.Process, s.PID} }
+	whos := map[int]*snapshot.Who{}
+	for _, s := range slices.Concat(x.end, samples) {
+		whos[s.PID] = cmp.Or(s.Who, whos[s.PID])
+	}
+	now, end := gather(samples, of), gather(x.end, of)
+	for k := range end {
+		if now[k] == nil {
+			now[k] = &group{}
+		}
+	}
+	if len(now) < 2 && len(whos) < 2 {
+		x.holder(page)
+		return
+	}
+	keys := slices.SortedFunc(maps.Keys(now), func(a, b key) int {
+		return cmp.Or(cmp.Compare(x.shown(&now[b].Values), x.shown(&now[a].Values)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.pid, b.pid), cmp.Compare(a.process, b.process))
+	})
+	rows := make([]render.Row, 0, len(keys))
+	for _, k := range keys {
+		pid := ""
+		if k.pid != 0 {
+			pid = strconv.Itoa(k.pid)
+		}
+		who := cmp.Or(whos[k.pid], &snapshot.Who{})
+		rows = append(rows, render.Row{Cells: []string{bytefmt.Format(x.shown(&now[k].Values)), bytefmt.Format(x.otherOf(now[k], end[k])), k.gpu, cmp.Or(k.process, "not known"), pid, who.User, who.Home(), who.Command}})
+	}
+	page.Heading("Who")
+	page.Table([]string{">" + x.title, ">" + x.beside, "GPU", "PROCESS", ">PID", "USER", "<WORKLOAD", "|COMMAND"}, rows)
+}
+
+// holder says whose the one process is.
+func (x *overview) holder(page *render.Page) {
+	if len(x.s.Processes) != 1 {
+		return
+	}
+	p := &x.s.Processes[0]
+	if p.Who == (snapshot.Who{}) {
+		return
+	}
+	text := "The process belongs to user " + cmp.Or(p.User, "[unknown]")
+	if home := p.Home(); home != "" {
+		text += " and to " + home
+	}
+	if p.Command != "" {
+		text += ": " + render.Cut(p.Command, 150)
+	}
+	page.Line("%s", text)
+}
+
+// otherOf returns the figure beside the shown one: of the same samples, or of those at the end.
+func (x *overview) otherOf(now, end *group) int64 {
+	switch {
+	case x.end == nil:
+		return x.other(&now.Values)
+	case end == nil:
+		return 0
+	}
+	return x.other(&end.Values)
+}
+
+// A purpose is what memory is for.
+type purpose struct {
+	bytes, tensors, cached int64
+}
+
+// purposes says in a sentence what the memory is for.
+func (x *overview) purposes(page *render.Page, samples []*snapshot.Sample) {
+	all, sum := map[string]*purpose{}, x.purpose(samples).bytes
+	for name, g := range gather(samples, purposeOf) {
+		all[name] = x.purpose(g.samples)
+	}
+	var parts []string
+	for _, name := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(all[b].bytes, all[a].bytes), strings.Compare(a, b))
+	}) {
+		if p := all[name]; p.bytes != 0 {
+			parts = append(parts, name+" "+bytefmt.Format(p.bytes)+p.division())
+		}
+	}
+	if len(parts) == 0 {
+		return
+	}
+	page.Heading("What for")
+	page.Line("  %s: %s%s", strings.Join(parts, "; "), bytefmt.Format(sum), x.compared())
+	x.reserved(page, samples)
+}
+
+// reserved says why nvidia-smi shows more than PyTorch does: what PyTorch's allocator has, and
+// what the rest is.
+func (x *overview) reserved(page *render.Page, samples []*snapshot.Sample) {
+	var pytorch, other int64
+	rest := map[string]int64{}
+	for _, s := range samples {
+		bytes, driver, name := x.shown(&s.Values), render.Class(s.Kind) == event.ClassDriver.String(), purposeOf(s)
+		if s.Owner == "pytorch" && !driver {
+			pytorch += bytes
+			continue
+		}
+		if driver && (s.Owner == "pytorch" || strings.HasPrefix(name, "CUDA ")) {
+			name = render.Cause(s)
+		}
+		rest[name] += bytes
+		other += bytes
+	}
+	if pytorch == 0 || other <= 0 {
+		return
+	}
+	var parts []string
+	for _, name := range slices.SortedFunc(maps.Keys(rest), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rest[b], rest[a]), strings.Compare(a, b))
+	}) {
+		if rest[name] != 0 {
+			parts = append(parts, name+" "+bytefmt.Format(rest[name]))
+		}
+	}
+	page.Line("  PyTorch itself reports %s of this as reserved. nvidia-smi shows the other %s too: %s.", bytefmt.Format(pytorch), bytefmt.Format(other), strings.Join(parts, ", "))
+}
+
+// purpose adds samples up.
+func (x *overview) purpose(samples []*snapshot.Sample) *purpose {
+	p := &purpose{}
+	for _, s := range samples {
+		bytes := x.shown(&s.Values)
+		p.bytes += bytes
+		switch s.Kind {
+		case render.Tensor:
+			p.tensors += bytes
+		case render.Cached:
+			p.cached += bytes
+		}
+	}
+	return p
+}
+
+// division says how much of memory that tensors are made of is in tensors.
+func (p *purpose) division() string {
+	switch {
+	case p.tensors == 0 && p.cached == 0:
+		return ""
+	case p.cached == 0:
+		return ", of which " + bytefmt.Format(p.tensors) + " in tensors"
+	}
+	return fmt.Sprintf(", of which %s in tensors and %s cached", bytefmt.Format(p.tensors), bytefmt.Format(p.cached))
+}
+
+// purposeOf names what a sample's memory is for: the context, or the library whose call took
+// it.
+func purposeOf(s *snapshot.Sample) string {
+	switch driver := render.Class(s.Kind) == event.ClassDriver.String(); {
+	case s.Kind == event.KindContext.String():
+		return "CUDA context"
+	case s.Owner == "" && driver, s.Owner == "cuda":
+		return "CUDA driver"
+	case s.Owner == "", s.Owner == "application":
+		return "the program itself"
+	}
+	return cmp.Or(libraryNames[s.Owner], s.Owner)
+}
+
+// libraryNames are the names of owners as their makers write them.
+var libraryNames = map[string]string{
+	"pytorch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "cupy": "CuPy", "numba": "Numba", "cublas": "cuBLAS", "cudnn": "cuDNN",
+	"cusolver": "cuSOLVER", "cusparse": "cuSPARSE", "cufft": "cuFFT", "curand": "cuRAND", "nccl": "NCCL", "nvshmem": "NVSHMEM", "tensorrt": "TensorRT", "onnxruntime": "ONNX Runtime",
+	"vllm": "vLLM", "triton": "Triton", "ucx": "UCX", "opencv": "OpenCV", "ffmpeg": "FFmpeg", "deepspeed": "DeepSpeed", "xgboost": "XGBoost", "rapids": "RAPIDS",
+}
+
+// compared compares what is held with the driver's own figure, which nvidia-smi shows.
+func (x *overview) compared() string {
+	var difference int64
+	for i := range x.s.Accounts {
+		a := &x.s.Accounts[i]
+		if !a.Compared || a.Difference == 0 && a.Driver != a.Total { // it has changed since it was asked
+			return ""
+		}
+		difference += a.Difference
+	}
+	switch {
+	case len(x.s.Accounts) == 0 || x.title == "AT PEAK" && x.o.Moment == nil:
+		return ""
+	case difference > 0:
+		return fmt.Sprintf("; nvidia-smi says %s more, which was not seen", bytefmt.Format(difference))
+	case difference < 0:
+		return fmt.Sprintf("; nvidia-smi says %s less", bytefmt.Format(-difference))
+	}
+	return ", as nvidia-smi says"
+}
+
+// elsewhere says how much memory is on no GPU.
+func (x *overview) elsewhere(page *render.Page) {
+	all := map[string]int64{}
+	for i := range x.s.Samples {
+		if s := &x.s.Samples[i]; !render.OnGPU(s.Kind) {
+			all[render.Class(s.Kind)] += x.shown(&s.Values)
+		}
+	}
+	var parts []string
+	for _, class := range slices.Sorted(maps.Keys(all)) {
+		if all[class] != 0 {
+			parts = append(parts, class+" memory "+bytefmt.Format(all[class]))
+		}
+	}
+	if len(parts) > 0 {
+		page.Line("  Not part of that: %s", strings.Join(parts, ", "))
+	}
+}
+
+// allocators says how much caching allocators have that is in no tensor.
+func (x *overview) allocators(page *render.Page) {
+	for i := range x.s.Allocators {
+		a := &x.s.Allocators[i]
+		sum := a.Total()
+		page.Line("  The allocator of %s (%d) on GPU %s has %s, %s of it cached and unused (--segments)", a.Process, a.PID, a.GPU, bytefmt.Format(sum.Reserved), bytefmt.Format(sum.Cached))
+	}
+	for _, text := range x.o.Helpful {
+		page.Line("  %s", text)
+	}
+}
+
+// lines writes the lines of the program that hold most.
+func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
+	all, _ := ownLines(slices.Concat(samples, x.end))
+	of := func(s *snapshot.Sample) string { return cmp.Or(innermost(all)(s), absent("line", s)) }
+	rows, end := gather(samples, of), gather(x.end, of)
+	keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
+		return cmp.Or(cmp.Compare(x.shown(&rows[b].Values), x.shown(&rows[a].Values)), cmp.Compare(x.otherOf(rows[b], end[b]), x.otherOf(rows[a], end[a])), strings.Compare(a, b))
+	})
+	keys = slices.DeleteFunc(keys, func(k string) bool { return x.shown(&rows[k].Values) == 0 && x.otherOf(rows[k], end[k]) == 0 })
+	if len(keys) == 0 {
+		return
+	}
+	shown := keys[:x.o.top(len(keys))]
+	table := make([]render.Row, len(shown))
+	for i, k := range shown {
+		g := rows[k]
+		of := x.purpose(g.samples)
+		table[i].Cells = []string{bytefmt.Format(of.bytes), bytefmt.Some(of.tensors), bytefmt.Some(of.cached), bytefmt.Format(x.otherOf(g, end[k])), x.mostly(g), k}
+	}
+	page.Heading("The lines that hold most: %d of %d", len(shown), len(keys))
+	page.Table([]string{">" + x.title, ">IN TENSORS", ">CACHED", ">" + x.beside, "MOSTLY", "|LINE"}, table)
+}
+
+// mostly names the cause of most of a row's memory.
+func (x *overview) mostly(g *group) string {
+	causes := map[string]int64{}
+	for _, s := range g.samples {
+		causes[render.Cause(s)] += x.shown(&s.Values)
+	}
+	most := slices.MaxFunc(slices.Sorted(maps.Keys(causes)), func(a, b string) int { return cmp.Compare(causes[a], causes[b]) })
+	if most == render.Tensor {
+		return "tensors"
+	}
+	return most
+}
+
+// users returns how many users' memory is shown.
+func (x *overview) users() int {
+	users := map[string]bool{}
+	for i := range x.s.Samples {
+		if who := x.s.Samples[i].Who; who != nil && who.User != "" {
+			users[who.User] = true
+		}
+	}
+	return len(users)
+}
+
+// next names the commands that answer the next questions.
+func (x *overview) next(page *render.Page) {
+	if x.o.File == "" || x.o.Before != nil {
+		return
+	}
+	at := ""
+	if m := x.o.Moment; m != nil && m.At >= m.duration() {
+		at = " --at end"
+	} else if m != nil && m.At != m.Peak {
+		at = " --at " + m.At.String()
+	}
+	var commands [][2]string
+	if x.o.Failures.All > 0 {
+		commands = [][2]string{{"report " + x.o.File + " --oom", "Why it ran out of memory, and what would help"}}
+	}
+	if x.users() > 1 {
+		commands = append(commands, [2]string{"report " + x.o.File + " --by user" + at, "What each user holds"})
+	}
+	commands = append(commands, [][2]string{{"report " + x.o.File + " --by line" + at, "The stacks under each line"}, {"report " + x.o.File + " --by cause" + at, "What each byte is for, by the driver's call"}}...)
+	if x.o.Moment != nil {
+		commands = append(commands, [2]string{"convert " + x.o.File + " " + strings.TrimSuffix(x.o.File, ".gmt") + ".html", "All of it over time, as a page"})
+	}
+	nextCommands(page, append(commands, [2]string{"help terms", "What the words mean"}))
+}
+
+// nextCommands writes commands, each after what it answers.
+func nextCommands(page *render.Page, commands [][2]string) {
+	page.Heading("Next")
+	for _, c := range commands {
+		page.Line("  %s:", c[1])
+		page.Verbatim("    gpumemtrace " + c[0])
+	}
+}

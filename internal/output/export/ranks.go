@@ -1,0 +1,163 @@
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// maxRankColumns is how many ranks have a column each. Of more, the least and the most are shown.
+const maxRankColumns = 4
+
+// Split returns the processes of a snapshot that hold memory on a GPU, each as a snapshot: the
+// ranks of a job that was recorded as a whole. Their names have the rank, where the command line
+// tells it, and else the GPU on which each holds most; they are in that order.
+func Split(s *snapshot.Snapshot) (ranks []Side) {
+	type process struct {
+		gpu  string // that it holds most on
+		rank string
+	}
+	byPID := map[int]process{}
+	for pid, samples := range gather(onGPU(s), func(x *snapshot.Sample) int { return x.PID }) {
+		gpus := gather(samples.samples, func(x *snapshot.Sample) string { return x.GPU })
+		var p process
+		for _, gpu := range slices.Sorted(maps.Keys(gpus)) {
+			if most := gpus[p.gpu]; most == nil || gpus[gpu].InuseBytes > most.InuseBytes {
+				p.gpu = gpu
+			}
+		}
+		for _, x := range samples.samples {
+			if x.Who != nil && p.rank == "" {
+				p.rank = rankOf(x.Who.Command)
+			}
+		}
+		if samples.InuseBytes > 0 {
+			byPID[pid] = p
+		}
+	}
+	number := func(text string) int { n, _ := strconv.Atoi(text); return n }
+	pids := slices.SortedFunc(maps.Keys(byPID), func(a, b int) int {
+		x, y := byPID[a], byPID[b]
+		return cmp.Or(cmp.Compare(number(x.rank), number(y.rank)), cmp.Compare(number(x.gpu), number(y.gpu)), strings.Compare(x.gpu, y.gpu), cmp.Compare(a, b))
+	})
+	at := map[int]int{}
+	for i, pid := range pids {
+		at[pid] = i
+		name := fmt.Sprintf("pid %d", pid)
+		if rank := byPID[pid].rank; rank != "" {
+			name = fmt.Sprintf("rank %s (%d)", rank, pid)
+		}
+		ranks = append(ranks, Side{&snapshot.Snapshot{Meta: s.Meta}, name})
+	}
+	for i := range s.Samples {
+		if rank, ok := at[s.Samples[i].PID]; ok {
+			ranks[rank].Samples = append(ranks[rank].Samples, s.Samples[i])
+		}
+	}
+	return ranks
+}
+
+// launched finds the rank on this machine that torch.distributed.launch gives to a program.
+var launched = regexp.MustCompile(`(?:^|\s)--local[-_]rank[= ](\d+)(?:\s|$)`)
+
+// rankOf returns the rank that a command line tells, "" for none: most launchers tell it in the
+// environment alone.
+func rankOf(command string) string {
+	if m := launched.FindStringSubmatch(command); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// contents returns what ranks hold.
+func contents(ranks []Side) []*snapshot.Snapshot {
+	out := make([]*snapshot.Snapshot, len(ranks))
+	for i := range ranks {
+		out[i] = ranks[i].Snapshot
+	}
+	return out
+}
+
+// Ranks writes what the ranks of a job hold alike, and in what they differ: the rows of o.By, or
+// the lines of the program. There are at least two. The text when says at which moment, and
+// begins with a comma or a space.
+func Ranks(w io.Writer, ranks []Side, when string, o Options) error {
+	by := o.By
+	if by == nil {
+		by = lineBy
+	}
+	rows := tally(by, Align(contents(ranks)...)...)[""]
+	total := &tallied{sums: sumTallied(rows, len(ranks))}
+	alike := slices.DeleteFunc(slices.Clone(rows), (*tallied).differs)
+	different := differences(rows, func(t *tallied) int64 {
+		least, most := t.spread()
+		return t.sums[most].InuseBytes - t.sums[least].InuseBytes
+	})
+
+	page := render.NewPage(w, o.Width, o.Color)
+	least, most := total.spread()
+	if total.sums[least].InuseBytes == total.sums[most].InuseBytes {
+		page.Line("%d ranks hold %s each on GPUs%s.", len(ranks), bytefmt.Format(total.sums[most].InuseBytes), when)
+	} else {
+		page.Line("%d ranks hold %s to %s on GPUs%s: %s the least, %s the most.", len(ranks),
+			bytefmt.Format(total.sums[least].InuseBytes), bytefmt.Format(total.sums[most].InuseBytes), when, ranks[least].Name, ranks[most].Name)
+	}
+	same := sumTallied(alike, 1)[0].InuseBytes
+	page.Line("The same in all: %s, %s of the rank with the most, in %d of %d rows.", bytefmt.Format(same),
+		bytefmt.Percent(same, total.sums[most].InuseBytes), len(alike), len(alike)+len(different))
+	if len(different) == 0 {
+		page.Line("No row differs.")
+		return page.Flush("write the comparison of ranks")
+	}
+	page.Heading("What differs")
+	shown := different[:o.top(len(different))]
+	header, cells := rankColumns(ranks)
+	header = append(header, by.titles()...)
+	table := []render.Row{{Cells: append(cells(total), slices.Concat([]string{"all"}, make([]string, len(by)-1))...)}}
+	for _, t := range shown {
+		table = append(table, render.Row{Cells: append(cells(t), t.values...)})
+	}
+	page.Table(header, table)
+	if rest := len(different) - len(shown); rest > 0 {
+		page.Line("  and %d more (-n -1)", rest)
+	}
+	return page.Flush("write the comparison of ranks")
+}
+
+// rankColumns returns the titles of the columns before those of the rows, and a row's cells in them.
+func rankColumns(ranks []Side) (titles []string, cells func(*tallied) []string) {
+	titles = []string{">DIFFER BY"}
+	if len(ranks) <= maxRankColumns {
+		for _, r := range ranks {
+			titles = append(titles, ">"+strings.ToUpper(r.Name))
+		}
+	} else {
+		titles = append(titles, ">LEAST", "RANK", ">MEDIAN", ">MOST", "RANK")
+	}
+	return titles, func(t *tallied) []string {
+		least, most := t.spread()
+		low, high := t.sums[least].InuseBytes, t.sums[most].InuseBytes
+		out := []string{bytefmt.Format(high - low)}
+		if len(ranks) > maxRankColumns {
+			held := make([]int64, len(t.sums))
+			for i := range t.sums {
+				held[i] = t.sums[i].InuseBytes
+			}
+			slices.Sort(held)
+			return append(out, bytefmt.Format(low), ranks[least].Name, bytefmt.Format(held[len(held)/2]), bytefmt.Format(high), ranks[most].Name)
+		}
+		for i := range t.sums {
+			out = append(out, bytefmt.Format(t.sums[i].InuseBytes))
+		}
+		return out
+	}
+}

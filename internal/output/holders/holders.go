@@ -1,0 +1,214 @@
+// Package holders writes what a reading of a heap found: which object keeps each tensor.
+// It has one table for each view, and each format writes that table.
+package holders
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+)
+
+// A Report is what is shown of one reading, or of what changed between two.
+type Report struct {
+	PID     int
+	Process string // its name
+	Reading *holder.Reading
+	// Before is an earlier reading of the same process: the report has what came and went
+	// since. It is nil for a report of one reading.
+	Before *holder.Reading
+	By     By
+	CPU    bool // also show tensors in the CPU's memory
+}
+
+// Refusal says why there is nothing to show, "" if there is something.
+func (r *Report) Refusal() string {
+	all := r.Reading
+	switch {
+	case all.Refused != "":
+		return all.Refused
+	case r.Before != nil && (len(r.Before.Storages) > 0 || len(all.Storages) > 0):
+		return ""
+	case len(all.Storages) == 0:
+		why := []string{fmt.Sprintf("no tensor was found among %d objects of %s", all.Objects, runtime(all))}
+		for _, c := range all.Loss {
+			if c.Value > 0 {
+				why = append(why, fmt.Sprintf("%d %s", c.Value, c.Help))
+			}
+		}
+		return strings.Join(why, "; ")
+	case len(r.storages(all)) == 0:
+		return fmt.Sprintf("all %s of tensors lie in the CPU's memory: show them with --cpu", bytefmt.Format(total(all.Storages)))
+	}
+	return ""
+}
+
+// storages returns those of a reading that the report shows.
+func (r *Report) storages(of *holder.Reading) []holder.Storage {
+	if r.CPU {
+		return of.Storages
+	}
+	out := make([]holder.Storage, 0, len(of.Storages))
+	for i := range of.Storages {
+		if !of.Storages[i].OnCPU() {
+			out = append(out, of.Storages[i])
+		}
+	}
+	return out
+}
+
+// arrays returns the storages of JAX's arrays.
+func (r *Report) arrays() (out []holder.Storage) {
+	for i := range r.Reading.Storages {
+		if s := &r.Reading.Storages[i]; s.Device == holder.UnknownDevice {
+			out = append(out, *s)
+		}
+	}
+	return out
+}
+
+func total(storages []holder.Storage) (sum int64) {
+	for i := range storages {
+		sum += size(storages[i].Bytes)
+	}
+	return sum
+}
+
+// size returns n, or the largest number of bytes that there can be: a reading may be of a
+// damaged heap.
+func size(n uint64) int64 { return int64(min(n, 1<<62)) }
+
+func runtime(r *holder.Reading) string {
+	if r.Framework == "" {
+		return r.Runtime
+	}
+	return r.Runtime + " with " + r.Framework
+}
+
+// Answer says in one sentence how much there is, and what keeps most of it.
+func (r *Report) Answer() string {
+	memory := "CUDA memory"
+	if arrays := r.arrays(); len(arrays) > 0 || r.CPU {
+		memory = "memory"
+		if len(arrays) == len(r.storages(r.Reading)) {
+			memory = "arrays of JAX"
+		}
+	}
+	who := fmt.Sprintf("pid %d", r.PID)
+	if r.Process != "" {
+		who += " (" + r.Process + ")"
+	}
+	now := r.storages(r.Reading)
+	if r.Before != nil {
+		then := r.storages(r.Before)
+		came, went := changed(then, now), changed(now, then)
+		return fmt.Sprintf("%s: %s of %s in %s, from %s to %s: %s came (%s), %s went (%s)%s", who, bytefmt.Signed(total(now)-total(then)), memory, r.passed(),
+			bytefmt.Format(total(then)), bytefmt.Format(total(now)), count(len(came), "storage"), bytefmt.Format(total(came)), count(len(went), "storage"), bytefmt.Format(total(went)), r.grew())
+	}
+	answer := fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, count(len(now), "storage"))
+	if top := most(r.Reading.Retainers); top != nil {
+		answer += fmt.Sprintf("; `%s` keeps most: %s", top.Holder, bytefmt.Format(size(top.Retained)))
+		if top.Graph > 0 {
+			answer += fmt.Sprintf(", %s of it in autograd graphs", bytefmt.Format(size(top.Graph)))
+		}
+	}
+	return answer
+}
+
+// passed is the time between the two readings.
+func (r *Report) passed() time.Duration {
+	d := time.Duration(r.Reading.End - r.Before.End)
+	if d > time.Second {
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Millisecond)
+}
+
+// grew names the object that keeps more than before by the most bytes.
+func (r *Report) grew() string {
+	type identity struct{ holder, class string }
+	before := make(map[identity]*holder.Retainer)
+	for i := range r.Before.Retainers {
+		x := &r.Before.Retainers[i]
+		before[identity{x.Holder, x.Class}] = x
+	}
+	var grown []holder.Retainer
+	for _, x := range r.Reading.Retainers {
+		if was := before[identity{x.Holder, x.Class}]; was != nil {
+			if x.Retained <= was.Retained {
+				continue
+			}
+			x.Retained, x.Items = x.Retained-was.Retained, x.Items-was.Items
+		}
+		grown = append(grown, x)
+	}
+	slices.SortStableFunc(grown, func(a, b holder.Retainer) int { return cmp.Compare(b.Retained, a.Retained) })
+	top := most(grown)
+	if top == nil {
+		return ""
+	}
+	says := fmt.Sprintf("; `%s` grew most: %s", top.Holder, bytefmt.Signed(size(top.Retained)))
+	if top.Items > 0 {
+		says += fmt.Sprintf(", %s", count(top.Items, "item"))
+	}
+	return says
+}
+
+// most returns the retainer that a reader should look at first: the innermost object that
+// keeps nearly all of what the first one keeps.
+func most(retainers []holder.Retainer) *holder.Retainer {
+	var top *holder.Retainer
+	if len(retainers) > 0 && retainers[0].Retained > 0 {
+		top = &retainers[0]
+	}
+	for i := 0; top != nil && i < len(retainers); i++ {
+		if x := &retainers[i]; inside(x.Holder, top.Holder) && x.Retained >= top.Retained-top.Retained/10 && x.Items != 1 {
+			top, i = x, -1
+		}
+	}
+	return top
+}
+
+// inside reports whether a path leads through an object and further.
+func inside(path, object string) bool {
+	rest, ok := strings.CutPrefix(path, object)
+	return ok && object != "" && rest != "" && (rest[0] == '.' || rest[0] == '[')
+}
+
+// changed returns the storages of to that from does not have.
+func changed(from, to []holder.Storage) (out []holder.Storage) {
+	type identity struct {
+		address, bytes uint64
+		device         int32
+		shape, dtype   string
+		holder         string // of what has no address
+	}
+	of := func(s *holder.Storage) identity {
+		id := identity{s.Address, s.Bytes, s.Device, shape(s.Shape), s.DType, ""}
+		if s.Address == 0 {
+			id.holder = s.Holder
+		}
+		return id
+	}
+	known := make(map[identity]bool, len(from))
+	for i := range from {
+		known[of(&from[i])] = true
+	}
+	for i := range to {
+		if !known[of(&to[i])] {
+			out = append(out, to[i])
+		}
+	}
+	return out
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return bytefmt.Count(int64(n)) + " " + noun + "s"
+}

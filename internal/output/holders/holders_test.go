@@ -1,0 +1,272 @@
+package holders_test
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/holdertest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
+	"github.com/gpumemtrace/gpumemtrace/pprofout"
+)
+
+func report(by holders.By) *holders.Report {
+	return &holders.Report{PID: 4711, Process: "python3", Reading: holdertest.Training(), By: by}
+}
+
+func between(by holders.By) *holders.Report {
+	return &holders.Report{PID: 4711, Process: "python3", Before: holdertest.Training(), Reading: holdertest.Later(), By: by}
+}
+
+func TestTable(t *testing.T) {
+	for _, by := range holders.Names() {
+		for name, r := range map[string]*holders.Report{by: report(holders.By(by)), by + "-between": between(holders.By(by))} {
+			t.Run(name, func(t *testing.T) {
+				var b bytes.Buffer
+				if err := r.Table(&b, holders.Options{}); err != nil {
+					t.Fatal(err)
+				}
+				snapshottest.Golden(t, name+".txt", b.Bytes())
+				b.Reset()
+				if err := r.CSV(&b); err != nil {
+					t.Fatal(err)
+				}
+				snapshottest.Golden(t, name+".csv", b.Bytes())
+			})
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	r := report(holders.Shape)
+	if err := r.JSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	snapshottest.Golden(t, "shape.json", b.Bytes())
+	var out struct {
+		Bytes    int64
+		Rows     []struct{ Bytes int64 }
+		Storages []struct {
+			Bytes int64
+			Role  string
+		}
+	}
+	if err := json.Unmarshal(b.Bytes(), &out); err != nil {
+		t.Fatal(err)
+	}
+	var rows, storages int64
+	for _, r := range out.Rows {
+		rows += r.Bytes
+	}
+	for _, s := range out.Storages {
+		storages += s.Bytes
+	}
+	if rows != out.Bytes || storages != out.Bytes || out.Bytes == 0 {
+		t.Errorf("rows have %d bytes and storages %d, want %d", rows, storages, out.Bytes)
+	}
+	if out.Storages[0].Role != "parameter" {
+		t.Errorf("the first storage's role is %q", out.Storages[0].Role)
+	}
+}
+
+func TestFolded(t *testing.T) {
+	var b bytes.Buffer
+	if err := report(holders.Path).Folded(&b); err != nil {
+		t.Fatal(err)
+	}
+	snapshottest.Golden(t, "path.folded", b.Bytes())
+}
+
+func TestProfile(t *testing.T) {
+	r := report(holders.Path)
+	r.CPU = true
+	s := r.Snapshot("1.0", "gpumemtrace holders -p 4711", snapshottest.Start)
+	var b bytes.Buffer
+	if err := pprofout.Write(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	back, err := pprofout.Read(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got int64
+	for _, s := range holdertest.Training().Storages {
+		want += int64(s.Bytes)
+	}
+	paths := map[string]bool{}
+	for i := range back.Samples {
+		got += back.Samples[i].InuseBytes
+		paths[back.Samples[i].Frames()[0].Lines[0].Function] = true
+	}
+	if got != want {
+		t.Errorf("the profile has %d bytes, want %d", got, want)
+	}
+	for _, path := range []string{"model.layers[2].weight.grad", "trainer.history[3].grad_fn", holder.NoHolder, "dataset.images"} {
+		if !paths[path] {
+			t.Errorf("no sample of the profile ends at %s", path)
+		}
+	}
+}
+
+// A view of rows that have a sum leaves nothing out, and counts nothing twice.
+func TestSums(t *testing.T) {
+	for _, by := range []holders.By{holders.Path, holders.Parameter, holders.Shape} {
+		for name, r := range map[string]*holders.Report{"one": report(by), "between": between(by)} {
+			var b bytes.Buffer
+			if err := r.CSV(&b); err != nil {
+				t.Fatal(err)
+			}
+			rows, err := csv.NewReader(&b).ReadAll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got int64
+			for _, row := range rows[1:] {
+				for i, name := range rows[0] {
+					if strings.HasSuffix(name, "bytes") {
+						var n int64
+						if err := json.Unmarshal([]byte(row[i]), &n); err != nil {
+							t.Fatal(err)
+						}
+						got += n
+					}
+				}
+			}
+			want := onGPU(r.Reading)
+			if r.Before != nil {
+				want -= onGPU(r.Before)
+			}
+			if got != want {
+				t.Errorf("by %s, %s: rows have %d bytes, want %d", by, name, got, want)
+			}
+		}
+	}
+}
+
+func onGPU(r *holder.Reading) (sum int64) {
+	for i := range r.Storages {
+		if r.Storages[i].OnGPU() {
+			sum += int64(r.Storages[i].Bytes)
+		}
+	}
+	return sum
+}
+
+func TestRefusal(t *testing.T) {
+	cpu := holder.Storage{Bytes: 3 << 20, Device: -1}
+	for name, c := range map[string]struct {
+		reading holder.Reading
+		cpu     bool
+		want    string
+	}{
+		"refused": {holder.Reading{Refused: "CPython 3.14 without the GIL is not supported"}, false, "without the GIL"},
+		"nothing": {holder.Reading{Runtime: "CPython 3.11", Objects: 12}, false, "no tensor was found among 12 objects of CPython 3.11"},
+		"unread":  {holder.Reading{Runtime: "CPython 3.11", Objects: 12, Loss: []loss.Counter{{Name: "x"}, {Name: "y", Help: "tensors that were odd", Value: 3}}}, false, "no tensor was found among 12 objects of CPython 3.11; 3 tensors that were odd"},
+		"cpu":     {holder.Reading{Storages: []holder.Storage{cpu}}, false, "3.0 MiB of tensors lie in the CPU's memory: show them with --cpu"},
+		"asked":   {holder.Reading{Storages: []holder.Storage{cpu}}, true, ""},
+		"gpu":     {holder.Reading{Storages: []holder.Storage{{Bytes: 1}}}, false, ""},
+	} {
+		r := holders.Report{Reading: &c.reading, CPU: c.cpu, By: holders.Path}
+		if got := r.Refusal(); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// The answer names the innermost object that keeps nearly everything, and never one that
+// keeps a part.
+func TestAnswer(t *testing.T) {
+	retained := func(bytes uint64, items int, name string) holder.Retainer {
+		return holder.Retainer{Holder: name, Class: "list", Items: items, Retained: bytes}
+	}
+	for name, c := range map[string]struct {
+		retainers []holder.Retainer
+		want      string
+	}{
+		"none":     {nil, "1 storage"},
+		"nothing":  {[]holder.Retainer{retained(0, 0, "x")}, "1 storage"},
+		"inner":    {[]holder.Retainer{retained(100, 0, "a"), retained(99, 5, "a.b"), retained(20, 5, "a.b[1]")}, "`a.b` keeps most: 100 B"},
+		"one item": {[]holder.Retainer{retained(100, 0, "a"), retained(100, 1, "a.b")}, "`a` keeps most: 100 B"},
+		"beside":   {[]holder.Retainer{retained(100, 0, "a"), retained(99, 0, "ab")}, "`a` keeps most: 100 B"},
+	} {
+		r := holders.Report{PID: 1, By: holders.Path, Reading: &holder.Reading{Retainers: c.retainers, Storages: []holder.Storage{{Bytes: 1}}}}
+		want := strings.Replace(c.want, "100 B", "", 1)
+		if got := r.Answer(); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q in it", name, got, want)
+		}
+	}
+}
+
+// Names and figures that a damaged heap may have end in output, not in a panic, and no
+// control character reaches a terminal.
+func TestHostile(t *testing.T) {
+	r := &holder.Reading{Begin: 9, End: 3, Objects: 1 << 63, Storages: []holder.Storage{
+		{Bytes: 1 << 63, Holder: "\x1b[2J[[[", Shape: []int64{-1, 1 << 62}, DType: "\x00", Class: "\n", Role: 200, Node: "\x07"},
+		{Bytes: 1<<64 - 1, Holder: "=1+1", Role: holder.Gradient, More: []string{"\x1b"}, Cycle: true},
+		{Bytes: 5, Role: holder.OptimizerState, Holder: `x[[[["`},
+	}, Retainers: []holder.Retainer{{Holder: "\x1b", Retained: 1<<64 - 1, Graph: 1 << 63}}}
+	for _, by := range holders.Names() {
+		for _, before := range []*holder.Reading{nil, {}, holdertest.Later()} {
+			x := &holders.Report{PID: -1, Process: "\x1b]", Reading: r, Before: before, By: holders.By(by), CPU: true}
+			var b bytes.Buffer
+			for _, write := range []func() error{
+				func() error { return x.Table(&b, holders.Options{Width: 40}) },
+				func() error { return x.CSV(&b) },
+				func() error { return x.JSON(&b) },
+				func() error { return x.Folded(&b) },
+				func() error { return pprofout.Write(&bytes.Buffer{}, x.Snapshot("", "", time.Time{})) },
+			} {
+				if err := write(); err != nil {
+					t.Error(err)
+				}
+			}
+			if i := bytes.IndexFunc(b.Bytes(), func(r rune) bool { return r < ' ' && r != '\n' }); i >= 0 {
+				t.Errorf("by %s: a control character at %d: %q", by, i, b.Bytes()[max(0, i-20):i+5])
+			}
+			if by == "path" && !strings.Contains(b.String(), "'=1+1") {
+				t.Error("a formula stands in a cell")
+			}
+		}
+	}
+}
+
+// Arrays of JAX are shown without --cpu, and what came is told apart by path, for they have
+// no address.
+func TestArrays(t *testing.T) {
+	reading := func(n int) *holder.Reading {
+		r := &holder.Reading{Runtime: "CPython 3.12", Framework: "JAX"}
+		for i := range n {
+			r.Storages = append(r.Storages, holder.Storage{Bytes: 1 << 20, Device: holder.UnknownDevice, Holder: fmt.Sprintf("history[%d]", i), Shape: []int64{512, 512}, DType: "float32", Class: "ArrayImpl"})
+		}
+		return r
+	}
+	r := &holders.Report{PID: 4711, Reading: reading(3), By: holders.Shape}
+	var b bytes.Buffer
+	if err := r.Table(&b, holders.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"3.0 MiB of arrays of JAX in 3 storages", "3 arrays of JAX (3.0 MiB) by their shapes", "ArrayImpl"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	if s := r.Snapshot("", "", time.Time{}); s.Processes[0].Inuse != 3<<20 || s.Processes[0].Host != 0 {
+		t.Errorf("a profile has %+v", s.Processes[0])
+	}
+	r.Reading.Storages = append(r.Reading.Storages, holder.Storage{Address: 0x1000, Bytes: 1 << 20, Holder: "x"})
+	if got := r.Answer(); !strings.Contains(got, "4.0 MiB of memory in 4 storages") {
+		t.Error(got)
+	}
+	between := &holders.Report{PID: 4711, Before: reading(2), Reading: reading(5), By: holders.Path}
+	if got := between.Answer(); !strings.Contains(got, "3 storages came (3.0 MiB), 0 storages went") {
+		t.Error(got)
+	}
+}

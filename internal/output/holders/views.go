@@ -1,0 +1,302 @@
+package holders
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+)
+
+// A By is what a report has a row for each of.
+type By string
+
+// The views of a reading.
+const (
+	Path      By = "path"
+	Parameter By = "parameter"
+	Shape     By = "shape"
+	Retainer  By = "retainer"
+)
+
+// Names returns the names of all views, the default one first.
+func Names() []string {
+	return []string{string(Path), string(Parameter), string(Shape), string(Retainer)}
+}
+
+// ParseBy returns the view with a name.
+func ParseBy(name string) (By, error) {
+	if !slices.Contains(Names(), name) {
+		return "", fmt.Errorf("cannot show holders by %q: use %s", name, strings.Join(Names(), ", "))
+	}
+	return By(name), nil
+}
+
+// A column is one of a view.
+type column struct {
+	name  string // in CSV and JSON
+	title string // in tables; with "<" it gives way
+}
+
+// A figure is a column with a number.
+type figure struct {
+	column
+	bytes bool
+	share bool // it adds up to the total
+}
+
+// A view says what a table has.
+type view struct {
+	figures []figure
+	keys    []column
+	// rows are of some storages. exact: every path has a row of its own, and else those
+	// that are alike have one.
+	rows func(storages []holder.Storage, r *holder.Reading, exact bool) []row
+}
+
+// A row has a value for each key and each figure.
+type row struct {
+	keys    []string
+	figures []int64
+	below   string // a line under it, "" for none
+}
+
+var views = map[By]*view{
+	Path: {
+		figures: []figure{{column{"bytes", "BYTES"}, true, true}, {column{"storages", "STORAGES"}, false, false}},
+		keys:    []column{{"role", "ROLE"}, {"holder", "<HOLDER"}},
+		rows:    byPath,
+	},
+	Parameter: {
+		figures: []figure{{column{"parameter_bytes", "PARAMETER"}, true, true}, {column{"gradient_bytes", "GRADIENT"}, true, true},
+			{column{"optimizer_state_bytes", "OPTIMIZER STATE"}, true, true}, {column{"other_bytes", "OTHER"}, true, true}},
+		keys: []column{{"shape", "SHAPE"}, {"dtype", "DTYPE"}, {"parameter", "<NAME"}},
+		rows: byParameter,
+	},
+	Shape: {
+		figures: []figure{{column{"storages", "COUNT"}, false, false}, {column{"bytes", "BYTES"}, true, true}},
+		keys:    []column{{"shape", "SHAPE"}, {"dtype", "DTYPE"}, {"class", "CLASS"}},
+		rows:    byShape,
+	},
+	Retainer: {
+		figures: []figure{{column{"retained_bytes", "FREED WITH IT"}, true, false}, {column{"graph_bytes", "AUTOGRAD GRAPHS"}, true, false},
+			{column{"storages", "STORAGES"}, false, false}, {column{"items", "ITEMS"}, false, false}},
+		keys: []column{{"class", "CLASS"}, {"holder", "<HOLDER"}},
+		rows: byRetainer,
+	},
+}
+
+// A sum adds up rows with the same keys.
+type sum struct {
+	rows  map[string]*row
+	width int
+}
+
+func newSum(figures int) *sum { return &sum{make(map[string]*row), figures} }
+
+// row returns the one with some keys, a new one if need be.
+func (s *sum) row(keys ...string) *row {
+	id := fmt.Sprintf("%q", keys)
+	if s.rows[id] == nil {
+		s.rows[id] = &row{keys: keys, figures: make([]int64, s.width)}
+	}
+	return s.rows[id]
+}
+
+// sorted returns the rows, the largest first.
+func (s *sum) sorted(figure ...int) []row {
+	out := make([]row, 0, len(s.rows))
+	for _, r := range s.rows {
+		out = append(out, *r)
+	}
+	sortRows(out, figure...)
+	return out
+}
+
+// sortRows sorts by the sum of some figures, the largest first: growth before what shrank.
+func sortRows(rows []row, figures ...int) {
+	of := func(r *row) (n int64) {
+		for _, i := range figures {
+			n += r.figures[i]
+		}
+		return n
+	}
+	abs := func(n int64) int64 { return max(n, -n) }
+	slices.SortFunc(rows, func(a, b row) int {
+		x, y := of(&a), of(&b)
+		return cmp.Or(cmp.Compare(abs(y), abs(x)), cmp.Compare(y, x), slices.Compare(a.keys, b.keys))
+	})
+}
+
+func byPath(storages []holder.Storage, _ *holder.Reading, exact bool) []row {
+	out := newSum(2)
+	for i := range storages {
+		s := &storages[i]
+		name, role := s.Name(), s.Role.String()
+		if !exact {
+			name = holder.Alike(name)
+		}
+		if s.Cycle {
+			name += " (reference cycle)"
+		}
+		r := out.row(role, name)
+		r.figures[0] += size(s.Bytes)
+		r.figures[1]++
+		if len(s.More) > 0 && (s.Role == holder.NoRole || s.Role == holder.Activation) && r.below == "" {
+			r.below = "also held by " + s.More[0]
+			if s.Holders > 2 {
+				r.below += fmt.Sprintf(" and %d more", s.Holders-2)
+			}
+		}
+	}
+	return out.sorted(0)
+}
+
+func byShape(storages []holder.Storage, _ *holder.Reading, _ bool) []row {
+	out := newSum(2)
+	for i := range storages {
+		s := &storages[i]
+		r := out.row(shape(s.Shape), s.DType, s.Class)
+		r.figures[0]++
+		r.figures[1] += size(s.Bytes)
+	}
+	return out.sorted(1)
+}
+
+func shape(dimensions []int64) string {
+	words := make([]string, len(dimensions))
+	for i, n := range dimensions {
+		words[i] = strconv.FormatInt(n, 10)
+	}
+	return "(" + strings.Join(words, ", ") + ")"
+}
+
+func byRetainer(_ []holder.Storage, r *holder.Reading, exact bool) []row {
+	out := newSum(4)
+	all := r.Retainers
+	if !exact {
+		all = holder.AlikeRetainers(all)
+	}
+	for i := range all {
+		x := &all[i]
+		of := out.row(x.Class, x.Holder)
+		for i, n := range []int64{size(x.Retained), size(x.Graph), int64(x.Storages), int64(x.Items)} {
+			of.figures[i] += n
+		}
+	}
+	return out.sorted(0)
+}
+
+// Figures of the view by parameter.
+const (
+	figureParameter = iota
+	figureGradient
+	figureState
+	figureOther
+	parameterFigures
+)
+
+// byParameter has a row for each parameter that a module names, with its gradient and what
+// optimizers have of it, and one for each of the roles of what is left.
+func byParameter(storages []holder.Storage, _ *holder.Reading, _ bool) []row {
+	out := newSum(parameterFigures)
+	rows := make(map[string]*row) // by each path to the parameter
+	for i := range storages {
+		s := &storages[i]
+		if s.Role != holder.Parameter {
+			continue
+		}
+		r := out.row(shape(s.Shape), s.DType, holder.Dotted(s.Name()))
+		r.figures[figureParameter] += size(s.Bytes)
+		for name := range paths(s) {
+			if rows[name] == nil || name == s.Holder {
+				rows[name] = r
+			}
+		}
+	}
+	rest := newSum(parameterFigures)
+	for i := range storages {
+		s := &storages[i]
+		switch s.Role {
+		case holder.Parameter:
+		case holder.Gradient:
+			r := parameterOf(s, rows, func(path string) []string { return []string{strings.TrimSuffix(path, ".grad")} })
+			if r == nil {
+				r = rest.row("", "", "[gradients of other tensors]")
+			}
+			r.figures[figureGradient] += size(s.Bytes)
+		case holder.OptimizerState:
+			r := parameterOf(s, rows, holder.Keys)
+			if r == nil {
+				r = rest.row("", "", "[state of optimizers for no parameter]")
+			}
+			r.figures[figureState] += size(s.Bytes)
+		default:
+			rest.row("", "", others[s.Role]).figures[figureOther] += size(s.Bytes)
+		}
+	}
+	all := []int{figureParameter, figureGradient, figureState, figureOther}
+	return append(out.sorted(all...), rest.sorted(all...)...)
+}
+
+var others = map[holder.Role]string{holder.NoRole: "[other tensors]", holder.Buffer: "[buffers]", holder.Activation: "[activations]"}
+
+// paths yields every path to a storage that is known.
+func paths(s *holder.Storage) map[string]bool {
+	out := map[string]bool{s.Name(): true}
+	for _, m := range s.More {
+		out[m] = true
+	}
+	return out
+}
+
+// parameterOf returns the row of the parameter that a path of s names, nil for none.
+func parameterOf(s *holder.Storage, rows map[string]*row, names func(string) []string) *row {
+	for _, path := range slices.Sorted(maps.Keys(paths(s))) {
+		for _, name := range names(path) {
+			if r := rows[name]; r != nil {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// between returns after less before: what came and what went.
+func between(before, after []row) (out []row) {
+	known := make(map[string]*row, len(before))
+	id := func(r *row) string { return fmt.Sprintf("%q", r.keys) }
+	for i := range before {
+		known[id(&before[i])] = &before[i]
+	}
+	differs := func(r *row) bool { return slices.ContainsFunc(r.figures, func(n int64) bool { return n != 0 }) }
+	for _, r := range after {
+		if was := known[id(&r)]; was != nil {
+			r.figures = slices.Clone(r.figures)
+			for i := range r.figures {
+				r.figures[i] -= was.figures[i]
+			}
+			delete(known, id(&r))
+		}
+		if differs(&r) {
+			out = append(out, r)
+		}
+	}
+	gone := slices.DeleteFunc(slices.Clone(before), func(r row) bool { return known[id(&r)] == nil || !differs(&r) })
+	return append(out, negative(gone)...)
+}
+
+// negative returns rows of what went.
+func negative(rows []row) (out []row) {
+	for _, r := range rows {
+		r = row{keys: r.keys, figures: slices.Clone(r.figures)}
+		for i := range r.figures {
+			r.figures[i] = -r.figures[i]
+		}
+		out = append(out, r)
+	}
+	return out
+}

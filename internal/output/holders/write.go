@@ -1,0 +1,343 @@
+package holders
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// Options are how a table is laid out.
+type Options struct {
+	Top   int // rows shown, 0 for 20, negative for all
+	Width int // columns, 0 for render.DefaultWidth
+	Color bool
+}
+
+// rows returns the rows of the report, or the differences between its two readings.
+func (r *Report) rows(exact bool) []row {
+	v := views[r.By]
+	now := r.storages(r.Reading)
+	if r.Before == nil {
+		return v.rows(now, r.Reading, exact)
+	}
+	then := r.storages(r.Before)
+	var rows []row
+	if r.By == Shape { // tensors of a shape may have come and gone
+		rows = append(v.rows(changed(then, now), r.Reading, exact), negative(v.rows(changed(now, then), r.Before, exact))...)
+	} else {
+		rows = between(v.rows(then, r.Before, exact), v.rows(now, r.Reading, exact))
+	}
+	sortRows(rows, v.order()...)
+	return rows
+}
+
+// order returns the figures that rows are sorted by.
+func (v *view) order() (out []int) {
+	for i, f := range v.figures {
+		if f.share {
+			out = append(out, i)
+		}
+	}
+	if out == nil {
+		return []int{0}
+	}
+	return out
+}
+
+// Table writes the answer in a sentence, and the rows for people.
+func (r *Report) Table(w io.Writer, o Options) error {
+	page := render.NewPage(w, o.Width, o.Color)
+	page.Line("%s", r.Answer())
+	page.Line("%s", r.facts())
+	v := views[r.By]
+	rows := r.rows(false)
+	if len(rows) == 0 {
+		page.Line("Nothing was added, and nothing is gone.")
+	} else {
+		page.Heading("%s", r.title(len(rows)))
+		r.table(page, v, rows, o)
+	}
+	r.cycles(page)
+	lost := r.loss()
+	if len(lost) > 0 {
+		page.Heading("Not read")
+	}
+	for _, c := range lost {
+		page.Warn("  %d %s (%s)", c.Value, c.Help, c.Name)
+	}
+	return page.Flush("write table")
+}
+
+// loss returns what was lost by the reading, or by both, without zeros.
+func (r *Report) loss() (out []loss.Counter) {
+	all := r.Reading.Loss
+	if r.Before != nil {
+		all = slices.Concat(r.Before.Loss, all)
+	}
+	for _, c := range all {
+		i := slices.IndexFunc(out, func(o loss.Counter) bool { return o.Name == c.Name })
+		switch {
+		case c.Value == 0:
+		case i >= 0:
+			out[i].Value += c.Value
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// facts say what was read.
+func (r *Report) facts() string {
+	x := r.Reading
+	words := []string{runtime(x), count(int(min(x.Objects, 1<<62)), "object") + fmt.Sprintf(" read in %.2f s", float64(x.End-min(x.Begin, x.End))/1e9)}
+	if arrays := r.arrays(); len(arrays) > 0 {
+		words = append(words, fmt.Sprintf("%s of JAX (%s) by their shapes", count(len(arrays), "array"), bytefmt.Format(total(arrays))))
+	}
+	if r.CPU {
+		return strings.Join(words, ", ")
+	}
+	if cpu := total(x.Storages) - total(r.storages(x)); cpu > 0 {
+		words = append(words, fmt.Sprintf("tensors in the CPU's memory (%s) are left out", bytefmt.Format(cpu)))
+	}
+	return strings.Join(words, ", ")
+}
+
+func (r *Report) title(rows int) string {
+	var of string
+	switch r.By {
+	case Path:
+		of = "By path"
+	case Parameter:
+		of = "By parameter"
+	case Shape:
+		of = "By shape"
+	case Retainer:
+		of = "What would be freed"
+	}
+	if r.Before != nil {
+		of += ", what came (+) and went (-)"
+	}
+	return fmt.Sprintf("%s: %s", of, count(rows, "row"))
+}
+
+func (r *Report) table(page *render.Page, v *view, rows []row, o Options) {
+	sums := make([]int64, len(v.figures))
+	for i := range rows {
+		for j, n := range rows[i].figures {
+			sums[j] += n
+		}
+	}
+	one := r.Before == nil && len(v.order()) == 1 && v.figures[v.order()[0]].share
+	var header []string
+	for _, f := range v.figures {
+		header = append(header, ">"+f.title)
+		if one && f.share {
+			header = append(header, ">OF ALL")
+		}
+	}
+	for _, k := range v.keys {
+		header = append(header, k.title)
+	}
+	cells := func(figures []int64, keys []string) []string {
+		var out []string
+		for i, f := range v.figures {
+			out = append(out, r.figure(f, figures[i]))
+			if one && f.share {
+				out = append(out, bytefmt.Percent(figures[i], sums[i]))
+			}
+		}
+		return append(out, keys...)
+	}
+	top := o.top(len(rows))
+	lines := make([]render.Row, 0, top+2)
+	for _, x := range rows[:top] {
+		line := render.Row{Cells: cells(x.figures, x.keys)}
+		if x.below != "" && r.Before == nil {
+			line.Below = []string{x.below}
+		}
+		lines = append(lines, line)
+	}
+	named := func(name string, figures []int64) {
+		keys := make([]string, len(v.keys))
+		keys[max(0, slices.IndexFunc(v.keys, func(c column) bool { return strings.HasPrefix(c.title, "<") }))] = name
+		lines = append(lines, render.Row{Cells: cells(figures, keys)})
+	}
+	if r.By == Retainer { // one object's memory is part of another's: no sum of rows is of use
+		page.Table(header, lines)
+		if top < len(rows) {
+			page.Line("  %s more", count(len(rows)-top, "row"))
+		}
+		return
+	}
+	if top < len(rows) {
+		rest := make([]int64, len(v.figures))
+		for _, x := range rows[top:] {
+			for j, n := range x.figures {
+				rest[j] += n
+			}
+		}
+		named(count(len(rows)-top, "row")+" more", rest)
+	}
+	named("all", sums)
+	page.Table(header, lines)
+}
+
+// figure writes a number, nothing for a zero.
+func (r *Report) figure(f figure, n int64) string {
+	switch {
+	case n == 0:
+		return ""
+	case f.bytes && r.Before != nil:
+		return bytefmt.Signed(n)
+	case f.bytes:
+		return bytefmt.Format(n)
+	case r.Before != nil:
+		return bytefmt.SignedCount(n)
+	}
+	return bytefmt.Count(n)
+}
+
+// cycles says how much memory waits for the garbage collector.
+func (r *Report) cycles(page *render.Page) {
+	var found []holder.Storage
+	for _, s := range r.storages(r.Reading) {
+		if s.Cycle {
+			found = append(found, s)
+		}
+	}
+	if len(found) > 0 {
+		page.Heading("Held by reference cycles alone: %s in %s", bytefmt.Format(total(found)), count(len(found), "storage"))
+		page.Line("  The program cannot reach them any more. They are freed when Python's garbage collector runs (gc.collect()).")
+	}
+}
+
+func (o Options) top(n int) int {
+	if o.Top < 0 {
+		return n
+	}
+	return min(n, cmp.Or(o.Top, 20))
+}
+
+// CSV writes a row for each path, parameter, shape or object, in bytes. With two readings,
+// the figures are differences, and memory that is gone is negative.
+func (r *Report) CSV(w io.Writer) error {
+	v := views[r.By]
+	out := csv.NewWriter(w)
+	var header []string
+	for _, k := range v.keys {
+		header = append(header, k.name)
+	}
+	for _, f := range v.figures {
+		header = append(header, f.name)
+	}
+	_ = out.Write(header) // Error returns the error
+	for _, x := range r.rows(true) {
+		var cells []string
+		for _, k := range x.keys {
+			cells = append(cells, export.Cell(k))
+		}
+		for _, n := range x.figures {
+			cells = append(cells, strconv.FormatInt(n, 10))
+		}
+		_ = out.Write(cells)
+	}
+	out.Flush()
+	if err := out.Error(); err != nil {
+		return fmt.Errorf("write csv: %w", err)
+	}
+	return nil
+}
+
+// JSONVersion changes when a reader of the JSON output must change.
+const JSONVersion = 1
+
+// JSON writes the report as one object: the answer, the rows of the view, and every
+// storage and every retainer of the reading. Each element of a list stands on a line of
+// its own.
+func (r *Report) JSON(w io.Writer) error {
+	v := views[r.By]
+	head := struct {
+		SchemaVersion int    `json:"schema_version"`
+		PID           int    `json:"pid"`
+		Process       string `json:"process"`
+		Answer        string `json:"answer"`
+		By            By     `json:"by"`
+		Bytes         int64  `json:"bytes"`
+		Between       int64  `json:"between_ns,omitempty"`
+		Runtime       string `json:"runtime"`
+		Framework     string `json:"framework"`
+		Begin         uint64 `json:"begin_ns"`
+		End           uint64 `json:"end_ns"`
+		Objects       uint64 `json:"objects"`
+	}{JSONVersion, r.PID, r.Process, r.Answer(), r.By, total(r.storages(r.Reading)), 0,
+		r.Reading.Runtime, r.Reading.Framework, r.Reading.Begin, r.Reading.End, r.Reading.Objects}
+	if r.Before != nil {
+		head.Between = int64(r.Reading.End - r.Before.End)
+	}
+	out := &jsonWriter{buf: bufio.NewWriter(w)}
+	first := out.marshal(head)
+	out.buf.Write(bytes.TrimSuffix(first, []byte("}")))
+	var rows []map[string]any
+	for _, x := range r.rows(true) {
+		cells := make(map[string]any, len(v.keys)+len(v.figures))
+		for i, k := range v.keys {
+			cells[k.name] = x.keys[i]
+		}
+		for i, f := range v.figures {
+			cells[f.name] = x.figures[i]
+		}
+		rows = append(rows, cells)
+	}
+	list(out, "rows", rows)
+	storages := slices.Clone(r.storages(r.Reading))
+	for i := range storages {
+		if storages[i].Shape == nil {
+			storages[i].Shape = []int64{} // the shape of a scalar
+		}
+	}
+	list(out, "storages", storages)
+	list(out, "retainers", r.Reading.Retainers)
+	list(out, "loss", r.Reading.Loss)
+	out.buf.WriteString("\n}\n")
+	if err := cmp.Or(out.err, out.buf.Flush()); err != nil {
+		return fmt.Errorf("write json: %w", err)
+	}
+	return nil
+}
+
+// A jsonWriter keeps the first error.
+type jsonWriter struct {
+	buf *bufio.Writer
+	err error
+}
+
+func (w *jsonWriter) marshal(v any) []byte {
+	b, err := render.JSON(v)
+	w.err = cmp.Or(w.err, err)
+	return b
+}
+
+func list[T any](w *jsonWriter, key string, elements []T) {
+	w.buf.WriteString(",\n\"" + key + "\": [")
+	for i := range elements {
+		if i > 0 {
+			w.buf.WriteByte(',')
+		}
+		w.buf.WriteByte('\n')
+		w.buf.Write(w.marshal(&elements[i]))
+	}
+	w.buf.WriteByte(']')
+}

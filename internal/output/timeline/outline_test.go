@@ -1,0 +1,125 @@
+package timeline
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
+)
+
+const allocatorRecordings = "../../../test/recordings/allocator/"
+
+// The outline of a run is the curve that its own page has, up to its thinning.
+func TestOutlineOfItself(t *testing.T) {
+	for _, path := range append(recordings(t), allocatorRecordings+"bert.gmt") {
+		outlines, err := Outlines(path, "itself", replay.Options{At: replay.End})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, p, _ := written(t, path, Options{Play: replay.Options{At: replay.End}, Outlines: outlines})
+		if len(p.meta.Outlines) != len(outlines) || len(outlines) == 0 {
+			t.Errorf("%s: %d of %d outlines", filepath.Base(path), len(p.meta.Outlines), len(outlines))
+		}
+		for _, o := range p.meta.Outlines {
+			totals, at := p.totals(o.Place), map[uint64]int64{}
+			for i, x := range p.instants {
+				at[x.time] = totals[i]
+			}
+			if got, want := slices.Max(o.Bytes), slices.Max(totals); got != want {
+				t.Errorf("%s: the outline's peak is %d, the page's %d", filepath.Base(path), got, want)
+			}
+			if o.End != p.meta.End {
+				t.Errorf("%s: it ends at %d, the page at %d", filepath.Base(path), o.End, p.meta.End)
+			}
+			for i, time := range o.Times {
+				if len(o.Times) < maxPoints/2 && at[time] != o.Bytes[i] {
+					t.Errorf("%s: %d at %d, on the page %d", filepath.Base(path), o.Bytes[i], time, at[time])
+				}
+			}
+		}
+	}
+}
+
+// Points keep their peak, however many there are.
+func TestPoints(t *testing.T) {
+	for _, n := range []int{1, maxPoints, maxPoints + 1, 10*maxPoints + 7} {
+		var p Points
+		for i := range n {
+			p.Add(uint64(i), int64(i%1000))
+		}
+		p.Add(uint64(n), 5000)
+		p.Add(uint64(n+1), 3)
+		if len(p.Times) > maxPoints || len(p.Times) != len(p.Bytes) || !slices.IsSorted(p.Times) || slices.Max(p.Bytes) != 5000 || p.Times[0] != 0 {
+			t.Errorf("%d points: %d times, %d sizes, at most %d", n, len(p.Times), len(p.Bytes), slices.Max(p.Bytes))
+		}
+		if i := slices.Index(p.Bytes, 5000); p.Times[i] > uint64(n) || uint64(n)-p.Times[i] > uint64(n/maxPoints*4) {
+			t.Errorf("%d points: the peak is at %d", n, p.Times[i])
+		}
+	}
+}
+
+// A prediction under the run's own settings is the run's own curve: what the page adds to it
+// is what the GPU held besides.
+func TestPredictedOutline(t *testing.T) {
+	path := allocatorRecordings + "bert.gmt"
+	runs, err := whatif.Collect(path)
+	if err != nil || len(runs) != 1 {
+		t.Fatal(len(runs), err)
+	}
+	x := runs[0]
+	var outlines []Outline
+	for _, text := range []string{"expandable_segments:False", "expandable_segments:True"} {
+		s, err := whatif.ParseSetting(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Outline{Name: "with " + text, Process: x.Process, Device: x.Device}
+		x.Follow(s, o.Points.Add)
+		outlines = append(outlines, o)
+	}
+	html, p, _ := written(t, path, Options{Play: replay.Options{At: replay.End}, Outlines: outlines})
+	if len(p.meta.Outlines) != 2 {
+		t.Fatal(p.meta.Outlines)
+	}
+	b := open(t, html, 1280, 800)
+	show(t, b, "outline")
+	legend := strings.Split(b.Ask("[...document.querySelectorAll('#legend li')].map((e) => e.textContent).join('\\n')"), "\n")
+	tab := b.Ask("document.querySelector('#places [aria-selected=true] span').textContent")
+	peak := strings.TrimPrefix(tab, "peak ")
+	if want := "with expandable_segments:False ≤ " + peak; legend[0] != want {
+		t.Errorf("the legend has %q, want %q", legend[0], want)
+	}
+	if want := "with expandable_segments:True ≤ 4.19 GiB"; legend[1] != want {
+		t.Errorf("the legend has %q, want %q", legend[1], want)
+	}
+	b.Ask("(() => { const e = document.getElementById('filter'); e.value = 'attention'; e.dispatchEvent(new Event('input')); })()")
+	b.Until("!document.getElementById('legend').textContent.includes('with expandable')")
+	b.Quiet()
+}
+
+// show keeps a picture of the page where SCREENSHOTS says.
+func show(t *testing.T, b *browsertest.Browser, name string) {
+	t.Helper()
+	dir := os.Getenv("SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	for _, dark := range []bool{false, true} {
+		b.Dark(dark)
+		png, err := chromedp.Run(b, chromedp.FullScreenshot(100))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+map[bool]string{true: "-dark"}[dark]+".png"), png, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Dark(false)
+}

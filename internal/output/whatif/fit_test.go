@@ -1,0 +1,187 @@
+package whatif
+
+import (
+	"bytes"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// A LoRA of GPT-2 was trained with 8, 16 and 32 texts at a time on an H200.
+func TestFit(t *testing.T) {
+	const real32 = 31_625_052_160
+	f, err := NewFit([]Measured{{16, recording(t, "allocator/peft_16.gmt")}, {8, recording(t, "allocator/peft_8.gmt")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Paired() != 1 {
+		t.Errorf("%v of the bytes are paired, want all", f.Paired())
+	}
+	for _, m := range f.runs {
+		if got, want := f.At(m.At).Peak, m.Run.peak(); got != want {
+			t.Errorf("at %g: peak %d, was %d", m.At, got, want)
+		}
+	}
+	if got := f.At(32).Peak; math.Abs(float64(got)-real32) > 0.002*real32 {
+		t.Errorf("at 32: peak %d, was %d", got, real32)
+	}
+	if n := f.Largest(real32 + real32/500); n != 32 && n != 33 {
+		t.Errorf("%d fit into what 32 take", n)
+	}
+	if n := f.Largest(1); n != 0 {
+		t.Errorf("%d fit into nothing", n)
+	}
+	// Its stacks are of the moment that the table has, at both numbers.
+	for _, n := range []float64{16, 32} {
+		sum := uint64(0)
+		for _, g := range f.Growths(n) {
+			sum += g.Predicted
+		}
+		if got, want := float64(sum), float64(f.At(n).Allocated); math.Abs(got-want) > 0.002*want {
+			t.Errorf("at %g: stacks have %.0f bytes, of %.0f in tensors at the peak", n, got, want)
+		}
+	}
+}
+
+func TestWriteFit(t *testing.T) {
+	x := recording(t, "allocator/peft_16.gmt")
+	f, err := NewFit([]Measured{{16, x}, {8, recording(t, "allocator/peft_8.gmt")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := func(memory uint64) string {
+		var page bytes.Buffer
+		if err := f.Write(&page, []float64{64, 32}, Limits{Memory: memory}, Options{}); err != nil {
+			t.Error(err)
+		}
+		return page.String()
+	}
+	expect := func(page string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(page, w) {
+				t.Errorf("%q is not in\n%s", w, page)
+			}
+		}
+	}
+	page := written(0)
+	expect(page, "python3 on GPU 0\n", "At 32 PyTorch would reserve 29.5 GiB at the peak. nvidia-smi would show more", "100.0% of the bytes",
+		"  32       29.5 GiB              14.7 GiB  14.8 GiB (50.1%)\n", "   4.5 GiB   9.0 GiB\n")
+	if strings.Contains(page, "FITS") {
+		t.Errorf("what fits into a GPU of unknown size?\n%s", page)
+	}
+	expect(written(20<<30), "(48.2%)  perhaps\n", "(50.1%)  no\n")
+	x.Beside = 700 << 20
+	expect(written(20<<30), "about 30.1 GiB in nvidia-smi, with the 700 MiB\n", "fits into 20.0 GiB of GPU memory is 20: PyTorch can reserve 19.3 GiB of it", "30.1 GiB  no\n", "15.6 GiB  yes\n")
+	x.Memory = 80 << 30
+	expect(written(0), "FITS INTO 80.0 GiB\n", "30.1 GiB  yes\n")
+}
+
+// What a process holds beside its segments is known of its own GPU only.
+func TestBeside(t *testing.T) {
+	s := &snapshot.Snapshot{
+		Accounts: []snapshot.Account{{PID: 7, GPU: "0", Total: 900, Known: true}, {PID: 7, GPU: "1", Total: 300, Known: true}, {PID: 8, GPU: "0", Total: 50, Known: true}},
+		Allocators: []snapshot.Allocator{
+			{PID: 7, GPU: "0", Segments: []snapshot.Segments{{Reserved: 500}, {Private: "1.0", Reserved: 100}}},
+			{PID: 7, GPU: "1", Segments: []snapshot.Segments{{Reserved: 310}}},
+			{PID: 8, GPU: "0", Segments: []snapshot.Segments{{Reserved: 20}}},
+		},
+	}
+	for _, test := range []struct {
+		pid  uint32
+		gpu  string
+		want uint64
+	}{{7, "0", 300}, {7, "1", 0}, {7, "", 0}, {8, "", 30}, {9, "0", 0}} {
+		x := &Run{Process: event.Process{PID: test.pid}, GPU: test.gpu}
+		if x.SetBeside(s); x.Beside != test.want {
+			t.Errorf("process %d on GPU %q: %d, want %d", test.pid, test.gpu, x.Beside, test.want)
+		}
+	}
+}
+
+// sized is a run of one tensor for each size in MiB, all at one stack.
+func sized(sizes ...uint64) *Run {
+	x := &Run{Sites: []Site{{Key: "f", Text: "f"}}}
+	a := allocator.New(allocator.Settings{})
+	for i, mib := range sizes {
+		b := a.Allocate(mib<<20, 0, 0)
+		x.Addresses, x.Stacks = append(x.Addresses, b.Address), append(x.Stacks, 0)
+		x.Requests = append(x.Requests, allocator.Request{Op: allocator.Make, Tensor: uint32(i), Units: uint32(b.Size / unit)})
+		x.Reserved = append(x.Reserved, uint32(a.Reserved/unit))
+	}
+	return x
+}
+
+func TestFitCurves(t *testing.T) {
+	line, err := NewFit([]Measured{{8, sized(100, 90)}, {16, sized(100, 170)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := line.At(32).Allocated >> 20; got != 100+330 {
+		t.Errorf("%d MiB at 32, want 100 + 330", got)
+	}
+	if line.Curved != 0 {
+		t.Errorf("%d bytes seem curved", line.Curved)
+	}
+	square := []Measured{{4, sized(16)}, {8, sized(64)}, {12, sized(144)}}
+	if f, err := NewFit(square[:2]); err != nil || f.Curved == 0 {
+		t.Errorf("%v: two runs do not show that a tensor grows faster than the number", err)
+	}
+	f, err := NewFit(square)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.At(16).Allocated >> 20; got != 256 {
+		t.Errorf("%d MiB at 16, want 256", got)
+	}
+	if _, ok := f.Check(); !ok {
+		t.Error("three runs do not check each other")
+	}
+	if _, err := NewFit([]Measured{{8, sized(1)}, {8, sized(2)}}); err == nil {
+		t.Error("two runs of one number fit")
+	}
+}
+
+func TestAlign(t *testing.T) {
+	run := func(keys string) *Run {
+		x := &Run{}
+		for i, k := range keys {
+			x.Sites = append(x.Sites, Site{Key: string(k)})
+			x.Stacks = append(x.Stacks, uint32(i))
+		}
+		return x
+	}
+	for _, test := range []struct {
+		a, b string
+		want []int32
+	}{
+		{"abc", "abc", []int32{0, 1, 2}},
+		{"abxc", "abc", []int32{0, 1, -1, 2}},
+		{"abc", "abxc", []int32{0, 1, 3}},
+		{"aab", "ab", nil},
+		{"", "abc", []int32{}},
+		{"abc", "", []int32{-1, -1, -1}},
+		{"xyz", "abc", []int32{-1, -1, -1}},
+	} {
+		got := align(run(test.a), run(test.b))
+		if test.want == nil { // of two equal ones either may be paired
+			if got[2] != 1 || (got[0] < 0) == (got[1] < 0) {
+				t.Errorf("%q, %q: %v", test.a, test.b, got)
+			}
+			continue
+		}
+		if len(got) != len(test.want) {
+			t.Errorf("%q, %q: %v", test.a, test.b, got)
+		}
+		for i := range got {
+			if got[i] != test.want[i] {
+				t.Errorf("%q, %q: %v, want %v", test.a, test.b, got, test.want)
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,419 @@
+package whatif
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// A Setting is one or several of PYTORCH_CUDA_ALLOC_CONF, as a user writes them.
+type Setting struct {
+	Name string
+	allocator.Settings
+}
+
+// ParseSetting parses "NAME:VALUE", or several with commas.
+func ParseSetting(text string) (Setting, error) {
+	s := Setting{Name: text}
+	for _, one := range split(text) {
+		name, value, ok := strings.Cut(one, ":")
+		if !ok {
+			return s, fmt.Errorf("%q: want NAME:VALUE, such as max_split_size_mb:128", one)
+		}
+		if err := s.Set(strings.TrimSpace(name), strings.TrimSpace(value)); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// split splits at commas, but for those in brackets.
+func split(text string) (out []string) {
+	depth, from := 0, 0
+	for i, r := range text {
+		switch r {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ',':
+			if depth == 0 {
+				out, from = append(out, text[from:i]), i+1
+			}
+		}
+	}
+	return append(out, text[from:])
+}
+
+// tried are the settings that every prediction has.
+var tried = []string{
+	"expandable_segments:True", "max_split_size_mb:64", "max_split_size_mb:128", "max_split_size_mb:512", "roundup_power2_divisions:4",
+}
+
+// enough is the part of a run's tensors that must come to lie where PyTorch placed them
+// for a prediction.
+const enough = 0.99
+
+// A Row is how a run would have gone under one setting. Sizes are in bytes.
+type Row struct {
+	Setting string `json:"setting"`
+	Peak    uint64 `json:"peak_reserved_bytes"`
+	// Cached is the part of Peak that was in no tensor.
+	Cached   uint64 `json:"cached_at_peak_bytes"`
+	Segments int    `json:"cuda_requests"`
+	// Served says whether the requests would have been served that failed in the run:
+	// "yes", "no", "perhaps", "" where none failed.
+	Served string `json:"served,omitempty"`
+}
+
+// A Prediction is what other settings would have changed in one process on one GPU.
+type Prediction struct {
+	PID     uint32 `json:"pid"`
+	Process string `json:"process"` // comm
+	Device  int32  `json:"device"`  // CUDA ordinal inside the process
+	GPU     string `json:"gpu"`     // as snapshot.Labels.GPU, "" if not known
+	Own     string `json:"own_setting"`
+	Tensors int    `json:"tensors"`
+	// Same is how many tensors come to lie where PyTorch placed them when the run is
+	// repeated under Own.
+	Same    int `json:"same_address"`
+	Streams int `json:"streams"`
+	// Elsewhere says of the other tensors how PyTorch differed, "" for none.
+	Elsewhere string `json:"elsewhere,omitempty"`
+	// Reason says why Rows are missing, "" if they are not.
+	Reason string `json:"reason,omitempty"`
+	// Rows begin with what the run itself did.
+	Rows []Row `json:"rows"`
+	// Lacked is the size of the first request that failed in the run, 0 for none.
+	Lacked uint64 `json:"failed_request_bytes,omitempty"`
+
+	// Pools are its private pools.
+	Pools int `json:"private_pools,omitempty"`
+
+	title string  // of its page
+	own   Setting // that Own names
+}
+
+// Options are what the user asks for.
+type Options struct {
+	// Own is the run's own setting. Without a name it is found among PyTorch's default
+	// and expandable segments.
+	Own Setting
+	// More are settings to try besides the usual ones.
+	More  []Setting
+	Width int
+	Color bool
+}
+
+// Predict returns what other settings would have changed in a run.
+func Predict(x *Run, o Options) *Prediction {
+	p := &Prediction{PID: x.Process.PID, Process: x.Name, Device: x.Device, GPU: x.GPU, title: x.title(fmt.Sprintf("%s (%d)", x.Name, x.Process.PID))}
+	own := o.Own
+	own.Memory = x.Memory
+	check := x.Check(own.Settings)
+	if own.Name == "" {
+		own.Name = "PyTorch's default"
+		expandable := Setting{"expandable_segments:True", allocator.Settings{Expandable: true, Memory: x.Memory}}
+		plain := expandable
+		plain.PlainPrivate = true
+		for _, s := range []Setting{expandable, plain} {
+			if check.Same == check.Made || s.PlainPrivate && len(x.poolIDs) == 0 {
+				continue
+			}
+			if c := x.Check(s.Settings); c.Same > check.Same {
+				own, check = s, c
+			} else {
+				check = x.Check(own.Settings) // the requests have its streams
+			}
+		}
+	}
+	p.own, p.Own, p.Tensors, p.Same, p.Streams, p.Pools = own, own.Name, check.Made, check.Same, check.Streams, len(x.poolIDs)
+	p.Rows = append(p.Rows, Row{Setting: own.Name + " (this run)", Peak: x.peak(), Cached: check.Peak - check.Allocated, Segments: check.Segments})
+	p.Elsewhere = elsewhere(&check)
+	switch {
+	case x.Partial != "":
+		p.Reason = x.Partial
+	case float64(check.Same) < enough*float64(check.Made):
+		p.Reason = "too few tensors came to lie where PyTorch placed them: the run had settings that are not known (try --own), or its allocator differs. " + p.Elsewhere
+		p.Reason = strings.TrimSuffix(p.Reason, ".")
+	}
+	x.refine()
+	low, high := x.limits()
+	if len(x.Lacked) > 0 {
+		p.Lacked = x.Lacked[0].Wanted
+		p.Rows[0].Served = "no"
+	}
+	add := func(name string, s allocator.Settings, emptied int) {
+		r := x.Play(s, emptied)
+		row := Row{Setting: name, Peak: r.Peak, Cached: r.Peak - r.Allocated, Segments: r.Segments}
+		if len(x.Lacked) > 0 {
+			row.Served, row.Peak, row.Cached = x.served(s, emptied, low, high)
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	if p.Reason == "" {
+		for _, text := range tried {
+			s, err := ParseSetting(text)
+			s.Memory, s.PlainPrivate = x.Memory, own.PlainPrivate
+			if err == nil && s.Settings == own.Settings {
+				if !s.Expandable {
+					continue
+				}
+				s = Setting{"expandable_segments:False", allocator.Settings{Memory: x.Memory}}
+			}
+			add(s.Name, s.Settings, -1)
+		}
+		for _, s := range o.More {
+			add(s.Name, s.Settings, -1)
+		}
+		add("empty_cache() before the peak", own.Settings, x.Play(own.Settings, -1).ReachedAt)
+	}
+	if x.Partial == "" {
+		add("no caching", allocator.Settings{NoCaching: true}, -1)
+		floor := x.Floor()
+		row := Row{Setting: "a perfect allocator", Peak: floor.Peak}
+		if len(x.Lacked) > 0 {
+			row.Served = verdict(floor.Peak <= low, floor.Peak <= high)
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	return p
+}
+
+// elsewhere says what PyTorch did with tensors that come to lie elsewhere, and what does that.
+func elsewhere(c *allocator.Check) string {
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		text string
+	}{
+		{c.Passed, "for %s PyTorch passed over a free block, as it does with blocks that another stream still uses (record_stream) and in other pools"},
+		{c.Kept, "for %s it used a free block that these settings keep for other sizes"},
+		{c.Taken, "%s lie in memory that was not free by then, as when segments are of another allocator or the ends of tensors are missing"},
+	} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf(part.text, bytefmt.Count(int64(part.n))))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "Of the others, " + strings.Join(parts, "; ") + "."
+}
+
+// peak returns the most that PyTorch held, in bytes.
+func (x *Run) peak() uint64 {
+	if len(x.Reserved) == 0 {
+		return 0
+	}
+	return uint64(slices.Max(x.Reserved)) * unit
+}
+
+// limits returns between which sizes the memory lay that CUDA could provide: as much as
+// PyTorch held, and less than it was refused.
+func (x *Run) limits() (low, high uint64) {
+	low, high = x.peak(), ^uint64(0)
+	for _, r := range slices.Concat(x.Refused, x.Lacked) {
+		high = min(high, max(low, r.Reserved+r.Wanted-1))
+	}
+	return low, high
+}
+
+// limit limits PyTorch to so many bytes in the way that the run was limited: by the GPU, or by
+// the program.
+func (x *Run) limit(s *allocator.Settings, bytes uint64) {
+	if x.Lacked[0].Own {
+		s.Fraction = bytes
+	} else {
+		s.Limit = bytes
+	}
+}
+
+// served says whether all requests would have been served, and returns the peak and what
+// of it was cached.
+func (x *Run) served(s allocator.Settings, emptied int, low, high uint64) (answer string, peak, cached uint64) {
+	x.limit(&s, low)
+	a := x.Play(s, emptied)
+	x.limit(&s, high)
+	b := a
+	if a.Failed >= 0 {
+		b = x.Play(s, emptied)
+	}
+	return verdict(a.Failed < 0, b.Failed < 0), b.Peak, b.Peak - b.Allocated
+}
+
+// Follow calls reserved with what PyTorch would have reserved under a setting, in bytes, and
+// when: in nanoseconds since the trace began.
+func (x *Run) Follow(s Setting, reserved func(time uint64, bytes int64)) {
+	s.Memory = x.Memory
+	if len(x.Lacked) > 0 {
+		low, high := x.limits()
+		if x.limit(&s.Settings, low); x.Play(s.Settings, -1).Failed >= 0 {
+			x.limit(&s.Settings, high)
+		}
+	}
+	last := uint64(0)
+	x.Run.Follow(s.Settings, -1, func(i int, now uint64) {
+		if now != last {
+			reserved(uint64(x.Times[i])*tick, int64(now))
+		}
+		last = now
+	})
+}
+
+func verdict(surely, perhaps bool) string {
+	switch {
+	case surely:
+		return "yes"
+	case perhaps:
+		return "perhaps"
+	}
+	return "no"
+}
+
+// worthwhile is the part of the peak that a setting must save to be worth naming.
+const worthwhile = 0.02
+
+// best returns the setting of PYTORCH_CUDA_ALLOC_CONF that helps most, nil for none.
+func (p *Prediction) best() *Row {
+	var best *Row
+	for i := range p.Rows[1:] {
+		r := &p.Rows[1+i]
+		if !strings.Contains(r.Setting, ":") {
+			continue
+		}
+		if p.Lacked > 0 && r.Served != "yes" || p.Lacked == 0 && float64(r.Peak) > (1-worthwhile)*float64(p.Rows[0].Peak) {
+			continue
+		}
+		if best == nil || cmp.Compare(r.Peak, best.Peak) < 0 {
+			best = r
+		}
+	}
+	return best
+}
+
+// Best returns the setting that would have helped most, "" for none.
+func (p *Prediction) Best() string {
+	if p.Reason == "" {
+		if r := p.best(); r != nil {
+			return r.Setting
+		}
+	}
+	return ""
+}
+
+// Helps reports whether another setting would have helped.
+func (p *Prediction) Helps() bool { return p.Best() != "" }
+
+// Answer says in a sentence what would have helped.
+func (p *Prediction) Answer() string {
+	own := p.Rows[0]
+	size := func(n uint64) string { return bytefmt.Format(int64(n)) }
+	switch best := p.best(); {
+	case p.Reason != "":
+		return "No prediction: " + p.Reason + "."
+	case p.Lacked > 0 && best != nil:
+		peak := fmt.Sprintf("and the peak would have been %s instead of %s", size(best.Peak), size(own.Peak))
+		if size(best.Peak) == size(own.Peak) {
+			peak = "at the same peak of " + size(own.Peak)
+		}
+		return fmt.Sprintf("With %s the request of %s that failed would have been served, %s.", best.Setting, size(p.Lacked), peak)
+	case p.Lacked > 0:
+		return fmt.Sprintf("No setting tried would surely have served the request of %s that failed: tensors alone need %s.", size(p.Lacked), size(p.Rows[len(p.Rows)-1].Peak))
+	case best != nil:
+		return fmt.Sprintf("With %s PyTorch would have reserved %s at the peak instead of %s.", best.Setting, size(best.Peak), size(own.Peak))
+	}
+	return fmt.Sprintf("No setting that was tried would save 2 %% of the %s that PyTorch reserved at the peak; tensors alone need %s.", size(own.Peak), size(p.Rows[len(p.Rows)-1].Peak))
+}
+
+// Fragmentation says in a sentence what a perfect allocator would have saved, "" if that is
+// not known.
+func (p *Prediction) Fragmentation() string {
+	if p.Reason != "" {
+		return ""
+	}
+	size := func(n uint64) string { return bytefmt.Format(int64(n)) }
+	own, floor := p.Rows[0], p.Rows[len(p.Rows)-1].Peak
+	with := ""
+	if p.Lacked > 0 {
+		with = fmt.Sprintf(", with the request of %s that failed", size(p.Lacked))
+	}
+	if floor >= own.Peak {
+		return fmt.Sprintf("PyTorch reserved no more than tensors needed: tensors alone needed %s at some moment%s, and PyTorch reserved no more than %s.", size(floor), with, size(own.Peak))
+	}
+	return fmt.Sprintf("PyTorch reserved %s more than tensors ever needed: %s at the peak, %s of it in tensors. A perfect allocator would have reserved %s, the most that tensors needed at any moment%s. The difference is holes between tensors, blocks that stayed cached, and rounding; report --segments shows the holes of one moment.", size(own.Peak-floor), size(own.Peak), size(own.Peak-own.Cached), size(floor), with)
+}
+
+func prefixed(prefix, text string) string {
+	if text == "" {
+		return ""
+	}
+	return prefix + text
+}
+
+// cached writes how much of a peak was cached.
+func cached(n, peak uint64) string {
+	return fmt.Sprintf("%s (%s)", bytefmt.Format(int64(n)), bytefmt.Percent(int64(n), int64(peak)))
+}
+
+// Write writes predictions as text.
+func Write(w io.Writer, predictions []*Prediction, o Options) error {
+	page := render.NewPage(w, o.Width, o.Color)
+	for _, p := range predictions {
+		page.Heading("%s", p.title)
+		page.Line("%s", p.Answer())
+		if best := p.Best(); best != "" {
+			if _, err := ParseSetting(best); err == nil {
+				page.Line("To use it, start the program with PYTORCH_CUDA_ALLOC_CONF=%s in its environment.", best)
+			}
+		}
+		if cost := p.Fragmentation(); cost != "" {
+			page.Line("%s", cost)
+		}
+		more := ""
+		if p.Reason == "" {
+			more = prefixed(" ", p.Elsewhere)
+		}
+		switch {
+		case p.Pools > 0:
+			more += fmt.Sprintf(" Its tensors are of %d streams and %d private pools.", p.Streams, p.Pools)
+		case p.Streams > 1:
+			more += fmt.Sprintf(" Its tensors are of %d streams.", p.Streams)
+		}
+		page.Line("Check: the run repeated under its own settings placed %d of %d tensors where PyTorch placed them.%s", p.Same, p.Tensors, more)
+		var rows []render.Row
+		for i := range p.Rows {
+			r := &p.Rows[i]
+			change := ""
+			if i > 0 {
+				change = bytefmt.Signed(int64(r.Peak) - int64(p.Rows[0].Peak))
+			}
+			segments := bytefmt.Count(int64(r.Segments))
+			if r.Segments == 0 {
+				segments = ""
+			}
+			rows = append(rows, render.Row{Cells: []string{
+				r.Setting, bytefmt.Format(int64(r.Peak)), change, cached(r.Cached, r.Peak), segments, r.Served,
+			}})
+		}
+		page.Table([]string{"<SETTING", ">PEAK RESERVED", ">CHANGE", ">CACHED AT PEAK", ">CUDA REQUESTS", "FAILED REQUEST SERVED"}, rows)
+	}
+	return page.Flush("write prediction")
+}
+
+// WriteJSON writes predictions for programs.
+func WriteJSON(w io.Writer, predictions []*Prediction) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(struct {
+		SchemaVersion int           `json:"schema_version"`
+		Predictions   []*Prediction `json:"predictions"`
+	}{1, predictions})
+}

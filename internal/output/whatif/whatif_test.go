@@ -1,0 +1,231 @@
+package whatif
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
+)
+
+func recording(t testing.TB, name string) *Run {
+	t.Helper()
+	runs, err := Collect(filepath.Join("../../../test/recordings", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(runs) != 1 {
+		t.Fatalf("%s has %d runs, want 1", name, len(runs))
+	}
+	return runs[0]
+}
+
+// What PyTorch did on a GPU is the truth: every tensor must come to lie where it lay, and
+// as much must be reserved after each request.
+func TestRecordings(t *testing.T) {
+	expandable := allocator.Settings{Expandable: true}
+	for name, test := range map[string]struct {
+		own     allocator.Settings
+		tensors int
+		streams int
+	}{
+		"allocator/bert.gmt":            {tensors: 9403, streams: 1},
+		"allocator/bert_expandable.gmt": {own: expandable, tensors: 9403, streams: 1},
+		"profiler.gmt":                  {tensors: 3471, streams: 1},
+		// Inference on four streams of their own.
+		"allocator/streams_expandable.gmt": {own: expandable, tensors: 2690, streams: 5},
+		// Tensors of another stream (record_stream), and empty_cache now and then.
+		"allocator/record_stream.gmt": {tensors: 1404, streams: 2},
+		"pools.gmt":                   {tensors: 10, streams: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := recording(t, name)
+			c := x.Check(test.own)
+			if c.Made != test.tensors || c.Same != c.Made || c.Streams != test.streams {
+				t.Errorf("%d of %d tensors at their address, %d streams; want all of %d, %d", c.Same, c.Made, c.Streams, test.tensors, test.streams)
+			}
+			if name != "pools.gmt" && name != "allocator/record_stream.gmt" && c.Reserved != len(x.Requests) {
+				t.Errorf("as much reserved after %d of %d requests", c.Reserved, len(x.Requests))
+			}
+			if c.Peak != x.peak() {
+				t.Errorf("peak %d, PyTorch's was %d", c.Peak, x.peak())
+			}
+		})
+	}
+}
+
+// The same program ran under both settings: each recording must predict the other's peak.
+func TestPredictsEachOther(t *testing.T) {
+	native, expandable := recording(t, "allocator/bert.gmt"), recording(t, "allocator/bert_expandable.gmt")
+	expandable.Check(allocator.Settings{Expandable: true})
+	if got := expandable.Play(allocator.Settings{}, -1).Peak; got != native.peak() {
+		t.Errorf("from expandable segments to the default: peak %d, was %d", got, native.peak())
+	}
+	native.Check(allocator.Settings{})
+	native.refine()
+	got, want := float64(native.Play(allocator.Settings{Expandable: true}, -1).Peak), float64(expandable.peak())
+	if got != want {
+		t.Errorf("from the default to expandable segments: peak %.0f, was %.0f", got, want)
+	}
+}
+
+// lacking is a run of a GPU of 100 MiB that failed: two segments of 40 MiB have a tensor of
+// 25 MiB each, so that 30 MiB are free, but not in one piece.
+func lacking() *Run {
+	const mib = 1 << 20
+	x := &Run{Name: "python3"}
+	a := allocator.New(allocator.Settings{Limit: 100 * mib})
+	add := func(q allocator.Request) {
+		x.Requests = append(x.Requests, q)
+		x.Reserved = append(x.Reserved, uint32(a.Reserved/unit))
+	}
+	var blocks []*allocator.Block
+	for i, size := range []uint64{40, 40, 25, 25} {
+		if i == 2 {
+			for i, b := range blocks {
+				a.Free(b)
+				add(allocator.Request{Op: allocator.Free, Tensor: uint32(i)})
+			}
+		}
+		b := a.Allocate(size*mib, 0, 0)
+		blocks = append(blocks, b)
+		x.Addresses = append(x.Addresses, b.Address)
+		add(allocator.Request{Op: allocator.Make, Tensor: uint32(i), Units: uint32(size * mib / unit)})
+	}
+	x.Lacked = []Refusal{{Request: len(x.Requests), Wanted: 30 * mib, Reserved: a.Reserved}}
+	x.Addresses = append(x.Addresses, 0)
+	add(allocator.Request{Op: allocator.Make, Tensor: 4, Units: 30 * mib / unit, Flags: allocator.Lacked})
+	add(allocator.Request{Op: allocator.Free, Tensor: 4})
+	return x
+}
+
+func TestOutOfMemory(t *testing.T) {
+	p := Predict(lacking(), Options{})
+	if want := "With expandable_segments:True the request of 30.0 MiB that failed would have been served"; !strings.HasPrefix(p.Answer(), want) {
+		t.Errorf("%q, want %q", p.Answer(), want)
+	}
+	for _, r := range p.Rows {
+		want := map[string]string{"PyTorch's default (this run)": "no", "expandable_segments:True": "yes", "max_split_size_mb:64": "no", "a perfect allocator": "yes"}[r.Setting]
+		if want != "" && r.Served != want {
+			t.Errorf("%s: served %q, want %q", r.Setting, r.Served, want)
+		}
+	}
+}
+
+// A run that is not reproduced is not predicted.
+func TestRefuses(t *testing.T) {
+	x := lacking()
+	for i := range x.Addresses {
+		x.Addresses[i] ^= 0x5000 * uint64(i)
+	}
+	p := Predict(x, Options{})
+	if p.Reason == "" || !strings.HasPrefix(p.Answer(), "No prediction: ") {
+		t.Errorf("%d of %d tensors at their address, and yet: %s", p.Same, p.Tensors, p.Answer())
+	}
+	if want := "or its allocator differs. Of the others, for 2 PyTorch passed over a free block"; !strings.Contains(p.Answer(), want) {
+		t.Errorf("%q, want %q", p.Answer(), want)
+	}
+	for _, r := range p.Rows[1:] {
+		if r.Setting != "no caching" && r.Setting != "a perfect allocator" {
+			t.Errorf("predicts %q", r.Setting)
+		}
+	}
+}
+
+func TestWrite(t *testing.T) {
+	x := recording(t, "allocator/bert.gmt")
+	own, err := ParseSetting("expandable_segments:True,roundup_power2_divisions:[256:1,>:4]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := []*Prediction{Predict(x, Options{More: []Setting{own}})}
+	var text, object bytes.Buffer
+	if err := Write(&text, p, Options{}); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{
+		"With expandable_segments:True PyTorch would have reserved 3.4 GiB at the peak instead of 6.2 GiB.",
+		"python3 (662) on GPU 0\n", "5.8 GiB  -478 MiB", "6.2 GiB            2.8 GiB (44.9%)", "placed 9403 of 9403 tensors", "roundup_power2_divisions:[256:1,>:4]", "a perfect allocator",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in\n%s", want, text.String())
+		}
+	}
+	if err := WriteJSON(&object, p); err != nil || !strings.Contains(object.String(), `"peak_reserved_bytes": 6698303488`) {
+		t.Errorf("%v: %s", err, object.String())
+	}
+}
+
+// The sentence names what was reserved, what of it was in tensors, and what tensors needed.
+func TestFragmentation(t *testing.T) {
+	const why = " The difference is holes between tensors, blocks that stayed cached, and rounding; report --segments shows the holes of one moment."
+	for _, test := range []struct {
+		run  *Run
+		want string
+	}{
+		{recording(t, "allocator/bert.gmt"), "PyTorch reserved 2.8 GiB more than tensors ever needed: 6.2 GiB at the peak, 3.4 GiB of it in tensors. A perfect allocator would have reserved 3.4 GiB, the most that tensors needed at any moment." + why},
+		// It holds 7 tensors of 160 MiB and one of 300 at the peak, and 8 of 160 when 500 more fail.
+		{recording(t, "allocator/fragmented.gmt"), "PyTorch reserved 620 MiB more than tensors ever needed: 2.3 GiB at the peak, 1.4 GiB of it in tensors. A perfect allocator would have reserved 1.7 GiB, the most that tensors needed at any moment, with the request of 500 MiB that failed." + why},
+		{lacking(), "PyTorch reserved no more than tensors needed: tensors alone needed 80.0 MiB at some moment, with the request of 30.0 MiB that failed, and PyTorch reserved no more than 80.0 MiB."},
+		{&Run{Partial: "the trace took a sample"}, ""},
+	} {
+		if got := Predict(test.run, Options{}).Fragmentation(); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
+		}
+	}
+}
+
+// A GPU is named as the driver does, and by the process's own number only if nothing shows
+// which one that is.
+func TestTitle(t *testing.T) {
+	id := event.Process{PID: 7, Start: event.StartUnit}
+	devices := []record.Device{{UUID: "A", Label: "0"}, {UUID: "B", Label: "1:2", MemoryKnown: true, Total: 80 << 30}}
+	for _, test := range []struct {
+		readings []*record.Reading
+		want     string
+		memory   uint64
+	}{
+		{nil, "x on CUDA device 0", 0},
+		{[]*record.Reading{{Devices: devices}}, "x on CUDA device 0", 0},
+		{[]*record.Reading{{Devices: devices[1:]}}, "x on GPU 1:2", 80 << 30},
+		{[]*record.Reading{{Devices: devices[1:]}, {Devices: devices[:1]}}, "x on CUDA device 0", 0},
+		{[]*record.Reading{{Devices: devices, Ordinals: []record.Ordinal{{Process: id, Device: 1}}}, {Devices: devices}}, "x on GPU 1:2", 80 << 30},
+	} {
+		path := filepath.Join(t.TempDir(), "run.gmt")
+		w := recordtest.Create(t, path)
+		start := time.Unix(1_700_000_000, 0)
+		w.Append(&record.Trace{Version: "1", Boot: start, Start: start, NVML: true})
+		for _, r := range test.readings {
+			w.Append(r)
+		}
+		w.Append(&event.Event{Proc: id, Time: 1000, Op: event.OpTensorAlloc, Addr: 1 << 20, Size: 512, Handle: 512, Part: 2 << 20})
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		runs, err := Collect(path)
+		if err != nil || len(runs) != 1 {
+			t.Fatal(len(runs), err)
+		}
+		if got := runs[0].title("x"); got != test.want || runs[0].Memory != test.memory {
+			t.Errorf("%q with %d bytes, want %q with %d", got, runs[0].Memory, test.want, test.memory)
+		}
+	}
+}
+
+func BenchmarkPredict(b *testing.B) {
+	runs, err := Collect("../../../test/recordings/allocator/bert.gmt")
+	if err != nil {
+		b.Fatal(err)
+	}
+	events := 0
+	for b.Loop() {
+		Predict(runs[0], Options{})
+		events += len(runs[0].Requests)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(events), "ns/event")
+}

@@ -1,0 +1,111 @@
+package heap
+
+import (
+	"strings"
+)
+
+// Bounds of what is followed from a node.
+const (
+	nodeVectors   = 32 // that belong to one node
+	nodeDepth     = 2  // pointers from the node to memory of its own
+	nodeHeadWords = 3  // the table of functions, and a weak pointer to itself
+	edgeWords     = 3  // of an Edge: a shared pointer and a number
+)
+
+// nodeReferences adds what a node of an autograd graph leads to: other nodes and
+// tensors that it saved. Its next edges are a vector. What it saved are pointers to
+// tensors in it, in its vectors, and in its hooks. A pointer from it to another node
+// is part of a saved tensor and may be weak, except for a CopySlices.
+func (r *references) nodeReferences(at uint64) {
+	name, _ := r.cpp.nodeName(at)
+	n := newNodeReader(r, at)
+	words := r.cpp.chunk(at)
+	n.words(words[min(nodeHeadWords, len(words)):], 0, name == "CopySlices")
+}
+
+type nodeReader struct {
+	r     *references
+	added map[vertex]bool
+	seen  map[uint64]bool
+	left  int
+}
+
+func newNodeReader(r *references, at uint64) *nodeReader {
+	return &nodeReader{r: r, added: map[vertex]bool{}, seen: map[uint64]bool{at: true}, left: nodeVectors}
+}
+
+func (n *nodeReader) add(v vertex, l uint32) {
+	if v != noVertex && !n.added[v] {
+		n.added[v] = true
+		n.r.to(v, l)
+	}
+}
+
+// words adds what words of a node's memory lead to. It calls itself nodeDepth times
+// at most.
+func (n *nodeReader) words(words []uint64, depth int, nodes bool) {
+	r := n.r
+	for i, w := range words {
+		if w < pageSize || w&7 != 0 || w >= maxAddress {
+			continue
+		}
+		if o, ok := r.objects.find(w); ok {
+			n.add(o, label(kindNext, 1))
+			continue
+		}
+		if w&15 != 0 || n.seen[w] {
+			continue
+		}
+		if r.isImpl(w) {
+			n.seen[w] = true
+			n.add(r.addExtra(extraImpl, w), label(kindNext, 2))
+			continue
+		}
+		if _, ok := r.cpp.nodeName(w); ok {
+			if nodes && i+1 < len(words) && r.cpp.shared(words[i+1]) {
+				n.add(r.addExtra(extraNode, w), label(kindNext, 0))
+			}
+			continue
+		}
+		if depth >= nodeDepth || n.left == 0 || !r.mem.tick() {
+			continue
+		}
+		if i+2 < len(words) && words[i+1] > w && words[i+2] >= words[i+1] && words[i+2]-w <= 8*chunkWords {
+			if inside := r.mem.words(w, int(words[i+1]-w)/8); len(inside) > 0 {
+				n.seen[w] = true
+				n.left--
+				if !n.edges(inside) && r.cpp.allocated(w, words[i+2]-w) {
+					n.words(inside, depth+1, false)
+				}
+			}
+			continue
+		}
+		if strings.Contains(r.cpp.className(r.mem.word(w)), "Hook") {
+			n.seen[w] = true
+			n.left--
+			n.words(r.cpp.chunk(w), depth+1, false)
+		}
+	}
+}
+
+// edges adds the nodes of a vector of edges, and tells whether it is one.
+func (n *nodeReader) edges(words []uint64) bool {
+	if len(words)%edgeWords != 0 {
+		return false
+	}
+	var nodes []uint64
+	for i := 0; i < len(words); i += edgeWords {
+		w := words[i]
+		if w == 0 {
+			continue
+		}
+		if _, ok := n.r.cpp.nodeName(w); !ok {
+			return false
+		}
+		nodes = append(nodes, w)
+	}
+	for _, w := range nodes {
+		n.add(n.r.addExtra(extraNode, w), label(kindNext, 0))
+	}
+	return len(nodes) > 0
+}

@@ -1,0 +1,69 @@
+package heap
+
+// An extra is a vertex that is no object of Python's collector.
+type extra struct {
+	kind    extraKind
+	address uint64
+}
+
+type extraKind uint8
+
+const (
+	extraFrame   extraKind = iota
+	extraImpl              // TensorImpl
+	extraStorage           // StorageImpl
+	extraNode              // of an autograd graph
+)
+
+// maxExtras bounds all of them.
+const maxExtras = 1 << 20
+
+// addExtra returns the vertex of an extra.
+func (r *references) addExtra(kind extraKind, address uint64) vertex {
+	if v, ok := r.extraAt[address]; ok {
+		return v
+	}
+	if len(r.extras) >= maxExtras {
+		return noVertex
+	}
+	v := vertex(len(r.objects.address) + len(r.extras))
+	r.extras = append(r.extras, extra{kind, address})
+	r.extraAt[address] = v
+	return v
+}
+
+// extra returns what a vertex is that is no object.
+func (r *references) extra(v vertex) (extra, bool) {
+	if n := vertex(len(r.objects.address)); v >= n && int(v-n) < len(r.extras) {
+		return r.extras[v-n], true
+	}
+	return extra{}, false
+}
+
+func (r *references) isNode(v vertex) bool {
+	e, ok := r.extra(v)
+	return ok && e.kind == extraNode
+}
+
+// gatherExtras reads the references of all extras, and of those that they lead to.
+func (r *references) gatherExtras() {
+	n := len(r.objects.address)
+	r.maxEdges += edgesEach*len(r.extras) + edgesMore // whatever the objects took
+	for i := 0; i < len(r.extras); i++ {
+		r.start = append(r.start, uint32(len(r.edges)))
+		if !r.mem.tick() || len(r.edges) >= r.maxEdges {
+			r.lost.Add(objectsUnread, 1)
+			continue
+		}
+		r.maxOfOne = len(r.edges) + n + edgesOfOne
+		switch e := r.extras[i]; e.kind {
+		case extraFrame:
+			r.locals(e.address)
+		case extraImpl:
+			r.implReferences(vertex(n+i), e.address)
+		case extraNode:
+			r.nodeReferences(e.address)
+		}
+	}
+	r.start = append(r.start, uint32(len(r.edges)))
+}

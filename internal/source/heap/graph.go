@@ -1,0 +1,268 @@
+package heap
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+)
+
+// A graph is what was read, with the references backwards.
+type graph struct {
+	r     *references
+	n     int // vertices
+	from  []vertex
+	first []uint32 // of the references to each vertex, and their end
+	back  []uint32 // indices of edges
+	// live says which vertices lead to a storage or a module.
+	live []bool
+	// distance of each vertex from where names begin, and the edge that leads there.
+	distance []uint32
+	parent   []uint32 // an edge, or rootFlag and the index of a root
+	roots    []root
+	tier     []tier
+	// registered says what is in a registry of a module: it has its name from there.
+	registered []bool
+}
+
+func newGraph(r *references) *graph {
+	g := &graph{r: r, n: len(r.start) - 1}
+	g.from = make([]vertex, len(r.edges))
+	g.first = make([]uint32, g.n+1)
+	for v := range g.n {
+		for i := r.start[v]; i < r.start[v+1]; i++ {
+			g.from[i] = vertex(v)
+			g.first[r.edges[i].to+1]++
+		}
+	}
+	for v := range g.n {
+		g.first[v+1] += g.first[v]
+	}
+	g.back = make([]uint32, len(r.edges))
+	fill := make([]uint32, g.n)
+	copy(fill, g.first)
+	for i, e := range r.edges {
+		g.back[fill[e.to]] = uint32(i)
+		fill[e.to]++
+	}
+	return g
+}
+
+// analyze fills in the storages and what holds them.
+func (g *graph) analyze(reading *holder.Reading) {
+	g.findLive()
+	g.name()
+	optimizer := g.optimizerState()
+	roles := map[vertex]holder.Role{}
+	for v, s := range g.r.storages {
+		if !g.r.mem.tick() {
+			return
+		}
+		one := g.storage(v, s, optimizer)
+		roles[v] = one.Role
+		reading.Storages = append(reading.Storages, one)
+	}
+	slices.SortFunc(reading.Storages, func(a, b holder.Storage) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Holder, b.Holder))
+	})
+	reading.Storages = mergeSame(reading.Storages)
+	reading.Modules = g.modules()
+	d := g.dominate(func(v vertex) bool {
+		role := roles[v]
+		return role != holder.NoRole && role != holder.Activation
+	})
+	reading.Retainers = g.retainers(d)
+}
+
+// A root is where a path begins.
+type root struct {
+	vertex vertex
+	cost   uint32
+	name   string // of a module, or how a frame is shown
+	frame  bool
+}
+
+// A tier says how a vertex can be reached.
+type tier uint8
+
+const (
+	unreached tier = iota
+	byProgram      // from modules and frames
+	byNative       // from objects with references that were not found
+	byCycle        // by objects that nobody refers to but each other
+)
+
+const (
+	rootFlag = 1 << 31
+	noParent = ^uint32(0)
+	far      = ^uint32(0)
+)
+
+// to returns the edges that lead to a vertex.
+func (g *graph) to(v vertex) []uint32 { return g.back[g.first[v]:g.first[v+1]] }
+
+// findLive marks what leads to a storage or a module.
+func (g *graph) findLive() {
+	g.live = make([]bool, g.n)
+	var stack []vertex
+	for v := range g.r.storages {
+		g.live[v] = true
+		stack = append(stack, v)
+	}
+	for v := range g.r.objects.class {
+		if g.isModule(vertex(v)) {
+			g.live[v] = true
+			stack = append(stack, vertex(v))
+		}
+	}
+	for len(stack) > 0 {
+		v := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for _, e := range g.to(v) {
+			if u := g.from[e]; !g.live[u] {
+				g.live[u] = true
+				stack = append(stack, u)
+			}
+		}
+	}
+}
+
+// reach marks what can be reached from some vertices, unless it is marked already.
+func (g *graph) reach(from []vertex, t tier) {
+	var stack []vertex
+	for _, v := range from {
+		if g.tier[v] == unreached {
+			g.tier[v] = t
+			stack = append(stack, v)
+		}
+	}
+	for len(stack) > 0 {
+		v := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for i := g.r.start[v]; i < g.r.start[v+1]; i++ {
+			if u := g.r.edges[i].to; g.tier[u] == unreached {
+				g.tier[u] = t
+				stack = append(stack, u)
+			}
+		}
+	}
+}
+
+// name gives each vertex that leads to a storage or a module a place on the cheapest path from a
+// root: the one that a programmer would write.
+func (g *graph) name() {
+	r := g.r
+	g.tier = make([]tier, g.n)
+	g.distance = make([]uint32, g.n)
+	g.parent = make([]uint32, g.n)
+	for v := range g.n {
+		g.distance[v], g.parent[v] = far, noParent
+	}
+	settled := make([]bool, g.n)
+	g.findRegistered()
+	g.addProgramRoots()
+	g.walk(0, settled)
+	starts := func() (out []vertex) {
+		for _, root := range g.roots {
+			out = append(out, root.vertex)
+		}
+		return out
+	}
+	g.reach(starts(), byProgram)
+
+	begin := len(g.roots)
+	for v := range r.objects.address {
+		if g.tier[v] == unreached && r.objects.count[v] > r.counted[v] {
+			g.roots = append(g.roots, root{vertex: vertex(v)})
+		}
+	}
+	g.walk(begin, settled)
+	g.reach(starts()[begin:], byNative)
+
+	begin = len(g.roots)
+	for v := range g.n {
+		if g.tier[v] == unreached && g.live[v] {
+			g.roots = append(g.roots, root{vertex: vertex(v), cost: g.cycleCost(vertex(v))})
+		}
+	}
+	g.walk(begin, settled)
+	g.reach(starts()[begin:], byCycle)
+}
+
+// cycleCost prefers instances to what they consist of.
+func (g *graph) cycleCost(v vertex) uint32 {
+	c := g.class(v)
+	switch {
+	case c == nil:
+		return 120
+	case c.shape == shapePlain && c.flags&flagHeapType != 0:
+		return 0
+	case c.shape == shapeTensor:
+		return 100
+	case c.shape == shapeDict:
+		return 80
+	}
+	return 60
+}
+
+// class returns the class of an object, nil for what is none.
+func (g *graph) class(v vertex) *class {
+	if int(v) >= len(g.r.objects.class) {
+		return nil
+	}
+	return &g.r.py.classes[g.r.objects.class[v]]
+}
+
+// buckets is more than what any edge and any root costs.
+const buckets = 256
+
+// walk finds the cheapest paths from the roots from an index on.
+func (g *graph) walk(begin int, settled []bool) {
+	r := g.r
+	var queue [buckets][]vertex
+	waiting := 0
+	for i := begin; i < len(g.roots); i++ {
+		root := g.roots[i]
+		cost := min(root.cost, buckets-1)
+		if v := root.vertex; g.live[v] && !settled[v] && cost < g.distance[v] {
+			g.distance[v], g.parent[v] = cost, rootFlag|uint32(i)
+			queue[cost] = append(queue[cost], v)
+			waiting++
+		}
+	}
+	for at := uint32(0); waiting > 0; at++ {
+		// Edges without a cost add to the bucket that is emptied.
+		bucket := &queue[at%buckets]
+		for i := 0; i < len(*bucket); i++ {
+			v := (*bucket)[i]
+			waiting--
+			if settled[v] || g.distance[v] != at {
+				continue
+			}
+			settled[v] = true
+			in := g.incoming(v)
+			for e := r.start[v]; e < r.start[v+1]; e++ {
+				u := r.edges[e].to
+				if !g.live[u] || settled[u] {
+					continue
+				}
+				d := at + g.cost(u, in, r.edges[e].label)
+				if d < g.distance[u] {
+					g.distance[u], g.parent[u] = d, e
+					queue[d%buckets] = append(queue[d%buckets], u)
+					waiting++
+				}
+			}
+		}
+		*bucket = (*bucket)[:0]
+	}
+}
+
+// incoming returns the label of the edge by which a path leads to a vertex, 0 for a
+// root.
+func (g *graph) incoming(v vertex) uint32 {
+	if p := g.parent[v]; p&rootFlag == 0 {
+		return g.r.edges[p].label
+	}
+	return 0
+}

@@ -1,0 +1,285 @@
+package heap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Memory is the memory of a process, or of anything that stands in for one.
+type Memory interface {
+	// ReadAt reads as many bytes as can be read without a gap, from an address.
+	ReadAt(to []byte, address uint64) (int, error)
+}
+
+// processMemory is the memory of the process of this PID, which goes on meanwhile.
+type processMemory int
+
+// ReadAt reads bytes of the process.
+func (pid processMemory) ReadAt(to []byte, address uint64) (int, error) {
+	if len(to) == 0 {
+		return 0, nil
+	}
+	local := []unix.Iovec{{Base: &to[0]}}
+	local[0].SetLen(len(to))
+	remote := []unix.RemoteIovec{{Base: uintptr(address), Len: len(to)}}
+	n, err := unix.ProcessVMReadv(int(pid), local, remote, 0)
+	return max(n, 0), err
+}
+
+// Blocks of memory are read whole. They are a few pages, so that objects that lie
+// beside each other cost one system call.
+const (
+	pageSize   = 4 << 10
+	blockPages = 4
+	blockSize  = pageSize * blockPages
+	// Lists lead to and fro, and while they are followed there is little else in memory:
+	// 80 MiB, and 24 MiB from then on.
+	listSlots  = 5 << 10
+	blockSlots = 3 << 9
+	// maxAddress is the end of what a process may map on x86-64 and arm64.
+	maxAddress = 1 << 57
+)
+
+// Reasons to stop a reading before its end.
+var (
+	errTime  = errors.New("it took too long")
+	errBytes = errors.New("too many bytes would have to be read")
+	errGone  = errors.New("the process is gone")
+)
+
+// A cache has the blocks of a memory that were read last.
+//
+// A cache is not memory of Go's, whose collector would let as much garbage pile up beside
+// it: release gives it back.
+type cache struct {
+	memory   Memory
+	blocks   []block // by address, each in one slot
+	data     []byte  // of all blocks
+	scratch  []byte
+	deadline time.Time
+	left     int64 // bytes that may still be read
+	stopped  error // the reason to read no more
+	reads    uint
+	ticks    uint
+	done     <-chan struct{}
+}
+
+type block struct {
+	start uint64 // of the block, 1 for none
+	valid uint8  // a bit for each page that could be read
+	data  []byte
+}
+
+func newCache(m Memory, maxBytes int64, deadline time.Time) *cache {
+	return &cache{memory: m, left: maxBytes, deadline: deadline}
+}
+
+// resize makes room for so many blocks, and forgets those that were read.
+func (c *cache) resize(slots int) error {
+	c.release()
+	data, err := unix.Mmap(-1, 0, slots*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return fmt.Errorf("get memory for what is read: %w", err)
+	}
+	c.data, c.blocks = data, make([]block, slots)
+	for i := range c.blocks {
+		c.blocks[i].data = data[i*blockSize : (i+1)*blockSize : (i+1)*blockSize]
+	}
+	c.forget()
+	return nil
+}
+
+// release gives the cache's memory back. Nothing can be read from then on.
+func (c *cache) release() {
+	if c.data != nil {
+		_ = unix.Munmap(c.data)
+	}
+	c.data, c.blocks = nil, nil
+}
+
+// forget makes the next reads see the memory as it is then.
+func (c *cache) forget() {
+	for i := range c.blocks {
+		c.blocks[i].start = 1
+	}
+}
+
+// block returns the block of an address.
+func (c *cache) block(address uint64) *block {
+	start := address &^ (blockSize - 1)
+	n := start / blockSize
+	b := &c.blocks[(n^n>>16)%uint64(len(c.blocks))]
+	if b.start == start {
+		return b
+	}
+	if !c.allowed() {
+		return nil
+	}
+	b.start, b.valid = start, 0
+	c.left -= blockSize
+	n2, err := c.memory.ReadAt(b.data, start)
+	if n2 == blockSize {
+		b.valid = 1<<blockPages - 1
+		return b
+	}
+	if errors.Is(err, unix.ESRCH) {
+		c.stopped = errGone
+		return nil
+	}
+	for i := range blockPages {
+		end := (i + 1) * pageSize
+		if n2 >= end {
+			b.valid |= 1 << i
+		} else if n, _ := c.memory.ReadAt(b.data[end-pageSize:end], start+uint64(end-pageSize)); n == pageSize {
+			b.valid |= 1 << i
+		}
+	}
+	return b
+}
+
+// allowed tells whether the limits allow to read another block.
+func (c *cache) allowed() bool {
+	if c.stopped != nil {
+		return false
+	}
+	if c.left <= 0 {
+		c.stopped = errBytes
+		return false
+	}
+	if c.reads++; c.reads%64 == 0 {
+		c.check()
+	}
+	return c.stopped == nil
+}
+
+// tick is check, now and then: for loops whose steps are short.
+func (c *cache) tick() bool {
+	if c.ticks++; c.ticks%256 == 0 {
+		return c.check()
+	}
+	return c.stopped == nil
+}
+
+// check stops the reading when its time is over or nobody waits for it any more.
+func (c *cache) check() bool {
+	if c.stopped != nil {
+		return false
+	}
+	select {
+	case <-c.done:
+		c.stopped = errTime
+	default:
+		if !c.deadline.IsZero() && time.Now().After(c.deadline) {
+			c.stopped = errTime
+		}
+	}
+	return c.stopped == nil
+}
+
+// bytes returns n bytes at an address, nil if not all of them can be read. They are
+// valid until the next call.
+func (c *cache) bytes(address uint64, n int) []byte {
+	if address < pageSize || address >= maxAddress || n < 0 {
+		return nil
+	}
+	if at := int(address % blockSize); at+n <= blockSize {
+		b := c.block(address)
+		if b == nil || !b.has(at, n) {
+			return nil
+		}
+		return b.data[at : at+n]
+	}
+	if n > len(c.scratch) {
+		if n > maxPiece {
+			return nil
+		}
+		c.scratch = make([]byte, n+n/2)
+	}
+	out := c.scratch[:0]
+	for len(out) < n {
+		at := int(address % blockSize)
+		size := min(n-len(out), blockSize-at)
+		b := c.block(address)
+		if b == nil || !b.has(at, size) {
+			return nil
+		}
+		out = append(out, b.data[at:at+size]...)
+		address += uint64(size)
+	}
+	return out
+}
+
+// maxPiece bounds what is read at once.
+const maxPiece = 1 << 20
+
+// has tells whether n bytes of the block could be read.
+func (b *block) has(at, n int) bool {
+	if n == 0 {
+		return true
+	}
+	for page := at / pageSize; page <= (at+n-1)/pageSize; page++ {
+		if b.valid&(1<<page) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// word returns the 64-bit word at an address, 0 if it cannot be read.
+func (c *cache) word(address uint64) uint64 {
+	w, _ := c.load(address)
+	return w
+}
+
+// load returns the 64-bit word at an address.
+func (c *cache) load(address uint64) (uint64, bool) {
+	if at := address % blockSize; at <= blockSize-8 && address >= pageSize && address < maxAddress {
+		b := &c.blocks[(address/blockSize^address/blockSize>>16)%uint64(len(c.blocks))]
+		if b.start == address-at && b.valid == 1<<blockPages-1 {
+			return binary.LittleEndian.Uint64(b.data[at:]), true
+		}
+	}
+	b := c.bytes(address, 8)
+	if b == nil {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b), true
+}
+
+// words returns n words at an address, fewer where memory ends. The slice is new.
+func (c *cache) words(address uint64, n int) []uint64 {
+	out := make([]uint64, 0, min(n, 1<<16))
+	for len(out) < n {
+		size := min(n-len(out), 1024)
+		b := c.bytes(address, size*8)
+		if b == nil {
+			break
+		}
+		for ; len(b) >= 8; b = b[8:] {
+			out = append(out, binary.LittleEndian.Uint64(b))
+		}
+		address += uint64(size) * 8
+	}
+	return out
+}
+
+// text returns the bytes up to a NUL, at most limit of them.
+func (c *cache) text(address uint64, limit int) string {
+	for _, n := range []int{64, limit} {
+		n = min(n, limit)
+		b := c.bytes(address, n)
+		if b == nil {
+			b = c.bytes(address, min(n, int(pageSize-address%pageSize)))
+		}
+		for i, ch := range b {
+			if ch == 0 {
+				return string(b[:i])
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,135 @@
+package heap
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+)
+
+// maxRetainers bounds how many are listed.
+const maxRetainers = 100
+
+// retainers lists the objects that keep most. Those that keep most beyond a model's
+// parameters and buffers, gradients and an optimizer's state come first.
+func (g *graph) retainers(d *dominators) []holder.Retainer {
+	n := len(d.order)
+	candidate, inModule, hidden := make([]bool, n), make([]bool, n), make([]bool, n)
+	above := make([]uint32, n) // the nearest candidate that dominates each
+	for i := 1; i < n; i++ {
+		v, a := d.order[i], d.above[i]
+		c := g.class(v)
+		inModule[i] = a != 0 && (inModule[a] || g.isModule(d.order[a]))
+		candidate[i] = d.retained[i] > 0 && g.retains(v, c, d.graph[i]) && !(inModule[i] && c.module)
+		if above[i] = above[a]; candidate[a] {
+			above[i] = a
+		}
+	}
+	// What one part holds nearly all of is listed as that part, and does not come first
+	// for what that part holds.
+	score := slices.Clone(d.suspect)
+	for i := 1; i < n; i++ {
+		a := above[i]
+		if !candidate[i] || a == 0 || g.isTensor(d.order[i], d.order[a]) {
+			continue
+		}
+		if mostOf(d.retained[i], d.retained[a]) && !g.isModule(d.order[a]) {
+			hidden[a] = true
+		}
+		if mostOf(d.suspect[i], d.suspect[a]) {
+			score[a] -= d.suspect[i]
+		}
+	}
+	type entry struct {
+		score uint64
+		holder.Retainer
+		index uint32
+	}
+	var list []*entry
+	cycles := map[string]*entry{} // objects of one class that wait for the collector are one entry
+	for i := 1; i < n; i++ {
+		if !candidate[i] || hidden[i] {
+			continue
+		}
+		v := d.order[i]
+		c := g.class(v)
+		e := &entry{score[i], holder.Retainer{
+			Class: shortName(c.name), Items: g.items(v, c), Retained: d.retained[i], Graph: d.graph[i], Storages: int(d.storages[i]),
+		}, uint32(i)}
+		if g.tier[v] == byCycle && g.parent[v]&rootFlag != 0 {
+			if first := cycles[c.name]; first != nil {
+				first.score += e.score
+				first.Items++
+				first.Retained += e.Retained
+				first.Graph += e.Graph
+				first.Storages += e.Storages
+				continue
+			}
+			e.Items = 1
+			cycles[c.name] = e
+		}
+		list = append(list, e)
+	}
+	slices.SortStableFunc(list, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(b.Retained, a.Retained))
+	})
+	var out []holder.Retainer
+	for _, e := range list[:min(len(list), maxRetainers)] {
+		e.Holder = g.path(d.order[e.index])
+		out = append(out, e.Retainer)
+	}
+	return out
+}
+
+// mostOf tells whether a part is nearly the whole.
+func mostOf(part, whole uint64) bool { return part > 0 && part >= whole-whole/10 }
+
+// isTensor: a container is shown and not the one tensor in it.
+func (g *graph) isTensor(v, above vertex) bool {
+	c := g.class(v)
+	return c != nil && c.shape == shapeTensor && g.container(above)
+}
+
+func (g *graph) isModule(v vertex) bool {
+	c := g.class(v)
+	return c != nil && c.module && c.shape == shapePlain
+}
+
+// retains tells whether an object may be listed as a retainer.
+func (g *graph) retains(v vertex, c *class, graph uint64) bool {
+	if c == nil {
+		return false
+	}
+	in := g.incoming(v)
+	switch c.shape {
+	case shapeDict:
+		return kindOf(in) != kindDict && g.registry(in) == noRegistry
+	case shapeList, shapeSet, shapeDeque, shapeCache, shapeGenerator, shapeException, shapePartial:
+		return true
+	case shapeTuple:
+		return kindOf(in) != kindClosure
+	case shapeFunction:
+		return true
+	case shapeTensor:
+		return graph > 0
+	case shapePlain:
+		return c.flags&flagHeapType != 0
+	}
+	return false
+}
+
+// items returns how many a container has.
+func (g *graph) items(v vertex, c *class) int {
+	at := g.r.objects.address[v]
+	var n uint64
+	switch c.shape {
+	case shapeDict, shapeList, shapeTuple, shapeDeque:
+		n = g.r.mem.word(at + 16)
+	case shapeSet:
+		n = g.r.mem.word(at + 24)
+	}
+	if n > maxItems {
+		return 0
+	}
+	return int(n)
+}

@@ -1,0 +1,219 @@
+package heap
+
+import (
+	"math"
+	"strings"
+)
+
+// dtypes are the types of PyTorch's elements with their sizes, in the order of
+// c10::ScalarType.
+var dtypes = []struct {
+	name string
+	size uint64
+}{
+	{"uint8", 1}, {"int8", 1}, {"int16", 2}, {"int32", 4}, {"int64", 8}, {"float16", 2}, {"float32", 4}, {"float64", 8},
+	{"complex32", 4}, {"complex64", 8}, {"complex128", 16}, {"bool", 1}, {"qint8", 1}, {"quint8", 1}, {"qint32", 4},
+	{"bfloat16", 2}, {"quint4x2", 1}, {"quint2x4", 1}, {"bits1x8", 1}, {"bits2x4", 1}, {"bits4x2", 1}, {"bits8", 1},
+	{"bits16", 2}, {"float8_e5m2", 1}, {"float8_e4m3fn", 1}, {"float8_e5m2fnuz", 1}, {"float8_e4m3fnuz", 1},
+	{"uint16", 2}, {"uint32", 4}, {"uint64", 8}, {"uint1", 1}, {"uint2", 1}, {"uint3", 1}, {"uint4", 1}, {"uint5", 1},
+	{"uint6", 1}, {"uint7", 1}, {"int1", 1}, {"int2", 1}, {"int3", 1}, {"int4", 1}, {"int5", 1}, {"int6", 1}, {"int7", 1},
+	{"float8_e8m0fnu", 1}, {"float4_e2m1fn_x2", 1},
+}
+
+// Kinds of devices of c10::DeviceType that are shown.
+const (
+	deviceCPU  = 0
+	deviceCUDA = 1
+)
+
+// An impl is a TensorImpl.
+type impl struct {
+	storage, meta uint64
+	shape         []int64
+	dtype         int
+	elements      uint64
+	required      bool   // it needs a gradient
+	span          uint64 // bytes of the storage from its begin to the last element
+}
+
+// readImpl reads a TensorImpl. ok tells whether it can be one.
+func (l *torchLayout) readImpl(m *cache, at uint64) (t impl, ok bool) {
+	if at&7 != 0 {
+		return t, false
+	}
+	b := m.bytes(at, implSize)
+	if b == nil || l.sizes+sizesToType+2 > implSize {
+		return t, false
+	}
+	dims := word(b[l.sizes:])
+	count := word(b[l.sizes+sizesToCount:])
+	offset := word(b[l.sizes+sizesToOffset:])
+	t.dtype = int(b[l.sizes+sizesToType]) | int(b[l.sizes+sizesToType+1])<<8
+	t.storage, t.meta = word(b[l.storage:]), word(b[l.storage+storageToMeta:])
+	if dims > maxDims || count > math.MaxInt64 || t.dtype >= len(dtypes) || offset > math.MaxInt64 {
+		return t, false
+	}
+	var sizes, strides []uint64
+	if dims <= sizesInline {
+		for i := range int(dims) {
+			sizes = append(sizes, word(b[l.sizes+8+8*i:]))
+			strides = append(strides, word(b[l.sizes+sizesToStrides+8*i:]))
+		}
+	} else {
+		both := m.words(word(b[l.sizes+8:]), int(2*dims))
+		if len(both) != int(2*dims) {
+			return t, false
+		}
+		sizes, strides = both[:dims], both[dims:]
+	}
+	elements, last := uint64(1), offset
+	for i, n := range sizes {
+		if n > math.MaxInt64 || n > 0 && elements > math.MaxInt64/n || strides[i] > 1<<48 && int64(strides[i]) >= 0 {
+			return t, false
+		}
+		elements *= n
+		if n > 1 {
+			last += (n - 1) * strides[i]
+		}
+		t.shape = append(t.shape, int64(n))
+	}
+	if elements != count {
+		return t, false
+	}
+	t.elements = elements
+	if elements > 0 {
+		t.span = (last + 1) * dtypes[t.dtype].size
+	}
+	return t, true
+}
+
+// A storageImpl is a StorageImpl.
+type storageImpl struct {
+	data, bytes uint64
+	device      int32 // -1 for the CPU
+}
+
+// readStorage reads a StorageImpl. ok tells whether it can be one.
+func (l *torchLayout) readStorage(m *cache, at uint64) (s storageImpl, ok bool) {
+	if at&7 != 0 {
+		return s, false
+	}
+	b := m.bytes(at, l.bytes+8)
+	if b == nil {
+		return s, false
+	}
+	s.data, s.bytes = word(b[l.data:]), word(b[l.bytes:])
+	kind, index := b[l.device], int8(b[l.device+1])
+	if s.bytes > maxTensorBytes || s.data >= maxAddress || kind > 32 || index < -1 {
+		return s, false
+	}
+	switch kind {
+	case deviceCPU:
+		s.device = -1
+		// What tensors of the CPU lie in can be read.
+		if s.data != 0 && s.bytes != 0 && m.bytes(s.data, 1) == nil {
+			return s, false
+		}
+	case deviceCUDA:
+		if index < 0 {
+			return s, false
+		}
+		s.device = int32(index)
+	default:
+		s.data = 0
+	}
+	return s, true
+}
+
+// tensorReferences adds the TensorImpl of a tensor's object.
+func (r *references) tensorReferences(o vertex, at uint64) {
+	if r.torch == nil {
+		return
+	}
+	p := r.mem.word(at + uint64(r.torch.impl))
+	if _, ok := r.torch.readImpl(r.mem, p); !ok {
+		r.lost.Add(tensorsUnfit, 1)
+		return
+	}
+	v := r.addExtra(extraImpl, p)
+	if v != noVertex {
+		r.objectOf[v] = o
+	}
+	r.to(v, label(kindImpl, 0))
+}
+
+// implReferences adds a tensor's storage, gradient and graph.
+func (r *references) implReferences(v vertex, at uint64) {
+	t, ok := r.torch.readImpl(r.mem, at)
+	if !ok {
+		r.lost.Add(tensorsUnfit, 1)
+		return
+	}
+	r.impls[v] = t
+	// The object may live on because the tensor does.
+	if o, ok := r.objectOf[v]; ok {
+		r.to(o, label(kindObject, 0))
+	}
+	if t.storage != 0 {
+		s, ok := r.torch.readStorage(r.mem, t.storage)
+		switch {
+		case !ok || s.data != 0 && t.span > s.bytes:
+			r.lost.Add(tensorsUnfit, 1)
+		case s.data != 0 && s.bytes != 0:
+			sv := r.addExtra(extraStorage, t.storage)
+			r.storages[sv] = s
+			r.to(sv, label(kindStorage, 0))
+		}
+	}
+	if t.meta == 0 {
+		return
+	}
+	m := r.mem.bytes(t.meta, metaGraph+8)
+	if m == nil {
+		return
+	}
+	grad, node := word(m[metaGrad:]), word(m[metaGraph:])
+	t.required = node != 0
+	if flag := r.torch.required; flag != 0 && node == 0 {
+		if b := r.mem.bytes(t.meta+uint64(flag), 1); b != nil {
+			t.required = b[0] == 1
+		}
+	}
+	r.impls[v] = t
+	if r.isImpl(grad) {
+		r.to(r.addExtra(extraImpl, grad), label(kindGrad, 0))
+	}
+	if _, ok := r.cpp.nodeName(node); ok {
+		r.to(r.addExtra(extraNode, node), label(kindGraph, 0))
+	}
+	// A view's AutogradMeta goes on with its base.
+	words := r.cpp.chunk(t.meta)
+	for _, w := range words[min(len(words), metaGraph/8+2):] {
+		if w != grad && w != at && r.isImpl(w) {
+			r.to(r.addExtra(extraImpl, w), label(kindBase, 0))
+		}
+	}
+}
+
+// isImpl tells whether there is a TensorImpl at an address.
+func (r *references) isImpl(at uint64) bool {
+	if at&7 != 0 || at < pageSize || at >= maxAddress {
+		return false
+	}
+	if _, ok := r.impls[r.extraIndex(at)]; ok {
+		return true
+	}
+	name := r.cpp.className(r.mem.word(at))
+	if !strings.Contains(name, "Tensor") || !strings.Contains(name, "Impl") || strings.Contains(name, "Undefined") {
+		return false
+	}
+	_, ok := r.torch.readImpl(r.mem, at)
+	return ok
+}
+
+func (r *references) extraIndex(at uint64) vertex {
+	if v, ok := r.extraAt[at]; ok {
+		return v
+	}
+	return noVertex
+}

@@ -1,0 +1,134 @@
+"""A training program of PyTorch that leaks in six ways. It says what it finds in itself, then waits."""
+import functools
+import gc
+import json
+import os
+import sys
+import threading
+import time
+import warnings
+
+warnings.simplefilter("ignore")
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 1))
+optimizer = torch.optim.Adam(model.parameters())
+truth = {}
+
+
+def says(path, t, **more):
+    truth[path] = dict(more, address=t.storage().data_ptr(), bytes=t.storage().nbytes(), shape=list(t.shape))
+
+
+class Trainer:
+    def __init__(self):
+        self.model, self.optimizer, self.history = model, optimizer, []
+
+    def step(self, leak):
+        loss = self.model(torch.randn(128, 64)).pow(2).mean()
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        self.optimizer.step()
+        if leak:
+            self.history.append(self.model(torch.randn(128, 64)).pow(2).mean())
+
+
+trainer = Trainer()
+for i in range(8):
+    trainer.step(i % 2)
+for name, p in model.named_parameters():
+    i, _, name = name.partition(".")
+    path = "model[%s].%s" % (i, name)
+    module = "model[%s]" % i
+    says(path, p, role=1, klass="Parameter", module=module)
+    says(path + ".grad", p.grad, role=3, module=module)
+    says('optimizer.state[%s]["exp_avg"]' % path, optimizer.state[p]["exp_avg"], role=4, module=module)
+says("model[2].running_mean", model[2].running_mean, role=2, module="model[2]")
+
+
+class Service:
+    __slots__ = ("kv",)
+
+
+service = Service()
+service.kv = {"layer0": torch.zeros(1000)}
+says('service.kv["layer0"]', service.kv["layer0"])
+
+
+def closure():
+    hidden = torch.zeros(3, 100)
+    says("function.<closure>.hidden", hidden)
+    return lambda: hidden
+
+
+function = closure()
+
+
+@functools.lru_cache(maxsize=8)
+def positions(n):
+    return torch.zeros(n)
+
+
+says("positions.cache(...)", positions(77))
+view = torch.zeros(50, 50)[3:5].t()
+says("view", view)
+expanded = torch.zeros(7, 1).expand(7, 9)
+says("expanded", expanded)
+
+
+class Node:
+    pass
+
+
+gc.disable()
+cycle = Node()
+cycle.me, cycle.buffer = cycle, torch.zeros(123)
+says("<Node in a cycle>.buffer", cycle.buffer, cycle=True)
+del cycle
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        doubled = 2 * x
+        ctx.save_for_backward(doubled)
+        says("custom.grad_fn", doubled, role=5, node="SquareBackward")
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+custom = Square.apply(torch.ones(31, requires_grad=True))
+
+
+def work():
+    in_thread = torch.zeros(5, 9)
+    says('thread "prefetch": work() in torch_holders.py:%d: local in_thread' % line["the thread waits"], in_thread)
+    barrier.wait()
+    stop.wait()  # the thread waits
+    return in_thread
+
+
+with open(__file__) as source:
+    line = {text.partition("  # ")[2].strip(): n for n, text in enumerate(source, 1)}
+stop, barrier = threading.Event(), threading.Barrier(2)
+threading.Thread(target=work, name="prefetch", daemon=True).start()
+barrier.wait()
+
+
+def storages():
+    found = {}
+    for o in gc.get_objects():
+        if isinstance(o, torch.Tensor):
+            for t in [o] + ([o.grad] if o.is_leaf and o.grad is not None else []):
+                if t.storage().data_ptr():
+                    found[t.storage().data_ptr()] = t.storage().nbytes()
+    return list(found.items())
+
+
+time.sleep(0.2)
+print(json.dumps({"pid": os.getpid(), "objects": len(gc.get_objects()), "truth": truth, "storages": storages()}), flush=True)
+sys.stdin.readline()

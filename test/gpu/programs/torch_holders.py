@@ -1,0 +1,247 @@
+"""Programs whose tensors are held in many ways, and what each knows of them by itself.
+
+    torch_holders.py gpt2 | trainer | timm | torchvision | peft | lightning | leaks NAME
+"""
+import collections
+import functools
+import gc
+import os
+import sys
+import threading
+import time
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+from checkpoint import checkpoint  # noqa: E402
+
+checkpoint("ready")
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+
+
+def truth(model=None):
+    """Every storage on the GPU that the program can find, its parameters' names, and the allocator's blocks."""
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()  # C++ alone holds them
+    storages, names = {}, {}
+    for o in gc.get_objects():
+        try:
+            if isinstance(o, torch.Tensor) and o.is_cuda:
+                for t in (o, o.grad if o.is_leaf else None):
+                    if t is not None:
+                        s = t.untyped_storage()
+                        if s.data_ptr():
+                            storages[s.data_ptr()] = s.nbytes()
+        except Exception:
+            pass
+    if model is not None:
+        names = {n: p.untyped_storage().data_ptr() for n, p in model.named_parameters(remove_duplicate=False)}
+    blocks = [[b["address"], b["size"]] for g in torch.cuda.memory_snapshot() for b in g["blocks"] if b["state"] == "active_allocated"]
+    return {"storages": list(storages.items()), "names": names, "blocks": blocks, "allocated": torch.cuda.memory_allocated(),
+            "objects": len(gc.get_objects())}
+
+
+class Cache:
+    __slots__ = ("kv",)
+
+    def __init__(self):
+        self.kv = {"layer0": torch.zeros(1 << 20, device="cuda"), 7: torch.ones(70, device="cuda")}
+
+
+class Service:
+    def __init__(self):
+        self.cache, self.recent = Cache(), collections.deque([torch.ones(100, 1000, device="cuda") for _ in range(3)], maxlen=8)
+
+
+def closure():
+    hidden = torch.zeros(3, 1 << 18, device="cuda")
+    return lambda: hidden
+
+
+@functools.lru_cache(maxsize=16)
+def table(n):
+    return torch.arange(n, device="cuda").float()
+
+
+def worker():
+    in_a_frame = torch.zeros(5, 1 << 16, device="cuda")
+    time.sleep(1000)
+    return in_a_frame
+
+
+def wait(model, step, **more):
+    """Says what is true, waits; then trains while it is read, with and without."""
+    checkpoint("trained", truth=truth(model), **more)
+    while True:
+        times = []
+        for _ in range(300):
+            begin = time.perf_counter()
+            step()
+            torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - begin))
+        times.sort()
+        if checkpoint("steps", median_ms=times[len(times) // 2], longest_ms=times[-1]) == "end":
+            break
+
+
+def gpt2():
+    import transformers as t
+    global m, opt, service, f, leaked
+    m = t.GPT2LMHeadModel(t.GPT2Config(n_embd=256, n_layer=4, n_head=4, vocab_size=2000)).cuda()
+    opt, service, f, leaked = torch.optim.AdamW(m.parameters()), Service(), closure(), []
+    table(10000)
+    threading.Thread(target=worker, name="prefetch", daemon=True).start()
+
+    def step(keep=False):
+        ids = torch.randint(0, 2000, (4, 128), device="cuda")
+        out = m(input_ids=ids, labels=ids)
+        out.loss.backward()
+        opt.step()
+        opt.zero_grad(set_to_none=False)
+        if keep:
+            ids = torch.randint(0, 2000, (4, 128), device="cuda")
+            leaked.append(m(input_ids=ids, labels=ids).loss)
+    for i in range(6):
+        step(i % 2 == 0)
+    time.sleep(.5)
+    wait(m, step)
+
+
+def trainer():
+    import tempfile
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    data = [{"input_ids": torch.randint(0, 8192, (256,)), "labels": torch.randint(0, 8192, (256,))} for _ in range(64)]
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=8192, n_embd=512, n_layer=8, n_head=8))
+    args = TrainingArguments(output_dir=tempfile.mkdtemp(), per_device_train_batch_size=8, max_steps=4, report_to=[], save_strategy="no", disable_tqdm=True)
+    t = Trainer(model=model, args=args, train_dataset=data)
+    t.train()
+    wait(model, lambda: model(input_ids=torch.randint(0, 8192, (4, 64), device="cuda")).logits.sum().backward())
+
+
+def timm():
+    import timm
+    from timm.utils import ModelEmaV2
+    model = timm.create_model("vit_tiny_patch16_224", pretrained=False, num_classes=100).cuda()
+    average, optimizer = ModelEmaV2(model), torch.optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.randn(8, 3, 224, 224, device="cuda")).square().mean().backward()
+        optimizer.step()
+        average.update(model)
+    for _ in range(3):
+        step()
+    wait(model, step)
+
+
+def torchvision():
+    from torchvision.models import resnet50
+    model = resnet50().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.randn(8, 3, 128, 128, device="cuda")).square().mean().backward()
+        optimizer.step()
+    for _ in range(3):
+        step()
+    wait(model, step)
+
+
+def peft():
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+    model = get_peft_model(GPT2LMHeadModel(GPT2Config(n_embd=512, n_layer=6, n_head=8, vocab_size=8192)), LoraConfig(target_modules=["c_attn"])).cuda()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+
+    def step():
+        ids = torch.randint(0, 8192, (4, 128), device="cuda")
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+    for _ in range(3):
+        step()
+    wait(model, step)
+
+
+def lightning():
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.demos.transformer import LightningTransformer
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Demo(LightningTransformer):
+        def prepare_data(self):
+            """It would download a text."""
+
+        def on_train_batch_end(self, outputs, batch, index):
+            if index == 5:
+                wait(self, lambda: self.layers_sum())
+
+        def layers_sum(self):
+            sum(p.square().sum() for p in self.parameters()).backward()
+    tokens = torch.randint(0, 8192, (64, 36))
+    data = DataLoader(TensorDataset(tokens[:, :-1].clone(), tokens[:, 1:].clone()), batch_size=8)
+    trainer = Trainer(max_steps=7, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
+                      enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Demo(vocab_size=8192), train_dataloaders=data)
+
+
+class Node:
+    pass
+
+
+def leak(name):
+    """A training loop that has one of the usual leaks."""
+    global model, history, total, hook, recent
+    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    history, total, hook = [], torch.zeros((), device="cuda"), []
+    gc.disable()
+    local = threading.local()
+
+    def forward():
+        return model(torch.randn(1024, 512, device="cuda"))
+
+    @functools.lru_cache(maxsize=None)
+    def positions(n):
+        return torch.zeros(n, 1024, device="cuda")
+    globals()["positions"] = positions
+
+    def thread():
+        kept_by_thread = []
+        local.kept = kept_by_thread
+        for _ in range(20):
+            kept_by_thread.append(forward().detach())
+        stop.wait()
+
+    def make():
+        captured = [forward().detach() for _ in range(20)]
+        return lambda: captured
+    stop = threading.Event()
+    for i in range(20):
+        optimizer.zero_grad()
+        out = forward()
+        loss = out.square().mean()
+        loss.backward()
+        optimizer.step()
+        if name == "list":
+            history.append(out.detach())
+        elif name == "graph":
+            total = total + forward().square().mean()
+        elif name == "cycle":
+            n = Node()
+            n.me, n.activations = n, out.detach()
+        elif name == "lru_cache":
+            positions(500 + i)
+    if name == "closure":
+        hook.append(make())
+    if name == "thread":
+        threading.Thread(target=thread, name="prefetch", daemon=True).start()
+        time.sleep(1)
+    out = loss = None
+    wait(model, forward)
+
+
+if sys.argv[1] == "leaks":
+    leak(sys.argv[2])
+else:
+    globals()[sys.argv[1]]()
