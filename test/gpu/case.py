@@ -126,7 +126,7 @@ class Traced:
 def traced(r, argv, env=None, flags=(), ranks=0, suffix=""):
     """A program that waits before its first CUDA call until gpumemtrace is on it, or so many
     ranks of it under torchrun."""
-    program = Ranks(argv, ranks, r.path(suffix + "-place")) if ranks else Program(argv, env)
+    program = Ranks(argv, ranks, r.path(suffix + "-place"), env) if ranks else Program(argv, env)
     tracer = None
     try:
         program.expect("ready")

@@ -83,13 +83,13 @@ class Program:
 class Ranks:
     """The ranks that torchrun starts of one program, each with checkpoints of its own."""
 
-    def __init__(self, argv, n, place):
+    def __init__(self, argv, n, place, env=None):
         shutil.rmtree(place, ignore_errors=True)
         os.makedirs(place)
         self.place, self.n, self.at = place, n, None
         self.process = subprocess.Popen(
             [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", *argv],
-            stdout=subprocess.DEVNULL, env={**os.environ, "GPUMEMTRACE_PLACE": place}, cwd=os.path.join(HERE, "programs"))
+            stdout=subprocess.DEVNULL, env={**os.environ, **(env or {}), "GPUMEMTRACE_PLACE": place}, cwd=os.path.join(HERE, "programs"))
         self.pid = self.process.pid
 
     def expect(self, name):

@@ -1,16 +1,292 @@
-"""What other allocator settings would have changed, and what they did change."""
+"""What other allocator settings, or another batch size, would have changed, and what they did change."""
+import concurrent.futures
 import glob
 import json
 import os
 import shutil
+import statistics
 import subprocess
 
 from case import TENSORS, case, python, traced
-from harness import TOOL
+from harness import PATIENCE, TOOL, Failed, gpu_count
+
+DEFAULT, EXPANDABLE = "expandable_segments:False", "expandable_segments:True"
+SETTINGS = DEFAULT, EXPANDABLE, "max_split_size_mb:32", "roundup_power2_divisions:4"
+NEAR = 0.02  # by how much a prediction may be wrong
 
 
 def run(*args):
     return subprocess.run([TOOL, *args], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def gpu_of(name):
+    """The environment in which the programs of a name share one of the GPUs."""
+    return {"CUDA_VISIBLE_DEVICES": str(sum(name.encode()) % gpu_count())}
+
+
+def real(name, batch, steps, **env):
+    """What a program says of itself that nothing traces."""
+    done = subprocess.run(python("whatif_programs.py", name, str(batch), str(steps)), env={**os.environ, **gpu_of(name), **env},
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
+    said = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("CHECK ")]
+    if done.returncode or said[-1]["name"] != "trained":
+        raise Failed(f"{name} ended with {done.returncode}")
+    return said[-1]
+
+
+def recorded(r, suffix, name, batch, steps, ranks=0, **env):
+    """The recording of a program, and what it says of itself."""
+    argv = [str(x) for x in ("whatif_programs.py", name, batch, steps)]
+    with traced(r, argv if ranks else python(*argv), {**(gpu_of(name) if not ranks else {}), **env}, TENSORS, ranks, suffix) as t:
+        v = t.program.expect("trained")
+        t.finish()
+    return t.tracer.recording, v
+
+
+def predictions(recording):
+    return json.loads(run("whatif", recording, "--json", *(x for s in SETTINGS[2:] for x in ("--set", s))))["predictions"]
+
+
+def repeated(r, what, p):
+    """Under its own settings a run comes out as it was."""
+    r.check(f"{what}: tensors at their address", p["tensors"] > 0 and p["same_address"] == p["tensors"],
+            f"{p['same_address']} of {p['tensors']}, {p['streams']} streams, {p.get('private_pools', 0)} private pools. {p.get('elsewhere', '')}{p.get('reason', '')}")
+
+
+def peaks(p):
+    """Predicted peaks by setting."""
+    return {x["setting"]: x["peak_reserved_bytes"] for x in p["rows"][1:]}
+
+
+def requests(v):
+    return v["tensors"], v["requested"]
+
+
+def table(r, title, rows):
+    widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
+    r.note(title, "\n" + "\n".join("         " + "  ".join(str(x).rjust(w) for x, w in zip(row, widths)) for row in rows))
+
+
+def settings(r, name, batch=32, steps=6, **env):
+    """Runs a program under each setting, and predicts each run from the recordings of two others. A prediction must be
+    near if the program made the same requests then. If not, it may be wrong by cuDNN's workspaces, too. It returns how
+    many runs made other requests."""
+    with concurrent.futures.ThreadPoolExecutor(len(SETTINGS)) as pool:
+        traces = {s: pool.submit(recorded, r, f"-{i}", name, batch, steps, PYTORCH_CUDA_ALLOC_CONF=s, **env) for i, s in enumerate(SETTINGS[:2])}
+        others = {s: pool.submit(real, name, batch, steps, PYTORCH_CUDA_ALLOC_CONF=s, **env) for s in SETTINGS[2:]}
+        traces = {s: x.result() for s, x in traces.items()}
+        said = {s: x[1] for s, x in traces.items()} | {s: x.result() for s, x in others.items()}
+    runs = {}
+    for own, (recording, v) in traces.items():
+        runs[own], = predictions(recording)
+        repeated(r, own, runs[own])
+        r.equal(f"{own}: peak of reserved memory of the run itself", runs[own]["rows"][0]["peak_reserved_bytes"], v["peak"])
+    workspaces = [p.get("cudnn_workspace_bytes", 0) for p in runs.values()]
+    r.note("cuDNN's workspaces at most, bytes", workspaces)
+    rows, wrong, apart = [("RECORDED UNDER", "SETTING", "PREDICTED", "REAL", "ERROR", "REQUESTS")], [], []
+    for own, p in runs.items():
+        predicted = peaks(p)
+        for s in SETTINGS:
+            if s == own or s not in predicted:
+                continue
+            peak, more = said[s]["peak"], [a - b for a, b in zip(requests(said[s]), requests(traces[own][1]))]
+            error = predicted[s] / peak - 1
+            rows.append((own, s, predicted[s], peak, f"{error:+.2%}", f"{more[0]:+} tensors, {more[1]:+} bytes" if any(more) else "the same"))
+            if any(more):
+                apart.append(abs(error) - max(workspaces) / peak)
+            else:
+                wrong.append(error)
+    table(r, "peak of reserved memory, bytes", rows)
+    r.check(f"predictions within {NEAR:.0%} where the program made the same requests", all(abs(x) <= NEAR for x in wrong),
+            f"{len(wrong)} of {len(wrong) + len(apart)}, the worst wrong by {max(map(abs, wrong), default=0):.2%}")
+    if apart:
+        r.check(f"the others within {NEAR:.0%} and cuDNN's workspaces", all(x <= NEAR for x in apart), f"the worst wrong by {max(apart):.2%} more than these")
+    with open(r.path(".json"), "w") as f:
+        json.dump(wrong, f)
+    return len(apart)
+
+
+def same_requests(r, name, **more):
+    r.equal("predictions of runs that made other requests", settings(r, name, **more), 0)
+
+
+@case("torch", "transformers")
+def whatif_gpt2(r):
+    same_requests(r, "gpt2")
+
+
+@case("torch", "transformers")
+def whatif_bert(r):
+    same_requests(r, "bert")
+
+
+@case("torch", "peft")
+def whatif_peft(r):
+    same_requests(r, "peft")
+
+
+@case("torch", "torchvision")
+def whatif_vit(r):
+    same_requests(r, "vit")
+
+
+@case("torch", "timm")
+def whatif_mixer(r):
+    same_requests(r, "mixer")
+
+
+@case("torch", "timm")
+def whatif_convnext(r):
+    settings(r, "convnext")
+
+
+@case("torch", "gpytorch")
+def whatif_gpytorch(r):
+    same_requests(r, "gpytorch", batch=12)
+
+
+@case("torch", "torchvision")
+def whatif_resnet50(r):
+    """cuDNN may choose other workspaces under another setting. Without cuDNN all requests are the same."""
+    settings(r, "resnet50")
+
+
+@case("torch", "torchvision")
+def whatif_resnet50_without_cudnn(r):
+    same_requests(r, "resnet50", batch=16, steps=3, WHATIF_CUDNN="off")
+
+
+@case("torch")
+def whatif_gan(r):
+    settings(r, "gan", batch=256)
+
+
+@case("torch")
+def whatif_gan_without_cudnn(r):
+    same_requests(r, "gan", batch=64, steps=3, WHATIF_CUDNN="off")
+
+
+@case("torch", "transformers")
+def whatif_streams(r):
+    same_requests(r, "streams", batch=32)
+
+
+@case("torch")
+def whatif_pools(r):
+    """Private pools, of CUDA graphs and of torch.cuda.MemPool."""
+    same_requests(r, "pools", batch=16, steps=8)
+
+
+def ranks(r, name):
+    for i, own in enumerate(SETTINGS[:2]):
+        recording, v = recorded(r, f"-{i}", name, 16, 4, ranks=2, PYTORCH_CUDA_ALLOC_CONF=own)
+        all = {p["pid"]: p for p in predictions(recording)}
+        r.equal("ranks that are predicted", len(all), 2)
+        for x in v["ranks"]:
+            p = all[x["processes"][0]["pid"]]
+            repeated(r, own, p)
+            r.equal(f"{own}: peak of reserved memory of the run itself", p["rows"][0]["peak_reserved_bytes"], x["peak"])
+
+
+@case("torch", "transformers", gpus=2)
+def whatif_ddp(r):
+    ranks(r, "ddp")
+
+
+@case("torch", "transformers", gpus=2)
+def whatif_fsdp(r):
+    ranks(r, "fsdp2")
+
+
+def fitted(r, recordings, *flags):
+    return json.loads(run("fit", *(f"{n}={file}" for n, file in recordings.items()), "--json", *flags))
+
+
+def sizes(r, name, at=(8, 16), steps=4, limit=True, near=NEAR, **env):
+    """Predicts runs at batch sizes 32 and 64 from two smaller ones, and which is the largest that a limit lets run."""
+    to = 32, 64
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        traces = {n: pool.submit(recorded, r, f"-{n}", name, n, steps, **env) for n in at}
+        truth = {n: pool.submit(real, name, n, steps, **env) for n in to}
+        traces, truth = ({n: x.result() for n, x in of.items()} for of in (traces, truth))
+        recordings = {n: x[0] for n, x in traces.items()}
+        f = fitted(r, recordings, "--to", ",".join(map(str, to)))
+        rows = [("BATCH", "PREDICTED", "REAL", "ERROR")]
+        predicted = {x["at"]: x["peak_reserved_bytes"] for x in f["rows"]}
+        errors = {n: predicted[n] / truth[n]["peak"] - 1 for n in to}
+        table(r, "peak of reserved memory, bytes", rows + [(n, predicted[n], truth[n]["peak"], f"{errors[n]:+.2%}") for n in to])
+        if near:
+            r.check(f"predictions within {near:.0%}", all(abs(x) <= near for x in errors.values()), f"{max(map(abs, errors.values())):.2%}")
+        if not limit:
+            return
+        bytes = (truth[32]["peak"] * 5 // 4) >> 20 << 20  # between 32 and 64
+        f = fitted(r, recordings, "--to", "32", "--reserved", str(bytes))["reserved"]
+        largest = {"without giving back cached memory": f["largest"], "without failing": f["largest_emptying"]}
+        tried = sorted({n + d for n in largest.values() for d in (-1, 0, 1, 2)})
+        ran = dict(zip(tried, pool.map(lambda n: real(name, n, steps, WHATIF_LIMIT=str(bytes), **env), tried)))
+    table(r, f"runs that may reserve {bytes} bytes", [("BATCH", "FAILED", "GAVE BACK", "PEAK")] + [(n, x["failed"], x["retries"], x["peak"]) for n, x in ran.items()])
+    for what, n in largest.items():
+        fits = {m: not ran[m]["failed"] and (what == "without failing" or not ran[m]["retries"]) for m in range(n - 1, n + 3)}
+        exact = max((m for m in fits if fits[m]), default=f"less than {n - 1}")
+        r.check(f"largest batch that runs {what}", fits[n - 1] and not fits[n + 2], f"{n}, really {exact}")
+
+
+@case("torch", "transformers")
+def fit_gpt2(r):
+    sizes(r, "gpt2")
+
+
+@case("torch", "transformers")
+def fit_bert(r):
+    sizes(r, "bert")
+
+
+@case("torch", "transformers")
+def fit_llama(r):
+    sizes(r, "llama")
+
+
+@case("torch", "peft")
+def fit_peft(r):
+    sizes(r, "peft")
+
+
+@case("torch", "torchvision")
+def fit_vit(r):
+    sizes(r, "vit")
+
+
+@case("torch", "timm")
+def fit_mixer(r):
+    sizes(r, "mixer")
+
+
+@case("torch", "gpytorch")
+def fit_gpytorch(r):
+    """Its matrices grow with the square of the batch, which two recordings do not show."""
+    sizes(r, "gpytorch", at=(8, 16, 24), limit=False)
+
+
+@case("torch", "torchvision")
+def fit_resnet50(r):
+    """cuDNN chooses other workspaces at another size: the errors are shown only."""
+    sizes(r, "resnet50", limit=False, near=None)
+
+
+@case("torch", "torchvision")
+def fit_resnet50_without_cudnn(r):
+    sizes(r, "resnet50", limit=False, steps=2, WHATIF_CUDNN="off")
+
+
+@case("torch", alone=True)
+def whatif_all(r):
+    """Of all predictions that the cases above made."""
+    wrong = []
+    for file in glob.glob(os.path.join(r.out, "whatif_*.json")):
+        with open(file) as f:
+            wrong += json.load(f)
+    r.check("predictions under other settings: median error within 0.1 %", wrong and statistics.median(map(abs, wrong)) <= 0.001,
+            f"{len(wrong)} predictions, median {statistics.median(map(abs, wrong or [0])):.3%}, {sum(x == 0 for x in wrong)} of them equal to the byte")
 
 
 @case("torch")
