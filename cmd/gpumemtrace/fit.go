@@ -22,6 +22,7 @@ const fitExamples = `  gpumemtrace fit run8.gmt run16.gmt --to 32       # record
 func newFit() *cobra.Command {
 	var to []float64
 	var memory, reserved string
+	var asJSON bool
 	o := layout(os.Stdout)
 	c := &cobra.Command{
 		Use:     "fit [NUMBER=]RUN.gmt [NUMBER=]RUN.gmt...",
@@ -79,12 +80,16 @@ func newFit() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("no prediction: %w", err)
 			}
+			if asJSON {
+				return f.Forecast(to, limits).WriteJSON(os.Stdout)
+			}
 			return f.Write(os.Stdout, to, limits, whatif.Options{Width: o.Width, Color: o.Color})
 		},
 	}
 	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas)")
 	c.Flags().StringVar(&memory, "memory", "", "print the largest number that fits into a GPU with this much memory, such as 80GiB; this counts everything that the process holds on the GPU, not only PyTorch's memory")
 	c.Flags().StringVar(&reserved, "reserved", "", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows")
+	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return c
 }
 

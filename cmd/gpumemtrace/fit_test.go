@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
 )
 
 // What the process held beside PyTorch's reserved memory is in the prediction, and in what fits.
@@ -46,6 +49,11 @@ func TestFitReserved(t *testing.T) {
 	out = command(t, append(args, "--reserved", "19GiB", "--memory", "20GiB")...).start().ends(exitDone).stdout.String()
 	if !strings.Contains(out, "FITS INTO 20.0 GiB  RESERVES UP TO 19.0 GiB") {
 		t.Errorf("both limits:\n%s", out)
+	}
+	out = command(t, append(args, "--reserved", "19GiB", "--json")...).start().ends(exitDone).stdout.String()
+	var c whatif.Forecast
+	if err := json.Unmarshal([]byte(out), &c); err != nil || len(c.Rows) != 4 || c.Rows[3].At != 21 || c.Reserved == nil || *c.Reserved != (whatif.Largest{Limit: 19 << 30, Kept: 20, Emptying: 36}) {
+		t.Errorf("%v: %s", err, out)
 	}
 	command(t, append(args, "--reserved", "much")...).start().ends(exitUsage).says("--reserved")
 }

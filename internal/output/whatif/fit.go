@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // A Measured run is one of several that differ in one number, such as the batch size.
@@ -32,13 +29,6 @@ type Fit struct {
 	Curved uint64
 }
 
-// A curve has the coefficients of a size in bytes.
-type curve [3]float64
-
-func (c curve) at(n float64) uint64 {
-	return uint64(max(0, c[0]+c[1]*n+c[2]*n*n))
-}
-
 // NewFit pairs the tensors of runs: the k-th that was made at a stack in one with the
 // k-th of the same stack in the others.
 func NewFit(runs []Measured) (*Fit, error) {
@@ -59,21 +49,25 @@ func NewFit(runs []Measured) (*Fit, error) {
 		return nil, errors.New(p.Reason)
 	}
 	f.own = p.own
-	sizes := f.base.sizes()
-	f.sizes = make([]curve, len(sizes))
+	for _, m := range runs[:len(runs)-1] {
+		m.Run.Check(f.own.Settings)
+		m.Run.refine()
+	}
+	blocks := f.base.blocks()
+	f.sizes = make([]curve, len(blocks))
 	partners := make([][]int32, len(runs)-1)
-	others := make([][]uint32, len(runs)-1)
+	others := make([][]block, len(runs)-1)
 	for i := range partners {
 		partners[i] = align(f.base, runs[i].Run)
-		others[i] = runs[i].Run.sizes()
+		others[i] = runs[i].Run.blocks()
 	}
-	for t := range sizes {
-		size := uint64(sizes[t]) * unit
+	for t, b := range blocks {
+		size := uint64(b.units) * unit
 		f.bytes += size
-		points := []float64{}
+		var points []point
 		for i := range others {
 			if k := partners[i][t]; k >= 0 {
-				points = append(points, float64(others[i][k])*unit)
+				points = append(points, point{runs[i].At, others[i][k]})
 			}
 		}
 		if len(points) < len(others) {
@@ -81,7 +75,7 @@ func NewFit(runs []Measured) (*Fit, error) {
 			continue
 		}
 		f.paired += size
-		f.sizes[t] = f.curve(append(points, float64(size)))
+		f.sizes[t] = through(append(points, point{base.At, b}))
 		// What would be negative at 0 grows faster than the number does.
 		if len(runs) == 2 && f.sizes[t][0] < -float64(2<<20) {
 			f.Curved += size
@@ -89,17 +83,6 @@ func NewFit(runs []Measured) (*Fit, error) {
 		}
 	}
 	return f, nil
-}
-
-// sizes returns the size of each tensor in units.
-func (x *Run) sizes() []uint32 {
-	out := make([]uint32, len(x.Addresses))
-	for i := range x.Requests {
-		if q := &x.Requests[i]; q.Op == allocator.Make {
-			out[q.Tensor] = q.Units
-		}
-	}
-	return out
 }
 
 // maxDifferences bounds the tensors that only one of two runs has, as far as align looks.
@@ -185,24 +168,6 @@ func trace(out []int32, trail [][]int32, k int) {
 	}
 }
 
-// curve goes through the sizes at the numbers of the runs: a line through two, a parabola
-// through the last three.
-func (f *Fit) curve(y []float64) curve {
-	n := len(y)
-	if y[n-1] == y[n-2] {
-		return curve{y[n-1]}
-	}
-	x1, x2, y1, y2 := f.runs[n-2].At, f.runs[n-1].At, y[n-2], y[n-1]
-	slope := (y2 - y1) / (x2 - x1)
-	if n == 2 {
-		return curve{y1 - slope*x1, slope}
-	}
-	x0, y0 := f.runs[n-3].At, y[n-3]
-	before := (y1 - y0) / (x1 - x0)
-	bend := (slope - before) / (x2 - x0)
-	return curve{y0 - before*x0 + bend*x0*x1, before - bend*(x0+x1), bend}
-}
-
 // scaled returns the run as it would be at another number.
 func (f *Fit) scaled(n float64) *allocator.Run {
 	r := &allocator.Run{Requests: slices.Clone(f.base.Requests), Addresses: f.base.Addresses, Reserved: f.base.Reserved}
@@ -241,19 +206,47 @@ func (f *Fit) Check() (wrong float64, ok bool) {
 	return (float64(g.At(f.at).Peak) - real) / real, true
 }
 
-// Largest returns the highest whole number at which the run fits into limit bytes, 0 for
-// none.
-func (f *Fit) Largest(limit uint64) int {
-	fits := func(n int) bool { return f.At(float64(n)).Peak <= limit }
+// A Largest is the highest whole number that a limit lets run, 0 for none.
+type Largest struct {
+	Limit uint64 `json:"limit_bytes"` // of what PyTorch reserves
+	// Kept is the highest one at which PyTorch reserves no more than the limit.
+	Kept int `json:"largest"`
+	// Emptying is the highest one that does not fail: PyTorch gives back what it has cached
+	// where the limit is in the way.
+	Emptying int `json:"largest_emptying"`
+}
+
+// largest returns what a limit lets run, which the program set itself (own) or the GPU has.
+func (f *Fit) largest(limit uint64, own bool) Largest {
+	return Largest{
+		limit,
+		highest(func(n float64) bool { return f.At(n).Peak <= limit }),
+		highest(func(n float64) bool { return f.survives(n, limit, own) }),
+	}
+}
+
+// survives reports whether the run at a number does not fail under a limit.
+func (f *Fit) survives(n float64, limit uint64, own bool) bool {
+	s := f.own.Settings
+	if own {
+		s.Fraction = limit
+	} else {
+		s.Limit = limit
+	}
+	return f.scaled(n).Play(s, -1).Failed < 0
+}
+
+// highest returns the highest whole number that fits, 0 for none, where all lower ones do.
+func highest(fits func(n float64) bool) int {
 	if !fits(1) {
 		return 0
 	}
 	low, high := 1, 2
-	for high < 1<<24 && fits(high) {
+	for high < 1<<24 && fits(float64(high)) {
 		low, high = high, high*2
 	}
 	for high-low > 1 {
-		if middle := (low + high) / 2; fits(middle) {
+		if middle := (low + high) / 2; fits(float64(middle)) {
 			low = middle
 		} else {
 			high = middle
@@ -282,7 +275,7 @@ func (f *Fit) Growths(n float64) []Growth {
 			delete(live, q.Tensor)
 		}
 	}
-	sizes := f.base.sizes()
+	blocks := f.base.blocks()
 	by := map[string]*Growth{}
 	for t := range live {
 		text := f.base.Sites[f.base.Stacks[t]].Text
@@ -291,7 +284,7 @@ func (f *Fit) Growths(n float64) []Growth {
 			g = &Growth{Text: text}
 			by[text] = g
 		}
-		g.Base += uint64(sizes[t]) * unit
+		g.Base += uint64(blocks[t].units) * unit
 		g.Predicted += f.sizes[t].at(n)
 	}
 	var out []Growth
@@ -302,89 +295,4 @@ func (f *Fit) Growths(n float64) []Growth {
 		return cmp.Or(cmp.Compare(b.Predicted, a.Predicted), cmp.Compare(a.Text, b.Text))
 	})
 	return out
-}
-
-// shownGrowths is how many stacks Write shows.
-const shownGrowths = 10
-
-// Limits are what must hold a run, in bytes, 0 for no limit.
-type Limits struct {
-	// Memory is of a GPU, for all that the process holds there.
-	Memory uint64
-	// Reserved is for PyTorch's reserved memory alone.
-	Reserved uint64
-}
-
-// Write writes the fit as text: the peak at each number of to, and the largest number that
-// fits. Without limits it says of the recordings' own GPU what fits, where its size is known.
-func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
-	memory := limits.Memory
-	page := render.NewPage(w, o.Width, o.Color)
-	size := func(n uint64) string { return bytefmt.Format(int64(n)) }
-	last, beside := to[len(to)-1], f.base.Beside
-	gpu := memory
-	if limits == (Limits{}) {
-		gpu = f.base.Memory
-	}
-	page.Heading("%s", f.base.title(f.base.Name))
-	peak := f.At(last)
-	if beside > 0 {
-		page.Line("At %g PyTorch would reserve %s at the peak: about %s in nvidia-smi, with the %s that the process held besides, such as CUDA's context.", last, size(peak.Peak), size(peak.Peak+beside), size(beside))
-	} else {
-		page.Line("At %g PyTorch would reserve %s at the peak. nvidia-smi would show more: what the process held besides, such as CUDA's context, is not known.", last, size(peak.Peak))
-	}
-	if memory > 0 {
-		page.Line("The largest number that fits into %s of GPU memory is %d: PyTorch can reserve %s of it.", size(memory), f.Largest(memory-min(memory, beside)), size(memory-min(memory, beside)))
-	}
-	if n := limits.Reserved; n > 0 {
-		page.Line("The largest number at which PyTorch reserves no more than %s is %d.", size(n), f.Largest(n))
-	}
-	if limits == (Limits{}) {
-		page.Line("To know whether that fits, and which number is the largest that does, say how much memory the GPU has, such as --memory 80GiB.")
-	}
-	page.Line("%.1f%% of the bytes are tensors that all recordings have.", 100*f.Paired())
-	if wrong, ok := f.Check(); ok {
-		page.Line("Check: the other recordings predict the peak at %g with an error of %+.1f%%.", f.at, 100*wrong)
-	}
-	if f.Curved > f.bytes/100 {
-		page.Warn("%s of tensors grow faster than the number. Give a third recording, or the prediction is too low.", size(f.Curved))
-	}
-	var rows []render.Row
-	add := func(n float64, r allocator.Result, real string) {
-		cells := []string{fmt.Sprintf("%g", n), size(r.Peak), real, size(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), "", "", ""}
-		if beside > 0 {
-			cells[5] = size(r.Peak + beside)
-		}
-		if gpu > 0 {
-			cells[6] = verdict(beside > 0 && r.Peak+beside <= gpu, beside == 0 && r.Peak <= gpu)
-		}
-		if limits.Reserved > 0 {
-			cells[7] = verdict(r.Peak <= limits.Reserved, false)
-		}
-		rows = append(rows, render.Row{Cells: cells})
-	}
-	for _, m := range f.runs {
-		add(m.At, f.At(m.At), size(m.Run.peak()))
-	}
-	for _, n := range to {
-		add(n, f.At(n), "")
-	}
-	page.Table([]string{">AT", ">PEAK RESERVED", ">MEASURED", ">IN TENSORS", ">CACHED", ">IN NVIDIA-SMI", "FITS INTO " + size(gpu), "RESERVES UP TO " + size(limits.Reserved)}, rows)
-	page.Heading("In tensors at the peak at %g, and the same tensors at %g, by stack", last, f.at)
-	rows = rows[:0]
-	var more Growth
-	growths := f.Growths(last)
-	for i, g := range growths {
-		if i < shownGrowths {
-			rows = append(rows, render.Row{Cells: []string{size(g.Base), size(g.Predicted)}, Below: []string{g.Text}})
-			continue
-		}
-		more.Base += g.Base
-		more.Predicted += g.Predicted
-	}
-	if n := len(growths) - shownGrowths; n > 0 {
-		rows = append(rows, render.Row{Cells: []string{size(more.Base), size(more.Predicted)}, Below: []string{fmt.Sprintf("of %d more", n)}})
-	}
-	page.Table([]string{fmt.Sprintf(">AT %g", f.at), fmt.Sprintf(">AT %g", last)}, rows)
-	return page.Flush("write fit")
 }

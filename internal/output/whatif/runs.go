@@ -83,6 +83,8 @@ type Site struct {
 	// Key is equal for one stack in two runs, whatever the numbers of its lines.
 	Key  string
 	Text string // a line that names it
+	// Workspace: cuDNN's, for a convolution.
+	Workspace bool
 }
 
 // A pool is the MempoolId_t of a private pool of PyTorch's, of a graph or of torch.cuda.MemPool.
@@ -249,27 +251,33 @@ func (c *collector) site(process event.Process, id uint64) uint32 {
 	return n
 }
 
+// convolution begins the names of PyTorch's functions that have cuDNN do a convolution into tensors
+// that are there already. What they ask for is its workspace.
+const convolution = "at::native::raw_cudnn_convolution_"
+
 // name returns the sites when all names are known.
 func (c *collector) name() []Site {
 	out := make([]Site, len(c.sites))
 	for i, st := range c.sites {
 		if st == nil {
-			out[i] = Site{"?", "[no stack]"}
+			out[i] = Site{Key: "?", Text: "[no stack]"}
 			continue
 		}
 		var key strings.Builder
+		workspace := false
 		stack := make([]*snapshot.Location, len(st.Frames))
 		for j, f := range st.Frames {
 			stack[j] = f.Location()
 			for k := range stack[j].Lines {
 				l := &stack[j].Lines[k]
 				key.WriteString(l.Function + " " + path.Base(l.File) + "\n")
+				workspace = workspace || strings.HasPrefix(l.Function, convolution)
 			}
 		}
 		if len(stack) > 1 && stack[0].Lines[0].Reason != "" {
 			stack = stack[1:] // PyTorch's reporting function, where it has no name
 		}
-		out[i] = Site{key.String(), render.Brief(stack, 3)}
+		out[i] = Site{key.String(), render.Brief(stack, 3), workspace}
 	}
 	return out
 }

@@ -97,6 +97,9 @@ type Prediction struct {
 	// Pools are its private pools.
 	Pools int `json:"private_pools,omitempty"`
 
+	// Workspaces is the most that cuDNN's workspaces for convolutions had at one moment.
+	Workspaces uint64 `json:"cudnn_workspace_bytes,omitempty"`
+
 	title string  // of its page
 	own   Setting // that Own names
 }
@@ -136,7 +139,7 @@ func Predict(x *Run, o Options) *Prediction {
 	}
 	p.own, p.Own, p.Tensors, p.Same, p.Streams, p.Pools = own, own.Name, check.Made, check.Same, check.Streams, len(x.poolIDs)
 	p.Rows = append(p.Rows, Row{Setting: own.Name + " (this run)", Peak: x.peak(), Cached: check.Peak - check.Allocated, Segments: check.Segments})
-	p.Elsewhere = elsewhere(&check)
+	p.Elsewhere, p.Workspaces = elsewhere(&check), x.workspaces()
 	switch {
 	case x.Partial != "":
 		p.Reason = x.Partial
@@ -388,6 +391,9 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 			more += fmt.Sprintf(" Its tensors are of %d streams.", p.Streams)
 		}
 		page.Line("Check: the run repeated under its own settings placed %d of %d tensors where PyTorch placed them.%s", p.Same, p.Tensors, more)
+		if text := doubt(p.Workspaces, p.Rows[0].Peak, "under another setting"); text != "" && p.Reason == "" {
+			page.Warn("%s", text)
+		}
 		var rows []render.Row
 		for i := range p.Rows {
 			r := &p.Rows[i]

@@ -161,6 +161,28 @@ func TestWrite(t *testing.T) {
 	}
 }
 
+// What cuDNN asked for as workspaces is doubtful under another setting.
+func TestWorkspaces(t *testing.T) {
+	for name, want := range map[string]uint64{"allocator/record_stream.gmt": 30 << 20, "allocator/bert.gmt": 0} {
+		x := recording(t, name)
+		p := Predict(x, Options{})
+		if p.Workspaces != want {
+			t.Errorf("%s: workspaces of %d bytes, want %d", name, p.Workspaces, want)
+		}
+		var text bytes.Buffer
+		if err := Write(&text, []*Prediction{p}, Options{Width: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		const warning = "cuDNN's workspaces for convolutions had up to 30.0 MiB at once. cuDNN may choose others under another setting: the figures may be wrong by so much.\n"
+		if strings.Contains(text.String(), warning) != (want > 0) {
+			t.Errorf("%s", text.String())
+		}
+	}
+	if text := doubt(9, 1000, ""); text != "" {
+		t.Errorf("%q of less than 1 %% of the peak", text)
+	}
+}
+
 // The sentence names what was reserved, what of it was in tensors, and what tensors needed.
 func TestFragmentation(t *testing.T) {
 	const why = " The difference is holes between tensors, blocks that stayed cached, and rounding; report --segments shows the holes of one moment."

@@ -1,0 +1,83 @@
+package whatif
+
+import (
+	"math"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+)
+
+// A curve has the coefficients of a size in bytes.
+type curve [3]float64
+
+func (c curve) at(n float64) uint64 {
+	return uint64(max(0, c[0]+c[1]*n+c[2]*n*n))
+}
+
+// A block is what PyTorch reported of a tensor. A whole one may exceed the request by the slack.
+type block struct {
+	units uint32
+	whole bool
+}
+
+// blocks returns the block of each tensor.
+func (x *Run) blocks() []block {
+	out := make([]block, len(x.Addresses))
+	for i := range x.Requests {
+		if q := &x.Requests[i]; q.Op == allocator.Make {
+			out[q.Tensor] = block{q.Units, q.Is(allocator.Whole)}
+		}
+	}
+	return out
+}
+
+// A point is the block that a tensor has in the run at a number.
+type point struct {
+	at float64
+	block
+}
+
+func (p point) bytes() float64 { return float64(p.units) * unit }
+
+// allows reports whether a request of so many bytes has such a block.
+func (p point) allows(request float64) bool {
+	over := p.bytes() - request
+	return over > -unit && (over < unit || p.whole && over <= slack*unit)
+}
+
+// through returns the simplest curve whose requests have the blocks of points, which are in the
+// order of their numbers: a constant, a multiple of the number, a line, or else the parabola
+// through the last three.
+func through(points []point) curve {
+	n := len(points)
+	// Of blocks that may exceed the request, the smallest one does least.
+	best := func(value func(point) float64) float64 {
+		least := math.Inf(1)
+		for _, p := range slices.Backward(points) {
+			if !p.whole {
+				return value(p)
+			}
+			least = min(least, value(p))
+		}
+		return least
+	}
+	line := func(a, b point) curve {
+		slope := (b.bytes() - a.bytes()) / (b.at - a.at)
+		return curve{a.bytes() - slope*a.at, slope}
+	}
+	simple := []curve{{best(point.bytes)}, {0, best(func(p point) float64 { return p.bytes() / p.at })}}
+	for j := range points {
+		for i := range j {
+			simple = append(simple, line(points[i], points[j]))
+		}
+	}
+	for _, c := range simple {
+		if !slices.ContainsFunc(points, func(p point) bool { return !p.allows(c[0] + c[1]*p.at) }) {
+			return c
+		}
+	}
+	a, b, c := points[n-3], points[n-2], points[n-1]
+	before, after := line(a, b)[1], line(b, c)[1]
+	bend := (after - before) / (c.at - a.at)
+	return curve{a.bytes() - before*a.at + bend*a.at*b.at, before - bend*(a.at+b.at), bend}
+}

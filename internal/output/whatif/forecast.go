@@ -1,0 +1,197 @@
+package whatif
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// shownGrowths is how many stacks Write shows.
+const shownGrowths = 10
+
+// tested is up to how many times the highest recorded number predictions were compared with real
+// runs.
+const tested = 4
+
+// Limits are what must hold a run, in bytes, 0 for no limit.
+type Limits struct {
+	// Memory is of a GPU, for all that the process holds there.
+	Memory uint64
+	// Reserved is for PyTorch's reserved memory alone.
+	Reserved uint64
+}
+
+// A Forecast is what a Fit predicts. Sizes are in bytes.
+type Forecast struct {
+	SchemaVersion int           `json:"schema_version"`
+	Process       string        `json:"process"` // comm
+	GPU           string        `json:"gpu"`     // "" if not known
+	Rows          []ForecastRow `json:"rows"`
+	// Beside is what the process held beside what PyTorch reserved, 0 if not known.
+	Beside uint64 `json:"beside_bytes,omitempty"`
+	// Memory and Reserved say what the Limits let run. That of Memory is without Beside.
+	Memory   *Largest `json:"memory,omitempty"`
+	Reserved *Largest `json:"reserved,omitempty"`
+	// Paired is Fit.Paired, and Curved is Fit.Curved.
+	Paired float64 `json:"paired"`
+	Curved uint64  `json:"curved_bytes,omitempty"`
+	// Wrong is by which part the peak at the highest recorded number is wrong as the other
+	// recordings predict it, nil with two recordings.
+	Wrong *float64 `json:"check_error,omitempty"`
+	// Workspaces are as Prediction.Workspaces, of the highest recorded number.
+	Workspaces uint64 `json:"cudnn_workspace_bytes,omitempty"`
+}
+
+// A ForecastRow is the run at one number.
+type ForecastRow struct {
+	At        float64 `json:"at"`
+	Peak      uint64  `json:"peak_reserved_bytes"`
+	Allocated uint64  `json:"in_tensors_bytes"`
+	// Measured is the peak of the recording, 0 if there is none of this number.
+	Measured uint64 `json:"measured_bytes,omitempty"`
+}
+
+// Forecast predicts the run at each number of to, and what limits let run.
+func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
+	c := &Forecast{SchemaVersion: 1, Process: f.base.Name, GPU: f.base.GPU, Beside: f.base.Beside, Paired: f.Paired(), Curved: f.Curved, Workspaces: f.base.workspaces()}
+	add := func(n float64, measured uint64) {
+		r := f.At(n)
+		c.Rows = append(c.Rows, ForecastRow{n, r.Peak, r.Allocated, measured})
+	}
+	for _, m := range f.runs {
+		add(m.At, m.Run.peak())
+	}
+	for _, n := range to {
+		add(n, 0)
+	}
+	if limits.Memory > 0 {
+		x := f.largest(limits.Memory-min(limits.Memory, c.Beside), false)
+		c.Memory = &x
+	}
+	if limits.Reserved > 0 {
+		x := f.largest(limits.Reserved, true)
+		c.Reserved = &x
+	}
+	if wrong, ok := f.Check(); ok {
+		c.Wrong = &wrong
+	}
+	return c
+}
+
+// WriteJSON writes a forecast for programs.
+func (c *Forecast) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(c)
+}
+
+// format writes a size in bytes.
+func format(n uint64) string { return bytefmt.Format(int64(n)) }
+
+// emptying says what runs only because PyTorch gives back what it has cached.
+func (x *Largest) emptying() string {
+	if x.Emptying <= x.Kept {
+		return ""
+	}
+	return fmt.Sprintf(" Up to %d the run would not fail either, but PyTorch would have to give cached memory back to CUDA on the way, which takes time.", x.Emptying)
+}
+
+// reliable says how far the predictions for the numbers of to can be relied on.
+func (f *Fit) reliable(page *render.Page, c *Forecast, last float64) {
+	page.Line("%.1f%% of the bytes are tensors that all recordings have.", 100*c.Paired)
+	before := f.runs[len(f.runs)-2].At
+	switch {
+	case c.Wrong != nil && last > f.at:
+		grown := *c.Wrong * (last - f.at) / (f.at - before)
+		page.Line("Check: the other recordings predict the peak at %g with an error of %+.1f%%. If the error grows with the distance, it is about %+.1f%% at %g.", f.at, 100**c.Wrong, 100*grown, last)
+	case c.Wrong != nil:
+		page.Line("Check: the other recordings predict the peak at %g with an error of %+.1f%%.", f.at, 100**c.Wrong)
+	case last > f.at:
+		page.Line("Two recordings do not show how far the prediction is off. A third one, such as of %g, would.", f.at+(f.at-before))
+	}
+	if last > tested*f.at {
+		page.Warn("%g is more than %d times the highest recorded number, which is as far as predictions were compared with real runs. Record a number nearer to it.", last, tested)
+	}
+	if c.Curved > f.bytes/100 {
+		page.Warn("%s of tensors grow faster than the number. Give a third recording, or the prediction is too low.", format(c.Curved))
+	}
+	if text := doubt(c.Workspaces, f.base.peak(), "at another size"); text != "" {
+		page.Warn("%s", text)
+	}
+}
+
+// Write writes the fit as text: the peak at each number of to, and the largest number that
+// fits. Without limits it says of the recordings' own GPU what fits, where its size is known.
+func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
+	page := render.NewPage(w, o.Width, o.Color)
+	c := f.Forecast(to, limits)
+	last, peak := to[len(to)-1], c.Rows[len(c.Rows)-1].Peak
+	page.Heading("%s", f.base.title(f.base.Name))
+	if c.Beside > 0 {
+		page.Line("At %g PyTorch would reserve %s at the peak: about %s in nvidia-smi, with the %s that the process held besides, such as CUDA's context.", last, format(peak), format(peak+c.Beside), format(c.Beside))
+	} else {
+		page.Line("At %g PyTorch would reserve %s at the peak. nvidia-smi would show more: what the process held besides, such as CUDA's context, is not known.", last, format(peak))
+	}
+	if x := c.Memory; x != nil {
+		page.Line("The largest number that fits into %s of GPU memory is %d: PyTorch can reserve %s of it.%s", format(limits.Memory), x.Kept, format(x.Limit), x.emptying())
+	}
+	if x := c.Reserved; x != nil {
+		page.Line("The largest number at which PyTorch reserves no more than %s is %d.%s", format(x.Limit), x.Kept, x.emptying())
+	}
+	if limits == (Limits{}) {
+		page.Line("To know whether that fits, and which number is the largest that does, say how much memory the GPU has, such as --memory 80GiB.")
+	}
+	f.reliable(page, c, last)
+	f.table(page, c, limits)
+	page.Heading("In tensors at the peak at %g, and the same tensors at %g, by stack", last, f.at)
+	f.stacks(page, last)
+	return page.Flush("write fit")
+}
+
+// table writes a row for each number.
+func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
+	gpu := limits.Memory
+	if limits == (Limits{}) {
+		gpu = f.base.Memory
+	}
+	var rows []render.Row
+	for _, r := range c.Rows {
+		cells := []string{fmt.Sprintf("%g", r.At), format(r.Peak), "", format(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), "", "", ""}
+		if r.Measured > 0 {
+			cells[2] = format(r.Measured)
+		}
+		if c.Beside > 0 {
+			cells[5] = format(r.Peak + c.Beside)
+		}
+		if gpu > 0 {
+			cells[6] = verdict(c.Beside > 0 && r.Peak+c.Beside <= gpu, c.Beside == 0 && r.Peak <= gpu)
+		}
+		if limits.Reserved > 0 {
+			cells[7] = verdict(r.Peak <= limits.Reserved, false)
+		}
+		rows = append(rows, render.Row{Cells: cells})
+	}
+	page.Table([]string{">AT", ">PEAK RESERVED", ">MEASURED", ">IN TENSORS", ">CACHED", ">IN NVIDIA-SMI", "FITS INTO " + format(gpu), "RESERVES UP TO " + format(limits.Reserved)}, rows)
+}
+
+// stacks writes what tensors hold at the peak at a number.
+func (f *Fit) stacks(page *render.Page, n float64) {
+	var rows []render.Row
+	var more Growth
+	growths := f.Growths(n)
+	for i, g := range growths {
+		if i < shownGrowths {
+			rows = append(rows, render.Row{Cells: []string{format(g.Base), format(g.Predicted)}, Below: []string{g.Text}})
+			continue
+		}
+		more.Base += g.Base
+		more.Predicted += g.Predicted
+	}
+	if n := len(growths) - shownGrowths; n > 0 {
+		rows = append(rows, render.Row{Cells: []string{format(more.Base), format(more.Predicted)}, Below: []string{fmt.Sprintf("of %d more", n)}})
+	}
+	page.Table([]string{fmt.Sprintf(">AT %g", f.at), fmt.Sprintf(">AT %g", n)}, rows)
+}
