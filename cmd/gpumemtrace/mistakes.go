@@ -53,7 +53,7 @@ var misplaced = map[string]string{
 	"format": "give --csv or --json for the rows of a page; gpumemtrace convert FILE --format writes a whole file",
 	"table":  "a page is what it prints by itself; --csv and --json write rows",
 	"csv":    "gpumemtrace report and gpumemtrace diff have --csv",
-	"json":   "gpumemtrace report, diff, whatif and top have --json",
+	"json":   "gpumemtrace report, diff, whatif, fit and top have --json",
 	"rank":   "give --ranks, of gpumemtrace diff",
 	"ranks":  "gpumemtrace diff has --ranks",
 	"output": "redirect what it prints (> FILE)",

@@ -71,7 +71,7 @@ func TestUsage(t *testing.T) {
 		{"report x --peak", "give --at peak"},
 		{"report x --format json", "give --csv or --json"},
 		{"diff x y --format json", "give --csv or --json"},
-		{"fit 8=x 16=y --to 32 --json", "gpumemtrace report, diff, whatif and top have --json"},
+		{"convert x --json", "gpumemtrace report, diff, whatif, fit and top have --json"},
 		{"report x --csv --json --by line", "not both"},
 		{"report x --json", "--json writes the rows of --by: say by what"},
 		{"diff x y --csv", "--csv writes the rows of --by: say by what"},
