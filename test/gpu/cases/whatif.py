@@ -19,14 +19,14 @@ def run(*args):
     return subprocess.run([TOOL, *args], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def gpu_of(name):
-    """The environment in which the programs of a name share one of the GPUs."""
-    return {"CUDA_VISIBLE_DEVICES": str(sum(name.encode()) % gpu_count())}
+def shared(name):
+    """The environment in which the programs of a name share one of the GPUs, and many programs the processors."""
+    return {"CUDA_VISIBLE_DEVICES": str(len(name) % gpu_count()), "OMP_NUM_THREADS": "2"}
 
 
 def real(name, batch, steps, **env):
     """What a program says of itself that nothing traces."""
-    done = subprocess.run(python("whatif_programs.py", name, str(batch), str(steps)), env={**os.environ, **gpu_of(name), **env},
+    done = subprocess.run(python("whatif_programs.py", name, str(batch), str(steps)), env={**os.environ, **shared(name), **env},
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=PATIENCE)
     said = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("CHECK ")]
     if done.returncode or said[-1]["name"] != "trained":
@@ -37,7 +37,7 @@ def real(name, batch, steps, **env):
 def recorded(r, suffix, name, batch, steps, ranks=0, **env):
     """The recording of a program, and what it says of itself."""
     argv = [str(x) for x in ("whatif_programs.py", name, batch, steps)]
-    with traced(r, argv if ranks else python(*argv), {**(gpu_of(name) if not ranks else {}), **env}, TENSORS, ranks, suffix) as t:
+    with traced(r, argv if ranks else python(*argv), {**(shared(name) if not ranks else {}), **env}, TENSORS, ranks, suffix) as t:
         v = t.program.expect("trained")
         t.finish()
     return t.tracer.recording, v
@@ -142,7 +142,7 @@ def whatif_convnext(r):
 
 @case("torch", "gpytorch")
 def whatif_gpytorch(r):
-    same_requests(r, "gpytorch", batch=12)
+    same_requests(r, "gpytorch")
 
 
 @case("torch", "torchvision")
@@ -168,7 +168,7 @@ def whatif_gan_without_cudnn(r):
 
 @case("torch", "transformers")
 def whatif_streams(r):
-    same_requests(r, "streams", batch=32)
+    same_requests(r, "streams")
 
 
 @case("torch")

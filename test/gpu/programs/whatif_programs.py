@@ -29,7 +29,7 @@ def train(model, batches, loss, optimizer=torch.optim.AdamW):
         optimizer.zero_grad()
 
 
-def texts(batch, steps, vocabulary, most=128):
+def texts(batch, steps, vocabulary, most=96):
     for n in lengths(steps, most):
         yield torch.randint(vocabulary, (batch, n), device="cuda")
 
@@ -40,7 +40,7 @@ def labelled(model, x):
 
 def gpt2_model():
     from transformers import GPT2Config, GPT2LMHeadModel
-    return GPT2LMHeadModel(GPT2Config(vocab_size=8192, n_positions=128, n_embd=768, n_layer=4, n_head=12, use_cache=False))
+    return GPT2LMHeadModel(GPT2Config(vocab_size=8192, n_positions=128, n_embd=768, n_layer=3, n_head=12, use_cache=False))
 
 
 def gpt2(batch, steps):
@@ -49,13 +49,13 @@ def gpt2(batch, steps):
 
 def bert(batch, steps):
     from transformers import BertConfig, BertForMaskedLM
-    config = BertConfig(vocab_size=8192, hidden_size=768, num_hidden_layers=4, num_attention_heads=12, intermediate_size=3072)
+    config = BertConfig(vocab_size=8192, hidden_size=768, num_hidden_layers=3, num_attention_heads=12, intermediate_size=3072)
     train(BertForMaskedLM(config), texts(batch, steps, 8192), labelled)
 
 
 def llama(batch, steps):
     from transformers import LlamaConfig, LlamaForCausalLM
-    config = LlamaConfig(vocab_size=8192, hidden_size=768, intermediate_size=2048, num_hidden_layers=4, num_attention_heads=12, use_cache=False)
+    config = LlamaConfig(vocab_size=8192, hidden_size=768, intermediate_size=2048, num_hidden_layers=3, num_attention_heads=12, use_cache=False)
     train(LlamaForCausalLM(config), texts(batch, steps, 8192), labelled)
 
 
@@ -125,7 +125,7 @@ def gpytorch(batch, steps):
         def forward(self, x):
             return gp.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
-    x = torch.rand(256 * batch, 4, device="cuda")
+    x = torch.rand(96 * batch, 4, device="cuda")
     y = torch.sin(6 * x.sum(1))
     likelihood = gp.likelihoods.GaussianLikelihood().cuda()
     model = Process(x, y, likelihood).cuda().train()
@@ -145,7 +145,7 @@ def streams(batch, steps):
     beside = [torch.cuda.Stream() for _ in range(4)]
     for _ in range(steps):
         kept = []
-        for n, s in zip(lengths(4, 128), beside):
+        for n, s in zip(lengths(4, 96), beside):
             s.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(s):
                 kept.append(model(torch.randint(8192, (batch, n), device="cuda")).logits.float().softmax(-1))
