@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -38,8 +39,7 @@ type Forecast struct {
 	// Paired is Fit.Paired, and Curved is Fit.Curved.
 	Paired float64 `json:"paired"`
 	Curved uint64  `json:"curved_bytes,omitempty"`
-	// Wrong is by which part the peak at the highest recorded number is wrong as the other
-	// recordings predict it, nil with two recordings.
+	// Wrong is what Fit.Check returns, nil with two recordings.
 	Wrong *float64 `json:"check_error,omitempty"`
 	// Workspaces are as Prediction.Workspaces, of the highest recorded number.
 	Workspaces uint64 `json:"cudnn_workspace_bytes,omitempty"`
@@ -88,7 +88,6 @@ func (c *Forecast) WriteJSON(w io.Writer) error {
 	return e.Encode(c)
 }
 
-// format writes a size in bytes.
 func format(n uint64) string { return bytefmt.Format(int64(n)) }
 
 // emptying says what runs only because PyTorch gives back what it has cached.
@@ -99,21 +98,21 @@ func (x *Largest) emptying() string {
 	return fmt.Sprintf(" Up to %d the run would not fail either, but PyTorch would have to give cached memory back to CUDA on the way, which takes time.", x.Emptying)
 }
 
-// reliable says how far the predictions for the numbers of to can be relied on.
-func (f *Fit) reliable(page *render.Page, c *Forecast, last float64) {
+// reliable says how far the prediction for a number can be relied on.
+func (f *Fit) reliable(page *render.Page, c *Forecast, n float64) {
 	page.Line("%.1f%% of the bytes are tensors that all recordings have.", 100*c.Paired)
 	before := f.runs[len(f.runs)-2].At
 	switch {
-	case c.Wrong != nil && last > f.at:
-		grown := *c.Wrong * (last - f.at) / (f.at - before)
-		page.Line("Check: the other recordings predict the peak at %g with an error of %+.1f%%. If the error grows with the distance, it is about %+.1f%% at %g.", f.at, 100**c.Wrong, 100*grown, last)
+	case c.Wrong != nil && n > f.at:
+		grown := *c.Wrong * (n - f.at) / (f.at - before)
+		page.Line("Check: the other recordings predict the peak at %g with an error of %+.1f%%. If the error grows with the distance, it is about %+.1f%% at %g.", f.at, 100**c.Wrong, 100*grown, n)
 	case c.Wrong != nil:
 		page.Line("Check: the other recordings predict the peak at %g with an error of %+.1f%%.", f.at, 100**c.Wrong)
-	case last > f.at:
+	case n > f.at:
 		page.Line("Two recordings do not show how far the prediction is off. A third one, such as of %g, would.", f.at+(f.at-before))
 	}
-	if last > tested*f.at {
-		page.Warn("%g is more than %d times the highest recorded number, which is as far as predictions were compared with real runs. Record a number nearer to it.", last, tested)
+	if n > tested*f.at {
+		page.Warn("%g is more than %d times the highest recorded number, which is as far as predictions were compared with real runs. Record a number nearer to it.", n, tested)
 	}
 	if c.Curved > f.bytes/100 {
 		page.Warn("%s of tensors grow faster than the number. Give a third recording, or the prediction is too low.", format(c.Curved))
@@ -144,7 +143,7 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	if limits == (Limits{}) {
 		page.Line("To know whether that fits, and which number is the largest that does, say how much memory the GPU has, such as --memory 80GiB.")
 	}
-	f.reliable(page, c, last)
+	f.reliable(page, c, slices.Max(to))
 	f.table(page, c, limits)
 	page.Heading("In tensors at the peak at %g, and the same tensors at %g, by stack", last, f.at)
 	f.stacks(page, last)
