@@ -219,12 +219,12 @@ def sizes(r, name, at=(8, 16), steps=4, limit=True, near=NEAR, **env):
             r.check(f"predictions within {near:.0%}", all(abs(x) <= near for x in errors.values()), f"{max(map(abs, errors.values())):.2%}")
         if not limit:
             return
-        bytes = (truth[32]["peak"] * 5 // 4) >> 20 << 20  # between 32 and 64
-        f = fitted(r, recordings, "--to", "32", "--reserved", str(bytes))["reserved"]
+        most = (truth[32]["peak"] * 5 // 4) >> 20 << 20  # between 32 and 64
+        f = fitted(r, recordings, "--to", "32", "--reserved", str(most))["reserved"]
         largest = {"without giving back cached memory": f["largest"], "without failing": f["largest_emptying"]}
         tried = sorted({n + d for n in largest.values() for d in (-1, 0, 1, 2)})
-        ran = dict(zip(tried, pool.map(lambda n: real(name, n, steps, WHATIF_LIMIT=str(bytes), **env), tried)))
-    table(r, f"runs that may reserve {bytes} bytes", [("BATCH", "FAILED", "GAVE BACK", "PEAK")] + [(n, x["failed"], x["retries"], x["peak"]) for n, x in ran.items()])
+        ran = dict(zip(tried, pool.map(lambda n: real(name, n, steps, WHATIF_LIMIT=str(most), **env), tried)))
+    table(r, f"runs that may reserve {most} bytes", [("BATCH", "FAILED", "GAVE BACK", "PEAK")] + [(n, x["failed"], x["retries"], x["peak"]) for n, x in ran.items()])
     for what, n in largest.items():
         fits = {m: not ran[m]["failed"] and (what == "without failing" or not ran[m]["retries"]) for m in range(n - 1, n + 3)}
         exact = max((m for m in fits if fits[m]), default=f"less than {n - 1}")
