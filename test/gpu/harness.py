@@ -119,11 +119,12 @@ class Ranks:
 
 
 class Tracer:
-    """gpumemtrace -p PID, or -a for no PID, ready when the constructor returns.
+    """gpumemtrace on a process, on everyone for no PID, or on a command, ready when the constructor
+    returns. A command has the streams, environment and folder given, and runs under what is ahead.
 
     It also records, and what is converted of the recording must be what it wrote."""
 
-    def __init__(self, pid, out, *flags, record=True):
+    def __init__(self, pid, out, *flags, record=True, command=(), ahead=(), **popen):
         shutil.rmtree(out, ignore_errors=True)  # no file of an earlier trace is taken for one of this
         os.makedirs(out)
         self.out, self.n, self.recording = out, 0, os.path.join(out, "p.gmt") if record else None
@@ -131,10 +132,11 @@ class Tracer:
         ready = os.path.join(out, "ready")
         begin = time.perf_counter()
         self.stderr = open(os.path.join(out, "stderr"), "w")
+        target = [] if command else ["-a"] if pid is None else ["-p", str(pid)]
         self.process = subprocess.Popen(
-            [TOOL, *(["-a"] if pid is None else ["-p", str(pid)]), "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready,
-             *(["--record", self.recording] if record else []), *flags],
-            stderr=self.stderr)
+            [*ahead, TOOL, *target, "-o", os.path.join(out, "p.json"), "--force", "--ready-file", ready,
+             *(["--record", self.recording] if record else []), *flags, *(["--", *command] if command else [])],
+            stderr=self.stderr, **popen)
         wait_for(ready, self.process)
         self.attach_seconds = time.perf_counter() - begin
 
@@ -342,6 +344,19 @@ class Snapshot:
     def lines(self, pid, gpu):
         """Bytes of an account by the names of its lines."""
         return {x["name"]: x["bytes"] for x in (self.account(pid, gpu) or {"lines": []})["lines"]}
+
+
+def children(pid):
+    """The processes whose parent is pid."""
+    out = []
+    for x in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{x}/stat") as f:
+                if int(f.read().rpartition(")")[2].split()[1]) == pid:
+                    out.append(int(x))
+        except OSError:
+            pass
+    return out
 
 
 def gpu_count():

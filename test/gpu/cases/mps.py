@@ -7,22 +7,9 @@ import tempfile
 import time
 
 from case import case, python, traced
-from harness import NotHere, held
+from harness import NotHere, children, held
 
 CONTROL = "nvidia-cuda-mps-control"
-
-
-def children(pid):
-    """The processes whose parent is pid."""
-    out = []
-    for x in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{x}/stat") as f:
-                if int(f.read().rpartition(")")[2].split()[1]) == pid:
-                    out.append(int(x))
-        except OSError:
-            pass
-    return out
 
 
 @contextlib.contextmanager
