@@ -220,11 +220,11 @@ def objects():
     global parts, rows, model
     gc.disable()
     model, parts, rows = nn.Linear(64, 64).cuda(), nn.ModuleList(), []
-    want = int(sys.argv[2])
+    want = int(sys.argv[2]) + 1000  # what waits for the collector is not counted
     while (missing := want - len(gc.get_objects())) > 0:
-        parts.extend(Part(n) for n in range(missing // 100))  # 20 objects each, without the rows
+        parts.extend(Part(n) for n in range(missing // 100))
         rows += [[{"id": n, "name": str(n)}, (n, [str(n)]), {str(n)}] for n in range(missing // 16 + 1)]
-    gc.collect()
+        gc.collect()
     checkpoint("trained", truth=truth(model))
 
 
