@@ -163,8 +163,9 @@ def holders_fsdp2(r):
             found, cost = read(rank["processes"][0]["pid"])
             r.note("cost", cost)
             compare(r, found, rank["truth"])
-            sharded = sum(s["bytes"] for s in found["storages"] if s["device"] >= 0 and s["role"] in ("parameter", "gradient", "optimizer_state"))
-            r.note("bytes of parameters, gradients and optimizer state", f"{sharded} of {rank['truth']['allocated']}")
+            roles = [s["role"] for s in found["storages"] if s["device"] >= 0]
+            names = len(rank["truth"]["names"])
+            r.equal("parameters, gradients and optimizer state", [roles.count(x) for x in ("parameter", "gradient", "optimizer_state")], [names, names, 2 * names])
     finally:
         ranks.kill()
 
