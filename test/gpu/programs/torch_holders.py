@@ -6,6 +6,7 @@ import collections
 import functools
 import gc
 import os
+import random
 import sys
 import threading
 import time
@@ -216,14 +217,16 @@ class Part(nn.Module):
 
 
 def objects():
-    """As many objects that the garbage collector tracks as the argument says, of the usual kinds."""
+    """As many objects that the garbage collector tracks as the argument says, of the usual kinds, some of which came and went."""
     global parts, rows, model
     gc.disable()
-    model, parts, rows = nn.Linear(64, 64).cuda(), nn.ModuleList(), []
+    model, parts, rows = nn.Linear(64, 64).cuda(), nn.ModuleList(Part(n) for n in range(1000)), []
     want = int(sys.argv[2]) + 1000  # what waits for the collector is not counted
     while (missing := want - len(gc.get_objects())) > 0:
-        parts.extend(Part(n) for n in range(missing // 100))
-        rows += [[{"id": n, "name": str(n)}, (n, [str(n)]), {str(n)}] for n in range(missing // 16 + 1)]
+        more = [[{"id": n, "of": [str(n)]}, (n, [str(n)]), {str(n)}, " " * (n % 300)] for n in range(missing // 8 + 1)]
+        random.shuffle(more)
+        rows += more[::2]
+        del more
         gc.collect()
     checkpoint("trained", truth=truth(model))
 
