@@ -97,7 +97,7 @@ func ReadMemory(ctx context.Context, m Memory, runtime Runtime, o Options) (*hol
 		return reading, nil
 	}
 	mem := newCache(m, o.MaxBytes, time.Now().Add(o.MaxTime))
-	if err := mem.resize(listSlots); err != nil {
+	if err := mem.open(); err != nil {
 		return nil, err
 	}
 	defer mem.release()
@@ -127,9 +127,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	}
 	lists := listReader{objectReader: r, interpreters: interpreters, most: o.MaxObjects}
 	found := lists.find()
-	if err := r.mem.resize(blockSlots); err != nil {
-		return err.Error()
-	}
+	r.mem.shrink(edgeSlots)
 	objects := r.newObjects(found)
 	drop(r.arena, found)
 	reading.Objects = uint64(len(objects.address))
@@ -150,6 +148,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	if len(refs.arrays) > 0 && reading.Framework == "" {
 		reading.Framework = "JAX"
 	}
+	r.mem.shrink(nameSlots)
 	if len(refs.storages) > 0 {
 		newGraph(refs).analyze(reading)
 	}

@@ -37,11 +37,12 @@ const (
 	blockPages = 4
 	blockSize  = pageSize * blockPages
 	// Lists lead to and fro, and while they are followed there is little else in memory:
-	// 80 MiB, and 24 MiB from then on.
-	listSlots  = 5 << 10
-	blockSlots = 3 << 9
-	populated  = 64       // blocks
-	tableSize  = 16 << 10 // three times as many
+	// 80 MiB. References lead to objects beside: 48 MiB, and to names from then on: 8 MiB.
+	listSlots = 5 << 10
+	edgeSlots = 3 << 10
+	nameSlots = 1 << 9
+	populated = 64       // blocks
+	tableSize = 16 << 10 // three times as many
 	// maxAddress is the end of what a process may map on x86-64 and arm64.
 	maxAddress = 1 << 57
 )
@@ -83,16 +84,21 @@ func newCache(m Memory, maxBytes int64, deadline time.Time) *cache {
 	return &cache{memory: m, left: maxBytes, deadline: deadline}
 }
 
-// resize makes room for so many blocks, and forgets those that were read.
-func (c *cache) resize(slots int) error {
-	c.release()
-	data, err := unix.Mmap(-1, 0, slots*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+// open makes room for as many blocks as there are while lists are followed.
+func (c *cache) open() error {
+	data, err := unix.Mmap(-1, 0, listSlots*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("get memory for what is read: %w", err)
 	}
-	c.data, c.blocks = data, make([]block, 0, slots)
-	c.table = make([]uint16, tableSize)
+	c.data, c.blocks, c.table = data, make([]block, 0, listSlots), make([]uint16, tableSize)
 	return nil
+}
+
+// shrink forgets the blocks that were read, and leaves room for so many.
+func (c *cache) shrink(slots int) {
+	_ = unix.Madvise(c.data[slots*blockSize:], unix.MADV_DONTNEED)
+	c.blocks = make([]block, 0, slots)
+	c.forget()
 }
 
 // release gives the cache's memory back. Nothing can be read from then on.
