@@ -10,7 +10,8 @@ import (
 // An arena has arrays that are not memory of Go's, whose collector would let as much garbage pile
 // up beside them. release gives all of them back.
 type arena struct {
-	maps [][]byte
+	maps  [][]byte
+	spare []byte // of somebody else, and no longer used
 }
 
 // An element is what an array of an arena may have: Go's collector looks for no pointers there.
@@ -21,12 +22,20 @@ type element interface {
 // smallArray is the size of arrays, in bytes, that are Go's all the same.
 const smallArray = 64 << 10
 
+const alignment = 64
+
 // room returns an array of zeros.
 func room[T element](a *arena, n int) []T {
 	var one T
 	size := n * int(unsafe.Sizeof(one))
 	if size < smallArray {
 		return make([]T, n)
+	}
+	if len(a.spare) >= size {
+		data := a.spare[:size]
+		a.spare = a.spare[min((size+alignment-1)&^(alignment-1), len(a.spare)):]
+		clear(data)
+		return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(data))), n)
 	}
 	// All pages at once, for one fault in each costs more.
 	data, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_POPULATE)

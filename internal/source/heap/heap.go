@@ -127,7 +127,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	}
 	lists := listReader{objectReader: r, interpreters: interpreters, most: o.MaxObjects}
 	found := lists.find()
-	r.mem.shrink(edgeSlots)
+	r.arena.spare = r.mem.shrink(edgeSlots)
 	objects := r.newObjects(found)
 	drop(r.arena, found)
 	reading.Objects = uint64(len(objects.address))
@@ -148,7 +148,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	if len(refs.arrays) > 0 && reading.Framework == "" {
 		reading.Framework = "JAX"
 	}
-	r.mem.shrink(nameSlots)
+	r.arena.spare = r.mem.shrink(nameSlots)
 	if len(refs.storages) > 0 {
 		newGraph(refs).analyze(reading)
 	}

