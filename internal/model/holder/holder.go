@@ -71,7 +71,8 @@ type Storage struct {
 	// optimizer has for it.
 	Module string `json:"module,omitempty"`
 	// Tensors is how many tensors lie in the storage. Shape, DType, Class and
-	// RequiresGrad are those of the one that Holder names.
+	// RequiresGrad are those of the one that Holder names. If this one only wraps another
+	// tensor, as a DTensor does, Shape is that of the other one.
 	Tensors      int     `json:"tensors"`
 	Shape        []int64 `json:"shape"`
 	DType        string  `json:"dtype"`

@@ -113,7 +113,7 @@ const unregistered = 40
 // findRegistered finds what modules have in their registries.
 func (g *graph) findRegistered() {
 	r := g.r
-	g.registered = make([]bool, g.n)
+	g.registered = room[bool](g.arena, g.n)
 	for _, e := range r.edges {
 		if !g.live[e.to] || int(e.to) >= len(r.objects.class) || r.py.classes[r.objects.class[e.to]].shape != shapeDict || g.registry(e.label) == noRegistry {
 			continue

@@ -23,9 +23,9 @@ func (g *graph) dominate(role func(vertex) bool) *dominators {
 			live++
 		}
 	}
-	d := &dominators{order: append(make([]vertex, 0, live), noVertex), index: make([]uint32, g.n)}
-	parent := make([]uint32, 1, live)
-	isRoot := make([]bool, g.n)
+	d := &dominators{order: append(room[vertex](g.arena, live)[:0], noVertex), index: room[uint32](g.arena, g.n)}
+	parent := room[uint32](g.arena, live)[:1]
+	isRoot := room[bool](g.arena, g.n)
 	type place struct {
 		v    vertex
 		edge uint32
@@ -64,11 +64,12 @@ func (g *graph) dominate(role func(vertex) bool) *dominators {
 		}
 	}
 	n := len(d.order)
-	semi, best, ancestor := make([]uint32, n), make([]uint32, n), make([]uint32, n)
+	semi, best, ancestor := room[uint32](g.arena, n), room[uint32](g.arena, n), room[uint32](g.arena, n)
 	for i := range semi {
 		semi[i], best[i] = uint32(i), uint32(i)
 	}
-	d.above = slices.Clone(parent)
+	d.above = room[uint32](g.arena, n)
+	copy(d.above, parent)
 	linked := n // vertices with an index from here on are in the forest
 	var path []uint32
 	find := func(v uint32) uint32 {
@@ -113,8 +114,8 @@ func (g *graph) dominate(role func(vertex) bool) *dominators {
 		}
 		d.above[i] = a
 	}
-	d.retained, d.graph, d.suspect = make([]uint64, n), make([]uint64, n), make([]uint64, n)
-	d.storages = make([]uint32, n)
+	d.retained, d.graph, d.suspect = room[uint64](g.arena, n), room[uint64](g.arena, n), room[uint64](g.arena, n)
+	d.storages = room[uint32](g.arena, n)
 	for i := n - 1; i > 0; i-- {
 		v := d.order[i]
 		if s, ok := r.storages[v]; ok {

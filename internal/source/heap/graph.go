@@ -10,6 +10,7 @@ import (
 // A graph is what was read, with the references backwards.
 type graph struct {
 	r     *references
+	arena *arena
 	n     int // vertices
 	from  []vertex
 	first []uint32 // of the references to each vertex, and their end
@@ -26,9 +27,9 @@ type graph struct {
 }
 
 func newGraph(r *references) *graph {
-	g := &graph{r: r, n: len(r.start) - 1}
-	g.from = make([]vertex, len(r.edges))
-	g.first = make([]uint32, g.n+1)
+	g := &graph{r: r, n: len(r.start) - 1, arena: r.py.arena}
+	g.from = room[vertex](g.arena, len(r.edges))
+	g.first = room[uint32](g.arena, g.n+1)
 	for v := range g.n {
 		for i := r.start[v]; i < r.start[v+1]; i++ {
 			g.from[i] = vertex(v)
@@ -38,13 +39,14 @@ func newGraph(r *references) *graph {
 	for v := range g.n {
 		g.first[v+1] += g.first[v]
 	}
-	g.back = make([]uint32, len(r.edges))
-	fill := make([]uint32, g.n)
+	g.back = room[uint32](g.arena, len(r.edges))
+	fill := room[uint32](g.arena, g.n)
 	copy(fill, g.first)
 	for i, e := range r.edges {
 		g.back[fill[e.to]] = uint32(i)
 		fill[e.to]++
 	}
+	drop(g.arena, fill)
 	return g
 }
 
@@ -103,7 +105,7 @@ func (g *graph) to(v vertex) []uint32 { return g.back[g.first[v]:g.first[v+1]] }
 
 // findLive marks what leads to a storage or a module.
 func (g *graph) findLive() {
-	g.live = make([]bool, g.n)
+	g.live = room[bool](g.arena, g.n)
 	var stack []vertex
 	for v := range g.r.storages {
 		g.live[v] = true
@@ -152,13 +154,13 @@ func (g *graph) reach(from []vertex, t tier) {
 // root: the one that a programmer would write.
 func (g *graph) name() {
 	r := g.r
-	g.tier = make([]tier, g.n)
-	g.distance = make([]uint32, g.n)
-	g.parent = make([]uint32, g.n)
+	g.tier = room[tier](g.arena, g.n)
+	g.distance = room[uint32](g.arena, g.n)
+	g.parent = room[uint32](g.arena, g.n)
 	for v := range g.n {
 		g.distance[v], g.parent[v] = far, noParent
 	}
-	settled := make([]bool, g.n)
+	settled := room[bool](g.arena, g.n)
 	g.findRegistered()
 	g.addProgramRoots()
 	g.walk(0, settled)

@@ -97,12 +97,13 @@ func ReadMemory(ctx context.Context, m Memory, runtime Runtime, o Options) (*hol
 		return reading, nil
 	}
 	mem := newCache(m, o.MaxBytes, time.Now().Add(o.MaxTime))
-	if err := mem.resize(listSlots); err != nil {
+	if err := mem.open(); err != nil {
 		return nil, err
 	}
 	defer mem.release()
 	mem.done = ctx.Done()
 	r := newObjectReader(mem, &lay, runtime.Address)
+	defer r.arena.release()
 	reading.Refused = readHeap(r, &o, reading)
 	if r.mem.stopped != nil && reading.Refused == "" {
 		reading.Refused = "the heap was not read to its end: " + r.mem.stopped.Error()
@@ -124,12 +125,11 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	if len(interpreters) == 0 {
 		return "the process has no interpreter, or its memory may not be read"
 	}
-	lists := listReader{mem: r.mem, lay: r.lay, runtime: r.runtime, lost: r.lost, interpreters: interpreters, most: o.MaxObjects}
+	lists := listReader{objectReader: r, interpreters: interpreters, most: o.MaxObjects}
 	found := lists.find()
-	if err := r.mem.resize(blockSlots); err != nil {
-		return err.Error()
-	}
-	objects := r.readObjects(found)
+	r.arena.spare = r.mem.shrink(edgeSlots)
+	objects := r.newObjects(found)
+	drop(r.arena, found)
 	reading.Objects = uint64(len(objects.address))
 	if len(objects.address) == 0 {
 		return "no objects were found: this may be another build of CPython"
@@ -148,6 +148,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	if len(refs.arrays) > 0 && reading.Framework == "" {
 		reading.Framework = "JAX"
 	}
+	r.arena.spare = r.mem.shrink(nameSlots)
 	if len(refs.storages) > 0 {
 		newGraph(refs).analyze(reading)
 	}

@@ -1,10 +1,9 @@
 package heap
 
 import (
+	"cmp"
 	"slices"
 	"time"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
 // maxInterpreters bounds how many interpreters of a process are looked at.
@@ -28,12 +27,16 @@ func (r *objectReader) interpreters() []uint64 {
 // A listReader follows the lists of the garbage collector: they have all objects that may
 // refer to others.
 type listReader struct {
-	mem          *cache
-	lay          *layout
-	runtime      uint64
-	lost         *loss.Set
+	*objectReader
 	interpreters []uint64
 	most         int // objects
+}
+
+// A seen object is one that a list led to, with what is beside the list's pointers.
+type seen struct {
+	address uint64
+	class   uint32 // index of the type, or noType
+	count   uint32 // references to it, by its own count
 }
 
 // The reader reads a list again if it was cut short, or if the collector changed it in
@@ -45,9 +48,10 @@ const (
 	oldestCount = 24 // before the flag: how often the collector had all objects
 )
 
-// find returns the addresses of the objects of all interpreters, in order.
-func (r *listReader) find() []uint64 {
-	var found []uint64
+// find returns the objects of all interpreters. Some may be there more than once: the last one
+// is the newest.
+func (r *listReader) find() []seen {
+	found := room[seen](r.arena, firstSeen)[:0]
 	for _, interpreter := range r.interpreters {
 		if r.lay.minor == 8 {
 			interpreter = r.runtime // the collector is not an interpreter's
@@ -75,12 +79,10 @@ func (r *listReader) find() []uint64 {
 				break
 			}
 			// What both readings have is there once.
-			slices.Sort(found)
-			found = slices.Compact(found)
+			slices.SortStableFunc(found, func(a, b seen) int { return cmp.Compare(a.address, b.address) })
+			found = slices.CompactFunc(found, func(a, b seen) bool { return a.address == b.address })
 		}
 	}
-	slices.Sort(found)
-	found = slices.Compact(found)
 	if len(found) >= r.most {
 		r.lost.Add(objectsLimit, 1)
 	}
@@ -104,7 +106,7 @@ func (r *listReader) pause(d time.Duration) {
 
 // wholeList appends the objects on one circular list. A list that was cut short is
 // followed again: each object is in one of the readings.
-func (r *listReader) wholeList(found []uint64, head uint64) (_ []uint64, ok bool) {
+func (r *listReader) wholeList(found []seen, head uint64) (_ []seen, ok bool) {
 	for range walkTries {
 		if found, ok = r.list(found, head); ok || !r.mem.check() || len(found) >= r.most {
 			break
@@ -116,24 +118,38 @@ func (r *listReader) wholeList(found []uint64, head uint64) (_ []uint64, ok bool
 
 // list appends the objects on one circular list, and tells whether it came back to
 // where it began. An object that moves to another list leads there, and around it.
-func (r *listReader) list(found []uint64, head uint64) (_ []uint64, ok bool) {
+func (r *listReader) list(found []seen, head uint64) (_ []seen, ok bool) {
 	at := r.link(head)
 	mark, n, next := uint64(0), 0, 1024 // Brent's: an object that comes again was marked
 	for at != head {
-		if at < pageSize || at == mark || len(found) >= r.most {
+		if at < pageSize || at == mark || len(found) >= r.most || !r.mem.tick() {
 			return found, false
 		}
-		if len(found) == cap(found) { // append would copy more often
-			found = slices.Grow(found, max(len(found), 1<<12))
+		if len(found) == cap(found) {
+			found = larger(r.arena, found, firstSeen)
 		}
-		found = append(found, at+gcHead)
 		if n++; n == next {
 			mark, next = at, 2*next
 		}
-		at = r.link(at)
+		one := seen{address: at + gcHead, class: noType}
+		b := r.mem.bytes(at, gcHead+16)
+		if b == nil {
+			found, at = append(found, one), r.link(at)
+			continue
+		}
+		following, count, class := word(b)&^7, word(b[gcHead:]), word(b[gcHead+8:])
+		one.count = uint32(count)
+		if count>>32 != 0 && r.lay.minor < 12 { // more than anybody counts
+			one.count = 1<<32 - 1
+		}
+		one.class = r.typeAt(class)
+		found, at = append(found, one), following
 	}
 	return found, true
 }
+
+// firstSeen is how many objects there is room for at first.
+const firstSeen = 1 << 18
 
 // link returns the next of a circular list. Bits below the address are the collector's.
 func (r *listReader) link(at uint64) uint64 { return r.mem.word(at) &^ 7 }

@@ -37,9 +37,12 @@ const (
 	blockPages = 4
 	blockSize  = pageSize * blockPages
 	// Lists lead to and fro, and while they are followed there is little else in memory:
-	// 80 MiB, and 24 MiB from then on.
-	listSlots  = 5 << 10
-	blockSlots = 3 << 9
+	// 80 MiB. References lead to objects beside: 48 MiB, and to names from then on: 8 MiB.
+	listSlots = 5 << 10
+	edgeSlots = 3 << 10
+	nameSlots = 1 << 9
+	populated = 128      // blocks, of 2 MiB
+	tableSize = 16 << 10 // three times as many
 	// maxAddress is the end of what a process may map on x86-64 and arm64.
 	maxAddress = 1 << 57
 )
@@ -57,8 +60,10 @@ var (
 // it: release gives it back.
 type cache struct {
 	memory   Memory
-	blocks   []block // by address, each in one slot
-	data     []byte  // of all blocks
+	data     []byte   // of all blocks
+	blocks   []block  // in the order of their reading: the oldest one makes room
+	oldest   int      // of all blocks, if there is no more room
+	table    []uint16 // index of a block plus 1, by a hash of its number
 	scratch  []byte
 	deadline time.Time
 	left     int64 // bytes that may still be read
@@ -69,28 +74,33 @@ type cache struct {
 }
 
 type block struct {
-	start uint64 // of the block, 1 for none
-	valid uint8  // a bit for each page that could be read
-	data  []byte
+	number uint64 // its address in blocks
+	valid  uint8  // a bit for each page that could be read
 }
+
+const whole = 1<<blockPages - 1
 
 func newCache(m Memory, maxBytes int64, deadline time.Time) *cache {
 	return &cache{memory: m, left: maxBytes, deadline: deadline}
 }
 
-// resize makes room for so many blocks, and forgets those that were read.
-func (c *cache) resize(slots int) error {
-	c.release()
-	data, err := unix.Mmap(-1, 0, slots*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+// open makes room for as many blocks as there are while lists are followed.
+func (c *cache) open() error {
+	data, err := unix.Mmap(-1, 0, listSlots*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return fmt.Errorf("get memory for what is read: %w", err)
 	}
-	c.data, c.blocks = data, make([]block, slots)
-	for i := range c.blocks {
-		c.blocks[i].data = data[i*blockSize : (i+1)*blockSize : (i+1)*blockSize]
-	}
-	c.forget()
+	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // it is cheaper to get, and to go to and fro in
+	c.data, c.blocks, c.table = data, make([]block, 0, listSlots), make([]uint16, tableSize)
 	return nil
+}
+
+// shrink forgets the blocks that were read, leaves room for so many, and returns the rest.
+func (c *cache) shrink(slots int) []byte {
+	rest := c.data[slots*blockSize : cap(c.blocks)*blockSize]
+	c.blocks = make([]block, 0, slots)
+	c.forget()
+	return rest
 }
 
 // release gives the cache's memory back. Nothing can be read from then on.
@@ -98,47 +108,83 @@ func (c *cache) release() {
 	if c.data != nil {
 		_ = unix.Munmap(c.data)
 	}
-	c.data, c.blocks = nil, nil
+	c.data, c.blocks, c.oldest = nil, nil, 0
 }
 
 // forget makes the next reads see the memory as it is then.
 func (c *cache) forget() {
-	for i := range c.blocks {
-		c.blocks[i].start = 1
-	}
+	clear(c.table)
+	c.blocks, c.oldest = c.blocks[:0], 0
 }
 
-// block returns the block of an address.
-func (c *cache) block(address uint64) *block {
-	start := address &^ (blockSize - 1)
-	n := start / blockSize
-	b := &c.blocks[(n^n>>16)%uint64(len(c.blocks))]
-	if b.start == start {
-		return b
+// place returns where in the table a block is, or where it belongs.
+func (c *cache) place(number uint64) uint64 {
+	at := hash(number) % tableSize
+	for c.table[at] != 0 && c.blocks[c.table[at]-1].number != number {
+		at = (at + 1) % tableSize
+	}
+	return at
+}
+
+// remove takes a block out of the table. Those behind it move up to where they belong.
+func (c *cache) remove(number uint64) {
+	gap := c.place(number)
+	for at := (gap + 1) % tableSize; c.table[at] != 0; at = (at + 1) % tableSize {
+		if home := hash(c.blocks[c.table[at]-1].number) % tableSize; (at-home)%tableSize >= (at-gap)%tableSize {
+			c.table[gap], gap = c.table[at], at
+		}
+	}
+	c.table[gap] = 0
+}
+
+// dataOf returns the memory of a block.
+func (c *cache) dataOf(i int) []byte { return c.data[i*blockSize : (i+1)*blockSize : (i+1)*blockSize] }
+
+// block returns the index of the block that has an address, -1 if it may not be read.
+func (c *cache) block(address uint64) int {
+	number := address / blockSize
+	place := c.place(number)
+	if i := c.table[place]; i != 0 {
+		return int(i) - 1
 	}
 	if !c.allowed() {
-		return nil
+		return -1
 	}
-	b.start, b.valid = start, 0
+	i := len(c.blocks)
+	if i < cap(c.blocks) {
+		c.blocks = append(c.blocks, block{})
+		if i%populated == 0 { // at once, for one fault in each page costs more
+			_ = unix.Madvise(c.data[i*blockSize:min(i+populated, cap(c.blocks))*blockSize], unix.MADV_POPULATE_WRITE)
+		}
+	} else {
+		i = c.oldest
+		c.oldest = (i + 1) % len(c.blocks)
+		c.remove(c.blocks[i].number)
+		place = c.place(number)
+	}
+	b := &c.blocks[i]
+	*b = block{number: number}
+	c.table[place] = uint16(i + 1)
 	c.left -= blockSize
-	n2, err := c.memory.ReadAt(b.data, start)
-	if n2 == blockSize {
-		b.valid = 1<<blockPages - 1
-		return b
+	start, data := number*blockSize, c.dataOf(i)
+	n, err := c.memory.ReadAt(data, start)
+	if n == blockSize {
+		b.valid = whole
+		return i
 	}
 	if errors.Is(err, unix.ESRCH) {
 		c.stopped = errGone
-		return nil
+		return -1
 	}
-	for i := range blockPages {
-		end := (i + 1) * pageSize
-		if n2 >= end {
-			b.valid |= 1 << i
-		} else if n, _ := c.memory.ReadAt(b.data[end-pageSize:end], start+uint64(end-pageSize)); n == pageSize {
-			b.valid |= 1 << i
+	for page := range blockPages {
+		end := (page + 1) * pageSize
+		if n >= end {
+			b.valid |= 1 << page
+		} else if n, _ := c.memory.ReadAt(data[end-pageSize:end], start+uint64(end-pageSize)); n == pageSize {
+			b.valid |= 1 << page
 		}
 	}
-	return b
+	return i
 }
 
 // allowed tells whether the limits allow to read another block.
@@ -187,11 +233,11 @@ func (c *cache) bytes(address uint64, n int) []byte {
 		return nil
 	}
 	if at := int(address % blockSize); at+n <= blockSize {
-		b := c.block(address)
-		if b == nil || !b.has(at, n) {
+		i := c.block(address)
+		if i < 0 || !c.blocks[i].has(at, n) {
 			return nil
 		}
-		return b.data[at : at+n]
+		return c.dataOf(i)[at : at+n]
 	}
 	if n > len(c.scratch) {
 		if n > maxPiece {
@@ -203,11 +249,11 @@ func (c *cache) bytes(address uint64, n int) []byte {
 	for len(out) < n {
 		at := int(address % blockSize)
 		size := min(n-len(out), blockSize-at)
-		b := c.block(address)
-		if b == nil || !b.has(at, size) {
+		i := c.block(address)
+		if i < 0 || !c.blocks[i].has(at, size) {
 			return nil
 		}
-		out = append(out, b.data[at:at+size]...)
+		out = append(out, c.dataOf(i)[at:at+size]...)
 		address += uint64(size)
 	}
 	return out
@@ -238,9 +284,8 @@ func (c *cache) word(address uint64) uint64 {
 // load returns the 64-bit word at an address.
 func (c *cache) load(address uint64) (uint64, bool) {
 	if at := address % blockSize; at <= blockSize-8 && address >= pageSize && address < maxAddress {
-		b := &c.blocks[(address/blockSize^address/blockSize>>16)%uint64(len(c.blocks))]
-		if b.start == address-at && b.valid == 1<<blockPages-1 {
-			return binary.LittleEndian.Uint64(b.data[at:]), true
+		if i := int(c.table[c.place(address/blockSize)]) - 1; i >= 0 && c.blocks[i].valid == whole {
+			return binary.LittleEndian.Uint64(c.data[i*blockSize+int(at):]), true
 		}
 	}
 	b := c.bytes(address, 8)

@@ -10,6 +10,7 @@ type objectReader struct {
 	lay     *layout
 	runtime uint64
 	lost    *loss.Set
+	arena   *arena
 
 	types   map[uint64]uint32 // index of classes by address
 	classes []class
@@ -18,7 +19,7 @@ type objectReader struct {
 
 func newObjectReader(m *cache, l *layout, runtime uint64) *objectReader {
 	return &objectReader{
-		mem: m, lay: l, runtime: runtime, lost: loss.New(losses), types: map[uint64]uint32{},
+		mem: m, lay: l, runtime: runtime, lost: loss.New(losses), arena: &arena{}, types: map[uint64]uint32{},
 		names: names{all: make([]string, 1), indices: map[string]uint32{}},
 	}
 }

@@ -1,6 +1,10 @@
 package heap
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
 
 // A vertex is an index of something that may hold something: an object, a frame, a
 // tensor's implementation, a node of an autograd graph, a storage.
@@ -18,39 +22,45 @@ type objects struct {
 	table   []uint32 // index of a page plus 1, by a hash of the page
 }
 
-// A page has a bit for each place where an object begins. First is the index of its first
-// object.
+// A page has a bit for each place where an object begins.
 type page struct {
 	number uint64
-	first  uint32
-	begins [pageSize / 8 / 64]uint64
+	begins [pageWords]uint64
+	before [pageWords]uint16 // objects of the page that begin before each word of begins
+	first  uint32            // index of the first object
 }
 
-// readObjects reads the class and the count of each object.
-func (r *objectReader) readObjects(found []uint64) objects {
-	o := objects{class: make([]uint32, 0, len(found)), count: make([]uint32, 0, len(found))}
-	kept := found[:0]
-	for _, a := range found {
-		b := r.mem.bytes(a, 16)
-		if b == nil {
+const pageWords = pageSize / 8 / 64
+
+// newObjects puts the objects of lists in order.
+func (r *objectReader) newObjects(found []seen) objects {
+	o := objects{table: make([]uint32, 1<<12)}
+	for i := range found {
+		if found[i].class != noType {
+			bit := found[i].address % pageSize / 8
+			o.page(found[i].address / pageSize).begins[bit/64] |= 1 << (bit % 64)
+		} else {
 			r.lost.Add(objectsGone, 1)
-			continue
 		}
-		count := uint32(word(b))
-		if word(b)>>32 != 0 && r.lay.minor < 12 { // more than anybody counts
-			count = 1<<32 - 1
-		}
-		t := r.typeAt(word(b[8:]))
-		if t == noType {
-			r.lost.Add(objectsGone, 1)
-			continue
-		}
-		kept = append(kept, a)
-		o.class = append(o.class, t)
-		o.count = append(o.count, count)
 	}
-	o.address = kept
-	o.index()
+	slices.SortFunc(o.pages, func(a, b page) int { return cmp.Compare(a.number, b.number) })
+	clear(o.table)
+	n := uint32(0)
+	for i := range o.pages {
+		p := &o.pages[i]
+		o.table[o.place(p.number)] = uint32(i + 1)
+		p.first = n
+		for w, begins := range p.begins {
+			p.before[w] = uint16(n - p.first)
+			n += uint32(bits.OnesCount64(begins))
+		}
+	}
+	o.address, o.class, o.count = room[uint64](r.arena, int(n)), room[uint32](r.arena, int(n)), room[uint32](r.arena, int(n))
+	for i := range found {
+		if v, ok := o.find(found[i].address); ok && found[i].class != noType {
+			o.address[v], o.class[v], o.count[v] = found[i].address, found[i].class, found[i].count
+		}
+	}
 	return o
 }
 
@@ -59,34 +69,34 @@ func hash(number uint64) uint64 {
 	return h ^ h>>29
 }
 
-// index makes find work.
-func (o *objects) index() {
-	n := 0
-	for i, a := range o.address {
-		if i == 0 || a/pageSize != o.address[i-1]/pageSize {
-			n++
+// place returns where in the table a page is, or where it belongs.
+func (o *objects) place(number uint64) uint64 {
+	mask := uint64(len(o.table) - 1)
+	at := hash(number) & mask
+	for o.table[at] != 0 && o.pages[o.table[at]-1].number != number {
+		at = (at + 1) & mask
+	}
+	return at
+}
+
+// page returns a page, a new one if there is none.
+func (o *objects) page(number uint64) *page {
+	if n := len(o.pages); n > 0 && o.pages[n-1].number == number {
+		return &o.pages[n-1]
+	}
+	at := o.place(number)
+	if i := o.table[at]; i != 0 {
+		return &o.pages[i-1]
+	}
+	o.pages = append(o.pages, page{number: number})
+	o.table[at] = uint32(len(o.pages))
+	if 4*len(o.pages) > len(o.table) {
+		o.table = make([]uint32, 2*len(o.table))
+		for i := range o.pages {
+			o.table[o.place(o.pages[i].number)] = uint32(i + 1)
 		}
 	}
-	o.pages = make([]page, 0, n)
-	for i, a := range o.address {
-		if i == 0 || a/pageSize != o.address[i-1]/pageSize {
-			o.pages = append(o.pages, page{number: a / pageSize, first: uint32(i)})
-		}
-		bit := a % pageSize / 8
-		o.pages[len(o.pages)-1].begins[bit/64] |= 1 << (bit % 64)
-	}
-	size := 16
-	for size < 4*n {
-		size *= 2
-	}
-	o.table = make([]uint32, size)
-	for i := range o.pages {
-		at := hash(o.pages[i].number) & uint64(size-1)
-		for o.table[at] != 0 {
-			at = (at + 1) & uint64(size-1)
-		}
-		o.table[at] = uint32(i + 1)
-	}
+	return &o.pages[len(o.pages)-1]
 }
 
 // find returns the object at an address.
@@ -94,26 +104,17 @@ func (o *objects) find(address uint64) (vertex, bool) {
 	if address&7 != 0 {
 		return 0, false
 	}
-	mask := uint64(len(o.table) - 1)
-	for at := hash(address/pageSize) & mask; ; at = (at + 1) & mask {
-		i := o.table[at]
-		if i == 0 {
-			return 0, false
-		}
-		p := &o.pages[i-1]
-		if p.number != address/pageSize {
-			continue
-		}
-		bit := address % pageSize / 8
-		if p.begins[bit/64]&(1<<(bit%64)) == 0 {
-			return 0, false
-		}
-		v := p.first + uint32(bits.OnesCount64(p.begins[bit/64]&(1<<(bit%64)-1)))
-		for _, w := range p.begins[:bit/64] {
-			v += uint32(bits.OnesCount64(w))
-		}
-		return v, true
+	i := o.table[o.place(address/pageSize)]
+	if i == 0 {
+		return 0, false
 	}
+	p := &o.pages[i-1]
+	bit := address % pageSize / 8
+	begins := p.begins[bit/64]
+	if begins&(1<<(bit%64)) == 0 {
+		return 0, false
+	}
+	return p.first + uint32(p.before[bit/64]) + uint32(bits.OnesCount64(begins&(1<<(bit%64)-1))), true
 }
 
 // ofShape returns the addresses of the objects of a shape.

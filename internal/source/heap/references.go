@@ -61,9 +61,9 @@ func newReferences(py *objectReader, o objects, torch *torchLayout, showKeys boo
 // gather reads the references of all objects.
 func (r *references) gather() {
 	n := len(r.objects.address)
-	r.start = make([]uint32, 0, n+1)
-	r.edges = make([]edge, 0, 2*n)
-	r.counted = make([]uint32, n)
+	r.start = room[uint32](r.py.arena, n+n/8+1)[:0]
+	r.edges = room[edge](r.py.arena, 2*n)[:0]
+	r.counted = room[uint32](r.py.arena, n)
 	r.maxEdges = edgesEach*n + edgesMore
 	for i := range n {
 		r.start = append(r.start, uint32(len(r.edges)))
@@ -79,6 +79,9 @@ func (r *references) gather() {
 // to adds a reference to a vertex.
 func (r *references) to(v vertex, l uint32) {
 	if v != noVertex && len(r.edges) < min(r.maxEdges, r.maxOfOne) {
+		if len(r.edges) == cap(r.edges) {
+			r.edges = larger(r.py.arena, r.edges, 0)
+		}
 		r.edges = append(r.edges, edge{v, l})
 	}
 }

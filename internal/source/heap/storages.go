@@ -24,47 +24,37 @@ type candidate struct {
 	object vertex // of the tensor, noVertex for none
 }
 
+// A search looks for the holders of one storage.
+type search struct {
+	*graph
+	optimizer map[vertex]bool // of optimizerState
+	impl      vertex          // the tensor in the storage whose holders are looked for
+	found     []candidate
+	roles     [8]bool
+	node      string // that saved it
+}
+
 // storage describes one storage.
 func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) holder.Storage {
 	r := g.r
 	out := holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Cycle: g.tier[v] == byCycle}
-	var found []candidate
-	roles := [8]bool{}
+	look := search{graph: g, optimizer: optimizer}
 	tensors := map[vertex]bool{}
 	a, jax := r.arrays[v]
 	if jax {
 		tensors[v] = true
-		found = g.holders(found, v, v, optimizer, &roles)
+		look.impl = v
+		look.object(v, 0)
 	}
 	for _, e := range g.to(v) {
-		t := g.from[e]
-		if jax || tensors[t] {
-			continue
-		}
-		tensors[t] = true
-		for _, in := range g.to(t) {
-			from := g.from[in]
-			l := r.edges[in].label
-			switch kindOf(l) {
-			case kindImpl:
-				found = g.holders(found, from, t, optimizer, &roles)
-			case kindGrad:
-				roles[holder.Gradient] = true
-				found = g.candidate(found, in, t, noVertex)
-			case kindNext:
-				roles[holder.Activation] = true
-				if out.Node == "" {
-					out.Node = g.nodeName(from)
-				}
-				found = g.candidate(found, in, t, noVertex)
-			case kindBase:
-				found = g.candidate(found, in, t, noVertex)
-			}
-			if len(found) > maxHolders {
-				break
-			}
+		if t := g.from[e]; !jax && !tensors[t] {
+			tensors[t] = true
+			look.impl = t
+			look.tensor(t, noVertex, 0)
 		}
 	}
+	found, roles := look.found, &look.roles
+	out.Node = look.node
 	out.Tensors = len(tensors)
 	for _, role := range []holder.Role{holder.Parameter, holder.Buffer, holder.OptimizerState, holder.Gradient, holder.Activation} {
 		if roles[role] && (role != holder.Activation || out.Node != "") {
@@ -119,48 +109,109 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		}
 		if c := g.class(object); c != nil {
 			out.Class = shortName(c.name)
+			if _, wrapping := look.wrapper(object); wrapping != noVertex {
+				out.RequiresGrad = r.impls[wrapping].required
+			}
 		}
 	}
 	return out
 }
 
-// holders appends the paths to the Python object of a tensor.
-func (g *graph) holders(found []candidate, object, t vertex, optimizer map[vertex]bool, roles *[8]bool) []candidate {
-	r := g.r
-	before := len(found)
-	for _, e := range g.to(object) {
-		from, l := g.from[e], r.edges[e].label
-		kind := kindOf(l)
-		if kind == kindKeyRef || kind == kindClass || kind == kindObject || len(found) > maxHolders {
-			continue
-		}
-		if optimizer[from] {
-			roles[holder.OptimizerState] = true
-		}
-		if kind == kindKey {
-			switch g.registry(g.incoming(from)) {
-			case parameters:
-				roles[holder.Parameter] = true
-			case buffersOf:
-				roles[holder.Buffer] = true
+// tensor adds the paths to a tensor by its TensorImpl. wrapper is its object if another tensor in
+// it has the memory.
+func (s *search) tensor(t, wrapper vertex, depth int) {
+	for _, in := range s.to(t) {
+		switch kindOf(s.r.edges[in].label) {
+		case kindImpl:
+			s.object(s.from[in], depth)
+		case kindGrad:
+			s.roles[holder.Gradient] = true
+			s.add(in, wrapper)
+		case kindNext:
+			s.roles[holder.Activation] = true
+			if s.node == "" {
+				s.node = s.nodeName(s.from[in])
 			}
+			s.add(in, wrapper)
+		case kindBase:
+			s.add(in, wrapper)
 		}
-		found = g.candidate(found, e, t, object)
+		if len(s.found) > maxHolders {
+			break
+		}
 	}
-	if p := g.parent[object]; len(found) == before && p != noParent && (p&rootFlag != 0 || kindOf(r.edges[p].label) != kindObject) {
-		found = append(found, candidate{cost: g.distance[object], whole: true, at: object, impl: t, object: object})
-	}
-	return found
 }
 
-// candidate appends the path by an edge, if its begin has a path.
-func (g *graph) candidate(found []candidate, e uint32, t, object vertex) []candidate {
-	from := g.from[e]
-	if g.parent[from] == noParent {
-		return found
+// object adds the paths to the Python object of a tensor.
+func (s *search) object(object vertex, depth int) {
+	r := s.r
+	before := len(s.found)
+	for _, e := range s.to(object) {
+		from, l := s.from[e], r.edges[e].label
+		kind := kindOf(l)
+		if kind == kindKeyRef || kind == kindClass || kind == kindObject || len(s.found) > maxHolders {
+			continue
+		}
+		if wrapper, t := s.wrapper(from); t != noVertex && depth < maxWrapped {
+			s.tensor(t, wrapper, depth+1)
+			continue
+		}
+		if s.optimizer[from] {
+			s.roles[holder.OptimizerState] = true
+		}
+		if kind == kindKey {
+			switch s.registry(s.incoming(from)) {
+			case parameters:
+				s.roles[holder.Parameter] = true
+			case buffersOf:
+				s.roles[holder.Buffer] = true
+			}
+		}
+		s.add(e, object)
 	}
-	cost := g.distance[from] + g.cost(g.r.edges[e].to, g.incoming(from), g.r.edges[e].label)
-	return append(found, candidate{cost: cost, edge: e, impl: t, object: object})
+	if p := s.parent[object]; len(s.found) == before && p != noParent && (p&rootFlag != 0 || kindOf(r.edges[p].label) != kindObject) {
+		s.found = append(s.found, candidate{cost: s.distance[object], whole: true, at: object, impl: s.impl, object: object})
+	}
+}
+
+// maxWrapped bounds how many tensors wrap each other.
+const maxWrapped = 2
+
+// wrapper returns the tensor without memory that a vertex is, or whose attributes it has, such as
+// a DTensor, with its TensorImpl. What it refers to is the tensor that it stands for.
+func (s *search) wrapper(v vertex) (object, impl vertex) {
+	r := s.r
+	if p := s.parent[v]; p != noParent && p&rootFlag == 0 && kindOf(r.edges[p].label) == kindDict {
+		v = s.from[p]
+	}
+	if c := s.class(v); c == nil || c.shape != shapeTensor {
+		return noVertex, noVertex
+	}
+	impl = noVertex
+	for e := r.start[v]; e < r.start[v+1]; e++ {
+		if kindOf(r.edges[e].label) == kindImpl {
+			impl = r.edges[e].to
+		}
+	}
+	if impl == noVertex {
+		return noVertex, noVertex
+	}
+	for e := r.start[impl]; e < r.start[impl+1]; e++ {
+		if kindOf(r.edges[e].label) == kindStorage {
+			return noVertex, noVertex
+		}
+	}
+	return v, impl
+}
+
+// add adds the path by an edge, if its begin has a path.
+func (s *search) add(e uint32, object vertex) {
+	from := s.from[e]
+	if s.parent[from] == noParent {
+		return
+	}
+	cost := s.distance[from] + s.cost(s.r.edges[e].to, s.incoming(from), s.r.edges[e].label)
+	s.found = append(s.found, candidate{cost: cost, edge: e, impl: s.impl, object: object})
 }
 
 func (g *graph) candidatePath(c *candidate) string {

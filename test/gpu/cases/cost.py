@@ -129,6 +129,7 @@ def attach(r):
 
 
 PAIRS, MOST = 12, 1.005
+MODULES_MOST = 1.05
 ASYNC_PAIRS, ASYNC_MOST = 5, 1.15
 UNCACHED_PAIRS, UNCACHED_MOST = 2, 1.15
 STEPS = 40  # of a block of torch_train.py
@@ -244,6 +245,51 @@ def overhead_tensors(r):
             r.check("and less than the recorder's Python stacks", ratio["traced"] < ratio["python"], note)
         else:
             r.check("a step bound by the GPU takes at most 1.01 times as long", ratio["traced"] <= 1.01, note)
+
+
+@case("torch", alone=True)
+def overhead_modules(r):
+    """With every tensor's stack, and with the modules in it too: the step that is bound by the CPU."""
+    p = Program(python("torch_train.py", "blocks", "8192", "512", "12", "8"))
+    t = None
+    try:
+        for name in "ready", "trained":
+            p.expect(name)
+            p.go()
+
+        def block():
+            p.expect("block")
+            p.go()
+            ms = p.expect("time")["median_ms"]
+            p.go()
+            return ms
+
+        block()
+        idle, with_tensors, with_modules = [block()], [], []
+        for i in range(PAIRS):
+            # One is first in each second pair: a slow drift cancels out.
+            for flags, times in ((("--tensors",), with_tensors), (("--tensors", "--holders", "1h"), with_modules))[::1 - 2 * (i % 2)]:
+                t = Tracer(p.pid, r.path(), *flags, record=False)
+                ms = block()
+                t.stop()
+                after = block()
+                times.append(2 * ms / (idle[-1] + after))
+                idle.append(after)
+        p.expect("block")
+        p.go("end")
+    finally:
+        p.kill()
+        if t:
+            t.process.kill()
+    noise = ratios(idle)
+    r.note("ms of a step without", [round(x, 2) for x in idle])
+    r.note("noise: ratios where nothing differs", [round(x, 3) for x in noise])
+    r.note("with tensors, and with modules too, to the steps beside", [[round(x, 3) for x in part] for part in (with_tensors, with_modules)])
+    pairs = [m / w for m, w in zip(with_modules, with_tensors)]
+    r.note("ratios of the pairs", [round(x, 3) for x in pairs])
+    r.note("noise: median distance from 1", round(statistics.median(abs(x - 1) for x in noise), 4))
+    ratio = statistics.median(pairs)
+    r.check(f"a step with modules takes at most {MODULES_MOST} times as long as one with tensors alone", ratio <= MODULES_MOST, f"median {ratio:.4f} of {PAIRS}")
 
 
 @case("torch", alone=True)

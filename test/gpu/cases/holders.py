@@ -7,18 +7,18 @@ import statistics
 import subprocess
 import time
 
-from case import TENSORS, case, python
-from harness import TOOL, Program, Tracer
+from case import TENSORS, case, python, traced
+from harness import TOOL, Program, Ranks, Tracer
 
 from .cost import MOST
 
 CULPRITS = {"list": "history", "graph": "total", "closure": "captured", "cycle": "Node", "thread": "kept_by_thread", "lru_cache": "positions"}
 
 
-def read(pid):
+def read(pid, *flags):
     """One reading, with the seconds, the core's seconds and the peak memory of the reader."""
     begin = time.perf_counter()
-    process = subprocess.Popen([TOOL, "holders", "-p", str(pid), "--format", "json"], stdout=subprocess.PIPE)
+    process = subprocess.Popen([TOOL, "holders", "-p", str(pid), "--format", "json", *flags], stdout=subprocess.PIPE)
     text = process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -30,6 +30,14 @@ def read(pid):
     if found.get("refused"):
         raise RuntimeError(found["refused"])
     return found, cost
+
+
+def peak_of(*args):
+    """The peak memory of the command, in MiB."""
+    process = subprocess.Popen([TOOL, *args], stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return used.ru_maxrss >> 10
 
 
 def plain(path):
@@ -50,7 +58,7 @@ def compare(r, found, truth):
     nameless = {}
     for name, address in truth["names"].items():
         s = on_gpu.get(address) or next((x for x in found["storages"] if x["address"] == address), None)
-        if s and not any(plain(p).endswith(name) for p in [s.get("holder") or "", *(s.get("more") or [])]):
+        if s and not any(plain(p).removesuffix("._local_tensor").endswith(name) for p in [s.get("holder") or "", *(s.get("more") or [])]):
             nameless[name] = [s.get("holder"), s.get("more")]
         elif not s:
             nameless[name] = None
@@ -152,6 +160,41 @@ def holders_lightning(r):
     trains(r, "lightning")
 
 
+@case("torch", gpus=2)
+def holders_fsdp2(r):
+    """Ranks of torchrun, whose parameters, gradients and optimizer state are DTensors."""
+    ranks = Ranks(["torch_holders.py", "fsdp2"], 2, r.path("-place"))
+    try:
+        ranks.expect("ready")
+        ranks.go()
+        for rank in ranks.expect("trained")["ranks"]:
+            found, cost = read(rank["processes"][0]["pid"])
+            r.note("cost", cost)
+            compare(r, found, rank["truth"])
+            roles = [s["role"] for s in found["storages"] if s["device"] >= 0]
+            names = len(rank["truth"]["names"])
+            r.equal("parameters and optimizer state", [roles.count(x) for x in ("parameter", "optimizer_state")], [names, 2 * names])
+            r.check("gradients: those of a layer lie in one storage", 0 < roles.count("gradient") <= names, roles.count("gradient"))
+    finally:
+        ranks.kill()
+
+
+@case("torch", alone=True)
+def holders_objects(r):
+    """What a reading of 500,000 objects takes."""
+    found, program = checked(r, "objects", "500000")
+    try:
+        costs = [read(program.pid)[1] for _ in range(5)]
+    finally:
+        program.kill()
+    r.note("costs", costs)
+    r.check("objects", found["objects"] >= 500_000, found["objects"])
+    core = statistics.median(x["core"] for x in costs)
+    r.check("a reading takes at most 0.5 s of one core", core <= 0.5, f"median {core} s")
+    peak, idle = max(x["peak_mib"] for x in costs), peak_of("--version")
+    r.check("and 100 MiB at its peak, beside what the command has anyway", peak - idle <= 100, f"{peak} MiB, {idle} of them anyway")
+
+
 @case("torch")
 def holders_leaks(r):
     """Six programs with one leak each: the first retainer is the culprit."""
@@ -190,6 +233,131 @@ def holders_late(r):
             program.kill()
             if tracer:
                 tracer.process.kill()
+
+
+BETWEEN = 5  # seconds between two readings
+
+
+def shapes(found):
+    """Rows of the table by shape."""
+    return {f"{x['shape']} {x['dtype']} {x['class']}": [x["storages"], x["bytes"]] for x in found["rows"] or []}
+
+
+@case("torch", "torchvision")
+def holders_shapes(r):
+    """The table by shape, and what came and went, of a program that has no call of the tool."""
+    program = Program(python("torch_tables.py", "shapes"))
+    try:
+        program.expect("ready")
+        program.go()
+        before = program.expect("before")
+        r.equal("rows before", before["shapes"], {})
+        for name, mib in ("model", 76.4), ("three", 466.4), ("five", 1066.4), ("moved", 586.4):
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                said = pool.submit(read, program.pid, "--by", "shape", "--again", f"{BETWEEN}s")
+                time.sleep(BETWEEN / 2)
+                begin = time.monotonic_ns()
+                program.go()
+                after = program.expect(name)
+                end = time.monotonic_ns()
+                change, _ = said.result()
+            r.check(f"the readings lie around {name}", change["end_ns"] - change["between_ns"] < begin and change["begin_ns"] > end,
+                    [(x - begin) / 1e9 for x in (change["end_ns"] - change["between_ns"], end, change["begin_ns"])])
+            was, now = before["shapes"], after["shapes"]
+            differs = {key: [b - a for a, b in zip(was.get(key, (0, 0)), now.get(key, (0, 0)))] for key in {*was, *now}}
+            r.equal(f"what came and went with {name}", shapes(change), {key: x for key, x in differs.items() if x != [0, 0]})
+            found, cost = read(program.pid, "--by", "shape")
+            r.equal(f"rows at {name}", shapes(found), now)
+            r.note("cost", cost)
+            r.equal(f"MiB of all tensors at {name}", round(found["bytes"] / (1 << 20), 1), mib)
+            r.note("allocated, with what blocks have beyond their tensors", after["allocated"])
+            before = after
+    finally:
+        program.kill()
+
+
+@case("torch")
+def holders_parameters(r):
+    """The table by parameter of a recommender: each name, its gradient and its optimizer's state."""
+    program = Program(python("torch_tables.py", "parameters"))
+    try:
+        program.expect("ready")
+        program.go()
+        truth = program.expect("trained")
+        found, cost = read(program.pid, "--by", "parameter")
+        r.note("cost", cost)
+        rows = {x["parameter"].removeprefix("model."): [x["parameter_bytes"], x["gradient_bytes"], x["optimizer_state_bytes"]]
+                for x in found["rows"] if not x["parameter"].startswith("[")}
+        for name, want in truth["parameters"].items():
+            r.equal(name, rows.pop(name, None), want)
+        r.equal("other rows", rows, {})
+        for i, what in enumerate(("weights", "gradients", "optimizer state")):
+            r.note(f"{what}, MB", round(sum(x[i] for x in truth["parameters"].values()) / 1e6, 1))
+        r.note("other rows, MB", {x["parameter"]: round(x["other_bytes"] / 1e6, 1) for x in found["rows"] if x["other_bytes"]})
+        total = sum(n for x in found["rows"] for key, n in x.items() if key.endswith("_bytes"))
+        r.equal("sum of the rows, and bytes that were found", total, found["bytes"])
+        r.note("allocated, without ends of blocks", [truth["allocated"], found["bytes"]])
+    finally:
+        program.kill()
+
+
+KEPT = ("parameter", "buffer", "gradient", "optimizer_state")  # by the heap: made by no forward
+
+
+def modules(r, what):
+    """Bytes that each module's forward left, by its path, beside what hooks say in a second program."""
+    hooked = Program(python("torch_modules.py", what, "truth"))
+    try:
+        hooked.expect("ready")
+        hooked.go()
+        with traced(r, python("torch_modules.py", what), flags=TENSORS + ("--holders", "1h")) as t:
+            t.at("warm")
+            t.go()
+            _, s = t.at("forward")
+            found, rest = {}, 0
+            for x in s.samples:
+                labels, n = x["labels"], x["values"]["inuse_bytes"]
+                if labels["kind"] != "tensor" or not n or labels.get("category_from") == "heap" and labels["category"] in KEPT:
+                    continue
+                path = plain(labels.get("module_path", ""))
+                if path == "model" or path.startswith("model."):
+                    found[path[len("model."):]] = found.get(path[len("model."):], 0) + n
+                else:
+                    rest += n
+                    if path:
+                        r.note("a path of no module of the model", [path, n])
+            hooked.expect("warm")
+            hooked.go()
+            truth = hooked.expect("forward")["modules"]
+            hooked.go()
+            equal = [path for path in truth if found.get(path) == truth[path]]
+            r.note("paths whose bytes are equal", f"{len(equal)} of {len(truth)}")
+            r.note("others: what the hooks say, and the trace", {path: [truth.get(path), found.get(path)] for path in {*truth, *found} if path not in equal})
+            same = sum(min(n, found.get(path, 0)) for path, n in truth.items())
+            r.check("bytes under the module that made them", same >= 0.99 * sum(truth.values()), f"{same} of {sum(truth.values())}")
+            wrong = {path: n - truth.get(path, 0) for path, n in found.items() if n > truth.get(path, 0)}
+            r.equal("bytes under another module", wrong, {})
+            r.note("bytes without a path", rest)
+            layers = [path for path in truth if re.fullmatch(r".*\.\d+\..*", path)]
+            r.check("paths in numbered layers", len(layers) > 20, layers[:3])
+            r.note("loss", t.finish().loss())
+    finally:
+        hooked.kill()
+
+
+@case("torch", "transformers")
+def modules_gpt2(r):
+    modules(r, "gpt2")
+
+
+@case("torch", "timm")
+def modules_timm(r):
+    modules(r, "timm")
+
+
+@case("torch", "peft", "transformers")
+def modules_peft(r):
+    modules(r, "peft")
 
 
 @case("jax")

@@ -1,11 +1,12 @@
 """Programs whose tensors are held in many ways, and what each knows of them by itself.
 
-    torch_holders.py gpt2 | trainer | timm | torchvision | peft | lightning | leaks NAME
+    torch_holders.py gpt2 | trainer | timm | torchvision | peft | lightning | fsdp2 | objects COUNT | leaks NAME
 """
 import collections
 import functools
 import gc
 import os
+import random
 import sys
 import threading
 import time
@@ -33,8 +34,8 @@ def truth(model=None):
                             storages[s.data_ptr()] = s.nbytes()
         except Exception:
             pass
-    if model is not None:
-        names = {n: p.untyped_storage().data_ptr() for n, p in model.named_parameters(remove_duplicate=False)}
+    if model is not None:  # a DTensor's memory is that of its local shard
+        names = {n: getattr(p, "_local_tensor", p).untyped_storage().data_ptr() for n, p in model.named_parameters(remove_duplicate=False)}
     blocks = [[b["address"], b["size"]] for g in torch.cuda.memory_snapshot() for b in g["blocks"] if b["state"] == "active_allocated"]
     return {"storages": list(storages.items()), "names": names, "blocks": blocks, "allocated": torch.cuda.memory_allocated(),
             "objects": len(gc.get_objects())}
@@ -183,6 +184,51 @@ def lightning():
     trainer = Trainer(max_steps=7, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
                       enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Demo(vocab_size=8192), train_dataloaders=data)
+
+
+def fsdp2():
+    """A rank that torchrun started: parameters, gradients and optimizer state are DTensors."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 4, enable_nested_tensor=False).cuda()
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer, losses = torch.optim.AdamW(model.parameters()), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 128, 512, device="cuda")).square().mean().backward()
+        optimizer.step()
+    losses.append(model(torch.randn(8, 128, 512, device="cuda")).square().mean())
+    dist.barrier()
+    checkpoint("trained", truth=truth(model))
+
+
+class Part(nn.Module):
+    """A module with what a program keeps beside it."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(16))
+        self.register_buffer("mask", torch.zeros(4))
+        self.names, self.settings, self.hook = [str(n), str(-n)], {"id": n, "of": (n, [str(n)])}, lambda x: (x, n)
+
+
+def objects():
+    """As many objects that the garbage collector tracks as the argument says, of the usual kinds, some of which came and went."""
+    global parts, rows, model
+    gc.disable()
+    model, parts, rows = nn.Linear(64, 64).cuda(), nn.ModuleList(Part(n) for n in range(1000)), []
+    want = int(sys.argv[2]) + 1000  # what waits for the collector is not counted
+    while (missing := want - len(gc.get_objects())) > 0:
+        more = [[{"id": n, "of": [str(n)]}, (n, [str(n)]), {str(n)}, " " * (n % 300)] for n in range(missing // 8 + 1)]
+        random.shuffle(more)
+        rows += more[::2]
+        del more
+        gc.collect()
+    checkpoint("trained", truth=truth(model))
 
 
 class Node:

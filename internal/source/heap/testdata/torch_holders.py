@@ -112,6 +112,31 @@ def work():
     return in_thread
 
 
+class Sharded(torch.Tensor):
+    """A tensor without memory that stands for another one."""
+    __slots__ = ("_local_tensor",)
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, local, requires_grad=False):
+        t = torch.Tensor._make_wrapper_subclass(cls, (2 * local.shape[0], *local.shape[1:]), dtype=local.dtype, requires_grad=requires_grad)
+        t._local_tensor = local
+        return t
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError(function)
+
+
+wrapped, sgd = torch.nn.Module(), torch.optim.SGD(model.parameters(), lr=1)
+wrapped._parameters["weight"] = Sharded(torch.zeros(30, 3), True)
+wrapped.weight.grad = Sharded(torch.zeros(30, 3))
+sgd.state[wrapped.weight] = {"momentum": Sharded(torch.zeros(30, 3))}
+says("wrapped.weight", wrapped.weight._local_tensor, role=1, klass="Sharded", module="wrapped")
+says("wrapped.weight.grad", wrapped.weight.grad._local_tensor, role=3, klass="Sharded", module="wrapped")
+says('sgd.state[wrapped.weight]["momentum"]', sgd.state[wrapped.weight]["momentum"]._local_tensor, role=4, klass="Sharded", module="wrapped")
+
+
 with open(__file__) as source:
     line = {text.partition("  # ")[2].strip(): n for n, text in enumerate(source, 1)}
 stop, barrier = threading.Event(), threading.Barrier(2)
@@ -122,7 +147,7 @@ barrier.wait()
 def storages():
     found = {}
     for o in gc.get_objects():
-        if isinstance(o, torch.Tensor):
+        if isinstance(o, torch.Tensor) and not isinstance(o, Sharded):
             for t in [o] + ([o.grad] if o.is_leaf and o.grad is not None else []):
                 if t.storage().data_ptr():
                     found[t.storage().data_ptr()] = t.storage().nbytes()
