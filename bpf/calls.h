@@ -219,12 +219,15 @@ gm_step u32 gm_capture(struct gm_thread *th, struct gm_row *row)
 	for (u32 i = 0; i < GM_VALUES; i++) {
 		if (i < first)
 			continue;
-		u64 v = th->done.args[row->cap[i].arg & 7];
-		void *at = (void *)(v + row->cap[i].off);
-		u32 size = row->cap[i].size;
-		if (size)
-			bad |= bpf_probe_read_user(&v, size == 4 ? 4 : 8, at);
-		th->ev.v[i] = size == 4 ? (u32)v : v;
+		u64 v[] = { th->done.args[row->cap[i].arg & 7], 0 };
+		/* 0, 4 or 8; the mask is for the verifier, to which each test is another path. */
+		u32 size = row->cap[i].size & 15;
+		if (size) {
+			void *at = (void *)(v[0] + row->cap[i].off);
+			v[0] = 0;
+			bad |= bpf_probe_read_user(v, size, at);
+		}
+		th->ev.v[i] = v[0];
 	}
 	if (bad)
 		gm_count(GM_LOSS_UNREADABLE);
