@@ -178,6 +178,15 @@ func TestHoldersFromBefore(t *testing.T) {
 	}, got)
 }
 
+// sideBySide returns storages of so many MiB that lie one behind the other.
+func sideBySide(at uint64, holder string, sizes ...uint64) (out []holders.Storage) {
+	for _, n := range sizes {
+		out = append(out, stored(at, n*mib, holders.Parameter, holder))
+		at += n * mib
+	}
+	return out
+}
+
 // What the allocator left with a block because it was too little for another tensor belongs
 // to the tensor, if all such ends together are no more than what is left.
 func TestHoldersFromBeforeHaveWholeBlocks(t *testing.T) {
@@ -194,6 +203,8 @@ func TestHoldersFromBeforeHaveWholeBlocks(t *testing.T) {
 			map[string]int64{"model.wide": 12 * mib, "model.last": 6 * mib}},
 		"free memory behind it": {mib - 512, []holders.Storage{stored(segment+32*mib, 5*mib+mib/2, holders.Parameter, "model.last")},
 			map[string]int64{"model.wide": 12 * mib, "model.last": 5*mib + mib/2}},
+		"a segment that begins with a tensor": {2*mib - 512, append(sideBySide(segment+64*mib, "model.full", 4, 4, 3, 4, 4), sideBySide(segment+128*mib, "model.begun", 3, 4, 4)...),
+			map[string]int64{"model.wide": 12 * mib, "model.full": 20 * mib, "model.begun": 11 * mib}},
 		"a tensor behind it": {mib / 2, []holders.Storage{stored(segment+32*mib, 5*mib+mib/2, holders.Parameter, "model.last"), stored(segment+37*mib+mib/2, 512, holders.Buffer, "x"),
 			stored(segment+12*mib-512, 512, holders.Buffer, "y")},
 			map[string]int64{"model.wide": 11*mib + 512, "model.last": 5*mib + mib/2, "x": 512, "y": 512, "": mib / 2}},

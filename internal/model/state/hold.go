@@ -240,35 +240,43 @@ type block struct {
 }
 
 // PyTorch's allocator does not divide a block of a large segment if at most smallRequest
-// would be left. A segment is a multiple of granule, and is one request's from
-// ownSegment on.
+// would be left. A segment is a multiple of granule. From ownSegment on it is one request's,
+// and below it is sharedSegment long.
 const (
-	smallRequest = 1 << 20
-	ownSegment   = 10 << 20
-	granule      = 2 << 20
+	smallRequest  = 1 << 20
+	ownSegment    = 10 << 20
+	sharedSegment = 20 << 20
+	granule       = 2 << 20
 )
 
-// tails returns the blocks that go on to the end of their segment, with how far they do:
-// all that may, or those that have a segment each, but nothing if they have more than is
-// left together.
+// tails returns the blocks that go on to the end of their segment, with how far they do: all
+// that may, or those whose segment would begin with a storage, or those that have a segment
+// each, but nothing if they have more than is left together.
 func tails(blocks []block, taken []span, left int64) []block {
-	var may, own []block
-	sum, ownSum := uint64(0), uint64(0)
+	var may, begun, own []block
 	for _, b := range blocks {
 		b.tail = -b.end % granule
 		if b.of.Bytes <= smallRequest || b.tail == 0 || b.tail > smallRequest || overlaps(taken, b.end, b.end+b.tail) {
 			continue
 		}
-		may, sum = append(may, b), sum+b.tail
-		if b.of.Bytes >= ownSegment && b.of.Address%granule == 0 {
-			own, ownSum = append(own, b), ownSum+b.tail
+		may = append(may, b)
+		switch {
+		case b.of.Bytes < ownSegment:
+			if begins(taken, b.end+b.tail-sharedSegment) {
+				begun = append(begun, b)
+			}
+		case b.of.Address%granule == 0:
+			own = append(own, b)
 		}
 	}
-	switch {
-	case sum <= uint64(max(left, 0)):
-		return may
-	case ownSum <= uint64(max(left, 0)):
-		return own
+	for _, some := range [][]block{may, append(begun, own...), own} {
+		sum := uint64(0)
+		for _, b := range some {
+			sum += b.tail
+		}
+		if sum <= uint64(max(left, 0)) {
+			return some
+		}
 	}
 	return nil
 }
@@ -296,6 +304,12 @@ func sortSpans(spans []span) {
 func overlaps(spans []span, begin, end uint64) bool {
 	i, _ := slices.BinarySearchFunc(spans, begin, func(x span, at uint64) int { return cmp.Compare(x.end, at+1) })
 	return i < len(spans) && spans[i].begin < end
+}
+
+// begins reports whether one of the spans begins at an address.
+func begins(spans []span, at uint64) bool {
+	_, ok := slices.BinarySearchFunc(spans, at, func(x span, at uint64) int { return cmp.Compare(x.begin, at) })
+	return ok
 }
 
 // maxHeapNotes bounds the processes whose readings notes name.

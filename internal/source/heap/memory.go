@@ -36,11 +36,14 @@ const (
 	pageSize   = 4 << 10
 	blockPages = 4
 	blockSize  = pageSize * blockPages
-	// Lists lead to and fro, and while they are followed there is little else in memory:
-	// 80 MiB. References lead to objects beside: 48 MiB, and to names from then on: 8 MiB.
+	// Lists may lead to and fro, and while they are followed there is little else in memory:
+	// up to 80 MiB. References lead to objects beside: up to 48 MiB, and to names from then
+	// on: 8 MiB.
 	listSlots = 5 << 10
 	edgeSlots = 3 << 10
 	nameSlots = 1 << 9
+	fewSlots  = 3 << 9 // at first
+	knownBits = 1 << 18
 	populated = 128      // blocks, of 2 MiB
 	tableSize = 16 << 10 // three times as many
 	// maxAddress is the end of what a process may map on x86-64 and arm64.
@@ -63,6 +66,9 @@ type cache struct {
 	data     []byte   // of all blocks
 	blocks   []block  // in the order of their reading: the oldest one makes room
 	oldest   int      // of all blocks, if there is no more room
+	limit    int      // of blocks: it rises if many are read again
+	again    int      // blocks that were read again since it rose
+	known    []uint64 // a bit for blocks that were read, by a hash of the number
 	table    []uint16 // index of a block plus 1, by a hash of its number
 	scratch  []byte
 	deadline time.Time
@@ -91,14 +97,15 @@ func (c *cache) open() error {
 		return fmt.Errorf("get memory for what is read: %w", err)
 	}
 	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // it is cheaper to get, and to go to and fro in
-	c.data, c.blocks, c.table = data, make([]block, 0, listSlots), make([]uint16, tableSize)
+	c.data, c.table, c.known = data, make([]uint16, tableSize), make([]uint64, knownBits/64)
+	c.shrink(listSlots)
 	return nil
 }
 
 // shrink forgets the blocks that were read, leaves room for so many, and returns the rest.
 func (c *cache) shrink(slots int) []byte {
-	rest := c.data[slots*blockSize : cap(c.blocks)*blockSize]
-	c.blocks = make([]block, 0, slots)
+	rest := c.data[slots*blockSize : max(slots, cap(c.blocks))*blockSize]
+	c.blocks, c.limit = make([]block, 0, slots), min(slots, fewSlots)
 	c.forget()
 	return rest
 }
@@ -114,7 +121,8 @@ func (c *cache) release() {
 // forget makes the next reads see the memory as it is then.
 func (c *cache) forget() {
 	clear(c.table)
-	c.blocks, c.oldest = c.blocks[:0], 0
+	clear(c.known)
+	c.blocks, c.oldest, c.again = c.blocks[:0], 0, 0
 }
 
 // place returns where in the table a block is, or where it belongs.
@@ -150,8 +158,16 @@ func (c *cache) block(address uint64) int {
 	if !c.allowed() {
 		return -1
 	}
+	if bit := hash(number) % knownBits; c.known[bit/64]&(1<<(bit%64)) != 0 {
+		c.again++
+	} else {
+		c.known[bit/64] |= 1 << (bit % 64)
+	}
+	if c.again > c.limit/16 {
+		c.limit, c.again = min(c.limit+c.limit/2, cap(c.blocks)), 0
+	}
 	i := len(c.blocks)
-	if i < cap(c.blocks) {
+	if i < c.limit {
 		c.blocks = append(c.blocks, block{})
 		if i%populated == 0 { // at once, for one fault in each page costs more
 			_ = unix.Madvise(c.data[i*blockSize:min(i+populated, cap(c.blocks))*blockSize], unix.MADV_POPULATE_WRITE)

@@ -223,6 +223,9 @@ def holders_late(r):
             held = {plain(x["labels"].get("holder", "")): x for x in old if x["values"]["inuse_bytes"]}
             nameless = held.get("", {"values": {"inuse_bytes": 0}})["values"]["inuse_bytes"]
             r.check(f"{what}: bytes from before attach without a holder", nameless <= truth["allocated"] / 100, f"{nameless} of {truth['allocated']}")
+            sizes = dict(truth["storages"])
+            ends = {hex(a): n - sizes[a] for a, n in truth["blocks"] if a in sizes and n - sizes[a] >= 512}
+            r.note(f"{what}: what blocks have beyond their tensors, and blocks without a tensor", [ends, [[hex(a), n] for a, n in truth["blocks"] if a not in sizes]])
             names = {}  # of each parameter: some have two
             for name, address in truth["names"].items():
                 names.setdefault(address, []).append(name)
