@@ -23,7 +23,11 @@ type attachment struct {
 	// that the library does not export.
 	probed  map[uint64]bool
 	missing []string
-	tensors bool // it has probes on PyTorch's tensors
+	tensors bool    // it has probes on PyTorch's tensors, or has them in windows
+	later   []point // that have probes in windows only
+
+	file   sync.RWMutex // held while the library's file is used for a window
+	closed bool
 
 	// For the slots.
 	since time.Duration // when the gate opened: CLOCK_MONOTONIC
@@ -248,12 +252,7 @@ func (a *attachment) cookie(p point) uint64 {
 
 // detach shuts the gate and removes the probes.
 func (a *attachment) detach() error {
-	errs := []error{a.gate.shut()}
-	for _, l := range a.links {
-		errs = append(errs, l.Close())
-	}
-	a.links = nil
-	err := errors.Join(errs...)
+	err := errors.Join(a.gate.shut(), a.unlink())
 	if err == nil { // else a probe may still use the gate
 		a.gate.release()
 		a.gate = nil
@@ -261,7 +260,23 @@ func (a *attachment) detach() error {
 	return err
 }
 
-func (a *attachment) close() error { return errors.Join(a.detach(), a.library.Close()) }
+// unlink removes the probes.
+func (a *attachment) unlink() error {
+	var errs []error
+	for _, l := range a.links {
+		errs = append(errs, l.Close())
+	}
+	a.links = nil
+	return errors.Join(errs...)
+}
+
+func (a *attachment) close() error {
+	err := a.detach()
+	a.file.Lock()
+	defer a.file.Unlock()
+	a.closed = true
+	return errors.Join(err, a.library.Close())
+}
 
 // inParallel calls f for 0 to n-1, at most limit at a time.
 func inParallel(n, limit int, f func(i int)) {

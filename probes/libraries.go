@@ -43,7 +43,11 @@ type libraries struct {
 	mu       sync.Mutex // never held during a wait: the reader of events locks it
 	slots    slots
 	glimpses []*attachment // see glimpse
-	longest  time.Duration // between a library's mapping and its probes
+	window   *window       // that is open, or whose probes go off
+	// windowGate is the gate of all windows, nil before the first.
+	windowGate *gate
+	shutDown   bool          // see shut
+	longest    time.Duration // between a library's mapping and its probes
 }
 
 func newLibraries(opts *Options, lost *loss.Set, w *warnings) *libraries {
@@ -178,7 +182,15 @@ func (l *libraries) attachGated(lib Library, pid int) (*attachment, error) {
 	if g == nil {
 		return nil, errNotProbed
 	}
-	return attach(lib, s, l.progs, g, pid)
+	var later []point
+	if l.opts.Windows {
+		later = s.laterPoints()
+	}
+	a, err := attach(lib, s, l.progs, g, pid)
+	if err == nil && len(later) > 0 {
+		a.tensors, a.later = true, later
+	}
+	return a, err
 }
 
 // evict removes the probes of a library that lost its slot. lost are the claims on it.
@@ -363,9 +375,13 @@ func closeAttachments(all []*attachment, closed func(*attachment, error)) {
 func (l *libraries) shut() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.shutDown = true
 	var errs []error
 	for _, a := range l.slots.table {
 		errs = append(errs, a.gate.shut())
+	}
+	if l.windowGate != nil {
+		errs = append(errs, l.windowGate.shut())
 	}
 	return errors.Join(errs...)
 }
@@ -396,6 +412,7 @@ func (l *libraries) close() error {
 	go func() {
 		defer close(done)
 		failed(l.endGlimpses())
+		failed(l.closeWindow())
 		closeAttachments(all, func(_ *attachment, err error) { failed(err) })
 	}()
 	failed(removal.Wait(done))

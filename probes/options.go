@@ -27,6 +27,9 @@ type Options struct {
 	Kernel bool
 	// Tensors: trace PyTorch's caching allocator too.
 	Tensors bool
+	// Windows: the probes on tensors are on in windows only, which OpenWindow begins. Private pools
+	// are not seen.
+	Windows bool
 	// FreeStacks: a tensor's free has a stack too.
 	FreeStacks bool
 	TensorOptions
@@ -89,7 +92,7 @@ func (o *Options) levels() (out []Level) {
 		wanted bool
 	}{
 		{Driver, o.API != APIRuntime}, {Runtime, o.API == APIRuntime || o.API == APIBoth},
-		{Torch, true}, {TorchCUDA, o.Tensors}, {Vendor, o.watchesKernel()},
+		{Torch, true}, {TorchCUDA, o.Tensors && !o.Windows}, {Vendor, o.watchesKernel()},
 	} {
 		if x.wanted {
 			out = append(out, x.level)

@@ -97,7 +97,7 @@ func (q question) playTo(a *answer, f *recordingFile, span replay.Span, end *sta
 	opts := replay.Options{At: q.at.at(span, replay.End), Progress: f.bar.show}
 	if q.peak {
 		opts.At = q.at.at(span, span.Peak)
-		a.moment = &export.Moment{At: min(opts.At, span.End), Peak: span.Peak, End: end.View(state.Want{Driver: true}).Snapshot()}
+		a.moment = &export.Moment{At: min(opts.At, span.End), Peak: span.Peak, End: end.View(state.Want{Driver: true, Windows: true}).Snapshot()}
 	}
 	if q.from.given() {
 		opts.From = &replay.Start{At: q.from.at(span, 0), State: func(s *state.State) {

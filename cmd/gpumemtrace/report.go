@@ -30,6 +30,7 @@ const reportExamples = `  gpumemtrace report train.pb.gz
   gpumemtrace report run.gmt --oom              # why it ran out of memory, and what would help
   gpumemtrace report run.gmt --leaks            # which stacks leak
   gpumemtrace report run.gmt --steps            # training steps: what each allocated and freed, and what grew
+  gpumemtrace report run.gmt --windows          # tensors that were traced in windows (--tensors-window)
   gpumemtrace report run.gmt --by module,category --csv > modules.csv`
 
 // A reportCommand prints a file as text, or rows of it.
@@ -38,6 +39,7 @@ type reportCommand struct {
 	at, from   moment
 	by         []string
 	steps, oom bool
+	windows    bool
 	rows       rowFlags
 	leaks      leakFlags
 }
@@ -56,10 +58,11 @@ func newReport() *cobra.Command {
 	c.Flags().Var(&r.at, "to", "the end of the time that begins with --from; the same as --at")
 	c.Flags().StringSliceVar(&r.by, "by", nil, "for each process and GPU, group rows by "+strings.Join(export.ByNames(), ", ")+" (several with commas)")
 	c.Flags().BoolVar(&r.steps, "steps", false, "show the training steps of a recording made with --tensors, and what grew from step to step; a training step lasts from one call of an optimizer's step function to the next")
+	c.Flags().BoolVar(&r.windows, "windows", false, "show the tensors of a recording made with --tensors-window, by the stack that made them")
 	c.Flags().BoolVar(&r.opts.Segments, "segments", false, "show how the segments of caching allocators are divided: how much is in tensors, how much is cached, and the largest free block")
 	c.Flags().BoolVar(&r.oom, "oom", false, "show the requests of a recording that failed because memory ran out, with what held the memory and what would help")
 	r.leaks.addForRecording(c.Flags())
-	r.rows.add(c.Flags(), "the rows of --by, or of --steps,")
+	r.rows.add(c.Flags(), "the rows of --by, of --steps or of --windows,")
 	c.Flags().BoolVar(&r.opts.Turnover, "turnover", false, "with --by: show what each row allocated and freed, and the difference, instead of what it holds")
 	c.Flags().IntVarP(&r.opts.Top, "top", "n", 0, "stacks to show (default 10, or 3 for each row of --by; negative for all)")
 	return c
@@ -71,15 +74,15 @@ func (r *reportCommand) check() (format export.RowFormat, err error) {
 		return "", usageError{err}
 	}
 	pages := 0
-	for _, asked := range []bool{r.steps, r.opts.Segments, r.oom, r.leaks.on, r.opts.By != nil} {
+	for _, asked := range []bool{r.steps, r.windows, r.opts.Segments, r.oom, r.leaks.on, r.opts.By != nil} {
 		if asked {
 			pages++
 		}
 	}
 	if pages > 1 {
-		return "", usagef("give only one of --steps, --segments, --oom, --leaks and --by: each is a page of its own")
+		return "", usagef("give only one of --steps, --windows, --segments, --oom, --leaks and --by: each is a page of its own")
 	}
-	if format, err = r.rows.format(r.opts.By != nil || r.steps); err != nil {
+	if format, err = r.rows.format(r.opts.By != nil || r.steps || r.windows); err != nil {
 		return "", err
 	}
 	if r.opts.Turnover && r.opts.By == nil {
@@ -102,8 +105,8 @@ func (r *reportCommand) run(path string) error {
 	if r.leaks.on {
 		return asked("--leaks", reportLeaks(path, r.at, r.leaks, r.opts))
 	}
-	read := question{from: r.from, at: r.at, want: state.Want{Driver: true, Live: r.opts.By.Parts(), Freed: r.opts.By.Parts(), Steps: r.steps, Holders: true}}
-	read.peak = !r.steps && !r.opts.Turnover && !slices.Contains(r.by, "freed-by") && !r.from.given()
+	read := question{from: r.from, at: r.at, want: state.Want{Driver: true, Live: r.opts.By.Parts(), Freed: r.opts.By.Parts(), Steps: r.steps, Windows: true, Holders: true}}
+	read.peak = !r.steps && !r.windows && !r.opts.Turnover && !slices.Contains(r.by, "freed-by") && !r.from.given()
 	x, err := read.answer(path)
 	if err != nil {
 		return err
@@ -115,6 +118,10 @@ func (r *reportCommand) run(path string) error {
 	switch {
 	case r.steps && format != "":
 		return export.StepsRows(os.Stdout, x.shown, format)
+	case r.windows && format != "":
+		return export.WindowsRows(os.Stdout, x.shown, format)
+	case r.windows:
+		return export.WindowsReport(os.Stdout, x.shown, r.opts)
 	case r.steps:
 		return export.StepsReport(os.Stdout, x.shown, r.opts)
 	case format != "":
@@ -135,6 +142,8 @@ func (r *reportCommand) lacking(path string, x *answer) error {
 		return usagef("this recording does not have the places where tensors were freed: trace with --tensors --free-stacks")
 	case (slices.Contains(r.by, "holder") || slices.Contains(r.by, "module_path")) && !tellsHolders(x.shown):
 		return usagef("%s does not say which objects hold memory: trace with --tensors --holders INTERVAL", path)
+	case r.windows && x.shown.Meta.Windows == nil:
+		return usagef("%s has no windows of tensors: --windows needs a recording (--tensors-window --record)", path)
 	case r.steps && !x.recorded:
 		return usagef("%s is a profile, which has no steps: --steps needs a recording (--record)", path)
 	case !r.opts.Segments || len(x.shown.Allocators) > 0:

@@ -46,7 +46,7 @@ func TestReportOfProfileLacks(t *testing.T) {
 	for args, says := range map[string]string{
 		"--by owner,size":    "--by owner,size needs a recording",
 		"--steps":            "--steps needs a recording",
-		"--steps --by owner": "give only one of --steps, --segments, --oom, --leaks and --by",
+		"--steps --by owner": "give only one of --steps, --windows, --segments, --oom, --leaks and --by",
 		"--segments":         "has no segments of a caching allocator",
 	} {
 		v := command(t, append([]string{"report", savedProfile(t)}, strings.Fields(args)...)...).start().ends(exitUsage)

@@ -20,6 +20,7 @@ var terms = []term{
 	{"releasable", "Cached memory in segments without any tensor, which torch.cuda.empty_cache() gives back to the GPU."},
 	{"fragmentation", "Cached memory that serves no larger request, because it lies in pieces between tensors."},
 	{"owner", "The library on whose behalf memory was taken: pytorch, nccl, cublas, or the program itself."},
+	{"window", "A time in which tensors are traced, where that would cost too much to do always (--tensors-window)."},
 	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders)."},
 	{"kind", "The sort of memory, such as device, tensor, cached, context, pinned host memory or managed memory."},
 	{"category", "What a tensor is for: parameter, gradient, optimizer state, activation, input or temporary."},

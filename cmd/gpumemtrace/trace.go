@@ -56,7 +56,7 @@ func (f *traceFlags) check() error {
 
 // want is what an output of the trace shows, with live rows or without.
 func (f *traceFlags) want(live bool) state.Want {
-	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true}
+	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true, Windows: true}
 }
 
 // checkRecording finds out before the trace whether a recording can be written.

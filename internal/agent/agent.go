@@ -205,7 +205,7 @@ func prepare(o Options) (*agent, error) {
 			o.Warn("the agent keeps all its privileges: " + err.Error())
 		}
 	}
-	a.limits = newLimiter(a.config.Tensors)
+	a.limits = newLimiter(a.config.Tensors || a.config.Window > 0)
 	a.finder = workload.New(workload.Options{Node: a.node(a.config)})
 	return a, nil
 }

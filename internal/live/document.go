@@ -31,6 +31,8 @@ type Document struct {
 	// Stacks are those that hold most, Growing those that grew most in the window.
 	Stacks  []DocumentStack `json:"stacks"`
 	Growing []DocumentStack `json:"growing"`
+	// Windowed are the tensors that were seen in windows, where Meta says that there are some.
+	Windowed []DocumentWindowed `json:"windows,omitempty"`
 	// StacksLeftOut are those that Stacks has not.
 	StacksLeftOut int            `json:"stacks_left_out"`
 	Lost          []loss.Counter `json:"loss"` // those that are not zero
@@ -106,6 +108,7 @@ func (p *Status) Document(n int) *Document {
 			d.Growing = append(d.Growing, x.document())
 		}
 	}
+	d.Windowed = windowed(p.Windowed, n)
 	if p.Cost != nil {
 		d.Cost = &DocumentCost{*p.Cost, p.Load}
 	}

@@ -68,7 +68,7 @@ func newMaker() maker { return maker{state.NewShapes()} }
 
 // want returns what a snapshot must have.
 func (l maker) want(q Query) state.Want {
-	w := state.Want{Driver: true, GPUs: true, Shapes: l.shapes, Holders: q.Allocations == nil}
+	w := state.Want{Driver: true, GPUs: true, Shapes: l.shapes, Holders: q.Allocations == nil, Windows: q.Allocations == nil}
 	if q.Allocations != nil {
 		w.Live, w.LiveOf = true, []ledger.SiteKey{*q.Allocations}
 	}

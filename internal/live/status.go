@@ -30,7 +30,9 @@ type Status struct {
 	// Lost are the counters that are not zero.
 	Lost  []loss.Counter
 	Notes []string
-	Cost  *Cost
+	// Windowed are the tensors that were seen in windows.
+	Windowed []snapshot.Windowed
+	Cost     *Cost
 	// Load is how much of a processor this process used in the interval, 1 for all of one.
 	Load float64
 	// Ended says why there will be nothing new, "" while there may be.

@@ -3,6 +3,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
@@ -83,6 +84,21 @@ var useFamilies = []family[use]{
 	newFamily(gauge, "process_held_bytes", "Memory that a process holds on a GPU, in bytes, including what the driver holds for it. nvidia-smi shows this figure.", useLabels, func(u *use) (float64, bool) {
 		return float64(u.held), u.known
 	}),
+	windowed(counter, "process_window_seconds_total", "Time in which the tensors of a process on a GPU were traced, in seconds. The other figures of windows (--tensors-window) are of this time alone.", func(x *snapshot.Windowed) float64 { return x.Time.Seconds() }),
+	windowed(counter, "process_window_steps_total", "Whole training steps of a process that were seen in windows.", func(x *snapshot.Windowed) float64 { return float64(x.Steps) }),
+	windowed(counter, "process_window_tensors_total", "Tensors that a process made on a GPU in windows.", func(x *snapshot.Windowed) float64 { return float64(x.AllocObjects) }),
+	windowed(counter, "process_window_tensor_bytes_total", "Bytes of the tensors that a process made on a GPU in windows.", func(x *snapshot.Windowed) float64 { return float64(x.AllocBytes) }),
+	windowed(gauge, "process_window_peak_bytes", "What a process had in tensors on a GPU at the highest peak of a training step that was seen in windows, in bytes; of a process without steps, at the highest moment of a window.", func(x *snapshot.Windowed) float64 { return float64(x.Peak) }),
+}
+
+// windowed returns a family of tensors that were seen in windows. It is known if there were any.
+func windowed(kind prometheus.ValueType, name, help string, value func(*snapshot.Windowed) float64) family[use] {
+	return newFamily(kind, name, help, useLabels, func(u *use) (float64, bool) {
+		if u.windowed == nil {
+			return 0, false
+		}
+		return value(u.windowed), true
+	})
 }
 
 // processFamilies have a metric for each process.

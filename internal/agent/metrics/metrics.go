@@ -102,8 +102,9 @@ type process struct{ snapshot.Process }
 // A use is the memory of a process on a GPU.
 type use struct {
 	state.Use
-	held  int64
-	known bool
+	held     int64
+	known    bool
+	windowed *snapshot.Windowed // nil if no tensors were seen in windows
 }
 
 // A whole has the figures of the families without labels.
@@ -244,7 +245,7 @@ func (m *Metrics) processes(out chan<- prometheus.Metric, w *whole) {
 	for _, u := range uses(w.totals) {
 		if of := labels[u.PID]; of != nil {
 			for i := range useFamilies {
-				useFamilies[i].send(out, &u, append([]string{Label(u.GPU)}, of...)...)
+				useFamilies[i].send(out, u, append([]string{Label(u.GPU)}, of...)...)
 			}
 		}
 	}
@@ -252,7 +253,7 @@ func (m *Metrics) processes(out chan<- prometheus.Metric, w *whole) {
 
 // uses returns the memory of each process on each GPU, from its allocations there and from
 // its account.
-func uses(t *state.Totals) []use {
+func uses(t *state.Totals) []*use {
 	type key struct {
 		pid int
 		gpu string
@@ -272,17 +273,17 @@ func uses(t *state.Totals) []use {
 		x.Peak += u.Peak
 		x.Objects += u.Objects
 	}
+	for i := range t.Windowed {
+		of(t.Windowed[i].PID, t.Windowed[i].GPU).windowed = &t.Windowed[i]
+	}
 	for i := range t.Accounts {
 		a := &t.Accounts[i]
 		x := of(a.PID, a.GPU)
 		x.held += a.Total
 		x.known = a.Known
 	}
-	out := make([]use, 0, len(at))
-	for _, u := range at {
-		out = append(out, *u)
-	}
-	slices.SortFunc(out, func(a, b use) int { return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU)) })
+	out := slices.Collect(maps.Values(at))
+	slices.SortFunc(out, func(a, b *use) int { return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU)) })
 	return out
 }
 

@@ -303,3 +303,35 @@ func BenchmarkScrape(b *testing.B) {
 		})
 	}
 }
+
+// A process whose tensors were seen in windows has their figures, and one without has none.
+func TestWindows(t *testing.T) {
+	s := state.New()
+	begin, id, other := time.Unix(1_700_000_000, 0), event.Process{PID: 7, Start: event.StartUnit}, event.Process{PID: 8, Start: event.StartUnit}
+	w := record.Window{Length: 2e9, Every: 60e9, Open: true}
+	shut := w
+	shut.Open = false
+	for _, r := range []record.Record{
+		&record.Trace{All: true, Start: begin, Boot: begin, APIs: []string{"", "cuMemAlloc_v2"}}, &record.Tensors{Window: shut},
+		&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: 1e9, Proc: id, Addr: 1 << 30, Size: 64 << 20},
+		&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: 1e9, Proc: other, Addr: 1 << 30, Size: 64 << 20},
+		&record.Tensors{Time: 2e9, Window: w},
+		&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Time: 3e9, Proc: id, Addr: 1 << 30, Size: 1000, Handle: 5000, Part: 64 << 20},
+		&event.Event{Op: event.OpTensorFree, Time: 3e9, Proc: id, Addr: 1 << 30, Size: 1000, Handle: 4000, Part: 64 << 20},
+		&record.Tensors{Time: 5e9, Window: shut}, &record.Moment{Time: 6e9, Drained: true},
+	} {
+		s.Apply(r)
+	}
+	got := values(t, scrape(t, New(Options{Source: &live{state: s}, PerProcess: 3})))
+	const labels = `{container="",gpu="cuda:0",job="",namespace="",pid="7",pod="",process="",service=""}`
+	for name, want := range map[string]float64{"seconds_total": 3, "steps_total": 0, "tensors_total": 1, "tensor_bytes_total": 1000, "peak_bytes": 5000} {
+		if v, ok := got[namespace+"process_window_"+name+labels]; !ok || v != want {
+			t.Errorf("%s is %v, want %v", name, v, want)
+		}
+	}
+	for k := range got {
+		if strings.Contains(k, "process_window_") && !strings.Contains(k, `pid="7"`) {
+			t.Error(k)
+		}
+	}
+}

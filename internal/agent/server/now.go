@@ -9,7 +9,7 @@ import (
 
 // nowPart returns the part of the page that changes.
 func nowPart(v *view) html.Node {
-	return html.Group(titlePart(v), choicesPart(&v.Choice), eventsPart(&v.Events), pastPart(&v.Past), gpusPart(v.GPUs, v.NoGPUs), processesPart(v), stacksPart(v), notesPart(v.Notes))
+	return html.Group(titlePart(v), choicesPart(&v.Choice), eventsPart(&v.Events), pastPart(&v.Past), gpusPart(v.GPUs, v.NoGPUs), processesPart(v), stacksPart(v), windowsPart(v), notesPart(v.Notes))
 }
 
 func titlePart(v *view) html.Node {

@@ -39,6 +39,7 @@ type view struct {
 	Meaning       string // of figures of processes
 	Stacks        []stackView
 	MoreStacks    int
+	Windowed      []windowedView
 	Window        string // in which memory grew, "" while that is not known
 	Events        events
 	Past          pastView
@@ -147,6 +148,7 @@ func (s *Server) view(p *live.Status, c *chosen) *view {
 			v.Stacks = append(v.Stacks, stackViewOf(x))
 		}
 	}
+	v.Windowed = windowedViews(p, c)
 	for _, n := range p.Notes {
 		v.Notes = append(v.Notes, web.Clean(n))
 	}

@@ -16,6 +16,8 @@ import (
 type Trace struct {
 	Tensors      bool
 	TensorSample int64         // bytes
+	Window       time.Duration // of tensors, 0 for always
+	WindowEvery  time.Duration
 	Holders      time.Duration // between two readings of heaps, 0 for none
 	API, Stacks  string
 	NoCache      bool
@@ -27,7 +29,7 @@ type Trace struct {
 
 // NewTrace returns the defaults of a trace.
 func NewTrace() Trace {
-	return Trace{API: string(probes.APIDriver), Stacks: string(unwind.Auto), MaxLive: 2_000_000, OOMMax: 10}
+	return Trace{API: string(probes.APIDriver), Stacks: string(unwind.Auto), MaxLive: 2_000_000, OOMMax: 10, WindowEvery: defaultEvery}
 }
 
 const (
@@ -39,6 +41,8 @@ const (
 func (t *Trace) Table() []*Setting {
 	return []*Setting{
 		{groupTrace, "tensors", flag(&t.Tensors), true, "look inside PyTorch's caching allocator: show the tensors in its segments, and what is cached"},
+		{groupTrace, "tensors-window", duration(&t.Window, 0), true, "look inside PyTorch's caching allocator in windows of this length only, such as 2s, which costs a program far less than --tensors: what each stack allocates, how long that lives, and what it holds at the peak of a training step"},
+		{groupTrace, "tensors-every", duration(&t.WindowEvery, 0), true, "with --tensors-window: the time from the beginning of one window to that of the next"},
 		{groupTrace, "tensor-sample", size(&t.TensorSample, 1), true, "with --tensors: trace a random sample of the tensors, on average one for each 1MiB (or another size) that is allocated; rows are then estimates, and sums stay exact (default: all tensors)"},
 		{groupTrace, "holders", duration(&t.Holders, 0), true, "read the heaps of Python programs this often, such as 30s, to find which object keeps each tensor (default: never)"},
 		{groupTrace, "api", oneOf(&t.API, probes.APIDriver, probes.APIRuntime, probes.APIBoth), true, "which CUDA API to probe: driver, runtime, or both (bytes are then counted once, at the driver, and events also name the runtime call)"},
@@ -54,9 +58,22 @@ func (t *Trace) Table() []*Setting {
 // leastHolders is the least time between two readings of heaps.
 const leastHolders = time.Second
 
+// leastWindow is the least length of a window of tensors, and defaultEvery the time from one to the
+// next.
+const (
+	leastWindow  = 100 * time.Millisecond
+	defaultEvery = time.Minute
+)
+
 // Check finds settings that do not fit together.
 func (t *Trace) Check() error {
 	switch {
+	case t.Window > 0 && (t.Tensors || t.TensorSample > 0):
+		return errors.New("tensors-window replaces tensors and tensor-sample: give only one of them")
+	case t.Window > 0 && (t.Window < leastWindow || t.WindowEvery < 2*t.Window):
+		return fmt.Errorf("tensors-window must be at least %v, and tensors-every at least twice as long as the window", leastWindow)
+	case t.Window == 0 && t.WindowEvery != defaultEvery:
+		return errors.New("tensors-every needs tensors-window")
 	case !t.Tensors && t.TensorSample > 0:
 		return errors.New("tensor-sample needs tensors")
 	case t.Holders != 0 && t.Holders < leastHolders:
@@ -79,7 +96,7 @@ func (t *Trace) Options() session.Options {
 		cache = ""
 	}
 	return session.Options{
-		Tensors: t.Tensors, TensorOptions: t.TensorOptions(), API: probes.API(t.API), MaxLive: t.MaxLive,
+		Tensors: t.Tensors || t.Window > 0, Windows: session.WindowOptions{Length: t.Window, Every: t.WindowEvery}, TensorOptions: t.TensorOptions(), API: probes.API(t.API), MaxLive: t.MaxLive,
 		Stacks: unwind.Mode(t.Stacks), CacheDir: cache, OutOfMemoryMax: t.OOMMax,
 		Heaps: session.HeapOptions{Every: t.Holders},
 	}

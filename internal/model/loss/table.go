@@ -145,9 +145,9 @@ var classed = []struct{ layer, class, names string }{
 	{"heap", "unread", "heap_objects_unread"},
 	{"heap", "rough", "heap_containers_cut heap_containers_forged heap_tensors_unfit"},
 
-	{"tensor", "full", "tensor_callers_full tensor_allocators_full steps_processes_full steps_growth_full"},
-	{"tensor", "beyond", "tensor_live_full"},
-	{"tensor", "unseen", "tensor_overlapping tensor_outlived tensor_totals_differ tensor_private_pool_begin_unseen"},
+	{"tensor", "full", "tensor_callers_full tensor_allocators_full steps_processes_full steps_growth_full window_processes_full window_stacks_full"},
+	{"tensor", "beyond", "tensor_live_full window_live_full"},
+	{"tensor", "unseen", "tensor_overlapping tensor_outlived tensor_totals_differ tensor_private_pool_begin_unseen window_totals_differ"},
 	{"tensor", "late", "tensor_after_exit"},
 	{"tensor", "rough", "tensor_parts_full tensor_fates_full tensor_private_pool_end_unseen tensor_private_pools_full"},
 

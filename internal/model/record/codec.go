@@ -129,6 +129,10 @@ func (c codec) record(r Record) {
 			x.Made.add(smallMade)
 			x.Freed.add(smallFreed)
 		})
+		if c.d == nil || c.d.version > 7 {
+			c.uint(&r.Window.Length, &r.Window.Every)
+			c.bool(&r.Window.Open)
+		}
 	case *Heap: // read by decoder.record
 		c.e.heap(r)
 	case *Steps:

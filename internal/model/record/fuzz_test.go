@@ -122,7 +122,7 @@ func checkReader(t *testing.T, data []byte) {
 
 func FuzzReader(f *testing.F) {
 	for seed := range uint64(6) {
-		data := encoded(f, 16<<10, append(newMaker(seed).small(25), smallHeap(seed)...)...)
+		data := encoded(f, 16<<10, slices.Concat(newMaker(seed).small(25), smallHeap(seed), tensorWindow())...)
 		f.Add(data)
 		m := newMaker(100 + seed)
 		for range 4 {
@@ -145,7 +145,7 @@ func FuzzReader(f *testing.F) {
 // FuzzPayload has the fuzzer change nothing but what a checksum vouches for.
 func FuzzPayload(f *testing.F) {
 	for seed := range uint64(6) {
-		data := encoded(f, maxPayload, append(newMaker(seed).small(25), smallHeap(seed)...)...)
+		data := encoded(f, maxPayload, slices.Concat(newMaker(seed).small(25), smallHeap(seed), tensorWindow())...)
 		starts := blocksOf(f, data)
 		f.Add(data[starts[0]+blockHeaderSize:starts[1]], []byte{}, uint32(0))
 		half := (starts[0] + starts[1]) / 2

@@ -21,9 +21,10 @@ func TestGolden(t *testing.T) {
 		want = append(want, h)
 	}
 	want = append(want, tensorEvents()...)
+	want = append(want, tensorWindow()...)
 	data := encoded(t, 16<<10, want...)
-	snapshottest.Golden(t, "version7.rec", data)
-	if fileVersion != 7 {
+	snapshottest.Golden(t, "version8.rec", data)
+	if fileVersion != 8 {
 		t.Error("the golden file has another version's name")
 	}
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {
@@ -33,13 +34,13 @@ func TestGolden(t *testing.T) {
 
 // A recording of an older version is read: version 2 says nothing of users, version 3 has no
 // heaps, version 4 says of users nothing but their numbers, before version 6 heaps have no
-// modules, and before version 7 stacks have none. TestOlderTensors is about the operations
-// of tensors, which changed with version 7, too.
+// modules, before version 7 stacks have none and tensors no operations of their own, and before
+// version 8 there are no windows. TestOlderTensors is about the older operations of tensors.
 func TestOlderVersion(t *testing.T) {
 	for version := 2; version < fileVersion; version++ {
 		want := append(newMaker(42).records(150), objects()...)
 		for _, r := range want {
-			if s, ok := r.(*Stack); ok {
+			if s, ok := r.(*Stack); ok && version < 7 {
 				s.Modules = nil
 			}
 			if p, ok := r.(*Process); ok {
@@ -62,6 +63,9 @@ func TestOlderVersion(t *testing.T) {
 			for _, h := range Heaps(event.Process{PID: 4711, Start: event.StartUnit}, r) {
 				want = append(want, h)
 			}
+		}
+		if version > 6 {
+			want = append(want, tensorEvents()...)
 		}
 		data, err := os.ReadFile(fmt.Sprintf("testdata/version%d.rec", version))
 		if err != nil {

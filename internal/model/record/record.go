@@ -232,6 +232,18 @@ type Tensors struct {
 	Time uint64
 	// Allocators are those that changed.
 	Allocators []Allocator
+	// Window says that tensors have events in windows alone.
+	Window Window
+}
+
+// A Window is how tensors are traced in windows. The zero value says that they always are.
+type Window struct {
+	// Length and Every are nanoseconds that were asked for: how long each window lasts at least,
+	// and the time from the beginning of one to that of the next.
+	Length, Every uint64
+	// Open: a window begins at the Time of the record, which comes before the window's events.
+	// Otherwise the window ends then, if one is open, and later events of tensors do not count.
+	Open bool
 }
 
 // MaxAllocators is how many a Tensors should have at most: a larger one might not fit in

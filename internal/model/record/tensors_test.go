@@ -23,6 +23,7 @@ func TestTensorsRoundTrip(t *testing.T) {
 			Made: Tally{6, 7}, Freed: Tally{8, 9}}}},
 		most,
 	}
+	want = append(want, tensorWindow()...)
 	for _, r := range want {
 		if n, ok := bound(r); !ok || n > maxPayload {
 			t.Errorf("a record of up to %d bytes, %v", n, ok)
@@ -31,4 +32,12 @@ func TestTensorsRoundTrip(t *testing.T) {
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, encoded(t, maxPayload, want...)))); d != "" {
 		t.Error(d)
 	}
+}
+
+// tensorWindow returns the records of one window.
+func tensorWindow() []Record {
+	w := Window{Length: 2e9, Every: 60e9}
+	open := w
+	open.Open = true
+	return []Record{&Tensors{Window: w}, &Tensors{Time: 1e9, Window: open}, &Tensors{Time: 3e9, Window: w}}
 }

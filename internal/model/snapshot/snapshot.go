@@ -35,6 +35,8 @@ type Snapshot struct {
 	Heaps []Heap
 	// Steps are the training steps of processes, only when they were asked for.
 	Steps []Steps
+	// Windowed are the tensors that were seen in windows, only when they were asked for.
+	Windowed []Windowed
 	// Layout is where memory lies, only when it was asked for.
 	Layout *Layout
 	// Loss has one entry for each cause, zero ones included. Outputs show the
@@ -55,6 +57,8 @@ type Meta struct {
 	Start       time.Time     `json:"start"`        // when the probes were on
 	Duration    time.Duration `json:"duration_ns"`
 	Events      uint64        `json:"events"` // received from the kernel
+	// Windows says in which windows tensors were traced, nil if they were not, or always.
+	Windows *TensorWindows `json:"tensor_windows,omitempty"`
 }
 
 // A Sample is one call stack with one set of labels.

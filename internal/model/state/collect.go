@@ -28,7 +28,7 @@ func (s *State) collect(w Want) *collector {
 	v.snapshot.Meta = snapshot.Meta{
 		Version: s.trace.Version, CommandLine: s.trace.CommandLine, Target: s.trace.Target,
 		StackMode: s.trace.StackMode, Driver: s.trace.Driver, Start: s.trace.Start,
-		Duration: s.Time().Sub(s.trace.Start), Events: s.events,
+		Duration: s.Time().Sub(s.trace.Start), Events: s.events, Windows: s.TensorWindows(),
 	}
 	c := &collector{s: s, v: v, shown: s.processes.shown(s.now.Slept)}
 	v.wantsLive = w.Live
@@ -217,6 +217,7 @@ func (c *collector) describe(extra ...ledger.SiteKey) {
 	s, v := c.s, c.v
 	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), c.cutNotes()...)
 	v.snapshot.Notes = append(append(v.snapshot.Notes, s.shortages()...), v.partial.notes()...)
+	v.snapshot.Notes = append(v.snapshot.Notes, windowNotes(v.snapshot.Meta.Windows)...)
 	v.snapshot.Loss = s.loss()
 	v.names, v.whos = map[event.Process]string{}, map[event.Process]*snapshot.Who{}
 	for _, sites := range v.all() {
@@ -245,6 +246,9 @@ func (c *collector) describe(extra ...ledger.SiteKey) {
 	}
 	if v.want.Steps {
 		c.addSteps()
+	}
+	if v.want.Windows || v.want.Totals {
+		c.addWindows()
 	}
 	if v.want.Freed {
 		c.addFreed()

@@ -18,6 +18,7 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	if s.tensors.Partial() {
 		yield(&record.Tensors{Sample: totals.Sample})
 	}
+	s.windows.Keyframe(s.now.Time, func(r *record.Tensors) { yield(r) })
 	for id, x := range s.processes.known {
 		r := &record.Process{Process: id, Target: true, Name: x.name, FromStart: !s.AttachedLate(id), Program: x.program, User: x.user}
 		if x.who != nil {
@@ -55,7 +56,9 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	}
 	lost, now := s.lost, s.now
 	yield(&lost)
-	s.steps.Keyframe(func(r *record.Steps) { yield(r) }) // after the Loss, which ends the wait for stacks
+	if !s.windows.Active() { // else a window begins anew
+		s.steps.Keyframe(func(r *record.Steps) { yield(r) }) // after the Loss, which ends the wait for stacks
+	}
 	if s.read != nil {
 		yield(s.read) // which the new State compares with what is live now
 		s.wants.Reading = true

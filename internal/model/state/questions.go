@@ -16,7 +16,7 @@ func (s *State) WaitsForTime() bool {
 }
 
 // SawTensors reports whether there ever was a tensor.
-func (s *State) SawTensors() bool { return s.tensors.Seen() }
+func (s *State) SawTensors() bool { return s.tensors.Seen() || s.windows.Seen() }
 
 // Subjects are the processes whose figures a reading should have.
 func (s *State) Subjects() (out []record.Subject) {

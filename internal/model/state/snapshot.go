@@ -44,7 +44,7 @@ func (v *View) build(shapes *Shapes) *snapshot.Snapshot {
 	}
 	out.Samples = append(out.Samples, b.splitSamples()...)
 	out.Live = v.liveRows()
-	out.Freed, out.Steps = b.freed(), b.steps()
+	out.Freed, out.Steps, out.Windowed = b.freed(), b.steps(), b.windowed()
 	if v.layout != nil {
 		out.Layout = b.layout()
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/windows"
 )
 
 const (
@@ -45,6 +46,7 @@ type State struct {
 	peaks    *peaks
 	stacks   *stacks.Table
 	steps    *steps.Tracker
+	windows  *windows.Account // of tensors, if they are traced in windows
 	accounts *account.Accounts
 	groups   *groups
 	heaps    heaps
@@ -62,8 +64,8 @@ type State struct {
 	// pending is a reading whose moment the events have not reached, read the last one
 	// that was compared.
 	pending, read *record.Reading
-	// totals are what allocators report at a moment that the events have not reached, and
-	// filter the last record.Tensors without its Allocators.
+	// totals are what allocators report at a moment that the events have not reached, or the end
+	// of a window then, and filter the last record.Tensors without its Allocators.
 	totals *record.Tensors
 	filter record.Tensors
 	// categories are what tensors are for as the end of the recording knows it, nil where
@@ -130,6 +132,7 @@ func (s *State) init() {
 	s.stacks.User = s.processes.user
 	s.steps = steps.New(s.stacks.Frames)
 	s.steps.OnStep = s.onStep
+	s.windows = windows.New(s.steps)
 	s.gpus = &gpus{config: &s.trace, processes: s.processes, accounts: s.accounts}
 	s.groups = newGroups(s.gpus, s.stacks)
 	s.incidents = &incidents{state: s}
@@ -235,7 +238,7 @@ func (s *State) Apply(r record.Record) {
 	case *record.Tensors:
 		s.applyTotals()
 		s.filter = record.Tensors{Sample: r.Sample}
-		if s.totals = r; r.Time == 0 {
+		if s.totals = r; r.Time == 0 || r.Window.Open {
 			s.applyTotals()
 		}
 	case *record.Cut:
@@ -269,9 +272,12 @@ func (s *State) applyEvent(e *event.Event) {
 		s.ledger.Apply(e)
 		s.physical.Apply(e, "")
 		if e.Op == event.OpExec {
+			s.windows.ReplaceImage(e.Proc, e.Time)
 			s.steps.Forget(e.Proc)
 			s.heaps.forget(e.Proc)
 		}
+	case e.Op.Tensor() && s.windows.Active():
+		s.windows.Apply(e)
 	case e.Op.Tensor():
 		s.tensorEvent = e
 		s.tensors.Apply(e)
@@ -361,6 +367,7 @@ func (s *State) endProcess(id event.Process, e *event.Event) {
 		s.physical.Rows.Release(id)
 		s.tensors.Release(id)
 	}
+	s.windows.Exit(id, e.Time)
 	s.forget(s.processes.end(id, e.Time, s.ledger.Active(id) || s.physical.Rows.Active(id)))
 }
 
@@ -372,6 +379,7 @@ func (s *State) forget(dropped []event.Process) {
 		s.physical.Forget(id)
 		s.tensors.Forget(id)
 		s.steps.Forget(id)
+		s.windows.Forget(id)
 		s.heaps.forget(id)
 		delete(s.peaks.byProcess, id)
 	}
@@ -402,13 +410,19 @@ func (s *State) applyMoment(m *record.Moment) {
 	s.incidents.advance()
 }
 
-// applyTotals adds what allocators reported: the events have reached that moment. Events
-// from before it are older than the report, and those after it are later.
+// applyTotals adds what allocators reported, or begins or ends a window: the events have reached
+// that moment. Events from before it are older than the report, and those after it are later.
 func (s *State) applyTotals() {
-	if s.totals != nil {
-		s.tensors.ApplyRecord(s.totals)
-		s.totals = nil
+	r := s.totals
+	if r == nil {
+		return
 	}
+	s.totals = nil
+	if r.Window.Length == 0 {
+		s.tensors.ApplyRecord(r)
+		return
+	}
+	s.windows.Set(r.Window, r.Time)
 }
 
 // compare compares the pending reading with the memory of processes: the events have reached
@@ -464,6 +478,7 @@ func (s *State) sweep(r *record.Sweep) {
 	}
 	s.tensors.Freed(func(_ event.Process, by tensors.Freer, _ tensors.Freed) bool { return add(by.By) })
 	s.steps.Stacks(add)
+	s.windows.Stacks(add)
 	s.incidents.stacks(add)
 	if s.history != nil {
 		s.history.stacks(add)
@@ -520,6 +535,7 @@ func (s *State) ResetCounts() {
 		s.peaks.follow(id, s.Held(id))
 	}
 	s.steps.Reset()
+	s.windows.Reset(s.now.Time)
 	s.reset = true
 }
 
@@ -532,6 +548,9 @@ func (s *State) loss() []loss.Counter {
 	}
 	if s.tensors.Seen() {
 		out = append(append(out, s.tensors.Loss()...), s.steps.Loss()...)
+	}
+	if s.windows.Active() {
+		out = append(append(out, s.windows.Loss()...), s.steps.Loss()...)
 	}
 	out = append(append(out, s.stacks.Loss()...), lossUnknown.Counter(s.processes.refused), lossFolded.Counter(s.groups.folded))
 	if s.trace.Incidents > 0 {

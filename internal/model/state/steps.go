@@ -10,7 +10,7 @@ import (
 
 // processSteps are the training steps of a process on a device in a View.
 type processSteps struct {
-	steps.Report
+	*steps.Report
 	gpu    string            // label
 	frames [][]*record.Place // of each stack of Grown
 }
@@ -20,6 +20,9 @@ func (c *collector) addSteps() {
 	s := c.s
 	for _, r := range s.steps.Reports(s.trace.Boot) {
 		c.addName(r.Process)
+		if s.windows.Active() { // what was freed of tensors from before has no stack
+			r.Steps.Over, r.Steps.Gained, r.Steps.Grown, r.Grown = 0, 0, 0, nil
+		}
 		x := processSteps{Report: r, gpu: s.deviceLabel(r.Process, r.Device)}
 		for _, g := range r.Grown {
 			x.frames = append(x.frames, s.stacks.Frames(g.Stack))

@@ -22,8 +22,10 @@ type Totals struct {
 	// each GPU, by process.
 	Processes []snapshot.Process
 	Uses      []Use
-	Accounts  []snapshot.Account
-	GPUs      []GPUFigures
+	// Windowed are the tensors that were seen in windows, without rows.
+	Windowed []snapshot.Windowed
+	Accounts []snapshot.Account
+	GPUs     []GPUFigures
 	// OutOfMemory counts out-of-memory failures, by the label of the GPU. Calls of a thread
 	// that fail shortly after each other count as one. Failures that the thread recovered
 	// from count too. Latest has the latest failures, at most maxLatest.
@@ -111,6 +113,9 @@ func (v *View) Totals() *Totals {
 		out.Groups = append(out.Groups, *all[k])
 	}
 	out.Uses = v.uses()
+	for i := range v.windowed {
+		out.Windowed = append(out.Windowed, v.windowed[i].figures(v))
+	}
 	out.GPUs = v.gpus(out.Accounts)
 	return out
 }

@@ -22,6 +22,8 @@ type Want struct {
 	Driver bool
 	Steps  bool // the training steps of processes
 	Freed  bool // where tensors were freed
+	// Windows: the tensors that were seen in windows. Without windows nothing is added.
+	Windows bool
 	// Holders: the readings of heaps, and samples divided by holder. Without a reading
 	// nothing is added.
 	Holders bool
@@ -62,10 +64,11 @@ type View struct {
 	caches     []cache
 	partial    partial
 	// Where they are wanted.
-	steps  []processSteps
-	freed  []freed
-	layout *layout
-	totals totalsData
+	steps    []processSteps
+	windowed []windowed
+	freed    []freed
+	layout   *layout
+	totals   totalsData
 	// Of heaps.
 	heaps     []heapView
 	later     map[event.Process][]holders.Module // State.laterModules

@@ -20,6 +20,8 @@ type process struct {
 	stale     bool               // the step under way began before what is shown
 	devices   map[int32]*device  // by CUDA ordinal
 	onStep    func(int32, *span) // nil for none
+	onTensor  func(*tensor)      // nil for none
+	onBegin   func(whole bool)   // nil for none
 	growing   int                // stacks in the growth of all devices
 	// Growth counts from step number older, and later from newer.
 	older, newer uint64
@@ -77,7 +79,7 @@ func (p *process) enter(x *tensor, c call) {
 func (p *process) called(o optimizer, time uint64) {
 	switch {
 	case o == p.marker:
-		p.begin(time, !p.uncertain)
+		p.begin(time, p.began != 0 && !p.uncertain)
 	case p.marker == optimizer{} || p.others[o]:
 		p.marker = o
 		p.begin(time, false)
@@ -116,18 +118,28 @@ func (p *process) begin(time uint64, whole bool) {
 			p.older = p.steps
 		}
 	}
+	if p.onBegin != nil {
+		p.onBegin(whole && !p.stale)
+	}
 	p.began, p.uncertain, p.stale = time, false, false
 	clear(p.others)
+}
+
+// interrupt drops the step under way, and what is in use.
+func (p *process) interrupt() {
+	p.waiting, p.began, p.uncertain, p.stale, p.growing = nil, 0, false, false, 0
+	p.older, p.newer = p.steps, p.steps
+	clear(p.inside)
+	clear(p.others)
+	for _, d := range p.devices {
+		*d = device{last: d.last, total: d.total, growth: map[uint64]*growth{}, current: span{number: p.steps + 1}}
+	}
 }
 
 // add counts a tensor in the step under way. It is false if there is no room to count by
 // how much the tensor's stack grew.
 func (p *process) add(x *tensor) bool {
-	d := p.devices[x.device]
-	if d == nil {
-		d = &device{growth: map[uint64]*growth{}, current: span{number: p.steps + 1, begin: p.began}}
-		p.devices[x.device] = d
-	}
+	d := p.device(x.device)
 	d.inuse += x.bytes
 	d.current.Add(x.bytes, d.inuse)
 	if p.began == 0 {
@@ -146,6 +158,22 @@ func (p *process) add(x *tensor) bool {
 		g.changed, d.changed = true, append(d.changed, x.stack)
 	}
 	return true
+}
+
+// device returns the steps on a device, made if need be.
+func (p *process) device(index int32) *device {
+	d := p.devices[index]
+	if d == nil {
+		d = &device{growth: map[uint64]*growth{}, current: span{number: p.steps + 1, begin: p.began}}
+		p.devices[index] = d
+	}
+	return d
+}
+
+// hold counts bytes that are in use without having been made in a step.
+func (d *device) hold(bytes int64) {
+	d.inuse += bytes
+	d.current.PeakBytes, d.current.InuseBytes = max(d.current.PeakBytes, d.inuse), d.inuse
 }
 
 // end adds the step under way to the last ones.

@@ -28,10 +28,10 @@ type Growth struct {
 
 // Reports returns a report of each process and device that had tensors, in order. boot is
 // the wall-clock time at which CLOCK_MONOTONIC was zero.
-func (t *Tracker) Reports(boot time.Time) (out []Report) {
+func (t *Tracker) Reports(boot time.Time) (out []*Report) {
 	for id, p := range t.processes {
 		for index, d := range p.devices {
-			r := Report{Process: id, Device: index, Steps: snapshot.Steps{Begun: p.began != 0,
+			r := &Report{Process: id, Device: index, Steps: snapshot.Steps{Begun: p.marker != optimizer{},
 				Seen: int64(p.steps - p.hidden), Unsure: int64(p.unsure), Total: d.total, Over: int64(p.steps - p.older)}}
 			for _, s := range d.shown() {
 				r.Steps.Last = append(r.Steps.Last, snapshot.Step{Number: int64(s.number), Begin: boot.Add(time.Duration(s.begin)), Took: time.Duration(s.end - s.begin), Moved: s.Moved})
@@ -50,7 +50,7 @@ func (t *Tracker) Reports(boot time.Time) (out []Report) {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, func(a, b Report) int {
+	slices.SortFunc(out, func(a, b *Report) int {
 		return cmp.Or(a.Process.Compare(b.Process), cmp.Compare(a.Device, b.Device))
 	})
 	return out

@@ -61,6 +61,11 @@ type Tracker struct {
 	// OnStep, if set, is called with each step that ends. The last steps are reported
 	// again by a keyframe.
 	OnStep func(Step)
+	// OnTensor, if set, is called with each tensor that is counted: its bytes, negative for an
+	// end. OnBegin is called before the first tensor of a step is: whole says that the step
+	// before was one. A process's calls come in the order of its tensors.
+	OnTensor func(id event.Process, device int32, stack uint64, bytes int64)
+	OnBegin  func(id event.Process, whole bool)
 
 	frames    func(stack uint64) []*record.Place // nil for a stack that has not come
 	processes map[event.Process]*process
@@ -95,14 +100,10 @@ func New(frames func(stack uint64) []*record.Place) *Tracker {
 
 // Apply counts a tensor that began or ended by an event, nil if that is not known.
 func (t *Tracker) Apply(piece *tensors.Piece, e *event.Event) {
-	p := t.processes[piece.Proc]
+	p := t.process(piece.Proc)
 	if p == nil {
-		if len(t.processes) >= maxProcesses {
-			t.loss.Add(lossProcesses, 1)
-			return
-		}
-		p = newProcess()
-		t.add(piece.Proc, p)
+		t.loss.Add(lossProcesses, 1)
+		return
 	}
 	x := tensor{bytes: int64(piece.To - piece.From), stack: piece.Stack, device: piece.AllocatorDevice}
 	if piece.Ended {
@@ -123,10 +124,26 @@ func (t *Tracker) Apply(piece *tensors.Piece, e *event.Event) {
 	}
 }
 
+// process returns the steps of a process, made if need be, or nil when there is no room.
+func (t *Tracker) process(id event.Process) *process {
+	p := t.processes[id]
+	if p == nil && len(t.processes) < maxProcesses {
+		p = newProcess()
+		t.add(id, p)
+	}
+	return p
+}
+
 func (t *Tracker) add(id event.Process, p *process) {
 	t.processes[id] = p
 	if onStep := t.OnStep; onStep != nil {
 		p.onStep = func(device int32, x *span) { onStep(Step{id, device, x.number, x.begin, x.end}) }
+	}
+	if onTensor := t.OnTensor; onTensor != nil {
+		p.onTensor = func(x *tensor) { onTensor(id, x.device, x.stack, x.bytes) }
+	}
+	if onBegin := t.OnBegin; onBegin != nil {
+		p.onBegin = func(whole bool) { onBegin(id, whole) }
 	}
 }
 
@@ -212,6 +229,27 @@ func (t *Tracker) count(p *process, x *tensor, c call) {
 	if !p.add(x) {
 		t.loss.Add(lossGrowth, 1)
 	}
+	if p.onTensor != nil {
+		p.onTensor(x)
+	}
+}
+
+// Hold counts bytes of tensors whose beginnings were not seen, at once.
+func (t *Tracker) Hold(id event.Process, device int32, bytes int64) {
+	if p := t.process(id); p != nil {
+		p.device(device).hold(bytes)
+	}
+}
+
+// Interrupt says that the next tensors of a process were not seen, nor how these end. The step
+// under way is left out. Growth counts from the next step on.
+func (t *Tracker) Interrupt(id event.Process) {
+	p := t.processes[id]
+	if p == nil {
+		return
+	}
+	t.giveUp(p, len(p.waiting))
+	p.interrupt()
 }
 
 // Reset makes a report show only the steps that begin from now on. They keep their numbers.

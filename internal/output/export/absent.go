@@ -84,7 +84,7 @@ func outside(s *snapshot.Sample) string {
 var ofTensors = []string{"operator", "module", "module_path", "category", "category_from", "holder", "line", "library-line", "function"}
 
 // lacking says how to get what a page by names would show, if it was not recorded.
-func lacking(page *render.Page, names []string, samples []*snapshot.Sample, mode string) {
+func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *snapshot.Meta) {
 	for _, name := range []string{"user", "command"} {
 		l := label(name)
 		if slices.Contains(names, name) && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }) {
@@ -104,10 +104,13 @@ func lacking(page *render.Page, names []string, samples []*snapshot.Sample, mode
 		return s.Owner == "pytorch" && render.Class(s.Kind) == event.ClassDevice.String()
 	})
 	tensors := slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return isTensor(s) || s.Kind == render.Cached })
-	if pytorch && !tensors {
+	switch {
+	case m.Windows != nil:
+		page.Line("Here segments are whole: tensors were traced in windows only (--windows).")
+	case pytorch && !tensors:
 		page.Line("No tensors were recorded, only PyTorch's segments: trace with --tensors to see what is in them.")
 	}
-	if strings.HasPrefix(mode, "frame pointers") && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return stacks.Python(s.Stack) }) {
+	if strings.HasPrefix(m.StackMode, "frame pointers") && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return stacks.Python(s.Stack) }) {
 		page.Line("No Python frames were recorded: trace with --stacks unwind.")
 	}
 }

@@ -35,6 +35,10 @@ const JSONVersion = 2
 //	samples         [stack (indexes into locations, leaf first), labels, values]
 //	accounts        [pid, process, gpu, total, what the driver says, lines]
 //	allocators      [pid, process, gpu, segments: [class, counts and bytes]]
+//	windows         [pid, process, gpu, windows, steps, peak, rows: [stack
+//	                (indexes into locations), what was allocated, how long it
+//	                lived]], only where tensors were traced in windows: then
+//	                meta has tensor_windows too
 //	heaps           [pid, process, begin, end, reading], only where heaps were read
 //	live            [sample (index), address or handle (0x hex), size_bytes, time]
 //	loss            [name, help, value], those of value 0 too
@@ -75,6 +79,9 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	list(out, "live", s.Live, func(a *snapshot.Allocation) { out.live(a) })
 	if len(s.Heaps) > 0 {
 		list(out, "heaps", s.Heaps, func(h *snapshot.Heap) { out.value(h) })
+	}
+	if s.Meta.Windows != nil {
+		list(out, "windows", s.Windowed, func(x *snapshot.Windowed) { out.windowed(x, ids) })
 	}
 	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
 	list(out, "notes", s.Notes, func(n *string) { out.value(n) })
@@ -118,14 +125,22 @@ func index(s *snapshot.Snapshot) *ids {
 	for _, m := range s.Mappings {
 		addMapping(m)
 	}
-	for i := range s.Samples {
-		for _, l := range s.Samples[i].Stack {
+	add := func(stack []*snapshot.Location) {
+		for _, l := range stack {
 			if _, fresh := ids.location.Number(l); fresh {
 				ids.locations = append(ids.locations, l)
 				if l.Mapping != nil {
 					addMapping(l.Mapping)
 				}
 			}
+		}
+	}
+	for i := range s.Samples {
+		add(s.Samples[i].Stack)
+	}
+	for i := range s.Windowed {
+		for j := range s.Windowed[i].Rows {
+			add(s.Windowed[i].Rows[j].Sample.Stack)
 		}
 	}
 	return ids
@@ -150,6 +165,42 @@ func (w *jsonWriter) marshal(v any) []byte {
 		w.err = err
 	}
 	return b
+}
+
+// windowed writes the tensors of a process that were seen in windows.
+func (w *jsonWriter) windowed(x *snapshot.Windowed, ids *ids) {
+	rows := make([]jsonWindowedRow, 0, len(x.Rows))
+	for i := range x.Rows {
+		r := &x.Rows[i]
+		row := jsonWindowedRow{PeakBytes: r.Sample.PeakBytes, AllocBytes: r.Sample.AllocBytes, AllocObjects: r.Sample.AllocObjects,
+			StepBytes: r.StepBytes, StepObjects: r.StepObjects, Freed: r.Freed, Life: r.Life, Longest: r.Longest, Outlived: r.Outlived, OutlivedBytes: r.OutlivedBytes,
+			Operator: r.Sample.Operator, Module: r.Sample.Module, ModulePath: r.Sample.ModulePath}
+		for _, l := range r.Sample.Stack {
+			row.Stack = append(row.Stack, ids.location[l])
+		}
+		rows = append(rows, row)
+	}
+	w.value(struct {
+		*snapshot.Windowed
+		Rows []jsonWindowedRow `json:"rows"`
+	}{x, rows})
+}
+
+type jsonWindowedRow struct {
+	Stack         []int         `json:"stack"`
+	Operator      string        `json:"operator,omitempty"`
+	Module        string        `json:"module,omitempty"`
+	ModulePath    string        `json:"module_path,omitempty"`
+	PeakBytes     int64         `json:"peak_bytes"`
+	AllocBytes    int64         `json:"alloc_bytes"`
+	AllocObjects  int64         `json:"alloc_objects"`
+	StepBytes     int64         `json:"step_alloc_bytes"`
+	StepObjects   int64         `json:"step_alloc_objects"`
+	Freed         int64         `json:"freed_objects"`
+	Life          time.Duration `json:"mean_life_ns"`
+	Longest       time.Duration `json:"longest_life_ns"`
+	Outlived      int64         `json:"outlived_objects"`
+	OutlivedBytes int64         `json:"outlived_bytes"`
 }
 
 // sample writes a sample by the tables of labels and values.

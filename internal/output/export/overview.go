@@ -81,7 +81,8 @@ func (x *overview) show(page *render.Page) {
 	x.elsewhere(page)
 	x.allocators(page)
 	x.lines(page, samples)
-	lacking(page, []string{"line"}, samples, x.s.Meta.StackMode)
+	lacking(page, []string{"line"}, samples, &x.s.Meta)
+	x.windows(page)
 	page.Losses(x.s.Loss, nil)
 	about(page, x.s.Notes)
 	x.next(page)
@@ -401,6 +402,15 @@ func (x *overview) allocators(page *render.Page) {
 	}
 }
 
+// windows writes the tensors that were seen in windows, up to the end of the recording.
+func (x *overview) windows(page *render.Page) {
+	s := x.s
+	if x.o.Moment != nil {
+		s = x.o.Moment.End
+	}
+	windowsByLine(page, s, x.o)
+}
+
 // lines writes the lines of the program that hold most.
 func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 	all, _ := ownLines(slices.Concat(samples, x.end))
@@ -468,6 +478,9 @@ func (x *overview) next(page *render.Page) {
 	}
 	commands = append(commands, [][2]string{{"report " + x.o.File + " --by line" + at, "The stacks under each line"}, {"report " + x.o.File + " --by cause" + at, "What each byte is for, by the driver's call"}}...)
 	if x.o.Moment != nil {
+		if x.s.Meta.Windows != nil {
+			commands = append(commands, [2]string{"report " + x.o.File + " --windows", "The stacks of tensors in windows"})
+		}
 		commands = append(commands, [2]string{"convert " + x.o.File + " " + strings.TrimSuffix(x.o.File, ".gmt") + ".html", "All of it over time, as a page"})
 	}
 	nextCommands(page, append(commands, [2]string{"help terms", "What the words mean"}))

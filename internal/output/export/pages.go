@@ -25,6 +25,7 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	accounts(page, s.Accounts)
 	allocators(page, s.Allocators)
 	stackRows(page, s, "In use", held, o)
+	windowsByLine(page, s, o)
 	failures(page, s, o)
 	page.Losses(s.Loss, s.Notes)
 	return page.Flush("write table")
@@ -158,7 +159,7 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		}
 		by, samples := o.By.samples(s)
 		asked := slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside })
-		lacking(page, asked.names(), samples, s.Meta.StackMode)
+		lacking(page, asked.names(), samples, &s.Meta)
 		by.show(page, samples, s.Accounts, o.face(), n)
 	}
 	page.Losses(s.Loss, nil)

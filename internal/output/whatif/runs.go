@@ -187,6 +187,9 @@ func read(file string, f func(record.Record) error) (err error) {
 		if err == nil {
 			err = f(rec)
 		}
+		if t, ok := rec.(*record.Tensors); ok && t.Window.Length > 0 {
+			err = ErrWindows
+		}
 		if err != nil {
 			return fmt.Errorf("read %s: %w", file, err)
 		}
@@ -195,6 +198,9 @@ func read(file string, f func(record.Record) error) (err error) {
 
 // ErrTooLong says that a recording has more than may be repeated.
 var ErrTooLong = errors.New("the run is too long to repeat")
+
+// ErrWindows says that most tensors of a run were not seen.
+var ErrWindows = errors.New("it lacks the tensors between windows (--tensors-window), so that the run cannot be repeated: record with --tensors")
 
 // window is by how many nanoseconds events may be out of order.
 const window = 50_000_000

@@ -2,6 +2,7 @@ package whatif
 
 import (
 	"bytes"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -250,4 +251,13 @@ func BenchmarkPredict(b *testing.B) {
 		events += len(runs[0].Requests)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(events), "ns/event")
+}
+
+// A run whose tensors were seen in windows alone is not repeated.
+func TestWindows(t *testing.T) {
+	w := record.Window{Length: 2e9, Every: 60e9}
+	path := recordtest.File(t, &record.Trace{}, &record.Tensors{Window: w}, &event.Event{Op: event.OpTensorAlloc, Time: 1, Addr: 512, Size: 512, Proc: event.Process{PID: 1}})
+	if runs, err := Collect(path); !errors.Is(err, ErrWindows) || runs != nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v, %v", runs, err)
+	}
 }

@@ -37,6 +37,8 @@ type Options struct {
 	Follow  bool
 	Tensors bool // the tensor layer too
 	probes.TensorOptions
+	// Windows, with Tensors, limits that layer to windows.
+	Windows WindowOptions
 	// FreeStacks makes the frees of tensors have stacks too.
 	FreeStacks bool
 	API        probes.API
@@ -151,7 +153,7 @@ func Start(opts Options) (_ *Session, err error) {
 	}()
 	if s.tracer, err = probes.Open(probes.Options{
 		API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical,
-		Tensors: opts.Tensors, TensorOptions: opts.TensorOptions, FreeStacks: opts.FreeStacks,
+		Tensors: opts.Tensors, Windows: opts.Windows.wanted(), TensorOptions: opts.TensorOptions, FreeStacks: opts.FreeStacks,
 		Warn: s.warn, Stacks: s.frames, Meter: &s.meter,
 	}); err != nil {
 		return nil, err
@@ -175,6 +177,8 @@ func Start(opts Options) (_ *Session, err error) {
 	if s.allocators.wanted() {
 		s.apply(&record.Tensors{Sample: opts.TensorSample})
 	}
+	windows := windowOpener{s.sources}
+	windows.announce()
 	start := &starter{s.sources, s.ending}
 	start.expect()
 	s.run.Go(func() {
@@ -188,6 +192,7 @@ func Start(opts Options) (_ *Session, err error) {
 	if err := start.addTargets(prepared); err != nil {
 		return nil, err
 	}
+	s.run.Go(func() { windows.run(s.ending) })
 	s.ask()
 	go start.mend() // not waited for: it reads targets' file systems
 	return s, nil
@@ -257,7 +262,11 @@ func (s *Session) Stop() error {
 	s.ask()
 	s.allocators.report(at)
 	if s.opts.Tensors && !locked(s.store, (*state.State).SawTensors) {
-		s.warn("no tensors were seen: no traced process had PyTorch's own allocator hand out memory on a GPU (with backend:cudaMallocAsync, and with an allocator that is plugged in, each tensor is an allocation of CUDA's)")
+		in := ""
+		if s.opts.Windows.wanted() {
+			in = " in windows (--tensors-window)"
+		}
+		s.warn("no tensors were seen" + in + ": no traced process had PyTorch's own allocator hand out memory on a GPU (with backend:cudaMallocAsync, and with an allocator that is plugged in, each tensor is an allocation of CUDA's)")
 	}
 	s.apply(moment(at, true))
 	if s.recorder() != nil || s.opts.OutOfMemory != nil { // there may be no view any more

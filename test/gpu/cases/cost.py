@@ -247,6 +247,92 @@ def overhead_tensors(r):
             r.check("a step bound by the GPU takes at most 1.01 times as long", ratio["traced"] <= 1.01, note)
 
 
+# As many windows for their time as 2 s each minute are, in a run of four minutes instead of an hour.
+WINDOW, EVERY, WINDOW_PAIRS, WINDOW_MOST = 0.5, 15, 6, 1.005
+
+
+def by_stack(data, rows):
+    """Bytes by the functions of a stack, of (stack, bytes)."""
+    out = {}
+    for stack, n in rows:
+        names = tuple(line["function"] for index in stack for line in data["locations"][index]["lines"])
+        if n:
+            out[names] = out.get(names, 0) + n
+    return out
+
+
+@case("torch", alone=True)
+def overhead_windows(r):
+    """Tensors in windows, of a step that is bound by the CPU: stretches of time with gpumemtrace off and on in turn,
+    each with one window if it is on. Means count, because a window is a small part of the time. Then what stacks hold
+    at the peak of a step is compared with a trace of every tensor."""
+    flags = ("--tensors-window", f"{WINDOW}s", "--tensors-every", f"{EVERY}s")
+    p = Program(python("torch_train.py", "blocks", "8192", "512", "12", "8"))
+    t = None
+    try:
+        for name in "ready", "trained":
+            p.expect(name)
+            p.go()
+
+        def block():
+            p.expect("block")
+            p.go()
+            v = p.expect("time")
+            p.go()
+            return v
+
+        def stretch():
+            """Mean of the steps of as many blocks as fit."""
+            means, begin, took = [], time.perf_counter(), 0
+            while time.perf_counter() - begin + took < EVERY:
+                at = time.perf_counter()
+                means.append(block()["mean_ms"])
+                took = time.perf_counter() - at
+            return statistics.mean(means)
+
+        block()
+        times, seen = [stretch()], []
+        for _ in range(WINDOW_PAIRS):
+            t = Tracer(p.pid, r.path(), *flags, record=False)
+            times.append(stretch())
+            seen.append(t.stop().data["meta"]["tensor_windows"])
+            times.append(stretch())
+        off, on = times[::2], ratios(times)[::2]
+        r.note("mean step ms, off and on in turn", [round(x, 3) for x in times])
+        r.note("noise: ratios of neighbours without gpumemtrace", [round(b / a, 4) for a, b in zip(off, off[1:])])
+        r.note("ratios with it on", [round(x, 4) for x in on])
+        r.note("windows and their seconds", [(x["windows"], round(x["time_ns"] / 1e9, 3)) for x in seen])
+        r.check("each stretch had one window", all(x["windows"] == 1 for x in seen))
+        r.check(f"a step takes at most {WINDOW_MOST} times as long", statistics.mean(on) <= WINDOW_MOST,
+                f"mean {statistics.mean(on):.4f}, median {statistics.median(on):.4f} of {WINDOW_PAIRS}")
+
+        t = Tracer(p.pid, r.path("-peak"), "--tensors-window", f"{WINDOW}s", "--tensors-every", "2s")
+        for _ in range(6):
+            block()
+        s = t.stop()
+        t = Tracer(p.pid, r.path("-whole"), "--tensors", record=False)
+        for _ in range(2):
+            block()
+        whole = t.stop()
+        p.expect("block")
+        p.go("end")
+    finally:
+        p.kill()
+        if t:
+            t.process.kill()
+    x, = s.data["windows"]
+    r.note("windows, whole steps, peak, from before, reserved", [x[k] for k in ("windows", "steps", "peak_bytes", "before_bytes", "reserved_bytes")])
+    r.check("whole steps in two windows at least", x["windows"] >= 2 and x["whole_step"] and x["steps"] >= 2)
+    got = by_stack(s.data, [(row["stack"], row["peak_bytes"]) for row in x["rows"]])
+    want = by_stack(whole.data, [(y["stack"], y["values"]["peak_bytes"]) for y in whole.samples if y["labels"]["kind"] == "tensor"])
+    differ = sum(abs(got.get(k, 0) - want.get(k, 0)) for k in got.keys() | want.keys())
+    r.check("the peak of a step by stack is that of a whole trace, within 1 %", 0 < sum(want.values()) and differ <= sum(want.values()) / 100,
+            f"{differ} of {sum(want.values())} bytes differ, {len(got)} and {len(want)} stacks")
+    r.equal("no tensor is in use between windows", s.sum(kind="tensor"), 0)
+    lost = {k: n for k, n in s.loss().items() if k.startswith("window_")}
+    r.equal("tensors lost", lost, {})
+
+
 @case("torch", alone=True)
 def overhead_modules(r):
     """With every tensor's stack, and with the modules in it too: the step that is bound by the CPU."""

@@ -45,7 +45,7 @@ def out_of_memory(gib):
 
 
 def blocks(model, optimizer, tokens):
-    """Median step time in milliseconds, a block for each answer that is not 'end'. With 'python'
+    """Median and mean step time in milliseconds, a block for each answer that is not 'end'. With 'python'
     or 'all' PyTorch records its allocations with such stacks meanwhile."""
     while (answer := checkpoint("block")) != "end":
         if answer:
@@ -59,7 +59,7 @@ def blocks(model, optimizer, tokens):
         made = torch.cuda.memory_stats()["allocation.all.allocated"]
         if answer:
             torch.cuda.memory._record_memory_history(enabled=None)
-        checkpoint("time", median_ms=statistics.median(times), made=made, **numbers())
+        checkpoint("time", median_ms=statistics.median(times), mean_ms=statistics.mean(times), made=made, **numbers())
 
 
 def main():
