@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
@@ -120,7 +121,7 @@ func (s *search) process(pid int) (found []Leftover) {
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b Leftover) int { return int(a.offset) - int(b.offset) })
+	sorting.Stable(found, func(a, b Leftover) int { return int(a.offset) - int(b.offset) })
 	return found
 }
 

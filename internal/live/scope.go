@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Scope is the part of a status that is shown: a GPU, a process of it, an owner, a stack.
@@ -173,12 +174,12 @@ func (p *Status) Sort(by Sort, reverse bool) {
 	if reverse {
 		turn = -1
 	}
-	slices.SortStableFunc(p.Processes, func(a, b Process) int {
+	sorting.Stable(p.Processes, func(a, b Process) int {
 		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate), ByPeak: cmp.Compare(b.Peak, a.Peak),
 			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByObjects: cmp.Compare(b.LiveObjects, a.LiveObjects), ByName: cmp.Compare(a.Name, b.Name)}[by],
 			cmp.Compare(b.Held, a.Held), cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(b.Peak, a.Peak), cmp.Compare(a.PID, b.PID))
 	})
-	slices.SortStableFunc(p.Owners, func(a, b Owner) int {
+	sorting.Stable(p.Owners, func(a, b Owner) int {
 		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate),
 			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByName: cmp.Compare(a.Name, b.Name)}[by],
 			cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(a.Name, b.Name))

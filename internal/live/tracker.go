@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Window is how many snapshots back growth is measured.
@@ -178,8 +179,8 @@ func (t *Tracker) stacks(p *Status, l *Snapshot) {
 		}
 		p.Owners[i].add(&flow)
 	}
-	slices.SortFunc(p.Uses, func(a, b Use) int { return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU)) })
-	slices.SortFunc(p.Owners, func(a, b Owner) int {
+	sorting.Stable(p.Uses, func(a, b Use) int { return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU)) })
+	sorting.Stable(p.Owners, func(a, b Owner) int {
 		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Name, b.Name))
 	})
 }
@@ -296,7 +297,7 @@ func (t *Tracker) gpus(p *Status, s *snapshot.Snapshot) {
 		t.high[g.Label] = max(t.high[g.Label], g.Held)
 		g.Highest = t.high[g.Label]
 	}
-	slices.SortStableFunc(p.GPUs, func(a, b GPU) int {
+	sorting.Stable(p.GPUs, func(a, b GPU) int {
 		return cmp.Or(cmp.Compare(len(a.Label), len(b.Label)), cmp.Compare(a.Label, b.Label))
 	})
 }

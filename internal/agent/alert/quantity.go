@@ -3,13 +3,13 @@ package alert
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Subject is what a rule is about. What is not of it is zero.
@@ -176,7 +176,7 @@ func (q *quantity) measures(t *look) []measure {
 	for s, v := range sums {
 		out = append(out, measure{s, v})
 	}
-	slices.SortFunc(out, func(a, b measure) int { return compare(a.Subject, b.Subject) })
+	sorting.Stable(out, func(a, b measure) int { return compare(a.Subject, b.Subject) })
 	return out
 }
 

@@ -2,11 +2,11 @@ package state
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A cache is a process's caching allocator on a device.
@@ -60,7 +60,7 @@ func (s *State) caches(shown func(event.Process) bool) []cache {
 	for _, c := range found {
 		out = append(out, *c)
 	}
-	slices.SortFunc(out, func(a, b cache) int {
+	sorting.Stable(out, func(a, b cache) int {
 		return cmp.Or(a.id.Compare(b.id), cmp.Compare(a.device, b.device))
 	})
 	return out
