@@ -64,7 +64,7 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 		sample := &profile.Sample{
 			Location: m.stack,
 			Value:    make([]int64, len(sampleTypes)),
-			Label:    labels(&m.Labels, several),
+			Label:    labels(m.Labels, several),
 		}
 		for i, v := range sampleTypes {
 			sample.Value[i] = *v.Of(&m.Values)
@@ -80,7 +80,7 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 }
 
 func labels(l *snapshot.Labels, several bool) map[string][]string {
-	m := make(map[string][]string, len(snapshot.AllLabels))
+	m := map[string][]string{} // most samples have few of them
 	for i := range snapshot.AllLabels {
 		label := &snapshot.AllLabels[i]
 		if text := label.Get(l); text != "" && (several || !label.PerRun) {
@@ -93,7 +93,7 @@ func labels(l *snapshot.Labels, several bool) map[string][]string {
 // A sum adds up the samples with one stack and one set of labels.
 type sum struct {
 	stack []*profile.Location // leaf first
-	snapshot.Labels
+	*snapshot.Labels
 	snapshot.Values
 }
 
@@ -102,8 +102,9 @@ type sum struct {
 func (t *tables) sums(samples []snapshot.Sample) []*sum {
 	type key struct {
 		labels snapshot.Labels
-		stack  string
+		stack  int
 	}
+	numbers, stacks := map[string]int{}, [][]*profile.Location{}
 	byKey := make(map[key]*sum, len(samples))
 	var out []*sum
 	var id []byte
@@ -115,10 +116,15 @@ func (t *tables) sums(samples []snapshot.Sample) []*sum {
 			loc := t.location(l)
 			id, stack = binary.AppendUvarint(id, loc.ID), append(stack, loc)
 		}
-		k := key{s.Labels, string(id)}
+		n, ok := numbers[string(id)]
+		if !ok {
+			n = len(stacks)
+			numbers[string(id)], stacks = n, append(stacks, slices.Clone(stack))
+		}
+		k := key{s.Labels, n}
 		m := byKey[k]
 		if m == nil {
-			m = &sum{Labels: s.Labels, stack: slices.Clone(stack)}
+			m = &sum{Labels: &s.Labels, stack: stacks[n]}
 			byKey[k] = m
 			out = append(out, m)
 		}
@@ -137,7 +143,7 @@ func compare(a, b *sum) int {
 	); c != 0 {
 		return c
 	}
-	if c := a.Labels.Compare(&b.Labels); c != 0 {
+	if c := a.Labels.Compare(b.Labels); c != 0 {
 		return c
 	}
 	return slices.CompareFunc(a.stack, b.stack, compareLocations)

@@ -222,9 +222,7 @@ func TestHammer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.reader.ring.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	tr.reader.flush()
 	wg.Wait()
 	var called, received uint64
 	for _, api := range []string{"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync"} {

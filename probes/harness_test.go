@@ -125,9 +125,7 @@ func (tr *trace) target(pid int) []Library {
 func (tr *trace) drain() []event.Event {
 	tr.Helper()
 	tr.events = nil
-	if err := tr.reader.ring.Flush(); err != nil {
-		tr.Fatal(err)
-	}
+	tr.reader.flush()
 	if err := tr.Run(tr, nil); err != nil {
 		tr.Fatal(err)
 	}

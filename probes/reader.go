@@ -1,18 +1,17 @@
 package probes
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/ring"
 )
 
 const (
@@ -29,30 +28,26 @@ const (
 
 // A reader reads the ring buffer.
 type reader struct {
-	ring    *ringbuf.Reader
-	waiter  *waiter
-	targets *targets
-	loss    *loss.Set
+	ring     *ring.Reader
+	targets  *targets
+	loss     *loss.Set
+	flushing atomic.Bool
 }
 
 func openReader(events *ebpf.Map, x *targets, lost *loss.Set) (r *reader, err error) {
 	r = &reader{targets: x, loss: lost}
-	if r.ring, err = ringbuf.NewReader(events); err != nil {
+	if r.ring, err = ring.Open(events.FD(), int(events.MaxEntries())); err != nil {
 		return nil, fmt.Errorf("read events: %w", err)
-	}
-	if r.waiter, err = newWaiter(events.FD()); err != nil {
-		r.ring.Close()
-		return nil, err
 	}
 	return r, nil
 }
 
 // run passes records on until flush, and then those that are left.
 func (r *reader) run(d *decoder, h Handler, afterBatch func(until time.Duration)) error {
-	var rec ringbuf.Record
-	r.ring.SetDeadline(time.Now()) // ReadInto does not wait
-	last := time.Now()             // of the last event
+	var rec []byte
+	last := time.Now() // of the last event
 	for {
+		flushing := r.flushing.Load()
 		var until time.Duration
 		var n int
 		var err error
@@ -63,13 +58,13 @@ func (r *reader) run(d *decoder, h Handler, afterBatch func(until time.Duration)
 			}
 		})
 		switch {
-		case errors.Is(err, ringbuf.ErrFlushed):
-			return nil
 		case err != nil:
 			return fmt.Errorf("read events: %w", err)
-		}
-		if until == 0 {
+		case until == 0:
 			continue
+		case flushing:
+			r.flushing.Store(false)
+			return nil
 		}
 		now, interval := time.Now(), pollInterval
 		if n > 0 {
@@ -78,7 +73,7 @@ func (r *reader) run(d *decoder, h Handler, afterBatch func(until time.Duration)
 		if now.Sub(last) >= idleAfter {
 			interval = clock.Until(idleInterval)
 		}
-		if err := r.waiter.wait(interval); err != nil {
+		if err := r.ring.Wait(interval, r.flushing.Load); err != nil {
 			return err
 		}
 	}
@@ -86,19 +81,20 @@ func (r *reader) run(d *decoder, h Handler, afterBatch func(until time.Duration)
 
 // batch passes n records on. There are no more from before the time until, or, if that is 0, more
 // are waiting.
-func (r *reader) batch(d *decoder, rec *ringbuf.Record, h Handler) (n int, until time.Duration, err error) {
+func (r *reader) batch(d *decoder, rec *[]byte, h Handler) (n int, until time.Duration, err error) {
 	looked, came := clock.Monotonic(), false // since then
 	for n < maxBatch {
-		err := r.ring.ReadInto(rec)
+		next, ok, err := r.ring.Read(*rec)
 		switch {
-		case err == nil:
+		case err != nil:
+			return n, 0, err
+		case ok:
+			*rec = next
 			n, came = n+1, true
-			if d.decode(rec.RawSample, h) != nil {
+			if d.decode(next, h) != nil {
 				r.loss.Add(lossMalformed, 1)
 			}
-			r.targets.MarkRead(d.user, rec.RawSample)
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return n, 0, err
+			r.targets.MarkRead(d.user, next)
 		case came: // and more may have come since the ring buffer was empty
 			looked, came = clock.Monotonic(), false
 		default:
@@ -109,13 +105,10 @@ func (r *reader) batch(d *decoder, rec *ringbuf.Record, h Handler) (n int, until
 }
 
 // flush makes run return once the ring buffer is empty.
-func (r *reader) flush() error {
-	err := r.ring.Flush()
-	r.waiter.wake()
-	return err
+func (r *reader) flush() {
+	r.flushing.Store(true)
+	r.ring.Wake()
 }
-
-func (r *reader) close() error { return errors.Join(r.ring.Close(), r.waiter.close()) }
 
 // A follower passes events on to a Handler. Before that it updates the libraries of a process by
 // its fork, exec or exit, and after that the StackTaker.

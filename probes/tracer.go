@@ -170,7 +170,7 @@ func (t *Tracer) Run(h Handler, afterBatch func(until time.Duration)) error {
 }
 
 // Wake makes Run read the events that there are now. It has no effect just before Run waits.
-func (t *Tracer) Wake() { t.reader.waiter.wake() }
+func (t *Tracer) Wake() { t.reader.ring.Wake() }
 
 // ForgetStacks makes the kernel side send these stacks again with their next event. An event that
 // it sent before may still name one.
@@ -239,7 +239,7 @@ func (t *Tracer) Stop() error {
 		t.opts.Stacks.Drain() // into the ring buffer
 	}
 	if t.reader != nil {
-		err = errors.Join(err, t.reader.flush())
+		t.reader.flush()
 	}
 	return err
 }
@@ -265,7 +265,7 @@ func (t *Tracer) halt() error {
 func (t *Tracer) Close() error {
 	err := errors.Join(t.halt(), t.libs.closeAll())
 	if t.reader != nil {
-		err = errors.Join(err, t.reader.close())
+		err = errors.Join(err, t.reader.ring.Close())
 	}
 	t.system.close()
 	if t.targets != nil {

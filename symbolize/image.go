@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/lru"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -40,10 +42,11 @@ type image struct {
 	blamed bool // its debug information was counted as too large or malformed
 	ours   bool // path is one of our own file system
 	syms   *symtab
-	lines  *dwarfIndex // nil if there is none
-	goTab  *goTable    // only where symbols were stripped; may be nil
-	reason reason      // why syms is nil
-	cost   int64       // bytes of syms and lines; 0 while they are not loaded
+	lines  *dwarfIndex   // nil if there is none
+	goTab  *goTable      // only where symbols were stripped; may be nil
+	reason reason        // why syms is nil
+	cost   int64         // bytes of syms and lines; 0 while they are not loaded
+	took   time.Duration // to load them, until indexes knows
 }
 
 // newImage reads the headers of the size bytes of file, which r maps. It does
@@ -88,6 +91,7 @@ func (im *image) load() {
 		im.reason = fileClosed
 		return
 	}
+	defer func(began time.Time) { im.took += time.Since(began) }(time.Now())
 	im.findDebug()
 	im.reason = none
 	b := &builder{}
@@ -126,37 +130,65 @@ func (im *image) unload() {
 	im.mu.Unlock()
 }
 
-// maxIndexes bounds the images with indexes in memory.
-const maxIndexes = 1 << 10
+const (
+	// maxIndexes bounds the images with indexes in memory.
+	maxIndexes = 1 << 10
+	// restAfter is how long indexes are kept that nobody uses, or restPerLoad times as long as
+	// it took to make them: to make them again takes a twentieth of the time at most.
+	restAfter   = 5 * time.Second
+	restPerLoad = 20
+	// largeIndexes is how many bytes of indexes are returned to the system at once.
+	largeIndexes = 4 << 20
+)
 
-// indexes bounds the memory of all images' indexes.
+// indexes bounds the memory of all images' indexes. Names are wanted when new stacks are
+// shown, so most of the time no index is of use.
 type indexes struct {
 	mu    sync.Mutex
 	max   int64
 	total int64
 	costs *lru.Cache[*image, int64]
+	took  time.Duration // to make those that are there
+	rest  *time.Timer   // calls unloadAll
 }
 
 func newIndexes(max int64) *indexes {
 	x := &indexes{max: max}
-	x.costs = lru.New(maxIndexes, func(im *image, cost int64) {
-		x.total -= cost
-		im.unload()
-	})
+	x.costs = lru.New(maxIndexes, x.forget)
+	x.rest = time.AfterFunc(restAfter, x.unloadAll)
 	return x
 }
 
-// use marks im as used, and unloads others while the total is over the limit.
-// The caller does not hold im.mu.
-func (x *indexes) use(im *image, cost int64) {
+func (x *indexes) forget(im *image, cost int64) {
+	x.total -= cost
+	im.unload()
+}
+
+func (x *indexes) unloadAll() {
+	x.mu.Lock()
+	all, bytes := x.costs, x.total
+	x.costs, x.total, x.took = lru.New(maxIndexes, x.forget), 0, 0
+	x.mu.Unlock()
+	all.Forget = func(im *image, _ int64) { im.unload() }
+	all.Clear()
+	if bytes > largeIndexes {
+		debug.FreeOSMemory()
+	}
+}
+
+// use marks im as used, and unloads others while the total is over the limit. To make its
+// indexes took so long since the last call. The caller does not hold im.mu.
+func (x *indexes) use(im *image, cost int64, took time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	before, _ := x.costs.Get(im)
 	x.total += cost - before
+	x.took += took
 	x.costs.Put(im, cost)
 	for x.total > x.max && x.costs.Len() > 1 {
 		x.costs.Evict()
 	}
+	x.rest.Reset(max(restAfter, restPerLoad*x.took))
 }
 
 // vdsoPath is how maps shows the kernel's own shared object, which is in no

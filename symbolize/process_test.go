@@ -165,6 +165,25 @@ func TestIndexMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// Indexes that nobody uses are dropped, and made again when they are wanted.
+func TestIndexesRest(t *testing.T) {
+	exe, _ := buildWithLibrary(t)
+	tg := start(t, exe)
+	s := newSymbolizer(t, Config{})
+	for range 2 {
+		if got := names(s.Resolve(s.Locate(tg.pid, tg.at["main"], Exact))); got != "main" {
+			t.Errorf("got %s, want main", got)
+		}
+		if x := s.indexes; x.costs.Len() != 1 || x.total == 0 || x.took == 0 {
+			t.Errorf("%d indexes of %d bytes, made in %v", x.costs.Len(), x.total, x.took)
+		}
+		s.indexes.unloadAll()
+		if x := s.indexes; x.costs.Len() != 0 || x.total != 0 || x.took != 0 {
+			t.Errorf("%d indexes of %d bytes, made in %v, are kept", x.costs.Len(), x.total, x.took)
+		}
+	}
+}
+
 // Debug information over the limit costs the lines, not the names.
 func TestDebugInformationIsBounded(t *testing.T) {
 	tg := start(t, buildShapes(t, "-g"))

@@ -144,9 +144,10 @@ func (im *image) resolve(addr uint64, m *mapping) ([]snapshot.Line, reason) {
 		}
 	}
 	im.measure()
-	cost, reason := im.cost, im.reason
+	cost, reason, took := im.cost, im.reason, im.took
+	im.took = 0
 	im.mu.Unlock()
-	im.s.indexes.use(im, cost)
+	im.s.indexes.use(im, cost, took)
 
 	switch {
 	case len(lines) > 0:

@@ -148,6 +148,7 @@ func (s *Symbolizer) Close() {
 	s.processes.Clear()
 	s.mu.Unlock()
 	s.files.close()
+	s.indexes.rest.Stop()
 }
 
 // Locate finds the mapping of an address of the process pid, as the tracer's

@@ -19,7 +19,7 @@ func main() {
 	// This runs beside production jobs for days: memory is worth more than the
 	// little time its garbage collection takes.
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
+		debug.SetGCPercent(25)
 	}
 	dumpOnSignal()
 	defer func() { _ = removal.All() }() // in a panic

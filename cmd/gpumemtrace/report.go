@@ -187,7 +187,6 @@ const smallMemory = 160 << 20
 // little time, and the file takes no more memory than it is worth.
 func collectFor(file fs.FileInfo) {
 	if file.Size() < smallFile {
-		debug.SetGCPercent(25)
 		debug.SetMemoryLimit(smallMemory)
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -51,7 +50,6 @@ func newWhatif() *cobra.Command {
 					return err
 				}
 			}
-			debug.SetGCPercent(25) // what is collected stays to the end
 			runs, err := whatif.Collect(args[0])
 			if err != nil {
 				return err

@@ -18,7 +18,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
-// An agent among 500 processes with a million live allocations takes less than 400 MB. Each
+// An agent among 500 processes with a million live allocations takes less than 250 MB. Each
 // allocation is in its metrics, or its event is counted as lost. The test prints what the
 // agent takes while nothing happens, how long metrics and a profile take, and what 250
 // programs a second that do not use CUDA cost it.
@@ -27,7 +27,7 @@ func TestCrowd(t *testing.T) {
 		processes = 500
 		each      = 2000 // live allocations
 		bytes     = 512  // of an allocation
-		most      = 400  // MB
+		most      = 250  // MB
 		stacks    = 16   // of a process
 		all       = processes * each
 	)

@@ -2,8 +2,8 @@ package ledger
 
 import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
-// A row is one live allocation. It has no pointer, so that the garbage
-// collector need not look at millions of them.
+// A row is one live allocation, as a rowTable has it: without a pointer, so that the
+// garbage collector need not look at millions of them.
 type row struct {
 	size, time uint64
 	site       uint32 // index into siteTable.all
@@ -14,7 +14,7 @@ type row struct {
 // An allocTable has the allocations of one process that have an address.
 type allocTable struct {
 	p      *process
-	live   [event.NumSpaces]map[uint64]row
+	live   [event.NumSpaces]rowTable
 	extra  [event.NumSpaces]map[uint64]extraRow // beyond MaxLive
 	opened map[uint64]uint32                    // references beyond the first, by address in SpacePointer
 
@@ -26,8 +26,8 @@ type allocTable struct {
 
 func newAllocTable(p *process) allocTable {
 	t := allocTable{p: p, opened: map[uint64]uint32{}}
-	for space := range t.live {
-		t.live[space], t.extra[space] = map[uint64]row{}, map[uint64]extraRow{}
+	for space := range t.extra {
+		t.extra[space] = map[uint64]extraRow{}
 	}
 	return t
 }
@@ -53,7 +53,7 @@ func (t *allocTable) alloc(e *event.Event) {
 		t.addUnknown(e.Size)
 		return
 	}
-	if old, ok := t.live[e.Space][e.Addr]; ok {
+	if old, ok := t.live[e.Space].get(e.Addr); ok {
 		p.loss.Add(lossReplaced, 1)
 		if old.time > e.Time {
 			return // this one ended before the one that is there began
@@ -86,7 +86,7 @@ func (t *allocTable) alloc(e *event.Event) {
 		}
 		p.graphs.add(r.owner, 1)
 	}
-	t.live[e.Space][e.Addr] = r
+	t.live[e.Space].put(e.Addr, &r)
 	p.contexts.all[ctx].live++
 	p.addRows(1)
 	p.sites.add(s, w)
@@ -110,10 +110,10 @@ func (t *allocTable) removeFromOwners(r *row, k event.Kind) {
 // open applies OpOpen. cuIpcOpenMemHandle's documentation: a handle that is
 // open in the context gives the pointer that it has, and one more reference.
 func (t *allocTable) open(e *event.Event) {
-	r, ok := t.live[event.SpacePointer][e.Addr]
+	r, ok := t.live[event.SpacePointer].get(e.Addr)
 	if ok = ok && t.p.sites.all[r.site].Kind == event.KindImported; ok && e.Time < r.time {
 		r.time = e.Time // what came first was opened second
-		t.live[event.SpacePointer][e.Addr] = r
+		t.live[event.SpacePointer].put(e.Addr, &r)
 	}
 	if x, beyond := t.extra[event.SpacePointer][e.Addr]; beyond {
 		ok = x.kind() == event.KindImported
@@ -148,7 +148,7 @@ func (t *allocTable) free(e *event.Event) {
 	if e.Space == event.SpaceArray {
 		t.p.vmm.endParts(e.Addr, e.Time)
 	}
-	if r, ok := t.live[e.Space][e.Addr]; ok {
+	if r, ok := t.live[e.Space].get(e.Addr); ok {
 		if r.time > e.Time {
 			t.p.loss.Add(lossStale, 1)
 		} else if !t.close(e.Space, e.Addr) {
@@ -173,7 +173,7 @@ func (t *allocTable) free(e *event.Event) {
 // end ends the allocation that has the row r.
 func (t *allocTable) end(space event.Space, addr uint64, r *row) {
 	p, s := t.p, t.p.sites.all[r.site]
-	delete(t.live[space], addr)
+	t.live[space].remove(addr)
 	t.removeReferences(space, addr)
 	p.addRows(-1)
 	p.sites.add(s, p.l.opt.weigh(r.size).negative())
@@ -192,8 +192,8 @@ func (t *allocTable) removeReferences(space event.Space, addr uint64) {
 
 // endRows ends the live allocations not newer than at that match.
 func (t *allocTable) endRows(at uint64, match func(*row) bool) {
-	for space, rows := range t.live {
-		for addr, r := range rows {
+	for space := range t.live {
+		for addr, r := range t.live[space].all {
 			if r.time <= at && match(&r) {
 				t.end(event.Space(space), addr, &r)
 			}

@@ -63,8 +63,8 @@ func (p *process) contextEnd(e *event.Event) *contextEnd {
 	}
 	x := &contextEnd{sole: ev.Sole, fates: map[uint32]fate{}}
 	went := blocksOf(ev.Gone)
-	for space, rows := range p.allocs.live {
-		for addr, r := range rows {
+	for space := range p.allocs.live {
+		for addr, r := range p.allocs.live[space].all {
 			if r.time > e.Time || r.ctx == ctxNone {
 				continue
 			}
@@ -85,7 +85,7 @@ func (p *process) contextEnd(e *event.Event) *contextEnd {
 // endGone ends the allocations whose memory went.
 func (t *allocTable) endGone(x *contextEnd) {
 	for _, at := range x.gone {
-		r := t.live[at.Space][at.Addr]
+		r, _ := t.live[at.Space].get(at.Addr)
 		t.end(at.Space, at.Addr, &r)
 	}
 }

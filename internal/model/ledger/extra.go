@@ -3,7 +3,7 @@ package ledger
 import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
 // An extraRow is one live allocation beyond MaxLive: enough of it to keep the
-// totals right at its end, in a third of a row's bytes. Its bytes count at its
+// totals right at its end, in fewer bytes than a row. Its bytes count at its
 // kind's synthetic site. It has no time, so a stale free that races with the
 // reuse of its address ends it.
 //

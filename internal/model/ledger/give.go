@@ -170,7 +170,7 @@ func (t *allocTable) demote(x *item) {
 		return
 	}
 	p.changed(p.allocation(x), true)
-	delete(t.live[x.space], x.addr)
+	t.live[x.space].remove(x.addr)
 	t.removeFromOwners(r, s.Kind)
 	extra := extraOf(s.Kind, r.ctx, r.size)
 	t.extra[x.space][x.addr] = extra
@@ -313,7 +313,7 @@ func (p *process) moveToSynthetic(sites []uint32) {
 			x.ph.site = id
 			moved[x.ph] = true
 		} else {
-			p.allocs.live[x.space][x.addr] = x.row
+			p.allocs.live[x.space].put(x.addr, &x.row)
 		}
 		p.sites.move(from, into, p.l.opt.weigh(x.row.size))
 		p.changed(p.allocation(&x), false)

@@ -149,11 +149,12 @@ func (t *graphTable) move(e *event.Event) {
 	l.visited += rows
 	to := t.index(e)
 	n := 0
-	for _, live := range t.p.allocs.live {
-		for addr, r := range live {
+	for space := range t.p.allocs.live {
+		live := &t.p.allocs.live[space]
+		for addr, r := range live.all {
 			if t.has(from, &r) {
 				r.owner = to
-				live[addr] = r
+				live.put(addr, &r)
 				n++
 			}
 		}

@@ -213,8 +213,8 @@ func (p *process) captureOf(r *row) *capture {
 
 // rows rebuilds the allocations of one phase, with their references.
 func (k *keyframe) rows(when phase) {
-	for space, rows := range k.p.allocs.live {
-		for addr, r := range rows {
+	for space := range k.p.allocs.live {
+		for addr, r := range k.p.allocs.live[space].all {
 			if k.Done {
 				return
 			}

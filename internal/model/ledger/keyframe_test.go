@@ -89,8 +89,8 @@ func (l *Ledger) orphans() bool {
 				if g.handle != 0 || c.graph != uint32(i) || i == 0 {
 					continue
 				}
-				for _, rows := range p.allocs.live {
-					for _, r := range rows {
+				for space := range p.allocs.live {
+					for _, r := range p.allocs.live[space].all {
 						if p.sites.all[r.site].Kind == event.KindGraph && r.owner == uint32(i) && (r.time < c.time || p.detached(r.site)) {
 							return true
 						}

@@ -187,8 +187,8 @@ type item struct {
 
 // items yields the allocations that have a row.
 func (p *process) items(yield func(item) bool) {
-	for space, rows := range p.allocs.live {
-		for addr, r := range rows {
+	for space := range p.allocs.live {
+		for addr, r := range p.allocs.live[space].all {
 			if !yield(item{event.Space(space), addr, r, nil}) {
 				return
 			}

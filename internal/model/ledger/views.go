@@ -172,7 +172,7 @@ func (l *Ledger) Extents(proc event.Process) (all []Extent) {
 			all = append(all, Extent{from, to, s, time})
 		}
 	}
-	for addr, r := range p.allocs.live[event.SpacePointer] {
+	for addr, r := range p.allocs.live[event.SpacePointer].all {
 		add(addr, addr+r.size, r.time, r.site)
 	}
 	p.vmm.eachMapping(func(m *mapping) {

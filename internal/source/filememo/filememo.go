@@ -155,10 +155,13 @@ func (m *Memo) name(f File) (string, error) {
 		h.Write(number[:])
 	}
 	h.Write([]byte(m.kind))
+	end := make([]byte, min(ends, f.Size))
 	for _, at := range []int64{0, max(0, f.Size-ends)} {
-		if _, err := io.Copy(h, io.NewSectionReader(f, at, min(ends, f.Size))); err != nil {
+		n, err := f.ReadAt(end, at)
+		if err != nil && err != io.EOF {
 			return "", fmt.Errorf("read an end of the file: %w", err)
 		}
+		h.Write(end[:n])
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -177,8 +177,8 @@ func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
 const largeAnalysis = 100 * time.Millisecond
 
 // analysisGC is the garbage collector's percentage during an analysis that the start waits
-// for. At half of it, which is the usual setting, collection would take a third of the
-// analysis's time.
+// for. At half of it, collection would take a third of the analysis's time. The usual setting
+// is a quarter.
 const analysisGC = 100
 
 // synchronize reads the mappings of a process. If it is given fresh ones, it adds them to

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,7 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/ring"
 )
 
 // copyProgram unwinds a copy (bpf/unwind.bpf.c).
@@ -37,7 +37,7 @@ const (
 // kernel side sent the memory that the unwind may read. After an analysis of the process,
 // the same kernel code unwinds that memory.
 type copies struct {
-	reader   *ringbuf.Reader
+	reader   *ring.Reader
 	done     chan struct{}     // closed when read has ended
 	failed   atomic.Uint64     // copies that could not be unwound
 	consumed map[uint32]uint64 // bytes so far, by the number of their user
@@ -53,10 +53,10 @@ func (u *Unwinder) startCopies() error {
 	return u.copies.start(u.kernel.maps["copies"], u.unwindCopies)
 }
 
-// start passes the copies that come through ring to unwind, in batches, until the reader
+// start passes the copies that come through a ring buffer to unwind, in batches, until the reader
 // is closed.
-func (c *copies) start(ring *ebpf.Map, unwind func(batch [][]byte)) (err error) {
-	if c.reader, err = ringbuf.NewReader(ring); err != nil {
+func (c *copies) start(from *ebpf.Map, unwind func(batch [][]byte)) (err error) {
+	if c.reader, err = ring.Open(from.FD(), int(from.MaxEntries())); err != nil {
 		return fmt.Errorf("read copied stacks: %w", err)
 	}
 	c.done, c.consumed = make(chan struct{}), map[uint32]uint64{}
@@ -68,33 +68,42 @@ func (c *copies) start(ring *ebpf.Map, unwind func(batch [][]byte)) (err error) 
 }
 
 func (c *copies) read(unwind func(batch [][]byte)) {
-	r := c.reader
 	var asked []chan struct{} // requests from before the current read
 	for {
 		asked = append(asked, c.requests()...)
-		r.SetDeadline(time.Time{})
-		var batch [][]byte
-		var err error
-		for len(batch) < maxCopies {
-			var next ringbuf.Record
-			if next, err = r.Read(); err != nil {
-				break
-			}
-			batch = append(batch, next.RawSample)
-			r.SetDeadline(time.Now()) // only copies that are there already
-		}
+		batch, more, err := c.batch()
 		unwind(batch)
-		switch {
-		case errors.Is(err, ringbuf.ErrFlushed):
+		if err == nil && !more {
 			for _, w := range asked {
 				close(w)
 			}
 			asked = nil
-			c.flushAgain()
-		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+			err = c.reader.Wait(0, c.wanted)
+		}
+		if err != nil {
 			return
 		}
 	}
+}
+
+// batch returns the copies that are there, and whether there may be more.
+func (c *copies) batch() (batch [][]byte, more bool, err error) {
+	for len(batch) < maxCopies {
+		next, ok, err := c.reader.Read(nil)
+		if err != nil || !ok {
+			return batch, false, err
+		}
+		batch = append(batch, next)
+	}
+	return batch, true, nil
+}
+
+// wanted returns whether there is something to read, or to answer.
+func (c *copies) wanted() bool {
+	c.mu.Lock()
+	asked := len(c.waiting) > 0
+	c.mu.Unlock()
+	return asked || !c.reader.Empty()
 }
 
 func (u *Unwinder) unwindCopies(batch [][]byte) {
@@ -149,7 +158,7 @@ func (c *copies) request() <-chan struct{} {
 	c.mu.Lock()
 	c.waiting = append(c.waiting, unwound)
 	c.mu.Unlock()
-	_ = c.reader.Flush() // closed: done is, too
+	c.reader.Wake()
 	return unwound
 }
 
@@ -159,16 +168,6 @@ func (c *copies) requests() (asked []chan struct{}) {
 	defer c.mu.Unlock()
 	asked, c.waiting = c.waiting, nil
 	return asked
-}
-
-// flushAgain flushes the reader for requests that came during the last flush: the reader
-// may report several flushes once.
-func (c *copies) flushAgain() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.waiting) > 0 {
-		_ = c.reader.Flush() // closed: nothing is read
-	}
 }
 
 func (u *Unwinder) closeCopies() (err error) {

@@ -30,7 +30,7 @@ func Of(pid int) (f Footprint, err error) {
 	if err != nil {
 		return f, err
 	}
-	bytes := 0
+	bytes, counted := 0, map[int]bool{} // two descriptors may be of one map
 	for _, fd := range all {
 		f.Descriptors++
 		text, _ := os.ReadFile(filepath.Join(dir, "fdinfo", fd.Name())) // closed meanwhile
@@ -38,6 +38,11 @@ func Of(pid int) (f Footprint, err error) {
 		case strings.Contains(info, "link_type:"):
 			f.Links++
 		case strings.Contains(info, "map_type:"):
+			_, id, _ := strings.Cut(info, "map_id:")
+			if n := number(id); counted[n] {
+				continue
+			}
+			counted[number(id)] = true
 			f.Maps++
 			_, memory, _ := strings.Cut(info, "memlock:")
 			bytes += number(memory)

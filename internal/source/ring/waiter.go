@@ -1,4 +1,4 @@
-package probes
+package ring
 
 import (
 	"errors"
@@ -17,34 +17,39 @@ type waiter struct {
 	conn syscall.RawConn
 }
 
-// newWaiter duplicates fd.
-func newWaiter(fd int) (*waiter, error) {
+// open duplicates fd.
+func (w *waiter) open(fd int) error {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("wait for events: %w", err)
+		return fmt.Errorf("wait for events: %w", err)
 	}
 	if err := unix.SetNonblock(own, true); err != nil { // os.NewFile then uses the poller
 		unix.Close(own)
-		return nil, fmt.Errorf("wait for events: %w", err)
+		return fmt.Errorf("wait for events: %w", err)
 	}
-	w := &waiter{file: os.NewFile(uintptr(own), "events")}
+	w.file = os.NewFile(uintptr(own), "events")
 	if w.conn, err = w.file.SyscallConn(); err != nil {
 		w.file.Close()
-		return nil, fmt.Errorf("wait for events: %w", err)
+		return fmt.Errorf("wait for events: %w", err)
 	}
-	return w, nil
+	return nil
 }
 
-// wait returns when the file is ready, on wake or close, or after d. It misses a call just before it.
-func (w *waiter) wait(d time.Duration) error {
-	if err := w.file.SetReadDeadline(time.Now().Add(d)); err != nil {
+// Wait returns when the kernel side wakes the reader, on Wake or Close, or after d, if that is not 0. It misses
+// what happens just before it, unless that makes already true.
+func (w *waiter) Wait(d time.Duration, already func() bool) error {
+	var end time.Time
+	if d != 0 {
+		end = time.Now().Add(d)
+	}
+	if err := w.file.SetReadDeadline(end); err != nil {
 		return fmt.Errorf("wait for events: %w", err)
 	}
 	waited := false
 	err := w.conn.Read(func(uintptr) bool {
-		before := waited
+		ready := waited || already != nil && already()
 		waited = true
-		return before
+		return ready
 	})
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("wait for events: %w", err)
@@ -52,7 +57,8 @@ func (w *waiter) wait(d time.Duration) error {
 	return nil
 }
 
-func (w *waiter) wake() { _ = w.file.SetReadDeadline(time.Now()) } // if it is closed nobody waits
+// Wake makes Wait return.
+func (w *waiter) Wake() { _ = w.file.SetReadDeadline(time.Now()) } // if it is closed nobody waits
 
 // close may be called again.
 func (w *waiter) close() error {
