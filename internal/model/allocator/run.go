@@ -17,10 +17,8 @@ type Request struct {
 type Flags uint8
 
 const (
-	// Whole: the block was not cut, so that less may have been requested, by up to 1 MiB.
-	Whole Flags = 1 << iota
 	// Refused: CUDA refused memory for it at first.
-	Refused
+	Refused Flags = 1 << iota
 	// Lacked: PyTorch gave up.
 	Lacked
 	// OfEnded: what was emptied are private pools that ended, too, and with OfEndedAlone they
@@ -47,6 +45,9 @@ type Run struct {
 	Requests []Request
 	// Addresses are where PyTorch placed each tensor, by number.
 	Addresses []uint64
+	// Spare is by how many units the block of each tensor may exceed the request, as far as
+	// Run.Check found it: a block that was not cut may, by up to 1 MiB.
+	Spare []uint16
 	// Pools are the private pools for which tensors were asked, by number, 0 for none. Without
 	// any it is empty. What lies in a pool's segment is of that pool, whatever it says.
 	Pools []uint8
@@ -111,7 +112,11 @@ func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved u
 				blocks[q.Tensor] = nil
 			}
 		case Make:
-			b := a.Allocate(uint64(q.Units)*unit, q.Stream, q.Private)
+			units := q.Units
+			if s.Least && int(q.Tensor) < len(r.Spare) {
+				units -= uint32(r.Spare[q.Tensor])
+			}
+			b := a.Allocate(uint64(units)*unit, q.Stream, q.Private)
 			if b == nil {
 				if out.Failed < 0 {
 					out.Failed = i

@@ -14,10 +14,9 @@ func (c curve) at(n float64) uint64 {
 	return uint64(max(0, c[0]+c[1]*n+c[2]*n*n))
 }
 
-// A block is what PyTorch reported of a tensor. A whole one may exceed the request by the slack.
+// A block is what PyTorch reported of a tensor, and by how many units it may exceed the request.
 type block struct {
-	units uint32
-	whole bool
+	units, spare uint32
 }
 
 // blocks returns the block of each tensor.
@@ -25,7 +24,7 @@ func (x *Run) blocks() []block {
 	out := make([]block, len(x.Addresses))
 	for i := range x.Requests {
 		if q := &x.Requests[i]; q.Op == allocator.Make {
-			out[q.Tensor] = block{q.Units, q.Is(allocator.Whole)}
+			out[q.Tensor] = block{q.Units, x.spare(q.Tensor)}
 		}
 	}
 	return out
@@ -42,7 +41,7 @@ func (p point) bytes() float64 { return float64(p.units) * unit }
 // allows reports whether a request of so many bytes has such a block.
 func (p point) allows(request float64) bool {
 	over := p.bytes() - request
-	return over > -unit && (over < unit || p.whole && over <= slack*unit)
+	return over > -unit && over < float64(p.spare+1)*unit
 }
 
 // through returns the simplest curve whose requests have the blocks of points, which are in the
@@ -54,7 +53,7 @@ func through(points []point) curve {
 	best := func(value func(point) float64) float64 {
 		least := math.Inf(1)
 		for _, p := range slices.Backward(points) {
-			if !p.whole {
+			if p.spare == 0 {
 				return value(p)
 			}
 			least = min(least, value(p))
