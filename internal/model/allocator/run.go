@@ -1,5 +1,7 @@
 package allocator
 
+import "slices"
+
 // A Request is one thing that the program asked of the allocator, or that happened to it.
 type Request struct {
 	// Tensor is the tensor's number, by the order in which tensors were made.
@@ -130,6 +132,26 @@ func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved u
 	}
 	out.Segments = a.Segments
 	return out
+}
+
+// Spread returns between which peaks the run may go under settings for which Play returned a peak:
+// it depends on where CUDA places segments, and on how much smaller requests are than their blocks.
+func (r *Run) Spread(s Settings, peak uint64) (low, high uint64) {
+	low, high = peak, peak
+	least := []bool{false}
+	if slices.ContainsFunc(r.Spare, func(n uint16) bool { return n > 0 }) {
+		least = append(least, true)
+	}
+	for _, s.Least = range least {
+		for _, s.Upwards = range []bool{false, true} {
+			if !s.Least && !s.Upwards || s.Upwards && s.Expandable && !s.PlainPrivate {
+				continue // as in Play, or of no effect
+			}
+			p := r.Play(s, -1).Peak
+			low, high = min(low, p), max(high, p)
+		}
+	}
+	return low, high
 }
 
 // Floor returns the result of a perfect allocator, which holds no more than tensors need.

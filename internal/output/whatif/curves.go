@@ -80,3 +80,21 @@ func through(points []point) curve {
 	bend := (after - before) / (c.at - a.at)
 	return curve{a.bytes() - before*a.at + bend*a.at*b.at, before - bend*(a.at+b.at), bend}
 }
+
+// spare returns by how many units the request of the last point may be smaller than the curve says,
+// which is through the points: by what every block has to spare.
+func (c curve) spare(points []point) uint32 {
+	last := points[len(points)-1]
+	least := math.Inf(-1)
+	for _, p := range points {
+		if p.spare == 0 {
+			return 0
+		}
+		n := p.bytes() - float64(p.spare)*unit
+		if c[0] == 0 {
+			n *= last.at / p.at
+		}
+		least = max(least, n)
+	}
+	return uint32(max(0, float64(c.at(last.at))-least) / unit)
+}

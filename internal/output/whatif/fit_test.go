@@ -29,6 +29,9 @@ func TestFit(t *testing.T) {
 	if got := f.At(32).Peak; got != real32 {
 		t.Errorf("at 32: peak %d, was %d", got, real32)
 	}
+	if low, high := f.Spread(32, real32); low != 31_587_303_424 || high != 31_692_427_329 {
+		t.Errorf("at 32: %d to %d", low, high)
+	}
 	// Half of what PyTorch reserves is cached, so that more runs where it gives that back.
 	if got := f.largest(real32, true); got.Kept != 32 || got.Emptying != 56 {
 		t.Errorf("what 32 take lets %+v run", got)

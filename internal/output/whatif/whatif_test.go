@@ -96,6 +96,37 @@ func TestPredictsOthers(t *testing.T) {
 	}
 }
 
+// A peak depends on what a recording does not tell. Under the default the program of "streams" reserved
+// what placing segments upwards gives, and that of "pools" under expandable segments less than blocks
+// without anything to spare need.
+func TestSpread(t *testing.T) {
+	for _, test := range []struct {
+		recording string
+		settings  allocator.Settings
+		real      uint64
+		low, high uint64
+	}{
+		{"streams", allocator.Settings{}, 1335885824, 1323302912, 1335885824},
+		{"pools", allocator.Settings{Expandable: true}, 725614592, 723517440, 746586112},
+		{"bert_expandable", allocator.Settings{Expandable: true}, 3697278976, 3697278976, 3697278976},
+	} {
+		x := recording(t, "allocator/"+test.recording+".gmt")
+		Predict(x, Options{})
+		low, high := x.Spread(test.settings, x.Play(test.settings, -1).Peak)
+		if low != test.low || high != test.high || test.real < low || test.real > high {
+			t.Errorf("%s: %d to %d, want %d to %d; the peak was %d", test.recording, low, high, test.low, test.high, test.real)
+		}
+	}
+	x := recording(t, "allocator/pools.gmt")
+	var text bytes.Buffer
+	if err := Write(&text, []*Prediction{Predict(x, Options{})}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "712 MiB  690 MiB to 712 MiB  +80.0 MiB"; !strings.Contains(text.String(), want) || !strings.Contains(text.String(), "PEAK MAY BE shows how far") {
+		t.Errorf("%q is not in\n%s", want, text.String())
+	}
+}
+
 // Requests that are smaller than their blocks by what these were found to have to spare are served by
 // the same blocks.
 func TestRefine(t *testing.T) {
