@@ -193,14 +193,14 @@ func (f *Fit) At(n float64) allocator.Result {
 	return f.scaled(n).Play(f.own.Settings, -1)
 }
 
-// near are by what the number is multiplied to see whether a little more or less changes much: which
+// around are by what the number is multiplied to see whether a little more or less changes much: which
 // block serves a request depends on all sizes before.
-var near = []float64{31. / 32, 63. / 64, 65. / 64, 33. / 32}
+var around = []float64{31. / 32, 63. / 64, 65. / 64, 33. / 32}
 
 // Spread returns between which peaks the run at another number may go, of which At returned one.
 func (f *Fit) Spread(n float64, peak uint64) (low, high uint64) {
 	low, high = f.scaled(n).Spread(f.own.Settings, peak)
-	for _, k := range near {
+	for _, k := range around {
 		p := uint64(float64(f.At(n*k).Peak) / k)
 		low, high = min(low, p), max(high, p)
 	}
