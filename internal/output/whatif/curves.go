@@ -44,9 +44,22 @@ func (p point) allows(request float64) bool {
 	return over > -unit && over < float64(p.spare+1)*unit
 }
 
+// over returns by how many bytes the blocks of points exceed the requests of a curve, and false if
+// requests have other blocks.
+func (c curve) over(points []point) (bytes float64, ok bool) {
+	for _, p := range points {
+		request := c[0] + c[1]*p.at
+		if !p.allows(request) {
+			return 0, false
+		}
+		bytes += p.bytes() - request
+	}
+	return bytes, true
+}
+
 // through returns the simplest curve whose requests have the blocks of points, which are in the
-// order of their numbers: a constant, a multiple of the number, a line, or else the parabola
-// through the last three.
+// order of their numbers: a constant or a multiple of the number, whichever the blocks exceed by
+// less, a line, or else the parabola through the last three.
 func through(points []point) curve {
 	n := len(points)
 	// Of blocks that may exceed the request, the smallest one does least.
@@ -64,15 +77,21 @@ func through(points []point) curve {
 		slope := (b.bytes() - a.bytes()) / (b.at - a.at)
 		return curve{a.bytes() - slope*a.at, slope}
 	}
-	simple := []curve{{best(point.bytes)}, {0, best(func(p point) float64 { return p.bytes() / p.at })}}
+	constant, multiple := curve{best(point.bytes)}, curve{0, best(func(p point) float64 { return p.bytes() / p.at })}
+	over, ok := constant.over(points)
+	more, also := multiple.over(points)
+	switch {
+	case ok && (!also || over <= more):
+		return constant
+	case also:
+		return multiple
+	}
 	for j := range points {
 		for i := range j {
-			simple = append(simple, line(points[i], points[j]))
-		}
-	}
-	for _, c := range simple {
-		if !slices.ContainsFunc(points, func(p point) bool { return !p.allows(c[0] + c[1]*p.at) }) {
-			return c
+			c := line(points[i], points[j])
+			if _, ok := c.over(points); ok {
+				return c
+			}
 		}
 	}
 	a, b, c := points[n-3], points[n-2], points[n-1]
