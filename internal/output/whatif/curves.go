@@ -14,17 +14,24 @@ func (c curve) at(n float64) uint64 {
 	return uint64(max(0, c[0]+c[1]*n+c[2]*n*n))
 }
 
-// A block is what PyTorch reported of a tensor, and by how many units it may exceed the request.
+// A block is what a tensor's request has as far as Run.refine knows, and by how many units it may be
+// smaller or larger than that.
 type block struct {
-	units, spare uint32
+	units, spare, above uint32
 }
+
+func (b block) exact() bool { return b.spare == 0 && b.above == 0 }
 
 // blocks returns the block of each tensor.
 func (x *Run) blocks() []block {
 	out := make([]block, len(x.Addresses))
 	for i := range x.Requests {
 		if q := &x.Requests[i]; q.Op == allocator.Make {
-			out[q.Tensor] = block{q.Units, x.spare(q.Tensor)}
+			above := uint32(0)
+			if x.above != nil {
+				above = uint32(x.above[q.Tensor])
+			}
+			out[q.Tensor] = block{q.Units, x.spare(q.Tensor), above}
 		}
 	}
 	return out
@@ -41,10 +48,10 @@ func (p point) bytes() float64 { return float64(p.units) * unit }
 // allows reports whether a request of so many bytes has such a block.
 func (p point) allows(request float64) bool {
 	over := p.bytes() - request
-	return over > -unit && over < float64(p.spare+1)*unit
+	return over > -float64(p.above+1)*unit && over < float64(p.spare+1)*unit
 }
 
-// over returns by how many bytes the blocks of points exceed the requests of a curve, and false if
+// over returns by how many bytes the blocks of points differ from the requests of a curve, and false if
 // requests have other blocks.
 func (c curve) over(points []point) (bytes float64, ok bool) {
 	for _, p := range points {
@@ -52,7 +59,7 @@ func (c curve) over(points []point) (bytes float64, ok bool) {
 		if !p.allows(request) {
 			return 0, false
 		}
-		bytes += p.bytes() - request
+		bytes += math.Abs(p.bytes() - request)
 	}
 	return bytes, true
 }
@@ -66,7 +73,7 @@ func through(points []point) curve {
 	best := func(value func(point) float64) float64 {
 		least := math.Inf(1)
 		for _, p := range slices.Backward(points) {
-			if p.spare == 0 {
+			if p.exact() {
 				return value(p)
 			}
 			least = min(least, value(p))
@@ -106,7 +113,7 @@ func (c curve) spare(points []point) uint32 {
 	last := points[len(points)-1]
 	least := math.Inf(-1)
 	for _, p := range points {
-		if p.spare == 0 {
+		if p.exact() {
 			return 0
 		}
 		n := p.bytes() - float64(p.spare)*unit

@@ -31,6 +31,9 @@ func (x *Run) refine() {
 		units    uint32
 		distance int
 	}
+	if x.above == nil {
+		x.above = make([]uint16, len(x.Addresses))
+	}
 	seen, nearest := map[place]int{}, map[int]near{} // by request
 	look := func(i int) {
 		q := &x.Requests[i]
@@ -71,6 +74,7 @@ func (x *Run) refine() {
 	for i, n := range nearest {
 		q := &x.Requests[i]
 		x.Spare[q.Tensor] -= uint16(q.Units - n.units)
+		x.above[q.Tensor] = uint16(q.Units - n.units)
 		q.Units = n.units
 	}
 }

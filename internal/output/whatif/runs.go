@@ -54,6 +54,9 @@ type Run struct {
 	// Times are those of Requests, in ticks since the trace began.
 	Times []uint32
 
+	// above is by how many units refine made each request smaller than its block, nil before.
+	above []uint16
+
 	live map[uint64]uint32 // the tensor at an address
 
 	poolIDs []pool // that tensors were asked for, the first of which has number 1
