@@ -19,7 +19,7 @@ func TestFit(t *testing.T) {
 	for _, want := range []string{
 		"about 30.2 GiB in nvidia-smi, with the 742 MiB that the process held besides, such as CUDA's context",
 		"The largest number that fits into 20.0 GiB of GPU memory is 20: PyTorch can reserve 19.3 GiB of it.",
-		"49.5%) 15.6 GiB yes",
+		"49.4%) 15.6 GiB yes",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(v.stdout.String()), " "), want) {
 			t.Errorf("%q is not in\n%s", want, v.stdout.String())

@@ -24,9 +24,8 @@ const (
 	largeRound   = 2 * mib  // kRoundLarge
 )
 
-// CUDA places segments from high addresses to low ones, each at a multiple of region.
-// Small ones fill what the latest region has left. Seen with driver 580; of two free
-// blocks of one size PyTorch uses the one at the lower address.
+// Unless Settings.Upwards, CUDA places segments from high addresses to low ones, each at a
+// multiple of region. Small ones fill what the latest region has left. Seen with driver 580.
 const (
 	region = 32 * mib
 	top    = 1 << 62
@@ -53,6 +52,7 @@ type Segment struct {
 	Size       uint64
 	Expandable bool   // a part of it is not mapped
 	first      *Block // nil when it was given back
+	name       uint64 // see comparison.name
 }
 
 // A poolKey says which requests share blocks: those for one stream and one private pool
@@ -165,10 +165,14 @@ func (a *Allocator) address(size uint64) (at uint64) {
 	if at, a.place = a.place, 0; at != 0 {
 		return at
 	}
-	if size > smallSegment || a.room%region == 0 {
+	switch {
+	case a.Upwards:
+		at = a.lowest
+		a.lowest += size
+	case size > smallSegment || a.room%region == 0:
 		a.lowest -= (size + region - 1) / region * region
 		at, a.room = a.lowest, a.lowest+size
-	} else {
+	default:
 		at = a.room
 		a.room += size
 	}

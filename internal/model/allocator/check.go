@@ -1,6 +1,8 @@
 package allocator
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -51,7 +53,7 @@ func (r *Run) Check(own Settings) Check {
 		if len(pairs) == known {
 			break
 		}
-		streams = color(pairs)
+		streams = together(pairs, c.follow)
 	}
 	for i, s := range found {
 		r.Requests[i].Stream = s
@@ -87,37 +89,89 @@ func (r *Run) memory() uint64 {
 	return least / 9 * 8
 }
 
-// A pair is two segments of different streams, by their addresses.
+// A pair is two segments of different streams, by name.
 type pair struct{ passed, used uint64 }
+
+// A succession is two segments that served one request after the other.
+type succession struct{ before, after uint64 }
 
 // maxPairs bounds the pairs that one comparison finds.
 const maxPairs = 1 << 12
 
-// color gives each segment the lowest number that none has that it makes a pair with. What
-// is in no pair has 0.
-func color(pairs []pair) map[uint64]uint8 {
-	beside := map[uint64][]uint64{}
+// together gives segments that are of one stream the same number, as far as it can be told: those
+// of a pair have different ones, and of the others those have the same that served one request
+// after the other, most often first. A program seldom changes its stream between two requests.
+func together(pairs []pair, follow map[succession]int) map[uint64]uint8 {
+	if len(pairs) == 0 {
+		return nil
+	}
+	group := map[uint64]uint64{} // one of its segments, by segment
+	apart := map[uint64]map[uint64]bool{}
+	of := func(x uint64) uint64 {
+		for {
+			y, ok := group[x]
+			if !ok || y == x {
+				return x
+			}
+			x = y
+		}
+	}
 	var order []uint64
+	add := func(x uint64) {
+		if apart[x] == nil {
+			apart[x] = map[uint64]bool{}
+			order = append(order, x)
+		}
+	}
 	for _, p := range pairs {
-		for _, x := range []uint64{p.passed, p.used} {
-			if beside[x] == nil {
-				order = append(order, x)
-			}
-		}
-		beside[p.passed] = append(beside[p.passed], p.used)
-		beside[p.used] = append(beside[p.used], p.passed)
+		add(p.passed)
+		add(p.used)
+		apart[p.passed][p.used] = true
+		apart[p.used][p.passed] = true
 	}
-	colors := map[uint64]uint8{}
+	uses := map[uint64]int{}
+	for f, n := range follow {
+		uses[f.after] += n
+	}
+	// What serves only the last request before a change of the stream follows one segment as often
+	// as another one follows it. It is of the stream of the former: results are larger than inputs.
+	follows := slices.SortedFunc(maps.Keys(follow), func(a, b succession) int {
+		return cmp.Or(cmp.Compare(follow[b], follow[a]), cmp.Compare(uses[a.after], uses[b.after]), cmp.Compare(a.after, b.after), cmp.Compare(a.before, b.before))
+	})
+	for _, f := range follows {
+		add(f.before)
+		add(f.after)
+		a, b := of(f.before), of(f.after)
+		if a == b || apart[a][b] {
+			continue
+		}
+		group[b] = a
+		for x := range apart[b] {
+			delete(apart[x], b)
+			apart[x][a] = true
+			apart[a][x] = true
+		}
+	}
+	// Of groups that may be of one stream, each has the lowest number that it can have.
+	numbers := map[uint64]uint8{}
 	for _, x := range order {
+		g := of(x)
+		if _, ok := numbers[g]; ok {
+			continue
+		}
 		var taken [256]bool
-		for _, y := range beside[x] {
-			if c, ok := colors[y]; ok {
-				taken[c] = true
+		for y := range apart[g] {
+			if n, ok := numbers[y]; ok {
+				taken[n] = true
 			}
 		}
-		colors[x] = uint8(max(slices.Index(taken[:], false), 0))
+		numbers[g] = uint8(max(slices.Index(taken[:], false), 0))
 	}
-	return colors
+	streams := map[uint64]uint8{}
+	for _, x := range order {
+		streams[x] = numbers[of(x)]
+	}
+	return streams
 }
 
 // A comparison runs requests beside what PyTorch did. Where the two differ it follows
@@ -125,18 +179,24 @@ func color(pairs []pair) map[uint64]uint8 {
 type comparison struct {
 	*Allocator
 	run      *Run
-	streams  map[uint64]uint8 // by the address of a segment
-	segments []*Segment       // by address
-	blocks   []*Block         // by tensor
+	streams  map[uint64]uint8  // by the name of a segment
+	begun    map[uint64]uint64 // how many segments began at an address
+	segments []*Segment        // by address
+	blocks   []*Block          // by tensor
 	pairs    []pair
+	follow   map[succession]int // how often two segments served one request after the other
+	last     uint64             // the segment of the request before
 	check    Check
 }
 
 // compare runs the requests under settings, with the streams of segments as far as they
 // are known.
 func (r *Run) compare(own Settings, streams map[uint64]uint8) *comparison {
-	c := &comparison{Allocator: New(own), run: r, streams: streams, blocks: make([]*Block, len(r.Addresses))}
+	c := &comparison{Allocator: New(own), run: r, streams: streams, blocks: make([]*Block, len(r.Addresses)), follow: map[succession]int{}, begun: map[uint64]uint64{}}
 	c.check = Check{Result: Result{Failed: -1}, First: -1}
+	if len(r.Spare) != len(r.Addresses) {
+		r.Spare = make([]uint16, len(r.Addresses))
+	}
 	for i := range r.Requests {
 		q := &r.Requests[i]
 		switch q.Op {
@@ -189,6 +249,9 @@ func (c *comparison) emptied(i int) {
 
 // mayGrow reports whether so many bytes may have been asked of CUDA for one request.
 func (c *comparison) mayGrow(q *Request, bytes uint64) bool {
+	if q.Op != Make {
+		return bytes == 0
+	}
 	size := c.round(uint64(q.Units) * unit)
 	p := c.pool(poolKey{c.run.pool(q.Tensor), 0, size <= smallRequest})
 	if !c.expands(p) {
@@ -203,9 +266,9 @@ func (c *comparison) mayGrow(q *Request, bytes uint64) bool {
 func (c *comparison) make(q *Request) bool {
 	size, at := c.round(uint64(q.Units)*unit), c.run.Addresses[q.Tensor]
 	home := c.segment(at)
-	q.Stream, q.Private = c.streams[at], c.run.pool(q.Tensor)
+	q.Stream, q.Private = c.streams[c.name(at)], c.run.pool(q.Tensor)
 	if home != nil {
-		q.Stream, q.Private = c.streams[home.Address], home.first.pool.key.private
+		q.Stream, q.Private = c.streams[home.name], home.first.pool.key.private
 	}
 	p := c.pool(poolKey{q.Private, q.Stream, size <= smallRequest})
 	b := c.find(p, size)
@@ -226,12 +289,12 @@ func (c *comparison) make(q *Request) bool {
 	}
 	if b != nil {
 		c.insert(b)
-		other := at
+		other := c.name(at)
 		if home != nil {
-			other = home.Address
+			other = home.name
 		}
-		if b.segment.Address != other && len(c.pairs) < maxPairs {
-			c.pairs = append(c.pairs, pair{b.segment.Address, other})
+		if b.segment.name != other && len(c.pairs) < maxPairs {
+			c.pairs = append(c.pairs, pair{b.segment.name, other})
 		}
 	}
 	if passed {
@@ -275,22 +338,50 @@ func (c *comparison) take(p *pool, size, at uint64) *Block {
 
 func (c *comparison) insertSegment(s *Segment) {
 	i, found := c.search(s.Address)
-	if found {
-		c.segments[i] = s
-	} else {
+	switch {
+	case !found:
 		c.segments = slices.Insert(c.segments, i, s)
+	case c.segments[i] == s:
+		return
+	default:
+		c.segments[i] = s
 	}
+	s.name = c.name(s.Address)
+	c.begun[s.Address]++
 }
 
+// name tells the next segment at an address from those that were there before, in the bits that are
+// zero in the address of a segment.
+func (c *comparison) name(at uint64) uint64 { return at + c.begun[at] }
+
 func (c *comparison) use(q *Request, b *Block, size uint64) {
-	q.Flags &^= Whole
+	c.run.Spare[q.Tensor] = 0
 	if b.Size == size && !c.Expandable && size > smallRequest {
-		q.Flags |= Whole
+		c.run.Spare[q.Tensor] = c.spare(b)
 	}
 	c.cut(b, size)
 	b.free = false
 	c.Allocated += b.Size
 	c.blocks[q.Tensor] = b
+	at := b.segment.name
+	if c.last != at && c.last != 0 {
+		c.follow[succession{c.last, at}]++
+	}
+	c.last = at
+}
+
+// spare returns by how many units a block that was not cut may exceed the request: a smaller one
+// that was free did not serve it.
+func (c *comparison) spare(b *Block) (spare uint16) {
+	spare = smallRequest / unit
+	if c.MaxSplit > 0 {
+		return spare
+	}
+	b.pool.free.DescendLessOrEqual(&Block{Size: b.Size - 1, Address: top}, func(o *Block) bool {
+		spare = uint16(min(uint64(spare), (b.Size-o.Size)/unit-1))
+		return false
+	})
+	return spare
 }
 
 func (c *comparison) search(at uint64) (int, bool) {
@@ -311,16 +402,12 @@ func (c *comparison) segment(at uint64) *Segment {
 	if !found {
 		i--
 	}
-	if i < 0 {
-		return nil
-	}
-	s := c.segments[i]
-	if s.first == nil { // it was given back
+	for i >= 0 && c.segments[i].first == nil { // it was given back
 		c.segments = slices.Delete(c.segments, i, i+1)
+		i--
+	}
+	if i < 0 || at-c.segments[i].Address >= c.segments[i].Size {
 		return nil
 	}
-	if at-s.Address >= s.Size {
-		return nil
-	}
-	return s
+	return c.segments[i]
 }

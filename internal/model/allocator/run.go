@@ -1,5 +1,7 @@
 package allocator
 
+import "slices"
+
 // A Request is one thing that the program asked of the allocator, or that happened to it.
 type Request struct {
 	// Tensor is the tensor's number, by the order in which tensors were made.
@@ -17,10 +19,8 @@ type Request struct {
 type Flags uint8
 
 const (
-	// Whole: the block was not cut, so that less may have been requested, by up to 1 MiB.
-	Whole Flags = 1 << iota
 	// Refused: CUDA refused memory for it at first.
-	Refused
+	Refused Flags = 1 << iota
 	// Lacked: PyTorch gave up.
 	Lacked
 	// OfEnded: what was emptied are private pools that ended, too, and with OfEndedAlone they
@@ -47,6 +47,9 @@ type Run struct {
 	Requests []Request
 	// Addresses are where PyTorch placed each tensor, by number.
 	Addresses []uint64
+	// Spare is by how many units the block of each tensor may exceed the request, as far as
+	// Run.Check found it: a block that was not cut may, by up to 1 MiB.
+	Spare []uint16
 	// Pools are the private pools for which tensors were asked, by number, 0 for none. Without
 	// any it is empty. What lies in a pool's segment is of that pool, whatever it says.
 	Pools []uint8
@@ -111,7 +114,11 @@ func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved u
 				blocks[q.Tensor] = nil
 			}
 		case Make:
-			b := a.Allocate(uint64(q.Units)*unit, q.Stream, q.Private)
+			units := q.Units
+			if s.Least && int(q.Tensor) < len(r.Spare) {
+				units -= uint32(r.Spare[q.Tensor])
+			}
+			b := a.Allocate(uint64(units)*unit, q.Stream, q.Private)
 			if b == nil {
 				if out.Failed < 0 {
 					out.Failed = i
@@ -125,6 +132,26 @@ func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved u
 	}
 	out.Segments = a.Segments
 	return out
+}
+
+// Spread returns between which peaks the run may go under settings for which Play returned a peak:
+// it depends on where CUDA places segments, and on how much smaller requests are than their blocks.
+func (r *Run) Spread(s Settings, peak uint64) (low, high uint64) {
+	low, high = peak, peak
+	least := []bool{false}
+	if slices.ContainsFunc(r.Spare, func(n uint16) bool { return n > 0 }) {
+		least = append(least, true)
+	}
+	for _, s.Least = range least {
+		for _, s.Upwards = range []bool{false, true} {
+			if !s.Least && !s.Upwards || s.Upwards && s.Expandable && !s.PlainPrivate {
+				continue // as in Play, or of no effect
+			}
+			p := r.Play(s, -1).Peak
+			low, high = min(low, p), max(high, p)
+		}
+	}
+	return low, high
 }
 
 // Floor returns the result of a perfect allocator, which holds no more than tensors need.

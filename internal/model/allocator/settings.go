@@ -36,6 +36,11 @@ type Settings struct {
 	NoCaching bool
 	// Limit is how many bytes CUDA can provide for segments, 0 for as many as asked for.
 	Limit uint64
+	// Upwards: CUDA places segments from low addresses to high ones, as it does where libraries left
+	// room between theirs. Of two free blocks of one size PyTorch uses the one at the lower address.
+	Upwards bool
+	// Least: blocks that may exceed the request do so by all that they have to spare.
+	Least bool
 	// Memory is what the GPU has, in bytes, 0 if not known: an expandable segment has as
 	// many addresses, and an eighth more.
 	Memory uint64

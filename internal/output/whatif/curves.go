@@ -14,18 +14,24 @@ func (c curve) at(n float64) uint64 {
 	return uint64(max(0, c[0]+c[1]*n+c[2]*n*n))
 }
 
-// A block is what PyTorch reported of a tensor. A whole one may exceed the request by the slack.
+// A block is what a tensor's request has as far as Run.refine knows, and by how many units it may be
+// smaller or larger than that.
 type block struct {
-	units uint32
-	whole bool
+	units, spare, above uint32
 }
+
+func (b block) exact() bool { return b.spare == 0 && b.above == 0 }
 
 // blocks returns the block of each tensor.
 func (x *Run) blocks() []block {
 	out := make([]block, len(x.Addresses))
 	for i := range x.Requests {
 		if q := &x.Requests[i]; q.Op == allocator.Make {
-			out[q.Tensor] = block{q.Units, q.Is(allocator.Whole)}
+			above := uint32(0)
+			if x.above != nil {
+				above = uint32(x.above[q.Tensor])
+			}
+			out[q.Tensor] = block{q.Units, x.spare(q.Tensor), above}
 		}
 	}
 	return out
@@ -42,19 +48,32 @@ func (p point) bytes() float64 { return float64(p.units) * unit }
 // allows reports whether a request of so many bytes has such a block.
 func (p point) allows(request float64) bool {
 	over := p.bytes() - request
-	return over > -unit && (over < unit || p.whole && over <= slack*unit)
+	return over > -float64(p.above+1)*unit && over < float64(p.spare+1)*unit
+}
+
+// over returns by how many bytes the blocks of points differ from the requests of a curve, and false if
+// requests have other blocks.
+func (c curve) over(points []point) (bytes float64, ok bool) {
+	for _, p := range points {
+		request := c[0] + c[1]*p.at
+		if !p.allows(request) {
+			return 0, false
+		}
+		bytes += math.Abs(p.bytes() - request)
+	}
+	return bytes, true
 }
 
 // through returns the simplest curve whose requests have the blocks of points, which are in the
-// order of their numbers: a constant, a multiple of the number, a line, or else the parabola
-// through the last three.
+// order of their numbers: a constant or a multiple of the number, whichever the blocks exceed by
+// less, a line, or else the parabola through the last three.
 func through(points []point) curve {
 	n := len(points)
 	// Of blocks that may exceed the request, the smallest one does least.
 	best := func(value func(point) float64) float64 {
 		least := math.Inf(1)
 		for _, p := range slices.Backward(points) {
-			if !p.whole {
+			if p.exact() {
 				return value(p)
 			}
 			least = min(least, value(p))
@@ -65,19 +84,43 @@ func through(points []point) curve {
 		slope := (b.bytes() - a.bytes()) / (b.at - a.at)
 		return curve{a.bytes() - slope*a.at, slope}
 	}
-	simple := []curve{{best(point.bytes)}, {0, best(func(p point) float64 { return p.bytes() / p.at })}}
+	constant, multiple := curve{best(point.bytes)}, curve{0, best(func(p point) float64 { return p.bytes() / p.at })}
+	over, ok := constant.over(points)
+	more, also := multiple.over(points)
+	switch {
+	case ok && (!also || over <= more):
+		return constant
+	case also:
+		return multiple
+	}
 	for j := range points {
 		for i := range j {
-			simple = append(simple, line(points[i], points[j]))
-		}
-	}
-	for _, c := range simple {
-		if !slices.ContainsFunc(points, func(p point) bool { return !p.allows(c[0] + c[1]*p.at) }) {
-			return c
+			c := line(points[i], points[j])
+			if _, ok := c.over(points); ok {
+				return c
+			}
 		}
 	}
 	a, b, c := points[n-3], points[n-2], points[n-1]
 	before, after := line(a, b)[1], line(b, c)[1]
 	bend := (after - before) / (c.at - a.at)
 	return curve{a.bytes() - before*a.at + bend*a.at*b.at, before - bend*(a.at+b.at), bend}
+}
+
+// spare returns by how many units the request of the last point may be smaller than the curve says,
+// which is through the points: by what every block has to spare.
+func (c curve) spare(points []point) uint32 {
+	last := points[len(points)-1]
+	least := math.Inf(-1)
+	for _, p := range points {
+		if p.exact() {
+			return 0
+		}
+		n := p.bytes() - float64(p.spare)*unit
+		if c[0] == 0 {
+			n *= last.at / p.at
+		}
+		least = max(least, n)
+	}
+	return uint32(max(0, float64(c.at(last.at))-least) / unit)
 }

@@ -20,9 +20,10 @@ type Fit struct {
 	base   *Run // the run at the highest number
 	at     float64
 	own    Setting
-	sizes  []curve // by tensor of base
-	paired uint64  // bytes of base's tensors that have a partner in every run
-	bytes  uint64  // of all of base's tensors
+	sizes  []curve  // by tensor of base
+	spare  []uint32 // by how many units they may be too large at its number
+	paired uint64   // bytes of base's tensors that have a partner in every run
+	bytes  uint64   // of all of base's tensors
 	runs   []Measured
 	// Curved is how many bytes of base's tensors grow faster than the number, where only
 	// two runs are known.
@@ -54,7 +55,7 @@ func NewFit(runs []Measured) (*Fit, error) {
 		m.Run.refine()
 	}
 	blocks := f.base.blocks()
-	f.sizes = make([]curve, len(blocks))
+	f.sizes, f.spare = make([]curve, len(blocks)), make([]uint32, len(blocks))
 	partners := make([][]int32, len(runs)-1)
 	others := make([][]block, len(runs)-1)
 	for i := range partners {
@@ -72,10 +73,13 @@ func NewFit(runs []Measured) (*Fit, error) {
 		}
 		if len(points) < len(others) {
 			f.sizes[t] = curve{float64(size)} // constant, for want of a better guess
+			f.spare[t] = b.spare
 			continue
 		}
 		f.paired += size
-		f.sizes[t] = through(append(points, point{base.At, b}))
+		points = append(points, point{base.At, b})
+		f.sizes[t] = through(points)
+		f.spare[t] = f.sizes[t].spare(points)
 		// What would be negative at 0 grows faster than the number does.
 		if len(runs) == 2 && f.sizes[t][0] < -float64(2<<20) {
 			f.Curved += size
@@ -170,10 +174,15 @@ func trace(out []int32, trail [][]int32, k int) {
 
 // scaled returns the run as it would be at another number.
 func (f *Fit) scaled(n float64) *allocator.Run {
-	r := &allocator.Run{Requests: slices.Clone(f.base.Requests), Addresses: f.base.Addresses, Reserved: f.base.Reserved}
+	r := &allocator.Run{Requests: slices.Clone(f.base.Requests), Addresses: f.base.Addresses, Reserved: f.base.Reserved, Spare: make([]uint16, len(f.spare))}
 	for i := range r.Requests {
 		if q := &r.Requests[i]; q.Op == allocator.Make {
 			q.Units = uint32(min((f.sizes[q.Tensor].at(n)+unit-1)/unit, 1<<32-1))
+			spare := float64(f.spare[q.Tensor])
+			if f.sizes[q.Tensor][1] != 0 {
+				spare *= n / f.at
+			}
+			r.Spare[q.Tensor] = uint16(min(spare, float64(q.Units-min(q.Units, 1)), 1<<16-1))
 		}
 	}
 	return r
@@ -182,6 +191,20 @@ func (f *Fit) scaled(n float64) *allocator.Run {
 // At predicts the run at another number.
 func (f *Fit) At(n float64) allocator.Result {
 	return f.scaled(n).Play(f.own.Settings, -1)
+}
+
+// around are by what the number is multiplied to see whether a little more or less changes much: which
+// block serves a request depends on all sizes before.
+var around = []float64{31. / 32, 63. / 64, 65. / 64, 33. / 32}
+
+// Spread returns between which peaks the run at another number may go, of which At returned one.
+func (f *Fit) Spread(n float64, peak uint64) (low, high uint64) {
+	low, high = f.scaled(n).Spread(f.own.Settings, peak)
+	for _, k := range around {
+		p := uint64(float64(f.At(n*k).Peak) / k)
+		low, high = min(low, p), max(high, p)
+	}
+	return low, high
 }
 
 // Paired is the part of the highest run's bytes whose tensors are in all runs.

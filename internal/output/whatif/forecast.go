@@ -50,6 +50,11 @@ type ForecastRow struct {
 	At        float64 `json:"at"`
 	Peak      uint64  `json:"peak_reserved_bytes"`
 	Allocated uint64  `json:"in_tensors_bytes"`
+	// Low and High are what Fit.Spread returns, and Peak where it was measured.
+	Low  uint64 `json:"peak_low_bytes"`
+	High uint64 `json:"peak_high_bytes"`
+	// Needed is the most that tensors need, at whatever moment.
+	Needed uint64 `json:"needed_bytes"`
 	// Measured is the peak of the recording, 0 if there is none of this number.
 	Measured uint64 `json:"measured_bytes,omitempty"`
 }
@@ -59,7 +64,11 @@ func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
 	c := &Forecast{SchemaVersion: 1, Process: f.base.Name, GPU: f.base.GPU, Beside: f.base.Beside, Paired: f.Paired(), Curved: f.Curved, Workspaces: f.base.workspaces()}
 	add := func(n float64, measured uint64) {
 		r := f.At(n)
-		c.Rows = append(c.Rows, ForecastRow{n, r.Peak, r.Allocated, measured})
+		row := ForecastRow{At: n, Peak: r.Peak, Allocated: r.Allocated, Low: r.Peak, High: r.Peak, Needed: f.scaled(n).Floor().Peak, Measured: measured}
+		if measured == 0 {
+			row.Low, row.High = f.Spread(n, r.Peak)
+		}
+		c.Rows = append(c.Rows, row)
 	}
 	for _, m := range f.runs {
 		add(m.At, m.Run.peak())
@@ -143,6 +152,9 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	if limits == (Limits{}) {
 		page.Line("To know whether that fits, and which number is the largest that does, say how much memory the GPU has, such as --memory 80GiB.")
 	}
+	if slices.ContainsFunc(c.Rows, func(r ForecastRow) bool { return spread(r.Low, r.High) != "" }) {
+		page.Line("%s", whySpread)
+	}
 	f.reliable(page, c, slices.Max(to))
 	f.table(page, c, limits)
 	page.Heading("In tensors at the peak at %g, and the same tensors at %g, by stack", last, f.at)
@@ -158,22 +170,22 @@ func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
 	}
 	var rows []render.Row
 	for _, r := range c.Rows {
-		cells := []string{fmt.Sprintf("%g", r.At), format(r.Peak), "", format(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), "", "", ""}
+		cells := []string{fmt.Sprintf("%g", r.At), format(r.Peak), spread(r.Low, r.High), "", format(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), "", "", ""}
 		if r.Measured > 0 {
-			cells[2] = format(r.Measured)
+			cells[3] = format(r.Measured)
 		}
 		if c.Beside > 0 {
-			cells[5] = format(r.Peak + c.Beside)
+			cells[6] = format(r.Peak + c.Beside)
 		}
 		if gpu > 0 {
-			cells[6] = verdict(c.Beside > 0 && r.Peak+c.Beside <= gpu, c.Beside == 0 && r.Peak <= gpu)
+			cells[7] = verdict(c.Beside > 0 && r.High+c.Beside <= gpu, r.Low+c.Beside <= gpu)
 		}
 		if limits.Reserved > 0 {
-			cells[7] = verdict(r.Peak <= limits.Reserved, false)
+			cells[8] = verdict(r.High <= limits.Reserved, r.Low <= limits.Reserved)
 		}
 		rows = append(rows, render.Row{Cells: cells})
 	}
-	page.Table([]string{">AT", ">PEAK RESERVED", ">MEASURED", ">IN TENSORS", ">CACHED", ">IN NVIDIA-SMI", "FITS INTO " + format(gpu), "RESERVES UP TO " + format(limits.Reserved)}, rows)
+	page.Table([]string{">AT", ">PEAK RESERVED", "<PEAK MAY BE", ">MEASURED", ">IN TENSORS", ">CACHED", ">IN NVIDIA-SMI", "FITS INTO " + format(gpu), "RESERVES UP TO " + format(limits.Reserved)}, rows)
 }
 
 // stacks writes what tensors hold at the peak at a number.

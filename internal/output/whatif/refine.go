@@ -1,58 +1,93 @@
 package whatif
 
-import "github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+import (
+	"slices"
 
-// slack is by how much a block of PyTorch's may exceed the request that it serves, in
-// units: of large blocks it cuts off only what exceeds 1 MiB.
-const slack = 1 << 20 / unit
+	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+)
+
+// small is the most that PyTorch serves from small segments, whose blocks are always cut, in units.
+const small = 1 << 20 / unit
 
 // refine replaces the sizes of blocks by those of requests, as far as they are known.
-// PyTorch reports the size of a block. That is the size of the request if the block was
-// cut. A block that served whole takes the size that its stack requests most often
-// elsewhere, and else that other stacks do, if it is within the slack.
+// PyTorch reports the size of a block. That is the size of the request if the block has
+// nothing to spare. Another one takes the size of such a request if it may have that much to
+// spare: of those of its stack the one that is nearest in the run, before or after, and else
+// the nearest of any stack.
 func (x *Run) refine() {
-	bySite := map[uint32]map[uint32]int{}
-	all := map[uint32]int{}
-	whole := 0
+	known := func(q *allocator.Request) bool {
+		return q.Op == allocator.Make && !q.Is(allocator.Lacked) && q.Units > small && x.spare(q.Tensor) == 0
+	}
+	var sizes []uint32
 	for i := range x.Requests {
+		if q := &x.Requests[i]; known(q) {
+			if k, ok := slices.BinarySearch(sizes, q.Units); !ok {
+				sizes = slices.Insert(sizes, k, q.Units)
+			}
+		}
+	}
+	type place struct{ site, units uint32 }
+	type near struct {
+		units    uint32
+		distance int
+	}
+	if x.above == nil {
+		x.above = make([]uint16, len(x.Addresses))
+	}
+	seen, nearest := map[place]int{}, map[int]near{} // by request
+	look := func(i int) {
 		q := &x.Requests[i]
-		switch {
-		case q.Op != allocator.Make || q.Is(allocator.Lacked):
-		case q.Is(allocator.Whole):
-			whole++
-		case q.Units > slack:
-			site := x.site(q.Tensor)
-			if bySite[site] == nil {
-				bySite[site] = map[uint32]int{}
-			}
-			bySite[site][q.Units]++
-			all[q.Units]++
+		site, spare := x.site(q.Tensor), x.spare(q.Tensor)
+		if known(q) {
+			seen[place{site, q.Units}], seen[place{anySite, q.Units}] = i, i
 		}
-	}
-	if whole == 0 {
-		return
+		if q.Op != allocator.Make || spare == 0 {
+			return
+		}
+		best, ok := nearest[i]
+		from, _ := slices.BinarySearch(sizes, q.Units-min(spare, q.Units))
+		for _, n := range sizes[from:] {
+			if n > q.Units {
+				break
+			}
+			at, found := seen[place{site, n}]
+			d := max(i-at, at-i)
+			if !found {
+				at, found = seen[place{anySite, n}]
+				d = len(x.Requests) + max(i-at, at-i)
+			}
+			if found && (!ok || d < best.distance) {
+				best, ok = near{n, d}, true
+			}
+		}
+		if ok {
+			nearest[i] = best
+		}
 	}
 	for i := range x.Requests {
-		if q := &x.Requests[i]; q.Op == allocator.Make && q.Is(allocator.Whole) {
-			if n := likely(bySite[x.site(q.Tensor)], q.Units); n > 0 {
-				q.Units = n
-			} else if n := likely(all, q.Units); n > 0 {
-				q.Units = n
-			}
-		}
+		look(i)
+	}
+	clear(seen)
+	for i := range slices.Backward(x.Requests) {
+		look(i)
+	}
+	for i, n := range nearest {
+		q := &x.Requests[i]
+		x.Spare[q.Tensor] -= uint16(q.Units - n.units)
+		x.above[q.Tensor] = uint16(q.Units - n.units)
+		q.Units = n.units
 	}
 }
 
-// likely returns the most frequent of sizes that a block of so many units may serve
-// whole, 0 for none.
-func likely(sizes map[uint32]int, block uint32) (best uint32) {
-	count := 0
-	for n, k := range sizes {
-		if n <= block && n+slack >= block && (k > count || k == count && n > best) {
-			best, count = n, k
-		}
+// anySite stands for all stacks.
+const anySite = 1<<32 - 1
+
+// spare returns by how many units the block of a tensor may exceed the request.
+func (x *Run) spare(tensor uint32) uint32 {
+	if int(tensor) < len(x.Spare) {
+		return uint32(x.Spare[tensor])
 	}
-	return best
+	return 0
 }
 
 // site returns the stack of a tensor, 0 for none.

@@ -54,6 +54,9 @@ type Run struct {
 	// Times are those of Requests, in ticks since the trace began.
 	Times []uint32
 
+	// above is by how many units refine made each request smaller than its block, nil before.
+	above []uint16
+
 	live map[uint64]uint32 // the tensor at an address
 
 	poolIDs []pool // that tensors were asked for, the first of which has number 1
@@ -443,18 +446,20 @@ func (c *collector) tensor(e *event.Event) {
 	if e.Part != event.NoTotal {
 		held = uint32(e.Part / unit)
 	}
+	before := uint64(0)
+	if n := len(x.Reserved); n > 0 {
+		before = uint64(x.Reserved[n-1]) * unit
+	}
+	size, failed := uint64(0), false
 	if e.Op == event.OpTensorAlloc {
-		size, failed := c.refused[e.Proc][e.TID]
-		if failed {
+		if size, failed = c.refused[e.Proc][e.TID]; failed {
 			delete(c.refused[e.Proc], e.TID)
 		}
-		before := uint64(0)
-		if n := len(x.Reserved); n > 0 {
-			before = uint64(x.Reserved[n-1]) * unit
-		}
-		if !failed && e.Part != event.NoTotal && e.Part < before {
-			x.ask(allocator.Request{Op: allocator.Empty}, held, time)
-		}
+	}
+	if !failed && e.Part != event.NoTotal && e.Part < before {
+		x.ask(allocator.Request{Op: allocator.Empty}, held, time)
+	}
+	if e.Op == event.OpTensorAlloc {
 		n := uint32(len(x.Addresses))
 		if n == 0 && e.Handle != e.Size {
 			x.Partial = "there were tensors before the recording began"

@@ -65,6 +65,10 @@ const enough = 0.99
 type Row struct {
 	Setting string `json:"setting"`
 	Peak    uint64 `json:"peak_reserved_bytes"`
+	// Low and High are between which peaks the run may go, as far as allocator.Run.Spread shows, 0
+	// if that was not asked for.
+	Low  uint64 `json:"peak_low_bytes,omitempty"`
+	High uint64 `json:"peak_high_bytes,omitempty"`
 	// Cached is the part of Peak that was in no tensor.
 	Cached   uint64 `json:"cached_at_peak_bytes"`
 	Segments int    `json:"cuda_requests"`
@@ -158,6 +162,8 @@ func Predict(x *Run, o Options) *Prediction {
 		row := Row{Setting: name, Peak: r.Peak, Cached: r.Peak - r.Allocated, Segments: r.Segments}
 		if len(x.Lacked) > 0 {
 			row.Served, row.Peak, row.Cached = x.served(s, emptied, low, high)
+		} else if emptied < 0 && !s.NoCaching {
+			row.Low, row.High = x.Spread(s, r.Peak)
 		}
 		p.Rows = append(p.Rows, row)
 	}
@@ -292,7 +298,7 @@ func (p *Prediction) best() *Row {
 		if !strings.Contains(r.Setting, ":") {
 			continue
 		}
-		if p.Lacked > 0 && r.Served != "yes" || p.Lacked == 0 && float64(r.Peak) > (1-worthwhile)*float64(p.Rows[0].Peak) {
+		if p.Lacked > 0 && r.Served != "yes" || p.Lacked == 0 && float64(max(r.Peak, r.High)) > (1-worthwhile)*float64(p.Rows[0].Peak) {
 			continue
 		}
 		if best == nil || cmp.Compare(r.Peak, best.Peak) < 0 {
@@ -354,6 +360,17 @@ func (p *Prediction) Fragmentation() string {
 	return fmt.Sprintf("PyTorch reserved %s more than tensors ever needed: %s at the peak, %s of it in tensors. A perfect allocator would have reserved %s, the most that tensors needed at any moment%s. The difference is holes between tensors, blocks that stayed cached, and rounding; report --segments shows the holes of one moment.", size(own.Peak-floor), size(own.Peak), size(own.Peak-own.Cached), size(floor), with)
 }
 
+// spread writes between which sizes a peak may be, if they differ by more than 2 %.
+func spread(low, high uint64) string {
+	if high-low <= high/50 {
+		return ""
+	}
+	return fmt.Sprintf("%s to %s", bytefmt.Format(int64(low)), bytefmt.Format(int64(high)))
+}
+
+// whySpread says what spread is about.
+const whySpread = "PEAK MAY BE shows how far a peak can differ, where that is more than 2 %. It depends on where CUDA places segments, and on how much smaller requests are than the blocks that served them."
+
 func prefixed(prefix, text string) string {
 	if text == "" {
 		return ""
@@ -395,6 +412,9 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 			page.Warn("%s", text)
 		}
 		var rows []render.Row
+		if slices.ContainsFunc(p.Rows, func(r Row) bool { return spread(r.Low, r.High) != "" }) {
+			page.Line("%s", whySpread)
+		}
 		for i := range p.Rows {
 			r := &p.Rows[i]
 			change := ""
@@ -406,10 +426,10 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 				segments = ""
 			}
 			rows = append(rows, render.Row{Cells: []string{
-				r.Setting, bytefmt.Format(int64(r.Peak)), change, cached(r.Cached, r.Peak), segments, r.Served,
+				r.Setting, bytefmt.Format(int64(r.Peak)), spread(r.Low, r.High), change, cached(r.Cached, r.Peak), segments, r.Served,
 			}})
 		}
-		page.Table([]string{"<SETTING", ">PEAK RESERVED", ">CHANGE", ">CACHED AT PEAK", ">CUDA REQUESTS", "FAILED REQUEST SERVED"}, rows)
+		page.Table([]string{"<SETTING", ">PEAK RESERVED", "<PEAK MAY BE", ">CHANGE", ">CACHED AT PEAK", ">CUDA REQUESTS", "FAILED REQUEST SERVED"}, rows)
 	}
 	return page.Flush("write prediction")
 }
