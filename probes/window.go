@@ -54,16 +54,14 @@ func (l *libraries) openWindow(begin func()) error {
 		return err
 	}
 	done := make(chan struct{})
-	w.gone.Add(1)
-	go func() {
-		defer w.gone.Done()
+	w.gone.Go(func() {
 		defer close(done)
 		var all []func()
 		for key, a := range held {
 			all = append(all, func() { w.attach(a, l.progs, key.pid) })
 		}
 		inParallel(len(all), sideBySide, func(i int) { all[i]() })
-	}()
+	})
 	select {
 	case <-done:
 	case <-time.After(attachPatience):

@@ -8,10 +8,7 @@ import (
 )
 
 func TestStable(t *testing.T) {
-	type element struct {
-		key, place int
-		more       [10]string
-	}
+	type element struct{ key, place int }
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := range 40 {
 		got := make([]element, n)

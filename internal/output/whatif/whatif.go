@@ -119,6 +119,10 @@ type Options struct {
 	Color bool
 }
 
+// spreadRequests bounds the requests of a run of which the range is computed, which takes one to three
+// times as long as the prediction.
+const spreadRequests = 4 << 20
+
 // Predict returns what other settings would have changed in a run.
 func Predict(x *Run, o Options) *Prediction {
 	p := &Prediction{PID: x.Process.PID, Process: x.Name, Device: x.Device, GPU: x.GPU, title: x.title(fmt.Sprintf("%s (%d)", x.Name, x.Process.PID))}
@@ -162,7 +166,7 @@ func Predict(x *Run, o Options) *Prediction {
 		row := Row{Setting: name, Peak: r.Peak, Cached: r.Peak - r.Allocated, Segments: r.Segments}
 		if len(x.Lacked) > 0 {
 			row.Served, row.Peak, row.Cached = x.served(s, emptied, low, high)
-		} else if emptied < 0 && !s.NoCaching {
+		} else if row.Low, row.High = r.Peak, r.Peak; emptied < 0 && !s.NoCaching && len(x.Requests) <= spreadRequests {
 			row.Low, row.High = x.Spread(s, r.Peak)
 		}
 		p.Rows = append(p.Rows, row)

@@ -158,7 +158,7 @@ func (m *Memo) name(f File) (string, error) {
 	end := make([]byte, min(ends, f.Size))
 	for _, at := range []int64{0, max(0, f.Size-ends)} {
 		n, err := f.ReadAt(end, at)
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return "", fmt.Errorf("read an end of the file: %w", err)
 		}
 		h.Write(end[:n])
