@@ -232,7 +232,7 @@ type Tensors struct {
 	Time uint64
 	// Allocators are those that changed.
 	Allocators []Allocator
-	// Window says that tensors have events in windows alone.
+	// Window says whether tensors are traced in windows only.
 	Window Window
 }
 

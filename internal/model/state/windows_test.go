@@ -147,7 +147,7 @@ func copyOf(by map[uint64]int64, held int64) map[uint64]int64 {
 	return out
 }
 
-// A windowedTrainer tells what a training does, its totals with it.
+// A windowedTrainer makes the events of a training, each with the allocator's totals.
 type windowedTrainer struct {
 	trainer
 	held int64

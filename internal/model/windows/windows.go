@@ -42,7 +42,7 @@ var (
 	lossTotals    = causes.Add("window_totals_differ", "tensors made or freed in windows without being seen, as the allocator's own totals show")
 )
 
-// An Account has the windows of a trace. The zero Window says that there are none.
+// An Account adds up the windows of a trace. Its Window is zero if the trace has none.
 type Account struct {
 	record.Window
 	Count int64  // windows that have begun

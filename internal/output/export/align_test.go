@@ -110,7 +110,7 @@ func ranksOf(t *testing.T, o Options, ranks ...Side) string {
 	return out.String()
 }
 
-// Of ranks the first line says who has most, and the table in what.
+// The first line says which rank holds most, and the table in which rows ranks differ.
 func TestRanks(t *testing.T) {
 	rank := func(i int64, more ...place) Side {
 		return Side{run(i, append([]place{{"/train.py", "step", 10, 1000}, {"/train.py", "load", 20, 500}}, more...)...), fmt.Sprintf("rank%d", i)}

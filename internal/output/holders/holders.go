@@ -185,7 +185,7 @@ func changed(from, to []holder.Storage) (out []holder.Storage) {
 		address, bytes uint64
 		device         int32
 		shape, dtype   string
-		holder         string // of what has no address
+		holder         string // only of a storage whose address is not known
 	}
 	of := func(s *holder.Storage) identity {
 		id := identity{s.Address, s.Bytes, s.Device, shape(s.Shape), s.DType, ""}

@@ -1,10 +1,7 @@
 package session_test
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,46 +13,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
-	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // TestModulesOfTensors: what the forward of a module made has the path to this module, one for
 // each layer, now and in a recording. A module without a path leaves it to the one around it.
 func TestModulesOfTensors(t *testing.T) {
-	const python = "/usr/bin/python3"
-	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("no PyTorch: %v\n%s", err, out)
-		}
-		t.Skipf("no PyTorch: %v", err)
-	}
-	kit := testcuda.Get(t)
-	cmd := exec.CommandContext(t.Context(), python, "testdata/modules.py", kit.LibCUDA, filepath.Join(kit.Dir, "libc10.so"))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Wait()
-	})
-	lines := bufio.NewScanner(out)
-	said := func() {
-		if !lines.Scan() {
-			t.Fatal("the program ended: ", lines.Err())
-		}
-	}
-	said()
+	p := startPyTorch(t, "testdata/modules.py")
+	p.hear()
 	run := filepath.Join(t.TempDir(), "run.gmt")
-	s := trace(t, session.Options{PIDs: []int{cmd.Process.Pid}, Tensors: true, Stacks: unwind.Always, VerifyStacks: 1, Recording: run,
+	s := trace(t, session.Options{PIDs: []int{p.cmd.Process.Pid}, Tensors: true, Stacks: unwind.Always, VerifyStacks: 1, Recording: run,
 		Heaps: session.HeapOptions{Every: time.Hour, Fresh: true}})
 	want := map[string]int64{"": 512, "model": 1 << 16}
 	for n := range int64(4) {
@@ -72,8 +38,8 @@ func TestModulesOfTensors(t *testing.T) {
 		return sums
 	}
 	eventually(t, func() string { // the function that calls modules is found by the first forward
-		fmt.Fprintln(in)
-		said()
+		fmt.Fprintln(p.in)
+		p.hear()
 		return cmp.Diff(want, paths(s.View(state.Want{Holders: true}).Snapshot()))
 	})
 	if got := paths(s.Snapshot(false)); len(got) != 1 {
@@ -81,7 +47,7 @@ func TestModulesOfTensors(t *testing.T) {
 	}
 	snap := s.Report(false)
 	wantNoLoss(t, snap)
-	if err := s.Stop(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	recorded, err := replay.Play(run, replay.Options{At: replay.End})

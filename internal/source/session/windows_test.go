@@ -1,10 +1,7 @@
 package session_test
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,43 +13,16 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
-	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
 // TestTensorWindows: windows of a training have its steps, each with what it allocates, and what its
 // lines hold at the peak of one, now and in a recording. What is in use is what CUDA handed out, in
 // windows and between them.
 func TestTensorWindows(t *testing.T) {
-	const python = "/usr/bin/python3"
-	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("no PyTorch: %v\n%s", err, out)
-		}
-		t.Skipf("no PyTorch: %v", err)
-	}
-	kit := testcuda.Get(t)
-	cmd := exec.CommandContext(t.Context(), python, "testdata/windows.py", kit.LibCUDA, filepath.Join(kit.Dir, "libc10.so"))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		cmd.Wait()
-	})
-	if lines := bufio.NewScanner(out); !lines.Scan() {
-		t.Fatal("the program ended: ", lines.Err())
-	}
+	p := startPyTorch(t, "testdata/windows.py")
+	p.hear()
 	run := filepath.Join(t.TempDir(), "run.gmt")
-	s := trace(t, session.Options{PIDs: []int{cmd.Process.Pid}, Tensors: true, Stacks: unwind.Always, Recording: run,
+	s := trace(t, session.Options{PIDs: []int{p.cmd.Process.Pid}, Tensors: true, Stacks: unwind.Always, Recording: run,
 		Windows: session.WindowOptions{Length: 200 * time.Millisecond, Every: 600 * time.Millisecond}})
 	all := state.Want{Windows: true, Steps: true, Live: true}
 	eventually(t, func() string {
