@@ -12,7 +12,7 @@ type Limits struct {
 	Running int // running jobs of all users
 	PerUser int // running jobs of one user, with slow ones
 	Waiting int // waiting jobs of all users
-	// After Slow a job no longer counts for Running. It still counts for its user.
+	// After Slow a job no longer counts for Running, unless Slow is 0. It still counts for its user.
 	Slow time.Duration
 	// Stuck bounds the slow jobs that do not count for Running.
 	Stuck int
@@ -128,14 +128,26 @@ func (q *Queue) removeLatest(user uint32) (drop func()) {
 
 // start starts as many jobs as may run. The caller holds q.mu.
 func (q *Queue) start() {
-	for i := 0; i < len(q.turns) && q.running < q.limits.Running; {
-		user := q.turns[i]
+	for {
+		user, j, ok := q.next()
+		if !ok {
+			return
+		}
+		go q.run(user, j)
+	}
+}
+
+// next removes the next job that may run, and counts it as running. The caller holds q.mu.
+func (q *Queue) next() (user uint32, j job, ok bool) {
+	if q.running >= q.limits.Running {
+		return 0, job{}, false
+	}
+	for i, user := range q.turns {
 		l := q.lines[user]
 		if l.running >= q.limits.PerUser {
-			i++
 			continue
 		}
-		j := l.waiting[0]
+		j = l.waiting[0]
 		l.waiting[0] = job{}
 		l.waiting = l.waiting[1:]
 		q.waiting--
@@ -145,14 +157,37 @@ func (q *Queue) start() {
 		}
 		l.running++
 		q.running++
-		go q.run(user, j)
-		i = 0
+		return user, j, true
+	}
+	return 0, job{}, false
+}
+
+// run runs a job, and then those whose turn it is. A goroutine for each job would cost more than
+// many a job does.
+func (q *Queue) run(user uint32, j job) {
+	for ok := true; ok; {
+		stuck := q.runOne(j)
+		q.mu.Lock()
+		if stuck {
+			q.stuck--
+		} else {
+			q.running--
+		}
+		q.lines[user].running--
+		q.forget(user)
+		user, j, ok = q.next()
+		q.start()
+		q.mu.Unlock()
 	}
 }
 
-// run runs one job.
-func (q *Queue) run(user uint32, j job) {
-	done, stuck := false, false
+// runOne runs a job, and reports whether it counts as stuck.
+func (q *Queue) runOne(j job) (stuck bool) {
+	if q.limits.Slow == 0 {
+		j.run()
+		return false
+	}
+	done := false
 	slow := time.AfterFunc(q.limits.Slow, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -168,14 +203,7 @@ func (q *Queue) run(user uint32, j job) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	done = true
-	if stuck {
-		q.stuck--
-	} else {
-		q.running--
-	}
-	q.lines[user].running--
-	q.forget(user)
-	q.start()
+	return stuck
 }
 
 // forget removes the line of a user without jobs.

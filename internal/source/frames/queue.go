@@ -3,7 +3,6 @@ package frames
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -44,7 +43,7 @@ type waiter struct {
 
 func newQueue(meter *work.Meter) *queue {
 	return &queue{
-		jobs:  fair.New(fair.Limits{Running: 1, PerUser: 1, Waiting: maxQueued, Slow: math.MaxInt64}),
+		jobs:  fair.New(fair.Limits{Running: 1, PerUser: 1, Waiting: maxQueued}),
 		meter: meter, pending: map[uint64]bool{}, waiting: map[*waiter]bool{},
 	}
 }
