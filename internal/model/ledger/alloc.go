@@ -192,9 +192,10 @@ func (t *allocTable) removeReferences(space event.Space, addr uint64) {
 
 // endRows ends the live allocations not newer than at that match.
 func (t *allocTable) endRows(at uint64, match func(*row) bool) {
+	var r row // one for all: match makes it escape
 	for space := range t.live {
-		for addr, r := range t.live[space].all {
-			if r.time <= at && match(&r) {
+		for addr, x := range t.live[space].all {
+			if r = x; r.time <= at && match(&r) {
 				t.end(event.Space(space), addr, &r)
 			}
 		}

@@ -75,9 +75,6 @@ func (p *process) grown(e *event.Event) []row {
 
 // growth returns the rows of memory that replaces old and that the call of r brought.
 func growth(old []row, r row) []row {
-	if old == nil {
-		return []row{r}
-	}
 	rows := slices.Clone(old)
 	for i := range rows {
 		r.size -= rows[i].size

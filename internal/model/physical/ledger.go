@@ -46,7 +46,8 @@ type Ledger struct {
 	order   uint64                            // of the latest object
 	rows    uint64                            // address of the latest row
 	loss    *loss.Set
-	scratch []*object // of free
+	scratch []*object   // of free
+	event   event.Event // the latest for Rows, which does not keep it
 }
 
 type process struct {

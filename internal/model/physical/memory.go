@@ -29,6 +29,17 @@ type row struct {
 	addr, time  uint64 // in Rows, if it counts there
 }
 
+// newMemory returns memory that one call asked for. Nearly all memory is that, and takes one piece
+// of Go's heap with its row.
+func newMemory(r row) *memory {
+	m := &struct {
+		memory
+		row [1]row
+	}{memory{size: r.size}, [1]row{r}}
+	m.rows = m.row[:]
+	return &m.memory
+}
+
 // maxBytes is more than the kernel driver hands out at once (ledger's bound).
 const maxBytes = 1 << 57
 
@@ -56,9 +67,12 @@ func (l *Ledger) allocate(p *process, e *event.Event, function string) {
 	if kind.Class() == event.ClassDriver {
 		r.device = l.deviceOf(p, o)
 	}
-	m := &memory{object: o, owner: true, size: e.Size}
+	m := newMemory(r)
+	m.object, m.owner = o, true
 	m.next, m.prev, o.memory = m, m, m
-	m.rows = growth(old, r)
+	if old != nil {
+		m.rows = growth(old, r)
+	}
 	if kind.Class() == event.ClassDriver {
 		p.setLatest(m, e, function)
 	}
@@ -76,10 +90,11 @@ func (l *Ledger) countOnly(e *event.Event, r *row) {
 // addRow gives Rows an allocation, and returns its address there.
 func (l *Ledger) addRow(id event.Process, at uint64, result int32, r *row) uint64 {
 	l.rows++
-	l.Rows.Apply(&event.Event{
+	l.event = event.Event{
 		Op: event.OpAlloc, Kind: r.kind, Proc: id, Time: at, Result: result,
 		API: r.outer, Device: r.device, Addr: l.rows, Size: r.size, Stack: r.stack,
-	})
+	}
+	l.Rows.Apply(&l.event)
 	return l.rows
 }
 
@@ -128,15 +143,15 @@ func (l *Ledger) share(p *process, e *event.Event) {
 	if s == nil {
 		return
 	}
-	m := &memory{object: o, size: s.size, next: s.next, prev: s}
-	m.next.prev, s.next, o.memory = m, m, m
-	r := row{size: m.size, stack: e.Stack, kind: event.KindShared, outer: e.Outer, device: none}
+	r := row{size: s.size, stack: e.Stack, kind: event.KindShared, outer: e.Outer, device: none}
 	if s.rows[0].kind == event.KindSystem {
 		r.kind = event.KindSystem
 	} else {
 		r.device = l.deviceOf(p, o)
 	}
-	m.rows = []row{r}
+	m := newMemory(r)
+	m.object, m.next, m.prev = o, s.next, s
+	m.next.prev, s.next, o.memory = m, m, m
 }
 
 // release ends an object's part in its memory. The next object of the ring that has not
@@ -147,7 +162,8 @@ func (l *Ledger) release(m *memory, at uint64, exited bool) {
 	if m.owner && !exited {
 		for i := range m.rows {
 			if r := &m.rows[i]; r.size > 0 {
-				l.Rows.Apply(&event.Event{Op: event.OpFree, Proc: p.id, Time: max(at, r.time), Addr: r.addr})
+				l.event = event.Event{Op: event.OpFree, Proc: p.id, Time: max(at, r.time), Addr: r.addr}
+				l.Rows.Apply(&l.event)
 				p.addBytes(r, -int64(r.size))
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -84,12 +85,20 @@ func mappings(pid int, yield func(Mapping, error) bool) (any bool) {
 	return any
 }
 
+// lineReaders has buffers of maxLine: an agent reads the mappings of each process that starts.
+var lineReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, maxLine) }}
+
 // parseMaps yields the executable entries, in order. What the kernel would not
 // write is an error.
 func parseMaps(r io.Reader) iter.Seq2[Mapping, error] {
 	return func(yield func(Mapping, error) bool) {
 		limited := &io.LimitedReader{R: r, N: maxMaps}
-		br := bufio.NewReaderSize(limited, maxLine)
+		br := lineReaders.Get().(*bufio.Reader)
+		br.Reset(limited)
+		defer func() {
+			br.Reset(nil)
+			lineReaders.Put(br)
+		}()
 		var last Mapping
 		for {
 			line, err := br.ReadSlice('\n')
