@@ -160,6 +160,7 @@ type Cost struct {
 	Lost  uint64 // events for which the ring buffer had no room
 	// Work is the processor time spent on this user's processes alone.
 	Work time.Duration
+	Shed Shed // what this process sheds, not counting what its user does
 }
 
 // costs returns the costs of each user, and of each traced process. It returns a user without a
@@ -182,7 +183,7 @@ func (t *targets) costs() (costs []Cost) {
 	for it := t.table.Iterate(); it.Next(&pid, &x); {
 		used[uint16(x.User)] = true
 		if who, ok := users[uint16(x.User)]; ok {
-			costs = append(costs, Cost{Consumer: Consumer{who, int(pid)}, Bytes: x.Bytes, Lost: x.Lost})
+			costs = append(costs, Cost{Consumer: Consumer{who, int(pid)}, Bytes: x.Bytes, Lost: x.Lost, Shed: Shed(x.Shed)})
 		}
 	}
 	for _, place := range t.freePlaces(used) {

@@ -66,7 +66,7 @@ type agent struct {
 	oom      *oomdir.Dir // nil for none
 	limits   *limiter
 	costs    costs
-	// How much the collector takes.
+	// How much Go's garbage collector takes.
 	collecting collecting
 	reports    reports
 	reported   atomic.Int64 // out-of-memory reports that came
@@ -326,6 +326,7 @@ func (a *agent) limit() {
 			a.opts.Warn(fmt.Sprintf("The agent is below its limits again: more calls of %s get a call stack.", Cost{Consumer: c.Consumer}.who()))
 		}
 	}
+	a.collecting.spare(a.limits.load, a.config.CPULimit)
 }
 
 // measured is for how long BPF programs are measured at a time.

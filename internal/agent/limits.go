@@ -52,6 +52,7 @@ type limiter struct {
 	begun bool // at and usage are known
 	at    time.Duration
 	usage Usage
+	load  float64       // of the processor, in cores; NaN if it is not known
 	over  int           // observations in a row above the limit of the processor
 	well  time.Duration // since when all is well, -1 while it is not
 }
@@ -85,10 +86,11 @@ func newLimiter(tensors bool) *limiter {
 // and process. It returns what changes: where more is shed, by one step at most.
 func (l *limiter) observe(at time.Duration, u Usage, b Bounds, costs []Cost) []change {
 	l.forget(at, costs)
-	load, passed := math.NaN(), float64(at-l.at) // the load is not known
-	if l.begun && at > l.at {
-		load = float64(u.CPU-l.usage.CPU) / passed
+	passed := float64(at - l.at)
+	if l.load = math.NaN(); l.begun && at > l.at {
+		l.load = float64(u.CPU-l.usage.CPU) / passed
 	}
+	load := l.load
 	l.begun, l.at, l.usage = true, at, u
 	if b.CPU > 0 && load > b.CPU*cpuHigh {
 		l.over++

@@ -332,6 +332,19 @@ func TestCosts(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+	// A process that sheds all stacks costs the reading of its events alone: the other one made
+	// the work, with a tenth of the bytes.
+	shed := cost(1, 11, 1450, 0)
+	shed.Shed = probes.ShedAll
+	all, _ = c.since([]session.Cost{cost(1, 0, 1800, 3*time.Second), shed, cost(1, 12, 175, 0)}, time.Minute/2+5*time.Second, 1)
+	want = map[probes.Consumer]time.Duration{{User: 1}: 2 * time.Second, one: 900 * time.Millisecond, {User: 1, PID: 12}: 1100 * time.Millisecond}
+	clear(got)
+	for _, x := range all {
+		got[x.Consumer] = x.CPU.Round(time.Millisecond)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }
 
 // What is held counts, and garbage does not.
@@ -371,5 +384,34 @@ func TestCollectWithin(t *testing.T) {
 	collectWithin(0)
 	if got := debug.SetMemoryLimit(-1); got != math.MaxInt64 {
 		t.Errorf("limit %d", got)
+	}
+}
+
+// While the processor is above its limit collection is rare, and it stays so until the load is well
+// below. What GOGC asks for is never made less.
+func TestRareCollection(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(25))
+	const limit = 0.4
+	var c collecting
+	for _, step := range []struct {
+		load, limit float64
+		want        int
+	}{
+		{math.NaN(), limit, 25}, {0.39, limit, 25}, {0.41, limit, rareCollection}, {0.9, limit, rareCollection},
+		{0.21, limit, rareCollection}, {math.NaN(), limit, rareCollection}, {0.19, limit, 25}, {9, 0, 25},
+		{9, limit, rareCollection}, {9, 0, 25},
+	} {
+		c.spare(step.load, step.limit)
+		got := debug.SetGCPercent(25)
+		if debug.SetGCPercent(got); got != step.want {
+			t.Errorf("at %v of %v: %d %%, want %d %%", step.load, step.limit, got, step.want)
+		}
+	}
+	for _, usual := range []int{-1, 400} {
+		debug.SetGCPercent(usual)
+		c.spare(9, limit)
+		if got := debug.SetGCPercent(usual); got != usual {
+			t.Errorf("GOGC=%d became %d", usual, got)
+		}
 	}
 }

@@ -29,17 +29,18 @@ type costs struct {
 }
 
 // since returns the cost of each user and process since the last call, and the time that
-// all of them took so far. Users share the time for reading events in
-// proportion to the bytes of their events. All times are multiplied by factor.
+// all of them took so far. Users and processes share the time for reading events in
+// proportion to the bytes of their events. A user's processes share the time for stacks, names
+// and analyses alike, but for those that shed all stacks. All times are multiplied by factor.
 func (c *costs) since(now []session.Cost, reading time.Duration, factor float64) (all []Cost, worked time.Duration) {
 	times := func(d time.Duration) time.Duration { return time.Duration(float64(max(d, 0)) * factor) }
 	before := c.before
 	c.before = make(map[probes.Consumer]session.Cost, len(now))
 	type taken struct {
-		bytes float64
-		work  time.Duration
+		bytes, stackless float64
+		work             time.Duration
 	}
-	users, sum := map[uint32]taken{}, 0.0
+	users, sum := map[uint32]*taken{}, 0.0
 	// A new process or user has no earlier figure. The count of a user that was forgotten
 	// in between starts again.
 	bytes := func(x session.Cost) float64 {
@@ -51,7 +52,7 @@ func (c *costs) since(now []session.Cost, reading time.Duration, factor float64)
 	for _, x := range now {
 		c.before[x.Consumer] = x
 		if x.PID == 0 {
-			took := taken{bytes(x), times(x.Work - before[x.Consumer].Work)}
+			took := &taken{bytes: bytes(x), work: times(x.Work - before[x.Consumer].Work)}
 			users[x.User] = took
 			sum += took.bytes
 			c.worked += took.work
@@ -61,15 +62,23 @@ func (c *costs) since(now []session.Cost, reading time.Duration, factor float64)
 	c.reading = reading
 	c.worked += read
 	for _, x := range now {
-		u := users[x.User]
-		cpu := float64(u.work)
-		if sum > 0 {
-			cpu += float64(read) * u.bytes / sum
+		if x.PID != 0 && x.Shed == probes.ShedAll {
+			users[x.User].stackless += bytes(x)
 		}
-		if x.PID != 0 && u.bytes > 0 {
-			cpu *= min(bytes(x)/u.bytes, 1)
-		} else if x.PID != 0 {
-			cpu = 0
+	}
+	part := func(d time.Duration, bytes, of float64) float64 {
+		if bytes <= 0 || of <= 0 {
+			return 0
+		}
+		return float64(d) * min(bytes/of, 1)
+	}
+	for _, x := range now {
+		u, cpu := users[x.User], part(read, bytes(x), sum)
+		switch {
+		case x.PID == 0:
+			cpu += float64(u.work)
+		case x.Shed != probes.ShedAll:
+			cpu += part(u.work, bytes(x), u.bytes-u.stackless)
 		}
 		all = append(all, Cost{x.Consumer, x.Name, time.Duration(cpu), x.Live * bytesPerLive})
 	}

@@ -56,8 +56,32 @@ func OwnMemory() (int64, error) {
 	return max(m.resident-m.garbage, 0), err
 }
 
-// A collecting measures how much of the processor time is of Go's garbage collector.
-type collecting struct{ all, collector time.Duration }
+// A collecting measures how much of the processor time is of Go's garbage collector, and has it
+// collect less often while the processor is short.
+type collecting struct {
+	all, collector time.Duration
+	usual          int // the collector's percentage before it was made rare, 0 while it is not rare
+}
+
+// rareCollection is the collector's percentage while the processor is short. The usual one takes
+// up to four times as much of the processor, and less memory.
+const rareCollection = 100
+
+// spare makes collection rare from when the load is above its limit until it is well below. The
+// limit of memory holds all the same (collectWithin). Both are in cores; the limit is 0 for none,
+// and the load NaN if it is not known.
+func (c *collecting) spare(load, limit float64) {
+	switch {
+	case limit > 0 && load > limit*cpuHigh && c.usual == 0:
+		if c.usual = debug.SetGCPercent(rareCollection); c.usual < 0 || c.usual > rareCollection { // GOGC asked for less yet
+			debug.SetGCPercent(c.usual)
+			c.usual = 0
+		}
+	case (limit <= 0 || load < limit*cpuLow) && c.usual != 0:
+		debug.SetGCPercent(c.usual)
+		c.usual = 0
+	}
+}
 
 // factor is by how much to multiply processor time that was measured since the last call,
 // for the time of the collector: it collects the garbage of all work alike.
@@ -67,9 +91,10 @@ func (c *collecting) factor() float64 {
 	if metrics.Read(sample); syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
 		return 1
 	}
-	now := collecting{time.Duration(r.Utime.Nano() + r.Stime.Nano()), time.Duration(sample[0].Value.Float64() * float64(time.Second))}
-	all, collector := now.all-c.all, now.collector-c.collector
-	*c = now
+	all, collector := c.all, c.collector
+	c.all = time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	c.collector = time.Duration(sample[0].Value.Float64() * float64(time.Second))
+	all, collector = c.all-all, c.collector-collector
 	if all <= 0 || collector <= 0 {
 		return 1
 	}

@@ -33,7 +33,7 @@ func TestStrangers(t *testing.T) {
 		storms              = 2   // allocate and free
 		starters            = 98  // start a program after the other
 		memoryLimit         = 400 // MiB
-		cpuLimit            = 40  // % of a core, of tracing
+		cpuLimit            = 20  // % of a core, of tracing
 		cpuMost             = 80  // in all: hearing of mappings and of the lives of processes is beside that
 		rounds              = 40  // of the neighbour's calls
 		calls               = 100 // of a round
@@ -119,7 +119,7 @@ func TestStrangers(t *testing.T) {
 		if i%5 == 0 {
 			t.Logf("round %d: %s", i, took)
 		}
-		if i == rounds/2 { // what is to be shed is
+		if i == rounds*3/4 { // what is to be shed is
 			before, began = running(t, a.cmd.Process.Pid), time.Now()
 		}
 	}
