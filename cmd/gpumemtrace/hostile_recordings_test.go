@@ -34,9 +34,9 @@ var recordingCommands = []string{
 // A small recording takes little memory and time, whatever is in it. Each of them is read
 // by one of the commands, so that all together meet each command.
 func TestHostileRecordings(t *testing.T) {
-	next := 0
-	for _, c := range recordtest.Hostile {
+	for i, c := range recordtest.Hostile {
 		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
 			f := recordtest.Forge(hostileSize)
 			f.Trace(10, "", "cuMemAlloc_v2")
 			c.Fill(f)
@@ -44,8 +44,7 @@ func TestHostileRecordings(t *testing.T) {
 			if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			costs(t, strings.Fields(strings.Replace(recordingCommands[next%len(recordingCommands)], "FILE", path, 1))...)
-			next += 7
+			costs(t, strings.Fields(strings.Replace(recordingCommands[7*i%len(recordingCommands)], "FILE", path, 1))...)
 		})
 	}
 }

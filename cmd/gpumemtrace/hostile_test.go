@@ -113,6 +113,7 @@ func TestHostileProfiles(t *testing.T) {
 		"a field without an end":    bomb(t, append(slices.Clip(ours), 6<<3|2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), 0),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := filepath.Join(t.TempDir(), "x.pb.gz")
 			if err := os.WriteFile(path, data, 0o600); err != nil {
 				t.Fatal(err)
