@@ -236,43 +236,24 @@ gm_step u32 gm_capture(struct gm_thread *th, struct gm_row *row)
 
 /* gm_tensor makes the event of c10::reportMemoryUsageToProfiler (c10/core/Allocator.h). A caching
  * allocator calls it after it handed out or took back memory, with the address, the bytes
- * (negative: taken back), its own totals, and at argument `stride` a c10::Device: two bytes, the
- * type and the index. There is no event for other devices than CUDA's, nor for a tensor outside
- * the sample. Argument 6 of the event is 1 if it reports memory of the allocator and no tensor.
- * A row without a stride is another function, which always makes an event. The function has a
- * probe at its entry only, since an exception could not pass a return probe. */
+ * (negative: taken back), its own totals (an older function has none), and at argument `stride` a
+ * c10::Device: two bytes, the type and the index. There is no event for other devices than
+ * CUDA's. A row without a stride is another function, which always makes an event. The function
+ * has a probe at its entry only, since an exception could not pass a return probe. */
 gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, struct gm_row *row)
 {
 	const u8 cuda = 1; /* c10/core/DeviceType.h */
 	u64 args[] = { GM_ARGS(ctx) };
-	bool totals = row->stride == 4; /* an older function has none */
-	u64 device = totals ? args[4] : args[2];
-	if (row->stride && (u8)device != cuda)
+	if (row->stride && (u8)(row->stride == 4 ? args[4] : args[2]) != cuda)
 		return NULL;
 	u64 *since = bpf_map_lookup_elem(&gates, &gate);
 	struct gm_thread *th = gm_thread_enter();
 	if (!th || !since)
 		return NULL;
-	/* An open gate stays open until it shuts: only the first event reads the clock. */
-	if (th->ev.time < *since) {
-		th->ev.time = bpf_ktime_get_ns();
-		if (th->ev.time < *since)
-			return NULL;
-	}
-	s64 bytes = args[1];
-	th->done.args[6] = 0;
-	if (row->stride && cfg_tensor_sample) {
-		th->tensors.of.device = (s8)(device >> 8);
-		u32 report = gm_report_of(&th->tensors, args[0], bytes, totals ? args[2] : ~0ULL, totals ? args[3] : ~0ULL);
-		if (report == GM_REPORT_NOTHING)
-			return NULL;
-		if (report == GM_REPORT_END)
-			bytes = -(s64)th->tensors.ended;
-		th->done.args[6] = report == GM_REPORT_POOL;
-	}
-	__builtin_memcpy(th->done.args, args, sizeof(args));
-	th->done.args[1] = bytes;
 	th->ev.time = bpf_ktime_get_ns();
+	if (th->ev.time < *since)
+		return NULL;
+	__builtin_memcpy(th->done.args, args, sizeof(args));
 	th->ev.row = id;
 	th->ev.outer = 0;
 	th->ev.result = 0;
@@ -280,7 +261,7 @@ gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, str
 	th->ev.ctx = 0;
 	th->ev.device = -1;
 	gm_capture(th, row);
-	th->want_stack = (row->flags & GM_ROW_STACK) && (cfg_free_stacks || bytes > 0) && !th->done.args[6];
+	th->want_stack = (row->flags & GM_ROW_STACK) && (cfg_free_stacks || (s64)args[1] > 0);
 	gm_charge(th, GM_CLASS_TENSOR);
 	return th;
 }
@@ -376,8 +357,6 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 			outer = key;
 	}
 
-	if (row->flags & GM_ROW_ALLOCATES)
-		th->tensors.grown = 1;
 	th->ev.row = id;
 	th->ev.outer = outer;
 	th->ev.time = (row->flags & GM_ROW_ENTRY_TIME) ? th->done.time : bpf_ktime_get_ns();

@@ -3,7 +3,7 @@
  * arguments in the thread's state (thread.h). gm_leave looks the function up in the table
  * (table.h) and makes the event (records.h). The program then takes the stack (stacks.h, or
  * unwind.bpf.c), and gm_finish sends the event within its user's part of the ring buffer
- * (users.h). Of a sample of tensors, tensors.h chooses the events. */
+ * (users.h). */
 #ifndef GPUMEMTRACE_H
 #define GPUMEMTRACE_H
 
@@ -24,7 +24,6 @@ const volatile u32 cfg_session = 0;	/* probes are attached as sessions (gm_call_
 
 #include "records.h"
 #include "table.h"
-#include "tensors.h"
 #include "users.h"
 #include "thread.h"
 #include "stacks.h"

@@ -15,32 +15,29 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	GpumemtraceMapAllocators      = "allocators"
-	GpumemtraceMapEscapes         = "escapes"
-	GpumemtraceMapEvents          = "events"
-	GpumemtraceMapExits           = "exits"
-	GpumemtraceMapGates           = "gates"
-	GpumemtraceMapLoss            = "loss"
-	GpumemtraceMapNowhere         = "nowhere"
-	GpumemtraceMapOwners          = "owners"
-	GpumemtraceMapRows            = "rows"
-	GpumemtraceMapSamples         = "samples"
-	GpumemtraceMapStacksSeen      = "stacks_seen"
-	GpumemtraceMapTargets         = "targets"
-	GpumemtraceMapThreads         = "threads"
-	GpumemtraceMapUsers           = "users"
-	GpumemtraceProgGmCallEnter    = "gm_call_enter"
-	GpumemtraceProgGmCallExit     = "gm_call_exit"
-	GpumemtraceProgGmExec         = "gm_exec"
-	GpumemtraceProgGmExit         = "gm_exit"
-	GpumemtraceProgGmFork         = "gm_fork"
-	GpumemtraceProgGmStarts       = "gm_starts"
-	GpumemtraceVarCfgAll          = "cfg_all"
-	GpumemtraceVarCfgFollow       = "cfg_follow"
-	GpumemtraceVarCfgFreeStacks   = "cfg_free_stacks"
-	GpumemtraceVarCfgPidnsInum    = "cfg_pidns_inum"
-	GpumemtraceVarCfgSession      = "cfg_session"
-	GpumemtraceVarCfgTensorSample = "cfg_tensor_sample"
+	GpumemtraceMapEscapes       = "escapes"
+	GpumemtraceMapEvents        = "events"
+	GpumemtraceMapExits         = "exits"
+	GpumemtraceMapGates         = "gates"
+	GpumemtraceMapLoss          = "loss"
+	GpumemtraceMapNowhere       = "nowhere"
+	GpumemtraceMapOwners        = "owners"
+	GpumemtraceMapRows          = "rows"
+	GpumemtraceMapStacksSeen    = "stacks_seen"
+	GpumemtraceMapTargets       = "targets"
+	GpumemtraceMapThreads       = "threads"
+	GpumemtraceMapUsers         = "users"
+	GpumemtraceProgGmCallEnter  = "gm_call_enter"
+	GpumemtraceProgGmCallExit   = "gm_call_exit"
+	GpumemtraceProgGmExec       = "gm_exec"
+	GpumemtraceProgGmExit       = "gm_exit"
+	GpumemtraceProgGmFork       = "gm_fork"
+	GpumemtraceProgGmStarts     = "gm_starts"
+	GpumemtraceVarCfgAll        = "cfg_all"
+	GpumemtraceVarCfgFollow     = "cfg_follow"
+	GpumemtraceVarCfgFreeStacks = "cfg_free_stacks"
+	GpumemtraceVarCfgPidnsInum  = "cfg_pidns_inum"
+	GpumemtraceVarCfgSession    = "cfg_session"
 )
 
 // LoadGpumemtrace returns the embedded CollectionSpec for Gpumemtrace.
@@ -97,7 +94,6 @@ type GpumemtraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceMapSpecs struct {
-	Allocators *ebpf.MapSpec `ebpf:"allocators"`
 	Escapes    *ebpf.MapSpec `ebpf:"escapes"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
 	Exits      *ebpf.MapSpec `ebpf:"exits"`
@@ -106,7 +102,6 @@ type GpumemtraceMapSpecs struct {
 	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
 	Owners     *ebpf.MapSpec `ebpf:"owners"`
 	Rows       *ebpf.MapSpec `ebpf:"rows"`
-	Samples    *ebpf.MapSpec `ebpf:"samples"`
 	StacksSeen *ebpf.MapSpec `ebpf:"stacks_seen"`
 	Targets    *ebpf.MapSpec `ebpf:"targets"`
 	Threads    *ebpf.MapSpec `ebpf:"threads"`
@@ -117,12 +112,11 @@ type GpumemtraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceVariableSpecs struct {
-	CfgAll          *ebpf.VariableSpec `ebpf:"cfg_all"`
-	CfgFollow       *ebpf.VariableSpec `ebpf:"cfg_follow"`
-	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
-	CfgPidnsInum    *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
-	CfgSession      *ebpf.VariableSpec `ebpf:"cfg_session"`
-	CfgTensorSample *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
+	CfgAll        *ebpf.VariableSpec `ebpf:"cfg_all"`
+	CfgFollow     *ebpf.VariableSpec `ebpf:"cfg_follow"`
+	CfgFreeStacks *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
+	CfgPidnsInum  *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
+	CfgSession    *ebpf.VariableSpec `ebpf:"cfg_session"`
 }
 
 // GpumemtraceObjects contains all objects after they have been loaded into the kernel.
@@ -145,7 +139,6 @@ func (o *GpumemtraceObjects) Close() error {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtraceMaps struct {
-	Allocators *ebpf.Map `ebpf:"allocators"`
 	Escapes    *ebpf.Map `ebpf:"escapes"`
 	Events     *ebpf.Map `ebpf:"events"`
 	Exits      *ebpf.Map `ebpf:"exits"`
@@ -154,7 +147,6 @@ type GpumemtraceMaps struct {
 	Nowhere    *ebpf.Map `ebpf:"nowhere"`
 	Owners     *ebpf.Map `ebpf:"owners"`
 	Rows       *ebpf.Map `ebpf:"rows"`
-	Samples    *ebpf.Map `ebpf:"samples"`
 	StacksSeen *ebpf.Map `ebpf:"stacks_seen"`
 	Targets    *ebpf.Map `ebpf:"targets"`
 	Threads    *ebpf.Map `ebpf:"threads"`
@@ -163,7 +155,6 @@ type GpumemtraceMaps struct {
 
 func (m *GpumemtraceMaps) Close() error {
 	return _GpumemtraceClose(
-		m.Allocators,
 		m.Escapes,
 		m.Events,
 		m.Exits,
@@ -172,7 +163,6 @@ func (m *GpumemtraceMaps) Close() error {
 		m.Nowhere,
 		m.Owners,
 		m.Rows,
-		m.Samples,
 		m.StacksSeen,
 		m.Targets,
 		m.Threads,
@@ -184,12 +174,11 @@ func (m *GpumemtraceMaps) Close() error {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtraceVariables struct {
-	CfgAll          *ebpf.Variable `ebpf:"cfg_all"`
-	CfgFollow       *ebpf.Variable `ebpf:"cfg_follow"`
-	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
-	CfgPidnsInum    *ebpf.Variable `ebpf:"cfg_pidns_inum"`
-	CfgSession      *ebpf.Variable `ebpf:"cfg_session"`
-	CfgTensorSample *ebpf.Variable `ebpf:"cfg_tensor_sample"`
+	CfgAll        *ebpf.Variable `ebpf:"cfg_all"`
+	CfgFollow     *ebpf.Variable `ebpf:"cfg_follow"`
+	CfgFreeStacks *ebpf.Variable `ebpf:"cfg_free_stacks"`
+	CfgPidnsInum  *ebpf.Variable `ebpf:"cfg_pidns_inum"`
+	CfgSession    *ebpf.Variable `ebpf:"cfg_session"`
 }
 
 // GpumemtracePrograms contains all programs after they have been loaded into the kernel.

@@ -46,7 +46,6 @@ static void *(*bpf_map_lookup_elem)(void *map, void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, void *key, void *value, u64 flags) = (void *)2;
 static long (*bpf_map_delete_elem)(void *map, void *key) = (void *)3;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
-static unsigned long long (*bpf_get_prandom_u32)(void) = (void *)7;
 static u64 (*bpf_get_current_pid_tgid)(void) = (void *)14;
 static void (*bpf_tail_call)(void *ctx, void *map, u32 index) = (void *)12;
 static long (*bpf_get_stack)(void *ctx, void *buf, u32 size, u64 flags) = (void *)67;

@@ -31,7 +31,6 @@ struct gm_thread {
 	u64 ctx[GM_CTX_DEPTH];
 	struct gm_call calls[GM_CALLS];
 	struct gm_call done; /* the call that is returning */
-	struct gm_tensors tensors;
 	struct gm_event ev;
 	struct gm_stack stack;
 };
@@ -134,8 +133,6 @@ gm_inline struct gm_thread *gm_thread_enter(void)
 	th->ev.type = GM_CALL;
 	th->ev.pid = pid;
 	th->ev.tid = gm_current_tid();
-	th->tensors.of.start = th->ev.start;
-	th->tensors.of.pid = pid;
 	th->ids = bpf_get_current_pid_tgid();
 	return th;
 }

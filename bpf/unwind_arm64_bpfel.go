@@ -15,7 +15,6 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	UnwindMapAllocators              = "allocators"
 	UnwindMapApmIntProcs             = "apm_int_procs"
 	UnwindMapCopies                  = "copies"
 	UnwindMapCopiesRead              = "copies_read"
@@ -52,7 +51,6 @@ const (
 	UnwindMapReportEvents            = "report_events"
 	UnwindMapReportedPids            = "reported_pids"
 	UnwindMapRows                    = "rows"
-	UnwindMapSamples                 = "samples"
 	UnwindMapStackDeltaPageToInfo    = "stack_delta_page_to_info"
 	UnwindMapStacksSeen              = "stacks_seen"
 	UnwindMapTargets                 = "targets"
@@ -79,7 +77,6 @@ const (
 	UnwindVarCfgPidnsInum            = "cfg_pidns_inum"
 	UnwindVarCfgSession              = "cfg_session"
 	UnwindVarCfgSlots                = "cfg_slots"
-	UnwindVarCfgTensorSample         = "cfg_tensor_sample"
 	UnwindVarCfgVerifyStacks         = "cfg_verify_stacks"
 	UnwindVarFilterErrorFrames       = "filter_error_frames"
 	UnwindVarFilterIdleFrames        = "filter_idle_frames"
@@ -153,7 +150,6 @@ type UnwindProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type UnwindMapSpecs struct {
-	Allocators           *ebpf.MapSpec `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.MapSpec `ebpf:"apm_int_procs"`
 	Copies               *ebpf.MapSpec `ebpf:"copies"`
 	CopiesRead           *ebpf.MapSpec `ebpf:"copies_read"`
@@ -190,7 +186,6 @@ type UnwindMapSpecs struct {
 	ReportEvents         *ebpf.MapSpec `ebpf:"report_events"`
 	ReportedPids         *ebpf.MapSpec `ebpf:"reported_pids"`
 	Rows                 *ebpf.MapSpec `ebpf:"rows"`
-	Samples              *ebpf.MapSpec `ebpf:"samples"`
 	StackDeltaPageToInfo *ebpf.MapSpec `ebpf:"stack_delta_page_to_info"`
 	StacksSeen           *ebpf.MapSpec `ebpf:"stacks_seen"`
 	Targets              *ebpf.MapSpec `ebpf:"targets"`
@@ -220,7 +215,6 @@ type UnwindVariableSpecs struct {
 	CfgPidnsInum            *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
 	CfgSession              *ebpf.VariableSpec `ebpf:"cfg_session"`
 	CfgSlots                *ebpf.VariableSpec `ebpf:"cfg_slots"`
-	CfgTensorSample         *ebpf.VariableSpec `ebpf:"cfg_tensor_sample"`
 	CfgVerifyStacks         *ebpf.VariableSpec `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.VariableSpec `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.VariableSpec `ebpf:"filter_idle_frames"`
@@ -263,7 +257,6 @@ func (o *UnwindObjects) Close() error {
 //
 // It can be passed to LoadUnwindObjects or ebpf.CollectionSpec.LoadAndAssign.
 type UnwindMaps struct {
-	Allocators           *ebpf.Map `ebpf:"allocators"`
 	ApmIntProcs          *ebpf.Map `ebpf:"apm_int_procs"`
 	Copies               *ebpf.Map `ebpf:"copies"`
 	CopiesRead           *ebpf.Map `ebpf:"copies_read"`
@@ -300,7 +293,6 @@ type UnwindMaps struct {
 	ReportEvents         *ebpf.Map `ebpf:"report_events"`
 	ReportedPids         *ebpf.Map `ebpf:"reported_pids"`
 	Rows                 *ebpf.Map `ebpf:"rows"`
-	Samples              *ebpf.Map `ebpf:"samples"`
 	StackDeltaPageToInfo *ebpf.Map `ebpf:"stack_delta_page_to_info"`
 	StacksSeen           *ebpf.Map `ebpf:"stacks_seen"`
 	Targets              *ebpf.Map `ebpf:"targets"`
@@ -320,7 +312,6 @@ type UnwindMaps struct {
 
 func (m *UnwindMaps) Close() error {
 	return _UnwindClose(
-		m.Allocators,
 		m.ApmIntProcs,
 		m.Copies,
 		m.CopiesRead,
@@ -357,7 +348,6 @@ func (m *UnwindMaps) Close() error {
 		m.ReportEvents,
 		m.ReportedPids,
 		m.Rows,
-		m.Samples,
 		m.StackDeltaPageToInfo,
 		m.StacksSeen,
 		m.Targets,
@@ -388,7 +378,6 @@ type UnwindVariables struct {
 	CfgPidnsInum            *ebpf.Variable `ebpf:"cfg_pidns_inum"`
 	CfgSession              *ebpf.Variable `ebpf:"cfg_session"`
 	CfgSlots                *ebpf.Variable `ebpf:"cfg_slots"`
-	CfgTensorSample         *ebpf.Variable `ebpf:"cfg_tensor_sample"`
 	CfgVerifyStacks         *ebpf.Variable `ebpf:"cfg_verify_stacks"`
 	FilterErrorFrames       *ebpf.Variable `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.Variable `ebpf:"filter_idle_frames"`

@@ -127,20 +127,17 @@ func fixCaptureMode(e *event.Event, x []uint64) {
 	}
 }
 
-// fixTensor distinguishes an allocation from a free by the sign of the size, unless the event reports
-// memory without a tensor. The older function has no totals.
+// fixTensor distinguishes an allocation from a free by the sign of the size. The older function has no
+// totals.
 func fixTensor(e *event.Event, x []uint64) {
 	if size := int64(x[0]); size >= 0 {
 		e.Size = x[0]
 	} else {
 		e.Op, e.Kind, e.Size = event.OpTensorFree, event.KindNone, uint64(-size)
 	}
-	if x[2] != 0 {
-		e.Op, e.Kind = event.OpSegmentSeen, event.KindNone
-	}
 	e.Device = torchDevice(x[1])
-	if e.Part = event.NoTotal; len(x) > 3 {
-		e.Part = x[3]
+	if e.Part = event.NoTotal; len(x) > 2 {
+		e.Part = x[2]
 	} else {
 		e.Handle = event.NoTotal
 	}

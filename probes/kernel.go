@@ -74,13 +74,8 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 			return nil, fmt.Errorf("configure the kernel side: %w", err)
 		}
 	}
-	sizes := map[string]uint32{"events": opts.ringBytes, "allocators": opts.allocators}
-	if opts.Partial() {
-		sizes["samples"] = cmp.Or(opts.samples, maxSamples)
-	}
-	for name, n := range sizes {
-		spec.Maps[name].MaxEntries = cmp.Or(n, spec.Maps[name].MaxEntries)
-	}
+	events := spec.Maps["events"]
+	events.MaxEntries = cmp.Or(opts.ringBytes, events.MaxEntries)
 	// All programs that share a program array are of one kind (bpf_prog_map_compatible).
 	spec.Programs[enterProgram].AttachType = k.progs.attach
 	spec.Programs[exitProgram].AttachType = k.progs.attach

@@ -14,8 +14,6 @@ var kernelCauses = []loss.Cause{
 	loss.Of("lists_truncated", "sparse mappings missed because one call had more than 16"),
 	loss.Of("targets_full", "child processes not traced because the table of processes was full"),
 	loss.Of("calls_nested", "calls not counted because another call that allocates or frees made them: the outer call counts for both"),
-	loss.Of("tensor_allocators_full", "tensors made or freed that are in no figure because the kernel's table of allocators was full"),
-	loss.Of("tensor_samples_full", "sampled tensors that were left out because the kernel side's table of live sampled tensors was full: estimates are too low"),
 	loss.Of("calls_on_signal_stack", "calls missed because a signal handler made them on a stack at a higher address than the call that it interrupted"),
 }
 

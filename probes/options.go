@@ -32,7 +32,6 @@ type Options struct {
 	Windows bool
 	// FreeStacks: a tensor's free has a stack too.
 	FreeStacks bool
-	TensorOptions
 	// Warn receives sentences for the user, each of them once. It may be called from any
 	// goroutine. nil drops them.
 	Warn func(string)
@@ -43,10 +42,9 @@ type Options struct {
 	// of the other work for each user, by the user's place (Tracer.UserOf).
 	Meter *work.Meter
 
-	ringBytes           uint32                 // size of the ring buffer; 0 for the kernel side's default
-	samples, allocators uint32                 // sizes of the kernel side's tables; 0 for the defaults
-	attachments         int                    // libraries probed at one time; 0 for maxAttachments
-	attach              func() ebpf.AttachType // how to attach probes; nil for attachType
+	ringBytes   uint32                 // size of the ring buffer; 0 for the kernel side's default
+	attachments int                    // libraries probed at one time; 0 for maxAttachments
+	attach      func() ebpf.AttachType // how to attach probes; nil for attachType
 }
 
 // A StackTaker takes call stacks in the kernel. The goroutines that read events call its
@@ -81,7 +79,7 @@ func (o *Options) constants(attach ebpf.AttachType) (map[string]any, error) {
 	b := map[bool]uint32{true: 1}
 	return map[string]any{
 		"cfg_pidns_inum": ns, "cfg_all": b[o.All], "cfg_follow": b[o.Follow], "cfg_session": b[attach == attachSession],
-		"cfg_free_stacks": b[o.FreeStacks], "cfg_tensor_sample": o.TensorSample,
+		"cfg_free_stacks": b[o.FreeStacks],
 	}, nil
 }
 

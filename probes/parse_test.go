@@ -110,7 +110,6 @@ func TestLossNames(t *testing.T) {
 		"RING_FULL events_ring_full", "RING_STACK stacks_ring_full", "NO_THREAD calls_no_thread_state",
 		"CALLS_FULL calls_nested_too_deep", "NO_ENTRY calls_without_entry", "UNREADABLE arguments_unreadable",
 		"NO_STACK stacks_failed", "LIST_LONG lists_truncated", "TARGETS_FULL targets_full", "NESTED calls_nested",
-		"ALLOCATORS_FULL tensor_allocators_full", "SAMPLES_FULL tensor_samples_full",
 		"SIGNAL_STACK calls_on_signal_stack", "MAX",
 	}
 	if !slices.Equal(got, want) {

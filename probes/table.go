@@ -284,10 +284,10 @@ var Table = append([]Row{
 	// that. c10/core/Allocator.h; only int64_t before 2.1, no totals before 1.10.
 	{Level: Torch, Symbols: []string{tensorSymbol + "mmNS_6DeviceE", tensorSymbol + "llNS_6DeviceE"}, class: classTensor,
 		Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: arg(0), Handle: arg(2),
-		Extra: []value{arg(1), arg(4), arg(6), arg(3)}, Fix: fixTensor, stride: 4},
+		Extra: []value{arg(1), arg(4), arg(3)}, Fix: fixTensor, stride: 4},
 	{Level: Torch, Symbols: []string{tensorSymbol + "NS_6DeviceE"}, class: classTensor,
 		Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: arg(0),
-		Extra: []value{arg(1), arg(2), arg(6)}, Fix: fixTensor, stride: 2},
+		Extra: []value{arg(1), arg(2)}, Fix: fixTensor, stride: 2},
 
 	// NativeCachingAllocator::beginAllocateToPool(DeviceIndex, MempoolId_t,
 	// std::function<bool(cudaStream_t)>) and endAllocateToPool(DeviceIndex, MempoolId_t):

@@ -130,7 +130,9 @@ func TestShedChild(t *testing.T) {
 
 // Tensors are shed first. Each is told all the same.
 func TestShedTensors(t *testing.T) {
-	tr, end := heldTorch(t, Options{Tensors: true}, declareTensor, helpTensors+"made(0x1000, 1024); made(0x2000, 2048); freed(0x1000, 1024);")
+	tr, end := heldTorch(t, Options{Tensors: true}, "void reportMemoryUsageToProfiler(void *, int64_t, unsigned long, unsigned long, Device)",
+		"auto report = [](unsigned long at, long n) { c10::reportMemoryUsageToProfiler((void *)at, n, 4096, 4096, {1, 3}); };"+
+			"report(0x1000, 1024); report(0x2000, 2048); report(0x1000, -1024);")
 	if err := tr.Shed(Consumer{User: 0}, ShedTensors); err != nil {
 		t.Fatal(err)
 	}

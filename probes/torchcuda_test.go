@@ -67,8 +67,8 @@ func builtAllocator(t *testing.T, more ...string) (program string) {
 	return filepath.Join(dir, "main")
 }
 
-// The methods are found though nothing exports them, and told of at their entry, also where
-// only a sample of the tensors is: an exception passes.
+// The methods are found though nothing exports them, and told of at their entry: an exception
+// passes.
 func TestPrivatePools(t *testing.T) {
 	program := builtAllocator(t)
 	want := []event.Event{
@@ -77,36 +77,32 @@ func TestPrivatePools(t *testing.T) {
 		{Op: event.OpPrivatePoolBegin, Device: 1, Handle: 7}, {Op: event.OpPrivatePoolEnd, Device: 1, Handle: 7},
 		{Op: event.OpPrivatePoolEnd, Device: 3, Part: 1 << 40},
 	}
-	for name, tensors := range map[string]TensorOptions{"all": {}, "a sample": {TensorSample: MaxTensorSample}} {
-		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(program)
-			tr, end := heldProgram(t, Options{Tensors: true, TensorOptions: tensors}, cmd)
-			end()
-			if code := cmd.ProcessState.ExitCode(); code != 0 {
-				t.Errorf("the program ended with %d", code)
-			}
-			var got []event.Event
-			for _, e := range tr.drain() {
-				if e.Op != event.OpExit {
-					got = append(got, e)
-				}
-			}
-			if len(got) != len(want) {
-				t.Fatalf("%d events, want %d: %+v", len(got), len(want), got)
-			}
-			for i, w := range want {
-				e := got[i]
-				if e.Time == 0 || e.TID != uint32(cmd.Process.Pid) || !strings.Contains(apiName(e.API), "AllocateToPool") {
-					t.Errorf("event %d: %+v", i, e)
-				}
-				w.Time, w.Proc, w.TID, w.API = e.Time, e.Proc, e.TID, e.API
-				if e != w {
-					t.Errorf("event %d: %+v, want %+v", i, e, w)
-				}
-			}
-			tr.wantLoss(nil)
-		})
+	cmd := exec.Command(program)
+	tr, end := heldProgram(t, Options{Tensors: true}, cmd)
+	end()
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("the program ended with %d", code)
 	}
+	var got []event.Event
+	for _, e := range tr.drain() {
+		if e.Op != event.OpExit {
+			got = append(got, e)
+		}
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d events, want %d: %+v", len(got), len(want), got)
+	}
+	for i, w := range want {
+		e := got[i]
+		if e.Time == 0 || e.TID != uint32(cmd.Process.Pid) || !strings.Contains(apiName(e.API), "AllocateToPool") {
+			t.Errorf("event %d: %+v", i, e)
+		}
+		w.Time, w.Proc, w.TID, w.API = e.Time, e.Proc, e.TID, e.API
+		if e != w {
+			t.Errorf("event %d: %+v, want %+v", i, e, w)
+		}
+	}
+	tr.wantLoss(nil)
 }
 
 // A library without a table of symbols is told of, and one is not looked at where nobody

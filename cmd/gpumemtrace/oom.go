@@ -26,7 +26,7 @@ func newOOMWriter(f *traceFlags, log logger) (*oomWriter, error) {
 		return nil, nil
 	}
 	dir, err := oomdir.Open(f.OOMDir, 0o755, false)
-	if err == nil && f.record != "" && f.Tensors && !f.TensorOptions().Partial() {
+	if err == nil && f.record != "" && f.Tensors {
 		dir.Explain(func() string { return f.record }, log.warn)
 	}
 	return &oomWriter{dir: dir, log: log}, err

@@ -80,7 +80,7 @@ func newRoot() *cobra.Command {
 	groups := []group{
 		{"Target", f.addTarget},
 		{"Tensors", func(s *pflag.FlagSet) {
-			f.addSettings(s, "tensors", "tensors-window", "tensors-every", "tensor-sample", "holders")
+			f.addSettings(s, "tensors", "tensors-window", "tensors-every", "holders")
 			s.BoolVar(&f.freeStacks, "free-stacks", false, "with --tensors and --record: also take a stack when a tensor is freed, for report --by freed-by")
 			s.BoolVar(&f.noKeys, "no-keys", false, "with --holders: leave keys of dictionaries out of paths")
 		}},

@@ -36,8 +36,6 @@ func (f *traceFlags) check() error {
 		return usagef("--record-max needs --record")
 	case f.freeStacks && (!f.Tensors || f.record == ""):
 		return usagef("--free-stacks needs --tensors and --record: only a recording can store where tensors were freed")
-	case f.freeStacks && f.TensorOptions().Partial():
-		return usagef("--free-stacks needs every tensor: leave --tensor-sample out")
 	case f.noKeys && f.Holders == 0:
 		return usagef("--no-keys needs --holders")
 	case f.traceMax < 0:

@@ -172,7 +172,7 @@ func start(o Options) (_ *agent, err error) {
 			return nil, err
 		}
 		a.oom.Keep(c.OOMMax)
-		if c.Record != "" && c.Tensors && !c.TensorOptions().Partial() {
+		if c.Record != "" && c.Tensors {
 			a.oom.Explain(func() string { path, _ := a.newestRecording(); return path }, o.Warn)
 		}
 	}

@@ -86,7 +86,7 @@ func TestBadConfiguration(t *testing.T) {
 		"oom-max: 99999999999":          "whole number",
 		"tensors: yes":                  "true or false",
 		"api: everything":               "use one of driver runtime both",
-		"tensor-sample: 1KiB":           "needs tensors",
+		"tensor-sample: 1KiB":           `there is no setting "tensor-sample"`,
 		"holders: 1ms":                  "at least 1s",
 		"tls-cert: a":                   "give both tls-cert and tls-key",
 		"alert: something":              "alert",
@@ -128,7 +128,7 @@ func TestBadConfiguration(t *testing.T) {
 
 // A reload takes what can change, keeps what cannot, and says which.
 func TestMerge(t *testing.T) {
-	old, err := sources(t, "interval: 1s\nlisten: a:1\nmemory-limit: 1GiB\nalert: oom\ntensors: true\ntensor-sample: 1KiB\nnode: n\n", nil, nil).Load()
+	old, err := sources(t, "interval: 1s\nlisten: a:1\nmemory-limit: 1GiB\nalert: oom\ntensors: true\nholders: 5s\nnode: n\n", nil, nil).Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestMerge(t *testing.T) {
 	}
 	merged, change := Merge(old, next)
 	want := *next
-	want.Listen, want.Tensors, want.TensorSample = "a:1", true, 1024
+	want.Listen, want.Tensors, want.Holders = "a:1", true, 5*time.Second
 	if !reflect.DeepEqual(merged, &want) {
 		t.Errorf("%+v,\nwant %+v", merged, want)
 	}
@@ -149,7 +149,7 @@ func TestMerge(t *testing.T) {
 	if !slices.Equal(change.Applied, []string{"alert", "interval", "memory-limit", "cpu-limit"}) {
 		t.Errorf("applied %q", change.Applied)
 	}
-	if !slices.Equal(refused, []string{"tensors", "tensor-sample", "listen"}) {
+	if !slices.Equal(refused, []string{"tensors", "holders", "listen"}) {
 		t.Errorf("refused %q", refused)
 	}
 	if again, change := Merge(merged, merged); !reflect.DeepEqual(again, merged) || len(change.Applied)+len(change.Refused) != 0 {

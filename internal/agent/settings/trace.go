@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
@@ -14,17 +13,16 @@ import (
 
 // Trace are the settings that every trace has, the agent's too.
 type Trace struct {
-	Tensors      bool
-	TensorSample int64         // bytes
-	Window       time.Duration // of tensors, 0 for always
-	WindowEvery  time.Duration
-	Holders      time.Duration // between two readings of heaps, 0 for none
-	API, Stacks  string
-	NoCache      bool
-	MaxLive      int
-	RecordMax    int64 // bytes, 0 for no limit
-	OOMDir       string
-	OOMMax       int
+	Tensors     bool
+	Window      time.Duration // of tensors, 0 for always
+	WindowEvery time.Duration
+	Holders     time.Duration // between two readings of heaps, 0 for none
+	API, Stacks string
+	NoCache     bool
+	MaxLive     int
+	RecordMax   int64 // bytes, 0 for no limit
+	OOMDir      string
+	OOMMax      int
 }
 
 // NewTrace returns the defaults of a trace.
@@ -43,7 +41,6 @@ func (t *Trace) Table() []*Setting {
 		{groupTrace, "tensors", flag(&t.Tensors), true, "look inside PyTorch's caching allocator: show the tensors in its segments, and what is cached"},
 		{groupTrace, "tensors-window", duration(&t.Window, 0), true, "look inside PyTorch's caching allocator in windows of this length only, such as 2s, which costs a program far less than --tensors: what each stack allocates, how long that lives, and what it holds at the peak of a training step"},
 		{groupTrace, "tensors-every", duration(&t.WindowEvery, 0), true, "with --tensors-window: the time from the beginning of one window to that of the next"},
-		{groupTrace, "tensor-sample", size(&t.TensorSample, 1), true, "with --tensors: trace a random sample of the tensors, on average one for each 1MiB (or another size) that is allocated; rows are then estimates, and sums stay exact (default: all tensors)"},
 		{groupTrace, "holders", duration(&t.Holders, 0), true, "read the heaps of Python programs this often, such as 30s, to find which object keeps each tensor (default: never)"},
 		{groupTrace, "api", oneOf(&t.API, probes.APIDriver, probes.APIRuntime, probes.APIBoth), true, "which CUDA API to probe: driver, runtime, or both (bytes are then counted once, at the driver, and events also name the runtime call)"},
 		{groupTrace, "stacks", oneOf(&t.Stacks, unwind.Auto, unwind.Always, unwind.FramePointer), true, "how stacks are taken: unwind (complete), fp (the kernel's frame-pointer walk), auto (unwind where it can run)"},
@@ -68,25 +65,16 @@ const (
 // Check finds settings that do not fit together.
 func (t *Trace) Check() error {
 	switch {
-	case t.Window > 0 && (t.Tensors || t.TensorSample > 0):
-		return errors.New("tensors-window replaces tensors and tensor-sample: give only one of them")
+	case t.Window > 0 && t.Tensors:
+		return errors.New("tensors-window replaces tensors: give only one of them")
 	case t.Window > 0 && (t.Window < leastWindow || t.WindowEvery < 2*t.Window):
 		return fmt.Errorf("tensors-window must be at least %v, and tensors-every at least twice as long as the window", leastWindow)
 	case t.Window == 0 && t.WindowEvery != defaultEvery:
 		return errors.New("tensors-every needs tensors-window")
-	case !t.Tensors && t.TensorSample > 0:
-		return errors.New("tensor-sample needs tensors")
 	case t.Holders != 0 && t.Holders < leastHolders:
 		return fmt.Errorf("holders must be at least %v, or 0s for never", leastHolders)
-	case t.TensorSample > probes.MaxTensorSample:
-		return fmt.Errorf("tensor-sample must be at most %s", bytefmt.Format(probes.MaxTensorSample))
 	}
 	return nil
-}
-
-// TensorOptions say which tensors are traced.
-func (t *Trace) TensorOptions() probes.TensorOptions {
-	return probes.TensorOptions{TensorSample: uint64(t.TensorSample)}
 }
 
 // Options returns what the settings mean for a session.
@@ -96,7 +84,7 @@ func (t *Trace) Options() session.Options {
 		cache = ""
 	}
 	return session.Options{
-		Tensors: t.Tensors || t.Window > 0, Windows: session.WindowOptions{Length: t.Window, Every: t.WindowEvery}, TensorOptions: t.TensorOptions(), API: probes.API(t.API), MaxLive: t.MaxLive,
+		Tensors: t.Tensors || t.Window > 0, Windows: session.WindowOptions{Length: t.Window, Every: t.WindowEvery}, API: probes.API(t.API), MaxLive: t.MaxLive,
 		Stacks: unwind.Mode(t.Stacks), CacheDir: cache, OutOfMemoryMax: t.OOMMax,
 		Heaps: session.HeapOptions{Every: t.Holders},
 	}

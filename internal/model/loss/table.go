@@ -78,7 +78,6 @@ var single = []struct{ layer, name, action string }{
 	{"physical", "driver_readings_late", "See whether `nvidia-smi` answers."},
 	{"physical", "driver_shares_unknown", "Trace the owner too (`-a`). Compare the account with the driver's figure."},
 
-	{"tensor", "tensor_samples_full", "Sample fewer tensors."},
 	{"tensor", "tensor_freed_by_full", "For `--by freed-by`, record for a shorter time."},
 	{"tensor", "steps_stacks_late", "Keep a processor free for the tracer."},
 
@@ -145,7 +144,7 @@ var classed = []struct{ layer, class, names string }{
 	{"heap", "unread", "heap_objects_unread"},
 	{"heap", "rough", "heap_containers_cut heap_containers_forged heap_tensors_unfit"},
 
-	{"tensor", "full", "tensor_callers_full tensor_allocators_full steps_processes_full steps_growth_full window_processes_full window_stacks_full"},
+	{"tensor", "full", "tensor_callers_full steps_processes_full steps_growth_full window_processes_full window_stacks_full"},
 	{"tensor", "beyond", "tensor_live_full window_live_full"},
 	{"tensor", "unseen", "tensor_overlapping tensor_outlived tensor_totals_differ tensor_private_pool_begin_unseen window_totals_differ"},
 	{"tensor", "late", "tensor_after_exit"},

@@ -223,7 +223,8 @@ type Note struct {
 	Text string
 }
 
-// Tensors says which tensors have events, and has the totals of caching allocators.
+// Tensors says which tensors have events. Those that older versions wrote may also say which were
+// sampled, and have the totals of caching allocators.
 type Tensors struct {
 	// Sample is the mean distance between two sampled bytes: tensors that have one have
 	// events. 0 stands for all tensors.
@@ -245,10 +246,6 @@ type Window struct {
 	// Otherwise the window ends then, if one is open, and later events of tensors do not count.
 	Open bool
 }
-
-// MaxAllocators is how many a Tensors should have at most: a larger one might not fit in
-// a block of a recording.
-const MaxAllocators = 256
 
 // An Allocator is the caching allocator of a process on a device.
 type Allocator struct {

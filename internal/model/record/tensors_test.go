@@ -8,12 +8,12 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// What allocators say comes back, also as many of them as a record may have, with the
-// largest numbers.
+// What allocators say comes back, also as many of them as the writer put into a record, with
+// the largest numbers.
 func TestTensorsRoundTrip(t *testing.T) {
 	most := &Tensors{Sample: 1 << 30, Time: 1<<64 - 1}
 	all := Tally{1<<64 - 1, 1<<64 - 2}
-	for i := range MaxAllocators {
+	for i := range 256 {
 		most.Allocators = append(most.Allocators, Allocator{Process: event.Process{PID: 1<<32 - 1, Start: 1<<64 - 1 - uint64(i)}, Device: event.NoDevice,
 			Allocated: event.NoTotal, Reserved: event.NoTotal, Made: all, Freed: all})
 	}

@@ -1,8 +1,6 @@
 package state
 
 import (
-	"slices"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
@@ -10,14 +8,11 @@ import (
 // Keyframe yields records that rebuild what is live in a new State: a recording
 // that drops its beginning begins with them. They have nothing that ended, so that counts
 // and peaks start at zero. Memory from before a process was attached to is right again
-// after the next reading, which the state asks for. Events are valid until yield returns.
+// after the next reading, which the state asks for. A sample of the tensors is not among them: no
+// trace takes one any more. Events are valid until yield returns.
 func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
-	totals := s.tensors.KeyframeRecord()
-	if s.tensors.Partial() {
-		yield(&record.Tensors{Sample: totals.Sample})
-	}
 	s.windows.Keyframe(s.now.Time, func(r *record.Tensors) { yield(r) })
 	for id, x := range s.processes.known {
 		r := &record.Process{Process: id, Target: true, Name: x.name, FromStart: !s.AttachedLate(id), Program: x.program, User: x.user}
@@ -43,12 +38,6 @@ func (s *State) Keyframe(yield func(record.Record)) {
 			yield(e)
 			return true
 		})
-	}
-	for some := range slices.Chunk(totals.Allocators, record.MaxAllocators) {
-		yield(&record.Tensors{Sample: totals.Sample, Time: totals.Time, Allocators: some})
-	}
-	if s.tensors.Partial() { // at once
-		yield(&record.Tensors{Sample: totals.Sample})
 	}
 	s.heaps.keyframe(yield)
 	for _, text := range s.notes {

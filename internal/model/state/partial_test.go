@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
@@ -147,7 +145,7 @@ func TestTensorSampleInTime(t *testing.T) {
 
 // TestTensorSampleTotals: whatever allocators say, and however much of it is true, with
 // a sample the lines of a process from its start add up to what the driver handed out,
-// in use and at the peak. A keyframe takes nothing from that.
+// in use and at the peak.
 func TestTensorSampleTotals(t *testing.T) {
 	sum := func(s *State) (out amount) {
 		snap := s.View(Want{}).Snapshot()
@@ -169,32 +167,19 @@ func TestTensorSampleTotals(t *testing.T) {
 	lines := 0
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		s, cut, n := New(), New(), 0
+		s, n := New(), 0
 		telling := record.Tensors{Sample: 1 + rng.Uint64N(4)}
 		id := event.Process{PID: 1, Start: event.StartUnit}
-		both := func(r record.Record) {
-			s.Apply(r)
-			if n > 500 {
-				cut.Apply(r)
-			}
-		}
 		traced(seed, 800, func(r record.Record) {
-			both(r)
+			s.Apply(r)
 			if n++; n == 1 {
-				both(&telling)
+				s.Apply(&telling)
 			}
 			if n%50 == 0 {
 				tally := func() record.Tally { return record.Tally{Count: rng.Uint64N(100), Bytes: rng.Uint64N(1 << 30)} }
 				now := s.Now()
-				both(&record.Tensors{Sample: telling.Sample, Time: now, Allocators: []record.Allocator{{Process: id, Device: int32(rng.IntN(2)), Allocated: rng.Uint64N(1 << 30),
+				s.Apply(&record.Tensors{Sample: telling.Sample, Time: now, Allocators: []record.Allocator{{Process: id, Device: int32(rng.IntN(2)), Allocated: rng.Uint64N(1 << 30),
 					Reserved: rng.Uint64N(1 << 30), Made: tally(), Freed: tally()}}})
-			}
-			if n == 500 {
-				cut.Apply(&record.Cut{Time: s.Now()})
-				s.Keyframe(cut.Apply)
-				if d := cmp.Diff(inUse(s), inUse(cut)); d != "" {
-					t.Fatalf("seed %d: where it begins (-whole +cut):\n%s", seed, d)
-				}
 			}
 			if n%37 != 0 {
 				return
@@ -205,9 +190,6 @@ func TestTensorSampleTotals(t *testing.T) {
 			sameTotals(t, s)
 			lines += len(s.View(Want{}).splits())
 		})
-		if got, want := sum(cut).inuse, total(cut).inuse; got != want {
-			t.Errorf("seed %d: lines of %d after a keyframe, handed out %d", seed, got, want)
-		}
 	}
 	if lines == 0 {
 		t.Error("no lines")

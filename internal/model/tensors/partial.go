@@ -5,8 +5,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// Where not every tensor is reported, it is not known how much of a segment is in tensors.
-// Then a segment in which a tensor was seen counts as handed out to its allocator (Pool),
+// Older versions could record a sample of the tensors. Where not every tensor is reported, it
+// is not known how much of a segment is in tensors. Then a segment in which a tensor was seen counts as handed out to its allocator (Pool),
 // and what the allocator reports of its device as a whole splits it (Allocator).
 
 // An Allocator is what is known of a caching allocator on one device where not every
@@ -157,23 +157,4 @@ func (l *Ledger) HandedOut(proc event.Process) (sum int64) {
 		sum += a.Now.Allocated
 	}
 	return sum
-}
-
-// KeyframeRecord returns what Tell was given about the allocators of living processes, for a keyframe.
-func (l *Ledger) KeyframeRecord() *record.Tensors {
-	out := &record.Tensors{Sample: l.sample}
-	for id, p := range l.procs {
-		if p.ended {
-			continue
-		}
-		out.Time = max(out.Time, l.Rows.ImageStart(id))
-		for _, a := range p.allocators {
-			out.Time = max(out.Time, a.time)
-			out.Allocators = append(out.Allocators, record.Allocator{
-				Process: id, Device: a.Index, Allocated: uint64(a.Now.Allocated), Reserved: uint64(a.Now.Outside + p.pooled(a)),
-				Made: a.Made, Freed: a.Freed,
-			})
-		}
-	}
-	return out
 }

@@ -58,7 +58,6 @@ func (k *keeper) run(end <-chan struct{}, run *sync.WaitGroup) {
 		if due {
 			last = second
 			k.reap()
-			k.allocators.report(monotonic())
 			if err := k.recordingFailed(); err != nil {
 				k.warn(fmt.Sprintf("the recording has a gap: %v", err))
 			}
@@ -132,9 +131,7 @@ func (k *keeper) reap() {
 			continue
 		}
 		if k.gone[id] {
-			e := &event.Event{Op: event.OpExit, Time: monotonic(), Proc: id}
-			k.allocators.readLastTotals(e)
-			k.apply(e)
+			k.apply(&event.Event{Op: event.OpExit, Time: monotonic(), Proc: id})
 			k.frames.Ended(int(id.PID))
 		}
 		k.gone[id] = true

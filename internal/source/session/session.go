@@ -36,7 +36,6 @@ type Options struct {
 	All     bool
 	Follow  bool
 	Tensors bool // the tensor layer too
-	probes.TensorOptions
 	// Windows, with Tensors, limits that layer to windows.
 	Windows WindowOptions
 	// FreeStacks makes the frees of tensors have stacks too.
@@ -106,7 +105,6 @@ func newSession(opts Options) *Session {
 	})}
 	s.fetch = s.request
 	s.sheds.why = map[probes.Consumer]string{}
-	s.allocators = allocators{sources: s.sources, last: map[allocator]record.Allocator{}}
 	s.keeper.sources, s.keeper.meter = s.sources, &s.meter
 	s.heaps = newHeapReader(s, opts.Heaps)
 	if opts.Layout {
@@ -153,7 +151,7 @@ func Start(opts Options) (_ *Session, err error) {
 	}()
 	if s.tracer, err = probes.Open(probes.Options{
 		API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical,
-		Tensors: opts.Tensors, Windows: opts.Windows.wanted(), TensorOptions: opts.TensorOptions, FreeStacks: opts.FreeStacks,
+		Tensors: opts.Tensors, Windows: opts.Windows.wanted(), FreeStacks: opts.FreeStacks,
 		Warn: s.warn, Stacks: s.frames, Meter: &s.meter,
 	}); err != nil {
 		return nil, err
@@ -174,9 +172,6 @@ func Start(opts Options) (_ *Session, err error) {
 			t.Target = "every process"
 		}
 	})
-	if s.allocators.wanted() {
-		s.apply(&record.Tensors{Sample: opts.TensorSample})
-	}
 	windows := windowOpener{s.sources}
 	windows.announce()
 	start := &starter{s.sources, s.ending}
@@ -260,7 +255,6 @@ func (s *Session) Stop() error {
 	close(s.ending)
 	s.run.Wait()
 	s.ask()
-	s.allocators.report(at)
 	if s.opts.Tensors && !locked(s.store, (*state.State).SawTensors) {
 		in := ""
 		if s.opts.Windows.wanted() {
@@ -304,7 +298,6 @@ type handler struct {
 
 func (h *handler) Event(e *event.Event) {
 	h.quiet = false
-	h.allocators.readLastTotals(e)
 	h.apply(e)
 	h.heaps.event(e)
 }

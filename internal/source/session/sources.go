@@ -26,8 +26,7 @@ type sources struct {
 	frames *frames.Source
 	gpus   *gpu.Reader // nil without NVML
 
-	allocators allocators
-	sheds      sheds
+	sheds sheds
 }
 
 // request asks the sources for what the state wants. It does not wait.

@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"fmt"
-	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
-	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // kinds adds up the bytes in use of each kind.
@@ -309,150 +307,4 @@ func vias(stack []*snapshot.Location) (way string) {
 		}
 	}
 	return way
-}
-
-// parts adds up the bytes in use of tensors: told, and by the name of a line.
-func parts(s *snapshot.Snapshot) map[string]int64 {
-	out := map[string]int64{}
-	for i := range s.Samples {
-		x := &s.Samples[i]
-		if x.Kind != "tensor" && x.Kind != "cached" {
-			out[x.Kind] += x.InuseBytes
-			continue
-		}
-		name := "told"
-		if f := x.Stack[0].Lines[0].Function; len(x.Stack) == 1 && f[0] == '[' {
-			name = f
-		}
-		out[name] += x.InuseBytes
-		out[name+" objects"] += x.InuseObjects
-	}
-	return out
-}
-
-// TestTensorSampling: whatever the sample, what the allocator says is what the lines add
-// up to, to the byte, and so is what the driver handed out.
-func TestTensorSampling(t *testing.T) {
-	for _, o := range []probes.TensorOptions{{TensorSample: 1}, {TensorSample: 64 << 10}, {TensorSample: 4 << 20}} {
-		t.Run(fmt.Sprint(o), func(t *testing.T) {
-			p := start(t, testcuda.Workload, testcuda.Options{})
-			run(t, p, "tensor 512; untensor; empty_cache") // loads libc10
-			s := trace(t, session.Options{PIDs: []int{p.PID()}, Tensors: true, TensorOptions: o})
-			run(t, p, "cuMemAlloc_v2 7m")
-			for _, step := range []string{
-				"via lr tensor 1024; tensor 3m; tensor 19m; repeat 30 via rl tensor 700",
-				"untensor; untensor 5; untensor 5; tensor 12m",
-				"threads 4 { repeat 200 { tensor 5000; untensor 3 } }",
-				"repeat 20 untensor; empty_cache",
-				"repeat 5 tensor 8m; untensor 2; untensor 2; empty_cache",
-			} {
-				run(t, p, step)
-				var allocated, reserved int64
-				out := run(t, p, "tensors")
-				if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
-					t.Fatalf("%q: %v", out, err)
-				}
-				eventually(t, func() string {
-					got := parts(s.Snapshot(false))
-					off := got["[sampling error]"]
-					if got["told"]+off != allocated || got["[cached, unused]"] != reserved-allocated || got["device"] != 7<<20 ||
-						o.TensorSample < 4096 && off != 0 {
-						return fmt.Sprintf("after %q: %v, want %d in tensors of %d", step, got, allocated, reserved)
-					}
-					return ""
-				})
-			}
-			snap := s.Snapshot(false)
-			t.Log(parts(snap))
-			wantNoLoss(t, snap)
-		})
-	}
-}
-
-// TestTensorSampleIsUnbiased: of many tensors, made by several threads, the estimates are
-// what was made, but for what chance explains: less than six standard deviations, and
-// once in 10^9 runs more.
-func TestTensorSampleIsUnbiased(t *testing.T) {
-	const (
-		mean, size   = 64 << 10, 4096
-		threads, per = 4, 4000
-		n            = threads * per
-	)
-	p := start(t, testcuda.Workload, testcuda.Options{})
-	run(t, p, "tensor 8m; tensor 512; untensor 1") // loads libc10
-	s := trace(t, session.Options{PIDs: []int{p.PID()}, Tensors: true, TensorOptions: probes.TensorOptions{TensorSample: mean}})
-	run(t, p, fmt.Sprintf("threads %d { repeat %d { tensor %d; untensor 1 } }", threads, per, size))
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	snap := s.Snapshot(false)
-	wantNoLoss(t, snap)
-	var objects, bytes, allObjects, allBytes int64
-	for i := range snap.Samples {
-		x := &snap.Samples[i]
-		if x.Kind != "tensor" {
-			continue
-		}
-		allObjects += x.AllocObjects
-		allBytes += x.AllocBytes
-		if !strings.HasPrefix(x.Stack[0].Lines[0].Function, "[") {
-			objects += x.AllocObjects
-			bytes += x.AllocBytes
-		}
-	}
-	if allObjects != n || allBytes != n*size {
-		t.Errorf("with the error %d tensors of %d bytes were made, want %d of %d", allObjects, allBytes, n, n*size)
-	}
-	chance := -math.Expm1(-float64(size) / mean)
-	deviation := math.Sqrt(n * (1 - chance) / chance)
-	if off := math.Abs(float64(objects) - n); off > 6*deviation+n/1000 {
-		t.Errorf("%d tensors, want %d, give or take %.0f", objects, n, deviation)
-	}
-	if off := math.Abs(float64(bytes) - n*size); off > 6*deviation*size+n {
-		t.Errorf("%d bytes, want %d, give or take %.0f", bytes, n*size, deviation*size)
-	}
-	t.Logf("%d tensors of %d, give or take %.0f", objects, n, deviation)
-}
-
-// TestTensorSampleReplays: a recording of a sample shows what the trace showed, also of a
-// process that ended with tensors, and began under the tracer.
-func TestTensorSampleReplays(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "recording")
-	p := start(t, testcuda.Workload, testcuda.Options{})
-	run(t, p, "tensor 512; untensor; empty_cache") // loads libc10
-	s := trace(t, session.Options{PIDs: []int{p.PID()}, Tensors: true, Recording: file,
-		TensorOptions: probes.TensorOptions{TensorSample: 256 << 10}})
-	run(t, p, "repeat 50 via lr tensor 4096; repeat 200 { tensor 70000; untensor 3 }; tensor 30m; repeat 9 tensor 512")
-	out := run(t, p, "tensors")
-	var allocated, reserved int64
-	if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Close(); err != nil {
-		t.Fatal(err)
-	}
-	<-s.Done()
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	want := s.Snapshot(false)
-	wantNoLoss(t, want)
-	got := parts(want)
-	if got["told"]+got["[sampling error]"] != allocated || got["[cached, unused]"] != reserved-allocated {
-		t.Errorf("%v, want %d of %d", got, allocated, reserved)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	again, err := replay.Play(file, replay.Options{At: replay.End})
-	if err != nil {
-		t.Fatal(err)
-	}
-	replayed := again.View(state.Want{}).Snapshot()
-	if d := cmp.Diff(want.Samples, replayed.Samples); d != "" {
-		t.Errorf("the recording shows something else (-trace +recording):\n%s", d)
-	}
-	if d := cmp.Diff(want.Notes, replayed.Notes); d != "" {
-		t.Errorf("notes (-trace +recording):\n%s", d)
-	}
 }

@@ -21,15 +21,13 @@ func (s *Session) Report(want state.Want) *state.View { return s.look(want, true
 func (s *Session) Totals() *state.Totals {
 	s.keeper.namesWanted.Store(true)
 	s.ask()
-	s.allocators.report(monotonic())
-	s.catchUp() // the totals of allocators belong to the tensors of this moment
+	s.catchUp()
 	return s.view(state.Want{Totals: true}, false).Totals()
 }
 
 func (s *Session) look(want state.Want, report bool) *state.View {
 	s.ask()
 	s.heaps.look(want.Holders)
-	s.allocators.report(monotonic())
 	s.wait()
 	s.name()
 	v := s.view(want, report)

@@ -198,8 +198,8 @@ def overhead(r):
 
 @case("torch", alone=True)
 def overhead_tensors(r):
-    """With every tensor's stack, and a sample's, beside PyTorch's own recorder, in one process. The first
-    model's step is bound by the CPU, the second's by the GPU."""
+    """With every tensor's stack, beside PyTorch's own recorder, in one process. The first model's step is
+    bound by the CPU, the second's by the GPU."""
     for sizes, pairs in (("8192", "512", "12", "8"), 6), (("8192", "2048", "12", "16"), 4):
         p = Program(python("torch_train.py", "blocks", *sizes))
         t = None
@@ -218,12 +218,12 @@ def overhead_tensors(r):
             block()
             idle, times, made = [block()["median_ms"]], {}, 0
             for i in range(pairs):
-                for how in "python", "all", "traced", "sampled":
-                    flags = {"traced": ("--tensors",), "sampled": ("--tensors", "--tensor-sample", "1MiB")}.get(how)
-                    if flags:
-                        t = Tracer(p.pid, r.path(), *flags, record=False)
-                    v = block("" if flags else how)
-                    if flags:
+                for how in "python", "all", "traced":
+                    traced = how == "traced"
+                    if traced:
+                        t = Tracer(p.pid, r.path(), "--tensors", record=False)
+                    v = block("" if traced else how)
+                    if traced:
                         t.stop()
                     after = block()
                     made = after["made"] - v["made"]

@@ -237,37 +237,33 @@ func TestCapabilities(t *testing.T) {
 	wantPaths(p, stats.PID)
 }
 
-// What PyTorch's allocator says that it handed out and holds is what its tensors, all of
-// them or a sample, and the rest of its segments add up to.
+// What PyTorch's allocator says that it handed out and holds is what its tensors and the rest
+// of its segments add up to.
 func TestTensors(t *testing.T) {
-	for name, flags := range map[string][]string{"all": nil, "a sample": {"--tensor-sample", "64KiB"}} {
-		t.Run(name, func(t *testing.T) {
-			w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
-			run(t, w, "tensor; untensor; empty_cache") // loads libc10, as an import of PyTorch does
-			r := start(t, nil, append(flags, "-p", fmt.Sprint(w.PID()), "--tensors")...).on()
-			run(t, w, "via lr tensor 512; repeat 100 via rl tensor 300k; repeat 40 untensor 7; via ll tensor 19m; threads 4 { repeat 100 { tensor 5000; untensor 3 } }")
-			var allocated, reserved int64
-			if out := run(t, w, "tensors"); len(out) == 0 {
-				t.Fatal("no totals")
-			} else if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
-				t.Fatal(err)
-			}
-			if _, _, err := w.Wait(); err != nil {
-				t.Fatal(err)
-			}
-			p := r.profile()
-			p.lostNothing()
-			rows, inUse := 0, map[string]int64{}
-			for _, s := range p.Samples {
-				inUse[s.Labels.Kind] += s.Values.InUse
-				if s.Labels.Kind == "tensor" && len(s.Stack) > 5 {
-					rows++
-				}
-			}
-			if allocated == 0 || rows == 0 || inUse["tensor"] != allocated || inUse["tensor"]+inUse["cached"] != reserved {
-				t.Errorf("in use: %v in %d rows; want %d in tensors of %d", inUse, rows, allocated, reserved)
-			}
-		})
+	w := workload(t, testcuda.WorkloadNoFP, testcuda.LibsNoFP)
+	run(t, w, "tensor; untensor; empty_cache") // loads libc10, as an import of PyTorch does
+	r := start(t, nil, "-p", fmt.Sprint(w.PID()), "--tensors").on()
+	run(t, w, "via lr tensor 512; repeat 100 via rl tensor 300k; repeat 40 untensor 7; via ll tensor 19m; threads 4 { repeat 100 { tensor 5000; untensor 3 } }")
+	var allocated, reserved int64
+	if out := run(t, w, "tensors"); len(out) == 0 {
+		t.Fatal("no totals")
+	} else if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	p := r.profile()
+	p.lostNothing()
+	rows, inUse := 0, map[string]int64{}
+	for _, s := range p.Samples {
+		inUse[s.Labels.Kind] += s.Values.InUse
+		if s.Labels.Kind == "tensor" && len(s.Stack) > 5 {
+			rows++
+		}
+	}
+	if allocated == 0 || rows == 0 || inUse["tensor"] != allocated || inUse["tensor"]+inUse["cached"] != reserved {
+		t.Errorf("in use: %v in %d rows; want %d in tensors of %d", inUse, rows, allocated, reserved)
 	}
 }
 
