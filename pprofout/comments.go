@@ -45,6 +45,11 @@ func comments(s *snapshot.Snapshot) []string {
 	for i := range s.Allocators {
 		add("%s", cache(&s.Allocators[i]))
 	}
+	for i := range s.Windowed {
+		x := &s.Windowed[i]
+		add("windows of %d (%s) on GPU %s: %d of %v, %d whole steps; at the peak %d bytes in tensors, %d of them from before the window, of %d that the allocator held",
+			x.PID, x.Process, x.GPU, x.Windows, x.Time, x.Steps, x.Peak, x.Before, x.Reserved)
+	}
 	if sum.FailedObjects != 0 {
 		add("failed allocations: %d calls for %d bytes, %d calls out of memory",
 			sum.FailedObjects, sum.FailedBytes, outOfMemory)

@@ -20,6 +20,10 @@ import (
 // compares profiles whose lists differ.
 var sampleTypes = slices.DeleteFunc(slices.Clone(snapshot.AllValues[:]), func(v snapshot.Value) bool { return v.Failed })
 
+// windowTypes follow sampleTypes where stacks are known that made tensors in windows
+// (--tensors-window): what each held at the peak of a training step, and what it allocates in one.
+var windowTypes = [...]string{"window_peak_space", "window_alloc_space"}
+
 // Write writes s to w as a gzip-compressed pprof profile.
 func Write(w io.Writer, s *snapshot.Snapshot) error {
 	p, err := Profile(s)
@@ -39,6 +43,10 @@ func Write(w io.Writer, s *snapshot.Snapshot) error {
 // are left out, and only comments mention failed allocations. The
 // string labels are those of snapshot.AllLabels, each where known. The result
 // does not depend on the order of s.Samples.
+//
+// Tensors that were seen in windows are samples of their own, which have the values of windowTypes and
+// no others. Their label "window" says what window_alloc_space is of: "per step", or "per second"
+// where no step was seen.
 func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 	p := &profile.Profile{
 		DefaultSampleType: "inuse_space",
@@ -54,22 +62,36 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 		p.SampleType = append(p.SampleType, &profile.ValueType{Type: v.Name, Unit: v.Unit})
 	}
 
+	if slices.ContainsFunc(s.Windowed, func(x snapshot.Windowed) bool { return len(x.Rows) > 0 }) {
+		for _, name := range windowTypes {
+			p.SampleType = append(p.SampleType, &profile.ValueType{Type: name, Unit: snapshot.Bytes})
+		}
+	}
+
 	frames := 0
 	for i := range s.Samples {
 		frames += len(s.Samples[i].Frames())
 	}
 	tables := newTables(s.Mappings, frames)
 	several := s.Several()
+	add := func(m *sum) *profile.Sample {
+		sample := &profile.Sample{Location: m.stack, Value: make([]int64, len(p.SampleType)), Label: labels(m.Labels, several)}
+		p.Sample = append(p.Sample, sample)
+		return sample
+	}
 	for _, m := range tables.sums(s.Samples) {
-		sample := &profile.Sample{
-			Location: m.stack,
-			Value:    make([]int64, len(sampleTypes)),
-			Label:    labels(m.Labels, several),
-		}
+		sample := add(m)
 		for i, v := range sampleTypes {
 			sample.Value[i] = *v.Of(&m.Values)
 		}
-		p.Sample = append(p.Sample, sample)
+	}
+	for i := range s.Windowed {
+		x := &s.Windowed[i]
+		for _, m := range tables.sums(inWindows(x)) {
+			sample := add(m)
+			sample.Value[len(sampleTypes)], sample.Value[len(sampleTypes)+1] = m.PeakBytes, m.AllocBytes
+			sample.Label["window"] = []string{"per " + strings.ToLower(x.Per())}
+		}
 	}
 	tables.fill(p)
 
@@ -77,6 +99,23 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 		return nil, fmt.Errorf("build profile: %w", err)
 	}
 	return p, nil
+}
+
+// inWindows returns a sample for each row of x, with what it held at the peak, and what it allocates in
+// a step or a second.
+func inWindows(x *snapshot.Windowed) (out []snapshot.Sample) {
+	for i := range x.Rows {
+		r := &x.Rows[i]
+		bytes, _ := x.Share(r)
+		one := r.Sample
+		one.Values = snapshot.Values{PeakBytes: r.Sample.PeakBytes, AllocBytes: int64(bytes)}
+		out = append(out, one)
+	}
+	if x.Before != 0 && len(out) > 0 {
+		out = append(out, snapshot.Sample{Stack: []*snapshot.Location{{Lines: []snapshot.Line{{Function: render.BeforeWindow}}}},
+			Labels: snapshot.Labels{Kind: out[0].Kind, GPU: x.GPU, PID: x.PID, Process: x.Process}, Values: snapshot.Values{PeakBytes: x.Before}})
+	}
+	return out
 }
 
 func labels(l *snapshot.Labels, several bool) map[string][]string {

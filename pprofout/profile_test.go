@@ -19,6 +19,7 @@ import (
 var snapshots = map[string]func() *snapshot.Snapshot{
 	"training":      snapshottest.Training,
 	"two_processes": snapshottest.TwoProcesses,
+	"windows":       snapshottest.Windowed,
 	"hostile":       snapshottest.Hostile,
 	"empty":         func() *snapshot.Snapshot { return &snapshot.Snapshot{} },
 }
@@ -83,7 +84,7 @@ func TestTotals(t *testing.T) {
 			}
 		}
 		for _, sample := range build(t, snap).Sample {
-			for j, v := range sample.Value {
+			for j, v := range sample.Value[:len(got)] {
 				got[j] += v
 			}
 		}
@@ -128,6 +129,37 @@ func TestLabels(t *testing.T) {
 			t.Error(d)
 		}
 	}
+}
+
+// TestWindows: tensors that were seen in windows have values of their own, and add nothing to others. A
+// profile without any has no such values, so that it can be compared with older ones.
+func TestWindows(t *testing.T) {
+	p, without := build(t, snapshottest.Windowed()), build(t, snapshottest.Training())
+	if len(without.SampleType) != len(sampleTypes) {
+		t.Errorf("a trace without windows has %d values", len(without.SampleType))
+	}
+	n := len(sampleTypes)
+	sums := map[string][2]int64{}
+	for _, x := range p.Sample {
+		of := ""
+		if label := x.Label["window"]; label != nil {
+			of = x.Label["process"][0] + " " + label[0] + " " + x.Location[len(x.Location)-1].Line[0].Function.Name
+		}
+		if of != "" && slices.ContainsFunc(x.Value[:n], func(v int64) bool { return v != 0 }) {
+			t.Errorf("%s: %v", of, x.Value)
+		}
+		sums[of] = [2]int64{sums[of][0] + x.Value[n], sums[of][1] + x.Value[n+1]}
+	}
+	want := map[string][2]int64{"": {}, "python3 per step forward": {26 << 20, 27638114}, "python3 per step loss": {7 << 20, 7441030},
+		"python3 per step [tensors from before the window]": {100 << 20, 0}, `x\x1b[2J per second loss`: {7 << 20, 7 << 30 / 6}}
+	if d := cmp.Diff(want, sums); d != "" {
+		t.Error(d)
+	}
+	out, errs := pprof(t, "-top", "-sample_index=window_peak_space", save(t, snapshottest.Windowed()))
+	if errs != "" {
+		t.Errorf("pprof complains: %s", errs)
+	}
+	snapshottest.Golden(t, "pprof/top_window_peak_space.txt", []byte(out))
 }
 
 // TestProgramComesFirst: pprof takes the first mapping for the program, also

@@ -41,7 +41,7 @@ const (
 var errTooLarge = errors.New("it takes too much memory for its size")
 
 // Read returns the snapshot of a profile that Write wrote, as far as the profile has it:
-// samples without mappings and failed calls, times, the target, and all comments as notes.
+// samples without mappings, failed calls and windows, times, the target, and all comments as notes.
 // Other profiles are an error, and so are those that would need more memory than one of
 // their size that Write wrote.
 func Read(r io.Reader) (*snapshot.Snapshot, error) {
@@ -106,7 +106,9 @@ func (p *reader) read(packed []byte) (*snapshot.Snapshot, error) {
 	s.Samples = make([]snapshot.Sample, 0, p.samples)
 	p.unpack(packed, func(f field) {
 		if f.id == profileSample {
-			s.Samples = append(s.Samples, p.sample(f.bytes))
+			if x := p.sample(f.bytes); x.Values != (snapshot.Values{}) { // others are of windows
+				s.Samples = append(s.Samples, x)
+			}
 		}
 	})
 	return s, p.err

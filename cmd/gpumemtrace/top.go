@@ -63,7 +63,7 @@ func newTop() *cobra.Command {
 	s := c.Flags()
 	f.addTarget(s)
 	f.addRecord(s)
-	f.addSettings(s, "tensors", "max-live", "record-max", "api", "stacks", "no-cache")
+	f.addSettings(s, "tensors", "tensors-window", "tensors-every", "max-live", "record-max", "api", "stacks", "no-cache")
 	f.addReady(s)
 	s.BoolVar(&f.force, "force", false, "replace an existing file")
 	s.DurationVar(&f.interval, "interval", time.Second, "time from one refresh to the next")

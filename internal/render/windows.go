@@ -1,6 +1,7 @@
 package render
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -15,6 +16,79 @@ func Windows(w *snapshot.TensorWindows) string {
 		windows = " window of "
 	}
 	return bytefmt.Count(w.Count) + windows + brief(w.Length) + ", one each " + brief(w.Every)
+}
+
+// BeforeWindow names the tensors of a window that it did not see made.
+const BeforeWindow = "[tensors from before the window]"
+
+// WindowPeak says what the peak in windows is of, and what was held then.
+func WindowPeak(x *snapshot.Windowed) string {
+	of := "At the peak of a training step"
+	if !x.WholeStep {
+		of = "No window had a whole training step: a step may need more. At the highest moment"
+	}
+	held, steps := "", ""
+	if x.Steps > 0 {
+		steps = ", with " + bytefmt.Count(x.Steps) + " whole steps"
+	}
+	if x.Reserved > 0 {
+		held = fmt.Sprintf(", of %s that the allocator held", bytefmt.Format(x.Reserved))
+	}
+	return fmt.Sprintf("%s: %s in tensors%s. Seen: %v%s. How long tensors lived is of those that were freed in their window.", of,
+		bytefmt.Format(x.Peak), held, x.Time.Round(time.Millisecond), steps)
+}
+
+// WindowColumns are the titles of WindowCells.
+func WindowColumns(x *snapshot.Windowed) []string {
+	return []string{"AT PEAK", "ALLOCATED A " + x.Per(), "TENSORS A " + x.Per(), "LIVED", "OUTLIVED A WINDOW"}
+}
+
+// WindowCells has the figures of a row of x.
+func WindowCells(x *snapshot.Windowed, r *snapshot.WindowedRow) []string {
+	bytes, objects := x.Share(r)
+	life := ""
+	if r.Freed > 0 {
+		digits := 10 * time.Microsecond
+		if r.Life > time.Second {
+			digits = time.Millisecond
+		}
+		life = r.Life.Round(digits).String()
+	}
+	return []string{bytefmt.Format(r.Sample.PeakBytes), bytefmt.Format(int64(bytes)), fmt.Sprintf("%.1f", objects), life, bytefmt.SomeCount(r.Outlived)}
+}
+
+// BeforeCells has the figures of BeforeWindow.
+func BeforeCells(x *snapshot.Windowed) []string {
+	return []string{bytefmt.Format(x.Before), "", "", "", ""}
+}
+
+// Windows writes the tensors of x: a row for each name. column is the title of the names, "" to write
+// each below its row.
+func (p *Page) Windows(of *snapshot.TensorWindows, x *snapshot.Windowed, column string, names []string, row func(int) *snapshot.WindowedRow) {
+	p.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, Windows(of))
+	p.Line("  %s", WindowPeak(x))
+	titles := WindowColumns(x)
+	for i := range titles {
+		titles[i] = ">" + titles[i]
+	}
+	if column != "" {
+		titles = append(titles, column)
+	}
+	var table []Row
+	add := func(name string, cells []string) {
+		if column != "" {
+			table = append(table, Row{Cells: append(cells, name)})
+		} else {
+			table = append(table, Row{Cells: cells, Below: []string{name}})
+		}
+	}
+	if x.Before != 0 {
+		add(BeforeWindow, BeforeCells(x))
+	}
+	for i, name := range names {
+		add(name, WindowCells(x, row(i)))
+	}
+	p.Table(titles, table)
 }
 
 // brief leaves out what is zero at the end.

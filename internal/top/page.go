@@ -9,6 +9,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -60,6 +61,16 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 	}
 	if p.Window > 0 {
 		write("Stacks that grew most in "+short(p.Window), m.stackTable(), n)
+	}
+	for i := range p.Windowed {
+		x := &p.Windowed[i]
+		var names []string
+		for j := range x.Rows {
+			if n < 0 || j < n {
+				names = append(names, render.Brief(x.Rows[j].Sample.Frames(), 4))
+			}
+		}
+		page.Windows(p.Meta.Windows, x, "", names, func(j int) *snapshot.WindowedRow { return &x.Rows[j] })
 	}
 	page.Losses(p.Lost, p.Notes)
 	return page.Flush("write the page")

@@ -170,6 +170,13 @@ class Tracer:
         with open(os.path.join(self.out, "p.json")) as f:
             return Snapshot(json.load(f))
 
+    def at(self, moment):
+        """What the recording shows at a moment, once the trace has ended."""
+        path = os.path.join(self.out, "at.json")
+        subprocess.run([TOOL, "convert", self.recording, "-q", "--force", "-o", path, "--at", moment, *self.shape], check=True)
+        with open(path) as f:
+            return Snapshot(json.load(f))
+
     def replay(self):
         """Converts the recording at the moment of each profile, and compares."""
         if self.recording is None:

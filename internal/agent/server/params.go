@@ -102,7 +102,7 @@ func (f filter) of(s *snapshot.Snapshot) (*snapshot.Snapshot, error) {
 		return s, nil
 	}
 	out := *s
-	out.Samples, out.Processes, out.Allocators = nil, nil, nil
+	out.Samples, out.Processes, out.Allocators, out.Windowed = nil, nil, nil, nil
 	pid, gpu := f.pid == 0, f.gpu == ""
 	for i := range s.Samples {
 		l := &s.Samples[i].Labels
@@ -120,6 +120,11 @@ func (f filter) of(s *snapshot.Snapshot) (*snapshot.Snapshot, error) {
 	for i := range s.Allocators {
 		if a := &s.Allocators[i]; f.has(&snapshot.Labels{PID: a.PID, GPU: a.GPU}) {
 			out.Allocators = append(out.Allocators, *a)
+		}
+	}
+	for i := range s.Windowed {
+		if x := &s.Windowed[i]; f.has(&snapshot.Labels{PID: x.PID, GPU: x.GPU}) {
+			out.Windowed = append(out.Windowed, *x)
 		}
 	}
 	for i := range s.GPUs {

@@ -9,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 // The page shows the tensors of windows, of the chosen process, and says of which windows they are. So
@@ -39,5 +40,15 @@ func TestPageOfWindows(t *testing.T) {
 	}
 	if api := s.get(200, "/api/v1/top"); !strings.Contains(api, `"tensor_windows":{"length_ns":2000000000`) || !strings.Contains(api, `"before_bytes":41943040`) || !strings.Contains(api, `"peak_bytes":12582912`) {
 		t.Error(api)
+	}
+}
+
+// The profile of one process has no tensors of another's windows.
+func TestWindowsOfOneProcess(t *testing.T) {
+	s := snapshottest.Windowed()
+	s.Processes = append(s.Processes, snapshot.Process{PID: 31})
+	part, err := filter{pid: 31}.of(s)
+	if err != nil || len(part.Windowed) != 1 || part.Windowed[0].PID != 31 {
+		t.Errorf("%+v, %v", part, err)
 	}
 }

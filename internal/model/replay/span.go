@@ -28,6 +28,7 @@ func Measure(r *record.Reader, opts Options) (Span, *state.State, error) {
 		return Span{}, nil, err
 	}
 	f.count(s)
+	f.compare(s)
 	x := Span{Start: s.Start(), End: s.Time().Sub(s.Start())}
 	x.Peak = x.End
 	if f.at > 0 {
@@ -44,6 +45,7 @@ type peakFinder struct {
 	latest     event.Process
 	rebuilding bool // a gap was: the recording repeats what is live
 	rebuilt    bool // the latest record ended that
+	differs    bool // sum was not compared with peak yet
 
 	peak state.Held
 	at   uint64
@@ -55,12 +57,15 @@ func (f *peakFinder) before(s *state.State, r record.Record) {
 	f.count(s)
 	switch r := r.(type) {
 	case *event.Event:
+		f.endMoment(s, r.Time)
 		f.latest = r.Proc
 		f.changed = &f.latest
 	case *record.Cut:
+		f.endMoment(s, r.Time)
 		clear(f.held)
 		f.sum, f.rebuilding = state.Held{}, true
 	case *record.Moment:
+		f.endMoment(s, r.Time)
 		f.rebuilt, f.rebuilding = f.rebuilding, false
 		f.dropEnded(s)
 	}
@@ -73,10 +78,22 @@ func (f *peakFinder) count(s *state.State) {
 	} else if !f.rebuilt {
 		return
 	}
-	f.changed, f.rebuilt = nil, false
-	if !f.rebuilding && f.peak.Compare(f.sum) < 0 {
+	f.changed, f.rebuilt, f.differs = nil, false, true
+}
+
+// endMoment compares the sum if the next record is later: of each moment, the recording shows what
+// the last of its records has made. Some events come after a record with a later time.
+func (f *peakFinder) endMoment(s *state.State, next uint64) {
+	if next > s.Now() {
+		f.compare(s)
+	}
+}
+
+func (f *peakFinder) compare(s *state.State) {
+	if f.differs && !f.rebuilding && f.peak.Compare(f.sum) < 0 {
 		f.peak, f.at = f.sum, s.Now()
 	}
+	f.differs = false
 }
 
 // set replaces what a process holds in the sum.

@@ -68,7 +68,8 @@ func TestPeak(t *testing.T) {
 }
 
 // Of a peak that lasts, the moment is that at which most was in tensors; a process that has
-// ended holds nothing; and what is repeated after a gap is no peak.
+// ended holds nothing; and what is repeated after a gap is no peak, and neither is
+// what no moment of the recording shows.
 func TestPeakMoment(t *testing.T) {
 	const second = time.Second
 	sized := func(after time.Duration, id event.Process, addr, size uint64) *event.Event {
@@ -92,7 +93,8 @@ func TestPeakMoment(t *testing.T) {
 		"one has ended": {[]record.Record{sized(second, proc, 16, 5), sized(2*second, other, 32, 5), exit, sized(4*second, proc, 48, 4), moment(5 * second)}, 2 * second},
 		"after a gap": {[]record.Record{sized(second, proc, 16, 5), moment(second), &record.Cut{Time: at(3 * second)}, traceOf(),
 			sized(second, proc, 16, 5), sized(2*second, proc, 32, 5), moment(3 * second), sized(4*second, proc, 48, 1), moment(5 * second)}, 4 * second},
-		"in a gap": {[]record.Record{&record.Cut{Time: at(3 * second)}, traceOf(), sized(second, proc, 16, 5), moment(3 * second), moment(5 * second)}, 3 * second},
+		"events after a later moment": {[]record.Record{moment(3 * second), sized(second, proc, 16, 9), free(2*second, 16), sized(4*second, proc, 16, 5), moment(5 * second)}, 4 * second},
+		"in a gap":                    {[]record.Record{&record.Cut{Time: at(3 * second)}, traceOf(), sized(second, proc, 16, 5), moment(3 * second), moment(5 * second)}, 3 * second},
 	} {
 		path := recordtest.File(t, append([]record.Record{traceOf(), moment(0)}, c.records...)...)
 		if x, _ := spanOf(t, path); x.Peak != c.want {

@@ -54,10 +54,15 @@ func (x *peaks) mayRise(id event.Process) bool {
 }
 
 // tensorsChanged marks a better moment of a peak that lasts, after an event of the tensor
-// layer.
+// layer. What a process has had since before the trace is not seen: one that calls the driver no
+// more has a peak of its tensors alone.
 func (x *peaks) tensorsChanged(e *event.Event) {
 	p := x.byProcess[e.Proc]
-	if p == nil || !p.lasts || e.Op == event.OpTensorFree {
+	if p == nil {
+		p = &peak{lasts: true}
+		x.byProcess[e.Proc] = p
+	}
+	if !p.lasts || e.Op == event.OpTensorFree {
 		return
 	}
 	if bytes := x.tensors.HandedOut(e.Proc); bytes > p.Tensors || e.Op == event.OpSegmentSeen {

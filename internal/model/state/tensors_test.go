@@ -232,3 +232,24 @@ func TestAllocatedOfSegmentsThatGo(t *testing.T) {
 		}
 	}
 }
+
+// A process that is attached to late, and calls the driver no more, has a peak of its tensors.
+func TestPeakOfTensorsAlone(t *testing.T) {
+	s := begun(record.Trace{})
+	for _, st := range program() {
+		s.Apply(st)
+	}
+	s.Apply(tensor(10, 1<<30, 4096, atForward, event.NoTotal))
+	s.Apply(tensor(20, 1<<31, 1024, atBackward, event.NoTotal))
+	s.Apply(tensorEnd(30, 1<<30, 4096, event.NoTotal))
+	s.Apply(tensor(40, 1<<30, 512, atForward, event.NoTotal))
+	got := int64(0)
+	for _, x := range s.View(Want{}).Snapshot().Samples {
+		if x.Kind == event.KindTensor.String() {
+			got += x.PeakBytes
+		}
+	}
+	if got != 4096+1024 {
+		t.Errorf("%d bytes in tensors at the peak", got)
+	}
+}

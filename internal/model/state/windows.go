@@ -31,6 +31,9 @@ func windowNotes(w *snapshot.TensorWindows) []string {
 // WindowIsComplete reports whether the open window of tensors may end: see windows.Account.
 func (s *State) WindowIsComplete() bool { return s.windows.Complete() }
 
+// WindowHadStep reports whether any window had a whole training step.
+func (s *State) WindowHadStep() bool { return s.windows.HadStep() }
+
 // A windowed has the tensors of a process on a device in a View.
 type windowed struct {
 	*windows.Report

@@ -90,7 +90,7 @@ func (m *naiveModel) report() windows.Report {
 							row(id).StepBytes += x.StepBytes
 							row(id).StepObjects += x.StepObjects
 						}
-						if !r.Whole || best > r.Peak {
+						if !r.Whole || best > r.Peak || best == r.Peak && bestBy[windows.Before] < peakBy[windows.Before] {
 							r.Whole, r.Peak, peakBy = true, best, bestBy
 						}
 					}
@@ -268,6 +268,50 @@ func TestWindows(t *testing.T) {
 	}
 	if steps < 500 {
 		t.Errorf("only %d whole steps in all", steps)
+	}
+}
+
+// The first step of a window begins with gradients from before it. The same peak of a later step has
+// their stack, also in a later window.
+func TestWindowPeakHasStacks(t *testing.T) {
+	s := begun(record.Trace{})
+	for _, st := range program() {
+		s.Apply(st)
+	}
+	s.Apply(window(0, false))
+	isOpen := false
+	x := newWindowedTrainer(func(e *event.Event) {
+		if isOpen {
+			s.Apply(e)
+		}
+	})
+	x.make(prog.PID, atLoad, 1000)
+	old := uint64(0)
+	backward := func() {
+		if old != 0 {
+			x.free(old, 500)
+		}
+		x.free(x.make(prog.PID, atForward, 100), 100)
+		old = x.make(workers, atBackward, 500)
+	}
+	step := func() { x.free(x.make(prog.PID, atStep, 80), 80) }
+	for _, c := range []struct{ steps, before, backward int64 }{{2, 1500, 0}, {3, 1000, 500}, {2, 1000, 500}} {
+		backward()
+		isOpen = true
+		s.Apply(window(x.at, true))
+		x.free(x.make(prog.PID, atForward, 1), 1)
+		for range c.steps {
+			step()
+			backward()
+		}
+		isOpen = false
+		s.Apply(window(x.at, false))
+		s.Apply(&record.Moment{Time: x.at, Drained: true})
+		r := s.windows.Reports(x.at, true)[0]
+		i := slices.IndexFunc(r.Rows, func(x *windows.Row) bool { return x.Stack == atBackward })
+		if r.Peak != 1580 || r.Before != c.before || r.Rows[i].Peak != c.backward {
+			t.Errorf("%+v, the gradient %+v", r, r.Rows[i])
+		}
 	}
 }
 

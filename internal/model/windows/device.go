@@ -82,7 +82,11 @@ func (d *device) beginStep(whole bool) {
 	if whole {
 		d.steps++
 		d.whole++
-		if !d.peakWhole || d.highest.bytes > d.peak.bytes {
+		// Of equal peaks it is that of which less is from before: what the first step of a window
+		// begins with has no stack, a later one has its own gradients.
+		before := d.sites[Before]
+		if !d.peakWhole || d.highest.bytes > d.peak.bytes ||
+			d.highest.bytes == d.peak.bytes && before != nil && d.atHighest(before) < before.peak {
 			d.keep(true)
 		}
 	}
@@ -102,11 +106,16 @@ func (d *device) beginStep(whole bool) {
 func (d *device) keep(whole bool) {
 	d.peak, d.peakWhole = d.highest, whole
 	for _, s := range d.sites {
-		s.peak = s.highest
-		if s.epoch != d.epoch {
-			s.peak = s.inuse
-		}
+		s.peak = d.atHighest(s)
 	}
+}
+
+// atHighest returns what a site had at the highest moment.
+func (d *device) atHighest(s *site) int64 {
+	if s.epoch != d.epoch {
+		return s.inuse
+	}
+	return s.highest
 }
 
 // end ends a window, of which it saw so much.

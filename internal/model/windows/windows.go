@@ -49,6 +49,7 @@ type Account struct {
 	Time  uint64 // nanoseconds of those that have ended
 	began uint64 // when the last one began
 
+	hadStep   bool // any window, a whole training step
 	steps     *steps.Tracker
 	processes map[event.Process]*process
 	live      int // tensors
@@ -74,6 +75,9 @@ func (a *Account) Active() bool { return a.Length != 0 }
 
 // Seen reports whether there ever was a tensor in a window.
 func (a *Account) Seen() bool { return a.seen }
+
+// HadStep reports whether any window had a whole training step.
+func (a *Account) HadStep() bool { return a.hadStep }
 
 // Loss returns a counter for each cause of loss.
 func (a *Account) Loss() []loss.Counter { return a.loss.Counters() }
@@ -281,6 +285,7 @@ func (a *Account) beginStep(id event.Process, whole bool) {
 		for _, d := range p.devices {
 			if d.open {
 				d.beginStep(whole)
+				a.hadStep = a.hadStep || whole
 			}
 		}
 	}

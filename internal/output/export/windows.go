@@ -9,13 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
-
-// BeforeWindow names the tensors of a window that it did not see made.
-const BeforeWindow = "[tensors from before the window]"
 
 // WindowsReport writes the tensors that s saw in windows: for each process and GPU a row for each
 // stack (o.Top of them, 10 by default), those that held most at the peak of a step first.
@@ -52,8 +48,6 @@ func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, column string
 	}
 	for i := range s.Windowed {
 		x := &s.Windowed[i]
-		page.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, render.Windows(s.Meta.Windows))
-		page.Line("  %s", WindowPeak(x))
 		rows := map[string]*snapshot.WindowedRow{}
 		var names []string
 		for j := range x.Rows {
@@ -68,59 +62,9 @@ func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, column string
 		slices.SortFunc(names, func(a, b string) int {
 			return cmp.Or(cmp.Compare(rows[b].Sample.PeakBytes, rows[a].Sample.PeakBytes), cmp.Compare(rows[b].Sample.AllocBytes, rows[a].Sample.AllocBytes), strings.Compare(a, b))
 		})
-		windowTable(page, x, rows, names[:o.top(len(names))], column)
+		names = names[:o.top(len(names))]
+		page.Windows(s.Meta.Windows, x, column, names, func(i int) *snapshot.WindowedRow { return rows[names[i]] })
 	}
-}
-
-func windowTable(page *render.Page, x *snapshot.Windowed, rows map[string]*snapshot.WindowedRow, names []string, column string) {
-	titles := []string{">AT PEAK", ">ALLOCATED A " + x.Per(), ">TENSORS A " + x.Per(), ">LIVED", ">OUTLIVED A WINDOW"}
-	if column != "" {
-		titles = append(titles, column)
-	}
-	var table []render.Row
-	add := func(name string, cells ...string) {
-		row := render.Row{Cells: cells}
-		if column != "" {
-			row.Cells = append(row.Cells, name)
-		} else {
-			row.Below = []string{name}
-		}
-		table = append(table, row)
-	}
-	if x.Before != 0 {
-		add(BeforeWindow, bytefmt.Format(x.Before), "", "", "", "")
-	}
-	for _, k := range names {
-		row := rows[k]
-		bytes, objects := x.Share(row)
-		life := ""
-		if row.Freed > 0 {
-			life = rounded(row.Life.Round(10 * time.Microsecond)).String()
-		}
-		outlived := ""
-		if row.Outlived > 0 {
-			outlived = bytefmt.Count(row.Outlived)
-		}
-		add(k, bytefmt.Format(row.Sample.PeakBytes), bytefmt.Format(int64(bytes)), fmt.Sprintf("%.1f", objects), life, outlived)
-	}
-	page.Table(titles, table)
-}
-
-// WindowPeak says what the peak in windows is of, and what was held then.
-func WindowPeak(x *snapshot.Windowed) string {
-	of := "At the peak of a training step"
-	if !x.WholeStep {
-		of = "No window had a whole training step: a step may need more. At the highest moment"
-	}
-	held, steps := "", ""
-	if x.Steps > 0 {
-		steps = ", with " + bytefmt.Count(x.Steps) + " whole steps"
-	}
-	if x.Reserved > 0 {
-		held = fmt.Sprintf(", of %s that the allocator held", bytefmt.Format(x.Reserved))
-	}
-	return fmt.Sprintf("%s: %s in tensors%s. Seen: %v%s. How long tensors lived is of those that were freed in their window.", of,
-		bytefmt.Format(x.Peak), held, x.Time.Round(time.Millisecond), steps)
 }
 
 // WindowsRows writes a row for each stack that made tensors in windows, with times in seconds, and
@@ -133,7 +77,7 @@ func WindowsRows(w io.Writer, s *snapshot.Snapshot, format RowFormat) error {
 		x := &s.Windowed[i]
 		head := []any{x.Process, int64(x.PID), x.GPU, x.Windows, seconds(x.Time), x.Steps}
 		if x.Before != 0 {
-			t.rows = append(t.rows, slices.Concat(head, []any{x.Before, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, BeforeWindow}))
+			t.rows = append(t.rows, slices.Concat(head, []any{x.Before, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, render.BeforeWindow}))
 		}
 		for j := range x.Rows {
 			row := &x.Rows[j]

@@ -15,6 +15,9 @@ func (d *document) notes() (out []string) {
 	if d.layout.Opaque {
 		note("Each segment is shown as one block in use. The recording has a sample of the tensors (--tensor-sample), so the free parts of a segment are unknown.")
 	}
+	if d.snapshot.Meta.Windows != nil {
+		note("This file has no tensors, because they were traced in windows only (--tensors-window): each segment is shown as one block in use. gpumemtrace report --windows shows what was seen of them.")
+	}
 	mapped, older := map[int]int64{}, map[int]int64{} // by process
 	for i := range d.layout.Segments {
 		s := &d.layout.Segments[i]

@@ -50,9 +50,10 @@ type meta struct {
 	Places []placeMeta `json:"places"`
 	Marks  []mark      `json:"marks"`
 	// Outlines are drawn over the curves of places.
-	Outlines []outlineMeta `json:"outlines,omitempty"`
-	Notes    []string      `json:"notes"`
-	Loss     []lossMeta    `json:"loss"`
+	Outlines []outlineMeta  `json:"outlines,omitempty"`
+	Windowed []windowedMeta `json:"windowed,omitempty"`
+	Notes    []string       `json:"notes"`
+	Loss     []lossMeta     `json:"loss"`
 }
 
 // rows are leaves by columns.
@@ -93,7 +94,7 @@ type lossMeta struct {
 // document makes the page's data at the end of the recording.
 func (w *run) document(s *state.State) *document {
 	d := &document{w: w, begin: uint64(max(w.Trace.Start.Sub(w.Trace.Boot), 0)), meta: meta{Stacks: web.NewStacks(maxNodes)}, totals: render.Index[string]{}, byText: render.Index[string]{}}
-	view := s.View(state.Want{Steps: true, Holders: true, Native: w.opts.Native})
+	view := s.View(state.Want{Steps: true, Holders: true, Windows: true, Native: w.opts.Native})
 	snap := view.Snapshot()
 	m := &d.meta
 	m.Title, m.Version, m.Command, m.Driver = web.Clean(snap.Meta.Target), web.Clean(snap.Meta.Version), web.Clean(snap.Meta.CommandLine), web.Clean(snap.Meta.Driver)
@@ -107,6 +108,7 @@ func (w *run) document(s *state.State) *document {
 	d.fill(s)
 	d.stepMarks(w.steps)
 	d.growth(snap)
+	d.windowed(snap)
 	d.holders(view, snap)
 	for i := range w.failures {
 		f := &w.failures[i]

@@ -21,9 +21,9 @@ const (
 	windowPatience = 5
 	// stepInterval is the time between two looks for a whole step.
 	stepInterval = 20 * time.Millisecond
-	// noTensorsInterval is the time between two tries to open a window while no process maps
-	// PyTorch's library.
-	noTensorsInterval = time.Second
+	// retryInterval is the time between two tries to open a window while no process maps PyTorch's
+	// library, and from the first window without a whole step to the next one.
+	retryInterval = time.Second
 )
 
 func (o *WindowOptions) wanted() bool { return o.Length > 0 }
@@ -47,13 +47,15 @@ func (w windowOpener) announce() {
 	}
 }
 
-// run opens windows until end is closed.
+// run opens windows until end is closed. The first ones of a program may fall into its start, where
+// nothing is to be seen: until one had a whole training step, the time to the next one doubles each
+// time, up to the usual.
 func (w windowOpener) run(end <-chan struct{}) {
 	o := &w.opts.Windows
 	if !o.wanted() {
 		return
 	}
-	for {
+	for soon := retryInterval; ; {
 		next := time.NewTimer(o.Every)
 		began := false
 		err := w.tracer.OpenWindow(func() {
@@ -73,9 +75,12 @@ func (w windowOpener) run(end <-chan struct{}) {
 		}
 		switch {
 		case errors.Is(err, probes.ErrNoTensors):
-			next.Reset(min(o.Every, noTensorsInterval))
+			next.Reset(min(o.Every, retryInterval))
 		case err != nil:
 			w.warn("a window of tensors was not opened: " + err.Error())
+		case soon < o.Every && !locked(w.store, (*state.State).WindowHadStep):
+			next.Reset(soon)
+			soon *= 2
 		}
 		if err := w.tracer.CloseWindow(); err != nil {
 			w.warn("the probes of a window did not come off cleanly: " + err.Error())

@@ -261,11 +261,42 @@ def by_stack(data, rows):
     return out
 
 
+def window_peak(r, pid, train):
+    """Holds what stacks held at the peak of a step, as windows saw it, against the peak of a recording of every
+    tensor. train lets the process train for a while."""
+    t = None
+    try:
+        t = Tracer(pid, r.path("-peak"), "--tensors-window", f"{WINDOW}s", "--tensors-every", "2s")
+        for _ in range(6):
+            train()
+        s = t.stop()
+        t = Tracer(pid, r.path("-whole"), "--tensors")
+        for _ in range(2):
+            train()
+        t.stop()
+        whole = t.at("peak")
+    finally:
+        if t:
+            t.process.kill()
+    x, = s.data["windows"]
+    r.note("windows, whole steps, peak, from before, reserved", [x[k] for k in ("windows", "steps", "peak_bytes", "before_bytes", "reserved_bytes")])
+    r.check("whole steps in two windows at least", x["windows"] >= 2 and x["whole_step"] and x["steps"] >= 2)
+    got = by_stack(s.data, [(row["stack"], row["peak_bytes"]) for row in x["rows"]])
+    want = by_stack(whole.data, [(y["stack"], y["values"]["inuse_bytes"]) for y in whole.samples if y["labels"]["kind"] == "tensor"])
+    r.note("in tensors with a stack at the peak, in windows and of the whole trace", (sum(got.values()), sum(want.values())))
+    differ = sum(abs(got.get(k, 0) - want.get(k, 0)) for k in got.keys() | want.keys())
+    r.check("the peak of a step by stack is that of a whole trace, within 1 %", 0 < sum(want.values()) and differ <= sum(want.values()) / 100,
+            f"{differ} of {sum(want.values())} bytes differ, {len(got)} and {len(want)} stacks")
+    r.equal("no tensor is in use between windows", s.sum(kind="tensor"), 0)
+    lost = {k: n for k, n in s.loss().items() if k.startswith("window_")}
+    r.equal("tensors lost", lost, {})
+
+
 @case("torch", alone=True)
 def overhead_windows(r):
     """Tensors in windows, of a step that is bound by the CPU: stretches of time with gpumemtrace off and on in turn,
     each with one window if it is on. Means count, because a window is a small part of the time. Then what stacks hold
-    at the peak of a step is compared with a trace of every tensor."""
+    at the peak of a step is compared with the peak of a recording of every tensor."""
     flags = ("--tensors-window", f"{WINDOW}s", "--tensors-every", f"{EVERY}s")
     p = Program(python("torch_train.py", "blocks", "8192", "512", "12", "8"))
     t = None
@@ -305,32 +336,13 @@ def overhead_windows(r):
         r.check("each stretch had one window", all(x["windows"] == 1 for x in seen))
         r.check(f"a step takes at most {WINDOW_MOST} times as long", statistics.mean(on) <= WINDOW_MOST,
                 f"mean {statistics.mean(on):.4f}, median {statistics.median(on):.4f} of {WINDOW_PAIRS}")
-
-        t = Tracer(p.pid, r.path("-peak"), "--tensors-window", f"{WINDOW}s", "--tensors-every", "2s")
-        for _ in range(6):
-            block()
-        s = t.stop()
-        t = Tracer(p.pid, r.path("-whole"), "--tensors", record=False)
-        for _ in range(2):
-            block()
-        whole = t.stop()
+        window_peak(r, p.pid, block)
         p.expect("block")
         p.go("end")
     finally:
         p.kill()
         if t:
             t.process.kill()
-    x, = s.data["windows"]
-    r.note("windows, whole steps, peak, from before, reserved", [x[k] for k in ("windows", "steps", "peak_bytes", "before_bytes", "reserved_bytes")])
-    r.check("whole steps in two windows at least", x["windows"] >= 2 and x["whole_step"] and x["steps"] >= 2)
-    got = by_stack(s.data, [(row["stack"], row["peak_bytes"]) for row in x["rows"]])
-    want = by_stack(whole.data, [(y["stack"], y["values"]["peak_bytes"]) for y in whole.samples if y["labels"]["kind"] == "tensor"])
-    differ = sum(abs(got.get(k, 0) - want.get(k, 0)) for k in got.keys() | want.keys())
-    r.check("the peak of a step by stack is that of a whole trace, within 1 %", 0 < sum(want.values()) and differ <= sum(want.values()) / 100,
-            f"{differ} of {sum(want.values())} bytes differ, {len(got)} and {len(want)} stacks")
-    r.equal("no tensor is in use between windows", s.sum(kind="tensor"), 0)
-    lost = {k: n for k, n in s.loss().items() if k.startswith("window_")}
-    r.equal("tensors lost", lost, {})
 
 
 @case("torch", alone=True)

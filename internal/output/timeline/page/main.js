@@ -161,8 +161,11 @@ async function main() {
     span();
     update();
   }
-  // drawTree has the flame graph draw stacks with or without native frames.
-  function drawTree() { flame.use(model, native() ? undefined : trees[0] ||= withoutNative(model)); }
+  // drawTree has the flame graph, and the table of windows, show stacks with or without native frames.
+  function drawTree() {
+    flame.use(model, native() ? undefined : trees[0] ||= withoutNative(model));
+    fillWindows(model, native());
+  }
   function go(p) {
     place = p;
     for (const tab of $("places").children) { tab.setAttribute("aria-selected", String(tab.place === p)); tab.tabIndex = tab.place === p ? 0 : -1; }
@@ -172,7 +175,7 @@ async function main() {
 
   const shown = meta.places.map((_, p) => p).filter((p) => model.totals[p].any)
     .sort((a, b) => meta.places[b].gpu - meta.places[a].gpu || (meta.places[a].name < meta.places[b].name ? -1 : 1));
-  if (!shown.length) { $("failed").hidden = false; $("failed").textContent = `The ${meta.profile ? "profile" : "recording"} has no memory in it.`; return; }
+  if (!shown.length) { fillWindows(model, false); $("failed").hidden = false; $("failed").textContent = `The ${meta.profile ? "profile" : "recording"} has no memory in it.`; return; }
   const processes = [...new Set(meta.rows.process)].map((i) => model.text(i)).filter(Boolean).sort();
   $("process").append(...processes.map((name) => make("option", name)));
   $("process").hidden = processes.length < 2;

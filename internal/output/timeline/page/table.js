@@ -97,3 +97,20 @@ class Table {
     more.append(button);
   }
 }
+
+// fillWindows lists the tensors that were seen in windows.
+function fillWindows(model, native) {
+  const all = model.meta.windowed || [], cells = (tag, texts) => texts.map((text, i) => make(tag, text, i < 2 ? "n" : "n wide"));
+  $("windowed").hidden = !all.length;
+  $("windowed").replaceChildren(...all.flatMap((w) => {
+    const table = make("table", undefined, "list"), scroll = make("div", undefined, "scroll"), head = table.createTHead().insertRow(), body = table.createTBody();
+    head.append(...cells("th", w.columns), make("th", "STACK", "s"));
+    w.cells.forEach((texts, i) => {
+      const stack = make("td", undefined, "s");
+      stack.append(w.rows[i] < 0 ? "[tensors from before the window]" : stackOf(model, w.rows[i], native));
+      body.insertRow().append(...cells("td", texts), stack);
+    });
+    scroll.append(table);
+    return [make("h2", "Tensors of " + w.title), make("p", w.about, "quiet"), scroll, w.left_out ? make("p", `${count(w.left_out, "stack")} more: gpumemtrace report RECORDING --windows`, "quiet") : ""];
+  }));
+}

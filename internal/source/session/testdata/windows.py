@@ -1,5 +1,7 @@
 """A training whose tensors are reported as PyTorch's allocator reports them on a GPU, at a hundred
-steps a second. Arguments: the stand-in's libcuda and libc10. It ends with its input.
+steps a second. Each step holds most in its optimizer, together with a gradient and a loss, which it
+made before that. Arguments: the stand-in's libcuda and libc10. It begins after a line of its input,
+and ends with that.
 """
 import ctypes
 import sys
@@ -36,7 +38,7 @@ class SGD(torch.optim.Optimizer):
         super().__init__([torch.nn.Parameter(torch.zeros(8))], {})
 
     def step(self):
-        free(make(3 << 20))
+        free(make(12 << 20))
 
 
 def forward():
@@ -47,12 +49,21 @@ def loss():
     return make(4 << 20)
 
 
-def train(optimizer):
+def backward():
+    return make(2 << 20)
+
+
+def train(optimizer, kept):
+    """kept has the gradient and the loss of the step before, if there was one."""
+    while len(kept) > 1:
+        free(kept.pop())
     activations = forward()
     last = loss()
+    while kept:
+        free(kept.pop())
     for tensor in activations:
         free(tensor)
-    free(last)
+    kept += [last, backward()]
     optimizer.step()
 
 
@@ -66,10 +77,12 @@ pointer = ctypes.c_uint64()
 for call in (lambda: cuda.cuInit(0), lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(pointer), 0), lambda: cuda.cuCtxSetCurrent(pointer),
              lambda: cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(20 << 20))):
     assert call() == 0
+print("loaded", flush=True)
+sys.stdin.readline()
 parameters = make(100 << 20)
-optimizer, running = SGD(), True
+optimizer, running, kept = SGD(), True, []
 threading.Thread(target=end).start()
 print("ready", flush=True)
 while running:
-    train(optimizer)
+    train(optimizer, kept)
     time.sleep(0.01)
