@@ -22,13 +22,18 @@ type block struct {
 
 func (b block) exact() bool { return b.spare == 0 && b.above == 0 }
 
+// request returns between which sizes in bytes the request was.
+func (b block) request() (low, high uint64) {
+	return uint64(b.units-min(b.spare, b.units)) * unit, uint64(b.units+b.above) * unit
+}
+
 // blocks returns the block of each tensor.
 func (x *Run) blocks() []block {
 	out := make([]block, len(x.Addresses))
 	for i := range x.Requests {
 		if q := &x.Requests[i]; q.Op == allocator.Make {
 			above := uint32(0)
-			if x.above != nil {
+			if int(q.Tensor) < len(x.above) {
 				above = uint32(x.above[q.Tensor])
 			}
 			out[q.Tensor] = block{q.Units, x.spare(q.Tensor), above}
@@ -59,7 +64,7 @@ func (c curve) over(points []point) (bytes float64, ok bool) {
 		if !p.allows(request) {
 			return 0, false
 		}
-		bytes += math.Abs(p.bytes() - request)
+		bytes += min(math.Abs(p.bytes()-request), math.Abs(p.bytes()+float64(p.above)*unit-request))
 	}
 	return bytes, true
 }
@@ -69,24 +74,25 @@ func (c curve) over(points []point) (bytes float64, ok bool) {
 // less, a line, or else the parabola through the last three.
 func through(points []point) curve {
 	n := len(points)
-	// Of blocks that may exceed the request, the smallest one does least.
-	best := func(value func(point) float64) float64 {
-		least := math.Inf(1)
+	// best returns the curve of one coefficient whose requests are nearest to the blocks: the request of
+	// one of them, or a whole block.
+	best := func(coefficient func(bytes, at float64) curve) (c curve, least float64, ok bool) {
 		for _, p := range slices.Backward(points) {
-			if p.exact() {
-				return value(p)
+			for _, bytes := range []float64{p.bytes(), p.bytes() + float64(p.above)*unit} {
+				candidate := coefficient(bytes, p.at)
+				if over, allowed := candidate.over(points); allowed && (!ok || over < least) {
+					c, least, ok = candidate, over, true
+				}
 			}
-			least = min(least, value(p))
 		}
-		return least
+		return c, least, ok
 	}
 	line := func(a, b point) curve {
 		slope := (b.bytes() - a.bytes()) / (b.at - a.at)
 		return curve{a.bytes() - slope*a.at, slope}
 	}
-	constant, multiple := curve{best(point.bytes)}, curve{0, best(func(p point) float64 { return p.bytes() / p.at })}
-	over, ok := constant.over(points)
-	more, also := multiple.over(points)
+	constant, over, ok := best(func(bytes, _ float64) curve { return curve{bytes} })
+	multiple, more, also := best(func(bytes, at float64) curve { return curve{0, bytes / at} })
 	switch {
 	case ok && (!also || over <= more):
 		return constant

@@ -20,11 +20,16 @@ type Fit struct {
 	base   *Run // the run at the highest number
 	at     float64
 	own    Setting
-	sizes  []curve  // by tensor of base
-	spare  []uint32 // by how many units they may be too large at its number
-	paired uint64   // bytes of base's tensors that have a partner in every run
-	bytes  uint64   // of all of base's tensors
+	sizes  []curve         // by tensor of base
+	spare  []uint32        // by how many units they may be too large at its number
+	sums   []*sum          // by tensor: what its size follows from, nil if it does not
+	lone   map[uint32]bool // the tensors that are in no other run
+	paired uint64          // bytes of base's tensors that have a partner in every run
+	total  uint64          // of all of base's tensors
 	runs   []Measured
+	// Workspaces is how many bytes of base's tensors are workspaces of sums that not all runs have, which
+	// follow from what is summed. Alone is how many are of other tensors that no other run has.
+	Workspaces, Alone uint64
 	// Curved is how many bytes of base's tensors grow faster than the number, where only
 	// two runs are known.
 	Curved uint64
@@ -51,42 +56,101 @@ func NewFit(runs []Measured) (*Fit, error) {
 	}
 	f.own = p.own
 	for _, m := range runs[:len(runs)-1] {
+		m.Run.blocked()
 		m.Run.Check(f.own.Settings)
 		m.Run.refine()
 	}
-	blocks := f.base.blocks()
-	f.sizes, f.spare = make([]curve, len(blocks)), make([]uint32, len(blocks))
-	partners := make([][]int32, len(runs)-1)
-	others := make([][]block, len(runs)-1)
-	for i := range partners {
+	f.pair()
+	all := make([]*Run, len(runs))
+	for i := range runs {
+		all[i] = runs[i].Run
+	}
+	numbers := numbered(all...)
+	f.addSums(learn(runs, numbers), numbers[len(numbers)-1])
+	return f, nil
+}
+
+// pair finds how the size of each tensor depends on the number.
+func (f *Fit) pair() {
+	blocks, runs := f.base.blocks(), f.runs[:len(f.runs)-1]
+	f.sizes, f.spare, f.lone = make([]curve, len(blocks)), make([]uint32, len(blocks)), map[uint32]bool{}
+	partners, others := make([][]int32, len(runs)), make([][]block, len(runs))
+	for i := range runs {
 		partners[i] = align(f.base, runs[i].Run)
 		others[i] = runs[i].Run.blocks()
 	}
 	for t, b := range blocks {
 		size := uint64(b.units) * unit
-		f.bytes += size
+		f.total += size
 		var points []point
-		for i := range others {
+		for i := range runs {
 			if k := partners[i][t]; k >= 0 {
 				points = append(points, point{runs[i].At, others[i][k]})
 			}
 		}
-		if len(points) < len(others) {
-			f.sizes[t] = curve{float64(size)} // constant, for want of a better guess
-			f.spare[t] = b.spare
+		ofSum := f.base.stack(uint32(t)).SumWorkspace
+		switch {
+		case len(points) == len(runs):
+			f.paired += size
+		case ofSum:
+			f.Workspaces += size
+		case len(points) == 0:
+			f.Alone += size
+			f.lone[uint32(t)] = true
+		}
+		if len(points) == 0 {
+			f.sizes[t], f.spare[t] = curve{float64(size)}, b.spare // for want of a better guess
+			if ofSum {
+				f.sizes[t] = curve{0, float64(size) / f.at} // as its rows do
+			}
 			continue
 		}
-		f.paired += size
-		points = append(points, point{base.At, b})
+		points = append(points, point{f.at, b})
 		f.sizes[t] = through(points)
 		f.spare[t] = f.sizes[t].spare(points)
 		// What would be negative at 0 grows faster than the number does.
-		if len(runs) == 2 && f.sizes[t][0] < -float64(2<<20) {
+		if len(runs) == 1 && f.sizes[t][0] < -float64(2<<20) {
 			f.Curved += size
 			f.sizes[t] = curve{0, float64(size) / f.at}
 		}
 	}
-	return f, nil
+}
+
+// An assumption is about what the recordings do not show.
+type assumption struct {
+	grow bool // what only one recording has grows as the number does, and is not constant
+	none bool // sums have no workspaces but those of which a recording shows one
+}
+
+// bytes returns the size of a tensor at a number, 0 if it is not made.
+func (f *Fit) bytes(tensor uint32, n float64, a assumption) uint64 {
+	s := f.sums[tensor]
+	switch {
+	case s != nil && s.guessed && a.none:
+		return 0
+	case s != nil:
+		return s.workspace(s.input.at(n))
+	case a.grow && f.lone[tensor]:
+		return uint64(float64(f.sizes[tensor].at(n)) * n / f.at)
+	}
+	return f.sizes[tensor].at(n)
+}
+
+// numbered returns a number for the stack of each site of runs, which is the same for equal stacks.
+func numbered(runs ...*Run) [][]int32 {
+	numbers := map[string]int32{}
+	out := make([][]int32, len(runs))
+	for i, x := range runs {
+		for j := range x.Sites {
+			n, ok := numbers[x.Sites[j].Key]
+			if !ok {
+				n = int32(len(numbers))
+				numbers[x.Sites[j].Key] = n
+			}
+			out[i] = append(out[i], n)
+		}
+	}
+	return out
 }
 
 // maxDifferences bounds the tensors that only one of two runs has, as far as align looks.
@@ -96,24 +160,15 @@ const maxDifferences = 4096
 // same point of the sequence, -1 for none: the longest sequence that both have in common,
 // by Myers' algorithm (An O(ND) Difference Algorithm, 1986).
 func align(a, b *Run) []int32 {
-	numbers := map[string]int32{}
-	sequence := func(x *Run) []int32 {
-		sites := make([]int32, len(x.Sites))
-		for i := range x.Sites {
-			n, ok := numbers[x.Sites[i].Key]
-			if !ok {
-				n = int32(len(numbers))
-				numbers[x.Sites[i].Key] = n
-			}
-			sites[i] = n
-		}
+	sequence := func(x *Run, numbers []int32) []int32 {
 		out := make([]int32, len(x.Stacks))
 		for t, s := range x.Stacks {
-			out[t] = sites[s]
+			out[t] = numbers[s]
 		}
 		return out
 	}
-	x, y := sequence(a), sequence(b)
+	numbers := numbered(a, b)
+	x, y := sequence(a, numbers[0]), sequence(b, numbers[1])
 	out := make([]int32, len(x))
 	for i := range out {
 		out[i] = -1
@@ -173,11 +228,18 @@ func trace(out []int32, trail [][]int32, k int) {
 }
 
 // scaled returns the run as it would be at another number.
-func (f *Fit) scaled(n float64) *allocator.Run {
+func (f *Fit) scaled(n float64) *allocator.Run { return f.assuming(n, assumption{}) }
+
+// assuming is scaled under an assumption.
+func (f *Fit) assuming(n float64, a assumption) *allocator.Run {
 	r := &allocator.Run{Requests: slices.Clone(f.base.Requests), Addresses: f.base.Addresses, Reserved: f.base.Reserved, Spare: make([]uint16, len(f.spare))}
 	for i := range r.Requests {
 		if q := &r.Requests[i]; q.Op == allocator.Make {
-			q.Units = uint32(min((f.sizes[q.Tensor].at(n)+unit-1)/unit, 1<<32-1))
+			q.Units = uint32(min((f.bytes(q.Tensor, n, a)+unit-1)/unit, 1<<32-1))
+			if q.Units == 0 && f.sums[q.Tensor] != nil {
+				q.Op = allocator.Free // it is not made at all
+				continue
+			}
 			spare := float64(f.spare[q.Tensor])
 			if f.sizes[q.Tensor][1] != 0 {
 				spare *= n / f.at
@@ -204,16 +266,32 @@ func (f *Fit) Spread(n float64, peak uint64) (low, high uint64) {
 		p := uint64(float64(f.At(n*k).Peak) / k)
 		low, high = min(low, p), max(high, p)
 	}
+	for _, a := range []assumption{{grow: true}, {none: true}, {true, true}} {
+		if a.grow && len(f.lone) == 0 || a.none && f.Unseen(n) == 0 {
+			continue // as without it
+		}
+		p := f.assuming(n, a).Play(f.own.Settings, -1).Peak
+		low, high = min(low, p), max(high, p)
+	}
 	return low, high
 }
 
-// Paired is the part of the highest run's bytes whose tensors are in all runs.
-func (f *Fit) Paired() float64 {
-	if f.bytes == 0 {
-		return 0
+// part returns which part bytes are of those of the highest run's tensors.
+func (f *Fit) part(bytes uint64) float64 { return float64(bytes) / float64(max(f.total, 1)) }
+
+// Unseen returns the size of the largest workspace at a number that is predicted for sums of which no
+// recording shows one.
+func (f *Fit) Unseen(n float64) (most uint64) {
+	for _, s := range f.sums {
+		if s != nil && s.guessed {
+			most = max(most, s.workspace(s.input.at(n)))
+		}
 	}
-	return float64(f.paired) / float64(f.bytes)
+	return most
 }
+
+// Paired is the part of the highest run's bytes whose tensors are in all runs.
+func (f *Fit) Paired() float64 { return f.part(f.paired) }
 
 // Check predicts the highest run from the others, where there are at least three, and
 // returns by which part the peak is wrong.
@@ -308,7 +386,7 @@ func (f *Fit) Growths(n float64) []Growth {
 			by[text] = g
 		}
 		g.Base += uint64(blocks[t].units) * unit
-		g.Predicted += f.sizes[t].at(n)
+		g.Predicted += f.bytes(t, n, assumption{})
 	}
 	var out []Growth
 	for _, g := range by {

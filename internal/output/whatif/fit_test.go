@@ -213,6 +213,8 @@ func TestThrough(t *testing.T) {
 		"multiple, in two larger blocks": {[]point{at(8, 8<<10+10, true), at(16, 16<<10+1000, true)}, curve{0, (8<<10 + 10) << 10 / 8}},
 		// A constant would leave 768 KiB of the second block to spare.
 		"multiple, in a block for both": {[]point{at(8, 768, false), at(16, 1536, true)}, curve{0, 96 << 10}},
+		// What other requests suggest is less than that both blocks are multiples.
+		"multiple, of two whole blocks": {[]point{{8, block{2304, 1280, 768}}, {16, block{4096, 0, 2048}}}, curve{0, 384 * unit}},
 		"line":                          {[]point{at(8, 10<<10, false), at(16, 18<<10, false)}, curve{2 * mib, mib}},
 		"line, one in a larger block":   {[]point{at(8, 10<<10, false), at(16, 18<<10, false), at(24, 26<<10+900, true)}, curve{2 * mib, mib}},
 		"parabola":                      {[]point{at(8, 64<<10, false), at(16, 256<<10, false), at(24, 576<<10, false)}, curve{0, 0, mib}},

@@ -36,13 +36,16 @@ type Forecast struct {
 	// Memory and Reserved say what the Limits let run. That of Memory is without Beside.
 	Memory   *Largest `json:"memory,omitempty"`
 	Reserved *Largest `json:"reserved,omitempty"`
-	// Paired is Fit.Paired, and Curved is Fit.Curved.
-	Paired float64 `json:"paired"`
-	Curved uint64  `json:"curved_bytes,omitempty"`
+	// Paired, Workspaces, Alone and Curved are those of the Fit, and Unseen is Fit.Unseen of the highest number asked for.
+	Paired     float64 `json:"paired"`
+	Workspaces uint64  `json:"sum_workspace_bytes,omitempty"`
+	Unseen     uint64  `json:"unseen_sum_workspace_bytes,omitempty"`
+	Alone      uint64  `json:"alone_bytes,omitempty"`
+	Curved     uint64  `json:"curved_bytes,omitempty"`
 	// Wrong is what Fit.Check returns, nil with two recordings.
 	Wrong *float64 `json:"check_error,omitempty"`
-	// Workspaces are as Prediction.Workspaces, of the highest recorded number.
-	Workspaces uint64 `json:"cudnn_workspace_bytes,omitempty"`
+	// CuDNN is as Prediction.Workspaces, of the highest recorded number.
+	CuDNN uint64 `json:"cudnn_workspace_bytes,omitempty"`
 }
 
 // A ForecastRow is the run at one number.
@@ -61,7 +64,8 @@ type ForecastRow struct {
 
 // Forecast predicts the run at each number of to, and what limits let run.
 func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
-	c := &Forecast{SchemaVersion: 1, Process: f.base.Name, GPU: f.base.GPU, Beside: f.base.Beside, Paired: f.Paired(), Curved: f.Curved, Workspaces: f.base.workspaces()}
+	c := &Forecast{SchemaVersion: 1, Process: f.base.Name, GPU: f.base.GPU, Beside: f.base.Beside, Paired: f.Paired(), Workspaces: f.Workspaces, Alone: f.Alone, Curved: f.Curved, CuDNN: f.base.workspaces()}
+	c.Unseen = f.Unseen(slices.Max(to))
 	add := func(n float64, measured uint64) {
 		r := f.At(n)
 		row := ForecastRow{At: n, Peak: r.Peak, Allocated: r.Allocated, Low: r.Peak, High: r.Peak, Needed: f.scaled(n).Floor().Peak, Measured: measured}
@@ -109,7 +113,11 @@ func (x *Largest) emptying() string {
 
 // reliable says how far the prediction for a number can be relied on.
 func (f *Fit) reliable(page *render.Page, c *Forecast, n float64) {
-	page.Line("%.1f%% of the bytes are tensors that all recordings have.", 100*c.Paired)
+	follow := ""
+	if part := f.part(c.Workspaces); part > 0.0005 {
+		follow = fmt.Sprintf(" %.1f%% are workspaces of sums, whose sizes follow from what is summed.", 100*part)
+	}
+	page.Line("%.1f%% of the bytes are tensors that all recordings have.%s", 100*c.Paired, follow)
 	before := f.runs[len(f.runs)-2].At
 	switch {
 	case c.Wrong != nil && n > f.at:
@@ -123,10 +131,16 @@ func (f *Fit) reliable(page *render.Page, c *Forecast, n float64) {
 	if n > tested*f.at {
 		page.Warn("%g is more than %d times the highest recorded number, which is as far as predictions were compared with real runs. Record a number nearer to it.", n, tested)
 	}
-	if c.Curved > f.bytes/100 {
+	if peak := f.At(n).Peak; c.Unseen > peak/100 {
+		page.Warn("At %g some sums have so many rows that PyTorch asks for workspaces, of up to %s, and no recording has any for them. What they sum is guessed from the sizes of tensors. PEAK MAY BE is also without these workspaces. A recording of a number nearer to %g shows them.", n, format(c.Unseen), n)
+	}
+	if c.Alone > f.total/100 {
+		page.Warn("%.1f%% of the bytes are tensors that only the recording of %g has. They are predicted to be as large at %g. PEAK MAY BE is also with them growing as the number does. A third recording shows which.", 100*f.part(c.Alone), f.at, n)
+	}
+	if c.Curved > f.total/100 {
 		page.Warn("%s of tensors grow faster than the number. Give a third recording, or the prediction is too low.", format(c.Curved))
 	}
-	if text := doubt(c.Workspaces, f.base.peak(), "at another size"); text != "" {
+	if text := doubt(c.CuDNN, f.base.peak(), "at another size"); text != "" {
 		page.Warn("%s", text)
 	}
 }

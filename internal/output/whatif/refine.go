@@ -79,6 +79,16 @@ func (x *Run) refine() {
 	}
 }
 
+// blocked gives requests the sizes of their blocks again, which Run.Check is about.
+func (x *Run) blocked() {
+	for i := range x.Requests {
+		if q := &x.Requests[i]; q.Op == allocator.Make && int(q.Tensor) < len(x.above) {
+			q.Units += uint32(x.above[q.Tensor])
+		}
+	}
+	x.above = nil
+}
+
 // anySite stands for all stacks.
 const anySite = 1<<32 - 1
 

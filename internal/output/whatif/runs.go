@@ -88,6 +88,8 @@ type Site struct {
 	Text string // a line that names it
 	// Workspace: cuDNN's, for a convolution.
 	Workspace bool
+	// SumWorkspace: of one of PyTorch's sums, and SumResult: its result.
+	SumWorkspace, SumResult bool
 }
 
 // A pool is the MempoolId_t of a private pool of PyTorch's, of a graph or of torch.cuda.MemPool.
@@ -273,20 +275,23 @@ func (c *collector) name() []Site {
 			continue
 		}
 		var key strings.Builder
-		workspace := false
+		var is Site
 		stack := make([]*snapshot.Location, len(st.Frames))
 		for j, f := range st.Frames {
 			stack[j] = f.Location()
 			for k := range stack[j].Lines {
 				l := &stack[j].Lines[k]
 				key.WriteString(l.Function + " " + path.Base(l.File) + "\n")
-				workspace = workspace || strings.HasPrefix(l.Function, convolution)
+				is.Workspace = is.Workspace || strings.HasPrefix(l.Function, convolution)
+				is.SumWorkspace = is.SumWorkspace || strings.HasPrefix(l.Function, reduction)
+				is.SumResult = is.SumResult || strings.HasPrefix(l.Function, resized)
 			}
 		}
 		if len(stack) > 1 && stack[0].Lines[0].Reason != "" {
 			stack = stack[1:] // PyTorch's reporting function, where it has no name
 		}
-		out[i] = Site{key.String(), render.Brief(stack, 3), workspace}
+		is.Key, is.Text = key.String(), render.Brief(stack, 3)
+		out[i] = is
 	}
 	return out
 }

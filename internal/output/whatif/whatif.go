@@ -128,6 +128,7 @@ func Predict(x *Run, o Options) *Prediction {
 	p := &Prediction{PID: x.Process.PID, Process: x.Name, Device: x.Device, GPU: x.GPU, title: x.title(fmt.Sprintf("%s (%d)", x.Name, x.Process.PID))}
 	own := o.Own
 	own.Memory = x.Memory
+	x.blocked()
 	check := x.Check(own.Settings)
 	if own.Name == "" {
 		own.Name = "PyTorch's default"
