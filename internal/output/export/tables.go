@@ -2,7 +2,6 @@ package export
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -50,8 +49,8 @@ func shownLabels(several bool) (out []*snapshot.Label) {
 	return out
 }
 
-// alike returns the samples as rows of a table of stacks: those that differ only in labels which
-// it does not show, such as what holds them and the module that they are in, are one.
+// alike returns the samples as rows of a table of stacks: those that differ only in labels and frames
+// which it does not show, such as the module that they are in, are one.
 func alike(s *snapshot.Snapshot) (rows []*snapshot.Sample) {
 	labels := shownLabels(s.Several())
 	at := map[string]int{}
@@ -62,9 +61,7 @@ func alike(s *snapshot.Snapshot) (rows []*snapshot.Sample) {
 		for _, l := range labels {
 			key = append(append(key, l.Get(&x.Labels)...), 0)
 		}
-		for _, l := range x.Frames() {
-			key = fmt.Appendf(key, "%p", l)
-		}
+		key = append(key, render.Brief(x.Frames(), briefFrames)...)
 		if j, ok := at[string(key)]; ok {
 			sum := *rows[j]
 			sum.Values.Add(&x.Values)
