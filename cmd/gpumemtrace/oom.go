@@ -72,7 +72,7 @@ func reportFailures(path string, at moment) error {
 	}
 	if all.All == 0 {
 		fmt.Println("No request failed because memory ran out.")
-		return nil
+		return export.Next(os.Stdout, layout(os.Stdout), export.Command{Args: "report " + path, Answers: "What was held at the peak, and for what"})
 	}
 	if last := all.Last; last != nil {
 		shown = append([]*snapshot.OutOfMemory{last}, slices.DeleteFunc(shown, func(o *snapshot.OutOfMemory) bool { return o == last })...)
