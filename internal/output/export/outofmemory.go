@@ -40,29 +40,7 @@ func OutOfMemories(w io.Writer, file string, all []*snapshot.OutOfMemory) error 
 
 func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
 	page.Heading("Out of GPU memory: %s (%d) asked for %s%s", o.Process, o.PID, bytefmt.Format(wanted(o)), atLine(o))
-	helps := []string{prefixed("What would help: ", advice(o)), prefixed("Replayed with other settings of PyTorch's allocator: ", o.Predicted)}
-	if strings.HasPrefix(o.Predicted, "With ") { // a setting serves the request
-		helps = []string{"What would help: another setting of PyTorch's allocator. " + o.Predicted, prefixed("Or: ", advice(o))}
-	}
-	unused := ""
-	if parts := unusedParts(o); len(parts) > 0 {
-		unused = "The process could give back at most: " + strings.Join(parts, ", ") + "."
-	}
-	had := ""
-	if f := o.Framework; f != nil {
-		had = fmt.Sprintf("When %s gave up, it had reserved %s, and %s of that was in tensors.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
-	}
-	where := o.API
-	if o.Framework != nil && strings.Contains(where, "reportOutOfMemory") { // by which it says so
-		where = o.Framework.Name + "'s allocator"
-	}
-	if o.GPU != "" {
-		where += " on GPU " + o.GPU
-	}
-	for _, text := range slices.Concat([]string{refusal(o), limit(o), again(o)}, helps, []string{
-		prefixed("Other settings of PyTorch's allocator: ", o.Unpredicted), heldThen(o), had, unused, fits(o), elsewhere(o), pieces(o),
-		fmt.Sprintf("It was at %s, in thread %d, in %s.", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where),
-	}) {
+	for _, text := range answers(o) {
 		if text != "" {
 			page.Line("%s", text)
 		}
@@ -95,6 +73,32 @@ func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
 	}
 	accounts(page, others)
 	stackRows(page, o.Snapshot, "What held the memory", held, Options{})
+}
+
+// answers are the sentences before the tables. Those that say nothing are empty.
+func answers(o *snapshot.OutOfMemory) []string {
+	helps := []string{prefixed("What would help: ", advice(o)), prefixed("Replayed with other settings of PyTorch's allocator: ", o.Predicted)}
+	if strings.HasPrefix(o.Predicted, "With ") { // a setting serves the request
+		helps = []string{"What would help: another setting of PyTorch's allocator. " + o.Predicted, prefixed("Or: ", advice(o))}
+	}
+	unused := ""
+	if parts := unusedParts(o); len(parts) > 0 {
+		unused = "The process could give back at most: " + strings.Join(parts, ", ") + "."
+	}
+	had, where := "", o.API
+	if f := o.Framework; f != nil {
+		had = fmt.Sprintf("When %s gave up, it had reserved %s, and %s of that was in tensors.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
+		if strings.Contains(where, "reportOutOfMemory") { // by which it says so
+			where = f.Name + "'s allocator"
+		}
+	}
+	if o.GPU != "" {
+		where += " on GPU " + o.GPU
+	}
+	return slices.Concat([]string{refusal(o), limit(o), again(o)}, helps, []string{
+		prefixed("Other settings of PyTorch's allocator: ", o.Unpredicted), heldThen(o), had, unused, fits(o), elsewhere(o), pieces(o),
+		fmt.Sprintf("It was at %s, in thread %d, in %s.", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where),
+	})
 }
 
 // afterFailure names the commands that answer the next questions.

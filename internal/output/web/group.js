@@ -63,8 +63,9 @@ function groupsOf(model, place, by) {
   const rest = order.length - kept.length;
   if (rest > 0) groups.push({ name: rest === 1 ? "1 other" : rest + " others", most: 0, other: true });
   for (let row = 0; row < model.rows; row++) if (of[row] >= 0) of[row] = Math.min(number[of[row]], groups.length - 1);
-  // What was never more than nothing, as where the driver's figure is too small, is part of the last one.
-  if (order.length < all.length) {
+  // What was never more than nothing, as where the driver's figure is too small, is part of the last one:
+  // of the others, of which no figure is shown, or of a group.
+  if (order.length < all.length && !rest) {
     const drawn = peaksOf(model, of, groups.length);
     groups.forEach((g, i) => { if (!g.other) { g.most = drawn.most[i]; g.at = drawn.at[i]; } });
   }
