@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -107,7 +108,49 @@ func (d *diffCommand) run(args []string) (err error) {
 	if format != "" {
 		return export.DiffRows(os.Stdout, before, after, d.opts, format)
 	}
-	return export.Diff(os.Stdout, before, after, d.opts)
+	if err := export.Diff(os.Stdout, before, after, d.opts); err != nil {
+		return err
+	}
+	return d.next(args, same)
+}
+
+// next names what follows a comparison: as a page, or of one recording what happened in between.
+func (d *diffCommand) next(args []string, same bool) error {
+	var commands []export.Command
+	recordings := !slices.ContainsFunc(args, func(path string) bool { return filepath.Ext(path) != ".gmt" })
+	switch {
+	case same && recordings:
+		from, to := "", ""
+		if d.first.given() {
+			from = " --from " + d.first.text
+		}
+		if d.second.given() {
+			to = " --to " + d.second.text
+		}
+		if from != "" {
+			commands = append(commands, export.Command{Args: "report " + args[0] + from + to, Answers: "What was allocated and freed in between"})
+		}
+	case recordings && d.page.output == "":
+		commands = append(commands, export.Command{Args: "diff " + strings.Join(args, " ") + " -o page.html", Answers: "Both over time, as a page"})
+	}
+	if d.opts.By == nil {
+		moments := ""
+		if d.first.given() {
+			moments += " --before " + d.first.text
+		}
+		if d.second.given() {
+			moments += " --after " + d.second.text
+		}
+		files := args
+		if same {
+			files = args[:1]
+		}
+		commands = append(commands, export.Command{Args: "diff " + strings.Join(files, " ") + moments + " --by line,category", Answers: "What the memory of each line is for"})
+	}
+	if commands == nil {
+		return nil
+	}
+	return export.Next(os.Stdout, d.opts, commands...)
 }
 
 // outlined writes the page of -o, and returns where it is.
@@ -177,5 +220,12 @@ func diffRanks(paths []string, at moment, opts export.Options, format export.Row
 			when = " at the peak of all"
 		}
 	}
-	return export.Ranks(os.Stdout, ranks, when, opts)
+	if err := export.Ranks(os.Stdout, ranks, when, opts); err != nil || opts.By != nil {
+		return err
+	}
+	again := "diff --ranks " + strings.Join(paths, " ")
+	if at.given() {
+		again += " --at " + at.text
+	}
+	return export.Next(os.Stdout, opts, export.Command{Args: again + " --by category", Answers: "In what the ranks differ"})
 }

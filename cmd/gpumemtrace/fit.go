@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
 )
 
@@ -83,7 +84,10 @@ func newFit() *cobra.Command {
 			if asJSON {
 				return f.Forecast(to, limits).WriteJSON(os.Stdout)
 			}
-			return f.Write(os.Stdout, to, limits, whatif.Options{Width: o.Width, Color: o.Color})
+			if err := f.Write(os.Stdout, to, limits, whatif.Options{Width: o.Width, Color: o.Color}); err != nil {
+				return err
+			}
+			return export.Next(os.Stdout, o, export.Command{Args: "whatif " + recording, Answers: "Would another allocator setting help"})
 		},
 	}
 	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas)")

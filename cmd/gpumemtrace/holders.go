@@ -117,7 +117,12 @@ func (h *holdersCommand) run() (err error) {
 		return fmt.Errorf("process %d: %s", h.report.PID, why)
 	}
 	if h.output == "" || h.output == "-" {
-		return h.write(os.Stdout, format.Name, layout(os.Stdout), began)
+		if err := h.write(os.Stdout, format.Name, layout(os.Stdout), began); err != nil || format.Name != "table" || h.again > 0 {
+			return err
+		}
+		again := fmt.Sprintf("holders -p %d ", h.report.PID)
+		return export.Next(os.Stdout, layout(os.Stdout), export.Command{Args: again + "--by retainer", Answers: "What would be freed if an object were gone"},
+			export.Command{Args: again + "--again 10s", Answers: "What comes and goes in ten seconds"})
 	}
 	return atomicfile.Write(h.output, h.force, func(w io.Writer) error { return h.write(w, format.Name, export.Options{}, began) })
 }

@@ -54,7 +54,12 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 		return err
 	}
 	view := s.View(state.Want{Driver: true, Live: true})
-	return leaks.finish(view, view.Snapshot(), os.Stdout, o)
+	if err := leaks.finish(view, view.Snapshot(), os.Stdout, o); err != nil {
+		return err
+	}
+	return export.Next(os.Stdout, o,
+		export.Command{Args: "report " + path + " --steps", Answers: "What each training step allocates, and what grew"},
+		export.Command{Args: "report " + path + " --by line --at end", Answers: "What each line of the program held at the end"})
 }
 
 // Limits of --leak-interval.

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -116,4 +117,55 @@ func TestDemo(t *testing.T) {
 	if page := read(t, filepath.Join(root, "bin/demo.html")); !strings.Contains(string(page), "<html") {
 		t.Errorf("the page is %d bytes", len(page))
 	}
+}
+
+// What a page names as the next command runs, on the same files.
+func TestNextCommandsRun(t *testing.T) {
+	recordings, err := filepath.Abs("../../test/recordings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, of := range map[string]string{"failed": "allocator/fragmented", "run8": "allocator/peft_8", "run16": "allocator/peft_16", "ranks": "ipc"} {
+		if err := os.Symlink(filepath.Join(recordings, of+".gmt"), filepath.Join(dir, name+".gmt")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := map[string]bool{}
+	run := func(args string) (next []string) {
+		done[args] = true
+		v := command(t, strings.Fields(args)...)
+		v.cmd.Dir = dir
+		v.start().ends(0)
+		_, text, _ := strings.Cut(v.stdout.String(), "\nNext\n")
+		for line := range strings.Lines(text) {
+			if next = append(next, ""); strings.HasPrefix(line, "    gpumemtrace ") {
+				next[len(next)-1] = strings.TrimSpace(strings.TrimPrefix(line, "    gpumemtrace "))
+			}
+		}
+		return slices.DeleteFunc(next, func(args string) bool { return args == "" })
+	}
+	for _, args := range []string{
+		"report failed.gmt", "report failed.gmt --oom", "report failed.gmt --by category", "report failed.gmt --by size", "report failed.gmt --by line --at end", "report failed.gmt --by operator --turnover",
+		"report failed.gmt --segments", "report run8.gmt --oom", "report run8.gmt --steps", "report run8.gmt --leaks", "diff run8.gmt run16.gmt", "diff run8.gmt --before 1s --after peak", "diff --ranks ranks.gmt --at end",
+		"whatif failed.gmt", "fit run8.gmt run16.gmt --to 32",
+	} {
+		next := run(args)
+		if len(next) == 0 {
+			t.Errorf("%s names no next command", args)
+		}
+		for _, args := range next {
+			if !done[args] {
+				run(args + forced(args))
+			}
+		}
+	}
+}
+
+// forced replaces a page that an earlier command wrote.
+func forced(args string) string {
+	if strings.HasPrefix(args, "convert ") || strings.Contains(args, " -o ") {
+		return " --force"
+	}
+	return ""
 }

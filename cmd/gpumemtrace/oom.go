@@ -72,7 +72,7 @@ func reportFailures(path string, at moment) error {
 	}
 	if all.All == 0 {
 		fmt.Println("No request failed because memory ran out.")
-		return nil
+		return export.Next(os.Stdout, layout(os.Stdout), export.Command{Args: "report " + path, Answers: "What was held at the peak, and for what"})
 	}
 	if last := all.Last; last != nil {
 		shown = append([]*snapshot.OutOfMemory{last}, slices.DeleteFunc(shown, func(o *snapshot.OutOfMemory) bool { return o == last })...)
@@ -82,14 +82,11 @@ func reportFailures(path string, at moment) error {
 		fmt.Printf("%s\n\n", text)
 	}
 	explain := explains(path)
-	for i, o := range shown {
-		if i > 0 {
-			fmt.Println()
-		}
+	for _, o := range shown {
 		explain(o)
-		if err := export.OutOfMemory(os.Stdout, o); err != nil {
-			return err
-		}
+	}
+	if err := export.OutOfMemories(os.Stdout, path, shown); err != nil {
+		return err
 	}
 	if n := all.All - len(shown); n > 0 {
 		fmt.Printf("\nNot shown: %d more that failed. gpumemtrace convert %s --oom-dir DIR writes a page of each.\n", n, path)

@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -70,7 +72,14 @@ func newWhatif() *cobra.Command {
 			if asJSON {
 				return whatif.WriteJSON(os.Stdout, predictions)
 			}
-			return whatif.Write(os.Stdout, predictions, w)
+			if err := whatif.Write(os.Stdout, predictions, w); err != nil {
+				return err
+			}
+			commands := []export.Command{{Args: "report " + args[0] + " --segments", Answers: "What is fragmented, and what is only cached"}}
+			if page == nil && slices.ContainsFunc(predictions, func(p *whatif.Prediction) bool { return p.Best() != "" }) {
+				commands = append(commands, export.Command{Args: "whatif " + args[0] + " -o " + of(args[0], ".html"), Answers: "The run over time, with an outline of what the best setting would hold"})
+			}
+			return export.Next(os.Stdout, o, commands...)
 		},
 	}
 	c.Flags().StringArrayVar(&set, "set", nil, "another setting to try, written as in PYTORCH_CUDA_ALLOC_CONF (repeatable)")

@@ -34,8 +34,12 @@ func divided(a *snapshot.Allocator) string {
 	if sum.Cached == 0 {
 		return text + "all that is reserved is in tensors."
 	}
-	text += fmt.Sprintf("of %s cached, %s is releasable: it is in segments without a tensor, and torch.cuda.empty_cache() gives it back.",
-		bytefmt.Format(sum.Cached), bytefmt.Format(sum.Releasable))
+	if sum.Releasable == 0 {
+		text += fmt.Sprintf("of %s cached, nothing is releasable: torch.cuda.empty_cache() gives nothing back.", bytefmt.Format(sum.Cached))
+	} else {
+		text += fmt.Sprintf("of %s cached, %s is releasable: it is in segments without a tensor, and torch.cuda.empty_cache() gives it back.",
+			bytefmt.Format(sum.Cached), bytefmt.Format(sum.Releasable))
+	}
 	if rest := sum.Cached - sum.Releasable - sum.Kept; rest > 0 {
 		text += fmt.Sprintf(" %s is fragmented: it lies beside tensors that live.", bytefmt.Format(rest))
 	}

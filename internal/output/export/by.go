@@ -196,6 +196,33 @@ func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snap
 	}
 }
 
+// summary says in a sentence which rows have most of what GPUs hold.
+func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) {
+	const most = 6
+	if show == &turnover || by.Parts() {
+		return
+	}
+	asked := slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside })
+	rows := gather(samples, func(s *snapshot.Sample) string {
+		if !render.OnGPU(s.Kind) {
+			return ""
+		}
+		return strings.Join(asked.values(s), " ")
+	})
+	bytes := map[string]int64{}
+	for name, g := range rows {
+		if name != "" {
+			bytes[name] = show.of(&g.amount)
+		}
+	}
+	says := func(name string) string {
+		return fmt.Sprintf("%s (%s)", render.Cut(name, 60), bytefmt.Format(bytes[name]))
+	}
+	if parts := listed(bytes, most, says); len(parts) > 1 {
+		page.Line("By %s: %s.", strings.Join(asked.names(), " and "), strings.Join(parts, ", "))
+	}
+}
+
 func (by By) table(page *render.Page, all *group, show *face, n int) {
 	groups := by.groups(all.samples)
 	whole := show.of(&all.amount)

@@ -15,56 +15,36 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// OutOfMemory writes one page about a failure for want of memory: the request and its stack;
-// the GPU that ran out, the processes on it, and the causes of the process's memory there;
-// the other GPUs; and the stacks that held most.
+// OutOfMemory writes one page about a failure for want of memory: the request, who refused it and
+// what would help; the GPU that ran out, the processes on it, and the causes of the process's memory
+// there; its stack; the other GPUs; and the stacks that held most.
 func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
+	return OutOfMemories(w, "", []*snapshot.OutOfMemory{o})
+}
+
+// OutOfMemories writes such pages about failures of one recording, file, and what was lost up to the
+// latest of them.
+func OutOfMemories(w io.Writer, file string, all []*snapshot.OutOfMemory) error {
 	page := render.NewPage(w, 140, false)
-	page.Heading("Out of GPU memory: %s (%d) asked for %s", o.Process, o.PID, asked(o))
-	where := o.API
-	if o.Framework != nil && strings.Contains(where, "reportOutOfMemory") { // by which it says so
-		where = o.Framework.Name + "'s allocator"
+	for _, o := range all {
+		outOfMemory(page, o)
 	}
-	if o.GPU != "" {
-		where += " on GPU " + o.GPU
+	latest := slices.MaxFunc(all, func(a, b *snapshot.OutOfMemory) int { return a.Time.Compare(b.Time) })
+	page.Losses(latest.Snapshot.Loss, nil)
+	about(page, latest.Snapshot.Notes)
+	if file != "" {
+		afterFailure(page, file, all[0])
 	}
-	page.Line("%s, thread %d, in %s", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where)
-	gave := func(text string) string {
-		if o.GaveBack == 0 {
-			return "."
-		}
-		return fmt.Sprintf(text, bytefmt.Format(o.GaveBack))
-	}
-	switch {
-	case o.Recovered:
-		page.Line("Recovered: the same thread got as many bytes when it tried again%s", gave(", after its caching allocator had given %s back."))
-	case o.Calls == 0:
-		page.Line("No driver call failed: PyTorch refused the request by itself, because of a limit that the program set.")
-	default:
-		page.Line("Not recovered: the same thread did not get that many bytes soon afterwards%s", gave(", though its caching allocator gave %s back."))
-	}
-	helps := []string{prefixed("What would help: ", advice(o)), prefixed("Replayed with other settings of PyTorch's allocator: ", o.Predicted)}
-	if strings.HasPrefix(o.Predicted, "With ") { // a setting serves the request
-		helps = []string{"What would help: another setting of PyTorch's allocator. " + o.Predicted, prefixed("Or: ", advice(o))}
-	}
-	helps = append(helps, prefixed("Other settings of PyTorch's allocator: ", o.Unpredicted))
-	for _, text := range helps {
+	return page.Flush("write out-of-memory report")
+}
+
+func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
+	page.Heading("Out of GPU memory: %s (%d) asked for %s%s", o.Process, o.PID, bytefmt.Format(wanted(o)), atLine(o))
+	for _, text := range answers(o) {
 		if text != "" {
 			page.Line("%s", text)
 		}
 	}
-	if f := o.Framework; f != nil {
-		page.Line("%s held %s, and had handed out %s of that.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
-	}
-	if unused := unused(o); len(unused) > 0 {
-		page.Line("The process could give back at most: %s.", strings.Join(unused, ", "))
-	}
-	for _, text := range []string{fits(o), elsewhere(o)} {
-		if text != "" {
-			page.Line("%s", text)
-		}
-	}
-	page.Line("The largest contiguous free piece of the GPU is not known, because the driver does not report it.")
 
 	for i := range o.GPUs {
 		if o.GPUs[i].GPU == o.GPU {
@@ -85,7 +65,6 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 			gpuPage(page, &o.GPUs[i], o.PID)
 		}
 	}
-	processes(page, o.Snapshot.Processes)
 	var others []snapshot.Account
 	for _, a := range o.Snapshot.Accounts {
 		if a.PID != o.PID || a.GPU != o.GPU {
@@ -93,24 +72,44 @@ func OutOfMemory(w io.Writer, o *snapshot.OutOfMemory) error {
 		}
 	}
 	accounts(page, others)
-	groups(page, o.Snapshot.Samples, owner)
-	stackRows(page, o.Snapshot, "In use", held, Options{})
-	page.Losses(o.Snapshot.Loss, o.Snapshot.Notes)
-	return page.Flush("write out-of-memory report")
+	stackRows(page, o.Snapshot, "What held the memory", held, Options{})
 }
 
-// asked says how many bytes were asked for: for a tensor, in a segment that the driver
-// refused, or in a piece of one.
-func asked(o *snapshot.OutOfMemory) string {
-	bytes := bytefmt.Format(o.Requested)
-	switch {
-	case o.Tensor <= 0 || o.Tensor == o.Requested || o.Calls == 0:
-		return bytes
-	case o.Tensor > o.Requested:
-		return fmt.Sprintf("%s, of which the driver refused a piece of %s", bytefmt.Format(o.Tensor), bytes)
-	default:
-		return fmt.Sprintf("%s, for which the driver refused a segment of %s", bytefmt.Format(o.Tensor), bytes)
+// answers are the sentences before the tables. Those that say nothing are empty.
+func answers(o *snapshot.OutOfMemory) []string {
+	helps := []string{prefixed("What would help: ", advice(o)), prefixed("Replayed with other settings of PyTorch's allocator: ", o.Predicted)}
+	if strings.HasPrefix(o.Predicted, "With ") { // a setting serves the request
+		helps = []string{"What would help: another setting of PyTorch's allocator. " + o.Predicted, prefixed("Or: ", advice(o))}
 	}
+	unused := ""
+	if parts := unusedParts(o); len(parts) > 0 {
+		unused = "The process could give back at most: " + strings.Join(parts, ", ") + "."
+	}
+	had, where := "", o.API
+	if f := o.Framework; f != nil {
+		had = fmt.Sprintf("When %s gave up, it had reserved %s, and %s of that was in tensors.", f.Name, bytefmt.Format(f.Reserved), bytefmt.Format(f.Allocated))
+		if strings.Contains(where, "reportOutOfMemory") { // by which it says so
+			where = f.Name + "'s allocator"
+		}
+	}
+	if o.GPU != "" {
+		where += " on GPU " + o.GPU
+	}
+	return slices.Concat([]string{refusal(o), limit(o), again(o)}, helps, []string{
+		prefixed("Other settings of PyTorch's allocator: ", o.Unpredicted), heldThen(o), had, unused, fits(o), elsewhere(o), pieces(o),
+		fmt.Sprintf("It was at %s, in thread %d, in %s.", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where),
+	})
+}
+
+// afterFailure names the commands that answer the next questions.
+func afterFailure(page *render.Page, file string, o *snapshot.OutOfMemory) {
+	at := " --at " + o.Time.Sub(o.Snapshot.Meta.Start).String()
+	commands := []Command{{"report " + file + " --by line" + at, "Which lines held the memory then"}}
+	if o.Allocator != nil {
+		commands = append(commands, Command{"report " + file + " --segments" + at, "What was fragmented, and what only cached"},
+			Command{"whatif " + file, "Would another allocator setting help"})
+	}
+	nextCommands(page, append(commands, thePage(file), theWords))
 }
 
 func prefixed(prefix, text string) string {
@@ -174,9 +173,9 @@ func there(o *snapshot.OutOfMemory, s *snapshot.Sample) bool {
 	return s.PID == o.PID && s.GPU == o.GPU && render.OnGPU(s.Kind)
 }
 
-// unused names memory that the process has on the GPU that ran out and does not use. How much
+// unusedParts names memory that the process has on the GPU that ran out and does not use. How much
 // of it can be freed depends on what else lies in the same pieces.
-func unused(o *snapshot.OutOfMemory) (out []string) {
+func unusedParts(o *snapshot.OutOfMemory) (out []string) {
 	if f := o.Framework; f != nil && f.Reserved > f.Allocated && o.Allocator == nil {
 		out = append(out, fmt.Sprintf("%s that %s keeps", bytefmt.Format(f.Reserved-f.Allocated), f.Name))
 	}
@@ -201,19 +200,18 @@ func unused(o *snapshot.OutOfMemory) (out []string) {
 	return out
 }
 
+// thereOf returns the samples that are there.
+func thereOf(o *snapshot.OutOfMemory) []*snapshot.Sample {
+	return slices.DeleteFunc(pointers(o.Snapshot.Samples), func(s *snapshot.Sample) bool { return !there(o, s) })
+}
+
 // causes writes the causes of the process's memory on the GPU that ran out.
 func causes(page *render.Page, o *snapshot.OutOfMemory) {
-	var samples []*snapshot.Sample
-	for i := range o.Snapshot.Samples {
-		if s := &o.Snapshot.Samples[i]; there(o, s) {
-			samples = append(samples, s)
-		}
-	}
 	as := slices.Clone(o.Snapshot.Accounts)
 	for i := range as {
 		as[i].DriverKnown = false // the driver was asked after the failure
 	}
-	causeBy.show(page, samples, as, &holdings, 1)
+	causeBy.show(page, thereOf(o), as, &holdings, 0) // the stacks are in a table of their own
 }
 
 func frameText(l snapshot.Line) string {

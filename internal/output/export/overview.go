@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -120,14 +119,12 @@ func (x *overview) failure(page *render.Page) {
 		page.Line("%s failed for want of memory, and recovered: the caching allocator gave memory back, and asked again (--oom).", times(f.All, "request"))
 		return
 	}
-	sample := &snapshot.Sample{Stack: f.Last.Stack}
-	all, _ := ownLines([]*snapshot.Sample{sample})
-	at := ""
-	if place := innermost(all)(sample); place != "" {
-		at = " at " + place
+	who := ""
+	if _, known := freeThen(f.Last); known || ownRefusal(f.Last) {
+		who = " " + refusal(f.Last)
 	}
-	page.Warn("%s %s after the trace began: %s (%d) asked for %s%s (--oom).%s", f.says(), rounded(f.Last.Time.Sub(x.s.Meta.Start)), f.Last.Process, f.Last.PID,
-		bytefmt.Format(max(f.Last.Tensor, f.Last.Requested)), at, x.afterwards(f.Last))
+	page.Warn("%s %s after the trace began: %s (%d) asked for %s%s (--oom).%s%s", f.says(), rounded(f.Last.Time.Sub(x.s.Meta.Start)), f.Last.Process, f.Last.PID,
+		bytefmt.Format(wanted(f.Last)), atLine(f.Last), who, x.afterwards(f.Last))
 }
 
 // afterwards says whether a failure ended its process.
@@ -244,112 +241,6 @@ func (x *overview) otherOf(now, end *group) int64 {
 	return x.other(&end.Values)
 }
 
-// A purpose is what memory is for.
-type purpose struct {
-	bytes, tensors, cached int64
-}
-
-// purposes says in a sentence what the memory is for.
-func (x *overview) purposes(page *render.Page, samples []*snapshot.Sample) {
-	all, sum := map[string]*purpose{}, x.purpose(samples).bytes
-	for name, g := range gather(samples, purposeOf) {
-		all[name] = x.purpose(g.samples)
-	}
-	var parts []string
-	for _, name := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(cmp.Compare(all[b].bytes, all[a].bytes), strings.Compare(a, b))
-	}) {
-		if p := all[name]; p.bytes != 0 {
-			parts = append(parts, name+" "+bytefmt.Format(p.bytes)+p.division())
-		}
-	}
-	if len(parts) == 0 {
-		return
-	}
-	page.Heading("What for")
-	page.Line("  %s: %s%s", strings.Join(parts, "; "), bytefmt.Format(sum), x.compared())
-	x.reserved(page, samples)
-}
-
-// reserved says why nvidia-smi shows more than PyTorch does: what PyTorch's allocator has, and
-// what the rest is.
-func (x *overview) reserved(page *render.Page, samples []*snapshot.Sample) {
-	var pytorch, other int64
-	rest := map[string]int64{}
-	for _, s := range samples {
-		bytes, driver, name := x.shown(&s.Values), render.Class(s.Kind) == event.ClassDriver.String(), purposeOf(s)
-		if s.Owner == "pytorch" && !driver {
-			pytorch += bytes
-			continue
-		}
-		if driver && (s.Owner == "pytorch" || strings.HasPrefix(name, "CUDA ")) {
-			name = render.Cause(s)
-		}
-		rest[name] += bytes
-		other += bytes
-	}
-	if pytorch == 0 || other <= 0 {
-		return
-	}
-	var parts []string
-	for _, name := range slices.SortedFunc(maps.Keys(rest), func(a, b string) int {
-		return cmp.Or(cmp.Compare(rest[b], rest[a]), strings.Compare(a, b))
-	}) {
-		if rest[name] != 0 {
-			parts = append(parts, name+" "+bytefmt.Format(rest[name]))
-		}
-	}
-	page.Line("  PyTorch itself reports %s of this as reserved. nvidia-smi shows the other %s too: %s.", bytefmt.Format(pytorch), bytefmt.Format(other), strings.Join(parts, ", "))
-}
-
-// purpose adds samples up.
-func (x *overview) purpose(samples []*snapshot.Sample) *purpose {
-	p := &purpose{}
-	for _, s := range samples {
-		bytes := x.shown(&s.Values)
-		p.bytes += bytes
-		switch s.Kind {
-		case render.Tensor:
-			p.tensors += bytes
-		case render.Cached:
-			p.cached += bytes
-		}
-	}
-	return p
-}
-
-// division says how much of memory that tensors are made of is in tensors.
-func (p *purpose) division() string {
-	switch {
-	case p.tensors == 0 && p.cached == 0:
-		return ""
-	case p.cached == 0:
-		return ", of which " + bytefmt.Format(p.tensors) + " in tensors"
-	}
-	return fmt.Sprintf(", of which %s in tensors and %s cached", bytefmt.Format(p.tensors), bytefmt.Format(p.cached))
-}
-
-// purposeOf names what a sample's memory is for: the context, or the library whose call took
-// it.
-func purposeOf(s *snapshot.Sample) string {
-	switch driver := render.Class(s.Kind) == event.ClassDriver.String(); {
-	case s.Kind == event.KindContext.String():
-		return "CUDA context"
-	case s.Owner == "" && driver, s.Owner == "cuda":
-		return "CUDA driver"
-	case s.Owner == "", s.Owner == "application":
-		return "the program itself"
-	}
-	return cmp.Or(libraryNames[s.Owner], s.Owner)
-}
-
-// libraryNames are the names of owners as their makers write them.
-var libraryNames = map[string]string{
-	"pytorch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "cupy": "CuPy", "numba": "Numba", "cublas": "cuBLAS", "cudnn": "cuDNN",
-	"cusolver": "cuSOLVER", "cusparse": "cuSPARSE", "cufft": "cuFFT", "curand": "cuRAND", "nccl": "NCCL", "nvshmem": "NVSHMEM", "tensorrt": "TensorRT", "onnxruntime": "ONNX Runtime",
-	"vllm": "vLLM", "triton": "Triton", "ucx": "UCX", "opencv": "OpenCV", "ffmpeg": "FFmpeg", "deepspeed": "DeepSpeed", "xgboost": "XGBoost", "rapids": "RAPIDS",
-}
-
 // compared compares what is held with the driver's own figure, which nvidia-smi shows.
 func (x *overview) compared() string {
 	var difference int64
@@ -463,34 +354,20 @@ func (x *overview) next(page *render.Page) {
 	if x.o.File == "" || x.o.Before != nil {
 		return
 	}
-	at := ""
-	if m := x.o.Moment; m != nil && m.At >= m.duration() {
-		at = " --at end"
-	} else if m != nil && m.At != m.Peak {
-		at = " --at " + m.At.String()
-	}
-	var commands [][2]string
+	file, at := x.o.File, x.o.at()
+	var commands []Command
 	if x.o.Failures.All > 0 {
-		commands = [][2]string{{"report " + x.o.File + " --oom", "Why it ran out of memory, and what would help"}}
+		commands = []Command{{"report " + file + " --oom", "Why it ran out of memory, and what would help"}}
 	}
 	if x.users() > 1 {
-		commands = append(commands, [2]string{"report " + x.o.File + " --by user" + at, "What each user holds"})
+		commands = append(commands, Command{"report " + file + " --by user" + at, "What each user holds"})
 	}
-	commands = append(commands, [][2]string{{"report " + x.o.File + " --by line" + at, "The stacks under each line"}, {"report " + x.o.File + " --by cause" + at, "What each byte is for, by the driver's call"}}...)
+	commands = append(commands, Command{"report " + file + " --by line" + at, "The stacks under each line"}, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
 	if x.o.Moment != nil {
 		if x.s.Meta.Windows != nil {
-			commands = append(commands, [2]string{"report " + x.o.File + " --windows", "The stacks of tensors in windows"})
+			commands = append(commands, Command{"report " + file + " --windows", "The stacks of tensors in windows"})
 		}
-		commands = append(commands, [2]string{"convert " + x.o.File + " " + strings.TrimSuffix(x.o.File, ".gmt") + ".html", "All of it over time, as a page"})
+		commands = append(commands, thePage(file))
 	}
-	nextCommands(page, append(commands, [2]string{"help terms", "What the words mean"}))
-}
-
-// nextCommands writes commands, each after what it answers.
-func nextCommands(page *render.Page, commands [][2]string) {
-	page.Heading("Next")
-	for _, c := range commands {
-		page.Line("  %s:", c[1])
-		page.Verbatim("    gpumemtrace " + c[0])
-	}
+	nextCommands(page, append(commands, theWords))
 }

@@ -144,26 +144,31 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	if o.Before != nil {
 		between(page, o.Before, s)
 	}
+	var asked []string
 	if o.Segments {
 		for i := range s.Allocators {
 			page.Line("%s", divided(&s.Allocators[i]))
 		}
 		allocators(page, s.Allocators)
-		if strings.HasSuffix(o.File, ".gmt") {
-			nextCommands(page, [][2]string{{"whatif " + o.File, "Would another allocator setting help"}, {"help terms", "What the words mean"}})
-		}
 	} else {
 		n := o.top(math.MaxInt)
 		if o.Top == 0 {
 			n = 3
 		}
 		by, samples := o.By.samples(s)
-		asked := slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside })
-		lacking(page, asked.names(), samples, &s.Meta)
+		asked = slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside }).names()
+		lacking(page, asked, samples, &s.Meta)
+		by.summary(page, samples, o.face())
 		by.show(page, samples, s.Accounts, o.face(), n)
 	}
 	page.Losses(s.Loss, nil)
 	about(page, s.Notes)
+	switch {
+	case !o.Segments:
+		afterBy(page, &o, asked)
+	case isRecording(o.File):
+		nextCommands(page, []Command{{"whatif " + o.File, "Would another allocator setting help"}, theWords})
+	}
 	return page.Flush("write report")
 }
 

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -28,7 +29,7 @@ func noSteps(s *snapshot.Snapshot) string {
 // steps that began after it.
 func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	liveTitle(page, &s.Meta)
+	page.Heading("Training steps of %s", cmp.Or(s.Meta.Target, "unknown target"))
 	if o.Before != nil {
 		page.Line("Steps that began between %v and %v after the beginning of the trace", o.Before.Meta.Duration, s.Meta.Duration)
 	}
@@ -46,7 +47,11 @@ func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		page.Heading("Steps")
 		page.Line("  %s", noSteps(s))
 	}
-	page.Losses(s.Loss, s.Notes)
+	page.Losses(s.Loss, nil)
+	about(page, s.Notes)
+	if o.File != "" && o.Before == nil {
+		nextCommands(page, []Command{{"report " + o.File + " --leaks", "Which stacks leak"}, thePage(o.File), theWords})
+	}
 	return page.Flush("write steps")
 }
 

@@ -2,8 +2,6 @@ package export
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -50,8 +48,8 @@ func shownLabels(several bool) (out []*snapshot.Label) {
 	return out
 }
 
-// alike returns the samples as rows of a table of stacks: those that differ only in labels which
-// it does not show, such as what holds them and the module that they are in, are one.
+// alike returns the samples as rows of a table of stacks: those that differ only in labels and frames
+// which it does not show, such as the module that they are in, are one.
 func alike(s *snapshot.Snapshot) (rows []*snapshot.Sample) {
 	labels := shownLabels(s.Several())
 	at := map[string]int{}
@@ -62,9 +60,7 @@ func alike(s *snapshot.Snapshot) (rows []*snapshot.Sample) {
 		for _, l := range labels {
 			key = append(append(key, l.Get(&x.Labels)...), 0)
 		}
-		for _, l := range x.Frames() {
-			key = fmt.Appendf(key, "%p", l)
-		}
+		key = append(key, render.Brief(x.Frames(), briefFrames)...)
 		if j, ok := at[string(key)]; ok {
 			sum := *rows[j]
 			sum.Values.Add(&x.Values)
@@ -166,46 +162,6 @@ func (c columns) cells(row *snapshot.Values, all int64) (cells []string) {
 	return cells
 }
 
-// owner is the label that most readers ask for first.
-var owner = label("owner")
-
 func label(name string) *snapshot.Label {
 	return &snapshot.AllLabels[slices.IndexFunc(snapshot.AllLabels[:], func(l snapshot.Label) bool { return l.Name == name })]
-}
-
-// groups writes one row for each value of a label (nil for totals) and each
-// class, whose bytes (device, managed, host, ...) are never added up. It writes
-// nothing when no sample has the label.
-func groups(page *render.Page, samples []snapshot.Sample, by *snapshot.Label) {
-	type key struct{ value, class string }
-	columns := succeeded()
-	shown := slices.DeleteFunc(pointers(samples), func(s *snapshot.Sample) bool { return !s.Succeeded() })
-	rows := gather(shown, func(s *snapshot.Sample) key {
-		if by == nil {
-			return key{class: render.Class(s.Kind)}
-		}
-		return key{by.Get(&s.Labels), render.Class(s.Kind)}
-	})
-	all := gather(shown, func(s *snapshot.Sample) string { return render.Class(s.Kind) })
-	keys := slices.SortedFunc(maps.Keys(rows), func(a, b key) int {
-		return cmp.Or(
-			cmp.Compare(rows[b].InuseBytes, rows[a].InuseBytes),
-			cmp.Compare(rows[b].AllocBytes, rows[a].AllocBytes),
-			strings.Compare(a.value, b.value),
-			strings.Compare(a.class, b.class),
-		)
-	})
-	if len(keys) == 0 || by != nil && !slices.ContainsFunc(keys, func(k key) bool { return k.value != "" }) {
-		return
-	}
-	title, column, absent := "Totals", "", "" // without a value, a column is left out
-	if by != nil {
-		title, column, absent = "By "+by.Title, strings.ToUpper(by.Title), "-"
-	}
-	table := make([]render.Row, len(keys))
-	for i, k := range keys {
-		table[i].Cells = append([]string{cmp.Or(k.value, absent), k.class}, columns.cells(&rows[k].Values, columns.first(&all[k.class].Values))...)
-	}
-	page.Heading("%s", title)
-	page.Table(append([]string{column, "CLASS"}, columns.header()...), table)
 }

@@ -361,6 +361,16 @@ func TestAddress(t *testing.T) {
 	}
 }
 
+// The legend has no entry for what never held a thousandth of the peak, which is 5.5 GiB: the others
+// have it.
+func TestSmallGroups(t *testing.T) {
+	html, _, _ := written(t, "../../../test/recordings/torch_native.gmt", whole)
+	legend := open(t, html, 1300, 900).Text("legend")
+	if !strings.Contains(legend, "2 others") || !strings.Contains(legend, "local memory") || strings.Contains(legend, "code") {
+		t.Errorf("the legend is %q, want no code and no driver rounding in it", legend)
+	}
+}
+
 // A legend entry shows its group alone, a text only what names it, and the address keeps both.
 func TestNarrow(t *testing.T) {
 	html, p, _ := written(t, "../../../test/recordings/profiler.gmt", whole)

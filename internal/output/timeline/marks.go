@@ -116,8 +116,11 @@ func (w *run) failed(f *state.Failure) {
 // failureText describes a failure.
 func failureText(f *state.Failure) string {
 	s := "out of memory: " + bytefmt.Format(int64(min(f.Size(), 1<<62))) + " asked for"
-	if f.API != "" {
+	switch {
+	case f.API != "":
 		s += " by " + f.API
+	case f.Framework:
+		s += ", refused by PyTorch itself"
 	}
 	return s
 }

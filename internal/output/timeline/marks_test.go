@@ -152,3 +152,18 @@ func TestStepsOfAGap(t *testing.T) {
 		}
 	}
 }
+
+// A mark says who refused a request that failed for want of memory.
+func TestFailuresAreMarked(t *testing.T) {
+	_, p, _ := written(t, "../../../test/recordings/out_of_memory.gmt", whole)
+	var got []string
+	for _, m := range p.meta.Marks {
+		if m.Kind == "oom" {
+			got = append(got, m.Text)
+		}
+	}
+	want := []string{"out of memory: 400 GiB asked for by cuMemCreate", "out of memory: 20.0 GiB asked for, refused by PyTorch itself"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -30,7 +30,8 @@ function peaksOf(model, of, n) {
 }
 
 // groupsOf returns how the rows of a place are put together: the groups that ever held
-// most, and one of all others. of has the group of each row, -1 for those elsewhere.
+// most, and one of all others, among them those that never held a thousandth of the place's peak or
+// a MiB. of has the group of each row, -1 for those elsewhere.
 function groupsOf(model, place, by) {
   const meta = model.meta, of = new Int32Array(model.rows).fill(-1);
   const column = by === "stack" ? meta.rows.title : meta.rows[by];
@@ -47,7 +48,9 @@ function groupsOf(model, place, by) {
   }
   const { most, at } = peaksOf(model, of, all.length);
   const order = all.map((_, i) => i).filter((i) => most[i] > 0).sort((a, b) => most[b] - most[a] || (all[a].name < all[b].name ? -1 : 1));
-  const kept = order.length > maxGroups + 1 ? order.slice(0, maxGroups) : order;
+  const least = by === "group" ? 0 : Math.max(2 ** 20, model.totals[place].peak / 1000); // each process counts
+  const large = order.filter((i) => most[i] >= least).length || order.length;
+  const kept = order.slice(0, large === order.length && large <= maxGroups + 1 ? large : Math.min(large, maxGroups));
   kept.sort((a, b) => meaningOf(all[a].name).rank - meaningOf(all[b].name).rank);
   const taken = new Set(kept.map((i) => meaningOf(all[i].name).colour)), free = hues.filter((c) => !taken.has(c));
   let next = 0;
@@ -58,10 +61,11 @@ function groupsOf(model, place, by) {
   const number = new Int32Array(all.length).fill(kept.length);
   kept.forEach((i, n) => { number[i] = n; });
   const rest = order.length - kept.length;
-  if (rest > 0) groups.push({ name: rest + " others", most: 0, other: true });
+  if (rest > 0) groups.push({ name: rest === 1 ? "1 other" : rest + " others", most: 0, other: true });
   for (let row = 0; row < model.rows; row++) if (of[row] >= 0) of[row] = Math.min(number[of[row]], groups.length - 1);
-  // What was never more than nothing, as where the driver's figure is too small, is part of the last one.
-  if (order.length < all.length) {
+  // What was never more than nothing, as where the driver's figure is too small, is part of the last one:
+  // of the others, of which no figure is shown, or of a group.
+  if (order.length < all.length && !rest) {
     const drawn = peaksOf(model, of, groups.length);
     groups.forEach((g, i) => { if (!g.other) { g.most = drawn.most[i]; g.at = drawn.at[i]; } });
   }

@@ -126,7 +126,7 @@ def out_of_memory(r):
             text = page(1, at)
             r.check("names the function", "ask_too_much" in text and "400 GiB" in text, text.splitlines()[0])
             r.check("names who holds", "hoard" in text and "pytorch" in text)
-            r.check("was not recovered", "Not recovered" in text)
+            r.check("the driver refused it for good", "The driver refused" in text and "did not get that many bytes" in text, text.splitlines()[1:3])
             print(text if not backend else "", flush=True)
             t.check(v)
             time.sleep(1.2)
@@ -134,13 +134,15 @@ def out_of_memory(r):
             v, at = t.program.expect("retried"), time.time()
             if not backend:  # an expandable segment is used again as it is
                 text = page(2, at)
-                r.check("recovered by a retry", "Recovered" in text and "retry_after_freeing_the_cache" in text, text.splitlines()[2])
+                r.check("recovered by a retry", "It recovered" in text and "retry_after_freeing_the_cache" in text, text.splitlines()[2])
             t.check(v)
             time.sleep(1.2)
             t.go()
             v, at = t.program.expect("fraction"), time.time()
             text = page(2 if backend else 3, at)
             r.check("PyTorch's own limit", "exceed_the_fraction" in text and v["error"] == "OutOfMemoryError", text.splitlines()[0])
+            said = text.splitlines()[1]
+            r.check("and that the GPU had room", said.startswith("The program's own limit refused it: no call of the driver failed, and ") and said.endswith(" of the GPU was free."), said)
             t.check(v)
             t.finish()
 
