@@ -4,17 +4,18 @@ import "sync"
 
 // maxAtOnce bounds the unwind information that is read at a time, in bytes of files. An
 // analysis needs about nine times the memory.
-const maxAtOnce = 16 << 20
+const maxAtOnce = 12 << 20
 
-// A room bounds how much is read at a time. One reader may exceed the limit, so that the
-// largest file does not wait for others, or they for it.
+// A room bounds how much is read at a time. It also admits a reader of any size if it has no
+// other, and one more reader beyond the limit. So the two largest files are read at the same
+// time, and all others are read beside the largest one.
 type room struct {
 	limit int64
 
 	mu     sync.Mutex
 	freed  *sync.Cond
 	used   int64
-	excess bool // a reader exceeds the limit
+	excess bool // a reader is beyond the limit
 }
 
 func newRoom(limit int64) *room {
@@ -29,7 +30,7 @@ func (r *room) enter(size int64) (leave func()) {
 	defer r.mu.Unlock()
 	for {
 		switch {
-		case size <= r.limit-r.used:
+		case size <= r.limit-r.used || r.used == 0:
 			r.used += size
 			return func() { r.free(func() { r.used -= size }) }
 		case !r.excess:

@@ -6,23 +6,26 @@ import (
 	"testing"
 )
 
-// A room has at most its limit at a time, and one reader beyond it.
+// A room admits its limit or one reader, and one more reader beyond that.
 func TestRoom(t *testing.T) {
 	r := newRoom(10)
-	excess := r.enter(11)
-	first := r.enter(6)
-	second := r.enter(4) // fits beside both
+	alone := r.enter(11)
+	excess := r.enter(12)
 	entered := make(chan func())
-	go func() { entered <- r.enter(12) }()
-	first()
-	second()
+	go func() { entered <- r.enter(1) }()
 	select {
 	case <-entered:
-		t.Fatal("two readers exceed the limit")
+		t.Fatal("a third reader, although the limit is exceeded")
 	default:
 	}
+	alone()
+	leave := <-entered
+	beside := r.enter(9)
+	go func() { entered <- r.enter(1) }()
 	excess()
 	(<-entered)()
+	leave()
+	beside()
 	if r.used != 0 || r.excess {
 		t.Errorf("in use at the end: %d, %t", r.used, r.excess)
 	}
