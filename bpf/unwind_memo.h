@@ -15,6 +15,7 @@
 #define GM_UNWIND_MEMO_H
 
 #define UW_NODES 64 /* that one search reads at most */
+#define UW_SOME 32 /* words of a node that one call of uw_match_words and the like handles */
 #define UW_OFF_FP 0xffffffffULL /* not memory: the frame pointer register */
 
 GM_MAP(unwind_memo, GM_MAP_LRU_HASH, 16384, 0, struct unwind_key, struct unwind_node);
@@ -83,6 +84,39 @@ enum uw_match {
 	UW_MATCH_ONWARD, /* the search continues at u->key */
 };
 
+/* uw_match_words compares some of the n words of a node with the thread's, beginning with
+ * the word `from`. UW_MATCH_STACK means that they are equal. */
+__attribute__((noinline)) u32 uw_match_words(struct unwind_node *e, u32 slot, u32 from, u32 n)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u || !e)
+		return UW_MATCH_NOT;
+	u64 h = u->hash;
+	for (u32 i = 0; i < UW_SOME; i++) {
+		u32 j = (from + i) & (UW_NODE_WORDS - 1);
+		if (from + i >= n)
+			break;
+		u64 off = *(volatile u32 *)&e->off[j];
+		u64 want = *(volatile u64 *)&e->val[j];
+		u64 have = u->fp;
+		if (off != UW_OFF_FP) {
+			if (!uw_word(u, u->key.sp + off, &have))
+				return UW_MATCH_NOT;
+			have = uw_unhide(u, u->key.sp + off, have);
+			u->reach = off;
+		}
+		h = uw_fold(h, off, have);
+		if (have != want) {
+			u->hash = h;
+			u->key.path = h;
+			u->found += from + i + 1;
+			return UW_MATCH_ONWARD;
+		}
+	}
+	u->hash = h;
+	return UW_MATCH_STACK;
+}
+
 /* uw_match compares the words of a node with the thread's. LRU nodes are reused without a
  * grace period: check proves that all compared words belong to one node. */
 __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
@@ -90,34 +124,21 @@ __attribute__((noinline)) u32 uw_match(struct unwind_node *e, u32 slot)
 	struct unwind *u = uw_slot(slot);
 	if (!u || !e)
 		return UW_MATCH_NOT;
-	u64 h = u->hash, n = *(volatile u64 *)&e->words, reach = 0;
-	for (u32 i = 0; i < UW_NODE_WORDS; i++) {
+	u32 n = *(volatile u64 *)&e->words;
+	u->reach = 0;
+	for (u32 i = 0; i < UW_NODE_WORDS; i += UW_SOME) {
 		if (i >= n)
 			break;
-		u64 off = *(volatile u32 *)&e->off[i];
-		u64 want = *(volatile u64 *)&e->val[i];
-		u64 have = u->fp;
-		if (off != UW_OFF_FP) {
-			if (!uw_word(u, u->key.sp + off, &have))
-				return UW_MATCH_NOT;
-			have = uw_unhide(u, u->key.sp + off, have);
-			reach = off;
-		}
-		h = uw_fold(h, off, have);
-		if (have != want) {
-			u->hash = h;
-			u->key.path = h;
-			u->found += i + 1;
-			return UW_MATCH_ONWARD;
-		}
+		u32 match = uw_match_words(e, slot, i, n);
+		if (match != UW_MATCH_STACK)
+			return match;
 	}
-	u64 stack = *(volatile u64 *)&e->stack;
+	u64 stack = *(volatile u64 *)&e->stack, h = u->hash;
 	if (gm_mix(h, stack) != *(volatile u64 *)&e->check)
 		return UW_MATCH_NOT;
-	u->hash = h;
 	u->id = stack;
 	u->found += n;
-	u->top = u->key.sp + reach + 8;
+	u->top = u->key.sp + u->reach + 8;
 	u->key.path = h;
 	return stack ? UW_MATCH_STACK : UW_MATCH_ONWARD;
 }
@@ -145,6 +166,28 @@ __attribute__((noinline)) u64 uw_find(u32 slot)
 	return 0;
 }
 
+/* uw_store_words copies the next n words of the unwind into u->node, beginning with its word
+ * `from`, and folds them into u->hash. */
+__attribute__((noinline)) u32 uw_store_words(u32 slot, u32 from, u32 n)
+{
+	struct unwind *u = uw_slot(slot);
+	if (!u)
+		return 0;
+	u64 h = u->hash, found = u->found;
+	for (u32 i = 0; i < UW_SOME; i++) {
+		if (from + i >= n)
+			break;
+		u32 j = (from + i) & (UW_NODE_WORDS - 1);
+		u64 of = (found + from + i) & (UW_WORDS - 1);
+		u64 off = u->off[of], val = u->val[of];
+		h = uw_fold(h, off, val);
+		u->node.off[j] = off;
+		u->node.val[j] = val;
+	}
+	u->hash = h;
+	return 0;
+}
+
 /* uw_store_node stores the next words of the unwind under u->key. It returns 0 after the
  * last ones. */
 __attribute__((noinline)) u32 uw_store_node(u32 slot)
@@ -152,45 +195,40 @@ __attribute__((noinline)) u32 uw_store_node(u32 slot)
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
-	u64 h = u->hash, from = u->found, n = u->words;
+	u64 from = u->found, n = u->words;
 	u64 count = n - from;
 	if (count > UW_NODE_WORDS)
 		count = UW_NODE_WORDS;
-	for (u32 i = 0; i < UW_NODE_WORDS; i++) {
+	u->key.path = u->hash;
+	for (u32 i = 0; i < UW_NODE_WORDS; i += UW_SOME) {
 		if (i >= count)
 			break;
-		u64 j = (from + i) & (UW_WORDS - 1);
-		u64 off = u->off[j], val = u->val[j];
-		h = uw_fold(h, off, val);
-		u->node.off[i] = off;
-		u->node.val[i] = val;
+		uw_store_words(slot, i, count);
 	}
 	u->node.words = count;
 	u->node.stack = from + count == n ? u->id : 0;
-	u->node.check = gm_mix(h, u->node.stack);
-	u->key.path = u->hash;
+	u->node.check = gm_mix(u->hash, u->node.stack);
 	bpf_map_update_elem(&unwind_memo, &u->key, &u->node, BPF_ANY);
-	u->hash = h;
 	u->found = from + count;
 	return u->found < n;
 }
 
-/* uw_fold_path folds the words of one node into u->hash, beginning with word from. It
- * returns 0 after the last word that uw_find matched. */
+/* uw_fold_path folds some words into u->hash, beginning with word from. It returns 0 after
+ * the last word that uw_find matched. */
 __attribute__((noinline)) u32 uw_fold_path(u32 slot, u32 from)
 {
 	struct unwind *u = uw_slot(slot);
 	if (!u)
 		return 0;
 	u64 h = u->hash, n = u->found;
-	for (u32 i = 0; i < UW_NODE_WORDS; i++) {
+	for (u32 i = 0; i < UW_SOME; i++) {
 		u32 j = (from + i) & (UW_WORDS - 1);
 		if (from + i >= n)
 			break;
 		h = uw_fold(h, u->off[j], u->val[j]);
 	}
 	u->hash = h;
-	return from + UW_NODE_WORDS < n;
+	return from + UW_SOME < n;
 }
 
 /* uw_store stores the finished unwind where uw_find did not find it. */
@@ -201,7 +239,7 @@ __attribute__((noinline)) u32 uw_store(u32 slot)
 		return 0;
 	/* The thread's memory may have changed since the search. */
 	u->hash = u->seed;
-	for (u32 i = 0; i < UW_WORDS; i += UW_NODE_WORDS)
+	for (u32 i = 0; i < UW_WORDS; i += UW_SOME)
 		if (!uw_fold_path(slot, i))
 			break;
 	if (u->hash != u->key.path)

@@ -22,7 +22,7 @@
 #define UW_PYTHON_FILLS 16
 /* Frames that one call of uw_python_walk and one of uw_python_codes read. The verifier
  * checks each turn of their loops, which takes most of the time to load the programs. */
-#define UW_PYTHON_STEPS 16
+#define UW_PYTHON_STEPS 4
 #define UW_PYTHON_CODES 8
 /* Modules of PyTorch that a stack has at most: the innermost ones. */
 #define UW_MODULES 32
@@ -233,11 +233,12 @@ __attribute__((noinline)) u64 uw_content(u32 slot, u64 h, u64 object, u32 charac
 			return 0;
 		at = 0;
 	}
-	/* What follows the content in its last word does not count. Each test inside the loop would
-	 * cost the verifier a sixth of the program. */
+	/* What follows the content in its last word does not count. */
 	const u64 last = UW_CONTENT / 8 - 1;
 	if (n & 7)
 		words[(at + n) / 8 & last] &= ~(~0ULL << 8 * (n & 7));
+	n = uw_forget(u, n);
+	at = uw_forget(u, at);
 	for (u32 i = 0; i <= last; i++) {
 		if (8 * i >= n)
 			break;

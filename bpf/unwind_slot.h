@@ -125,6 +125,8 @@ struct unwind {
 	u64 unfit;
 	u64 seed; /* key.path before the first word */
 	u64 hash;
+	u64 forgotten; /* by uw_forget */
+	u64 reach; /* where uw_match read its last word, bytes from key.sp */
 	u64 fp;	  /* the register */
 	u64 fp_off, fp_val, fp_bad; /* where the current frame pointer was loaded from */
 	u64 fp_fresh; /* 1: nothing was computed from it yet */
@@ -188,6 +190,14 @@ const volatile u32 cfg_slots = 16;
 gm_inline struct unwind *uw_slot(u32 slot)
 {
 	return bpf_map_lookup_elem(&unwinds, &slot);
+}
+
+/* uw_forget returns x, whose bounds the verifier then does not know. Otherwise it checks what
+ * follows once for each way that led there. */
+gm_inline u64 uw_forget(struct unwind *u, u64 x)
+{
+	*(volatile u64 *)&u->forgotten = x;
+	return *(volatile u64 *)&u->forgotten;
 }
 
 /* uw_acquire reserves a slot for this run of a program, or returns UW_NO_SLOT. */

@@ -63,11 +63,21 @@ __attribute__((noinline)) u32 uw_save_text(u32 slot, u32 i)
 	return 1;
 }
 
+#define UW_SAVE_TEXTS 32 /* of one call of uw_save_some */
+
+__attribute__((noinline)) u32 uw_save_some(u32 slot, u32 from)
+{
+	for (u32 i = 0; i < UW_SAVE_TEXTS; i++)
+		if (!uw_save_text(slot, from + i))
+			return 0;
+	return 1;
+}
+
 /* uw_save_texts saves the names of the Python frames that were read last. */
 __attribute__((noinline)) u32 uw_save_texts(u32 slot)
 {
-	for (u32 i = 0; i < UW_PYTHON; i++)
-		if (!uw_save_text(slot, i))
+	for (u32 i = 0; i < UW_PYTHON; i += UW_SAVE_TEXTS)
+		if (!uw_save_some(slot, i))
 			break;
 	return 0;
 }

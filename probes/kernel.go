@@ -56,6 +56,8 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 			k.close()
 		}
 	}()
+	types := btf.NewCache()
+	go func() { _, _ = types.Kernel() }() // takes 10 ms; load has its error
 	spec, err := bpf.LoadGpumemtrace()
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel side: %w", err)
@@ -85,7 +87,6 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	if k.coll, err = ebpf.NewCollection(own); err != nil {
 		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
-	types := btf.NewCache()
 	var stacksErr error
 	var all sync.WaitGroup
 	all.Go(func() {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"runtime"
@@ -40,6 +41,7 @@ type analysis struct {
 	root   *proc.Root // nil until one is
 
 	making sync.WaitGroup // of tables that prepare makes
+	room   *room          // for what is read of files
 
 	mu    sync.Mutex
 	found map[proc.FileID]*found
@@ -54,7 +56,7 @@ type found struct {
 }
 
 func (u *Unwinder) newAnalysis(pid int) *analysis {
-	return &analysis{Process: process.New(libpf.PID(pid), libpf.PID(pid)), tables: u.tables, memo: u.memo, opened: make(map[mappingKey]*executable), found: make(map[proc.FileID]*found)}
+	return &analysis{Process: process.New(libpf.PID(pid), libpf.PID(pid)), tables: u.tables, memo: u.memo, opened: make(map[mappingKey]*executable), room: newRoom(maxAtOnce), found: make(map[proc.FileID]*found)}
 }
 
 // An executable is a file that a process maps. A kept one stays open until the end of its
@@ -324,10 +326,29 @@ func (e *executable) find() *found {
 	return f
 }
 
+// readTable waits until there is room, and reads the table.
+func (e *executable) readTable(r io.ReaderAt) ([]byte, error) {
+	defer e.analysis.room.enter(e.unwindInformation())()
+	return readTable(r)
+}
+
+// unwindInformation returns how many bytes of it the file has.
+func (e *executable) unwindInformation() int64 {
+	elf, err := e.ELF()
+	if err != nil {
+		return 0
+	}
+	section := elf.Section(".eh_frame")
+	if section == nil {
+		return 0
+	}
+	return int64(min(section.FileSize, uint64(e.Size)))
+}
+
 // make makes the file's table. If the table is loaded already, it does so only if again is
 // set.
 func (e *executable) make(f *found, again bool) {
-	encoded, content, err := e.analysis.memo.Derive(filememo.File{ReaderAt: e.File, Size: e.Size, Owner: e.Owner}, readTable)
+	encoded, content, err := e.analysis.memo.Derive(filememo.File{ReaderAt: e.File, Size: e.Size, Owner: e.Owner}, e.readTable)
 	if err != nil {
 		f.err = e.analysis.explain(err)
 		return

@@ -24,17 +24,23 @@ var sizes = map[string]uint32{
 	"pid_page_to_mapping_info": 1 << 20, // 4 GB of executable mappings
 	"stack_delta_page_to_info": 1 << 16,
 	"pid_events":               1 << 10, // read regularly
+	tablesMap:                  1 << 16,
 }
+
+// tablesMap has the unwind tables of all executables. The unwinder's sources have a map for
+// each size of a table, and the verifier would check the search of a table once for each of
+// them. So all of their names are names of this map.
+const tablesMap = "unwind_tables"
 
 // goSideMaps are maps that only the unwinder's Go side uses.
 var goSideMaps = []string{"apm_int_procs", "reported_pids"}
 
 // kernel is our programs and the maps that they share with the unwinder's Go side.
 type kernel struct {
-	maps   map[string]*ebpf.Map // without those of Options
-	exit   *ebpf.Program        // exitProgram
-	copy   *ebpf.Program        // copyProgram, nil where it cannot run
-	deltas *ebpf.MapSpec        // of one executable's unwind table
+	maps  map[string]*ebpf.Map // without those of Options
+	exit  *ebpf.Program        // exitProgram
+	copy  *ebpf.Program        // copyProgram, nil where it cannot run
+	table *ebpf.MapSpec        // of one executable's unwind table
 	// memoErr is why the memo could not be loaded, nil if it is on or was not asked for,
 	// and copyErr why there is no copyProgram.
 	memoErr, copyErr error
@@ -129,20 +135,24 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	}
 	spec.Maps["unwinds"].MaxEntries = slots()
 	own := make(map[string]*ebpf.MapSpec)
+	var forTables []string // names of tablesMap
 	for name, m := range spec.Maps {
 		if !used[name] {
 			// It comes with the unwinder's sources.
 			delete(spec.Maps, name)
 			continue
 		}
-		if n, ok := sizes[name]; ok {
-			m.MaxEntries = n
-		}
 		if m.Type == ebpf.HashOfMaps {
-			m.InnerMap.Flags |= features.BPF_F_MMAPABLE
+			m.MaxEntries = sizes[tablesMap]
+			m.InnerMap.Flags |= features.BPF_F_MMAPABLE | features.BPF_F_INNER_MAP // of any size
 			// Its types would be loaded again for each table.
 			m.InnerMap.Key, m.InnerMap.Value = nil, nil
-			k.deltas = m.InnerMap
+			k.table, own[tablesMap] = m.InnerMap, m
+			forTables = append(forTables, name)
+			continue
+		}
+		if n, ok := sizes[name]; ok {
+			m.MaxEntries = n
 		}
 		if shared[name] == nil && !strings.HasPrefix(name, ".") {
 			own[name] = m
@@ -151,7 +161,13 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	dropVariables(spec)
 	// The unwinder's Go side requires it, and does not use it.
 	own["go_procs"] = &ebpf.MapSpec{Name: "go_procs", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1}
-	return k.makeMaps(own)
+	if err := k.makeMaps(own); err != nil {
+		return err
+	}
+	for _, name := range forTables {
+		k.maps[name] = k.maps[tablesMap]
+	}
+	return nil
 }
 
 // makeMaps makes maps in parallel: the kernel clears the memory of each.

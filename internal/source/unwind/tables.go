@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
 	"os"
 	"sync"
 
@@ -65,7 +64,6 @@ type loadable struct {
 	content filememo.Sum // zero for a table that is not remembered
 	*table
 	inner   *ebpf.Map
-	size    int // the map has 1<<size entries
 	perPage []uint16
 }
 
@@ -83,7 +81,7 @@ func (t *tables) prepare(content filememo.Sum, encoded []byte) (*loadable, error
 	if err != nil {
 		return nil, err
 	}
-	if l.inner, l.size, err = t.newInner(l.count); err == nil {
+	if l.inner, err = t.newInner(l.count); err == nil {
 		err = mapped(l.inner, func(memory []byte) (err error) {
 			l.perPage, err = l.write(memory, numbers)
 			return err
@@ -107,17 +105,12 @@ func (t *tables) drop(l *loadable) {
 	}
 }
 
-// newInner makes a map for count entries, and returns the binary logarithm of its size.
-func (t *tables) newInner(count int) (*ebpf.Map, int, error) {
-	size := max(bits.Len32(uint32(count)), support.StackDeltaBucketSmallest)
-	if t.outer(uint16(size)) == nil {
-		return nil, 0, errTooLarge
-	}
-	spec := t.kernel.deltas.Copy()
+// newInner makes a map for count entries.
+func (t *tables) newInner(count int) (*ebpf.Map, error) {
+	spec := t.kernel.table.Copy()
 	spec.Name = "unwind_table"
-	spec.MaxEntries = 1 << size
-	inner, err := ebpf.NewMap(spec)
-	return inner, size, err
+	spec.MaxEntries = uint32(count)
+	return ebpf.NewMap(spec)
 }
 
 // mapped calls f with an array's memory: element by element the kernel would take
@@ -144,7 +137,7 @@ func (l *loadable) intervals() *sdtypes.IntervalData {
 
 // UpdateExeIDToStackDeltas implements ebpfapi.EbpfHandler: it loads the table that was
 // offered for an executable, or else the unwinder's own (the vdso's on arm64), and returns
-// which map has it. t.loading is done when the kernel can use it.
+// which map has it: each stands for tablesMap. t.loading is done when the kernel can use it.
 func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.StackDeltaEBPF) (uint16, error) {
 	l := t.offered
 	if l == nil || l.count == 0 {
@@ -153,11 +146,10 @@ func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.Sta
 			return 0, err
 		}
 	}
-	outer := t.outer(uint16(l.size))
 	loading := t.loading
 	loading.Go(func() {
 		// The kernel waits for an RCU grace period here, tens of milliseconds.
-		if err := outer.Put(uint64(file), l.inner); err != nil {
+		if err := t.kernel.maps[tablesMap].Put(uint64(file), l.inner); err != nil {
 			loading.mu.Lock()
 			defer loading.mu.Unlock()
 			loading.err = errors.Join(loading.err, fmt.Errorf("add unwind table: %w", err))
@@ -168,14 +160,14 @@ func (t *tables) UpdateExeIDToStackDeltas(file host.FileID, deltas []ebpfapi.Sta
 	defer t.mu.Unlock()
 	t.loaded[file] = l
 	t.known[l.content]++
-	return uint16(l.size), nil
+	return support.StackDeltaBucketSmallest, nil
 }
 
 // fromDeltas makes a table of entries whose rules the unwinder has numbered.
 func (t *tables) fromDeltas(deltas []ebpfapi.StackDeltaEBPF) (*loadable, error) {
 	l := &loadable{table: &table{}}
 	var err error
-	if l.inner, l.size, err = t.newInner(len(deltas)); err != nil {
+	if l.inner, err = t.newInner(len(deltas)); err != nil {
 		return nil, fmt.Errorf("make unwind table: %w", err)
 	}
 	err = mapped(l.inner, func(memory []byte) error {
@@ -214,11 +206,7 @@ func (t *tables) has(content filememo.Sum) bool {
 }
 
 // DeleteExeIDToStackDeltas implements ebpfapi.EbpfHandler.
-func (t *tables) DeleteExeIDToStackDeltas(file host.FileID, size uint16) error {
-	outer := t.outer(size)
-	if outer == nil {
-		return fmt.Errorf("no unwind tables of size %d", size)
-	}
+func (t *tables) DeleteExeIDToStackDeltas(file host.FileID, _ uint16) error {
 	t.mu.Lock()
 	if l := t.loaded[file]; l != nil {
 		delete(t.loaded, file)
@@ -228,10 +216,5 @@ func (t *tables) DeleteExeIDToStackDeltas(file host.FileID, size uint16) error {
 		t.rules.release(l.rules)
 	}
 	t.mu.Unlock()
-	return outer.Delete(uint64(file))
-}
-
-// outer is the map of the tables of up to 1<<size entries.
-func (t *tables) outer(size uint16) *ebpf.Map {
-	return t.kernel.maps[fmt.Sprintf("exe_id_to_%d_stack_deltas", size)]
+	return t.kernel.maps[tablesMap].Delete(uint64(file))
 }

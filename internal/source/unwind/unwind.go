@@ -161,7 +161,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	interpreters := interpreterconfig.NoInterpreters()
 	interpreters.Python = python.Config{}
-	handler, err := processmaps.LoadMaps(ctx, interpreters, u.kernel.maps, u.kernel.deltas)
+	handler, err := processmaps.LoadMaps(ctx, interpreters, u.kernel.maps, u.kernel.table)
 	if err != nil {
 		return err
 	}
