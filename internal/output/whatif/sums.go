@@ -156,8 +156,7 @@ func learn(runs []Measured, numbers [][]int32) map[sumKey]addend {
 				workspace = blocks[s.workspace]
 			}
 			var seen []int32
-			for k := len(s.before) - 1; k >= 0; k-- {
-				t := s.before[k]
+			for _, t := range slices.Backward(s.before) {
 				stack := numbers[i][m.Run.site(t)]
 				if slices.Contains(seen, stack) {
 					continue
