@@ -9,15 +9,12 @@
 
 #include "platform.h"
 
-/* A step of a return program is a global function, which the verifier checks once and by
- * itself. arm64 has none together with tail calls before Linux 6.0: there only the unwinder's
- * programs have them. */
+/* A step of a return program. Where the including program has global functions it is one,
+ * which the verifier checks once and by itself. arm64 has none together with tail calls
+ * before Linux 6.0. On Linux 6.1 the argument of a global function cannot be a map's key, so what
+ * looks up a process by one is inlined. */
 #ifndef gm_step
-#if defined(__TARGET_ARCH_x86)
-#define gm_step __attribute__((noinline))
-#else
 #define gm_step gm_inline
-#endif
 #endif
 
 const volatile u32 cfg_pidns_inum = 0;	/* the tracer's PID namespace; 0: the initial one */
