@@ -124,8 +124,8 @@ func of(f *Fit, n float64) *Run {
 	return out
 }
 
-// Where no recording has a workspace of a sum, the tensors tell what is summed. The page says so, and the
-// peak may be without.
+// In these recordings the sums are too small to need a workspace. fit predicts the workspaces that the
+// same sums need at 32, from the tensors that they add up. Its lowest peak is one without workspaces.
 func TestUnseenSums(t *testing.T) {
 	for program, numbers := range map[string][]float64{"bert": {4, 8}, "vit": {5, 10}} {
 		known := fitted(t, program, "8", "16")
