@@ -7,7 +7,8 @@ char LICENSE[] SEC("license") = "GPL";
 
 GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
-/* The program that runs when a function of a session returns. */
+/* The program that runs when a function of a session returns. It may come after the probes,
+ * but before the first traced process. */
 GM_MAP(exits, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
 /* gm_call_enter runs at the entry of a function. In a session (Linux 6.13 and later) the kernel
@@ -24,6 +25,14 @@ int gm_call_enter(struct pt_regs *ctx)
 	u64 cookie = bpf_get_attach_cookie(ctx);
 	bool wanted = gm_enter(ctx, cookie);
 	return cfg_session && (!wanted || gm_cookie_apart(cookie));
+}
+
+/* gm_call_back runs in a session where a return has a probe of its own. It needs no return. */
+SEC("uprobe")
+int gm_call_back(struct pt_regs *ctx)
+{
+	bpf_tail_call(ctx, &exits, 0);
+	return 1;
 }
 
 /* If a return has a probe of its own, an exit program runs at an entry, and returns 1 in a

@@ -27,6 +27,7 @@ const (
 	GpumemtraceMapTargets       = "targets"
 	GpumemtraceMapThreads       = "threads"
 	GpumemtraceMapUsers         = "users"
+	GpumemtraceProgGmCallBack   = "gm_call_back"
 	GpumemtraceProgGmCallEnter  = "gm_call_enter"
 	GpumemtraceProgGmCallExit   = "gm_call_exit"
 	GpumemtraceProgGmExec       = "gm_exec"
@@ -82,6 +83,7 @@ type GpumemtraceSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceProgramSpecs struct {
+	GmCallBack  *ebpf.ProgramSpec `ebpf:"gm_call_back"`
 	GmCallEnter *ebpf.ProgramSpec `ebpf:"gm_call_enter"`
 	GmCallExit  *ebpf.ProgramSpec `ebpf:"gm_call_exit"`
 	GmExec      *ebpf.ProgramSpec `ebpf:"gm_exec"`
@@ -185,6 +187,7 @@ type GpumemtraceVariables struct {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtracePrograms struct {
+	GmCallBack  *ebpf.Program `ebpf:"gm_call_back"`
 	GmCallEnter *ebpf.Program `ebpf:"gm_call_enter"`
 	GmCallExit  *ebpf.Program `ebpf:"gm_call_exit"`
 	GmExec      *ebpf.Program `ebpf:"gm_exec"`
@@ -195,6 +198,7 @@ type GpumemtracePrograms struct {
 
 func (p *GpumemtracePrograms) Close() error {
 	return _GpumemtraceClose(
+		p.GmCallBack,
 		p.GmCallEnter,
 		p.GmCallExit,
 		p.GmExec,

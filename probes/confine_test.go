@@ -21,8 +21,8 @@ func TestConfined(t *testing.T) {
 			p := start(t, program, testcuda.Options{})
 			run(t, p, "echo up")
 			tr := openTrace(t, Options{})
-			if n, err := tr.Prepare(); n != 0 || err != nil {
-				t.Errorf("prepared %d libraries, %v", n, err)
+			if n := tr.Prepared(); n != 0 {
+				t.Errorf("prepared %d libraries", n)
 			}
 			tr.target(p.PID())
 			probed := map[string]bool{}

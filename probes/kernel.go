@@ -27,6 +27,7 @@ import (
 
 const (
 	enterProgram = "gm_call_enter"
+	backProgram  = "gm_call_back" // of sessions
 	exitProgram  = "gm_call_exit" // unless a StackTaker has one
 	// startsProgram iterates over processes (Tracer.Identify).
 	startsProgram = "gm_starts"
@@ -42,13 +43,17 @@ type kernel struct {
 	coll  *ebpf.Collection
 	progs programs
 	life  []link.Link
+	// exit runs at a return. loaded waits until it does: in a session that may be after the
+	// probes are on.
+	exit   *ebpf.Program
+	loaded func() error
 
 	mu       sync.Mutex
 	measured RunTime
 }
 
-// openKernel loads the maps, then the programs and those of the StackTaker in parallel. Nearly all
-// of the time is the verifier's.
+// openKernel loads the maps, then the programs. Nearly all of the time is the verifier's. In a
+// session it leaves those of the StackTaker to k.loaded.
 func openKernel(opts *Options) (_ *kernel, err error) {
 	k := &kernel{}
 	defer func() {
@@ -80,6 +85,7 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	events.MaxEntries = cmp.Or(opts.ringBytes, events.MaxEntries)
 	// All programs that share a program array are of one kind (bpf_prog_map_compatible).
 	spec.Programs[enterProgram].AttachType = k.progs.attach
+	spec.Programs[backProgram].AttachType = k.progs.attach
 	spec.Programs[exitProgram].AttachType = k.progs.attach
 
 	own := &ebpf.CollectionSpec{Maps: maps.Clone(spec.Maps), Types: spec.Types, ByteOrder: spec.ByteOrder}
@@ -87,29 +93,45 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	if k.coll, err = ebpf.NewCollection(own); err != nil {
 		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
-	var stacksErr error
-	var all sync.WaitGroup
-	all.Go(func() {
+	taken := make(chan error, 1)
+	go func() {
+		var err error
 		if opts.Stacks != nil {
-			k.progs.exit, stacksErr = opts.Stacks.Load(k.coll.Maps, constants, k.progs.attach, types)
+			k.exit, err = opts.Stacks.Load(k.coll.Maps, constants, k.progs.attach, types)
 		}
+		taken <- err
+	}()
+	k.loaded = sync.OnceValue(func() error {
+		if err := <-taken; err != nil {
+			return err
+		}
+		if k.exit == nil {
+			if err := k.load(spec, types, exitProgram); err != nil {
+				return err
+			}
+			k.exit = k.coll.Programs[exitProgram]
+		}
+		if k.progs.attach != attachSession {
+			return nil
+		}
+		if err := k.coll.Maps["exits"].Put(uint32(0), k.exit); err != nil {
+			return fmt.Errorf("load the kernel side: %w", err)
+		}
+		return nil
 	})
-	err = k.load(spec, types, append(slices.Collect(maps.Values(lifePrograms)), enterProgram, startsProgram)...)
-	all.Wait()
-	if err = errors.Join(stacksErr, err); err != nil {
+	names := append(slices.Collect(maps.Values(lifePrograms)), enterProgram, startsProgram)
+	if k.progs.attach == attachSession {
+		names = append(names, backProgram)
+	}
+	if err = k.load(spec, types, names...); err != nil {
 		return nil, err
 	}
-	if k.progs.exit == nil {
-		if err := k.load(spec, types, exitProgram); err != nil {
+	k.progs.enter, k.progs.exit = k.coll.Programs[enterProgram], k.coll.Programs[backProgram]
+	if k.progs.attach != attachSession {
+		if err := k.loaded(); err != nil {
 			return nil, err
 		}
-		k.progs.exit = k.coll.Programs[exitProgram]
-	}
-	k.progs.enter = k.coll.Programs[enterProgram]
-	if k.progs.attach == attachSession {
-		if err := k.coll.Maps["exits"].Put(uint32(0), k.progs.exit); err != nil {
-			return nil, fmt.Errorf("load the kernel side: %w", err)
-		}
+		k.progs.exit = k.exit
 	}
 	return k, k.fill(opts)
 }
@@ -167,16 +189,20 @@ func (k *kernel) unwatchLives() (err error) {
 
 func (k *kernel) close() {
 	_ = k.unwatchLives()
+	if k.loaded != nil {
+		_ = k.loaded() // it uses the maps
+	}
 	if k.coll != nil {
 		k.coll.Close()
 	}
 }
 
-// programs returns all programs that run for the trace, with that of the StackTaker.
+// programs returns all programs that run for the trace, with that of the StackTaker, once they
+// are loaded.
 func (k *kernel) programs() []*ebpf.Program {
 	all := slices.Collect(maps.Values(k.coll.Programs))
-	if !slices.Contains(all, k.progs.exit) {
-		all = append(all, k.progs.exit)
+	if !slices.Contains(all, k.exit) {
+		all = append(all, k.exit)
 	}
 	return all
 }

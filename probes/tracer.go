@@ -50,12 +50,14 @@ type Tracer struct {
 	reader   *reader
 	finder   *finder
 	guard    *guard
+	prepared int // libraries that Open probed
 
 	side    *sideband
 	workers sync.WaitGroup // of the sideband and the finder
 }
 
-// Open loads the kernel side. Nothing is probed yet.
+// Open loads the kernel side, and probes the CUDA libraries that a program started now would
+// load, so that no call is missed. If probes are confined to a target, Target probes them.
 func Open(opts Options) (_ *Tracer, err error) {
 	if err := checkPrivilege(); err != nil {
 		return nil, err
@@ -88,6 +90,14 @@ func Open(opts Options) (_ *Tracer, err error) {
 	}
 	t.finder = newFinder(&t.opts, t.targets, t.libs)
 	t.guard = newGuard(t.libs)
+	if !t.opts.confined() {
+		if t.prepared, err = t.prepare(0); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.kernel.loaded(); err != nil {
+		return nil, err
+	}
 	t.workers.Go(func() { t.side.run(t.finder.mapped, t.finder.lostMappings) })
 	t.workers.Go(t.finder.tidy)
 	t.workers.Go(t.finder.rescan)
@@ -95,18 +105,12 @@ func Open(opts Options) (_ *Tracer, err error) {
 	return t, nil
 }
 
-// Prepare probes the CUDA libraries that a program started now would load, so that no call is
-// missed, and returns their number. If probes are confined to a target it does nothing, and Target
-// does this too.
-func (t *Tracer) Prepare() (int, error) {
-	if t.opts.confined() {
-		return 0, nil
-	}
-	return t.prepare(0)
-}
+// Prepared returns the number of libraries that Open probed.
+func (t *Tracer) Prepared() int { return t.prepared }
 
-// prepare does so for one process, or with 0 for all. The libraries stay probed for good, since
-// the process may replace its image before it loads them.
+// prepare probes the CUDA libraries that a program started now would load, so that no call is
+// missed, and returns their number. It does so for one process, or with 0 for all. The libraries
+// stay probed for good, since the process may replace its image before it loads them.
 func (t *Tracer) prepare(pid int) (n int, failed error) {
 	libs := t.system.open()
 	errs, ok := inTurn(t.finder.work, 0, func() []error { return t.libs.attachAll(libs, claim{only: pid}) })

@@ -226,7 +226,7 @@ func TestAskedForToken(t *testing.T) {
 		!strings.Contains(answer.Header.Get("Content-Security-Policy"), "default-src 'none'") || !strings.Contains(body, "password") {
 		t.Errorf("%s, %v, %s", answer.Status, answer.Header, body)
 	}
-	for _, a := range []*asset{script, style, icon} {
+	for _, a := range []*asset{script(), style(), icon()} {
 		if answer, body = s.ask(http.MethodGet, a.path); answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != a.kind || len(body) < 100 {
 			t.Errorf("%s: %s, %v", a.path, answer.Status, answer.Header)
 		}

@@ -22,7 +22,7 @@ func (s *Server) handler() http.Handler {
 	m.HandleFunc("GET /healthz", s.health)
 	m.HandleFunc("GET /readyz", s.ready)
 
-	for _, a := range []*asset{script, style, icon} {
+	for _, a := range []*asset{script(), style(), icon()} {
 		m.Handle("GET "+a.path, a)
 	}
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
@@ -45,10 +46,15 @@ func fileText(name string) string {
 	return string(b)
 }
 
+// They are packed when the first server starts: that takes 5 ms, which a trace does not have.
 var (
-	script = assetOf("text/javascript; charset=utf-8", "page", ".js", web.Script(fileText("live.js"), fileText("page.js")))
-	style  = assetOf("text/css; charset=utf-8", "page", ".css", web.Style()+fileText("page.css"))
-	icon   = assetOf("image/svg+xml", "icon", ".svg", fileText("icon.svg"))
+	script = sync.OnceValue(func() *asset {
+		return assetOf("text/javascript; charset=utf-8", "page", ".js", web.Script(fileText("live.js"), fileText("page.js")))
+	})
+	style = sync.OnceValue(func() *asset {
+		return assetOf("text/css; charset=utf-8", "page", ".css", web.Style()+fileText("page.css"))
+	})
+	icon = sync.OnceValue(func() *asset { return assetOf("image/svg+xml", "icon", ".svg", fileText("icon.svg")) })
 )
 
 func (a *asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {

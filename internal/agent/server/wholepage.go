@@ -4,7 +4,7 @@ import "github.com/gpumemtrace/gpumemtrace/internal/output/html"
 
 // wholePage returns the whole page. Its script replaces nowPart later.
 func wholePage(v *view) html.Node {
-	return document("GPU memory on "+v.Host, html.Script(script.address()),
+	return document("GPU memory on "+v.Host, html.Script(script().address()),
 		choosersPart(&v.Choice),
 		html.Div(html.ID("now"), nowPart(v)),
 		timelinePart(),

@@ -161,10 +161,6 @@ func Start(opts Options) (_ *Session, err error) {
 	if warning != "" {
 		s.warn(warning)
 	}
-	prepared, err := s.tracer.Prepare()
-	if err != nil {
-		return nil, err
-	}
 	s.readGPUs(gpus)
 	s.retrace(func(t *record.Trace) {
 		t.StackMode, t.Start = mode, time.Now().Round(0)
@@ -184,7 +180,7 @@ func Start(opts Options) (_ *Session, err error) {
 	})
 	s.run.Go(func() { s.keeper.run(s.ending, &s.run) })
 	s.run.Go(func() { s.heaps.run(s.ending) })
-	if err := start.addTargets(prepared); err != nil {
+	if err := start.addTargets(s.tracer.Prepared()); err != nil {
 		return nil, err
 	}
 	s.run.Go(func() { windows.run(s.ending) })

@@ -2,6 +2,7 @@ package unwind
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"go.opentelemetry.io/ebpf-profiler/nativeunwind"
 	sdtypes "go.opentelemetry.io/ebpf-profiler/nativeunwind/stackdeltatypes"
 	"go.opentelemetry.io/ebpf-profiler/process"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
@@ -40,12 +42,16 @@ type analysis struct {
 	linked bool       // files that mapped ones name may be opened
 	root   *proc.Root // nil until one is
 
-	making sync.WaitGroup // of tables that prepare makes
-	room   *room          // for what is read of files
+	making sync.WaitGroup      // of tables that prepare makes
+	room   *semaphore.Weighted // maxAtOnce bytes
 
 	mu    sync.Mutex
 	found map[proc.FileID]*found
 }
+
+// maxAtOnce bounds the unwind information of files that is read at a time, in bytes. A larger
+// file is read alone. An analysis needs about nine times the memory.
+const maxAtOnce = 12 << 20
 
 // found is what a file's analysis gave. It is valid once made is done.
 type found struct {
@@ -56,7 +62,7 @@ type found struct {
 }
 
 func (u *Unwinder) newAnalysis(pid int) *analysis {
-	return &analysis{Process: process.New(libpf.PID(pid), libpf.PID(pid)), tables: u.tables, memo: u.memo, opened: make(map[mappingKey]*executable), room: newRoom(maxAtOnce), found: make(map[proc.FileID]*found)}
+	return &analysis{Process: process.New(libpf.PID(pid), libpf.PID(pid)), tables: u.tables, memo: u.memo, opened: make(map[mappingKey]*executable), room: semaphore.NewWeighted(maxAtOnce), found: make(map[proc.FileID]*found)}
 }
 
 // An executable is a file that a process maps. A kept one stays open until the end of its
@@ -103,7 +109,7 @@ func (a *analysis) prepare(known []proc.Mapping) {
 		next <- f
 	}
 	close(next)
-	for range min(runtime.GOMAXPROCS(0), len(order)) {
+	for range min(maxAnalyzed, runtime.GOMAXPROCS(0), len(order)) {
 		a.making.Go(func() {
 			for f := range next {
 				f.find()
@@ -326,10 +332,23 @@ func (e *executable) find() *found {
 	return f
 }
 
+// maxAnalyzed bounds the files that are analysed at a time. A large one takes several
+// processors.
+const maxAnalyzed = 8
+
+// minPart is the unwind information that is worth a goroutine, in bytes. It takes about 30
+// ms.
+const minPart = 1 << 20
+
 // readTable waits until there is room, and reads the table.
 func (e *executable) readTable(r io.ReaderAt) ([]byte, error) {
-	defer e.analysis.room.enter(e.unwindInformation())()
-	return readTable(r)
+	size := e.unwindInformation()
+	room := min(size, maxAtOnce)
+	if err := e.analysis.room.Acquire(context.Background(), room); err != nil {
+		return nil, err // impossible
+	}
+	defer e.analysis.room.Release(room)
+	return readTable(split(r, min(int64(runtime.GOMAXPROCS(0)), size/minPart))...)
 }
 
 // unwindInformation returns how many bytes of it the file has.
@@ -391,7 +410,11 @@ func (p provider) GetIntervalDataForFile(ref *pfelf.Reference) (*sdtypes.Interva
 			e.analysis.linked = true
 			defer func() { e.analysis.linked = false }()
 		}
-		if encoded, err = extract(ref); err == nil {
+		var intervals *sdtypes.IntervalData
+		if intervals, err = extract(ref); err == nil {
+			encoded, err = encodeTable(intervals)
+		}
+		if err == nil {
 			l, err = p.tables.prepare(filememo.Sum{}, encoded)
 		}
 	}

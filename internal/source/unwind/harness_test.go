@@ -230,7 +230,7 @@ func newCapture(t testing.TB, opts Options, pids ...int) *capture {
 	stats, _ := ebpf.EnableStats(0)
 	t.Cleanup(func() { stats.Close() })
 	c.multi = opts.Attach == ebpf.AttachTraceUprobeMulti
-	for _, name := range []string{"gm_call_enter", "gm_call_exit"} { // they share a program array
+	for _, name := range []string{"gm_call_enter", "gm_call_back", "gm_call_exit"} { // they share a program array
 		spec.Programs[name].AttachType = opts.Attach
 	}
 	if c.base, err = ebpf.NewCollection(spec); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 
 	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
 	"go.opentelemetry.io/ebpf-profiler/nativeunwind/elfunwindinfo"
@@ -52,16 +53,37 @@ var (
 var errDebugLink = errors.New("unwind information in another file")
 
 // readTable reads the unwind table of an ELF file and encodes it. It is a function
-// of what it reads. The error of a hostile file may be any.
-func readTable(r io.ReaderAt) ([]byte, error) {
+// of what it reads. The file may come in parts (split), which it reads side by side. The
+// error of a hostile file may be any.
+func readTable(parts ...io.ReaderAt) ([]byte, error) {
+	intervals, errs := make([]*sdtypes.IntervalData, len(parts)), make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, r := range parts {
+		all.Go(func() { intervals[i], errs[i] = readPart(r) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	file := intervals[0]
+	for _, part := range intervals[1:] {
+		file.Blocks = append(file.Blocks, part.Blocks...)
+	}
+	if len(parts) > 1 {
+		file.Sort()
+	}
+	return encodeTable(file)
+}
+
+func readPart(r io.ReaderAt) (*sdtypes.IntervalData, error) {
 	linked := &linkless{}
 	ref := pfelf.NewReferenceWithOpenFunc("", linked, func() (*pfelf.File, error) { return pfelf.NewFile(r, 0, false) })
 	defer ref.Close()
-	encoded, err := extract(ref)
+	intervals, err := extract(ref)
 	if err == nil && linked.asked {
 		err = errDebugLink
 	}
-	return encoded, err
+	return intervals, err
 }
 
 // linkless opens no other file.
@@ -72,18 +94,14 @@ func (l *linkless) OpenELF(string) (*pfelf.File, error) {
 	return nil, errDebugLink
 }
 
-// extract reads the table of an executable that may name another file to read.
-func extract(ref *pfelf.Reference) (encoded []byte, err error) {
+// extract reads the unwind information of an executable that may name another file to read.
+func extract(ref *pfelf.Reference) (_ *sdtypes.IntervalData, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("read unwind information: %v", p)
 		}
 	}()
-	intervals, err := elfunwindinfo.ExtractELF(ref)
-	if err != nil {
-		return nil, err
-	}
-	return encodeTable(intervals)
+	return elfunwindinfo.ExtractELF(ref)
 }
 
 // An encoder makes a table of rules and addresses that come in order.

@@ -1,0 +1,114 @@
+package unwind
+
+import (
+	"bufio"
+	"debug/elf"
+	"encoding/binary"
+	"io"
+
+	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
+)
+
+// A part is an ELF file that shows only some of the functions in its unwind information
+// (.eh_frame): patches hide the others. The profiler's library reads a file on one
+// processor, and the parts of a file can be read side by side.
+type part struct {
+	io.ReaderAt
+	patches []patch
+}
+
+// A patch replaces bytes of a file.
+type patch struct {
+	at    int64
+	bytes []byte
+}
+
+// ReadAt implements io.ReaderAt.
+func (p part) ReadAt(b []byte, off int64) (int, error) {
+	n, err := p.ReaderAt.ReadAt(b, off)
+	for _, x := range p.patches {
+		if from, to := max(off, x.at), min(off+int64(n), x.at+int64(len(x.bytes))); from < to {
+			copy(b[from-off:to-off], x.bytes[from-x.at:])
+		}
+	}
+	return n, err
+}
+
+// split returns at most n parts, which together show what r shows. A file that has unwind
+// information elsewhere than in .eh_frame is one part.
+func split(r io.ReaderAt, n int64) []io.ReaderAt {
+	whole := []io.ReaderAt{r}
+	if n < 2 {
+		return whole
+	}
+	f, err := pfelf.NewFile(r, 0, false)
+	if err != nil {
+		return whole
+	}
+	defer f.Close()
+	s := f.Section(".eh_frame")
+	if s == nil || s.Type == elf.SHT_NOBITS || f.IsGolang() || f.Section(".debug_frame") != nil {
+		return whole
+	}
+	begin, size := int64(s.Offset), int64(s.Size)
+	first, cuts := functions(io.NewSectionReader(r, begin, size), size/n)
+	var out []io.ReaderAt
+	for i := range len(cuts) + 1 {
+		p := part{ReaderAt: r}
+		if i > 0 {
+			p.patches = append(p.patches, patch{begin + first, hide(cuts[i-1] - first)})
+		}
+		if i < len(cuts) {
+			p.patches = append(p.patches, patch{begin + cuts[i], make([]byte, 4)}) // the end of .eh_frame
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// functions returns where in .eh_frame the entry of the first function is, and those of
+// others, at least so many bytes apart. Without the first one there are no others.
+func functions(section *io.SectionReader, apart int64) (first int64, others []int64) {
+	r := bufio.NewReaderSize(section, 64<<10)
+	first = -1
+	for at := int64(0); ; {
+		b, err := r.Peek(8)
+		if err != nil {
+			return first, others
+		}
+		length, function := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]) != 0
+		if length == 0 || length >= 0xfffffff0 { // the end, or an entry of the 64-bit form
+			return first, others
+		}
+		switch {
+		case !function:
+		case first < 0:
+			if length < uint32(len(hide(0))) {
+				return first, nil
+			}
+			first = at
+		case at-max(first, last(others)) >= apart:
+			others = append(others, at)
+		}
+		n := 4 + int(length)
+		if _, err := r.Discard(n); err != nil {
+			return first, others
+		}
+		at += int64(n)
+	}
+}
+
+func last(s []int64) int64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return s[len(s)-1]
+}
+
+// hide returns the beginning of an entry of so many bytes that is of no function. It is a
+// CIE (https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/ehframechpt.html)
+// of version 1 whose only instruction advances by a byte.
+func hide(bytes int64) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(bytes-4))
+	return append(b, 0, 0, 0, 0, 1, 0, 1, 1, 16, 0x41)
+}
