@@ -5,7 +5,7 @@ import statistics
 import time
 
 from case import case, python, traced
-from harness import Program, Tracer
+from harness import Program, Tracer, gpu_count
 
 
 def program_runs(pid):
@@ -247,10 +247,6 @@ def overhead_tensors(r):
             r.check("a step bound by the GPU takes at most 1.01 times as long", ratio["traced"] <= 1.01, note)
 
 
-# As many windows for their time as 2 s each minute are, in a run of four minutes instead of an hour.
-WINDOW, EVERY, WINDOW_PAIRS, WINDOW_MOST = 0.5, 15, 6, 1.005
-
-
 def by_stack(data, rows):
     """Bytes by the functions of a stack, of (stack, bytes)."""
     out = {}
@@ -261,21 +257,33 @@ def by_stack(data, rows):
     return out
 
 
-def window_peak(r, pid, train):
-    """Holds what stacks held at the peak of a step, as windows saw it, against the peak of a recording of every
-    tensor. train lets the process train for a while."""
+@case("torch")
+def windows_peak(r):
+    """What stacks hold at the peak of a step, as windows see it, against the peak of a recording of every tensor."""
+    p = Program(python("torch_train.py", "blocks", "8192", "512", "12", "8"))
     t = None
+
+    def train(blocks):
+        for _ in range(blocks):
+            p.expect("block")
+            p.go()
+            p.expect("time")
+            p.go()
+
     try:
-        t = Tracer(pid, r.path("-peak"), "--tensors-window", f"{WINDOW}s", "--tensors-every", "2s")
-        for _ in range(6):
-            train()
+        for name in "ready", "trained":
+            p.expect(name)
+            p.go()
+        train(1)
+        t = Tracer(p.pid, r.path(), "--tensors-window", "0.5s", "--tensors-every", "2s")
+        train(6)
         s = t.stop()
-        t = Tracer(pid, r.path("-whole"), "--tensors")
-        for _ in range(2):
-            train()
+        t = Tracer(p.pid, r.path("-whole"), "--tensors")
+        train(2)
         t.stop()
         whole = t.at("peak")
     finally:
+        p.kill()
         if t:
             t.process.kill()
     x, = s.data["windows"]
@@ -292,57 +300,68 @@ def window_peak(r, pid, train):
     r.equal("tensors lost", lost, {})
 
 
+WINDOW, EVERY, TRACED, WINDOW_MOST = 2, 60, 1800, 1.005  # seconds, of all processes together
+BEFORE, AFTER = 1, 4  # seconds around a window in which it may cost something
+
+
+def excess(steps, begin):
+    """Seconds that steps from BEFORE begin to AFTER the end of a window took longer than those of the rest of that
+    minute do, and the seconds of all. Steps around the middle of the minute belong to neither, so that they can be
+    asked for the same way."""
+    near, rest = [], []
+    for a, b in zip(steps, steps[1:]):
+        at = a - begin
+        if -BEFORE <= at < WINDOW + AFTER:
+            near.append(b - a)
+        elif WINDOW + AFTER <= abs(at) < EVERY / 2 - BEFORE:
+            rest.append(b - a)
+    return sum(near) - len(near) * statistics.mean(rest), EVERY
+
+
 @case("torch", alone=True)
 def overhead_windows(r):
-    """Tensors in windows, of a step that is bound by the CPU: stretches of time with gpumemtrace off and on in turn,
-    each with one window if it is on. Means count, because a window is a small part of the time. Then what stacks hold
-    at the peak of a step is compared with the peak of a recording of every tensor."""
-    flags = ("--tensors-window", f"{WINDOW}s", "--tensors-every", f"{EVERY}s")
-    p = Program(python("torch_train.py", "blocks", "8192", "512", "12", "8"))
-    t = None
+    """Tensors in windows, of steps that are bound by the CPU: half an hour, of processes side by side. Steps differ by
+    more from minute to minute than windows cost, so those beside a window are compared with the rest of its minute."""
+    gpus = gpu_count()
+    n = 2 * gpus
+    seconds = TRACED / n + EVERY
+    programs, tracers, begins = [], [], []
     try:
-        for name in "ready", "trained":
-            p.expect(name)
-            p.go()
-
-        def block():
-            p.expect("block")
-            p.go()
-            v = p.expect("time")
-            p.go()
-            return v
-
-        def stretch():
-            """Mean of the steps of as many blocks as fit."""
-            means, begin, took = [], time.perf_counter(), 0
-            while time.perf_counter() - begin + took < EVERY:
-                at = time.perf_counter()
-                means.append(block()["mean_ms"])
-                took = time.perf_counter() - at
-            return statistics.mean(means)
-
-        block()
-        times, seen = [stretch()], []
-        for _ in range(WINDOW_PAIRS):
-            t = Tracer(p.pid, r.path(), *flags, record=False)
-            times.append(stretch())
-            seen.append(t.stop().data["meta"]["tensor_windows"])
-            times.append(stretch())
-        off, on = times[::2], ratios(times)[::2]
-        r.note("mean step ms, off and on in turn", [round(x, 3) for x in times])
-        r.note("noise: ratios of neighbours without gpumemtrace", [round(b / a, 4) for a, b in zip(off, off[1:])])
-        r.note("ratios with it on", [round(x, 4) for x in on])
-        r.note("windows and their seconds", [(x["windows"], round(x["time_ns"] / 1e9, 3)) for x in seen])
-        r.check("each stretch had one window", all(x["windows"] == 1 for x in seen))
-        r.check(f"a step takes at most {WINDOW_MOST} times as long", statistics.mean(on) <= WINDOW_MOST,
-                f"mean {statistics.mean(on):.4f}, median {statistics.median(on):.4f} of {WINDOW_PAIRS}")
-        window_peak(r, p.pid, block)
-        p.expect("block")
-        p.go("end")
+        for i in range(n):
+            p = Program(python("torch_train.py", f"steps:{seconds}", "8192", "512", "12", "8"), {"CUDA_VISIBLE_DEVICES": str(i % gpus)})
+            programs.append(p)
+            for name in "ready", "trained":
+                p.expect(name)
+                p.go()
+        for i, p in enumerate(programs):
+            time.sleep(EVERY / 2 / n)  # no two have a window at the same time
+            begins.append(time.monotonic())
+            tracers.append(Tracer(p.pid, r.path(f"-{i}"), "--tensors-window", f"{WINDOW}s", "--tensors-every", f"{EVERY}s", record=False))
+        time.sleep(seconds - EVERY / 2)
+        said = [p.expect("steps") for p in programs]
+        seen = [t.stop().data["meta"]["tensor_windows"] for t in tracers]
     finally:
-        p.kill()
-        if t:
+        for p in programs:
+            p.kill()
+        for t in tracers:
             t.process.kill()
+    at_windows, between = [], []
+    for v, begin, x in zip(said, begins, seen):
+        ends = v["ends"]
+        for k in range(1, x["windows"]):  # the first one is beside the attaching
+            at = begin + k * EVERY
+            if at + EVERY < ends[-1]:
+                at_windows.append(excess(ends, at))
+                between.append(excess(ends, at + EVERY / 2))
+    ratio, noise = (1 + sum(x for x, _ in part) / sum(y for _, y in part) for part in (at_windows, between))
+    r.note("windows, and their seconds, of each process", [(x["windows"], round(x["time_ns"] / 1e9, 2)) for x in seen])
+    r.note("mean step ms of each process", [round(1e3 * statistics.mean(b - a for a, b in zip(v["ends"], v["ends"][1:])), 3) for v in said])
+    r.note("seconds that each window cost", [round(x, 3) for x, _ in at_windows])
+    r.note("noise: the same around the middles between windows", [round(x, 3) for x, _ in between])
+    r.note("noise: what would be its ratio", round(noise, 5))
+    error = statistics.stdev(x / y for x, y in at_windows) / len(at_windows) ** 0.5
+    r.check(f"a step takes at most {WINDOW_MOST} times as long", ratio <= WINDOW_MOST,
+            f"mean {ratio:.5f}, with a standard error of {error:.5f}, of {len(at_windows)} minutes")
 
 
 @case("torch", alone=True)

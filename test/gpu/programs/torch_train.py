@@ -62,6 +62,16 @@ def blocks(model, optimizer, tokens):
         checkpoint("time", median_ms=statistics.median(times), mean_ms=statistics.mean(times), made=made, **numbers())
 
 
+def steps(model, optimizer, tokens, seconds):
+    """When each step of so many seconds ended, on the monotonic clock."""
+    ends, last = [time.monotonic()], time.monotonic() + seconds
+    while ends[-1] < last:
+        train_step(model, optimizer, tokens)
+        torch.cuda.synchronize()
+        ends.append(time.monotonic())
+    checkpoint("steps", ends=[round(t, 6) for t in ends])
+
+
 def main():
     mode, sizes = sys.argv[1], [int(x) for x in sys.argv[2:]]
     checkpoint("ready")
@@ -74,6 +84,8 @@ def main():
     checkpoint("trained", **numbers())
     if mode == "blocks":
         blocks(model, optimizer, tokens)
+    if mode.startswith("steps:"):
+        steps(model, optimizer, tokens, float(mode.removeprefix("steps:")))
     checkpoint("oom", error=out_of_memory(400), **numbers())
     optimizer = model = tokens = None
     torch._C._cuda_clearCublasWorkspaces()
