@@ -16,10 +16,14 @@ gm_inline void gm_count_no_entry(u32 gate, struct gm_thread *th)
 }
 
 /* gm_emit sends th->ev. */
-gm_inline void gm_emit(struct gm_thread *th)
+gm_step u32 gm_emit(struct gm_thread *th)
 {
+	if (!th)
+		return 0;
+	u32 pid = th->ev.pid; /* a map's key: see gm_step */
 	if (!gm_output(th->ev.user, &th->ev, sizeof(th->ev), 0))
-		gm_lose(th->ev.user, &th->ev.pid);
+		gm_lose(th->ev.user, &pid);
+	return 0;
 }
 
 /* gm_charge sets the user of th->ev, adds its size to the process's costs, and clears

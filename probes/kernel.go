@@ -45,8 +45,9 @@ type kernel struct {
 	life  []link.Link
 	// exit runs at a return. loaded waits until it does: in a session that may be after the
 	// probes are on.
-	exit   *ebpf.Program
-	loaded func() error
+	exit    *ebpf.Program
+	ownExit bool // and not the StackTaker's
+	loaded  func() error
 
 	mu       sync.Mutex
 	measured RunTime
@@ -93,37 +94,14 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	if k.coll, err = ebpf.NewCollection(own); err != nil {
 		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
-	taken := make(chan error, 1)
-	go func() {
-		var err error
-		if opts.Stacks != nil {
-			k.exit, err = opts.Stacks.Load(k.coll.Maps, constants, k.progs.attach, types)
-		}
-		taken <- err
-	}()
-	k.loaded = sync.OnceValue(func() error {
-		if err := <-taken; err != nil {
-			return err
-		}
-		if k.exit == nil {
-			if err := k.load(spec, types, exitProgram); err != nil {
-				return err
-			}
-			k.exit = k.coll.Programs[exitProgram]
-		}
-		if k.progs.attach != attachSession {
-			return nil
-		}
-		if err := k.coll.Maps["exits"].Put(uint32(0), k.exit); err != nil {
-			return fmt.Errorf("load the kernel side: %w", err)
-		}
-		return nil
-	})
+	failed := make(chan error, 1)
+	go func() { failed <- k.loadExit(opts, spec, constants, types) }()
+	k.loaded = sync.OnceValue(func() error { return <-failed })
 	names := append(slices.Collect(maps.Values(lifePrograms)), enterProgram, startsProgram)
 	if k.progs.attach == attachSession {
 		names = append(names, backProgram)
 	}
-	if err = k.load(spec, types, names...); err != nil {
+	if k.coll.Programs, err = k.load(spec, types, names...); err != nil {
 		return nil, err
 	}
 	k.progs.enter, k.progs.exit = k.coll.Programs[enterProgram], k.coll.Programs[backProgram]
@@ -136,19 +114,44 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	return k, k.fill(opts)
 }
 
+// loadExit loads the program that runs at a return: the StackTaker's, or else the one that
+// follows frame pointers.
+func (k *kernel) loadExit(opts *Options, spec *ebpf.CollectionSpec, constants map[string]any, types *btf.Cache) (err error) {
+	if opts.Stacks != nil {
+		if k.exit, err = opts.Stacks.Load(k.coll.Maps, constants, k.progs.attach, types); err != nil {
+			return err
+		}
+	}
+	if k.exit == nil {
+		loaded, err := k.load(spec, types, exitProgram)
+		if err != nil {
+			return err
+		}
+		k.exit, k.ownExit = loaded[exitProgram], true
+	}
+	if k.progs.attach != attachSession {
+		return nil
+	}
+	if err := k.coll.Maps["exits"].Put(uint32(0), k.exit); err != nil {
+		return fmt.Errorf("load the kernel side: %w", err)
+	}
+	return nil
+}
+
 // load loads programs of spec over the maps.
-func (k *kernel) load(spec *ebpf.CollectionSpec, types *btf.Cache, names ...string) error {
+func (k *kernel) load(spec *ebpf.CollectionSpec, types *btf.Cache, names ...string) (map[string]*ebpf.Program, error) {
 	spec = spec.Copy()
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: k.coll.Maps, Cache: types})
 	if err != nil {
-		return fmt.Errorf("load the kernel side: %w", err)
+		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
+	defer coll.Close()
+	out := make(map[string]*ebpf.Program)
 	for _, name := range names {
-		k.coll.Programs[name] = coll.DetachProgram(name)
+		out[name] = coll.DetachProgram(name)
 	}
-	coll.Close()
-	return nil
+	return out, nil
 }
 
 // fill writes the table of functions into the maps.
@@ -192,6 +195,9 @@ func (k *kernel) close() {
 	if k.loaded != nil {
 		_ = k.loaded() // it uses the maps
 	}
+	if k.ownExit {
+		k.exit.Close()
+	}
 	if k.coll != nil {
 		k.coll.Close()
 	}
@@ -200,11 +206,7 @@ func (k *kernel) close() {
 // programs returns all programs that run for the trace, with that of the StackTaker, once they
 // are loaded.
 func (k *kernel) programs() []*ebpf.Program {
-	all := slices.Collect(maps.Values(k.coll.Programs))
-	if !slices.Contains(all, k.exit) {
-		all = append(all, k.exit)
-	}
-	return all
+	return append(slices.Collect(maps.Values(k.coll.Programs)), k.exit)
 }
 
 // lost reads the i-th counter of loss. An error is impossible while the map is open.

@@ -36,7 +36,7 @@ func TestTakersProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.Close()
-	if tr.kernel.coll.Programs[exitProgram] != nil {
+	if tr.kernel.ownExit {
 		t.Error("a return program was loaded that does not run")
 	}
 	want := len(lifePrograms) + 3

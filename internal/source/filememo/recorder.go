@@ -5,15 +5,17 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sync"
 )
 
 // blockSize is the unit in which a file is read and recorded, in bytes.
 const blockSize = 4 << 10
 
-// A recorder records what is read of a file. It reads each block once and remembers it, so
-// that a second read gives the same bytes even if the file has changed.
+// A recorder records what is read of a file, by any number of goroutines. It reads each block
+// once and remembers it, so that a second read gives the same bytes even if the file has changed.
 type recorder struct {
 	file   File
+	mu     sync.Mutex
 	blocks map[int64][]byte // by number; the last of the file is shorter
 	room   int64            // bytes that may still be read
 	err    error            // the last one of reading the file
@@ -28,6 +30,8 @@ func (r *recorder) ReadAt(p []byte, off int64) (n int, err error) {
 	if off < 0 {
 		return 0, io.EOF
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	end := min(off+int64(len(p)), r.file.Size) // the size is part of the name
 	for at := off; at < end; at = off + int64(n) {
 		if r.blocks[at/blockSize] == nil {

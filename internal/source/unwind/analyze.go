@@ -176,11 +176,6 @@ func (u *Unwinder) analyzeSoon(pid int, fresh []proc.Mapping) {
 // the system at once.
 const largeAnalysis = 100 * time.Millisecond
 
-// analysisGC is the garbage collector's percentage during an analysis that the start waits
-// for. At half of it, collection would take a third of the analysis's time. The usual setting
-// is a quarter.
-const analysisGC = 100
-
 // synchronize reads the mappings of a process. If it is given fresh ones, it adds them to
 // those that are known. It is called under u.analyse.
 func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
@@ -201,9 +196,6 @@ func (u *Unwinder) synchronize(pid uint32, fresh []proc.Mapping) *loads {
 
 // readProcess is what synchronize measures.
 func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
-	if slices.Contains(u.first, int(pid)) {
-		defer debug.SetGCPercent(debug.SetGCPercent(analysisGC))
-	}
 	tables := new(loads)
 	u.tables.loading = tables
 	a := u.newAnalysis(int(pid))

@@ -51,7 +51,7 @@ func split(r io.ReaderAt, n int64) []io.ReaderAt {
 		return whole
 	}
 	begin, size := int64(s.Offset), int64(s.Size)
-	first, cuts := functions(io.NewSectionReader(r, begin, size), size/n)
+	first, cuts := functions(io.NewSectionReader(r, begin, size), size/n+1)
 	var out []io.ReaderAt
 	for i := range len(cuts) + 1 {
 		p := part{ReaderAt: r}

@@ -2,9 +2,12 @@ package unwind
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
 )
 
 // A file in parts has the table that it has as a whole. A file of Go is one part.
@@ -21,16 +24,45 @@ func TestPartsOfTable(t *testing.T) {
 			f.Close()
 			continue
 		}
-		parts := split(f, 7)
-		got, err := readTable(parts...)
-		if err != nil || !bytes.Equal(got, whole) {
-			t.Errorf("%s in %d parts: %d bytes of table, %v; as a whole %d", path, len(parts), len(got), err, len(whole))
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
 		}
-		most = max(most, len(parts))
-		t.Logf("%s: %d parts", filepath.Base(path), len(parts))
+		parts := 0
+		memo := filememo.InMemory(tableKind, memoryLimit)
+		got, _, err := memo.Derive(filememo.File{ReaderAt: f, Size: info.Size()}, func(r io.ReaderAt) ([]byte, error) {
+			p := split(r, 7)
+			parts = len(p)
+			return readTable(p...)
+		})
+		if err != nil || !bytes.Equal(got, whole) {
+			t.Errorf("%s in %d parts: %d bytes of table, %v; as a whole %d", path, parts, len(got), err, len(whole))
+		}
+		memo.Close()
+		most = max(most, parts)
+		t.Logf("%s: %d parts", filepath.Base(path), parts)
 		f.Close()
 	}
 	if most < 2 {
 		t.Error("no file in parts")
 	}
+}
+
+// A damaged file in parts neither ends the program nor goes on for ever.
+func FuzzParts(f *testing.F) {
+	self, err := os.ReadFile("/bin/true")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint32(0), []byte{})
+	f.Add(uint32(0x28), []byte{1, 2, 3})
+	f.Fuzz(func(t *testing.T, at uint32, damage []byte) {
+		b := bytes.Clone(self)
+		copy(b[int(at)%len(b):], damage)
+		parts := split(bytes.NewReader(b), 5)
+		if len(parts) > 5 {
+			t.Errorf("%d parts", len(parts))
+		}
+		_, _ = readTable(parts...)
+	})
 }

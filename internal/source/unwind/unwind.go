@@ -86,7 +86,6 @@ type Unwinder struct {
 	ending    <-chan struct{} // closed by cancel
 	worked    chan struct{}   // closed when the worker has ended
 	opts      Options
-	first     []int          // processes that the start waits for
 	analyse   gate           // one at a time
 	memo      *filememo.Memo // of unwind tables
 	memoErr   error          // why it is not in CacheDir
@@ -128,7 +127,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	u := &Unwinder{
 		kernel: k, known: &knownProcesses{kernel: k.maps["unwind_processes"]}, cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
-		opts: opts, first: opts.First, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
+		opts: opts, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
 		memo: memo, memoErr: memoErr, ahead: newAhead(memo), aheadDone: make(chan struct{}),
 	}
 	if err := u.manageProcesses(ctx); err != nil {
