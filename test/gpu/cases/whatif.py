@@ -244,8 +244,8 @@ def sizes(r, name, at=(8, 16), steps=4, limit=True, convolutions=False, **env):
     table(r, f"runs that may reserve {most} bytes", [("BATCH", "FAILED", "GAVE BACK", "PEAK")] + [(n, x["failed"], x["retries"], x["peak"]) for n, x in ran.items()])
     for what, n in largest.items():
         fits = {m: not ran[m]["failed"] and (what == "without failing" or not ran[m]["retries"]) for m in range(n - 1, n + 3)}
-        exact = max((m for m in fits if fits[m]), default=f"less than {n - 1}")
-        r.check(f"largest batch that runs {what}", fits[n - 1] and not fits[n + 2], f"{n}, really {exact}")
+        exact = max((m for m in fits if fits[m]), default=0)  # a smaller one may not fit
+        r.check(f"largest batch that runs {what}, within 1", abs(exact - n) <= 1, f"{n}, really {exact or f'less than {n - 1}'}")
 
 
 @case("torch", "transformers")
