@@ -169,7 +169,7 @@ func (a *ahead) derive(ctx context.Context, root *proc.Root, library string, map
 	if mapped[f.ID] {
 		return
 	}
-	_, _, _ = a.memo.Derive(filememo.File{ReaderAt: newPaced(ctx, f), Size: f.Size, Owner: f.Owner}, func(r io.ReaderAt) ([]byte, error) { return readTable(r) })
+	_, _, _ = a.memo.Derive(filememo.File{ReaderAt: newPaced(ctx, f), Size: f.Size, Owner: f.Owner}, readTable)
 }
 
 // paced is a file whose reader pauses after each read, and stops when ctx ends.

@@ -340,15 +340,23 @@ const maxAnalyzed = 8
 // ms.
 const minPart = 1 << 20
 
-// readTable waits until there is room, and reads the table.
+// readTable reads the table, when there is room.
 func (e *executable) readTable(r io.ReaderAt) ([]byte, error) {
+	parts, err := e.readParts(r)
+	if err != nil {
+		return nil, err
+	}
+	return encodeTable(parts...)
+}
+
+func (e *executable) readParts(r io.ReaderAt) ([]*codeBlocks, error) {
 	size := e.unwindInformation()
 	room := min(size, maxAtOnce)
 	if err := e.analysis.room.Acquire(context.Background(), room); err != nil {
 		return nil, err // impossible
 	}
 	defer e.analysis.room.Release(room)
-	return readTable(split(r, min(int64(runtime.GOMAXPROCS(0)), size/minPart))...)
+	return readParts(split(r, min(int64(runtime.GOMAXPROCS(0)), size/minPart))...)
 }
 
 // unwindInformation returns how many bytes of it the file has.
@@ -410,9 +418,9 @@ func (p provider) GetIntervalDataForFile(ref *pfelf.Reference) (*sdtypes.Interva
 			e.analysis.linked = true
 			defer func() { e.analysis.linked = false }()
 		}
-		var intervals *sdtypes.IntervalData
-		if intervals, err = extract(ref); err == nil {
-			encoded, err = encodeTable(intervals)
+		var whole *codeBlocks
+		if whole, err = extract(ref); err == nil {
+			encoded, err = encodeTable(whole)
 		}
 		if err == nil {
 			l, err = p.tables.prepare(filememo.Sum{}, encoded)

@@ -2,7 +2,6 @@ package unwind
 
 import (
 	"bufio"
-	"debug/elf"
 	"encoding/binary"
 	"io"
 
@@ -34,6 +33,9 @@ func (p part) ReadAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
+// noBits is elf.SHT_NOBITS, the type of a section that is not in the file.
+const noBits = 8
+
 // split returns at most n parts, which together show what r shows. A file that has unwind
 // information elsewhere than in .eh_frame is one part.
 func split(r io.ReaderAt, n int64) []io.ReaderAt {
@@ -47,7 +49,7 @@ func split(r io.ReaderAt, n int64) []io.ReaderAt {
 	}
 	defer f.Close()
 	s := f.Section(".eh_frame")
-	if s == nil || s.Type == elf.SHT_NOBITS || f.IsGolang() || f.Section(".debug_frame") != nil {
+	if s == nil || s.Type == noBits || f.IsGolang() || f.Section(".debug_frame") != nil {
 		return whole
 	}
 	begin, size := int64(s.Offset), int64(s.Size)

@@ -33,7 +33,11 @@ func TestPartsOfTable(t *testing.T) {
 		got, _, err := memo.Derive(filememo.File{ReaderAt: f, Size: info.Size()}, func(r io.ReaderAt) ([]byte, error) {
 			p := split(r, 7)
 			parts = len(p)
-			return readTable(p...)
+			parts, err := readParts(p...)
+			if err != nil {
+				return nil, err
+			}
+			return encodeTable(parts...)
 		})
 		if err != nil || !bytes.Equal(got, whole) {
 			t.Errorf("%s in %d parts: %d bytes of table, %v; as a whole %d", path, parts, len(got), err, len(whole))
@@ -63,6 +67,8 @@ func FuzzParts(f *testing.F) {
 		if len(parts) > 5 {
 			t.Errorf("%d parts", len(parts))
 		}
-		_, _ = readTable(parts...)
+		if parts, err := readParts(parts...); err == nil {
+			_, _ = encodeTable(parts...)
+		}
 	})
 }

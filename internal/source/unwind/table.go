@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync"
 
 	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
@@ -53,37 +54,35 @@ var (
 var errDebugLink = errors.New("unwind information in another file")
 
 // readTable reads the unwind table of an ELF file and encodes it. It is a function
-// of what it reads. The file may come in parts (split), which it reads side by side. The
-// error of a hostile file may be any.
-func readTable(parts ...io.ReaderAt) ([]byte, error) {
-	intervals, errs := make([]*sdtypes.IntervalData, len(parts)), make([]error, len(parts))
-	var all sync.WaitGroup
-	for i, r := range parts {
-		all.Go(func() { intervals[i], errs[i] = readPart(r) })
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
+// of what it reads. The error of a hostile file may be any.
+func readTable(r io.ReaderAt) ([]byte, error) {
+	parts, err := readParts(r)
+	if err != nil {
 		return nil, err
 	}
-	file := intervals[0]
-	for _, part := range intervals[1:] {
-		file.Blocks = append(file.Blocks, part.Blocks...)
-	}
-	if len(parts) > 1 {
-		file.Sort()
-	}
-	return encodeTable(file)
+	return encodeTable(parts...)
 }
 
-func readPart(r io.ReaderAt) (*sdtypes.IntervalData, error) {
+// readParts reads the parts of a file (split) side by side.
+func readParts(parts ...io.ReaderAt) ([]*codeBlocks, error) {
+	out, errs := make([]*codeBlocks, len(parts)), make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, r := range parts {
+		all.Go(func() { out[i], errs[i] = readPart(r) })
+	}
+	all.Wait()
+	return out, errors.Join(errs...)
+}
+
+func readPart(r io.ReaderAt) (*codeBlocks, error) {
 	linked := &linkless{}
 	ref := pfelf.NewReferenceWithOpenFunc("", linked, func() (*pfelf.File, error) { return pfelf.NewFile(r, 0, false) })
 	defer ref.Close()
-	intervals, err := extract(ref)
+	p, err := extract(ref)
 	if err == nil && linked.asked {
 		err = errDebugLink
 	}
-	return intervals, err
+	return p, err
 }
 
 // linkless opens no other file.
@@ -95,13 +94,102 @@ func (l *linkless) OpenELF(string) (*pfelf.File, error) {
 }
 
 // extract reads the unwind information of an executable that may name another file to read.
-func extract(ref *pfelf.Reference) (_ *sdtypes.IntervalData, err error) {
+func extract(ref *pfelf.Reference) (_ *codeBlocks, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("read unwind information: %v", p)
 		}
 	}()
-	return elfunwindinfo.ExtractELF(ref)
+	intervals, err := elfunwindinfo.ExtractELF(ref)
+	if err != nil {
+		return nil, err
+	}
+	return blocksOf(intervals), nil
+}
+
+// codeBlocks are the unwind information of an executable or of a part of it, in less memory than
+// the unwinder's own form takes.
+type codeBlocks struct {
+	blocks []codeBlock
+	deltas []delta
+	rules  []sdtypes.UnwindInfo
+}
+
+// A codeBlock is a block of code and where its deltas end.
+type codeBlock struct {
+	start, end uint64
+	deltas     int
+}
+
+// A delta says that a rule holds from so many bytes behind the start of a block. The rule is an
+// index of codeBlocks.rules.
+type delta struct{ offset, rule uint32 }
+
+// blocksOf converts the unwinder's own form. As the unwinder's Go side does for its
+// maps, it joins a rule with the next one where that differs by one push or pop a byte or two
+// later.
+func blocksOf(intervals *sdtypes.IntervalData) *codeBlocks {
+	p := &codeBlocks{blocks: make([]codeBlock, 0, len(intervals.Blocks)), deltas: make([]delta, 0, intervals.NumDeltas)}
+	numbers := make(map[sdtypes.UnwindInfo]uint32)
+	for _, block := range intervals.Blocks {
+		joined := false
+		for i, d := range block.Deltas {
+			if joined {
+				joined = false
+				continue
+			}
+			rule := d.Info
+			if i+1 < len(block.Deltas) {
+				rule.MergeOpcode = join(d, block.Deltas[i+1])
+				joined = rule.MergeOpcode != 0
+			}
+			if command(rule) {
+				rule = sdtypes.UnwindInfo{Flags: support.UnwindFlagCommand, Param: rule.Param}
+			}
+			n, ok := numbers[rule]
+			if !ok {
+				n = uint32(len(p.rules))
+				numbers[rule] = n
+				p.rules = append(p.rules, rule)
+			}
+			p.deltas = append(p.deltas, delta{d.Offset, n})
+		}
+		p.blocks = append(p.blocks, codeBlock{block.Start, block.End, len(p.deltas)})
+	}
+	return p
+}
+
+func command(rule sdtypes.UnwindInfo) bool { return rule.Flags&support.UnwindFlagCommand != 0 }
+
+// inOrder passes the blocks of parts, each of which are in order, to f in order of their start, each
+// by the numbers of its part and in that.
+func inOrder(parts []*codeBlocks, f func(part, block int)) {
+	at := make([]int, len(parts))
+	for {
+		first, second := -1, uint64(math.MaxUint64)
+		for i, p := range parts {
+			if at[i] == len(p.blocks) {
+				continue
+			}
+			switch start := p.blocks[at[i]].start; {
+			case first < 0:
+				first = i
+			case start < parts[first].blocks[at[first]].start:
+				first, second = i, parts[first].blocks[at[first]].start
+			default:
+				second = min(second, start)
+			}
+		}
+		if first < 0 {
+			return
+		}
+		for blocks := parts[first].blocks; ; {
+			f(first, at[first])
+			if at[first]++; at[first] == len(blocks) || blocks[at[first]].start >= second {
+				break
+			}
+		}
+	}
 }
 
 // An encoder makes a table of rules and addresses that come in order.
@@ -113,60 +201,69 @@ type encoder struct {
 }
 
 // add adds an entry, if the rule is another than that of the last one. An address
-// below the last one's, as two pieces of code in one place have, is left out.
-func (e *encoder) add(address uint64, rule sdtypes.UnwindInfo) {
-	if command(rule) {
-		rule = sdtypes.UnwindInfo{Flags: support.UnwindFlagCommand, Param: rule.Param}
-	}
+// below the last one's, as two parts of code in one place have, is left out. It returns the
+// rule's number in the table, -1 if it may have none. known is what it returned before.
+func (e *encoder) add(address uint64, rule sdtypes.UnwindInfo, known int) int {
 	if e.count == 0 {
 		e.start, e.at = address, address
-	} else if rule == e.rules[e.last] || address < e.at {
-		return
+	} else if address < e.at || known == e.last {
+		return known
 	}
-	n, ok := e.numbers[rule]
+	n, ok := known, known >= 0
+	if !ok {
+		n, ok = e.numbers[rule]
+	}
 	if !ok {
 		n = len(e.rules)
 		e.numbers[rule] = n
 		e.rules = append(e.rules, rule)
+	} else if e.count > 0 && n == e.last {
+		return n
 	}
 	e.entries = binary.AppendUvarint(e.entries, address-e.at)
 	e.entries = binary.AppendUvarint(e.entries, uint64(n))
 	e.last, e.at = n, address
 	e.count++
+	return n
 }
 
-func command(rule sdtypes.UnwindInfo) bool { return rule.Flags&support.UnwindFlagCommand != 0 }
-
-// encodeTable encodes the unwinder's own form of a table. As the unwinder's Go side
-// does for its maps, it joins a rule with the next one where that differs by one
-// push or pop a byte or two later, begins that of a signal's frame a byte early,
-// and ends code where a gap follows.
-func encodeTable(intervals *sdtypes.IntervalData) ([]byte, error) {
+// encodeTable encodes the table of a file in parts. As the unwinder's Go side does for its maps, it
+// begins the rule of a signal's frame a byte early, and ends code where a gap follows.
+func encodeTable(parts ...*codeBlocks) ([]byte, error) {
 	e := &encoder{numbers: make(map[sdtypes.UnwindInfo]int)}
-	joined := false
-	for i, block := range intervals.Blocks {
-		for j, delta := range block.Deltas {
-			if joined {
-				joined = false
-				continue
-			}
-			rule := delta.Info
-			if j+1 < len(block.Deltas) {
-				rule.MergeOpcode = join(delta, block.Deltas[j+1])
-				joined = rule.MergeOpcode != 0
-			}
-			address := block.Start + uint64(delta.Offset)
+	numbers := make([][]int, len(parts)) // of the rules of each part
+	for i, p := range parts {
+		numbers[i] = slices.Repeat([]int{-1}, len(p.rules))
+	}
+	invalid, before := -1, uint64(math.MaxUint64) // the end of the block before
+	finish := func() {
+		invalid = e.add(before, sdtypes.UnwindInfoInvalid, invalid)
+		e.end = max(e.end, e.at, before)
+	}
+	any := false
+	inOrder(parts, func(i, j int) {
+		p := parts[i]
+		block := p.blocks[j]
+		if any && before+sdtypes.MinimumGap < block.start {
+			finish()
+		}
+		from := 0
+		if j > 0 {
+			from = p.blocks[j-1].deltas
+		}
+		for _, d := range p.deltas[from:block.deltas] {
+			rule, address := p.rules[d.rule], block.start+uint64(d.offset)
 			if command(rule) && rule.Param == support.UnwindCommandSignal {
 				address--
 			}
-			if address <= block.End {
-				e.add(address, rule)
+			if address <= block.end {
+				numbers[i][d.rule] = e.add(address, rule, numbers[i][d.rule])
 			}
 		}
-		if i+1 == len(intervals.Blocks) || block.End+sdtypes.MinimumGap < intervals.Blocks[i+1].Start {
-			e.add(block.End, sdtypes.UnwindInfoInvalid)
-			e.end = max(e.end, e.at, block.End)
-		}
+		any, before = true, block.end
+	})
+	if any {
+		finish()
 	}
 	if len(e.rules) > maxRules || e.count > maxEntries || e.pages() > maxPages {
 		return nil, errTooLarge

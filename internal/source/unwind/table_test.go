@@ -174,7 +174,7 @@ func TestHostileIntervals(t *testing.T) {
 		"too many rules":                  {[]*sdtypes.BasicBlock{block(0, 1<<20, many...)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			encoded, err := encodeTable(&sdtypes.IntervalData{Blocks: c.blocks})
+			encoded, err := encodeTable(blocksOf(&sdtypes.IntervalData{Blocks: c.blocks}))
 			if (err != nil) != c.fails {
 				t.Fatal(err)
 			}
@@ -221,7 +221,7 @@ func FuzzTable(f *testing.F) {
 			r.Close()
 		}
 	}
-	small, err := encodeTable(&sdtypes.IntervalData{Blocks: []*sdtypes.BasicBlock{block(0x1000, 0x30000, sdtypes.StackDelta{Offset: 0x100}, sdtypes.StackDelta{Offset: 0x20000, Info: sdtypes.UnwindInfoStop})}})
+	small, err := encodeTable(blocksOf(&sdtypes.IntervalData{Blocks: []*sdtypes.BasicBlock{block(0x1000, 0x30000, sdtypes.StackDelta{Offset: 0x100}, sdtypes.StackDelta{Offset: 0x20000, Info: sdtypes.UnwindInfoStop})}}))
 	if err != nil {
 		f.Fatal(err)
 	}
