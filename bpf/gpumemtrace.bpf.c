@@ -7,8 +7,8 @@ char LICENSE[] SEC("license") = "GPL";
 
 GM_MAP(nowhere, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
-/* The program that runs when a function of a session returns. It may come after the probes,
- * but before the first traced process. */
+/* The program that runs when a function of a session returns. It is here before the first
+ * traced process, but perhaps after the first probe. */
 GM_MAP(exits, GM_MAP_PROG_ARRAY, 1, 0, u32, u32);
 
 /* gm_call_enter runs at the entry of a function. In a session (Linux 6.13 and later) the kernel

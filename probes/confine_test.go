@@ -20,7 +20,7 @@ func TestConfined(t *testing.T) {
 		t.Run(string(program), func(t *testing.T) {
 			p := start(t, program, testcuda.Options{})
 			run(t, p, "echo up")
-			tr := openTrace(t, Options{})
+			tr := openTrace(t, Options{Ahead: true})
 			if n := tr.Prepared(); n != 0 {
 				t.Errorf("prepared %d libraries", n)
 			}

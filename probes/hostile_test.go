@@ -264,7 +264,7 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 	opened := make(chan bool, 1)
 	for what, try := range map[string]func() error{
 		"nobody asks": func() error {
-			tr, err := Open(Options{})
+			tr, err := Open(Options{Follow: true})
 			if err != nil {
 				return err
 			}
@@ -272,7 +272,7 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 			return tr.Close()
 		},
 		"prepared": func() error {
-			tr, err := Open(Options{Follow: true})
+			tr, err := Open(Options{Follow: true, Ahead: true})
 			if err != nil {
 				return err
 			}
@@ -290,6 +290,25 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 				t.Errorf("Open: %v", err)
 			}
 			<-opened
+			return nil
+		},
+		"Open fails with probes on": func() error {
+			probed := make(chan bool, 1)
+			_, err := Open(Options{Follow: true, Ahead: true, Stacks: failingTaker{load: func() error {
+				for range 200 {
+					if openLibraries(t) > 0 {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				time.Sleep(300 * time.Millisecond) // the probes go on meanwhile, unless programs have no sessions
+				probed <- true
+				return os.ErrInvalid
+			}}})
+			if !errors.Is(err, os.ErrInvalid) {
+				t.Errorf("Open: %v", err)
+			}
+			<-probed
 			return nil
 		},
 	} {

@@ -46,7 +46,7 @@ type kernel struct {
 	// exit runs at a return. loaded waits until it does: in a session that may be after the
 	// probes are on.
 	exit    *ebpf.Program
-	ownExit bool // and not the StackTaker's
+	ownExit bool // close closes it
 	loaded  func() error
 
 	mu       sync.Mutex

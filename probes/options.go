@@ -22,6 +22,8 @@ type Options struct {
 	API    API
 	All    bool // trace every process, now and later
 	Follow bool // trace the children of targets too
+	// Ahead: probe the CUDA libraries that a program started now would load.
+	Ahead bool
 	// Kernel: trace the calls that libcuda makes to the kernel driver too. It has no effect
 	// with APIRuntime, whose functions do not show the purpose of such a call.
 	Kernel bool

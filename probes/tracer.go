@@ -56,8 +56,9 @@ type Tracer struct {
 	workers sync.WaitGroup // of the sideband and the finder
 }
 
-// Open loads the kernel side, and probes the CUDA libraries that a program started now would
-// load, so that no call is missed. If probes are confined to a target, Target probes them.
+// Open loads the kernel side. With Options.Ahead it probes the CUDA libraries that a program
+// started now would load, so that no call is missed. If probes are confined to a target, Target
+// does so.
 func Open(opts Options) (_ *Tracer, err error) {
 	if err := checkPrivilege(); err != nil {
 		return nil, err
@@ -90,7 +91,12 @@ func Open(opts Options) (_ *Tracer, err error) {
 	}
 	t.finder = newFinder(&t.opts, t.targets, t.libs)
 	t.guard = newGuard(t.libs)
-	if !t.opts.confined() {
+	if t.opts.All { // every process is a target as soon as a library is probed
+		if err := t.kernel.loaded(); err != nil {
+			return nil, err
+		}
+	}
+	if t.opts.Ahead && !t.opts.confined() {
 		if t.prepared, err = t.prepare(0); err != nil {
 			return nil, err
 		}

@@ -4,9 +4,9 @@ package main
 #include <fcntl.h>
 #include <unistd.h>
 
-// The kernel makes the table of a process's descriptors larger as it fills: from 64, then. In
-// a process of several threads each time takes an RCU grace period, and all threads that open
-// a file wait for that, 50 ms on a machine with 32 processors. Here there is one thread.
+// The kernel starts with room for 64 descriptors, and enlarges the table as it fills. In a
+// process with several threads it then waits for an RCU grace period, and so do all threads that
+// open a file: 50 ms on a machine with 32 processors. This runs before there are other threads.
 __attribute__((constructor)) static void make_room_for_descriptors(void)
 {
 	int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 1023); // fails where fewer are allowed

@@ -152,7 +152,7 @@ func Start(opts Options) (_ *Session, err error) {
 		}
 	}()
 	if s.tracer, err = probes.Open(probes.Options{
-		API: opts.API, All: opts.All, Follow: opts.Follow, Kernel: s.trace.Physical,
+		API: opts.API, All: opts.All, Follow: opts.Follow, Ahead: true, Kernel: s.trace.Physical,
 		Tensors: opts.Tensors, Windows: opts.Windows.wanted(), FreeStacks: opts.FreeStacks,
 		Warn: s.warn, Stacks: s.frames, Meter: &s.meter,
 	}); err != nil {
@@ -192,10 +192,10 @@ func Start(opts Options) (_ *Session, err error) {
 }
 
 // startGC is the garbage collector's percentage during a start, which makes much garbage, and for
-// which somebody waits. At a quarter of it a start takes a sixth longer.
+// which somebody waits. At 25 a start takes a sixth longer.
 const startGC = 100
 
-// collectRarely sets it, unless the collector runs less often yet, until restore.
+// collectRarely sets it until restore, unless the collector runs less often already.
 func collectRarely() (restore func()) {
 	usual := debug.SetGCPercent(startGC)
 	if usual < 0 || usual > startGC {

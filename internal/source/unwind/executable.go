@@ -49,8 +49,8 @@ type analysis struct {
 	found map[proc.FileID]*found
 }
 
-// maxAtOnce bounds the unwind information of files that is read at a time, in bytes. A larger
-// file is read alone. An analysis needs about nine times the memory.
+// maxAtOnce bounds the unwind information that is read at a time, in bytes. A file that has more is
+// read alone. Reading needs about nine times the memory.
 const maxAtOnce = 12 << 20
 
 // found is what a file's analysis gave. It is valid once made is done.
@@ -340,36 +340,33 @@ const maxAnalyzed = 8
 // ms.
 const minPart = 1 << 20
 
-// readTable reads the table, when there is room.
+// readTable reads the table, when there is room. What is left of the unwind information while
+// the table is put together needs a quarter of it.
 func (e *executable) readTable(r io.ReaderAt) ([]byte, error) {
-	parts, err := e.readParts(r)
+	size := e.unwindInformation(r)
+	room := min(size, maxAtOnce)
+	if err := e.analysis.room.Acquire(context.Background(), room); err != nil {
+		return nil, err // impossible
+	}
+	parts, err := readParts(split(r, min(int64(runtime.GOMAXPROCS(0)), size/minPart))...)
+	e.analysis.room.Release(room - room/4)
+	defer e.analysis.room.Release(room / 4)
 	if err != nil {
 		return nil, err
 	}
 	return encodeTable(parts...)
 }
 
-func (e *executable) readParts(r io.ReaderAt) ([]*codeBlocks, error) {
-	size := e.unwindInformation()
-	room := min(size, maxAtOnce)
-	if err := e.analysis.room.Acquire(context.Background(), room); err != nil {
-		return nil, err // impossible
-	}
-	defer e.analysis.room.Release(room)
-	return readParts(split(r, min(int64(runtime.GOMAXPROCS(0)), size/minPart))...)
-}
-
-// unwindInformation returns how many bytes of it the file has.
-func (e *executable) unwindInformation() int64 {
-	elf, err := e.ELF()
+// unwindInformation returns how many bytes of it the file r has at most.
+func (e *executable) unwindInformation(r io.ReaderAt) int64 {
+	elf, err := proc.ReadELF(r, e.Size)
 	if err != nil {
 		return 0
 	}
-	section := elf.Section(".eh_frame")
-	if section == nil {
-		return 0
+	if section := elf.Section(".eh_frame"); section != nil {
+		return int64(min(section.FileSize, uint64(e.Size)))
 	}
-	return int64(min(section.FileSize, uint64(e.Size)))
+	return e.Size
 }
 
 // make makes the file's table. If the table is loaded already, it does so only if again is

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"math"
 
 	"go.opentelemetry.io/ebpf-profiler/libpf/pfelf"
 )
@@ -33,28 +34,43 @@ func (p part) ReadAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-// noBits is elf.SHT_NOBITS, the type of a section that is not in the file.
-const noBits = 8
+// Of sections, as debug/elf has them: one that is not in the file, and one that is compressed.
+const (
+	noBits     = 8
+	compressed = 0x800
+)
 
 // split returns at most n parts, which together show what r shows. A file that has unwind
-// information elsewhere than in .eh_frame is one part.
-func split(r io.ReaderAt, n int64) []io.ReaderAt {
+// information elsewhere than in .eh_frame is one part, and so is one that cannot be read.
+func split(r io.ReaderAt, n int64) (parts []io.ReaderAt) {
 	whole := []io.ReaderAt{r}
 	if n < 2 {
 		return whole
 	}
+	defer func() {
+		if recover() != nil {
+			parts = whole // its reader finds the error again
+		}
+	}()
 	f, err := pfelf.NewFile(r, 0, false)
 	if err != nil {
 		return whole
 	}
 	defer f.Close()
+	for _, other := range []string{".debug_frame", ".gopclntab", ".go.buildinfo"} {
+		if f.Section(other) != nil {
+			return whole
+		}
+	}
 	s := f.Section(".eh_frame")
-	if s == nil || s.Type == noBits || f.IsGolang() || f.Section(".debug_frame") != nil {
+	if s == nil || s.Type == noBits || s.Flags&compressed != 0 {
 		return whole
 	}
 	begin, size := int64(s.Offset), int64(s.Size)
+	if begin < 0 || size <= 0 || begin > math.MaxInt64-size {
+		return whole
+	}
 	first, cuts := functions(io.NewSectionReader(r, begin, size), size/n+1)
-	var out []io.ReaderAt
 	for i := range len(cuts) + 1 {
 		p := part{ReaderAt: r}
 		if i > 0 {
@@ -63,9 +79,9 @@ func split(r io.ReaderAt, n int64) []io.ReaderAt {
 		if i < len(cuts) {
 			p.patches = append(p.patches, patch{begin + cuts[i], make([]byte, 4)}) // the end of .eh_frame
 		}
-		out = append(out, p)
+		parts = append(parts, p)
 	}
-	return out
+	return parts
 }
 
 // functions returns where in .eh_frame the entry of the first function is, and those of

@@ -2,9 +2,12 @@ package unwind
 
 import (
 	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
@@ -12,6 +15,10 @@ import (
 
 // A file in parts has the table that it has as a whole. A file of Go is one part.
 func TestPartsOfTable(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	most := 0
 	for _, path := range largeLibraries(t) {
 		f, err := os.Open(path)
@@ -44,6 +51,9 @@ func TestPartsOfTable(t *testing.T) {
 		}
 		memo.Close()
 		most = max(most, parts)
+		if path == self && parts != 1 {
+			t.Errorf("this program, which is of Go, in %d parts", parts)
+		}
 		t.Logf("%s: %d parts", filepath.Base(path), parts)
 		f.Close()
 	}
@@ -60,6 +70,11 @@ func FuzzParts(f *testing.F) {
 	}
 	f.Add(uint32(0), []byte{})
 	f.Add(uint32(0x28), []byte{1, 2, 3})
+	for _, field := range []int{8, 24, 32} { // flags, offset and size of .eh_frame
+		for _, value := range []uint64{compressed | 2, ^uint64(9), ^uint64(0), ^uint64(15), 1 << 62} {
+			f.Add(headerOf(f, self, ".eh_frame")+uint32(field), binary.LittleEndian.AppendUint64(nil, value))
+		}
+	}
 	f.Fuzz(func(t *testing.T, at uint32, damage []byte) {
 		b := bytes.Clone(self)
 		copy(b[int(at)%len(b):], damage)
@@ -71,4 +86,14 @@ func FuzzParts(f *testing.F) {
 			_, _ = encodeTable(parts...)
 		}
 	})
+}
+
+// headerOf returns where the header of a section is.
+func headerOf(t testing.TB, file []byte, section string) uint32 {
+	e, err := elf.NewFile(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := binary.LittleEndian.Uint64(file[0x28:])
+	return uint32(table) + 64*uint32(slices.IndexFunc(e.Sections, func(s *elf.Section) bool { return s.Name == section }))
 }

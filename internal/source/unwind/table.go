@@ -104,7 +104,7 @@ func extract(ref *pfelf.Reference) (_ *codeBlocks, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return blocksOf(intervals), nil
+	return blocksOf(intervals)
 }
 
 // codeBlocks are the unwind information of an executable or of a part of it, in less memory than
@@ -128,7 +128,7 @@ type delta struct{ offset, rule uint32 }
 // blocksOf converts the unwinder's own form. As the unwinder's Go side does for its
 // maps, it joins a rule with the next one where that differs by one push or pop a byte or two
 // later.
-func blocksOf(intervals *sdtypes.IntervalData) *codeBlocks {
+func blocksOf(intervals *sdtypes.IntervalData) (*codeBlocks, error) {
 	p := &codeBlocks{blocks: make([]codeBlock, 0, len(intervals.Blocks)), deltas: make([]delta, 0, intervals.NumDeltas)}
 	numbers := make(map[sdtypes.UnwindInfo]uint32)
 	for _, block := range intervals.Blocks {
@@ -148,7 +148,9 @@ func blocksOf(intervals *sdtypes.IntervalData) *codeBlocks {
 			}
 			n, ok := numbers[rule]
 			if !ok {
-				n = uint32(len(p.rules))
+				if n = uint32(len(p.rules)); n > maxRules {
+					return nil, errTooLarge
+				}
 				numbers[rule] = n
 				p.rules = append(p.rules, rule)
 			}
@@ -156,7 +158,7 @@ func blocksOf(intervals *sdtypes.IntervalData) *codeBlocks {
 		}
 		p.blocks = append(p.blocks, codeBlock{block.Start, block.End, len(p.deltas)})
 	}
-	return p
+	return p, nil
 }
 
 func command(rule sdtypes.UnwindInfo) bool { return rule.Flags&support.UnwindFlagCommand != 0 }

@@ -174,7 +174,7 @@ func TestHostileIntervals(t *testing.T) {
 		"too many rules":                  {[]*sdtypes.BasicBlock{block(0, 1<<20, many...)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			encoded, err := encodeTable(blocksOf(&sdtypes.IntervalData{Blocks: c.blocks}))
+			encoded, err := encodeBlocks(c.blocks...)
 			if (err != nil) != c.fails {
 				t.Fatal(err)
 			}
@@ -190,6 +190,14 @@ func TestHostileIntervals(t *testing.T) {
 			}
 		})
 	}
+}
+
+func encodeBlocks(blocks ...*sdtypes.BasicBlock) ([]byte, error) {
+	whole, err := blocksOf(&sdtypes.IntervalData{Blocks: blocks})
+	if err != nil {
+		return nil, err
+	}
+	return encodeTable(whole)
 }
 
 // A file for a machine that the unwinder does not know makes it panic.
@@ -221,7 +229,7 @@ func FuzzTable(f *testing.F) {
 			r.Close()
 		}
 	}
-	small, err := encodeTable(blocksOf(&sdtypes.IntervalData{Blocks: []*sdtypes.BasicBlock{block(0x1000, 0x30000, sdtypes.StackDelta{Offset: 0x100}, sdtypes.StackDelta{Offset: 0x20000, Info: sdtypes.UnwindInfoStop})}}))
+	small, err := encodeBlocks(block(0x1000, 0x30000, sdtypes.StackDelta{Offset: 0x100}, sdtypes.StackDelta{Offset: 0x20000, Info: sdtypes.UnwindInfoStop}))
 	if err != nil {
 		f.Fatal(err)
 	}
