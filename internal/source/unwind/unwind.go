@@ -101,7 +101,7 @@ type Unwinder struct {
 	pythons unknownPythons
 }
 
-// Start loads the unwinder, in about a fifth of a second, and attaches nothing. It
+// Start loads the unwinder, in about a tenth of a second, and attaches nothing. It
 // needs CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE; it does without
 // CAP_SYS_RESOURCE. When ctx ends so does the unwinder's work, but only Close
 // frees it.
