@@ -301,7 +301,7 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 					}
 					time.Sleep(10 * time.Millisecond)
 				}
-				time.Sleep(300 * time.Millisecond) // the probes go on meanwhile, unless programs have no sessions
+				time.Sleep(300 * time.Millisecond) // On Linux 6.13 and later the probes are put on in this time.
 				probed <- true
 				return os.ErrInvalid
 			}}})

@@ -340,8 +340,8 @@ const maxAnalyzed = 8
 // ms.
 const minPart = 1 << 20
 
-// readTable reads the table, when there is room. What is left of the unwind information while
-// the table is put together needs a quarter of it.
+// readTable waits for room, and reads the table. Most of the room is free again before the table is
+// encoded, because the parts take less memory than what they were read from.
 func (e *executable) readTable(r io.ReaderAt) ([]byte, error) {
 	size := e.unwindInformation(r)
 	room := min(size, maxAtOnce)

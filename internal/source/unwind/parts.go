@@ -84,8 +84,8 @@ func split(r io.ReaderAt, n int64) (parts []io.ReaderAt) {
 	return parts
 }
 
-// functions returns where in .eh_frame the entry of the first function is, and those of
-// others, at least so many bytes apart. Without the first one there are no others.
+// functions returns the offset in .eh_frame of the first function's entry, -1 if there is none, and
+// offsets of later functions' entries. These are at least apart bytes from each other.
 func functions(section *io.SectionReader, apart int64) (first int64, others []int64) {
 	r := bufio.NewReaderSize(section, 64<<10)
 	first = -1
@@ -123,8 +123,8 @@ func last(s []int64) int64 {
 	return s[len(s)-1]
 }
 
-// hide returns the beginning of an entry of so many bytes that is of no function. It is a
-// CIE (https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/ehframechpt.html)
+// hide returns the beginning of an entry that takes the given number of bytes and describes no
+// function. It is a CIE (https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/ehframechpt.html)
 // of version 1 whose only instruction advances by a byte.
 func hide(bytes int64) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(bytes-4))

@@ -163,8 +163,8 @@ func blocksOf(intervals *sdtypes.IntervalData) (*codeBlocks, error) {
 
 func command(rule sdtypes.UnwindInfo) bool { return rule.Flags&support.UnwindFlagCommand != 0 }
 
-// inOrder passes the blocks of parts, each of which are in order, to f in order of their start, each
-// by the numbers of its part and in that.
+// inOrder merges the blocks of parts. It passes them to f in order of their start: the index of the
+// part, and that of the block in it. The blocks of each part must be in that order.
 func inOrder(parts []*codeBlocks, f func(part, block int)) {
 	at := make([]int, len(parts))
 	for {
@@ -202,51 +202,50 @@ type encoder struct {
 	at      uint64
 }
 
-// add adds an entry, if the rule is another than that of the last one. An address
-// below the last one's, as two parts of code in one place have, is left out. It returns the
-// rule's number in the table, -1 if it may have none. known is what it returned before.
-func (e *encoder) add(address uint64, rule sdtypes.UnwindInfo, known int) int {
-	if e.count == 0 {
-		e.start, e.at = address, address
-	} else if address < e.at || known == e.last {
-		return known
-	}
-	n, ok := known, known >= 0
-	if !ok {
-		n, ok = e.numbers[rule]
-	}
+// number returns the number of a rule in the table.
+func (e *encoder) number(rule sdtypes.UnwindInfo) int {
+	n, ok := e.numbers[rule]
 	if !ok {
 		n = len(e.rules)
 		e.numbers[rule] = n
 		e.rules = append(e.rules, rule)
-	} else if e.count > 0 && n == e.last {
-		return n
+	}
+	return n
+}
+
+// add adds an entry, if the rule is another than that of the last one. An address
+// below the last one's, as two pieces of code in one place have, is left out.
+func (e *encoder) add(address uint64, rule int) {
+	if e.count == 0 {
+		e.start, e.at = address, address
+	} else if rule == e.last || address < e.at {
+		return
 	}
 	e.entries = binary.AppendUvarint(e.entries, address-e.at)
-	e.entries = binary.AppendUvarint(e.entries, uint64(n))
-	e.last, e.at = n, address
+	e.entries = binary.AppendUvarint(e.entries, uint64(rule))
+	e.last, e.at = rule, address
 	e.count++
-	return n
 }
 
 // encodeTable encodes the table of a file in parts. As the unwinder's Go side does for its maps, it
 // begins the rule of a signal's frame a byte early, and ends code where a gap follows.
 func encodeTable(parts ...*codeBlocks) ([]byte, error) {
 	e := &encoder{numbers: make(map[sdtypes.UnwindInfo]int)}
-	numbers := make([][]int, len(parts)) // of the rules of each part
+	// The rules of each part have numbers in the table by their first use, however many parts there
+	// are. Before that it is -1.
+	numbers := make([][]int, len(parts))
 	for i, p := range parts {
 		numbers[i] = slices.Repeat([]int{-1}, len(p.rules))
 	}
-	invalid, before := -1, uint64(math.MaxUint64) // the end of the block before
-	finish := func() {
-		invalid = e.add(before, sdtypes.UnwindInfoInvalid, invalid)
-		e.end = max(e.end, e.at, before)
+	var before *codeBlock
+	finish := func() { // ends the code of the block before
+		e.add(before.end, e.number(sdtypes.UnwindInfoInvalid))
+		e.end = max(e.end, e.at, before.end)
 	}
-	any := false
 	inOrder(parts, func(i, j int) {
 		p := parts[i]
-		block := p.blocks[j]
-		if any && before+sdtypes.MinimumGap < block.start {
+		block := &p.blocks[j]
+		if before != nil && before.end+sdtypes.MinimumGap < block.start {
 			finish()
 		}
 		from := 0
@@ -259,12 +258,16 @@ func encodeTable(parts ...*codeBlocks) ([]byte, error) {
 				address--
 			}
 			if address <= block.end {
-				numbers[i][d.rule] = e.add(address, rule, numbers[i][d.rule])
+				n := &numbers[i][d.rule]
+				if *n < 0 {
+					*n = e.number(rule)
+				}
+				e.add(address, *n)
 			}
 		}
-		any, before = true, block.end
+		before = block
 	})
-	if any {
+	if before != nil {
 		finish()
 	}
 	if len(e.rules) > maxRules || e.count > maxEntries || e.pages() > maxPages {
