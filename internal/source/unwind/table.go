@@ -369,16 +369,17 @@ func (t *table) pages() uint64 {
 // stride is the distance of an array's elements in a BPF map, in bytes.
 const stride = 8
 
-// write writes the entries as struct StackDelta, each at a stride, and returns how
-// many lie in each page. numbers are the kernel side's of the rules.
-func (t *table) write(to []byte, numbers []uint16) (perPage []uint16, err error) {
-	if len(to) < t.count*stride || len(numbers) != len(t.rules) {
+// write writes the entries as struct StackDelta, each at a stride, to the pieces of memory that next
+// returns, and returns how many lie in each page. numbers are the kernel side's of the rules.
+func (t *table) write(next func() ([]byte, error), numbers []uint16) (perPage []uint16, err error) {
+	if len(numbers) != len(t.rules) {
 		return nil, errTable
 	}
+	var to []byte
 	perPage = make([]uint16, t.pages())
 	first := t.start >> support.StackDeltaPageBits
 	at, rest := t.start, t.entries
-	for i := range t.count {
+	for range t.count {
 		var step, rule uint64
 		// Nearly all take a byte each.
 		if len(rest) >= 2 && rest[0]|rest[1] < 0x80 {
@@ -401,9 +402,17 @@ func (t *table) write(to []byte, numbers []uint16) (perPage []uint16, err error)
 		if perPage[page]++; perPage[page] == 0 {
 			return nil, errTable
 		}
-		element := to[i*stride : i*stride+stride]
-		binary.NativeEndian.PutUint16(element, uint16(at))
-		binary.NativeEndian.PutUint16(element[2:], numbers[rule])
+		if len(to) < stride {
+			if to, err = next(); err != nil {
+				return nil, err
+			}
+			if len(to) < stride {
+				return nil, errTable
+			}
+		}
+		binary.NativeEndian.PutUint16(to, uint16(at))
+		binary.NativeEndian.PutUint16(to[2:], numbers[rule])
+		to = to[stride:]
 	}
 	if len(rest) > 0 {
 		return nil, errTable

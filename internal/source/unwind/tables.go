@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -82,10 +81,9 @@ func (t *tables) prepare(content filememo.Sum, encoded []byte) (*loadable, error
 		return nil, err
 	}
 	if l.inner, err = t.newInner(l.count); err == nil {
-		err = mapped(l.inner, func(memory []byte) (err error) {
-			l.perPage, err = l.write(memory, numbers)
-			return err
-		})
+		w := arrayWindows{array: l.inner}
+		l.perPage, err = l.write(w.next, numbers)
+		err = errors.Join(err, w.close())
 	}
 	if err != nil {
 		t.drop(l)
@@ -113,16 +111,40 @@ func (t *tables) newInner(count int) (*ebpf.Map, error) {
 	return ebpf.NewMap(spec)
 }
 
-// mapped calls f with an array's memory: element by element the kernel would take
-// longer than the analysis itself.
-func mapped(array *ebpf.Map, f func(memory []byte) error) error {
-	page := os.Getpagesize()
-	size := (int(array.MaxEntries())*stride + page - 1) / page * page
-	memory, err := unix.Mmap(array.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return err
+// arrayWindows are the memory of an array, a piece at a time: element by element the kernel would
+// take longer than the analysis itself. What is mapped counts as memory of the tracer. Whole, a large
+// table took 24 MiB.
+type arrayWindows struct {
+	array  *ebpf.Map
+	memory []byte
+	end    int64 // in the array, in bytes
+}
+
+// windowSize is in bytes, and a multiple of the size of a page.
+const windowSize = 256 << 10
+
+// next unmaps the memory that it returned last, and maps the next piece. After the last one it returns
+// none.
+func (w *arrayWindows) next() ([]byte, error) {
+	if err := w.close(); err != nil {
+		return nil, err
 	}
-	return errors.Join(f(memory), unix.Munmap(memory))
+	size := min(windowSize, int64(w.array.MaxEntries())*stride-w.end)
+	if size <= 0 {
+		return nil, nil
+	}
+	memory, err := unix.Mmap(w.array.FD(), w.end, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	w.memory, w.end = memory, w.end+size
+	return memory, err
+}
+
+func (w *arrayWindows) close() error {
+	if w.memory == nil {
+		return nil
+	}
+	err := unix.Munmap(w.memory)
+	w.memory = nil
+	return err
 }
 
 // intervals returns a stand-in for the table. The unwinder's Go side makes one entry of it,
@@ -170,13 +192,19 @@ func (t *tables) fromDeltas(deltas []ebpfapi.StackDeltaEBPF) (*loadable, error) 
 	if l.inner, err = t.newInner(len(deltas)); err != nil {
 		return nil, fmt.Errorf("make unwind table: %w", err)
 	}
-	err = mapped(l.inner, func(memory []byte) error {
-		for i, d := range deltas { // struct StackDelta
-			binary.NativeEndian.PutUint16(memory[i*stride:], d.AddressLow)
-			binary.NativeEndian.PutUint16(memory[i*stride+2:], t.rules.translate(d.UnwindInfo))
+	w := arrayWindows{array: l.inner}
+	var memory []byte
+	for _, d := range deltas { // struct StackDelta
+		if len(memory) == 0 {
+			if memory, err = w.next(); err != nil {
+				break
+			}
 		}
-		return nil
-	})
+		binary.NativeEndian.PutUint16(memory, d.AddressLow)
+		binary.NativeEndian.PutUint16(memory[2:], t.rules.translate(d.UnwindInfo))
+		memory = memory[stride:]
+	}
+	err = errors.Join(err, w.close())
 	if err != nil {
 		l.inner.Close()
 		return nil, fmt.Errorf("write unwind table: %w", err)
