@@ -221,7 +221,13 @@ func (k *kernel) load(spec *ebpf.CollectionSpec, program string, constants map[s
 		}
 	}
 	dropVariables(spec)
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: programOptions, Cache: opts.Types})
+	kernel, err := opts.Types.Kernel()
+	if err != nil {
+		return nil, fmt.Errorf("read kernel types: %w", err)
+	}
+	programs := programOptions
+	programs.KernelTypes = kernel // without the types of modules
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Programs: programs, Cache: opts.Types})
 	if err != nil {
 		return nil, err
 	}
