@@ -25,7 +25,7 @@ const BeforeWindow = "[tensors from before the window]"
 func WindowPeak(x *snapshot.Windowed) string {
 	of := "At the peak of a training step"
 	if !x.WholeStep {
-		of = "No window had a whole training step: a step may need more. At the highest moment"
+		of = "No window had a whole training step: either steps take longer, or nothing marks them (fused=True without the clipping of gradients). At the highest moment"
 	}
 	held, steps := "", ""
 	if x.Steps > 0 {

@@ -8,10 +8,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Step returns in which call of an optimizer's step a stack is: call is 0 outside of any,
-// and else equal for calls at the same line of the program, which is the frame nearest to
-// the call that is in no installed package. ok is false where that is not known: the stack
-// has no Python frames, ends before Python's outermost one, or lacks some in between.
+// Step returns in which call of an optimizer's step, or of what clips gradients before it, a
+// stack is: call is 0 outside of any, and else equal for calls of the same of the two at the
+// same line of the program, which is the frame nearest to the call that is in no installed
+// package. ok is false where that is not known: the stack has no Python frames, ends before
+// Python's outermost one, or lacks some in between.
 //
 // An optimizer is one of torch.optim's, or of a class made from its Optimizer, which
 // wraps every step (torch/optim/optimizer.py, profile_hook_step). A scheduler has a step too,
@@ -29,7 +30,7 @@ func Step(stack []*snapshot.Location) (call uint64, ok bool) {
 			continue
 		}
 		root = i
-		if stepFrame(l) {
+		if stepFrame(l) || clipFrame(l) {
 			step = i
 		}
 	}
@@ -42,8 +43,12 @@ func Step(stack []*snapshot.Location) (call uint64, ok bool) {
 	for _, l := range stack[step+1:] {
 		if interpreted(l) && !trampoline(l) && (!installed(l) || l == stack[root]) {
 			line := &l.Lines[0]
+			texts := []string{line.Function, line.File, strconv.Itoa(line.Line)}
+			if clipFrame(stack[step]) {
+				texts = append(texts, "clip")
+			}
 			h := fnv.New64a()
-			for _, text := range [...]string{line.Function, line.File, strconv.Itoa(line.Line)} {
+			for _, text := range texts {
 				h.Write([]byte(text))
 				h.Write([]byte{0})
 			}
@@ -76,4 +81,17 @@ func stepFrame(l *snapshot.Location) bool {
 		return name == "step" || name == "wrapper"
 	}
 	return name == "step"
+}
+
+// clipFrame reports whether l is a frame that clips gradients. A training does so once in a
+// step, also one whose optimizer makes no tensors (fused=True).
+func clipFrame(l *snapshot.Location) bool {
+	if inTorch(l, "nn/utils/clip_grad.py") {
+		return true
+	}
+	if !inTorch(l, "distributed/fsdp/") {
+		return false
+	}
+	_, name := method(l)
+	return name == "clip_grad_norm_"
 }

@@ -36,6 +36,18 @@ func TestStep(t *testing.T) {
 			t.Errorf("%s: call %d, want %d", name, got, in)
 		}
 	}
+	clip := call("x @ /t.so", "_get_total_norm # "+site+"torch/nn/utils/clip_grad.py", "clip_grad_norm_ # "+site+"torch/nn/utils/clip_grad.py", loop, module)
+	if clip == 0 || clip == in {
+		t.Error("the clipping of gradients is no call of its own")
+	}
+	for name, stack := range map[string][]string{
+		"through accelerate": {"clip_grad_norm_ # " + site + "torch/nn/utils/clip_grad.py", "Accelerator.clip_grad_norm_ # " + site + "accelerate/accelerator.py", loop, module},
+		"by FSDP":            {"FullyShardedDataParallel.clip_grad_norm_ # " + site + "torch/distributed/fsdp/fully_sharded_data_parallel.py", loop, module},
+	} {
+		if got := call(stack...); got != clip {
+			t.Errorf("clipped %s: call %d, want %d", name, got, clip)
+		}
+	}
 	other := frames(adam, wrapper, loop, module)
 	other[2].Lines[0].Line = 7
 	if got, ok := Step(other); !ok || got == in || got == 0 {

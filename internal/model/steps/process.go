@@ -27,7 +27,8 @@ type process struct {
 	older, newer uint64
 }
 
-// An optimizer is one that a thread calls at one place of the program.
+// An optimizer is one that a thread calls at one place of the program, or what clips its gradients
+// there.
 type optimizer struct {
 	thread uint32
 	call   uint64

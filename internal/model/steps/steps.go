@@ -1,10 +1,10 @@
 // Package steps finds the training steps of processes, by the tensors that they make.
 //
-// A step begins where an optimizer's step first makes a tensor (or frees one, where frees
-// have stacks) after its thread did so outside of any. Of several optimizers that
-// alternate, the first one that is seen marks the steps; another one that is called twice
-// while the first is not called replaces it. A step that cannot be told from several, or
-// from none, is left out.
+// A step begins where an optimizer's step, or what clips gradients before it, first makes a
+// tensor (or frees one, where frees have stacks) after its thread did so outside of any. Of
+// several such calls that alternate, the first one that is seen marks the steps; another one
+// that comes twice while the first does not replaces it. A step that cannot be told from
+// several, or from none, is left out.
 //
 // Tensors are counted in the order of their events, also where a stack comes later than
 // its event: a tensor without its stack, and all after it, wait for the stack.
@@ -75,7 +75,7 @@ type Tracker struct {
 	restoring map[event.Process][]uint64 // the numbers of a keyframe, so far
 }
 
-// A call says in which call of an optimizer's step a stack is, 0 for none.
+// A call says in which call that may begin a step a stack is (stacks.Step), 0 for none.
 type call struct {
 	id    uint64
 	known bool
