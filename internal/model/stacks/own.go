@@ -41,8 +41,11 @@ func Own(stack []*snapshot.Location) (lines []*snapshot.Line, own bool) {
 	return functions, functions != nil
 }
 
-// generated are files that PyTorch's compiler wrote.
-var generated = regexp.MustCompile(`/torchinductor_|^<eval_with_key>`)
+// generated are files that PyTorch's compiler and attrs wrote.
+var generated = regexp.MustCompile(`/torchinductor_|^<eval_with_key>|^<attrs generated `)
+
+// ofDataclass begins the names of the methods that a dataclass gets, such as its __init__.
+const ofDataclass = "__create_fn__."
 
 // installedCommand is a script that starts a package's command, such as bin/torchrun.
 var installedCommand = regexp.MustCompile(`/bin/[^/.]+$`)
@@ -52,7 +55,7 @@ var installedCommand = regexp.MustCompile(`/bin/[^/.]+$`)
 // multiprocessing.
 func startsOthers(inside []*snapshot.Location, line *snapshot.Line) bool {
 	switch {
-	case generated.MatchString(line.File):
+	case generated.MatchString(line.File) || strings.HasPrefix(line.Function, ofDataclass):
 		return true
 	case line.Function != "<module>":
 		return false

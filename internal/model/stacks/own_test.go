@@ -24,6 +24,7 @@ func TestOwn(t *testing.T) {
 		{"started by multiprocessing", frames("x", "forward # "+site+"torch/nn/linear.py", "_main # /usr/lib/python3.12/multiprocessing/spawn.py", "<module> # <string>"), "forward _main <module>", false},
 		{"python -c", frames("x", "forward # "+site+"torch/nn/linear.py", "<module> # <string>"), "<module>", true},
 		{"generated code", frames("x", "call # /tmp/torchinductor_me/ab/cab.py", "forward # <eval_with_key>.1", "step # /me/train.py"), "step", true},
+		{"methods of a dataclass", frames("x", "__post_init__ # "+site+"transformers/training_args.py", "__create_fn__.<locals>.__init__ # <string>", "<module> # /me/train.py"), "<module>", true},
 		{"an executable with sources", []*snapshot.Location{executable("cudaMalloc", "", 0), executable("copy", "/usr/include/vector", 3), executable("load", "/me/app.cc", 9), executable("_start", "", 0)}, "load", true},
 		{"an executable without", []*snapshot.Location{executable("cudaMalloc", "", 0), executable("load", "", 0), executable("main", "", 0)}, "load main", true},
 		{"Python in an executable", []*snapshot.Location{executable("load", "/me/app.cc", 9), frames("forward # " + site + "torch/nn/linear.py")[0]}, "forward", false},
