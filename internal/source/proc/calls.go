@@ -153,7 +153,7 @@ func (e *ELF) pointsTo(address uint64) bool {
 // what follows and is read again with the next piece: more than an operand of four
 // bytes and what stands in front of it.
 const (
-	pieceStep    = 1 << 18
+	pieceStep    = 1 << 16
 	pieceOverlap = 8
 )
 

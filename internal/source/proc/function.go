@@ -80,10 +80,9 @@ func (t *functionTable) around(address uint64) *function {
 type function struct {
 	start    uint64
 	code     []byte
-	at       []int         // where each instruction begins
-	parsed   []x86asm.Inst // what it is
-	targets  []int         // where direct jumps within it lead to
-	computed bool          // it jumps to addresses that it computes
+	at       []int // where each instruction begins
+	targets  []int // where direct jumps within it lead to
+	computed bool  // it jumps to addresses that it computes
 }
 
 // disassemble returns nil if the code is not a sequence of instructions, or if a jump leads
@@ -95,7 +94,7 @@ func disassemble(code []byte, start uint64) *function {
 		if !ok {
 			return nil
 		}
-		f.at, f.parsed = append(f.at, at), append(f.parsed, inst)
+		f.at = append(f.at, at)
 		at += inst.Len
 		switch to := inst.Args[0].(type) {
 		case x86asm.Rel:
@@ -137,6 +136,12 @@ func (f *function) index(at int) (int, bool) {
 	return i, i < len(f.at) && f.at[i] == at
 }
 
+// instruction decodes an instruction again: all of a library's took 17 MiB.
+func (f *function) instruction(i int) *x86asm.Inst {
+	inst, _ := decode(f.code[f.at[i]:])
+	return &inst
+}
+
 func (f *function) holds(address uint64) bool { return address-f.start < uint64(len(f.code)) }
 
 // operandOf returns the instruction that refers to memory relative to its end by
@@ -144,12 +149,12 @@ func (f *function) holds(address uint64) bool { return address-f.start < uint64(
 func (f *function) operandOf(address uint64) (int, bool) {
 	at := int(address - f.start)
 	i := sort.SearchInts(f.at, at+1) - 1
-	inst := &f.parsed[i]
+	inst := f.instruction(i)
 	return i, inst.PCRel == 4 && f.at[i]+inst.PCRelOff == at
 }
 
 // calls reports whether an instruction is a call relative to itself, and no more.
-func (f *function) calls(i int) bool { return f.code[f.at[i]] == opCall && f.parsed[i].Len == callSize }
+func (f *function) calls(i int) bool { return f.code[f.at[i]] == opCall && f.instruction(i).Len == callSize }
 
 const callSize = 5 // bytes
 
@@ -162,7 +167,7 @@ func (f *function) second(call int) (value uint32, since uint64, ok bool) {
 		return 0, none, false
 	}
 	for i := call - 1; i >= 0; i-- {
-		inst := &f.parsed[i]
+		inst := f.instruction(i)
 		if !writes(inst, x86asm.RSI) {
 			continue
 		}
@@ -207,7 +212,7 @@ func (f *function) enteredShortly(code []*elf.Prog, from, to uint64) bool {
 // behind returns where a call's return can be seen (Call.Return).
 func (f *function) behind(call int) uint64 {
 	for i := call + 1; i < len(f.at); i++ {
-		inst, at := &f.parsed[i], f.at[i]
+		inst, at := f.instruction(i), f.at[i]
 		switch b := f.code[at]; {
 		case b == 0xeb, b == 0xe9, b&0xf0 == 0x70, b == 0x0f && f.code[at+1]&0xf0 == 0x80:
 			return f.start + uint64(at)
