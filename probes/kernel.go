@@ -89,11 +89,13 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 	spec.Programs[backProgram].AttachType = k.progs.attach
 	spec.Programs[exitProgram].AttachType = k.progs.attach
 
-	own := &ebpf.CollectionSpec{Maps: maps.Clone(spec.Maps), Types: spec.Types, ByteOrder: spec.ByteOrder}
-	maps.DeleteFunc(own.Maps, func(name string, _ *ebpf.MapSpec) bool { return strings.HasPrefix(name, ".") }) // constants
-	if k.coll, err = ebpf.NewCollection(own); err != nil {
+	own := maps.Clone(spec.Maps)
+	maps.DeleteFunc(own, func(name string, _ *ebpf.MapSpec) bool { return strings.HasPrefix(name, ".") }) // constants
+	made, err := bpf.NewMaps(own)
+	if err != nil {
 		return nil, fmt.Errorf("load the kernel side: %w", err)
 	}
+	k.coll = &ebpf.Collection{Maps: made}
 	failed := make(chan error, 1)
 	go func() { failed <- k.loadExit(opts, spec, constants, types) }()
 	k.loaded = sync.OnceValue(func() error { return <-failed })

@@ -154,7 +154,9 @@ func (f *function) operandOf(address uint64) (int, bool) {
 }
 
 // calls reports whether an instruction is a call relative to itself, and no more.
-func (f *function) calls(i int) bool { return f.code[f.at[i]] == opCall && f.instruction(i).Len == callSize }
+func (f *function) calls(i int) bool {
+	return f.code[f.at[i]] == opCall && f.instruction(i).Len == callSize
+}
 
 const callSize = 5 // bytes
 

@@ -114,8 +114,8 @@ func newSession(opts Options) *Session {
 	if opts.OutOfMemory != nil {
 		s.trace.Incidents = opts.OutOfMemoryMax
 	}
-	s.frames = frames.New(&unwind.Capture{Mode: opts.Stacks, Options: unwind.Options{
-		Modules: opts.Tensors && opts.Heaps.Every > 0, Meter: &s.meter, NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}}, s.apply)
+	s.frames = frames.New(unwind.NewCapture(opts.Stacks, unwind.Options{
+		Modules: opts.Tensors && opts.Heaps.Every > 0, Meter: &s.meter, NoMemo: opts.NoMemo, VerifyStacks: opts.VerifyStacks, CacheDir: opts.CacheDir, First: opts.PIDs}), s.apply)
 	return s
 }
 

@@ -1,7 +1,6 @@
 package unwind
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"runtime"
@@ -52,7 +51,10 @@ func newKernel(opts Options) (*kernel, func() error, error) {
 	if opts.Types == nil {
 		opts.Types = btf.NewCache()
 	}
-	spec, err := bpf.LoadUnwind()
+	if opts.object == nil {
+		opts.object = bpf.LoadUnwind
+	}
+	spec, err := opts.object()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -161,36 +163,12 @@ func (k *kernel) loadMaps(spec *ebpf.CollectionSpec, shared map[string]*ebpf.Map
 	dropVariables(spec)
 	// The unwinder's Go side requires it, and does not use it.
 	own["go_procs"] = &ebpf.MapSpec{Name: "go_procs", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1}
-	if err := k.makeMaps(own); err != nil {
+	var err error
+	if k.maps, err = bpf.NewMaps(own); err != nil {
 		return err
 	}
 	for _, name := range forTables {
 		k.maps[name] = k.maps[tablesMap]
-	}
-	return nil
-}
-
-// makeMaps makes maps in parallel: the kernel clears the memory of each.
-func (k *kernel) makeMaps(specs map[string]*ebpf.MapSpec) error {
-	k.maps = make(map[string]*ebpf.Map, len(specs))
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var errs []error
-	for name, spec := range specs {
-		all.Go(func() {
-			m, err := ebpf.NewMap(spec)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, fmt.Errorf("map %s: %w", name, err))
-				return
-			}
-			k.maps[name] = m
-		})
-	}
-	all.Wait()
-	if len(errs) > 0 {
-		return errors.Join(append(errs, k.close())...)
 	}
 	return nil
 }

