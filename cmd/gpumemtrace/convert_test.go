@@ -22,7 +22,7 @@ func TestConvertToPerfetto(t *testing.T) {
 	sizes := map[string]int{}
 	for _, args := range []string{"", "--slices", "--at 14s"} {
 		v := command(t, append([]string{"convert", recording, "-o", "x.perfetto-trace"}, strings.Fields(args)...)...).start().ends(exitDone)
-		for _, says := range []string{"https://ui.perfetto.dev", "names_unread"} {
+		for _, says := range []string{"https://ui.perfetto.dev", "names_absent"} {
 			if !strings.Contains(v.stderr.String(), says) {
 				t.Errorf("no %q in %s", says, v.stderr.String())
 			}

@@ -42,6 +42,7 @@ var Classes = []Class{
 	{"invalid", "that cannot have happened", "Report it, with a recording if you can."},
 	{"late", "that came late, were sent again or were put off", ""},
 	{"unread", "that could not be read", ""},
+	{"absent", "that their files do not have", ""},
 	{"rough", "that were cut, merged or decided by a rule", ""},
 }
 
@@ -125,7 +126,8 @@ var classed = []struct{ layer, class, names string }{
 
 	{"names", "full", "unnamed_file_closed symbolize_files_closed"},
 	{"names", "late", "symbolize_stale_maps"},
-	{"names", "unread", "python_frames_unnamed unnamed_process_gone unnamed_no_mapping unnamed_file_irregular unnamed_not_elf unnamed_too_large unnamed_outside_segments unnamed_no_symbol symbolize_debug_too_large"},
+	{"names", "unread", "python_frames_unnamed unnamed_process_gone unnamed_no_mapping unnamed_file_irregular unnamed_not_elf unnamed_too_large unnamed_outside_segments symbolize_debug_too_large"},
+	{"names", "absent", "unnamed_no_symbol"},
 
 	{"driver", "full", "sites_full processes_full processes_dropped mappings_full"},
 	{"driver", "beyond", "allocations_unattributed allocations_unknown ended_rows_dropped"},
