@@ -49,9 +49,13 @@ type analysis struct {
 	found map[proc.FileID]*found
 }
 
-// maxAtOnce bounds the unwind information that is read at a time, in bytes. A file that has more is
-// read alone. Reading needs about nine times the memory.
-const maxAtOnce = 12 << 20
+// maxAtOnce bounds the unwind information that is read at a time, in bytes. Reading needs about nine
+// times the memory. A file that has more counts as mostOfOne: one processor encodes its table, and
+// meanwhile the next file is read.
+const (
+	maxAtOnce = 12 << 20
+	mostOfOne = maxAtOnce / 4 * 3
+)
 
 // found is what a file's analysis gave. It is valid once made is done.
 type found struct {
@@ -344,7 +348,7 @@ const minPart = 1 << 20
 // encoded, because the parts take less memory than what they were read from.
 func (e *executable) readTable(r io.ReaderAt) ([]byte, error) {
 	size := e.unwindInformation(r)
-	room := min(size, maxAtOnce)
+	room := min(size, mostOfOne)
 	if err := e.analysis.room.Acquire(context.Background(), room); err != nil {
 		return nil, err // impossible
 	}
