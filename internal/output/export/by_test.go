@@ -354,12 +354,13 @@ func TestReportByWho(t *testing.T) {
 	}
 }
 
-// The first screen says whose memory it is: of several processes in a table, of one in a line.
+// The first screen says whose memory it is: of several processes in a table, of one in a line. Of
+// tensors, it names the command that shows modules.
 func TestOverviewOfWho(t *testing.T) {
 	several := snapshottest.Tenants()
 	one := snapshottest.Tenants()
 	one.Samples, one.Processes = one.Samples[:1], one.Processes[:1]
-	for name, s := range map[string]*snapshot.Snapshot{"several": several, "one": one} {
+	for name, s := range map[string]*snapshot.Snapshot{"several": several, "one": one, "of_tensors": snapshottest.Tensors()} {
 		var b strings.Builder
 		if err := Report(&b, s, Options{Width: 120, File: "run.gmt", Moment: &Moment{At: s.Meta.Duration, Peak: s.Meta.Duration, End: s}}); err != nil {
 			t.Fatal(err)

@@ -362,7 +362,11 @@ func (x *overview) next(page *render.Page) {
 	if x.users() > 1 {
 		commands = append(commands, Command{"report " + file + " --by user" + at, "What each user holds"})
 	}
-	commands = append(commands, Command{"report " + file + " --by line" + at, "The stacks under each line"}, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
+	commands = append(commands, Command{"report " + file + " --by line" + at, "The stacks under each line"})
+	if slices.ContainsFunc(x.s.Samples, func(s snapshot.Sample) bool { return s.Module != "" && x.shown(&s.Values) > 0 }) {
+		commands = append(commands, Command{"report " + file + " --by module,category" + at, "What the modules of the model hold, and what it is for"})
+	}
+	commands = append(commands, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
 	if x.o.Moment != nil {
 		if x.s.Meta.Windows != nil {
 			commands = append(commands, Command{"report " + file + " --windows", "The stacks of tensors in windows"})
