@@ -57,7 +57,7 @@ func newReport() *cobra.Command {
 	c.Flags().Var(&r.from, "from", "show what was allocated and freed from this moment of a recording on, and the peak in that time")
 	c.Flags().Var(&r.at, "to", "the end of the time that begins with --from; the same as --at")
 	c.Flags().StringSliceVar(&r.by, "by", nil, "for each process and GPU, group rows by "+strings.Join(export.ByNames(), ", ")+" (several with commas)")
-	c.Flags().BoolVar(&r.steps, "steps", false, "show the training steps of a recording made with --tensors, and what grew from step to step; a training step lasts from one call of an optimizer's step function, or of gradient clipping, to the next")
+	c.Flags().BoolVar(&r.steps, "steps", false, "show the training steps of a recording made with --tensors, and what grew from step to step; a training step lasts from one call of an optimizer's step function to the next")
 	c.Flags().BoolVar(&r.windows, "windows", false, "show the tensors of a recording made with --tensors-window, by the stack that made them")
 	c.Flags().BoolVar(&r.opts.Segments, "segments", false, "show how the segments of caching allocators are divided: how much is in tensors, how much is cached, and the largest free block")
 	c.Flags().BoolVar(&r.oom, "oom", false, "show the requests of a recording that failed because memory ran out, with what held the memory and what would help")

@@ -3,7 +3,8 @@ package snapshot
 import "time"
 
 // Steps are the training steps of one process on one GPU, as far as they were seen: a
-// step is from one call of an optimizer's step to the next.
+// step is from one call of an optimizer's step to the next, or from one clipping of gradients
+// to the next if the optimizer makes no tensors.
 type Steps struct {
 	PID     int
 	Process string // comm

@@ -44,8 +44,11 @@ func Own(stack []*snapshot.Location) (lines []*snapshot.Line, own bool) {
 // generated are files that PyTorch's compiler and attrs wrote.
 var generated = regexp.MustCompile(`/torchinductor_|^<eval_with_key>|^<attrs generated `)
 
-// ofDataclass begins the names of the methods that a dataclass gets, such as its __init__.
-const ofDataclass = "__create_fn__."
+// ofDataclass reports whether a line is of a method that dataclasses made, such as an __init__.
+// CPython before 3.11 gives it no other name.
+func ofDataclass(line *snapshot.Line) bool {
+	return line.File == "<string>" && (strings.HasPrefix(line.Function, "__create_fn__.") || line.Function == "__init__")
+}
 
 // installedCommand is a script that starts a package's command, such as bin/torchrun.
 var installedCommand = regexp.MustCompile(`/bin/[^/.]+$`)
@@ -55,7 +58,7 @@ var installedCommand = regexp.MustCompile(`/bin/[^/.]+$`)
 // multiprocessing.
 func startsOthers(inside []*snapshot.Location, line *snapshot.Line) bool {
 	switch {
-	case generated.MatchString(line.File) || strings.HasPrefix(line.Function, ofDataclass):
+	case generated.MatchString(line.File) || ofDataclass(line):
 		return true
 	case line.Function != "<module>":
 		return false

@@ -25,6 +25,8 @@ func TestOwn(t *testing.T) {
 		{"python -c", frames("x", "forward # "+site+"torch/nn/linear.py", "<module> # <string>"), "<module>", true},
 		{"generated code", frames("x", "call # /tmp/torchinductor_me/ab/cab.py", "forward # <eval_with_key>.1", "step # /me/train.py"), "step", true},
 		{"methods of a dataclass", frames("x", "__post_init__ # "+site+"transformers/training_args.py", "__create_fn__.<locals>.__init__ # <string>", "<module> # /me/train.py"), "<module>", true},
+		{"methods of a dataclass, before 3.11", frames("x", "__post_init__ # "+site+"transformers/training_args.py", "__init__ # <string>", "<module> # /me/train.py"), "<module>", true},
+		{"methods by attrs", frames("x", "build # "+site+"net/build.py", "__init__ # <attrs generated __init__ net.Config>", "<module> # /me/train.py"), "<module>", true},
 		{"an executable with sources", []*snapshot.Location{executable("cudaMalloc", "", 0), executable("copy", "/usr/include/vector", 3), executable("load", "/me/app.cc", 9), executable("_start", "", 0)}, "load", true},
 		{"an executable without", []*snapshot.Location{executable("cudaMalloc", "", 0), executable("load", "", 0), executable("main", "", 0)}, "load main", true},
 		{"Python in an executable", []*snapshot.Location{executable("load", "/me/app.cc", 9), frames("forward # " + site + "torch/nn/linear.py")[0]}, "forward", false},

@@ -8,11 +8,16 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// Step returns in which call of an optimizer's step, or of what clips gradients before it, a
-// stack is: call is 0 outside of any, and else equal for calls of the same of the two at the
-// same line of the program, which is the frame nearest to the call that is in no installed
-// package. ok is false where that is not known: the stack has no Python frames, ends before
-// Python's outermost one, or lacks some in between.
+// A Call is where a program calls an optimizer's step, or where it clips gradients. The zero Call is
+// none.
+type Call struct {
+	ID    uint64 // equal for calls at one line of the program
+	Clips bool
+}
+
+// Step returns in which Call a stack is. ok is false where that is not known: the stack has no
+// Python frames, ends before Python's outermost one, or lacks some in between. The line of the
+// program is the frame nearest to the call that is in no installed package.
 //
 // An optimizer is one of torch.optim's, or of a class made from its Optimizer, which
 // wraps every step (torch/optim/optimizer.py, profile_hook_step). A scheduler has a step too,
@@ -20,11 +25,11 @@ import (
 //
 // stack is leaf first and not folded. Native frames make no difference: their names
 // may come later.
-func Step(stack []*snapshot.Location) (call uint64, ok bool) {
+func Step(stack []*snapshot.Location) (call Call, ok bool) {
 	root, step := -1, -1
 	for i, l := range stack {
 		if synthetic(l) {
-			return 0, false // it stands for frames that are not known
+			return Call{}, false // it stands for frames that are not known
 		}
 		if !interpreted(l) || trampoline(l) {
 			continue
@@ -35,27 +40,23 @@ func Step(stack []*snapshot.Location) (call uint64, ok bool) {
 		}
 	}
 	if root < 0 || !outermost[stack[root].Lines[0].Function] {
-		return 0, false
+		return Call{}, false
 	}
 	if step < 0 {
-		return 0, true
+		return Call{}, true
 	}
 	for _, l := range stack[step+1:] {
 		if interpreted(l) && !trampoline(l) && (!installed(l) || l == stack[root]) {
 			line := &l.Lines[0]
-			texts := []string{line.Function, line.File, strconv.Itoa(line.Line)}
-			if clipFrame(stack[step]) {
-				texts = append(texts, "clip")
-			}
 			h := fnv.New64a()
-			for _, text := range texts {
+			for _, text := range [...]string{line.Function, line.File, strconv.Itoa(line.Line)} {
 				h.Write([]byte(text))
 				h.Write([]byte{0})
 			}
-			return max(h.Sum64(), 1), true
+			return Call{max(h.Sum64(), 1), clipFrame(stack[step])}, true
 		}
 	}
-	return 0, false // its outermost frame is the step itself
+	return Call{}, false // its outermost frame is the step itself
 }
 
 // installed reports whether a Python frame is of a package that was installed.
@@ -83,15 +84,11 @@ func stepFrame(l *snapshot.Location) bool {
 	return name == "step"
 }
 
-// clipFrame reports whether l is a frame that clips gradients. A training does so once in a
-// step, also one whose optimizer makes no tensors (fused=True).
+// clipFrame reports whether l is a frame of PyTorch's that clips gradients.
 func clipFrame(l *snapshot.Location) bool {
-	if inTorch(l, "nn/utils/clip_grad.py") {
-		return true
-	}
-	if !inTorch(l, "distributed/fsdp/") {
+	if !inTorch(l, "nn/utils/clip_grad.py") && !inTorch(l, "distributed/fsdp/") {
 		return false
 	}
 	_, name := method(l)
-	return name == "clip_grad_norm_"
+	return strings.HasPrefix(name, "clip_grad")
 }

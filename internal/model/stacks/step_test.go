@@ -12,10 +12,10 @@ func TestStep(t *testing.T) {
 	call := func(list ...string) uint64 {
 		t.Helper()
 		got, ok := Step(frames(list...))
-		if !ok {
-			t.Errorf("%q: not known", list)
+		if !ok || got.Clips {
+			t.Errorf("%q: %+v, known %t", list, got, ok)
 		}
-		return got
+		return got.ID
 	}
 	in := call("x @ /t.so", "at::empty @ /t.so", "_foreach_add # "+site+"torch/optim/adam.py", adam, wrapper, loop, module, "_start @ "+py)
 	if in == 0 {
@@ -36,21 +36,19 @@ func TestStep(t *testing.T) {
 			t.Errorf("%s: call %d, want %d", name, got, in)
 		}
 	}
-	clip := call("x @ /t.so", "_get_total_norm # "+site+"torch/nn/utils/clip_grad.py", "clip_grad_norm_ # "+site+"torch/nn/utils/clip_grad.py", loop, module)
-	if clip == 0 || clip == in {
-		t.Error("the clipping of gradients is no call of its own")
-	}
+	const clipped = "clip_grad_norm_ # " + site + "torch/nn/utils/clip_grad.py"
 	for name, stack := range map[string][]string{
-		"through accelerate": {"clip_grad_norm_ # " + site + "torch/nn/utils/clip_grad.py", "Accelerator.clip_grad_norm_ # " + site + "accelerate/accelerator.py", loop, module},
+		"clipped":            {"x @ /t.so", "_get_total_norm # " + site + "torch/nn/utils/clip_grad.py", clipped, loop, module},
+		"through accelerate": {clipped, "Accelerator.clip_grad_norm_ # " + site + "accelerate/accelerator.py", loop, module},
 		"by FSDP":            {"FullyShardedDataParallel.clip_grad_norm_ # " + site + "torch/distributed/fsdp/fully_sharded_data_parallel.py", loop, module},
 	} {
-		if got := call(stack...); got != clip {
-			t.Errorf("clipped %s: call %d, want %d", name, got, clip)
+		if got, ok := Step(frames(stack...)); !ok || got != (Call{in, true}) {
+			t.Errorf("%s: %+v, want clipping at %d", name, got, in)
 		}
 	}
 	other := frames(adam, wrapper, loop, module)
 	other[2].Lines[0].Line = 7
-	if got, ok := Step(other); !ok || got == in || got == 0 {
+	if got, ok := Step(other); !ok || got.ID == in || got.ID == 0 {
 		t.Error("called at another line it is the same call")
 	}
 	if got := call(adam, wrapper, "update # /home/u/gan.py", loop, module); got == in || got == 0 {
@@ -63,6 +61,7 @@ func TestStep(t *testing.T) {
 		"forward":         {"forward # /home/u/net.py", loop, module},
 		"a thread's":      {"load # /home/u/data.py", "Thread._bootstrap # /usr/lib/python3.12/threading.py"},
 		"one's own step":  {"Trainer.step # /home/u/trainer.py", loop, module},
+		"a norm alone":    {"get_total_norm # " + site + "torch/nn/utils/clip_grad.py", loop, module},
 		"zero_grad":       {"Optimizer.zero_grad # " + site + "torch/optim/optimizer.py", loop, module},
 		"a scheduler":     {"LRScheduler.step # " + site + "torch/optim/lr_scheduler.py", loop, module},
 		"an average":      {"step # " + site + "torch/optim/swa_utils.py", loop, module},

@@ -135,15 +135,7 @@ func (p *process) visit(n *numbers) {
 		n.thread(&x.thread)
 		n.device(&x.device)
 	})
-	visitMap(n, p.inside, func(thread *uint32, call *uint64) {
-		n.thread(thread)
-		n.uint(call)
-	})
-	p.marker.visit(n)
-	visitMap(n, p.others, func(o *optimizer, called *bool) {
-		o.visit(n)
-		*called = true
-	})
+	p.optimizer.visit(n)
 	n.uint(&p.began, &p.steps, &p.unsure, &p.older, &p.newer)
 	n.bool(&p.uncertain)
 	visitMap(n, p.devices, func(index *int32, d **device) {
@@ -156,11 +148,28 @@ func (p *process) visit(n *numbers) {
 			p.growing += len((*d).growth)
 		}
 	})
+	// Recordings of older versions end here.
+	p.clipping.visit(n)
+	n.uint(&p.clipped)
+	n.bool(&p.byClip)
+	n.bool(&p.stepped)
 }
 
-func (o *optimizer) visit(n *numbers) {
-	n.thread(&o.thread)
-	n.uint(&o.call)
+func (c *callers) visit(n *numbers) {
+	visitMap(n, c.inside, func(thread *uint32, call *uint64) {
+		n.thread(thread)
+		n.uint(call)
+	})
+	c.marker.visit(n)
+	visitMap(n, c.others, func(other *caller, called *bool) {
+		other.visit(n)
+		*called = true
+	})
+}
+
+func (c *caller) visit(n *numbers) {
+	n.thread(&c.thread)
+	n.uint(&c.call)
 }
 
 func (d *device) visit(n *numbers) {

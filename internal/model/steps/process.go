@@ -8,10 +8,12 @@ import (
 
 // A process has the steps of one process.
 type process struct {
-	waiting   []tensor           // from the first whose stack has not come
-	inside    map[uint32]uint64  // by thread: the call that it was in last, 0 for none
-	marker    optimizer          // whose call begins a step, zero before the first
-	others    map[optimizer]bool // the others that were called in this step
+	waiting   []tensor // from the first whose stack has not come
+	optimizer callers
+	clipping  callers
+	clipped   uint64             // calls of clipping since an optimizer's last call
+	byClip    bool               // clipping marks the steps
+	stepped   bool               // an optimizer made tensors in two calls
 	began     uint64             // time of the last step's beginning, 0 for none
 	steps     uint64             // whole steps
 	unsure    uint64             // steps that were left out
@@ -27,12 +29,28 @@ type process struct {
 	older, newer uint64
 }
 
-// An optimizer is one that a thread calls at one place of the program, or what clips its gradients
-// there.
-type optimizer struct {
+// callers are the places at which a process calls optimizers, or clips gradients.
+type callers struct {
+	inside map[uint32]uint64 // by thread: the call that it was in last, 0 for none
+	marker caller            // whose calls mark steps, zero before the first
+	others map[caller]bool   // those that called since the marker did
+}
+
+// A caller is a place of the program in one thread.
+type caller struct {
 	thread uint32
 	call   uint64
 }
+
+// A mark is what a tensor says of a call.
+type mark int
+
+const (
+	inNone  mark = iota // it is in none, or in the same as the tensor before
+	byOther             // a call that marks no steps
+	byNew               // the first call that marks steps
+	byKnown             // the next such call
+)
 
 // A device has the steps of a process on one device.
 type device struct {
@@ -58,34 +76,79 @@ type growth struct {
 }
 
 func newProcess() *process {
-	return &process{inside: map[uint32]uint64{}, others: map[optimizer]bool{}, devices: map[int32]*device{}}
+	return &process{optimizer: newCallers(), clipping: newCallers(), devices: map[int32]*device{}}
 }
 
-// enter follows the thread of a tensor into a call of an optimizer's step, or out of it.
+func newCallers() callers {
+	return callers{inside: map[uint32]uint64{}, others: map[caller]bool{}}
+}
+
+// enter follows the thread of a tensor into a call, or out of it.
+func (c *callers) enter(thread uint32, call uint64) mark {
+	before, seen := c.inside[thread]
+	if !seen && len(c.inside) >= maxThreads {
+		clear(c.inside)
+	}
+	c.inside[thread] = call
+	if call == 0 || !seen || before == call {
+		return inNone
+	}
+	switch by := (caller{thread, call}); {
+	case by == c.marker:
+		clear(c.others)
+		return byKnown
+	case c.marker == caller{} || c.others[by]:
+		c.marker = by
+		clear(c.others)
+		return byNew
+	case len(c.others) < maxOthers:
+		c.others[by] = true
+	}
+	return byOther
+}
+
+// clipsInARow are the calls of clipping without one of an optimizer after which clipping marks the
+// steps.
+const clipsInARow = 3
+
+// enter ends the step under way if the tensor is in a call that marks the next one.
 func (p *process) enter(x *tensor, c call) {
 	if !c.known {
 		return
 	}
-	before, seen := p.inside[x.thread]
-	if c.id != 0 && seen && before != c.id {
-		p.called(optimizer{x.thread, c.id}, x.time)
+	var step, clip uint64
+	if c.Clips {
+		clip = c.ID
+	} else {
+		step = c.ID
 	}
-	if !seen && len(p.inside) >= maxThreads {
-		clear(p.inside)
+	whole := p.began != 0 && !p.uncertain
+	stepped := p.optimizer.enter(x.thread, step)
+	if stepped != inNone {
+		p.clipped = 0
 	}
-	p.inside[x.thread] = c.id
-}
-
-// called ends the step under way if a call marks the next one.
-func (p *process) called(o optimizer, time uint64) {
 	switch {
-	case o == p.marker:
-		p.begin(time, p.began != 0 && !p.uncertain)
-	case p.marker == optimizer{} || p.others[o]:
-		p.marker = o
-		p.begin(time, false)
-	case len(p.others) < maxOthers:
-		p.others[o] = true
+	case stepped == byKnown:
+		whole = whole && !p.byClip
+		p.byClip, p.stepped = false, true
+		p.begin(x.time, whole)
+	case stepped == byNew && !p.byClip:
+		p.begin(x.time, false)
+	}
+	clipped := p.clipping.enter(x.thread, clip)
+	if clipped == inNone {
+		return
+	}
+	if p.clipped++; p.stepped || p.clipped < clipsInARow {
+		return
+	}
+	switch {
+	case clipped == byKnown:
+		whole = whole && p.byClip
+		p.byClip = true
+		p.begin(x.time, whole)
+	case clipped == byNew && p.byClip:
+		p.begin(x.time, false)
 	}
 }
 
@@ -123,15 +186,16 @@ func (p *process) begin(time uint64, whole bool) {
 		p.onBegin(whole && !p.stale)
 	}
 	p.began, p.uncertain, p.stale = time, false, false
-	clear(p.others)
 }
 
 // interrupt drops the step under way, and what is in use.
 func (p *process) interrupt() {
 	p.waiting, p.began, p.uncertain, p.stale, p.growing = nil, 0, false, false, 0
 	p.older, p.newer = p.steps, p.steps
-	clear(p.inside)
-	clear(p.others)
+	for _, c := range []*callers{&p.optimizer, &p.clipping} {
+		clear(c.inside)
+		clear(c.others)
+	}
 	for _, d := range p.devices {
 		*d = device{last: d.last, total: d.total, growth: map[uint64]*growth{}, current: span{number: p.steps + 1}}
 	}

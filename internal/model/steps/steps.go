@@ -1,10 +1,15 @@
 // Package steps finds the training steps of processes, by the tensors that they make.
 //
-// A step begins where an optimizer's step, or what clips gradients before it, first makes a
-// tensor (or frees one, where frees have stacks) after its thread did so outside of any. Of
-// several such calls that alternate, the first one that is seen marks the steps; another one
-// that comes twice while the first does not replaces it. A step that cannot be told from
-// several, or from none, is left out.
+// A step begins where an optimizer's step first makes a tensor (or frees one, where frees
+// have stacks) after its thread did so outside of any. Of several optimizers that
+// alternate, the first one that is seen marks the steps; another one that is called twice
+// while the first is not called replaces it. A step that cannot be told from several, or
+// from none, is left out.
+//
+// An optimizer that makes no tensors, such as a fused one, is not seen, or only in its first
+// step. Then a step begins where gradients are clipped, if the program does that. It may clip
+// more than once in a step. So clippings mark steps only after several of them in a row, and
+// until an optimizer is called again.
 //
 // Tensors are counted in the order of their events, also where a stack comes later than
 // its event: a tensor without its stack, and all after it, wait for the stack.
@@ -43,7 +48,7 @@ const (
 var causes loss.Causes
 
 var (
-	lossLate      = causes.Add("steps_stacks_late", "tensors whose stack came too late to say whether an optimizer made them: steps that may contain them are left out")
+	lossLate      = causes.Add("steps_stacks_late", "tensors whose stack came too late to say whether an optimizer, or what clips gradients, made them: steps that may contain them are left out")
 	lossProcesses = causes.Add("steps_processes_full", "tensors that were not assigned to steps because there were too many processes")
 	lossGrowth    = causes.Add("steps_growth_full", "tensors left out of the growth from step to step because there were too many stacks")
 )
@@ -75,9 +80,9 @@ type Tracker struct {
 	restoring map[event.Process][]uint64 // the numbers of a keyframe, so far
 }
 
-// A call says in which call that may begin a step a stack is (stacks.Step), 0 for none.
+// A call says in which Call a stack is.
 type call struct {
-	id    uint64
+	stacks.Call
 	known bool
 }
 
@@ -163,7 +168,7 @@ func (t *Tracker) call(stack uint64) (c call, came bool) {
 	for i, place := range places {
 		frames[i] = place.Location()
 	}
-	c.id, c.known = stacks.Step(frames)
+	c.Call, c.known = stacks.Step(frames)
 	if len(t.calls) >= maxCalls {
 		clear(t.calls)
 	}

@@ -12,8 +12,8 @@ import (
 var prog = event.Process{PID: 17, Start: event.StartUnit}
 
 // Which calls begin steps. A letter is a tensor that is made: a, b, c in a call of an
-// optimizer; A of the same in another thread; . outside of any; ? where that is not
-// known; ! where a stack was not told in time.
+// optimizer; k, l where gradients are clipped; A of an optimizer in another thread; . outside
+// of any; ? where that is not known; ! where a stack was not told in time.
 func TestStepBoundaries(t *testing.T) {
 	for _, c := range []struct {
 		name, made string
@@ -34,6 +34,13 @@ func TestStepBoundaries(t *testing.T) {
 		{"two threads", "..a,,A..a,,A..a", "  ^     ^     ^", 0},
 		{"late", "..a..!..a..a", "  ^     ^  ^", 1},
 		{"late before the first", "!..a..a", "   ^  ^", 0},
+		{"clipped", "..ka..ka..ka", "   ^   ^   ^", 0},
+		{"clipped each time gradients are added", "..k..k..ka..k..k..ka..k..k..ka", "        ^" + "         ^^" + "         ^", 1},
+		{"more often", "..k..k..k..k..ka..k..k..k..k..ka", "        ^  ^  ^" + "         ^  ^  ^^", 1},
+		{"a fused optimizer", "..ka..k..k..k..k..k", "   ^        ^  ^  ^", 1},
+		{"attached to one", "..k..k..k..k..k", "        ^  ^  ^", 0},
+		{"two that are fused", "..ka.lb..k.l..k.l..k", "   ^" + "          " + "^    ^", 1},
+		{"an optimizer that makes no tensors for long", "..k..k..k..a..k..k..a..k..k..k..k", "        ^" + "           ^", 1},
 	} {
 		s := New(nil)
 		x := newProcess()
@@ -41,10 +48,10 @@ func TestStepBoundaries(t *testing.T) {
 		for i, made := range c.made {
 			m, p := tensor{time: uint64(i), thread: 1, bytes: 1}, call{known: true}
 			switch made {
-			case 'a', 'b', 'c':
-				p.id = uint64(made)
+			case 'a', 'b', 'c', 'k', 'l':
+				p.ID, p.Clips = uint64(made), made >= 'k'
 			case 'A':
-				m.thread, p.id = 2, 'a'
+				m.thread, p.ID = 2, 'a'
 			case ',':
 				m.thread = 2
 			case '?':
@@ -76,7 +83,7 @@ func TestStepsAreBounded(t *testing.T) {
 		e := &event.Event{Time: i, TID: uint32(i), Stack: i + 1}
 		s.Apply(&tensors.Piece{Proc: prog, To: 1, Stack: i + 1}, e)
 	}
-	if n := len(x.devices[0].growth); n != maxGrowing || s.loss.Counters()[lossGrowth].Value != 5 || len(x.inside) > maxThreads || len(s.calls) > maxCalls {
+	if n := len(x.devices[0].growth); n != maxGrowing || s.loss.Counters()[lossGrowth].Value != 5 || len(x.optimizer.inside) > maxThreads || len(x.clipping.inside) > maxThreads || len(s.calls) > maxCalls {
 		t.Errorf("%d stacks, %+v", n, s.loss.Counters())
 	}
 	for pid := range uint32(maxProcesses) {

@@ -21,7 +21,7 @@ func noSteps(s *snapshot.Snapshot) string {
 	if len(s.Allocators) == 0 {
 		return "No steps are known, because this recording has no tensors. Record with --tensors."
 	}
-	return "No step of a PyTorch optimizer made a tensor on a GPU."
+	return "No step of a PyTorch optimizer made a tensor on a GPU, and nothing clipped gradients."
 }
 
 // StepsReport writes the training steps of s: for each process and GPU the last steps (o.Top
@@ -66,7 +66,7 @@ func stepsOf(page *render.Page, x *snapshot.Steps, o Options) {
 		page.Warn("  %s more steps are left out, because each may have been several steps", bytefmt.Count(x.Unsure))
 	}
 	if x.Seen == 0 {
-		page.Line("  An optimizer's step was called, but no later call has ended the training step yet.")
+		page.Line("  A training step began, and has not ended yet.")
 		return
 	}
 	var rows []render.Row
