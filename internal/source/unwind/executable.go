@@ -50,12 +50,17 @@ type analysis struct {
 }
 
 // maxAtOnce bounds the unwind information that is read at a time, in bytes. Reading needs about nine
-// times the memory. A file that has more counts as mostOfOne: one processor encodes its table, and
-// meanwhile the next file is read.
-const (
-	maxAtOnce = 12 << 20
-	mostOfOne = maxAtOnce / 4 * 3
-)
+// times the memory. A file that has more is read alone.
+const maxAtOnce = 12 << 20
+
+// roomOf returns how much of maxAtOnce a file takes. If it is not read alone, it leaves a quarter:
+// one processor encodes the table of a large file, and meanwhile the others read the next one.
+func roomOf(size int64) int64 {
+	if size > maxAtOnce {
+		return maxAtOnce
+	}
+	return min(size, maxAtOnce/4*3)
+}
 
 // found is what a file's analysis gave. It is valid once made is done.
 type found struct {
@@ -348,7 +353,7 @@ const minPart = 1 << 20
 // encoded, because the parts take less memory than what they were read from.
 func (e *executable) readTable(r io.ReaderAt) ([]byte, error) {
 	size := e.unwindInformation(r)
-	room := min(size, mostOfOne)
+	room := roomOf(size)
 	if err := e.analysis.room.Acquire(context.Background(), room); err != nil {
 		return nil, err // impossible
 	}

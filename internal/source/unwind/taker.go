@@ -68,6 +68,7 @@ func (t *Capture) Load(maps map[string]*ebpf.Map, constants map[string]any, atta
 		return nil, nil
 	}
 	opts := t.Options
+	t.Options.object = nil // a megabyte
 	opts.Maps, opts.Constants, opts.Attach, opts.Types, opts.users = maps, constants, attach, types, t.users
 	u, err := Start(context.Background(), opts)
 	if err != nil {

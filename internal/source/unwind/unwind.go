@@ -122,7 +122,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load stack capture: %w", err)
 	}
-	opts.Types = nil // load has them
+	opts.Types, opts.object = nil, nil // load has them
 	loaded := make(chan error, 1)
 	go func() { loaded <- load() }()
 	memo, memoErr := opts.openMemo()
