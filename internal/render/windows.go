@@ -25,7 +25,7 @@ const BeforeWindow = "[tensors from before the window]"
 func WindowPeak(x *snapshot.Windowed) string {
 	of := "At the peak of a training step"
 	if !x.WholeStep {
-		of = "No window had a whole training step: either steps take longer, or nothing marks them (fused=True without the clipping of gradients). At the highest moment"
+		of = "No window had a whole training step: either a step takes longer than a window, or nothing marks steps. At the highest moment"
 	}
 	held, steps := "", ""
 	if x.Steps > 0 {
