@@ -2,8 +2,6 @@ package bpf
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -16,25 +14,27 @@ func NewMaps(specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	made := make(map[string]*ebpf.Map, len(specs))
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	errs := make(map[string]error)
+	var failed string
+	var failure error
 	for name, spec := range specs {
 		all.Go(func() {
 			m, err := ebpf.NewMap(spec)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				errs[name] = fmt.Errorf("map %s: %w", name, err)
-				return
+			switch {
+			case err == nil:
+				made[name] = m
+			case failure == nil || name < failed:
+				failed, failure = name, fmt.Errorf("map %s: %w", name, err)
 			}
-			made[name] = m
 		})
 	}
 	all.Wait()
-	if len(errs) > 0 {
+	if failure != nil {
 		for _, m := range made {
 			m.Close()
 		}
-		return nil, errs[slices.Min(slices.Collect(maps.Keys(errs)))]
+		return nil, failure
 	}
 	return made, nil
 }
