@@ -44,14 +44,15 @@ func TestCodeAtReusedAddresses(t *testing.T) {
 					}
 					for i, e := range c.events {
 						var got string
-						for _, f := range c.stacks[e.stack].Frames {
+						stack := c.stacks[e.stack]
+						for _, f := range stack.Frames {
 							if f.Kind == Python {
 								got = fmt.Sprintf("%s %s:%d", f.Function, filepath.Base(f.File), f.Line)
 								break
 							}
 						}
 						if want := want(i/2, i%2); got != want {
-							t.Fatalf("call %d is of %q, want %q", i, got, want)
+							t.Fatalf("call %d is of %q, want %q: %+v", i, got, want, stack)
 						}
 					}
 				})
