@@ -42,7 +42,7 @@ type caller struct {
 	call   uint64
 }
 
-// A mark is what a tensor says of a call.
+// A mark says what a call that a tensor is in means for the steps.
 type mark int
 
 const (

@@ -191,17 +191,27 @@ func Start(opts Options) (_ *Session, err error) {
 	return s, nil
 }
 
-// startGC is the garbage collector's percentage during a start, which makes much garbage, and for
-// which somebody waits. At 25 a start takes a sixth longer.
-const startGC = 100
+const (
+	// startGC is the garbage collector's percentage during a start, which makes much garbage, and for
+	// which somebody waits. At 25 a start takes a sixth longer.
+	startGC = 100
+	// startMemory is the memory, in bytes, near which garbage is collected more often all the same. It is
+	// reached only where unwind tables are made by several processors.
+	startMemory = 128 << 20
+)
 
-// collectRarely sets it until restore, unless the collector runs less often already.
+// collectRarely sets both until restore, unless the collector runs less often already.
 func collectRarely() (restore func()) {
-	usual := debug.SetGCPercent(startGC)
+	usual, limit := debug.SetGCPercent(startGC), debug.SetMemoryLimit(-1)
 	if usual < 0 || usual > startGC {
 		debug.SetGCPercent(usual)
+	} else {
+		debug.SetMemoryLimit(min(limit, startMemory))
 	}
-	return func() { debug.SetGCPercent(usual) }
+	return func() {
+		debug.SetGCPercent(usual)
+		debug.SetMemoryLimit(limit)
+	}
 }
 
 // check returns an error if tracing is impossible, before anything is loaded.
