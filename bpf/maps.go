@@ -7,9 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// NewMaps makes maps by name. If one fails, it makes none, and returns the error of the first one by
-// name: a kernel that refuses one map refuses all. It makes them in parallel, because the kernel
-// clears the memory of each.
+// NewMaps makes maps by name, in parallel, because the kernel clears the memory of each. If any fail,
+// it makes none. It returns only the error of the first of them by name: most have the same cause.
 func NewMaps(specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	made := make(map[string]*ebpf.Map, len(specs))
 	var all sync.WaitGroup

@@ -135,7 +135,7 @@ func (p *process) visit(n *numbers) {
 		n.thread(&x.thread)
 		n.device(&x.device)
 	})
-	p.optimizer.visit(n)
+	p.optimizers.visit(n)
 	n.uint(&p.began, &p.steps, &p.unsure, &p.older, &p.newer)
 	n.bool(&p.uncertain)
 	visitMap(n, p.devices, func(index *int32, d **device) {
@@ -149,10 +149,10 @@ func (p *process) visit(n *numbers) {
 		}
 	})
 	// Recordings of older versions end here.
-	p.clipping.visit(n)
-	n.uint(&p.clipped)
+	p.clippings.visit(n)
+	n.uint(&p.clips)
 	n.bool(&p.byClip)
-	n.bool(&p.stepped)
+	n.bool(&p.byStep)
 }
 
 func (c *callers) visit(n *numbers) {

@@ -8,23 +8,23 @@ import (
 
 // A process has the steps of one process.
 type process struct {
-	waiting   []tensor // from the first whose stack has not come
-	optimizer callers
-	clipping  callers
-	clipped   uint64             // calls of clipping since an optimizer's last call
-	byClip    bool               // clipping marks the steps
-	stepped   bool               // an optimizer made tensors in two calls
-	began     uint64             // time of the last step's beginning, 0 for none
-	steps     uint64             // whole steps
-	unsure    uint64             // steps that were left out
-	uncertain bool               // the step under way may be several
-	hidden    uint64             // steps that are not shown: see Tracker.Reset
-	stale     bool               // the step under way began before what is shown
-	devices   map[int32]*device  // by CUDA ordinal
-	onStep    func(int32, *span) // nil for none
-	onTensor  func(*tensor)      // nil for none
-	onBegin   func(whole bool)   // nil for none
-	growing   int                // stacks in the growth of all devices
+	waiting    []tensor // from the first whose stack has not come
+	optimizers callers
+	clippings  callers
+	clips      uint64             // calls of clipping since an optimizer's last call
+	byClip     bool               // clipping marks the steps
+	byStep     bool               // clipping never marks them: an optimizer made tensors in two calls
+	began      uint64             // time of the last step's beginning, 0 for none
+	steps      uint64             // whole steps
+	unsure     uint64             // steps that were left out
+	uncertain  bool               // the step under way may be several
+	hidden     uint64             // steps that are not shown: see Tracker.Reset
+	stale      bool               // the step under way began before what is shown
+	devices    map[int32]*device  // by CUDA ordinal
+	onStep     func(int32, *span) // nil for none
+	onTensor   func(*tensor)      // nil for none
+	onBegin    func(whole bool)   // nil for none
+	growing    int                // stacks in the growth of all devices
 	// Growth counts from step number older, and later from newer.
 	older, newer uint64
 }
@@ -36,20 +36,20 @@ type callers struct {
 	others map[caller]bool   // those that called since the marker did
 }
 
-// A caller is a place of the program in one thread.
+// A caller is a line of the program in one thread.
 type caller struct {
 	thread uint32
 	call   uint64
 }
 
-// A mark says what a call that a tensor is in means for the steps.
+// A mark says which call a tensor enters.
 type mark int
 
 const (
-	inNone  mark = iota // it is in none, or in the same as the tensor before
-	byOther             // a call that marks no steps
-	byNew               // the first call that marks steps
-	byKnown             // the next such call
+	noCall    mark = iota // none, or the same one as the tensor before
+	unmarked              // one that marks no step
+	firstMark             // the first one that marks a step
+	nextMark              // another one of the same caller
 )
 
 // A device has the steps of a process on one device.
@@ -76,7 +76,7 @@ type growth struct {
 }
 
 func newProcess() *process {
-	return &process{optimizer: newCallers(), clipping: newCallers(), devices: map[int32]*device{}}
+	return &process{optimizers: newCallers(), clippings: newCallers(), devices: map[int32]*device{}}
 }
 
 func newCallers() callers {
@@ -91,25 +91,25 @@ func (c *callers) enter(thread uint32, call uint64) mark {
 	}
 	c.inside[thread] = call
 	if call == 0 || !seen || before == call {
-		return inNone
+		return noCall
 	}
 	switch by := (caller{thread, call}); {
 	case by == c.marker:
 		clear(c.others)
-		return byKnown
+		return nextMark
 	case c.marker == caller{} || c.others[by]:
 		c.marker = by
 		clear(c.others)
-		return byNew
+		return firstMark
 	case len(c.others) < maxOthers:
 		c.others[by] = true
 	}
-	return byOther
+	return unmarked
 }
 
-// clipsInARow are the calls of clipping without one of an optimizer after which clipping marks the
-// steps.
-const clipsInARow = 3
+// enoughClips is the number of calls of clipping, without a call of an optimizer between them, after
+// which clipping marks the steps.
+const enoughClips = 3
 
 // enter ends the step under way if the tensor is in a call that marks the next one.
 func (p *process) enter(x *tensor, c call) {
@@ -123,31 +123,31 @@ func (p *process) enter(x *tensor, c call) {
 		step = c.ID
 	}
 	whole := p.began != 0 && !p.uncertain
-	stepped := p.optimizer.enter(x.thread, step)
-	if stepped != inNone {
-		p.clipped = 0
+	stepping := p.optimizers.enter(x.thread, step)
+	if stepping != noCall {
+		p.clips = 0
 	}
 	switch {
-	case stepped == byKnown:
+	case stepping == nextMark:
 		whole = whole && !p.byClip
-		p.byClip, p.stepped = false, true
+		p.byClip, p.byStep = false, true
 		p.begin(x.time, whole)
-	case stepped == byNew && !p.byClip:
+	case stepping == firstMark && !p.byClip:
 		p.begin(x.time, false)
 	}
-	clipped := p.clipping.enter(x.thread, clip)
-	if clipped == inNone {
+	clipping := p.clippings.enter(x.thread, clip)
+	if clipping == noCall {
 		return
 	}
-	if p.clipped++; p.stepped || p.clipped < clipsInARow {
+	if p.clips++; p.byStep || p.clips < enoughClips {
 		return
 	}
 	switch {
-	case clipped == byKnown:
+	case clipping == nextMark:
 		whole = whole && p.byClip
 		p.byClip = true
 		p.begin(x.time, whole)
-	case clipped == byNew && p.byClip:
+	case clipping == firstMark && p.byClip:
 		p.begin(x.time, false)
 	}
 }
@@ -192,7 +192,7 @@ func (p *process) begin(time uint64, whole bool) {
 func (p *process) interrupt() {
 	p.waiting, p.began, p.uncertain, p.stale, p.growing = nil, 0, false, false, 0
 	p.older, p.newer = p.steps, p.steps
-	for _, c := range []*callers{&p.optimizer, &p.clipping} {
+	for _, c := range []*callers{&p.optimizers, &p.clippings} {
 		clear(c.inside)
 		clear(c.others)
 	}

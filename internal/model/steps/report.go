@@ -31,7 +31,7 @@ type Growth struct {
 func (t *Tracker) Reports(boot time.Time) (out []*Report) {
 	for id, p := range t.processes {
 		for index, d := range p.devices {
-			r := &Report{Process: id, Device: index, Steps: snapshot.Steps{Begun: p.optimizer.marker != caller{} || p.byClip,
+			r := &Report{Process: id, Device: index, Steps: snapshot.Steps{Begun: p.optimizers.marker != caller{} || p.byClip,
 				Seen: int64(p.steps - p.hidden), Unsure: int64(p.unsure), Total: d.total, Over: int64(p.steps - p.older)}}
 			for _, s := range d.shown() {
 				r.Steps.Last = append(r.Steps.Last, snapshot.Step{Number: int64(s.number), Begin: boot.Add(time.Duration(s.begin)), Took: time.Duration(s.end - s.begin), Moved: s.Moved})

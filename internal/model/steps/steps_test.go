@@ -83,7 +83,7 @@ func TestStepsAreBounded(t *testing.T) {
 		e := &event.Event{Time: i, TID: uint32(i), Stack: i + 1}
 		s.Apply(&tensors.Piece{Proc: prog, To: 1, Stack: i + 1}, e)
 	}
-	if n := len(x.devices[0].growth); n != maxGrowing || s.loss.Counters()[lossGrowth].Value != 5 || len(x.optimizer.inside) > maxThreads || len(x.clipping.inside) > maxThreads || len(s.calls) > maxCalls {
+	if n := len(x.devices[0].growth); n != maxGrowing || s.loss.Counters()[lossGrowth].Value != 5 || len(x.optimizers.inside) > maxThreads || len(x.clippings.inside) > maxThreads || len(s.calls) > maxCalls {
 		t.Errorf("%d stacks, %+v", n, s.loss.Counters())
 	}
 	for pid := range uint32(maxProcesses) {

@@ -200,7 +200,7 @@ const (
 	startMemory = 128 << 20
 )
 
-// collectRarely sets both until restore, unless the collector runs less often already.
+// collectRarely sets startGC and startMemory until restore, unless the collector runs less often already.
 func collectRarely() (restore func()) {
 	usual, limit := debug.SetGCPercent(startGC), debug.SetMemoryLimit(-1)
 	if usual < 0 || usual > startGC {

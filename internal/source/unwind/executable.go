@@ -53,8 +53,9 @@ type analysis struct {
 // times the memory. A file that has more is read alone.
 const maxAtOnce = 12 << 20
 
-// roomOf returns how much of maxAtOnce a file takes. If it is not read alone, it leaves a quarter:
-// one processor encodes the table of a large file, and meanwhile the others read the next one.
+// roomOf returns how much of maxAtOnce a file takes. A file that is not read alone leaves at least a
+// quarter. Otherwise processors would be idle: while one of them encodes the table of a large file,
+// the next large file could not be read.
 func roomOf(size int64) int64 {
 	if size > maxAtOnce {
 		return maxAtOnce
