@@ -261,7 +261,22 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	needTracing(t)
 	t.Setenv("LD_LIBRARY_PATH", testcuda.Get(t).Dir)
-	opened := make(chan bool, 1)
+	// failing opens with a StackTaker that fails once loading has returned.
+	failing := func(opts Options, loading func()) func() error {
+		return func() error {
+			loaded := make(chan bool, 1)
+			opts.Stacks = failingTaker{load: func() error {
+				loading()
+				loaded <- true
+				return os.ErrInvalid
+			}}
+			if _, err := Open(opts); !errors.Is(err, os.ErrInvalid) {
+				t.Errorf("Open: %v", err)
+			}
+			<-loaded
+			return nil
+		}
+	}
 	for what, try := range map[string]func() error{
 		"nobody asks": func() error {
 			tr, err := Open(Options{Follow: true})
@@ -281,36 +296,16 @@ func TestLibrariesAheadAreClosed(t *testing.T) {
 			}
 			return tr.Close()
 		},
-		"Open fails": func() error {
-			_, err := Open(Options{Stacks: failingTaker{load: func() error {
-				opened <- true
-				return os.ErrInvalid
-			}}})
-			if !errors.Is(err, os.ErrInvalid) {
-				t.Errorf("Open: %v", err)
-			}
-			<-opened
-			return nil
-		},
-		"Open fails with probes on": func() error {
-			probed := make(chan bool, 1)
-			_, err := Open(Options{Follow: true, Ahead: true, Stacks: failingTaker{load: func() error {
-				for range 200 {
-					if openLibraries(t) > 0 {
-						break
-					}
-					time.Sleep(10 * time.Millisecond)
+		"Open fails": failing(Options{}, func() {}),
+		"Open fails with probes on": failing(Options{Follow: true, Ahead: true}, func() {
+			for range 200 {
+				if openLibraries(t) > 0 {
+					break
 				}
-				time.Sleep(300 * time.Millisecond) // On Linux 6.13 and later the probes are put on in this time.
-				probed <- true
-				return os.ErrInvalid
-			}}})
-			if !errors.Is(err, os.ErrInvalid) {
-				t.Errorf("Open: %v", err)
+				time.Sleep(10 * time.Millisecond)
 			}
-			<-probed
-			return nil
-		},
+			time.Sleep(300 * time.Millisecond) // On Linux 6.13 and later the probes are put on in this time.
+		}),
 	} {
 		if err := try(); err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -111,9 +111,9 @@ func (t *tables) newInner(count int) (*ebpf.Map, error) {
 	return ebpf.NewMap(spec)
 }
 
-// arrayWindows are the memory of an array, a piece at a time: element by element the kernel would
-// take longer than the analysis itself. What is mapped counts as memory of the tracer. Whole, a large
-// table took 24 MiB.
+// arrayWindows map the memory of an array, because to write it element by element would take the
+// kernel longer than the analysis itself. They map one piece at a time: mapped memory counts as the
+// tracer's own, and a large table has 24 MiB.
 type arrayWindows struct {
 	array  *ebpf.Map
 	memory []byte

@@ -47,7 +47,7 @@ type Capture struct {
 	cuda map[int]bool // processes that map a library of CUDA's
 }
 
-// NewCapture returns a Capture, and reads ahead what its Load needs: it takes 7 ms.
+// NewCapture returns a Capture, and begins to read what its Load needs, which takes 7 ms.
 func NewCapture(mode Mode, opts Options) *Capture {
 	if mode != FramePointer {
 		opts.object = sync.OnceValues(bpf.LoadUnwind)

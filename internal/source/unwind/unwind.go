@@ -33,7 +33,7 @@ type Options struct {
 	// threads, targets, users, stacks_seen.
 	Maps  map[string]*ebpf.Map
 	users *userTable // of Maps, made by Start if nil
-	// object reads the programs, for one Start.
+	// object returns the parsed object file, which one Start may use.
 	object func() (*ebpf.CollectionSpec, error)
 	// Constants are the caller's cfg_ variables, by name.
 	Constants map[string]any
