@@ -1,8 +1,7 @@
 package probes
 
 import (
-	"slices"
-	"strconv"
+	"os"
 	"strings"
 	"testing"
 )
@@ -10,6 +9,9 @@ import (
 func TestDriverKnown(t *testing.T) {
 	for version, want := range map[string]bool{
 		"580.159.04": true, "580.142": true, "595.45.04": true, "535.43.02": true, "535.98": true, "550.163.01": true, "590.48.01": true,
+
+		// A release after those that were compared.
+		"595.45.05": false, "595.46": false, "595.58.03": false, "590.48.02": false, "580.159.05": false, "580.160": false, "565.77.01": false,
 
 		// Their calls are laid out otherwise, or nobody knows how.
 		"530.41.03": false, "525.147.05": false, "520.61.07": false, "515.43.04": false,
@@ -28,9 +30,18 @@ func TestDriverKnown(t *testing.T) {
 
 // What the user is told to use is what is known.
 func TestDriverFix(t *testing.T) {
-	first, last := strconv.Itoa(driverBranches[0]), strconv.Itoa(driverBranches[len(driverBranches)-1])
-	if !slices.IsSorted(driverBranches) || !strings.Contains(DriverFix, "from "+first+" on") || !strings.Contains(DriverFix, "later than "+last) {
-		t.Errorf("%q, of %v", DriverFix, driverBranches)
+	first, _, _ := strings.Cut(comparedDrivers[0], ".")
+	if last := comparedDrivers[len(comparedDrivers)-1]; !strings.Contains(DriverFix, "from "+first+" to "+last) {
+		t.Errorf("%q, of %v", DriverFix, comparedDrivers)
+	}
+	page, err := os.ReadFile("../docs/physical.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, newest := range comparedDrivers {
+		if !DriverKnown(newest) || i > 0 && newest <= comparedDrivers[i-1] || !strings.Contains(string(page), newest) {
+			t.Errorf("%s is not known, out of order, or not in docs/physical.md", newest)
+		}
 	}
 }
 
