@@ -280,6 +280,20 @@ func TestSysctl(t *testing.T) {
 	}
 }
 
+func TestListsDriver(t *testing.T) {
+	const others = "Character devices:\n  1 mem\n %s\n510 nvidia-uvm\n\nBlock devices:\n  7 loop\n"
+	for line, want := range map[string]bool{
+		"195 nvidia": true, "195 nvidia-frontend": true, "195 nvidiactl": true, "195 other": false, "1195 nvidia": false, "": false,
+	} {
+		if got := listsDriver(fmt.Appendf(nil, others, line)); got != want {
+			t.Errorf("%q: %t, want %t", line, got, want)
+		}
+	}
+	if DriverLoaded() && DriverVersion() == "" {
+		t.Error("here is a driver without a version")
+	}
+}
+
 func TestReadTooMuch(t *testing.T) {
 	if _, err := read(os.Getpid(), "comm", 2); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("%v", err)

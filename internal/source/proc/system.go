@@ -45,6 +45,9 @@ func Sysctl(name string) string {
 // maxDriverVersion bounds what is read of /proc/driver/nvidia/version: two lines.
 const maxDriverVersion = 4 << 10
 
+// maxDriverList bounds what is read of /proc/devices: a line for each of a few hundred drivers.
+const maxDriverList = 64 << 10
+
 // DriverVersion returns the version of NVIDIA's kernel driver, such as
 // "580.159.04", or "" where it is not loaded or does not say.
 func DriverVersion() string {
@@ -58,6 +61,28 @@ func DriverVersion() string {
 		return ""
 	}
 	return parseDriverVersion(b)
+}
+
+// DriverLoaded reports whether NVIDIA's kernel driver is loaded, or /proc does not show it.
+func DriverLoaded() bool {
+	f, err := os.Open("/proc/devices")
+	if err != nil {
+		return true
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxDriverList))
+	return err != nil || listsDriver(b)
+}
+
+// listsDriver reports whether /proc/devices names the driver's character devices: "195 nvidia" or,
+// in some releases, "195 nvidia-frontend" or "195 nvidiactl".
+func listsDriver(devices []byte) bool {
+	for line := range bytes.Lines(devices) {
+		if bytes.HasPrefix(bytes.TrimLeft(line, " "), []byte("195 nvidia")) {
+			return true
+		}
+	}
+	return false
 }
 
 // parseDriverVersion finds the first number with dots in the line of the module:

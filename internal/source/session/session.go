@@ -139,7 +139,7 @@ func Start(opts Options) (_ *Session, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	s.trace.Physical = s.watchesKernel()
+	s.trace.Physical = s.watchesKernel(proc.DriverLoaded())
 	if opts.Recording != "" {
 		if folder, err = s.openRecording(); err != nil {
 			return nil, err

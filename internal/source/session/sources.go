@@ -104,14 +104,18 @@ func (s *sources) warn(text string) {
 	}
 }
 
-// watchesKernel reports whether to trace the calls of NVIDIA's kernel driver. It returns true if the
-// driver's version cannot be read: the calls are then checked against NVML's figure.
-func (s *sources) watchesKernel() bool {
+// watchesKernel reports whether to trace the calls of NVIDIA's kernel driver. It does not if a driver is
+// loaded whose version cannot be read, or whose calls were not compared: they could be misread.
+func (s *sources) watchesKernel(loaded bool) bool {
+	const without = "what the kernel driver takes for itself cannot be split: "
 	switch {
 	case s.opts.API == probes.APIRuntime:
 		return false
+	case s.trace.Driver == "" && loaded:
+		s.warn(without + "the version of the loaded driver cannot be read from /proc/driver/nvidia/version")
+		return false
 	case s.trace.Driver != "" && !probes.DriverKnown(s.trace.Driver):
-		s.warn("what the kernel driver takes for itself cannot be split: the calls of version " + s.trace.Driver + " are not known; " + probes.DriverFix)
+		s.warn(without + "the calls of version " + s.trace.Driver + " are not known; " + probes.DriverFix)
 		return false
 	}
 	return true

@@ -3,12 +3,37 @@ package session
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
+
+// The kernel driver's calls are watched only where it is known how to read them.
+func TestWatchesKernel(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		loaded  bool
+		api     probes.API
+		want    bool
+		warning string
+	}{
+		{"580.159.04", true, probes.APIDriver, true, ""},
+		{"580.159.04", true, probes.APIRuntime, false, ""},
+		{"600.1", true, probes.APIDriver, false, "the calls of version 600.1 are not known"},
+		{"", true, probes.APIDriver, false, "the version of the loaded driver cannot be read"},
+		{"", false, probes.APIDriver, true, ""}, // there is no call to misread
+	} {
+		var warnings []string
+		s := &sources{opts: Options{API: c.api, Warn: func(text string) { warnings = append(warnings, text) }}, store: newStore(record.Trace{Driver: c.version})}
+		if got := s.watchesKernel(c.loaded); got != c.want || len(warnings) != min(1, len(c.warning)) || c.warning != "" && !strings.Contains(warnings[0], c.warning) {
+			t.Errorf("version %q, loaded %t: %t, warnings %q", c.version, c.loaded, got, warnings)
+		}
+	}
+}
 
 // A process that makes up that it shares another user's memory does not come before the
 // process that does, when the owner lets go; one of the same user may share it.
