@@ -107,7 +107,8 @@ gm_inline bool gm_left(struct gm_thread *th, struct gm_call *c)
 
 /* gm_escape returns the row of an ioctl of the kernel driver, 0 for another ioctl. It replaces
  * the arguments of a request that wraps another (nv_ioctl_xfer_t: number, size, pointer) by
- * those of the inner one. *nr is the caller's variable, to save stack. */
+ * those of the inner one. A request that cannot be read is counted. *nr is the caller's variable,
+ * to save stack. */
 gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 {
 	const u32 wrapped = 211; /* NV_ESC_IOCTL_XFER_CMD */
@@ -116,8 +117,10 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 		return 0;
 	if (*nr == wrapped) {
 		if (bpf_probe_read_user(&c->args[6], 8, (void *)c->args[2]) ||
-		    bpf_probe_read_user(&c->args[2], 8, (void *)c->args[2] + 8))
+		    bpf_probe_read_user(&c->args[2], 8, (void *)c->args[2] + 8)) {
+			gm_count(GM_LOSS_UNREADABLE);
 			return 0;
+		}
 		*nr = c->args[6] & 0xff;
 		c->args[1] = c->args[6] >> 32 << 16 | *nr;
 	}
@@ -127,8 +130,10 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 	if (!e->at)
 		return e->row[0];
 	c->args[6] = 0;
-	if (bpf_probe_read_user(&c->args[6], 4, (void *)c->args[2] + e->at))
+	if (bpf_probe_read_user(&c->args[6], 4, (void *)c->args[2] + e->at)) {
+		gm_count(GM_LOSS_UNREADABLE);
 		return 0;
+	}
 	for (u32 i = 0; i < GM_ESCAPE_WAYS; i++)
 		if (e->row[i] && e->is[i] == (u32)c->args[6])
 			return e->row[i];

@@ -152,8 +152,17 @@ int gm_exec(u64 *args)
 	struct task_struct___gm *leader = gm_leader((void *)args[0]);
 	u32 pid = gm_nr(leader);
 	struct gm_target *t = pid ? gm_known(&pid) : NULL;
-	if (t)
-		gm_life(GM_EXEC, t->user, pid, leader, 0, NULL);
+	if (!t)
+		return 0;
+	/* The thread is the only one left. What it had pending and current went with its image. */
+	struct gm_thread *th = gm_thread_get(false);
+	if (th) {
+		th->ids = 0;
+		th->depth = 0;
+		th->ctx_depth = 0;
+		th->ctx[0] = 0;
+	}
+	gm_life(GM_EXEC, t->user, pid, leader, 0, NULL);
 	return 0;
 }
 

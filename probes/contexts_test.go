@@ -63,6 +63,29 @@ func TestContexts(t *testing.T) {
 	tr.wantLoss(nil)
 }
 
+// The contexts of a process end with its image: after an exec the thread has none of them.
+func TestExecEndsContexts(t *testing.T) {
+	for name, exec := range map[string]string{"leader": "exec %s", "another thread": "threads 2 { init; cuCtxCreate_v2; cuCtxCreate_v2; exec %s }"} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, testcuda.Workload, testcuda.Options{})
+			tr := traced(t, p, Options{})
+			run(t, p, "device 1", "init", "cuCtxCreate_v2", "cuCtxCreate_v2", "cuMemAlloc_v2")
+			before := tr.drain()
+			if e := before[len(before)-1]; e.Ctx == 0 {
+				t.Fatalf("before the exec: %+v", e)
+			}
+			if err := p.Send(fmt.Sprintf(exec, testcuda.Get(t).Path(testcuda.Workload))); err != nil {
+				t.Fatal(err)
+			}
+			run(t, p, "init", "raw cuCtxPopCurrent_v2 "+scratch(t, p), "expect 201 cuMemAlloc_v2")
+			after := tr.drain()
+			if e := after[len(after)-1]; e.Op != event.OpAlloc || e.Result != 201 || e.Ctx != 0 {
+				t.Errorf("the new image has no context, and the event says %#x: %+v", e.Ctx, e)
+			}
+		})
+	}
+}
+
 // What a late target's threads ask of their device soon after the start tells
 // which one they are on, for as long as their context stays.
 func TestGlimpse(t *testing.T) {
