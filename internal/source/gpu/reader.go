@@ -1,9 +1,11 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,10 +53,11 @@ type Reader struct {
 	// Memory: each reading has the memory of the GPUs. The caller sets it before Run.
 	Memory bool
 
-	mu     sync.Mutex
-	memory bool      // the next reading has the memory of the GPUs
-	since  time.Time // when the present reading began, zero for none
-	lost   *loss.Set
+	mu       sync.Mutex
+	unlisted map[string]bool // by label of a GPU: the driver does not list its processes
+	memory   bool            // the next reading has the memory of the GPUs
+	since    time.Time       // when the present reading began, zero for none
+	lost     *loss.Set
 }
 
 var causes loss.Causes
@@ -112,7 +115,7 @@ func NewReader(l Library, subjects func() []record.Subject, report func(*record.
 		return nil, err
 	}
 	return &Reader{library: l, devices: devices, subjects: subjects, report: report, now: now,
-		ordinals: map[event.Process]map[int32]Device{}, soon: make(chan struct{}, 1), asks: make(chan chan struct{}),
+		ordinals: map[event.Process]map[int32]Device{}, unlisted: map[string]bool{}, soon: make(chan struct{}, 1), asks: make(chan chan struct{}),
 		end: make(chan struct{}), done: make(chan struct{}), lost: loss.New(causes)}, nil
 }
 
@@ -212,14 +215,29 @@ func (r *Reader) Close() error {
 // Loss returns every cause of loss.
 func (r *Reader) Loss() []loss.Counter { return r.lost.Counters() }
 
-// Note returns a sentence if the driver does not answer, else "".
-func (r *Reader) Note() string {
+// Notes returns a sentence for each thing that the driver does not say.
+func (r *Reader) Notes() (notes []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.since.IsZero() || time.Since(r.since) < patience {
-		return ""
+	if !r.since.IsZero() && time.Since(r.since) >= patience {
+		notes = append(notes, fmt.Sprintf("the driver has not answered for %.0f s: its own totals are those of before", time.Since(r.since).Seconds()))
 	}
-	return fmt.Sprintf("the driver has not answered for %.0f s: its own totals are those of before", time.Since(r.since).Seconds())
+	var memory, processes []string
+	for _, d := range r.devices {
+		if d.Reason == "" && !d.Memory.Known && !d.MIG {
+			memory = append(memory, d.Label())
+		}
+		if r.unlisted[d.Label()] {
+			processes = append(processes, d.Label())
+		}
+	}
+	if memory != nil {
+		notes = append(notes, "the driver does not say how much memory there is, or is in use, on GPU "+strings.Join(memory, ", "))
+	}
+	if processes != nil {
+		notes = append(notes, "the driver does not say which processes use GPU "+strings.Join(processes, ", ")+": a total there is the sum of what was seen, and nothing compares it")
+	}
+	return notes
 }
 
 func (r *Reader) read(memory bool) *record.Reading {
@@ -264,7 +282,7 @@ func (r *Reader) read(memory bool) *record.Reading {
 				out.Uses = append(out.Uses, record.Use{Process: s.Process, Device: i, Bytes: use.Bytes, Known: use.Known, Inferred: use.Inferred})
 			}
 		}
-		if listed != nil {
+		if listed != nil || slices.ContainsFunc(out.Devices, func(d record.Device) bool { return !d.Listed && d.Instance < 0 }) {
 			r.resolve(s, listed)
 		}
 		r.number(out, s.Process)
@@ -290,10 +308,13 @@ func (r *Reader) identity(d Device) record.Device {
 func (r *Reader) device(d Device, memory bool) record.Device {
 	out := r.identity(d)
 	if memory {
-		out.Total, out.Used, out.Free, out.MemoryKnown = d.Memory.Total, d.Memory.Used, d.Memory.Free, true
+		out.Total, out.Used, out.Free, out.MemoryKnown = d.Memory.Total, d.Memory.Used, d.Memory.Free, d.Memory.Known
 	}
 	uses, err := r.library.Processes(d)
 	out.Listed = err == nil
+	r.mu.Lock()
+	r.unlisted[d.Label()] = errors.Is(err, ErrUnsupported) || errors.Is(err, ErrMissing)
+	r.mu.Unlock()
 	for _, u := range uses {
 		out.Processes = append(out.Processes, snapshot.GPUProcess{PID: u.PID, Name: u.Name, Bytes: u.Bytes, Known: u.Known})
 	}

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -74,8 +75,8 @@ func TestDriverThatHangs(t *testing.T) {
 	if took := time.Since(began); took > 3*patience {
 		t.Errorf("asking took %v", took)
 	}
-	if lost := r.Loss()[lossLate].Value; lost != 2 || !strings.Contains(r.Note(), "has not answered") {
-		t.Errorf("loss %d, note %q", lost, r.Note())
+	if lost := r.Loss()[lossLate].Value; lost != 2 || !strings.Contains(strings.Join(r.Notes(), ""), "has not answered") {
+		t.Errorf("loss %d, notes %q", lost, r.Notes())
 	}
 	if r.Close(); d.closed.Load() {
 		t.Error("it is closed while it is read")
@@ -83,6 +84,38 @@ func TestDriverThatHangs(t *testing.T) {
 	close(hang)
 	<-r.done
 	r.Ask() // after its end: nothing to wait for
+}
+
+// A GPU that shares the machine's memory: the driver supports neither the figures of its memory nor,
+// on some machines, the list of its processes. No figure is made up, and a note says what is missing.
+func TestNotSupported(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want []string
+	}{
+		{nil, []string{"how much memory there is, or is in use, on GPU 0"}},
+		{fmt.Errorf("list: %w", ErrUnsupported), []string{"how much memory there is, or is in use, on GPU 0", "which processes use GPU 0"}},
+	} {
+		d := &fakeDriver{devices: []Device{{Index: 0, UUID: "GPU-a", Name: "Integrated"}}}
+		r, told := reader(t, d)
+		d.err = c.err
+		r.Memory = true
+		go r.Run()
+		r.Ask()
+		if got := (<-told).Devices[0]; got.MemoryKnown || got.Total != 0 || got.Listed != (c.err == nil) {
+			t.Errorf("%v: %+v", c.err, got)
+		}
+		notes := r.Notes()
+		if len(notes) != len(c.want) {
+			t.Errorf("%v: notes %q, want %q", c.err, notes, c.want)
+		}
+		for i := range min(len(notes), len(c.want)) {
+			if !strings.Contains(notes[i], c.want[i]) {
+				t.Errorf("%v: note %q, want %q", c.err, notes[i], c.want[i])
+			}
+		}
+		r.Close()
+	}
 }
 
 // Readings are asked for at once and otherwise kept apart, however often they

@@ -84,9 +84,7 @@ func (s *sources) losses() *record.Loss {
 	out := &record.Loss{Counters: append(s.tracer.Loss(), s.frames.Loss()...), Notes: s.frames.Notes()}
 	if s.gpus != nil {
 		out.Counters = append(out.Counters, s.gpus.Loss()...)
-		if note := s.gpus.Note(); note != "" {
-			out.Notes = append(out.Notes, note)
-		}
+		out.Notes = append(out.Notes, s.gpus.Notes()...)
 	}
 	out.Counters = append(out.Counters, s.recordingLoss()...)
 	if s.opts.Loss != nil {
