@@ -18,7 +18,14 @@ type window struct {
 	mu     sync.Mutex
 	closed bool
 	on     []*attachment
-	gone   sync.WaitGroup // calls that put probes on
+	gone   sync.WaitGroup // who puts probes on, from the window's making on
+}
+
+// makeWindow returns a window whose maker must call putOn, or gone.Done.
+func makeWindow(g *gate) *window {
+	w := &window{gate: g}
+	w.gone.Add(1)
+	return w
 }
 
 // ErrNoTensors is the error of OpenWindow while no traced process maps PyTorch's library.
@@ -51,19 +58,11 @@ func (l *libraries) openWindow(begin func()) error {
 		return err
 	}
 	if err := w.gate.shut(); err != nil {
+		w.gone.Done()
 		return err
 	}
-	done := make(chan struct{})
-	w.gone.Go(func() {
-		defer close(done)
-		var all []func()
-		for key, a := range held {
-			all = append(all, func() { w.attach(a, l.progs, key.pid) })
-		}
-		inParallel(len(all), sideBySide, func(i int) { all[i]() })
-	})
 	select {
-	case <-done:
+	case <-w.putOn(held, l.progs):
 	case <-time.After(attachPatience):
 	}
 	begin()
@@ -74,6 +73,21 @@ func (l *libraries) openWindow(begin func()) error {
 	}
 	_, err = w.gate.open()
 	return err
+}
+
+// putOn begins to put the probes on tensors on libraries. It closes done at its end.
+func (w *window) putOn(held map[attachKey]*attachment, progs programs) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer w.gone.Done()
+		defer close(done)
+		var all []func()
+		for key, a := range held {
+			all = append(all, func() { w.attach(a, progs, key.pid) })
+		}
+		inParallel(len(all), sideBySide, func(i int) { all[i]() })
+	}()
+	return done
 }
 
 // newWindow makes the window that is open from now on, and returns the libraries that it is of.
@@ -100,15 +114,19 @@ func (l *libraries) newWindow() (*window, map[attachKey]*attachment, error) {
 			return nil, nil, errNotProbed
 		}
 	}
-	l.window = &window{gate: l.windowGate}
+	l.window = makeWindow(l.windowGate)
 	return l.window, held, nil
 }
 
-// attach puts the probes on tensors on a library. It has no effect on one that lost its slot.
+// attach puts the probes on tensors on a library. It has no effect on one that lost its slot, nor
+// after the window's end.
 func (w *window) attach(held *attachment, progs programs, pid int) {
 	held.file.RLock()
 	defer held.file.RUnlock()
-	if held.closed {
+	w.mu.Lock()
+	late := held.closed || w.closed
+	w.mu.Unlock()
+	if late {
 		return
 	}
 	a := &attachment{library: held.library, gate: w.gate}
@@ -140,7 +158,7 @@ func (l *libraries) closeWindow() error {
 	return err
 }
 
-// close shuts the gate and removes the probes.
+// close shuts the gate and removes the probes. It waits for who puts them on.
 func (w *window) close() error {
 	errs := []error{w.gate.shut()}
 	w.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cilium/ebpf"
 
@@ -89,4 +90,28 @@ func BenchmarkWindow(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// The end of a trace waits for a window that is about to put its probes on, which then puts on none.
+func TestEndDuringOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := makeWindow(nil)
+		l := &libraries{window: w}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := l.closeWindow(); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Error("the trace took its probes off while a window was about to put some on")
+		default:
+		}
+		// Neither a library nor a program: to attach one would panic.
+		<-w.putOn(map[attachKey]*attachment{{}: {}}, programs{})
+		<-ended
+	})
 }
