@@ -41,19 +41,30 @@ func readMemory() (m ownMemory, err error) {
 		samples[i].Name = name
 	}
 	metrics.Read(samples)
-	number := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
-	if m.resident, err = proc.Resident(); err != nil {
-		return m, err
+	var numbers [goNumbers]int64
+	for i := range samples {
+		numbers[i] = int64(samples[i].Value.Uint64())
 	}
-	m.garbage = max(number(goObjects)-number(goLive), 0) + number(goFree)
-	m.other = max(m.resident-(number(goTotal)-number(goReleased)), 0)
-	return m, nil
+	resident, err := proc.Resident()
+	return memoryOf(resident, numbers), err
 }
+
+// memoryOf divides what this process has in memory by the figures of Go's runtime.
+func memoryOf(resident int64, numbers [goNumbers]int64) ownMemory {
+	return ownMemory{
+		resident: resident,
+		garbage:  max(numbers[goObjects]-numbers[goLive], 0) + numbers[goFree],
+		other:    max(resident-(numbers[goTotal]-numbers[goReleased]), 0),
+	}
+}
+
+// needed is what the process cannot do without.
+func (m ownMemory) needed() int64 { return max(m.resident-m.garbage, 0) }
 
 // OwnMemory returns what this process has in memory and cannot do without, in bytes.
 func OwnMemory() (int64, error) {
 	m, err := readMemory()
-	return max(m.resident-m.garbage, 0), err
+	return m.needed(), err
 }
 
 // A collecting measures how much of the processor time is of Go's garbage collector, and has it

@@ -126,7 +126,7 @@ func (w *Writer) flushBlock() {
 	case w.collecting != nil:
 		w.collecting.add(b)
 	default:
-		w.put(b, false)
+		w.put(b, w.opts.Unbounded)
 	}
 	w.begin()
 }

@@ -28,6 +28,9 @@ type WriterOptions struct {
 	// Since, if not 0, says that the recording begins amid a trace, with a keyframe: the
 	// latest time of a record by then, in nanoseconds of CLOCK_MONOTONIC.
 	Since uint64
+	// Unbounded keeps blocks for which the disk is too slow in memory instead of dropping them: for
+	// tests, which record faster than any program allocates.
+	Unbounded bool
 }
 
 // MinBytes is the least that a file can be bounded to.

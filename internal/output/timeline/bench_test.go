@@ -1,11 +1,13 @@
 package timeline
 
 import (
+	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
@@ -21,11 +23,8 @@ func training(t testing.TB, path string, n int) {
 	job := &recordtest.Training{Stacks: 500, Depth: 40, Live: 10_000, Pieces: 2_500}
 	w := recordtest.Create(t, path)
 	job.Begin(w.Append)
-	for i := range n {
+	for range n {
 		w.Append(job.Next())
-		if i%10_000 == 0 {
-			time.Sleep(2 * time.Millisecond) // for the disk
-		}
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -34,6 +33,29 @@ func training(t testing.TB, path string, n int) {
 		if c.Value != 0 {
 			t.Fatalf("%s = %d", c.Name, c.Value)
 		}
+	}
+}
+
+// BenchmarkOpen opens the page of a long recording in a browser, whole and reduced.
+func BenchmarkOpen(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "long.gmt")
+	training(b, path, *events)
+	for _, deltas := range []int{0, min(*events/2, 1_000_000)} {
+		b.Run(fmt.Sprintf("deltas=%d", deltas), func(b *testing.B) {
+			o := whole
+			o.deltas = deltas
+			var html bytes.Buffer
+			if _, _, err := Write(&html, path, o); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				ms, err := strconv.ParseFloat(open(b, html.Bytes(), 1300, 900).Ask("document.documentElement.dataset.ready"), 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(ms, "ms-to-ready")
+			}
+		})
 	}
 }
 

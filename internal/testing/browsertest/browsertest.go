@@ -19,19 +19,22 @@ import (
 // A Browser shows one page of the test, and remembers what it complained of.
 type Browser struct {
 	context.Context
-	t      *testing.T
+	t      testing.TB
 	mu     sync.Mutex
 	errors []string
 }
 
+// patience is how long a test may use a browser: only one that hangs takes so long.
+const patience = 10 * time.Minute
+
 // Open opens the page at an address, which may ask for what is below it, or for nothing if
 // it is a file, but for what it made itself (blob:).
-func Open(t *testing.T, address string, width, height int64) *Browser {
+func Open(t testing.TB, address string, width, height int64) *Browser {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a browser has nothing for the race detector")
 	}
-	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.ExecPath("chromium"),
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.ExecPath("chromium"), chromedp.WSURLReadTimeout(patience),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("ignore-certificate-errors", true))
 	all, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
@@ -61,7 +64,7 @@ func Open(t *testing.T, address string, width, height int64) *Browser {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	b.Context, cancel = context.WithTimeout(ctx, 40*time.Second)
+	b.Context, cancel = context.WithTimeout(ctx, patience)
 	t.Cleanup(cancel)
 	b.Run(chromedp.EmulateViewport(width, height), chromedp.Navigate(address))
 	return b
@@ -112,12 +115,12 @@ func (b *Browser) evaluate(expression string) (string, error) {
 // there is nothing to ask.
 func (b *Browser) Until(expression string) {
 	b.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for ; ; time.Sleep(10 * time.Millisecond) {
 		got, err := b.evaluate("!!(" + expression + ")")
 		if got == "true" && err == nil {
 			return
 		}
-		if time.Now().After(end) {
+		if b.Err() != nil {
 			b.t.Fatal("never: ", expression, b.errors, err)
 		}
 	}

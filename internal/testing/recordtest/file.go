@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
@@ -16,7 +15,7 @@ func Create(t testing.TB, path string) *record.Writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := record.Create(f, record.WriterOptions{})
+	w, err := record.Create(f, record.WriterOptions{Unbounded: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,11 +27,8 @@ func File(t testing.TB, records ...record.Record) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.gmt")
 	w := Create(t, path)
-	for i, r := range records {
+	for _, r := range records {
 		w.Append(r)
-		if i%10_000 == 0 {
-			time.Sleep(time.Millisecond) // for the disk
-		}
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
