@@ -140,6 +140,7 @@ var classed = []struct{ layer, class, names string }{
 	{"physical", "full", "driver_objects_full driver_callers_full"},
 	{"physical", "invalid", "driver_calls_invalid"},
 	{"physical", "rough", "driver_gpus_full"},
+	{"physical", "rough", "driver_parked_full"},
 
 	{"heap", "full", "heap_modules_limit heap_objects_limit heap_storages_dropped"},
 	{"heap", "late", "heap_lists_cut heap_objects_gone"},

@@ -13,11 +13,14 @@ import (
 // made it grow. As allocated, what was there counts again with those calls: it was
 // handed out again. So what a context was created with, and a launch or the loading of
 // code frees while the context lives, is taken to be replaced by what its thread gets
-// next that is at least as large.
+// next that is at least as large. Of an object from before the trace nothing is known but its
+// name. So what replaces it must have that, be large, and lie on a device that was opened before the
+// trace, too. It is local memory as a whole.
 
 // A freed is the memory that a thread freed last, which may come back larger.
 type freed struct {
-	memory *memory
+	memory *memory // nil for an object that was not seen made
+	name   uint64  // of that
 	outer  uint16
 	time   uint64
 }
@@ -27,6 +30,8 @@ const (
 	maxThreads = 4096
 	// patience is how long, in nanoseconds, freed memory may come back larger.
 	patience = 1_000_000_000
+	// leastLocal is less than the local memory of a context on any GPU of today, in bytes.
+	leastLocal = 16 << 20
 	// maxRows bounds the calls among which one object's memory is divided.
 	maxRows = 16
 )
@@ -38,13 +43,23 @@ func (p *process) rememberFreed(o *object, e *event.Event, function string) {
 	if m == nil || m.rows[0].kind != event.KindContext || m.shared() {
 		return
 	}
+	p.addFreed(freed{m, o.name, e.Outer, e.Time}, e.TID, function)
+}
+
+// rememberUnseen remembers an object that was not seen made and that a launch or the loading of code
+// frees.
+func (p *process) rememberUnseen(e *event.Event, function string) {
+	p.addFreed(freed{nil, e.Handle, e.Outer, e.Time}, e.TID, function)
+}
+
+func (p *process) addFreed(f freed, thread uint32, function string) {
 	switch Cause(function) {
 	case event.KindDriver, event.KindCode, event.KindLocal, event.KindGraphExec:
 	default:
 		return // its purpose is to free
 	}
-	if room(p.freed, func(f freed) bool { return f.time+patience < e.Time }) {
-		p.freed[e.TID] = freed{m, e.Outer, e.Time}
+	if room(p.freed, func(old freed) bool { return old.time+patience < f.time }) {
+		p.freed[thread] = f
 	}
 }
 
@@ -59,18 +74,27 @@ func (m *memory) shared() bool {
 	return false
 }
 
-// grown returns the rows of the memory that a new object's thread freed just before in the
-// same call, nil for none.
-func (p *process) grown(e *event.Event) []row {
+// grown returns whether a new object replaces memory that its thread freed just before in the same
+// call, and the rows of that, as far as they are known.
+func (l *Ledger) grown(p *process, e *event.Event) (rows []row, replaces bool) {
 	f, ok := p.freed[e.TID]
-	if !ok || e.Kind != event.KindDriver || f.memory.size > e.Size || f.memory.object.parent.name != e.Part {
-		return nil
+	below := l.objects[objectID{e.Proc, e.Part}]
+	switch {
+	case !ok || e.Kind != event.KindDriver:
+		return nil, false
+	case f.memory == nil && (f.name != e.Handle || e.Size < leastLocal || below != nil && below.op != event.OpNone):
+		return nil, false
+	case f.memory != nil && (f.memory.size > e.Size || f.memory.object.parent.name != e.Part):
+		return nil, false
 	}
 	delete(p.freed, e.TID)
 	if f.outer != e.Outer || e.Time < f.time || e.Time-f.time > patience {
-		return nil
+		return nil, false
 	}
-	return f.memory.rows
+	if f.memory != nil {
+		rows = f.memory.rows
+	}
+	return rows, true
 }
 
 // growth returns the rows of memory that replaces old and that the call of r brought.
@@ -81,12 +105,12 @@ func growth(old []row, r row) []row {
 		rows[i].device = r.device
 	}
 	r.kind = event.KindLocal
-	switch last := &rows[len(rows)-1]; {
+	switch {
 	case r.size == 0:
 	case len(rows) < maxRows:
 		rows = append(rows, r)
 	default:
-		last.size += r.size
+		rows[len(rows)-1].size += r.size
 	}
 	return rows
 }

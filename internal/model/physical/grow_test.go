@@ -59,6 +59,16 @@ func TestGrow(t *testing.T) {
 			[]*event.Event{arena, makeMemory(10, second, mib, on(2)), give(11), end(11, second, in(inLaunch), on(2)),
 				makeMemory(12, second, 3*mib, in(inLaunch), on(2)), get(13, grew)},
 			held{event.KindContext: 415, event.KindLocal: 138}},
+		{"of before the trace it is local memory", []*event.Event{end(11, shared2, in(inLaunch)), makeMemory(12, shared2, grew, in(inLaunch))},
+			held{event.KindLocal: 550}},
+		{"of before the trace under another name it is new", []*event.Event{end(11, shared2, in(inLaunch)), makeMemory(12, shared2+1, grew, in(inLaunch))},
+			held{event.KindCode: 550}},
+		{"of before the trace and small it is new", []*event.Event{end(11, shared2, in(inLaunch)), makeMemory(12, shared2, 2*mib, in(inLaunch))},
+			held{event.KindCode: 2}},
+		{"of before the trace in another call it is new", []*event.Event{end(11, shared2, in(inFree)), makeMemory(12, shared2, grew, in(inLaunch))},
+			held{event.KindCode: 550}},
+		{"of a device that was seen opened it is new", []*event.Event{end(11, first, in(inLaunch)), makeMemory(12, first, grew, in(inLaunch))},
+			held{event.KindCode: 550}},
 		{"its end ends all of it", []*event.Event{arena, give(11), get(12, grew), end(13, first)}, held{}},
 	}
 	for _, tt := range tests {

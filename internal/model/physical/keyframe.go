@@ -16,7 +16,8 @@ import (
 // not in order of time.
 //
 // It is about memory, not about history. What was ever handed out, calls that failed,
-// and loss start afresh; a process that ended is rebuilt as ended and holds nothing.
+// and loss start afresh; a process that ended is rebuilt as ended and holds nothing, and what
+// a checkpoint freed is forgotten.
 func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
 	k := keyframe{Emitter: ledger.Emitter{Yield: yield}, latest: map[*memory]uint32{}}
 	for id, p := range l.procs {
@@ -149,6 +150,10 @@ func (p *process) instance(g *GPU) (instance uint64, known bool) {
 // freed rebuilds what may come back larger.
 func (k *keyframe) freed(l *Ledger, p *process) {
 	for thread, f := range p.freed {
+		if f.memory == nil {
+			k.Emit(p.id, event.Event{Op: event.OpObjectFree, Time: f.time, Handle: f.name, TID: thread, Outer: f.outer})
+			continue
+		}
 		o := f.memory.object
 		if o.parent.ended || l.objects[o.objectID] != nil {
 			continue

@@ -75,6 +75,8 @@ func TestKeyframe(t *testing.T) {
 			[]*event.Event{makeMemory(9, shared2, mib)}},
 		{"growth", grown, []*event.Event{end(20, first, in(inLaunch)), makeMemory(21, first, 700*mib, in(inLaunch), stack(4))}},
 		{"what may grow", grown[:2], grown[2:]},
+		{"what may grow of before the trace", []*event.Event{makeMemory(10, shared2+1, mib), end(11, shared2, in(inLaunch))},
+			[]*event.Event{makeMemory(12, shared2, 550*mib, in(inLaunch))}},
 		{"shares", append(b, makeMemory(4, first, mib), makeShare(5, shared2, first, of(other))), []*event.Event{end(9, first)}},
 		{"the order of shares", append(b, makeMemory(4, first, mib), makeShare(5, shared2, first, of(other)), makeShare(6, second, first)),
 			[]*event.Event{end(9, first)}},

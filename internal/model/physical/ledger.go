@@ -62,6 +62,8 @@ type process struct {
 	backing     map[address]*memory // of live memory: the allocation that it is for
 	endings     map[uint32]*ending  // by thread
 	buried      map[uint64]uint64   // names of objects: when the latest that had it ended
+	parked      map[uint32]parked   // by number of an object
+	suspended   bool                // a client ended in no probed function, and no memory came since
 	exec        uint64              // time of its last exec, 0 for none
 	seen        bool                // it called the kernel driver
 	exited      bool
@@ -166,7 +168,12 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 			break
 		}
 		l.noteEnding(p, o, e, function)
-		if o != nil {
+		if o == nil {
+			p.rememberUnseen(e, function)
+		} else {
+			if function == "" {
+				l.park(p, o)
+			}
 			p.rememberFreed(o, e, function)
 			l.free(e.Time, false, o)
 		}
@@ -185,7 +192,7 @@ func (l *Ledger) process(id event.Process) *process {
 		l.loss.Add(lossProcesses, 1)
 	} else if p == nil {
 		p = &process{id: id, descriptors: map[uint64]*object{}, instances: map[uint64]uint32{}, backing: map[address]*memory{}, buried: map[uint64]uint64{},
-			freed: map[uint32]freed{}, latest: map[uint32]*memory{}, endings: map[uint32]*ending{}}
+			freed: map[uint32]freed{}, latest: map[uint32]*memory{}, endings: map[uint32]*ending{}, parked: map[uint32]parked{}}
 		l.procs[id] = p
 		l.shares.Join(&p.objects, p)
 		if l.user != nil {
@@ -243,6 +250,7 @@ func (p *process) clearThreads() {
 	clear(p.freed)
 	clear(p.latest)
 	clear(p.endings)
+	clear(p.parked)
 }
 
 // room returns whether there is room for one more thread in a table, after those that are

@@ -58,7 +58,7 @@ func kindOf(e *event.Event, function string) event.Kind {
 // allocate begins the memory of a new object.
 func (l *Ledger) allocate(p *process, e *event.Event, function string) {
 	kind := kindOf(e, function)
-	old := p.grown(e)
+	old, replaces := l.grown(p, e)
 	o := l.add(p, e)
 	if o == nil || kind == event.KindNone {
 		return
@@ -70,10 +70,14 @@ func (l *Ledger) allocate(p *process, e *event.Event, function string) {
 	m := newMemory(r)
 	m.object, m.owner = o, true
 	m.next, m.prev, o.memory = m, m, m
-	if old != nil {
+	switch {
+	case replaces:
 		m.rows = growth(old, r)
+	case function == "":
+		p.unpark(m, e)
 	}
 	if kind.Class() == event.ClassDriver {
+		p.suspended = false
 		p.setLatest(m, e, function)
 	}
 	l.countMemory(m, e.Time)

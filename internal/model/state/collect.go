@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -30,7 +31,8 @@ func (s *State) collect(w Want) *collector {
 		StackMode: s.trace.StackMode, Driver: s.trace.Driver, Start: s.trace.Start,
 		Duration: s.Time().Sub(s.trace.Start), Events: s.events, Windows: s.TensorWindows(),
 	}
-	c := &collector{s: s, v: v, shown: s.processes.shown(s.now.Slept)}
+	shown := s.processes.shown(s.now.Slept)
+	c := &collector{s: s, v: v, shown: func(id event.Process) bool { return shown(id) && !s.physical.Suspended(id) }}
 	v.wantsLive = w.Live
 	if w.Holders {
 		c.addHeaps()
@@ -217,7 +219,7 @@ func (c *collector) describe(extra ...ledger.SiteKey) {
 	s, v := c.s, c.v
 	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), c.cutNotes()...)
 	v.snapshot.Notes = append(append(v.snapshot.Notes, s.shortages()...), v.partial.notes()...)
-	v.snapshot.Notes = append(v.snapshot.Notes, windowNotes(v.snapshot.Meta.Windows)...)
+	v.snapshot.Notes = append(append(v.snapshot.Notes, windowNotes(v.snapshot.Meta.Windows)...), c.suspendedNotes()...)
 	v.snapshot.Loss = s.loss()
 	v.names, v.whos = map[event.Process]string{}, map[event.Process]*snapshot.Who{}
 	for _, sites := range v.all() {
@@ -295,6 +297,23 @@ func (c *collector) cutNotes() []string {
 	}
 	return []string{"the recording lacks what came before: what was ever allocated, and peaks, count from " +
 		c.s.Wall(c.s.began).UTC().Format("2006-01-02 15:04:05.000 UTC") + " on, with what was live then"}
+}
+
+// maxSuspended bounds the suspended processes that notes name.
+const maxSuspended = 10
+
+// suspendedNotes say which processes a checkpoint holds: what they held is on no GPU.
+func (c *collector) suspendedNotes() (notes []string) {
+	for _, id := range c.s.processes.current {
+		if !c.s.physical.Suspended(id) {
+			continue
+		}
+		if len(notes) == maxSuspended {
+			return append(notes, "more processes are suspended")
+		}
+		notes = append(notes, fmt.Sprintf("process %d (%s) is suspended, as by cuda-checkpoint: it holds no GPU memory until it is restored", id.PID, c.s.Name(id)))
+	}
+	return notes
 }
 
 // locate adds on which GPUs the call sites and the processes are, and NVML's figures of

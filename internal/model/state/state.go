@@ -448,7 +448,9 @@ func (s *State) compare() {
 	}
 	s.accounts.Observe(r, read)
 	for _, id := range s.accounts.NewlyUnlisted() {
-		s.ledger.ApplyUnlisted(id, r.Begin)
+		if !s.physical.Suspended(id) { // else a restore brings its allocations back
+			s.ledger.ApplyUnlisted(id, r.Begin)
+		}
 	}
 	s.incidents.addReading()
 }
