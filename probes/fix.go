@@ -45,6 +45,33 @@ func fixLocation(e *event.Event, x []uint64) {
 	}
 }
 
+// fixPool reads where a pool is: x is a CUmemAllocationType, of which 2 is managed memory, and a
+// CUmemLocation. It has neither where the call names a device.
+func fixPool(e *event.Event, x []uint64) {
+	const managed, device = 2, 1
+	if len(x) == 0 {
+		return
+	}
+	switch place := uint32(x[1]); {
+	case uint32(x[0]) == managed:
+		e.Kind, e.Device = event.KindAsyncManaged, event.NoDevice
+	case place == device:
+		e.Device = int32(x[1] >> 32)
+	case place != 0:
+		e.Kind, e.Device = event.KindAsyncHost, event.NoDevice
+	}
+}
+
+func fixDefaultPool(e *event.Event, x []uint64) {
+	fixPool(e, x)
+	e.Part = event.PoolDefault
+}
+
+func fixCurrentPool(e *event.Event, x []uint64) {
+	fixPool(e, x)
+	e.Part = event.PoolCurrent
+}
+
 // fixGraphNode sets the operation of a new node by the node's type
 // (cuda.h, enum CUgraphNodeType). x is the type, and two words: a free node's
 // address, a child graph and its ownership, or an allocation's properties.

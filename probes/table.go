@@ -141,8 +141,14 @@ var Table = append([]Row{
 	{Symbols: []string{"cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}, Op: event.OpAlloc, Kind: event.KindAsync,
 		Addr: out(0, 0), Size: arg(1), Handle: arg(2), Stream: arg(3)},
 	{Symbols: []string{"cuMemFreeAsync", "cuMemFreeAsync_ptsz"}, Op: event.OpFree, Addr: arg(0), flags: flagSkipNull},
-	// CUmemPoolProps: location at 8.
-	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: out(0, 0), Extra: []value{mem(1, 8)}, Fix: fixLocation},
+	// CUmemPoolProps: type of allocation at 0, location at 8. A CUmemLocation is a type and an id.
+	{Symbols: []string{"cuMemPoolCreate"}, Op: event.OpPoolCreate, Handle: out(0, 0), Extra: []value{mem32(1, 0), mem(1, 8)}, Fix: fixPool},
+	{Symbols: []string{"cuMemGetDefaultMemPool"}, Op: event.OpPoolCreate, Handle: out(0, 0), Extra: []value{arg(2), mem(1, 0)}, Fix: fixDefaultPool},
+	{Symbols: []string{"cuMemGetMemPool"}, Op: event.OpPoolCreate, Handle: out(0, 0), Extra: []value{arg(2), mem(1, 0)}, Fix: fixCurrentPool},
+	{Symbols: []string{"cuMemSetMemPool"}, Op: event.OpPoolCreate, Handle: arg(2), Extra: []value{arg(1), mem(0, 0)}, Fix: fixCurrentPool},
+	{Symbols: []string{"cuDeviceGetDefaultMemPool"}, Op: event.OpPoolCreate, Handle: out(0, 0), Device: arg(1), Fix: fixDefaultPool},
+	{Symbols: []string{"cuDeviceGetMemPool"}, Op: event.OpPoolCreate, Handle: out(0, 0), Device: arg(1), Fix: fixCurrentPool},
+	{Symbols: []string{"cuDeviceSetMemPool"}, Op: event.OpPoolCreate, Handle: arg(1), Device: arg(0), Fix: fixCurrentPool},
 	{Symbols: []string{"cuMemPoolDestroy"}, Op: event.OpPoolDestroy, Handle: arg(0)},
 	{Symbols: []string{"cuMemPoolTrimTo"}, Op: event.OpPoolTrim, Handle: arg(0), Size: arg(1)},
 	// The exporter's allocation. The call does not show its size.

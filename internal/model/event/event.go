@@ -57,7 +57,9 @@ const (
 	OpReserve   // address space [Addr, Addr+Size): never memory
 	OpUnreserve // the end of such a range
 
-	OpPoolCreate  // Handle is a memory pool on Device
+	// Handle is a memory pool on Device, or of memory of Kind that is on none. Part is 0 for a
+	// new pool, else PoolDefault or PoolCurrent.
+	OpPoolCreate
 	OpPoolDestroy // Handle's pool goes once its allocations are freed
 	OpPoolTrim    // the pool Handle gave unused memory back, keeping at most Size
 
@@ -152,6 +154,10 @@ const (
 
 	KindTensor // in the segments of a framework's caching allocator, and handed out
 	KindCached // in its segments, and not handed out
+
+	// Stream-ordered memory of a pool that is not on a GPU.
+	KindAsyncHost
+	KindAsyncManaged
 	NumKinds
 )
 
@@ -159,7 +165,7 @@ var kindNames = [NumKinds]string{
 	"none", "device", "array", "async", "vmm", "managed",
 	"host", "host_registered", "vmm_host", "imported", "graph", "multicast",
 	"driver", "backing", "pool", "context", "code", "local_memory", "stream", "event", "graph_exec", "shared", "video", "graphics", "opencl", "other", "system",
-	"tensor", "cached",
+	"tensor", "cached", "async_host", "async_managed",
 }
 
 // String returns the name that labels, tables and metrics use.
@@ -206,9 +212,9 @@ func (c Class) String() string {
 // Class returns the class of k.
 func (k Kind) Class() Class {
 	switch k {
-	case KindManaged:
+	case KindManaged, KindAsyncManaged:
 		return ClassManaged
-	case KindHost, KindRegistered, KindVMMHost, KindSystem:
+	case KindHost, KindRegistered, KindVMMHost, KindSystem, KindAsyncHost:
 		return ClassHost
 	case KindImported, KindMulticast:
 		return ClassImported
@@ -236,6 +242,15 @@ const (
 	SpaceExternal // external memory objects (cuImportExternalMemory)
 	NumSpaces
 )
+
+// What an OpPoolCreate says in Part of a pool that may be older than the trace.
+const (
+	PoolDefault = 1 // it is Device's default pool
+	PoolCurrent = 2 // it is the one from which Device's plain stream-ordered allocations come
+)
+
+// Async reports whether memory of k comes from a pool.
+func (k Kind) Async() bool { return k == KindAsync || k == KindAsyncHost || k == KindAsyncManaged }
 
 // NoTotal is a total that a caching allocator does not report.
 const NoTotal = ^uint64(0)

@@ -45,6 +45,7 @@ func (t *allocTable) alloc(e *event.Event) {
 			e = &node
 		}
 	}
+	e = p.pools.place(e)
 	id, s := p.sites.find(e)
 	w := p.l.opt.weigh(e.Size)
 	p.sites.count(s, e.Time, w.Objects, uint64(w.Bytes))
@@ -73,13 +74,9 @@ func (t *allocTable) alloc(e *event.Event) {
 	}
 	r := row{size: e.Size, time: e.Time, site: id, ctx: ctx}
 	switch {
-	case e.Kind == event.KindAsync:
-		key := poolKey{handle: e.Handle}
-		if e.Handle == 0 {
-			key.device = s.Device
-		}
-		r.owner = p.pools.index(key)
-		p.pools.add(r.owner, 1, int64(e.Size))
+	case e.Kind.Async():
+		r.owner = p.pools.index(p.pools.keyOf(e, s.Device))
+		p.pools.add(r.owner, e.Kind, 1, int64(e.Size))
 	case e.Kind == event.KindGraph:
 		if r.owner = graph; graph == 0 && e.Handle != 0 {
 			r.owner = p.graphs.index(e)
@@ -98,10 +95,10 @@ func (t *allocTable) alloc(e *event.Event) {
 
 // removeFromOwners takes a row of kind k out of its context, its pool and its graph.
 func (t *allocTable) removeFromOwners(r *row, k event.Kind) {
-	switch k {
-	case event.KindAsync:
-		t.p.pools.add(r.owner, -1, -int64(r.size))
-	case event.KindGraph:
+	switch {
+	case k.Async():
+		t.p.pools.add(r.owner, k, -1, -int64(r.size))
+	case k == event.KindGraph:
 		t.p.graphs.add(r.owner, -1)
 	}
 	t.p.contexts.all[r.ctx].live--

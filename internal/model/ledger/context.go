@@ -46,7 +46,7 @@ func newContextTable(p *process) contextTable {
 // context's, as with cuMemAllocHost. Graph memory comes from a device's pool.
 func inContext(k event.Kind) bool {
 	switch k {
-	case event.KindAsync, event.KindVMM, event.KindVMMHost, event.KindGraph:
+	case event.KindAsync, event.KindAsyncHost, event.KindAsyncManaged, event.KindVMM, event.KindVMMHost, event.KindGraph:
 		return false
 	}
 	return true

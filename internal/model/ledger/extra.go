@@ -44,8 +44,8 @@ func (t *allocTable) addExtra(e *event.Event, ctx uint32) {
 // n = -1 takes it out of them.
 func (t *allocTable) addExtraToOwners(r extraRow, n int) {
 	t.p.contexts.all[r.ctx()].live += n
-	if r.kind() == event.KindAsync {
-		t.p.pools.add(0, n, int64(n)*int64(r.size()))
+	if r.kind().Async() {
+		t.p.pools.add(0, r.kind(), n, int64(n)*int64(r.size()))
 	}
 }
 

@@ -232,10 +232,10 @@ func (k *keyframe) row(space event.Space, addr uint64, r *row) {
 	if e.Ctx == 0 {
 		e.Ctx = p.contexts.all[r.ctx].handle
 	}
-	switch e.Kind {
-	case event.KindAsync:
+	switch {
+	case e.Kind.Async():
 		e.Handle = p.pools.all[r.owner].key.handle
-	case event.KindGraph:
+	case e.Kind == event.KindGraph:
 		if k.phaseOf(r) == phaseCaptured {
 			c := p.captureOf(r)
 			e.Kind, e.Stream, e.TID = event.KindAsync, c.stream, c.by
@@ -344,15 +344,30 @@ func (ph *physical) name() uint64 {
 	return ph.handle
 }
 
-// pools rebuilds p's pools; those of allocations are there already.
+// pools rebuilds p's pools, after their allocations: some may be older than a pool's place.
 func (k *keyframe) pools() {
-	for key, i := range k.p.pools.at {
-		switch {
-		case key.handle == 0:
-		case k.p.pools.all[i].destroyed:
+	pools := &k.p.pools
+	place := func(handle uint64, device int32, kind event.Kind, part uint64) {
+		k.emit(event.Event{Op: event.OpPoolCreate, Time: k.start, Handle: handle, Device: device, Kind: kind, Part: part})
+	}
+	for key, i := range pools.at {
+		if q := &pools.all[i]; key.handle != 0 && q.handle == key.handle {
+			place(key.handle, q.key.device, event.KindNone, event.PoolDefault)
+		}
+	}
+	for device, handle := range pools.current {
+		place(handle, device, event.KindNone, event.PoolCurrent)
+	}
+	for key, i := range pools.at {
+		q := &pools.all[i]
+		if key.handle == 0 {
+			continue
+		}
+		if q.kind != event.KindNone { // else its allocations name it
+			place(key.handle, q.device, q.kind, 0)
+		}
+		if q.destroyed {
 			k.emit(event.Event{Op: event.OpPoolDestroy, Time: k.start, Handle: key.handle})
-		default:
-			k.emit(event.Event{Op: event.OpPoolCreate, Time: k.start, Handle: key.handle})
 		}
 	}
 }

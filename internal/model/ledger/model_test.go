@@ -28,6 +28,8 @@ type modelProc struct {
 	created            map[uint64]uint64
 	ctxDevice          map[uint64]int32
 	pools              map[poolKey]*modelPool
+	defaults           map[uint64]poolKey     // by handle: pools that handle 0 names, too
+	current            map[int32]uint64       // by device
 	graphs             map[uint64]*modelGraph // by handle
 	captures           []*modelCapture
 	sites              []*modelSite
@@ -70,6 +72,8 @@ type modelMap struct {
 type modelPool struct {
 	high      int64
 	destroyed bool
+	kind      event.Kind // KindNone if no call showed its place
+	device    int32
 }
 
 type modelSite struct {
@@ -105,9 +109,9 @@ func (m *model) apply(e *event.Event) {
 			older:     map[uint64]bool{},
 			created:   map[uint64]uint64{},
 			ctxDevice: map[uint64]int32{},
-			pools:     map[poolKey]*modelPool{},
-			graphs:    map[uint64]*modelGraph{},
-			peakOf:    map[*modelSite]int64{},
+			pools:     map[poolKey]*modelPool{}, defaults: map[uint64]poolKey{}, current: map[int32]uint64{},
+			graphs: map[uint64]*modelGraph{},
+			peakOf: map[*modelSite]int64{},
 		}
 	}
 	p := m.procs[e.Proc]
@@ -249,11 +253,10 @@ func (m *model) success(p *modelProc, e *event.Event) {
 	case event.OpGraphInstantiate, event.OpGraphMove, event.OpGraphDestroy:
 		m.graphOp(p, e)
 	case event.OpPoolCreate:
-		if e.Handle != 0 {
-			p.pools[poolKey{handle: e.Handle}] = &modelPool{} // recount lifts high to what is in use
-		}
+		p.createPool(e)
 	case event.OpPoolDestroy:
-		if q := p.pools[poolKey{handle: e.Handle}]; q != nil && e.Handle != 0 {
+		maps.DeleteFunc(p.current, func(_ int32, h uint64) bool { return h == e.Handle })
+		if q := p.pools[p.poolKey(e.Handle)]; q != nil && e.Handle != 0 {
 			q.destroyed = true
 		}
 	case event.OpPoolTrim:
@@ -315,7 +318,7 @@ func (m *model) success(p *modelProc, e *event.Event) {
 }
 
 func modelInContext(k event.Kind) bool {
-	return !slices.Contains([]event.Kind{event.KindAsync, event.KindVMM, event.KindVMMHost, event.KindGraph}, k)
+	return !slices.Contains([]event.Kind{event.KindAsync, event.KindAsyncHost, event.KindAsyncManaged, event.KindVMM, event.KindVMMHost, event.KindGraph}, k)
 }
 
 // deviceOf is where an allocation lives: its context's device, or what its
@@ -389,6 +392,11 @@ func (m *model) alloc(p *modelProc, e *event.Event) {
 			e = &node
 		}
 	}
+	if q := p.pools[p.poolKey(e.Handle)]; e.Kind == event.KindAsync && e.Handle != 0 && q != nil && q.kind != event.KindNone && (q.kind != e.Kind || q.device != e.Device) {
+		placed := *e
+		placed.Kind, placed.Device, placed.Ctx = q.kind, q.device, 0
+		e = &placed
+	}
 	s := p.site(e)
 	p.bring(s, 1, e.Size)
 	if e.Addr == 0 {
@@ -410,9 +418,11 @@ func (m *model) alloc(p *modelProc, e *event.Event) {
 		graph = m.graph(p, e)
 	}
 	a := &modelAlloc{size: e.Size, time: e.Time, ctx: e.Ctx, site: s, graph: graph}
-	if e.Kind == event.KindAsync {
-		key := poolKey{handle: e.Handle}
-		if e.Handle == 0 {
+	if e.Kind.Async() {
+		key := p.poolKey(e.Handle)
+		if h := p.current[s.Device]; e.Handle == 0 && h != 0 {
+			key = p.poolKey(h)
+		} else if e.Handle == 0 {
 			key.device = s.Device
 		}
 		if p.pools[key] == nil {
@@ -447,8 +457,51 @@ func (m *model) free(p *modelProc, e *event.Event) {
 	}
 }
 
+// poolKey returns the key of the pool that a handle names.
+func (p *modelProc) poolKey(handle uint64) poolKey {
+	if key, ok := p.defaults[handle]; ok {
+		return key
+	}
+	return poolKey{handle: handle}
+}
+
+func (p *modelProc) createPool(e *event.Event) {
+	if e.Handle == 0 {
+		return
+	}
+	of := poolKey{device: e.Device}
+	taken := false
+	for _, key := range p.defaults {
+		taken = taken || key == of
+	}
+	if e.Part == event.PoolDefault && !e.Kind.Async() && p.pools[p.poolKey(e.Handle)] == nil && !taken {
+		p.defaults[e.Handle] = of
+	}
+	key := p.poolKey(e.Handle)
+	q := p.pools[key]
+	if q == nil {
+		q = &modelPool{}
+		p.pools[key] = q
+	}
+	if q.kind, q.device = e.Kind, e.Device; !q.kind.Async() {
+		q.kind = event.KindAsync
+	}
+	if e.Part == 0 {
+		q.high, q.destroyed = 0, false // recount lifts high to what is in use
+	}
+	if e.Part == event.PoolCurrent && q.kind == event.KindAsync {
+		p.current[e.Device] = e.Handle
+	}
+}
+
+// dropPool forgets a pool without allocations.
+func (p *modelProc) dropPool(key poolKey) {
+	delete(p.pools, key)
+	maps.DeleteFunc(p.defaults, func(_ uint64, of poolKey) bool { return of == key })
+}
+
 func (p *modelProc) trim(e *event.Event) {
-	q := p.pools[poolKey{handle: e.Handle}]
+	q := p.pools[p.poolKey(e.Handle)]
 	if e.Handle == 0 || q == nil {
 		q = nil
 		defaults := 0
@@ -480,7 +533,12 @@ func (p *modelProc) execAt(t uint64) {
 	clear(p.older)
 	p.numOlder = 0
 	used := p.poolUse()
-	maps.DeleteFunc(p.pools, func(key poolKey, _ *modelPool) bool { return used[key].objects == 0 })
+	for key := range p.pools {
+		if used[key].objects == 0 {
+			p.dropPool(key)
+		}
+	}
+	clear(p.current)
 	for key, q := range p.pools {
 		q.high = used[key].bytes
 	}

@@ -49,7 +49,9 @@ func (p *modelProc) poolUse() map[poolKey]modelUse {
 		if a.pool != nil {
 			u := used[*a.pool]
 			u.objects++
-			u.bytes += int64(a.size)
+			if a.site.Kind == event.KindAsync {
+				u.bytes += int64(a.size)
+			}
 			used[*a.pool] = u
 		}
 	}
@@ -67,7 +69,7 @@ func (p *modelProc) recountPools() {
 			q.high = u.bytes
 		}
 		if q.destroyed && u.objects == 0 {
-			delete(p.pools, key)
+			p.dropPool(key)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"maps"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
@@ -21,7 +23,10 @@ type pool struct {
 	key         poolKey
 	inuse, high int64
 	live        int
-	destroyed   bool // it goes with its last allocation, as CUDA documents
+	handle      uint64     // of a device's default pool, if it is known: key has 0
+	destroyed   bool       // it goes with its last allocation, as CUDA documents
+	kind        event.Kind // of its memory, KindNone where no call showed its place
+	device      int32      // NoDevice for memory that is on none
 }
 
 // A poolTable has the memory pools of one process. Pool 0 stands for those beyond the
@@ -29,12 +34,13 @@ type pool struct {
 type poolTable struct {
 	slots[pool]
 	at          map[poolKey]uint32
-	inuse, high int64 // of all pools
+	current     map[int32]uint64 // by device: the pool that was set for its plain allocations
+	inuse, high int64            // of all pools on GPUs
 	loss        *loss.Set
 }
 
 func newPoolTable(lost *loss.Set) poolTable {
-	return poolTable{slots: slots[pool]{all: make([]pool, 1)}, at: map[poolKey]uint32{}, loss: lost}
+	return poolTable{slots: slots[pool]{all: make([]pool, 1)}, at: map[poolKey]uint32{}, current: map[int32]uint64{}, loss: lost}
 }
 
 // index returns the index of a pool, which is 0 when there are too many.
@@ -57,10 +63,47 @@ func (t *poolTable) named(e *event.Event) (i uint32, ok bool) {
 	return i, ok && e.Handle != 0
 }
 
-// add changes what pool i has in use.
-func (t *poolTable) add(i uint32, objects int, bytes int64) {
+// keyOf returns the key of the pool that e allocates from, on a device if e names none.
+func (t *poolTable) keyOf(e *event.Event, device int32) poolKey {
+	switch handle := t.current[device]; {
+	case e.Handle != 0:
+		return poolKey{handle: e.Handle}
+	case handle != 0:
+		return poolKey{handle: handle}
+	}
+	return poolKey{device: device}
+}
+
+// place returns e, an allocation from a pool, with the kind and the device of its pool, which need
+// not be the calling thread's. It returns e itself if they are.
+func (t *poolTable) place(e *event.Event) *event.Event {
+	i, ok := t.named(e)
+	q := &t.all[i]
+	if !ok || e.Kind != event.KindAsync || q.kind == event.KindNone || q.kind == e.Kind && q.device == e.Device {
+		return e
+	}
+	placed := *e
+	placed.Kind, placed.Device, placed.Ctx = q.kind, q.device, 0 // the context is the thread's, perhaps on another device
+	return &placed
+}
+
+// PlaceOf returns the kind and the device of e's memory: those of its pool, if it comes from one whose
+// place is known.
+func (l *Ledger) PlaceOf(e *event.Event) (kind event.Kind, device int32) {
+	if p := l.procs[e.Proc]; p != nil {
+		e = p.pools.place(e)
+	}
+	return e.Kind, e.Device
+}
+
+// add changes what pool i has in use of a kind.
+func (t *poolTable) add(i uint32, kind event.Kind, objects int, bytes int64) {
 	q := &t.all[i]
 	q.live += objects
+	if kind != event.KindAsync {
+		t.removeUnused(i)
+		return
+	}
 	q.inuse += bytes
 	t.inuse += bytes
 	if q.inuse > q.high || q.destroyed {
@@ -82,22 +125,47 @@ func (t *poolTable) removeUnused(i uint32) {
 	}
 	t.setHigh(q, 0)
 	delete(t.at, q.key)
+	if q.handle != 0 {
+		delete(t.at, poolKey{handle: q.handle})
+	}
 	t.release(i)
-	q.destroyed = false
+	*q = pool{}
 }
 
 func (t *poolTable) create(e *event.Event) {
 	if e.Handle == 0 {
 		return
 	}
-	if i := t.index(poolKey{handle: e.Handle}); i != 0 {
-		t.all[i].destroyed = false
-		t.setHigh(&t.all[i], t.all[i].inuse)
+	key := poolKey{handle: e.Handle}
+	if e.Part == event.PoolDefault && !e.Kind.Async() && t.at[key] == 0 {
+		// Handle 0 names it, too.
+		if i := t.index(poolKey{device: e.Device}); i != 0 && t.all[i].handle == 0 {
+			t.at[key], t.all[i].handle = i, e.Handle
+		}
+	}
+	i := t.index(key)
+	if i == 0 {
+		return
+	}
+	q := &t.all[i]
+	if q.kind, q.device = e.Kind, e.Device; !q.kind.Async() {
+		q.kind = event.KindAsync
+	}
+	switch e.Part {
+	case 0:
+		q.destroyed = false
+		t.setHigh(q, q.inuse)
+	case event.PoolCurrent:
+		if q.kind == event.KindAsync && (len(t.current) < maxPools || t.current[e.Device] != 0) {
+			t.current[e.Device] = e.Handle
+		}
 	}
 }
 
-// destroy applies OpPoolDestroy. The pool's allocations live on.
+// destroy applies OpPoolDestroy. The pool's allocations live on, and a device that it was set for has
+// its default pool again.
 func (t *poolTable) destroy(e *event.Event) {
+	maps.DeleteFunc(t.current, func(_ int32, handle uint64) bool { return handle == e.Handle })
 	if i, ok := t.named(e); ok {
 		t.all[i].destroyed = true
 		t.setHigh(&t.all[i], t.all[i].inuse)
@@ -130,6 +198,7 @@ func (t *poolTable) trim(e *event.Event) {
 
 // reset removes the pools that no allocation uses any more.
 func (t *poolTable) reset() {
+	clear(t.current)
 	for _, i := range t.at {
 		q := &t.all[i]
 		t.setHigh(q, q.inuse)

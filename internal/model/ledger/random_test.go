@@ -104,7 +104,7 @@ func (g *generator) next() *event.Event {
 		e.Space = event.Space(g.choose(int(event.NumSpaces)))
 		e.Kind = event.Kind(1 + g.choose(int(event.NumKinds)-1))
 		e.Addr, e.Size = page(40), 1+page(1000)
-		if e.Kind == event.KindAsync {
+		if e.Kind.Async() {
 			e.Handle, e.Stream = uint64(g.choose(4)), uint64(g.choose(5))
 		}
 		if e.Kind == event.KindGraph {
@@ -154,7 +154,9 @@ func (g *generator) next() *event.Event {
 		}
 	case event.OpGraphInstantiate, event.OpGraphMove, event.OpGraphDestroy:
 		e.Handle, e.Part = uint64(g.choose(6)), uint64(g.choose(6))
-	case event.OpPoolCreate, event.OpPoolDestroy:
+	case event.OpPoolCreate:
+		e.Handle, e.Part, e.Kind = uint64(g.choose(4)), uint64(g.choose(3)), []event.Kind{event.KindNone, event.KindNone, event.KindAsyncHost, event.KindAsyncManaged}[g.choose(4)]
+	case event.OpPoolDestroy:
 		e.Handle = uint64(g.choose(4))
 	case event.OpPoolTrim:
 		e.Handle, e.Size = uint64(g.choose(6)), page(2000)

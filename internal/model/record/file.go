@@ -40,12 +40,12 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic   = "\x89gpumtr\n"
-	fileVersion = 8
+	fileVersion = 9
 	// oldestVersion is the first that a Reader accepts. Before version 3 a Process had no
 	// User, before version 4 there was no Heap, before version 5 a Process had no Who,
 	// before version 6 a Heap had no modules, before version 7 a Stack had none and the
 	// tensor layer had no operations of its own (olderTensorOps), and before version 8 Tensors
-	// had no Window.
+	// had no Window. Before version 9 no memory was of a kind that a pool on no GPU has.
 	oldestVersion  = 2
 	fileHeaderSize = 32
 

@@ -23,8 +23,8 @@ func TestGolden(t *testing.T) {
 	want = append(want, tensorEvents()...)
 	want = append(want, tensorWindow()...)
 	data := encoded(t, 16<<10, want...)
-	snapshottest.Golden(t, "version8.rec", data)
-	if fileVersion != 8 {
+	snapshottest.Golden(t, "version9.rec", data)
+	if fileVersion != 9 {
 		t.Error("the golden file has another version's name")
 	}
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {
@@ -66,6 +66,9 @@ func TestOlderVersion(t *testing.T) {
 		}
 		if version > 6 {
 			want = append(want, tensorEvents()...)
+		}
+		if version > 7 {
+			want = append(want, tensorWindow()...)
 		}
 		data, err := os.ReadFile(fmt.Sprintf("testdata/version%d.rec", version))
 		if err != nil {

@@ -327,11 +327,11 @@ func (s *State) linkBacking(e *event.Event) {
 	if e.Op != event.OpAlloc && e.Op != event.OpHandleCreate || !s.physical.HasUnlinkedMemory(e) {
 		return
 	}
-	if e.Kind.Class() != event.ClassDevice || e.Result != event.Success {
+	kind, device := s.ledger.PlaceOf(e)
+	if kind.Class() != event.ClassDevice || e.Result != event.Success {
 		s.physical.DropUnlinked(e)
 		return
 	}
-	device := e.Device
 	if device == event.NoDevice {
 		device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}

@@ -47,6 +47,8 @@ static void *fill(int arg, const struct object *o)
 		     .subresource.sparseLevel = {.extentWidth = 64, .extentHeight = 64, .extentDepth = 1},
 		     .memOperationType = map ? CU_MEM_OPERATION_TYPE_MAP : CU_MEM_OPERATION_TYPE_UNMAP,
 		     .memHandle = map ? o->extra : 0, .deviceBitMask = 1);
+	case LOCATION:
+		return memcpy(structure, &here, sizeof here);
 	case POOL_PROPS:
 		return memcpy(structure, &pool, sizeof pool);
 	case POINTER_DATA:
@@ -79,7 +81,7 @@ uint64_t arg_value(int arg, struct object *o)
 	case TO_EXTRA: return TO(o->extra);
 	case SCRATCH: return TO(scratch);
 	case DEVICE: return (uint64_t)current_device;
-	case POOL: SETUP("cuDeviceGetDefaultMemPool", TO(value), current_device); return value;
+	case POOL: SETUP("testcuda_default_pool", TO(value), current_device); return value;
 	case CONTEXT: SETUP("cuCtxGetCurrent", TO(value)); return value;
 	default: return (uint64_t)fill(arg, o);
 	}

@@ -248,7 +248,7 @@ static void released(const struct block *was)
 #ifndef TESTCUDA_OLD
 	else if (was->space == SPACE_ARRAY || was->space == SPACE_MIPMAP)
 		vmm_array_ended(was);
-	else if (was->kind == KIND_ASYNC)
+	else if (was->kind == KIND_ASYNC || was->kind == KIND_ASYNC_HOST)
 		pool_ended(was);
 #endif
 }

@@ -6,7 +6,7 @@
 #include "driver.h"
 
 #define PITCH 512
-#define FREEABLE (1u << KIND_DEVICE | 1u << KIND_MANAGED | 1u << KIND_ASYNC | \
+#define FREEABLE (1u << KIND_DEVICE | 1u << KIND_MANAGED | 1u << KIND_ASYNC | 1u << KIND_ASYNC_HOST | \
 		  1u << KIND_IMPORTED | 1u << KIND_GRAPH | 1u << KIND_NONE)
 
 static CUresult alloc(enum area area, enum kind kind, uint64_t size, uint64_t *addr)

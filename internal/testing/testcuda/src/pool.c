@@ -12,6 +12,7 @@
 struct CUmemPoolHandle_st {
 	int device;
 	bool is_default, destroyed;
+	bool elsewhere; // on no device
 	uint64_t used;
 	uint32_t *objects; // of the kernel driver
 	size_t num_objects;
@@ -22,13 +23,14 @@ struct CUmemPoolHandle_st {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUmemPoolHandle_st defaults[DEVICES];
 static struct CUmemPoolHandle_st *pools;
+static CUmemoryPool current[DEVICES]; // NULL for the default pool
 
 void pool_reset(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	pools = NULL;
 	for (int d = 0; d < DEVICES; d++)
-		defaults[d] = (struct CUmemPoolHandle_st){.device = d, .is_default = true};
+		current[d] = NULL, defaults[d] = (struct CUmemPoolHandle_st){.device = d, .is_default = true};
 }
 
 static bool valid(CUmemoryPool pool) // under lock
@@ -45,6 +47,8 @@ static bool valid(CUmemoryPool pool) // under lock
 // `keep` bytes where that is more.
 static bool fit(CUmemoryPool pool, uint64_t keep)
 {
+	if (pool->elsewhere)
+		return true;
 	size_t n = ((keep > pool->used ? keep : pool->used) + OBJECT - 1) / OBJECT;
 	while (pool->num_objects > n)
 		kernel_free(pool->device, pool->objects[--pool->num_objects]);
@@ -99,7 +103,7 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
 	if (!out || size == 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!pool)
-		pool = default_pool(ctx->device);
+		pool = current[ctx->device] ? current[ctx->device] : default_pool(ctx->device);
 	CUgraph graph = capture_graph(stream);
 	if (graph) {
 		CUgraphNode node;
@@ -115,7 +119,7 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
 	if (!ok)
 		return CUDA_ERROR_INVALID_VALUE;
 	uint64_t addr;
-	struct block init = {.space = SPACE_POINTER, .kind = KIND_ASYNC, .size = size, .ctx = ctx, .device = pool->device, .aux = pool};
+	struct block init = {.space = SPACE_POINTER, .kind = pool->elsewhere ? KIND_ASYNC_HOST : KIND_ASYNC, .size = size, .ctx = ctx, .device = pool->device, .aux = pool};
 	result = block_new(AREA_DEVICE, size, init, &addr);
 	if (result != CUDA_SUCCESS) {
 		pool_ended(&init);
@@ -127,7 +131,7 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
 	if (ok)
 		*out = addr;
 	else
-		block_end(SPACE_POINTER, addr, 1u << KIND_ASYNC, NULL);
+		block_end(SPACE_POINTER, addr, 1u << init.kind, NULL);
 	return ok ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -139,7 +143,7 @@ static CUresult free_async(CUdeviceptr ptr, uint64_t *bytes, CUstream stream)
 		CUgraphNode node;
 		return graph_free(graph, ptr, bytes, &node);
 	}
-	if (!block_end(SPACE_POINTER, ptr, 1u << KIND_ASYNC | 1u << KIND_IMPORTED | 1u << KIND_GRAPH, &was))
+	if (!block_end(SPACE_POINTER, ptr, 1u << KIND_ASYNC | 1u << KIND_ASYNC_HOST | 1u << KIND_IMPORTED | 1u << KIND_GRAPH, &was))
 		return CUDA_ERROR_INVALID_VALUE;
 	*bytes = was.size;
 	return CUDA_SUCCESS;
@@ -155,14 +159,16 @@ ON_STREAM(cuMemFreeAsync, (CUdeviceptr ptr, CUstream stream), bytes, free_async(
 
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
 {
-	if (!out || !props || props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (!out || !props || props->location.type < CU_MEM_LOCATION_TYPE_DEVICE || props->location.type > CU_MEM_LOCATION_TYPE_HOST_NUMA)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!device_valid(props->location.id))
+	bool elsewhere = props->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+	if (!elsewhere && !device_valid(props->location.id))
 		return CUDA_ERROR_INVALID_DEVICE;
 	CUmemoryPool pool = calloc(1, sizeof *pool);
 	if (!pool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	pool->device = props->location.id;
+	pool->device = elsewhere ? 0 : props->location.id;
+	pool->elsewhere = elsewhere;
 	pthread_mutex_lock(&lock);
 	pool->next = pools;
 	pools = pool;
@@ -177,6 +183,8 @@ static CUresult destroy(CUmemoryPool pool)
 	bool ok = pool && valid(pool) && !pool->is_default;
 	if (ok) {
 		pool->destroyed = true;
+		if (current[pool->device] == pool)
+			current[pool->device] = NULL;
 		if (pool->live == 0)
 			forget(pool);
 	}
@@ -223,17 +231,66 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 	CALL(cuMemPoolTrimTo, bytes, trim(pool, keep, &bytes));
 }
 
-static CUresult get_pool(CUmemoryPool *pool, CUdevice device)
+static CUresult get_pool(CUmemoryPool *pool, CUdevice device, bool now)
 {
 	if (!device_valid(device))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*pool = default_pool(device);
+	*pool = now && current[device] ? current[device] : default_pool(device);
 	return CUDA_SUCCESS;
+}
+
+// The workload's own way to a pool, which has no probe.
+EXPORT CUresult testcuda_default_pool(CUmemoryPool *pool, CUdevice device)
+{
+	return get_pool(pool, device, false);
+}
+
+static CUresult set_pool(CUdevice device, CUmemoryPool pool)
+{
+	if (!device_valid(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	pthread_mutex_lock(&lock);
+	bool ok = pool && valid(pool) && !pool->elsewhere && pool->device == device;
+	if (ok)
+		current[device] = pool;
+	pthread_mutex_unlock(&lock);
+	return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// on returns the device of a location, -1 for another place than a device.
+static CUdevice on(const CUmemLocation *at, unsigned int type)
+{
+	return at->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED ? at->id : -1;
 }
 
 EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
-	CALL(cuDeviceGetDefaultMemPool, 0, get_pool(pool, device));
+	CALL(cuDeviceGetDefaultMemPool, 0, get_pool(pool, device, false));
+}
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+	CALL(cuDeviceGetMemPool, 0, get_pool(pool, device, true));
+}
+
+EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+	CALL(cuDeviceSetMemPool, 0, set_pool(device, pool));
+}
+
+EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *at, unsigned int type)
+{
+	CALL(cuMemGetDefaultMemPool, 0, get_pool(pool, on(at, type), false));
+}
+
+EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *at, unsigned int type)
+{
+	CALL(cuMemGetMemPool, 0, get_pool(pool, on(at, type), true));
+}
+
+EXPORT CUresult cuMemSetMemPool(CUmemLocation *at, unsigned int type, CUmemoryPool pool)
+{
+	CALL(cuMemSetMemPool, 0, set_pool(on(at, type), pool));
 }
 
 // Sharing.

@@ -37,6 +37,16 @@ static void reserve(struct object *o)
 	create_handle(o);
 }
 
+static void make_pool(struct object *o, unsigned int type, int id)
+{
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {type, id}};
+	SETUP("cuMemPoolCreate", TO(o->extra), TO(props));
+}
+
+static void host_pool(struct object *o) { make_pool(o, CU_MEM_LOCATION_TYPE_HOST, 0); }
+static void other_pool(struct object *o) { make_pool(o, CU_MEM_LOCATION_TYPE_DEVICE, 1 - current_device); }
+static void end_pool(struct object *o) { SETUP("cuMemPoolDestroy", o->extra); }
+
 static void unreserve(struct object *o)
 {
 	SETUP("cuMemRelease", o->extra);
@@ -212,6 +222,8 @@ const struct op ops[] = {
 	{"cuMemAllocAsync", "cuMemFreeAsync", {TO_ADDR, SIZE, 0}},
 	{"cuMemAllocAsync_ptsz", "cuMemFreeAsync_ptsz", {TO_ADDR, SIZE, 0}},
 	{"cuMemAllocFromPoolAsync", "cuMemFreeAsync", {TO_ADDR, SIZE, POOL, 0}},
+	{"cuMemAllocFromPoolAsync(host)", "cuMemFreeAsync", {TO_ADDR, SIZE, EXTRA, 0}, .setup = host_pool, .teardown = end_pool},
+	{"cuMemAllocFromPoolAsync(other)", "cuMemFreeAsync", {TO_ADDR, SIZE, EXTRA, 0}, .setup = other_pool, .teardown = end_pool},
 	{"cuMemAllocFromPoolAsync_ptsz", "cuMemFreeAsync_ptsz", {TO_ADDR, SIZE, POOL, 0}},
 	{"cuMemFree_v2(0)", NULL, {0}},
 	{"cuArrayCreate", "cuArrayDestroy", {TO_ADDR, ARRAY_V1}},
@@ -248,6 +260,12 @@ const struct op ops[] = {
 	{"cuMemMapArrayAsync_ptsz", "cuMemMapArrayAsync_ptsz", {MAP_PART, 1, 0}, {UNMAP_PART, 1, 0}, PART},
 	{"cuMemPoolCreate", "cuMemPoolDestroy", {TO_ADDR, POOL_PROPS}},
 	{"cuMemPoolTrimTo", NULL, {POOL, SIZE}},
+	{"cuDeviceGetDefaultMemPool", NULL, {SCRATCH, DEVICE}},
+	{"cuDeviceGetMemPool", NULL, {SCRATCH, DEVICE}},
+	{"cuDeviceSetMemPool", NULL, {DEVICE, POOL}},
+	{"cuMemGetDefaultMemPool", NULL, {SCRATCH, LOCATION, 1}},
+	{"cuMemGetMemPool", NULL, {SCRATCH, LOCATION, 1}},
+	{"cuMemSetMemPool", NULL, {LOCATION, 1, POOL}},
 	{"cuMemPoolImportPointer", "cuMemFreeAsync", {TO_ADDR, POOL, POINTER_DATA}},
 
 	{"cuIpcOpenMemHandle", "cuIpcCloseMemHandle", .run = open_ipc},

@@ -20,7 +20,7 @@ static const char *const api_names[NUM_APIS] = {
 };
 static const char *const kind_names[NUM_KINDS] = {
 	"none", "device", "array", "async", "vmm", "managed",
-	"host", "host_registered", "imported", "graph",
+	"host", "host_registered", "imported", "graph", "async_host",
 };
 
 struct count {
