@@ -5,7 +5,7 @@ import time
 
 import accounts
 from case import case, python, traced
-from harness import NotHere, gpu_used, held, nvcc
+from harness import NotHere, Program, gpu_used, held, nvcc
 
 
 @case()
@@ -132,6 +132,46 @@ def late_contexts(r):
         v, s = t.at("destroyed")
         r.equal("held after the other context's end, MiB", s.device() >> 20, 512)
         r.equal("allocated before attach, before that and after", s.lines(t.pid, 0).get(accounts.BEFORE), before)
+        t.finish()
+
+
+@case("torch")
+def late_first_kernel(r):
+    """Attached before the first kernel: what replaces the context's local memory then is local memory, not code."""
+    with traced(r, python("torch_first_kernel.py")) as t:
+        t.late = True
+        t.at("copied")
+        t.go()
+        v, s = t.at("filled")
+        lines = s.lines(t.pid, 0)
+        r.check("[code] is less than the new local memory", lines.get("[code]", 0) < 256 << 20, lines)
+        t.finish()
+
+
+@case("torch")
+def restored(r):
+    """A checkpoint takes a process off the GPU; a restore brings back its rows."""
+    with traced(r, python("torch_suspended.py")) as t:
+        v, before = t.at("held")
+        other = Program(python("suspend.py", str(t.pid)))
+        try:
+            missing = other.expect("suspended")["missing"]
+            if missing:
+                raise NotHere(missing)
+            r.equal("GPUs on which the driver lists the suspended process", held(t.pid)["nvml"], {})
+            s = t.tracer.snapshot()
+            r.check("a note says that it is suspended", any("suspended" in n for n in s.data["notes"]), s.data["notes"])
+            r.equal("lines below nothing", {n: b for n, b in s.lines(t.pid, 0).items() if b < 0}, {})
+            other.go()
+            other.expect("restored")
+            after = t.check({"name": "restored", "processes": [held(t.pid)]})
+            r.equal("lines after the restore", after.lines(t.pid, 0), before.lines(t.pid, 0))
+            other.go()
+            r.equal("the exit code of what suspended it", other.wait(), 0)
+        finally:
+            other.kill()
+        t.go()
+        t.at("more")
         t.finish()
 
 
