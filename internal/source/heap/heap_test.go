@@ -26,7 +26,8 @@ func skip(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// installed returns an interpreter of each minor version that is here.
+// installed returns an interpreter of each minor version that is here. The environment's CPYTHONS says
+// how many there are at least.
 func installed(t testing.TB) map[int]string {
 	t.Helper()
 	found := map[int]string{}
@@ -44,6 +45,9 @@ func installed(t testing.TB) map[int]string {
 	}
 	if len(found) == 0 {
 		skip(t, "no CPython with its headers")
+	}
+	if wanted, _ := strconv.Atoi(os.Getenv("CPYTHONS")); len(found) < wanted {
+		t.Fatalf("CPYTHONS asks for %d versions of CPython with their headers, and %d are here", wanted, len(found))
 	}
 	return found
 }

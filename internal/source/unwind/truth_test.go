@@ -38,7 +38,8 @@ const oldestPython, newestPython = 8, 14
 // A cpython is an interpreter, and what it is called in a test.
 type cpython struct{ name, path string }
 
-// pythonsToCompare returns an interpreter of each minor version that is here.
+// pythonsToCompare returns an interpreter of each minor version that is here. The environment's CPYTHONS
+// says how many there are at least, beside the system's.
 func pythonsToCompare(t *testing.T) []cpython {
 	t.Helper()
 	found := make(map[int]bool)
@@ -76,6 +77,9 @@ func pythonsToCompare(t *testing.T) []cpython {
 	}
 	if tried == 0 {
 		skip(t, "no "+systemPython)
+	}
+	if wanted, _ := strconv.Atoi(os.Getenv("CPYTHONS")); len(found) < wanted {
+		t.Fatalf("CPYTHONS asks for %d versions of CPython, and %d are here", wanted, len(found))
 	}
 	for m := oldestPython; m <= newestPython; m++ {
 		if !found[m] && m != tried {
