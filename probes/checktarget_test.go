@@ -31,9 +31,9 @@ func TestCheckTargetFirstThreadEnded(t *testing.T) {
 	pid := cmd.Process.Pid
 	wait := func(what string, f func() bool) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(5 * time.Minute); !f(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("waited a minute for %s", what)
+				t.Fatalf("waited five minutes for %s", what)
 			}
 		}
 	}

@@ -205,7 +205,7 @@ func tally(events []event.Event) map[call]int {
 func start(tb testing.TB, program testcuda.Program, opts testcuda.Options) *testcuda.Process {
 	tb.Helper()
 	needTracing(tb)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	tb.Cleanup(cancel)
 	p, err := testcuda.Start(ctx, testcuda.Get(tb), program, opts)
 	if err != nil {
@@ -239,9 +239,9 @@ func stats(tb testing.TB, p *testcuda.Process) *testcuda.Stats {
 // eventually waits for what another goroutine or process does.
 func eventually(tb testing.TB, what string, f func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); !f(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			tb.Fatalf("waited a minute for %s", what)
+			tb.Fatalf("waited five minutes for %s", what)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 // startAs starts a program of kit as a user.
 func startAs(t *testing.T, kit *testcuda.Kit, user uint32) *testcuda.Process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	p, err := testcuda.Start(ctx, kit, testcuda.Workload, testcuda.Options{User: user})
 	if err != nil {

@@ -54,7 +54,7 @@ func TestAgentPastCommand(t *testing.T) {
 	}
 	var out []byte
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // the latest half second is not in the file yet
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // the latest half second is not in the file yet
 		c := exec.Command("sh", "-c", printed)
 		c.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
 		if out, err = c.CombinedOutput(); err == nil {

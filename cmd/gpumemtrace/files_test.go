@@ -237,7 +237,7 @@ func (v *invocation) leavesNothing(objects map[uintptr][]uint32) {
 		return left
 	}
 	// What is freed in the background is free a grace period later.
-	for end := time.Now().Add(time.Minute); len(left()) > 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); len(left()) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			v.Fatalf("left behind: %q", left())
 		}

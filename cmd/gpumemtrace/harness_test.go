@@ -92,7 +92,7 @@ func (b *buffer) String() string {
 // command prepares an invocation in a directory of its own.
 func command(t *testing.T, args ...string) *invocation {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	v := &invocation{T: t, cmd: exec.CommandContext(ctx, binary, args...), exited: make(chan struct{})}
 	v.cmd.Dir = t.TempDir()
@@ -134,7 +134,7 @@ func tracing(t *testing.T, args ...string) *invocation {
 // until waits for something that happens while the program runs.
 func (v *invocation) until(what string, f func() bool) {
 	v.Helper()
-	for end := time.Now().Add(20 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-v.exited:
 			if f() {
@@ -144,7 +144,7 @@ func (v *invocation) until(what string, f func() bool) {
 		default:
 		}
 		if time.Now().After(end) {
-			v.Fatalf("waited 20 s until %s; stderr:\n%s", what, v.stderr.String())
+			v.Fatalf("waited five minutes until %s; stderr:\n%s", what, v.stderr.String())
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (v *invocation) ends(code int) *invocation {
 	v.Helper()
 	select {
 	case <-v.exited:
-	case <-time.After(30 * time.Second):
+	case <-time.After(5 * time.Minute):
 		v.Fatalf("it runs on; stderr:\n%s", v.stderr.String())
 	}
 	if v.code() != code {
@@ -207,7 +207,7 @@ func (v *invocation) says(texts ...string) {
 // workload starts a scripted stand-in program, which has its context.
 func workload(t *testing.T, program testcuda.Program, opts testcuda.Options, commands ...string) *testcuda.Process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	p, err := testcuda.Start(ctx, testcuda.Get(t), program, opts)
 	if err != nil {

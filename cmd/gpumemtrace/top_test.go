@@ -63,12 +63,12 @@ func (x *screen) press(keys ...string) { x.tmux(append([]string{"send-keys"}, ke
 // until waits until the screen is as it should be, and returns it.
 func (x *screen) until(what string, is func(seen string) bool) (seen string) {
 	x.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if seen = x.tmux("capture-pane", "-p"); is(seen) {
 			return seen
 		}
 		if time.Now().After(end) {
-			x.Fatalf("waited 20 s for %s on the screen:\n%s", what, seen)
+			x.Fatalf("waited five minutes for %s on the screen:\n%s", what, seen)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func needPrivilege(t *testing.T) {
 
 func workload(t *testing.T, libs testcuda.Libs) *testcuda.Process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	p, err := testcuda.Start(ctx, testcuda.Get(t), testcuda.Workload, testcuda.Options{Libs: libs})
 	if err != nil {

@@ -165,7 +165,7 @@ func (s *soak) starts(environment []string, args ...string) (*agent, error) {
 		return nil, err
 	}
 	listens := regexp.MustCompile(`listening at (\S+)`)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if m := listens.FindStringSubmatch(a.log.String()); m != nil {
 			a.address = "http://" + m[1]
 			if text, err := a.get("/readyz"); err == nil && string(text) == "ready\n" {
@@ -258,7 +258,7 @@ func (s *soak) targets() (args []string) {
 		io.Copy(io.Discard, r.Body)
 		select {
 		case <-r.Context().Done():
-		case <-time.After(20 * time.Second):
+		case <-time.After(5 * time.Minute):
 		}
 	}))
 	var n atomic.Int64
@@ -287,7 +287,7 @@ func (s *soak) targets() (args []string) {
 
 // killed starts a target and kills it in the midst of what it does.
 func (s *soak) killed(kit *testcuda.Kit) error {
-	ctx, cancel := context.WithTimeout(s.end, time.Minute)
+	ctx, cancel := context.WithTimeout(s.end, 10*time.Minute)
 	defer cancel()
 	p, err := testcuda.Start(ctx, kit, testcuda.Workload, testcuda.Options{})
 	if err != nil {
@@ -307,7 +307,7 @@ func (s *soak) killed(kit *testcuda.Kit) error {
 // storm allocates and frees as fast as one thread can: 40,000 events, which have room in
 // the ring buffer even if nobody reads them meanwhile.
 func (s *soak) storm(kit *testcuda.Kit) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	p, err := testcuda.Start(ctx, kit, testcuda.Workload, testcuda.Options{})
 	if err != nil {
@@ -478,7 +478,7 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := int64(-1)
-	for end := time.Now().Add(20 * time.Second); got != held && time.Now().Before(end); time.Sleep(time.Second) {
+	for end := time.Now().Add(5 * time.Minute); got != held && time.Now().Before(end); time.Sleep(time.Second) {
 		if got, err = a.inuse(steady.Process.Pid); err != nil {
 			t.Fatal(err)
 		}
@@ -515,7 +515,7 @@ func TestSoak(t *testing.T) {
 		if err != nil {
 			t.Errorf("it ends with %v\n%s", err, a.log)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Errorf("it does not end\n%s", a.log)
 	}
 	if all, _ := filepath.Glob(s.path("oom", "oom-*")); len(all) != 2*5 {
@@ -559,7 +559,7 @@ func lines(out io.Reader) func(*testing.T) string {
 				t.Fatal("the program ended")
 			}
 			return text
-		case <-time.After(time.Minute):
+		case <-time.After(5 * time.Minute):
 			t.Fatal("the program says nothing")
 		}
 		return ""

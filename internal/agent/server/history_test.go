@@ -87,7 +87,7 @@ func TestHistoryAPI(t *testing.T) {
 			}
 		}
 		var d historyDocument
-		for end := time.Now().Add(5 * time.Second); len(d.Points) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(5 * time.Minute); len(d.Points) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if err := json.Unmarshal([]byte(s.get(http.StatusOK, "/api/v1/history")), &d); err != nil {
 				t.Fatal(err)
 			}

@@ -66,12 +66,12 @@ func begin(t *testing.T, group string, environ ...string) event.Process {
 		cmd.Wait()
 	})
 	// Its environment is there a moment after it has begun.
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(time.Millisecond) {
 		if set, err := proc.Environ(cmd.Process.Pid, "READY"); err == nil && len(set) > 0 {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("no environment after a minute")
+			t.Fatal("no environment after five minutes")
 		}
 	}
 	ticks, err := proc.StartTicks(cmd.Process.Pid)
@@ -92,12 +92,12 @@ func end(t *testing.T, p event.Process) {
 // wait asks until all is known.
 func wait(t *testing.T, f *Finder, p event.Process) Workload {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if w, ok := f.Of(int(p.PID), p.Start); ok {
 			return w
 		}
 	}
-	t.Fatal("nothing known after a minute")
+	t.Fatal("nothing known after five minutes")
 	return Workload{}
 }
 

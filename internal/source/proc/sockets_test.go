@@ -55,7 +55,7 @@ func TestSocketUser(t *testing.T) {
 		if err := connect.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 			t.Fatal(err)
 		}
-		end := time.Now().Add(5 * time.Second)
+		end := time.Now().Add(5 * time.Minute)
 		for err = nil; !errors.Is(err, ErrNoSocket) && time.Now().Before(end); {
 			_, err = sockets.User(remote, local)
 		}

@@ -54,7 +54,7 @@ func sleeper(t *testing.T, name string) *exec.Cmd {
 // eventually waits for what another process does.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited 10 s for %s", what)
 		}

@@ -182,7 +182,7 @@ func TestChurn(t *testing.T) {
 	// It calls from its stacks again and again: those from before it was
 	// analysed follow frame pointers.
 	complete := 0
-	for end := time.Now().Add(30 * time.Second); complete != 1000 && time.Now().Before(end); time.Sleep(time.Second) {
+	for end := time.Now().Add(5 * time.Minute); complete != 1000 && time.Now().Before(end); time.Sleep(time.Second) {
 		snap = s.Snapshot(state.Want{})
 		complete = completeStacks(snap, last.cmd.Process.Pid)
 	}

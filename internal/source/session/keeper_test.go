@@ -43,7 +43,7 @@ func dying(t *testing.T) event.Process {
 	}
 	t.Cleanup(func() { cmd.Wait() })
 	id := identify(t, cmd.Process.Pid)
-	for end := time.Now().Add(time.Minute); !gone(id); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); !gone(id); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it runs on")
 		}

@@ -325,7 +325,7 @@ func received(t *testing.T, records <-chan *snapshot.OutOfMemory) *snapshot.OutO
 	select {
 	case o := <-records:
 		return o
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("no record came")
 		return nil
 	}

@@ -60,7 +60,7 @@ func trace(t *testing.T, opts session.Options) tracing {
 
 func start(t *testing.T, program testcuda.Program, opts testcuda.Options) *testcuda.Process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	t.Cleanup(cancel)
 	p, err := testcuda.Start(ctx, testcuda.Get(t), program, opts)
 	if err != nil {
@@ -84,7 +84,7 @@ func run(t *testing.T, p *testcuda.Process, commands ...string) []string {
 func eventually(t *testing.T, check func() string) {
 	t.Helper()
 	var text string
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if text = check(); text == "" {
 			return
 		}
@@ -96,8 +96,8 @@ func wait(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
-	case <-time.After(time.Minute):
-		t.Fatalf("waited a minute for %s", what)
+	case <-time.After(5 * time.Minute):
+		t.Fatalf("waited five minutes for %s", what)
 	}
 }
 

@@ -88,7 +88,7 @@ func TestAhead(t *testing.T) {
 	}()
 	a.request(os.Getpid(), []string{"/usr/lib/libc.so.6", filepath.Join(base, "torch/lib/libtorch.so")}, nil)
 	for _, name := range siblings {
-		for end := time.Now().Add(time.Minute); !remembered(t, a.memo, filepath.Join(base, name)); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(5 * time.Minute); !remembered(t, a.memo, filepath.Join(base, name)); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s is not remembered", name)
 			}

@@ -286,7 +286,7 @@ func (c *capture) begin(t testing.TB) {
 
 func (c *capture) trace(pid int) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	began := time.Now()
 	if err := c.u.Analyze(ctx, pid); err != nil {
@@ -386,7 +386,7 @@ func (c *capture) detach(n uint64) {
 	}
 	c.links = nil
 	c.u.Drain(5 * time.Second)
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(5 * time.Minute)
 	for {
 		c.mu.Lock()
 		var have uint64

@@ -36,7 +36,7 @@ func runLayers(t *testing.T, c *capture, python, class string, learn bool) *laye
 	c.trace(p.pid)
 	c.attach(library, symbol, 1)
 	p.ask("first")
-	for deadline := time.Now().Add(time.Minute); learn && c.u.moduleCall(t, p.pid) == 0; {
+	for deadline := time.Now().Add(5 * time.Minute); learn && c.u.moduleCall(t, p.pid) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the function that calls modules was not found")
 		}

@@ -30,7 +30,7 @@ func TestTellingWaitsForNothing(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(time.Minute):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("it waits for the analysis")
 	}
 	if n := len(u.schedule.ended); n > maxScheduled {

@@ -21,7 +21,7 @@ func TestForget(t *testing.T) {
 	p.run()
 	p.end()
 	c.u.Ended(p.pid)
-	for end := time.Now().Add(time.Minute); c.u.kernel.known(uint32(p.pid)); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); c.u.kernel.known(uint32(p.pid)); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("still known")
 		}

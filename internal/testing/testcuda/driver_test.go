@@ -11,7 +11,7 @@ import (
 // start runs a scripted workload that is killed when the test ends.
 func start(t *testing.T, program Program, opts Options) *Process {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	p, err := Start(ctx, Get(t), program, opts)
 	if err != nil {
