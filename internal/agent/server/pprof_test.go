@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
@@ -126,6 +127,19 @@ func TestGoToolPprof(t *testing.T) {
 	wants(t, "pprof without a token", out, "give the token")
 }
 
+// begins calls then after its first snapshot.
+type begins struct {
+	live.Source
+	once sync.Once
+	then func()
+}
+
+func (b *begins) Snapshot(q live.Query) (*live.Snapshot, error) {
+	s, err := b.Source.Snapshot(q)
+	b.once.Do(b.then)
+	return s, err
+}
+
 // A window has what was allocated in it, and what is in use at its end; time spent on it
 // does not end it early.
 func TestWindow(t *testing.T) {
@@ -134,16 +148,13 @@ func TestWindow(t *testing.T) {
 	h.alloc(2*time.Second, 2, 2<<20, 1000)
 	h.at(3 * time.Second)
 	s := serve(t, Options{Source: h}, func(s *Server) { s.http.ReadTimeout = 300 * time.Millisecond })
-	var asked sync.WaitGroup
-	asked.Go(func() {
-		time.Sleep(500 * time.Millisecond)
+	s.looks.source = &begins{Source: s.looks.source, then: func() {
 		h.alloc(4*time.Second, 1, 3<<20, 10)
 		h.alloc(4*time.Second, 3, 4<<20, 7)
 		h.free(5*time.Second, 2<<20)
 		h.at(6 * time.Second)
-	})
+	}}
 	p := s.parsed("?seconds=1")
-	asked.Wait()
 	for name, want := range map[string]int64{"alloc_objects": 2, "alloc_space": 17, "inuse_objects": 3, "inuse_space": 117} {
 		if got := sum(t, p, name); got != want {
 			t.Errorf("%s is %d, want %d", name, got, want)

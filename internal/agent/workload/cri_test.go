@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -179,10 +178,8 @@ func TestSilentRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	begin := time.Now()
-	_, err = newEndpoint(listener.Addr().String()).names(context.Background(), id)
-	if took := time.Since(begin); err == nil || took > 2*patience {
-		t.Errorf("%v after %v", err, took)
+	if _, err = newEndpoint(listener.Addr().String()).names(context.Background(), id); err == nil {
+		t.Error("names from a socket that says nothing")
 	}
 }
 

@@ -3,7 +3,6 @@ package stacks
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
@@ -15,20 +14,8 @@ func TestOperatorOfManyNodes(t *testing.T) {
 		return &snapshot.Location{Address: 1, Mapping: &snapshot.Mapping{}, Lines: []snapshot.Line{{Function: name}}}
 	}
 	node := []*snapshot.Location{frame("torch::autograd::PyNode::apply"), frame("torch::autograd::Node::operator()")}
-	took := func(n int) time.Duration {
-		stack := slices.Repeat(node, n)
-		best := time.Hour
-		for range 5 {
-			begin := time.Now()
-			if got := Operator(stack); got != "" {
-				t.Fatalf("%q", got)
-			}
-			best = min(best, time.Since(begin))
-		}
-		return best
-	}
-	few, many := took(200), took(20_000)
-	if many > 1000*few {
-		t.Errorf("200 take %v, 20,000 %v", few, many)
+	// If each node took a look at all others, these would take hours.
+	if got := Operator(slices.Repeat(node, 2_000_000)); got != "" {
+		t.Fatalf("%q", got)
 	}
 }

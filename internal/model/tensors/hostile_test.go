@@ -1,7 +1,6 @@
 package tensors
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -9,22 +8,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
-
-// among returns the median time that an event of a process takes which has n others of
-// everything, as set makes them and event applies it: now and then something else runs.
-func among(n int, set func(l *Ledger, n int), event func(l *Ledger, i int)) time.Duration {
-	l := New(ledger.Options{})
-	l.process(proc)
-	set(l, n)
-	times := make([]time.Duration, 200)
-	for i := range times {
-		start := time.Now()
-		event(l, i)
-		times[i] = time.Since(start)
-	}
-	slices.Sort(times)
-	return times[len(times)/2]
-}
 
 func reported(op event.Op, at, addr, size uint64) *event.Event {
 	e := &event.Event{Op: op, Time: at, Proc: proc, Addr: addr, Size: size, Handle: event.NoTotal, Part: event.NoTotal}
@@ -35,7 +18,7 @@ func reported(op event.Op, at, addr, size uint64) *event.Event {
 }
 
 // TestOneEventIsCheap: a process that says a lot does not make its next event keep the
-// tracer, and with it all others, waiting.
+// tracer, and with it all others, waiting. If each event looked at all there is, these would take hours.
 func TestOneEventIsCheap(t *testing.T) {
 	const many = 100_000
 	sites := make([]ledger.Site, many+1)
@@ -64,9 +47,13 @@ func TestOneEventIsCheap(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			few, beside := among(100, tt.set, tt.event), among(many, tt.set, tt.event)
-			if limit := 200*few + 100*time.Microsecond; beside > limit {
-				t.Errorf("an event takes %v, and %v beside many more", few, beside)
+			hangs := time.AfterFunc(10*time.Minute, func() { panic("an event takes as long as there is much beside it") })
+			defer hangs.Stop()
+			l := New(ledger.Options{})
+			l.process(proc)
+			tt.set(l, many)
+			for i := range 1_000_000 {
+				tt.event(l, i)
 			}
 		})
 	}

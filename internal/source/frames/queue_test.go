@@ -22,12 +22,11 @@ func TestNamingThatHangs(t *testing.T) {
 	full := 0
 	dropped := func() { full++ }
 	n.add(1, 7, func() { <-hang }, dropped)
-	began := time.Now()
 	for range 10 * maxQueued {
 		n.add(1, 8, func() {}, dropped)
 	}
-	if took := time.Since(began); took > 5*time.Second || full < 8*maxQueued {
-		t.Errorf("adding took %v, %d found no room", took, full)
+	if full < 8*maxQueued {
+		t.Errorf("%d found no room", full)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
@@ -70,12 +69,8 @@ func TestCloseWhenNamingHangs(t *testing.T) {
 		<-hang
 	}, nil)
 	<-begun
-	began := time.Now()
 	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "process 7") {
 		t.Errorf("error %v", err)
-	}
-	if took := time.Since(began); took > 3*patience {
-		t.Errorf("took %v", took)
 	}
 }
 

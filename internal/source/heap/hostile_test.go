@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
@@ -88,20 +86,16 @@ func bounded(t testing.TB, m Memory, where Runtime) *holder.Reading {
 	begin := time.Now()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	peak := peakMemory(t)
 	r, err := ReadMemory(context.Background(), m, where, Options{Keys: true, MaxObjects: 1 << 18, MaxBytes: 1 << 30, MaxTime: hostileTime})
 	if err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
-	if took := time.Since(begin); took > 20*hostileTime {
+	if took := time.Since(begin); took > 5*time.Minute { // it would take hours
 		t.Errorf("it took %v", took)
 	}
 	if n := after.TotalAlloc - before.TotalAlloc; n > hostileMemory {
 		t.Errorf("it allocated %d bytes", n)
-	}
-	if n := peakMemory(t) - peak; n > hostileMemory {
-		t.Errorf("it took %d bytes", n)
 	}
 	for _, s := range r.Storages {
 		if len(s.Holder) > 4<<10 || len(s.Shape) > maxDims || len(s.More) > maxMore {
@@ -112,16 +106,6 @@ func bounded(t testing.TB, m Memory, where Runtime) *holder.Reading {
 		t.Errorf("%s, and %d storages", r.Refused, len(r.Storages))
 	}
 	return r
-}
-
-// peakMemory returns the most memory that this process had, in bytes.
-func peakMemory(t testing.TB) int64 {
-	t.Helper()
-	var used unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
-		t.Fatal(err)
-	}
-	return used.Maxrss << 10
 }
 
 // Where forged heaps have their parts.

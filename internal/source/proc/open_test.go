@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -208,18 +207,14 @@ func TestCloseThatHangs(t *testing.T) {
 	}
 	c.Close()
 	fd := int(f.Fd())
-	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 5}); err != nil {
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}); err != nil {
 		t.Fatal(err)
 	}
 	for text := make([]byte, 1<<20); err == nil; {
 		_, err = unix.SendmsgN(fd, text, nil, nil, unix.MSG_DONTWAIT) // until nobody takes more
 	}
-	began := time.Now()
-	if err := (&File{File: f}).Close(); err != nil {
+	if err := (&File{File: f}).Close(); err != nil { // it does not wait for the hour
 		t.Error(err)
-	}
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("closing took %v", took)
 	}
 }
 
@@ -272,10 +267,9 @@ func TestOpenLeased(t *testing.T) {
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Now()
 	g, err := Open(path)
-	if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(begin) > 5*time.Second {
-		t.Errorf("%v, %v after %v", g, err, time.Since(begin))
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("%v, %v", g, err)
 	}
 }
 
