@@ -115,6 +115,7 @@ func (v *invocation) rows() (out []map[string]string) {
 // Holders of a running PyTorch program are what its own garbage collector and
 // named_parameters find, and the program runs on.
 func TestHolders(t *testing.T) {
+	t.Parallel() // nothing is probed
 	p := trains(t)
 
 	var all struct {
@@ -208,6 +209,7 @@ func TestHolders(t *testing.T) {
 
 // Two readings say what came in between.
 func TestHoldersAgain(t *testing.T) {
+	t.Parallel() // nothing is probed
 	p := trains(t)
 	v := command(t, "holders", "-p", strconv.Itoa(p.cmd.Process.Pid), "--cpu", "--again", "3s", "--by", "shape", "--format", "csv").start()
 	time.Sleep(time.Second)
@@ -227,6 +229,7 @@ type tables struct {
 
 // The rows by parameter are those that named_parameters() has, one for one, with its names.
 func TestHoldersByParameter(t *testing.T) {
+	t.Parallel() // nothing is probed
 	p, said := &trainer{T: t}, &tables{}
 	p.runs("testdata/tables.py", said)
 	got := map[string][3]int64{}
@@ -247,6 +250,7 @@ func TestHoldersByParameter(t *testing.T) {
 // The rows by shape are what the program's own garbage collector finds, row for row. What
 // came and what went has rows of its own, also for one shape.
 func TestHoldersByShape(t *testing.T) {
+	t.Parallel() // nothing is probed
 	p, said := &trainer{T: t}, &tables{}
 	p.runs("testdata/tables.py", said)
 	shapes := func(v *invocation) map[string][2]int64 {
@@ -280,6 +284,7 @@ func TestHoldersByShape(t *testing.T) {
 }
 
 func TestHoldersFail(t *testing.T) {
+	t.Parallel() // nothing is probed
 	p := trains(t)
 	id := strconv.Itoa(p.cmd.Process.Pid)
 	there := filepath.Join(t.TempDir(), "there.json")

@@ -38,7 +38,7 @@ func kernelObjects(t testing.TB) map[ebpf.ProgramID]string {
 func wantOnly(t testing.TB, before map[ebpf.ProgramID]string) {
 	t.Helper()
 	var left []string
-	for range 100 {
+	for range 6000 {
 		runtime.GC()
 		left = nil
 		for id, name := range kernelObjects(t) {
