@@ -36,10 +36,21 @@ func (b bystanders) targets(args ...string) []string {
 	return args
 }
 
-// leftovers are the breakpoints in them.
+// leftovers are breakpoints that stay. Those of links that the kernel still takes off, which it may
+// do after the tracer has ended, go by themselves.
 func (b bystanders) leftovers() []probes.Leftover {
-	found, _ := probes.Leftovers(b.pids)
-	return found
+	var first []probes.Leftover
+	for range 20 { // each look at what is there takes 300 ms
+		found, _ := probes.Leftovers(b.pids)
+		if len(found) == 0 {
+			return nil
+		}
+		if first == nil {
+			first = found
+		}
+		first = slices.DeleteFunc(first, func(l probes.Leftover) bool { return !slices.Contains(found, l) })
+	}
+	return first
 }
 
 // run has each of them call what is probed.
