@@ -236,7 +236,7 @@ func TestAgentReload(t *testing.T) {
 	v.until("it says what changed", func() bool { return strings.Contains(v.stderr.String(), "record-max changed") })
 	reloaded := regexp.MustCompile(`RELOADING=1\nMONOTONIC_USEC=\d+\n(WATCHDOG=1\n)*READY=1\n`)
 	v.until("the manager heard of three reloads", func() bool { return len(reloaded.FindAllString(m.heard.String(), -1)) == 3 })
-	time.Sleep(time.Second)
+	v.until("there are two recordings", func() bool { return len(recordingsIn(t, records)) == 2 })
 	v.signal(syscall.SIGTERM)
 	v.ends(exitDone)
 	// The second recording begins amid the trace, with all that is held.
@@ -267,7 +267,6 @@ func TestAgentFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.until("it records", func() bool { return len(recordingsIn(t, dir)) > 0 })
-	time.Sleep(time.Second)
 	v.signal(syscall.SIGTERM)
 	v.ends(exitDone)
 	all := recordingsIn(t, dir)

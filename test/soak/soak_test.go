@@ -258,7 +258,7 @@ func (s *soak) targets() (args []string) {
 		io.Copy(io.Discard, r.Body)
 		select {
 		case <-r.Context().Done():
-		case <-time.After(5 * time.Minute):
+		case <-time.After(20 * time.Second):
 		}
 	}))
 	var n atomic.Int64
