@@ -19,7 +19,7 @@ var terms = []term{
 	{"segment", "A piece of GPU memory that PyTorch's caching allocator took from CUDA, and that it divides among tensors."},
 	{"releasable", "Cached memory in segments without any tensor, which torch.cuda.empty_cache() gives back to the GPU."},
 	{"fragmentation", "Cached memory that serves no larger request, because it lies in pieces between tensors."},
-	{"owner", "The library on whose behalf memory was taken: pytorch, nccl, cublas, or the program itself."},
+	{"owner", "The library on whose behalf memory was taken: pytorch, nccl, cublas, or the program itself. It is [not named yet] where a name that would show it is still to come, or was lost with a part of the recording."},
 	{"window", "A time in which tensors are traced, where that would cost too much to do always (--tensors-window)."},
 	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders)."},
 	{"kind", "The sort of memory, such as device, tensor, cached, context, pinned host memory or managed memory."},

@@ -45,13 +45,13 @@ func Frames(stack []*snapshot.Location, most int, clean func(string) string) (ou
 	return out
 }
 
-// Place returns "file:line function" of a frame, the file as it is given: what must not be
+// Place returns "file:line function" of a frame, the file as it is given, "" for none: what must not be
 // cut comes first.
 func Place(l *snapshot.Line, file string) string {
 	if l.Line > 0 {
 		file += ":" + strconv.Itoa(l.Line)
 	}
-	return file + " " + short(l.Function)
+	return strings.TrimPrefix(file+" "+short(l.Function), " ")
 }
 
 // ShortPaths returns the end of each path: the name with its directory, and with as many more

@@ -109,7 +109,7 @@ func (p *Place) Location() *snapshot.Location {
 	if l := p.location.Load(); l != nil {
 		return l
 	}
-	p.location.CompareAndSwap(nil, &snapshot.Location{Address: p.Address, Lines: []snapshot.Line{{Function: "[not named yet]", Reason: notNamed}}})
+	p.location.CompareAndSwap(nil, &snapshot.Location{Address: p.Address, Lines: []snapshot.Line{{Function: snapshot.NotNamed, Reason: notNamed}}})
 	return p.location.Load()
 }
 

@@ -18,13 +18,10 @@ type held struct{ objects, live, peak int64 }
 
 func (h held) plus(o held) held { return held{h.objects + o.objects, h.live + o.live, h.peak + o.peak} }
 
-// sums adds up the samples of a view, and its totals, by owner too if byOwner is set.
-func sums(v *state.View, byOwner bool) (samples, totals map[heldBy]held) {
+// sums adds up the samples of a view, and its totals.
+func sums(v *state.View) (samples, totals map[heldBy]held) {
 	samples, totals = map[heldBy]held{}, map[heldBy]held{}
 	add := func(to map[heldBy]held, k heldBy, h held) {
-		if !byOwner {
-			k.owner = ""
-		}
 		to[k] = to[k].plus(h)
 	}
 	snap := v.Snapshot()
@@ -41,8 +38,8 @@ func sums(v *state.View, byOwner bool) (samples, totals map[heldBy]held) {
 	return samples, totals
 }
 
-// Totals of real programs are those of snapshots, to the byte: at each reading by GPU and
-// kind, and at the end, when stacks have names, by owner too. Their accounts are the same.
+// Totals of real programs are those of snapshots, to the byte: at each reading by GPU,
+// kind and owner, whether stacks have names or not yet. Their accounts are the same.
 // No counter ever falls, and what was allocated and not freed is what is live.
 func TestTotals(t *testing.T) {
 	residuals := 0
@@ -56,10 +53,10 @@ func TestTotals(t *testing.T) {
 			s := state.New()
 			before := map[state.Group]state.GroupFigures{}
 			compared, bytes := 0, int64(0)
-			compare := func(byOwner bool) {
+			compare := func(end bool) {
 				t.Helper()
 				v := s.View(state.Want{Totals: true})
-				want, got := sums(v, byOwner)
+				want, got := sums(v)
 				if !maps.Equal(want, got) {
 					t.Fatalf("after %v: samples add up to\n%+v, totals are\n%+v", v.Totals().Meta.Duration, want, got)
 				}
@@ -103,8 +100,8 @@ func TestTotals(t *testing.T) {
 					}
 					bytes += g.AllocBytes
 				}
-				if !byOwner {
-					return // names are not there yet
+				if !end {
+					return // counts wait for names
 				}
 				if ever != 0 {
 					t.Errorf("%d bytes more than counted were ever allocated", ever)

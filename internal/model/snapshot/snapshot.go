@@ -92,6 +92,13 @@ type Location struct {
 	Lines []Line
 }
 
+// NotNamed is the function of a Location whose name is still to come or was lost, and what
+// labels say that would follow from such a name.
+const NotNamed = "[not named yet]"
+
+// Named reports whether the name of l is there.
+func (l *Location) Named() bool { return len(l.Lines) == 0 || l.Lines[0].Function != NotNamed }
+
 // A Line is one function of a Location.
 type Line struct {
 	Function string `json:"function"`         // demangled, or as the interpreter names it

@@ -52,6 +52,9 @@ func UseOf(stack []*snapshot.Location) Use {
 // Category returns the category of tensors that were made at a stack and ended as fate
 // says. It is a guess from outside of the program: see Rules.
 func (u *Use) Category(fate Fate) string {
+	if u.unnamed() || fate.After != nil && fate.After.unnamed() {
+		return Unknown
+	}
 	for i := range Rules {
 		if Rules[i].holds(u, &fate) {
 			return Rules[i].Category
@@ -59,6 +62,9 @@ func (u *Use) Category(fate Fate) string {
 	}
 	return Unknown
 }
+
+// unnamed reports whether a name that would decide is still to come.
+func (u *Use) unnamed() bool { return u.operator == snapshot.NotNamed || u.scope == unnamed }
 
 // A Rule is a condition for a category.
 type Rule struct {
@@ -144,12 +150,16 @@ const (
 	accumulation
 	backward
 	forward
+	unnamed // by a frame that has no name yet
 )
 
 // scopeOf returns the scope of the frame nearest to the leaf that has one.
 func scopeOf(stack []*snapshot.Location) scope {
 	closure := false
 	for _, l := range stack {
+		if !l.Named() {
+			return unnamed
+		}
 		s := frameScope(l)
 		if closure && s == step {
 			return elsewhere

@@ -15,17 +15,25 @@ import (
 // The class is the one whose code runs, as CPython 3.11 and later name it: of an
 // inherited forward, the class that defines it. Where the frame does not name it, as
 // before that, the file stands for it: "linear.py". A module whose hook asked, and not
-// its forward, is not among them; nor is one whose forward was called as a plain method.
+// its forward, is not among them; nor is one whose forward was called as a plain method. Where a frame that
+// would decide has no name yet, it is snapshot.NotNamed.
 //
 // stack is leaf first and not folded.
 func Module(stack []*snapshot.Location) string {
 	var path []string
 	var forward *snapshot.Location // nearest to where its module is called from
+	named := true                  // are all native frames since the last one of Python
 	for _, l := range stack {
 		switch {
+		case !l.Named() && l.Address != 0:
+			named = false
+			continue
+		case !l.Named(), !named && inTorch(l, "autograd/"):
+			return snapshot.NotNamed // it may be of Python, or what it called may be the engine
 		case engine(l):
 			return join(path)
 		case !interpreted(l):
+			continue
 		case moduleCall(l):
 			if forward != nil {
 				path = append(path, moduleName(forward))
@@ -36,6 +44,7 @@ func Module(stack []*snapshot.Location) string {
 				forward = l
 			}
 		}
+		named = true
 	}
 	return join(path)
 }

@@ -11,7 +11,7 @@ import (
 // the memory: "aten::zeros_like", whatever operators that called in turn. Where a node
 // of autograd's graph called it, it is that node: "AddmmBackward0". An operator that is not seen
 // is "": those of other libraries have no function of their own name, nor has
-// generated code.
+// generated code. Where a frame that would decide has no name yet, it is snapshot.NotNamed.
 //
 // stack is leaf first and not folded.
 func Operator(stack []*snapshot.Location) string {
@@ -25,6 +25,9 @@ func called(stack []*snapshot.Location) (name string, by []*snapshot.Location) {
 	for i, l := range stack {
 		if name != "" && (interpreted(l) || engine(l)) {
 			break
+		}
+		if !l.Named() {
+			return snapshot.NotNamed, stack[i:]
 		}
 		if node := nodeAt(stack, i); node != "" {
 			return node, stack[i+1:]
@@ -41,12 +44,15 @@ func called(stack []*snapshot.Location) (name string, by []*snapshot.Location) {
 // Operators returns all operators and nodes that a stack is in, innermost first, as
 // PyTorch's own profiler nests them: "aten::empty_strided", "aten::empty_like",
 // "aten::zeros_like". One that hands on to another implementation of itself is there
-// once.
+// once. snapshot.NotNamed stands for all that frames without a name yet may be.
 func Operators(stack []*snapshot.Location) (names []string) {
 	inside := "" // the operator that the frames before are of
 	for i, l := range stack {
 		if interpreted(l) {
 			inside = ""
+		}
+		if !l.Named() && inside != snapshot.NotNamed {
+			names, inside = append(names, snapshot.NotNamed), snapshot.NotNamed
 		}
 		if node := nodeAt(stack, i); node != "" {
 			names, inside = append(names, node), ""

@@ -13,12 +13,20 @@ import (
 // Python frames outside installed packages and the standard library. Without Python they are
 // the frames of the executable: those of which the source is known, or else the functions, with
 // the executable as their file. Where no frame is the program's own, it returns the Python
-// frames there are, and false.
+// frames there are, and false. A frame that has no name yet is among the lines where it may be the
+// program's own: if it is the first one, own is false.
 func Own(stack []*snapshot.Location) (lines []*snapshot.Line, own bool) {
 	var mine, python, sources, functions []*snapshot.Line
 	var owners Owners
+	named := true // are all frames that come before the first of sources
 	for i, l := range stack {
 		switch {
+		case !l.Named():
+			if l.Address == 0 { // it may be Python's
+				mine = append(mine, &l.Lines[0])
+			}
+			functions = append(functions, &l.Lines[0])
+			named = named && sources != nil
 		case synthetic(l) || trampoline(l):
 		case interpreted(l):
 			python = append(python, &l.Lines[0])
@@ -32,13 +40,13 @@ func Own(stack []*snapshot.Location) (lines []*snapshot.Line, own bool) {
 	}
 	switch {
 	case mine != nil:
-		return mine, true
+		return mine, mine[0].Function != snapshot.NotNamed
 	case python != nil:
 		return python, false
-	case sources != nil:
+	case sources != nil && named:
 		return sources, true
 	}
-	return functions, functions != nil
+	return functions, functions != nil && functions[0].Function != snapshot.NotNamed
 }
 
 // generated are files that PyTorch's compiler and attrs wrote.

@@ -11,6 +11,10 @@ func TestOwn(t *testing.T) {
 	executable := func(function, file string, line int) *snapshot.Location {
 		return &snapshot.Location{Address: 1, Mapping: &snapshot.Mapping{Path: "/opt/app"}, Lines: []snapshot.Line{{Function: function, File: file, Line: line}}}
 	}
+	unnamed := func(address uint64) *snapshot.Location {
+		return &snapshot.Location{Address: address, Lines: []snapshot.Line{{Function: snapshot.NotNamed}}}
+	}
+	python := frames("step # /me/train.py")[0]
 	for _, c := range []struct {
 		name  string
 		stack []*snapshot.Location
@@ -30,6 +34,12 @@ func TestOwn(t *testing.T) {
 		{"an executable with sources", []*snapshot.Location{executable("cudaMalloc", "", 0), executable("copy", "/usr/include/vector", 3), executable("load", "/me/app.cc", 9), executable("_start", "", 0)}, "load", true},
 		{"an executable without", []*snapshot.Location{executable("cudaMalloc", "", 0), executable("load", "", 0), executable("main", "", 0)}, "load main", true},
 		{"Python in an executable", []*snapshot.Location{executable("load", "/me/app.cc", 9), frames("forward # " + site + "torch/nn/linear.py")[0]}, "forward", false},
+		{"native frames without names yet", []*snapshot.Location{unnamed(1), python}, "step", true},
+		{"a frame that was lost", []*snapshot.Location{unnamed(0), python}, "[not named yet] step", false},
+		{"a frame that was lost further out", []*snapshot.Location{python, unnamed(0)}, "step [not named yet]", true},
+		{"names of sources yet to come", []*snapshot.Location{unnamed(1), executable("load", "/me/app.cc", 9)}, "[not named yet] load", false},
+		{"names yet to come further out", []*snapshot.Location{executable("load", "/me/app.cc", 9), unnamed(1)}, "load", true},
+		{"names of functions yet to come", []*snapshot.Location{unnamed(1), executable("load", "", 0)}, "[not named yet] load", false},
 		{"libraries alone", frames("x", "apply @ "+site+"torch/lib/libtorch.so", "clone3 @ "+libC), "", false},
 		{"no stack", nil, "", false},
 	} {

@@ -94,7 +94,8 @@ var beneath = []string{
 // the leaf that is not in CUDA itself, the C or C++ library, the Python
 // interpreter or synthetic. A library of no row goes by its Python package,
 // else by its base name; the program, and Python files outside site-packages,
-// are the application. Without any such frame it is "".
+// are the application. Without any such frame it is "". If a frame that may be the nearest
+// one has no name yet, it is snapshot.NotNamed.
 //
 // stack is leaf first and not folded.
 func Owner(stack []*snapshot.Location) string {
@@ -126,6 +127,8 @@ func (o *Owners) Owner(l *snapshot.Location) string {
 	switch {
 	case interpreted(l):
 		return scriptOwner(l.Lines[0].File)
+	case !l.Named():
+		return snapshot.NotNamed
 	case l.Mapping == nil:
 		return ""
 	}
@@ -160,10 +163,10 @@ func fileOf(l *snapshot.Location) file {
 	return f
 }
 
-// Listed reports whether an owner is one of the table, the application or nobody: there
+// Listed reports whether an owner is one of the table, the application or not known: there
 // are so many of them, whatever runs.
 func Listed(name string) bool {
-	return name == "" || name == application || slices.ContainsFunc(owners, func(o owner) bool { return o.name == name })
+	return name == "" || name == application || name == snapshot.NotNamed || slices.ContainsFunc(owners, func(o owner) bool { return o.name == name })
 }
 
 // nativeOwner returns the owner of a frame with an address, "" to look further

@@ -355,13 +355,15 @@ func (b *builder) physicalSample(x *site) (snapshot.Sample, event.Kind) {
 
 // driverFrames returns how many frames of a stack, which begins where a library calls the
 // kernel driver, are that library's own, and the function of it that was called from
-// elsewhere. Where that has no name, because another library of NVIDIA's driver called
+// elsewhere, "" if a name is still to come. Where that has no name, because another library of NVIDIA's driver called
 // it by an address, it is that library's name; else the name of the caller, if any.
 func driverFrames(frames []*record.Place) (n int, function string) {
 	for i, place := range frames {
 		l := place.Location()
 		file := library(place)
 		switch {
+		case !l.Named():
+			return n, ""
 		case file != "" && file == library(frames[0]):
 			n, function = i+1, calledFunction(l)
 			if function == "" && vendor(file) {

@@ -9,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
@@ -35,7 +36,7 @@ const (
 type Group struct {
 	GPU   string // label, "" for memory on none
 	Kind  event.Kind
-	Owner string // "" where it is not known, or not yet
+	Owner string // "" where it is not known, snapshot.NotNamed where a name is still to come
 }
 
 // Groups add up the counts of call sites, also of dropped ones. No counter falls: counts of
@@ -78,7 +79,11 @@ type use struct {
 
 // use returns the use of a stack, as far as its frames have names.
 func (g *groups) use(x *ledger.SiteKey, frames []*record.Place) use {
-	if len(frames) == 0 {
+	switch {
+	case len(frames) > 0:
+	case x.Stack != 0: // they are still to come, or were lost
+		return use{cause: event.KindDriver, owner: snapshot.NotNamed}
+	default:
 		return use{cause: event.KindDriver}
 	}
 	key := useKey{shapeKey{x.Stack, x.Kind == event.KindTensor}, x.Kind == event.KindDriver}
@@ -91,10 +96,7 @@ func (g *groups) use(x *ledger.SiteKey, frames []*record.Place) use {
 			continue
 		}
 		final = final && place.Final() // before its name is read
-		if !place.Named() {
-			t.early = true
-			break
-		}
+		t.early = !place.Named()
 		if t.owner = g.owner.Owner(place.Location()); t.owner != "" {
 			break
 		}

@@ -114,6 +114,9 @@ func (b *builder) shape(id uint64, kind event.Kind, frames []*record.Place) *sha
 	return out
 }
 
+// noFrames stands for the frames of a stack that are still to come, or were lost.
+var noFrames = []*snapshot.Location{synthetic(snapshot.NotNamed)}
+
 // makeShape makes the shape of a stack.
 func (s *Shapes) makeShape(key shapeKey, frames []*record.Place) *shape {
 	out := &shape{places: frames, final: true}
@@ -130,6 +133,9 @@ func (s *Shapes) makeShape(key shapeKey, frames []*record.Place) *shape {
 		located[i] = l
 	}
 	out.frames = stacks.Fold(s.native, located)
+	if len(out.places) == 0 && key.stack != 0 {
+		located = noFrames
+	}
 	out.owner, out.operator, out.module = stacks.Owner(located), stacks.Operator(located), stacks.Module(located)
 	if key.begins {
 		out.use = stacks.UseOf(located)

@@ -150,8 +150,12 @@ func ownerName(s *snapshot.Sample) string {
 		return "allocated before the trace"
 	case s.Owner == "" && driver, s.Owner == "cuda":
 		return "CUDA"
-	case s.Owner == "", s.Owner == "application":
+	case s.Owner == "application":
 		return "the program itself"
+	case s.Owner == "":
+		return "not known"
+	case s.Owner == snapshot.NotNamed:
+		return "not named yet"
 	}
 	return cmp.Or(libraryNames[s.Owner], s.Owner)
 }

@@ -1,10 +1,13 @@
 package export
 
 import (
+	"bytes"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -58,6 +61,33 @@ func TestNoBlankRows(t *testing.T) {
 					t.Errorf("%s by %s: a row is %q", recording, name, g.values)
 				}
 			}
+		}
+	}
+}
+
+// A report of a recording that was cut off names nobody whose names were lost with its end.
+func TestReportOfCutRecording(t *testing.T) {
+	data, err := os.ReadFile("../../../test/recordings/nccl.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = data[:len(data)*8/10]
+	r, err := record.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	played, err := replay.PlayReader(r, replay.Options{At: replay.End})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := played.View(state.Want{Driver: true}).Snapshot()
+	for o, want := range map[string]string{"": "\n  not named yet 2.8 GiB; CUDA context 1.0 GiB: 3.8 GiB\n", "owner": "By owner: [not named yet] (3.8 GiB)", "line": "  [not named yet]\n"} {
+		var options Options
+		if o != "" {
+			options.By = by(t, o)
+		}
+		if got := report(t, s, options); !strings.Contains(got, want) || strings.Contains(got, "the program itself") || strings.Contains(got, "application") {
+			t.Errorf("by %q:\n%s", o, got)
 		}
 	}
 }
