@@ -219,7 +219,19 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 		}
 	}
 	i := slices.IndexFunc(p.ended, func(id event.Process) bool { return p.known[id].counts == most })
-	return p.drop(p.ended[i : i+1])
+	oldest := p.ended[i]
+	p.ended = slices.Delete(p.ended, i, i+1)
+	p.forget(oldest)
+	return []event.Process{oldest}
+}
+
+// forget forgets a process that was in p.ended.
+func (p *processes) forget(id event.Process) {
+	counts := p.known[id].counts
+	if p.endedOf[counts]--; p.endedOf[counts] == 0 {
+		delete(p.endedOf, counts)
+	}
+	delete(p.known, id)
 }
 
 // drop forgets those of ids that have ended, and returns them.
@@ -230,11 +242,7 @@ func (p *processes) drop(ids []event.Process) (dropped []event.Process) {
 	}
 	p.ended = slices.DeleteFunc(p.ended, func(id event.Process) bool {
 		if want[id] {
-			counts := p.known[id].counts
-			if p.endedOf[counts]--; p.endedOf[counts] == 0 {
-				delete(p.endedOf, counts)
-			}
-			delete(p.known, id)
+			p.forget(id)
 			dropped = append(dropped, id)
 		}
 		return want[id]
@@ -279,6 +287,9 @@ func (p *processes) IsAlive(id event.Process) bool {
 	x := p.known[id]
 	return x != nil && x.end == 0
 }
+
+// Current returns the process that lives and has a PID, the zero Process for none.
+func (p *processes) Current(pid uint32) event.Process { return p.current[pid] }
 
 // jobWindow is how far apart the ends of processes may lie that end as one job:
 // the ranks of a training run do.

@@ -7,10 +7,18 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
-// ViewOf returns a View of call sites of any layer, as they are at this moment: see
-// View.Selected. Outputs of a whole recording have one for each process that ended.
-func (s *State) ViewOf(sites []*ledger.Site, native stacks.Native) *View {
-	v := &View{want: Want{Native: native}, trace: s.trace, categories: s.categories, names: map[event.Process]string{}, whos: map[event.Process]*snapshot.Who{}, sites: make([]site, 0, len(sites))}
+// maxSelected is how many call sites a View has before Select makes another one. A View costs as
+// much as some call sites, and its Samples make as many shapes at once.
+const maxSelected = 1 << 12
+
+// Select adds call sites of any layer, as they are at this moment, to v: see View.Samples. If v is
+// nil or full, it makes a View and returns that. Outputs of a whole recording add those of
+// each process that ends.
+func (s *State) Select(v *View, sites []*ledger.Site, native stacks.Native) *View {
+	if v == nil || len(v.sites) >= maxSelected {
+		v = &View{want: Want{Native: native}, trace: s.trace, names: map[event.Process]string{}, whos: map[event.Process]*snapshot.Who{}}
+	}
+	v.categories = s.categories
 	for _, one := range sites {
 		x := site{Site: *one, live: one.InuseObjects, gpu: s.GPU(&one.SiteKey)}
 		if one.Kind == event.KindTensor {
@@ -23,19 +31,20 @@ func (s *State) ViewOf(sites []*ledger.Site, native stacks.Native) *View {
 	return v
 }
 
-// Samples returns what each site of Select shows, in their order, under the names that
+// Samples yields what each site of Select shows, in their order, under the names that
 // its places have by then.
-func (v *View) Samples() []snapshot.Sample {
+func (v *View) Samples(yield func(snapshot.Sample) bool) {
 	b := newBuilder(v, v.shapes())
-	out := make([]snapshot.Sample, 0, len(v.sites))
 	for i := range v.sites {
 		x := &v.sites[i]
+		var sample snapshot.Sample
 		if inPhysicalLayer(x.Kind) {
-			s, _ := b.physicalSample(x)
-			out = append(out, s)
+			sample, _ = b.physicalSample(x)
 		} else {
-			out = append(out, b.sample(x))
+			sample = b.sample(x)
+		}
+		if !yield(sample) {
+			return
 		}
 	}
-	return out
 }

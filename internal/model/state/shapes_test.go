@@ -61,7 +61,7 @@ func TestShapesForget(t *testing.T) {
 		(&record.Name{Place: place, Final: true, Location: &snapshot.Location{Address: 4096 * i, Lines: []snapshot.Line{{Function: "f"}}}}).Apply()
 		s.Apply(&record.Stack{ID: i + 1, Process: id, Frames: []*record.Place{place}})
 		s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Time: 2*i + 1, Proc: id, API: 1, Stack: i + 1, Addr: 1, Size: 1})
-		x := s.ViewOf([]*ledger.Site{{SiteKey: ledger.SiteKey{Proc: id, Stack: i + 1, Kind: event.KindDevice, API: 1}}}, 0)
+		x := s.Select(nil, []*ledger.Site{{SiteKey: ledger.SiteKey{Proc: id, Stack: i + 1, Kind: event.KindDevice, API: 1}}}, 0)
 		v := &View{trace: x.trace, names: x.names, sites: x.sites}
 		v.want.Shapes = shapes
 		if n := len(v.Snapshot().Samples); n != 1 {

@@ -63,9 +63,11 @@ type Observer[T any] struct {
 	fresh    []uint32                   // PIDs of processes whose first event was the latest record
 	failures *state.Failures
 	ended    []ended[T]
+	// selection is that of the last of ended, nil where the next process needs another one.
+	selection *state.View
 }
 
-// ended are the call sites of a process as they were when it ended.
+// ended are the call sites of processes as they were when these ended.
 type ended[T any] struct {
 	own       []T
 	selection *state.View
@@ -93,6 +95,8 @@ func (o *Observer[T]) Before(s *state.State, r record.Record) {
 	o.count()
 	o.Clock.follow(r)
 	switch r := r.(type) {
+	case *record.Trace:
+		o.selection = nil // it is of another trace
 	case *record.Cut:
 		o.leaveAll()
 		for id := range o.of {
@@ -196,13 +200,17 @@ func (o *Observer[T]) leave(id event.Process, name string) {
 	if len(all) == 0 || o.Name == nil {
 		return
 	}
-	x := ended[T]{make([]T, len(all)), nil}
 	sites := make([]*ledger.Site, len(all))
 	for i, one := range all {
-		x.own[i], sites[i] = one.Own, one.Site
+		sites[i] = one.Site
 	}
-	x.selection = o.State.ViewOf(sites, o.native)
-	o.ended = append(o.ended, x)
+	if v := o.State.Select(o.selection, sites, o.native); v != o.selection {
+		o.selection, o.ended = v, append(o.ended, ended[T]{selection: v})
+	}
+	last := &o.ended[len(o.ended)-1]
+	for _, one := range all {
+		last.own = append(last.own, one.Own)
+	}
 }
 
 func (o *Observer[T]) leaveAll() {
@@ -261,9 +269,11 @@ func (o *Observer[T]) EndFailures() { o.failures.End() }
 // NameSites has the output name every call site that was met.
 func (o *Observer[T]) NameSites() {
 	for _, x := range o.ended {
-		for i, sample := range x.selection.Samples() {
+		i := 0
+		for sample := range x.selection.Samples {
 			o.Name(x.own[i], sample)
+			i++
 		}
 	}
-	o.ended = nil
+	o.ended, o.selection = nil, nil
 }
