@@ -258,7 +258,9 @@ func (l *Ledger) Forget(proc event.Process) {
 	}
 	delete(l.procs, proc)
 	for _, list := range []*[]*process{&l.order, &l.ended, &l.idle} {
-		*list = slices.DeleteFunc(*list, func(q *process) bool { return q == p })
+		if i := slices.Index(*list, p); i >= 0 {
+			*list = slices.Delete(*list, i, i+1)
+		}
 	}
 	if l.last == p {
 		l.last = nil

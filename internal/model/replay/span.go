@@ -41,8 +41,7 @@ func Measure(r *record.Reader, opts Options) (Span, *state.State, error) {
 type peakFinder struct {
 	held       map[event.Process]state.Held
 	sum        state.Held
-	changed    *event.Process // by the latest record
-	latest     event.Process
+	changed    []event.Process // by the latest record
 	rebuilding bool // a gap was: the recording repeats what is live
 	rebuilt    bool // the latest record ended that
 	differs    bool // sum was not compared with peak yet
@@ -58,8 +57,13 @@ func (f *peakFinder) before(s *state.State, r record.Record) {
 	switch r := r.(type) {
 	case *event.Event:
 		f.endMoment(s, r.Time)
-		f.latest = r.Proc
-		f.changed = &f.latest
+		f.changed = append(f.changed, r.Proc)
+		// A new process shows that the one which had its PID has ended.
+		for _, id := range [...]event.Process{r.Proc, r.Child} {
+			if old := s.Current(id.PID); old != id && old != (event.Process{}) {
+				f.changed = append(f.changed, old)
+			}
+		}
 	case *record.Cut:
 		f.endMoment(s, r.Time)
 		clear(f.held)
@@ -67,18 +71,18 @@ func (f *peakFinder) before(s *state.State, r record.Record) {
 	case *record.Moment:
 		f.endMoment(s, r.Time)
 		f.rebuilt, f.rebuilding = f.rebuilding, false
-		f.dropEnded(s)
 	}
 }
 
 // count adds what the latest record changed.
 func (f *peakFinder) count(s *state.State) {
-	if f.changed != nil {
-		f.set(*f.changed, s)
-	} else if !f.rebuilt {
+	if len(f.changed) == 0 && !f.rebuilt {
 		return
 	}
-	f.changed, f.rebuilt, f.differs = nil, false, true
+	for _, id := range f.changed {
+		f.set(id, s)
+	}
+	f.changed, f.rebuilt, f.differs = f.changed[:0], false, true
 }
 
 // endMoment compares the sum if the next record is later: of each moment, the recording shows what
@@ -106,14 +110,5 @@ func (f *peakFinder) set(id event.Process, s *state.State) {
 		delete(f.held, id)
 	} else {
 		f.held[id] = now
-	}
-}
-
-// dropEnded subtracts what processes held that have ended without an event of theirs.
-func (f *peakFinder) dropEnded(s *state.State) {
-	for id := range f.held {
-		if !s.IsAlive(id) {
-			f.set(id, s)
-		}
 	}
 }
