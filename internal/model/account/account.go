@@ -26,19 +26,14 @@ type Accounts struct {
 	// Initial: the driver lists every process, see record.Trace.
 	Initial bool
 
-	devices  []record.Device // as last read
-	rest     map[string]Rest // by label, of that reading
-	figures  map[key]*Figure
+	devices  []record.Device                      // as last read
+	rest     map[string]Rest                      // by label, of that reading
+	figures  map[event.Process]map[string]*Figure // by label
 	ordinals map[event.Process]map[int32]gpu
 	// empty are processes that were seen to hold nothing.
 	empty map[event.Process]bool
 	left  []event.Process // see Left
 	lost  *loss.Set
-}
-
-type key struct {
-	process event.Process
-	label   string
 }
 
 type gpu struct{ uuid, label string }
@@ -64,7 +59,7 @@ var lossDiffers = causes.Add("driver_total_differs", "readings in which the driv
 
 // New returns Accounts that no reading was made for.
 func New() *Accounts {
-	return &Accounts{figures: map[key]*Figure{}, ordinals: map[event.Process]map[int32]gpu{},
+	return &Accounts{figures: map[event.Process]map[string]*Figure{}, ordinals: map[event.Process]map[int32]gpu{},
 		empty: map[event.Process]bool{}, lost: loss.New(causes)}
 }
 
@@ -85,6 +80,9 @@ type Process struct {
 	// Allocated is in bytes, by AllocatedGPUs: the allocations of a process that is Seen.
 	Allocated     []int64
 	AllocatedGPUs []physical.GPU
+
+	on   []*record.Device // by GPUs, nil where it is not known; Observe sets it and uses
+	uses []record.Use
 }
 
 // Label returns the label of the GPU that a process calls ordinal, and whether
@@ -122,6 +120,15 @@ func (a *Accounts) device(p event.Process, g *physical.GPU) *record.Device {
 	return &a.devices[i]
 }
 
+// devicesOf returns the devices that a process had the kernel driver open, nil where that is not known.
+func (a *Accounts) devicesOf(p event.Process, gpus []physical.GPU) []*record.Device {
+	out := make([]*record.Device, len(gpus))
+	for i := range gpus {
+		out[i] = a.device(p, &gpus[i])
+	}
+	return out
+}
+
 // sameGPU returns whether d is a GPU, or an instance of it.
 func sameGPU(gpu, d *record.Device) bool {
 	return d.UUID == gpu.UUID || d.GPUKnown && gpu.GPUKnown && d.GPU == gpu.GPU
@@ -133,12 +140,13 @@ func (a *Accounts) FromStart(p event.Process) bool { return a.empty[p] }
 
 // Figure returns what NVML says of a process on the GPU with a label, nil if it says
 // nothing.
-func (a *Accounts) Figure(p event.Process, label string) *Figure { return a.figures[key{p, label}] }
+func (a *Accounts) Figure(p event.Process, label string) *Figure { return a.figures[p][label] }
 
 // Labels returns the labels of all GPUs that NVML says a process is on.
 func (a *Accounts) Labels(p event.Process) (out []string) {
-	for i := range a.devices {
-		if label := a.devices[i].Label; a.figures[key{p, label}] != nil {
+	figures := a.figures[p]
+	for i := 0; i < len(a.devices) && len(figures) > 0; i++ {
+		if label := a.devices[i].Label; figures[label] != nil {
 			out = append(out, label)
 		}
 	}
@@ -152,28 +160,42 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 	a.devices = r.Devices
 	changed = a.setOrdinals(r, processes)
 	a.left = nil
+	uses := map[event.Process][]record.Use{}
+	for _, u := range r.Uses {
+		if u.Device >= 0 && u.Device < len(r.Devices) {
+			uses[u.Process] = append(uses[u.Process], u)
+		}
+	}
+	pids := make([]map[int]bool, len(r.Devices)) // that a device lists
+	for j := range r.Devices {
+		pids[j] = map[int]bool{}
+		for _, g := range r.Devices[j].Processes {
+			pids[j][g.PID] = true
+		}
+	}
 	for i := range processes {
 		p := &processes[i]
+		p.uses, p.on = uses[p.Process], a.devicesOf(p.Process, p.GPUs)
 		listed, was := false, len(a.Labels(p.Process)) > 0 && !a.gone(p.Process)
 		for j := range r.Devices {
 			d := &r.Devices[j]
-			on := slices.ContainsFunc(d.Processes, func(g snapshot.GPUProcess) bool { return g.PID == int(p.Process.PID) })
+			on := pids[j][int(p.Process.PID)]
 			listed = listed || on
 			switch {
 			case on:
 				if a.compare(p, r, j) {
 					changed = append(changed, p.Process)
 				}
-			case d.Listed && a.Initial:
+			case d.Listed && a.Initial && len(a.figures[p.Process]) > 0:
 				// It has no context any more. Its physical memory and its pools can outlive
 				// that, and the driver lists them under no process, so 0 is not compared.
 				// Elsewhere the driver may hide the process.
 				for x := range r.Devices {
-					if k := (key{p.Process, r.Devices[x].Label}); a.figures[k] != nil && sameGPU(d, &r.Devices[x]) {
-						if *a.figures[k] != (Figure{Known: true}) {
+					if f := a.figures[p.Process][r.Devices[x].Label]; f != nil && sameGPU(d, &r.Devices[x]) {
+						if *f != (Figure{Known: true}) {
 							changed = append(changed, p.Process)
 						}
-						a.figures[k] = &Figure{Known: true}
+						a.figures[p.Process][r.Devices[x].Label] = &Figure{Known: true}
 					}
 				}
 			}
@@ -188,15 +210,9 @@ func (a *Accounts) Observe(r *record.Reading, processes []Process) (changed []ev
 			changed = append(changed, p.Process)
 		}
 	}
-	uses := map[event.Process][]record.Use{}
-	for _, u := range r.Uses {
-		if u.Device >= 0 && u.Device < len(r.Devices) {
-			uses[u.Process] = append(uses[u.Process], u)
-		}
-	}
 	a.rest = map[string]Rest{}
 	for j := range r.Devices {
-		a.rest[r.Devices[j].Label] = a.restOf(&r.Devices[j], processes, uses)
+		a.rest[r.Devices[j].Label] = a.restOf(&r.Devices[j], processes)
 	}
 	return changed, all
 }
@@ -218,20 +234,19 @@ func (a *Accounts) Rests() map[string]Rest { return a.rest }
 // restOf subtracts what NVML says of processes from what is in use on d, in one reading.
 // The result is not known if NVML says nothing of a process that is seen to hold memory
 // there, nor for an instance, whose processes are listed on the whole GPU.
-func (a *Accounts) restOf(d *record.Device, processes []Process, uses map[event.Process][]record.Use) Rest {
+func (a *Accounts) restOf(d *record.Device, processes []Process) Rest {
 	out := Rest{d.Used, d.MemoryKnown && d.Instance < 0}
 	for i := range processes {
 		p := &processes[i]
 		listed := false
-		for _, u := range uses[p.Process] {
+		for _, u := range p.uses {
 			if sameGPU(d, &a.devices[u.Device]) {
 				listed = true
 				out.Bytes -= u.Bytes
 				out.Known = out.Known && u.Known && !u.Inferred
 			}
 		}
-		for j := range p.GPUs {
-			on := a.device(p.Process, &p.GPUs[j])
+		for j, on := range p.on {
 			out.Known = out.Known && (listed || p.Bytes[j] == 0 || on != nil && !sameGPU(d, on))
 		}
 	}
@@ -271,22 +286,26 @@ func (a *Accounts) setOrdinals(r *record.Reading, processes []Process) (changed 
 // figure changed.
 func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed bool) {
 	f := &Figure{}
-	for _, u := range r.Uses {
-		if u.Process == p.Process && u.Device == device {
+	for _, u := range p.uses {
+		if u.Device == device {
 			f.Total, f.Known, f.Inferred = u.Bytes, u.Known, u.Inferred
 		}
 	}
-	held, label := a.held(p, &r.Devices[device])
-	k := key{p.Process, label}
-	old := a.figures[k]
+	held, label := held(p, &r.Devices[device])
+	figures := a.figures[p.Process]
+	if figures == nil {
+		figures = map[string]*Figure{}
+		a.figures[p.Process] = figures
+	}
+	old := figures[label]
 	for x := range r.Devices {
 		if sameGPU(&r.Devices[device], &r.Devices[x]) {
-			one := key{p.Process, r.Devices[x].Label}
-			changed = changed || one != k && a.figures[one] != nil
-			delete(a.figures, one)
+			one := r.Devices[x].Label
+			changed = changed || one != label && figures[one] != nil
+			delete(figures, one)
 		}
 	}
-	a.figures[k] = f
+	figures[label] = f
 	defer func() { changed = changed || old == nil || *old != *f }()
 	if !f.Known {
 		return changed
@@ -313,19 +332,18 @@ func (a *Accounts) compare(p *Process, r *record.Reading, device int) (changed b
 
 // countExcess counts a process that holds more on a device than the driver's total.
 func (a *Accounts) countExcess(p *Process, d *record.Device, total int64) {
-	held, _ := a.held(p, d)
-	allocations := *p
-	allocations.GPUs, allocations.Bytes = p.AllocatedGPUs, p.Allocated
-	allocated, _ := a.held(&allocations, d)
-	if max(held, allocated) > total {
+	all, _ := held(p, d)
+	allocated, _ := held(&Process{on: a.devicesOf(p.Process, p.AllocatedGPUs), Bytes: p.Allocated}, d)
+	if max(all, allocated) > total {
 		a.lost.Add(lossDiffers, 1)
 	}
 }
 
 // gone returns whether the driver listed a process on no GPU any more.
 func (a *Accounts) gone(p event.Process) bool {
-	for i := range a.devices {
-		if f := a.figures[key{p, a.devices[i].Label}]; f != nil && *f != (Figure{Known: true}) {
+	figures := a.figures[p]
+	for i := 0; i < len(a.devices) && len(figures) > 0; i++ {
+		if f := figures[a.devices[i].Label]; f != nil && *f != (Figure{Known: true}) {
 			return false
 		}
 	}
@@ -337,9 +355,8 @@ func (a *Accounts) NewlyUnlisted() []event.Process { return a.left }
 
 // held returns what a process has on a whole GPU, and the label of that, or of the
 // one instance of it that the process uses: NVML lists it on the whole GPU.
-func (a *Accounts) held(p *Process, d *record.Device) (bytes int64, label string) {
-	for i := range p.GPUs {
-		on := a.device(p.Process, &p.GPUs[i])
+func held(p *Process, d *record.Device) (bytes int64, label string) {
+	for i, on := range p.on {
 		if on == nil || !sameGPU(d, on) {
 			continue
 		}
@@ -360,9 +377,7 @@ func (a *Accounts) Forget(processes ...event.Process) {
 	for _, p := range processes {
 		delete(a.ordinals, p)
 		delete(a.empty, p)
-	}
-	if len(processes) > 0 {
-		maps.DeleteFunc(a.figures, func(k key, _ *Figure) bool { return slices.Contains(processes, k.process) })
+		delete(a.figures, p)
 	}
 }
 

@@ -42,9 +42,9 @@ type peakFinder struct {
 	held       map[event.Process]state.Held
 	sum        state.Held
 	changed    []event.Process // by the latest record
-	rebuilding bool // a gap was: the recording repeats what is live
-	rebuilt    bool // the latest record ended that
-	differs    bool // sum was not compared with peak yet
+	rebuilding bool            // a gap was: the recording repeats what is live
+	rebuilt    bool            // the latest record ended that
+	differs    bool            // sum was not compared with peak yet
 
 	peak state.Held
 	at   uint64

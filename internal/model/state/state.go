@@ -429,7 +429,7 @@ func (s *State) applyTotals() {
 // its moment, or nothing waits for them any longer.
 func (s *State) compare() {
 	r := s.pending
-	if r == nil || !s.compared.due(s.applied, len(s.processes.current)) {
+	if r == nil || !s.compared.due(s.applied, len(s.processes.current)*(1+len(r.Devices)*len(r.Devices)/64)) {
 		return
 	}
 	s.pending, s.read = nil, r
