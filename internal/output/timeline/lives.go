@@ -24,9 +24,8 @@ type life struct {
 	tensor     bool // it lies in memory that the driver handed out
 }
 
-// A spot is where a life is that has not ended.
+// A spot is where in a process a life is that has not ended.
 type spot struct {
-	proc   event.Process
 	from   uint64
 	tensor bool
 }
@@ -41,7 +40,8 @@ type madeAt struct {
 // remain: the page shows another moment as the moment before it.
 type lives struct {
 	all    []life
-	live   map[spot]int // into all
+	live   map[event.Process]map[spot]int // into all
+	ended  int                            // of all
 	news   []tensors.Piece
 	leaves map[madeAt]int32 // of tensors
 	leafOf func(*ledger.Site) int32
@@ -63,14 +63,15 @@ func (l *lives) name(id event.Process, stack uint64, leaf int32) {
 // add adds what the latest record changed.
 func (l *lives) add(w *run, now uint64) {
 	if l.live == nil {
-		l.live = map[spot]int{}
+		l.live = map[event.Process]map[spot]int{}
 	}
 	for i := range l.news {
 		c := &l.news[i]
-		at := spot{c.Proc, c.From, c.Site == nil}
-		if i, ok := l.live[at]; ok {
+		live, at := l.live[c.Proc], spot{c.From, c.Site == nil}
+		if i, ok := live[at]; ok {
 			l.all[i].end = now
-			delete(l.live, at)
+			l.ended++
+			delete(live, at)
 		}
 		if c.Ended {
 			continue
@@ -85,7 +86,11 @@ func (l *lives) add(w *run, now uint64) {
 			w.lost.Add(lossLives, 1)
 			continue
 		}
-		l.live[at] = len(l.all)
+		if live == nil {
+			live = map[spot]int{}
+			l.live[c.Proc] = live
+		}
+		live[at] = len(l.all)
 		l.all = append(l.all, life{proc: c.Proc, from: c.From, to: c.To, begin: now, end: never, leaf: leaf, tensor: c.Site == nil})
 	}
 	l.news = l.news[:0]
@@ -93,19 +98,24 @@ func (l *lives) add(w *run, now uint64) {
 
 // endAll ends what a process has, or all have.
 func (l *lives) endAll(now uint64, id *event.Process) {
-	for at, i := range l.live {
-		if id == nil || at.proc == *id {
-			l.all[i].end = now
-			delete(l.live, at)
+	if id == nil {
+		for id := range l.live {
+			l.endAll(now, &id)
 		}
+		return
 	}
+	for _, i := range l.live[*id] {
+		l.all[i].end = now
+		l.ended++
+	}
+	delete(l.live, *id)
 }
 
 // prune forgets lives that were there at none of the chosen moments, and reports whether that
 // made room.
 func (l *lives) prune(w *run, now uint64) bool {
 	before := len(l.all)
-	if before-len(l.live) < before/8 {
+	if l.ended < before/8 {
 		return false
 	}
 	if l.most == 0 {
@@ -146,10 +156,11 @@ func (l *lives) forget() {
 			continue
 		}
 		if x.end == never {
-			l.live[spot{x.proc, x.from, x.tensor}] = len(kept)
+			l.live[x.proc][spot{x.from, x.tensor}] = len(kept)
 		}
 		kept = append(kept, x)
 	}
+	l.ended -= len(l.all) - len(kept)
 	l.all = kept
 }
 
