@@ -40,7 +40,7 @@ func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
 			k.Emit(p.id, event.Event{Op: event.OpExit, Time: p.end})
 		}
 	}
-	for _, p := range l.order {
+	for p := range l.inOrder {
 		if !p.exited {
 			k.process(p)
 		}

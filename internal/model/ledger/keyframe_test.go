@@ -77,7 +77,7 @@ func livingOf(l *Ledger, ended map[event.Process]bool) living {
 // orphans says whether a living process has memory nodes or a graph under
 // capture that Keyframe's comment excepts.
 func (l *Ledger) orphans() bool {
-	for _, p := range l.order {
+	for p := range l.inOrder {
 		if p.exited {
 			continue
 		}

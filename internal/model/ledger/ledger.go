@@ -83,8 +83,11 @@ func (o Options) withDefaults() Options {
 type Ledger struct {
 	opt   Options
 	procs map[event.Process]*process
-	order []*process // in order of appearance
-	last  *process   // the process of the last event
+	order []*process // in order of appearance, nil where one was forgotten
+	holes int        // of order
+
+	reports uint64   // how many Reported there were
+	last    *process // the process of the last event
 
 	ended []*process // ended processes that touched GPU memory, oldest first
 	idle  []*process // ended processes that never did
@@ -148,17 +151,13 @@ func (l *Ledger) MarkPeak(proc event.Process) {
 }
 
 // MarkReported records what each call site has allocated so far, beside what it allocates. It
-// does not visit the sites of processes that allocated nothing since the last time.
-func (l *Ledger) MarkReported() {
-	for _, p := range l.order {
-		p.sites.report()
-	}
-}
+// visits none of them.
+func (l *Ledger) MarkReported() { l.reports++ }
 
 // ResetCounts makes what was ever allocated, failed calls, unmatched frees and peaks count
 // from this moment on. What is in use is at its peak.
 func (l *Ledger) ResetCounts() {
-	for _, p := range l.order {
+	for p := range l.inOrder {
 		p.sites.resetCounts()
 		p.allocs.unmatchedFrees = 0
 	}
@@ -257,8 +256,18 @@ func (l *Ledger) Forget(proc event.Process) {
 		p.shares[i].Leave()
 	}
 	delete(l.procs, proc)
-	for _, list := range []*[]*process{&l.order, &l.ended, &l.idle} {
-		if i := slices.Index(*list, p); i >= 0 {
+	l.order[p.at] = nil
+	if l.holes++; 2*l.holes > len(l.order) {
+		all := slices.Collect(l.inOrder)
+		for i, q := range all {
+			q.at = i
+		}
+		l.order, l.holes = all, 0
+	}
+	for _, list := range []*[]*process{&l.ended, &l.idle} {
+		if len(*list) > 0 && (*list)[0] == p { // nearly always
+			(*list)[0], *list = nil, (*list)[1:]
+		} else if i := slices.Index(*list, p); i >= 0 {
 			*list = slices.Delete(*list, i, i+1)
 		}
 	}

@@ -16,6 +16,7 @@ type process struct {
 	l    *Ledger
 	loss *loss.Set
 	id   event.Process
+	at   int // in Ledger.order
 
 	active bool   // it called CUDA's memory functions: it has tables
 	exited bool   // its last thread ended

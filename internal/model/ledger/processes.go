@@ -24,12 +24,21 @@ func (l *Ledger) process(id event.Process) *process {
 				return nil
 			}
 		}
-		p = &process{l: l, loss: l.loss, id: id, end: never}
+		p = &process{l: l, loss: l.loss, id: id, end: never, at: len(l.order)}
 		l.procs[id] = p
 		l.order = append(l.order, p)
 	}
 	l.last = p
 	return p
+}
+
+// inOrder yields all processes in order of appearance.
+func (l *Ledger) inOrder(yield func(*process) bool) {
+	for _, p := range l.order {
+		if p != nil && !yield(p) {
+			return
+		}
+	}
 }
 
 // exit ends p. What it holds then stays as its last state.

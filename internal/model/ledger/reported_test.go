@@ -32,8 +32,10 @@ func TestUnreportedAddsUp(t *testing.T) {
 		}
 	}
 	report()
-	if p := l.procs[id]; p.sites.unreported {
-		t.Error("after a report its call sites would be visited again")
+	for s := range l.Sites {
+		if n, b := s.Unreported(); n != 0 || b != 0 {
+			t.Errorf("after a report %d objects, %d bytes of %+v", n, b, s)
+		}
 	}
 	if lossOf(l, "sites_folded") == 0 {
 		t.Error("no site was folded")

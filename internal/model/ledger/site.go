@@ -35,6 +35,7 @@ type Site struct {
 	HasTensors bool
 
 	fetched Counts // see FetchCounts
+	reports uint64 // how many Reported there were, as far as is updated; see siteTable.updateReported
 	last    uint64 // time of the latest allocation call, failed ones too
 	epoch   uint64 // of PeakBytes; see siteTable.updatePeak
 	device  uint32 // index into siteTable.devices, for memory on a device

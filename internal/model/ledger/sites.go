@@ -16,8 +16,7 @@ type siteTable struct {
 	other        [event.NumKinds]uint32 // synthetic sites, index + 1
 	// foldAgain is how many calls find no room for a site before fold looks again for
 	// sites that it can fold.
-	foldAgain  int
-	unreported bool // a site has allocated since the last Reported
+	foldAgain int
 
 	devices             []DeviceUse // deviceUnknown, then in order of appearance
 	inuse, unattributed [event.NumClasses]int64
@@ -93,13 +92,14 @@ func (t *siteTable) synthetic(k event.Kind) (uint32, *Site) {
 	return i, t.all[i]
 }
 
-// each yields all sites with up-to-date peaks, and returns whether yield wanted all.
+// each yields all sites, up to date, and returns whether yield wanted all.
 func (t *siteTable) each(yield func(*Site) bool) bool {
 	for _, s := range t.all {
 		if s == nil {
 			continue
 		}
 		t.updatePeak(s)
+		t.updateReported(s)
 		if !yield(s) {
 			return false
 		}
@@ -110,7 +110,7 @@ func (t *siteTable) each(yield func(*Site) bool) bool {
 // count adds a successful allocation to what s and the process ever allocated.
 func (t *siteTable) count(s *Site, at uint64, objects int64, bytes uint64) {
 	s.called(at)
-	t.unreported = true
+	t.updateReported(s)
 	s.AllocObjects += objects
 	s.AllocBytes = addSaturated(s.AllocBytes, bytes)
 	if s.Kind.Class() == event.ClassDevice {
@@ -139,16 +139,10 @@ func addSaturated(a int64, b uint64) int64 {
 	return a + int64(b)
 }
 
-// report records what each site has allocated so far.
-func (t *siteTable) report() {
-	if !t.unreported {
-		return
-	}
-	t.unreported = false
-	for _, s := range t.all {
-		if s != nil {
-			s.ReportedObjects, s.ReportedBytes = s.AllocObjects, s.AllocBytes
-		}
+// updateReported makes what s had allocated at the last Reported current.
+func (t *siteTable) updateReported(s *Site) {
+	if s.reports != t.p.l.reports {
+		s.reports, s.ReportedObjects, s.ReportedBytes = t.p.l.reports, s.AllocObjects, s.AllocBytes
 	}
 }
 
@@ -208,6 +202,8 @@ func (t *siteTable) foldSite(i uint32) {
 	t.updatePeak(s)
 	_, into := t.synthetic(s.Kind)
 	t.updatePeak(into)
+	t.updateReported(s)
+	t.updateReported(into)
 	into.Counts.Add(&s.Counts)
 	into.fetched.Add(&s.fetched)
 	into.ReportedObjects += s.ReportedObjects

@@ -41,7 +41,7 @@ type ProcessTotals struct {
 // Processes yields the totals of each process that called CUDA's memory
 // functions, in order of appearance.
 func (l *Ledger) Processes(yield func(ProcessTotals) bool) {
-	for _, p := range l.order {
+	for p := range l.inOrder {
 		if p.active && !yield(p.totals()) {
 			return
 		}
@@ -102,7 +102,7 @@ func (l *Ledger) UseByDevice(proc event.Process) iter.Seq[DeviceUse] {
 // The sum of a process's InuseBytes is its total in use, and of its PeakBytes
 // of class device its Peak, unless the Listener has other peaks.
 func (l *Ledger) Sites(yield func(*Site) bool) {
-	for _, p := range l.order {
+	for p := range l.inOrder {
 		if !p.sites.each(yield) {
 			return
 		}
@@ -111,7 +111,7 @@ func (l *Ledger) Sites(yield func(*Site) bool) {
 
 // SiteCount returns how many call sites Sites yields, or more.
 func (l *Ledger) SiteCount() (n int) {
-	for _, p := range l.order {
+	for p := range l.inOrder {
 		n += len(p.sites.all)
 	}
 	return n
@@ -133,7 +133,7 @@ type Allocation struct {
 // Live yields the live allocations that have a row, in no order within a
 // process. Those of an ended process are what it held when it ended.
 func (l *Ledger) Live(yield func(Allocation) bool) {
-	for _, p := range l.order {
+	for p := range l.inOrder {
 		for x := range p.items {
 			if !yield(p.allocation(&x)) {
 				return

@@ -26,6 +26,14 @@ type Allocator struct {
 	known bool   // the kernel side has reported it
 
 	reserved uint64 // what it reported last to hold
+	reports  uint64 // how many Reported there were, as far as ReportedMade is updated
+}
+
+// updateReported makes ReportedMade current.
+func (l *Ledger) updateReported(a *Allocator) {
+	if a.reports != l.reports {
+		a.reports, a.ReportedMade = l.reports, a.Made
+	}
 }
 
 // A Moment is what an allocator has at one moment, in bytes.
@@ -59,6 +67,7 @@ func (l *Ledger) ApplyRecord(r *record.Tensors) {
 
 func (p *process) applyAllocatorRecord(x *record.Allocator, at uint64) {
 	a := p.allocator(x.Device)
+	p.l.updateReported(a)
 	a.Made, a.Freed = x.Made, x.Freed
 	net := int64(x.Made.Bytes - x.Freed.Bytes)
 	allocated, reserved := x.Allocated, x.Reserved
@@ -130,6 +139,7 @@ func (l *Ledger) Allocators(yield func(event.Process, *Allocator) bool) {
 	for id, p := range l.procs {
 		for _, a := range p.allocators {
 			p.updateAllocatorPeak(a)
+			l.updateReported(a)
 			if !yield(id, a) {
 				return
 			}
@@ -140,11 +150,7 @@ func (l *Ledger) Allocators(yield func(event.Process, *Allocator) bool) {
 // MarkReported records what was made so far, beside what is made.
 func (l *Ledger) MarkReported() {
 	l.Rows.MarkReported()
-	for _, p := range l.procs {
-		for _, a := range p.allocators {
-			a.ReportedMade = a.Made
-		}
-	}
+	l.reports++
 }
 
 // HandedOut returns what the allocators of a process have handed out, in bytes, as far as

@@ -38,13 +38,15 @@ type Ledger struct {
 
 	driver *ledger.Ledger // where extents are found, nil for nowhere
 	procs  map[event.Process]*process
-	fates  fateTable
-	freers freerTable
-	seen   bool   // a tensor
-	sample uint64 // which are reported, as in record.Tensors
-	loss   *loss.Set
-	during *event.Event // see SetCall
-	row    event.Event  // that Rows gets for a tensor
+
+	reports uint64 // how many Reported there were
+	fates   fateTable
+	freers  freerTable
+	seen    bool   // a tensor
+	sample  uint64 // which are reported, as in record.Tensors
+	loss    *loss.Set
+	during  *event.Event // see SetCall
+	row     event.Event  // that Rows gets for a tensor
 }
 
 var causes loss.Causes
