@@ -214,6 +214,11 @@ func (t *Tracker) processes(p *Status, s *snapshot.Snapshot) {
 			before[t.last.Processes[i].PID] = &t.last.Processes[i]
 		}
 	}
+	accounts := map[int][]*snapshot.Account{}
+	for i := range s.Accounts {
+		a := &s.Accounts[i]
+		accounts[a.PID] = append(accounts[a.PID], a)
+	}
 	procs := map[int]*history{}
 	for i := range s.Processes {
 		x := Process{Process: s.Processes[i]}
@@ -232,9 +237,8 @@ func (t *Tracker) processes(p *Status, s *snapshot.Snapshot) {
 			}
 			x.Rate = rate(x.Allocated-was, p.Interval)
 		}
-		for j := range s.Accounts {
-			a := &s.Accounts[j]
-			if a.PID != x.PID || x.Exited && x.Inuse == 0 && x.Physical == 0 { // another's
+		for _, a := range accounts[x.PID] {
+			if x.Exited && x.Inuse == 0 && x.Physical == 0 { // another's
 				continue
 			}
 			x.Known = a.Known && (x.Known || len(x.GPUs) == 0)
