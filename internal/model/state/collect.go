@@ -155,11 +155,9 @@ func (c *collector) liveOf(only []ledger.SiteKey, index map[*ledger.Site]int32, 
 		}
 	}
 	for id := range of {
-		for _, rows := range []*ledger.Ledger{c.s.ledger, c.s.tensors.Rows} {
-			for a := range rows.LiveOf(id) {
-				if wanted[a.Site] {
-					add(&a)
-				}
+		for a := range c.s.RowsOf(id) {
+			if wanted[a.Site] {
+				add(&a)
 			}
 		}
 	}

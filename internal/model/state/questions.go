@@ -115,6 +115,19 @@ func (s *State) CachedBytes(site *ledger.Site) (int64, bool) {
 // TensorSample returns which tensors have events: see record.Tensors.
 func (s *State) TensorSample() uint64 { return s.tensors.Sample() }
 
+// RowsOf yields those of Rows that are of one process.
+func (s *State) RowsOf(id event.Process) iter.Seq[ledger.Allocation] {
+	return func(yield func(ledger.Allocation) bool) {
+		for _, rows := range []*ledger.Ledger{s.ledger, s.tensors.Rows} {
+			for a := range rows.LiveOf(id) {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Rows yields the live allocations of the driver layer and of the tensor layer, in no
 // order. Those of an ended process were live when it ended.
 func (s *State) Rows(yield func(ledger.Allocation) bool) {

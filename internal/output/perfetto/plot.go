@@ -189,7 +189,7 @@ func (t *plot) before(s *state.State, r record.Record) {
 // gone ends the lives of what a process holds.
 func (t *plot) gone(id event.Process) {
 	if t.opts.Slices && t.Holds(id) {
-		t.rest(t.State, func(other event.Process) bool { return other == id }, t.Now, true)
+		t.rest(t.State.RowsOf(id), func(event.Process) bool { return true }, t.Now, true)
 	}
 }
 
@@ -293,6 +293,6 @@ func (t *plot) finish(s *state.State) {
 	}
 	t.EndFailures()
 	if t.opts.Slices {
-		t.rest(s, s.IsAlive, t.Now, false)
+		t.rest(s.Rows, s.IsAlive, t.Now, false)
 	}
 }

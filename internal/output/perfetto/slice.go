@@ -2,6 +2,7 @@ package perfetto
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/google/btree"
@@ -9,7 +10,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -98,11 +98,10 @@ func (t *plot) live(l *life) {
 	free.ReplaceOrInsert(on)
 }
 
-// rest writes the lives of a process, or of all that live, which end at a time, or do not
-// end.
-func (t *plot) rest(s *state.State, whose func(event.Process) bool, end uint64, over bool) {
+// rest writes the lives of allocations that whose has chosen, which end at a time, or do not end.
+func (t *plot) rest(rows iter.Seq[ledger.Allocation], whose func(event.Process) bool, end uint64, over bool) {
 	var all []life
-	for a := range s.Rows {
+	for a := range rows {
 		switch {
 		case !whose(a.Proc):
 		case t.all+len(all) >= maxSlices:
