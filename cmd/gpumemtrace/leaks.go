@@ -37,10 +37,9 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 		if span, _, err := measure(path); err != nil {
 			return err
 		} else if n := at.at(span, span.End) / 8; n >= minLeakInterval {
-			f.interval = min(n.Round(time.Millisecond), maxLeakInterval)
+			f.interval = n.Round(time.Millisecond)
 		}
-	}
-	if err := f.check(); err != nil {
+	} else if err := f.check(); err != nil {
 		return err
 	}
 	opts, err := at.options(path)
@@ -52,6 +51,9 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 	s, err := replay.Play(path, opts)
 	if err != nil {
 		return err
+	}
+	if leaks.observed > maxLeakIntervals {
+		return usagef("%s has more than %d intervals of %v: give a longer --leak-interval", path, maxLeakIntervals, f.interval)
 	}
 	view := s.View(state.Want{Driver: true, Live: true})
 	if err := leaks.finish(view, view.Snapshot(), os.Stdout, o); err != nil {
@@ -66,6 +68,8 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 const (
 	minLeakInterval = 10 * time.Millisecond
 	maxLeakInterval = 24 * time.Hour
+	// maxLeakIntervals bounds those of a recording: at the end of each, all call sites are looked at.
+	maxLeakIntervals = 1 << 11
 )
 
 func (f *leakFlags) check() error {
@@ -81,6 +85,7 @@ type leakWatch struct {
 	ticker   *time.Ticker
 	interval time.Duration
 	next     time.Time // end of the interval, of a recording
+	observed int       // intervals of a recording
 }
 
 func newLeakWatch(f *leakFlags) *leakWatch {
@@ -114,8 +119,9 @@ func (l *leakWatch) moment(s *state.State) {
 	if l.next.IsZero() {
 		l.next = s.Start().Add(l.interval)
 	}
-	if now := s.Time(); !now.Before(l.next) {
+	if now := s.Time(); !now.Before(l.next) && l.observed <= maxLeakIntervals {
 		l.observe(s)
+		l.observed++
 		l.next = l.next.Add(now.Sub(l.next)/l.interval*l.interval + l.interval)
 	}
 }
