@@ -13,8 +13,8 @@ const (
 	maxCaptures = 1 << 10
 	// These bound the rows that are visited to move graphs: a move visits all rows of
 	// its process.
-	maxVisited     = 1 << 24
-	visitsPerEvent = 1 << 7
+	maxVisited     = 1 << 22
+	visitsPerEvent = 1 << 4
 )
 
 // A graph is a CUgraph with live memory nodes, or one that a stream capture
