@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,11 @@ func completeValues(root *cobra.Command) {
 		switch c.Name() {
 		case root.Name():
 			format = ofMoments()
+		case "diff":
+			by = slices.DeleteFunc(by, func(name string) bool {
+				one, err := export.ParseBy(name)
+				return err != nil || one.Parts()
+			})
 		case "holders":
 			by, format = holders.Names(), (&holdersCommand{}).formats()
 		}
