@@ -9,42 +9,61 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
-// recordingCommands are the commands that read a recording, FILE.
-var recordingCommands = []string{
-	"report FILE -n -1",
-	"report FILE --by size",
-	"report FILE --by owner,kind -n -1",
-	"report FILE --steps",
-	"report FILE --from 1s",
-	"diff FILE --before 2s -n -1",
-	"convert FILE --format table -o -",
-	"convert FILE --format pprof -o -",
-	"convert FILE --format folded -o -",
-	"convert FILE --format csv -o -",
-	"convert FILE --format json -o -",
-	"convert FILE --format memory_viz -o -",
-	"convert FILE --format pickle -o -",
-	"convert FILE --format table --oom-dir reports -o -",
-	"convert FILE --format perfetto --slices -o -",
-	"convert FILE --format timeline -o -",
-	"top FILE --once",
-	"top FILE --once --json",
+// costly are forgings that once took far more than their size is worth, with the commands.
+var costly = map[string][]string{
+	"exits":                    {"convert FILE --format timeline -o -", "convert FILE --format perfetto --slices -o -", "diff --ranks FILE OTHER"},
+	"many readings":            {"diff FILE OTHER -o page.html"},
+	"processes with a new PID": {"convert FILE --format timeline -o -", "report FILE -n -1"},
+	"devices and processes":    {"report FILE -n -1"},
+	"reports of processes":     {"report FILE -n -1"},
+	"graphs":                   {"report FILE -n -1"},
+	"moments over all times":   {"report FILE --leaks", "report FILE --leaks --leak-interval 1h"},
+	"processes that allocate":  {"top FILE --once --json", "report FILE --from 1s"},
 }
 
-// A small recording takes little memory and time, whatever is in it. Each of them is read
-// by one of the commands, so that all together meet each command.
+// forged writes a forged recording twice, and returns what names the files in a command.
+func forged(t *testing.T, fill func(*recordtest.Forger), size int) *strings.Replacer {
+	t.Helper()
+	f := recordtest.Forge(size)
+	f.Trace(10, "", "cuMemAlloc_v2")
+	fill(f)
+	data, dir := f.Bytes(), t.TempDir()
+	path, other := filepath.Join(dir, "x.gmt"), filepath.Join(dir, "y.gmt")
+	for _, path := range []string{path, other} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return strings.NewReplacer("FILE", path, "OTHER", other)
+}
+
+// A small recording takes little memory and work, whatever is in it.
 func TestHostileRecordings(t *testing.T) {
+	for _, c := range recordtest.Hostile {
+		memory := int64(hostileMemory)
+		if strings.HasPrefix(c.Name, "processes ") {
+			memory = processMemory
+		}
+		for _, command := range costly[c.Name] {
+			t.Run(c.Name+": "+command, func(t *testing.T) {
+				t.Parallel()
+				newMeter(t, memory).costs(strings.Fields(forged(t, c.Fill, hostileSize).Replace(command))...)
+			})
+		}
+	}
+}
+
+// Each recording is read by some of the commands, so that all together meet each command.
+func TestHostileCommands(t *testing.T) {
+	commands := recordingCommands(t)
+	n := len(recordtest.Hostile)
 	for i, c := range recordtest.Hostile {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			f := recordtest.Forge(hostileSize)
-			f.Trace(10, "", "cuMemAlloc_v2")
-			c.Fill(f)
-			path := filepath.Join(t.TempDir(), "x.gmt")
-			if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
-				t.Fatal(err)
+			files, m := forged(t, c.Fill, hostileSize/2), newMeter(t, processMemory)
+			for j := i; j < len(commands); j += n {
+				m.costs(strings.Fields(files.Replace(commands[j]))...)
 			}
-			costs(t, strings.Fields(strings.Replace(recordingCommands[7*i%len(recordingCommands)], "FILE", path, 1))...)
 		})
 	}
 }

@@ -6,12 +6,14 @@ import (
 	wire "encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,31 +24,99 @@ import (
 const (
 	hostileSize   = 1_000_000
 	hostileMemory = 256 << 20
-	hostileCPU    = 10 * time.Second
+	// processMemory is for a recording, which may name 28,000 processes: a state keeps some
+	// 8 KiB of each.
+	processMemory = 384 << 20
+	// hostileWork is how many blocks of the program's code may run for each file that is named.
+	hostileWork = 500_000_000
+	// hang is a limit in seconds of processor time that only a hang reaches.
+	hang = 60
 	// addressSpace keeps the machine safe from a program that fails this test. What Go and
 	// the C library reserve without using it is part of it.
-	addressSpace = 2 << 30
+	addressSpace = 4 << 30
 )
 
-// costs runs the program and checks what that took of memory and processor time. It says
-// how it ended.
-func costs(t *testing.T, args ...string) *invocation {
+// counting is the program under test, which counts how often each block of its code runs.
+var counting = sync.OnceValues(func() (string, error) {
+	path := binary + "-counting"
+	out, err := exec.Command("go", "build", "-cover", "-covermode=count", "-coverpkg=github.com/gpumemtrace/gpumemtrace/...", "-o", path, ".").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the program that counts: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// A meter adds up what runs of the program cost in work: how many blocks of its code ran, which
+// is the same on each machine.
+type meter struct {
+	t      *testing.T
+	memory int64  // that each may take, in bytes
+	counts string // a folder
+	files  int    // that were read
+	runs   []string
+}
+
+// newMeter returns a meter, which is read at the end of the test.
+func newMeter(t *testing.T, memory int64) *meter {
+	m := &meter{t: t, memory: memory, counts: t.TempDir()}
+	t.Cleanup(m.read)
+	return m
+}
+
+// costs runs the program and checks what that took of memory. It says how it ended.
+func (m *meter) costs(args ...string) *invocation {
+	t := m.t
 	t.Helper()
+	program, err := counting()
+	if err != nil {
+		t.Fatal(err)
+	}
 	v := command(t, args...)
 	v.cmd.Stdout = nil // it may be much
-	limits := fmt.Sprintf("ulimit -v %d && ulimit -t %d && exec \"$0\" \"$@\"", addressSpace>>10, 2*int(hostileCPU.Seconds()))
-	v.cmd.Path, v.cmd.Args = "/bin/sh", append([]string{"sh", "-c", limits, binary}, args...)
+	v.cmd.Env = append(os.Environ(), "GOCOVERDIR="+m.counts)
+	limits := fmt.Sprintf("ulimit -v %d && ulimit -t %d && exec \"$0\" \"$@\"", addressSpace>>10, hang)
+	v.cmd.Path, v.cmd.Args = "/bin/sh", append([]string{"sh", "-c", limits, program}, args...)
 	v.start()
 	<-v.exited
-	usage := v.cmd.ProcessState.SysUsage().(*syscall.Rusage)
-	memory, cpu := usage.Maxrss<<10, v.cmd.ProcessState.UserTime()+v.cmd.ProcessState.SystemTime()
-	if memory > hostileMemory || cpu > hostileCPU {
-		t.Errorf("%s: %d MiB of memory, %.1f s of CPU", strings.Join(args, " "), memory>>20, cpu.Seconds())
+	for _, arg := range args {
+		if filepath.IsAbs(arg[strings.Index(arg, "=")+1:]) {
+			m.files++
+		}
 	}
-	if code := v.code(); code != exitDone && code != exitFailed || strings.Contains(v.stderr.String(), "goroutine ") {
-		t.Errorf("%s: exit code %d: %.300s", strings.Join(args, " "), code, v.stderr.String())
+	m.runs = append(m.runs, strings.Join(args, " "))
+	if memory := v.cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10; memory > m.memory {
+		t.Errorf("%s: %d MiB of memory", strings.Join(args, " "), memory>>20)
+	}
+	// A recording that lacks what was asked for is named: the command itself was right.
+	code, stderr := v.code(), v.stderr.String()
+	lacking := code == exitUsage && (strings.Contains(stderr, "x.gmt ") || strings.Contains(stderr, "this recording "))
+	if code != exitDone && code != exitFailed && !lacking || strings.Contains(stderr, "goroutine ") {
+		t.Errorf("%s: exit code %d: %.300s", strings.Join(args, " "), code, stderr)
 	}
 	return v
+}
+
+// read checks how many blocks ran.
+func (m *meter) read() {
+	text := filepath.Join(m.counts, "text")
+	if out, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.counts, "-o="+text).CombinedOutput(); err != nil {
+		m.t.Errorf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(text)
+	if err != nil {
+		m.t.Error(err)
+	}
+	sum, highest, most := 0, 0, ""
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		n, _ := strconv.Atoi(fields[len(fields)-1])
+		if sum += n; n > highest {
+			highest, most = n, fields[0]
+		}
+	}
+	if sum == 0 || sum > hostileWork*m.files {
+		m.t.Errorf("%d million blocks, %d million of them %s:\n%s", sum/1_000_000, highest/1_000_000, most, strings.Join(m.runs, "\n"))
+	}
 }
 
 // message appends a field with bytes to a protocol buffer's message.
@@ -118,14 +188,15 @@ func TestHostileProfiles(t *testing.T) {
 			if err := os.WriteFile(path, data, 0o600); err != nil {
 				t.Fatal(err)
 			}
+			m := newMeter(t, hostileMemory)
 			for _, args := range [][]string{{"report", path, "-n", "-1"}, {"report", path, "--by", "kind"}, {"diff", path, path, "-n", "-1"}} {
-				if v := costs(t, args...); v.code() != exitDone && !strings.Contains(v.stderr.String(), "x.pb.gz: not a profile that gpumemtrace wrote: ") {
+				if v := m.costs(args...); v.code() != exitDone && !strings.Contains(v.stderr.String(), "x.pb.gz: not a profile that gpumemtrace wrote: ") {
 					t.Errorf("%q", v.stderr.String())
 				}
 			}
 			// Nothing but a recording is converted, or shown by top.
 			for _, args := range [][]string{{"convert", path, "-o", "-"}, {"top", path, "--once"}} {
-				costs(t, args...).says("x.pb.gz", "not a recording")
+				m.costs(args...).says("x.pb.gz", "not a recording")
 			}
 		})
 	}

@@ -250,6 +250,32 @@ var Hostile = []struct {
 			f.Event(event.Event{Op: event.OpExit, Time: second(1), Proc: forgedProcess(i), Name: "p"})
 		}
 	}},
+	{"processes with a new PID", func(f *Forger) {
+		const processes = 15_000
+		for i := uint64(1); f.Room(64); i++ {
+			p := forgedProcess(i % processes)
+			p.Start *= 1 + i/processes
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1) + i, Proc: p, Addr: 4096, Size: 512})
+			f.Moment(second(1) + i)
+		}
+	}},
+	{"devices and processes", func(f *Forger) {
+		processesThatAllocate(f, 5000)
+		for i := uint64(1); f.Room(40 << 10); i++ {
+			f.Entry(EntryReading).Int(0).Uint(0, 300)
+			for j := range 300 {
+				f.Text(fmt.Sprint("u", j), fmt.Sprint("l", j), "n").Uint(1, 1).Int(0).Int(1).Int(1).Int(1).Bool(true).Bool(true).Uint(0)
+			}
+			f.Uint(0, 0).Moment(second(1) + 1000*i)
+		}
+	}},
+	{"reports of processes", func(f *Forger) {
+		processesThatAllocate(f, 15_000)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(1), Addr: 8192 * i, Size: 512})
+			f.Entry(EntryReported)
+		}
+	}},
 	{"forks", func(f *Forger) {
 		for i := uint64(1); f.Room(64); i++ {
 			f.Event(event.Event{Op: event.OpFork, Time: second(1), Proc: forgedProcess(1), Child: forgedProcess(i), Name: "p"})
@@ -353,6 +379,14 @@ func second(n uint64) uint64 { return 10_000_000_000 + n*1_000_000_000 }
 
 func forgedProcess(i uint64) event.Process {
 	return event.Process{PID: uint32(i), Start: event.StartUnit}
+}
+
+// processesThatAllocate makes so many processes, of one live allocation each.
+func processesThatAllocate(f *Forger, n uint64) {
+	for i := uint64(1); i <= n; i++ {
+		f.Room(64)
+		f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(i), Addr: 4096, Size: 512})
+	}
 }
 
 // sites makes so many call sites, of one live allocation each.
