@@ -9,9 +9,9 @@
 gm_inline void gm_count_no_entry(u32 gate, struct gm_thread *th)
 {
 	const u64 just = 1000000000; /* ns */
-	u64 *since = bpf_map_lookup_elem(&gates, &gate);
+	struct gm_gate *g = bpf_map_lookup_elem(&gates, &gate);
 	u64 now = bpf_ktime_get_ns();
-	if (since && *since < now && (now - *since > just || (th && th->forgotten >= *since)))
+	if (g && g->since < now && (now - g->since > just || (th && th->forgotten >= g->since)))
 		gm_count(GM_LOSS_NO_ENTRY);
 }
 
@@ -105,6 +105,25 @@ gm_inline bool gm_left(struct gm_thread *th, struct gm_call *c)
 #endif
 }
 
+/* gm_own reports whether the library of the pending call c makes the call that is entered: the
+ * return address lies in its code, or the call is the tail of c, with the same stack pointer. If
+ * not, the program makes the call, in a callback, a signal handler or on another stack. What
+ * cannot be read counts as the library's. */
+gm_inline bool gm_own(struct pt_regs *ctx, struct gm_thread *th, struct gm_call *c)
+{
+	u32 gate = gm_cookie_gate(c->cookie);
+	struct gm_gate *g = bpf_map_lookup_elem(&gates, &gate);
+	if (!g || !g->code_size || c->sp == th->sp)
+		return true;
+#if defined(__TARGET_ARCH_x86)
+	if (bpf_probe_read_user(&th->word, sizeof(th->word), (void *)ctx->sp))
+		return true;
+#else
+	th->word = ctx->regs[30];
+#endif
+	return th->word - (c->ip - gm_cookie_offset(c->cookie)) - g->code < g->code_size;
+}
+
 /* gm_escape returns the row of an ioctl of the kernel driver, 0 for another ioctl. It replaces
  * the arguments of a request that wraps another (nv_ioctl_xfer_t: number, size, pointer) by
  * those of the inner one. A request that cannot be read is counted. *nr is the caller's variable,
@@ -142,10 +161,10 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
 
 /* gm_enter stores a call, and returns whether it did: if not, no return probe is needed. A call
  * that an exception or a longjmp skipped never returns. Three signs show it: a stack pointer
- * below the new call's, a second entry of its row, or a changed return address. gm_enter drops
- * that call and those inside it. (An equal stack pointer is a tail call, which is still
- * pending.) If a function calls itself, only the innermost call counts. gm_count_no_entry counts
- * the others when they return. */
+ * below the new call's, a second entry of its row with the same stack pointer, or a changed
+ * return address. gm_enter drops that call and those inside it. (An equal stack pointer of
+ * another row is a tail call, which is still pending.) One that no sign shows stays. It takes
+ * no calls with it, because they are not its library's (gm_own). */
 gm_inline bool gm_enter(struct pt_regs *ctx, u64 cookie)
 {
 	u32 row = gm_cookie_row(cookie);
@@ -158,7 +177,7 @@ gm_inline bool gm_enter(struct pt_regs *ctx, u64 cookie)
 		gm_trampoline(&th->trampoline);
 		for (u32 i = 0; i < GM_CALLS; i++)
 			if (i < *(volatile u32 *)&th->depth &&
-			    (th->calls[i].row == row || gm_left(th, &th->calls[i]))) {
+			    ((th->calls[i].row == row && th->calls[i].sp == th->sp) || gm_left(th, &th->calls[i]))) {
 				th->forgotten = th->calls[i].time;
 				th->depth = i;
 			}
@@ -172,6 +191,9 @@ gm_inline bool gm_enter(struct pt_regs *ctx, u64 cookie)
 	c->row = row;
 	c->time = bpf_ktime_get_ns();
 	c->sp = *(volatile u64 *)&th->sp;
+	c->ip = GM_IP(ctx);
+	c->cookie = cookie;
+	c->own = depth && gm_own(ctx, th, &th->calls[depth - 1]);
 	__builtin_memcpy(c->args, (u64[]){ GM_ARGS(ctx) }, 6 * sizeof(u64));
 	struct gm_row *r = bpf_map_lookup_elem(&rows, &row);
 	if (r && (r->flags & GM_ROW_EXTENT) &&
@@ -255,12 +277,12 @@ gm_inline struct gm_thread *gm_tensor(struct pt_regs *ctx, u32 id, u32 gate, str
 	u64 args[] = { GM_ARGS(ctx) };
 	if (row->stride && (u8)(row->stride == 4 ? args[4] : args[2]) != cuda)
 		return NULL;
-	u64 *since = bpf_map_lookup_elem(&gates, &gate);
+	struct gm_gate *g = bpf_map_lookup_elem(&gates, &gate);
 	struct gm_thread *th = gm_thread_enter();
-	if (!th || !since)
+	if (!th || !g)
 		return NULL;
 	th->ev.time = bpf_ktime_get_ns();
-	if (th->ev.time < *since)
+	if (th->ev.time < g->since)
 		return NULL;
 	__builtin_memcpy(th->done.args, args, sizeof(args));
 	th->ev.row = id;
@@ -291,8 +313,8 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	struct gm_thread *th = gm_thread_get(false);
 	u32 at = GM_CALLS, depth = th ? th->depth : 0;
 	for (u32 i = 0; i < GM_CALLS; i++)
-		if (th && i < depth && th->calls[i].row == id)
-			at = i;
+		if (th && i < depth && th->calls[i].row == id && th->calls[i].sp <= ctx->sp)
+			at = i; /* one below is a call of the same function that has returned */
 	if (!th || at >= GM_CALLS) {
 		/* gm_enter counted the call if there was no free place. */
 		if (row->class == GM_CLASS_EMIT && depth < GM_CALLS && gm_traced(gm_current_pid()))
@@ -334,13 +356,15 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	}
 	if ((row->flags & GM_ROW_SKIP_NULL) && !th->done.args[0])
 		return NULL;
-	u64 *since = bpf_map_lookup_elem(&gates, &gate);
-	if (!since || th->done.time < *since)
+	struct gm_gate *g = bpf_map_lookup_elem(&gates, &gate);
+	if (!g || th->done.time < g->since)
 		return NULL;
 
 	/* A function that allocates may call another one through its exported symbol. The event of
-	 * the outer call, which is the program's, then covers both. The same holds for frees. */
+	 * the outer call, which is the program's, then covers both. The same holds for frees. A
+	 * call that the program makes itself, while another one is pending, counts for itself. */
 	u32 outer = 0;
+	bool nested = false;
 	bool stack = row->flags & GM_ROW_STACK;
 	for (u32 i = 0; i < GM_CALLS; i++) {
 		if (i >= at)
@@ -358,12 +382,15 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 			continue;
 		}
 		if (r->class == GM_CLASS_EMIT &&
-		    (r->flags & (GM_ROW_ALLOCATES | (row->flags & GM_ROW_FREES)))) {
-			gm_count(GM_LOSS_NESTED);
-			return NULL;
-		}
+		    (r->flags & (GM_ROW_ALLOCATES | (row->flags & GM_ROW_FREES))))
+			nested = true;
+		nested = nested && th->calls[i + 1].own;
 		if (r->class == GM_CLASS_AROUND)
 			outer = key;
+	}
+	if (nested) {
+		gm_count(GM_LOSS_NESTED);
+		return NULL;
 	}
 
 	th->ev.row = id;

@@ -72,10 +72,15 @@ GM_MAP(escapes, GM_MAP_ARRAY, 256, 0, u32, struct gm_escape);
  * calls entered at that time or later. So all probes of a library start and stop at one
  * moment, although the kernel attaches and removes them one by one. Gate 0 is always open. */
 #define GM_GATES 4096
-GM_MAP(gates, GM_MAP_ARRAY, GM_GATES, 0, u32, u64);
+struct gm_gate {
+	u64 since;
+	u64 code, code_size; /* where the library's file has its code: offset, bytes (0: not known) */
+};
+GM_MAP(gates, GM_MAP_ARRAY, GM_GATES, 0, u32, struct gm_gate);
 
-/* An attach cookie holds a row in its low 16 bits, a gate from bit 16 on, and bit 63 if the
- * function's return has a probe of its own (gm_cookie_apart). */
+/* An attach cookie holds a row in its low 16 bits, a gate in the 12 from bit 16 on, the offset
+ * of the probe in its file in the 35 from bit 28 on, and bit 63 if the function's return has a
+ * probe of its own (gm_cookie_apart). */
 gm_inline u32 gm_cookie_row(u64 cookie)
 {
 	return (u16)cookie;
@@ -83,7 +88,12 @@ gm_inline u32 gm_cookie_row(u64 cookie)
 
 gm_inline u32 gm_cookie_gate(u64 cookie)
 {
-	return cookie >> 16;
+	return cookie >> 16 & (GM_GATES - 1);
+}
+
+gm_inline u64 gm_cookie_offset(u64 cookie)
+{
+	return cookie << 1 >> 29;
 }
 
 gm_inline bool gm_cookie_apart(u64 cookie)

@@ -12,6 +12,9 @@ struct gm_call {
 	u64 escape; /* row of the kernel driver's call, 0 for none */
 	u64 time;
 	u64 sp; /* at entry */
+	u64 ip; /* of its probe */
+	u64 cookie;
+	u64 own; /* the library of the call around it made it (gm_own) */
 	u64 args[8]; /* six are filled; eight keep a masked index in bounds */
 };
 
@@ -25,7 +28,7 @@ struct gm_thread {
 	u32 want_stack;
 	u64 sp;		/* gm_enter: the stack pointer */
 	u64 trampoline; /* gm_enter: the address that gm_trampoline found */
-	u64 word;	/* gm_enter: the word at the stack pointer of a pending call */
+	u64 word;	/* gm_enter: the word at the stack pointer of a call */
 	u64 top;	/* the end of the last stack (uw_near) */
 	u64 forgotten;	/* entry time of the pending call that gm_enter dropped last */
 	u64 ctx[GM_CTX_DEPTH];

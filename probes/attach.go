@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 )
 
@@ -50,6 +51,7 @@ type point struct {
 type sites struct {
 	points  []point
 	missing []string // the table's symbols that the library does not export
+	code    extent   // of its functions, if they lie in one segment
 }
 
 // sites finds the places of probes for the rows wanted.
@@ -64,7 +66,12 @@ func (l Library) sites(want func(*Row) bool) (s sites, err error) {
 		return s, err
 	}
 	s.points, s.missing = choose(l.Level, offsets, want)
-	if s.points, err = l.locate(s.points); err == nil && len(s.points) == 0 {
+	e, err := l.elf()
+	if err != nil {
+		return s, err
+	}
+	s.code.offset, s.code.size = e.Code()
+	if s.points = locate(e, l.Level, s.points); len(s.points) == 0 {
 		err = fmt.Errorf("it exports none of the functions that allocate: %w", ErrNoSymbols)
 	}
 	return s, err
@@ -96,18 +103,13 @@ func choose(level Level, offsets map[string]uint64, want func(*Row) bool) (point
 // a process maps it if possible: else the process would make its first requests in that time. A
 // function with a probe at its entry alone gets the return program there. No two points get the same
 // instruction.
-func (l Library) locate(points []point) ([]point, error) {
-	e, err := l.elf()
-	if err != nil {
-		return nil, err
-	}
+func locate(e *proc.ELF, level Level, points []point) (located []point) {
 	taken := map[uint64]bool{}
 	for _, p := range points {
 		taken[p.offset] = true
 	}
-	var located []point
 	for _, p := range points {
-		if Entries[p.entry].class == classEscape && l.Level == Driver && e.X86() {
+		if Entries[p.entry].class == classEscape && level == Driver && e.X86() {
 			located = append(located, spread(e, p)...)
 			continue
 		}
@@ -120,7 +122,7 @@ func (l Library) locate(points []point) ([]point, error) {
 		}
 		located = append(located, p)
 	}
-	return located, nil
+	return located
 }
 
 // ErrNoSymbols is the error of a library without CUDA's functions.
@@ -153,6 +155,9 @@ func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachme
 			err = fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
 		}
 	}()
+	if g != nil {
+		g.code = s.code
+	}
 	if err := g.shut(); err != nil {
 		return nil, err
 	}
@@ -183,10 +188,10 @@ func (a *attachment) attach(path string, progs programs, points []point, pid int
 	// returns are the functions with a return probe, backs the other places of the return program.
 	var entries, returns, backs places
 	for _, p := range points {
-		entries.add(p.at, a.cookie(p))
-		backs.add(p.back, a.cookie(p))
+		entries.add(p.at, a.cookie(p, p.at))
+		backs.add(p.back, a.cookie(p, p.back))
 		if p.back == 0 {
-			returns.add(p.at, a.cookie(p))
+			returns.add(p.at, a.cookie(p, p.at))
 		}
 	}
 	if progs.attach == attachSession { // whose entry program calls the return program
@@ -240,10 +245,10 @@ func (a *attachment) putEach(at places, attach func(places) (io.Closer, error)) 
 	return nil
 }
 
-// cookie returns the row of a probe, its gate, and whether the return has a probe of its own
-// (gm_cookie_row, gm_cookie_gate, gm_cookie_apart).
-func (a *attachment) cookie(p point) uint64 {
-	cookie := uint64(p.entry) | uint64(a.gate.slot())<<16
+// cookie returns the row of a probe, its gate, its offset in the file, and whether the return
+// has a probe of its own (gm_cookie_row, gm_cookie_gate, gm_cookie_offset, gm_cookie_apart).
+func (a *attachment) cookie(p point, offset uint64) uint64 {
+	cookie := uint64(p.entry) | uint64(a.gate.slot())<<16 | offset<<29>>1
 	if p.back != 0 {
 		cookie |= 1 << 63
 	}

@@ -210,9 +210,13 @@ func BenchmarkRequests(b *testing.B) {
 	}
 	lib := openLibrary(b, file)
 	stub, _ := choose(Driver, offsets, func(r *Row) bool { return r.class == classEscape })
-	calls, err := lib.locate(stub)
-	if err != nil || len(calls) == 0 || calls[0].back == 0 {
-		b.Fatalf("%v, %+v", err, calls)
+	e, err := lib.elf()
+	if err != nil {
+		b.Fatal(err)
+	}
+	calls := locate(e, Driver, stub)
+	if len(calls) == 0 || calls[0].back == 0 {
+		b.Fatalf("%+v", calls)
 	}
 	p := start(b, testcuda.Workload, testcuda.Options{})
 	run(b, p, "raw cuInit 0", "words params 0 0 0x1c101 0 0 0 0x11800000 0x100005 0 0 0 0 0:64 0:64 8192:64 0x1000:64 0:64",

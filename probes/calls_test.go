@@ -2,6 +2,7 @@ package probes
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -69,8 +70,34 @@ func testCallShapes(t *testing.T, opts Options) {
 	}
 }
 
-// Of a function that calls itself the innermost call is told, and the others are counted,
-// right from when the probes are on.
+// A call that the program makes while another one is pending, and that the library does not
+// make, counts for itself: of a callback, of a signal's handler, of a fiber.
+func TestOwnCallsInsideACall(t *testing.T) {
+	for _, attach := range []ebpf.AttachType{attachSession, ebpf.AttachTraceUprobeMulti, ebpf.AttachNone} {
+		t.Run(fmt.Sprint("type ", attach), func(t *testing.T) {
+			needAttach(t, attach)
+			p := odd(t)
+			tr := openTrace(t, Options{attach: by(attach)})
+			tr.target(p.pid())
+			shapes := []string{"callback", "signal", "fiber"}
+			for _, shape := range shapes {
+				p.do(fmt.Sprintf("%s %d", shape, calls), shape)
+				got := map[call]int{}
+				for _, e := range tr.drain() {
+					got[call{apiName(e.API), int32(e.Size)}]++
+				}
+				want := map[call]int{{"cuMemAlloc_v2", 701}: calls, {"cuMemAllocManaged", 702}: calls,
+					{"cuMemAllocHost_v2", 703}: calls, {"cuMemAllocManaged", 704}: calls}
+				if !maps.Equal(got, want) {
+					t.Errorf("%s: events %v, want %v", shape, got, want)
+				}
+			}
+			tr.wantLoss(map[string]uint64{"calls_nested": uint64(len(shapes) * calls)})
+		})
+	}
+}
+
+// Of a function that calls itself the outermost call counts, and the others with it.
 func TestRecursion(t *testing.T) {
 	for _, attach := range []ebpf.AttachType{attachSession, ebpf.AttachTraceUprobeMulti} {
 		t.Run(fmt.Sprint("type ", attach), func(t *testing.T) {
@@ -80,10 +107,10 @@ func TestRecursion(t *testing.T) {
 			tr.target(p.pid())
 			p.do(fmt.Sprint("recursion ", calls), "recursion")
 			events := tr.drain()
-			if n := count(events, func(e *event.Event) bool { return e.Size == 100 }); n != calls || len(events) != calls {
-				t.Errorf("%d of %d events are of the innermost call, want %d:%s", n, len(events), calls, format(events))
+			if n := count(events, func(e *event.Event) bool { return e.Size == 300 }); n != calls || len(events) != calls {
+				t.Errorf("%d of %d events are of the outermost call, want %d:%s", n, len(events), calls, format(events))
 			}
-			tr.wantLoss(map[string]uint64{"calls_without_entry": 2 * calls})
+			tr.wantLoss(map[string]uint64{"calls_nested": 2 * calls})
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -17,7 +18,7 @@ import (
 
 // gates are the gates of a tracer.
 type gates struct {
-	times *ebpf.Map // by slot: the time from which on calls count
+	times *ebpf.Map // by slot: a kernelGate
 
 	mu   sync.Mutex
 	used uint16   // slots in use, and free ones
@@ -31,20 +32,28 @@ func (g *gates) get() *gate {
 	if n := len(g.free); n > 0 {
 		slot := g.free[n-1]
 		g.free = g.free[:n-1]
-		return &gate{g, slot}
+		return &gate{gates: g, index: slot}
 	}
 	if uint32(g.used)+1 >= g.times.MaxEntries() { // slot 0 is always open
 		return nil
 	}
 	g.used++
-	return &gate{g, g.used}
+	return &gate{gates: g, index: g.used}
 }
 
 // A gate is one slot. nil is a gate that is always open.
 type gate struct {
 	gates *gates
 	index uint16
+	code  extent // of the library
 }
+
+// An extent is a part of a file, in bytes.
+type extent struct{ offset, size uint64 }
+
+// A kernelGate mirrors gm_gate: the time from which on calls count (CLOCK_MONOTONIC, ns), and
+// where the code of the gate's library is.
+type kernelGate struct{ since, code, size uint64 }
 
 func (g *gate) slot() uint16 {
 	if g == nil {
@@ -66,7 +75,8 @@ func (g *gate) set(from uint64) error {
 	if g == nil {
 		return nil
 	}
-	return g.gates.times.Put(uint32(g.index), from)
+	now := kernelGate{from, g.code.offset, g.code.size}
+	return g.gates.times.Put(unsafe.Pointer(new(uint32(g.index))), unsafe.Pointer(&now))
 }
 
 // release frees the slot. No probe may use it any more.

@@ -8,12 +8,12 @@ var kernelCauses = []loss.Cause{
 	loss.Of("stacks_ring_full", "stacks that had to be sent again because the ring buffer was full"),
 	loss.Of("calls_no_thread_state", "calls missed because the kernel had no memory for the thread's state"),
 	loss.Of("calls_nested_too_deep", "calls missed because too many probed calls were pending on the thread"),
-	loss.Of("calls_without_entry", "calls missed because their entry was not seen, or because a nested call of the same function took their place"),
+	loss.Of("calls_without_entry", "calls missed because their entry was not seen, or because the thread switched to a stack at a higher address inside them"),
 	loss.Of("arguments_unreadable", "events with a value that could not be read from the process's memory"),
 	loss.Of("stacks_failed", "events without a stack because the kernel could not walk it"),
 	loss.Of("lists_truncated", "sparse mappings missed because one call had more than 16"),
 	loss.Of("targets_full", "child processes not traced because the table of processes was full"),
-	loss.Of("calls_nested", "calls not counted because another call that allocates or frees made them: the outer call counts for both"),
+	loss.Of("calls_nested", "calls not counted because the library made them inside another call that allocates or frees: the outer call counts for both"),
 	loss.Of("calls_on_signal_stack", "calls missed because a signal handler made them on a stack at a higher address than the call that it interrupted"),
 }
 

@@ -25,11 +25,12 @@ func TestProbesBehindTheStart(t *testing.T) {
 	}
 	points, _ := choose(Driver, offsets, lasting)
 	lib := openLibrary(t, file)
-	if points, err = lib.locate(points); err != nil {
+	e, err := lib.elf()
+	if err != nil {
 		t.Fatal(err)
 	}
 	behind := map[string]uint64{}
-	for _, p := range points {
+	for _, p := range locate(e, Driver, points) {
 		behind[Entries[p.entry].Symbol] = p.at - p.offset
 	}
 	want := map[string]uint64{"cuMemAlloc_v2": 7, "cuMemFree_v2": 12, "cuMemAllocHost_v2": 0, "cuMemFreeHost": 0, "cuMemAllocManaged": 0}

@@ -31,9 +31,11 @@ func TestRequests(t *testing.T) {
 			}
 			points, _ := choose(Driver, offsets, func(r *Row) bool { return r.class == classEscape })
 			stub := points
-			if points, err = openLibrary(t, file).locate(points); err != nil {
+			e, err := openLibrary(t, file).elf()
+			if err != nil {
 				t.Fatal(err)
 			}
+			points = locate(e, Driver, points)
 			if runtime.GOARCH == "amd64" && name == "calls" {
 				back := func(p point) bool { return p.back > p.at && p.offset == stub[0].offset }
 				if len(points) != 2 || !back(points[0]) || !back(points[1]) {

@@ -8,6 +8,7 @@
 #define EXPORT __attribute__((visibility("default"), noinline))
 
 jmp_buf away;
+void (*inside)(void); // called within cuMemAllocManaged, with flags 7
 static unsigned long next = 0x10000;
 
 EXPORT int cuMemAlloc_v2(unsigned long *p, size_t size)
@@ -35,6 +36,8 @@ EXPORT int cuMemAllocHost_v2(unsigned long *p, size_t size)
 EXPORT int cuMemAllocManaged(unsigned long *p, size_t size, unsigned flags)
 {
 	__asm__ volatile("");
+	if (flags == 7)
+		inside();
 	*p = next += 0x1000;
 	return 0;
 }

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 extern jmp_buf away;
+extern void (*inside)(void);
 int cuMemAlloc_v2(unsigned long *, size_t), cuMemFree_v2(unsigned long);
 int cuMemAllocHost_v2(unsigned long *, size_t), cuMemFreeHost(unsigned long);
 int cuMemHostAlloc(unsigned long *, size_t, unsigned);
@@ -84,6 +86,38 @@ static void signalled(int above)
 	munmap(low, 2 * size);
 }
 
+// Calls of the program's own that happen inside a call of cuMemAllocManaged: of another
+// function, of the same one, and of one that calls a third.
+static void own(void)
+{
+	unsigned long p;
+	cuMemAlloc_v2(&p, 701);
+	cuMemAllocManaged(&p, 702, 0);
+	cuMemAllocHost_v2(&p, 703);
+}
+
+static void own_handler(int signal)
+{
+	own();
+}
+
+static void by_signal(void)
+{
+	signal(SIGUSR1, own_handler);
+	raise(SIGUSR1);
+}
+
+static void by_fiber(void)
+{
+	static char stack[1 << 18];
+	ucontext_t here, fiber;
+	getcontext(&fiber);
+	fiber.uc_stack = (stack_t){.ss_sp = stack, .ss_size = sizeof stack};
+	fiber.uc_link = &here;
+	makecontext(&fiber, own, 0);
+	swapcontext(&here, &fiber);
+}
+
 static void once(const char *what)
 {
 	unsigned long p;
@@ -118,6 +152,9 @@ static void once(const char *what)
 		signalled(1);
 	} else if (strcmp(what, "below") == 0) {
 		signalled(0);
+	} else if (strcmp(what, "callback") == 0 || strcmp(what, "signal") == 0 || strcmp(what, "fiber") == 0) {
+		inside = *what == 'c' ? own : *what == 's' ? by_signal : by_fiber;
+		cuMemAllocManaged(&p, 704, 7);
 	} else if (strcmp(what, "recursion") == 0) {
 		size_t pitch;
 		cuMemAllocPitch_v2(&p, &pitch, 100, 3, 4);

@@ -5,6 +5,16 @@ import "debug/elf"
 // X86 reports whether the file's code is for x86-64.
 func (e *ELF) X86() bool { return e.Machine == elf.EM_X86_64 }
 
+// Code returns where in the file its executable segment is, in bytes. It returns 0, 0 if there
+// is none, or more than one.
+func (e *ELF) Code() (offset, size uint64) {
+	segments, err := e.code()
+	if err != nil || len(segments) != 1 {
+		return 0, 0
+	}
+	return segments[0].Off, segments[0].Filesz
+}
+
 // CodeAround returns the code from reach bytes before an offset in the file to as
 // many behind it, as far as the executable segment with the offset goes, and where
 // in it the offset is. It returns no code, and 0, if the offset lies in none or
