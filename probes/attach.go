@@ -24,8 +24,9 @@ type attachment struct {
 	// that the library does not export.
 	probed  map[uint64]bool
 	missing []string
-	tensors bool    // it has probes on PyTorch's tensors, or has them in windows
-	later   []point // that have probes in windows only
+	places  map[uint64]uint16 // the entry of each probe, by its offset in the file
+	tensors bool              // it has probes on PyTorch's tensors, or has them in windows
+	later   []point           // that have probes in windows only
 
 	file   sync.RWMutex // held while the library's file is used for a window
 	closed bool
@@ -149,7 +150,7 @@ type programs struct {
 // attachment owns the library. The probes make events for the calls that are entered when all of
 // them are on, and that return before detach shuts the gate.
 func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachment, err error) {
-	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, missing: s.missing, mappers: map[int]time.Duration{}}
+	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, places: map[uint64]uint16{}, missing: s.missing, mappers: map[int]time.Duration{}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))
@@ -166,6 +167,11 @@ func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachme
 	}
 	for _, p := range s.points {
 		a.probed[p.offset] = true
+		for _, at := range []uint64{p.at, p.back} {
+			if at != 0 {
+				a.places[at] = p.entry
+			}
+		}
 		a.tensors = a.tensors || Entries[p.entry].class == classTensor
 	}
 	a.since, err = g.open()

@@ -37,8 +37,8 @@ const (
 	// does not answer wait with it.
 	maxTogether = 64
 
-	// tidyInterval is the time between two looks for libraries without a mapper, and for
-	// unseen processes.
+	// tidyInterval is the time between two looks for libraries without a mapper, for unseen
+	// processes, and for probes that are gone from a process.
 	tidyInterval = time.Second
 )
 
@@ -310,11 +310,11 @@ func (f *finder) retry(c claim) {
 }
 
 // tidy removes the probes of libraries that no traced process maps any more, and retries unseen
-// processes, until the trace ends.
+// processes, until the trace ends. It looks for probes that are gone.
 func (f *finder) tidy() {
 	tick := time.NewTimer(clock.Until(tidyInterval))
 	defer tick.Stop()
-	var round rounds.Rounds[int]
+	var round, looks rounds.Rounds[int]
 	for {
 		select {
 		case <-f.stop:
@@ -323,6 +323,9 @@ func (f *finder) tidy() {
 			tick.Reset(clock.Until(tidyInterval))
 			f.libs.detach(f.libs.unused(now, &round)...)
 			f.warnings.tidy(now)
+			for _, pid := range looks.Next(1, f.libs.mappers) {
+				f.lookAt(pid, func() {})
+			}
 			for _, c := range f.libs.due(now) {
 				c.only = f.opts.confinedTo(c.pid)
 				f.work.Do(c.user, func() { f.retry(c) }, func() {})

@@ -25,6 +25,7 @@ var (
 	lossMappings    = causes.Add("mappings_lost", "new mappings that the kernel could not report: a library loaded then may be untraced")
 	lossNotProbed   = causes.Add("libraries_not_probed", "libraries not probed because too many others had probes or waited for them, or because reading their file did not return")
 	lossEvicted     = causes.Add("libraries_evicted", "libraries that lost their probes while a process mapped them, because too many libraries had probes: later calls of that process are missed, and the memory that it held stays in the figures until it ends")
+	lossGone        = causes.Add("probes_gone", "functions whose probe a debugger or the program itself removed from a process: its later calls of them are missed, and sums are wrong")
 	lossProbedLate  = causes.Add("libraries_probed_late", "libraries that got their probes only after a process had mapped them: calls in the milliseconds before that are missed")
 	lossUnseen      = causes.Add("processes_unseen", "processes that ended before a library that they had mapped got its probes: none of their calls was seen")
 	lossNotTraced   = causes.Add("processes_not_traced", "processes not traced because the table of processes was full")

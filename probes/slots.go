@@ -66,6 +66,7 @@ type claim struct {
 type mapper struct {
 	user   uint32
 	libs   map[attachKey]bool // the probed ones
+	gone   map[attachKey]int  // functions whose probes somebody removed, as far as known
 	unseen *unseen            // nil if all of its libraries are probed, as far as known
 }
 

@@ -243,6 +243,7 @@ func (t *Tracer) Loss() (out []loss.Counter) {
 // are. The probes come off in the background, which takes 20 s if each has a link of its own.
 // Close waits for that.
 func (t *Tracer) Stop() error {
+	t.finder.lookAtAll()
 	err := t.halt()
 	go func() { _ = t.libs.closeAll() }() // Close has its error
 	if t.opts.Stacks != nil {
