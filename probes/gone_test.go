@@ -3,9 +3,12 @@ package probes
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // memoryAt opens a process's memory, and returns the address of the probe on a function of a
@@ -80,4 +83,31 @@ func TestProbeIsGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A breakpoint in a process that has a debugger is the debugger's. It is told apart, and stays when
+// those that a tracer left behind are removed.
+func TestDebuggersBreakpoint(t *testing.T) {
+	runtime.LockOSThread() // the thread that debugs; its end detaches it
+	debugged, other := odd(t), odd(t)
+	if err := unix.PtraceSeize(debugged.pid()); err != nil {
+		t.Skip(err)
+	}
+	memory, at := memoryAt(t, debugged.pid(), "cuMemAlloc_v2")
+	poke(t, memory, at, breakpoint)
+	left, place := memoryAt(t, other.pid(), "cuMemFree_v2")
+	was := poke(t, left, place, breakpoint)
+
+	found, _ := Leftovers([]int{debugged.pid(), other.pid()})
+	if len(found) != 2 || !found[0].Debugged || found[1].Debugged {
+		t.Fatalf("found %+v, want the debugger's and another one", found)
+	}
+	found = LeftBehind(found)
+	if len(found) != 1 || found[0].PID != other.pid() {
+		t.Fatalf("left behind %+v, want that of process %d", found, other.pid())
+	}
+	if found = LeftBehind([]Leftover{{offset: 7, Debugged: true}, {offset: 7}}); len(found) != 0 {
+		t.Errorf("left behind %+v, although a debugger has a breakpoint at that place", found)
+	}
+	poke(t, left, place, was)
 }

@@ -30,6 +30,8 @@ type Leftover struct {
 	PID      int
 	Path     string // of the library, as the process sees it
 	Function string
+	// Debugged says that a debugger is attached to the process. The breakpoint is probably its.
+	Debugged bool
 	offset   uint64 // of the breakpoint in its file
 	mapping  proc.Mapping
 }
@@ -94,6 +96,7 @@ const maxSearched = 1024
 
 func (s *search) process(pid int) (found []Leftover) {
 	var memory *os.File
+	status, _ := proc.ReadStatus(pid)
 	for m, err := range proc.Mappings(pid) {
 		if err != nil {
 			break
@@ -117,7 +120,7 @@ func (s *search) process(pid int) (found []Leftover) {
 				continue
 			}
 			if _, err := memory.ReadAt(now, int64(m.Start+(offset-m.Offset))); err == nil && bytes.Equal(now, breakpoint) {
-				found = append(found, Leftover{pid, m.Name(), c.functions[offset], offset, m})
+				found = append(found, Leftover{pid, m.Name(), c.functions[offset], status.Debugger != 0, offset, m})
 			}
 		}
 	}
@@ -211,23 +214,41 @@ func linkedPlaces() (map[place]bool, error) {
 	return out, nil
 }
 
+// LeftBehind returns those without the places at which a debugger has a breakpoint: to remove one
+// there would remove the debugger's, too.
+func LeftBehind(found []Leftover) []Leftover {
+	debugged := map[spot]bool{}
+	for _, l := range found {
+		if l.Debugged {
+			debugged[l.spot()] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(found), func(l Leftover) bool { return debugged[l.spot()] })
+}
+
+// A spot is a place in a file that processes map.
+type spot struct {
+	file   fileAt
+	offset uint64
+}
+
+func (l *Leftover) spot() spot {
+	return spot{fileAt{l.mapping.File, l.mapping.Path}, l.offset}
+}
+
 // Mend takes breakpoints away that were left behind, and returns how many places were
 // mended. When a probe comes off, the kernel writes the original instruction into every
 // process that maps the file there and that nobody else probes. So a probe of this
 // process's own, which does not run that code, is put there and taken off: nobody meets
 // it, and a probe of another tracer stays.
 func Mend(found []Leftover) (mended int, err error) {
-	type spot struct {
-		file   fileAt
-		offset uint64
-	}
 	seen := map[spot]bool{}
 	var mu sync.Mutex
 	var errs []error
 	var all sync.WaitGroup
 	slots := make(chan struct{}, sideBySide)
 	for _, l := range found {
-		s := spot{fileAt{l.mapping.File, l.mapping.Path}, l.offset}
+		s := l.spot()
 		if seen[s] {
 			continue
 		}

@@ -47,16 +47,35 @@ func checkLeftovers(l leftovers) []Check {
 		what = "breakpoints left behind, or the probes of a tracer that is running"
 		fix = "run doctor as root, or grant CAP_SYS_ADMIN: the kernel then lists all probes"
 	}
+	left, debugged := map[int][]probes.Leftover{}, map[int][]probes.Leftover{}
+	for pid, found := range l.found {
+		if found[0].Debugged {
+			debugged[pid] = found
+		} else {
+			left[pid] = found
+		}
+	}
+	if len(left) > 0 {
+		g.warn(name, fix, "%s: %s", what, l.list(left))
+	}
+	if len(debugged) > 0 {
+		g.warn("of a debugger", "remove the debugger's breakpoints from these functions before a trace: removed during a trace they take its probes away, and the end of a trace can take them away",
+			"processes with a debugger have breakpoints at probed functions: %s", l.list(debugged))
+	}
+	return g.checks
+}
+
+// list names processes and their functions.
+func (l *leftovers) list(found map[int][]probes.Leftover) string {
 	var processes []string
-	pids := slices.Sorted(maps.Keys(l.found))
+	pids := slices.Sorted(maps.Keys(found))
 	for _, pid := range pids[:min(len(pids), maxShown)] {
-		processes = append(processes, fmt.Sprintf("%d (%s): %s", pid, l.names[pid], functions(l.found[pid])))
+		processes = append(processes, fmt.Sprintf("%d (%s): %s", pid, l.names[pid], functions(found[pid])))
 	}
 	if more := len(pids) - maxShown; more > 0 {
 		processes = append(processes, fmt.Sprintf("and %d more processes", more))
 	}
-	g.warn(name, fix, "%s: %s", what, strings.Join(processes, "; "))
-	return g.checks
+	return strings.Join(processes, "; ")
 }
 
 // functions names those that have a breakpoint.

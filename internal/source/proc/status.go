@@ -14,6 +14,7 @@ type Status struct {
 	// Numbers are the process's in each PID namespace, from this one inwards;
 	// none if the kernel does not list them.
 	Numbers      []int
+	Debugger     int    // the one that is attached, by ptrace(2): 0 for none
 	User         uint32 // effective
 	Capabilities uint64 // effective, a bit for each CAP_ constant
 	// Seccomp is the mode, "0" for no filter, "" if the kernel does not list it.
@@ -49,7 +50,7 @@ func parseStatus(b []byte) (s Status, err error) {
 	for line := range bytes.Lines(b) {
 		name, rest, _ := bytes.Cut(line, []byte(":"))
 		switch string(name) {
-		case "Tgid", "NStgid", "Uid", "CapEff", "Seccomp":
+		case "Tgid", "NStgid", "TracerPid", "Uid", "CapEff", "Seccomp":
 		default:
 			continue
 		}
@@ -64,6 +65,8 @@ func parseStatus(b []byte) (s Status, err error) {
 			for _, f := range fields {
 				s.Numbers = append(s.Numbers, int(number(f, 10, 31)))
 			}
+		case "TracerPid":
+			s.Debugger = int(number(fields[0], 10, 31))
 		case "Uid": // real, effective, saved, of the file system
 			if user = len(fields) == 4; user {
 				s.User = uint32(number(fields[1], 10, 32))

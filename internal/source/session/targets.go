@@ -186,9 +186,10 @@ func (s *starter) trace(pid int, quiet bool) error {
 
 // mend removes breakpoints that a killed tracer left in any process. If the kernel does not say to whom
 // breakpoints belong, mend removes none. A breakpoint at a probe of this trace then goes together with
-// the probe.
+// the probe. Those of debuggers stay.
 func (s *starter) mend() {
-	found, accounted := probes.Leftovers(proc.All())
+	all, accounted := probes.Leftovers(proc.All())
+	found := probes.LeftBehind(all)
 	if len(found) == 0 || !accounted || s.ending() {
 		return // a later trace may remove them
 	}
