@@ -2,6 +2,7 @@
 import gc
 
 import torch
+import torch.fx
 from torch.utils.checkpoint import checkpoint
 
 import truth
@@ -43,6 +44,31 @@ class Checkpointed(torch.nn.Module):
         return checkpoint(self.inner, x)
 
 
+@torch.fx.wrap
+def measured(x):
+    note(); call()
+    return Probe.apply(x)
+
+
+class Generated(torch.nn.Module):
+    """Its forward is source text that torch.fx makes and executes, in <eval_with_key>.N."""
+
+    def forward(self, x):
+        return measured(torch.tensordot(measured(x), torch.eye(4), dims=1))
+
+
+@torch.jit.ignore
+def ignored(x: torch.Tensor) -> torch.Tensor:
+    return measured(x)
+
+
+class Scripted(torch.nn.Module):
+    """Its forward runs in TorchScript, without a Python frame."""
+
+    def forward(self, x):
+        return ignored(x) + 1
+
+
 def hooked(module):
     module.register_forward_hook(lambda *_: leaf() or None)
     module.register_full_backward_hook(lambda *_: leaf() or None)
@@ -55,6 +81,8 @@ MODELS = {
     "hooks": hooked(torch.nn.Sequential(hooked(Nested(2)), hooked(Nested(2)))),
     "checkpoint": Checkpointed(),
     "nested_40": Nested(40),
+    "fx": torch.nn.Sequential(*[torch.fx.symbolic_trace(Generated()) for _ in range(3)]),
+    "script": torch.nn.Sequential(torch.jit.script(Scripted()), torch.fx.symbolic_trace(Generated())),
 }
 
 
