@@ -89,6 +89,8 @@ func (d *device) beginStep(whole bool) {
 			d.highest.bytes == d.peak.bytes && before != nil && d.atHighest(before) < before.peak {
 			d.keep(true)
 		}
+	} else {
+		d.keepRough()
 	}
 	for _, s := range d.changed {
 		if whole {
@@ -110,6 +112,13 @@ func (d *device) keep(whole bool) {
 	}
 }
 
+// keepRough makes the highest moment the peak if it is higher and no step was whole.
+func (d *device) keepRough() {
+	if !d.peakWhole && d.highest.bytes > d.peak.bytes {
+		d.keep(false)
+	}
+}
+
 // atHighest returns what a site had at the highest moment.
 func (d *device) atHighest(s *site) int64 {
 	if s.epoch != d.epoch {
@@ -120,9 +129,7 @@ func (d *device) atHighest(s *site) int64 {
 
 // end ends a window, of which it saw so much.
 func (d *device) end(took uint64) {
-	if d.steps == 0 && !d.peakWhole && d.highest.bytes > d.peak.bytes {
-		d.keep(false)
-	}
+	d.keepRough()
 	for _, x := range d.live {
 		if s := d.sites[x.stack]; s != nil {
 			s.Outlived++
