@@ -3,9 +3,11 @@ package steps
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
 
@@ -42,34 +44,81 @@ func TestStepBoundaries(t *testing.T) {
 		{"two that are fused", "..ka.lb..k.l..k.l..k", "   ^" + "          " + "^    ^", 1},
 		{"an optimizer that makes no tensors for long", "..k..k..k..a..k..k..a..k..k..k..k", "        ^" + "           ^", 1},
 	} {
-		s := New(nil)
-		x := newProcess()
-		var got []byte
-		for i, made := range c.made {
-			m, p := tensor{time: uint64(i), thread: 1, bytes: 1}, call{known: true}
-			switch made {
-			case 'a', 'b', 'c', 'k', 'l':
-				p.ID, p.Clips = uint64(made), made >= 'k'
-			case 'A':
-				m.thread, p.ID = 2, 'a'
-			case ',':
-				m.thread = 2
-			case '?':
-				p.known = false
-			case '!':
-				p.known = false
-				x.uncertain = true
+		for _, keyframes := range []bool{false, true} {
+			s := New(nil)
+			x := newProcess()
+			var got []byte
+			for i, made := range c.made {
+				if keyframes {
+					x = restored(x)
+				}
+				m, p := tensor{time: uint64(i), thread: 1, bytes: 1}, call{known: true}
+				switch made {
+				case 'a', 'b', 'c', 'k', 'l':
+					p.ID, p.Clips = uint64(made), made >= 'k'
+				case 'A':
+					m.thread, p.ID = 2, 'a'
+				case ',':
+					m.thread = 2
+				case '?':
+					p.known = false
+				case '!':
+					p.known = false
+					x.uncertain = true
+				}
+				before := x.began
+				began := x.steps + x.unsure
+				if s.count(x, &m, p); x.began != before || x.steps+x.unsure != began {
+					got = append(got, '^')
+				} else {
+					got = append(got, ' ')
+				}
 			}
-			before := x.began
-			began := x.steps + x.unsure
-			if s.count(x, &m, p); x.began != before || x.steps+x.unsure != began {
-				got = append(got, '^')
-			} else {
-				got = append(got, ' ')
+			if strings.TrimRight(string(got), " ") != strings.TrimRight(c.want, " ") || x.unsure != c.unsure {
+				t.Errorf("%s, keyframes %v:\n%s\n%s, %d unsure, want\n%s, %d", c.name, keyframes, c.made, got, x.unsure, c.want, c.unsure)
 			}
 		}
-		if strings.TrimRight(string(got), " ") != strings.TrimRight(c.want, " ") || x.unsure != c.unsure {
-			t.Errorf("%s:\n%s\n%s, %d unsure, want\n%s, %d", c.name, c.made, got, x.unsure, c.want, c.unsure)
+	}
+}
+
+// restored returns a process as a keyframe restores it.
+func restored(p *process) *process {
+	s, out := New(nil), New(nil)
+	s.processes[prog] = p
+	s.Keyframe(out.Restore)
+	return out.processes[prog]
+}
+
+// After a keyframe, growth is counted as it would be without one: of the step under way as well.
+func TestGrowthAfterKeyframe(t *testing.T) {
+	for cut := range 5 * GrowthInterval {
+		s := New(nil)
+		x := newProcess()
+		for i := range 3 * GrowthInterval {
+			if i == cut {
+				x = restored(x)
+			}
+			s.count(x, &tensor{time: uint64(2 * i), thread: 1, bytes: 1, stack: 1}, call{Call: stacks.Call{ID: 'a'}, known: true})
+			if 2*i+1 == cut {
+				x = restored(x)
+			}
+			s.count(x, &tensor{time: uint64(2*i + 1), thread: 1, bytes: 3, stack: uint64(2 + i%7)}, call{known: true})
+		}
+		s.processes[prog] = x
+		r := s.Reports(time.Time{})[0]
+		if r.Steps.Over == 0 || r.Steps.Grown != 4*r.Steps.Over || x.growing != len(x.devices[0].growth) || x.growing != 8 {
+			t.Fatalf("cut before tensor %d: %d bytes in %d steps, %d stacks", cut, r.Steps.Grown, r.Steps.Over, x.growing)
+		}
+	}
+}
+
+// The threads whose last call is known are bounded.
+func TestThreadsAreBounded(t *testing.T) {
+	c := newCallers()
+	for thread := range uint32(2*maxThreads + 5) {
+		c.enter(thread, 'a')
+		if len(c.inside) > maxThreads {
+			t.Fatalf("%d threads", len(c.inside))
 		}
 	}
 }
