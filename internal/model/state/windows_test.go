@@ -360,6 +360,11 @@ func TestWindowPeakHasStacks(t *testing.T) {
 		if r.Peak != 1580 || r.Before != c.before || r.Rows[i].Peak != c.backward {
 			t.Errorf("%+v, the gradient %+v", r, r.Rows[i])
 		}
+		// What was there before the window is in its steps.
+		last := s.steps.Reports(time.Time{})[0].Steps.Last
+		if len(last) == 0 || last[len(last)-1].PeakBytes != 1580 {
+			t.Errorf("the steps %+v", last)
+		}
 	}
 }
 

@@ -46,3 +46,21 @@ func TestLiveAreOfOpenWindow(t *testing.T) {
 		}
 	}
 }
+
+// What counts from a moment inside a window is one window that began then, whose tensors from before
+// it are in no row.
+func TestResetInWindow(t *testing.T) {
+	a := New(steps.New(func(uint64) []*record.Place { return []*record.Place{} }))
+	a.Set(record.Window{Length: 100, Every: 1000, Open: true}, 5)
+	made := func(at, stack, total uint64) {
+		a.Apply(&event.Event{Op: event.OpTensorAlloc, Proc: prog, TID: prog.PID, Time: at, Addr: at << 20, Size: 8, Stack: stack, Handle: total, Part: event.NoTotal})
+	}
+	made(10, 1, 1008)
+	a.Reset(20)
+	made(30, 2, 1016)
+	a.Set(record.Window{Length: 100, Every: 1000}, 45)
+	r := a.Reports(50, true)
+	if a.Count != 1 || a.Time != 25 || len(r) != 1 || r[0].Objects != 1 || r[0].Peak != 1016 || r[0].Before != 1008 || len(r[0].Rows) != 1 {
+		t.Errorf("%d windows, %d ns, %+v", a.Count, a.Time, r)
+	}
+}
