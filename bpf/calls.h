@@ -229,7 +229,7 @@ gm_inline void gm_context(struct gm_thread *th, u32 class, u64 arg)
 		else
 			th->ctx[0] = 0; /* a context from before the trace */
 		break;
-	default:
+	default: /* cuCtxSetCurrent(NULL) came as a pop */
 		if (d < GM_CTX_DEPTH)
 			th->ctx[d] = arg;
 	}
@@ -341,7 +341,8 @@ gm_inline struct gm_thread *gm_leave(struct pt_regs *ctx, struct gm_row **rowp)
 	case GM_CLASS_CTX_PUSH:
 	case GM_CLASS_CTX_POP:
 		if (!result)
-			gm_context(th, row->class, th->done.args[0]);
+			gm_context(th, row->class == GM_CLASS_CTX_SET && !th->done.args[0] ? GM_CLASS_CTX_POP : row->class,
+				   th->done.args[0]);
 		return NULL;
 	case GM_CLASS_CTX_DEVICE:
 		if (!result && !((row->flags & GM_ROW_CTX_ARG) && th->done.args[1]))

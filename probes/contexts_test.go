@@ -47,6 +47,12 @@ func TestContexts(t *testing.T) {
 	if e := last("free cuMemAlloc_v2", "cuCtxDestroy_v2", "cuMemAlloc_v2"); e.Ctx != outer {
 		t.Errorf("after cuCtxDestroy_v2: ctx %#x, want %#x", e.Ctx, outer)
 	}
+	// To set none is to pop.
+	run(t, p, "raw cuCtxPushCurrent_v2 "+fmt.Sprint(outer), "cuCtxCreate_v2")
+	if e := last("raw cuCtxSetCurrent 0", "cuMemAlloc_v2"); e.Ctx != outer {
+		t.Errorf("after cuCtxSetCurrent(NULL): ctx %#x, want %#x", e.Ctx, outer)
+	}
+	run(t, p, "raw cuCtxPopCurrent_v2 "+scratch(t, p))
 	// Deeper than the kernel side keeps, and back.
 	for range 12 {
 		run(t, p, "cuCtxPushCurrent")

@@ -62,6 +62,11 @@ func fixPool(e *event.Event, x []uint64) {
 	}
 }
 
+// fixPart sets what a context's event says in Part.
+func fixPart(part uint64) func(*event.Event, []uint64) {
+	return func(e *event.Event, _ []uint64) { e.Part = part }
+}
+
 func fixDefaultPool(e *event.Event, x []uint64) {
 	fixPool(e, x)
 	e.Part = event.PoolDefault

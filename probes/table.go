@@ -225,6 +225,11 @@ var Table = append([]Row{
 	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(4), flags: flagPushes},
 	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(3), flags: flagPushes},
 	{Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Op: event.OpContextDestroy, Ctx: arg(0), flags: flagPops},
+	{Symbols: []string{"cuCtxAttach"}, Op: event.OpContextSeen, Ctx: out(0, 0), Fix: fixPart(event.ContextAttached)},
+	{Symbols: []string{"cuCtxDetach"}, Op: event.OpContextDestroy, Ctx: arg(0), Fix: fixPart(event.ContextDetached)},
+	// A CUgreenCtx is the CUcontext of itself that cuCtxFromGreenCtx returns. What is allocated in it
+	// outlives it.
+	{Symbols: []string{"cuGreenCtxCreate"}, Op: event.OpContextSeen, Ctx: out(0, 0), Device: arg(2), Fix: fixPart(event.ContextGreen)},
 	{Symbols: []string{"cuDevicePrimaryCtxRetain"}, Op: event.OpContextSeen, Ctx: out(0, 0), Device: arg(1)},
 	{Symbols: []string{"cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"}, Op: event.OpPrimaryRelease, Device: arg(0)},
 	{Symbols: []string{"cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"}, Op: event.OpPrimaryReset, Device: arg(0)},
@@ -240,7 +245,7 @@ var Table = append([]Row{
 	// Calls in which the kernel driver hands out, or takes back, memory that no function returns.
 	{Symbols: []string{"cuInit", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload",
 		"cuLibraryLoadData", "cuLibraryLoadFromFile", "cuLibraryUnload", "cuCtxSetLimit", "cuStreamCreate",
-		"cuStreamCreateWithPriority", "cuStreamDestroy", "cuStreamDestroy_v2", "cuGraphExecDestroy", "cuGreenCtxCreate"}, class: classCause},
+		"cuStreamCreateWithPriority", "cuStreamDestroy", "cuStreamDestroy_v2", "cuGraphExecDestroy", "cuGreenCtxDestroy", "cuGreenCtxStreamCreate"}, class: classCause},
 
 	// For the guard: the address that a program got for a name. No event for the ledger.
 	{Symbols: []string{"cuGetProcAddress", "cuGetProcAddress_v2"}, Op: opProcAddress, Addr: out(1, 0), flags: flagName},

@@ -37,8 +37,8 @@ def problems(s, pid, gpu, said, late, contexts):
         if got != want:
             out.append(f"{what} {got}, want {want} ({got - want:+})")
 
-    if said is None:  # NVML lists a process only if it has a context, and physical memory (cuMemCreate) needs none
-        equal("total of a process that NVML does not list", total, s.sum(kind="vmm", pid=pid, gpu=gpu))
+    if said is None:  # NVML lists a process only if it has a context, and physical memory (cuMemCreate) and pools need none
+        equal("total of a process that NVML does not list", total, s.sum(kind=("vmm", "async"), pid=pid, gpu=gpu))
     else:
         equal("total", total, said)
         if not a["known"] or not a["driver_known"] or a["inferred"]:

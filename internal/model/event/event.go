@@ -64,8 +64,8 @@ const (
 	OpPoolTrim    // the pool Handle gave unused memory back, keeping at most Size
 
 	OpContextCreate  // Ctx is a new context on Device
-	OpContextSeen    // Ctx is a context on Device, which may be older than the trace
-	OpContextDestroy // Ctx and every allocation made in it ended
+	OpContextSeen    // Ctx is a context on Device, which may be older than the trace; see ContextGreen, ContextAttached
+	OpContextDestroy // Ctx and every allocation made in it ended, or with ContextDetached lost a reference
 	OpPrimaryReset   // Device's primary context and every allocation in it ended
 	OpPrimaryRelease // one reference to Device's primary context less
 
@@ -249,6 +249,13 @@ const (
 	PoolCurrent = 2 // it is the one from which Device's plain stream-ordered allocations come
 )
 
+// What an OpContextSeen or an OpContextDestroy says in Part.
+const (
+	ContextGreen    = 1 // it is a part of Device's primary context, whose memory outlives it
+	ContextAttached = 2 // it has one more reference
+	ContextDetached = 3 // it has one reference less, and ends with the last
+)
+
 // Async reports whether memory of k comes from a pool.
 func (k Kind) Async() bool { return k == KindAsync || k == KindAsyncHost || k == KindAsyncManaged }
 
@@ -268,6 +275,8 @@ const (
 	OutOfMemory int32 = 2
 
 	InvalidValue       int32 = 1
+	InvalidContext     int32 = 201
+	ContextDestroyed   int32 = 709
 	InvalidHandle      int32 = 400
 	IllegalState       int32 = 401
 	CaptureUnmatched   int32 = 903 // it did not begin on this stream

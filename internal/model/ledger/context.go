@@ -18,6 +18,8 @@ type context struct {
 	handle     uint64
 	created    uint64 // when it was created, 0: it may be older than the trace
 	older      bool   // counted in contextTable.older
+	green      bool   // a part of a primary context, see event.ContextGreen
+	references int    // beyond the first, see event.ContextAttached
 	device     int32
 	live       int      // allocations in it
 	unresolved []uint32 // sites that wait for its device
@@ -70,7 +72,7 @@ func (t *contextTable) index(handle uint64) uint32 {
 		}
 		t.at[handle] = i
 	}
-	if c := &t.all[i]; c.created == 0 && !c.older {
+	if c := &t.all[i]; c.created == 0 && !c.older && !c.green {
 		c.older = true
 		t.older++
 	}
@@ -103,17 +105,37 @@ func (t *contextTable) create(e *event.Event) {
 		c.older = false
 		t.older--
 	}
-	c.created = max(c.created, e.Time)
-	t.seen(e)
+	c.created, c.references, c.green = max(c.created, e.Time), 0, false
+	t.known(c, e)
 }
 
-// seen applies OpContextSeen: sites that waited for the device get it.
+// maxReferences bounds the references to a context that are counted.
+const maxReferences = 1 << 16
+
+// seen applies OpContextSeen.
 func (t *contextTable) seen(e *event.Event) {
 	i := t.index(e.Ctx)
-	if i == ctxUnknown || e.Device <= event.NoDevice {
+	if i == ctxUnknown {
 		return
 	}
 	c := &t.all[i]
+	switch {
+	case e.Part == event.ContextAttached:
+		c.references = min(c.references+int(min(max(e.Size, 1), maxReferences)), maxReferences)
+	case e.Part == event.ContextGreen && c.created == 0:
+		if c.green = true; c.older {
+			c.older = false
+			t.older--
+		}
+	}
+	t.known(c, e)
+}
+
+// known gives c the device that e says, and the sites that waited for it.
+func (t *contextTable) known(c *context, e *event.Event) {
+	if e.Device <= event.NoDevice {
+		return
+	}
 	for _, id := range t.detachSites(c) {
 		s := t.p.sites.all[id]
 		s.Device, s.Ctx = e.Device, 0
@@ -146,6 +168,14 @@ func (t *contextTable) destroy(e *event.Event) {
 		return
 	}
 	c := &t.all[i]
+	switch {
+	case e.Part != event.ContextDetached:
+	case c.references > 0:
+		c.references--
+		return
+	case c.created == 0 && (t.p.l.evidence == nil || len(t.p.l.evidence.Gone) == 0):
+		return // how many references there were is not known
+	}
 	alone := false
 	x := &contextEnd{}
 	if c.created == 0 && t.all[ctxUnknown].live > 0 {
@@ -172,7 +202,7 @@ func (t *contextTable) destroy(e *event.Event) {
 // end makes context i unknown. It stays as long as newer allocations, of a context that
 // reuses its handle, refer to it.
 func (t *contextTable) end(c *context, i uint32) {
-	c.device, c.created, c.older = event.NoDevice, 0, false
+	c.device, c.created, c.older, c.green, c.references = event.NoDevice, 0, false, false, 0
 	t.detachSites(c)
 	if c.live == 0 {
 		t.remove(i)

@@ -138,7 +138,7 @@ func (p *process) endedContexts() []uint64 {
 }
 
 // over returns whether c ended, and is there only because newer allocations refer to it.
-func (c *context) over() bool { return c.created == 0 && !c.older }
+func (c *context) over() bool { return c.created == 0 && !c.older && !c.green }
 
 // detached returns whether site i waited for the device of a context that ended.
 func (p *process) detached(i uint32) bool {
@@ -173,6 +173,11 @@ func (k *keyframe) contexts() {
 			k.emit(event.Event{Op: event.OpContextCreate, Time: c.created, Ctx: handle, Device: c.device})
 		case c.older:
 			k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: handle, Device: c.device})
+		case c.green:
+			k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: handle, Device: c.device, Part: event.ContextGreen})
+		}
+		if c := &p.contexts.all[i]; c.references > 0 {
+			k.emit(event.Event{Op: event.OpContextSeen, Time: max(k.start, c.created), Ctx: handle, Device: c.device, Part: event.ContextAttached, Size: uint64(c.references)})
 		}
 	}
 }

@@ -24,7 +24,9 @@ type modelProc struct {
 	phys               map[uint64]*modelPhys
 	maps               []*modelMap
 	older              map[uint64]bool // contexts known and not seen created
-	numOlder           int             // and those that ended since
+	green              map[uint64]bool
+	references         map[uint64]int
+	numOlder           int // and those that ended since
 	created            map[uint64]uint64
 	ctxDevice          map[uint64]int32
 	pools              map[poolKey]*modelPool
@@ -104,9 +106,9 @@ func (m *model) apply(e *event.Event) {
 		}
 		m.procs[e.Proc] = &modelProc{
 			proc: e.Proc, end: never,
-			allocs:    map[modelAddr]*modelAlloc{},
-			phys:      map[uint64]*modelPhys{},
-			older:     map[uint64]bool{},
+			allocs: map[modelAddr]*modelAlloc{},
+			phys:   map[uint64]*modelPhys{},
+			older:  map[uint64]bool{}, green: map[uint64]bool{}, references: map[uint64]int{},
 			created:   map[uint64]uint64{},
 			ctxDevice: map[uint64]int32{},
 			pools:     map[poolKey]*modelPool{}, defaults: map[uint64]poolKey{}, current: map[int32]uint64{},
@@ -159,6 +161,11 @@ func modelValid(e *event.Event) bool {
 func (m *model) call(p *modelProc, e *event.Event) {
 	p.active = true
 	oldImage := e.Time <= p.exec
+	if e.Result == 201 || e.Result == 709 {
+		nowhere := *e
+		nowhere.Ctx = 0
+		e = &nowhere
+	}
 	if e.Ctx != 0 && !oldImage {
 		p.useContext(e.Ctx)
 	}
@@ -279,12 +286,33 @@ func (m *model) success(p *modelProc, e *event.Event) {
 			delete(p.older, e.Ctx)
 			p.numOlder--
 		}
+		delete(p.green, e.Ctx)
+		delete(p.references, e.Ctx)
 		p.contextSeen(e)
 	case event.OpContextSeen:
+		if e.Ctx != 0 && e.Part == event.ContextAttached {
+			p.references[e.Ctx]++
+		}
+		if e.Ctx != 0 && e.Part == event.ContextGreen && p.created[e.Ctx] == 0 {
+			p.green[e.Ctx] = true
+			if p.older[e.Ctx] {
+				delete(p.older, e.Ctx)
+				p.numOlder--
+			}
+		}
 		p.contextSeen(e)
 	case event.OpContextDestroy:
 		if e.Ctx == 0 {
 			return
+		}
+		if e.Part == event.ContextDetached {
+			if p.references[e.Ctx] > 0 {
+				p.references[e.Ctx]--
+				return
+			}
+			if p.created[e.Ctx] == 0 {
+				return
+			}
 		}
 		alone := p.created[e.Ctx] == 0 && p.numOlder == 1
 		if p.created[e.Ctx] == 0 && !alone && p.inUnknownContext() {
@@ -341,7 +369,7 @@ func (p *modelProc) deviceOf(a *modelAlloc) int32 {
 }
 
 func (p *modelProc) useContext(ctx uint64) {
-	if p.created[ctx] == 0 && !p.older[ctx] {
+	if p.created[ctx] == 0 && !p.older[ctx] && !p.green[ctx] {
 		p.older[ctx] = true
 		p.numOlder++
 	}
@@ -372,6 +400,8 @@ func (p *modelProc) inUnknownContext() bool {
 func (p *modelProc) forgetContext(ctx uint64) {
 	delete(p.ctxDevice, ctx)
 	delete(p.created, ctx)
+	delete(p.green, ctx)
+	delete(p.references, ctx)
 	delete(p.older, ctx)
 	for _, s := range p.sites {
 		if s.Ctx == ctx && ctx != 0 {
@@ -497,6 +527,7 @@ func (p *modelProc) createPool(e *event.Event) {
 // dropPool forgets a pool without allocations.
 func (p *modelProc) dropPool(key poolKey) {
 	delete(p.pools, key)
+	maps.DeleteFunc(p.current, func(_ int32, h uint64) bool { return p.poolKey(h) == key })
 	maps.DeleteFunc(p.defaults, func(_ uint64, of poolKey) bool { return of == key })
 }
 
@@ -531,6 +562,8 @@ func (p *modelProc) execAt(t uint64) {
 	clear(p.ctxDevice)
 	clear(p.created)
 	clear(p.older)
+	clear(p.green)
+	clear(p.references)
 	p.numOlder = 0
 	used := p.poolUse()
 	for key := range p.pools {

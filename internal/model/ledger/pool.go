@@ -125,8 +125,10 @@ func (t *poolTable) removeUnused(i uint32) {
 	}
 	t.setHigh(q, 0)
 	delete(t.at, q.key)
+	t.unset(q.key.handle)
 	if q.handle != 0 {
 		delete(t.at, poolKey{handle: q.handle})
+		t.unset(q.handle)
 	}
 	t.release(i)
 	*q = pool{}
@@ -162,10 +164,15 @@ func (t *poolTable) create(e *event.Event) {
 	}
 }
 
+// unset gives the devices that a pool was set for their default pools again.
+func (t *poolTable) unset(handle uint64) {
+	maps.DeleteFunc(t.current, func(_ int32, h uint64) bool { return h == handle })
+}
+
 // destroy applies OpPoolDestroy. The pool's allocations live on, and a device that it was set for has
 // its default pool again.
 func (t *poolTable) destroy(e *event.Event) {
-	maps.DeleteFunc(t.current, func(_ int32, handle uint64) bool { return handle == e.Handle })
+	t.unset(e.Handle)
 	if i, ok := t.named(e); ok {
 		t.all[i].destroyed = true
 		t.setHigh(&t.all[i], t.all[i].inuse)

@@ -58,6 +58,11 @@ func (p *process) apply(e *event.Event) {
 		return
 	}
 	p.activate()
+	if e.Result == event.InvalidContext || e.Result == event.ContextDestroyed {
+		nowhere := *e // the context that was current had ended
+		nowhere.Ctx = 0
+		e = &nowhere
+	}
 	if e.Time > p.exec {
 		p.contexts.index(e.Ctx)
 	}

@@ -96,7 +96,7 @@ func (g *generator) next() *event.Event {
 		e.Time -= uint64(g.choose(40)) // overtaken
 	}
 	if g.choose(30) == 0 {
-		e.Result = []int32{2, 1, 801}[g.choose(3)]
+		e.Result = []int32{2, 1, 801, 709}[g.choose(4)]
 	}
 	page := func(n int) uint64 { return 4096 * uint64(g.choose(n)) }
 	switch e.Op {
@@ -154,6 +154,8 @@ func (g *generator) next() *event.Event {
 		}
 	case event.OpGraphInstantiate, event.OpGraphMove, event.OpGraphDestroy:
 		e.Handle, e.Part = uint64(g.choose(6)), uint64(g.choose(6))
+	case event.OpContextSeen, event.OpContextDestroy:
+		e.Part = uint64(g.choose(4))
 	case event.OpPoolCreate:
 		e.Handle, e.Part, e.Kind = uint64(g.choose(4)), uint64(g.choose(3)), []event.Kind{event.KindNone, event.KindNone, event.KindAsyncHost, event.KindAsyncManaged}[g.choose(4)]
 	case event.OpPoolDestroy:

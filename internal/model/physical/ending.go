@@ -32,7 +32,7 @@ const maxGone = 1 << 16
 
 // endsContext returns whether a function may end a context.
 func endsContext(function string) bool {
-	return strings.HasPrefix(function, "cuDevicePrimaryCtxRe") && function != "cuDevicePrimaryCtxRetain" || strings.HasPrefix(function, "cuCtxDestroy")
+	return strings.HasPrefix(function, "cuDevicePrimaryCtxRe") && function != "cuDevicePrimaryCtxRetain" || strings.HasPrefix(function, "cuCtxDestroy") || function == "cuCtxDetach"
 }
 
 // noteEnding notes that a thread frees an object inside a function that may end a context.

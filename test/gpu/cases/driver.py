@@ -237,3 +237,43 @@ def vulkan(r):
             r.check("the total is NVML's", a["driver_bytes"] == said, a)
         t.wait()
         t.tracer.finish()
+
+
+def pools_at(r, where, place, number, on_gpu):
+    """Memory of a pool is where the pool is, and every total is NVML's."""
+    with traced(r, python("driver_calls.py", "pools", str(place), str(number)), suffix="-" + where) as t:
+        _, s = t.at("pool")
+        r.equal(f"{where}: async memory by GPU, MiB", {g: s.sum(kind="async", gpu=g) >> 20 for g in ("0", "1") if s.sum(kind="async", gpu=g)},
+                {on_gpu: 256} if on_gpu else {})
+        r.equal(f"{where}: host memory of the pool", s.sum(kind="async_host"), 0 if on_gpu else 256 << 20)
+        t.go()
+        _, s = t.at("default")
+        r.equal(f"{where}: async memory of GPU 0", s.sum(kind="async", gpu="0"), (128 + (256 if on_gpu == "0" else 0)) << 20)
+        if on_gpu == "0":
+            t.go()
+            t.at("set")
+        t.finish()
+
+
+@case()
+def pool_places(r):
+    """Pools on the GPU, on the host and on a NUMA node."""
+    for where, place, on_gpu in (("gpu", 1, "0"), ("host", 2, None), ("numa", 3, None)):
+        pools_at(r, where, place, 0, on_gpu)
+
+
+@case(gpus=2)
+def pool_elsewhere(r):
+    """A pool on another GPU than the thread's."""
+    pools_at(r, "other", 1, 1, "1")
+
+
+@case()
+def context_endings(r):
+    """cuCtxAttach and cuCtxDetach, and green contexts."""
+    with traced(r, python("driver_calls.py", "endings")) as t:
+        for name in ("attached", "detached", "green"):
+            t.at(name)
+            t.go()
+        t.at("green destroyed")
+        t.finish()

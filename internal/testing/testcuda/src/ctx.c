@@ -134,6 +134,39 @@ static CUresult destroy(CUcontext ctx)
 	return CUDA_SUCCESS;
 }
 
+static CUresult attach(CUcontext *out)
+{
+	struct CUctx_st *ctx;
+	CUresult result = out ? ctx_current(&ctx) : CUDA_ERROR_INVALID_VALUE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&lock);
+	ctx->refs++;
+	pthread_mutex_unlock(&lock);
+	*out = ctx;
+	return CUDA_SUCCESS;
+}
+
+static CUresult detach(CUcontext ctx)
+{
+	pthread_mutex_lock(&lock);
+	bool more = ctx && valid(ctx) && ctx->refs > 0;
+	if (more)
+		ctx->refs--;
+	pthread_mutex_unlock(&lock);
+	return more ? CUDA_SUCCESS : destroy(ctx);
+}
+
+EXPORT CUresult cuCtxAttach(CUcontext *ctx, unsigned int flags)
+{
+	CALL(cuCtxAttach, 0, attach(ctx));
+}
+
+EXPORT CUresult cuCtxDetach(CUcontext ctx)
+{
+	CALL(cuCtxDetach, 0, detach(ctx));
+}
+
 EXPORT CUresult cuCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device)
 {
 	CALL(cuCtxCreate, 0, create(ctx, device));

@@ -98,7 +98,7 @@ struct CUctx_st {
 	int device;
 	bool primary;
 	atomic_bool alive;
-	int refs; // of a primary context
+	int refs; // of a primary context, or attached to
 	struct footprint footprint;
 	struct CUctx_st *next;
 };

@@ -66,6 +66,16 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice de
 	CALL(cuGreenCtxCreate, 0, create_green(green, device));
 }
 
+static CUresult create_in(CUstream *out, CUgreenCtx green)
+{
+	return green ? create(out, false) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
+{
+	CALL(cuGreenCtxStreamCreate, 0, create_in(stream, green));
+}
+
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CALL(cuGreenCtxDestroy, 0, destroy_green(green));
