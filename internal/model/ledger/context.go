@@ -181,7 +181,7 @@ func (t *contextTable) destroy(e *event.Event) {
 	if c.created == 0 && t.all[ctxUnknown].live > 0 {
 		x = t.p.contextEnd(e)
 		f := x.fates[ctxUnknown]
-		alone = t.older == 1 && !f.live || f.ended()
+		alone = c.older && t.older == 1 && !f.live || f.ended()
 	}
 	t.p.allocs.endGone(x)
 	if c.live > 0 || alone {

@@ -314,7 +314,7 @@ func (m *model) success(p *modelProc, e *event.Event) {
 				return
 			}
 		}
-		alone := p.created[e.Ctx] == 0 && p.numOlder == 1
+		alone := p.created[e.Ctx] == 0 && p.older[e.Ctx] && p.numOlder == 1
 		if p.created[e.Ctx] == 0 && !alone && p.inUnknownContext() {
 			m.loss["context_owner_unknown"]++
 		}

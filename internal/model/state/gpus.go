@@ -54,11 +54,26 @@ func (g *gpus) deviceLabel(id event.Process, device int32) string {
 		}
 		return fmt.Sprintf("cuda:%d", device)
 	}
-	if label, ok := g.accounts.Label(id, device); ok {
-		return label
-	}
-	// The memory that the kernel driver handed out for it is on a GPU.
 	label := ""
+	if device != event.NoDevice {
+		label = g.openedLabel(id, device)
+	}
+	if label == "" {
+		label, _ = g.accounts.Label(id, device)
+	}
+	if label == "" && device == event.NoDevice {
+		label = g.openedLabel(id, device)
+	}
+	if label == "" && g.later != nil {
+		return g.later.deviceLabel(id, device)
+	}
+	return cmp.Or(label, unknownGPU)
+}
+
+// openedLabel returns the label of the GPU that the kernel driver's memory for a device is on, with
+// event.NoDevice of the only one that the process has memory on; "" where nothing shows it. It is
+// better evidence than NVML's list, which lacks a GPU that a process has no context on.
+func (g *gpus) openedLabel(id event.Process, device int32) (label string) {
 	all := g.physical.GPUs(id)
 	for i := range all {
 		other, ok := g.accounts.LabelOf(id, &all[i])
@@ -70,10 +85,7 @@ func (g *gpus) deviceLabel(id event.Process, device int32) string {
 			label = other
 		}
 	}
-	if label == "" && g.later != nil {
-		return g.later.deviceLabel(id, device)
-	}
-	return cmp.Or(label, unknownGPU)
+	return label
 }
 
 // physicalLabel returns the label of a site of the physical layer, whose Device is an

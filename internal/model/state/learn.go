@@ -8,11 +8,9 @@ import (
 
 // LearnFrom makes s, which no further record is applied to, know what shows only later in its
 // recording, of which end is the state at the end: the target, the names of processes and who
-// they belong to, on which GPUs memory is, what tensors are for, the paths of modules, and what the
-// sources lost or had to note.
+// they belong to, on which GPUs memory is, what tensors are for, and the paths of modules.
 func (s *State) LearnFrom(end *State) {
 	s.trace.Target = end.trace.Target
-	s.lost, s.notes = end.lost, end.notes
 	s.processes.learnFrom(end.processes)
 	s.gpus.later = end.gpus
 	s.categories = end.View(Want{}).tensorCategories()

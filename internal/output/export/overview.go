@@ -54,6 +54,14 @@ func newOverview(s *snapshot.Snapshot, o Options) *overview {
 }
 
 // duration is how long the recording is.
+// whole returns what knows the losses and notes of the whole recording that s is a moment of, or s.
+func (o *Options) whole(s *snapshot.Snapshot) *snapshot.Snapshot {
+	if o.Moment != nil && o.Moment.End != nil {
+		return o.Moment.End
+	}
+	return s
+}
+
 func (m *Moment) duration() time.Duration { return m.End.Meta.Duration }
 
 // onGPU returns the samples of memory on GPUs.
@@ -82,8 +90,9 @@ func (x *overview) show(page *render.Page) {
 	x.lines(page, samples)
 	lacking(page, []string{"line"}, samples, &x.s.Meta)
 	x.windows(page)
-	page.Losses(x.s.Loss, nil)
-	about(page, x.s.Notes)
+	whole := x.o.whole(x.s)
+	page.Losses(whole.Loss, nil)
+	about(page, whole.Notes)
 	x.next(page)
 }
 

@@ -161,8 +161,9 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		by.summary(page, samples, o.face())
 		by.show(page, samples, s.Accounts, o.face(), n)
 	}
-	page.Losses(s.Loss, nil)
-	about(page, s.Notes)
+	whole := o.whole(s)
+	page.Losses(whole.Loss, nil)
+	about(page, whole.Notes)
 	switch {
 	case !o.Segments:
 		afterBy(page, &o, asked)
