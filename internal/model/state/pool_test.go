@@ -15,7 +15,7 @@ func TestPoolOfAnotherGPU(t *testing.T) {
 	here, there := opened(s, prog, 6), opened(s, prog, 7)
 	here.takes(10, "cuDevicePrimaryCtxRetain", 500*mib, 0)
 	s.Apply(&event.Event{Op: event.OpPoolCreate, Proc: prog, TID: prog.PID, Time: 11, Handle: 99, Device: 1})
-	there.takes(12, "cuMemAllocFromPoolAsync", 256*mib, 0)
+	there.takes(12, "cuMemAllocAsync", 256*mib, 0)
 	s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindAsync, Proc: prog, TID: prog.PID, Time: 12, Addr: 0x420000000, Size: 256 * mib, Handle: 99, Ctx: 5, Device: 0})
 	r := held(20, 500*mib)
 	r.Devices = append(r.Devices, record.Device{UUID: "GPU-b", Label: "4", GPU: 7, GPUKnown: true, Instance: -1, Listed: true})
