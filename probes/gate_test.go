@@ -18,7 +18,7 @@ import (
 // tell and that at which they end is all that happened: an address is given and
 // taken back in turn, however long probes take to go on and off.
 func TestProbesTellAllAtOnce(t *testing.T) {
-	p := start(t, testcuda.Hammer, testcuda.Options{Args: []string{"-threads", "4", "-seconds", "60"}})
+	p := start(t, testcuda.Hammer, testcuda.Options{Args: []string{"-threads", "4", "-seconds", "3600"}})
 	// Each link of one probe takes the kernel a tenth of a second to close.
 	few := func(r *Row) bool {
 		return slices.Contains([]string{"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemFreeAsync"}, r.Symbols[0])

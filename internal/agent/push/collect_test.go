@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -115,7 +116,9 @@ func TestNothingHeld(t *testing.T) {
 
 // Labels are asked for until they are known, which is waited for, but not for long. Then
 // they stay for as long as the process lives. Those of one without memory are, too.
-func TestLabelsOfProcess(t *testing.T) {
+func TestLabelsOfProcess(t *testing.T) { synctest.Test(t, labelsOfProcess) }
+
+func labelsOfProcess(t *testing.T) {
 	w := newWorld()
 	asked, from := 0, 3
 	c, _ := collecting(w, Options{Labels: func(int, uint64) ([]Label, bool) {
@@ -124,7 +127,6 @@ func TestLabelsOfProcess(t *testing.T) {
 		}
 		return []Label{{"pod", "p-0"}, {"service_name", "llm"}}, true
 	}})
-	c.patience = 50 * time.Millisecond
 	a := w.start(7, "train")
 	w.alloc(a, 1)
 	service := func(want string) {

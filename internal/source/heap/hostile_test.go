@@ -74,26 +74,20 @@ func (m shifting) ReadAt(to []byte, address uint64) (int, error) {
 	return n, err
 }
 
-// Bounds of a reading of a hostile heap.
-const (
-	hostileTime   = 500 * time.Millisecond
-	hostileMemory = 512 << 20
-)
+// hostileMemory bounds what a reading of a hostile heap allocates, in bytes.
+const hostileMemory = 512 << 20
 
-// bounded reads a hostile heap, and fails if that takes more than it may.
+// bounded reads a hostile heap, and fails if that takes more memory than it may. The numbers
+// of objects and bytes bound how long it takes: its time does not run out.
 func bounded(t testing.TB, m Memory, where Runtime) *holder.Reading {
 	t.Helper()
-	begin := time.Now()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	r, err := ReadMemory(context.Background(), m, where, Options{Keys: true, MaxObjects: 1 << 18, MaxBytes: 1 << 30, MaxTime: hostileTime})
+	r, err := ReadMemory(context.Background(), m, where, Options{Keys: true, MaxObjects: 1 << 18, MaxBytes: 1 << 30, MaxTime: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
-	if took := time.Since(begin); took > 5*time.Minute { // it would take hours
-		t.Errorf("it took %v", took)
-	}
 	if n := after.TotalAlloc - before.TotalAlloc; n > hostileMemory {
 		t.Errorf("it allocated %d bytes", n)
 	}
