@@ -153,31 +153,21 @@ func (s *served) forgets() {
 	s.listener.allowances.Clear()
 }
 
-// refusals has a stranger make requests, which are to be refused, and returns the
-// processor time of one.
-func (s *served) refusals(x *stranger, requests int) time.Duration {
-	s.t.Helper()
-	s.forgets()
-	before := used(s.t)
-	wants(s.t, "the answers", x.does("ask %d %s", requests, s.Addr()), fmt.Sprintf("map[401:%d]", requests))
-	return (used(s.t) - before) / time.Duration(requests)
-}
-
-// What a request without the right to read costs does not depend on how many sockets the
-// machine has.
-func TestRefusalCostsTheSame(t *testing.T) {
-	s := serve(t, Options{Source: begun()})
-	x := newStranger(t, 65534)
-	cost := func() time.Duration {
-		return min(s.refusals(x, 100), s.refusals(x, 100), s.refusals(x, 100))
-	}
-	x.does("hold 100")
-	few := cost()
-	x.does("hold 8000")
-	many := cost()
-	t.Logf("processor time of a refused request: %v with 100 sockets, %v with 8,000", few, many)
-	if many > 20*few { // to list 80 times as many sockets would take longer
-		t.Errorf("a refused request costs %v with 100 sockets, and %v with 8,000", few, many)
+// BenchmarkRefusal is a request without the right to read, on machines with few sockets and
+// with many.
+func BenchmarkRefusal(b *testing.B) {
+	for _, sockets := range []int{100, 8000} {
+		b.Run(fmt.Sprint(sockets, " sockets"), func(b *testing.B) {
+			s := serve(b, Options{Source: begun()})
+			x := newStranger(b, 65534)
+			x.does("hold %d", sockets)
+			before := used(b)
+			for b.Loop() {
+				s.forgets()
+				wants(b, "the answer", x.does("ask 1 %s", s.Addr()), "map[401:1]")
+			}
+			b.ReportMetric(float64(used(b)-before)/float64(b.N), "cpu-ns/op")
+		})
 	}
 }
 

@@ -105,6 +105,37 @@ func TestSocketUserBound(t *testing.T) {
 	}
 }
 
+// However many sockets there are, the kernel answers a question with one message: what an
+// answer costs does not grow with what others hold.
+func TestOneAnswer(t *testing.T) {
+	sockets := openSockets(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range 200 {
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		local, remote := ends(c)
+		if _, err := sockets.User(remote, local); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var more [maxDiagAnswer]byte
+	if n, _, err := unix.Recvfrom(sockets.fd, more[:], unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("%d bytes more came: %v", n, err)
+	}
+}
+
 // What is not an answer is an error, and no user.
 func TestDecodeAnswer(t *testing.T) {
 	answer := func(kind uint16, body ...byte) []byte {
