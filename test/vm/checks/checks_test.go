@@ -38,24 +38,46 @@ func job() string {
 	return b.String() + " }; free cuMemAllocAsync"
 }
 
-// wantPaths fails unless each path of a job has its calls.
-func wantPaths(p profile, pid int) {
-	p.Helper()
+// byPath counts a job's calls by the paths in their stacks.
+func byPath(p profile, pid int) map[string]int64 {
+	return p.calls(pid, func(function, _ string) bool { return function == "via_left" || function == "via_right" })
+}
+
+// wantedCalls is how many each path of a job has.
+func wantedCalls() map[string]int64 {
 	want := map[string]int64{}
 	for _, path := range paths {
 		want[strings.TrimSpace(strings.NewReplacer("l", "via_left ", "r", "via_right ").Replace(path))] = rounds
 	}
-	got := p.calls(pid, func(function, _ string) bool { return function == "via_left" || function == "via_right" })
-	if !maps.Equal(got, want) {
+	return want
+}
+
+// wantPaths fails unless each path of a job has its calls.
+func wantPaths(p profile, pid int) {
+	p.Helper()
+	if got, want := byPath(p, pid), wantedCalls(); !maps.Equal(got, want) {
 		p.Errorf("calls by path: %v; want %v", got, want)
 	}
+}
+
+// named waits until the tracer knows a job's functions, whose names are read while it lives.
+func (r *trace) named(pid int) {
+	r.Helper()
+	r.shows(func(p profile) bool { return maps.Equal(byPath(p, pid), wantedCalls()) })
 }
 
 // launch traces a job from its start.
 func launch(t *testing.T, program testcuda.Program, libs testcuda.Libs, args ...string) (profile, *testcuda.Stats) {
 	t.Helper()
 	kit := testcuda.Get(t)
-	r := start(t, kit.Env(libs), append(args, "--", kit.Path(program), job()+"; stats; sleep 300")...) // its names are read while it lives
+	r := start(t, kit.Env(libs), append(args, "--", kit.Path(program))...).on()
+	if _, err := io.WriteString(r.in, job()+"; stats\n"); err != nil {
+		t.Fatal(err)
+	}
+	r.shows(func(p profile) bool {
+		return len(p.Processes) == 1 && maps.Equal(byPath(p, p.Processes[0].PID), wantedCalls())
+	})
+	r.in.Close()
 	p := r.profile()
 	stats, err := testcuda.ParseStats(r.stdout.String())
 	if err != nil {
@@ -167,7 +189,11 @@ sys.stdin.readline()  # its code objects are read while it lives
 	if _, err := io.WriteString(stdin, "\n"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(3 * time.Second)
+	python := func(p profile) map[string]int64 {
+		return p.calls(job.Process.Pid, func(_, file string) bool { return file == "<string>" })
+	}
+	want := map[string]int64{"<module> " + strings.Repeat("deep ", depth) + "allocate": calls}
+	r.shows(func(p profile) bool { return maps.Equal(python(p), want) })
 	stdin.Close()
 	if err := job.Wait(); err != nil {
 		t.Fatal(err)
@@ -175,8 +201,7 @@ sys.stdin.readline()  # its code objects are read while it lives
 	p := r.profile()
 	p.lostNothing()
 	p.memoized()
-	got := p.calls(job.Process.Pid, func(_, file string) bool { return file == "<string>" })
-	want := map[string]int64{"<module> " + strings.Repeat("deep ", depth) + "allocate": calls}
+	got := python(p)
 	if !maps.Equal(got, want) {
 		short := map[string]int64{}
 		for path, n := range got {
@@ -197,7 +222,7 @@ func TestAttach(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // its names are read while it lives
+	r.named(stats.PID)
 	if _, _, err := w.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +252,7 @@ func TestCapabilities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // its names are read while it lives
+	r.named(stats.PID)
 	if _, _, err := w.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +348,7 @@ func TestAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	r.named(stats.PID)
 	if err := r.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -55,6 +56,7 @@ func TestMain(m *testing.M) {
 type trace struct {
 	*testing.T
 	cmd    *exec.Cmd
+	in     io.WriteCloser
 	output string // the profile, as JSON
 	ready  string // is there once the probes are on
 	stdout bytes.Buffer
@@ -86,8 +88,12 @@ func startAs(t *testing.T, as *syscall.SysProcAttr, env []string, args ...string
 	r := &trace{T: t, output: filepath.Join(dir, "profile.json"), ready: filepath.Join(dir, "ready"), ended: make(chan struct{})}
 	r.cmd = exec.CommandContext(ctx, binary, append([]string{"--native", "all", "-o", r.output, "--ready-file", r.ready}, args...)...)
 	r.cmd.SysProcAttr = as
+	r.cmd.WaitDelay = time.Second // a job that outlives the tracer keeps its output
 	r.cmd.Env = append(os.Environ(), env...)
 	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	if r.in, err = r.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -115,6 +121,32 @@ func (r *trace) on() *trace {
 		case <-r.ended:
 			r.Fatalf("the tracer ended before its probes were on:\n%s", r.stderr.String())
 		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// shows waits until what the tracer writes when it is asked is as a test wants it.
+func (r *trace) shows(wanted func(p profile) bool) {
+	r.Helper()
+	for n := 1; ; n++ {
+		if err := r.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+			r.Fatal(err)
+		}
+		path := strings.TrimSuffix(r.output, ".json") + fmt.Sprintf(".%06d.json", n)
+		text, err := os.ReadFile(path)
+		for ; errors.Is(err, fs.ErrNotExist); text, err = os.ReadFile(path) {
+			select {
+			case <-r.ended:
+				r.Fatalf("the tracer ended before it showed what is wanted:\n%s", r.stderr.String())
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		p := profile{T: r.T}
+		if err := errors.Join(err, json.Unmarshal(text, &p)); err != nil {
+			r.Fatal(err)
+		}
+		if wanted(p) {
+			return
 		}
 	}
 }
