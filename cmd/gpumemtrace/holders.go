@@ -147,6 +147,7 @@ func (h *holdersCommand) read(ctx context.Context) (err error) {
 		return nil
 	}
 	h.report.Before = h.report.Reading
+	fmt.Fprintf(os.Stderr, "gpumemtrace: the heap was read, and is read again in %v\n", h.again)
 	select {
 	case <-time.After(h.again):
 	case <-ctx.Done():

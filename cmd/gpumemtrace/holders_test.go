@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -211,8 +210,8 @@ func TestHolders(t *testing.T) {
 func TestHoldersAgain(t *testing.T) {
 	t.Parallel() // nothing is probed
 	p := trains(t)
-	v := command(t, "holders", "-p", strconv.Itoa(p.cmd.Process.Pid), "--cpu", "--again", "3s", "--by", "shape", "--format", "csv").start()
-	time.Sleep(time.Second)
+	v := command(t, "holders", "-p", strconv.Itoa(p.cmd.Process.Pid), "--cpu", "--again", "5s", "--by", "shape", "--format", "csv").start()
+	v.until("the first reading is done", func() bool { return strings.Contains(v.stderr.String(), "is read again in 5s") })
 	p.steps("4")
 	v.ends(exitDone)
 	rows := v.rows()
@@ -269,8 +268,8 @@ func TestHoldersByShape(t *testing.T) {
 	if d := cmp.Diff(said.Shapes, shapes(p.holders("--cpu", "--by", "shape", "--format", "csv"))); d != "" || len(said.Shapes) < 10 {
 		t.Errorf("by shape (-program +holders):\n%s", d)
 	}
-	v := command(t, "holders", "-p", strconv.Itoa(p.cmd.Process.Pid), "--cpu", "--again", "3s", "--by", "shape", "--format", "csv").start()
-	time.Sleep(time.Second)
+	v := command(t, "holders", "-p", strconv.Itoa(p.cmd.Process.Pid), "--cpu", "--again", "5s", "--by", "shape", "--format", "csv").start()
+	v.until("the first reading is done", func() bool { return strings.Contains(v.stderr.String(), "is read again in 5s") })
 	p.steps("1")
 	v.ends(exitDone)
 	if d := cmp.Diff(map[string][2]int64{
