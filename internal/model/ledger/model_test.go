@@ -262,6 +262,9 @@ func (m *model) success(p *modelProc, e *event.Event) {
 	case event.OpPoolCreate:
 		p.createPool(e)
 	case event.OpPoolDestroy:
+		if _, ok := p.defaults[e.Handle]; ok {
+			return
+		}
 		maps.DeleteFunc(p.current, func(_ int32, h uint64) bool { return h == e.Handle })
 		if q := p.pools[p.poolKey(e.Handle)]; q != nil && e.Handle != 0 {
 			q.destroyed = true
@@ -515,6 +518,9 @@ func (p *modelProc) createPool(e *event.Event) {
 	}
 	if q.kind, q.device = e.Kind, e.Device; !q.kind.Async() {
 		q.kind = event.KindAsync
+	}
+	if _, ok := p.defaults[e.Handle]; ok {
+		q.kind, q.device = event.KindAsync, key.device
 	}
 	if e.Part == 0 {
 		q.high, q.destroyed = 0, false // recount lifts high to what is in use

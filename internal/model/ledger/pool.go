@@ -153,6 +153,9 @@ func (t *poolTable) create(e *event.Event) {
 	if q.kind, q.device = e.Kind, e.Device; !q.kind.Async() {
 		q.kind = event.KindAsync
 	}
+	if q.handle == e.Handle { // a device's default pool is always that
+		q.kind, q.device = event.KindAsync, q.key.device
+	}
 	switch e.Part {
 	case 0:
 		q.destroyed = false
@@ -172,8 +175,12 @@ func (t *poolTable) unset(handle uint64) {
 // destroy applies OpPoolDestroy. The pool's allocations live on, and a device that it was set for has
 // its default pool again.
 func (t *poolTable) destroy(e *event.Event) {
+	i, ok := t.named(e)
+	if ok && t.all[i].handle == e.Handle {
+		return // CUDA does not destroy a default pool
+	}
 	t.unset(e.Handle)
-	if i, ok := t.named(e); ok {
+	if ok {
 		t.all[i].destroyed = true
 		t.setHigh(&t.all[i], t.all[i].inuse)
 		t.removeUnused(i)
