@@ -3,9 +3,7 @@
 package holders
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -110,7 +108,11 @@ func (r *Report) Answer() string {
 			bytefmt.Format(total(then)), bytefmt.Format(total(now)), count(len(came), "storage"), bytefmt.Format(total(came)), count(len(went), "storage"), bytefmt.Format(total(went)), r.grew())
 	}
 	answer := fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, count(len(now), "storage"))
-	if top := most(r.Reading.Retainers); top != nil {
+	top := most(r.Reading.Retainers)
+	switch {
+	case top == nil || size(top.Retained) < total(now)/10:
+		answer += "; no object alone keeps a tenth of it"
+	default:
 		answer += fmt.Sprintf("; `%s` keeps most: %s", top.Holder, bytefmt.Format(size(top.Retained)))
 		if top.Graph > 0 {
 			answer += fmt.Sprintf(", %s of it in autograd graphs", bytefmt.Format(size(top.Graph)))
@@ -146,7 +148,6 @@ func (r *Report) grew() string {
 		}
 		grown = append(grown, x)
 	}
-	slices.SortStableFunc(grown, func(a, b holder.Retainer) int { return cmp.Compare(b.Retained, a.Retained) })
 	top := most(grown)
 	if top == nil {
 		return ""
@@ -158,15 +159,21 @@ func (r *Report) grew() string {
 	return says
 }
 
-// most returns the retainer that a reader should look at first: the innermost object that
-// keeps nearly all of what the first one keeps.
+// most returns the retainer that a reader should look at first: the one that keeps most, or the
+// innermost object in it that keeps more than half of that. It is nil if none keeps anything.
 func most(retainers []holder.Retainer) *holder.Retainer {
 	var top *holder.Retainer
-	if len(retainers) > 0 && retainers[0].Retained > 0 {
-		top = &retainers[0]
+	for i := range retainers {
+		if x := &retainers[i]; x.Retained > 0 && (top == nil || x.Retained > top.Retained) {
+			top = x
+		}
 	}
-	for i := 0; top != nil && i < len(retainers); i++ {
-		if x := &retainers[i]; inside(x.Holder, top.Holder) && x.Retained >= top.Retained-top.Retained/10 && x.Items != 1 {
+	if top == nil {
+		return nil
+	}
+	half := top.Retained / 2
+	for i := 0; i < len(retainers); i++ {
+		if x := &retainers[i]; inside(x.Holder, top.Holder) && x.Retained > half && x.Items != 1 {
 			top, i = x, -1
 		}
 	}

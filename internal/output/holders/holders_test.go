@@ -181,8 +181,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// The answer names the innermost object that keeps nearly everything, and never one that
-// keeps a part.
+// The answer names the object that keeps most, or the innermost one in it that keeps more than half
+// of that, and none where none keeps much.
 func TestAnswer(t *testing.T) {
 	retained := func(bytes uint64, items int, name string) holder.Retainer {
 		return holder.Retainer{Holder: name, Class: "list", Items: items, Retained: bytes}
@@ -191,16 +191,44 @@ func TestAnswer(t *testing.T) {
 		retainers []holder.Retainer
 		want      string
 	}{
-		"none":     {nil, "1 storage"},
-		"nothing":  {[]holder.Retainer{retained(0, 0, "x")}, "1 storage"},
-		"inner":    {[]holder.Retainer{retained(100, 0, "a"), retained(99, 5, "a.b"), retained(20, 5, "a.b[1]")}, "`a.b` keeps most: 100 B"},
+		"none":     {nil, "; no object alone keeps a tenth of it"},
+		"nothing":  {[]holder.Retainer{retained(0, 0, "x")}, "; no object alone keeps a tenth of it"},
+		"inner":    {[]holder.Retainer{retained(100, 0, "a"), retained(99, 5, "a.b"), retained(20, 5, "a.b[1]")}, "`a.b` keeps most: 99 B"},
 		"one item": {[]holder.Retainer{retained(100, 0, "a"), retained(100, 1, "a.b")}, "`a` keeps most: 100 B"},
+		"first":    {[]holder.Retainer{retained(1, 0, "local out"), retained(60, 0, "optimizer")}, "`optimizer` keeps most: 60 B"},
+		"largest":  {[]holder.Retainer{retained(40, 9, "leak"), retained(60, 0, "optimizer")}, "`optimizer` keeps most: 60 B"},
+		"chain":    {[]holder.Retainer{retained(100, 0, "a"), retained(60, 2, "a.b"), retained(40, 2, "a.b.c")}, "`a.b` keeps most: 60 B"},
+		"little":   {[]holder.Retainer{retained(9, 0, "local out")}, "; no object alone keeps a tenth of it"},
 		"beside":   {[]holder.Retainer{retained(100, 0, "a"), retained(99, 0, "ab")}, "`a` keeps most: 100 B"},
 	} {
-		r := holders.Report{PID: 1, By: holders.Path, Reading: &holder.Reading{Retainers: c.retainers, Storages: []holder.Storage{{Bytes: 1}}}}
-		want := strings.Replace(c.want, "100 B", "", 1)
-		if got := r.Answer(); !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want %q in it", name, got, want)
+		r := holders.Report{PID: 1, By: holders.Path, Reading: &holder.Reading{Retainers: c.retainers, Storages: []holder.Storage{{Bytes: 100}}}}
+		if got := r.Answer(); !strings.HasSuffix(got, c.want) {
+			t.Errorf("%s: %q, want %q at its end", name, got, c.want)
+		}
+	}
+}
+
+// Without rows a table says why: that is not always because nothing changed.
+func TestNoRows(t *testing.T) {
+	one := func(address uint64, holds string) *holder.Reading {
+		return &holder.Reading{Storages: []holder.Storage{{Address: address, Bytes: 8, Holder: holds}}}
+	}
+	for name, c := range map[string]struct {
+		before, now *holder.Reading
+		by          holders.By
+		want        string
+	}{
+		"no retainer":       {nil, one(1, "a"), holders.Retainer, "No object alone keeps memory."},
+		"same":              {one(1, "a"), one(1, "a"), holders.Path, "Nothing was added, and nothing is gone."},
+		"another":           {one(1, "a"), one(2, "a"), holders.Path, "No row differs from before."},
+		"another, no owner": {one(1, "a"), one(2, "b"), holders.Retainer, "No row differs from before."},
+	} {
+		var b bytes.Buffer
+		if err := (&holders.Report{PID: 1, Reading: c.now, Before: c.before, By: c.by}).Table(&b, holders.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if lines := strings.Split(strings.TrimSpace(b.String()), "\n"); lines[len(lines)-1] != c.want {
+			t.Errorf("%s: %q at the end of\n%s", name, c.want, b.String())
 		}
 	}
 }

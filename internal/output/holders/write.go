@@ -63,9 +63,17 @@ func (r *Report) Table(w io.Writer, o Options) error {
 	page.Line("%s", r.facts())
 	v := views[r.By]
 	rows := r.rows(false)
-	if len(rows) == 0 {
-		page.Line("Nothing was added, and nothing is gone.")
-	} else {
+	switch {
+	case len(rows) == 0 && r.Before == nil:
+		page.Line("No object alone keeps memory.")
+	case len(rows) == 0:
+		then, now := r.storages(r.Before), r.storages(r.Reading)
+		if len(changed(then, now))+len(changed(now, then)) == 0 {
+			page.Line("Nothing was added, and nothing is gone.")
+		} else {
+			page.Line("No row differs from before.")
+		}
+	default:
 		page.Heading("%s", r.title(len(rows)))
 		r.table(page, v, rows, o)
 	}
