@@ -106,7 +106,7 @@ func (h *holdersCommand) run() (err error) {
 	} else if err := atomicfile.Check(h.output, h.force); err != nil {
 		return err
 	}
-	h.heap.Keys = !h.noKeys
+	h.heap.Keys, h.heap.CPU = !h.noKeys, h.report.CPU
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	began := time.Now()

@@ -1,6 +1,10 @@
 package heap
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+)
 
 // Dominators of the vertices that lead to storages: u dominates v if every path from
 // a root to v goes through u, so that v is freed when u is.
@@ -14,8 +18,9 @@ type dominators struct {
 	storages                 []uint32
 }
 
-// dominate finds the dominators (Georgiadis and Tarjan's SEMI-NCA, without recursion).
-func (g *graph) dominate(role func(vertex) bool) *dominators {
+// dominate finds the dominators (Georgiadis and Tarjan's SEMI-NCA, without recursion). cpu:
+// tensors in the CPU's memory count.
+func (g *graph) dominate(role func(vertex) bool, cpu bool) *dominators {
 	r := g.r
 	live := 1
 	for _, l := range g.live {
@@ -118,7 +123,7 @@ func (g *graph) dominate(role func(vertex) bool) *dominators {
 	d.storages = room[uint32](g.arena, n)
 	for i := n - 1; i > 0; i-- {
 		v := d.order[i]
-		if s, ok := r.storages[v]; ok {
+		if s, ok := r.storages[v]; ok && (cpu || s.device != holder.CPU) {
 			d.retained[i] += s.bytes
 			d.storages[i]++
 			if !role(v) {

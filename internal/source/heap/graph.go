@@ -50,8 +50,9 @@ func newGraph(r *references) *graph {
 	return g
 }
 
-// analyze fills in the storages and what holds them.
-func (g *graph) analyze(reading *holder.Reading) {
+// analyze fills in the storages and what holds them. cpu: what an object keeps includes tensors in
+// the CPU's memory.
+func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 	g.findLive()
 	g.name()
 	optimizer := g.optimizerState()
@@ -72,7 +73,7 @@ func (g *graph) analyze(reading *holder.Reading) {
 	d := g.dominate(func(v vertex) bool {
 		role := roles[v]
 		return role != holder.NoRole && role != holder.Activation
-	})
+	}, cpu)
 	reading.Retainers = g.retainers(d)
 }
 

@@ -25,6 +25,8 @@ type Options struct {
 	// Keys: keys of dictionaries are shown, if they are identifiers, integers or short
 	// plain strings.
 	Keys bool
+	// CPU: what an object keeps includes tensors in the CPU's memory.
+	CPU bool
 	// Pause stops the program while its heap is read. It goes on whatever happens to
 	// this process.
 	Pause bool
@@ -150,7 +152,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	}
 	r.arena.spare = r.mem.shrink(nameSlots)
 	if len(refs.storages) > 0 {
-		newGraph(refs).analyze(reading)
+		newGraph(refs).analyze(reading, o.CPU)
 	}
 	return ""
 }

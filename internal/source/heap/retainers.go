@@ -7,11 +7,15 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
 )
 
-// maxRetainers bounds how many are listed.
-const maxRetainers = 100
+// maxRetainers bounds how many are listed. What is less than one part in muchOf of all memory does not
+// put an object before others.
+const (
+	maxRetainers = 100
+	muchOf       = 20
+)
 
 // retainers lists the objects that keep most. Those that keep most beyond a model's
-// parameters and buffers, gradients and an optimizer's state come first.
+// parameters and buffers, gradients and an optimizer's state come first, if that is much.
 func (g *graph) retainers(d *dominators) []holder.Retainer {
 	n := len(d.order)
 	candidate, inModule, hidden := make([]bool, n), make([]bool, n), make([]bool, n)
@@ -69,6 +73,11 @@ func (g *graph) retainers(d *dominators) []holder.Retainer {
 			cycles[c.name] = e
 		}
 		list = append(list, e)
+	}
+	for _, e := range list {
+		if e.score < d.retained[0]/muchOf {
+			e.score = 0
+		}
 	}
 	slices.SortStableFunc(list, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(b.Retained, a.Retained))

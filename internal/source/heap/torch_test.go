@@ -17,7 +17,7 @@ func TestTorch(t *testing.T) {
 	}
 	p := start(t, python, nil, "testdata/torch_holders.py")
 	for _, pause := range []bool{false, true} {
-		r := read(t, p.pid, Options{Keys: true, Pause: pause})
+		r := read(t, p.pid, Options{Keys: true, CPU: true, Pause: pause})
 		p.check(t, r)
 		for _, want := range p.said.Storages {
 			if !slices.ContainsFunc(r.Storages, func(s holder.Storage) bool { return s.Address == want[0] && s.Bytes == want[1] }) {
@@ -43,5 +43,36 @@ func TestTorch(t *testing.T) {
 		if s.Role == holder.OptimizerState && !strings.HasPrefix(s.Module, "model[") && s.Module != "wrapped" {
 			t.Errorf("without keys %s has module %q", s.Holder, s.Module)
 		}
+	}
+}
+
+// A model in training is kept by its optimizer more than by small tensors, however many there are,
+// and memory of the CPU is left out unless it is wanted.
+func TestRetainersOfTraining(t *testing.T) {
+	const python = "/usr/bin/python3"
+	if exec.Command(python, "-c", "import torch").Run() != nil {
+		skip(t, "no PyTorch for "+python)
+	}
+	p := start(t, python, nil, "-c", `
+import json, os, sys, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.Linear(500, 500))
+optimizer = torch.optim.AdamW(model.parameters())
+out = model(torch.zeros(1, 500)).sum()
+out.backward()
+optimizer.step()
+class Small: pass
+for i in range(200):
+    globals()["small%d" % i] = s = Small()
+    s.tensor = torch.zeros(17)
+print(json.dumps({"pid": os.getpid()}), flush=True)
+sys.stdin.readline()
+`)
+	r := read(t, p.pid, Options{Keys: true, CPU: true})
+	if len(r.Retainers) == 0 || r.Retainers[0].Holder != "optimizer.state" || r.Retainers[0].Retained < 4*4*500*500 {
+		t.Errorf("%+v come first", r.Retainers[:min(3, len(r.Retainers))])
+	}
+	if r := read(t, p.pid, Options{Keys: true}); len(r.Retainers) != 0 || len(r.Storages) < 200 {
+		t.Errorf("%d retainers of memory that no GPU has, %d storages", len(r.Retainers), len(r.Storages))
 	}
 }
