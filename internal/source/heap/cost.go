@@ -1,9 +1,16 @@
 package heap
 
 // cost says how far an edge is from what a programmer would write. in is the label
-// that leads to the vertex that it begins at, and to where the edge ends.
-func (g *graph) cost(to vertex, in, l uint32) uint32 {
-	if g.registered[to] && (kindOf(l) != kindKey || g.registry(in) == noRegistry) {
+// that leads to the vertex that it begins at.
+func (g *graph) cost(e, in uint32) uint32 {
+	to, l := g.r.edges[e].to, g.r.edges[e].label
+	inRegistry := kindOf(l) == kindKey && g.registry[g.from[e]] != noRegistry
+	switch {
+	case inRegistry:
+		return 1
+	case g.registry[to] != noRegistry && (kindOf(l) == kindAttr || kindOf(l) == kindKey):
+		return 0
+	case g.registered[to]:
 		return unregistered + g.labelCost(in, l)
 	}
 	return g.labelCost(in, l)
@@ -20,11 +27,8 @@ func (g *graph) labelCost(in, l uint32) uint32 {
 	case kindAttr:
 		return g.attrCost(n)
 	case kindKey:
-		switch {
-		case kindOf(in) == kindDict:
+		if kindOf(in) == kindDict {
 			return g.attrCost(n)
-		case g.registry(in) != noRegistry:
-			return 1
 		}
 		return 5
 	case kindIndex:
@@ -67,8 +71,6 @@ func (g *graph) attrCost(key int) uint32 {
 		return 20
 	case t.s == "param_groups":
 		return 24
-	case t.s == "_parameters", t.s == "_buffers", t.s == "_modules":
-		return 0
 	case isDunder(t.s):
 		return 16
 	case t.s == "modules": // of sys
@@ -91,36 +93,42 @@ const (
 	modules
 )
 
-// registry tells which registry a label leads to.
-func (g *graph) registry(l uint32) registry {
-	if k := kindOf(l); k != kindAttr && k != kindKey {
-		return noRegistry
-	}
-	switch t := g.r.keys.text(int(l & labelMask)); t.s {
-	case "_parameters":
-		return parameters
-	case "_buffers":
-		return buffersOf
-	case "_modules":
-		return modules
-	}
-	return noRegistry
-}
+var registries = map[string]registry{"_parameters": parameters, "_buffers": buffersOf, "_modules": modules}
 
 // unregistered is what a path costs more that leads to a part of a module by another way.
 const unregistered = 40
 
-// findRegistered finds what modules have in their registries.
+// findRegistered finds the registries of modules, and what they have in them. The type of the owner
+// proves one: any object may have an attribute of such a name.
 func (g *graph) findRegistered() {
 	r := g.r
-	g.registered = room[bool](g.arena, g.n)
-	for _, e := range r.edges {
-		if !g.live[e.to] || int(e.to) >= len(r.objects.class) || r.py.classes[r.objects.class[e.to]].shape != shapeDict || g.registry(e.label) == noRegistry {
+	g.registry, g.registered = room[registry](g.arena, g.n), room[bool](g.arena, g.n)
+	find := func(owner vertex) {
+		for i := r.start[owner]; i < r.start[owner+1]; i++ {
+			e := r.edges[i]
+			if k := kindOf(e.label); k != kindAttr && k != kindKey || !g.live[e.to] || int(e.to) >= len(r.objects.class) || r.py.classes[r.objects.class[e.to]].shape != shapeDict {
+				continue
+			}
+			kind := registries[r.keys.text(int(e.label&labelMask)).s]
+			if kind == noRegistry {
+				continue
+			}
+			g.registry[e.to] = kind
+			for j := r.start[e.to]; j < r.start[e.to+1]; j++ {
+				if kindOf(r.edges[j].label) == kindKey {
+					g.registered[r.edges[j].to] = true
+				}
+			}
+		}
+	}
+	for v := range r.objects.class {
+		if !g.isModule(vertex(v)) {
 			continue
 		}
-		for j := r.start[e.to]; j < r.start[e.to+1]; j++ {
-			if kindOf(r.edges[j].label) == kindKey {
-				g.registered[r.edges[j].to] = true
+		find(vertex(v))
+		for i := r.start[v]; i < r.start[v+1]; i++ {
+			if e := r.edges[i]; kindOf(e.label) == kindDict {
+				find(e.to)
 			}
 		}
 	}

@@ -22,7 +22,9 @@ type graph struct {
 	parent   []uint32 // an edge, or rootFlag and the index of a root
 	roots    []root
 	tier     []tier
-	// registered says what is in a registry of a module: it has its name from there.
+	// registry says which dictionaries modules have their parts in, and registered what is
+	// in one: it has its name from there.
+	registry   []registry
 	registered []bool
 }
 
@@ -249,7 +251,7 @@ func (g *graph) walk(begin int, settled []bool) {
 				if !g.live[u] || settled[u] {
 					continue
 				}
-				d := at + g.cost(u, in, r.edges[e].label)
+				d := at + g.cost(e, in)
 				if d < g.distance[u] {
 					g.distance[u], g.parent[u] = d, e
 					queue[d%buckets] = append(queue[d%buckets], u)

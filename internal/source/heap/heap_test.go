@@ -202,6 +202,11 @@ func TestHolders(t *testing.T) {
 				r := read(t, p.pid, Options{Keys: true, CPU: true})
 				p.check(t, r)
 				p.checkModules(t, r)
+				for _, s := range read(t, p.pid, Options{CPU: true}).Storages {
+					if strings.Contains(s.Holder+strings.Join(s.More, " ")+s.Module, "secret") {
+						t.Errorf("without keys: %q, more %q", s.Holder, s.More)
+					}
+				}
 				if want := fmt.Sprintf("CPython 3.%d", minor); r.Runtime != want || r.Framework != "PyTorch" {
 					t.Errorf("%s, %s", r.Runtime, r.Framework)
 				}

@@ -116,18 +116,18 @@ func (w *writer) step(e, next uint32) {
 	case kindName:
 		w.attr(g.r.py.names.all[n])
 	case kindAttr:
-		if g.registry(l) != noRegistry && kindOf(next) == kindKey {
+		if g.registry[g.r.edges[e].to] != noRegistry && kindOf(next) == kindKey {
 			return
 		}
 		w.attrKey(n)
 	case kindKey:
 		switch {
 		case kindOf(before) == kindDict:
-			if g.registry(l) != noRegistry && kindOf(next) == kindKey {
+			if g.registry[g.r.edges[e].to] != noRegistry && kindOf(next) == kindKey {
 				return
 			}
 			w.attrKey(n)
-		case g.registry(before) != noRegistry:
+		case g.registry[g.from[e]] != noRegistry:
 			w.part(n)
 		default:
 			w.key(n)
@@ -150,7 +150,7 @@ func (w *writer) step(e, next uint32) {
 		switch n {
 		case 1:
 			w.attr("__globals__")
-		case 2: // the dictionary of a cache without a bound
+		case 2: // what a cell, a proxy or a cache without a bound has
 		default:
 			w.attr("<C>")
 		}

@@ -134,11 +134,9 @@ func (r *references) object(v vertex) {
 		r.deque(at)
 	case shapeFunction:
 		r.function(at)
-	case shapeCell:
-		r.refer(m.word(at+16), label(kindDict, 0), true)
+	case shapeCell, shapeMapping:
+		r.refer(m.word(at+16), label(kindHidden, 2), true)
 	case shapeModule:
-		r.refer(m.word(at+16), label(kindDict, 0), true)
-	case shapeMapping:
 		r.refer(m.word(at+16), label(kindDict, 0), true)
 	case shapeMethod:
 		r.named(at+16, "__func__")

@@ -112,7 +112,7 @@ func (g *graph) retains(v vertex, c *class, graph uint64) bool {
 	in := g.incoming(v)
 	switch c.shape {
 	case shapeDict:
-		return kindOf(in) != kindDict && g.registry(in) == noRegistry
+		return kindOf(in) != kindDict && g.registry[v] == noRegistry
 	case shapeList, shapeSet, shapeDeque, shapeCache, shapeGenerator, shapeException, shapePartial:
 		return true
 	case shapeTuple:

@@ -160,7 +160,7 @@ func (s *search) object(object vertex, depth int) {
 			s.roles[holder.OptimizerState] = true
 		}
 		if kind == kindKey {
-			switch s.registry(s.incoming(from)) {
+			switch s.registry[from] {
 			case parameters:
 				s.roles[holder.Parameter] = true
 			case buffersOf:
@@ -210,7 +210,7 @@ func (s *search) add(e uint32, object vertex) {
 	if s.parent[from] == noParent {
 		return
 	}
-	cost := s.distance[from] + s.cost(s.r.edges[e].to, s.incoming(from), s.r.edges[e].label)
+	cost := s.distance[from] + s.cost(e, s.incoming(from))
 	s.found = append(s.found, candidate{cost: cost, edge: e, impl: s.impl, object: object})
 }
 

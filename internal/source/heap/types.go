@@ -214,9 +214,9 @@ func (r *objectReader) mark(c *class) {
 		}
 		switch name {
 		case "Module":
-			c.module = true
+			c.module = c.module || r.moduleOfType(t) == "torch.nn.modules.module"
 		case "Optimizer":
-			c.optimizer = true
+			c.optimizer = c.optimizer || r.moduleOfType(t) == "torch.optim.optimizer"
 		case "torch._C._FunctionBase":
 			c.function = true
 		}
@@ -224,6 +224,26 @@ func (r *objectReader) mark(c *class) {
 	if c.flags&flagHeapType == 0 && (strings.Contains(c.name, "Backward") || c.name == "AccumulateGrad" || c.name == "CppFunction") {
 		c.node = true
 	}
+}
+
+// moduleOfType returns the name of the module that a type was made in, "" if it does not say. It reads
+// no types: the one that asks is being read.
+func (r *objectReader) moduleOfType(t uint64) (name string) {
+	read := func(at uint64) string {
+		b := r.mem.bytes(at, 40)
+		if b == nil {
+			return ""
+		}
+		return r.str(at, word(b[16:]), uint32(word(b[32:]))).s
+	}
+	r.eachItem(r.mem.word(t+typeDict), func(key, value uint64) bool {
+		if read(key) != "__module__" {
+			return true
+		}
+		name = read(value)
+		return false
+	})
+	return name
 }
 
 // shortName returns a type's name without its module.

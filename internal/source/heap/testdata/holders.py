@@ -21,6 +21,8 @@ class Parameter(Tensor):
 
 
 class Module:
+    __module__ = "torch.nn.modules.module"
+
     def __init__(self):
         self._parameters, self._buffers, self._modules = {}, collections.OrderedDict(), {}
 
@@ -43,6 +45,8 @@ class ModuleList(Module):
 
 
 class Optimizer:
+    __module__ = "torch.optim.optimizer"
+
     def __init__(self, params):
         self.state = collections.defaultdict(dict)
         self.param_groups = [{"params": params, "lr": 0.1}]
@@ -139,6 +143,48 @@ says("part.args[0]", part.args[0])
 big = {"k%d" % i: [i] for i in range(70000)}
 big["tensor"] = Tensor(18)
 says('big["tensor"]', big["tensor"])
+
+
+class Vault:
+    def __init__(self, n):
+        self._parameters, self._buffers = {"secret": Tensor(n)}, {"secret": Tensor(n)}
+        self._modules = {"secret": [Tensor(n)]}
+
+
+def others():
+    """Classes that are called as PyTorch's, and are not its own."""
+    class Module(Vault):
+        pass
+
+    class Optimizer:
+        def __init__(self, n):
+            self.state = {"secret": Tensor(n)}
+    return Module(41), Optimizer(42)
+
+
+vault = Vault(40)
+other_module, other_optimizer = others()
+for name, v in ("vault", vault), ("other_module", other_module):
+    says(name + '._parameters["secret"]', v._parameters["secret"])
+    says(name + '._buffers["secret"]', v._buffers["secret"])
+    says(name + '._modules["secret"][0]', v._modules["secret"][0])
+says('other_optimizer.state["secret"]', other_optimizer.state["secret"])
+plain = {"_parameters": {"secret": Tensor(43)}}
+says('plain["_parameters"]["secret"]', plain["_parameters"]["secret"])
+model.settings = {"_buffers": {"secret": Tensor(44)}}
+says('model.settings["_buffers"]["secret"]', model.settings["_buffers"]["secret"], module="model")
+del name, v
+proxy = types.MappingProxyType({"secret": Tensor(45)})
+says('proxy["secret"]', proxy["secret"])
+
+
+def keyed():
+    captured = {"secret": Tensor(46)}
+    says('capturing.<closure>.captured["secret"]', captured["secret"])
+    return lambda: captured
+
+
+capturing = keyed()
 
 
 class Holder:

@@ -13,6 +13,8 @@ class Tensor(standin.TensorBase):
 
 
 class Module:
+    __module__ = "torch.nn.modules.module"
+
     def __init__(self):
         self._parameters, self._buffers, self._modules = {"weight": Tensor(4, True)}, {}, {}
         self.training, self.name = True, "a name"
