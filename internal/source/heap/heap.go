@@ -139,7 +139,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	var torch *torchLayout
 	if tensors := r.ofShape(&objects, shapeTensor); len(tensors) > 0 {
 		reading.Framework = "PyTorch"
-		if torch, why = findTorch(r.mem, tensors); why != "" {
+		if torch, why = r.findTorch(tensors); why != "" {
 			return why
 		}
 	}

@@ -117,12 +117,21 @@ func (o *objects) find(address uint64) (vertex, bool) {
 	return p.first + uint32(p.before[bit/64]) + uint32(bits.OnesCount64(begins&(1<<(bit%64)-1))), true
 }
 
-// ofShape returns the addresses of the objects of a shape.
-func (r *objectReader) ofShape(o *objects, s shape) []uint64 {
-	var found []uint64
+// An instance is an object by its address, and that of its type.
+type instance struct{ address, class uint64 }
+
+// lives tells whether an object is still there.
+func (r *objectReader) lives(o instance) bool {
+	b := r.mem.bytes(o.address, 16)
+	return b != nil && word(b)&(1<<32-1) != 0 && word(b[8:]) == o.class
+}
+
+// ofShape returns the objects of a shape.
+func (r *objectReader) ofShape(o *objects, s shape) []instance {
+	var found []instance
 	for v, c := range o.class {
 		if r.classes[c].shape == s {
-			found = append(found, o.address[v])
+			found = append(found, instance{o.address[v], r.classes[c].address})
 		}
 	}
 	return found

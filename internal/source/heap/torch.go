@@ -1,7 +1,9 @@
 package heap
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 )
 
 // A torchLayout has the offsets of members of TensorImpl, StorageImpl and AutogradMeta in the
@@ -36,50 +38,118 @@ const (
 	maxDims         = 64
 	maxTensorBytes  = 1 << 46
 	samplesOfLayout = 512
+	layoutRounds    = 4
 )
 
 // findTorch finds the layout of the PyTorch that has these tensors. why says why none
-// fits.
-func findTorch(m *cache, tensors []uint64) (_ *torchLayout, why string) {
-	step := max(1, len(tensors)/samplesOfLayout)
-	var sample []uint64
-	for i := 0; i < len(tensors); i += step {
-		sample = append(sample, tensors[i])
-	}
-	best, most, rest := torchLayout{}, 0, 0
-	for _, at := range []int{16, 24} {
-		for _, storage := range []int{16, 24, 32} {
-			for _, data := range []int{16, 24} {
-				l := torchLayout{impl: at, storage: storage, data: data, device: data + dataToDevice, bytes: data + dataToBytes}
-				if n, none := l.fit(m, sample); n > most {
-					best, most, rest = l, n, none
+// fits. Tensors that vanish or change while they are read say nothing about it.
+func (r *objectReader) findTorch(tensors []instance) (_ *torchLayout, why string) {
+	for range layoutRounds {
+		sample := r.liveSample(tensors)
+		best, most := torchLayout{}, 0
+		for _, at := range []int{16, 24} {
+			for _, storage := range []int{16, 24, 32} {
+				for _, data := range []int{16, 24} {
+					l := torchLayout{impl: at, storage: storage, data: data, device: data + dataToDevice, bytes: data + dataToBytes}
+					if n := l.fit(r.mem, sample); n > most {
+						best, most = l, n
+					}
 				}
 			}
 		}
+		fits, refuted := 0, 0
+		for _, o := range sample {
+			switch best.agrees(r.mem, o.address) {
+			case agrees:
+				fits++
+			case refutes:
+				if r.stays(o, &best) {
+					refuted++
+				}
+			}
+		}
+		if fits > 0 && refuted*4 <= fits {
+			best.required = best.findRequired(r.mem, sample)
+			return &best, ""
+		}
+		why = fmt.Sprintf("PyTorch's tensors are not laid out as in any known release: %d of %d fit", fits, fits+refuted)
 	}
-	// Objects come and go while they are read, and some tensors have no memory.
-	if most == 0 || (most+rest)*10 < len(sample)*8 {
-		return nil, fmt.Sprintf("PyTorch's tensors are not laid out as in any known release: %d of %d fit", most, len(sample))
-	}
-	best.required = best.findRequired(m, sample)
-	return &best, ""
+	return nil, why
 }
 
-// fit counts the tensors that a layout fits, and the tensors without memory, which cannot
-// confirm or refute it. It sets the offsets of the object and of the sizes.
-func (l *torchLayout) fit(m *cache, sample []uint64) (fits, empty int) {
+// liveSample returns some of the tensors that are still there.
+func (r *objectReader) liveSample(tensors []instance) (sample []instance) {
+	r.mem.forget()
+	step := max(1, len(tensors)/(16*samplesOfLayout))
+	var live []instance
+	for i := 0; i < len(tensors); i += step {
+		if r.lives(tensors[i]) {
+			live = append(live, tensors[i])
+		}
+	}
+	step = max(1, len(live)/samplesOfLayout)
+	for i := 0; i < len(live); i += step {
+		sample = append(sample, live[i])
+	}
+	return sample
+}
+
+// stays tells whether a tensor that refutes a layout does so each time that it is read, and is the same
+// each time.
+func (r *objectReader) stays(o instance, l *torchLayout) bool {
+	var before []byte
+	for i := range 2 {
+		r.mem.forget()
+		if !r.lives(o) || l.agrees(r.mem, o.address) != refutes {
+			return false
+		}
+		now := slices.Clone(r.mem.bytes(o.address+uint64(l.impl), 8))
+		if len(now) == 8 {
+			now = append(now, r.mem.bytes(word(now), implSize)...)
+		}
+		if i > 0 && !bytes.Equal(before, now) {
+			return false
+		}
+		before = now
+	}
+	return true
+}
+
+// A verdict is what a tensor says about a layout.
+type verdict uint8
+
+const (
+	refutes verdict = iota
+	agrees
+	abstains // it has no memory
+)
+
+// agrees tells whether a tensor fits a layout.
+func (l *torchLayout) agrees(m *cache, tensor uint64) verdict {
+	t, ok := l.readImpl(m, m.word(tensor+uint64(l.impl)))
+	if !ok {
+		return refutes
+	}
+	if t.storage == 0 { // sparse, or of a subclass that only wraps others
+		return abstains
+	}
+	switch s, ok := l.readStorage(m, t.storage); {
+	case !ok || t.span > s.bytes:
+		return refutes
+	case s.data == 0 || s.bytes == 0:
+		return abstains
+	}
+	return agrees
+}
+
+// fit counts the tensors that a layout fits. It sets the offsets of the object and of the sizes.
+func (l *torchLayout) fit(m *cache, sample []instance) (fits int) {
 	// Find the offset at which most TensorImpls have the address of their Python object.
 	back := map[int]int{}
-	impls := make([]uint64, 0, len(sample))
 	for _, o := range sample {
-		at := m.word(o + uint64(l.impl))
-		b := m.bytes(at, implSize)
-		if at&7 != 0 || b == nil {
-			continue
-		}
-		impls = append(impls, at)
-		for i := l.storage + 8; i+8 <= 128; i += 8 {
-			if word(b[i:]) == o {
+		b := m.bytes(m.word(o.address+uint64(l.impl)), implSize)
+		for i := l.storage + 8; b != nil && i+8 <= 128; i += 8 {
+			if word(b[i:]) == o.address {
 				back[i]++
 			}
 		}
@@ -90,43 +160,30 @@ func (l *torchLayout) fit(m *cache, sample []uint64) (fits, empty int) {
 		}
 	}
 	if l.object == 0 {
-		return 0, 0
+		return 0
 	}
 	for sizes := l.object + 8; sizes <= l.object+24; sizes += 8 {
-		try := *l
+		try, n := *l, 0
 		try.sizes = sizes
-		n, none := 0, 0
-		for _, at := range impls {
-			t, ok := try.readImpl(m, at)
-			if !ok {
-				continue
-			}
-			if t.storage == 0 { // sparse, or of a subclass that only wraps others
-				none++
-				continue
-			}
-			switch s, ok := try.readStorage(m, t.storage); {
-			case !ok || t.span > s.bytes:
-			case s.data == 0 || s.bytes == 0:
-				none++
-			default:
+		for _, o := range sample {
+			if try.agrees(m, o.address) == agrees {
 				n++
 			}
 		}
 		if n > fits {
-			fits, empty, l.sizes = n, none, sizes
+			fits, l.sizes = n, sizes
 		}
 	}
-	return fits, empty
+	return fits
 }
 
 // findRequired looks for the flag of AutogradMeta that says that a leaf needs a
 // gradient. It is 1 in leaves with a gradient accumulator, and 0 or 1 in all others.
-func (l *torchLayout) findRequired(m *cache, sample []uint64) int {
+func (l *torchLayout) findRequired(m *cache, sample []instance) int {
 	const first, last, accumulator = 96, 200, 64
 	sure, bad := [last]int{}, [last]int{}
 	for _, o := range sample {
-		t, ok := l.readImpl(m, m.word(o+uint64(l.impl)))
+		t, ok := l.readImpl(m, m.word(o.address+uint64(l.impl)))
 		if !ok || t.meta == 0 {
 			continue
 		}

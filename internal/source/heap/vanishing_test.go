@@ -1,0 +1,98 @@
+package heap
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+)
+
+// A vanishing memory has other words at some places each time that it is read.
+type vanishing struct {
+	image
+	words map[uint64]bool // addresses
+	reads *uint64
+}
+
+func (m vanishing) ReadAt(to []byte, address uint64) (int, error) {
+	n, err := m.image.ReadAt(to, address)
+	for at := (8 - address%8) % 8; at+8 <= uint64(n); at += 8 {
+		if m.words[address+at] {
+			*m.reads++
+			binary.LittleEndian.PutUint64(to[at:], *m.reads*4096)
+		}
+	}
+	return n, err
+}
+
+// Tensors that are gone when they are read, and those that change, neither prove nor refute how
+// PyTorch lays them out. The others do.
+func TestLayoutOfVanishing(t *testing.T) {
+	const refcount, implAt = 0, 16
+	read := func(m Memory, where Runtime) (*objectReader, objects) {
+		lay := layouts[where.Minor]
+		c := newCache(m, defaultBytes, time.Now().Add(time.Hour))
+		if err := c.open(); err != nil {
+			t.Fatal(err)
+		}
+		r := newObjectReader(c, &lay, where.Address)
+		t.Cleanup(func() {
+			r.arena.release()
+			c.release()
+		})
+		if lay.minor >= 13 {
+			if err := lay.adopt(c, where.Address); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lists := listReader{objectReader: r, interpreters: r.interpreters(), most: defaultObjects}
+		found := lists.find()
+		r.arena.spare = c.shrink(edgeSlots)
+		return r, r.newObjects(found)
+	}
+	pages, where := record(t)
+	r, o := read(pages, where)
+	tensors := r.ofShape(&o, shapeTensor)
+	want, why := r.findTorch(tensors)
+	if why != "" {
+		t.Fatal(why)
+	}
+	want.required = 0 // few leaves are left to find it by
+	same := func(got *torchLayout) bool {
+		if got != nil {
+			got.required = 0
+		}
+		return got != nil && *got == *want
+	}
+	changing := vanishing{pages, map[uint64]bool{}, new(uint64)}
+	for i, x := range tensors {
+		if at := x.address; i%20 != 0 {
+			changing.words[at+implAt] = true
+		}
+	}
+	r.mem.memory = changing
+	if got, why := r.findTorch(tensors); !same(got) {
+		t.Errorf("most tensors change: %+v, want %+v; %s", got, want, why)
+	}
+	gone := image{}
+	for number, page := range pages {
+		copied := *page
+		gone[number] = &copied
+	}
+	for i, x := range tensors {
+		if i%20 != 0 {
+			gone.put(x.address+refcount, 0)
+			gone.put(x.address+implAt, x.address) // whatever is there now
+		}
+	}
+	r.mem.memory = gone
+	if got, why := r.findTorch(tensors); !same(got) {
+		t.Errorf("most tensors are gone: %+v, want %+v; %s", got, want, why)
+	}
+	for _, x := range tensors {
+		pages.put(x.address+implAt, x.address)
+	}
+	r.mem.memory = pages
+	if got, why := r.findTorch(tensors); why == "" {
+		t.Errorf("no tensor has its TensorImpl, and the layout is %+v", got)
+	}
+}
