@@ -147,6 +147,7 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	refs.gather()
 	refs.threads(interpreters)
 	refs.gatherExtras()
+	refs.confirmStorages()
 	if len(refs.arrays) > 0 && reading.Framework == "" {
 		reading.Framework = "JAX"
 	}

@@ -195,6 +195,23 @@ func (r *references) implReferences(v vertex, at uint64) {
 	}
 }
 
+// confirmStorages reads each storage again, and drops those that are gone or have changed: what is read of
+// memory that was freed may be any size.
+func (r *references) confirmStorages() {
+	r.mem.forget()
+	for v, s := range r.storages {
+		e, ok := r.extra(v)
+		if !ok || e.kind != extraStorage {
+			continue
+		}
+		now, ok := r.torch.readStorage(r.mem, e.address)
+		if !ok || now != s || !strings.Contains(r.cpp.className(r.mem.word(e.address)), "StorageImpl") {
+			r.lost.Add(tensorsUnfit, 1)
+			delete(r.storages, v)
+		}
+	}
+}
+
 // isImpl tells whether there is a TensorImpl at an address.
 func (r *references) isImpl(at uint64) bool {
 	if at&7 != 0 || at < pageSize || at >= maxAddress {
