@@ -64,7 +64,7 @@ func newHolders() *cobra.Command {
 	c.Flags().DurationVar(&h.again, "again", 0, "read the heap a second time after this long, and show what was added and what is gone")
 	c.Flags().BoolVar(&h.report.CPU, "cpu", false, "show tensors in the CPU's memory too")
 	c.Flags().BoolVar(&h.noKeys, "no-keys", false, "leave keys of dictionaries out of paths, because a key may be a secret")
-	c.Flags().BoolVar(&h.heap.Pause, "pause", false, "stop the process while its heap is read, so that nothing in it changes")
+	c.Flags().BoolVar(&h.heap.Pause, "pause", false, "stop the process while its heap is read, so that nothing in it changes; this ends a wait of the program in epoll_wait and some other system calls with EINTR")
 	c.Flags().StringVarP(&h.output, "output", "o", "", "write to this file, - for stdout (default)")
 	c.Flags().StringVar(&h.format, "format", "", "one of "+strings.Join(h.formats().Names(), ", ")+" (default: by the file's extension, else table)")
 	c.Flags().BoolVar(&h.force, "force", false, "replace an existing file")
@@ -120,11 +120,26 @@ func (h *holdersCommand) run() (err error) {
 		if err := h.write(os.Stdout, format.Name, layout(os.Stdout), began); err != nil || format.Name != "table" || h.again > 0 {
 			return err
 		}
-		again := fmt.Sprintf("holders -p %d ", h.report.PID)
-		return export.Next(os.Stdout, layout(os.Stdout), export.Command{Args: again + "--by retainer", Answers: "What would be freed if an object were gone"},
-			export.Command{Args: again + "--again 10s", Answers: "What comes and goes in ten seconds"})
+		return export.Next(os.Stdout, layout(os.Stdout), h.next()...)
 	}
 	return atomicfile.Write(h.output, h.force, func(w io.Writer) error { return h.write(w, format.Name, export.Options{}, began) })
+}
+
+// next returns what else can be asked about the process, in the way that was asked for.
+func (h *holdersCommand) next() (commands []export.Command) {
+	again := fmt.Sprintf("holders -p %d ", h.report.PID)
+	for _, f := range []struct {
+		set  bool
+		flag string
+	}{{h.report.CPU, "--cpu "}, {h.noKeys, "--no-keys "}, {h.heap.Pause, "--pause "}} {
+		if f.set {
+			again += f.flag
+		}
+	}
+	if h.report.By != holders.Retainer {
+		commands = append(commands, export.Command{Args: again + "--by retainer", Answers: "What would be freed if an object were gone"})
+	}
+	return append(commands, export.Command{Args: again + "--again 10s", Answers: "What comes and goes in ten seconds"})
 }
 
 func (h *holdersCommand) formatOf() (export.Format, error) {
@@ -139,8 +154,12 @@ func (h *holdersCommand) formatOf() (export.Format, error) {
 
 // read reads the heap, twice with --again.
 func (h *holdersCommand) read(ctx context.Context) (err error) {
+	start, err := proc.StartTicks(h.report.PID)
+	if err != nil {
+		return fmt.Errorf("there is no process %d: %w", h.report.PID, err)
+	}
 	h.report.Process = proc.Comm(h.report.PID)
-	if h.report.Reading, err = readHeap(ctx, h.report.PID, h.heap); err != nil || h.again == 0 {
+	if h.report.Reading, err = readHeap(ctx, h.report.PID, start, h.heap); err != nil || h.again == 0 {
 		return err
 	}
 	if h.report.Reading.Refused != "" {
@@ -153,14 +172,18 @@ func (h *holdersCommand) read(ctx context.Context) (err error) {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the second reading: %w", context.Cause(ctx))
 	}
-	h.report.Reading, err = readHeap(ctx, h.report.PID, h.heap)
+	h.report.Reading, err = readHeap(ctx, h.report.PID, start, h.heap)
 	return err
 }
 
-// readHeap reads a heap, and says what to do where that is not allowed.
-func readHeap(ctx context.Context, pid int, o heap.Options) (*holder.Reading, error) {
+// readHeap reads the heap of the process that began at start, and says what to do where that is not
+// allowed.
+func readHeap(ctx context.Context, pid int, start uint64, o heap.Options) (*holder.Reading, error) {
 	r, err := heap.Read(ctx, pid, o)
+	now, gone := proc.StartTicks(pid)
 	switch {
+	case gone == nil && now != start:
+		return nil, fmt.Errorf("process %d ended, and another process has its PID", pid)
 	case err == nil:
 		return r, nil
 	case errors.Is(err, fs.ErrPermission):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -39,6 +41,12 @@ func trains(t *testing.T) *trainer {
 
 // runs starts a program, which says into said what it holds. It needs Debian's PyTorch.
 func (p *trainer) runs(program string, said any) {
+	p.Helper()
+	p.runsAs(said, program)
+}
+
+// runsAs is runs of a program with arguments.
+func (p *trainer) runsAs(said any, args ...string) {
 	t := p.T
 	t.Helper()
 	const python = "/usr/bin/python3"
@@ -48,7 +56,7 @@ func (p *trainer) runs(program string, said any) {
 		}
 		t.Skipf("no PyTorch: %v", err)
 	}
-	p.cmd, p.said = exec.Command(python, program), said
+	p.cmd, p.said = exec.Command(python, args...), said
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -217,6 +225,62 @@ func TestHoldersAgain(t *testing.T) {
 	rows := v.rows()
 	if len(rows) != 1 || rows[0]["shape"] != "(100, 1000)" || rows[0]["storages"] != "4" || rows[0]["bytes"] != "1600000" {
 		t.Errorf("what came: %v", rows)
+	}
+}
+
+// A secondWait does something when what it is for waits a second time.
+type secondWait struct {
+	context.Context
+	waits int
+	do    func()
+}
+
+func (c *secondWait) Done() <-chan struct{} {
+	if c.waits++; c.waits == 2 {
+		c.do()
+	}
+	return c.Context.Done()
+}
+
+// Two readings are of one process: another one that has got its PID is not compared with it.
+func TestHoldersAgainOfAnother(t *testing.T) {
+	p := trains(t)
+	h := holdersCommand{report: holders.Report{PID: p.cmd.Process.Pid, CPU: true}, heap: heap.Options{CPU: true}, again: 1}
+	other := &trainer{T: t}
+	err := h.read(&secondWait{Context: t.Context(), do: func() {
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+		other.runsAs(other, "testdata/sameid.py", strconv.Itoa(h.report.PID), "testdata/holders.py")
+	}})
+	if other.cmd == nil || other.Bytes == 0 {
+		t.Fatal("no other process was started")
+	}
+	if err == nil || !strings.Contains(err.Error(), "ended, and another process has its PID") {
+		t.Errorf("%v; from %d to %d storages", err, len(h.report.Before.Storages), len(h.report.Reading.Storages))
+	}
+}
+
+// What is suggested next is not what was just asked, and shows the same process in the same way.
+func TestHoldersNext(t *testing.T) {
+	p := trains(t)
+	next := func(args ...string) (commands []string) {
+		_, after, _ := strings.Cut(p.holders(args...).stdout.String(), "\nNext\n")
+		for _, line := range strings.Split(after, "\n") {
+			if c, ok := strings.CutPrefix(line, "    gpumemtrace "); ok {
+				commands = append(commands, c)
+			}
+		}
+		return commands
+	}
+	base := "holders -p " + strconv.Itoa(p.cmd.Process.Pid) + " --cpu"
+	for args, want := range map[string][]string{
+		"--cpu":                                 {base + " --by retainer", base + " --again 10s"},
+		"--cpu --by retainer":                   {base + " --again 10s"},
+		"--by=retainer --pause --no-keys --cpu": {base + " --no-keys --pause --again 10s"},
+	} {
+		if d := cmp.Diff(want, next(strings.Fields(args)...)); d != "" {
+			t.Errorf("after %s (-want +got):\n%s", args, d)
+		}
 	}
 }
 

@@ -82,6 +82,8 @@ class Parameter(Tensor):
 
 
 class Module:
+    __module__ = "torch.nn.modules.module"
+
     def __init__(self):
         self._parameters, self._buffers, self._modules = {}, {}, collections.OrderedDict()
 
@@ -94,6 +96,8 @@ class Linear(Module):
 
 
 class Optimizer:
+    __module__ = "torch.optim.optimizer"
+
     def __init__(self):
         self.state = collections.defaultdict(dict)
 
