@@ -276,6 +276,26 @@ func (f *Fit) Spread(n float64, peak uint64) (low, high uint64) {
 	return low, high
 }
 
+// unmodelled says why the peak of the run at another number may lie outside of what Spread returns, nothing
+// if no cause is known.
+func (f *Fit) unmodelled() (why []string) {
+	uses := func(is func(*Site) bool) bool {
+		return slices.ContainsFunc(f.runs, func(m Measured) bool {
+			return slices.ContainsFunc(m.Run.Stacks, func(s uint32) bool { return is(&m.Run.Sites[s]) })
+		})
+	}
+	if uses(func(s *Site) bool { return s.CuDNN || s.Workspace }) {
+		why = append(why, "fit does not know which algorithms cuDNN chooses at another number")
+	}
+	if uses(func(s *Site) bool { return s.Recurrent }) {
+		why = append(why, "fit does not know all that recurrent layers such as an LSTM ask for at another number")
+	}
+	if f.Curved > f.total/100 {
+		why = append(why, "two recordings do not show how tensors grow that grow faster than the number")
+	}
+	return why
+}
+
 // part returns which part bytes are of those of the highest run's tensors.
 func (f *Fit) part(bytes uint64) float64 { return float64(bytes) / float64(max(f.total, 1)) }
 
@@ -307,7 +327,11 @@ func (f *Fit) Check() (wrong float64, ok bool) {
 	return (float64(g.At(f.at).Peak) - real) / real, true
 }
 
-// A Largest is the highest whole number that a limit lets run, 0 for none.
+// maxNumber is the highest number for which a run is predicted.
+const maxNumber = 1 << 24
+
+// A Largest is the highest whole number that a limit lets run, 0 for none, and maxNumber if no number that
+// was tried is too high.
 type Largest struct {
 	Limit uint64 `json:"limit_bytes"` // of what PyTorch reserves
 	// Kept is the highest one at which PyTorch reserves no more than the limit.
@@ -319,6 +343,9 @@ type Largest struct {
 
 // largest returns what a limit lets run, which the program set itself (own) or the GPU has.
 func (f *Fit) largest(limit uint64, own bool) Largest {
+	if limit == 0 {
+		return Largest{}
+	}
 	return Largest{
 		limit,
 		highest(func(n float64) bool { return f.At(n).Peak <= limit }),
@@ -343,8 +370,11 @@ func highest(fits func(n float64) bool) int {
 		return 0
 	}
 	low, high := 1, 2
-	for high < 1<<24 && fits(float64(high)) {
+	for high < maxNumber && fits(float64(high)) {
 		low, high = high, high*2
+	}
+	if high == maxNumber && fits(maxNumber) {
+		return maxNumber
 	}
 	for high-low > 1 {
 		if middle := (low + high) / 2; fits(float64(middle)) {

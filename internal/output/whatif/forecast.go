@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -16,6 +18,10 @@ const shownGrowths = 10
 // tested is up to how many times the highest recorded number predictions were compared with real
 // runs.
 const tested = 4
+
+// heldOut is with how many programs ranges were compared that have no cause which a Fit does not model: their
+// peaks at up to tested times the highest number lay within. docs/whatif.md has them.
+const heldOut = 6
 
 // Limits are what must hold a run, in bytes, 0 for no limit.
 type Limits struct {
@@ -44,6 +50,8 @@ type Forecast struct {
 	Curved     uint64  `json:"curved_bytes,omitempty"`
 	// Wrong is what Fit.Check returns, nil with two recordings.
 	Wrong *float64 `json:"check_error,omitempty"`
+	// Unmodelled says why no row has a range, nothing if they have one.
+	Unmodelled []string `json:"unmodelled,omitempty"`
 	// CuDNN is as Prediction.Workspaces, of the highest recorded number.
 	CuDNN uint64 `json:"cudnn_workspace_bytes,omitempty"`
 }
@@ -53,9 +61,10 @@ type ForecastRow struct {
 	At        float64 `json:"at"`
 	Peak      uint64  `json:"peak_reserved_bytes"`
 	Allocated uint64  `json:"in_tensors_bytes"`
-	// Low and High are what Fit.Spread returns, and Peak where it was measured.
-	Low  uint64 `json:"peak_low_bytes"`
-	High uint64 `json:"peak_high_bytes"`
+	// Low and High are what Fit.Spread returns, and Peak where it was measured. They are 0 where a peak may
+	// lie outside: where the run has an unmodelled cause, and beyond the numbers that were tested.
+	Low  uint64 `json:"peak_low_bytes,omitempty"`
+	High uint64 `json:"peak_high_bytes,omitempty"`
 	// Needed is the most that tensors need, at whatever moment.
 	Needed uint64 `json:"needed_bytes"`
 	// Measured is the peak of the recording, 0 if there is none of this number.
@@ -65,11 +74,15 @@ type ForecastRow struct {
 // Forecast predicts the run at each number of to, and what limits let run.
 func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
 	c := &Forecast{SchemaVersion: 1, Process: f.base.Name, GPU: f.base.GPU, Beside: f.base.Beside, Paired: f.Paired(), Workspaces: f.Workspaces, Alone: f.Alone, Curved: f.Curved, CuDNN: f.base.workspaces()}
+	c.Unmodelled = f.unmodelled()
 	c.Unseen = f.Unseen(slices.Max(to))
 	add := func(n float64, measured uint64) {
 		r := f.At(n)
-		row := ForecastRow{At: n, Peak: r.Peak, Allocated: r.Allocated, Low: r.Peak, High: r.Peak, Needed: f.scaled(n).Floor().Peak, Measured: measured}
-		if measured == 0 {
+		row := ForecastRow{At: n, Peak: r.Peak, Allocated: r.Allocated, Needed: f.scaled(n).Floor().Peak, Measured: measured}
+		switch {
+		case measured > 0:
+			row.Low, row.High = r.Peak, r.Peak
+		case len(c.Unmodelled) == 0 && n <= tested*f.at:
 			row.Low, row.High = f.Spread(n, r.Peak)
 		}
 		c.Rows = append(c.Rows, row)
@@ -105,8 +118,11 @@ func format(n uint64) string { return bytefmt.Format(int64(n)) }
 
 // emptying says what runs only because PyTorch gives back what it has cached.
 func (x *Largest) emptying() string {
-	if x.Emptying <= x.Kept {
+	switch {
+	case x.Emptying <= x.Kept:
 		return ""
+	case x.Kept == 0:
+		return fmt.Sprintf(" Up to %d the run would not fail, but PyTorch would have to give cached memory back to CUDA on the way, which takes time.", x.Emptying)
 	}
 	return fmt.Sprintf(" Up to %d the run would not fail either, but PyTorch would have to give cached memory back to CUDA on the way, which takes time.", x.Emptying)
 }
@@ -158,16 +174,35 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 		page.Line("At %g PyTorch would reserve %s at the peak. nvidia-smi would show more: what the process held besides, such as CUDA's context, is not known.", last, format(peak))
 	}
 	if x := c.Memory; x != nil {
-		page.Line("The largest number that fits into %s of GPU memory is %d: PyTorch can reserve %s of it.%s", format(limits.Memory), x.Kept, format(x.Limit), x.emptying())
+		switch {
+		case x.Limit == 0:
+			page.Line("No number fits into %s of GPU memory: the process holds %s there besides what PyTorch reserves.", format(limits.Memory), format(c.Beside))
+		case x.Kept == 0:
+			page.Line("No number fits into %s of GPU memory: PyTorch can reserve %s of it, and at 1 it would reserve %s.%s", format(limits.Memory), format(x.Limit), format(f.At(1).Peak), x.emptying())
+		case x.Kept == maxNumber:
+			page.Line("Every number up to %d fits into %s of GPU memory: PyTorch can reserve %s of it.", x.Kept, format(limits.Memory), format(x.Limit))
+		default:
+			page.Line("The largest number that fits into %s of GPU memory is %d: PyTorch can reserve %s of it.%s", format(limits.Memory), x.Kept, format(x.Limit), x.emptying())
+		}
 	}
 	if x := c.Reserved; x != nil {
-		page.Line("The largest number at which PyTorch reserves no more than %s is %d.%s", format(x.Limit), x.Kept, x.emptying())
+		switch x.Kept {
+		case 0:
+			page.Line("There is no number at which PyTorch reserves no more than %s: at 1 it would reserve %s.%s", format(x.Limit), format(f.At(1).Peak), x.emptying())
+		case maxNumber:
+			page.Line("At every number up to %d PyTorch reserves no more than %s.", x.Kept, format(x.Limit))
+		default:
+			page.Line("The largest number at which PyTorch reserves no more than %s is %d.%s", format(x.Limit), x.Kept, x.emptying())
+		}
 	}
 	if limits == (Limits{}) {
 		page.Line("To know whether that fits, and which number is the largest that does, say how much memory the GPU has, such as --memory 80GiB.")
 	}
 	if slices.ContainsFunc(c.Rows, func(r ForecastRow) bool { return spread(r.Low, r.High) != "" }) {
-		page.Line("%s", whySpread)
+		page.Line("%s The peaks of all %d programs that fit was compared with lay within it.", whySpread, heldOut)
+	}
+	if len(c.Unmodelled) > 0 {
+		page.Line("PEAK MAY BE is left out: %s.", strings.Join(c.Unmodelled, ", and "))
 	}
 	f.reliable(page, c, slices.Max(to))
 	f.table(page, c, limits)
@@ -184,6 +219,10 @@ func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
 	}
 	var rows []render.Row
 	for _, r := range c.Rows {
+		low, high := r.Low, r.High
+		if high == 0 { // not known
+			low, high = r.Peak, math.MaxInt64
+		}
 		cells := []string{fmt.Sprintf("%g", r.At), format(r.Peak), spread(r.Low, r.High), "", format(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), "", "", ""}
 		if r.Measured > 0 {
 			cells[3] = format(r.Measured)
@@ -192,10 +231,10 @@ func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
 			cells[6] = format(r.Peak + c.Beside)
 		}
 		if gpu > 0 {
-			cells[7] = verdict(c.Beside > 0 && r.High+c.Beside <= gpu, r.Low+c.Beside <= gpu)
+			cells[7] = verdict(c.Beside > 0 && high+c.Beside <= gpu, low+c.Beside <= gpu)
 		}
 		if limits.Reserved > 0 {
-			cells[8] = verdict(r.High <= limits.Reserved, r.Low <= limits.Reserved)
+			cells[8] = verdict(high <= limits.Reserved, low <= limits.Reserved)
 		}
 		rows = append(rows, render.Row{Cells: cells})
 	}

@@ -90,6 +90,8 @@ type Site struct {
 	Workspace bool
 	// SumWorkspace: of one of PyTorch's sums, and SumResult: its result.
 	SumWorkspace, SumResult bool
+	// CuDNN: cuDNN asked for it, or PyTorch for cuDNN. Recurrent: it is of a recurrent layer.
+	CuDNN, Recurrent bool
 }
 
 // A pool is the MempoolId_t of a private pool of PyTorch's, of a graph or of torch.cuda.MemPool.
@@ -266,6 +268,12 @@ func (c *collector) site(process event.Process, id uint64) uint32 {
 // that are there already. What they ask for is its workspace.
 const convolution = "at::native::raw_cudnn_convolution_"
 
+// native begins the names of PyTorch's own functions. recurrent are those of layers such as an LSTM, and
+// recurrentFile has their modules.
+const native, recurrentFile = "at::native::", "torch/nn/modules/rnn.py"
+
+var recurrent = []string{"_thnn_fused_", "lstm", "gru", "rnn_"}
+
 // name returns the sites when all names are known.
 func (c *collector) name() []Site {
 	out := make([]Site, len(c.sites))
@@ -285,6 +293,8 @@ func (c *collector) name() []Site {
 				is.Workspace = is.Workspace || strings.HasPrefix(l.Function, convolution)
 				is.SumWorkspace = is.SumWorkspace || strings.HasPrefix(l.Function, reduction)
 				is.SumResult = is.SumResult || strings.HasPrefix(l.Function, resized)
+				is.CuDNN = is.CuDNN || strings.HasPrefix(l.Function, native) && strings.Contains(l.Function, "cudnn")
+				is.Recurrent = is.Recurrent || strings.HasSuffix(l.File, recurrentFile) || slices.ContainsFunc(recurrent, func(f string) bool { return strings.HasPrefix(l.Function, native+f) })
 			}
 		}
 		if len(stack) > 1 && stack[0].Lines[0].Reason != "" {

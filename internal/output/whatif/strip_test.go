@@ -90,7 +90,7 @@ func stripped(s Site) *snapshot.Location {
 	for _, is := range []struct {
 		name string
 		ok   bool
-	}{{convolution, s.Workspace}, {reduction, s.SumWorkspace}, {resized, s.SumResult}} {
+	}{{convolution, s.Workspace}, {reduction, s.SumWorkspace}, {resized, s.SumResult}, {native + "cudnn_", s.CuDNN}, {native + recurrent[0], s.Recurrent}} {
 		if is.ok {
 			l.Lines = append(l.Lines, snapshot.Line{Function: is.name})
 		}

@@ -1,7 +1,7 @@
 """Programs of PyTorch whose memory whatif and fit predict: whatif_programs.py NAME BATCH STEPS.
 
 The environment has PyTorch's own settings, and these: WHATIF_LIMIT is how many bytes PyTorch may reserve
-(set_per_process_memory_fraction), and with WHATIF_CUDNN=off convolutions do not use cuDNN. The same name, batch and
+(set_per_process_memory_fraction), and with WHATIF_CUDNN=off nothing uses cuDNN. The same name, batch and
 steps always make the same requests, unless a library chooses others."""
 import os
 import random
@@ -63,6 +63,19 @@ def peft(batch, steps):
     from peft import LoraConfig, get_peft_model
     model = get_peft_model(gpt2_model(), LoraConfig(r=8, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True))
     train(model, texts(batch, steps, 8192), labelled)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.layers, self.head = nn.Embedding(8000, 256), nn.LSTM(256, 512, 2, batch_first=True), nn.Linear(512, 8000)
+
+    def forward(self, x):
+        return self.head(self.layers(self.words(x))[0])
+
+
+def lstm(batch, steps):
+    train(Recurrent(), texts(batch, steps, 8000), lambda model, x: nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten()))
 
 
 def images(batch, steps, size):
@@ -225,7 +238,7 @@ def fsdp2(model):
 
 PROGRAMS = {
     "gpt2": gpt2, "bert": bert, "llama": llama, "peft": peft, "vit": vit, "mixer": timm_model("mixer_s16_224", 224),
-    "convnext": timm_model("convnext_tiny", 128), "resnet50": resnet50, "gan": gan, "gpytorch": gpytorch,
+    "convnext": timm_model("convnext_tiny", 128), "resnet50": resnet50, "gan": gan, "lstm": lstm, "gpytorch": gpytorch,
     "streams": streams, "pools": pools, "ddp": ranked(ddp), "fsdp2": ranked(fsdp2),
 }
 
