@@ -194,7 +194,7 @@ func (s *State) Apply(r record.Record) {
 		s.stacks.Add(r)
 		s.steps.AddStack(r.ID)
 	case *record.Name:
-		r.Apply()
+		withPossibleLines(r).Apply()
 	case *record.Process:
 		s.processes.learn(r, s.now.Time)
 		if user, known := s.processes.user(r.Process); known {
