@@ -32,6 +32,8 @@ var causes = []cause{
 
 	{"cuInit", event.KindContext, false},
 	{"cuCtxCreate", event.KindContext, false},
+	{"cuGLCtxCreate", event.KindContext, false},
+	{"cuVDPAUCtxCreate", event.KindContext, false},
 	{"cuCtxSetLimit", event.KindLocal, false},
 	{"cuDevicePrimaryCtxRetain", event.KindContext, false},
 	{"cuGreenCtxCreate", event.KindContext, false},
@@ -49,6 +51,11 @@ var causes = []cause{
 	{"cuStreamCreate", event.KindStream, false},
 	{"cuGreenCtxStreamCreate", event.KindStream, false},
 	{"cuEventCreate", event.KindEvent, false},
+
+	{"cuGraphics", event.KindGraphics, false},
+	{"cuGL", event.KindGraphics, false},
+	{"cuEGL", event.KindGraphics, false},
+	{"cuVDPAU", event.KindGraphics, false},
 
 	{"cuGraphExecDestroy", event.KindOther, false},
 	{"cuGraphDestroy", event.KindOther, false},

@@ -39,6 +39,8 @@ func TestCauses(t *testing.T) {
 	}{
 		{"a function of libcuda's", "", []string{libcuda, libcuda, libcuda + " cuStreamCreate", "/prog main"}, "[stream] cuStreamCreate main"},
 		{"inner names are not the cause", "", []string{libcuda + " cuMemAlloc_v2", libcuda + " cuGraphLaunch", "/prog main"}, "[graph] cuGraphLaunch main"},
+		{"a function for graphics", "", []string{libcuda + " cuGraphicsMapResources", "/prog main"}, "[graphics] cuGraphicsMapResources main"},
+		{"a context for graphics", "", []string{libcuda + " cuGLCtxCreate_v2", "/prog main"}, "[context] cuGLCtxCreate_v2 main"},
 		{"another copy of it, in a folder of its own", "", []string{"/a/libcuda.so.1", "/b/libcuda.so.1 cuModuleLoadData", "/prog main"}, "[code] cuModuleLoadData main"},
 		{"called back, and called again", "", []string{libcuda + " cuStreamCreate", "/prog callback", libcuda + " cuLaunchHostFunc", "/prog main"}, "[stream] cuStreamCreate callback [libcuda] main"},
 		{"a probed function tells first", "cuEventCreate", []string{libcuda + " cuStreamCreate", "/prog main"}, "[event] cuEventCreate main"},
