@@ -222,6 +222,9 @@ var Table = append([]Row{
 
 	// Contexts: life cycle, and which one is current, for device attribution.
 	{Symbols: []string{"cuCtxCreate", "cuCtxCreate_v2"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(2), flags: flagPushes},
+	// For OpenGL, and for VDPAU with two more arguments.
+	{Symbols: []string{"cuGLCtxCreate", "cuGLCtxCreate_v2", "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2"}, Op: event.OpContextCreate,
+		Ctx: out(0, 0), Device: arg(2), flags: flagPushes},
 	{Symbols: []string{"cuCtxCreate_v3"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(4), flags: flagPushes},
 	{Symbols: []string{"cuCtxCreate_v4"}, Op: event.OpContextCreate, Ctx: out(0, 0), Device: arg(3), flags: flagPushes},
 	{Symbols: []string{"cuCtxDestroy", "cuCtxDestroy_v2"}, Op: event.OpContextDestroy, Ctx: arg(0), flags: flagPops},

@@ -177,6 +177,26 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice devi
 	CALL(cuCtxCreate_v2, 0, create(ctx, device));
 }
 
+EXPORT CUresult cuGLCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device)
+{
+	CALL(cuGLCtxCreate, 0, create(ctx, device));
+}
+
+EXPORT CUresult cuGLCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device)
+{
+	CALL(cuGLCtxCreate_v2, 0, create(ctx, device));
+}
+
+EXPORT CUresult cuVDPAUCtxCreate(CUcontext *ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *proc)
+{
+	CALL(cuVDPAUCtxCreate, 0, create(ctx, device));
+}
+
+EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice device, uint32_t vdpau, void *proc)
+{
+	CALL(cuVDPAUCtxCreate_v2, 0, create(ctx, device));
+}
+
 #ifndef TESTCUDA_OLD
 EXPORT CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int n, unsigned int flags, CUdevice device)
 {
