@@ -17,6 +17,9 @@ type LibraryReport struct {
 	BuildID string // GNU build id in hex, "" if it has none
 	// Found and Missing are the symbols of Table's rows of this level.
 	Found, Missing []string
+	// Unlisted are functions of libcuda, at most 100, that bring memory or end it, by their names, and that this
+	// program does not know.
+	Unlisted []string
 	// Err is the reason why it cannot be traced: nil, ErrNoSymbols, or an error of reading.
 	Err error
 }
@@ -70,7 +73,14 @@ func Inspect(pids []int) (reports []LibraryReport, unread map[int]error) {
 
 func inspect(lib Library) LibraryReport {
 	r := LibraryReport{Level: lib.Level, Path: lib.Path, Version: fileVersion(lib.Path)}
-	offsets, err := lib.functions(known)
+	offsets, err := lib.functions(func(name []byte) bool {
+		if lib.Level == Driver && len(r.Unlisted) < maxUnlisted && unlisted(name) {
+			r.Unlisted = append(r.Unlisted, string(name))
+		}
+		return known(name)
+	})
+	slices.Sort(r.Unlisted)
+	r.Unlisted = slices.Compact(r.Unlisted)
 	if err != nil {
 		r.Err = err
 		return r

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
@@ -55,6 +57,9 @@ func TestInspect(t *testing.T) {
 	found, missing := exported(t, kit.LibCUDA, Driver)
 	if r.Err != nil || r.Path != kit.LibCUDA || !slices.Equal(r.Found, found) || !slices.Equal(r.Missing, missing) {
 		t.Errorf("%s: %v; found %v, missing %v", r.Path, r.Err, r.Found, r.Missing)
+	}
+	if len(r.Unlisted) != 0 {
+		t.Errorf("%s exports %v, which are in no list", r.Path, r.Unlisted)
 	}
 	if id := readELFBuildID(t, kit.LibCUDA); r.BuildID != id {
 		t.Errorf("build id %q, want %q", r.BuildID, id)
@@ -154,6 +159,45 @@ func TestInspectUnusable(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		})
+	}
+}
+
+// A libcuda of a later version than this program.
+func TestInspectUnlisted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "libcuda.so.1")
+	var source strings.Builder
+	for _, name := range []string{"cuMemAlloc_v2", "cuMemFree_v2", "cuMemAlloc_v3", "cuMemPoolTrimTo_v2", "cuMemcpyFabric", "cuTexRefCreate", "create"} {
+		fmt.Fprintf(&source, "void %s(void) {}\n", name)
+	}
+	source.WriteString("static void cuMemCreate_v2(void) {}\nvoid *local = cuMemCreate_v2;\n")
+	build := func() {
+		t.Helper()
+		cmd := exec.Command("gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-xc", "-", "-o", file)
+		cmd.Stdin = strings.NewReader(source.String())
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+	}
+	inspected := func() LibraryReport {
+		t.Helper()
+		f, err := proc.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lib := newLibrary(f, Driver, file)
+		defer lib.Close()
+		return inspect(lib)
+	}
+	build()
+	if r := inspected(); r.Err != nil || len(r.Found) != 2 || !slices.Equal(r.Unlisted, []string{"cuMemAlloc_v3", "cuMemPoolTrimTo_v2"}) {
+		t.Errorf("%+v", r)
+	}
+	for i := range 2 * maxUnlisted {
+		fmt.Fprintf(&source, "void cuMemCreate%d(void) {}\n", i)
+	}
+	build()
+	if r := inspected(); r.Err != nil || len(r.Found) != 2 || len(r.Unlisted) != maxUnlisted {
+		t.Errorf("found %v, %d unlisted, want %d", r.Found, len(r.Unlisted), maxUnlisted)
 	}
 }
 

@@ -215,6 +215,12 @@ func TestLibraries(t *testing.T) {
 	narrow := with(func(r *probes.LibraryReport) { r.Err = fmt.Errorf("a 32-bit library: %w", probes.ErrNoSymbols) })
 	closed := with(func(r *probes.LibraryReport) { r.Err = os.ErrPermission })
 	odd := with(func(r *probes.LibraryReport) { r.Found = required[:1] })
+	later := with(func(r *probes.LibraryReport) { r.Unlisted = []string{"cuMemAlloc_v3", "cuMemCreate_v2"} })
+	muchLater := with(func(r *probes.LibraryReport) {
+		for i := range maxShown + 2 {
+			r.Unlisted = append(r.Unlisted, fmt.Sprintf("cu%dCreate", i))
+		}
+	})
 	installed := with(func(r *probes.LibraryReport) { r.PIDs = nil })
 	runtime := with(func(r *probes.LibraryReport) { r.Level, r.Path = probes.Runtime, "/a/libcudart.so.12" })
 	runtimeClosed := with(func(r *probes.LibraryReport) { r.Level, r.Err = probes.Runtime, os.ErrPermission })
@@ -243,6 +249,8 @@ func TestLibraries(t *testing.T) {
 		{"32-bit target", one(narrow), want{"libcuda", Fail, "32-bit", "64-bit"}},
 		{"closed", one(closed), want{"libcuda", Fail, "permission", "CAP_CHECKPOINT_RESTORE"}},
 		{"no driver's", all(odd), want{"libcuda", Warn, "lacks cuMemFree_v2", "NVIDIA"}},
+		{"later driver's", all(later), want{"libcuda", Warn, "2 of 4 functions; this version has no cuMemCreate, cuMemMap; gpumemtrace does not know cuMemAlloc_v3, cuMemCreate_v2,", "newer gpumemtrace"}},
+		{"much later driver's", all(muchLater), want{"libcuda", Warn, "does not know cu0Create, cu1Create, cu2Create, cu3Create, cu4Create, 2 more,", "newer gpumemtrace"}},
 		{"installed", all(installed), want{"libcuda", OK, "installed", ""}},
 		{"installed, not used", all(installed), want{"libcuda in use", OK, "no process", ""}},
 		{"installed is not the target's", one(installed), want{"libcuda", Warn, "not use it yet", "waits"}},

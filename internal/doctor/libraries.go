@@ -123,6 +123,10 @@ func (l libraries) check(g *group, r probes.LibraryReport, seen map[string]int) 
 		if len(r.Missing) > 0 {
 			text += "; this version has no " + strings.Join(r.Missing, ", ")
 		}
+		if len(r.Unlisted) > 0 {
+			g.warn(name, "use a newer gpumemtrace, if there is one", "%s; gpumemtrace does not know %s, which may allocate or free memory", text, some(r.Unlisted))
+			return
+		}
 		g.ok(name, "%s", text)
 	}
 }
@@ -147,17 +151,23 @@ func (l libraries) describe(r probes.LibraryReport) string {
 	return r.Path + " (" + strings.Join(parts, ", ") + ")"
 }
 
-// maxShown bounds the processes named in one line.
+// maxShown bounds the names in one line.
 const maxShown = 5
+
+// some joins the first names, and says how many more there are.
+func some(names []string) string {
+	text := strings.Join(names[:min(len(names), maxShown)], ", ")
+	if more := len(names) - maxShown; more > 0 {
+		text += fmt.Sprintf(", %d more", more)
+	}
+	return text
+}
 
 // people names processes for people: "17 (python3), 23 (train)".
 func (l libraries) people(pids []int) string {
 	var out []string
-	for _, pid := range pids[:min(len(pids), maxShown)] {
+	for _, pid := range pids {
 		out = append(out, fmt.Sprintf("%d (%s)", pid, l.names[pid]))
 	}
-	if more := len(pids) - maxShown; more > 0 {
-		out = append(out, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(out, ", ")
+	return some(out)
 }
