@@ -167,6 +167,8 @@ gm_inline u32 gm_escape(struct gm_call *c, u32 *nr)
  * no calls with it, because they are not its library's (gm_own). */
 gm_inline bool gm_enter(struct pt_regs *ctx, u64 cookie)
 {
+	_Static_assert(GM_CALLS <= 8 && 2 * sizeof(struct gm_call) <= sizeof(struct gm_thread) -
+		       __builtin_offsetof(struct gm_thread, done), "calls[7] lies in the thread's state");
 	u32 row = gm_cookie_row(cookie);
 	struct gm_thread *th = gm_thread_enter();
 	if (!th)
@@ -193,7 +195,13 @@ gm_inline bool gm_enter(struct pt_regs *ctx, u64 cookie)
 	c->sp = *(volatile u64 *)&th->sp;
 	c->ip = GM_IP(ctx);
 	c->cookie = cookie;
-	c->own = depth && gm_own(ctx, th, &th->calls[depth - 1]);
+	c->own = 0;
+	if (depth) {
+		/* Linux 6.1 wants a bound that it sees: the compiler would drop the mask. */
+		u32 outer = depth - 1;
+		asm volatile("" : "+r"(outer));
+		c->own = gm_own(ctx, th, &th->calls[outer & 7]);
+	}
 	__builtin_memcpy(c->args, (u64[]){ GM_ARGS(ctx) }, 6 * sizeof(u64));
 	struct gm_row *r = bpf_map_lookup_elem(&rows, &row);
 	if (r && (r->flags & GM_ROW_EXTENT) &&
