@@ -21,7 +21,7 @@ var noRecording = map[string]string{
 
 // withFlag has for each other command how it reads a recording with each of its flags, "" for
 // none. FILE is the recording, OTHER a copy of it, and VALUE each value that the flag
-// offers. A flag with nothing is none that changes what is read.
+// offers. A flag with an empty list does not change what is read.
 var withFlag = map[string]map[string][]string{
 	"report": {
 		"":        {"FILE -n -1"},
