@@ -9,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/windows"
 )
 
 // maxShortages bounds the processes that notes name because they lost detail.
@@ -48,6 +49,9 @@ func (s *State) shortages() (notes []string) {
 	layer(s.tensors.Rows, " of tensors")
 	for x := range s.physical.Shortages {
 		all = append(all, shortage{x.Proc, x.Used, physical.MaxObjects, "objects of the kernel driver's", x.Lost, "objects were not kept: memory among them is in no total"})
+	}
+	for x := range s.windows.Shortages {
+		all = append(all, shortage{x.Process, x.Used, windows.MaxSites, "call stacks of tensors in windows", x.Lost, "tensors in windows are under no call stack"})
 	}
 	for x := range s.stacks.Shortages {
 		all = append(all, shortage{x.Process, x.Held, stacks.MaxFrames, "frames of call stacks", x.Lost, "call stacks have no frames"})

@@ -132,7 +132,7 @@ func (s *State) init() {
 	s.stacks.User = s.processes.user
 	s.steps = steps.New(s.stacks.Frames)
 	s.steps.OnStep = s.onStep
-	s.windows = windows.New(s.steps)
+	s.windows = windows.New(s.steps, s.processes.user)
 	s.gpus = &gpus{config: &s.trace, processes: s.processes, accounts: s.accounts}
 	s.groups = newGroups(s.gpus, s.stacks)
 	s.incidents = &incidents{state: s}
@@ -201,6 +201,7 @@ func (s *State) Apply(r record.Record) {
 			s.ledger.SetUser(r.Process, user)
 			s.tensors.Rows.SetUser(r.Process, user)
 			s.physical.SetUser(r.Process, user)
+			s.windows.SetUser(r.Process, user)
 			s.stacks.Belongs(r.Process, user)
 			s.heaps.belongs(r.Process, user)
 		}

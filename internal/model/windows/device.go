@@ -2,6 +2,7 @@ package windows
 
 // A device is the caching allocator of a process on a device.
 type device struct {
+	process *process
 	sites   map[uint64]*site // by stack
 	live    map[uint64]tensor
 	windows int64  // in which a tensor was made or freed

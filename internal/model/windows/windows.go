@@ -13,11 +13,14 @@
 package windows
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/share"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
@@ -29,8 +32,8 @@ const (
 	maxProcesses = 1 << 12
 	// maxLive bounds the tensors made in the open window that are live, of all processes.
 	maxLive = 1 << 20
-	// maxSites bounds the stacks of all allocators.
-	maxSites = 1 << 15
+	// MaxSites bounds the stacks of all allocators, which processes share.
+	MaxSites = 1 << 15
 )
 
 var causes loss.Causes
@@ -52,22 +55,31 @@ type Account struct {
 	hadStep   bool // any window, a whole training step
 	steps     *steps.Tracker
 	processes map[event.Process]*process
-	live      int // tensors
-	sites     int
+	live      int                    // tensors
+	shares    *share.Table[*process] // of sites
+	user      func(event.Process) (uid uint32, known bool)
 	seen      bool // a tensor
 	loss      *loss.Set
 }
 
 // A process has its allocators by device.
 type process struct {
+	id      event.Process
+	sites   share.Share[*process]
 	devices map[int32]*device
 	exited  bool
 }
 
 // New returns an Account without windows. It counts tensors in the order of a Tracker, which has
-// none before the first Set.
-func New(tracker *steps.Tracker) *Account {
-	return &Account{steps: tracker, processes: map[event.Process]*process{}, loss: loss.New(causes)}
+// none before the first Set. user, if not nil, tells which user a process runs as.
+func New(tracker *steps.Tracker, user func(event.Process) (uid uint32, known bool)) *Account {
+	return newAccount(tracker, user, MaxSites)
+}
+
+func newAccount(tracker *steps.Tracker, user func(event.Process) (uint32, bool), sites int) *Account {
+	a := &Account{steps: tracker, user: user, processes: map[event.Process]*process{}, loss: loss.New(causes)}
+	a.shares = share.New(sites, a.give)
+	return a
 }
 
 // Active reports whether tensors are traced in windows.
@@ -152,15 +164,21 @@ func (a *Account) device(id event.Process, index int32) *device {
 			a.loss.Add(lossProcesses, 1)
 			return nil
 		}
-		p = &process{devices: map[int32]*device{}}
+		p = &process{id: id, devices: map[int32]*device{}}
 		a.processes[id] = p
+		a.shares.Join(&p.sites, p)
+		if a.user != nil {
+			if uid, known := a.user(id); known {
+				p.sites.SetUser(uid)
+			}
+		}
 	}
 	if p.exited {
 		return nil
 	}
 	d := p.devices[index]
 	if d == nil {
-		d = &device{sites: map[uint64]*site{}, live: map[uint64]tensor{}}
+		d = &device{process: p, sites: map[uint64]*site{}, live: map[uint64]tensor{}}
 		p.devices[index] = d
 	}
 	if !d.open {
@@ -248,15 +266,66 @@ func (a *Account) free(d *device, e *event.Event) uint64 {
 func (a *Account) site(d *device, stack uint64) *site {
 	s := d.sites[stack]
 	if s == nil {
-		if a.sites >= maxSites {
+		if p := d.process; !p.sites.Room(1) {
 			a.loss.Add(lossSites, 1)
+			p.sites.AddLost(1)
 			return nil
 		}
 		s = &site{epoch: d.epoch}
 		d.sites[stack] = s
-		a.sites++
+		d.process.sites.Add(1)
 	}
 	return s
+}
+
+// give removes n sites of a process, those whose stacks made least first.
+func (a *Account) give(p *process, n int) {
+	type entry struct {
+		*site
+		stack uint64
+		index int32
+	}
+	var all []entry
+	for index, d := range p.devices {
+		for stack, s := range d.sites {
+			if stack != Before {
+				all = append(all, entry{s, stack, index})
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y entry) int {
+		return cmp.Or(cmp.Compare(x.Bytes, y.Bytes), cmp.Compare(x.index, y.index), cmp.Compare(x.stack, y.stack))
+	})
+	n = min(n, len(all))
+	for _, x := range all[:n] {
+		delete(p.devices[x.index].sites, x.stack)
+		p.sites.AddLost(int(x.Objects))
+		a.loss.Add(lossSites, uint64(x.Objects))
+	}
+	p.sites.Add(-n)
+}
+
+// SetUser sets which user a process runs as.
+func (a *Account) SetUser(id event.Process, uid uint32) {
+	if p := a.processes[id]; p != nil {
+		p.sites.SetUser(uid)
+	}
+}
+
+// A Shortage is a process that wanted more sites than its share.
+type Shortage struct {
+	Process event.Process
+	Used    int
+	Lost    uint64 // tensors that are in no row for it
+}
+
+// Shortages yields the shortages of all processes.
+func (a *Account) Shortages(yield func(Shortage) bool) {
+	for p, s := range a.shares.Shortages {
+		if !yield(Shortage{p.id, s.Len(), s.Lost()}) {
+			return
+		}
+	}
 }
 
 // count counts a tensor in the step under way.
@@ -267,7 +336,7 @@ func (a *Account) count(id event.Process, index int32, stack uint64, bytes int64
 	}
 	d := p.devices[index]
 	s := d.sites[stack]
-	if s == nil {
+	if s == nil && (bytes > 0 || stack == Before) {
 		s = a.site(d, stack)
 	}
 	if s == nil {
@@ -277,6 +346,9 @@ func (a *Account) count(id event.Process, index int32, stack uint64, bytes int64
 		d.step(s, bytes)
 	}
 	d.add(s, bytes)
+	if s.inuse < 0 && stack != Before && p.sites.Lost() > 0 { // tensors of a site that was given back
+		s.inuse = 0
+	}
 }
 
 // beginStep begins a training step. whole says that the one before was one.
@@ -300,10 +372,10 @@ func (a *Account) end(id event.Process, p *process, took uint64) {
 		}
 		a.live -= len(d.live)
 		d.end(took)
-		if a.sites > maxSites/2 {
+		if a.shares.Len() > MaxSites/2 {
 			before := len(d.sites)
 			d.shrink()
-			a.sites -= before - len(d.sites)
+			p.sites.Add(len(d.sites) - before)
 		}
 	}
 }
@@ -328,8 +400,8 @@ func (a *Account) Forget(id event.Process) {
 	if p := a.processes[id]; p != nil {
 		for _, d := range p.devices {
 			a.live -= len(d.live)
-			a.sites -= len(d.sites)
 		}
+		p.sites.Leave()
 		delete(a.processes, id)
 	}
 }
