@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -509,5 +510,22 @@ func TestWindowsLoss(t *testing.T) {
 	}
 	if r := s.windows.Reports(20, true); fmt.Sprint(r[0].Peak, r[0].Rows[0].Outlived+r[0].Rows[1].Outlived) != "120 1" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Of a process that wants more stacks in windows than there is room for, a note says so.
+func TestNoteOfWindowStacks(t *testing.T) {
+	s := New()
+	s.Apply(&record.Trace{})
+	s.Apply(&record.Process{Process: prog, Target: true, FromStart: true})
+	s.Apply(window(5, true))
+	for i := range uint64(windows.MaxSites + 1) {
+		s.Apply(&event.Event{Op: event.OpTensorAlloc, Kind: event.KindTensor, Proc: prog, TID: prog.PID, Time: 10, Addr: (i + 1) << 20, Size: 8, Stack: i + 1, Handle: event.NoTotal, Part: event.NoTotal})
+	}
+	notes := s.shortages()
+	if !slices.ContainsFunc(notes, func(n string) bool {
+		return strings.Contains(n, "call stacks of tensors in windows, which is its share: ")
+	}) {
+		t.Errorf("notes %q", notes)
 	}
 }
