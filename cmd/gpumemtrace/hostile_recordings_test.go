@@ -13,7 +13,7 @@ import (
 var costly = map[string][]string{
 	"exits":                    {"convert FILE --format timeline -o -", "convert FILE --format perfetto --slices -o -", "diff --ranks FILE OTHER"},
 	"many readings":            {"diff FILE OTHER -o page.html"},
-	"processes with a new PID": {"convert FILE --format timeline -o -", "report FILE -n -1"},
+	"processes with a new PID": {"convert FILE --format timeline -o -", "report FILE -n -1", "top FILE --once"},
 	"devices and processes":    {"report FILE -n -1"},
 	"reports of processes":     {"report FILE -n -1"},
 	"graphs":                   {"report FILE -n -1"},

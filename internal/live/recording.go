@@ -74,10 +74,11 @@ const maxParts = 1024
 
 // A past is the highest use in each part of a recording so far.
 type past struct {
-	length time.Duration // of a part
-	most   []int64
-	events uint64 // at the last moment
-	inuse  int64  // then
+	length    time.Duration // of a part
+	most      []int64
+	events    uint64 // at the last moment that was looked at
+	inuse     int64  // then
+	processes int    // then
 }
 
 // moment adds a moment of a recording.
@@ -96,11 +97,12 @@ func (p *past) moment(s *state.State) {
 		}
 		p.most = p.most[:(len(p.most)+1)/2]
 	}
-	if events := s.Events(); events != p.events { // nothing else changes what is in use
-		p.events, p.inuse = events, 0
-		for _, x := range s.Processes() {
-			p.inuse += max(x.Physical, x.Inuse)
-		}
+	// Only events change what is in use. Each pays for a look at so many processes: with more of
+	// them, moments that few events came before are passed over.
+	const looks = 64
+	if events := s.Events(); events != p.events && (events-p.events)*looks >= uint64(p.processes) {
+		p.events = events
+		p.inuse, p.processes = s.HeldByAll()
 	}
 	inuse := p.inuse
 	i := int(max(at, 0) / p.length)

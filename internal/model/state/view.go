@@ -182,6 +182,25 @@ func (s *State) Held(id event.Process) Held {
 	return h
 }
 
+// HeldByAll returns how many bytes the processes hold on GPUs whose memory is shown, each as much
+// as is known of it, and how many processes that are.
+func (s *State) HeldByAll() (bytes int64, processes int) {
+	add := func(id event.Process) {
+		processes++
+		bytes += max(s.ledger.InUse(id, event.ClassDevice), s.physical.Rows.InUse(id, event.ClassDriver))
+	}
+	held := s.processes.heldAtEnd(s.now.Slept)
+	for id := range held {
+		add(id)
+	}
+	for _, id := range s.processes.current {
+		if !held[id] && s.IsAlive(id) {
+			add(id)
+		}
+	}
+	return bytes, processes
+}
+
 // Compare says which of two amounts is more of a peak.
 func (h Held) Compare(o Held) int {
 	return cmp.Or(cmp.Compare(h.Total, o.Total), cmp.Compare(h.Allocated, o.Allocated), cmp.Compare(h.Tensors, o.Tensors))
