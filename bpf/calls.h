@@ -268,6 +268,8 @@ gm_step u32 gm_capture(struct gm_thread *th, struct gm_row *row)
 		}
 		th->ev.v[i] = v[0];
 	}
+	if (row->flags & GM_ROW_FILE)
+		th->ev.v[0] = gm_file(th->ev.v[0]);
 	if (bad)
 		gm_count(GM_LOSS_UNREADABLE);
 	return 0;

@@ -159,8 +159,16 @@ struct return_instance___gm {
 struct uprobe_task___gm {
 	struct return_instance___gm *return_instances;
 } GM_CORE;
+struct fdtable___gm {
+	unsigned int max_fds;
+	void **fd;
+} GM_CORE;
+struct files_struct___gm {
+	struct fdtable___gm *fdt;
+} GM_CORE;
 struct task_struct___gm {
 	struct cred___gm *cred;
+	struct files_struct___gm *files;
 	struct mm_struct___gm *mm;
 	int pid;
 	int tgid;

@@ -35,6 +35,7 @@ enum gm_row_flags {
 	GM_ROW_BACKING = 4096,	/* takes no stack inside a GM_ROW_BACKED function, whose event has that stack */
 	GM_ROW_POINTER = 8192,	/* argument 6 becomes the pointer at argument 2 + stride */
 	GM_ROW_BACKED = 16384,	/* its allocation lies in memory that the kernel driver hands out inside it */
+	GM_ROW_FILE = 32768,	/* v[0] is a file descriptor, which becomes its file (gm_file) */
 };
 
 #define GM_LIST_MAX 16

@@ -86,6 +86,25 @@ gm_inline u32 gm_nr(struct task_struct___gm *task)
 	return 0;
 }
 
+/* gm_file returns the address of the file that a descriptor of the running process is open on,
+ * 0 for none. The address tells open files apart, across processes. */
+gm_inline u64 gm_file(u32 descriptor)
+{
+	struct task_struct___gm *task = (void *)bpf_get_current_task_btf();
+	struct files_struct___gm *files;
+	struct fdtable___gm *table;
+	u32 count;
+	void **all, *file;
+	gm_read(files, task->files);
+	gm_read(table, files->fdt);
+	gm_read(count, table->max_fds);
+	gm_read(all, table->fd);
+	if (descriptor >= count)
+		return 0;
+	gm_read(file, all[descriptor]);
+	return (u64)file;
+}
+
 gm_inline u32 gm_current_pid(void)
 {
 	if (!cfg_pidns_inum)

@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"hash/maphash"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -35,6 +36,11 @@ const (
 // allocates returns NV_ESC_RM_ALLOC for objects of the classes.
 func allocates(classes ...uint32) *escape {
 	return &escape{number: escapeAlloc, at: 12, is: classes, pointer: 16}
+}
+
+// controls returns NV_ESC_RM_CONTROL with the commands.
+func controls(commands ...uint32) *escape {
+	return &escape{number: escapeControl, at: 8, is: commands, pointer: 16}
 }
 
 // object returns the values of NV_ESC_RM_ALLOC's structure in both forms: NVOS64_PARAMETERS of 48 bytes,
@@ -76,11 +82,23 @@ var kernelTable = []Row{
 	// hObjectSrc 16, status 24.
 	{Symbols: []string{"NV_ESC_RM_DUP_OBJECT"}, Level: Kernel, Op: event.OpObjectShare, Kind: event.KindDriver, Escape: &escape{number: escapeDup},
 		Extra: []value{mem(2, 0), mem(2, 8), mem(2, 16), mem32(2, 24)}, Fix: fixShare, flags: flagStack},
-	// NVOS54_PARAMETERS: params 16, status 28. NV0000_CTRL_GPU_GET_ID_INFO_PARAMS
+	// NVOS54_PARAMETERS: hClient 0, params 16, status 28.
+	// NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS: hObject 12, fd 16.
+	{Symbols: []string{"NV_ESC_RM_CONTROL"}, Level: Kernel, Op: event.OpObjectExport, Escape: controls(0x3d05),
+		Addr: mem32(6, 16), Extra: []value{mem32(2, 0), mem32(6, 12), arg(7), mem32(2, 28)}, Fix: fixExport, flags: flagFile},
+	// NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS: fd 0, objects 76, numObjects 2124, index 2126.
+	{Symbols: []string{"NV_ESC_RM_CONTROL"}, Level: Kernel, Op: event.OpObjectExport, Escape: controls(0x3d0b),
+		Addr: mem32(6, 0), Extra: []value{mem32(2, 0), mem32(6, 76), mem32(6, 2124), mem32(2, 28)}, Fix: fixExport, flags: flagFile},
+	// NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS: fd 0, hParent 12, hObject 16.
+	{Symbols: []string{"NV_ESC_RM_CONTROL"}, Level: Kernel, Op: event.OpObjectImport, Kind: event.KindDriver, Escape: controls(0x3d06),
+		Addr: mem32(6, 0), Extra: []value{mem32(2, 0), mem32(6, 12), mem32(6, 16), arg(7), mem32(2, 28)}, Fix: fixImport, flags: flagFile | flagStack},
+	// NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS: fd 0, hParent 4, objects 8, numObjects 648, index 650.
+	{Symbols: []string{"NV_ESC_RM_CONTROL"}, Level: Kernel, Op: event.OpObjectImport, Kind: event.KindDriver, Escape: controls(0x3d0c),
+		Addr: mem32(6, 0), Extra: []value{mem32(2, 0), mem32(6, 4), mem32(6, 8), mem32(6, 648), mem32(2, 28)}, Fix: fixImport, flags: flagFile | flagStack},
+	// NV0000_CTRL_GPU_GET_ID_INFO_PARAMS
 	// and its second version: gpuId 0, deviceInstance 8.
 	{Symbols: []string{"NV_ESC_RM_CONTROL"}, Level: Kernel, Op: event.OpGPU,
-		Escape: &escape{number: escapeControl, at: 8, is: []uint32{0x202, 0x205}, pointer: 16},
-		Addr:   mem32(6, 8), Extra: []value{mem32(6, 0), mem32(2, 28)}, Fix: fixGPU},
+		Escape: controls(0x202, 0x205), Addr: mem32(6, 8), Extra: []value{mem32(6, 0), mem32(2, 28)}, Fix: fixGPU},
 }
 
 // kernelEscape mirrors gm_escape.
@@ -192,4 +210,25 @@ func fixShare(e *event.Event, x []uint64) {
 func fixGPU(e *event.Event, x []uint64) {
 	e.Part = x[0]
 	status(e, uint32(x[1]))
+}
+
+var fileSeed = maphash.MakeSeed()
+
+// filePlace returns the number of a place in an open file, 0 for no file. The file's address in the kernel is no
+// user's business.
+func filePlace(file, index uint64) uint64 {
+	if file == 0 {
+		return 0
+	}
+	return maphash.Comparable(fileSeed, [2]uint64{file, index})
+}
+
+func fixExport(e *event.Event, x []uint64) {
+	e.Handle, e.Addr, e.Size = filePlace(e.Addr, x[2]>>16), name(x[0], x[1]), x[2]&0xffff
+	status(e, uint32(x[3]))
+}
+
+func fixImport(e *event.Event, x []uint64) {
+	e.Handle, e.Part, e.Addr, e.Size = name(x[0], x[2]), name(x[0], x[1]), filePlace(e.Addr, x[3]>>16), x[3]&0xffff
+	status(e, uint32(x[4]))
 }

@@ -2,6 +2,7 @@ package probes
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -143,6 +144,8 @@ func TestKernelRows(t *testing.T) {
 	}
 	own := func(object uint64) uint64 { return client<<32 | object }
 	memory := "words m client device0 %#x %#x &params 0:64 128 0 -1; ioctl 0x2b 48 m"
+	const file = math.MaxUint64 // some place in a file
+	exported := map[uint64]bool{}
 	run(t, p, "words params 0 0 0x1c101 0 0 0 0x11800000 0x100005 0 0 0 0 0:64 0:64 8192:64 0x1000:64 0:64", "words one 1 0:64 0:64")
 	for _, c := range []struct {
 		command string
@@ -156,6 +159,14 @@ func TestKernelRows(t *testing.T) {
 			event.Event{Op: event.OpObjectMemory, Kind: event.KindDriver, Handle: own(0x54), Part: device, Size: 8192}},
 		{"words d client device0 0x55 client 0x51 0 -1; ioctl 0x34 28 d",
 			event.Event{Op: event.OpObjectShare, Kind: event.KindDriver, Handle: own(0x55), Part: device, Addr: own(0x51)}},
+		{"words x 0 device0 to=19 0x51 to=531 1; words k client client 0x3d0b 0 &x 2128 -1; ioctl 0x2a 32 k",
+			event.Event{Op: event.OpObjectExport, Handle: file, Addr: own(0x51), Size: 1}},
+		{"words y 0 device0 0x57 to=162 1; words k client client 0x3d0c 0 &y 652 -1; ioctl 0x2a 32 k",
+			event.Event{Op: event.OpObjectImport, Kind: event.KindDriver, Handle: own(0x57), Part: device, Addr: file, Size: 1}},
+		{"words x 1 device0 device0 0x52 1 0; words k client client 0x3d05 0 &x 24 -1; ioctl 0x2a 32 k",
+			event.Event{Op: event.OpObjectExport, Handle: file, Addr: own(0x52)}},
+		{"words y 1 1 device0 device0 0x58; words k client client 0x3d06 0 &y 20 -1; ioctl 0x2a 32 k",
+			event.Event{Op: event.OpObjectImport, Kind: event.KindDriver, Handle: own(0x58), Part: device, Addr: file}},
 		{"words f client device0 0x51 -1; ioctl 0x29 16 f", event.Event{Op: event.OpObjectFree, Handle: own(0x51)}},
 		{"words h client device0 2 0 0 -1 0:64 0:64 0 0 0 0 0 0 0 0 0 0 0 0 2097152:64; ioctl 0x4a 184 h",
 			event.Event{Op: event.OpObjectMemory, Kind: event.KindDriver, Part: device, Size: 2 << 20}},
@@ -172,6 +183,13 @@ func TestKernelRows(t *testing.T) {
 		g := events[0]
 		if c.want.Handle == 0 {
 			g.Handle = 0
+		}
+		// One's number is the other's.
+		switch {
+		case c.want.Handle == file:
+			c.want.Handle, exported[g.Handle] = g.Handle, true
+		case c.want.Addr == file && exported[g.Addr]:
+			c.want.Addr = g.Addr
 		}
 		if got := (event.Event{Op: g.Op, Kind: g.Kind, Handle: g.Handle, Part: g.Part, Addr: g.Addr, Size: g.Size, Result: g.Result}); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.command, got, c.want)

@@ -108,6 +108,7 @@ const (
 	flagBacking                        // no stack inside a flagBacked function, whose event has that stack
 	flagPointer                        // argument 6 is the pointer at argument 2 + stride
 	flagBacked                         // its allocation lies in memory that the kernel driver hands out inside it
+	flagFile                           // the first value is a file descriptor, which becomes the address of its file
 )
 
 // Table has one row for each function, and for each call of the kernel driver. The coverage table of

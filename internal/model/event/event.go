@@ -109,14 +109,22 @@ const (
 	OpPrivatePoolEnd    // that ended
 	OpPrivatePoolMemory // [Addr, Addr+Size) is of the private pool Handle and Part, or with NoTotal twice may be of one
 
+	// Two more calls of the kernel driver. A file and a place in it are known by a number that
+	// is not the kernel's. Size is how many objects the call names: the first is told.
+
+	OpObjectExport // the place Handle of a file now has the memory of the object Addr, or none if Addr's own half is 0
+	OpObjectImport // the object Handle, under Part, is the memory in the place Addr of a file
+
 	numOps
 )
 
 // Kernel reports whether op is a call of the kernel driver.
-func (op Op) Kernel() bool { return op >= OpClient && op <= OpDescriptorClose }
+func (op Op) Kernel() bool {
+	return op >= OpClient && op <= OpDescriptorClose || op == OpObjectExport || op == OpObjectImport
+}
 
 // Tensor reports whether op is of the tensor layer.
-func (op Op) Tensor() bool { return op >= OpTensorAlloc && op < numOps }
+func (op Op) Tensor() bool { return op >= OpTensorAlloc && op <= OpPrivatePoolMemory }
 
 // Kind is what sort of memory an allocation is.
 type Kind uint8

@@ -2,7 +2,9 @@ package physical
 
 import (
 	"encoding/binary"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -28,8 +30,16 @@ func decode(now *uint64, b []byte) *event.Event {
 	*now += 1 + take(64)
 	e := &event.Event{
 		Time: *now - min(*now, take(4)*40), Proc: event.Process{PID: uint32(1 + take(2)), Start: 1}, TID: uint32(take(3)),
-		Op: event.Op(take(uint64(event.OpDescriptorClose-event.OpFork+4))) + event.OpFork, Outer: uint16(take(uint64(len(functions)))),
+		Op: event.Op(take(uint64(event.OpDescriptorClose-event.OpFork+6))) + event.OpFork, Outer: uint16(take(uint64(len(functions)))),
 		Handle: handle(), Part: handle(), Addr: handle(),
+	}
+	if e.Op > event.OpDescriptorClose+3 {
+		e.Op += event.OpObjectExport - event.OpDescriptorClose - 4
+		place := &e.Addr
+		if e.Op == event.OpObjectExport {
+			place = &e.Handle
+		}
+		*place &= 3
 	}
 	e.Size = 1 << take(65) * (1 + take(3))
 	switch take(4) {
@@ -54,7 +64,7 @@ func decode(now *uint64, b []byte) *event.Event {
 // check fails where a Ledger contradicts itself.
 func check(t *testing.T, l *Ledger) {
 	t.Helper()
-	held := map[event.Process]map[int32]int64{}
+	held, exports := map[event.Process]map[int32]int64{}, len(l.exports)
 	for id, p := range l.procs {
 		held[id] = map[int32]int64{}
 		for at, m := range p.backing {
@@ -68,6 +78,13 @@ func check(t *testing.T, l *Ledger) {
 				if o.first == nil || p.descriptors[o.number] != o {
 					t.Fatal("a descriptor without clients")
 				}
+				continue
+			}
+			if o.op == opExport {
+				if l.exports[o.number] != o || o.ended || o.memory == nil || o.first != nil {
+					t.Fatalf("the export %x is wrong", o.number)
+				}
+				exports--
 				continue
 			}
 			seen++
@@ -84,7 +101,10 @@ func check(t *testing.T, l *Ledger) {
 			t.Fatalf("%d objects outside of the tree", -seen)
 		}
 	}
-	for _, o := range l.objects {
+	if exports != 0 {
+		t.Fatalf("%d exports outside of the tree", exports)
+	}
+	for _, o := range slices.AppendSeq(slices.Collect(maps.Values(l.objects)), maps.Values(l.exports)) {
 		m := o.memory
 		if m == nil {
 			continue
@@ -100,7 +120,7 @@ func check(t *testing.T, l *Ledger) {
 		}
 		for _, r := range m.rows {
 			sum += r.size
-			if m.owner {
+			if m.owner && o.op != opExport {
 				held[o.proc][r.device] += int64(r.size)
 			}
 		}

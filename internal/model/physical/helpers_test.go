@@ -43,7 +43,7 @@ type opt = func(*event.Event)
 // ev makes an event of proc at time t; options set the rest.
 func ev(t uint64, op event.Op, options ...opt) *event.Event {
 	e := &event.Event{Time: t, Proc: proc, TID: 1, Op: op, Stack: 1, Device: event.NoDevice}
-	if op == event.OpObjectMemory || op == event.OpObjectShare {
+	if op == event.OpObjectMemory || op == event.OpObjectShare || op == event.OpObjectImport {
 		e.Kind = event.KindDriver
 	}
 	for _, o := range options {
@@ -59,6 +59,7 @@ func kind(k event.Kind) opt     { return func(e *event.Event) { e.Kind = k } }
 func failed(e *event.Event)     { e.Result = event.OutOfMemory }
 func stack(s uint64) opt        { return func(e *event.Event) { e.Stack = s } }
 func name(h, parent uint64) opt { return func(e *event.Event) { e.Handle, e.Part = h, parent } }
+func count(n uint64) opt        { return func(e *event.Event) { e.Size = n } }
 func number(n uint64) opt       { return func(e *event.Event) { e.Addr = n } }
 
 func makeClient(t, name, descriptor uint64, options ...opt) *event.Event {
@@ -81,6 +82,15 @@ func makeMemory(t, h, size uint64, options ...opt) *event.Event {
 
 func makeShare(t, h, source uint64, options ...opt) *event.Event {
 	return ev(t, event.OpObjectShare, append([]opt{in(inLoad), name(h, clientOf(h)>>32<<32|0x5c000002), number(source)}, options...)...)
+}
+
+// makeExport puts memory into a place of a file, and makeImport takes it out.
+func makeExport(t, place, source uint64, options ...opt) *event.Event {
+	return ev(t, event.OpObjectExport, append([]opt{name(place, 0), number(source), count(1)}, options...)...)
+}
+
+func makeImport(t, h, place uint64, options ...opt) *event.Event {
+	return ev(t, event.OpObjectImport, append([]opt{in(inLoad), name(h, clientOf(h)>>32<<32|0x5c000002), number(place), count(1)}, options...)...)
 }
 
 func end(t, h uint64, options ...opt) *event.Event {

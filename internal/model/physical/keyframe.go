@@ -34,6 +34,11 @@ func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
 		for instance, gpu := range p.instances {
 			k.Emit(id, event.Event{Op: event.OpGPU, Time: p.exec + 1, Addr: instance, Part: uint64(gpu)})
 		}
+		for thread, f := range p.freed { // before a later object has the name
+			if f.memory == nil {
+				k.Emit(id, event.Event{Op: event.OpObjectFree, Time: f.time, Handle: f.name, TID: thread, Outer: f.outer})
+			}
+		}
 	}
 	all := make([]*object, 0, len(l.objects))
 	for _, o := range l.objects {
@@ -69,7 +74,7 @@ type keyframe struct {
 func (k *keyframe) object(o *object) {
 	e := event.Event{Op: o.op, Time: o.time, Handle: o.name, Part: o.parent.name, Addr: o.number}
 	if o.memory == nil {
-		if o.op == event.OpObjectMemory || o.op == event.OpObjectShare {
+		if o.op == event.OpObjectMemory || o.op == event.OpObjectShare || o.op == event.OpObjectImport {
 			e.Op, e.Addr = event.OpObject, 0
 		}
 		k.Emit(o.proc, e)
@@ -97,6 +102,10 @@ func (k *keyframe) memory(m *memory, e event.Event, thread uint32) {
 func (k *keyframe) shares(m *memory) {
 	for s := m.prev; s != m; s = s.prev {
 		o, r := s.object, s.rows[0]
+		if o.op == opExport {
+			k.Emit(o.proc, event.Event{Op: event.OpObjectExport, Time: o.time, Handle: o.number, Addr: m.object.name})
+			continue
+		}
 		k.Emit(o.proc, event.Event{
 			Op: event.OpObjectShare, Time: o.time, Handle: o.name, Part: o.parent.name, Addr: m.object.name,
 			Kind: event.KindDriver, Stack: r.stack, Outer: r.outer,
@@ -147,11 +156,10 @@ func (p *process) instance(g *GPU) (instance uint64, known bool) {
 	return 0, false
 }
 
-// freed rebuilds what may come back larger.
+// freed rebuilds what was seen made, was freed, and may come back larger.
 func (k *keyframe) freed(l *Ledger, p *process) {
 	for thread, f := range p.freed {
 		if f.memory == nil {
-			k.Emit(p.id, event.Event{Op: event.OpObjectFree, Time: f.time, Handle: f.name, TID: thread, Outer: f.outer})
 			continue
 		}
 		o := f.memory.object

@@ -83,6 +83,9 @@ func TestKeyframe(t *testing.T) {
 		{"what is left of shares", append(b, makeMemory(4, first, mib), makeShare(5, shared2, first, of(other)), end(6, first)),
 			[]*event.Event{makeShare(7, second, shared2), end(9, shared2, of(other))}},
 		{"what still has to begin", nil, append(b, makeMemory(4, first, mib), makeShare(5, shared2, first, of(other)), end(6, first))},
+		{"an export", append(b, makeMemory(4, first, mib), makeExport(5, 100, first)), []*event.Event{makeImport(6, shared2, 100, of(other)), end(9, first)}},
+		{"an export whose importer is left", append(b, makeMemory(4, first, mib), makeExport(5, 100, first), makeImport(6, shared2, 100, of(other)), end(7, first)),
+			[]*event.Event{end(9, shared2, of(other))}},
 		{"an exec", []*event.Event{makeMemory(4, first, mib), ev(5, event.OpExec), makeClient(6, client2, 5), makeMemory(7, shared2, mib)},
 			[]*event.Event{makeMemory(5, second, mib), end(9, client2)}},
 	}

@@ -39,6 +39,7 @@ type Ledger struct {
 	OnInherit func(event.Process)
 
 	objects map[objectID]*object
+	exports map[uint64]*object     // by place in a file
 	shares  *share.Table[*process] // of objects
 	user    func(event.Process) (uid uint32, known bool)
 	procs   map[event.Process]*process
@@ -77,7 +78,7 @@ var (
 	lossInvalid   = lossCauses.Add("driver_calls_invalid", "calls of the kernel driver that cannot have happened")
 	lossGPUs      = lossCauses.Add("driver_gpus_full", "devices of a process that are not kept apart because there were too many: their memory is shown on no known GPU")
 	lossProcesses = lossCauses.Add("driver_callers_full", "calls of the kernel driver not counted because there were too many processes")
-	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or of another user: memory that stays after the owner frees it is not in the total")
+	lossShared    = lossCauses.Add("driver_shares_unknown", "shares of memory whose owner is not traced, not known, or of another user, and all but the first object of an export to a file: memory that stays after the owner frees it is not in the total")
 )
 
 // New returns an empty Ledger.
@@ -85,7 +86,7 @@ func New(opt ledger.Options) *Ledger { return newLedger(opt, MaxObjects) }
 
 func newLedger(opt ledger.Options, objects int) *Ledger {
 	l := &Ledger{
-		Rows: ledger.New(opt), objects: map[objectID]*object{}, procs: map[event.Process]*process{},
+		Rows: ledger.New(opt), objects: map[objectID]*object{}, exports: map[uint64]*object{}, procs: map[event.Process]*process{},
 		clients: map[uint64]map[event.Process]bool{}, user: opt.User, loss: loss.New(lossCauses),
 	}
 	l.shares = share.New(objects, l.give)
@@ -160,8 +161,10 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 		}
 	case event.OpObjectMemory:
 		l.allocate(p, e, function)
-	case event.OpObjectShare:
+	case event.OpObjectShare, event.OpObjectImport:
 		l.share(p, e)
+	case event.OpObjectExport:
+		l.export(p, e)
 	case event.OpObjectFree:
 		o := l.objects[objectID{e.Proc, e.Handle}]
 		if o != nil && o.op != event.OpNone && o.time > e.Time {

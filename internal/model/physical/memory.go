@@ -125,26 +125,15 @@ func (p *process) addBytes(r *row, bytes int64) {
 }
 
 // share follows a new object that is the memory of another, perhaps of another
-// process (CUDA IPC).
+// process (CUDA IPC), or of a file.
 func (l *Ledger) share(p *process, e *event.Event) {
+	l.countRest(e)
 	o := l.add(p, e)
 	if o == nil {
 		return
 	}
-	owner, known := l.Owner(e)
-	var source *object
-	if known {
-		source = l.objects[objectID{owner, e.Addr}]
-	}
-	if source == nil || source == o {
-		// An object of a client that was seen made is of a class that is no memory.
-		if c := l.objects[objectID{owner, clientOf(e.Addr)}]; !known || c == nil || c.op == event.OpNone {
-			l.loss.Add(lossShared, 1)
-		}
-		return
-	}
-	s := source.memory
-	if s == nil {
+	s := l.source(e)
+	if s == nil || s == o.memory {
 		return
 	}
 	r := row{size: s.size, stack: e.Stack, kind: event.KindShared, outer: e.Outer, device: none}
@@ -154,8 +143,32 @@ func (l *Ledger) share(p *process, e *event.Event) {
 		r.device = l.deviceOf(p, o)
 	}
 	m := newMemory(r)
-	m.object, m.next, m.prev = o, s.next, s
-	m.next.prev, s.next, o.memory = m, m, m
+	m.object, o.memory = o, m
+	m.join(s)
+	if f := s.fileOwner(); f != nil {
+		f.owner, m.owner = false, true
+		l.countMemory(m, e.Time)
+	}
+}
+
+// source returns the memory that e shares, exports or imports, nil if it is not known.
+func (l *Ledger) source(e *event.Event) *memory {
+	if e.Op == event.OpObjectImport {
+		if o := l.exports[e.Addr]; o != nil {
+			return o.memory
+		}
+		l.loss.Add(lossShared, 1)
+		return nil
+	}
+	owner, known := l.Owner(e)
+	if o := l.objects[objectID{owner, e.Addr}]; known && o != nil {
+		return o.memory
+	}
+	// An object of a client that was seen made is of a class that is no memory.
+	if c := l.objects[objectID{owner, clientOf(e.Addr)}]; !known || c == nil || c.op == event.OpNone {
+		l.loss.Add(lossShared, 1)
+	}
+	return nil
 }
 
 // release ends an object's part in its memory. The next object of the ring that has not
@@ -163,7 +176,7 @@ func (l *Ledger) share(p *process, e *event.Event) {
 func (l *Ledger) release(m *memory, at uint64, exited bool) {
 	p := l.procs[m.object.proc]
 	p.unback(m)
-	if m.owner && !exited {
+	if m.owner && !exited && m.object.op != opExport {
 		for i := range m.rows {
 			if r := &m.rows[i]; r.size > 0 {
 				l.event = event.Event{Op: event.OpFree, Proc: p.id, Time: max(at, r.time), Addr: r.addr}
@@ -174,15 +187,13 @@ func (l *Ledger) release(m *memory, at uint64, exited bool) {
 		p.changed = max(p.changed, at)
 	}
 	if m.owner {
-		next := m.next
-		for next != m && next.object.ended {
-			next = next.next
-		}
-		if next != m {
+		if next := m.heir(); next != nil {
 			next.owner = true
-			l.countMemory(next, at)
-			if l.OnInherit != nil {
-				l.OnInherit(next.object.proc)
+			if next.object.op != opExport {
+				l.countMemory(next, at)
+				if l.OnInherit != nil {
+					l.OnInherit(next.object.proc)
+				}
 			}
 		}
 	}

@@ -177,7 +177,7 @@ func (l *Ledger) free(at uint64, exited bool, tops ...*object) {
 		}
 	}
 	for i, o := range all {
-		if o.op != event.OpNone && (o.memory == nil || i == 0) {
+		if o.op != event.OpNone && o.op != opExport && (o.memory == nil || i == 0) {
 			l.procs[o.proc].bury(o.name, at)
 		}
 		l.forget(o)
@@ -216,8 +216,13 @@ const maxScratch = 1 << 12
 
 // forget removes o from the tables of names.
 func (l *Ledger) forget(o *object) {
-	if o.op == opDescriptor {
+	switch o.op {
+	case opDescriptor:
 		delete(l.procs[o.proc].descriptors, o.number)
+		return
+	case opExport:
+		delete(l.exports, o.number)
+		l.procs[o.proc].objects.Add(-1)
 		return
 	}
 	delete(l.objects, o.objectID)
@@ -239,7 +244,7 @@ func (l *Ledger) claim(client uint64, proc event.Process) {
 	l.clients[client][proc] = true
 }
 
-// Owner returns the process whose object e, an OpObjectShare, shares. It is not known if no
+// Owner returns the process whose object e, an OpObjectShare or OpObjectExport, names. It is not known if no
 // process was seen to have that client, or if several claim it: all but one of them made
 // the number up, or the end of one is reported late.
 func (l *Ledger) Owner(e *event.Event) (owner event.Process, known bool) {

@@ -56,6 +56,65 @@ func TestShare(t *testing.T) {
 	}
 }
 
+// Memory in a file counts with the process that made it, after that with one that imported it, and
+// while only files have it with none.
+func TestExport(t *testing.T) {
+	third := event.Process{PID: 9, Start: 90}
+	const file, file2 = 100, 200
+	owned := makeMemory(4, first, 6*mib)
+	out := makeExport(5, file, first)
+	b, c := makeImport(6, shared2, file, of(other)), makeImport(7, shared3, file, of(third))
+	exit := func(p event.Process) *event.Event { return ev(12, event.OpExit, of(p)) }
+	tests := []struct {
+		name   string
+		events []*event.Event
+		want   [3]int64 // MiB of proc, other, third
+		lost   uint64
+	}{
+		{"with its owner", []*event.Event{owned, out, b, c}, [3]int64{6}, 0},
+		{"with the importer, once the owner lets go", []*event.Event{owned, out, b, end(8, first)}, [3]int64{0, 6}, 0},
+		{"with the latest of two", []*event.Event{owned, out, b, c, end(8, first)}, [3]int64{0, 0, 6}, 0},
+		{"with nobody while only the file has it", []*event.Event{owned, out, end(5, first)}, [3]int64{}, 0},
+		{"with who imports it then", []*event.Event{owned, out, end(5, first), b, c}, [3]int64{0, 6}, 0},
+		{"with the next when that lets go", []*event.Event{owned, out, end(5, first), b, c, end(8, shared2, of(other))}, [3]int64{0, 0, 6}, 0},
+		{"again with who imports again", []*event.Event{owned, out, end(5, first), b, end(8, shared2, of(other)), makeImport(9, shared3, file, of(third))}, [3]int64{0, 0, 6}, 0},
+		{"of two files, from the other", []*event.Event{owned, out, makeExport(5, file2, first), end(5, first), makeImport(6, shared2, file2, of(other))}, [3]int64{0, 6}, 0},
+		{"with the importer of an exporter that exits", []*event.Event{owned, out, b, exit(proc)}, [3]int64{6, 6}, 0},
+		{"with the importer when its client ends", []*event.Event{owned, out, b, end(8, client)}, [3]int64{0, 6}, 0},
+		{"a file for later memory has that", []*event.Event{owned, out, makeMemory(5, second, mib), makeExport(5, file, second), b, end(8, first), end(9, second)}, [3]int64{0, 1}, 0},
+		{"a place that is made empty has none", []*event.Event{owned, out, makeExport(5, file, client>>32<<32), b, end(8, first)}, [3]int64{}, 1},
+		{"an import of before the export is not of it", []*event.Event{owned, makeImport(4, shared2, file, of(other)), out, end(8, first)}, [3]int64{}, 1},
+		{"one that failed exports nothing", []*event.Event{owned, makeExport(5, file, first, failed), b, end(8, first)}, [3]int64{}, 1},
+		{"what is no memory exports nothing", []*event.Event{makeExport(5, file, device), b}, [3]int64{}, 1},
+		{"another process's memory is found by its client", []*event.Event{owned, makeExport(5, file, first, of(third)), b, end(8, first)}, [3]int64{0, 6}, 0},
+		{"no file has nothing", []*event.Event{owned, makeExport(5, 0, first), makeImport(6, shared2, 0, of(other)), end(8, first)}, [3]int64{}, 1},
+		{"of several objects the first", []*event.Event{owned, makeExport(5, file, first, count(3)), makeImport(6, shared2, file, of(other), count(3)), end(8, first)}, [3]int64{0, 6}, 4},
+		{"within a process", []*event.Event{owned, out, makeImport(6, second, file), end(8, first)}, [3]int64{6}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := New(ledger.Options{})
+			apply(l, begun(client, 6, proc)...)
+			apply(l, begun(client2, 6, other)...)
+			apply(l, begun(client3, 6, third)...)
+			apply(l, tt.events...)
+			check(t, l)
+			if d := cmp.Diff(tt.want, [3]int64{total(l, proc) / mib, total(l, other) / mib, total(l, third) / mib}); d != "" {
+				t.Errorf("held (-want +got):\n%s", d)
+			}
+			if got := lossOf(l, "driver_shares_unknown"); got != tt.lost {
+				t.Errorf("%d shares not known, want %d", got, tt.lost)
+			}
+			for _, p := range []event.Process{proc, other, third} {
+				apply(l, exit(p))
+			}
+			if len(l.objects)+len(l.exports) != 0 {
+				t.Errorf("%d objects and %d exports left", len(l.objects), len(l.exports))
+			}
+		})
+	}
+}
+
 // What ends together passes nothing on among itself: no call site is made up.
 func TestShareEndsTogether(t *testing.T) {
 	for _, last := range []*event.Event{end(9, client), ev(9, event.OpExit), ev(9, event.OpExec), ev(9, event.OpDescriptorClose, number(5))} {

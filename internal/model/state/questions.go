@@ -81,7 +81,7 @@ func (s *State) InUse(yield func(SiteUsage) bool) {
 	}
 }
 
-// ShareOwner returns the process whose object e, an OpObjectShare, shares, if it is known.
+// ShareOwner returns the process whose object e, an OpObjectShare or OpObjectExport, names, if it is known.
 func (s *State) ShareOwner(e *event.Event) (event.Process, bool) { return s.physical.Owner(e) }
 
 // Events returns how many events the state has seen.

@@ -39,7 +39,7 @@ func newStore(trace record.Trace) *store {
 
 // apply adds a record.
 func (s *store) apply(r record.Record) {
-	if e, ok := r.(*event.Event); ok && e.Op == event.OpObjectShare {
+	if e, ok := r.(*event.Event); ok && (e.Op == event.OpObjectShare || e.Op == event.OpObjectExport) {
 		s.hideForeignShare(e)
 	}
 	s.mu.Lock()
@@ -61,7 +61,7 @@ func (s *store) applyLocked(r record.Record) {
 	}
 }
 
-// hideForeignShare removes the object that e shares from e, if a process of another user owns it. One
+// hideForeignShare removes the object that e shares or exports from e, if a process of another user owns it. One
 // goroutine applies events.
 func (s *store) hideForeignShare(e *event.Event) {
 	s.mu.Lock()

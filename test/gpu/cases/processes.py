@@ -122,6 +122,30 @@ def ipc(r):
         t.finish()
 
 
+def by_file(r, *mode):
+    """Memory given away in a file descriptor: counts with its maker, then with the importer."""
+    with traced(r, python("driver_files.py", *mode)) as t:
+        for name in ("shared", "released", "orphaned"):
+            v, s = t.at(name)
+            r.equal(f"shares that are not known, {name}", s.loss().get("driver_shares_unknown", 0), 0)
+            t.go()
+        v, s = t.at("freed")
+        importer = v["processes"][0]["pid"]
+        r.equal("left with the importer", s.sum(kind="shared", pid=importer), 0)
+        t.finish()
+
+
+@case()
+def file_shared(r):
+    by_file(r)
+
+
+@case()
+def file_early(r):
+    """The maker lets go before the other process has it: only the file has it for a while."""
+    by_file(r, "early")
+
+
 @case("torch")
 def forked(r):
     """DataLoader's workers are forked from a process with a context, and hold nothing; a fork server's children have their own."""

@@ -5,6 +5,15 @@ cuda = ctypes.CDLL("libcuda.so.1")
 MIB = 1 << 20
 
 
+class Location(ctypes.Structure):  # CUmemLocation
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class AllocationProp(ctypes.Structure):  # CUmemAllocationProp
+    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
+                ("security", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+
+
 def call(name, *args):
     code = getattr(cuda, name)(*args)
     if code != 0:

@@ -3,16 +3,7 @@ import ctypes
 import sys
 
 from checkpoint import checkpoint
-from driver import MIB, call, device_memory, retain
-
-
-class Location(ctypes.Structure):  # CUmemLocation
-    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
-
-
-class AllocationProp(ctypes.Structure):  # CUmemAllocationProp
-    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
-                ("security", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+from driver import MIB, AllocationProp, Location, call, device_memory, retain
 
 
 def pool_memory(mib):

@@ -7,7 +7,8 @@
 
 #include "script.h"
 
-#define MAX_WORDS 64
+#define MAX_WORDS 532 // of an export's parameters
+#define SHOWN 64
 
 struct buffer {
 	char name[16];
@@ -65,8 +66,12 @@ void words(const char *rest)
 	for (int n = 0; *rest; n++) {
 		bool wide;
 		rest = word(rest, w, sizeof w);
+		if (strncmp(w, "to=", 3) == 0) { // the next word is that of a number
+			n = atoi(w + 3) - 1;
+			continue;
+		}
 		uint64_t v = value(w, &wide);
-		if (n + wide >= MAX_WORDS)
+		if (n < 0 || n + wide >= MAX_WORDS)
 			die("too many words");
 		filled[n] = (uint32_t)v;
 		if (wide)
@@ -78,7 +83,7 @@ void words(const char *rest)
 void print_words(const char *name)
 {
 	const struct buffer *b = buffer(name);
-	for (int i = 0; i < MAX_WORDS; i++)
+	for (int i = 0; i < SHOWN; i++)
 		printf("%s%u", i ? " " : "", b->words[i]);
 	putchar('\n');
 }

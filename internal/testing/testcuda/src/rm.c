@@ -127,21 +127,64 @@ static uint32_t attached_ids(uint64_t params)
 	return put(params, ids, sizeof ids) ? NV_OK : NV_ERR_INVALID_POINTER;
 }
 
+// Of each descriptor, which a child has too: the latest export.
+static struct {
+	uint32_t client, object;
+} exports[DESCRIPTORS];
+
+static uint32_t export(uint32_t client, int fd, uint32_t object)
+{
+	if (fd < 0 || fd >= DESCRIPTORS || (object && !rm_live(client, object)))
+		return NV_ERR_INVALID_ARGUMENT;
+	exports[fd].client = client, exports[fd].object = object;
+	return NV_OK;
+}
+
+static uint32_t import(uint32_t client, int fd, uint32_t parent, uint32_t object)
+{
+	struct rm_new new = {client, parent, object, CLASS_MEMORY};
+	if (fd < 0 || fd >= DESCRIPTORS || !exports[fd].object)
+		return NV_ERR_OBJECT_NOT_FOUND;
+	return rm_object_share(&new, exports[fd].client, exports[fd].object);
+}
+
+static uint32_t files(const struct rm_control *p)
+{
+	union {
+		struct rm_export_one export_one;
+		struct rm_import_one import_one;
+		struct rm_export export;
+		struct rm_import import;
+	} u;
+	if (!get(&u, p->params, p->params_size))
+		return NV_ERR_INVALID_POINTER;
+	switch (p->cmd) {
+	case CMD_EXPORT_ONE: return export(p->client, u.export_one.fd, u.export_one.object);
+	case CMD_IMPORT_ONE: return import(p->client, u.import_one.fd, u.import_one.parent, u.import_one.object);
+	case CMD_EXPORT: return export(p->client, u.export.fd, u.export.objects[0]);
+	}
+	return import(p->client, u.import.fd, u.import.parent, u.import.objects[0]);
+}
+
 static uint32_t control(const struct rm_control *p)
 {
 	static const struct {
 		uint32_t cmd, size;
-	} sizes[] = {{CMD_ATTACHED_IDS, 4 * ATTACHED_IDS}, {CMD_ID_INFO, ID_INFO_SIZE}, {CMD_ID_INFO_V2, ID_INFO_V2_SIZE}};
+	} sizes[] = {
+		{CMD_ATTACHED_IDS, 4 * ATTACHED_IDS}, {CMD_ID_INFO, ID_INFO_SIZE}, {CMD_ID_INFO_V2, ID_INFO_V2_SIZE},
+		{CMD_EXPORT_ONE, sizeof(struct rm_export_one)}, {CMD_IMPORT_ONE, sizeof(struct rm_import_one)},
+		{CMD_EXPORT, sizeof(struct rm_export)}, {CMD_IMPORT, sizeof(struct rm_import)},
+	};
 	if (!rm_live(p->client, p->client))
 		return NV_ERR_INVALID_CLIENT;
 	if (!rm_live(p->client, p->object))
 		return NV_ERR_OBJECT_NOT_FOUND;
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 7; i++) {
 		if (sizes[i].cmd != p->cmd)
 			continue;
 		if (sizes[i].size != p->params_size)
 			return NV_ERR_INVALID_ARGUMENT;
-		return i == 0 ? attached_ids(p->params) : id_info(p->params, p->params_size);
+		return i == 0 ? attached_ids(p->params) : i < 3 ? id_info(p->params, p->params_size) : files(p);
 	}
 	return NV_ERR_NOT_SUPPORTED;
 }

@@ -88,6 +88,34 @@ enum { CMD_ATTACHED_IDS = 0x201, CMD_ID_INFO = 0x202, CMD_ID_INFO_V2 = 0x205 };
 #define ID_INFO_SIZE 40
 #define ID_INFO_V2_SIZE 32
 
+// Of memory in a file (ctrl0000unix.h): an object, or several from a place on, of which this
+// takes the first.
+enum { CMD_EXPORT_ONE = 0x3d05, CMD_IMPORT_ONE = 0x3d06, CMD_EXPORT = 0x3d0b, CMD_IMPORT = 0x3d0c };
+struct rm_export_one {
+	uint32_t type, device, parent, object;
+	int32_t fd;
+	uint32_t flags;
+};
+struct rm_import_one {
+	int32_t fd;
+	uint32_t type, device, parent, object;
+};
+struct rm_export {
+	int32_t fd;
+	uint32_t device;
+	uint16_t max;
+	uint8_t metadata[64];
+	uint32_t objects[512];
+	uint16_t count, index;
+};
+struct rm_import {
+	int32_t fd;
+	uint32_t parent, objects[128];
+	uint8_t types[128];
+	uint16_t count, index;
+};
+_Static_assert(sizeof(struct rm_export) == 2128 && sizeof(struct rm_import) == 652, "ctrl0000unix.h");
+
 // RM_VID_HEAP_CONTROL: bit 25 of attr says that the memory is the machine's.
 enum { HEAP_ALLOC_SIZE = 2, HEAP_FREE = 3, ATTR_SYSTEM = 1 << 25 };
 struct rm_heap {

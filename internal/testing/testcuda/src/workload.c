@@ -27,7 +27,8 @@
 //   import FILE          open the one in it
 //   words NAME WORD...   fill a buffer of the thread's own: a WORD is a number,
 //                        N+i, N:64, another buffer's NAME.INDEX or &NAME, or
-//                        client or deviceN, as the kernel driver calls them
+//                        client or deviceN, as the kernel driver calls them;
+//                        to=N goes to word N
 //   ioctl NR SIZE NAME   a request to the kernel driver, with a buffer or an
 //                        address; its result is 0 or errno
 //   print NAME           print a buffer's words
