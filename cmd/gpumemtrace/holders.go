@@ -127,15 +127,17 @@ func (h *holdersCommand) run() (err error) {
 
 // next returns what else can be asked about the process, in the way that was asked for.
 func (h *holdersCommand) next() (commands []export.Command) {
-	again := fmt.Sprintf("holders -p %d ", h.report.PID)
+	var shown strings.Builder
+	fmt.Fprintf(&shown, "holders -p %d ", h.report.PID)
 	for _, f := range []struct {
 		set  bool
 		flag string
 	}{{h.report.CPU, "--cpu "}, {h.noKeys, "--no-keys "}, {h.heap.Pause, "--pause "}} {
 		if f.set {
-			again += f.flag
+			shown.WriteString(f.flag)
 		}
 	}
+	again := shown.String()
 	if h.report.By != holders.Retainer {
 		commands = append(commands, export.Command{Args: again + "--by retainer", Answers: "What would be freed if an object were gone"})
 	}

@@ -265,7 +265,7 @@ func TestHoldersNext(t *testing.T) {
 	p := trains(t)
 	next := func(args ...string) (commands []string) {
 		_, after, _ := strings.Cut(p.holders(args...).stdout.String(), "\nNext\n")
-		for _, line := range strings.Split(after, "\n") {
+		for line := range strings.SplitSeq(after, "\n") {
 			if c, ok := strings.CutPrefix(line, "    gpumemtrace "); ok {
 				commands = append(commands, c)
 			}

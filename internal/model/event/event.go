@@ -114,8 +114,6 @@ const (
 
 	OpObjectExport // the place Handle of a file now has the memory of the object Addr, or none if Addr's own half is 0
 	OpObjectImport // the object Handle, under Part, is the memory in the place Addr of a file
-
-	numOps
 )
 
 // Kernel reports whether op is a call of the kernel driver.

@@ -74,9 +74,9 @@ func (m *memory) heir() (file *memory) {
 	return file
 }
 
-// fileOwner returns the file that owns the memory of a file s, nil if a process does.
-func (s *memory) fileOwner() *memory {
-	x := s
+// fileOwner returns the file that owns the memory of m, a file, nil if a process does.
+func (m *memory) fileOwner() *memory {
+	x := m
 	for range maxFiles {
 		switch {
 		case x.object.op != opExport:

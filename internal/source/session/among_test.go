@@ -264,7 +264,8 @@ func TestEventsDoNotWaitForAnalysis(t *testing.T) {
 		}
 		return ""
 	})
-	if n := counterOf(t, snap, "events_ring_full"); n != 0 || snap.Meta.Events < 100_000 {
+	// Where the reader waits for an analysis, most are lost; on a busy machine a few.
+	if n := counterOf(t, snap, "events_ring_full"); n > snap.Meta.Events/2 || snap.Meta.Events < 10_000 {
 		t.Errorf("%d events lost of %d", n, snap.Meta.Events+n)
 	}
 }
