@@ -12,7 +12,7 @@ func TestCompletion(t *testing.T) {
 		"report x --by kind,ow":     "kind,owner",
 		"holders --by p":            "path parameter",
 		"holders --format j":        "json",
-		"convert x --format p":      "pprof pickle perfetto",
+		"convert x --format p":      "pprof pickle",
 		"-p 1 --format p":           "pprof pickle",
 		"convert x y --format time": "timeline",
 		"rep":                       "report",

@@ -13,22 +13,19 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/perfetto"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 )
 
 const convertExamples = `  gpumemtrace convert run.gmt                           # run.pb.gz: what the trace showed at its end
   gpumemtrace convert run.gmt --at peak -o peak.pb.gz   # what it showed at its peak
   gpumemtrace convert run.gmt --format table
-  gpumemtrace convert run.gmt -o run.perfetto-trace     # all of it over time, for ui.perfetto.dev
-  gpumemtrace convert run.gmt run.html                  # the same as one page for any browser
+  gpumemtrace convert run.gmt run.html                  # all of it over time, as one page for any browser
   gpumemtrace convert run.pb.gz run.html                # a page of one moment, of a profile
   gpumemtrace convert run.gmt -o run.pickle             # for https://pytorch.org/memory_viz`
 
 func newConvert() *cobra.Command {
 	var f traceFlags
 	var at moment
-	var slices bool
 	c := &cobra.Command{
 		Use:     "convert RECORDING [OUTPUT]",
 		Short:   "Convert a recording, as of any moment, to a profile, a table, a page or another format",
@@ -44,13 +41,12 @@ func newConvert() *cobra.Command {
 			if f.traceMax < 0 {
 				return usagef("--trace-max cannot be negative")
 			}
-			return convert(args[0], &f, at, slices)
+			return convert(args[0], &f, at)
 		},
 	}
 	addOutputFlags(c.Flags(), &f)
 	c.Flags().Var(&at, "at", "the moment to show: "+momentHelp+" (the default)")
 	c.Flags().StringVar(&f.OOMDir, "oom-dir", "", "also write the out-of-memory reports up to that moment, into this directory")
-	c.Flags().BoolVar(&slices, "slices", false, "in a perfetto trace, also write the lifetime of each allocation")
 	return c
 }
 
@@ -89,7 +85,7 @@ func convertProfile(path string, f *traceFlags, at moment, out *output) error {
 }
 
 // convert writes what a recording shows at a moment, or up to it.
-func convert(path string, f *traceFlags, at moment, slices bool) error {
+func convert(path string, f *traceFlags, at moment) error {
 	if file, err := os.Stat(path); err == nil {
 		collectFor(file)
 	}
@@ -102,9 +98,6 @@ func convert(path string, f *traceFlags, at moment, slices bool) error {
 	out, err := newOutput(f)
 	if err != nil {
 		return err
-	}
-	if slices && out.format.Name != "perfetto" {
-		return usagef("--slices is for a perfetto trace: give -o FILE.perfetto-trace")
 	}
 	r, err := record.Open(path) // what is wrong with it has nothing to do with the output
 	if errors.Is(err, record.ErrNotRecording) && out.format.Name == "timeline" && isProfile(path) {
@@ -140,14 +133,7 @@ func convert(path string, f *traceFlags, at moment, slices bool) error {
 	var lost []loss.Counter
 	if out.format.Series {
 		err = out.put(func(w io.Writer) (err error) {
-			switch out.format.Name {
-			case "timeline":
-				played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native})
-			case "perfetto":
-				played, lost, err = perfetto.Write(w, path, perfetto.Options{Play: opts, Slices: slices, Native: f.native})
-			default:
-				err = fmt.Errorf("%s is no format of a whole run", out.format.Name)
-			}
+			played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native})
 			return err
 		})
 	} else {

@@ -12,54 +12,6 @@ import (
 	"testing"
 )
 
-// A Perfetto trace is made of a recording, whole or up to a moment, and never of a trace
-// that runs. (What is in one: package perfetto.)
-func TestConvertToPerfetto(t *testing.T) {
-	recording, err := filepath.Abs("../../test/recordings/profiler.gmt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sizes := map[string]int{}
-	for _, args := range []string{"", "--slices", "--at 14s"} {
-		v := command(t, append([]string{"convert", recording, "-o", "x.perfetto-trace"}, strings.Fields(args)...)...).start().ends(exitDone)
-		for _, says := range []string{"https://ui.perfetto.dev", "names_absent"} {
-			if !strings.Contains(v.stderr.String(), says) {
-				t.Errorf("no %q in %s", says, v.stderr.String())
-			}
-		}
-		b := read(t, filepath.Join(v.cmd.Dir, "x.perfetto-trace"))
-		if len(b) < 1000 || b[0] != 1<<3|2 || !bytes.Contains(b, []byte("GPU 0 tensors: ")) {
-			t.Errorf("%s: %d bytes, which begin with %x", args, len(b), b[:min(len(b), 8)])
-		}
-		sizes[args] = len(b)
-	}
-	if sizes["--slices"] <= sizes[""] || sizes["--at 14s"] >= sizes[""] {
-		t.Errorf("sizes %v", sizes)
-	}
-	v := command(t, "convert", recording, "--format", "perfetto", "-o", "-", "-q").start().ends(exitDone)
-	if len(v.stdout.String()) != sizes[""] || v.stderr.String() != "" {
-		t.Errorf("%d bytes to stdout, %q to stderr", len(v.stdout.String()), v.stderr.String())
-	}
-	for args, says := range map[string]string{
-		"-p 1 -o x.perfetto-trace":                    "--record",
-		"convert " + recording + " --slices":          "--slices is for",
-		"convert " + recording + " --slices -o x.txt": "--slices is for",
-	} {
-		v := command(t, strings.Fields(args)...).start().ends(exitUsage)
-		if !strings.Contains(v.stderr.String(), says) {
-			t.Errorf("%s: %s", args, v.stderr.String())
-		}
-		if left := names(t, v.cmd.Dir); len(left) != 0 {
-			t.Errorf("%s left %q", args, left)
-		}
-	}
-	v = command(t, "convert", recording, "--at", "1h", "-o", "x.perfetto-trace").start().ends(exitFailed)
-	v.says("it ends at")
-	if left := names(t, v.cmd.Dir); len(left) != 0 {
-		t.Errorf("it left %q", left)
-	}
-}
-
 // A report has a stretch of a recording, which diff has not: what came and went in it.
 func TestReportFrom(t *testing.T) {
 	recording, err := filepath.Abs("../../test/recordings/profiler.gmt")
@@ -180,7 +132,6 @@ func TestConvertToTimeline(t *testing.T) {
 	for args, says := range map[string]string{
 		"convert " + recording + " x.html -o y.html": "once",
 		"convert " + recording + " x.html y.html":    "at most one output",
-		"convert " + recording + " x.html --slices":  "--slices is for",
 		"-p 1 -o x.html": "--record",
 	} {
 		v := command(t, strings.Fields(args)...).start().ends(exitUsage)
@@ -225,7 +176,7 @@ func TestRecordingOfNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"report", path}, {"convert", path}, {"convert", path, "x.html"}, {"convert", path, "x.perfetto-trace"},
+		{"report", path}, {"convert", path}, {"convert", path, "x.html"},
 		{"diff", path, "--before", "1s"}, {"top", path, "--once"},
 	} {
 		v := command(t, args...).start().ends(exitFailed)

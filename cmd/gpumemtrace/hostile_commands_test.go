@@ -61,11 +61,10 @@ var withFlag = map[string]map[string][]string{
 		"":       {"FILE"},
 		"at":     {"FILE --at peak"},
 		"format": {"FILE --format VALUE -o -"},
-		"native": {"FILE --native all -o - --format folded", "FILE --native none -o - --format perfetto"},
+		"native": {"FILE --native all -o - --format folded", "FILE --native none -o - --format csv"},
 		"output": {"FILE -o -"}, "force": nil, "quiet": nil, "verbose": nil,
 		"oom-dir":     {"FILE --format table --oom-dir reports -o -"},
 		"no-residual": {"FILE --format table --no-residual -o -"},
-		"slices":      {"FILE --format perfetto --slices -o -"},
 		"trace-max":   {"FILE --format pickle --trace-max 100000000 -o -"},
 	},
 	"top": {

@@ -11,7 +11,7 @@ import (
 
 // costly are forgings that once took far more than their size is worth, with the commands.
 var costly = map[string][]string{
-	"exits":                    {"convert FILE --format timeline -o -", "convert FILE --format perfetto --slices -o -", "diff --ranks FILE OTHER"},
+	"exits":                    {"convert FILE --format timeline -o -", "diff --ranks FILE OTHER"},
 	"many readings":            {"diff FILE OTHER -o page.html"},
 	"processes with a new PID": {"convert FILE --format timeline -o -", "report FILE -n -1", "top FILE --once"},
 	"devices and processes":    {"report FILE -n -1"},

@@ -69,11 +69,9 @@ func nextCommand(o *output) string {
 		return "gpumemtrace report " + o.path + "\nor as a flame graph, where Go is installed:\n  go tool pprof -http=: " + o.path
 	case "folded":
 		return "flamegraph.pl " + o.path + " > memory.svg"
-	case "perfetto":
-		return "open it at https://ui.perfetto.dev"
 	case "timeline":
 		return "open it in a browser: " + o.path
-	case "pickle", "memory_viz":
+	case "pickle":
 		return "drop it on https://pytorch.org/memory_viz"
 	}
 	return "less " + o.path

@@ -25,16 +25,12 @@ import (
 func formats() export.Formats {
 	pprof := export.Format{Name: "pprof", Extensions: []string{".pb.gz", ".pprof", ".prof"}, Binary: true,
 		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return pprofout.Write(w, s) }}
-	perfetto := export.Format{Name: "perfetto", Extensions: []string{".perfetto-trace", ".pftrace"}, Binary: true, Series: true}
-	viewer := func(name, extension string, binary bool, write func(io.Writer, *snapshot.Snapshot) error) export.Format {
-		return export.Format{Name: name, Extensions: []string{extension}, Binary: binary, Layout: true,
-			Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return write(w, s) }}
-	}
+	viewer := export.Format{Name: "pickle", Extensions: []string{".pickle"}, Binary: true, Layout: true,
+		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return memoryviz.Pickle(w, s) }}
 	// An extension that is a suffix of another one must come after it.
-	all := append(export.Formats{pprof, viewer("pickle", ".pickle", true, memoryviz.Pickle),
-		viewer("memory_viz", ".memory_viz.json", false, memoryviz.JSON)}, export.Builtin()...)
+	all := append(export.Formats{pprof, viewer}, export.Builtin()...)
 	page := export.Format{Name: "timeline", Extensions: []string{".html"}, Binary: true, Series: true}
-	return append(all, perfetto, page)
+	return append(all, page)
 }
 
 // ofMoments returns the formats that a running trace can be written in.

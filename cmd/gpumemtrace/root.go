@@ -138,7 +138,7 @@ func (f *traceFlags) addReady(s *pflag.FlagSet) {
 func addOutputFlags(s *pflag.FlagSet, f *traceFlags) {
 	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default gpumemtrace-TIME.pb.gz; for convert, RUN.pb.gz)")
 	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
-	s.IntVar(&f.traceMax, "trace-max", 200_000, "the most changes of memory in a pickle or memory_viz file; the latest are kept")
+	s.IntVar(&f.traceMax, "trace-max", 200_000, "the most changes of memory in a pickle; the latest are kept")
 	s.BoolVar(&f.force, "force", false, "replace an existing file")
 	s.BoolVar(&f.noResidual, "no-residual", false, "leave out the driver's own memory, and the accounts (each process's total on a GPU, divided by cause)")
 	s.Var(&f.native, "native", "native frames to show in stacks that have Python frames: all, python (only those that Python called, without the interpreter's own) or none")

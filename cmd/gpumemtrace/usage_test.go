@@ -28,7 +28,7 @@ func TestUsage(t *testing.T) {
 		{"-p 0", "0 is not a process id"},
 		{"-p -3", "-3 is not a process id"},
 		{"-p 1 --format xml", "unknown format \"xml\""},
-		{"-p 1 -o x.unknown", "unknown extension \".unknown\" of x.unknown: use one of .pb.gz, .pprof, .prof, .pickle, .memory_viz.json, .folded, .collapsed, .csv, .json, .txt, .perfetto-trace, .pftrace, .html, or say --format"},
+		{"-p 1 -o x.unknown", "unknown extension \".unknown\" of x.unknown: use one of .pb.gz, .pprof, .prof, .pickle, .folded, .collapsed, .csv, .json, .txt, .html, or say --format"},
 		{"-p 1 --record x.gmt -o y.gmt", "unknown extension \".gmt\""},
 		{"-p 1 -o x.unknown --format jsn", "unknown format \"jsn\""},
 		{"convert x.gmt -o x.jsn", "unknown extension \".jsn\""},

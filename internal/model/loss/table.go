@@ -93,7 +93,6 @@ var single = []struct{ layer, name, action string }{
 
 	{"output", "timeline_steps_thinned", "Use `report --steps`, with `--to` to see the steps up to a moment."},
 	{"output", "timeline_places_full", "Look at that moment with `convert --at` and PyTorch's memory viewer."},
-	{"output", "perfetto_slices_full", "Leave out `--slices`, or record a shorter time."},
 
 	{"agent", "reloads_refused", "The log says what is wrong with the file."},
 	{"agent", "http_requests_refused", "Send fewer requests; `Retry-After` says how long to wait. `ss -tp` shows who on this machine keeps connections open."},
@@ -158,7 +157,7 @@ var classed = []struct{ layer, class, names string }{
 	{"recording", "unread", "recorded_places_missing"},
 	{"recording", "rough", "recorded_texts_cut"},
 
-	{"output", "rough", "timeline_sites_full timeline_frames_full timeline_marks_full perfetto_sites_full perfetto_tracks_full perfetto_instants_full"},
+	{"output", "rough", "timeline_sites_full timeline_frames_full timeline_marks_full"},
 
 	{"agent", "unseen", "workloads_ended alert_failures_missed"},
 	{"agent", "invalid", "push_too_large push_not_built"},

@@ -39,40 +39,9 @@ const (
 	streamPages          // pages, where other segments are a caching allocator's too
 )
 
-// An encoder writes values: a *pickle.Writer, or JSON.
-type encoder interface {
-	Int(v int64)
-	Bool(v bool)
-	String(s string)
-	Pair(a, b int64)
-	// List and Dict write what items writes; if key is not nil, once for all uses of key if
-	// they can.
-	List(key any, items func())
-	Dict(key any, items func())
-	Close() error
-}
-
 // Pickle writes s as a pickle.
-func Pickle(w io.Writer, s *snapshot.Snapshot) error { return write(pickle.New(w), s) }
-
-// JSON writes s as JSON, which newer viewers read: it is several times as large.
-func JSON(w io.Writer, s *snapshot.Snapshot) error { return write(newJSON(w), s) }
-
-// A document is a snapshot on its way out.
-type document struct {
-	encoder
-	snapshot *snapshot.Snapshot
-	layout   *snapshot.Layout
-	device   []int // by place
-	devices  int
-	pools    render.Index[string] // by owner
-	frames   render.Index[*snapshot.Location]
-	mixed    []bool // by device: caching allocators have segments of both kinds there
-	high     uint64 // bytes that lie beyond maxNumber
-}
-
-func write(e encoder, s *snapshot.Snapshot) error {
-	d := &document{encoder: e, snapshot: s, layout: s.Layout, pools: render.Index[string]{}, frames: render.Index[*snapshot.Location]{}}
+func Pickle(w io.Writer, s *snapshot.Snapshot) error {
+	d := &document{Writer: pickle.New(w), snapshot: s, layout: s.Layout, pools: render.Index[string]{}, frames: render.Index[*snapshot.Location]{}}
 	if d.layout == nil {
 		d.layout = &snapshot.Layout{}
 	}
@@ -98,13 +67,26 @@ func write(e encoder, s *snapshot.Snapshot) error {
 	return nil
 }
 
+// A document is a snapshot on its way out.
+type document struct {
+	*pickle.Writer
+	snapshot *snapshot.Snapshot
+	layout   *snapshot.Layout
+	device   []int // by place
+	devices  int
+	pools    render.Index[string] // by owner
+	frames   render.Index[*snapshot.Location]
+	mixed    []bool // by device: caching allocators have segments of both kinds there
+	high     uint64 // bytes that lie beyond maxNumber
+}
+
 func (d *document) key(name string, value func()) {
-	d.encoder.String(name)
+	d.Writer.String(name)
 	value()
 }
 
 // String writes text that a traced program may have chosen.
-func (d *document) String(s string) { d.encoder.String(render.Clean(s)) }
+func (d *document) String(s string) { d.Writer.String(render.Clean(s)) }
 
 func (d *document) text(key, s string)      { d.key(key, func() { d.String(s) }) }
 func (d *document) int(key string, v int64) { d.key(key, func() { d.Int(v) }) }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/pickletest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/viewertest"
 )
@@ -71,20 +72,13 @@ func training() *snapshot.Snapshot {
 
 func read(t *testing.T, s *snapshot.Snapshot) (*viewertest.Snapshot, []byte) {
 	t.Helper()
-	var b, text bytes.Buffer
+	var b bytes.Buffer
 	if err := Pickle(&b, s); err != nil {
 		t.Fatal(err)
 	}
 	seen, err := viewertest.ReadPickle(b.Bytes())
 	if err != nil {
 		t.Fatal(err)
-	}
-	if err := JSON(&text, s); err != nil {
-		t.Fatal(err)
-	}
-	again, err := viewertest.ReadJSON(text.Bytes())
-	if err != nil || !reflect.DeepEqual(seen, again) {
-		t.Fatalf("JSON has something else: %v", err)
 	}
 	if err := seen.Check(false); err != nil {
 		t.Error(err)
@@ -94,11 +88,6 @@ func read(t *testing.T, s *snapshot.Snapshot) (*viewertest.Snapshot, []byte) {
 
 func TestGolden(t *testing.T) {
 	_, pickled := read(t, training())
-	var text bytes.Buffer
-	if err := JSON(&text, training()); err != nil {
-		t.Fatal(err)
-	}
-	snapshottest.Golden(t, "training.memory_viz.json", text.Bytes())
 	snapshottest.Golden(t, "training.pickle", pickled)
 }
 
@@ -217,7 +206,7 @@ func TestNoLayout(t *testing.T) {
 	}
 }
 
-// Python's pickle reads what the JSON has.
+// Python's pickle reads what the viewer's opcodes say.
 func TestPython(t *testing.T) {
 	_, b := read(t, training())
 	cmd := exec.Command("python3", "-c", "import json, pickle, sys; json.dump(pickle.load(sys.stdin.buffer), sys.stdout)")
@@ -226,12 +215,16 @@ func TestPython(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var text bytes.Buffer
-	if err := JSON(&text, training()); err != nil {
+	v, err := pickletest.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(pickletest.Plain(v))
+	if err != nil {
 		t.Fatal(err)
 	}
 	var python, ours any
-	if err := errors.Join(json.Unmarshal(out, &python), json.Unmarshal(text.Bytes(), &ours)); err != nil || !reflect.DeepEqual(python, ours) {
+	if err := errors.Join(json.Unmarshal(out, &python), json.Unmarshal(text, &ours)); err != nil || !reflect.DeepEqual(python, ours) {
 		t.Errorf("Python reads %s, %v", out, err)
 	}
 }
@@ -250,8 +243,5 @@ func (f *full) Write(b []byte) (int, error) {
 func TestError(t *testing.T) {
 	if err := Pickle(&full{100}, training()); !errors.Is(err, errFull) {
 		t.Errorf("pickle: %v", err)
-	}
-	if err := JSON(&full{100}, training()); !errors.Is(err, errFull) {
-		t.Errorf("JSON: %v", err)
 	}
 }

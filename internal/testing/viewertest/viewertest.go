@@ -98,11 +98,6 @@ func ReadPickle(b []byte) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ReadJSON(text)
-}
-
-// ReadJSON reads what is the same in JSON.
-func ReadJSON(text []byte) (*Snapshot, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	var s Snapshot

@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import pickle
 import statistics
 import subprocess
 import threading
@@ -155,12 +156,12 @@ def agent_oom(r):
     r.note("out-of-memory reports", listed)
     recordings = glob.glob(os.path.join(place, "*.gmt"))
     r.equal("recordings", len(recordings), 1)
-    for shape in "json", "memory_viz.json":
+    for shape in "json", "pickle":
         subprocess.run([TOOL, "convert", recordings[0], "-o", r.path("." + shape), "-q", "--force"], check=True)
     with open(r.path(".json")) as f:
         process = next(x for x in json.load(f)["processes"] if x["pid"] == p.pid)
     r.check("the recording has the failure", process["out_of_memory"] > 0, process["out_of_memory"])
     r.check("and what the process held then", process["inuse_bytes"] >= 3 << 30, process["inuse_bytes"])
-    with open(r.path(".memory_viz.json")) as f:
-        events = [e for trace in json.load(f)["device_traces"] for e in trace if e["action"] == "oom"]
+    with open(r.path(".pickle"), "rb") as f:
+        events = [e for trace in pickle.load(f)["device_traces"] for e in trace if e["action"] == "oom"]
     r.check("PyTorch's viewer is told of it", events, [e["size"] for e in events])
