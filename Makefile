@@ -92,8 +92,7 @@ test-kernels: ## boot other kernels (KERNELS, ARCH=arm64) and run the checks of 
 
 # In a module of its own, so that the program does not depend on a collector. To compile
 # that takes two minutes the first time.
-test-stores: ## push recordings to what receives profiles: Pyroscope's, Parca's and gRPC's code, an OpenTelemetry collector
-	scripts/install-tools node=nodejs npm=npm
+test-stores: ## push recordings to an OpenTelemetry collector
 	cd test/stores && $(GO) test -count 1 ./...
 
 lint: ## run the linters and check which package may import which

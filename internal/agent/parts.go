@@ -160,14 +160,13 @@ func (a *agent) metrics(c *settings.Config) http.Handler {
 func (a *agent) pushSlot() *slot {
 	return &slot{
 		name: "push", warn: a.opts.Warn,
-		settings: []string{"push-pyroscope", "push-parca", "push-otlp", "push-interval", "push-queue-max", "push-header-file", "node", "insecure"},
+		settings: []string{"push-otlp", "push-interval", "push-queue-max", "push-header-file", "node", "insecure"},
 		open: func(c *settings.Config) (runner, error) {
-			targets := c.Targets()
-			if len(targets) == 0 {
+			if len(c.PushOTLP) == 0 {
 				return nil, nil
 			}
 			return push.New(push.Options{
-				Source: a.session.Session, Targets: targets, Interval: c.PushInterval, QueueMax: c.PushQueueMax,
+				Source: a.session.Session, Targets: c.PushOTLP, Interval: c.PushInterval, QueueMax: c.PushQueueMax,
 				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Labels: a.labels(c.Node), Version: a.opts.Version, Warn: a.opts.Warn,
 			})
 		},

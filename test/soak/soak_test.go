@@ -281,7 +281,7 @@ func (s *soak) targets() (args []string) {
 	}
 	dead.Close()
 	s.Cleanup(func() { slow.CloseClientConnections(); slow.Close(); lying.Close() })
-	return []string{"--push-otlp", slow.URL, "--push-pyroscope", lying.URL, "--push-parca", "http://" + dead.Addr().String(),
+	return []string{"--push-otlp", slow.URL, "--push-otlp", lying.URL, "--push-otlp", "grpc://" + dead.Addr().String(),
 		"--push-interval", "2s", "--push-queue-max", "4MiB"}
 }
 

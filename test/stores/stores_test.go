@@ -1,7 +1,5 @@
-// Package stores has what receives profiles take what is pushed: servers of the generated
-// code of Pyroscope and of gRPC, the code that Parca publishes for browsers, and an
-// OpenTelemetry collector. What is pushed is of
-// recordings of real programs on NVIDIA H200s.
+// Package stores has an OpenTelemetry collector take what is pushed: recordings of real programs
+// on NVIDIA H200s.
 package stores
 
 import (
@@ -12,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,18 +18,12 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-	"github.com/google/pprof/profile"
-	pushv1 "github.com/grafana/pyroscope/api/gen/proto/go/push/v1"
-	"github.com/grafana/pyroscope/api/gen/proto/go/push/v1/pushv1connect"
 	"go.opentelemetry.io/collector/pdata/pprofile"
 	otlp "go.opentelemetry.io/proto/otlp/profiles/v1development"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protopath"
 	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -133,30 +124,6 @@ func (s *store) add(pid, value string, n int64) {
 	}
 }
 
-// pprof takes a profile of the series with labels.
-func (s *store) pprof(labels map[string]string, raw []byte) (lasts bool) {
-	p, err := profile.ParseData(raw)
-	if err == nil {
-		err = p.CheckValid()
-	}
-	if err != nil {
-		s.complain("%v", err)
-		return false
-	}
-	pid := labels["pid"]
-	for _, x := range p.Sample {
-		for i, t := range p.SampleType {
-			s.add(pid, t.Type, x.Value[i])
-		}
-		for _, name := range []string{"pid", "process"} {
-			if x.Label[name] != nil {
-				s.complain("a sample has the label %s", name)
-			}
-		}
-	}
-	return p.DurationNanos != 0
-}
-
 func (s *store) series(labels map[string]string) {
 	s.labels[labels["pid"]] = labels
 	s.latest[labels["pid"]] = map[figure]int64{}
@@ -204,31 +171,6 @@ func drop(m map[figure]int64) map[figure]int64 {
 	return m
 }
 
-// Push is Pyroscope's.
-func (s *store) Push(_ context.Context, r *connect.Request[pushv1.PushRequest]) (*connect.Response[pushv1.PushResponse], error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known(r.Msg)
-	for _, series := range r.Msg.Series {
-		labels := map[string]string{}
-		for _, l := range series.Labels {
-			if labels[l.Name] != "" {
-				s.complain("label %s again", l.Name)
-			}
-			labels[l.Name] = l.Value
-		}
-		if labels["__name__"] != "gpu_memory" || labels["__delta__"] != "false" {
-			s.complain("labels %v", labels)
-		}
-		s.series(labels)
-		for _, x := range series.Samples {
-			s.once(x.ID)
-			s.pprof(labels, x.RawProfile)
-		}
-	}
-	return connect.NewResponse(&pushv1.PushResponse{}), nil
-}
-
 // known complains of fields that a message does not have.
 func (s *store) known(m proto.Message) {
 	_ = protorange.Range(m.ProtoReflect(), func(v protopath.Values) error {
@@ -237,32 +179,6 @@ func (s *store) known(m proto.Message) {
 		}
 		return nil
 	})
-}
-
-// writeRaw is Parca's.
-func (s *store) writeRaw(m *dynamicpb.Message) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known(m)
-	for series := range repeated(m, "series") {
-		labels := map[string]string{}
-		for l := range repeated(one(series, "labels"), "labels") {
-			labels[text(l, "name")] = text(l, "value")
-		}
-		if labels["__name__"] != "gpu_memory" {
-			s.complain("labels %v", labels)
-		}
-		s.series(labels)
-		lasting := 0
-		for x := range repeated(series, "samples") {
-			if s.pprof(labels, x.Get(field(x, "raw_profile")).Bytes()) {
-				lasting++
-			}
-		}
-		if lasting > 1 {
-			s.complain("%d profiles are deltas", lasting)
-		}
-	}
 }
 
 // export takes what an OpenTelemetry collector received.
@@ -313,7 +229,7 @@ func (s *store) export(d *otlp.ProfilesData) {
 }
 
 // pushed plays a recording to a target until all of it was taken.
-func pushed(t *testing.T, name, system, url string) *source {
+func pushed(t *testing.T, name, url string) *source {
 	t.Helper()
 	r, err := record.Open(filepath.Join("..", "recordings", name+".gmt"))
 	if err != nil {
@@ -322,7 +238,7 @@ func pushed(t *testing.T, name, system, url string) *source {
 	defer r.Close()
 	from := &source{reader: r, state: state.New(), ever: map[figure]int64{}}
 	p, err := push.New(push.Options{Source: from, Interval: time.Second, Version: "test",
-		Targets: []push.Target{{System: system, URL: url}},
+		Targets: []string{url},
 		Labels: func(pid int, _ uint64) ([]push.Label, bool) {
 			return []push.Label{{Name: "service_name", Value: "llm"}, {Name: "pod", Value: fmt.Sprintf("pod-%d", pid)}}, true
 		},
@@ -355,35 +271,6 @@ func pushed(t *testing.T, name, system, url string) *source {
 	return from
 }
 
-func TestPyroscope(t *testing.T) {
-	for _, name := range recordings {
-		t.Run(name, func(t *testing.T) {
-			s := newStore()
-			_, handler := pushv1connect.NewPusherServiceHandler(s)
-			server := httptest.NewServer(handler)
-			defer server.Close()
-			s.holds(t, pushed(t, name, "pyroscope", server.URL))
-		})
-	}
-}
-
-func TestParca(t *testing.T) {
-	for _, name := range recordings {
-		t.Run(name, func(t *testing.T) {
-			s := newStore()
-			l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			server := grpc.NewServer()
-			server.RegisterService(profileStore(t, s.writeRaw), nil)
-			go func() { _ = server.Serve(l) }()
-			defer server.Stop()
-			s.holds(t, pushed(t, name, "parca", "http://"+l.Addr().String()))
-		})
-	}
-}
-
 // TestCollector pushes to an OpenTelemetry collector, over HTTP and over gRPC.
 func TestCollector(t *testing.T) {
 	dir := t.TempDir()
@@ -399,7 +286,7 @@ func TestCollector(t *testing.T) {
 			t.Run(scheme+" "+name, func(t *testing.T) {
 				lines := filepath.Join(dir, fmt.Sprint(scheme, i))
 				addr := collector(t, program, scheme, lines)
-				from := pushed(t, name, "otlp", scheme+"://"+addr)
+				from := pushed(t, name, scheme+"://"+addr)
 				s := newStore()
 				data, err := os.ReadFile(lines)
 				if err != nil {

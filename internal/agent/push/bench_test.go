@@ -2,7 +2,6 @@ package push
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,45 +56,37 @@ func (w *world) churn(id event.Process, n int) {
 }
 
 // BenchmarkInterval is what an interval costs: a view of 500 processes with 1,000,000
-// live allocations, and the requests to the targets. cpu-ms is of all threads.
+// live allocations, and the requests. cpu-ms is of all threads.
 func BenchmarkInterval(b *testing.B) {
 	w := crowd()
-	for _, systems := range append([][]string{Systems}, Systems[:1], Systems[1:2], Systems[2:]) {
-		b.Run(strings.Join(systems, "+"), func(b *testing.B) {
-			var targets []Target
-			for _, s := range systems {
-				targets = append(targets, Target{s, "http://localhost"})
-			}
-			p, err := New(Options{Source: w, Targets: targets})
-			if err != nil {
-				b.Fatal(err)
-			}
-			p.requests(func(*sender, *batch) {}) // how stacks look is kept from one interval to the next
-			bytes, requests, profiles, cpu := 0, 0, 0, time.Duration(0)
-			for b.Loop() {
-				b.StopTimer()
-				for pid := uint32(1); pid <= benchProcesses; pid++ {
-					w.churn(event.Process{PID: pid, Start: uint64(time.Hour)}, 10)
-				}
-				w.pass(time.Minute)
-				b.StartTimer()
-				cpu -= used(b)
-				p.requests(func(_ *sender, batch *batch) {
-					bytes += len(batch.body)
-					requests++
-					profiles += batch.profiles
-				})
-				cpu += used(b)
-			}
-			if profiles != b.N*benchProcesses*len(systems) {
-				b.Fatal(profiles)
-			}
-			lossless(b, p.Loss())
-			b.ReportMetric(float64(cpu.Milliseconds())/float64(b.N), "cpu-ms/op")
-			b.ReportMetric(float64(bytes)/float64(b.N)/1e6, "MB/op")
-			b.ReportMetric(float64(requests)/float64(b.N), "requests/op")
-		})
+	p, err := New(Options{Source: w, Targets: []string{"http://localhost"}})
+	if err != nil {
+		b.Fatal(err)
 	}
+	p.requests(func(*batch) {}) // how stacks look is kept from one interval to the next
+	bytes, requests, profiles, cpu := 0, 0, 0, time.Duration(0)
+	for b.Loop() {
+		b.StopTimer()
+		for pid := uint32(1); pid <= benchProcesses; pid++ {
+			w.churn(event.Process{PID: pid, Start: uint64(time.Hour)}, 10)
+		}
+		w.pass(time.Minute)
+		b.StartTimer()
+		cpu -= used(b)
+		p.requests(func(batch *batch) {
+			bytes += len(batch.body)
+			requests++
+			profiles += batch.profiles
+		})
+		cpu += used(b)
+	}
+	if profiles != b.N*benchProcesses {
+		b.Fatal(profiles)
+	}
+	lossless(b, p.Loss())
+	b.ReportMetric(float64(cpu.Milliseconds())/float64(b.N), "cpu-ms/op")
+	b.ReportMetric(float64(bytes)/float64(b.N)/1e6, "MB/op")
+	b.ReportMetric(float64(requests)/float64(b.N), "requests/op")
 }
 
 // used is how long this process has used processors.

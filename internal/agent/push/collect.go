@@ -2,7 +2,6 @@ package push
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"slices"
 	"time"
 
@@ -21,7 +20,6 @@ type process struct {
 	begin, end time.Time
 	// profile has all values of pprofout, and neither times nor comments.
 	profile *profile.Profile
-	gzipped map[form][]byte // of profile: see pack
 }
 
 // An identity is a random UUID. It stays with a profile, so that a target may know it
@@ -32,11 +30,6 @@ func newIdentity() (id identity) {
 	_, _ = rand.Read(id[:]) // which never fails
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
 	return id
-}
-
-func (id identity) String() string {
-	h := hex.EncodeToString(id[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
 // A collector makes profiles of one interval after the other.
@@ -78,7 +71,7 @@ func (c *collector) profiles(yield func(*process) bool) {
 
 // newProcess returns what a process did in an interval, nil if there is nothing.
 func newProcess(one *state.ProcessView, labels []Label, begin, end time.Time) (*process, error) {
-	x := &process{id: newIdentity(), labels: labels, begin: begin, end: end, gzipped: map[form][]byte{}}
+	x := &process{id: newIdentity(), labels: labels, begin: begin, end: end}
 	if one.Ended.After(begin) && one.Ended.Before(end) {
 		x.end = one.Ended
 	}
@@ -91,7 +84,7 @@ func newProcess(one *state.ProcessView, labels []Label, begin, end time.Time) (*
 	if err != nil || len(p.Sample) == 0 {
 		return nil, err
 	}
-	p.Comments = nil // no store shows them
+	p.Comments = nil // no receiver shows them
 	for _, s := range p.Sample {
 		delete(s.Label, labelProcess) // the series has it
 		delete(s.Label, labelPID)

@@ -32,22 +32,22 @@ func TestHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("# a comment\nX-Scope-OrgID: gpu\n\n[parca]\nAuthorization: Bearer hunter2\n")
+	write("# a comment\nX-Scope-OrgID: gpu\n\nAuthorization: Bearer hunter2\n")
 	var warned []string
 	o := Options{HeaderFile: path, Warn: func(s string) { warned = append(warned, s) }}
-	for _, system := range Systems {
-		s, _ := sending(t, Target{system, server.URL}, o)
+	for _, protocol := range []string{"http", "grpc"} {
+		s, _ := sending(t, over(protocol, server.URL), o)
 		s.queue.put(batchOf(1, "x"))
 		drain(t, s)
 		h := seen[s.system.path]
-		if h.Get("X-Scope-OrgID") != "gpu" || (h.Get("Authorization") != "") != (system == "parca") {
-			t.Errorf("%s: %v", system, h)
+		if h.Get("X-Scope-OrgID") != "gpu" || h.Get("Authorization") != "Bearer hunter2" {
+			t.Errorf("%s: %v", protocol, h)
 		}
 		if strings.Contains(s.status().Problem, "hunter2") {
 			t.Errorf("%+v", s.status())
 		}
 	}
-	if strings.Contains(strings.Join(warned, " "), "hunter2") || len(warned) != 3 {
+	if strings.Contains(strings.Join(warned, " "), "hunter2") || len(warned) != 2 {
 		t.Errorf("%q", warned)
 	}
 	warned = nil
@@ -57,20 +57,20 @@ func TestHeaders(t *testing.T) {
 	}
 	write("X-Scope-OrgID: other tenant\n")
 	h.file.Expire()
-	if got := h.of("otlp").Get("X-Scope-OrgID"); got != "other tenant" {
+	if got := h.get().Get("X-Scope-OrgID"); got != "other tenant" {
 		t.Errorf("%q after the file changed", got)
 	}
 	write("secret without a colon")
 	h.file.Expire()
-	if got := h.of("otlp").Get("X-Scope-OrgID"); got != "other tenant" {
+	if got := h.get().Get("X-Scope-OrgID"); got != "other tenant" {
 		t.Errorf("%q after the file was damaged", got)
 	}
 	h.file.Expire()
-	h.of("otlp")
+	h.get()
 	if len(warned) != 1 || strings.Contains(warned[0], "secret") {
 		t.Errorf("warned of %q", warned)
 	}
-	for _, bad := range []string{"secret", "A b: secret", "Host: secret", "Grpc-Timeout: secret", "A: secret\x01", "[loki]", "content-length: 1", strings.Repeat("x", maxHeaderFile+1)} {
+	for _, bad := range []string{"secret", "A b: secret", "Host: secret", "Grpc-Timeout: secret", "A: secret\x01", "[otlp]", "content-length: 1", strings.Repeat("x", maxHeaderFile+1)} {
 		if _, err := readHeaders([]byte(bad)); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%.20q: %v", bad, err)
 		}
@@ -84,31 +84,32 @@ func TestPlainCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	for url, want := range map[string]bool{"http://store.example": false, "https://store.example": true, "http://127.0.0.1:1": true, "http://[::1]:1": true, "http://localhost": true} {
-		_, err := New(Options{HeaderFile: path, Targets: []Target{{"otlp", url}}})
+		_, err := New(Options{HeaderFile: path, Targets: []string{url}})
 		if (err == nil) != want {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	if _, err := New(Options{HeaderFile: path, Insecure: true, Targets: []Target{{"otlp", "http://store.example"}}}); err != nil {
+	if _, err := New(Options{HeaderFile: path, Insecure: true, Targets: []string{"http://store.example"}}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestTargets(t *testing.T) {
+	const path = "/v1development/profiles"
 	for url, want := range map[string]string{
-		"http://h:4040":                        "http://h:4040/push.v1.PusherService/Push",
-		"http://h:4040/":                       "http://h:4040/push.v1.PusherService/Push",
-		"https://h/pyroscope/":                 "https://h/pyroscope/push.v1.PusherService/Push",
-		"https://h/push.v1.PusherService/Push": "https://h/push.v1.PusherService/Push",
-		"h:4040":                               "",
-		"ftp://h":                              "",
-		"grpc://h":                             "",
-		"http://":                              "",
-		"http://u:secret@h":                    "",
-		"http://h/?token=secret":               "",
-		"http://h:secret":                      "",
+		"http://h:4318":          "http://h:4318" + path,
+		"http://h:4318/":         "http://h:4318" + path,
+		"https://h/otlp/":        "https://h/otlp" + path,
+		"https://h" + path:       "https://h" + path,
+		"h:4318":                 "",
+		"ftp://h":                "",
+		"http://":                "",
+		"grpc://":                "",
+		"http://u:secret@h":      "",
+		"http://h/?token=secret": "",
+		"http://h:secret":        "",
 	} {
-		s, u, err := systemOf(Target{"pyroscope", url})
+		s, u, err := systemOf(url)
 		if (err == nil) != (want != "") || err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", url, err)
 		}
@@ -116,11 +117,8 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s: %s", url, u.JoinPath(s.path))
 		}
 	}
-	if s, u, err := systemOf(Target{"otlp", "grpcs://h:4317"}); err != nil || u.String() != "https://h:4317" || !s.grpc {
+	if s, u, err := systemOf("grpcs://h:4317"); err != nil || u.String() != "https://h:4317" || !s.grpc {
 		t.Errorf("%v, %v", u, err)
-	}
-	if _, err := New(Options{Targets: []Target{{"loki", "http://h"}}}); err == nil {
-		t.Error("loki is a target")
 	}
 	if _, err := New(Options{}); err == nil {
 		t.Error("no target is needed")
@@ -134,12 +132,12 @@ func TestTLS(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	for _, system := range Systems {
-		s, _ := sending(t, Target{system, server.URL}, Options{})
+	for _, protocol := range []string{"https", "grpcs"} {
+		s, _ := sending(t, strings.Replace(server.URL, "https", protocol, 1), Options{})
 		v := s.send(t.Context(), []byte("x"))
 		var unknown *tls.CertificateVerificationError
 		if v.outcome != busy || !errors.As(v.problem, &unknown) {
-			t.Errorf("%s: %+v", system, v)
+			t.Errorf("%s: %+v", protocol, v)
 		}
 	}
 }

@@ -6,10 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"connectrpc.com/connect"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/agent/rpc"
 )
 
 // FuzzAnswer has a target answer anything: it is judged, and takes no more profiles than
@@ -20,7 +16,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(200, "application/x-protobuf", "", "", "", []byte("\x0a\x06\x08\x02\x12\x02no"))
 	f.Add(429, "text/plain; charset", "13", "9999999999999999999", "x", []byte("\xff"))
 	f.Fuzz(func(t *testing.T, code int, kind, status, after, encoding string, body []byte) {
-		for i, p := range []protocol{call(empty), otlpHTTP, call(empty, connect.WithGRPC()), call(exported, connect.WithGRPC(), rpc.Compressed())} {
+		for i, p := range []protocol{otlpHTTP, otlpGRPC} {
 			h := http.Header{"Content-Type": {kind}, "Retry-After": {after}, "Grpc-Retry-Pushback-Ms": {after}, "Grpc-Encoding": {encoding}}
 			trailer := http.Header{"Grpc-Status": {status}, "Grpc-Message": {string(body)}}
 			c := &http.Client{Timeout: requestTimeout, Transport: answering(func(r *http.Request) *http.Response {

@@ -2,7 +2,6 @@ package push
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,9 +11,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
-// headers are those of a file, by system, "" for all.
+// headers are those of a file.
 type headers struct {
-	file *reload.Value[map[string]http.Header] // nil for none
+	file *reload.Value[http.Header] // nil for none
 }
 
 // again is how often the file is looked at, at most: credentials are renewed.
@@ -25,7 +24,7 @@ func openHeaders(path string, warn func(string)) (*headers, error) {
 	if path == "" {
 		return &headers{}, nil
 	}
-	file, err := reload.Load(again, func(text string) { warn("push: " + text) }, func() (map[string]http.Header, error) {
+	file, err := reload.Load(again, func(text string) { warn("push: " + text) }, func() (http.Header, error) {
 		data, _, err := userfile.Read(path, maxHeaderFile)
 		if err != nil {
 			return nil, err
@@ -44,23 +43,13 @@ const maxHeaderFile = 64 << 10
 // reserved are set by protocols and by HTTP itself.
 var reserved = []string{"Connection", "Content-Encoding", "Content-Length", "Content-Type", "Host", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// readHeaders reads headers, one in a line, "Name: value". Those after a line "[parca]"
-// are for that system's targets alone. Empty lines, and those that begin with #, are
-// none. What is wrong with a line is said without the line.
-func readHeaders(data []byte) (map[string]http.Header, error) {
-	all := map[string]http.Header{}
-	system := ""
+// readHeaders reads headers, one in a line, "Name: value". Empty lines, and those that begin
+// with #, are none. What is wrong with a line is said without the line.
+func readHeaders(data []byte) (http.Header, error) {
+	all := http.Header{}
 	for i, line := range strings.Split(string(data), "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
-			continue
-		}
-		if name, ok := strings.CutPrefix(line, "["); ok {
-			name, ok = strings.CutSuffix(name, "]")
-			if !ok || !slices.Contains(Systems, name) {
-				return nil, fmt.Errorf("line %d: unknown section: use one of [%s]", i+1, strings.Join(Systems, "], ["))
-			}
-			system = name
 			continue
 		}
 		name, value, ok := strings.Cut(line, ":")
@@ -72,10 +61,7 @@ func readHeaders(data []byte) (map[string]http.Header, error) {
 		if slices.Contains(reserved, name) || strings.HasPrefix(name, "Grpc-") || strings.HasPrefix(name, "Connect-") {
 			return nil, fmt.Errorf("line %d: this file may not set %s", i+1, name)
 		}
-		if all[system] == nil {
-			all[system] = http.Header{}
-		}
-		all[system].Add(name, value)
+		all.Add(name, value)
 	}
 	return all, nil
 }
@@ -92,13 +78,10 @@ func secret(h http.Header) bool {
 	return h.Get("Authorization") != "" || h.Get("Proxy-Authorization") != "" || h.Get("Cookie") != ""
 }
 
-// of returns a copy of the headers for a system.
-func (h *headers) of(system string) http.Header {
-	out := http.Header{}
-	if h.file != nil {
-		all := h.file.Get()
-		maps.Copy(out, all[""].Clone())
-		maps.Copy(out, all[system].Clone())
+// get returns a copy of them.
+func (h *headers) get() http.Header {
+	if h.file == nil {
+		return http.Header{}
 	}
-	return out
+	return h.file.Get().Clone()
 }

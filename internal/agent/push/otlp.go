@@ -1,10 +1,13 @@
 package push
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/google/pprof/profile"
 	"go.opentelemetry.io/collector/pdata/pcommon"
@@ -40,7 +43,7 @@ type otlp struct {
 	functions  map[[3]string]int32
 	locations  map[string]int32
 	stacks     map[string]int32
-	bytes      int // about
+	size       int // of the request, in bytes, about
 }
 
 func newOTLP(version string) *otlp {
@@ -67,7 +70,7 @@ func index[K comparable](e *otlp, of map[K]int32, key K, n, size int, add func()
 	if !ok {
 		i = int32(n)
 		of[key] = i
-		e.bytes += size
+		e.size += size
 		add()
 	}
 	return i
@@ -156,7 +159,8 @@ func (e *otlp) stack(all []*profile.Location, at map[*profile.Location]int32) in
 	return index(e, e.stacks, string(key), t.Len(), len(key)+4, func() { t.AppendEmpty().LocationIndices().FromRaw(indices) })
 }
 
-func (e *otlp) add(x *process) error {
+// add adds the profiles of a process.
+func (e *otlp) add(x *process) {
 	p := x.profile
 	locations := make(map[*profile.Location]int32, len(p.Location))
 	for _, l := range p.Location {
@@ -175,7 +179,7 @@ func (e *otlp) add(x *process) error {
 	resource := e.all.ResourceProfiles().AppendEmpty()
 	for _, l := range x.labels {
 		setAttribute(resource.Resource().Attributes(), l)
-		e.bytes += len(l.Name) + len(l.Value) + 16
+		e.size += len(l.Name) + len(l.Value) + 16
 	}
 	scope := resource.ScopeProfiles().AppendEmpty()
 	e.describe(scope.Scope(), p)
@@ -189,7 +193,7 @@ func (e *otlp) add(x *process) error {
 			to.SetStackIndex(stacks[i])
 			to.AttributeIndices().FromRaw(attributes[i])
 			to.Values().Append(s.Value[column])
-			e.bytes += 16 + 2*len(attributes[i])
+			e.size += 16 + 2*len(attributes[i])
 		}
 		if one.Samples().Len() == 0 {
 			continue
@@ -198,7 +202,7 @@ func (e *otlp) add(x *process) error {
 		id[0] ^= byte(column) // each is another profile
 		one.SetProfileID(pprofile.ProfileID(id))
 		begin := x.end
-		if allocated.has(t.Type) {
+		if strings.HasPrefix(t.Type, "alloc_") {
 			begin = x.begin
 			one.SetDurationNano(uint64(x.end.Sub(x.begin)))
 		}
@@ -208,7 +212,6 @@ func (e *otlp) add(x *process) error {
 		one.SetPeriod(p.Period)
 		one.MoveTo(scope.Profiles().AppendEmpty())
 	}
-	return nil
 }
 
 func (e *otlp) valueType(to pprofile.ValueType, t *profile.ValueType) {
@@ -239,8 +242,7 @@ func (e *otlp) describe(to pcommon.InstrumentationScope, p *profile.Profile) {
 	}
 }
 
-func (e *otlp) size() int { return e.bytes }
-
+// body returns the request.
 func (e *otlp) body() []byte {
 	out, _ := compress(func(w io.Writer) error { // into memory
 		message, err := pprofileotlp.NewExportRequestFromProfiles(e.all).MarshalProto()
@@ -248,4 +250,23 @@ func (e *otlp) body() []byte {
 		return err
 	})
 	return out
+}
+
+// compressors are large, and used again.
+var compressors = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // which is a level
+	return z
+}}
+
+// compress returns what write writes as a gzip file.
+func compress(write func(io.Writer) error) ([]byte, error) {
+	z := compressors.Get().(*gzip.Writer)
+	defer compressors.Put(z)
+	var b bytes.Buffer
+	z.Reset(&b)
+	if err := write(z); err != nil {
+		return nil, err
+	}
+	err := z.Close()
+	return b.Bytes(), err
 }

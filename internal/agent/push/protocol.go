@@ -39,18 +39,15 @@ const (
 	failed
 )
 
-// call is a unary call of the Connect protocol, or with an option of gRPC. judge judges the
-// message of the answer.
-func call(judge func([]byte) verdict, options ...connect.ClientOption) protocol {
-	return func(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) verdict {
-		ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-		defer cancel()
-		answer, err := rpc.Call(ctx, c, url, h, message, options...)
-		if err != nil {
-			return failure(err)
-		}
-		return judge(answer)
+// otlpGRPC is OTLP/gRPC with gzip-compressed protobuf.
+func otlpGRPC(ctx context.Context, c *http.Client, url string, h http.Header, message []byte) verdict {
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	answer, err := rpc.Call(ctx, c, url, h, message, connect.WithGRPC(), rpc.Compressed())
+	if err != nil {
+		return failure(err)
 	}
+	return exported(answer)
 }
 
 // outcomes are those of the codes that a target answered with. With others it is busy.
@@ -93,14 +90,6 @@ func pushback(h http.Header) time.Duration {
 		return 0
 	}
 	return time.Duration(ms) * time.Millisecond
-}
-
-// empty judges a response that says nothing but that it is one.
-func empty(message []byte) verdict {
-	if err := rpc.Fields(message, func(protowire.Number, uint64, []byte) {}); err != nil {
-		return verdict{outcome: failed, problem: err}
-	}
-	return verdict{}
 }
 
 // exported judges an ExportProfilesServiceResponse.

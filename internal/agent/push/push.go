@@ -1,5 +1,5 @@
-// Package push sends profiles of every traced process to stores of profiles, at an
-// interval: Pyroscope, Parca, and whatever receives OTLP.
+// Package push sends profiles of every traced process, at an interval, to whatever receives
+// OTLP.
 //
 // One view of the state serves all targets. Each target has a queue and a goroutine of
 // its own: a slow or broken target affects neither the others nor the tracer.
@@ -40,8 +40,10 @@ type Source interface {
 
 // Options are those of New.
 type Options struct {
-	Source  Source
-	Targets []Target
+	Source Source
+	// Targets are URLs of receivers, "http://host:4318" or "grpc://host:4317", with the path before
+	// that of OTLP if there is one.
+	Targets []string
 	// Interval is DefaultInterval if zero, and a second at least.
 	Interval time.Duration
 	// QueueMax bounds the bytes that wait for all targets. Zero means DefaultQueueMax.
@@ -136,7 +138,13 @@ func (p *Pusher) Run(ctx context.Context) error {
 }
 
 // push takes a view and queues it for each target.
-func (p *Pusher) push() { p.requests(func(s *sender, b *batch) { s.queue.put(b) }) }
+func (p *Pusher) push() {
+	p.requests(func(b *batch) {
+		for _, s := range p.targets {
+			s.queue.put(b)
+		}
+	})
+}
 
 const (
 	// wanted is what a request has, in bytes, before the next one is begun, and maxBody
@@ -145,45 +153,36 @@ const (
 	maxBody = 4 << 20
 )
 
-// A draft is a request to one target as it grows.
+// A draft is a request as it grows.
 type draft struct {
-	encoder
+	*otlp
 	profiles int
 }
 
 // requests yields the requests of the interval that ends now.
-func (p *Pusher) requests(yield func(*sender, *batch)) {
-	drafts := make([]draft, len(p.targets))
-	finish := func(i int) {
-		d := &drafts[i]
+func (p *Pusher) requests(yield func(*batch)) {
+	var d draft
+	finish := func() {
 		if d.profiles == 0 {
 			return
 		}
 		if body := d.body(); len(body) > maxBody {
-			p.loss.Add(lossLarge, uint64(d.profiles))
+			p.loss.Add(lossLarge, uint64(d.profiles)*uint64(len(p.targets)))
 		} else {
-			yield(p.targets[i], &batch{profiles: d.profiles, body: body})
+			yield(&batch{profiles: d.profiles, body: body})
 		}
-		*d = draft{}
+		d = draft{}
 	}
 	for x := range p.collect.profiles {
-		for i, s := range p.targets {
-			d := &drafts[i]
-			if d.profiles == 0 {
-				d.encoder = s.encoder(p.opts.Version)
-			}
-			if err := d.add(x); err != nil {
-				p.loss.Add(lossBuilt, 1)
-				continue
-			}
-			if d.profiles++; d.size() >= wanted {
-				finish(i)
-			}
+		if d.profiles == 0 {
+			d.otlp = newOTLP(p.opts.Version)
+		}
+		d.add(x)
+		if d.profiles++; d.size >= wanted {
+			finish()
 		}
 	}
-	for i := range drafts {
-		finish(i)
-	}
+	finish()
 }
 
 // Loss returns every cause of loss, zero ones included.
@@ -191,7 +190,6 @@ func (p *Pusher) Loss() []loss.Counter { return p.loss.Counters() }
 
 // A Status is how it goes with one target.
 type Status struct {
-	System  string    `json:"system"`
 	URL     string    `json:"url"`
 	Queued  int       `json:"queued"`       // profiles that wait
 	Bytes   int64     `json:"queued_bytes"` // of the requests that have them

@@ -26,7 +26,6 @@ const (
 
 // A sender sends what is in the queue of one target.
 type sender struct {
-	target   Target
 	url      *url.URL
 	system   *system
 	client   *http.Client
@@ -44,22 +43,20 @@ type sender struct {
 	problem string
 }
 
-func newSender(t Target, o *Options, h *headers, set *loss.Set) (*sender, error) {
-	sys, u, err := systemOf(t)
+func newSender(target string, o *Options, h *headers, set *loss.Set) (*sender, error) {
+	sys, u, err := systemOf(target)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", t.System, err)
+		return nil, err
 	}
 	s := &sender{
-		target: t, url: u, system: sys, client: client(sys.grpc, u.Scheme == "http"), headers: h, version: o.Version,
+		url: u, system: sys, client: client(sys.grpc, u.Scheme == "http"), headers: h, version: o.Version,
 		insecure: u.Scheme == "http" && !loopback(u) && !o.Insecure, loss: set, warn: o.Warn, wait: sleep,
 	}
-	if s.insecure && secret(h.of(t.System)) {
-		return nil, fmt.Errorf("%s: %s is not encrypted, and --push-header-file has credentials", t.System, u.Redacted())
+	if s.insecure && secret(h.get()) {
+		return nil, fmt.Errorf("%s is not encrypted, and --push-header-file has credentials", u.Redacted())
 	}
 	return s, nil
 }
-
-func (s *sender) encoder(version string) encoder { return s.system.encoder(version) }
 
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
@@ -130,7 +127,7 @@ func backoff(try int, after time.Duration) time.Duration {
 
 // send sends one request, once.
 func (s *sender) send(ctx context.Context, msg []byte) verdict {
-	headers := s.headers.of(s.target.System)
+	headers := s.headers.get()
 	if s.insecure && secret(headers) {
 		return verdict{outcome: busy, problem: fmt.Errorf("the connection is not encrypted, and --push-header-file has credentials")}
 	}
@@ -153,7 +150,7 @@ func (s *sender) note(b *batch, v verdict) {
 	}
 	now := s.problem
 	s.mu.Unlock()
-	name := fmt.Sprintf("push to %s at %s", s.target.System, s.url.Host)
+	name := "push to " + s.url.Host
 	switch {
 	case now != "" && before == "":
 		s.warn(fmt.Sprintf("%s: %s", name, now))
@@ -166,5 +163,5 @@ func (s *sender) status() Status {
 	profiles, bytes := s.queue.waiting()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Status{System: s.target.System, URL: s.url.Redacted(), Queued: profiles, Bytes: bytes, Sent: s.sent, Last: s.last, Problem: s.problem}
+	return Status{URL: s.url.Redacted(), Queued: profiles, Bytes: bytes, Sent: s.sent, Last: s.last, Problem: s.problem}
 }

@@ -32,7 +32,7 @@ func listening(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-// accept answers as a target of a system does that took everything.
+// accept answers as a target does that took everything.
 func accept(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	switch kind := r.Header.Get("Content-Type"); kind {
@@ -48,7 +48,7 @@ func accept(w http.ResponseWriter, r *http.Request) {
 
 // sending returns a sender to a server, which does not sleep but notes for how long it
 // would.
-func sending(t *testing.T, target Target, o Options) (*sender, *waits) {
+func sending(t *testing.T, target string, o Options) (*sender, *waits) {
 	t.Helper()
 	set := loss.New(causes)
 	if o.Warn == nil {
@@ -95,7 +95,15 @@ func drain(t *testing.T, s *sender) {
 	}
 }
 
-// Each outcome of a request is told apart, for every system.
+// over returns a server's URL for OTLP over HTTP or gRPC.
+func over(protocol, url string) string {
+	if protocol == "grpc" {
+		return strings.Replace(url, "http", "grpc", 1)
+	}
+	return url
+}
+
+// Each outcome of a request is told apart, for both protocols.
 func TestAnswers(t *testing.T) {
 	grpc := func(status, message string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -128,46 +136,43 @@ func TestAnswers(t *testing.T) {
 	}
 	const page = "<html>welcome to the network, please log in"
 	for _, c := range []struct {
-		name, system string
-		server       http.HandlerFunc
-		want         outcome
-		refused      int
-		says         string
+		name, protocol string
+		server         http.HandlerFunc
+		want           outcome
+		refused        int
+		says           string
 	}{
-		{"taken", "pyroscope", accept, taken, 0, ""},
-		{"taken", "parca", accept, taken, 0, ""},
-		{"taken", "otlp", accept, taken, 0, ""},
-		{"garbage", "pyroscope", plain(200, "application/proto", "\xff\xff\xff"), failed, 0, "not the expected message"},
-		{"garbage", "otlp", plain(200, "application/x-protobuf", "\x0a\xff"), failed, 0, "not the expected message"},
-		{"garbage", "parca", framed("\x00\x00\x00\x00\x09abc"), failed, 0, "protocol error"},
-		{"compressed, it says", "parca", framed("\x01\x00\x00\x00\x00"), failed, 0, "protocol error"},
-		{"compressed", "parca", zipped(nil), taken, 0, ""},
-		{"compressed, endless", "parca", zipped(make([]byte, 10<<20)), failed, 0, "larger than"},
-		{"no frame", "parca", framed(""), failed, 0, "zero messages"},
-		{"a page", "pyroscope", plain(200, "text/html", page), failed, 0, "content-type"},
-		{"a page", "otlp", plain(200, "text/html", page), failed, 0, "not the expected message"},
-		{"a page", "parca", plain(200, "text/html", page), failed, 0, "content-type"},
-		{"no status", "parca", plain(200, "application/grpc", "\x00\x00\x00\x00\x00"), failed, 0, "protocol error"},
-		{"a part", "otlp", plain(200, "application/x-protobuf", "\x0a\x06\x08\x02\x12\x02no"), taken, 2, `"no"`},
-		{"more than all", "otlp", plain(200, "application/x-protobuf", "\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), taken, 3, ""},
-		{"less than none", "otlp", plain(200, "application/x-protobuf", "\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), taken, 0, ""},
-		{"bad request", "pyroscope", plain(400, "application/json", `{"code":"invalid_argument"}`+"\x1b[2J"), refused, 3, `invalid_argument`},
-		{"unauthorized", "otlp", plain(401, "text/plain", ""), refused, 3, "401"},
-		{"elsewhere", "pyroscope", plain(301, "text/plain", ""), refused, 3, "301"},
-		{"slow down", "pyroscope", plain(429, "text/plain", ""), busy, 0, "429"},
-		{"timeout", "otlp", plain(408, "text/plain", ""), busy, 0, "408"},
-		{"unavailable", "otlp", plain(503, "text/plain", ""), busy, 0, "503"},
-		{"broken", "otlp", plain(500, "text/plain", ""), failed, 0, "500"},
-		{"invalid", "parca", grpc("3", "no%20name"), refused, 3, `"no name"`},
-		{"unauthenticated", "parca", grpc("16", "no%20token"), refused, 3, `"no token"`},
-		{"there already", "parca", grpc("6", ""), taken, 0, ""},
-		{"unavailable", "parca", grpc("14", ""), busy, 0, "14"},
-		{"broken", "parca", grpc("13", ""), failed, 0, "13"},
-		{"status of no number", "parca", grpc("-1", ""), failed, 0, "protocol error"},
-		{"over HTTP", "parca", plain(503, "text/plain", ""), busy, 0, "503"},
+		{"taken", "grpc", accept, taken, 0, ""},
+		{"taken", "http", accept, taken, 0, ""},
+		{"garbage", "http", plain(200, "application/x-protobuf", "\x0a\xff"), failed, 0, "not the expected message"},
+		{"garbage", "grpc", framed("\x00\x00\x00\x00\x09abc"), failed, 0, "protocol error"},
+		{"compressed, it says", "grpc", framed("\x01\x00\x00\x00\x00"), failed, 0, "protocol error"},
+		{"compressed", "grpc", zipped(nil), taken, 0, ""},
+		{"compressed, endless", "grpc", zipped(make([]byte, 10<<20)), failed, 0, "larger than"},
+		{"no frame", "grpc", framed(""), failed, 0, "zero messages"},
+		{"a page", "http", plain(200, "text/html", page), failed, 0, "not the expected message"},
+		{"a page", "grpc", plain(200, "text/html", page), failed, 0, "content-type"},
+		{"no status", "grpc", plain(200, "application/grpc", "\x00\x00\x00\x00\x00"), failed, 0, "protocol error"},
+		{"a part", "http", plain(200, "application/x-protobuf", "\x0a\x06\x08\x02\x12\x02no"), taken, 2, `"no"`},
+		{"more than all", "http", plain(200, "application/x-protobuf", "\x0a\x0a\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f"), taken, 3, ""},
+		{"less than none", "http", plain(200, "application/x-protobuf", "\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), taken, 0, ""},
+		{"bad request", "http", plain(400, "application/json", `{"code":"invalid_argument"}`+"\x1b[2J"), refused, 3, `invalid_argument`},
+		{"unauthorized", "http", plain(401, "text/plain", ""), refused, 3, "401"},
+		{"elsewhere", "http", plain(301, "text/plain", ""), refused, 3, "301"},
+		{"slow down", "http", plain(429, "text/plain", ""), busy, 0, "429"},
+		{"timeout", "http", plain(408, "text/plain", ""), busy, 0, "408"},
+		{"unavailable", "http", plain(503, "text/plain", ""), busy, 0, "503"},
+		{"broken", "http", plain(500, "text/plain", ""), failed, 0, "500"},
+		{"invalid", "grpc", grpc("3", "no%20name"), refused, 3, `"no name"`},
+		{"unauthenticated", "grpc", grpc("16", "no%20token"), refused, 3, `"no token"`},
+		{"there already", "grpc", grpc("6", ""), taken, 0, ""},
+		{"unavailable", "grpc", grpc("14", ""), busy, 0, "14"},
+		{"broken", "grpc", grpc("13", ""), failed, 0, "13"},
+		{"status of no number", "grpc", grpc("-1", ""), failed, 0, "protocol error"},
+		{"over HTTP", "grpc", plain(503, "text/plain", ""), busy, 0, "503"},
 	} {
-		t.Run(c.system+" "+c.name, func(t *testing.T) {
-			s, _ := sending(t, Target{c.system, listening(t, c.server).URL}, Options{})
+		t.Run(c.protocol+" "+c.name, func(t *testing.T) {
+			s, _ := sending(t, over(c.protocol, listening(t, c.server).URL), Options{})
 			v := s.send(t.Context(), []byte("message"))
 			problem := fmt.Sprint(v.problem)
 			if v.problem == nil {
@@ -217,7 +222,7 @@ func TestRetries(t *testing.T) {
 			accept(w, r)
 		}
 	})
-	s, waits := sending(t, Target{"pyroscope", server.URL}, Options{})
+	s, waits := sending(t, server.URL, Options{})
 	s.queue.put(batchOf(2, "first"))
 	s.queue.put(batchOf(1, "second"))
 	drain(t, s)
@@ -248,7 +253,7 @@ func TestGiveUp(t *testing.T) {
 		}
 		accept(w, r)
 	})
-	s, waits := sending(t, Target{"otlp", broken.URL}, Options{})
+	s, waits := sending(t, broken.URL, Options{})
 	s.queue.put(batchOf(4, "poison"))
 	s.queue.put(batchOf(1, "good"))
 	drain(t, s)
@@ -267,15 +272,17 @@ func TestHostileTargets(t *testing.T) {
 		}
 	}
 	for name, serve := range map[string]func(net.Conn){
-		"silent":        hang(""),
-		"no body":       hang("HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\nContent-Length: 10\r\n\r\n"),
-		"no HTTP":       hang("220 mail.example ESMTP\r\n\x1b[2J" + strings.Repeat("x", 1<<20)),
-		"endless head":  func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\n", "X-A: "+strings.Repeat("a", 1000)+"\r\n") },
-		"endless 100":   func(c net.Conn) { flood(c, "", "HTTP/1.1 100 Continue\r\n\r\n") },
-		"endless body":  func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n\r\n", "\x0a\x00") },
+		"silent":       hang(""),
+		"no body":      hang("HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 10\r\n\r\n"),
+		"no HTTP":      hang("220 mail.example ESMTP\r\n\x1b[2J" + strings.Repeat("x", 1<<20)),
+		"endless head": func(c net.Conn) { flood(c, "HTTP/1.1 200 OK\r\n", "X-A: "+strings.Repeat("a", 1000)+"\r\n") },
+		"endless 100":  func(c net.Conn) { flood(c, "", "HTTP/1.1 100 Continue\r\n\r\n") },
+		"endless body": func(c net.Conn) {
+			flood(c, "HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n", "\x0a\x00")
+		},
 		"endless error": func(c net.Conn) { flood(c, "HTTP/1.1 400 Bad Request\r\n\r\n", "no ") },
 		"drop by drop": func(c net.Conn) {
-			for _, b := range []byte("HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n\r\n" + strings.Repeat("\x0a\x00", 1<<20)) {
+			for _, b := range []byte("HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n" + strings.Repeat("\x0a\x00", 1<<20)) {
 				if _, err := c.Write([]byte{b}); err != nil {
 					return
 				}
@@ -284,8 +291,8 @@ func TestHostileTargets(t *testing.T) {
 		},
 		"closed": func(c net.Conn) { c.Close() },
 	} {
-		for _, system := range []string{"pyroscope", "parca"} {
-			t.Run(name+" "+system, func(t *testing.T) {
+		for _, protocol := range []string{"http", "grpc"} {
+			t.Run(name+" "+protocol, func(t *testing.T) {
 				t.Parallel()
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				if err != nil {
@@ -304,7 +311,7 @@ func TestHostileTargets(t *testing.T) {
 						}()
 					}
 				}()
-				s, _ := sending(t, Target{system, "http://" + l.Addr().String()}, Options{})
+				s, _ := sending(t, protocol+"://"+l.Addr().String(), Options{})
 				s.client.Timeout = 300 * time.Millisecond
 				v := s.send(t.Context(), []byte("message"))
 				if v.outcome == taken || v.outcome == refused || v.problem == nil {
@@ -351,7 +358,7 @@ func TestHostileHTTP2(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, _ := sending(t, Target{"parca", listening(t, serve).URL}, Options{})
+			s, _ := sending(t, over("grpc", listening(t, serve).URL), Options{})
 			s.client.Timeout = 300 * time.Millisecond
 			if v := s.send(t.Context(), []byte("message")); v.outcome == taken || v.outcome == refused || v.problem == nil {
 				t.Errorf("%+v", v)
@@ -377,10 +384,10 @@ func TestRedirect(t *testing.T) {
 	server := listening(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
 	})
-	for _, system := range Systems {
-		s, _ := sending(t, Target{system, server.URL}, Options{})
+	for _, protocol := range []string{"http", "grpc"} {
+		s, _ := sending(t, over(protocol, server.URL), Options{})
 		if v := s.send(t.Context(), []byte("message")); v.outcome != refused {
-			t.Errorf("%s: %+v", system, v)
+			t.Errorf("%s: %+v", protocol, v)
 		}
 	}
 	if elsewhere.Load() != 0 {
@@ -408,7 +415,7 @@ func TestTargetsApart(t *testing.T) {
 	a := w.start(7, "train")
 	w.alloc(a, 1000)
 	w.pass(time.Minute)
-	o := Options{Source: w, Interval: time.Second, Targets: []Target{{"pyroscope", slow.URL}, {"otlp", good.URL}}}
+	o := Options{Source: w, Interval: time.Second, Targets: []string{slow.URL, good.URL}}
 	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)

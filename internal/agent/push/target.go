@@ -2,64 +2,37 @@ package push
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/rpc"
 )
 
-// A Target is a store of profiles. System is one of Systems; URL is where it listens,
-// "http://host:4040", with the path before its own if there is one.
-type Target struct{ System, URL string }
-
-// Systems are those that can be pushed to, as flags and folders name them.
-var Systems = []string{"pyroscope", "parca", "otlp"}
-
-// A system says how a store is spoken to.
+// A system says how a target is spoken to.
 type system struct {
-	encoder  func(version string) encoder
 	protocol protocol
 	grpc     bool   // over HTTP/2 alone
 	path     string // of its procedure, after the URL's
 }
 
-// systemOf returns how to speak to a target, and its URL: grpc and grpcs are the schemes
-// of OTLP over gRPC.
-func systemOf(t Target) (*system, *url.URL, error) {
-	u, err := url.Parse(t.URL)
+// systemOf returns how to speak to a target, and its URL. The schemes grpc and grpcs are for OTLP
+// over gRPC.
+func systemOf(target string) (*system, *url.URL, error) {
+	u, err := url.Parse(target)
 	if err != nil {
 		return nil, nil, errors.New("the URL is not valid") // it may have a password
 	}
-	s := &system{}
-	grpc := u.Scheme == "grpc" || u.Scheme == "grpcs"
-	switch t.System {
-	case "pyroscope":
-		s.encoder = func(string) encoder { return &pyroscope{} }
-		s.protocol, s.path = call(empty), "/push.v1.PusherService/Push"
-	case "parca":
-		s.encoder = func(string) encoder { return &parca{} }
-		s.grpc, s.protocol, s.path = true, call(empty, connect.WithGRPC()), "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw"
-	case "otlp":
-		s.encoder = func(version string) encoder { return newOTLP(version) }
-		s.protocol, s.path = otlpHTTP, "/v1development/profiles"
-		if grpc {
-			s.grpc, s.protocol, s.path = true, call(exported, connect.WithGRPC(), rpc.Compressed()), "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
-		}
-	default:
-		return nil, nil, fmt.Errorf("%q is not one of %s", t.System, strings.Join(Systems, ", "))
-	}
-	if grpc && t.System != "pyroscope" {
-		u.Scheme = map[string]string{"grpc": "http", "grpcs": "https"}[u.Scheme]
+	s := &system{protocol: otlpHTTP, path: "/v1development/profiles"}
+	if scheme, grpc := map[string]string{"grpc": "http", "grpcs": "https"}[u.Scheme]; grpc {
+		u.Scheme = scheme
+		s = &system{otlpGRPC, true, "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"}
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return nil, nil, fmt.Errorf("the URL must begin with http:// or https:// and a host")
+		return nil, nil, errors.New("the URL must begin with http://, https://, grpc:// or grpcs://, and a host")
 	case u.User != nil:
 		return nil, nil, errors.New("the URL must not have credentials: --push-header-file is for those")
 	case u.RawQuery != "" || u.Fragment != "":

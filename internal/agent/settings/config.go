@@ -27,11 +27,11 @@ type Config struct {
 	RecordOld int
 
 	// Push.
-	PushPyroscope, PushParca, PushOTLP []string
-	PushInterval                       time.Duration
-	PushQueueMax                       int64 // bytes
-	PushHeaderFile                     string
-	Node                               string
+	PushOTLP       []string
+	PushInterval   time.Duration
+	PushQueueMax   int64 // bytes
+	PushHeaderFile string
+	Node           string
 
 	// Alerts.
 	Alerts   []string
@@ -83,8 +83,6 @@ func (c *Config) Table() []*Setting {
 		{groupDisk, "record", text(&c.Record), true, "record into this directory, for gpumemtrace report, convert and top"},
 		{groupDisk, "record-old", number(&c.RecordOld, 0), false, "number of recordings of earlier runs to keep; the newest ones are kept"},
 
-		{groupPush, "push-pyroscope", texts(&c.PushPyroscope, anything), false, "push profiles to Pyroscope at this URL"},
-		{groupPush, "push-parca", texts(&c.PushParca, anything), false, "push profiles to Parca at this URL"},
 		{groupPush, "push-otlp", texts(&c.PushOTLP, anything), false, "push profiles by OTLP to this URL (experimental)"},
 		{groupPush, "push-interval", duration(&c.PushInterval, time.Second), false, "time from one profile to the next"},
 		{groupPush, "push-queue-max", size(&c.PushQueueMax, 1<<20), false, "the most memory for profiles that wait to be pushed, for all targets together"},
@@ -116,16 +114,6 @@ func (c *Config) Rules() (out []alert.Rule) {
 	for _, text := range c.Alerts {
 		if r, err := alert.Parse(text); err == nil {
 			out = append(out, r)
-		}
-	}
-	return out
-}
-
-// Targets are what is pushed to.
-func (c *Config) Targets() (out []push.Target) {
-	for i, urls := range [][]string{c.PushPyroscope, c.PushParca, c.PushOTLP} {
-		for _, url := range urls {
-			out = append(out, push.Target{System: push.Systems[i], URL: url})
 		}
 	}
 	return out

@@ -34,12 +34,12 @@ func sources(t *testing.T, file string, environment map[string]string, flags map
 // A flag counts more than the environment, that more than the file, and that more than
 // the default.
 func TestPrecedence(t *testing.T) {
-	const file = "interval: 1s\nlisten: file:1\nrecord: /file\noom-dir: /file\nalert:\n- oom\n- gpu.used > 1%\npush-parca: http://file\ntensors: true\n"
+	const file = "interval: 1s\nlisten: file:1\nrecord: /file\noom-dir: /file\nalert:\n- oom\n- gpu.used > 1%\npush-otlp: http://file\ntensors: true\n"
 	environment := map[string]string{
 		"GPUMEMTRACE_LISTEN": "environment:1", "GPUMEMTRACE_RECORD": "/environment", "GPUMEMTRACE_ALERT": "gpu.used > 90%; oom ;",
 		"GPUMEMTRACE_NODE": "", "GPUMEMTRACE_TENSORS": "false",
 	}
-	flags := map[string][]string{"record": {"/flag"}, "push-parca": {"http://one", "http://two"}}
+	flags := map[string][]string{"record": {"/flag"}, "push-otlp": {"http://one", "http://two"}}
 	c, err := sources(t, file, environment, flags).Load()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestPrecedence(t *testing.T) {
 	want := New()
 	want.Interval, want.OOMDir = time.Second, "/file"
 	want.Listen, want.Alerts = "environment:1", []string{"gpu.used > 90%", "oom"}
-	want.Record, want.PushParca = "/flag", []string{"http://one", "http://two"}
+	want.Record, want.PushOTLP = "/flag", []string{"http://one", "http://two"}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v,\nwant %+v", c, want)
 	}
