@@ -13,7 +13,7 @@ func BenchmarkObserve(b *testing.B) {
 	s := state.New()
 	recordtest.Crowd(500, 200, 20, s.Apply)
 	totals := s.View(state.Want{Totals: true}).Totals()
-	w := NewWatch([]Rule{parsed(b, "oom"), parsed(b, "gpu.used > 90%"), parsed(b, "process.live grows 1GiB in 10m"), parsed(b, "owner.live > 90GiB")})
+	w := NewWatch([]Rule{parsed(b, "oom"), parsed(b, "gpu.used > 90%"), parsed(b, "process.live > 1GiB for 10m"), parsed(b, "leak")})
 	at := time.Duration(0)
 	b.ReportAllocs()
 	for b.Loop() {

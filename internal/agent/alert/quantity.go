@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
@@ -17,8 +15,6 @@ type Subject struct {
 	GPU     string `json:"gpu,omitempty"` // label
 	PID     int    `json:"pid,omitempty"`
 	Process string `json:"process,omitempty"` // comm
-	Owner   string `json:"owner,omitempty"`
-	Cause   string `json:"cause,omitempty"` // of loss
 }
 
 // String names it for people.
@@ -28,14 +24,8 @@ func (s Subject) String() string {
 		return fmt.Sprintf("process %d (%s) on GPU %s", s.PID, s.Process, s.GPU)
 	case s.PID != 0:
 		return fmt.Sprintf("process %d (%s)", s.PID, s.Process)
-	case s.GPU != "":
-		return "GPU " + s.GPU
-	case s.Cause != "":
-		return "loss " + s.Cause
-	case s.Owner == "":
-		return "owner not known"
 	}
-	return "owner " + s.Owner
+	return "GPU " + s.GPU
 }
 
 // key is the same for one subject at any time: a process may change its name.
@@ -56,9 +46,7 @@ const leakName = "leak"
 
 // A quantity is what a rule may be about.
 type quantity struct {
-	name   string
-	shares bool // of a whole, so that there are percentages
-	counts bool // it is no number of bytes
+	name string
 	// of yields each subject of it, with the value, and the whole if there is one. A subject
 	// may come several times: its values are added up.
 	of func(*look, func(Subject, value))
@@ -77,11 +65,14 @@ type value struct {
 }
 
 var quantities = []quantity{
-	{name: "gpu.used", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Used, true })},
-	{name: "gpu.free", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Free, true })},
-	{name: "gpu.held", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Held, g.Known })},
-	{name: "residual", shares: true, of: ofGPUs(func(g *state.GPUFigures) (int64, bool) { return g.Residual, g.ResidualKnown })},
-	{name: "process.live", shares: true, of: func(t *look, yield func(Subject, value)) {
+	{"gpu.used", func(t *look, yield func(Subject, value)) {
+		for i := range t.GPUs {
+			if g := &t.GPUs[i]; g.Total > 0 {
+				yield(Subject{GPU: name(g.GPU)}, value{is: g.Used, whole: g.Total})
+			}
+		}
+	}},
+	{"process.live", func(t *look, yield func(Subject, value)) {
 		of := processes(t.Totals)
 		for i := range t.Uses {
 			u := &t.Uses[i]
@@ -90,7 +81,7 @@ var quantities = []quantity{
 			}
 		}
 	}},
-	{name: "process.held", shares: true, of: func(t *look, yield func(Subject, value)) {
+	{"process.held", func(t *look, yield func(Subject, value)) {
 		of := processes(t.Totals)
 		for i := range t.Accounts {
 			a := &t.Accounts[i]
@@ -99,16 +90,7 @@ var quantities = []quantity{
 			}
 		}
 	}},
-	{name: "owner.live", of: func(t *look, yield func(Subject, value)) {
-		for i := range t.Groups {
-			g := &t.Groups[i]
-			switch g.Kind.Class() {
-			case event.ClassDevice, event.ClassDriver, event.ClassTensor:
-				yield(Subject{Owner: name(g.Owner)}, value{is: g.LiveBytes})
-			}
-		}
-	}},
-	{name: leakName, of: func(t *look, yield func(Subject, value)) {
+	{leakName, func(t *look, yield func(Subject, value)) {
 		of := processes(t.Totals)
 		for _, s := range of {
 			yield(s, value{})
@@ -120,23 +102,6 @@ var quantities = []quantity{
 			}
 		}
 	}},
-	{name: "loss", counts: true, of: func(t *look, yield func(Subject, value)) {
-		for _, c := range loss.Shown(t.Loss) {
-			yield(Subject{Cause: name(c.Name)}, value{is: int64(min(c.Value, maxAmount))})
-		}
-	}},
-}
-
-// ofGPUs is a figure of each GPU whose memory NVML reports.
-func ofGPUs(figure func(*state.GPUFigures) (int64, bool)) func(*look, func(Subject, value)) {
-	return func(t *look, yield func(Subject, value)) {
-		for i := range t.GPUs {
-			g := &t.GPUs[i]
-			if is, known := figure(g); known && g.Total > 0 {
-				yield(Subject{GPU: name(g.GPU)}, value{is: is, whole: g.Total})
-			}
-		}
-	}
 }
 
 // processes are the subjects of those that live, by PID.
@@ -181,5 +146,5 @@ func (q *quantity) measures(t *look) []measure {
 }
 
 func compare(a, b Subject) int {
-	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Process, b.Process), cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Cause, b.Cause))
+	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Process, b.Process))
 }

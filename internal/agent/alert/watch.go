@@ -19,8 +19,8 @@ type Alert struct {
 	Subject  Subject   `json:"subject"`
 	Time     time.Time `json:"time"`
 	Since    time.Time `json:"since"` // when it became true
-	// Value is in bytes, or a count for a loss. For a rule about growth, it is the growth.
-	// Limit is the limit of the rule. Whole is what a percentage refers to, 0 for none.
+	// Value is in bytes. Limit is the limit of the rule. Whole is what a percentage refers to, 0
+	// for none.
 	Value int64 `json:"value"`
 	Limit int64 `json:"limit"`
 	Whole int64 `json:"whole,omitempty"`
@@ -47,7 +47,6 @@ const (
 type Watch struct {
 	rules []*watched
 	last  int64 // number of the latest out-of-memory failure that was checked
-	young starts
 	leaks []leaks.Leak
 	lost  *loss.Set
 }
@@ -55,7 +54,7 @@ type Watch struct {
 var causes loss.Causes
 
 var (
-	lossSubjects = causes.Add("alert_subjects_full", "times that a rule did not look at a process, an owner or the like because there were too many")
+	lossSubjects = causes.Add("alert_subjects_full", "times that a rule did not look at a process or a GPU because there were too many")
 	lossFailures = causes.Add("alert_failures_missed", "out-of-memory failures that no rule checked because too many came at once")
 )
 
@@ -72,14 +71,13 @@ type condition struct {
 	// true.
 	turning bool
 	since   time.Duration // when turning became true; for oom, time of the latest failure
-	growth  growth
 	seen    time.Duration // when its value was known last
 	last    Alert
 }
 
 // NewWatch returns a Watch of rules that are true of nothing yet.
 func NewWatch(rules []Rule) *Watch {
-	w := &Watch{young: starts{}, lost: loss.New(causes)}
+	w := &Watch{lost: loss.New(causes)}
 	w.Change(rules)
 	return w
 }
@@ -123,7 +121,6 @@ func (w *Watch) Leaks(found []leaks.Leak) { w.leaks = found }
 func (w *Watch) Observe(at time.Duration, t *state.Totals) (out []Alert) {
 	now := t.Meta.Start.Add(t.Meta.Duration)
 	living := processes(t)
-	begun := w.young.observe(at, t, living)
 	for _, r := range w.rules {
 		if r.what == nil {
 			out = append(out, w.failures(r, at, t)...)
@@ -134,7 +131,7 @@ func (w *Watch) Observe(at time.Duration, t *state.Totals) (out []Alert) {
 			if c == nil {
 				continue
 			}
-			if a, changed := r.observe(c, at, now, m, r.starting(at, m.Subject, begun)); changed {
+			if a, changed := r.observe(c, at, now, m); changed {
 				out = append(out, a)
 			}
 		}
@@ -186,30 +183,17 @@ func (r *watched) gone(at time.Duration, now time.Time, living map[int]Subject) 
 	return out
 }
 
-// observe takes a value, and returns an Alert if there is something to report. starting means
-// that a process that is part of the subject is starting.
-func (r *watched) observe(c *condition, at time.Duration, now time.Time, m measure, starting bool) (Alert, bool) {
-	a := Alert{Subject: m.Subject, Time: now, Value: m.is, Limit: r.amount(m.whole), Whole: m.whole}
-	if r.unit == percent && m.whole == 0 {
+// observe takes a value, and returns an Alert if there is something to report.
+func (r *watched) observe(c *condition, at time.Duration, now time.Time, m measure) (Alert, bool) {
+	a := Alert{Subject: m.Subject, Time: now, Value: m.is, Limit: r.limit(m.whole), Whole: m.whole}
+	if r.percent > 0 && m.whole == 0 {
 		return a, false // it is not known what the percentage refers to
 	}
-	goesOn := true
-	if r.grows {
-		c.growth.observe(at, m.is, r.window, r.what.counts, starting)
-		grown, latest, known := c.growth.over(r.window, r.what.counts)
-		if !known {
-			return a, false
-		}
-		a.Value, goesOn = grown, r.what.counts || latest >= a.Limit/(2*parts)
-	}
 	slack, wait := int64(0), r.window
-	switch {
-	case c.firing:
+	if c.firing {
 		slack, wait = a.Limit/margin, settled
-	case r.grows:
-		wait = 0
 	}
-	so := r.holds(a.Value, a.Limit, slack) && (c.firing || goesOn)
+	so := a.Value > a.Limit-slack
 	if !c.turning {
 		c.since = at
 	}
@@ -239,19 +223,6 @@ func (r *watched) observe(c *condition, at time.Duration, now time.Time, m measu
 	return a, true
 }
 
-// holds reports whether a value satisfies the rule, or misses its limit by less than slack.
-func (r *Rule) holds(is, limit, slack int64) bool {
-	switch r.op {
-	case ">":
-		return is > limit-slack
-	case ">=", "":
-		return is >= limit-slack
-	case "<":
-		return is < limit+slack
-	}
-	return is <= limit+slack
-}
-
 // failures reports processes that ran out of memory.
 func (w *Watch) failures(r *watched, at time.Duration, t *state.Totals) (out []Alert) {
 	if len(t.Latest) > 0 {
@@ -272,7 +243,7 @@ func (w *Watch) failures(r *watched, at time.Duration, t *state.Totals) (out []A
 			continue
 		}
 		c.firing = true
-		c.last = Alert{Rule: oom, Subject: s, Time: x.Time, Since: x.Time, Value: int64(min(x.Requested, maxAmount))}
+		c.last = Alert{Rule: oom, Subject: s, Time: x.Time, Since: x.Time, Value: int64(min(x.Requested, 1<<60))}
 		c.last.Text = fmt.Sprintf("%s ran out of memory: it requested %s (%s)", s, bytefmt.Format(c.last.Value), oom)
 		out = append(out, c.last)
 	}
@@ -295,23 +266,11 @@ func (r *Rule) text(a *Alert, of value) string {
 	if r.what.name == leakName {
 		return fmt.Sprintf("%s: %s (%s)", a.Subject, leakText(of), r)
 	}
-	is := of.is
-	format := bytefmt.Format
-	if r.what.counts {
-		format = bytefmt.Count
-	}
 	share := ""
 	if a.Whole > 0 {
-		share = fmt.Sprintf(", %s of %s", bytefmt.Percent(is, a.Whole), format(a.Whole))
+		share = fmt.Sprintf(", %s of %s", bytefmt.Percent(of.is, a.Whole), bytefmt.Format(a.Whole))
 	}
-	if r.grows {
-		grown := "grew by " + format(a.Value)
-		if a.Value < 0 {
-			grown = "shrank by " + format(-a.Value)
-		}
-		return fmt.Sprintf("%s: %s %s in %s, to %s%s (%s)", a.Subject, r.what.name, grown, bytefmt.Duration(r.window), format(is), share, r)
-	}
-	return fmt.Sprintf("%s: %s is %s%s (%s)", a.Subject, r.what.name, format(is), share, r)
+	return fmt.Sprintf("%s: %s is %s%s (%s)", a.Subject, r.what.name, bytefmt.Format(of.is), share, r)
 }
 
 // leakText says what leaks, with the program's own line first.

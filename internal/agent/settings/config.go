@@ -89,7 +89,7 @@ func (c *Config) Table() []*Setting {
 		{groupPush, "push-header-file", text(&c.PushHeaderFile), false, "file with headers to send, such as Authorization: Bearer TOKEN"},
 		{groupPush, "node", text(&c.Node), false, "label node of pushed profiles (default: the machine's name)"},
 
-		{groupAlert, "alert", texts(&c.Alerts, rule), false, "report when this becomes true, such as 'gpu.used > 90%', 'process.live grows 1GiB in 10m', 'oom'"},
+		{groupAlert, "alert", texts(&c.Alerts, rule), false, "report when this becomes true, such as 'gpu.used > 90%', 'process.live > 20GiB for 5m', 'leak', 'oom'"},
 		{groupAlert, "alert-webhook", text(&c.Webhook), false, "also post alerts to this URL"},
 		{groupAlert, "interval", duration(&c.Interval, time.Second), false, "how often to check alerts, and to drop processes that have ended"},
 
