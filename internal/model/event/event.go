@@ -100,7 +100,7 @@ const (
 
 	OpTensorAlloc // the tensor [Addr, Addr+Size) was handed out
 	OpTensorFree  // the tensor at Addr, of Size bytes, was taken back
-	OpSegmentSeen // [Addr, Addr+Size) lies in a segment: there is or was a tensor without an event. Only older recordings have it
+	_             // once a tensor without an event
 
 	// On Device the allocator now takes segments for its private pool whose id is Handle and
 	// Part, if a filter lets the request through. The filter is not known. Size is 1 where

@@ -47,8 +47,8 @@ func (t *allocTable) alloc(e *event.Event) {
 	}
 	e = p.pools.place(e)
 	id, s := p.sites.find(e)
-	w := p.l.opt.weigh(e.Size)
-	p.sites.count(s, e.Time, w.Objects, uint64(w.Bytes))
+	w := one(e.Size)
+	p.sites.count(s, e.Time, w.objects, uint64(w.bytes))
 	if e.Addr == 0 {
 		p.loss.Add(lossNoAddress, 1)
 		t.addUnknown(e.Size)
@@ -173,7 +173,7 @@ func (t *allocTable) end(space event.Space, addr uint64, r *row) {
 	t.live[space].remove(addr)
 	t.removeReferences(space, addr)
 	p.addRows(-1)
-	p.sites.add(s, p.l.opt.weigh(r.size).negative())
+	p.sites.add(s, one(r.size).negative())
 	t.removeFromOwners(r, s.Kind)
 	p.ended(space, addr, addr+r.size)
 	if p.l.opt.Changes {

@@ -36,7 +36,7 @@ func (t *allocTable) addExtra(e *event.Event, ctx uint32) {
 	r := extraOf(e.Kind, ctx, e.Size)
 	t.extra[e.Space][e.Addr] = r
 	t.addExtraToOwners(r, 1)
-	p.addExtra(r.kind(), 1, p.l.opt.weigh(e.Size))
+	p.addExtra(r.kind(), 1, one(e.Size))
 	p.changed(t.extraAllocation(e.Space, e.Addr, r), false)
 }
 
@@ -56,7 +56,7 @@ func (t *allocTable) endExtra(space event.Space, addr uint64, r extraRow) {
 	t.removeReferences(space, addr)
 	t.addExtraToOwners(r, -1)
 	p.ended(space, addr, addr+r.size()) // it may have had a row once
-	p.addExtra(r.kind(), -1, p.l.opt.weigh(r.size()).negative())
+	p.addExtra(r.kind(), -1, one(r.size()).negative())
 	p.changed(t.extraAllocation(space, addr, r), true)
 }
 
@@ -90,9 +90,9 @@ func (p *process) extraRoom(size uint64) bool {
 }
 
 // addExtra changes what p has in use beyond MaxLive, by so many allocations.
-func (p *process) addExtra(k event.Kind, n int, w Weight) {
+func (p *process) addExtra(k event.Kind, n int, w tally) {
 	_, s := p.sites.synthetic(k)
 	p.shares[SharedExtra].Add(n)
-	p.sites.unattributed[k.Class()] += w.Bytes
+	p.sites.unattributed[k.Class()] += w.bytes
 	p.sites.add(s, w)
 }

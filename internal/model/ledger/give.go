@@ -159,7 +159,7 @@ func (p *process) picked(s sample, n int) (all []pick) {
 // demote makes an allocation one beyond MaxLive, or ends it if there is no room.
 func (t *allocTable) demote(x *item) {
 	p, r := t.p, &x.row
-	s, w := p.sites.all[r.site], p.l.opt.weigh(r.size)
+	s, w := p.sites.all[r.site], one(r.size)
 	if hears := p.l.opt.Listener; hears != nil && hears.Demoted(p.id, x.addr) {
 		t.end(x.space, x.addr, r)
 		return
@@ -182,7 +182,7 @@ func (t *allocTable) demote(x *item) {
 
 // demote does as allocTable.demote for physical memory.
 func (t *vmmTable) demote(ph *physical) {
-	p, s, w := t.p, t.p.sites.all[ph.site], Weight{1, int64(ph.size)}
+	p, s, w := t.p, t.p.sites.all[ph.site], one(ph.size)
 	if !p.shares[SharedExtra].Room(1) {
 		t.forget(ph)
 		return
@@ -197,15 +197,15 @@ func (t *vmmTable) demote(ph *physical) {
 func (t *vmmTable) forget(ph *physical) {
 	ph.blind = true // so that end counts it as unknown
 	t.end(ph)
-	t.p.sites.all[ph.site].uncountFree(Weight{1, int64(ph.size)})
+	t.p.sites.all[ph.site].uncountFree(one(ph.size))
 	t.p.loss.Add(lossUnknown, 1)
 }
 
 // demoteUse makes an allocation in use at s one beyond MaxLive.
-func (p *process) demoteUse(s *Site, w Weight) (id uint32, into *Site) {
+func (p *process) demoteUse(s *Site, w tally) (id uint32, into *Site) {
 	p.addRows(-1)
 	p.shares[SharedExtra].Add(1)
-	p.sites.unattributed[s.Kind.Class()] += w.Bytes
+	p.sites.unattributed[s.Kind.Class()] += w.bytes
 	p.loss.Add(lossUnattributed, 1)
 	id, into = p.sites.synthetic(s.Kind)
 	p.sites.move(s, into, w)
@@ -214,7 +214,7 @@ func (p *process) demoteUse(s *Site, w Weight) (id uint32, into *Site) {
 
 // forget makes an allocation at s unknown that was just ended for want of room.
 func (t *allocTable) forget(s *Site, size uint64) {
-	s.uncountFree(t.p.l.opt.weigh(size))
+	s.uncountFree(one(size))
 	t.addUnknown(size)
 	t.p.loss.Add(lossUnknown, 1)
 }
@@ -315,7 +315,7 @@ func (p *process) moveToSynthetic(sites []uint32) {
 		} else {
 			p.allocs.live[x.space].put(x.addr, &x.row)
 		}
-		p.sites.move(from, into, p.l.opt.weigh(x.row.size))
+		p.sites.move(from, into, one(x.row.size))
 		p.changed(p.allocation(&x), false)
 		p.moved(x.space, x.addr, x.addr+x.row.size, into)
 	}

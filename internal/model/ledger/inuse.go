@@ -53,23 +53,23 @@ func onDevice(k event.Kind) bool {
 }
 
 // add changes what s has in use, and so the sums of its process and of its device, by
-// what began, or with a negative Weight by what ended. Every change of memory in use goes
+// what began, or with a negative tally by what ended. Every change of memory in use goes
 // through here, or through move.
 //
 // A new peak means that each site's PeakBytes is now its InuseBytes. Instead
 // of visiting all sites, add starts a new epoch; PeakBytes of a site of an older epoch
 // become its InuseBytes just before these change, or when it is read.
-func (t *siteTable) add(s *Site, w Weight) {
+func (t *siteTable) add(s *Site, w tally) {
 	t.updatePeak(s)
-	s.InuseObjects += w.Objects
-	s.InuseBytes += w.Bytes
-	s.FreedObjects += max(-w.Objects, 0)
-	s.FreedBytes = addSaturated(s.FreedBytes, uint64(max(-w.Bytes, 0)))
-	t.liveObjects += w.Objects
+	s.InuseObjects += w.objects
+	s.InuseBytes += w.bytes
+	s.FreedObjects += max(-w.objects, 0)
+	s.FreedBytes = addSaturated(s.FreedBytes, uint64(max(-w.bytes, 0)))
+	t.liveObjects += w.objects
 	class := s.Kind.Class()
-	t.inuse[class] += w.Bytes
+	t.inuse[class] += w.bytes
 	if onDevice(s.Kind) {
-		t.devices[s.device].Bytes += w.Bytes
+		t.devices[s.device].Bytes += w.bytes
 	}
 	if t.inuse[class] <= t.peak[class] {
 		return
@@ -97,16 +97,16 @@ func (t *siteTable) markPeak() {
 }
 
 // move makes what is in use at one site be in use at another one of the same kind.
-func (t *siteTable) move(from, to *Site, w Weight) {
+func (t *siteTable) move(from, to *Site, w tally) {
 	t.updatePeak(from)
 	t.updatePeak(to)
-	from.InuseObjects -= w.Objects
-	from.InuseBytes -= w.Bytes
-	to.InuseObjects += w.Objects
-	to.InuseBytes += w.Bytes
+	from.InuseObjects -= w.objects
+	from.InuseBytes -= w.bytes
+	to.InuseObjects += w.objects
+	to.InuseBytes += w.bytes
 	if onDevice(from.Kind) {
-		t.devices[from.device].Bytes -= w.Bytes
-		t.devices[to.device].Bytes += w.Bytes
+		t.devices[from.device].Bytes -= w.bytes
+		t.devices[to.device].Bytes += w.bytes
 	}
 }
 

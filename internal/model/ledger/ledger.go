@@ -41,28 +41,19 @@ type Options struct {
 	// User, if set, returns which user a process runs as, if that is known already. All
 	// processes of a user together have a share of each table: see Belongs.
 	User func(event.Process) (user uint32, known bool)
-	// Weigh, if set, returns what an allocation of so many bytes adds to every sum, if
-	// it stands for others that are not reported. Its row has its own size.
-	Weigh func(size uint64) Weight
 	// Listener, if set, hears of changes: of each allocation only with Changes, because
 	// that costs time.
 	Listener Listener
 	Changes  bool
 }
 
-// A Weight is what an allocation counts for: bytes, and objects in the unit that
-// Options.Weigh has for them.
-type Weight struct{ Objects, Bytes int64 }
+// A tally counts allocations.
+type tally struct{ objects, bytes int64 }
 
-func (w Weight) negative() Weight { return Weight{-w.Objects, -w.Bytes} }
+func (w tally) negative() tally { return tally{-w.objects, -w.bytes} }
 
-// weigh returns what an allocation of size bytes counts for.
-func (o *Options) weigh(size uint64) Weight {
-	if o.Weigh == nil {
-		return Weight{1, int64(size)}
-	}
-	return o.Weigh(size)
-}
+// one is an allocation of size bytes.
+func one(size uint64) tally { return tally{1, int64(size)} }
 
 func (o Options) withDefaults() Options {
 	set := func(v *int, def int) {

@@ -124,8 +124,8 @@ func (p *process) applyLate(e *event.Event) {
 	switch {
 	case allocates(e.Op):
 		_, s := p.sites.find(e)
-		w := p.l.opt.weigh(e.Size)
-		p.sites.count(s, e.Time, w.Objects, uint64(w.Bytes))
+		w := one(e.Size)
+		p.sites.count(s, e.Time, w.objects, uint64(w.bytes))
 	case ends(e.Op) && e.Time >= p.end:
 		// The process's end had ended it.
 	default:

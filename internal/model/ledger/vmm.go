@@ -83,7 +83,7 @@ func (t *vmmTable) begin(e *event.Event, site uint32) {
 
 // add changes what the process has in use by physical memory.
 func (t *vmmTable) add(ph *physical, objects int, bytes int64) {
-	p, s, w := t.p, t.p.sites.all[ph.site], Weight{int64(objects), bytes}
+	p, s, w := t.p, t.p.sites.all[ph.site], tally{int64(objects), bytes}
 	if ph.extra {
 		p.addExtra(s.Kind, objects, w)
 	} else {

@@ -61,8 +61,6 @@ func bound(r Record) (n int, ok bool) {
 			text(c.Name, c.Help)
 		}
 		text(r.Notes...)
-	case *Tensors:
-		n += len(r.Allocators) * 14 * number
 	case *Note:
 		text(r.Text)
 	case *Steps:
@@ -70,7 +68,7 @@ func bound(r Record) (n int, ok bool) {
 		ok = len(r.Numbers) <= MaxNumbers
 	case *Heap:
 		return heapBound(r)
-	case *Moment, *Sweep, *Reported, *Cut:
+	case *Moment, *Sweep, *Reported, *Cut, *Tensors:
 	default:
 		ok = false
 	}

@@ -4,7 +4,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -47,7 +46,7 @@ func (e *encoder) record(r Record) {
 
 // record reads anything but an event.
 func (d *decoder) record(entry uint64) Record {
-	if entry >= uint64(len(recordTypes)) || recordTypes[entry] == nil || entry == entryHeap && d.version < 4 {
+	if entry >= uint64(len(recordTypes)) || recordTypes[entry] == nil {
 		d.fail()
 		return nil
 	}
@@ -72,9 +71,7 @@ func (c codec) record(r Record) {
 		c.stack(&r.ID)
 		c.process(&r.Process)
 		list(c, &r.Frames, 1, maxFrames, c.frame)
-		if c.d == nil || c.d.version > 6 {
-			list(c, &r.Modules, 1, maxStackModules, func(x *uint64) { c.uint(x) })
-		}
+		list(c, &r.Modules, 1, maxStackModules, func(x *uint64) { c.uint(x) })
 	case *Name:
 		c.place(r)
 		c.location(&r.Location, r.Place.Address)
@@ -84,12 +81,8 @@ func (c codec) record(r Record) {
 		c.string(&r.Name)
 		c.bool(&r.FromStart)
 		c.mapping(&r.Program)
-		if c.d == nil || c.d.version > 2 {
-			upTo(c, &r.User, 1<<32)
-		}
-		if c.d == nil || c.d.version > 4 {
-			c.string(r.Who.Fields()...)
-		}
+		upTo(c, &r.User, 1<<32)
+		c.string(r.Who.Fields()...)
 	case *Reading:
 		c.reading(r)
 	case *Loss:
@@ -98,9 +91,6 @@ func (c codec) record(r Record) {
 			c.uint(&x.Value)
 		})
 		c.texts(&r.Notes)
-		if c.d != nil && c.d.version < 7 {
-			r.Notes = slices.DeleteFunc(r.Notes, aboutWatchedCode)
-		}
 	case *Note:
 		c.string(&r.Text)
 	case *Moment:
@@ -112,27 +102,9 @@ func (c codec) record(r Record) {
 	case *Cut:
 		c.moment(&r.Time)
 	case *Tensors:
-		var least uint64 // of older files: smaller tensors had no events and tallies of their own
-		c.uint(&r.Sample, &least)
-		if least != 0 {
-			r.Sample = max(r.Sample, 1)
-		}
 		c.moment(&r.Time)
-		list(c, &r.Allocators, 13, 0, func(x *Allocator) {
-			c.process(&x.Process)
-			signed(c, &x.Device)
-			c.uint(&x.Allocated, &x.Reserved)
-			var smallMade, smallFreed Tally
-			for _, n := range []*Tally{&x.Made, &x.Freed, &smallMade, &smallFreed} {
-				c.uint(&n.Count, &n.Bytes)
-			}
-			x.Made.add(smallMade)
-			x.Freed.add(smallFreed)
-		})
-		if c.d == nil || c.d.version > 7 {
-			c.uint(&r.Window.Length, &r.Window.Every)
-			c.bool(&r.Window.Open)
-		}
+		c.uint(&r.Window.Length, &r.Window.Every)
+		c.bool(&r.Window.Open)
 	case *Heap: // read by decoder.record
 		c.e.heap(r)
 	case *Steps:
@@ -333,10 +305,4 @@ func (c codec) locationFields(l *snapshot.Location, address uint64) {
 		signed(c, &x.Line)
 		c.string(&x.Reason)
 	})
-}
-
-// aboutWatchedCode returns whether a note is about how names of Python code were kept up to
-// date before version 7. It says nothing that a reader can use.
-func aboutWatchedCode(note string) bool {
-	return strings.HasPrefix(note, "of ") && strings.Contains(note, " processes Python code objects ")
 }

@@ -29,16 +29,14 @@ type decoder struct {
 	locations []*snapshot.Location
 	mappings  []*snapshot.Mapping
 
-	version uint32 // of the file
-	shared  *sharedObjects
-	ev      event.Event
+	shared *sharedObjects
+	ev     event.Event
 }
 
 func newDecoder(k *sharedObjects) *decoder {
 	return &decoder{
 		sizes:      new(sizes),
 		wordCaches: newWordCaches(),
-		version:    fileVersion,
 		shared:     k,
 	}
 }

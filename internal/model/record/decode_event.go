@@ -71,41 +71,18 @@ func (d *decoder) newShape(number uint64) bool {
 		d.fail()
 		return false
 	}
-	spaces := uint64(event.NumSpaces)
-	if d.version < 7 {
-		spaces = olderTensors + 1
-	}
 	s := shape{
 		op:     uint8(d.upTo(math.MaxUint8)),
 		kind:   uint8(d.upTo(uint64(event.NumKinds) - 1)),
-		space:  uint8(d.upTo(spaces - 1)),
+		space:  uint8(d.upTo(uint64(event.NumSpaces) - 1)),
 		api:    uint16(d.upTo(math.MaxUint16)),
 		outer:  uint16(d.upTo(math.MaxUint16)),
 		result: int32(d.signed(math.MinInt32, math.MaxInt32)),
 		device: int32(d.signed(math.MinInt32, math.MaxInt32)),
 		fields: uint16(d.upTo(allFields)),
 	}
-	if d.version < 7 && s.space == olderTensors {
-		s.op, s.space = uint8(olderTensorOps[event.Op(s.op)]), 0
-		if s.op == 0 {
-			d.fail()
-		}
-	}
 	d.shapes = append(d.shapes, s)
 	return !d.bad
-}
-
-// Before version 7 the tensor layer had no operations of its own, but a space for addresses:
-// olderTensors. OlderTensorOps has its operations by those that they were written as.
-const olderTensors = 4
-
-var olderTensorOps = map[event.Op]event.Op{
-	event.OpAlloc:        event.OpTensorAlloc,
-	event.OpFree:         event.OpTensorFree,
-	event.OpReserve:      event.OpSegmentSeen,
-	event.OpCaptureBegin: event.OpPrivatePoolBegin,
-	event.OpCaptureEnd:   event.OpPrivatePoolEnd,
-	event.OpMap:          event.OpPrivatePoolMemory,
 }
 
 func (d *decoder) caller(ev *event.Event) {

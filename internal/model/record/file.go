@@ -39,14 +39,8 @@ import (
 // number of their first block, and a region ends before the first block that
 // does not follow the one before it.
 const (
-	fileMagic   = "\x89gpumtr\n"
-	fileVersion = 9
-	// oldestVersion is the first that a Reader accepts. Before version 3 a Process had no
-	// User, before version 4 there was no Heap, before version 5 a Process had no Who,
-	// before version 6 a Heap had no modules, before version 7 a Stack had none and the
-	// tensor layer had no operations of its own (olderTensorOps), and before version 8 Tensors
-	// had no Window. Before version 9 no memory was of a kind that a pool on no GPU has.
-	oldestVersion  = 2
+	fileMagic      = "\x89gpumtr\n"
+	fileVersion    = 10
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"
@@ -100,7 +94,6 @@ type layout struct {
 	regions    int
 	regionSize int64
 	salt       uint32
-	version    uint32 // of a file that is read
 }
 
 // start returns the offset of a region.
@@ -126,8 +119,8 @@ func parseHeader(b []byte) (layout, error) {
 		return layout{}, fmt.Errorf("%w but %s: give a file that --record wrote", ErrNotRecording, userfile.Sort(b))
 	}
 	if len(b) >= 12 {
-		if v := binary.LittleEndian.Uint32(b[8:]); v < oldestVersion || v > fileVersion {
-			return layout{}, fmt.Errorf("%w (it has version %d, this one reads %d to %d)", ErrVersion, v, oldestVersion, fileVersion)
+		if v := binary.LittleEndian.Uint32(b[8:]); v != fileVersion {
+			return layout{}, fmt.Errorf("%w (it has version %d, this one reads %d)", ErrVersion, v, fileVersion)
 		}
 	}
 	if len(b) < fileHeaderSize {
@@ -140,5 +133,5 @@ func parseHeader(b []byte) (layout, error) {
 	if regions > maxRegions || regions > 0 && (size < blockHeaderSize || size > 1<<56) {
 		return layout{}, fmt.Errorf("%w: %d regions of %d bytes", ErrMalformed, regions, size)
 	}
-	return layout{int(regions), int64(size), binary.LittleEndian.Uint32(b[24:]), binary.LittleEndian.Uint32(b[8:])}, nil
+	return layout{int(regions), int64(size), binary.LittleEndian.Uint32(b[24:])}, nil
 }

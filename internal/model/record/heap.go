@@ -244,9 +244,7 @@ func (d *decoder) heap() *Heap {
 			s.Shape[i] = d.int()
 		}
 		s.DType, s.Class, s.Node = d.string(), d.string(), d.string()
-		if d.version > 5 {
-			s.Module = d.string()
-		}
+		s.Module = d.string()
 	}
 	if n := entries(6); n > 0 {
 		r.Retainers = make([]holder.Retainer, n)
@@ -259,9 +257,6 @@ func (d *decoder) heap() *Heap {
 	}
 	for i := range r.Loss {
 		r.Loss[i] = loss.Counter{Name: d.string(), Help: d.string(), Value: d.uint()}
-	}
-	if d.version < 6 {
-		return h
 	}
 	if n := entries(2); n > 0 {
 		r.Modules = make([]holder.Module, n)

@@ -127,10 +127,4 @@ func TestHeapUnfit(t *testing.T) {
 			t.Errorf("%s was read", name)
 		}
 	}
-	d := newDecoder(newKnown())
-	d.version = 3
-	d.reset(payload(holdertest.Training()))
-	if d.record(d.uint()); !d.bad {
-		t.Error("a heap was read in a file of version 3")
-	}
 }

@@ -388,7 +388,6 @@ func tensorEvents() (out []Record) {
 	for i, ev := range []event.Event{
 		{Op: event.OpTensorAlloc, Kind: event.KindTensor, Addr: 1 << 40, Size: 512, Handle: 512, Part: 2 << 20, Stack: 9},
 		{Op: event.OpTensorFree, Addr: 1 << 40, Size: 512, Part: 2 << 20},
-		{Op: event.OpSegmentSeen, Addr: 1 << 40, Size: 1024, Handle: 1024, Part: 2 << 20},
 		{Op: event.OpTensorFree, Addr: 1 << 41, Handle: event.NoTotal, Part: event.NoTotal},
 		{Op: event.OpPrivatePoolBegin, Size: 1, Handle: 3, Part: 4},
 		{Op: event.OpPrivatePoolMemory, Addr: 1 << 40, Size: 2 << 20, Handle: 3, Part: 4},

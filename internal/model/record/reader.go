@@ -79,7 +79,6 @@ func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
 	}
 	k := newKnown()
 	d := newDecoder(k)
-	d.version = s.version
 	return &Reader{scanner: s, shared: k, dec: d}, nil
 }
 

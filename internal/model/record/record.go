@@ -3,8 +3,7 @@
 // records give the same state, on any machine.
 //
 // A Writer never waits for the disk, and a Reader trusts nothing in a file. What either
-// loses it counts. Files of an older version stay readable, and a version's format never
-// changes (golden_test.go).
+// loses it counts. It reads files of its own version alone.
 package record
 
 import (
@@ -223,16 +222,10 @@ type Note struct {
 	Text string
 }
 
-// Tensors says which tensors have events. Those that older versions wrote may also say which were
-// sampled, and have the totals of caching allocators.
+// Tensors says when tensors are traced.
 type Tensors struct {
-	// Sample is the mean distance between two sampled bytes: tensors that have one have
-	// events. 0 stands for all tensors.
-	Sample uint64
-	// Time is CLOCK_MONOTONIC in nanoseconds: before the first of Allocators was read.
+	// Time is CLOCK_MONOTONIC in nanoseconds.
 	Time uint64
-	// Allocators are those that changed.
-	Allocators []Allocator
 	// Window says whether tensors are traced in windows only.
 	Window Window
 }
@@ -245,27 +238,6 @@ type Window struct {
 	// Open: a window begins at the Time of the record, which comes before the window's events.
 	// Otherwise the window ends then, if one is open, and later events of tensors do not count.
 	Open bool
-}
-
-// An Allocator is the caching allocator of a process on a device.
-type Allocator struct {
-	Process event.Process
-	Device  int32 // CUDA ordinal inside the process
-	// Allocated bytes are in tensors, and Reserved bytes are held by the allocator:
-	// event.NoTotal where it does not report them.
-	Allocated, Reserved uint64
-	// Made and Freed are all the tensors since the trace began.
-	Made, Freed Tally
-}
-
-// A Tally is how many tensors there were, and their bytes.
-type Tally struct {
-	Count, Bytes uint64
-}
-
-func (t *Tally) add(x Tally) {
-	t.Count += x.Count
-	t.Bytes += x.Bytes
 }
 
 // A Moment says what time it is, in nanoseconds of CLOCK_MONOTONIC.

@@ -14,9 +14,6 @@ type Layout struct {
 	Change  func(i int) Change
 	Changes int
 	Dropped uint64
-	// Opaque: not every tensor has events, so that each segment of a caching allocator is
-	// one block, as if it were no Pool.
-	Opaque bool
 }
 
 // A Place is a device of a process.

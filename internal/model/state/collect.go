@@ -52,18 +52,11 @@ func (s *State) collect(w Want) *collector {
 	v.tensors = c.sites(s.tensors.Rows, index)
 	for i := range v.tensors {
 		x := &v.tensors[i]
-		x.InuseObjects = s.tensors.Objects(x.InuseObjects)
-		if w.Unreported {
-			x.AllocObjects = s.tensors.Objects(x.ReportedObjects+x.AllocObjects) - s.tensors.Objects(x.ReportedObjects)
-		} else {
-			x.AllocObjects = s.tensors.Objects(x.AllocObjects)
-		}
 		x.fate = s.tensors.Fate(x.Proc, x.Stack)
 	}
 	c.addPools(index)
 	c.addAllocators()
 	v.caches = s.caches(c.shown)
-	c.addPartial()
 	if w.Live {
 		c.addLive(index)
 	}
@@ -216,7 +209,7 @@ func (c *collector) physicalBytes(id event.Process) int64 {
 func (c *collector) describe(extra ...ledger.SiteKey) {
 	s, v := c.s, c.v
 	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), c.cutNotes()...)
-	v.snapshot.Notes = append(append(v.snapshot.Notes, s.shortages()...), v.partial.notes()...)
+	v.snapshot.Notes = append(v.snapshot.Notes, s.shortages()...)
 	v.snapshot.Notes = append(append(v.snapshot.Notes, windowNotes(v.snapshot.Meta.Windows)...), c.suspendedNotes()...)
 	v.snapshot.Loss = s.loss()
 	v.names, v.whos = map[event.Process]string{}, map[event.Process]*snapshot.Who{}
@@ -231,9 +224,6 @@ func (c *collector) describe(extra ...ledger.SiteKey) {
 	}
 	for _, x := range extra {
 		c.addName(x.Proc)
-	}
-	for i := range v.partial.reports {
-		c.addName(v.partial.reports[i].id)
 	}
 	for _, id := range v.shown {
 		c.addName(id)
@@ -327,7 +317,6 @@ func (c *collector) locate() {
 	locateAll(s.gpus, v.strays)
 	locateAll(s.gpus, v.allocators)
 	locateAll(s.gpus, v.caches)
-	locateAll(s.gpus, v.partial.reports)
 	if v.layout != nil {
 		v.layout.locate(s.gpus)
 	}

@@ -88,7 +88,7 @@ func (b *builder) addDriverMemory(out *snapshot.Snapshot) {
 			out.Samples = b.merge(out.Samples, x.Proc, s)
 		}
 	}
-	for s := range b.view.processAccounts(b.splits, func(i int) event.Kind { return kinds[i] }) {
+	for s := range b.view.processAccounts(func(i int) event.Kind { return kinds[i] }) {
 		a := &s.account
 		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.GPU, Owner: ownerDriver, Process: a.Process, PID: a.PID, Who: b.view.whos[s.id]}
 		for _, r := range s.rest {
@@ -120,7 +120,7 @@ type processAccount struct {
 
 // processAccounts yields those of the view, in order. kind returns the kind of memory of
 // one of v.physical.
-func (v *View) processAccounts(splits []*split, kind func(i int) event.Kind) iter.Seq[processAccount] {
+func (v *View) processAccounts(kind func(i int) event.Kind) iter.Seq[processAccount] {
 	parts := map[accountPart]*amount{}
 	amountOf := func(id event.Process, gpu string, kind event.Kind) *amount {
 		key := accountPart{id, gpu, kind}
@@ -139,7 +139,7 @@ func (v *View) processAccounts(splits []*split, kind func(i int) event.Kind) ite
 			continue
 		}
 		amountOf(x.Proc, x.gpu, kind).add(amount{x.InuseBytes, x.PeakBytes})
-		if x.pool && !v.partial.active {
+		if x.pool {
 			amountOf(x.Proc, x.gpu, event.KindTensor).add(x.handed)
 			amountOf(x.Proc, x.gpu, event.KindCached).add(amount{x.InuseBytes - x.handed.inuse, x.PeakBytes - x.handed.peak})
 		}
@@ -159,7 +159,7 @@ func (v *View) processAccounts(splits []*split, kind func(i int) event.Kind) ite
 			a := snapshot.Account{PID: int(h.id.PID), Process: v.names[h.id], GPU: h.gpu,
 				Driver: h.figure.Total, DriverKnown: h.figure.Known, Difference: h.figure.Difference, Compared: h.figure.Compared, Inferred: h.figure.Inferred && (h.late || !h.seen)}
 			b := &accountBuilder{Account: &a, view: v, at: h, amountOf: func(kind event.Kind) amount { return *amountOf(h.id, h.gpu, kind) }}
-			b.fill(splits)
+			b.fill()
 			if !yield(processAccount{h.id, a, h.account, b.rest}) {
 				return
 			}
@@ -214,13 +214,12 @@ type accountBuilder struct {
 	amountOf func(event.Kind) amount
 
 	pools, within int64 // bytes: of allocators' segments, and of tensors in memory that was not seen allocated
-	older         int64 // bytes of memory from before the trace in lines so far
 	rest          []remainder
 }
 
 // fill makes the lines. Those without a call site are in rest, too.
-func (b *accountBuilder) fill(splits []*split) {
-	b.allocations(splits)
+func (b *accountBuilder) fill() {
+	b.allocations()
 	switch figure := &b.at.figure; {
 	case b.at.seen:
 		b.driver()
@@ -242,17 +241,10 @@ func (b *accountBuilder) line(name string, bytes int64, note string) {
 }
 
 // allocations makes the lines of memory that was seen allocated.
-func (b *accountBuilder) allocations(splits []*split) {
+func (b *accountBuilder) allocations() {
 	handed, cached := b.amountOf(event.KindTensor).inuse, b.amountOf(event.KindCached).inuse
 	b.line(LineTensors, handed, "")
 	b.line(LineCached, cached, "")
-	if s := splitOf(splits, allocatorKey{b.at.id, b.at.gpu}); s != nil {
-		b.line(LineTensors, s.reported.InuseBytes, "")
-		for _, l := range s.lines {
-			b.line(l.name, l.InuseBytes, "")
-		}
-		handed, b.older = s.pools.inuse, s.older.inuse
-	}
 	b.pools, b.within = handed+cached, b.amountOf(event.KindNone).inuse
 	b.line(LineAllocations, b.amountOf(event.KindDevice).inuse+b.amountOf(event.KindAsync).inuse-b.pools, "")
 }
@@ -261,7 +253,7 @@ func (b *accountBuilder) allocations(splits []*split) {
 // in it since. What is there of it now counts at the peak, too: it is older than the trace, or
 // nothing shows when it came.
 func (b *accountBuilder) before(name string, bytes int64, note string) {
-	bytes -= b.older + b.within
+	bytes -= b.within
 	b.line(LineTensorsInOld, b.within, "")
 	for i := range b.view.allocators {
 		if x := &b.view.allocators[i]; x.id == b.at.id && x.gpu == b.at.gpu {

@@ -61,8 +61,7 @@ func (v *View) byProcess(ids []event.Process) map[event.Process]*View {
 	}
 	for _, id := range ids {
 		part := &View{want: v.want, trace: v.trace, snapshot: v.snapshot, names: v.names, whos: v.whos,
-			partial: v.partial, located: v.located}
-		part.partial.reports = nil
+			located: v.located}
 		if shown[id] {
 			part.shown = []event.Process{id}
 		}
@@ -76,7 +75,6 @@ func (v *View) byProcess(ids []event.Process) map[event.Process]*View {
 	distribute(v.strays, parts, func(p *View) *[]strayTensors { return &p.strays })
 	distribute(v.allocators, parts, func(p *View) *[]allocator { return &p.allocators })
 	distribute(v.caches, parts, func(p *View) *[]cache { return &p.caches })
-	distribute(v.partial.reports, parts, func(p *View) *[]report { return &p.partial.reports })
 	distribute(v.presences, parts, func(p *View) *[]presence { return &p.presences })
 	distribute(v.programs, parts, func(p *View) *[]executable { return &p.programs })
 	return parts

@@ -194,11 +194,7 @@ func (s *State) counted() map[Group]ledger.Counts {
 	}
 	out := make(map[Group]ledger.Counts, len(s.groups.counts))
 	for k, c := range s.groups.counts {
-		x := *c
-		if k.Kind == event.KindTensor {
-			x.AllocObjects, x.FreedObjects = s.tensors.Objects(x.AllocObjects), s.tensors.Objects(x.FreedObjects)
-		}
-		out[k] = x
+		out[k] = *c
 	}
 	return out
 }

@@ -288,7 +288,7 @@ func (v *View) hold(s *snapshot.Snapshot) {
 		d.add(&h, x.gpus)
 	}
 	if v.hasLive {
-		d.divide(!v.partial.active)
+		d.divide()
 	}
 	v.divided = d.origins
 	if !v.wantsLive {

@@ -93,9 +93,9 @@ type heldPart struct {
 	role   holders.Role
 }
 
-// divide divides the samples of live allocations, and, if whole, what was there before the
-// trace: in whole snapshots every tensor since then has a row.
-func (d *divider) divide(whole bool) {
+// divide divides the samples of live allocations, and what was there before the trace: every
+// tensor since then has a row.
+func (d *divider) divide() {
 	s := d.snapshot
 	d.origins.first = len(s.Samples)
 	parts := map[heldPart]int{} // indexes into samples
@@ -124,9 +124,7 @@ func (d *divider) divide(whole bool) {
 		to.Add(&moved)
 		a.Sample = at
 	}
-	if whole {
-		d.before()
-	}
+	d.before()
 	d.note()
 }
 

@@ -8,8 +8,7 @@ import (
 // Keyframe yields records that rebuild what is live in a new State: a recording
 // that drops its beginning begins with them. They have nothing that ended, so that counts
 // and peaks start at zero. Memory from before a process was attached to is right again
-// after the next reading, which the state asks for. A sample of the tensors is not among them: no
-// trace takes one any more. Events are valid until yield returns.
+// after the next reading, which the state asks for. Events are valid until yield returns.
 func (s *State) Keyframe(yield func(record.Record)) {
 	trace := s.trace
 	yield(&trace)
@@ -56,7 +55,7 @@ func (s *State) Keyframe(yield func(record.Record)) {
 	if s.pending != nil {
 		yield(s.pending)
 	}
-	if s.totals != nil {
-		yield(s.totals)
+	if s.window != nil {
+		yield(s.window)
 	}
 }

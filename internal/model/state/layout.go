@@ -18,7 +18,6 @@ type layout struct {
 	pieces  []tensors.Piece // by process: memory that the driver handed out, then tensors, each by address
 	steps   []change
 	dropped uint64
-	opaque  bool
 	frames  map[uint64][]*record.Place // by stack
 	gpus    map[device]string          // labels
 }
@@ -32,7 +31,7 @@ type device struct {
 // addLayout copies where memory lies. Memory of a process that is not shown ended with it.
 func (c *collector) addLayout() {
 	s := c.s
-	x := &layout{opaque: s.tensors.Partial(), frames: map[uint64][]*record.Place{}, gpus: map[device]string{}}
+	x := &layout{frames: map[uint64][]*record.Place{}, gpus: map[device]string{}}
 	var gone []tensors.Piece
 	for p := range s.tensors.Pieces {
 		if c.shown(p.Proc) {
@@ -126,7 +125,7 @@ type sourceKey struct {
 // layout shows where memory lies.
 func (b *builder) layout() *snapshot.Layout {
 	from := b.view.layout
-	d := &layoutBuilder{builder: b, from: from, out: &snapshot.Layout{Changes: len(from.steps), Dropped: from.dropped, Opaque: from.opaque},
+	d := &layoutBuilder{builder: b, from: from, out: &snapshot.Layout{Changes: len(from.steps), Dropped: from.dropped},
 		places: map[device]int{}, only: map[event.Process]int32{}, sources: map[sourceKey]int{}, samples: map[ledger.SiteKey]*site{}}
 	for i := range b.view.tensors {
 		x := &b.view.tensors[i]

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -359,47 +358,4 @@ func anything(seed uint64, s *State, look func()) {
 		}
 	}
 	look()
-}
-
-// Where not every tensor is told, nothing of a segment is shown as free: it is one block.
-// Memory of processes without tensors is there in any case.
-func TestLayoutOfSome(t *testing.T) {
-	s := remembering(100, record.Trace{})
-	s.Apply(&record.Tensors{Sample: mib})
-	s.Apply(alloc(prog, 10, 0x1000000, 20*mib))
-	s.Apply(alloc(event.Process{PID: prog.PID + 1, Start: prog.Start}, 11, 0x1000000, mib))
-	s.Apply(tensor(12, 0x1000000, 2*mib, 2, 5*mib))
-	s.Apply(tensor(13, 0x1000000+4*mib, 2*mib, 2, 7*mib))
-	s.Apply(tensorEnd(14, 0x1000000, 2*mib, 5*mib))
-	snap := s.View(Want{Layout: true}).Snapshot()
-	l := snap.Layout
-	if !l.Opaque || len(l.Segments) != 2 {
-		t.Fatalf("%+v", l)
-	}
-	for i := range l.Segments {
-		if g := &l.Segments[i]; g.Pool || len(g.Blocks) != 1 || g.Blocks[0].Address != g.Address || g.Blocks[0].Size != g.Size {
-			t.Errorf("%+v", g)
-		}
-	}
-	for i := range l.Changes {
-		if x := l.Change(i); x.Action != snapshot.SegmentCame || x.Pool {
-			t.Errorf("%+v", x)
-		}
-	}
-	var b bytes.Buffer
-	if err := memoryviz.Pickle(&b, snap); err != nil {
-		t.Fatal(err)
-	}
-	seen, err := viewertest.ReadPickle(b.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range seen.Segments {
-		if g := &seen.Segments[i]; g.Allocated != g.Total {
-			t.Errorf("%d of %d bytes are in use", g.Allocated, g.Total)
-		}
-	}
-	if !slices.ContainsFunc(seen.About.Notes, func(n string) bool { return strings.Contains(n, "a sample of the tensors") }) {
-		t.Errorf("no note says so: %q", seen.About.Notes)
-	}
 }

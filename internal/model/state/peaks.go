@@ -65,7 +65,7 @@ func (x *peaks) tensorsChanged(e *event.Event) {
 	if !p.lasts || e.Op == event.OpTensorFree {
 		return
 	}
-	if bytes := x.tensors.HandedOut(e.Proc); bytes > p.Tensors || e.Op == event.OpSegmentSeen {
+	if bytes := x.tensors.Bytes(e.Proc); bytes > p.Tensors {
 		p.Tensors = bytes
 		x.tensors.MarkPeak(e.Proc)
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// WaitsForTime reports whether time alone changes the state: a reading, totals of allocators, or
+// WaitsForTime reports whether time alone changes the state: a reading, a window of tensors, or
 // the end of an incident wait for a moment.
 func (s *State) WaitsForTime() bool {
-	return s.pending != nil || s.totals != nil || len(s.incidents.open) > 0
+	return s.pending != nil || s.window != nil || len(s.incidents.open) > 0
 }
 
 // SawTensors reports whether there ever was a tensor.
@@ -111,9 +111,6 @@ func (s *State) CachedBytes(site *ledger.Site) (int64, bool) {
 	}
 	return site.InuseBytes - pool.Inuse, true
 }
-
-// TensorSample returns which tensors have events: see record.Tensors.
-func (s *State) TensorSample() uint64 { return s.tensors.Sample() }
 
 // RowsOf yields those of Rows that are of one process.
 func (s *State) RowsOf(id event.Process) iter.Seq[ledger.Allocation] {

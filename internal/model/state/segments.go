@@ -17,12 +17,8 @@ type cache struct {
 	says     tensors.Device
 }
 
-// caches returns those of the shown processes. It returns nil if only a sample of tensors is
-// traced: free memory between tensors is then unknown.
+// caches returns those of the shown processes.
 func (s *State) caches(shown func(event.Process) bool) []cache {
-	if s.tensors.Partial() {
-		return nil
-	}
 	type key struct {
 		id     event.Process
 		device int32

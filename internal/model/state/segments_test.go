@@ -100,22 +100,6 @@ func TestExpandableSegments(t *testing.T) {
 	wantAllocators(t, "a page less", s, want)
 }
 
-// TestSegmentsOfASample: where not every tensor has an event, it is not known what is free
-// between them.
-func TestSegmentsOfASample(t *testing.T) {
-	s := begun(record.Trace{Incidents: 1})
-	s.Apply(&record.Tensors{Sample: mib})
-	s.Apply(alloc(prog, 1, 0x10000000, 20*mib))
-	s.Apply(tensor(2, 0x10000000, 4*mib, 0, 4*mib))
-	s.Apply(&event.Event{Op: event.OpOutOfMemory, Time: 3, Proc: prog, TID: prog.PID, Size: 18 * mib, Handle: 4 * mib, Part: 20 * mib})
-	if got := s.View(Want{}).Snapshot().Allocators; got != nil {
-		t.Errorf("%+v", got)
-	}
-	if o := one(t, s); o.Allocator != nil || o.Tensor != 18*mib {
-		t.Errorf("%+v for a tensor of %d", o.Allocator, o.Tensor)
-	}
-}
-
 // poolWindow opens or closes a window in which PyTorch takes memory for private pool 2.0.
 func poolWindow(t uint64, op event.Op) *event.Event {
 	return &event.Event{Op: op, Time: t, Proc: prog, TID: prog.PID, Handle: 2}

@@ -42,7 +42,6 @@ func (v *View) build(shapes *Shapes) *snapshot.Snapshot {
 		c := &v.caches[i]
 		out.Allocators = append(out.Allocators, c.allocator(v.names[c.id]))
 	}
-	out.Samples = append(out.Samples, b.splitSamples()...)
 	out.Live = v.liveRows()
 	out.Freed, out.Steps, out.Windowed = b.freed(), b.steps(), b.windowed()
 	if v.layout != nil {
@@ -79,9 +78,8 @@ type builder struct {
 	view     *View
 	mappings []*snapshot.Mapping
 	mapped   map[snapshot.Mapping]bool // by Key
-	splits   []*split
-	samples  map[sampleKey]int // of samples of the kernel driver's memory
-	paths    map[pathStep]int  // of their frames, from 1 on
+	samples  map[sampleKey]int         // of samples of the kernel driver's memory
+	paths    map[pathStep]int          // of their frames, from 1 on
 }
 
 // shapes returns the Shapes of the Want, or new Shapes, prepared for v.
@@ -95,7 +93,7 @@ func (v *View) shapes() *Shapes {
 }
 
 func newBuilder(v *View, shapes *Shapes) *builder {
-	return &builder{Shapes: shapes, view: v, splits: v.splits(), mapped: map[snapshot.Mapping]bool{},
+	return &builder{Shapes: shapes, view: v, mapped: map[snapshot.Mapping]bool{},
 		samples: map[sampleKey]int{}, paths: map[pathStep]int{}}
 }
 
@@ -116,11 +114,7 @@ func (b *builder) sample(x *site) snapshot.Sample {
 	if x.HasTensors { // its allocations are counted as tensors
 		s.AllocObjects, s.AllocBytes = 0, 0
 	}
-	switch {
-	case x.pool && b.view.partial.active: // its lines cover the whole device (split)
-		s.InuseObjects = 0
-	case x.pool:
-		// Its bytes are handed out as tensors: the rest is cached.
+	if x.pool { // its bytes are handed out as tensors: the rest is cached
 		s.Kind = event.KindCached.String()
 		s.Stack = append([]*snapshot.Location{b.leaf(LineCached)}, s.Stack...)
 	}

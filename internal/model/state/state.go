@@ -17,7 +17,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/physical"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
@@ -64,10 +63,8 @@ type State struct {
 	// pending is a reading whose moment the events have not reached, read the last one
 	// that was compared.
 	pending, read *record.Reading
-	// totals are what allocators report at a moment that the events have not reached, or the end
-	// of a window then, and filter the last record.Tensors without its Allocators.
-	totals *record.Tensors
-	filter record.Tensors
+	// window begins or ends a window of tensors at a moment that the events have not reached.
+	window *record.Tensors
 	// categories are what tensors are for as the end of the recording knows it, nil where
 	// that is not known: see LearnFrom.
 	categories Categories
@@ -155,7 +152,6 @@ func (s *State) openLedgers(maxLive int) {
 	s.ledger = ledger.New(options)
 	s.peaks.ledger = s.ledger
 	s.tensors.SetDriver(s.ledger)
-	s.tensors.ApplyRecord(&s.filter)
 }
 
 // layers returns the ledgers of the driver layer, of the tensor layer and of the physical
@@ -226,21 +222,16 @@ func (s *State) Apply(r record.Record) {
 		s.reported = s.now.Time
 		s.ledger.MarkReported()
 		s.physical.Rows.MarkReported()
-		s.tensors.MarkReported()
+		s.tensors.Rows.MarkReported()
 	case *record.Trace:
 		if s.events == 0 {
 			s.openLedgers(r.MaxLive)
 		}
 		s.trace, s.processes.all, s.accounts.Initial = *r, r.All, r.Initial
-		s.trace.APIs = make([]string, len(r.APIs)) // older recordings have linkage names
-		for i, name := range r.APIs {
-			s.trace.APIs[i] = snapshot.Demangle(name)
-		}
 	case *record.Tensors:
-		s.applyTotals()
-		s.filter = record.Tensors{Sample: r.Sample}
-		if s.totals = r; r.Time == 0 || r.Window.Open {
-			s.applyTotals()
+		s.applyWindow()
+		if s.window = r; r.Time == 0 || r.Window.Open {
+			s.applyWindow()
 		}
 	case *record.Cut:
 		s.cut(r)
@@ -255,8 +246,8 @@ func (s *State) applyEvent(e *event.Event) {
 	if s.pending != nil && e.Time > s.pending.Time {
 		s.compare()
 	}
-	if s.totals != nil && e.Time > s.totals.Time {
-		s.applyTotals()
+	if s.window != nil && e.Time > s.window.Time {
+		s.applyWindow()
 	}
 	s.events++
 	s.now.Time, s.seen = max(s.now.Time, e.Time), max(s.seen, e.Time)
@@ -406,24 +397,22 @@ func (s *State) applyMoment(m *record.Moment) {
 		s.compare()
 	}
 	if m.Drained {
-		s.applyTotals()
+		s.applyWindow()
 	}
 	s.incidents.advance()
 }
 
-// applyTotals adds what allocators reported, or begins or ends a window: the events have reached
-// that moment. Events from before it are older than the report, and those after it are later.
-func (s *State) applyTotals() {
-	r := s.totals
+// applyWindow begins or ends a window of tensors: the events have reached that moment. Those from
+// before it are older than the window, and those after it are later.
+func (s *State) applyWindow() {
+	r := s.window
 	if r == nil {
 		return
 	}
-	s.totals = nil
-	if r.Window.Length == 0 {
-		s.tensors.ApplyRecord(r)
-		return
+	s.window = nil
+	if r.Window.Length != 0 {
+		s.windows.Set(r.Window, r.Time)
 	}
-	s.windows.Set(r.Window, r.Time)
 }
 
 // compare compares the pending reading with the memory of processes: the events have reached

@@ -344,21 +344,3 @@ func TestStepsOfAnyNumbers(t *testing.T) {
 		s.Keyframe(New().Apply)
 	}
 }
-
-// Where not every tensor is told, nobody knows what a step made.
-func TestStepsOfASample(t *testing.T) {
-	s := begun(record.Trace{})
-	s.Apply(&record.Tensors{Sample: 1 << 20})
-	for _, st := range program() {
-		s.Apply(st)
-	}
-	x := &trainer{tell: s.Apply}
-	for range 5 {
-		x.iterate(0, atStep)
-	}
-	for _, d := range s.View(Want{Steps: true}).Snapshot().Steps {
-		if d.Begun || d.Seen != 0 {
-			t.Errorf("%+v", d)
-		}
-	}
-}

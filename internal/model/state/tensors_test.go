@@ -208,27 +208,24 @@ func TestTensorsTellTheirDevices(t *testing.T) {
 // What a caching allocator ever took from CUDA counts as allocated where it was handed out,
 // also when it has given all of it back: else all of it would seem to be allocated then.
 func TestAllocatedOfSegmentsThatGo(t *testing.T) {
-	for name, tensors := range map[string]record.Tensors{"all told": {}, "a sample": {Sample: 1}} {
-		s := begun(record.Trace{})
-		s.Apply(&tensors)
-		s.Apply(alloc(prog, 10, 1<<32, 20*mib))
-		s.Apply(tensor(11, 1<<32, mib, 2, event.NoTotal))
-		allocated := func() (sum int64) {
-			for _, x := range s.View(Want{}).Snapshot().Samples {
-				sum += x.AllocBytes
-			}
-			return sum
+	s := begun(record.Trace{})
+	s.Apply(alloc(prog, 10, 1<<32, 20*mib))
+	s.Apply(tensor(11, 1<<32, mib, 2, event.NoTotal))
+	allocated := func() (sum int64) {
+		for _, x := range s.View(Want{}).Snapshot().Samples {
+			sum += x.AllocBytes
 		}
-		before := allocated()
-		s.Apply(tensorEnd(12, 1<<32, mib, event.NoTotal))
-		s.Apply(free(prog, 13, 1<<32))
-		if after := allocated(); after != before {
-			t.Errorf("%s: %d bytes were allocated, and %d when they were given back", name, before, after)
-		}
-		for x := range s.ledger.Sites {
-			if x.AllocBytes != 20*mib {
-				t.Errorf("%s: the call site has %d", name, x.AllocBytes)
-			}
+		return sum
+	}
+	before := allocated()
+	s.Apply(tensorEnd(12, 1<<32, mib, event.NoTotal))
+	s.Apply(free(prog, 13, 1<<32))
+	if after := allocated(); after != before {
+		t.Errorf("%d bytes were allocated, and %d when they were given back", before, after)
+	}
+	for x := range s.ledger.Sites {
+		if x.AllocBytes != 20*mib {
+			t.Errorf("the call site has %d", x.AllocBytes)
 		}
 	}
 }

@@ -145,14 +145,10 @@ func (sums groupSums) add(k Group, objects, inuse, peak int64) {
 func (v *View) sum(sums groupSums) (accounts []snapshot.Account) {
 	for i := range v.sites {
 		x, k := &v.sites[i], v.sites[i].group
-		objects := x.InuseObjects
-		switch {
-		case x.pool && v.partial.active: // see splits
-			objects = 0
-		case x.pool:
+		if x.pool {
 			k.Kind = event.KindCached
 		}
-		sums.add(k, objects, x.InuseBytes-x.handed.inuse, x.PeakBytes-x.handed.peak)
+		sums.add(k, x.InuseObjects, x.InuseBytes-x.handed.inuse, x.PeakBytes-x.handed.peak)
 	}
 	for _, sites := range [][]site{v.tensors, v.physical} {
 		for i := range sites {
@@ -164,13 +160,7 @@ func (v *View) sum(sums groupSums) (accounts []snapshot.Account) {
 			}
 		}
 	}
-	splits := v.splits()
-	for _, s := range splits {
-		for _, l := range s.lines {
-			sums.add(Group{v.gpuGroup(s.gpu), l.kind, ownerAllocator}, l.InuseObjects, l.InuseBytes, l.PeakBytes)
-		}
-	}
-	for s := range v.processAccounts(splits, func(i int) event.Kind { return v.physical[i].group.Kind }) {
+	for s := range v.processAccounts(func(i int) event.Kind { return v.physical[i].group.Kind }) {
 		for _, r := range s.rest {
 			sums.add(Group{v.gpuGroup(s.account.GPU), event.KindDriver, ownerDriver}, 0, r.inuse, r.peak)
 		}

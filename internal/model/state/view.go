@@ -62,7 +62,6 @@ type View struct {
 	strays     []strayTensors
 	allocators []allocator
 	caches     []cache
-	partial    partial
 	// Where they are wanted.
 	steps    []processSteps
 	windowed []windowed
@@ -174,7 +173,7 @@ func (s *State) Held(id event.Process) Held {
 	if !s.IsAlive(id) {
 		return Held{}
 	}
-	h := Held{Allocated: s.ledger.InUse(id, event.ClassDevice), Tensors: s.tensors.HandedOut(id)}
+	h := Held{Allocated: s.ledger.InUse(id, event.ClassDevice), Tensors: s.tensors.Bytes(id)}
 	h.Total = h.Allocated
 	if s.SeesDriverCalls(id) {
 		h.Total = s.physical.Rows.InUse(id, event.ClassDriver)

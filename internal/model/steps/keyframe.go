@@ -148,7 +148,6 @@ func (p *process) visit(n *numbers) {
 			p.growing += len((*d).growth)
 		}
 	})
-	// Recordings of older versions end here.
 	p.clippings.visit(n)
 	n.uint(&p.clips)
 	n.bool(&p.byClip)

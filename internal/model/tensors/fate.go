@@ -70,8 +70,8 @@ func (t *fateTable) addTensor(e *event.Event) {
 	last[e.TID] = made{e.Addr, e.Stack}
 }
 
-// addEnd counts the end of x, which counts for n tensors, by e.
-func (t *fateTable) addEnd(x *tensor, n int64, e *event.Event, rows *ledger.Ledger) {
+// addEnd counts the end of x by e.
+func (t *fateTable) addEnd(x *tensor, e *event.Event, rows *ledger.Ledger) {
 	p := t.process(e.Proc)
 	f := p.byStack[x.stack]
 	if f == nil {
@@ -83,10 +83,10 @@ func (t *fateTable) addEnd(x *tensor, n int64, e *event.Event, rows *ledger.Ledg
 		t.n++
 	}
 	if e.TID != x.thread {
-		f.Crossed += n
+		f.Crossed++
 		return
 	}
-	f.Stayed += n
+	f.Stayed++
 	if last := p.last[e.TID]; last.addr == e.Addr {
 		f.After = 0
 	} else {

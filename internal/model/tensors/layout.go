@@ -70,9 +70,6 @@ func (l *Ledger) Pieces(yield func(Piece) bool) {
 		if !p.extentPieces((*extent).piece, yield) {
 			return
 		}
-		if l.Partial() {
-			continue
-		}
 		for addr, t := range p.tensors {
 			if !yield(t.piece(p.id, addr)) {
 				return
@@ -86,22 +83,16 @@ func (l *Ledger) Pieces(yield func(Piece) bool) {
 func (p *process) extentPieces(piece func(*extent, event.Process) Piece, yield func(Piece) bool) bool {
 	more := true
 	p.memory.extents.Ascend(func(x *extent) bool {
-		more = yield(p.l.filterPiece(piece(x, p.id)))
+		more = yield(piece(x, p.id))
 		return more
 	})
 	return more
 }
 
-// filterPiece clears Pool where it is not known how much of a segment is in tensors.
-func (l *Ledger) filterPiece(c Piece) Piece {
-	c.Pool = c.Pool && !l.Partial()
-	return c
-}
-
-// reportPiece calls Laid, but with no tensor where not every one is reported.
+// reportPiece calls OnPiece.
 func (l *Ledger) reportPiece(c Piece) {
-	if l.OnPiece != nil && (c.Site != nil || !l.Partial()) {
-		l.OnPiece(l.filterPiece(c))
+	if l.OnPiece != nil {
+		l.OnPiece(c)
 	}
 }
 
@@ -112,12 +103,10 @@ func (l *Ledger) PieceEnds(proc event.Process) iter.Seq[Piece] {
 		if p == nil {
 			return
 		}
-		if !l.Partial() {
-			for _, addr := range p.addresses() {
-				t := p.tensors[addr]
-				if !yield(t.piece(p.id, addr).end()) {
-					return
-				}
+		for _, addr := range p.addresses() {
+			t := p.tensors[addr]
+			if !yield(t.piece(p.id, addr).end()) {
+				return
 			}
 		}
 		p.extentPieces((*extent).end, yield)

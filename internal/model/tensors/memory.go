@@ -115,9 +115,6 @@ func (m *memory) add(addr uint64, x part, device int32, sign int64) {
 			x.in.device = device
 		}
 	}
-	if m.p.l.Partial() {
-		return
-	}
 	if pool == nil {
 		pool = &Pool{Device: device, epoch: m.p.epoch}
 		m.outside[device] = pool
@@ -154,10 +151,6 @@ func (m *memory) markHanded(x *extent) {
 	}
 	x.handed = true
 	x.pool.countHanded()
-	if m.p.l.Partial() {
-		m.updatePeak(x.pool)
-		x.pool.Inuse += x.bytes()
-	}
 	m.reportPool(x.pool)
 }
 
@@ -247,9 +240,6 @@ func (m *memory) move(from, to uint64, at *ledger.Site) {
 		m.updatePeak(x.pool)
 		m.updatePeak(pool)
 		bytes := int64(x.used)
-		if m.p.l.Partial() {
-			bytes = x.handedBytes()
-		}
 		pool.extents++
 		x.pool.Inuse -= bytes
 		pool.Inuse += bytes
@@ -260,14 +250,6 @@ func (m *memory) move(from, to uint64, at *ledger.Site) {
 			m.reportPool(pool)
 		}
 	}
-}
-
-// handedBytes are all bytes of x, if a tensor was in it.
-func (x *extent) handedBytes() int64 {
-	if x.handed {
-		return x.bytes()
-	}
-	return 0
 }
 
 // end ends the extents that share an address with [from, to), and the tensors in them:
@@ -287,9 +269,6 @@ func (m *memory) end(from, to uint64) {
 		}
 		m.updatePeak(x.pool)
 		m.p.l.reportPiece(x.end(m.p.id))
-		if m.p.l.Partial() {
-			x.pool.Inuse -= x.handedBytes()
-		}
 		m.removeExtent(x)
 	}
 }

@@ -4,16 +4,15 @@ import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 
 // A process is the state of one process: its tensors, and the memory that they lie in.
 type process struct {
-	l          *Ledger
-	id         event.Process
-	tensors    map[uint64]tensor // by address
-	memory     memory
-	devices    map[int32]*Device
-	allocators map[int32]*Allocator // by device; where not every tensor is reported
-	windows    windows
-	epoch      uint64 // counts peaks
-	ended      bool
-	last       []Segments // of a process that has ended: as they were then
+	l       *Ledger
+	id      event.Process
+	tensors map[uint64]tensor // by address
+	memory  memory
+	devices map[int32]*Device
+	windows windows
+	epoch   uint64 // counts peaks
+	ended   bool
+	last    []Segments // of a process that has ended: as they were then
 }
 
 // A tensor has a part in each extent that it lies in, mostly one. With expandable
@@ -49,7 +48,7 @@ type Device struct {
 // reset makes p empty.
 func (p *process) reset() {
 	returned := p.memory.returned
-	p.tensors, p.devices, p.allocators = map[uint64]tensor{}, map[int32]*Device{}, map[int32]*Allocator{}
+	p.tensors, p.devices = map[uint64]tensor{}, map[int32]*Device{}
 	p.memory = newMemory(p)
 	p.memory.returned = returned
 }
@@ -79,7 +78,6 @@ func (p *process) replaceImage(at uint64) {
 		}
 	}
 	p.windows.reset(at)
-	clear(p.allocators)
 	for _, d := range p.devices {
 		*d = Device{Index: d.Index, Bytes: d.Bytes}
 	}
@@ -142,8 +140,8 @@ func (p *process) finish(e *event.Event) {
 	case t.time > e.Time: // one that was there before
 	default:
 		p.end(e.Addr, &t)
-		p.l.fates.addEnd(&t, p.l.weigh(t.size).Objects, e, p.l.Rows)
-		if e.Stack != 0 && !p.l.Partial() {
+		p.l.fates.addEnd(&t, e, p.l.Rows)
+		if e.Stack != 0 {
 			p.l.freers.add(&t, e)
 		}
 	}
@@ -153,14 +151,6 @@ func (p *process) finish(e *event.Event) {
 // compareTotals compares what was seen with the totals that the allocator reports.
 func (p *process) compareTotals(e *event.Event) {
 	if e.Handle == event.NoTotal {
-		return
-	}
-	if p.l.Partial() {
-		if e.Time >= p.l.Rows.ImageStart(e.Proc) {
-			a := p.allocator(e.Device)
-			a.setAllocated(e.Time, e.Handle)
-			p.setReserved(a, e.Part)
-		}
 		return
 	}
 	d := p.device(e.Device)

@@ -39,14 +39,12 @@ type Ledger struct {
 	driver *ledger.Ledger // where extents are found, nil for nowhere
 	procs  map[event.Process]*process
 
-	reports uint64 // how many Reported there were
-	fates   fateTable
-	freers  freerTable
-	seen    bool   // a tensor
-	sample  uint64 // which are reported, as in record.Tensors
-	loss    *loss.Set
-	during  *event.Event // see SetCall
-	row     event.Event  // that Rows gets for a tensor
+	fates  fateTable
+	freers freerTable
+	seen   bool // a tensor
+	loss   *loss.Set
+	during *event.Event // see SetCall
+	row    event.Event  // that Rows gets for a tensor
 }
 
 var causes loss.Causes
@@ -87,7 +85,7 @@ func New(opt ledger.Options) *Ledger {
 	if opt.Listener == nil {
 		opt.Listener = ledger.NoListener{}
 	}
-	opt.Weigh, opt.Listener = l.weigh, rowListener{opt.Listener, l}
+	opt.Listener = rowListener{opt.Listener, l}
 	l.Rows = ledger.New(opt)
 	return l
 }
@@ -184,12 +182,6 @@ func (p *process) applyAllocator(e *event.Event) {
 		for x := range p.memory.within(e.Addr, e.Addr+e.Size) {
 			x.private = PoolID{e.Handle, e.Part}
 		}
-	case event.OpSegmentSeen:
-		if e.Addr+e.Size > e.Addr {
-			p.l.seen = true
-			p.memory.markHandedWithin(e.Addr, e.Addr+e.Size)
-			p.compareTotals(e)
-		}
 	}
 }
 
@@ -236,10 +228,9 @@ func (l *Ledger) dropRow(proc event.Process, addr, at uint64) {
 	l.Rows.Apply(&event.Event{Op: event.OpFree, Time: at, Proc: proc, Addr: addr})
 }
 
-// Pool returns the memory of a call site from which tensors were handed out, nil for
-// none, or where not every tensor is reported.
+// Pool returns the memory of a call site from which tensors were handed out, nil for none.
 func (l *Ledger) Pool(at *ledger.Site) *Pool {
-	if pool := l.lookup(at.Proc).memory.pools[at]; pool != nil && pool.HandedExtents > 0 && !l.Partial() {
+	if pool := l.lookup(at.Proc).memory.pools[at]; pool != nil && pool.HandedExtents > 0 {
 		return pool
 	}
 	return nil

@@ -12,9 +12,6 @@ func (d *document) notes() (out []string) {
 	if n := d.layout.Dropped; n > 0 {
 		note("device_traces lack the first %d changes: the latest %d are kept (--trace-max).", n, d.layout.Changes)
 	}
-	if d.layout.Opaque {
-		note("Each segment is shown as one block in use. The recording has a sample of the tensors (--tensor-sample), so the free parts of a segment are unknown.")
-	}
 	if d.snapshot.Meta.Windows != nil {
 		note("This file has no tensors, because they were traced in windows only (--tensors-window): each segment is shown as one block in use. gpumemtrace report --windows shows what was seen of them.")
 	}

@@ -210,18 +210,11 @@ func sum(by []delta) []delta {
 	return slices.DeleteFunc(out, func(d delta) bool { return d.bytes == 0 })
 }
 
-// partial reports whether the recording has a sample of the tensors. How much of a segment
-// is in tensors is then unknown, and segments count as allocations.
-func (w *run) partial() bool { return w.State.TensorSample() != 0 }
-
 // count adds what a site holds more than before.
 func (w *run) count(x *observe.Site[held]) {
 	bytes, handed, tensor := x.InuseBytes, int64(0), x.Kind.Class() == event.ClassTensor
 	cached, divided := w.State.CachedBytes(x.Site)
-	switch {
-	case tensor && w.partial():
-		bytes = 0
-	case !tensor && divided:
+	if !tensor && divided {
 		handed = bytes - cached
 		w.leaves[x.Own.leaf].cached = true
 	}

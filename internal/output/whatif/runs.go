@@ -235,12 +235,6 @@ func (c *collector) add(rec record.Record) error {
 		r.Apply()
 	case *record.Reading:
 		c.reading(r)
-	case *record.Tensors:
-		if r.Sample > 0 {
-			for _, x := range c.order {
-				x.Partial = "the trace took a sample of tensors"
-			}
-		}
 	case *record.Cut:
 		for _, x := range c.order {
 			x.Partial = "the recording lost a part of the run"
