@@ -59,11 +59,8 @@ var single = []struct{ layer, name, action string }{
 	{"calls", "libraries_probed_late", "If those calls matter, begin the trace after the program has loaded its libraries."},
 
 	{"stacks", "stacks_shed", "Raise `--memory-limit` or `--cpu-limit`, or trace less."},
-	{"stacks", "stacks_failed", "Leave out `--stacks fp`."},
 	{"stacks", "stacks_incomplete", "If the code at their end is yours, build it with `-fasynchronous-unwind-tables`."},
 	{"stacks", "stacks_dropped", "Trace fewer processes, or for a shorter time. A note names the process that has most."},
-	{"stacks", "stacks_shortened", "Trace fewer processes (`-p`). A recording with few long stacks in many processes may be forged."},
-	{"stacks", "unwind_cache_replaced", "If this happens again, find out who else writes to the cache."},
 	{"stacks", "unwind_cache_failed", "Check that there is room for the cache, and that it belongs to root and nobody else may write to it; or use `--no-cache`."},
 
 	{"names", "pythons_unknown", "Use CPython 3.6 to 3.14. Native frames are shown all the same."},
@@ -73,14 +70,12 @@ var single = []struct{ layer, name, action string }{
 	{"names", "unnamed_file_slow", "Check that the file system answers, and look again later."},
 	{"names", "unnamed_malformed", "Check that the file is complete."},
 	{"names", "unnamed_stripped", "Install the debug symbols, or set `DEBUGINFOD_URLS` to a server that has them."},
-	{"names", "symbolize_debug_malformed", "Check that the file is complete. Names are shown, without lines."},
 	{"names", "symbolize_debuginfod_failed", "See whether the servers in `DEBUGINFOD_URLS` answer."},
 
 	{"physical", "driver_total_differs", "Look at the account (`report FILE --by cause`), and report the difference with a recording."},
 	{"physical", "driver_readings_late", "See whether `nvidia-smi` answers."},
 	{"physical", "driver_shares_unknown", "Trace the owner too (`-a`). Compare the account with the driver's figure."},
 
-	{"tensor", "tensor_freed_by_full", "For `--by freed-by`, record for a shorter time."},
 	{"tensor", "steps_stacks_late", "Keep a processor free for the tracer."},
 
 	{"recording", "records_not_recorded", "Free disk space, or record to a faster disk. `--record-max` bounds the file."},
@@ -104,7 +99,6 @@ var single = []struct{ layer, name, action string }{
 	{"agent", "push_queue_full", "See whether the store answers. Raise `--push-queue-max`."},
 	{"agent", "push_refused", "The log has the answer of the store, for example about credentials."},
 	{"agent", "push_gave_up", "See whether the store answers."},
-	{"agent", "push_unsent", "See whether the store answers."},
 	{"agent", "push_labels_cut", "Use fewer, shorter names."},
 	{"agent", "workloads_unnamed", "Give the agent the container runtime's socket."},
 }
@@ -121,12 +115,12 @@ var classed = []struct{ layer, class, names string }{
 	{"stacks", "unseen", "unwinder_runs_missed"},
 	{"stacks", "invalid", "stack_memo_mismatches"},
 	{"stacks", "late", "stacks_ring_full stacks_not_sent stacks_not_named analyses_put_off libraries_not_ahead"},
-	{"stacks", "unread", "stacks_copy_failed"},
-	{"stacks", "rough", "stacks_unknown_process stacks_not_copied stacks_fallback stacks_truncated"},
+	{"stacks", "unread", "stacks_copy_failed stacks_failed unwind_cache_replaced"},
+	{"stacks", "rough", "stacks_unknown_process stacks_not_copied stacks_fallback stacks_truncated stacks_shortened"},
 
 	{"names", "full", "unnamed_file_closed symbolize_files_closed"},
 	{"names", "late", "symbolize_stale_maps"},
-	{"names", "unread", "python_frames_unnamed unnamed_process_gone unnamed_no_mapping unnamed_file_irregular unnamed_not_elf unnamed_too_large unnamed_outside_segments symbolize_debug_too_large"},
+	{"names", "unread", "python_frames_unnamed unnamed_process_gone unnamed_no_mapping unnamed_file_irregular unnamed_not_elf unnamed_too_large unnamed_outside_segments symbolize_debug_too_large symbolize_debug_malformed"},
 	{"names", "absent", "unnamed_no_symbol"},
 
 	{"driver", "full", "sites_full processes_full processes_dropped mappings_full"},
@@ -147,7 +141,7 @@ var classed = []struct{ layer, class, names string }{
 	{"heap", "unread", "heap_objects_unread"},
 	{"heap", "rough", "heap_containers_cut heap_containers_forged heap_tensors_unfit"},
 
-	{"tensor", "full", "tensor_callers_full steps_processes_full steps_growth_full window_processes_full window_stacks_full"},
+	{"tensor", "full", "tensor_callers_full steps_processes_full steps_growth_full window_processes_full window_stacks_full tensor_freed_by_full"},
 	{"tensor", "beyond", "tensor_live_full window_live_full"},
 	{"tensor", "unseen", "tensor_overlapping tensor_outlived tensor_totals_differ tensor_private_pool_begin_unseen window_totals_differ"},
 	{"tensor", "late", "tensor_after_exit"},
@@ -159,7 +153,7 @@ var classed = []struct{ layer, class, names string }{
 
 	{"output", "rough", "timeline_sites_full timeline_frames_full timeline_marks_full"},
 
-	{"agent", "unseen", "workloads_ended alert_failures_missed"},
+	{"agent", "unseen", "workloads_ended alert_failures_missed push_unsent"},
 	{"agent", "invalid", "push_too_large push_not_built"},
 	{"agent", "late", "alert_posts_failed push_retries"},
 	{"agent", "unread", "workloads_environ"},
