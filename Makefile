@@ -11,6 +11,7 @@ LDFLAGS := -X main.version=$(VERSION)
 TAGS := grpcnotrace
 # What must work on any machine, without root: records in, figures out.
 PURE := ./internal/model/state/... ./internal/model/record/... ./internal/model/stacks/... ./internal/model/account/... ./internal/model/ledger/... ./internal/model/tensors/... ./internal/model/physical/... ./internal/model/leak/...
+CHECKED := ./pprofout ./internal/model/... ./internal/output/export/... ./internal/output/holders ./internal/output/html ./internal/output/memoryviz ./internal/output/observe ./internal/output/pickle ./internal/output/whatif ./internal/top ./internal/live ./internal/render ./internal/bytefmt ./internal/agent/alert ./internal/agent/leaks ./internal/agent/push ./internal/agent/metrics ./internal/agent/settings
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # go-nvml leaves NVML's functions undefined until it has loaded the library, so
@@ -39,7 +40,7 @@ KERNELS    ?= 6.1 6.12 6.19,6.18 newest
 ARCH       ?= amd64
 
 .DEFAULT_GOAL := help
-.PHONY: help build install dist test tests soak demo test-gpu test-kernels test-stores lint cross generate check-generate fuzz bench clean
+.PHONY: help build install dist test tests check soak demo test-gpu test-kernels test-stores lint cross generate check-generate fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +75,12 @@ tests:
 	nice -n 19 $(GO) $(compile) -race $(call without,$(RACELESS)) >/dev/null & $(GO) test $(TEST_FLAGS) -p 1 $(TRACING:%=./%); tested=$$?; wait $$! && exit $$tested
 	$(GO) test $(TEST_FLAGS) -race -short $(call without,$(TRACING) $(RACELESS))
 	$(GO) test $(TEST_FLAGS) -race -short -p 1 $(patsubst %,./%,$(filter-out $(RACELESS),$(TRACING)))
+
+# What go's cache has is not run again.
+check: ## run go vet, and the tests that need neither root nor a kernel nor a browser, in a minute: for every edit
+	@scripts/install-tools $(BUILD_TOOLS)
+	$(GO) vet ./...
+	$(GO) test -short -vet off $(CHECKED)
 
 soak: ## see that nothing grows: where very much comes and goes, in a crowd, and of an agent for ten minutes (SOAK_TIME) among all that may go wrong
 	scripts/install-tools $(BUILD_TOOLS)
