@@ -169,8 +169,9 @@ func (x *indexes) unloadAll() {
 	all, bytes := x.costs, x.total
 	x.costs, x.total, x.took = lru.New(maxIndexes, x.forget), 0, 0
 	x.mu.Unlock()
-	all.Forget = func(im *image, _ int64) { im.unload() }
-	all.Clear()
+	for _, im := range all.Keys() {
+		im.unload()
+	}
 	if bytes > largeIndexes {
 		debug.FreeOSMemory()
 	}
@@ -184,9 +185,9 @@ func (x *indexes) use(im *image, cost int64, took time.Duration) {
 	before, _ := x.costs.Get(im)
 	x.total += cost - before
 	x.took += took
-	x.costs.Put(im, cost)
+	x.costs.Add(im, cost)
 	for x.total > x.max && x.costs.Len() > 1 {
-		x.costs.Evict()
+		x.costs.RemoveOldest()
 	}
 	x.rest.Reset(max(restAfter, restPerLoad*x.took))
 }
@@ -228,7 +229,7 @@ func (p *process) vdso(r *region) (*image, reason) {
 	}
 	im.content = content
 	fs.byBuild[content] = im
-	fs.open.Put(im, struct{}{})
+	fs.open.Add(im, struct{}{})
 	return im, none
 }
 
@@ -266,9 +267,10 @@ func (fs *files) drop(im *image) {
 func (fs *files) close() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	fs.open.Forget = func(im *image, _ struct{}) { fs.drop(im) }
-	fs.open.Clear()
-	fs.perfMaps.Clear()
+	for _, im := range fs.open.Keys() {
+		fs.drop(im)
+	}
+	fs.perfMaps.Purge()
 }
 
 // openImage opens the file of r. Programs that several processes map, or that
@@ -314,6 +316,6 @@ func (p *process) openImage(r *region) (*image, reason) {
 	if im.content != "" {
 		fs.byBuild[im.content] = im
 	}
-	fs.open.Put(im, struct{}{})
+	fs.open.Add(im, struct{}{})
 	return im, none
 }

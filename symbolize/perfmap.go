@@ -71,7 +71,7 @@ func (p *process) perfMap() *perfMap {
 	p.perf = &perfMap{file: f}
 	fs := p.s.files
 	fs.mu.Lock()
-	fs.perfMaps.Put(p.perf, struct{}{})
+	fs.perfMaps.Add(p.perf, struct{}{})
 	fs.mu.Unlock()
 	return p.perf
 }

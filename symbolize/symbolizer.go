@@ -145,7 +145,7 @@ func New(cfg Config) *Symbolizer {
 // Close closes all files. Addresses that are not resolved by then stay without a name.
 func (s *Symbolizer) Close() {
 	s.mu.Lock()
-	s.processes.Clear()
+	s.processes.Purge()
 	s.mu.Unlock()
 	s.files.close()
 	s.indexes.rest.Stop()
@@ -159,7 +159,7 @@ func (s *Symbolizer) Locate(pid uint32, addr uint64, lookup Lookup) Address {
 	p, ok := s.processes.Get(pid)
 	if !ok {
 		p = &process{s: s, pid: pid, allowance: mapsAllowance, last: time.Now()}
-		s.processes.Put(pid, p)
+		s.processes.Add(pid, p)
 	}
 	s.mu.Unlock()
 	return p.locate(addr, lookup)

@@ -169,7 +169,7 @@ func (a *admission) spend(p peer, now time.Time) bool {
 	if enough {
 		of.left--
 	}
-	a.allowances.Put(p, of)
+	a.allowances.Add(p, of)
 	return enough
 }
 
@@ -188,7 +188,7 @@ func (a *admission) reads(r *http.Request) {
 	p := peerOf(r)
 	if of, known := a.allowances.Get(p); known {
 		of.left = min(of.left+1, allowanceAtOnce)
-		a.allowances.Put(p, of)
+		a.allowances.Add(p, of)
 	}
 }
 

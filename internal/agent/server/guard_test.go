@@ -66,7 +66,7 @@ func TestToken(t *testing.T) {
 func (s *served) forgives() {
 	s.guard.tries.mu.Lock()
 	defer s.guard.tries.mu.Unlock()
-	s.guard.tries.bad.Clear()
+	s.guard.tries.bad.Purge()
 }
 
 // asks has another user of this machine ask.

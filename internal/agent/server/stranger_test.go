@@ -150,7 +150,7 @@ func used(t testing.TB) time.Duration {
 func (s *served) forgets() {
 	s.listener.mu.Lock()
 	defer s.listener.mu.Unlock()
-	s.listener.allowances.Clear()
+	s.listener.allowances.Purge()
 }
 
 // BenchmarkRefusal is a request without the right to read, on machines with few sockets and

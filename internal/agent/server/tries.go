@@ -54,7 +54,7 @@ func (t *tries) judge(source string, now time.Time, right func() bool) (ok bool,
 		t.bad.Remove(source)
 		return true, 0
 	}
-	t.bad.Put(source, bad{b.times + 1, now})
+	t.bad.Add(source, bad{b.times + 1, now})
 	return false, 0
 }
 

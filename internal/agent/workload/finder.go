@@ -134,7 +134,7 @@ func (f *Finder) Of(pid int, start uint64) (Workload, bool) {
 	if !ok {
 		select {
 		case f.reads <- id:
-			f.processes.Put(id, &process{})
+			f.processes.Add(id, &process{})
 		default: // another time
 		}
 	}
@@ -156,7 +156,7 @@ func (f *Finder) named(q question) (*container, bool) {
 	c, ok := f.containers.Get(q)
 	if !ok {
 		c = &container{}
-		f.containers.Put(q, c)
+		f.containers.Add(q, c)
 	}
 	if !c.known && !c.asking && !time.Now().Before(c.next) {
 		select {

@@ -31,10 +31,10 @@ func (m *memory) put(name string, entry []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old, _ := m.entries.Get(name)
-	m.entries.Put(name, entry)
+	m.entries.Add(name, entry)
 	m.room += int64(len(old) - len(entry))
 	for m.room < 0 {
-		m.entries.Evict()
+		m.entries.RemoveOldest()
 	}
 	return nil
 }

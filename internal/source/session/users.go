@@ -27,7 +27,7 @@ func (u *users) of(id event.Process) (user uint32, known bool) {
 	if err != nil {
 		return 0, false
 	}
-	u.known.Put(id, user)
+	u.known.Add(id, user)
 	return user, true
 }
 

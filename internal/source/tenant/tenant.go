@@ -95,7 +95,7 @@ func (r *Reader) user(uid uint32) string {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.users.Put(uid, name)
+	r.users.Add(uid, name)
 	return name
 }
 
