@@ -97,6 +97,9 @@ func newRoot() *cobra.Command {
 			f.addSettings(s, "api", "stacks", "no-cache")
 			s.BoolVar(&f.noMemo, "no-stack-memo", false, "unwind every stack in full")
 			s.Uint32Var(&f.verify, "verify-stacks", 0, "unwind every Nth memoized stack in full as well, and count differences")
+			for _, name := range []string{"no-stack-memo", "verify-stacks"} { // for tests
+				s.Lookup(name).Hidden = true
+			}
 			f.addReady(s)
 		}},
 	}
