@@ -32,7 +32,7 @@ const corpusFolder = "../../test/recordings"
 // sum of each output. With -old PROGRAM it shows how an output differs from another program's.
 func TestCorpus(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpusFolder, "*.gmt"))
-	if err != nil || len(files) < 14 {
+	if err != nil || len(files) < 15 {
 		t.Fatal(len(files), "recordings:", err)
 	}
 	commands := recordingCommands(t)
