@@ -22,8 +22,8 @@ type Status struct {
 	Owners    []Owner
 	Stacks    []*Stack // in no order
 	Accounts  []snapshot.Account
-	Total     Total // set by Part
-	OnGPUs    Flow  // of the memory on GPUs, set by Part
+	Total     Total // set by Select
+	OnGPUs    Flow  // of the memory on GPUs, set by Select
 
 	// EventRate is of events received, in events a second.
 	EventRate float64

@@ -88,7 +88,7 @@ func ParseSite(text string) (*ledger.SiteKey, error) {
 	return k, nil
 }
 
-// Write writes l for ReadLook, without what no view shows: training steps, where memory
+// Write writes l for ReadSnapshot, without what no view shows: training steps, where memory
 // lies, allocators.
 func (l *Snapshot) Write(w io.Writer) error {
 	s := l.Snapshot

@@ -113,7 +113,7 @@ func TestParseSite(t *testing.T) {
 }
 
 // Whatever an address answers, nothing of it is believed to be there that is not.
-func FuzzReadLook(f *testing.F) {
+func FuzzReadSnapshot(f *testing.F) {
 	var b bytes.Buffer
 	if err := sizedLook(1, "x", 5, 6).Write(&b); err != nil {
 		f.Fatal(err)

@@ -39,7 +39,7 @@ type Options struct {
 	// Default 1,024.
 	MaxEnded int
 	// User, if set, returns which user a process runs as, if that is known already. All
-	// processes of a user together have a share of each table: see Belongs.
+	// processes of a user together have a share of each table (package share).
 	User func(event.Process) (user uint32, known bool)
 	// Listener, if set, hears of changes: of each allocation only with Changes, because
 	// that costs time.

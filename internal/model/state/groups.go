@@ -53,7 +53,7 @@ type groups struct {
 	outOfMemory map[string]int64 // failures, by GPU
 	latest      []FailureSummary
 	failures    *Failures
-	folded      uint64 // see foldedOwners
+	folded      uint64 // memory that was added to other groups: lossFolded
 }
 
 var lossFolded = loss.Of("groups_folded", "times that memory was added to the figures of other owners or other GPUs because there were too many to keep apart")

@@ -72,7 +72,7 @@ func (h *history) end() {
 	h.pending = h.pending[:0]
 }
 
-// turns are the order of actions by one event.
+// actionOrder is the order of the changes that one event makes.
 var actionOrder = [...]int{snapshot.BlockEnded: 0, snapshot.SegmentEnded: 1, snapshot.SegmentCame: 2, snapshot.BlockCame: 3, snapshot.AllocationFailed: 4}
 
 // noFigure stands for free memory that is not known.

@@ -6,9 +6,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// LearnFrom makes s, which no further record is applied to, know what shows only later in its
-// recording, of which end is the state at the end: the target, the names of processes and who
-// they belong to, on which GPUs memory is, what tensors are for, and the paths of modules.
+// LearnFrom copies from end, the state at the end of the same recording, what only later records
+// say: the target, the names of processes and who they belong to, the GPUs of memory, what tensors
+// are for, and the paths of modules. No record may be applied to s after that.
 func (s *State) LearnFrom(end *State) {
 	s.trace.Target = end.trace.Target
 	s.processes.learnFrom(end.processes)

@@ -30,7 +30,7 @@ type Ledger struct {
 	// Rows are of class tensor: one for each.
 	Rows *ledger.Ledger
 	// OnPiece, if set, is called with each Piece that comes to lie somewhere, and with its
-	// end, in order. The end of a process ends no piece: see Ends.
+	// end, in order. The end of a process ends no piece: see PieceEnds.
 	OnPiece func(Piece)
 	// Layout, if set before the first event: there are pieces of processes without
 	// tensors too, and those of ended processes stay.

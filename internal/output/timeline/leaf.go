@@ -17,7 +17,7 @@ const (
 	roleBacking             // handed out by the kernel driver for allocations
 	rolePool                // handed out by the kernel driver for pools
 	roleOutside             // tensors in memory that was not seen allocated
-	roleBeyond              // see state.Beyond
+	roleBeyond              // memory of a process on a GPU that no call site has
 	roleCall                // of roleBacking, what calls took that have not returned
 	numRoles
 )

@@ -95,7 +95,8 @@ func (t *Capture) Describe() (mode, warning string) {
 	return unwoundHow(t.Options.NoMemo, t.MemoErr())
 }
 
-// unwoundHow is How with an unwinder. memoErr is why the memo cannot run, nil if it does.
+// unwoundHow describes how an unwinder takes stacks, and warns of what is slow. memoErr is why the
+// memo cannot run, nil if it does.
 func unwoundHow(noMemo bool, memoErr error) (mode, warning string) {
 	switch {
 	case noMemo:
