@@ -141,10 +141,9 @@ func (g *gpus) onlyOne(e *event.Event) bool {
 	return !known || label == labels[0]
 }
 
-// SeesDriverCalls reports whether the physical layer sees the calls of a process: it holds the memory
-// that the kernel driver handed out to it. Any other process holds its allocations and
-// Beyond.
-// Of a process that was attached to late nothing may have been seen yet.
+// SeesDriverCalls reports whether the physical layer sees the calls of a process to the kernel driver.
+// It has what that handed out to the process. Of another process only the allocations are known, and
+// NVML's figure. Of a process that was attached to late nothing may have been seen yet.
 func (g *gpus) SeesDriverCalls(id event.Process) bool {
 	known := g.processes.known[id]
 	return g.config.Physical && (known != nil && !known.fromStart || g.physical.Seen(id))
