@@ -14,7 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
 const fitExamples = `  gpumemtrace fit run8.gmt run16.gmt --to 32       # recorded at batch sizes 8 and 16

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
 // What the process held beside PyTorch's reserved memory is in the prediction, and in what fits.

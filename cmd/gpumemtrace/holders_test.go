@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 

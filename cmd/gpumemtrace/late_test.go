@@ -85,7 +85,7 @@ func trainsLate(t *testing.T) *lateTrainer {
 		}
 		t.Skipf("no headers of CPython: %v", err)
 	}
-	module := compile(t, "standin.so", "../../internal/source/heap/testdata/standin.c", "-I", strings.TrimSpace(string(include)))
+	module := compile(t, "standin.so", "../../internal/heap/testdata/standin.c", "-I", strings.TrimSpace(string(include)))
 	p := &lateTrainer{T: t, cmd: exec.Command(python, "testdata/late.py"), used: filepath.Join(t.TempDir(), "used")}
 	p.cmd.Env = append(append(os.Environ(), testcuda.Get(t).Env(testcuda.LibsDefault)...), "PYTHONPATH="+filepath.Dir(module), "NVML_USED="+p.used)
 	p.cmd.Stderr = os.Stderr

@@ -11,8 +11,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
 const whatifExamples = `  gpumemtrace whatif run.gmt

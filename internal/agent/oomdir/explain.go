@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
 const (

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
+	holders "github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/account"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	holders "github.com/gpumemtrace/gpumemtrace/internal/model/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"

@@ -10,8 +10,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/whatif"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
 const allocatorRecordings = "../../../test/recordings/allocator/"

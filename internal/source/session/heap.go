@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"go.opentelemetry.io/ebpf-profiler/support"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 )
 
 // Code objects of CPython are read from a process that may change or free them at any

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/source/heap"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 )
 
 // Bytes that the kernel side saves of each object of a code object (UW_TEXT_NAME,

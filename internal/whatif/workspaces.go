@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 // workspaces returns the most that cuDNN's workspaces for convolutions had at one moment, in bytes.

@@ -3,7 +3,7 @@ package heap
 import (
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 )
 
 // Dominators of the vertices that lead to storages: u dominates v if every path from

@@ -3,7 +3,7 @@ package whatif
 import (
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 // small is the most that PyTorch serves from small segments, whose blocks are always cut, in units.

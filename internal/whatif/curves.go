@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 // A curve has the coefficients of a size in bytes.

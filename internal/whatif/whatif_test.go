@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 func recording(t testing.TB, name string) *Run {
 	t.Helper()
-	runs, err := Collect(filepath.Join("../../../test/recordings", name))
+	runs, err := Collect(filepath.Join("../../test/recordings", name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +322,7 @@ func TestTitle(t *testing.T) {
 }
 
 func BenchmarkPredict(b *testing.B) {
-	runs, err := Collect("../../../test/recordings/allocator/bert.gmt")
+	runs, err := Collect("../../test/recordings/allocator/bert.gmt")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 // reduction is PyTorch's function that sums. If it sums many rows into one, several blocks of threads do

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 // The workspaces that PyTorch 2.11 asked for on an H200: of BERT's and ViT's sums of gradients.

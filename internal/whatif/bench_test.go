@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 var events = flag.Int("whatif.events", 300_000, "events of the long recording")

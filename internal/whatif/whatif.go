@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 // A Setting is one or several of PYTORCH_CUDA_ALLOC_CONF, as a user writes them.

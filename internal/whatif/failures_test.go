@@ -50,7 +50,7 @@ func TestExplain(t *testing.T) {
 
 // While a trace goes on, a run is repeated only if that is bounded.
 func TestPredictProcess(t *testing.T) {
-	const file = "../../../test/recordings/allocator/fragmented.gmt"
+	const file = "../../test/recordings/allocator/fragmented.gmt"
 	if all, err := PredictProcess(file, 467); err != nil || len(all) != 1 || all[0].Lacked != 500<<20 {
 		t.Errorf("%d predictions, %v", len(all), err)
 	}

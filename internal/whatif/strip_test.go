@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/allocator"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
 var strip = flag.String("whatif.strip", "", "a recording of one process, which is written to FILE.stripped for the tests")
@@ -25,7 +25,7 @@ func TestStrip(t *testing.T) {
 	var runs []Measured
 	for name, n := range map[string]float64{"peft_8.gmt": 8, "peft_16.gmt": 16} {
 		file := filepath.Join(t.TempDir(), name)
-		writeStripped(t, filepath.Join("../../../test/recordings/allocator", name), file)
+		writeStripped(t, filepath.Join("../../test/recordings/allocator", name), file)
 		x, err := Collect(file)
 		if err != nil || len(x) != 1 {
 			t.Fatal(len(x), err)
