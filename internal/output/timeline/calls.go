@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 )
 
 // longestCall is how long a call is waited for that took memory, in nanoseconds: its end may
@@ -46,7 +45,7 @@ func (w *run) take(device int32, bytes int64) {
 		bytes = max(bytes, -c.took[device])
 	}
 	if c == nil {
-		if len(w.calls) >= observe.MaxProcesses {
+		if len(w.calls) >= maxProcesses {
 			return
 		}
 		c = &call{since: w.Now, took: map[int32]int64{}, at: w.caller}

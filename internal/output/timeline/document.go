@@ -11,7 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -317,7 +316,7 @@ func (d *document) fill(s *state.State) {
 			unknown[a.proc] = true
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(unknown), observe.CompareProcesses) {
+	for _, id := range slices.SortedFunc(maps.Keys(unknown), event.Process.Compare) {
 		d.meta.Notes = append(d.meta.Notes, fmt.Sprintf("what %s (%d) holds on GPUs beyond what was seen is not known", web.Clean(cmp.Or(w.names[id], "process")), id.PID))
 	}
 	for _, x := range w.lives.all {

@@ -12,14 +12,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
 // readingAt tells what NVML says processes hold on each of two GPUs, in MiB.
 func readingAt(after time.Duration, uses map[event.Process][2]int64) *record.Reading {
 	r := &record.Reading{Begin: at(after), Time: at(after)}
-	ids := slices.SortedFunc(maps.Keys(uses), observe.CompareProcesses)
+	ids := slices.SortedFunc(maps.Keys(uses), event.Process.Compare)
 	for i, label := range []string{"0", "1"} {
 		r.Devices = append(r.Devices, record.Device{UUID: "GPU-" + label, Label: label, Instance: -1, Total: 80 << 30, MemoryKnown: true, Listed: true})
 		for _, id := range ids {

@@ -8,7 +8,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 )
 
 // never is the end of what is live at the end.
@@ -168,6 +167,6 @@ func (l *lives) forget() {
 func (l *lives) finish(w *run) {
 	l.add(w, w.Now)
 	slices.SortFunc(l.all, func(a, b life) int {
-		return cmp.Or(cmp.Compare(a.begin, b.begin), observe.CompareProcesses(a.proc, b.proc), cmp.Compare(a.from, b.from), cmp.Compare(a.end, b.end))
+		return cmp.Or(cmp.Compare(a.begin, b.begin), a.proc.Compare(b.proc), cmp.Compare(a.from, b.from), cmp.Compare(a.end, b.end))
 	})
 }

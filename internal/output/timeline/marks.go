@@ -10,7 +10,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 )
 
@@ -90,7 +89,7 @@ func (s *steps) label(of *state.State, whose func(event.Process) bool) {
 // stepMarks adds the training steps, in the order of processes and devices.
 func (d *document) stepMarks(s *steps) {
 	keys := slices.SortedFunc(maps.Keys(s.of), func(a, b stepsOf) int {
-		return cmp.Or(observe.CompareProcesses(a.proc, b.proc), cmp.Compare(a.device, b.device))
+		return cmp.Or(a.proc.Compare(b.proc), cmp.Compare(a.device, b.device))
 	})
 	for _, key := range keys {
 		on := s.of[key]

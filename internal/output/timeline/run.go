@@ -12,7 +12,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -34,7 +33,7 @@ type remainder struct {
 
 // A run collects what the page shows of a recording.
 type run struct {
-	*observe.Observer[held]
+	*observer
 	opts Options
 	lost *loss.Set
 
@@ -76,10 +75,9 @@ type process struct{ seen, late, known bool }
 func newRun(o Options, lost *loss.Set) *run {
 	w := &run{opts: o, lost: lost, full: map[ledger.SiteKey]int32{}, remainders: map[remainder]int32{}, bytes: map[int32]int64{}, names: map[event.Process]string{},
 		seen: map[event.Process]process{}, met: map[event.Process]uint64{}, totals: render.Index[string]{}, calls: calls{}}
-	w.Observer = observe.New(o.Native, observe.Hooks[held]{Meet: w.meet, Count: w.count, Drop: w.drop, Flush: w.flush,
-		Leave: w.leave, Gone: w.gone, Failed: w.failed, Name: w.name})
+	w.observer = newObserver(o.Native, w)
 	w.stream = newStream(cmp.Or(o.deltas, maxDeltas), w.total)
-	w.lives.leafOf, w.lives.max = func(site *ledger.Site) int32 { return w.Touch(site).Own.leaf }, cmp.Or(o.lives, maxLives)
+	w.lives.leafOf, w.lives.max = func(site *ledger.Site) int32 { return w.touch(site).own.leaf }, cmp.Or(o.lives, maxLives)
 	w.steps = newSteps(cmp.Or(o.steps, maxMarks))
 	return w
 }
@@ -95,7 +93,7 @@ func (w *run) before(s *state.State, r record.Record) {
 	if _, cut := r.(*record.Cut); cut {
 		w.steps.label(s, s.IsAlive)
 	}
-	w.Before(s, r)
+	w.observe(s, r)
 	switch r := r.(type) {
 	case *event.Event:
 		w.follow(r)
@@ -107,7 +105,7 @@ func (w *run) before(s *state.State, r record.Record) {
 		w.drained = r.Drained
 		w.giveUp()
 	case *record.Process:
-		if _, ok := w.met[r.Process]; !ok && len(w.met) < observe.MaxProcesses {
+		if _, ok := w.met[r.Process]; !ok && len(w.met) < maxProcesses {
 			w.met[r.Process] = w.Now
 		}
 	case *record.Reading:
@@ -146,7 +144,7 @@ func (w *run) gone(id event.Process) {
 func (w *run) name(of held, sample snapshot.Sample) { w.leaves[of.leaf].sample = &sample }
 
 // drop subtracts what a call site held.
-func (w *run) drop(x *observe.Site[held]) { w.subtract(x.Own.leaf, x.Own.bytes) }
+func (w *run) drop(x *site) { w.subtract(x.own.leaf, x.own.bytes) }
 
 func (w *run) subtract(leaf int32, bytes int64) {
 	if bytes != 0 {
@@ -211,18 +209,18 @@ func sum(by []delta) []delta {
 }
 
 // count adds what a site holds more than before.
-func (w *run) count(x *observe.Site[held]) {
+func (w *run) count(x *site) {
 	bytes, handed, tensor := x.InuseBytes, int64(0), x.Kind.Class() == event.ClassTensor
 	cached, divided := w.State.CachedBytes(x.Site)
 	if !tensor && divided {
 		handed = bytes - cached
-		w.leaves[x.Own.leaf].cached = true
+		w.leaves[x.own.leaf].cached = true
 	}
 	bytes -= handed
-	more, out := bytes-x.Own.bytes, x.Own.handed-handed
-	x.Own.bytes, x.Own.handed = bytes, handed
+	more, out := bytes-x.own.bytes, x.own.handed-handed
+	x.own.bytes, x.own.handed = bytes, handed
 	if more != 0 {
-		w.deltas = append(w.deltas, delta{x.Own.leaf, more})
+		w.deltas = append(w.deltas, delta{x.own.leaf, more})
 	}
 	if more != 0 && x.Kind == event.KindBacking {
 		w.take(x.Device, more)
@@ -307,10 +305,10 @@ func (w *run) finish(s *state.State) {
 	w.State, w.rest = s, 0
 	w.lives.add(w, w.Now)
 	w.steps.label(s, s.IsAlive)
-	w.Finish(s)
-	w.EndFailures()
+	w.observer.finish(s)
+	w.observer.failures.End()
 	w.lives.finish(w)
-	w.NameSites()
+	w.nameSites()
 	w.endMoment()
 	w.stream.finish()
 }

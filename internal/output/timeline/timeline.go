@@ -73,7 +73,7 @@ func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, e
 // collect plays the recording at path.
 func collect(path string, o Options, lost *loss.Set) (*document, error) {
 	all := newRun(o, lost)
-	o.Play.Before, o.Play.Changed = all.before, all.Hear
+	o.Play.Before, o.Play.Changed = all.before, all.hear
 	s, err := replay.Play(path, o.Play)
 	if err != nil {
 		return nil, err

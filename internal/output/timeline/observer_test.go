@@ -1,4 +1,4 @@
-package observe_test
+package timeline
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/observe"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
@@ -31,32 +31,44 @@ func TestObserver(t *testing.T) {
 		alloc(first, 10, 1, 100), alloc(first, 20, 1, 11), &record.Moment{Time: 25, Drained: true},
 		alloc(second, 30, 2, 50), &record.Process{Process: second, Target: true, FromStart: true, Name: "two"},
 		&event.Event{Op: event.OpExit, Proc: second, TID: 7, Time: 40, Name: "two"}, &record.Moment{Time: 50, Drained: true})
-	var got []string
-	note := func(format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) }
-	var o *observe.Observer[uint64]
-	o = observe.New(stacks.NativePython, observe.Hooks[uint64]{
-		Meet:  func(site *ledger.Site) (uint64, bool) { return site.Stack, site.Stack != 3 },
-		Count: func(x *observe.Site[uint64]) { note("%d: stack %d holds %d", o.Now, x.Own, x.InuseBytes) },
-		Drop:  func(x *observe.Site[uint64]) { note("%d: drop stack %d", o.Now, x.Own) },
-		Gone:  func(id event.Process) { note("%d: process %d is gone", o.Now, id.Start/event.StartUnit) },
-		Name:  func(stack uint64, x snapshot.Sample) { note("stack %d is of %s", stack, x.Process) },
-	})
-	s, err := replay.Play(path, replay.Options{At: replay.End, Before: o.Before, Changed: o.Hear})
+	n := &noter{}
+	o := newObserver(stacks.NativePython, n)
+	n.observer = o
+	s, err := replay.Play(path, replay.Options{At: replay.End, Before: o.observe, Changed: o.hear})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Finish(s)
-	o.NameSites()
+	o.finish(s)
+	o.nameSites()
 	want := []string{
 		"10: stack 1 holds 100", "20: stack 1 holds 111",
 		"30: process 1 is gone", "30: drop stack 1", "30: stack 2 holds 50",
 		"40: process 2 is gone", "40: drop stack 2",
 		"stack 1 is of one", "stack 2 is of two",
 	}
-	if d := cmp.Diff(want, got); d != "" {
+	if d := cmp.Diff(want, n.got); d != "" {
 		t.Error(d)
 	}
 	if o.Begin == 0 || o.Now != 50 || slices.ContainsFunc([]event.Process{first, second}, o.Holds) {
 		t.Errorf("from %d to %d", o.Begin, o.Now)
 	}
 }
+
+// A noter writes down what it hears. Call sites are known by their stack.
+type noter struct {
+	*observer
+	got []string
+}
+
+func (n *noter) note(format string, args ...any) { n.got = append(n.got, fmt.Sprintf(format, args...)) }
+
+func (n *noter) meet(at *ledger.Site) (held, bool) { return held{leaf: int32(at.Stack)}, at.Stack != 3 }
+func (n *noter) count(x *site)                     { n.note("%d: stack %d holds %d", n.Now, x.own.leaf, x.InuseBytes) }
+func (n *noter) drop(x *site)                      { n.note("%d: drop stack %d", n.Now, x.own.leaf) }
+func (n *noter) flush()                            {}
+func (n *noter) leave(event.Process, string)       {}
+func (n *noter) gone(id event.Process) {
+	n.note("%d: process %d is gone", n.Now, id.Start/event.StartUnit)
+}
+func (n *noter) failed(*state.Failure)           {}
+func (n *noter) name(of held, x snapshot.Sample) { n.note("stack %d is of %s", of.leaf, x.Process) }
