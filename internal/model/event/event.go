@@ -109,8 +109,8 @@ const (
 	OpPrivatePoolEnd    // that ended
 	OpPrivatePoolMemory // [Addr, Addr+Size) is of the private pool Handle and Part, or with NoTotal twice may be of one
 
-	// Two more calls of the kernel driver. A file and a place in it are known by a number that
-	// is not the kernel's. Size is how many objects the call names: the first is told.
+	// Two more calls of the kernel driver. One number stands for an open file and a place in it,
+	// in all processes. Size is how many objects the call names, of which the event has the first.
 
 	OpObjectExport // the place Handle of a file now has the memory of the object Addr, or none if Addr's own half is 0
 	OpObjectImport // the object Handle, under Part, is the memory in the place Addr of a file
