@@ -43,8 +43,8 @@ const maxHeaderFile = 64 << 10
 // reserved are set by protocols and by HTTP itself.
 var reserved = []string{"Connection", "Content-Encoding", "Content-Length", "Content-Type", "Host", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// readHeaders reads headers, one in a line, "Name: value". Empty lines, and those that begin
-// with #, are none. What is wrong with a line is said without the line.
+// readHeaders reads headers, one in a line, "Name: value". It skips empty lines, and those that
+// begin with #. An error does not contain the line, which may be a secret.
 func readHeaders(data []byte) (http.Header, error) {
 	all := http.Header{}
 	for i, line := range strings.Split(string(data), "\n") {
