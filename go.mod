@@ -27,6 +27,7 @@ require (
 	go.opentelemetry.io/ebpf-profiler v0.0.202633
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/arch v0.30.0
+	golang.org/x/crypto v0.57.0
 	golang.org/x/net v0.59.0
 	golang.org/x/sync v0.23.0
 	golang.org/x/sys v0.48.0

@@ -12,7 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 )
 
-const agentExamples = `  sudo gpumemtrace agent                   # until SIGTERM; http://localhost:9844
+const agentExamples = `  sudo gpumemtrace agent                   # until SIGTERM; gpumemtrace top --agent /run/gpumemtrace/agent.sock
   sudo gpumemtrace agent --config /etc/gpumemtrace.yaml
   sudo gpumemtrace agent --record /var/lib/gpumemtrace --record-max 512MiB
   sudo GPUMEMTRACE_MEMORY_LIMIT=400MiB gpumemtrace agent`

@@ -21,7 +21,7 @@ import (
 func TestAgentPastCommand(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "it's recorded")
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
-	v, _ := agentRuns(t, nil, "--record", dir, "--interval", "1s", "--listen", "localhost:0")
+	v, _ := agentRuns(t, nil, "--record", dir, "--interval", "1s", "--listen", "localhost:0", "--insecure")
 	address := "http://" + strings.Fields(v.stderr.String()[strings.Index(v.stderr.String(), "listening at ")+len("listening at "):])[0]
 	page := func() string {
 		t.Helper()

@@ -57,7 +57,7 @@ func agentRuns(t *testing.T, environment []string, args ...string) (*invocation,
 	t.Helper()
 	needTracing(t)
 	m := manages(t)
-	v := command(t, append([]string{"agent", "--stacks", "fp", "--listen", "off"}, args...)...)
+	v := command(t, append([]string{"agent", "--stacks", "fp", "--socket", "off"}, args...)...)
 	v.cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+m.path, "WATCHDOG_USEC=1000000"), environment...)
 	v.start()
 	v.until("it is ready", m.heardOf("READY=1"))
@@ -292,8 +292,9 @@ func TestAgentUsage(t *testing.T) {
 		{[]string{"now"}, "now", exitUsage},
 		{[]string{"--once"}, "give one, such as --alert", exitUsage},
 		{[]string{"--config", "/nowhere.yaml"}, "no such file", exitFailed},
-		{[]string{"--tls-cert", "x"}, "give both tls-cert and tls-key, or neither", exitFailed},
-		{[]string{"--record", open}, "others may write to " + open + ": name another directory, or chmod go-w it", exitFailed},
+		{[]string{"--socket", "off", "--web-config", "x"}, "web-config is for listen", exitFailed},
+		{[]string{"--socket", "off", "--listen", "localhost:0"}, "give --web-config, or say --insecure", exitFailed},
+		{[]string{"--socket", "off", "--record", open}, "others may write to " + open + ": name another directory, or chmod go-w it", exitFailed},
 	} {
 		v := command(t, append([]string{"agent"}, c.args...)...).start().ends(c.code)
 		if !strings.Contains(v.stderr.String(), c.says) {
@@ -330,7 +331,7 @@ func TestAgentParts(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "agent.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(config, []byte("interval: 1s\nlisten: localhost:0\n"+text), 0o600); err != nil {
+		if err := os.WriteFile(config, []byte("interval: 1s\nsocket: off\nlisten: localhost:0\ninsecure: true\n"+text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -385,7 +386,7 @@ func TestAgentParts(t *testing.T) {
 		t.Error("no metrics of processes")
 	}
 	for range 2 { // it is tried again, also if nothing changed since
-		reload("per-process-metrics: 10\ntls-cert: /nowhere\ntls-key: /nowhere\n", "http stays as it was")
+		reload("per-process-metrics: 10\nweb-config: /nowhere\n", "http stays as it was")
 	}
 	if !strings.Contains(get("/metrics"), fmt.Sprintf(`pid="%d"`, p.PID())) {
 		t.Error("the server is not as it was")
@@ -415,7 +416,7 @@ func TestAgentReady(t *testing.T) {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	m := manages(t)
-	v := command(t, "agent", "--stacks", "fp", "--listen", "localhost:0")
+	v := command(t, "agent", "--stacks", "fp", "--socket", "off", "--listen", "localhost:0", "--insecure")
 	v.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+m.path, "LD_LIBRARY_PATH="+dir, "NVML_STARTS="+starts)
 	v.start()
 	var address string

@@ -74,7 +74,7 @@ var withFlag = map[string]map[string][]string{
 		// These are of a trace or an agent.
 		"pid": nil, "all": nil, "no-follow": nil, "require-cuda": nil, "record": nil, "tensors": nil, "tensors-window": nil,
 		"tensors-every": nil, "max-live": nil, "record-max": nil, "api": nil, "stacks": nil, "no-cache": nil, "ready-file": nil,
-		"force": nil, "interval": nil, "agent": nil, "token-file": nil, "insecure": nil,
+		"force": nil, "interval": nil, "agent": nil, "password-file": nil, "insecure": nil,
 	},
 }
 

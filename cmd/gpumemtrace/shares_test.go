@@ -92,7 +92,7 @@ func TestAgentSharesSlots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, _ := agentRuns(t, nil, "--listen", "localhost:0", "--per-process-metrics", "100")
+	v, _ := agentRuns(t, nil, "--listen", "localhost:0", "--insecure", "--per-process-metrics", "100")
 	_, after, _ := strings.Cut(v.stderr.String(), "listening at ")
 	address := "http://" + strings.Fields(after)[0]
 	get := func(path string) string {

@@ -43,7 +43,7 @@ func TestAgentShedsStranger(t *testing.T) {
 		script(t, p, "init")
 		return p
 	}
-	v, _ := agentRuns(t, nil, "--listen", "localhost:0", "--memory-limit", "120MiB")
+	v, _ := agentRuns(t, nil, "--listen", "localhost:0", "--insecure", "--memory-limit", "120MiB")
 	address := "http://" + regexp.MustCompile(`listening at (\S+)`).FindStringSubmatch(v.stderr.String())[1]
 	profile := func(p *testcuda.Process) (*snapshot.Snapshot, error) {
 		t.Helper()

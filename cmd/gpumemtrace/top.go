@@ -22,7 +22,7 @@ const topExamples = `  sudo gpumemtrace top -a                  # every process 
   sudo gpumemtrace top -p 4711 --tensors
   sudo gpumemtrace top -- python train.py  # from the first call on
   gpumemtrace top run.gmt                  # a recording, with a time slider
-  gpumemtrace top --agent https://node7:9844 --token-file token
+  sudo gpumemtrace top --agent /run/gpumemtrace/agent.sock
   sudo gpumemtrace top -a --once           # one page of text
   sudo gpumemtrace top -a --json --interval 10s > memory.jsonl`
 
@@ -50,7 +50,7 @@ func newTop() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.commandLine = strings.Join(os.Args, " ")
-			if f.url != "" {
+			if f.address != "" {
 				return f.remote(args)
 			}
 			if cmd.ArgsLenAtDash() == 0 || len(args) == 0 {

@@ -1,24 +1,31 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/spf13/pflag"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 // remoteFlags say which agent top shows.
 type remoteFlags struct {
-	url       string
-	tokenFile string
-	insecure  bool
+	address      string
+	passwordFile string
+	insecure     bool
 }
 
 func (f *remoteFlags) add(s *pflag.FlagSet) {
-	s.StringVar(&f.url, "agent", "", "show what an agent at this address sees")
-	s.StringVar(&f.tokenFile, "token-file", "", "file with the agent's token")
-	s.BoolVar(&f.insecure, "insecure", false, "send the token without TLS")
+	s.StringVar(&f.address, "agent", "", "show what an agent sees, at its socket ("+settings.DefaultSocket+") or at an address such as https://node7:9844")
+	s.StringVar(&f.passwordFile, "password-file", "", "file with the line USER:PASSWORD, for an agent at an address")
+	s.BoolVar(&f.insecure, "insecure", false, "send the password without TLS")
 }
+
+// maxPasswordFile bounds a file with a password, in bytes.
+const maxPasswordFile = 4096
 
 // remote shows what an agent sees.
 func (f *topFlags) remote(args []string) error {
@@ -31,11 +38,15 @@ func (f *topFlags) remote(args []string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	o := live.RemoteOptions{URL: f.url, Insecure: f.insecure}
-	if f.tokenFile != "" {
-		var err error
-		if o.Token, err = server.ReadToken(f.tokenFile); err != nil {
-			return err
+	o := live.RemoteOptions{Address: f.address, Insecure: f.insecure}
+	if f.passwordFile != "" {
+		text, _, err := userfile.Read(f.passwordFile, maxPasswordFile)
+		if err != nil {
+			return fmt.Errorf("read the password: %w", err)
+		}
+		var ok bool
+		if o.User, o.Password, ok = strings.Cut(strings.TrimRight(string(text), "\r\n"), ":"); !ok || o.Password == "" {
+			return fmt.Errorf("read the password: %s has no line USER:PASSWORD", f.passwordFile)
 		}
 	}
 	source, err := live.Remote(o)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/crypto/bcrypt"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
@@ -42,7 +45,7 @@ func agentOf(t *testing.T, name string, o server.Options, at replay.Options) str
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Source, o.Address = &shown{state: s}, "localhost:0"
+	o.Source, o.Address, o.Insecure = &shown{state: s}, "localhost:0", o.WebConfig == ""
 	srv, err := server.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +59,7 @@ func agentOf(t *testing.T, name string, o server.Options, at replay.Options) str
 			t.Error(err)
 		}
 	})
-	return "http://" + srv.Addr().String()
+	return "http://" + srv.Addresses()[0]
 }
 
 // top shows an agent as it shows a trace: a page, a document, the view with a stack's live
@@ -82,25 +85,29 @@ func TestTopAgent(t *testing.T) {
 	x.shows("exit code 0")
 }
 
-// An agent's token is a file, and an agent is no target.
+// An agent's password is in a file, and an agent is no target.
 func TestTopAgentRefuses(t *testing.T) {
 	dir := t.TempDir()
-	right, wrong := filepath.Join(dir, "right"), filepath.Join(dir, "wrong")
-	for path, text := range map[string]string{right: "0123456789abcdef\n", wrong: "fedcba9876543210\n"} {
+	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right, wrong, web := filepath.Join(dir, "right"), filepath.Join(dir, "wrong"), filepath.Join(dir, "web.yml")
+	for path, text := range map[string]string{right: "ada:secret\n", wrong: "ada:other\n", web: "basic_auth_users: {ada: " + string(hash) + "}"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	url := agentOf(t, "torch_native", server.Options{TokenFile: right}, replay.Options{At: replay.End})
+	url := agentOf(t, "torch_native", server.Options{WebConfig: web}, replay.Options{At: replay.End})
 	once := []string{"top", "--agent", url, "--once", "--json", "--interval", "100ms"}
-	command(t, append(once, "--token-file", right)...).start().ends(0)
-	command(t, append(once, "--token-file", wrong)...).start().ends(exitFailed).says("it has another token")
-	command(t, once...).start().ends(exitFailed).says("give --token-file")
-	command(t, append(once, "--token-file", filepath.Join(dir, "none"))...).start().ends(exitFailed).says("no such file")
+	command(t, append(once, "--password-file", right)...).start().ends(0)
+	command(t, append(once, "--password-file", wrong)...).start().ends(exitFailed).says("it has another user or password")
+	command(t, once...).start().ends(exitFailed).says("give --password-file")
+	command(t, append(once, "--password-file", filepath.Join(dir, "none"))...).start().ends(exitFailed).says("no such file")
 	for _, args := range [][]string{{"-a"}, {"-p", "1"}, {"--tensors"}, {"--record", "x.gmt"}, {"--at", "5s"}, {"run.gmt"}} {
 		command(t, append(once, args...)...).start().ends(exitUsage)
 	}
-	command(t, "top", "--agent", "http://192.0.2.1:9844", "--token-file", right, "--once").start().ends(exitUsage).says("use https")
+	command(t, "top", "--agent", "http://192.0.2.1:9844", "--password-file", right, "--once").start().ends(exitUsage).says("use https")
 	command(t, "top", "--agent", "nowhere", "--once").start().ends(exitUsage).says("is no address of an agent")
 }
 
@@ -108,21 +115,19 @@ func TestTopAgentRefuses(t *testing.T) {
 // is a profile for go tool pprof; and when it ends the view says so.
 func TestTopOfRunningAgent(t *testing.T) {
 	p := training(t)
-	v, _ := agentRuns(t, nil, "--listen", "localhost:0")
-	var url string
-	v.until("it listens", func() bool {
-		_, after, ok := strings.Cut(v.stderr.String(), "listening at ")
-		url = "http://" + strings.Fields(after + " ")[0]
-		return ok
-	})
-	x := inTerminal(t, 160, 45, nil, "--agent", url, "--interval", "200ms")
+	at := filepath.Join(t.TempDir(), "run", "agent.sock")
+	v, _ := agentRuns(t, nil, "--socket", at)
+	x := inTerminal(t, 160, 45, nil, "--agent", at, "--interval", "200ms")
 	x.shows("live", pid(p), "train", "tensor_empty")
 	x.press("/", "log_metrics", "Enter")
 	x.shows("filter: log_metrics")
 	x.press("Tab", "Tab", "Enter")
 	x.shows("› stack", "FRAME", "train_step", "live allocations as of", "2097152")
 	profile := filepath.Join(t.TempDir(), "x.pb.gz")
-	answer, err := http.Get(url + "/debug/pprof/gpumem?seconds=1&pid=" + pid(p))
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", at)
+	}}}
+	answer, err := client.Get("http://localhost/debug/pprof/gpumem?seconds=1&pid=" + pid(p))
 	if err != nil {
 		t.Fatal(err)
 	}

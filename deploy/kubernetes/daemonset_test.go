@@ -176,7 +176,7 @@ func TestDaemonSet(t *testing.T) {
 			t.Errorf("%s is in no volume", flag)
 		}
 		if name == "--insecure" {
-			t.Error("it serves without a token")
+			t.Error("it serves without passwords")
 		}
 	}
 	volumes := map[string]volume{}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -75,6 +76,7 @@ type agent struct {
 	leaks      *leaks.Search
 	told       alert.Log
 	server     atomic.Pointer[server.Server] // nil for none
+	socket     *net.UnixListener             // nil for none
 	serves     *slot
 	pushes     *slot
 	posts      *slot
@@ -149,7 +151,7 @@ func Run(o Options) error {
 }
 
 func start(o Options) (_ *agent, err error) {
-	a, err := prepare(o)
+	a, err := prepare(o, true)
 	if err != nil {
 		return nil, err
 	}
@@ -191,14 +193,20 @@ func start(o Options) (_ *agent, err error) {
 	return a, a.pushes.start(c)
 }
 
-// prepare reads the settings, and gives up the privileges that are not needed.
-func prepare(o Options) (*agent, error) {
+// prepare reads the settings, listens at the socket if it is to serve, and gives up the privileges
+// that are not needed.
+func prepare(o Options, serve bool) (*agent, error) {
 	a := &agent{opts: o, lost: loss.New(causes), session: tracing{begun: make(chan struct{})}}
 	a.leaks = leaks.New(&a.session)
 	a.serves, a.pushes, a.posts = a.serverSlot(), a.pushSlot(), a.webhookSlot()
 	var err error
 	if a.config, err = o.Sources.Load(); err != nil {
 		return nil, err
+	}
+	if c := a.config; serve && c.Socket != settings.Off { // to set its group takes a privilege
+		if a.socket, err = server.ListenSocket(c.Socket, c.SocketGroup); err != nil {
+			return nil, err
+		}
 	}
 	if !a.config.BPFCost {
 		if err := confine.Capabilities(); err != nil {
@@ -244,8 +252,11 @@ func (a *agent) close() error {
 	for _, s := range a.slots() {
 		s.end()
 	}
+	if a.socket != nil {
+		err = a.socket.Close()
+	}
 	if a.session.Session != nil {
-		err = a.session.Close()
+		err = errors.Join(err, a.session.Close())
 	}
 	if a.finder != nil {
 		a.finder.Close()

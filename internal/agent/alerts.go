@@ -88,7 +88,7 @@ var ErrNoRule = errors.New("--once prints which alerts are true: give one, such 
 // Once traces for an interval, writes to w what is then true of the rules, a line each,
 // and returns how many lines these are. Without a rule the error is ErrNoRule.
 func Once(o Options, w io.Writer) (firing int, err error) {
-	a, err := prepare(o)
+	a, err := prepare(o, false)
 	if err != nil {
 		return 0, err
 	}

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -116,24 +118,42 @@ func (s *slot) Loss() []loss.Counter {
 func (a *agent) serverSlot() *slot {
 	return &slot{
 		name: "http", warn: a.opts.Warn,
-		settings: []string{"tls-cert", "tls-key", "token-file", "insecure", "pprof", "per-process-metrics", "node"},
+		settings: []string{"web-config", "insecure", "pprof", "per-process-metrics", "node"},
 		open: func(c *settings.Config) (runner, error) {
-			if c.Listen == settings.Off {
+			if a.socket == nil && c.Listen == "" {
 				return nil, nil
 			}
+			socket, err := a.shareSocket()
+			if err != nil {
+				return nil, err
+			}
 			s, err := server.New(server.Options{
-				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, NotSeen: a.notSeen, Address: c.Listen, Certificate: c.TLSCert, Key: c.TLSKey, TokenFile: c.TokenFile, Insecure: c.Insecure,
+				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, NotSeen: a.notSeen,
+				Socket: socket, Address: c.Listen, WebConfig: c.WebConfig, Insecure: c.Insecure,
 				Metrics: a.metrics(c), Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
 				Alerts: a.told.All, Leaks: a.leaks.Found, Recording: a.newestRecording,
 			})
 			if err != nil {
+				if socket != nil {
+					err = errors.Join(err, socket.Close())
+				}
 				return nil, err
 			}
 			a.server.Store(s)
-			a.opts.Warn("listening at " + s.Addr().String())
+			for _, at := range s.Addresses() {
+				a.opts.Warn("listening at " + at)
+			}
 			return s, nil
 		},
 	}
+}
+
+// shareSocket returns a listener at the agent's socket for one server, nil for none.
+func (a *agent) shareSocket() (net.Listener, error) {
+	if a.socket == nil {
+		return nil, nil
+	}
+	return server.Share(a.socket)
 }
 
 func (a *agent) metrics(c *settings.Config) http.Handler {

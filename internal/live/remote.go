@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,9 +19,11 @@ import (
 
 // RemoteOptions say how to reach an agent.
 type RemoteOptions struct {
-	URL   string // "https://node7:9844", with a path where a proxy has one
-	Token string // "" for none
-	// Insecure allows that the token is sent where others may read it.
+	// Address is a socket, "/run/gpumemtrace/agent.sock", or "https://node7:9844", with a
+	// path where a proxy has one.
+	Address        string
+	User, Password string // "" for none
+	// Insecure allows that the password is sent where others may read it.
 	Insecure bool
 	// TLS is the client's configuration, nil for the system's authorities.
 	TLS *tls.Config
@@ -38,21 +41,32 @@ const (
 
 // Remote returns the trace of an agent as a Source, which fetches snapshots over HTTP.
 func Remote(o RemoteOptions) (Source, error) {
-	u, err := url.Parse(o.URL)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("%q is no address of an agent: give one such as https://node7:9844", o.URL)
-	}
-	if u.User != nil {
-		return nil, errors.New("a token in an address is seen by all who see command lines: give it as a file")
-	}
-	if o.Token != "" && u.Scheme == "http" && !o.Insecure && !loopback(u.Hostname()) {
-		return nil, fmt.Errorf("the token would go to %s for all on the way to read: use https", u.Host)
-	}
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = o.TLS
-	return &remote{address: *u.JoinPath("/api/v1/look"), token: o.Token, client: &http.Client{
+	address := o.Address
+	if filepath.IsAbs(o.Address) {
+		address = "http://localhost"
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", o.Address)
+		}
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("%q is no address of an agent: give one such as https://node7:9844, or a socket such as /run/gpumemtrace/agent.sock", o.Address)
+	}
+	if u.User != nil {
+		return nil, errors.New("a password in an address is seen by all who see command lines: give it as a file")
+	}
+	if o.Password != "" && u.Scheme == "http" && !o.Insecure && !loopback(u.Hostname()) {
+		return nil, fmt.Errorf("the password would go to %s for all on the way to read: use https", u.Host)
+	}
+	name := u.Host
+	if address != o.Address {
+		name = o.Address
+	}
+	return &remote{name: name, address: *u.JoinPath("/api/v1/look"), user: o.User, password: o.Password, client: &http.Client{
 		Transport: t, Timeout: patience,
-		// The token is for the host that it was given for.
+		// The password is for the host that it was given for.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
@@ -67,9 +81,10 @@ func loopback(host string) bool {
 }
 
 type remote struct {
-	address url.URL
-	token   string
-	client  *http.Client
+	name           string // for people
+	address        url.URL
+	user, password string
+	client         *http.Client
 }
 
 func (r *remote) Span() (time.Duration, []int64) { return 0, nil }
@@ -83,8 +98,8 @@ func (r *remote) Snapshot(q Query) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.token != "" {
-		request.Header.Set("Authorization", "Bearer "+r.token)
+	if r.password != "" {
+		request.SetBasicAuth(r.user, r.password)
 	}
 	answer, err := r.client.Do(request)
 	if err != nil {
@@ -96,7 +111,7 @@ func (r *remote) Snapshot(q Query) (*Snapshot, error) {
 	}
 	l, err := ReadSnapshot(io.LimitReader(answer.Body, maxSnapshot))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", r.address.Host, err)
+		return nil, fmt.Errorf("%s: %w", r.name, err)
 	}
 	return l, nil
 }
@@ -105,24 +120,24 @@ func (r *remote) Snapshot(q Query) (*Snapshot, error) {
 func (r *remote) explain(err error) error {
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		return fmt.Errorf("the agent at %s does not answer", r.address.Host)
+		return fmt.Errorf("the agent at %s does not answer", r.name)
 	}
 	if all, ok := errors.AsType[*url.Error](err); ok {
 		err = all.Err
 	}
-	return fmt.Errorf("the agent at %s cannot be asked: %w", r.address.Host, err)
+	return fmt.Errorf("the agent at %s cannot be asked: %w", r.name, err)
 }
 
 func (r *remote) refused(answer *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal)) // as much as arrived
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	switch {
-	case answer.StatusCode == http.StatusUnauthorized && r.token == "":
-		line = "it wants a token: give --token-file"
+	case answer.StatusCode == http.StatusUnauthorized && r.password == "":
+		line = "it wants a password: give --password-file"
 	case answer.StatusCode == http.StatusUnauthorized:
-		line = "it has another token"
+		line = "it has another user or password"
 	case answer.StatusCode == http.StatusNotFound && line == "":
 		line = "there is no agent's API there"
 	}
-	return fmt.Errorf("%s: %s: %s", r.address.Host, answer.Status, render.Clean(line))
+	return fmt.Errorf("%s: %s: %s", r.name, answer.Status, render.Clean(line))
 }

@@ -220,7 +220,7 @@ class Agent:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
         self.stderr = open(os.path.join(out, "stderr"), "w")
-        self.process = subprocess.Popen([TOOL, "agent", "--listen", self.url[len("http://"):], "--interval", "1s", *flags], stderr=self.stderr)
+        self.process = subprocess.Popen([TOOL, "agent", "--socket", "off", "--listen", self.url[len("http://"):], "--insecure", "--interval", "1s", *flags], stderr=self.stderr)
         end = time.time() + PATIENCE
         while True:
             try:

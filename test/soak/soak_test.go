@@ -157,7 +157,7 @@ func (l *log) String() string {
 // starts starts an agent, and returns when it is ready.
 func (s *soak) starts(environment []string, args ...string) (*agent, error) {
 	a := &agent{log: &log{}}
-	a.cmd = exec.Command(s.binary, append([]string{"agent", "--listen", "localhost:0", "--interval", "1s"}, args...)...)
+	a.cmd = exec.Command(s.binary, append([]string{"agent", "--socket", "off", "--listen", "localhost:0", "--insecure", "--interval", "1s"}, args...)...)
 	a.cmd.Env = append(os.Environ(), environment...)
 	a.cmd.Stderr = a.log
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -261,11 +261,11 @@ func TestHostileNames(t *testing.T) {
 	report.Wants("the report", report.Ask("document.body.textContent"), names[1])
 }
 
-// A browser that has the token as a password shows the page, and renews it.
-func TestPageWithToken(t *testing.T) {
+// A browser that has a password shows the page, and renews it.
+func TestPageWithPassword(t *testing.T) {
 	h := begun()
-	s := serve(t, Options{Source: h, TokenFile: file(t, "token", token)})
-	s.url = strings.Replace(s.url, "http://", "http://anybody:"+token+"@", 1)
+	s := serve(t, Options{Source: h, WebConfig: writeWeb(t)})
+	s.url = strings.Replace(s.url, "http://", "http://ada:"+password+"@", 1)
 	b := browsertest.Open(t, s.url, 900, 700)
 	b.Until("document.documentElement.dataset.ready")
 	h.alloc(2*time.Second, 1, 1<<20, 300<<20)

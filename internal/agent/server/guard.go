@@ -6,16 +6,15 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/agent/reload"
 )
 
 // A guard decides whether a request may read. No request changes anything.
 type guard struct {
-	token  func() string // "" for none
-	open   bool          // without a token, everybody that can connect may read
-	secure bool          // TLS
-	host   string        // this machine's name
-	tries  *tries
+	web       *reload.Value[*webConfig] // nil if everybody that can connect may read
+	passwords *passwords
+	host      string // this machine's name
 }
 
 // A verdict is a guard's decision on a request.
@@ -23,65 +22,40 @@ type verdict int
 
 const (
 	mayRead verdict = iota
-	needsToken
+	needsPassword
 	crossSite // a page of another origin sent it
 	wrongHost // its Host is a name that others could point at this machine
-	mustWait  // too many wrong tokens came from the same source
 )
 
-// judge decides on a request. With mustWait it returns how long the sender must wait before
-// the server checks another token.
-func (g *guard) judge(r *http.Request) (verdict, time.Duration) {
+// judge decides on a request. The error is errBusy if too many passwords wait to be checked.
+func (g *guard) judge(r *http.Request) (verdict, error) {
 	if !sameOrigin(r) {
-		return crossSite, 0
+		return crossSite, nil
 	}
-	token := g.token()
-	if token == "" {
-		switch {
-		case !g.names(r.Host):
-			return wrongHost, 0
-		case g.open || trusted(r):
-			return mayRead, 0
+	if users := g.users(r); len(users) > 0 {
+		name, password, _ := r.BasicAuth()
+		if password == "" {
+			return needsPassword, nil
 		}
-		return needsToken, 0
+		if right, err := g.passwords.check(users, name, password); err != nil || !right {
+			return needsPassword, err
+		}
+		return mayRead, nil
 	}
-	given, did := bearer(r)
-	if !did {
-		return needsToken, 0
+	if byCertificate := r.TLS != nil && len(r.TLS.VerifiedChains) > 0; !byCertificate && !g.names(r.Host) {
+		return wrongHost, nil
 	}
-	ok, wait := g.tries.judge(sourceOf(r), time.Now(), func() bool { return same(given, token) })
-	switch {
-	case ok:
-		return mayRead, 0
-	case wait > 0:
-		return mustWait, wait
-	}
-	return needsToken, 0
+	return mayRead, nil
 }
 
-// bearer returns the token in a request's header: a bearer token, or the password of basic
-// authentication with any user name, because a URL with a password sends that.
-func bearer(r *http.Request) (token string, ok bool) {
-	if _, password, ok := r.BasicAuth(); ok {
-		return password, true
+// users returns the users of whom a request must be. There are none for a request that came
+// over the socket: who can connect to it may read.
+func (g *guard) users(r *http.Request) map[string]string {
+	at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if g.web == nil || at == nil || at.Network() == "unix" {
+		return nil
 	}
-	const scheme = "bearer "
-	h := r.Header.Get("Authorization")
-	if len(h) > len(scheme) && strings.EqualFold(h[:len(scheme)], scheme) {
-		return h[len(scheme):], true
-	}
-	return "", h != ""
-}
-
-// trusted reports whether a trusted peer made the request. A request through a proxy may be
-// anybody's.
-func trusted(r *http.Request) bool {
-	for name := range r.Header {
-		if name == "Forwarded" || name == "Via" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {
-			return false
-		}
-	}
-	return peerOf(r).trusted()
+	return g.web.Get().users
 }
 
 // names reports whether a request's Host is an address, localhost or the machine's own name.

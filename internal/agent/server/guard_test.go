@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -19,41 +21,60 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/crypto/bcrypt"
 )
 
-const token = "0123456789abcdef"
+const password = "correct-horse"
+
+// writeWeb writes a web configuration with a user, ada, and more lines.
+func writeWeb(t testing.TB, lines ...string) string {
+	t.Helper()
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file(t, "web.yml", strings.Join(append(lines, "basic_auth_users: {ada: "+string(hash)+"}"), "\n"))
+}
+
+// as sends a user's password.
+func as(user, password string) func(*http.Request) {
+	return func(r *http.Request) { r.SetBasicAuth(user, password) }
+}
 
 // guardedPaths are those that tell of a trace.
-var guardedPaths = []string{"/debug/pprof/", "/debug/pprof/gpumem", "/debug/pprof/heap", "/debug/pprof/profile", "/debug/pprof/trace", "/metrics", "/api/v1/top", "/api/v1/look", "/api/v1/events", "/api/v1/oom", "/api/v1/oom/1"}
+var guardedPaths = []string{"/", "/debug/pprof/", "/debug/pprof/gpumem", "/debug/pprof/heap", "/debug/pprof/profile", "/debug/pprof/trace", "/metrics", "/api/v1/top", "/api/v1/look", "/api/v1/events", "/api/v1/oom", "/api/v1/oom/1"}
 
 var metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpumemtrace_up 1") })
 
-// Nothing is told without the token, and nothing to who has another one.
-func TestToken(t *testing.T) {
-	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token+"\n"), Metrics: metrics, Profiling: true})
+// Nothing is told without the password, and nothing to who has another one. What shows nothing
+// of a trace is for all.
+func TestPassword(t *testing.T) {
+	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t), Metrics: metrics, Profiling: true})
 	for _, path := range guardedPaths {
 		for _, edit := range []func(*http.Request){
-			with("X-None", ""), with("Authorization", "Bearer "), with("Authorization", token), with("Authorization", "Bearer "+token+"x"),
-			with("Authorization", "Bearer "+token[1:]), with("Authorization", "Basic "+token), with("Cookie", "gpumemtrace="+token),
-			func(r *http.Request) { r.SetBasicAuth(token, "") },
+			with("X-None", ""), with("Authorization", "Bearer "+password), with("Authorization", "Basic "+password), as("ada", ""), as("ada", password+"x"), as("bob", password), as("", password), as(password, "ada"),
 		} {
-			s.forgives()
 			answer, body := s.ask(http.MethodGet, path, edit)
-			if answer.StatusCode != http.StatusUnauthorized || answer.Header.Get("WWW-Authenticate") == "" || strings.Contains(body, "4711") {
-				t.Errorf("%s: %s: %s", path, answer.Status, body)
+			if answer.StatusCode != http.StatusUnauthorized || !strings.HasPrefix(answer.Header.Get("WWW-Authenticate"), "Basic ") || strings.Contains(body, "4711") ||
+				!strings.Contains(answer.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+				t.Errorf("%s: %s, %v: %s", path, answer.Status, answer.Header, body)
 			}
 		}
 	}
-	s.forgives()
 	for _, path := range []string{"/debug/pprof/gpumem", "/metrics", "/api/v1/top", "/debug/pprof/heap", "/debug/pprof/trace?seconds=0.1"} {
-		s.get(http.StatusOK, path, with("Authorization", "bearer "+token))
-		s.get(http.StatusOK, path, func(r *http.Request) { r.SetBasicAuth("anybody", token) })
-		s.get(http.StatusForbidden, path, with("Authorization", "Bearer "+token), with("Sec-Fetch-Site", "cross-site"))
-		s.get(http.StatusForbidden, path, with("Authorization", "Bearer "+token), with("Origin", "https://elsewhere.example"))
+		s.get(http.StatusOK, path, as("ada", password))
+		s.get(http.StatusForbidden, path, as("ada", password), with("Sec-Fetch-Site", "cross-site"))
+		s.get(http.StatusForbidden, path, as("ada", password), with("Origin", "https://elsewhere.example"))
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if body := s.get(http.StatusOK, path); len(body) > 10 {
 			t.Errorf("%s tells %q", path, body)
+		}
+	}
+	for _, a := range []*asset{script(), style(), icon()} {
+		if answer, body := s.ask(http.MethodGet, a.path); answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != a.kind || len(body) < 100 {
+			t.Errorf("%s: %s, %v", a.path, answer.Status, answer.Header)
 		}
 	}
 	s.get(http.StatusNotFound, "/nothing")
@@ -62,73 +83,181 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// forgives makes the server forget who gave wrong tokens.
-func (s *served) forgives() {
-	s.guard.tries.mu.Lock()
-	defer s.guard.tries.mu.Unlock()
-	s.guard.tries.bad.Purge()
+// Who waits for a check of a password leaves those who were checked alone, and too many are told
+// to come again.
+func TestManyPasswords(t *testing.T) {
+	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t)})
+	s.get(http.StatusOK, "/api/v1/top", as("ada", password))
+	for range maxChecks {
+		s.guard.passwords.waiting <- struct{}{}
+	}
+	if answer, _ := s.ask(http.MethodGet, "/api/v1/top", as("ada", "wrong")); answer.StatusCode != http.StatusServiceUnavailable || s.lossOf("http_requests_refused") != 1 {
+		t.Error(answer.Status)
+	}
+	s.get(http.StatusOK, "/api/v1/top", as("ada", password))
 }
 
-// asks has another user of this machine ask.
-func (s *served) asks(uid uint32, header string) string {
-	s.t.Helper()
-	_, port, _ := net.SplitHostPort(s.Addr().String())
-	c := exec.Command("bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/$0; printf "GET /api/v1/top HTTP/1.0\r\n$1\r\n\r\n" >&3; head -1 <&3`, port, header)
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: 65534}}
-	out, err := c.CombinedOutput()
+// A browser's page of another name cannot be made to read, over TCP without passwords or over
+// the socket.
+func TestHosts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "agent.sock")
+	l, err := ListenSocket(path, "")
 	if err != nil {
-		s.t.Fatal(err, string(out))
+		t.Fatal(err)
 	}
-	return string(out)
+	both := serve(t, Options{Source: begun(), Socket: l, Insecure: true, Address: "localhost:0"})
+	closed := serve(t, Options{Source: begun(), WebConfig: writeWeb(t)})
+	for host, want := range map[string]int{
+		"localhost": 200, "LocalHost:9844": 200, "127.0.0.1:9844": 200, "[::1]:9844": 200, "[::1]": 200, "192.0.2.7": 200,
+		"rebound.example": 403, "localhost.rebound.example": 403, "127.0.0.1.rebound.example:9844": 403,
+	} {
+		to := func(r *http.Request) { r.Host = host }
+		both.get(want, "/api/v1/top", to)
+		closed.get(http.StatusOK, "/api/v1/top", to, as("ada", password))
+		c := http.Client{Transport: &http.Transport{DialContext: dialsSocket(path), DisableKeepAlives: true}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/api/v1/top", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to(r)
+		answer, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%s over the socket: %s", host, answer.Status)
+		}
+	}
 }
 
-// Without a token root may read, and no other user of the machine, nor a proxy.
-func TestPeers(t *testing.T) {
-	s := serve(t, Options{Source: begun()})
-	wants(t, "root", s.asks(0, "Host: localhost"), "200 OK")
-	wants(t, "another user", s.asks(65534, "Host: localhost"), "401 Unauthorized")
-	wants(t, "another user with a token of their own", s.asks(65534, "Host: localhost\\r\\nAuthorization: Bearer "+token), "401 Unauthorized")
-	for _, header := range []string{"X-Forwarded-For: 192.0.2.1", "x-forwarded-proto: https", "Forwarded: for=192.0.2.1", "Via: 1.1 x", "X-Real-IP: 192.0.2.1"} {
-		wants(t, "a proxy of root's", s.asks(0, "Host: localhost\\r\\n"+header), "401 Unauthorized")
+func dialsSocket(path string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
-	for host, may := range map[string]bool{"localhost": true, "LocalHost:9844": true, "127.0.0.1:9844": true, "[::1]:9844": true, "[::1]": true, "192.0.2.7": true,
-		"rebound.example": false, "localhost.rebound.example": false, "127.0.0.1.rebound.example:9844": false, "": true} {
-		want := "403 Forbidden"
-		if may {
-			want = "200 OK"
-		}
-		if host == "" {
-			host, want = "a b", "400 Bad Request"
-		}
-		wants(t, host, s.asks(0, "Host: "+host), want)
-	}
-	open := serve(t, Options{Source: begun(), Insecure: true})
-	wants(t, "another user, open", open.asks(65534, "Host: localhost"), "200 OK")
-	wants(t, "by a name of an attacker's", open.asks(65534, "Host: rebound.example"), "403 Forbidden")
-	closed := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token)})
-	wants(t, "root without the token", closed.asks(0, "Host: localhost"), "401 Unauthorized")
-	wants(t, "a user with the token", closed.asks(65534, "Host: rebound.example\\r\\nAuthorization: Bearer "+token), "200 OK")
 }
 
-// What others can reach takes TLS and a token.
+// dialEnv makes the test program connect to a socket, and print how that went.
+const dialEnv = "GPUMEMTRACE_TEST_DIAL"
+
+func TestMain(m *testing.M) {
+	path := os.Getenv(dialEnv)
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	if _, err := net.Dial("unix", path); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("connects")
+}
+
+// Root and the members of the group read at the socket, without a password; nobody else
+// connects. A socket that a killed agent left is taken, that of a running one is not, and no
+// other file is.
+func TestSocket(t *testing.T) {
+	top := t.TempDir()
+	for dir := top; dir != "/"; dir = filepath.Dir(dir) { // other users must come this far
+		if i, err := os.Stat(dir); err == nil && i.Mode().Perm()&0o001 == 0 {
+			if err := os.Chmod(dir, i.Mode().Perm()|0o011); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	path := filepath.Join(top, "run", "agent.sock")
+	connects := func(uid, gid uint32) string {
+		t.Helper()
+		c := exec.Command("/proc/self/exe")
+		c.Env = []string{dialEnv + "=" + path}
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	const daemon = 1 // a group of every system
+	for group, want := range map[string]string{"": "permission denied", "daemon": "connects"} {
+		l, err := ListenSocket(path, group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "root", connects(0, 0), "connects")
+		wants(t, "a member of daemon, for group "+group, connects(65534, daemon), want)
+		wants(t, "another user", connects(65534, 65534), "permission denied")
+		if _, err := ListenSocket(path, ""); err == nil || !strings.Contains(err.Error(), "another process listens") {
+			t.Error(err)
+		}
+		shared, err := Share(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(Options{Source: begun(), Socket: shared, WebConfig: writeWeb(t), Address: "localhost:0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		c := http.Client{Transport: &http.Transport{DialContext: dialsSocket(path), DisableKeepAlives: true}}
+		answer, err := c.Get("http://localhost/api/v1/top")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			t.Error(answer.Status)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		wants(t, "root, after a server ended", connects(0, 0), "connects")
+		l.SetUnlinkOnClose(false) // as if the agent was killed
+		l.Close()
+	}
+	l, err := ListenSocket(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ListenSocket(path, ""); err == nil {
+		t.Error("it listens at a file")
+	}
+	if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, []byte("precious")) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := ListenSocket(path+"2", "no such group"); err == nil {
+		t.Error("a group that is not there")
+	}
+}
+
+// What others can reach takes TLS and passwords, or their certificates.
 func TestRefusesToListen(t *testing.T) {
 	cert, key := certificateFiles(t, t.TempDir(), "localhost")
-	tokenFile := file(t, "token", token)
+	secure := "tls_server_config: {cert_file: " + cert + ", key_file: " + key + "}"
+	verified := "tls_server_config: {cert_file: " + cert + ", key_file: " + key + ", client_auth_type: RequireAndVerifyClientCert, client_ca_file: " + cert + "}"
+	web := func(lines string) string { return file(t, "web.yml", lines) }
 	for name, o := range map[string]Options{
-		"neither": {Address: ":0"}, "no TLS": {Address: "0.0.0.0:0", TokenFile: tokenFile}, "no token": {Address: "[::]:0", Certificate: cert, Key: key},
-		"no key": {Address: "localhost:0", Certificate: cert}, "no certificate": {Address: "localhost:0", Key: key},
-		"key for certificate": {Address: "localhost:0", Certificate: key, Key: cert}, "no file": {Address: "localhost:0", TokenFile: tokenFile + "x"},
-		"a folder": {Address: "localhost:0", TokenFile: filepath.Dir(tokenFile)}, "short": {Address: "localhost:0", TokenFile: file(t, "short", "secret\n")},
-		"two lines": {Address: "localhost:0", TokenFile: file(t, "two", token+"\n"+token+"\n")}, "no address": {Address: "nowhere"},
+		"neither": {Address: "localhost:0"}, "no TLS": {Address: "0.0.0.0:0", WebConfig: writeWeb(t)}, "no users": {Address: "localhost:0", WebConfig: web(secure)},
+		"nothing": {Address: "localhost:0", WebConfig: web("{}")}, "a bad hash": {Address: "localhost:0", WebConfig: web("basic_auth_users: {ada: secret}")},
+		"no key":              {Address: "localhost:0", WebConfig: writeWeb(t, "tls_server_config: {cert_file: "+cert+"}")},
+		"key for certificate": {Address: "localhost:0", WebConfig: writeWeb(t, "tls_server_config: {cert_file: "+key+", key_file: "+cert+"}")},
+		"nobody to verify":    {Address: "localhost:0", WebConfig: web(strings.Replace(verified, ", client_ca_file: "+cert, "", 1))},
+		"a key not known":     {Address: "localhost:0", WebConfig: writeWeb(t, "rate_limit: {burst: 1}")},
+		"no file":             {Address: "localhost:0", WebConfig: cert + "x"}, "no address": {Address: "nowhere", Insecure: true},
 	} {
 		o.Source = begun()
 		if s, err := New(o); err == nil {
-			t.Errorf("%s: it listens on %v", name, s.Addr())
-			s.listener.Close()
+			t.Errorf("%s: it listens on %v", name, s.Addresses())
+			s.tcp.Close()
 		}
 	}
 	for name, o := range map[string]Options{
-		"both": {Address: ":0", TokenFile: tokenFile, Certificate: cert, Key: key}, "insecure": {Address: ":0", Insecure: true}, "loopback": {Address: "127.0.0.1:0"}, "loopback 6": {Address: "[::1]:0"},
+		"both": {Address: ":0", WebConfig: writeWeb(t, secure)}, "certificates": {Address: ":0", WebConfig: web(verified)}, "insecure": {Address: ":0", Insecure: true}, "loopback": {Address: "127.0.0.1:0", WebConfig: writeWeb(t)},
 	} {
 		o.Source = begun()
 		s, err := New(o)
@@ -136,7 +265,7 @@ func TestRefusesToListen(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		s.listener.Close()
+		s.tcp.Close()
 	}
 }
 
@@ -166,18 +295,16 @@ func certificateFiles(t *testing.T, dir, name string) (cert, key string) {
 	return cert, key
 }
 
-// A new certificate and a new token are taken when their files change, and bad ones not.
+// A new certificate and new passwords are taken when their files change, and bad ones not, nor
+// those that would let everybody read.
 func TestReload(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := certificateFiles(t, dir, "first.example")
-	tokenFile := file(t, "token", token)
-	if err := os.Chmod(tokenFile, 0o604); err != nil {
-		t.Fatal(err)
-	}
+	web := writeWeb(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}")
+	dir := filepath.Dir(web)
+	_, key := certificateFiles(t, dir, "first.example")
 	var warned []string
-	s := serve(t, Options{Source: begun(), Certificate: cert, Key: key, TokenFile: tokenFile, Warn: func(text string) { warned = append(warned, text) }})
+	s := serve(t, Options{Source: begun(), WebConfig: web, Warn: func(text string) { warned = append(warned, text) }})
 	name := func() string {
-		c, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		c, err := tls.Dial("tcp", s.Addresses()[0], &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,53 +318,44 @@ func TestReload(t *testing.T) {
 	if got := name(); got != "first.example" {
 		t.Errorf("%s, before the files are looked at again", got)
 	}
-	s.certificates.Expire()
+	s.guard.web.Expire()
 	if got := name(); got != "second.example" {
 		t.Error(got)
+	}
+	before, err := os.ReadFile(key)
+	if err != nil {
+		t.Fatal(err)
 	}
 	if err := os.WriteFile(key, []byte("half a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.certificates.Expire()
-	if got := name(); got != "second.example" || len(warned) != 2 || !strings.Contains(warned[0], "every user may read") {
+	s.guard.web.Expire()
+	if got := name(); got != "second.example" || len(warned) != 1 {
 		t.Error(got, warned)
+	}
+	if err := os.WriteFile(key, before, 0o600); err != nil {
+		t.Fatal(err)
 	}
 
 	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	s.url = strings.Replace(s.url, "http://", "https://", 1)
-	s.get(http.StatusOK, "/api/v1/top", with("Authorization", "Bearer "+token))
-	if err := os.WriteFile(tokenFile, []byte("another-token-of-16"), 0o600); err != nil {
+	s.get(http.StatusOK, "/api/v1/top", as("ada", password))
+	text, err := os.ReadFile(web)
+	if err != nil {
 		t.Fatal(err)
 	}
-	s.tokens.Expire()
-	s.get(http.StatusUnauthorized, "/api/v1/top", with("Authorization", "Bearer "+token))
-	s.get(http.StatusOK, "/api/v1/top", with("Authorization", "Bearer another-token-of-16"))
-	if _, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
-		t.Error("TLS 1.1")
-	}
-}
-
-// A request without a token gets an answer that says how to send one; a browser asks its user. The parts of the page
-// that show nothing of a trace are for all.
-func TestAskedForToken(t *testing.T) {
-	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token)})
-	answer, body := s.ask(http.MethodGet, "/", with("Accept", "text/html,*/*"))
-	if all := strings.Join(answer.Header.Values("WWW-Authenticate"), ", "); answer.StatusCode != http.StatusUnauthorized || !strings.Contains(all, "Bearer ") || !strings.Contains(all, "Basic ") ||
-		!strings.Contains(answer.Header.Get("Content-Security-Policy"), "default-src 'none'") || !strings.Contains(body, "password") {
-		t.Errorf("%s, %v, %s", answer.Status, answer.Header, body)
-	}
-	for _, a := range []*asset{script(), style(), icon()} {
-		if answer, body = s.ask(http.MethodGet, a.path); answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != a.kind || len(body) < 100 {
-			t.Errorf("%s: %s, %v", a.path, answer.Status, answer.Header)
+	for edit, status := range map[[2]string]int{{"ada", "bob"}: 200, {"basic_auth_users", "#"}: 401, {"tls_server", "#"}: 401} {
+		if err := os.WriteFile(web, []byte(strings.Replace(string(text), edit[0], edit[1], 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.guard.web.Expire()
+		s.get(http.StatusUnauthorized, "/api/v1/top")
+		if status == 200 {
+			s.get(http.StatusOK, "/api/v1/top", as("bob", password))
+			s.get(http.StatusUnauthorized, "/api/v1/top", as("ada", password))
 		}
 	}
-	// Without a token there is nothing to give.
-	s = serve(t, Options{Source: begun()})
-	_, port, _ := net.SplitHostPort(s.Addr().String())
-	c := exec.Command("bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/$0; printf "GET / HTTP/1.0\r\nHost: localhost\r\nAccept: text/html\r\n\r\n" >&3; cat <&3`, port)
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := c.CombinedOutput()
-	if err != nil || strings.Contains(string(out), "Basic ") || !strings.Contains(string(out), "only root") {
-		t.Errorf("%v: %s", err, out)
+	if _, err := tls.Dial("tcp", s.Addresses()[0], &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
+		t.Error("TLS 1.1")
 	}
 }

@@ -54,7 +54,7 @@ func (s *Server) handler() http.Handler {
 	return s.limited(m)
 }
 
-// limited bounds the time and the number of requests, and forbids browsers all that no page
+// limited bounds the time of requests, and forbids browsers all that no page
 // needs.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -68,12 +68,6 @@ func (s *Server) limited(next http.Handler) http.Handler {
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)); err != nil {
 			return
 		}
-		if !s.listener.asks(r, time.Now()) {
-			s.lost.Add(lossRefused, 1)
-			h.Set("Retry-After", "2")
-			s.refuse(w, http.StatusTooManyRequests, "too many of this user's requests were refused: try again later")
-			return
-		}
 		next.ServeHTTP(w, r)
 	})
 }
@@ -84,10 +78,13 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // guarded passes on requests that may read, at most maxRequests at a time.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		verdict, wait := s.guard.judge(r)
+		verdict, err := s.guard.judge(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
 		switch verdict {
 		case mayRead:
-			s.listener.reads(r)
 			select {
 			case <-s.opts.Begun:
 			default:
@@ -104,28 +101,12 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 		case crossSite:
 			s.refuse(w, http.StatusForbidden, "a page of another origin may not read this")
 		case wrongHost:
-			s.refuse(w, http.StatusForbidden, "without a token, ask for localhost, an address or this machine's own name")
-		case mustWait:
-			s.putOff(w, wait)
+			s.refuse(w, http.StatusForbidden, "ask for localhost, an address or this machine's own name")
 		default:
-			h := w.Header()
-			h.Set("WWW-Authenticate", `Bearer realm="gpumemtrace"`)
-			text := "without --token-file, only root and the agent's own user may read, and only on this machine"
-			if s.guard.token() != "" {
-				h.Add("WWW-Authenticate", `Basic realm="gpumemtrace"`) // a browser asks for it
-				text = "give the token: Authorization: Bearer TOKEN, or any user name and the token as the password"
-			}
-			s.refuse(w, http.StatusUnauthorized, text)
+			w.Header().Set("WWW-Authenticate", `Basic realm="gpumemtrace"`) // a browser asks for it
+			s.refuse(w, http.StatusUnauthorized, "give a user and a password of the agent's web configuration, by HTTP's basic authentication")
 		}
 	})
-}
-
-// putOff refuses a request without a check of its token.
-func (s *Server) putOff(w http.ResponseWriter, wait time.Duration) {
-	s.lost.Add(lossTries, 1)
-	seconds := strconv.Itoa(int((wait + time.Second - 1) / time.Second))
-	w.Header().Set("Retry-After", seconds)
-	s.refuse(w, http.StatusTooManyRequests, "there were too many wrong tokens from this client: try again in "+seconds+" s")
 }
 
 // refuse ends a request, and its connection, with a sentence.

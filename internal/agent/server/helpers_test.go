@@ -79,6 +79,9 @@ func serve(t testing.TB, o Options, before ...func(*Server)) *served {
 	if o.Address == "" {
 		o.Address = "localhost:0"
 	}
+	if o.WebConfig == "" {
+		o.Insecure = true
+	}
 	if o.Warn == nil {
 		o.Warn = func(text string) { t.Log(text) }
 	}
@@ -101,7 +104,7 @@ func serve(t testing.TB, o Options, before ...func(*Server)) *served {
 		}
 	})
 	t.Cleanup(stop)
-	return &served{Server: s, t: t, stop: stop, url: "http://" + s.Addr().String(), client: &http.Client{Transport: transport}}
+	return &served{Server: s, t: t, stop: stop, url: "http://" + s.tcp.Addr().String(), client: &http.Client{Transport: transport}}
 }
 
 // ask returns the answer to a request, and its body.

@@ -127,10 +127,11 @@ func TestLate(t *testing.T) {
 
 // While the trace does not answer, and as many ask as may, the server itself does.
 func TestAllWait(t *testing.T) {
-	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token)}, func(s *Server) { s.looks.patience = time.Hour })
+	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t)}, func(s *Server) { s.looks.patience = time.Hour })
 	hold := make(chan struct{})
 	s.looks.source = &counting{Source: s.looks.source, hold: hold}
-	may := with("Authorization", "Bearer "+token)
+	may := as("ada", password)
+	s.get(http.StatusOK, "/debug/pprof/", may) // from now on the password need not be checked
 	var all sync.WaitGroup
 	for range maxRequests {
 		all.Go(func() { s.get(http.StatusOK, "/api/v1/top", may) })
@@ -189,7 +190,7 @@ func TestManyWindows(t *testing.T) {
 
 // Who waits for a window is told when the server ends, and the end waits for nobody else.
 func TestEnd(t *testing.T) {
-	s, err := New(Options{Source: begun(), Address: "localhost:0"})
+	s, err := New(Options{Source: begun(), Address: "localhost:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +199,7 @@ func TestEnd(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	answers := make(chan string, 1)
 	go func() {
-		answer, err := http.Get("http://" + s.Addr().String() + "/debug/pprof/gpumem?seconds=600")
+		answer, err := http.Get("http://" + s.Addresses()[0] + "/debug/pprof/gpumem?seconds=600")
 		if err != nil {
 			answers <- err.Error()
 			return
@@ -206,7 +207,7 @@ func TestEnd(t *testing.T) {
 		defer answer.Body.Close()
 		answers <- answer.Status
 	}()
-	idle, err := net.Dial("tcp", s.Addr().String())
+	idle, err := net.Dial("tcp", s.Addresses()[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,21 +222,21 @@ func TestEnd(t *testing.T) {
 	if got := <-answers; !strings.HasPrefix(got, "503") {
 		t.Error(got)
 	}
-	if _, err := net.Dial("tcp", s.Addr().String()); err == nil {
+	if _, err := net.Dial("tcp", s.Addresses()[0]); err == nil {
 		t.Error("it listens on")
 	}
 }
 
 // Who says nothing, or slowly, is not waited for; who says too much is not heard.
 func TestSlowAndLarge(t *testing.T) {
-	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token)}, func(s *Server) {
+	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t)}, func(s *Server) {
 		s.http.ReadHeaderTimeout, s.http.ReadTimeout = 200*time.Millisecond, 400*time.Millisecond
 	})
 	for name, text := range map[string]string{
 		"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: loc", "half a body": "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nx",
 		"a large body": "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat("x", 4096),
 	} {
-		c, err := net.Dial("tcp", s.Addr().String())
+		c, err := net.Dial("tcp", s.Addresses()[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +261,7 @@ func TestBefore(t *testing.T) {
 	h := begun()
 	h.alloc(2*time.Second, 1, 1<<20, 100)
 	h.at(3 * time.Second)
-	first, err := New(Options{Source: h, Address: "localhost:0"})
+	first, err := New(Options{Source: h, Address: "localhost:0", Insecure: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +288,7 @@ func TestBefore(t *testing.T) {
 // A trace that does not see every process is ready, and says so to everybody.
 func TestReadySaysWhatIsNotSeen(t *testing.T) {
 	lines := []string{"3 processes of user 1001: no free slot", "one \x1b[2Jline"}
-	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token), NotSeen: func() []string { return lines }})
+	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t), NotSeen: func() []string { return lines }})
 	if got, want := s.get(http.StatusOK, "/readyz"), "ready\nnot seen: 3 processes of user 1001: no free slot\nnot seen: "; !strings.HasPrefix(got, want) || strings.Contains(got, "\x1b") {
 		t.Errorf("%q", got)
 	}
@@ -308,7 +309,7 @@ func TestBegins(t *testing.T) {
 	h := begun()
 	var scrapes atomic.Int32
 	s := serve(t, Options{
-		Source: &early{h, begins, t}, Begun: begins, TokenFile: file(t, "token", token),
+		Source: &early{h, begins, t}, Begun: begins, WebConfig: writeWeb(t),
 		Metrics: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { scrapes.Add(1) }),
 		Ready: func() error {
 			select {
@@ -319,7 +320,7 @@ func TestBegins(t *testing.T) {
 			}
 		},
 	})
-	may := with("Authorization", "Bearer "+token)
+	may := as("ada", password)
 	for _, path := range []string{"/", "/metrics", "/api/v1/top", "/debug/pprof/gpumem"} {
 		s.get(http.StatusUnauthorized, path)
 		answer, body := s.ask(http.MethodGet, path, may)

@@ -108,7 +108,7 @@ func TestProfileHeaders(t *testing.T) {
 
 // go tool pprof takes the address of a profile.
 func TestGoToolPprof(t *testing.T) {
-	s := serve(t, Options{Source: recorded(t, "accelerate"), TokenFile: file(t, "token", "0123456789abcdef\n")})
+	s := serve(t, Options{Source: recorded(t, "accelerate"), WebConfig: writeWeb(t)})
 	home := t.TempDir()
 	pprof := func(url string) (string, error) {
 		c := exec.Command("go", "tool", "pprof", "-top", "-nodecount=5", url)
@@ -116,7 +116,7 @@ func TestGoToolPprof(t *testing.T) {
 		out, err := c.CombinedOutput()
 		return string(out), err
 	}
-	out, err := pprof(strings.Replace(s.url, "http://", "http://me:0123456789abcdef@", 1) + "/debug/pprof/gpumem")
+	out, err := pprof(strings.Replace(s.url, "http://", "http://ada:"+password+"@", 1) + "/debug/pprof/gpumem")
 	if err != nil {
 		t.Fatal(err, out)
 	}
@@ -124,7 +124,7 @@ func TestGoToolPprof(t *testing.T) {
 	if out, err = pprof(s.url + "/debug/pprof/gpumem"); err == nil {
 		t.Error(out)
 	}
-	wants(t, "pprof without a token", out, "give the token")
+	wants(t, "pprof without a password", out, "give a user and a password")
 }
 
 // begins calls then after its first snapshot.

@@ -26,7 +26,7 @@ func TestRemote(t *testing.T) {
 	for _, name := range []string{"fsdp", "jax", "accelerate"} {
 		h := recorded(t, name)
 		s := serve(t, Options{Source: h})
-		remote, err := live.Remote(live.RemoteOptions{URL: s.url})
+		remote, err := live.Remote(live.RemoteOptions{Address: s.url})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestRates(t *testing.T) {
 // What goes wrong between top and an agent is said.
 func TestRemoteErrors(t *testing.T) {
 	cert, key := certificateFiles(t, t.TempDir(), "localhost")
-	s := serve(t, Options{Source: begun(), TokenFile: file(t, "token", token), Certificate: cert, Key: key})
+	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t, "tls_server_config: {cert_file: "+cert+", key_file: "+key+"}")})
 	secure := strings.Replace(s.url, "http://", "https://", 1)
 	pool := x509.NewCertPool()
 	pem, err := os.ReadFile(cert)
@@ -148,23 +148,23 @@ func TestRemoteErrors(t *testing.T) {
 		_, err = r.Snapshot(live.Query{})
 		return err
 	}
-	if err := look(live.RemoteOptions{URL: secure, Token: token, TLS: known}); err != nil {
+	if err := look(live.RemoteOptions{Address: secure, User: "ada", Password: password, TLS: known}); err != nil {
 		t.Error(err)
 	}
 	for want, o := range map[string]live.RemoteOptions{
-		"certificate":                     {URL: secure, Token: token},
-		"it wants a token":                {URL: secure, TLS: known},
-		"it has another token":            {URL: secure, TLS: known, Token: token + "x"},
-		"cannot be asked":                 {URL: "http://127.0.0.1:1"},
-		"is no address":                   {URL: "localhost:9844"},
-		"command lines":                   {URL: "https://me:" + token + "@localhost"},
-		"use https":                       {URL: "http://192.0.2.1:9844", Token: token},
-		"400 Bad Request":                 {URL: s.url, Token: token},
-		"no agent's API":                  {URL: "http://" + answers(t, http.StatusNotFound, "")},
-		"302 Found":                       {URL: "http://" + answers(t, http.StatusFound, "elsewhere")},
-		"read a snapshot: unexpected EOF": {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":1`)},
-		"version 2":                       {URL: "http://" + answers(t, http.StatusOK, `{"wire_version":2}`)},
-		`\x1b[2J`:                         {URL: "http://" + answers(t, http.StatusTeapot, "\x1b[2J")},
+		"certificate":                     {Address: secure, User: "ada", Password: password},
+		"it wants a password":             {Address: secure, TLS: known},
+		"it has another user or password": {Address: secure, TLS: known, User: "ada", Password: password + "x"},
+		"cannot be asked":                 {Address: "http://127.0.0.1:1"},
+		"is no address":                   {Address: "localhost:9844"},
+		"command lines":                   {Address: "https://me:password@localhost"},
+		"use https":                       {Address: "http://192.0.2.1:9844", User: "ada", Password: password},
+		"400 Bad Request":                 {Address: s.url, User: "ada", Password: password},
+		"no agent's API":                  {Address: "http://" + answers(t, http.StatusNotFound, "")},
+		"302 Found":                       {Address: "http://" + answers(t, http.StatusFound, "elsewhere")},
+		"read a snapshot: unexpected EOF": {Address: "http://" + answers(t, http.StatusOK, `{"wire_version":1`)},
+		"version 2":                       {Address: "http://" + answers(t, http.StatusOK, `{"wire_version":2}`)},
+		`\x1b[2J`:                         {Address: "http://" + answers(t, http.StatusTeapot, "\x1b[2J")},
 	} {
 		if err := look(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

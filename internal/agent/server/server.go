@@ -19,14 +19,14 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
-	"github.com/gpumemtrace/gpumemtrace/internal/agent/reload"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // A Source is the trace that is shown: *session.Session.
@@ -39,17 +39,14 @@ type Source interface {
 
 // Options configure a Server.
 type Options struct {
-	Source  Source
-	Address string // "localhost:9844"
-	// Certificate and Key are PEM files. The server reads them again when they change. Both
-	// are "" for no TLS.
-	Certificate, Key string
-	// TokenFile is the file of the token that every reader must send: see ReadToken. The
-	// server reads it again when it changes. Without a token, only root and the user of this
-	// process may read, over the loopback device.
-	TokenFile string
-	// Insecure lets everybody that can connect read if there is no token, and allows other
-	// machines to connect without a token or without TLS.
+	Source Source
+	// Socket is where who can connect may read, nil for none: see ListenSocket. Run closes it.
+	Socket  net.Listener
+	Address string // of TCP, such as "localhost:9844"; "" for none
+	// WebConfig is a web configuration file, as Prometheus's exporters have, for TCP. The
+	// server reads it again when it changes. "" for none.
+	WebConfig string
+	// Insecure serves TCP without passwords, or without TLS for other machines.
 	Insecure bool
 	Metrics  http.Handler // nil for none
 	// Begun, if set, is closed when the trace begins. Before that, the server refuses requests
@@ -89,15 +86,15 @@ const (
 	answerWithin  = 30 * time.Second // unless it takes long by design: see takesTime
 	idleFor       = time.Minute
 	endWithin     = 2 * time.Second
-	maxRequests   = 64 // at a time
-	maxWindows    = 16 // at a time
+	maxRequests   = 64  // at a time
+	maxConnected  = 256 // over TCP, at a time
+	maxWindows    = 16  // at a time
 )
 
 var causes loss.Causes
 
 var (
-	lossRefused   = causes.Add("http_requests_refused", "HTTP requests and connections refused because too many came at once, or from one user")
-	lossTries     = causes.Add("http_tokens_refused", "HTTP requests whose token was not checked because too many wrong tokens had come from the same address or user")
+	lossRefused   = causes.Add("http_requests_refused", "HTTP requests refused because too many came at once")
 	lossIncidents = causes.Add("http_oom_reports_dropped", "out-of-memory reports that the page and the API no longer have, because newer ones came")
 )
 
@@ -109,16 +106,14 @@ var errBegins = errors.New("the trace has not begun yet: /readyz says why")
 
 // A Server shows a trace.
 type Server struct {
-	opts         Options
-	listener     *admission
-	http         *http.Server
-	guard        guard
-	looks        *looks
-	incidents    incidents
-	history      history
-	tokens       *reload.Value[string]           // nil without a token
-	certificates *reload.Value[*tls.Certificate] // nil without TLS
-	lost         *loss.Set
+	opts      Options
+	tcp       net.Listener // nil for none
+	http      *http.Server
+	guard     guard
+	looks     *looks
+	incidents incidents
+	history   history
+	lost      *loss.Set
 
 	coloursMu sync.Mutex
 	colours   map[string]map[string]int // the number of each name's colour, by the kind of bar
@@ -140,33 +135,22 @@ func New(o Options) (*Server, error) {
 		o.Begun = begun
 	}
 	s := &Server{opts: o, colours: map[string]map[string]int{}, lost: loss.New(causes), requests: make(chan struct{}, maxRequests), windows: make(chan struct{}, maxWindows), ending: make(chan struct{})}
-	s.guard = guard{token: func() string { return "" }, open: o.Insecure, secure: o.Certificate != "", tries: newTries()}
+	s.guard = guard{passwords: newPasswords()}
 	if name, err := os.Hostname(); err == nil {
 		s.guard.host = name
 	}
-	if o.TokenFile != "" {
+	if o.WebConfig != "" {
 		var err error
-		if s.tokens, err = reload.Load(lookAgain, o.Warn, func() (string, error) { return ReadToken(o.TokenFile) }, o.TokenFile); err != nil {
+		if s.guard.web, err = loadWebConfig(o.WebConfig, o.Warn); err != nil {
 			return nil, err
-		}
-		s.guard.token = s.tokens.Get
-		if readable(o.TokenFile) {
-			o.Warn("every user may read the token in " + o.TokenFile)
 		}
 	}
 	s.http = &http.Server{
 		ReadHeaderTimeout: headerWithin, ReadTimeout: requestWithin, IdleTimeout: idleFor, MaxHeaderBytes: maxHeader,
-		ConnContext: withPeer, ErrorLog: log.New(complaints(o.Warn), "", 0),
+		ErrorLog: log.New(complaints(o.Warn), "", 0),
 	}
-	if (o.Certificate == "") != (o.Key == "") {
-		return nil, errors.New("TLS takes a certificate and its key: give both files")
-	}
-	if o.Certificate != "" {
-		var err error
-		if s.certificates, err = readCertificate(o.Warn, o.Certificate, o.Key); err != nil {
-			return nil, fmt.Errorf("read the certificate: %w", err)
-		}
-		s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificates.Get(), nil }}
+	if s.guard.web != nil {
+		s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.guard.web.Get().tls, nil }}
 	}
 	s.looks = newLooks(live.NewTraceSource(o.Source))
 	s.http.Handler = s.handler()
@@ -177,31 +161,56 @@ func New(o Options) (*Server, error) {
 		s.opts.Before = nil
 		s.history.follow(&b.history)
 		s.incidents.follow(&b.incidents)
-		s.guard.tries = b.guard.tries
 	}
 	return s, nil
 }
 
-// listen listens at the address of the options, if that is safe.
+// listen listens at the address of the options, if there is one and that is safe.
 func (s *Server) listen() error {
-	l, err := net.Listen("tcp", s.opts.Address)
+	o := &s.opts
+	if o.Address == "" {
+		return nil
+	}
+	if s.guard.web == nil && !o.Insecure {
+		return fmt.Errorf("listen at %s: everybody that can connect could read: give --web-config, or say --insecure", o.Address)
+	}
+	l, err := net.Listen("tcp", o.Address)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	at, _ := l.Addr().(*net.TCPAddr)
-	if safe := s.guard.secure && s.guard.token() != ""; !safe && !s.opts.Insecure && (at == nil || !at.IP.IsLoopback()) {
-		return errors.Join(fmt.Errorf("listen: other machines can reach %s: give a certificate and a token (--tls-cert, --tls-key, --token-file), or say --insecure", l.Addr()), l.Close())
+	if at, _ := l.Addr().(*net.TCPAddr); !o.Insecure {
+		web := s.guard.web.Get()
+		switch {
+		case !web.asksWho():
+			err = fmt.Errorf("everybody that can connect could read: %s needs basic_auth_users, or client_auth_type RequireAndVerifyClientCert; or say --insecure", o.WebConfig)
+		case web.tls == nil && (at == nil || !at.IP.IsLoopback()):
+			err = fmt.Errorf("passwords would be sent in the clear: %s needs tls_server_config; or say --insecure", o.WebConfig)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("listen at %s: %w", l.Addr(), err), l.Close())
+		}
 	}
-	sockets, err := proc.OpenSockets()
-	if err != nil {
-		s.opts.Warn("the agent cannot find out which users connect over the loopback device, so nobody may read without a token: " + err.Error())
-	}
-	s.listener = newAdmission(l, sockets, s.lost)
+	s.tcp = netutil.LimitListener(l, maxConnected)
 	return nil
 }
 
-// Addr returns the address at which the server listens.
-func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+// Addresses returns where the server listens.
+func (s *Server) Addresses() (at []string) {
+	for _, l := range []net.Listener{s.opts.Socket, s.tcp} {
+		if l != nil {
+			at = append(at, l.Addr().String())
+		}
+	}
+	return at
+}
+
+// serveTCP accepts connections of TCP.
+func (s *Server) serveTCP() error {
+	if s.guard.web == nil || s.guard.web.Get().tls == nil {
+		return s.http.Serve(s.tcp)
+	}
+	return s.http.ServeTLS(s.tcp, "", "")
+}
 
 // Loss returns the counters of refused requests and of figures that were left out.
 func (s *Server) Loss() []loss.Counter {
@@ -213,7 +222,7 @@ func (s *Server) Loss() []loss.Counter {
 // Run serves until ctx ends. Requests at that moment have endWithin to finish. After an error
 // nothing is served. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	failed := make(chan error, 1)
+	failed := make(chan error, 2)
 	noting, enough := context.WithCancel(ctx)
 	var note sync.WaitGroup
 	note.Go(func() {
@@ -227,13 +236,12 @@ func (s *Server) Run(ctx context.Context) error {
 		enough()
 		note.Wait()
 	}()
-	go func() {
-		if s.guard.secure {
-			failed <- s.http.ServeTLS(s.listener, "", "")
-		} else {
-			failed <- s.http.Serve(s.listener)
-		}
-	}()
+	if s.opts.Socket != nil {
+		go func() { failed <- s.http.Serve(s.opts.Socket) }()
+	}
+	if s.tcp != nil {
+		go func() { failed <- s.serveTCP() }()
+	}
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)

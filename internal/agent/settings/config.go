@@ -14,9 +14,10 @@ type Config struct {
 	Trace
 
 	// HTTP.
-	Listen            string // Off for nowhere
-	TLSCert, TLSKey   string
-	TokenFile         string
+	Socket            string // Off for none
+	SocketGroup       string
+	Listen            string // "" for nowhere
+	WebConfig         string
 	Insecure          bool
 	Profiling         bool
 	PerProcessMetrics int
@@ -43,13 +44,16 @@ type Config struct {
 	CPULimit    float64 // cores, 0 for none
 }
 
-// Off is the address of an agent that listens nowhere.
+// Off is the socket of an agent that listens at none.
 const Off = "off"
+
+// DefaultSocket is where people and top --agent ask an agent.
+const DefaultSocket = "/run/gpumemtrace/agent.sock"
 
 // New returns the defaults of the agent.
 func New() *Config {
 	c := &Config{
-		Trace: NewTrace(), Listen: "localhost:9844", RecordOld: 2,
+		Trace: NewTrace(), Socket: DefaultSocket, RecordOld: 2,
 		PushInterval: push.DefaultInterval, PushQueueMax: push.DefaultQueueMax, Interval: 10 * time.Second,
 	}
 	c.RecordMax, c.OOMMax = 256<<20, 20
@@ -71,11 +75,11 @@ func (c *Config) Table() []*Setting {
 	anything := func(string) error { return nil }
 	rule := func(text string) error { _, err := alert.Parse(text); return err }
 	return append(c.Trace.Table(), []*Setting{
-		{groupHTTP, "listen", text(&c.Listen), true, "address at which to serve profiles, metrics and the page; off for none"},
-		{groupHTTP, "tls-cert", text(&c.TLSCert), false, "file with the certificate, in PEM"},
-		{groupHTTP, "tls-key", text(&c.TLSKey), false, "file with the certificate's key, in PEM"},
-		{groupHTTP, "token-file", text(&c.TokenFile), false, "file with the token that readers must have"},
-		{groupHTTP, "insecure", flag(&c.Insecure), false, "serve other users and machines without a token, or without TLS"},
+		{groupHTTP, "socket", text(&c.Socket), true, "unix socket at which to serve profiles, metrics and the page to root; off for none"},
+		{groupHTTP, "socket-group", text(&c.SocketGroup), true, "group whose members may also read at the socket"},
+		{groupHTTP, "listen", text(&c.Listen), true, "also serve at this address of TCP, such as :9844; needs web-config, or insecure"},
+		{groupHTTP, "web-config", text(&c.WebConfig), false, "for listen: web configuration file, as Prometheus's exporters have, with TLS and passwords"},
+		{groupHTTP, "insecure", flag(&c.Insecure), false, "serve at listen, and push credentials, without TLS; without web-config, everybody who can connect may read"},
 		{groupHTTP, "pprof", flag(&c.Profiling), false, "also serve Go's profiles of the agent itself"},
 		{groupHTTP, "per-process-metrics", number(&c.PerProcessMetrics, 0), false, "number of processes that get metrics of their own; the first ones get them"},
 		{groupHTTP, "bpf-cost", flag(&c.BPFCost), true, "also serve metrics of what the probes cost the traced programs; the agent then keeps all its privileges"},
@@ -101,8 +105,8 @@ func (c *Config) Table() []*Setting {
 // Check finds settings that do not fit together.
 func (c *Config) Check() error {
 	switch {
-	case (c.TLSCert == "") != (c.TLSKey == ""):
-		return errors.New("give both tls-cert and tls-key, or neither")
+	case c.WebConfig != "" && c.Listen == "":
+		return errors.New("web-config is for listen: give both")
 	case c.Webhook != "" && len(c.Alerts) == 0:
 		return errors.New("alert-webhook needs an alert")
 	}

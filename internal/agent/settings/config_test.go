@@ -88,7 +88,7 @@ func TestBadConfiguration(t *testing.T) {
 		"api: everything":               "use one of driver runtime both",
 		"tensor-sample: 1KiB":           `there is no setting "tensor-sample"`,
 		"holders: 1ms":                  "at least 1s",
-		"tls-cert: a":                   "give both tls-cert and tls-key",
+		"web-config: a":                 "web-config is for listen",
 		"alert: something":              "alert",
 		"alert-webhook: http://a":       "needs an alert",
 		"listen: a\n---\nlisten: b":     "more than one document",

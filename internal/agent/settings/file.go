@@ -103,7 +103,7 @@ func parse(content []byte) (map[string][]string, error) {
 	}
 	root := document.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("line %d: want settings, such as listen: localhost:9844", root.Line)
+		return nil, fmt.Errorf("line %d: want settings, such as interval: 10s", root.Line)
 	}
 	table := New().Table()
 	out := map[string][]string{}

@@ -90,8 +90,7 @@ var single = []struct{ layer, name, action string }{
 	{"output", "timeline_places_full", "Look at that moment with `convert --at` and PyTorch's memory viewer."},
 
 	{"agent", "reloads_refused", "The log says what is wrong with the file."},
-	{"agent", "http_requests_refused", "Send fewer requests; `Retry-After` says how long to wait. `ss -tp` shows who on this machine keeps connections open."},
-	{"agent", "http_tokens_refused", "Find out who sends wrong tokens, and wait before the next attempt."},
+	{"agent", "http_requests_refused", "Send fewer requests; `Retry-After` says how long to wait."},
 	{"agent", "http_oom_reports_dropped", "Keep them on disk (`--oom-dir`)."},
 	{"agent", "alert_subjects_full", "Watch fewer things: a rule about GPUs or owners instead of processes."},
 	{"agent", "alerts_dropped", "See whether the webhook answers."},
