@@ -103,7 +103,7 @@ func predictedPage(page *output, path string, runs []*whatif.Run, predictions []
 				continue
 			}
 			o := timeline.Outline{Name: "with " + s.Name, Process: runs[i].Process, Device: p.Device}
-			runs[i].Follow(s, o.Points.Add)
+			runs[i].Follow(s, o.Curve.Add)
 			outlines = append(outlines, o)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/series"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
@@ -72,58 +73,46 @@ func (r *Recording) Snapshot(q Query) (*Snapshot, error) {
 // maxParts bounds the parts of a recording.
 const maxParts = 1024
 
-// A past is the highest use in each part of a recording so far.
+// A past is what was in use through a recording so far.
 type past struct {
-	length    time.Duration // of a part
-	most      []int64
-	events    uint64 // at the last moment that was looked at
-	inuse     int64  // then
-	processes int    // then
+	curve     series.Curve // by nanoseconds since the trace began
+	events    uint64       // at the last moment that was looked at
+	inuse     int64        // then
+	processes int          // then
 }
 
 // moment adds a moment of a recording.
 func (p *past) moment(s *state.State) {
-	if p.length == 0 {
-		p.length = time.Millisecond
-	}
-	at := s.Time().Sub(s.Start())
-	for at/p.length >= maxParts {
-		p.length *= 2
-		for i := range (len(p.most) + 1) / 2 {
-			p.most[i] = p.most[2*i]
-			if 2*i+1 < len(p.most) {
-				p.most[i] = max(p.most[i], p.most[2*i+1])
-			}
-		}
-		p.most = p.most[:(len(p.most)+1)/2]
-	}
 	// Only events change what is in use. Each pays for a look at so many processes: with more of
 	// them, moments that few events came before are passed over.
 	const looks = 64
 	if events := s.Events(); events != p.events && (events-p.events)*looks >= uint64(p.processes) {
 		p.events = events
 		p.inuse, p.processes = s.HeldByAll()
+		p.curve.Add(uint64(max(s.Time().Sub(s.Start()), 0)), p.inuse)
 	}
-	inuse := p.inuse
-	i := int(max(at, 0) / p.length)
-	for len(p.most) <= i {
-		last := int64(0)
-		if n := len(p.most); n > 0 && len(p.most) < i {
-			last = p.most[n-1] // nothing was recorded in between
-		}
-		p.most = append(p.most, last)
-	}
-	p.most[i] = max(p.most[i], inuse)
 }
 
-// parts returns what was in use through a recording so long, in parts of equal length.
+// parts returns what was in use in each of the equal parts of a recording so long: the most of
+// the changes in it, or else as before it.
 func (p *past) parts(span time.Duration) []int64 {
-	if p.length == 0 {
-		return nil
+	length := time.Millisecond // of a part
+	for span/length >= maxParts {
+		length *= 2
 	}
-	n := int(span/p.length) + 1
-	for len(p.most) < n && len(p.most) > 0 && n <= maxParts {
-		p.most = append(p.most, p.most[len(p.most)-1])
+	out := make([]int64, span/length+1)
+	next, held := 0, int64(0) // the first part without a figure, and what was in use before it
+	until := func(part int) {
+		for ; next < part; next++ {
+			out[next] = held
+		}
 	}
-	return p.most
+	for time, bytes := range p.curve.All {
+		part := min(int(time/uint64(length)), len(out)-1)
+		until(part)
+		out[part] = max(out[part], bytes)
+		next, held = part+1, bytes
+	}
+	until(len(out))
+	return out
 }

@@ -273,13 +273,7 @@ func (x *Run) Follow(s Setting, reserved func(time uint64, bytes int64)) {
 			x.limit(&s.Settings, high)
 		}
 	}
-	last := uint64(0)
-	x.Run.Follow(s.Settings, -1, func(i int, now uint64) {
-		if now != last {
-			reserved(uint64(x.Times[i])*tick, int64(now))
-		}
-		last = now
-	})
+	x.Run.Follow(s.Settings, -1, func(i int, now uint64) { reserved(uint64(x.Times[i])*tick, int64(now)) })
 }
 
 func verdict(surely, perhaps bool) string {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/series"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
@@ -15,8 +16,8 @@ type changes struct {
 	time                       uint64 // of the last instant
 
 	touched []*account
-	by      []delta                       // of the instant that is being made
-	instant func(time uint64, by []delta) // if set, gets each instant instead of the columns
+	by      []series.Delta                       // of the instant that is being made
+	instant func(time uint64, by []series.Delta) // if set, gets each instant instead of the columns
 }
 
 func newChanges(d *document) *changes {
@@ -43,32 +44,32 @@ func (c *changes) run() {
 		for len(older) > 0 && older[0].time <= time {
 			now := max(older[0].time, d.begin)
 			for ; len(older) > 0 && max(older[0].time, d.begin) == now; older = older[1:] {
-				c.add(delta{older[0].leaf, older[0].bytes})
+				c.add(series.Delta{Line: older[0].leaf, Bytes: older[0].bytes})
 			}
 			c.end(now)
 		}
 	}
-	for x := range d.w.stream.log.all {
-		before(x.time)
-		for _, one := range x.by {
+	for x := range d.w.stream.All {
+		before(x.Time)
+		for _, one := range x.By {
 			c.add(one)
 		}
-		c.end(x.time)
+		c.end(x.Time)
 	}
 	before(never)
 }
 
 // add adds what a leaf became more by.
-func (c *changes) add(one delta) {
-	if a := c.d.of[one.leaf]; a != nil {
-		a.held[c.d.w.leaves[one.leaf].role] += one.bytes
+func (c *changes) add(one series.Delta) {
+	if a := c.d.of[one.Line]; a != nil {
+		a.held[c.d.w.leaves[one.Line].role] += one.Bytes
 		if !a.touched {
 			a.touched = true
 			c.touched = append(c.touched, a)
 		}
 	}
-	if row := c.d.rows[one.leaf]; row >= 0 {
-		c.by = append(c.by, delta{int32(row), one.bytes})
+	if row := c.d.rows[one.Line]; row >= 0 {
+		c.by = append(c.by, series.Delta{Line: int32(row), Bytes: one.Bytes})
 	}
 }
 
@@ -81,7 +82,7 @@ func (c *changes) end(time uint64) {
 		}
 	}
 	c.touched = c.touched[:0]
-	switch by := sum(c.by); {
+	switch by := series.Sum(c.by); {
 	case len(by) == 0:
 	case c.instant != nil:
 		c.instant(c.d.since(time), by)
@@ -90,8 +91,8 @@ func (c *changes) end(time uint64) {
 		c.times.unsigned(t - c.time)
 		c.counts.unsigned(uint64(len(by)))
 		for _, x := range by {
-			c.rows.unsigned(uint64(x.leaf))
-			c.bytes.signed(x.bytes)
+			c.rows.unsigned(uint64(x.Line))
+			c.bytes.signed(x.Bytes)
 		}
 		c.time = t
 	}
@@ -108,7 +109,7 @@ func (c *changes) part(a *account, part int, bytes int64) {
 		x := snapshot.Sample{Stack: []*snapshot.Location{named(a.partName(part))}, Labels: snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.gpu, Owner: "cuda", Process: c.d.w.names[a.proc], PID: int(a.proc.PID)}}
 		a.rows[part] = c.d.row(&x) + 1
 	}
-	c.by = append(c.by, delta{int32(a.rows[part] - 1), more})
+	c.by = append(c.by, series.Delta{Line: int32(a.rows[part] - 1), Bytes: more})
 	a.shown[part] = bytes
 }
 

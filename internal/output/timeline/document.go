@@ -98,7 +98,7 @@ func (w *run) document(s *state.State) *document {
 	m := &d.meta
 	m.Title, m.Version, m.Command, m.Driver = web.Clean(snap.Meta.Target), web.Clean(snap.Meta.Version), web.Clean(snap.Meta.CommandLine), web.Clean(snap.Meta.Driver)
 	m.BeginMS, m.End = w.Trace.Start.UnixMilli(), d.since(w.Now)
-	m.Changes = w.stream.changes
+	m.Changes = w.stream.Changes()
 	m.MapExact = w.lives.until == 0
 	for _, text := range snap.Notes {
 		m.Notes = append(m.Notes, web.Clean(text))

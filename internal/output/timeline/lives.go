@@ -136,7 +136,7 @@ func (l *lives) prune(w *run, now uint64) bool {
 // choose chooses moments until now: of instants of the stream.
 func (l *lives) choose(w *run, now uint64) {
 	times := slices.Clone(l.moments)
-	w.stream.times(l.until, func(t uint64) { times = append(times, t) })
+	w.stream.Times(l.until, func(t uint64) { times = append(times, t) })
 	times = slices.Compact(times)
 	step := (len(times) + l.most - 1) / l.most
 	l.moments = l.moments[:0]

@@ -3,10 +3,12 @@ package timeline
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/series"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 )
 
@@ -20,39 +22,8 @@ type Outline struct {
 	// else the GPU held.
 	Process event.Process
 	Device  int32
-	Points  Points
-	End     uint64 // how long the other run took, in nanoseconds, 0 for as long as this one
-}
-
-// Points are sizes in bytes, each from a time on, in nanoseconds since the trace began. Where
-// there would be too many, two neighbours become one, which has the larger size. The zero
-// value is empty.
-type Points struct {
-	Times []uint64
-	Bytes []int64
-
-	each, open int // points that were added for one that is there, and for the last
-}
-
-// maxPoints bounds the points of an outline: twice as many as a chart has pixels.
-const maxPoints = 4096
-
-// Add adds a point, no earlier than the one before.
-func (p *Points) Add(time uint64, bytes int64) {
-	if n := len(p.Bytes); p.open > 0 && p.open < p.each {
-		p.Bytes[n-1] = max(p.Bytes[n-1], bytes)
-		p.open++
-		return
-	}
-	if len(p.Times) == maxPoints {
-		for i := range maxPoints / 2 {
-			p.Times[i], p.Bytes[i] = p.Times[2*i], max(p.Bytes[2*i], p.Bytes[2*i+1])
-		}
-		p.Times, p.Bytes = p.Times[:maxPoints/2], p.Bytes[:maxPoints/2]
-		p.each *= 2
-	}
-	p.each, p.open = max(p.each, 1), 1
-	p.Times, p.Bytes = append(p.Times, time), append(p.Bytes, bytes)
+	Curve   series.Curve // since the trace began, in nanoseconds
+	End     uint64       // how long the other run took, in nanoseconds, 0 for as long as this one
 }
 
 // Outlines returns the curve of each GPU in the recording at path.
@@ -64,28 +35,22 @@ func Outlines(path, name string, play replay.Options) ([]Outline, error) {
 	var out []Outline
 	var sums []int64
 	c := newChanges(d)
-	c.instant = func(time uint64, by []delta) {
+	c.instant = func(time uint64, by []series.Delta) {
 		for _, x := range by {
-			place := d.meta.Rows.Place[x.leaf]
+			place := d.meta.Rows.Place[x.Line]
 			for i := len(out); i < len(d.meta.Places); i++ {
 				out, sums = append(out, Outline{Name: name, Place: d.meta.Places[i].Name, End: d.meta.End}), append(sums, 0)
 			}
-			sums[place] += x.bytes
+			sums[place] += x.Bytes
 		}
 		for i := range out {
-			if n := len(out[i].Points.Bytes); d.meta.Places[i].GPU && (n == 0 || sums[i] != out[i].Points.Bytes[n-1]) {
-				out[i].Points.Add(time, sums[i])
+			if d.meta.Places[i].GPU {
+				out[i].Curve.Add(time, sums[i])
 			}
 		}
 	}
 	c.run()
-	kept := out[:0]
-	for _, o := range out {
-		if len(o.Points.Times) > 0 {
-			kept = append(kept, o)
-		}
-	}
-	return kept, nil
+	return slices.DeleteFunc(out, func(o Outline) bool { return o.Curve.Empty() }), nil
 }
 
 // outlineMeta is an Outline as the page reads it.
@@ -100,7 +65,10 @@ type outlineMeta struct {
 
 // outline adds a curve, if the page has the GPU that it is of.
 func (d *document) outline(o *Outline) {
-	m := outlineMeta{Name: web.Clean(o.Name), Place: -1, Process: -1, Times: o.Points.Times, Bytes: o.Points.Bytes, End: o.End}
+	m := outlineMeta{Name: web.Clean(o.Name), Place: -1, Process: -1, End: o.End}
+	for time, bytes := range o.Curve.All {
+		m.Times, m.Bytes = append(m.Times, time), append(m.Bytes, bytes)
+	}
 	if o.Process != (event.Process{}) {
 		m.Process = d.meta.Text(processText(d.w.names[o.Process], int(o.Process.PID)))
 	}

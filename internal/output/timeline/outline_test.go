@@ -39,28 +39,10 @@ func TestOutlineOfItself(t *testing.T) {
 				t.Errorf("%s: it ends at %d, the page at %d", filepath.Base(path), o.End, p.meta.End)
 			}
 			for i, time := range o.Times {
-				if len(o.Times) < maxPoints/2 && at[time] != o.Bytes[i] {
+				if at[time] != o.Bytes[i] {
 					t.Errorf("%s: %d at %d, on the page %d", filepath.Base(path), o.Bytes[i], time, at[time])
 				}
 			}
-		}
-	}
-}
-
-// Points keep their peak, however many there are.
-func TestPoints(t *testing.T) {
-	for _, n := range []int{1, maxPoints, maxPoints + 1, 10*maxPoints + 7} {
-		var p Points
-		for i := range n {
-			p.Add(uint64(i), int64(i%1000))
-		}
-		p.Add(uint64(n), 5000)
-		p.Add(uint64(n+1), 3)
-		if len(p.Times) > maxPoints || len(p.Times) != len(p.Bytes) || !slices.IsSorted(p.Times) || slices.Max(p.Bytes) != 5000 || p.Times[0] != 0 {
-			t.Errorf("%d points: %d times, %d sizes, at most %d", n, len(p.Times), len(p.Bytes), slices.Max(p.Bytes))
-		}
-		if i := slices.Index(p.Bytes, 5000); p.Times[i] > uint64(n) || uint64(n)-p.Times[i] > uint64(n/maxPoints*4) {
-			t.Errorf("%d points: the peak is at %d", n, p.Times[i])
 		}
 	}
 }
@@ -81,7 +63,7 @@ func TestPredictedOutline(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := Outline{Name: "with " + text, Process: x.Process, Device: x.Device}
-		x.Follow(s, o.Points.Add)
+		x.Follow(s, o.Curve.Add)
 		outlines = append(outlines, o)
 	}
 	html, p, _ := written(t, path, Options{Play: replay.Options{At: replay.End}, Outlines: outlines})

@@ -48,10 +48,10 @@ func (d *document) blocks(most int) []block {
 		for _, x := range all {
 			size += len(x.content)
 		}
-		if size > left && d.w.stream.halve() {
+		if size > left && d.w.stream.Halve() {
 			continue
 		}
-		d.meta.Instants, d.meta.Bucket, d.meta.Exact = c.times.n, d.w.stream.size, d.w.stream.size == 1
+		d.meta.Instants, d.meta.Bucket, d.meta.Exact = c.times.n, d.w.stream.Bucket(), d.w.stream.Bucket() == 1
 		d.meta.Loss = append(d.meta.Loss, shownLoss(d.w.lost.Counters())...)
 		return append(append([]block{d.meta.packed()}, all...), lives)
 	}

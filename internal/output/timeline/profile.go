@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/series"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -37,7 +38,7 @@ func writeProfile(w io.Writer, s *snapshot.Snapshot, mostRows int) ([]loss.Count
 			x.Labels = snapshot.Labels{Kind: x.Kind, GPU: x.GPU}
 			x.Stack = []*snapshot.Location{named("[no call site: limit reached]")}
 		}
-		c.by = append(c.by, delta{int32(d.row(&x)), x.InuseBytes})
+		c.by = append(c.by, series.Delta{Line: int32(d.row(&x)), Bytes: x.InuseBytes})
 	}
 	c.end(0)
 	m.Loss = shownLoss(lost.Counters())

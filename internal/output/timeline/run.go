@@ -3,12 +3,12 @@ package timeline
 import (
 	"cmp"
 	"maps"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/series"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
@@ -43,7 +43,7 @@ type run struct {
 	drained bool   // the latest record is a moment by which everything was recorded
 
 	leaves     []leaf
-	stream     *stream
+	stream     *series.Stream
 	lives      lives
 	failures   []state.Failure // in the order in which they were over
 	steps      *steps
@@ -52,14 +52,14 @@ type run struct {
 	bytes      map[int32]int64 // of leaves in remainders
 	names      map[event.Process]string
 	seen       map[event.Process]process
-	deltas     []delta                  // by the latest record
+	deltas     []series.Delta           // by the latest record
 	met        map[event.Process]uint64 // when a process was first recorded
 	older      []olderBytes
 	totals     render.Index[string]
 	calls      calls
-	caller     thread  // of the latest event
-	moment     uint64  // of what is in pending
-	pending    []delta // changes of one moment, of which there may be more
+	caller     thread         // of the latest event
+	moment     uint64         // of what is in pending
+	pending    []series.Delta // changes of one moment, of which there may be more
 }
 
 // olderBytes were there when their process was met, and became known later.
@@ -76,7 +76,7 @@ func newRun(o Options, lost *loss.Set) *run {
 	w := &run{opts: o, lost: lost, full: map[ledger.SiteKey]int32{}, remainders: map[remainder]int32{}, bytes: map[int32]int64{}, names: map[event.Process]string{},
 		seen: map[event.Process]process{}, met: map[event.Process]uint64{}, totals: render.Index[string]{}, calls: calls{}}
 	w.observer = newObserver(o.Native, w)
-	w.stream = newStream(cmp.Or(o.deltas, maxDeltas), w.total)
+	w.stream = series.New(cmp.Or(o.deltas, maxDeltas), w.total)
 	w.lives.leafOf, w.lives.max = func(site *ledger.Site) int32 { return w.touch(site).own.leaf }, cmp.Or(o.lives, maxLives)
 	w.steps = newSteps(cmp.Or(o.steps, maxMarks))
 	return w
@@ -148,7 +148,7 @@ func (w *run) drop(x *site) { w.subtract(x.own.leaf, x.own.bytes) }
 
 func (w *run) subtract(leaf int32, bytes int64) {
 	if bytes != 0 {
-		w.deltas = append(w.deltas, delta{leaf, -bytes})
+		w.deltas = append(w.deltas, series.Delta{Line: leaf, Bytes: -bytes})
 	}
 }
 
@@ -186,26 +186,10 @@ func (w *run) flush() {
 // endMoment adds to the stream what a moment changed: memory that a call gives back leaves
 // the program and the driver at one moment, as two records.
 func (w *run) endMoment() {
-	if by := sum(w.pending); len(by) > 0 {
-		w.stream.add(w.moment, by)
+	if by := series.Sum(w.pending); len(by) > 0 {
+		w.stream.Add(w.moment, by)
 	}
 	w.pending = w.pending[:0]
-}
-
-// sum puts deltas in order, one of each leaf.
-func sum(by []delta) []delta {
-	if len(by) > 1 {
-		slices.SortFunc(by, func(a, b delta) int { return cmp.Compare(a.leaf, b.leaf) })
-	}
-	out := by[:0]
-	for _, d := range by {
-		if n := len(out); n > 0 && out[n-1].leaf == d.leaf {
-			out[n-1].bytes += d.bytes
-		} else {
-			out = append(out, d)
-		}
-	}
-	return slices.DeleteFunc(out, func(d delta) bool { return d.bytes == 0 })
 }
 
 // count adds what a site holds more than before.
@@ -220,7 +204,7 @@ func (w *run) count(x *site) {
 	more, out := bytes-x.own.bytes, x.own.handed-handed
 	x.own.bytes, x.own.handed = bytes, handed
 	if more != 0 {
-		w.deltas = append(w.deltas, delta{x.own.leaf, more})
+		w.deltas = append(w.deltas, series.Delta{Line: x.own.leaf, Bytes: more})
 	}
 	if more != 0 && x.Kind == event.KindBacking {
 		w.take(x.Device, more)
@@ -249,7 +233,7 @@ func (w *run) grow(key remainder, bytes int64) {
 		w.remainders[key] = leaf
 	}
 	w.bytes[leaf] += bytes
-	w.deltas = append(w.deltas, delta{leaf, bytes})
+	w.deltas = append(w.deltas, series.Delta{Line: leaf, Bytes: bytes})
 }
 
 // countBeyond adds by how much what processes hold beyond what was seen changed.
@@ -286,8 +270,8 @@ func (w *run) countBeyond() {
 func (w *run) sinceMet(key remainder, met uint64) {
 	leaf, ok := w.remainders[key]
 	last := len(w.deltas) - 1
-	if ok && last >= 0 && w.deltas[last].leaf == leaf {
-		w.older = append(w.older, olderBytes{met, leaf, w.deltas[last].bytes})
+	if ok && last >= 0 && w.deltas[last].Line == leaf {
+		w.older = append(w.older, olderBytes{met, leaf, w.deltas[last].Bytes})
 		w.deltas = w.deltas[:last]
 	}
 }
@@ -310,5 +294,5 @@ func (w *run) finish(s *state.State) {
 	w.lives.finish(w)
 	w.nameSites()
 	w.endMoment()
-	w.stream.finish()
+	w.stream.Finish()
 }

@@ -1,7 +1,7 @@
 // Package timeline makes one HTML file of a recording: how much memory each process held over
 // time, and at each moment by which stacks. The file needs no other file, and no network.
 //
-// The page shows the same bytes at a moment as the recording: see stream.
+// The page shows the same bytes at a moment as the recording: see series.Stream.
 package timeline
 
 import (

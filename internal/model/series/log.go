@@ -1,4 +1,4 @@
-package timeline
+package series
 
 import "encoding/binary"
 
@@ -20,7 +20,7 @@ type chunk struct {
 	last   uint64
 }
 
-func (l *log) add(time uint64, by []delta, last bool) {
+func (l *log) add(time uint64, by []Delta, last bool) {
 	n := len(l.chunks)
 	if n == 0 || len(l.chunks[n-1].b) >= chunkSize {
 		l.chunks = append(l.chunks, chunk{b: make([]byte, 0, chunkSize+chunkSize/16), before: l.time})
@@ -33,22 +33,19 @@ func (l *log) add(time uint64, by []delta, last bool) {
 	}
 	x.b = binary.AppendUvarint(binary.AppendUvarint(x.b, head), uint64(len(by)))
 	for _, d := range by {
-		x.b = binary.AppendVarint(binary.AppendUvarint(x.b, uint64(d.leaf)), d.bytes)
+		x.b = binary.AppendVarint(binary.AppendUvarint(x.b, uint64(d.Line)), d.Bytes)
 	}
 	x.last, l.time = time, time
 	l.instants++
 	l.deltas += len(by)
 }
 
-// all yields the instants, each good until the next.
-func (l *log) all(yield func(instant) bool) { l.from(0, false, yield) }
-
 // drain yields the instants, and forgets them.
-func (l *log) drain(yield func(instant) bool) { l.from(0, true, yield) }
+func (l *log) drain(yield func(Instant) bool) { l.from(0, true, yield) }
 
 // from yields the instants of the chunks that end at a time or later.
-func (l *log) from(time uint64, forget bool, yield func(instant) bool) {
-	var by []delta
+func (l *log) from(time uint64, forget bool, yield func(Instant) bool) {
+	var by []Delta
 	for i := range l.chunks {
 		x := l.chunks[i]
 		if forget {
@@ -63,12 +60,12 @@ func (l *log) from(time uint64, forget bool, yield func(instant) bool) {
 			now += head >> 1
 			by = by[:0]
 			for range count {
-				leaf := unsigned()
+				line := unsigned()
 				v, n := binary.Varint(b)
 				b = b[n:]
-				by = append(by, delta{int32(leaf), v})
+				by = append(by, Delta{int32(line), v})
 			}
-			if !yield(instant{now, by, head&1 == 1}) {
+			if !yield(Instant{now, by, head&1 == 1}) {
 				return
 			}
 		}
