@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/fair"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/rounds"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
 const (
@@ -62,10 +63,10 @@ func newFinder(opts *Options, x *targets, l *libraries) *finder {
 		lost: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
-// userOf returns the user of a process. The error is os.ErrNotExist if it has ended. Processes
-// that cannot be read count for one user.
+// userOf returns the tenant of a process, which counts as a user here. The error is os.ErrNotExist
+// if it has ended. Processes that cannot be read count for one tenant.
 func userOf(pid int) (uint32, error) {
-	uid, err := proc.User(pid)
+	uid, err := tenant.NumberOf(pid)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return others, nil
 	}
@@ -188,7 +189,7 @@ func (f *finder) followInTime(m mapping, level Level, c claim) {
 	if inTime && !errors.Is(err, ErrNoSymbols) {
 		f.libs.miss(c, absenceOf(err))
 	}
-	text := fmt.Sprintf("%s, which process %d of user %d loaded, is not traced: ", m.Path, m.pid, c.user)
+	text := fmt.Sprintf("%s, which process %d of %s loaded, is not traced: ", m.Path, m.pid, tenant.Name(c.user))
 	if errors.Is(err, errNotProbed) {
 		text += errNotProbed.Error() // the same text for each of many libraries
 	} else {

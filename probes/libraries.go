@@ -15,6 +15,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/rounds"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
 const (
@@ -201,7 +202,7 @@ func (l *libraries) evict(old *attachment, lost []claim) {
 	}
 	l.loss.Add(lossEvicted, 1)
 	c := lost[0]
-	l.warnings.addFor(c.user, fmt.Sprintf("process %d of user %d is not traced in full any more: %s lost its probes, because more libraries are mapped than can be probed and this user maps the most", c.pid, c.user, old.library.Path))
+	l.warnings.addFor(c.user, fmt.Sprintf("process %d of %s is not traced in full any more: %s lost its probes, because more libraries are mapped than can be probed and this user maps the most", c.pid, tenant.Name(c.user), old.library.Path))
 }
 
 // followProcess updates the claims of a process at its fork, exec or exit.

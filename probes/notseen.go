@@ -3,7 +3,9 @@ package probes
 import (
 	"errors"
 	"fmt"
-	"strconv"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
 // An absence is the reason why a process is not seen, or not in full.
@@ -43,13 +45,17 @@ func (n NotSeen) String() string {
 	if n.More {
 		text = "more than " + text
 	}
-	return fmt.Sprintf("%s of user %s: %s", text, n.Name(), n.Why)
+	who := "others"
+	if n.User != others {
+		who = tenant.Name(n.User)
+	}
+	return fmt.Sprintf("%s of %s: %s", text, who, n.Why)
 }
 
-// Name returns the user's number, or "others" for all users beyond the bound.
+// Name returns the user's number or the control group, or "others" for all beyond the bound.
 func (n NotSeen) Name() string {
 	if n.User == others {
 		return "others"
 	}
-	return strconv.FormatUint(uint64(n.User), 10)
+	return strings.TrimPrefix(tenant.Name(n.User), "user ")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/work"
 )
 
@@ -66,8 +67,23 @@ func (t *targets) add(pid int, user uint32) error {
 			x.User = uint32(t.place(user, true))
 		}
 		err = t.table.Update(uint32(pid), x, ebpf.UpdateNoExist)
+		if errors.Is(err, ebpf.ErrKeyExist) {
+			err = t.assign(pid, x.User)
+		}
 	})
-	if errors.Is(err, ebpf.ErrKeyExist) {
+	return err
+}
+
+// assign gives a target that the kernel side added to the place of its tenant: the kernel side knows
+// its user only.
+func (t *targets) assign(pid int, place uint32) error {
+	var x bpf.Target
+	if place == uint32(noPlace) || t.table.Lookup(uint32(pid), &x) != nil || x.User == place {
+		return nil
+	}
+	x.User = place // what the process costs at this moment is not counted
+	err := t.table.Update(uint32(pid), x, ebpf.UpdateExist)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
 	return err
@@ -248,7 +264,7 @@ func (t *targets) notes() (notes []string) {
 		note := fmt.Sprintf("%d events of users beyond those that can be told apart", n)
 		var who uint32
 		if t.owners.Lookup(uint32(place), &who) == nil {
-			note = fmt.Sprintf("%d events of user %d", n, who)
+			note = fmt.Sprintf("%d events of %s", n, tenant.Name(who))
 		}
 		note += " found no room in the ring buffer: the totals of these processes are not complete"
 		if p := processes[uint32(place)]; p != nil {

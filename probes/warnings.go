@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
 const (
@@ -54,7 +56,7 @@ func (w *warnings) addFor(uid uint32, text string) {
 		return
 	}
 	if last {
-		text += fmt.Sprintf(" (further warnings about libraries of user %d are left out for a while)", uid)
+		text += fmt.Sprintf(" (further warnings about libraries of %s are left out for a while)", tenant.Name(uid))
 	}
 	w.add(text)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
@@ -199,7 +200,7 @@ func (l *limiter) why() (out []string) {
 
 // who names a user or a process, for people.
 func (c Cost) who() string {
-	user := fmt.Sprintf("user %d", c.User)
+	user := tenant.Name(c.User)
 	if c.User == probes.NoUser {
 		user = "users beyond the limit of separate users"
 	}

@@ -15,9 +15,9 @@ type place struct {
 	unit      string // systemd's
 }
 
-// placeOf puts together what each hierarchy says: the unified one before systemd's
-// own, and that before the others.
-func placeOf(groups []proc.Cgroup) (p place) {
+// ranked returns the hierarchies in the order in which they count: the unified one before
+// systemd's own, and that before the others.
+func ranked(groups []proc.Cgroup) []proc.Cgroup {
 	rank := func(g proc.Cgroup) int {
 		switch g.Hierarchy {
 		case "":
@@ -29,7 +29,12 @@ func placeOf(groups []proc.Cgroup) (p place) {
 	}
 	groups = slices.Clone(groups)
 	slices.SortStableFunc(groups, func(a, b proc.Cgroup) int { return rank(a) - rank(b) })
-	for _, g := range groups {
+	return groups
+}
+
+// placeOf puts together what each hierarchy says.
+func placeOf(groups []proc.Cgroup) (p place) {
+	for _, g := range ranked(groups) {
 		q := parsePath(g.Path)
 		// A container and its pod are of one path.
 		if p.container == "" && p.pod == "" {
