@@ -93,7 +93,7 @@ func (w *run) newLeaf(key ledger.SiteKey, r role, gpu string) int32 {
 
 // meet returns the leaf of a new site: its own, or where there are too many one for all of
 // its process, GPU and kind.
-func (w *run) meet(site *ledger.Site) (held, bool) {
+func (w *run) meet(site *ledger.Site) int32 {
 	leaf := w.newLeaf(site.SiteKey, roleOf(site.Kind), "")
 	if leaf < 0 {
 		leaf = w.sharedLeaf(site)
@@ -101,7 +101,7 @@ func (w *run) meet(site *ledger.Site) (held, bool) {
 	if site.Kind == event.KindTensor {
 		w.lives.name(site.Proc, site.Stack, leaf)
 	}
-	return held{leaf: leaf}, true
+	return leaf
 }
 
 func (w *run) sharedLeaf(site *ledger.Site) int32 {

@@ -2,25 +2,16 @@ package timeline
 
 import (
 	"cmp"
-	"maps"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/series"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
-
-// held is how much of a call site is in the stream.
-type held struct {
-	leaf   int32
-	bytes  int64
-	handed int64 // bytes of it in tensors
-}
 
 // A remainder is memory without a call site: what a process holds on a GPU beyond what was
 // seen, and its tensors on a device that lie in that.
@@ -33,9 +24,11 @@ type remainder struct {
 
 // A run collects what the page shows of a recording.
 type run struct {
-	*observer
-	opts Options
-	lost *loss.Set
+	clock
+	sites
+	State *state.State // as of the latest record
+	opts  Options
+	lost  *loss.Set
 
 	reading bool   // a reading may have changed what is held beyond what was seen
 	rest    int    // records for which a reading waits, see countBeyond
@@ -45,6 +38,7 @@ type run struct {
 	leaves     []leaf
 	stream     *series.Stream
 	lives      lives
+	failing    *state.Failures
 	failures   []state.Failure // in the order in which they were over
 	steps      *steps
 	full       map[ledger.SiteKey]int32 // leaves of sites for which there was no room
@@ -73,11 +67,11 @@ type olderBytes struct {
 type process struct{ seen, late, known bool }
 
 func newRun(o Options, lost *loss.Set) *run {
-	w := &run{opts: o, lost: lost, full: map[ledger.SiteKey]int32{}, remainders: map[remainder]int32{}, bytes: map[int32]int64{}, names: map[event.Process]string{},
+	w := &run{sites: newSites(), opts: o, lost: lost, full: map[ledger.SiteKey]int32{}, remainders: map[remainder]int32{}, bytes: map[int32]int64{}, names: map[event.Process]string{},
 		seen: map[event.Process]process{}, met: map[event.Process]uint64{}, totals: render.Index[string]{}, calls: calls{}}
-	w.observer = newObserver(o.Native, w)
+	w.failing = state.NewFailures(w.failed)
 	w.stream = series.New(cmp.Or(o.deltas, maxDeltas), w.total)
-	w.lives.leafOf, w.lives.max = func(site *ledger.Site) int32 { return w.touch(site).own.leaf }, cmp.Or(o.lives, maxLives)
+	w.lives.leafOf, w.lives.max = func(site *ledger.Site) int32 { return w.touch(site).leaf }, cmp.Or(o.lives, maxLives)
 	w.steps = newSteps(cmp.Or(o.steps, maxMarks))
 	return w
 }
@@ -93,14 +87,18 @@ func (w *run) before(s *state.State, r record.Record) {
 	if _, cut := r.(*record.Cut); cut {
 		w.steps.label(s, s.IsAlive)
 	}
-	w.observe(s, r)
+	w.countChanged()
+	w.clock.follow(r)
 	switch r := r.(type) {
+	case *record.Trace:
+		w.selection = nil // it is of another trace
 	case *event.Event:
+		if !w.Rebuilding {
+			w.event(r)
+		}
 		w.follow(r)
 	case *record.Cut:
-		clear(w.calls)
-		w.dropRemainders(func(event.Process) bool { return true })
-		w.lives.endAll(w.Now, nil)
+		w.cut()
 	case *record.Moment:
 		w.drained = r.Drained
 		w.giveUp()
@@ -110,45 +108,6 @@ func (w *run) before(s *state.State, r record.Record) {
 		}
 	case *record.Reading:
 		w.reading = true
-	}
-}
-
-// leave stores what the page says of a process.
-func (w *run) leave(id event.Process, name string) {
-	if w.Holds(id) {
-		w.names[id] = cmp.Or(w.State.Name(id), name, w.names[id])
-		for key, leaf := range w.remainders {
-			if l := &w.leaves[leaf]; key.proc == id && l.gpu == "" && w.State.IsAlive(id) {
-				l.gpu = w.State.GPU(&l.key)
-			}
-		}
-		p := w.seen[id]
-		p.seen, p.late = w.State.SeesDriverCalls(id), w.State.AttachedLate(id)
-		w.seen[id] = p
-	}
-}
-
-// gone ends what a process holds.
-func (w *run) gone(id event.Process) {
-	is := func(other event.Process) bool { return other == id }
-	if w.Holds(id) {
-		w.steps.label(w.State, is)
-	}
-	maps.DeleteFunc(w.calls, func(key thread, _ *call) bool { return key.proc == id })
-	w.dropRemainders(is)
-	w.lives.endAll(w.Now, &id)
-	delete(w.met, id)
-}
-
-// name stores what a leaf is.
-func (w *run) name(of held, sample snapshot.Sample) { w.leaves[of.leaf].sample = &sample }
-
-// drop subtracts what a call site held.
-func (w *run) drop(x *site) { w.subtract(x.own.leaf, x.own.bytes) }
-
-func (w *run) subtract(leaf int32, bytes int64) {
-	if bytes != 0 {
-		w.deltas = append(w.deltas, series.Delta{Line: leaf, Bytes: -bytes})
 	}
 }
 
@@ -198,13 +157,13 @@ func (w *run) count(x *site) {
 	cached, divided := w.State.CachedBytes(x.Site)
 	if !tensor && divided {
 		handed = bytes - cached
-		w.leaves[x.own.leaf].cached = true
+		w.leaves[x.leaf].cached = true
 	}
 	bytes -= handed
-	more, out := bytes-x.own.bytes, x.own.handed-handed
-	x.own.bytes, x.own.handed = bytes, handed
+	more, out := bytes-x.bytes, x.handed-handed
+	x.bytes, x.handed = bytes, handed
 	if more != 0 {
-		w.deltas = append(w.deltas, series.Delta{Line: x.own.leaf, Bytes: more})
+		w.deltas = append(w.deltas, series.Delta{Line: x.leaf, Bytes: more})
 	}
 	if more != 0 && x.Kind == event.KindBacking {
 		w.take(x.Device, more)
@@ -289,8 +248,10 @@ func (w *run) finish(s *state.State) {
 	w.State, w.rest = s, 0
 	w.lives.add(w, w.Now)
 	w.steps.label(s, s.IsAlive)
-	w.observer.finish(s)
-	w.observer.failures.End()
+	w.Rebuilding = false
+	w.countChanged()
+	w.storeAll()
+	w.failing.End()
 	w.lives.finish(w)
 	w.nameSites()
 	w.endMoment()
