@@ -130,7 +130,7 @@ func (f *topFlags) print(p *live.Status) error {
 	w := bufio.NewWriter(os.Stdout)
 	var err error
 	if f.json {
-		err = live.JSON(w, p, f.shown)
+		err = p.Document(f.shown).Write(w)
 	} else {
 		o := layout(os.Stdout)
 		err = top.Text(w, p, f.shown, o.Width, o.Color)

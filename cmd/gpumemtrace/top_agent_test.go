@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 )
 
 // A shown is a state that a server shows.
@@ -71,9 +71,8 @@ func TestTopAgent(t *testing.T) {
 		t.Error(out)
 	}
 	v = command(t, "top", "--agent", url, "--once", "--json", "--top", "3", "--interval", "100ms").start().ends(0)
-	var d live.Document
-	if err := json.Unmarshal([]byte(v.stdout.String()), &d); err != nil || len(d.Stacks) != 3 || d.Total.Held == 0 {
-		t.Errorf("%v: %s", err, v.stdout.String())
+	if d := livetest.Read[live.Now](t, v.stdout.String()); len(d.Now.Stacks) != 3 || d.Now.Total.Held == 0 {
+		t.Error(v.stdout.String())
 	}
 	x := inTerminal(t, 160, 45, nil, "--agent", url, "--interval", "200ms")
 	x.shows("live", "python3", "cuMemAlloc_v2", "q quit")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
@@ -206,28 +206,27 @@ func TestTopOfCommand(t *testing.T) {
 	x.shows("out of the command", "at its end", "exit code 7")
 }
 
+type document = livetest.Document[live.Now]
+
 func TestTopOnce(t *testing.T) {
 	needTracing(t)
 	p := training(t)
 	// What a step holds for a while is growth, too, where it is there at the end alone.
-	leaks := func(d live.Document) bool {
-		return len(d.Growing) != 0 && (strings.Contains(d.Growing[0].Text, "log_metrics") || strings.Contains(d.Growing[0].Text, "cache_put"))
+	leaks := func(d document) bool {
+		return len(d.Now.Growing) != 0 && (strings.Contains(d.Now.Growing[0].Text, "log_metrics") || strings.Contains(d.Now.Growing[0].Text, "cache_put"))
 	}
-	var d live.Document
+	var d document
 	var v *invocation
 	for try := 0; try == 0 || try < 20 && !leaks(d); try++ {
 		v = command(t, "top", "-p", pid(p), "--stacks", "fp", "--once", "--json", "--interval", "500ms", "-n", "3").start().ends(exitDone)
-		d = live.Document{}
-		if err := json.Unmarshal([]byte(v.stdout.String()), &d); err != nil {
-			t.Fatalf("%v in:\n%s", err, v.stdout.String())
-		}
+		d = livetest.Read[live.Now](t, v.stdout.String())
 	}
-	if len(d.Processes) != 1 || d.Processes[0].PID != p.PID() || d.Processes[0].Inuse <= 0 || d.Processes[0].Rate <= 0 || d.Total.Grown <= 0 ||
-		len(d.Stacks) != 3 || d.StacksLeftOut <= 0 || d.Cost == nil || d.Cost.CPU <= 0 || d.Interval < 500*time.Millisecond || d.SchemaVersion != live.DocumentVersion {
+	if len(d.Processes) != 1 || d.Processes[0].PID != p.PID() || d.Processes[0].Inuse <= 0 || d.Now.Processes[0].Rate <= 0 || d.Now.Total.Grown <= 0 ||
+		len(d.Now.Stacks) != 3 || d.Now.StacksLeftOut <= 0 || d.Now.Cost == nil || d.Now.Cost.CPU <= 0 || d.Now.Interval < 500*time.Millisecond {
 		t.Errorf("it says:\n%s", v.stdout.String())
 	}
 	if !leaks(d) {
-		t.Errorf("growing: %+v", d.Growing)
+		t.Errorf("growing: %+v", d.Now.Growing)
 	}
 
 	v = command(t, "top", "-p", pid(p), "--stacks", "fp", "--once", "--interval", "500ms").start().ends(exitDone)
@@ -249,11 +248,7 @@ func TestTopOnce(t *testing.T) {
 	v.ends(exitDone)
 	lines := strings.Split(strings.TrimSpace(v.stdout.String()), "\n")
 	for i, l := range lines {
-		d = live.Document{}
-		if err := json.Unmarshal([]byte(l), &d); err != nil {
-			t.Fatalf("document %d of %d: %v", i, len(lines), err)
-		}
-		if ended := d.Ended != ""; ended != (i == len(lines)-1) {
+		if ended := livetest.Read[live.Now](t, l).Now.Ended != ""; ended != (i == len(lines)-1) {
 			t.Errorf("document %d of %d says that the trace ended: %t", i, len(lines), ended)
 		}
 	}

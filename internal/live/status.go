@@ -71,8 +71,8 @@ type Total struct {
 type GPU struct {
 	Label string `json:"gpu"`
 	Name  string `json:"name"`
-	Total int64  `json:"-"` // bytes, as NVML says; 0 where it was not asked
-	Used  int64  `json:"-"`
+	Total int64  `json:"total_bytes,omitempty"` // as NVML says; 0 where it was not asked
+	Used  int64  `json:"used_bytes,omitempty"`
 	// Held is what the traced processes hold; Known says that it is everything.
 	// Unexplained bytes of it are in lines that name no cause. Highest is the most that
 	// Held was so far.
@@ -86,13 +86,13 @@ type GPU struct {
 
 // A Process is one traced process.
 type Process struct {
-	snapshot.Process
-	GPUs        []string `json:"gpus"`
-	Held        int64    `json:"held_bytes"` // see GPU
-	Known       bool     `json:"known"`
-	Unexplained int64    `json:"unexplained_bytes"`
-	Grown       int64    `json:"grown_bytes"`                // by which Inuse changed in the window
-	Rate        float64  `json:"allocated_bytes_per_second"` // bytes
+	snapshot.Process `json:"-"`
+	GPUs             []string `json:"gpus"`
+	Held             int64    `json:"held_bytes"` // see GPU
+	Known            bool     `json:"known"`
+	Unexplained      int64    `json:"unexplained_bytes"`
+	Grown            int64    `json:"grown_bytes"`                // by which Inuse changed in the window
+	Rate             float64  `json:"allocated_bytes_per_second"` // bytes
 	// Difference is by how many bytes the kernel driver reports more than Held, nil where
 	// the two were not compared.
 	Difference *int64 `json:"difference_bytes"`

@@ -60,7 +60,7 @@ func TestOnce(t *testing.T) {
 		if err := Text(&text, p, 5, 100, false); err != nil {
 			t.Fatal(err)
 		}
-		if err := live.JSON(&document, p, 2); err != nil {
+		if err := p.Document(2).Write(&document); err != nil {
 			t.Fatal(err)
 		}
 		snapshottest.Golden(t, recording+".txt", text.Bytes())
@@ -82,7 +82,7 @@ func TestTargetOfEarlyMoment(t *testing.T) {
 			t.Fatal(err)
 		}
 		var text, document bytes.Buffer
-		if err := errors.Join(Text(&text, p, 5, 100, false), live.JSON(&document, p, 2)); err != nil {
+		if err := errors.Join(Text(&text, p, 5, 100, false), p.Document(2).Write(&document)); err != nil {
 			t.Fatal(err)
 		}
 		if head, _, _ := strings.Cut(text.String(), "\n"); !strings.HasPrefix(head, "GPU memory of "+want+", ") {

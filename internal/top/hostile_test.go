@@ -2,7 +2,6 @@ package top
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -65,13 +64,10 @@ func TestHostileNames(t *testing.T) {
 				t.Fatalf("%.20q: the page has %q", name, l)
 			}
 		}
-		if err := live.JSON(&document, p, -1); err != nil {
+		if err := p.Document(-1).Write(&document); err != nil {
 			t.Fatal(err)
 		}
-		var back live.Document
-		if err := json.Unmarshal(document.Bytes(), &back); err != nil {
-			t.Fatal(err)
-		}
+		back := livetest.Read[live.Now](t, document.String())
 		if got := back.Processes[0].Name; utf8.ValidString(name) && got != name {
 			t.Errorf("the document calls it %.50q, want %.50q", got, name)
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
 
@@ -43,7 +43,7 @@ func TestRemote(t *testing.T) {
 			if err := top.Text(&text, p, -1, 120, true); err != nil {
 				t.Fatal(err)
 			}
-			if err := live.JSON(&document, p, -1); err != nil {
+			if err := p.Document(-1).Write(&document); err != nil {
 				t.Fatal(err)
 			}
 			shown = append(shown, len(p.Stacks))
@@ -82,26 +82,21 @@ func TestRemote(t *testing.T) {
 func TestTopAPI(t *testing.T) {
 	h := recorded(t, "accelerate")
 	s := serve(t, Options{Source: h})
-	var got, want live.Document
 	answer, body := s.ask(http.MethodGet, "/api/v1/top?stacks=7")
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatal(err)
-	}
-	if answer.Header.Get("Content-Type") != "application/json" || got.SchemaVersion != live.DocumentVersion || len(got.Stacks) != 7 || got.Cost == nil {
-		t.Errorf("%v, version %d, %d stacks", answer.Header, got.SchemaVersion, len(got.Stacks))
+	got := livetest.Read[live.Now](t, body)
+	if answer.Header.Get("Content-Type") != "application/json" || len(got.Now.Stacks) != 7 || got.Now.Cost == nil {
+		t.Errorf("%v, %d stacks", answer.Header, len(got.Now.Stacks))
 	}
 	l, err := live.NewTraceSource(h).Snapshot(live.Query{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := live.JSON(&b, live.NewTracker().Add(l), 7); err != nil {
+	if err := live.NewTracker().Add(l).Document(7).Write(&b); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.Unmarshal(b.Bytes(), &want); err != nil {
-		t.Fatal(err)
-	}
-	got.Cost, want.Cost = nil, nil
+	want := livetest.Read[live.Now](t, b.String())
+	got.Now.Cost, want.Now.Cost = nil, nil
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -113,12 +108,7 @@ func TestRates(t *testing.T) {
 	h.alloc(2*time.Second, 1, 1<<20, 100)
 	h.at(3 * time.Second)
 	s := serve(t, Options{Source: h})
-	ask := func() (d live.Document) {
-		if err := json.Unmarshal([]byte(s.get(http.StatusOK, "/api/v1/top")), &d); err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
+	ask := func() live.Now { return livetest.Read[live.Now](t, s.get(http.StatusOK, "/api/v1/top")).Now }
 	ask()
 	h.alloc(4*time.Second, 1, 2<<20, 500)
 	h.at(5 * time.Second)
@@ -162,8 +152,8 @@ func TestRemoteErrors(t *testing.T) {
 		"400 Bad Request":                 {Address: s.url, User: "ada", Password: password},
 		"no agent's API":                  {Address: "http://" + answers(t, http.StatusNotFound, "")},
 		"302 Found":                       {Address: "http://" + answers(t, http.StatusFound, "elsewhere")},
-		"read a snapshot: unexpected EOF": {Address: "http://" + answers(t, http.StatusOK, `{"wire_version":1`)},
-		"version 2":                       {Address: "http://" + answers(t, http.StatusOK, `{"wire_version":2}`)},
+		"read a snapshot: unexpected EOF": {Address: "http://" + answers(t, http.StatusOK, `{"schema_version":3`)},
+		"version 2":                       {Address: "http://" + answers(t, http.StatusOK, `{"schema_version":2}`)},
 		`\x1b[2J`:                         {Address: "http://" + answers(t, http.StatusTeapot, "\x1b[2J")},
 	} {
 		if err := look(o); err == nil || !strings.Contains(err.Error(), want) {

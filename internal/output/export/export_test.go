@@ -257,7 +257,7 @@ func TestJSONReadsBack(t *testing.T) {
 				if want := strings.ToValidUTF8(l.Lines[0].Function, "\ufffd"); loc.Lines[0].Function != want {
 					t.Errorf("%s: sample %d frame %d is %q, want %q", name, i, j, loc.Lines[0].Function, want)
 				}
-				if (l.Mapping == nil) != (loc.Mapping == nil) || l.Mapping != nil && got.Mappings[*loc.Mapping].Start != hex(l.Mapping.Start) {
+				if (l.Mapping == nil) != (loc.Mapping == nil) || l.Mapping != nil && uint64(got.Mappings[*loc.Mapping].Start) != l.Mapping.Start {
 					t.Errorf("%s: sample %d frame %d has another mapping", name, i, j)
 				}
 			}

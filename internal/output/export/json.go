@@ -14,9 +14,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// JSONVersion changes when a reader of the JSON output would have to.
-// New keys do not change it.
-const JSONVersion = 2
+// JSONVersion changes when a reader of a snapshot as JSON would have to: of the JSON output, of
+// top --json and of what an agent sends to top. New keys do not change it.
+const JSONVersion = 3
 
 // JSON writes the whole snapshot as one object:
 //
@@ -46,28 +46,35 @@ const JSONVersion = 2
 //
 // Addresses are strings: JSON's numbers are exact to 2^53 only. Each element
 // of a list stands on a line of its own and goes out as it is made.
-func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
+func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error { return writeJSON(w, s, "\n", nil) }
+
+// LiveJSON writes the same object on one line. Its key "now" has what only a live view knows.
+func LiveJSON(w io.Writer, s *snapshot.Snapshot, now any) error { return writeJSON(w, s, "", now) }
+
+// writeJSON begins each key and each element of a list with newline.
+func writeJSON(w io.Writer, s *snapshot.Snapshot, newline string, now any) error {
 	for i := range s.Live {
 		if n := s.Live[i].Sample; n < 0 || n >= len(s.Samples) {
 			return fmt.Errorf("write json: live allocation %d belongs to sample %d of %d", i, n, len(s.Samples))
 		}
 	}
-	out := &jsonWriter{buf: bufio.NewWriterSize(w, 64<<10)}
+	out := &jsonWriter{buf: bufio.NewWriterSize(w, 64<<10), newline: newline}
 	ids := index(s)
 
-	out.buf.WriteString("{\n\"schema_version\": ")
+	out.buf.WriteString("{" + newline + "\"schema_version\": ")
 	out.value(JSONVersion)
+	if now != nil {
+		out.key("now")
+		out.value(now)
+	}
 	out.key("meta")
 	out.value(s.Meta)
 	list(out, "processes", s.Processes, func(p *snapshot.Process) { out.value(p) })
 	list(out, "mappings", ids.mappings, func(m **snapshot.Mapping) {
-		out.value(jsonMapping{hex((*m).Start), hex((*m).Limit), hex((*m).Offset), (*m).Path, (*m).BuildID})
+		out.value(jsonMapping{jsonAddress((*m).Start), jsonAddress((*m).Limit), jsonAddress((*m).Offset), (*m).Path, (*m).BuildID})
 	})
 	list(out, "locations", ids.locations, func(l **snapshot.Location) {
-		loc := jsonLocation{Lines: (*l).Lines}
-		if (*l).Address != 0 {
-			loc.Address = hex((*l).Address)
-		}
+		loc := jsonLocation{Address: jsonAddress((*l).Address), Lines: (*l).Lines}
 		if (*l).Mapping != nil {
 			loc.Mapping = new(ids.mapping[(*l).Mapping.Key()])
 		}
@@ -85,7 +92,7 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	}
 	list(out, "loss", s.Loss, func(c *loss.Counter) { out.value(c) })
 	list(out, "notes", s.Notes, func(n *string) { out.value(n) })
-	out.buf.WriteString("\n}\n")
+	out.buf.WriteString(newline + "}\n")
 	if err := cmp.Or(out.buf.Flush(), out.err); err != nil {
 		return fmt.Errorf("write json: %w", err)
 	}
@@ -93,17 +100,25 @@ func JSON(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 }
 
 type jsonMapping struct {
-	Start   string `json:"start"`
-	Limit   string `json:"limit"`
-	Offset  string `json:"offset"`
-	Path    string `json:"path"`
-	BuildID string `json:"build_id,omitempty"`
+	Start   jsonAddress `json:"start"`
+	Limit   jsonAddress `json:"limit"`
+	Offset  jsonAddress `json:"offset"`
+	Path    string      `json:"path"`
+	BuildID string      `json:"build_id,omitempty"`
 }
 
 type jsonLocation struct {
-	Address string          `json:"address,omitempty"`
+	Address jsonAddress     `json:"address,omitempty"`
 	Mapping *int            `json:"mapping"`
 	Lines   []snapshot.Line `json:"lines"`
+}
+
+// A jsonAddress is text in JSON: "0x7f00".
+type jsonAddress uint64
+
+// MarshalText returns "0x" and hexadecimal digits.
+func (a jsonAddress) MarshalText() ([]byte, error) {
+	return []byte(hex(uint64(a))), nil
 }
 
 // ids number a snapshot's mappings and locations in the order of their first
@@ -148,13 +163,14 @@ func index(s *snapshot.Snapshot) *ids {
 
 // A jsonWriter stores the first error.
 type jsonWriter struct {
-	buf *bufio.Writer
-	row []byte
-	err error
+	buf     *bufio.Writer
+	newline string
+	row     []byte
+	err     error
 }
 
 func (w *jsonWriter) key(name string) {
-	w.buf.WriteString(",\n\"" + name + "\": ")
+	w.buf.WriteString("," + w.newline + "\"" + name + "\": ")
 }
 
 func (w *jsonWriter) value(v any) { w.buf.Write(w.marshal(v)) }
@@ -275,7 +291,7 @@ func list[T any](w *jsonWriter, key string, elements []T, element func(*T)) {
 		if i > 0 {
 			w.buf.WriteByte(',')
 		}
-		w.buf.WriteByte('\n')
+		w.buf.WriteString(w.newline)
 		element(&elements[i])
 	}
 	w.buf.WriteByte(']')

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
@@ -51,6 +52,22 @@ func Sized(second int, name string, held ...int64) (*snapshot.Snapshot, []ledger
 	s.Loss = []loss.Counter{{Name: "events_ring_full", Help: "events", Value: 3}, {Name: "none", Help: "nothing", Value: 0}}
 	s.Notes = []string{"a note of " + name}
 	return s, sites
+}
+
+// A Document is what top --json prints. N is live.Now, which this package cannot import.
+type Document[N any] struct {
+	*snapshot.Snapshot
+	Now N
+}
+
+// Read reads a document.
+func Read[N any](t testing.TB, text string) (d Document[N]) {
+	t.Helper()
+	var err error
+	if d.Snapshot, err = export.ReadJSON(strings.NewReader(text), &d.Now); err != nil {
+		t.Fatalf("%v in:\n%s", err, text)
+	}
+	return d
 }
 
 // A Session is a state in place of a running trace.

@@ -83,16 +83,17 @@ def top(r):
         time.sleep(2)  # for the documents of that moment
         nvml = sum(held(p.pid)["nvml"].values())
         d = json.loads(said[-1])
-        process = next((x for x in d.get("processes", []) if x["pid"] == p.pid), {})
+        now = d["now"]
+        process = next((x for of, x in zip(d["processes"], now["processes"]) if of["pid"] == p.pid), {})
         r.equal("bytes that the process holds", process.get("held_bytes"), nvml)
         r.equal("of that unexplained", process.get("unexplained_bytes"), 0)
-        owner = next((x for x in d.get("owners", []) if x["owner"] == "pytorch"), {})
-        r.check("PyTorch is its largest owner", owner.get("inuse_bytes", 0) >= v["reserved"], d.get("owners"))
-        r.check("a tensor's stack is the largest", d["stacks"][0]["kind"] in ("tensor", "cached"), d["stacks"][0]["text"])
+        owner = next((x for x in now["owners"] if x["owner"] == "pytorch"), {})
+        r.check("PyTorch is its largest owner", owner.get("inuse_bytes", 0) >= v["reserved"], now["owners"])
+        r.check("a tensor's stack is the largest", d["samples"][0]["labels"]["kind"] in ("tensor", "cached"), now["stacks"][0]["text"])
         shown = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", screen.again()).decode()
         gib = f"holds {nvml / 2**30:.1f} GiB"
         r.check("the screen has that figure", gib in shown, gib)
-        r.note("what it has taken of a core", round(d["own_cost"]["cpu_ns"] / d["meta"]["duration_ns"], 3))
+        r.note("what it has taken of a core", round(now["own_cost"]["cpu_ns"] / d["meta"]["duration_ns"], 3))
         print(shown)
         r.equal("the screen's exit code", screen.quit(), 0)
         t.send_signal(signal.SIGINT)
