@@ -86,16 +86,20 @@ func (p *modelProc) recount() {
 	for _, s := range p.sites {
 		s.inuseObjects, s.inuseBytes = 0, 0
 	}
+	var inuse [event.NumClasses]int64
+	count := func(s *modelSite, size uint64) {
+		s.inuseObjects++
+		s.inuseBytes += int64(size)
+		inuse[s.Kind.Class()] += int64(size)
+	}
 	for _, a := range p.allocs {
-		a.site.inuseObjects++
-		a.site.inuseBytes += int64(a.size)
+		count(a.site, a.size)
 	}
 	for _, ph := range p.phys {
-		ph.site.inuseObjects++
-		ph.site.inuseBytes += int64(ph.size)
+		count(ph.site, ph.size)
 	}
 	for class := range event.NumClasses {
-		if total := p.inuse(class); total > p.peak[class] {
+		if total := inuse[class]; total > p.peak[class] {
 			p.peak[class] = total
 			p.mark(func(c event.Class) bool { return c == class && !onGPU(c) || class == event.ClassDevice && onGPU(c) })
 		}
