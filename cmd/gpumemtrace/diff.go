@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 )
 
@@ -106,7 +107,7 @@ func (d *diffCommand) run(args []string) (err error) {
 		return usagef("--before %s is after --after %s", cmp.Or(d.first.text, "end"), cmp.Or(d.second.text, "end"))
 	}
 	if format != "" {
-		return export.DiffRows(os.Stdout, before, after, d.opts, format)
+		return export.DiffRows(before, after, d.opts).Write(os.Stdout, format)
 	}
 	if err := export.Diff(os.Stdout, before, after, d.opts); err != nil {
 		return err
@@ -194,7 +195,7 @@ func side(path string, at moment, peak bool) (export.Side, error) {
 }
 
 // diffRanks compares the files of a job's ranks, or the processes of one file.
-func diffRanks(paths []string, at moment, opts export.Options, format export.RowFormat) error {
+func diffRanks(paths []string, at moment, opts export.Options, format table.Format) error {
 	var ranks []export.Side
 	for _, path := range paths {
 		s, err := side(path, at, true)
@@ -211,7 +212,7 @@ func diffRanks(paths []string, at moment, opts export.Options, format export.Row
 		return fmt.Errorf("%s has one process that holds memory on a GPU: give a file of each rank", paths[0])
 	}
 	if format != "" {
-		return export.RanksRows(os.Stdout, ranks, opts, format)
+		return export.RanksRows(ranks, opts).Write(os.Stdout, format)
 	}
 	when := " at " + at.text
 	if !at.given() {

@@ -132,5 +132,5 @@ func (l *leakWatch) finish(v *state.View, s *snapshot.Snapshot, w io.Writer, o e
 		return nil
 	}
 	l.ticker.Stop()
-	return leak.Write(w, l.detector.Report(s, v.Sites), o.Width, o.Color)
+	return export.Leaks(w, l.detector.Report(s, v.Sites), o)
 }

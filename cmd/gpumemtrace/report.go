@@ -14,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 )
 
 const reportExamples = `  gpumemtrace report train.pb.gz
@@ -69,7 +70,7 @@ func newReport() *cobra.Command {
 }
 
 // check refuses flags that do not go together, and returns how rows are to be written.
-func (r *reportCommand) check() (format export.RowFormat, err error) {
+func (r *reportCommand) check() (format table.Format, err error) {
 	if r.opts.By, err = export.ParseBy(r.by...); err != nil {
 		return "", usageError{err}
 	}
@@ -117,15 +118,15 @@ func (r *reportCommand) run(path string) error {
 	}
 	switch {
 	case r.steps && format != "":
-		return export.StepsRows(os.Stdout, x.shown, format)
+		return export.StepsRows(x.shown).Write(os.Stdout, format)
 	case r.windows && format != "":
-		return export.WindowsRows(os.Stdout, x.shown, format)
+		return export.WindowsRows(x.shown).Write(os.Stdout, format)
 	case r.windows:
 		return export.WindowsReport(os.Stdout, x.shown, r.opts)
 	case r.steps:
 		return export.StepsReport(os.Stdout, x.shown, r.opts)
 	case format != "":
-		return export.ReportRows(os.Stdout, x.shown, r.opts, format)
+		return export.ReportRows(x.shown, r.opts).Write(os.Stdout, format)
 	}
 	if x.recorded && r.opts.By == nil && !r.opts.Segments {
 		r.opts.Helpful = helpful(path, x.shown)

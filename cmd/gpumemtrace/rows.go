@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/pflag"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 )
 
 // rowFlags say that a command writes rows for other programs, not a page.
@@ -15,7 +15,7 @@ func (f *rowFlags) add(s *pflag.FlagSet, rows string) {
 }
 
 // format returns how rows are written, "" for a page. Rows are of something, by which may say.
-func (f *rowFlags) format(by bool) (export.RowFormat, error) {
+func (f *rowFlags) format(by bool) (table.Format, error) {
 	name := ""
 	switch {
 	case f.csv && f.json:
@@ -28,5 +28,5 @@ func (f *rowFlags) format(by bool) (export.RowFormat, error) {
 	if name != "" && !by {
 		return "", usagef("--%s writes the rows of --by: say by what, such as --by line (everything in a file: gpumemtrace convert FILE --format %s)", name, name)
 	}
-	return export.RowFormat(name), nil
+	return table.Format(name), nil
 }

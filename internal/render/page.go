@@ -2,7 +2,6 @@ package render
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -15,7 +14,7 @@ import (
 // DefaultWidth is the width of a page when none is given, in columns.
 const DefaultWidth = 100
 
-// A Page writes headings, paragraphs and tables of cleaned text, of a width: paragraphs
+// A Page writes headings, paragraphs and lines of tables of cleaned text, of a width: paragraphs
 // go on in further lines, others are cut. Only Flush fails, with the first error.
 type Page struct {
 	w     *bufio.Writer
@@ -94,8 +93,14 @@ func (p *Page) Losses(lost []loss.Counter, notes []string) {
 	}
 }
 
-// row writes one line, cut to the page.
-func (p *Page) row(s string) { p.styled("", Shorten(Clean(s), p.rows)) }
+// Columns is how wide a table may be.
+func (p *Page) Columns() int { return p.rows }
+
+// TableHeader writes the titles of a table.
+func (p *Page) TableHeader(s string) { p.styled("2", Shorten(Clean(s), p.rows)) }
+
+// TableLine writes a line of a table, cut to the page.
+func (p *Page) TableLine(s string) { p.styled("", Shorten(Clean(s), p.rows)) }
 
 // styled writes one line of cleaned text.
 func (p *Page) styled(sgr, s string) {
@@ -105,80 +110,4 @@ func (p *Page) styled(sgr, s string) {
 	}
 	p.w.WriteString(s)
 	p.w.WriteByte('\n')
-}
-
-// A Row is the cells of one line of a table, and lines to write under it.
-type Row struct {
-	Cells []string
-	Below []string // indented
-}
-
-// Table writes rows under their header. Columns are as wide as their widest
-// cell; those whose header begins with ">" are aligned right. Where the table is
-// wider than the page, columns whose header begins with "<" or "|" become narrower, the widest
-// first: with "<" their texts lose the beginning, because the end says more, and with "|" the
-// end. Empty columns are left out.
-func (p *Page) Table(header []string, rows []Row) {
-	widths := make([]int, len(header))
-	right := make([]bool, len(header))
-	shorten := make([]func(string, int) string, len(header))
-	var yielding []int
-	for i, h := range header {
-		header[i], right[i] = strings.CutPrefix(h, ">")
-		shorten[i] = ShortenLeft
-		if h != "" && strings.ContainsRune("<|", rune(h[0])) {
-			header[i], yielding = h[1:], append(yielding, i)
-		}
-		if strings.HasPrefix(h, "|") {
-			shorten[i] = Shorten
-		}
-	}
-	for _, r := range rows {
-		for i, c := range r.Cells {
-			r.Cells[i] = Clean(c)
-			widths[i] = max(widths[i], Width(r.Cells[i]))
-		}
-	}
-	for i := range widths {
-		if widths[i] > 0 {
-			widths[i] = max(widths[i], Width(header[i]))
-		}
-	}
-	p.fit(widths, yielding)
-	line := func(cells []string) string {
-		var b strings.Builder
-		for i, c := range cells {
-			width := widths[i]
-			if width == 0 {
-				continue
-			}
-			b.WriteString("  " + Fit(shorten[i](c, width), width, right[i]))
-		}
-		return strings.TrimRight(b.String(), " ")
-	}
-	p.styled("2", Shorten(Clean(line(header)), p.rows))
-	for _, r := range rows {
-		p.row(line(r.Cells))
-		for _, below := range r.Below {
-			p.row("      " + below)
-		}
-	}
-}
-
-// fit narrows columns, those of yielding, until the table is no wider than the page.
-func (p *Page) fit(widths, yielding []int) {
-	const least = 10
-	excess := -p.rows
-	for _, w := range widths {
-		if w > 0 {
-			excess += w + len("  ")
-		}
-	}
-	for ; excess > 0 && len(yielding) > 0; excess-- {
-		widest := slices.MaxFunc(yielding, func(a, b int) int { return cmp.Compare(widths[a], widths[b]) })
-		if widths[widest] <= least {
-			return
-		}
-		widths[widest]--
-	}
 }

@@ -78,67 +78,6 @@ func TestName(t *testing.T) {
 	}
 }
 
-func TestPage(t *testing.T) {
-	var b strings.Builder
-	p := NewPage(&b, 24, false)
-	p.Heading("First")
-	p.Table([]string{">BYTES", "EMPTY", "KIND"}, []Row{
-		{Cells: []string{"1.0 GiB", "", "device"}, Below: []string{"a line that is too long", "another"}},
-		{Cells: []string{"2 B", "", "\x1b[31m"}},
-	})
-	p.Heading("Second")
-	p.Warn("lost: %d", 3)
-	if err := p.Flush("write page"); err != nil {
-		t.Fatal(err)
-	}
-	want := strings.Join([]string{
-		`First`,
-		`    BYTES  KIND`,
-		`  1.0 GiB  device`,
-		`      a line that is to…`,
-		`      another`,
-		`      2 B  \x1b[31m`,
-		``,
-		`Second`,
-		`lost: 3`,
-		``,
-	}, "\n")
-	if b.String() != want {
-		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
-	}
-}
-
-// A column loses its beginning, or its end, whichever tells less: the widest column first.
-func TestPageNarrows(t *testing.T) {
-	for line, want := range map[string][]string{
-		"<LINE": {
-			`    BYTES  KIND    MODULE       LINE`,
-			`  1.0 GiB  device  Net/Block    …ear.py:134`,
-			`      2 B  device  …k/Linéaire  main t.py:7`,
-			``,
-		},
-		"|LINE": {
-			`    BYTES  KIND    MODULE       LINE`,
-			`  1.0 GiB  device  Net/Block    Linear.for…`,
-			`      2 B  device  …k/Linéaire  main t.py:7`,
-			``,
-		},
-	} {
-		var b strings.Builder
-		p := NewPage(&b, 43, false)
-		p.Table([]string{">BYTES", "KIND", "<MODULE", line}, []Row{
-			{Cells: []string{"1.0 GiB", "device", "Net/Block", "Linear.forward linear.py:134"}},
-			{Cells: []string{"2 B", "device", "Net/Block/Linéaire", "main t.py:7"}},
-		})
-		if err := p.Flush("write page"); err != nil {
-			t.Fatal(err)
-		}
-		if want := strings.Join(want, "\n"); b.String() != want {
-			t.Errorf("%s: got:\n%s\nwant:\n%s", line, b.String(), want)
-		}
-	}
-}
-
 func TestShortPaths(t *testing.T) {
 	got := ShortPaths([]string{"/me/train/loop.py", "/me/train/loop.py", "/a/x/data.py", "/b/x/data.py", "x/data.py", "/data.py", "data.py", "<string>"})
 	want := map[string]string{"/me/train/loop.py": "train/loop.py", "/a/x/data.py": "a/x/data.py", "/b/x/data.py": "b/x/data.py", "x/data.py": "x/data.py",
@@ -207,21 +146,5 @@ func TestPageError(t *testing.T) {
 	}
 	if err := p.Flush("write page"); !errors.Is(err, errFull) {
 		t.Errorf("Flush returned %v, want %v", err, errFull)
-	}
-}
-
-// A page for a program or a file has whole rows, and paragraphs as wide as by default.
-func TestWholePage(t *testing.T) {
-	var b strings.Builder
-	p := NewPage(&b, Whole, false)
-	long := strings.Repeat("word ", 60)
-	p.Line("%s", long)
-	p.Table([]string{"A", "<B"}, []Row{{Cells: []string{long, long}, Below: []string{long}}})
-	if err := p.Flush("write"); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if n := len(lines); n != 7 || Width(lines[0]) > DefaultWidth || Width(lines[n-2]) < 600 || Width(lines[n-1]) < 300 || strings.Contains(b.String(), "…") {
-		t.Errorf("%d lines:\n%s", n, b.String())
 	}
 }

@@ -62,35 +62,6 @@ func BeforeCells(x *snapshot.Windowed) []string {
 	return []string{bytefmt.Format(x.Before), "", "", "", ""}
 }
 
-// Windows writes the tensors of x: a row for each name. column is the title of the names, "" to write
-// each below its row.
-func (p *Page) Windows(of *snapshot.TensorWindows, x *snapshot.Windowed, column string, names []string, row func(int) *snapshot.WindowedRow) {
-	p.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, Windows(of))
-	p.Line("  %s", WindowPeak(x))
-	titles := WindowColumns(x)
-	for i := range titles {
-		titles[i] = ">" + titles[i]
-	}
-	if column != "" {
-		titles = append(titles, column)
-	}
-	var table []Row
-	add := func(name string, cells []string) {
-		if column != "" {
-			table = append(table, Row{Cells: append(cells, name)})
-		} else {
-			table = append(table, Row{Cells: cells, Below: []string{name}})
-		}
-	}
-	if x.Before != 0 {
-		add(BeforeWindow, BeforeCells(x))
-	}
-	for i, name := range names {
-		add(name, WindowCells(x, row(i)))
-	}
-	p.Table(titles, table)
-}
-
 // brief leaves out what is zero at the end.
 func brief(d time.Duration) string {
 	text := d.String()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -70,7 +71,7 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 				names = append(names, render.Brief(x.Rows[j].Sample.Frames(), 4))
 			}
 		}
-		page.Windows(p.Meta.Windows, x, "", names, func(j int) *snapshot.WindowedRow { return &x.Rows[j] })
+		export.OneWindowed(page, p.Meta.Windows, x, false, names, func(j int) *snapshot.WindowedRow { return &x.Rows[j] })
 	}
 	page.Losses(p.Lost, p.Notes)
 	return page.Flush("write the page")

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -217,45 +218,44 @@ func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
 	if limits == (Limits{}) {
 		gpu = f.base.Memory
 	}
-	var rows []render.Row
+	t := table.New(table.TextRight("AT"), table.Bytes("PEAK RESERVED"), table.Ending("PEAK MAY BE"), table.SomeBytes("MEASURED"), table.Bytes("IN TENSORS"), table.TextRight("CACHED"),
+		table.SomeBytes("IN NVIDIA-SMI"), table.Text("FITS INTO "+format(gpu)), table.Text("RESERVES UP TO "+format(limits.Reserved)))
 	for _, r := range c.Rows {
 		low, high := r.Low, r.High
 		if high == 0 { // not known
 			low, high = r.Peak, math.MaxInt64
 		}
-		cells := []string{fmt.Sprintf("%g", r.At), format(r.Peak), spread(r.Low, r.High), "", format(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), "", "", ""}
-		if r.Measured > 0 {
-			cells[3] = format(r.Measured)
-		}
+		var inAll uint64
+		fits, reserves := "", ""
 		if c.Beside > 0 {
-			cells[6] = format(r.Peak + c.Beside)
+			inAll = r.Peak + c.Beside
 		}
 		if gpu > 0 {
-			cells[7] = verdict(c.Beside > 0 && high+c.Beside <= gpu, low+c.Beside <= gpu)
+			fits = verdict(c.Beside > 0 && high+c.Beside <= gpu, low+c.Beside <= gpu)
 		}
 		if limits.Reserved > 0 {
-			cells[8] = verdict(high <= limits.Reserved, low <= limits.Reserved)
+			reserves = verdict(high <= limits.Reserved, low <= limits.Reserved)
 		}
-		rows = append(rows, render.Row{Cells: cells})
+		t.Add(fmt.Sprintf("%g", r.At), int64(r.Peak), spread(r.Low, r.High), int64(r.Measured), int64(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), int64(inAll), fits, reserves)
 	}
-	page.Table([]string{">AT", ">PEAK RESERVED", "<PEAK MAY BE", ">MEASURED", ">IN TENSORS", ">CACHED", ">IN NVIDIA-SMI", "FITS INTO " + format(gpu), "RESERVES UP TO " + format(limits.Reserved)}, rows)
+	t.Text(page)
 }
 
 // stacks writes what tensors hold at the peak at a number.
 func (f *Fit) stacks(page *render.Page, n float64) {
-	var rows []render.Row
+	t := table.New(table.Bytes(fmt.Sprintf("AT %g", f.at)), table.Bytes(fmt.Sprintf("AT %g", n)))
 	var more Growth
 	growths := f.Growths(n)
 	for i, g := range growths {
 		if i < shownGrowths {
-			rows = append(rows, render.Row{Cells: []string{format(g.Base), format(g.Predicted)}, Below: []string{g.Text}})
+			t.AddAbove([]string{g.Text}, int64(g.Base), int64(g.Predicted))
 			continue
 		}
 		more.Base += g.Base
 		more.Predicted += g.Predicted
 	}
 	if n := len(growths) - shownGrowths; n > 0 {
-		rows = append(rows, render.Row{Cells: []string{format(more.Base), format(more.Predicted)}, Below: []string{fmt.Sprintf("of %d more", n)}})
+		t.AddAbove([]string{fmt.Sprintf("of %d more", n)}, int64(more.Base), int64(more.Predicted))
 	}
-	page.Table([]string{fmt.Sprintf(">AT %g", f.at), fmt.Sprintf(">AT %g", n)}, rows)
+	t.Text(page)
 }

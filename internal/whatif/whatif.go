@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
@@ -410,25 +411,19 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 		if text := doubt(p.Workspaces, p.Rows[0].Peak, "under another setting"); text != "" && p.Reason == "" {
 			page.Warn("%s", text)
 		}
-		var rows []render.Row
+		t := table.New(table.Ending("SETTING"), table.Bytes("PEAK RESERVED"), table.Ending("PEAK MAY BE"), table.SignedBytes("CHANGE"), table.TextRight("CACHED AT PEAK"), table.SomeCount("CUDA REQUESTS"), table.Text("FAILED REQUEST SERVED"))
 		if slices.ContainsFunc(p.Rows, func(r Row) bool { return spread(r.Low, r.High) != "" }) {
 			page.Line("%s", whySpread)
 		}
 		for i := range p.Rows {
 			r := &p.Rows[i]
-			change := ""
+			var change any
 			if i > 0 {
-				change = bytefmt.Signed(int64(r.Peak) - int64(p.Rows[0].Peak))
+				change = int64(r.Peak) - int64(p.Rows[0].Peak)
 			}
-			segments := bytefmt.Count(int64(r.Segments))
-			if r.Segments == 0 {
-				segments = ""
-			}
-			rows = append(rows, render.Row{Cells: []string{
-				r.Setting, bytefmt.Format(int64(r.Peak)), spread(r.Low, r.High), change, cached(r.Cached, r.Peak), segments, r.Served,
-			}})
+			t.Add(r.Setting, int64(r.Peak), spread(r.Low, r.High), change, cached(r.Cached, r.Peak), r.Segments, r.Served)
 		}
-		page.Table([]string{"<SETTING", ">PEAK RESERVED", "<PEAK MAY BE", ">CHANGE", ">CACHED AT PEAK", ">CUDA REQUESTS", "FAILED REQUEST SERVED"}, rows)
+		t.Text(page)
 	}
 	return page.Flush("write prediction")
 }

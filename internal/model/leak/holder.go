@@ -6,9 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // A Holder is the object that keeps most of what a stack leaked, as the program's heap
@@ -65,26 +63,4 @@ func (c *candidate) holder(s *snapshot.Snapshot) Holder {
 		}
 	}
 	return h
-}
-
-// write says who holds what leaked, if that is known.
-func (h *Holder) write(page *render.Page) {
-	if h.Name == "" {
-		return
-	}
-	what := ""
-	switch {
-	case h.Class != "" && h.Items > 0:
-		what = " (" + h.Class + " of " + count(h.Items, "item") + ")"
-	case h.Class != "":
-		what = " (" + h.Class + ")"
-	}
-	graph := ""
-	switch {
-	case h.Graph > 0 && h.Items > 1:
-		graph = "; with it go " + bytefmt.Format(h.Graph/int64(h.Items)) + " of autograd graph for each item"
-	case h.Graph > 0:
-		graph = "; with it go " + bytefmt.Format(h.Graph) + " of autograd graphs"
-	}
-	page.Line("  Held by `%s`%s: %s in %s since the growth began%s.", h.Name, what, bytefmt.Format(h.Bytes), count(int(h.Objects), "object"), graph)
 }

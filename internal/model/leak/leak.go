@@ -59,8 +59,8 @@ func (o Options) withDefaults() Options {
 	}
 }
 
-// enough is the number of intervals before which nothing can be said.
-func (o Options) enough() int { return max(o.Intervals, o.Outlive+1) }
+// Enough is the number of intervals before which nothing can be said.
+func (o Options) Enough() int { return max(o.Intervals, o.Outlive+1) }
 
 // A Detector watches every stack that holds memory. It has at most K+N marks for each, and
 // no reference to the state that it sees. It is for one goroutine.

@@ -34,7 +34,7 @@ type Report struct {
 }
 
 // TooShort reports whether too few intervals were observed to say anything.
-func (r *Report) TooShort() bool { return r.Intervals < r.Options.enough() }
+func (r *Report) TooShort() bool { return r.Intervals < r.Options.Enough() }
 
 // A Stack is a call stack that leaks. Figures are of the report's moment.
 type Stack struct {

@@ -167,3 +167,27 @@ func TestStrangeRows(t *testing.T) {
 		t.Errorf("ages of a trace of %v are %v", s.Meta.Duration, ages)
 	}
 }
+
+// Segments are whole where PyTorch has memory, and no sample is a tensor or cached.
+func TestWholeSegments(t *testing.T) {
+	kinds := func(labels ...snapshot.Labels) *snapshot.Snapshot {
+		s := &snapshot.Snapshot{}
+		for _, l := range labels {
+			s.Samples = append(s.Samples, snapshot.Sample{Labels: l})
+		}
+		return s
+	}
+	segment, other := snapshot.Labels{Kind: "device", Owner: "pytorch"}, snapshot.Labels{Kind: "device", Owner: "jax"}
+	tensor, cached := snapshot.Labels{Kind: "tensor", Owner: "pytorch"}, snapshot.Labels{Kind: "cached", Owner: "pytorch"}
+	for _, test := range []struct {
+		samples *snapshot.Snapshot
+		want    bool
+	}{
+		{kinds(), false}, {kinds(other), false}, {kinds(other, segment), true},
+		{kinds(segment, tensor), false}, {kinds(cached, segment), false},
+	} {
+		if got := wholeSegments(test.samples); got != test.want {
+			t.Errorf("%+v: %v, want %v", test.samples.Samples, got, test.want)
+		}
+	}
+}

@@ -15,7 +15,6 @@ type Value struct {
 	Name   string // as pprof's sample types are named
 	Key    string // in JSON
 	Unit   string // Bytes or Count
-	Title  string // of its column on readable pages
 	Failed bool   // of calls that failed: pprof profiles do not have it
 	Of     func(*Values) *int64
 }
@@ -29,13 +28,13 @@ const (
 // AllValues has each value once, in the order of pprof's sample types. Every
 // output goes by it.
 var AllValues = [...]Value{
-	{"alloc_objects", "alloc_objects", Count, "CALLS", false, func(v *Values) *int64 { return &v.AllocObjects }},
-	{"alloc_space", "alloc_bytes", Bytes, "ALLOCATED", false, func(v *Values) *int64 { return &v.AllocBytes }},
-	{"peak_space", "peak_bytes", Bytes, "AT PEAK", false, func(v *Values) *int64 { return &v.PeakBytes }},
-	{"inuse_objects", "inuse_objects", Count, "LIVE", false, func(v *Values) *int64 { return &v.InuseObjects }},
-	{"inuse_space", "inuse_bytes", Bytes, "IN USE", false, func(v *Values) *int64 { return &v.InuseBytes }},
-	{"failed_objects", "failed_objects", Count, "CALLS", true, func(v *Values) *int64 { return &v.FailedObjects }},
-	{"failed_space", "failed_bytes", Bytes, "ASKED FOR", true, func(v *Values) *int64 { return &v.FailedBytes }},
+	{"alloc_objects", "alloc_objects", Count, false, func(v *Values) *int64 { return &v.AllocObjects }},
+	{"alloc_space", "alloc_bytes", Bytes, false, func(v *Values) *int64 { return &v.AllocBytes }},
+	{"peak_space", "peak_bytes", Bytes, false, func(v *Values) *int64 { return &v.PeakBytes }},
+	{"inuse_objects", "inuse_objects", Count, false, func(v *Values) *int64 { return &v.InuseObjects }},
+	{"inuse_space", "inuse_bytes", Bytes, false, func(v *Values) *int64 { return &v.InuseBytes }},
+	{"failed_objects", "failed_objects", Count, true, func(v *Values) *int64 { return &v.FailedObjects }},
+	{"failed_space", "failed_bytes", Bytes, true, func(v *Values) *int64 { return &v.FailedBytes }},
 }
 
 // Add adds w to v.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -54,11 +55,10 @@ func divided(a *snapshot.Allocator) string {
 
 // segments writes a row for each class of a's segments, and notes.
 func segments(page *render.Page, a *snapshot.Allocator) {
-	var rows []render.Row
+	t := table.New(table.Text("SEGMENTS"), table.Count("COUNT"), table.Bytes("RESERVED"), table.Bytes("IN TENSORS"), table.Bytes("CACHED"), table.Count("FREE BLOCKS"), table.Bytes("LARGEST"), table.Bytes("RELEASABLE"))
 	private := slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Private != "" })
 	row := func(title string, s *snapshot.Segments) {
-		rows = append(rows, render.Row{Cells: []string{title, bytefmt.Count(s.Count), bytefmt.Format(s.Reserved), bytefmt.Format(s.Allocated),
-			bytefmt.Format(s.Cached), bytefmt.Count(s.FreeBlocks), bytefmt.Format(s.LargestFree), bytefmt.Format(s.Releasable)}})
+		t.Add(title, s.Count, s.Reserved, s.Allocated, s.Cached, s.FreeBlocks, s.LargestFree, s.Releasable)
 	}
 	for i := range a.Segments {
 		s := &a.Segments[i]
@@ -76,8 +76,8 @@ func segments(page *render.Page, a *snapshot.Allocator) {
 		sum := a.Total()
 		row("all", &sum)
 	}
-	if len(rows) > 0 {
-		page.Table([]string{"SEGMENTS", ">COUNT", ">RESERVED", ">IN TENSORS", ">CACHED", ">FREE BLOCKS", ">LARGEST", ">RELEASABLE"}, rows)
+	if len(t.Rows) > 0 {
+		t.Text(page)
 	}
 	for _, n := range append(inPrivate(a), unknowns(a)...) {
 		page.Line("  %s", n)

@@ -3,6 +3,7 @@ package export
 import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 )
 
 // An amount is a sum of samples.
@@ -55,33 +56,31 @@ type face struct {
 	of    func(*amount) int64
 	shown func(*amount) bool
 	says  func(*amount) string // in headings
-	rest  []string             // titles of the columns after that
-	cells func(*group) []string
+	rest  []table.Column       // after that
+	cells func(*group) []any
 }
 
 var (
 	holdings = face{
 		title: "IN USE", of: func(a *amount) int64 { return a.InuseBytes }, shown: (*amount).isHeld,
-		says: func(a *amount) string { return bytefmt.Format(a.InuseBytes) },
-		rest: []string{">OBJECTS", ">EACH", ">AT PEAK"},
-		cells: func(g *group) []string {
-			return []string{bytefmt.SomeCount(g.InuseObjects), g.each(), bytefmt.Format(g.PeakBytes)}
-		},
+		says:  func(a *amount) string { return bytefmt.Format(a.InuseBytes) },
+		rest:  []table.Column{table.SomeCount("OBJECTS"), table.TextRight("EACH"), table.Bytes("AT PEAK")},
+		cells: func(g *group) []any { return []any{g.InuseObjects, g.each(), g.PeakBytes} },
 	}
 	// sized is for live allocations, and for a moment of a recording.
 	sized = face{
 		title: "IN USE", of: holdings.of, shown: holdings.shown, says: holdings.says,
-		rest:  []string{">OBJECTS", ">EACH"},
-		cells: func(g *group) []string { return []string{bytefmt.SomeCount(g.InuseObjects), g.each()} },
+		rest:  holdings.rest[:2],
+		cells: func(g *group) []any { return holdings.cells(g)[:2] },
 	}
 	turnover = face{
 		title: "ALLOCATED", of: func(a *amount) int64 { return a.AllocBytes }, shown: (*amount).moved,
 		says: func(a *amount) string {
 			return bytefmt.Format(a.AllocBytes) + " allocated, " + bytefmt.Format(a.FreedBytes) + " freed"
 		},
-		rest: []string{">CALLS", ">FREED", ">FREES", ">NET"},
-		cells: func(g *group) []string {
-			return []string{bytefmt.Count(g.AllocObjects), bytefmt.Format(g.FreedBytes), bytefmt.Count(g.FreedObjects), bytefmt.Format(g.AllocBytes - g.FreedBytes)}
+		rest: []table.Column{table.Count("CALLS"), table.Bytes("FREED"), table.Count("FREES"), table.Bytes("NET")},
+		cells: func(g *group) []any {
+			return []any{g.AllocObjects, g.FreedBytes, g.FreedObjects, g.AllocBytes - g.FreedBytes}
 		},
 	}
 )

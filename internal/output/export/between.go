@@ -1,10 +1,8 @@
 package export
 
 import (
-	"strconv"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -15,10 +13,6 @@ type flow struct {
 
 // freed returns the bytes that ended: by a free, or with their process.
 func (f *flow) freed() int64 { return f.before + f.allocated - f.after }
-
-func (f *flow) cells() []string {
-	return []string{bytefmt.Format(f.before), bytefmt.Format(f.allocated), bytefmt.Format(f.freed()), bytefmt.Format(f.after), bytefmt.Format(f.peak)}
-}
 
 // between writes how much memory each process allocated and freed between two snapshots.
 func between(page *render.Page, before, s *snapshot.Snapshot) {
@@ -55,7 +49,7 @@ func between(page *render.Page, before, s *snapshot.Snapshot) {
 			f.allocated, f.after, f.peak = f.allocated+x.AllocBytes, f.after+x.InuseBytes, f.peak+x.PeakBytes
 		}
 	}
-	var rows []render.Row
+	t := table.New(table.Text("PROCESS"), table.TextRight("PID"), table.Text("WHAT"), table.Bytes("BEFORE"), table.Bytes("ALLOCATED"), table.Bytes("FREED"), table.Bytes("AFTER"), table.Bytes("AT PEAK"))
 	for i := range s.Processes {
 		p := &s.Processes[i]
 		for _, tensors := range []bool{false, true} {
@@ -69,9 +63,9 @@ func between(page *render.Page, before, s *snapshot.Snapshot) {
 			if tensors {
 				what = "tensors"
 			}
-			rows = append(rows, render.Row{Cells: append([]string{p.Name, strconv.Itoa(p.PID), what}, f.cells()...)})
+			t.Add(p.Name, p.PID, what, f.before, f.allocated, f.freed(), f.after, f.peak)
 		}
 	}
 	page.Heading("From %v to %v after the trace began", before.Meta.Duration, s.Meta.Duration)
-	page.Table([]string{"PROCESS", ">PID", "WHAT", ">BEFORE", ">ALLOCATED", ">FREED", ">AFTER", ">AT PEAK"}, rows)
+	t.Text(page)
 }

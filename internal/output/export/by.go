@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -226,13 +227,11 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 func (by By) table(page *render.Page, all *group, show *face, n int) {
 	groups := by.groups(all.samples)
 	whole := show.of(&all.amount)
-	header := []string{">" + show.title, ">OF ALL"}
+	t := table.New(table.Bytes(show.title), table.Share("OF ALL"))
 	if by.nests() {
-		header = append(header, ">WITH CALLED", ">OF ALL")
+		t.Columns = append(t.Columns, table.Bytes("WITH CALLED"), table.Share("OF ALL"))
 	}
-	header = append(header, show.rest...)
-	header = append(header, by.titles()...)
-	var rows []render.Row
+	t.Columns = slices.Concat(t.Columns, show.rest, by.columns())
 	callers := 0
 	for _, key := range rowsOf(groups, show) {
 		g := groups[key]
@@ -240,32 +239,31 @@ func (by By) table(page *render.Page, all *group, show *face, n int) {
 			callers++
 			continue
 		}
-		cells := []string{bytefmt.Format(show.of(&g.amount)), bytefmt.Percent(show.of(&g.amount), whole)}
+		cells := []any{show.of(&g.amount), table.Part{Of: show.of(&g.amount), Whole: whole}}
 		if by.nests() {
-			cells = append(cells, bytefmt.Format(show.of(&g.total)), bytefmt.Percent(show.of(&g.total), whole))
+			cells = append(cells, show.of(&g.total), table.Part{Of: show.of(&g.total), Whole: whole})
 		}
-		cells = append(cells, show.cells(g)...)
-		rows = append(rows, render.Row{Cells: append(cells, g.values...), Below: g.stacks(g.values, show, n)})
+		t.AddAbove(g.stacks(g.values, show, n), slices.Concat(cells, show.cells(g), table.Texts(g.values))...)
 	}
-	page.Table(header, rows)
+	t.Text(page)
 	if callers > 0 {
 		page.Line("  Lines that only called these are not shown: %d (-n -1 shows them).", callers)
 	}
 }
 
-// titles returns the titles of the columns.
-func (by By) titles() (titles []string) {
+// columns returns the columns of pages.
+func (by By) columns() (out []table.Column) {
 	for _, c := range by {
-		title := c.title
+		kind := table.Text
 		switch {
 		case c.among != nil, c.name == "command":
-			title = "|" + title // begins with the file
+			kind = table.Beginning // it begins with the file
 		case c.all != nil:
-			title = "<" + title // a line, or a path: its end says most
+			kind = table.Ending // a line, or a path
 		}
-		titles = append(titles, title)
+		out = append(out, kind(c.title))
 	}
-	return titles
+	return out
 }
 
 // ordered returns the sections, those of GPUs first, the largest first.

@@ -70,11 +70,8 @@ func TestReportByNested(t *testing.T) {
 	}
 	snapshottest.Golden(t, "report/by_process_gpu.csv", []byte(write(t, reportCSV, snapshottest.Driver(), Options{By: by(t, "process", "gpu")})))
 	snapshottest.Golden(t, "report/by_line.hostile.csv", []byte(write(t, reportCSV, snapshottest.Hostile(), Options{By: by(t, "line", "api")})))
-	if err := ReportRows(io.Discard, snapshottest.Tensors(), Options{}, RowsCSV); err == nil {
-		t.Error("it wrote rows by nothing")
-	}
 	full := errors.New("disk full")
-	if err := ReportRows(limitedWriter{full}, snapshottest.Driver(), Options{By: by(t, "line")}, RowsCSV); !errors.Is(err, full) {
+	if err := ReportRows(snapshottest.Driver(), Options{By: by(t, "line")}).CSV(limitedWriter{full}); !errors.Is(err, full) {
 		t.Errorf("got %v, want %v", err, full)
 	}
 }
@@ -370,5 +367,5 @@ func TestOverviewOfWho(t *testing.T) {
 }
 
 func reportCSV(w io.Writer, s *snapshot.Snapshot, o Options) error {
-	return ReportRows(w, s, o, RowsCSV)
+	return ReportRows(s, o).CSV(w)
 }

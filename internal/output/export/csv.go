@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 )
 
 // csvLabels are the labels of a row, in its order.
@@ -65,11 +65,11 @@ func CSV(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 func csvRow(s *snapshot.Sample) []string {
 	row := make([]string, 1, len(csvLabels)+5)
 	for _, l := range csvLabels {
-		row = append(row, cell(l.Get(&s.Labels)))
+		row = append(row, table.Cell(l.Get(&s.Labels)))
 	}
 	var stack strings.Builder
 	folded(&stack, s.Frames())
-	return append(row, "", "", "", cell(stack.String()))
+	return append(row, "", "", "", table.Cell(stack.String()))
 }
 
 // hexCell returns an empty cell for 0, which is no address and no handle.
@@ -78,13 +78,4 @@ func hexCell(n uint64) string {
 		return ""
 	}
 	return hex(n)
-}
-
-// cell guards against formula injection (OWASP, "CSV Injection").
-func cell(s string) string {
-	s = render.Clean(s)
-	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
-		return "'" + s
-	}
-	return s
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -112,15 +113,12 @@ func diffBy(page *render.Page, a, b *snapshot.Snapshot, by By, name string, o Op
 		}
 		page.Heading("%s: %s", heading, says(rows))
 		shown := rows[:o.top(len(rows))]
-		table := make([]render.Row, len(shown))
-		for i, t := range shown {
-			before, after := &t.sums[0], &t.sums[1]
-			table[i].Cells = append([]string{
-				bytefmt.Signed(t.change()), bytefmt.Format(before.InuseBytes), bytefmt.Format(after.InuseBytes),
-				bytefmt.SignedCount(after.InuseObjects - before.InuseObjects),
-			}, t.values...)
+		t := table.New(append([]table.Column{table.SignedBytes("CHANGE"), table.Bytes("BEFORE"), table.Bytes("AFTER"), table.SignedCount("OBJECTS")}, by.columns()...)...)
+		for _, x := range shown {
+			before, after := &x.sums[0], &x.sums[1]
+			t.Add(append([]any{x.change(), before.InuseBytes, after.InuseBytes, after.InuseObjects - before.InuseObjects}, table.Texts(x.values)...)...)
 		}
-		page.Table(append([]string{">CHANGE", ">BEFORE", ">AFTER", ">OBJECTS"}, by.titles()...), table)
+		t.Text(page)
 		if rest := len(rows) - len(shown); rest > 0 {
 			page.Line("  and %d more (-n -1)", rest)
 		}
@@ -245,13 +243,13 @@ func diffStacks(page *render.Page, changes []*change, o Options) {
 	}
 	shown := changes[:o.top(len(changes))]
 	page.Heading("By stack: %d of %d that changed", len(shown), len(changes))
-	stackTable(page, false, []string{">CHANGE", ">OBJECTS", ">BEFORE", ">AFTER"}, shown, func(c *change) (*snapshot.Sample, []string) {
+	labels := shownLabels(false)
+	t := stackTable(labels, table.SignedBytes("CHANGE"), table.SignedCount("OBJECTS"), table.Bytes("BEFORE"), table.Bytes("AFTER"))
+	for _, c := range shown {
 		d := c.by()
-		return c.sample, []string{
-			bytefmt.Signed(d.InuseBytes), bytefmt.SignedCount(d.InuseObjects),
-			bytefmt.Format(c.before.InuseBytes), bytefmt.Format(c.after.InuseBytes),
-		}
-	})
+		addStack(t, labels, c.sample, d.InuseBytes, d.InuseObjects, c.before.InuseBytes, c.after.InuseBytes)
+	}
+	t.Text(page)
 }
 
 func abs(n int64) int64 { return max(n, -n) }

@@ -158,17 +158,6 @@ func TestCSVReadsBack(t *testing.T) {
 	}
 }
 
-func TestCell(t *testing.T) {
-	for in, want := range map[string]string{
-		"": "", "a=b": "a=b", "=1+1": "'=1+1", "+1": "'+1", "-x": "'-x", "@SUM": "'@SUM",
-		"\t=1": `\x09=1`, "\r=1": `\x0d=1`, "'": "'",
-	} {
-		if got := cell(in); got != want {
-			t.Errorf("cell(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
-
 // TestJSONLabels: whatever a label holds, a reader gets it back.
 func TestJSONLabels(t *testing.T) {
 	for _, text := range []string{"a", `"`, `\`, `\u0041`, "<&>", "\x00", "\x7f", "\n", "é", "\u2028", "\u202e", "\U000e0041"} {

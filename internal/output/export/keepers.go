@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -31,17 +31,15 @@ func keepers(page *render.Page, o *snapshot.OutOfMemory) {
 		page.Line("  Not known: %s.", h.Reading.Refused)
 		return
 	}
-	var rows []render.Row
+	t := table.New(table.SomeBytes("FREED WITH IT"), table.SomeBytes("AUTOGRAD GRAPHS"), table.SomeCount("TENSORS"), table.SomeCount("ITEMS"), table.Text("CLASS"), table.Ending("OBJECT"))
 	retainers := holder.AlikeRetainers(h.Reading.Retainers)
 	for _, r := range retainers[:min(maxTensorRows, len(retainers))] {
-		rows = append(rows, render.Row{Cells: []string{
-			bytefmt.Some(bytesOf(r.Retained)), bytefmt.Some(bytesOf(r.Graph)), bytefmt.SomeCount(int64(r.Storages)), bytefmt.SomeCount(int64(r.Items)), r.Class, r.Holder,
-		}})
+		t.Add(bytesOf(r.Retained), bytesOf(r.Graph), r.Storages, r.Items, r.Class, r.Holder)
 	}
-	if len(rows) == 0 {
+	if len(t.Rows) == 0 {
 		page.Line("  No object keeps any tensor.")
 	} else {
-		page.Table([]string{">FREED WITH IT", ">AUTOGRAD GRAPHS", ">TENSORS", ">ITEMS", "CLASS", "<OBJECT"}, rows)
+		t.Text(page)
 	}
 	var samples []*snapshot.Sample
 	for i := range o.Snapshot.Samples {
@@ -55,7 +53,7 @@ func keepers(page *render.Page, o *snapshot.OutOfMemory) {
 	})
 	if len(keys) > 0 {
 		page.Heading("Tensors by holder: %d of %d", min(maxTensorRows, len(keys)), len(keys))
-		tensorTable(page, "<HOLDER", keys[:min(maxTensorRows, len(keys))], held, samples)
+		tensorTable(page, table.Ending("HOLDER"), keys[:min(maxTensorRows, len(keys))], held, samples)
 	}
 }
 

@@ -6,12 +6,12 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -72,7 +72,7 @@ func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
 		}
 	}
 	accounts(page, others)
-	stackRows(page, o.Snapshot, "What held the memory", held, Options{})
+	stackRows(page, o.Snapshot, "What held the memory", Options{})
 }
 
 // answers are the sentences before the tables. Those that say nothing are empty.
@@ -135,7 +135,7 @@ func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
 		})
 		if len(keys) > 0 {
 			page.Heading("Tensors by %s: %d of %d", t.name, min(maxTensorRows, len(keys)), len(keys))
-			tensorTable(page, t.title, keys[:min(maxTensorRows, len(keys))], rows, samples)
+			tensorTable(page, t.column, keys[:min(maxTensorRows, len(keys))], rows, samples)
 		}
 	}
 	if o.Allocator != nil {
@@ -148,24 +148,25 @@ const maxTensorRows = 10
 
 // tensorTables are the properties by which inTensors adds up tensors.
 var tensorTables = []struct {
-	name, title string
-	of          func(*snapshot.Sample) string
+	name   string
+	column table.Column
+	of     func(*snapshot.Sample) string
 }{
-	{"category", "CATEGORY", func(s *snapshot.Sample) string { return cmp.Or(s.Category, absent("category", s)) }},
-	{"line of the program", "LINE", func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), absent("line", s)) }},
+	{"category", table.Text("CATEGORY"), func(s *snapshot.Sample) string { return cmp.Or(s.Category, absent("category", s)) }},
+	{"line of the program", table.Text("LINE"), func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), absent("line", s)) }},
 }
 
-func tensorTable(page *render.Page, title string, keys []string, rows map[string]*group, samples []*snapshot.Sample) {
+func tensorTable(page *render.Page, name table.Column, keys []string, rows map[string]*group, samples []*snapshot.Sample) {
 	var all int64
 	for _, s := range samples {
 		all += s.InuseBytes
 	}
-	var out []render.Row
+	t := table.New(table.Bytes("IN USE"), table.Share("OF ALL"), table.SomeCount("TENSORS"), name)
 	for _, key := range keys {
 		g := rows[key]
-		out = append(out, render.Row{Cells: []string{bytefmt.Format(g.InuseBytes), bytefmt.Percent(g.InuseBytes, all), bytefmt.SomeCount(g.InuseObjects), key}})
+		t.Add(g.InuseBytes, table.Part{Of: g.InuseBytes, Whole: all}, g.InuseObjects, key)
 	}
-	page.Table([]string{">IN USE", ">OF ALL", ">TENSORS", title}, out)
+	t.Text(page)
 }
 
 // there reports whether a sample is memory of the process on the GPU that ran out.
@@ -225,19 +226,19 @@ func frameText(l snapshot.Line) string {
 func gpuPage(page *render.Page, g *snapshot.GPUMemory, pid int) {
 	page.Heading("GPU %s, %s: %s in all; just after: %s used, %s free", g.GPU, g.Name,
 		bytefmt.Format(g.Total), bytefmt.Format(g.Used), bytefmt.Format(g.Free))
-	var rows []render.Row
+	t := table.New(table.TextRight("PID"), table.Text("PROCESS"), table.Bytes("BYTES"), table.Text(""))
 	for _, p := range g.Processes {
-		size := "not known"
+		size := any("not known")
 		if p.Known {
-			size = bytefmt.Format(p.Bytes)
+			size = p.Bytes
 		}
 		mark := ""
 		if p.PID == pid {
 			mark = "this one"
 		}
-		rows = append(rows, render.Row{Cells: []string{strconv.Itoa(p.PID), p.Name, size, mark}})
+		t.Add(p.PID, p.Name, size, mark)
 	}
-	if len(rows) > 0 {
-		page.Table([]string{">PID", "PROCESS", ">BYTES", ""}, rows)
+	if len(t.Rows) > 0 {
+		t.Text(page)
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -207,17 +207,13 @@ func (x *overview) holders(page *render.Page, samples []*snapshot.Sample) {
 	keys := slices.SortedFunc(maps.Keys(now), func(a, b key) int {
 		return cmp.Or(cmp.Compare(x.shown(&now[b].Values), x.shown(&now[a].Values)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.pid, b.pid), cmp.Compare(a.process, b.process))
 	})
-	rows := make([]render.Row, 0, len(keys))
+	t := table.New(table.Bytes(x.title), table.Bytes(x.beside), table.Text("GPU"), table.Text("PROCESS"), table.SomeCount("PID"), table.Text("USER"), table.Ending("WORKLOAD"), table.Beginning("COMMAND"))
 	for _, k := range keys {
-		pid := ""
-		if k.pid != 0 {
-			pid = strconv.Itoa(k.pid)
-		}
 		who := cmp.Or(whos[k.pid], &snapshot.Who{})
-		rows = append(rows, render.Row{Cells: []string{bytefmt.Format(x.shown(&now[k].Values)), bytefmt.Format(x.otherOf(now[k], end[k])), k.gpu, cmp.Or(k.process, "not known"), pid, who.User, who.Home(), who.Command}})
+		t.Add(x.shown(&now[k].Values), x.otherOf(now[k], end[k]), k.gpu, cmp.Or(k.process, "not known"), k.pid, who.User, who.Home(), who.Command)
 	}
 	page.Heading("Who")
-	page.Table([]string{">" + x.title, ">" + x.beside, "GPU", "PROCESS", ">PID", "USER", "<WORKLOAD", "|COMMAND"}, rows)
+	t.Text(page)
 }
 
 // holder says whose the one process is.
@@ -324,14 +320,14 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 		return
 	}
 	shown := keys[:x.o.top(len(keys))]
-	table := make([]render.Row, len(shown))
-	for i, k := range shown {
+	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.SomeBytes("CACHED"), table.Bytes(x.beside), table.Text("MOSTLY"), table.Beginning("LINE"))
+	for _, k := range shown {
 		g := rows[k]
 		of := x.purpose(g.samples)
-		table[i].Cells = []string{bytefmt.Format(of.bytes), bytefmt.Some(of.tensors), bytefmt.Some(of.cached), bytefmt.Format(x.otherOf(g, end[k])), x.mostly(g), k}
+		t.Add(of.bytes, of.tensors, of.cached, x.otherOf(g, end[k]), x.mostly(g), k)
 	}
 	page.Heading("The lines that hold most: %d of %d", len(shown), len(keys))
-	page.Table([]string{">" + x.title, ">IN TENSORS", ">CACHED", ">" + x.beside, "MOSTLY", "|LINE"}, table)
+	t.Text(page)
 }
 
 // mostly names the cause of most of a row's memory.

@@ -6,13 +6,13 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -24,7 +24,7 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	processes(page, s.Processes)
 	accounts(page, s.Accounts)
 	allocators(page, s.Allocators)
-	stackRows(page, s, "In use", held, o)
+	stackRows(page, s, "In use", o)
 	windowsByLine(page, s, o)
 	failures(page, s, o)
 	page.Losses(s.Loss, s.Notes)
@@ -51,21 +51,18 @@ func processes(page *render.Page, processes []snapshot.Process) {
 	if len(processes) == 0 {
 		return
 	}
-	var rows []render.Row
+	t := table.New(table.Text("PROCESS"), table.TextRight("PID"), table.Bytes("IN USE"), table.Bytes("PEAK"), table.Bytes("ALLOCATED"), table.SomeBytes("MANAGED"), table.SomeBytes("HOST"),
+		table.SomeBytes("IMPORTED"), table.SomeBytes("GRAPH"), table.SomeBytes("ASYNC"), table.SomeBytes("IN POOLS AT MOST"), table.SomeBytes("NO STACK KEPT"), table.SomeBytes("NOT KNOWN"), table.Count("LIVE"))
 	for i := range processes {
 		p := &processes[i]
 		name := p.Name
 		if p.Exited {
 			name += " (exited)"
 		}
-		rows = append(rows, render.Row{Cells: []string{
-			name, strconv.Itoa(p.PID), bytefmt.Format(p.Inuse), bytefmt.Format(p.Peak), bytefmt.Format(p.Allocated),
-			bytefmt.Some(p.Managed), bytefmt.Some(p.Host), bytefmt.Some(p.Imported), bytefmt.Some(p.Graph), bytefmt.Some(p.Async), bytefmt.Some(p.AsyncHigh),
-			bytefmt.Some(p.Unattributed), bytefmt.Some(p.Unknown), bytefmt.Count(p.LiveObjects),
-		}})
+		t.Add(name, p.PID, p.Inuse, p.Peak, p.Allocated, p.Managed, p.Host, p.Imported, p.Graph, p.Async, p.AsyncHigh, p.Unattributed, p.Unknown, p.LiveObjects)
 	}
 	page.Heading("Traced allocations by process")
-	page.Table([]string{"PROCESS", ">PID", ">IN USE", ">PEAK", ">ALLOCATED", ">MANAGED", ">HOST", ">IMPORTED", ">GRAPH", ">ASYNC", ">IN POOLS AT MOST", ">NO STACK KEPT", ">NOT KNOWN", ">LIVE"}, rows)
+	t.Text(page)
 }
 
 func accounts(page *render.Page, accounts []snapshot.Account) {
@@ -79,15 +76,15 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 			total += " (the whole GPU's)"
 		}
 		page.Heading("%s (%d) on GPU %s: %s%s", a.Process, a.PID, a.GPU, total, beside(a))
-		var rows []render.Row
+		t := table.New(table.Bytes("BYTES"), table.Share("OF ALL"), table.Text("WHAT"))
 		for _, l := range a.Lines {
-			row := render.Row{Cells: []string{bytefmt.Format(l.Bytes), bytefmt.Percent(l.Bytes, all), l.Name}}
+			var below []string
 			if l.Note != "" {
-				row.Below = []string{l.Note}
+				below = []string{l.Note}
 			}
-			rows = append(rows, row)
+			t.AddAbove(below, l.Bytes, table.Part{Of: l.Bytes, Whole: all}, l.Name)
 		}
-		page.Table([]string{">BYTES", ">OF ALL", "WHAT"}, rows)
+		t.Text(page)
 	}
 }
 
@@ -111,11 +108,19 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 		calls += s.Processes[i].Failed
 		outOfMemory += s.Processes[i].OutOfMemory
 	}
-	largest(page, s, failed, o, func(_, stacks int) {
-		if calls > 0 || stacks > 0 {
-			page.Heading("Failed allocations: %d calls, %d of them for want of memory", calls, outOfMemory)
-		}
-	})
+	shown, stacks, _ := most(s, func(v *snapshot.Values) int64 { return v.FailedObjects }, o)
+	if calls > 0 || stacks > 0 {
+		page.Heading("Failed allocations: %d calls, %d of them for want of memory", calls, outOfMemory)
+	}
+	if stacks == 0 {
+		return
+	}
+	labels := shownLabels(s.Several())
+	t := stackTable(labels, table.Count("CALLS"), table.Bytes("ASKED FOR"))
+	for _, x := range shown {
+		addStack(t, labels, x, x.FailedObjects, x.FailedBytes)
+	}
+	t.Text(page)
 }
 
 // Report writes a page about a saved profile or a moment of a recording: an overview of one

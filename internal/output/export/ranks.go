@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -120,44 +121,42 @@ func Ranks(w io.Writer, ranks []Side, when string, o Options) error {
 	}
 	page.Heading("What differs")
 	shown := different[:o.top(len(different))]
-	header, cells := rankColumns(ranks)
-	header = append(header, by.titles()...)
-	table := []render.Row{{Cells: append(cells(total), slices.Concat([]string{"all"}, make([]string, len(by)-1))...)}}
-	for _, t := range shown {
-		table = append(table, render.Row{Cells: append(cells(t), t.values...)})
+	columns, cells := rankColumns(ranks)
+	t := table.New(append(columns, by.columns()...)...)
+	t.Add(append(cells(total), "all")...)
+	for _, x := range shown {
+		t.Add(append(cells(x), table.Texts(x.values)...)...)
 	}
-	page.Table(header, table)
+	t.Text(page)
 	if rest := len(different) - len(shown); rest > 0 {
 		page.Line("  and %d more (-n -1)", rest)
 	}
 	return page.Flush("write the comparison of ranks")
 }
 
-// rankColumns returns the titles of the columns before those of the rows, and a row's cells in them.
-func rankColumns(ranks []Side) (titles []string, cells func(*tallied) []string) {
-	titles = []string{">DIFFER BY"}
+// rankColumns returns the columns before those of the rows, and a row's cells in them.
+func rankColumns(ranks []Side) (columns []table.Column, cells func(*tallied) []any) {
+	columns = []table.Column{table.Bytes("DIFFER BY")}
 	if len(ranks) <= maxRankColumns {
 		for _, r := range ranks {
-			titles = append(titles, ">"+strings.ToUpper(r.Name))
+			columns = append(columns, table.Bytes(strings.ToUpper(r.Name)))
 		}
 	} else {
-		titles = append(titles, ">LEAST", "RANK", ">MEDIAN", ">MOST", "RANK")
+		columns = append(columns, table.Bytes("LEAST"), table.Text("RANK"), table.Bytes("MEDIAN"), table.Bytes("MOST"), table.Text("RANK"))
 	}
-	return titles, func(t *tallied) []string {
+	return columns, func(t *tallied) []any {
 		least, most := t.spread()
 		low, high := t.sums[least].InuseBytes, t.sums[most].InuseBytes
-		out := []string{bytefmt.Format(high - low)}
-		if len(ranks) > maxRankColumns {
-			held := make([]int64, len(t.sums))
-			for i := range t.sums {
-				held[i] = t.sums[i].InuseBytes
-			}
-			slices.Sort(held)
-			return append(out, bytefmt.Format(low), ranks[least].Name, bytefmt.Format(held[len(held)/2]), bytefmt.Format(high), ranks[most].Name)
-		}
+		held := make([]int64, len(t.sums))
+		out := []any{high - low}
 		for i := range t.sums {
-			out = append(out, bytefmt.Format(t.sums[i].InuseBytes))
+			held[i] = t.sums[i].InuseBytes
+			out = append(out, held[i])
 		}
-		return out
+		if len(ranks) <= maxRankColumns {
+			return out
+		}
+		slices.Sort(held)
+		return []any{high - low, low, ranks[least].Name, held[len(held)/2], high, ranks[most].Name}
 	}
 }

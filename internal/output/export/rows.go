@@ -1,92 +1,12 @@
 package export
 
 import (
-	"bytes"
-	"encoding/csv"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"slices"
 	"strconv"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 )
-
-// A RowFormat is how the rows of a page are written for other programs.
-type RowFormat string
-
-// The formats of rows.
-const (
-	RowsCSV  RowFormat = "csv"
-	RowsJSON RowFormat = "json" // an array of objects
-)
-
-// A sheet is rows for other programs. A cell is a string, an int64, a json.Number, or nil where there is
-// no value.
-type sheet struct {
-	columns []string
-	rows    [][]any
-}
-
-func (t *sheet) write(w io.Writer, format RowFormat) error {
-	if format == RowsJSON {
-		return t.writeJSON(w)
-	}
-	out := csv.NewWriter(w)
-	_ = out.Write(t.columns) // Error returns the first error
-	for _, row := range t.rows {
-		text := make([]string, len(row))
-		for i, x := range row {
-			switch x := x.(type) {
-			case string:
-				text[i] = cell(x)
-			case int64:
-				text[i] = strconv.FormatInt(x, 10)
-			case json.Number:
-				text[i] = x.String()
-			}
-		}
-		_ = out.Write(text)
-	}
-	out.Flush()
-	if err := out.Error(); err != nil {
-		return fmt.Errorf("write csv: %w", err)
-	}
-	return nil
-}
-
-// writeJSON writes an object for each row, whose keys are in the order of the columns.
-func (t *sheet) writeJSON(w io.Writer) error {
-	var out bytes.Buffer
-	out.WriteByte('[')
-	for i, row := range t.rows {
-		if i > 0 {
-			out.WriteByte(',')
-		}
-		out.WriteString("\n{")
-		for j, x := range row {
-			if j > 0 {
-				out.WriteByte(',')
-			}
-			if s, ok := x.(string); ok {
-				x = render.Clean(s)
-			}
-			value, err := json.Marshal(x)
-			if err != nil {
-				return fmt.Errorf("write json: %w", err)
-			}
-			fmt.Fprintf(&out, "%q:%s", t.columns[j], value)
-		}
-		out.WriteByte('}')
-	}
-	out.WriteString("\n]\n")
-	if _, err := w.Write(out.Bytes()); err != nil {
-		return fmt.Errorf("write json: %w", err)
-	}
-	return nil
-}
 
 // groupColumns are the columns before the figures of rows by something: what sections differ in,
 // and then every grouping there is. They do not depend on the grouping.
@@ -126,23 +46,20 @@ func (by By) groupCells(x section, values []string) []any {
 	return cells
 }
 
-// ReportRows writes the rows of a Report with By. A row has groupColumns, of which the class is
+// ReportRows returns the rows of a Report with By. A row has groupColumns, of which the class is
 // "" for memory on the GPU; every value of profiles; the freed bytes and objects; and the net,
 // which is allocated less freed. The same figures of all memory inside of the row follow, as
 // total_NAME. Figures that are not known by By are empty.
-func ReportRows(w io.Writer, s *snapshot.Snapshot, o Options, format RowFormat) error {
-	if o.By == nil {
-		return errors.New("write rows: a report has rows only by something")
-	}
+func ReportRows(s *snapshot.Snapshot, o Options) *table.Table {
 	by, samples := o.By.samples(s)
 	known := map[string]bool{}
 	for _, f := range o.figures() {
 		known[f.key] = true
 	}
-	t := sheet{columns: groupColumns()}
+	t := table.New(table.Names(groupColumns()...)...)
 	for _, prefix := range []string{"", "total_"} {
 		for _, f := range figures() {
-			t.columns = append(t.columns, prefix+f.key)
+			t.Columns = append(t.Columns, table.Column{Name: prefix + f.key})
 		}
 	}
 	sections := by.sections(samples, func(a *amount) bool { return a.Succeeded() })
@@ -159,46 +76,43 @@ func ReportRows(w io.Writer, s *snapshot.Snapshot, o Options, format RowFormat) 
 					}
 				}
 			}
-			t.rows = append(t.rows, row)
+			t.Add(row...)
 		}
 	}
-	return t.write(w, format)
+	return t
 }
 
-// DiffRows writes the rows of a Diff by something that differ. A row has groupColumns, without
+// DiffRows returns the rows of a Diff by something that differ. A row has groupColumns, without
 // the processes and GPUs that rows are not grouped by, and the bytes and objects in use before,
 // after, and the difference.
-func DiffRows(w io.Writer, a, b Side, o Options, format RowFormat) error {
-	if o.By == nil {
-		return errors.New("write rows: a comparison has rows only by something")
-	}
+func DiffRows(a, b Side, o Options) *table.Table {
 	align(&a, &b)
-	t := sheet{columns: append(groupColumns(), "before_bytes", "before_objects", "after_bytes", "after_objects", "change_bytes", "change_objects")}
+	t := table.New(table.Names(append(groupColumns(), "before_bytes", "before_objects", "after_bytes", "after_objects", "change_bytes", "change_objects")...)...)
 	all := tally(o.By, a.Snapshot, b.Snapshot)
 	for _, class := range classesOf(all) {
 		for _, r := range differences(all[class], (*tallied).change) {
 			x, y := &r.sums[0], &r.sums[1]
-			t.rows = append(t.rows, append(o.By.groupCells(section{class: class}, r.values),
-				x.InuseBytes, x.InuseObjects, y.InuseBytes, y.InuseObjects, r.change(), y.InuseObjects-x.InuseObjects))
+			t.Add(append(o.By.groupCells(section{class: class}, r.values),
+				x.InuseBytes, x.InuseObjects, y.InuseBytes, y.InuseObjects, r.change(), y.InuseObjects-x.InuseObjects)...)
 		}
 	}
-	return t.write(w, format)
+	return t
 }
 
-// RanksRows writes what each rank has of each row of Ranks: groupColumns, then the rank and its
+// RanksRows returns what each rank has of each row of Ranks: groupColumns, then the rank and its
 // bytes and objects in use on GPUs.
-func RanksRows(w io.Writer, ranks []Side, o Options, format RowFormat) error {
+func RanksRows(ranks []Side, o Options) *table.Table {
 	by := o.By
 	if by == nil {
 		by = lineBy
 	}
-	t := sheet{columns: append(groupColumns(), "rank", "inuse_bytes", "inuse_objects")}
+	t := table.New(table.Names(append(groupColumns(), "rank", "inuse_bytes", "inuse_objects")...)...)
 	rows := tally(by, Align(contents(ranks)...)...)[""]
 	slices.SortFunc(rows, func(a, b *tallied) int { return slices.Compare(a.values, b.values) })
 	for _, r := range rows {
 		for i := range ranks {
-			t.rows = append(t.rows, append(by.groupCells(section{}, r.values), ranks[i].Name, r.sums[i].InuseBytes, r.sums[i].InuseObjects))
+			t.Add(append(by.groupCells(section{}, r.values), ranks[i].Name, r.sums[i].InuseBytes, r.sums[i].InuseObjects)...)
 		}
 	}
-	return t.write(w, format)
+	return t
 }

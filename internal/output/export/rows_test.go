@@ -28,9 +28,9 @@ func TestRowColumns(t *testing.T) {
 	s := recorded(t, "fsdp")
 	a, ranks := Side{Snapshot: s}, Split(s)
 	pages := map[string]func(io.Writer, Options) error{
-		"report": func(w io.Writer, o Options) error { return ReportRows(w, s, o, RowsCSV) },
-		"diff":   func(w io.Writer, o Options) error { return DiffRows(w, a, a, o, RowsCSV) },
-		"ranks":  func(w io.Writer, o Options) error { return RanksRows(w, ranks, o, RowsCSV) },
+		"report": func(w io.Writer, o Options) error { return ReportRows(s, o).CSV(w) },
+		"diff":   func(w io.Writer, o Options) error { return DiffRows(a, a, o).CSV(w) },
+		"ranks":  func(w io.Writer, o Options) error { return RanksRows(ranks, o).CSV(w) },
 	}
 	for page, write := range pages {
 		want := header(t, func(w io.Writer) error { return write(w, Options{By: by(t, "owner")}) })
@@ -62,7 +62,7 @@ func TestRowsJSON(t *testing.T) {
 		return rows
 	}
 	rows := parse(func(w io.Writer) error {
-		return ReportRows(w, snapshottest.Driver(), Options{By: by(t, "cause")}, RowsJSON)
+		return ReportRows(snapshottest.Driver(), Options{By: by(t, "cause")}).JSON(w)
 	})
 	if len(rows) == 0 || rows[0]["process"] == nil || rows[0]["owner"] != nil {
 		t.Errorf("%v", rows)
@@ -76,21 +76,21 @@ func TestRowsJSON(t *testing.T) {
 	if want := sumOf(onGPU(snapshottest.Driver())).InuseBytes; int64(sum) != want {
 		t.Errorf("the rows hold %.0f, want %d", sum, want)
 	}
-	steps := parse(func(w io.Writer) error { return StepsRows(w, stepped(), RowsJSON) })
+	steps := parse(func(w io.Writer) error { return StepsRows(stepped()).JSON(w) })
 	if len(steps) != 1000 || steps[0]["seconds"] != 0.017912345 {
 		t.Errorf("%d steps, first %v", len(steps), steps[0])
 	}
-	if none := parse(func(w io.Writer) error { return StepsRows(w, &snapshot.Snapshot{}, RowsJSON) }); len(none) != 0 {
+	if none := parse(func(w io.Writer) error { return StepsRows(&snapshot.Snapshot{}).JSON(w) }); len(none) != 0 {
 		t.Errorf("%v", none)
 	}
 	hostile := parse(func(w io.Writer) error {
-		return ReportRows(w, snapshottest.Hostile(), Options{By: by(t, "line", "process")}, RowsJSON)
+		return ReportRows(snapshottest.Hostile(), Options{By: by(t, "line", "process")}).JSON(w)
 	})
 	if len(hostile) == 0 {
 		t.Error("no rows of hostile names")
 	}
 	full := errors.New("disk full")
-	if err := StepsRows(limitedWriter{full}, stepped(), RowsJSON); !errors.Is(err, full) {
+	if err := StepsRows(stepped()).JSON(limitedWriter{full}); !errors.Is(err, full) {
 		t.Errorf("got %v, want %v", err, full)
 	}
 }
@@ -99,7 +99,7 @@ func TestRowsJSON(t *testing.T) {
 func TestDiffRows(t *testing.T) {
 	sides := func(by By) string {
 		var out strings.Builder
-		if err := DiffRows(&out, Side{snapshottest.Training(), "a"}, Side{later(), "b"}, Options{By: by}, RowsCSV); err != nil {
+		if err := DiffRows(Side{snapshottest.Training(), "a"}, Side{later(), "b"}, Options{By: by}).CSV(&out); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -108,12 +108,9 @@ func TestDiffRows(t *testing.T) {
 	if out, want := sides(by(t, "gpu")), fmt.Sprintf(",%d,", after-before); before == after || !strings.Contains(out, want) {
 		t.Errorf("no %s in\n%s", want, out)
 	}
-	if err := DiffRows(io.Discard, Side{Snapshot: later()}, Side{Snapshot: later()}, Options{}, RowsCSV); err == nil {
-		t.Error("it wrote rows by nothing")
-	}
 	ranks := Split(recorded(t, "fsdp"))
 	var out strings.Builder
-	if err := RanksRows(&out, ranks, Options{By: by(t, "gpu")}, RowsCSV); err != nil {
+	if err := RanksRows(ranks, Options{By: by(t, "gpu")}).CSV(&out); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{",pid 1129,", ",pid 1130,0,0\n"} {

@@ -2,14 +2,13 @@ package export
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -69,20 +68,20 @@ func stepsOf(page *render.Page, x *snapshot.Steps, o Options) {
 		page.Line("  A training step began, and has not ended yet.")
 		return
 	}
-	var rows []render.Row
-	row := func(name, took string, m *snapshot.Moved) {
-		rows = append(rows, render.Row{Cells: []string{name, took, bytefmt.Format(m.AllocBytes), bytefmt.Count(m.AllocObjects),
-			bytefmt.Format(m.FreedBytes), bytefmt.Count(m.FreedObjects), bytefmt.Signed(m.Net()), bytefmt.Format(m.PeakBytes), bytefmt.Format(m.InuseBytes)}})
+	t := table.New(table.TextRight("STEP"), table.TextRight("TOOK"), table.Bytes("ALLOCATED"), table.Count("CALLS"), table.Bytes("FREED"),
+		table.Count("FREES"), table.SignedBytes("NET"), table.Bytes("PEAK IN TENSORS"), table.Bytes("AT END"))
+	row := func(name, took any, m *snapshot.Moved) {
+		t.Add(name, took, m.AllocBytes, m.AllocObjects, m.FreedBytes, m.FreedObjects, m.Net(), m.PeakBytes, m.InuseBytes)
 	}
 	for i := range last {
-		row(strconv.FormatInt(last[i].Number, 10), last[i].Took.Round(10*time.Microsecond).String(), &last[i].Moved)
+		row(last[i].Number, last[i].Took.Round(10*time.Microsecond), &last[i].Moved)
 	}
-	row("all", "", &x.Total)
+	row("all", nil, &x.Total)
 	if text := verdict(x.Last); text != "" { // the answer comes first
 		page.Line("  %s", text)
 	}
 	page.Line("  A step needed up to %s in tensors at once.", bytefmt.Format(x.Total.PeakBytes))
-	page.Table([]string{">STEP", ">TOOK", ">ALLOCATED", ">CALLS", ">FREED", ">FREES", ">NET", ">PEAK IN TENSORS", ">AT END"}, rows)
+	t.Text(page)
 	page.Line("")
 	if x.Over == 0 {
 		return
@@ -92,14 +91,12 @@ func stepsOf(page *render.Page, x *snapshot.Steps, o Options) {
 		among = fmt.Sprintf(" (%s at some stacks, %s at others)", bytefmt.Signed(x.Gained), bytefmt.Signed(x.Grown-x.Gained))
 	}
 	page.Line("  Grown in %d steps, what is made only once included: %s%s", x.Over, bytefmt.Signed(x.Grown), among)
-	grew := x.Grew[:o.top(len(x.Grew))]
-	rows = nil
-	for _, g := range grew {
-		rows = append(rows, render.Row{Cells: []string{bytefmt.Signed(g.Bytes), g.Sample.Operator, g.Sample.Module},
-			Below: []string{render.Brief(g.Sample.Frames(), 4)}})
+	grew := table.New(table.SignedBytes("GREW BY"), table.Text("OPERATOR"), table.Text("MODULE"))
+	for _, g := range x.Grew[:o.top(len(x.Grew))] {
+		grew.AddAbove([]string{render.Brief(g.Sample.Frames(), 4)}, g.Bytes, g.Sample.Operator, g.Sample.Module)
 	}
-	if len(rows) > 0 {
-		page.Table([]string{">GREW BY", "OPERATOR", "MODULE"}, rows)
+	if len(grew.Rows) > 0 {
+		grew.Text(page)
 	}
 }
 
@@ -130,18 +127,16 @@ func verdict(steps []snapshot.Step) string {
 	return fmt.Sprintf("It grew by %s over %s, but not in each step.", bytefmt.Format(net), which)
 }
 
-// StepsRows writes a row for each step that s has, in order, with times in seconds
-// since 1970 and bytes.
-func StepsRows(w io.Writer, s *snapshot.Snapshot, format RowFormat) error {
-	t := sheet{columns: []string{"process", "pid", "gpu", "step", "begin", "seconds", "alloc_bytes", "alloc_objects", "freed_bytes", "freed_objects", "net_bytes", "peak_bytes", "inuse_bytes"}}
+// StepsRows returns a row for each step that s has, in order.
+func StepsRows(s *snapshot.Snapshot) *table.Table {
+	t := table.New(table.Names("process", "pid", "gpu", "step", "begin", "seconds", "alloc_bytes", "alloc_objects", "freed_bytes", "freed_objects", "net_bytes", "peak_bytes", "inuse_bytes")...)
 	for i := range s.Steps {
 		x := &s.Steps[i]
 		for j := range x.Last {
 			one := &x.Last[j]
-			t.rows = append(t.rows, []any{x.Process, int64(x.PID), x.GPU, one.Number,
-				json.Number(fmt.Sprintf("%d.%09d", one.Begin.Unix(), one.Begin.Nanosecond())), json.Number(fmt.Sprintf("%.9f", one.Took.Seconds())),
-				one.AllocBytes, one.AllocObjects, one.FreedBytes, one.FreedObjects, one.Net(), one.PeakBytes, one.InuseBytes})
+			t.Add(x.Process, x.PID, x.GPU, one.Number, one.Begin, one.Took,
+				one.AllocBytes, one.AllocObjects, one.FreedBytes, one.FreedObjects, one.Net(), one.PeakBytes, one.InuseBytes)
 		}
 	}
-	return t.write(w, format)
+	return t
 }

@@ -56,7 +56,7 @@ func TestSteps(t *testing.T) {
 	snapshottest.Golden(t, "report/steps_none.txt", []byte(write(t, page, snapshottest.Tensors(), Options{})))
 	s := stepped()
 	s.Steps[0].Last = s.Steps[0].Last[:2]
-	rows := func(w io.Writer, s *snapshot.Snapshot, _ Options) error { return StepsRows(w, s, RowsCSV) }
+	rows := func(w io.Writer, s *snapshot.Snapshot, _ Options) error { return StepsRows(s).CSV(w) }
 	snapshottest.Golden(t, "report/steps.csv", []byte(write(t, rows, s, Options{})))
 	if n := strings.Count(write(t, rows, stepped(), Options{}), "\n"); n != 1001 {
 		t.Errorf("%d rows, want all that are kept", n)
@@ -65,7 +65,7 @@ func TestSteps(t *testing.T) {
 	if err := StepsReport(limitedWriter{full}, s, Options{}); !errors.Is(err, full) {
 		t.Errorf("page: %v", err)
 	}
-	if err := StepsRows(limitedWriter{full}, s, RowsCSV); !errors.Is(err, full) {
+	if err := StepsRows(s).CSV(limitedWriter{full}); !errors.Is(err, full) {
 		t.Errorf("rows: %v", err)
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -17,22 +17,21 @@ func (o Options) top(n int) int {
 	return min(n, cmp.Or(o.Top, 10))
 }
 
-// stackTable writes a row for each stack: the cells that figures returns and the labels, and
-// under them a few frames.
-func stackTable[T any](page *render.Page, several bool, header []string, stacks []T, figures func(T) (*snapshot.Sample, []string)) {
-	labels := shownLabels(several)
+// addStack adds a row for a stack: cells and the labels, and under them a few frames.
+func addStack(t *table.Table, labels []*snapshot.Label, s *snapshot.Sample, cells ...any) {
 	for _, l := range labels {
-		header = append(header, strings.ToUpper(l.Title))
+		cells = append(cells, l.Get(&s.Labels))
 	}
-	rows := make([]render.Row, len(stacks))
-	for i, stack := range stacks {
-		s, cells := figures(stack)
-		for _, l := range labels {
-			cells = append(cells, l.Get(&s.Labels))
-		}
-		rows[i] = render.Row{Cells: cells, Below: []string{render.Brief(s.Frames(), briefFrames)}}
+	t.AddAbove([]string{render.Brief(s.Frames(), briefFrames)}, cells...)
+}
+
+// stackTable returns a table for rows of addStack.
+func stackTable(labels []*snapshot.Label, figures ...table.Column) *table.Table {
+	t := table.New(figures...)
+	for _, l := range labels {
+		t.Columns = append(t.Columns, table.Text(strings.ToUpper(l.Title)))
 	}
-	page.Table(header, rows)
+	return t
 }
 
 // briefFrames is how many frames of a stack a row of a table has.
@@ -73,93 +72,45 @@ func alike(s *snapshot.Snapshot) (rows []*snapshot.Sample) {
 	return rows
 }
 
-// largest writes the stacks that have most of the first column, under the heading that
-// heading writes for the number of stacks that are shown and of all.
-func largest(page *render.Page, s *snapshot.Snapshot, c columns, o Options, heading func(shown, of int)) {
-	var found []*snapshot.Sample
-	all := make(map[string]int64) // by class
+// most returns the stacks that have most of a figure, o.Top of them, the number of all, and the sum of
+// each class of memory.
+func most(s *snapshot.Snapshot, figure figureOf, o Options) (shown []*snapshot.Sample, of int, sums map[string]int64) {
+	sums = make(map[string]int64)
 	for _, x := range alike(s) {
-		if n := c.first(&x.Values); n != 0 {
-			found = append(found, x)
-			all[render.Class(x.Kind)] += n
+		if n := figure(&x.Values); n != 0 {
+			shown = append(shown, x)
+			sums[render.Class(x.Kind)] += n
 		}
 	}
-	slices.SortStableFunc(found, func(a, b *snapshot.Sample) int {
-		return cmp.Compare(c.first(&b.Values), c.first(&a.Values))
-	})
-	shown := found[:o.top(len(found))]
-	heading(len(shown), len(found))
-	if len(shown) > 0 {
-		stackTable(page, s.Several(), c.header(), shown, func(x *snapshot.Sample) (*snapshot.Sample, []string) {
-			return x, c.cells(&x.Values, all[render.Class(x.Kind)])
-		})
-	}
+	slices.SortStableFunc(shown, func(a, b *snapshot.Sample) int { return cmp.Compare(figure(&b.Values), figure(&a.Values)) })
+	return shown[:o.top(len(shown))], len(shown), sums
 }
 
-func stackRows(page *render.Page, s *snapshot.Snapshot, title string, c columns, o Options) {
-	largest(page, s, c, o, func(shown, of int) {
-		if of == 0 {
-			page.Heading("%s: nothing", title)
-		} else {
-			page.Heading("%s: %d of %d stacks", title, shown, of)
-		}
-	})
-}
-
-// columns are the values that a table of a page has. The first one, if it is
-// of bytes, has its share of its class beside it.
-type columns []*snapshot.Value
-
-var (
-	held   = columnsOf("inuse_space", "inuse_objects")
-	failed = columnsOf("failed_objects", "failed_space")
-)
-
-func columnsOf(names ...string) (c columns) {
-	for _, name := range names {
-		i := slices.IndexFunc(snapshot.AllValues[:], func(v snapshot.Value) bool { return v.Name == name })
-		c = append(c, &snapshot.AllValues[i])
+// stackRows writes the stacks that hold most.
+func stackRows(page *render.Page, s *snapshot.Snapshot, title string, o Options) {
+	shown, of, sums := most(s, inUse, o)
+	if of == 0 {
+		page.Heading("%s: nothing", title)
+		return
 	}
-	return c
+	page.Heading("%s: %d of %d stacks", title, len(shown), of)
+	labels := shownLabels(s.Several())
+	t := stackTable(labels, table.Bytes("IN USE"), table.Share("OF CLASS"), table.Count("LIVE"))
+	for _, x := range shown {
+		addStack(t, labels, x, x.InuseBytes, table.Part{Of: x.InuseBytes, Whole: sums[render.Class(x.Kind)]}, x.InuseObjects)
+	}
+	t.Text(page)
 }
 
 // succeeded has every value that is not of failed calls, bytes in use first.
-func succeeded() (c columns) {
+func succeeded() (all []*snapshot.Value) {
 	for i := range snapshot.AllValues {
 		if v := &snapshot.AllValues[i]; !v.Failed {
-			c = append(c, v)
+			all = append(all, v)
 		}
 	}
-	slices.Reverse(c)
-	return c
-}
-
-func (c columns) header() (header []string) {
-	for i, v := range c {
-		header = append(header, ">"+v.Title)
-		if i == 0 && v.Unit == snapshot.Bytes {
-			header = append(header, ">OF CLASS")
-		}
-	}
-	return header
-}
-
-func (c columns) first(v *snapshot.Values) int64 { return *c[0].Of(v) }
-
-// cells returns the cells of one row; all is the sum of its class in the first column.
-func (c columns) cells(row *snapshot.Values, all int64) (cells []string) {
-	for i, v := range c {
-		n := *v.Of(row)
-		if v.Unit == snapshot.Count {
-			cells = append(cells, bytefmt.Count(n))
-			continue
-		}
-		cells = append(cells, bytefmt.Format(n))
-		if i == 0 {
-			cells = append(cells, bytefmt.Percent(n, all))
-		}
-	}
-	return cells
+	slices.Reverse(all)
+	return all
 }
 
 func label(name string) *snapshot.Label {

@@ -2,14 +2,12 @@ package export
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -18,7 +16,7 @@ import (
 func WindowsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, &s.Meta)
-	inWindows(page, s, o, "", func(x *snapshot.WindowedRow) string { return render.Brief(x.Sample.Frames(), 4) })
+	inWindows(page, s, o, false, func(x *snapshot.WindowedRow) string { return render.Brief(x.Sample.Frames(), 4) })
 	page.Losses(s.Loss, s.Notes)
 	return page.Flush("write windows")
 }
@@ -33,12 +31,12 @@ func windowsByLine(page *render.Page, s *snapshot.Snapshot, o Options) {
 	}
 	all, _ := ownLines(samples)
 	line := innermost(all)
-	inWindows(page, s, o, "|LINE", func(x *snapshot.WindowedRow) string { return cmp.Or(line(&x.Sample), absent("line", &x.Sample)) })
+	inWindows(page, s, o, true, func(x *snapshot.WindowedRow) string { return cmp.Or(line(&x.Sample), absent("line", &x.Sample)) })
 }
 
-// inWindows writes the tensors of windows, with a row for all that have the same name. column is the
-// title of the names, "" to write each below its row.
-func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, column string, name func(*snapshot.WindowedRow) string) {
+// inWindows writes the tensors of windows, with a row for all that have the same name. The name is the
+// row's line, or stands below the row.
+func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, inLine bool, name func(*snapshot.WindowedRow) string) {
 	if s.Meta.Windows == nil {
 		return
 	}
@@ -63,33 +61,54 @@ func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, column string
 			return cmp.Or(cmp.Compare(rows[b].Sample.PeakBytes, rows[a].Sample.PeakBytes), cmp.Compare(rows[b].Sample.AllocBytes, rows[a].Sample.AllocBytes), strings.Compare(a, b))
 		})
 		names = names[:o.top(len(names))]
-		page.Windows(s.Meta.Windows, x, column, names, func(i int) *snapshot.WindowedRow { return rows[names[i]] })
+		OneWindowed(page, s.Meta.Windows, x, inLine, names, func(i int) *snapshot.WindowedRow { return rows[names[i]] })
 	}
 }
 
-// WindowsRows writes a row for each stack that made tensors in windows, with times in seconds, and
-// bytes.
-func WindowsRows(w io.Writer, s *snapshot.Snapshot, format RowFormat) error {
-	t := sheet{columns: []string{"process", "pid", "gpu", "windows", "window_seconds", "steps", "peak_bytes", "step_bytes", "step_objects", "alloc_bytes", "alloc_objects",
-		"freed_objects", "mean_life_seconds", "longest_life_seconds", "outlived_objects", "outlived_bytes", "operator", "module", "module_path", "stack"}}
-	seconds := func(d time.Duration) json.Number { return json.Number(fmt.Sprintf("%.9f", d.Seconds())) }
+// OneWindowed writes the tensors of x, with a row for each name: it is the row's line, or stands below
+// the row.
+func OneWindowed(page *render.Page, of *snapshot.TensorWindows, x *snapshot.Windowed, inLine bool, names []string, row func(int) *snapshot.WindowedRow) {
+	page.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, render.Windows(of))
+	page.Line("  %s", render.WindowPeak(x))
+	t := &table.Table{}
+	for _, title := range render.WindowColumns(x) {
+		t.Columns = append(t.Columns, table.TextRight(title))
+	}
+	add := func(name string, cells []string) { t.AddAbove([]string{name}, table.Texts(cells)...) }
+	if inLine {
+		t.Columns = append(t.Columns, table.Beginning("LINE"))
+		add = func(name string, cells []string) { t.Add(table.Texts(append(cells, name))...) }
+	}
+	if x.Before != 0 {
+		add(render.BeforeWindow, render.BeforeCells(x))
+	}
+	for i, name := range names {
+		add(name, render.WindowCells(x, row(i)))
+	}
+	t.Text(page)
+}
+
+// WindowsRows returns a row for each stack that made tensors in windows.
+func WindowsRows(s *snapshot.Snapshot) *table.Table {
+	t := table.New(table.Names("process", "pid", "gpu", "windows", "window_seconds", "steps", "peak_bytes", "step_bytes", "step_objects", "alloc_bytes", "alloc_objects",
+		"freed_objects", "mean_life_seconds", "longest_life_seconds", "outlived_objects", "outlived_bytes", "operator", "module", "module_path", "stack")...)
 	for i := range s.Windowed {
 		x := &s.Windowed[i]
-		head := []any{x.Process, int64(x.PID), x.GPU, x.Windows, seconds(x.Time), x.Steps}
+		head := []any{x.Process, x.PID, x.GPU, x.Windows, x.Time, x.Steps}
 		if x.Before != 0 {
-			t.rows = append(t.rows, slices.Concat(head, []any{x.Before, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, render.BeforeWindow}))
+			t.Add(slices.Concat(head, []any{x.Before, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, render.BeforeWindow})...)
 		}
 		for j := range x.Rows {
 			row := &x.Rows[j]
 			var life, longest any
 			if row.Freed > 0 {
-				life, longest = seconds(row.Life), seconds(row.Longest)
+				life, longest = row.Life, row.Longest
 			}
 			var stack strings.Builder
 			folded(&stack, row.Sample.Frames())
-			t.rows = append(t.rows, slices.Concat(head, []any{row.Sample.PeakBytes, row.StepBytes, row.StepObjects, row.Sample.AllocBytes, row.Sample.AllocObjects,
-				row.Freed, life, longest, row.Outlived, row.OutlivedBytes, row.Sample.Operator, row.Sample.Module, row.Sample.ModulePath, stack.String()}))
+			t.Add(slices.Concat(head, []any{row.Sample.PeakBytes, row.StepBytes, row.StepObjects, row.Sample.AllocBytes, row.Sample.AllocObjects,
+				row.Freed, life, longest, row.Outlived, row.OutlivedBytes, row.Sample.Operator, row.Sample.Module, row.Sample.ModulePath, stack.String()})...)
 		}
 	}
-	return t.write(w, format)
+	return t
 }

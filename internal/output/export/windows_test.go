@@ -15,7 +15,7 @@ import (
 func TestWindows(t *testing.T) {
 	page := func(w io.Writer, s *snapshot.Snapshot, o Options) error { return WindowsReport(w, s, o) }
 	snapshottest.Golden(t, "report/windows.txt", []byte(write(t, page, snapshottest.Windowed(), Options{Top: 2})))
-	rows := func(w io.Writer, s *snapshot.Snapshot, _ Options) error { return WindowsRows(w, s, RowsCSV) }
+	rows := func(w io.Writer, s *snapshot.Snapshot, _ Options) error { return WindowsRows(s).CSV(w) }
 	snapshottest.Golden(t, "report/windows.csv", []byte(write(t, rows, snapshottest.Windowed(), Options{})))
 
 	none := snapshottest.Windowed()
@@ -63,7 +63,7 @@ func TestWindows(t *testing.T) {
 	if err := WindowsReport(limitedWriter{full}, snapshottest.Windowed(), Options{}); !errors.Is(err, full) {
 		t.Errorf("page: %v", err)
 	}
-	if err := WindowsRows(limitedWriter{full}, snapshottest.Windowed(), RowsCSV); !errors.Is(err, full) {
+	if err := WindowsRows(snapshottest.Windowed()).CSV(limitedWriter{full}); !errors.Is(err, full) {
 		t.Errorf("rows: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 )
 
 // A By is what a report has a row for each of.
@@ -35,23 +36,17 @@ func ParseBy(name string) (By, error) {
 	return By(name), nil
 }
 
-// A column is one of a view.
-type column struct {
-	name  string // in CSV and JSON
-	title string // in tables; with "<" it gives way
-}
-
 // A figure is a column with a number.
 type figure struct {
-	column
-	bytes bool
+	table.Column
 	share bool // it adds up to the total
 }
 
 // A view says what a table has.
 type view struct {
 	figures []figure
-	keys    []column
+	keys    []table.Column
+	name    int // the key that says what a sum is of
 	// rows are of some storages. exact: every path has a row of its own, and else those
 	// that are alike have one.
 	rows func(storages []holder.Storage, r *holder.Reading, exact bool) []row
@@ -66,25 +61,27 @@ type row struct {
 
 var views = map[By]*view{
 	Path: {
-		figures: []figure{{column{"bytes", "BYTES"}, true, true}, {column{"storages", "STORAGES"}, false, false}},
-		keys:    []column{{"role", "ROLE"}, {"holder", "<HOLDER"}},
+		figures: []figure{{table.SomeBytes("BYTES").As("bytes"), true}, {table.SomeCount("STORAGES").As("storages"), false}},
+		keys:    []table.Column{table.Text("ROLE").As("role"), table.Ending("HOLDER").As("holder")},
+		name:    1,
 		rows:    byPath,
 	},
 	Parameter: {
-		figures: []figure{{column{"parameter_bytes", "PARAMETER"}, true, true}, {column{"gradient_bytes", "GRADIENT"}, true, true},
-			{column{"optimizer_state_bytes", "OPTIMIZER STATE"}, true, true}, {column{"other_bytes", "OTHER"}, true, true}},
-		keys: []column{{"shape", "SHAPE"}, {"dtype", "DTYPE"}, {"parameter", "<NAME"}},
+		figures: []figure{{table.SomeBytes("PARAMETER").As("parameter_bytes"), true}, {table.SomeBytes("GRADIENT").As("gradient_bytes"), true},
+			{table.SomeBytes("OPTIMIZER STATE").As("optimizer_state_bytes"), true}, {table.SomeBytes("OTHER").As("other_bytes"), true}},
+		keys: []table.Column{table.Text("SHAPE").As("shape"), table.Text("DTYPE").As("dtype"), table.Ending("NAME").As("parameter")},
+		name: 2,
 		rows: byParameter,
 	},
 	Shape: {
-		figures: []figure{{column{"storages", "COUNT"}, false, false}, {column{"bytes", "BYTES"}, true, true}},
-		keys:    []column{{"shape", "SHAPE"}, {"dtype", "DTYPE"}, {"class", "CLASS"}},
+		figures: []figure{{table.SomeCount("COUNT").As("storages"), false}, {table.SomeBytes("BYTES").As("bytes"), true}},
+		keys:    []table.Column{table.Text("SHAPE").As("shape"), table.Text("DTYPE").As("dtype"), table.Text("CLASS").As("class")},
 		rows:    byShape,
 	},
 	Retainer: {
-		figures: []figure{{column{"retained_bytes", "FREED WITH IT"}, true, false}, {column{"graph_bytes", "AUTOGRAD GRAPHS"}, true, false},
-			{column{"storages", "STORAGES"}, false, false}, {column{"items", "ITEMS"}, false, false}},
-		keys: []column{{"class", "CLASS"}, {"holder", "<HOLDER"}},
+		figures: []figure{{table.SomeBytes("FREED WITH IT").As("retained_bytes"), false}, {table.SomeBytes("AUTOGRAD GRAPHS").As("graph_bytes"), false},
+			{table.SomeCount("STORAGES").As("storages"), false}, {table.SomeCount("ITEMS").As("items"), false}},
+		keys: []table.Column{table.Text("CLASS").As("class"), table.Ending("HOLDER").As("holder")},
 		rows: byRetainer,
 	},
 }

@@ -4,17 +4,15 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"encoding/csv"
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -142,80 +140,64 @@ func (r *Report) title(rows int) string {
 }
 
 func (r *Report) table(page *render.Page, v *view, rows []row, o Options) {
+	one := r.Before == nil && len(v.order()) == 1 && v.figures[v.order()[0]].share
+	t := &table.Table{}
+	for _, f := range v.figures {
+		f.Signed = r.Before != nil
+		t.Columns = append(t.Columns, f.Column)
+		if one && f.share {
+			t.Columns = append(t.Columns, table.Share("OF ALL"))
+		}
+	}
+	t.Columns = append(t.Columns, v.keys...)
+	sums := v.sum(rows)
+	add := func(below []string, figures []int64, keys ...string) {
+		var cells []any
+		for i, f := range v.figures {
+			cells = append(cells, figures[i])
+			if one && f.share {
+				cells = append(cells, table.Part{Of: figures[i], Whole: sums[i]})
+			}
+		}
+		t.AddAbove(below, append(cells, table.Texts(keys)...)...)
+	}
+	named := func(name string, figures []int64) {
+		keys := make([]string, len(v.keys))
+		keys[v.name] = name
+		add(nil, figures, keys...)
+	}
+	top := o.top(len(rows))
+	for _, x := range rows[:top] {
+		var below []string
+		if x.below != "" && r.Before == nil {
+			below = []string{x.below}
+		}
+		add(below, x.figures, x.keys...)
+	}
+	more := count(len(rows)-top, "row") + " more"
+	if r.By == Retainer { // one object's memory is part of another's: no sum of rows is of use
+		t.Text(page)
+		if top < len(rows) {
+			page.Line("  %s", more)
+		}
+		return
+	}
+	if top < len(rows) {
+		named(more, v.sum(rows[top:]))
+	}
+	named("all", sums)
+	t.Text(page)
+}
+
+// sum returns the sums of the figures of rows.
+func (v *view) sum(rows []row) []int64 {
 	sums := make([]int64, len(v.figures))
 	for i := range rows {
 		for j, n := range rows[i].figures {
 			sums[j] += n
 		}
 	}
-	one := r.Before == nil && len(v.order()) == 1 && v.figures[v.order()[0]].share
-	var header []string
-	for _, f := range v.figures {
-		header = append(header, ">"+f.title)
-		if one && f.share {
-			header = append(header, ">OF ALL")
-		}
-	}
-	for _, k := range v.keys {
-		header = append(header, k.title)
-	}
-	cells := func(figures []int64, keys []string) []string {
-		var out []string
-		for i, f := range v.figures {
-			out = append(out, r.figure(f, figures[i]))
-			if one && f.share {
-				out = append(out, bytefmt.Percent(figures[i], sums[i]))
-			}
-		}
-		return append(out, keys...)
-	}
-	top := o.top(len(rows))
-	lines := make([]render.Row, 0, top+2)
-	for _, x := range rows[:top] {
-		line := render.Row{Cells: cells(x.figures, x.keys)}
-		if x.below != "" && r.Before == nil {
-			line.Below = []string{x.below}
-		}
-		lines = append(lines, line)
-	}
-	named := func(name string, figures []int64) {
-		keys := make([]string, len(v.keys))
-		keys[max(0, slices.IndexFunc(v.keys, func(c column) bool { return strings.HasPrefix(c.title, "<") }))] = name
-		lines = append(lines, render.Row{Cells: cells(figures, keys)})
-	}
-	if r.By == Retainer { // one object's memory is part of another's: no sum of rows is of use
-		page.Table(header, lines)
-		if top < len(rows) {
-			page.Line("  %s more", count(len(rows)-top, "row"))
-		}
-		return
-	}
-	if top < len(rows) {
-		rest := make([]int64, len(v.figures))
-		for _, x := range rows[top:] {
-			for j, n := range x.figures {
-				rest[j] += n
-			}
-		}
-		named(count(len(rows)-top, "row")+" more", rest)
-	}
-	named("all", sums)
-	page.Table(header, lines)
-}
-
-// figure writes a number, nothing for a zero.
-func (r *Report) figure(f figure, n int64) string {
-	switch {
-	case n == 0:
-		return ""
-	case f.bytes && r.Before != nil:
-		return bytefmt.Signed(n)
-	case f.bytes:
-		return bytefmt.Format(n)
-	case r.Before != nil:
-		return bytefmt.SignedCount(n)
-	}
-	return bytefmt.Count(n)
+	return sums
 }
 
 // cycles says how much memory waits for the garbage collector.
@@ -241,32 +223,23 @@ func (o Options) top(n int) int {
 
 // CSV writes a row for each path, parameter, shape or object, in bytes. With two readings,
 // the figures are differences, and memory that is gone is negative.
-func (r *Report) CSV(w io.Writer) error {
+func (r *Report) CSV(w io.Writer) error { return r.exact().CSV(w) }
+
+// exact returns the rows for other programs.
+func (r *Report) exact() *table.Table {
 	v := views[r.By]
-	out := csv.NewWriter(w)
-	var header []string
-	for _, k := range v.keys {
-		header = append(header, k.name)
-	}
+	t := table.New(v.keys...)
 	for _, f := range v.figures {
-		header = append(header, f.name)
+		t.Columns = append(t.Columns, f.Column)
 	}
-	_ = out.Write(header) // Error returns the error
 	for _, x := range r.rows(true) {
-		var cells []string
-		for _, k := range x.keys {
-			cells = append(cells, export.Cell(k))
-		}
+		cells := table.Texts(x.keys)
 		for _, n := range x.figures {
-			cells = append(cells, strconv.FormatInt(n, 10))
+			cells = append(cells, n)
 		}
-		_ = out.Write(cells)
+		t.Add(cells...)
 	}
-	out.Flush()
-	if err := out.Error(); err != nil {
-		return fmt.Errorf("write csv: %w", err)
-	}
-	return nil
+	return t
 }
 
 // JSONVersion changes when a reader of the JSON output must change.
@@ -276,7 +249,6 @@ const JSONVersion = 1
 // storage and every retainer of the reading. Each element of a list stands on a line of
 // its own.
 func (r *Report) JSON(w io.Writer) error {
-	v := views[r.By]
 	head := struct {
 		SchemaVersion int    `json:"schema_version"`
 		PID           int    `json:"pid"`
@@ -298,18 +270,7 @@ func (r *Report) JSON(w io.Writer) error {
 	out := &jsonWriter{buf: bufio.NewWriter(w)}
 	first := out.marshal(head)
 	out.buf.Write(bytes.TrimSuffix(first, []byte("}")))
-	var rows []map[string]any
-	for _, x := range r.rows(true) {
-		cells := make(map[string]any, len(v.keys)+len(v.figures))
-		for i, k := range v.keys {
-			cells[k.name] = x.keys[i]
-		}
-		for i, f := range v.figures {
-			cells[f.name] = x.figures[i]
-		}
-		rows = append(rows, cells)
-	}
-	list(out, "rows", rows)
+	list(out, "rows", r.exact().Objects())
 	storages := slices.Clone(r.storages(r.Reading))
 	for i := range storages {
 		if storages[i].Shape == nil {

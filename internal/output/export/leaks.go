@@ -1,0 +1,150 @@
+package export
+
+import (
+	"cmp"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/leak"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// maxLeaks bounds the stacks that Leaks shows in full.
+const maxLeaks = 20
+
+// Leaks writes which stacks leak.
+func Leaks(w io.Writer, r *leak.Report, layout Options) error {
+	page := render.NewPage(w, layout.Width, layout.Color)
+	o := r.Options
+	switch {
+	case r.TooShort():
+		page.Heading("Too short to tell what leaks")
+		page.Line("%s of %s ended in this trace; %d are needed.", times(r.Intervals, "interval"), bytefmt.Duration(o.Interval), o.Enough())
+		page.Line("Trace for longer, or take shorter intervals.")
+	case len(r.Stacks) == 0:
+		page.Heading("No stack of %s leaks", r.Target)
+		page.Line("A stack leaks if its memory grew in %d of the %d intervals of %s, and it", o.Intervals, r.Intervals, bytefmt.Duration(o.Interval))
+		page.Line("still holds memory from each of these. The oldest must have lasted for")
+		page.Line("%s. No stack did so.", times(o.Outlive, "interval"))
+		if r.Segments {
+			page.Line("This trace has no tensors. If PyTorch's cache has room, a leak of tensors")
+			page.Line("does not show. Trace with --tensors.")
+		}
+	default:
+		page.Heading("%s of %s leaked in %d intervals of %s", times(len(r.Stacks), "stack"), r.Target, r.Intervals, bytefmt.Duration(o.Interval))
+		for i := range r.Stacks[:min(len(r.Stacks), maxLeaks)] {
+			leaking(page, &r.Stacks[i], o)
+		}
+		if n := len(r.Stacks) - maxLeaks; n > 0 {
+			page.Heading("%s more, with less growth", times(n, "stack"))
+		}
+	}
+	if !r.TooShort() {
+		aboutSearch(page, r)
+	}
+	return page.Flush("write leaks")
+}
+
+func leaking(page *render.Page, s *leak.Stack, o leak.Options) {
+	page.Heading("%s: %s (pid %d)", bytefmt.Signed(s.Growth), labelText(&s.Sample.Labels), s.Sample.PID)
+	page.Line("  Grew through %d of the last %s, by %s each (median).",
+		s.Rises, times(s.Span, "interval"), bytefmt.Format(s.MedianRise))
+	page.Line("  Holds %s in %s (%s),",
+		bytefmt.Format(s.Sample.InuseBytes), times(int(s.Sample.InuseObjects), "object"), bytefmt.SignedCount(s.GrowthObjects))
+	page.Line("  of which %s in %s outlived %s (%s).",
+		bytefmt.Format(s.OldBytes), times(int(s.OldObjects), "object"),
+		times(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
+	keeps(page, &s.Holder)
+	ages(page, s.Ages)
+	page.Line("  STACK")
+	for _, l := range s.Sample.Frames() {
+		for i := range l.Lines {
+			page.Line("      %s", render.Name(&l.Lines[i]))
+		}
+	}
+}
+
+// keeps says who holds what leaked, if that is known.
+func keeps(page *render.Page, h *leak.Holder) {
+	if h.Name == "" {
+		return
+	}
+	what := ""
+	switch {
+	case h.Class != "" && h.Items > 0:
+		what = " (" + h.Class + " of " + times(h.Items, "item") + ")"
+	case h.Class != "":
+		what = " (" + h.Class + ")"
+	}
+	graph := ""
+	switch {
+	case h.Graph > 0 && h.Items > 1:
+		graph = "; with it go " + bytefmt.Format(h.Graph/int64(h.Items)) + " of autograd graph for each item"
+	case h.Graph > 0:
+		graph = "; with it go " + bytefmt.Format(h.Graph) + " of autograd graphs"
+	}
+	page.Line("  Held by `%s`%s: %s in %s since the growth began%s.", h.Name, what, bytefmt.Format(h.Bytes), times(int(h.Objects), "object"), graph)
+}
+
+// labelText returns the labels as a clause. A kind and a process need no name before them.
+func labelText(labels *snapshot.Labels) string {
+	var out []string
+	for i := range snapshot.AllLabels {
+		l := &snapshot.AllLabels[i]
+		text := l.Get(labels)
+		switch {
+		case l.Title == "" || l.PerRun:
+		case l.Name == "kind" || l.Name == "process":
+			out = append(out, cmp.Or(text, "unknown"))
+		case l.Name == "owner" || text != "":
+			out = append(out, l.Name+" "+cmp.Or(text, "unknown"))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// barWidth is the length of the longest bar of a histogram.
+const barWidth = 32
+
+func ages(page *render.Page, ages []leak.Age) {
+	var most int64
+	for _, a := range ages {
+		most = max(most, a.Bytes)
+	}
+	t := table.New(table.Text("AGE"), table.Bytes("BYTES"), table.Count("OBJECTS"), table.Text(""))
+	for _, a := range ages {
+		name := bytefmt.Duration(a.From) + " to " + bytefmt.Duration(a.To)
+		if a.From == 0 {
+			name = "under " + bytefmt.Duration(a.To)
+		}
+		bar := 0
+		if a.Bytes > 0 { // whatever is held can be seen
+			bar = max(int(float64(a.Bytes)/float64(most)*barWidth+0.5), 1)
+		}
+		t.Add(name, a.Bytes, a.Objects, strings.Repeat("#", bar))
+	}
+	t.Text(page)
+}
+
+// aboutSearch writes what r cannot know.
+func aboutSearch(page *render.Page, r *leak.Report) {
+	o := r.Options
+	page.Heading("About this search")
+	page.Line("  A cache that still fills looks like a leak, until it has been flat for")
+	page.Line("  %s. So does a buffer that is emptied less often than every %d.", times(o.Outlive, "interval"), o.Intervals)
+	page.Line("  Not found: a leak that pauses for %s (take longer ones),", times(o.Outlive, "interval"))
+	page.Line("  and an allocation that is replaced by ever larger ones.")
+	if r.GivenBack > 0 {
+		page.Warn("  Not shown: %s that grew until the last interval, then gave it back", times(r.GivenBack, "stack"))
+	}
+	if r.Ageless > 0 {
+		page.Warn("  Not shown: %s that grew and whose allocations have no known age", times(r.Ageless, "stack"))
+	}
+	if r.Unwatched > 0 {
+		page.Warn("  Not watched: at least %s, beyond the limit of %d", times(r.Unwatched, "stack"), o.MaxSites)
+	}
+}
