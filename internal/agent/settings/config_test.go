@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -11,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 // sources are made up.
@@ -189,34 +186,6 @@ func TestTable(t *testing.T) {
 	if (&Setting{Name: "memory-limit"}).Variable() != "GPUMEMTRACE_MEMORY_LIMIT" {
 		t.Error("the variable's name")
 	}
-}
-
-// docs/agent.md has the table. -update writes it.
-func TestDocs(t *testing.T) {
-	const begin, end = "<!-- The settings are generated. -->\n", "<!-- End of the settings. -->\n"
-	text, err := os.ReadFile("../../../docs/agent.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, found := strings.Cut(string(text), begin)
-	_, tail, ends := strings.Cut(rest, end)
-	if !found || !ends {
-		t.Fatal("docs/agent.md has no place for the settings")
-	}
-	var doc strings.Builder
-	for _, group := range Groups {
-		fmt.Fprintf(&doc, "\n%s:\n\n| setting | default | what |\n|---|---|---|\n", group)
-		for _, s := range New().Table() {
-			if s.Group == group {
-				name, help := "`"+s.Name+"`", strings.ReplaceAll(s.Help, "|", "\\|")
-				if s.Fixed {
-					name += " *"
-				}
-				fmt.Fprintf(&doc, "| %s | %s | %s |\n", name, s, help)
-			}
-		}
-	}
-	snapshottest.Golden(t, "../../../../docs/agent.md", []byte(head+begin+doc.String()+"\n"+end+tail))
 }
 
 // The file that is installed, and what of it is commented out, are settings.
