@@ -166,7 +166,7 @@ func show(t *testing.T, data []byte, opts Options) {
 	}
 	clean(t, "summary", page.String())
 	page.Reset()
-	if err := leak.Write(&page, detector.Report(snap, view.Sites), 80, false); err != nil {
+	if err := export.Leaks(&page, detector.Report(snap, view.Sites), export.Options{Width: 80}); err != nil {
 		t.Fatal(err)
 	}
 	clean(t, "leaks", page.String())
