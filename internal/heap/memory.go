@@ -42,10 +42,7 @@ const (
 	listSlots = 5 << 10
 	edgeSlots = 3 << 10
 	nameSlots = 1 << 9
-	fewSlots  = 3 << 9 // at first
-	knownBits = 1 << 18
-	populated = 128      // blocks, of 2 MiB
-	tableSize = 16 << 10 // three times as many
+	populated = 128 // blocks, of 2 MiB
 	// maxAddress is the end of what a process may map on x86-64 and arm64.
 	maxAddress = 1 << 57
 )
@@ -63,13 +60,11 @@ var (
 // it: release gives it back.
 type cache struct {
 	memory   Memory
-	data     []byte   // of all blocks
-	blocks   []block  // in the order of their reading: the oldest one makes room
-	oldest   int      // of all blocks, if there is no more room
-	limit    int      // of blocks: it rises if many are read again
-	again    int      // blocks that were read again since it rose
-	known    []uint64 // a bit for blocks that were read, by a hash of the number
-	table    []uint16 // index of a block plus 1, by a hash of its number
+	data     []byte           // of all blocks
+	blocks   []block          // in the order of their reading: the oldest one makes room
+	oldest   int              // of all blocks, if there is no more room
+	index    map[uint64]int32 // of blocks, by number
+	last     int              // block that was asked for
 	scratch  []byte
 	deadline time.Time
 	left     int64 // bytes that may still be read
@@ -97,7 +92,7 @@ func (c *cache) open() error {
 		return fmt.Errorf("get memory for what is read: %w", err)
 	}
 	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // it is cheaper to get, and to go to and fro in
-	c.data, c.table, c.known = data, make([]uint16, tableSize), make([]uint64, knownBits/64)
+	c.data, c.index = data, make(map[uint64]int32, listSlots)
 	c.shrink(listSlots)
 	return nil
 }
@@ -105,7 +100,7 @@ func (c *cache) open() error {
 // shrink forgets the blocks that were read, leaves room for so many, and returns the rest.
 func (c *cache) shrink(slots int) []byte {
 	rest := c.data[slots*blockSize : max(slots, cap(c.blocks))*blockSize]
-	c.blocks, c.limit = make([]block, 0, slots), min(slots, fewSlots)
+	c.blocks = make([]block, 0, slots)
 	c.forget()
 	return rest
 }
@@ -120,29 +115,20 @@ func (c *cache) release() {
 
 // forget makes the next reads see the memory as it is then.
 func (c *cache) forget() {
-	clear(c.table)
-	clear(c.known)
-	c.blocks, c.oldest, c.again = c.blocks[:0], 0, 0
+	clear(c.index)
+	c.blocks, c.oldest = c.blocks[:0], 0
 }
 
-// place returns where in the table a block is, or where it belongs.
-func (c *cache) place(number uint64) uint64 {
-	at := hash(number) % tableSize
-	for c.table[at] != 0 && c.blocks[c.table[at]-1].number != number {
-		at = (at + 1) % tableSize
+// find returns the index of a block that was read.
+func (c *cache) find(number uint64) (int, bool) {
+	if c.last < len(c.blocks) && c.blocks[c.last].number == number {
+		return c.last, true
 	}
-	return at
-}
-
-// remove takes a block out of the table. Those behind it move up to where they belong.
-func (c *cache) remove(number uint64) {
-	gap := c.place(number)
-	for at := (gap + 1) % tableSize; c.table[at] != 0; at = (at + 1) % tableSize {
-		if home := hash(c.blocks[c.table[at]-1].number) % tableSize; (at-home)%tableSize >= (at-gap)%tableSize {
-			c.table[gap], gap = c.table[at], at
-		}
+	i, ok := c.index[number]
+	if ok {
+		c.last = int(i)
 	}
-	c.table[gap] = 0
+	return int(i), ok
 }
 
 // dataOf returns the memory of a block.
@@ -151,23 +137,14 @@ func (c *cache) dataOf(i int) []byte { return c.data[i*blockSize : (i+1)*blockSi
 // block returns the index of the block that has an address, -1 if it may not be read.
 func (c *cache) block(address uint64) int {
 	number := address / blockSize
-	place := c.place(number)
-	if i := c.table[place]; i != 0 {
-		return int(i) - 1
+	if i, ok := c.find(number); ok {
+		return i
 	}
 	if !c.allowed() {
 		return -1
 	}
-	if bit := hash(number) % knownBits; c.known[bit/64]&(1<<(bit%64)) != 0 {
-		c.again++
-	} else {
-		c.known[bit/64] |= 1 << (bit % 64)
-	}
-	if c.again > c.limit/16 {
-		c.limit, c.again = min(c.limit+c.limit/2, cap(c.blocks)), 0
-	}
 	i := len(c.blocks)
-	if i < c.limit {
+	if i < cap(c.blocks) {
 		c.blocks = append(c.blocks, block{})
 		if i%populated == 0 { // at once, for one fault in each page costs more
 			_ = unix.Madvise(c.data[i*blockSize:min(i+populated, cap(c.blocks))*blockSize], unix.MADV_POPULATE_WRITE)
@@ -175,12 +152,11 @@ func (c *cache) block(address uint64) int {
 	} else {
 		i = c.oldest
 		c.oldest = (i + 1) % len(c.blocks)
-		c.remove(c.blocks[i].number)
-		place = c.place(number)
+		delete(c.index, c.blocks[i].number)
 	}
 	b := &c.blocks[i]
 	*b = block{number: number}
-	c.table[place] = uint16(i + 1)
+	c.index[number] = int32(i)
 	c.left -= blockSize
 	start, data := number*blockSize, c.dataOf(i)
 	n, err := c.memory.ReadAt(data, start)
@@ -300,7 +276,7 @@ func (c *cache) word(address uint64) uint64 {
 // load returns the 64-bit word at an address.
 func (c *cache) load(address uint64) (uint64, bool) {
 	if at := address % blockSize; at <= blockSize-8 && address >= pageSize && address < maxAddress {
-		if i := int(c.table[c.place(address/blockSize)]) - 1; i >= 0 && c.blocks[i].valid == whole {
+		if i, ok := c.find(address / blockSize); ok && c.blocks[i].valid == whole {
 			return binary.LittleEndian.Uint64(c.data[i*blockSize+int(at):]), true
 		}
 	}
