@@ -12,7 +12,7 @@ type vertex = uint32
 
 const noVertex = ^vertex(0)
 
-// Objects are those that the garbage collector of CPython tracks, in order of their
+// objects are those that the garbage collector of CPython tracks, in order of their
 // addresses.
 type objects struct {
 	address []uint64

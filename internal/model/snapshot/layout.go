@@ -72,7 +72,7 @@ type Change struct {
 	// Pool and Expandable are as in Segment, of SegmentCame and SegmentEnded.
 	Pool, Expandable bool
 	// Free are the GPU's bytes that were free when the driver was asked last, of
-	// MemoryLacked, if FreeKnown.
+	// AllocationFailed, if FreeKnown.
 	Free      int64
 	FreeKnown bool
 }

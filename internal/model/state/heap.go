@@ -25,7 +25,7 @@ const (
 
 var storagesDropped = loss.Of("heap_storages_dropped", "tensors and modules of a reading of a heap that were dropped because there was no room: they have no holder or no name")
 
-// Heaps are the last readings of processes' heaps.
+// heaps are the last readings of processes' heaps.
 type heaps struct {
 	of      map[event.Process]*heap
 	table   *shares.Table[*heap]

@@ -31,7 +31,7 @@ const (
 	maxIncidents = 8
 )
 
-// Incidents are calls that fail for want of memory, each with a view of that moment.
+// incidents are calls that fail for want of memory, each with a view of that moment.
 type incidents struct {
 	state *State
 	open  map[threadKey]*Incident

@@ -41,7 +41,7 @@ func (c *collector) addPools(index map[*ledger.Site]int32) {
 	}
 }
 
-// StrayTensors are those of a device that lie in memory whose call site is not known.
+// strayTensors are the tensors of a device in memory whose call site is not known.
 type strayTensors struct {
 	onDevice
 	amount

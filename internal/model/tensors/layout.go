@@ -35,7 +35,7 @@ func (c *Piece) Expandable() bool {
 	return c.Site != nil && c.Pool && c.Site.Kind == event.KindVMM && (size == smallSegment || size == largeSegment)
 }
 
-// Small returns whether c is a segment for requests up to SmallRequest, or a page of one.
+// Small returns whether c is a segment for small requests (1 MiB at most), or a page of one.
 func (c *Piece) Small() bool { return c.Pool && c.To-c.From == smallSegment }
 
 func (c Piece) end() Piece {

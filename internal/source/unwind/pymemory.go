@@ -50,7 +50,7 @@ func (pid processMemory) read(spans []*span) {
 	}
 }
 
-// Pieces are those that one step reads, each once.
+// pieces are what one step reads of memory, each piece once.
 type pieces struct {
 	spans []*span
 	known map[piece]*span
@@ -75,7 +75,7 @@ func (p *pieces) want(at uint64, n int) *span {
 	return s
 }
 
-// Objects are read as far as is usual, and in its page, before their size is known.
+// Of an object whose size is not known yet, usualObject bytes are read, and none beyond its page.
 const usualObject, page = 256, 4096
 
 // begin wants so many bytes of an object, and more that are there if these are.
