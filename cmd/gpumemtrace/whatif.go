@@ -11,7 +11,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
@@ -124,9 +123,9 @@ func helpful(path string, shown *snapshot.Snapshot) (lines []string) {
 	var tensors, cached int64
 	for i := range shown.Samples {
 		switch s := &shown.Samples[i]; s.Kind {
-		case render.Tensor:
+		case snapshot.Tensor:
 			tensors += s.InuseBytes
-		case render.Cached:
+		case snapshot.Cached:
 			cached += s.InuseBytes
 		}
 	}

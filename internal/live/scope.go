@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
@@ -128,7 +128,7 @@ func (x *Process) restrict(p *Status, gpu string) {
 
 // isAllocation reports whether memory of a kind is the program's own on a GPU.
 func isAllocation(kind string) bool {
-	return render.OnGPU(kind) && render.Class(kind) != "driver"
+	return snapshot.OnGPU(kind) && snapshot.Class(kind) != "driver"
 }
 
 // owners adds up the owners in scope by name.

@@ -30,7 +30,7 @@ func (x *Stack) Text() string {
 		if x.text.of == "" {
 			x.text.of = "[no name]"
 		}
-		if !render.OnGPU(x.Sample.Kind) { // it is in no sum of GPU memory
+		if !snapshot.OnGPU(x.Sample.Kind) { // it is in no sum of GPU memory
 			x.text.of = "(" + render.Plain(x.Sample.Kind) + ") " + x.text.of
 		}
 	}

@@ -164,7 +164,7 @@ func (t *Tracker) stacks(p *Status, l *Snapshot) {
 		}
 		x.kind, x.allocated = x.Sample.Kind, v.AllocBytes
 		p.Stacks = append(p.Stacks, x)
-		if !render.OnGPU(x.Sample.Kind) {
+		if !snapshot.OnGPU(x.Sample.Kind) {
 			continue
 		}
 		flow := Flow{Inuse: v.InuseBytes, Allocated: v.AllocBytes, Rate: x.Rate, Grown: x.Grown}

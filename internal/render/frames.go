@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
 // Name returns "function file:line" of a frame: C++ without parameters and
@@ -147,11 +148,7 @@ func Brief(stack []*snapshot.Location, n int) string {
 var (
 	noName   = regexp.MustCompile(`\+0x[0-9a-f]+$`)
 	plumbing = regexp.MustCompile(`^(_start$|__libc_|start_thread|clone3?$|main$|_*Py[A-Z_]|cu[A-Z]|cuda[A-Z]|c10::|std::|operator new|operator\(\)|pybind11::|THP)`)
-	library  = regexp.MustCompile(`/(site|dist)-packages/|/lib/python[0-9.]+/|^<frozen |^/usr/(lib|include)/`)
 )
-
-// Library reports whether a source file is a library's, not the program's own.
-func Library(file string) bool { return library.MatchString(file) }
 
 // rank is higher for frames that say more.
 func rank(frames []*snapshot.Line, i int) int {
@@ -164,7 +161,7 @@ func rank(frames []*snapshot.Line, i int) int {
 		return 1
 	case f.File == "":
 		return 2
-	case Library(f.File), f.Function == "<module>":
+	case stacks.Library(f.File), f.Function == "<module>":
 		return 3
 	default:
 		return 4

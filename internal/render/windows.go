@@ -2,21 +2,11 @@ package render
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
-
-// Windows says of which windows figures of tensors are, such as "12 windows of 2s, one each 1m".
-func Windows(w *snapshot.TensorWindows) string {
-	windows := " windows of "
-	if w.Count == 1 {
-		windows = " window of "
-	}
-	return bytefmt.Count(w.Count) + windows + brief(w.Length) + ", one each " + brief(w.Every)
-}
 
 // BeforeWindow names the tensors of a window that it did not see made.
 const BeforeWindow = "[tensors from before the window]"
@@ -60,15 +50,4 @@ func WindowCells(x *snapshot.Windowed, r *snapshot.WindowedRow) []string {
 // BeforeCells has the figures of BeforeWindow.
 func BeforeCells(x *snapshot.Windowed) []string {
 	return []string{bytefmt.Format(x.Before), "", "", "", ""}
-}
-
-// brief leaves out what is zero at the end.
-func brief(d time.Duration) string {
-	text := d.String()
-	for _, zero := range [...]string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
 }

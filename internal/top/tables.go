@@ -10,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -318,8 +319,8 @@ func named(x *live.Stack) string {
 	add("category", x.Sample.Category)
 	add("operator", x.Sample.Operator)
 	add("module", x.Sample.Module)
-	if render.OnGPU(x.Sample.Kind) {
-		add("for", render.Cause(x.Sample))
+	if snapshot.OnGPU(x.Sample.Kind) {
+		add("for", snapshot.Cause(x.Sample))
 	}
 	return strings.Join(parts, ", ")
 }

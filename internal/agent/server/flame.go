@@ -10,7 +10,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // maxNodes bounds the nodes of a flame graph. Stacks that begin alike share nodes.
@@ -32,7 +31,7 @@ func flameOf(s *snapshot.Snapshot) *flame {
 	out := &flame{Stacks: web.NewStacks(maxNodes)}
 	held := make([]*snapshot.Sample, 0, len(s.Samples))
 	for i := range s.Samples {
-		if x := &s.Samples[i]; x.InuseBytes > 0 && render.OnGPU(x.Kind) {
+		if x := &s.Samples[i]; x.InuseBytes > 0 && snapshot.OnGPU(x.Kind) {
 			held = append(held, x)
 		}
 	}

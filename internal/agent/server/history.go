@@ -13,9 +13,9 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
@@ -79,7 +79,7 @@ func (h *history) take(t *state.Totals) {
 	n := note{at: t.Meta.Start.Add(t.Meta.Duration)}
 	for i := range t.Groups {
 		g := &t.Groups[i]
-		if !render.OnGPU(g.Kind.String()) || g.LiveBytes == 0 {
+		if !snapshot.OnGPU(g.Kind.String()) || g.LiveBytes == 0 {
 			continue
 		}
 		at := h.of(series{web.Clean(g.GPU), web.Clean(g.Owner)})

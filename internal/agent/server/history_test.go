@@ -10,7 +10,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 var noted = time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
@@ -82,7 +81,7 @@ func TestHistoryAPI(t *testing.T) {
 		want := map[string]int64{}
 		snap := h.View(state.Want{Driver: true}).Snapshot()
 		for i := range snap.Samples {
-			if x := &snap.Samples[i]; render.OnGPU(x.Kind) && x.InuseBytes != 0 {
+			if x := &snap.Samples[i]; snapshot.OnGPU(x.Kind) && x.InuseBytes != 0 {
 				want[x.GPU] += x.InuseBytes
 			}
 		}

@@ -215,7 +215,7 @@ func (s *Server) gpuView(p *live.Status, g *live.GPU, c *chosen) gpuView {
 	}
 	for _, x := range p.Stacks {
 		switch {
-		case x.Sample.GPU != g.Label || !render.OnGPU(x.Sample.Kind):
+		case x.Sample.GPU != g.Label || !snapshot.OnGPU(x.Sample.Kind):
 		case c.pid != 0 && x.Sample.PID != c.pid:
 			owner[otherProcesses] += x.Sample.InuseBytes
 		case unexplained(x.Sample):

@@ -33,7 +33,7 @@ func windowedViews(p *live.Status, c *chosen) (out []windowedView) {
 		if len(out) == shownWindowed || !c.has(&snapshot.Labels{PID: x.PID, GPU: x.GPU}) {
 			continue
 		}
-		v := windowedView{Title: processName(x.Process, x.PID) + " on GPU " + web.Clean(x.GPU), Windows: render.Windows(p.Meta.Windows), About: render.WindowPeak(x), Columns: render.WindowColumns(x)}
+		v := windowedView{Title: processName(x.Process, x.PID) + " on GPU " + web.Clean(x.GPU), Windows: p.Meta.Windows.String(), About: render.WindowPeak(x), Columns: render.WindowColumns(x)}
 		if x.Before != 0 {
 			v.Rows = append(v.Rows, windowedRow{Cells: render.BeforeCells(x), Title: render.BeforeWindow})
 		}

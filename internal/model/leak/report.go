@@ -9,7 +9,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // A Report says which stacks leak, at one moment.
@@ -112,7 +111,7 @@ func wholeSegments(s *snapshot.Snapshot) bool {
 	pytorch := false
 	for i := range s.Samples {
 		switch l := &s.Samples[i].Labels; {
-		case l.Kind == render.Tensor || l.Kind == render.Cached:
+		case l.Kind == snapshot.Tensor || l.Kind == snapshot.Cached:
 			return false
 		case l.Owner == "pytorch":
 			pytorch = true

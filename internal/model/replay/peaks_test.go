@@ -3,8 +3,8 @@ package replay
 import (
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // At no moment does a process hold more than at its peak, on GPUs or of a class beside that.
@@ -21,8 +21,8 @@ func TestPeakIsNotBelowUse(t *testing.T) {
 				inuse, peak := map[part]int64{}, map[part]int64{}
 				for _, x := range s.View(state.Want{Driver: true}).Snapshot().Samples {
 					p := part{x.PID, "on GPUs"}
-					if !render.OnGPU(x.Kind) {
-						p.class = render.Class(x.Kind)
+					if !snapshot.OnGPU(x.Kind) {
+						p.class = snapshot.Class(x.Kind)
 					}
 					inuse[p] += x.InuseBytes
 					peak[p] += x.PeakBytes

@@ -14,7 +14,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
@@ -92,7 +91,7 @@ func writeReading(t *testing.T, b *bytes.Buffer, s *state.State, r *record.Readi
 	}
 	shown := map[holder]int64{}
 	for i := range snap.Samples {
-		if x := &snap.Samples[i]; render.OnGPU(x.Kind) {
+		if x := &snap.Samples[i]; snapshot.OnGPU(x.Kind) {
 			shown[holder{x.PID, x.GPU}] += x.InuseBytes
 		}
 	}

@@ -1,6 +1,11 @@
 package snapshot
 
-import "time"
+import (
+	"fmt"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+)
 
 // TensorWindows says in which windows tensors were traced.
 type TensorWindows struct {
@@ -8,6 +13,15 @@ type TensorWindows struct {
 	Every  time.Duration `json:"every_ns"`  // from the beginning of one to that of the next
 	Count  int64         `json:"windows"`   // that have begun
 	Time   time.Duration `json:"time_ns"`   // that those which have ended lasted
+}
+
+// String says which windows these are, such as "12 windows of 2s, one each 1m".
+func (w *TensorWindows) String() string {
+	windows := "windows"
+	if w.Count == 1 {
+		windows = "window"
+	}
+	return fmt.Sprintf("%d %s of %s, one each %s", w.Count, windows, bytefmt.Duration(w.Length), bytefmt.Duration(w.Every))
 }
 
 // A Windowed has what was seen in windows of the tensors of one process on one GPU.

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // Own returns the lines of a stack that are of the program's own code, innermost first: the
@@ -86,7 +85,7 @@ func runtimeAPI(l *snapshot.Location) bool {
 // sourceLines returns the lines of a frame of which the source is known to be no library's.
 func sourceLines(l *snapshot.Location) (lines []*snapshot.Line) {
 	for i := range l.Lines {
-		if line := &l.Lines[i]; line.File != "" && line.Line != 0 && !render.Library(line.File) {
+		if line := &l.Lines[i]; line.File != "" && line.Line != 0 && !Library(line.File) {
 			lines = append(lines, line)
 		}
 	}
@@ -98,3 +97,8 @@ func Python(stack []*snapshot.Location) bool { return begins(stack) >= 0 }
 
 // Backward reports whether autograd's engine asked for the memory of a stack.
 func Backward(stack []*snapshot.Location) bool { return slices.ContainsFunc(stack, engine) }
+
+var library = regexp.MustCompile(`/(site|dist)-packages/|/lib/python[0-9.]+/|^<frozen |^/usr/(lib|include)/`)
+
+// Library reports whether a source file is a library's, not the program's own.
+func Library(file string) bool { return library.MatchString(file) }

@@ -8,7 +8,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/windows"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // TensorWindows says in which windows tensors are traced, nil for a trace without windows.
@@ -25,7 +24,7 @@ func windowNotes(w *snapshot.TensorWindows) []string {
 	if w == nil {
 		return nil
 	}
-	return []string{"tensors were traced in windows only, up to this moment in " + render.Windows(w) + ": figures of tensors and training steps are of these alone, and everywhere else segments are whole"}
+	return []string{"tensors were traced in windows only, up to this moment in " + w.String() + ": figures of tensors and training steps are of these alone, and everywhere else segments are whole"}
 }
 
 // WindowIsComplete reports whether the open window of tensors may end: see windows.Account.

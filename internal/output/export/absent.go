@@ -34,12 +34,12 @@ func absent(column string, s *snapshot.Sample) string {
 		return "[no call of the runtime]"
 	}
 	switch {
-	case s.Kind == render.Cached && slices.Contains(ofTensors, column) && column != "category" && column != "category_from" && column != "holder":
+	case s.Kind == snapshot.Cached && slices.Contains(ofTensors, column) && column != "category" && column != "category_from" && column != "holder":
 		return "[cached, no " + column + "]"
-	case s.Kind == render.Cached:
+	case s.Kind == snapshot.Cached:
 		return "[cached, unused]"
 	case takenByDriver(s):
-		return "[" + render.Cause(s) + "]"
+		return "[" + snapshot.Cause(s) + "]"
 	}
 	switch column {
 	case "size":
@@ -64,7 +64,7 @@ func absent(column string, s *snapshot.Sample) string {
 
 // takenByDriver reports whether the driver took a sample's memory for itself.
 func takenByDriver(s *snapshot.Sample) bool {
-	return render.Class(s.Kind) == event.ClassDriver.String() || s.Kind == event.KindSystem.String()
+	return snapshot.Class(s.Kind) == event.ClassDriver.String() || s.Kind == event.KindSystem.String()
 }
 
 // outside says why a sample has no module, or no line: which code asked for its memory.
@@ -101,9 +101,9 @@ func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *s
 		return
 	}
 	pytorch := slices.ContainsFunc(samples, func(s *snapshot.Sample) bool {
-		return s.Owner == "pytorch" && render.Class(s.Kind) == event.ClassDevice.String()
+		return s.Owner == "pytorch" && snapshot.Class(s.Kind) == event.ClassDevice.String()
 	})
-	tensors := slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return isTensor(s) || s.Kind == render.Cached })
+	tensors := slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return isTensor(s) || s.Kind == snapshot.Cached })
 	switch {
 	case m.Windows != nil:
 		page.Line("Here segments are whole: tensors were traced in windows only (--windows).")

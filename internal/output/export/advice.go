@@ -176,7 +176,7 @@ func largestLine(o *snapshot.OutOfMemory) string {
 	return ""
 }
 
-func isTensor(s *snapshot.Sample) bool { return s.Kind == render.Tensor }
+func isTensor(s *snapshot.Sample) bool { return s.Kind == snapshot.Tensor }
 
 // ownLine returns the line of the program's own code that is nearest to the leaf, ""
 // for none.

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
 // Align returns copies of the snapshots of several runs of a program, in which the same stack has
@@ -106,7 +106,7 @@ func newRunStack(stack []*snapshot.Location) runStack {
 	for _, l := range stack {
 		for _, f := range l.Lines {
 			file := ""
-			if render.Library(f.File) {
+			if stacks.Library(f.File) {
 				file = path.Base(f.File)
 			}
 			functions = fmt.Appendf(functions, "%q %q ", f.Function, file)

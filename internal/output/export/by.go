@@ -40,7 +40,7 @@ var with = map[string][]string{"cause": {"api"}, "process": {"pid", "user", "com
 
 // allColumns returns each column once, causes first.
 func allColumns() By {
-	out := By{{name: "cause", title: "WHAT", of: render.Cause}}
+	out := By{{name: "cause", title: "WHAT", of: snapshot.Cause}}
 	for i := range snapshot.AllLabels {
 		l := &snapshot.AllLabels[i]
 		out = append(out, column{name: l.Name, title: strings.ToUpper(cmp.Or(l.Title, l.Name)), of: func(s *snapshot.Sample) string { return l.Get(&s.Labels) },
@@ -131,8 +131,8 @@ type section struct {
 // column.
 func (by By) sectionOf(s *snapshot.Sample) section {
 	x := section{process: s.Process, pid: s.PID, gpu: s.GPU}
-	if !render.OnGPU(s.Kind) {
-		x.class = render.Class(s.Kind)
+	if !snapshot.OnGPU(s.Kind) {
+		x.class = snapshot.Class(s.Kind)
 	}
 	if slices.ContainsFunc(by, func(c column) bool { return c.ofProcess }) {
 		x.process, x.pid = "", 0
@@ -205,7 +205,7 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 	}
 	asked := slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside })
 	rows := gather(samples, func(s *snapshot.Sample) string {
-		if !render.OnGPU(s.Kind) {
+		if !snapshot.OnGPU(s.Kind) {
 			return ""
 		}
 		return strings.Join(asked.values(s), " ")

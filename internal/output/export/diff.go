@@ -85,7 +85,7 @@ func headline(a, b Side) string {
 // gpuOnly returns a snapshot of the memory on GPUs.
 func gpuOnly(s *snapshot.Snapshot) *snapshot.Snapshot {
 	out := *s
-	out.Samples = slices.DeleteFunc(slices.Clone(s.Samples), func(x snapshot.Sample) bool { return !render.OnGPU(x.Kind) })
+	out.Samples = slices.DeleteFunc(slices.Clone(s.Samples), func(x snapshot.Sample) bool { return !snapshot.OnGPU(x.Kind) })
 	return &out
 }
 

@@ -21,7 +21,7 @@ var ofFreers = parts{
 		}
 		left := make([]amount, len(s.Samples))
 		for i := range s.Samples {
-			if s.Samples[i].Kind == render.Tensor {
+			if s.Samples[i].Kind == snapshot.Tensor {
 				left[i].add(&s.Samples[i])
 			}
 		}

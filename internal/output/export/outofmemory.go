@@ -171,7 +171,7 @@ func tensorTable(page *render.Page, name table.Column, keys []string, rows map[s
 
 // there reports whether a sample is memory of the process on the GPU that ran out.
 func there(o *snapshot.OutOfMemory, s *snapshot.Sample) bool {
-	return s.PID == o.PID && s.GPU == o.GPU && render.OnGPU(s.Kind)
+	return s.PID == o.PID && s.GPU == o.GPU && snapshot.OnGPU(s.Kind)
 }
 
 // unusedParts names memory that the process has on the GPU that ran out and does not use. How much
@@ -191,7 +191,7 @@ func unusedParts(o *snapshot.OutOfMemory) (out []string) {
 	}
 	var pool int64
 	for i := range o.Snapshot.Samples {
-		if s := &o.Snapshot.Samples[i]; there(o, s) && render.Cause(s) == render.Pool {
+		if s := &o.Snapshot.Samples[i]; there(o, s) && snapshot.Cause(s) == snapshot.Pool {
 			pool += s.InuseBytes
 		}
 	}

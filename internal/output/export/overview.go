@@ -66,7 +66,7 @@ func (m *Moment) duration() time.Duration { return m.End.Meta.Duration }
 
 // onGPU returns the samples of memory on GPUs.
 func onGPU(s *snapshot.Snapshot) []*snapshot.Sample {
-	return slices.DeleteFunc(pointers(s.Samples), func(x *snapshot.Sample) bool { return !render.OnGPU(x.Kind) })
+	return slices.DeleteFunc(pointers(s.Samples), func(x *snapshot.Sample) bool { return !snapshot.OnGPU(x.Kind) })
 }
 
 func sumOf(samples []*snapshot.Sample) (sum snapshot.Values) {
@@ -148,7 +148,7 @@ func (x *overview) afterwards(o *snapshot.OutOfMemory) string {
 	}
 	made := func(s *snapshot.Snapshot) (n int64) {
 		for i := range s.Samples {
-			if x := &s.Samples[i]; x.PID == o.PID && x.Kind == render.Tensor {
+			if x := &s.Samples[i]; x.PID == o.PID && x.Kind == snapshot.Tensor {
 				n += x.AllocObjects
 			}
 		}
@@ -271,8 +271,8 @@ func (x *overview) compared() string {
 func (x *overview) elsewhere(page *render.Page) {
 	all := map[string]int64{}
 	for i := range x.s.Samples {
-		if s := &x.s.Samples[i]; !render.OnGPU(s.Kind) {
-			all[render.Class(s.Kind)] += x.shown(&s.Values)
+		if s := &x.s.Samples[i]; !snapshot.OnGPU(s.Kind) {
+			all[snapshot.Class(s.Kind)] += x.shown(&s.Values)
 		}
 	}
 	var parts []string
@@ -334,10 +334,10 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 func (x *overview) mostly(g *group) string {
 	causes := map[string]int64{}
 	for _, s := range g.samples {
-		causes[render.Cause(s)] += x.shown(&s.Values)
+		causes[snapshot.Cause(s)] += x.shown(&s.Values)
 	}
 	most := slices.MaxFunc(slices.Sorted(maps.Keys(causes)), func(a, b string) int { return cmp.Compare(causes[a], causes[b]) })
-	if most == render.Tensor {
+	if most == snapshot.Tensor {
 		return "tensors"
 	}
 	return most

@@ -45,7 +45,7 @@ func (x *overview) reserved(page *render.Page, samples []*snapshot.Sample) {
 	var pytorch int64
 	var rest []*snapshot.Sample
 	for _, s := range samples {
-		if s.Owner == "pytorch" && render.Class(s.Kind) != event.ClassDriver.String() {
+		if s.Owner == "pytorch" && snapshot.Class(s.Kind) != event.ClassDriver.String() {
 			pytorch += x.shown(&s.Values)
 		} else {
 			rest = append(rest, s)
@@ -103,9 +103,9 @@ func (x *overview) purpose(samples []*snapshot.Sample) *purpose {
 		bytes := x.shown(&s.Values)
 		p.bytes += bytes
 		switch s.Kind {
-		case render.Tensor:
+		case snapshot.Tensor:
 			p.tensors += bytes
-		case render.Cached:
+		case snapshot.Cached:
 			p.cached += bytes
 		case event.KindContext.String():
 			p.context += bytes
@@ -143,10 +143,10 @@ func (p *purpose) says(name string) string {
 // takes the context and what it needs itself. No part is named after anything else, such as a cause,
 // so that nothing counts twice.
 func ownerName(s *snapshot.Sample) string {
-	switch driver := render.Class(s.Kind) == event.ClassDriver.String(); {
+	switch driver := snapshot.Class(s.Kind) == event.ClassDriver.String(); {
 	case s.Kind == event.KindContext.String():
 		return "CUDA"
-	case driver && render.Cause(s) == "allocated before attach":
+	case driver && snapshot.Cause(s) == "allocated before attach":
 		return "allocated before the trace"
 	case s.Owner == "" && driver, s.Owner == "cuda":
 		return "CUDA"

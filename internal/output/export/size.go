@@ -5,7 +5,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // ofSizes divides samples by the size of each allocation, in powers of two. Only live
@@ -31,7 +30,7 @@ var ofSizes = parts{
 		for i := range s.Live {
 			a := &s.Live[i]
 			of := &s.Samples[a.Sample]
-			if of.Kind == render.Cached {
+			if of.Kind == snapshot.Cached {
 				continue // a segment, whose tensors have rows of their own
 			}
 			k := key{a.Sample, bits.Len64(uint64(max(a.Size, 0)))}

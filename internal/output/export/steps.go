@@ -15,7 +15,7 @@ import (
 // noSteps says why a snapshot has no steps.
 func noSteps(s *snapshot.Snapshot) string {
 	if s.Meta.Windows != nil {
-		return "No step was seen in " + render.Windows(s.Meta.Windows) + "."
+		return "No step was seen in " + s.Meta.Windows.String() + "."
 	}
 	if len(s.Allocators) == 0 {
 		return "No steps are known, because this recording has no tensors. Record with --tensors."
@@ -33,7 +33,7 @@ func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		page.Line("Steps that began between %v and %v after the beginning of the trace", o.Before.Meta.Duration, s.Meta.Duration)
 	}
 	if s.Meta.Windows != nil {
-		page.Line("Steps of %s: what happened between them was not seen, nor what grew", render.Windows(s.Meta.Windows))
+		page.Line("Steps of %s: what happened between them was not seen, nor what grew", s.Meta.Windows.String())
 	}
 	shown := false
 	for i := range s.Steps {

@@ -79,7 +79,7 @@ func most(s *snapshot.Snapshot, figure figureOf, o Options) (shown []*snapshot.S
 	for _, x := range alike(s) {
 		if n := figure(&x.Values); n != 0 {
 			shown = append(shown, x)
-			sums[render.Class(x.Kind)] += n
+			sums[snapshot.Class(x.Kind)] += n
 		}
 	}
 	slices.SortStableFunc(shown, func(a, b *snapshot.Sample) int { return cmp.Compare(figure(&b.Values), figure(&a.Values)) })
@@ -97,7 +97,7 @@ func stackRows(page *render.Page, s *snapshot.Snapshot, title string, o Options)
 	labels := shownLabels(s.Several())
 	t := stackTable(labels, table.Bytes("IN USE"), table.Share("OF CLASS"), table.Count("LIVE"))
 	for _, x := range shown {
-		addStack(t, labels, x, x.InuseBytes, table.Part{Of: x.InuseBytes, Whole: sums[render.Class(x.Kind)]}, x.InuseObjects)
+		addStack(t, labels, x, x.InuseBytes, table.Part{Of: x.InuseBytes, Whole: sums[snapshot.Class(x.Kind)]}, x.InuseObjects)
 	}
 	t.Text(page)
 }

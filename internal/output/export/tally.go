@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 // A tallied is a row of a comparison: what each of several snapshots has of it.
@@ -57,8 +56,8 @@ func tally(by By, all ...*snapshot.Snapshot) map[string][]*tallied {
 	for i, s := range all {
 		for _, x := range samples[:len(s.Samples)] {
 			class := ""
-			if !render.OnGPU(x.Kind) {
-				class = render.Class(x.Kind)
+			if !snapshot.OnGPU(x.Kind) {
+				class = snapshot.Class(x.Kind)
 			}
 			values := by.values(x)
 			key := fmt.Sprintf("%q %q", class, values)

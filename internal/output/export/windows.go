@@ -41,7 +41,7 @@ func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, inLine bool, 
 		return
 	}
 	if len(s.Windowed) == 0 {
-		page.Heading("Tensors of %s", render.Windows(s.Meta.Windows))
+		page.Heading("Tensors of %s", s.Meta.Windows.String())
 		page.Line("  No tensor of PyTorch's was made on a GPU in them.")
 	}
 	for i := range s.Windowed {
@@ -68,7 +68,7 @@ func inWindows(page *render.Page, s *snapshot.Snapshot, o Options, inLine bool, 
 // OneWindowed writes the tensors of x, with a row for each name: it is the row's line, or stands below
 // the row.
 func OneWindowed(page *render.Page, of *snapshot.TensorWindows, x *snapshot.Windowed, inLine bool, names []string, row func(int) *snapshot.WindowedRow) {
-	page.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, render.Windows(of))
+	page.Heading("Tensors of %s (%d) on GPU %s: of %s", x.Process, x.PID, x.GPU, of.String())
 	page.Line("  %s", render.WindowPeak(x))
 	t := &table.Table{}
 	for _, title := range render.WindowColumns(x) {

@@ -140,14 +140,14 @@ func (d *document) stack(stack []*snapshot.Location) int {
 // total returns the index of the total that memory of a kind is part of.
 func (d *document) total(kind, gpu string) int {
 	var name string
-	on := render.OnGPU(kind)
+	on := snapshot.OnGPU(kind)
 	switch {
 	case on:
 		name = "GPU " + web.Clean(cmp.Or(gpu, unknownGPU))
 	case kind == event.KindSystem.String():
 		name = "driver's system memory"
 	default:
-		name = totalNames[render.Class(kind)]
+		name = totalNames[snapshot.Class(kind)]
 		if name == "" {
 			name = kind
 		}
@@ -186,7 +186,7 @@ func (d *document) row(x *snapshot.Sample) int {
 	return i
 }
 
-// cause returns the cause of a sample's memory: that of render.Cause, under the names of
+// cause returns the cause of a sample's memory: that of snapshot.Cause, under the names of
 // accounts.
 func cause(x *snapshot.Sample) string {
 	switch x.Kind {
@@ -195,7 +195,7 @@ func cause(x *snapshot.Sample) string {
 	case event.KindCached.String():
 		return strings.Trim(state.LineCached, "[]")
 	}
-	return render.Cause(x)
+	return snapshot.Cause(x)
 }
 
 // sampleOf returns the sample of a leaf.
@@ -274,7 +274,7 @@ func (a *account) partName(part int) string {
 	case part == partCalls:
 		return state.LineUnderWay
 	case part == partUnused:
-		return "[" + render.Pool + "]"
+		return "[" + snapshot.Pool + "]"
 	case a.late:
 		return state.LineBefore
 	}

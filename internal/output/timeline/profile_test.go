@@ -9,7 +9,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
@@ -37,7 +36,7 @@ func TestProfile(t *testing.T) {
 	html, p, snap, _ := profileOf(t, "../../../test/recordings/fsdp.gmt", maxLeaves)
 	want, got := map[string]int64{}, map[string]int64{}
 	for i := range snap.Samples {
-		if x := &snap.Samples[i]; render.OnGPU(x.Kind) {
+		if x := &snap.Samples[i]; snapshot.OnGPU(x.Kind) {
 			want["GPU "+x.GPU] += x.InuseBytes
 			want[x.Owner] += x.InuseBytes
 		}

@@ -14,7 +14,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
@@ -100,8 +99,8 @@ func difference(p *page, snap *snapshot.Snapshot, held []int64) (compared int, d
 	}
 	for i := range snap.Samples {
 		x := &snap.Samples[i]
-		if pid := pidOf(x.PID); !exited[pid] && (!render.OnGPU(x.Kind) || known[pid]) {
-			want[fmt.Sprintf("%s of %s on GPU: %v", pid, x.Owner, render.OnGPU(x.Kind))] += x.InuseBytes
+		if pid := pidOf(x.PID); !exited[pid] && (!snapshot.OnGPU(x.Kind) || known[pid]) {
+			want[fmt.Sprintf("%s of %s on GPU: %v", pid, x.Owner, snapshot.OnGPU(x.Kind))] += x.InuseBytes
 		}
 	}
 	r := &p.meta.Rows

@@ -24,7 +24,7 @@ func (d *document) windowed(s *snapshot.Snapshot) {
 	room := maxWindowed
 	for i := range s.Windowed {
 		x := &s.Windowed[i]
-		m := windowedMeta{Title: web.Clean(processText(x.Process, x.PID) + " on GPU " + x.GPU + ": of " + render.Windows(s.Meta.Windows)), About: render.WindowPeak(x), Columns: render.WindowColumns(x)}
+		m := windowedMeta{Title: web.Clean(processText(x.Process, x.PID) + " on GPU " + x.GPU + ": of " + s.Meta.Windows.String()), About: render.WindowPeak(x), Columns: render.WindowColumns(x)}
 		if x.Before != 0 {
 			m.Cells, m.Rows = append(m.Cells, render.BeforeCells(x)), append(m.Rows, -1)
 		}

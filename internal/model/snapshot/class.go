@@ -1,4 +1,4 @@
-package render
+package snapshot
 
 import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 

@@ -1,11 +1,10 @@
-package render
+package snapshot
 
 import (
 	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // Causes by name. The others are the names of lines of accounts, without the brackets.
@@ -17,7 +16,7 @@ const (
 // Cause returns the cause of a sample's memory: the program's allocations, or the name that
 // the leaf has, if the driver uses the memory itself. For memory that is on no GPU it is the
 // kind.
-func Cause(s *snapshot.Sample) string {
+func Cause(s *Sample) string {
 	switch class := Class(s.Kind); {
 	case class == event.ClassDevice.String():
 		return Allocations
@@ -32,7 +31,7 @@ func Cause(s *snapshot.Sample) string {
 }
 
 // bracketed returns a synthetic frame's name without its brackets.
-func bracketed(l *snapshot.Location) (string, bool) {
+func bracketed(l *Location) (string, bool) {
 	inner, opens := strings.CutPrefix(l.Lines[0].Function, "[")
 	inner, closes := strings.CutSuffix(inner, "]")
 	return inner, opens && closes

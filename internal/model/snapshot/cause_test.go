@@ -1,10 +1,6 @@
-package render
+package snapshot
 
-import (
-	"testing"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-)
+import "testing"
 
 func TestCause(t *testing.T) {
 	for _, c := range []struct{ kind, leaf, want string }{
@@ -23,9 +19,9 @@ func TestCause(t *testing.T) {
 		{"managed", "cuMemAllocManaged", "managed"},
 		{"code", "[", "code"},
 	} {
-		s := &snapshot.Sample{Labels: snapshot.Labels{Kind: c.kind}}
+		s := &Sample{Labels: Labels{Kind: c.kind}}
 		if c.leaf != "" {
-			s.Stack = []*snapshot.Location{{Lines: []snapshot.Line{{Function: c.leaf}}}}
+			s.Stack = []*Location{{Lines: []Line{{Function: c.leaf}}}}
 		}
 		if got := Cause(s); got != c.want {
 			t.Errorf("Cause of %s under %q is %q, want %q", c.kind, c.leaf, got, c.want)
