@@ -48,9 +48,9 @@ func TestShown(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	for _, l := range Layers {
+	for _, l := range layers {
 		for _, c := range Classes {
-			if p, known := PlaceOf(l.Name + "_" + c.Name); known {
+			if p, known := PlaceOf(l.name + "_" + c.Name); known {
 				t.Errorf("a counter is named as a class is: %+v", p)
 			}
 		}

@@ -6,25 +6,23 @@ import (
 	"strings"
 )
 
-// A Layer is a part of the tracer that loses something.
-type Layer struct {
-	Name  string // label of metrics: "stacks"
-	Title string // heading in the documentation
+// A layer is a part of the tracer that loses something.
+type layer struct {
+	name  string // label of metrics: "stacks"
 	items string // what it loses, in the plural
 }
 
-// Layers are in the order of the documentation.
-var Layers = []Layer{
-	{"calls", "Calls and processes", "calls, processes or libraries"},
-	{"stacks", "Call stacks", "call stacks"},
-	{"names", "Names", "names of functions"},
-	{"driver", "Allocations", "allocations or frees"},
-	{"physical", "The kernel driver's memory", "allocations or frees of the kernel driver"},
-	{"tensor", "Tensors", "tensors"},
-	{"heap", "Python heaps", "objects of Python heaps"},
-	{"recording", "Recordings and reports", "records"},
-	{"output", "Outputs of a recording", "details of the output"},
-	{"agent", "The agent", "messages or readings of the agent"},
+var layers = []layer{
+	{"calls", "calls, processes or libraries"},
+	{"stacks", "call stacks"},
+	{"names", "names of functions"},
+	{"driver", "allocations or frees"},
+	{"physical", "allocations or frees of the kernel driver"},
+	{"tensor", "tensors"},
+	{"heap", "objects of Python heaps"},
+	{"recording", "records"},
+	{"output", "details of the output"},
+	{"agent", "messages or readings of the agent"},
 }
 
 // A Class is a sort of loss. Outputs show counters of one layer and class as one line.
@@ -233,13 +231,13 @@ func Shown(all []Counter) []Counter {
 	return out
 }
 
-func items(layer string) string {
-	for _, l := range Layers {
-		if l.Name == layer {
+func items(name string) string {
+	for _, l := range layers {
+		if l.name == name {
 			return l.items
 		}
 	}
-	panic("no layer " + layer)
+	panic("no layer " + name)
 }
 
 // Names returns the counters that have a place.
