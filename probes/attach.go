@@ -31,13 +31,7 @@ type attachment struct {
 	file   sync.RWMutex // held while the library's file is used for a window
 	closed bool
 
-	// For the slots.
 	since time.Duration // when the gate opened: CLOCK_MONOTONIC
-	idle  time.Time     // when the last mapper left
-	// mappers are the processes that map the library, with a time at which they did
-	// (CLOCK_MONOTONIC). With process 0 the library stays probed for good.
-	mappers map[int]time.Duration
-	evictor *user // whose claim removed it, nil for none
 }
 
 // A point is one function to probe.
@@ -150,7 +144,7 @@ type programs struct {
 // attachment owns the library. The probes make events for the calls that are entered when all of
 // them are on, and that return before detach shuts the gate.
 func attach(lib Library, s sites, progs programs, g *gate, pid int) (_ *attachment, err error) {
-	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, places: map[uint64]uint16{}, missing: s.missing, mappers: map[int]time.Duration{}}
+	a := &attachment{library: lib, gate: g, probed: map[uint64]bool{}, places: map[uint64]uint16{}, missing: s.missing}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("probe %s: %w", lib.Path, errors.Join(err, a.detach()))

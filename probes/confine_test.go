@@ -26,10 +26,13 @@ func TestConfined(t *testing.T) {
 			}
 			tr.target(p.PID())
 			probed := map[string]bool{}
-			for key, a := range tr.libs.slots.table {
-				probed[filepath.Base(a.library.Path)] = true
+			for key, f := range tr.libs.table {
+				if f.attachment == nil {
+					continue
+				}
+				probed[filepath.Base(f.library.Path)] = true
 				if key.pid != p.PID() {
-					t.Errorf("%s is probed for process %d", a.library.Path, key.pid)
+					t.Errorf("%s is probed for process %d", f.library.Path, key.pid)
 				}
 			}
 			if !probed["libcuda.so.1"] {

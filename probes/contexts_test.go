@@ -122,7 +122,7 @@ func TestGlimpse(t *testing.T) {
 				eventually(t, "the end of the glimpse", func() bool {
 					tr.libs.mu.Lock()
 					defer tr.libs.mu.Unlock()
-					return len(tr.libs.glimpses) == 0
+					return len(tr.libs.windows) == 0
 				})
 				run(t, p, "cuMemAlloc_v2")
 				if after := tr.drain(); len(after) != 1 || after[0].Device != device {

@@ -135,7 +135,7 @@ func (f *finder) mapped(m mapping) bool {
 	if library {
 		var err error
 		if c.user, err = userOf(m.pid); err != nil || cuda && !f.target(c) {
-			f.libs.noteGap(m, level, m.File, c.user)
+			f.libs.noteGap(m, level, m.File)
 			return true
 		}
 	}
@@ -214,7 +214,7 @@ func (f *finder) follow(m mapping, level Level, c claim) error {
 		_, err = f.probe(c)
 	}
 	if !errors.Is(err, errNotProbed) {
-		f.libs.noteGap(m, level, id, c.user)
+		f.libs.noteGap(m, level, id)
 	}
 	return err
 }

@@ -47,7 +47,7 @@ func (f *finder) lookAt(pid int, done func()) {
 		mapped, _ := mappedLibraries(pid, f.opts.levels())
 		for _, m := range mapped {
 			if lib, err := openMapping(pid, m.Mapping, m.level); err == nil {
-				f.libs.lookAt(pid, m.Mapping, attachKey{lib.id, m.level, 0})
+				f.libs.lookAt(pid, m.Mapping, attachKey{lib.id, m.level, pid})
 				lib.Close()
 			}
 		}
@@ -57,33 +57,27 @@ func (f *finder) lookAt(pid int, done func()) {
 // lookAt counts the probes of a library that are gone from one mapping of a process.
 func (l *libraries) lookAt(pid int, m proc.Mapping, key attachKey) {
 	l.mu.Lock()
-	a := l.slots.table[key]
-	if a == nil {
-		key.pid = pid
-		a = l.slots.table[key]
-	}
+	f := l.find(key)
+	probed := f != nil && f.attachment != nil
 	l.mu.Unlock()
-	if a == nil {
+	if !probed {
 		return
 	}
-	functions := a.gone(pid, m)
+	functions := f.gone(pid, m)
 	if len(functions) == 0 || !isMapped(pid, m) {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := l.slots.processes[pid]
-	if l.slots.table[key] != a || of == nil { // the probes come off
+	of := f.mappers[pid]
+	if l.table[f.key] != f || of == nil { // the probes come off
 		return
 	}
-	if more := len(functions) - of.gone[key]; more > 0 {
-		if of.gone == nil {
-			of.gone = map[attachKey]int{}
-		}
-		of.gone[key] = len(functions)
+	if more := len(functions) - of.gone; more > 0 {
+		of.gone = len(functions)
 		l.loss.Add(lossGone, uint64(more))
 		l.warnings.addFor(of.user, fmt.Sprintf("process %d: a debugger or the program itself removed probes from %s: later calls of %s are not counted",
-			pid, a.library.Path, strings.Join(functions, ", ")))
+			pid, f.library.Path, strings.Join(functions, ", ")))
 	}
 }
 

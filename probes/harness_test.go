@@ -144,7 +144,7 @@ func (tr *trace) missing() map[string][]string {
 	tr.libs.mu.Lock()
 	defer tr.libs.mu.Unlock()
 	out := map[string][]string{}
-	for _, a := range tr.libs.slots.table {
+	for _, a := range tr.libs.attachments() {
 		if len(a.missing) > 0 {
 			out[a.library.Path] = a.missing
 		}

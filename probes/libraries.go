@@ -2,6 +2,7 @@ package probes
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +20,11 @@ import (
 )
 
 const (
+	// maxAttachments bounds the files in the table.
+	maxAttachments = 1024
+	// linger is how long a file stays in the table after the last traced process that mapped
+	// it. It is short, because a link keeps a file system busy.
+	linger = 5 * time.Second
 	// attachPatience bounds the wait for one library's probes: its file system may not
 	// answer.
 	attachPatience = 5 * time.Second
@@ -31,8 +37,13 @@ const (
 	leaversAtOnce = 32
 )
 
-// libraries puts probes on libraries, once for all processes that map them, and removes the
-// probes when no process does.
+var (
+	errNotProbed = errors.New("too many libraries are being probed, or its file does not answer")
+	errStopped   = errors.New("no library is probed any more")
+)
+
+// libraries puts probes on a file for the first process that maps it, and removes them after the
+// last one.
 type libraries struct {
 	opts     *Options
 	progs    programs
@@ -40,92 +51,130 @@ type libraries struct {
 	loss     *loss.Set
 	warnings *warnings
 	closeAll func() error // see close; it works once
+	max      int          // files in the table
 
-	mu       sync.Mutex // never held during a wait: the reader of events locks it
-	slots    slots
-	glimpses []*attachment // see glimpse
-	window   *window       // that is open, or whose probes go off
-	// windowGate is the gate of all windows, nil before the first.
-	windowGate *gate
-	shutDown   bool          // see shut
-	longest    time.Duration // between a library's mapping and its probes
+	mu      sync.Mutex // never held during a wait: the reader of events locks it
+	table   map[attachKey]*probedFile
+	closing map[*probedFile]uint32 // removed from the table: the user for whom, or others
+	unseen  unseen
+	windows map[*window]bool // that are open, or whose probes go off
+	stopped bool             // see shut
+	longest time.Duration    // between a library's mapping and its probes
+}
+
+// attachKey identifies a file, and a process if the probes are confined to that.
+type attachKey struct {
+	id    proc.FileID
+	level Level // a process may map any file under any name
+	pid   int
+}
+
+// A claim is the reason to probe a library: a process maps it.
+type claim struct {
+	pid   int           // 0: the library stays probed for good
+	user  uint32        // of the process (proc.User)
+	at    time.Duration // a time at which the process mapped the library: CLOCK_MONOTONIC
+	only  int           // the process to which the probes are confined, 0 for none
+	again bool          // a repeated claim, for which no other library of its user loses its probes
+}
+
+// A probedFile is a file in the table. It goes when no process maps it any more.
+type probedFile struct {
+	key     attachKey
+	mappers map[int]*mapper // by process
+	idle    time.Time       // when the last mapper left
+	done    chan struct{}   // closed when its probes are on, or err says why not
+	err     error
+	// attachment is nil before done, and for a file without functions to probe.
+	*attachment
+}
+
+// A mapper is a process that maps a file.
+type mapper struct {
+	user uint32
+	at   time.Duration // a time at which it mapped the file: CLOCK_MONOTONIC
+	gone int           // functions whose probes somebody removed, as far as known
 }
 
 func newLibraries(opts *Options, lost *loss.Set, w *warnings) *libraries {
-	l := &libraries{opts: opts, loss: lost, warnings: w, slots: newSlots(cmp.Or(opts.attachments, maxAttachments))}
+	l := &libraries{opts: opts, loss: lost, warnings: w, max: cmp.Or(opts.attachments, maxAttachments),
+		table: map[attachKey]*probedFile{}, closing: map[*probedFile]uint32{}, windows: map[*window]bool{}, unseen: newUnseen()}
 	l.closeAll = sync.OnceValue(l.close)
 	return l
 }
 
-// A reservation is the answer to a claim.
-type reservation struct {
-	key  attachKey
-	wait *pending // another goroutine puts the probes on
-	own  *pending // the claimant must do it
-	// old lost its slot, and the processes of lost their probes.
-	old  *attachment
-	lost []claim
+// use adds a claim.
+func (f *probedFile) use(c claim) {
+	m := f.mappers[c.pid]
+	if m == nil {
+		m = &mapper{}
+		f.mappers[c.pid] = m
+	}
+	m.user, m.at = c.user, max(m.at, c.at)
 }
+
+// pending reports whether another goroutine puts the probes on.
+func (f *probedFile) pending() bool { return f.attachment == nil && f.err == nil }
 
 // attach puts probes on a library because of a claim, unless it has them. It owns lib from then
 // on.
-func (l *libraries) attach(lib Library, c claim) error {
-	r, err := l.reserve(attachKey{lib.id, lib.Level, c.only}, c)
-	if r.old != nil {
-		l.evict(r.old, r.lost)
-	}
-	if r.own != nil {
-		l.attachPending(r.key, r.own, lib, c.user)
-		err = r.own.err
-	} else {
-		lib.Close()
-	}
-	if r.wait != nil {
-		select {
-		case <-r.wait.done:
-			err = r.wait.err
-		case <-time.After(attachPatience):
-			err = errNotProbed
+func (l *libraries) attach(lib Library, c claim) (err error) {
+	defer func() {
+		if errors.Is(err, errNotProbed) {
+			err = fmt.Errorf("probe %s: %w", lib.Path, err)
 		}
+	}()
+	f, added, old, err := l.claim(attachKey{lib.id, lib.Level, c.only}, c)
+	if old != nil {
+		l.evict(old)
 	}
-	if errors.Is(err, errNotProbed) {
-		err = fmt.Errorf("probe %s: %w", lib.Path, err)
+	if added {
+		l.probe(f, lib, c.user)
+		return f.err
 	}
-	return err
+	lib.Close()
+	if f == nil {
+		return err
+	}
+	select {
+	case <-f.done:
+		return f.err
+	case <-time.After(attachPatience):
+		return errNotProbed
+	}
 }
 
-// reserve adds a claim to the library's slot, or reserves a slot.
-func (l *libraries) reserve(key attachKey, c claim) (r reservation, err error) {
+// claim adds a claim to a file. If it had to add the file, the claimant must probe it. old then
+// lost its place. There is no file without functions to probe, nor with an error.
+func (l *libraries) claim(key attachKey, c claim) (f *probedFile, added bool, old *probedFile, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := &l.slots
-	if all := (attachKey{key.id, key.level, 0}); s.table[all] != nil {
-		key = all
+	if l.stopped {
+		return nil, false, nil, errStopped
 	}
-	r.key = key
-	if s.stopped {
-		return r, errStopped
+	if f = l.find(key); f != nil {
+		if f.err != nil {
+			return nil, false, nil, nil
+		}
+		f.use(c)
+		return f, false, nil, nil
 	}
-	if a := s.table[key]; a != nil {
-		s.use(key, a, c)
-		return r, nil
+	old, ok := l.makeRoom(c)
+	if !ok {
+		return nil, false, nil, errNotProbed
 	}
-	if p := s.pending[key]; p != nil {
-		c.at = max(c.at, p.claims[c.pid].at)
-		p.claims[c.pid] = c
-		r.wait = p
-		return r, nil
+	f = &probedFile{key: key, mappers: map[int]*mapper{}, done: make(chan struct{})}
+	f.use(c)
+	l.table[key] = f
+	return f, true, old, nil
+}
+
+// find returns a file, nil if it is not in the table. Probes for all processes are for one, too.
+func (l *libraries) find(key attachKey) *probedFile {
+	if f := l.table[attachKey{key.id, key.level, 0}]; f != nil {
+		return f
 	}
-	if s.user(c.user).refuses(key, time.Now()) {
-		return r, nil
-	}
-	var ok bool
-	if r.old, r.lost, ok = s.makeRoom(c); !ok {
-		return r, errNotProbed
-	}
-	r.own = &pending{done: make(chan struct{}), claims: map[int]claim{c.pid: c}}
-	s.pending[key] = r.own
-	return r, nil
+	return l.table[key]
 }
 
 // attachAll attaches libraries and returns the error of each.
@@ -135,9 +184,9 @@ func (l *libraries) attachAll(libs []Library, c claim) []error {
 	return errs
 }
 
-// attachPending puts the probes on. It may wait for the library's file system.
-func (l *libraries) attachPending(key attachKey, p *pending, lib Library, uid uint32) {
-	a, err := l.attachGated(lib, key.pid)
+// probe puts the probes on a file that was added to the table. It may wait for its file system.
+func (l *libraries) probe(f *probedFile, lib Library, uid uint32) {
+	a, err := l.attachGated(lib, f.key.pid)
 	if lib.Level == Torch && l.opts.Tensors && (err == nil && !a.tensors || errors.Is(err, ErrNoSymbols)) {
 		l.warnings.addFor(uid, lib.Path+": this PyTorch has no known function that reports tensors: what its segments hold is not seen")
 	}
@@ -149,23 +198,22 @@ func (l *libraries) attachPending(key attachKey, p *pending, lib Library, uid ui
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer close(p.done)
-	s := &l.slots
-	delete(s.pending, key)
-	p.err = err
+	defer close(f.done)
 	switch {
-	case err == nil && s.stopped:
-		go a.close()
-		p.err = errStopped
+	case err == nil && l.table[f.key] != f: // close did not wait for it
+		go func() { _ = a.close() }()
+		err = errStopped
 	case err == nil:
-		s.table[key] = a
-		for _, c := range p.claims {
-			s.use(key, a, c)
+		if f.attachment = a; l.stopped {
+			err = a.gate.shut()
 		}
-	case errors.Is(err, ErrNoSymbols):
-		for _, c := range p.claims {
-			s.user(c.user).refuse(key, time.Now())
-		}
+	case errors.Is(err, ErrNoSymbols): // it stays for a while, so that it is not opened again and again
+		clear(f.mappers)
+	default:
+		delete(l.table, f.key)
+	}
+	if f.err = err; len(f.mappers) == 0 {
+		f.idle = time.Now()
 	}
 }
 
@@ -194,15 +242,17 @@ func (l *libraries) attachGated(lib Library, pid int) (*attachment, error) {
 	return a, err
 }
 
-// evict removes the probes of a library that lost its slot. lost are the claims on it.
-func (l *libraries) evict(old *attachment, lost []claim) {
+// evict removes the probes of a file that lost its place.
+func (l *libraries) evict(old *probedFile) {
 	go l.detach(old)
-	if len(lost) == 0 {
+	if len(old.mappers) == 0 {
 		return
 	}
 	l.loss.Add(lossEvicted, 1)
-	c := lost[0]
-	l.warnings.addFor(c.user, fmt.Sprintf("process %d of %s is not traced in full any more: %s lost its probes, because more libraries are mapped than can be probed and this user maps the most", c.pid, tenant.Name(c.user), old.library.Path))
+	for pid, m := range old.mappers {
+		l.warnings.addFor(m.user, fmt.Sprintf("process %d of %s is not traced in full any more: %s lost its probes, because more libraries are mapped than can be probed and this user maps the most", pid, tenant.Name(m.user), old.library.Path))
+		return
+	}
 }
 
 // followProcess updates the claims of a process at its fork, exec or exit.
@@ -215,9 +265,34 @@ func (l *libraries) followProcess(e *event.Event) {
 	pid, at := int(e.Proc.PID), time.Duration(e.Time)
 	switch e.Op {
 	case event.OpFork:
-		l.slots.inherit(pid, int(e.Child.PID), at)
+		l.inherit(pid, int(e.Child.PID), at)
 	case event.OpExec, event.OpExit:
-		l.slots.leave(pid, at, time.Now())
+		l.leave(pid, at, time.Now())
+	}
+}
+
+// leave removes the claims of a process that ended, or replaced its image, at the moment at.
+// A claim of a later mapping stays: its report can come before that of the exec.
+func (l *libraries) leave(pid int, at time.Duration, now time.Time) {
+	if p := l.unseen.processes[pid]; p != nil && p.at <= at {
+		l.unseen.remove(pid)
+	}
+	for _, f := range l.table {
+		if m := f.mappers[pid]; m == nil || m.at > at {
+			continue
+		}
+		if delete(f.mappers, pid); len(f.mappers) == 0 {
+			f.idle = now
+		}
+	}
+}
+
+// inherit adds the claims of a child, which began with its parent's mappings at the moment at.
+func (l *libraries) inherit(parent, child int, at time.Duration) {
+	for _, f := range l.table {
+		if m := f.mappers[parent]; m != nil && m.at <= at {
+			f.use(claim{pid: child, user: m.user, at: at})
+		}
 	}
 }
 
@@ -230,7 +305,7 @@ func (l *libraries) miss(c claim, why absence) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.slots.miss(c.pid, c.user, why, c.at, time.Now())
+	l.unseen.add(c.pid, c.user, why, c.at, time.Now())
 }
 
 // retried updates a process that a repeated claim was for, which ended with err.
@@ -239,9 +314,9 @@ func (l *libraries) retried(c claim, err error) {
 	defer l.mu.Unlock()
 	switch {
 	case err == nil, noMapping(err):
-		l.slots.see(c.pid)
-	case l.slots.processes[c.pid] != nil:
-		l.slots.miss(c.pid, c.user, absenceOf(err), c.at, time.Now())
+		l.unseen.remove(c.pid)
+	case l.unseen.processes[c.pid] != nil:
+		l.unseen.add(c.pid, c.user, absenceOf(err), c.at, time.Now())
 	}
 }
 
@@ -250,10 +325,12 @@ func (l *libraries) retried(c claim, err error) {
 func (l *libraries) count(pid int) (n int, unseen bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if m := l.slots.processes[pid]; m != nil {
-		n, unseen = len(m.libs), m.unseen != nil
+	for _, f := range l.table {
+		if f.mappers[pid] != nil {
+			n++
+		}
 	}
-	return n, unseen
+	return n, l.unseen.processes[pid] != nil
 }
 
 // probedAt reports whether a file has probes, and whether one of them is for the function at an
@@ -261,10 +338,10 @@ func (l *libraries) count(pid int) (n int, unseen bool) {
 func (l *libraries) probedAt(id proc.FileID, offset uint64) (file, function bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for key, a := range l.slots.table {
-		if key.id == id {
+	for key, f := range l.table {
+		if key.id == id && f.attachment != nil {
 			file = true
-			function = function || a.probed[offset]
+			function = function || f.probed[offset]
 		}
 	}
 	return file, function
@@ -272,7 +349,7 @@ func (l *libraries) probedAt(id proc.FileID, offset uint64) (file, function bool
 
 // noteGap compares the time at which a library was mapped with that of its probes. A library
 // without any, which was not refused, belonged to a process that ended too soon.
-func (l *libraries) noteGap(m mapping, level Level, id proc.FileID, uid uint32) {
+func (l *libraries) noteGap(m mapping, level Level, id proc.FileID) {
 	counted := Driver
 	if l.opts.API == APIRuntime {
 		counted = Runtime
@@ -282,17 +359,12 @@ func (l *libraries) noteGap(m mapping, level Level, id proc.FileID, uid uint32) 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, key := range []attachKey{{id, level, 0}, {id, level, m.pid}} {
-		if a := l.slots.table[key]; a != nil {
-			if gap := a.since - m.time; gap > 0 {
-				l.loss.Add(lossProbedLate, 1)
-				l.longest = max(l.longest, gap)
-			}
-			return
-		}
-	}
-	if !l.slots.user(uid).refuses(attachKey{id, level, l.opts.confinedTo(m.pid)}, time.Now()) {
+	f := l.find(attachKey{id, level, m.pid})
+	if f == nil {
 		l.loss.Add(lossUnseen, 1)
+	} else if f.attachment != nil && f.since > m.time {
+		l.loss.Add(lossProbedLate, 1)
+		l.longest = max(l.longest, f.since-m.time)
 	}
 }
 
@@ -305,7 +377,7 @@ func (l *libraries) notes() (notes []string) {
 		notes = append(notes, fmt.Sprintf("a library was mapped up to %.1f ms before it had probes: calls in that time are missed", l.longest.Seconds()*1e3))
 	}
 	lacking := map[string][]string{} // paths by the list of functions
-	for _, a := range l.slots.table {
+	for _, a := range l.attachments() {
 		if lack := join(a.missing); len(a.missing) > 0 && !slices.Contains(lacking[lack], a.library.Path) {
 			lacking[lack] = append(lacking[lack], a.library.Path)
 		}
@@ -320,88 +392,100 @@ func (l *libraries) notes() (notes []string) {
 	return notes
 }
 
+// attachments returns those of all files. Lock mu.
+func (l *libraries) attachments() (all []*attachment) {
+	for _, f := range l.table {
+		if f.attachment != nil {
+			all = append(all, f.attachment)
+		}
+	}
+	return all
+}
+
 func (l *libraries) notSeen() []NotSeen {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.slots.notSeen()
+	return l.unseen.summary()
 }
 
 // due returns claims for the unseen processes whose time has come.
 func (l *libraries) due(now time.Time) []claim {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.slots.due(now)
+	return l.unseen.due(now)
 }
 
-// unused removes the libraries that no process maps any more, and returns them. It first looks
-// for a few processes whose exit event was lost.
-func (l *libraries) unused(now time.Time, round *rounds.Rounds[int]) []*attachment {
+// unused removes the files that no process has mapped for a while, and returns those with probes.
+// It first looks for a few processes whose exit event was lost.
+func (l *libraries) unused(now time.Time, round *rounds.Rounds[int]) (out []*probedFile) {
 	at := clock.Monotonic()
 	gone := slices.DeleteFunc(round.Next(leaversAtOnce, l.mappers), func(pid int) bool { return pid == 0 || !proc.Ended(pid) })
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, pid := range gone {
-		l.slots.leave(pid, at, now)
+		l.leave(pid, at, now)
 	}
-	l.slots.forgetUsers(now)
-	return l.slots.unused(now)
+	for key, f := range l.table {
+		if f.pending() || len(f.mappers) > 0 || now.Sub(f.idle) < linger {
+			continue
+		}
+		delete(l.table, key)
+		if f.attachment != nil {
+			l.closing[f] = others
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // mappers returns the processes that map a library to probe.
 func (l *libraries) mappers() []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Keys(l.slots.processes))
+	pids := map[int]bool{}
+	for pid := range l.unseen.processes {
+		pids[pid] = true
+	}
+	for _, f := range l.table {
+		for pid := range f.mappers {
+			pids[pid] = true
+		}
+	}
+	return slices.Collect(maps.Keys(pids))
 }
 
-// detach removes the probes of libraries whose slots were freed.
-func (l *libraries) detach(all ...*attachment) {
-	closeAttachments(all, func(a *attachment, err error) {
+// detach removes the probes of files that are no longer in the table, many at a time: they share
+// the kernel's grace periods, which last tens of milliseconds.
+func (l *libraries) detach(all ...*probedFile) {
+	inParallel(len(all), maxDetaching, func(i int) {
+		f := all[i]
+		err := f.close()
 		l.mu.Lock()
-		l.slots.closed(a)
+		delete(l.closing, f)
 		l.mu.Unlock()
 		if err != nil {
-			l.warnings.add(fmt.Sprintf("the probes of %s did not come off cleanly: %v", a.library.Path, err))
+			l.warnings.add(fmt.Sprintf("the probes of %s did not come off cleanly: %v", f.library.Path, err))
 		}
 	})
 }
 
-// closeAttachments closes many at a time and reports how each went. They share the kernel's
-// grace periods, which last tens of milliseconds.
-func closeAttachments(all []*attachment, closed func(*attachment, error)) {
-	inParallel(len(all), maxDetaching, func(i int) { closed(all[i], all[i].close()) })
-}
-
-// shut shuts the gates: no probe makes events any more.
+// shut shuts the gates, and lets no probe come on any more: none makes events.
 func (l *libraries) shut() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.shutDown = true
+	l.stopped = true
 	var errs []error
-	for _, a := range l.slots.table {
+	for _, a := range l.attachments() {
 		errs = append(errs, a.gate.shut())
 	}
-	if l.windowGate != nil {
-		errs = append(errs, l.windowGate.shut())
+	for w := range l.windows {
+		errs = append(errs, w.gate.shut())
 	}
 	return errors.Join(errs...)
 }
 
-// close removes every probe and lets none come on any more. It waits as long as probes come off.
+// close removes every probe. It waits as long as probes come off.
 func (l *libraries) close() error {
-	l.mu.Lock()
-	l.slots.stopped = true
-	waits := slices.Collect(maps.Values(l.slots.pending))
-	all := slices.Collect(maps.Values(l.slots.table))
-	clear(l.slots.table)
-	l.mu.Unlock()
-	patience := time.After(attachPatience)
-	for _, p := range waits {
-		select {
-		case <-p.done:
-		case <-patience:
-		}
-	}
 	var mu sync.Mutex
 	var errs []error
 	failed := func(err error) {
@@ -409,80 +493,30 @@ func (l *libraries) close() error {
 		defer mu.Unlock()
 		errs = append(errs, err)
 	}
+	failed(l.shut())
+	l.mu.Lock()
+	files, windows := slices.Collect(maps.Values(l.table)), slices.Collect(maps.Keys(l.windows))
+	l.mu.Unlock()
+	patience, cancel := context.WithTimeout(context.Background(), attachPatience)
+	defer cancel()
+	for _, f := range files {
+		select {
+		case <-f.done:
+		case <-patience.Done():
+		}
+	}
+	l.mu.Lock()
+	all := l.attachments()
+	clear(l.table)
+	l.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		failed(l.endGlimpses())
-		failed(l.closeWindow())
-		closeAttachments(all, func(_ *attachment, err error) { failed(err) })
+		inParallel(len(windows), maxDetaching, func(i int) { failed(l.closeWindow(windows[i])) })
+		inParallel(len(all), maxDetaching, func(i int) { failed(all[i].close()) })
 	}()
 	failed(removal.Wait(done))
 	mu.Lock()
 	defer mu.Unlock()
-	return errors.Join(errs...)
-}
-
-// The threads of a program that was attached to late have current contexts already. The calls of
-// cuCtxGetDevice show their devices, but programs may make thousands a second: with probes on it
-// for good, a PyTorch training step with 9,000 such calls became two thirds slower. So these rows
-// have probes for a moment only.
-const glimpseTime = 250 * time.Millisecond
-
-// lasting reports whether a row has probes for the whole trace.
-func lasting(r *Row) bool { return r.class != classCtxDevice }
-
-// glimpse puts probes for the other rows on a probed library, in one process, and removes them
-// soon after.
-func (l *libraries) glimpse(lib Library, pid int) error {
-	l.mu.Lock()
-	held := l.slots.table[attachKey{lib.id, lib.Level, pid}]
-	if held == nil {
-		held = l.slots.table[attachKey{lib.id, lib.Level, 0}]
-	}
-	l.mu.Unlock()
-	if held == nil {
-		return nil
-	}
-	if !pidFilterWorks() {
-		pid = 0
-	}
-	s, err := held.library.sites(func(r *Row) bool { return !lasting(r) })
-	if errors.Is(err, ErrNoSymbols) {
-		return nil
-	}
-	var a *attachment
-	if err == nil {
-		a, err = attach(held.library, s, l.progs, nil, pid)
-	}
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.glimpses = append(l.glimpses, a)
-	l.mu.Unlock()
-	time.AfterFunc(glimpseTime, func() {
-		l.mu.Lock()
-		i := slices.Index(l.glimpses, a)
-		if i >= 0 {
-			l.glimpses = slices.Delete(l.glimpses, i, i+1)
-		}
-		l.mu.Unlock()
-		if i < 0 {
-			return // endGlimpses was first
-		}
-		if err := a.detach(); err != nil {
-			l.warnings.add(fmt.Sprintf("%s: probes for a moment stay on: %v", held.library.Path, err))
-		}
-	})
-	return nil
-}
-
-func (l *libraries) endGlimpses() error {
-	l.mu.Lock()
-	all := l.glimpses
-	l.glimpses = nil
-	l.mu.Unlock()
-	errs := make([]error, len(all))
-	inParallel(len(all), maxDetaching, func(i int) { errs[i] = all[i].detach() })
 	return errors.Join(errs...)
 }

@@ -111,7 +111,7 @@ func TestUnseenProcesses(t *testing.T) {
 	}
 	// Where the file has probes nothing is missed.
 	tr.libs.mu.Lock()
-	tr.libs.slots.table[attachKey{m.File, Driver, 0}] = &attachment{library: Library{file: &proc.File{}}, mappers: map[int]time.Duration{0: 0}, since: m.time - 1}
+	tr.libs.table[attachKey{m.File, Driver, 0}] = &probedFile{mappers: map[int]*mapper{0: {}}, attachment: &attachment{since: m.time - 1}}
 	tr.libs.mu.Unlock()
 	if err := tr.finder.follow(m, Driver, claim{pid: m.pid, at: m.time}); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("a library of a process that is not there: %v", err)
@@ -120,7 +120,7 @@ func TestUnseenProcesses(t *testing.T) {
 		t.Errorf("%d processes unseen, want 1", n)
 	}
 	tr.libs.mu.Lock()
-	delete(tr.libs.slots.table, attachKey{m.File, Driver, 0})
+	delete(tr.libs.table, attachKey{m.File, Driver, 0})
 	tr.libs.mu.Unlock()
 }
 

@@ -1,9 +1,12 @@
 package probes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
@@ -33,7 +36,7 @@ type NotSeen struct {
 	User      uint32
 	Why       string
 	Processes int
-	More      bool // this user has more of them
+	More      bool // this user may have more: no others are kept
 }
 
 // String returns it as a short text.
@@ -43,7 +46,7 @@ func (n NotSeen) String() string {
 		text = "1 process"
 	}
 	if n.More {
-		text = "more than " + text
+		text = "at least " + text
 	}
 	who := "others"
 	if n.User != others {
@@ -58,4 +61,83 @@ func (n NotSeen) Name() string {
 		return "others"
 	}
 	return strings.TrimPrefix(tenant.Name(n.User), "user ")
+}
+
+const (
+	// maxUnseen bounds the unseen processes of one user.
+	maxUnseen = 256
+	// againInterval is the time between two tries to probe an unseen process.
+	againInterval = 10 * time.Second
+	// maxAgain bounds the tries for one user at one time.
+	maxAgain = 2
+)
+
+// unseen has the processes that map a library without probes, as far as known. Its owner locks it.
+type unseen struct {
+	processes map[int]*unseenProcess
+	of        map[uint32]int // their number by user
+}
+
+type unseenProcess struct {
+	user  uint32
+	why   absence
+	at    time.Duration // when it mapped the library: CLOCK_MONOTONIC
+	again time.Time     // when to try again
+}
+
+func newUnseen() unseen {
+	return unseen{map[int]*unseenProcess{}, map[uint32]int{}}
+}
+
+// add adds a process, which mapped a library at the moment at.
+func (u *unseen) add(pid int, uid uint32, why absence, at time.Duration, now time.Time) {
+	if old := u.processes[pid]; old != nil {
+		at = max(at, old.at)
+		u.remove(pid)
+	}
+	if u.of[uid] < maxUnseen {
+		u.of[uid]++
+		u.processes[pid] = &unseenProcess{uid, why, at, now.Add(againInterval)}
+	}
+}
+
+// remove removes a process that ended, or whose libraries all have probes.
+func (u *unseen) remove(pid int) {
+	p := u.processes[pid]
+	if p == nil {
+		return
+	}
+	delete(u.processes, pid)
+	if u.of[p.user]--; u.of[p.user] == 0 {
+		delete(u.of, p.user)
+	}
+}
+
+// due returns claims for the processes whose time has come, a few of each user.
+func (u *unseen) due(now time.Time) (claims []claim) {
+	n := map[uint32]int{}
+	for pid, p := range u.processes {
+		if !now.Before(p.again) && n[p.user] < maxAgain {
+			n[p.user]++
+			p.again = now.Add(againInterval)
+			claims = append(claims, claim{pid: pid, user: p.user, at: p.at, again: true})
+		}
+	}
+	return claims
+}
+
+// summary returns the processes by user and reason.
+func (u *unseen) summary() (out []NotSeen) {
+	n := map[NotSeen]int{}
+	for _, p := range u.processes {
+		n[NotSeen{User: p.user, Why: string(p.why), More: u.of[p.user] == maxUnseen}]++
+	}
+	for of, processes := range n {
+		of.Processes = processes
+		out = append(out, of)
+	}
+	slices.SortFunc(out, func(a, b NotSeen) int {
+		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(b.Processes, a.Processes), cmp.Compare(a.Why, b.Why))
+	})
+	return out
 }

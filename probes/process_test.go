@@ -222,7 +222,7 @@ func TestLateLibrary(t *testing.T) {
 func (tr *trace) probedLibraries() (paths []string) {
 	tr.libs.mu.Lock()
 	defer tr.libs.mu.Unlock()
-	for _, a := range tr.libs.slots.table {
+	for _, a := range tr.libs.attachments() {
 		paths = append(paths, a.library.Path)
 	}
 	return paths

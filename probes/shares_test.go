@@ -2,6 +2,7 @@ package probes
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/rounds"
 )
 
 // smallLibrary compiles a small libcuda.so.1 and returns what is in it.
@@ -77,7 +80,7 @@ func TestOneUserTakesAllSlots(t *testing.T) {
 	eventually(t, "all slots to be taken", func() bool {
 		tr.libs.mu.Lock()
 		defer tr.libs.mu.Unlock()
-		return len(tr.libs.slots.table) >= maxAttachments
+		return len(tr.libs.attachments()) >= maxAttachments
 	})
 	t.Logf("%d libraries probed after %v", maxAttachments, time.Since(begin))
 	p, library := oddOf(t, somebody)
@@ -150,7 +153,13 @@ func TestFilesThatDoNotAnswer(t *testing.T) {
 	eventually(t, "files that do not answer to be waited for", func() bool {
 		tr.libs.mu.Lock()
 		defer tr.libs.mu.Unlock()
-		return len(tr.libs.slots.pending) >= maxOfUser
+		pending := 0
+		for _, f := range tr.libs.table {
+			if f.pending() {
+				pending++
+			}
+		}
+		return pending >= maxOfUser
 	})
 	p, library := oddOf(t, somebody)
 	eventually(t, "the neighbour's probes", func() bool { return tr.probes(library) })
@@ -166,69 +175,49 @@ func TestFilesThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// A table is one of attachments that tests fill.
+// A table is one of files that tests fill.
 type table struct {
 	testing.TB
-	slots
+	*libraries
 	now  time.Time
 	next int
 }
 
 func newTable(tb testing.TB, most int) *table {
-	return &table{TB: tb, slots: newSlots(most), now: time.Now()}
+	return &table{TB: tb, libraries: newLibraries(&Options{attachments: most}, loss.New(causes), newWarnings(nil)), now: time.Now()}
 }
+
+func file(library int) attachKey { return attachKey{id: proc.FileID{Ino: uint64(library)}} }
 
 // maps has a process of a user map a library, by number, and says which library lost its
 // probes for it: 0 for none, -1 if there was no room.
 func (l *table) maps(pid int, uid uint32, library int) (lost int) {
 	l.Helper()
-	key := attachKey{id: proc.FileID{Ino: uint64(library)}}
 	l.next++
-	c := claim{pid: pid, user: uid, at: time.Duration(l.next)}
-	if l.table[key] == nil {
-		old, _, ok := l.makeRoom(c)
-		if !ok {
-			return -1
-		}
-		if old != nil {
-			lost = int(old.library.id.Ino)
-			l.closed(old)
-		}
-		l.table[key] = &attachment{library: Library{id: key.id, file: &proc.File{}}, mappers: map[int]time.Duration{}}
+	f, added, old, err := l.claim(file(library), claim{pid: pid, user: uid, at: time.Duration(l.next)})
+	if err != nil {
+		return -1
 	}
-	l.use(key, l.table[key], c)
+	if old != nil {
+		lost = int(old.key.id.Ino)
+		delete(l.closing, old)
+	}
+	if added {
+		f.attachment = &attachment{}
+	}
 	l.check()
 	return lost
 }
 
-// check compares what the table says of processes with what it says of libraries.
+// check compares the number of each user's unseen processes with the processes.
 func (l *table) check() {
 	l.Helper()
-	n := 0
-	for key, a := range l.table {
-		for pid := range a.mappers {
-			n++
-			if l.processes[pid] == nil || !l.processes[pid].libs[key] {
-				l.Fatalf("process %d is said to map %v", pid, key)
-			}
-		}
+	n := map[uint32]int{}
+	for _, p := range l.unseen.processes {
+		n[p.user]++
 	}
-	unseen := map[uint32]int{}
-	for pid, m := range l.processes {
-		if n -= len(m.libs); len(m.libs) == 0 && m.unseen == nil {
-			l.Fatalf("process %d stays, and maps nothing", pid)
-		}
-		if m.unseen != nil {
-			unseen[m.user]++
-		}
-	}
-	if n != 0 {
-		l.Fatalf("%d mappings of libraries without probes", -n)
-	}
-	for uid, u := range l.users {
-		if u.unseen != unseen[uid] {
-			l.Fatalf("user %d has %d processes unseen, want %d", uid, u.unseen, unseen[uid])
-		}
+	if !maps.Equal(n, l.unseen.of) {
+		l.Fatalf("%v unseen, want %v", l.unseen.of, n)
 	}
 	if len(l.table) > l.max {
 		l.Fatalf("%d libraries", len(l.table))
@@ -257,7 +246,7 @@ func TestIdleMakesRoom(t *testing.T) {
 	for i, want := range []int{3, 1, 2} {
 		l.want("idle", l.maps(100+i, 1, 100+i), want)
 	}
-	if l.table[attachKey{id: proc.FileID{Ino: 7}}] == nil {
+	if l.table[file(7)] == nil {
 		t.Error("the library of a child went")
 	}
 }
@@ -276,12 +265,12 @@ func TestShares(t *testing.T) {
 	l.want("an equal", l.maps(104, 3, 104), 100)
 	l.want("whoever has most", l.maps(20, 1, 20), 5)
 	l.want("whoever has least", l.maps(30, 2, 30), 6)
-	if got := l.shares(); got[1] != 4 || got[2] != 4 || got[3] != 4 {
+	if got, _ := l.shares(); got[1] != 4 || got[2] != 4 || got[3] != 4 {
 		t.Errorf("shares %v", got)
 	}
 	// A claim that is made again takes none of its own user's.
-	if key, old := l.oldest(claim{pid: 200, user: 2, again: true}); old != nil {
-		t.Errorf("a claim that is made again takes %v", key)
+	if old := l.oldest(claim{pid: 200, user: 2, again: true}); old != nil {
+		t.Errorf("a claim that is made again takes %v", old.key)
 	}
 	var unseen []string
 	for _, n := range l.notSeen() {
@@ -312,8 +301,8 @@ func TestSharesOfProcesses(t *testing.T) {
 		l.want("a process with many", l.maps(3, 1, 18+i), 10+i)
 	}
 	l.want("a newcomer", l.maps(4, 1, 100), 30)
-	for _, library := range []uint64{1, 2, 100} {
-		if l.table[attachKey{id: proc.FileID{Ino: library}}] == nil {
+	for _, library := range []int{1, 2, 100} {
+		if l.table[file(library)] == nil {
 			t.Errorf("library %d went", library)
 		}
 	}
@@ -329,7 +318,7 @@ func TestSharesOfOthersLibraries(t *testing.T) {
 	l.maps(2, 2, 1)
 	l.want("a newcomer", l.maps(3, 3, 100), 10)
 	l.want("his own", l.maps(2, 2, 20), 11)
-	if l.table[attachKey{id: proc.FileID{Ino: 1}}] == nil {
+	if l.table[file(1)] == nil {
 		t.Error("the neighbour's library went")
 	}
 	// What stays for good is nobody's.
@@ -348,12 +337,11 @@ func TestSharesOfComingOff(t *testing.T) {
 	}
 	removed := 0
 	for ; ; removed++ {
-		old, _, ok := l.makeRoom(claim{pid: 1, user: 1, at: 1})
-		if !ok {
+		f, _, _, err := l.claim(file(1000+removed), claim{pid: 1, user: 1, at: 1})
+		if err != nil {
 			break
 		}
-		l.table[attachKey{id: proc.FileID{Ino: uint64(1000 + removed)}}] = old
-		l.use(attachKey{id: proc.FileID{Ino: uint64(1000 + removed)}}, old, claim{pid: 1, user: 1, at: 1})
+		f.attachment = &attachment{}
 	}
 	if removed != maxUserClosing {
 		t.Errorf("%d come off for one user, want %d", removed, maxUserClosing)
@@ -363,29 +351,22 @@ func TestSharesOfComingOff(t *testing.T) {
 	}
 }
 
-// Files of one user that are no libraries push out none of another's.
-func TestRefused(t *testing.T) {
-	l := newTable(t, 10)
-	key := func(i int) attachKey { return attachKey{id: proc.FileID{Ino: uint64(i)}} }
-	l.user(1).refuse(key(1), l.now)
-	for i := range 10 * maxRefused {
-		l.user(2).refuse(key(i), l.now.Add(time.Duration(i)))
+// A file without functions to probe is not opened again for a while, and makes room before others.
+func TestUselessFiles(t *testing.T) {
+	l := newTable(t, 2)
+	f, _, _, _ := l.claim(file(1), claim{pid: 1, user: 1})
+	f.err, f.idle = ErrNoSymbols, l.now
+	clear(f.mappers)
+	if f, added, _, err := l.claim(file(1), claim{pid: 2, user: 2}); f != nil || added || err != nil {
+		t.Errorf("a useless file is opened again: %v, %t, %v", f, added, err)
 	}
-	if len(l.user(2).refused) != maxRefused {
-		t.Errorf("%d are refused", len(l.user(2).refused))
+	l.maps(1, 1, 2)
+	l.want("a newcomer", l.maps(1, 1, 3), 0)
+	if l.table[file(1)] != nil || l.table[file(2)] == nil {
+		t.Error("a library went before a useless file")
 	}
-	if !l.user(1).refuses(key(1), l.now) || l.user(2).refuses(key(1), l.now) || l.user(1).refuses(key(1), l.now.Add(refusal)) {
-		t.Error("one user's refused file depends on another's")
-	}
-	l.forgetUsers(l.now.Add(2 * refusal))
-	if len(l.users) != 0 {
-		t.Errorf("%d users stay", len(l.users))
-	}
-	for i := range maxUsers + 100 {
-		l.user(uint32(i)).unseen++
-	}
-	if len(l.users) != maxUsers+1 {
-		t.Errorf("%d users", len(l.users))
+	if out := l.unused(l.now.Add(linger), &rounds.Rounds[int]{}); len(out) != 0 || len(l.table) != 2 {
+		t.Errorf("%d libraries went, and %d stay", len(out), len(l.table))
 	}
 }
 

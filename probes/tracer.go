@@ -7,8 +7,8 @@
 // the kernel side's table.
 //
 // A finder (finder.go) finds the libraries that processes map: those of a target, and those that
-// the sideband reports. libraries (libraries.go) puts probes on a library for its first claim and
-// removes them after the last one. slots (slots.go, shares.go) decides whether there is room.
+// the sideband reports. libraries (libraries.go) puts probes on a file for its first claim and
+// removes them after the last one. makeRoom (shares.go) decides whether there is room.
 // Library.sites chooses the functions, attach (attach.go) puts the probes on.
 //
 // # One event

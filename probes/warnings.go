@@ -16,7 +16,12 @@ const (
 	// more after each warnInterval.
 	maxWarnings  = 8
 	warnInterval = 10 * time.Minute
+	// maxUsers bounds the users with a budget of their own. The others share one.
+	maxUsers = 4096
 )
+
+// others stands for all users beyond a bound. No user has this number.
+const others = 1<<32 - 1
 
 // warnings passes each warning on once, and limits those that one user can cause.
 type warnings struct {

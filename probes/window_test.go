@@ -96,11 +96,11 @@ func BenchmarkWindow(b *testing.B) {
 func TestEndDuringOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := makeWindow(nil)
-		l := &libraries{window: w}
+		l := &libraries{windows: map[*window]bool{w: true}}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			if err := l.closeWindow(); err != nil {
+			if err := l.closeWindow(w); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -111,7 +111,7 @@ func TestEndDuringOpening(t *testing.T) {
 		default:
 		}
 		// Neither a library nor a program: to attach one would panic.
-		<-w.putOn(map[attachKey]*attachment{{}: {}}, programs{})
+		<-w.putOn([]*probedFile{{attachment: &attachment{}}}, programs{})
 		<-ended
 	})
 }
