@@ -3,6 +3,7 @@ package probes
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
+
+// TestMain leaves the example out where it cannot trace, as needTracing does with tests.
+func TestMain(m *testing.M) {
+	if checkPrivilege() != nil && os.Getenv("CI") != "true" {
+		_ = flag.Set("test.skip", "^Example$")
+	}
+	os.Exit(m.Run())
+}
 
 // needTracing ends a test that cannot trace here: it fails in CI, where a skip
 // would hide a gap.

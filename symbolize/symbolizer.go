@@ -22,6 +22,17 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
+type (
+	// A Location is an address, with the functions there. pprofout takes it as a frame.
+	Location = snapshot.Location
+	// A Line is a function of a Location.
+	Line = snapshot.Line
+	// A Mapping is the file that a Location is in.
+	Mapping = snapshot.Mapping
+	// A Counter says how often something was lost.
+	Counter = loss.Counter
+)
+
 // Config says where debug files are.
 type Config struct {
 	// DebuginfodURLs are servers to ask for debug files. Asking sends them the

@@ -21,8 +21,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 const holdersExamples = `  sudo gpumemtrace holders -p 4711                # which list, attribute or variable keeps it
@@ -206,7 +206,7 @@ func (h *holdersCommand) write(w io.Writer, format string, o export.Options, beg
 	case "folded":
 		return r.Folded(w)
 	case "pprof":
-		return pprofout.Write(w, r.Snapshot(version, strings.Join(os.Args, " "), began))
+		return pprof.Write(w, r.Snapshot(version, strings.Join(os.Args, " "), began))
 	}
 	return r.Table(w, holders.Options{Top: h.top, Width: o.Width, Color: o.Color})
 }

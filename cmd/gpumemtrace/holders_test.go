@@ -17,7 +17,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
 
 // A trainer is testdata/holders.py, which has tensors in the CPU's memory.
@@ -197,7 +197,7 @@ func TestHolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s, err := pprofout.Read(f)
+	s, err := pprof.Read(f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,14 +17,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/memoryviz"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // formats returns every format, the default one first.
 func formats() export.Formats {
 	pprof := export.Format{Name: "pprof", Extensions: []string{".pb.gz", ".pprof", ".prof"}, Binary: true,
-		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return pprofout.Write(w, s) }}
+		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return pprof.Write(w, s) }}
 	viewer := export.Format{Name: "pickle", Extensions: []string{".pickle"}, Binary: true, Layout: true,
 		Write: func(w io.Writer, s *snapshot.Snapshot, _ export.Options) error { return memoryviz.Pickle(w, s) }}
 	// An extension that is a suffix of another one must come after it.

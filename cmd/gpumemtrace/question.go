@@ -12,8 +12,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // A question is what a command asks of a profile or a recording. Only recordings have
@@ -55,7 +55,7 @@ func (q question) answer(path string) (*answer, error) {
 	case q.at.given() || q.from.given():
 		return nil, usagef("%s is a profile: it has one moment only. Another moment needs a recording (--record)", path)
 	}
-	p, err := pprofout.Read(f)
+	p, err := pprof.Read(f)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

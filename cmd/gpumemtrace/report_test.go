@@ -11,8 +11,8 @@ import (
 	"github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // savedProfile returns the path of a profile.
@@ -24,7 +24,7 @@ func savedProfile(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := pprofout.Write(f, snapshottest.Training()); err != nil {
+	if err := pprof.Write(f, snapshottest.Training()); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // A stranger's process that makes more small allocations than the agent has memory for
@@ -55,7 +55,7 @@ func TestAgentShedsStranger(t *testing.T) {
 		if r.StatusCode != http.StatusOK {
 			return nil, errors.New(r.Status)
 		}
-		return pprofout.Read(r.Body)
+		return pprof.Read(r.Body)
 	}
 	// inuse waits for a profile with so many allocations, and returns how many of them
 	// have the stack of the script's last command.

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/footprint"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // One unprivileged user runs a thousand processes that do the worst that these tests know:
@@ -151,7 +151,7 @@ func TestStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	snap, err := pprofout.Read(bytes.NewReader(text))
+	snap, err := pprof.Read(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
 
 // A Dir is such a directory. It is safe for concurrent use.
@@ -68,7 +68,7 @@ func (d *Dir) Write(o *snapshot.OutOfMemory) (page string, err error) {
 	recording := d.explainer.recordingOf(o)
 	base := fmt.Sprintf("oom-%s-%d-%03d", o.Time.UTC().Format("20060102-150405"), o.PID, d.n)
 	for name, content := range map[string]func(io.Writer) error{
-		base + ".pb.gz": func(f io.Writer) error { return pprofout.Write(f, o.Snapshot) },
+		base + ".pb.gz": func(f io.Writer) error { return pprof.Write(f, o.Snapshot) },
 		base + ".txt":   func(f io.Writer) error { return export.OutOfMemory(f, o) },
 	} {
 		if err := d.dir.Write(name, true, content); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
 
 // A process is what one process allocated in an interval, and had in use at its end.
@@ -18,7 +18,7 @@ type process struct {
 	id         identity
 	labels     []Label // as SeriesLabels returns them
 	begin, end time.Time
-	// profile has all values of pprofout, and neither times nor comments.
+	// profile has all values of pprof, and neither times nor comments.
 	profile *profile.Profile
 }
 
@@ -80,7 +80,7 @@ func newProcess(one *state.ProcessView, labels []Label, begin, end time.Time) (*
 		return nil, nil
 	}
 	s.Meta.Start, s.Meta.Duration = time.Time{}, 0
-	p, err := pprofout.Profile(s)
+	p, err := pprof.Profile(s)
 	if err != nil || len(p.Sample) == 0 {
 		return nil, err
 	}

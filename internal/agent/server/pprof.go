@@ -14,7 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
 
 // profile answers with the memory of each stack, as a pprof profile or as text.
@@ -133,7 +133,7 @@ func (s *Server) encodeProfile(look func() (*snapshot.Snapshot, time.Duration), 
 		err = export.Table(&b, part, export.Options{Top: -1, Width: 160})
 		return b.Bytes(), err
 	}
-	p, err := pprofout.Profile(part)
+	p, err := pprof.Profile(part)
 	if err != nil {
 		return nil, err
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/memoryviz"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/viewertest"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // evil is a name that moves a terminal's cursor, reorders text and begins lines.
@@ -138,7 +138,7 @@ func show(t *testing.T, data []byte, opts Options) {
 	}
 	view := played.View(state.Want{Live: true, Driver: true, Layout: true})
 	snap := view.Snapshot()
-	if err := pprofout.Write(&bytes.Buffer{}, snap); err != nil {
+	if err := pprof.Write(&bytes.Buffer{}, snap); err != nil {
 		t.Fatal(err)
 	}
 	for _, format := range export.Builtin() {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
 
 const (
@@ -128,7 +128,7 @@ func BenchmarkTensors(b *testing.B) {
 	b.Run("profile", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := pprofout.Write(io.Discard, s.View(Want{}).Snapshot()); err != nil {
+			if err := pprof.Write(io.Discard, s.View(Want{}).Snapshot()); err != nil {
 				b.Fatal(err)
 			}
 		}

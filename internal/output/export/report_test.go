@@ -9,18 +9,18 @@ import (
 	"unicode"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 // saved returns s as it comes back from a file.
 func saved(t testing.TB, s *snapshot.Snapshot) *snapshot.Snapshot {
 	t.Helper()
 	var b bytes.Buffer
-	if err := pprofout.Write(&b, s); err != nil {
+	if err := pprof.Write(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	back, err := pprofout.Read(&b)
+	back, err := pprof.Read(&b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestReportWriteErrors(t *testing.T) {
 // reaches the terminal unescaped.
 func FuzzRead(f *testing.F) {
 	for _, s := range []*snapshot.Snapshot{snapshottest.Training(), snapshottest.Driver(), snapshottest.Hostile(), {}} {
-		p, err := pprofout.Profile(s)
+		p, err := pprof.Profile(s)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func FuzzRead(f *testing.F) {
 		f.Add(b.Bytes())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := pprofout.Read(bytes.NewReader(data))
+		s, err := pprof.Read(bytes.NewReader(data))
 		if err != nil {
 			return
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/holdertest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
 )
 
 func report(by holders.By) *holders.Report {
@@ -90,10 +90,10 @@ func TestProfile(t *testing.T) {
 	r.CPU = true
 	s := r.Snapshot("1.0", "gpumemtrace holders -p 4711", snapshottest.Start)
 	var b bytes.Buffer
-	if err := pprofout.Write(&b, s); err != nil {
+	if err := pprof.Write(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	back, err := pprofout.Read(&b)
+	back, err := pprof.Read(&b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestHostile(t *testing.T) {
 				func() error { return x.CSV(&b) },
 				func() error { return x.JSON(&b) },
 				func() error { return x.Folded(&b) },
-				func() error { return pprofout.Write(&bytes.Buffer{}, x.Snapshot("", "", time.Time{})) },
+				func() error { return pprof.Write(&bytes.Buffer{}, x.Snapshot("", "", time.Time{})) },
 			} {
 				if err := write(); err != nil {
 					t.Error(err)

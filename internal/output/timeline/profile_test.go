@@ -9,7 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
-	"github.com/gpumemtrace/gpumemtrace/pprofout"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
 
 // profileOf returns the page of a recording's end by way of a profile.
@@ -17,10 +17,10 @@ func profileOf(t *testing.T, path string, mostRows int) ([]byte, *page, *snapsho
 	t.Helper()
 	_, _, s := written(t, path, whole)
 	var packed, out bytes.Buffer
-	if err := pprofout.Write(&packed, s.View(state.Want{Driver: true}).Snapshot()); err != nil {
+	if err := pprof.Write(&packed, s.View(state.Want{Driver: true}).Snapshot()); err != nil {
 		t.Fatal(err)
 	}
-	snap, err := pprofout.Read(&packed)
+	snap, err := pprof.Read(&packed)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package pprofout
+package pprof
 
 import (
 	"bytes"

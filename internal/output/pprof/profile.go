@@ -1,6 +1,6 @@
-// Package pprofout turns a snapshot into a pprof profile
+// Package pprof turns a snapshot into a pprof profile
 // (https://github.com/google/pprof/blob/main/proto/profile.proto).
-package pprofout
+package pprof
 
 import (
 	"cmp"
