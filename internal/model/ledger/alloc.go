@@ -87,9 +87,6 @@ func (t *allocTable) alloc(e *event.Event) {
 	p.contexts.all[ctx].live++
 	p.addRows(1)
 	p.sites.add(s, w)
-	if p.l.opt.Changes {
-		p.changed(p.allocation(&item{e.Space, e.Addr, r, nil}), false)
-	}
 	p.began(e.Space, e.Addr, e.Addr+e.Size, s)
 }
 
@@ -176,9 +173,6 @@ func (t *allocTable) end(space event.Space, addr uint64, r *row) {
 	p.sites.add(s, one(r.size).negative())
 	t.removeFromOwners(r, s.Kind)
 	p.ended(space, addr, addr+r.size)
-	if p.l.opt.Changes {
-		p.changed(p.allocation(&item{space, addr, *r, nil}), true)
-	}
 }
 
 func (t *allocTable) removeReferences(space event.Space, addr uint64) {

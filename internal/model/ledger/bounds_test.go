@@ -34,7 +34,7 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(3, 3))})
 	g.calm = true // beyond MaxLive a stale free cannot be told
 	w := watcher{}
-	opt.MaxUnattributed, opt.Listener, opt.Changes = 1<<20, placeHooks{hooks{changed: w.hear}, places{}}, true
+	opt.MaxUnattributed, opt.Listener = 1<<20, placeHooks{hooks{changed: w.hear}, places{}}
 	l, m := New(opt), newModel()
 	unattributed := false
 	for i := range 40_000 {

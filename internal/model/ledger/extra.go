@@ -37,7 +37,6 @@ func (t *allocTable) addExtra(e *event.Event, ctx uint32) {
 	t.extra[e.Space][e.Addr] = r
 	t.addExtraToOwners(r, 1)
 	p.addExtra(r.kind(), 1, one(e.Size))
-	p.changed(t.extraAllocation(e.Space, e.Addr, r), false)
 }
 
 // addExtraToOwners counts r in its context and in the pool of those without one, or with
@@ -57,7 +56,6 @@ func (t *allocTable) endExtra(space event.Space, addr uint64, r extraRow) {
 	t.addExtraToOwners(r, -1)
 	p.ended(space, addr, addr+r.size()) // it may have had a row once
 	p.addExtra(r.kind(), -1, one(r.size()).negative())
-	p.changed(t.extraAllocation(space, addr, r), true)
 }
 
 // endExtraRows ends the live allocations beyond MaxLive that match.
@@ -69,11 +67,6 @@ func (t *allocTable) endExtraRows(match func(extraRow) bool) {
 			}
 		}
 	}
-}
-
-func (t *allocTable) extraAllocation(space event.Space, addr uint64, r extraRow) Allocation {
-	_, s := t.p.sites.synthetic(r.kind())
-	return Allocation{Proc: t.p.id, Space: space, Addr: addr, Size: r.size(), Site: s}
 }
 
 // extraRoom returns whether an allocation that finds no row has room beyond MaxLive, and

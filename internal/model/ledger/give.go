@@ -169,14 +169,12 @@ func (t *allocTable) demote(x *item) {
 		t.forget(s, r.size)
 		return
 	}
-	p.changed(p.allocation(x), true)
 	t.live[x.space].remove(x.addr)
 	t.removeFromOwners(r, s.Kind)
 	extra := extraOf(s.Kind, r.ctx, r.size)
 	t.extra[x.space][x.addr] = extra
 	t.addExtraToOwners(extra, 1)
 	_, into := p.demoteUse(s, w)
-	p.changed(t.extraAllocation(x.space, x.addr, extra), false)
 	p.moved(x.space, x.addr, x.addr+r.size, into)
 }
 
@@ -187,10 +185,8 @@ func (t *vmmTable) demote(ph *physical) {
 		t.forget(ph)
 		return
 	}
-	t.changed(ph, true)
 	ph.site, _ = p.demoteUse(s, w)
 	ph.extra = true
-	t.changed(ph, false)
 }
 
 // forget makes physical memory unknown.
@@ -306,7 +302,6 @@ func (p *process) moveToSynthetic(sites []uint32) {
 			continue
 		}
 		from := p.sites.all[x.row.site]
-		p.changed(p.allocation(&x), true)
 		id, into := p.sites.synthetic(from.Kind)
 		x.row.site = id
 		if x.ph != nil {
@@ -316,7 +311,6 @@ func (p *process) moveToSynthetic(sites []uint32) {
 			p.allocs.live[x.space].put(x.addr, &x.row)
 		}
 		p.sites.move(from, into, one(x.row.size))
-		p.changed(p.allocation(&x), false)
 		p.moved(x.space, x.addr, x.addr+x.row.size, into)
 	}
 	p.vmm.reportMoved(moved)

@@ -71,6 +71,7 @@ func (t *siteTable) add(s *Site, w tally) {
 	if onDevice(s.Kind) {
 		t.devices[s.device].Bytes += w.bytes
 	}
+	t.p.l.SiteChanged(s)
 	if t.inuse[class] <= t.peak[class] {
 		return
 	}
@@ -108,6 +109,8 @@ func (t *siteTable) move(from, to *Site, w tally) {
 		t.devices[from.device].Bytes -= w.bytes
 		t.devices[to.device].Bytes += w.bytes
 	}
+	t.p.l.SiteChanged(from)
+	t.p.l.SiteChanged(to)
 }
 
 // updatePeak brings s's PeakBytes up to the epoch.

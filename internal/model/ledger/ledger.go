@@ -41,10 +41,8 @@ type Options struct {
 	// User, if set, returns which user a process runs as, if that is known already. All
 	// processes of a user together have a share of each table (package share).
 	User func(event.Process) (user uint32, known bool)
-	// Listener, if set, hears of changes: of each allocation only with Changes, because
-	// that costs time.
+	// Listener, if set, hears of changes.
 	Listener Listener
-	Changes  bool
 }
 
 // A tally counts allocations.

@@ -5,9 +5,10 @@ import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 // A Listener hears of each change in a Ledger right after it. Embed NoListener in a type
 // that does not need all of its methods.
 type Listener interface {
-	// Changed reports an allocation that began or ended. The end of a process is not
-	// reported, because its last state stays. See Options.Changes.
-	Changed(Change)
+	// Changed reports a call site whose memory in use changed, or how much of it is in tensors
+	// (see Ledger.SiteChanged). The end of a process is not reported, because its last state
+	// stays.
+	Changed(*Site)
 	Extents
 	// Peaked reports a new highest total of a process's memory of class device, and returns
 	// whether that is its peak. If not, the peak is where MarkPeak is called.
@@ -29,21 +30,12 @@ type Extents interface {
 	Ended(proc event.Process, from, to uint64)
 }
 
-// A Change is an allocation that began or ended. One beyond MaxLive has no Time, and a
-// synthetic site. An import whose size is learnt late begins again with its size, after
-// it began without one. A Change with nothing but a Site is not about an allocation: see
-// Ledger.SiteChanged.
-type Change struct {
-	Allocation
-	Ended bool
-}
-
 // NoListener is a Listener that does nothing. A type that embeds an Extents beside it has
 // the methods of that.
 type NoListener struct{ noExtents }
 
 // Changed does nothing.
-func (NoListener) Changed(Change) {}
+func (NoListener) Changed(*Site) {}
 
 // Peaked makes it the peak.
 func (NoListener) Peaked(event.Process) bool { return true }
@@ -90,17 +82,10 @@ func isExtent(space event.Space, s *Site) bool {
 	return space == event.SpacePointer && s.Kind.Class() == event.ClassDevice
 }
 
-// changed reports an allocation that began or ended.
-func (p *process) changed(a Allocation, ended bool) {
-	if p.l.opt.Changes {
-		p.l.opt.Listener.Changed(Change{a, ended})
-	}
-}
-
-// SiteChanged reports to the Listener that something other than an allocation changed at
-// a call site: how much of its memory is in tensors.
+// SiteChanged reports to the Listener that the memory of a call site changed, or how much of it
+// is in tensors.
 func (l *Ledger) SiteChanged(s *Site) {
-	if l.opt.Changes {
-		l.opt.Listener.Changed(Change{Allocation: Allocation{Proc: s.Proc, Site: s}})
+	if l.opt.Listener != nil {
+		l.opt.Listener.Changed(s)
 	}
 }

@@ -5,14 +5,14 @@ import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 // hooks is a Listener made of functions. Those that are nil do nothing.
 type hooks struct {
 	NoListener
-	changed func(Change)
+	changed func(*Site)
 	peaked  func(event.Process)
 	leaving func(*Site)
 }
 
-func (h hooks) Changed(c Change) {
+func (h hooks) Changed(s *Site) {
 	if h.changed != nil {
-		h.changed(c)
+		h.changed(s)
 	}
 }
 

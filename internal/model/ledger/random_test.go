@@ -235,22 +235,11 @@ func compareHoldings(t *testing.T, l *Ledger, m *model, id event.Process, at str
 	compareMaps(t, at, "holdings", want, bytesByDevice(l, id))
 }
 
-// A watcher has what changes add up to: the memory in use of each site.
-type watcher map[event.Process]map[*Site]int64
+// A watcher has what each site had in use when it changed last.
+type watcher map[*Site]int64
 
-// hear is Listener.Changed. A size that is learnt comes after none.
-func (w watcher) hear(c Change) {
-	of := w[c.Proc]
-	if of == nil {
-		of = map[*Site]int64{}
-		w[c.Proc] = of
-	}
-	if c.Ended {
-		of[c.Site] -= int64(c.Size)
-	} else {
-		of[c.Site] += int64(c.Size)
-	}
-}
+// hear is Listener.Changed.
+func (w watcher) hear(s *Site) { w[s] = s.InuseBytes }
 
 // compare fails t where what w heard of proc's sites is not what they have in use.
 func (w watcher) compare(t *testing.T, l *Ledger, proc event.Process, at string) {
@@ -260,8 +249,8 @@ func (w watcher) compare(t *testing.T, l *Ledger, proc event.Process, at string)
 		return
 	}
 	for _, s := range p.sites.all {
-		if s != nil && w[proc][s] != s.InuseBytes {
-			t.Fatalf("%s: changes of %+v add up to %d bytes", at, s, w[proc][s])
+		if s != nil && w[s] != s.InuseBytes {
+			t.Fatalf("%s: the last change of %+v was to %d bytes", at, s, w[s])
 		}
 	}
 }
@@ -296,7 +285,7 @@ func TestRandom(t *testing.T) {
 	t.Logf("repeat with -seed=%d", seed)
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(seed, 0))})
 	w := watcher{}
-	l, m := New(Options{MaxEnded: math.MaxInt32, Listener: hooks{changed: w.hear}, Changes: true}), newModel()
+	l, m := New(Options{MaxEnded: math.MaxInt32, Listener: hooks{changed: w.hear}}), newModel()
 	seen := map[event.Op]int{}
 	var ended []event.Process
 	for i := range ops {

@@ -90,15 +90,6 @@ func (t *vmmTable) add(ph *physical, objects int, bytes int64) {
 		p.addRows(objects)
 		p.sites.add(s, w)
 	}
-	t.changed(ph, objects < 0)
-}
-
-func (t *vmmTable) changed(ph *physical, ended bool) {
-	x := ph.item()
-	if ph.extra {
-		x.row.time = 0
-	}
-	t.p.changed(t.p.allocation(&x), ended)
 }
 
 func (ph *physical) item() item {

@@ -43,7 +43,7 @@ type Options struct {
 	// Before, if set, is called with each record before it is applied, and Changed with
 	// each change by it: see state.State.Watch. A Name changes its Place alone.
 	Before  func(*state.State, record.Record)
-	Changed func(ledger.Change)
+	Changed func(*ledger.Site)
 	// Progress, if set, is called now and then with the part of the recording that was
 	// played, from 0 to 1.
 	Progress func(float64)

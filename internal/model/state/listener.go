@@ -11,7 +11,11 @@ type listener struct {
 	s *State
 }
 
-func (h listener) Changed(c ledger.Change) { h.s.onChange(c) }
+func (h listener) Changed(x *ledger.Site) {
+	if h.s.onChange != nil {
+		h.s.onChange(x)
+	}
+}
 
 func (h listener) Leaving(x *ledger.Site) { h.s.groups.count(x) }
 

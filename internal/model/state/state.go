@@ -78,7 +78,7 @@ type State struct {
 
 // Observers are called with changes, each if it is set.
 type observers struct {
-	onChange func(ledger.Change)
+	onChange func(*ledger.Site)
 	onPiece  func(tensors.Piece)
 	onStep   func(TrainingStep)
 }
@@ -86,10 +86,7 @@ type observers struct {
 // Watch calls watcher, unless it is nil, with each change of the memory of a call site of
 // any layer, and of how much of that memory lies in tensors (see Cached). The arguments belong to the
 // state, and may be read until the next record. Watch comes before the first record.
-func (s *State) Watch(watcher func(ledger.Change)) {
-	s.onChange = watcher
-	s.openLedgers(0)
-}
+func (s *State) Watch(watcher func(*ledger.Site)) { s.onChange = watcher }
 
 // WatchPieces calls watcher, unless it is nil, with each piece of memory that comes to lie
 // somewhere, and with each that ends; the end of a process ends none. It comes before the
@@ -141,7 +138,7 @@ func (s *State) init() {
 // the default. The figures of a process at its peak are of one moment in all layers.
 func (s *State) openLedgers(maxLive int) {
 	options := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, User: s.processes.user,
-		Listener: listener{s: s}, Changes: s.onChange != nil}
+		Listener: listener{s: s}}
 	s.physical = physical.New(options)
 	s.gpus.physical = s.physical
 	s.physical.OnInherit = func(id event.Process) { s.peaks.follow(id, s.Held(id)) }

@@ -63,9 +63,6 @@ func (w *run) event(e *event.Event) {
 	}
 }
 
-// hear follows a change of what a call site holds.
-func (w *run) hear(c ledger.Change) { w.touch(c.Site) }
-
 // touch marks a call site as changed by the latest record, and returns it.
 func (w *run) touch(at *ledger.Site) *site {
 	x := w.known[at]

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
@@ -73,7 +74,7 @@ func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, e
 // collect plays the recording at path.
 func collect(path string, o Options, lost *loss.Set) (*document, error) {
 	all := newRun(o, lost)
-	o.Play.Before, o.Play.Changed = all.before, all.hear
+	o.Play.Before, o.Play.Changed = all.before, func(at *ledger.Site) { all.touch(at) }
 	s, err := replay.Play(path, o.Play)
 	if err != nil {
 		return nil, err
