@@ -7,36 +7,56 @@ func (w *Writer) append(r Record) {
 	if w.collecting != nil && w.collecting.tooLarge {
 		return
 	}
+	var written bool
 	if ev, ok := r.(*event.Event); ok {
-		n := maxEvent + min(len(ev.Name), maxString)
-		if n > w.queue.size {
-			w.loss.Add(lossUnfit, 1)
-			return
-		}
-		w.room(n)
-		w.enc.event(ev)
-		return
+		written = w.event(ev)
+	} else {
+		written = w.entry(r)
 	}
-	n, ok := bound(r)
-	if !ok || n > w.queue.size {
+	if !written {
 		w.loss.Add(lossUnfit, 1)
-		return
 	}
-	// Definitions are forgotten when a keyframe begins or a block is lost, but hardly
-	// twice in a row.
-	for range 2 {
-		resets := w.resets
-		w.define(r)
-		w.room(n)
-		if resets == w.resets {
-			break
-		}
-	}
-	w.enc.record(r)
 	if w.enc.cut > 0 {
 		w.loss.Add(lossTextCut, w.enc.cut)
 		w.enc.cut = 0
 	}
+}
+
+// event writes an event. It is false for one that does not fit in a block.
+func (w *Writer) event(ev *event.Event) bool {
+	n := maxEvent + min(len(ev.Name), maxString)
+	if n > w.queue.size {
+		return false
+	}
+	if len(w.enc.buf)+n > w.limit {
+		w.next()
+	}
+	w.enc.buf = append(w.enc.buf, entryEvent)
+	w.enc.visitEvent(ev)
+	w.records++
+	return true
+}
+
+// entry writes anything but an event, after the definitions of the places that it refers
+// to. It is false for a record that does not fit in a block, or that no reader would take.
+func (w *Writer) entry(r Record) bool {
+	// Definitions are forgotten when a keyframe begins or a block is lost, but hardly
+	// twice in a row.
+	for range 4 {
+		resets := w.resets
+		w.define(r)
+		if resets != w.resets {
+			continue
+		}
+		written, fits := w.try(func() { w.enc.record(r) })
+		if written {
+			w.records++
+		}
+		if written || !fits {
+			return written
+		}
+	}
+	return false
 }
 
 // define defines the places that a record refers to.
@@ -54,27 +74,41 @@ func (w *Writer) define(r Record) {
 // place defines a Place that was not defined yet. One that has a name before
 // anything refers to it may never get another.
 func (w *Writer) place(p *Place) {
-	if !w.places.add(p.ID) {
+	if p == nil || !w.places.add(p.ID) {
 		return
 	}
 	naming := p.naming.Load()
 	l := p.location.Load()
-	n := maxEvent
-	if naming != unnamed && wellNamed(l) && n+locationBound(l) <= w.queue.size {
-		n += locationBound(l)
-	} else {
-		naming = unnamed
+	write := func() {
+		w.enc.write(entryPlace)
+		w.enc.definition(p, naming, l)
 	}
-	w.room(n)
+	for written, fits := w.try(write); !written; written, fits = w.try(write) {
+		if !fits {
+			naming = unnamed
+		}
+	}
 	w.places.add(p.ID)
-	w.enc.place(p, naming, l)
 }
 
-// room makes room for an entry of at most n bytes, in a new block if need be.
-func (w *Writer) room(n int) {
-	if w.enc.fits(n) {
-		return
+// try has write write an entry to the block. If it has no room, the next block is begun.
+// fits is false if the entry fits in no block, or if no reader would take it.
+func (w *Writer) try(write func()) (written, fits bool) {
+	before := w.enc
+	write()
+	full := len(w.enc.buf) > w.limit
+	if !full && !w.enc.bad {
+		return true, true
 	}
+	fits = !w.enc.bad && (len(before.buf) > 0 || w.limit == 0)
+	if w.enc = before; fits {
+		w.next()
+	}
+	return false, fits
+}
+
+// next begins another block, after a keyframe if one is due.
+func (w *Writer) next() {
 	if !w.keyframeDue {
 		w.flushBlock()
 	}
@@ -91,15 +125,16 @@ func (w *Writer) begin() {
 		w.repair.needed = true
 	}
 	w.block = w.queue.empty()
-	buf := w.block.buf[blockHeaderSize:]
 	w.keyframeDue = w.collecting == nil && (w.beginWithKeyframe || w.ring.full() || w.repair.due(w))
+	w.limit = w.queue.size
 	if w.keyframeDue {
-		buf = nil
+		w.limit = 0
 	}
 	if w.collecting != nil {
 		w.block.Flags = flagKeyframe
 	}
-	w.enc.reset(buf)
+	w.enc.begin(w.block.buf)
+	w.records = 0
 }
 
 // forget has places defined again.
@@ -111,7 +146,7 @@ func (w *Writer) forget() {
 // finish ends the block being filled.
 func (w *Writer) finish() *block {
 	b := w.block
-	b.Length, b.Records = uint32(w.enc.n), w.enc.records
+	b.buf, b.Records = w.enc.buf, w.records
 	b.First, b.Last = w.enc.first, w.enc.last
 	w.time = max(w.time, b.Last)
 	return b
@@ -121,10 +156,10 @@ func (w *Writer) finish() *block {
 func (w *Writer) flushBlock() {
 	b := w.finish()
 	switch {
-	case b.Length == 0:
+	case len(b.buf) == 0:
 		w.queue.release(b)
 	case w.collecting != nil:
-		w.collecting.add(b)
+		w.collecting.add(w, b)
 	default:
 		w.put(b, w.opts.Unbounded)
 	}
@@ -134,11 +169,18 @@ func (w *Writer) flushBlock() {
 // put hands over a block, or drops it if the disk is behind.
 func (w *Writer) put(b *block, must bool) {
 	b.Lost = w.lost
+	// Whoever compresses the block gives back what it took too much.
+	size := int64(len(b.packed))
+	if b.packed == nil {
+		size = largestBlock(len(b.buf))
+		b.room = w.ring.left
+	}
+	w.ring.left.Add(-size)
 	if w.queue.put(b, must) {
 		w.lost = 0
-		w.ring.use(blockHeaderSize + int64(b.Length))
 		return
 	}
+	w.ring.left.Add(size)
 	w.lost += uint64(b.Records)
 	w.loss.Add(lossNotRecorded, uint64(b.Records))
 	w.queue.release(b)

@@ -135,7 +135,7 @@ func TestBytesPerEvent(t *testing.T) {
 		t.Skip("writes 1.8 million events")
 	}
 	for _, s := range streams {
-		for _, c := range []struct{ each, limit int }{{1 << 20, 9}, {1000, 16}, {100, 24}} {
+		for _, c := range []struct{ each, limit int }{{1 << 20, 11}, {1000, 14}, {100, 18}} {
 			f := &nowhere{}
 			w, err := newWriter(f, WriterOptions{}, layout{}, maxPayload, 1<<20)
 			if err != nil {

@@ -1,161 +1,141 @@
 package record
 
 import (
+	"encoding/binary"
 	"math"
-	"reflect"
-	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// A codec visits the fields of a record one after the other, to write them or to read
-// them: what an entry holds is described once. Either e or d is set. A record that is
-// written is not changed: others may be reading it.
+// A codec visits the fields of records one after the other, to write them to a payload or
+// to read them from one: what an entry holds is described once. A record that is written
+// is not changed: others may be reading it.
+//
+// It trusts nothing that it reads. Nonsense sets bad, as does a record to write that no
+// reader would take, and then everything reads as 0.
 type codec struct {
-	e *encoder
-	d *decoder
+	buf     []byte // the payload so far; while reading, the rest of it
+	reading bool
+	bad     bool
+
+	time        uint64      // the last one that was visited
+	first, last uint64      // the earliest and the latest that were written
+	before      event.Event // the event before
+	cut         uint64      // texts that were cut
+
+	shared *sharedObjects // while reading
+	event  event.Event    // that was read last
 }
 
-// recordTypes are the types of records by entry.
-var recordTypes = [...]reflect.Type{
-	entryTrace:    reflect.TypeFor[Trace](),
-	entryStack:    reflect.TypeFor[Stack](),
-	entryName:     reflect.TypeFor[Name](),
-	entryProcess:  reflect.TypeFor[Process](),
-	entryReading:  reflect.TypeFor[Reading](),
-	entryLoss:     reflect.TypeFor[Loss](),
-	entryNote:     reflect.TypeFor[Note](),
-	entryMoment:   reflect.TypeFor[Moment](),
-	entrySweep:    reflect.TypeFor[Sweep](),
-	entryReported: reflect.TypeFor[Reported](),
-	entryCut:      reflect.TypeFor[Cut](),
-	entrySteps:    reflect.TypeFor[Steps](),
-	entryTensors:  reflect.TypeFor[Tensors](),
-	entryHeap:     reflect.TypeFor[Heap](),
+// begin begins a payload: an empty one to write to, or one to read.
+func (c *codec) begin(payload []byte) {
+	c.buf, c.bad = payload, false
+	c.time, c.first, c.last = 0, 0, 0
+	c.before = event.Event{}
 }
 
-// record writes anything but an event.
-func (e *encoder) record(r Record) {
-	e.records++
-	e.uint(uint64(slices.Index(recordTypes[:], reflect.TypeOf(r).Elem())))
-	codec{e: e}.record(r)
-}
+func (c *codec) fail() { c.bad = true }
 
-// record reads anything but an event.
-func (d *decoder) record(entry uint64) Record {
-	if entry >= uint64(len(recordTypes)) || recordTypes[entry] == nil {
-		d.fail()
-		return nil
+func (c *codec) write(v uint64) { c.buf = binary.AppendUvarint(c.buf, v) }
+
+func (c *codec) read() uint64 {
+	v, n := binary.Uvarint(c.buf)
+	if n <= 0 || c.bad {
+		c.fail()
+		return 0
 	}
-	if entry == entryHeap {
-		return d.heap()
-	}
-	r := reflect.New(recordTypes[entry]).Interface().(Record)
-	codec{d: d}.record(r)
-	return r
+	c.buf = c.buf[n:]
+	return v
 }
 
-// record visits the fields of anything but an event.
-func (c codec) record(r Record) {
-	switch r := r.(type) {
-	case *Trace:
-		c.string(&r.Version, &r.CommandLine, &r.Target, &r.StackMode, &r.Driver)
-		c.wall(&r.Start, &r.Boot)
-		c.bool(&r.All, &r.NVML, &r.Physical, &r.Initial)
-		signed(c, &r.MaxLive, &r.Incidents)
-		c.texts(&r.APIs)
-	case *Stack:
-		c.stack(&r.ID)
-		c.process(&r.Process)
-		list(c, &r.Frames, 1, maxFrames, c.frame)
-		list(c, &r.Modules, 1, maxStackModules, func(x *uint64) { c.uint(x) })
-	case *Name:
-		c.place(r)
-		c.location(&r.Location, r.Place.Address)
-	case *Process:
-		c.process(&r.Process)
-		c.bool(&r.Target)
-		c.string(&r.Name)
-		c.bool(&r.FromStart)
-		c.mapping(&r.Program)
-		upTo(c, &r.User, 1<<32)
-		c.string(r.Who.Fields()...)
-	case *Reading:
-		c.reading(r)
-	case *Loss:
-		list(c, &r.Counters, 3, 0, func(x *loss.Counter) {
-			c.string(&x.Name, &x.Help)
-			c.uint(&x.Value)
-		})
-		c.texts(&r.Notes)
-	case *Note:
-		c.string(&r.Text)
-	case *Moment:
-		c.moment(&r.Time)
-		c.uint(&r.Slept)
-		c.bool(&r.Drained)
-	case *Sweep:
-		c.bool(&r.Drop)
-	case *Cut:
-		c.moment(&r.Time)
-	case *Tensors:
-		c.moment(&r.Time)
-		c.uint(&r.Window.Length, &r.Window.Every)
-		c.bool(&r.Window.Open)
-	case *Heap: // read by decoder.record
-		c.e.heap(r)
-	case *Steps:
-		c.process(&r.Process)
-		list(c, &r.Numbers, 1, MaxNumbers, func(x *uint64) { c.uint(x) })
-		c.bool(&r.More)
+func (c *codec) uint(fields ...*uint64) {
+	for _, v := range fields {
+		if c.reading {
+			*v = c.read()
+		} else {
+			c.write(*v)
+		}
 	}
 }
 
-func (c codec) reading(r *Reading) {
-	c.moment(&r.Time)
-	if c.d == nil {
-		c.e.uint(r.Time - r.Begin)
-	} else {
-		r.Begin = r.Time - c.d.uint()
+// upTo visits a number of at most limit.
+func upTo[T ~int | ~uint8 | ~uint32 | ~uint64](c *codec, v *T, limit uint64) {
+	x := uint64(*v)
+	c.uint(&x)
+	if x > limit {
+		c.fail()
+	} else if c.reading {
+		*v = T(x)
 	}
-	list(c, &r.Devices, 12, 0, func(x *Device) {
-		c.string(&x.UUID, &x.Label, &x.Name)
-		upTo(c, &x.GPU, math.MaxUint32)
-		c.bool(&x.GPUKnown)
-		signed(c, &x.Instance)
-		c.int(&x.Total, &x.Used, &x.Free)
-		c.bool(&x.MemoryKnown, &x.Listed)
-		list(c, &x.Processes, 4, 0, func(p *snapshot.GPUProcess) {
-			signed(c, &p.PID)
-			c.string(&p.Name)
-			c.int(&p.Bytes)
-			c.bool(&p.Known)
-		})
-	})
-	list(c, &r.Uses, 6, 0, func(x *Use) {
-		c.process(&x.Process)
-		c.index(&x.Device, len(r.Devices))
-		c.int(&x.Bytes)
-		c.bool(&x.Known, &x.Inferred)
-	})
-	list(c, &r.Ordinals, 4, 0, func(x *Ordinal) {
-		c.process(&x.Process)
-		signed(c, &x.Ordinal)
-		c.index(&x.Device, len(r.Devices))
-	})
+}
+
+// signed visits numbers that may be negative.
+func signed[T int | int32 | int64](c *codec, fields ...*T) {
+	for _, v := range fields {
+		word := uint64(*v)<<1 ^ uint64(int64(*v)>>63)
+		c.uint(&word)
+		if x := int64(word>>1) ^ -int64(word&1); int64(T(x)) != x {
+			c.fail()
+		} else if c.reading {
+			*v = T(x)
+		}
+	}
+}
+
+func (c *codec) bool(fields ...*bool) {
+	for _, v := range fields {
+		word := uint64(0)
+		if *v {
+			word = 1
+		}
+		upTo(c, &word, 1)
+		if c.reading {
+			*v = word != 0
+		}
+	}
+}
+
+func (c *codec) string(fields ...*string) {
+	for _, v := range fields {
+		if c.reading {
+			*v = c.readText()
+			continue
+		}
+		s := *v
+		if len(s) > maxString {
+			s = s[:maxString]
+			c.cut++
+		}
+		c.write(uint64(len(s)))
+		c.buf = append(c.buf, s...)
+	}
+}
+
+func (c *codec) readText() string {
+	n := c.read()
+	if n > maxString || n > uint64(len(c.buf)) {
+		c.fail()
+		return ""
+	}
+	s := c.shared.text(c.buf[:n])
+	c.buf = c.buf[n:]
+	return s
 }
 
 // list visits the length and the elements of a list. Each element has at least size bytes,
-// and there are at most limit of them, 0 for no limit.
-func list[T any](c codec, all *[]T, size, limit int, visit func(*T)) {
-	if c.d == nil {
-		c.e.uint(uint64(len(*all)))
-	} else if n := c.d.count(size); limit > 0 && n > limit {
-		c.d.fail()
-	} else if n > 0 {
+// and there are at most limit of them.
+func list[T any](c *codec, all *[]T, size, limit int, visit func(*T)) {
+	n := len(*all)
+	upTo(c, &n, uint64(limit))
+	if c.reading && n > len(c.buf)/size {
+		c.fail()
+	}
+	if c.bad {
+		return
+	}
+	if c.reading && n > 0 {
 		*all = make([]T, n)
 	}
 	for i := range *all {
@@ -163,146 +143,210 @@ func list[T any](c codec, all *[]T, size, limit int, visit func(*T)) {
 	}
 }
 
-// visit writes each field, or reads it.
-func visit[T any](c codec, write func(T), read func() T, fields ...*T) {
-	for _, v := range fields {
-		if c.d == nil {
-			write(*v)
-		} else {
-			*v = read()
-		}
-	}
+func (c *codec) texts(all *[]string) {
+	list(c, all, 1, math.MaxInt, func(s *string) { c.string(s) })
 }
 
-func (c codec) texts(all *[]string) { list(c, all, 1, 0, func(s *string) { c.string(s) }) }
-
-func (c codec) uint(fields ...*uint64) { visit(c, c.e.uint, c.d.uint, fields...) }
-
-func (c codec) int(fields ...*int64) { visit(c, c.e.int, c.d.int, fields...) }
-
-// signed visits numbers of a type of fewer bits.
-func signed[T int | int32](c codec, fields ...*T) {
-	for _, v := range fields {
-		if c.d == nil {
-			c.e.int(int64(*v))
-		} else if x := c.d.int(); int64(T(x)) == x {
-			*v = T(x)
-		} else {
-			c.d.fail()
-		}
-	}
-}
-
-// upTo visits a number that is at most limit.
-func upTo[T int | uint32 | User](c codec, v *T, limit uint64) {
-	if c.d == nil {
-		c.e.uint(uint64(*v))
-	} else {
-		*v = T(c.d.upTo(limit))
-	}
-}
-
-// index visits an index into a list.
-func (c codec) index(v *int, length int) {
-	if c.d != nil && length == 0 {
-		c.d.fail()
-		return
-	}
-	upTo(c, v, uint64(length-1))
-}
-
-func (c codec) bool(fields ...*bool) { visit(c, c.e.bool, c.d.bool, fields...) }
-
-func (c codec) string(fields ...*string) { visit(c, c.e.string, c.d.string, fields...) }
-
-// delta visits a number as the difference from another one.
-func (c codec) delta(v *uint64, from uint64) {
-	if c.d == nil {
-		c.e.int(int64(*v - from))
-	} else {
-		*v = from + uint64(c.d.int())
-	}
+func (c *codec) numbers(all *[]uint64, limit int) {
+	list(c, all, 1, limit, func(v *uint64) { c.uint(v) })
 }
 
 // moment visits a time as the difference from the one before.
-func (c codec) moment(v *uint64) { visit(c, c.e.moment, c.d.moment, v) }
+func (c *codec) moment(v *uint64) {
+	by := int64(*v - c.time)
+	signed(c, &by)
+	c.time += uint64(by)
+	if c.reading {
+		*v = c.time
+		return
+	}
+	c.last = max(c.last, *v)
+	if *v < c.first || c.first == 0 {
+		c.first = *v
+	}
+}
 
 // wall visits times of day, to the nanosecond and without their zone.
-func (c codec) wall(fields ...*time.Time) {
+func (c *codec) wall(fields ...*time.Time) {
 	for _, v := range fields {
-		if c.d == nil {
-			c.e.int(v.Unix())
-			c.e.uint(uint64(v.Nanosecond()))
-		} else {
-			*v = time.Unix(c.d.int(), int64(c.d.upTo(999_999_999))).UTC()
+		seconds, nanoseconds := v.Unix(), v.Nanosecond()
+		signed(c, &seconds)
+		upTo(c, &nanoseconds, 999_999_999)
+		if c.reading {
+			*v = time.Unix(seconds, int64(nanoseconds)).UTC()
 		}
 	}
 }
 
-func (c codec) process(v *event.Process) { visit(c, c.e.process, c.d.process, v) }
-
-// stack visits the id of a stack as the difference from the one before.
-func (c codec) stack(id *uint64) {
-	if c.d == nil {
-		c.delta(id, c.e.stackID)
-		c.e.stackID = *id
-	} else {
-		c.delta(id, c.d.stackID)
-		c.d.stackID = *id
-	}
+func (c *codec) process(p *event.Process) {
+	upTo(c, &p.PID, math.MaxUint32)
+	c.uint(&p.Start)
 }
 
-func (c codec) frame(p **Place) {
-	if c.d == nil {
-		c.e.placeRef((*p).ID)
-	} else if id := c.d.placeRef(); !c.d.bad {
-		*p = c.d.shared.frame(id)
+// place visits a reference to a place, and returns its id. A place whose definition was lost
+// reads as nil.
+func (c *codec) place(p **Place) (id uint64) {
+	if c.reading {
+		if id = c.read(); !c.bad {
+			*p = c.shared.place(id)
+		}
+		return id
 	}
+	if *p == nil {
+		c.fail()
+		return 0
+	}
+	c.write((*p).ID)
+	return (*p).ID
 }
 
-// place visits which place a name is of, and whether the name is final.
-func (c codec) place(r *Name) {
-	if c.d == nil {
-		c.e.placeRef(r.Place.ID)
-		c.e.bool(r.Final)
+// mapping visits a mapping, or that there is none.
+func (c *codec) mapping(p **snapshot.Mapping) {
+	known := *p != nil
+	if c.bool(&known); !known {
 		return
 	}
-	id := c.d.placeRef()
-	if r.Final = c.d.bool(); !c.d.bad {
-		r.Place = c.d.shared.place(id)
+	var m snapshot.Mapping
+	if !c.reading {
+		m = **p
 	}
-	if r.Place == nil {
-		r.Place = &Place{ID: id}
-	}
-}
-
-func (c codec) mapping(m **snapshot.Mapping) { visit(c, c.e.mapping, c.d.mapping, m) }
-
-// mappingFields visits the definition of a mapping.
-func (c codec) mappingFields(m *snapshot.Mapping) {
-	c.uint(&m.Start)
-	c.delta(&m.Limit, m.Start)
-	c.uint(&m.Offset)
+	c.uint(&m.Start, &m.Limit, &m.Offset)
 	c.string(&m.Path, &m.BuildID)
 	c.bool(&m.HasLines)
-}
-
-// location visits the name of the place at address.
-func (c codec) location(l **snapshot.Location, address uint64) {
-	if c.d == nil {
-		c.e.location(*l, address)
-	} else {
-		*l = c.d.location(address)
+	if c.reading && !c.bad {
+		*p = c.shared.mapping(m)
 	}
 }
 
-// locationFields visits the definition of a location.
-func (c codec) locationFields(l *snapshot.Location, address uint64) {
-	c.delta(&l.Address, address)
+// location visits the name of a place, which has a line at least.
+func (c *codec) location(p **snapshot.Location) {
+	if c.reading {
+		*p = &snapshot.Location{}
+	}
+	l := *p
+	if l == nil {
+		c.fail()
+		return
+	}
+	c.uint(&l.Address)
 	c.mapping(&l.Mapping)
-	list(c, &l.Lines, 5, 0, func(x *snapshot.Line) {
+	list(c, &l.Lines, 5, math.MaxInt, func(x *snapshot.Line) {
 		c.string(&x.Function, &x.System, &x.File)
 		signed(c, &x.Line)
 		c.string(&x.Reason)
 	})
+	if len(l.Lines) == 0 {
+		c.fail()
+	}
+}
+
+// definition visits the definition of a place. A name that is still to come follows as a
+// Name.
+func (c *codec) definition(p *Place, naming uint32, l *snapshot.Location) {
+	id, address := p.ID, p.Address
+	c.uint(&id, &address)
+	if upTo(c, &naming, final); naming != unnamed {
+		c.location(&l)
+	}
+	if c.reading && !c.bad {
+		c.shared.define(id, address, naming, l)
+	}
+}
+
+// The bits of a mask of the fields that differ from those of the event before. The mask has
+// maskBytes bytes.
+const (
+	bitOp = 1 << iota
+	bitKind
+	bitSpace
+	bitAPI
+	bitOuter
+	bitResult
+	bitDevice
+	bitPID
+	bitStart
+	bitTID
+	bitCtx
+	bitStack
+	bitAddr
+	bitSize
+	bitHandle
+	bitPart
+	bitStream
+	bitChildPID
+	bitChildStart
+	bitName
+	allBits   = 1<<iota - 1
+	maskBytes = 3
+)
+
+// maxEvent bounds an event's entry, in bytes, besides its name.
+const maxEvent = 256
+
+// visitEvent visits an event, as far as it differs from the one before.
+func (c *codec) visitEvent(ev *event.Event) {
+	c.moment(&ev.Time)
+	at, mask := len(c.buf), uint64(0)
+	if !c.reading {
+		c.buf = append(c.buf, 0, 0, 0)
+	} else if at < maskBytes {
+		c.fail()
+		return
+	} else {
+		mask = uint64(c.buf[0]) | uint64(c.buf[1])<<8 | uint64(c.buf[2])<<16
+		c.buf = c.buf[maskBytes:]
+	}
+	b := &c.before
+	mask = changed(c, mask, bitOp, &ev.Op, &b.Op)
+	mask = changed(c, mask, bitKind, &ev.Kind, &b.Kind)
+	mask = changed(c, mask, bitSpace, &ev.Space, &b.Space)
+	mask = changed(c, mask, bitAPI, &ev.API, &b.API)
+	mask = changed(c, mask, bitOuter, &ev.Outer, &b.Outer)
+	mask = changed(c, mask, bitResult, &ev.Result, &b.Result)
+	mask = changed(c, mask, bitDevice, &ev.Device, &b.Device)
+	mask = changed(c, mask, bitPID, &ev.Proc.PID, &b.Proc.PID)
+	mask = changed(c, mask, bitStart, &ev.Proc.Start, &b.Proc.Start)
+	mask = changed(c, mask, bitTID, &ev.TID, &b.TID)
+	mask = changed(c, mask, bitCtx, &ev.Ctx, &b.Ctx)
+	mask = changed(c, mask, bitStack, &ev.Stack, &b.Stack)
+	mask = changed(c, mask, bitAddr, &ev.Addr, &b.Addr)
+	mask = changed(c, mask, bitSize, &ev.Size, &b.Size)
+	mask = changed(c, mask, bitHandle, &ev.Handle, &b.Handle)
+	mask = changed(c, mask, bitPart, &ev.Part, &b.Part)
+	mask = changed(c, mask, bitStream, &ev.Stream, &b.Stream)
+	mask = changed(c, mask, bitChildPID, &ev.Child.PID, &b.Child.PID)
+	mask = changed(c, mask, bitChildStart, &ev.Child.Start, &b.Child.Start)
+	if !c.reading && ev.Name != "" {
+		mask |= bitName
+	}
+	if mask&bitName != 0 {
+		c.string(&ev.Name)
+	} else if c.reading {
+		ev.Name = ""
+	}
+	if !c.reading {
+		c.buf[at], c.buf[at+1], c.buf[at+2] = byte(mask), byte(mask>>8), byte(mask>>16)
+	} else if mask > allBits || ev.Kind >= event.NumKinds || ev.Space >= event.NumSpaces {
+		c.fail()
+	}
+}
+
+// changed visits a field of an event if it differs from that of the event before. It returns
+// the mask with the field's bit.
+func changed[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int32](c *codec, mask, bit uint64, v, before *T) uint64 {
+	switch {
+	case c.reading && mask&bit == 0:
+		*v = *before
+	case c.reading:
+		x := c.read()
+		if uint64(T(x)) != x {
+			c.fail()
+		}
+		*v, *before = T(x), T(x)
+	case *v != *before:
+		*before = *v
+		c.write(uint64(*v))
+		return mask | bit
+	}
+	return mask
 }

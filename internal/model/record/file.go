@@ -26,12 +26,9 @@ import (
 // First and last are the earliest and the latest time in the block, 0 for none;
 // lost is how many records are missing between the block before and this one.
 //
-// A payload is a run of entries; each begins with a number that says what it is
-// (entry.go). A block decodes by itself: strings, shapes of events, threads,
-// stacks, locations and mappings are numbered from 0 on in each, and defined
-// where a number first comes up, which is then the count of those before. Only
-// ids that mean something outside of the file go from block to block: those of
-// stacks, places and processes. A place is defined before the first entry that
+// A payload, which zstd compresses, is a run of entries; each begins with a number that
+// says what it is (types.go). A block decodes by itself. Only ids go from block to block:
+// those of stacks, places and processes. A place is defined before the first entry that
 // refers to it, and again after a Cut or a loss.
 //
 // In a ring, each region but the very first begins with a keyframe: blocks that
@@ -40,7 +37,7 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic      = "\x89gpumtr\n"
-	fileVersion    = 10
+	fileVersion    = 11
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"
@@ -48,6 +45,13 @@ const (
 	// maxPayload bounds a block: a reader accepts no larger one, and a record
 	// that does not fit in one is not written.
 	maxPayload = 256 << 10
+	// maxPacked bounds a payload that compression made larger.
+	maxPacked = maxPayload + 2<<10
+	// A small file is not to cost much: for each byte in the file there are at most maxRatio
+	// bytes of payload, and for each record at least minRecord bytes. Blocks that compress
+	// better are filled up.
+	maxRatio  = 8
+	minRecord = 4
 )
 
 // Flags of a block.

@@ -64,8 +64,8 @@ func TestHeapRoundTrip(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var records []Record
 			for _, h := range Heaps(heapProcess, want) {
-				if n, ok := bound(h); !ok || n > heapPart {
-					t.Fatalf("a part of up to %d bytes, %v", n, ok)
+				if c := written(h); c.bad || len(c.buf) > heapPart+heapPart/8 {
+					t.Fatalf("a part of %d bytes, bad %v", len(c.buf), c.bad)
 				}
 				records = append(records, h)
 			}
@@ -107,23 +107,14 @@ func TestHeapUnfit(t *testing.T) {
 		"negative":   {Storages: []holder.Storage{{Tensors: -1}}},
 		"items":      {Retainers: []holder.Retainer{{Items: -1}}},
 	}
-	payload := func(r *holder.Reading) []byte {
-		e := newEncoder()
-		e.reset(make([]byte, 4*maxPayload))
-		e.record(&Heap{Reading: r})
-		return e.buf[:e.n]
-	}
 	for name, r := range unfit {
-		if _, ok := bound(&Heap{Reading: r}); ok {
+		c := written(&Heap{Reading: r})
+		if !c.bad {
 			t.Errorf("%s would be written", name)
 		}
-		if r == nil {
-			continue
-		}
-		d := newDecoder(nil)
-		d.shared = newKnown()
-		d.reset(payload(r))
-		if d.record(d.uint()); !d.bad {
+		d := codec{reading: true, shared: newKnown()}
+		d.begin(c.buf)
+		if d.next(); r != nil && !d.bad {
 			t.Errorf("%s was read", name)
 		}
 	}

@@ -1,22 +1,33 @@
 package record
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // A ring says how much room the region that is being written has.
 type ring struct {
 	size  int64 // of a region, 0 without
 	block int64 // the largest size of a block and of the end of the recording
-	left  int64
+	// left is what blocks leave. One that is not compressed yet counts with the most
+	// that it may have.
+	left *atomic.Int64
 }
 
 func newRing(l layout, blockSize int) ring {
-	return ring{l.regionSize, 2*blockHeaderSize + int64(blockSize), l.regionSize}
+	r := ring{size: l.regionSize, block: largestBlock(blockSize) + largestBlock(0)}
+	r.begin()
+	return r
 }
 
-func (r *ring) use(n int64) { r.left -= n }
+// begin begins a region.
+func (r *ring) begin() {
+	r.left = &atomic.Int64{}
+	r.left.Store(r.size)
+}
 
 // full reports whether the next block belongs into the next region.
-func (r *ring) full() bool { return r.size > 0 && r.left < r.block }
+func (r *ring) full() bool { return r.size > 0 && r.left.Load() < r.block }
 
 // A keyframe collects blocks until all of it is there: half of one is of no use.
 type keyframe struct {
@@ -25,8 +36,9 @@ type keyframe struct {
 	tooLarge    bool
 }
 
-func (k *keyframe) add(b *block) {
-	k.size += int64(len(b.buf))
+func (k *keyframe) add(w *Writer, b *block) {
+	w.sink.packer.pack(b, nil)
+	k.size += int64(len(b.packed))
 	if k.size > k.limit {
 		k.blocks, k.tooLarge = nil, true
 		return
@@ -40,7 +52,7 @@ func (w *Writer) keyframe() {
 	limit := int64(maxKeyframe)
 	if w.ring.size > 0 {
 		limit = min(limit, w.ring.size/2)
-		w.ring.left = w.ring.size
+		w.ring.begin()
 	}
 	w.repair = healing{last: time.Now()}
 	w.beginWithKeyframe = false
@@ -49,7 +61,7 @@ func (w *Writer) keyframe() {
 	w.collecting = k
 	w.cut(flagCut | flagKeyframe)
 	w.opts.Keyframe(w.append)
-	k.add(w.finish())
+	k.add(w, w.finish())
 	if k.tooLarge {
 		w.loss.Add(lossKeyframeLarge, 1)
 		w.forget()
@@ -68,7 +80,7 @@ func (w *Writer) cut(flags uint32) {
 	w.queue.release(w.block)
 	w.begin()
 	w.block.Flags = flags
-	w.enc.record(&Cut{Time: w.time})
+	w.entry(&Cut{Time: w.time})
 }
 
 // healInterval is how long a keyframe heals no further loss. It costs the

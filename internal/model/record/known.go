@@ -19,7 +19,7 @@ type sharedObjects struct {
 	mappings map[snapshot.Mapping]*snapshot.Mapping
 	texts    map[string]string
 
-	lost *Place // a frame whose definition was lost
+	lost *Place // stands for frames whose definitions were lost
 }
 
 func newKnown() *sharedObjects {
@@ -113,15 +113,6 @@ func (k *sharedObjects) place(id uint64) *Place {
 	}
 	k.missing++
 	return nil
-}
-
-// frame returns the place with an id, or one that stands for all whose definitions were
-// lost.
-func (k *sharedObjects) frame(id uint64) *Place {
-	if p := k.place(id); p != nil {
-		return p
-	}
-	return k.lost
 }
 
 func sameName(a, b *snapshot.Location) bool {

@@ -31,10 +31,10 @@ func (q *queue) empty() *block {
 	if n := len(q.free); n > 0 {
 		b := q.free[n-1]
 		q.free = q.free[:n-1]
-		b.blockHeader = blockHeader{}
+		*b = block{buf: b.buf[:0]}
 		return b
 	}
-	return &block{buf: make([]byte, blockHeaderSize+q.size)}
+	return &block{buf: make([]byte, 0, q.size)}
 }
 
 // put hands over a block, unless as many as may are waiting and must is false.

@@ -33,7 +33,8 @@ type Reader struct {
 	closer  io.Closer
 	scanner *scanner
 	shared  *sharedObjects
-	dec     *decoder
+	dec     *codec
+	packed  *unpacker
 	err     error
 
 	block   blockHeader // being read
@@ -78,8 +79,7 @@ func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
 		return nil, err
 	}
 	k := newKnown()
-	d := newDecoder(k)
-	return &Reader{scanner: s, shared: k, dec: d}, nil
+	return &Reader{scanner: s, shared: k, dec: &codec{reading: true, shared: k}, packed: newUnpacker()}, nil
 }
 
 // Close closes the file if Open opened it.
@@ -106,7 +106,10 @@ func (r *Reader) Next() (Record, error) {
 			continue
 		}
 		rec := r.dec.next()
-		if rec == nil {
+		if rec != nil && r.records == r.block.Records {
+			r.dec.fail()
+		}
+		if rec == nil || r.dec.bad {
 			r.leave()
 			continue
 		}
@@ -120,7 +123,7 @@ func (r *Reader) Next() (Record, error) {
 
 // enter begins the next block.
 func (r *Reader) enter() error {
-	h, payload, missing, err := r.scanner.next()
+	h, packed, missing, err := r.scanner.next()
 	if err != nil {
 		return err
 	}
@@ -154,7 +157,9 @@ func (r *Reader) enter() error {
 	}
 	r.block, r.inside, r.records = h, true, 0
 	r.ended = h.Flags&flagEnd != 0
-	r.dec.reset(payload)
+	payload, sound := r.packed.unpack(&h, packed)
+	r.dec.begin(payload)
+	r.dec.bad = !sound
 	return nil
 }
 

@@ -180,7 +180,7 @@ func TestRingHealsDamage(t *testing.T) {
 // nothing else rebuilds the state.
 func TestKeyframeTooLarge(t *testing.T) {
 	l := layout{regions: 4, regionSize: 16 << 10}
-	writes, w := ringRecording(t, l, 2<<10, 30_000, 2000)
+	writes, w := ringRecording(t, l, 2<<10, 30_000, 20_000)
 	if n := w.Loss()[lossKeyframeLarge].Value; n < 5 {
 		t.Errorf("%d keyframes were too large", n)
 	}

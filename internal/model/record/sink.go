@@ -27,6 +27,8 @@ type sink struct {
 	loss     *loss.Set
 	err      atomic.Pointer[error]
 	gap      atomic.Bool // blocks were dropped, with what they defined
+	packer   packer
+	packed   []byte // of a block
 }
 
 // run writes blocks until the queue is closed.
@@ -44,7 +46,12 @@ func (s *sink) write(b *block) {
 	}
 	b.Sequence = s.sequence
 	b.Lost += s.lost
-	bytes := b.bytes(s.salt)
+	if b.packed == nil {
+		s.packer.pack(b, s.packed)
+		s.packed = b.packed
+	}
+	bytes := b.packed
+	b.put(bytes, s.salt)
 	n, err := s.WriteAt(bytes, s.offset)
 	if err == nil && n < len(bytes) {
 		err = io.ErrShortWrite

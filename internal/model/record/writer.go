@@ -23,7 +23,7 @@ type WriterOptions struct {
 	// the oldest records are dropped, and, in a file without a bound, after
 	// records were lost and the disk is well again. It must not call the Writer.
 	// It is needed with MaxBytes and with Since. The encoded keyframe stays in memory until
-	// it was written: at most half of a quarter of MaxBytes, and 256 MiB.
+	// it was written: at most half of a quarter of MaxBytes, and 64 MiB.
 	Keyframe func(yield func(Record))
 	// Since, if not 0, says that the recording begins amid a trace, with a keyframe: the
 	// latest time of a record by then, in nanoseconds of CLOCK_MONOTONIC.
@@ -44,7 +44,7 @@ const (
 	// killed.
 	flushInterval = time.Second / 2
 	// maxKeyframe bounds a keyframe, in bytes, beside half a region.
-	maxKeyframe = 256 << 20
+	maxKeyframe = 64 << 20
 )
 
 // The ways in which a Writer loses something.
@@ -79,8 +79,10 @@ type Writer struct {
 
 	mu                sync.Mutex // over all below
 	closed            bool
-	enc               *encoder
+	enc               codec
 	block             *block // being filled
+	records           uint32 // in it
+	limit             int    // bytes of its payload at most: none when a keyframe is due
 	lost              uint64 // records dropped since the last block that was handed over
 	time              uint64 // the latest that was recorded
 	places            placeSet
@@ -130,10 +132,9 @@ func newWriter(f file, opts WriterOptions, l layout, blockSize, depth int) (*Wri
 		done:  make(chan struct{}),
 		stop:  make(chan struct{}),
 		ended: make(chan struct{}),
-		enc:   newEncoder(),
 		ring:  newRing(l, blockSize),
 	}
-	w.sink = &sink{file: f, layout: l, offset: l.start(0), loss: w.loss}
+	w.sink = &sink{file: f, layout: l, offset: l.start(0), loss: w.loss, packer: newPacker()}
 	w.time = opts.Since
 	if w.beginWithKeyframe = opts.Since != 0; w.beginWithKeyframe {
 		w.sink.region = max(l.regions-1, 0) // a keyframe begins the next one
@@ -202,7 +203,7 @@ func (w *Writer) flushing() {
 		case <-tick.C:
 		}
 		w.mu.Lock()
-		if !w.closed && w.enc.n > 0 && !w.queue.full() {
+		if !w.closed && len(w.enc.buf) > 0 && !w.queue.full() {
 			w.flushBlock()
 		}
 		w.mu.Unlock()

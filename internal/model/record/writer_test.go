@@ -80,7 +80,7 @@ func TestFlush(t *testing.T) {
 func (w *Writer) pending() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.enc.n > 0
+	return len(w.enc.buf) > 0
 }
 
 const killedEnv = "RECORD_TEST_FILE"

@@ -71,7 +71,7 @@ func TestReportOfCutRecording(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data = data[:len(data)*8/10]
+	data = data[:len(data)*7/10]
 	r, err := record.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
 		t.Fatal(err)
