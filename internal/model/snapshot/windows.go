@@ -51,15 +51,18 @@ type Windowed struct {
 type WindowedRow struct {
 	// Sample has the stack, the labels, what was allocated in windows, and what was held at the
 	// Peak. Nothing in it is in use.
-	Sample Sample
-	// StepObjects and StepBytes were made in whole training steps.
-	StepObjects, StepBytes int64
+	Sample Sample `json:"-"`
+	// StepBytes and StepObjects were made in whole training steps.
+	StepBytes   int64 `json:"step_alloc_bytes"`
+	StepObjects int64 `json:"step_alloc_objects"`
 	// Freed tensors were freed in the same window. Life is how long they lived on average, and
 	// Longest the longest life.
-	Freed         int64
-	Life, Longest time.Duration
+	Freed   int64         `json:"freed_objects"`
+	Life    time.Duration `json:"mean_life_ns"`
+	Longest time.Duration `json:"longest_life_ns"`
 	// Outlived tensors were live when their window ended: what became of them is not known.
-	Outlived, OutlivedBytes int64
+	Outlived      int64 `json:"outlived_objects"`
+	OutlivedBytes int64 `json:"outlived_bytes"`
 }
 
 // Add adds the figures of o, but not its stack and labels.

@@ -188,9 +188,8 @@ func (w *jsonWriter) windowed(x *snapshot.Windowed, ids *ids) {
 	rows := make([]jsonWindowedRow, 0, len(x.Rows))
 	for i := range x.Rows {
 		r := &x.Rows[i]
-		row := jsonWindowedRow{PeakBytes: r.Sample.PeakBytes, AllocBytes: r.Sample.AllocBytes, AllocObjects: r.Sample.AllocObjects,
-			StepBytes: r.StepBytes, StepObjects: r.StepObjects, Freed: r.Freed, Life: r.Life, Longest: r.Longest, Outlived: r.Outlived, OutlivedBytes: r.OutlivedBytes,
-			Operator: r.Sample.Operator, Module: r.Sample.Module, ModulePath: r.Sample.ModulePath}
+		row := jsonWindowedRow{Operator: r.Sample.Operator, Module: r.Sample.Module, ModulePath: r.Sample.ModulePath,
+			PeakBytes: r.Sample.PeakBytes, AllocBytes: r.Sample.AllocBytes, AllocObjects: r.Sample.AllocObjects, WindowedRow: r}
 		for _, l := range r.Sample.Stack {
 			row.Stack = append(row.Stack, ids.location[l])
 		}
@@ -203,20 +202,14 @@ func (w *jsonWriter) windowed(x *snapshot.Windowed, ids *ids) {
 }
 
 type jsonWindowedRow struct {
-	Stack         []int         `json:"stack"`
-	Operator      string        `json:"operator,omitempty"`
-	Module        string        `json:"module,omitempty"`
-	ModulePath    string        `json:"module_path,omitempty"`
-	PeakBytes     int64         `json:"peak_bytes"`
-	AllocBytes    int64         `json:"alloc_bytes"`
-	AllocObjects  int64         `json:"alloc_objects"`
-	StepBytes     int64         `json:"step_alloc_bytes"`
-	StepObjects   int64         `json:"step_alloc_objects"`
-	Freed         int64         `json:"freed_objects"`
-	Life          time.Duration `json:"mean_life_ns"`
-	Longest       time.Duration `json:"longest_life_ns"`
-	Outlived      int64         `json:"outlived_objects"`
-	OutlivedBytes int64         `json:"outlived_bytes"`
+	Stack        []int  `json:"stack"`
+	Operator     string `json:"operator,omitempty"`
+	Module       string `json:"module,omitempty"`
+	ModulePath   string `json:"module_path,omitempty"`
+	PeakBytes    int64  `json:"peak_bytes"`
+	AllocBytes   int64  `json:"alloc_bytes"`
+	AllocObjects int64  `json:"alloc_objects"`
+	*snapshot.WindowedRow
 }
 
 // sample writes a sample by the tables of labels and values.
