@@ -11,7 +11,7 @@ LDFLAGS := -X main.version=$(VERSION)
 TAGS := grpcnotrace
 # What must work on any machine, without root: records in, figures out.
 PURE := ./internal/model/state/... ./internal/model/record/... ./internal/model/stacks/... ./internal/model/account/... ./internal/model/ledger/... ./internal/model/tensors/... ./internal/model/physical/... ./internal/model/leak/...
-CHECKED := ./pprofout ./internal/output/pprof ./internal/model/... ./internal/output/export/... ./internal/output/holders ./internal/output/html ./internal/output/memoryviz ./internal/output/pickle ./internal/whatif/... ./internal/heap/holder ./internal/top ./internal/live ./internal/render ./internal/bytefmt ./internal/agent/alert ./internal/agent/leaks ./internal/agent/push ./internal/agent/metrics ./internal/agent/settings
+CHECKED := ./pprofout ./internal/output/pprof ./internal/model/... ./internal/output/export/... ./internal/output/holders ./internal/output/memoryviz ./internal/output/pickle ./internal/whatif/... ./internal/heap/holder ./internal/top ./internal/live ./internal/render ./internal/bytefmt ./internal/agent/alert ./internal/agent/leaks ./internal/agent/push ./internal/agent/metrics ./internal/agent/settings
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 # go-nvml leaves NVML's functions undefined until it has loaded the library, so
@@ -61,7 +61,7 @@ install: build ## install it under PREFIX (/usr/local)
 TRACING      := bpf cmd/gpumemtrace test/vm/checks
 TRACING_RACE := internal/doctor internal/source/session internal/source/unwind probes
 # The same of those that do not trace. The stand-in is C: what starts it is used by tests that trace.
-RACELESS     := internal/lru internal/sorting internal/whatif/allocator internal/heap/holder internal/model/share internal/model/steps internal/model/windows internal/output/holders internal/whatif deploy/kubernetes deploy/systemd pprofout internal/output/pprof internal/model/account internal/atomicfile internal/bytefmt internal/source/clock internal/agent/confine internal/model/event internal/output/export internal/output/html internal/model/leak internal/model/ledger internal/model/loss internal/output/memoryviz internal/agent/oomdir internal/model/physical internal/output/pickle internal/testing/footprint internal/render internal/model/replay internal/source/rounds internal/model/snapshot internal/model/stacks internal/model/state internal/model/tensors internal/testing/testcuda internal/output/timeline
+RACELESS     := internal/lru internal/sorting internal/whatif/allocator internal/heap/holder internal/model/share internal/model/steps internal/model/windows internal/output/holders internal/whatif deploy/kubernetes deploy/systemd pprofout internal/output/pprof internal/model/account internal/atomicfile internal/bytefmt internal/source/clock internal/agent/confine internal/model/event internal/output/export internal/model/leak internal/model/ledger internal/model/loss internal/output/memoryviz internal/agent/oomdir internal/model/physical internal/output/pickle internal/testing/footprint internal/render internal/model/replay internal/source/rounds internal/model/snapshot internal/model/stacks internal/model/state internal/model/tensors internal/testing/testcuda internal/output/timeline
 without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 # Compiles packages and their tests, and links nothing.
 compile := list -test -export -f ''

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"html"
-	"io"
+	"encoding/json"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,57 +13,59 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
-// The command that the agent's page prints for a moment of the past shows the stacks of that
-// moment, as it stands there, while the agent goes on.
-func TestAgentPastCommand(t *testing.T) {
+// The recording that the agent's history names has the stacks of a moment of the past, while the
+// agent goes on.
+func TestAgentPast(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "it's recorded")
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
 	v, _ := agentRuns(t, nil, "--record", dir, "--interval", "1s", "--listen", "localhost:0", "--insecure")
 	address := "http://" + strings.Fields(v.stderr.String()[strings.Index(v.stderr.String(), "listening at ")+len("listening at "):])[0]
-	page := func() string {
+	var past struct {
+		Recording string
+		Points    []struct {
+			Milliseconds int64 `json:"ms"`
+			Bytes        []int64
+		}
+	}
+	held := func(bytes int64) (at time.Time) {
 		t.Helper()
-		r, err := http.Get(address + "/now?at=peak")
+		r, err := http.Get(address + "/api/v1/history")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Body.Close()
-		b, err := io.ReadAll(r.Body)
-		if err != nil {
+		if err := json.NewDecoder(r.Body).Decode(&past); err != nil {
 			t.Fatal(err)
 		}
-		return string(b)
+		for _, p := range past.Points {
+			var sum int64
+			for _, b := range p.Bytes {
+				sum += b
+			}
+			if sum == bytes {
+				at = time.UnixMilli(p.Milliseconds)
+			}
+		}
+		return at
 	}
 	script(t, p, "repeat 3 cuMemAlloc_v2 64m")
-	v.until("the history has it", func() bool { return strings.Contains(page(), "traced processes held 192 MiB") })
+	v.until("the history has it", func() bool { return !held(192 << 20).IsZero() })
+	at := held(192 << 20).UTC().Format(time.RFC3339Nano)
 	script(t, p, "free all")
-	found := regexp.MustCompile(`<pre class="command">(.*)</pre>`).FindStringSubmatch(page())
-	if found == nil {
-		t.Fatalf("there is no command: %s", page())
-	}
-	printed := html.UnescapeString(found[1])
-	// The shell finds this program under its name, and sudo does as root does.
-	bin := t.TempDir()
-	if err := os.Symlink(binary, filepath.Join(bin, "gpumemtrace")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bin, "sudo"), []byte("#!/bin/sh\nexec \"$@\"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	var out []byte
 	var err error
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // the latest half second is not in the file yet
-		c := exec.Command("sh", "-c", printed)
-		c.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+		c := exec.Command(binary, "report", past.Recording, "--by", "line", "--at", at)
 		if out, err = c.CombinedOutput(); err == nil {
 			break
 		}
 	}
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", printed, err, out)
+		t.Fatalf("%s at %s: %v\n%s", past.Recording, at, err, out)
 	}
 	for _, want := range []string{"192", "(" + strconv.Itoa(p.PID()) + ")", "cuMemAlloc_v2"} {
 		if !strings.Contains(string(out), want) {
-			t.Errorf("%s:\n%s\nlacks %q", printed, out, want)
+			t.Errorf("%s at %s:\n%s\nlacks %q", past.Recording, at, out, want)
 		}
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
 )
 
 // topAPI answers with the document that top --json prints.
@@ -59,14 +59,19 @@ func (s *Server) eventsAPI(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := p.chosen()
+	f, err := p.filter()
 	if err != nil {
 		return err
 	}
+	n, err := p.number("minutes", 1, int(coarseFor/time.Minute), 30)
+	if err != nil {
+		return err
+	}
+	c := &chosen{f, time.Duration(n) * time.Minute}
 	return s.sendOf(w, r, jsonType, fmt.Sprint("events ", c.filter, " ", c.period), func(at *shot) (func(io.Writer) error, error) {
-		var h *happened
-		s.looks.look(at, func(p *live.Status) { h = s.happened(p, p.Select(&live.Scope{}, "", live.ByInuse, false).Processes, c) })
-		return func(w io.Writer) error { return json.NewEncoder(w).Encode(h) }, nil
+		var e *events
+		s.looks.look(at, func(p *live.Status) { e = s.events(p, p.Select(&live.Scope{}, "", live.ByInuse, false).Processes, c) })
+		return func(w io.Writer) error { return json.NewEncoder(w).Encode(e) }, nil
 	})
 }
 
@@ -75,12 +80,12 @@ func (s *Server) profiles(w http.ResponseWriter, r *http.Request) error {
 	if _, err := paramsOf(r); err != nil {
 		return err
 	}
-	all := []profileLink{{"gpumem", "GPU memory by call stack: ?pid=, ?gpu=, ?seconds= for what is allocated in a window, ?debug=1 for text"}}
+	all := [][2]string{{"gpumem", "GPU memory by call stack: ?pid=, ?gpu=, ?seconds= for what is allocated in a window, ?debug=1 for text"}}
 	if s.opts.Profiling {
 		for _, name := range append(ownProfiles, "profile", "trace") {
-			all = append(all, profileLink{html.Address(name), "Go's own, of this agent"})
+			all = append(all, [2]string{name, "Go's own, of this agent"})
 		}
 	}
-	sendPage(w, http.StatusOK, profilesPage(all))
+	sendProfiles(w, all)
 	return nil
 }

@@ -60,32 +60,6 @@ func eventful(t *testing.T) *served {
 // What happened is of the period, the process and the GPU that were chosen.
 func TestEvents(t *testing.T) {
 	s := eventful(t)
-	for _, tt := range []struct {
-		query   string
-		has, no []string
-	}{
-		{"", []string{"In the last 30 min", "since 2023-11-14 23:59:20 UTC, for 14m", "since 00:10:20 UTC, for 3m", "gpu.used is 76.0 GiB", "2023-11-14 23:48:20 UTC to 2023-11-14 23:58:20 UTC", "python3 (4711) asked for 1.0 TiB", `href="/oom/2"`, "train_step", "+1.5 GiB in 6m: python3 (4711) on GPU cuda:0, at train_step train.py:88",
-			"the process seems to be starting, so there is no alert", "&lt;module&gt; /home/me/train.py:120"}, []string{"resolved: ", `href="/oom/1"`, "process.live is 1.0 GiB", "22:43:20"}},
-		{"?minutes=120", []string{"In the last 2 h", `href="/oom/1"`, "process.live is 1.0 GiB", "23:03:20 UTC to 2023-11-14 23:23:20 UTC"}, nil},
-		{"?minutes=1", []string{"In the last 1 min", "gpu.used", "No failures for want of memory."}, []string{"/oom/"}},
-		{"?pid=5000", []string{"eval (5000)", "seems to be starting", "No alerts and no failures for want of memory."}, []string{"grew by 1.5", "gpu.used", "f1 /bin/x"}},
-		{"?pid=4711", []string{"grew by 1.5", "f1 /bin/x"}, []string{"gpu.used", "seems to be starting", "f2 /bin/x"}},
-		{"?gpu=7", []string{"No alerts, no failures for want of memory and no leaks."}, []string{"grew by 1.5", "f1 /bin/x"}},
-		{"?gpu=cuda:0", []string{"gpu.used", "grew by 1.5", "f1 /bin/x"}, nil},
-	} {
-		got := s.get(http.StatusOK, "/now"+tt.query)
-		_, shown, _ := strings.Cut(got, "</header>")
-		for _, want := range tt.has {
-			if !strings.Contains(shown, want) {
-				t.Errorf("%q shows no %q", tt.query, want)
-			}
-		}
-		for _, not := range tt.no {
-			if strings.Contains(shown, not) {
-				t.Errorf("%q shows %q", tt.query, not)
-			}
-		}
-	}
 	for query, want := range map[string]string{
 		"":                      "leak, gpu.used > 90%, oom | 2 | 4711 true, 5000 true",
 		"?minutes=120":          "leak, gpu.used > 90%, oom, process.live > 2GiB | 2 1 | 4711 true, 5000 true, 4711 false",
@@ -93,7 +67,7 @@ func TestEvents(t *testing.T) {
 		"?gpu=7":                " |  | ",
 	} {
 		text := s.get(http.StatusOK, "/api/v1/events"+query)
-		var d happened
+		var d events
 		if err := json.Unmarshal([]byte(text), &d); err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +89,6 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	for _, query := range []string{"?minutes=0", "?minutes=2881", "?minutes=x", "?pid=0", "?gpu=%20", "?seconds=1"} {
-		s.get(http.StatusBadRequest, "/now"+query)
 		s.get(http.StatusBadRequest, "/api/v1/events"+query)
 	}
 }
@@ -123,23 +96,11 @@ func TestEvents(t *testing.T) {
 // The JSON has no more alerts than there is room for.
 func TestEventsAreBounded(t *testing.T) {
 	s := serve(t, Options{Source: begun(), Alerts: func() []alert.Alert { return make([]alert.Alert, maxAlerts+7) }})
-	var d happened
+	var d events
 	if err := json.Unmarshal([]byte(s.get(http.StatusOK, "/api/v1/events")), &d); err != nil {
 		t.Fatal(err)
 	}
 	if len(d.Alerts) != maxAlerts || d.MoreAlerts != 7 {
 		t.Errorf("%d alerts and %d more", len(d.Alerts), d.MoreAlerts)
 	}
-}
-
-// A chosen process is told apart from all others, on the GPUs that it is on.
-func TestChosenProcess(t *testing.T) {
-	s := eventful(t)
-	got := strings.ReplaceAll(s.get(http.StatusOK, "/now?pid=5000"), "<b>", "")
-	wants(t, "a process", got, "eval (5000) 3.0 GiB", "other processes 9.0 GiB", "application 3.0 GiB", "GPU cuda:0")
-	_, got, _ = strings.Cut(got, `aria-label="GPUs"`)
-	if strings.Contains(got, "4711") || strings.Contains(got, "application 12.0 GiB") {
-		t.Errorf("another process is told apart: %s", got)
-	}
-	wants(t, "no process", s.get(http.StatusOK, "/now?pid=77"), "The process holds no memory on a GPU.")
 }

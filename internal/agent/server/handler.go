@@ -22,7 +22,7 @@ func (s *Server) handler() http.Handler {
 	m.HandleFunc("GET /healthz", s.health)
 	m.HandleFunc("GET /readyz", s.ready)
 
-	for _, a := range []*asset{script(), style(), icon()} {
+	for _, a := range []*asset{style(), icon()} {
 		m.Handle("GET "+a.path, a)
 	}
 
@@ -30,13 +30,11 @@ func (s *Server) handler() http.Handler {
 		m.Handle("GET "+path, s.guarded(s.answering(f)))
 	}
 	get("/{$}", s.page)
-	get("/now", s.now)
 	get("/oom/{number}", s.incidentPage)
 	get("/debug/pprof/{$}", s.profiles)
 	get("/debug/pprof/gpumem", s.profile)
 	get("/api/v1/top", s.topAPI)
 	get("/api/v1/look", s.lookAPI)
-	get("/api/v1/flame", s.flameAPI)
 	get("/api/v1/history", s.historyAPI)
 	get("/api/v1/events", s.eventsAPI)
 	get("/api/v1/oom", s.incidentsAPI)
@@ -73,7 +71,7 @@ func (s *Server) limited(next http.Handler) http.Handler {
 }
 
 // policy lets a page load only files of this server.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+const policy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 
 // guarded passes on requests that may read, at most maxRequests at a time.
 func (s *Server) guarded(next http.Handler) http.Handler {

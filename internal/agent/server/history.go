@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -68,7 +67,6 @@ type history struct {
 	index        map[series]int
 	presences    presences
 	fine, coarse []note
-	rests        map[string]int64 // the known state.GPUFigures.Residual, by label
 	folded       uint64
 }
 
@@ -87,12 +85,6 @@ func (h *history) take(t *state.Totals) {
 			n.bytes = append(n.bytes, make([]int64, at+1-len(n.bytes))...)
 		}
 		n.bytes[at] += g.LiveBytes
-	}
-	h.rests = map[string]int64{}
-	for i := range t.GPUs {
-		if g := &t.GPUs[i]; g.ResidualKnown {
-			h.rests[g.GPU] = g.Residual
-		}
 	}
 	var before note
 	if last := len(h.fine) - 1; last >= 0 {
@@ -181,6 +173,9 @@ type historyDocument struct {
 	// Processes are those of the points, each once for each GPU. PID 0 stands for others.
 	Processes []namedPresence `json:"processes"`
 	Points    []historyNote   `json:"points"` // in order
+	// Recording is the path of the recording that is written, and Since when it begins.
+	Recording string `json:"recording,omitempty"`
+	Since     int64  `json:"recording_since_ms,omitempty"` // since 1970
 }
 
 type historyNote struct {
@@ -189,132 +184,6 @@ type historyNote struct {
 	// Held has pairs of the ID of a process, and bytes. It is missing where it is that of
 	// the point before.
 	Held *[]stake `json:"held,omitempty"`
-}
-
-// rest returns the used memory of a GPU that no traced process holds, by NVML's last
-// reading, and whether it is known.
-func (h *history) rest(label string) (bytes int64, known bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	bytes, known = h.rests[label]
-	return bytes, known
-}
-
-// An amount is what was held at a moment.
-type amount struct {
-	at     time.Time
-	by     map[series]int64
-	stakes []stake
-	who    map[int64]namedPresence // of the stakes
-}
-
-// of returns how much is chosen of it. The GPU of f is as series have it.
-func (a *amount) of(f filter) (sum int64) {
-	if f.pid != 0 {
-		for _, s := range a.stakes {
-			if x := a.who[s[0]]; x.PID == f.pid && (f.gpu == "" || x.GPU == f.gpu) {
-				sum += s[1]
-			}
-		}
-		return sum
-	}
-	for s, bytes := range a.by {
-		if f.gpu == "" || s.GPU == f.gpu {
-			sum += bytes
-		}
-	}
-	return sum
-}
-
-func (h *history) amount(n *note) *amount {
-	out := &amount{n.at, map[series]int64{}, n.held, map[int64]namedPresence{}}
-	for i, bytes := range n.bytes {
-		if bytes > 0 {
-			out.by[h.series[i]] = bytes
-		}
-	}
-	h.whose(n.held, out.who)
-	return out
-}
-
-// sum returns what is chosen of a note. The GPU of f is as series have it.
-func (h *history) sum(n *note, f filter) (sum int64) {
-	if f.pid != 0 {
-		for _, s := range n.held {
-			if x := h.presences.all[s[0]]; x != nil && x.of.pid == f.pid && (f.gpu == "" || web.Clean(x.gpu) == f.gpu) {
-				sum += s[1]
-			}
-		}
-		return sum
-	}
-	for i, bytes := range n.bytes {
-		if f.gpu == "" || h.series[i].GPU == f.gpu {
-			sum += bytes
-		}
-	}
-	return sum
-}
-
-// peak returns the highest amount of what is chosen, from begin to end, and how much of that
-// is chosen. at returns the amount of the latest note until a time. nil means that there is
-// no note.
-func (h *history) peak(f filter, begin, end time.Time) (_ *amount, most int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var highest *note
-	for _, notes := range [][]note{h.coarse, h.fine} {
-		for i := range notes {
-			n := &notes[i]
-			if n.at.Before(begin) || n.at.After(end) {
-				continue
-			}
-			if sum := h.sum(n, f); sum > most {
-				most, highest = sum, n
-			}
-		}
-	}
-	if highest == nil {
-		return nil, 0
-	}
-	return h.amount(highest), most
-}
-
-func (h *history) at(t time.Time) (out *amount) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, notes := range [][]note{h.fine, h.coarse} {
-		for i := range slices.Backward(notes) {
-			// The chart has times in milliseconds.
-			if notes[i].at.UnixMilli() <= t.UnixMilli() {
-				return h.amount(&notes[i])
-			}
-		}
-	}
-	return nil
-}
-
-// holdings returns the chosen processes that held memory from begin to end, and the most that
-// groups of them held at a moment.
-func (h *history) holdings(c *chosen, begin, end time.Time) ([]holding, map[string]int64) {
-	var moments [][]stake
-	all := map[int64]namedPresence{}
-	h.mu.Lock()
-	for _, notes := range [][]note{h.coarse, h.fine} {
-		for i := range notes {
-			if n := &notes[i]; !n.at.Before(begin) && !n.at.After(end) {
-				if last := len(moments) - 1; last >= 0 && sameStakes(moments[last], n.held) {
-					continue
-				}
-				moments = append(moments, n.held)
-				h.whose(n.held, all)
-			}
-		}
-	}
-	h.mu.Unlock()
-	maps.DeleteFunc(all, func(_ int64, x namedPresence) bool {
-		return x.PID == 0 || c.gpu != "" && x.GPU != c.gpu || c.pid != 0 && x.PID != c.pid
-	})
-	return holdings(moments, all, func(x *live.Process) string { return groupName(x, c.by) })
 }
 
 // whose adds the presences of stakes.
@@ -388,6 +257,12 @@ func (s *Server) historyAPI(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	d := s.history.since(after)
+	if s.opts.Recording != nil {
+		var since time.Time
+		if d.Recording, since = s.opts.Recording(); d.Recording != "" {
+			d.Since = since.UnixMilli()
+		}
+	}
 	body, err := s.looks.alone(r.Context(), func() ([]byte, error) {
 		return packed(func(w io.Writer) error { return json.NewEncoder(w).Encode(d) })
 	})

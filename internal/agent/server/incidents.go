@@ -70,6 +70,9 @@ func (s *Server) keep(o *snapshot.OutOfMemory) {
 	}
 }
 
+// shownFrames bounds the frames of a stack.
+const shownFrames = 128
+
 // maxFrame bounds a frame of a report, in bytes.
 const maxFrame = 300
 

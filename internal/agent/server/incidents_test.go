@@ -45,7 +45,7 @@ func TestIncidents(t *testing.T) {
 		t.Fatal(err)
 	}
 	wants(t, "the report", one.Report, "Out of GPU memory: ", "GPU 0", "c10::reportOutOfMemoryToProfiler")
-	if text := s.get(http.StatusOK, "/now") + one.Report; strings.Contains(text, "_ZN") {
+	if strings.Contains(one.Report, "_ZN") {
 		t.Error("a name is mangled")
 	}
 	for path, status := range map[string]int{"/0": 400, "/01": 400, "/+1": 400, "/x": 400, "/%2e%2e%2fx": 400, "/999": 404, "/1/x": 404, "/": 404, "/1?x=1": 400} {

@@ -2,17 +2,16 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 )
 
@@ -48,13 +47,8 @@ func fileText(name string) string {
 
 // They are packed when the first server starts: that takes 5 ms, which a trace does not have.
 var (
-	script = sync.OnceValue(func() *asset {
-		return assetOf("text/javascript; charset=utf-8", "page", ".js", web.Script(fileText("live.js"), fileText("page.js")))
-	})
-	style = sync.OnceValue(func() *asset {
-		return assetOf("text/css; charset=utf-8", "page", ".css", web.Style()+fileText("page.css"))
-	})
-	icon = sync.OnceValue(func() *asset { return assetOf("image/svg+xml", "icon", ".svg", fileText("icon.svg")) })
+	style = sync.OnceValue(func() *asset { return assetOf("text/css; charset=utf-8", "page", ".css", web.Style()) })
+	icon  = sync.OnceValue(func() *asset { return assetOf("image/svg+xml", "icon", ".svg", fileText("icon.svg")) })
 )
 
 func (a *asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -62,26 +56,18 @@ func (a *asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = sendPacked(w, r, a.kind, a.body)                                   // nobody would read an error
 }
 
-// page answers with the page.
+// page answers with the page, which fetches what it shows.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
-	return s.show(w, r, "page", wholePage)
-}
-
-// now answers with the part of the page that changes.
-func (s *Server) now(w http.ResponseWriter, r *http.Request) error {
-	return s.show(w, r, "now", nowPart)
-}
-
-func (s *Server) show(w http.ResponseWriter, r *http.Request, name string, part func(*view) html.Node) error {
-	c, err := chosenOf(r)
+	if _, err := paramsOf(r); err != nil {
+		return err
+	}
+	text, policy := timeline.Live(cmp.Or(s.guard.host, "this machine"), icon().path)
+	w.Header().Set("Content-Security-Policy", policy)
+	body, err := packed(func(w io.Writer) error { _, err := io.WriteString(w, text); return err })
 	if err != nil {
 		return err
 	}
-	return s.sendOf(w, r, htmlType, fmt.Sprint(name, " ", c.filter, " ", c.period, " ", c.by, " ", c.at), func(at *shot) (func(io.Writer) error, error) {
-		var v *view
-		s.looks.look(at, func(p *live.Status) { v = s.view(p, c) })
-		return func(w io.Writer) error { return html.Write(w, part(v)) }, nil
-	})
+	return sendPacked(w, r, htmlType, body)
 }
 
 // sendOf answers with the output of write, which build returns for the newest snapshot. The
@@ -115,13 +101,6 @@ func (s *Server) incidentPage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sendPage(w, http.StatusOK, reportPage(in))
+	sendReport(w, in)
 	return nil
-}
-
-// sendPage answers with a small page.
-func sendPage(w http.ResponseWriter, status int, page html.Node) {
-	w.Header().Set("Content-Type", htmlType)
-	w.WriteHeader(status)
-	_ = html.Write(w, page) // nobody would read an error
 }

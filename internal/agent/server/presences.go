@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -223,82 +222,12 @@ type namedPresence struct {
 	PID     int    `json:"pid"` // 0 for others
 	Process string `json:"process"`
 	snapshot.Who
-
-	of   *identity
-	seen time.Time
 }
 
 func (x *presence) named() namedPresence {
-	out := namedPresence{x.id, web.Clean(x.gpu), x.of.pid, web.Clean(x.of.name), x.of.who, x.of, x.seen}
+	out := namedPresence{x.id, web.Clean(x.gpu), x.of.pid, web.Clean(x.of.name), x.of.who}
 	for _, field := range out.Fields() {
 		*field = web.Clean(*field)
 	}
 	return out
-}
-
-// process returns who x is.
-func (x *namedPresence) process() live.Process {
-	return live.Process{Process: snapshot.Process{PID: x.PID, Name: x.Process, Who: x.Who}, Known: true}
-}
-
-// A holding is a process that held memory in a period. Held is the most that it held, on the
-// chosen GPUs.
-type holding struct {
-	live.Process
-	seen time.Time // holding memory, the last time
-}
-
-// holdings returns processes that held memory at some moments, and the most that groups of
-// them held at one. all are the presences that count, and group names the group of a process.
-func holdings(moments [][]stake, all map[int64]namedPresence, group func(*live.Process) string) (out []holding, groups map[string]int64) {
-	at := map[*identity]int{}   // in out
-	index := map[int64][2]int{} // of each presence: its process, and the number of its group
-	numbers := map[string]int{}
-	names := []string{}
-	for id, x := range all {
-		i, known := at[x.of]
-		if !known {
-			i = len(out)
-			at[x.of] = i
-			out = append(out, holding{Process: x.process()})
-		}
-		one := &out[i]
-		one.GPUs = append(one.GPUs, x.GPU)
-		if x.seen.After(one.seen) {
-			one.seen = x.seen
-		}
-		name := group(&one.Process)
-		n, known := numbers[name]
-		if !known {
-			n = len(names)
-			numbers[name], names = n, append(names, name)
-		}
-		index[id] = [2]int{i, n}
-	}
-	most := make([]int64, len(names))
-	sums, sumsOf := make([]int64, len(out)), make([]int64, len(names))
-	for _, stakes := range moments {
-		clear(sums)
-		clear(sumsOf)
-		for _, s := range stakes {
-			if i, is := index[s[0]]; is {
-				sums[i[0]] += s[1]
-				sumsOf[i[1]] += s[1]
-				out[i[0]].Held = max(out[i[0]].Held, sums[i[0]])
-				most[i[1]] = max(most[i[1]], sumsOf[i[1]])
-			}
-		}
-	}
-	out = slices.DeleteFunc(out, func(x holding) bool { return x.Held == 0 })
-	for i := range out {
-		slices.Sort(out[i].GPUs)
-	}
-	slices.SortFunc(out, func(a, b holding) int {
-		return cmp.Or(cmp.Compare(b.Held, a.Held), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Name, b.Name))
-	})
-	groups = map[string]int64{}
-	for i, name := range names {
-		groups[name] = most[i]
-	}
-	return out, groups
 }

@@ -115,9 +115,6 @@ type Server struct {
 	history   history
 	lost      *loss.Set
 
-	coloursMu sync.Mutex
-	colours   map[string]map[string]int // the number of each name's colour, by the kind of bar
-
 	requests chan struct{} // has a slot for each of maxRequests
 	windows  chan struct{}
 	ending   chan struct{} // closed to end requests that wait
@@ -134,7 +131,7 @@ func New(o Options) (*Server, error) {
 		close(begun)
 		o.Begun = begun
 	}
-	s := &Server{opts: o, colours: map[string]map[string]int{}, lost: loss.New(causes), requests: make(chan struct{}, maxRequests), windows: make(chan struct{}, maxWindows), ending: make(chan struct{})}
+	s := &Server{opts: o, lost: loss.New(causes), requests: make(chan struct{}, maxRequests), windows: make(chan struct{}, maxWindows), ending: make(chan struct{})}
 	s.guard = guard{passwords: newPasswords()}
 	if name, err := os.Hostname(); err == nil {
 		s.guard.host = name

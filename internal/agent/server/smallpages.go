@@ -2,27 +2,34 @@ package server
 
 import (
 	"fmt"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/output/html"
+	"html"
+	"io"
+	"net/http"
+	"strings"
 )
 
-// reportPage shows an out-of-memory report.
-func reportPage(in *incident) html.Node {
-	return document(fmt.Sprintf("Out of GPU memory: report %d", in.Number), nil,
-		html.P(link("/", "GPU memory")),
-		html.Pre(html.Class("report"), html.Text(in.Report)),
-	)
+// escape returns text as markup. No page can have a NUL.
+func escape(text string) string { return html.EscapeString(strings.ReplaceAll(text, "\x00", "\ufffd")) }
+
+// sendPage answers with a small page, whose body is markup.
+func sendPage(w http.ResponseWriter, title, body string) {
+	w.Header().Set("Content-Type", htmlType)
+	// Nobody would read an error.
+	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">`+
+		`<meta name="color-scheme" content="light dark"><link rel="stylesheet" href="`+style().path+`"><link rel="icon" href="`+icon().path+`"><title>`+escape(title)+`</title></head><body>`+body+`</body></html>`)
 }
 
-// A profileLink is a link to a profile, with a description.
-type profileLink struct {
-	to   html.Address
-	text string
+// sendReport answers with the page of an out-of-memory report.
+func sendReport(w http.ResponseWriter, in *incident) {
+	sendPage(w, fmt.Sprintf("Out of GPU memory: report %d", in.Number), `<p><a href="/">GPU memory</a></p><pre class="report">`+escape(in.Report)+`</pre>`)
 }
 
-// profilesPage lists the profiles.
-func profilesPage(all []profileLink) html.Node {
-	const name = "/debug/pprof/"
-	line := func(p profileLink) html.Node { return html.Li(link(p.to, string(p.to)), html.Text(" "+p.text)) }
-	return document(name, nil, html.Class("small"), html.H1(html.Text(name)), html.Ul(html.Each(all, line)))
+// sendProfiles answers with links to profiles, by name, in order. They have descriptions.
+func sendProfiles(w http.ResponseWriter, all [][2]string) {
+	var b strings.Builder
+	for _, p := range all {
+		fmt.Fprintf(&b, `<li><a href="%s">%s</a> %s</li>`, p[0], p[0], escape(p[1]))
+	}
+	const path = "/debug/pprof/"
+	sendPage(w, path, "<h1>"+path+"</h1><ul>"+b.String()+"</ul>")
 }

@@ -6,7 +6,6 @@ package server
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
 )
 
 // tenants is a machine of two GPUs and three users in pods, of which one process is gone: it
@@ -89,35 +89,36 @@ func tenants(t *testing.T) *served {
 func TestPageOfTenants(t *testing.T) {
 	s := tenants(t)
 	b := s.opened(t, 1280, 900)
-	b.Wants("now", b.Text("now"), "5001", "ada", "research/llm-train-0", "38.0 GiB")
+	b.Wants("now", b.Text("processes"), "5001", "ada", "research/llm-train-0", "38.0 GiB")
+	b.Wants("GPUs", b.Text("gpus"), "GPU 1 NVIDIA H100 80GB HBM3: 64.0 GiB of 80.0 GiB used (80.0%)")
+	b.Wants("who is gone", b.Ask("document.querySelector('#processes .gone').textContent"), "4242", "until 03:12:20 UTC", "50.0 GiB")
+	b.Wants("tabs", b.Text("places"), "GPU 0peak 72.0 GiB", "GPU 1peak 62.0 GiB")
 	picture(t, b, "tenants-light")
 	b.Zone("Asia/Tokyo")
-	b.Run(chromedp.Navigate(s.url + "/?at=peak&by=user&minutes=720"))
+	b.Run(chromedp.Navigate(s.url+"/#by=user&of=GPU 0"), chromedp.Reload())
 	b.Until("document.querySelector('#chart canvas') && document.getElementById('legend').textContent.includes('carl')")
-	b.Wants("the peak", b.Text("now"), "Peak of all GPUs together in the last 12 h: 118 GiB at 01:43:20 UTC", "carl 1 process", "research/sweep-42", "python3 sweep.py", "sudo gpumemtrace report /var/lib/gpumemtrace/record/gpumemtrace-20231114-221321.gmt --by line --at 2023-11-15T01:43:20Z")
-	b.Wants("who is gone", b.Ask("[...document.querySelectorAll('#now section[aria-label=Processes] .gone')].map((e) => e.textContent).join()"), "4242", "until 03:12:20 UTC", "50.0 GiB")
+	b.Click("peak")
+	b.Until("document.getElementById('moment').textContent.includes(', the peak')")
+	b.Wants("the peak", b.Text("moment")+b.Text("command")+b.Text("table"), "Held at 01:43:20: 72.0 GiB, the peak", "gpumemtrace report /var/lib/gpumemtrace/record/gpumemtrace-20231114-221321.gmt --by line --at 2023-11-15T01:43:20.000Z", "python3 (4242)")
+	b.Wants("the address", b.Ask("location.hash"), "at=2023-11-15T01")
 	b.Run(chromedp.Focus(chromedp.CSS("#chart")))
 	b.Keys(kb.Home)
-	b.Wants("the first note, in UTC", b.Text("here"), "22:13:20: 68.0 GiB")
-	b.Keys(kb.End)
+	b.Wants("the first note, in UTC", b.Text("here"), "22:13:20: 22.0 GiB")
 	picture(t, b, "tenants-peak-light")
 	b.Dark(true)
 	picture(t, b, "tenants-peak-dark")
 	b.Dark(false)
+	s.fitsPhone(t, b)
+	picture(t, b, "tenants-peak-phone")
+	b.Quiet()
+}
+
+// fitsPhone shows a page as a phone does: nothing of it is cut off.
+func (s *served) fitsPhone(t *testing.T, b *browsertest.Browser) {
+	t.Helper()
 	b.Run(chromedp.EmulateViewport(360, 780))
 	b.Until("document.querySelector('#chart canvas').clientWidth < 360")
-	if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
-		t.Errorf("it is %s wide on 360", b.Ask("document.documentElement.scrollWidth"))
+	if got := b.Ask("[document.documentElement.scrollWidth <= innerWidth, document.getElementById('processes').clientWidth <= document.getElementById('processes').parentElement.clientWidth].join()"); got != "true,true" {
+		t.Errorf("the page and the table of processes fit 360 pixels: %s", got)
 	}
-	picture(t, b, "tenants-peak-phone")
-	b.Dark(true)
-	picture(t, b, "tenants-peak-phone-dark")
-	b.Run(chromedp.Navigate(s.url + "/?gpu=0&by=pod&minutes=720"))
-	b.Until("document.querySelector('#chart canvas') && document.getElementById('legend').textContent.includes('sweep-42')")
-	if got := b.Text("legend"); strings.Contains(got, "triton") {
-		t.Errorf("the chart of GPU 0 has %q", got)
-	}
-	b.Dark(false)
-	picture(t, b, "tenants-gpu-phone")
-	b.Quiet()
 }

@@ -27,7 +27,7 @@ func asset(name string) string {
 
 // script returns every script of the page.
 func script() string {
-	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/events.js"), asset("page/map.js"), asset("page/main.js"))
+	return web.Script(asset("page/unpack.js"), asset("page/data.js"), asset("page/table.js"), asset("page/events.js"), asset("page/map.js"), asset("page/live.js"), asset("page/main.js"))
 }
 
 // source returns how a Content-Security-Policy names an inline script or style.
@@ -61,13 +61,30 @@ func (d *document) blocks(most int) []block {
 // it reads the next.
 const pieceSize = 48 << 10
 
+// Live returns a page that fetches its data from the agent that serves it, and the policy to serve it
+// with. title is what is traced, and icon a path.
+func Live(title, icon string) (page, policy string) {
+	policy = "default-src 'none'; " + sources() + "; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	head, rest := parts(title, ` class="live"`, `<link rel="icon" href="`+html.EscapeString(icon)+`">`, policy)
+	return head + rest, policy
+}
+
+// sources returns the part of a policy that lets the page's own script and style run.
+func sources() string {
+	return "script-src " + source("\n"+script()) + "; style-src " + source("\n"+web.Style())
+}
+
+// parts returns what comes before the data of a page, and what comes after it.
+func parts(title, class, icon, policy string) (head, rest string) {
+	head, rest, _ = strings.Cut(asset("page/page.html"), "<!--data-->")
+	policy, _, _ = strings.Cut(policy, "; frame-ancestors") // not for a page's own head
+	return strings.NewReplacer("<!--class-->", class, "<!--icon-->", icon, "<!--policy-->", html.EscapeString(policy), "<!--title-->", html.EscapeString(title), "<!--style-->", "\n"+web.Style(), "<!--script-->", "\n"+script()).Replace(head), rest
+}
+
 // write writes the page.
 func (d *document) write(to io.Writer, blocks []block) error {
 	w := bufio.NewWriterSize(to, 1<<16)
-	js, css := "\n"+script(), "\n"+web.Style()
-	policy := "default-src 'none'; script-src " + source(js) + "; worker-src blob:; style-src " + source(css) + "; base-uri 'none'; form-action 'none'"
-	head, rest, _ := strings.Cut(asset("page/page.html"), "<!--data-->")
-	head = strings.NewReplacer("<!--policy-->", html.EscapeString(policy), "<!--title-->", html.EscapeString(d.meta.Title), "<!--style-->", css, "<!--script-->", js).Replace(head)
+	head, rest := parts(d.meta.Title, "", "", "default-src 'none'; "+sources()+"; worker-src blob:; base-uri 'none'; form-action 'none'")
 	w.WriteString(head)
 	for _, x := range blocks {
 		for piece := range slices.Chunk(x.content, pieceSize) {

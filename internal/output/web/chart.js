@@ -23,12 +23,12 @@ class Chart {
     this.build();
   }
   // follow shows a model that goes on where the last one ended: who sees the end goes along.
-  follow(model, place, grouped) {
+  follow(model, place, grouped, peak = model.totals[place]) {
     const width = this.to - this.from, along = this.to >= this.end, all = this.from <= 0, groups = (g) => g && g.groups.map((x) => x.name).join("\n");
     this.model = model; this.end = Math.max(model.meta.end, 1);
     if (along) { this.to = this.end; if (!all) this.from = this.end - width; }
-    if (this.place !== place || groups(this.grouped) !== groups(grouped)) return this.show(place, grouped);
-    this.grouped = grouped; this.peak = model.totals[place];
+    if (this.place !== place || groups(this.grouped) !== groups(grouped)) return this.show(place, grouped, peak);
+    this.grouped = grouped; this.peak = peak; this.whole = peak === model.totals[place];
     this.marks = marksOf(model, place, grouped, this.peak);
     this.redraw();
   }

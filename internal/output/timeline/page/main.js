@@ -1,25 +1,46 @@
 
 async function main() {
-  const blocks = await unpacked(), meta = metaOf(blocks);
-  const model = new Model(meta, changesOf(blocks), livesOf(blocks));
-  const time = model.changes.time;
+  const live = isLive && new Live();
+  let model, meta, time, tabs = "";
+  const use = (m) => { model = m; meta = m.meta; time = m.changes.time; };
+  const modelNow = () => live.model($("group").value === "owner");
+  if (live) {
+    for (const o of [...$("group").options]) if (!["owner", "process", "stack"].includes(o.value)) o.remove();
+    $("group").append(...who.map((name) => make("option", name)));
+    $("group").value = "process";
+    await live.fetch();
+    use(modelNow());
+  } else {
+    const blocks = await unpacked();
+    use(new Model(metaOf(blocks), changesOf(blocks), livesOf(blocks)));
+  }
+  const when = live ? clockOf(() => model) : duration;
   let place = -1, grouped = null, peak = null, chosen = [-1, -1], second = false, only = ""; // only: the group that is shown alone
 
-  $("title").textContent = "GPU memory of " + meta.title;
-  const begin = new Date(meta.begin_ms);
-  $("about").textContent = [
-    begin.toISOString().replace("T", " ").slice(0, 19) + " UTC", duration(meta.end, 1e7), !meta.profile && meta.changes.toLocaleString("en-US") + " changes",
-    meta.driver && "driver " + meta.driver, meta.version && "gpumemtrace " + meta.version,
-  ].filter(Boolean).join(" · ");
-  document.body.classList.toggle("profile", !!meta.profile);
-  const notes = [];
-  if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, of each ${meta.bucket.toLocaleString("en-US")} changes those where the total of a GPU, or of other memory, was lowest and highest, and the last. Zooming in shows no more than these. Peaks are exact.`);
-  if (!meta.map_exact) notes.push("Where memory lay is known at some moments only: the map is of the last one before.");
-  notes.push(...(meta.notes || []), ...(meta.loss || []).map((l) => `${l.value.toLocaleString("en-US")} ${l.help} (${l.name})`));
-  $("notes").hidden = !notes.length;
-  $("notes").querySelector("summary").textContent = notes.length + (notes.length === 1 ? " note" : " notes") + (meta.profile ? " of the profile" : " on what is not known, or was lost");
-  $("notes").querySelector("ul").replaceChildren(...notes.map((n) => make("li", n)));
-
+  if (live) {
+    $("now").hidden = $("programs").hidden = false;
+    $("title").textContent = "GPU memory on " + document.title.split(" – ")[0];
+  } else about();
+  function about() {
+    $("title").textContent = "GPU memory of " + meta.title;
+    const begin = new Date(meta.begin_ms);
+    $("about").textContent = [
+      begin.toISOString().replace("T", " ").slice(0, 19) + " UTC", duration(meta.end, 1e7), !meta.profile && meta.changes.toLocaleString("en-US") + " changes",
+      meta.driver && "driver " + meta.driver, meta.version && "gpumemtrace " + meta.version,
+    ].filter(Boolean).join(" · ");
+    document.body.classList.toggle("profile", !!meta.profile);
+    const notes = [];
+    if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, of each ${meta.bucket.toLocaleString("en-US")} changes those where the total of a GPU, or of other memory, was lowest and highest, and the last. Zooming in shows no more than these. Peaks are exact.`);
+    if (!meta.map_exact) notes.push("Where memory lay is known at some moments only: the map is of the last one before.");
+    notes.push(...(meta.notes || []), ...(meta.loss || []).map((l) => `${l.value.toLocaleString("en-US")} ${l.help} (${l.name})`));
+    fillNotes(notes);
+  }
+  function fillNotes(notes) {
+    if (live && $("notes").open) return;
+    $("notes").hidden = !notes.length;
+    $("notes").querySelector("summary").textContent = notes.length + (notes.length === 1 ? " note" : " notes") + (meta.profile ? " of the profile" : " on what is not known, or was lost");
+    $("notes").querySelector("ul").replaceChildren(...notes.map((n) => make("li", n)));
+  }
   const flame = new Flame(model), map = new AddressMap(model), table = new Table(model, () => update()), trees = [];
   const native = () => $("native").checked;
   const chart = new Chart(model, {
@@ -27,11 +48,12 @@ async function main() {
     choose: (i, other) => choose(i, other || second),
     pointed: (i) => pointed(i),
     moved: () => { span(); events(); },
+    time: live ? when : undefined,
   });
 
   function span() {
     const from = last(time, chart.from), to = last(time, chart.to);
-    $("span").textContent = `${duration(chart.to - chart.from)} in view, ${(to - from).toLocaleString("en-US")} ${meta.exact ? "changes" : "moments"}${chart.all ? ", each drawn" : ": the highest of each pixel"}`;
+    $("span").textContent = `${duration(chart.to - chart.from)} in view, ${(to - from).toLocaleString("en-US")} ${meta.exact && !live ? "changes" : "moments"}${chart.all ? ", each drawn" : ": the highest of each pixel"}`;
   }
   // events lists what came and went between two chosen moments, or in view, about the chosen one.
   function events() {
@@ -44,14 +66,14 @@ async function main() {
   function pointed(i) {
     const held = model.at(i), sums = chart.sums(held), near = chart.marks.filter((m) => last(time, m.t) === i).map((m) => m.text);
     let what = "";
-    if (i >= 0) {
+    if (i >= 0 && !live) {
       const c = model.changes, all = [];
       for (let d = i ? c.to[i - 1] : 0; d < c.to[i]; d++) if (model.place[c.row[d]] === place) all.push(d);
       all.sort((a, b) => Math.abs(c.bytes[b]) - Math.abs(c.bytes[a]));
       if (all.length) what = ` – ${signed(c.bytes[all[0]])} ${model.text(meta.rows.cause[c.row[all[0]]])}: ${model.text(meta.rows.title[c.row[all[0]]])}`;
     }
     const total = sums.reduce((a, b) => a + b, 0);
-    $("here").textContent = `${duration(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})${near.length ? " – " + near.join(", ") : ""}${what}`;
+    $("here").textContent = `${when(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})${near.length ? " – " + near.join(", ") : ""}${what}`;
   }
   function tip(i, group, sums, held, box, left, top) {
     const e = $("tip");
@@ -65,7 +87,7 @@ async function main() {
       tr.append(td, make("td", bytes(v)));
       return tr;
     };
-    table.append(line(duration(time[i], (chart.to - chart.from) / 1000), total, "", true));
+    table.append(line(when(time[i], (chart.to - chart.from) / 1000), total, "", true));
     const band = chart.bandAt(chart.plot.posToVal(left, "x") * 1e9);
     if (band) table.append(line("lowest of this pixel", band[0]), line("highest of this pixel", band[1]));
     const order = [...sums.keys()].filter((g) => sums[g] > 0).reverse();
@@ -83,7 +105,7 @@ async function main() {
     const near = chart.marks.filter((m) => Math.abs(m.t - chart.plot.posToVal(left, "x") * 1e9) < (chart.to - chart.from) / 150);
     for (const m of near.slice(0, 3)) e.append(make("div", m.text));
     placeTip(e, box, left, top);
-    $("here").textContent = `${duration(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})`;
+    $("here").textContent = `${when(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})`;
   }
   function choose(i, other) {
     if (other && chosen[0] >= 0) chosen[1] = i;
@@ -101,28 +123,30 @@ async function main() {
     $("signed").hidden = !before;
     const sign = Number($("sign").value);
     $("moment").textContent = before
-      ? `From ${duration(time[a], 1e3)} (A) to ${duration(time[b], 1e3)} (B): ${signed(of(held) - of(before))}`
-      : meta.profile ? `In use: ${bytes(of(held))}` : `Live at ${duration(time[a], 1e3)}: ${bytes(of(held))}` + (a === peak.at ? ", the peak" : "");
+      ? `From ${when(time[a], 1e3)} (A) to ${when(time[b], 1e3)} (B): ${signed(of(held) - of(before))}`
+      : meta.profile ? `In use: ${bytes(of(held))}` : `${live ? "Held" : "Live"} at ${when(time[a], 1e3)}: ${bytes(of(held))}` + (a === peak.at ? ", the peak" : "");
     flame.show(valuesOf(model, grouped.of, held, before, sign), before && (sign > 0 ? "hsl(6 75% 70%)" : "hsl(210 70% 72%)"));
     table.show(grouped.of, held, before, native());
-    map.show(place, grouped, time[b >= 0 ? b : a], held);
-    $("command").textContent = before ? `gpumemtrace diff RECORDING --before ${at(a)} --after ${at(b)}` : `gpumemtrace report RECORDING --at ${at(a)}`;
+    if (!live) map.show(place, grouped, time[b >= 0 ? b : a], held);
+    const recording = live && live.recording ? shellWord(live.recording.path) : "RECORDING", gone = live && live.recording && model.begin + time[a] / 1e6 < live.recording.ms;
+    $("command").parentElement.hidden = live && (!live.recording || gone);
+    $("command").textContent = before ? `gpumemtrace diff ${recording} --before ${at(a)} --after ${at(b)}` : `gpumemtrace report ${recording} ${live ? "--by line " : ""}--at ${at(a)}`;
     remember();
   }
   // remember lists the events of what is shown, and has the address name it.
   function remember() {
     const [a, b] = chosen;
-    const state = { of: meta.places[place].name, by: $("group").value, at: !meta.profile && at(a), to: b >= 0 && at(b), events: $("events").open && "1", only, process: $("process").value, text: $("filter").value, native: native() && "1", sort: table.order };
+    const state = { of: meta.places[place].name, by: $("group").value, at: !meta.profile && !isNow() && at(a), to: b >= 0 && at(b), events: $("events").open && "1", only, process: $("process").value, text: $("filter").value, native: native() && "1", sort: table.order };
     for (const name of Object.keys(state)) if (!state[name]) delete state[name];
     events();
     history.replaceState(null, "", "#" + new URLSearchParams(state));
   }
   // at is a time as --at takes it, to the nanosecond.
-  function at(i) { return (time[i] / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s"; }
+  function at(i) { return live ? new Date(Math.round(model.begin + time[i] / 1e6)).toISOString() : (time[i] / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s"; }
   // The part of the address after # names what is shown.
   function restore() {
     const x = new URLSearchParams(location.hash.slice(1)), to = shown.find((p) => meta.places[p].name === x.get("of"));
-    const instant = (name) => x.has(name) ? chart.instantAt(Math.round(parseFloat(x.get(name)) * 1e9)) : -1;
+    const instant = (name) => x.has(name) ? chart.instantAt(live ? (Date.parse(x.get(name)) - model.begin) * 1e6 : Math.round(parseFloat(x.get(name)) * 1e9)) : -1;
     for (const [name, id] of [["by", "group"], ["process", "process"]]) if ([...$(id).options].some((o) => o.value === x.get(name))) $(id).value = x.get(name);
     $("events").open = x.has("events");
     if (x.has("native")) $("native").checked = x.get("native") === "1";
@@ -137,7 +161,7 @@ async function main() {
     const li = (g) => {
       const e = make("li"), b = make("button");
       b.append(...entryOf(g, meta.profile ? "" : g.most > model.totals[place].peak ? "at its own highest " : "≤ "));
-      b.title = (only === g.name ? "Show all" : "Show only " + g.name) + (g.other || meta.profile ? "" : `. It held most at ${duration(time[g.at], 1e6)}: ${exactly(g.most)}.`);
+      b.title = (only === g.name ? "Show all" : "Show only " + g.name) + (g.other || meta.profile ? "" : `. It held most at ${when(time[g.at], 1e6)}: ${exactly(g.most)}.`);
       b.setAttribute("aria-pressed", String(only === g.name));
       b.addEventListener("click", () => { only = only === g.name ? "" : g.name; show(); });
       e.append(b);
@@ -151,14 +175,16 @@ async function main() {
     });
     $("legend").replaceChildren(...outlines, ...[...groups].reverse().map(li));
   }
-  function show() {
+  function show(again, reads) {
     const all = groupsOf(model, place, $("group").value), text = $("filter").value.trim();
     const process = $("process").value, found = text && model.matches(text), wanted = (row) => (!found || found[row]) && (!process || model.text(meta.rows.process[row]) === process);
     grouped = narrow(all, only, wanted);
     peak = only || found || process ? model.highest(grouped.of) : model.totals[place];
-    chart.show(place, grouped, peak);
+    if (again === true) chart.follow(model, place, grouped, peak); else chart.show(place, grouped, peak);
     legend(all.groups);
     span();
+    if (reads) return;
+    if (again === true) drawTree();
     update();
   }
   // drawTree has the flame graph, and the table of windows, show stacks with or without native frames.
@@ -168,31 +194,69 @@ async function main() {
   }
   function go(p) {
     place = p;
-    for (const tab of $("places").children) { tab.setAttribute("aria-selected", String(tab.place === p)); tab.tabIndex = tab.place === p ? 0 : -1; }
-    if (chosen[0] < 0) chosen = [model.totals[p].at, -1];
+    select();
+    if (chosen[0] < 0) chosen = [live ? time.length - 1 : model.totals[p].at, -1];
     show();
   }
 
-  const shown = meta.places.map((_, p) => p).filter((p) => model.totals[p].any)
-    .sort((a, b) => meta.places[b].gpu - meta.places[a].gpu || (meta.places[a].name < meta.places[b].name ? -1 : 1));
-  if (!shown.length) { fillWindows(model, false); $("failed").hidden = false; $("failed").textContent = `The ${meta.profile ? "profile" : "recording"} has no memory in it.`; return; }
-  const processes = [...new Set(meta.rows.process)].map((i) => model.text(i)).filter(Boolean).sort();
-  $("process").append(...processes.map((name) => make("option", name)));
-  $("process").hidden = processes.length < 2;
-  $("places").append(...shown.map((p) => {
-    const tab = make("button");
-    tab.append(make("b", meta.places[p].name), make("span", (meta.profile ? "" : "peak ") + bytes(model.totals[p].peak)));
-    tab.setAttribute("role", "tab");
-    tab.place = p;
-    tab.addEventListener("click", () => go(p));
-    return tab;
-  }));
+  let shown = placesShown();
+  if (!shown.length && !live) { fillWindows(model, false); $("failed").hidden = false; $("failed").textContent = `The ${meta.profile ? "profile" : "recording"} has no memory in it.`; return; }
+  fillChoices();
+  function placesShown() {
+    return meta.places.map((_, p) => p).filter((p) => live || model.totals[p].any)
+      .sort((a, b) => meta.places[b].gpu - meta.places[a].gpu || (meta.places[a].name < meta.places[b].name ? -1 : 1));
+  }
+  // fillChoices has the places, and the processes, that can be chosen.
+  function fillChoices() {
+    const processes = [...new Set(meta.rows.process)].map((i) => model.text(i)).filter(Boolean).sort(), chosen = $("process").value;
+    if (chosen && !processes.includes(chosen)) processes.push(chosen);
+    const now = [...shown.map((p) => meta.places[p].name + model.totals[p].peak), ...processes].join("\n");
+    if (now === tabs) return;
+    tabs = now;
+    $("process").replaceChildren($("process").options[0], ...processes.map((name) => make("option", name)));
+    $("process").value = chosen;
+    $("process").hidden = processes.length < 2;
+    const focused = [...$("places").children].indexOf(document.activeElement);
+    $("places").replaceChildren(...shown.map((p) => {
+      const tab = make("button");
+      tab.append(make("b", meta.places[p].name), make("span", (meta.profile ? "" : "peak ") + bytes(model.totals[p].peak)));
+      tab.setAttribute("role", "tab");
+      tab.place = p;
+      tab.addEventListener("click", () => go(p));
+      return tab;
+    }));
+    if (focused >= 0) $("places").children[focused].focus({ preventScroll: true });
+    select();
+  }
+  function select() { for (const tab of $("places").children) { tab.setAttribute("aria-selected", String(tab.place === place)); tab.tabIndex = tab.place === place ? 0 : -1; } }
+  function isNow() { return live && chosen[0] === time.length - 1 && chosen[1] < 0; }
+  // renew shows what the agent told last. The moments that were chosen stay, and who looks at now
+  // goes along, but not while a stack is open.
+  function renew() {
+    const along = isNow(), ms = chosen.map((i) => i < 0 ? -1 : model.begin + time[i] / 1e6), name = place >= 0 && meta.places[place].name;
+    use(modelNow());
+    chosen = along ? [time.length - 1, -1] : ms.map((x) => x < 0 ? -1 : Math.max(0, last(time, (x - model.begin) * 1e6 + 5e5)));
+    shown = placesShown();
+    place = Math.max(meta.places.findIndex((p) => p.name === name), 0);
+    table.model = model; map.model = model; trees.length = 0;
+    fillChoices();
+    told();
+    if (!shown.length) return;
+    const reads = $("table").querySelector("details[open]") || flame.zoomed;
+    show(true, reads);
+    if (chart.cursor < 0) pointed(peak.at);
+  }
+  function told() {
+    fillNow(live, $("process").value);
+    fillNotes([...live.now.notes, ...live.now.loss.map((l) => `${l.value.toLocaleString("en-US")} ${l.help} (${l.name})`)].map(tidy));
+    $("none").hidden = shown.length > 0;
+  }
   $("places").addEventListener("keydown", (e) => {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[e.key], tabs = [...$("places").children], to = tabs[tabs.indexOf(document.activeElement) + by];
     if (by && to) { to.focus(); go(to.place); }
   });
-  $("group").addEventListener("change", () => { only = ""; show(); });
-  for (const [id, event] of [["filter", "input"], ["process", "change"]]) $(id).addEventListener(event, show);
+  $("group").addEventListener("change", () => { only = ""; if (live) renew(); show(); });
+  for (const [id, event] of [["filter", "input"], ["process", "change"]]) $(id).addEventListener(event, () => { show(); if (live) told(); });
   $("events").addEventListener("toggle", remember);
   $("native").addEventListener("change", () => { drawTree(); update(); });
   $("sign").addEventListener("change", update);
@@ -219,9 +283,25 @@ async function main() {
   };
   $("chart").addEventListener("keydown", (e) => { if (keys[e.key] && !e.ctrlKey && !e.metaKey && !e.altKey) { e.preventDefault(); keys[e.key](e); } });
   addEventListener("scroll", () => { $("tip").hidden = true; }, { passive: true });
-  restore();
-  pointed(peak.at);
-  dark.addEventListener("change", show);
+  if (live) told();
+  if (shown.length) { restore(); pointed(peak.at); }
+  dark.addEventListener("change", () => show());
+  if (live) follow();
+  // follow asks the agent again and again.
+  function follow(failed = 0) {
+    setTimeout(async () => {
+      try {
+        if (!document.hidden) { await live.fetch(); renew(); }
+        failed = 0;
+        $("failed").hidden = true;
+      } catch (e) {
+        failed++;
+        $("failed").hidden = false;
+        $("failed").textContent = "The agent does not answer: " + e.message + ". What is shown is of before.";
+      }
+      follow(failed);
+    }, renewEvery * Math.min(1 + failed, 15));
+  }
   document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
 }
 

@@ -54,12 +54,12 @@ class Table {
     part.className = "n wide";
     return [
       ...before ? [changed, figure("A", (x) => x.a, (x) => bytes(x.a)), figure("B", (x) => x.b, (x) => bytes(x.b))] : [figure("BYTES", (x) => x.by, (x) => bytes(x.by), (x) => exactly(x.by)), part],
-      all.some((x) => rows.grew[x.row] > 0) && figure("GREW", (x) => rows.grew[x.row], (x) => rows.grew[x.row] > 0 ? signed(rows.grew[x.row]) : "", () => "over the last training steps"),
+      all.some((x) => rows.grew[x.row] > 0) && figure("GREW", (x) => rows.grew[x.row], (x) => rows.grew[x.row] > 0 ? signed(rows.grew[x.row]) : "", () => isLive ? "lately" : "over the last training steps"),
       { ...label("FOR", "cause"), className: "l" },
       new Set(all.map((x) => rows.process[x.row])).size > 1 && label("PROCESS", "process"),
       label("OWNER", "owner"),
       some("category") && label("CATEGORY", "category"),
-      some("holder") && label("HOLDER", "holder", " end", "the object that held most of it at the end"),
+      some("holder") && label("HOLDER", "holder", " end", isLive ? "the object that holds most of it" : "the object that held most of it at the end"),
       some("module") && label("MODULE", "module", " end"),
       some("operator") && label("OPERATOR", "operator"),
       { name: "STACK", className: "s", key: (x) => model.text(rows.title[x.row]), cell: (td, x) => td.append(stackOf(model, x.row, native)) },
