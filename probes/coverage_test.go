@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,9 +12,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-var update = flag.Bool("update", false, "write the coverage table into docs/functions.md")
+var update = flag.Bool("update", false, "write the coverage list into docs/functions.md")
 
-// The coverage table of docs/functions.md is made from Table: `go test ./probes -run
+// The coverage list of docs/functions.md is made from Table: `go test ./probes -run
 // TestDocs -update` after a change.
 func TestDocs(t *testing.T) {
 	const file, begin, end = "../docs/functions.md", "<!-- coverage: begin -->\n", "<!-- coverage: end -->\n"
@@ -24,23 +25,25 @@ func TestDocs(t *testing.T) {
 	head, rest, ok1 := strings.Cut(string(text), begin)
 	old, tail, ok2 := strings.Cut(rest, end)
 	if !ok1 || !ok2 {
-		t.Fatalf("%s has no coverage table", file)
+		t.Fatalf("%s has no coverage list", file)
 	}
 	want := coverage()
 	if old == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("the coverage table of %s is out of date: go test ./probes -run TestDocs -update", file)
+		t.Fatalf("the coverage list of %s is out of date: go test ./probes -run TestDocs -update", file)
 	}
 	if err := os.WriteFile(file, []byte(head+begin+want+end+tail), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
+// version is what the name of a function has where libcuda has several versions of it.
+var version = regexp.MustCompile(`(_v\d+|_ptsz)+$`)
+
 func coverage() string {
 	var b strings.Builder
-	b.WriteString("| functions | kind | what it does |\n|---|---|---|\n")
 	for _, level := range []Level{Driver, Runtime, Torch, TorchCUDA, Kernel} {
 		for _, does := range effects {
 			var names []string
@@ -48,7 +51,7 @@ func coverage() string {
 			for i := range Table {
 				if r := &Table[i]; r.Level == level && does.match(r) {
 					for _, s := range r.Symbols {
-						if s = "`" + s + "`"; !slices.Contains(names, s) {
+						if s = "`" + version.ReplaceAllString(s, "") + "`"; !slices.Contains(names, s) {
 							names = append(names, s)
 						}
 					}
@@ -58,14 +61,18 @@ func coverage() string {
 				}
 			}
 			if len(names) > 0 {
-				fmt.Fprintf(&b, "| %s | %s | %s |\n", strings.Join(names, " "), strings.Join(kinds, ", "), does.text)
+				text := does.text
+				if len(kinds) > 0 {
+					text += " (" + strings.Join(kinds, ", ") + ")"
+				}
+				fmt.Fprintf(&b, "- %s: %s\n", text, strings.Join(names, " "))
 			}
 		}
 	}
 	return b.String()
 }
 
-// effects are the rows of the coverage table; each row of Table matches one.
+// effects are the items of the coverage list; each row of Table matches one.
 var effects = []struct {
 	text  string
 	match func(*Row) bool
@@ -127,7 +134,7 @@ var effects = []struct {
 	{"a framework's own allocator gave up (out-of-memory reports)", func(r *Row) bool { return r.Op == event.OpOutOfMemory }},
 }
 
-// No row is missing from the table, and none is in it twice.
+// No row is missing from the list, and none is in it twice.
 func TestCoverageIsWhole(t *testing.T) {
 	for i := range Table {
 		n := 0
@@ -137,7 +144,7 @@ func TestCoverageIsWhole(t *testing.T) {
 			}
 		}
 		if n != 1 {
-			t.Errorf("%s is in %d rows of the coverage table", Table[i].Symbols[0], n)
+			t.Errorf("%s is in %d items of the coverage list", Table[i].Symbols[0], n)
 		}
 	}
 }

@@ -50,16 +50,16 @@ func TestEveryLossHasPlace(t *testing.T) {
 	}
 }
 
-// lossTable is the table of docs/losses.md.
-func lossTable() string {
+// lossList is the list of docs/losses.md.
+func lossList() string {
 	var out strings.Builder
-	out.WriteString("\n| counter | what it counts | what to do |\n|---|---|---|\n")
+	out.WriteString("\n")
 	all := loss.All()
 	slices.SortFunc(all, func(a, b loss.Cause) int { return strings.Compare(a.Counter(0).Name, b.Counter(0).Name) })
 	for _, cause := range all {
 		c := cause.Counter(0)
 		if p, _ := loss.PlaceOf(c.Name); p.Class == c.Name {
-			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", c.Name, c.Help, p.Action)
+			fmt.Fprintf(&out, "- `%s`: %s. *%s*\n", c.Name, c.Help, p.Action)
 		}
 	}
 	return out.String()
@@ -81,5 +81,5 @@ func TestDocumentsLoss(t *testing.T) {
 			t.Errorf("docs/losses.md does not describe the class %s", c.Name)
 		}
 	}
-	snapshottest.Golden(t, "../../../docs/losses.md", []byte(head+mark+lossTable()))
+	snapshottest.Golden(t, "../../../docs/losses.md", []byte(head+mark+lossList()))
 }

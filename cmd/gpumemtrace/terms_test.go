@@ -8,7 +8,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
-// docs/terms.md has the words of the table. -update writes it.
+// docs/terms.md has the words of the help. -update writes it.
 func TestDocumentsTerms(t *testing.T) {
 	const mark = "<!-- What follows is generated. -->\n"
 	text, err := os.ReadFile("../../docs/terms.md")
@@ -19,7 +19,7 @@ func TestDocumentsTerms(t *testing.T) {
 	if !found {
 		t.Fatalf("docs/terms.md has no line %q", mark)
 	}
-	snapshottest.Golden(t, "../../../docs/terms.md", []byte(head+mark+"\n| word | what it means |\n|---|---|\n"+termsText("| ", " | ", " |\n")))
+	snapshottest.Golden(t, "../../../docs/terms.md", []byte(head+mark+"\n"+termsText("- **", "**: ", "\n")))
 }
 
 // The help has the words too, and other topics get a suggestion.

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table of categories into docs/tensors.md")
+var update = flag.Bool("update", false, "write the list of categories into docs/tensors.md")
 
-// The table of categories in docs/tensors.md is made from Rules: `go test
+// The list of categories in docs/tensors.md is made from Rules: `go test
 // ./internal/model/stacks -run TestDocs -update` writes it.
 func TestDocs(t *testing.T) {
 	const file, begin, end = "../../../docs/tensors.md", "<!-- categories: begin -->\n", "<!-- categories: end -->\n"
@@ -19,20 +19,20 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, rest, ok := strings.Cut(string(text), begin)
-	table, after, closed := strings.Cut(rest, end)
+	list, after, closed := strings.Cut(rest, end)
 	if !ok || !closed {
 		t.Fatalf("%s has no %s", file, strings.TrimSpace(begin))
 	}
-	want := "\n| category | a tensor that was |\n|---|---|\n"
+	want := "\n"
 	for i := range Rules {
-		want += fmt.Sprintf("| `%s` | %s |\n", Rules[i].Category, Rules[i].What)
+		want += fmt.Sprintf("1. `%s`: %s\n", Rules[i].Category, Rules[i].What)
 	}
-	want += fmt.Sprintf("| `%s` | none of these |\n\n", Unknown)
+	want += fmt.Sprintf("1. `%s`: none of these\n\n", Unknown)
 	if *update {
 		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
-	} else if table != want {
+	} else if list != want {
 		t.Errorf("%s is not what Rules says: run this test with -update", file)
 	}
 }
