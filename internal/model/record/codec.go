@@ -1,7 +1,6 @@
 package record
 
 import (
-	"encoding/binary"
 	"math"
 	"time"
 
@@ -16,13 +15,15 @@ import (
 // It trusts nothing that it reads. Nonsense sets bad, as does a record to write that no
 // reader would take, and then everything reads as 0.
 type codec struct {
-	buf     []byte // the payload so far; while reading, the rest of it
+	buf     []byte // the payload; while writing, what there is of it
+	at      int    // where to read
 	reading bool
 	bad     bool
 
 	time        uint64      // the last one that was visited
 	first, last uint64      // the earliest and the latest that were written
-	before      event.Event // the event before
+	before      event.Event // the event before; while reading, the last one
+	mask        uint32      // of the fields of an event that were visited, or are to be read
 	cut         uint64      // texts that were cut
 
 	shared *sharedObjects // while reading
@@ -31,52 +32,47 @@ type codec struct {
 
 // begin begins a payload: an empty one to write to, or one to read.
 func (c *codec) begin(payload []byte) {
-	c.buf, c.bad = payload, false
+	c.buf, c.at, c.bad = payload, 0, false
 	c.time, c.first, c.last = 0, 0, 0
 	c.before = event.Event{}
 }
 
-func (c *codec) fail() { c.bad = true }
-
-func (c *codec) write(v uint64) { c.buf = binary.AppendUvarint(c.buf, v) }
-
-func (c *codec) read() uint64 {
-	v, n := binary.Uvarint(c.buf)
-	if n <= 0 || c.bad {
-		c.fail()
-		return 0
+func (c *codec) fail() {
+	if c.bad = true; c.reading {
+		c.at = len(c.buf)
 	}
-	c.buf = c.buf[n:]
-	return v
 }
+
+// left returns how many bytes of the payload are still to be read.
+func (c *codec) left() int { return len(c.buf) - c.at }
 
 func (c *codec) uint(fields ...*uint64) {
 	for _, v := range fields {
-		if c.reading {
-			*v = c.read()
-		} else {
-			c.write(*v)
+		if x := c.number(*v); c.reading {
+			*v = x
 		}
 	}
 }
 
 // upTo visits a number of at most limit.
 func upTo[T ~int | ~uint8 | ~uint32 | ~uint64](c *codec, v *T, limit uint64) {
-	x := uint64(*v)
-	c.uint(&x)
-	if x > limit {
+	if x := c.number(uint64(*v)); x > limit {
 		c.fail()
 	} else if c.reading {
 		*v = T(x)
 	}
 }
 
+// signedNumber visits a number that may be negative, as number does.
+func (c *codec) signedNumber(v int64) int64 {
+	word := c.number(uint64(v)<<1 ^ uint64(v>>63))
+	return int64(word>>1) ^ -int64(word&1)
+}
+
 // signed visits numbers that may be negative.
 func signed[T int | int32 | int64](c *codec, fields ...*T) {
 	for _, v := range fields {
-		word := uint64(*v)<<1 ^ uint64(int64(*v)>>63)
-		c.uint(&word)
-		if x := int64(word>>1) ^ -int64(word&1); int64(T(x)) != x {
+		if x := c.signedNumber(int64(*v)); int64(T(x)) != x {
 			c.fail()
 		} else if c.reading {
 			*v = T(x)
@@ -115,12 +111,12 @@ func (c *codec) string(fields ...*string) {
 
 func (c *codec) readText() string {
 	n := c.read()
-	if n > maxString || n > uint64(len(c.buf)) {
+	if n > maxString || n > uint64(c.left()) {
 		c.fail()
 		return ""
 	}
-	s := c.shared.text(c.buf[:n])
-	c.buf = c.buf[n:]
+	s := c.shared.text(c.buf[c.at:][:n])
+	c.at += int(n)
 	return s
 }
 
@@ -129,7 +125,7 @@ func (c *codec) readText() string {
 func list[T any](c *codec, all *[]T, size, limit int, visit func(*T)) {
 	n := len(*all)
 	upTo(c, &n, uint64(limit))
-	if c.reading && n > len(c.buf)/size {
+	if c.reading && n > c.left()/size {
 		c.fail()
 	}
 	if c.bad {
@@ -153,9 +149,7 @@ func (c *codec) numbers(all *[]uint64, limit int) {
 
 // moment visits a time as the difference from the one before.
 func (c *codec) moment(v *uint64) {
-	by := int64(*v - c.time)
-	signed(c, &by)
-	c.time += uint64(by)
+	c.time += uint64(c.signedNumber(int64(*v - c.time)))
 	if c.reading {
 		*v = c.time
 		return
@@ -251,102 +245,4 @@ func (c *codec) definition(p *Place, naming uint32, l *snapshot.Location) {
 	if c.reading && !c.bad {
 		c.shared.define(id, address, naming, l)
 	}
-}
-
-// The bits of a mask of the fields that differ from those of the event before. The mask has
-// maskBytes bytes.
-const (
-	bitOp = 1 << iota
-	bitKind
-	bitSpace
-	bitAPI
-	bitOuter
-	bitResult
-	bitDevice
-	bitPID
-	bitStart
-	bitTID
-	bitCtx
-	bitStack
-	bitAddr
-	bitSize
-	bitHandle
-	bitPart
-	bitStream
-	bitChildPID
-	bitChildStart
-	bitName
-	allBits   = 1<<iota - 1
-	maskBytes = 3
-)
-
-// maxEvent bounds an event's entry, in bytes, besides its name.
-const maxEvent = 256
-
-// visitEvent visits an event, as far as it differs from the one before.
-func (c *codec) visitEvent(ev *event.Event) {
-	c.moment(&ev.Time)
-	at, mask := len(c.buf), uint64(0)
-	if !c.reading {
-		c.buf = append(c.buf, 0, 0, 0)
-	} else if at < maskBytes {
-		c.fail()
-		return
-	} else {
-		mask = uint64(c.buf[0]) | uint64(c.buf[1])<<8 | uint64(c.buf[2])<<16
-		c.buf = c.buf[maskBytes:]
-	}
-	b := &c.before
-	mask = changed(c, mask, bitOp, &ev.Op, &b.Op)
-	mask = changed(c, mask, bitKind, &ev.Kind, &b.Kind)
-	mask = changed(c, mask, bitSpace, &ev.Space, &b.Space)
-	mask = changed(c, mask, bitAPI, &ev.API, &b.API)
-	mask = changed(c, mask, bitOuter, &ev.Outer, &b.Outer)
-	mask = changed(c, mask, bitResult, &ev.Result, &b.Result)
-	mask = changed(c, mask, bitDevice, &ev.Device, &b.Device)
-	mask = changed(c, mask, bitPID, &ev.Proc.PID, &b.Proc.PID)
-	mask = changed(c, mask, bitStart, &ev.Proc.Start, &b.Proc.Start)
-	mask = changed(c, mask, bitTID, &ev.TID, &b.TID)
-	mask = changed(c, mask, bitCtx, &ev.Ctx, &b.Ctx)
-	mask = changed(c, mask, bitStack, &ev.Stack, &b.Stack)
-	mask = changed(c, mask, bitAddr, &ev.Addr, &b.Addr)
-	mask = changed(c, mask, bitSize, &ev.Size, &b.Size)
-	mask = changed(c, mask, bitHandle, &ev.Handle, &b.Handle)
-	mask = changed(c, mask, bitPart, &ev.Part, &b.Part)
-	mask = changed(c, mask, bitStream, &ev.Stream, &b.Stream)
-	mask = changed(c, mask, bitChildPID, &ev.Child.PID, &b.Child.PID)
-	mask = changed(c, mask, bitChildStart, &ev.Child.Start, &b.Child.Start)
-	if !c.reading && ev.Name != "" {
-		mask |= bitName
-	}
-	if mask&bitName != 0 {
-		c.string(&ev.Name)
-	} else if c.reading {
-		ev.Name = ""
-	}
-	if !c.reading {
-		c.buf[at], c.buf[at+1], c.buf[at+2] = byte(mask), byte(mask>>8), byte(mask>>16)
-	} else if mask > allBits || ev.Kind >= event.NumKinds || ev.Space >= event.NumSpaces {
-		c.fail()
-	}
-}
-
-// changed visits a field of an event if it differs from that of the event before. It returns
-// the mask with the field's bit.
-func changed[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int32](c *codec, mask, bit uint64, v, before *T) uint64 {
-	switch {
-	case c.reading && mask&bit == 0:
-		*v = *before
-	case c.reading:
-		x := c.read()
-		if uint64(T(x)) != x {
-			c.fail()
-		}
-		*v, *before = T(x), T(x)
-	case *v != *before:
-		*before = *v
-		c.write(uint64(*v))
-		return mask | bit
-	}
-	return mask
 }

@@ -76,10 +76,11 @@ func (c *codec) record(r Record) {
 // next reads the next record, nil at the end of the payload, or, with bad set, at nonsense.
 // An event holds until the next call.
 func (c *codec) next() Record {
-	for len(c.buf) > 0 && !c.bad {
+	for c.left() > 0 && !c.bad {
 		switch entry := c.read(); {
 		case entry == entryEvent:
-			if c.visitEvent(&c.event); !c.bad {
+			if c.visitEvent(&c.before); !c.bad {
+				c.event = c.before
 				return &c.event
 			}
 		case entry == entryPlace:
