@@ -239,7 +239,7 @@ func TestRecordingThatWraps(t *testing.T) {
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
 	v := tracing(t, "-p", pid(p), "--record", "x.gmt", "--record-max", "16MiB", "-o", "x.folded")
 	script(t, p, "via lr "+leave23)
-	for i := range 60 {
+	for i := range 100 {
 		// Addresses and sizes without a pattern take most room.
 		script(t, p, fmt.Sprintf("via rl repeat 20000 cuMemAlloc_v2 %d+i", 1000+977*i), "repeat 20000 cuMemFree_v2")
 	}

@@ -197,7 +197,7 @@ func TestTopOfCommand(t *testing.T) {
 	needTracing(t)
 	kit := testcuda.Get(t)
 	// The view shows the command line, which must not have what the command writes.
-	script := "printf 'out of %s\\n' 'the command'; " + kit.Path(testcuda.Train) + " -steps 40 -interval 20; echo at its end; exit 7"
+	script := "echo out of the com\\mand; " + kit.Path(testcuda.Train) + " -steps 40 -interval 20; echo at its end; exit 7"
 	x := inTerminal(t, 160, 40, kit.Env(testcuda.LibsDefault), "--stacks", "fp", "--interval", "200ms", "--", "sh", "-c", script)
 	seen := x.shows("live", "log_metrics")
 	if strings.Contains(seen, "out of the command") {
