@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
@@ -21,13 +24,18 @@ var costly = map[string][]string{
 	"processes that allocate":  {"top FILE --once --json", "report FILE --from 1s"},
 }
 
-// forged writes a forged recording twice, and returns what names the files in a command.
+// forged writes a forged recording twice, and returns what names the files in a command. The
+// recording has a version that the program refuses (see recordtest.Forger): until that changes,
+// the tests below measure a refusal, and not what the recording holds.
 func forged(t *testing.T, fill func(*recordtest.Forger), size int) *strings.Replacer {
 	t.Helper()
 	f := recordtest.Forge(size)
 	f.Trace(10, "", "cuMemAlloc_v2")
 	fill(f)
 	data, dir := f.Bytes(), t.TempDir()
+	if _, err := record.NewReader(bytes.NewReader(data), int64(len(data))); !errors.Is(err, record.ErrVersion) {
+		t.Fatalf("got %v, want %v: forged recordings are read again, so remove this check and what comments and docs/limits.md say of it", err, record.ErrVersion)
+	}
 	path, other := filepath.Join(dir, "x.gmt"), filepath.Join(dir, "y.gmt")
 	for _, path := range []string{path, other} {
 		if err := os.WriteFile(path, data, 0o600); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-// The entries of a recording (package record, entry.go), for a Forger.
+// The entries of a recording of version 4, for a Forger.
 const (
 	EntryTrace    = 1
 	EntryPlace    = 2
@@ -30,12 +30,13 @@ const (
 const (
 	forgedBlock  = 256 << 10 // bytes of a payload at most
 	forgedHeader = 56
-	// olderTensors is the event.Space of the tensor layer in the version of the file.
+	// olderTensors is the event.Space of the tensor layer in version 4.
 	olderTensors = 4
 )
 
 // A Forger makes recordings that no Writer would write: every checksum is right, and
-// every number is the forger's choice.
+// every number is the forger's choice. They have version 4, which no reader takes any more:
+// package record refuses such a file at its header, so nothing that is in it is tested.
 type Forger struct {
 	limit   int // bytes of the file
 	file    []byte
@@ -67,7 +68,7 @@ type forgedCaller struct {
 	ctx  uint64
 }
 
-// Forge returns a Forger of a file of at most limit bytes, which begins with a Trace.
+// Forge returns a Forger of a file of at most limit bytes.
 func Forge(limit int) *Forger {
 	header := make([]byte, 32)
 	copy(header, "\x89gpumtr\n")
