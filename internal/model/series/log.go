@@ -8,10 +8,9 @@ const chunkSize = 1 << 16
 // A log is instants in order, packed: each is the time since the one before and whether
 // it is its bucket's last, the number of its deltas, and those.
 type log struct {
-	chunks   []chunk
-	time     uint64 // of the last instant
-	instants int
-	deltas   int
+	chunks []chunk
+	time   uint64 // of the last instant
+	deltas int
 }
 
 type chunk struct {
@@ -36,7 +35,6 @@ func (l *log) add(time uint64, by []Delta, last bool) {
 		x.b = binary.AppendVarint(binary.AppendUvarint(x.b, uint64(d.Line)), d.Bytes)
 	}
 	x.last, l.time = time, time
-	l.instants++
 	l.deltas += len(by)
 }
 
