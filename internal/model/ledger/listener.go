@@ -5,9 +5,8 @@ import "github.com/gpumemtrace/gpumemtrace/internal/model/event"
 // A Listener hears of each change in a Ledger right after it. Embed NoListener in a type
 // that does not need all of its methods.
 type Listener interface {
-	// Changed reports a call site whose memory in use changed, or how much of it is in tensors
-	// (see Ledger.SiteChanged). The end of a process is not reported, because its last state
-	// stays.
+	// Changed reports a call site: its memory in use changed, or how much of that lies in tensors
+	// (see Ledger.SiteChanged). The end of a process is not reported: its last state stays.
 	Changed(*Site)
 	Extents
 	// Peaked reports a new highest total of a process's memory of class device, and returns
@@ -82,8 +81,8 @@ func isExtent(space event.Space, s *Site) bool {
 	return space == event.SpacePointer && s.Kind.Class() == event.ClassDevice
 }
 
-// SiteChanged reports to the Listener that the memory of a call site changed, or how much of it
-// is in tensors.
+// SiteChanged tells the Listener that the memory in use of a call site changed. The tensor layer
+// calls it where it changed how much of that memory lies in tensors.
 func (l *Ledger) SiteChanged(s *Site) {
 	if l.opt.Listener != nil {
 		l.opt.Listener.Changed(s)
