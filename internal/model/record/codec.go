@@ -12,8 +12,9 @@ import (
 // to read them from one: what an entry holds is described once. A record that is written
 // is not changed: others may be reading it.
 //
-// It trusts nothing that it reads. Nonsense sets bad, as does a record to write that no
-// reader would take, and then everything reads as 0.
+// It trusts nothing that it reads. Nonsense sets bad, and from then on everything reads as 0.
+// A record to write that no reader would take sets bad, too, but for an event: those that are
+// written are the tracer's own.
 type codec struct {
 	buf     []byte // the payload; while writing, what there is of it
 	at      int    // where to read

@@ -82,8 +82,9 @@ func (c *codec) visitEvent(ev *event.Event) {
 	}
 }
 
-// changed visits a field of an event if it differs from that of the event before. Of a number
-// that is too large for the field it reads the low bits: it has to be small, for it is inlined.
+// changed visits a field of an event if it differs from that of the event before. A number that
+// is too large for its field loses its upper bits: a check would make changed too large to be
+// inlined. Whoever reads an event must take any value of its fields, but Kind and Space are valid.
 func changed[T number](c *codec, bit uint32, v, before *T) {
 	if *v != *before || c.mask&bit != 0 {
 		*before = T(c.field(bit, uint64(*v)))

@@ -72,7 +72,7 @@ func use(t *testing.T, rec Record) {
 		rec.Apply()
 		named(rec.Place)
 	case *Heap:
-		if c := written(rec); c.bad {
+		if c := encode(rec); c.bad {
 			t.Fatal("a heap that no Writer makes")
 		}
 	case *Reading:

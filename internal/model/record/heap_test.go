@@ -64,7 +64,7 @@ func TestHeapRoundTrip(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var records []Record
 			for _, h := range Heaps(heapProcess, want) {
-				if c := written(h); c.bad || len(c.buf) > heapPart+heapPart/8 {
+				if c := encode(h); c.bad || len(c.buf) > heapPart+heapPart/8 {
 					t.Fatalf("a part of %d bytes, bad %v", len(c.buf), c.bad)
 				}
 				records = append(records, h)
@@ -95,8 +95,7 @@ func TestHeapOfAnyText(t *testing.T) {
 	}
 }
 
-// A Heap that no Writer makes is neither written nor read, and none is read in a file of a
-// version that had none.
+// A Heap beyond the limits is neither written nor read.
 func TestHeapUnfit(t *testing.T) {
 	unfit := map[string]*holder.Reading{
 		"none":       nil,
@@ -108,7 +107,7 @@ func TestHeapUnfit(t *testing.T) {
 		"items":      {Retainers: []holder.Retainer{{Items: -1}}},
 	}
 	for name, r := range unfit {
-		c := written(&Heap{Reading: r})
+		c := encode(&Heap{Reading: r})
 		if !c.bad {
 			t.Errorf("%s would be written", name)
 		}

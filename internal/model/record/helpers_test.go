@@ -166,8 +166,9 @@ func sound(t testing.TB, r *Reader) {
 	}
 }
 
-// written returns what has written a record.
-func written(r Record) codec {
+// encode writes a record to an empty payload, and returns the codec: its buf has the entry, and
+// its bad says whether a Writer would refuse the record.
+func encode(r Record) codec {
 	var c codec
 	if ev, ok := r.(*event.Event); ok {
 		c.visitEvent(ev)
@@ -413,7 +414,7 @@ func tensorEvents() (out []Record) {
 // small returns records that fit in blocks of 1 KiB.
 func (m *maker) small(n int) []Record {
 	return slices.DeleteFunc(m.records(n), func(r Record) bool {
-		return len(written(r).buf) > 500
+		return len(encode(r).buf) > 500
 	})
 }
 

@@ -126,7 +126,7 @@ func TestStepsRoundTrip(t *testing.T) {
 		t.Error(d)
 	}
 	sound(t, r)
-	c := written(&Steps{Numbers: append(many, 1)})
+	c := encode(&Steps{Numbers: append(many, 1)})
 	if !c.bad {
 		t.Error("more than MaxNumbers would be written")
 	}
