@@ -64,6 +64,14 @@ func Signed(n int64) string {
 // Count writes n, a number of anything but bytes.
 func Count(n int64) string { return strconv.FormatInt(n, 10) }
 
+// Counted writes n with what it counts: "1 stack", "2 stacks".
+func Counted[T int | int64](n T, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return Count(int64(n)) + " " + noun
+}
+
 // SomeCount is Count, and empty for 0.
 func SomeCount(n int64) string {
 	if n == 0 {

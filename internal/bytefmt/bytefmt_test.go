@@ -52,6 +52,14 @@ func TestCount(t *testing.T) {
 	}
 }
 
+func TestCounted(t *testing.T) {
+	for n, want := range map[int]string{0: "0 stacks", 1: "1 stack", 2: "2 stacks", 1234: "1234 stacks"} {
+		if got := Counted(n, "stack"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestPercent(t *testing.T) {
 	for _, c := range []struct {
 		part, whole int64

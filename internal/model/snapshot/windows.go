@@ -17,11 +17,7 @@ type TensorWindows struct {
 
 // String says which windows these are, such as "12 windows of 2s, one each 1m".
 func (w *TensorWindows) String() string {
-	windows := "windows"
-	if w.Count == 1 {
-		windows = "window"
-	}
-	return fmt.Sprintf("%d %s of %s, one each %s", w.Count, windows, bytefmt.Duration(w.Length), bytefmt.Duration(w.Every))
+	return fmt.Sprintf("%s of %s, one each %s", bytefmt.Counted(w.Count, "window"), bytefmt.Duration(w.Length), bytefmt.Duration(w.Every))
 }
 
 // A Windowed has what was seen in windows of the tensors of one process on one GPU.

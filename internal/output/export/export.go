@@ -76,14 +76,6 @@ func (f *Failures) Order() string {
 	return fmt.Sprintf("%d requests failed for want of memory, of which %d recovered. The last one that did not comes first: it is the one that ended the job, if any did.", f.All, f.Recovered)
 }
 
-// times returns a number with what it counts.
-func times(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
-}
-
 // A Moment is a moment of a recording, as durations since its trace began.
 type Moment struct {
 	At   time.Duration

@@ -23,24 +23,24 @@ func Leaks(w io.Writer, r *leak.Report, layout Options) error {
 	switch {
 	case r.TooShort():
 		page.Heading("Too short to tell what leaks")
-		page.Line("%s of %s ended in this trace; %d are needed.", times(r.Intervals, "interval"), bytefmt.Duration(o.Interval), o.Enough())
+		page.Line("%s of %s ended in this trace; %d are needed.", bytefmt.Counted(r.Intervals, "interval"), bytefmt.Duration(o.Interval), o.Enough())
 		page.Line("Trace for longer, or take shorter intervals.")
 	case len(r.Stacks) == 0:
 		page.Heading("No stack of %s leaks", r.Target)
 		page.Line("A stack leaks if its memory grew in %d of the %d intervals of %s, and it", o.Intervals, r.Intervals, bytefmt.Duration(o.Interval))
 		page.Line("still holds memory from each of these. The oldest must have lasted for")
-		page.Line("%s. No stack did so.", times(o.Outlive, "interval"))
+		page.Line("%s. No stack did so.", bytefmt.Counted(o.Outlive, "interval"))
 		if r.Segments {
 			page.Line("This trace has no tensors. If PyTorch's cache has room, a leak of tensors")
 			page.Line("does not show. Trace with --tensors.")
 		}
 	default:
-		page.Heading("%s of %s leaked in %d intervals of %s", times(len(r.Stacks), "stack"), r.Target, r.Intervals, bytefmt.Duration(o.Interval))
+		page.Heading("%s of %s leaked in %d intervals of %s", bytefmt.Counted(len(r.Stacks), "stack"), r.Target, r.Intervals, bytefmt.Duration(o.Interval))
 		for i := range r.Stacks[:min(len(r.Stacks), maxLeaks)] {
 			leaking(page, &r.Stacks[i], o)
 		}
 		if n := len(r.Stacks) - maxLeaks; n > 0 {
-			page.Heading("%s more, with less growth", times(n, "stack"))
+			page.Heading("%s more, with less growth", bytefmt.Counted(n, "stack"))
 		}
 	}
 	if !r.TooShort() {
@@ -52,12 +52,12 @@ func Leaks(w io.Writer, r *leak.Report, layout Options) error {
 func leaking(page *render.Page, s *leak.Stack, o leak.Options) {
 	page.Heading("%s: %s (pid %d)", bytefmt.Signed(s.Growth), labelText(&s.Sample.Labels), s.Sample.PID)
 	page.Line("  Grew through %d of the last %s, by %s each (median).",
-		s.Rises, times(s.Span, "interval"), bytefmt.Format(s.MedianRise))
+		s.Rises, bytefmt.Counted(s.Span, "interval"), bytefmt.Format(s.MedianRise))
 	page.Line("  Holds %s in %s (%s),",
-		bytefmt.Format(s.Sample.InuseBytes), times(int(s.Sample.InuseObjects), "object"), bytefmt.SignedCount(s.GrowthObjects))
+		bytefmt.Format(s.Sample.InuseBytes), bytefmt.Counted(s.Sample.InuseObjects, "object"), bytefmt.SignedCount(s.GrowthObjects))
 	page.Line("  of which %s in %s outlived %s (%s).",
-		bytefmt.Format(s.OldBytes), times(int(s.OldObjects), "object"),
-		times(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
+		bytefmt.Format(s.OldBytes), bytefmt.Counted(s.OldObjects, "object"),
+		bytefmt.Counted(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
 	keeps(page, &s.Holder)
 	ages(page, s.Ages)
 	page.Line("  STACK")
@@ -76,7 +76,7 @@ func keeps(page *render.Page, h *leak.Holder) {
 	what := ""
 	switch {
 	case h.Class != "" && h.Items > 0:
-		what = " (" + h.Class + " of " + times(h.Items, "item") + ")"
+		what = " (" + h.Class + " of " + bytefmt.Counted(h.Items, "item") + ")"
 	case h.Class != "":
 		what = " (" + h.Class + ")"
 	}
@@ -87,7 +87,7 @@ func keeps(page *render.Page, h *leak.Holder) {
 	case h.Graph > 0:
 		graph = "; with it go " + bytefmt.Format(h.Graph) + " of autograd graphs"
 	}
-	page.Line("  Held by `%s`%s: %s in %s since the growth began%s.", h.Name, what, bytefmt.Format(h.Bytes), times(int(h.Objects), "object"), graph)
+	page.Line("  Held by `%s`%s: %s in %s since the growth began%s.", h.Name, what, bytefmt.Format(h.Bytes), bytefmt.Counted(h.Objects, "object"), graph)
 }
 
 // labelText returns the labels as a clause. A kind and a process need no name before them.
@@ -135,16 +135,16 @@ func aboutSearch(page *render.Page, r *leak.Report) {
 	o := r.Options
 	page.Heading("About this search")
 	page.Line("  A cache that still fills looks like a leak, until it has been flat for")
-	page.Line("  %s. So does a buffer that is emptied less often than every %d.", times(o.Outlive, "interval"), o.Intervals)
-	page.Line("  Not found: a leak that pauses for %s (take longer ones),", times(o.Outlive, "interval"))
+	page.Line("  %s. So does a buffer that is emptied less often than every %d.", bytefmt.Counted(o.Outlive, "interval"), o.Intervals)
+	page.Line("  Not found: a leak that pauses for %s (take longer ones),", bytefmt.Counted(o.Outlive, "interval"))
 	page.Line("  and an allocation that is replaced by ever larger ones.")
 	if r.GivenBack > 0 {
-		page.Warn("  Not shown: %s that grew until the last interval, then gave it back", times(r.GivenBack, "stack"))
+		page.Warn("  Not shown: %s that grew until the last interval, then gave it back", bytefmt.Counted(r.GivenBack, "stack"))
 	}
 	if r.Ageless > 0 {
-		page.Warn("  Not shown: %s that grew and whose allocations have no known age", times(r.Ageless, "stack"))
+		page.Warn("  Not shown: %s that grew and whose allocations have no known age", bytefmt.Counted(r.Ageless, "stack"))
 	}
 	if r.Unwatched > 0 {
-		page.Warn("  Not watched: at least %s, beyond the limit of %d", times(r.Unwatched, "stack"), o.MaxSites)
+		page.Warn("  Not watched: at least %s, beyond the limit of %d", bytefmt.Counted(r.Unwatched, "stack"), o.MaxSites)
 	}
 }

@@ -125,7 +125,7 @@ func (x *overview) failure(page *render.Page) {
 		return
 	}
 	if f.Last == nil {
-		page.Line("%s failed for want of memory, and recovered: the caching allocator gave memory back, and asked again (--oom).", times(f.All, "request"))
+		page.Line("%s failed for want of memory, and recovered: the caching allocator gave memory back, and asked again (--oom).", bytefmt.Counted(f.All, "request"))
 		return
 	}
 	who := ""
@@ -160,7 +160,7 @@ func (x *overview) afterwards(o *snapshot.OutOfMemory) string {
 	case exited && all > 0 && after <= 0:
 		return fmt.Sprintf(" It ended the process, which made no tensor afterwards and was gone within %v.", left)
 	case exited && all > 0:
-		return fmt.Sprintf(" The program went on: it made %s, and was gone within %v.", times(int(after), "more tensor"), left)
+		return fmt.Sprintf(" The program went on: it made %s, and was gone within %v.", bytefmt.Counted(after, "more tensor"), left)
 	case exited:
 		return fmt.Sprintf(" The process was gone within %v.", left)
 	}

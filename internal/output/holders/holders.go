@@ -105,9 +105,9 @@ func (r *Report) Answer() string {
 		then := r.storages(r.Before)
 		came, went := changed(then, now), changed(now, then)
 		return fmt.Sprintf("%s: %s of %s in %s, from %s to %s: %s came (%s), %s went (%s)%s", who, bytefmt.Signed(total(now)-total(then)), memory, r.passed(),
-			bytefmt.Format(total(then)), bytefmt.Format(total(now)), count(len(came), "storage"), bytefmt.Format(total(came)), count(len(went), "storage"), bytefmt.Format(total(went)), r.grew())
+			bytefmt.Format(total(then)), bytefmt.Format(total(now)), bytefmt.Counted(len(came), "storage"), bytefmt.Format(total(came)), bytefmt.Counted(len(went), "storage"), bytefmt.Format(total(went)), r.grew())
 	}
-	answer := fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, count(len(now), "storage"))
+	answer := fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, bytefmt.Counted(len(now), "storage"))
 	top := most(r.Reading.Retainers)
 	switch {
 	case top == nil || size(top.Retained) < total(now)/10:
@@ -154,7 +154,7 @@ func (r *Report) grew() string {
 	}
 	says := fmt.Sprintf("; `%s` grew most: %s", top.Holder, bytefmt.Signed(size(top.Retained)))
 	if top.Items > 0 {
-		says += fmt.Sprintf(", %s", count(top.Items, "item"))
+		says += fmt.Sprintf(", %s", bytefmt.Counted(top.Items, "item"))
 	}
 	return says
 }
@@ -211,11 +211,4 @@ func changed(from, to []holder.Storage) (out []holder.Storage) {
 		}
 	}
 	return out
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return bytefmt.Count(int64(n)) + " " + noun + "s"
 }

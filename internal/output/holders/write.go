@@ -108,9 +108,9 @@ func (r *Report) loss() (out []loss.Counter) {
 // facts say what was read.
 func (r *Report) facts() string {
 	x := r.Reading
-	words := []string{runtime(x), count(int(min(x.Objects, 1<<62)), "object") + fmt.Sprintf(" read in %.2f s", float64(x.End-min(x.Begin, x.End))/1e9)}
+	words := []string{runtime(x), bytefmt.Counted(int64(min(x.Objects, 1<<62)), "object") + fmt.Sprintf(" read in %.2f s", float64(x.End-min(x.Begin, x.End))/1e9)}
 	if arrays := r.arrays(); len(arrays) > 0 {
-		words = append(words, fmt.Sprintf("%s of JAX (%s) by their shapes", count(len(arrays), "array"), bytefmt.Format(total(arrays))))
+		words = append(words, fmt.Sprintf("%s of JAX (%s) by their shapes", bytefmt.Counted(len(arrays), "array"), bytefmt.Format(total(arrays))))
 	}
 	if r.CPU {
 		return strings.Join(words, ", ")
@@ -136,7 +136,7 @@ func (r *Report) title(rows int) string {
 	if r.Before != nil {
 		of += ", what came (+) and went (-)"
 	}
-	return fmt.Sprintf("%s: %s", of, count(rows, "row"))
+	return fmt.Sprintf("%s: %s", of, bytefmt.Counted(rows, "row"))
 }
 
 func (r *Report) table(page *render.Page, v *view, rows []row, o Options) {
@@ -174,7 +174,7 @@ func (r *Report) table(page *render.Page, v *view, rows []row, o Options) {
 		}
 		add(below, x.figures, x.keys...)
 	}
-	more := count(len(rows)-top, "row") + " more"
+	more := bytefmt.Counted(len(rows)-top, "row") + " more"
 	if r.By == Retainer { // one object's memory is part of another's: no sum of rows is of use
 		t.Text(page)
 		if top < len(rows) {
@@ -209,7 +209,7 @@ func (r *Report) cycles(page *render.Page) {
 		}
 	}
 	if len(found) > 0 {
-		page.Heading("Held by reference cycles alone: %s in %s", bytefmt.Format(total(found)), count(len(found), "storage"))
+		page.Heading("Held by reference cycles alone: %s in %s", bytefmt.Format(total(found)), bytefmt.Counted(len(found), "storage"))
 		page.Line("  The program cannot reach them any more. They are freed when Python's garbage collector runs (gc.collect()).")
 	}
 }
