@@ -19,7 +19,7 @@ func WindowPeak(x *snapshot.Windowed) string {
 	}
 	held, steps := "", ""
 	if x.Steps > 0 {
-		steps = ", with " + bytefmt.Count(x.Steps) + " whole steps"
+		steps = ", with " + bytefmt.Counted(x.Steps, "whole step")
 	}
 	if x.Reserved > 0 {
 		held = fmt.Sprintf(", of %s that the allocator held", bytefmt.Format(x.Reserved))
