@@ -14,8 +14,9 @@ import (
 // DefaultWidth is the width of a page when none is given, in columns.
 const DefaultWidth = 100
 
-// A Page writes headings, paragraphs and lines of tables of cleaned text, of a width: paragraphs
-// go on in further lines, others are cut. Only Flush fails, with the first error.
+// A Page writes headings, paragraphs and lines of tables, and cleans their text. A paragraph that
+// is wider than the page goes on in further lines, anything else is cut. Only Flush fails, with
+// the first error.
 type Page struct {
 	w     *bufio.Writer
 	width int // of paragraphs

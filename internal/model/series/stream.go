@@ -74,11 +74,10 @@ func New(most int, total func(line int32) int) *Stream {
 	return &Stream{max: most, size: 1, total: total}
 }
 
-// Changes returns how many were added, and Bucket of how many of them the Stream has some: 1 if
-// it has all.
+// Changes returns how many changes were added.
 func (s *Stream) Changes() int { return s.changes }
 
-// Bucket is described at Changes.
+// Bucket returns how many changes make a bucket: 1 if the Stream still has each change.
 func (s *Stream) Bucket() int { return s.size }
 
 // Add adds a change of lines at a time, no earlier than the one before. Each line is in it once.
@@ -217,7 +216,8 @@ func (s *Stream) reduce(b *bucket, out *log) {
 	}
 }
 
-// Sum puts deltas in order, one of each line.
+// Sum adds up the deltas of each line, and puts the sums that are not 0 in the order of lines. It
+// changes by.
 func Sum(by []Delta) []Delta {
 	if len(by) > 1 {
 		slices.SortFunc(by, func(a, b Delta) int { return cmp.Compare(a.Line, b.Line) })

@@ -14,7 +14,7 @@ type Table struct {
 func New(columns ...Column) *Table { return &Table{Columns: columns} }
 
 // A Row has a cell for each column: a string, an int or int64, a Part, a time.Duration, a time.Time, or
-// nil where there is no value.
+// nil where there is no value. In a table that is written as text alone, the last ones may be missing.
 type Row struct {
 	Cells []any
 	Below []string // lines under it, in text alone
