@@ -38,6 +38,8 @@ type keyframe struct {
 
 func (k *keyframe) add(w *Writer, b *block) {
 	w.sink.packer.pack(b, nil)
+	w.queue.release(&block{buf: b.buf}) // a keyframe waits compressed
+	b.buf = nil
 	k.size += int64(len(b.packed))
 	if k.size > k.limit {
 		k.blocks, k.tooLarge = nil, true

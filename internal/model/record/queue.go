@@ -74,11 +74,11 @@ func (q *queue) next() *block {
 	return b
 }
 
-// release gives a block back. Blocks that a keyframe needed beyond depth are freed.
+// release gives a block back for its buf, if it still has one.
 func (q *queue) release(b *block) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.free) < q.depth {
+	if b.buf != nil && len(q.free) < q.depth {
 		q.free = append(q.free, b)
 	}
 }

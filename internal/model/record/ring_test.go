@@ -283,3 +283,36 @@ func TestBeginsAmidATrace(t *testing.T) {
 		}
 	}
 }
+
+// A keyframe that waits for the disk takes the memory of its compressed blocks.
+func TestKeyframeWaitsCompressed(t *testing.T) {
+	events := linear(40_000)
+	f := &memoryFile{}
+	w := newTestWriter(t, f, WriterOptions{Keyframe: func(yield func(Record)) {
+		for i := range events {
+			yield(&events[i])
+		}
+	}}, layout{}, 16<<10)
+	f.hold = make(chan struct{})
+	w.mu.Lock()
+	w.keyframe()
+	w.queue.mu.Lock()
+	waiting, payloads := len(w.queue.blocks), 0
+	for _, b := range w.queue.blocks {
+		payloads += cap(b.buf)
+	}
+	w.queue.mu.Unlock()
+	w.mu.Unlock()
+	if waiting < 10 || payloads > 0 {
+		t.Errorf("%d blocks wait, with %d bytes of payloads", waiting, payloads)
+	}
+	close(f.hold)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := newTestReader(t, f.data)
+	if got := len(readAll(t, r)); got != len(events)+1 { // and the Cut
+		t.Errorf("%d records", got)
+	}
+	sound(t, r)
+}
