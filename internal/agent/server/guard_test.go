@@ -182,6 +182,10 @@ func TestSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		mode := map[string]os.FileMode{"": 0o600, "daemon": 0o660}[group]
+		if i, err := os.Stat(path); err != nil || i.Mode().Perm() != mode {
+			t.Errorf("%v, %v, want %v", i.Mode(), err, mode)
+		}
 		wants(t, "root", connects(0, 0), "connects")
 		wants(t, "a member of daemon, for group "+group, connects(65534, daemon), want)
 		wants(t, "another user", connects(65534, 65534), "permission denied")

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,8 +13,8 @@ import (
 	"syscall"
 )
 
-// ListenSocket listens at a unix socket, to which root, the user of this process and the members
-// of a group can connect. A group of "" is none. The folder of the socket is made if it lacks.
+// ListenSocket listens at a unix socket. Root, the user of this process and the members of the
+// group can connect. The group may be "" for none. ListenSocket makes the socket's folder.
 func ListenSocket(path, group string) (*net.UnixListener, error) {
 	l, err := listenSocket(path, group)
 	if err != nil {
@@ -39,25 +40,28 @@ func listenSocket(path, group string) (*net.UnixListener, error) {
 	if err := removeOld(path); err != nil {
 		return nil, err
 	}
-	// Nobody else can connect before the socket has its group. A file that another goroutine
-	// makes meanwhile is less open than it asks for.
-	before := syscall.Umask(0o177)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	syscall.Umask(before)
-	if err != nil || gid < 0 {
-		return l, err
+	// The file gets the socket's mode, so nobody else can connect before it has its group.
+	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }), err)
+	}}
+	l, err := private.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
 	}
-	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
-		return nil, errors.Join(err, l.Close())
+	if gid >= 0 {
+		if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
 	}
-	return l, nil
+	return l.(*net.UnixListener), nil
 }
 
 // removeOld removes a socket that a killed process left.
 func removeOld(path string) error {
 	i, err := os.Lstat(path)
 	if err != nil || i.Mode().Type() != fs.ModeSocket {
-		return nil // ListenUnix says what is wrong
+		return nil // Listen says what is wrong
 	}
 	c, err := net.Dial("unix", path)
 	if err == nil {
@@ -69,7 +73,7 @@ func removeOld(path string) error {
 	return os.Remove(path)
 }
 
-// Share returns a second listener at the same socket. To close it leaves the first one open.
+// Share returns a second listener at the same socket. Closing it leaves the first one open.
 func Share(l *net.UnixListener) (net.Listener, error) {
 	f, err := l.File()
 	if err != nil {
