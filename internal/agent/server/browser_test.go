@@ -5,8 +5,6 @@
 package server
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,22 +20,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
-
-// picture keeps a picture of the page where SCREENSHOTS says, to be looked at.
-func picture(t *testing.T, b *browsertest.Browser, name string) {
-	t.Helper()
-	dir := os.Getenv("SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	png, err := chromedp.Run(b, chromedp.FullScreenshot(100))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // opened is the page of a server, once it has drawn all.
 func (s *served) opened(t *testing.T, width, height int64) *browsertest.Browser {
@@ -62,7 +44,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, Options{Source: &held{state: end}, Version: "test", Metrics: metrics}, func(s *Server) {
+	s := serve(t, Options{Source: &held{state: end}, Metrics: metrics}, func(s *Server) {
 		s.guard.host = "node7"
 		for _, n := range notes {
 			s.history.take(n)
@@ -72,13 +54,10 @@ func TestPage(t *testing.T) {
 		s.Incident(in)
 	}
 	b := s.opened(t, 1300, 900)
-	picture(t, b, "page-light")
+	b.Picture("page")
 	b.Wants("the page", b.Ask("document.title")+b.Text("happened"), "node7", "asked for", "not recovered")
-	b.Dark(true)
-	picture(t, b, "page-dark")
-	b.Dark(false)
 	s.fitsPhone(t, b)
-	picture(t, b, "page-phone")
+	b.Picture("page-phone")
 	b.Run(chromedp.Navigate(s.url + b.Ask("document.querySelector('#happened a').getAttribute('href')")))
 	b.Wants("the report", b.Ask("document.body.textContent"), "Out of GPU memory")
 	b.Quiet()
@@ -88,10 +67,10 @@ func TestPage(t *testing.T) {
 func TestCrowdedPage(t *testing.T) {
 	h := &held{state: state.New()}
 	recordtest.Crowd(500, 4, 2, h.state.Apply)
-	s := serve(t, Options{Source: h, Version: "test"})
+	s := serve(t, Options{Source: h})
 	b := s.opened(t, 1300, 900)
 	b.Wants("the page", b.Ask("document.body.innerText"), "60.0 GiB of 80.0 GiB used (75.0%)", "rank0", "And 300 more.")
-	picture(t, b, "crowd-light")
+	b.Picture("crowd")
 	s.fitsPhone(t, b)
 	b.Quiet()
 }
@@ -147,7 +126,7 @@ func TestHostileNames(t *testing.T) {
 		h.note(name)
 	}
 	h.at(time.Minute)
-	s := serve(t, Options{Source: h, Version: names[2]})
+	s := serve(t, Options{Source: h})
 	for _, name := range names {
 		s.keep(failureOf(name, name))
 	}
@@ -172,7 +151,7 @@ func TestHostileNames(t *testing.T) {
 	if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
 		t.Errorf("it is %s wide on 900", b.Ask("document.documentElement.scrollWidth"))
 	}
-	picture(t, b, "hostile")
+	b.Picture("hostile")
 	b.Quiet()
 	report := browsertest.Open(t, s.url+"/oom/2", 900, 900)
 	if got := report.Ask("typeof hacked + document.querySelectorAll('img, .hacked, script').length"); got != "undefined0" {

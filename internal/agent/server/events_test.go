@@ -30,7 +30,7 @@ func eventful(t *testing.T) *served {
 	h.at(2 * time.Hour)
 	boot := time.Unix(1_700_000_000, 0).UTC()
 	ago := func(d time.Duration) time.Time { return boot.Add(2*time.Hour - d) }
-	o := Options{Source: h, Version: "test"}
+	o := Options{Source: h}
 	o.Alerts = func() []alert.Alert {
 		return []alert.Alert{
 			{Rule: "leak", Subject: alert.Subject{PID: 4711, Process: "python3"}, Since: ago(14 * time.Minute), Time: ago(0), Text: "process 4711 (python3): memory of a stack grew by 1.5 GiB in 6m and is still held, allocated at " + loopLine + " (leak)", Stack: loopFrames},

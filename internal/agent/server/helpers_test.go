@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -162,8 +161,6 @@ func wants(t testing.TB, what, got string, parts ...string) {
 		}
 	}
 }
-
-func topLive(h *held) live.Source { return live.NewTraceSource(h) }
 
 // lossOf is a counter of the server's.
 func (s *served) lossOf(name string) uint64 {

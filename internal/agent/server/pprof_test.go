@@ -179,7 +179,7 @@ func TestWindowOfForgottenSite(t *testing.T) {
 	h.alloc(2*time.Second, 1, 1<<20, 1000)
 	h.alloc(2*time.Second, 2, 2<<20, 50)
 	h.at(3 * time.Second)
-	l := newLooks(topLive(h))
+	l := newLooks(live.NewTraceSource(h))
 	before, err := l.now(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestWindowOfForgottenSite(t *testing.T) {
 	again := begun()
 	again.alloc(4*time.Second, 1, 3<<20, 10)
 	again.alloc(4*time.Second, 2, 4<<20, 60)
-	after, err := newLooks(topLive(again)).now(t.Context())
+	after, err := newLooks(live.NewTraceSource(again)).now(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func tenants(t *testing.T) *served {
 	h.apply(reading)
 	const hours = 14
 	h.at(hours * time.Hour)
-	s := serve(t, Options{Source: h, Version: "test", Recording: func() (string, time.Time) { return "/var/lib/gpumemtrace/record/gpumemtrace-20231114-221321.gmt", boot }}, func(s *Server) {
+	s := serve(t, Options{Source: h, Recording: func() (string, time.Time) { return "/var/lib/gpumemtrace/record/gpumemtrace-20231114-221321.gmt", boot }}, func(s *Server) {
 		s.guard.host = "node7"
 		for minute := range hours * 60 {
 			x := &state.Totals{Meta: snapshot.Meta{Start: boot, Duration: time.Duration(minute) * time.Minute}}
@@ -93,7 +93,7 @@ func TestPageOfTenants(t *testing.T) {
 	b.Wants("GPUs", b.Text("gpus"), "GPU 1 NVIDIA H100 80GB HBM3: 64.0 GiB of 80.0 GiB used (80.0%)")
 	b.Wants("who is gone", b.Ask("document.querySelector('#processes .gone').textContent"), "4242", "until 03:12:20 UTC", "50.0 GiB")
 	b.Wants("tabs", b.Text("places"), "GPU 0peak 72.0 GiB", "GPU 1peak 62.0 GiB")
-	picture(t, b, "tenants-light")
+	b.Picture("tenants")
 	b.Zone("Asia/Tokyo")
 	b.Run(chromedp.Navigate(s.url+"/#by=user&of=GPU 0"), chromedp.Reload())
 	b.Until("document.querySelector('#chart canvas') && document.getElementById('legend').textContent.includes('carl')")
@@ -104,12 +104,9 @@ func TestPageOfTenants(t *testing.T) {
 	b.Run(chromedp.Focus(chromedp.CSS("#chart")))
 	b.Keys(kb.Home)
 	b.Wants("the first note, in UTC", b.Text("here"), "22:13:20: 22.0 GiB")
-	picture(t, b, "tenants-peak-light")
-	b.Dark(true)
-	picture(t, b, "tenants-peak-dark")
-	b.Dark(false)
+	b.Picture("tenants-peak")
 	s.fitsPhone(t, b)
-	picture(t, b, "tenants-peak-phone")
+	b.Picture("tenants-peak-phone")
 	b.Quiet()
 }
 

@@ -1,16 +1,12 @@
 package timeline
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/chromedp/chromedp"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
-	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
@@ -71,7 +67,7 @@ func TestPredictedOutline(t *testing.T) {
 		t.Fatal(p.meta.Outlines)
 	}
 	b := open(t, html, 1280, 800)
-	show(t, b, "outline")
+	b.Picture("outline")
 	legend := strings.Split(b.Ask("[...document.querySelectorAll('#legend li')].map((e) => e.textContent).join('\\n')"), "\n")
 	tab := b.Ask("document.querySelector('#places [aria-selected=true] span').textContent")
 	peak := strings.TrimPrefix(tab, "peak ")
@@ -84,24 +80,4 @@ func TestPredictedOutline(t *testing.T) {
 	b.Ask("(() => { const e = document.getElementById('filter'); e.value = 'attention'; e.dispatchEvent(new Event('input')); })()")
 	b.Until("!document.getElementById('legend').textContent.includes('with expandable')")
 	b.Quiet()
-}
-
-// show keeps a picture of the page where SCREENSHOTS says.
-func show(t *testing.T, b *browsertest.Browser, name string) {
-	t.Helper()
-	dir := os.Getenv("SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	for _, dark := range []bool{false, true} {
-		b.Dark(dark)
-		png, err := chromedp.Run(b, chromedp.FullScreenshot(100))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name+map[bool]string{true: "-dark"}[dark]+".png"), png, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.Dark(false)
 }

@@ -3,6 +3,8 @@ package browsertest
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -169,6 +171,27 @@ func (b *Browser) Quiet() {
 	for _, e := range b.errors {
 		b.t.Error(e)
 	}
+}
+
+// Picture shows the page in light colours and in dark ones. It keeps pictures of both in the folder
+// that SCREENSHOTS names, if it is set.
+func (b *Browser) Picture(name string) {
+	b.t.Helper()
+	for _, suffix := range []string{"", "-dark"} {
+		b.Dark(suffix != "")
+		dir := os.Getenv("SCREENSHOTS")
+		if dir == "" {
+			continue
+		}
+		png, err := chromedp.Run(b, chromedp.FullScreenshot(100))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+suffix+".png"), png, 0o644); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	b.Dark(false)
 }
 
 // Wants checks that a text has parts.
