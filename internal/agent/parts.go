@@ -130,7 +130,7 @@ func (a *agent) serverSlot() *slot {
 			s, err := server.New(server.Options{
 				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, NotSeen: a.notSeen,
 				Socket: socket, Address: c.Listen, WebConfig: c.WebConfig, Insecure: c.Insecure,
-				Metrics: a.metrics(c), Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Version: a.opts.Version, Before: a.server.Load(),
+				Metrics: a.metrics(c), Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Before: a.server.Load(),
 				Alerts: a.told.All, Leaks: a.leaks.Found, Recording: a.newestRecording,
 			})
 			if err != nil {

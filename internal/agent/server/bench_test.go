@@ -43,7 +43,7 @@ func BenchmarkScrape(b *testing.B) {
 		}
 		b.ReportMetric(float64(n), "bytes")
 	}
-	for _, path := range []string{"/debug/pprof/gpumem", "/debug/pprof/gpumem?pid=1000", "/api/v1/top", "/api/v1/look", "/now"} {
+	for _, path := range []string{"/debug/pprof/gpumem", "/debug/pprof/gpumem?pid=1000", "/api/v1/top", "/api/v1/look", "/api/v1/history", "/api/v1/events"} {
 		b.Run(path, func(b *testing.B) {
 			for b.Loop() {
 				s.looks.forget()

@@ -43,7 +43,7 @@ func as(user, password string) func(*http.Request) {
 }
 
 // guardedPaths are those that tell of a trace.
-var guardedPaths = []string{"/", "/debug/pprof/", "/debug/pprof/gpumem", "/debug/pprof/heap", "/debug/pprof/profile", "/debug/pprof/trace", "/metrics", "/api/v1/top", "/api/v1/look", "/api/v1/events", "/api/v1/oom", "/api/v1/oom/1"}
+var guardedPaths = []string{"/", "/oom/1", "/debug/pprof/", "/debug/pprof/gpumem", "/debug/pprof/heap", "/debug/pprof/profile", "/debug/pprof/trace", "/metrics", "/api/v1/top", "/api/v1/look", "/api/v1/history", "/api/v1/events", "/api/v1/oom", "/api/v1/oom/1"}
 
 var metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpumemtrace_up 1") })
 

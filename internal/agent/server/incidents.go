@@ -38,8 +38,7 @@ type incident struct {
 	API       string    `json:"api"`
 	Requested int64     `json:"requested_bytes"`
 	Recovered bool      `json:"recovered"`
-	Stack     []string  `json:"stack,omitempty"` // function, file and line of each frame, the innermost first
-	brief     string    // of it
+	Stack     []string  `json:"stack,omitempty"`  // function, file and line of each frame, the innermost first
 	Report    string    `json:"report,omitempty"` // the text of the file in --oom-dir
 }
 
@@ -63,7 +62,7 @@ func (s *Server) keep(o *snapshot.OutOfMemory) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.n++
-	x.all = append(x.all, incident{x.n, o.Time, o.PID, o.Process, o.GPU, o.API, o.Requested, o.Recovered, render.Frames(o.Stack, shownFrames, frameName), frameName(render.Brief(o.Stack, 3)), string(text)})
+	x.all = append(x.all, incident{x.n, o.Time, o.PID, o.Process, o.GPU, o.API, o.Requested, o.Recovered, render.Frames(o.Stack, shownFrames, frameName), string(text)})
 	if len(x.all) > maxIncidents {
 		x.all = slices.Delete(x.all, 0, 1)
 		s.lost.Add(lossIncidents, 1)

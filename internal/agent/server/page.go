@@ -5,7 +5,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
-	"embed"
+	_ "embed"
 	"encoding/hex"
 	"io"
 	"net/http"
@@ -15,8 +15,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 )
 
-//go:embed page/*
-var files embed.FS
+//go:embed icon.svg
+var iconText string
 
 // An asset is a file of the page. It changes only with this program.
 type asset struct {
@@ -37,18 +37,10 @@ func assetOf(kind, name, extension, text string) *asset {
 	return &asset{kind, "/assets/" + name + "-" + hex.EncodeToString(sum[:8]) + extension, b.Bytes()}
 }
 
-func fileText(name string) string {
-	b, err := files.ReadFile("page/" + name)
-	if err != nil {
-		panic(err) // it is embedded
-	}
-	return string(b)
-}
-
 // They are packed when the first server starts: that takes 5 ms, which a trace does not have.
 var (
 	style = sync.OnceValue(func() *asset { return assetOf("text/css; charset=utf-8", "page", ".css", web.Style()) })
-	icon  = sync.OnceValue(func() *asset { return assetOf("image/svg+xml", "icon", ".svg", fileText("icon.svg")) })
+	icon  = sync.OnceValue(func() *asset { return assetOf("image/svg+xml", "icon", ".svg", iconText) })
 )
 
 func (a *asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -75,8 +75,6 @@ type Options struct {
 	Before *Server
 	// Warn receives sentences for the user, from any goroutine.
 	Warn func(string)
-	// Version is the version of this program.
-	Version string
 }
 
 const (

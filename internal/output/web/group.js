@@ -48,7 +48,7 @@ function groupsOf(model, place, by) {
   }
   const { most, at } = peaksOf(model, of, all.length);
   const order = all.map((_, i) => i).filter((i) => most[i] > 0).sort((a, b) => most[b] - most[a] || (all[a].name < all[b].name ? -1 : 1));
-  const least = by === "group" ? 0 : Math.max(2 ** 20, model.totals[place].peak / 1000); // each process counts
+  const least = Math.max(2 ** 20, model.totals[place].peak / 1000);
   const large = order.filter((i) => most[i] >= least).length || order.length;
   const kept = order.slice(0, large === order.length && large <= maxGroups + 1 ? large : Math.min(large, maxGroups));
   kept.sort((a, b) => meaningOf(all[a].name).rank - meaningOf(all[b].name).rank);
