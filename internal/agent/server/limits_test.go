@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -223,6 +224,27 @@ func TestEnd(t *testing.T) {
 		t.Error(got)
 	}
 	if _, err := net.Dial("tcp", s.Addresses()[0]); err == nil {
+		t.Error("it listens on")
+	}
+}
+
+// When one listener fails, the server ends, and nobody listens at the other one.
+func TestListenerFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := ListenSocket(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Options{Source: begun(), Socket: l, Address: "localhost:0", Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.tcp.Close()
+	if err := s.Run(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
 		t.Error("it listens on")
 	}
 }

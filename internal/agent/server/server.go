@@ -219,8 +219,8 @@ func (s *Server) Loss() []loss.Counter {
 func (s *Server) Run(ctx context.Context) error {
 	failed := make(chan error, 2)
 	noting, enough := context.WithCancel(ctx)
-	var note sync.WaitGroup
-	note.Go(func() {
+	var all sync.WaitGroup
+	all.Go(func() {
 		select {
 		case <-s.opts.Begun:
 			s.remember(noting)
@@ -229,17 +229,17 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	defer func() {
 		enough()
-		note.Wait()
+		all.Wait()
 	}()
 	if s.opts.Socket != nil {
-		go func() { failed <- s.http.Serve(s.opts.Socket) }()
+		all.Go(func() { failed <- s.http.Serve(s.opts.Socket) })
 	}
 	if s.tcp != nil {
-		go func() { failed <- s.serveTCP() }()
+		all.Go(func() { failed <- s.serveTCP() })
 	}
 	select {
 	case err := <-failed:
-		return fmt.Errorf("serve: %w", err)
+		return errors.Join(fmt.Errorf("serve: %w", err), s.http.Close())
 	case <-ctx.Done():
 	}
 	close(s.ending)
