@@ -24,17 +24,18 @@ func openHeaders(path string, warn func(string)) (*headers, error) {
 	if path == "" {
 		return &headers{}, nil
 	}
-	file, err := reload.Load(again, func(text string) { warn("push: " + text) }, func() (http.Header, error) {
+	file, err := reload.Load(again, func(text string) { warn("push: " + text) }, func() (http.Header, []string, error) {
+		paths := []string{path}
 		data, _, err := userfile.Read(path, maxHeaderFile)
 		if err != nil {
-			return nil, err
+			return nil, paths, err
 		}
 		all, err := readHeaders(data)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, paths, fmt.Errorf("%s: %w", path, err)
 		}
-		return all, nil
-	}, path)
+		return all, paths, nil
+	})
 	return &headers{file}, err
 }
 

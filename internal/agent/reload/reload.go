@@ -11,15 +11,15 @@ import (
 
 // A Value is what files contain. It is safe for concurrent use.
 type Value[T any] struct {
-	paths []string
 	every time.Duration
-	read  func() (T, error)
+	read  func() (T, []string, error)
 	warn  func(string)
 
 	mu     sync.Mutex
 	value  T
 	looked time.Time
-	files  []stamp
+	paths  []string // that the latest read returned
+	files  []stamp  // of the paths that were known before the latest read, taken then
 }
 
 // A stamp is different after a file changed, as far as its directory shows that.
@@ -29,13 +29,13 @@ type stamp struct {
 	inode uint64
 }
 
-// Load reads a value. Later it looks at the files as often as every says. If it cannot read
-// changed files, it keeps the value and warns once.
-func Load[T any](every time.Duration, warn func(string), read func() (T, error), paths ...string) (*Value[T], error) {
-	v := &Value[T]{paths: paths, every: every, read: read, warn: warn, looked: time.Now()}
-	v.files = v.stamps()
+// Load reads a value with read, which also returns the paths of the files that the value comes
+// from, even with an error. Later Get looks at these files as often as every says. If it cannot
+// read changed files, it keeps the value and warns once.
+func Load[T any](every time.Duration, warn func(string), read func() (T, []string, error)) (*Value[T], error) {
+	v := &Value[T]{every: every, read: read, warn: warn, looked: time.Now()}
 	var err error
-	v.value, err = read()
+	v.value, v.paths, err = read()
 	return v, err
 }
 
@@ -64,8 +64,11 @@ func (v *Value[T]) Get() T {
 	if slices.Equal(files, v.files) {
 		return v.value
 	}
+	// If the value comes from other files now, the next look reads it once more: only then is it
+	// known that they did not change while they were read.
 	v.files = files
-	value, err := v.read()
+	value, paths, err := v.read()
+	v.paths = paths
 	if err != nil {
 		v.warn("a changed file is not used: " + err.Error())
 		return v.value

@@ -341,13 +341,30 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
-	s.url = strings.Replace(s.url, "http://", "https://", 1)
-	s.get(http.StatusOK, "/api/v1/top", as("ada", password))
+	// So are files that the configuration names only later.
+	other := filepath.Join(dir, "other")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	text, err := os.ReadFile(web)
 	if err != nil {
 		t.Fatal(err)
 	}
+	text = []byte(strings.NewReplacer("cert.pem", "other/cert.pem", "key.pem", "other/key.pem").Replace(string(text)))
+	if err := os.WriteFile(web, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"third.example", "fourth.example"} {
+		certificateFiles(t, other, want)
+		s.guard.web.Expire()
+		if got := name(); got != want {
+			t.Error(got, warned)
+		}
+	}
+
+	s.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+	s.url = strings.Replace(s.url, "http://", "https://", 1)
+	s.get(http.StatusOK, "/api/v1/top", as("ada", password))
 	for edit, status := range map[[2]string]int{{"ada", "bob"}: 200, {"basic_auth_users", "#"}: 401, {"tls_server", "#"}: 401} {
 		if err := os.WriteFile(web, []byte(strings.Replace(string(text), edit[0], edit[1], 1)), 0o600); err != nil {
 			t.Fatal(err)

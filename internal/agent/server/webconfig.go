@@ -45,24 +45,26 @@ type webConfig struct {
 }
 
 // loadWebConfig reads a web configuration file, and reads it again when it or the files of its
-// TLS change. Whether there is TLS, and whether everybody may read, stays as it
-// was at first.
+// TLS change. It refuses one that begins or ends TLS, or that changes whether everybody may read.
 func loadWebConfig(path string, warn func(string)) (*reload.Value[*webConfig], error) {
-	first, files, err := readWebConfig(path)
-	if err != nil {
-		return nil, err
-	}
-	return reload.Load(lookAgain, warn, func() (*webConfig, error) {
-		c, _, err := readWebConfig(path)
-		if err == nil && ((c.tls == nil) != (first.tls == nil) || c.asksWho() != first.asksWho()) {
+	var first *webConfig
+	return reload.Load(lookAgain, warn, func() (*webConfig, []string, error) {
+		c, files, err := readWebConfig(path)
+		switch {
+		case err != nil:
+		case first == nil:
+			first = c
+		case (c.tls == nil) != (first.tls == nil) || c.asksWho() != first.asksWho():
 			err = fmt.Errorf("%s: to begin or end TLS, or to ask for passwords or not, start the agent again", path)
 		}
-		return c, err
-	}, append(files, path)...)
+		return c, files, err
+	})
 }
 
-// readWebConfig also returns the files that a web configuration file names.
+// readWebConfig also returns the paths of the web configuration file and of those that it names,
+// even with an error.
 func readWebConfig(path string) (c *webConfig, files []string, err error) {
+	files = []string{path}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("read the web configuration: %w", err)
@@ -70,21 +72,24 @@ func readWebConfig(path string) (c *webConfig, files []string, err error) {
 	}()
 	text, _, err := userfile.Read(path, maxWebConfig)
 	if err != nil {
-		return nil, nil, err
+		return nil, files, err
 	}
 	var f webFile
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(&f); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
+		return nil, files, fmt.Errorf("%s: %w", path, err)
 	}
 	for name, hash := range f.Users {
 		if _, err := bcrypt.Cost([]byte(hash)); err != nil {
-			return nil, nil, fmt.Errorf("%s: the password of %s is no bcrypt hash: %w", path, name, err)
+			return nil, files, fmt.Errorf("%s: the password of %s is no bcrypt hash: %w", path, name, err)
 		}
 	}
 	for _, file := range []*string{&f.TLS.Certificate, &f.TLS.Key, &f.TLS.ClientCAs} {
-		if *file != "" && !filepath.IsAbs(*file) {
+		if *file == "" {
+			continue
+		}
+		if !filepath.IsAbs(*file) {
 			*file = filepath.Join(filepath.Dir(path), *file)
 		}
 		files = append(files, *file)
