@@ -48,8 +48,8 @@ func (g *guard) judge(r *http.Request) (verdict, error) {
 	return mayRead, nil
 }
 
-// users returns the users of whom a request must be. There are none for a request that came
-// over the socket: who can connect to it may read.
+// users returns the users that may read, with the hashes of their passwords. It returns none if
+// the request needs no password, as over the socket: whoever can connect there may read.
 func (g *guard) users(r *http.Request) map[string]string {
 	at, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if g.web == nil || at == nil || at.Network() == "unix" {

@@ -47,8 +47,8 @@ var guardedPaths = []string{"/", "/oom/1", "/debug/pprof/", "/debug/pprof/gpumem
 
 var metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpumemtrace_up 1") })
 
-// Nothing is told without the password, and nothing to who has another one. What shows nothing
-// of a trace is for all.
+// The server tells of a trace only to a user with the right password. What tells nothing of a
+// trace is for everybody.
 func TestPassword(t *testing.T) {
 	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t), Metrics: metrics, Profiling: true})
 	for _, path := range guardedPaths {
@@ -83,8 +83,8 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// Who waits for a check of a password leaves those who were checked alone, and too many are told
-// to come again.
+// A password that was right once need not wait for the checks of others. If too many wait, the next
+// one is told to come again.
 func TestManyPasswords(t *testing.T) {
 	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t)})
 	s.get(http.StatusOK, "/api/v1/top", as("ada", password))
@@ -152,17 +152,17 @@ func TestMain(m *testing.M) {
 	fmt.Println("connects")
 }
 
-// Root and the members of the group read at the socket, without a password; nobody else
-// connects. A socket that a killed agent left is taken, that of a running one is not, and no
-// other file is.
+// Root and the members of the group read at the socket without a password. Nobody else can
+// connect. ListenSocket replaces a socket that a killed agent left, but not that of a running
+// agent, and no other file.
 func TestSocket(t *testing.T) {
-	top := t.TempDir()
-	for dir := top; dir != "/"; dir = filepath.Dir(dir) { // other users must come this far
-		if i, err := os.Stat(dir); err == nil && i.Mode().Perm()&0o001 == 0 {
-			if err := os.Chmod(dir, i.Mode().Perm()|0o011); err != nil {
-				t.Fatal(err)
-			}
-		}
+	top, err := os.MkdirTemp("/tmp", "gpumemtrace") // other users can reach it, wherever TMPDIR is
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	if err := os.Chmod(top, 0o711); err != nil {
+		t.Fatal(err)
 	}
 	path := filepath.Join(top, "run", "agent.sock")
 	connects := func(uid, gid uint32) string {
@@ -299,8 +299,8 @@ func certificateFiles(t *testing.T, dir, name string) (cert, key string) {
 	return cert, key
 }
 
-// A new certificate and new passwords are taken when their files change, and bad ones not, nor
-// those that would let everybody read.
+// The server takes a new certificate and new passwords when their files change. It refuses bad ones,
+// and a file that would let everybody read.
 func TestReload(t *testing.T) {
 	web := writeWeb(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}")
 	dir := filepath.Dir(web)

@@ -52,8 +52,7 @@ func (s *Server) handler() http.Handler {
 	return s.limited(m)
 }
 
-// limited bounds the time of requests, and forbids browsers all that no page
-// needs.
+// limited bounds the time of requests, and forbids browsers all that no page needs.
 func (s *Server) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -40,11 +40,12 @@ type Source interface {
 // Options configure a Server.
 type Options struct {
 	Source Source
-	// Socket is where who can connect may read, nil for none: see ListenSocket. Run closes it.
+	// Socket, if set, is a listener like ListenSocket's: whoever can connect there may read. Run
+	// closes it.
 	Socket  net.Listener
 	Address string // of TCP, such as "localhost:9844"; "" for none
-	// WebConfig is a web configuration file, as Prometheus's exporters have, for TCP. The
-	// server reads it again when it changes. "" for none.
+	// WebConfig is the path of a web configuration file as Prometheus's exporters have, for TCP,
+	// "" for none. The server reads it again when it changes.
 	WebConfig string
 	// Insecure serves TCP without passwords, or without TLS for other machines.
 	Insecure bool
@@ -145,7 +146,7 @@ func New(o Options) (*Server, error) {
 		ErrorLog: log.New(complaints(o.Warn), "", 0),
 	}
 	if s.guard.web != nil {
-		s.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.guard.web.Get().tls, nil }}
+		s.http.TLSConfig = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.guard.web.Get().tls, nil }}
 	}
 	s.looks = newLooks(live.NewTraceSource(o.Source))
 	s.http.Handler = s.handler()

@@ -144,7 +144,7 @@ func (c *webConfig) asksWho() bool {
 // maxChecks bounds the passwords that wait to be checked.
 const maxChecks = 16
 
-// passwords checks passwords, one at a time because that is costly. It knows those that were
+// passwords checks passwords, one at a time because that is costly. It remembers those that were
 // right.
 type passwords struct {
 	waiting chan struct{} // has a slot for each of maxChecks
