@@ -72,6 +72,10 @@ func (p *Status) Document(n int) *Document {
 	shown := len(all.Stacks)
 	if n >= 0 {
 		shown = min(n, shown)
+		for i := range d.Windowed {
+			x := &d.Windowed[i]
+			x.Rows = x.Rows[:min(n, len(x.Rows))]
+		}
 	}
 	for _, x := range all.Stacks[:shown] {
 		d.Now.Stacks = append(d.Now.Stacks, rate(x))
@@ -81,11 +85,6 @@ func (p *Status) Document(n int) *Document {
 	for _, x := range all.Stacks[:shown] {
 		if x.Grown > 0 {
 			d.Now.Growing = append(d.Now.Growing, rate(x))
-		}
-	}
-	for i := range d.Windowed {
-		if x := &d.Windowed[i]; n >= 0 {
-			x.Rows = x.Rows[:min(n, len(x.Rows))]
 		}
 	}
 	return d

@@ -61,30 +61,30 @@ func (d *document) blocks(most int) []block {
 // it reads the next.
 const pieceSize = 48 << 10
 
-// Live returns a page that fetches its data from the agent that serves it, and the policy to serve it
-// with. title is what is traced, and icon a path.
+// Live returns a page that fetches its data from the agent that serves it, and the
+// Content-Security-Policy to serve it with. title is what is traced, and icon a path.
 func Live(title, icon string) (page, policy string) {
-	policy = "default-src 'none'; " + sources() + "; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	policy = policyWith("connect-src 'self'; img-src 'self'")
 	head, rest := parts(title, ` class="live"`, `<link rel="icon" href="`+html.EscapeString(icon)+`">`, policy)
-	return head + rest, policy
+	return head + rest, policy + "; frame-ancestors 'none'" // which a page cannot say itself
 }
 
-// sources returns the part of a policy that lets the page's own script and style run.
-func sources() string {
-	return "script-src " + source("\n"+script()) + "; style-src " + source("\n"+web.Style())
+// policyWith returns a Content-Security-Policy that lets a page run its own script and style, and do
+// what more says.
+func policyWith(more string) string {
+	return "default-src 'none'; script-src " + source("\n"+script()) + "; style-src " + source("\n"+web.Style()) + "; " + more + "; base-uri 'none'; form-action 'none'"
 }
 
 // parts returns what comes before the data of a page, and what comes after it.
 func parts(title, class, icon, policy string) (head, rest string) {
 	head, rest, _ = strings.Cut(asset("page/page.html"), "<!--data-->")
-	policy, _, _ = strings.Cut(policy, "; frame-ancestors") // not for a page's own head
 	return strings.NewReplacer("<!--class-->", class, "<!--icon-->", icon, "<!--policy-->", html.EscapeString(policy), "<!--title-->", html.EscapeString(title), "<!--style-->", "\n"+web.Style(), "<!--script-->", "\n"+script()).Replace(head), rest
 }
 
 // write writes the page.
 func (d *document) write(to io.Writer, blocks []block) error {
 	w := bufio.NewWriterSize(to, 1<<16)
-	head, rest := parts(d.meta.Title, "", "", "default-src 'none'; "+sources()+"; worker-src blob:; base-uri 'none'; form-action 'none'")
+	head, rest := parts(d.meta.Title, "", "", policyWith("worker-src blob:"))
 	w.WriteString(head)
 	for _, x := range blocks {
 		for piece := range slices.Chunk(x.content, pieceSize) {

@@ -76,9 +76,6 @@ type Session struct{ *state.State }
 // Done returns a channel that is never closed.
 func (s Session) Done() <-chan struct{} { return nil }
 
-// View returns a view of the state.
-func (s Session) View(w state.Want) *state.View { return s.State.View(w) }
-
 // Million returns a state of a million live allocations of ten thousand call sites.
 func Million(b *testing.B) Session {
 	const live = 1_000_000
