@@ -112,7 +112,7 @@ func TestSystemCalls(t *testing.T) {
 	for _, call := range []string{
 		"bpf", "perf_event_open", "ioctl", "mmap", "mprotect", "epoll_pwait", "readlinkat", "newfstatat", "pread64", "clone3",
 		"process_vm_readv", "pidfd_open", "futex", "openat", "getdents64", "renameat", "unlinkat", "fsync", "statfs", "fstatfs",
-		"socket", "bind", "listen", "accept4", "connect", "getsockname", "setsockopt", "sendto", "recvfrom", "sendmsg", "capget", "capset", "prctl", "execve",
+		"socket", "bind", "listen", "accept4", "connect", "fchmod", "fchmodat", "chown", "fchownat", "getsockname", "setsockopt", "sendto", "recvfrom", "sendmsg", "capget", "capset", "prctl", "execve",
 	} {
 		if !allowed[call] {
 			t.Errorf("%s is refused", call)
