@@ -17,13 +17,13 @@ class Chart {
     onFingers(this.box, (scale, from, to) => this.fingers(scale, from, to));
     dark.addEventListener("change", () => this.build());
   }
-  show(place, grouped, peak = this.model.totals[place]) {
+  show(place, grouped, peak) {
     this.place = place; this.grouped = grouped; this.peak = peak; this.whole = peak === this.model.totals[place];
     this.marks = marksOf(this.model, place, grouped, peak);
     this.build();
   }
   // follow shows a model that goes on where the last one ended: who sees the end goes along.
-  follow(model, place, grouped, peak = model.totals[place]) {
+  follow(model, place, grouped, peak) {
     const width = this.to - this.from, along = this.to >= this.end, all = this.from <= 0, groups = (g) => g && g.groups.map((x) => x.name).join("\n");
     this.model = model; this.end = Math.max(model.meta.end, 1);
     if (along) { this.to = this.end; if (!all) this.from = this.end - width; }

@@ -175,16 +175,18 @@ async function main() {
     });
     $("legend").replaceChildren(...outlines, ...[...groups].reverse().map(li));
   }
+  // show draws what is chosen. again: of a model that goes on where the last one ended. reads: a
+  // stack is open, which stays as it is.
   function show(again, reads) {
     const all = groupsOf(model, place, $("group").value), text = $("filter").value.trim();
     const process = $("process").value, found = text && model.matches(text), wanted = (row) => (!found || found[row]) && (!process || model.text(meta.rows.process[row]) === process);
     grouped = narrow(all, only, wanted);
     peak = only || found || process ? model.highest(grouped.of) : model.totals[place];
-    if (again === true) chart.follow(model, place, grouped, peak); else chart.show(place, grouped, peak);
+    if (again) chart.follow(model, place, grouped, peak); else chart.show(place, grouped, peak);
     legend(all.groups);
     span();
     if (reads) return;
-    if (again === true) drawTree();
+    if (again) drawTree();
     update();
   }
   // drawTree has the flame graph, and the table of windows, show stacks with or without native frames.
