@@ -160,16 +160,21 @@ func TestHostileNames(t *testing.T) {
 	report.Wants("the report", report.Ask("document.body.textContent"), names[1])
 }
 
-// A browser that has a password shows the page, and renews it.
+// A browser that has a password shows the page, and renews it: what comes first, too.
 func TestPageWithPassword(t *testing.T) {
 	h := begun()
 	s := serve(t, Options{Source: h, WebConfig: writeWeb(t)})
 	s.url = strings.Replace(s.url, "http://", "http://ada:"+password+"@", 1)
 	b := browsertest.Open(t, s.url, 900, 700)
 	b.Until("document.documentElement.dataset.ready")
+	b.Until("performance.getEntriesByType('resource').filter((e) => e.name.includes('/api/v1/top')).length >= 4")
+	if b.Ask("document.getElementById('failed').hidden") != "true" {
+		t.Fatal(b.Text("failed"))
+	}
 	h.alloc(2*time.Second, 1, 1<<20, 300<<20)
 	h.at(3 * time.Second)
 	b.Until("document.getElementById('processes').textContent.includes('300 MiB')")
+	b.Until("document.getElementById('moment').textContent.includes('300 MiB')")
 	if b.Ask("document.getElementById('failed').hidden") != "true" {
 		t.Error(b.Text("failed"))
 	}

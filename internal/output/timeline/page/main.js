@@ -178,6 +178,7 @@ async function main() {
   // show draws what is chosen. again: of a model that goes on where the last one ended. reads: a
   // stack is open, which stays as it is.
   function show(again, reads) {
+    if (!shown.length) return;
     const all = groupsOf(model, place, $("group").value), text = $("filter").value.trim();
     const process = $("process").value, found = text && model.matches(text), wanted = (row) => (!found || found[row]) && (!process || model.text(meta.rows.process[row]) === process);
     grouped = narrow(all, only, wanted);
@@ -231,13 +232,16 @@ async function main() {
     select();
   }
   function select() { for (const tab of $("places").children) { tab.setAttribute("aria-selected", String(tab.place === place)); tab.tabIndex = tab.place === place ? 0 : -1; } }
-  function isNow() { return live && chosen[0] === time.length - 1 && chosen[1] < 0; }
-  // renew shows what the agent told last. The moments that were chosen stay, and who looks at now
-  // goes along, but not while a stack is open.
+  // isNow reports whether now is looked at, as it is until a moment is chosen.
+  function isNow() { return live && (chosen[0] < 0 || chosen[0] === time.length - 1) && chosen[1] < 0; }
+  // renew shows what the agent told last. The cursor and the moments that were chosen stay, and
+  // who looks at now goes along, but not while a stack is open.
   function renew() {
-    const along = isNow(), ms = chosen.map((i) => i < 0 ? -1 : model.begin + time[i] / 1e6), name = place >= 0 && meta.places[place].name;
+    const along = isNow(), ms = [...chosen, chart.cursor].map((i) => i < 0 ? -1 : model.begin + time[i] / 1e6), name = meta.places[place]?.name;
     use(modelNow());
-    chosen = along ? [time.length - 1, -1] : ms.map((x) => x < 0 ? -1 : Math.max(0, last(time, (x - model.begin) * 1e6 + 5e5)));
+    const [a, b, cursor] = ms.map((x) => x < 0 ? -1 : Math.max(0, last(time, (x - model.begin) * 1e6 + 5e5)));
+    chosen = along ? [time.length - 1, -1] : [a, b];
+    chart.cursor = cursor;
     shown = placesShown();
     place = Math.max(meta.places.findIndex((p) => p.name === name), 0);
     table.model = model; map.model = model; trees.length = 0;
