@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"reflect"
 	"testing"
@@ -63,7 +64,7 @@ func TestHistory(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	var h history
 	for i := range 10 * 24 * 60 {
-		h.take(totals(time.Duration(i)*time.Minute, "o"+utoa(uint32(i))))
+		h.take(totals(time.Duration(i)*time.Minute, "o"+fmt.Sprint(i)))
 	}
 	if len(h.fine) > maxFine || len(h.coarse) != maxCoarse || len(h.series) > maxSeries+1 || h.folded == 0 {
 		t.Errorf("%d, %d, %d series, %d folded", len(h.fine), len(h.coarse), len(h.series), h.folded)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -58,8 +59,8 @@ func TestIncidentsAreBounded(t *testing.T) {
 	s := serve(t, Options{Source: begun()})
 	o := &snapshot.OutOfMemory{Time: time.Unix(1, 0), Process: strings.Repeat("\x1b[2J<b>", 1000), Snapshot: &snapshot.Snapshot{}, API: "cuMemAlloc_v2"}
 	for i := range 2_000 {
-		o.Snapshot.Notes = append(o.Snapshot.Notes, strings.Repeat("note ", 30)+utoa(uint32(i)))
-		o.GPUs = append(o.GPUs, snapshot.GPUMemory{GPU: utoa(uint32(i)), Name: strings.Repeat("x", 100)})
+		o.Snapshot.Notes = append(o.Snapshot.Notes, strings.Repeat("note ", 30)+fmt.Sprint(i))
+		o.GPUs = append(o.GPUs, snapshot.GPUMemory{GPU: fmt.Sprint(i), Name: strings.Repeat("x", 100)})
 	}
 	for range maxIncidents + 3 {
 		s.keep(o)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -28,7 +29,7 @@ func (h *held) at(d time.Duration) { h.apply(&record.Moment{Time: uint64(d), Dra
 
 // alloc is an allocation at a stack.
 func (h *held) alloc(at time.Duration, stack, addr, size uint64) {
-	h.allocNamed(at, stack, addr, size, "/bin/x", "f"+utoa(uint32(stack)))
+	h.allocNamed(at, stack, addr, size, "/bin/x", "f"+fmt.Sprint(stack))
 }
 
 func (h *held) allocNamed(at time.Duration, stack, addr, size uint64, path, function string) {

@@ -63,7 +63,7 @@ func TestProfile(t *testing.T) {
 	}
 	var byPID, byGPU int64
 	for _, x := range snap.Processes {
-		byPID += sum(t, s.parsed("?pid="+utoa(uint32(x.PID))), "inuse_space")
+		byPID += sum(t, s.parsed("?pid="+fmt.Sprint(x.PID)), "inuse_space")
 	}
 	if byPID != all {
 		t.Errorf("%d bytes of all processes, want %d", byPID, all)

@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -251,8 +250,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	return nil
 }
-
-func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // complaints is the error log of package http. It passes on panics only: clients can cause
 // all other messages, and nobody needs to read those.
