@@ -249,6 +249,60 @@ func TestListenerFails(t *testing.T) {
 	}
 }
 
+// Whoever connects too often at the socket waits, and takes none of the agent's files meanwhile.
+func TestManyConnections(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := ListenSocket(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	open, most := 0, 0
+	s := serve(t, Options{Source: begun(), Socket: l}, func(s *Server) {
+		s.http.ConnState = func(c net.Conn, state http.ConnState) {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case c.LocalAddr().Network() != "unix":
+			case state == http.StateNew:
+				open++
+				most = max(most, open)
+			case state == http.StateClosed:
+				open--
+			}
+		}
+	})
+	all := make([]net.Conn, maxConnected+50)
+	for i := range all {
+		if all[i], err = net.Dial("unix", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		mu.Lock()
+		full := open >= maxConnected
+		mu.Unlock()
+		if full {
+			break
+		}
+	}
+	s.get(http.StatusOK, "/healthz") // over TCP
+	for _, c := range all {
+		c.Close()
+	}
+	c := http.Client{Transport: &http.Transport{DialContext: dialsSocket(path), DisableKeepAlives: true}}
+	answer, err := c.Get("http://localhost/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	mu.Lock()
+	defer mu.Unlock()
+	if most != maxConnected {
+		t.Errorf("%d connections at once, want %d", most, maxConnected)
+	}
+}
+
 // Who says nothing, or slowly, is not waited for; who says too much is not heard.
 func TestSlowAndLarge(t *testing.T) {
 	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t)}, func(s *Server) {

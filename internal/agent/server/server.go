@@ -85,7 +85,7 @@ const (
 	idleFor       = time.Minute
 	endWithin     = 2 * time.Second
 	maxRequests   = 64  // at a time
-	maxConnected  = 256 // over TCP, at a time
+	maxConnected  = 256 // at each listener, at a time
 	maxWindows    = 16  // at a time
 )
 
@@ -149,6 +149,9 @@ func New(o Options) (*Server, error) {
 	}
 	s.looks = newLooks(live.NewTraceSource(o.Source))
 	s.http.Handler = s.handler()
+	if o.Socket != nil {
+		s.opts.Socket = netutil.LimitListener(o.Socket, maxConnected)
+	}
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
