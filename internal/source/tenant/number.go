@@ -24,7 +24,7 @@ var (
 )
 
 // NumberOf returns the number of the tenant that a process belongs to. That is the outermost of
-// a container or pod, a job and a user's slice, by its control groups, so groups that a tenant
+// a container or pod, a job and a user's slice, by its control groups. So groups that a tenant
 // makes below its own count as its own. Where no control group tells, it is proc.User. The error
 // is os.ErrNotExist for a process that is gone.
 func NumberOf(pid int) (uint32, error) {
@@ -63,19 +63,36 @@ func Name(number uint32) string {
 // outermost returns the path of the outermost control group of a path that is a tenant's, "" for
 // none, or the user whose slice it is.
 func outermost(path string) (group string, uid uint32, isUser bool) {
-	if rest, ok := strings.CutPrefix(path, "/user.slice/user-"); ok {
+	top := path
+	for strings.HasPrefix(top, "/../") { // out of this process's cgroup namespace
+		top = top[len("/.."):]
+	}
+	if rest, ok := strings.CutPrefix(top, "/user.slice/user-"); ok {
 		digits, _, ok := strings.Cut(rest, ".slice")
 		if n, err := strconv.ParseUint(digits, 10, 32); ok && err == nil {
 			return "", uint32(n), true
 		}
 	}
-	for at := 1; at <= len(path); at++ {
-		if at < len(path) && path[at] != '/' {
-			continue
+	for begin := 0; begin < len(path); {
+		end := len(path)
+		if at := strings.IndexByte(path[begin+1:], '/'); at >= 0 {
+			end = begin + 1 + at
 		}
-		if p := parsePath(path[:at]); p.container != "" || p.pod != "" || p.job != "" {
-			return path[:at], 0, false
+		if p := parsePath(path[:end]); p.container != "" || p.pod != "" || p.job != "" {
+			return path[:end], 0, false
 		}
+		if delegated(path[begin+1 : end]) {
+			break
+		}
+		begin = end
 	}
 	return "", 0, false
+}
+
+// delegated reports whether those in a control group, which is neither a container nor a job, may
+// make others below it. Then they could take any name for a tenant: a service (with systemd's
+// Delegate=), a session or machine, a container of LXC.
+func delegated(name string) bool {
+	return strings.HasSuffix(name, ".service") || strings.HasPrefix(name, "lxc") ||
+		strings.HasSuffix(name, ".scope") && !strings.HasSuffix(name, "slurmstepd.scope")
 }

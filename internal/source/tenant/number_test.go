@@ -18,6 +18,14 @@ func TestOutermost(t *testing.T) {
 		pod + "/cri-containerd-" + id + ".scope":                          pod,
 		pod + "/cri-containerd-" + other + ".scope/own":                   pod,
 		"/slurm/uid_1000/job_4711/step_0/job_1":                           "/slurm/uid_1000/job_4711",
+		"/../../pod" + uid + "/" + id:                                     "/../../pod" + uid,
+		"/system.slice/gpu7_slurmstepd.scope/job_4711/step_0/user/task_0": "/system.slice/gpu7_slurmstepd.scope/job_4711",
+		// Who may make groups here could make one of each name.
+		"/system.slice/web.service/docker-" + id + ".scope":                "",
+		"/system.slice/web.service/kubepods/pod" + uid:                     "",
+		"/machine.slice/machine-one.scope/payload/slurm/uid_0/job_1":       "",
+		"/lxc.payload.one/user.slice/user-7.slice/docker-" + id + ".scope": "",
+		"/lxc/one/docker/" + id:                                            "",
 	} {
 		if group, _, isUser := outermost(path); isUser || group != want {
 			t.Errorf("%s: %q, %v, want %q", path, group, isUser, want)
@@ -25,6 +33,7 @@ func TestOutermost(t *testing.T) {
 	}
 	for _, path := range []string{
 		"/user.slice/user-1000.slice",
+		"/../../user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid + "/" + id,
 		"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id + ".scope/container",
 		"/user.slice/user-1000.slice/session-2.scope/docker-" + id + ".scope",
 	} {
