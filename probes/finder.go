@@ -63,8 +63,8 @@ func newFinder(opts *Options, x *targets, l *libraries) *finder {
 		lost: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
-// userOf returns the tenant of a process, which counts as a user here. The error is os.ErrNotExist
-// if it has ended. Processes that cannot be read count for one tenant.
+// userOf returns the tenant of a process (tenant.NumberOf). In this package a tenant is called a user.
+// The error is os.ErrNotExist if the process has ended. Processes that cannot be read are of one user.
 func userOf(pid int) (uint32, error) {
 	uid, err := tenant.NumberOf(pid)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -124,7 +124,8 @@ func (f *finder) probe(c claim) ([]Library, error) {
 }
 
 // mapped handles one new executable mapping of any process, and reports whether it is of a
-// library to probe. The goroutine that reads mappings calls it, so it waits for nothing.
+// library to probe. The goroutine that reads mappings calls it, so it waits for no process and no
+// file system.
 func (f *finder) mapped(m mapping) bool {
 	level, library := libraryLevel(m.Name())
 	cuda := library && f.opts.All && !level.pyTorch()
@@ -335,7 +336,7 @@ func (f *finder) tidy() {
 	}
 }
 
-// ProcessesByUser returns all processes but this one by their users.
+// ProcessesByUser returns all processes but this one by their users, as userOf says.
 func ProcessesByUser() map[uint32][]int {
 	all := map[uint32][]int{}
 	for _, pid := range proc.All() {

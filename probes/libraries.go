@@ -72,7 +72,7 @@ type attachKey struct {
 // A claim is the reason to probe a library: a process maps it.
 type claim struct {
 	pid   int           // 0: the library stays probed for good
-	user  uint32        // of the process (proc.User)
+	user  uint32        // of the process (userOf)
 	at    time.Duration // a time at which the process mapped the library: CLOCK_MONOTONIC
 	only  int           // the process to which the probes are confined, 0 for none
 	again bool          // a repeated claim, for which no other library of its user loses its probes
@@ -249,7 +249,7 @@ func (l *libraries) evict(old *probedFile) {
 		return
 	}
 	l.loss.Add(lossEvicted, 1)
-	for pid, m := range old.mappers {
+	for pid, m := range old.mappers { // the warning names any one of them
 		l.warnings.addFor(m.user, fmt.Sprintf("process %d of %s is not traced in full any more: %s lost its probes, because more libraries are mapped than can be probed and this user maps the most", pid, tenant.Name(m.user), old.library.Path))
 		return
 	}

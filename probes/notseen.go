@@ -55,7 +55,7 @@ func (n NotSeen) String() string {
 	return fmt.Sprintf("%s of %s: %s", text, who, n.Why)
 }
 
-// Name returns the user's number or the control group, or "others" for all beyond the bound.
+// Name returns the user's number or the control group, or "others" for processes that cannot be read.
 func (n NotSeen) Name() string {
 	if n.User == others {
 		return "others"

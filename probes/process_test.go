@@ -175,7 +175,8 @@ func TestAll(t *testing.T) {
 	now := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, now, "init")
 	tr := openTrace(t, Options{All: true, Follow: true})
-	if pids := ProcessesByUser(); !slices.Contains(pids[uint32(os.Getuid())], now.PID()) || !UsesCUDA(now.PID()) {
+	of, err := userOf(now.PID())
+	if pids := ProcessesByUser(); err != nil || !slices.Contains(pids[of], now.PID()) || !UsesCUDA(now.PID()) {
 		t.Fatalf("processes: %d, want %d among them, which uses CUDA", pids, now.PID())
 	}
 	tr.target(now.PID())
@@ -351,7 +352,8 @@ func TestUselessLibrary(t *testing.T) {
 	}
 	all := openTrace(t, Options{All: true})
 	all.target(p.pid())
-	if pids := ProcessesByUser(); !slices.Contains(pids[uint32(os.Getuid())], p.pid()) || !UsesCUDA(p.pid()) {
+	of, err := userOf(p.pid())
+	if pids := ProcessesByUser(); err != nil || !slices.Contains(pids[of], p.pid()) || !UsesCUDA(p.pid()) {
 		t.Errorf("all processes: %d", pids)
 	}
 }

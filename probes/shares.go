@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The users of a machine share the table of probed files. No share is fixed: one user may have
+// The users of a machine (see userOf) share the table of probed files. No share is fixed: one user may have
 // all of it until another user needs a place. Then the user with the most files loses the oldest.
 // If that is the user who needs one, the process with the most files loses it. So a process that
 // maps a thousand libraries first costs itself its probes, then other processes of its user, and

@@ -74,8 +74,8 @@ func (t *targets) add(pid int, user uint32) error {
 	return err
 }
 
-// assign gives a target that the kernel side added to the place of its tenant: the kernel side knows
-// its user only.
+// assign moves a target that the kernel side added to the place of its tenant. The kernel side knows
+// only the Unix user.
 func (t *targets) assign(pid int, place uint32) error {
 	var x bpf.Target
 	if place == uint32(noPlace) || t.table.Lookup(uint32(pid), &x) != nil || x.User == place {

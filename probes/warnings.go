@@ -20,7 +20,8 @@ const (
 	maxUsers = 4096
 )
 
-// others stands for all users beyond a bound. No user has this number.
+// others stands for all users beyond a bound, and for the user of a process that cannot be read. No
+// user has this number.
 const others = 1<<32 - 1
 
 // warnings passes each warning on once, and limits those that one user can cause.
