@@ -51,9 +51,9 @@ var single = []struct{ layer, name, action string }{
 	{"calls", "calls_no_thread_state", "Make sure that the machine has free memory."},
 	{"calls", "targets_full", "Trace without children (`--no-follow`), or fewer processes (`-p`)."},
 	{"calls", "processes_not_traced", "Trace fewer processes (`-p`)."},
-	{"calls", "libraries_not_probed", "`/readyz` names the users whose libraries these are. Check that the library's file system answers, or trace fewer processes (`-p`). gpumemtrace tries again every ten seconds."},
+	{"calls", "libraries_not_probed", "`/readyz` says whose libraries these are. Check that the library's file system answers, or trace fewer processes (`-p`). gpumemtrace tries again every ten seconds."},
 	{"calls", "probes_gone", "Remove the debugger's breakpoints from CUDA's functions, and begin a new trace."},
-	{"calls", "libraries_evicted", "End the program that maps so many copies: the warning names one of its processes, and `/readyz` its user."},
+	{"calls", "libraries_evicted", "End the program that maps so many copies: the warning names one of its processes, and `/readyz` its user or control group."},
 	{"calls", "libraries_probed_late", "If those calls matter, begin the trace after the program has loaded its libraries."},
 
 	{"stacks", "stacks_shed", "Raise `--memory-limit` or `--cpu-limit`, or trace less."},
