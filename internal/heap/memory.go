@@ -64,7 +64,7 @@ type cache struct {
 	blocks   []block          // in the order of their reading: the oldest one makes room
 	oldest   int              // of all blocks, if there is no more room
 	index    map[uint64]int32 // of blocks, by number
-	last     int              // block that was asked for
+	last     int              // the block asked for last
 	scratch  []byte
 	deadline time.Time
 	left     int64 // bytes that may still be read

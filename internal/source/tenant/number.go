@@ -12,7 +12,7 @@ import (
 )
 
 // groupBit is set in the number of a tenant that is a control group. Others are users. A user
-// whose number has the bit is a tenant like any other, unless a hash meets it.
+// whose number has the bit is a tenant like any other, unless a control group has the same number.
 const groupBit = 1 << 31
 
 // maxNames bounds the control groups whose names are remembered, those met last.
