@@ -40,7 +40,7 @@ KERNELS    ?= 6.1 6.12 6.19,6.18 newest
 ARCH       ?= amd64
 
 .DEFAULT_GOAL := help
-.PHONY: help build install dist test tests tests-tracing tests-others check soak demo test-gpu test-kernels test-stores lint cross generate check-generate fuzz bench clean
+.PHONY: help build install dist test tests tests-tracing tests-others race check soak demo test-gpu test-kernels test-stores lint cross generate check-generate fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,39 +55,34 @@ dist: ## build the packages in dist/: tarballs, .deb, .rpm, an OCI image, for am
 install: build ## install it under PREFIX (/usr/local)
 	install -D -m 0755 bin/gpumemtrace '$(DESTDIR)$(PREFIX)/bin/gpumemtrace'
 
-# Those that trace, one package at a time: the probes of one package's tests would see what
-# another's start. Those that are for one goroutine have no races to look for, nor has what
-# runs the program as users have it.
-TRACING      := bpf cmd/gpumemtrace test/vm/checks
-TRACING_RACE := internal/doctor internal/source/session internal/source/unwind probes
-# The same of those that do not trace. The stand-in is C: what starts it is used by tests that trace.
-RACELESS     := internal/lru internal/sorting internal/whatif/allocator internal/heap/holder internal/model/share internal/model/steps internal/model/windows internal/output/holders internal/whatif deploy/kubernetes deploy/systemd pprofout internal/output/pprof internal/model/account internal/atomicfile internal/bytefmt internal/source/clock internal/agent/confine internal/model/event internal/output/export internal/model/leak internal/model/ledger internal/model/loss internal/output/memoryviz internal/agent/oomdir internal/model/physical internal/output/pickle internal/testing/footprint internal/render internal/model/replay internal/source/rounds internal/model/snapshot internal/model/stacks internal/model/state internal/model/tensors internal/testing/testcuda internal/output/timeline
+# Those that probe the stand-in for CUDA, one at a time: the probes of one package's tests would
+# see what another's start.
+TRACING := bpf cmd/gpumemtrace internal/doctor internal/source/session probes test/vm/checks
 without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
+# Those that start a goroutine or have something for several of them. (What cmd and bpf have is
+# tested by programs as users run them.)
+SHARING = $$(grep -rlE '^\s*go [a-z]|"sync' --include '*.go' --exclude '*_test.go' --exclude-dir testing internal probes symbolize | xargs -n 1 dirname | sort -u | sed 's,^,./,')
 # Compiles packages and their tests, and links nothing.
 compile := list -test -export -f ''
-# Tests of several goroutines run once, with the race detector, in which some do less.
-# What they leave out runs without it.
-LONG         := internal/live internal/model/record internal/source/proc internal/top
-LONG_TRACING := internal/source/session internal/source/unwind probes
 
-test: ## run go vet and every test, those of several goroutines with the race detector
+test: ## run every test
 	@scripts/progress $(MAKE) --no-print-directory tests
 
 tests:
 	scripts/install-tools $(BUILD_TOOLS)
-	scripts/install-tools $(TEST_TOOLS) & { $(GO) vet ./... && $(GO) $(compile) ./... >/dev/null; }; built=$$?; wait $$! && exit $$built
+	scripts/install-tools $(TEST_TOOLS) & $(GO) $(compile) ./... >/dev/null; built=$$?; wait $$! && exit $$built
 	$(MAKE) --no-print-directory -j 2 tests-tracing tests-others
 
 tests-tracing:
-	$(GO) test $(TEST_FLAGS) -p 1 -skip TestCorpus $(TRACING:%=./%)
-	$(GO) test $(TEST_FLAGS) -p 1 -race -short $(TRACING_RACE:%=./%)
-	$(GO) test $(TEST_FLAGS) -p 1 -run "$$(scripts/long-tests $(LONG_TRACING))" $(LONG_TRACING:%=./%)
+	$(GO) test $(TEST_FLAGS) -p 1 -skip 'TestCorpus|TestHostile' $(TRACING:%=./%)
 
 tests-others:
-	$(GO) test $(TEST_FLAGS) -p 1 -race -short $(call without,$(TRACING) $(TRACING_RACE) $(RACELESS))
-	$(GO) test $(TEST_FLAGS) -p 1 -run "$$(scripts/long-tests $(LONG))" $(LONG:%=./%)
-	$(GO) test $(TEST_FLAGS) -p 1 $(RACELESS:%=./%)
-	$(GO) test $(TEST_FLAGS) -run TestCorpus ./cmd/gpumemtrace
+	$(GO) test $(TEST_FLAGS) $(call without,$(TRACING))
+	$(GO) test $(TEST_FLAGS) -run 'TestCorpus|TestHostile' ./cmd/gpumemtrace
+
+race: ## run the tests of what several goroutines share with the race detector, but for what only takes long
+	scripts/install-tools $(BUILD_TOOLS) $(TEST_TOOLS)
+	$(GO) test $(TEST_FLAGS) -p 1 -race -short $(SHARING)
 
 # What go's cache has is not run again.
 check: ## run go vet, and the tests that need neither root nor a kernel nor a browser, in a minute: for every edit

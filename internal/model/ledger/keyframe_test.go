@@ -317,7 +317,7 @@ func TestKeyframeStops(t *testing.T) {
 // TestRandomKeyframe cuts random sequences at random points.
 func TestRandomKeyframe(t *testing.T) {
 	rounds := 2000
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		rounds = 200
 	}
 	seed := *seedFlag

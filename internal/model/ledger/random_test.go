@@ -275,7 +275,7 @@ func mark(l *Ledger, m *model, id event.Process) {
 // TestRandom compares the ledger with the model over a million operations.
 func TestRandom(t *testing.T) {
 	ops, every := 1_000_000, 5_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		ops = 50_000
 	}
 	seed := *seedFlag
