@@ -82,9 +82,15 @@ func (s *State) collect(w Want) *collector {
 // sites copies the call sites of a layer. It adds the index of each among all that were
 // copied so far to index, unless that is nil.
 func (c *collector) sites(rows *ledger.Ledger, index map[*ledger.Site]int32) []site {
-	out := make([]site, 0, rows.SiteCount())
+	n := 0
 	for one := range rows.Sites {
-		if c.s.reset && one.Empty() {
+		if c.wants(one) {
+			n++
+		}
+	}
+	out := make([]site, 0, n)
+	for one := range rows.Sites {
+		if !c.wants(one) {
 			continue
 		}
 		x := site{Site: *one, live: one.InuseObjects}
@@ -100,6 +106,14 @@ func (c *collector) sites(rows *ledger.Ledger, index map[*ledger.Site]int32) []s
 		out = append(out, x)
 	}
 	return out
+}
+
+// wants reports whether a view has a call site.
+func (c *collector) wants(one *ledger.Site) bool {
+	if c.v.want.Held && !one.HasTensors {
+		return (one.InuseObjects != 0 || one.InuseBytes != 0 || one.PeakBytes != 0) && c.shown(one.Proc)
+	}
+	return !c.s.reset || !one.Empty()
 }
 
 // addUnderWay adds what calls took for allocations that have not returned.

@@ -168,7 +168,7 @@ func (x *incidents) begin(key threadKey, e *event.Event) *Incident {
 	}
 	x.n++
 	x.last[whose], x.latest = e.Time, whose
-	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.collect(Want{Driver: true, Holders: true}).v, returned: s.tensors.Returned(e.Proc)}
+	in := &Incident{first: *e, site: siteOf(e), last: e.Time, view: s.collect(Want{Driver: true, Holders: true, Held: true}).v, returned: s.tensors.Returned(e.Proc)}
 	if e.Device == event.NoDevice {
 		in.site.Device = s.ledger.DeviceOf(e.Proc, e.Ctx)
 	}

@@ -32,6 +32,9 @@ type Want struct {
 	Totals  bool // the figures for View.Totals: Driver and GPUs are wanted too
 	// Unreported: allocations ever made are those since the last record.Reported.
 	Unreported bool
+	// Held leaves out call sites that hold nothing and held nothing at their process's peak,
+	// and those of processes that are not shown.
+	Held bool
 	// LiveOf, if not nil, are the call sites of which alone Live shows the allocations.
 	LiveOf []ledger.SiteKey
 	// Shapes, if set, are reused from one Snapshot to the next.
