@@ -18,6 +18,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/torchtest"
 )
 
 // A trainer is testdata/holders.py, which has tensors in the CPU's memory.
@@ -49,14 +50,8 @@ func (p *trainer) runs(program string, said any) {
 func (p *trainer) runsAs(said any, args ...string) {
 	t := p.T
 	t.Helper()
-	const python = "/usr/bin/python3"
-	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("no PyTorch: %v\n%s", err, out)
-		}
-		t.Skipf("no PyTorch: %v", err)
-	}
-	p.cmd, p.said = exec.Command(python, args...), said
+	torchtest.Need(t)
+	p.cmd, p.said = exec.Command(torchtest.Python, args...), said
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

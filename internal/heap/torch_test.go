@@ -1,21 +1,18 @@
 package heap
 
 import (
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/torchtest"
 )
 
 // A real PyTorch, with tensors in the memory of the CPU.
 func TestTorch(t *testing.T) {
-	const python = "/usr/bin/python3"
-	if exec.Command(python, "-c", "import torch").Run() != nil {
-		skip(t, "no PyTorch for "+python)
-	}
-	p := start(t, python, nil, "testdata/torch_holders.py")
+	torchtest.Need(t)
+	p := start(t, torchtest.Python, nil, "testdata/torch_holders.py")
 	for _, pause := range []bool{false, true} {
 		r := read(t, p.pid, Options{Keys: true, CPU: true, Pause: pause})
 		p.check(t, r)
@@ -49,11 +46,8 @@ func TestTorch(t *testing.T) {
 // A model in training is kept by its optimizer more than by small tensors, however many there are,
 // and memory of the CPU is left out unless it is wanted.
 func TestRetainersOfTraining(t *testing.T) {
-	const python = "/usr/bin/python3"
-	if exec.Command(python, "-c", "import torch").Run() != nil {
-		skip(t, "no PyTorch for "+python)
-	}
-	p := start(t, python, nil, "-c", `
+	torchtest.Need(t)
+	p := start(t, torchtest.Python, nil, "-c", `
 import json, os, sys, torch
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(500, 500), torch.nn.Linear(500, 500))

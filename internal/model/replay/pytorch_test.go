@@ -11,23 +11,16 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/memoryviz"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/torchtest"
 )
 
 //go:embed testdata/memory_viz.py
 var memoryViz string
 
-// debianPython is the one that the package python3-torch is for.
-const debianPython = "/usr/bin/python3"
-
 // TestPyTorchReads: torch.cuda._memory_viz reads pickles of real recordings, and finds in
 // them what the state says that processes have at addresses.
 func TestPyTorchReads(t *testing.T) {
-	if err := exec.Command(debianPython, "-c", "import torch").Run(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("no PyTorch for ", debianPython)
-		}
-		t.Skip("no PyTorch for ", debianPython)
-	}
+	torchtest.Need(t)
 	dir := t.TempDir()
 	type figures struct{ Segments, Active, Inactive int64 }
 	want := map[string]figures{}
@@ -72,7 +65,7 @@ func TestPyTorchReads(t *testing.T) {
 	if allocators == 0 {
 		t.Error("no recording has a caching allocator's segments")
 	}
-	cmd := exec.Command(debianPython, args...)
+	cmd := exec.Command(torchtest.Python, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/torchtest"
 )
 
 // A pyTorch is a Python script that has Debian's PyTorch and the stand-in's libcuda and libc10.
@@ -22,15 +23,9 @@ type pyTorch struct {
 // startPyTorch starts a script. It gets the paths of the two libraries, and ends when its input does.
 func startPyTorch(t *testing.T, script string) *pyTorch {
 	t.Helper()
-	const python = "/usr/bin/python3"
-	if out, err := exec.Command(python, "-c", "import torch").CombinedOutput(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("no PyTorch: %v\n%s", err, out)
-		}
-		t.Skipf("no PyTorch: %v", err)
-	}
+	torchtest.Need(t)
 	kit := testcuda.Get(t)
-	cmd := exec.CommandContext(t.Context(), python, script, kit.LibCUDA, filepath.Join(kit.Dir, "libc10.so"))
+	cmd := exec.CommandContext(t.Context(), torchtest.Python, script, kit.LibCUDA, filepath.Join(kit.Dir, "libc10.so"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

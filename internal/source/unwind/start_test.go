@@ -3,7 +3,6 @@ package unwind
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/torchtest"
 )
 
 // An ended process is forgotten: one that gets its PID can be analysed.
@@ -56,9 +56,7 @@ func BenchmarkStart(b *testing.B) {
 // BenchmarkAnalyze is the time that a PyTorch process takes to be analysed: without
 // what earlier runs left, and with it.
 func BenchmarkAnalyze(b *testing.B) {
-	if err := exec.Command("/usr/bin/python3", "-c", "import torch").Run(); err != nil {
-		skip(b, "no PyTorch for /usr/bin/python3")
-	}
+	torchtest.Need(b)
 	b.Setenv("OMP_NUM_THREADS", "1")
 	p := startTarget(b, "/usr/bin/python3", "testdata/train.py", "1")
 	dir := filepath.Join(b.TempDir(), "cache")

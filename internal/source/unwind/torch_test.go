@@ -3,21 +3,20 @@ package unwind
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/torchtest"
 )
 
 // TestTorch traces PyTorch's own allocations of CPU memory: stacks through
 // libc10, libtorch and CPython, forward and backward. 99.9 % must be complete.
 func TestTorch(t *testing.T) {
-	if err := exec.Command("/usr/bin/python3", "-c", "import torch").Run(); err != nil {
-		skip(t, "no PyTorch for /usr/bin/python3")
-	}
+	torchtest.Need(t)
 	t.Setenv("OMP_NUM_THREADS", "1")
 	ways := []Options{
 		{Attach: ebpf.AttachTraceUprobeMulti},

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/torchtest"
 )
 
 // What a Python program says of one of its calls (testdata/truth.py).
@@ -117,9 +119,7 @@ func TestTruth(t *testing.T) {
 
 // TestTruthBackward does so in PyTorch's backward pass, and in modules of modules.
 func TestTruthBackward(t *testing.T) {
-	if err := exec.Command(systemPython, "-c", "import torch").Run(); err != nil {
-		skip(t, "no PyTorch for "+systemPython)
-	}
+	torchtest.Need(t)
 	t.Setenv("OMP_NUM_THREADS", "1")
 	for _, opts := range truthWays() {
 		t.Run(fmt.Sprintf("verify %d", opts.VerifyStacks), func(t *testing.T) {
