@@ -86,10 +86,10 @@ func TestInsistLeavesNothing(t *testing.T) {
 			}
 		}
 	}
-	for after := time.Duration(0); after < 80*time.Millisecond; after += 5 * time.Millisecond {
-		for _, second := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
-			twice(tracing(t, b.targets("-o", "x.pb.gz")...), syscall.SIGINT, second, after)
-		}
+	const step = 5 * time.Millisecond
+	for after := time.Duration(0); after < 80*time.Millisecond; after += step {
+		second := []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT}[after/step%2]
+		twice(tracing(t, b.targets("-o", "x.pb.gz")...), syscall.SIGINT, second, after)
 		v, _ := agentRuns(t, nil)
 		twice(v, syscall.SIGTERM, syscall.SIGTERM, after)
 	}
