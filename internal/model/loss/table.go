@@ -111,7 +111,7 @@ var classed = []struct{ layer, class, names string }{
 
 	{"stacks", "unseen", "unwinder_runs_missed"},
 	{"stacks", "invalid", "stack_memo_mismatches"},
-	{"stacks", "late", "stacks_ring_full stacks_not_sent stacks_not_named analyses_put_off libraries_not_ahead"},
+	{"stacks", "late", "stacks_ring_full stacks_not_sent stacks_not_named analyses_put_off"},
 	{"stacks", "unread", "stacks_copy_failed stacks_failed unwind_cache_replaced"},
 	{"stacks", "rough", "stacks_unknown_process stacks_not_copied stacks_fallback stacks_truncated stacks_shortened"},
 

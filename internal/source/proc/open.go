@@ -189,28 +189,6 @@ func (r *Root) Open(path string, resolve uint64) (*File, error) {
 	return openRegular(r.fd, strings.TrimLeft(path, "/"), resolve|unix.RESOLVE_IN_ROOT)
 }
 
-// Names returns the names in a directory by its path below the root. Of one with more
-// than limit it returns some, and ErrTooLarge.
-func (r *Root) Names(path string, limit int) (out []string, err error) {
-	how := &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
-	fd, err := unix.Openat2(r.fd, strings.TrimLeft(path, "/"), how)
-	if err != nil {
-		return nil, fmt.Errorf("open a directory: %w", err)
-	}
-	dir := os.NewFile(uintptr(fd), path)
-	defer dir.Close()
-	for name, err := range names(dir) {
-		if err != nil {
-			return out, fmt.Errorf("read a directory: %w", err)
-		}
-		if len(out) == limit {
-			return out, ErrTooLarge
-		}
-		out = append(out, name)
-	}
-	return out, nil
-}
-
 // Close closes the root, but not the files opened below it.
 func (r *Root) Close() error { return unix.Close(r.fd) }
 

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"unsafe"
@@ -326,28 +325,4 @@ func ExampleFile_Link() {
 	defer f.Close()
 	fmt.Println(strings.HasPrefix(f.Link(), "/proc/self/fd/"))
 	// Output: true
-}
-
-func TestNames(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"a", "b", "c"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	root, err := OpenRoot(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	names, err := root.Names(dir, 3)
-	if slices.Sort(names); err != nil || !slices.Equal(names, []string{"a", "b", "c"}) {
-		t.Errorf("%q, %v", names, err)
-	}
-	if names, err := root.Names(dir, 2); !errors.Is(err, ErrTooLarge) || len(names) != 2 {
-		t.Errorf("%q, %v", names, err)
-	}
-	if _, err := root.Names(filepath.Join(dir, "a"), 2); err == nil {
-		t.Error("names in a file")
-	}
 }

@@ -213,7 +213,6 @@ func (u *Unwinder) readProcess(pid uint32, fresh []proc.Mapping) *loads {
 	if delete(u.mappings, pid); u.kernel.known(pid) && a.err == nil && len(a.mappings) <= maxKept {
 		u.mappings[pid] = a.mappings
 	}
-	u.ahead.request(int(pid), a.wheels, a.files())
 	u.finishing.Go(tables.Wait)
 	return tables
 }

@@ -38,7 +38,6 @@ type analysis struct {
 	err      error
 
 	opened map[mappingKey]*executable
-	wheels []string   // new mappings' paths in wheels of Python's
 	linked bool       // files that mapped ones name may be opened
 	root   *proc.Root // nil until one is
 
@@ -107,9 +106,6 @@ func (a *analysis) prepare(known []proc.Mapping) {
 		}
 		if f, err := a.open(m); err == nil {
 			files[f.ID] = f
-		}
-		if packagesOf(m.Path) != "" {
-			a.wheels = append(a.wheels, m.Path)
 		}
 	}
 	// The largest first, so that no worker begins a large file when the others are done.
@@ -194,15 +190,6 @@ const maxOpen = 512
 type mappingKey struct {
 	start uint64
 	file  proc.FileID
-}
-
-// files returns the open files.
-func (a *analysis) files() map[proc.FileID]bool {
-	out := make(map[proc.FileID]bool, len(a.opened))
-	for _, f := range a.opened {
-		out[f.ID] = true
-	}
-	return out
 }
 
 // close closes the files and drops the tables that were not used.

@@ -57,7 +57,6 @@ var (
 	lostPythonsUnknown       = loss.Of("pythons_unknown", "processes with an unknown Python (CPython 3.6 to 3.14 is supported): their stacks lack the Python functions")
 	lostStackMemoMismatches  = loss.Of("stack_memo_mismatches", "memoized stacks that a full unwind contradicted: please report this")
 	lostAnalysesPutOff       = loss.Of("analyses_put_off", "processes whose mappings were not analysed at once because too many waited")
-	lostLibrariesNotAhead    = loss.Of("libraries_not_ahead", "folders of Python packages whose libraries were not analysed ahead because too many waited")
 	lostUnwinderRunsMissed   = loss.Of("unwinder_runs_missed", "runs of the unwinder that the kernel skipped: their events are lost")
 )
 
@@ -82,7 +81,6 @@ func (u *Unwinder) loss() []loss.Counter {
 		lostPythonsUnknown.Counter(u.pythons.count.Load()),
 		lostStackMemoMismatches.Counter(s.Mismatched),
 		lostAnalysesPutOff.Counter(u.schedule.dropped.Load()),
-		lostLibrariesNotAhead.Counter(u.ahead.dropped.Load()),
 		lostUnwinderRunsMissed.Counter(missed),
 	}, u.memo.Loss()...)
 }

@@ -88,11 +88,9 @@ type Unwinder struct {
 	ending    <-chan struct{} // closed by cancel
 	worked    chan struct{}   // closed when the worker has ended
 	opts      Options
-	analyse   gate           // one at a time
-	memo      *filememo.Memo // of unwind tables
-	memoErr   error          // why it is not in CacheDir
-	ahead     *ahead
-	aheadDone chan struct{}             // closed when ahead has ended
+	analyse   gate                      // one at a time
+	memo      *filememo.Memo            // of unwind tables
+	memoErr   error                     // why it is not in CacheDir
 	mappings  map[uint32][]proc.Mapping // by process, as of its last analysis; under analyse
 	finishing sync.WaitGroup            // analyses whose tables are being loaded
 	schedule  *schedule
@@ -130,7 +128,7 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	u := &Unwinder{
 		kernel: k, known: &knownProcesses{kernel: k.maps["unwind_processes"]}, cancel: cancel, ending: ctx.Done(), worked: make(chan struct{}), schedule: newSchedule(),
 		opts: opts, analyse: make(gate, 1), mappings: make(map[uint32][]proc.Mapping),
-		memo: memo, memoErr: memoErr, ahead: newAhead(memo), aheadDone: make(chan struct{}),
+		memo: memo, memoErr: memoErr,
 	}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
@@ -139,10 +137,6 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	go func() {
 		defer close(u.worked)
 		u.work(ctx)
-	}()
-	go func() {
-		defer close(u.aheadDone)
-		u.ahead.run(ctx)
 	}()
 	for _, pid := range opts.First {
 		u.Changed(pid, 0)
@@ -177,8 +171,7 @@ func (u *Unwinder) manageProcesses(ctx context.Context) (err error) {
 	return err
 }
 
-// closePatience bounds how long Close waits for an analysis, and for the library that is
-// being analysed ahead: they read files of targets.
+// closePatience bounds how long Close waits for an analysis: it reads files of targets.
 const closePatience = 5 * time.Second
 
 // Close frees what u holds in the kernel. Detach the probes that run its return program
@@ -195,11 +188,6 @@ func (u *Unwinder) Close() error {
 	}
 	<-u.worked
 	u.finishing.Wait()
-	select {
-	case <-u.aheadDone:
-	case <-ctx.Done():
-		return errors.New("close stack capture: a library that was analysed ahead cannot be read to its end")
-	}
 	u.processes.Close()
 	return errors.Join(err, u.kernel.close(), u.memo.Close())
 }
