@@ -14,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
@@ -82,7 +83,7 @@ func newFit() *cobra.Command {
 				return fmt.Errorf("no prediction: %w", err)
 			}
 			if asJSON {
-				return f.Forecast(to, limits).WriteJSON(os.Stdout)
+				return render.WriteJSON(os.Stdout, f.Forecast(to, limits))
 			}
 			if err := f.Write(os.Stdout, to, limits, whatif.Options{Width: o.Width, Color: o.Color}); err != nil {
 				return err

@@ -1,10 +1,8 @@
 package doctor
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -47,10 +45,7 @@ func (r Report) count(s Status) (n int) {
 
 // WriteJSON writes the report as an array of objects.
 func (r Report) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(append([]Check{}, r...))
+	return render.WriteJSON(w, append([]Check{}, r...))
 }
 
 // WriteText writes the report for people, width columns wide (0 for the
@@ -75,51 +70,18 @@ func (r Report) WriteText(w io.Writer, width int, color bool) error {
 			line = page.Warn
 		}
 		lead := fmt.Sprintf("  %-4s  %-*s  ", c.Status, names, c.Check)
-		indent := strings.Repeat(" ", utf8.RuneCountInString(lead))
-		text := wrap(c.Detail, width-len(indent))
+		indent := render.Width(lead)
+		wide := max(width, 2*indent) // nothing is cut off: a path or a symbol must be readable whole
+		text := render.Wrap(lead+c.Detail, wide, indent-2)
 		if c.Fix != "" {
-			text = append(text, wrap("fix: "+c.Fix, width-len(indent))...)
+			text = append(text, render.Wrap(strings.Repeat(" ", indent)+"fix: "+c.Fix, wide, 0)...)
 		}
-		for i, t := range text {
-			if i > 0 {
-				lead = indent
-			}
-			line("%s", lead+t)
+		for _, t := range text {
+			line("%s", t)
 		}
 	}
 	page.Heading("%d ok, %d warn, %d FAIL", r.count(OK), r.count(Warn), r.count(Fail))
 	return page.Flush("write report")
-}
-
-const minText = 20 // columns, however narrow the page is
-
-// wrap breaks text into lines of at most width columns, between words where it
-// can. Nothing is cut off: a path or a symbol must be readable whole.
-func wrap(text string, width int) []string {
-	width = max(width, minText)
-	var lines []string
-	var line []rune
-	flush := func() {
-		lines = append(lines, string(line))
-		line = line[:0]
-	}
-	for word := range strings.FieldsSeq(text) {
-		runes := []rune(word)
-		if len(line) > 0 && len(line)+1+len(runes) > width {
-			flush()
-		}
-		if len(line) > 0 {
-			line = append(line, ' ')
-		}
-		for part := range slices.Chunk(runes, width) {
-			if len(line) > 0 && len(line)+len(part) > width {
-				flush()
-			}
-			line = append(line, part...)
-		}
-	}
-	flush()
-	return lines
 }
 
 // A group collects the checks of one group.

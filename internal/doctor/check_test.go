@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -30,7 +29,7 @@ func features(err error, multi error) []probes.Feature {
 var (
 	h200    = gpu.Device{Index: 0, UUID: "GPU-1", Name: "NVIDIA H200", Minor: 0, Memory: gpu.Memory{Total: 150 << 30, Used: 610 << 20, Known: true}}
 	silent  = gpu.Device{Index: 1, Reason: "nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)", Minor: -1}
-	root    = privileges{capabilities: 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE, seccomp: "0", lockdown: "[none] integrity confidentiality", paranoid: "2", unprivileged: "2"}
+	root    = privileges{capabilities: 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_PTRACE, seccomp: "0", lockdown: "[none] integrity confidentiality", paranoid: "2"}
 	started = trial{took: 1900 * time.Millisecond, trap: 700 * time.Nanosecond, call: call{frames: 12, memoized: true}}
 )
 
@@ -148,20 +147,18 @@ func TestWriteError(t *testing.T) {
 	}
 }
 
-func FuzzWrap(f *testing.F) {
-	f.Add("of a file /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04 and more", 30)
-	f.Add("größe  模型", 0)
-	f.Fuzz(func(t *testing.T, text string, width int) {
-		width = max(width%200, 0)
-		lines := wrap(text, width)
-		for _, l := range lines {
-			if n := utf8.RuneCountInString(l); n > max(width, minText) {
-				t.Errorf("a line of %d runes in %d columns: %q", n, width, l)
-			}
+// A path or a symbol must be readable whole, however narrow the page is.
+func TestNothingIsCut(t *testing.T) {
+	squeezed := func(s string) string { return strings.Join(strings.Fields(s), "") }
+	path := "/usr/lib/" + strings.Repeat("x", 300) + "/libcuda.so.1"
+	c := Check{"Libraries", "libcuda", Warn, "of a file " + path + " there are more", "use another than " + path}
+	for _, width := range []int{20, 40, 80, 400} {
+		var b bytes.Buffer
+		if err := (Report{c}).WriteText(&b, width, false); err != nil {
+			t.Fatal(err)
 		}
-		join := func(s string) string { return strings.Join(strings.Fields(strings.ToValidUTF8(s, "\ufffd")), "") }
-		if utf8.ValidString(text) && join(strings.Join(lines, " ")) != join(text) {
-			t.Errorf("%q became %q", text, lines)
+		if out := squeezed(b.String()); !strings.Contains(out, squeezed(c.Detail)) || !strings.Contains(out, squeezed(c.Fix)) {
+			t.Errorf("in %d columns:\n%s", width, &b)
 		}
-	})
+	}
 }

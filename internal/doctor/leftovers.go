@@ -86,9 +86,5 @@ func functions(found []probes.Leftover) string {
 			names = append(names, f.Function)
 		}
 	}
-	text := strings.Join(names[:min(len(names), maxShown)], ", ")
-	if more := len(names) - maxShown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return some(names)
 }

@@ -20,19 +20,17 @@ type privileges struct {
 	missingErr   error
 	capabilities uint64 // effective
 	// foreignUser: in a user namespace that is not the initial one.
-	foreignUser  bool
-	seccomp      string // mode, as proc.Status says
-	lockdown     string
-	paranoid     string // kernel.perf_event_paranoid
-	unprivileged string // kernel.unprivileged_bpf_disabled
+	foreignUser bool
+	seccomp     string // mode, as proc.Status says
+	lockdown    string
+	paranoid    string // kernel.perf_event_paranoid
 }
 
 func readPrivileges() privileges {
 	lockdown, _ := os.ReadFile("/sys/kernel/security/lockdown")
 	p := privileges{
-		lockdown:     string(lockdown),
-		paranoid:     proc.Sysctl("kernel/perf_event_paranoid"),
-		unprivileged: proc.Sysctl("kernel/unprivileged_bpf_disabled"),
+		lockdown: string(lockdown),
+		paranoid: proc.Sysctl("kernel/perf_event_paranoid"),
 	}
 	p.missing, p.missingErr = probes.MissingCapabilities()
 	status, _ := proc.ReadStatus(os.Getpid()) // zero: what missingErr is about
@@ -63,7 +61,6 @@ func checkPrivileges(p privileges, t trial) []Check {
 		g.warn("CAP_CHECKPOINT_RESTORE", "run as root, or grant CAP_CHECKPOINT_RESTORE",
 			"missing: libraries that were deleted or replaced while in use cannot be read")
 	}
-	g.ok("CAP_SYS_RESOURCE", "not needed")
 	if p.foreignUser {
 		g.warn("user namespace", "run outside of it (a rootless container is one)",
 			"not the initial one: for BPF, the kernel ignores capabilities of this namespace")
@@ -109,14 +106,6 @@ func checkLimits(g *group, p privileges, t trial) {
 			"%s: kernels with this level (Debian's and Ubuntu's) may require CAP_SYS_ADMIN for perf events", p.paranoid)
 	default:
 		g.ok("perf_event_paranoid", "%s: this does not restrict a process with CAP_PERFMON", p.paranoid)
-	}
-	switch p.unprivileged {
-	case "":
-		g.ok("unprivileged BPF", "not known, and not needed")
-	case "0":
-		g.ok("unprivileged BPF", "allowed (kernel.unprivileged_bpf_disabled is 0); not needed")
-	default:
-		g.ok("unprivileged BPF", "disabled (kernel.unprivileged_bpf_disabled is %s); not needed", p.unprivileged)
 	}
 }
 

@@ -78,7 +78,6 @@ func checkEnvironment(e environment, cgo bool) []Check {
 	default:
 		g.ok("PID namespace", "a container's: the container's processes can be traced, by their PIDs in this container (with --pid=host or hostPID: true, all processes can)")
 	}
-	g.ok("tracefs", "not needed")
 	switch {
 	case e.bindNow == "":
 		g.ok("LD_BIND_NOW", "not set")

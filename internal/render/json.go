@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -32,4 +33,19 @@ func JSON(v any) ([]byte, error) {
 		}
 	}
 	return out, nil
+}
+
+// WriteJSON writes v as JSON does, indented, and ends the line.
+func WriteJSON(w io.Writer, v any) error {
+	line, err := JSON(v)
+	if err != nil {
+		return fmt.Errorf("write json: %w", err)
+	}
+	var out bytes.Buffer
+	_ = json.Indent(&out, line, "", "  ") // of JSON it does not fail
+	out.WriteByte('\n')
+	if _, err := out.WriteTo(w); err != nil {
+		return fmt.Errorf("write json: %w", err)
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package whatif
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -106,13 +105,6 @@ func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
 		c.Wrong = &wrong
 	}
 	return c
-}
-
-// WriteJSON writes a forecast for programs.
-func (c *Forecast) WriteJSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(c)
 }
 
 func format(n uint64) string { return bytefmt.Format(int64(n)) }

@@ -2,7 +2,6 @@ package whatif
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -430,9 +429,7 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 
 // WriteJSON writes predictions for programs.
 func WriteJSON(w io.Writer, predictions []*Prediction) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(struct {
+	return render.WriteJSON(w, struct {
 		SchemaVersion int           `json:"schema_version"`
 		Predictions   []*Prediction `json:"predictions"`
 	}{1, predictions})

@@ -1,9 +1,8 @@
 package holders
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -246,67 +245,35 @@ func (r *Report) exact() *table.Table {
 const JSONVersion = 1
 
 // JSON writes the report as one object: the answer, the rows of the view, and every
-// storage and every retainer of the reading. Each element of a list stands on a line of
-// its own.
+// storage and every retainer of the reading.
 func (r *Report) JSON(w io.Writer) error {
-	head := struct {
-		SchemaVersion int    `json:"schema_version"`
-		PID           int    `json:"pid"`
-		Process       string `json:"process"`
-		Answer        string `json:"answer"`
-		By            By     `json:"by"`
-		Bytes         int64  `json:"bytes"`
-		Between       int64  `json:"between_ns,omitempty"`
-		Runtime       string `json:"runtime"`
-		Framework     string `json:"framework"`
-		Begin         uint64 `json:"begin_ns"`
-		End           uint64 `json:"end_ns"`
-		Objects       uint64 `json:"objects"`
-	}{JSONVersion, r.PID, r.Process, r.Answer(), r.By, total(r.storages(r.Reading)), 0,
-		r.Reading.Runtime, r.Reading.Framework, r.Reading.Begin, r.Reading.End, r.Reading.Objects}
+	x := r.Reading
+	out := struct {
+		SchemaVersion int               `json:"schema_version"`
+		PID           int               `json:"pid"`
+		Process       string            `json:"process"`
+		Answer        string            `json:"answer"`
+		By            By                `json:"by"`
+		Bytes         int64             `json:"bytes"`
+		Between       int64             `json:"between_ns,omitempty"`
+		Runtime       string            `json:"runtime"`
+		Framework     string            `json:"framework"`
+		Begin         uint64            `json:"begin_ns"`
+		End           uint64            `json:"end_ns"`
+		Objects       uint64            `json:"objects"`
+		Rows          []json.Marshaler  `json:"rows"`
+		Storages      []holder.Storage  `json:"storages"`
+		Retainers     []holder.Retainer `json:"retainers"`
+		Loss          []loss.Counter    `json:"loss"`
+	}{JSONVersion, r.PID, r.Process, r.Answer(), r.By, total(r.storages(x)), 0, x.Runtime, x.Framework, x.Begin, x.End, x.Objects,
+		r.exact().Objects(), append([]holder.Storage{}, r.storages(x)...), append([]holder.Retainer{}, x.Retainers...), append([]loss.Counter{}, x.Loss...)}
 	if r.Before != nil {
-		head.Between = int64(r.Reading.End - r.Before.End)
+		out.Between = int64(x.End - r.Before.End)
 	}
-	out := &jsonWriter{buf: bufio.NewWriter(w)}
-	first := out.marshal(head)
-	out.buf.Write(bytes.TrimSuffix(first, []byte("}")))
-	list(out, "rows", r.exact().Objects())
-	storages := slices.Clone(r.storages(r.Reading))
-	for i := range storages {
-		if storages[i].Shape == nil {
-			storages[i].Shape = []int64{} // the shape of a scalar
+	for i := range out.Storages {
+		if out.Storages[i].Shape == nil {
+			out.Storages[i].Shape = []int64{} // the shape of a scalar
 		}
 	}
-	list(out, "storages", storages)
-	list(out, "retainers", r.Reading.Retainers)
-	list(out, "loss", r.Reading.Loss)
-	out.buf.WriteString("\n}\n")
-	if err := cmp.Or(out.err, out.buf.Flush()); err != nil {
-		return fmt.Errorf("write json: %w", err)
-	}
-	return nil
-}
-
-// A jsonWriter keeps the first error.
-type jsonWriter struct {
-	buf *bufio.Writer
-	err error
-}
-
-func (w *jsonWriter) marshal(v any) []byte {
-	b, err := render.JSON(v)
-	w.err = cmp.Or(w.err, err)
-	return b
-}
-
-func list[T any](w *jsonWriter, key string, elements []T) {
-	w.buf.WriteString(",\n\"" + key + "\": [")
-	for i := range elements {
-		if i > 0 {
-			w.buf.WriteByte(',')
-		}
-		w.buf.WriteByte('\n')
-		w.buf.Write(w.marshal(&elements[i]))
-	}
-	w.buf.WriteByte(']')
+	return render.WriteJSON(w, out)
 }
