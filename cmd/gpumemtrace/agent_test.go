@@ -382,6 +382,11 @@ func TestAgentParts(t *testing.T) {
 	case <-time.After(5 * time.Minute):
 		t.Error("nothing was posted")
 	}
+	reload("per-process-metrics: 10\nalert-webhook: "+hook.URL+"\nalert:\n- process.live > 2MiB\n- process.live > 1MiB\n", "changed")
+	v.until("the new rule is told", func() bool { return strings.Contains(v.stderr.String(), "(process.live > 1MiB)") })
+	if n := strings.Count(v.stderr.String(), "(process.live > 2MiB)"); n != 1 {
+		t.Errorf("the rule that stays is told %d times", n)
+	}
 	if !strings.Contains(get("/metrics"), fmt.Sprintf(`pid="%d"`, p.PID())) {
 		t.Error("no metrics of processes")
 	}

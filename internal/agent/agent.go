@@ -85,11 +85,11 @@ type agent struct {
 	// says so.
 	measuring, unmeasured atomic.Bool
 
-	mu         sync.Mutex
-	alerts     *alert.Watch   // nil for none; only the goroutine that runs the agent calls methods other than Loss
-	alertsLost []loss.Counter // by earlier watches
-	recorded   string         // why there is no recording now, "" for another reason or none
-	recording  string         // the path of the recording that is written, "" for none
+	alerts *alert.Watch // only the goroutine that runs the agent calls methods other than Loss
+
+	mu        sync.Mutex
+	recorded  string // why there is no recording now, "" for another reason or none
+	recording string // the path of the recording that is written, "" for none
 }
 
 // A tracing is a trace that is asked for before it begins.
@@ -196,7 +196,7 @@ func start(o Options) (_ *agent, err error) {
 // prepare reads the settings, listens at the socket if it is to serve, and gives up the privileges
 // that are not needed.
 func prepare(o Options, serve bool) (*agent, error) {
-	a := &agent{opts: o, lost: loss.New(causes), session: tracing{begun: make(chan struct{})}}
+	a := &agent{opts: o, lost: loss.New(causes), alerts: alert.NewWatch(nil), session: tracing{begun: make(chan struct{})}}
 	a.leaks = leaks.New(&a.session)
 	a.serves, a.pushes, a.posts = a.serverSlot(), a.pushSlot(), a.webhookSlot()
 	var err error
@@ -267,7 +267,7 @@ func (a *agent) close() error {
 
 // Loss counts what the agent and its parts lost.
 func (a *agent) Loss() []loss.Counter {
-	return slices.Concat(a.lost.Counters(), a.finder.Loss(), a.alertLoss(), a.posts.Loss(), a.serves.Loss(), a.pushes.Loss())
+	return slices.Concat(a.lost.Counters(), a.finder.Loss(), a.alerts.Loss(), a.posts.Loss(), a.serves.Loss(), a.pushes.Loss())
 }
 
 // run goes on until a signal ends it, or a failure.

@@ -10,37 +10,19 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/alert"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
-// watchAlerts begins to watch the rules of the settings. Counts of rules before stay.
+// watchAlerts watches the rules of the settings. One that was watched before goes on as it was.
 func (a *agent) watchAlerts() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.alerts != nil {
-		a.alertsLost = loss.Sum(a.alertsLost, a.alerts.Loss())
-	}
-	a.told.Note(nil, nil)
-	if a.alerts = nil; len(a.config.Alerts) > 0 {
-		a.alerts = alert.NewWatch(a.config.Rules())
-	}
-}
-
-// alertLoss counts what all rules lost.
-func (a *agent) alertLoss() []loss.Counter {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.alerts == nil {
-		return a.alertsLost
-	}
-	return loss.Sum(a.alertsLost, a.alerts.Loss())
+	a.alerts.Change(a.config.Rules())
+	a.told.Note(a.alerts.Firing(), nil)
 }
 
 // observe checks the rules, and reports what changed.
 func (a *agent) observe() {
-	if a.alerts == nil {
+	if len(a.config.Alerts) == 0 {
 		return
 	}
 	a.alerts.Leaks(a.leaks.Found())
