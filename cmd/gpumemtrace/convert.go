@@ -95,7 +95,7 @@ func convert(path string, f *traceFlags, at moment) error {
 	if sameFile(path, f.output) {
 		return usagef("%s is the recording itself: name another output", f.output)
 	}
-	out, err := newOutput(f)
+	out, err := newOutput(f, formats())
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -42,11 +41,9 @@ type holdersCommand struct {
 	report holders.Report
 	heap   heap.Options
 	again  time.Duration
-	output string
-	format string
+	file   traceFlags // where to write, and how
 	by     string
 	noKeys bool
-	force  bool
 	top    int
 }
 
@@ -65,9 +62,9 @@ func newHolders() *cobra.Command {
 	c.Flags().BoolVar(&h.report.CPU, "cpu", false, "show tensors in the CPU's memory too")
 	c.Flags().BoolVar(&h.noKeys, "no-keys", false, "leave keys of dictionaries out of paths, because a key may be a secret")
 	c.Flags().BoolVar(&h.heap.Pause, "pause", false, "stop the process while its heap is read, so that nothing in it changes; this ends a wait of the program in epoll_wait and some other system calls with EINTR")
-	c.Flags().StringVarP(&h.output, "output", "o", "", "write to this file, - for stdout (default)")
-	c.Flags().StringVar(&h.format, "format", "", "one of "+strings.Join(h.formats().Names(), ", ")+" (default: by the file's extension, else table)")
-	c.Flags().BoolVar(&h.force, "force", false, "replace an existing file")
+	c.Flags().StringVarP(&h.file.output, "output", "o", "-", "write to this file, - for stdout")
+	c.Flags().StringVar(&h.file.format, "format", "", "one of "+strings.Join(h.formats().Names(), ", ")+" (default: by the file's extension, else table)")
+	c.Flags().BoolVar(&h.file.force, "force", false, "replace an existing file")
 	c.Flags().IntVarP(&h.top, "top", "n", 0, "rows of a table (default 20, negative for all)")
 	return c
 }
@@ -92,19 +89,13 @@ func (h *holdersCommand) run() (err error) {
 	if h.again < 0 {
 		return usagef("--again cannot be negative")
 	}
-	format, err := h.formatOf()
+	out, err := newOutput(&h.file, h.formats())
 	if err != nil {
-		return usageError{err}
-	}
-	if h.again > 0 && (format.Name == "pprof" || format.Name == "folded") {
-		return usagef("--again shows differences, and the %s format cannot show memory that was freed: use table, json or csv", format.Name)
-	}
-	if h.output == "" || h.output == "-" {
-		if format.Binary && columns(os.Stdout) > 0 {
-			return usagef("a %s profile is not for a terminal: redirect stdout, or give -o a file name", format.Name)
-		}
-	} else if err := atomicfile.Check(h.output, h.force); err != nil {
 		return err
+	}
+	format := out.format.Name
+	if h.again > 0 && (format == "pprof" || format == "folded") {
+		return usagef("--again shows differences, and the %s format cannot show memory that was freed: use table, json or csv", format)
 	}
 	h.heap.Keys, h.heap.CPU = !h.noKeys, h.report.CPU
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -116,13 +107,14 @@ func (h *holdersCommand) run() (err error) {
 	if why := h.report.Refusal(); why != "" {
 		return fmt.Errorf("process %d: %s", h.report.PID, why)
 	}
-	if h.output == "" || h.output == "-" {
-		if err := h.write(os.Stdout, format.Name, layout(os.Stdout), began); err != nil || format.Name != "table" || h.again > 0 {
-			return err
-		}
-		return export.Next(os.Stdout, layout(os.Stdout), h.next()...)
+	shown := export.Options{}
+	if out.path == "-" {
+		shown = layout(os.Stdout)
 	}
-	return atomicfile.Write(h.output, h.force, func(w io.Writer) error { return h.write(w, format.Name, export.Options{}, began) })
+	if err := out.put(func(w io.Writer) error { return h.write(w, format, shown, began) }); err != nil || out.path != "-" || format != "table" || h.again > 0 {
+		return err
+	}
+	return export.Next(os.Stdout, shown, h.next()...)
 }
 
 // next returns what else can be asked about the process, in the way that was asked for.
@@ -142,16 +134,6 @@ func (h *holdersCommand) next() (commands []export.Command) {
 		commands = append(commands, export.Command{Args: again + "--by retainer", Answers: "What would be freed if an object were gone"})
 	}
 	return append(commands, export.Command{Args: again + "--again 10s", Answers: "What comes and goes in ten seconds"})
-}
-
-func (h *holdersCommand) formatOf() (export.Format, error) {
-	if h.format != "" {
-		return h.formats().ByName(h.format)
-	}
-	if h.output == "" || h.output == "-" {
-		return h.formats()[0], nil
-	}
-	return h.formats().ByExtension(h.output)
 }
 
 // read reads the heap, twice with --again.

@@ -48,9 +48,9 @@ type output struct {
 	failed int // numbered files that could not be written
 }
 
-// newOutput finds out before the trace whether its result can be written.
-func newOutput(f *traceFlags) (*output, error) {
-	o := &output{path: f.output, force: f.force, format: formats()[0]}
+// newOutput finds out before the trace whether its result can be written, in one of all formats.
+func newOutput(f *traceFlags, all export.Formats) (*output, error) {
+	o := &output{path: f.output, force: f.force, format: all[0]}
 	if o.path == "" {
 		o.base, o.force = "gpumemtrace-"+time.Now().Format("20060102-150405"), false
 		o.path = o.base + o.format.Extensions[0]
@@ -60,8 +60,8 @@ func newOutput(f *traceFlags) (*output, error) {
 	}
 	var err error
 	if f.format != "" {
-		o.format, err = formats().ByName(f.format)
-	} else if o.format, err = formats().ByExtension(o.path); err != nil {
+		o.format, err = all.ByName(f.format)
+	} else if o.format, err = all.ByExtension(o.path); err != nil {
 		err = fmt.Errorf("%w, or say --format", err)
 	}
 	if err != nil {

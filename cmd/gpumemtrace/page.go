@@ -18,7 +18,7 @@ func addPageFlags(s *pflag.FlagSet, f *traceFlags, help string) {
 
 // pageOutput returns where that page goes.
 func pageOutput(f *traceFlags) (*output, error) {
-	out, err := newOutput(f)
+	out, err := newOutput(f, formats())
 	if err == nil && (out.format.Name != "timeline" || out.path == "-") {
 		err = usagef("-o writes a page: name it FILE.html, not %s", f.output)
 	}

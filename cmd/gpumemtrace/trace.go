@@ -87,7 +87,7 @@ func trace(f *traceFlags) error {
 	if err := f.checkRecording(); err != nil {
 		return err
 	}
-	out, err := newOutput(f)
+	out, err := newOutput(f, formats())
 	if err != nil {
 		return err
 	}
