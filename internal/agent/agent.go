@@ -214,7 +214,7 @@ func prepare(o Options, serve bool) (*agent, error) {
 		}
 	}
 	a.limits = newLimiter(a.config.Tensors || a.config.Window > 0)
-	a.finder = workload.New(workload.Options{Node: a.node(a.config)})
+	a.finder = workload.New(workload.Sockets)
 	return a, nil
 }
 
@@ -300,7 +300,7 @@ func (a *agent) run(signals <-chan os.Signal) error {
 			}
 		case <-usage.C:
 			a.limit()
-			a.session.Tell(a.podOf)
+			a.session.Tell(a.finder.Names)
 			if n, changed := a.reports.allow(clock.Monotonic(), int(a.reported.Load())); changed {
 				a.session.AllowReports(n)
 			}

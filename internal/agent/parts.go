@@ -13,11 +13,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/server"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
-	"github.com/gpumemtrace/gpumemtrace/internal/agent/workload"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // A runner is a part that runs beside the trace: *server.Server, *push.Pusher.
@@ -130,7 +128,7 @@ func (a *agent) serverSlot() *slot {
 			s, err := server.New(server.Options{
 				Source: &a.session, Begun: a.session.begun, Ready: a.ready, Healthy: a.healthy, NotSeen: a.notSeen,
 				Socket: socket, Address: c.Listen, WebConfig: c.WebConfig, Insecure: c.Insecure,
-				Metrics: a.metrics(c), Labels: a.sampleLabels(c.Node), Profiling: c.Profiling, Warn: a.opts.Warn, Before: a.server.Load(),
+				Metrics: a.metrics(c), Labels: a.sampleLabels(c), Profiling: c.Profiling, Warn: a.opts.Warn, Before: a.server.Load(),
 				Alerts: a.told.All, Leaks: a.leaks.Found, Recording: a.newestRecording,
 			})
 			if err != nil {
@@ -157,21 +155,9 @@ func (a *agent) shareSocket() (net.Listener, error) {
 }
 
 func (a *agent) metrics(c *settings.Config) http.Handler {
-	o := metrics.Options{Source: &a.session, PerProcess: c.PerProcessMetrics, Workload: func(pid int) metrics.Workload {
-		w := a.workload(pid)
-		return metrics.Workload{Namespace: w.Namespace, Pod: w.Pod, Container: w.Container, Service: w.Service, Job: w.Job}
-	}}
-	o.NotSeen = func() (out []metrics.NotSeen) {
-		for _, n := range a.session.NotSeen() {
-			out = append(out, metrics.NotSeen{User: n.Name(), Reason: n.Why, Processes: n.Processes})
-		}
-		return out
-	}
+	o := metrics.Options{Source: &a.session, PerProcess: c.PerProcessMetrics, NotSeen: func() []probes.NotSeen { return a.session.NotSeen() }}
 	if c.BPFCost {
-		o.BPF = func() metrics.BPF {
-			r := a.session.RunTime()
-			return metrics.BPF{Run: r.Run, Measured: r.Measured, Runs: r.Runs}
-		}
+		o.BPF = func() probes.RunTime { return a.session.RunTime() }
 	}
 	return metrics.New(o).Handler()
 }
@@ -187,41 +173,31 @@ func (a *agent) pushSlot() *slot {
 			}
 			return push.New(push.Options{
 				Source: a.session.Session, Targets: c.PushOTLP, Interval: c.PushInterval, QueueMax: c.PushQueueMax,
-				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Labels: a.labels(c.Node), Version: a.opts.Version, Warn: a.opts.Warn,
+				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Labels: a.labels(c), Version: a.opts.Version, Warn: a.opts.Warn,
 			})
 		},
 	}
 }
 
-// labels returns the labels of what is pushed; a node that is not "" is what this machine
-// is called.
-func (a *agent) labels(node string) func(pid int, start uint64) ([]push.Label, bool) {
-	return func(pid int, start uint64) ([]push.Label, bool) {
-		w, known := a.finder.Of(pid, start)
-		return labelsOf(w, node), known
-	}
-}
-
-func labelsOf(w workload.Workload, node string) (out []push.Label) {
-	if node != "" {
-		w.Node = node
-	}
-	for name, value := range w.Fields() {
-		if name == "service" {
-			name = "service_name"
-		}
-		if value != "" {
-			out = append(out, push.Label{Name: name, Value: value})
+// labels returns the labels of what is pushed of a process.
+func (a *agent) labels(c *settings.Config) func(*snapshot.Who) []push.Label {
+	node := a.node(c)
+	return func(known *snapshot.Who) []push.Label {
+		w := known.Learn(a.finder.Names(*known)) // which the state is told later
+		return []push.Label{
+			{Name: "node", Value: node}, {Name: "namespace", Value: w.Namespace}, {Name: "pod", Value: w.Pod},
+			{Name: "pod_uid", Value: w.PodUID}, {Name: "container", Value: w.Container}, {Name: "container_id", Value: w.ContainerID},
+			{Name: "service_name", Value: w.Service}, {Name: "job", Value: w.Job}, {Name: "user", Value: w.User},
 		}
 	}
-	return out
 }
 
 // sampleLabels returns the labels of the samples of a process in a profile that is not
 // pushed: those of the series that a pushed one is in.
-func (a *agent) sampleLabels(node string) func(pid int, process string) map[string]string {
-	return func(pid int, process string) map[string]string {
-		all, _ := push.SeriesLabels(labelsOf(a.workload(pid), node), process, uint32(pid))
+func (a *agent) sampleLabels(c *settings.Config) func(*snapshot.Process) map[string]string {
+	labels := a.labels(c)
+	return func(p *snapshot.Process) map[string]string {
+		all, _ := push.SeriesLabels(labels(&p.Who), p.Name, uint32(p.PID))
 		out := make(map[string]string, len(all))
 		for _, l := range all {
 			out[l.Name] = l.Value
@@ -229,24 +205,4 @@ func (a *agent) sampleLabels(node string) func(pid int, process string) map[stri
 		delete(out, "pid") // samples have it where there are several: profiles of one compare
 		return out
 	}
-}
-
-// podOf returns the names of a process's pod and container, if they are not known yet and
-// the container runtime has told them.
-func (a *agent) podOf(id event.Process, known snapshot.Who) snapshot.Who {
-	if known.PodUID == "" || known.Pod != "" {
-		return snapshot.Who{}
-	}
-	w, _ := a.finder.Of(int(id.PID), id.Start)
-	return snapshot.Who{Namespace: w.Namespace, Pod: w.Pod, Container: w.Container}
-}
-
-// workload returns what is known of the process that has a PID now.
-func (a *agent) workload(pid int) workload.Workload {
-	ticks, err := proc.StartTicks(pid)
-	if err != nil {
-		return workload.Workload{}
-	}
-	w, _ := a.finder.Of(pid, ticks*event.StartUnit)
-	return w
 }

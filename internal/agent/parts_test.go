@@ -3,17 +3,15 @@ package agent
 import (
 	"context"
 	"errors"
-	"os"
+	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/push"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/workload"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // A made part counts one loss, and ends when it is told to.
@@ -86,22 +84,16 @@ func TestSlot(t *testing.T) {
 // A sample of a profile that is asked for has the labels that the series of a pushed one
 // has, cleaned and bounded likewise, but for the PID.
 func TestSampleLabels(t *testing.T) {
-	a := &agent{finder: workload.New(workload.Options{Sockets: []string{}})}
+	a := &agent{finder: workload.New(nil)}
 	defer a.finder.Close()
-	pid := os.Getpid()
-	ticks, err := proc.StartTicks(pid)
-	if err != nil {
-		t.Fatal(err)
+	c := settings.New()
+	c.Node = "node7"
+	p := snapshot.Process{PID: 7, Name: "a\nb", Who: snapshot.Who{Service: "llm", User: "ada", Pod: "train-0"}}
+	got := a.sampleLabels(c)(&p)
+	if want := map[string]string{"node": "node7", "process": `a\x0ab`, "service_name": "llm", "user": "ada", "pod": "train-0"}; !maps.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
-	var pushed []push.Label
-	for known := false; !known; time.Sleep(time.Millisecond) {
-		pushed, known = a.labels("node7")(pid, ticks*event.StartUnit)
-	}
-	got := a.sampleLabels("node7")(pid, "a\nb")
-	if got["node"] != "node7" || got["service_name"] == "" || got["user"] == "" {
-		t.Errorf("%q", got)
-	}
-	series, _ := push.SeriesLabels(pushed, "a\nb", uint32(pid))
+	series, _ := push.SeriesLabels(a.labels(c)(&p.Who), p.Name, uint32(p.PID))
 	for _, l := range series {
 		if l.Name != "pid" && got[l.Name] != l.Value {
 			t.Errorf("%s is %q, and %q where it is pushed", l.Name, got[l.Name], l.Value)
@@ -109,9 +101,6 @@ func TestSampleLabels(t *testing.T) {
 	}
 	if len(got) != len(series)-1 {
 		t.Errorf("%q, pushed %q", got, series)
-	}
-	if got := a.sampleLabels("")(1<<30, "gone"); got["process"] != "gone" || got["pod"] != "" {
-		t.Errorf("a process that is not there: %q", got)
 	}
 }
 

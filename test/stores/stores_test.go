@@ -160,7 +160,7 @@ func (s *store) holds(t *testing.T, from *source) {
 		t.Error("nothing was pushed")
 	}
 	for pid, l := range s.labels {
-		if l["service_name"] != "llm" || l["pid"] != pid || l["process"] == "" || l["pod"] != "pod-"+pid {
+		if l["service_name"] != "llm" || l["pid"] != pid || l["process"] == "" || l["pod"] != "train-0" {
 			t.Errorf("labels %v", l)
 		}
 	}
@@ -239,8 +239,8 @@ func pushed(t *testing.T, name, url string) *source {
 	from := &source{reader: r, state: state.New(), ever: map[figure]int64{}}
 	p, err := push.New(push.Options{Source: from, Interval: time.Second, Version: "test",
 		Targets: []string{url},
-		Labels: func(pid int, _ uint64) ([]push.Label, bool) {
-			return []push.Label{{Name: "service_name", Value: "llm"}, {Name: "pod", Value: fmt.Sprintf("pod-%d", pid)}}, true
+		Labels: func(*snapshot.Who) []push.Label {
+			return []push.Label{{Name: "service_name", Value: "llm"}, {Name: "pod", Value: "train-0"}}
 		},
 		Warn: func(s string) { t.Log(s) }})
 	if err != nil {

@@ -102,10 +102,10 @@ func windowed(kind prometheus.ValueType, name, help string, value func(*snapshot
 }
 
 // processFamilies have a metric for each process.
-var processFamilies = []family[process]{
-	number(counter, "process_allocated_bytes_total", "Memory on GPUs that a process ever allocated, in bytes.", processLabels, func(p *process) int64 { return p.Allocated }),
-	number(counter, "process_failed_allocations_total", "Allocation calls of a process that failed.", processLabels, func(p *process) int64 { return p.Failed }),
-	number(counter, "process_out_of_memory_calls_total", "Allocation calls of a process that failed because memory ran out.", processLabels, func(p *process) int64 { return p.OutOfMemory }),
+var processFamilies = []family[snapshot.Process]{
+	number(counter, "process_allocated_bytes_total", "Memory on GPUs that a process ever allocated, in bytes.", processLabels, func(p *snapshot.Process) int64 { return p.Allocated }),
+	number(counter, "process_failed_allocations_total", "Allocation calls of a process that failed.", processLabels, func(p *snapshot.Process) int64 { return p.Failed }),
+	number(counter, "process_out_of_memory_calls_total", "Allocation calls of a process that failed because memory ran out.", processLabels, func(p *snapshot.Process) int64 { return p.OutOfMemory }),
 }
 
 // wholeFamilies have one metric, of the agent and all traced processes.

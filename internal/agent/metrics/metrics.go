@@ -24,6 +24,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // A Source is a running trace, such as a *session.Session.
@@ -32,36 +33,18 @@ type Source interface {
 	Totals() *state.Totals
 }
 
-// A Workload names the workload of a process. Fields that are not known are "".
-type Workload struct{ Namespace, Pod, Container, Service, Job string }
-
-// A BPF is the kernel's measurement of the tracer's BPF programs. The kernel measures only on
-// request, because a measurement adds time to each run. Measured is for how long it did.
-type BPF struct {
-	Run, Measured time.Duration
-	Runs          uint64
-}
-
-// NotSeen counts the processes of a user that are not traced, or not in full, for one reason.
-type NotSeen struct {
-	User      string
-	Reason    string
-	Processes int
-}
-
 // Options configure Metrics.
 type Options struct {
 	Source Source
 	// PerProcess bounds the processes with series of their own. The first ones have them,
 	// until they end.
 	PerProcess int
-	// Workload, if set, returns the workload of a process. It does not wait.
-	Workload func(pid int) Workload
 	// NotSeen, if set, returns the processes that are not traced, or not in full, by user and
 	// reason. It does not wait.
-	NotSeen func() []NotSeen
-	// BPF, if set, returns the cost of the BPF programs so far.
-	BPF func() BPF
+	NotSeen func() []probes.NotSeen
+	// BPF, if set, returns the cost of the BPF programs so far. The kernel measures only on
+	// request, because a measurement adds time to each run.
+	BPF func() probes.RunTime
 }
 
 // Metrics is a prometheus.Collector. Any number of goroutines may use it.
@@ -96,9 +79,6 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// A process is a traced process with series of its own.
-type process struct{ snapshot.Process }
-
 // A use is the memory of a process on a GPU.
 type use struct {
 	state.Use
@@ -112,7 +92,7 @@ type whole struct {
 	totals             *state.Totals
 	took               time.Duration
 	living, seriesless int64
-	bpf                BPF
+	bpf                probes.RunTime
 }
 
 // Collect implements prometheus.Collector.
@@ -145,7 +125,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	if m.opts.NotSeen != nil {
 		for _, n := range m.opts.NotSeen() {
-			out <- prometheus.MustNewConstMetric(notSeenDesc, gauge, float64(n.Processes), Label(n.User), n.Reason)
+			out <- prometheus.MustNewConstMetric(notSeenDesc, gauge, float64(n.Processes), Label(n.Name()), n.Why)
 		}
 	}
 	// Every GPU has a counter from 0 on: Prometheus does not see the rise of a counter that
@@ -208,7 +188,7 @@ func losses(out chan<- prometheus.Metric, all []loss.Counter) {
 
 // processes sends the series of single processes, and counts the processes without.
 func (m *Metrics) processes(out chan<- prometheus.Metric, w *whole) {
-	alive := map[int]*process{}
+	alive := map[int]*snapshot.Process{}
 	var order []int
 	for i := range w.totals.Processes {
 		p := &w.totals.Processes[i]
@@ -217,7 +197,7 @@ func (m *Metrics) processes(out chan<- prometheus.Metric, w *whole) {
 		}
 		w.living++
 		if m.opts.PerProcess > 0 && alive[p.PID] == nil {
-			alive[p.PID] = &process{*p}
+			alive[p.PID] = p
 			order = append(order, p.PID)
 		}
 	}
@@ -232,12 +212,8 @@ func (m *Metrics) processes(out chan<- prometheus.Metric, w *whole) {
 			continue
 		}
 		m.admitted[pid] = true
-		var x Workload
-		if m.opts.Workload != nil {
-			x = m.opts.Workload(pid)
-		}
 		p := alive[pid]
-		labels[pid] = []string{strconv.Itoa(pid), Label(p.Name), Label(x.Namespace), Label(x.Pod), Label(x.Container), Label(x.Service), Label(x.Job)}
+		labels[pid] = []string{strconv.Itoa(pid), Label(p.Name), Label(p.Namespace), Label(p.Pod), Label(p.Container), Label(p.Service), Label(p.Job)}
 		for i := range processFamilies {
 			processFamilies[i].send(out, p, labels[pid]...)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // a source is a state that nothing changes meanwhile.
@@ -152,7 +153,7 @@ func hostile() source {
 		id := event.Process{PID: uint32(100 + i), Start: event.StartUnit}
 		m := &snapshot.Mapping{Start: 0x1000, Limit: 0x2000, Path: "/" + name + ".so"}
 		l := &snapshot.Location{Address: 0x1000, Mapping: m, Lines: []snapshot.Line{{Function: name}}}
-		s.Apply(&record.Process{Process: id, Target: true, Name: name, FromStart: true})
+		s.Apply(&record.Process{Process: id, Target: true, Name: name, FromStart: true, Who: snapshot.Who{Pod: prefix, Service: strings.Repeat("\x00", 9999)}})
 		s.Apply(&record.Stack{ID: 1 + i, Process: id, Frames: []*record.Place{record.NewPlace(1+i, 0x1000, l, nil)}})
 		s.Apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Proc: id, TID: id.PID, Time: 10 + i, Stack: 1 + i, Addr: 4096, Size: mebibyte})
 	}
@@ -161,7 +162,7 @@ func hostile() source {
 
 // Names of programs are text: nothing is lost, no line is made up, no value is long.
 func TestHostileNames(t *testing.T) {
-	m := New(Options{Source: hostile(), PerProcess: 7, Workload: func(pid int) Workload { return Workload{Pod: prefix, Service: strings.Repeat("\x00", 9999)} }})
+	m := New(Options{Source: hostile(), PerProcess: 7})
 	text := scrape(t, m)
 	got := values(t, text)
 	if sum := total(got, namespace+"live_bytes"); sum != 20*mebibyte {
@@ -197,7 +198,9 @@ func (l lost) Totals() *state.Totals { return &state.Totals{Loss: l} }
 // Loss is shown by layer and class, a counter with something that a user can do by itself.
 func TestLoss(t *testing.T) {
 	m := New(Options{Source: lost{{Name: "mappings_lost", Value: 3}, {Name: "functions_not_compared", Value: 4}, {Name: "tensor_sites_full", Value: 5}, {Name: "events_ring_full", Value: 6}},
-		BPF: func() BPF { return BPF{Run: time.Second / 2, Measured: 10 * time.Second, Runs: 9} }})
+		BPF: func() probes.RunTime {
+			return probes.RunTime{Run: time.Second / 2, Measured: 10 * time.Second, Runs: 9}
+		}})
 	got := values(t, scrape(t, m))
 	for k, want := range map[string]float64{`loss_total{class="late",layer="calls"}`: 7, `loss_total{class="full",layer="tensor"}`: 5, `loss_total{class="events_ring_full",layer="calls"}`: 6, "bpf_run_seconds_total": 0.5, "bpf_measured_seconds_total": 10, "bpf_runs_total": 9} {
 		if got[namespace+k] != want {
@@ -208,8 +211,8 @@ func TestLoss(t *testing.T) {
 
 // Processes that are not seen are told by user and reason.
 func TestNotSeen(t *testing.T) {
-	m := New(Options{Source: hostile(), NotSeen: func() []NotSeen {
-		return []NotSeen{{User: "1001", Reason: "no free slot", Processes: 3}, {User: "1001", Reason: "another", Processes: 1}, {User: "others", Reason: "another", Processes: 2}}
+	m := New(Options{Source: hostile(), NotSeen: func() []probes.NotSeen {
+		return []probes.NotSeen{{User: 1001, Why: "no free slot", Processes: 3}, {User: 1001, Why: "another", Processes: 1}, {User: 1<<32 - 1, Why: "another", Processes: 2}}
 	}})
 	got := values(t, scrape(t, m))
 	for k, want := range map[string]float64{`{reason="no free slot",user="1001"}`: 3, `{reason="another",user="1001"}`: 1, `{reason="another",user="others"}`: 2} {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/probes"
 )
 
 // promtool is Prometheus's own judge of what it is given.
@@ -34,7 +35,7 @@ func promtool(t *testing.T, stdin string, args ...string) {
 // Prometheus's tool finds nothing to say of what is served, of a real program and of a
 // hostile one.
 func TestPromtoolMetrics(t *testing.T) {
-	promtool(t, scrape(t, New(Options{Source: played(t, 10*time.Second), PerProcess: 10, BPF: func() BPF { return BPF{Measured: time.Second} }})), "check", "metrics")
+	promtool(t, scrape(t, New(Options{Source: played(t, 10*time.Second), PerProcess: 10, BPF: func() probes.RunTime { return probes.RunTime{Measured: time.Second} }})), "check", "metrics")
 	promtool(t, scrape(t, New(Options{Source: hostile(), PerProcess: 10})), "check", "metrics")
 }
 

@@ -2,13 +2,12 @@ package push
 
 import (
 	"crypto/rand"
-	"slices"
 	"time"
 
 	"github.com/google/pprof/profile"
 
-	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
@@ -36,16 +35,13 @@ func newIdentity() (id identity) {
 type collector struct {
 	source Source
 	want   state.Want
-	labels func(pid int, start uint64) ([]Label, bool)
+	labels func(*snapshot.Who) []Label
 	loss   *loss.Set
-	known  map[event.Process][]Label // of processes that were there at the last interval
-	// patience is for all processes of an interval together.
-	patience time.Duration
 }
 
 func newCollector(o Options, set *loss.Set) *collector {
 	return &collector{
-		source: o.Source, labels: o.Labels, loss: set, patience: patience,
+		source: o.Source, labels: o.Labels, loss: set,
 		want: state.Want{Driver: true, Unreported: true, Holders: true, Native: o.Native, Shapes: state.NewShapes()},
 	}
 }
@@ -56,10 +52,8 @@ func newCollector(o Options, set *loss.Set) *collector {
 func (c *collector) profiles(yield func(*process) bool) {
 	view := c.source.Report(c.want)
 	begin, end := view.Interval()
-	all := view.ByProcess()
-	labels := c.series(all)
-	for i := range all {
-		p, err := newProcess(&all[i], labels[i], begin, end)
+	for _, one := range view.ByProcess() {
+		p, err := c.process(&one, begin, end)
 		if err != nil {
 			c.loss.Add(lossBuilt, 1)
 		}
@@ -69,9 +63,9 @@ func (c *collector) profiles(yield func(*process) bool) {
 	}
 }
 
-// newProcess returns what a process did in an interval, nil if there is nothing.
-func newProcess(one *state.ProcessView, labels []Label, begin, end time.Time) (*process, error) {
-	x := &process{id: newIdentity(), labels: labels, begin: begin, end: end}
+// process returns what a process did in an interval, nil if there is nothing.
+func (c *collector) process(one *state.ProcessView, begin, end time.Time) (*process, error) {
+	x := &process{id: newIdentity(), begin: begin, end: end}
 	if one.Ended.After(begin) && one.Ended.Before(end) {
 		x.end = one.Ended
 	}
@@ -85,58 +79,17 @@ func newProcess(one *state.ProcessView, labels []Label, begin, end time.Time) (*
 		return nil, err
 	}
 	p.Comments = nil // no receiver shows them
-	for _, s := range p.Sample {
-		delete(s.Label, labelProcess) // the series has it
-		delete(s.Label, labelPID)
+	for _, x := range p.Sample {
+		delete(x.Label, labelProcess) // the series has it
+		delete(x.Label, labelPID)
 	}
 	x.profile = p
-	return x, nil
-}
-
-// patience is for how long labels are waited for that are looked for just now.
-const patience = time.Second
-
-// series returns the labels of processes: also of those that hold nothing yet, whose
-// labels are looked for at the same time.
-func (c *collector) series(all []state.ProcessView) [][]Label {
-	out := make([][]Label, len(all))
-	known := make(map[event.Process][]Label, len(all))
-	until := time.Now().Add(c.patience)
-	left := make([]int, len(all))
-	for i := range all {
-		left[i] = i
-	}
-	for {
-		left = slices.DeleteFunc(left, func(i int) bool {
-			one := &all[i]
-			labels, ok := c.known[one.Process]
-			if !ok {
-				labels, ok = c.find(one)
-			}
-			if out[i] = labels; ok && one.Ended.IsZero() {
-				known[one.Process] = labels
-			}
-			return ok
-		})
-		if len(left) == 0 || !time.Now().Before(until) {
-			break
-		}
-		time.Sleep(c.patience / 20)
-	}
-	c.known = known
-	return out
-}
-
-// find returns the labels of a process, and whether they are all.
-func (c *collector) find(one *state.ProcessView) ([]Label, bool) {
 	var more []Label
-	known := true
 	if c.labels != nil {
-		more, known = c.labels(int(one.Process.PID), one.Process.Start)
+		more = c.labels(&s.Processes[0].Who)
 	}
 	labels, cut := SeriesLabels(more, one.Name, one.Process.PID)
-	if known {
-		c.loss.Add(lossLabels, uint64(cut))
-	}
-	return labels, known
+	x.labels = labels
+	c.loss.Add(lossLabels, uint64(cut))
+	return x, nil
 }

@@ -4,11 +4,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 func collecting(w *world, o Options) (*collector, *loss.Set) {
@@ -114,55 +115,31 @@ func TestNothingHeld(t *testing.T) {
 	}
 }
 
-// Labels are asked for until they are known, which is waited for, but not for long. Then
-// they stay for as long as the process lives. Those of one without memory are, too.
-func TestLabelsOfProcess(t *testing.T) { synctest.Test(t, labelsOfProcess) }
-
-func labelsOfProcess(t *testing.T) {
+// The labels are those of who a process belongs to, as far as that is known by then.
+func TestLabelsOfProcess(t *testing.T) {
 	w := newWorld()
-	asked, from := 0, 3
-	c, _ := collecting(w, Options{Labels: func(int, uint64) ([]Label, bool) {
-		if asked++; asked < from {
-			return nil, false
-		}
-		return []Label{{"pod", "p-0"}, {"service_name", "llm"}}, true
+	c, set := collecting(w, Options{Labels: func(who *snapshot.Who) []Label {
+		return []Label{{"pod", who.Pod}, {"service_name", who.Service}, {"__", who.Job}}
 	}})
 	a := w.start(7, "train")
 	w.alloc(a, 1)
-	service := func(want string) {
+	labels := func(service, pod string, cut uint64) {
 		t.Helper()
 		w.pass(time.Second)
 		all := collected(c)
-		if len(all) != 1 || all[0].label("service_name") != want {
-			t.Errorf("service %q, want %q", all[0].label("service_name"), want)
+		if len(all) != 1 || all[0].label("service_name") != service || all[0].label("pod") != pod {
+			t.Errorf("%v, want %q and %q", all, service, pod)
+		}
+		if n := set.Counters()[lossLabels].Value; n != cut {
+			t.Errorf("%d labels cut, want %d", n, cut)
 		}
 	}
-	service("llm")
-	service("llm")
-	if asked != 3 {
-		t.Errorf("asked %d times", asked)
-	}
+	labels("train", "", 0)
+	w.apply(&record.Process{Process: a, Who: snapshot.Who{Pod: "p-0", Service: "llm"}})
+	labels("llm", "p-0", 0)
+	w.apply(&record.Process{Process: a, Who: snapshot.Who{Job: "12"}})
 	w.exit(a)
-	service("llm")
-	if len(c.known) != 0 || asked != 3 {
-		t.Errorf("%d processes are known", len(c.known))
-	}
-
-	asked, from = 0, 1<<30
-	b := w.start(8, "train")
-	w.alloc(b, 1)
-	service("train") // it does not wait for the answer
-	from = 0
-	service("llm")
-	w.exit(b)
-	service("llm")
-
-	asked = 0
-	w.start(9, "idle")
-	w.pass(time.Second)
-	if all := collected(c); len(all) != 0 || asked != 1 || len(c.known) != 1 {
-		t.Errorf("%d profiles, asked %d times", len(all), asked)
-	}
+	labels("llm", "p-0", 1)
 }
 
 func TestSeriesLabels(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
@@ -53,10 +54,8 @@ type Options struct {
 	// Insecure lets credentials go over a connection that is not encrypted.
 	Insecure bool
 	// Labels returns the labels of a process's series, beside its name and PID: see
-	// SeriesLabels for what becomes of them. start is event.Process.Start. It must not
-	// wait, and is asked again at the next interval if it returns false, and then not
-	// any more.
-	Labels  func(pid int, start uint64) ([]Label, bool)
+	// SeriesLabels for what becomes of them.
+	Labels  func(*snapshot.Who) []Label
 	Native  stacks.Native
 	Version string // of gpumemtrace
 	// Warn takes sentences for the log: a target that fails, and one that answers again.

@@ -148,28 +148,23 @@ func (s *Server) label(p *profile.Profile, of *snapshot.Snapshot) {
 	if s.opts.Labels == nil {
 		return
 	}
+	known := map[string]map[string]string{}
+	for i := range of.Processes {
+		x := &of.Processes[i]
+		if pid := strconv.Itoa(x.PID); known[pid] == nil || !x.Exited {
+			known[pid] = s.opts.Labels(x)
+		}
+	}
 	only := "" // the process, if there is only one: then samples have no label for it
 	if !of.Several() && len(of.Samples) > 0 {
 		only = strconv.Itoa(of.Samples[0].PID)
 	}
-	known := map[string]map[string]string{}
 	for _, x := range p.Sample {
 		pid := only
 		if has := x.Label["pid"]; len(has) > 0 {
 			pid = has[0]
 		}
-		more, ok := known[pid]
-		if !ok {
-			if n, err := strconv.Atoi(pid); err == nil && n != 0 {
-				process := ""
-				if has := x.Label["process"]; len(has) > 0 {
-					process = has[0]
-				}
-				more = s.opts.Labels(n, process)
-			}
-			known[pid] = more
-		}
-		for name, value := range more {
+		for name, value := range known[pid] {
 			if x.Label[name] == nil {
 				x.Label[name] = []string{value}
 			}

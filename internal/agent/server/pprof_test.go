@@ -15,6 +15,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
@@ -204,9 +205,9 @@ func TestWindowOfForgottenSite(t *testing.T) {
 // several, and what it says of itself stays.
 func TestWorkloadLabels(t *testing.T) {
 	var asked atomic.Int32
-	s := serve(t, Options{Source: recorded(t, "fsdp"), Labels: func(pid int, process string) map[string]string {
+	s := serve(t, Options{Source: recorded(t, "fsdp"), Labels: func(p *snapshot.Process) map[string]string {
 		asked.Add(1)
-		return map[string]string{"pod": fmt.Sprintf("pod-%d", pid), "service_name": "of " + process, "owner": "nobody"}
+		return map[string]string{"pod": fmt.Sprintf("pod-%d", p.PID), "service_name": "of " + p.Name, "owner": "nobody"}
 	}})
 	pids := map[string]bool{}
 	p := s.parsed("")

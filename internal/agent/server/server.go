@@ -24,6 +24,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/leaks"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -67,8 +68,7 @@ type Options struct {
 	// from when on it has records.
 	Recording func() (path string, since time.Time)
 	// Labels, if set, returns more labels for the samples of a process in a profile, by name.
-	// It does not wait: labels that are not known yet are missing.
-	Labels    func(pid int, process string) map[string]string
+	Labels    func(*snapshot.Process) map[string]string
 	Profiling bool // serve Go's profiles of this process too
 	// Before, if set, is the server before this one, which has ended. This server shows its
 	// history and incidents.

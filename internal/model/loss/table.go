@@ -150,10 +150,9 @@ var classed = []struct{ layer, class, names string }{
 
 	{"output", "rough", "timeline_sites_full timeline_frames_full timeline_marks_full"},
 
-	{"agent", "unseen", "workloads_ended alert_failures_missed push_unsent"},
+	{"agent", "unseen", "alert_failures_missed push_unsent"},
 	{"agent", "invalid", "push_too_large push_not_built"},
 	{"agent", "late", "alert_posts_failed push_retries"},
-	{"agent", "unread", "workloads_environ"},
 	{"agent", "rough", "http_history_owners_full"},
 	{"agent", "rough", "http_history_processes_full"},
 }

@@ -177,7 +177,7 @@ func (s *Source) Identify(id event.Process) {
 		if user, err := proc.EffectiveUser(int(id.PID)); err == nil {
 			s.report(&record.Process{Process: id, User: record.UserOf(user)}) // the file may not answer
 		}
-		if who, _, err := s.tenants.Of(int(id.PID)); err == nil && !proc.EndedSince(int(id.PID), id.Ticks()) {
+		if who, err := s.tenants.Of(int(id.PID)); err == nil && !proc.EndedSince(int(id.PID), id.Ticks()) {
 			s.report(&record.Process{Process: id, Who: who})
 		}
 		program := s.sym.Program(id.PID)

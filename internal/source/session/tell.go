@@ -7,9 +7,9 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
-// Tell calls more with each traced process that has not ended, and with what is known of who
-// it belongs to, and reports what is returned beyond that. more does not wait.
-func (s *store) Tell(more func(event.Process, snapshot.Who) snapshot.Who) {
+// Tell calls more with what is known of who each traced process belongs to that has not
+// ended, and reports what is returned beyond that. more does not wait.
+func (s *store) Tell(more func(snapshot.Who) snapshot.Who) {
 	known := map[event.Process]snapshot.Who{}
 	s.mu.Lock()
 	for id := range s.state.Living {
@@ -17,7 +17,7 @@ func (s *store) Tell(more func(event.Process, snapshot.Who) snapshot.Who) {
 	}
 	s.mu.Unlock()
 	for id, who := range known {
-		if now := who.Learn(more(id, who)); now != who {
+		if now := who.Learn(more(who)); now != who {
 			s.apply(&record.Process{Process: id, Who: now})
 		}
 	}

@@ -18,7 +18,7 @@ func TestTell(t *testing.T) {
 	names := snapshot.Who{Namespace: "research", Pod: "train-0", Container: "main"}
 	asked := 0
 	tell := func() {
-		s.Tell(func(id event.Process, known snapshot.Who) snapshot.Who {
+		s.Tell(func(known snapshot.Who) snapshot.Who {
 			asked++
 			if known.PodUID == "" {
 				return snapshot.Who{}

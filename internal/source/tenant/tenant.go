@@ -40,16 +40,16 @@ func NewReader() *Reader {
 }
 
 // Of returns who a process belongs to, without the names that only a container runtime
-// knows, and whether the process's memory could be read in time. It may be another process
-// by then: the caller looks.
-func (r *Reader) Of(pid int) (who snapshot.Who, whole bool, err error) {
+// knows, and without what is in the process's memory if that is not read in time. It may be
+// another process by then: the caller looks.
+func (r *Reader) Of(pid int) (who snapshot.Who, err error) {
 	groups, err := proc.Cgroups(pid)
 	if err != nil {
-		return who, false, err
+		return who, err
 	}
 	uid, err := proc.EffectiveUser(pid)
 	if err != nil {
-		return who, false, err
+		return who, err
 	}
 	// The process may have mapped a file there that never answers a read.
 	const service, job = "OTEL_SERVICE_NAME", "SLURM_JOB_ID"
@@ -70,7 +70,7 @@ func (r *Reader) Of(pid int) (who snapshot.Who, whole bool, err error) {
 	if number := m.environ[job]; who.Job == "" && isDigits(number) {
 		who.Job = number
 	}
-	return who, m.environ != nil, nil
+	return who, nil
 }
 
 // user returns a user's name, or number where this machine knows no name, or does not

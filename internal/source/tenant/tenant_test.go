@@ -3,19 +3,25 @@ package tenant
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
 // This process says of itself what the kernel does.
 func TestOf(t *testing.T) {
-	who, whole, err := NewReader().Of(os.Getpid())
-	if err != nil || !whole || !strings.HasPrefix(who.Command, os.Args[0]) || who.User == "" {
-		t.Errorf("%+v, %v, %v", who, whole, err)
+	who, err := NewReader().Of(os.Getpid())
+	if err != nil || !strings.HasPrefix(who.Command, os.Args[0]) || who.User == "" {
+		t.Errorf("%+v, %v", who, err)
 	}
-	if _, _, err := NewReader().Of(1 << 30); !errors.Is(err, os.ErrNotExist) {
+	if _, err := NewReader().Of(1 << 30); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("of no process: %v", err)
 	}
 }
@@ -46,5 +52,87 @@ func TestUsersTogether(t *testing.T) {
 	}
 	if name := r.user(0); name != "root" {
 		t.Errorf("root is called %q", name)
+	}
+}
+
+// begin starts a process that waits, in a control group below a mount of the unified
+// hierarchy, and returns its PID.
+func begin(t *testing.T, group string, environ ...string) int {
+	t.Helper()
+	cmd := exec.Command("sleep", "60")
+	cmd.Env = append(environ, "READY=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if group != "" {
+		root := t.TempDir()
+		if err := syscall.Mount("none", root, "cgroup2", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { syscall.Unmount(root, 0) })
+		parts := strings.Split(strings.Trim(group, "/"), "/")
+		for i := range parts {
+			dir := filepath.Join(root, filepath.Join(parts[:i+1]...))
+			if err := os.Mkdir(dir, 0o755); err == nil {
+				t.Cleanup(func() {
+					for range 100 { // until the process has left it
+						if os.Remove(dir) == nil {
+							return
+						}
+						time.Sleep(10 * time.Millisecond)
+					}
+				})
+			}
+		}
+		dir, err := os.Open(filepath.Join(root, group))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	// Its environment is there a moment after it has begun.
+	for end := time.Now().Add(5 * time.Minute); ; time.Sleep(time.Millisecond) {
+		if set, err := proc.Environ(cmd.Process.Pid, "READY"); err == nil && len(set) > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no environment after five minutes")
+		}
+	}
+	return cmd.Process.Pid
+}
+
+// Who a process belongs to is in its control group and its environment.
+func TestOfGroup(t *testing.T) {
+	for group, want := range map[string]snapshot.Who{
+		"/kubepods.slice/kubepods-pod" + uidUnit + ".slice/cri-containerd-" + id + ".scope": {PodUID: uid, ContainerID: id, Service: "llm", Job: "12"},
+		"/system.slice/jupyter.service":                              {Service: "llm", Job: "12"},
+		"/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0": {Service: "llm", Job: "4711"},
+	} {
+		want.User, want.Command = "root", "sleep 60"
+		if got, err := NewReader().Of(begin(t, group, "OTEL_SERVICE_NAME=llm", "SLURM_JOB_ID=12", "OTHER=x")); got != want || err != nil {
+			t.Errorf("%s: %+v, %v\nwant %+v", group, got, err, want)
+		}
+	}
+	if got, err := NewReader().Of(begin(t, "/system.slice/jupyter.service")); got.Service != "jupyter.service" || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// What a process says of itself is bounded.
+func TestHostileEnvironment(t *testing.T) {
+	got, err := NewReader().Of(begin(t, "", "OTEL_SERVICE_NAME=<b>\n"+strings.Repeat("é", 50_000)+"\xff", "SLURM_JOB_ID=1/../2"))
+	want := "<b>\n" + strings.Repeat("é", (MaxName-4)/2)
+	if got.Service != want || got.Job != "" || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := NewReader().Of(begin(t, "", "OTEL_SERVICE_NAME=\xff\xfe")); got.Service != "" || err != nil {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
