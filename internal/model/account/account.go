@@ -32,7 +32,7 @@ type Accounts struct {
 	ordinals map[event.Process]map[int32]gpu
 	// empty are processes that were seen to hold nothing.
 	empty map[event.Process]bool
-	left  []event.Process // see Left
+	left  []event.Process // see NewlyUnlisted
 	lost  *loss.Set
 }
 

@@ -312,7 +312,7 @@ type Event struct {
 	Kind   Kind
 	Space  Space
 	API    uint16 // row of the API table (probes.Table)
-	Outer  uint16 // row of the runtime call around this one, 0 for none
+	Outer  uint16 // row of the function around this call: of the runtime, or for the kernel driver's the innermost probed one; 0 for none
 	Result int32  // the CUresult or cudaError_t; anything but 0 failed
 	Device int32  // CUDA ordinal inside the process, or NoDevice
 

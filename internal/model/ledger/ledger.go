@@ -123,8 +123,8 @@ func (l *Ledger) ApplyEnd(e *event.Event, ev *Evidence) {
 	l.evidence = nil
 }
 
-// ApplyUnlisted applies that at a time the driver listed proc on no GPU any more: it had no
-// context then, and no memory that ends with one.
+// ApplyUnlisted ends the allocations in contexts of proc that are not newer than at: NVML then
+// listed it on no GPU, so it had no context.
 func (l *Ledger) ApplyUnlisted(proc event.Process, at uint64) {
 	if p := l.procs[proc]; p != nil && p.active && !p.exited && !p.frozen {
 		p.contexts.endAllocations(at, func(uint32, int32) bool { return true })

@@ -228,6 +228,9 @@ func (c *codec) location(p **snapshot.Location) {
 	list(c, &l.Lines, 5, math.MaxInt, func(x *snapshot.Line) {
 		c.string(&x.Function, &x.System, &x.File)
 		signed(c, &x.Line)
+		if c.reading && (x.Line < 0 || x.Line > math.MaxInt32) {
+			x.Line = 0 // no file has such a line
+		}
 		c.string(&x.Reason)
 	})
 	if len(l.Lines) == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
@@ -230,5 +232,19 @@ func TestReadErrorIsReturned(t *testing.T) {
 	}
 	if _, again := r.Next(); !errors.Is(again, syscall.EIO) {
 		t.Error(again)
+	}
+}
+
+// A damaged recording shows no line that no file has, and what it says of others stays.
+func TestImpossibleLines(t *testing.T) {
+	for line, want := range map[int]int{0: 0, 1: 1, math.MaxInt32: math.MaxInt32, -1: 0, math.MinInt: 0, math.MaxInt32 + 1: 0} {
+		given := &snapshot.Location{Lines: []snapshot.Line{{Function: "f", Line: line}, {Function: "g", Line: 7}}}
+		place := NewPlace(1, 0, nil, nil)
+		all := readAll(t, newTestReader(t, encoded(t, 4<<10, &Stack{ID: 1, Frames: []*Place{place}}, &Name{place, given, true}, &Stack{ID: 2, Frames: []*Place{NewPlace(2, 0, given, nil)}})))
+		for _, got := range [][]snapshot.Line{all[1].(*Name).Location.Lines, all[2].(*Stack).Frames[0].Location().Lines} {
+			if got[0].Line != want || got[1].Line != 7 {
+				t.Errorf("line %d: %+v, want %d", line, got, want)
+			}
+		}
 	}
 }

@@ -142,8 +142,9 @@ func (g *gpus) onlyOne(e *event.Event) bool {
 }
 
 // SeesDriverCalls reports whether the physical layer sees the calls of a process to the kernel driver.
-// It has what that handed out to the process. Of another process only the allocations are known, and
-// NVML's figure. Of a process that was attached to late nothing may have been seen yet.
+// If so, it has all memory that the kernel driver hands out to it. This is assumed of a process that was
+// attached to late, even before its first call is seen. Of another process only the allocations are known,
+// and NVML's figure.
 func (g *gpus) SeesDriverCalls(id event.Process) bool {
 	known := g.processes.known[id]
 	return g.config.Physical && (known != nil && !known.fromStart || g.physical.Seen(id))

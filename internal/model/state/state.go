@@ -6,7 +6,8 @@
 // moment, made under the lock that guards the State. A snapshot.Snapshot is a View
 // with names and call stacks, made without that lock; outputs see nothing else.
 //
-// A State is not safe for concurrent use. A View is, but for the stacks that Complete adds.
+// A State is not safe for concurrent use. Several goroutines may read a View, but
+// Snapshot and AddStacks write to it.
 package state
 
 import (
@@ -187,7 +188,7 @@ func (s *State) Apply(r record.Record) {
 		s.stacks.Add(r)
 		s.steps.AddStack(r.ID)
 	case *record.Name:
-		withPossibleLines(r).Apply()
+		r.Apply()
 	case *record.Process:
 		s.processes.learn(r, s.now.Time)
 		if user, known := s.processes.user(r.Process); known {

@@ -35,7 +35,7 @@ type Pool struct {
 	Inuse, Peak   int64
 	HandedExtents int // extents of it that a tensor was in
 
-	handed  bool // Handed was not 0
+	handed  bool // HandedExtents was once not 0
 	epoch   uint64
 	extents int
 }
@@ -168,7 +168,7 @@ func (m *memory) reportPool(pool *Pool) {
 	}
 }
 
-// updatePeak brings a pool's Peak up to the epoch, as ledger.Ledger.Mark does it.
+// updatePeak brings a pool's Peak up to the epoch, as ledger.Ledger.MarkPeak does it.
 func (m *memory) updatePeak(pool *Pool) {
 	if pool.epoch != m.p.epoch {
 		pool.Peak, pool.epoch = pool.Inuse, m.p.epoch

@@ -53,7 +53,6 @@ func newOverview(s *snapshot.Snapshot, o Options) *overview {
 	return x
 }
 
-// duration is how long the recording is.
 // whole returns what knows the losses and notes of the whole recording that s is a moment of, or s.
 func (o *Options) whole(s *snapshot.Snapshot) *snapshot.Snapshot {
 	if o.Moment != nil && o.Moment.End != nil {
@@ -62,6 +61,7 @@ func (o *Options) whole(s *snapshot.Snapshot) *snapshot.Snapshot {
 	return s
 }
 
+// duration is how long the recording is.
 func (m *Moment) duration() time.Duration { return m.End.Meta.Duration }
 
 // onGPU returns the samples of memory on GPUs.

@@ -14,8 +14,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
-// A store is the state, and the recording of the records that made it. apply is the only way into
-// both.
+// A store is the state, and the recording of the records that made it. applyLocked is the only
+// way into both.
 type store struct {
 	fetch func(*state.Wants) // asks the sources for what the state wants; it does not wait
 	users *users
@@ -49,7 +49,7 @@ func (s *store) apply(r record.Record) {
 
 func (s *store) applyLocked(r record.Record) {
 	if s.writer != nil {
-		s.writer.Append(r) // first: a keyframe is the state before r
+		s.writer.Append(r) // first: it may ask the state for a keyframe, which is of the time before r
 	}
 	s.state.Apply(r)
 	if w := s.state.Wants(); w != nil {
@@ -81,8 +81,8 @@ func (s *store) retrace(change func(*record.Trace)) {
 	s.applyLocked(&t)
 }
 
-// Read calls read with the state. read must not change the state, nor use it after it returns. No
-// record is added during the call.
+// Read adds a Moment, and calls read with the state. read must not change the state, nor use it after
+// it returns. No record is added during the call.
 func (s *store) Read(read func(*state.State)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
