@@ -173,33 +173,19 @@ func (a *agent) pushSlot() *slot {
 			}
 			return push.New(push.Options{
 				Source: a.session.Session, Targets: c.PushOTLP, Interval: c.PushInterval, QueueMax: c.PushQueueMax,
-				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Labels: a.labels(c), Version: a.opts.Version, Warn: a.opts.Warn,
+				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Node: a.node(c), More: a.finder.Names, Version: a.opts.Version, Warn: a.opts.Warn,
 			})
 		},
-	}
-}
-
-// labels returns the labels of what is pushed of a process.
-func (a *agent) labels(c *settings.Config) func(*snapshot.Who) []push.Label {
-	node := a.node(c)
-	return func(known *snapshot.Who) []push.Label {
-		w := known.Learn(a.finder.Names(*known)) // which the state is told later
-		return []push.Label{
-			{Name: "node", Value: node}, {Name: "namespace", Value: w.Namespace}, {Name: "pod", Value: w.Pod},
-			{Name: "pod_uid", Value: w.PodUID}, {Name: "container", Value: w.Container}, {Name: "container_id", Value: w.ContainerID},
-			{Name: "service_name", Value: w.Service}, {Name: "job", Value: w.Job}, {Name: "user", Value: w.User},
-		}
 	}
 }
 
 // sampleLabels returns the labels of the samples of a process in a profile that is not
 // pushed: those of the series that a pushed one is in.
 func (a *agent) sampleLabels(c *settings.Config) func(*snapshot.Process) map[string]string {
-	labels := a.labels(c)
+	node := a.node(c)
 	return func(p *snapshot.Process) map[string]string {
-		all, _ := push.SeriesLabels(labels(&p.Who), p.Name, uint32(p.PID))
-		out := make(map[string]string, len(all))
-		for _, l := range all {
+		who, out := p.Learn(a.finder.Names(p.Who)), map[string]string{}
+		for _, l := range push.SeriesLabels(node, &who, p.Name, p.PID) {
 			out[l.Name] = l.Value
 		}
 		delete(out, "pid") // samples have it where there are several: profiles of one compare

@@ -93,7 +93,7 @@ func TestSampleLabels(t *testing.T) {
 	if want := map[string]string{"node": "node7", "process": `a\x0ab`, "service_name": "llm", "user": "ada", "pod": "train-0"}; !maps.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	series, _ := push.SeriesLabels(a.labels(c)(&p.Who), p.Name, uint32(p.PID))
+	series := push.SeriesLabels("node7", &p.Who, p.Name, p.PID)
 	for _, l := range series {
 		if l.Name != "pid" && got[l.Name] != l.Value {
 			t.Errorf("%s is %q, and %q where it is pushed", l.Name, got[l.Name], l.Value)

@@ -239,10 +239,8 @@ func pushed(t *testing.T, name, url string) *source {
 	from := &source{reader: r, state: state.New(), ever: map[figure]int64{}}
 	p, err := push.New(push.Options{Source: from, Interval: time.Second, Version: "test",
 		Targets: []string{url},
-		Labels: func(*snapshot.Who) []push.Label {
-			return []push.Label{{Name: "service_name", Value: "llm"}, {Name: "pod", Value: "train-0"}}
-		},
-		Warn: func(s string) { t.Log(s) }})
+		More:    func(snapshot.Who) snapshot.Who { return snapshot.Who{Service: "llm", Pod: "train-0"} },
+		Warn:    func(s string) { t.Log(s) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,13 +35,14 @@ func newIdentity() (id identity) {
 type collector struct {
 	source Source
 	want   state.Want
-	labels func(*snapshot.Who) []Label
+	node   string
+	more   func(snapshot.Who) snapshot.Who
 	loss   *loss.Set
 }
 
 func newCollector(o Options, set *loss.Set) *collector {
 	return &collector{
-		source: o.Source, labels: o.Labels, loss: set,
+		source: o.Source, node: o.Node, more: o.More, loss: set,
 		want: state.Want{Driver: true, Unreported: true, Holders: true, Native: o.Native, Shapes: state.NewShapes()},
 	}
 }
@@ -84,12 +85,10 @@ func (c *collector) process(one *state.ProcessView, begin, end time.Time) (*proc
 		delete(x.Label, labelPID)
 	}
 	x.profile = p
-	var more []Label
-	if c.labels != nil {
-		more = c.labels(&s.Processes[0].Who)
+	who := s.Processes[0].Who
+	if c.more != nil {
+		who = who.Learn(c.more(who))
 	}
-	labels, cut := SeriesLabels(more, one.Name, one.Process.PID)
-	x.labels = labels
-	c.loss.Add(lossLabels, uint64(cut))
+	x.labels = SeriesLabels(c.node, &who, one.Name, int(one.Process.PID))
 	return x, nil
 }

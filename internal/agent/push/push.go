@@ -53,9 +53,9 @@ type Options struct {
 	HeaderFile string
 	// Insecure lets credentials go over a connection that is not encrypted.
 	Insecure bool
-	// Labels returns the labels of a process's series, beside its name and PID: see
-	// SeriesLabels for what becomes of them.
-	Labels  func(*snapshot.Who) []Label
+	Node     string // of SeriesLabels
+	// More, if set, returns what is known of a process's owner beyond what the trace knows.
+	More    func(snapshot.Who) snapshot.Who
 	Native  stacks.Native
 	Version string // of gpumemtrace
 	// Warn takes sentences for the log: a target that fails, and one that answers again.
@@ -215,6 +215,5 @@ var (
 	lossUnsent  = causes.Add("push_unsent", "profiles that no target had acknowledged when the agent ended")
 	lossLarge   = causes.Add("push_too_large", "profiles dropped because their request would have been larger than 4 MiB")
 	lossBuilt   = causes.Add("push_not_built", "profiles that could not be made")
-	lossLabels  = causes.Add("push_labels_cut", "labels of pushed profiles that were left out or cut, because they were too many, too long or not valid")
 	lossAgain   = causes.Add("push_retries", "requests that were sent again: if only the answer was lost, the target has their profiles twice, under the same times and identities")
 )

@@ -96,7 +96,6 @@ var single = []struct{ layer, name, action string }{
 	{"agent", "push_queue_full", "See whether the store answers. Raise `--push-queue-max`."},
 	{"agent", "push_refused", "The log has the answer of the store, for example about credentials."},
 	{"agent", "push_gave_up", "See whether the store answers."},
-	{"agent", "push_labels_cut", "Use fewer, shorter names."},
 	{"agent", "workloads_unnamed", "Give the agent the container runtime's socket."},
 }
 
