@@ -266,7 +266,7 @@ func (m *maker) location() *snapshot.Location {
 	}
 	l := &snapshot.Location{Address: m.u64(), Mapping: m.mapping()}
 	for range 1 + m.IntN(3) {
-		l.Lines = append(l.Lines, snapshot.Line{Function: m.text(), System: m.text(), File: m.text(), Line: int(m.i64()), Reason: m.text()})
+		l.Lines = append(l.Lines, snapshot.Line{Function: m.text(), System: m.text(), File: m.text(), Line: int(uint32(m.i64()) >> 1), Reason: m.text()})
 	}
 	m.locations = append(m.locations, l)
 	return l
