@@ -32,10 +32,18 @@ func NumberOf(pid int) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
+	if n, known := numberIn(groups); known {
+		return n, nil
+	}
+	return proc.User(pid)
+}
+
+// numberIn returns the number of the tenant that control groups tell, if they do.
+func numberIn(groups []proc.Cgroup) (n uint32, known bool) {
 	for _, g := range ranked(groups) {
 		group, uid, isUser := outermost(g.Path)
 		if isUser {
-			return uid, nil
+			return uid, true
 		}
 		if group != "" {
 			h := fnv.New32a()
@@ -44,10 +52,10 @@ func NumberOf(pid int) (uint32, error) {
 			namesMu.Lock()
 			names.Add(n, "control group "+Bounded(group))
 			namesMu.Unlock()
-			return n, nil
+			return n, true
 		}
 	}
-	return proc.User(pid)
+	return 0, false
 }
 
 // Name names a tenant, for people.

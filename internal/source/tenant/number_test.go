@@ -43,22 +43,52 @@ func TestOutermost(t *testing.T) {
 	}
 }
 
-// A process without a group of its own counts as its user's.
+// The unified hierarchy counts before others, and what tells nothing is passed over.
+func TestNumberIn(t *testing.T) {
+	groups := func(of ...string) (out []proc.Cgroup) {
+		for i := 0; i < len(of); i += 2 {
+			out = append(out, proc.Cgroup{Hierarchy: of[i], Path: of[i+1]})
+		}
+		return out
+	}
+	one, known := numberIn(groups("", "/docker/"+id))
+	if !known || one&groupBit == 0 || Name(one) != "control group /docker/"+id {
+		t.Errorf("a container is %x (%s), %v", one, Name(one), known)
+	}
+	for _, c := range []struct {
+		groups []proc.Cgroup
+		want   uint32
+		known  bool
+	}{
+		{groups("", "/docker/"+id+"/own"), one, true},
+		{groups("memory", "/user.slice/user-7.slice", "", "/docker/"+id), one, true},
+		{groups("memory", "/docker/"+other, "name=systemd", "/docker/"+id, "", "/"), one, true},
+		{groups("name=systemd", "/user.slice/user-7.slice/session-1.scope", "", "/"), 7, true},
+		{groups("", "/system.slice/web.service", "memory", "/"), 0, false},
+		{nil, 0, false},
+	} {
+		if n, known := numberIn(c.groups); n != c.want || known != c.known {
+			t.Errorf("%v: %d, %v, want %d, %v", c.groups, n, known, c.want, c.known)
+		}
+	}
+	if n, _ := numberIn(groups("", "/docker/"+other)); n == one {
+		t.Error("two containers have one number")
+	}
+}
+
+// A process counts for what its groups tell, or else for its user.
 func TestNumberOf(t *testing.T) {
 	groups, err := proc.Cgroups(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := NumberOf(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range groups {
-		if group, _, isUser := outermost(g.Path); group != "" || isUser {
-			return // TestOutermost has these
+	want, known := numberIn(groups)
+	if !known {
+		if want, err = proc.User(os.Getpid()); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if want, err := proc.User(os.Getpid()); err != nil || n != want {
+	if n, err := NumberOf(os.Getpid()); err != nil || n != want {
 		t.Errorf("%d, want %d, %v", n, want, err)
 	}
 }
