@@ -64,8 +64,8 @@ func (n NotSeen) Name() string {
 }
 
 const (
-	// maxUnseen bounds the unseen processes of one user.
-	maxUnseen = 256
+	// maxUnseen bounds the unseen processes of one user, and maxUnseenUsers the users that have some.
+	maxUnseen, maxUnseenUsers = 256, 256
 	// againInterval is the time between two tries to probe an unseen process.
 	againInterval = 10 * time.Second
 	// maxAgain bounds the tries for one user at one time.
@@ -94,6 +94,9 @@ func (u *unseen) add(pid int, uid uint32, why absence, at time.Duration, now tim
 	if old := u.processes[pid]; old != nil {
 		at = max(at, old.at)
 		u.remove(pid)
+	}
+	if u.of[uid] == 0 && len(u.of) >= maxUnseenUsers {
+		uid = others
 	}
 	if u.of[uid] < maxUnseen {
 		u.of[uid]++

@@ -15,6 +15,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/rounds"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/tenants"
 )
 
 // smallLibrary compiles a small libcuda.so.1 and returns what is in it.
@@ -74,6 +75,7 @@ func oddOf(t *testing.T, user uint32) (p *program, library string) {
 // A user whose processes map more libraries than may be probed keeps no other user's
 // from being probed, and everybody hears that not all of his own are.
 func TestOneUserTakesAllSlots(t *testing.T) {
+	tenants.ByUser(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
 	begin := time.Now()
 	mapAll(t, nobody, 19, differentLibraries(t, open2all(t), 1100))
@@ -129,6 +131,7 @@ func TestOneUserTakesAllSlots(t *testing.T) {
 // A user who maps and unmaps without a pause keeps the kernel from telling of another's
 // library. It is found all the same.
 func TestMappingsLost(t *testing.T) {
+	tenants.ByUser(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
 	bin := filepath.Join(open2all(t), "remapper")
 	compile(t, bin, "remapper.c")
@@ -148,6 +151,7 @@ func TestMappingsLost(t *testing.T) {
 
 // Files that never answer, of one user, keep no other user's library from being probed.
 func TestFilesThatDoNotAnswer(t *testing.T) {
+	tenants.ByUser(t)
 	tr := openTrace(t, Options{All: true, Follow: true})
 	mapAll(t, nobody, 10, silentFiles(t, 100))
 	eventually(t, "files that do not answer to be waited for", func() bool {
@@ -228,6 +232,18 @@ func (l *table) want(what string, got, want int) {
 	l.Helper()
 	if got != want {
 		l.Errorf("%s: library %d goes, want %d", what, got, want)
+	}
+}
+
+// Unseen processes of more users than there is room for count as others'.
+func TestUnseenIsBounded(t *testing.T) {
+	l := newTable(t, 1)
+	for i := range 4 * maxUnseenUsers {
+		l.unseen.add(1+i, uint32(1+i), noSlot, 1, l.now)
+		l.check()
+	}
+	if n := len(l.unseen.of); n != 1+maxUnseenUsers || l.unseen.of[others] != maxUnseen {
+		t.Errorf("%d users, %d processes of others", n, l.unseen.of[others])
 	}
 }
 

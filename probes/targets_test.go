@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/bpf"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/tenants"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
@@ -55,6 +56,7 @@ func came(events []event.Event, pid int) (all, stacked int) {
 // and what has no stack for it is counted. Stacks come again when there is room again.
 func TestShed(t *testing.T) {
 	needTracing(t)
+	tenants.ByUser(t)
 	kit := openKit(t)
 	one, two, other := startAs(t, kit, nobody), startAs(t, kit, nobody), startAs(t, kit, somebody)
 	tr := openTrace(t, Options{Follow: true})
@@ -160,6 +162,7 @@ func TestShedTensors(t *testing.T) {
 func TestRingShares(t *testing.T) {
 	const calls = 300
 	needTracing(t)
+	tenants.ByUser(t)
 	kit := openKit(t)
 	strangers := []*testcuda.Process{startAs(t, kit, nobody), startAs(t, kit, nobody), startAs(t, kit, somebody)}
 	neighbour := startAs(t, kit, 65532)
@@ -224,6 +227,7 @@ func (tr *trace) lostOf(costs map[Consumer]Cost, pid int) uint64 {
 // Places of users come back when their processes have ended.
 func TestUsersEnd(t *testing.T) {
 	needTracing(t)
+	tenants.ByUser(t)
 	kit := openKit(t)
 	tr := openTrace(t, Options{Follow: true})
 	for _, user := range []uint32{nobody, somebody} {
@@ -260,6 +264,7 @@ func TestUsersEnd(t *testing.T) {
 // that the user made.
 func TestKernelUser(t *testing.T) {
 	needTracing(t)
+	tenants.ByUser(t)
 	kit := openKit(t)
 	tr := openTrace(t, Options{Follow: true})
 	for name, command := range map[string][]string{

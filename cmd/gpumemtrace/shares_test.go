@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/tenants"
 )
 
 // programsOf returns a folder that every user may look into, with programs and a library
@@ -86,6 +88,7 @@ func (d *dialogue) do(command, answer string) {
 // agent says whose processes it does not see.
 func TestAgentSharesSlots(t *testing.T) {
 	needTracing(t)
+	tenants.ByUser(t)
 	const stranger, neighbour = 65534, 65533
 	dir := programsOf(t)
 	text, err := os.ReadFile(filepath.Join(dir, "libcuda.so.1"))

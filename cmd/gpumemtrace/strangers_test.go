@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/tenants"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
@@ -23,6 +24,7 @@ import (
 func TestAgentShedsStranger(t *testing.T) {
 	const stranger, neighbour, atOnce, most = 65534, 65533, 60_000, 1_200_000
 	needTracing(t)
+	tenants.ByUser(t)
 	dir := t.TempDir()
 	for _, d := range []string{dir, dir + "/.."} {
 		if err := os.Chmod(d, 0o755); err != nil {
