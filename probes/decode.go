@@ -113,6 +113,7 @@ func (d *decoder) decodeEvent(kind byte, raw []byte, h Handler) error {
 		Device: int32(le.Uint32(raw[36:])),
 		Ctx:    le.Uint64(raw[40:]),
 		Stack:  le.Uint64(raw[48:]),
+		Tenant: d.user,
 	}
 	const at = eventBytes - values*8
 	v := &d.values

@@ -323,6 +323,10 @@ type Event struct {
 	Stream uint64 // CUstream of a capture or of a stream-ordered allocation
 	Ctx    uint64 // CUcontext current on the thread, 0 when not known
 	Stack  uint64 // id of the call stack, 0 for none
+
+	// Where an event enters decides these, and no recording has them.
+	Tenant uint16 // whose process it is, as the tracer numbers them
+	Bare   bool   // an allocation gets no row and no new call site
 }
 
 // Record marks an Event as a record of a trace (package record).

@@ -68,7 +68,7 @@ func (t *allocTable) alloc(e *event.Event) {
 	if inContext(e.Kind) {
 		ctx = p.contexts.index(e.Ctx)
 	}
-	if !p.rowRoom() {
+	if e.Bare || !p.rowRoom() {
 		t.addExtra(e, ctx)
 		return
 	}

@@ -94,13 +94,25 @@ func testTotalsBeyond(t *testing.T, opt Options) {
 	}
 }
 
-// compareRows fails t where something that has a row and a stack is not what the model has.
+// compareRows fails t where something that has a row and a stack is not what the model has. For
+// memory of a pool it does not compare the device: a pool that was destroyed is forgotten with
+// its last row, though allocations without one may still be in it. A later allocation of the same
+// handle is then not known to be in that pool, and its device is the calling thread's.
 func compareRows(t *testing.T, l *Ledger, m *model, at int) {
 	t.Helper()
-	want := m.live()
+	withoutPlace := func(r liveRow) liveRow {
+		if r.site.Kind.Async() {
+			r.site.Device, r.site.Ctx = 0, 0
+		}
+		return r
+	}
+	want := map[liveRow]bool{}
+	for r := range m.live() {
+		want[withoutPlace(r)] = true
+	}
 	for a := range l.Live {
 		row := liveRow{a.Proc, a.Handle, a.Space, a.Addr, a.Size, a.Time, a.Site.SiteKey}
-		if want[row] == 0 && !a.Site.Synthetic {
+		if !want[withoutPlace(row)] && !a.Site.Synthetic {
 			t.Fatalf("operation %d: the model has no %+v", at, row)
 		}
 	}
@@ -115,12 +127,6 @@ func (x places) Began(id event.Process, from, to uint64, at *Site) {
 		x[id] = map[[2]uint64]*Site{}
 	}
 	x[id][[2]uint64{from, to}] = at
-}
-
-func (x places) Moved(id event.Process, from, to uint64, at *Site) {
-	if place := [2]uint64{from, to}; x[id][place] != nil {
-		x[id][place] = at
-	}
 }
 
 func (x places) Ended(id event.Process, from, to uint64) {
@@ -307,10 +313,8 @@ func TestForgetReleasesAll(t *testing.T) {
 	for p := range l.procs {
 		l.Forget(p)
 	}
-	for i, table := range l.tables {
-		if table.Len() != 0 {
-			t.Errorf("%d entries of table %d held after all was forgotten", table.Len(), i)
-		}
+	if l.held != (Held{}) {
+		t.Errorf("entries of the tables held after all was forgotten: %v", l.held)
 	}
 	if l.endedRows != 0 || len(l.order) != 0 || len(l.ended) != 0 || len(l.idle) != 0 {
 		t.Errorf("held after all was forgotten: %d rows of ended processes", l.endedRows)

@@ -72,10 +72,8 @@ func (t *allocTable) endExtraRows(match func(extraRow) bool) {
 // extraRoom returns whether an allocation that finds no row has room beyond MaxLive, and
 // counts it as unattributed, or else as unknown.
 func (p *process) extraRoom(size uint64) bool {
-	p.shares[SharedRows].AddLost(1)
-	if size > extraMaxSize || !p.shares[SharedExtra].Room(1) {
+	if size > extraMaxSize || p.l.full(Extra) {
 		p.loss.Add(lossUnknown, 1)
-		p.shares[SharedExtra].AddLost(1)
 		return false
 	}
 	p.loss.Add(lossUnattributed, 1)
@@ -85,7 +83,7 @@ func (p *process) extraRoom(size uint64) bool {
 // addExtra changes what p has in use beyond MaxLive, by so many allocations.
 func (p *process) addExtra(k event.Kind, n int, w tally) {
 	_, s := p.sites.synthetic(k)
-	p.shares[SharedExtra].Add(n)
+	p.count(Extra, n)
 	p.sites.unattributed[k.Class()] += w.bytes
 	p.sites.add(s, w)
 }

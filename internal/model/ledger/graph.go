@@ -141,7 +141,7 @@ func (t *graphTable) move(e *event.Event) {
 	if !ok || e.Part == e.Handle {
 		return
 	}
-	l, rows := t.p.l, t.p.shares[SharedRows].Len()
+	l, rows := t.p.l, t.p.held[Rows]
 	if l.visited+rows > maxVisited+visitsPerEvent*l.events {
 		t.p.loss.Add(lossGraphs, 1)
 		return

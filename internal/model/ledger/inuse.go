@@ -54,7 +54,7 @@ func onDevice(k event.Kind) bool {
 
 // add changes what s has in use, and so the sums of its process and of its device, by
 // what began, or with a negative tally by what ended. Every change of memory in use goes
-// through here, or through move.
+// through here.
 //
 // A new peak means that each site's PeakBytes is now its InuseBytes. Instead
 // of visiting all sites, add starts a new epoch; PeakBytes of a site of an older epoch
@@ -95,22 +95,6 @@ func (t *siteTable) markPeak() {
 			t.epoch[class]++
 		}
 	}
-}
-
-// move makes what is in use at one site be in use at another one of the same kind.
-func (t *siteTable) move(from, to *Site, w tally) {
-	t.updatePeak(from)
-	t.updatePeak(to)
-	from.InuseObjects -= w.objects
-	from.InuseBytes -= w.bytes
-	to.InuseObjects += w.objects
-	to.InuseBytes += w.bytes
-	if onDevice(from.Kind) {
-		t.devices[from.device].Bytes -= w.bytes
-		t.devices[to.device].Bytes += w.bytes
-	}
-	t.p.l.SiteChanged(from)
-	t.p.l.SiteChanged(to)
 }
 
 // updatePeak brings s's PeakBytes up to the epoch.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/share"
 )
 
 // Options bound what a Ledger holds. Zero means the default.
@@ -38,9 +37,6 @@ type Options struct {
 	// MaxEnded is the number of ended processes whose last state stays.
 	// Default 1,024.
 	MaxEnded int
-	// User, if set, returns which user a process runs as, if that is known already. All
-	// processes of a user together have a share of each table (package share).
-	User func(event.Process) (user uint32, known bool)
 	// Listener, if set, hears of changes.
 	Listener Listener
 }
@@ -83,9 +79,9 @@ type Ledger struct {
 	gone  forgotten  // processes that were dropped: late events do not bring them back
 
 	events    int
-	visited   int // rows visited to move graphs
-	tables    [NumShared]*share.Table[*process]
-	endedRows int // rows that ended processes still show
+	visited   int  // rows visited to move graphs
+	held      Held // of all processes
+	endedRows int  // rows that ended processes still show
 
 	loss     *loss.Set
 	evidence *Evidence // of the event that is applied, nil for none
@@ -94,14 +90,12 @@ type Ledger struct {
 // New returns an empty Ledger.
 func New(opt Options) *Ledger {
 	opt = opt.withDefaults()
-	l := &Ledger{
+	return &Ledger{
 		opt:   opt,
 		procs: make(map[event.Process]*process),
 		loss:  loss.New(causes),
 		gone:  forgotten{max: opt.MaxEnded, set: make(map[event.Process]struct{})},
 	}
-	l.makeTables()
-	return l
 }
 
 // Apply applies one event. It does not keep e.
@@ -205,19 +199,14 @@ func (l *Ledger) Accepts(e *event.Event) bool {
 	return valid(e) && e.Result == event.Success && !gone && (p == nil || !p.over(e.Time))
 }
 
-// Room returns whether there is a row for one more allocation of a process. Others may
-// lose rows for it.
+// Room returns whether there is a row for one more allocation of a process.
 func (l *Ledger) Room(proc event.Process) bool {
 	p := l.process(proc)
 	if p == nil {
 		return false
 	}
 	p.activate()
-	if !p.rowRoom() {
-		p.shares[SharedRows].AddLost(1)
-		return false
-	}
-	return true
+	return p.rowRoom()
 }
 
 // Release ends what proc, which has exited, held when it did. Its counters and
@@ -241,9 +230,7 @@ func (l *Ledger) Forget(proc event.Process) {
 		}
 	}
 	p.freeze()
-	for i := range p.shares {
-		p.shares[i].Leave()
-	}
+	p.count(Sites, -p.held[Sites])
 	delete(l.procs, proc)
 	l.order[p.at] = nil
 	if l.holes++; 2*l.holes > len(l.order) {

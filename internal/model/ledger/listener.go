@@ -12,20 +12,16 @@ type Listener interface {
 	// Peaked reports a new highest total of a process's memory of class device, and returns
 	// whether that is its peak. If not, the peak is where MarkPeak is called.
 	Peaked(event.Process) bool
-	// Demoted reports an allocation that loses its row to one of another process. It
-	// returns whether the allocation ends; else it counts on beyond MaxLive.
-	Demoted(proc event.Process, addr uint64) (ends bool)
 	// Leaving reports a call site that is about to be removed: with its process, or
 	// because its counters are added to the synthetic site of its kind.
 	Leaving(*Site)
 }
 
 // Extents hears of address ranges [from, to) of memory of class device: when memory
-// begins to lie there, when it moves to another call site, and when it ends. Ranges of a
+// begins to lie there, and when it ends. Ranges of a
 // process that is frozen, dropped or forgotten do not end.
 type Extents interface {
 	Began(proc event.Process, from, to uint64, at *Site)
-	Moved(proc event.Process, from, to uint64, at *Site)
 	Ended(proc event.Process, from, to uint64)
 }
 
@@ -39,16 +35,12 @@ func (NoListener) Changed(*Site) {}
 // Peaked makes it the peak.
 func (NoListener) Peaked(event.Process) bool { return true }
 
-// Demoted keeps the allocation.
-func (NoListener) Demoted(event.Process, uint64) (ends bool) { return false }
-
 // Leaving does nothing.
 func (NoListener) Leaving(*Site) {}
 
 type noExtents struct{}
 
 func (noExtents) Began(event.Process, uint64, uint64, *Site) {}
-func (noExtents) Moved(event.Process, uint64, uint64, *Site) {}
 func (noExtents) Ended(event.Process, uint64, uint64)        {}
 
 func (p *process) leaving(s *Site) {
@@ -57,16 +49,10 @@ func (p *process) leaving(s *Site) {
 	}
 }
 
-// began, moved and ended report the range of an allocation, if it is on a device.
+// began and ended report the range of an allocation, if it is on a device.
 func (p *process) began(space event.Space, from, to uint64, s *Site) {
 	if hears := p.l.opt.Listener; hears != nil && isExtent(space, s) {
 		hears.Began(p.id, from, to, s)
-	}
-}
-
-func (p *process) moved(space event.Space, from, to uint64, s *Site) {
-	if hears := p.l.opt.Listener; hears != nil && isExtent(space, s) {
-		hears.Moved(p.id, from, to, s)
 	}
 }
 

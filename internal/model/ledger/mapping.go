@@ -78,14 +78,12 @@ func (t *vmmTable) mapped(handle, at uint64) (ph *physical, ok bool) {
 
 // show counts a mapping of ph, and returns whether there is room for it.
 func (t *vmmTable) show(ph *physical) bool {
-	share := &t.p.shares[SharedMappings]
-	if !share.Room(1) {
+	if t.p.l.full(Mappings) {
 		t.p.loss.Add(lossMappings, 1)
-		share.AddLost(1)
 		ph.markBlind()
 		return false
 	}
-	share.Add(1)
+	t.p.count(Mappings, 1)
 	if ph != nil {
 		ph.maps++
 	}
@@ -94,7 +92,7 @@ func (t *vmmTable) show(ph *physical) bool {
 
 // unshow counts the end of a mapping of ph.
 func (t *vmmTable) unshow(ph *physical) {
-	t.p.shares[SharedMappings].Add(-1)
+	t.p.count(Mappings, -1)
 	if ph != nil {
 		ph.maps--
 		t.endUnused(ph)

@@ -117,7 +117,9 @@ func (t *poolTable) setHigh(q *pool, high int64) {
 	q.high = high
 }
 
-// removeUnused removes pool i if it is destroyed and has no allocations.
+// removeUnused removes pool i if it is destroyed and has no allocations with a row. Those without
+// one do not say which pool they are in. If such a pool gives out more memory all the same, which
+// CUDA does not allow, that is taken for memory of the thread's device.
 func (t *poolTable) removeUnused(i uint32) {
 	q := &t.all[i]
 	if !q.destroyed || q.live != 0 {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/share"
 )
 
 const never = math.MaxUint64
@@ -24,7 +23,7 @@ type process struct {
 	exec   uint64 // time of its last exec, 0 for none
 	end    uint64 // when its last thread ended, or never
 
-	shares [NumShared]share.Share[*process] // of Ledger.tables
+	held Held // of its entries in the tables of all
 
 	sites    siteTable
 	allocs   allocTable
@@ -40,7 +39,6 @@ func (p *process) activate() {
 		return
 	}
 	p.active = true
-	p.l.join(p)
 	p.sites, p.allocs, p.vmm = newSiteTable(p), newAllocTable(p), newVMMTable(p)
 	p.contexts, p.pools, p.graphs = newContextTable(p), newPoolTable(p.loss), newGraphTable(p)
 }
@@ -165,7 +163,7 @@ func (p *process) endMemory(at uint64) {
 
 // addRows changes how many rows p has.
 func (p *process) addRows(n int) {
-	p.shares[SharedRows].Add(n)
+	p.count(Rows, n)
 	if p.exited {
 		p.l.endedRows += n
 	}
@@ -173,10 +171,9 @@ func (p *process) addRows(n int) {
 
 // freeze drops p's rows and mappings. Its figures stay as they are.
 func (p *process) freeze() {
-	p.addRows(-p.shares[SharedRows].Len())
-	for _, of := range []SharedTable{SharedExtra, SharedMappings} {
-		p.shares[of].Add(-p.shares[of].Len())
-	}
+	p.addRows(-p.held[Rows])
+	p.count(Extra, -p.held[Extra])
+	p.count(Mappings, -p.held[Mappings])
 	p.frozen = true
 	clear(p.allocs.live[:])
 	clear(p.allocs.extra[:])

@@ -47,7 +47,7 @@ func (l *Ledger) exit(p *process, at uint64) {
 		return
 	}
 	p.end, p.exited = at, true
-	l.endedRows += p.shares[SharedRows].Len()
+	l.endedRows += p.held[Rows]
 	list := &l.idle
 	if p.active {
 		list = &l.ended
@@ -65,7 +65,7 @@ func (l *Ledger) reclaim(p *process) {
 		return
 	}
 	for _, q := range l.ended {
-		if n := q.shares[SharedRows].Len(); n > 0 && q != p {
+		if n := q.held[Rows]; n > 0 && q != p {
 			l.loss.Add(lossEndedRows, uint64(n))
 			q.freeze()
 			return
@@ -86,12 +86,10 @@ func (l *Ledger) drop(list []*process) bool {
 	return true
 }
 
-// dropBeside forgets the process that ended first of those of p's user, and returns
-// whether there was one.
+// dropBeside forgets the process that ended first, but for p, and returns whether there was
+// one.
 func (l *Ledger) dropBeside(p *process) bool {
-	i := slices.IndexFunc(l.ended, func(q *process) bool {
-		return q != p && p.shares[SharedSites].SameUser(&q.shares[SharedSites])
-	})
+	i := slices.IndexFunc(l.ended, func(q *process) bool { return q != p })
 	return i >= 0 && l.drop(l.ended[i:])
 }
 

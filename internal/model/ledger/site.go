@@ -92,13 +92,6 @@ func (s *Site) resetCounts() {
 // called records the time of a call at s.
 func (s *Site) called(at uint64) { s.last = max(s.last, at) }
 
-// uncountFree corrects the frees of s by an allocation that did not end: it left all sums
-// for want of room.
-func (s *Site) uncountFree(w tally) {
-	s.FreedObjects -= w.objects
-	s.FreedBytes -= w.bytes
-}
-
 // siteKey is a SiteKey inside one process.
 type siteKey struct {
 	stack, ctx uint64

@@ -44,12 +44,11 @@ func (t *siteTable) find(e *event.Event) (uint32, *Site) {
 	if i, ok := t.at[key]; ok {
 		return i, t.all[i]
 	}
-	if !t.room() {
+	if e.Bare || !t.room() {
 		t.p.loss.Add(lossSites, 1)
-		t.p.shares[SharedSites].AddLost(1)
 		return t.synthetic(e.Kind)
 	}
-	t.p.shares[SharedSites].Add(1)
+	t.p.count(Sites, 1)
 	s := &Site{
 		SiteKey: SiteKey{
 			Proc: t.p.id, Stack: key.stack, API: key.api, Outer: key.outer,
@@ -70,12 +69,12 @@ func (t *siteTable) find(e *event.Event) (uint32, *Site) {
 }
 
 // room returns whether there is room for one more site. A living process's sites are
-// worth more than those of an ended one of the same user, and sites that hold memory more
-// than sites that hold none.
+// worth more than those of an ended one, and sites that hold memory more than sites that
+// hold none.
 func (t *siteTable) room() bool {
-	for t.p.l.tables[SharedSites].Full() && t.p.l.dropBeside(t.p) {
+	for t.p.l.full(Sites) && t.p.l.dropBeside(t.p) {
 	}
-	return t.p.shares[SharedSites].Room(1) || t.fold()
+	return !t.p.l.full(Sites) || t.fold()
 }
 
 // synthetic returns the site for allocations without a site of their own.
@@ -160,6 +159,17 @@ func (t *siteTable) resetCounts() {
 	t.allocated, t.failed, t.outOfMemory = 0, 0, 0
 }
 
+// Fold makes room among the sites of a process that hold nothing, and returns how many made it.
+func (l *Ledger) Fold(proc event.Process) int {
+	p := l.procs[proc]
+	if p == nil || !p.active {
+		return 0
+	}
+	before := p.held[Sites]
+	p.sites.fold()
+	return before - p.held[Sites]
+}
+
 // fold makes room among the sites: it folds the half of those that hold nothing whose
 // last call is longest ago. It returns whether it found any. If not, it does not look
 // again for a while.
@@ -220,6 +230,6 @@ func (t *siteTable) foldSite(i uint32) {
 	}
 	t.all[i] = nil
 	t.release(i)
-	t.p.shares[SharedSites].Add(-1)
+	t.p.count(Sites, -1)
 	t.p.loss.Add(lossFolded, 1)
 }

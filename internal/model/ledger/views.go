@@ -155,7 +155,7 @@ func (l *Ledger) LiveOf(proc event.Process) iter.Seq[Allocation] {
 }
 
 // RowCount returns how many allocations Live yields.
-func (l *Ledger) RowCount() int { return l.tables[SharedRows].Len() }
+func (l *Ledger) RowCount() int { return l.held[Rows] }
 
 // An Extent is an address range [From, To) of memory of class device.
 type Extent struct {

@@ -69,7 +69,7 @@ func (t *vmmTable) begin(e *event.Event, site uint32) {
 		return
 	}
 	ph := &physical{handle: e.Handle, size: e.Size, time: e.Time, site: site, refs: 1}
-	if !p.rowRoom() {
+	if e.Bare || !p.rowRoom() {
 		if !p.extraRoom(0) { // it has room for any size
 			p.allocs.addUnknown(e.Size)
 			return

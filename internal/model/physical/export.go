@@ -23,16 +23,15 @@ func (l *Ledger) export(p *process, e *event.Event) {
 	if s == nil || e.Handle == 0 {
 		return
 	}
-	if !p.objects.Room(1) {
+	if l.held >= l.max {
 		l.loss.Add(lossObjects, 1)
-		p.objects.AddLost(1)
 		return
 	}
 	l.order++
 	o := &object{objectID: objectID{proc: e.Proc}, op: opExport, number: e.Handle, time: e.Time, order: l.order, gpu: none}
 	o.append(&p.root)
 	l.exports[e.Handle] = o
-	p.objects.Add(1)
+	l.count(e.Proc, 1)
 	m := newMemory(row{size: s.size, kind: s.rows[0].kind, device: none})
 	m.object, o.memory = o, m
 	m.join(s)

@@ -17,7 +17,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/share"
 )
 
 const (
@@ -39,9 +38,9 @@ type Ledger struct {
 	OnInherit func(event.Process)
 
 	objects map[objectID]*object
-	exports map[uint64]*object     // by place in a file
-	shares  *share.Table[*process] // of objects
-	user    func(event.Process) (uid uint32, known bool)
+	exports map[uint64]*object // by place in a file
+	max     int                // objects
+	held    int                // of them
 	procs   map[event.Process]*process
 	clients map[uint64]map[event.Process]bool // the processes that use a client, by its name
 	order   uint64                            // of the latest object
@@ -53,7 +52,7 @@ type Ledger struct {
 
 type process struct {
 	id          event.Process
-	objects     share.Share[*process]
+	objects     int
 	root        object
 	descriptors map[uint64]*object
 	gpus        []GPU
@@ -85,12 +84,10 @@ var (
 func New(opt ledger.Options) *Ledger { return newLedger(opt, MaxObjects) }
 
 func newLedger(opt ledger.Options, objects int) *Ledger {
-	l := &Ledger{
+	return &Ledger{
 		Rows: ledger.New(opt), objects: map[objectID]*object{}, exports: map[uint64]*object{}, procs: map[event.Process]*process{},
-		clients: map[uint64]map[event.Process]bool{}, user: opt.User, loss: loss.New(lossCauses),
+		clients: map[uint64]map[event.Process]bool{}, max: objects, loss: loss.New(lossCauses),
 	}
-	l.shares = share.New(objects, l.give)
-	return l
 }
 
 // Loss returns every cause of loss of the layer.
@@ -197,22 +194,26 @@ func (l *Ledger) process(id event.Process) *process {
 		p = &process{id: id, descriptors: map[uint64]*object{}, instances: map[uint64]uint32{}, backing: map[address]*memory{}, buried: map[uint64]uint64{},
 			freed: map[uint32]freed{}, latest: map[uint32]*memory{}, endings: map[uint32]*ending{}, parked: map[uint32]parked{}}
 		l.procs[id] = p
-		l.shares.Join(&p.objects, p)
-		if l.user != nil {
-			if uid, known := l.user(id); known {
-				p.objects.SetUser(uid)
-			}
-		}
 	}
 	return p
 }
 
-// SetUser sets which user a process runs as.
-func (l *Ledger) SetUser(proc event.Process, uid uint32) {
-	l.Rows.SetUser(proc, uid)
-	if p := l.procs[proc]; p != nil {
-		p.objects.SetUser(uid)
+// ObjectCount returns how many objects all processes have.
+func (l *Ledger) ObjectCount() int { return l.held }
+
+// Objects yields how many objects each process has that lives, in no order.
+func (l *Ledger) Objects(yield func(event.Process, int) bool) {
+	for id, p := range l.procs {
+		if !p.exited && !yield(id, p.objects) {
+			return
+		}
 	}
+}
+
+// count changes how many objects a process has.
+func (l *Ledger) count(proc event.Process, n int) {
+	l.procs[proc].objects += n
+	l.held += n
 }
 
 // end follows the end of a process or of its image: its clients end with it. What
@@ -270,7 +271,6 @@ func (l *Ledger) Forget(proc event.Process) {
 	l.Rows.Forget(proc)
 	if p := l.procs[proc]; p != nil {
 		l.leave(p, p.changed)
-		p.objects.Leave()
 		delete(l.procs, proc)
 	}
 }

@@ -110,9 +110,8 @@ func (l *Ledger) add(p *process, e *event.Event) *object {
 	if client := clientOf(e.Handle); client != e.Handle && (l.over(p, client, e.Time) || l.over(p, e.Part, e.Time)) {
 		return nil
 	}
-	if !p.objects.Room(3) { // it, a parent and a client
+	if l.held+3 > l.max { // it, a parent and a client
 		l.loss.Add(lossObjects, 1)
-		p.objects.AddLost(1)
 		return nil
 	}
 	parent := l.parent(p, e)
@@ -130,7 +129,7 @@ func (l *Ledger) insert(id objectID, at uint64, parent *object) *object {
 	o := &object{objectID: id, time: at, order: l.order, device: parent.device, gpu: none}
 	o.append(parent)
 	l.objects[id] = o
-	l.procs[id.proc].objects.Add(1)
+	l.count(id.proc, 1)
 	return o
 }
 
@@ -222,11 +221,11 @@ func (l *Ledger) forget(o *object) {
 		return
 	case opExport:
 		delete(l.exports, o.number)
-		l.procs[o.proc].objects.Add(-1)
+		l.count(o.proc, -1)
 		return
 	}
 	delete(l.objects, o.objectID)
-	l.procs[o.proc].objects.Add(-1)
+	l.count(o.proc, -1)
 	if claims := l.clients[o.name]; claims != nil {
 		delete(claims, o.proc)
 		if len(claims) == 0 {

@@ -2,18 +2,13 @@
 // in which operator, module and training step of PyTorch, for which category of tensors,
 // and which frames are worth a line (Fold). These are pure functions of the frames.
 //
-// A Table holds a stack as long as something refers to it, within a bound that all users
-// share fairly.
+// A Table holds a stack as long as something refers to it, within a bound.
 package stacks
 
 import (
-	"cmp"
-	"slices"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/share"
 )
 
 const (
@@ -31,31 +26,20 @@ const (
 type stack struct {
 	*record.Stack
 	doomed bool // goes at the end of the sweep, unless it is referred to then
-	holder *shareholder
 }
 
 // size is how many frames a stack counts for.
-func (st *stack) size() int { return len(st.Frames) + len(st.Modules) + stackFrames }
-
-// A shareholder is a process with stacks: it has a share of the frames.
-type shareholder struct {
-	share.Share[*shareholder]
-	id event.Process
-}
+func size(st *record.Stack) int { return len(st.Frames) + len(st.Modules) + stackFrames }
 
 // A Table has the call stacks by id. One stays for as long as something refers
 // to it: a call site, or an event that is on its way. So the others go in two
 // steps, see record.Sweep.
 type Table struct {
-	// User, if set, returns which user a process runs as, if that is known already. All
-	// processes of a user together have a share of the frames.
-	User func(event.Process) (uid uint32, known bool)
-
 	byID map[uint64]*stack
 	// unnamed are those of which a look at the places may be of use.
 	unnamed map[uint64]*stack
-	shares  *share.Table[*shareholder] // of frames
-	holders map[event.Process]*shareholder
+	frames  int                   // of all stacks, as size counts them
+	of      map[event.Process]int // frames by the process that has them
 	lost    *loss.Set
 
 	sweepAt  int // frames at which the next sweep begins
@@ -72,60 +56,12 @@ var lossDropped = causes.Add("stacks_dropped", "stacks without frames because to
 
 // NewTable returns an empty Table.
 func NewTable() *Table {
-	t := &Table{byID: map[uint64]*stack{}, unnamed: map[uint64]*stack{}, holders: map[event.Process]*shareholder{},
+	return &Table{byID: map[uint64]*stack{}, unnamed: map[uint64]*stack{}, of: map[event.Process]int{},
 		lost: loss.New(causes), sweepAt: sweepAt, refused: map[uint64]uint32{}}
-	t.shares = share.New(MaxFrames, t.evict)
-	return t
 }
 
-// holder returns a process that has stacks, made if need be.
-func (t *Table) holder(id event.Process) *shareholder {
-	h := t.holders[id]
-	if h == nil {
-		h = &shareholder{id: id}
-		t.holders[id] = h
-		t.shares.Join(&h.Share, h)
-		if t.User != nil {
-			if uid, known := t.User(id); known {
-				h.SetUser(uid)
-			}
-		}
-	}
-	return h
-}
-
-// Belongs says which user a process runs as.
-func (t *Table) Belongs(id event.Process, uid uint32) {
-	if h := t.holders[id]; h != nil {
-		h.SetUser(uid)
-	}
-}
-
-// evict drops stacks of a process that count for n frames. The same records always drop the
-// same ones.
-func (t *Table) evict(h *shareholder, n int) {
-	var own []*stack
-	for _, st := range t.byID {
-		if st.holder == h {
-			own = append(own, st)
-		}
-	}
-	slices.SortFunc(own, func(a, b *stack) int {
-		return cmp.Or(cmp.Compare(share.Mix(a.ID, 0), share.Mix(b.ID, 0)), cmp.Compare(a.ID, b.ID))
-	})
-	for _, st := range own {
-		if n <= 0 {
-			break
-		}
-		n -= st.size()
-		t.refuse(h, st.Stack)
-		t.remove(st)
-	}
-}
-
-// refuse counts a stack for which there is no room.
-func (t *Table) refuse(h *shareholder, st *record.Stack) {
-	h.AddLost(1)
+// Refuse counts a stack that is not kept, and asks for it again.
+func (t *Table) Refuse(st *record.Stack) {
 	t.lost.Add(lossDropped, 1)
 	if len(t.refused) < maxRefused {
 		t.refused[st.ID] = st.Process.PID
@@ -135,21 +71,40 @@ func (t *Table) refuse(h *shareholder, st *record.Stack) {
 func (t *Table) remove(st *stack) {
 	delete(t.byID, st.ID)
 	delete(t.unnamed, st.ID)
-	st.holder.Add(-st.size())
+	t.count(st, -size(st.Stack))
 }
 
-// A Shortage says of a process that it wanted more frames than its share.
-type Shortage struct {
-	Process event.Process
-	Held    int    // frames
-	Lost    uint64 // stacks
+func (t *Table) count(st *stack, n int) {
+	t.frames += n
+	if t.of[st.Process] += n; t.of[st.Process] == 0 {
+		delete(t.of, st.Process)
+	}
 }
 
-// Shortages yields the shortages of all processes.
-func (t *Table) Shortages(yield func(Shortage) bool) {
-	for h := range t.shares.Shortages {
-		if !yield(Shortage{h.id, h.Len(), h.Lost()}) {
+// FrameCount returns how many frames all stacks count for.
+func (t *Table) FrameCount() int { return t.frames }
+
+// Held yields how many frames each process has, in no order.
+func (t *Table) Held(yield func(event.Process, int) bool) {
+	for id, n := range t.of {
+		if !yield(id, n) {
 			return
+		}
+	}
+}
+
+// HasRoom reports whether there is room for a stack.
+func (t *Table) HasRoom(st *record.Stack) bool { return t.frames+size(st) <= MaxFrames }
+
+// RefuseAll drops the stacks of a process, as if there had been no room for them.
+func (t *Table) RefuseAll(id event.Process) {
+	if t.of[id] == 0 {
+		return
+	}
+	for _, st := range t.byID {
+		if st.Process == id {
+			t.remove(st)
+			t.Refuse(st.Stack)
 		}
 	}
 }
@@ -160,14 +115,13 @@ func (t *Table) Add(st *record.Stack) {
 		old.doomed = false
 		return
 	}
-	h := t.holder(st.Process)
-	one := &stack{Stack: st, holder: h}
-	if !h.Room(one.size()) {
-		t.refuse(h, st)
+	one := &stack{Stack: st}
+	if !t.HasRoom(st) {
+		t.Refuse(st)
 		return
 	}
 	t.byID[st.ID], t.unnamed[st.ID] = one, one
-	h.Add(one.size())
+	t.count(one, size(st))
 }
 
 // Frames returns those of a stack, leaf first, nil if it is not known.
@@ -217,7 +171,7 @@ func (t *Table) Unnamed() (first, again []*record.Place) {
 // WantsSweep reports whether it is time to look for stacks that nothing refers to: there
 // are many stacks, or there was no room for one.
 func (t *Table) WantsSweep() bool {
-	return !t.sweeping && (t.shares.Len() >= t.sweepAt || len(t.refused) > 0)
+	return !t.sweeping && (t.frames >= t.sweepAt || len(t.refused) > 0)
 }
 
 // Mark begins a sweep: it dooms the stacks that are not referred to.
@@ -257,14 +211,8 @@ func (t *Table) Drop(referred func(id uint64) bool) {
 		}
 		st.doomed = false
 	}
-	for id, h := range t.holders {
-		if h.Len() == 0 {
-			h.Leave()
-			delete(t.holders, id)
-		}
-	}
 	t.sweeping = false
-	t.sweepAt = max(sweepAt, min(t.shares.Len()+sweepAgain, MaxFrames))
+	t.sweepAt = max(sweepAt, min(t.frames+sweepAgain, MaxFrames))
 }
 
 // All yields every stack.

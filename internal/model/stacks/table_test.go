@@ -48,8 +48,8 @@ func TestStacksMakeRoom(t *testing.T) {
 	for _, st := range s.byID {
 		kept += len(st.Frames) + stackFrames
 	}
-	if s.Loss()[lossDropped].Value != 0 || s.shares.Len() != kept || kept > MaxFrames {
-		t.Errorf("%v, %d frames kept, counted %d", s.Loss(), s.shares.Len(), kept)
+	if s.Loss()[lossDropped].Value != 0 || s.frames != kept || kept > MaxFrames {
+		t.Errorf("%v, %d frames kept, counted %d", s.Loss(), s.frames, kept)
 	}
 }
 
@@ -138,66 +138,13 @@ func TestFullTableMakesRoom(t *testing.T) {
 	}
 	add(s, most, MaxFrames)
 	if !s.WantsSweep() {
-		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.shares.Len(), MaxFrames)
+		t.Fatalf("a stack was refused with %d of %d frames kept, and no room is made", s.frames, MaxFrames)
 	}
 	none := func(uint64) bool { return false }
 	s.Mark(none)
 	s.Marked()
 	s.Drop(none)
 	if !add(s, most, frames) || s.WantsSweep() {
-		t.Errorf("no room with %d frames kept", s.shares.Len())
-	}
-}
-
-// A process with more stacks than there is room for loses its own, and one that comes
-// later has frames. When the first one's stacks are not in use any more, there is room
-// for everybody.
-func TestFramesAreShared(t *testing.T) {
-	for _, users := range []bool{false, true} {
-		s := NewTable()
-		s.User = func(p event.Process) (uint32, bool) { return p.PID % 2, users }
-		tell := func(id uint64, pid uint32) bool {
-			s.Add(&record.Stack{ID: id, Process: event.Process{PID: pid}, Frames: make([]*record.Place, 60)})
-			return s.Frames(id) != nil
-		}
-		pid := func(i uint64) uint32 { // of one user's processes, if users are known
-			if users {
-				return 1 + uint32(i%100)*2
-			}
-			return 1
-		}
-		const most, few = MaxFrames / (60 + stackFrames), 5000
-		for i := uint64(1); i <= 2*most; i++ {
-			tell(i, pid(i))
-		}
-		for i := uint64(1); i <= few; i++ {
-			if !tell(1<<32+i, 2) {
-				t.Fatalf("users %v: stack %d of the neighbour has no frames", users, i)
-			}
-			tell(1<<33+i, pid(i))
-		}
-		for i := uint64(1); i <= few; i++ {
-			if s.Frames(1<<32+i) == nil {
-				t.Fatalf("users %v: stack %d of the neighbour has lost its frames", users, i)
-			}
-		}
-		if s.shares.Len() > MaxFrames {
-			t.Errorf("%d frames", s.shares.Len())
-		}
-		short := 0
-		for x := range s.Shortages {
-			if short++; x.Process.PID == 2 || x.Lost == 0 || x.Held == 0 {
-				t.Errorf("users %v: short: %+v", users, x)
-			}
-		}
-		if short == 0 {
-			t.Errorf("users %v: nobody is named", users)
-		}
-		none := func(uint64) bool { return false }
-		s.Mark(none)
-		s.Drop(none)
-		if s.shares.Len() != 0 || len(s.holders) != 0 || !tell(1, 1) || !tell(1<<32, 2) {
-			t.Errorf("users %v: no room when nothing is in use", users)
-		}
+		t.Errorf("no room with %d frames kept", s.frames)
 	}
 }

@@ -223,7 +223,6 @@ func (c *collector) physicalBytes(id event.Process) int64 {
 func (c *collector) describe(extra ...ledger.SiteKey) {
 	s, v := c.s, c.v
 	v.snapshot.Notes = append(append(slices.Clone(s.notes), s.lost.Notes...), c.cutNotes()...)
-	v.snapshot.Notes = append(v.snapshot.Notes, s.shortages()...)
 	v.snapshot.Notes = append(append(v.snapshot.Notes, windowNotes(v.snapshot.Meta.Windows)...), c.suspendedNotes()...)
 	v.snapshot.Loss = s.loss()
 	v.names, v.whos = map[event.Process]string{}, map[event.Process]*snapshot.Who{}

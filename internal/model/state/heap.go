@@ -10,7 +10,6 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
-	shares "github.com/gpumemtrace/gpumemtrace/internal/model/share"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
@@ -28,7 +27,7 @@ var storagesDropped = loss.Of("heap_storages_dropped", "tensors and modules of a
 // heaps are the last readings of processes' heaps.
 type heaps struct {
 	of      map[event.Process]*heap
-	table   *shares.Table[*heap]
+	held    int // storages and modules of all readings
 	coming  int // storages of readings that are not complete
 	dropped uint64
 }
@@ -36,27 +35,20 @@ type heaps struct {
 // A heap is the last reading of one process's heap. A reading that is kept does not
 // change: one with fewer storages takes its place.
 type heap struct {
-	shares.Share[*heap]
 	reading *holders.Reading // nil until one was complete
 	coming  *holders.Reading // the parts of the next, nil for none
 }
 
 func newHeaps() heaps {
-	h := heaps{of: map[event.Process]*heap{}}
-	h.table = shares.New(maxStorages, (*heap).giveBack)
-	return h
+	return heaps{of: map[event.Process]*heap{}}
 }
 
 // apply adds a part of a reading.
-func (h *heaps) apply(r *record.Heap, user func(event.Process) (uint32, bool)) {
+func (h *heaps) apply(r *record.Heap) {
 	x := h.of[r.Process]
 	if x == nil {
 		x = &heap{}
 		h.of[r.Process] = x
-		h.table.Join(&x.Share, x)
-		if id, known := user(r.Process); known {
-			x.SetUser(id)
-		}
 	}
 	part := r.Reading
 	if x.coming != nil && (x.coming.Begin != part.Begin || x.coming.End != part.End) { // its last part was lost
@@ -86,31 +78,20 @@ func (h *heaps) apply(r *record.Heap, user func(event.Process) (uint32, bool)) {
 // complete replaces a heap's reading by the one that came.
 func (h *heaps) complete(x *heap) {
 	next := x.coming
-	x.coming, x.reading = nil, nil
-	x.Add(-x.Len())
-	n := size(next)
-	for n > 0 && !x.Room(n) {
-		n /= 2
-	}
-	h.dropped += uint64(size(next) - n)
-	x.reading = largest(next, n)
-	x.Add(size(x.reading))
-}
-
-// giveBack makes room for other processes: modules and the smallest storages of the reading go.
-func (x *heap) giveBack(n int) {
-	if x.reading == nil {
-		return
-	}
-	before := x.Len()
-	x.reading = largest(x.reading, max(before-n, 0))
-	n = before - size(x.reading)
-	x.AddLost(n)
-	x.Add(-n)
+	h.held -= size(x.reading)
+	// One takes no more than it leaves to others.
+	x.coming, x.reading = nil, largest(next, (maxStorages-h.held)/2)
+	h.dropped += uint64(size(next) - size(x.reading))
+	h.held += size(x.reading)
 }
 
 // size is how many entries a reading has that share maxStorages.
-func size(r *holders.Reading) int { return len(r.Storages) + len(r.Modules) }
+func size(r *holders.Reading) int {
+	if r == nil {
+		return 0
+	}
+	return len(r.Storages) + len(r.Modules)
+}
 
 // largest returns a reading with n storages and modules: the largest storages, and modules
 // if there is room for all.
@@ -138,27 +119,16 @@ func (h *heaps) forget(id event.Process) {
 	if x.coming != nil {
 		h.coming -= len(x.coming.Storages)
 	}
-	x.Leave()
+	h.held -= size(x.reading)
 	delete(h.of, id)
-}
-
-// belongs says which user a process runs as.
-func (h *heaps) belongs(id event.Process, user uint32) {
-	if x := h.of[id]; x != nil {
-		x.SetUser(user)
-	}
 }
 
 // loss returns what had no room, nothing if there was no reading.
 func (h *heaps) loss() []loss.Counter {
-	n := h.dropped
-	for _, x := range h.of {
-		n += x.Lost()
-	}
-	if n == 0 && len(h.of) == 0 {
+	if h.dropped == 0 && len(h.of) == 0 {
 		return nil
 	}
-	return []loss.Counter{storagesDropped.Counter(n)}
+	return []loss.Counter{storagesDropped.Counter(h.dropped)}
 }
 
 // keyframe yields records that rebuild the readings.
@@ -186,7 +156,7 @@ func (s *State) heap(r *record.Heap) {
 	if s.processes.known[r.Process] == nil {
 		return
 	}
-	s.heaps.apply(r, s.processes.user)
+	s.heaps.apply(r)
 }
 
 // expected reports whether a newer reading may come for an incident, because heaps are read

@@ -351,8 +351,8 @@ func TestModulesOfStacks(t *testing.T) {
 	expect(t, "before the first reading", map[string]int64{"model.layers[0].mlp ": mib}, paths(before))
 }
 
-// Readings have a bound. At the bound, the process with the most storages loses its smallest
-// ones, and each lost storage is counted.
+// Readings have a bound. Each takes no more than it leaves to others, its largest storages, and
+// each lost storage is counted.
 func TestHeapsAreBounded(t *testing.T) {
 	s := begun(record.Trace{All: true})
 	big := holdertest.Training()
@@ -367,10 +367,10 @@ func TestHeapsAreBounded(t *testing.T) {
 	}
 	sum := func() (n int) {
 		for _, x := range s.heaps.of {
-			n += x.Len()
-			if x.reading != nil && size(x.reading) != x.Len() {
-				t.Fatalf("%d storages and modules are %d", size(x.reading), x.Len())
-			}
+			n += size(x.reading)
+		}
+		if n != s.heaps.held {
+			t.Fatalf("%d storages and modules are %d", n, s.heaps.held)
 		}
 		return n
 	}
@@ -385,8 +385,8 @@ func TestHeapsAreBounded(t *testing.T) {
 		}
 	}
 	for id, x := range s.heaps.of {
-		if id != prog && x.Len() != size(holdertest.Training()) {
-			t.Errorf("a small process has %d storages", x.Len())
+		if id != prog && size(x.reading) != size(holdertest.Training()) {
+			t.Errorf("a small process has %d storages", size(x.reading))
 		}
 	}
 	lost := int64(0)
@@ -404,7 +404,7 @@ func TestHeapsAreBounded(t *testing.T) {
 	for id := range s.heaps.of {
 		s.heaps.forget(id)
 	}
-	if n := s.heaps.table.Len(); n != 0 {
+	if n := s.heaps.held; n != 0 {
 		t.Errorf("%d storages are held by nobody", n)
 	}
 }

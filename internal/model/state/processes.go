@@ -27,11 +27,14 @@ type processes struct {
 	known   map[event.Process]*process
 	current map[uint32]event.Process // the living one of each PID
 	ended   []event.Process          // in order of their end
-	endedOf map[record.User]int      // how many of those each user has
-	over    bool                     // every target has ended
+	// endedOf is how many of those each user has. They do not count by tenant, because a recording
+	// has none: the state that it makes must forget the same processes.
+	endedOf map[record.User]int
+	over    bool // every target has ended
 	// confirmed is a process that lives and has its PID, or none: a call of it
 	// shows nothing new of processes.
 	confirmed event.Process
+	tenant    uint16 // of confirmed
 	refused   uint64 // see lossUnknown
 }
 
@@ -44,6 +47,7 @@ type process struct {
 	program   *snapshot.Mapping // the file that it runs, nil when not known
 	user      record.User       // that it runs as
 	counts    record.User       // its user in processes.endedOf
+	tenant    uint16            // see event.Event.Tenant
 	// who it belongs to, nil where nothing is known. What it points to does not change:
 	// processes and views share it.
 	who *snapshot.Who
@@ -94,14 +98,6 @@ func (x *process) learn(who snapshot.Who) {
 	}
 }
 
-// user returns the number of the user that a process runs as, if that is known.
-func (p *processes) user(id event.Process) (uid uint32, known bool) {
-	if x := p.known[id]; x != nil {
-		return x.user.ID()
-	}
-	return 0, false
-}
-
 // An owner is a user, or a process whose user is not known.
 type owner struct {
 	user    record.User
@@ -142,7 +138,7 @@ func (p *processes) concerns(e *event.Event) bool {
 	case event.OpFork, event.OpExec, event.OpExit:
 		return true
 	}
-	return e.Proc != p.confirmed || e.Proc == event.Process{}
+	return e.Proc != p.confirmed || e.Tenant != p.tenant || e.Proc == event.Process{}
 }
 
 // apply follows one event, and returns the processes that ended by it: its own,
@@ -157,13 +153,13 @@ func (p *processes) apply(e *event.Event) (ended []event.Process) {
 			ended = append(ended, old)
 		}
 		child := p.add(e.Child, e.Time)
-		child.name, child.fromStart = e.Name, true
+		child.name, child.fromStart, child.tenant = e.Name, true, e.Tenant
 		if parent := p.known[e.Proc]; parent != nil {
 			child.program, child.user, child.who = parent.program, parent.user, parent.who
 		}
 	case event.OpExec:
 		x := p.add(e.Proc, e.Time)
-		x.fromStart = true
+		x.fromStart, x.tenant = true, e.Tenant
 		if e.Name != "" { // which a keyframe's lacks
 			x.name, x.program = e.Name, nil
 			if x.who != nil {
@@ -178,9 +174,9 @@ func (p *processes) apply(e *event.Event) (ended []event.Process) {
 		}
 		return append(ended, e.Proc)
 	default:
-		p.add(e.Proc, e.Time)
+		p.add(e.Proc, e.Time).tenant = e.Tenant
 		if p.current[e.Proc.PID] == e.Proc {
-			p.confirmed = e.Proc
+			p.confirmed, p.tenant = e.Proc, e.Tenant
 		} else if p.IsAlive(e.Proc) {
 			ended = append(ended, e.Proc) // long ago: it was known no more
 		}
@@ -256,6 +252,14 @@ func (p *processes) Name(id event.Process) string {
 		return x.name
 	}
 	return ""
+}
+
+// Tenant returns the tenant of a process's last call, as event.Event.Tenant has it.
+func (p *processes) Tenant(id event.Process) uint16 {
+	if x := p.known[id]; x != nil {
+		return x.tenant
+	}
+	return 0
 }
 
 // who returns who a process belongs to, nil where nothing is known.
@@ -339,6 +343,9 @@ func (p *processes) Knows(id event.Process) bool {
 	_, known := p.known[id]
 	return known
 }
+
+// CountLiving returns how many traced processes have not ended.
+func (p *processes) CountLiving() int { return len(p.current) }
 
 // Living yields the traced processes that have not ended, and whether each has
 // a name.

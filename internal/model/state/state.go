@@ -124,10 +124,9 @@ func (s *State) init() {
 	s.processes = newProcesses()
 	s.accounts = account.New()
 	s.stacks = stacks.NewTable()
-	s.stacks.User = s.processes.user
 	s.steps = steps.New(s.stacks.Frames)
 	s.steps.OnStep = s.onStep
-	s.windows = windows.New(s.steps, s.processes.user)
+	s.windows = windows.New(s.steps)
 	s.gpus = &gpus{config: &s.trace, processes: s.processes, accounts: s.accounts}
 	s.groups = newGroups(s.gpus, s.stacks)
 	s.incidents = &incidents{state: s}
@@ -138,8 +137,7 @@ func (s *State) init() {
 // openLedgers makes the ledgers of the layers, for so many live allocations each, 0 for
 // the default. The figures of a process at its peak are of one moment in all layers.
 func (s *State) openLedgers(maxLive int) {
-	options := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, User: s.processes.user,
-		Listener: listener{s: s}}
+	options := ledger.Options{MaxLive: maxLive, MaxSites: maxSites, MaxEnded: maxEnded + 1, Listener: listener{s: s}}
 	s.physical = physical.New(options)
 	s.gpus.physical = s.physical
 	s.physical.OnInherit = func(id event.Process) { s.peaks.follow(id, s.Held(id)) }
@@ -185,20 +183,11 @@ func (s *State) Apply(r record.Record) {
 	case *record.Moment:
 		s.applyMoment(r)
 	case *record.Stack:
-		s.stacks.Add(r)
-		s.steps.AddStack(r.ID)
+		s.addStack(r)
 	case *record.Name:
 		r.Apply()
 	case *record.Process:
 		s.processes.learn(r, s.now.Time)
-		if user, known := s.processes.user(r.Process); known {
-			s.ledger.SetUser(r.Process, user)
-			s.tensors.Rows.SetUser(r.Process, user)
-			s.physical.SetUser(r.Process, user)
-			s.windows.SetUser(r.Process, user)
-			s.stacks.Belongs(r.Process, user)
-			s.heaps.belongs(r.Process, user)
-		}
 	case *record.Reading:
 		s.compare()
 		s.pending = r

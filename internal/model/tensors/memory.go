@@ -230,28 +230,6 @@ func (m *memory) removeExtent(x *extent) {
 	}
 }
 
-// move makes the extent [from, to), with its tensors, one of another call site.
-func (m *memory) move(from, to uint64, at *ledger.Site) {
-	for x := range m.within(from, to) {
-		if x.from != from || x.to != to {
-			continue // of something else, which lies over it
-		}
-		pool := m.pool(at)
-		m.updatePeak(x.pool)
-		m.updatePeak(pool)
-		bytes := int64(x.used)
-		pool.extents++
-		x.pool.Inuse -= bytes
-		pool.Inuse += bytes
-		m.removeExtent(x)
-		x.pool = pool
-		if x.handed {
-			pool.countHanded()
-			m.reportPool(pool)
-		}
-	}
-}
-
 // end ends the extents that share an address with [from, to), and the tensors in them:
 // their frees were lost.
 func (m *memory) end(from, to uint64) {

@@ -112,28 +112,6 @@ func (m *model) end(from, to uint64) {
 	m.extents = kept
 }
 
-// move puts extents to another site.
-func (m *model) move(from, to uint64, at *ledger.Site) {
-	for i, old := range m.extents {
-		if old.from != from || old.to != to || old.at == at {
-			continue
-		}
-		x := old
-		x.at = at
-		m.extents[i] = x
-		m.handed[x], m.private[x] = m.handed[old], m.private[old]
-		delete(m.handed, old)
-		delete(m.private, old)
-		for _, t := range m.tensors {
-			for j := range t.in {
-				if t.in[j] == old {
-					t.in[j] = x
-				}
-			}
-		}
-	}
-}
-
 // cell is what all addresses and sizes of TestModel are multiples of, times its scale.
 const cell = 0x80
 
@@ -228,16 +206,7 @@ func TestModel(t *testing.T) {
 			addr := 0x1000 + uint64(r.IntN(64))*2*cell*scale
 			size := uint64(1+r.IntN(10)) * cell * scale
 			var what string
-			switch n := r.IntN(22); {
-			case n == 21 && len(m.extents) > 0:
-				x := m.extents[r.IntN(len(m.extents))]
-				at := sites[r.IntN(len(sites))]
-				if x.at.Kind != at.Kind {
-					continue
-				}
-				what = fmt.Sprintf("move %x %x", x.from, x.to)
-				l.Moved(proc, x.from, x.to, at)
-				m.move(x.from, x.to, at)
+			switch n := r.IntN(21); {
 			case n == 20:
 				pool := []PoolID{{1, 0}, {0, 1}, UnknownPool}[r.IntN(3)]
 				what = fmt.Sprintf("pool %x %x %s", addr, size, pool)

@@ -103,7 +103,7 @@ func (p *process) begin(e *event.Event) bool {
 			return true // this one ended before the one that is there began
 		}
 		p.end(e.Addr, &old)
-	} else if !l.Rows.Room(e.Proc) {
+	} else if e.Bare || !l.Rows.Room(e.Proc) {
 		l.loss.Add(lossLive, 1)
 		return false
 	}

@@ -62,30 +62,11 @@ var (
 	lossTotals    = causes.Add("tensor_totals_differ", "tensors made or freed without being seen, as the allocator's own totals show")
 )
 
-// rowListener is the Listener of Rows. A tensor that loses its row ends.
-type rowListener struct {
-	ledger.Listener
-	l *Ledger
-}
-
-func (h rowListener) Demoted(proc event.Process, addr uint64) bool {
-	p := h.l.procs[proc]
-	if t, ok := p.tensors[addr]; ok {
-		p.end(addr, &t)
-		h.l.loss.Add(lossLive, 1)
-	}
-	return true
-}
-
 // New returns an empty Ledger. The Listener in opt hears of its Rows.
 func New(opt ledger.Options) *Ledger {
 	l := &Ledger{procs: map[event.Process]*process{}, loss: loss.New(causes)}
 	l.fates = fateTable{processes: map[event.Process]*processFates{}, sweepAt: maxFates, loss: l.loss}
 	l.freers = freerTable{processes: map[event.Process]map[Freer]Freed{}, loss: l.loss}
-	if opt.Listener == nil {
-		opt.Listener = ledger.NoListener{}
-	}
-	opt.Listener = rowListener{opt.Listener, l}
 	l.Rows = ledger.New(opt)
 	return l
 }
@@ -185,8 +166,8 @@ func (p *process) applyAllocator(e *event.Event) {
 	}
 }
 
-// Began adds [from, to): memory that the driver handed out at a call site. Began, Moved
-// and Ended are a ledger.Extents.
+// Began adds [from, to): memory that the driver handed out at a call site. Began and
+// Ended are a ledger.Extents.
 func (l *Ledger) Began(proc event.Process, from, to uint64, at *ledger.Site) {
 	p := l.procs[proc]
 	if p == nil && l.Layout {
@@ -194,13 +175,6 @@ func (l *Ledger) Began(proc event.Process, from, to uint64, at *ledger.Site) {
 	}
 	if p != nil && !p.ended && from < to {
 		p.memory.begin(from, to, at)
-	}
-}
-
-// Moved makes the memory [from, to), with its tensors, count at another call site.
-func (l *Ledger) Moved(proc event.Process, from, to uint64, at *ledger.Site) {
-	if p := l.procs[proc]; p != nil && !p.ended {
-		p.memory.move(from, to, at)
 	}
 }
 

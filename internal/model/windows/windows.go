@@ -13,14 +13,11 @@
 package windows
 
 import (
-	"cmp"
 	"math"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/share"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/steps"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
@@ -55,9 +52,9 @@ type Account struct {
 	hadStep   bool // any window, a whole training step
 	steps     *steps.Tracker
 	processes map[event.Process]*process
-	live      int                    // tensors
-	shares    *share.Table[*process] // of sites
-	user      func(event.Process) (uid uint32, known bool)
+	live      int  // tensors
+	sites     int  // of all processes
+	max       int  // sites
 	seen      bool // a tensor
 	loss      *loss.Set
 }
@@ -65,21 +62,17 @@ type Account struct {
 // A process has its allocators by device.
 type process struct {
 	id      event.Process
-	sites   share.Share[*process]
+	sites   int
 	devices map[int32]*device
 	exited  bool
 }
 
 // New returns an Account without windows. It counts tensors in the order of a Tracker, which has
-// none before the first Set. user, if not nil, tells which user a process runs as.
-func New(tracker *steps.Tracker, user func(event.Process) (uid uint32, known bool)) *Account {
-	return newAccount(tracker, user, MaxSites)
-}
+// none before the first Set.
+func New(tracker *steps.Tracker) *Account { return newAccount(tracker, MaxSites) }
 
-func newAccount(tracker *steps.Tracker, user func(event.Process) (uint32, bool), sites int) *Account {
-	a := &Account{steps: tracker, user: user, processes: map[event.Process]*process{}, loss: loss.New(causes)}
-	a.shares = share.New(sites, a.give)
-	return a
+func newAccount(tracker *steps.Tracker, sites int) *Account {
+	return &Account{steps: tracker, max: sites, processes: map[event.Process]*process{}, loss: loss.New(causes)}
 }
 
 // Active reports whether tensors are traced in windows.
@@ -166,12 +159,6 @@ func (a *Account) device(id event.Process, index int32) *device {
 		}
 		p = &process{id: id, devices: map[int32]*device{}}
 		a.processes[id] = p
-		a.shares.Join(&p.sites, p)
-		if a.user != nil {
-			if uid, known := a.user(id); known {
-				p.sites.SetUser(uid)
-			}
-		}
 	}
 	if p.exited {
 		return nil
@@ -266,63 +253,30 @@ func (a *Account) free(d *device, e *event.Event) uint64 {
 func (a *Account) site(d *device, stack uint64) *site {
 	s := d.sites[stack]
 	if s == nil {
-		if p := d.process; !p.sites.Room(1) {
+		if a.sites >= a.max {
 			a.loss.Add(lossSites, 1)
-			p.sites.AddLost(1)
 			return nil
 		}
 		s = &site{epoch: d.epoch}
 		d.sites[stack] = s
-		d.process.sites.Add(1)
+		a.hold(d.process, 1)
 	}
 	return s
 }
 
-// give removes n sites of a process, those whose stacks made least first.
-func (a *Account) give(p *process, n int) {
-	type entry struct {
-		*site
-		stack uint64
-		index int32
-	}
-	var all []entry
-	for index, d := range p.devices {
-		for stack, s := range d.sites {
-			if stack != Before {
-				all = append(all, entry{s, stack, index})
-			}
-		}
-	}
-	slices.SortFunc(all, func(x, y entry) int {
-		return cmp.Or(cmp.Compare(x.Bytes, y.Bytes), cmp.Compare(x.index, y.index), cmp.Compare(x.stack, y.stack))
-	})
-	n = min(n, len(all))
-	for _, x := range all[:n] {
-		delete(p.devices[x.index].sites, x.stack)
-		p.sites.AddLost(int(x.Objects))
-		a.loss.Add(lossSites, uint64(x.Objects))
-	}
-	p.sites.Add(-n)
+// hold changes how many sites a process has.
+func (a *Account) hold(p *process, n int) {
+	p.sites += n
+	a.sites += n
 }
 
-// SetUser sets which user a process runs as.
-func (a *Account) SetUser(id event.Process, uid uint32) {
-	if p := a.processes[id]; p != nil {
-		p.sites.SetUser(uid)
-	}
-}
+// SiteCount returns how many stacks all processes have.
+func (a *Account) SiteCount() int { return a.sites }
 
-// A Shortage is a process that wanted more sites than its share.
-type Shortage struct {
-	Process event.Process
-	Used    int
-	Lost    uint64 // tensors that are in no row for it
-}
-
-// Shortages yields the shortages of all processes.
-func (a *Account) Shortages(yield func(Shortage) bool) {
-	for p, s := range a.shares.Shortages {
-		if !yield(Shortage{p.id, s.Len(), s.Lost()}) {
+// Sites yields how many stacks each process that lives has, in no order.
+func (a *Account) Sites(yield func(event.Process, int) bool) {
+	for id, p := range a.processes {
+		if !p.exited && !yield(id, p.sites) {
 			return
 		}
 	}
@@ -346,9 +300,6 @@ func (a *Account) count(id event.Process, index int32, stack uint64, bytes int64
 		d.step(s, bytes)
 	}
 	d.add(s, bytes)
-	if s.inuse < 0 && stack != Before && p.sites.Lost() > 0 { // tensors of a site that was given back
-		s.inuse = 0
-	}
 }
 
 // beginStep begins a training step. whole says that the one before was one.
@@ -372,10 +323,10 @@ func (a *Account) end(id event.Process, p *process, took uint64) {
 		}
 		a.live -= len(d.live)
 		d.end(took)
-		if a.shares.Len() > MaxSites/2 {
+		if a.sites > MaxSites/2 {
 			before := len(d.sites)
 			d.shrink()
-			p.sites.Add(len(d.sites) - before)
+			a.hold(p, len(d.sites)-before)
 		}
 	}
 }
@@ -401,7 +352,7 @@ func (a *Account) Forget(id event.Process) {
 		for _, d := range p.devices {
 			a.live -= len(d.live)
 		}
-		p.sites.Leave()
+		a.hold(p, -p.sites)
 		delete(a.processes, id)
 	}
 }

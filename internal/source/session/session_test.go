@@ -3,6 +3,7 @@ package session_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/unwind"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/tenants"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
@@ -228,7 +230,8 @@ func TestLateAttach(t *testing.T) {
 	})
 }
 
-// With room for few, totals stay right and the rest is said to be unattributed.
+// With room for ten, of which a tenant alone may have nine, totals stay right and the rest is said to
+// be unattributed.
 func TestMaxLive(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "init")
@@ -238,39 +241,64 @@ func TestMaxLive(t *testing.T) {
 		t.Helper()
 		eventually(t, func() string {
 			snap := s.Snapshot(true)
-			if len(snap.Processes) != 1 || snap.Processes[0].Inuse != inuse || snap.Processes[0].Unattributed != unattributed || len(snap.Live) > 10 {
+			if len(snap.Processes) != 1 || snap.Processes[0].Inuse != inuse || snap.Processes[0].Unattributed != unattributed || len(snap.Live) > 9 {
 				return fmt.Sprintf("%d rows, %+v", len(snap.Live), snap.Processes)
 			}
 			return ""
 		})
 	}
-	check(23000, 13000)
+	check(23000, 14000)
 	run(t, p, "free all")
 	check(0, 0)
 }
 
-// A process that has used up the rows gives some to one that comes later, and is named,
-// with its user.
+// A tenant that wants all rows leaves some to one that comes later, and is named.
 func TestRowsAreShared(t *testing.T) {
-	hog, neighbour := start(t, testcuda.Workload, testcuda.Options{}), start(t, testcuda.Workload, testcuda.Options{})
-	run(t, hog, "init")
-	run(t, neighbour, "init")
-	s := trace(t, session.Options{PIDs: []int{hog.PID(), neighbour.PID()}, MaxLive: 10})
-	run(t, hog, "repeat 23 cuMemAlloc_v2 1000")
-	run(t, neighbour, "repeat 4 cuMemAlloc_v2 1000")
-	note := fmt.Sprintf("process %d (%s) of user %d holds ", hog.PID(), testcuda.Workload, os.Getuid())
+	const maxLive, hostile, wants, hogs, neighbours = 100, 200, 4, 65534, 65533
+	tenants.ByUser(t)
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kit, err := testcuda.Get(t).Copy(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startAs := func(user uint32) *testcuda.Process {
+		t.Helper()
+		p, err := testcuda.Start(t.Context(), kit, testcuda.Workload, testcuda.Options{User: user})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		run(t, p, "init")
+		return p
+	}
+	hog, other, neighbour := startAs(hogs), startAs(hogs), startAs(neighbours)
+	s := trace(t, session.Options{PIDs: []int{hog.PID(), other.PID(), neighbour.PID()}, MaxLive: maxLive})
+	run(t, hog, fmt.Sprintf("repeat %d cuMemAlloc_v2 1000", hostile/2))
+	run(t, other, fmt.Sprintf("repeat %d cuMemAlloc_v2 1000", hostile/2))
+	run(t, neighbour, fmt.Sprintf("repeat %d cuMemAlloc_v2 1000", wants))
+	note := fmt.Sprintf("new allocations of process %d, and of others of its container, job or user, have no call stack", min(hog.PID(), other.PID()))
 	eventually(t, func() string {
 		snap := s.Snapshot(true)
 		rows := map[int]int{}
 		for i := range snap.Live {
 			rows[snap.Samples[snap.Live[i].Sample].PID]++
 		}
+		var sum int64
 		for _, p := range snap.Processes {
-			if p.PID == neighbour.PID() && (p.Inuse != 4000 || p.Unattributed != 0) || p.PID == hog.PID() && p.Inuse != 23000 {
+			if sum += p.Inuse; p.PID == neighbour.PID() && (p.Inuse != wants*1000 || p.Unattributed != 0) {
 				return fmt.Sprintf("%+v", p)
 			}
 		}
-		if rows[neighbour.PID()] != 4 || !slices.ContainsFunc(snap.Notes, func(n string) bool { return strings.HasPrefix(n, note) }) {
+		if sum != (hostile+wants)*1000 {
+			return fmt.Sprintf("%d bytes", sum)
+		}
+		// With one more than 7 times 12 it has more than its part.
+		if rows[hog.PID()]+rows[other.PID()] != 88 || rows[neighbour.PID()] != wants || !slices.ContainsFunc(snap.Notes, func(n string) bool { return strings.HasPrefix(n, note) }) {
 			return fmt.Sprintf("rows %v, notes %q, want %q", rows, snap.Notes, note)
 		}
 		return ""

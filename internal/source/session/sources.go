@@ -92,6 +92,8 @@ func (s *sources) losses() *record.Loss {
 	}
 	out.Notes = append(out.Notes, s.tracer.Notes()...)
 	out.Notes = append(out.Notes, s.sheds.notes()...)
+	counters, notes := s.gateLosses()
+	out.Counters, out.Notes = append(out.Counters, counters...), append(out.Notes, notes...)
 	return out
 }
 

@@ -23,6 +23,7 @@ type store struct {
 
 	mu      sync.Mutex // never held during a wait
 	state   *state.State
+	gate    *gate
 	trace   record.Trace
 	over    bool // done is closed
 	stopped bool // the probes are off, or about to be
@@ -34,7 +35,7 @@ type store struct {
 }
 
 func newStore(trace record.Trace) *store {
-	return &store{fetch: func(*state.Wants) {}, users: newUsers(), done: make(chan struct{}), state: state.New(), trace: trace}
+	return &store{fetch: func(*state.Wants) {}, users: newUsers(), done: make(chan struct{}), state: state.New(), gate: newGate(), trace: trace}
 }
 
 // apply adds a record.
@@ -44,7 +45,16 @@ func (s *store) apply(r record.Record) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.applyLocked(r)
+	if s.gate.admit(s.state, r) {
+		s.applyLocked(r)
+	}
+}
+
+// gateLosses returns what the gate kept out, and notes about it.
+func (s *store) gateLosses() ([]loss.Counter, []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gate.lost.Counters(), s.gate.notes(s.state)
 }
 
 func (s *store) applyLocked(r record.Record) {
