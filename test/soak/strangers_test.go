@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,27 +18,47 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/footprint"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/tenants"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
+
+const neighbour = 65533
 
 // One unprivileged user runs a thousand processes that do the worst that these tests know:
 // they allocate and free without a pause, keep many small allocations, each with stacks of
 // its own, and start programs again and again. Beside them all calls of a neighbour count,
-// each with its stack and its names, and the agent keeps to its limits.
+// each with its stack and its names, and the agent keeps to its limits. So it is with a container
+// of the neighbour's own user, whose processes are in control groups that it made.
 func TestStrangers(t *testing.T) {
+	t.Run("user", func(t *testing.T) { testStrangers(t, 65534, "") })
+	t.Run("container", func(t *testing.T) { testStrangers(t, neighbour, tenants.Container(t, neighbour)) })
+}
+
+// testStrangers runs the crowd as a user, in a control group unless that is "".
+func testStrangers(t *testing.T, stranger uint32, group string) {
 	const (
-		stranger, neighbour = 65534, 65533
-		holders             = 900 // keep what they allocated
-		storms              = 2   // allocate and free
-		starters            = 98  // start a program after the other
-		memoryLimit         = 400 // MiB
-		cpuLimit            = 20  // % of a core, of tracing
-		cpuMost             = 80  // in all: hearing of mappings and of the lives of processes is beside that
-		rounds              = 40  // of the neighbour's calls
-		calls               = 100 // of a round
+		holders     = 900 // keep what they allocated
+		storms      = 2   // allocate and free
+		starters    = 98  // start a program after the other
+		memoryLimit = 400 // MiB
+		cpuLimit    = 20  // % of a core, of tracing
+		cpuMost     = 80  // in all: hearing of mappings and of the lives of processes is beside that
+		rounds      = 40  // of the neighbour's calls
+		calls       = 100 // of a round
 	)
 	if os.Getuid() != 0 {
 		t.Fatal("it takes root to be several users")
+	}
+	tenants.ByUser(t)
+	name, enter := fmt.Sprintf("user %d", stranger), func(int) string { return "" }
+	if group != "" {
+		// Its groups are named as other tenants' are.
+		name = "control group /docker/" + filepath.Base(group)
+		own := []string{"own", fmt.Sprintf("docker/%064x", 1), "user.slice/user-7.slice"}
+		enter = func(i int) string {
+			dir := filepath.Join(group, own[i%len(own)])
+			return fmt.Sprintf("mkdir -p %[1]s; echo 0 >%[1]s/cgroup.procs; ", dir)
+		}
 	}
 	s := &soak{T: t, dir: t.TempDir()}
 	for _, d := range []string{s.dir, filepath.Dir(s.dir)} {
@@ -91,18 +110,26 @@ func TestStrangers(t *testing.T) {
 	}
 	workload := kit.Path(testcuda.Workload)
 	for i := range holders {
-		fmt.Fprintf(&script, "%s 'init; via %s repeat 20 cuMemAlloc_v2 1; via %s repeat 180 cuMemAlloc_v2 1; sleep 600000' >/dev/null &\n", workload, paths(10, i), paths(11, i))
+		fmt.Fprintf(&script, "{ %sexec %s 'init; via %s repeat 20 cuMemAlloc_v2 1; via %s repeat 180 cuMemAlloc_v2 1; sleep 600000' >/dev/null; } &\n", enter(i), workload, paths(10, i), paths(11, i))
 	}
 	for i := range storms {
-		fmt.Fprintf(&script, "%s 'init; repeat 1000000000 { via %s cuMemAlloc_v2 1; cuMemFree_v2 }' >/dev/null &\n", workload, paths(8, i))
+		fmt.Fprintf(&script, "{ %sexec %s 'init; repeat 1000000000 { via %s cuMemAlloc_v2 1; cuMemFree_v2 }' >/dev/null; } &\n", enter(i), workload, paths(8, i))
 	}
 	for i := range starters {
-		fmt.Fprintf(&script, "while :; do %s 'init; via %s repeat 50 cuMemAlloc_v2 1' >/dev/null; done &\n", workload, paths(9, i))
+		fmt.Fprintf(&script, "{ %swhile :; do %s 'init; via %s repeat 50 cuMemAlloc_v2 1' >/dev/null; done; } &\n", enter(i), workload, paths(9, i))
 	}
 	script.WriteString("echo up; wait\n")
 	crowd := exec.CommandContext(ctx, "nice", "-n", "10", "sh")
 	crowd.Stdin = strings.NewReader(script.String())
 	crowd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	if group != "" {
+		dir, err := os.Open(group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		crowd.SysProcAttr.UseCgroupFD, crowd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
 	if err := crowd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +155,7 @@ func TestStrangers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := exec.Command("pgrep", "-c", "-u", strconv.Itoa(stranger)).Output()
+	n, err := exec.Command("pgrep", "-c", "-u", fmt.Sprint(stranger)).Output()
 	t.Logf("%s processes of the stranger; the agent has %d MiB, and took %.0f %% of a core; %v", strings.TrimSpace(string(n)), f.Resident, took, err)
 	if f.Resident > memoryLimit {
 		t.Errorf("%d MiB are resident, want %d at most", f.Resident, memoryLimit)
@@ -178,7 +205,7 @@ func TestStrangers(t *testing.T) {
 	t.Logf("stacks: %v; lost: %v, %v", whole, some(lost), err)
 	for _, m := range regexp.MustCompile(`The agent is at a limit[^\n]*`).FindAllString(a.log.String(), -1) {
 		t.Log(m)
-		if !strings.Contains(m, fmt.Sprintf("user %d", stranger)) {
+		if !strings.Contains(m, name) {
 			t.Errorf("somebody else is shed of: %s", m)
 		}
 	}
