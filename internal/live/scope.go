@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
@@ -71,6 +72,10 @@ func (p *Status) Select(scope *Scope, text string, by Sort, reverse bool) *Statu
 			out.OnGPUs.add(&u.Flow)
 		}
 	}
+	var on map[int]*Process
+	if scope.GPU != nil {
+		on = p.on(*scope.GPU)
+	}
 	for i := range p.Processes {
 		x := p.Processes[i]
 		if scope.PID != nil && *scope.PID != x.PID || scope.GPU != nil && !slices.Contains(x.GPUs, *scope.GPU) {
@@ -79,7 +84,7 @@ func (p *Status) Select(scope *Scope, text string, by Sort, reverse bool) *Statu
 		out.Total.Failed += x.Failed
 		out.Total.OutOfMemory += x.OutOfMemory
 		if scope.GPU != nil && len(x.GPUs) > 1 {
-			x.restrict(p, *scope.GPU)
+			x.restrict(on[x.PID])
 		}
 		out.Total.Rate += x.Rate
 		out.Total.Inuse += x.Inuse
@@ -104,19 +109,21 @@ func (p *Status) Select(scope *Scope, text string, by Sort, reverse bool) *Statu
 	return out
 }
 
-// restrict restricts the figures of x to one GPU, as far as they are known for one.
-func (x *Process) restrict(p *Status, gpu string) {
-	x.Held, x.Unexplained, x.Inuse, x.Allocated, x.Rate, x.Grown, x.Peak = 0, 0, 0, 0, 0, 0, 0
+// on returns the figures of processes on one GPU, by PID, as far as they are known for one.
+func (p *Status) on(gpu string) map[int]*Process {
+	out := map[int]*Process{}
 	for i := range p.Accounts {
-		if a := &p.Accounts[i]; a.PID == x.PID && a.GPU == gpu {
-			x.Held, x.Unexplained, x.Known = a.Total, unexplainedOf(a), a.Known
-			if x.Difference = nil; a.Compared {
+		if a := &p.Accounts[i]; a.GPU == gpu {
+			x := &Process{Held: a.Total, Unexplained: unexplainedOf(a), Known: a.Known}
+			if a.Compared {
 				x.Difference = &a.Difference
 			}
+			out[a.PID] = x
 		}
 	}
 	for _, s := range p.Stacks {
-		if y := s.Sample; y.PID == x.PID && y.GPU == gpu && isAllocation(y.Kind) {
+		y := s.Sample
+		if x := out[y.PID]; x != nil && y.GPU == gpu && isAllocation(y.Kind) {
 			x.Inuse += y.InuseBytes
 			x.Allocated += y.AllocBytes
 			x.Peak += y.PeakBytes
@@ -124,6 +131,13 @@ func (x *Process) restrict(p *Status, gpu string) {
 			x.Grown += s.Grown
 		}
 	}
+	return out
+}
+
+// restrict restricts the figures of x to those that it has on one GPU.
+func (x *Process) restrict(on *Process) {
+	x.Held, x.Unexplained, x.Known, x.Difference = on.Held, on.Unexplained, on.Known, on.Difference
+	x.Inuse, x.Allocated, x.Rate, x.Grown, x.Peak = on.Inuse, on.Allocated, on.Rate, on.Grown, on.Peak
 }
 
 // isAllocation reports whether memory of a kind is the program's own on a GPU.
@@ -133,16 +147,16 @@ func isAllocation(kind string) bool {
 
 // owners adds up the owners in scope by name.
 func (p *Status) owners(out *Status, scope *Scope) {
+	at := render.Index[string]{}
 	for i := range p.Owners {
 		o := p.Owners[i]
 		if !scope.holds(o.PID, o.GPU) || scope.Owner != nil && *scope.Owner != o.Name {
 			continue
 		}
-		at := slices.IndexFunc(out.Owners, func(other Owner) bool { return other.Name == o.Name })
-		if at < 0 {
+		if n, fresh := at.Number(o.Name); fresh {
 			out.Owners = append(out.Owners, o)
 		} else {
-			out.Owners[at].add(&o.Flow)
+			out.Owners[n].add(&o.Flow)
 		}
 	}
 }
@@ -159,12 +173,17 @@ func (p *Status) whose(text string) map[int]bool {
 	return out
 }
 
+// filter removes processes and owners that have neither text nor a stack.
 func (p *Status) filter(text string, whose map[int]bool) {
+	pids, owners := map[int]bool{}, map[string]bool{}
+	for _, x := range p.Stacks {
+		pids[x.Sample.PID], owners[x.Sample.Owner] = true, true
+	}
 	p.Processes = slices.DeleteFunc(p.Processes, func(x Process) bool {
-		return !whose[x.PID] && !contains(x.Name, text) && !contains(strconv.Itoa(x.PID), text) && !slices.ContainsFunc(p.Stacks, func(s *Stack) bool { return s.Sample.PID == x.PID })
+		return !whose[x.PID] && !contains(x.Name, text) && !contains(strconv.Itoa(x.PID), text) && !pids[x.PID]
 	})
 	p.Owners = slices.DeleteFunc(p.Owners, func(o Owner) bool {
-		return !contains(o.Name, text) && !slices.ContainsFunc(p.Stacks, func(s *Stack) bool { return s.Sample.Owner == o.Name })
+		return !contains(o.Name, text) && !owners[o.Name]
 	})
 }
 
@@ -174,15 +193,24 @@ func (p *Status) Sort(by Sort, reverse bool) {
 	if reverse {
 		turn = -1
 	}
+	process, owner := processKeys[by], ownerKeys[by]
 	sorting.Stable(p.Processes, func(a, b Process) int {
-		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate), ByPeak: cmp.Compare(b.Peak, a.Peak),
-			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByObjects: cmp.Compare(b.LiveObjects, a.LiveObjects), ByName: cmp.Compare(a.Name, b.Name)}[by],
-			cmp.Compare(b.Held, a.Held), cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(b.Peak, a.Peak), cmp.Compare(a.PID, b.PID))
+		first := 0
+		if process != nil {
+			first = cmp.Compare(process(&b), process(&a))
+		} else if by == ByName {
+			first = cmp.Compare(a.Name, b.Name)
+		}
+		return turn * cmp.Or(first, cmp.Compare(b.Held, a.Held), cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(b.Peak, a.Peak), cmp.Compare(a.PID, b.PID))
 	})
 	sorting.Stable(p.Owners, func(a, b Owner) int {
-		return turn * cmp.Or(map[Sort]int{ByGrown: cmp.Compare(b.Grown, a.Grown), ByRate: cmp.Compare(b.Rate, a.Rate),
-			ByAllocated: cmp.Compare(b.Allocated, a.Allocated), ByName: cmp.Compare(a.Name, b.Name)}[by],
-			cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(a.Name, b.Name))
+		first := 0
+		if owner != nil {
+			first = cmp.Compare(owner(&b), owner(&a))
+		} else if by == ByName {
+			first = cmp.Compare(a.Name, b.Name)
+		}
+		return turn * cmp.Or(first, cmp.Compare(b.Inuse, a.Inuse), cmp.Compare(a.Name, b.Name))
 	})
 	key := stackKeys[by]
 	slices.SortFunc(p.Stacks, func(a, b *Stack) int {
@@ -199,12 +227,26 @@ func (p *Status) Sort(by Sort, reverse bool) {
 	})
 }
 
-// stackKeys are the figures that stacks are sorted by, the largest first.
-var stackKeys = [numSorts]func(*Stack) int64{
-	ByInuse:     func(x *Stack) int64 { return x.Sample.InuseBytes },
-	ByGrown:     func(x *Stack) int64 { return x.Grown },
-	ByRate:      func(x *Stack) int64 { return int64(x.Rate) },
-	ByPeak:      func(x *Stack) int64 { return x.Sample.PeakBytes },
-	ByAllocated: func(x *Stack) int64 { return x.Sample.AllocBytes },
-	ByObjects:   func(x *Stack) int64 { return x.Sample.InuseObjects },
-}
+// The figures that processes, owners and stacks are sorted by, the largest first.
+var (
+	processKeys = [numSorts]func(*Process) float64{
+		ByGrown:     func(x *Process) float64 { return float64(x.Grown) },
+		ByRate:      func(x *Process) float64 { return x.Rate },
+		ByPeak:      func(x *Process) float64 { return float64(x.Peak) },
+		ByAllocated: func(x *Process) float64 { return float64(x.Allocated) },
+		ByObjects:   func(x *Process) float64 { return float64(x.LiveObjects) },
+	}
+	ownerKeys = [numSorts]func(*Owner) float64{
+		ByGrown:     func(x *Owner) float64 { return float64(x.Grown) },
+		ByRate:      func(x *Owner) float64 { return x.Rate },
+		ByAllocated: func(x *Owner) float64 { return float64(x.Allocated) },
+	}
+	stackKeys = [numSorts]func(*Stack) int64{
+		ByInuse:     func(x *Stack) int64 { return x.Sample.InuseBytes },
+		ByGrown:     func(x *Stack) int64 { return x.Grown },
+		ByRate:      func(x *Stack) int64 { return int64(x.Rate) },
+		ByPeak:      func(x *Stack) int64 { return x.Sample.PeakBytes },
+		ByAllocated: func(x *Stack) int64 { return x.Sample.AllocBytes },
+		ByObjects:   func(x *Stack) int64 { return x.Sample.InuseObjects },
+	}
+)

@@ -114,8 +114,11 @@ func short(name string) string {
 	return b.String()
 }
 
+// maxBrief bounds a name in a line that names a stack, in bytes: each stack has such a line.
+const maxBrief = 512
+
 // Brief returns the names of the most helpful frames of a stack (leaf first), at most n, in
-// the stack's order, joined by " < ". The leaf comes first, unless it is PyTorch's allocator;
+// the stack's order, cut and joined by " < ". The leaf comes first, unless it is PyTorch's allocator;
 // then the user's own code, then libraries; among equals the frame nearest to the leaf.
 // Allocators, start-up code and addresses without a name follow only where there is little
 // else.
@@ -140,7 +143,7 @@ func Brief(stack []*snapshot.Location, n int) string {
 	slices.Sort(picked)
 	names := make([]string, len(picked))
 	for i, j := range picked {
-		names[i] = Name(frames[j])
+		names[i] = Cut(Name(frames[j]), maxBrief)
 	}
 	return strings.Join(names, " < ")
 }

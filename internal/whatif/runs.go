@@ -6,6 +6,7 @@ package whatif
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -83,7 +84,8 @@ type Refusal struct {
 
 // A Site is a call stack at which tensors were made.
 type Site struct {
-	// Key is equal for one stack in two runs, whatever the numbers of its lines.
+	// Key is equal for one stack in two runs, whatever the numbers of its lines: a hash, for
+	// stacks may be long.
 	Key  string
 	Text string // a line that names it
 	// Workspace: cuDNN's, for a convolution.
@@ -276,14 +278,14 @@ func (c *collector) name() []Site {
 			out[i] = Site{Key: "?", Text: "[no stack]"}
 			continue
 		}
-		var key strings.Builder
+		key := sha256.New()
 		var is Site
 		stack := make([]*snapshot.Location, len(st.Frames))
 		for j, f := range st.Frames {
 			stack[j] = f.Location()
 			for k := range stack[j].Lines {
 				l := &stack[j].Lines[k]
-				key.WriteString(l.Function + " " + path.Base(l.File) + "\n")
+				key.Write([]byte(l.Function + " " + path.Base(l.File) + "\n"))
 				is.Workspace = is.Workspace || strings.HasPrefix(l.Function, convolution)
 				is.SumWorkspace = is.SumWorkspace || strings.HasPrefix(l.Function, reduction)
 				is.SumResult = is.SumResult || strings.HasPrefix(l.Function, resized)
@@ -294,7 +296,7 @@ func (c *collector) name() []Site {
 		if len(stack) > 1 && stack[0].Lines[0].Reason != "" {
 			stack = stack[1:] // PyTorch's reporting function, where it has no name
 		}
-		is.Key, is.Text = key.String(), render.Brief(stack, 3)
+		is.Key, is.Text = string(key.Sum(nil)), render.Brief(stack, 3)
 		out[i] = is
 	}
 	return out

@@ -145,7 +145,7 @@ var classed = []struct{ layer, class, names string }{
 	{"tensor", "rough", "tensor_parts_full tensor_fates_full tensor_private_pool_end_unseen tensor_private_pools_full"},
 
 	{"recording", "invalid", "records_unfit"},
-	{"recording", "unread", "recorded_places_missing"},
+	{"recording", "unread", "recorded_places_missing recorded_stacks_shortened"},
 	{"recording", "rough", "recorded_texts_cut"},
 
 	{"output", "rough", "timeline_sites_full timeline_frames_full timeline_marks_full"},

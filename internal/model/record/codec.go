@@ -178,21 +178,19 @@ func (c *codec) process(p *event.Process) {
 	c.uint(&p.Start)
 }
 
-// place visits a reference to a place, and returns its id. A place whose definition was lost
-// reads as nil.
-func (c *codec) place(p **Place) (id uint64) {
+// place visits a reference to a place. While reading, find returns the place with an id.
+func (c *codec) place(p **Place, find func(id uint64) *Place) {
 	if c.reading {
-		if id = c.read(); !c.bad {
-			*p = c.shared.place(id)
+		if id := c.read(); !c.bad {
+			*p = find(id)
 		}
-		return id
+		return
 	}
 	if *p == nil {
 		c.fail()
-		return 0
+		return
 	}
 	c.write((*p).ID)
-	return (*p).ID
 }
 
 // mapping visits a mapping, or that there is none.

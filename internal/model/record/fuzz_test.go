@@ -9,9 +9,11 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
 // repaired returns data as a recording whose checksums are right, its blocks
@@ -118,6 +120,37 @@ func checkReader(t *testing.T, data []byte) {
 	// stand-in for a name.
 	if took := after.TotalAlloc - before.TotalAlloc; took > 4<<20+uint64(len(data))*400 {
 		t.Fatalf("%d bytes of memory for a file of %d", took, len(data))
+	}
+}
+
+// Frames with long names are left out where there are too many, whenever they got their names.
+func TestTooMuchText(t *testing.T) {
+	text := strings.Repeat("x", maxString-1)
+	long := &snapshot.Location{Lines: []snapshot.Line{{Function: text}}}
+	before, after := NewPlace(1, 0, long, nil), NewPlace(2, 0, nil, nil)
+	var records []Record
+	for i := range uint64(40) {
+		records = append(records, &Stack{ID: i, Frames: slices.Repeat([]*Place{after}, maxFrames)}, &Stack{ID: 100 + i, Frames: slices.Repeat([]*Place{before}, maxFrames)})
+	}
+	data := encoded(t, maxPayload, append(records, &Name{Place: after, Location: long})...)
+	r := newTestReader(t, data)
+	all := readAll(t, r)
+	all[len(all)-1].(*Name).Apply()
+	bytes, cut := 0, uint64(0)
+	for _, rec := range all[:len(all)-1] {
+		frames := rec.(*Stack).Frames
+		for _, p := range frames {
+			bytes += len(p.Location().Lines[0].Function)
+		}
+		if len(frames) < maxFrames {
+			cut++
+		}
+	}
+	if room := someText + textRatio*len(data); bytes > room || bytes < room/2 {
+		t.Errorf("frames name %d bytes of text of %d", bytes, room)
+	}
+	if n := r.Loss()[readShortened].Value; n != cut+1 {
+		t.Errorf("%d were cut, and a name: %d are counted", cut, n)
 	}
 }
 

@@ -9,23 +9,35 @@ import (
 // SharedObjects are remembered by a reader from block to block, so that one object of the
 // recorded trace is one pointer again.
 type sharedObjects struct {
-	places  map[uint64]*Place
+	places  map[uint64]*knownPlace
 	highest uint64 // id of a place
 	missing uint64 // references to places that are defined nowhere
 	// before are places from before the last Cut. They are themselves again
 	// when they are defined again.
-	before map[uint64]*Place
+	before map[uint64]*knownPlace
 
 	mappings map[snapshot.Mapping]*snapshot.Mapping
 	texts    map[string]string
 
-	lost *Place // stands for frames whose definitions were lost
+	lost *knownPlace // stands for frames whose definitions were lost
+
+	room      int64  // bytes of text that frames of stacks may still name
+	shortened uint64 // stacks and names for which there was no room
 }
 
-func newKnown() *sharedObjects {
+// A knownPlace is a place, and how often stacks have it.
+type knownPlace struct {
+	Place
+	frames int64 // of stacks
+	bytes  int64 // that each of them counts for
+}
+
+// newKnown is for a file of size bytes.
+func newKnown(size int64) *sharedObjects {
 	return &sharedObjects{
-		lost:     &Place{},
-		places:   map[uint64]*Place{},
+		lost:     &knownPlace{bytes: frameBytes},
+		room:     someText + textRatio*size,
+		places:   map[uint64]*knownPlace{},
 		mappings: map[snapshot.Mapping]*snapshot.Mapping{},
 		texts:    map[string]string{},
 	}
@@ -68,7 +80,7 @@ func (k *sharedObjects) mapping(m snapshot.Mapping) *snapshot.Mapping {
 
 // cut says that places come up again only after they were defined again.
 func (k *sharedObjects) cut() {
-	k.before, k.places = k.places, map[uint64]*Place{}
+	k.before, k.places = k.places, map[uint64]*knownPlace{}
 }
 
 // define makes a place known. One that was defined before stays the same, and
@@ -79,7 +91,7 @@ func (k *sharedObjects) define(id, address uint64, naming uint32, l *snapshot.Lo
 		p = k.before[id]
 	}
 	if p == nil || p.Address != address {
-		p = &Place{ID: id, Address: address}
+		p = &knownPlace{Place: Place{ID: id, Address: address}, bytes: frameBytes}
 	}
 	k.places[id] = p
 	if id > k.highest {
@@ -88,7 +100,7 @@ func (k *sharedObjects) define(id, address uint64, naming uint32, l *snapshot.Lo
 	if len(k.places) > placeWindow+placeWindow/8 {
 		k.forget()
 	}
-	if naming == unnamed {
+	if naming == unnamed || !k.name(p, l) {
 		return
 	}
 	if old := p.location.Load(); old == nil || !sameName(old, l) {
@@ -107,12 +119,44 @@ func (k *sharedObjects) forget() {
 }
 
 // place returns the place with an id, nil if its definition was lost.
-func (k *sharedObjects) place(id uint64) *Place {
+func (k *sharedObjects) place(id uint64) *knownPlace {
 	if p := k.places[id]; p != nil {
 		return p
 	}
 	k.missing++
 	return nil
+}
+
+// frame returns the place with an id for a frame of a stack, nil if there is no room for it.
+func (k *sharedObjects) frame(id uint64) *Place {
+	p := k.place(id)
+	if p == nil {
+		p = k.lost
+	}
+	if p.bytes > k.room {
+		return nil
+	}
+	k.room -= p.bytes
+	p.frames++
+	return &p.Place
+}
+
+// name makes room for a place's name in all stacks that have the place. It is false if there is
+// none.
+func (k *sharedObjects) name(p *knownPlace, l *snapshot.Location) bool {
+	bytes := int64(frameBytes)
+	for i := range l.Lines {
+		x := &l.Lines[i]
+		bytes += int64(lineBytes + len(x.Function) + len(x.System) + len(x.File) + len(x.Reason))
+	}
+	more := max(bytes-p.bytes, 0)
+	if p.frames > 0 && more > k.room/p.frames {
+		k.shortened++
+		return false
+	}
+	k.room -= more * p.frames
+	p.bytes = bytes
+	return true
 }
 
 func sameName(a, b *snapshot.Location) bool {

@@ -15,6 +15,7 @@ var readerCauses = []loss.Cause{
 	readNotRecorded: writerCauses[lossNotRecorded],
 	readDamaged:     loss.Of("recording_damaged", "stretches of the recording that are damaged"),
 	readPlaces:      loss.Of("recorded_places_missing", "frames of recorded stacks whose names were lost with other records"),
+	readShortened:   loss.Of("recorded_stacks_shortened", "recorded stacks without their outermost frames, and names of recorded frames, because there is too much text for the size of the recording"),
 	readCutShort:    loss.Of("recording_cut_short", "the recording was not closed: its end may be missing"),
 }
 
@@ -22,6 +23,7 @@ const (
 	readNotRecorded = iota
 	readDamaged
 	readPlaces
+	readShortened
 	readCutShort
 )
 
@@ -78,7 +80,7 @@ func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := newKnown()
+	k := newKnown(size)
 	return &Reader{scanner: s, shared: k, dec: &codec{reading: true, shared: k}, packed: newUnpacker()}, nil
 }
 
@@ -207,6 +209,7 @@ func (r *Reader) Loss() []loss.Counter {
 		readNotRecorded: r.lost,
 		readDamaged:     r.damaged + r.scanner.damaged,
 		readPlaces:      r.shared.missing,
+		readShortened:   r.shared.shortened,
 		readCutShort:    0,
 	}
 	if r.Truncated() {

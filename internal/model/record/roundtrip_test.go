@@ -87,6 +87,7 @@ func TestUnfitRecordsAreCounted(t *testing.T) {
 	f := &memoryFile{}
 	w := newTestWriter(t, f, WriterOptions{}, layout{}, maxPayload)
 	unfit := []Record{
+		nil,
 		&Stack{Frames: make([]*Place, maxFrames+1)},
 		&Stack{Frames: []*Place{nil}},
 		&Stack{Modules: make([]uint64, maxStackModules+1)},
@@ -130,7 +131,7 @@ func TestStepsRoundTrip(t *testing.T) {
 	if !c.bad {
 		t.Error("more than MaxNumbers would be written")
 	}
-	d := codec{reading: true, shared: newKnown()}
+	d := codec{reading: true, shared: newKnown(1 << 20)}
 	d.begin(c.buf)
 	if d.next(); !d.bad {
 		t.Error("more than MaxNumbers were read")

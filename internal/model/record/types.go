@@ -3,6 +3,7 @@ package record
 import (
 	"math"
 	"reflect"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
@@ -39,7 +40,9 @@ var types = [...]recordType{
 var entries = func() map[reflect.Type]uint64 {
 	all := map[reflect.Type]uint64{}
 	for i, t := range types {
-		all[t.pointer] = uint64(i)
+		if t.pointer != nil {
+			all[t.pointer] = uint64(i)
+		}
 	}
 	return all
 }()
@@ -108,20 +111,27 @@ func visitTrace(c *codec, r *Trace) {
 func visitStack(c *codec, r *Stack) {
 	c.uint(&r.ID)
 	c.process(&r.Process)
-	list(c, &r.Frames, 1, maxFrames, func(p **Place) {
-		if c.place(p); *p == nil && c.reading {
-			*p = c.shared.lost
-		}
-	})
+	list(c, &r.Frames, 1, maxFrames, func(p **Place) { c.place(p, c.shared.frame) })
+	if i := slices.Index(r.Frames, nil); i >= 0 && !c.bad {
+		r.Frames = slices.Clone(r.Frames[:i])
+		c.shared.shortened++
+	}
 	c.numbers(&r.Modules, maxStackModules)
 }
 
 func visitName(c *codec, r *Name) {
-	if id := c.place(&r.Place); r.Place == nil && c.reading {
-		r.Place = &Place{ID: id}
-	}
+	var known *knownPlace
+	c.place(&r.Place, func(id uint64) *Place {
+		if known = c.shared.place(id); known == nil {
+			return &Place{ID: id}
+		}
+		return &known.Place
+	})
 	c.bool(&r.Final)
 	c.location(&r.Location)
+	if known != nil && !c.bad && !c.shared.name(known, r.Location) {
+		r.Location = r.Place.Location()
+	}
 }
 
 func visitProcess(c *codec, r *Process) {

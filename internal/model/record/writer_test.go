@@ -369,7 +369,7 @@ func TestManyPlaces(t *testing.T) {
 
 	// A reader forgets only what a writer defines again.
 	var set placeSet
-	k := newKnown()
+	k := newKnown(1 << 20)
 	for id := range uint64(1000) {
 		id *= placeWindow / 100
 		set.add(id)

@@ -2,7 +2,7 @@ package export
 
 import (
 	"cmp"
-	"fmt"
+	"crypto/sha256"
 	"maps"
 	"path"
 	"slices"
@@ -78,7 +78,7 @@ type runStacks struct {
 
 // A runStack is a stack, and what of it is the same in other runs and what is not.
 type runStack struct {
-	functions string
+	functions string // a hash of them: stacks may be long
 	lines     []int
 	stack     []*snapshot.Location
 }
@@ -101,7 +101,7 @@ func newRunStacks(run *snapshot.Snapshot) *runStacks {
 }
 
 func newRunStack(stack []*snapshot.Location) runStack {
-	var functions []byte
+	functions := sha256.New()
 	var lines []int
 	for _, l := range stack {
 		for _, f := range l.Lines {
@@ -109,11 +109,11 @@ func newRunStack(stack []*snapshot.Location) runStack {
 			if stacks.Library(f.File) {
 				file = path.Base(f.File)
 			}
-			functions = fmt.Appendf(functions, "%q %q ", f.Function, file)
+			functions.Write([]byte(f.Function + "\x00" + file + "\x00"))
 			lines = append(lines, f.Line)
 		}
 	}
-	return runStack{string(functions), lines, stack}
+	return runStack{string(functions.Sum(nil)), lines, stack}
 }
 
 // counterpart returns the stack of x that a sample of another run has.

@@ -26,12 +26,13 @@ type Stacks struct {
 	strings render.Index[string]
 	frames  render.Index[[3]int]
 	nodes   render.Index[[2]int]
+	known   map[*snapshot.Location][]int // frames of its lines
 }
 
 // NewStacks returns a tree of its root alone, which has room for so many nodes.
 func NewStacks(maxNodes int) *Stacks {
 	root := [2]int{-1, 0} // no other node has this parent
-	s := &Stacks{max: maxNodes, strings: render.Index[string]{}, frames: render.Index[[3]int]{}, nodes: render.Index[[2]int]{root: 0}, Nodes: [][2]int{{0, 0}}}
+	s := &Stacks{max: maxNodes, strings: render.Index[string]{}, frames: render.Index[[3]int]{}, nodes: render.Index[[2]int]{root: 0}, known: map[*snapshot.Location][]int{}, Nodes: [][2]int{{0, 0}}}
 	s.Text("")
 	s.frame("", "", "")
 	return s
@@ -60,16 +61,8 @@ func (s *Stacks) frame(short, function, where string) int {
 // up to which there is.
 func (s *Stacks) Stack(stack []*snapshot.Location) (node int, whole bool) {
 	for _, l := range slices.Backward(stack) {
-		for i := len(l.Lines) - 1; i >= 0; i-- {
-			line := &l.Lines[i]
-			where := line.File
-			if line.Line > 0 {
-				where = fmt.Sprintf("%s:%d", line.File, line.Line)
-			}
-			if where == "" && l.Mapping != nil {
-				where = l.Mapping.Path
-			}
-			next, ok := s.below(node, s.frame(render.Name(line), line.Function, where))
+		for _, frame := range slices.Backward(s.lines(l)) {
+			next, ok := s.below(node, frame)
 			if !ok {
 				return node, false
 			}
@@ -77,6 +70,27 @@ func (s *Stacks) Stack(stack []*snapshot.Location) (node int, whole bool) {
 		}
 	}
 	return node, true
+}
+
+// lines returns the frames of a place's lines.
+func (s *Stacks) lines(l *snapshot.Location) []int {
+	if frames, ok := s.known[l]; ok {
+		return frames
+	}
+	frames := make([]int, len(l.Lines))
+	for i := len(l.Lines) - 1; i >= 0; i-- {
+		line := &l.Lines[i]
+		where := line.File
+		if line.Line > 0 {
+			where = fmt.Sprintf("%s:%d", line.File, line.Line)
+		}
+		if where == "" && l.Mapping != nil {
+			where = l.Mapping.Path
+		}
+		frames[i] = s.frame(render.Name(line), line.Function, where)
+	}
+	s.known[l] = frames
+	return frames
 }
 
 // below returns the node of a frame that another called, and whether there is room for it.
