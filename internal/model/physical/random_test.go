@@ -174,10 +174,9 @@ func (w *world) call(t *thread) func() bool {
 		}
 	case k < 97:
 		e.Op, ends, e.Addr = event.OpDescriptorClose, true, w.Uint64N(3)
-		apply = func() bool {
-			w.kernel.freeClients(func(r *resource) bool { return r.proc == p && r.descriptor == e.Addr })
-			return true
-		}
+		// At once: while it is being closed, nobody makes a client on it.
+		w.kernel.freeClients(func(r *resource) bool { return r.proc == p && r.descriptor == e.Addr })
+		apply = func() bool { return true }
 	default:
 		return w.life(t, e)
 	}
@@ -212,6 +211,7 @@ func (w *world) steps(e *event.Event, r *resource, apply func() bool, ends bool)
 // away keeps it until the other has it is between programs.
 func (w *world) share(e *event.Event, r *resource, add func() bool) func() bool {
 	w.settle()
+	e.Time = w.now // it returns now, after what it shares was made
 	sources := []uint64{}
 	for name, r := range w.kernel.objects {
 		if r.memory {
