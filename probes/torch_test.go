@@ -128,7 +128,7 @@ func TestTensors(t *testing.T) {
 			if apiName(e.API) != torchSymbols[2+i] || (e.Stack != 0) != (j == 0) {
 				t.Errorf("%q: event %d is %s with stack %d", totals, j, apiName(e.API), e.Stack)
 			}
-			want.API, want.Time, want.Proc, want.TID, want.Stack = e.API, e.Time, e.Proc, e.TID, e.Stack
+			want.API, want.Time, want.Proc, want.TID, want.Stack, want.Tenant = e.API, e.Time, e.Proc, e.TID, e.Stack, e.Tenant
 			if e != want {
 				t.Errorf("%q: event %d: %+v, want %+v", totals, j, e, want)
 			}

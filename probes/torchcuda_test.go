@@ -97,7 +97,7 @@ func TestPrivatePools(t *testing.T) {
 		if e.Time == 0 || e.TID != uint32(cmd.Process.Pid) || !strings.Contains(apiName(e.API), "AllocateToPool") {
 			t.Errorf("event %d: %+v", i, e)
 		}
-		w.Time, w.Proc, w.TID, w.API = e.Time, e.Proc, e.TID, e.API
+		w.Time, w.Proc, w.TID, w.API, w.Tenant = e.Time, e.Proc, e.TID, e.API, e.Tenant
 		if e != w {
 			t.Errorf("event %d: %+v, want %+v", i, e, w)
 		}
