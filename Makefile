@@ -55,9 +55,9 @@ dist: ## build the packages in dist/: tarballs, .deb, .rpm, an OCI image, for am
 install: build ## install it under PREFIX (/usr/local)
 	install -D -m 0755 bin/gpumemtrace '$(DESTDIR)$(PREFIX)/bin/gpumemtrace'
 
-# Those that probe the stand-in for CUDA, one at a time: the probes of one package's tests would
+# Those that run the stand-in for CUDA, one at a time: the probes of one package's tests would
 # see what another's start.
-TRACING := bpf cmd/gpumemtrace internal/doctor internal/source/session probes test/vm/checks
+TRACING := bpf cmd/gpumemtrace internal/doctor internal/source/session internal/testing/testcuda probes test/vm/checks
 without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 # Those that start a goroutine or have something for several of them. (What cmd and bpf have is
 # tested by programs as users run them.)
