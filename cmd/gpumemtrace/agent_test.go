@@ -158,7 +158,7 @@ func TestAgent(t *testing.T) {
 	late := workload(t, testcuda.Workload, testcuda.Options{}, "repeat 5 cuMemAlloc_v2 2m")
 	v.until("the status has both", m.heardOf("STATUS=2 processes have 13.0 MiB in use"))
 	late.Close()
-	v.until("the status has one", m.heardOf("STATUS=1 processes have 3.0 MiB in use"))
+	v.until("the status has one", m.heardOf("STATUS=1 processes have 3.00 MiB in use"))
 	script(t, early, "cuMemAlloc_v2 4m")
 	// A crash loses what came in the last half second, or longer where the machine is busy.
 	v.until("it is recorded", func() bool { return inuseIn(t, recordingsIn(t, dir)[0], early.PID()) == 7<<20 })
@@ -178,7 +178,7 @@ func TestAgent(t *testing.T) {
 
 	v, m = agentRuns(t, nil, "--record", dir, "--interval", "1s")
 	script(t, early, "repeat 2 cuMemAlloc_v2 1m")
-	v.until("the status has it", m.heardOf("STATUS=1 processes have 2.0 MiB in use"))
+	v.until("the status has it", m.heardOf("STATUS=1 processes have 2.00 MiB in use"))
 	v.signal(syscall.SIGTERM)
 	v.ends(exitDone)
 	if !m.heardOf("STOPPING=1")() {
@@ -218,7 +218,7 @@ func TestAgentReload(t *testing.T) {
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
 	v, m := agentRuns(t, []string{"GPUMEMTRACE_RECORD=" + records}, "--config", config)
 	script(t, p, "repeat 3 cuMemAlloc_v2 1m")
-	v.until("the status has it", m.heardOf("STATUS=1 processes have 3.0 MiB in use")) // what is read later is in the second recording
+	v.until("the status has it", m.heardOf("STATUS=1 processes have 3.00 MiB in use")) // what is read later is in the second recording
 	reload := func(text, says string) {
 		t.Helper()
 		write(text)
@@ -262,7 +262,7 @@ func TestAgentFullDisk(t *testing.T) {
 	v, m := agentRuns(t, nil, "--record", dir, "--interval", "1s", "--oom-dir", filepath.Join(dir, "oom"))
 	v.until("it says that the disk is full", func() bool { return strings.Contains(v.stderr.String(), "no space left on device") })
 	script(t, p, "repeat 3 cuMemAlloc_v2 1m")
-	v.until("it goes on", m.heardOf("STATUS=1 processes have 3.0 MiB in use"))
+	v.until("it goes on", m.heardOf("STATUS=1 processes have 3.00 MiB in use"))
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}

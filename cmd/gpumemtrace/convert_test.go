@@ -45,7 +45,7 @@ func TestReportFrom(t *testing.T) {
 	}
 	for _, args := range []string{"", recording + " "} { // the second file may be left out
 		v := command(t, strings.Fields("diff "+recording+" "+args+"--before 13.5s --after 14.5s")...).start().ends(exitDone)
-		if got := v.stdout.String(); !strings.Contains(got, "414 MiB more memory on GPUs: 3.2 GiB, and 2.8 GiB before") {
+		if got := v.stdout.String(); !strings.Contains(got, "414 MiB more memory on GPUs: 3.18 GiB, and 2.78 GiB before") {
 			t.Errorf("diff of two moments: %s", got)
 		}
 	}
@@ -202,13 +202,13 @@ func TestDiffOfRuns(t *testing.T) {
 		code int
 		says string
 	}{
-		{a + " " + b, exitDone, "7.3 GiB more memory on GPUs: 15.6 GiB, and 8.4 GiB before"},
-		{a + " " + b + " --before end", exitDone, "peft_8.gmt at end: 8.4 GiB"},
+		{a + " " + b, exitDone, "7.27 GiB more memory on GPUs: 15.6 GiB, and 8.37 GiB before"},
+		{a + " " + b + " --before end", exitDone, "peft_8.gmt at end: 8.37 GiB"},
 		{a + " " + b + " --by category", exitDone, "activation"},
 		{a + " " + b + " --by size", exitUsage, "diff cannot group by size: use gpumemtrace report --by"},
 		{a + " " + b + " --by colour", exitUsage, "cannot group by"},
 		{a + " " + b + " " + a, exitUsage, "--ranks takes several"},
-		{"--ranks " + a + " " + b, exitDone, "2 ranks hold 8.4 GiB to 15.6 GiB on GPUs at their peaks: peft_8 the least, peft_16 the most."},
+		{"--ranks " + a + " " + b, exitDone, "2 ranks hold 8.37 GiB to 15.6 GiB on GPUs at their peaks: peft_8 the least, peft_16 the most."},
 		{"--ranks " + recordings + "/fsdp.gmt --by category", exitDone, "2 ranks hold"},
 		{"--ranks " + a, exitFailed, "one process that holds memory on a GPU"},
 		{"--ranks", exitUsage, "--ranks needs a recording or profile of each rank"},
@@ -230,7 +230,7 @@ func TestWhatWouldHaveHelped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const answer = "With expandable_segments:True the request of 500 MiB that failed would have been served, and the peak would have been 1.7 GiB instead of 2.3 GiB."
+	const answer = "With expandable_segments:True the request of 500 MiB that failed would have been served, and the peak would have been 1.74 GiB instead of 2.34 GiB."
 	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
 	if v := command(t, "report", recording).start().ends(exitDone); !strings.Contains(words(v.stdout.String()), answer) {
 		t.Errorf("report: %s", v.stdout.String())

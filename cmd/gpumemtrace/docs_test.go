@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,5 +162,42 @@ func TestDocumentsFlag(t *testing.T) {
 	}
 	if named < 50 {
 		t.Errorf("only %d flags were found", named)
+	}
+}
+
+// Each line that a document shows of a command's output is one that the command prints, in this order. The
+// recording of the README's example is one of the repository's, as it says.
+func TestDocumentsOutput(t *testing.T) {
+	shown := 0
+	for name, text := range documents(t) {
+		for i, block := range strings.Split("\n"+text, "\n```") {
+			_, block, found := strings.Cut(block, "\n$ gpumemtrace ")
+			if i%2 == 0 || !found || strings.HasPrefix(block, "top ") { // top shows a screen
+				continue
+			}
+			command, lines, _ := strings.Cut(block, "\n")
+			command, _, _ = strings.Cut(command, " #")
+			cmd := exec.Command(binary, strings.Fields(strings.ReplaceAll(command, " run.gmt", " test/recordings/profiler.gmt"))...)
+			cmd.Dir = filepath.Join("..", "..")
+			out, err := cmd.Output()
+			if err != nil {
+				t.Errorf("%s: %s: %v", name, command, err)
+			}
+			printed := strings.Split(string(out), "\n")
+			for line := range strings.Lines(lines) {
+				line = strings.TrimRight(line, "\n")
+				begin, _, _ := strings.Cut(line, "…")
+				at := slices.IndexFunc(printed, func(s string) bool { return s == line || begin != line && strings.HasPrefix(s, begin) })
+				if at < 0 {
+					t.Errorf("%s: %s does not print %q. It prints:\n%s", name, command, line, out)
+					break
+				}
+				printed = printed[at+1:]
+				shown++
+			}
+		}
+	}
+	if shown < 30 {
+		t.Errorf("only %d lines of output were found", shown)
 	}
 }

@@ -31,7 +31,8 @@ func TestMoment(t *testing.T) {
 		"2026-11-21T23:31:00.5":     55500 * time.Millisecond,
 		"2026-11-21T21:31:00Z":      55 * time.Second,
 		"2026-11-21T21:31:00+00:00": 55 * time.Second,
-		"2026-11-21 23:00":          -30*time.Minute - 5*time.Second, // before it: a recording says so
+		"2026-11-21 23:00":          0, // before it
+		"peak-1h":                   0,
 	} {
 		var m moment
 		if err := m.Set(text); err != nil || m.at(span, 0) != want {
@@ -42,6 +43,9 @@ func TestMoment(t *testing.T) {
 		if err := new(moment).Set(text); err == nil {
 			t.Errorf("%q is a moment", text)
 		}
+	}
+	if err := new(moment).Set("12"); err == nil || err.Error() != "12 of what? Give a unit, as in 12s or 12m" {
+		t.Errorf("12: %v", err)
 	}
 	if got := new(moment).at(span, 7); got != 7 {
 		t.Errorf("no moment is %v", got)

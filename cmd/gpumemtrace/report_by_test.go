@@ -94,7 +94,7 @@ func TestReportFreedBy(t *testing.T) {
 			continue
 		}
 		page := command(t, report...).start().ends(exitDone).stdout.String()
-		for _, row := range []string{"3.0 MiB allocated, 2.0 MiB freed", "2.0 MiB   66.7%      2  2.0 MiB      2      0 B  ", "1.0 MiB   33.3%      1      0 B      0  1.0 MiB  [in use]\n"} {
+		for _, row := range []string{"3.00 MiB allocated, 2.00 MiB freed", "2.00 MiB   66.7%      2  2.00 MiB      2       0 B  ", "1.00 MiB   33.3%      1       0 B      0  1.00 MiB  [in use]\n"} {
 			if !strings.Contains(page, row) {
 				t.Errorf("no %q in\n%s", row, page)
 			}

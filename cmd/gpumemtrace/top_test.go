@@ -162,7 +162,7 @@ func mustAbs(t *testing.T, path string) string {
 
 // A recording in a terminal: back in time, and on.
 func TestTopOfRecordingInTerminal(t *testing.T) {
-	x := inTerminal(t, 80, 24, nil, mustAbs(t, recordings+"nccl.gmt"), "--at", "8s")
+	x := inTerminal(t, 90, 24, nil, mustAbs(t, recordings+"nccl.gmt"), "--at", "8s")
 	x.shows("8.00s", "recording", "as the driver says")
 	x.press("Home")
 	x.shows("0.00s", "holds 0 B")

@@ -406,8 +406,8 @@ func TestReportAndDiff(t *testing.T) {
 	v.ends(exitDone)
 	last := filepath.Join(v.cmd.Dir, "x.pb.gz")
 	for _, c := range []struct{ args, want string }{
-		{"report " + last, "3.0 MiB"},
-		{"diff " + first + " " + last, "2.0 MiB"},
+		{"report " + last, "3.00 MiB"},
+		{"diff " + first + " " + last, "2.00 MiB"},
 	} {
 		r := command(t, strings.Fields(c.args)...).start().ends(exitDone)
 		if !strings.Contains(r.stdout.String(), c.want) || r.stderr.String() != "" {

@@ -13,11 +13,11 @@ import (
 var units = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 
 // Format writes n in the largest unit in which the number is 1 or more,
-// with one decimal below 100 units and none for plain bytes: "512 B",
-// "1.5 MiB", "128 MiB", "-3.0 KiB".
+// with three digits and none behind the point for plain bytes: "512 B",
+// "1.50 MiB", "12.0 MiB", "128 MiB", "-3.00 KiB".
 func Format(n int64) string {
 	if n == math.MinInt64 {
-		return "-8.0 EiB"
+		return "-8.00 EiB"
 	}
 	if n < 0 {
 		return "-" + Format(-n)
@@ -26,23 +26,18 @@ func Format(n int64) string {
 		return strconv.FormatInt(n, 10) + " B"
 	}
 	v, u := float64(n), 0
-	// 1023.95 would round to "1024": it belongs to the next unit.
-	for ; round(v) >= 1024 && u < len(units)-1; u++ {
+	// 1023.5 would round to "1024": it belongs to the next unit.
+	for ; v >= 1023.5 && u < len(units)-1; u++ {
 		v /= 1024
 	}
-	prec := 1
-	if round(v) >= 100 {
-		prec = 0
+	digits := 0
+	switch {
+	case v < 9.995:
+		digits = 2
+	case v < 99.95:
+		digits = 1
 	}
-	return strconv.FormatFloat(v, 'f', prec, 64) + " " + units[u]
-}
-
-// round returns v as Format prints it.
-func round(v float64) float64 {
-	if tenth := math.Round(v*10) / 10; tenth < 100 {
-		return tenth
-	}
-	return math.Round(v)
+	return strconv.FormatFloat(v, 'f', digits, 64) + " " + units[u]
 }
 
 // Some is Format, and empty for 0: pages leave out a column of zeros.

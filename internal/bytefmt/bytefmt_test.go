@@ -14,21 +14,21 @@ func TestFormat(t *testing.T) {
 		{0, "0 B"},
 		{1, "1 B"},
 		{1023, "1023 B"},
-		{1024, "1.0 KiB"},
-		{1536, "1.5 KiB"},
+		{1024, "1.00 KiB"},
+		{1536, "1.50 KiB"},
 		{99*1024 + 972, "99.9 KiB"},
 		{99*1024 + 1000, "100 KiB"},
-		{1<<20 - 1, "1.0 MiB"},
+		{1<<20 - 1, "1.00 MiB"},
 		{1023<<10 + 511, "1023 KiB"},
-		{1023<<10 + 513, "1.0 MiB"},
-		{1 << 20, "1.0 MiB"},
+		{1023<<10 + 513, "1.00 MiB"},
+		{1 << 20, "1.00 MiB"},
 		{128 << 20, "128 MiB"},
 		{21 << 30, "21.0 GiB"},
-		{1 << 40, "1.0 TiB"},
-		{1 << 50, "1.0 PiB"},
-		{math.MaxInt64, "8.0 EiB"},
-		{math.MinInt64, "-8.0 EiB"},
-		{-3 << 10, "-3.0 KiB"},
+		{1 << 40, "1.00 TiB"},
+		{1 << 50, "1.00 PiB"},
+		{math.MaxInt64, "8.00 EiB"},
+		{math.MinInt64, "-8.00 EiB"},
+		{-3 << 10, "-3.00 KiB"},
 	} {
 		if got := Format(c.n); got != c.want {
 			t.Errorf("Format(%d) = %q, want %q", c.n, got, c.want)
@@ -37,7 +37,7 @@ func TestFormat(t *testing.T) {
 }
 
 func TestSigned(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 2048: "+2.0 KiB", -2048: "-2.0 KiB"} {
+	for n, want := range map[int64]string{0: "0 B", 2048: "+2.00 KiB", -2048: "-2.00 KiB"} {
 		if got := Signed(n); got != want {
 			t.Errorf("Signed(%d) = %q, want %q", n, got, want)
 		}

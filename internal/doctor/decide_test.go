@@ -298,7 +298,7 @@ func TestTarget(t *testing.T) {
 		{"no NVML, no memory", blind, want{"GPU memory", Warn, "without NVML", ""}},
 		{"no NVML, no ordinals", blind, want{"device ordinals", Warn, "without NVML", ""}},
 		{"nothing held", with(func(*target) {}), want{"GPU memory", OK, "no memory there yet", ""}},
-		{"held", use(gpu.ProcessUse{Bytes: 2 << 30, Known: true}, nil), want{"GPU memory on GPU 0", OK, "2.0 GiB", ""}},
+		{"held", use(gpu.ProcessUse{Bytes: 2 << 30, Known: true}, nil), want{"GPU memory on GPU 0", OK, "2.00 GiB", ""}},
 		{"inferred", use(gpu.ProcessUse{Bytes: 2 << 30, Known: true, Inferred: true}, nil), want{"GPU memory on GPU 0", OK, "inferred", ""}},
 		{"not told", use(gpu.ProcessUse{}, nil), want{"GPU memory on GPU 0", Warn, "not known", "hostPID"}},
 		{"failed", use(gpu.ProcessUse{}, gpu.ErrUnsupported), want{"GPU memory on GPU 0", Warn, "not supported", "nvidia-smi"}},

@@ -66,7 +66,7 @@ func TestStandInNVML(t *testing.T) {
 	wellFormed(t, checks)
 	for _, w := range []want{
 		{"NVML", OK, "driver 580.1, CUDA 13.0", ""},
-		{"GPU 0", OK, "Stand-in, GPU-a, 8.0 GiB used of 16.0 GiB", ""},
+		{"GPU 0", OK, "Stand-in, GPU-a, 8.00 GiB used of 16.0 GiB", ""},
 		{"GPU 1", Warn, "GPU is lost", "Xid"},
 	} {
 		w.verify(t, checks)

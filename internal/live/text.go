@@ -22,11 +22,7 @@ const textFrames = 4
 // Text names the stack of x in a line: by its Python frames, if it has any.
 func (x *Stack) Text() string {
 	if stack := x.Sample.Frames(); x.text.of == "" || !slices.Equal(stack, x.text.stack) {
-		of := render.Brief(stacks.Fold(stacks.NativeNone, stack), textFrames)
-		if rest, more := strings.CutPrefix(of, x.Sample.API+" < "); more { // which has a column of its own
-			of = rest
-		}
-		x.text = text{of: render.Plain(of), stack: stack}
+		x.text = text{of: render.Plain(render.Brief(stacks.Fold(stacks.NativeNone, stack), textFrames)), stack: stack}
 		if x.text.of == "" {
 			x.text.of = "[no name]"
 		}

@@ -118,11 +118,30 @@ func short(name string) string {
 const maxBrief = 512
 
 // Brief returns the names of the most helpful frames of a stack (leaf first), at most n, in
-// the stack's order, cut and joined by " < ". The leaf comes first, unless it is PyTorch's allocator;
-// then the user's own code, then libraries; among equals the frame nearest to the leaf.
-// Allocators, start-up code and addresses without a name follow only where there is little
-// else.
+// the stack's order, cut and joined by " < ". A cause in brackets at the leaf comes first; then the user's own
+// code, then libraries; among equals the frame nearest to the leaf. Allocators, start-up code and
+// addresses without a name are there only where there is nothing else. Without Python, the operator of
+// PyTorch or the node of autograd's graph stands for its functions, and "backward pass" for autograd's
+// engine.
 func Brief(stack []*snapshot.Location, n int) string {
+	var end []string
+	if !stacks.Python(stack) {
+		backward := stacks.Backward(stack)
+		operator, callers := stacks.Called(stack)
+		if operator != "" && operator != snapshot.NotNamed {
+			stack, end = stack[:len(stack)-len(callers)], append(end, operator)
+		}
+		if backward {
+			end = append(end, "backward pass")
+		}
+	}
+	end = end[:min(n, len(end))]
+	return strings.Join(append(brief(stack, n-len(end), len(end) > 0), end...), " < ")
+}
+
+// brief returns the names of at most n frames. Those that say nothing are there only if no other is, and
+// unless something else is said.
+func brief(stack []*snapshot.Location, n int, said bool) []string {
 	var frames []*snapshot.Line
 	for _, l := range stack {
 		for i := range l.Lines {
@@ -136,32 +155,34 @@ func Brief(stack []*snapshot.Location, n int) string {
 	slices.SortStableFunc(picked, func(a, b int) int {
 		return rank(frames, b) - rank(frames, a)
 	})
-	picked = picked[:min(n, len(picked))]
-	for len(picked) > 3 && rank(frames, picked[len(picked)-1]) <= 1 {
+	for len(picked) > 0 && (said || rank(frames, picked[0]) > 1) && rank(frames, picked[len(picked)-1]) <= 1 {
 		picked = picked[:len(picked)-1]
 	}
+	picked = picked[:min(n, len(picked))]
 	slices.Sort(picked)
 	names := make([]string, len(picked))
 	for i, j := range picked {
 		names[i] = Cut(Name(frames[j]), maxBrief)
 	}
-	return strings.Join(names, " < ")
+	return slices.Compact(names)
 }
 
 var (
-	noName   = regexp.MustCompile(`\+0x[0-9a-f]+$`)
-	plumbing = regexp.MustCompile(`^(_start$|__libc_|start_thread|clone3?$|main$|_*Py[A-Z_]|cu[A-Z]|cuda[A-Z]|c10::|std::|operator new|operator\(\)|pybind11::|THP)`)
+	noName = regexp.MustCompile(`\+0x[0-9a-f]+$`)
+	// plumbing are functions that allocate, dispatch or start programs.
+	plumbing = regexp.MustCompile(`^(_start$|__libc_|start_thread|clone3?$|_*Py[A-Z_]|cu[A-Z]|cuda[A-Z]|c10::|std::|operator new|operator\(\)|pybind11::|THP|` +
+		`at::(_ops|detail|meta|native|\(anonymous namespace\))::|torch::autograd::)`)
 )
 
 // rank is higher for frames that say more.
 func rank(frames []*snapshot.Line, i int) int {
 	switch f := frames[i]; {
-	case i == 0 && !strings.HasPrefix(f.Function, "c10::cuda::CUDACachingAllocator::"):
-		return 5
 	case noName.MatchString(f.Function):
 		return 0
-	case plumbing.MatchString(f.Function) && !strings.HasSuffix(f.File, ".py"):
+	case plumbing.MatchString(f.Function) && !strings.HasSuffix(f.File, ".py"), f.Function == "main" && f.File == "":
 		return 1
+	case i == 0:
+		return 5
 	case f.File == "":
 		return 2
 	case stacks.Library(f.File), f.Function == "<module>":

@@ -3,6 +3,7 @@ package render
 import (
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,11 +34,10 @@ func TestTelling(t *testing.T) {
 	})
 	for n, want := range map[int]string{
 		0:  "",
-		1:  "cuMemAlloc_v2",
-		2:  "cuMemAlloc_v2 < forward train.py:41",
-		3:  "cuMemAlloc_v2 < Linear.forward linear.py:125 < forward train.py:41",
-		5:  "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
-		99: "cuMemAlloc_v2 < at::native::empty_cuda < Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
+		1:  "forward train.py:41",
+		2:  "Linear.forward linear.py:125 < forward train.py:41",
+		3:  "Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
+		99: "Linear.forward linear.py:125 < forward train.py:41 < <module> train.py:102",
 	} {
 		if got := Brief(stack, n); got != want {
 			t.Errorf("Telling(%d) = %q, want %q", n, got, want)
@@ -47,19 +47,33 @@ func TestTelling(t *testing.T) {
 
 func TestTellingPlumbing(t *testing.T) {
 	stack := stackOf([]snapshot.Line{{Function: "cuMemAlloc_v2"}, {Function: "lib.so+0x12"}, {Function: "main", File: "a.c", Line: 3}, {Function: "_start"}})
-	if got, want := Brief(stack, 5), "cuMemAlloc_v2 < main a.c:3 < _start"; got != want {
+	if got, want := Brief(stack, 5), "main a.c:3"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := Brief(stack[:2], 5), "cuMemAlloc_v2 < lib.so+0x12"; got != want {
+		t.Errorf("nothing else: got %q, want %q", got, want)
 	}
 }
 
-// A tensor's stack begins in PyTorch's allocator, whoever it is for.
+// A tensor of the backward pass is named by autograd's node, or else by the operator.
 func TestTellingOfTensor(t *testing.T) {
-	stack := stackOf([]snapshot.Line{
-		{Function: "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc"}, {Function: "at::_ops::mm::call"},
-		{Function: "torch::autograd::Engine::evaluate_function"},
-	})
-	if got, want := Brief(stack, 2), "at::_ops::mm::call < torch::autograd::Engine::evaluate_function"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	inside := []snapshot.Line{{Function: "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc"}, {Function: "at::detail::empty_cuda"}}
+	handle := append([]snapshot.Line{{Function: "cuMemAlloc_v2"}, {Function: "cublasCreate_v2"}}, inside...)
+	node := []snapshot.Line{{Function: "at::_ops::mm::call"}, {Function: "torch::autograd::generated::MmBackward0::apply"}, {Function: "torch::autograd::Node::operator()"}}
+	engine := []snapshot.Line{{Function: "torch::autograd::Engine::evaluate_function"}, {Function: "start_thread"}}
+	for want, lines := range map[string][]snapshot.Line{
+		"MmBackward0 < backward pass":                   slices.Concat(inside, node, engine),
+		"cublasCreate_v2 < MmBackward0 < backward pass": slices.Concat(handle, node, engine),
+		"aten::mm < backward pass":                      slices.Concat(inside, node[:1], engine),
+		"aten::mm":                                      slices.Concat(inside, node[:1], engine[1:]),
+	} {
+		var stack []*snapshot.Location
+		for _, l := range lines {
+			stack = append(stack, &snapshot.Location{Lines: []snapshot.Line{l}, Address: 1})
+		}
+		if got := Brief(stack, 4); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

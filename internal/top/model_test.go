@@ -28,7 +28,7 @@ func TestOpen(t *testing.T) {
 	source.looks[0].Snapshot.Live = []snapshot.Allocation{{Address: 0x1000, Size: 100 * mib, Time: livetest.Began}}
 	d := drive(t, source, Options{Interval: time.Second})
 	d.resize(120, 40)
-	d.has("prog_0", "lost: 3 events_ring_full", "25.0%", "1 of 2", "unexplained 5.0 MiB")
+	d.has("prog_0", "lost: 3 events_ring_full", "25.0%", "1 of 2", "unexplained 5.00 MiB")
 	d.press("shift+tab enter")
 	d.has("› GPU 0")
 	d.press("enter")
@@ -171,7 +171,7 @@ func TestMouse(t *testing.T) {
 func TestTime(t *testing.T) {
 	d := recorded(t, "torch_native", 10900*time.Millisecond)
 	d.resize(100, 30)
-	d.has("10.90s", "5.4 GiB", "recording")
+	d.has("10.90s", "5.38 GiB", "recording")
 	d.press("home")
 	d.has(" 0.00s ", "holds 0 B")
 	d.press("right right right")

@@ -74,7 +74,7 @@ func TestWriteFit(t *testing.T) {
 	}
 	page := written(0)
 	expect(page, "python3 on GPU 0\n", "At 32 PyTorch would reserve 29.5 GiB at the peak. nvidia-smi would show more", "100.0% of the bytes",
-		"  32       29.5 GiB              14.7 GiB  14.7 GiB (50.1%)\n", "   4.5 GiB   9.0 GiB\n")
+		"  32       29.5 GiB              14.7 GiB  14.7 GiB (50.1%)\n", "  4.52 GiB  9.00 GiB\n")
 	if strings.Contains(page, "FITS") {
 		t.Errorf("what fits into a GPU of unknown size?\n%s", page)
 	}

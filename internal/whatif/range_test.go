@@ -40,8 +40,8 @@ func TestNothingFits(t *testing.T) {
 		{f, Limits{Memory: 700 << 20}, "No number fits into 700 MiB of GPU memory: the process holds 700 MiB there besides what PyTorch reserves.\n"},
 		{f, Limits{Memory: 800 << 20}, "No number fits into 800 MiB of GPU memory: PyTorch can reserve 100 MiB of it, and at 1 it would reserve "},
 		{f, Limits{Reserved: 100 << 20}, "There is no number at which PyTorch reserves no more than 100 MiB: at 1 it would reserve "},
-		{flat, Limits{Memory: 1 << 30}, "Every number up to 16777216 fits into 1.0 GiB of GPU memory: PyTorch can reserve 1.0 GiB of it.\n"},
-		{flat, Limits{Reserved: 1 << 30}, "At every number up to 16777216 PyTorch reserves no more than 1.0 GiB.\n"},
+		{flat, Limits{Memory: 1 << 30}, "Every number up to 16777216 fits into 1.00 GiB of GPU memory: PyTorch can reserve 1.00 GiB of it.\n"},
+		{flat, Limits{Reserved: 1 << 30}, "At every number up to 16777216 PyTorch reserves no more than 1.00 GiB.\n"},
 	} {
 		page := forecast(t, test.fit, test.limits, 32)
 		if !strings.Contains(page, test.want) || strings.Contains(page, "16777215") {
@@ -57,7 +57,7 @@ func TestNothingFits(t *testing.T) {
 func TestRange(t *testing.T) {
 	const within = "The peaks of all 6 programs that fit was compared with lay within it."
 	f := fitted(t, "resnet50_without_cudnn", "8", "16")
-	if page := forecast(t, f, Limits{Memory: 80 << 30}, 32); !strings.Contains(page, "1.2 GiB to 1.3 GiB") || !strings.Contains(page, within) || strings.Contains(page, "left out") {
+	if page := forecast(t, f, Limits{Memory: 80 << 30}, 32); !strings.Contains(page, "1.18 GiB to 1.28 GiB") || !strings.Contains(page, within) || strings.Contains(page, "left out") {
 		t.Errorf("no range in\n%s", page)
 	}
 	far := f.Forecast([]float64{64, 65}, Limits{}).Rows
@@ -76,7 +76,7 @@ func TestRange(t *testing.T) {
 		before := *site
 		test.set(site)
 		page := forecast(t, f, Limits{Memory: 80 << 30}, 32)
-		if !strings.Contains(page, test.reason) || strings.Contains(page, " to 1.3 GiB") || strings.Contains(page, within) || !strings.Contains(page, "  perhaps\n") {
+		if !strings.Contains(page, test.reason) || strings.Contains(page, " to 1.30 GiB") || strings.Contains(page, within) || !strings.Contains(page, "  perhaps\n") {
 			t.Errorf("%s: %q is not in\n%s", name, test.reason, page)
 		}
 		c := f.Forecast([]float64{32}, Limits{})

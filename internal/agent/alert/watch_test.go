@@ -117,8 +117,8 @@ func TestWatchOutOfMemory(t *testing.T) {
 		all = append(all, m)
 	}
 	want := []string{
-		"1 process 7 (train) on GPU 0 ran out of memory: it requested 3.0 GiB (oom)",
-		"2 process 8 (train) on GPU 0 ran out of memory: it requested 3.0 GiB (oom)",
+		"1 process 7 (train) on GPU 0 ran out of memory: it requested 3.00 GiB (oom)",
+		"2 process 8 (train) on GPU 0 ran out of memory: it requested 3.00 GiB (oom)",
 		"14 resolved: process 8 (train) on GPU 0 has not run out of memory for 10m (oom)",
 		"15 resolved: process 7 (train) on GPU 0 has not run out of memory for 10m (oom)",
 	}
@@ -271,7 +271,7 @@ func TestWatchLeaks(t *testing.T) {
 		}
 	}
 	want := []string{
-		"1 process 7 (train): memory of a stack grew by 1.0 GiB in 1m and is still held, allocated at step train.py:41, by at::empty < step train.py:41 (leak)",
+		"1 process 7 (train): memory of a stack grew by 1.00 GiB in 1m and is still held, allocated at step train.py:41, by at::empty < step train.py:41 (leak)",
 		"11 resolved: process 7 (train): no stack grows any more (leak)",
 	}
 	if !slices.Equal(got, want) {

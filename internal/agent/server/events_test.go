@@ -33,10 +33,10 @@ func eventful(t *testing.T) *served {
 	o := Options{Source: h}
 	o.Alerts = func() []alert.Alert {
 		return []alert.Alert{
-			{Rule: "leak", Subject: alert.Subject{PID: 4711, Process: "python3"}, Since: ago(14 * time.Minute), Time: ago(0), Text: "process 4711 (python3): memory of a stack grew by 1.5 GiB in 6m and is still held, allocated at " + loopLine + " (leak)", Stack: loopFrames},
+			{Rule: "leak", Subject: alert.Subject{PID: 4711, Process: "python3"}, Since: ago(14 * time.Minute), Time: ago(0), Text: "process 4711 (python3): memory of a stack grew by 1.50 GiB in 6m and is still held, allocated at " + loopLine + " (leak)", Stack: loopFrames},
 			{Rule: "gpu.used > 90%", Subject: alert.Subject{GPU: "cuda:0"}, Since: ago(3 * time.Minute), Time: ago(0), Text: "GPU cuda:0: gpu.used is 76.0 GiB, 95.0% of 80.0 GiB (gpu.used > 90%)"},
 			{Rule: "oom", Resolved: true, Subject: alert.Subject{PID: 4711, Process: "python3", GPU: "cuda:0"}, Since: ago(25 * time.Minute), Time: ago(15 * time.Minute), Text: "resolved: process 4711 (python3) on GPU cuda:0 has not run out of memory for 10m (oom)"},
-			{Rule: "process.live > 2GiB", Resolved: true, Subject: alert.Subject{PID: 5000, Process: "eval"}, Since: ago(70 * time.Minute), Time: ago(50 * time.Minute), Text: "resolved: process 5000 (eval): process.live is 1.0 GiB (process.live > 2GiB)"},
+			{Rule: "process.live > 2GiB", Resolved: true, Subject: alert.Subject{PID: 5000, Process: "eval"}, Since: ago(70 * time.Minute), Time: ago(50 * time.Minute), Text: "resolved: process 5000 (eval): process.live is 1.00 GiB (process.live > 2GiB)"},
 		}
 	}
 	o.Leaks = func() []leaks.Leak {

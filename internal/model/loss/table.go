@@ -230,6 +230,14 @@ func Shown(all []Counter) []Counter {
 	return out
 }
 
+// Actionable returns the counters that a user can do something about.
+func Actionable(all []Counter) []Counter {
+	return slices.DeleteFunc(slices.Clone(all), func(c Counter) bool {
+		p, known := PlaceOf(c.Name)
+		return known && p.Action == ""
+	})
+}
+
 func items(name string) string {
 	for _, l := range layers {
 		if l.name == name {

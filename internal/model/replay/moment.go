@@ -2,6 +2,8 @@ package replay
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -15,9 +17,20 @@ var (
 	clockLayouts = []string{"15:04:05", "15:04"}
 )
 
-// ParseMoment returns the moment that s is in a recording. Times of the clock without a zone
-// are in this one.
+// ParseMoment returns the moment that s is in a recording: its beginning for one before that. Times of
+// the clock without a zone are in this one.
 func ParseMoment(s string, zone *time.Location) (func(Span) time.Duration, error) {
+	at, err := parseMoment(s, zone)
+	if err != nil {
+		return nil, err
+	}
+	return func(x Span) time.Duration { return max(at(x), 0) }, nil
+}
+
+func parseMoment(s string, zone *time.Location) (func(Span) time.Duration, error) {
+	if _, err := strconv.ParseFloat(s, 64); err == nil && s != "0" {
+		return nil, fmt.Errorf("%s of what? Give a unit, as in %[1]ss or %[1]sm", s)
+	}
 	for name, of := range map[string]func(Span) time.Duration{
 		"peak": func(x Span) time.Duration { return x.Peak }, "end": func(x Span) time.Duration { return x.End },
 	} {

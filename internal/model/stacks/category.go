@@ -40,7 +40,7 @@ type Fate struct {
 // UseOf returns the use of a stack, leaf first and not folded.
 func UseOf(stack []*snapshot.Location) Use {
 	u := Use{stack: stack, scope: scopeOf(stack)}
-	u.operator, u.caller = called(stack)
+	u.operator, u.caller = Called(stack)
 	if u.operator == "" {
 		// Generated code makes what it needs on the lines of one function.
 		u.caller = stack[1+slices.IndexFunc(stack, interpreted):]

@@ -15,12 +15,12 @@ import (
 //
 // stack is leaf first and not folded.
 func Operator(stack []*snapshot.Location) string {
-	name, _ := called(stack)
+	name, _ := Called(stack)
 	return name
 }
 
-// called returns the operator, and the frames that called it.
-func called(stack []*snapshot.Location) (name string, by []*snapshot.Location) {
+// Called returns the operator, and the frames that called it.
+func Called(stack []*snapshot.Location) (name string, by []*snapshot.Location) {
 	by = stack
 	for i, l := range stack {
 		if name != "" && (interpreted(l) || engine(l)) {

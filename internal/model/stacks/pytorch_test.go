@@ -118,7 +118,7 @@ func TestOperatorOfOther(t *testing.T) {
 		"accumulation": {frames("at::_ops::clone::call"+cpu, "torch::autograd::AccumulateGrad::apply"+cpu, run, eval),
 			"AccumulateGrad", "aten::clone AccumulateGrad", "torch::autograd::Node::operator()"},
 	} {
-		got, by := called(c.stack)
+		got, by := Called(c.stack)
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

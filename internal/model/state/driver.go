@@ -106,6 +106,15 @@ func (b *builder) addDriverMemory(out *snapshot.Snapshot) {
 // ownerDriver is the owner of memory without a call site.
 const ownerDriver = "cuda"
 
+// ownerOf returns whose memory of a kind is that a stack asked for: a context is CUDA's, whoever makes
+// CUDA need it.
+func ownerOf(kind event.Kind, byStack string) string {
+	if kind == event.KindContext {
+		return ownerDriver
+	}
+	return byStack
+}
+
 // hasOwnSample reports whether memory of a kind that the kernel driver handed out has a
 // sample. Memory that allocations lie in has none: the rest around them has.
 func hasOwnSample(kind event.Kind) bool { return kind != event.KindBacking && kind != event.KindPool }

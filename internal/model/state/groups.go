@@ -123,7 +123,7 @@ func (g *groups) group(x *ledger.SiteKey, gpu string, frames []*record.Place) Gr
 	if kind == event.KindDriver {
 		kind = t.cause
 	}
-	return g.admit(Group{g.label(gpu), kind, t.owner})
+	return g.admit(Group{g.label(gpu), kind, ownerOf(kind, t.owner)})
 }
 
 // label returns a GPU's label, or OtherGPUs.

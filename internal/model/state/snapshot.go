@@ -124,7 +124,7 @@ func (b *builder) sample(x *site) snapshot.Sample {
 // labels returns the labels of a call site for memory of a kind. api names the call.
 func (b *builder) labels(x *site, kind event.Kind, api string, shape *shape) snapshot.Labels {
 	return snapshot.Labels{
-		Kind: kind.String(), API: api, GPU: x.gpu, Owner: shape.owner, Operator: shape.operator, Module: shape.module,
+		Kind: kind.String(), API: api, GPU: x.gpu, Owner: ownerOf(kind, shape.owner), Operator: shape.operator, Module: shape.module,
 		Process: b.view.names[x.Proc], PID: int(x.Proc.PID), Who: b.view.whos[x.Proc],
 	}
 }

@@ -30,9 +30,9 @@ func TestBetween(t *testing.T) {
 	}
 	page, _, _ := strings.Cut(b.String(), "\nWhat for")
 	want := `From 3s to 5s after the trace began
-  PROCESS  PID  WHAT          BEFORE  ALLOCATED    FREED    AFTER  AT PEAK
-  a          1  allocations  1.0 MiB    7.0 MiB  6.0 MiB  2.0 MiB  8.0 MiB
-  a          1  tensors      1.0 MiB   10.0 MiB  8.0 MiB  3.0 MiB  5.0 MiB
+  PROCESS  PID  WHAT           BEFORE  ALLOCATED     FREED     AFTER   AT PEAK
+  a          1  allocations  1.00 MiB   7.00 MiB  6.00 MiB  2.00 MiB  8.00 MiB
+  a          1  tensors      1.00 MiB   10.0 MiB  8.00 MiB  3.00 MiB  5.00 MiB
 `
 	if !strings.HasSuffix(page, want) {
 		t.Errorf("got\n%swant\n%s", page, want)

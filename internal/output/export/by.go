@@ -24,10 +24,8 @@ type column struct {
 	of    func(*snapshot.Sample) string
 	all   func(*snapshot.Sample) []string // of a nested one
 	parts *parts                          // where a sample has several values beside each other
-	// among returns all, where values depend on the other samples, and the samples whose rows
-	// come first.
-	among func([]*snapshot.Sample) (all func(*snapshot.Sample) []string, first map[*snapshot.Sample]bool)
-	first map[*snapshot.Sample]bool
+	// among returns all, where values depend on the other samples.
+	among func([]*snapshot.Sample) (all func(*snapshot.Sample) []string)
 	// ofProcess: all memory of a process has one value.
 	ofProcess bool
 	beside    bool // it was not asked for
@@ -228,19 +226,23 @@ func (by By) table(page *render.Page, all *group, show *face, n int) {
 	groups := by.groups(all.samples)
 	whole := show.of(&all.amount)
 	t := table.New(table.Bytes(show.title), table.Share("OF ALL"))
-	if by.nests() {
+	rows := rowsOf(groups, show)
+	callers := len(rows)
+	if n < math.MaxInt && by.index("line") >= 0 {
+		rows = slices.DeleteFunc(rows, func(key string) bool { return show.of(&groups[key].amount) == 0 })
+	}
+	callers -= len(rows)
+	nests := by.nests() && slices.ContainsFunc(rows, func(key string) bool {
+		return show.of(&groups[key].amount) != show.of(&groups[key].total)
+	})
+	if nests {
 		t.Columns = append(t.Columns, table.Bytes("WITH CALLED"), table.Share("OF ALL"))
 	}
 	t.Columns = slices.Concat(t.Columns, show.rest, by.columns())
-	callers := 0
-	for _, key := range rowsOf(groups, show) {
+	for _, key := range rows {
 		g := groups[key]
-		if n < math.MaxInt && by.index("line") >= 0 && show.of(&g.amount) == 0 {
-			callers++
-			continue
-		}
 		cells := []any{show.of(&g.amount), table.Part{Of: show.of(&g.amount), Whole: whole}}
-		if by.nests() {
+		if nests {
 			cells = append(cells, show.of(&g.total), table.Part{Of: show.of(&g.total), Whole: whole})
 		}
 		t.AddAbove(g.stacks(g.values, show, n), slices.Concat(cells, show.cells(g), table.Texts(g.values))...)
@@ -279,26 +281,11 @@ func (by By) ordered(sections map[section]*group, show *face) []section {
 	})
 }
 
-// firstShare is the part of all memory from which on a row of the program comes before those
-// of no line of it.
-const firstShare = 0.02
-
-// rowsOf returns the keys of groups, the largest first: those that come first, if they have
-// enough of the shown figure, before the others.
+// rowsOf returns the keys of groups, those with most of the shown figure first.
 func rowsOf(groups map[string]*group, show *face) []string {
-	var sum int64
-	for _, g := range groups {
-		sum += show.of(&g.amount)
-	}
-	later := func(g *group) int {
-		if n := show.of(&g.amount); g.first && n != 0 && float64(n) >= firstShare*float64(sum) {
-			return 0
-		}
-		return 1
-	}
 	return slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		x, y := groups[a], groups[b]
-		return cmp.Or(cmp.Compare(later(x), later(y)), cmp.Compare(show.of(&y.amount), show.of(&x.amount)), cmp.Compare(show.of(&y.total), show.of(&x.total)),
+		return cmp.Or(cmp.Compare(show.of(&y.amount), show.of(&x.amount)), cmp.Compare(show.of(&y.total), show.of(&x.total)),
 			cmp.Compare(y.PeakBytes, x.PeakBytes), cmp.Compare(y.total.PeakBytes, x.total.PeakBytes), strings.Compare(a, b))
 	})
 }
@@ -325,7 +312,6 @@ func (by By) groups(samples []*snapshot.Sample) map[string]*group {
 	for _, s := range samples {
 		g := row(by.values(s))
 		g.add(s)
-		g.first = g.first || slices.ContainsFunc(by, func(c column) bool { return c.first[s] })
 		for _, values := range by.within(s) {
 			row(values).total.add(s)
 		}
@@ -351,7 +337,6 @@ type group struct {
 	samples []*snapshot.Sample
 	values  []string // in each column, of a row
 	total   amount   // with the samples inside of the row
-	first   bool     // see column.among
 }
 
 func (g *group) add(s *snapshot.Sample) {
@@ -406,18 +391,15 @@ func (g *group) stacks(cells []string, show *face, n int) (lines []string) {
 	return lines
 }
 
-// below returns the most helpful frames, without those that cells name: a cause in brackets,
+// below returns the most helpful frames, without those at the leaf that cells name: a cause in brackets,
 // the call.
 func below(frames []*snapshot.Location, cells []string) string {
-	name := func() string { return frames[0].Lines[0].Function }
-	if len(frames) > 1 && slices.ContainsFunc(cells, func(cell string) bool { return name() == "["+strings.Trim(cell, "[]")+"]" }) {
+	for len(frames) > 0 && slices.ContainsFunc(cells, func(cell string) bool {
+		return strings.Trim(cell, "[]") == strings.Trim(frames[0].Lines[0].Function, "[]")
+	}) {
 		frames = frames[1:]
 	}
-	if !slices.Contains(cells, strings.Trim(name(), "[]")) {
-		return render.Brief(frames, 4)
-	}
-	_, rest, _ := strings.Cut(render.Brief(frames, 4), " < ")
-	return rest
+	return render.Brief(frames, 4)
 }
 
 // pointers returns a pointer to each sample.

@@ -123,8 +123,8 @@ func TestNestedTotals(t *testing.T) {
 	}
 }
 
-// A row of the program's own code comes before a larger one of a library.
-func TestOwnLinesFirst(t *testing.T) {
+// Rows are those of the program's own lines, where a stack has one, and the largest comes first.
+func TestOwnLines(t *testing.T) {
 	sample := func(bytes int64, frames ...*snapshot.Location) snapshot.Sample {
 		return snapshot.Sample{Stack: frames, Labels: snapshot.Labels{Kind: "device"}, Values: snapshot.Values{InuseBytes: bytes}}
 	}
@@ -140,7 +140,7 @@ func TestOwnLinesFirst(t *testing.T) {
 	for _, key := range rowsOf(groups, &holdings) {
 		got = append(got, groups[key].values[0])
 	}
-	want := []string{"b/train/loop.py:8 step", "a/train/loop.py:8 step", "lib/run.py:5 run", "a/train/loop.py:20 main"}
+	want := []string{"lib/run.py:5 run", "b/train/loop.py:8 step", "a/train/loop.py:8 step", "a/train/loop.py:20 main"}
 	if !slices.Equal(got, want) {
 		t.Errorf("rows %q, want %q", got, want)
 	}
@@ -245,7 +245,7 @@ func TestReportByFreed(t *testing.T) {
 
 func TestSizeClass(t *testing.T) {
 	for size, want := range map[int64]string{
-		0: "0 B", 1: "1 B to 2 B", 511: "256 B to 512 B", 512: "512 B to 1.0 KiB", 1 << 20: "1.0 MiB to 2.0 MiB", 2<<20 - 1: "1.0 MiB to 2.0 MiB",
+		0: "0 B", 1: "1 B to 2 B", 511: "256 B to 512 B", 512: "512 B to 1.00 KiB", 1 << 20: "1.00 MiB to 2.00 MiB", 2<<20 - 1: "1.00 MiB to 2.00 MiB",
 		math.MaxInt64: "4.0 EiB and more",
 	} {
 		if got := sizeClass(bits.Len64(uint64(size))); got != want {
@@ -293,7 +293,7 @@ func TestEach(t *testing.T) {
 		{[]*snapshot.Sample{object(1, 2), object(1, 6)}, "~4 B"},
 		{[]*snapshot.Sample{object(2, 8), object(0, 100)}, "4 B"},
 		{[]*snapshot.Sample{object(-1, 2)}, ""},
-		{[]*snapshot.Sample{object(1, math.MinInt64)}, "-8.0 EiB"},
+		{[]*snapshot.Sample{object(1, math.MinInt64)}, "-8.00 EiB"},
 	} {
 		g := &group{}
 		for _, s := range c.samples {

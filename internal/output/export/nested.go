@@ -79,12 +79,11 @@ func lines(s *snapshot.Sample) (names []string) {
 
 // ownLines is among of the column of the program's own lines. A sample without any has the
 // lines that come nearest to these.
-func ownLines(samples []*snapshot.Sample) (all func(*snapshot.Sample) []string, own map[*snapshot.Sample]bool) {
+func ownLines(samples []*snapshot.Sample) (all func(*snapshot.Sample) []string) {
 	found := make(map[*snapshot.Sample][]*snapshot.Line, len(samples))
-	own = make(map[*snapshot.Sample]bool)
 	var files []string
 	for _, s := range samples {
-		found[s], own[s] = stacks.Own(s.Stack)
+		found[s], _ = stacks.Own(s.Stack)
 		for _, l := range found[s] {
 			files = append(files, l.File)
 		}
@@ -98,7 +97,7 @@ func ownLines(samples []*snapshot.Sample) (all func(*snapshot.Sample) []string, 
 			return lines(s)
 		}
 		return names
-	}, own
+	}
 }
 
 // innermost returns the column's own value of a sample.

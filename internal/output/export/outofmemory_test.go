@@ -74,7 +74,7 @@ func TestAdvice(t *testing.T) {
 		"expandable":             {func(o *snapshot.OutOfMemory) { o.Allocator.Segments[2].Expandable = true }, "would have been enough, but none of the", ""},
 		"given back anyway":      {func(o *snapshot.OutOfMemory) { o.Allocator.Segments[1].Releasable = 8 * mib }, "would have been enough, but none of the", ""},
 		"too little":             {func(o *snapshot.OutOfMemory) { o.Tensor = 16 * mib }, "would not have fitted into the 15.0 MiB", ""},
-		"of the small pool":      {func(o *snapshot.OutOfMemory) { o.Tensor = 768 << 10 }, "The 1.0 MiB that were cached for such tensors would have been enough, but none of the", "expandable_segments:True"},
+		"of the small pool":      {func(o *snapshot.OutOfMemory) { o.Tensor = 768 << 10 }, "The 1.00 MiB that were cached for such tensors would have been enough, but none of the", "expandable_segments:True"},
 		"another stream's":       {func(o *snapshot.OutOfMemory) { o.Tensor = 6 * mib }, "did not use", ""},
 		"tensors unseen":         {func(o *snapshot.OutOfMemory) { o.Allocator.Unseen = 1 }, "", ""},
 		"no tensors":             {func(o *snapshot.OutOfMemory) { o.Allocator = nil }, "", ""},
@@ -90,7 +90,7 @@ func TestAdvice(t *testing.T) {
 		"of another pool":           {private("0.1", 8*mib), "would not", ""},
 		"of a pool, too much":       {private("1.0", 16*mib), "would not have fitted into the 15.0 MiB that were cached for such tensors in private pool 1.0", ""},
 		"perhaps in a pool":         {private(unknownPool, 0), "", ""},
-		"perhaps in a pool, small":  {func(o *snapshot.OutOfMemory) { private(unknownPool, 0)(o); o.Tensor = 768 << 10 }, "The 1.0 MiB that were cached for such tensors would have been enough, but none of the", "expandable_segments:True"},
+		"perhaps in a pool, small":  {func(o *snapshot.OutOfMemory) { private(unknownPool, 0)(o); o.Tensor = 768 << 10 }, "The 1.00 MiB that were cached for such tensors would have been enough, but none of the", "expandable_segments:True"},
 		"perhaps of a pool":         {func(o *snapshot.OutOfMemory) { o.Private = unknownPool }, "", ""},
 		"an expandable pool beside": {func(o *snapshot.OutOfMemory) { s := &o.Allocator.Segments[2]; s.Expandable, s.Private = true, "1.0" }, "would have been enough, but none of the", "expandable_segments:True"},
 		"a driver call, in a pool": {func(o *snapshot.OutOfMemory) {
@@ -176,9 +176,9 @@ func TestFailures(t *testing.T) {
 	}{
 		"none":      {ends, nil, ""},
 		"recovered": {ends, []*snapshot.OutOfMemory{fails(1, true)}, "1 request failed for want of memory, and recovered"},
-		"once":      {ends, []*snapshot.OutOfMemory{fails(4, false)}, "Out of memory once, 4s after the trace began: python3 (7) asked for 1.0 GiB (--oom). It ended the process, which made no tensor afterwards and was gone within 5s."},
+		"once":      {ends, []*snapshot.OutOfMemory{fails(4, false)}, "Out of memory once, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). It ended the process, which made no tensor afterwards and was gone within 5s."},
 		"several":   {ends, []*snapshot.OutOfMemory{fails(1, true), fails(2, false), fails(4, false), fails(5, true)}, "Out of memory 4 times; 2 recovered. The last one that did not, 4s after"},
-		"caught":    {goesOn, []*snapshot.OutOfMemory{fails(2, false), fails(4, false)}, "Out of memory 2 times. The last one, 4s after the trace began: python3 (7) asked for 1.0 GiB (--oom). The program went on: it made 3 more tensors, and was gone within 5s."},
+		"caught":    {goesOn, []*snapshot.OutOfMemory{fails(2, false), fails(4, false)}, "Out of memory 2 times. The last one, 4s after the trace began: python3 (7) asked for 1.00 GiB (--oom). The program went on: it made 3 more tensors, and was gone within 5s."},
 		"unknown":   {unknown, []*snapshot.OutOfMemory{fails(4, false)}, "(--oom). The process was gone within 5s."},
 		"running":   {running, []*snapshot.OutOfMemory{fails(4, false)}, "The process still ran when the trace ended, 5s later."},
 	} {

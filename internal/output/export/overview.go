@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -91,7 +92,7 @@ func (x *overview) show(page *render.Page) {
 	lacking(page, []string{"line"}, samples, &x.s.Meta)
 	x.windows(page)
 	whole := x.o.whole(x.s)
-	page.Losses(whole.Loss, nil)
+	page.Losses(loss.Actionable(whole.Loss), nil)
 	about(page, whole.Notes)
 	x.next(page)
 }
@@ -309,7 +310,7 @@ func (x *overview) windows(page *render.Page) {
 
 // lines writes the lines of the program that hold most.
 func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
-	all, _ := ownLines(slices.Concat(samples, x.end))
+	all := ownLines(slices.Concat(samples, x.end))
 	of := func(s *snapshot.Sample) string { return cmp.Or(innermost(all)(s), absent("line", s)) }
 	rows, end := gather(samples, of), gather(x.end, of)
 	keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
@@ -320,11 +321,18 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 		return
 	}
 	shown := keys[:x.o.top(len(keys))]
-	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.SomeBytes("CACHED"), table.Bytes(x.beside), table.Text("MOSTLY"), table.Beginning("LINE"))
+	beside := x.beside
+	if x.end != nil {
+		beside = "USED AT END" // what is cached then is of other lines by then, or of none
+	}
+	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.SomeBytes("CACHED"), table.Text("MOSTLY"), table.Bytes(beside), table.Beginning("LINE"))
 	for _, k := range shown {
 		g := rows[k]
-		of := x.purpose(g.samples)
-		t.Add(of.bytes, of.tensors, of.cached, x.otherOf(g, end[k]), x.mostly(g), k)
+		of, other := x.purpose(g.samples), x.otherOf(g, end[k])
+		if x.end != nil && end[k] != nil {
+			other -= x.purpose(end[k].samples).cached
+		}
+		t.Add(of.bytes, of.tensors, of.cached, x.mostly(g), other, k)
 	}
 	page.Heading("The lines that hold most: %d of %d", len(shown), len(keys))
 	t.Text(page)

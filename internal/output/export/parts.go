@@ -38,8 +38,8 @@ func (by By) samples(s *snapshot.Snapshot) (By, []*snapshot.Sample) {
 			c.empty = !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return c.of(s) != "" })
 		}
 		if c := &by[i]; c.among != nil {
-			all, first := c.among(samples)
-			c.of, c.first = innermost(all), first
+			all := c.among(samples)
+			c.of = innermost(all)
 			if c.all != nil {
 				c.all = all
 			}

@@ -144,8 +144,6 @@ func (p *purpose) says(name string) string {
 // so that nothing counts twice.
 func ownerName(s *snapshot.Sample) string {
 	switch driver := snapshot.Class(s.Kind) == event.ClassDriver.String(); {
-	case s.Kind == event.KindContext.String():
-		return "CUDA"
 	case driver && snapshot.Cause(s) == "allocated before attach":
 		return "allocated before the trace"
 	case s.Owner == "" && driver, s.Owner == "cuda":

@@ -18,12 +18,12 @@ func TestListed(t *testing.T) {
 		want  string
 	}{
 		{nil, 9, ""},
-		{map[string]int64{"activation": 1100 * mib, "gradient": 512}, 9, "activation 1.1 GiB, others 512 B"},
-		{map[string]int64{"a": 5000 * mib, "b": 4 * mib, "c": 3 * mib}, 9, "a 4.9 GiB, others 7.0 MiB"}, // below a thousandth
-		{map[string]int64{"a": 5 * mib, "b": 2 * mib, "c": mib}, 9, "a 5.0 MiB, b 2.0 MiB, c 1.0 MiB"},
-		{map[string]int64{"a": 5 * mib, "b": 2 * mib, "c": mib}, 1, "a 5.0 MiB, others 3.0 MiB"},
+		{map[string]int64{"activation": 1100 * mib, "gradient": 512}, 9, "activation 1.07 GiB, others 512 B"},
+		{map[string]int64{"a": 5000 * mib, "b": 4 * mib, "c": 3 * mib}, 9, "a 4.88 GiB, others 7.00 MiB"}, // below a thousandth
+		{map[string]int64{"a": 5 * mib, "b": 2 * mib, "c": mib}, 9, "a 5.00 MiB, b 2.00 MiB, c 1.00 MiB"},
+		{map[string]int64{"a": 5 * mib, "b": 2 * mib, "c": mib}, 1, "a 5.00 MiB, others 3.00 MiB"},
 		{map[string]int64{"a": 700, "b": 0, "c": 1}, 9, "a 700 B, c 1 B"}, // all are small
-		{map[string]int64{"a": 5 * mib, "elsewhere": -2 * mib}, 9, "a 5.0 MiB, elsewhere -2.0 MiB"},
+		{map[string]int64{"a": 5 * mib, "elsewhere": -2 * mib}, 9, "a 5.00 MiB, elsewhere -2.00 MiB"},
 	} {
 		got := strings.Join(listed(c.parts, c.most, func(name string) string { return name + " " + bytefmt.Format(c.parts[name]) }), ", ")
 		if got != c.want {

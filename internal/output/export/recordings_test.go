@@ -23,7 +23,7 @@ func recorded(t *testing.T, name string) *snapshot.Snapshot {
 	return played.View(state.Want{Driver: true}).Snapshot()
 }
 
-// The first row by line is the program's own line that holds most. The accelerate command runs
+// The first row by line that names a source file is the program's own line that holds most. The accelerate command runs
 // what is in a package alone.
 func TestReportByLine(t *testing.T) {
 	for recording, want := range map[string]string{
@@ -44,8 +44,13 @@ func TestReportByLine(t *testing.T) {
 		by, samples := by(t, "line").samples(recorded(t, recording))
 		sections := by.sections(samples, holdings.shown)
 		groups := by.groups(sections[by.ordered(sections, &holdings)[0]].samples)
-		if got := groups[rowsOf(groups, &holdings)[0]].values[0]; got != want {
-			t.Errorf("%s: the first row is %q, want %q", recording, got, want)
+		for _, key := range rowsOf(groups, &holdings) {
+			if got := groups[key].values[0]; !strings.HasPrefix(got, "[") {
+				if got != want {
+					t.Errorf("%s: the first row is %q, want %q", recording, got, want)
+				}
+				break
+			}
 		}
 	}
 }
@@ -81,7 +86,7 @@ func TestReportOfCutRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := played.View(state.Want{Driver: true}).Snapshot()
-	for o, want := range map[string]string{"": "\n  not named yet 2.8 GiB; CUDA context 1.0 GiB: 3.8 GiB\n", "owner": "By owner: [not named yet] (3.8 GiB)", "line": "  [not named yet]\n"} {
+	for o, want := range map[string]string{"": "\n  not named yet 2.82 GiB; CUDA context 1.01 GiB: 3.83 GiB\n", "owner": "By owner: [not named yet] (2.82 GiB)", "line": "  [not named yet]\n"} {
 		var options Options
 		if o != "" {
 			options.By = by(t, o)

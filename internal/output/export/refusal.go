@@ -7,16 +7,16 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
 // atLine names the innermost line of the program that a failed request came from, "" for none.
 func atLine(o *snapshot.OutOfMemory) string {
-	sample := &snapshot.Sample{Stack: o.Stack}
-	all, own := ownLines([]*snapshot.Sample{sample})
-	if !own[sample] {
+	if _, own := stacks.Own(o.Stack); !own {
 		return ""
 	}
-	return " at " + innermost(all)(sample)
+	sample := &snapshot.Sample{Stack: o.Stack}
+	return " at " + innermost(ownLines([]*snapshot.Sample{sample}))(sample)
 }
 
 // wanted returns the size of a request that failed: for a framework the tensor's.

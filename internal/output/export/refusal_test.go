@@ -21,21 +21,21 @@ func TestRefusal(t *testing.T) {
 		want, limit string
 	}{
 		"a limit": {own(136 << 30), "The program's own limit refused it: no call of the driver failed, and 136 GiB of the GPU was free.",
-			"The limit is below 13.0 GiB: the 7.0 GiB that PyTorch held, and this request."},
-		"a limit, on a full GPU": {own(1 << 30), "It would not have fitted anyway: 1.0 GiB", "below 13.0 GiB"},
+			"The limit is below 13.0 GiB: the 7.00 GiB that PyTorch held, and this request."},
+		"a limit, on a full GPU": {own(1 << 30), "It would not have fitted anyway: 1.00 GiB", "below 13.0 GiB"},
 		"a limit, without NVML":  {func(o *snapshot.OutOfMemory) { own(0)(o); o.GPUs = nil }, "no call of the driver failed. How much of the GPU was free is not known.", "below 13.0 GiB"},
-		"a small tensor":         {func(o *snapshot.OutOfMemory) { own(1 << 30)(o); o.Tensor = 512 }, "own limit", "below 7.0 GiB"},
+		"a small tensor":         {func(o *snapshot.OutOfMemory) { own(1 << 30)(o); o.Tensor = 512 }, "own limit", "below 7.02 GiB"},
 		"of a memory pool":       {func(o *snapshot.OutOfMemory) { own(136 << 30)(o); o.Private = "1.0" }, "own limit did, or the allocator of the memory pool", ""},
-		"the driver":             {func(*snapshot.OutOfMemory) {}, "The driver refused a piece of 4.0 GiB of it: 1.0 GiB of the GPU's 141 GiB was free.", ""},
-		"a segment":              {func(o *snapshot.OutOfMemory) { o.Tensor = 1 << 30 }, "The driver refused a segment of 4.0 GiB for it: 1.0 GiB", ""},
+		"the driver":             {func(*snapshot.OutOfMemory) {}, "The driver refused a piece of 4.00 GiB of it: 1.00 GiB of the GPU's 141 GiB was free.", ""},
+		"a segment":              {func(o *snapshot.OutOfMemory) { o.Tensor = 1 << 30 }, "The driver refused a segment of 4.00 GiB for it: 1.00 GiB", ""},
 		"nothing free":           {func(o *snapshot.OutOfMemory) { o.GPUs[0].Free = 0 }, ": nothing of the GPU's 141 GiB was free.", ""},
-		"not asked":              {func(o *snapshot.OutOfMemory) { o.GPUs = nil }, "The driver refused a piece of 4.0 GiB of it. How much of the GPU was free is not known.", ""},
+		"not asked":              {func(o *snapshot.OutOfMemory) { o.GPUs = nil }, "The driver refused a piece of 4.00 GiB of it. How much of the GPU was free is not known.", ""},
 		"recovered":              {func(o *snapshot.OutOfMemory) { o.Recovered = true }, "It recovered", ""},
 		// NVML was asked when the process had given 4 GiB back already.
 		"given back since": {func(o *snapshot.OutOfMemory) {
 			o.GPUs[0].Free = 5 << 30
 			o.Snapshot.Accounts[0].Total, o.Snapshot.Accounts[0].Known = 13<<30, true
-		}, ": 1.0 GiB of the GPU's 141 GiB was free.", ""},
+		}, ": 1.00 GiB of the GPU's 141 GiB was free.", ""},
 	} {
 		o := failure()
 		o.Snapshot.Accounts = []snapshot.Account{{PID: o.PID, GPU: o.GPU}}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
@@ -16,6 +17,9 @@ import (
 func noSteps(s *snapshot.Snapshot) string {
 	if s.Meta.Windows != nil {
 		return "No step was seen in " + s.Meta.Windows.String() + "."
+	}
+	if !slices.ContainsFunc(s.Samples, func(x snapshot.Sample) bool { return x.Owner == "pytorch" }) {
+		return "No steps are known: they are those of PyTorch's optimizers, and nothing here is of PyTorch. --leaks shows what grows in any program."
 	}
 	if len(s.Allocators) == 0 {
 		return "No steps are known, because this recording has no tensors. Record with --tensors."

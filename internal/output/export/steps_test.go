@@ -39,10 +39,10 @@ func TestStepsVerdict(t *testing.T) {
 	const mib = 1 << 20
 	for want, nets := range map[string][]int64{
 		"": {5 * mib, 5 * mib, 5 * mib},
-		"Nothing leaks from step to step: steps 3 to 5 freed what they allocated, or more.":              {346 * mib, 0, 0, 0, 0},
-		"Nothing leaks from step to step: steps 3 to 4 freed what they allocated, or more.":              {346 * mib, 0, 3 * mib, -4 * mib},
-		"Memory grows: each of steps 3 to 5 allocated more than it freed, on average by 2.0 MiB a step.": {346 * mib, 0, mib, 2 * mib, 3 * mib},
-		"It grew by 5.0 MiB over steps 3 to 5, but not in each step.":                                    {0, 0, 5 * mib, 0, 0},
+		"Nothing leaks from step to step: steps 3 to 5 freed what they allocated, or more.":               {346 * mib, 0, 0, 0, 0},
+		"Nothing leaks from step to step: steps 3 to 4 freed what they allocated, or more.":               {346 * mib, 0, 3 * mib, -4 * mib},
+		"Memory grows: each of steps 3 to 5 allocated more than it freed, on average by 2.00 MiB a step.": {346 * mib, 0, mib, 2 * mib, 3 * mib},
+		"It grew by 5.00 MiB over steps 3 to 5, but not in each step.":                                    {0, 0, 5 * mib, 0, 0},
 	} {
 		if got := verdict(steps(nets...)); got != want {
 			t.Errorf("%v: %q, want %q", nets, got, want)

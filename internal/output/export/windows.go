@@ -29,7 +29,7 @@ func windowsByLine(page *render.Page, s *snapshot.Snapshot, o Options) {
 			samples = append(samples, &s.Windowed[i].Rows[j].Sample)
 		}
 	}
-	all, _ := ownLines(samples)
+	all := ownLines(samples)
 	line := innermost(all)
 	inWindows(page, s, o, true, func(x *snapshot.WindowedRow) string { return cmp.Or(line(&x.Sample), absent("line", &x.Sample)) })
 }

@@ -170,7 +170,7 @@ func TestRefusal(t *testing.T) {
 		"refused": {holder.Reading{Refused: "CPython 3.14 without the GIL is not supported"}, false, "without the GIL"},
 		"nothing": {holder.Reading{Runtime: "CPython 3.11", Objects: 12}, false, "no tensor was found among 12 objects of CPython 3.11"},
 		"unread":  {holder.Reading{Runtime: "CPython 3.11", Objects: 12, Loss: []loss.Counter{{Name: "x"}, {Name: "y", Help: "tensors that were odd", Value: 3}}}, false, "no tensor was found among 12 objects of CPython 3.11; 3 tensors that were odd"},
-		"cpu":     {holder.Reading{Storages: []holder.Storage{cpu}}, false, "3.0 MiB of tensors lie in the CPU's memory: show them with --cpu"},
+		"cpu":     {holder.Reading{Storages: []holder.Storage{cpu}}, false, "3.00 MiB of tensors lie in the CPU's memory: show them with --cpu"},
 		"asked":   {holder.Reading{Storages: []holder.Storage{cpu}}, true, ""},
 		"gpu":     {holder.Reading{Storages: []holder.Storage{{Bytes: 1}}}, false, ""},
 	} {
@@ -281,7 +281,7 @@ func TestArrays(t *testing.T) {
 	if err := r.Table(&b, holders.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"3.0 MiB of arrays of JAX in 3 storages", "3 arrays of JAX (3.0 MiB) by their shapes", "ArrayImpl"} {
+	for _, want := range []string{"3.00 MiB of arrays of JAX in 3 storages", "3 arrays of JAX (3.00 MiB) by their shapes", "ArrayImpl"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
@@ -290,11 +290,11 @@ func TestArrays(t *testing.T) {
 		t.Errorf("a profile has %+v", s.Processes[0])
 	}
 	r.Reading.Storages = append(r.Reading.Storages, holder.Storage{Address: 0x1000, Bytes: 1 << 20, Holder: "x"})
-	if got := r.Answer(); !strings.Contains(got, "4.0 MiB of memory in 4 storages") {
+	if got := r.Answer(); !strings.Contains(got, "4.00 MiB of memory in 4 storages") {
 		t.Error(got)
 	}
 	between := &holders.Report{PID: 4711, Before: reading(2), Reading: reading(5), By: holders.Path}
-	if got := between.Answer(); !strings.Contains(got, "3 storages came (3.0 MiB), 0 storages went") {
+	if got := between.Answer(); !strings.Contains(got, "3 storages came (3.00 MiB), 0 storages went") {
 		t.Error(got)
 	}
 }

@@ -155,7 +155,7 @@ func TestHighAddresses(t *testing.T) {
 	if len(seen.Segments) != 2 {
 		t.Errorf("%d segments", len(seen.Segments))
 	}
-	if !strings.Contains(strings.Join(seen.About.Notes, "\n"), "4.0 MiB lie at addresses from 2^53 on") {
+	if !strings.Contains(strings.Join(seen.About.Notes, "\n"), "4.00 MiB lie at addresses from 2^53 on") {
 		t.Errorf("nobody is told: %q", seen.About.Notes)
 	}
 }

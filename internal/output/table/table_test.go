@@ -31,11 +31,11 @@ func TestText(t *testing.T) {
 	x.Add(2, "", "\x1b[31m")
 	want := strings.Join([]string{
 		`First`,
-		`    BYTES  KIND`,
-		`  1.0 GiB  device`,
+		`     BYTES  KIND`,
+		`  1.00 GiB  device`,
 		`      a line that is to…`,
 		`      another`,
-		`      2 B  \x1b[31m`,
+		`       2 B  \x1b[31m`,
 		``,
 		`Second`,
 		`lost: 3`,
@@ -53,20 +53,20 @@ func TestNarrow(t *testing.T) {
 		want []string
 	}{
 		{table.Ending("LINE"), []string{
-			`    BYTES  KIND    MODULE       LINE`,
-			`  1.0 GiB  device  Net/Block    …ear.py:134`,
-			`      2 B  device  …k/Linéaire  main t.py:7`,
+			`     BYTES  KIND    MODULE       LINE`,
+			`  1.00 GiB  device  Net/Block    …ear.py:134`,
+			`       2 B  device  …k/Linéaire  main t.py:7`,
 		}},
 		{table.Beginning("LINE"), []string{
-			`    BYTES  KIND    MODULE       LINE`,
-			`  1.0 GiB  device  Net/Block    Linear.for…`,
-			`      2 B  device  …k/Linéaire  main t.py:7`,
+			`     BYTES  KIND    MODULE       LINE`,
+			`  1.00 GiB  device  Net/Block    Linear.for…`,
+			`       2 B  device  …k/Linéaire  main t.py:7`,
 		}},
 	} {
 		x := table.New(table.Bytes("BYTES"), table.Text("KIND"), table.Ending("MODULE"), c.line)
 		x.Add(1<<30, "device", "Net/Block", "Linear.forward linear.py:134")
 		x.Add(2, "device", "Net/Block/Linéaire", "main t.py:7")
-		if got, want := text(t, x, 43), strings.Join(c.want, "\n"); !strings.Contains(got, "\n"+want+"\n") {
+		if got, want := text(t, x, 44), strings.Join(c.want, "\n"); !strings.Contains(got, "\n"+want+"\n") {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}
 	}
@@ -89,9 +89,9 @@ func TestCells(t *testing.T) {
 		table.Share("SHARE").As("share"), table.TextRight("TOOK").As("took"), table.Text("TEXT").As("text"))
 	x.Add(0, 1<<20, int64(-3), table.Part{Of: 1, Whole: 8}, 1500*time.Millisecond, "=<a>\n")
 	x.Add(1<<10, 0, 3, nil, nil, nil)
-	if got, want := text(t, x, 80), "     SOME    SIGNED  COUNT  SHARE  TOOK  TEXT\n"+
-		"           +1.0 MiB     -3  12.5%  1.5s  =<a>\\x0a\n"+
-		"  1.0 KiB       0 B     +3\n"; !strings.Contains(got, want) {
+	if got, want := text(t, x, 80), "      SOME     SIGNED  COUNT  SHARE  TOOK  TEXT\n"+
+		"            +1.00 MiB     -3  12.5%  1.5s  =<a>\\x0a\n"+
+		"  1.00 KiB        0 B     +3\n"; !strings.Contains(got, want) {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 	x.Columns, x.Rows = append(x.Columns[:3], x.Columns[4:]...), x.Rows[:1]

@@ -354,7 +354,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// The legend has no entry for what never held a thousandth of the peak, which is 5.5 GiB: the others
+// The legend has no entry for what never held a thousandth of the peak, which is 5.50 GiB: the others
 // have it.
 func TestSmallGroups(t *testing.T) {
 	html, _, _ := written(t, "../../../test/recordings/torch_native.gmt", whole)

@@ -11,10 +11,10 @@ function make(name, text, className) {
 
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-// bytes returns a number of bytes for people, with three digits.
+// bytes returns a number of bytes for people, with three digits, as package bytefmt does.
 function bytes(n) {
   let v = Math.abs(n), u = 0;
-  while (v >= 999.5 && u < units.length - 1) { v /= 1024; u++; }
+  while (v >= 1023.5 && u < units.length - 1) { v /= 1024; u++; }
   const digits = u === 0 ? 0 : v < 9.995 ? 2 : v < 99.95 ? 1 : 0;
   return (n < 0 ? "−" : "") + v.toFixed(digits) + " " + units[u];
 }

@@ -91,7 +91,7 @@ def top(r):
         r.check("PyTorch is its largest owner", owner.get("inuse_bytes", 0) >= v["reserved"], now["owners"])
         r.check("a tensor's stack is the largest", d["samples"][0]["labels"]["kind"] in ("tensor", "cached"), now["stacks"][0]["text"])
         shown = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", screen.again()).decode()
-        gib = f"holds {nvml / 2**30:.1f} GiB"
+        gib = f"holds {nvml / 2**30:.2f} GiB"
         r.check("the screen has that figure", gib in shown, gib)
         r.note("what it has taken of a core", round(now["own_cost"]["cpu_ns"] / d["meta"]["duration_ns"], 3))
         print(shown)
