@@ -63,7 +63,7 @@ func TestAgentPast(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s at %s: %v\n%s", past.Recording, at, err, out)
 	}
-	for _, want := range []string{"192", "(" + strconv.Itoa(p.PID()) + ")", "cuMemAlloc_v2"} {
+	for _, want := range []string{"192", "(" + strconv.Itoa(p.PID()) + ")", "invoke args.c:12"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("%s at %s:\n%s\nlacks %q", past.Recording, at, out, want)
 		}

@@ -313,7 +313,7 @@ func TestAgentOnce(t *testing.T) {
 	}
 	for rule, code := range map[string]int{"process.live > 2MiB": exitAlert, "process.live > 1GiB": exitDone} {
 		v := command(t, "agent", "--once", "--stacks", "fp", "--interval", "2s", "--alert", rule).start().ends(code)
-		if told := strings.Contains(v.stdout.String(), ".0 MiB"); told != (code == exitAlert) {
+		if told := strings.Contains(v.stdout.String(), ".00 MiB"); told != (code == exitAlert) {
 			t.Errorf("%s: %q", rule, v.stdout.String())
 		}
 	}

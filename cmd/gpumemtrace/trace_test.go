@@ -315,7 +315,7 @@ func TestFormats(t *testing.T) {
 			}
 		},
 		"table": func(t *testing.T, text []byte) {
-			for _, want := range []string{"workload", "cuMemAlloc_v2", "92.0 KiB"} {
+			for _, want := range []string{"workload", "invoke args.c:12", "92.0 KiB"} {
 				if !strings.Contains(string(text), want) {
 					t.Errorf("no %q in\n%s", want, text)
 				}
