@@ -296,11 +296,14 @@ func (f *finder) rescanOne(c claim) {
 	if i := slices.IndexFunc(mapped, func(m mappedLibrary) bool { return !m.level.pyTorch() }); i >= 0 && f.opts.All && f.opts.Stacks != nil {
 		f.opts.Stacks.Mapped(c.pid, mapped[i].Mapping, true)
 	}
-	f.retry(c)
+	// Nobody was told of these libraries before.
+	if err := f.retry(c); err != nil && !noMapping(err) && !errors.Is(err, errStopped) {
+		f.libs.miss(c, absenceOf(err))
+	}
 }
 
 // retry probes the libraries of a process by a repeated claim.
-func (f *finder) retry(c claim) {
+func (f *finder) retry(c claim) error {
 	var err error
 	if c.only == 0 && f.opts.All {
 		err = f.targets.trace(c.pid, c.user)
@@ -309,6 +312,7 @@ func (f *finder) retry(c claim) {
 		_, err = f.probe(c)
 	}
 	f.libs.retried(c, err)
+	return err
 }
 
 // tidy removes the probes of libraries that no traced process maps any more, and retries unseen
@@ -330,7 +334,7 @@ func (f *finder) tidy() {
 			}
 			for _, c := range f.libs.due(now) {
 				c.only = f.opts.confinedTo(c.pid)
-				f.work.Do(c.user, func() { f.retry(c) }, func() {})
+				f.work.Do(c.user, func() { _ = f.retry(c) }, func() {})
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,27 @@ func TestMappingsLost(t *testing.T) {
 		if n := count(tr.drain(), func(e *event.Event) bool { return int(e.Proc.PID) == p.pid() && e.Size == 400 }); n != calls {
 			t.Errorf("%d of the neighbour's %d calls are seen", n, calls)
 		}
+	}
+}
+
+// A process of which mappings were lost, and whose libraries find no room, is said not to be seen.
+func TestMappingsLostWithoutRoom(t *testing.T) {
+	tr := openTrace(t, Options{attachments: 2}) // of targets alone: nothing else looks at this process
+	p := mapAll(t, nobody, 1, differentLibraries(t, open2all(t), 4))
+	child, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(child)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // it is counted once
+		tr.finder.rescanOne(claim{pid: pid, user: nobody, again: true})
+	}
+	want := []NotSeen{{User: nobody, Why: string(noSlot), Processes: 1}}
+	if got := tr.NotSeen(); !slices.Equal(got, want) || tr.counter("libraries_not_probed") != 1 {
+		t.Errorf("not seen: %v, counted %d; want %v, 1", got, tr.counter("libraries_not_probed"), want)
 	}
 }
 
