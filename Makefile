@@ -62,6 +62,8 @@ without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 # Those that start a goroutine or have something for several of them. (What cmd and bpf have is
 # tested by programs as users run them.)
 SHARING = $$(grep -rlE '^\s*go [a-z]|"sync' --include '*.go' --exclude '*_test.go' --exclude-dir testing internal probes symbolize | xargs -n 1 dirname | sort -u | sed 's,^,./,')
+# Tests of the command that trace nothing.
+UNTRACED := ^(TestCorpus|TestHostile(Profiles|Recordings|Commands))$$
 # Compiles packages and their tests, and links nothing.
 compile := list -test -export -f ''
 
@@ -74,11 +76,11 @@ tests:
 	$(MAKE) --no-print-directory -j 2 tests-tracing tests-others
 
 tests-tracing:
-	$(GO) test $(TEST_FLAGS) -p 1 -skip 'TestCorpus|TestHostile' $(TRACING:%=./%)
+	$(GO) test $(TEST_FLAGS) -p 1 -skip '$(UNTRACED)' $(TRACING:%=./%)
 
 tests-others:
 	$(GO) test $(TEST_FLAGS) $(call without,$(TRACING))
-	$(GO) test $(TEST_FLAGS) -run 'TestCorpus|TestHostile' ./cmd/gpumemtrace
+	$(GO) test $(TEST_FLAGS) -run '$(UNTRACED)' ./cmd/gpumemtrace
 
 race: ## run the tests of what several goroutines share with the race detector, but for what only takes long
 	scripts/install-tools $(BUILD_TOOLS) $(TEST_TOOLS)

@@ -55,7 +55,8 @@ func (n NotSeen) String() string {
 	return fmt.Sprintf("%s of %s: %s", text, who, n.Why)
 }
 
-// Name returns the user's number or the control group, or "others" for processes that cannot be read.
+// Name returns the user's number or the control group, or "others" for processes that cannot be read and
+// for users beyond maxUnseenUsers.
 func (n NotSeen) Name() string {
 	if n.User == others {
 		return "others"
@@ -80,6 +81,7 @@ type unseen struct {
 
 type unseenProcess struct {
 	user  uint32
+	under uint32 // whose bound it takes: user, or others
 	why   absence
 	at    time.Duration // when it mapped the library: CLOCK_MONOTONIC
 	again time.Time     // when to try again
@@ -95,12 +97,13 @@ func (u *unseen) add(pid int, uid uint32, why absence, at time.Duration, now tim
 		at = max(at, old.at)
 		u.remove(pid)
 	}
+	under := uid
 	if u.of[uid] == 0 && len(u.of) >= maxUnseenUsers {
-		uid = others
+		under = others
 	}
-	if u.of[uid] < maxUnseen {
-		u.of[uid]++
-		u.processes[pid] = &unseenProcess{uid, why, at, now.Add(againInterval)}
+	if u.of[under] < maxUnseen {
+		u.of[under]++
+		u.processes[pid] = &unseenProcess{uid, under, why, at, now.Add(againInterval)}
 	}
 }
 
@@ -111,8 +114,8 @@ func (u *unseen) remove(pid int) {
 		return
 	}
 	delete(u.processes, pid)
-	if u.of[p.user]--; u.of[p.user] == 0 {
-		delete(u.of, p.user)
+	if u.of[p.under]--; u.of[p.under] == 0 {
+		delete(u.of, p.under)
 	}
 }
 
@@ -120,8 +123,8 @@ func (u *unseen) remove(pid int) {
 func (u *unseen) due(now time.Time) (claims []claim) {
 	n := map[uint32]int{}
 	for pid, p := range u.processes {
-		if !now.Before(p.again) && n[p.user] < maxAgain {
-			n[p.user]++
+		if !now.Before(p.again) && n[p.under] < maxAgain {
+			n[p.under]++
 			p.again = now.Add(againInterval)
 			claims = append(claims, claim{pid: pid, user: p.user, at: p.at, again: true})
 		}
@@ -133,7 +136,7 @@ func (u *unseen) due(now time.Time) (claims []claim) {
 func (u *unseen) summary() (out []NotSeen) {
 	n := map[NotSeen]int{}
 	for _, p := range u.processes {
-		n[NotSeen{User: p.user, Why: string(p.why), More: u.of[p.user] == maxUnseen}]++
+		n[NotSeen{User: p.under, Why: string(p.why), More: u.of[p.under] == maxUnseen}]++
 	}
 	for of, processes := range n {
 		of.Processes = processes

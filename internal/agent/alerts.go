@@ -22,9 +22,6 @@ func (a *agent) watchAlerts() {
 
 // observe checks the rules, and reports what changed.
 func (a *agent) observe() {
-	if len(a.config.Alerts) == 0 {
-		return
-	}
 	a.alerts.Leaks(a.leaks.Found())
 	told := a.alerts.Observe(clock.Monotonic(), a.session.Totals())
 	a.told.Note(a.alerts.Firing(), told)

@@ -118,8 +118,8 @@ func short(name string) string {
 const maxBrief = 512
 
 // Brief returns the names of the most helpful frames of a stack (leaf first), at most n, in
-// the stack's order, cut and joined by " < ". A cause in brackets at the leaf comes first; then the user's own
-// code, then libraries; among equals the frame nearest to the leaf. Allocators, start-up code and
+// the stack's order, cut and joined by " < ". The leaf comes first, unless it only allocates or dispatches;
+// then the user's own code, then libraries; among equals the frame nearest to the leaf. Allocators, start-up code and
 // addresses without a name are there only where there is nothing else. Without Python, the operator of
 // PyTorch or the node of autograd's graph stands for its functions, and "backward pass" for autograd's
 // engine.
@@ -139,8 +139,8 @@ func Brief(stack []*snapshot.Location, n int) string {
 	return strings.Join(append(brief(stack, n-len(end), len(end) > 0), end...), " < ")
 }
 
-// brief returns the names of at most n frames. Those that say nothing are there only if no other is, and
-// unless something else is said.
+// brief returns the names of at most n frames. Frames that say nothing are left out if another frame says
+// something, or if something is said besides.
 func brief(stack []*snapshot.Location, n int, said bool) []string {
 	var frames []*snapshot.Line
 	for _, l := range stack {
@@ -148,16 +148,14 @@ func brief(stack []*snapshot.Location, n int, said bool) []string {
 			frames = append(frames, &l.Lines[i])
 		}
 	}
-	picked := make([]int, len(frames))
-	for i := range picked {
-		picked[i] = i
+	picked, ranks := make([]int, len(frames)), make([]int, len(frames))
+	for i := range frames {
+		picked[i], ranks[i] = i, rank(frames, i)
 	}
-	slices.SortStableFunc(picked, func(a, b int) int {
-		return rank(frames, b) - rank(frames, a)
-	})
-	for len(picked) > 0 && (said || rank(frames, picked[0]) > 1) && rank(frames, picked[len(picked)-1]) <= 1 {
-		picked = picked[:len(picked)-1]
+	if said || slices.Max(append(ranks, 0)) > 1 {
+		picked = slices.DeleteFunc(picked, func(i int) bool { return ranks[i] <= 1 })
 	}
+	slices.SortStableFunc(picked, func(a, b int) int { return ranks[b] - ranks[a] })
 	picked = picked[:min(n, len(picked))]
 	slices.Sort(picked)
 	names := make([]string, len(picked))

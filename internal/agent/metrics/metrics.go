@@ -124,8 +124,12 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		wholeFamilies[i].send(out, w)
 	}
 	if m.opts.NotSeen != nil {
+		sums := map[[2]string]int{} // two long names may have the same beginning
 		for _, n := range m.opts.NotSeen() {
-			out <- prometheus.MustNewConstMetric(notSeenDesc, gauge, float64(n.Processes), Label(n.Name()), n.Why)
+			sums[[2]string{Label(n.Name()), n.Why}] += n.Processes
+		}
+		for of, n := range sums {
+			out <- prometheus.MustNewConstMetric(notSeenDesc, gauge, float64(n), of[0], of[1])
 		}
 	}
 	// Every GPU has a counter from 0 on: Prometheus does not see the rise of a counter that

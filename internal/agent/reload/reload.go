@@ -19,7 +19,8 @@ type Value[T any] struct {
 	value  T
 	looked time.Time
 	paths  []string // that the latest read returned
-	files  []stamp  // of the paths that were known before the latest read, taken then
+	files  []stamp  // taken just before the latest read, of the paths that the read before it returned
+	warned string   // the latest read's error, "" if it succeeded
 }
 
 // A stamp is different after a file changed, as far as its directory shows that.
@@ -70,10 +71,13 @@ func (v *Value[T]) Get() T {
 	value, paths, err := v.read()
 	v.paths = paths
 	if err != nil {
-		v.warn("a changed file is not used: " + err.Error())
+		if text := err.Error(); text != v.warned {
+			v.warned = text
+			v.warn("a changed file is not used: " + text)
+		}
 		return v.value
 	}
-	v.value = value
+	v.value, v.warned = value, ""
 	return value
 }
 

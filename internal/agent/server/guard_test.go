@@ -47,8 +47,7 @@ var guardedPaths = []string{"/", "/oom/1", "/debug/pprof/", "/debug/pprof/gpumem
 
 var metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "gpumemtrace_up 1") })
 
-// The server tells of a trace only to a user with the right password. What tells nothing of a
-// trace is for everybody.
+// Who wants to know anything about a trace needs the right password. Everybody may see the rest.
 func TestPassword(t *testing.T) {
 	s := serve(t, Options{Source: begun(), WebConfig: writeWeb(t), Metrics: metrics, Profiling: true})
 	for _, path := range guardedPaths {
@@ -183,8 +182,10 @@ func TestSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		mode := map[string]os.FileMode{"": 0o600, "daemon": 0o660}[group]
-		if i, err := os.Stat(path); err != nil || i.Mode().Perm() != mode {
-			t.Errorf("%v, %v, want %v", i.Mode(), err, mode)
+		if i, err := os.Stat(path); err != nil {
+			t.Error(err)
+		} else if i.Mode().Perm() != mode {
+			t.Errorf("%v, want %v", i.Mode(), mode)
 		}
 		wants(t, "root", connects(0, 0), "connects")
 		wants(t, "a member of daemon, for group "+group, connects(65534, daemon), want)

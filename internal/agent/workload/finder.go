@@ -22,10 +22,9 @@ const (
 	fruitless = 3
 )
 
-// Losses are the ways to lose something of a workload.
-var Losses = loss.Causes{
-	loss.Of("workloads_unnamed", "containers of pods without a name, because no container runtime answered"),
-}
+var causes loss.Causes
+
+var lossUnnamed = causes.Add("workloads_unnamed", "containers of pods without a name, because no container runtime answered")
 
 // A Finder finds the names of pods and containers, and remembers them. It is safe for
 // concurrent use.
@@ -57,7 +56,7 @@ type container struct {
 // Sockets, until one knows.
 func New(sockets []string) *Finder {
 	f := &Finder{
-		losses:     loss.New(Losses),
+		losses:     loss.New(causes),
 		asks:       make(chan question, maxWaiting),
 		containers: lru.New[question, *container](maxContainers, nil),
 	}
@@ -87,7 +86,7 @@ func (f *Finder) Close() {
 	}
 }
 
-// Loss returns a counter for each of Losses.
+// Loss returns every cause of loss of workloads.
 func (f *Finder) Loss() []loss.Counter { return f.losses.Counters() }
 
 // Names returns the names of the pod and the container that a process belongs to, as far
@@ -141,6 +140,6 @@ func (f *Finder) ask(q question) {
 	}
 	c.next = time.Now().Add(min(firstRetry<<min(c.times, 20), lastRetry))
 	if c.times++; c.times == fruitless {
-		f.losses.Add(0, 1)
+		f.losses.Add(lossUnnamed, 1)
 	}
 }

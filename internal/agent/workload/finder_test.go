@@ -37,7 +37,7 @@ func until(t *testing.T, f *Finder, done func(snapshot.Who) bool) {
 	}
 }
 
-// A runtime is asked once for a container, and not for what has no names or has them.
+// A runtime is asked once for a container of a pod, and never where there is no pod or its name is known.
 func TestNames(t *testing.T) {
 	var asked atomic.Int32
 	socket := serveCRI(t, func(string, []byte) ([]byte, error) {

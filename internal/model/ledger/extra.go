@@ -54,7 +54,6 @@ func (t *allocTable) endExtra(space event.Space, addr uint64, r extraRow) {
 	delete(t.extra[space], addr)
 	t.removeReferences(space, addr)
 	t.addExtraToOwners(r, -1)
-	p.ended(space, addr, addr+r.size()) // it may have had a row once
 	p.addExtra(r.kind(), -1, one(r.size()).negative())
 }
 

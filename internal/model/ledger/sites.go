@@ -166,6 +166,7 @@ func (l *Ledger) Fold(proc event.Process) int {
 		return 0
 	}
 	before := p.held[Sites]
+	p.sites.foldAgain = 0 // the gate asks far less often than calls do
 	p.sites.fold()
 	return before - p.held[Sites]
 }
@@ -178,7 +179,7 @@ func (t *siteTable) fold() bool {
 		t.foldAgain--
 		return false
 	}
-	empty := t.foldable(func(s *Site) bool { return s.InuseObjects == 0 && s.InuseBytes == 0 })
+	empty := t.foldable()
 	if len(empty) == 0 {
 		t.foldAgain = len(t.all) / 4
 		return false
@@ -189,17 +190,16 @@ func (t *siteTable) fold() bool {
 	return true
 }
 
-// foldable returns the sites that match: those that hold least first, and of these those
-// whose last call is longest ago.
-func (t *siteTable) foldable(match func(*Site) bool) (out []uint32) {
+// foldable returns the sites that hold nothing, those whose last call is longest ago first.
+func (t *siteTable) foldable() (out []uint32) {
 	for i, s := range t.all {
-		if s != nil && !s.Synthetic && match(s) {
+		if s != nil && !s.Synthetic && s.InuseObjects == 0 && s.InuseBytes == 0 {
 			out = append(out, uint32(i))
 		}
 	}
 	slices.SortFunc(out, func(a, b uint32) int {
 		x, y := t.all[a], t.all[b]
-		return cmp.Or(cmp.Compare(x.InuseBytes, y.InuseBytes), cmp.Compare(x.InuseObjects, y.InuseObjects), cmp.Compare(x.last, y.last), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(x.last, y.last), cmp.Compare(a, b))
 	})
 	return out
 }

@@ -230,11 +230,12 @@ func Shown(all []Counter) []Counter {
 	return out
 }
 
-// Actionable returns the counters that a user can do something about.
-func Actionable(all []Counter) []Counter {
+// Telling returns the counters but for those of names and stacks that nobody can do anything about: no
+// figure depends on them.
+func Telling(all []Counter) []Counter {
 	return slices.DeleteFunc(slices.Clone(all), func(c Counter) bool {
 		p, known := PlaceOf(c.Name)
-		return known && p.Action == ""
+		return known && p.Action == "" && (p.Layer == "names" || p.Layer == "stacks")
 	})
 }
 

@@ -139,7 +139,7 @@ func (l *Ledger) Apply(e *event.Event, function string) {
 	p.seen = true
 	if e.Result != event.Success || p.exited || e.Time <= p.exec {
 		if e.Op == event.OpObjectMemory {
-			l.countOnly(e, &row{size: e.Size, stack: e.Stack, kind: kindOf(e, function), outer: e.Outer, device: none})
+			l.countOnly(e, &row{size: e.Size, stack: e.Stack, kind: kindOf(e, function), outer: e.Outer, device: none, bare: e.Bare})
 		}
 		return
 	}
@@ -201,7 +201,7 @@ func (l *Ledger) process(id event.Process) *process {
 // ObjectCount returns how many objects all processes have.
 func (l *Ledger) ObjectCount() int { return l.held }
 
-// Objects yields how many objects each process has that lives, in no order.
+// Objects yields how many objects each living process has, in no order.
 func (l *Ledger) Objects(yield func(event.Process, int) bool) {
 	for id, p := range l.procs {
 		if !p.exited && !yield(id, p.objects) {

@@ -27,6 +27,7 @@ type row struct {
 	outer       uint16
 	device      int32
 	addr, time  uint64 // in Rows, if it counts there
+	bare        bool   // see event.Event.Bare
 }
 
 // newMemory returns memory that one call asked for. Nearly all memory is that, and takes one piece
@@ -63,7 +64,7 @@ func (l *Ledger) allocate(p *process, e *event.Event, function string) {
 	if o == nil || kind == event.KindNone {
 		return
 	}
-	r := row{size: e.Size, stack: e.Stack, kind: kind, outer: e.Outer, device: none}
+	r := row{size: e.Size, stack: e.Stack, kind: kind, outer: e.Outer, device: none, bare: e.Bare}
 	if kind.Class() == event.ClassDriver {
 		r.device = l.deviceOf(p, o)
 	}
@@ -96,7 +97,7 @@ func (l *Ledger) addRow(id event.Process, at uint64, result int32, r *row) uint6
 	l.rows++
 	l.event = event.Event{
 		Op: event.OpAlloc, Kind: r.kind, Proc: id, Time: at, Result: result,
-		API: r.outer, Device: r.device, Addr: l.rows, Size: r.size, Stack: r.stack,
+		API: r.outer, Device: r.device, Addr: l.rows, Size: r.size, Stack: r.stack, Bare: r.bare,
 	}
 	l.Rows.Apply(&l.event)
 	return l.rows
@@ -136,7 +137,7 @@ func (l *Ledger) share(p *process, e *event.Event) {
 	if s == nil || s == o.memory {
 		return
 	}
-	r := row{size: s.size, stack: e.Stack, kind: event.KindShared, outer: e.Outer, device: none}
+	r := row{size: s.size, stack: e.Stack, kind: event.KindShared, outer: e.Outer, device: none, bare: e.Bare}
 	if s.rows[0].kind == event.KindSystem {
 		r.kind = event.KindSystem
 	} else {

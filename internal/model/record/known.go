@@ -21,7 +21,7 @@ type sharedObjects struct {
 
 	lost *knownPlace // stands for frames whose definitions were lost
 
-	room      int64  // bytes of text that frames of stacks may still name
+	room      int64  // bytes that frames of stacks may still count for; see someText
 	shortened uint64 // stacks and names for which there was no room
 }
 

@@ -28,7 +28,7 @@ func ParseMoment(s string, zone *time.Location) (func(Span) time.Duration, error
 }
 
 func parseMoment(s string, zone *time.Location) (func(Span) time.Duration, error) {
-	if _, err := strconv.ParseFloat(s, 64); err == nil && s != "0" {
+	if _, err := strconv.ParseFloat(s, 64); err == nil && s != "0" && strings.ContainsAny(s, "0123456789") {
 		return nil, fmt.Errorf("%s of what? Give a unit, as in %[1]ss or %[1]sm", s)
 	}
 	for name, of := range map[string]func(Span) time.Duration{

@@ -96,15 +96,21 @@ func (t *Table) Held(yield func(event.Process, int) bool) {
 // HasRoom reports whether there is room for a stack.
 func (t *Table) HasRoom(st *record.Stack) bool { return t.frames+size(st) <= MaxFrames }
 
-// RefuseAll drops the stacks of a process, as if there had been no room for them.
-func (t *Table) RefuseAll(id event.Process) {
-	if t.of[id] == 0 {
-		return
+// DropOf drops the stacks of ended processes, the first ended first, until a sixteenth of the frames
+// is free. It visits all stacks, so it makes much room at once.
+func (t *Table) DropOf(ended []event.Process) {
+	left, gone := t.frames, map[event.Process]bool{}
+	for _, id := range ended {
+		if left <= MaxFrames-MaxFrames/16 {
+			break
+		}
+		left -= t.of[id]
+		gone[id] = t.of[id] > 0
 	}
 	for _, st := range t.byID {
-		if st.Process == id {
+		if gone[st.Process] {
 			t.remove(st)
-			t.Refuse(st.Stack)
+			t.lost.Add(lossDropped, 1)
 		}
 	}
 }

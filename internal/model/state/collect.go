@@ -82,11 +82,9 @@ func (s *State) collect(w Want) *collector {
 // sites copies the call sites of a layer. It adds the index of each among all that were
 // copied so far to index, unless that is nil.
 func (c *collector) sites(rows *ledger.Ledger, index map[*ledger.Site]int32) []site {
-	n := 0
-	for one := range rows.Sites {
-		if c.wants(one) {
-			n++
-		}
+	n := rows.SiteCount()
+	if c.v.want.Held {
+		n = 0 // few hold something
 	}
 	out := make([]site, 0, n)
 	for one := range rows.Sites {

@@ -120,11 +120,8 @@ func (s *State) FoldSites(l Layer, tenant uint16) (folded int) {
 
 // addStack adds a stack. Those of the processes that ended first make room for it.
 func (s *State) addStack(r *record.Stack) {
-	for _, id := range s.processes.ended {
-		if s.stacks.HasRoom(r) {
-			break
-		}
-		s.stacks.RefuseAll(id)
+	if !s.stacks.HasRoom(r) {
+		s.stacks.DropOf(s.processes.ended)
 	}
 	s.stacks.Add(r)
 	s.steps.AddStack(r.ID)

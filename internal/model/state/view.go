@@ -33,7 +33,7 @@ type Want struct {
 	// Unreported: allocations ever made are those since the last record.Reported.
 	Unreported bool
 	// Held leaves out call sites that hold nothing and held nothing at their process's peak,
-	// and those of processes that are not shown.
+	// and those of processes that are not shown. Sites with tensors stay.
 	Held bool
 	// LiveOf, if not nil, are the call sites of which alone Live shows the allocations.
 	LiveOf []ledger.SiteKey

@@ -14,6 +14,7 @@ package windows
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -52,10 +53,11 @@ type Account struct {
 	hadStep   bool // any window, a whole training step
 	steps     *steps.Tracker
 	processes map[event.Process]*process
-	live      int  // tensors
-	sites     int  // of all processes
-	max       int  // sites
-	seen      bool // a tensor
+	ended     []event.Process // in order of their end
+	live      int             // tensors
+	sites     int             // of all processes
+	max       int             // sites
+	seen      bool            // a tensor
 	loss      *loss.Set
 }
 
@@ -134,6 +136,10 @@ func (a *Account) Apply(e *event.Event) {
 		return
 	}
 	made := e.Op == event.OpTensorAlloc
+	if made && e.Bare && d.sites[e.Stack] == nil { // it counts with those that have no stack
+		without := *e
+		without.Stack, e = 0, &without
+	}
 	if made {
 		a.replace(d, e)
 	}
@@ -253,7 +259,7 @@ func (a *Account) free(d *device, e *event.Event) uint64 {
 func (a *Account) site(d *device, stack uint64) *site {
 	s := d.sites[stack]
 	if s == nil {
-		if a.sites >= a.max {
+		if a.sites >= a.max && !a.dropEnded() {
 			a.loss.Add(lossSites, 1)
 			return nil
 		}
@@ -262,6 +268,21 @@ func (a *Account) site(d *device, stack uint64) *site {
 		a.hold(d.process, 1)
 	}
 	return s
+}
+
+// dropEnded makes room: it drops the process that ended first, and reports whether there was one.
+func (a *Account) dropEnded() bool {
+	if len(a.ended) == 0 {
+		return false
+	}
+	id := a.ended[0]
+	for _, d := range a.processes[id].devices {
+		for _, s := range d.sites {
+			a.loss.Add(lossSites, uint64(s.Objects))
+		}
+	}
+	a.Forget(id)
+	return true
 }
 
 // hold changes how many sites a process has.
@@ -273,7 +294,7 @@ func (a *Account) hold(p *process, n int) {
 // SiteCount returns how many stacks all processes have.
 func (a *Account) SiteCount() int { return a.sites }
 
-// Sites yields how many stacks each process that lives has, in no order.
+// Sites yields how many stacks each living process has, in no order.
 func (a *Account) Sites(yield func(event.Process, int) bool) {
 	for id, p := range a.processes {
 		if !p.exited && !yield(id, p.sites) {
@@ -336,6 +357,7 @@ func (a *Account) Exit(id event.Process, now uint64) {
 	if p := a.processes[id]; p != nil && !p.exited {
 		a.end(id, p, a.openFor(now))
 		p.exited = true
+		a.ended = append(a.ended, id)
 	}
 }
 
@@ -354,6 +376,7 @@ func (a *Account) Forget(id event.Process) {
 		}
 		a.hold(p, -p.sites)
 		delete(a.processes, id)
+		a.ended = slices.DeleteFunc(a.ended, func(x event.Process) bool { return x == id })
 	}
 }
 

@@ -394,10 +394,12 @@ func (g *group) stacks(cells []string, show *face, n int) (lines []string) {
 // below returns the most helpful frames, without those at the leaf that cells name: a cause in brackets,
 // the call.
 func below(frames []*snapshot.Location, cells []string) string {
-	for len(frames) > 0 && slices.ContainsFunc(cells, func(cell string) bool {
-		return strings.Trim(cell, "[]") == strings.Trim(frames[0].Lines[0].Function, "[]")
-	}) {
-		frames = frames[1:]
+	for range 2 {
+		if len(frames) > 0 && slices.ContainsFunc(cells, func(cell string) bool {
+			return strings.Trim(cell, "[]") == strings.Trim(frames[0].Lines[0].Function, "[]")
+		}) {
+			frames = frames[1:]
+		}
 	}
 	return render.Brief(frames, 4)
 }

@@ -246,7 +246,7 @@ func TestReportByFreed(t *testing.T) {
 func TestSizeClass(t *testing.T) {
 	for size, want := range map[int64]string{
 		0: "0 B", 1: "1 B to 2 B", 511: "256 B to 512 B", 512: "512 B to 1.00 KiB", 1 << 20: "1.00 MiB to 2.00 MiB", 2<<20 - 1: "1.00 MiB to 2.00 MiB",
-		math.MaxInt64: "4.0 EiB and more",
+		math.MaxInt64: "4.00 EiB and more",
 	} {
 		if got := sizeClass(bits.Len64(uint64(size))); got != want {
 			t.Errorf("%d: %q, want %q", size, got, want)

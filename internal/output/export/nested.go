@@ -79,7 +79,7 @@ func lines(s *snapshot.Sample) (names []string) {
 
 // ownLines is among of the column of the program's own lines. A sample without any has the
 // lines that come nearest to these.
-func ownLines(samples []*snapshot.Sample) (all func(*snapshot.Sample) []string) {
+func ownLines(samples []*snapshot.Sample) func(*snapshot.Sample) []string {
 	found := make(map[*snapshot.Sample][]*snapshot.Line, len(samples))
 	var files []string
 	for _, s := range samples {

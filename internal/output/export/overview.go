@@ -92,7 +92,7 @@ func (x *overview) show(page *render.Page) {
 	lacking(page, []string{"line"}, samples, &x.s.Meta)
 	x.windows(page)
 	whole := x.o.whole(x.s)
-	page.Losses(loss.Actionable(whole.Loss), nil)
+	page.Losses(loss.Telling(whole.Loss), nil)
 	about(page, whole.Notes)
 	x.next(page)
 }
@@ -312,27 +312,30 @@ func (x *overview) windows(page *render.Page) {
 func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 	all := ownLines(slices.Concat(samples, x.end))
 	of := func(s *snapshot.Sample) string { return cmp.Or(innermost(all)(s), absent("line", s)) }
-	rows, end := gather(samples, of), gather(x.end, of)
+	rows, end, other := gather(samples, of), gather(x.end, of), map[string]int64{}
+	for k, g := range rows {
+		other[k] = x.otherOf(g, end[k])
+		if e := end[k]; e != nil {
+			other[k] -= x.purpose(e.samples).cached // it is of other lines by then, or of none
+		}
+	}
 	keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
-		return cmp.Or(cmp.Compare(x.shown(&rows[b].Values), x.shown(&rows[a].Values)), cmp.Compare(x.otherOf(rows[b], end[b]), x.otherOf(rows[a], end[a])), strings.Compare(a, b))
+		return cmp.Or(cmp.Compare(x.shown(&rows[b].Values), x.shown(&rows[a].Values)), cmp.Compare(other[b], other[a]), strings.Compare(a, b))
 	})
-	keys = slices.DeleteFunc(keys, func(k string) bool { return x.shown(&rows[k].Values) == 0 && x.otherOf(rows[k], end[k]) == 0 })
+	keys = slices.DeleteFunc(keys, func(k string) bool { return x.shown(&rows[k].Values) == 0 && other[k] == 0 })
 	if len(keys) == 0 {
 		return
 	}
 	shown := keys[:x.o.top(len(keys))]
 	beside := x.beside
 	if x.end != nil {
-		beside = "USED AT END" // what is cached then is of other lines by then, or of none
+		beside = "USED AT END"
 	}
 	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.SomeBytes("CACHED"), table.Text("MOSTLY"), table.Bytes(beside), table.Beginning("LINE"))
 	for _, k := range shown {
 		g := rows[k]
-		of, other := x.purpose(g.samples), x.otherOf(g, end[k])
-		if x.end != nil && end[k] != nil {
-			other -= x.purpose(end[k].samples).cached
-		}
-		t.Add(of.bytes, of.tensors, of.cached, x.mostly(g), other, k)
+		of := x.purpose(g.samples)
+		t.Add(of.bytes, of.tensors, of.cached, x.mostly(g), other[k], k)
 	}
 	page.Heading("The lines that hold most: %d of %d", len(shown), len(keys))
 	t.Text(page)

@@ -56,7 +56,7 @@ func sizeClass(digits int) string {
 	case 0:
 		return "0 B"
 	case 63:
-		return "4.0 EiB and more"
+		return bytefmt.Format(1<<62) + " and more"
 	}
 	from := int64(1) << (digits - 1)
 	return bytefmt.Format(from) + " to " + bytefmt.Format(2*from)

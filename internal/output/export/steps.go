@@ -18,7 +18,7 @@ func noSteps(s *snapshot.Snapshot) string {
 	if s.Meta.Windows != nil {
 		return "No step was seen in " + s.Meta.Windows.String() + "."
 	}
-	if !slices.ContainsFunc(s.Samples, func(x snapshot.Sample) bool { return x.Owner == "pytorch" }) {
+	if len(s.Allocators) == 0 && !slices.ContainsFunc(s.Samples, func(x snapshot.Sample) bool { return x.Owner == "pytorch" || x.Owner == snapshot.NotNamed }) {
 		return "No steps are known: they are those of PyTorch's optimizers, and nothing here is of PyTorch. --leaks shows what grows in any program."
 	}
 	if len(s.Allocators) == 0 {

@@ -17,7 +17,8 @@ import (
 // gets no more until both have the same. n tenants that want more have 7/(7n+1) each, and what one
 // does not want the others have. Nothing that a tenant has is taken back, but for call sites that
 // hold nothing. What a tenant allocates beyond its part has no row and no call site of its own, and
-// counts in all totals. Only beyond its part of the sizes that totals need does it stay outside.
+// counts in all totals. Once a tenant has its part of
+// the sizes that totals need, its further allocations are in no total.
 type gate struct {
 	limits map[uint16]limits // of tenants that have some
 	seen   int               // events and frames since the last look
@@ -36,7 +37,7 @@ type limits struct {
 
 var gateCauses loss.Causes
 
-var lossShut = gateCauses.Add("allocations_shut_out", "allocations in no total because their tenant has its part of a table that totals need")
+var lossShut = gateCauses.Add("allocations_shut_out", "allocations that are in no total, because their tenant has used up its part of a table that totals need")
 
 func newGate() *gate {
 	return &gate{limits: map[uint16]limits{}, lost: loss.New(gateCauses)}
@@ -67,13 +68,11 @@ func (g *gate) admitEvent(e *event.Event) bool {
 		l = state.Physical
 	}
 	of := g.limits[e.Tenant]
-	if of.sizes[l] {
+	if of.sizes[l] && e.Result == event.Success { // a failed call makes no entry
 		g.lost.Add(lossShut, 1)
 		return false
 	}
-	if e.Bare = of.detail[l]; e.Bare && l == state.Tensors {
-		e.Stack = 0 // in a window it counts with those that have none
-	}
+	e.Bare = of.detail[l]
 	return true
 }
 
@@ -86,7 +85,7 @@ func brings(op event.Op) bool {
 	return op.Kernel() && op != event.OpGPU && op != event.OpObjectFree && op != event.OpDescriptorClose
 }
 
-// pass counts what comes in, and looks now and then at who has how much.
+// pass counts what comes in. After less than a hundredth of the smallest table it has look set the limits anew.
 func (g *gate) pass(s *state.State, n int) {
 	if g.seen += n; g.seen < g.next {
 		return
@@ -165,6 +164,9 @@ func (g *gate) notes(s *state.State) (out []string) {
 		}
 	}
 	for tenant, of := range g.limits {
+		if pids[tenant] == 0 {
+			continue // it has ended
+		}
 		what := "have no call stack for now, and are in all totals"
 		if of.sizes != (limits{}).sizes {
 			what = "are in no total for now"

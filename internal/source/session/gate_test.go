@@ -60,8 +60,7 @@ func (x *tenants) stack(tenant uint16, i int, id uint64, frames int) {
 type tableCase struct {
 	name    string
 	maxLive int
-	size    int  // entries of one
-	stays   bool // also what ended processes have
+	size    int // entries of one
 	of      func(*state.Filled) int
 	one     func(x *tenants, tenant uint16, i int)
 }
@@ -75,23 +74,27 @@ func ofSizes(l state.Layer, table int) func(*state.Filled) int {
 }
 
 var tableCases = []tableCase{
-	{"rows", 20_000, 1, false, ofDetail(state.Driver, 0), func(x *tenants, tenant uint16, i int) { x.allocate(tenant, i, 1) }},
-	{"call sites", 1 << 20, 1, false, ofDetail(state.Driver, 1), func(x *tenants, tenant uint16, i int) { x.allocate(tenant, i, uint64(i)) }},
-	{"sizes without a row", 20_000, 1, false, ofSizes(state.Driver, 0), func(x *tenants, tenant uint16, i int) {
+	{"rows", 20_000, 1, ofDetail(state.Driver, 0), func(x *tenants, tenant uint16, i int) { x.allocate(tenant, i, 1) }},
+	{"call sites", 1 << 20, 1, ofDetail(state.Driver, 1), func(x *tenants, tenant uint16, i int) { x.allocate(tenant, i, uint64(i)) }},
+	{"sizes without a row", 20_000, 1, ofSizes(state.Driver, 0), func(x *tenants, tenant uint16, i int) {
 		x.allocate(tenant, 2*i, 1) // some get rows
 		x.allocate(tenant, 2*i+1, 1)
 	}},
-	{"mappings", 10_000, 1, false, ofSizes(state.Driver, 1), func(x *tenants, tenant uint16, i int) {
+	{"mappings", 10_000, 1, ofSizes(state.Driver, 1), func(x *tenants, tenant uint16, i int) {
 		x.event(tenant, i, event.Event{Op: event.OpMap, Handle: 1, Addr: uint64(i+1) << 21, Size: 1 << 21})
 	}},
-	{"tensors", 20_000, 1, false, ofDetail(state.Tensors, 0), func(x *tenants, tenant uint16, i int) { x.tensor(tenant, i) }},
-	{"stacks in windows", 1 << 20, 1, true, ofDetail(state.Tensors, 2), func(x *tenants, tenant uint16, i int) {
+	{"tensors", 20_000, 1, ofDetail(state.Tensors, 0), func(x *tenants, tenant uint16, i int) { x.tensor(tenant, i) }},
+	{"call sites of the kernel driver's", 1 << 20, 1, ofDetail(state.Physical, 1), func(x *tenants, tenant uint16, i int) {
+		c := uint64(tenant)<<48 | uint64(i%perTenant)<<32
+		x.event(tenant, i, event.Event{Op: event.OpObjectMemory, Kind: event.KindDriver, Handle: c | uint64(i+10), Part: c | 1, Size: 4096, API: 1, Stack: uint64(i + 1)})
+	}},
+	{"stacks in windows", 1 << 20, 1, ofDetail(state.Tensors, 2), func(x *tenants, tenant uint16, i int) {
 		if x.now == 0 {
 			x.apply(&record.Tensors{Window: record.Window{Length: 1, Every: 2, Open: true}})
 		}
 		x.tensor(tenant, i)
 	}},
-	{"frames", 0, 1004, false, func(f *state.Filled) int { return *f.Frames() }, func(x *tenants, tenant uint16, i int) {
+	{"frames", 0, 1004, func(f *state.Filled) int { return *f.Frames() }, func(x *tenants, tenant uint16, i int) {
 		x.allocate(tenant, i, 1)
 		x.stack(tenant, i, uint64(tenant)<<32+uint64(i), 1000)
 	}},
@@ -139,10 +142,54 @@ func TestTablesOfTenants(t *testing.T) {
 			fill(3, bound/8)
 			want(first, second, third)
 			x.exit(1)
-			if fill(3, bound); !c.stays {
-				want(0, second, (bound-second)*7/8)
-			}
+			fill(3, bound)
+			want(0, second, (bound-second)*7/8)
 		})
+	}
+}
+
+// A lone process whose call sites all held memory, and hold nothing any more, soon has call stacks again.
+func TestIdleSitesOfOne(t *testing.T) {
+	x := newTenants(1 << 20)
+	bounds := x.state.Bounds()
+	n := *bounds.Sites(state.Driver)
+	for i := range n {
+		x.allocate(1, i*perTenant, uint64(i)) // of one process
+	}
+	for i := range n {
+		x.free(1, i*perTenant)
+	}
+	more := 0
+	for x.gate.limits[1].detail[state.Driver] || more == 0 {
+		if more++; more > n/4 {
+			t.Fatalf("no call stacks %d allocations later", more)
+		}
+		x.allocate(1, (n+more)*perTenant, uint64(n+more))
+		x.free(1, (n+more)*perTenant)
+	}
+}
+
+// A call that fails counts as failed, also where its tenant has no room for anything.
+func TestFailuresPassTheGate(t *testing.T) {
+	x := newTenants(100)
+	for i := range 1000 {
+		x.allocate(1, i, 1)
+	}
+	if !x.gate.limits[1].sizes[state.Driver] {
+		t.Fatal("the tenant has room")
+	}
+	x.event(1, 1000, event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Size: 1 << 20, Result: event.OutOfMemory, Stack: 1})
+	var failed int64
+	s := x.state.View(state.Want{}).Snapshot()
+	for _, p := range s.Processes {
+		failed += p.Failed
+	}
+	if failed != 1 {
+		t.Errorf("%d failed calls, want 1", failed)
+	}
+	x.exit(1)
+	if notes := x.gate.notes(x.state); len(notes) != 0 {
+		t.Errorf("of a process that has ended: %q", notes)
 	}
 }
 

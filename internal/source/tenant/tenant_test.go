@@ -63,11 +63,19 @@ func begin(t *testing.T, group string, environ ...string) int {
 	cmd.Env = append(environ, "READY=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if group != "" {
-		root := t.TempDir()
+		root, err := os.MkdirTemp("", "cgroup") // t.TempDir would remove the groups of the machine, if they stayed mounted
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove(root) })
 		if err := syscall.Mount("none", root, "cgroup2", 0, ""); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { syscall.Unmount(root, 0) })
+		t.Cleanup(func() {
+			if err := syscall.Unmount(root, syscall.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
 		parts := strings.Split(strings.Trim(group, "/"), "/")
 		for i := range parts {
 			dir := filepath.Join(root, filepath.Join(parts[:i+1]...))

@@ -118,7 +118,7 @@ async function main() {
     $("compare").textContent = chosen[1] >= 0 ? "End the comparison" : second ? "Now choose the second moment" : "Compare with a second moment";
     chart.mark(chosen);
     const [a, b] = chosen;
-    if (a < 0) return;
+    if (a < 0 || !shown.length) return;
     const held = model.at(b >= 0 ? b : a), before = b >= 0 ? model.at(a) : null, of = (h) => chart.sums(h).reduce((x, y) => x + y, 0);
     $("signed").hidden = !before;
     const sign = Number($("sign").value);
@@ -269,7 +269,7 @@ async function main() {
   $("compare").addEventListener("click", () => { if (chosen[1] >= 0) { chosen[1] = -1; second = false; } else second = !second; update(); });
   const act = {
     in: () => chart.zoom(0.5), out: () => chart.zoom(2), left: () => chart.move(-0.25), right: () => chart.move(0.25), all: () => chart.view(0, chart.end),
-    peak: () => { chart.point(peak.at); choose(peak.at, false); },
+    peak: () => { if (!shown.length) return; chart.point(peak.at); choose(peak.at, false); },
   };
   for (const id of Object.keys(act)) $(id).addEventListener("click", act[id]);
   const mark = (by) => {
