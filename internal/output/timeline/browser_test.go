@@ -32,6 +32,11 @@ func open(t testing.TB, html []byte, width, height int64) *browsertest.Browser {
 	return b
 }
 
+// set sets a control of the page, as its user does.
+func set(b *browsertest.Browser, id, value string) {
+	b.Ask(fmt.Sprintf(`(() => { const e = document.getElementById(%q); e.value = %q; return e.dispatchEvent(new Event(e.type === "search" ? "input" : "change")); })()`, id, value))
+}
+
 // totals returns what a place holds after each instant.
 func (p *page) totals(place int) (out []int64) {
 	sum := int64(0)
@@ -111,7 +116,7 @@ func TestMouse(t *testing.T) {
 	b.Wants("their difference", b.Ask("document.getElementById('table').tHead.textContent"), "CHANGE", "A", "B")
 	b.Wants("by bytes", b.Ask("document.querySelector('#table tbody td').title"), " bytes")
 	if b.Ask("document.querySelectorAll('#flame .f').length") == "0" {
-		b.Ask("(() => { const s = document.getElementById('sign'); s.value = '-1'; s.dispatchEvent(new Event('change')); })()")
+		set(b, "sign", "-1")
 	}
 	if b.Ask("document.querySelectorAll('#flame .f').length") == "0" {
 		t.Error("no flame graph of the difference")
@@ -120,7 +125,7 @@ func TestMouse(t *testing.T) {
 	b.Wants("one moment again", b.Text("moment"), "Live at")
 
 	for by, has := range map[string]string{"owner": "cublas", "category": "optimizer_state", "module": "GPT2", "process": "python3 (429)", "stack": "torch_profiled.py"} {
-		b.Ask("(() => { const s = document.getElementById('group'); s.value = '" + by + "'; s.dispatchEvent(new Event('change')); })()")
+		set(b, "group", by)
 		b.Wants("legend by "+by, b.Text("legend"), has)
 	}
 
@@ -243,7 +248,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	b := open(t, html, 900, 900)
 	for _, by := range []string{"stack", "owner", "process", "module"} {
-		b.Ask("(() => { const s = document.getElementById('group'); s.value = '" + by + "'; s.dispatchEvent(new Event('change')); })()")
+		set(b, "group", by)
 	}
 	b.Ask("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
 	b.Until("document.querySelector('#table ol').children.length")
@@ -368,7 +373,7 @@ func TestSmallGroups(t *testing.T) {
 func TestNarrow(t *testing.T) {
 	html, p, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
 	b := open(t, html, 1300, 900)
-	b.Ask(`(() => { const group = document.getElementById("group"); group.value = "owner"; return String(group.dispatchEvent(new Event("change"))); })()`)
+	set(b, "group", "owner")
 	all := b.Text("moment")
 	held := func(match func(row int) bool) string {
 		last := p.at(uint64(math.MaxInt64))
@@ -394,7 +399,7 @@ func TestNarrow(t *testing.T) {
 	if got := b.Text("moment"); got != all {
 		t.Errorf("back it shows %q, not %q", got, all)
 	}
-	b.Ask(`(() => { const filter = document.getElementById("filter"); filter.value = "no such text"; return String(filter.dispatchEvent(new Event("input"))); })()`)
+	set(b, "filter", "no such text")
 	press(kb.End)
 	b.Wants("nothing", b.Text("here"), "(0 bytes)")
 	if address := b.Ask("location.hash"); !strings.Contains(address, "text=no+such+text") {

@@ -77,7 +77,7 @@ func TestPredictedOutline(t *testing.T) {
 	if want := "with expandable_segments:True ≤ 4.19 GiB"; legend[1] != want {
 		t.Errorf("the legend has %q, want %q", legend[1], want)
 	}
-	b.Ask("(() => { const e = document.getElementById('filter'); e.value = 'attention'; e.dispatchEvent(new Event('input')); })()")
+	set(b, "filter", "attention")
 	b.Until("!document.getElementById('legend').textContent.includes('with expandable')")
 	b.Quiet()
 }

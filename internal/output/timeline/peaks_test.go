@@ -72,7 +72,7 @@ func legendFigures(t *testing.T, path string) {
 	shown := b.Ask("document.querySelector('[role=tab][aria-selected=true] b').textContent")
 	peak := slices.Max(p.totals(slices.IndexFunc(p.meta.Places, func(x placeMeta) bool { return x.Name == shown })))
 	for _, by := range []string{"cause", "owner", "process", "stack"} {
-		b.Ask("(() => { const s = document.getElementById('group'); s.value = '" + by + "'; s.dispatchEvent(new Event('change')); })()")
+		set(b, "group", by)
 		titles := b.Ask("[...document.querySelectorAll('#legend button')].map((b) => b.textContent + ' | ' + b.title).join('\\n')")
 		all := regexp.MustCompile(`(.*) \| .*It held most at [^:]+: ([0-9,]+) bytes`).FindAllStringSubmatch(titles, -1)
 		if len(all) == 0 {

@@ -88,7 +88,7 @@ func TestProcess(t *testing.T) {
 	}
 	b.Ask("[...document.querySelectorAll('[role=tab]')].find((e) => e.textContent.startsWith('GPU 1')).click()")
 	for _, process := range []string{"python3 (1129)", "python3 (1130)", ""} {
-		b.Ask("(() => { const s = document.getElementById('process'); s.value = '" + process + "'; s.dispatchEvent(new Event('change')); })()")
+		set(b, "process", process)
 		b.Click("peak")
 		b.Wants("the peak of "+process, b.Text("here"), exact(totals(process)))
 		b.Wants("its name", b.Text("moment"), "the peak")
@@ -108,7 +108,7 @@ func TestProcess(t *testing.T) {
 func TestNativeFrames(t *testing.T) {
 	html, _, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
 	b := open(t, html, 1300, 900)
-	b.Ask("(() => { const f = document.getElementById('filter'); f.value = 'empty_strided'; f.dispatchEvent(new Event('input')); })()")
+	set(b, "filter", "empty_strided")
 	b.Ask("document.getElementById('peak').click()")
 	flame := "document.getElementById('flame')."
 	top := func() string { return b.Ask(flame + "querySelector('.f').ariaLabel") }

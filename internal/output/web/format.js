@@ -37,8 +37,7 @@ function duration(ns, step) {
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const theme = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
-// Hues of Okabe and Ito's and Tableau's palettes, which people of all sights tell apart
-// as far as can be, in an order in which neighbours differ.
-const hues = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#9c755f", "#ff9da7", "#7a7fd1", "#d4a6c8", "#8cd17d"];
-const otherColour = () => dark.matches ? "#6b7480" : "#b3bac2";
-const idleColour = () => dark.matches ? "#3f4751" : "#dde1e6";
+// Hues are of groups whose names mean nothing to this page, in an order in which neighbours
+// differ. No meaning has one of these, and people tell all of them apart as far as can be.
+const hues = ["#009eaf", "#eb6ca9", "#5a56c7", "#ad8604", "#148922", "#d58efe", "#ac3a58", "#989ef8", "#a34d16", "#9240a4", "#7d7413", "#fcaff9"];
+const otherColour = "#8b949e";

@@ -1,14 +1,16 @@
 
 const maxGroups = 11;
 
-// What memory is for has the same colour and place everywhere. What stays lies at the bottom,
-// and what is in nobody's use on top.
+// What memory is for has the same colour and place everywhere, and nothing else has that colour.
+// What stays lies at the bottom, and what is in nobody's use on top: paler, in light and in dark.
 const meanings = {
-  context: { colour: "#4e79a7", rank: 0 }, parameter: { colour: "#59a14f", rank: 0 }, optimizer_state: { colour: "#edc948", rank: 0 }, gradient: { colour: "#b07aa1", rank: 1 },
-  activation: { colour: "#f28e2b", rank: 2 }, temporary: { colour: "#ff9da7", rank: 2 }, allocations: { colour: "#f28e2b", rank: 2 }, tensor: { colour: "#f28e2b", rank: 2 },
-  "local memory": { colour: "#76b7b2", rank: 0 }, code: { colour: "#9c755f", rank: 0 }, stream: { colour: "#7a7fd1", rank: 0 },
-  "cached, unused": { idle: true, rank: 4 }, pool: { idle: true, rank: 4 }, "driver rounding": { idle: true, rank: 4 },
-  "calls under way": { colour: "#bab0ac", rank: 3 },
+  context: { colour: "#4e79a7", rank: 0 }, "cuda context and driver": { colour: "#4b2f7a", rank: 0 }, code: { colour: "#9c755f", rank: 0 }, stream: { colour: "#7a7fd1", rank: 0 },
+  "local memory": { colour: "#76b7b2", rank: 0 }, "allocated before attach": { colour: "#2a6a50", rank: 0 }, parameter: { colour: "#59a14f", rank: 0 },
+  optimizer_state: { colour: "#edc948", rank: 0 }, gradient: { colour: "#b07aa1", rank: 1 }, input: { colour: "#26a9f1", rank: 2 }, activation: { colour: "#f28e2b", rank: 2 },
+  temporary: { colour: "#ff9da7", rank: 2 }, unknown: { colour: "#b8ab15", rank: 2 }, tensors: { colour: "#8cd17d", rank: 2 }, allocations: { colour: "#e15759", rank: 2 },
+  video: { colour: "#33cfef", rank: 2 }, graphics: { colour: "#c6519c", rank: 2 }, opencl: { colour: "#d0897b", rank: 2 }, event: { colour: "#ae69d6", rank: 0 }, graph: { colour: "#54876c", rank: 0 },
+  "shared, its owner gone": { colour: "#bca8c9", rank: 2 }, "cause not known": { colour: "#7c5e74", rank: 2 }, "calls under way": { colour: "#ccb897", rank: 3 },
+  "cached, unused": { idle: ["#dde1e6", "#3f4751"], rank: 4 }, pool: { idle: ["#abd0ec", "#24508a"], rank: 4 }, "driver rounding": { idle: ["#efd6a4", "#5b4626"], rank: 4 },
 };
 const meaningOf = (name) => meanings[name.replace(/^\[|\]$/g, "")] || { rank: 2 };
 
@@ -52,11 +54,10 @@ function groupsOf(model, place, by) {
   const large = order.filter((i) => most[i] >= least).length || order.length;
   const kept = order.slice(0, large === order.length && large <= maxGroups + 1 ? large : Math.min(large, maxGroups));
   kept.sort((a, b) => meaningOf(all[a].name).rank - meaningOf(all[b].name).rank);
-  const taken = new Set(kept.map((i) => meaningOf(all[i].name).colour)), free = hues.filter((c) => !taken.has(c));
   let next = 0;
   const groups = kept.map((i) => {
     const is = meaningOf(all[i].name);
-    return { name: all[i].name, most: most[i], at: at[i], idle: is.idle, colour: is.colour || is.idle || free[next++ % free.length] };
+    return { name: all[i].name, most: most[i], at: at[i], idle: is.idle, colour: is.colour || is.idle || hues[next++] };
   });
   const number = new Int32Array(all.length).fill(kept.length);
   kept.forEach((i, n) => { number[i] = n; });
@@ -89,7 +90,7 @@ function entryOf(g, at = "≤ ") {
   return out;
 }
 
-const colourOf = (g) => g.other ? otherColour() : g.idle ? idleColour() : g.colour;
+const colourOf = (g) => g.other ? otherColour : g.idle ? g.idle[dark.matches ? 1 : 0] : g.colour;
 
 // stacked returns what uPlot draws of the instants between two times: times in seconds, and
 // for each group the sum of it and those below. Of each of so many parts of the time it has

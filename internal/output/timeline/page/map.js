@@ -110,7 +110,7 @@ class AddressMap {
     const free = theme("free"), colours = this.grouped.groups.map(colourOf), end = this.from + this.width;
     for (let i = Math.max(0, this.boxAt(this.from)); i < this.boxes.length && this.boxes[i].at < end; i++) {
       const box = this.boxes[i];
-      ctx.fillStyle = box.b.row < 0 ? free : colours[this.grouped.of[box.b.row]] || otherColour();
+      ctx.fillStyle = box.b.row < 0 ? free : colours[this.grouped.of[box.b.row]] || otherColour;
       this.pieces(box, (x, y, w) => ctx.fillRect(x, y, Math.max(w - (w > 3 ? 0.5 : 0), 0.3), rowHeight));
     }
     ctx.fillStyle = theme("fore");
