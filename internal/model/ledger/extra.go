@@ -29,7 +29,7 @@ func extraOf(k event.Kind, ctx uint32, size uint64) extraRow {
 // addExtra adds an allocation for which there is no row.
 func (t *allocTable) addExtra(e *event.Event, ctx uint32) {
 	p := t.p
-	if !p.extraRoom(e.Size) {
+	if !p.extraRoom(e, e.Size) {
 		t.addUnknown(e.Size)
 		return
 	}
@@ -70,8 +70,8 @@ func (t *allocTable) endExtraRows(match func(extraRow) bool) {
 
 // extraRoom returns whether an allocation that finds no row has room beyond MaxLive, and
 // counts it as unattributed, or else as unknown.
-func (p *process) extraRoom(size uint64) bool {
-	if size > extraMaxSize || p.l.full(Extra) {
+func (p *process) extraRoom(e *event.Event, size uint64) bool {
+	if e.Shut || size > extraMaxSize || p.l.full(Extra) {
 		p.loss.Add(lossUnknown, 1)
 		return false
 	}

@@ -76,9 +76,9 @@ func (t *vmmTable) mapped(handle, at uint64) (ph *physical, ok bool) {
 	return ph, true
 }
 
-// show counts a mapping of ph, and returns whether there is room for it.
-func (t *vmmTable) show(ph *physical) bool {
-	if t.p.l.full(Mappings) {
+// show counts e's mapping of ph, and returns whether there is room for it.
+func (t *vmmTable) show(e *event.Event, ph *physical) bool {
+	if e.Shut || t.p.l.full(Mappings) {
 		t.p.loss.Add(lossMappings, 1)
 		ph.markBlind()
 		return false
@@ -129,7 +129,7 @@ func (t *vmmTable) mapRange(e *event.Event) {
 		return // it ended before the newer one that is there began
 	}
 	// The new mapping goes first: it may be all that keeps the memory alive.
-	room := t.show(ph)
+	room := t.show(e, ph)
 	t.endMappings()
 	t.learnSize(ph, e.Size)
 	if !room {
@@ -179,7 +179,7 @@ func (t *vmmTable) mapPart(e *event.Event) {
 			return
 		}
 	}
-	room := t.show(ph)
+	room := t.show(e, ph)
 	if had {
 		t.endPart(e.Addr, e.Part, old)
 	}

@@ -70,7 +70,7 @@ func (t *vmmTable) begin(e *event.Event, site uint32) {
 	}
 	ph := &physical{handle: e.Handle, size: e.Size, time: e.Time, site: site, refs: 1}
 	if e.Bare || !p.rowRoom() {
-		if !p.extraRoom(0) { // it has room for any size
+		if !p.extraRoom(e, 0) { // it has room for any size
 			p.allocs.addUnknown(e.Size)
 			return
 		}

@@ -54,12 +54,12 @@ var single = []struct{ layer, name, action string }{
 	{"calls", "libraries_not_probed", "`/readyz` says whose libraries these are. Check that the library's file system answers, or trace fewer processes (`-p`). gpumemtrace tries again every ten seconds."},
 	{"calls", "probes_gone", "Remove the debugger's breakpoints from CUDA's functions, and begin a new trace."},
 	{"calls", "libraries_evicted", "End the program that maps so many copies: the warning names one of its processes, and `/readyz` its user or control group."},
-	{"calls", "allocations_shut_out", "End the program that a note names."},
 	{"calls", "libraries_probed_late", "If those calls matter, begin the trace after the program has loaded its libraries."},
 
 	{"stacks", "stacks_shed", "Raise `--memory-limit` or `--cpu-limit`, or trace less."},
 	{"stacks", "stacks_incomplete", "If the code at their end is yours, build it with `-fasynchronous-unwind-tables`."},
-	{"stacks", "stacks_dropped", "Trace fewer processes, or for a shorter time. A note names a process of the tenant that has most."},
+	{"stacks", "stacks_shut_out", "End the program that a note names."},
+	{"stacks", "stacks_dropped", "Trace fewer processes, or for a shorter time."},
 	{"stacks", "unwind_cache_failed", "Check that there is room for the cache, and that it belongs to root and nobody else may write to it; or use `--no-cache`."},
 
 	{"names", "pythons_unknown", "Use CPython 3.6 to 3.14. Native frames are shown all the same."},

@@ -23,7 +23,7 @@ func (l *Ledger) export(p *process, e *event.Event) {
 	if s == nil || e.Handle == 0 {
 		return
 	}
-	if l.held >= l.max {
+	if e.Shut || l.held >= l.max {
 		l.loss.Add(lossObjects, 1)
 		return
 	}

@@ -110,7 +110,7 @@ func (l *Ledger) add(p *process, e *event.Event) *object {
 	if client := clientOf(e.Handle); client != e.Handle && (l.over(p, client, e.Time) || l.over(p, e.Part, e.Time)) {
 		return nil
 	}
-	if l.held+3 > l.max { // it, a parent and a client
+	if e.Shut || l.held+3 > l.max { // it, a parent and a client
 		l.loss.Add(lossObjects, 1)
 		return nil
 	}

@@ -60,9 +60,8 @@ func NewTable() *Table {
 		lost: loss.New(causes), sweepAt: sweepAt, refused: map[uint64]uint32{}}
 }
 
-// Refuse counts a stack that is not kept, and asks for it again.
+// Refuse asks again for a stack that is not kept.
 func (t *Table) Refuse(st *record.Stack) {
-	t.lost.Add(lossDropped, 1)
 	if len(t.refused) < maxRefused {
 		t.refused[st.ID] = st.Process.PID
 	}
@@ -123,6 +122,7 @@ func (t *Table) Add(st *record.Stack) {
 	}
 	one := &stack{Stack: st}
 	if !t.HasRoom(st) {
+		t.lost.Add(lossDropped, 1)
 		t.Refuse(st)
 		return
 	}

@@ -127,5 +127,5 @@ func (s *State) addStack(r *record.Stack) {
 	s.steps.AddStack(r.ID)
 }
 
-// Refuse counts a stack that is not kept, and asks for it again.
+// Refuse asks again for a stack that is not kept.
 func (s *State) Refuse(st *record.Stack) { s.stacks.Refuse(st) }

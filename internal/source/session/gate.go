@@ -17,8 +17,8 @@ import (
 // gets no more until both have the same. n tenants that want more have 7/(7n+1) each, and what one
 // does not want the others have. Nothing that a tenant has is taken back, but for call sites that
 // hold nothing. What a tenant allocates beyond its part has no row and no call site of its own, and
-// counts in all totals. Once a tenant has its part of
-// the sizes that totals need, its further allocations are in no total.
+// counts in all totals. Beyond its part of a table that totals need, the model takes its
+// allocations as if that table were full.
 type gate struct {
 	limits map[uint16]limits // of tenants that have some
 	seen   int               // events and frames since the last look
@@ -37,21 +37,25 @@ type limits struct {
 
 var gateCauses loss.Causes
 
-var lossShut = gateCauses.Add("allocations_shut_out", "allocations that are in no total, because their tenant has used up its part of a table that totals need")
+var lossFrames = gateCauses.Add("stacks_shut_out", "stacks without frames, because their tenant has used up its part of the frames that are kept")
 
 func newGate() *gate {
 	return &gate{limits: map[uint16]limits{}, lost: loss.New(gateCauses)}
 }
 
-// admit takes from a record what its tenant has no room for, and reports whether it comes in.
+// admit marks an event that its tenant has no room for, and reports whether a record comes in: a stack
+// may not.
 func (g *gate) admit(s *state.State, r record.Record) bool {
 	switch r := r.(type) {
 	case *event.Event:
 		g.pass(s, 1)
-		return len(g.limits) == 0 || !brings(r.Op) || g.admitEvent(r)
+		if len(g.limits) > 0 && brings(r.Op) {
+			g.mark(r)
+		}
 	case *record.Stack:
 		g.pass(s, 1+len(r.Frames)/64)
 		if g.limits[s.Tenant(r.Process)].frames {
+			g.lost.Add(lossFrames, 1)
 			s.Refuse(r) // the kernel side sends it again later
 			return false
 		}
@@ -59,7 +63,8 @@ func (g *gate) admit(s *state.State, r record.Record) bool {
 	return true
 }
 
-func (g *gate) admitEvent(e *event.Event) bool {
+// mark tells the model what e finds no room for.
+func (g *gate) mark(e *event.Event) {
 	l := state.Driver
 	switch {
 	case e.Op.Tensor():
@@ -68,12 +73,7 @@ func (g *gate) admitEvent(e *event.Event) bool {
 		l = state.Physical
 	}
 	of := g.limits[e.Tenant]
-	if of.sizes[l] && e.Result == event.Success { // a failed call makes no entry
-		g.lost.Add(lossShut, 1)
-		return false
-	}
-	e.Bare = of.detail[l]
-	return true
+	e.Bare, e.Shut = of.detail[l] || of.sizes[l], of.sizes[l]
 }
 
 // brings reports whether an operation makes entries in tables.

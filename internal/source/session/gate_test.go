@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
@@ -190,6 +191,28 @@ func TestFailuresPassTheGate(t *testing.T) {
 	x.exit(1)
 	if notes := x.gate.notes(x.state); len(notes) != 0 {
 		t.Errorf("of a process that has ended: %q", notes)
+	}
+}
+
+// Allocations for which a tenant has no room count as those for which nobody has: they are unknown,
+// and their frees match them.
+func TestShutOutIsUnknown(t *testing.T) {
+	x := newTenants(100)
+	for i := range 1000 {
+		x.allocate(1, i*perTenant, 1) // of one process
+	}
+	if !x.gate.limits[1].sizes[state.Driver] {
+		t.Fatal("the tenant has room")
+	}
+	of := func() snapshot.Process { return x.state.View(state.Want{}).Snapshot().Processes[0] }
+	if p := of(); p.Inuse+p.Unknown != 1000 || p.Unknown == 0 {
+		t.Errorf("of 1000 bytes %d are in use and %d unknown", p.Inuse, p.Unknown)
+	}
+	for i := range 1000 {
+		x.free(1, i*perTenant)
+	}
+	if p := of(); p.UnmatchedFrees != 0 || p.Inuse != 0 {
+		t.Errorf("after all frees %d bytes are in use, and %d frees are unmatched", p.Inuse, p.UnmatchedFrees)
 	}
 }
 
