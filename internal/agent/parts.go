@@ -173,7 +173,7 @@ func (a *agent) pushSlot() *slot {
 			}
 			return push.New(push.Options{
 				Source: a.session.Session, Targets: c.PushOTLP, Interval: c.PushInterval, QueueMax: c.PushQueueMax,
-				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Node: a.node(c), More: a.finder.Names, Version: a.opts.Version, Warn: a.opts.Warn,
+				HeaderFile: c.PushHeaderFile, Insecure: c.Insecure, Node: a.node(c), Version: a.opts.Version, Warn: a.opts.Warn,
 			})
 		},
 	}
@@ -184,8 +184,8 @@ func (a *agent) pushSlot() *slot {
 func (a *agent) sampleLabels(c *settings.Config) func(*snapshot.Process) map[string]string {
 	node := a.node(c)
 	return func(p *snapshot.Process) map[string]string {
-		who, out := p.Learn(a.finder.Names(p.Who)), map[string]string{}
-		for _, l := range push.SeriesLabels(node, &who, p.Name, p.PID) {
+		out := map[string]string{}
+		for _, l := range push.SeriesLabels(node, &p.Who, p.Name, p.PID) {
 			out[l.Name] = l.Value
 		}
 		delete(out, "pid") // samples have it where there are several: profiles of one compare

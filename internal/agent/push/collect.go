@@ -7,7 +7,6 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 )
@@ -36,13 +35,12 @@ type collector struct {
 	source Source
 	want   state.Want
 	node   string
-	more   func(snapshot.Who) snapshot.Who
 	loss   *loss.Set
 }
 
 func newCollector(o Options, set *loss.Set) *collector {
 	return &collector{
-		source: o.Source, node: o.Node, more: o.More, loss: set,
+		source: o.Source, node: o.Node, loss: set,
 		want: state.Want{Driver: true, Unreported: true, Holders: true, Native: o.Native, Shapes: state.NewShapes()},
 	}
 }
@@ -85,10 +83,6 @@ func (c *collector) process(one *state.ProcessView, begin, end time.Time) (*proc
 		delete(x.Label, labelPID)
 	}
 	x.profile = p
-	who := s.Processes[0].Who
-	if c.more != nil {
-		who = who.Learn(c.more(who))
-	}
-	x.labels = SeriesLabels(c.node, &who, one.Name, int(one.Process.PID))
+	x.labels = SeriesLabels(c.node, &s.Processes[0].Who, one.Name, int(one.Process.PID))
 	return x, nil
 }

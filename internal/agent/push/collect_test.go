@@ -118,9 +118,7 @@ func TestNothingHeld(t *testing.T) {
 // The labels are those of who a process belongs to, as far as that is known by then.
 func TestLabelsOfProcess(t *testing.T) {
 	w := newWorld()
-	c, _ := collecting(w, Options{Node: "node7", More: func(known snapshot.Who) snapshot.Who {
-		return snapshot.Who{Container: known.ContainerID}
-	}})
+	c, _ := collecting(w, Options{Node: "node7"})
 	a := w.start(7, "train")
 	w.alloc(a, 1)
 	labels := func(want ...Label) {
@@ -136,7 +134,7 @@ func TestLabelsOfProcess(t *testing.T) {
 	labels(node, pid, Label{"pod", "p-0"}, process, Label{"service_name", "llm"})
 	w.apply(&record.Process{Process: a, Who: snapshot.Who{ContainerID: "main"}})
 	w.exit(a)
-	labels(Label{"container", "main"}, Label{"container_id", "main"}, node, pid, Label{"pod", "p-0"}, process, Label{"service_name", "llm"})
+	labels(Label{"container_id", "main"}, node, pid, Label{"pod", "p-0"}, process, Label{"service_name", "llm"})
 }
 
 // Labels are in order, and their values are bounded and print.

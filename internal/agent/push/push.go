@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
@@ -54,10 +53,8 @@ type Options struct {
 	// Insecure lets credentials go over a connection that is not encrypted.
 	Insecure bool
 	Node     string // of SeriesLabels
-	// More, if set, returns what is known of a process's owner beyond what the trace knows.
-	More    func(snapshot.Who) snapshot.Who
-	Native  stacks.Native
-	Version string // of gpumemtrace
+	Native   stacks.Native
+	Version  string // of gpumemtrace
 	// Warn takes sentences for the log: a target that fails, and one that answers again.
 	Warn func(string)
 }

@@ -13,8 +13,7 @@ import (
 // is not changed: others may be reading it.
 //
 // It trusts nothing that it reads. Nonsense sets bad, and from then on everything reads as 0.
-// A record to write that no reader would take sets bad, too, but for an event: those that are
-// written are the tracer's own.
+// A record to write that no reader would take sets bad too. An event is not checked: the tracer made it.
 type codec struct {
 	buf     []byte // the payload; while writing, what there is of it
 	at      int    // where to read

@@ -344,6 +344,16 @@ func (p *processes) Knows(id event.Process) bool {
 	return known
 }
 
+// Known yields the processes that are known: those that run, and those that have ended and are not
+// forgotten yet. It has no order.
+func (p *processes) Known(yield func(event.Process) bool) {
+	for id := range p.known {
+		if !yield(id) {
+			return
+		}
+	}
+}
+
 // CountLiving returns how many traced processes have not ended.
 func (p *processes) CountLiving() int { return len(p.current) }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/clock"
 )
 
-// A store is the state, and the recording of the records that made it. applyLocked is the only
-// way into both.
+// A store is the state, and the recording of the records that made it. Records enter both by
+// applyLocked alone. Beside them the gate folds call sites and refuses stacks; no recording has that.
 type store struct {
 	fetch func(*state.Wants) // asks the sources for what the state wants; it does not wait
 	users *users

@@ -7,12 +7,12 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
-// Tell calls more with what is known of who each traced process belongs to that has not
-// ended, and reports what is returned beyond that. more does not wait.
+// Tell calls more with what is known of who each process belongs to, and reports what is returned
+// beyond that. more does not wait.
 func (s *store) Tell(more func(snapshot.Who) snapshot.Who) {
 	known := map[event.Process]snapshot.Who{}
 	s.mu.Lock()
-	for id := range s.state.Living {
+	for id := range s.state.Known {
 		known[id] = state.WhoOf(s.state, id)
 	}
 	s.mu.Unlock()

@@ -9,12 +9,14 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
-// What somebody else knows of processes is told once.
+// What somebody else knows of processes is told, also of one that has ended.
 func TestTell(t *testing.T) {
 	s := newStore(record.Trace{})
 	pod, other := event.Process{PID: 7, Start: 70}, event.Process{PID: 8, Start: 80}
 	s.apply(&record.Process{Process: pod, Target: true, Who: snapshot.Who{User: "ada", PodUID: "uid"}})
 	s.apply(&record.Process{Process: other, Target: true})
+	s.apply(&event.Event{Op: event.OpAlloc, Kind: event.KindDevice, Proc: pod, TID: 7, Time: 90, Addr: 1 << 20, Size: 1})
+	s.apply(&event.Event{Op: event.OpExit, Proc: pod, TID: 7, Time: 100})
 	names := snapshot.Who{Namespace: "research", Pod: "train-0", Container: "main"}
 	asked := 0
 	tell := func() {
