@@ -106,7 +106,7 @@ var classed = []struct{ layer, class, names string }{
 	{"calls", "unseen", "calls_on_signal_stack calls_without_entry runs_missed processes_unseen"},
 	{"calls", "invalid", "calls_nested_too_deep records_malformed"},
 	{"calls", "late", "mappings_lost functions_not_compared"},
-	{"calls", "unread", "arguments_unreadable"},
+	{"calls", "unread", "arguments_unreadable owners_not_read"},
 	{"calls", "rough", "calls_nested lists_truncated"},
 
 	{"stacks", "unseen", "unwinder_runs_missed"},

@@ -43,10 +43,14 @@ type Source struct {
 	users   map[int]uint16    // of running processes that had a job
 }
 
-const lossNotNamed = 0
+const (
+	lossNotNamed = iota
+	lossNoOwner
+)
 
 var causes = []loss.Cause{
 	lossNotNamed: loss.Of("stacks_not_named", "stacks whose names were not read because too many stacks waited: the next event with such a stack sends it again"),
+	lossNoOwner:  loss.Of("owners_not_read", "processes whose user, container and job were not read because too many stacks waited, or because they had ended"),
 }
 
 // maxReasons bounds the reasons for incomplete stacks that are counted.
@@ -179,10 +183,12 @@ func (s *Source) Identify(id event.Process) {
 		}
 		if who, err := s.tenants.Of(int(id.PID)); err == nil && !proc.EndedSince(int(id.PID), id.Ticks()) {
 			s.report(&record.Process{Process: id, Who: who})
+		} else {
+			s.lost.Add(lossNoOwner, 1)
 		}
 		program := s.sym.Program(id.PID)
 		s.report(&record.Process{Process: id, Name: proc.Comm(int(id.PID)), Program: program})
-	}, func() {})
+	}, func() { s.lost.Add(lossNoOwner, 1) })
 }
 
 // Wait returns when everything so far has been reported, or patience ends.
