@@ -11,13 +11,13 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 )
 
-const convertExamples = `  gpumemtrace convert run.gmt                           # run.pb.gz: what the trace showed at its end
-  gpumemtrace convert run.gmt --at peak -o peak.pb.gz   # what it showed at its peak
+const convertExamples = `  gpumemtrace convert run.gmt                           # run.pb.gz: what was held at the peak
+  gpumemtrace convert run.gmt --at end -o end.pb.gz     # and at the end
   gpumemtrace convert run.gmt --format table
   gpumemtrace convert run.gmt run.html                  # all of it over time, as one page for any browser
   gpumemtrace convert run.pb.gz run.html                # a page of one moment, of a profile
@@ -45,7 +45,7 @@ func newConvert() *cobra.Command {
 		},
 	}
 	addOutputFlags(c.Flags(), &f)
-	c.Flags().Var(&at, "at", "the moment to show: "+momentHelp+" (the default)")
+	c.Flags().Var(&at, "at", "the moment to show: "+momentHelp+"; the default is the peak, or the end for a page and a pickle, which show all that was before")
 	c.Flags().StringVar(&f.OOMDir, "oom-dir", "", "also write the out-of-memory reports up to that moment, into this directory")
 	return c
 }
@@ -115,41 +115,62 @@ func convert(path string, f *traceFlags, at moment) error {
 	if err != nil {
 		return err
 	}
-	opts, err := at.options(path)
-	if err != nil {
-		return err
-	}
-	bar := newProgress(os.Stderr, !f.quiet, "converting "+path)
-	opts.Progress = bar.show
+	var failed func(*state.Incident)
 	if report := oom.reports(f); report != nil {
 		oom.explain = explains(path)
-		opts.OutOfMemory = func(in *state.Incident) {
-			bar.clear()
-			report(in)
-		}
+		failed = report
 	}
-	opts.Layout, opts.Remember = out.format.Layout, f.traceMax
+	var snap *snapshot.Snapshot
+	if out.format.Series {
+		snap, err = convertRun(path, f, at, out, failed)
+	} else if snap, err = convertMoment(path, f, at, out, failed); err == nil {
+		err = out.write(snap)
+	}
+	if err == nil {
+		log.summary(snap, out)
+	}
+	return err
+}
+
+// convertRun writes a page of a recording up to a moment, by default the end, and returns what it shows
+// then.
+func convertRun(path string, f *traceFlags, at moment, out *output, failed func(*state.Incident)) (*snapshot.Snapshot, error) {
+	opts, err := at.options(path)
+	if err != nil {
+		return nil, err
+	}
+	bar := newProgress(os.Stderr, !f.quiet, "converting "+path)
+	defer bar.clear()
+	opts.Progress, opts.OutOfMemory = bar.show, failed
 	var played *state.State
 	var lost []loss.Counter
-	if out.format.Series {
-		err = out.put(func(w io.Writer) (err error) {
-			played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native})
-			return err
-		})
-	} else {
-		played, err = replay.Play(path, opts)
-	}
-	bar.clear()
-	if err != nil {
+	err = out.put(func(w io.Writer) (err error) {
+		played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native})
 		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	snap := played.View(out.want(f, false)).Snapshot()
-	snap.Loss = append(snap.Loss, lost...)
-	if !out.format.Series {
-		if err := out.write(snap); err != nil {
-			return err
-		}
+	snap.Loss, snap.Meta.Peaks = append(snap.Loss, lost...), snap.Ended()
+	return snap, nil
+}
+
+// convertMoment returns what a recording shows at a moment, by default its peak. What has a history is
+// of the end by default.
+func convertMoment(path string, f *traceFlags, at moment, out *output, failed func(*state.Incident)) (*snapshot.Snapshot, error) {
+	q := question{at: at, peak: !out.format.Layout, want: out.want(f, false), layout: out.format.Layout, remember: f.traceMax, failed: failed}
+	a, err := q.answer(path)
+	if err != nil {
+		return nil, err
 	}
-	log.summary(snap, out)
-	return nil
+	if a.moment == nil {
+		return a.shown, nil
+	}
+	s := a.shown
+	if end := a.moment.End; !at.given() { // what is of the whole recording
+		s.Loss, s.Notes, s.Windowed, s.Meta.Windows = end.Loss, end.Notes, end.Windowed, end.Meta.Windows
+	}
+	s.Meta.Moment, s.Meta.Peaks = a.says, a.moment.OfEach(s)
+	return s, nil
 }

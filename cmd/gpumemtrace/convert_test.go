@@ -3,8 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -105,6 +108,45 @@ func TestConvertShowsWhatReportShows(t *testing.T) {
 				t.Errorf("%s at %s: %.80s", args[0], at, v.stdout.String())
 			}
 		}
+	}
+}
+
+// By default convert shows the peak, as report does, and says so; and the total that go tool pprof
+// shows then is NVIDIA's figure.
+func TestConvertShowsThePeak(t *testing.T) {
+	recording, err := filepath.Abs("../../test/recordings/profiler.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := command(t, "convert", recording, "x.pb.gz").start().ends(exitDone)
+	if says := "\nAt the peak, 14.212s after the trace began: 3.18 GiB on GPUs.\n"; !strings.Contains(v.stderr.String(), says) {
+		t.Errorf("it says %s", v.stderr.String())
+	}
+	dir := v.cmd.Dir
+	v = command(t, "convert", recording, "--format", "json", "--at", "end", "-q").start().ends(exitDone) // NVIDIA was asked then, and the total is that of the peak
+	var s struct {
+		Accounts []struct {
+			Total  int64 `json:"total_bytes"`
+			Driver int64 `json:"driver_bytes"`
+		}
+	}
+	if err := json.Unmarshal([]byte(v.stdout.String()), &s); err != nil || len(s.Accounts) != 1 {
+		t.Fatal(err, s)
+	}
+	out, err := exec.Command("go", "tool", "pprof", "-top", "-unit=B", filepath.Join(dir, "x.pb.gz")).CombinedOutput()
+	want := fmt.Sprintf("Total samples = %dB ", s.Accounts[0].Driver)
+	if err != nil || !strings.Contains(string(out), want) || !strings.Contains(string(out), "Type: peak_space") || s.Accounts[0].Total != s.Accounts[0].Driver {
+		t.Errorf("%v, want %q, %+v:\n%s", err, want, s.Accounts, out)
+	}
+	for at, says := range map[string]string{"end": "At the end, 22.22s after the trace began: 3.18 GiB on GPUs.", "13s": "13s after the trace began: 798 MiB on GPUs."} {
+		v = command(t, "convert", recording, "--at", at, "--format", "table").start().ends(exitDone)
+		if line := strings.Split(v.stdout.String(), "\n")[1]; line != says {
+			t.Errorf("--at %s: %s", at, line)
+		}
+	}
+	v = command(t, "top", recording, "--once").start().ends(exitDone)
+	if says := "GPU memory of pid 429 (python3), at the peak, 14.212s after the trace began\n"; !strings.HasPrefix(v.stdout.String(), says) {
+		t.Errorf("top: %.200s", v.stdout.String())
 	}
 }
 

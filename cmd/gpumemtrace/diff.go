@@ -184,6 +184,10 @@ func side(path string, at moment, peak bool) (export.Side, error) {
 	name := filepath.Base(path)
 	switch {
 	case !a.recorded:
+		for i := range a.shown.Samples {
+			v := &a.shown.Samples[i].Values
+			v.InuseBytes = a.shown.Meta.Held(v)
+		}
 	case at.given():
 		name += " at " + at.text
 	case peak:

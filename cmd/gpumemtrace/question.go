@@ -23,6 +23,11 @@ type question struct {
 	peak bool   // without at, the moment is the peak; if peak is false, it is the end
 	from moment // allocations and peaks count from here on
 	want state.Want
+	// layout: the state knows where memory lies, and the latest remember changes.
+	layout   bool
+	remember int
+	// failed, if set, receives the failures for want of memory up to at, or all.
+	failed func(*state.Incident)
 }
 
 // An answer is what a file shows. Native frames are as a trace shows them by default.
@@ -31,6 +36,7 @@ type answer struct {
 	before   *snapshot.Snapshot // at question.from, nil where that is not given
 	recorded bool               // the file is a recording
 	moment   *export.Moment     // the shown moment, nil unless question.peak is set
+	says     string             // which one it is, unless moment is nil
 	failures export.Failures    // requests that failed for want of memory
 }
 
@@ -45,7 +51,7 @@ func (q question) answer(path string) (*answer, error) {
 	r, err := record.NewReader(f, info.Size())
 	switch {
 	case err == nil:
-		a, err := q.play(&recordingFile{f, info, newProgress(os.Stderr, true, "reading "+path)}, r)
+		a, err := q.of(&recordingFile{f, info, newProgress(os.Stderr, true, "reading "+path)}, r)
 		if err != nil {
 			err = fmt.Errorf("read %s: %w", path, err)
 		}
@@ -69,12 +75,16 @@ type recordingFile struct {
 	bar  *progress
 }
 
-// play plays the recording up to the moment of q. r has read nothing yet.
-func (q question) play(f *recordingFile, r *record.Reader) (*answer, error) {
+// of plays the recording up to the moment of q. r has read nothing yet.
+func (q question) of(f *recordingFile, r *record.Reader) (*answer, error) {
 	defer f.bar.clear()
 	a := &answer{recorded: true}
 	opts := replay.Options{At: replay.End, Progress: f.bar.show, OutOfMemory: a.fail}
+	if q.failed != nil && !q.at.given() {
+		opts.OutOfMemory = q.failed
+	}
 	if !q.peak && !q.at.given() && !q.from.given() {
+		opts.Layout, opts.Remember = q.layout, q.remember
 		s, err := replay.PlayReader(r, opts)
 		if err != nil {
 			return nil, err
@@ -94,9 +104,13 @@ func (a *answer) fail(in *state.Incident) { a.failures.Add(in.OutOfMemory(state.
 
 // playTo plays the recording again. span is its span, and end the state at its end.
 func (q question) playTo(a *answer, f *recordingFile, span replay.Span, end *state.State) error {
-	opts := replay.Options{At: q.at.at(span, replay.End), Progress: f.bar.show}
+	opts := replay.Options{At: q.at.at(span, replay.End), Progress: f.bar.show, Layout: q.layout, Remember: q.remember}
+	if q.at.given() {
+		opts.OutOfMemory = q.failed
+	}
 	if q.peak {
 		opts.At = q.at.at(span, span.Peak)
+		a.says = span.Says(opts.At)
 		a.moment = &export.Moment{At: min(opts.At, span.End), Peak: span.Peak, End: end.View(state.Want{Driver: true, Windows: true}).Snapshot()}
 	}
 	if q.from.given() {
@@ -107,7 +121,7 @@ func (q question) playTo(a *answer, f *recordingFile, span replay.Span, end *sta
 	if opts.At == span.End { // to have what came with the end
 		opts.At = replay.End
 	}
-	if opts.From == nil && opts.At == replay.End {
+	if opts.From == nil && opts.At == replay.End && !opts.Layout && opts.OutOfMemory == nil {
 		a.shown = end.View(q.want).Snapshot()
 		return nil
 	}

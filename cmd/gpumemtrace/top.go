@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/top"
 )
@@ -67,7 +66,7 @@ func newTop() *cobra.Command {
 	f.addReady(s)
 	s.BoolVar(&f.force, "force", false, "replace an existing file")
 	s.DurationVar(&f.interval, "interval", time.Second, "time from one refresh to the next")
-	s.Var(&f.at, "at", "the moment of a recording to begin at: "+momentHelp+" (the default)")
+	s.Var(&f.at, "at", "the moment of a recording to begin at: "+momentHelp+"; the default is the peak")
 	s.BoolVar(&f.once, "once", false, "print one page about one interval, and exit")
 	s.BoolVar(&f.json, "json", false, "print JSON: one document for each interval, or a single one with --once")
 	f.remoteFlags.add(s)
@@ -111,7 +110,9 @@ func (f *topFlags) recording(path string) error {
 	}
 	defer r.Close()
 	opts := f.options()
-	if opts.At, err = r.At(f.at.at(r.Measured(), replay.End)); err != nil {
+	span := r.Measured()
+	at := f.at.at(span, span.Peak)
+	if opts.At, err = r.At(at); err != nil {
 		return err
 	}
 	if !f.once && !f.json {
@@ -122,6 +123,7 @@ func (f *topFlags) recording(path string) error {
 	if err != nil {
 		return err
 	}
+	p.Meta.Moment = span.Says(at)
 	return f.print(p)
 }
 

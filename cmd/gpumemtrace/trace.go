@@ -241,6 +241,7 @@ func (r *running) finish() (err error) {
 	}
 	view := r.session.Report(r.out.want(r.flags, r.leaks.live()))
 	snap := view.Snapshot()
+	snap.Meta.Peaks = snap.Ended()
 	if failed := r.out.write(snap); failed != nil {
 		err = errors.Join(err, failed)
 	} else {

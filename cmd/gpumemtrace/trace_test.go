@@ -53,7 +53,7 @@ func allocated(p *profile.Profile) []*profile.Sample {
 func inuse(t *testing.T, text []byte) (objects, bytes int64) {
 	t.Helper()
 	p := readPprof(t, text)
-	if n := len(p.SampleType); n != 5 || p.SampleType[3].Type != "inuse_objects" || p.SampleType[4].Type != "inuse_space" {
+	if n := len(p.SampleType); n != 6 || p.SampleType[3].Type != "inuse_objects" || p.SampleType[4].Type != "inuse_space" || p.SampleType[5].Type != "host_space" {
 		t.Fatalf("sample types %v", p.SampleType)
 	}
 	for _, s := range allocated(p) {
@@ -163,7 +163,7 @@ func TestCommandsTotal(t *testing.T) {
 		v.cmd.Env = append(os.Environ(), kit.Env(testcuda.LibsDefault)...)
 		v.start().ends(exitDone)
 		text := read(t, filepath.Join(v.cmd.Dir, "x.txt"))
-		if !regexp.MustCompile(`(?m)\(\d+\) on GPU \S+: [0-9.]+ [KMG]iB$`).Match(text) {
+		if !regexp.MustCompile(`(?m)\(\d+\) on GPU \S+ at the end: [0-9.]+ [KMG]iB$`).Match(text) {
 			t.Errorf("%s: no total:\n%s", program, text)
 		}
 	}

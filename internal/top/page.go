@@ -22,7 +22,7 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 	}
 	page := render.NewPage(w, width, color)
 	m := &Model{status: p, shown: p.Select(&live.Scope{}, "", live.ByInuse, false), width: width, path: []level{{}}}
-	page.Heading("GPU memory of %s, %s", cmp.Or(p.Meta.Target, "unknown target"), elapsed(p.Elapsed))
+	page.Heading("GPU memory of %s, %s", cmp.Or(p.Meta.Target, "unknown target"), cmp.Or(p.Meta.Moment, "now, "+elapsed(p.Elapsed)+" after the trace began"))
 	for _, l := range m.facts(p) {
 		page.Line("%s", l)
 	}

@@ -185,12 +185,14 @@ class Tracer:
             live, again = os.path.join(self.out, name), os.path.join(self.out, "again.json")
             with open(live) as f:
                 live = json.load(f)
-            at = [] if name == "p.json" else ["--at", f"{live['meta']['duration_ns']}ns"]
-            subprocess.run([TOOL, "convert", self.recording, "-q", "--force", "-o", again, *at, *self.shape], check=True)
+            at = "end" if name == "p.json" else f"{live['meta']['duration_ns']}ns"
+            subprocess.run([TOOL, "convert", self.recording, "-q", "--force", "-o", again, "--at", at, *self.shape], check=True)
             with open(again) as f:
                 again = json.load(f)
             for data in live, again:  # rows have no order, and the end of a recording knows better what tensors were for
-                if at:
+                for key in "moment", "peaks":  # which moment is shown, and why
+                    data["meta"].pop(key, None)
+                if at != "end":
                     data["samples"] = without_categories(data.get("samples") or [])
                     for row in data.get("live") or []:
                         del row["sample"]

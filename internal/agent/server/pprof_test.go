@@ -52,7 +52,9 @@ func TestProfile(t *testing.T) {
 	snap := h.View(state.Want{Driver: true}).Snapshot()
 	var all int64
 	for i := range snap.Samples {
-		all += snap.Samples[i].InuseBytes
+		if snapshot.OnGPU(snap.Samples[i].Kind) {
+			all += snap.Samples[i].InuseBytes
+		}
 	}
 	p := s.parsed("")
 	if got := sum(t, p, "inuse_space"); got != all || all == 0 {
@@ -72,7 +74,7 @@ func TestProfile(t *testing.T) {
 	labels := map[string]bool{}
 	for i := range snap.Samples {
 		labels[snap.Samples[i].GPU] = true
-		if snap.Samples[i].GPU == "" {
+		if snap.Samples[i].GPU == "" && snapshot.OnGPU(snap.Samples[i].Kind) {
 			byGPU += snap.Samples[i].InuseBytes
 		}
 	}

@@ -18,6 +18,18 @@ type Span struct {
 	Peak time.Duration
 }
 
+// Says says which moment at is: "at the peak, 14.212s after the trace began".
+func (x Span) Says(at time.Duration) string {
+	after := min(at, x.End).Round(time.Millisecond).String() + " after the trace began"
+	switch {
+	case at == x.Peak:
+		return "at the peak, " + after
+	case at >= x.End:
+		return "at the end, " + after
+	}
+	return after
+}
+
 // Measure plays all of a recording, and returns its span and the state at its end. Before of
 // opts is not used, and At is the end. Errors are as PlayReader's.
 func Measure(r *record.Reader, opts Options) (Span, *state.State, error) {

@@ -5,6 +5,7 @@
 package snapshot
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
@@ -47,6 +48,19 @@ type Snapshot struct {
 	Notes []string
 }
 
+// Ended reports whether processes were seen, and all of them have ended.
+func (s *Snapshot) Ended() bool {
+	return len(s.Processes) > 0 && !slices.ContainsFunc(s.Processes, func(p Process) bool { return !p.Exited })
+}
+
+// Held returns of v what is shown: what was held at the peaks, or what is in use.
+func (m *Meta) Held(v *Values) int64 {
+	if m.Peaks {
+		return v.PeakBytes
+	}
+	return v.InuseBytes
+}
+
 // Meta says where a snapshot comes from.
 type Meta struct {
 	Version     string        `json:"version"`      // of gpumemtrace
@@ -57,6 +71,11 @@ type Meta struct {
 	Start       time.Time     `json:"start"`        // when the probes were on
 	Duration    time.Duration `json:"duration_ns"`
 	Events      uint64        `json:"events"` // received from the kernel
+	// Moment says which moment of a recording is shown, such as "at the peak, 14.2s after the trace
+	// began"; "" for the time until which was traced.
+	Moment string `json:"moment,omitempty"`
+	// Peaks: what is shown are the peaks of processes, because all of them have ended.
+	Peaks bool `json:"peaks,omitempty"`
 	// Windows says in which windows tensors were traced, nil if they were not, or always.
 	Windows *TensorWindows `json:"tensor_windows,omitempty"`
 }

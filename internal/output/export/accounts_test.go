@@ -27,7 +27,7 @@ func TestAccounts(t *testing.T) {
 		c.account.Process, c.account.PID, c.account.GPU, c.account.Total, c.account.Lines = "p", 7, "0", 128, lines
 		var b strings.Builder
 		page := render.NewPage(&b, 0, false)
-		accounts(page, []snapshot.Account{c.account})
+		accounts(page, []snapshot.Account{c.account}, "")
 		page.Flush("")
 		got := strings.Split(b.String(), "\n")
 		if want := "p (7) on GPU 0: " + c.heading; got[0] != want {

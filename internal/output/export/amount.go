@@ -73,6 +73,13 @@ var (
 		rest:  holdings.rest[:2],
 		cells: func(g *group) []any { return holdings.cells(g)[:2] },
 	}
+	// peaks is for processes that have ended.
+	peaks = face{
+		title: "AT PEAK", of: func(a *amount) int64 { return a.PeakBytes }, shown: holdings.shown,
+		says:  func(a *amount) string { return bytefmt.Format(a.PeakBytes) },
+		rest:  []table.Column{table.Bytes("AT END")},
+		cells: func(g *group) []any { return []any{g.InuseBytes} },
+	}
 	turnover = face{
 		title: "ALLOCATED", of: func(a *amount) int64 { return a.AllocBytes }, shown: (*amount).moved,
 		says: func(a *amount) string {

@@ -182,8 +182,8 @@ func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snap
 	sections := by.sections(samples, show.shown)
 	for _, x := range by.ordered(sections, show) {
 		account := x.account(accounts)
-		if show == &turnover {
-			account = &snapshot.Account{} // an account is about memory that is held
+		if show == &turnover || show == &peaks {
+			account = &snapshot.Account{} // an account is about memory that is in use
 		}
 		page.Heading("%s: %s%s", x.title(), show.says(&sections[x].amount), beside(account))
 		by.table(page, sections[x], show, n)

@@ -15,7 +15,7 @@ import (
 // Folded writes one line for each stack, as flamegraph.pl, inferno and
 // speedscope read it: the process's name (with "-PID" when there are several
 // processes) and the stack's frames, root first, separated by ";", a space,
-// and the bytes in use. Equal stacks are one line, and lines are sorted. Stacks
+// and the bytes in use, or at the peak where s shows peaks. Equal stacks are one line, and lines are sorted. Stacks
 // that hold nothing are left out, and so are sums below zero, which come of estimates: a
 // flame graph has no room for them.
 func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
@@ -23,7 +23,8 @@ func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 	sums := make(map[string]int64)
 	for i := range s.Samples {
 		sample := &s.Samples[i]
-		if sample.InuseBytes == 0 {
+		held := s.Meta.Held(&sample.Values)
+		if held == 0 {
 			continue
 		}
 		var b strings.Builder
@@ -33,7 +34,7 @@ func Folded(w io.Writer, s *snapshot.Snapshot, _ Options) error {
 		}
 		b.WriteByte(';')
 		folded(&b, sample.Frames())
-		sums[b.String()] += sample.InuseBytes
+		sums[b.String()] += held
 	}
 
 	out := bufio.NewWriter(w)

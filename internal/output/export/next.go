@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
@@ -39,6 +40,12 @@ func thePage(file string) Command {
 
 // theWords explains them.
 var theWords = Command{"help terms", "What the words mean"}
+
+// OfEach reports whether m is the peak of each process that s shows.
+func (m *Moment) OfEach(s *snapshot.Snapshot) bool {
+	sum := sumOf(onGPU(s))
+	return m.At == m.Peak && sum.InuseBytes == sum.PeakBytes
+}
 
 // at returns the flag that shows the moment again, with a space before it, "" where it is the
 // default.

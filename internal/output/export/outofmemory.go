@@ -71,7 +71,7 @@ func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
 			others = append(others, a)
 		}
 	}
-	accounts(page, others)
+	accounts(page, others, "")
 	stackRows(page, o.Snapshot, "What held the memory", Options{})
 }
 

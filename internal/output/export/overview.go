@@ -22,7 +22,7 @@ type overview struct {
 	o      Options
 	shown  figureOf           // of which rows are sorted
 	title  string             // of its column
-	other  figureOf           // beside it
+	other  figureOf           // beside it, nil for none
 	beside string             // the title of that column
 	end    []*snapshot.Sample // samples at the end of the recording, nil unless other is of them
 }
@@ -34,8 +34,8 @@ func inUse(v *snapshot.Values) int64      { return v.InuseBytes }
 func heldAtPeak(v *snapshot.Values) int64 { return v.PeakBytes }
 
 // newOverview decides which figures are shown. A recording is shown at a moment, beside its
-// end. A profile has what its processes held at their peaks too: if most of that is gone, that
-// is what is shown.
+// end. A profile has what its processes held at their peaks too, which is shown if all of them have
+// ended.
 func newOverview(s *snapshot.Snapshot, o Options) *overview {
 	x := &overview{s: s, o: o, shown: inUse, title: "IN USE", other: heldAtPeak, beside: "AT PEAK"}
 	switch m := o.Moment; {
@@ -46,10 +46,13 @@ func newOverview(s *snapshot.Snapshot, o Options) *overview {
 		if m.At == m.Peak {
 			x.title = "AT PEAK"
 		}
-	default:
-		if v := sumOf(onGPU(s)); v.InuseBytes < v.PeakBytes/2 {
-			x.shown, x.title, x.other, x.beside = heldAtPeak, "AT PEAK", inUse, "IN USE"
+	case s.Meta.Moment != "": // the peaks are at other moments, or at this one
+		x.other, x.beside = nil, ""
+		if s.Meta.Peaks {
+			x.title = "AT PEAK"
 		}
+	case s.Meta.Peaks:
+		x.shown, x.title, x.other, x.beside = heldAtPeak, "AT PEAK", inUse, "AT END"
 	}
 	return x
 }
@@ -99,13 +102,13 @@ func (x *overview) show(page *render.Page) {
 
 // moment says which moment is shown, and what the others hold.
 func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
-	sum := sumOf(samples)
-	now := bytefmt.Format(x.shown(&sum))
 	m := x.o.Moment
 	if m == nil {
-		page.Line("%s on GPUs at the end, %s at the peaks of its processes", bytefmt.Format(sum.InuseBytes), bytefmt.Format(sum.PeakBytes))
+		page.Line("%s", moment(x.s))
 		return
 	}
+	sum := sumOf(samples)
+	now := bytefmt.Format(x.shown(&sum))
 	began := x.s.Meta.Start.UTC().Format("2006-01-02 15:04:05 UTC")
 	end := sumOf(onGPU(m.End))
 	switch {
@@ -170,15 +173,12 @@ func (x *overview) afterwards(o *snapshot.OutOfMemory) string {
 
 // rounded drops digits that nobody reads.
 func rounded(d time.Duration) time.Duration {
-	if d > time.Second {
-		return d.Round(time.Millisecond)
-	}
-	return d
+	return d.Round(time.Millisecond)
 }
 
 // exited says that memory is shown as its processes left it.
 func exited(s *snapshot.Snapshot) string {
-	if len(s.Processes) == 0 || slices.ContainsFunc(s.Processes, func(p snapshot.Process) bool { return !p.Exited }) {
+	if !s.Ended() {
 		return ""
 	}
 	return ", which the program held when it ended"
@@ -208,7 +208,7 @@ func (x *overview) holders(page *render.Page, samples []*snapshot.Sample) {
 	keys := slices.SortedFunc(maps.Keys(now), func(a, b key) int {
 		return cmp.Or(cmp.Compare(x.shown(&now[b].Values), x.shown(&now[a].Values)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.pid, b.pid), cmp.Compare(a.process, b.process))
 	})
-	t := table.New(table.Bytes(x.title), table.Bytes(x.beside), table.Text("GPU"), table.Text("PROCESS"), table.SomeCount("PID"), table.Text("USER"), table.Ending("WORKLOAD"), table.Beginning("COMMAND"))
+	t := table.New(table.Bytes(x.title), x.besideIt(x.beside), table.Text("GPU"), table.Text("PROCESS"), table.SomeCount("PID"), table.Text("USER"), table.Ending("WORKLOAD"), table.Beginning("COMMAND"))
 	for _, k := range keys {
 		who := cmp.Or(whos[k.pid], &snapshot.Who{})
 		t.Add(x.shown(&now[k].Values), x.otherOf(now[k], end[k]), k.gpu, cmp.Or(k.process, "not known"), k.pid, who.User, who.Home(), who.Command)
@@ -236,9 +236,19 @@ func (x *overview) holder(page *render.Page) {
 	page.Line("%s", text)
 }
 
+// besideIt returns the column of the other figure, which is left out where there is none.
+func (x *overview) besideIt(title string) table.Column {
+	if x.other == nil {
+		return table.SomeBytes(title)
+	}
+	return table.Bytes(title)
+}
+
 // otherOf returns the figure beside the shown one: of the same samples, or of those at the end.
 func (x *overview) otherOf(now, end *group) int64 {
 	switch {
+	case x.other == nil:
+		return 0
 	case x.end == nil:
 		return x.other(&now.Values)
 	case end == nil:
@@ -331,7 +341,7 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 	if x.end != nil {
 		beside = "USED AT END"
 	}
-	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.SomeBytes("CACHED"), table.Text("MOSTLY"), table.Bytes(beside), table.Beginning("LINE"))
+	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.SomeBytes("CACHED"), table.Text("MOSTLY"), x.besideIt(beside), table.Beginning("LINE"))
 	for _, k := range shown {
 		g := rows[k]
 		of := x.purpose(g.samples)

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -20,31 +19,47 @@ import (
 // segments of caching allocators, the stacks that hold most, failed calls, and losses.
 func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	liveTitle(page, &s.Meta)
+	liveTitle(page, s)
 	processes(page, s.Processes)
-	accounts(page, s.Accounts)
+	accounts(page, s.Accounts, whenOf(&s.Meta))
 	allocators(page, s.Allocators)
-	stackRows(page, s, "In use", o)
+	held := "In use"
+	if s.Meta.Peaks {
+		held = "At the peak"
+	}
+	stackRows(page, s, held, o)
 	windowsByLine(page, s, o)
 	failures(page, s, o)
 	page.Losses(s.Loss, s.Notes)
 	return page.Flush("write table")
 }
 
-func title(page *render.Page, m *snapshot.Meta, facts ...string) {
+// liveTitle begins a page of what was traced, or of a moment of a recording.
+func liveTitle(page *render.Page, s *snapshot.Snapshot) {
+	m := &s.Meta
 	page.Heading("GPU memory of %s", cmp.Or(m.Target, "unknown target"))
-	page.Line("%s", strings.Join(facts, ", "))
-}
-
-func liveTitle(page *render.Page, m *snapshot.Meta) {
-	facts := []string{m.Duration.String(), fmt.Sprintf("%d events", m.Events)}
+	page.Line("%s", moment(s))
+	facts := []string{fmt.Sprintf("%d events", m.Events)}
 	if m.Driver != "" {
 		facts = append(facts, "driver "+m.Driver)
 	}
 	if m.StackMode != "" {
 		facts = append(facts, "stacks: "+m.StackMode)
 	}
-	title(page, m, facts...)
+	page.Line("%s", strings.Join(facts, ", "))
+}
+
+// moment says in sentences which moment s shows, and what GPUs hold then.
+func moment(s *snapshot.Snapshot) string {
+	m, sum := &s.Meta, sumOf(onGPU(s))
+	now, peak, after := bytefmt.Format(sum.InuseBytes), bytefmt.Format(sum.PeakBytes), rounded(m.Duration)
+	switch {
+	case m.Moment != "":
+		return strings.ToUpper(m.Moment[:1]) + m.Moment[1:] + ": " + now + " on GPUs."
+	case m.Peaks:
+		return fmt.Sprintf("At the peak of each process: %s on GPUs. When they had ended, %v after the trace began: %s.", peak, after, now)
+	}
+	return fmt.Sprintf("In use %v after the trace began: %s on GPUs. At the peak of each process: %s.", after, now, peak)
 }
 
 func processes(page *render.Page, processes []snapshot.Process) {
@@ -65,7 +80,15 @@ func processes(page *render.Page, processes []snapshot.Process) {
 	t.Text(page)
 }
 
-func accounts(page *render.Page, accounts []snapshot.Account) {
+// whenOf says of which moment figures are that are not known of peaks.
+func whenOf(m *snapshot.Meta) string {
+	if m.Peaks && m.Moment == "" {
+		return " at the end"
+	}
+	return ""
+}
+
+func accounts(page *render.Page, accounts []snapshot.Account, when string) {
 	for i := range accounts {
 		a := &accounts[i]
 		total, all := "not known", int64(0)
@@ -75,7 +98,7 @@ func accounts(page *render.Page, accounts []snapshot.Account) {
 		if a.Inferred {
 			total += " (the whole GPU's)"
 		}
-		page.Heading("%s (%d) on GPU %s: %s%s", a.Process, a.PID, a.GPU, total, beside(a))
+		page.Heading("%s (%d) on GPU %s%s: %s%s", a.Process, a.PID, a.GPU, when, total, beside(a))
 		t := table.New(table.Bytes("BYTES"), table.Share("OF ALL"), table.Text("WHAT"))
 		for _, l := range a.Lines {
 			var below []string
@@ -136,15 +159,12 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		newOverview(s, o).show(page)
 		return page.Flush("write report")
 	}
-	if o.Moment != nil {
-		page.Heading("GPU memory of %s", cmp.Or(s.Meta.Target, "unknown target"))
+	page.Heading("GPU memory of %s", cmp.Or(s.Meta.Target, "unknown target"))
+	switch {
+	case o.Turnover && o.Before == nil:
+		page.Line("What was allocated and freed until %v after the trace began", rounded(s.Meta.Duration))
+	case o.Before == nil:
 		newOverview(s, o).moment(page, onGPU(s))
-	} else {
-		var facts []string
-		if !s.Meta.Start.IsZero() {
-			facts = append(facts, s.Meta.Start.UTC().Format(time.RFC3339))
-		}
-		title(page, &s.Meta, append(facts, s.Meta.Duration.String())...)
 	}
 	if o.Before != nil {
 		between(page, o.Before, s)
@@ -163,8 +183,8 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		by, samples := o.By.samples(s)
 		asked = slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside }).names()
 		lacking(page, asked, samples, &s.Meta)
-		by.summary(page, samples, o.face())
-		by.show(page, samples, s.Accounts, o.face(), n)
+		by.summary(page, samples, o.face(s))
+		by.show(page, samples, s.Accounts, o.face(s), n)
 	}
 	whole := o.whole(s)
 	page.Losses(whole.Loss, nil)
@@ -198,9 +218,9 @@ func about(page *render.Page, notes []string) {
 // segments, failed calls, and every loss. verbose adds the counters that are zero.
 func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	page := render.NewPage(w, 0, false)
-	liveTitle(page, &s.Meta)
+	liveTitle(page, s)
 	processes(page, s.Processes)
-	accounts(page, s.Accounts)
+	accounts(page, s.Accounts, whenOf(&s.Meta))
 	allocators(page, s.Allocators)
 	failures(page, s, Options{Top: 3})
 	page.Losses(s.Loss, s.Notes)

@@ -49,15 +49,17 @@ func (by By) samples(s *snapshot.Snapshot) (By, []*snapshot.Sample) {
 }
 
 // face returns the figures that are shown by o.By.
-func (o Options) face() *face {
+func (o Options) face(s *snapshot.Snapshot) *face {
 	i := o.By.parted()
 	switch {
 	case i >= 0:
 		return o.By[i].parts.face
 	case o.Turnover:
 		return &turnover
-	case o.Moment != nil:
+	case o.Moment != nil || s.Meta.Moment != "":
 		return &sized // the peaks of processes are at other moments
+	case s.Meta.Peaks:
+		return &peaks
 	}
 	return &holdings
 }

@@ -44,7 +44,9 @@ func TestPurposesAddUp(t *testing.T) {
 	const size = `([0-9.]+ [KMGT]?i?B)`
 	sum := regexp.MustCompile(size + "(?:, as nvidia-smi says)?$")
 	for _, recording := range []string{"accelerate", "driver_api", "fsdp", "ipc", "jax", "nccl", "out_of_memory", "pools", "profiler", "torch_expandable", "torch_native", "video"} {
-		page := report(t, recorded(t, recording), Options{Width: 4000})
+		s := recorded(t, recording)
+		s.Meta.Peaks = s.Ended()
+		page := report(t, s, Options{Width: 4000})
 		_, page, _ = strings.Cut(page, "What for\n")
 		lines := strings.Split(page, "\n")
 		parts, all, _ := strings.Cut(strings.TrimSpace(lines[0]), ": ")

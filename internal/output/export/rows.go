@@ -63,9 +63,9 @@ func ReportRows(s *snapshot.Snapshot, o Options) *table.Table {
 		}
 	}
 	sections := by.sections(samples, func(a *amount) bool { return a.Succeeded() })
-	for _, x := range by.ordered(sections, o.face()) {
+	for _, x := range by.ordered(sections, o.face(s)) {
 		groups := by.groups(sections[x].samples)
-		for _, key := range rowsOf(groups, o.face()) {
+		for _, key := range rowsOf(groups, o.face(s)) {
 			row := by.groupCells(x, groups[key].values)
 			for _, a := range []*amount{&groups[key].amount, &groups[key].total} {
 				for _, f := range figures() {

@@ -88,16 +88,21 @@ func most(s *snapshot.Snapshot, figure figureOf, o Options) (shown []*snapshot.S
 
 // stackRows writes the stacks that hold most.
 func stackRows(page *render.Page, s *snapshot.Snapshot, title string, o Options) {
-	shown, of, sums := most(s, inUse, o)
+	column := "IN USE"
+	if s.Meta.Peaks {
+		column = "AT PEAK"
+	}
+	shown, of, sums := most(s, s.Meta.Held, o)
 	if of == 0 {
 		page.Heading("%s: nothing", title)
 		return
 	}
 	page.Heading("%s: %d of %d stacks", title, len(shown), of)
 	labels := shownLabels(s.Several())
-	t := stackTable(labels, table.Bytes("IN USE"), table.Share("OF CLASS"), table.Count("LIVE"))
+	t := stackTable(labels, table.Bytes(column), table.Share("OF CLASS"), table.SomeCount("LIVE"))
 	for _, x := range shown {
-		addStack(t, labels, x, x.InuseBytes, table.Part{Of: x.InuseBytes, Whole: sums[snapshot.Class(x.Kind)]}, x.InuseObjects)
+		held := s.Meta.Held(&x.Values)
+		addStack(t, labels, x, held, table.Part{Of: held, Whole: sums[snapshot.Class(x.Kind)]}, x.InuseObjects)
 	}
 	t.Text(page)
 }

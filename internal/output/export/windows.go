@@ -15,7 +15,7 @@ import (
 // stack (o.Top of them, 10 by default), those that held most at the peak of a step first.
 func WindowsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	liveTitle(page, &s.Meta)
+	liveTitle(page, s)
 	inWindows(page, s, o, false, func(x *snapshot.WindowedRow) string { return render.Brief(x.Sample.Frames(), 4) })
 	page.Losses(s.Loss, s.Notes)
 	return page.Flush("write windows")

@@ -9,8 +9,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// targetName is the name of the comment that Read looks for.
-const targetName = "target"
+// The names of the comments that Read looks for.
+const (
+	targetName = "target"
+	momentName = "moment"
+)
 
 // comments returns the profile's comments, each in the form "name: value".
 // Sizes are plain numbers of bytes, so that programs can read them too.
@@ -27,6 +30,7 @@ func comments(s *snapshot.Snapshot) []string {
 	text("gpumemtrace", s.Meta.Version)
 	text("command", s.Meta.CommandLine)
 	text(targetName, s.Meta.Target)
+	text(momentName, s.Meta.Moment)
 	text("driver", s.Meta.Driver)
 	text("stacks", s.Meta.StackMode)
 	text("duration", s.Meta.Duration.String())

@@ -16,11 +16,17 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
-// sampleTypes are in every profile, in this order: pprof neither merges nor
-// compares profiles whose lists differ.
+// sampleTypes, of memory on GPUs alone, and hostType are in every profile, in this order: pprof
+// neither merges nor compares profiles whose lists differ.
 var sampleTypes = slices.DeleteFunc(slices.Clone(snapshot.AllValues[:]), func(v snapshot.Value) bool { return v.Failed })
 
-// windowTypes follow sampleTypes where stacks are known that made tensors in windows
+// peakType is the default of a profile that shows peaks.
+const peakType = "peak_space"
+
+// hostType is what is held of memory that is on no GPU.
+const hostType = "host_space"
+
+// windowTypes follow these where stacks are known that made tensors in windows
 // (--tensors-window): what each held at the peak of a training step, and what it allocates in one.
 var windowTypes = [...]string{"window_peak_space", "window_alloc_space"}
 
@@ -36,8 +42,9 @@ func Write(w io.Writer, s *snapshot.Snapshot) error {
 	return nil
 }
 
-// Profile returns s as a pprof profile. Its sample types are those of
-// snapshot.AllValues that do not count failed calls; inuse_space is the default.
+// Profile returns s as a pprof profile. Its sample types are those of snapshot.AllValues that do not
+// count failed calls, of memory on GPUs alone, and host_space, in bytes, for other memory. The default
+// is peak_space where s shows peaks, else inuse_space.
 //
 // Samples with equal stacks and labels are one sample, samples without a value
 // are left out, and only comments mention failed allocations. The
@@ -49,7 +56,7 @@ func Write(w io.Writer, s *snapshot.Snapshot) error {
 // where no step was seen.
 func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 	p := &profile.Profile{
-		DefaultSampleType: "inuse_space",
+		DefaultSampleType: defaultType(&s.Meta),
 		PeriodType:        &profile.ValueType{Type: "space", Unit: "bytes"},
 		Period:            1,
 		DurationNanos:     s.Meta.Duration.Nanoseconds(),
@@ -62,6 +69,8 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 		p.SampleType = append(p.SampleType, &profile.ValueType{Type: v.Name, Unit: v.Unit})
 	}
 
+	p.SampleType = append(p.SampleType, &profile.ValueType{Type: hostType, Unit: snapshot.Bytes})
+	windows := len(p.SampleType) // the first of their types
 	if slices.ContainsFunc(s.Windowed, func(x snapshot.Windowed) bool { return len(x.Rows) > 0 }) {
 		for _, name := range windowTypes {
 			p.SampleType = append(p.SampleType, &profile.ValueType{Type: name, Unit: snapshot.Bytes})
@@ -74,23 +83,28 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 	}
 	tables := newTables(s.Mappings, frames)
 	several := s.Several()
-	add := func(m *sum) *profile.Sample {
-		sample := &profile.Sample{Location: m.stack, Value: make([]int64, len(p.SampleType)), Label: labels(m.Labels, several)}
+	add := func(m *sum, values []int64) *profile.Sample {
+		sample := &profile.Sample{Location: m.stack, Value: values, Label: labels(m.Labels, several)}
 		p.Sample = append(p.Sample, sample)
 		return sample
 	}
 	for _, m := range tables.sums(s.Samples) {
-		sample := add(m)
-		for i, v := range sampleTypes {
-			sample.Value[i] = *v.Of(&m.Values)
+		values := make([]int64, len(p.SampleType))
+		if snapshot.OnGPU(m.Kind) {
+			for i, v := range sampleTypes {
+				values[i] = *v.Of(&m.Values)
+			}
+		} else if values[len(sampleTypes)] = s.Meta.Held(&m.Values); values[len(sampleTypes)] == 0 {
+			continue
 		}
+		add(m, values)
 	}
 	for i := range s.Windowed {
 		x := &s.Windowed[i]
 		for _, m := range tables.sums(inWindows(x)) {
-			sample := add(m)
-			sample.Value[len(sampleTypes)], sample.Value[len(sampleTypes)+1] = m.PeakBytes, m.AllocBytes
-			sample.Label["window"] = []string{"per " + strings.ToLower(x.Per())}
+			values := make([]int64, len(p.SampleType))
+			values[windows], values[windows+1] = m.PeakBytes, m.AllocBytes
+			add(m, values).Label["window"] = []string{"per " + strings.ToLower(x.Per())}
 		}
 	}
 	tables.fill(p)
@@ -99,6 +113,14 @@ func Profile(s *snapshot.Snapshot) (*profile.Profile, error) {
 		return nil, fmt.Errorf("build profile: %w", err)
 	}
 	return p, nil
+}
+
+// defaultType returns what pprof shows of a profile.
+func defaultType(m *snapshot.Meta) string {
+	if m.Peaks {
+		return peakType
+	}
+	return "inuse_space"
 }
 
 // inWindows returns a sample for each row of x, with what it held at the peak, and what it allocates in

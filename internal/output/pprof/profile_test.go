@@ -73,12 +73,18 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// TestTotals: nothing but failed calls is left out.
+// TestTotals: of memory on GPUs, nothing but failed calls is left out. Of other memory, a profile has
+// what was held.
 func TestTotals(t *testing.T) {
 	for name, s := range snapshots {
-		want, got := make([]int64, len(sampleTypes)), make([]int64, len(sampleTypes))
+		host := len(sampleTypes)
+		want, got := make([]int64, host+1), make([]int64, host+1)
 		snap := s()
 		for i := range snap.Samples {
+			if x := &snap.Samples[i]; !snapshot.OnGPU(x.Kind) {
+				want[host] += x.InuseBytes
+				continue
+			}
 			for j, st := range sampleTypes {
 				want[j] += *st.Of(&snap.Samples[i].Values)
 			}
@@ -135,10 +141,10 @@ func TestLabels(t *testing.T) {
 // profile without any has no such values, so that it can be compared with older ones.
 func TestWindows(t *testing.T) {
 	p, without := build(t, snapshottest.Windowed()), build(t, snapshottest.Training())
-	if len(without.SampleType) != len(sampleTypes) {
+	n := len(sampleTypes) + 1
+	if len(without.SampleType) != n {
 		t.Errorf("a trace without windows has %d values", len(without.SampleType))
 	}
-	n := len(sampleTypes)
 	sums := map[string][2]int64{}
 	for _, x := range p.Sample {
 		of := ""
@@ -267,4 +273,23 @@ func large(stacks, depth int) *snapshot.Snapshot {
 		s.Samples = append(s.Samples, sample)
 	}
 	return s
+}
+
+// TestPeaks: a profile of processes that have ended shows what they held at their peaks.
+func TestPeaks(t *testing.T) {
+	s := snapshottest.Training()
+	s.Meta.Peaks, s.Meta.Moment = true, "at the peak, 12s after the trace began"
+	p := build(t, s)
+	if p.DefaultSampleType != "peak_space" {
+		t.Errorf("it shows %s", p.DefaultSampleType)
+	}
+	back, err := Read(bytes.NewReader(write(t, s)))
+	if err != nil || !back.Meta.Peaks || back.Meta.Moment != s.Meta.Moment {
+		t.Errorf("%v %+v", err, back)
+	}
+	for _, x := range p.Sample {
+		if host := x.Value[len(sampleTypes)]; x.Label["kind"][0] == "host" && host != 0 {
+			t.Errorf("%d bytes of host memory, whose peak is 0", host)
+		}
+	}
 }

@@ -78,6 +78,8 @@ type reader struct {
 	types     []uint64 // names of the sample types, as indexes of texts
 	comments  []uint64 // as indexes of texts
 	columns   []int    // where a sample has each of sampleTypes
+	host      int      // where it has hostType, -1 for nowhere
+	shown     uint64   // the default type, as an index of texts
 	samples   int
 	time      int64
 	duration  int64
@@ -177,6 +179,8 @@ func (p *reader) add(f field) {
 			p.comments = append(p.comments, text)
 			p.spend(commentCost)
 		})
+	case profileDefaultType:
+		p.shown = f.number
 	case profileTime:
 		p.time = int64(f.number)
 	case profileDuration:
@@ -218,8 +222,12 @@ func (p *reader) text(i uint64) string {
 // about returns what a profile says of itself, and finds the columns of its samples.
 func (p *reader) about() *snapshot.Snapshot {
 	s := &snapshot.Snapshot{}
+	column := func(of string) int {
+		return slices.IndexFunc(p.types, func(name uint64) bool { return name < uint64(len(p.texts)) && p.texts[name] == of })
+	}
+	p.host = column(hostType)
 	for _, v := range sampleTypes {
-		i := slices.IndexFunc(p.types, func(name uint64) bool { return name < uint64(len(p.texts)) && p.texts[name] == v.Name })
+		i := column(v.Name)
 		if i < 0 {
 			p.fail(fmt.Errorf("another program made it, it has no %s", v.Name))
 		}
@@ -232,9 +240,13 @@ func (p *reader) about() *snapshot.Snapshot {
 	if p.time != 0 {
 		s.Meta.Start = time.Unix(0, p.time).UTC()
 	}
+	s.Meta.Peaks = p.shown < uint64(len(p.texts)) && p.texts[p.shown] == peakType
 	for _, note := range slices.Backward(s.Notes) { // the first one counts
 		if target, ok := strings.CutPrefix(note, targetName+": "); ok {
 			s.Meta.Target = target
+		}
+		if moment, ok := strings.CutPrefix(note, momentName+": "); ok {
+			s.Meta.Moment = moment
 		}
 	}
 	return s
@@ -284,6 +296,9 @@ func (p *reader) sample(b []byte) (to snapshot.Sample) {
 	}
 	for i, v := range sampleTypes {
 		*v.Of(&to.Values) = p.values[p.columns[i]]
+	}
+	if p.host >= 0 && !snapshot.OnGPU(to.Kind) {
+		to.InuseBytes, to.PeakBytes = p.values[p.host], p.values[p.host]
 	}
 	to.Stack = slices.Clone(p.frames)
 	return to

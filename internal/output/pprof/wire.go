@@ -23,6 +23,8 @@ const (
 	profileDuration   = 10
 	profileComment    = 13
 
+	profileDefaultType = 14
+
 	sampleLocation = 1
 	sampleValue    = 2
 	sampleLabel    = 3

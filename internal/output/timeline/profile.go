@@ -30,7 +30,8 @@ func writeProfile(w io.Writer, s *snapshot.Snapshot, mostRows int) ([]loss.Count
 	c := newChanges(d)
 	for i := range s.Samples {
 		x := s.Samples[i]
-		if x.InuseBytes == 0 {
+		held := s.Meta.Held(&x.Values)
+		if held == 0 {
 			continue
 		}
 		if len(m.Rows.Place) >= mostRows {
@@ -38,7 +39,7 @@ func writeProfile(w io.Writer, s *snapshot.Snapshot, mostRows int) ([]loss.Count
 			x.Labels = snapshot.Labels{Kind: x.Kind, GPU: x.GPU}
 			x.Stack = []*snapshot.Location{named("[no call site: limit reached]")}
 		}
-		c.by = append(c.by, series.Delta{Line: int32(d.row(&x)), Bytes: x.InuseBytes})
+		c.by = append(c.by, series.Delta{Line: int32(d.row(&x)), Bytes: held})
 	}
 	c.end(0)
 	m.Loss = shownLoss(lost.Counters())

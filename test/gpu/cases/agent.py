@@ -157,7 +157,7 @@ def agent_oom(r):
     recordings = glob.glob(os.path.join(place, "*.gmt"))
     r.equal("recordings", len(recordings), 1)
     for shape in "json", "pickle":
-        subprocess.run([TOOL, "convert", recordings[0], "-o", r.path("." + shape), "-q", "--force"], check=True)
+        subprocess.run([TOOL, "convert", recordings[0], "--at", "end", "-o", r.path("." + shape), "-q", "--force"], check=True)
     with open(r.path(".json")) as f:
         process = next(x for x in json.load(f)["processes"] if x["pid"] == p.pid)
     r.check("the recording has the failure", process["out_of_memory"] > 0, process["out_of_memory"])
