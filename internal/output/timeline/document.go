@@ -173,7 +173,7 @@ func (d *document) row(x *snapshot.Sample) int {
 		process = processText(process, x.PID)
 	}
 	columns := []int{
-		d.total(x.Kind, x.GPU), d.meta.Text(process), d.meta.Text(x.Owner), d.meta.Text(cause(x)), d.meta.Text(x.Category), d.meta.Text(x.Module), d.meta.Text(x.Operator), d.meta.Text(x.API), d.meta.Text(render.Brief(x.Frames(), 3)), d.stack(x.Frames()),
+		d.total(x.Kind, x.GPU), d.meta.Text(process), d.meta.Text(x.Owner), d.meta.Text(cause(x)), d.meta.Text(x.Category), d.meta.Text(x.Module), d.meta.Text(x.Operator), d.meta.Text(x.API), d.meta.Text(render.Brief(x.Frames(), 4)), d.stack(x.Frames()),
 	}
 	i, fresh := d.byText.Number(fmt.Sprint(columns))
 	if fresh {

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -55,18 +56,25 @@ func TestSort(t *testing.T) {
 	b.Quiet()
 }
 
-// The end of a long path is what is seen of it. The whole is a title, and a click shows it.
+// A path to a module is there in full, and the frames of a stack's row tell it from others.
 func TestLongNames(t *testing.T) {
 	html, _, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
 	b := open(t, html, 1300, 900)
-	b.Wants("the columns", b.Ask("document.getElementById('table').tHead.textContent"), "MODULE", "OPERATOR")
-	cell := `[...document.querySelectorAll("#table td.end")].find((td) => td.scrollWidth > td.clientWidth)`
-	b.Wants("a path", b.Ask(cell+".firstChild.title"), "GPT2LMHeadModel/", "/GPT2Block/")
-	if b.Ask(`(() => { const td = `+cell+`, inside = td.firstChild.getBoundingClientRect(), box = td.getBoundingClientRect(); return inside.right <= box.right + 1 && inside.left < box.left && box.width > 100; })()`) != "true" {
-		t.Error("the end of a path is not seen")
+	if got := b.Ask(`[...document.querySelectorAll("#table td")].filter((td) => td.scrollWidth > td.clientWidth).map((td) => td.textContent)`); got != "" {
+		t.Errorf("cut are %s", got)
 	}
-	b.Ask("(window.td = " + cell + ").click()")
-	b.Until("td.scrollWidth <= td.clientWidth")
+	if modules := cells(b, "MODULE"); !slices.Contains(modules, "GPT2LMHeadModel/GPT2Model/GPT2Block/GPT2MLP/NewGELUActivation") {
+		t.Errorf("%q", modules)
+	}
+	stacks := map[string]bool{}
+	for i, size := range cells(b, "BYTES") {
+		if size == "24.0 MiB" {
+			stacks[cells(b, "STACK")[i]] = true
+		}
+	}
+	if len(stacks) < 3 {
+		t.Errorf("stacks of 24 MiB: %q", slices.Collect(maps.Keys(stacks)))
+	}
 	b.Quiet()
 }
 
@@ -128,6 +136,29 @@ func TestNativeFrames(t *testing.T) {
 	b.Until("document.querySelector('#table ol').textContent.includes('at::')")
 	b.Wants("the address", b.Ask("location.hash"), "native=1")
 	b.Quiet()
+}
+
+// Without native frames, a stack that has no others begins with what people know: the backward
+// pass, a library's function, the program's own. Colours are explained, where they say something.
+func TestFlameRoots(t *testing.T) {
+	for name, want := range map[string][]string{
+		"profiler":     {"<module> torch_profiled.py:118", "backward pass"},
+		"torch_native": {"<module> torch_train.py:78", "backward pass"},
+		"fsdp":         {"<module> fsdp.py:47", "backward pass", "p2pRecvProxySetup"},
+		"jax":          {"<module> jax_train.py:27", "stream_executor::gpu::CudaExecutor::Allocate"},
+	} {
+		html, _, _ := written(t, "../../../test/recordings/"+name+".gmt", whole)
+		b := open(t, html, 1300, 900)
+		roots := b.Ask(`[...document.querySelectorAll("#flame .f")].filter((e) => e.style.top === "0px").map((e) => e.ariaLabel).join("|")`)
+		b.Wants(name, roots, want...)
+		if strings.Contains(roots, "+0x") || strings.Contains(roots, "_start") {
+			t.Errorf("%s begins with %s", name, roots)
+		}
+		b.Wants("colours", b.Text("flamekey"), "Python", "compiled code", "CUDA's function")
+		b.Click("native")
+		b.Wants("native", b.Ask("document.getElementById('flame').textContent"), "+0x")
+		b.Quiet()
+	}
 }
 
 // What the mouse is on is told beside it.

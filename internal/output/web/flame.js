@@ -38,6 +38,9 @@ class Flame {
     this.held = held; this.values = values; this.colour = colour;
     if (!held[this.zoomed]) this.zoomed = 0;
     this.draw();
+    const drawn = Array.from(this.byNode.keys(), (n) => this.model.frame(this.tree.nodes[n][1]));
+    const kinds = colour ? [] : frameKinds.filter((kind) => drawn.some((frame) => frameKinds.find((k) => k.is(frame)) === kind));
+    $("flamekey").replaceChildren(...kinds.map((kind) => swatched("span", kind.name, kind.colour(0.5))));
   }
   draw() {
     const focus = this.box.contains(document.activeElement) ? document.activeElement.node : -1;
@@ -114,33 +117,43 @@ class Flame {
 const isPython = (frame) => /\.py(:\d+)?$/.test(frame.where) || frame.where.startsWith("<");
 const isNative = (frame) => !isPython(frame) && !/^(\[|cu[A-Z]\w*$)/.test(frame.name); // a name in brackets, or CUDA's function that was called
 
-// ownFrames returns the frames of a stack without native ones, if it has any of Python's.
-function ownFrames(model, stack) {
-  const frames = stack.map((i) => model.frame(i));
-  return frames.some(isPython) ? stack.filter((_, i) => !isNative(frames[i])) : stack;
+// ownFrames returns the frames of a row's stack without native ones. Of a stack that has none of
+// Python's, as in autograd's threads, these are the few that tell it from others.
+function ownFrames(model, row) {
+  const stack = model.stack(row), own = stack.filter((i) => !isNative(model.frame(i)));
+  if (!model.python || own.some((i) => isPython(model.frame(i)))) return model.python ? own : stack;
+  const known = new Map(stack.map((i) => [model.frame(i).short, i]));
+  for (const name of model.text(model.meta.rows.title[row]).split(" < ")) {
+    const i = known.has(name) ? known.get(name) : model.named(name);
+    if (name && !own.includes(i)) own.push(i);
+  }
+  return own;
 }
 
 // withoutNative returns the tree of all stacks without native frames.
 function withoutNative(model) {
   const nodes = [[0, 0]], known = new Map(), at = new Map();
   const below = (parent, frame) => {
-    const key = parent * model.meta.frames.length + frame;
+    const key = parent + " " + frame;
     if (!known.has(key)) { known.set(key, nodes.length); nodes.push([parent, frame]); }
     return known.get(key);
   };
   const of = model.meta.rows.node.map((leaf, row) => {
-    if (!at.has(leaf)) at.set(leaf, ownFrames(model, model.stack(row)).reduceRight(below, 0));
+    if (!at.has(leaf)) at.set(leaf, ownFrames(model, row).reduceRight(below, 0));
     return at.get(leaf);
   });
   return { nodes, of };
 }
 
-// frameColour tells Python's frames, those of compiled code and names in brackets apart.
+// A frame's colour says what it is, and its shade tells files apart.
+const frameKinds = [
+  { name: "Python", is: isPython, colour: (part) => `hsl(${28 + 22 * part} 85% ${64 + 8 * part}%)` },
+  { name: "compiled code", is: isNative, colour: (part) => `hsl(${195 + 40 * part} 55% ${66 + 8 * part}%)` },
+  { name: "CUDA's function that was called, or what the memory is for", is: () => true, colour: (part) => `hsl(215 12% ${68 + 8 * part}%)` },
+];
+
 function frameColour(frame) {
   let sum = 0;
   for (const x of frame.where || frame.name) sum = (sum * 31 + x.codePointAt(0)) % 997;
-  const part = sum / 997;
-  if (!isPython(frame) && !isNative(frame)) return `hsl(215 12% ${68 + 8 * part}%)`;
-  if (isPython(frame)) return `hsl(${28 + 22 * part} 85% ${64 + 8 * part}%)`;
-  return `hsl(${195 + 40 * part} 55% ${66 + 8 * part}%)`;
+  return frameKinds.find((kind) => kind.is(frame)).colour(sum / 997);
 }

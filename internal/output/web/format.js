@@ -9,6 +9,14 @@ function make(name, text, className) {
   return e;
 }
 
+// swatched returns an element whose text has a colour before it.
+function swatched(name, text, colour) {
+  const e = make(name), swatch = make("span", undefined, "swatch");
+  swatch.style.setProperty("--c", colour);
+  e.append(swatch, text);
+  return e;
+}
+
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
 // bytes returns a number of bytes for people, with three digits, as package bytefmt does.

@@ -69,6 +69,7 @@ class Model {
         if (sum > peak[p] || sum === peak[p] && idle[p] < least[p]) { peak[p] = sum; at[p] = i; least[p] = idle[p]; }
       }
     }
+    this.python = meta.frames.some((_, i) => isPython(this.frame(i)));
     this.outlines = (meta.outlines || []).map((o) => new Outline(this, o));
     this.totals = meta.places.map((_, p) => ({ peak: peak[p], at: at[p], any: any[p] > 0 }));
   }
@@ -104,6 +105,13 @@ class Model {
   }
   text(i) { return this.meta.strings[i]; }
   frame(i) { const f = this.meta.frames[i]; return { short: this.text(f[0]), name: this.text(f[1]), where: this.text(f[2]) }; }
+  // named returns a frame that has only a name.
+  named(name) {
+    const { frames, strings } = this.meta;
+    let i = frames.findIndex((f) => !f[2] && this.text(f[1]) === name);
+    if (i < 0) i = frames.push([strings.length, strings.length, 0]) - 1, strings.push(name);
+    return i;
+  }
   // matches returns which rows have a text in their stack, process, owner, module, operator or category.
   matches(text) {
     const has = this.meta.strings.map((s) => s.toLowerCase().includes(text.toLowerCase())), { frames, nodes, rows } = this.meta;

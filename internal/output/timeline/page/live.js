@@ -113,7 +113,7 @@ class Rows {
       for (const name of this.columns) rows[name].push(this.text(tidy(x[name])));
       for (const name of who) rows[name].push(this.text(x.who ? whoOf(x.who, name) || `no ${name} known` : ""));
       rows.grew.push(x.grown_bytes || 0);
-      rows.node.push(this.node(x.frames ? [...x.frames].reverse() : [{ function: x.process || x.owner || "not known" }, { function: x.title }]));
+      rows.node.push(this.node(x.frames ? [...x.frames].reverse() : [{ function: `[${x.process || x.owner || "not known"}]` }, { function: x.title }]));
       return place;
     });
   }

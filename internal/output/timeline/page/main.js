@@ -190,8 +190,9 @@ async function main() {
     if (again) drawTree();
     update();
   }
-  // drawTree has the flame graph, and the table of windows, show stacks with or without native frames.
+  // drawTree has the flame graph, and the table of windows, show stacks with or without native frames, where there are others.
   function drawTree() {
+    $("native").parentElement.hidden = !model.python;
     flame.use(model, native() ? undefined : trees[0] ||= withoutNative(model));
     fillWindows(model, native());
   }

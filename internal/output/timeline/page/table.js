@@ -8,7 +8,7 @@ function stackOf(model, row, native) {
   more.addEventListener("toggle", () => {
     if (!more.open || list.children.length) return;
     for (const name of ["process", "category", "module", "operator"]) if (model.text(rows[name][row])) list.append(make("li", `${name}: ${model.text(rows[name][row])}`));
-    const whole = model.stack(row), shown = native ? whole : ownFrames(model, whole);
+    const whole = model.stack(row), own = whole.filter((i) => !isNative(model.frame(i))), shown = native || !own.some((i) => isPython(model.frame(i))) ? whole : own;
     for (const i of shown) { const f = model.frame(i); list.append(make("li", (f.name || f.short) + " " + f.where)); }
     if (shown.length < whole.length) list.append(make("li", `and ${count(whole.length - shown.length, "native frame")}`));
   });
@@ -41,12 +41,7 @@ class Table {
     const figure = (name, key, show, title) => ({ name, key, className: "n", cell: (td, x) => { td.textContent = show(x); if (title) td.title = title(x); } });
     const label = (name, column, more = "", title = "") => ({
       name, key: (x) => model.text(rows[column][x.row]), className: "l wide" + more,
-      cell: (td, x) => {
-        const text = model.text(rows[column][x.row]), part = make("bdi", text);
-        part.title = [text, title].filter(Boolean).join(": ");
-        td.append(part);
-        td.addEventListener("click", () => td.classList.toggle("whole"));
-      },
+      cell: (td, x) => { td.append(...model.text(rows[column][x.row]).split(more ? /(?<=[/.:])/ : undefined).flatMap((part) => [part, make("wbr")])); td.title = title; },
     });
     const changed = figure("CHANGE", (x) => x.by, (x) => signed(x.by), (x) => exactly(x.by)), { cell } = changed;
     changed.cell = (td, x) => { cell(td, x); td.classList.add(x.by > 0 ? "up" : "down"); };
@@ -59,9 +54,9 @@ class Table {
       new Set(all.map((x) => rows.process[x.row])).size > 1 && label("PROCESS", "process"),
       label("OWNER", "owner"),
       some("category") && label("CATEGORY", "category"),
-      some("holder") && label("HOLDER", "holder", " end", isLive ? "the object that holds most of it" : "the object that held most of it at the end"),
-      some("module") && label("MODULE", "module", " end"),
-      some("operator") && label("OPERATOR", "operator"),
+      some("holder") && label("HOLDER", "holder", " path", isLive ? "the object that holds most of it" : "the object that held most of it at the end"),
+      some("module") && label("MODULE", "module", " path"),
+      some("operator") && label("OPERATOR", "operator", " path"),
       { name: "STACK", className: "s", key: (x) => model.text(rows.title[x.row]), cell: (td, x) => td.append(stackOf(model, x.row, native)) },
     ].filter(Boolean);
   }
