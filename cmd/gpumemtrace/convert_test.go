@@ -294,7 +294,8 @@ func TestWhatWouldHaveHelped(t *testing.T) {
 	}
 	for _, args := range [][]string{{"whatif", recording}, {"diff", filepath.Join(filepath.Dir(recording), "bert.gmt"), recording}} {
 		v := command(t, append(args, "-o", "page.html")...).start().ends(exitDone)
-		if page, err := os.ReadFile(filepath.Join(v.cmd.Dir, "page.html")); err != nil || !strings.Contains(string(page), "<!doctype html>") || !strings.Contains(v.stderr.String(), "page.html") {
+		title := map[bool]string{true: "<title>" + filepath.Base(recording) + ", compared with bert.gmt"}[args[0] == "diff"] // "" for none
+		if page, err := os.ReadFile(filepath.Join(v.cmd.Dir, "page.html")); err != nil || !strings.Contains(string(page), "<!doctype html>") || !strings.Contains(string(page), title) || !strings.Contains(v.stderr.String(), "page.html") {
 			t.Errorf("%s: %d bytes, %v: %s", args[0], len(page), err, v.stderr.String())
 		}
 		command(t, append(args, "-o", "page.csv")...).start().ends(exitUsage)

@@ -84,12 +84,11 @@ func (d *diffCommand) run(args []string) (err error) {
 		}
 		return diffRanks(args, d.first, d.opts, format)
 	}
+	var page *output
 	if d.page.output != "" {
-		page, err := d.outlined(args)
-		if err != nil {
+		if page, err = d.pageOf(args); err != nil {
 			return err
 		}
-		defer newLogger(&d.page).wrote(page)
 	}
 	if len(args) == 1 {
 		args = append(args, args[0])
@@ -105,6 +104,12 @@ func (d *diffCommand) run(args []string) (err error) {
 	}
 	if same && before.Meta.Duration > after.Meta.Duration {
 		return usagef("--before %s is after --after %s", cmp.Or(d.first.text, "end"), cmp.Or(d.second.text, "end"))
+	}
+	if page != nil {
+		if err := comparedPage(page, args, before, after); err != nil {
+			return err
+		}
+		defer newLogger(&d.page).wrote(page)
 	}
 	if format != "" {
 		return export.DiffRows(before, after, d.opts).Write(os.Stdout, format)
@@ -154,25 +159,30 @@ func (d *diffCommand) next(args []string, same bool) error {
 	return export.Next(os.Stdout, d.opts, commands...)
 }
 
-// outlined writes the page of -o, and returns where it is.
-func (d *diffCommand) outlined(args []string) (*output, error) {
+// pageOf returns where the page of -o goes.
+func (d *diffCommand) pageOf(args []string) (*output, error) {
 	if len(args) == 1 || sameFile(args[0], args[1]) {
 		return nil, usagef("-o needs two different recordings: it draws the first as an outline on the page of the second. To compare moments of one recording, make its page with gpumemtrace convert %s page.html", args[0])
 	}
-	page, err := pageOutput(&d.page)
-	if err != nil {
-		return nil, err
-	}
-	return page, comparedPage(page, args[0], args[1])
+	return pageOutput(&d.page)
 }
 
-// comparedPage writes the page of a recording, with outlines of what GPUs held in another.
-func comparedPage(page *output, before, after string) error {
-	outlines, err := timeline.Outlines(before, filepath.Base(before), replay.Options{At: replay.End})
+// comparedPage writes the page of the second of two recordings, with outlines of what GPUs held in
+// the first, and with their differences.
+func comparedPage(page *output, paths []string, before, after export.Side) error {
+	name := filepath.Base(paths[0])
+	outlines, err := timeline.Outlines(paths[0], name, replay.Options{At: replay.End})
 	if err != nil {
 		return err
 	}
-	return writePage(page, after, outlines)
+	c := &timeline.Comparison{Title: filepath.Base(paths[1]) + ", compared with " + name}
+	says, tables := export.Differences(before, after)
+	c.Says = says
+	for _, t := range tables {
+		titles, rows := t.Texts()
+		c.Tables = append(c.Tables, timeline.Listing{Title: t.Title, Columns: titles, Cells: rows, Numbers: t.Numbers()})
+	}
+	return writePage(page, paths[1], outlines, c)
 }
 
 // side reads a file at a moment, or else at its peak or its end.

@@ -25,12 +25,12 @@ func pageOutput(f *traceFlags) (*output, error) {
 	return out, err
 }
 
-// writePage writes the page of a recording, with outlines.
-func writePage(out *output, path string, outlines []timeline.Outline) error {
+// writePage writes the page of a recording, with outlines and perhaps a comparison.
+func writePage(out *output, path string, outlines []timeline.Outline, compared *timeline.Comparison) error {
 	bar := newProgress(os.Stderr, true, "converting "+path)
 	defer bar.clear()
 	return out.put(func(w io.Writer) error {
-		_, _, err := timeline.Write(w, path, timeline.Options{Play: replay.Options{At: replay.End, Progress: bar.show}, Outlines: outlines})
+		_, _, err := timeline.Write(w, path, timeline.Options{Play: replay.Options{At: replay.End, Progress: bar.show}, Outlines: outlines, Compared: compared})
 		return err
 	})
 }

@@ -109,7 +109,7 @@ func predictedPage(page *output, path string, runs []*whatif.Run, predictions []
 	if len(outlines) == 0 {
 		return fmt.Errorf("%s: there is no prediction to draw: %s", path, predictions[0].Answer())
 	}
-	return writePage(page, path, outlines)
+	return writePage(page, path, outlines, nil)
 }
 
 // wasteful is the part of what PyTorch has in segments from which on it is worth asking

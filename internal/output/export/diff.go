@@ -42,9 +42,9 @@ type Side struct {
 func Diff(w io.Writer, a, b Side, o Options) error {
 	align(&a, &b)
 	page := render.NewPage(w, o.Width, o.Color)
-	page.Line("%s", headline(a, b))
-	page.Line("Before: %s: %s", a.Name, momentOf(a.Snapshot))
-	page.Line("After:  %s: %s", b.Name, momentOf(b.Snapshot))
+	for _, text := range sidesOf(a, b) {
+		page.Line("%s", text)
+	}
 	if o.By != nil {
 		diffBy(page, a.Snapshot, b.Snapshot, o.By, "Memory on GPUs", o)
 		return page.Flush("write diff")
@@ -54,6 +54,31 @@ func Diff(w io.Writer, a, b Side, o Options) error {
 	diffBy(page, a.Snapshot, b.Snapshot, lineBy, "Lines of the program", o)
 	diffStacks(page, changes, o)
 	return page.Flush("write diff")
+}
+
+// A TitledTable is a table under a heading.
+type TitledTable struct {
+	Title string
+	*table.Table
+}
+
+// Differences returns what Diff says of two snapshots first, and its tables of memory on GPUs, whole.
+func Differences(a, b Side) (says []string, tables []TitledTable) {
+	align(&a, &b)
+	for _, x := range []struct {
+		name string
+		by   By
+	}{{"What for", categoryBy}, {"Lines of the program", lineBy}} {
+		if rows := differences(tally(x.by, gpuOnly(a.Snapshot), gpuOnly(b.Snapshot))[""], (*tallied).change); len(rows) > 0 {
+			tables = append(tables, TitledTable{x.name, diffTable(rows, x.by)})
+		}
+	}
+	return sidesOf(a, b), tables
+}
+
+// sidesOf says how much more or less is held, and what the sides are.
+func sidesOf(a, b Side) []string {
+	return []string{headline(a, b), fmt.Sprintf("Before: %s: %s", a.Name, momentOf(a.Snapshot)), fmt.Sprintf("After:  %s: %s", b.Name, momentOf(b.Snapshot))}
 }
 
 // align aligns the snapshots of different runs.
@@ -113,16 +138,21 @@ func diffBy(page *render.Page, a, b *snapshot.Snapshot, by By, name string, o Op
 		}
 		page.Heading("%s: %s", heading, says(rows))
 		shown := rows[:o.top(len(rows))]
-		t := table.New(append([]table.Column{table.SignedBytes("CHANGE"), table.Bytes("BEFORE"), table.Bytes("AFTER"), table.SignedCount("OBJECTS")}, by.columns()...)...)
-		for _, x := range shown {
-			before, after := &x.sums[0], &x.sums[1]
-			t.Add(append([]any{x.change(), before.InuseBytes, after.InuseBytes, after.InuseObjects - before.InuseObjects}, table.Texts(x.values)...)...)
-		}
-		t.Text(page)
+		diffTable(shown, by).Text(page)
 		if rest := len(rows) - len(shown); rest > 0 {
 			page.Line("  and %d more (-n -1)", rest)
 		}
 	}
+}
+
+// diffTable returns the table of some rows of a comparison.
+func diffTable(rows []*tallied, by By) *table.Table {
+	t := table.New(append([]table.Column{table.SignedBytes("CHANGE"), table.Bytes("BEFORE"), table.Bytes("AFTER"), table.SignedCount("OBJECTS")}, by.columns()...)...)
+	for _, x := range rows {
+		before, after := &x.sums[0], &x.sums[1]
+		t.Add(append([]any{x.change(), before.InuseBytes, after.InuseBytes, after.InuseObjects - before.InuseObjects}, table.Texts(x.values)...)...)
+	}
+	return t
 }
 
 // says says of how many rows what is new, gone, more and less.

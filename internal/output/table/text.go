@@ -45,20 +45,16 @@ func (c *Column) figure(n int64) string {
 // out. Numbers are aligned right. Where the table is wider than the page, columns of Ending and
 // Beginning become narrower, the widest first.
 func (t *Table) Text(p *render.Page) {
-	rows := make([][]string, len(t.Rows))
+	titles, rows := t.Texts()
 	widths := make([]int, len(t.Columns))
-	for i, row := range t.Rows {
-		rows[i] = make([]string, len(row.Cells))
-		for j, cell := range row.Cells {
-			rows[i][j] = t.Columns[j].text(cell)
-			widths[j] = max(widths[j], render.Width(rows[i][j]))
+	for _, row := range rows {
+		for j, text := range row {
+			widths[j] = max(widths[j], render.Width(text))
 		}
 	}
-	titles := make([]string, len(t.Columns))
-	for i, c := range t.Columns {
-		titles[i] = render.Clean(c.Title)
+	for i, title := range titles {
 		if widths[i] > 0 {
-			widths[i] = max(widths[i], render.Width(titles[i]))
+			widths[i] = max(widths[i], render.Width(title))
 		}
 	}
 	t.fit(widths, p.Columns())
@@ -69,6 +65,29 @@ func (t *Table) Text(p *render.Page) {
 			p.TableLine("      " + below)
 		}
 	}
+}
+
+// Texts returns the titles of the columns, and the cells of the rows, as people read them.
+func (t *Table) Texts() (titles []string, rows [][]string) {
+	for _, c := range t.Columns {
+		titles = append(titles, render.Clean(c.Title))
+	}
+	for _, row := range t.Rows {
+		texts := make([]string, len(row.Cells))
+		for j, cell := range row.Cells {
+			texts[j] = t.Columns[j].text(cell)
+		}
+		rows = append(rows, texts)
+	}
+	return titles, rows
+}
+
+// Numbers returns how many columns there are before the first that is not of numbers.
+func (t *Table) Numbers() int {
+	if n := slices.IndexFunc(t.Columns, func(c Column) bool { return !c.right }); n >= 0 {
+		return n
+	}
+	return len(t.Columns)
 }
 
 // line returns the cells of a row beside each other.

@@ -50,6 +50,7 @@ type meta struct {
 	Marks  []mark      `json:"marks"`
 	// Outlines are drawn over the curves of places.
 	Outlines []outlineMeta  `json:"outlines,omitempty"`
+	Compared *comparedMeta  `json:"compared,omitempty"`
 	Windowed []windowedMeta `json:"windowed,omitempty"`
 	Notes    []string       `json:"notes"`
 	Loss     []lossMeta     `json:"loss"`

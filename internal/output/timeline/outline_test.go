@@ -81,3 +81,22 @@ func TestPredictedOutline(t *testing.T) {
 	b.Until("!document.getElementById('legend').textContent.includes('with expandable')")
 	b.Quiet()
 }
+
+// The page of a comparison names both runs, and lists their differences, as text.
+func TestComparison(t *testing.T) {
+	c := &Comparison{
+		Title: "b.gmt, compared with a.gmt", Says: []string{"1 KiB more memory on GPUs"},
+		Tables: []Listing{{Title: "Lines of the program", Columns: []string{"CHANGE", "BEFORE", "LINE"}, Cells: [][]string{{"+1 KiB", "2 KiB", "<b class=hacked>train.py:7"}}, Numbers: 2}},
+	}
+	html, _, _ := written(t, allocatorRecordings+"bert.gmt", Options{Play: replay.Options{At: replay.End}, Compared: c})
+	b := open(t, html, 390, 844)
+	b.Wants("the title", b.Text("title"), "GPU memory of b.gmt, compared with a.gmt")
+	b.Wants("the differences", b.Text("compared"), "1 KiB more memory on GPUs", "Lines of the program", "CHANGE", "+1 KiB", "<b class=hacked>train.py:7")
+	if got := b.Ask("document.documentElement.scrollWidth <= innerWidth && document.querySelectorAll('.hacked').length"); got != "0" {
+		t.Error(got)
+	}
+	b.Quiet()
+	if html, _, _ = written(t, allocatorRecordings+"bert.gmt", whole); open(t, html, 390, 844).Ask("document.getElementById('compared').checkVisibility()") != "false" {
+		t.Error("a page of one run compares it")
+	}
+}

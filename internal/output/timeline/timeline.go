@@ -49,6 +49,8 @@ type Options struct {
 	Native stacks.Native // as state.Want has it
 	// Outlines are drawn over the curves of the GPUs.
 	Outlines []Outline
+	// Compared, if set, is a comparison with the run that Outlines are of.
+	Compared *Comparison
 
 	deltas, packed, lives, steps int // the most there may be, 0 for maxDeltas, maxPacked, maxLives and maxMarks
 }
@@ -64,6 +66,9 @@ func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, e
 	}
 	for i := range o.Outlines {
 		d.outline(&o.Outlines[i])
+	}
+	if o.Compared != nil {
+		d.compare(o.Compared)
 	}
 	if err := d.write(w, d.blocks(cmp.Or(o.packed, maxPacked))); err != nil {
 		return nil, nil, fmt.Errorf("write the timeline: %w", err)

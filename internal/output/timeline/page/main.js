@@ -29,6 +29,7 @@ async function main() {
       meta.driver && "driver " + meta.driver, meta.version && "gpumemtrace " + meta.version,
     ].filter(Boolean).join(" · ");
     document.body.classList.toggle("profile", !!meta.profile);
+    fillCompared(meta);
     const notes = [];
     if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, of each ${meta.bucket.toLocaleString("en-US")} changes those where the total of a GPU, or of other memory, was lowest and highest, and the last. Zooming in shows no more than these. Peaks are exact.`);
     if (!meta.map_exact) notes.push("Where memory lay is known at some moments only: the map is of the last one before.");

@@ -93,19 +93,28 @@ class Table {
   }
 }
 
+// listed returns a table of texts, of which the first columns are numbers, and cells after them.
+function listed(columns, rows, numbers, after = () => []) {
+  const table = make("table", undefined, "list"), scroll = make("div", undefined, "scroll"), body = table.createTBody();
+  const cells = (tag, texts) => texts.map((text, i) => make(tag, text, i >= numbers ? "" : i < 2 ? "n" : "n wide"));
+  table.createTHead().insertRow().append(...cells("th", columns));
+  rows.forEach((texts, i) => body.insertRow().append(...cells("td", texts), ...after(i)));
+  scroll.append(table);
+  return scroll;
+}
+
+// fillCompared lists in what this run differs from the one that it is compared with.
+function fillCompared({ compared }) {
+  $("compared").hidden = !compared;
+  if (compared) $("compared").append(make("h2", "Differences"), ...compared.says.map((text) => make("p", text)), ...compared.tables.flatMap((t) => [make("h3", t.title), listed(t.columns, t.cells, t.numbers)]));
+}
+
 // fillWindows lists the tensors that were seen in windows.
 function fillWindows(model, native) {
-  const all = model.meta.windowed || [], cells = (tag, texts) => texts.map((text, i) => make(tag, text, i < 2 ? "n" : "n wide"));
+  const all = model.meta.windowed || [];
   $("windowed").hidden = !all.length;
   $("windowed").replaceChildren(...all.flatMap((w) => {
-    const table = make("table", undefined, "list"), scroll = make("div", undefined, "scroll"), head = table.createTHead().insertRow(), body = table.createTBody();
-    head.append(...cells("th", w.columns), make("th", "STACK", "s"));
-    w.cells.forEach((texts, i) => {
-      const stack = make("td", undefined, "s");
-      stack.append(w.rows[i] < 0 ? "[tensors from before the window]" : stackOf(model, w.rows[i], native));
-      body.insertRow().append(...cells("td", texts), stack);
-    });
-    scroll.append(table);
-    return [make("h2", "Tensors of " + w.title), make("p", w.about, "quiet"), scroll, w.left_out ? make("p", `${count(w.left_out, "stack")} more: gpumemtrace report RECORDING --windows`, "quiet") : ""];
+    const stack = (i) => { const td = make("td", undefined, "s"); td.append(w.rows[i] < 0 ? "[tensors from before the window]" : stackOf(model, w.rows[i], native)); return [td]; };
+    return [make("h2", "Tensors of " + w.title), make("p", w.about, "quiet"), listed([...w.columns, "STACK"], w.cells, w.columns.length, stack), w.left_out ? make("p", `${count(w.left_out, "stack")} more: gpumemtrace report RECORDING --windows`, "quiet") : ""];
   }));
 }
