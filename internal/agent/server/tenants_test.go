@@ -103,7 +103,7 @@ func TestPageOfTenants(t *testing.T) {
 	b.Wants("the address", b.Ask("location.hash"), "at=2023-11-15T01")
 	b.Run(chromedp.Focus(chromedp.CSS("#chart")))
 	b.Keys(kb.Home)
-	b.Wants("the first note, in UTC", b.Text("here"), "22:13:20: 22.0 GiB")
+	b.Wants("the first note, in UTC", b.Text("here"), "At 22:13:20, 22.0 GiB (")
 	b.Picture("tenants-peak")
 	s.fitsPhone(t, b)
 	b.Picture("tenants-peak-phone")

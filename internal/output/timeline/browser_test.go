@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,69 @@ func exact(n int64) string {
 	return s + " bytes"
 }
 
+func left(e *input.DispatchMouseEventParams) { e.Button, e.ClickCount = input.MouseButtonLeft, 1 }
+
+var shift = chromedp.ButtonModifiers(chromedp.ModifierShift)
+
+// onChart returns what moves the mouse over the chart, and what clicks into it, at a part of its
+// width, and of its height.
+func onChart(b *browsertest.Browser) (mouse func(kind input.DispatchMouseEventType, x, y float64, more ...chromedp.MouseOption), click func(x float64, more ...chromedp.MouseOption)) {
+	at := b.Box(".u-over")
+	mouse = func(kind input.DispatchMouseEventType, x, y float64, more ...chromedp.MouseOption) {
+		p := at(x, y)
+		b.Run(chromedp.MouseEvent(kind, p.X, p.Y, more...))
+	}
+	return mouse, func(x float64, more ...chromedp.MouseOption) {
+		more = append(more, left)
+		mouse(chromedp.MouseMoved, x, 0.5)
+		mouse(chromedp.MousePressed, x, 0.5, more...)
+		mouse(chromedp.MouseReleased, x, 0.5, more...)
+	}
+}
+
+// Where nothing changes, what is told is of the moment that is pointed at. Two such moments have
+// no difference, and the page says so.
+func TestPlateau(t *testing.T) {
+	html, _, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	b := open(t, html, 1300, 900)
+	mouse, click := onChart(b)
+	said := regexp.MustCompile(`^At (\S+) s, (.* bytes\)) was held\. (Nothing had changed since \S+ s\.)$`)
+	var before []string
+	for _, x := range []float64{0.5, 0.6} {
+		mouse(chromedp.MouseMoved, x, 0.5)
+		b.Until("document.getElementById('here').textContent.includes('Nothing had changed since')")
+		got := said.FindStringSubmatch(b.Text("here"))
+		if got == nil || before != nil && (got[1] <= before[1] || !slices.Equal(got[2:], before[2:])) {
+			t.Fatalf("%q, after %q", b.Text("here"), before)
+		}
+		b.Wants("the tip", b.Text("tip"), got[1][:4])
+		before = got
+	}
+	click(0.6)
+	b.Wants("the moment", b.Text("moment")+b.Text("command"), "Live at "+before[1]+" s", "--at "+before[1][:5])
+	click(0.5, shift)
+	b.Wants("compared", b.Text("moment"), "The same at "+before[1]+" s (A) and at ", " (B): ", "Nothing changed in between.")
+	b.Wants("the table", b.Text("more"), "Nothing differs.")
+	b.Quiet()
+}
+
+// Lines over the chart have a legend, and each step has its number if there is room for it.
+func TestLines(t *testing.T) {
+	html, _, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	b := open(t, html, 1300, 900)
+	b.Wants("the legend", b.Text("legend"), "a training step began, and its number", "grew to that much for the first time")
+	b.Ask("(() => { const { prototype } = CanvasRenderingContext2D, { fillText } = prototype; window.said = []; prototype.fillText = function (text, ...at) { said.push(text); fillText.call(this, text, ...at); }; })()")
+	b.Dark(true) // it is drawn again
+	b.Until("said.length > 0")
+	labels := strings.Split(b.Ask("said.join('|')"), "|")
+	for _, step := range []string{"1", "3", "4", "5"} { // the second begins 4 pixels after the first
+		if !slices.Contains(labels, step) {
+			t.Errorf("step %s has no label: %q", step, labels)
+		}
+	}
+	b.Quiet()
+}
+
 // What a user does by mouse: hover, zoom, choose two moments, group.
 func TestMouse(t *testing.T) {
 	html, p, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
@@ -70,23 +134,7 @@ func TestMouse(t *testing.T) {
 	b.Wants("the first moment", b.Text("moment"), "the peak")
 	b.Wants("tab", b.Text("places"), "GPU 0", "pinned host memory", "peak 3.18 GiB")
 
-	// The middle of the chart, by its place in the window.
-	box, err := chromedp.Run(b, chromedp.Evaluate[[]float64]("(() => { const r = document.querySelector('.u-over').getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mouse := func(kind input.DispatchMouseEventType, x, y float64, more ...chromedp.MouseOption) {
-		b.Run(chromedp.MouseEvent(kind, box[0]+x*box[2], box[1]+y*box[3], more...))
-	}
-	left := func(e *input.DispatchMouseEventParams) { e.Button, e.ClickCount = input.MouseButtonLeft, 1 }
-	shift := chromedp.ButtonModifiers(chromedp.ModifierShift)
-	click := func(x float64, more ...chromedp.MouseOption) {
-		more = append(more, left)
-		mouse(chromedp.MouseMoved, x, 0.5)
-		mouse(chromedp.MousePressed, x, 0.5, more...)
-		mouse(chromedp.MouseReleased, x, 0.5, more...)
-	}
-
+	mouse, click := onChart(b)
 	mouse(chromedp.MouseMoved, 0.6, 0.8)
 	b.Until("!document.getElementById('tip').hidden")
 	b.Wants("hover", b.Text("tip"), "tensors", "cached, unused", "context", "GiB", "is one stack's:", ".py")

@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
 )
 
@@ -100,6 +101,11 @@ func TestProcess(t *testing.T) {
 		b.Click("peak")
 		b.Wants("the peak of "+process, b.Text("here"), exact(totals(process)))
 		b.Wants("its name", b.Text("moment"), "the peak")
+		set(b, "group", "process") // all figures are of what is shown
+		b.Wants("the tab", b.Ask("document.querySelector('[role=tab][aria-selected=true]').textContent"), "peak "+bytefmt.Format(totals(process)))
+		if legend := b.Text("legend"); strings.HasPrefix(legend, process+" ≤ "+bytefmt.Format(totals(process))) != (process != "") {
+			t.Errorf("the legend of %q: %s", process, legend)
+		}
 		if in := strings.Contains(b.Ask("decodeURIComponent(location.hash)"), "process=python3+("); in != (process != "") {
 			t.Errorf("the address with %q: %s", process, b.Ask("location.hash"))
 		}

@@ -2,13 +2,13 @@
 // A Chart draws a place's memory over time, of the view [from, to] in nanoseconds.
 class Chart {
   constructor(model, on) {
-    this.model = model; this.on = on; // hover(instant, group, event), choose(instant, second), moved(), and time(ns, step) if it is not since the beginning
+    this.model = model; this.on = on; // hover(), which ends it, or of a time, its instant and more; choose(instant, second, time), moved(), and time(ns, step) if it is not since the beginning
     this.time = on.time || duration;
     this.end = Math.max(model.meta.end, 1, ...model.outlines.map((o) => o.end));
     // What comes before the first change is not shown at first, if it is long.
     const first = model.changes.n ? model.changes.time[0] : 0;
     this.from = first > this.end / 8 ? Math.max(0, first - (this.end - first) / 40) : 0; this.to = this.end;
-    this.marks = []; this.cursor = -1; this.chosen = [-1, -1];
+    this.marks = []; this.cursor = -1; this.chosen = []; // times
     this.box = $("chart");
     this.note = make("p", undefined, "quiet");
     this.note.append(make("span", undefined, "swatch paler"), "Paler: between the lowest and the highest within one pixel. Zooming in shows each change.");
@@ -46,7 +46,7 @@ class Chart {
     round.sort((a, b) => a - b);
     for (let e = 0; e < 62; e++) binary.push(2 ** e);
     this.plot = new uPlot({
-      ...this.size(), legend: { show: false }, padding: [22, this.on.time ? 30 : 12, 0, 0],
+      ...this.size(), legend: { show: false }, padding: [this.marks.some((m) => m.kind === "step") ? 47 : 34, this.on.time ? 30 : 12, 0, 0],
       cursor: { y: false, drag: { x: true, y: false, setScale: false, dist: 4 }, points: { show: false } },
       scales: { x: { time: false, range: () => [this.from / 1e9, this.to / 1e9] }, y: { range: () => [0, Math.max(this.high * 1.06, 1024)] } },
       axes: [
@@ -66,9 +66,13 @@ class Chart {
     const over = this.plot.over;
     let down = 0;
     over.addEventListener("mousedown", (e) => { down = e.clientX; });
-    over.addEventListener("click", (e) => { if (Math.abs(e.clientX - down) < 4) this.on.choose(this.instantAt(this.plot.posToVal(e.clientX - over.getBoundingClientRect().left, "x") * 1e9), e.shiftKey); });
+    over.addEventListener("click", (e) => {
+      if (Math.abs(e.clientX - down) >= 4) return;
+      const t = Math.round(this.plot.posToVal(e.clientX - over.getBoundingClientRect().left, "x") * 1e9), i = this.instantAt(t);
+      this.on.choose(i, e.shiftKey, Math.max(t, this.model.changes.time[i]));
+    });
     over.addEventListener("dblclick", () => this.view(0, this.end));
-    over.addEventListener("mouseleave", () => this.on.hover(-1));
+    over.addEventListener("mouseleave", () => this.on.hover());
     over.addEventListener("wheel", (e) => {
       if (!e.ctrlKey && !e.metaKey) return; // else the page scrolls
       e.preventDefault();
@@ -103,7 +107,7 @@ class Chart {
     if (!this.plot) return;
     const r = this.plot.over.getBoundingClientRect(), width = Math.min((this.to - this.from) / scale, this.end), t = this.plot.posToVal(from.x - r.left, "x") * 1e9;
     const left = t - (to.x - r.left) / r.width * width;
-    this.on.hover(-1);
+    this.on.hover();
     this.plot.setCursor({ left: -10, top: -10 }, false);
     this.view(left, left + width);
   }
@@ -117,15 +121,16 @@ class Chart {
     else this.plot.redraw(false);
     this.on.pointed(this.cursor);
   }
-  mark(chosen) { this.chosen = chosen; if (this.plot) this.plot.redraw(false); }
+  // mark draws the times that are chosen: one, or A and B.
+  mark(...times) { this.chosen = times; if (this.plot) this.plot.redraw(false); }
   hover(u) {
     const { left, top } = u.cursor;
     if (left < 0 || !this.grouped) return;
-    const i = this.instantAt(u.posToVal(left, "x") * 1e9), y = u.posToVal(top, "y"), held = this.model.at(i);
+    const t = u.posToVal(left, "x") * 1e9, i = last(this.model.changes.time, t), y = u.posToVal(top, "y"), held = this.model.at(i);
     const sums = this.sums(held);
     let group = -1, sum = 0;
     for (let g = 0; g < sums.length; g++) if (y >= sum && y < (sum += sums[g])) { group = g; break; }
-    this.on.hover(i, group, sums, held, u.over.getBoundingClientRect(), left, top);
+    this.on.hover(t, i, group, sums, held, u.over.getBoundingClientRect(), left, top);
   }
   sums(held) {
     const out = new Float64Array(this.grouped.groups.length);
@@ -180,29 +185,33 @@ class Chart {
     ctx.font = `${11 * ratio}px system-ui, 'DejaVu Sans', sans-serif`;
     ctx.textBaseline = "middle";
     ctx.textAlign = "left";
-    const taken = [];
-    const put = (t, text, colour, dash, strong) => {
+    const taken = [[], [], []]; // of rows of labels: two, and that of steps
+    const label = (x, text, rows) => {
+      const w = ctx.measureText(text).width + 6 * ratio, at = Math.min(Math.max(x - w / 2, left), left + width - w), row = rows.find((row) => !taken[row].some(([a, b]) => at < b && at + w > a));
+      if (row === undefined) return;
+      taken[row].push([at, at + w]);
+      ctx.fillText(text, at + 3 * ratio, top - (10 + 13 * row) * ratio);
+    };
+    // put draws a line at a time, with a text if there is room for it.
+    const put = (t, text, { colour, dash, wide, rows = [0, 1] }) => {
       const x = u.valToPos(t / 1e9, "x", true);
       if (x < left || x > left + width) return;
-      ctx.strokeStyle = ctx.fillStyle = colour;
-      ctx.lineWidth = (strong ? 2 : 1) * ratio;
+      ctx.strokeStyle = ctx.fillStyle = theme(colour);
+      ctx.lineWidth = (wide || 1) * ratio;
       ctx.setLineDash(dash.map((v) => v * ratio));
       ctx.beginPath(); ctx.moveTo(x, top); ctx.lineTo(x, top + height); ctx.stroke();
-      const w = ctx.measureText(text).width + 8 * ratio, at = Math.min(Math.max(x - w / 2, left), left + width - w);
-      if (taken.some(([a, b]) => at < b && at + w > a)) return;
-      taken.push([at, at + w]);
-      ctx.fillText(text, at + 4 * ratio, top - 10 * ratio);
+      if (text) label(x, text, rows);
     };
-    const t = this.model.changes.time;
-    for (const m of this.marks.filter((m) => m.kind === "oom")) put(m.t, "out of memory", theme("mark"), [], true);
-    this.chosen.forEach((i, n) => { if (i >= 0) put(t[i], n ? "B" : this.chosen[1] >= 0 ? "A" : i === this.peak.at ? "peak" : "chosen", theme(n ? "second" : "chosen"), [], true); });
-    if (this.cursor >= 0) put(t[this.cursor], "", theme("fore"), [2, 2], false);
-    for (const m of this.marks.filter((m) => m.kind === "peak")) put(m.t, "peak", theme("fore"), [4, 3], false);
-    for (const m of this.marks.filter((m) => m.kind === "growth")) put(m.t, m.short, theme("second"), [1, 3], false);
+    const of = (kind) => this.marks.filter((m) => m.kind === kind), t = this.model.changes.time, [a, b] = this.chosen, atPeak = b === undefined && this.model.changes.n && this.instantAt(a) === this.peak.at;
+    for (const m of of("oom")) put(m.t, m.short, markKinds.oom);
+    for (const [n, time] of this.chosen.entries()) put(time, n ? "B" : b !== undefined ? "A" : atPeak ? "peak" : "chosen", { colour: n ? "second" : "chosen", dash: [], wide: 2 });
+    if (this.cursor >= 0) put(t[this.cursor], "", { colour: "fore", dash: [2, 2] });
+    if (!atPeak) for (const m of of("peak")) put(m.t, m.short, markKinds.peak);
+    for (const m of of("growth")) put(m.t, m.short, markKinds.growth);
     // Of steps each, or each 2nd, 10th, 20th, ..., so that they stay apart.
-    let steps = this.marks.filter((m) => m.kind === "step" && m.t >= this.from && m.t <= this.to);
+    let steps = of("step").filter((m) => m.t >= this.from && m.t <= this.to);
     for (let every = 1, by = 2; steps.length > width / ratio / 12; by = 7 - by) { every *= by; steps = steps.filter((m) => m.step % every === 0); }
-    for (const m of steps) put(m.t, m.short, theme("quiet"), [1, 4], false);
+    for (const m of steps) put(m.t, m.short, markKinds.step);
     ctx.restore();
   }
 }
@@ -229,6 +238,12 @@ function tipAt(event, ...lines) {
   placeTip(e, { left: event.clientX, top: event.clientY, bottom: innerHeight }, 0, 0);
 }
 
+// How marks are drawn, and what the legend says of those whose label does not say it.
+const markKinds = {
+  oom: { colour: "mark", dash: [], wide: 2, says: "a request that was refused" }, peak: { colour: "fore", dash: [4, 3] },
+  growth: { colour: "second", dash: [1, 3], says: "grew to that much for the first time" }, step: { colour: "quiet", dash: [1, 4], rows: [2], says: "a training step began, and its number" },
+};
+
 // marksOf returns the marks of a place, in order: those of the recording, its peak, and
 // where the total grew to more than it ever was and began with: by a tenth of the peak at
 // least, and a while after it did so last.
@@ -236,9 +251,9 @@ function marksOf(model, place, grouped, peak) {
   const p = model.meta.places[place], out = [], { of } = grouped;
   for (const m of model.meta.marks || []) {
     if (!p.gpu || m.gpu && "GPU " + m.gpu !== p.name && m.gpu !== "unknown") continue;
-    out.push({ ...m, short: m.text.split(" of ")[0] });
+    out.push({ ...m, short: m.kind === "step" ? String(m.step) : m.text.split(": ")[0] });
   }
-  if (peak.any) out.push({ t: model.changes.time[peak.at], kind: "peak", text: "peak: " + bytes(peak.peak), short: "peak" });
+  if (peak.any) out.push({ t: model.changes.time[peak.at], kind: "peak", text: "it is the peak", short: "peak" });
   const { time, to, row, bytes: more } = model.changes, pause = (time[time.length - 1] - time[0]) / 40;
   let total = 0, high = 0, grown = 0, since = -Infinity;
   for (let i = 0, d = 0; i < peak.at; i++) {
@@ -247,7 +262,7 @@ function marksOf(model, place, grouped, peak) {
     if (total <= high) continue;
     high = total;
     if (high - grown >= peak.peak / 10 && time[i] >= since + pause) {
-      out.push({ t: time[i], kind: "growth", text: "grew to " + bytes(high), short: bytes(high) });
+      out.push({ t: time[i], kind: "growth", text: "it grew to " + bytes(high), short: bytes(high) });
       grown = high; since = time[i];
     }
   }

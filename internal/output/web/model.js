@@ -47,47 +47,37 @@ class Model {
     // What each row holds is kept at every so many deltas, so that a moment is near one.
     this.every = Math.max(1 << 15, this.rows * 8);
     this.keys = []; // {instant, held}: held before that instant
-    // The peak is the moment of the highest total at which least of it was idle: memory
-    // is taken before it is used.
-    const places = meta.places.length, held = new Float64Array(this.rows), sums = new Float64Array(places), idle = new Float64Array(places);
-    const peak = new Float64Array(places), at = new Uint32Array(places), any = new Uint8Array(places), least = new Float64Array(places);
-    const idles = this.idles = Uint8Array.from(meta.rows.cause, (c) => ["driver rounding", "cached, unused", "pool", "calls under way"].includes(meta.strings[c]) ? 1 : 0);
-    const { n, to, row: rows, bytes: more } = changes, place = this.place;
-    let due = 0;
-    for (let i = 0, d = 0; i < n; i++) {
+    this.idles = Uint8Array.from(meta.rows.cause, (c) => ["driver rounding", "cached, unused", "pool", "calls under way"].includes(meta.strings[c]) ? 1 : 0);
+    const held = new Float64Array(this.rows), { n, to, row, bytes } = changes;
+    for (let i = 0, d = 0, due = 0; i < n; i++) {
       if (d >= due) { this.keys.push({ instant: i, held: held.slice() }); due = d + this.every; }
-      const from = d, end = to[i];
-      for (; d < end; d++) {
-        const row = rows[d], p = place[row], by = more[d];
-        held[row] += by;
-        sums[p] += by;
-        if (idles[row]) idle[p] += by;
-      }
-      for (let k = from; k < end; k++) {
-        const p = place[rows[k]], sum = sums[p];
-        any[p] = 1;
-        if (sum > peak[p] || sum === peak[p] && idle[p] < least[p]) { peak[p] = sum; at[p] = i; least[p] = idle[p]; }
-      }
+      for (const end = to[i]; d < end; d++) held[row[d]] += bytes[d];
     }
+    this.totals = this.peaks(this.place, meta.places.length);
     this.python = meta.frames.some((_, i) => isPython(this.frame(i)));
     this.outlines = (meta.outlines || []).map((o) => new Outline(this, o));
-    this.totals = meta.places.map((_, p) => ({ peak: peak[p], at: at[p], any: any[p] > 0 }));
   }
-  // highest returns the peak of the rows of some groups.
-  highest(of) {
-    const { n, to, row, bytes } = this.changes;
-    let sum = 0, idle = 0, least = 0, peak = 0, at = 0, any = false;
+  // peaks returns the peak of each of so many groups, of which of has the number of each row,
+  // negative for none. It is the moment of the highest total at which least of it was idle: memory
+  // is taken before it is used.
+  peaks(of, groups) {
+    const all = Array.from({ length: groups }, () => ({ peak: 0, at: 0, any: false, sum: 0, idle: 0, least: 0 })), { n, to, row, bytes } = this.changes;
     for (let i = 0, d = 0; i < n; i++) {
-      let touched = false;
-      for (const end = to[i]; d < end; d++) {
-        if (of[row[d]] < 0) continue;
-        touched = any = true;
-        sum += bytes[d];
-        if (this.idles[row[d]]) idle += bytes[d];
+      const from = d, end = to[i];
+      for (; d < end; d++) {
+        const g = all[of[row[d]]];
+        if (!g) continue;
+        g.sum += bytes[d];
+        if (this.idles[row[d]]) g.idle += bytes[d];
       }
-      if (touched && (sum > peak || sum === peak && idle < least)) { peak = sum; at = i; least = idle; }
+      for (let k = from; k < end; k++) {
+        const g = all[of[row[k]]];
+        if (!g) continue;
+        g.any = true;
+        if (g.sum > g.peak || g.sum === g.peak && g.idle < g.least) { g.peak = g.sum; g.at = i; g.least = g.idle; }
+      }
     }
-    return { peak, at, any };
+    return all;
   }
   // at returns what each row holds at an instant, in an array that is its caller's.
   at(instant) {

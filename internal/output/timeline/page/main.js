@@ -15,7 +15,7 @@ async function main() {
     use(new Model(metaOf(blocks), changesOf(blocks), livesOf(blocks)));
   }
   const when = live ? clockOf(() => model) : duration;
-  let place = -1, grouped = null, peak = null, chosen = [-1, -1], second = false, only = ""; // only: the group that is shown alone
+  let place = -1, grouped = null, peak = null, chosen = [-1, -1], times = [0, 0], second = false, only = ""; // times: of the chosen instants or later, until something changes. only: the group that is shown alone
 
   if (live) {
     $("now").hidden = $("programs").hidden = false;
@@ -46,7 +46,7 @@ async function main() {
   const native = () => $("native").checked;
   const chart = new Chart(model, {
     hover: (...x) => requestAnimationFrame(() => tip(...x)),
-    choose: (i, other) => choose(i, other || second),
+    choose: (i, other, t) => choose(i, other || second, t),
     pointed: (i) => pointed(i),
     moved: () => { span(); events(); },
     time: live ? when : undefined,
@@ -64,23 +64,25 @@ async function main() {
     else fillEvents(model, wanted, last(time, chart.from - 1) + 1, last(time, chart.to) + 1, a, native(), point);
   }
   function point(i) { chart.point(i); choose(i, second); }
-  function pointed(i) {
-    const held = model.at(i), sums = chart.sums(held), near = chart.marks.filter((m) => last(time, m.t) === i).map((m) => m.text);
-    let what = "";
-    if (i >= 0 && !live) {
+  // tell says what was held at a time, of which i is the instant, and what happened at that.
+  function tell(t, i, total) {
+    const sentence = (text) => ` ${text[0].toUpperCase()}${text.slice(1)}.`;
+    let what = t > time[i] ? ` Nothing had changed since ${when(time[i], 1e3)}.` : chart.marks.filter((m) => last(time, m.t) === i).map((m) => sentence(m.text)).join("");
+    if (t === time[i] && !live) {
       const c = model.changes, all = [];
-      for (let d = i ? c.to[i - 1] : 0; d < c.to[i]; d++) if (model.place[c.row[d]] === place) all.push(d);
-      all.sort((a, b) => Math.abs(c.bytes[b]) - Math.abs(c.bytes[a]));
-      if (all.length) what = ` – ${signed(c.bytes[all[0]])} ${model.text(meta.rows.cause[c.row[all[0]]])}: ${model.text(meta.rows.title[c.row[all[0]]])}`;
+      for (let d = i ? c.to[i - 1] : 0; d < c.to[i]; d++) if (grouped.of[c.row[d]] >= 0) all.push(d);
+      const [d] = all.sort((a, b) => model.idles[c.row[a]] - model.idles[c.row[b]] || Math.abs(c.bytes[b]) - Math.abs(c.bytes[a]));
+      if (d !== undefined) what += ` Just then, ${bytes(Math.abs(c.bytes[d]))} ${c.bytes[d] > 0 ? "came" : "went"} (${model.text(meta.rows.cause[c.row[d]])}), by ${model.text(meta.rows.title[c.row[d]])}.`;
     }
-    const total = sums.reduce((a, b) => a + b, 0);
-    $("here").textContent = `${when(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})${near.length ? " – " + near.join(", ") : ""}${what}`;
+    $("here").textContent = `At ${when(t, 1e3)}, ${bytes(total)} (${exactly(total)}) was held.${what}`;
   }
-  function tip(i, group, sums, held, box, left, top) {
+  const sum = (all) => all.reduce((a, b) => a + b, 0);
+  function pointed(i) { tell(time[i], i, sum(chart.sums(model.at(i)))); }
+  function tip(t, i, group, sums, held, box, left, top) {
     const e = $("tip");
-    e.hidden = i === undefined || i < 0;
+    e.hidden = t === undefined;
     if (e.hidden) return;
-    const total = sums.reduce((a, b) => a + b, 0), table = make("table");
+    const total = sum(sums), table = make("table");
     const line = (name, v, colour, on) => {
       const tr = make("tr", undefined, on ? "on" : ""), td = make("td");
       if (colour) { const s = make("span", undefined, "swatch"); s.style.setProperty("--c", colour); td.append(s); }
@@ -88,11 +90,11 @@ async function main() {
       tr.append(td, make("td", bytes(v)));
       return tr;
     };
-    table.append(line(when(time[i], (chart.to - chart.from) / 1000), total, "", true));
-    const band = chart.bandAt(chart.plot.posToVal(left, "x") * 1e9);
+    table.append(line(when(t, (chart.to - chart.from) / 1000), total, "", true));
+    const band = chart.bandAt(t);
     if (band) table.append(line("lowest of this pixel", band[0]), line("highest of this pixel", band[1]));
     const order = [...sums.keys()].filter((g) => sums[g] > 0).reverse();
-    for (const o of chart.outlined()) table.append(line(o.name, o.at(chart.plot.posToVal(left, "x") * 1e9)));
+    for (const o of chart.outlined()) table.append(line(o.name, o.at(t)));
     for (const g of order) table.append(line(grouped.groups[g].name.slice(0, 70), sums[g], colourOf(grouped.groups[g]), g === group));
     e.replaceChildren(table);
     let best = -1;
@@ -103,51 +105,50 @@ async function main() {
       for (const frame of model.text(meta.rows.title[best]).split(" < ")) list.append(make("li", frame.slice(0, 90)));
       e.append(list);
     }
-    const near = chart.marks.filter((m) => Math.abs(m.t - chart.plot.posToVal(left, "x") * 1e9) < (chart.to - chart.from) / 150);
+    const near = chart.marks.filter((m) => Math.abs(m.t - t) < (chart.to - chart.from) / 150);
     for (const m of near.slice(0, 3)) e.append(make("div", m.text));
     placeTip(e, box, left, top);
-    $("here").textContent = `${when(time[i], 1e3)}: ${bytes(total)} (${exactly(total)})`;
+    tell(t, i, total);
   }
-  function choose(i, other) {
-    if (other && chosen[0] >= 0) chosen[1] = i;
-    else chosen = [i, -1];
+  function choose(i, other, t = time[i]) {
+    if (other && chosen[0] >= 0) { chosen[1] = i; times[1] = t; } else { chosen = [i, -1]; times = [t, 0]; }
     second = false;
     update();
   }
   function update() {
     $("compare").setAttribute("aria-pressed", String(second || chosen[1] >= 0));
     $("compare").textContent = chosen[1] >= 0 ? "End the comparison" : second ? "Now choose the second moment" : "Compare with a second moment";
-    chart.mark(chosen);
     const [a, b] = chosen;
+    chart.mark(...times.filter((_, n) => chosen[n] >= 0));
     if (a < 0 || !shown.length) return;
-    const held = model.at(b >= 0 ? b : a), before = b >= 0 ? model.at(a) : null, of = (h) => chart.sums(h).reduce((x, y) => x + y, 0);
+    const held = model.at(b >= 0 ? b : a), before = b >= 0 ? model.at(a) : null, of = (h) => sum(chart.sums(h)), [from, to] = times.map((t) => when(t, 1e3));
     $("signed").hidden = !before;
     const sign = Number($("sign").value);
-    $("moment").textContent = before
-      ? `From ${when(time[a], 1e3)} (A) to ${when(time[b], 1e3)} (B): ${signed(of(held) - of(before))}`
-      : meta.profile ? `In use: ${bytes(of(held))}` : `${live ? "Held" : "Live"} at ${when(time[a], 1e3)}: ${bytes(of(held))}` + (a === peak.at ? ", the peak" : "");
+    const same = before && !grouped.of.some((g, row) => g >= 0 && held[row] !== before[row]);
+    $("moment").textContent = same ? `The same at ${from} (A) and at ${to} (B): ${bytes(of(held))}. ${a === b ? "Nothing changed in between." : "What changed in between changed back."}`
+      : before ? `From ${from} (A) to ${to} (B): ${signed(of(held) - of(before))}`
+      : meta.profile ? `In use: ${bytes(of(held))}` : `${live ? "Held" : "Live"} at ${from}: ${bytes(of(held))}` + (a === peak.at ? ", the peak" : "");
     flame.show(valuesOf(model, grouped.of, held, before, sign), before && (sign > 0 ? "hsl(6 75% 70%)" : "hsl(210 70% 72%)"));
     table.show(grouped.of, held, before, native());
-    if (!live) map.show(place, grouped, time[b >= 0 ? b : a], held);
-    const recording = live && live.recording ? shellWord(live.recording.path) : "RECORDING", gone = live && live.recording && model.begin + time[a] / 1e6 < live.recording.ms;
+    if (!live) map.show(place, grouped, times[b >= 0 ? 1 : 0], held);
+    const recording = live && live.recording ? shellWord(live.recording.path) : "RECORDING", gone = live && live.recording && model.begin + times[0] / 1e6 < live.recording.ms;
     $("command").parentElement.hidden = live && (!live.recording || gone);
-    $("command").textContent = before ? `gpumemtrace diff ${recording} --before ${at(a)} --after ${at(b)}` : `gpumemtrace report ${recording} ${live ? "--by line " : ""}--at ${at(a)}`;
+    $("command").textContent = before ? `gpumemtrace diff ${recording} --before ${at(0)} --after ${at(1)}` : `gpumemtrace report ${recording} ${live ? "--by line " : ""}--at ${at(0)}`;
     remember();
   }
   // remember lists the events of what is shown, and has the address name it.
   function remember() {
-    const [a, b] = chosen;
-    const state = { of: meta.places[place].name, by: $("group").value, at: !meta.profile && !isNow() && at(a), to: b >= 0 && at(b), events: $("events").open && "1", only, process: $("process").value, text: $("filter").value, native: native() && "1", sort: table.order };
+    const state = { of: meta.places[place].name, by: $("group").value, at: !meta.profile && !isNow() && at(0), to: chosen[1] >= 0 && at(1), events: $("events").open && "1", only, process: $("process").value, text: $("filter").value, native: native() && "1", sort: table.order };
     for (const name of Object.keys(state)) if (!state[name]) delete state[name];
     events();
     history.replaceState(null, "", "#" + new URLSearchParams(state));
   }
-  // at is a time as --at takes it, to the nanosecond.
-  function at(i) { return live ? new Date(Math.round(model.begin + time[i] / 1e6)).toISOString() : (time[i] / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s"; }
+  // at is a chosen time as --at takes it, to the nanosecond.
+  function at(n) { return live ? new Date(Math.round(model.begin + times[n] / 1e6)).toISOString() : (times[n] / 1e9).toFixed(9).replace(/\.?0+$/, "") + "s"; }
   // The part of the address after # names what is shown.
   function restore() {
     const x = new URLSearchParams(location.hash.slice(1)), to = shown.find((p) => meta.places[p].name === x.get("of"));
-    const instant = (name) => x.has(name) ? chart.instantAt(live ? (Date.parse(x.get(name)) - model.begin) * 1e6 : Math.round(parseFloat(x.get(name)) * 1e9)) : -1;
+    const given = ["at", "to"].map((name) => x.has(name) ? live ? (Date.parse(x.get(name)) - model.begin) * 1e6 : Math.round(parseFloat(x.get(name)) * 1e9) : NaN);
     for (const [name, id] of [["by", "group"], ["process", "process"]]) if ([...$(id).options].some((o) => o.value === x.get(name))) $(id).value = x.get(name);
     $("events").open = x.has("events");
     if (x.has("native")) $("native").checked = x.get("native") === "1";
@@ -155,9 +156,10 @@ async function main() {
     drawTree();
     only = x.get("only") || "";
     $("filter").value = x.get("text") || "";
-    if (x.has("at")) chosen = [instant("at"), instant("to")];
+    if (!isNaN(given[0])) { chosen = given.map((t) => isNaN(t) ? -1 : chart.instantAt(t)); times = given.map((t, n) => Math.min(Math.max(t, time[chosen[n]]), chart.end)); }
     go(to === undefined ? shown[0] : to);
   }
+  // legend lists the groups, and what lines over them mean.
   function legend(groups) {
     const li = (g) => {
       const e = make("li"), b = make("button");
@@ -174,7 +176,12 @@ async function main() {
       e.append(s, o.name + " ", make("span", "≤ " + bytes(o.highest(0, Infinity))));
       return e;
     });
-    $("legend").replaceChildren(...outlines, ...[...groups].reverse().map(li));
+    const marks = Object.entries(markKinds).filter(([kind, { says }]) => says && chart.marks.some((m) => m.kind === kind)).map(([, { says, colour, dash }]) => {
+      const e = swatched("li", says, `var(--${colour})`);
+      e.firstChild.classList.add(dash.length ? "dots" : "line");
+      return e;
+    });
+    $("legend").replaceChildren(...outlines, ...[...groups].reverse().map(li), ...marks);
   }
   // show draws what is chosen. again: of a model that goes on where the last one ended. reads: a
   // stack is open, which stays as it is.
@@ -183,13 +190,21 @@ async function main() {
     const all = groupsOf(model, place, $("group").value), text = $("filter").value.trim();
     const process = $("process").value, found = text && model.matches(text), wanted = (row) => (!found || found[row]) && (!process || model.text(meta.rows.process[row]) === process);
     grouped = narrow(all, only, wanted);
-    peak = only || found || process ? model.highest(grouped.of) : model.totals[place];
+    const filtered = found || process, totals = filtered ? model.peaks(model.place.map((p, row) => wanted(row) ? p : -1), meta.places.length) : model.totals;
+    for (const tab of $("places").children) tab.lastChild.textContent = (meta.profile ? "" : "peak ") + bytes(totals[tab.place].peak);
+    peak = only ? model.peaks(grouped.of.map((g) => Math.min(g, 0)), 1)[0] : totals[place];
     if (again) chart.follow(model, place, grouped, peak); else chart.show(place, grouped, peak);
-    legend(all.groups);
+    legend(filtered ? drawn(all, wanted) : all.groups);
     span();
     if (reads) return;
     if (again) drawTree();
     update();
+    pointed(chart.cursor >= 0 ? chart.cursor : chosen[0]);
+  }
+  // drawn returns the groups that have something of the rows that are wanted, with the most of that.
+  function drawn(all, wanted) {
+    const { most, at } = peaksOf(model, all.of.map((g, row) => wanted(row) ? g : -1), all.groups.length);
+    return all.groups.map((g, i) => ({ ...g, most: most[i], at: at[i] })).filter((g) => g.most > 0 || g.name === only);
   }
   // drawTree has the flame graph, and the table of windows, show stacks with or without native frames, where there are others.
   function drawTree() {
@@ -200,7 +215,7 @@ async function main() {
   function go(p) {
     place = p;
     select();
-    if (chosen[0] < 0) chosen = [live ? time.length - 1 : model.totals[p].at, -1];
+    if (chosen[0] < 0) { chosen = [live ? time.length - 1 : model.totals[p].at, -1]; times = [time[chosen[0]], 0]; }
     show();
   }
 
@@ -215,7 +230,7 @@ async function main() {
   function fillChoices() {
     const processes = [...new Set(meta.rows.process)].map((i) => model.text(i)).filter(Boolean).sort(), chosen = $("process").value;
     if (chosen && !processes.includes(chosen)) processes.push(chosen);
-    const now = [...shown.map((p) => meta.places[p].name + model.totals[p].peak), ...processes].join("\n");
+    const now = [...shown.map((p) => meta.places[p].name), ...processes].join("\n");
     if (now === tabs) return;
     tabs = now;
     $("process").replaceChildren($("process").options[0], ...processes.map((name) => make("option", name)));
@@ -224,7 +239,7 @@ async function main() {
     const focused = [...$("places").children].indexOf(document.activeElement);
     $("places").replaceChildren(...shown.map((p) => {
       const tab = make("button");
-      tab.append(make("b", meta.places[p].name), make("span", (meta.profile ? "" : "peak ") + bytes(model.totals[p].peak)));
+      tab.append(make("b", meta.places[p].name), make("span"));
       tab.setAttribute("role", "tab");
       tab.place = p;
       tab.addEventListener("click", () => go(p));
@@ -239,11 +254,12 @@ async function main() {
   // renew shows what the agent told last. The cursor and the moments that were chosen stay, and
   // who looks at now goes along, but not while a stack is open.
   function renew() {
-    const along = isNow(), ms = [...chosen, chart.cursor].map((i) => i < 0 ? -1 : model.begin + time[i] / 1e6), name = meta.places[place]?.name;
+    const along = isNow(), then = [...times, time[chart.cursor]].map((t) => model.begin + t / 1e6), name = meta.places[place]?.name;
     use(modelNow());
-    const [a, b, cursor] = ms.map((x) => x < 0 ? -1 : Math.max(0, last(time, (x - model.begin) * 1e6 + 5e5)));
-    chosen = along ? [time.length - 1, -1] : [a, b];
-    chart.cursor = cursor;
+    const now = then.map((ms) => (ms - model.begin) * 1e6), instants = now.map((t) => Math.max(0, last(time, t + 5e5)));
+    times = along ? [time[time.length - 1], 0] : now.slice(0, 2);
+    chosen = along ? [time.length - 1, -1] : chosen.map((i, n) => i < 0 ? -1 : instants[n]);
+    if (chart.cursor >= 0) chart.cursor = instants[2];
     shown = placesShown();
     place = Math.max(meta.places.findIndex((p) => p.name === name), 0);
     table.model = model; map.model = model; trees.length = 0;
@@ -252,7 +268,6 @@ async function main() {
     if (!shown.length) return;
     const reads = $("table").querySelector("details[open]") || flame.zoomed;
     show(true, reads);
-    if (chart.cursor < 0) pointed(peak.at);
   }
   function told() {
     fillNow(live, $("process").value);
@@ -292,7 +307,7 @@ async function main() {
   $("chart").addEventListener("keydown", (e) => { if (keys[e.key] && !e.ctrlKey && !e.metaKey && !e.altKey) { e.preventDefault(); keys[e.key](e); } });
   addEventListener("scroll", () => { $("tip").hidden = true; }, { passive: true });
   if (live) told();
-  if (shown.length) { restore(); pointed(peak.at); }
+  if (shown.length) restore();
   dark.addEventListener("change", () => show());
   if (live) follow();
   // follow asks the agent again and again.
