@@ -141,11 +141,18 @@ func convertRun(path string, f *traceFlags, at moment, out *output, failed func(
 	}
 	bar := newProgress(os.Stderr, !f.quiet, "converting "+path)
 	defer bar.clear()
-	opts.Progress, opts.OutOfMemory = bar.show, failed
+	var all failures
+	opts.Progress, opts.OutOfMemory = bar.show, func(in *state.Incident) {
+		all.add(in)
+		if failed != nil {
+			bar.clear()
+			failed(in)
+		}
+	}
 	var played *state.State
 	var lost []loss.Counter
 	err = out.put(func(w io.Writer) (err error) {
-		played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native})
+		played, lost, err = timeline.Write(w, path, timeline.Options{Play: opts, Native: f.native, Failures: func() []timeline.Passage { return all.passages(path) }})
 		return err
 	})
 	if err != nil {

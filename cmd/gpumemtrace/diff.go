@@ -175,9 +175,8 @@ func comparedPage(page *output, paths []string, before, after export.Side) error
 	if err != nil {
 		return err
 	}
-	c := &timeline.Comparison{Title: filepath.Base(paths[1]) + ", compared with " + name}
 	says, tables := export.Differences(before, after)
-	c.Says = says
+	c := &timeline.Comparison{Title: filepath.Base(paths[1]) + ", compared with " + name, Passage: timeline.Passage{Title: "Differences", Says: says}}
 	for _, t := range tables {
 		titles, rows := t.Texts()
 		c.Tables = append(c.Tables, timeline.Listing{Title: t.Title, Columns: titles, Cells: rows, Numbers: t.Numbers()})

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 )
 
 // An oomWriter writes out-of-memory reports, and says so.
@@ -47,9 +48,46 @@ func (w *oomWriter) reports(f *traceFlags) func(*state.Incident) {
 	return func(in *state.Incident) { w.write(in.OutOfMemory(f.want(false))) }
 }
 
-// mostFailures bounds the pages of report --oom: the last request that did not recover, and the
-// first ones.
+// mostFailures bounds the failures that are shown.
 const mostFailures = 10
+
+// failures are the requests of a recording that failed for want of memory.
+type failures struct {
+	export.Failures
+	first []*snapshot.OutOfMemory
+}
+
+func (f *failures) add(in *state.Incident) {
+	o := in.OutOfMemory((&traceFlags{}).want(false))
+	f.Add(o)
+	if len(f.first) < mostFailures {
+		f.first = append(f.first, o)
+	}
+}
+
+// explained returns the last one that did not recover, and then the first ones. They say whether
+// other settings of PyTorch's allocator would have helped.
+func (f *failures) explained(path string) []*snapshot.OutOfMemory {
+	shown := slices.Clone(f.first)
+	if last := f.Last; last != nil {
+		shown = append([]*snapshot.OutOfMemory{last}, slices.DeleteFunc(shown, func(o *snapshot.OutOfMemory) bool { return o == last })...)
+		shown = shown[:min(len(shown), mostFailures)]
+	}
+	explain := explains(path)
+	for _, o := range shown {
+		explain(o)
+	}
+	return shown
+}
+
+// passages are what the page of a recording says of its failures.
+func (f *failures) passages(path string) (out []timeline.Passage) {
+	for _, o := range f.explained(path) {
+		heading, says := export.Answers(o)
+		out = append(out, timeline.Passage{Title: heading, Says: says, At: max(o.Time.Sub(o.Snapshot.Meta.Start), 0)})
+	}
+	return out
+}
 
 // reportFailures prints a page about each request of a recording that failed for want of memory.
 // The last one that did not recover comes first.
@@ -58,15 +96,8 @@ func reportFailures(path string, at moment) error {
 	if err != nil {
 		return err
 	}
-	var all export.Failures
-	var shown []*snapshot.OutOfMemory
-	opts.OutOfMemory = func(in *state.Incident) {
-		o := in.OutOfMemory((&traceFlags{}).want(false))
-		all.Add(o)
-		if len(shown) < mostFailures {
-			shown = append(shown, o)
-		}
-	}
+	var all failures
+	opts.OutOfMemory = all.add
 	if _, err := replay.Play(path, opts); err != nil {
 		return err
 	}
@@ -74,17 +105,10 @@ func reportFailures(path string, at moment) error {
 		fmt.Println("No request failed because memory ran out.")
 		return export.Next(os.Stdout, layout(os.Stdout), export.Command{Args: "report " + path, Answers: "What was held at the peak, and for what"})
 	}
-	if last := all.Last; last != nil {
-		shown = append([]*snapshot.OutOfMemory{last}, slices.DeleteFunc(shown, func(o *snapshot.OutOfMemory) bool { return o == last })...)
-		shown = shown[:min(len(shown), mostFailures)]
-	}
 	if text := all.Order(); text != "" {
 		fmt.Printf("%s\n\n", text)
 	}
-	explain := explains(path)
-	for _, o := range shown {
-		explain(o)
-	}
+	shown := all.explained(path)
 	if err := export.OutOfMemories(os.Stdout, path, shown); err != nil {
 		return err
 	}

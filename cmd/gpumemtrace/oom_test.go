@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/browsertest"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
 )
 
@@ -107,5 +108,20 @@ func TestOutOfMemoryNotExplained(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The page of a recording begins with what report --oom says of its failures.
+func TestPageOfFailures(t *testing.T) {
+	recording, err := filepath.Abs("../../test/recordings/allocator/fragmented.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"convert"}, {"whatif"}} {
+		v := command(t, append(args, recording, "-o", "page.html")...).start().ends(exitDone)
+		b := browsertest.Open(t, "file://"+filepath.Join(v.cmd.Dir, "page.html"), 1300, 900)
+		b.Until("document.documentElement.dataset.ready")
+		b.Wants(args[0], b.Text("refused"), "python3 (467) asked for 500 MiB at programs/torch_fragmented.py:17 empty", "What would help: another setting of PyTorch's allocator. With expandable_segments:True the request of 500 MiB that failed would have been served")
+		b.Quiet()
 	}
 }

@@ -29,8 +29,10 @@ func pageOutput(f *traceFlags) (*output, error) {
 func writePage(out *output, path string, outlines []timeline.Outline, compared *timeline.Comparison) error {
 	bar := newProgress(os.Stderr, true, "converting "+path)
 	defer bar.clear()
+	var failed failures
 	return out.put(func(w io.Writer) error {
-		_, _, err := timeline.Write(w, path, timeline.Options{Play: replay.Options{At: replay.End, Progress: bar.show}, Outlines: outlines, Compared: compared})
+		_, _, err := timeline.Write(w, path, timeline.Options{Play: replay.Options{At: replay.End, Progress: bar.show, OutOfMemory: failed.add}, Outlines: outlines, Compared: compared,
+			Failures: func() []timeline.Passage { return failed.passages(path) }})
 		return err
 	})
 }

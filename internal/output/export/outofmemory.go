@@ -39,11 +39,10 @@ func OutOfMemories(w io.Writer, file string, all []*snapshot.OutOfMemory) error 
 }
 
 func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
-	page.Heading("Out of GPU memory: %s (%d) asked for %s%s", o.Process, o.PID, bytefmt.Format(wanted(o)), atLine(o))
-	for _, text := range answers(o) {
-		if text != "" {
-			page.Line("%s", text)
-		}
+	heading, says := Answers(o)
+	page.Heading("%s", heading)
+	for _, text := range says {
+		page.Line("%s", text)
 	}
 
 	for i := range o.GPUs {
@@ -75,8 +74,9 @@ func outOfMemory(page *render.Page, o *snapshot.OutOfMemory) {
 	stackRows(page, o.Snapshot, "What held the memory", Options{})
 }
 
-// answers are the sentences before the tables. Those that say nothing are empty.
-func answers(o *snapshot.OutOfMemory) []string {
+// Answers returns what a page about a failure begins with: its heading, and the sentences before
+// the tables.
+func Answers(o *snapshot.OutOfMemory) (heading string, says []string) {
 	helps := []string{prefixed("What would help: ", advice(o)), prefixed("Replayed with other settings of PyTorch's allocator: ", o.Predicted)}
 	if strings.HasPrefix(o.Predicted, "With ") { // a setting serves the request
 		helps = []string{"What would help: another setting of PyTorch's allocator. " + o.Predicted, prefixed("Or: ", advice(o))}
@@ -95,10 +95,12 @@ func answers(o *snapshot.OutOfMemory) []string {
 	if o.GPU != "" {
 		where += " on GPU " + o.GPU
 	}
-	return slices.Concat([]string{refusal(o), limit(o), again(o)}, helps, []string{
+	heading = fmt.Sprintf("Out of GPU memory: %s (%d) asked for %s%s", o.Process, o.PID, bytefmt.Format(wanted(o)), atLine(o))
+	says = slices.Concat([]string{refusal(o), limit(o), again(o)}, helps, []string{
 		prefixed("Other settings of PyTorch's allocator: ", o.Unpredicted), heldThen(o), had, unused, fits(o), elsewhere(o), pieces(o),
 		fmt.Sprintf("It was at %s, in thread %d, in %s.", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where),
 	})
+	return heading, slices.DeleteFunc(says, func(text string) bool { return text == "" })
 }
 
 // afterFailure names the commands that answer the next questions.

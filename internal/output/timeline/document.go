@@ -50,7 +50,8 @@ type meta struct {
 	Marks  []mark      `json:"marks"`
 	// Outlines are drawn over the curves of places.
 	Outlines []outlineMeta  `json:"outlines,omitempty"`
-	Compared *comparedMeta  `json:"compared,omitempty"`
+	Compared *Passage       `json:"compared,omitempty"`
+	Failures []Passage      `json:"failures,omitempty"`
 	Windowed []windowedMeta `json:"windowed,omitempty"`
 	Notes    []string       `json:"notes"`
 	Loss     []lossMeta     `json:"loss"`
@@ -75,6 +76,8 @@ type rows struct {
 type placeMeta struct {
 	Name string `json:"name"`
 	GPU  bool   `json:"gpu"` // its total is what processes hold on a GPU
+	// Capacity is how many bytes the GPU has, 0 where it is not known.
+	Capacity int64 `json:"capacity,omitempty"`
 }
 
 type mark struct {
@@ -110,6 +113,9 @@ func (w *run) document(s *state.State) *document {
 	d.growth(snap)
 	d.windowed(snap)
 	d.holders(view, snap)
+	for i := range m.Places {
+		m.Places[i].Capacity = w.capacities[m.Places[i].Name]
+	}
 	for i := range w.failures {
 		f := &w.failures[i]
 		m.Marks = append(m.Marks, mark{d.since(f.Time), "oom", web.Clean(failureText(f)), f.GPU, 0})
@@ -144,7 +150,7 @@ func (d *document) total(kind, gpu string) int {
 	on := snapshot.OnGPU(kind)
 	switch {
 	case on:
-		name = "GPU " + web.Clean(cmp.Or(gpu, unknownGPU))
+		name = gpuName(gpu)
 	case kind == event.KindSystem.String():
 		name = "driver's system memory"
 	default:
@@ -155,10 +161,12 @@ func (d *document) total(kind, gpu string) int {
 	}
 	i, fresh := d.totals.Number(name)
 	if fresh {
-		d.meta.Places = append(d.meta.Places, placeMeta{name, on})
+		d.meta.Places = append(d.meta.Places, placeMeta{Name: name, GPU: on})
 	}
 	return i
 }
+
+func gpuName(label string) string { return "GPU " + web.Clean(cmp.Or(label, unknownGPU)) }
 
 var totalNames = map[string]string{
 	event.ClassHost.String():     "pinned host memory",

@@ -114,12 +114,12 @@ func (w *run) failed(f *state.Failure) {
 
 // failureText describes a failure.
 func failureText(f *state.Failure) string {
-	s := "out of memory: " + bytefmt.Format(int64(min(f.Size(), 1<<62))) + " asked for"
+	asked := bytefmt.Format(int64(min(f.Size(), 1<<62))) + " asked for"
 	switch {
 	case f.API != "":
-		s += " by " + f.API
+		return "out of memory: " + asked + " by " + f.API
 	case f.Framework:
-		s += ", refused by PyTorch itself"
+		return "refused by PyTorch itself: " + asked
 	}
-	return s
+	return "out of memory: " + asked
 }

@@ -3,6 +3,7 @@ package timeline
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -162,8 +163,37 @@ func TestFailuresAreMarked(t *testing.T) {
 			got = append(got, m.Text)
 		}
 	}
-	want := []string{"out of memory: 400 GiB asked for by cuMemCreate", "out of memory: 20.0 GiB asked for, refused by PyTorch itself"}
+	want := []string{"out of memory: 400 GiB asked for by cuMemCreate", "refused by PyTorch itself: 20.0 GiB asked for"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
+}
+
+// What a recording's failures were comes first, the first one whole, and leads to its moment. The
+// chart has a line for what the GPU has, and a legend of it.
+func TestFailuresComeFirst(t *testing.T) {
+	o := whole
+	o.Failures = func() []Passage {
+		return []Passage{
+			{Title: "asked for 20.0 GiB", Says: []string{"What would help: <b class=hacked>less"}, At: 6634404682},
+			{Title: "asked for 400 GiB", Says: []string{"nothing was free"}, At: 2464969000},
+		}
+	}
+	html, _, _ := written(t, "../../../test/recordings/out_of_memory.gmt", o)
+	b := open(t, html, 1300, 900)
+	seen := func() string { return b.Ask("document.getElementById('refused').innerText") }
+	b.Wants("the first", seen(), "asked for 20.0 GiB", "What would help: <b class=hacked>less", "asked for 400 GiB")
+	if strings.Contains(seen(), "nothing was free") || b.Ask("document.querySelectorAll('.hacked').length") != "0" {
+		t.Errorf("it says %q", seen())
+	}
+	b.Ask("document.querySelector('#refused button').click()")
+	b.Wants("its moment", b.Text("moment")+b.Text("command"), "Live at 6.634405 s: 3.51 GiB", "--at 6.634404682s")
+	b.Wants("the legend", b.Text("legend"), "the GPU has 140 GiB", "a request that was refused")
+	// Other recordings were not asked how much the GPU has.
+	html, _, _ = written(t, "../../../test/recordings/profiler.gmt", whole)
+	other := open(t, html, 1300, 900)
+	if strings.Contains(other.Text("legend"), "the GPU has") || other.Ask("document.getElementById('refused').checkVisibility()") != "false" {
+		t.Errorf("it says %q", other.Text("legend"))
+	}
+	b.Quiet()
 }

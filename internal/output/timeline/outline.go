@@ -53,43 +53,6 @@ func Outlines(path, name string, play replay.Options) ([]Outline, error) {
 	return slices.DeleteFunc(out, func(o Outline) bool { return o.Curve.Empty() }), nil
 }
 
-// A Comparison is with another run. It has lines of text, and tables.
-type Comparison struct {
-	Title  string // names both runs
-	Says   []string
-	Tables []Listing
-}
-
-// A Listing is a table as text. The first columns are Numbers.
-type Listing struct {
-	Title   string     `json:"title"`
-	Columns []string   `json:"columns"`
-	Cells   [][]string `json:"cells"`
-	Numbers int        `json:"numbers"`
-}
-
-// comparedMeta is a Comparison as the page reads it.
-type comparedMeta struct {
-	Says   []string  `json:"says"`
-	Tables []Listing `json:"tables"`
-}
-
-// compare adds a comparison, whose title is that of the page.
-func (d *document) compare(c *Comparison) {
-	d.meta.Title = web.Clean(c.Title)
-	d.meta.Compared = &comparedMeta{Tables: c.Tables}
-	for _, text := range c.Says {
-		d.meta.Compared.Says = append(d.meta.Compared.Says, web.Clean(text))
-	}
-	for _, t := range c.Tables {
-		for _, row := range t.Cells {
-			for i, text := range row {
-				row[i] = web.Clean(text)
-			}
-		}
-	}
-}
-
 // outlineMeta is an Outline as the page reads it.
 type outlineMeta struct {
 	Name    string   `json:"name"`

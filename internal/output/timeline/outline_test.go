@@ -85,8 +85,10 @@ func TestPredictedOutline(t *testing.T) {
 // The page of a comparison names both runs, and lists their differences, as text.
 func TestComparison(t *testing.T) {
 	c := &Comparison{
-		Title: "b.gmt, compared with a.gmt", Says: []string{"1 KiB more memory on GPUs"},
-		Tables: []Listing{{Title: "Lines of the program", Columns: []string{"CHANGE", "BEFORE", "LINE"}, Cells: [][]string{{"+1 KiB", "2 KiB", "<b class=hacked>train.py:7"}}, Numbers: 2}},
+		Title: "b.gmt, compared with a.gmt", Passage: Passage{
+			Title: "Differences", Says: []string{"1 KiB more memory on GPUs"},
+			Tables: []Listing{{Title: "Lines of the program", Columns: []string{"CHANGE", "BEFORE", "LINE"}, Cells: [][]string{{"+1 KiB", "2 KiB", "<b class=hacked>train.py:7"}}, Numbers: 2}},
+		},
 	}
 	html, _, _ := written(t, allocatorRecordings+"bert.gmt", Options{Play: replay.Options{At: replay.End}, Compared: c})
 	b := open(t, html, 390, 844)

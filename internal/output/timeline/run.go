@@ -50,6 +50,7 @@ type run struct {
 	met        map[event.Process]uint64 // when a process was first recorded
 	older      []olderBytes
 	totals     render.Index[string]
+	capacities map[string]int64 // bytes of GPUs, by gpuName
 	calls      calls
 	caller     thread         // of the latest event
 	moment     uint64         // of what is in pending
@@ -68,7 +69,7 @@ type process struct{ seen, late, known bool }
 
 func newRun(o Options, lost *loss.Set) *run {
 	w := &run{sites: newSites(), opts: o, lost: lost, full: map[ledger.SiteKey]int32{}, remainders: map[remainder]int32{}, bytes: map[int32]int64{}, names: map[event.Process]string{},
-		seen: map[event.Process]process{}, met: map[event.Process]uint64{}, totals: render.Index[string]{}, calls: calls{}}
+		seen: map[event.Process]process{}, met: map[event.Process]uint64{}, totals: render.Index[string]{}, capacities: map[string]int64{}, calls: calls{}}
 	w.failing = state.NewFailures(w.failed)
 	w.stream = series.New(cmp.Or(o.deltas, maxDeltas), w.total)
 	w.lives.leafOf, w.lives.max = func(site *ledger.Site) int32 { return w.touch(site).leaf }, cmp.Or(o.lives, maxLives)
@@ -108,6 +109,11 @@ func (w *run) before(s *state.State, r record.Record) {
 		}
 	case *record.Reading:
 		w.reading = true
+		for i := range r.Devices {
+			if d := &r.Devices[i]; d.MemoryKnown {
+				w.capacities[gpuName(d.Label)] = d.Total
+			}
+		}
 	}
 }
 

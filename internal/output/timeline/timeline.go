@@ -51,6 +51,9 @@ type Options struct {
 	Outlines []Outline
 	// Compared, if set, is a comparison with the run that Outlines are of.
 	Compared *Comparison
+	// Failures, if set, is called when the recording was played. It says what the page has first: of
+	// each request that failed for want of memory, why, and what would have helped.
+	Failures func() []Passage
 
 	deltas, packed, lives, steps int // the most there may be, 0 for maxDeltas, maxPacked, maxLives and maxMarks
 }
@@ -69,6 +72,11 @@ func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, e
 	}
 	if o.Compared != nil {
 		d.compare(o.Compared)
+	}
+	if o.Failures != nil {
+		for _, p := range o.Failures() {
+			d.meta.Failures = append(d.meta.Failures, clean(p))
+		}
 	}
 	if err := d.write(w, d.blocks(cmp.Or(o.packed, maxPacked))); err != nil {
 		return nil, nil, fmt.Errorf("write the timeline: %w", err)

@@ -48,7 +48,7 @@ class Chart {
     this.plot = new uPlot({
       ...this.size(), legend: { show: false }, padding: [this.marks.some((m) => m.kind === "step") ? 47 : 34, this.on.time ? 30 : 12, 0, 0],
       cursor: { y: false, drag: { x: true, y: false, setScale: false, dist: 4 }, points: { show: false } },
-      scales: { x: { time: false, range: () => [this.from / 1e9, this.to / 1e9] }, y: { range: () => [0, Math.max(this.high * 1.06, 1024)] } },
+      scales: { x: { time: false, range: () => [this.from / 1e9, this.to / 1e9] }, y: { range: () => [0, Math.max(this.top() * 1.1, 1024)] } },
       axes: [
         { stroke: ink, font, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, size: 34, incrs: round, space: narrow ? 70 : 90, values: (u, at, axis, space, incr) => at.map((v) => this.time(v * 1e9, incr * 1e9)) },
         { stroke: ink, font, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, size: narrow ? 72 : 76, incrs: binary, space: 46, values: (u, at) => at.map(bytes) },
@@ -81,6 +81,8 @@ class Chart {
   }
   // outlined returns the outlines of the place, if nothing of it is left out.
   outlined() { return this.whole ? this.model.outlines.filter((o) => o.place === this.place) : []; }
+  // top returns the highest that is drawn: the GPU's capacity, where more than half of it was held.
+  top() { const { capacity } = this.model.meta.places[this.place]; return capacity < 2 * this.high ? Math.max(this.high, capacity) : this.high; }
   compute() {
     const got = stacked(this.model, this.grouped, this.from, this.to, Math.max(200, this.box.clientWidth - 80));
     this.data = got.data; this.high = got.high; this.all = got.all; this.bands = got.bands;
@@ -176,10 +178,25 @@ class Chart {
     });
     ctx.restore();
   }
+  // drawCapacity draws how much the GPU has.
+  drawCapacity(u) {
+    const { capacity } = this.model.meta.places[this.place], { ctx } = u, { left, top, width } = u.bbox, ratio = devicePixelRatio || 1, y = u.valToPos(capacity, "y", true);
+    if (!(y >= top)) return;
+    ctx.save();
+    ctx.strokeStyle = ctx.fillStyle = theme("mark");
+    ctx.lineWidth = 2 * ratio;
+    ctx.setLineDash([8 * ratio, 4 * ratio]);
+    ctx.beginPath(); ctx.moveTo(left, y); ctx.lineTo(left + width, y); ctx.stroke();
+    ctx.font = `${11 * ratio}px system-ui, 'DejaVu Sans', sans-serif`;
+    ctx.textAlign = "right"; ctx.textBaseline = "bottom";
+    ctx.fillText("the GPU has " + bytes(capacity), left + width - 4 * ratio, y - 3 * ratio);
+    ctx.restore();
+  }
   drawMarks(u) {
     const ctx = u.ctx, { left, top, width, height } = u.bbox, ratio = devicePixelRatio || 1;
     this.paleBands(u);
     this.drawOutlines(u);
+    this.drawCapacity(u);
     ctx.save();
     ctx.beginPath(); ctx.rect(left, 0, width, top + height); ctx.clip();
     ctx.font = `${11 * ratio}px system-ui, 'DejaVu Sans', sans-serif`;

@@ -48,7 +48,7 @@ class Live {
   // model returns it as charts and tables want it. The past is by owner or by process.
   model(byOwner) {
     const m = new Rows(), { points, now } = this, begin = points.length ? points[0].ms : this.ms;
-    for (const g of now.gpus) m.place(g.gpu);
+    for (const g of now.gpus) m.meta.places[m.place(g.gpu)].capacity = g.total_bytes;
     const time = [], to = [], row = [], more = [];
     let held = new Map(), before = null;
     const step = (ms, next) => {

@@ -29,7 +29,7 @@ async function main() {
       meta.driver && "driver " + meta.driver, meta.version && "gpumemtrace " + meta.version,
     ].filter(Boolean).join(" · ");
     document.body.classList.toggle("profile", !!meta.profile);
-    fillCompared(meta);
+    fillPassages(meta, (t) => { const i = chart.instantAt(t); chart.point(i); choose(i, false, Math.max(t, time[i])); });
     const notes = [];
     if (!meta.exact) notes.push(`There were ${meta.changes.toLocaleString("en-US")} changes, more than one file holds: the page knows ${meta.instants.toLocaleString("en-US")} moments to the byte, of each ${meta.bucket.toLocaleString("en-US")} changes those where the total of a GPU, or of other memory, was lowest and highest, and the last. Zooming in shows no more than these. Peaks are exact.`);
     if (!meta.map_exact) notes.push("Where memory lay is known at some moments only: the map is of the last one before.");
@@ -170,6 +170,8 @@ async function main() {
       e.append(b);
       return e;
     };
+    const { capacity } = meta.places[place], size = make("li"), bar = make("span", undefined, "swatch capacity");
+    size.append(bar, "the GPU has ", make("span", bytes(capacity || 0)));
     const outlines = chart.outlined().map((o, n) => {
       const e = make("li"), s = make("span", undefined, "swatch dashed");
       s.style.setProperty("--dash", `${outlineDash(n)[0]}px`);
@@ -181,7 +183,7 @@ async function main() {
       e.firstChild.classList.add(dash.length ? "dots" : "line");
       return e;
     });
-    $("legend").replaceChildren(...outlines, ...[...groups].reverse().map(li), ...marks);
+    $("legend").replaceChildren(...capacity ? [size] : [], ...outlines, ...[...groups].reverse().map(li), ...marks);
   }
   // show draws what is chosen. again: of a model that goes on where the last one ended. reads: a
   // stack is open, which stays as it is.

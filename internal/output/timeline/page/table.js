@@ -103,10 +103,24 @@ function listed(columns, rows, numbers, after = () => []) {
   return scroll;
 }
 
-// fillCompared lists in what this run differs from the one that it is compared with.
-function fillCompared({ compared }) {
+// passage returns text and tables below a heading.
+const passage = (p) => [make("h2", p.title), ...p.says.map((text) => make("p", text)), ...(p.tables || []).flatMap((t) => [make("h3", t.title), listed(t.columns, t.cells, t.numbers)])];
+
+// fillPassages shows in what this run differs from the one that it is compared with, and of the
+// requests that failed why, the first whole. choose is called with the time of one.
+function fillPassages({ compared, failures }, choose) {
   $("compared").hidden = !compared;
-  if (compared) $("compared").append(make("h2", "Differences"), ...compared.says.map((text) => make("p", text)), ...compared.tables.flatMap((t) => [make("h3", t.title), listed(t.columns, t.cells, t.numbers)]));
+  if (compared) $("compared").append(...passage(compared));
+  $("refused").hidden = !failures;
+  for (const [i, p] of (failures || []).entries()) {
+    const more = make("details"), button = make("button", "Show that moment"), [title, ...rest] = passage(p);
+    const summary = make("summary");
+    summary.append(title);
+    button.addEventListener("click", () => choose(p.at));
+    more.open = !i;
+    more.append(summary, ...rest, button);
+    $("refused").append(more);
+  }
 }
 
 // fillWindows lists the tensors that were seen in windows.

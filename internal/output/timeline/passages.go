@@ -1,0 +1,52 @@
+package timeline
+
+import (
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
+)
+
+// A Passage is text and tables that the page shows as they are.
+type Passage struct {
+	Title  string        `json:"title"`
+	Says   []string      `json:"says"` // paragraphs
+	Tables []Listing     `json:"tables,omitempty"`
+	At     time.Duration `json:"at,omitempty"` // of which moment it is, since the trace began, 0 for none
+}
+
+// A Listing is a table as text. The first columns are Numbers.
+type Listing struct {
+	Title   string     `json:"title"`
+	Columns []string   `json:"columns"`
+	Cells   [][]string `json:"cells"`
+	Numbers int        `json:"numbers"`
+}
+
+// A Comparison is with another run.
+type Comparison struct {
+	Title string // of the page: it names both runs
+	Passage
+}
+
+// compare adds a comparison.
+func (d *document) compare(c *Comparison) {
+	d.meta.Title = web.Clean(c.Title)
+	p := clean(c.Passage)
+	d.meta.Compared = &p
+}
+
+// clean returns a passage as pages have it.
+func clean(p Passage) Passage {
+	p.Title = web.Clean(p.Title)
+	for i, text := range p.Says {
+		p.Says[i] = web.Clean(text)
+	}
+	for _, t := range p.Tables {
+		for _, row := range t.Cells {
+			for i, text := range row {
+				row[i] = web.Clean(text)
+			}
+		}
+	}
+	return p
+}
