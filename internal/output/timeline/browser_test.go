@@ -180,6 +180,10 @@ func TestMouse(t *testing.T) {
 	b.Click("peak")
 	b.Wants("the peak", b.Text("here"), exact(peak))
 	b.Wants("the map", b.Text("maptext"), "segments", "in tensors", "free in")
+	b.Wants("its legend", b.Text("mapkey"), "free, in a segment", "a segment or an allocation begins")
+	b.Wants("its axis", b.Text("mapspan"), "All 2.57 GiB in view, 239 MiB a line.")
+	set(b, "filter", "no such text")
+	b.Wants("nothing is chosen", b.Text("mapkey"), "not what is chosen above")
 	b.Quiet()
 }
 
@@ -340,6 +344,23 @@ func TestWidths(t *testing.T) {
 	}
 }
 
+// Until its script has run, a page says that it loads, and shows nothing else.
+func TestLoading(t *testing.T) {
+	html, _, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
+	if open(t, html, 900, 900).Ask("document.getElementById('loading').checkVisibility()") != "false" {
+		t.Error("it loads for ever")
+	}
+	path := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(path, regexp.MustCompile(`(?s)<script.*</script>`).ReplaceAll(html, nil), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b := browsertest.Open(t, "file://"+path, 900, 900)
+	b.Until("document.readyState === 'complete'")
+	if text := b.Ask("document.body.innerText.replace(/\\s+/g, ' ').trim()"); text != "GPU memory Loading …" {
+		t.Errorf("it says %q", text)
+	}
+}
+
 // A page of which the end is missing says so.
 func TestCutPage(t *testing.T) {
 	html, _, _ := written(t, "../../../test/recordings/profiler.gmt", whole)
@@ -352,6 +373,7 @@ func TestCutPage(t *testing.T) {
 		b := browsertest.Open(t, "file://"+path, 900, 900)
 		b.Until("!document.getElementById('failed').hidden")
 		b.Wants("cut", b.Text("failed"), "This page cannot be shown: ")
+		b.Until("document.getElementById('loading').hidden")
 	}
 }
 

@@ -330,4 +330,4 @@ async function main() {
   document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since it was opened
 }
 
-main().catch((e) => { $("failed").hidden = false; $("failed").textContent = "This page cannot be shown: " + e.message; console.error(e); });
+main().catch((e) => { $("failed").hidden = false; $("failed").textContent = "This page cannot be shown: " + e.message; console.error(e); }).finally(() => { $("loading").hidden = true; });

@@ -1,5 +1,7 @@
 
-const rowHeight = 15, rowGap = 3;
+const rowHeight = 15, rowGap = 3, axisWidth = 64;
+
+const freed = meanings["cached, unused"];
 
 // A Map draws where memory lay: segments one after the other, by process and address, as
 // lines of a page.
@@ -25,7 +27,7 @@ class AddressMap {
       this.view(this.from + part * this.width, this.width * (e.deltaY > 0 ? 1.25 : 0.8), part);
     }, { passive: false });
     onFingers(this.canvas, (scale, from, to) => this.view(this.from + this.part(from.x, from.y) * this.width, this.width / scale, this.part(to.x, to.y)));
-    new ResizeObserver(() => { if (this.W !== this.canvas.clientWidth) this.draw(); }).observe(this.canvas);
+    new ResizeObserver(() => { if (this.W !== this.canvas.clientWidth - axisWidth) this.draw(); }).observe(this.canvas);
     dark.addEventListener("change", () => this.draw());
   }
   // show draws the map of a place at a time, or at the moment before of which it is known.
@@ -84,33 +86,36 @@ class AddressMap {
     }
     this.lines = Math.min(36, Math.max(3, Math.ceil(this.total / 2 ** 30 * 4), Math.ceil(merged.length / 60)));
     if (this.total !== before) { this.from = 0; this.width = this.total; }
+    this.explain();
     this.draw();
   }
   // part returns where a point of the window is, from 0 at the map's beginning to 1 at its end.
   part(x, y) {
     const r = this.canvas.getBoundingClientRect(), line = Math.min(Math.max(Math.floor((y - r.top) / (rowHeight + rowGap)), 0), this.lines - 1);
-    return (line + Math.min(Math.max((x - r.left) / this.W, 0), 1)) / this.lines;
+    return (line + Math.min(Math.max((x - r.left - axisWidth) / this.W, 0), 1)) / this.lines;
   }
   // view shows so many bytes, of which the one at an offset lies at a part of the map.
   view(at, width, part) {
-    if (!this.total || !this.W) return;
+    if (!this.total || this.W <= 0) return;
     const least = 8 * this.W * this.lines; // 8 bytes a pixel
     this.width = Math.min(Math.max(width, least), this.total);
     this.from = Math.min(Math.max(0, at - part * this.width), this.total - this.width);
     this.draw();
   }
   draw() {
-    const W = this.W = this.canvas.clientWidth;
-    if (!this.total || !W) { $("mapspan").textContent = ""; return; }
-    $("mapspan").textContent = this.width < this.total ? `${bytes(this.width)} of ${bytes(this.total)} in view.` : `All ${bytes(this.total)} in view.`;
+    const W = this.W = this.canvas.clientWidth - axisWidth;
+    if (!this.total || W <= 0) { $("mapspan").textContent = ""; return; }
+    $("mapspan").textContent = (this.width < this.total ? `${bytes(this.width)} of ${bytes(this.total)} in view` : `All ${bytes(this.total)} in view`) + `, ${bytes(this.width / this.lines)} a line.`;
     const H = this.lines * (rowHeight + rowGap) + rowGap, ratio = devicePixelRatio || 1, ctx = this.canvas.getContext("2d");
-    this.canvas.width = W * ratio; this.canvas.height = H * ratio; this.canvas.style.height = H + "px";
+    this.canvas.width = (W + axisWidth) * ratio; this.canvas.height = H * ratio; this.canvas.style.height = H + "px";
     ctx.scale(ratio, ratio);
-    ctx.fillStyle = theme("back"); ctx.fillRect(0, 0, W, H);
-    const free = theme("free"), colours = this.grouped.groups.map(colourOf), end = this.from + this.width;
+    ctx.fillStyle = theme("back"); ctx.fillRect(0, 0, W + axisWidth, H);
+    this.drawAxis(ctx);
+    ctx.translate(axisWidth, 0);
+    const colours = this.grouped.groups.map(colourOf), end = this.from + this.width;
     for (let i = Math.max(0, this.boxAt(this.from)); i < this.boxes.length && this.boxes[i].at < end; i++) {
       const box = this.boxes[i];
-      ctx.fillStyle = box.b.row < 0 ? free : colours[this.grouped.of[box.b.row]] || otherColour;
+      ctx.fillStyle = box.b.row < 0 ? colourOf(freed) : colours[this.grouped.of[box.b.row]] || otherColour;
       this.pieces(box, (x, y, w) => ctx.fillRect(x, y, Math.max(w - (w > 3 ? 0.5 : 0), 0.3), rowHeight));
     }
     ctx.fillStyle = theme("fore");
@@ -122,6 +127,23 @@ class AddressMap {
       ctx.strokeStyle = theme("chosen"); ctx.lineWidth = 2;
       this.pieces(this.boxes[this.at], (px, py, w) => ctx.strokeRect(px + 1, py + 1, Math.max(w - 2, 2), rowHeight - 2));
     }
+  }
+  // drawAxis says what comes before a line, in the map's order.
+  drawAxis(ctx) {
+    ctx.fillStyle = theme("quiet");
+    ctx.font = "11px system-ui, 'DejaVu Sans', sans-serif";
+    ctx.textAlign = "right"; ctx.textBaseline = "middle";
+    for (let line = 0; line < this.lines; line += this.lines > 12 ? 4 : 1) ctx.fillText(bytes(this.from + line * this.width / this.lines), axisWidth - 6, line * (rowHeight + rowGap) + rowGap + rowHeight / 2);
+  }
+  // explain says what the colours are.
+  explain() {
+    const { groups, of } = this.grouped, all = new Set(this.boxes.map(({ b }) => b.row < 0 ? -2 : of[b.row])), entry = (text, colour) => swatched("span", text, colour), out = [];
+    groups.forEach((g, i) => { if (all.has(i)) out.push(entry(g.name, colourOf(g))); });
+    if (all.has(-2)) out.push(entry("free, in a segment", colourOf(freed)));
+    if (all.has(-1)) out.push(entry("not what is chosen above", otherColour));
+    const begins = entry("a segment or an allocation begins", "var(--fore)");
+    begins.firstChild.classList.add("line");
+    $("mapkey").replaceChildren(...out, ...all.size ? [begins] : []);
   }
   // pieces calls f for the part of a box on each line.
   pieces(box, f) {
