@@ -184,7 +184,7 @@ type Device struct {
 	GPU      uint32
 	GPUKnown bool
 	Instance int32 // the GPU instance of MIG that this is (of), -1 for a whole GPU
-	// Total, Used and Free are bytes, if MemoryKnown.
+	// Total is the GPU's bytes, 0 where they are not known. Used and Free are bytes, if MemoryKnown.
 	Total, Used, Free int64
 	MemoryKnown       bool
 	// Listed: Processes are all that the driver shows on it.

@@ -110,7 +110,7 @@ func (w *run) before(s *state.State, r record.Record) {
 	case *record.Reading:
 		w.reading = true
 		for i := range r.Devices {
-			if d := &r.Devices[i]; d.MemoryKnown {
+			if d := &r.Devices[i]; d.Total > 0 {
 				w.capacities[gpuName(d.Label)] = d.Total
 			}
 		}

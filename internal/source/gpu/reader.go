@@ -294,9 +294,9 @@ func (r *Reader) read(memory bool) *record.Reading {
 	return out
 }
 
-// identity returns the record of d without its memory and processes.
+// identity returns the record of d without what it holds.
 func (r *Reader) identity(d Device) record.Device {
-	out := record.Device{UUID: d.UUID, Label: d.Label(), Name: d.Name, Instance: -1}
+	out := record.Device{UUID: d.UUID, Label: d.Label(), Name: d.Name, Total: d.Memory.Total, Instance: -1}
 	out.GPU, out.GPUKnown = driverID(d, r.devices)
 	if d.Parent != "" {
 		out.Instance = int32(d.GPUInstance)
@@ -308,7 +308,7 @@ func (r *Reader) identity(d Device) record.Device {
 func (r *Reader) device(d Device, memory bool) record.Device {
 	out := r.identity(d)
 	if memory {
-		out.Total, out.Used, out.Free, out.MemoryKnown = d.Memory.Total, d.Memory.Used, d.Memory.Free, d.Memory.Known
+		out.Used, out.Free, out.MemoryKnown = d.Memory.Used, d.Memory.Free, d.Memory.Known
 	}
 	uses, err := r.library.Processes(d)
 	out.Listed = err == nil

@@ -149,7 +149,7 @@ func TestReading(t *testing.T) {
 	d.uses = map[string][]ProcessUse{"GPU-a": {{PID: pid, Name: "prog", Bytes: 700, Known: true}}}
 	r, _ := reader(t, d, record.Subject{Process: id, Ordinals: []int32{0}})
 	got := r.read(false)
-	if got.Time != 17 || len(got.Devices) != 1 || got.Devices[0].MemoryKnown || got.Devices[0].Label != "0" || !got.Devices[0].Listed ||
+	if got.Time != 17 || len(got.Devices) != 1 || got.Devices[0].MemoryKnown || got.Devices[0].Total != 1000 || got.Devices[0].Label != "0" || !got.Devices[0].Listed ||
 		len(got.Devices[0].Processes) != 1 || got.Devices[0].Processes[0].Name != "prog" {
 		t.Errorf("%+v", got)
 	}
@@ -211,14 +211,14 @@ func TestReadingTakesTime(t *testing.T) {
 }
 
 // A reading tells how the kernel driver calls each GPU, and each instance of
-// one, whoever uses it.
+// one, whoever uses it, and how much memory it has.
 func TestReadingNamesDevices(t *testing.T) {
 	d := &fakeDriver{devices: migGPUs()}
 	d.devices[1].PCI.Domain = 0x10002
 	r, _ := reader(t, d)
 	want := []record.Device{
-		{UUID: u0, Label: "0", Name: "NVIDIA H200", GPU: 0x0a00, GPUKnown: true, Instance: -1, Listed: true},
-		{UUID: u1, Label: "1", Name: "NVIDIA H200", GPU: 0x20b00, GPUKnown: true, Instance: -1, Listed: true},
+		{UUID: u0, Label: "0", Name: "NVIDIA H200", GPU: 0x0a00, GPUKnown: true, Instance: -1, Total: 150754820096, Listed: true},
+		{UUID: u1, Label: "1", Name: "NVIDIA H200", GPU: 0x20b00, GPUKnown: true, Instance: -1, Total: 150754820096, Listed: true},
 		{UUID: d.devices[0].Instances[0].UUID, Label: "0:0", GPU: 0x0a00, GPUKnown: true, Instance: 7},
 		{UUID: d.devices[0].Instances[1].UUID, Label: "0:1", GPU: 0x0a00, GPUKnown: true, Instance: 8},
 	}
