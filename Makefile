@@ -130,7 +130,7 @@ check-generate: generate ## compile them and fail if that changes what is commit
 	git diff --exit-code --stat -- bpf
 	@test -z "$$(git status --porcelain -- bpf)" || { git status --short -- bpf; exit 1; }
 
-fuzz: ## run each fuzz test for FUZZ_TIME (10s)
+fuzz: ## run each fuzz test for FUZZ_TIME (10s), and each random test with a new seed
 	scripts/fuzz $(FUZZ_TIME)
 
 bench: ## run the benchmarks whose name matches BENCH

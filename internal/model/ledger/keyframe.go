@@ -1,398 +1,415 @@
 package ledger
 
 import (
-	"maps"
-	"slices"
+	"math"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// Keyframe yields events that, applied in this order to a new Ledger of the
-// same Options, rebuild what is live: that Ledger then shows the same live rows,
-// the same bytes in use at each SiteKey and the same Holdings that are not
-// empty, and further events change them as they would here. What is yielded is
-// valid until yield returns. The events of one process follow each other and
-// have the times of what they rebuild, so they are not in order of time. OpExec
-// and OpExit have no Name.
-//
-// It is about memory, not about history. What was ever allocated, failed calls,
-// unmatched frees, peaks, the highest use of pools and loss start afresh: each
-// thing that is rebuilt counts as allocated once, each reference to opened
-// memory too, and a mapping of memory never seen created is one more handle that
-// was not matched. A process that ended, or was forgotten, is rebuilt as ended
-// and holds nothing.
-//
-// Where a bound left something out, less is rebuilt: UnknownBytes are not; what
-// is beyond MaxLive or without a site comes under no call stack, on its
-// context's device, if that lives.
-//
-// A graph that only captures under way name is rebuilt as a new graph of each:
-// it never ran, and has no memory nodes older than the capture, nor any whose
-// site waits for the device of a context that ended. Those are rebuilt as nodes
-// of no graph, which live until they are freed.
-func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
-	k := keyframe{Emitter: Emitter{Yield: yield}}
-	for _, id := range l.gone.queue {
-		k.Emit(id, event.Event{Op: event.OpExit, Time: 1})
-	}
-	for _, q := range [][]*process{l.idle, l.ended} {
-		for _, p := range q {
-			k.Emit(p.id, event.Event{Op: event.OpExit, Time: p.end})
+// Visit writes the Ledger to a keyframe, or reads it from one into a new Ledger of the same
+// Options. That then shows the same figures, and further events change them as they would here.
+// What follows from the rows, such as how many of them a context has, is counted again. The
+// Listener hears of each site, and not of extents.
+func (l *Ledger) Visit(f *record.Fields) {
+	l.compact()
+	f.Uint(&l.reports)
+	record.Signed(f, &l.events, &l.visited)
+	at := 0
+	record.List(f, &l.order, 8, l.opt.MaxProcesses, func(p **process) {
+		if f.Reading() {
+			*p = &process{l: l, loss: l.loss, at: at}
 		}
-	}
-	for p := range l.inOrder {
-		if !p.exited {
-			k.process(p)
-		}
-	}
-}
-
-// An Emitter yields events until the receiver wants no more. An event is valid until
-// Yield returns.
-type Emitter struct {
-	Yield func(*event.Event) bool
-	Done  bool // the receiver wants no more
-	e     event.Event
-}
-
-// Emit yields one event of a process, unless the receiver wants no more.
-func (m *Emitter) Emit(id event.Process, e event.Event) {
-	if m.Done {
-		return
-	}
-	e.Proc = id
-	m.e = e
-	m.Done = !m.Yield(&m.e)
-}
-
-// A keyframe is a call of Keyframe in progress, at one process.
-type keyframe struct {
-	Emitter
-	p       *process
-	start   uint64          // the earliest time that belongs to p's image
-	graphs  map[uint32]bool // graphs that are there again
-	between uint64          // a stream that has no capture
-}
-
-func (k *keyframe) emit(e event.Event) { k.Emit(k.p.id, e) }
-
-// A phase is when a row can be rebuilt.
-type phase uint8
-
-const (
-	// phaseEarly is before its context ended, or the image before its own. The
-	// row is newer than that end or outlives it, and is not of a later context that has
-	// the same handle.
-	phaseEarly phase = iota
-	phasePlain
-	phaseCaptured // while its capture goes on
-)
-
-func (k *keyframe) process(p *process) {
-	k.p, k.start, k.graphs = p, p.exec+1, map[uint32]bool{}
-	k.between = 0
-	for slices.ContainsFunc(p.graphs.captures, func(c capture) bool { return c.stream == k.between }) {
-		k.between++
-	}
-	over := p.endedContexts()
-	if p.exec == 0 {
-		for _, ctx := range over {
-			k.emit(event.Event{Op: event.OpContextCreate, Time: k.start, Ctx: ctx, Device: event.NoDevice})
-		}
-	}
-	if len(over) > 0 {
-		k.rows(phaseEarly)
-		k.handles(phaseEarly)
-	}
-	if p.exec != 0 {
-		k.emit(event.Event{Op: event.OpExec, Time: p.exec}) // ends each of them
-	} else {
-		for _, ctx := range over {
-			k.emit(event.Event{Op: event.OpContextDestroy, Time: k.start, Ctx: ctx})
-		}
-	}
-	k.contexts()
-	k.rows(phasePlain)
-	k.handles(phasePlain)
-	k.extra()
-	k.mappings()
-	k.pools()
-	k.captures()
-}
-
-// endedContexts returns the handles of contexts that ended and that live
-// allocations still name.
-func (p *process) endedContexts() []uint64 {
-	over := map[uint64]bool{}
-	for handle, i := range p.contexts.at {
-		if p.contexts.all[i].over() {
-			over[handle] = true
-		}
-	}
-	for i, s := range p.sites.all {
-		if s != nil && s.InuseObjects > 0 && p.detached(uint32(i)) {
-			over[s.Ctx] = true
-		}
-	}
-	return slices.Collect(maps.Keys(over))
-}
-
-// over returns whether c ended, and is there only because newer allocations refer to it.
-func (c *context) over() bool { return c.created == 0 && !c.older && !c.green }
-
-// detached returns whether site i waited for the device of a context that ended.
-func (p *process) detached(i uint32) bool {
-	s := p.sites.all[i]
-	if s.Ctx == 0 {
-		return false
-	}
-	at, ok := p.sites.at[s.key()]
-	return !ok || at != i
-}
-
-// contexts rebuilds p's contexts, and whether older ones than the trace ended.
-func (k *keyframe) contexts() {
-	p := k.p
-	older := p.contexts.older
-	for _, i := range p.contexts.at {
-		if p.contexts.all[i].older {
-			older--
-		}
-	}
-	unused := uint64(1)
-	for p.contexts.at[unused] != 0 {
-		unused++
-	}
-	if older > 0 { // they ended, and how many did makes no difference
-		k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: unused, Device: event.NoDevice})
-		k.emit(event.Event{Op: event.OpContextDestroy, Time: k.start, Ctx: unused})
-	}
-	for handle, i := range p.contexts.at {
-		switch c := &p.contexts.all[i]; {
-		case c.created != 0:
-			k.emit(event.Event{Op: event.OpContextCreate, Time: c.created, Ctx: handle, Device: c.device})
-		case c.older:
-			k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: handle, Device: c.device})
-		case c.green:
-			k.emit(event.Event{Op: event.OpContextSeen, Time: k.start, Ctx: handle, Device: c.device, Part: event.ContextGreen})
-		}
-		if c := &p.contexts.all[i]; c.references > 0 {
-			k.emit(event.Event{Op: event.OpContextSeen, Time: max(k.start, c.created), Ctx: handle, Device: c.device, Part: event.ContextAttached, Size: uint64(c.references)})
-		}
-	}
-}
-
-// at is an event at the site i.
-func (k *keyframe) at(i uint32, op event.Op, t uint64) event.Event {
-	s := k.p.sites.all[i]
-	return event.Event{
-		Op: op, Time: t, Kind: s.Kind, API: s.API, Outer: s.Outer,
-		Device: s.Device, Ctx: s.Ctx, Stack: s.Stack,
-	}
-}
-
-// phaseOf returns when r can be rebuilt.
-func (k *keyframe) phaseOf(r *row) phase {
-	p := k.p
-	if r.ctx > ctxNone && p.contexts.all[r.ctx].over() || p.detached(r.site) {
-		return phaseEarly
-	}
-	if p.sites.all[r.site].Kind == event.KindGraph && p.captureOf(r) != nil {
-		return phaseCaptured
-	}
-	return phasePlain
-}
-
-// captureOf returns the capture under way that r is a memory node of, if only
-// that capture names its graph.
-func (p *process) captureOf(r *row) *capture {
-	if r.owner == 0 || p.graphs.all[r.owner].handle != 0 || p.graphs.all[r.owner].captures == 0 {
-		return nil
-	}
-	i := slices.IndexFunc(p.graphs.captures, func(c capture) bool { return c.graph == r.owner })
-	if p.graphs.captures[i].time > r.time {
-		return nil
-	}
-	return &p.graphs.captures[i]
-}
-
-// rows rebuilds the allocations of one phase, with their references.
-func (k *keyframe) rows(when phase) {
-	for space := range k.p.allocs.live {
-		for addr, r := range k.p.allocs.live[space].all {
-			if k.Done {
-				return
-			}
-			if k.phaseOf(&r) == when {
-				k.row(event.Space(space), addr, &r)
-			}
-		}
-	}
-}
-
-func (k *keyframe) row(space event.Space, addr uint64, r *row) {
-	p := k.p
-	e := k.at(r.site, event.OpAlloc, r.time)
-	e.Space, e.Addr, e.Size = space, addr, r.size
-	if e.Ctx == 0 {
-		e.Ctx = p.contexts.all[r.ctx].handle
-	}
-	switch {
-	case e.Kind.Async():
-		e.Handle = p.pools.all[r.owner].key.handle
-	case e.Kind == event.KindGraph:
-		if k.phaseOf(r) == phaseCaptured {
-			c := p.captureOf(r)
-			e.Kind, e.Stream, e.TID = event.KindAsync, c.stream, c.by
-		} else if r.owner != 0 {
-			k.inGraph(r.owner, e)
-			return
-		}
-	}
-	k.emit(e)
-	k.references(e)
-}
-
-// references rebuilds those to what e brought, beyond the first.
-func (k *keyframe) references(e event.Event) {
-	if e.Space != event.SpacePointer {
-		return
-	}
-	e.Op = event.OpOpen
-	for range k.p.allocs.opened[e.Addr] {
-		k.emit(e)
-	}
-}
-
-// inGraph yields e with graph i's handle. Before the first one for a graph it yields a
-// capture that adds to that graph, so that its handle is as old as it was.
-func (k *keyframe) inGraph(i uint32, e event.Event) {
-	g := &k.p.graphs.all[i]
-	e.Handle = g.handle
-	if g.handle == 0 || k.graphs[i] {
-		k.emit(e)
-		return
-	}
-	k.graphs[i] = true
-	k.emit(event.Event{Op: event.OpCaptureBegin, Time: max(g.time, k.start), Stream: k.between, Handle: g.handle})
-	k.emit(e)
-	k.emit(event.Event{Op: event.OpCaptureEnd, Time: max(g.time, k.start), Stream: k.between, Handle: g.handle})
-}
-
-// extra rebuilds what is beyond MaxLive, after all that has a row.
-func (k *keyframe) extra() {
-	p := k.p
-	for space, rows := range p.allocs.extra {
-		for addr, r := range rows {
-			e := event.Event{
-				Op: event.OpAlloc, Time: k.start, Kind: r.kind(), Space: event.Space(space), Addr: addr,
-				Size: r.size(), Ctx: p.contexts.all[r.ctx()].handle, Device: event.NoDevice,
-			}
-			k.emit(e)
-			k.references(e)
-		}
-	}
-	for _, ph := range p.vmm.handles {
-		if ph.extra {
-			k.handle(ph)
-		}
-	}
-}
-
-// handles rebuilds the physical memory of one phase that has a row.
-func (k *keyframe) handles(when phase) {
-	for _, ph := range k.p.vmm.handles {
-		if !ph.extra && (when == phaseEarly) == k.p.detached(ph.site) {
-			k.handle(ph)
-		}
-	}
-}
-
-// handle rebuilds ph with its references, or with one if only mappings refer to it.
-func (k *keyframe) handle(ph *physical) {
-	e := k.at(ph.site, event.OpHandleCreate, ph.time)
-	if e.Kind == event.KindImported {
-		e.Op = event.OpHandleImport
-	}
-	e.Handle, e.Size = ph.handle, ph.size
-	k.emit(e)
-	for range ph.refs - 1 {
-		k.emit(event.Event{Op: event.OpHandleRetain, Time: ph.time, Handle: ph.handle})
-	}
-}
-
-// mappings rebuilds what shows physical memory, and then releases the memory that only
-// mappings refer to.
-func (k *keyframe) mappings() {
-	p := k.p
-	p.vmm.eachMapping(func(m *mapping) {
-		k.emit(event.Event{Op: event.OpMap, Time: m.time, Addr: m.addr, Size: m.end - m.addr, Handle: m.ph.name()})
+		(*p).visit(f)
+		at++
 	})
-	for array, parts := range p.vmm.parts {
-		for index, x := range parts {
-			k.emit(event.Event{Op: event.OpMapArray, Time: x.time, Addr: array, Part: index, Size: x.size, Handle: x.ph.name()})
-		}
+	listed := map[*process]bool{}
+	for _, list := range []*[]*process{&l.ended, &l.idle} {
+		record.List(f, list, 1, len(l.order), func(p **process) {
+			at := 0
+			if !f.Reading() {
+				at = (*p).at
+			}
+			if record.Index(f, &at, len(l.order)); f.Reading() && !f.Failed() {
+				*p = l.order[at]
+				f.Require((*p).exited && !listed[*p])
+				listed[*p] = true
+			}
+		})
 	}
-	for _, ph := range p.vmm.handles {
-		if ph.refs == 0 {
-			k.emit(event.Event{Op: event.OpHandleRelease, Time: ph.time, Handle: ph.handle})
+	record.List(f, &l.gone.queue, 2, l.gone.max, func(id *event.Process) {
+		f.Process(id)
+		_, twice := l.gone.set[*id]
+		if f.Require(!twice && l.procs[*id] == nil); f.Reading() {
+			l.gone.set[*id] = struct{}{}
+		}
+	})
+	f.Loss(l.loss)
+}
+
+// visit visits a process. One that is read comes into the tables of its Ledger.
+func (p *process) visit(f *record.Fields) {
+	f.Process(&p.id)
+	active := p.active
+	f.Bool(&active, &p.exited, &p.frozen)
+	f.Uint(&p.exec, &p.end)
+	f.Require(p.l.procs[p.id] == nil)
+	if f.Failed() {
+		return
+	}
+	if p.l.procs[p.id] = p; !active {
+		return
+	}
+	p.activate()
+	p.sites.visit(f)
+	p.contexts.visit(f)
+	p.pools.visit(f)
+	p.graphs.visit(f)
+	p.allocs.visit(f)
+	p.vmm.visit(f)
+	if !f.Reading() || f.Failed() {
+		return
+	}
+	for _, i := range p.sites.free {
+		f.Require(p.sites.all[i] == nil)
+	}
+	for _, i := range p.contexts.free {
+		f.Require(p.contexts.all[i].live == 0)
+	}
+	for _, i := range p.pools.free {
+		f.Require(p.pools.all[i].live == 0)
+	}
+	for _, i := range p.graphs.free {
+		f.Require(p.graphs.all[i].live+p.graphs.all[i].captures == 0)
+	}
+	for _, s := range p.sites.all {
+		if s != nil {
+			p.l.SiteChanged(s)
 		}
 	}
 }
 
-// name returns the handle of ph, or 0: it was never seen created, or its handle is another
-// one's now.
-func (ph *physical) name() uint64 {
-	if ph == nil || ph.dead {
-		return 0
-	}
-	return ph.handle
-}
-
-// pools rebuilds p's pools, after their allocations: some may be older than a pool's place.
-func (k *keyframe) pools() {
-	pools := &k.p.pools
-	place := func(handle uint64, device int32, kind event.Kind, part uint64) {
-		k.emit(event.Event{Op: event.OpPoolCreate, Time: k.start, Handle: handle, Device: device, Kind: kind, Part: part})
-	}
-	for key, i := range pools.at {
-		if q := &pools.all[i]; key.handle != 0 && q.handle == key.handle {
-			place(key.handle, q.key.device, event.KindNone, event.PoolDefault)
-		}
-	}
-	for device, handle := range pools.current {
-		place(handle, device, event.KindNone, event.PoolCurrent)
-	}
-	for key, i := range pools.at {
-		q := &pools.all[i]
-		if key.handle == 0 {
-			continue
-		}
-		if q.kind != event.KindNone { // else its allocations name it
-			place(key.handle, q.device, q.kind, 0)
-		}
-		if q.destroyed {
-			k.emit(event.Event{Op: event.OpPoolDestroy, Time: k.start, Handle: key.handle})
+// visit visits the values, of which there are least in an empty table. While reading, it then
+// calls used with those that are not free.
+func (s *slots[T]) visit(f *record.Fields, least, limit int, visit func(*T), used func(uint32, *T)) {
+	record.List(f, &s.all, 1, limit, visit)
+	f.Require(len(s.all) >= least)
+	free := map[uint32]bool{}
+	record.List(f, &s.free, 1, len(s.all), func(i *uint32) {
+		record.Unsigned(f, i)
+		f.Require(int(*i) >= least && int(*i) < len(s.all) && !free[*i])
+		free[*i] = true
+	})
+	for i := least; f.Reading() && !f.Failed() && i < len(s.all); i++ {
+		if !free[uint32(i)] {
+			used(uint32(i), &s.all[i])
 		}
 	}
 }
 
-// captures rebuilds the captures under way, what they allocated, and which
-// graphs ran.
-func (k *keyframe) captures() {
-	p := k.p
-	nodes := false
-	for _, c := range p.graphs.captures {
-		e := event.Event{Op: event.OpCaptureBegin, Time: c.time, Stream: c.stream, TID: c.by}
-		k.inGraph(c.graph, e)
-		nodes = nodes || c.graph != 0 && p.graphs.all[c.graph].handle == 0 && p.graphs.all[c.graph].live > 0
+func (t *siteTable) visit(f *record.Fields) {
+	t.each(func(*Site) bool { return true }) // so that none is of an older epoch
+	record.List(f, &t.devices, 2, maxDevices+1, func(d *DeviceUse) {
+		record.Signed(f, &d.Device)
+		record.Signed(f, &d.Bytes)
+	})
+	f.Require(len(t.devices) > 0)
+	for class := range t.inuse {
+		record.Signed(f, &t.inuse[class], &t.unattributed[class], &t.peak[class])
 	}
-	if nodes {
-		k.rows(phaseCaptured)
-	}
-	for handle, i := range p.graphs.at {
-		if p.graphs.all[i].ran {
-			k.emit(event.Event{Op: event.OpGraphInstantiate, Time: k.start, Handle: handle})
+	record.Signed(f, &t.liveObjects, &t.allocated, &t.failed, &t.outOfMemory)
+	record.Signed(f, &t.foldAgain)
+	i := uint32(0)
+	t.slots.visit(f, 0, math.MaxInt, func(s **Site) {
+		t.visitSite(f, i, s)
+		i++
+	}, func(uint32, **Site) {})
+	for kind := range t.other {
+		record.UpTo(f, &t.other[kind], uint64(len(t.all)))
+		if i := t.other[kind]; i > 0 {
+			s := t.all[i-1]
+			f.Require(s != nil && s.Synthetic && int(s.Kind) == kind)
 		}
+	}
+}
+
+// visitSite visits the i-th site, or that it was folded.
+func (t *siteTable) visitSite(f *record.Fields, i uint32, at **Site) {
+	there := *at != nil
+	if f.Bool(&there); !there {
+		return
+	}
+	if f.Reading() {
+		*at = &Site{SiteKey: SiteKey{Proc: t.p.id}, reports: t.p.l.reports}
+	}
+	s := *at
+	record.UpTo(f, &s.Kind, uint64(event.NumKinds)-1)
+	record.Unsigned(f, &s.API, &s.Outer)
+	record.Signed(f, &s.Device)
+	f.Uint(&s.Stack, &s.Ctx, &s.last)
+	f.Bool(&s.Synthetic, &s.HasTensors)
+	record.Signed(f, &s.AllocObjects, &s.AllocBytes, &s.FreedObjects, &s.FreedBytes, &s.FailedObjects, &s.FailedBytes,
+		&s.ReportedObjects, &s.ReportedBytes, &s.PeakBytes, &s.InuseObjects, &s.InuseBytes)
+	record.Index(f, &s.device, len(t.devices))
+	first, found := t.at[s.key()]
+	found = found && first == i && !s.Synthetic // else its device became known later
+	if f.Bool(&found); !f.Reading() || f.Failed() {
+		return
+	}
+	if found {
+		_, twice := t.at[s.key()]
+		f.Require(!twice)
+		t.at[s.key()] = i
+	}
+	if !s.Synthetic {
+		f.Require(!t.p.l.full(Sites))
+		t.p.count(Sites, 1)
+	}
+}
+
+func (t *contextTable) visit(f *record.Fields) {
+	t.last = 0
+	record.Signed(f, &t.older)
+	t.slots.visit(f, 2, 1+maxContexts, func(c *context) {
+		f.Uint(&c.handle, &c.created)
+		f.Bool(&c.older, &c.green)
+		record.UpTo(f, &c.references, maxReferences)
+		record.Signed(f, &c.device)
+	}, func(i uint32, c *context) {
+		_, twice := t.at[c.handle]
+		f.Require(!twice && c.handle != 0)
+		t.at[c.handle] = i
+	})
+	if !f.Reading() {
+		return
+	}
+	for key, i := range t.p.sites.at {
+		if c, ok := t.at[key.ctx]; ok && key.ctx != 0 {
+			t.all[c].unresolved = append(t.all[c].unresolved, i)
+		}
+	}
+}
+
+func (t *poolTable) visit(f *record.Fields) {
+	record.Signed(f, &t.inuse, &t.high)
+	t.slots.visit(f, 1, 1+maxPools, func(q *pool) {
+		f.Uint(&q.key.handle, &q.handle)
+		record.Signed(f, &q.key.device, &q.device)
+		record.Signed(f, &q.high, &q.inuse)
+		f.Bool(&q.destroyed)
+		record.UpTo(f, &q.kind, uint64(event.NumKinds)-1)
+	}, func(i uint32, q *pool) {
+		keys := []poolKey{q.key}
+		if q.handle != 0 {
+			keys = append(keys, poolKey{handle: q.handle})
+		}
+		for _, key := range keys {
+			_, twice := t.at[key]
+			f.Require(!twice)
+			t.at[key] = i
+		}
+	})
+	record.Map(f, t.current, 2, maxPools, func(device *int32, handle *uint64) {
+		record.Signed(f, device)
+		f.Uint(handle)
+	})
+}
+
+func (t *graphTable) visit(f *record.Fields) {
+	t.slots.visit(f, 1, 1+maxGraphs, func(g *graph) {
+		f.Uint(&g.handle, &g.time)
+		f.Bool(&g.ran)
+	}, func(i uint32, g *graph) {
+		_, twice := t.at[g.handle]
+		if f.Require(!twice); g.handle != 0 {
+			t.at[g.handle] = i
+		}
+	})
+	record.List(f, &t.captures, 5, maxCaptures, func(c *capture) {
+		f.Uint(&c.stream, &c.time)
+		record.Unsigned(f, &c.thread, &c.by)
+		if record.Index(f, &c.graph, len(t.all)); f.Reading() && c.graph != 0 {
+			t.all[c.graph].captures++
+		}
+	})
+}
+
+func (t *allocTable) visit(f *record.Fields) {
+	record.Signed(f, &t.unknownObjects, &t.unknownFrees, &t.unknownBytes, &t.unmatchedFrees)
+	for space := range t.live {
+		t.visitRows(f, &t.live[space])
+	}
+	for space := range t.extra {
+		record.Map(f, t.extra[space], 2, t.p.l.opt.MaxUnattributed, func(addr *uint64, r *extraRow) {
+			f.Uint(addr, (*uint64)(r))
+			f.Require(r.kind() < event.NumKinds && int(r.ctx()) < len(t.p.contexts.all) && !t.p.l.full(Extra))
+			if f.Reading() && !f.Failed() {
+				t.p.count(Extra, 1)
+				t.p.contexts.all[r.ctx()].live++
+				if r.kind().Async() {
+					t.p.pools.all[0].live++
+				}
+			}
+		})
+	}
+	record.Map(f, t.opened, 2, math.MaxInt, func(addr *uint64, n *uint32) {
+		f.Uint(addr)
+		record.Unsigned(f, n)
+	})
+}
+
+// visitRows visits the rows in the order of their places.
+func (t *allocTable) visitRows(f *record.Fields, rows *rowTable) {
+	p := t.p
+	places := make([]struct{}, rows.n)
+	place := 0
+	var last row
+	at := uint64(0)
+	record.List(f, &places, 6, p.l.opt.MaxLive, func(*struct{}) {
+		var addr uint64
+		var r row
+		if !f.Reading() {
+			addr, r = rows.at(place).addr(), rows.at(place).row()
+		}
+		f.Near(&addr, &at)
+		f.Near(&r.time, &last.time)
+		f.Near(&r.size, &last.size)
+		p.visitReferences(f, &r)
+		f.Require(!p.l.full(Rows))
+		if f.Reading() && !f.Failed() {
+			rows.put(addr, &r)
+			p.addRow(&r)
+			f.Require(rows.n == place+1)
+		}
+		place++
+	})
+}
+
+// visitReferences visits the indexes that a row has.
+func (p *process) visitReferences(f *record.Fields, r *row) {
+	record.Index(f, &r.site, len(p.sites.all))
+	record.Index(f, &r.ctx, len(p.contexts.all))
+	record.UpTo(f, &r.owner, max(maxPools, maxGraphs))
+	if !f.Reading() || f.Failed() {
+		return
+	}
+	if f.Require(p.sites.all[r.site] != nil); f.Failed() {
+		return
+	}
+	owners := 1 // of memory that comes from no pool and no graph
+	switch kind := p.sites.all[r.site].Kind; {
+	case kind.Async():
+		owners = len(p.pools.all)
+	case kind == event.KindGraph:
+		owners = len(p.graphs.all)
+	}
+	f.Require(int(r.owner) < owners)
+}
+
+// addRow counts a row that was read in the tables that it refers to.
+func (p *process) addRow(r *row) {
+	p.addRows(1)
+	p.contexts.all[r.ctx].live++
+	switch kind := p.sites.all[r.site].Kind; {
+	case kind.Async():
+		p.pools.all[r.owner].live++
+	case kind == event.KindGraph && r.owner != 0:
+		p.graphs.all[r.owner].live++
+	}
+}
+
+// visit visits the physical memory, and then what shows it by its number: 0 is memory that was
+// never seen created.
+func (t *vmmTable) visit(f *record.Fields) {
+	all, number := []*physical{nil}, map[*physical]int{nil: 0}
+	add := func(ph *physical) {
+		if _, known := number[ph]; !known {
+			number[ph] = len(all)
+			all = append(all, ph)
+		}
+	}
+	for _, ph := range t.handles {
+		add(ph)
+	}
+	var mappings []*mapping
+	t.eachMapping(func(m *mapping) {
+		mappings = append(mappings, m)
+		add(m.ph)
+	})
+	var parts []arrayPart
+	for array, of := range t.parts {
+		for index, x := range of {
+			parts = append(parts, arrayPart{array, index, x})
+			add(x.ph)
+		}
+	}
+	some := all[1:]
+	record.List(f, &some, 8, math.MaxInt, func(ph **physical) { t.visitMemory(f, ph) })
+	all = append(all[:1], some...)
+	limit, at := t.p.l.opt.MaxMappings, uint64(0)
+	record.List(f, &mappings, 4, limit, func(m **mapping) {
+		x := record.Make(f, m)
+		f.Near(&x.addr, &at)
+		f.Near(&x.end, &at)
+		f.Uint(&x.time)
+		f.Require(x.addr < x.end)
+		if t.visitShown(f, &x.ph, all, number); f.Reading() && !f.Failed() {
+			f.Require(t.insert(x) == nil)
+		}
+	})
+	record.List(f, &parts, 5, limit, func(x *arrayPart) {
+		f.Uint(&x.array, &x.index, &x.size, &x.time)
+		if t.visitShown(f, &x.ph, all, number); f.Reading() && !f.Failed() {
+			_, twice := t.parts[x.array][x.index]
+			f.Require(!twice)
+			t.setPart(x.array, x.index, x.part)
+		}
+	})
+}
+
+// An arrayPart is a part of a sparse array, and where it is.
+type arrayPart struct {
+	array, index uint64
+	part
+}
+
+func (t *vmmTable) visitMemory(f *record.Fields, at **physical) {
+	ph := record.Make(f, at)
+	r := row{site: ph.site}
+	f.Uint(&ph.handle, &ph.size, &ph.time)
+	record.Signed(f, &ph.refs)
+	f.Bool(&ph.dead, &ph.extra, &ph.blind)
+	t.p.visitReferences(f, &r)
+	if !f.Reading() || f.Failed() {
+		return
+	}
+	if ph.site = r.site; ph.dead {
+		return
+	}
+	f.Require(t.handles[ph.handle] == nil)
+	t.handles[ph.handle] = ph
+	of := Rows
+	if ph.extra {
+		of = Extra
+	}
+	f.Require(!t.p.l.full(of))
+	if ph.extra {
+		t.p.count(of, 1)
+	} else {
+		t.p.addRows(1)
+	}
+}
+
+// visitShown visits the memory that a mapping shows, by its number.
+func (t *vmmTable) visitShown(f *record.Fields, ph **physical, all []*physical, number map[*physical]int) {
+	i := number[*ph]
+	record.Index(f, &i, len(all))
+	f.Require(!t.p.l.full(Mappings))
+	if !f.Reading() || f.Failed() {
+		return
+	}
+	t.p.count(Mappings, 1)
+	if *ph = all[i]; i != 0 {
+		all[i].maps++
 	}
 }

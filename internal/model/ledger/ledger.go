@@ -234,11 +234,7 @@ func (l *Ledger) Forget(proc event.Process) {
 	delete(l.procs, proc)
 	l.order[p.at] = nil
 	if l.holes++; 2*l.holes > len(l.order) {
-		all := slices.Collect(l.inOrder)
-		for i, q := range all {
-			q.at = i
-		}
-		l.order, l.holes = all, 0
+		l.compact()
 	}
 	for _, list := range []*[]*process{&l.ended, &l.idle} {
 		if len(*list) > 0 && (*list)[0] == p { // nearly always
@@ -252,5 +248,13 @@ func (l *Ledger) Forget(proc event.Process) {
 	}
 	if p.active {
 		l.gone.add(proc)
+	}
+}
+
+// compact removes the holes of l.order.
+func (l *Ledger) compact() {
+	l.order, l.holes = slices.Collect(l.inOrder), 0
+	for i, p := range l.order {
+		p.at = i
 	}
 }

@@ -135,13 +135,19 @@ func (t *vmmTable) mapRange(e *event.Event) {
 	if !room {
 		return
 	}
-	if t.mappings == nil {
-		t.mappings = btree.NewG(16, func(a, b *mapping) bool { return a.addr < b.addr })
-	}
-	t.mappings.ReplaceOrInsert(&mapping{addr: e.Addr, end: end, time: e.Time, ph: ph})
+	t.insert(&mapping{addr: e.Addr, end: end, time: e.Time, ph: ph})
 	if ph != nil {
 		t.p.began(event.SpacePointer, e.Addr, end, t.p.sites.all[ph.site])
 	}
+}
+
+// insert adds a mapping, and returns the one that it replaces, nil for none.
+func (t *vmmTable) insert(m *mapping) (old *mapping) {
+	if t.mappings == nil {
+		t.mappings = btree.NewG(16, func(a, b *mapping) bool { return a.addr < b.addr })
+	}
+	old, _ = t.mappings.ReplaceOrInsert(m)
+	return old
 }
 
 // unmapRange applies OpUnmap. CUDA refuses to unmap a part of a mapping.
@@ -187,10 +193,14 @@ func (t *vmmTable) mapPart(e *event.Event) {
 	if !room {
 		return
 	}
-	if t.parts[e.Addr] == nil {
-		t.parts[e.Addr] = make(map[uint64]part)
+	t.setPart(e.Addr, e.Part, part{size: e.Size, time: e.Time, ph: ph})
+}
+
+func (t *vmmTable) setPart(array, index uint64, x part) {
+	if t.parts[array] == nil {
+		t.parts[array] = make(map[uint64]part)
 	}
-	t.parts[e.Addr][e.Part] = part{size: e.Size, time: e.Time, ph: ph}
+	t.parts[array][index] = x
 }
 
 func (t *vmmTable) unmapPart(e *event.Event) {

@@ -14,7 +14,16 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 )
 
-var seedFlag = flag.Uint64("seed", 0, "seed of TestRandom; 0 takes one from the clock")
+var seedFlag = flag.Uint64("seed", 1, "seed of the random tests; 0 takes one from the clock, as make fuzz does")
+
+// randomSeed returns the seed of the random tests.
+func randomSeed(t *testing.T) uint64 {
+	if *seedFlag == 0 {
+		*seedFlag = uint64(time.Now().UnixNano())
+	}
+	t.Logf("repeat with -seed=%d", *seedFlag)
+	return *seedFlag
+}
 
 // A chooser picks one of n numbers: from a random source, or from a fuzzer's
 // bytes.
@@ -272,17 +281,13 @@ func mark(l *Ledger, m *model, id event.Process) {
 	}
 }
 
-// TestRandom compares the ledger with the model over many operations, others each time.
+// TestRandom compares the ledger with the model over many operations.
 func TestRandom(t *testing.T) {
 	ops, every := 300_000, 5_000
 	if testing.Short() {
 		ops = 50_000
 	}
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("repeat with -seed=%d", seed)
+	seed := randomSeed(t)
 	g := newGenerator(randomChooser{rand.New(rand.NewPCG(seed, 0))})
 	w := watcher{}
 	l, m := New(Options{MaxEnded: math.MaxInt32, Listener: hooks{changed: w.hear}}), newModel()

@@ -57,6 +57,15 @@ func New(causes []Cause) *Set {
 // Add counts the i-th cause n times.
 func (s *Set) Add(i int, n uint64) { s.values[i].Add(n) }
 
+// AddByName adds counters of the same table, perhaps as another version of the program has it.
+func (s *Set) AddByName(counters []Counter) {
+	for _, c := range counters {
+		if i := slices.IndexFunc(s.causes, func(x Cause) bool { return x.name == c.Name }); i >= 0 {
+			s.Add(i, c.Value)
+		}
+	}
+}
+
 // Counters returns a counter for each cause, zero ones included, in order.
 func (s *Set) Counters() []Counter {
 	out := make([]Counter, len(s.causes))

@@ -176,7 +176,7 @@ func FuzzApply(f *testing.F) {
 			}
 			check(t, l)
 		}
-		cut := rebuilt(l)
+		cut := rebuilt(t, l)
 		check(t, cut)
 		for id, p := range l.procs {
 			if !p.exited && total(l, id) != total(cut, id) {

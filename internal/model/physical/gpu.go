@@ -29,8 +29,6 @@ type GPU struct {
 const (
 	// maxInstances bounds the device instances of a process. The kernel driver has 32.
 	maxInstances = 64
-	// maxInstance is more than any device instance: GPU.opened is a name from there on.
-	maxInstance = 1 << 32
 	// maxGPUs bounds the devices of a process. Memory on others is on no known one.
 	maxGPUs = 256
 )

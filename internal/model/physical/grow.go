@@ -19,8 +19,10 @@ import (
 
 // A freed is the memory that a thread freed last, which may come back larger.
 type freed struct {
-	memory *memory // nil for an object that was not seen made
-	name   uint64  // of that
+	name   uint64 // of its object
+	rows   []row  // nil for an object that was not seen made
+	size   uint64 // of all rows
+	parent uint64 // name of the object's parent
 	outer  uint16
 	time   uint64
 }
@@ -43,13 +45,13 @@ func (p *process) rememberFreed(o *object, e *event.Event, function string) {
 	if m == nil || m.rows[0].kind != event.KindContext || m.shared() {
 		return
 	}
-	p.addFreed(freed{m, o.name, e.Outer, e.Time}, e.TID, function)
+	p.addFreed(freed{o.name, m.rows, m.size, o.parent.name, e.Outer, e.Time}, e.TID, function)
 }
 
 // rememberUnseen remembers an object that was not seen made and that a launch or the loading of code
 // frees.
 func (p *process) rememberUnseen(e *event.Event, function string) {
-	p.addFreed(freed{nil, e.Handle, e.Outer, e.Time}, e.TID, function)
+	p.addFreed(freed{name: e.Handle, outer: e.Outer, time: e.Time}, e.TID, function)
 }
 
 func (p *process) addFreed(f freed, thread uint32, function string) {
@@ -82,19 +84,16 @@ func (l *Ledger) grown(p *process, e *event.Event) (rows []row, replaces bool) {
 	switch {
 	case !ok || e.Kind != event.KindDriver:
 		return nil, false
-	case f.memory == nil && (f.name != e.Handle || e.Size < leastLocal || below != nil && below.op != event.OpNone):
+	case f.rows == nil && (f.name != e.Handle || e.Size < leastLocal || below != nil && below.op != event.OpNone):
 		return nil, false
-	case f.memory != nil && (f.memory.size > e.Size || f.memory.object.parent.name != e.Part):
+	case f.rows != nil && (f.size > e.Size || f.parent != e.Part):
 		return nil, false
 	}
 	delete(p.freed, e.TID)
 	if f.outer != e.Outer || e.Time < f.time || e.Time-f.time > patience {
 		return nil, false
 	}
-	if f.memory != nil {
-		rows = f.memory.rows
-	}
-	return rows, true
+	return f.rows, true
 }
 
 // growth returns the rows of memory that replaces old and that the call of r brought.

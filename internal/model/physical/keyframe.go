@@ -1,172 +1,211 @@
 package physical
 
 import (
-	"cmp"
-	"math"
-	"slices"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// Keyframe yields events that, applied in this order to a new Ledger, rebuild what
-// is live: the same objects, the same bytes at each call site and on each GPU, and
-// further events change them as they would here. What is yielded is valid until
-// yield returns. The events have the times of what they rebuild, so that they are
-// not in order of time.
-//
-// It is about memory, not about history. What was ever handed out, calls that failed,
-// and loss start afresh; a process that ended is rebuilt as ended and holds nothing, and what
-// a checkpoint freed is forgotten.
-func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
-	k := keyframe{Emitter: ledger.Emitter{Yield: yield}, latest: map[*memory]uint32{}}
-	for id, p := range l.procs {
-		for thread, m := range p.latest {
-			k.latest[m] = thread
+// Visit writes the Ledger to a keyframe, or reads it from one into a new Ledger, which then
+// shows the same figures, and which further events change as they would here.
+func (l *Ledger) Visit(f *record.Fields) {
+	l.Rows.Visit(f)
+	f.Uint(&l.order, &l.rows)
+	k := &keyframe{Fields: f, l: l, number: map[*memory]uint64{}}
+	all := make([]*process, 0, len(l.procs))
+	for _, p := range l.procs {
+		all = append(all, p)
+	}
+	record.List(f, &all, 8, maxProcesses, func(at **process) {
+		var id event.Process
+		if !f.Reading() {
+			id = (*at).id
 		}
-		if p.exec != 0 {
-			k.Emit(id, event.Event{Op: event.OpExec, Time: p.exec})
+		f.Process(&id)
+		if f.Reading() {
+			f.Require(l.procs[id] == nil)
+			*at = l.process(id)
 		}
-		if p.seen {
-			// Of a descriptor that nothing was made on: when memory changed last.
-			k.Emit(id, event.Event{Op: event.OpDescriptorClose, Time: p.changed, Addr: math.MaxUint64})
+		if !f.Failed() {
+			k.process(*at)
 		}
-		for instance, gpu := range p.instances {
-			k.Emit(id, event.Event{Op: event.OpGPU, Time: p.exec + 1, Addr: instance, Part: uint64(gpu)})
-		}
-		for thread, f := range p.freed { // before a later object has the name
-			if f.memory == nil {
-				k.Emit(id, event.Event{Op: event.OpObjectFree, Time: f.time, Handle: f.name, TID: thread, Outer: f.outer})
-			}
+	})
+	k.rings()
+	for _, p := range all {
+		if !f.Failed() {
+			k.threads(p)
 		}
 	}
-	all := make([]*object, 0, len(l.objects))
-	for _, o := range l.objects {
-		all = append(all, o)
-	}
-	slices.SortFunc(all, func(a, b *object) int { return cmp.Compare(a.order, b.order) })
-	for _, o := range all {
-		if o.op != event.OpNone && (o.memory == nil || o.memory.owner) {
-			k.object(o)
-		}
-	}
-	for _, o := range all {
-		if m := o.memory; m != nil && m.owner {
-			k.shares(m)
-		}
-	}
-	for id, p := range l.procs {
-		k.ordinals(p, all)
-		k.freed(l, p)
-		if p.exited {
-			k.Emit(id, event.Event{Op: event.OpExit, Time: p.changed})
-		}
-	}
+	f.Loss(l.loss)
 }
 
-// A keyframe is a call of Keyframe in progress.
+// A keyframe is a call of Visit in progress.
 type keyframe struct {
-	ledger.Emitter
-	latest map[*memory]uint32 // of threads, which an allocation may follow
+	*record.Fields
+	l        *Ledger
+	memories []*memory
+	number   map[*memory]uint64 // index into memories
 }
 
-// object rebuilds o, which is not shared memory of another.
-func (k *keyframe) object(o *object) {
-	e := event.Event{Op: o.op, Time: o.time, Handle: o.name, Part: o.parent.name, Addr: o.number}
-	if o.memory == nil {
-		if o.op == event.OpObjectMemory || o.op == event.OpObjectShare || o.op == event.OpObjectImport {
-			e.Op, e.Addr = event.OpObject, 0
+// process visits a process and its objects.
+func (k *keyframe) process(p *process) {
+	k.Bool(&p.seen, &p.exited, &p.suspended)
+	k.Uint(&p.exec, &p.changed)
+	record.List(k.Fields, &p.gpus, 6, maxGPUs, func(g *GPU) {
+		record.Unsigned(k.Fields, &g.ID)
+		k.Bool(&g.Known)
+		record.Signed(k.Fields, &g.Instance, &g.Ordinal)
+		k.Uint(&g.opened)
+		record.Signed(k.Fields, &g.bytes)
+	})
+	record.Map(k.Fields, p.instances, 2, maxInstances, func(instance *uint64, gpu *uint32) {
+		k.Uint(instance)
+		record.Unsigned(k.Fields, gpu)
+	})
+	record.Map(k.Fields, p.buried, 2, maxBuried, func(name, at *uint64) { k.Uint(name, at) })
+	record.Map(k.Fields, p.parked, 7, maxParked, func(name *uint32, x *parked) {
+		record.Unsigned(k.Fields, name)
+		k.Uint(&x.size, &x.backs.addr)
+		record.UpTo(k.Fields, &x.backs.space, uint64(event.NumSpaces)-1)
+		k.rows(p, &x.rows)
+	})
+	var all []*object
+	number := map[*object]int{&p.root: 0}
+	for o := p.root.after(&p.root); o != nil; o = o.after(&p.root) {
+		all = append(all, o)
+		number[o] = len(all)
+	}
+	i := 0
+	record.List(k.Fields, &all, 9, MaxObjects, func(at **object) {
+		parent := 0
+		if !k.Reading() {
+			parent = number[(*at).parent]
+		} else {
+			*at = &object{objectID: objectID{proc: p.id}}
 		}
-		k.Emit(o.proc, e)
+		record.UpTo(k.Fields, &parent, uint64(i))
+		i++
+		under := &p.root
+		if parent > 0 {
+			under = all[parent-1]
+		}
+		k.object(p, *at, under)
+	})
+}
+
+// object visits an object, which is below another one. One that is read comes into the tables.
+func (k *keyframe) object(p *process, o, under *object) {
+	isDevice, isMemory := o.device == o, o.memory != nil
+	record.Unsigned(k.Fields, &o.op)
+	k.Uint(&o.name, &o.time, &o.number, &o.order)
+	record.Signed(k.Fields, &o.gpu)
+	k.Bool(&isDevice, &isMemory)
+	k.Require(o.gpu >= none && int(o.gpu) < len(p.gpus))
+	if isMemory {
+		k.memory(p, o)
+	}
+	if !k.Reading() || k.Failed() {
 		return
 	}
-	e.Addr = 0
-	k.memory(o.memory, e, k.latest[o.memory])
+	if o.device = under.device; isDevice {
+		o.device = o
+	}
+	o.append(under)
+	l := k.l
+	switch o.op {
+	case opDescriptor:
+		k.Require(!isMemory && under == &p.root && p.descriptors[o.number] == nil)
+		p.descriptors[o.number] = o
+		return
+	case opExport:
+		k.Require(isMemory && under == &p.root && l.exports[o.number] == nil)
+		l.exports[o.number] = o
+	default:
+		top := under == &p.root || under.op == opDescriptor
+		k.Require(top == (o.name == clientOf(o.name)) && l.objects[o.objectID] == nil)
+		k.Require(o.op != event.OpNone || top || under.name == clientOf(under.name)) // none that was not seen is deep below
+		if l.objects[o.objectID] = o; o.name == clientOf(o.name) {
+			l.claim(o.name, p.id)
+		}
+	}
+	k.Require(l.ObjectCount() < l.max)
+	l.count(p.id, 1)
 }
 
-// memory rebuilds what m holds. What grew grows once more, on a thread of its own.
-func (k *keyframe) memory(m *memory, e event.Event, thread uint32) {
-	e.Op, e.TID = event.OpObjectMemory, thread
-	for i, r := range m.rows {
-		e.Kind, e.Stack, e.Outer, e.Size = r.kind, r.stack, r.outer, e.Size+r.size
-		if i > 0 {
-			k.Emit(m.object.proc, event.Event{Op: event.OpObjectFree, Time: e.Time, Handle: e.Handle, TID: thread, Outer: r.outer})
-			e.Kind = event.KindDriver
-		}
-		k.Emit(m.object.proc, e)
+// memory visits an object's part in memory.
+func (k *keyframe) memory(p *process, o *object) {
+	m := record.Make(k.Fields, &o.memory)
+	m.object = o
+	k.number[m] = uint64(len(k.memories))
+	k.memories = append(k.memories, m)
+	k.Bool(&m.owner)
+	k.Uint(&m.size, &m.backs.Addr, &m.backs.Block)
+	record.UpTo(k.Fields, &m.backs.Space, uint64(event.NumSpaces)-1)
+	k.rows(p, &m.rows)
+	if k.Reading() && m.backs != (ledger.Backed{}) {
+		p.backing[address{m.backs.Space, m.backs.Addr}] = m
 	}
 }
 
-// shares rebuilds those who share m, the last of the ring first: each comes directly
-// after m.
-func (k *keyframe) shares(m *memory) {
-	for s := m.prev; s != m; s = s.prev {
-		o, r := s.object, s.rows[0]
-		if o.op == opExport {
-			k.Emit(o.proc, event.Event{Op: event.OpObjectExport, Time: o.time, Handle: o.number, Addr: m.object.name})
+// rows visits the parts of memory by call site, of which there is one at least.
+func (k *keyframe) rows(p *process, rows *[]row) {
+	record.List(k.Fields, rows, 7, maxRows, func(r *row) {
+		k.Uint(&r.size, &r.stack, &r.addr, &r.time)
+		record.UpTo(k.Fields, &r.kind, uint64(event.NumKinds)-1)
+		record.Unsigned(k.Fields, &r.outer)
+		record.Signed(k.Fields, &r.device)
+		k.Require(r.device >= none && int(r.device) < len(p.gpus))
+	})
+	k.Require(len(*rows) > 0)
+}
+
+// rings visits who shares memory with whom: which one follows in each ring.
+func (k *keyframe) rings() {
+	for _, m := range k.memories {
+		k.Next()
+		next := k.number[m.next]
+		record.Index(k.Fields, &next, len(k.memories))
+		if !k.Reading() || k.Failed() {
 			continue
 		}
-		k.Emit(o.proc, event.Event{
-			Op: event.OpObjectShare, Time: o.time, Handle: o.name, Part: o.parent.name, Addr: m.object.name,
-			Kind: event.KindDriver, Stack: r.stack, Outer: r.outer,
+		m.next = k.memories[next]
+		k.Require(m.next.prev == nil)
+		m.next.prev = m
+	}
+}
+
+// threads visits what is known of a process's threads.
+func (k *keyframe) threads(p *process) {
+	latest := map[uint32]uint64{}
+	for id, m := range p.latest {
+		if i, there := k.number[m]; there {
+			latest[id] = i
+		}
+	}
+	record.Map(k.Fields, latest, 2, maxThreads, func(id *uint32, i *uint64) {
+		record.Unsigned(k.Fields, id)
+		record.Index(k.Fields, i, len(k.memories))
+		if k.Reading() && !k.Failed() {
+			p.latest[*id] = k.memories[*i]
+		}
+	})
+	record.Map(k.Fields, p.freed, 7, maxThreads, func(id *uint32, x *freed) {
+		record.Unsigned(k.Fields, id)
+		k.Uint(&x.name, &x.parent, &x.size, &x.time)
+		record.Unsigned(k.Fields, &x.outer)
+		seen := x.rows != nil
+		if k.Bool(&seen); seen {
+			k.rows(p, &x.rows)
+		}
+	})
+	record.Map(k.Fields, p.endings, 5, maxThreads, func(id *uint32, x **ending) {
+		g := record.Make(k.Fields, x)
+		record.Unsigned(k.Fields, id)
+		k.Uint(&g.first, &g.last)
+		record.Signed(k.Fields, &g.Freed)
+		record.List(k.Fields, &g.Gone, 3, maxGone, func(b *ledger.Backed) {
+			record.UpTo(k.Fields, &b.Space, uint64(event.NumSpaces)-1)
+			k.Uint(&b.Addr, &b.Block)
 		})
-	}
-}
-
-// ordinals emits what p's CUDA calls its devices, also those on which nothing is live.
-func (k *keyframe) ordinals(p *process, all []*object) {
-	handles := make([]uint64, len(p.gpus)) // of an object on each
-	for _, o := range all {
-		if d := o.device; o.proc == p.id && d != nil && d.gpu != none {
-			handles[d.gpu] = o.name
-		}
-	}
-	for i, h := range handles {
-		g := &p.gpus[i]
-		if g.Ordinal == event.NoDevice {
-			continue
-		}
-		made := event.Event{Op: event.OpObject, Time: p.exec + 1, Handle: h}
-		if h == 0 {
-			const client, object = 0xffffffff << 32, 0xfffffffe // nobody's
-			switch instance, known := p.instance(g); {
-			case !g.Known && g.opened >= maxInstance:
-				made.Handle, made.Part = g.opened>>32<<32|object, g.opened
-			case known:
-				made.Op, made.Handle, made.Part, made.Addr = event.OpObjectDevice, client|object, client|client>>32, instance
-			default:
-				continue
-			}
-			k.Emit(p.id, made)
-		}
-		k.Emit(p.id, event.Event{Op: event.OpGPU, Time: made.Time, Handle: made.Handle, Device: g.Ordinal})
-		if h == 0 {
-			k.Emit(p.id, event.Event{Op: event.OpObjectFree, Time: made.Time, Handle: made.Handle})
-		}
-	}
-}
-
-// instance returns the device instance that g is, as far as the process was told.
-func (p *process) instance(g *GPU) (instance uint64, known bool) {
-	for instance, id := range p.instances {
-		if g.Known && id == g.ID && g.Instance < 0 {
-			return instance, true
-		}
-	}
-	return 0, false
-}
-
-// freed rebuilds what was seen made, was freed, and may come back larger.
-func (k *keyframe) freed(l *Ledger, p *process) {
-	for thread, f := range p.freed {
-		if f.memory == nil {
-			continue
-		}
-		o := f.memory.object
-		if o.parent.ended || l.objects[o.objectID] != nil {
-			continue
-		}
-		k.memory(f.memory, event.Event{Time: o.time, Handle: o.name, Part: o.parent.name}, thread)
-		k.Emit(p.id, event.Event{Op: event.OpObjectFree, Time: f.time, Handle: o.name, TID: thread, Outer: f.outer})
-	}
+	})
 }

@@ -2,6 +2,7 @@ package physical
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"testing"
 
@@ -9,40 +10,47 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// rebuilt returns a new Ledger that starts at l's keyframe.
-func rebuilt(l *Ledger) *Ledger {
+// rebuilt returns a new Ledger that is read from l's keyframe.
+func rebuilt(t testing.TB, l *Ledger) *Ledger {
+	t.Helper()
 	out := New(ledger.Options{})
-	l.Keyframe(func(e *event.Event) bool {
-		apply(out, e)
-		return true
-	})
+	if !record.ReadFields(written(l), out.Visit) {
+		t.Fatal("what was written does not read")
+	}
 	return out
 }
 
-// living is what a Keyframe promises to rebuild of a process.
+// written returns the data of all parts of l's keyframe.
+func written(l *Ledger) (data []byte) {
+	record.WriteFields(record.OfPhysical, l.Visit, func(r record.Record) { data = append(data, r.(*record.Part).Data...) })
+	return data
+}
+
+// living is what is shown of a process.
 type living struct {
 	Seen    bool
 	Changed uint64
-	Inuse   map[string][2]int64 // objects and bytes, by call site
+	Sites   map[string][3]int64 // bytes in use, at the peak and ever allocated, by call site
 }
 
 func livingOf(l *Ledger, procs ...event.Process) map[event.Process]living {
 	out := map[event.Process]living{}
 	for _, id := range procs {
-		out[id] = living{l.Seen(id), l.Changed(id), map[string][2]int64{}}
+		out[id] = living{l.Seen(id), l.Changed(id), map[string][3]int64{}}
 	}
 	for s := range l.Rows.Sites {
-		if x, ok := out[s.Proc]; ok && s.InuseObjects != 0 {
+		if x, ok := out[s.Proc]; ok {
 			gpu := "none"
 			if s.Device != none {
 				g := l.GPUs(s.Proc)[s.Device]
 				gpu = fmt.Sprint(g.ID, g.Known, g.Instance, g.Ordinal)
 			}
 			key := fmt.Sprint(gpu, " ", s.Kind, " ", functions[s.API], " ", s.Stack)
-			f := x.Inuse[key]
-			x.Inuse[key] = [2]int64{f[0] + s.InuseObjects, f[1] + s.InuseBytes}
+			f := x.Sites[key]
+			x.Sites[key] = [3]int64{f[0] + s.InuseBytes, f[1] + s.PeakBytes, f[2] + s.AllocBytes}
 		}
 	}
 	return out
@@ -92,7 +100,7 @@ func TestKeyframe(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			whole := run(tt.before...)
-			cut := rebuilt(whole)
+			cut := rebuilt(t, whole)
 			for i, e := range append([]*event.Event{nil}, tt.after...) {
 				if e != nil {
 					apply(whole, e)
@@ -104,18 +112,6 @@ func TestKeyframe(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A receiver that wants no more gets no more.
-func TestKeyframeStops(t *testing.T) {
-	l, n := run(makeMemory(4, first, mib), makeMemory(5, second, mib)), 0
-	l.Keyframe(func(*event.Event) bool {
-		n++
-		return n < 3
-	})
-	if n != 3 {
-		t.Errorf("%d events, want 3", n)
 	}
 }
 
@@ -134,7 +130,7 @@ func TestKeyframeRandom(t *testing.T) {
 			if step%200 != 100 {
 				continue
 			}
-			cut := rebuilt(ledgers[0])
+			cut := rebuilt(t, ledgers[0])
 			check(t, cut)
 			if d := cmp.Diff(livingOf(ledgers[0], w.procs[:]...), livingOf(cut, w.procs[:]...)); d != "" {
 				t.Fatalf("seed %d, step %d: (-whole +cut):\n%s", seed, step, d)
@@ -158,17 +154,45 @@ func TestKeyframeRandom(t *testing.T) {
 func TestKeyframeMeasured(t *testing.T) {
 	l := New(ledger.Options{})
 	replay(t, filepath.Join("testdata", "h200-driver.txt"), l, func(label string, bytes int64) {
-		cut := New(ledger.Options{})
-		l.Keyframe(func(e *event.Event) bool {
-			function := ""
-			if e.Outer != 0 {
-				function = "cuLaunchKernel" // which nothing but growth asks for
-			}
-			cut.Apply(e, function)
-			return true
-		})
+		cut := rebuilt(t, l)
 		if d := cmp.Diff(byKind(l, proc), byKind(cut, proc)); d != "" || total(cut, proc) != bytes {
 			t.Errorf("%s: %d bytes, want %d (-whole +cut):\n%s", label, total(cut, proc), bytes, d)
 		}
 	})
+}
+
+// TestHostileKeyframe changes bytes of keyframes: what reads goes on whatever comes.
+func TestHostileKeyframe(t *testing.T) {
+	read := 0
+	for seed := range uint64(1500) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		l := New(ledger.Options{})
+		w := newWorld(seed, func(e *event.Event) { apply(l, e) })
+		for range r.IntN(500) {
+			w.advance()
+		}
+		data := append(written(l), 0)
+		for range 1 + r.IntN(4) {
+			data[r.IntN(len(data)-1)] = byte(r.Uint32())
+		}
+		l = New(ledger.Options{})
+		if !record.ReadFields(data[:len(data)-1], l.Visit) {
+			l = New(ledger.Options{})
+			continue
+		}
+		read++
+		for range 300 {
+			w.advance()
+		}
+		written(l)
+		for id := range l.procs {
+			l.Forget(id)
+		}
+		if len(l.objects)+len(l.exports)+l.ObjectCount() != 0 {
+			t.Fatalf("seed %d: %d objects, %d exports, %d counted are left", seed, len(l.objects), len(l.exports), l.ObjectCount())
+		}
+	}
+	if read < 100 {
+		t.Errorf("%d keyframes were read", read)
+	}
 }

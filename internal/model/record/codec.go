@@ -14,7 +14,7 @@ import (
 //
 // It trusts nothing that it reads. Nonsense sets bad, and from then on everything reads as 0.
 // A record to write that no reader would take sets bad too. An event is not checked: the tracer made it.
-type codec struct {
+type Fields struct {
 	buf     []byte // the payload; while writing, what there is of it
 	at      int    // where to read
 	reading bool
@@ -28,25 +28,29 @@ type codec struct {
 
 	shared *sharedObjects // while reading
 	event  event.Event    // that was read last
+
+	of    PartOf       // that is written
+	yield func(Record) // gets the Parts that are written, nil while records are visited
 }
 
 // begin begins a payload: an empty one to write to, or one to read.
-func (c *codec) begin(payload []byte) {
+func (c *Fields) begin(payload []byte) {
 	c.buf, c.at, c.bad = payload, 0, false
 	c.time, c.first, c.last = 0, 0, 0
 	c.before = event.Event{}
 }
 
-func (c *codec) fail() {
+func (c *Fields) fail() {
 	if c.bad = true; c.reading {
 		c.at = len(c.buf)
 	}
 }
 
 // left returns how many bytes of the payload are still to be read.
-func (c *codec) left() int { return len(c.buf) - c.at }
+func (c *Fields) left() int { return len(c.buf) - c.at }
 
-func (c *codec) uint(fields ...*uint64) {
+// Uint visits numbers.
+func (c *Fields) Uint(fields ...*uint64) {
 	for _, v := range fields {
 		if x := c.number(*v); c.reading {
 			*v = x
@@ -54,8 +58,8 @@ func (c *codec) uint(fields ...*uint64) {
 	}
 }
 
-// upTo visits a number of at most limit.
-func upTo[T ~int | ~uint8 | ~uint32 | ~uint64](c *codec, v *T, limit uint64) {
+// UpTo visits a number of at most limit.
+func UpTo[T ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](c *Fields, v *T, limit uint64) {
 	if x := c.number(uint64(*v)); x > limit {
 		c.fail()
 	} else if c.reading {
@@ -64,13 +68,13 @@ func upTo[T ~int | ~uint8 | ~uint32 | ~uint64](c *codec, v *T, limit uint64) {
 }
 
 // signedNumber visits a number that may be negative, as number does.
-func (c *codec) signedNumber(v int64) int64 {
+func (c *Fields) signedNumber(v int64) int64 {
 	word := c.number(uint64(v)<<1 ^ uint64(v>>63))
 	return int64(word>>1) ^ -int64(word&1)
 }
 
-// signed visits numbers that may be negative.
-func signed[T int | int32 | int64](c *codec, fields ...*T) {
+// Signed visits numbers that may be negative.
+func Signed[T int | int32 | int64](c *Fields, fields ...*T) {
 	for _, v := range fields {
 		if x := c.signedNumber(int64(*v)); int64(T(x)) != x {
 			c.fail()
@@ -80,20 +84,22 @@ func signed[T int | int32 | int64](c *codec, fields ...*T) {
 	}
 }
 
-func (c *codec) bool(fields ...*bool) {
+// Bool visits bools.
+func (c *Fields) Bool(fields ...*bool) {
 	for _, v := range fields {
 		word := uint64(0)
 		if *v {
 			word = 1
 		}
-		upTo(c, &word, 1)
+		UpTo(c, &word, 1)
 		if c.reading {
 			*v = word != 0
 		}
 	}
 }
 
-func (c *codec) string(fields ...*string) {
+// Text visits texts.
+func (c *Fields) Text(fields ...*string) {
 	for _, v := range fields {
 		if c.reading {
 			*v = c.readText()
@@ -109,7 +115,7 @@ func (c *codec) string(fields ...*string) {
 	}
 }
 
-func (c *codec) readText() string {
+func (c *Fields) readText() string {
 	n := c.read()
 	if n > maxString || n > uint64(c.left()) {
 		c.fail()
@@ -120,11 +126,11 @@ func (c *codec) readText() string {
 	return s
 }
 
-// list visits the length and the elements of a list. Each element has at least size bytes,
+// List visits the length and the elements of a list. Each element has at least size bytes,
 // and there are at most limit of them.
-func list[T any](c *codec, all *[]T, size, limit int, visit func(*T)) {
+func List[T any](c *Fields, all *[]T, size, limit int, visit func(*T)) {
 	n := len(*all)
-	upTo(c, &n, uint64(limit))
+	UpTo(c, &n, uint64(limit))
 	if c.reading && n > c.left()/size {
 		c.fail()
 	}
@@ -135,20 +141,21 @@ func list[T any](c *codec, all *[]T, size, limit int, visit func(*T)) {
 		*all = make([]T, n)
 	}
 	for i := range *all {
+		c.Next()
 		visit(&(*all)[i])
 	}
 }
 
-func (c *codec) texts(all *[]string) {
-	list(c, all, 1, math.MaxInt, func(s *string) { c.string(s) })
+func (c *Fields) texts(all *[]string) {
+	List(c, all, 1, math.MaxInt, func(s *string) { c.Text(s) })
 }
 
-func (c *codec) numbers(all *[]uint64, limit int) {
-	list(c, all, 1, limit, func(v *uint64) { c.uint(v) })
+func (c *Fields) numbers(all *[]uint64, limit int) {
+	List(c, all, 1, limit, func(v *uint64) { c.Uint(v) })
 }
 
 // moment visits a time as the difference from the one before.
-func (c *codec) moment(v *uint64) {
+func (c *Fields) moment(v *uint64) {
 	c.time += uint64(c.signedNumber(int64(*v - c.time)))
 	if c.reading {
 		*v = c.time
@@ -161,24 +168,25 @@ func (c *codec) moment(v *uint64) {
 }
 
 // wall visits times of day, to the nanosecond and without their zone.
-func (c *codec) wall(fields ...*time.Time) {
+func (c *Fields) wall(fields ...*time.Time) {
 	for _, v := range fields {
 		seconds, nanoseconds := v.Unix(), v.Nanosecond()
-		signed(c, &seconds)
-		upTo(c, &nanoseconds, 999_999_999)
+		Signed(c, &seconds)
+		UpTo(c, &nanoseconds, 999_999_999)
 		if c.reading {
 			*v = time.Unix(seconds, int64(nanoseconds)).UTC()
 		}
 	}
 }
 
-func (c *codec) process(p *event.Process) {
-	upTo(c, &p.PID, math.MaxUint32)
-	c.uint(&p.Start)
+// Process visits the name of a process.
+func (c *Fields) Process(p *event.Process) {
+	UpTo(c, &p.PID, math.MaxUint32)
+	c.Uint(&p.Start)
 }
 
 // place visits a reference to a place. While reading, find returns the place with an id.
-func (c *codec) place(p **Place, find func(id uint64) *Place) {
+func (c *Fields) place(p **Place, find func(id uint64) *Place) {
 	if c.reading {
 		if id := c.read(); !c.bad {
 			*p = find(id)
@@ -193,25 +201,25 @@ func (c *codec) place(p **Place, find func(id uint64) *Place) {
 }
 
 // mapping visits a mapping, or that there is none.
-func (c *codec) mapping(p **snapshot.Mapping) {
+func (c *Fields) mapping(p **snapshot.Mapping) {
 	known := *p != nil
-	if c.bool(&known); !known {
+	if c.Bool(&known); !known {
 		return
 	}
 	var m snapshot.Mapping
 	if !c.reading {
 		m = **p
 	}
-	c.uint(&m.Start, &m.Limit, &m.Offset)
-	c.string(&m.Path, &m.BuildID)
-	c.bool(&m.HasLines)
+	c.Uint(&m.Start, &m.Limit, &m.Offset)
+	c.Text(&m.Path, &m.BuildID)
+	c.Bool(&m.HasLines)
 	if c.reading && !c.bad {
 		*p = c.shared.mapping(m)
 	}
 }
 
 // location visits the name of a place, which has a line at least.
-func (c *codec) location(p **snapshot.Location) {
+func (c *Fields) location(p **snapshot.Location) {
 	if c.reading {
 		*p = &snapshot.Location{}
 	}
@@ -220,15 +228,15 @@ func (c *codec) location(p **snapshot.Location) {
 		c.fail()
 		return
 	}
-	c.uint(&l.Address)
+	c.Uint(&l.Address)
 	c.mapping(&l.Mapping)
-	list(c, &l.Lines, 5, math.MaxInt, func(x *snapshot.Line) {
-		c.string(&x.Function, &x.System, &x.File)
-		signed(c, &x.Line)
+	List(c, &l.Lines, 5, math.MaxInt, func(x *snapshot.Line) {
+		c.Text(&x.Function, &x.System, &x.File)
+		Signed(c, &x.Line)
 		if c.reading && (x.Line < 0 || x.Line > math.MaxInt32) {
 			x.Line = 0 // no file has such a line
 		}
-		c.string(&x.Reason)
+		c.Text(&x.Reason)
 	})
 	if len(l.Lines) == 0 {
 		c.fail()
@@ -237,10 +245,10 @@ func (c *codec) location(p **snapshot.Location) {
 
 // definition visits the definition of a place. A name that is still to come follows as a
 // Name.
-func (c *codec) definition(p *Place, naming uint32, l *snapshot.Location) {
+func (c *Fields) definition(p *Place, naming uint32, l *snapshot.Location) {
 	id, address := p.ID, p.Address
-	c.uint(&id, &address)
-	if upTo(c, &naming, final); naming != unnamed {
+	c.Uint(&id, &address)
+	if UpTo(c, &naming, final); naming != unnamed {
 		c.location(&l)
 	}
 	if c.reading && !c.bad {

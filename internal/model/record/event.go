@@ -34,7 +34,7 @@ const maxEvent = 256
 
 // visitEvent visits an event, as far as it differs from the one before. While reading, ev is
 // the one before, which is changed.
-func (c *codec) visitEvent(ev *event.Event) {
+func (c *Fields) visitEvent(ev *event.Event) {
 	c.moment(&ev.Time)
 	at := len(c.buf)
 	if c.mask = 0; !c.reading {
@@ -71,7 +71,7 @@ func (c *codec) visitEvent(ev *event.Event) {
 		c.mask |= bitName
 	}
 	if c.mask&bitName != 0 {
-		c.string(&ev.Name)
+		c.Text(&ev.Name)
 	} else if c.reading {
 		ev.Name = ""
 	}
@@ -85,7 +85,7 @@ func (c *codec) visitEvent(ev *event.Event) {
 // changed visits a field of an event if it differs from that of the event before. A number that
 // is too large for its field loses its upper bits: a check would make changed too large to be
 // inlined. Whoever reads an event must take any value of its fields, but Kind and Space are valid.
-func changed[T number](c *codec, bit uint32, v, before *T) {
+func changed[T number](c *Fields, bit uint32, v, before *T) {
 	if *v != *before || c.mask&bit != 0 {
 		*before = T(c.field(bit, uint64(*v)))
 	}

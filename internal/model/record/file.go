@@ -37,7 +37,7 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic      = "\x89gpumtr\n"
-	fileVersion    = 11
+	fileVersion    = 12
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"

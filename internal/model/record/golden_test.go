@@ -19,8 +19,8 @@ func TestGolden(t *testing.T) {
 	want = append(want, tensorEvents()...)
 	want = append(want, tensorWindow()...)
 	data := encoded(t, 16<<10, want...)
-	snapshottest.Golden(t, "version11.rec", data)
-	if fileVersion != 11 {
+	snapshottest.Golden(t, "version12.rec", data)
+	if fileVersion != 12 {
 		t.Error("the golden file has another version's name")
 	}
 	if d := cmp.Diff(want, readAll(t, newTestReader(t, data)), comparePlaces); d != "" {

@@ -40,7 +40,7 @@ func Heaps(process event.Process, r *holder.Reading) (out []*Heap) {
 		bytes, entries = 0, 0
 		out = append(out, &Heap{Process: process, Reading: part, More: true})
 	}
-	var c codec
+	var c Fields
 	// room makes room for one entry, which has been written to c.
 	room := func() {
 		if bytes+len(c.buf) > heapPart || entries == MaxHeapEntries {
@@ -95,7 +95,7 @@ func trim(s *holder.Storage) {
 
 func shorten(s string) string { return s[:min(len(s), maxHolder)] }
 
-func visitHeap(c *codec, h *Heap) {
+func visitHeap(c *Fields, h *Heap) {
 	if c.reading {
 		h.Reading = &holder.Reading{}
 	} else if h.Reading == nil {
@@ -103,41 +103,41 @@ func visitHeap(c *codec, h *Heap) {
 		return
 	}
 	r, left := h.Reading, MaxHeapEntries
-	c.process(&h.Process)
-	c.bool(&h.More)
-	c.string(&r.Runtime, &r.Framework, &r.Refused)
+	c.Process(&h.Process)
+	c.Bool(&h.More)
+	c.Text(&r.Runtime, &r.Framework, &r.Refused)
 	c.moment(&r.Begin)
-	c.uint(&r.End, &r.Objects)
-	list(c, &r.Storages, 14, left, c.storage)
+	c.Uint(&r.End, &r.Objects)
+	List(c, &r.Storages, 14, left, c.storage)
 	left -= len(r.Storages)
-	list(c, &r.Retainers, 6, left, c.retainer)
+	List(c, &r.Retainers, 6, left, c.retainer)
 	left -= len(r.Retainers)
-	list(c, &r.Loss, 3, left, c.counter)
+	List(c, &r.Loss, 3, left, c.counter)
 	left -= len(r.Loss)
-	list(c, &r.Modules, 2, left, c.module)
+	List(c, &r.Modules, 2, left, c.module)
 }
 
-func (c *codec) storage(s *holder.Storage) {
-	c.uint(&s.Address, &s.Bytes)
-	signed(c, &s.Device)
-	upTo(c, &s.Role, uint64(holder.NumRoles)-1)
-	c.bool(&s.RequiresGrad, &s.Cycle)
-	c.string(&s.Holder)
-	list(c, &s.More, 1, maxHolders, func(text *string) { c.string(text) })
-	upTo(c, &s.Holders, math.MaxInt)
-	upTo(c, &s.Tensors, math.MaxInt)
-	list(c, &s.Shape, 1, maxDimensions, func(n *int64) { signed(c, n) })
-	c.string(&s.DType, &s.Class, &s.Node, &s.Module)
+func (c *Fields) storage(s *holder.Storage) {
+	c.Uint(&s.Address, &s.Bytes)
+	Signed(c, &s.Device)
+	UpTo(c, &s.Role, uint64(holder.NumRoles)-1)
+	c.Bool(&s.RequiresGrad, &s.Cycle)
+	c.Text(&s.Holder)
+	List(c, &s.More, 1, maxHolders, func(text *string) { c.Text(text) })
+	UpTo(c, &s.Holders, math.MaxInt)
+	UpTo(c, &s.Tensors, math.MaxInt)
+	List(c, &s.Shape, 1, maxDimensions, func(n *int64) { Signed(c, n) })
+	c.Text(&s.DType, &s.Class, &s.Node, &s.Module)
 }
 
-func (c *codec) retainer(x *holder.Retainer) {
-	c.string(&x.Holder, &x.Class)
-	upTo(c, &x.Items, math.MaxInt)
-	c.uint(&x.Retained, &x.Graph)
-	upTo(c, &x.Storages, math.MaxInt)
+func (c *Fields) retainer(x *holder.Retainer) {
+	c.Text(&x.Holder, &x.Class)
+	UpTo(c, &x.Items, math.MaxInt)
+	c.Uint(&x.Retained, &x.Graph)
+	UpTo(c, &x.Storages, math.MaxInt)
 }
 
-func (c *codec) module(x *holder.Module) {
-	c.uint(&x.Address)
-	c.string(&x.Path)
+func (c *Fields) module(x *holder.Module) {
+	c.Uint(&x.Address)
+	c.Text(&x.Path)
 }

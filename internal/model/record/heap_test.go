@@ -111,7 +111,7 @@ func TestHeapUnfit(t *testing.T) {
 		if !c.bad {
 			t.Errorf("%s would be written", name)
 		}
-		d := codec{reading: true, shared: newKnown(1 << 20)}
+		d := Fields{reading: true, shared: newKnown(1 << 20)}
 		d.begin(c.buf)
 		if d.next(); r != nil && !d.bad {
 			t.Errorf("%s was read", name)

@@ -166,10 +166,10 @@ func sound(t testing.TB, r *Reader) {
 	}
 }
 
-// encode writes a record to an empty payload, and returns the codec: its buf has the entry, and
+// encode writes a record to an empty payload, and returns the Fields: their buf has the entry, and
 // its bad says whether a Writer would refuse the record.
-func encode(r Record) codec {
-	var c codec
+func encode(r Record) Fields {
+	var c Fields
 	if ev, ok := r.(*event.Event); ok {
 		c.visitEvent(ev)
 	} else {

@@ -35,7 +35,7 @@ type Reader struct {
 	closer  io.Closer
 	scanner *scanner
 	shared  *sharedObjects
-	dec     *codec
+	dec     *Fields
 	packed  *unpacker
 	err     error
 
@@ -81,7 +81,7 @@ func NewReader(file io.ReaderAt, size int64) (*Reader, error) {
 		return nil, err
 	}
 	k := newKnown(size)
-	return &Reader{scanner: s, shared: k, dec: &codec{reading: true, shared: k}, packed: newUnpacker()}, nil
+	return &Reader{scanner: s, shared: k, dec: &Fields{reading: true, shared: k}, packed: newUnpacker()}, nil
 }
 
 // Close closes the file if Open opened it.

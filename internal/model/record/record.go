@@ -269,17 +269,6 @@ type Cut struct {
 	Time uint64
 }
 
-// Steps are the training steps of a process in a keyframe, as numbers that only the package
-// steps understands. They come in several records if need be: all but the last have More.
-type Steps struct {
-	Process event.Process
-	Numbers []uint64 // at most MaxNumbers
-	More    bool
-}
-
-// MaxNumbers bounds Steps.Numbers.
-const MaxNumbers = 1 << 12
-
 // Record marks a Trace as a Record.
 func (*Trace) Record() {}
 
@@ -315,6 +304,3 @@ func (*Tensors) Record() {}
 
 // Record marks a Cut as a Record.
 func (*Cut) Record() {}
-
-// Record marks a Steps as a Record.
-func (*Steps) Record() {}

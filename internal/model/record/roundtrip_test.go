@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
@@ -114,26 +115,71 @@ func TestUnfitRecordsAreCounted(t *testing.T) {
 	}
 }
 
-// Numbers of steps come back, and no more of them than there may be.
-func TestStepsRoundTrip(t *testing.T) {
-	many := make([]uint64, MaxNumbers)
+// Parts of a state come back, and none that is too large.
+func TestPartRoundTrip(t *testing.T) {
+	many := make([]byte, maxPart)
 	for i := range many {
-		many[i] = newMaker(uint64(i)).u64()
+		many[i] = byte(i)
 	}
-	proc := event.Process{PID: 7, Start: event.StartUnit}
-	want := []Record{&Steps{Process: proc, Numbers: many, More: true}, &Note{"between"}, &Steps{Process: proc, Numbers: []uint64{1}}, &Steps{}}
+	want := []Record{&Part{Of: OfDriver, Data: many, More: true}, &Note{"between"}, &Part{Of: OfDriver, Data: []byte{1}}, &Part{Of: OfSteps, Data: []byte{}}}
 	r := newTestReader(t, encoded(t, maxPayload, want...))
 	if d := cmp.Diff(want, readAll(t, r)); d != "" {
 		t.Error(d)
 	}
 	sound(t, r)
-	c := encode(&Steps{Numbers: append(many, 1)})
-	if !c.bad {
-		t.Error("more than MaxNumbers would be written")
+	for _, bad := range []*Part{{Data: append(many, 1)}, {Of: NumParts}} {
+		if c := encode(bad); !c.bad {
+			t.Errorf("%d bytes of part %d would be written", len(bad.Data), bad.Of)
+		}
 	}
-	d := codec{reading: true, shared: newKnown(1 << 20)}
-	d.begin(c.buf)
-	if d.next(); !d.bad {
-		t.Error("more than MaxNumbers were read")
+}
+
+// What visits fields writes and reads them, in as many Parts as need be.
+func TestFields(t *testing.T) {
+	type all struct {
+		List  []uint64
+		Map   map[int32]string
+		Proc  event.Process
+		Loss  []loss.Counter
+		Small uint16
+	}
+	causes := []loss.Cause{loss.Of("one", "first"), loss.Of("two", "second")}
+	set := loss.New(causes)
+	set.Add(1, 7)
+	visit := func(x *all, set *loss.Set) func(*Fields) {
+		return func(f *Fields) {
+			List(f, &x.List, 1, 1<<20, func(v *uint64) { f.Uint(v) })
+			Map(f, x.Map, 2, 10, func(k *int32, v *string) {
+				Signed(f, k)
+				f.Text(v)
+			})
+			f.Process(&x.Proc)
+			f.Loss(set)
+			UpTo(f, &x.Small, 1000)
+		}
+	}
+	want := &all{Map: map[int32]string{-1: "a", 2: ""}, Proc: event.Process{PID: 7, Start: 8}, Small: 1000}
+	for i := range uint64(50_000) {
+		want.List = append(want.List, i<<(i%64))
+	}
+	var data []byte
+	parts := 0
+	WriteFields(OfTensors, visit(want, set), func(r Record) {
+		p := r.(*Part)
+		if data, parts = append(data, p.Data...), parts+1; len(p.Data) > maxPart || p.Of != OfTensors {
+			t.Errorf("%d bytes of part %d", len(p.Data), p.Of)
+		}
+	})
+	got, counted := &all{Map: map[int32]string{}}, loss.New(causes)
+	if !ReadFields(data, visit(got, counted)) || parts < 2 {
+		t.Errorf("nonsense in %d parts", parts)
+	}
+	if d := cmp.Diff(want, got); d != "" || counted.Counters()[1].Value != 7 {
+		t.Errorf("%v (-written +read):\n%s", counted.Counters(), d)
+	}
+	for _, n := range []int{0, 1, len(data) / 2, len(data) - 1} {
+		if ReadFields(data[:n], visit(&all{Map: map[int32]string{}}, counted)) {
+			t.Errorf("the first %d bytes make sense", n)
+		}
 	}
 }

@@ -26,12 +26,12 @@ var types = [...]recordType{
 	5:  of(visitProcess),
 	6:  of(visitReading),
 	7:  of(visitLoss),
-	8:  of(func(c *codec, r *Note) { c.string(&r.Text) }),
+	8:  of(func(c *Fields, r *Note) { c.Text(&r.Text) }),
 	9:  of(visitMoment),
-	10: of(func(c *codec, r *Sweep) { c.bool(&r.Drop) }),
-	11: of(func(*codec, *Reported) {}),
-	12: of(func(c *codec, r *Cut) { c.moment(&r.Time) }),
-	13: of(visitSteps),
+	10: of(func(c *Fields, r *Sweep) { c.Bool(&r.Drop) }),
+	11: of(func(*Fields, *Reported) {}),
+	12: of(func(c *Fields, r *Cut) { c.moment(&r.Time) }),
+	13: of(visitPart),
 	14: of(visitTensors),
 	15: of(visitHeap),
 }
@@ -51,22 +51,22 @@ var entries = func() map[reflect.Type]uint64 {
 type recordType struct {
 	pointer reflect.Type // to it
 	make    func() Record
-	visit   func(*codec, Record)
+	visit   func(*Fields, Record)
 }
 
 func of[T any, P interface {
 	*T
 	Record
-}](visit func(*codec, P)) recordType {
+}](visit func(*Fields, P)) recordType {
 	return recordType{
 		reflect.TypeFor[P](),
 		func() Record { return P(new(T)) },
-		func(c *codec, r Record) { visit(c, r.(P)) },
+		func(c *Fields, r Record) { visit(c, r.(P)) },
 	}
 }
 
 // record writes anything but an event. It sets bad if no reader would take it.
-func (c *codec) record(r Record) {
+func (c *Fields) record(r Record) {
 	entry, ok := entries[reflect.TypeOf(r)]
 	if !ok {
 		c.fail()
@@ -78,7 +78,7 @@ func (c *codec) record(r Record) {
 
 // next reads the next record, nil at the end of the payload, or, with bad set, at nonsense.
 // An event holds until the next call.
-func (c *codec) next() Record {
+func (c *Fields) next() Record {
 	for c.left() > 0 && !c.bad {
 		switch entry := c.read(); {
 		case entry == entryEvent:
@@ -100,18 +100,18 @@ func (c *codec) next() Record {
 	return nil
 }
 
-func visitTrace(c *codec, r *Trace) {
-	c.string(&r.Version, &r.CommandLine, &r.Target, &r.StackMode, &r.Driver)
+func visitTrace(c *Fields, r *Trace) {
+	c.Text(&r.Version, &r.CommandLine, &r.Target, &r.StackMode, &r.Driver)
 	c.wall(&r.Start, &r.Boot)
-	c.bool(&r.All, &r.NVML, &r.Physical, &r.Initial)
-	signed(c, &r.MaxLive, &r.Incidents)
+	c.Bool(&r.All, &r.NVML, &r.Physical, &r.Initial)
+	Signed(c, &r.MaxLive, &r.Incidents)
 	c.texts(&r.APIs)
 }
 
-func visitStack(c *codec, r *Stack) {
-	c.uint(&r.ID)
-	c.process(&r.Process)
-	list(c, &r.Frames, 1, maxFrames, func(p **Place) { c.place(p, c.shared.frame) })
+func visitStack(c *Fields, r *Stack) {
+	c.Uint(&r.ID)
+	c.Process(&r.Process)
+	List(c, &r.Frames, 1, maxFrames, func(p **Place) { c.place(p, c.shared.frame) })
 	if i := slices.Index(r.Frames, nil); i >= 0 && !c.bad {
 		r.Frames = slices.Clone(r.Frames[:i])
 		c.shared.shortened++
@@ -119,7 +119,7 @@ func visitStack(c *codec, r *Stack) {
 	c.numbers(&r.Modules, maxStackModules)
 }
 
-func visitName(c *codec, r *Name) {
+func visitName(c *Fields, r *Name) {
 	var known *knownPlace
 	c.place(&r.Place, func(id uint64) *Place {
 		if known = c.shared.place(id); known == nil {
@@ -127,38 +127,38 @@ func visitName(c *codec, r *Name) {
 		}
 		return &known.Place
 	})
-	c.bool(&r.Final)
+	c.Bool(&r.Final)
 	c.location(&r.Location)
 	if known != nil && !c.bad && !c.shared.name(known, r.Location) {
 		r.Location = r.Place.Location()
 	}
 }
 
-func visitProcess(c *codec, r *Process) {
-	c.process(&r.Process)
-	c.bool(&r.Target)
-	c.string(&r.Name)
-	c.bool(&r.FromStart)
+func visitProcess(c *Fields, r *Process) {
+	c.Process(&r.Process)
+	c.Bool(&r.Target)
+	c.Text(&r.Name)
+	c.Bool(&r.FromStart)
 	c.mapping(&r.Program)
-	upTo(c, &r.User, 1<<32)
-	c.string(r.Who.Fields()...)
+	UpTo(c, &r.User, 1<<32)
+	c.Text(r.Who.Fields()...)
 }
 
-func visitReading(c *codec, r *Reading) {
-	c.uint(&r.Begin)
+func visitReading(c *Fields, r *Reading) {
+	c.Uint(&r.Begin)
 	c.moment(&r.Time)
-	list(c, &r.Devices, 12, math.MaxInt, func(x *Device) {
-		c.string(&x.UUID, &x.Label, &x.Name)
-		upTo(c, &x.GPU, math.MaxUint32)
-		c.bool(&x.GPUKnown)
-		signed(c, &x.Instance)
-		signed(c, &x.Total, &x.Used, &x.Free)
-		c.bool(&x.MemoryKnown, &x.Listed)
-		list(c, &x.Processes, 4, math.MaxInt, func(p *snapshot.GPUProcess) {
-			signed(c, &p.PID)
-			c.string(&p.Name)
-			signed(c, &p.Bytes)
-			c.bool(&p.Known)
+	List(c, &r.Devices, 12, math.MaxInt, func(x *Device) {
+		c.Text(&x.UUID, &x.Label, &x.Name)
+		UpTo(c, &x.GPU, math.MaxUint32)
+		c.Bool(&x.GPUKnown)
+		Signed(c, &x.Instance)
+		Signed(c, &x.Total, &x.Used, &x.Free)
+		c.Bool(&x.MemoryKnown, &x.Listed)
+		List(c, &x.Processes, 4, math.MaxInt, func(p *snapshot.GPUProcess) {
+			Signed(c, &p.PID)
+			c.Text(&p.Name)
+			Signed(c, &p.Bytes)
+			c.Bool(&p.Known)
 		})
 	})
 	device := func(index *int) {
@@ -166,45 +166,39 @@ func visitReading(c *codec, r *Reading) {
 			c.fail()
 			return
 		}
-		upTo(c, index, uint64(len(r.Devices)-1))
+		UpTo(c, index, uint64(len(r.Devices)-1))
 	}
-	list(c, &r.Uses, 6, math.MaxInt, func(x *Use) {
-		c.process(&x.Process)
+	List(c, &r.Uses, 6, math.MaxInt, func(x *Use) {
+		c.Process(&x.Process)
 		device(&x.Device)
-		signed(c, &x.Bytes)
-		c.bool(&x.Known, &x.Inferred)
+		Signed(c, &x.Bytes)
+		c.Bool(&x.Known, &x.Inferred)
 	})
-	list(c, &r.Ordinals, 4, math.MaxInt, func(x *Ordinal) {
-		c.process(&x.Process)
-		signed(c, &x.Ordinal)
+	List(c, &r.Ordinals, 4, math.MaxInt, func(x *Ordinal) {
+		c.Process(&x.Process)
+		Signed(c, &x.Ordinal)
 		device(&x.Device)
 	})
 }
 
-func visitLoss(c *codec, r *Loss) {
-	list(c, &r.Counters, 3, math.MaxInt, c.counter)
+func visitLoss(c *Fields, r *Loss) {
+	List(c, &r.Counters, 3, math.MaxInt, c.counter)
 	c.texts(&r.Notes)
 }
 
-func (c *codec) counter(x *loss.Counter) {
-	c.string(&x.Name, &x.Help)
-	c.uint(&x.Value)
+func (c *Fields) counter(x *loss.Counter) {
+	c.Text(&x.Name, &x.Help)
+	c.Uint(&x.Value)
 }
 
-func visitMoment(c *codec, r *Moment) {
+func visitMoment(c *Fields, r *Moment) {
 	c.moment(&r.Time)
-	c.uint(&r.Slept)
-	c.bool(&r.Drained)
+	c.Uint(&r.Slept)
+	c.Bool(&r.Drained)
 }
 
-func visitSteps(c *codec, r *Steps) {
-	c.process(&r.Process)
-	c.numbers(&r.Numbers, MaxNumbers)
-	c.bool(&r.More)
-}
-
-func visitTensors(c *codec, r *Tensors) {
+func visitTensors(c *Fields, r *Tensors) {
 	c.moment(&r.Time)
-	c.uint(&r.Window.Length, &r.Window.Every)
-	c.bool(&r.Window.Open)
+	c.Uint(&r.Window.Length, &r.Window.Every)
+	c.Bool(&r.Window.Open)
 }

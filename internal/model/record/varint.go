@@ -11,13 +11,13 @@ import (
 // more has, for each of 8 bytes of a varint, the bit that says that another one follows.
 const more = 0x8080808080808080
 
-func (c *codec) write(v uint64) { c.number(v) }
+func (c *Fields) write(v uint64) { c.number(v) }
 
 // number visits a number: it returns v, or what it read instead.
-func (c *codec) number(v uint64) uint64 { return c.field(0, v) }
+func (c *Fields) number(v uint64) uint64 { return c.field(0, v) }
 
 // field visits a number as number does, and adds its bit to the mask of an event.
-func (c *codec) field(bit uint32, v uint64) uint64 {
+func (c *Fields) field(bit uint32, v uint64) uint64 {
 	if c.reading {
 		return c.read()
 	}
@@ -41,7 +41,7 @@ func (c *codec) field(bit uint32, v uint64) uint64 {
 	return v
 }
 
-func (c *codec) read() uint64 {
+func (c *Fields) read() uint64 {
 	b := c.buf[c.at:]
 	if len(b) > 0 && b[0] < 0x80 {
 		c.at++

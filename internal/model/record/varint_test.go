@@ -13,7 +13,7 @@ func TestNumbers(t *testing.T) {
 	for range 100_000 {
 		v := r.Uint64() >> r.IntN(64)
 		want := binary.AppendUvarint(nil, v)
-		w := codec{}
+		w := Fields{}
 		if w.write(v); !bytes.Equal(w.buf, want) {
 			t.Fatalf("%d is % x, want % x", v, w.buf, want)
 		}
@@ -32,7 +32,7 @@ func TestNumbers(t *testing.T) {
 func readsAs(t *testing.T, b []byte) {
 	t.Helper()
 	want, n := binary.Uvarint(b)
-	r := codec{buf: b, reading: true}
+	r := Fields{buf: b, reading: true}
 	if got := r.read(); r.bad != (n <= 0) || n > 0 && (got != want || r.at != n) {
 		t.Fatalf("% x is %d of %d bytes, bad %v, want %d of %d", b, got, r.at, r.bad, want, n)
 	}

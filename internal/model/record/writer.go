@@ -79,7 +79,7 @@ type Writer struct {
 
 	mu                sync.Mutex // over all below
 	closed            bool
-	enc               codec
+	enc               Fields
 	block             *block // being filled
 	records           uint32 // in it
 	limit             int    // bytes of its payload at most: none when a keyframe is due

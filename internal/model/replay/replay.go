@@ -425,12 +425,8 @@ func lastReport(all []record.Record) int {
 }
 
 // timeOf returns the time of a record that all later records follow, 0 for others: readings
-// come before some of the events before them. What was live at the beginning of a recording
-// that was cut has no time of its own before the first moment.
+// come before some of the events before them. A keyframe has none: it ends with a moment.
 func (p *player) timeOf(r record.Record) uint64 {
-	if p.cut && p.first == 0 {
-		return 0
-	}
 	switch r := r.(type) {
 	case *event.Event:
 		return r.Time

@@ -94,6 +94,11 @@ func (f *peakFinder) count(s *state.State) {
 	for _, id := range f.changed {
 		f.set(id, s)
 	}
+	if f.rebuilt {
+		for id := range s.Living {
+			f.set(id, s)
+		}
+	}
 	f.changed, f.rebuilt, f.differs = f.changed[:0], false, true
 }
 

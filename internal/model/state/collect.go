@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
@@ -291,11 +292,14 @@ func (c *collector) addName(id event.Process) {
 
 // cutNotes says which part of a trace is missing that begins in its middle.
 func (c *collector) cutNotes() []string {
-	if c.s.began == 0 {
+	missing, whole := "what was ever allocated, and peaks, count", c.s.rebuilding.of > record.OfState
+	if whole {
+		missing = "tensors in windows count"
+	}
+	if c.s.began == 0 || whole && !c.s.windows.Active() {
 		return nil
 	}
-	return []string{"the recording lacks what came before: what was ever allocated, and peaks, count from " +
-		c.s.Wall(c.s.began).UTC().Format("2006-01-02 15:04:05.000 UTC") + " on, with what was live then"}
+	return []string{"the recording lacks what came before: " + missing + " from " + c.s.Wall(c.s.began).UTC().Format("2006-01-02 15:04:05.000 UTC") + " on"}
 }
 
 // maxSuspended bounds the suspended processes that notes name.

@@ -1,13 +1,14 @@
 package state
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -93,89 +94,94 @@ func traced(seed uint64, n int, yield func(record.Record)) {
 	yield(&record.Moment{Time: uint64(n+1) * 1000, Drained: true})
 }
 
-// inUse is what a state shows as held, without what counts from the beginning.
-func inUse(s *State) *snapshot.Snapshot {
-	out := s.View(Want{Live: true}).Snapshot()
-	samples := map[string]*snapshot.Sample{}
-	key := func(x *snapshot.Sample) string {
-		var b strings.Builder
-		for _, l := range x.Stack {
-			b.WriteString(l.Lines[0].Function + ";")
-		}
-		return b.String() + x.Process + x.GPU + x.Kind + string(rune(x.PID))
-	}
-	for i := range out.Samples {
-		x := &out.Samples[i]
-		if x.InuseBytes == 0 {
-			continue
-		}
-		x.Values = snapshot.Values{InuseBytes: x.InuseBytes, InuseObjects: x.InuseObjects}
-		if y := samples[key(x)]; y != nil {
-			y.Values.Add(&x.Values)
-		} else {
-			samples[key(x)] = x
-		}
-	}
-	names := map[string]snapshot.Values{}
-	for k, x := range samples {
-		names[k] = x.Values
-	}
-	var rows []snapshot.Allocation
-	for _, a := range out.Live {
-		rows = append(rows, snapshot.Allocation{Address: a.Address, Size: a.Size, Time: a.Time})
-	}
-	slices.SortFunc(rows, func(a, b snapshot.Allocation) int { return int(a.Address>>1) - int(b.Address>>1) })
-	var processes []snapshot.Process
-	for _, p := range out.Processes {
-		if !p.Exited && p.Inuse > 0 {
-			processes = append(processes, snapshot.Process{PID: p.PID, Name: p.Name, Inuse: p.Inuse, LiveObjects: p.LiveObjects})
-		}
-	}
-	slices.SortFunc(processes, func(a, b snapshot.Process) int { return a.PID - b.PID })
-	shown := &snapshot.Snapshot{Live: rows, Processes: processes, Allocators: out.Allocators}
-	for _, k := range slices.Sorted(func(yield func(string) bool) {
-		for k := range names {
-			if !yield(k) {
-				return
-			}
-		}
-	}) {
-		shown.Samples = append(shown.Samples, snapshot.Sample{Labels: snapshot.Labels{Owner: k}, Values: names[k]})
-	}
-	return shown
+// allOf is all that a state shows.
+func allOf(s *State) *snapshot.Snapshot {
+	out := s.View(Want{Live: true, Driver: true, Freed: true, GPUs: true}).Snapshot()
+	slices.SortFunc(out.Live, func(a, b snapshot.Allocation) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Sample, b.Sample))
+	})
+	return out
 }
 
-// A state that begins with a keyframe shows what is live as the one that it is
-// of, there and after any further records.
+// A state that begins with a keyframe shows what the one shows that it is of, there and after any
+// further records.
 func TestKeyframe(t *testing.T) {
 	accounts, allocators := 0, 0
 	for seed := range uint64(50) {
 		whole, cut := New(), New()
 		n := 0
 		at := rand.New(rand.NewPCG(seed, 2)).IntN(700)
+		compare := func(when string) {
+			if d := gocmp.Diff(allOf(whole), allOf(cut), cmpopts.EquateEmpty()); d != "" {
+				t.Fatalf("seed %d: %s (-whole +cut):\n%s", seed, when, d)
+			}
+		}
 		traced(seed, 800, func(r record.Record) {
 			whole.Apply(r)
 			if n++; n == at+70 {
 				cut.Apply(&record.Cut{Time: whole.Now()})
 				whole.Keyframe(cut.Apply)
-				if d := cmp.Diff(inUse(whole), inUse(cut)); d != "" {
-					t.Fatalf("seed %d: where it begins (-whole +cut):\n%s", seed, d)
-				}
+				compare("where it begins")
 			} else if n > at+70 {
 				cut.Apply(r)
 			}
 		})
-		if d := cmp.Diff(inUse(whole), inUse(cut)); d != "" {
-			t.Fatalf("seed %d: at the end (-whole +cut):\n%s", seed, d)
-		}
-		if a, b := len(whole.View(Want{Driver: true}).Snapshot().Accounts), len(cut.View(Want{Driver: true}).Snapshot().Accounts); a != b {
-			t.Errorf("seed %d: %d accounts, %d after the cut", seed, a, b)
-		} else {
-			accounts += a
-		}
-		allocators += len(inUse(whole).Allocators)
+		compare("at the end")
+		accounts, allocators = accounts+len(allOf(cut).Accounts), allocators+len(allOf(cut).Allocators)
 	}
 	if accounts == 0 || allocators == 0 {
 		t.Errorf("%d accounts, %d allocators", accounts, allocators)
 	}
+}
+
+// FuzzKeyframe: whatever the parts of a keyframe have, the state goes on.
+func FuzzKeyframe(f *testing.F) {
+	from := func(seed uint64) (s *State, later []record.Record) {
+		s = New()
+		if seed%2 == 0 {
+			physicalTrace(seed, 200, s)
+		}
+		n := 0
+		traced(seed, 300, func(r record.Record) {
+			if n++; n >= 200 {
+				later = append(later, r)
+			} else if seed%2 != 0 {
+				s.Apply(r)
+			}
+		})
+		return s, later
+	}
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		var parts [record.NumParts][]byte
+		s, _ := from(seed)
+		s.Keyframe(func(r record.Record) {
+			p, ok := r.(*record.Part)
+			for ok && len(p.Data) > 0 && rng.IntN(3) == 0 {
+				p.Data[rng.IntN(len(p.Data))] = byte(rng.Uint32())
+			}
+			if ok {
+				parts[p.Of] = append(parts[p.Of], p.Data...)
+			}
+		})
+		f.Add(uint8(seed), parts[0], parts[1], parts[2], parts[3], parts[4])
+	}
+	f.Fuzz(func(_ *testing.T, seed uint8, a, b, c, d, e []byte) {
+		of, later := from(uint64(seed))
+		s := New()
+		s.Apply(&record.Cut{Time: of.Now()})
+		of.Keyframe(func(r record.Record) {
+			if p, ok := r.(*record.Part); ok && !p.More {
+				p.Data = [...][]byte{a, b, c, d, e}[p.Of]
+				s.Apply(p)
+			} else if !ok {
+				s.Apply(r)
+			}
+		})
+		for _, r := range later {
+			s.Apply(r)
+		}
+		allOf(s)
+		s.Keyframe(New().Apply)
+	})
 }

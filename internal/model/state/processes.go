@@ -160,7 +160,7 @@ func (p *processes) apply(e *event.Event) (ended []event.Process) {
 	case event.OpExec:
 		x := p.add(e.Proc, e.Time)
 		x.fromStart, x.tenant = true, e.Tenant
-		if e.Name != "" { // which a keyframe's lacks
+		if e.Name != "" {
 			x.name, x.program = e.Name, nil
 			if x.who != nil {
 				who := *x.who
@@ -202,9 +202,7 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 		delete(p.known, id)
 		return []event.Process{id}
 	}
-	p.ended = append(p.ended, id)
-	x.counts = x.user
-	p.endedOf[x.user]++
+	p.addEnded(id, x)
 	if len(p.ended) <= maxEnded {
 		return nil
 	}
@@ -219,6 +217,12 @@ func (p *processes) end(id event.Process, when uint64, active bool) (dropped []e
 	p.ended = slices.Delete(p.ended, i, i+1)
 	p.forget(oldest)
 	return []event.Process{oldest}
+}
+
+func (p *processes) addEnded(id event.Process, x *process) {
+	p.ended = append(p.ended, id)
+	x.counts = x.user
+	p.endedOf[x.user]++
 }
 
 // forget forgets a process that was in p.ended.

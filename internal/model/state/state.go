@@ -74,6 +74,7 @@ type State struct {
 	// tensorEvent is the event of the tensor layer that is being applied, nil for none.
 	tensorEvent *event.Event
 	wants       Wants
+	rebuilding  rebuilding
 	observers
 }
 
@@ -222,8 +223,8 @@ func (s *State) Apply(r record.Record) {
 		}
 	case *record.Cut:
 		s.cut(r)
-	case *record.Steps:
-		s.steps.Restore(r)
+	case *record.Part:
+		s.rebuild(r)
 	case *record.Heap:
 		s.heap(r)
 	}
@@ -236,6 +237,7 @@ func (s *State) applyEvent(e *event.Event) {
 	if s.window != nil && e.Time > s.window.Time {
 		s.applyWindow()
 	}
+	s.rebuilding.over = true
 	s.events++
 	s.now.Time, s.seen = max(s.now.Time, e.Time), max(s.seen, e.Time)
 	if s.history != nil {
@@ -376,6 +378,7 @@ func (s *State) endPieces(id event.Process) {
 }
 
 func (s *State) applyMoment(m *record.Moment) {
+	s.rebuilding.over = true
 	s.now = record.Moment{Time: max(s.now.Time, m.Time), Slept: m.Slept, Drained: m.Drained}
 	if m.Drained {
 		s.seen = max(s.seen, m.Time)

@@ -330,9 +330,9 @@ func TestStepsOfAnyNumbers(t *testing.T) {
 		for _, st := range program() {
 			s.Apply(st)
 		}
-		r := &record.Steps{Process: prog}
+		r := &record.Part{Of: record.OfSteps}
 		for range rng.IntN(300) {
-			r.Numbers = append(r.Numbers, rng.Uint64()>>rng.IntN(64))
+			r.Data = append(r.Data, byte(rng.Uint32())>>rng.IntN(8))
 		}
 		s.Apply(r)
 		x := &trainer{tell: s.Apply}

@@ -76,8 +76,7 @@ type Tracker struct {
 	processes map[event.Process]*process
 	calls     map[uint64]call // by stack
 	loss      *loss.Set
-	lossTime  uint64                     // of the last GiveUp
-	restoring map[event.Process][]uint64 // the numbers of a keyframe, so far
+	lossTime  uint64 // of the last GiveUp
 }
 
 // A call says in which Call a stack is.
@@ -99,8 +98,7 @@ type tensor struct {
 // New returns a Tracker without processes. frames returns the frames of a stack, nil for
 // one that has not come yet.
 func New(frames func(stack uint64) []*record.Place) *Tracker {
-	return &Tracker{frames: frames, processes: map[event.Process]*process{}, calls: map[uint64]call{}, loss: loss.New(causes),
-		restoring: map[event.Process][]uint64{}}
+	return &Tracker{frames: frames, processes: map[event.Process]*process{}, calls: map[uint64]call{}, loss: loss.New(causes)}
 }
 
 // Apply counts a tensor that began or ended by an event, nil if that is not known.
@@ -273,7 +271,6 @@ func (t *Tracker) Reset() {
 // Forget drops everything about a process.
 func (t *Tracker) Forget(id event.Process) {
 	delete(t.processes, id)
-	delete(t.restoring, id)
 }
 
 // Stacks yields the stacks that the Tracker refers to.

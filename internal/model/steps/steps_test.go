@@ -85,7 +85,9 @@ func TestStepBoundaries(t *testing.T) {
 func restored(p *process) *process {
 	s, out := New(nil), New(nil)
 	s.processes[prog] = p
-	s.Keyframe(out.Restore)
+	var data []byte
+	record.WriteFields(record.OfSteps, s.Visit, func(r record.Record) { data = append(data, r.(*record.Part).Data...) })
+	record.ReadFields(data, out.Visit)
 	return out.processes[prog]
 }
 

@@ -64,10 +64,7 @@ func TestFateAfterKeyframe(t *testing.T) {
 	l, again := New(ledger.Options{}), New(ledger.Options{})
 	l.Apply(makes(1, 10, 0x1000, 1))
 	l.Apply(makes(1, 11, 0x2000, 1))
-	l.Keyframe(func(e *event.Event) bool {
-		again.Apply(e)
-		return true
-	})
+	copyFields(t, l.Visit, again.Visit)
 	again.Apply(frees(1, 12, 0x1000))
 	again.Apply(frees(2, 13, 0x2000))
 	if got := again.Fate(proc, 1); got.Stayed != 1 || got.Crossed != 1 {

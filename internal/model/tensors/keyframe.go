@@ -1,56 +1,266 @@
 package tensors
 
 import (
+	"maps"
+	"math"
+	"slices"
+
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// Keyframe yields events that rebuild what is live: the same rows, and what the allocators
-// report. They must be applied to a new Ledger, after the events of the driver layer's
-// keyframe. An event is valid until yield returns. As with ledger.Ledger.Keyframe, totals of
-// what was handed out, how and where tensors ended, peaks and losses start at zero.
-func (l *Ledger) Keyframe(yield func(*event.Event) bool) {
-	k := ledger.Emitter{Yield: yield}
-	l.Rows.Keyframe(func(e *event.Event) bool {
-		if e.Op == event.OpAlloc {
-			e.Op, e.Handle, e.Part = event.OpTensorAlloc, event.NoTotal, event.NoTotal
-			e.TID = l.lookup(e.Proc).tensors[e.Addr].thread
+// Visit writes the Ledger to a keyframe, or reads it from one into a new Ledger, whose driver
+// layer was read before. That then shows the same figures, and further events change them as they
+// would here. OnPiece is called with all that is read.
+func (l *Ledger) Visit(f *record.Fields) {
+	l.Rows.Visit(f)
+	f.Bool(&l.seen)
+	all := slices.SortedFunc(maps.Keys(l.procs), event.Process.Compare)
+	record.List(f, &all, 8, maxProcesses, func(id *event.Process) {
+		f.Process(id)
+		p := l.procs[*id]
+		if f.Reading() {
+			f.Require(p == nil)
+			p = l.add(*id)
 		}
-		k.Emit(e.Proc, *e)
-		return !k.Done
+		if !f.Failed() {
+			p.visit(f)
+		}
 	})
-	for _, p := range l.procs {
-		if !p.ended {
-			p.keyframe(&k)
+	l.fates.visit(f)
+	l.freers.visit(f)
+	f.Loss(l.loss)
+	if f.Reading() && l.Layout && l.driver != nil {
+		for p := range l.driver.Processes {
+			if l.procs[p.Proc] == nil {
+				l.add(p.Proc).adopt()
+			}
 		}
 	}
 }
 
-// keyframe emits what is not in Rows.
-func (p *process) keyframe(k *ledger.Emitter) {
-	since := p.l.Rows.ImageStart(p.id)
-	emit := func(e event.Event) { k.Emit(p.id, e) }
-	p.memory.extents.Ascend(func(x *extent) bool {
-		if x.handed && x.used == 0 {
-			// A free of an unseen tensor: it marks the memory as a pool's.
-			emit(event.Event{Op: event.OpTensorFree, Time: since, Addr: x.from, Handle: event.NoTotal})
-		}
-		if x.private != (PoolID{}) {
-			emit(event.Event{Op: event.OpPrivatePoolMemory, Time: since, Device: x.device, Addr: x.from, Size: x.to - x.from, Handle: x.private.First, Part: x.private.Second})
-		}
-		return !k.Done
+func (p *process) visit(f *record.Fields) {
+	n := p.l.numbers(p.id)
+	f.Bool(&p.ended)
+	record.Signed(f, &p.memory.returned)
+	if p.ended {
+		record.List(f, &p.last, 9, math.MaxInt, func(s *Segments) { s.visit(f) })
+	} else {
+		p.memory.visitExtents(f, n)
+		p.visitTensors(f)
+	}
+	p.memory.visitPools(f, n)
+	record.Map(f, p.devices, 5, math.MaxInt, func(index *int32, at **Device) {
+		d := record.Make(f, at)
+		record.Signed(f, &d.Index)
+		record.Signed(f, &d.Bytes, &d.Before, &d.Reserved)
+		f.Bool(&d.Reported)
+		*index = d.Index
 	})
-	for _, w := range p.windows {
-		e := event.Event{Op: event.OpPrivatePoolBegin, Time: w.time, TID: w.thread, Device: w.device, Handle: w.pool.First, Part: w.pool.Second}
-		if w.alone {
-			e.Size = 1
-		}
-		emit(e)
+	record.List(f, (*[]window)(&p.windows), 6, maxWindows, func(w *window) {
+		record.Signed(f, &w.device)
+		f.Uint(&w.pool.First, &w.pool.Second, &w.time)
+		record.Unsigned(f, &w.thread)
+		f.Bool(&w.alone)
+	})
+}
+
+func (s *Segments) visit(f *record.Fields) {
+	record.Signed(f, &s.Device)
+	f.Uint(&s.Private.First, &s.Private.Second)
+	record.UpTo(f, &s.Class, uint64(NumClasses)-1)
+	record.Signed(f, &s.Count, &s.Blocks)
+	record.Signed(f, &s.Reserved, &s.Allocated, &s.Largest, &s.Releasable)
+}
+
+// numbers are the numbers of the call sites of the driver layer.
+type numbers struct {
+	sites []*ledger.Site
+	of    map[*ledger.Site]int
+}
+
+func (l *Ledger) numbers(proc event.Process) numbers {
+	n := numbers{of: map[*ledger.Site]int{}}
+	if l.driver != nil {
+		n.sites = l.driver.SitesOf(proc)
 	}
-	for index, d := range p.devices {
-		if d.Reported {
-			// A free of no tensor, which carries the totals.
-			emit(event.Event{Op: event.OpTensorFree, Time: since, Device: index, Handle: uint64(d.Bytes + d.Before), Part: uint64(d.Reserved)})
+	for i, s := range n.sites {
+		n.of[s] = i
+	}
+	return n
+}
+
+// visit visits a call site by its number.
+func (n *numbers) visit(f *record.Fields, s *ledger.Site) *ledger.Site {
+	i := n.of[s]
+	if record.Index(f, &i, len(n.sites)); f.Failed() {
+		return nil
+	}
+	f.Require(n.sites[i] != nil)
+	return n.sites[i]
+}
+
+func (m *memory) visitExtents(f *record.Fields, n numbers) {
+	var all []*extent
+	m.extents.Ascend(func(x *extent) bool {
+		all = append(all, x)
+		return true
+	})
+	addr := uint64(0)
+	record.List(f, &all, 8, math.MaxInt, func(at **extent) {
+		if f.Reading() {
+			*at = &extent{pool: &Pool{}}
+		}
+		x, handed := *at, (*at).handed
+		f.Near(&x.from, &addr)
+		f.Near(&x.to, &addr)
+		f.Uint(&x.private.First, &x.private.Second)
+		record.Signed(f, &x.device)
+		f.Bool(&handed)
+		site := n.visit(f, x.pool.Site)
+		if f.Require(x.from < x.to); !f.Reading() || f.Failed() {
+			return
+		}
+		for range m.within(x.from, x.to) {
+			f.Require(false)
+		}
+		m.insert(x, site)
+		if x.handed = false; handed {
+			m.markHanded(x)
+		}
+	})
+}
+
+// visitTensors visits the threads of tensors. The rest of each is in its row.
+func (p *process) visitTensors(f *record.Fields) {
+	for a := range p.l.Rows.LiveOf(p.id) {
+		f.Next()
+		t := p.tensors[a.Addr]
+		if f.Reading() {
+			t = tensor{time: a.Time, size: a.Size, stack: a.Site.Stack, device: a.Site.Device}
+		}
+		if record.Unsigned(f, &t.thread); a.Site.Synthetic {
+			f.Uint(&t.stack)
+			record.Signed(f, &t.device)
+		}
+		p.memory.visitParts(f, &t, a.Addr)
+		_, there := p.tensors[a.Addr]
+		f.Require(!there && a.Handle == 0 && a.Space == event.SpacePointer)
+		if !f.Reading() || f.Failed() {
+			continue
+		}
+		p.tensors[a.Addr] = t
+		p.add(a.Addr, &t, 1)
+		p.l.reportPiece(t.piece(p.id, a.Addr))
+	}
+}
+
+// visitParts visits which parts of a tensor, which is at addr, lie in extents. An extent that came
+// later has no part of it.
+func (m *memory) visitParts(f *record.Fields, t *tensor, addr uint64) {
+	parts := append([]part{t.first}, t.more...)
+	inOne := len(t.more) == 0 && t.first.in != nil
+	if f.Bool(&inOne); f.Reading() {
+		parts[0].bytes = t.size
+	}
+	visit := func(x *part) {
+		if f.Failed() || !f.Reading() {
+			return
+		}
+		for x.in = range m.within(addr, addr+1) {
+		}
+		f.Require(x.in != nil && x.in.used+x.bytes <= x.in.to-x.in.from)
+	}
+	if inOne {
+		visit(&parts[0])
+	} else {
+		left := t.size
+		record.List(f, &parts, 2, maxParts+2, func(x *part) {
+			inside := x.in != nil
+			f.Uint(&x.bytes)
+			if f.Bool(&inside); inside {
+				visit(x)
+			}
+			f.Require(x.bytes > 0 && x.bytes <= left)
+			addr, left = addr+x.bytes, left-x.bytes
+		})
+		f.Require(left == 0)
+	}
+	t.first, t.more = parts[0], parts[1:]
+}
+
+// visitPools visits the pools, which name call sites of the driver layer by their numbers.
+func (m *memory) visitPools(f *record.Fields, n numbers) {
+	var all []*Pool // but for those whose call site is gone
+	for s, pool := range m.pools {
+		if _, known := n.of[s]; known {
+			all = append(all, pool)
 		}
 	}
+	record.List(f, &all, 6, len(n.sites), func(at **Pool) {
+		if f.Reading() {
+			*at = &Pool{}
+		}
+		site := n.visit(f, (*at).Site)
+		if f.Failed() {
+			return
+		}
+		pool := m.pool(site)
+		pool.visit(f, m)
+		record.Signed(f, &pool.extents, &pool.HandedExtents)
+		f.Bool(&pool.handed)
+	})
+	record.Map(f, m.outside, 3, math.MaxInt, func(device *int32, at **Pool) {
+		if record.Signed(f, device); f.Reading() {
+			*at = &Pool{Device: *device, epoch: m.p.epoch}
+		}
+		(*at).visit(f, m)
+	})
+}
+
+func (pool *Pool) visit(f *record.Fields, m *memory) {
+	m.updatePeak(pool)
+	record.Signed(f, &pool.Device)
+	record.Signed(f, &pool.Inuse, &pool.Peak)
+}
+
+func (t *fateTable) visit(f *record.Fields) {
+	record.Map(f, t.processes, 4, maxProcesses, func(id *event.Process, at **processFates) {
+		if f.Reading() {
+			*at = &processFates{map[uint64]*Fate{}, map[uint32]made{}}
+		}
+		f.Process(id)
+		record.Map(f, (*at).byStack, 4, math.MaxInt, func(stack *uint64, x **Fate) {
+			fate := record.Make(f, x)
+			f.Uint(stack, &fate.After)
+			record.Signed(f, &fate.Crossed, &fate.Stayed)
+		})
+		record.Map(f, (*at).last, 3, maxThreads, func(thread *uint32, x *made) {
+			record.Unsigned(f, thread)
+			f.Uint(&x.addr, &x.stack)
+		})
+		if f.Reading() {
+			t.n += len((*at).byStack)
+		}
+		f.Require(t.n <= 4*maxFates) // most are swept at twice those that call sites have
+	})
+}
+
+func (t *freerTable) visit(f *record.Fields) {
+	record.Map(f, t.processes, 3, maxProcesses, func(id *event.Process, at *map[Freer]Freed) {
+		if f.Reading() {
+			*at = map[Freer]Freed{}
+		}
+		f.Process(id)
+		record.Map(f, *at, 5, maxFreed, func(by *Freer, x *Freed) {
+			f.Uint(&by.Stack, &by.By)
+			record.Signed(f, &by.Device)
+			record.Signed(f, &x.Objects, &x.Bytes)
+		})
+		if f.Reading() {
+			t.n += len(*at)
+		}
+		f.Require(t.n <= maxFreed)
+	})
 }

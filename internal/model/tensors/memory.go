@@ -196,9 +196,12 @@ func (m *memory) each(yield func(event.Process, Pool) bool) bool {
 // begin adds the extent [from, to) of a call site.
 func (m *memory) begin(from, to uint64, at *ledger.Site) {
 	m.end(from, to) // what is there ended without being seen
-	pool := m.pool(at)
-	pool.extents++
-	x := &extent{from: from, to: to, device: at.Device, pool: pool, private: m.p.privatePool(at)}
+	m.insert(&extent{from: from, to: to, device: at.Device, private: m.p.privatePool(at)}, at)
+}
+
+func (m *memory) insert(x *extent, at *ledger.Site) {
+	x.pool = m.pool(at)
+	x.pool.extents++
 	m.extents.ReplaceOrInsert(x)
 	m.p.l.reportPiece(x.piece(m.p.id))
 }

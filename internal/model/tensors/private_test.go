@@ -181,12 +181,8 @@ func TestPrivatePools(t *testing.T) {
 				want[addr] = m.pool(k)
 			}
 			rebuilt := newLayers()
-			for e := range f.driver.Keyframe {
-				rebuilt.apply(e)
-			}
-			for e := range f.l.Keyframe {
-				rebuilt.apply(e)
-			}
+			copyFields(t, f.driver.Visit, rebuilt.driver.Visit)
+			copyFields(t, f.l.Visit, rebuilt.l.Visit)
 			for name, l := range map[string]*Ledger{"": f.l, "after a keyframe, ": rebuilt.l} {
 				if got := poolsOf(l); !maps.Equal(got, want) {
 					t.Fatalf("%sseed %d, event %d: %+v\n%v, want\n%v", name, seed, now, e, got, want)

@@ -88,15 +88,27 @@ func (l *Ledger) process(id event.Process) *process {
 		l.loss.Add(lossProcesses, 1)
 		return nil
 	}
-	p = &process{l: l, id: id, ended: l.Rows.Exited(id)}
-	p.reset()
-	l.procs[id] = p
-	if l.driver != nil && !p.ended && !l.Layout {
-		for _, x := range l.driver.Extents(id) {
-			l.Began(id, x.From, x.To, x.Site)
-		}
+	if p = l.add(id); !l.Layout {
+		p.adopt()
 	}
 	return p
+}
+
+// add makes a process that has no memory.
+func (l *Ledger) add(id event.Process) *process {
+	p := &process{l: l, id: id, ended: l.Rows.Exited(id)}
+	p.reset()
+	l.procs[id] = p
+	return p
+}
+
+// adopt adds the memory that the driver layer knows.
+func (p *process) adopt() {
+	if p.l.driver != nil && !p.ended {
+		for _, x := range p.l.driver.Extents(p.id) {
+			p.l.Began(p.id, x.From, x.To, x.Site)
+		}
+	}
 }
 
 // unknown is the state of a process that is not known.

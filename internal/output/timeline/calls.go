@@ -37,6 +37,9 @@ func (w *run) follow(e *event.Event) {
 
 // take adds bytes that the latest event took, or gave back (negative).
 func (w *run) take(device int32, bytes int64) {
+	if w.caller == (thread{}) {
+		return // it was live where the recording begins, or goes on after a gap
+	}
 	c := w.calls[w.caller]
 	if bytes < 0 {
 		if c == nil {

@@ -25,9 +25,7 @@ func (c *clock) follow(r record.Record) {
 	case *record.Moment:
 		c.Now, c.Rebuilding = max(c.Now, r.Time), false
 	case *event.Event:
-		if !c.Rebuilding {
-			c.Now = max(c.Now, r.Time)
-		}
+		c.Now = max(c.Now, r.Time)
 	}
 	if c.Begin == 0 && !c.Rebuilding {
 		c.Begin = c.Now

@@ -94,9 +94,7 @@ func (w *run) before(s *state.State, r record.Record) {
 	case *record.Trace:
 		w.selection = nil // it is of another trace
 	case *event.Event:
-		if !w.Rebuilding {
-			w.event(r)
-		}
+		w.event(r)
 		w.follow(r)
 	case *record.Cut:
 		w.cut()

@@ -129,6 +129,7 @@ func (w *run) cut() {
 		w.forget(id)
 	}
 	clear(w.calls)
+	w.caller = thread{}
 	w.dropRemainders(func(event.Process) bool { return true })
 	w.lives.endAll(w.Now, nil)
 }
