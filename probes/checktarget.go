@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
@@ -13,7 +14,7 @@ func CheckTarget(pid int) error {
 	status, err := proc.ReadStatus(pid)
 	switch {
 	case err != nil:
-		return fmt.Errorf("trace process %d: there is no such process", pid)
+		return fmt.Errorf("trace process %d: there is no such process%s", pid, inContainers(pid))
 	case pid == os.Getpid():
 		return fmt.Errorf("trace process %d: that is gpumemtrace itself", pid)
 	case proc.Ended(pid):
@@ -35,6 +36,30 @@ func CheckTarget(pid int) error {
 	}
 	return CheckSeccomp(pid, true)
 }
+
+// inContainers says which processes have the number pid in a container, or that this is one, "" for
+// nothing.
+func inContainers(pid int) string {
+	if !proc.InitialPIDNamespace() {
+		return " in this container, which sees its own processes alone: give a PID of it, or trace on the host"
+	}
+	var found []string
+	for _, other := range proc.All() {
+		if s, err := proc.ReadStatus(other); err == nil && len(s.Numbers) > 1 && s.Numbers[len(s.Numbers)-1] == pid {
+			found = append(found, fmt.Sprintf("%d (%s)", other, proc.Comm(other)))
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return ""
+	case len(found) > most:
+		found = append(found[:most], "others")
+	}
+	return fmt.Sprintf(" here. In a container, this is the PID of %s: give that one", strings.Join(found, ", "))
+}
+
+// most bounds the processes that a message names.
+const most = 5
 
 // harmsSeccomp reports whether return probes kill processes under a seccomp filter, on Linux of a release
 // (uname -r) and architecture (GOARCH). From Linux 6.11 on, a probed function of x86-64 returns through a system

@@ -16,10 +16,10 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
 )
 
-const convertExamples = `  gpumemtrace convert run.gmt                           # run.pb.gz: what was held at the peak
-  gpumemtrace convert run.gmt --at end -o end.pb.gz     # and at the end
+const convertExamples = `  gpumemtrace convert run.gmt                           # run.html: all of it over time, as one page for any browser
+  gpumemtrace convert run.gmt run.pb.gz                 # a profile of the peak
+  gpumemtrace convert run.gmt --at end -o end.pb.gz     # and of the end
   gpumemtrace convert run.gmt --format table
-  gpumemtrace convert run.gmt run.html                  # all of it over time, as one page for any browser
   gpumemtrace convert run.pb.gz run.html                # a page of one moment, of a profile
   gpumemtrace convert run.gmt -o run.pickle             # for https://pytorch.org/memory_viz`
 
@@ -89,8 +89,14 @@ func convert(path string, f *traceFlags, at moment) error {
 	if file, err := os.Stat(path); err == nil {
 		collectFor(file)
 	}
-	if pprof := formats()[0]; f.output == "" && (f.format == "" || f.format == pprof.Name) {
-		f.output = of(filepath.Base(path), pprof.Extensions[0])
+	chosen := f.output != "" || f.format != ""
+	if f.output == "" {
+		switch f.format {
+		case "", "timeline":
+			f.output = of(filepath.Base(path), ".html")
+		case "pprof":
+			f.output = of(filepath.Base(path), ".pb.gz")
+		}
 	}
 	if sameFile(path, f.output) {
 		return usagef("%s is the recording itself: name another output", f.output)
@@ -126,10 +132,15 @@ func convert(path string, f *traceFlags, at moment) error {
 	} else if snap, err = convertMoment(path, f, at, out, failed); err == nil {
 		err = out.write(snap)
 	}
-	if err == nil {
-		log.summary(snap, out)
+	if err != nil {
+		return err
 	}
-	return err
+	log.summary(snap)
+	log.wrote(out)
+	if !chosen {
+		log.others(path)
+	}
+	return nil
 }
 
 // convertRun writes a page of a recording up to a moment, by default the end, and returns what it shows

@@ -143,6 +143,9 @@ func TestFullDisk(t *testing.T) {
 	v.until("it says so", func() bool { return strings.Contains(v.stderr.String(), "no space left on device") })
 	v.signal(syscall.SIGINT)
 	v.ends(exitFailed).says(path, "no space left on device")
+	if !strings.Contains(v.stderr.String(), "\nTraced allocations by process\n") { // the summary needs no disk
+		t.Errorf("it says %s", v.stderr.String())
+	}
 	if string(read(t, path)) != "before" || !slices.Equal(names(t, dir), []string{"fill", "x.pb.gz"}) {
 		t.Errorf("files %q", names(t, dir))
 	}

@@ -27,6 +27,18 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// Two runs of one number show nothing that grows, and fit says so first.
+func TestFitOfEqualRuns(t *testing.T) {
+	run, err := filepath.Abs("../../test/recordings/allocator/bert.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := command(t, "fit", "8="+run, "16="+run, "--to", "32").start().ends(exitDone).stdout.String()
+	if _, after, _ := strings.Cut(out, "\n"); !strings.HasPrefix(after, "Nothing grew from run to run, so the prediction for every number is what was measured.") {
+		t.Errorf("it says %s", out)
+	}
+}
+
 // What the program may reserve by set_per_process_memory_fraction is of PyTorch's reserved memory
 // alone: at 20 it reserves 18.6 GiB and at 21 19.5 GiB.
 func TestFitReserved(t *testing.T) {

@@ -34,9 +34,15 @@ func (f *leakFlags) addForRecording(s *pflag.FlagSet) {
 func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 	if f.interval == 0 {
 		f.interval = leak.DefaultInterval
-		if span, _, err := measure(path); err != nil {
+		span, _, err := measure(path)
+		if err != nil {
 			return err
-		} else if n := at.at(span, span.End) / 8; n >= minLeakInterval {
+		}
+		to, err := at.at(span, span.End)
+		if err != nil {
+			return err
+		}
+		if n := to / 8; n >= minLeakInterval {
 			f.interval = n.Round(time.Millisecond)
 		}
 	} else if err := f.check(); err != nil {

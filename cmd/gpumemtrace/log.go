@@ -33,18 +33,23 @@ func (l logger) started(target string, interactive bool) {
 	fmt.Fprintf(os.Stderr, "gpumemtrace: tracing %s; %s\n", render.Clean(target), end)
 }
 
-func (l logger) summary(s *snapshot.Snapshot, o *output) {
-	if l.quiet {
-		return
+func (l logger) summary(s *snapshot.Snapshot) {
+	if !l.quiet {
+		_ = export.Summary(os.Stderr, s, l.verbose) // nobody is left to read it
 	}
-	_ = export.Summary(os.Stderr, s, l.verbose) // nobody is left to read it
-	l.wrote(o)
 }
 
 // wrote says where the output is.
 func (l logger) wrote(o *output) {
 	if !l.quiet && o.path != "-" {
 		fmt.Fprintf(os.Stderr, "\nWrote %s. Next:\n  %s\n", o.path, nextCommand(o))
+	}
+}
+
+// others says how to convert a recording to something else than a page.
+func (l logger) others(path string) {
+	if !l.quiet {
+		fmt.Fprintf(os.Stderr, "Other formats go by the name of the file, such as a profile:\n  gpumemtrace convert %s %s\n", path, of(path, ".pb.gz"))
 	}
 }
 
@@ -60,7 +65,7 @@ func (l logger) recorded(path string) {
 
 // of returns the name of what is made of a recording.
 func of(recording, extension string) string {
-	return strings.TrimSuffix(recording, ".gmt") + extension
+	return strings.TrimSuffix(strings.TrimSuffix(recording, ".gmt"), ".pb.gz") + extension
 }
 
 func nextCommand(o *output) string {

@@ -15,7 +15,7 @@ const momentHelp = replay.MomentHelp
 // A moment is one of a recording, a pflag.Value. The zero value is none.
 type moment struct {
 	text string
-	in   func(replay.Span) time.Duration // after the trace began
+	in   func(replay.Span) (time.Duration, error) // after the trace began
 }
 
 func (m *moment) String() string { return m.text }
@@ -37,9 +37,9 @@ func (m *moment) Set(s string) error {
 func (m *moment) given() bool { return m.text != "" }
 
 // at returns how long after the beginning of a recording m is, or other if m is not given.
-func (m *moment) at(x replay.Span, other time.Duration) time.Duration {
+func (m *moment) at(x replay.Span, other time.Duration) (time.Duration, error) {
 	if !m.given() {
-		return other
+		return other, nil
 	}
 	return m.in(x)
 }
@@ -53,7 +53,11 @@ func (m *moment) options(path string) (replay.Options, error) {
 	if err != nil {
 		return replay.Options{}, err
 	}
-	return replay.Options{At: m.in(x), Later: end}, nil
+	at, err := m.in(x)
+	if err != nil {
+		return replay.Options{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return replay.Options{At: at, Later: end}, nil
 }
 
 // measure returns the span of the recording at path, and the state at its end.

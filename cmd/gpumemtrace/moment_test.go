@@ -12,7 +12,7 @@ func TestMoment(t *testing.T) {
 	zone := time.Local
 	time.Local = time.FixedZone("X", 2*60*60)
 	defer func() { time.Local = zone }()
-	span := replay.Span{Start: time.Date(2026, 11, 21, 21, 30, 5, 0, time.UTC), End: 3 * time.Hour, Peak: 8412345678} // 23:30:05 here
+	span := replay.Span{Start: time.Date(2026, 11, 21, 21, 30, 5, 0, time.UTC), End: 3 * time.Hour, Peak: 8412345678, OutOfMemory: 20e9} // 23:30:05 here
 	for text, want := range map[string]time.Duration{
 		"90s":                       90 * time.Second,
 		"8.412345678s":              8412345678,
@@ -33,10 +33,14 @@ func TestMoment(t *testing.T) {
 		"2026-11-21T21:31:00+00:00": 55 * time.Second,
 		"2026-11-21 23:00":          0, // before it
 		"peak-1h":                   0,
+		"oom":                       20 * time.Second,
+		"oom-10s":                   10 * time.Second,
 	} {
 		var m moment
-		if err := m.Set(text); err != nil || m.at(span, 0) != want {
-			t.Errorf("%s is %v after the beginning (%v), want %v", text, m.at(span, 0), err, want)
+		if err := m.Set(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if got, err := m.at(span, 0); err != nil || got != want {
+			t.Errorf("%s is %v after the beginning (%v), want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "noon", "25:00", "10", "peak1s", "peaks", "2026-13-01 10:00"} {
@@ -47,7 +51,7 @@ func TestMoment(t *testing.T) {
 	if err := new(moment).Set("12"); err == nil || err.Error() != "12 of what? Give a unit, as in 12s or 12m" {
 		t.Errorf("12: %v", err)
 	}
-	if got := new(moment).at(span, 7); got != 7 {
-		t.Errorf("no moment is %v", got)
+	if got, err := new(moment).at(span, 7); got != 7 || err != nil {
+		t.Errorf("no moment is %v, %v", got, err)
 	}
 }

@@ -125,3 +125,32 @@ func TestPageOfFailures(t *testing.T) {
 		b.Quiet()
 	}
 }
+
+// A page about a request that PyTorch repeated says that, and why more was free just after. The
+// failure has a moment of its own.
+func TestOutOfMemoryTwice(t *testing.T) {
+	recording, err := filepath.Abs("../../test/recordings/out_of_memory.gmt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := command(t, "report", recording, "--oom").start().ends(exitDone)
+	page := strings.Join(strings.Fields(v.stdout.String()), " ")
+	for _, says := range []string{
+		"just after, 4.05 GiB was free: the process had given memory back.",
+		"PyTorch gave 136 GiB back and asked again, and was refused again 384ms after the first time. It gave up 165ms after that.",
+		"--before oom-10s --after oom",
+	} {
+		if !strings.Contains(page, says) {
+			t.Errorf("%q is missing from %s", says, page)
+		}
+	}
+	for at, says := range map[string]string{"oom": "\n6.634404682s after", "oom-1s": "\n5.634404682s after"} {
+		if v := command(t, "report", recording, "--at", at).start().ends(exitDone); !strings.Contains(v.stdout.String(), says) {
+			t.Errorf("--at %s: %.200s", at, v.stdout.String())
+		}
+	}
+	other := filepath.Join(filepath.Dir(recording), "profiler.gmt")
+	for _, args := range [][]string{{"report", other, "--at", "oom"}, {"top", other, "--once", "--at", "oom"}, {"convert", other, "x.html", "--at", "oom-1s"}} {
+		command(t, args...).start().ends(exitFailed).says("no request failed because memory ran out")
+	}
+}

@@ -48,10 +48,10 @@ func TestConvertNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := command(t, "convert", recording).start().ends(exitDone)
-	if got := names(t, v.cmd.Dir); !slices.Equal(got, []string{"ipc.pb.gz"}) || !strings.Contains(v.stderr.String(), "Wrote ipc.pb.gz") {
+	if got := names(t, v.cmd.Dir); !slices.Equal(got, []string{"ipc.html"}) || !strings.Contains(v.stderr.String(), "Wrote ipc.html") || !strings.Contains(v.stderr.String(), "ipc.pb.gz\n") {
 		t.Errorf("%q: %s", got, v.stderr.String())
 	}
 	again := command(t, "convert", recording)
 	again.cmd.Dir = v.cmd.Dir
-	again.start().ends(exitFailed).says("ipc.pb.gz", "--force")
+	again.start().ends(exitFailed).says("ipc.html", "--force")
 }

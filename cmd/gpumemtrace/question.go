@@ -104,17 +104,27 @@ func (a *answer) fail(in *state.Incident) { a.failures.Add(in.OutOfMemory(state.
 
 // playTo plays the recording again. span is its span, and end the state at its end.
 func (q question) playTo(a *answer, f *recordingFile, span replay.Span, end *state.State) error {
-	opts := replay.Options{At: q.at.at(span, replay.End), Progress: f.bar.show, Layout: q.layout, Remember: q.remember}
+	at, err := q.at.at(span, replay.End)
+	if err != nil {
+		return err
+	}
+	opts := replay.Options{At: at, Progress: f.bar.show, Layout: q.layout, Remember: q.remember}
 	if q.at.given() {
 		opts.OutOfMemory = q.failed
 	}
 	if q.peak {
-		opts.At = q.at.at(span, span.Peak)
+		if !q.at.given() {
+			opts.At = span.Peak
+		}
 		a.says = span.Says(opts.At)
 		a.moment = &export.Moment{At: min(opts.At, span.End), Peak: span.Peak, End: end.View(state.Want{Driver: true, Windows: true}).Snapshot()}
 	}
 	if q.from.given() {
-		opts.From = &replay.Start{At: q.from.at(span, 0), State: func(s *state.State) {
+		from, err := q.from.at(span, 0)
+		if err != nil {
+			return err
+		}
+		opts.From = &replay.Start{At: from, State: func(s *state.State) {
 			a.before = s.View(state.Want{Driver: true}).Snapshot()
 		}}
 	}

@@ -139,7 +139,7 @@ func (f *traceFlags) addReady(s *pflag.FlagSet) {
 
 // addOutputFlags adds what says where a profile goes, and how it looks.
 func addOutputFlags(s *pflag.FlagSet, f *traceFlags) {
-	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default gpumemtrace-TIME.pb.gz; for convert, RUN.pb.gz)")
+	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default gpumemtrace-TIME.pb.gz; for convert, RUN.html)")
 	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
 	s.IntVar(&f.traceMax, "trace-max", 200_000, "the most changes of memory in a pickle; the latest are kept")
 	s.BoolVar(&f.force, "force", false, "replace an existing file")

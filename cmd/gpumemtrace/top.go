@@ -111,7 +111,10 @@ func (f *topFlags) recording(path string) error {
 	defer r.Close()
 	opts := f.options()
 	span := r.Measured()
-	at := f.at.at(span, span.Peak)
+	at, err := f.at.at(span, span.Peak)
+	if err != nil {
+		return err
+	}
 	if opts.At, err = r.At(at); err != nil {
 		return err
 	}

@@ -242,11 +242,12 @@ func (r *running) finish() (err error) {
 	view := r.session.Report(r.out.want(r.flags, r.leaks.live()))
 	snap := view.Snapshot()
 	snap.Meta.Peaks = snap.Ended()
-	if failed := r.out.write(snap); failed != nil {
-		err = errors.Join(err, failed)
-	} else {
-		r.log.summary(snap, r.out)
+	failed := r.out.write(snap)
+	r.log.summary(snap)
+	if failed == nil {
+		r.log.wrote(r.out)
 	}
+	err = errors.Join(err, failed)
 	to := os.Stdout
 	if r.out.path == "-" {
 		to = os.Stderr

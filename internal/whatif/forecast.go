@@ -161,6 +161,9 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	c := f.Forecast(to, limits)
 	last, peak := to[len(to)-1], c.Rows[len(c.Rows)-1].Peak
 	page.Heading("%s", f.base.title(f.base.Name))
+	if !slices.ContainsFunc(f.Growths(last), func(g Growth) bool { return g.Base != g.Predicted }) {
+		page.Warn("Nothing grew from run to run, so the prediction for every number is what was measured. Are these runs of different numbers, and does memory depend on that number?")
+	}
 	if c.Beside > 0 {
 		page.Line("At %g PyTorch would reserve %s at the peak: about %s in nvidia-smi, with the %s that the process held besides, such as CUDA's context.", last, format(peak), format(peak+c.Beside), format(c.Beside))
 	} else {

@@ -9,7 +9,7 @@ import (
 )
 
 // MomentHelp says what ParseMoment takes.
-const MomentHelp = "90s (after the trace began), -30s (before its end), 23:14 or 2006-01-02T15:04:05Z (by the clock), peak, peak-1s, or end"
+const MomentHelp = "90s (after the trace began), -30s (before its end), 23:14 or 2006-01-02T15:04:05Z (by the clock), peak, peak-1s, oom (out of memory), oom-10s, or end"
 
 // Layouts of times of the clock, in a zone that is given where they have none.
 var (
@@ -17,15 +17,26 @@ var (
 	clockLayouts = []string{"15:04:05", "15:04"}
 )
 
-// ParseMoment returns the moment that s is in a recording: its beginning for one before that. Times of
-// the clock without a zone are in this one.
-func ParseMoment(s string, zone *time.Location) (func(Span) time.Duration, error) {
+// errNoFailure means that a recording has no moment of its own for a failure.
+var errNoFailure = errors.New("no request failed because memory ran out: the recording has no moment called oom")
+
+// ParseMoment returns the moment that s is in a recording: its beginning for one before that, and an
+// error where the recording has none. Times of the clock without a zone are in this one.
+func ParseMoment(s string, zone *time.Location) (func(Span) (time.Duration, error), error) {
 	at, err := parseMoment(s, zone)
 	if err != nil {
 		return nil, err
 	}
-	return func(x Span) time.Duration { return max(at(x), 0) }, nil
+	return func(x Span) (time.Duration, error) {
+		if strings.HasPrefix(s, outOfMemory) && x.OutOfMemory < 0 {
+			return 0, errNoFailure
+		}
+		return max(at(x), 0), nil
+	}, nil
 }
+
+// outOfMemory is the name of Span.OutOfMemory.
+const outOfMemory = "oom"
 
 func parseMoment(s string, zone *time.Location) (func(Span) time.Duration, error) {
 	if _, err := strconv.ParseFloat(s, 64); err == nil && s != "0" && strings.ContainsAny(s, "0123456789") {
@@ -33,6 +44,7 @@ func parseMoment(s string, zone *time.Location) (func(Span) time.Duration, error
 	}
 	for name, of := range map[string]func(Span) time.Duration{
 		"peak": func(x Span) time.Duration { return x.Peak }, "end": func(x Span) time.Duration { return x.End },
+		outOfMemory: func(x Span) time.Duration { return x.OutOfMemory },
 	} {
 		rest, is := strings.CutPrefix(s, name)
 		if is && rest == "" {

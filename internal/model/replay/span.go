@@ -16,6 +16,21 @@ type Span struct {
 	// much, it is when most of it was allocated, and of that in tensors. It is the end if they
 	// never held any.
 	Peak time.Duration
+	// OutOfMemory is when the last request failed for want of memory that did not recover, or else the
+	// last one of all; negative for none.
+	OutOfMemory time.Duration
+}
+
+// A failed follows the failures.
+type failed struct {
+	at        time.Time
+	recovered bool
+}
+
+func (f *failed) add(in *state.Incident) {
+	if at, recovered := in.Failed(); f.at.IsZero() || f.recovered || !recovered {
+		f.at, f.recovered = at, recovered
+	}
 }
 
 // Says says which moment at is: "at the peak, 14.212s after the trace began".
@@ -35,13 +50,24 @@ func (x Span) Says(at time.Duration) string {
 func Measure(r *record.Reader, opts Options) (Span, *state.State, error) {
 	f := peakFinder{held: map[event.Process]state.Held{}}
 	opts.At, opts.Before = End, f.before
+	var out failed
+	told := opts.OutOfMemory
+	opts.OutOfMemory = func(in *state.Incident) {
+		out.add(in)
+		if told != nil {
+			told(in)
+		}
+	}
 	s, err := PlayReader(r, opts)
 	if err != nil {
 		return Span{}, nil, err
 	}
 	f.count(s)
 	f.compare(s)
-	x := Span{Start: s.Start(), End: s.Time().Sub(s.Start())}
+	x := Span{Start: s.Start(), End: s.Time().Sub(s.Start()), OutOfMemory: -1}
+	if !out.at.IsZero() {
+		x.OutOfMemory = min(max(out.at.Sub(x.Start), 0), x.End)
+	}
 	x.Peak = x.End
 	if f.at > 0 {
 		x.Peak = min(max(s.Wall(f.at).Sub(x.Start), 0), x.End)

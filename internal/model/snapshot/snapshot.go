@@ -355,6 +355,11 @@ type OutOfMemory struct {
 	// GaveBack are bytes of its segments that the framework gave back between the
 	// first failed call and the last one, or the success.
 	GaveBack int64
+	// Freed are bytes that the process held less, at some moment between the first failure and the end,
+	// than at the first failure. Again is how long after that it was refused again, having given
+	// memory back, and GaveUp how long after it the framework gave up; 0 if it did not.
+	Freed         int64
+	Again, GaveUp time.Duration
 	// Recovered: a call for as many bytes on the same thread succeeded soon
 	// after, as when a framework frees its cache and tries again.
 	Recovered bool

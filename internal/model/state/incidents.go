@@ -60,6 +60,10 @@ type Incident struct {
 	first     event.Event
 	site      ledger.SiteKey // that asked: the framework's, if it gave up, or else first's
 	last      uint64         // when it failed, or gave physical memory back
+	again     uint64         // when it failed again, after it had given memory back
+	gaveUp    uint64         // when the framework gave up
+	held      int64          // bytes that the process held when it failed first
+	least     int64          // and at least since then
 	calls     int
 	recovered bool
 	got       uint64 // where the memory lies that recovered: the last piece of it
@@ -109,6 +113,9 @@ func (x *incidents) apply(e *event.Event) {
 		in = nil
 	default:
 		in.gave = s.tensors.Returned(e.Proc) - in.returned
+		if e.Op == event.OpUnmap || e.Op == event.OpHandleRelease || e.Op == event.OpFree {
+			in.least = min(in.least, s.Held(e.Proc).Total)
+		}
 	}
 	switch {
 	case gaveUp:
@@ -117,7 +124,7 @@ func (x *incidents) apply(e *event.Event) {
 		}
 		if in != nil {
 			in.framework = &snapshot.FrameworkMemory{Name: "PyTorch", Allocated: int64(e.Handle), Reserved: int64(e.Part)}
-			in.recovered, in.over, in.tensor = false, true, int64(e.Size)
+			in.recovered, in.over, in.tensor, in.gaveUp = false, true, int64(e.Size), e.Time
 			in.private = s.tensors.Private(e.Proc, e.Device, e.TID)
 			in.caches = s.caches(func(id event.Process) bool { return id == e.Proc })
 			if e.Stack != 0 {
@@ -129,7 +136,9 @@ func (x *incidents) apply(e *event.Event) {
 			in = x.begin(key, e)
 		}
 		if in != nil {
-			in.calls++
+			if in.calls++; in.least < in.held {
+				in.again = e.Time
+			}
 			in.recovered = false
 		}
 	case in == nil:
@@ -177,6 +186,8 @@ func (x *incidents) begin(key threadKey, e *event.Event) *Incident {
 		x.open = map[threadKey]*Incident{}
 	}
 	x.open[key] = in
+	in.held = s.Held(e.Proc).Total
+	in.least = in.held
 	s.wants.Reading, s.wants.Memory = true, true
 	return in
 }
@@ -294,8 +305,21 @@ func (in *Incident) OutOfMemory(want Want) *snapshot.OutOfMemory {
 		Time: v.trace.Boot.Add(time.Duration(in.first.Time)), PID: int(in.first.Proc.PID), Process: v.names[in.first.Proc],
 		Thread: int(in.first.TID), Requested: int64(in.first.Size), API: v.trace.API(in.first.API), GPU: in.gpu, Calls: in.calls,
 		Stack: b.stack(&in.site, false, b.shape(in.site.Stack, in.site.Kind, in.frames)), Recovered: in.recovered, Framework: in.framework,
-		Tensor: in.tensor, Private: in.private.String(), GaveBack: max(in.gave, 0), Allocator: in.allocator(), GPUs: in.gpus, Snapshot: v.Snapshot(),
+		Tensor: in.tensor, Private: in.private.String(), GaveBack: max(in.gave, 0), Freed: in.held - in.least, Again: in.since(in.again), GaveUp: in.since(in.gaveUp), Allocator: in.allocator(), GPUs: in.gpus, Snapshot: v.Snapshot(),
 	}
+}
+
+// since returns how long after the first failure a time is, 0 for none.
+func (in *Incident) since(at uint64) time.Duration {
+	if at == 0 {
+		return 0
+	}
+	return time.Duration(at - in.first.Time)
+}
+
+// Failed returns when it failed first, and whether it recovered.
+func (in *Incident) Failed() (at time.Time, recovered bool) {
+	return in.view.trace.Boot.Add(time.Duration(in.first.Time)), in.recovered
 }
 
 // allocator returns what the process's caching allocator had on the GPU that ran out.

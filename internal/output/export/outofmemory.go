@@ -105,8 +105,14 @@ func Answers(o *snapshot.OutOfMemory) (heading string, says []string) {
 
 // afterFailure names the commands that answer the next questions.
 func afterFailure(page *render.Page, file string, o *snapshot.OutOfMemory) {
-	at := " --at " + o.Time.Sub(o.Snapshot.Meta.Start).String()
+	at := " --at oom"
+	if o.Recovered {
+		at = " --at " + o.Time.Sub(o.Snapshot.Meta.Start).String()
+	}
 	commands := []Command{{"report " + file + " --by line" + at, "Which lines held the memory then"}}
+	if !o.Recovered {
+		commands = append(commands, Command{"diff " + file + " --before oom-10s --after oom", "What grew in the ten seconds before"})
+	}
 	if o.Allocator != nil {
 		commands = append(commands, Command{"report " + file + " --segments" + at, "What was fragmented, and what only cached"},
 			Command{"whatif " + file, "Would another allocator setting help"})

@@ -112,6 +112,8 @@ func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
 	began := x.s.Meta.Start.UTC().Format("2006-01-02 15:04:05 UTC")
 	end := sumOf(onGPU(m.End))
 	switch {
+	case sum == (snapshot.Values{}) && end == (snapshot.Values{}):
+		page.Line("Nothing yet: the trace began at %s and saw no memory on a GPU in %v.", began, rounded(m.duration()))
 	case m.At == m.Peak:
 		page.Line("At the peak (--at peak), %v after the trace began at %s: %s. At the end, after %v: %s%s (--at end).", rounded(m.At), began, now, rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
 	case m.At >= m.duration():

@@ -54,6 +54,8 @@ func moment(s *snapshot.Snapshot) string {
 	m, sum := &s.Meta, sumOf(onGPU(s))
 	now, peak, after := bytefmt.Format(sum.InuseBytes), bytefmt.Format(sum.PeakBytes), rounded(m.Duration)
 	switch {
+	case sum == (snapshot.Values{}):
+		return fmt.Sprintf("Nothing yet: %v after the trace began, no memory on a GPU was seen.", after)
 	case m.Moment != "":
 		return strings.ToUpper(m.Moment[:1]) + m.Moment[1:] + ": " + now + " on GPUs."
 	case m.Peaks:

@@ -155,7 +155,7 @@ func ownerName(s *snapshot.Sample) string {
 	case s.Owner == snapshot.NotNamed:
 		return "not named yet"
 	}
-	return cmp.Or(libraryNames[s.Owner], s.Owner)
+	return cmp.Or(libraryNames[s.Owner], "the library "+s.Owner)
 }
 
 // libraryNames are the names of owners as their makers write them.

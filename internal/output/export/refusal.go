@@ -52,9 +52,14 @@ func refusal(o *snapshot.OutOfMemory) string {
 	case !known:
 		return text + ". How much of the GPU was free is not known."
 	case free == 0:
-		return fmt.Sprintf("%s: nothing of the GPU's %s was free.", text, bytefmt.Format(fullGPU(o).Total))
+		text = fmt.Sprintf("%s: nothing of the GPU's %s was free.", text, bytefmt.Format(fullGPU(o).Total))
+	default:
+		text = fmt.Sprintf("%s: %s of the GPU's %s was free.", text, bytefmt.Format(free), bytefmt.Format(fullGPU(o).Total))
 	}
-	return fmt.Sprintf("%s: %s of the GPU's %s was free.", text, bytefmt.Format(free), bytefmt.Format(fullGPU(o).Total))
+	if now := fullGPU(o).Free; now-free > now/100 {
+		text += fmt.Sprintf(" When NVIDIA's kernel driver was asked, just after, %s was free: the process had given memory back.", bytefmt.Format(now))
+	}
+	return text
 }
 
 // refusedPart names what the driver refused: the request, the segment that was to serve it, or a
@@ -93,6 +98,16 @@ func again(o *snapshot.OutOfMemory) string {
 		return fmt.Sprintf("Before that, its caching allocator had given %s back.", bytefmt.Format(o.GaveBack))
 	case o.Recovered, ownRefusal(o):
 		return ""
+	case o.Again > 0:
+		who := "The process"
+		if o.Framework != nil {
+			who = o.Framework.Name
+		}
+		text := fmt.Sprintf("%s gave %s back and asked again, and was refused again %v after the first time.", who, bytefmt.Format(o.Freed), rounded(o.Again))
+		if o.GaveUp > 0 {
+			text += fmt.Sprintf(" It gave up %v after that.", rounded(o.GaveUp-o.Again))
+		}
+		return text
 	case o.GaveBack > 0:
 		return fmt.Sprintf("The same thread did not get that many bytes soon afterwards, though its caching allocator gave %s back.", bytefmt.Format(o.GaveBack))
 	}
