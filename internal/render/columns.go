@@ -53,6 +53,35 @@ func Shorten(s string, n int) string {
 	return ansi.TruncateWc(s, n, "…")
 }
 
+// ShortenStack cuts what Brief made to n columns. It cuts names of functions before files and lines,
+// and outer frames before inner ones.
+func ShortenStack(s string, n int) string {
+	if Width(s) <= n {
+		return s
+	}
+	const joint = " < "
+	frame, rest, more := strings.Cut(s, joint)
+	if !more {
+		at := strings.LastIndexByte(frame, ' ')
+		place := frame[at+1:]
+		if at < 0 || Width(place)+4 > n {
+			return Shorten(frame, n)
+		}
+		return Shorten(frame[:at], n-Width(place)-1) + " " + place
+	}
+	left := n - Width(frame) - Width(joint)
+	switch {
+	case left < 1:
+		return ShortenStack(frame, n)
+	case left < leastFrame:
+		return frame + joint + "…"
+	}
+	return frame + joint + ShortenStack(rest, left)
+}
+
+// leastFrame is the least width of a frame that is worth to be begun.
+const leastFrame = 20
+
 // ShortenLeft returns text cut to its last n columns, the first of which is then "…".
 func ShortenLeft(s string, n int) string {
 	if over := Width(s) - n; over > 0 {

@@ -32,6 +32,7 @@ type cell struct {
 type column struct {
 	title string
 	right bool      // aligned
+	stack bool      // of render.Brief: it is cut where that hides least
 	by    live.Sort // the order that is by this column, -1 for none
 	// rank is how long the column stays when there is no room: the lowest goes first.
 	rank int
@@ -41,7 +42,7 @@ type column struct {
 }
 
 // flexible is the least width of the last column, which fills the rest of the line.
-const flexible = 24
+const flexible = 40
 
 // A table is rows under a header. Its last column fills the rest of the line.
 type table struct {
@@ -118,6 +119,9 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 		chosen := focused && row == c.at && t.of != nil
 		for k, i := range shown {
 			one := cells[i][row-c.first]
+			if columns[i].stack {
+				one.text = render.ShortenStack(one.text, widths[i])
+			}
 			text := render.Fit(one.text, widths[i], columns[i].right)
 			if one.style != nil && !chosen {
 				text = one.style.Render(text)

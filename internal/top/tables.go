@@ -215,7 +215,7 @@ func (m *Model) stackTable() *table {
 	if h.PID == nil && len(m.status.Processes) > 1 {
 		columns = append(columns, column{title: "PID", right: true, by: -1, rank: 11, cell: at(func(x *live.Stack) cell { return cell{text: pidText(x.Sample.PID)} })})
 	}
-	columns = append(columns, column{title: "STACK", by: live.ByName, rank: 16, cell: at(func(x *live.Stack) cell { return cell{text: x.Text()} })})
+	columns = append(columns, column{title: "STACK", stack: true, by: live.ByName, rank: 16, cell: at(func(x *live.Stack) cell { return cell{text: x.Text()} })})
 	return &table{rows: len(xs), of: func(i int) any { return xs[i].ID }, columns: columns,
 		find: func(chosen any) int {
 			id, _ := chosen.(live.ID)
