@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 GO     ?= go
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+VERSION := $(shell scripts/version)
 LDFLAGS := -X main.version=$(VERSION)
 # gRPC comes with what the unwinder needs, and is not used. Its tracing would keep every
 # exported method of every type in the program: a fifth of it.
@@ -45,15 +45,17 @@ ARCH       ?= amd64
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build bin/gpumemtrace
-	CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/gpumemtrace ./cmd/gpumemtrace
+build: ## build bin/gpumemtrace, which takes minutes the first time
+	@WHAT='go builds bin/gpumemtrace' EVERY=10 scripts/progress env CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/gpumemtrace ./cmd/gpumemtrace
 
 dist: ## build the packages in dist/: tarballs, .deb, .rpm, an OCI image, for amd64 and arm64
 	scripts/install-tools $(BUILD_TOOLS) $(DIST_TOOLS)
 	TAGS='$(TAGS)' scripts/dist $(DIST)
 
-install: build ## install it under PREFIX (/usr/local)
+install: build ## install it, with its manual pages, under PREFIX (/usr/local)
 	install -D -m 0755 bin/gpumemtrace '$(DESTDIR)$(PREFIX)/bin/gpumemtrace'
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(GO) run -tags 'man,$(TAGS)' -ldflags '$(LDFLAGS)' ./cmd/gpumemtrace bin/manual
+	install -D -m 0644 -t '$(DESTDIR)$(PREFIX)/share/man/man1' bin/manual/man1/*.1
 
 # Those that run the stand-in for CUDA, one at a time: the probes of one package's tests would
 # see what another's start.

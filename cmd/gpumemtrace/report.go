@@ -142,7 +142,7 @@ func (r *reportCommand) lacking(path string, x *answer) error {
 	case slices.Contains(r.by, "freed-by") && x.shown.Freed == nil:
 		return usagef("this recording does not have the places where tensors were freed: trace with --tensors --free-stacks")
 	case (slices.Contains(r.by, "holder") || slices.Contains(r.by, "module_path")) && !tellsHolders(x.shown):
-		return usagef("%s does not say which objects hold memory: trace with --tensors --holders INTERVAL", path)
+		return usagef("%s does not say which objects hold memory. Make one that does with sudo gpumemtrace -p PID --tensors --holders 10s --record RUN; of a running process, sudo gpumemtrace holders -p PID shows what holds memory now", path)
 	case r.windows && x.shown.Meta.Windows == nil:
 		return usagef("%s has no windows of tensors: --windows needs a recording (--tensors-window --record)", path)
 	case r.steps && !x.recorded:

@@ -80,6 +80,9 @@ func TestUsage(t *testing.T) {
 		{"report x --by categories", "did you mean category?"},
 		{"help reprot", "did you mean report?"},
 		{"report x --by stack", "cannot group by \"stack\""},
+		{"report x --by shapes", "sudo gpumemtrace holders -p PID --by shape"},
+		{"report x --by layer", "give --by module_path"},
+		{"report x --by rank", "gpumemtrace diff --ranks RUN"},
 		{"diff one", "give two profiles"},
 	} {
 		t.Run(c.args, func(t *testing.T) {

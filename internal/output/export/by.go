@@ -62,6 +62,9 @@ func ParseBy(names ...string) (By, error) {
 	all := allColumns()
 	var out By
 	for _, name := range names {
+		if text := elsewhereSaid[strings.TrimSuffix(name, "s")]; text != "" {
+			return nil, fmt.Errorf("cannot group by %q: %s", name, text)
+		}
 		if all.index(name) < 0 {
 			return nil, fmt.Errorf("cannot group by %q%s: use %s", name, nearest(name), strings.Join(ByNames(), ", "))
 		}
@@ -82,6 +85,13 @@ func ParseBy(names ...string) (By, error) {
 		}
 	}
 	return out, nil
+}
+
+// elsewhereSaid names the commands that answer what no grouping does.
+var elsewhereSaid = map[string]string{
+	"shape": "a recording has no shapes of tensors. Of a running process, sudo gpumemtrace holders -p PID --by shape shows them",
+	"layer": "the layers of a model are its modules. Trace with --tensors --holders 10s --record RUN, then give --by module_path; without --holders, --by module shows their classes",
+	"rank":  "a recording does not know ranks. gpumemtrace diff --ranks RUN compares its processes; while the job runs, sudo grep -az ^RANK= /proc/PID/environ says which rank PID is",
 }
 
 // nearest suggests a grouping that begins like a name that none has, "" for none.

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -65,16 +66,55 @@ func functions(s *snapshot.Sample) (names []string) {
 	return names
 }
 
-// lines are those of the stack of which the source is known.
-func lines(s *snapshot.Sample) (names []string) {
+// sources are the lines of the stack of which the source is known, without those of CUDA's runtime if
+// others are left. A profile does not tell the files of programs and libraries apart.
+func sources(s *snapshot.Sample) (all []*snapshot.Line) {
+	inside := 0
 	for _, l := range s.Frames() {
 		for i := range l.Lines {
 			if line := &l.Lines[i]; line.File != "" && line.Line != 0 {
-				names = append(names, render.Name(line))
+				all = append(all, line)
+				if runtimeCall.MatchString(line.Function) {
+					inside = len(all)
+				}
 			}
 		}
 	}
+	if inside < len(all) {
+		all = all[inside:]
+	}
+	return all
+}
+
+// runtimeCall are functions of CUDA's runtime.
+var runtimeCall = regexp.MustCompile(`^cuda[A-Z]`)
+
+// lines are the names of these lines.
+func lines(s *snapshot.Sample) (names []string) {
+	for _, line := range sources(s) {
+		names = append(names, render.Name(line))
+	}
 	return names
+}
+
+// withoutHelpers leaves out of each stack of C and C++ a function that allocates for several callers,
+// such as an allocator of the program's own: which caller it was is what differs.
+func withoutHelpers(found map[*snapshot.Sample][]*snapshot.Line) {
+	callers := map[string]map[string]bool{}
+	for s, lines := range found {
+		if len(lines) > 1 && !stacks.Python(s.Stack) {
+			helper := lines[0].Function
+			if callers[helper] == nil {
+				callers[helper] = map[string]bool{}
+			}
+			callers[helper][lines[1].Function] = true
+		}
+	}
+	for s, lines := range found {
+		if len(lines) > 1 && !stacks.Python(s.Stack) && len(callers[lines[0].Function]) > 1 {
+			found[s] = lines[1:]
+		}
+	}
 }
 
 // ownLines is among of the column of the program's own lines. A sample without any has the
@@ -83,7 +123,12 @@ func ownLines(samples []*snapshot.Sample) func(*snapshot.Sample) []string {
 	found := make(map[*snapshot.Sample][]*snapshot.Line, len(samples))
 	var files []string
 	for _, s := range samples {
-		found[s], _ = stacks.Own(s.Stack)
+		if found[s], _ = stacks.Own(s.Stack); found[s] == nil {
+			found[s] = sources(s)
+		}
+	}
+	withoutHelpers(found)
+	for _, s := range samples {
 		for _, l := range found[s] {
 			files = append(files, l.File)
 		}
@@ -92,9 +137,6 @@ func ownLines(samples []*snapshot.Sample) func(*snapshot.Sample) []string {
 	return func(s *snapshot.Sample) (names []string) {
 		for _, l := range found[s] {
 			names = append(names, render.Place(l, short[l.File]))
-		}
-		if names == nil {
-			return lines(s)
 		}
 		return names
 	}
