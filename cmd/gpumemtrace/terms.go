@@ -12,7 +12,7 @@ import (
 type term struct{ word, means string }
 
 var terms = []term{
-	{"in use", "Memory that the program or the driver has taken and not given back yet."},
+	{"in use", "Memory that the program, or CUDA for it, has taken and not given back yet."},
 	{"peak", "The moment at which most memory was in use on GPUs."},
 	{"reserved", "What PyTorch's caching allocator has taken from CUDA, for tensors that live and for later ones."},
 	{"cached", "Reserved memory that is in no tensor at the moment; nvidia-smi counts it as used."},
@@ -24,12 +24,12 @@ var terms = []term{
 	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders)."},
 	{"kind", "The sort of memory, such as device, tensor, cached, context, pinned host memory or managed memory."},
 	{"category", "What a tensor is for: parameter, gradient, optimizer state, activation, input or temporary."},
-	{"layer", "Where memory was handed out: by the kernel driver, by CUDA's driver library, or by PyTorch as a tensor; each layer lies within the one before it."},
-	{"context", "What the driver takes once for each process on each GPU that the process uses, before the first allocation."},
-	{"local memory", "What the driver takes so that kernels have room for variables that do not fit into registers; it stays until the process ends."},
-	{"code", "Kernels that the driver has loaded onto the GPU."},
-	{"driver rounding", "What the driver takes beyond the size that was asked for, because it hands out whole pages."},
-	{"host memory", "Memory of the computer, not of the GPU, which the GPU can reach: pinned memory, and the driver's own."},
+	{"module", "A layer of a model, or a group of layers: an object of a class such as torch.nn.Linear."},
+	{"context", "What CUDA takes once for each process on each GPU that the process uses, before the first allocation."},
+	{"local memory", "What CUDA takes so that kernels have room for variables that do not fit into registers; it stays until the process ends."},
+	{"code", "Kernels that CUDA has loaded onto the GPU."},
+	{"driver rounding", "What NVIDIA's kernel driver takes beyond the size that was asked for, because it hands out whole pages."},
+	{"host memory", "Memory of the computer, not of the GPU, which the GPU can reach: pinned memory, and CUDA's own."},
 	{"with called", "What a row took itself, together with all that it called."},
 	{"rank", "The number of one process among those of a training that several processes run together."},
 }

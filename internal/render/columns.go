@@ -64,10 +64,14 @@ func ShortenStack(s string, n int) string {
 	if !more {
 		at := strings.LastIndexByte(frame, ' ')
 		place := frame[at+1:]
-		if at < 0 || Width(place)+4 > n {
+		switch name := n - Width(place) - 1; {
+		case at < 0 || name < -1:
 			return Shorten(frame, n)
+		case name < leastName:
+			return place
+		default:
+			return Shorten(frame[:at], name) + " " + place
 		}
-		return Shorten(frame[:at], n-Width(place)-1) + " " + place
 	}
 	left := n - Width(frame) - Width(joint)
 	switch {
@@ -79,8 +83,11 @@ func ShortenStack(s string, n int) string {
 	return frame + joint + ShortenStack(rest, left)
 }
 
-// leastFrame is the least width of a frame that is worth to be begun.
-const leastFrame = 20
+// The least widths of a frame and of a function's name that are worth to be begun.
+const (
+	leastFrame = 20
+	leastName  = 3
+)
 
 // ShortenLeft returns text cut to its last n columns, the first of which is then "…".
 func ShortenLeft(s string, n int) string {

@@ -30,3 +30,23 @@ func FuzzPlain(f *testing.F) {
 		}
 	})
 }
+
+func TestShortenStack(t *testing.T) {
+	const stack = "Conv1D.forward pytorch_utils.py:119 < main.<locals>.step torch_profiled.py:91 < main"
+	for n, want := range map[int]string{
+		100: stack,
+		80:  "Conv1D.forward pytorch_utils.py:119 < main.<locals>.step torch_profiled.py:91",
+		60:  "Conv1D.forward pytorch_utils.py:119 < torch_profiled.py:91",
+		42:  "Conv1D.forward pytorch_utils.py:119 < …",
+		30:  "Conv1D.f… pytorch_utils.py:119",
+		10:  "Conv1D.fo…",
+	} {
+		got := render.ShortenStack(stack, n)
+		if render.Width(got) > n {
+			t.Errorf("%d columns: %q has %d", n, got, render.Width(got))
+		}
+		if got != want {
+			t.Errorf("%d columns: %q, want %q", n, got, want)
+		}
+	}
+}

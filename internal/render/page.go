@@ -84,7 +84,11 @@ func (p *Page) Losses(lost []loss.Counter, notes []string) {
 		p.Heading("Lost")
 	}
 	for _, c := range lost {
-		p.Warn("  %d %s (%s)", c.Value, c.Help, c.Name)
+		if c.Value == 1 {
+			p.Warn("  %s: 1 (%s)", c.Help, c.Name) // the help is in the plural
+		} else {
+			p.Warn("  %d %s (%s)", c.Value, c.Help, c.Name)
+		}
 	}
 	if len(notes) > 0 {
 		p.Heading("Notes")

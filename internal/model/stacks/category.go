@@ -88,7 +88,7 @@ var Rules = []Rule{
 		in(step, clipping)},
 	{Gradient, "made where the backward pass begins, where a gradient is accumulated, or for the buckets of DDP and FSDP",
 		in(accumulation)},
-	{Temporary, "freed before the operator that made it was done (not in the backward pass)",
+	{Temporary, "made and freed within one call of an operator (not in the backward pass)",
 		func(u *Use, f *Fate) bool {
 			return u.scope != backward && f.Stayed > f.Crossed && f.Live <= f.Stayed && u.within(f)
 		}},

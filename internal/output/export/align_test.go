@@ -68,7 +68,7 @@ func TestDiffOfChangedLines(t *testing.T) {
 		{run(2, place{"/train.py", "step", 12, 300}), " 0 B   300 B  300 B       -1  /train.py:12 step"},
 	} {
 		out := compared(t, Options{By: by(t, "line")}, a, x.b)
-		if !strings.Contains(out, x.want) || !strings.Contains(out, "1 are gone") || !strings.Contains(out, "-7 B     7 B    0 B       -1  /train.py:40 gone") {
+		if !strings.Contains(out, x.want) || !strings.Contains(out, "1 is gone") || !strings.Contains(out, "-7 B     7 B    0 B       -1  /train.py:40 gone") {
 			t.Errorf("want %q in\n%s", x.want, out)
 		}
 	}
@@ -77,7 +77,7 @@ func TestDiffOfChangedLines(t *testing.T) {
 // Within one run lines do not move.
 func TestDiffWithinRun(t *testing.T) {
 	a, b := run(1, place{"/train.py", "step", 10, 100}), run(1, place{"/train.py", "step", 12, 100})
-	if out := compared(t, Options{}, a, b); !strings.Contains(out, "1 are new, 1 are gone") {
+	if out := compared(t, Options{}, a, b); !strings.Contains(out, "1 is new, 1 is gone") {
 		t.Errorf("got\n%s", out)
 	}
 }

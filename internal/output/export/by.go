@@ -259,7 +259,7 @@ func (by By) table(page *render.Page, all *group, show *face, n int) {
 	}
 	t.Text(page)
 	if callers > 0 {
-		page.Line("  Lines that only called these are not shown: %d (-n -1 shows them).", callers)
+		page.Line("  Not shown: %s that took no memory and only called others (-n -1 shows them)", bytefmt.Counted(callers, "line"))
 	}
 }
 

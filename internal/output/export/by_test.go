@@ -146,6 +146,33 @@ func TestOwnLines(t *testing.T) {
 	}
 }
 
+// In C and C++, a row is of the caller of CUDA's runtime, and of a function that allocates for
+// several callers; so it is of a profile, which does not know which file a frame is of.
+func TestLinesOfC(t *testing.T) {
+	program := &snapshot.Mapping{Path: "/a/train"}
+	for _, mapping := range []*snapshot.Mapping{program, nil} {
+		frame := func(name, file string, line int) *snapshot.Location {
+			return &snapshot.Location{Address: uint64(line), Mapping: mapping, Lines: []snapshot.Line{{Function: name, File: file, Line: line}}}
+		}
+		malloc, helper, main := frame("cudaMalloc", "/cudart.c", 185), frame("tensor_empty", "/a/train.c", 46), frame("main", "/a/train.c", 176)
+		s := &snapshot.Snapshot{}
+		for _, caller := range []*snapshot.Location{frame("forward", "/a/train.c", 108), frame("log_metrics", "/a/train.c", 146)} {
+			s.Samples = append(s.Samples, snapshot.Sample{Stack: []*snapshot.Location{malloc, helper, caller, main}, Labels: snapshot.Labels{Kind: "device"}, Values: snapshot.Values{InuseBytes: int64(caller.Address)}})
+		}
+		by, samples := by(t, "line").samples(s)
+		groups := by.groups(samples)
+		var got []string
+		for _, key := range rowsOf(groups, &holdings) {
+			if groups[key].InuseBytes != 0 {
+				got = append(got, groups[key].values[0])
+			}
+		}
+		if want := []string{"a/train.c:146 log_metrics", "a/train.c:108 forward"}; !slices.Equal(got, want) {
+			t.Errorf("rows %q, want %q", got, want)
+		}
+	}
+}
+
 // By whatever samples are put together, nothing is left out and nothing counted
 // twice.
 func TestByAddsUp(t *testing.T) {

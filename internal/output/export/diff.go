@@ -174,11 +174,15 @@ func says(rows []*tallied) string {
 	}
 	var words []string
 	for _, w := range []struct {
-		n    int
-		text string
-	}{{more, "hold more"}, {less, "hold less"}, {new, "are new"}, {gone, "are gone"}, {divided, "hold as much in other objects"}} {
-		if w.n > 0 {
-			words = append(words, fmt.Sprintf("%d %s", w.n, w.text))
+		n         int
+		one, many string
+	}{{more, "holds", "hold more"}, {less, "holds", "hold less"}, {new, "is", "are new"}, {gone, "is", "are gone"}, {divided, "holds", "hold as much in other objects"}} {
+		switch {
+		case w.n == 1:
+			_, rest, _ := strings.Cut(w.many, " ")
+			words = append(words, "1 "+w.one+" "+rest)
+		case w.n > 1:
+			words = append(words, fmt.Sprintf("%d %s", w.n, w.many))
 		}
 	}
 	return strings.Join(words, ", ")
