@@ -67,7 +67,7 @@ func agentOf(t *testing.T, name string, o server.Options, at replay.Options) str
 func TestTopAgent(t *testing.T) {
 	url := agentOf(t, "torch_native", server.Options{}, replay.Options{At: 8e9})
 	v := command(t, "top", "--agent", url, "--once", "--interval", "100ms").start().ends(0)
-	if out := v.stdout.String(); !strings.Contains(out, "GPU 0") || !strings.Contains(out, "Module.cuda.<locals>.<lambda> module.py") {
+	if out := v.stdout.String(); !strings.Contains(out, "GPU 0") || !strings.Contains(out, " module.py:1097\n") {
 		t.Error(out)
 	}
 	v = command(t, "top", "--agent", url, "--once", "--json", "--top", "3", "--interval", "100ms").start().ends(0)
