@@ -24,9 +24,8 @@ import (
 const (
 	hostileSize   = 1_000_000
 	hostileMemory = 256 << 20
-	// processMemory is for a recording, which may name 28,000 processes: a state keeps some
-	// 8 KiB of each.
-	processMemory = 384 << 20
+	// recordingMemory is what a recording of that size may cost, which may have 250,000 events.
+	recordingMemory = 512_000_000
 	// hostileWork is how many blocks of the program's code may run for each file that is named.
 	hostileWork = 500_000_000
 	// hang is a limit in seconds of processor time that only a hang reaches.

@@ -85,7 +85,7 @@ type past struct {
 func (p *past) moment(s *state.State) {
 	// Only events change what is in use. Each pays for a look at so many processes: with more of
 	// them, moments that few events came before are passed over.
-	const looks = 64
+	const looks = 16
 	if events := s.Events(); events != p.events && (events-p.events)*looks >= uint64(p.processes) {
 		p.events = events
 		p.inuse, p.processes = s.HeldByAll()

@@ -48,7 +48,7 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 	for i := range p.Accounts {
 		one := *m
 		a := &p.Accounts[i]
-		one.shown = p.Select(&live.Scope{PID: &a.PID, GPU: &a.GPU}, "", live.ByInuse, false)
+		one.shown = &live.Status{Accounts: p.Accounts[i : i+1]} // the table of lines has no more
 		write(fmt.Sprintf("%s (%d) on GPU %s", a.Process, a.PID, a.GPU), one.lineTable(), -1)
 	}
 	write("Owners", m.ownerTable(), n)

@@ -42,28 +42,38 @@ func shorten(samples []snapshot.Sample) (cut uint64) {
 		}
 		return w
 	}
-	all, sum := make([]int, len(samples)), 0
-	for i := range samples {
-		for _, l := range samples[i].Stack {
-			all[i] += weightOf(l)
-		}
-		sum += all[i]
-	}
-	limit := share(all, sum)
-	type stack struct {
-		first *snapshot.Location
+	type stack struct { // samples share stacks
+		first **snapshot.Location
 		n     int
 	}
-	cuts := map[stack][]*snapshot.Location{} // samples share stacks
+	weightsOf := map[stack]int{}
+	all, sum := make([]int, len(samples)), 0
+	for i := range samples {
+		frames := samples[i].Stack
+		if len(frames) == 0 {
+			continue
+		}
+		key := stack{&frames[0], len(frames)}
+		weight, ok := weightsOf[key]
+		if !ok {
+			for _, l := range frames {
+				weight += weightOf(l)
+			}
+			weightsOf[key] = weight
+		}
+		all[i], sum = weight, sum+weight
+	}
+	limit := share(all, sum)
+	cuts := map[stack][]*snapshot.Location{}
 	for i := range samples {
 		if all[i] <= limit {
 			continue
 		}
 		cut++
 		frames := samples[i].Stack
-		key := stack{frames[0], len(frames)}
+		key := stack{&frames[0], len(frames)}
 		short, ok := cuts[key]
-		if !ok || !slices.Equal(short[:len(short)-1], frames[:len(short)-1]) {
+		if !ok {
 			weight, n := 0, 0
 			for n < len(frames)-1 && weight+weightOf(frames[n]) <= limit {
 				weight += weightOf(frames[n])

@@ -480,7 +480,7 @@ func (s *State) sweep(r *record.Sweep) {
 type pace struct{ last uint64 }
 
 func (p *pace) due(applied uint64, size int) bool {
-	if applied-p.last < uint64(size/32) {
+	if applied-p.last < uint64(size/16) {
 		return false
 	}
 	p.last = applied

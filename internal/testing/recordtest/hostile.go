@@ -13,11 +13,6 @@ var Hostile = []struct {
 	Name string
 	Fill func(f *Forger)
 }{
-	{"processes", func(f *Forger) {
-		for i := uint64(1); f.Room(32); i++ {
-			f.Process(forgedProcess(i), "python")
-		}
-	}},
 	{"processes that allocate", func(f *Forger) {
 		for i := uint64(1); f.Room(64); i++ {
 			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(i), Addr: 4096, Size: 512})
@@ -41,7 +36,7 @@ var Hostile = []struct {
 		p := forgedProcess(1)
 		f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 1 << 40, Size: 1 << 39})
 		for i := uint64(1); f.Room(64); i++ {
-			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindTensor, Space: olderTensors, API: 1, Time: second(1) + i, Proc: p, Addr: 1<<40 + 1024*i, Size: 512, Handle: 1, Part: 1})
+			f.Event(event.Event{Op: event.OpTensorAlloc, Time: second(1) + i, Proc: p, Addr: 1<<40 + 1024*i, Size: 512, Handle: 1, Part: 1})
 		}
 	}},
 	{"call sites", func(f *Forger) {
@@ -50,24 +45,12 @@ var Hostile = []struct {
 			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stack: i})
 		}
 	}},
-	{"frames that are missing", func(f *Forger) {
-		p := forgedProcess(1)
-		for i := uint64(1); f.Room(5000); i++ {
-			f.Stack(i, p, 4096, 1)
-			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: p, Addr: 2 * i, Size: 1, Stack: i})
-		}
-	}},
-	{"places", func(f *Forger) {
-		for i := uint64(1); f.Room(16); i++ {
-			f.Place(i, false)
-		}
-	}},
 	{"long texts in many lines", func(f *Forger) {
 		long := strings.Repeat("x", 60<<10)
 		p := forgedProcess(1)
-		f.Room(200 << 10)
-		f.Place(1, true).Int(0).Uint(0, 20_000)
-		for range 20_000 {
+		f.Room(250 << 10)
+		f.Place(1, true).Int(0).Uint(0, 4)
+		for range 4 {
 			f.Text(long, "", "").Int(1).Text("")
 		}
 		for i := uint64(1); f.Room(64); i++ {
@@ -78,7 +61,7 @@ var Hostile = []struct {
 	{"one long line in many stacks", func(f *Forger) {
 		long := strings.Repeat("x", 60<<10)
 		p := forgedProcess(1)
-		f.Room(100 << 10)
+		f.Room(200 << 10)
 		f.Place(1, true).Int(0).Uint(0, 1).Text(long, long, long).Int(1).Text("")
 		for i := uint64(1); f.Room(5000); i++ {
 			f.Stack(i, p, 4096, 1)
@@ -149,28 +132,18 @@ var Hostile = []struct {
 			f.Moment(second(1) + 1000*i)
 		}
 	}},
-	{"notes of a loss", func(f *Forger) {
-		long := strings.Repeat("x", 60<<10)
-		f.Room(250 << 10)
-		f.Entry(EntryLoss).Uint(0, 150_000)
-		for range 150_000 {
-			f.Text(long)
-		}
-	}},
 	{"counters of a loss", func(f *Forger) {
-		long := strings.Repeat("x", 60<<10)
 		f.Room(250 << 10)
 		f.Entry(EntryLoss).Uint(50_000)
 		for range 50_000 {
-			f.Text(long, long).Uint(1)
+			f.Text("x", "y").Uint(1)
 		}
 		f.Uint(0)
 	}},
 	{"functions of a trace", func(f *Forger) {
-		long := strings.Repeat("x", 60<<10)
-		apis := make([]string, 65_000)
+		apis := make([]string, 120_000)
 		for i := range apis {
-			apis[i] = long
+			apis[i] = "x"
 		}
 		f.Room(250 << 10)
 		f.Trace(10, apis...)
@@ -179,34 +152,33 @@ var Hostile = []struct {
 		}
 	}},
 	{"allocators", func(f *Forger) {
-		for i := uint64(1); f.Room(200 << 10); {
-			f.Entry(EntryTensors).Uint(0, 0).Int(0).Uint(10_000)
-			for range 10_000 {
-				f.Uint(i, forgedProcess(1).Start).Int(int64(i%256)).Uint(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
-				i++
-			}
-			f.Moment(second(1))
+		for i := uint64(1); f.Room(64); i++ {
+			f.Event(event.Event{Op: event.OpTensorAlloc, Time: second(1) + i, Proc: forgedProcess(i / 256), Device: int32(i % 256), Addr: 1024 * i, Size: 512, Handle: 512, Part: 512})
 		}
 	}},
-	{"steps", func(f *Forger) {
-		for i := uint64(1); f.Room(5000); i++ {
-			f.Entry(EntrySteps).Uint(i, forgedProcess(1).Start, 4096)
-			for j := range uint64(4096) {
-				f.Uint(j & 127)
+	{"windows", func(f *Forger) {
+		sites(f, 1000)
+		for i := uint64(1); f.Room(64); i++ {
+			f.Entry(EntryTensors).Int(0).Uint(1, 2).Bool(i%2 == 0)
+			f.Moment(second(1) + i)
+		}
+	}},
+	{"keyframes of nonsense", func(f *Forger) {
+		for i := uint64(0); f.Room(5000); i++ {
+			if i%8 == 0 {
+				f.Entry(EntryCut).Int(0)
 			}
-			f.Bool(true)
+			f.Entry(EntryPart).Uint(i%8%5, 4096) // a part of the state, bytes
+			for j := range uint64(4096) {
+				f.Uint((i + j) & 127)
+			}
+			f.Bool(i%2 == 1)
 		}
 	}},
 	{"moments over all times", func(f *Forger) {
 		sites(f, 10_000)
 		for i := uint64(1); f.Room(64); i++ {
 			f.Moment(second(1) + i*40_000_000_000_000)
-		}
-	}},
-	{"changes over all times", func(f *Forger) {
-		for i := uint64(1); f.Room(64); i++ {
-			f.Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: i << 47, Proc: forgedProcess(1), Addr: 2 * i, Size: 1, Stack: i & 1023})
-			f.Moment(i << 47)
 		}
 	}},
 	{"time at the end", func(f *Forger) {
@@ -220,15 +192,6 @@ var Hostile = []struct {
 		}
 		for i := 0; f.Room(64); i++ {
 			f.Entry(EntrySweep).Bool(false)
-		}
-	}},
-	{"reports", func(f *Forger) {
-		for i := uint64(1); i < 40_000; i++ {
-			f.Room(64)
-			f.Process(forgedProcess(i), "p")
-		}
-		for f.Room(64) {
-			f.Entry(EntryReported)
 		}
 	}},
 	{"cuts", func(f *Forger) {
@@ -354,10 +317,10 @@ var Hostile = []struct {
 		for i := uint64(1); f.Room(40 << 10); i++ {
 			f.Process(forgedProcess(i%3000), "python")
 			f.Entry(EntryHeap).Uint(i%3000, forgedProcess(i%3000).Start).Bool(i%2 == 0).Text("", "", "").Int(0).Uint(5, 1<<60, 2000)
-			for range 2000 { // a new address, all else least: twelve bytes
-				f.Int(1).Uint(1<<7-1).Int(int64(i%64)).Uint(i%24).Text("").Uint(0, 1, 1, 0).Text("", "", "")
+			for range 2000 { // all else least: 15 bytes
+				f.Uint(1).Uint(1<<7-1).Int(int64(i%64)).Uint(i%6).Bool(false).Bool(false).Text("").Uint(0, 1, 1, 0).Text("", "", "", "")
 			}
-			f.Uint(0, 0)
+			f.Uint(0, 0, 0)
 			f.Moment(second(1))
 		}
 	}},
@@ -367,9 +330,9 @@ var Hostile = []struct {
 			more := f.Room(200 << 10)
 			f.Entry(EntryHeap).Uint(1, forgedProcess(1).Start).Bool(more).Text("", "", "").Int(0).Uint(5, 1, 40)
 			for j := range uint64(40) {
-				f.Int(2).Uint(1).Int(0).Uint(j%24).Text(strings.Repeat("[1", 1000)+fmt.Sprint(i, j)).Uint(0, 1, 1, 0).Text("", "", "")
+				f.Uint(2, 1).Int(0).Uint(j%6).Bool(false).Bool(false).Text(strings.Repeat("[1", 1000)+fmt.Sprint(i, j)).Uint(0, 1, 1, 0).Text("", "", "", "")
 			}
-			f.Uint(0, 0)
+			f.Uint(0, 0, 0)
 		}
 		f.Moment(second(2))
 	}},
