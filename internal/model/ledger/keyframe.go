@@ -140,7 +140,7 @@ func (t *siteTable) visitSite(f *record.Fields, i uint32, at **Site) {
 		return
 	}
 	if f.Reading() {
-		*at = &Site{SiteKey: SiteKey{Proc: t.p.id}, reports: t.p.l.reports}
+		*at = &Site{SiteKey: SiteKey{Proc: t.p.id}, reports: t.p.l.reports, index: i}
 	}
 	s := *at
 	record.UpTo(f, &s.Kind, uint64(event.NumKinds)-1)
@@ -165,6 +165,25 @@ func (t *siteTable) visitSite(f *record.Fields, i uint32, at **Site) {
 		f.Require(!t.p.l.full(Sites))
 		t.p.count(Sites, 1)
 	}
+}
+
+// Has returns whether s is a call site still.
+func (l *Ledger) Has(s *Site) bool {
+	all := l.lookup(s.Proc).sites.all
+	return int(s.index) < len(all) && all[s.index] == s
+}
+
+// VisitSite visits which call site of a process it is, s while writing, and returns that.
+func (l *Ledger) VisitSite(f *record.Fields, proc event.Process, s *Site) *Site {
+	all, i := l.lookup(proc).sites.all, uint32(0)
+	if s != nil {
+		i = s.index
+	}
+	if record.Index(f, &i, len(all)); f.Failed() {
+		return nil
+	}
+	f.Require(all[i] != nil)
+	return all[i]
 }
 
 func (t *contextTable) visit(f *record.Fields) {

@@ -38,6 +38,7 @@ type Site struct {
 	reports uint64 // how many Reported there were, as far as is updated; see siteTable.updateReported
 	last    uint64 // time of the latest allocation call, failed ones too
 	epoch   uint64 // of PeakBytes; see siteTable.updatePeak
+	index   uint32 // in siteTable.all
 	device  uint32 // index into siteTable.devices, for memory on a device
 }
 

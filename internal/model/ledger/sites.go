@@ -58,6 +58,7 @@ func (t *siteTable) find(e *event.Event) (uint32, *Site) {
 	}
 	t.assignDevice(s)
 	i, _ := t.put(math.MaxInt, s)
+	s.index = i
 	t.at[key] = i
 	if key.ctx != 0 {
 		if c := t.p.contexts.at[key.ctx]; c != ctxUnknown {
@@ -84,6 +85,7 @@ func (t *siteTable) synthetic(k event.Kind) (uint32, *Site) {
 			SiteKey:   SiteKey{Proc: t.p.id, Kind: k, Device: event.NoDevice},
 			Synthetic: true,
 			epoch:     t.epoch[k.Class()],
+			index:     uint32(len(t.all)),
 		})
 		t.other[k] = uint32(len(t.all))
 	}

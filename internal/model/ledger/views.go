@@ -109,9 +109,6 @@ func (l *Ledger) Sites(yield func(*Site) bool) {
 	}
 }
 
-// SitesOf returns the call sites of a process by number, nil where one was removed.
-func (l *Ledger) SitesOf(proc event.Process) []*Site { return l.lookup(proc).sites.all }
-
 // SiteCount returns how many call sites Sites yields, or more.
 func (l *Ledger) SiteCount() (n int) {
 	for p := range l.inOrder {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
@@ -41,16 +40,15 @@ func (l *Ledger) Visit(f *record.Fields) {
 }
 
 func (p *process) visit(f *record.Fields) {
-	n := p.l.numbers(p.id)
 	f.Bool(&p.ended)
 	record.Signed(f, &p.memory.returned)
 	if p.ended {
 		record.List(f, &p.last, 9, math.MaxInt, func(s *Segments) { s.visit(f) })
 	} else {
-		p.memory.visitExtents(f, n)
+		p.memory.visitExtents(f)
 		p.visitTensors(f)
 	}
-	p.memory.visitPools(f, n)
+	p.memory.visitPools(f)
 	record.Map(f, p.devices, 5, math.MaxInt, func(index *int32, at **Device) {
 		d := record.Make(f, at)
 		record.Signed(f, &d.Index)
@@ -74,34 +72,7 @@ func (s *Segments) visit(f *record.Fields) {
 	record.Signed(f, &s.Reserved, &s.Allocated, &s.Largest, &s.Releasable)
 }
 
-// numbers are the numbers of the call sites of the driver layer.
-type numbers struct {
-	sites []*ledger.Site
-	of    map[*ledger.Site]int
-}
-
-func (l *Ledger) numbers(proc event.Process) numbers {
-	n := numbers{of: map[*ledger.Site]int{}}
-	if l.driver != nil {
-		n.sites = l.driver.SitesOf(proc)
-	}
-	for i, s := range n.sites {
-		n.of[s] = i
-	}
-	return n
-}
-
-// visit visits a call site by its number.
-func (n *numbers) visit(f *record.Fields, s *ledger.Site) *ledger.Site {
-	i := n.of[s]
-	if record.Index(f, &i, len(n.sites)); f.Failed() {
-		return nil
-	}
-	f.Require(n.sites[i] != nil)
-	return n.sites[i]
-}
-
-func (m *memory) visitExtents(f *record.Fields, n numbers) {
+func (m *memory) visitExtents(f *record.Fields) {
 	var all []*extent
 	m.extents.Ascend(func(x *extent) bool {
 		all = append(all, x)
@@ -118,7 +89,7 @@ func (m *memory) visitExtents(f *record.Fields, n numbers) {
 		f.Uint(&x.private.First, &x.private.Second)
 		record.Signed(f, &x.device)
 		f.Bool(&handed)
-		site := n.visit(f, x.pool.Site)
+		site := m.p.l.driver.VisitSite(f, m.p.id, x.pool.Site)
 		if f.Require(x.from < x.to); !f.Reading() || f.Failed() {
 			return
 		}
@@ -136,7 +107,8 @@ func (m *memory) visitExtents(f *record.Fields, n numbers) {
 func (p *process) visitTensors(f *record.Fields) {
 	for a := range p.l.Rows.LiveOf(p.id) {
 		f.Next()
-		t := p.tensors[a.Addr]
+		t, there := p.tensors[a.Addr]
+		f.Require(!there && a.Handle == 0 && a.Space == event.SpacePointer)
 		if f.Reading() {
 			t = tensor{time: a.Time, size: a.Size, stack: a.Site.Stack, device: a.Site.Device}
 		}
@@ -145,8 +117,6 @@ func (p *process) visitTensors(f *record.Fields) {
 			record.Signed(f, &t.device)
 		}
 		p.memory.visitParts(f, &t, a.Addr)
-		_, there := p.tensors[a.Addr]
-		f.Require(!there && a.Handle == 0 && a.Space == event.SpacePointer)
 		if !f.Reading() || f.Failed() {
 			continue
 		}
@@ -160,49 +130,36 @@ func (p *process) visitTensors(f *record.Fields) {
 // later has no part of it.
 func (m *memory) visitParts(f *record.Fields, t *tensor, addr uint64) {
 	parts := append([]part{t.first}, t.more...)
-	inOne := len(t.more) == 0 && t.first.in != nil
-	if f.Bool(&inOne); f.Reading() {
-		parts[0].bytes = t.size
-	}
-	visit := func(x *part) {
-		if f.Failed() || !f.Reading() {
-			return
-		}
-		for x.in = range m.within(addr, addr+1) {
-		}
-		f.Require(x.in != nil && x.in.used+x.bytes <= x.in.to-x.in.from)
-	}
-	if inOne {
-		visit(&parts[0])
-	} else {
-		left := t.size
-		record.List(f, &parts, 2, maxParts+2, func(x *part) {
-			inside := x.in != nil
-			f.Uint(&x.bytes)
-			if f.Bool(&inside); inside {
-				visit(x)
+	left := t.size
+	record.List(f, &parts, 2, maxParts+2, func(x *part) {
+		rest, inside := left-x.bytes, x.in != nil
+		f.Uint(&rest)
+		f.Bool(&inside)
+		f.Require(rest < left)
+		x.bytes = left - rest
+		if f.Reading() && inside {
+			for x.in = range m.within(addr, addr+1) {
 			}
-			f.Require(x.bytes > 0 && x.bytes <= left)
-			addr, left = addr+x.bytes, left-x.bytes
-		})
-		f.Require(left == 0)
-	}
+			f.Require(x.in != nil && x.in.used+x.bytes <= x.in.to-x.in.from)
+		}
+		addr, left = addr+x.bytes, rest
+	})
+	f.Require(left == 0)
 	t.first, t.more = parts[0], parts[1:]
 }
 
-// visitPools visits the pools, which name call sites of the driver layer by their numbers.
-func (m *memory) visitPools(f *record.Fields, n numbers) {
+func (m *memory) visitPools(f *record.Fields) {
 	var all []*Pool // but for those whose call site is gone
 	for s, pool := range m.pools {
-		if _, known := n.of[s]; known {
+		if m.p.l.driver.Has(s) {
 			all = append(all, pool)
 		}
 	}
-	record.List(f, &all, 6, len(n.sites), func(at **Pool) {
+	record.List(f, &all, 6, math.MaxInt, func(at **Pool) {
 		if f.Reading() {
 			*at = &Pool{}
 		}
-		site := n.visit(f, (*at).Site)
+		site := m.p.l.driver.VisitSite(f, m.p.id, (*at).Site)
 		if f.Failed() {
 			return
 		}
