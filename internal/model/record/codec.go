@@ -8,11 +8,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
-// A codec visits the fields of records one after the other, to write them to a payload or
-// to read them from one: what an entry holds is described once. A record that is written
-// is not changed: others may be reading it.
+// Fields visit the fields of records, and of what a keyframe has of the state, one after the
+// other, to write them to a payload or to read them from one: what an entry holds is described
+// once. A record that is written is not changed: others may be reading it.
 //
-// It trusts nothing that it reads. Nonsense sets bad, and from then on everything reads as 0.
+// They trust nothing that they read. Nonsense sets bad, and from then on everything reads as 0.
 // A record to write that no reader would take sets bad too. An event is not checked: the tracer made it.
 type Fields struct {
 	buf     []byte // the payload; while writing, what there is of it

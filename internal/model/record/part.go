@@ -67,35 +67,35 @@ func ReadFields(data []byte, visit func(*Fields)) bool {
 	return !f.bad && f.left() == 0
 }
 
-func (f *Fields) put(more bool) {
-	f.yield(&Part{Of: f.of, Data: f.buf, More: more})
-	f.buf = nil
+func (c *Fields) put(more bool) {
+	c.yield(&Part{Of: c.of, Data: c.buf, More: more})
+	c.buf = nil
 }
 
 // Next begins another Part if the one being written is full. It is to be called before each of
 // many values; List and Map do so.
-func (f *Fields) Next() {
-	if f.yield != nil && len(f.buf) >= fullPart {
-		f.put(true)
+func (c *Fields) Next() {
+	if c.yield != nil && len(c.buf) >= fullPart {
+		c.put(true)
 	}
 }
 
 // Reading reports whether fields are read.
-func (f *Fields) Reading() bool { return f.reading }
+func (c *Fields) Reading() bool { return c.reading }
 
 // Failed reports whether nonsense was read.
-func (f *Fields) Failed() bool { return f.bad }
+func (c *Fields) Failed() bool { return c.bad }
 
 // Require says that what was read is nonsense unless ok is set.
-func (f *Fields) Require(ok bool) {
-	if f.reading && !ok {
-		f.fail()
+func (c *Fields) Require(ok bool) {
+	if c.reading && !ok {
+		c.fail()
 	}
 }
 
 // Near visits a number that is probably near the one before, which it replaces.
-func (f *Fields) Near(v, before *uint64) {
-	*before += uint64(f.signedNumber(int64(*v - *before)))
+func (c *Fields) Near(v, before *uint64) {
+	*before += uint64(c.signedNumber(int64(*v - *before)))
 	*v = *before
 }
 
@@ -144,18 +144,18 @@ func Map[K comparable, V any](f *Fields, m map[K]V, size, limit int, visit func(
 }
 
 // Loss visits the counters of a set.
-func (f *Fields) Loss(set *loss.Set) {
+func (c *Fields) Loss(set *loss.Set) {
 	var counted []loss.Counter
-	for _, c := range set.Counters() {
-		if c.Value > 0 {
-			counted = append(counted, c)
+	for _, x := range set.Counters() {
+		if x.Value > 0 {
+			counted = append(counted, x)
 		}
 	}
-	List(f, &counted, 2, math.MaxInt, func(c *loss.Counter) {
-		f.Text(&c.Name)
-		f.Uint(&c.Value)
+	List(c, &counted, 2, math.MaxInt, func(x *loss.Counter) {
+		c.Text(&x.Name)
+		c.Uint(&x.Value)
 	})
-	if f.reading {
+	if c.reading {
 		set.AddByName(counted)
 	}
 }
