@@ -56,7 +56,7 @@ const (
 	// byte of the file: many stacks may have a frame with a long name. A frame counts for
 	// frameBytes more, and each of its lines for lineBytes. Beyond that outer frames are left out.
 	// The recordings of real runs have 36 bytes for each byte of the file, and 5 MB, at most.
-	someText   = 32 << 20
+	someText   = 128 << 20
 	textRatio  = 128
 	frameBytes = 64
 	lineBytes  = 16
