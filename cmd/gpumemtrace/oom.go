@@ -84,7 +84,7 @@ func (f *failures) explained(path string) []*snapshot.OutOfMemory {
 func (f *failures) passages(path string) (out []timeline.Passage) {
 	for _, o := range f.explained(path) {
 		heading, says := export.Answers(o)
-		out = append(out, timeline.Passage{Title: heading, Says: says, At: max(o.Time.Sub(o.Snapshot.Meta.Start), 0)})
+		out = append(out, timeline.Passage{Title: heading, Says: says, At: max(o.Time.Sub(o.Snapshot.Meta.Start), 0), Again: o.Again, GPU: o.GPU})
 	}
 	return out
 }

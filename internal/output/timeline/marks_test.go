@@ -176,7 +176,7 @@ func TestFailuresComeFirst(t *testing.T) {
 	o.Failures = func() []Passage {
 		return []Passage{
 			{Title: "asked for 20.0 GiB", Says: []string{"What would help: <b class=hacked>less"}, At: 6634404682},
-			{Title: "asked for 400 GiB", Says: []string{"nothing was free"}, At: 2464969000},
+			{Title: "asked for 400 GiB", Says: []string{"nothing was free"}, At: 2464969000, Again: 384e6, GPU: "0"},
 		}
 	}
 	html, _, _ := written(t, "../../../test/recordings/out_of_memory.gmt", o)
@@ -189,6 +189,9 @@ func TestFailuresComeFirst(t *testing.T) {
 	b.Ask("document.querySelector('#refused button').click()")
 	b.Wants("its moment", b.Text("moment")+b.Text("command"), "Live at 6.634405 s: 3.51 GiB", "--at 6.634404682s")
 	b.Wants("the legend", b.Text("legend"), "the GPU has 140 GiB", "a request that was refused")
+	b.TabTo("chart")
+	b.Keys("N")
+	b.Wants("the mark before", b.Text("here"), "Refused again: memory had been given back.")
 	// Other recordings were not asked how much the GPU has.
 	html, _, _ = written(t, "../../../test/recordings/profiler.gmt", whole)
 	other := open(t, html, 1300, 900)

@@ -12,6 +12,9 @@ type Passage struct {
 	Says   []string      `json:"says"` // paragraphs
 	Tables []Listing     `json:"tables,omitempty"`
 	At     time.Duration `json:"at,omitempty"` // of which moment it is, since the trace began, 0 for none
+	// Again is set for a request that was refused again, so long after At, on a GPU.
+	Again time.Duration `json:"-"`
+	GPU   string        `json:"-"`
 }
 
 // A Listing is a table as text. The first columns are Numbers.
@@ -33,6 +36,14 @@ func (d *document) compare(c *Comparison) {
 	d.meta.Title = web.Clean(c.Title)
 	p := clean(c.Passage)
 	d.meta.Compared = &p
+}
+
+// failed adds what is said of a request that failed, and a mark where it failed again.
+func (d *document) failed(p Passage) {
+	d.meta.Failures = append(d.meta.Failures, clean(p))
+	if p.Again > 0 {
+		d.meta.Marks = append(d.meta.Marks, mark{Time: uint64(p.At + p.Again), Kind: "oom", Text: "refused again: memory had been given back", GPU: p.GPU})
+	}
 }
 
 // clean returns a passage as pages have it.

@@ -75,7 +75,7 @@ func Write(w io.Writer, path string, o Options) (*state.State, []loss.Counter, e
 	}
 	if o.Failures != nil {
 		for _, p := range o.Failures() {
-			d.meta.Failures = append(d.meta.Failures, clean(p))
+			d.failed(p)
 		}
 	}
 	if err := d.write(w, d.blocks(cmp.Or(o.packed, maxPacked))); err != nil {
