@@ -13,6 +13,7 @@ type term struct{ word, means string }
 
 var terms = []term{
 	{"in use", "Memory that the program, or CUDA for it, has taken and not given back yet."},
+	{"used", "What is in use without what is only cached."},
 	{"peak", "The moment at which most memory was in use on GPUs."},
 	{"reserved", "What PyTorch's caching allocator has taken from CUDA, for tensors that live and for later ones."},
 	{"cached", "Reserved memory that is in no tensor at the moment; nvidia-smi counts it as used."},
@@ -24,7 +25,7 @@ var terms = []term{
 	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders)."},
 	{"kind", "The sort of memory, such as device, tensor, cached, context, pinned host memory or managed memory."},
 	{"category", "What a tensor is for: parameter, gradient, optimizer state, activation, input or temporary."},
-	{"module", "A layer of a model, or a group of layers: an object of a class such as torch.nn.Linear."},
+	{"module", "A layer of a model, or a group of layers: an object of a class such as torch.nn.Linear. --by module puts all of one class together; --by module_path tells them apart (needs --holders)."},
 	{"context", "What CUDA takes once for each process on each GPU that the process uses, before the first allocation."},
 	{"local memory", "What CUDA takes so that kernels have room for variables that do not fit into registers; it stays until the process ends."},
 	{"code", "Kernels that CUDA has loaded onto the GPU."},

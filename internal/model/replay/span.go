@@ -41,6 +41,8 @@ func (x Span) Says(at time.Duration) string {
 		return "at the peak, " + after
 	case at >= x.End:
 		return "at the end, " + after
+	case at == 0:
+		return "at the beginning of the trace"
 	}
 	return after
 }

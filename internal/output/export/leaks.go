@@ -26,7 +26,7 @@ func Leaks(w io.Writer, r *leak.Report, layout Options) error {
 		page.Line("%s of %s ended in this trace; %d are needed.", bytefmt.Counted(r.Intervals, "interval"), bytefmt.Duration(o.Interval), o.Enough())
 		page.Line("Trace for longer, or take shorter intervals.")
 	case len(r.Stacks) == 0:
-		page.Heading("No stack of %s leaks", r.Target)
+		page.Heading("No stack of %s is seen to leak", r.Target)
 		page.Line("A stack leaks if its memory grew in %d of the %d intervals of %s, and it", o.Intervals, r.Intervals, bytefmt.Duration(o.Interval))
 		page.Line("still holds memory from each of these. The oldest must have lasted for")
 		page.Line("%s. No stack did so.", bytefmt.Counted(o.Outlive, "interval"))
@@ -137,7 +137,8 @@ func aboutSearch(page *render.Page, r *leak.Report) {
 	page.Line("  A cache that still grows is listed too. Once it has not grown for %s, it is not.", bytefmt.Counted(o.Outlive, "interval"))
 	page.Line("  A buffer is listed if it is emptied less often than every %d.", o.Intervals)
 	page.Line("  Not found: a leak that pauses for %s (take longer ones),", bytefmt.Counted(o.Outlive, "interval"))
-	page.Line("  and an allocation that is replaced by ever larger ones.")
+	page.Line("  an allocation that is replaced by ever larger ones, and what a program frees as it ends")
+	page.Line("  (take an earlier moment of a recording, --at end-2s, and shorter intervals).")
 	if r.GivenBack > 0 {
 		page.Warn("  Not shown: %s that grew until the last interval, then gave it back", bytefmt.Counted(r.GivenBack, "stack"))
 	}
