@@ -125,7 +125,7 @@ func recordingsIn(t *testing.T, dir string) []string {
 // inuseIn returns what a process has in use at the end of a recording.
 func inuseIn(t *testing.T, path string, pid int) int64 {
 	t.Helper()
-	v := command(t, "convert", path, "-o", "-", "--format", "json").start().ends(exitDone)
+	v := command(t, "convert", path, "--at", "end", "-o", "-", "--format", "json").start().ends(exitDone)
 	var x struct {
 		Processes []struct {
 			PID   int   `json:"pid"`

@@ -81,6 +81,10 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	progress, err := os.ReadFile("../../scripts/progress")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if strings.Contains(string(demo), "go tool pprof") {
 		t.Error("the demo needs Go's pprof")
 	}
@@ -90,7 +94,7 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A stand-in for the stand-in: what it traces is not in question here.
-	for name, text := range map[string]string{"scripts/demo": string(demo), "path/go": "#!/bin/sh\necho " + root, "train": "#!/bin/sh\n", "path/nvidia-smi": "#!/bin/sh\nexit 1\n"} {
+	for name, text := range map[string]string{"scripts/demo": string(demo), "scripts/progress": string(progress), "path/go": "#!/bin/sh\necho " + root, "train": "#!/bin/sh\n", "path/nvidia-smi": "#!/bin/sh\nexit 1\n"} {
 		path := filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -111,7 +115,7 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	_, last, found := strings.Cut(string(out), "a recording of a real GPU")
-	if !found || !strings.Contains(last, "python3 (429)") || !strings.HasSuffix(last, "demo: open bin/demo.html in a browser: the same recording over time.\n") {
+	if !found || !strings.Contains(last, "python3 (429)") || !strings.Contains(last, "demo: open bin/demo.html in a browser: the same recording over time.\n") || !strings.HasSuffix(last, "bin/gpumemtrace top -p $!\n") {
 		t.Errorf("it ends with %s", last)
 	}
 	if page := read(t, filepath.Join(root, "bin/demo.html")); !strings.Contains(string(page), "<html") {

@@ -256,7 +256,7 @@ func TestRecordingThatWraps(t *testing.T) {
 	if info, err := os.Stat(recording); err != nil || info.Size() > 16<<20 || info.Size() < 12<<20 {
 		t.Fatalf("%d bytes, %v", info.Size(), err)
 	}
-	want, got := read(t, filepath.Join(v.cmd.Dir, "x.folded")), converted(t, recording, "x.folded")
+	want, got := read(t, filepath.Join(v.cmd.Dir, "x.folded")), converted(t, recording, "x.folded", "--at", "end")
 	if sorted(want) != sorted(got) {
 		t.Errorf("the trace wrote\n%s\nand its recording says\n%s", want, got)
 	}
@@ -349,7 +349,7 @@ func TestWhatCannotBeConverted(t *testing.T) {
 		{"report " + recording + " --leaks --leak-interval 1ms", exitUsage, "--leak-interval"},
 		{"report " + recording + " --leaks --oom", exitUsage, "give only one of --steps, --windows, --segments, --oom, --leaks and --by"},
 		{"convert " + recording + " --at 1h", exitFailed, "it ends at"},
-		{"convert " + profile, exitFailed, "not a recording but compressed with gzip, as profiles are: give a file that --record wrote"},
+		{"convert " + profile + " x.json", exitFailed, "not a recording but compressed with gzip, as profiles are: give a file that --record wrote"},
 		{"convert /no/such/file", exitFailed, "/no/such/file"},
 		{"convert " + recording + " " + recording + " --force", exitUsage, "is the recording itself"},
 		{"convert " + v.cmd.Dir, exitFailed, "not a regular file"},

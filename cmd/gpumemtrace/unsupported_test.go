@@ -45,12 +45,12 @@ func TestMemoryNotSupported(t *testing.T) {
 			v.start().ends(exitDone)
 			// 518 MiB of a context and 64 MiB.
 			for args, total := range map[string]string{
-				"report":                   "582 MiB",
-				"report --by owner":        ": 582 MiB",
-				"top --once":               "holds 582 MiB",
-				"top --once --json":        `"held_bytes":610271232,"known":true`,
-				"convert - --format table": ": 582 MiB",
-				"convert - --format json":  `"total_bytes":610271232,"known":true`,
+				"report":                     "582 MiB",
+				"report --by owner":          ": 582 MiB",
+				"top --once --at end":        "holds 582 MiB",
+				"top --once --at end --json": `"held_bytes":610271232,"known":true`,
+				"convert - --format table":   ": 582 MiB",
+				"convert - --format json":    `"total_bytes":610271232,"known":true`,
 			} {
 				words := strings.Fields(args)
 				words = append([]string{words[0], run}, words[1:]...)

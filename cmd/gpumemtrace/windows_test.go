@@ -29,7 +29,7 @@ func TestWindowsOfRecording(t *testing.T) {
 		{"report --leaks " + path, exitDone, []string{"Too short to tell what leaks"}},
 		{"convert -o - --format json " + path, exitDone, []string{`"tensor_windows":{"length_ns":2000000000`, `"before_bytes":41943040`, `"inuse_bytes":67108864`}},
 		{"convert -o - --format pickle " + path, exitDone, []string{"This file has no tensors, because they were traced in windows only"}},
-		{"top --once " + path, exitDone, []string{which, "[tensors from before the window]", "12.0 MiB", "forward train.py:7"}},
+		{"top --once --at end " + path, exitDone, []string{which, "[tensors from before the window]", "12.0 MiB", "forward train.py:7"}},
 		{"top --tensors-window 2s --tensors -p 1", exitUsage, []string{"tensors-window replaces tensors"}},
 		{"report --windows " + whole, exitUsage, []string{"has no windows of tensors"}},
 		{"report --windows --steps " + path, exitUsage, []string{"give only one of"}},
