@@ -29,7 +29,10 @@ func open(t testing.TB, html []byte, width, height int64) *browsertest.Browser {
 		t.Fatal(err)
 	}
 	b := browsertest.Open(t, "file://"+path, width, height)
-	b.Until("document.documentElement.dataset.ready")
+	b.Until("document.documentElement.dataset.ready || !document.getElementById('failed').hidden")
+	if text := b.Text("failed"); text != "" {
+		t.Fatal(text)
+	}
 	return b
 }
 
@@ -256,20 +259,23 @@ func TestKeyboard(t *testing.T) {
 	b.Quiet()
 }
 
-// The page fits a phone, in light and dark.
-func TestPhone(t *testing.T) {
-	for _, name := range []string{"fsdp", "out_of_memory", "accelerate"} {
-		html, _, _ := written(t, "../../../test/recordings/"+name+".gmt", whole)
-		b := open(t, html, 390, 844)
-		if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
-			t.Errorf("%s is %s wide on 390", name, b.Ask("document.documentElement.scrollWidth"))
+// Each recording's page is shown, and fits a screen and a phone, in light and dark.
+func TestSizes(t *testing.T) {
+	for _, path := range recordings(t) {
+		name := filepath.Base(path)
+		html, _, _ := written(t, path, whole)
+		for _, size := range [][2]int64{{1300, 900}, {390, 844}} {
+			b := open(t, html, size[0], size[1])
+			if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
+				t.Errorf("%s is %s wide on %d", name, b.Ask("document.documentElement.scrollWidth"), size[0])
+			}
+			light := b.Ask("getComputedStyle(document.body).backgroundColor")
+			b.Dark(true)
+			if dark := b.Ask("getComputedStyle(document.body).backgroundColor"); dark == light {
+				t.Errorf("%s: dark is %s too", name, dark)
+			}
+			b.Quiet()
 		}
-		light := b.Ask("getComputedStyle(document.body).backgroundColor")
-		b.Dark(true)
-		if dark := b.Ask("getComputedStyle(document.body).backgroundColor"); dark == light {
-			t.Errorf("%s: dark is %s too", name, dark)
-		}
-		b.Quiet()
 	}
 }
 

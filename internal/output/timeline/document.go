@@ -191,6 +191,9 @@ func (d *document) row(x *snapshot.Sample) int {
 			*to = append(*to, columns[j])
 		}
 		r.Grew = append(r.Grew, 0)
+		if r.Holder != nil { // by then it has those of all that is held at the end
+			r.Holder = append(r.Holder, d.meta.Text(""))
+		}
 	}
 	return i
 }

@@ -67,7 +67,8 @@ async function main() {
   // tell says what was held at a time, of which i is the instant, and what happened at that.
   function tell(t, i, total) {
     const sentence = (text) => ` ${text[0].toUpperCase()}${text.slice(1)}.`;
-    let what = t > time[i] ? ` Nothing had changed since ${when(time[i], 1e3)}.` : chart.marks.filter((m) => last(time, m.t) === i).map((m) => sentence(m.text)).join("");
+    const near = chart.marks.filter((m) => last(time, m.t) === i), steps = near.filter((m) => m.kind === "step").slice(1);
+    let what = t > time[i] ? ` Nothing had changed since ${when(time[i], 1e3)}.` : near.filter((m) => !steps.includes(m)).map((m) => sentence(m.text + (m.kind === "step" ? " began" : ""))).join("") + (steps.length ? ` ${count(steps.length, "more step")} began before the next change.` : "");
     if (t === time[i] && !live) {
       const c = model.changes, all = [];
       for (let d = i ? c.to[i - 1] : 0; d < c.to[i]; d++) if (grouped.of[c.row[d]] >= 0) all.push(d);

@@ -56,7 +56,7 @@ class Table {
       some("category") && label("CATEGORY", "category"),
       some("holder") && label("HOLDER", "holder", " path", isLive ? "the object that holds most of it" : "the object that held most of it at the end"),
       some("module") && label("MODULE", "module", " path"),
-      some("operator") && label("OPERATOR", "operator", " path"),
+      some("operator") && label("OPERATOR", "operator"),
       { name: "STACK", className: "s", key: (x) => model.text(rows.title[x.row]), cell: (td, x) => td.append(stackOf(model, x.row, native)) },
     ].filter(Boolean);
   }
