@@ -43,12 +43,7 @@ func inContainers(pid int) string {
 	if !proc.InitialPIDNamespace() {
 		return " in this container, which sees its own processes alone: give a PID of it, or trace on the host"
 	}
-	var found []string
-	for _, other := range proc.All() {
-		if s, err := proc.ReadStatus(other); err == nil && len(s.Numbers) > 1 && s.Numbers[len(s.Numbers)-1] == pid {
-			found = append(found, fmt.Sprintf("%d (%s)", other, proc.Comm(other)))
-		}
-	}
+	found := numbered(pid)
 	switch {
 	case len(found) == 0:
 		return ""
@@ -56,6 +51,16 @@ func inContainers(pid int) string {
 		found = append(found[:most], "others")
 	}
 	return fmt.Sprintf(" here. In a container, this is the PID of %s: give that one", strings.Join(found, ", "))
+}
+
+// numbered names the processes that have the number pid in a PID namespace of their own.
+func numbered(pid int) (found []string) {
+	for _, other := range proc.All() {
+		if s, err := proc.ReadStatus(other); err == nil && len(s.Numbers) > 1 && s.Numbers[len(s.Numbers)-1] == pid {
+			found = append(found, fmt.Sprintf("%d (%s)", other, proc.Comm(other)))
+		}
+	}
+	return found
 }
 
 // most bounds the processes that a message names.

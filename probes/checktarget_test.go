@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,5 +54,21 @@ func TestCheckTargetFirstThreadEnded(t *testing.T) {
 	cmd.Wait()
 	if err := CheckTarget(pid); err == nil || !strings.Contains(err.Error(), "no such process") {
 		t.Errorf("after: %v", err)
+	}
+}
+
+// A process of a container is found by the number that it has there.
+func TestNumbered(t *testing.T) {
+	c := exec.Command("sleep", "60")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		c.Process.Kill()
+		c.Wait()
+	}()
+	if want := fmt.Sprintf("%d (sleep)", c.Process.Pid); !slices.Contains(numbered(1), want) {
+		t.Errorf("%q are 1 in a container, %s is missing", numbered(1), want)
 	}
 }
