@@ -135,7 +135,7 @@ func aboutSearch(page *render.Page, r *leak.Report) {
 	o := r.Options
 	page.Heading("About this search")
 	page.Line("  A cache that still grows is listed too. Once it has not grown for %s, it is not.", bytefmt.Counted(o.Outlive, "interval"))
-	page.Line("  A buffer is listed if it is emptied less often than every %d.", o.Intervals)
+	page.Line("  So is a buffer that is emptied less often than once in %s.", bytefmt.Counted(o.Intervals, "interval"))
 	page.Line("  Not found: a leak that pauses for %s (take longer ones),", bytefmt.Counted(o.Outlive, "interval"))
 	page.Line("  an allocation that is replaced by ever larger ones, and what a program frees as it ends")
 	page.Line("  (take an earlier moment of a recording, --at end-2s, and shorter intervals).")
