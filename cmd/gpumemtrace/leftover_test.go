@@ -36,21 +36,18 @@ func (b bystanders) targets(args ...string) []string {
 	return args
 }
 
-// leftovers are breakpoints that stay. Those of links that the kernel still takes off, which it may
-// do after the tracer has ended, go by themselves.
+// leftovers are breakpoints that stay: in twenty looks, none of them goes. Those of links that the
+// kernel still takes off, which it may do after the tracer has ended, go one after the other.
 func (b bystanders) leftovers() []probes.Leftover {
-	var first []probes.Leftover
-	for range 20 { // each look at what is there takes 300 ms
+	left, _ := probes.Leftovers(b.pids)
+	for same := 0; same < 20 && len(left) > 0; same++ { // each look takes 300 ms
 		found, _ := probes.Leftovers(b.pids)
-		if len(found) == 0 {
-			return nil
+		n := len(left)
+		if left = slices.DeleteFunc(left, func(l probes.Leftover) bool { return !slices.Contains(found, l) }); len(left) < n {
+			same = 0
 		}
-		if first == nil {
-			first = found
-		}
-		first = slices.DeleteFunc(first, func(l probes.Leftover) bool { return !slices.Contains(found, l) })
 	}
-	return first
+	return left
 }
 
 // run has each of them call what is probed.

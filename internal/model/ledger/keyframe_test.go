@@ -201,7 +201,7 @@ func TestKeyframeOfForgotten(t *testing.T) {
 
 // TestRandomKeyframe cuts random sequences at random points.
 func TestRandomKeyframe(t *testing.T) {
-	rounds := 2000
+	rounds := 500
 	if testing.Short() {
 		rounds = 200
 	}

@@ -123,7 +123,7 @@ var Hostile = []struct {
 		}
 	}},
 	{"many readings", func(f *Forger) {
-		for i := uint64(1); i < 2000; i++ {
+		for i := uint64(1); i < 500; i++ {
 			f.Process(forgedProcess(i), "p").Event(event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: 1, Time: second(1), Proc: forgedProcess(i), Addr: 4096, Size: 512})
 		}
 		for i := uint64(1); f.Room(64); i++ {
@@ -214,7 +214,7 @@ var Hostile = []struct {
 		}
 	}},
 	{"processes with a new PID", func(f *Forger) {
-		const processes = 15_000
+		const processes = 4000
 		for i := uint64(1); f.Room(64); i++ {
 			p := forgedProcess(i % processes)
 			p.Start *= 1 + i/processes
