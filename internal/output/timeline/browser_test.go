@@ -262,20 +262,26 @@ func TestKeyboard(t *testing.T) {
 // Each recording's page is shown, and fits a screen and a phone, in light and dark.
 func TestSizes(t *testing.T) {
 	for _, path := range recordings(t) {
-		name := filepath.Base(path)
-		html, _, _ := written(t, path, whole)
-		for _, size := range [][2]int64{{1300, 900}, {390, 844}} {
-			b := open(t, html, size[0], size[1])
-			if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
-				t.Errorf("%s is %s wide on %d", name, b.Ask("document.documentElement.scrollWidth"), size[0])
+		t.Run(filepath.Base(path), func(t *testing.T) { // whose end closes the browser
+			html, _, _ := written(t, path, whole)
+			b := open(t, html, 1300, 900)
+			fits := func(width int) {
+				t.Helper()
+				b.Until(fmt.Sprintf("innerWidth === %d", width))
+				if b.Ask("document.documentElement.scrollWidth <= innerWidth") != "true" {
+					t.Errorf("%s wide on %d", b.Ask("document.documentElement.scrollWidth"), width)
+				}
 			}
+			fits(1300)
 			light := b.Ask("getComputedStyle(document.body).backgroundColor")
 			b.Dark(true)
 			if dark := b.Ask("getComputedStyle(document.body).backgroundColor"); dark == light {
-				t.Errorf("%s: dark is %s too", name, dark)
+				t.Errorf("dark is %s too", dark)
 			}
+			b.Phone(390, 844)
+			fits(390)
 			b.Quiet()
-		}
+		})
 	}
 }
 
