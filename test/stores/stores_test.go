@@ -66,6 +66,9 @@ func (s *source) Report(want state.Want) *state.View {
 			s.state.Apply(r)
 		}
 	}
+	for id := range s.state.Known {
+		s.state.Apply(&record.Process{Process: id, Who: snapshot.Who{Service: "llm", Pod: "train-0"}})
+	}
 	v := s.state.View(want)
 	s.latest = figures(v.Snapshot(), false)
 	for f, n := range figures(v.Snapshot(), true) {
@@ -76,13 +79,23 @@ func (s *source) Report(want state.Want) *state.View {
 	return v
 }
 
-// figures are what processes allocated, or what they hold.
+// figures are what processes allocated, or what they hold, of memory on GPUs; and what else they hold.
 func figures(s *snapshot.Snapshot, allocated bool) map[figure]int64 {
 	out := map[figure]int64{}
 	for i := range s.Samples {
+		x := &s.Samples[i]
+		add := func(name string, n int64) {
+			if n != 0 && strings.HasPrefix(name, "alloc_") == allocated {
+				out[figure{fmt.Sprint(x.PID), name}] += n
+			}
+		}
+		if !snapshot.OnGPU(x.Kind) {
+			add("host_space", s.Meta.Held(&x.Values))
+			continue
+		}
 		for _, v := range snapshot.AllValues {
-			if n := *v.Of(&s.Samples[i].Values); n != 0 && !v.Failed && strings.HasPrefix(v.Name, "alloc_") == allocated {
-				out[figure{fmt.Sprint(s.Samples[i].PID), v.Name}] += n
+			if !v.Failed {
+				add(v.Name, *v.Of(&x.Values))
 			}
 		}
 	}
@@ -239,7 +252,6 @@ func pushed(t *testing.T, name, url string) *source {
 	from := &source{reader: r, state: state.New(), ever: map[figure]int64{}}
 	p, err := push.New(push.Options{Source: from, Interval: time.Second, Version: "test",
 		Targets: []string{url},
-		More:    func(snapshot.Who) snapshot.Who { return snapshot.Who{Service: "llm", Pod: "train-0"} },
 		Warn:    func(s string) { t.Log(s) }})
 	if err != nil {
 		t.Fatal(err)
