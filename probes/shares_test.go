@@ -235,12 +235,12 @@ func (l *table) maps(pid int, uid uint32, library int) (lost int) {
 	return lost
 }
 
-// check compares the number of each user's unseen processes with the processes.
+// check compares the number of the unseen processes under each bound with the processes.
 func (l *table) check() {
 	l.Helper()
 	n := map[uint32]int{}
 	for _, p := range l.unseen.processes {
-		n[p.user]++
+		n[p.under]++
 	}
 	if !maps.Equal(n, l.unseen.of) {
 		l.Fatalf("%v unseen, want %v", l.unseen.of, n)
