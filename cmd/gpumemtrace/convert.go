@@ -174,8 +174,8 @@ func convertRun(path string, f *traceFlags, at moment, out *output, failed func(
 	return snap, nil
 }
 
-// convertMoment returns what a recording shows at a moment, by default its peak. What has a history is
-// of the end by default.
+// convertMoment returns what a recording shows at a moment, by default its peak. A
+// format that has a history (Layout) shows the end by default.
 func convertMoment(path string, f *traceFlags, at moment, out *output, failed func(*state.Incident)) (*snapshot.Snapshot, error) {
 	q := question{at: at, peak: !out.format.Layout, want: out.want(f, false), layout: out.format.Layout, remember: f.traceMax, failed: failed}
 	a, err := q.answer(path)

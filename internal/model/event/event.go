@@ -327,7 +327,7 @@ type Event struct {
 	// Where an event enters decides these, and no recording has them.
 	Tenant uint16 // whose process it is, as the tracer numbers them
 	Bare   bool   // an allocation gets no row and no new call site
-	Shut   bool   // it gets no entry at all, as if each table were full
+	Shut   bool   // an allocation gets no entry in any table, as if each were full
 }
 
 // Record marks an Event as a record of a trace (package record).

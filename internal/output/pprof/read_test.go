@@ -44,8 +44,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// TestReadBack: a profile tells its samples as they were, but for failed calls
-// and, of one process, its pid. Of memory that is on no GPU it tells what was held.
+// TestReadBack: a profile that is read back has the samples that were written. It lacks failed calls,
+// and the pid where there is one process. A sample of memory that is on no GPU has only the bytes held.
 func TestReadBack(t *testing.T) {
 	for name, build := range snapshots {
 		s := build()

@@ -43,8 +43,8 @@ func newGate() *gate {
 	return &gate{limits: map[uint16]limits{}, lost: loss.New(gateCauses)}
 }
 
-// admit marks an event that its tenant has no room for, and reports whether a record comes in: a stack
-// may not.
+// admit marks an event for which its tenant has no room. It reports whether the record enters the state:
+// only a stack may be refused.
 func (g *gate) admit(s *state.State, r record.Record) bool {
 	switch r := r.(type) {
 	case *event.Event:
@@ -63,7 +63,7 @@ func (g *gate) admit(s *state.State, r record.Record) bool {
 	return true
 }
 
-// mark tells the model what e finds no room for.
+// mark sets what the model must leave out of its tables (Bare and Shut).
 func (g *gate) mark(e *event.Event) {
 	l := state.Driver
 	switch {
@@ -85,7 +85,8 @@ func brings(op event.Op) bool {
 	return op.Kernel() && op != event.OpGPU && op != event.OpObjectFree && op != event.OpDescriptorClose
 }
 
-// pass counts what comes in. After less than a hundredth of the smallest table it has look set the limits anew.
+// pass counts what comes in. When so much has come that a table may have filled by a hundredth, it has look
+// set the limits anew.
 func (g *gate) pass(s *state.State, n int) {
 	if g.seen += n; g.seen < g.next {
 		return
