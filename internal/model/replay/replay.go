@@ -114,6 +114,9 @@ func Play(path string, opts Options) (_ *state.State, err error) {
 // PlayReader is Play of a recording that is open, of which nothing was read.
 func PlayReader(r *record.Reader, opts Options) (*state.State, error) {
 	p := &player{opts: opts, state: state.New()}
+	if opts.OutOfMemory != nil { // whether the trace itself reported failures or not
+		p.state.ReportIncidents(mostIncidents)
+	}
 	records := 0
 	if opts.Changed != nil {
 		p.state.Watch(opts.Changed)
@@ -231,9 +234,6 @@ func (p *player) reportIncidents(more []*state.Incident, keep int) {
 func (p *player) add(r record.Record) {
 	switch r := r.(type) {
 	case *record.Trace:
-		if p.opts.OutOfMemory != nil { // whether the trace itself reported failures or not
-			r.Incidents = max(r.Incidents, mostIncidents)
-		}
 		if p.trace == nil { // there is no moment before it
 			p.flush(false, false)
 			p.trace = r

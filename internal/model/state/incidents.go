@@ -42,6 +42,8 @@ type incidents struct {
 	last   map[owner]uint64 // when the last one of each began
 	latest owner            // of the last one
 	n      int              // begun
+	least  int              // how many to report although the trace asks for fewer
+
 	// suppressed are incidents that were too many or too close.
 	suppressed uint64
 }
@@ -162,7 +164,7 @@ func (x *incidents) apply(e *event.Event) {
 func (x *incidents) begin(key threadKey, e *event.Event) *Incident {
 	s := x.state
 	whose := s.processes.owner(e.Proc)
-	left := s.trace.Incidents - x.n
+	left := max(s.trace.Incidents, x.least) - x.n
 	if s.trace.All && x.n > 0 && x.latest == whose {
 		left-- // the last one is another's
 	}
@@ -275,6 +277,9 @@ func (x *incidents) complete(all bool) {
 		return true
 	})
 }
+
+// ReportIncidents has at least n incidents reported, also of a trace that asks for fewer.
+func (x *incidents) ReportIncidents(n int) { x.least = n }
 
 // HasIncidents reports whether Incidents would return any after a record.Loss.
 func (x *incidents) HasIncidents() bool {

@@ -47,7 +47,8 @@ func (s *Session) view(want state.Want, report bool) *state.View {
 	defer s.mu.Unlock()
 	s.applyLocked(lost)
 	if !s.stopped {
-		s.applyLocked(moment(monotonic(), false))
+		// As of the last event, since those after it may have happened already and not be here.
+		s.applyLocked(moment(max(s.state.Seen(), s.state.Now()), false))
 	}
 	v := s.state.View(want)
 	if report {
