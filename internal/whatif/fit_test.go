@@ -73,17 +73,47 @@ func TestWriteFit(t *testing.T) {
 		}
 	}
 	page := written(0)
-	expect(page, "python3 on GPU 0\n", "At 32 PyTorch would reserve 29.5 GiB at the peak. nvidia-smi would show more", "100.0% of the bytes",
+	expect(page, "python3 on GPU 0\n", "At 32 PyTorch would reserve 29.5 GiB at the peak. Not known, because the recording lacks it: what\n", "100.0% of the bytes",
 		"  32       29.5 GiB              14.7 GiB  14.7 GiB (50.1%)\n", "  4.52 GiB  9.00 GiB\n")
 	if strings.Contains(page, "FITS") {
 		t.Errorf("what fits into a GPU of unknown size?\n%s", page)
 	}
-	expect(written(20<<30), "(48.2%)  perhaps\n", "(50.1%)  no\n")
+	expect(written(20<<30), "fits into 20.0 GiB of GPU memory is 21, counting PyTorch's memory alone.", "PYTORCH ALONE FITS INTO 20.0 GiB\n", "(48.2%)  yes\n", "(50.1%)  no\n")
 	x.Beside = 700 << 20
 	expect(written(20<<30), "about 30.1 GiB in nvidia-smi, with the 700 MiB\n", "fits into 20.0 GiB of GPU memory is 20: PyTorch can reserve 19.3 GiB of it", "30.1 GiB  no\n", "15.6 GiB  yes\n")
 	expect(written(20<<30), " Up to 36 the run would not fail either, but PyTorch would have to give cached memory back")
 	x.Memory = 80 << 30
 	expect(written(0), "FITS INTO 80.0 GiB\n", "30.1 GiB  yes\n")
+}
+
+// A number that was recorded has one row, which says what was measured, whatever is not modelled.
+func TestWriteFitOfRecordedNumber(t *testing.T) {
+	conv := []Site{{Key: "f", Text: "f", Workspace: true}}
+	low, high := sized(100, 90), sized(100, 170)
+	low.Sites, high.Sites = conv, conv
+	f, err := NewFit([]Measured{{8, low}, {16, high}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var page bytes.Buffer
+	if err := f.Write(&page, []float64{32, 8}, Limits{Memory: 1 << 30}, Options{Width: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(page.String(), "\n")
+	for _, want := range []string{"At 8 PyTorch reserved 190 MiB at the peak, as measured. ", "   8 ", "  16 ", "  32 "} {
+		n := 0
+		for _, line := range lines {
+			if strings.HasPrefix(line, want) {
+				n++
+				if strings.HasSuffix(line, "perhaps") != (want == "  32 ") {
+					t.Errorf("%q", line)
+				}
+			}
+		}
+		if n != 1 {
+			t.Errorf("%d lines begin with %q in\n%s", n, want, page.String())
+		}
+	}
 }
 
 // How far a prediction can be relied on: a third recording shows its error, and beyond four times

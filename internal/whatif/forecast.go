@@ -1,6 +1,7 @@
 package whatif
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -61,8 +62,8 @@ type ForecastRow struct {
 	At        float64 `json:"at"`
 	Peak      uint64  `json:"peak_reserved_bytes"`
 	Allocated uint64  `json:"in_tensors_bytes"`
-	// Low and High are what Fit.Spread returns, and Peak where it was measured. They are 0 where a peak may
-	// lie outside: where the run has an unmodelled cause, and beyond the numbers that were tested.
+	// Low and High are what Fit.Spread returns, or Measured. They are 0 where a peak may lie outside: where
+	// the run has an unmodelled cause, and beyond the numbers that were tested.
 	Low  uint64 `json:"peak_low_bytes,omitempty"`
 	High uint64 `json:"peak_high_bytes,omitempty"`
 	// Needed is the most that tensors need, at whatever moment.
@@ -71,17 +72,32 @@ type ForecastRow struct {
 	Measured uint64 `json:"measured_bytes,omitempty"`
 }
 
-// Forecast predicts the run at each number of to, and what limits let run.
+// reserved returns what PyTorch reserves: what was measured, or else what is predicted.
+func (r *ForecastRow) reserved() uint64 { return cmp.Or(r.Measured, r.Peak) }
+
+// row returns the row of a number, nil if there is none.
+func (c *Forecast) row(n float64) *ForecastRow {
+	i := slices.IndexFunc(c.Rows, func(r ForecastRow) bool { return r.At == n })
+	if i < 0 {
+		return nil
+	}
+	return &c.Rows[i]
+}
+
+// Forecast predicts the run at each number of to, and what limits let run. The recorded numbers come first.
 func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
 	c := &Forecast{SchemaVersion: 1, Process: f.base.Name, GPU: f.base.GPU, Beside: f.base.Beside, Paired: f.Paired(), Workspaces: f.Workspaces, Alone: f.Alone, Curved: f.Curved, CuDNN: f.base.workspaces()}
 	c.Unmodelled = f.unmodelled()
 	c.Unseen = f.Unseen(slices.Max(to))
 	add := func(n float64, measured uint64) {
+		if c.row(n) != nil {
+			return
+		}
 		r := f.At(n)
 		row := ForecastRow{At: n, Peak: r.Peak, Allocated: r.Allocated, Needed: f.scaled(n).Floor().Peak, Measured: measured}
 		switch {
 		case measured > 0:
-			row.Low, row.High = r.Peak, r.Peak
+			row.Low, row.High = measured, measured
 		case len(c.Unmodelled) == 0 && n <= tested*f.at:
 			row.Low, row.High = f.Spread(n, r.Peak)
 		}
@@ -159,26 +175,26 @@ func (f *Fit) reliable(page *render.Page, c *Forecast, n float64) {
 func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	c := f.Forecast(to, limits)
-	last, peak := to[len(to)-1], c.Rows[len(c.Rows)-1].Peak
+	last := to[len(to)-1]
 	page.Heading("%s", f.base.title(f.base.Name))
 	if !slices.ContainsFunc(f.Growths(last), func(g Growth) bool { return g.Base != g.Predicted }) {
 		page.Warn("Nothing grew from run to run, so the prediction for every number is what was measured. Are these runs of different numbers, and does memory depend on that number?")
 	}
-	if c.Beside > 0 {
-		page.Line("At %g PyTorch would reserve %s at the peak: about %s in nvidia-smi, with the %s that the process held besides, such as CUDA's context.", last, format(peak), format(peak+c.Beside), format(c.Beside))
-	} else {
-		page.Line("At %g PyTorch would reserve %s at the peak. nvidia-smi would show more: what the process held besides, such as CUDA's context, is not known.", last, format(peak))
-	}
+	page.Line("%s", c.says(last))
 	if x := c.Memory; x != nil {
+		room := fmt.Sprintf(": PyTorch can reserve %s of it", format(x.Limit))
+		if c.Beside == 0 {
+			room = ", counting PyTorch's memory alone"
+		}
 		switch {
 		case x.Limit == 0:
 			page.Line("No number fits into %s of GPU memory: the process holds %s there besides what PyTorch reserves.", format(limits.Memory), format(c.Beside))
 		case x.Kept == 0:
 			page.Line("No number fits into %s of GPU memory: PyTorch can reserve %s of it, and at 1 it would reserve %s.%s", format(limits.Memory), format(x.Limit), format(f.At(1).Peak), x.emptying())
 		case x.Kept == maxNumber:
-			page.Line("Every number up to %d fits into %s of GPU memory: PyTorch can reserve %s of it.", x.Kept, format(limits.Memory), format(x.Limit))
+			page.Line("Every number up to %d fits into %s of GPU memory%s.", x.Kept, format(limits.Memory), room)
 		default:
-			page.Line("The largest number that fits into %s of GPU memory is %d: PyTorch can reserve %s of it.%s", format(limits.Memory), x.Kept, format(x.Limit), x.emptying())
+			page.Line("The largest number that fits into %s of GPU memory is %d%s.%s", format(limits.Memory), x.Kept, room, x.emptying())
 		}
 	}
 	if x := c.Reserved; x != nil {
@@ -207,14 +223,31 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	return page.Flush("write fit")
 }
 
+// says returns what PyTorch reserves at the peak at a number, and what nvidia-smi shows then.
+func (c *Forecast) says(n float64) string {
+	row := c.row(n)
+	text := fmt.Sprintf("At %g PyTorch would reserve %s at the peak", n, format(row.Peak))
+	if row.Measured > 0 {
+		text = fmt.Sprintf("At %g PyTorch reserved %s at the peak, as measured", n, format(row.Measured))
+	}
+	if c.Beside > 0 {
+		return fmt.Sprintf("%s: about %s in nvidia-smi, with the %s that the process held besides, such as CUDA's context.", text, format(row.reserved()+c.Beside), format(c.Beside))
+	}
+	return text + ". Not known, because the recording lacks it: what the process holds on the GPU besides, such as CUDA's context and the code of libraries. nvidia-smi counts it, and the GPU must have room for it, too."
+}
+
 // table writes a row for each number.
 func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
 	gpu := limits.Memory
 	if limits == (Limits{}) {
 		gpu = f.base.Memory
 	}
+	fitting := "FITS INTO "
+	if c.Beside == 0 {
+		fitting = "PYTORCH ALONE FITS INTO "
+	}
 	t := table.New(table.TextRight("AT"), table.Bytes("PEAK RESERVED"), table.Ending("PEAK MAY BE"), table.SomeBytes("MEASURED"), table.Bytes("IN TENSORS"), table.TextRight("CACHED"),
-		table.SomeBytes("IN NVIDIA-SMI"), table.Text("FITS INTO "+format(gpu)), table.Text("RESERVES UP TO "+format(limits.Reserved)))
+		table.SomeBytes("IN NVIDIA-SMI"), table.Text(fitting+format(gpu)), table.Text("RESERVES UP TO "+format(limits.Reserved)))
 	for _, r := range c.Rows {
 		low, high := r.Low, r.High
 		if high == 0 { // not known
@@ -223,10 +256,10 @@ func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
 		var inAll uint64
 		fits, reserves := "", ""
 		if c.Beside > 0 {
-			inAll = r.Peak + c.Beside
+			inAll = r.reserved() + c.Beside
 		}
 		if gpu > 0 {
-			fits = verdict(c.Beside > 0 && high+c.Beside <= gpu, low+c.Beside <= gpu)
+			fits = verdict(high+c.Beside <= gpu, low+c.Beside <= gpu)
 		}
 		if limits.Reserved > 0 {
 			reserves = verdict(high <= limits.Reserved, low <= limits.Reserved)
