@@ -21,6 +21,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/gpu"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -143,8 +144,12 @@ func (h *holdersCommand) read(ctx context.Context) (err error) {
 		return fmt.Errorf("there is no process %d: %w", h.report.PID, err)
 	}
 	h.report.Process = proc.Comm(h.report.PID)
-	if h.report.Reading, err = readHeap(ctx, h.report.PID, start, h.heap); err != nil || h.again == 0 {
+	if h.report.Reading, err = readHeap(ctx, h.report.PID, start, h.heap); err != nil {
 		return err
+	}
+	if h.again == 0 {
+		h.report.OnGPUs = onGPUs(h.report.PID)
+		return nil
 	}
 	if h.report.Reading.Refused != "" {
 		return nil
@@ -158,6 +163,28 @@ func (h *holdersCommand) read(ctx context.Context) (err error) {
 	}
 	h.report.Reading, err = readHeap(ctx, h.report.PID, start, h.heap)
 	return err
+}
+
+// onGPUs returns what a process holds on all GPUs, in bytes, 0 if NVML does not know it.
+func onGPUs(pid int) (sum int64) {
+	nvml, err := gpu.Open()
+	if err != nil {
+		return 0
+	}
+	defer nvml.Close()
+	devices, err := nvml.Devices()
+	if err != nil {
+		return 0
+	}
+	for _, d := range devices {
+		for _, part := range append(d.Instances, d) {
+			// What is inferred holds only for a GPU that the process is known to use.
+			if use, err := nvml.Use(part, pid); err == nil && use.Known && !use.Inferred {
+				sum += use.Bytes
+			}
+		}
+	}
+	return sum
 }
 
 // readHeap reads the heap of the process that began at start, and says what to do where that is not

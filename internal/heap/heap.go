@@ -63,6 +63,9 @@ func Read(ctx context.Context, pid int, o Options) (*holder.Reading, error) {
 	if err != nil {
 		return nil, err
 	}
+	if runtime.Allocator, err = FindAllocator(pid); err != nil {
+		return nil, err
+	}
 	if o.Pause {
 		resume, err := pauseProcess(pid)
 		if err != nil {
@@ -106,7 +109,7 @@ func ReadMemory(ctx context.Context, m Memory, runtime Runtime, o Options) (*hol
 	mem.done = ctx.Done()
 	r := newObjectReader(mem, &lay, runtime.Address)
 	defer r.arena.release()
-	reading.Refused = readHeap(r, &o, reading)
+	reading.Refused = readHeap(r, &o, runtime.Allocator, reading)
 	if r.mem.stopped != nil && reading.Refused == "" {
 		reading.Refused = "the heap was not read to its end: " + r.mem.stopped.Error()
 		reading.Storages, reading.Retainers = nil, nil
@@ -117,7 +120,7 @@ func ReadMemory(ctx context.Context, m Memory, runtime Runtime, o Options) (*hol
 
 // readHeap reads all objects and their references, and what follows from them. why says
 // why it could not.
-func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string) {
+func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Reading) (why string) {
 	if r.lay.minor >= 13 {
 		if err := r.lay.adopt(r.mem, r.runtime); err != nil {
 			return err.Error()
@@ -148,6 +151,9 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	refs.threads(interpreters)
 	refs.gatherExtras()
 	refs.confirmStorages()
+	if allocator != 0 {
+		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator)
+	}
 	if len(refs.arrays) > 0 && reading.Framework == "" {
 		reading.Framework = "JAX"
 	}
@@ -155,5 +161,6 @@ func readHeap(r *objectReader, o *Options, reading *holder.Reading) (why string)
 	if len(refs.storages) > 0 {
 		newGraph(refs).analyze(reading, o.CPU)
 	}
+	addNameless(reading)
 	return ""
 }

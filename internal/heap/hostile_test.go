@@ -141,7 +141,7 @@ func forge(name string, flags uint64, objects ...[]uint64) image {
 }
 
 func TestForged(t *testing.T) {
-	where := Runtime{forgedRuntime, 12}
+	where := Runtime{Address: forgedRuntime, Minor: 12}
 	nowhere := uint64(0xdead000)
 	items := make([]uint64, 64)
 	for i := range items {
@@ -189,12 +189,12 @@ func TestForged(t *testing.T) {
 func TestForgedLists(t *testing.T) {
 	m := forge("list", flagList, []uint64{0, 0, 0}, []uint64{0, 0, 0})
 	m.put(forgedObjects+0x1000, forgedObjects) // never back to the head
-	if r := bounded(t, m, Runtime{forgedRuntime, 12}); r.Objects != 2 || r.Loss[listsCut].Value == 0 {
+	if r := bounded(t, m, Runtime{Address: forgedRuntime, Minor: 12}); r.Objects != 2 || r.Loss[listsCut].Value == 0 {
 		t.Errorf("%d objects, %v", r.Objects, r.Loss)
 	}
 	m = forge("list", flagList, []uint64{0, 0, 0})
 	m.put(forgedObjects, 0xdead000)
-	if r := bounded(t, m, Runtime{forgedRuntime, 12}); r.Objects != 1 || r.Loss[listsCut].Value == 0 {
+	if r := bounded(t, m, Runtime{Address: forgedRuntime, Minor: 12}); r.Objects != 1 || r.Loss[listsCut].Value == 0 {
 		t.Errorf("%d objects, %v", r.Objects, r.Loss)
 	}
 }
@@ -207,17 +207,17 @@ func TestRefused(t *testing.T) {
 		12: "the process has no interpreter, or its memory may not be read",
 		13: "the runtime's memory cannot be read",
 	} {
-		if r := bounded(t, image{}, Runtime{forgedRuntime, minor}); r.Refused != why {
+		if r := bounded(t, image{}, Runtime{Address: forgedRuntime, Minor: minor}); r.Refused != why {
 			t.Errorf("3.%d: %q", minor, r.Refused)
 		}
 	}
 	m := image{}
 	m.put(forgedRuntime, word([]byte("xdebugpy")), 0x030d00f0, 1)
-	if r := bounded(t, m, Runtime{forgedRuntime, 13}); r.Refused != "it is a free-threaded CPython" {
+	if r := bounded(t, m, Runtime{Address: forgedRuntime, Minor: 13}); r.Refused != "it is a free-threaded CPython" {
 		t.Errorf("%q", r.Refused)
 	}
 	m.put(forgedRuntime+16, 0)
-	if r := bounded(t, m, Runtime{forgedRuntime, 13}); r.Refused != "the offsets that this CPython says make no sense" {
+	if r := bounded(t, m, Runtime{Address: forgedRuntime, Minor: 13}); r.Refused != "the offsets that this CPython says make no sense" {
 		t.Errorf("%q", r.Refused)
 	}
 }

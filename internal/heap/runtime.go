@@ -19,6 +19,8 @@ var ErrNoPython = errors.New("no CPython in the process")
 type Runtime struct {
 	Address uint64 // of _PyRuntime
 	Minor   int    // of version 3, 0 if only the memory can say it
+	// Allocator is the pointer to PyTorch's allocator of GPU memory, 0 if there is none.
+	Allocator uint64
 }
 
 var pythonFile = regexp.MustCompile(`^(?:lib)?python3?\.?(\d+)?[a-z]*(?:\.so[.0-9]*)?(?:-[\w.-]+)?$`)
@@ -92,13 +94,18 @@ func runtimeOf(pid int, m *proc.Mapping) (Runtime, error) {
 			r.Minor = int(b[2])
 		}
 	}
+	r.Address, err = loadedAt(e, m, address)
+	return r, err
+}
+
+// loadedAt returns where a process has an address of a file, one of whose mappings is m.
+func loadedAt(e *proc.ELF, m *proc.Mapping, address uint64) (uint64, error) {
 	for _, p := range e.Progs {
 		if p.Flags&1 != 0 && p.Type == 1 && m.Offset >= p.Off&^(pageSize-1) && m.Offset < p.Off+p.Filesz {
-			r.Address = m.Start - m.Offset + p.Off - p.Vaddr + address
-			return r, nil
+			return m.Start - m.Offset + p.Off - p.Vaddr + address, nil
 		}
 	}
-	return r, fmt.Errorf("%w: its segments do not fit the mapping", proc.ErrMalformed)
+	return 0, fmt.Errorf("%w: its segments do not fit the mapping", proc.ErrMalformed)
 }
 
 // Words of _Py_DebugOffsets, which begins _PyRuntime from 3.13 on.

@@ -19,6 +19,10 @@ type Reading struct {
 	Objects uint64 `json:"objects"`
 	// Storages are the pieces of memory that tensors lie in, by address, each once.
 	Storages []Storage `json:"storages"`
+	// Allocators are PyTorch's own tables of GPU memory, one for each GPU that it has memory of.
+	Allocators []Allocator `json:"allocators,omitempty"`
+	// NoAllocators says why there are none, "" if there are or the process has no PyTorch.
+	NoAllocators string `json:"no_allocators,omitempty"`
 	// Modules are the modules of PyTorch that have a path, in the order of their addresses.
 	Modules []Module `json:"modules,omitempty"`
 	// Retainers are the objects that keep most. The first one is the most likely reason for

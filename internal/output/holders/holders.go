@@ -19,6 +19,9 @@ type Report struct {
 	// Before is an earlier reading of the same process: the report has what came and went
 	// since. It is nil for a report of one reading.
 	Before *holder.Reading
+	// OnGPUs is what the process holds on all GPUs, in bytes, as NVIDIA's driver says; 0 if that is not
+	// known.
+	OnGPUs int64
 	By     By
 	CPU    bool // also show tensors in the CPU's memory
 }
@@ -107,7 +110,10 @@ func (r *Report) Answer() string {
 		return fmt.Sprintf("%s: %s of %s in %s, from %s to %s: %s came (%s), %s went (%s)%s", who, bytefmt.Signed(total(now)-total(then)), memory, r.passed(),
 			bytefmt.Format(total(then)), bytefmt.Format(total(now)), bytefmt.Counted(len(came), "storage"), bytefmt.Format(total(came)), bytefmt.Counted(len(went), "storage"), bytefmt.Format(total(went)), r.grew())
 	}
-	answer := fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, bytefmt.Counted(len(now), "storage"))
+	answer := r.reserved(who)
+	if answer == "" {
+		answer = fmt.Sprintf("%s: %s of %s in %s", who, bytefmt.Format(total(now)), memory, bytefmt.Counted(len(now), "storage"))
+	}
 	top := most(r.Reading.Retainers)
 	switch {
 	case top == nil || size(top.Retained) < total(now)/10:
@@ -119,6 +125,37 @@ func (r *Report) Answer() string {
 		}
 	}
 	return answer
+}
+
+// reserved says what a process holds and PyTorch has of it, "" if PyTorch's allocator was not read.
+func (r *Report) reserved(who string) string {
+	var sum holder.Sum
+	var native int64
+	for i := range r.Reading.Allocators {
+		sum.Add(r.Reading.Allocators[i].Sum())
+	}
+	if sum.Reserved == 0 {
+		return ""
+	}
+	for i := range r.Reading.Storages {
+		if s := &r.Reading.Storages[i]; s.OnGPU() && s.Holder == "" {
+			native += size(s.Bytes)
+		}
+	}
+	reserved, allocated, active := size(sum.Reserved), size(sum.Allocated), size(sum.Active)
+	parts := []string{bytefmt.Format(max(allocated-native, 0)) + " held by Python objects"}
+	if native > 0 {
+		parts = append(parts, bytefmt.Format(native)+" by C++ alone")
+	}
+	if waits := active - allocated; waits > 0 {
+		parts = append(parts, bytefmt.Format(waits)+" freed, but another stream may still use it")
+	}
+	parts = append(parts, bytefmt.Format(max(reserved-active, 0))+" cached")
+	text := fmt.Sprintf("%s reserved by PyTorch (%s)", bytefmt.Format(reserved), strings.Join(parts, ", "))
+	if r.OnGPUs < reserved {
+		return who + ": " + text
+	}
+	return fmt.Sprintf("%s holds %s on GPUs: %s and %s beside it (CUDA context, libraries)", who, bytefmt.Format(r.OnGPUs), text, bytefmt.Format(r.OnGPUs-reserved))
 }
 
 // passed is the time between the two readings.

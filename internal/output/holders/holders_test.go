@@ -208,6 +208,21 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// With PyTorch's allocator, the first line divides what the driver says.
+func TestAnswerWithAllocator(t *testing.T) {
+	const mib = 1 << 20
+	blocks := []holder.Block{{Size: 20 * mib, Requested: 20 * mib, State: holder.Allocated}, {Size: 5 * mib, Requested: 5 * mib, State: holder.Allocated},
+		{Size: 3 * mib, State: holder.Waiting}, {Size: 12 * mib}, {Size: 100 * mib, State: holder.Unmapped}}
+	r := holders.Report{PID: 1, Process: "python3", By: holders.Path, OnGPUs: 640 * mib, Reading: &holder.Reading{Allocators: []holder.Allocator{{Blocks: blocks}},
+		Storages:  []holder.Storage{{Address: 512, Bytes: 20 * mib, Holder: "model.weight"}, {Address: 30 * mib, Bytes: 5 * mib}},
+		Retainers: []holder.Retainer{{Holder: "model", Retained: 20 * mib}}}}
+	want := "pid 1 (python3) holds 640 MiB on GPUs: 40.0 MiB reserved by PyTorch (20.0 MiB held by Python objects, 5.00 MiB by C++ alone, " +
+		"3.00 MiB freed, but another stream may still use it, 12.0 MiB cached) and 600 MiB beside it (CUDA context, libraries); `model` keeps most: 20.0 MiB"
+	if got := r.Answer(); got != want {
+		t.Errorf("\n%s, want\n%s", got, want)
+	}
+}
+
 // Without rows a table says why: that is not always because nothing changed.
 func TestNoRows(t *testing.T) {
 	one := func(address uint64, holds string) *holder.Reading {

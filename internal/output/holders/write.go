@@ -111,6 +111,9 @@ func (r *Report) facts() string {
 	if arrays := r.arrays(); len(arrays) > 0 {
 		words = append(words, fmt.Sprintf("%s of JAX (%s) by their shapes", bytefmt.Counted(len(arrays), "array"), bytefmt.Format(total(arrays))))
 	}
+	if x.NoAllocators != "" {
+		words = append(words, "what is cached is not known: "+x.NoAllocators)
+	}
 	if r.CPU {
 		return strings.Join(words, ", ")
 	}
@@ -241,6 +244,22 @@ func (r *Report) exact() *table.Table {
 	return t
 }
 
+// An allocator is what JSON has of one: its sums, and its own statistics.
+type allocator struct {
+	Device int32 `json:"device"`
+	holder.Sum
+	Figures *holder.Figures `json:"statistics"`
+}
+
+func allocators(r *holder.Reading) []allocator {
+	out := []allocator{}
+	for i := range r.Allocators {
+		a := &r.Allocators[i]
+		out = append(out, allocator{a.Device, a.Sum(), a.Figures})
+	}
+	return out
+}
+
 // JSONVersion changes when a reader of the JSON output must change.
 const JSONVersion = 1
 
@@ -255,6 +274,7 @@ func (r *Report) JSON(w io.Writer) error {
 		Answer        string            `json:"answer"`
 		By            By                `json:"by"`
 		Bytes         int64             `json:"bytes"`
+		OnGPUs        int64             `json:"on_gpus_bytes"` // NVML's figure, 0 if it is not known
 		Between       int64             `json:"between_ns,omitempty"`
 		Runtime       string            `json:"runtime"`
 		Framework     string            `json:"framework"`
@@ -264,9 +284,11 @@ func (r *Report) JSON(w io.Writer) error {
 		Rows          []json.Marshaler  `json:"rows"`
 		Storages      []holder.Storage  `json:"storages"`
 		Retainers     []holder.Retainer `json:"retainers"`
+		Allocators    []allocator       `json:"allocators"`
+		NoAllocators  string            `json:"no_allocators,omitempty"`
 		Loss          []loss.Counter    `json:"loss"`
-	}{JSONVersion, r.PID, r.Process, r.Answer(), r.By, total(r.storages(x)), 0, x.Runtime, x.Framework, x.Begin, x.End, x.Objects,
-		r.exact().Objects(), append([]holder.Storage{}, r.storages(x)...), append([]holder.Retainer{}, x.Retainers...), append([]loss.Counter{}, x.Loss...)}
+	}{JSONVersion, r.PID, r.Process, r.Answer(), r.By, total(r.storages(x)), r.OnGPUs, 0, x.Runtime, x.Framework, x.Begin, x.End, x.Objects,
+		r.exact().Objects(), append([]holder.Storage{}, r.storages(x)...), append([]holder.Retainer{}, x.Retainers...), allocators(x), x.NoAllocators, append([]loss.Counter{}, x.Loss...)}
 	if r.Before != nil {
 		out.Between = int64(x.End - r.Before.End)
 	}

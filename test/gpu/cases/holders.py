@@ -46,6 +46,11 @@ def plain(path):
 
 
 def compare(r, found, truth):
+    sums = [{k: v for k, v in a.items() if k != "statistics"} for a in found["allocators"]]
+    r.equal("PyTorch's allocators", sums, truth["allocators"])
+    statistics_of = [{k: v["now"] for k, v in (a["statistics"] or {}).items()} for a in found["allocators"]]
+    r.equal("their own statistics", statistics_of, [{k: v for k, v in a.items() if k in ("blocks", "segments") or k.endswith("_bytes")} | {} for a in truth["allocators"]] if not statistics_of else
+            [{k: t[k] for k in s} for s, t in zip(statistics_of, truth["allocators"])])
     on_gpu = {s["address"]: s for s in found["storages"] or [] if s["device"] >= 0}
     want = dict(truth["storages"])
     wrong = [[hex(a), n, on_gpu.get(a, {}).get("bytes")] for a, n in want.items() if on_gpu.get(a, {}).get("bytes") != n]

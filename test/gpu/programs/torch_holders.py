@@ -38,7 +38,19 @@ def truth(model=None):
         names = {n: getattr(p, "_local_tensor", p).untyped_storage().data_ptr() for n, p in model.named_parameters(remove_duplicate=False)}
     blocks = [[b["address"], b["size"]] for g in torch.cuda.memory_snapshot() for b in g["blocks"] if b["state"] == "active_allocated"]
     return {"storages": list(storages.items()), "names": names, "blocks": blocks, "allocated": torch.cuda.memory_allocated(),
-            "objects": len(gc.get_objects())}
+            "objects": len(gc.get_objects()), "allocators": allocators()}
+
+
+def allocators():
+    """What PyTorch says of its allocator on each GPU that it has memory of."""
+    segments, out = torch.cuda.memory_snapshot(), []
+    for device in range(torch.cuda.device_count()):
+        own, stats = [g for g in segments if g["device"] == device], torch.cuda.memory_stats(device)
+        if own:
+            states = [b["state"] for g in own for b in g["blocks"]]
+            out.append({"device": device, "segments": len(own), "blocks": states.count("active_allocated"), "free_blocks": states.count("inactive"),
+                        "reserved_bytes": sum(g["total_size"] for g in own), **{f"{x}_bytes": stats[f"{x}_bytes.all.current"] for x in ("allocated", "active", "requested")}})
+    return out
 
 
 class Cache:

@@ -1,0 +1,479 @@
+package heap
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
+)
+
+// PyTorch's library for GPU memory, and the pointer to its allocator that it exports.
+const (
+	allocatorFile   = "libc10_cuda.so"
+	allocatorSymbol = "_ZN3c104cuda20CUDACachingAllocator9allocatorE"
+)
+
+// Bounds of one allocator, and of what is looked through to find its parts.
+const (
+	maxDevices      = 64
+	maxTableSlots   = 1 << 22 // of all tables together
+	maxGPUBlocks    = 1 << 20
+	maxPools        = 1 << 12
+	allocatorWords  = 1 << 12 // of the object: 67 mutexes and 67 tables come first
+	deviceWords     = 1 << 11 // of the part that one GPU has
+	poolWords       = 48      // of a private pool
+	allocatorRounds = 4
+	blockSamples    = 1 << 10
+)
+
+// FindAllocator finds the pointer to PyTorch's allocator of GPU memory in a process, 0 if it has none.
+func FindAllocator(pid int) (uint64, error) {
+	for m, err := range proc.Mappings(pid) {
+		if err != nil {
+			return 0, err
+		}
+		if !m.HasFile() || path.Base(m.Name()) != allocatorFile {
+			continue
+		}
+		f, err := proc.OpenMapped(pid, &m)
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		e, err := f.ELF()
+		if err != nil {
+			return 0, err
+		}
+		address, ok, err := e.Object(allocatorSymbol)
+		if err != nil || !ok {
+			return 0, err
+		}
+		return loadedAt(e, &m, address)
+	}
+	return 0, nil
+}
+
+// An allocatorReader reads PyTorch's caching allocator from its own tables. Nothing states where the
+// members of its classes are, so each offset is found by what must hold: a block says the address that it is
+// listed under, its neighbour begins where it ends, a set's root refers back to the set, and the sums
+// of blocks are the allocator's own statistics.
+type allocatorReader struct {
+	mem  *cache
+	cpp  *cppReader
+	at   int // of a block: the word that has its address
+	left int // slots of tables that may still be read
+
+	blocks map[uint64]gpuBlock // by the address of the object
+	todo   []uint64            // objects to read
+	pools  map[uint64]bool     // whose sets were read
+	gone   uint64
+}
+
+// A gpuBlock is an object of the class Block.
+type gpuBlock struct {
+	holder.Block
+	device     int32
+	pool       uint64
+	prev, next uint64
+}
+
+// readAllocator reads the allocator that a pointer leads to. why says why it could not. Of an
+// allocator that changes meanwhile, it is the reading that agrees best with the statistics.
+func readAllocator(m *cache, cpp *cppReader, pointer uint64) (_ []holder.Allocator, why string) {
+	var best []holder.Allocator
+	least := ^uint64(0)
+	for range allocatorRounds {
+		m.forget()
+		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, blocks: map[uint64]gpuBlock{}, pools: map[uint64]bool{}}
+		found, refused := r.read(pointer)
+		if refused != "" {
+			why = refused
+			continue
+		}
+		off := r.gone
+		for i := range found {
+			off += found[i].Off()
+		}
+		if off < least {
+			best, least = found, off
+		}
+		if off == 0 {
+			break
+		}
+	}
+	if best == nil {
+		return nil, why
+	}
+	return best, ""
+}
+
+// read reads the allocator once.
+func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string) {
+	object := r.mem.word(pointer)
+	class := r.cpp.className(r.mem.word(object))
+	switch {
+	case object == 0:
+		return nil, "PyTorch has not used a GPU yet"
+	case strings.Contains(class, "CudaMallocAsync"):
+		return nil, "PyTorch allocates by cudaMallocAsync, and has no table of blocks"
+	case !strings.Contains(class, "NativeCachingAllocator"):
+		return nil, "PyTorch's allocator is not its own"
+	}
+	words := r.mem.words(object, allocatorWords)
+	first, n := longestRun(words)
+	if n == 0 {
+		return nil, "PyTorch's allocator is not laid out as in any known release: it has no tables"
+	}
+	end := first + n*tableWords
+	devices := r.devices(words[end:])
+	if len(devices) == 0 {
+		return nil, "PyTorch's allocator is not laid out as in any known release: it has no GPU"
+	}
+	var listed []entry
+	for i := first; i < end; i += tableWords {
+		listed = append(listed, r.slots(words[i:], 3)...)
+	}
+	if why = r.findAddress(listed); why != "" {
+		return nil, why
+	}
+	for _, s := range listed {
+		r.want(s.value)
+	}
+	out := make([]holder.Allocator, 0, len(devices))
+	figures := make([][]int64, len(devices))
+	for i, d := range devices {
+		out = append(out, holder.Allocator{Device: int32(i)})
+		figures[i] = r.device(d)
+	}
+	r.follow()
+	all := make([]gpuBlock, 0, len(r.blocks))
+	for _, b := range r.blocks {
+		all = append(all, b)
+	}
+	slices.SortFunc(all, func(a, b gpuBlock) int {
+		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.Address, b.Address), -cmp.Compare(a.Size, b.Size))
+	})
+	var last *gpuBlock
+	for i := range all {
+		b := &all[i]
+		if b.device < 0 || int(b.device) >= len(out) {
+			r.gone++
+			continue
+		}
+		if last != nil && last.device == b.device && b.Address < last.Address+last.Size {
+			r.gone++ // one of them was freed, divided or merged meanwhile
+			continue
+		}
+		last = b
+		p := r.blocks[b.prev]
+		b.First = b.prev == 0 || p.State == holder.Unmapped
+		out[b.device].Blocks = append(out[b.device].Blocks, b.Block)
+	}
+	for i, d := range devices {
+		r.mem.forget()
+		out[i].Figures = r.statistics(figures[i], d)
+	}
+	return slices.DeleteFunc(out, func(a holder.Allocator) bool { return len(a.Blocks) == 0 && a.Figures == nil }), ""
+}
+
+// devices returns the objects that the GPUs have: the first vector in words of pointers to what has pools.
+func (r *allocatorReader) devices(words []uint64) []uint64 {
+	for i := 0; i+3 <= len(words); i++ {
+		begin, end, room := words[i], words[i+1], words[i+2]
+		if begin == 0 || begin&7 != 0 || end <= begin || room < end || end-begin > 8*maxDevices || (end-begin)&7 != 0 {
+			continue
+		}
+		out := r.mem.words(begin, int(end-begin)/8)
+		if len(out) == int(end-begin)/8 && !slices.ContainsFunc(out, func(at uint64) bool { return !r.hasPools(at) }) {
+			return out
+		}
+	}
+	return nil
+}
+
+// hasPools reports whether an object has the sets of two pools.
+func (r *allocatorReader) hasPools(at uint64) bool {
+	if at&7 != 0 {
+		return false
+	}
+	n := 0
+	for i := range uint64(len(r.deviceWords(at))) {
+		if r.isSet(at + 8*i) {
+			n++
+		}
+	}
+	return n >= 4
+}
+
+// deviceWords returns the words of the object that a GPU has.
+func (r *allocatorReader) deviceWords(at uint64) []uint64 {
+	return r.mem.words(at, min(deviceWords, int(r.mem.word(at-8)&^7)/8))
+}
+
+// findAddress finds which word of a block has its address, from blocks and what they are listed under.
+func (r *allocatorReader) findAddress(listed []entry) (why string) {
+	const least, most = 5, 24
+	votes := map[int]int{}
+	step := max(1, len(listed)/blockSamples)
+	n := 0
+	for i := 0; i < len(listed); i += step {
+		n++
+		w := r.mem.words(listed[i].value, most)
+		for at := least; at < len(w); at++ {
+			if w[at] == listed[i].key {
+				votes[at]++
+				break
+			}
+		}
+	}
+	for at, v := range votes {
+		if v > votes[r.at] {
+			r.at = at
+		}
+	}
+	if n == 0 {
+		return "PyTorch has no tensor on a GPU yet"
+	}
+	if votes[r.at]*4 < n*3 {
+		return fmt.Sprintf("PyTorch's blocks are not laid out as in any known release: %d of %d say their address", votes[r.at], n)
+	}
+	return ""
+}
+
+// want has an object read that is said to be a block.
+func (r *allocatorReader) want(at uint64) {
+	if at != 0 {
+		r.todo = append(r.todo, at)
+	}
+}
+
+// follow reads the blocks that are wanted, their neighbours, and those of their pools.
+func (r *allocatorReader) follow() {
+	for len(r.todo) > 0 && r.mem.tick() {
+		at := r.todo[len(r.todo)-1]
+		r.todo = r.todo[:len(r.todo)-1]
+		if _, ok := r.blocks[at]; ok {
+			continue
+		}
+		b, ok := r.block(at)
+		if !ok || len(r.blocks) == maxGPUBlocks {
+			r.gone++
+			continue
+		}
+		r.blocks[at] = b
+		r.want(b.prev)
+		r.want(b.next)
+		r.pool(b.pool)
+	}
+}
+
+// block reads a block: size, requested size, pool, address, flags, neighbours, in this order, and the
+// GPU and the stream at its begin.
+func (r *allocatorReader) block(at uint64) (b gpuBlock, ok bool) {
+	if at&7 != 0 {
+		return b, false
+	}
+	w := r.mem.words(at, r.at+4)
+	if len(w) < r.at+4 {
+		return b, false
+	}
+	const granule = 512
+	size, requested, address, flags := w[r.at-3], w[r.at-2], w[r.at], w[r.at+1]
+	if size == 0 || size%granule != 0 || size > maxTensorBytes || address == 0 || address%granule != 0 || address >= maxAddress {
+		return b, false
+	}
+	allocated, mapped := flags&0xff, flags>>8&0xff
+	if allocated > 1 || mapped > 1 || allocated == 1 && requested > size {
+		return b, false
+	}
+	b = gpuBlock{device: int32(int8(w[0])), pool: w[r.at-1], prev: w[r.at+2], next: w[r.at+3]}
+	b.Block = holder.Block{Address: address, Size: size, Stream: w[1], State: holder.Free}
+	switch {
+	case mapped == 0:
+		b.State = holder.Unmapped
+	case allocated == 1:
+		b.State, b.Requested = holder.Allocated, requested
+	case r.waits(at):
+		b.State = holder.Waiting
+	}
+	return b, true
+}
+
+// waits reports whether a block that is not allocated waits for events of other streams. Their number
+// follows the neighbours.
+func (r *allocatorReader) waits(at uint64) bool {
+	n := int32(r.mem.word(at + 8*uint64(r.at+4)))
+	return n > 0 && n < 1<<20
+}
+
+// pool reads the free blocks of a pool, which begins with a set of them, and a set of those that are not
+// mapped.
+func (r *allocatorReader) pool(at uint64) {
+	if at == 0 || r.pools[at] || len(r.pools) == maxPools {
+		return
+	}
+	r.pools[at] = true
+	r.set(at + 8)
+	r.set(at + 8 + 8*setWords)
+}
+
+// setWords is how many words a std::set has: how it compares, then a node without a value, with the root as its
+// parent, then how many elements there are.
+const setWords = 6
+
+// isSet reports whether a set's node is at an address.
+func (r *allocatorReader) isSet(node uint64) bool {
+	w := r.mem.words(node, 5)
+	if len(w) < 5 || w[0]&(1<<32-1) != 0 || w[4] > maxGPUBlocks {
+		return false
+	}
+	if w[4] == 0 {
+		return w[1] == 0 && w[2] == node && w[3] == node
+	}
+	return w[1] != 0 && r.mem.word(w[1]+8) == node
+}
+
+// set has the elements of a set read, whose node is at an address.
+func (r *allocatorReader) set(node uint64) {
+	if !r.isSet(node) {
+		return
+	}
+	left := r.mem.word(node + 32)
+	todo := []uint64{r.mem.word(node + 8)}
+	for len(todo) > 0 && left > 0 && r.mem.tick() {
+		at := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		w := r.mem.words(at, 5)
+		if at == 0 || len(w) < 5 {
+			continue
+		}
+		left--
+		r.want(w[4])
+		todo = append(todo, w[2], w[3])
+	}
+}
+
+// device looks through the object that a GPU has for its pools, and for tables that list blocks or private
+// pools. It returns the words of the object.
+func (r *allocatorReader) device(at uint64) []int64 {
+	words := r.deviceWords(at)
+	for i := range words {
+		if i+5 <= len(words) && r.isSet(at+8*uint64(i)) {
+			r.set(at + 8*uint64(i))
+		}
+		for _, width := range []int{2, 4} { // a set of blocks, and private pools by two numbers
+			for _, s := range r.slots(words[i:], width) {
+				if width == 4 {
+					r.private(s.value)
+				} else if _, ok := r.block(s.value); ok {
+					r.want(s.value)
+				}
+			}
+		}
+	}
+	out := make([]int64, len(words))
+	for i, w := range words {
+		out[i] = int64(w)
+	}
+	return out
+}
+
+// private reads the sets of a private pool.
+func (r *allocatorReader) private(at uint64) {
+	if at == 0 || at&7 != 0 || r.pools[at] || len(r.pools) == maxPools {
+		return
+	}
+	r.pools[at] = true
+	for i := range uint64(poolWords) {
+		r.set(at + 8*i)
+	}
+}
+
+// Statistics are four numbers each: now, peak, sums of what was added and taken. There are
+// three of each kind, of all, of small and of large blocks, and nine kinds.
+const (
+	statistic  = 4
+	statKinds  = 9
+	statWords  = statistic * 3 * statKinds
+	statBlocks = 0 // of allocated blocks
+)
+
+// statistics returns the allocator's own figures: from now on if they are where they were in words, nil if
+// none of the words can be all of them.
+func (r *allocatorReader) statistics(words []int64, at uint64) *holder.Figures {
+	for i := 0; i+statWords <= len(words); i++ {
+		if !plausible(words[i : i+statWords]) {
+			continue
+		}
+		now := r.mem.words(at+8*uint64(i), statWords)
+		if len(now) < statWords {
+			return nil
+		}
+		kind := func(k int) holder.Figure {
+			f := func(w []uint64, k int) holder.Figure {
+				return holder.Figure{Now: w[k*3*statistic], Peak: w[k*3*statistic+1]}
+			}
+			x := f(now, k)
+			x.Before = uint64(words[i+k*3*statistic])
+			return x
+		}
+		return &holder.Figures{
+			Blocks: kind(0), Segments: kind(1), Allocated: kind(4), Reserved: kind(5), Active: kind(6), Requested: kind(8),
+		}
+	}
+	return nil
+}
+
+// plausible reports whether words can be all statistics: each is the difference of its sums and no more than
+// its peak, small and large ones are all, and more is reserved than allocated.
+func plausible(w []int64) bool {
+	for k := 0; k < len(w); k += statistic {
+		now, peak, added, taken := w[k], w[k+1], w[k+2], w[k+3]
+		if now < 0 || now != added-taken || peak < now || taken < 0 || added > 1<<60 {
+			return false
+		}
+	}
+	for k := 0; k < len(w); k += 3 * statistic {
+		if w[k] != w[k+statistic]+w[k+2*statistic] {
+			return false
+		}
+	}
+	at := func(kind int) int64 { return w[kind*3*statistic] }
+	return at(5) > 0 && at(5) >= at(4) && at(6) >= at(4) && at(4) >= at(8) && at(2) >= at(0)
+}
+
+// addNameless adds the blocks that no storage lies in: only C++ holds them.
+func addNameless(reading *holder.Reading) {
+	type place struct {
+		device  int32
+		address uint64
+	}
+	var named []place
+	for i := range reading.Storages {
+		s := &reading.Storages[i]
+		named = append(named, place{s.Device, s.Address})
+	}
+	slices.SortFunc(named, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.address, b.address))
+	})
+	for i := range reading.Allocators {
+		a := &reading.Allocators[i]
+		for _, b := range a.Blocks {
+			if b.State != holder.Allocated {
+				continue
+			}
+			at, _ := slices.BinarySearchFunc(named, place{a.Device, b.Address}, func(x, y place) int {
+				return cmp.Or(cmp.Compare(x.device, y.device), cmp.Compare(x.address, y.address))
+			})
+			if at < len(named) && named[at].device == a.Device && named[at].address < b.Address+b.Size {
+				continue
+			}
+			reading.Storages = append(reading.Storages, holder.Storage{Address: b.Address, Bytes: b.Requested, Device: a.Device})
+		}
+	}
+	slices.SortStableFunc(reading.Storages, func(a, b holder.Storage) int { return cmp.Compare(a.Address, b.Address) })
+}

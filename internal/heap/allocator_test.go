@@ -1,0 +1,301 @@
+package heap
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+)
+
+// An allocating program stands in for PyTorch's allocator.
+type allocating struct {
+	t       testing.TB
+	in      io.WriteCloser
+	out     *bufio.Scanner
+	pid     int
+	pointer uint64
+	says    map[int32]holder.Sum // by GPU, as of the last command; without Free
+}
+
+func startAllocating(t testing.TB, args ...string) *allocating {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "allocator")
+	run(t, "g++", "-std=c++17", "-O1", "-Wall", "-Werror", "-o", program, "testdata/allocator.cc")
+	cmd := exec.Command(program, args...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	a := &allocating{t: t, in: in, out: bufio.NewScanner(out), pid: cmd.Process.Pid}
+	a.out.Scan()
+	if _, err := fmt.Sscanf(a.out.Text(), "0x%x", &a.pointer); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// do has the program follow commands, one a line.
+func (a *allocating) do(commands ...string) {
+	a.t.Helper()
+	for _, c := range commands {
+		fmt.Fprintln(a.in, c)
+		if !a.out.Scan() {
+			a.t.Fatalf("the program ended at %q", c)
+		}
+	}
+	a.says = map[int32]holder.Sum{}
+	f := strings.Fields(a.out.Text())
+	for ; len(f) >= 7; f = f[7:] {
+		var device int32
+		var s holder.Sum
+		if _, err := fmt.Sscan(strings.Join(f[:7], " "), &device, &s.Blocks, &s.Segments, &s.Allocated, &s.Reserved, &s.Active, &s.Requested); err != nil {
+			a.t.Fatal(err)
+		}
+		if s != (holder.Sum{}) {
+			a.says[device] = s
+		}
+	}
+}
+
+func (a *allocating) read() ([]holder.Allocator, string) {
+	a.t.Helper()
+	return readImage(a.t, processMemory(a.pid), a.pointer)
+}
+
+// agrees reads the allocator, and compares the sums of blocks with what the program says.
+func (a *allocating) agrees() []holder.Allocator {
+	a.t.Helper()
+	all, why := a.read()
+	if why != "" {
+		a.t.Fatal(why)
+	}
+	got := map[int32]holder.Sum{}
+	for i := range all {
+		if off := all[i].Off(); off != 0 {
+			a.t.Errorf("GPU %d: %d bytes off its own statistics %+v: %+v", all[i].Device, off, all[i].Figures, all[i].Sum())
+		}
+		s := all[i].Sum()
+		s.Free = 0
+		got[all[i].Device] = s
+	}
+	if d := cmp.Diff(a.says, got); d != "" {
+		a.t.Errorf("GPU: -says +read\n%s", d)
+	}
+	return all
+}
+
+func TestAllocator(t *testing.T) {
+	a := startAllocating(t)
+	if _, why := a.read(); why == "" {
+		t.Error("an allocator without blocks was read")
+	}
+	a.do("new a 1000 0")
+	a.agrees()
+	a.do("new b 30000000 0", "new c 5000000 0", "new d 2000 1", "new e 5000000 0", "new f 6000000 0")
+	a.agrees()
+	a.do("free c", "free d") // GPU 1 has nothing but a free segment
+	a.agrees()
+	a.do("new p 3000000 0 7", "new q 100 0 7")
+	a.agrees()
+	a.do("free p", "free q") // a private pool with nothing in use
+	a.agrees()
+	a.do("wait b") // it is alone in its segment, and in no set
+	all := a.agrees()
+	var waiting []uint64
+	for _, b := range all[0].Blocks {
+		if b.State == holder.Waiting {
+			waiting = append(waiting, b.Size)
+		}
+	}
+	if len(waiting) != 1 || waiting[0] < 30000000 {
+		t.Errorf("waiting: %d", waiting)
+	}
+	a.do("many m 20000 1")
+	a.agrees()
+}
+
+// What changes at full speed is off by little, and no two blocks overlap.
+func TestAllocatorChanging(t *testing.T) {
+	a := startAllocating(t)
+	a.do("many m 20000 0", "free m7", "free m9", "free m2000", "free m2001")
+	fmt.Fprintln(a.in, "churn x")
+	a.out.Scan()
+	all, why := a.read()
+	if why != "" {
+		t.Fatal(why)
+	}
+	for _, x := range all {
+		s := x.Sum()
+		t.Log(s, x.Off(), *x.Figures)
+		if x.Off() > s.Reserved/10 {
+			t.Errorf("GPU %d: %d bytes off", x.Device, x.Off())
+		}
+		for i := 1; i < len(x.Blocks); i++ {
+			if x.Blocks[i].Address < x.Blocks[i-1].Address+x.Blocks[i-1].Size {
+				t.Fatal("blocks overlap")
+			}
+		}
+	}
+}
+
+func TestAllocatorRefused(t *testing.T) {
+	for args, want := range map[string]string{"async": "cudaMallocAsync", "unused": "has not used a GPU yet"} {
+		if _, why := startAllocating(t, args).read(); !strings.Contains(why, want) {
+			t.Errorf("%s: %q, want %q", args, why, want)
+		}
+	}
+}
+
+// recordedWords returns the memory that was read of a real process, PyTorch 2.11 on an H200, and the
+// pointer to its allocator.
+func recordedWords(t testing.TB, name string) (m image, pointer uint64) {
+	t.Helper()
+	f, err := os.Open("testdata/allocator_" + name + ".words.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(z)
+	next := func() uint64 {
+		n, err := binary.ReadUvarint(in)
+		if err != nil && err != io.EOF {
+			t.Fatal(err)
+		}
+		return n
+	}
+	m, pointer = image{}, next()
+	for at := uint64(0); ; {
+		if _, err := in.Peek(1); err == io.EOF {
+			return m, pointer
+		}
+		at += 8 * next()
+		m.put(at, next())
+	}
+}
+
+func readImage(t testing.TB, m Memory, pointer uint64) ([]holder.Allocator, string) {
+	t.Helper()
+	mem := newCache(m, defaultBytes, time.Now().Add(defaultTime))
+	if err := mem.open(); err != nil {
+		t.Fatal(err)
+	}
+	defer mem.release()
+	return readAllocator(mem, &cppReader{mem: mem, vtables: map[uint64]string{}}, pointer)
+}
+
+// The sums are what torch.cuda.memory_stats() and memory_snapshot() said in the process.
+func TestAllocatorReal(t *testing.T) {
+	for name, want := range map[string]holder.Sum{
+		"native":     {Blocks: 2051, Free: 1267, Segments: 646, Reserved: 1658847232, Allocated: 1063245824, Active: 1063245824, Requested: 1062741364},
+		"expandable": {Blocks: 2051, Free: 1022, Segments: 7, Reserved: 1587544064, Allocated: 1063245824, Active: 1063245824, Requested: 1062741364},
+	} {
+		m, pointer := recordedWords(t, name)
+		all, why := readImage(t, m, pointer)
+		if why != "" || len(all) != 1 {
+			t.Fatalf("%s: %d GPUs: %s", name, len(all), why)
+		}
+		if d := cmp.Diff(want, all[0].Sum()); d != "" {
+			t.Errorf("%s: -PyTorch +read\n%s", name, d)
+		}
+		if off := all[0].Off(); off != 0 {
+			t.Errorf("%s: %d bytes off PyTorch's statistics", name, off)
+		}
+	}
+}
+
+// Whatever the words say, a reading ends, within its bounds, and no two blocks overlap.
+func TestAllocatorForged(t *testing.T) {
+	real, pointer := recordedWords(t, "native")
+	var pages []uint64
+	for page := range real {
+		pages = append(pages, page)
+	}
+	slices.Sort(pages)
+	random := rand.New(rand.NewPCG(1, 2))
+	var words []uint64 // that are not zero
+	for _, page := range pages {
+		for i := 0; i < pageSize; i += 8 {
+			if word(real[page][i:]) != 0 {
+				words = append(words, page*pageSize+uint64(i))
+			}
+		}
+	}
+	for range 40 {
+		m := image{}
+		for page, data := range real {
+			m[page] = data
+		}
+		for range 1 + random.IntN(200) {
+			at := words[random.IntN(len(words))]
+			page := *m[at/pageSize]
+			m[at/pageSize] = &page
+			v := words[random.IntN(len(words))] // another object's address
+			switch random.IntN(4) {
+			case 0:
+				v = word(m[at/pageSize][at%pageSize:]) ^ 1<<random.IntN(64)
+			case 1:
+				v = 1<<40 - 1
+			case 2:
+				v = word(m[words[0]/pageSize][words[0]%pageSize:])
+			}
+			m.put(at, v)
+		}
+		all, why := readImage(t, m, pointer)
+		if why != "" {
+			continue
+		}
+		for _, a := range all {
+			for i := 1; i < len(a.Blocks); i++ {
+				if a.Blocks[i].Address < a.Blocks[i-1].Address+a.Blocks[i-1].Size {
+					t.Fatal("blocks overlap")
+				}
+			}
+		}
+	}
+}
+
+func FuzzAllocator(f *testing.F) {
+	m, pointer := recordedWords(f, "native")
+	object := word(m[pointer/pageSize][pointer%pageSize:])
+	f.Add(object+8*544, uint64(0), uint64(1)<<40)
+	f.Fuzz(func(t *testing.T, at, with, from uint64) {
+		forged := image{}
+		for page, data := range m {
+			forged[page] = data
+		}
+		for _, x := range []uint64{at, from} {
+			x &^= 7
+			if data := forged[x/pageSize]; data != nil {
+				page := *data
+				forged[x/pageSize] = &page
+				forged.put(x, with)
+			}
+		}
+		readImage(t, forged, pointer)
+	})
+}
