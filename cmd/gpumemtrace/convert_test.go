@@ -64,7 +64,12 @@ func TestReportFrom(t *testing.T) {
 			t.Errorf("%s: %s", args, v.stdout.String())
 		}
 	}
-	command(t, "diff", recording).start().ends(exitUsage).says("or one recording with --before or --after")
+	out := command(t, "diff", recording).start().ends(exitDone).stdout.String()
+	for _, want := range []string{"From the beginning of the trace to its peak. ", "Before: profiler.gmt at 0s: 0 B", "After:  profiler.gmt at peak: 3.18 GiB", " --from 0s --to peak\n", " --before 0s --after peak --by line,category\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
 	profile := savedProfile(t)
 	v := command(t, "report", profile, "--from", "1s").start().ends(exitUsage)
 	v.says("one moment only")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 const diffExamples = `  gpumemtrace diff monday.gmt tuesday.gmt           # two runs, each at its peak
   gpumemtrace diff monday.gmt tuesday.gmt -o page.html # also the page of tuesday, with monday as an outline
+  gpumemtrace diff run.gmt                          # one recording, from the beginning of the trace to its peak
   gpumemtrace diff run.gmt --before 5m --after peak # two moments of one recording
   gpumemtrace diff run.gmt --before peak-1s --after peak --by module
   gpumemtrace diff train.000001.pb.gz train.000009.pb.gz
@@ -43,7 +45,7 @@ func newDiff() *cobra.Command {
 		Args:    d.args,
 		RunE:    func(_ *cobra.Command, args []string) error { return d.run(args) },
 	}
-	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file")
+	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. Of one recording without moments, the beginning of the trace and the peak are compared")
 	c.Flags().Var(&d.second, "after", "the moment of AFTER, in the same form; without AFTER, it is a moment of BEFORE")
 	c.Flags().Var(&d.second, "at", "with --ranks: the moment at which to compare the ranks")
 	c.Flags().StringSliceVar(&d.by, "by", nil, "group rows by these, as in report --by (several with commas)")
@@ -59,10 +61,8 @@ func (d *diffCommand) args(_ *cobra.Command, args []string) error {
 	case d.ranks && (d.first.given() && d.second.given() || len(args) == 0):
 		return usagef("--ranks needs a recording or profile of each rank, or one file with all processes; --at gives one moment for all")
 	case d.ranks:
-	case len(args) == 1 && !d.first.given() && !d.second.given():
-		return usagef("give two profiles or recordings, or one recording with --before or --after")
 	case len(args) != 1 && len(args) != 2:
-		return usagef("give two profiles or recordings, not %d (--ranks takes several)", len(args))
+		return usagef("give two profiles or recordings, or one recording, not %d (--ranks takes several)", len(args))
 	}
 	return nil
 }
@@ -90,8 +90,12 @@ func (d *diffCommand) run(args []string) (err error) {
 			return err
 		}
 	}
+	says := ""
 	if len(args) == 1 {
 		args = append(args, args[0])
+		if says, err = d.whole(); err != nil {
+			return err
+		}
 	}
 	same := sameFile(args[0], args[1])
 	before, err := side(args[0], d.first, !same)
@@ -114,10 +118,21 @@ func (d *diffCommand) run(args []string) (err error) {
 	if format != "" {
 		return export.DiffRows(before, after, d.opts).Write(os.Stdout, format)
 	}
+	if _, err := os.Stdout.WriteString(says); err != nil {
+		return err
+	}
 	if err := export.Diff(os.Stdout, before, after, d.opts); err != nil {
 		return err
 	}
 	return d.next(args, same)
+}
+
+// whole chooses the moments of one recording, where none is given, and says which.
+func (d *diffCommand) whole() (says string, err error) {
+	if d.first.given() || d.second.given() {
+		return "", nil
+	}
+	return "From the beginning of the trace to its peak. Other moments: --before and --after.\n", errors.Join(d.first.Set("0s"), d.second.Set("peak"))
 }
 
 // next names what follows a comparison: as a page, or of one recording what happened in between.

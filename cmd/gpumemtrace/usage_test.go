@@ -83,7 +83,7 @@ func TestUsage(t *testing.T) {
 		{"report x --by shapes", "sudo gpumemtrace holders -p PID --by shape"},
 		{"report x --by layer", "give --by module_path"},
 		{"report x --by rank", "gpumemtrace diff --ranks RUN"},
-		{"diff one", "give two profiles"},
+		{"diff", "give two profiles"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			v := command(t, strings.Fields(c.args)...).start().ends(exitUsage)
