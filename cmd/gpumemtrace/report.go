@@ -65,7 +65,7 @@ func newReport() *cobra.Command {
 	r.leaks.addForRecording(c.Flags())
 	r.rows.add(c.Flags(), "the rows of --by, of --steps or of --windows,")
 	c.Flags().BoolVar(&r.opts.Turnover, "turnover", false, "with --by: show what each row allocated and freed, and the difference, instead of what it holds")
-	c.Flags().IntVarP(&r.opts.Top, "top", "n", 0, "stacks to show (default 10, or 3 for each row of --by; negative for all)")
+	c.Flags().IntVarP(&r.opts.Top, "top", "n", 0, "stacks to show, and rows of --by (default 10 stacks, or all rows with 3 stacks each; negative for all)")
 	return c
 }
 

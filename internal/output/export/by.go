@@ -186,9 +186,9 @@ func (x section) account(accounts []snapshot.Account) *snapshot.Account {
 }
 
 // show writes a table for each section of the samples. It has a row for each combination of
-// values, the largest first, and under each row the n stacks that have most of it. The
+// values, the largest rows first, and under each row the n stacks that have most of it. The
 // section's account adds notes, and a comparison with the driver's figure.
-func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, show *face, n int) {
+func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snapshot.Account, show *face, rows, n int) {
 	sections := by.sections(samples, show.shown)
 	for _, x := range by.ordered(sections, show) {
 		account := x.account(accounts)
@@ -196,7 +196,7 @@ func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snap
 			account = &snapshot.Account{} // an account is about memory that is in use
 		}
 		page.Heading("%s: %s%s", x.title(), show.says(&sections[x].amount), beside(account))
-		by.table(page, sections[x], show, n)
+		by.table(page, sections[x], show, rows, n)
 		for _, l := range account.Lines {
 			if l.Note != "" {
 				page.Line("  %s: %s", l.Name, l.Note)
@@ -232,7 +232,7 @@ func (by By) summary(page *render.Page, samples []*snapshot.Sample, show *face) 
 	}
 }
 
-func (by By) table(page *render.Page, all *group, show *face, n int) {
+func (by By) table(page *render.Page, all *group, show *face, most, n int) {
 	groups := by.groups(all.samples)
 	whole := show.of(&all.amount)
 	t := table.New(table.Bytes(show.title), table.Share("OF ALL"))
@@ -249,7 +249,8 @@ func (by By) table(page *render.Page, all *group, show *face, n int) {
 		t.Columns = append(t.Columns, table.Bytes("WITH CALLED"), table.Share("OF ALL"))
 	}
 	t.Columns = slices.Concat(t.Columns, show.rest, by.columns())
-	for _, key := range rows {
+	shown := rows[:min(most, len(rows))]
+	for _, key := range shown {
 		g := groups[key]
 		cells := []any{show.of(&g.amount), table.Part{Of: show.of(&g.amount), Whole: whole}}
 		if nests {
@@ -258,6 +259,13 @@ func (by By) table(page *render.Page, all *group, show *face, n int) {
 		t.AddAbove(g.stacks(g.values, show, n), slices.Concat(cells, show.cells(g), table.Texts(g.values))...)
 	}
 	t.Text(page)
+	if rest := rows[len(shown):]; len(rest) > 0 {
+		var bytes int64
+		for _, key := range rest {
+			bytes += show.of(&groups[key].amount)
+		}
+		page.Line("  and %d more, with %s (-n -1)", len(rest), bytefmt.Format(bytes))
+	}
 	if callers > 0 {
 		page.Line("  Not shown: %s that took no memory and only called others (-n -1 shows them)", bytefmt.Counted(callers, "line"))
 	}

@@ -34,7 +34,7 @@ func TestReportBy(t *testing.T) {
 		snapshottest.Golden(t, "report/by_cause."+name+".txt", []byte(report(t, s, Options{By: by(t, "cause")})))
 	}
 	// A recording has accounts too, which are of what is held.
-	for name, o := range map[string]Options{"size": {By: by(t, "size"), Top: 1}, "cause": {By: by(t, "cause"), Top: 1, Turnover: true}} {
+	for name, o := range map[string]Options{"size": {By: by(t, "size")}, "cause": {By: by(t, "cause"), Turnover: true}} {
 		var page strings.Builder
 		if err := Report(&page, snapshottest.Driver(), o); err != nil {
 			t.Fatal(err)
@@ -43,18 +43,22 @@ func TestReportBy(t *testing.T) {
 			t.Errorf("by %s, the driver's figure is there: %t\n%s", name, got, page.String())
 		}
 	}
+	// Top bounds rows and the stacks under each.
+	if page := report(t, snapshottest.Tensors(), Options{By: by(t, "category"), Top: 2}); strings.Count(page, "%  ") != 2 || !strings.Contains(page, " more, with ") || !strings.Contains(page, "  under 1 more\n") {
+		t.Errorf("two rows of two stacks:\n%s", page)
+	}
 	var b strings.Builder
-	if err := Report(&b, snapshottest.Driver(), Options{By: by(t, "cause"), Top: 1}); err != nil {
+	if err := Report(&b, snapshottest.Driver(), Options{By: by(t, "cause")}); err != nil {
 		t.Fatal(err)
 	}
 	snapshottest.Golden(t, "report/by_cause.accounts.txt", []byte(b.String()))
 	for _, names := range [][]string{{"owner", "kind"}, {"gpu"}, {"process"}, {"process", "gpu"}, {"pid", "api"}} {
-		snapshottest.Golden(t, "report/by_"+strings.Join(names, "_")+".txt", []byte(report(t, snapshottest.Driver(), Options{By: by(t, names...), Top: 1})))
+		snapshottest.Golden(t, "report/by_"+strings.Join(names, "_")+".txt", []byte(report(t, snapshottest.Driver(), Options{By: by(t, names...)})))
 	}
 	// What came and went, with what was freed again and holds nothing.
-	snapshottest.Golden(t, "report/turnover_category.txt", []byte(report(t, snapshottest.Tensors(), Options{By: by(t, "category"), Turnover: true, Top: 1})))
-	snapshottest.Golden(t, "report/turnover_module.txt", []byte(report(t, snapshottest.Tensors(), Options{By: by(t, "module"), Turnover: true, Top: 1})))
-	snapshottest.Golden(t, "report/turnover_cause.txt", []byte(report(t, snapshottest.Driver(), Options{By: by(t, "cause"), Turnover: true, Top: 1})))
+	snapshottest.Golden(t, "report/turnover_category.txt", []byte(report(t, snapshottest.Tensors(), Options{By: by(t, "category"), Turnover: true})))
+	snapshottest.Golden(t, "report/turnover_module.txt", []byte(report(t, snapshottest.Tensors(), Options{By: by(t, "module"), Turnover: true})))
+	snapshottest.Golden(t, "report/turnover_cause.txt", []byte(report(t, snapshottest.Driver(), Options{By: by(t, "cause"), Turnover: true})))
 	full := errors.New("disk full")
 	if err := Report(limitedWriter{full}, snapshottest.Driver(), Options{By: by(t, "cause")}); !errors.Is(err, full) {
 		t.Errorf("got %v, want %v", err, full)
@@ -65,7 +69,7 @@ func TestReportBy(t *testing.T) {
 func TestReportByNested(t *testing.T) {
 	for _, names := range [][]string{{"operator"}, {"module"}, {"category"}, {"function"}, {"line"}, {"library-line"}, {"category", "operator"}} {
 		name := "report/by_" + strings.Join(names, "_")
-		snapshottest.Golden(t, name+".txt", []byte(report(t, snapshottest.Tensors(), Options{By: by(t, names...), Top: 1})))
+		snapshottest.Golden(t, name+".txt", []byte(report(t, snapshottest.Tensors(), Options{By: by(t, names...)})))
 		snapshottest.Golden(t, name+".csv", []byte(write(t, reportCSV, snapshottest.Tensors(), Options{By: by(t, names...)})))
 	}
 	snapshottest.Golden(t, "report/by_process_gpu.csv", []byte(write(t, reportCSV, snapshottest.Driver(), Options{By: by(t, "process", "gpu")})))
@@ -212,7 +216,7 @@ func TestReportBySize(t *testing.T) {
 	s.Live = append(s.Live, snapshot.Allocation{Sample: cached, Address: 7, Size: 64 << 20})
 	for _, names := range [][]string{{"size"}, {"category", "size"}} {
 		var page strings.Builder
-		if err := Report(&page, s, Options{By: by(t, names...), Top: 1, Turnover: true}); err != nil {
+		if err := Report(&page, s, Options{By: by(t, names...), Turnover: true}); err != nil {
 			t.Fatal(err)
 		}
 		name := "report/by_" + strings.Join(names, "_")
@@ -245,7 +249,7 @@ func TestReportByFreed(t *testing.T) {
 	}
 	for _, names := range [][]string{{"freed-by"}, {"category", "freed-by"}} {
 		var page strings.Builder
-		if err := Report(&page, s, Options{By: by(t, names...), Top: 1}); err != nil {
+		if err := Report(&page, s, Options{By: by(t, names...)}); err != nil {
 			t.Fatal(err)
 		}
 		name := "report/by_" + strings.Join(names, "_")
@@ -369,7 +373,7 @@ func TestParseBy(t *testing.T) {
 func TestReportByWho(t *testing.T) {
 	for _, names := range [][]string{{"user"}, {"command"}, {"pod"}, {"container"}, {"job"}, {"process"}, {"user", "owner"}} {
 		name := "report/who_by_" + strings.Join(names, "_")
-		snapshottest.Golden(t, name+".txt", []byte(report(t, snapshottest.Tenants(), Options{By: by(t, names...), Top: 1})))
+		snapshottest.Golden(t, name+".txt", []byte(report(t, snapshottest.Tenants(), Options{By: by(t, names...)})))
 	}
 	snapshottest.Golden(t, "report/who_by_user.csv", []byte(write(t, reportCSV, snapshottest.Tenants(), Options{By: by(t, "user")})))
 	one := snapshottest.Training()

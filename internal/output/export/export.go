@@ -15,7 +15,7 @@ import (
 
 // Options are how readable pages are laid out.
 type Options struct {
-	Top int // stacks shown, 0 for 10 (3 of each row of By), negative for all
+	Top int // stacks shown, and rows of By, 0 for 10 stacks (all rows of By, with 3 stacks each), negative for all
 	By  By  // the columns that rows of a report differ in, nil for its default page
 	// Turnover: By shows memory that was allocated and freed, not memory that is held.
 	Turnover bool

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -220,7 +221,7 @@ func causes(page *render.Page, o *snapshot.OutOfMemory) {
 	for i := range as {
 		as[i].DriverKnown = false // the driver was asked after the failure
 	}
-	causeBy.show(page, thereOf(o), as, &holdings, 0) // the stacks are in a table of their own
+	causeBy.show(page, thereOf(o), as, &holdings, math.MaxInt, 0) // the stacks are in a table of their own
 }
 
 func frameText(l snapshot.Line) string {

@@ -178,15 +178,16 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		}
 		allocators(page, s.Allocators)
 	} else {
-		n := o.top(math.MaxInt)
+		rows := o.top(math.MaxInt)
+		n := rows
 		if o.Top == 0 {
-			n = 3
+			rows, n = math.MaxInt, 3
 		}
 		by, samples := o.By.samples(s)
 		asked = slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside }).names()
 		lacking(page, asked, samples, &s.Meta)
 		by.summary(page, samples, o.face(s))
-		by.show(page, samples, s.Accounts, o.face(s), n)
+		by.show(page, samples, s.Accounts, o.face(s), rows, n)
 	}
 	whole := o.whole(s)
 	page.Losses(whole.Loss, nil)
