@@ -140,6 +140,25 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// Ranks that are on as many GPUs are not told apart by that, and of several one is named.
+func TestRanksOnMoreGPUs(t *testing.T) {
+	rank := func(name string, gpus ...string) Side {
+		s := &snapshot.Snapshot{}
+		for i, gpu := range gpus {
+			s.Samples = append(s.Samples, snapshot.Sample{Labels: snapshot.Labels{GPU: gpu, Kind: "device"}, Values: snapshot.Values{InuseBytes: int64(2048 >> i)}})
+		}
+		return Side{s, name}
+	}
+	for want, ranks := range map[string][]Side{
+		"": {rank("rank0", "0", "2"), rank("rank1", "1", "3")},
+		"rank1 holds 1.00 KiB on GPU 0, too, beside 2.00 KiB on GPU 1. In all, 2 of 3 ranks are on more GPUs than the others.": {rank("rank0", "0"), rank("rank1", "1", "0"), rank("rank2", "2", "0")},
+	} {
+		if got := onMoreGPUs(ranks); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // The processes of a recorded job are its ranks: FSDP's first one initialised the whole model.
 func TestRanksOfRecording(t *testing.T) {
 	ranks := Split(recorded(t, "fsdp"))
@@ -147,7 +166,8 @@ func TestRanksOfRecording(t *testing.T) {
 		t.Fatalf("%d ranks", len(ranks))
 	}
 	out := ranksOf(t, Options{}, ranks...)
-	for _, want := range []string{"2 ranks hold", "pid 1129 the most", "fsdp.py:"} {
+	for _, want := range []string{"2 ranks hold", "pid 1129 the most", "fsdp.py:",
+		"pid 1129 holds 774 MiB on GPU 1, too, beside 2.35 GiB on GPU 0: 518 MiB of that is a second"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in\n%s", want, out)
 		}

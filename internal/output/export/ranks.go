@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -112,6 +114,9 @@ func Ranks(w io.Writer, ranks []Side, when string, o Options) error {
 		page.Line("%d ranks hold %s to %s on GPUs%s: %s the least, %s the most.", len(ranks),
 			bytefmt.Format(total.sums[least].InuseBytes), bytefmt.Format(total.sums[most].InuseBytes), when, ranks[least].Name, ranks[most].Name)
 	}
+	if text := onMoreGPUs(ranks); text != "" {
+		page.Line("%s", text)
+	}
 	same := sumTallied(alike, 1)[0].InuseBytes
 	page.Line("The same in all: %s, %s of the rank with the most, in %d of %d rows.", bytefmt.Format(same),
 		bytefmt.Percent(same, total.sums[most].InuseBytes), len(alike), len(alike)+len(different))
@@ -132,6 +137,49 @@ func Ranks(w io.Writer, ranks []Side, when string, o Options) error {
 		page.Line("  and %d more (-n -1)", rest)
 	}
 	return page.Flush("write the comparison of ranks")
+}
+
+// onMoreGPUs says which rank holds most on other GPUs than its own, which is the one that it holds most
+// on, "" if all ranks are on as many GPUs. Often it is a context that a wrong device made.
+func onMoreGPUs(ranks []Side) string {
+	type rank struct {
+		name, own, gpu       string // gpu is the one with most of those that are not its own
+		held, bytes, context int64  // on own, and on gpu
+		gpus                 int
+	}
+	var out []rank
+	fewest := math.MaxInt
+	for i := range ranks {
+		gpus := gather(onGPU(ranks[i].Snapshot), func(s *snapshot.Sample) string { return s.GPU })
+		maps.DeleteFunc(gpus, func(_ string, g *group) bool { return g.InuseBytes == 0 })
+		fewest = min(fewest, len(gpus))
+		if len(gpus) < 2 {
+			continue
+		}
+		names := slices.SortedFunc(maps.Keys(gpus), func(a, b string) int {
+			return cmp.Or(cmp.Compare(gpus[b].InuseBytes, gpus[a].InuseBytes), strings.Compare(a, b))
+		})
+		r := rank{name: ranks[i].Name, own: names[0], gpu: names[1], held: gpus[names[0]].InuseBytes, bytes: gpus[names[1]].InuseBytes, gpus: len(gpus)}
+		for _, s := range gpus[r.gpu].samples {
+			if s.Kind == event.KindContext.String() {
+				r.context += s.InuseBytes
+			}
+		}
+		out = append(out, r)
+	}
+	out = slices.DeleteFunc(out, func(r rank) bool { return r.gpus == fewest })
+	if len(out) == 0 {
+		return ""
+	}
+	most := slices.MaxFunc(out, func(a, b rank) int { return cmp.Compare(a.bytes, b.bytes) })
+	text := fmt.Sprintf("%s holds %s on GPU %s, too, beside %s on GPU %s", most.name, bytefmt.Format(most.bytes), most.gpu, bytefmt.Format(most.held), most.own)
+	if most.context > 0 {
+		text += fmt.Sprintf(": %s of that is a second context", bytefmt.Format(most.context))
+	}
+	if len(out) == 1 {
+		return text + ". No other rank is on so many GPUs."
+	}
+	return fmt.Sprintf("%s. In all, %d of %d ranks are on more GPUs than the others.", text, len(out), len(ranks))
 }
 
 // rankColumns returns the columns before those of the rows, and a row's cells in them.
