@@ -341,9 +341,9 @@ func (p *Prediction) Answer() string {
 	return fmt.Sprintf("No setting that was tried would save 2 %% of the %s that PyTorch reserved at the peak; tensors alone need %s.", size(own.Peak), size(p.Rows[len(p.Rows)-1].Peak))
 }
 
-// Fragmentation says in a sentence what a perfect allocator would have saved, "" if that is
-// not known.
-func (p *Prediction) Fragmentation() string {
+// Overhead says what PyTorch's allocator reserved beyond what tensors needed, "" if that is not known. It
+// is of the whole run: what is fragmented is of one moment.
+func (p *Prediction) Overhead() string {
 	if p.Reason != "" {
 		return ""
 	}
@@ -354,9 +354,9 @@ func (p *Prediction) Fragmentation() string {
 		with = fmt.Sprintf(", with the request of %s that failed", size(p.Lacked))
 	}
 	if floor >= own.Peak {
-		return fmt.Sprintf("PyTorch reserved no more than tensors needed: tensors alone needed %s at some moment%s, and PyTorch reserved no more than %s.", size(floor), with, size(own.Peak))
+		return fmt.Sprintf("PyTorch's allocator had no overhead: tensors alone needed %s at some moment%s, and PyTorch reserved no more than %s.", size(floor), with, size(own.Peak))
 	}
-	return fmt.Sprintf("PyTorch reserved %s more than tensors ever needed: %s at the peak, %s of it in tensors. A perfect allocator would have reserved %s, the most that tensors needed at any moment%s. The difference is holes between tensors, blocks that stayed cached, and rounding; report --segments shows the holes of one moment.", size(own.Peak-floor), size(own.Peak), size(own.Peak-own.Cached), size(floor), with)
+	return fmt.Sprintf("PyTorch's allocator had an overhead of %s: it reserved %s at the peak, and the most that tensors needed at any moment was %s%s. What is fragmented, in report --segments, is another figure: what was cached beside live tensors at one moment.", size(own.Peak-floor), size(own.Peak), size(floor), with)
 }
 
 // spread writes between which sizes a peak may be, if they differ by more than 2 %.
@@ -393,7 +393,7 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 				page.Line("To use it, start the program with PYTORCH_CUDA_ALLOC_CONF=%s in its environment.", best)
 			}
 		}
-		if cost := p.Fragmentation(); cost != "" {
+		if cost := p.Overhead(); cost != "" {
 			page.Line("%s", cost)
 		}
 		more := ""

@@ -265,20 +265,20 @@ func TestWorkspaces(t *testing.T) {
 	}
 }
 
-// The sentence names what was reserved, what of it was in tensors, and what tensors needed.
-func TestFragmentation(t *testing.T) {
-	const why = " The difference is holes between tensors, blocks that stayed cached, and rounding; report --segments shows the holes of one moment."
+// The sentence names what was reserved, and what tensors needed.
+func TestOverhead(t *testing.T) {
+	const why = " What is fragmented, in report --segments, is another figure: what was cached beside live tensors at one moment."
 	for _, test := range []struct {
 		run  *Run
 		want string
 	}{
-		{recording(t, "allocator/bert.gmt"), "PyTorch reserved 2.81 GiB more than tensors ever needed: 6.24 GiB at the peak, 3.44 GiB of it in tensors. A perfect allocator would have reserved 3.43 GiB, the most that tensors needed at any moment." + why},
+		{recording(t, "allocator/bert.gmt"), "PyTorch's allocator had an overhead of 2.81 GiB: it reserved 6.24 GiB at the peak, and the most that tensors needed at any moment was 3.43 GiB." + why},
 		// It holds 7 tensors of 160 MiB and one of 300 at the peak, and 8 of 160 when 500 more fail.
-		{recording(t, "allocator/fragmented.gmt"), "PyTorch reserved 620 MiB more than tensors ever needed: 2.34 GiB at the peak, 1.39 GiB of it in tensors. A perfect allocator would have reserved 1.74 GiB, the most that tensors needed at any moment, with the request of 500 MiB that failed." + why},
-		{lacking(), "PyTorch reserved no more than tensors needed: tensors alone needed 80.0 MiB at some moment, with the request of 30.0 MiB that failed, and PyTorch reserved no more than 80.0 MiB."},
+		{recording(t, "allocator/fragmented.gmt"), "PyTorch's allocator had an overhead of 620 MiB: it reserved 2.34 GiB at the peak, and the most that tensors needed at any moment was 1.74 GiB, with the request of 500 MiB that failed." + why},
+		{lacking(), "PyTorch's allocator had no overhead: tensors alone needed 80.0 MiB at some moment, with the request of 30.0 MiB that failed, and PyTorch reserved no more than 80.0 MiB."},
 		{&Run{Partial: "the trace took a sample"}, ""},
 	} {
-		if got := Predict(test.run, Options{}).Fragmentation(); got != test.want {
+		if got := Predict(test.run, Options{}).Overhead(); got != test.want {
 			t.Errorf("%q, want %q", got, test.want)
 		}
 	}
