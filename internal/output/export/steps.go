@@ -43,7 +43,7 @@ func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	for i := range s.Steps {
 		if x := &s.Steps[i]; x.Begun {
 			shown = true
-			stepsOf(page, x, o)
+			stepsOf(page, x, s.Meta.Start, o)
 		}
 	}
 	if !shown {
@@ -58,7 +58,9 @@ func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	return page.Flush("write steps")
 }
 
-func stepsOf(page *render.Page, x *snapshot.Steps, o Options) {
+// stepsOf writes the steps of a process on a GPU. BEGAN is a moment as --at takes it: after start, when the
+// trace began.
+func stepsOf(page *render.Page, x *snapshot.Steps, start time.Time, o Options) {
 	last := x.Last[len(x.Last)-o.top(len(x.Last)):]
 	shown := ""
 	if len(last) < int(x.Seen) {
@@ -72,15 +74,15 @@ func stepsOf(page *render.Page, x *snapshot.Steps, o Options) {
 		page.Line("  A training step began, and has not ended yet.")
 		return
 	}
-	t := table.New(table.TextRight("STEP"), table.TextRight("TOOK"), table.Bytes("ALLOCATED"), table.Count("CALLS"), table.Bytes("FREED"),
-		table.Count("FREES"), table.SignedBytes("NET"), table.Bytes("PEAK IN TENSORS"), table.Bytes("AT END"))
-	row := func(name, took any, m *snapshot.Moved) {
-		t.Add(name, took, m.AllocBytes, m.AllocObjects, m.FreedBytes, m.FreedObjects, m.Net(), m.PeakBytes, m.InuseBytes)
+	t := table.New(table.TextRight("STEP"), table.TextRight("BEGAN"), table.TextRight("TOOK"), table.Bytes("ALLOCATED"), table.Count("CALLS"), table.Bytes("FREED"),
+		table.Count("FREES"), table.SignedBytes("NET"), table.Bytes("AT PEAK"), table.Bytes("AT END"))
+	row := func(name, began, took any, m *snapshot.Moved) {
+		t.Add(name, began, took, m.AllocBytes, m.AllocObjects, m.FreedBytes, m.FreedObjects, m.Net(), m.PeakBytes, m.InuseBytes)
 	}
 	for i := range last {
-		row(last[i].Number, last[i].Took.Round(10*time.Microsecond), &last[i].Moved)
+		row(last[i].Number, last[i].Begin.Sub(start).Round(time.Millisecond), last[i].Took.Round(10*time.Microsecond), &last[i].Moved)
 	}
-	row("all", nil, &x.Total)
+	row("all", nil, nil, &x.Total)
 	if text := verdict(x.Last); text != "" { // the answer comes first
 		page.Line("  %s", text)
 	}
