@@ -21,6 +21,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
+func init() { runTests = browsertest.Main }
+
 // opened is the page of a server, once it has drawn all.
 func (s *served) opened(t *testing.T, width, height int64) *browsertest.Browser {
 	t.Helper()

@@ -29,6 +29,33 @@ type Browser struct {
 // patience is how long a test may use a browser: only one that hangs takes so long.
 const patience = 10 * time.Minute
 
+// shared starts the browser of all tests of a package, once. It is nil if each has its own.
+var shared func() (context.Context, error)
+
+// Main runs the tests of a package. They share one browser, which none starts where no page is
+// opened.
+func Main(m *testing.M) int {
+	start, stop := starter()
+	defer stop()
+	shared = start
+	return m.Run()
+}
+
+// starter returns what starts a browser when it is first called, and what stops that.
+func starter() (start func() (context.Context, error), stop func()) {
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.ExecPath("chromium"), chromedp.WSURLReadTimeout(patience),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("ignore-certificate-errors", true))
+	all, end := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, cancel := chromedp.NewContext(all)
+	start = sync.OnceValues(func() (context.Context, error) { return ctx, chromedp.Do(ctx) })
+	return start, func() {
+		if chromedp.FromContext(ctx).Browser != nil {
+			cancel()
+		}
+		end()
+	}
+}
+
 // Open opens the page at an address, which may ask for what is below it, or for nothing if
 // it is a file, but for what it made itself (blob:).
 func Open(t testing.TB, address string, width, height int64) *Browser {
@@ -36,13 +63,17 @@ func Open(t testing.TB, address string, width, height int64) *Browser {
 	if testing.Short() {
 		t.Skip("a browser has nothing for the race detector")
 	}
-	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.ExecPath("chromium"), chromedp.WSURLReadTimeout(patience),
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("ignore-certificate-errors", true))
-	all, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
-	ctx, cancel := chromedp.NewExecAllocator(all, options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	start := shared
+	if start == nil {
+		own, stop := starter()
+		t.Cleanup(stop)
+		start = own
+	}
+	parent, err := start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := chromedp.NewContext(parent, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	b := &Browser{Context: ctx, t: t}
 	complain := func(text string) {
