@@ -66,7 +66,8 @@ without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 SHARING = $$(grep -rlE '^\s*go [a-z]|"sync' --include '*.go' --exclude '*_test.go' --exclude-dir testing internal probes symbolize | xargs -n 1 dirname | sort -u | sed 's,^,./,')
 # Tests of the command that trace nothing.
 UNTRACED := ^Test(Corpus|Hostile(Profiles|Recordings|Commands)|Documents.*|Holders.*|Fit.*|Usage|DiffOfRuns|ConvertShows.*|ReportFrom|PageOfFailures|OutOfMemoryTwice|WhatWouldHaveHelped|WindowsOfRecording)$$
-# Compiles packages and their tests, and links nothing.
+# Compiles packages and their tests, and links nothing. Less garbage collection makes that a
+# quarter faster.
 compile := list -test -export -f ''
 
 test: ## run every test
@@ -74,7 +75,7 @@ test: ## run every test
 
 tests:
 	scripts/install-tools $(BUILD_TOOLS)
-	scripts/install-tools $(TEST_TOOLS) & $(GO) $(compile) ./... >/dev/null; built=$$?; wait $$! && exit $$built
+	scripts/install-tools $(TEST_TOOLS) & GOGC=400 $(GO) $(compile) ./... >/dev/null; built=$$?; wait $$! && exit $$built
 	$(MAKE) --no-print-directory -j 2 tests-tracing tests-others
 
 tests-tracing:

@@ -39,8 +39,9 @@ const (
 // counting is the program under test, which counts how often each block of its code runs.
 var counting = sync.OnceValues(func() (string, error) {
 	path := binary + "-counting"
-	out, err := exec.Command("go", "build", "-cover", "-covermode=count", "-coverpkg=github.com/gpumemtrace/gpumemtrace/...", "-o", path, ".").CombinedOutput()
-	if err != nil {
+	build := exec.Command("go", "build", "-cover", "-covermode=count", "-coverpkg=github.com/gpumemtrace/gpumemtrace/...", "-o", path, ".")
+	build.Env = append(os.Environ(), "GOGC=400") // a quarter faster
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program that counts: %w\n%s", err, out)
 	}
 	return path, nil
