@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"time"
@@ -27,32 +28,31 @@ func (f *leakFlags) add(s *pflag.FlagSet) {
 // addForRecording adds the flags of a report about a recording.
 func (f *leakFlags) addForRecording(s *pflag.FlagSet) {
 	s.BoolVar(&f.on, "leaks", false, "show the stacks of a recording whose memory grew through five intervals and is still held")
-	s.DurationVar(&f.interval, "leak-interval", 0, "length of each interval (default an eighth of the recording)")
+	s.DurationVar(&f.interval, "leak-interval", 0, "length of each interval (default a twelfth of the time in which memory was taken)")
 }
 
-// reportLeaks prints what leaks in a recording.
+// reportLeaks prints what leaks in a recording: in the time from the first memory on to at, or else to
+// where memory grew last. What a program does before and after that would hide a leak.
 func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
+	span, end, err := measure(path)
+	if err != nil {
+		return err
+	}
+	to, err := at.at(span, span.Grew)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	if f.interval == 0 {
 		f.interval = leak.DefaultInterval
-		span, _, err := measure(path)
-		if err != nil {
-			return err
-		}
-		to, err := at.at(span, span.End)
-		if err != nil {
-			return err
-		}
-		if n := to / 8; n >= minLeakInterval {
+		if n := (to - span.First) / leakIntervals; n >= minLeakInterval {
 			f.interval = n.Round(time.Millisecond)
 		}
 	} else if err := f.check(); err != nil {
 		return err
 	}
-	opts, err := at.options(path)
-	if err != nil {
-		return err
-	}
+	opts := replay.Options{At: to, Later: end}
 	leaks := newLeakWatch(&f)
+	leaks.next = span.Start.Add(span.First + f.interval)
 	opts.Moment = leaks.moment
 	s, err := replay.Play(path, opts)
 	if err != nil {
@@ -60,6 +60,13 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 	}
 	if leaks.observed > maxLeakIntervals {
 		return usagef("%s has more than %d intervals of %v: give a longer --leak-interval", path, maxLeakIntervals, f.interval)
+	}
+	until := "when memory grew last. Another end: --at"
+	if at.given() {
+		until = "--at " + at.text
+	}
+	if _, err := fmt.Printf("From %v, when GPU memory was first held, to %v, %s.\n", span.First.Round(time.Millisecond), to.Round(time.Millisecond), until); err != nil {
+		return err
 	}
 	view := s.View(state.Want{Driver: true, Live: true})
 	if err := leaks.finish(view, view.Snapshot(), os.Stdout, o); err != nil {
@@ -69,6 +76,10 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 		export.Command{Args: "report " + path + " --steps", Answers: "What each training step allocates, and what grew"},
 		export.Command{Args: "report " + path + " --by line --at end", Answers: "What each line of the program held at the end"})
 }
+
+// leakIntervals is how many intervals a recording has by default. In runs of a few seconds the cache of
+// PyTorch, which fills in their first half, leaked with 16.
+const leakIntervals = 12
 
 // Limits of --leak-interval.
 const (

@@ -76,6 +76,20 @@ func TestLeakWatch(t *testing.T) {
 	}
 }
 
+// The leak of a program is found that took long to begin, and that freed all of it as it ended. What
+// another filled in its first steps is no leak.
+func TestLeaksByDefault(t *testing.T) {
+	for name, want := range map[string]string{
+		"holders":        "From 6.536s, when GPU memory was first held, to 21.725s, when memory grew last. Another end: --at.\n1 stack of pid 470 (python3) leaked in 11 intervals",
+		"allocator/bert": "No stack of pid 662 (python3) is seen to leak\n",
+	} {
+		out := command(t, "report", mustAbs(t, recordings+name+".gmt"), "--leaks").start().ends(exitDone).stdout.String()
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+}
+
 // Of a recording the intervals are as long as the trace's own, whose ticks do not
 // wait for a moment that comes late.
 func TestLeakWatchOfARecording(t *testing.T) {

@@ -283,7 +283,7 @@ func sorted(text []byte) string {
 	return strings.Join(lines, "\n")
 }
 
-// What --leaks prints of a recording is what the trace printed.
+// --leaks of a recording finds what the trace found.
 func TestLeaksOfARecording(t *testing.T) {
 	p := workload(t, testcuda.Workload, testcuda.Options{}, "init")
 	args := []string{"--leaks", "--leak-interval", "300ms"}

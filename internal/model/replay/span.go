@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -16,6 +17,9 @@ type Span struct {
 	// much, it is when most of it was allocated, and of that in tensors. It is the end if they
 	// never held any.
 	Peak time.Duration
+	// First is when processes first held memory on GPUs, 0 if they never did, and Grew when they last came
+	// to hold more, in tensors too: the end if they never did. What comes after that only frees.
+	First, Grew time.Duration
 	// OutOfMemory is when the last request failed for want of memory that did not recover, or else the
 	// last one of all; negative for none.
 	OutOfMemory time.Duration
@@ -70,9 +74,10 @@ func Measure(r *record.Reader, opts Options) (Span, *state.State, error) {
 	if !out.at.IsZero() {
 		x.OutOfMemory = min(max(out.at.Sub(x.Start), 0), x.End)
 	}
-	x.Peak = x.End
+	at := func(time uint64) time.Duration { return min(max(s.Wall(time).Sub(x.Start), 0), x.End) }
+	x.Peak, x.Grew = x.End, x.End
 	if f.at > 0 {
-		x.Peak = min(max(s.Wall(f.at).Sub(x.Start), 0), x.End)
+		x.Peak, x.First, x.Grew = at(f.at), at(f.first), at(f.grew)
 	}
 	return x, s, nil
 }
@@ -88,6 +93,9 @@ type peakFinder struct {
 
 	peak state.Held
 	at   uint64
+
+	last        state.Held // when it was compared
+	first, grew uint64
 }
 
 // before follows a record before the state applies it: the state shows what the record
@@ -139,8 +147,14 @@ func (f *peakFinder) endMoment(s *state.State, next uint64) {
 }
 
 func (f *peakFinder) compare(s *state.State) {
-	if f.differs && !f.rebuilding && f.peak.Compare(f.sum) < 0 {
-		f.peak, f.at = f.sum, s.Now()
+	if f.differs && !f.rebuilding {
+		if f.peak.Compare(f.sum) < 0 {
+			f.peak, f.at = f.sum, s.Now()
+		}
+		if f.sum.Total > f.last.Total || f.sum.Allocated > f.last.Allocated || f.sum.Tensors > f.last.Tensors {
+			f.first, f.grew = cmp.Or(f.first, s.Now()), s.Now()
+		}
+		f.last = f.sum
 	}
 	f.differs = false
 }

@@ -103,6 +103,21 @@ func TestPeakMoment(t *testing.T) {
 	}
 }
 
+// Memory grows from its first byte to the last change that adds to it, in tensors or beside them.
+func TestGrew(t *testing.T) {
+	const second = time.Second
+	tensor := alloc(4*second, 32)
+	tensor.Op, tensor.Kind = event.OpTensorAlloc, event.KindTensor
+	path := recordtest.File(t, traceOf(), moment(second), alloc(2*second, 16), moment(3*second), tensor, moment(5*second),
+		&event.Event{Op: event.OpFree, Time: at(6 * second), Proc: proc, TID: 7, API: 1, Addr: 16}, moment(7*second))
+	if x, _ := spanOf(t, path); x.First != 2*second || x.Grew != 4*second {
+		t.Errorf("from %v to %v", x.First, x.Grew)
+	}
+	if x, _ := spanOf(t, recordtest.File(t, traceOf(), moment(second))); x.First != 0 || x.Grew != second {
+		t.Errorf("nothing grew from %v to %v", x.First, x.Grew)
+	}
+}
+
 // What tensors were for shows in how they end: with the categories of the recording's end, the
 // largest tensors of the backward pass are temporary at the peak too, and no gradients.
 func TestCategoriesOfTheEnd(t *testing.T) {

@@ -138,7 +138,7 @@ func aboutSearch(page *render.Page, r *leak.Report) {
 	page.Line("  So is a buffer that is emptied less often than once in %s.", bytefmt.Counted(o.Intervals, "interval"))
 	page.Line("  Not found: a leak that pauses for %s (take longer ones),", bytefmt.Counted(o.Outlive, "interval"))
 	page.Line("  an allocation that is replaced by ever larger ones, and what a program frees as it ends")
-	page.Line("  (take an earlier moment of a recording, --at end-2s, and shorter intervals).")
+	page.Line("  (of a recording, report --leaks looks at the time before that).")
 	if r.GivenBack > 0 {
 		page.Warn("  Not shown: %s that grew until the last interval, then gave it back", bytefmt.Counted(r.GivenBack, "stack"))
 	}
