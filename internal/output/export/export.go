@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 )
 
@@ -38,12 +39,14 @@ type Options struct {
 // Failures are the requests of a recording that failed for want of memory.
 type Failures struct {
 	All, Recovered int
+	Calls          int                   // of the driver that refused them
 	Last           *snapshot.OutOfMemory // that did not recover, nil for none
 }
 
 // Add adds a failure, in the order of their times.
 func (f *Failures) Add(o *snapshot.OutOfMemory) {
 	f.All++
+	f.Calls += o.Calls
 	if o.Recovered {
 		f.Recovered++
 	} else {
@@ -51,15 +54,35 @@ func (f *Failures) Add(o *snapshot.OutOfMemory) {
 	}
 }
 
+// counted says how many requests failed, and how many calls that were: a request is repeated after the
+// caching allocator gave memory back, and a limit of the program's own refuses it without a call.
+func (f *Failures) counted() string {
+	text := bytefmt.Counted(f.All, "request") + " failed for want of memory"
+	switch {
+	case f.Calls == 0:
+		return text
+	case f.All == 1:
+		return text + " (the driver refused it " + times(f.Calls) + ")"
+	}
+	return text + " (the driver refused " + bytefmt.Counted(f.Calls, "call") + " for them)"
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
 // says says how many there were, and begins a clause about the last one that did not recover.
 func (f *Failures) says() string {
 	switch {
 	case f.All == 1:
-		return "Out of memory once,"
+		return f.counted() + ","
 	case f.Recovered == 0:
-		return fmt.Sprintf("Out of memory %d times. The last one,", f.All)
+		return f.counted() + ". The last one,"
 	}
-	return fmt.Sprintf("Out of memory %d times; %d recovered. The last one that did not,", f.All, f.Recovered)
+	return fmt.Sprintf("%s, of which %d recovered. The last one that did not,", f.counted(), f.Recovered)
 }
 
 // Order says what the pages about several failures are, the last one that did not recover first:
@@ -69,11 +92,11 @@ func (f *Failures) Order() string {
 	case f.All == 1:
 		return ""
 	case f.Last == nil:
-		return fmt.Sprintf("%d requests failed for want of memory, and all of them recovered.", f.All)
+		return f.counted() + ", and all of them recovered."
 	case f.Recovered == 0:
-		return fmt.Sprintf("%d requests failed for want of memory, and none recovered. The last one comes first: it is the one that ended the job, if any did.", f.All)
+		return f.counted() + ", and none recovered. The last one comes first: it is the one that ended the job, if any did."
 	}
-	return fmt.Sprintf("%d requests failed for want of memory, of which %d recovered. The last one that did not comes first: it is the one that ended the job, if any did.", f.All, f.Recovered)
+	return fmt.Sprintf("%s, of which %d recovered. The last one that did not comes first: it is the one that ended the job, if any did.", f.counted(), f.Recovered)
 }
 
 // A Moment is a moment of a recording, as durations since its trace began.

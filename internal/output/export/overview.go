@@ -131,7 +131,7 @@ func (x *overview) failure(page *render.Page) {
 		return
 	}
 	if f.Last == nil {
-		page.Line("%s failed for want of memory, and recovered: the caching allocator gave memory back, and asked again (--oom).", bytefmt.Counted(f.All, "request"))
+		page.Line("%s, and recovered: the caching allocator gave memory back, and asked again (--oom).", f.counted())
 		return
 	}
 	who := ""

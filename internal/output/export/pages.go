@@ -135,7 +135,7 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 	}
 	shown, stacks, _ := most(s, func(v *snapshot.Values) int64 { return v.FailedObjects }, o)
 	if calls > 0 || stacks > 0 {
-		page.Heading("Failed allocations: %d calls, %d of them for want of memory", calls, outOfMemory)
+		page.Heading("Calls of CUDA that failed: %d, of which %d for want of memory. One request can fail in several calls", calls, outOfMemory)
 	}
 	if stacks == 0 {
 		return
