@@ -143,7 +143,7 @@ func TestFullDisk(t *testing.T) {
 	v.until("it says so", func() bool { return strings.Contains(v.stderr.String(), "no space left on device") })
 	v.signal(syscall.SIGINT)
 	v.ends(exitFailed).says(path, "no space left on device")
-	if !strings.Contains(v.stderr.String(), "\nTraced allocations by process\n") { // the summary needs no disk
+	if !strings.Contains(v.stderr.String(), "\nAllocated by each process, ") { // the summary needs no disk
 		t.Errorf("it says %s", v.stderr.String())
 	}
 	if string(read(t, path)) != "before" || !slices.Equal(names(t, dir), []string{"fill", "x.pb.gz"}) {

@@ -16,12 +16,13 @@ var classTitles = map[string]string{
 	"expandable_small": "expandable, small", "expandable_large": "expandable, large",
 }
 
-// allocators writes how the memory of each caching allocator is divided.
-func allocators(page *render.Page, all []snapshot.Allocator) {
+// allocators writes how the memory of each caching allocator is divided. The text when says of which moment
+// that is, and begins with a space if it is not empty.
+func allocators(page *render.Page, all []snapshot.Allocator, when string) {
 	for i := range all {
 		a := &all[i]
 		sum := a.Total()
-		page.Heading("Segments of %s (%d) on GPU %s: %s reserved, %s of that cached, unused", a.Process, a.PID, a.GPU,
+		page.Heading("Segments of %s (%d) on GPU %s%s: %s reserved, %s of that cached, unused", a.Process, a.PID, a.GPU, when,
 			bytefmt.Format(sum.Reserved), bytefmt.Format(sum.Cached))
 		segments(page, a)
 	}

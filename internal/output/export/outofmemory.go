@@ -148,7 +148,7 @@ func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
 		}
 	}
 	if o.Allocator != nil {
-		allocators(page, []snapshot.Allocator{*o.Allocator})
+		allocators(page, []snapshot.Allocator{*o.Allocator}, "")
 	}
 }
 

@@ -20,9 +20,10 @@ import (
 func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, s)
-	processes(page, s.Processes)
-	accounts(page, s.Accounts, whenOf(&s.Meta))
-	allocators(page, s.Allocators)
+	when := whenOf(&s.Meta)
+	processes(page, s.Processes, when)
+	accounts(page, s.Accounts, when)
+	allocators(page, s.Allocators, when)
 	held := "In use"
 	if s.Meta.Peaks {
 		held = "At the peak"
@@ -64,7 +65,8 @@ func moment(s *snapshot.Snapshot) string {
 	return fmt.Sprintf("In use %v after the trace began: %s on GPUs. At the peak of each process: %s.", after, now, peak)
 }
 
-func processes(page *render.Page, processes []snapshot.Process) {
+// processes writes what the program itself allocated, which is a part of what the account of a process has.
+func processes(page *render.Page, processes []snapshot.Process, when string) {
 	if len(processes) == 0 {
 		return
 	}
@@ -78,13 +80,20 @@ func processes(page *render.Page, processes []snapshot.Process) {
 		}
 		t.Add(name, p.PID, p.Inuse, p.Peak, p.Allocated, p.Managed, p.Host, p.Imported, p.Graph, p.Async, p.AsyncHigh, p.Unattributed, p.Unknown, p.LiveObjects)
 	}
-	page.Heading("Traced allocations by process")
+	page.Heading("Allocated by each process, without contexts and such: in use%s, and at its own peak", when)
 	t.Text(page)
 }
 
-// whenOf says of which moment figures are that are not known of peaks.
+// whenOf says of which moment figures are that are not known of peaks: "" if it is the one that the page begins with.
 func whenOf(m *snapshot.Meta) string {
-	if m.Peaks && m.Moment == "" {
+	name, _, _ := strings.Cut(m.Moment, ",")
+	after, alone := strings.CutSuffix(name, " after the trace began")
+	switch {
+	case alone:
+		return " after " + after
+	case name != "":
+		return " " + name
+	case m.Peaks:
 		return " at the end"
 	}
 	return ""
@@ -176,7 +185,7 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		for i := range s.Allocators {
 			page.Line("%s", divided(&s.Allocators[i]))
 		}
-		allocators(page, s.Allocators)
+		allocators(page, s.Allocators, "")
 	} else {
 		rows := o.top(math.MaxInt)
 		n := rows
@@ -222,9 +231,10 @@ func about(page *render.Page, notes []string) {
 func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	page := render.NewPage(w, 0, false)
 	liveTitle(page, s)
-	processes(page, s.Processes)
-	accounts(page, s.Accounts, whenOf(&s.Meta))
-	allocators(page, s.Allocators)
+	when := whenOf(&s.Meta)
+	processes(page, s.Processes, when)
+	accounts(page, s.Accounts, when)
+	allocators(page, s.Allocators, when)
 	failures(page, s, Options{Top: 3})
 	page.Losses(s.Loss, s.Notes)
 	if verbose {
