@@ -59,12 +59,12 @@ func writeStripped(t *testing.T, from, to string) {
 	var allocated uint64
 	for i := range x.Requests {
 		q := &x.Requests[i]
-		e := &event.Event{Proc: p, Time: uint64(i) * 1000, Op: event.OpTensorFree, Addr: x.Addresses[q.Tensor], Part: uint64(x.Reserved[i]) * unit}
+		e := &event.Event{Proc: p, Time: uint64(i+1) * 1000, Op: event.OpTensorFree, Addr: x.Addresses[q.Tensor], Part: uint64(x.Reserved[i]) * unit}
 		switch q.Op {
 		case allocator.Empty:
 			t.Fatal("PyTorch gave memory back")
 		case allocator.Make:
-			e.Op, e.Stack = event.OpTensorAlloc, uint64(x.Stacks[q.Tensor])+1
+			e.Op, e.Kind, e.Stack = event.OpTensorAlloc, event.KindTensor, uint64(x.Stacks[q.Tensor])+1
 			sizes[q.Tensor] = uint64(q.Units) * unit
 			allocated += sizes[q.Tensor]
 			if s := x.Stacks[q.Tensor]; !known[s] {
@@ -86,7 +86,7 @@ func writeStripped(t *testing.T, from, to string) {
 func stripped(s Site) *snapshot.Location {
 	h := fnv.New64a()
 	fmt.Fprint(h, s.Key)
-	l := &snapshot.Location{Lines: []snapshot.Line{{Function: fmt.Sprintf("f%x", h.Sum64())}}}
+	l := &snapshot.Location{Lines: []snapshot.Line{{Function: fmt.Sprintf("stack %016x, no frames recorded", h.Sum64())}}}
 	for _, is := range []struct {
 		name string
 		ok   bool
