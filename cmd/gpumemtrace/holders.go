@@ -44,7 +44,7 @@ type holdersCommand struct {
 	again  time.Duration
 	file   traceFlags // where to write, and how
 	by     string
-	noKeys bool
+	keys   keysFlag
 	top    int
 }
 
@@ -61,7 +61,7 @@ func newHolders() *cobra.Command {
 	c.Flags().StringVar(&h.by, "by", holders.Names()[0], "a row for each of: "+strings.Join(holders.Names(), ", "))
 	c.Flags().DurationVar(&h.again, "again", 0, "read the heap a second time after this long, and show what was added and what is gone")
 	c.Flags().BoolVar(&h.report.CPU, "cpu", false, "show tensors in the CPU's memory too")
-	c.Flags().BoolVar(&h.noKeys, "no-keys", false, "leave keys of dictionaries out of paths, because a key may be a secret")
+	addKeys(c.Flags(), &h.keys)
 	c.Flags().BoolVar(&h.heap.Pause, "pause", false, "stop the process while its heap is read, so that nothing in it changes; this ends a wait of the program in epoll_wait and some other system calls with EINTR")
 	c.Flags().StringVarP(&h.file.output, "output", "o", "-", "write to this file, - for stdout")
 	c.Flags().StringVar(&h.file.format, "format", "", "one of "+strings.Join(h.formats().Names(), ", ")+" (default: by the file's extension, else table)")
@@ -98,7 +98,7 @@ func (h *holdersCommand) run() (err error) {
 	if h.again > 0 && (format == "pprof" || format == "folded") {
 		return usagef("--again shows differences, and the %s format cannot show memory that was freed: use table, json or csv", format)
 	}
-	h.heap.Keys, h.heap.CPU = !h.noKeys, h.report.CPU
+	h.heap.Keys, h.heap.CPU = heap.Keys(h.keys), h.report.CPU
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	began := time.Now()
@@ -125,7 +125,7 @@ func (h *holdersCommand) next() (commands []export.Command) {
 	for _, f := range []struct {
 		set  bool
 		flag string
-	}{{h.report.CPU, "--cpu "}, {h.noKeys, "--no-keys "}, {h.heap.Pause, "--pause "}} {
+	}{{h.report.CPU, "--cpu "}, {h.heap.Keys != heap.NamedKeys, "--keys " + h.keys.String() + " "}, {h.heap.Pause, "--pause "}} {
 		if f.set {
 			shown.WriteString(f.flag)
 		}

@@ -181,8 +181,8 @@ func TestHolders(t *testing.T) {
 		t.Errorf("%d bytes by shape, want %d", shapes, p.Bytes)
 	}
 
-	if out := p.holders("--cpu", "--no-keys").stdout.String(); strings.Contains(out, "exp_avg") || !strings.Contains(out, "trainer.history[*]") {
-		t.Errorf("--no-keys shows\n%s", out)
+	if out := p.holders("--cpu", "--keys", "none").stdout.String(); strings.Contains(out, "exp_avg") || !strings.Contains(out, "trainer.history[*]") {
+		t.Errorf("--keys none shows\n%s", out)
 	}
 
 	profile := filepath.Join(t.TempDir(), "held.pb.gz")
@@ -269,9 +269,9 @@ func TestHoldersNext(t *testing.T) {
 	}
 	base := "holders -p " + strconv.Itoa(p.cmd.Process.Pid) + " --cpu"
 	for args, want := range map[string][]string{
-		"--cpu":                                 {base + " --by retainer", base + " --again 10s"},
-		"--cpu --by retainer":                   {base + " --again 10s"},
-		"--by=retainer --pause --no-keys --cpu": {base + " --no-keys --pause --again 10s"},
+		"--cpu":               {base + " --by retainer", base + " --again 10s"},
+		"--cpu --by retainer": {base + " --again 10s"},
+		"--by=retainer --pause --keys=none --cpu": {base + " --keys none --pause --again 10s"},
 	} {
 		if d := cmp.Diff(want, next(strings.Fields(args)...)); d != "" {
 			t.Errorf("after %s (-want +got):\n%s", args, d)
@@ -381,7 +381,7 @@ func TestTraceHolders(t *testing.T) {
 	p := trains(t)
 	id := strconv.Itoa(p.cmd.Process.Pid)
 	run := filepath.Join(t.TempDir(), "run.gmt")
-	v := tracing(t, "-p", id, "--holders", "1s", "--no-keys", "-d", "3s", "--format", "json", "-o", "-", "--record", run, "-q")
+	v := tracing(t, "-p", id, "--holders", "1s", "--keys", "none", "-d", "3s", "--format", "json", "-o", "-", "--record", run, "-q")
 	p.steps("3")
 	v.ends(exitDone)
 	type heaps struct {

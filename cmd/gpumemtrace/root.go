@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
@@ -22,7 +23,9 @@ type traceFlags struct {
 	noFollow    bool
 	requireCUDA bool
 	freeStacks  bool
-	noKeys      bool
+	keys        keysFlag
+	// holdersGiven reports whether --holders was given. It is nil for a command that shows no first screen.
+	holdersGiven func() bool
 	// output
 	output     string
 	format     string
@@ -82,7 +85,8 @@ func newRoot() *cobra.Command {
 		{"Tensors", func(s *pflag.FlagSet) {
 			f.addSettings(s, "tensors", "tensors-window", "tensors-every", "holders")
 			s.BoolVar(&f.freeStacks, "free-stacks", false, "with --tensors and --record: also take a stack when a tensor is freed, for report --by freed-by")
-			s.BoolVar(&f.noKeys, "no-keys", false, "with --holders: leave keys of dictionaries out of paths")
+			f.holdersGiven = func() bool { return s.Changed("holders") }
+			addKeys(s, &f.keys)
 		}},
 		{"Output", func(s *pflag.FlagSet) {
 			addOutputFlags(s, &f)
@@ -110,6 +114,25 @@ func newRoot() *cobra.Command {
 	root.SetHelpCommand(newHelp(root))
 	completeValues(root)
 	return root
+}
+
+// A keysFlag is the choice of keys that paths show.
+type keysFlag heap.Keys
+
+func (k *keysFlag) String() string { return heap.KeyChoices[*k] }
+func (k *keysFlag) Type() string   { return "choice" }
+
+func (k *keysFlag) Set(choice string) error {
+	i := slices.Index(heap.KeyChoices, choice)
+	if i < 0 {
+		return fmt.Errorf("use %s", strings.Join(heap.KeyChoices, ", "))
+	}
+	*k = keysFlag(i)
+	return nil
+}
+
+func addKeys(s *pflag.FlagSet, to *keysFlag) {
+	s.Var(to, "keys", "which keys of dictionaries paths show, because a key may be a secret: names (identifiers and numbers), all (short texts too) or none")
 }
 
 // addTarget adds what says which processes are traced.

@@ -33,6 +33,8 @@ func (f *failingTrace) Stop() error {
 
 func (f *failingTrace) Read(func(*state.State)) {}
 
+func (f *failingTrace) View(w state.Want) *state.View { return f.Report(w) }
+
 func (f *failingTrace) Report(w state.Want) *state.View {
 	f.calls = append(f.calls, "snapshot")
 	s := state.New()

@@ -10,8 +10,11 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/launch"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
@@ -36,8 +39,6 @@ func (f *traceFlags) check() error {
 		return usagef("--record-max needs --record")
 	case f.freeStacks && (!f.Tensors || f.record == ""):
 		return usagef("--free-stacks needs --tensors and --record: only a recording can store where tensors were freed")
-	case f.noKeys && f.Holders == 0:
-		return usagef("--no-keys needs --holders")
 	case f.traceMax < 0:
 		return usagef("--trace-max cannot be negative")
 	}
@@ -139,7 +140,8 @@ func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with lau
 	o.FreeStacks, o.Layout, o.Remember, o.GPUMemory = f.freeStacks, f.layout, f.traceMax, f.gpuMemory
 	o.NoMemo, o.VerifyStacks, o.OutOfMemory = f.noMemo, f.verify, oom.reports(f)
 	o.Recording, o.ForceRecording, o.RecordingOptions = f.record, f.force, record.WriterOptions{MaxBytes: f.RecordMax}
-	o.Heaps.Keys, o.Heaps.Fresh = !f.noKeys, true
+	o.Heaps.Keys, o.Heaps.Fresh = heap.Keys(f.keys), true
+	o.Heaps.Ends = f.readsEnds()
 	o.Warn, o.Version, o.CommandLine = log.warn, version, f.commandLine
 	s, err := session.Start(o)
 	if err == nil {
@@ -185,6 +187,7 @@ type tracer interface {
 	Failed() <-chan error
 	Stop() error
 	Read(func(*state.State))
+	View(state.Want) *state.View
 	Report(state.Want) *state.View
 }
 
@@ -202,7 +205,16 @@ func (r *running) toTheEnd() error {
 		exited = ending(r.job)
 	}
 	r.log.started(r.session.Target(), r.job == nil)
+	stop, shown := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(shown)
+		if r.flags.readsEnds() {
+			r.atFirst(stop)
+		}
+	}()
 	ended, failed := r.collect()
+	close(stop)
+	<-shown
 	if failed != nil {
 		r.log.warn(fmt.Sprintf("the trace ends early: %v", failed))
 	}
@@ -219,6 +231,34 @@ func (r *running) toTheEnd() error {
 		}
 	}
 	return failed
+}
+
+// readsEnds reports whether heaps are read at the beginning and the end: of processes that may have been
+// there before the trace.
+func (f *traceFlags) readsEnds() bool {
+	return len(f.pids) > 0 && f.holdersGiven != nil && !f.holdersGiven()
+}
+
+// driverPatience bounds the wait for what NVIDIA's driver says of the processes.
+const driverPatience = 2 * time.Second
+
+// atFirst reads what the processes hold when the trace begins, and shows it, unless the trace stops before.
+func (r *running) atFirst(stop <-chan struct{}) {
+	known := func() bool {
+		accounts := r.session.View(state.Want{Driver: true}).Snapshot().Accounts
+		return slices.ContainsFunc(accounts, func(a snapshot.Account) bool { return a.DriverKnown })
+	}
+	for end := time.Now().Add(driverPatience); time.Now().Before(end) && !known(); {
+		select {
+		case <-stop:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	snap := r.session.View(r.out.want(r.flags, false)).Snapshot()
+	if !r.log.quiet {
+		_ = export.Held(os.Stderr, snap, layout(os.Stderr)) // the trace goes on
+	}
 }
 
 // ending returns a channel that receives how a job ended.

@@ -47,7 +47,7 @@ func TestUsage(t *testing.T) {
 		{"-p 1 --tensors-every 3s", "tensors-every needs tensors-window"},
 		{"-p 1 --tensors-window 2s --free-stacks --record x.gmt", "--free-stacks needs --tensors"},
 		{"-p 1 --holders 1ms", "at least 1s"},
-		{"-p 1 --no-keys", "--no-keys needs --holders"},
+		{"-p 1 --keys some", "use names, all, none"},
 		{"-p 1 --tensors --tensor-sample 1MiB", "unknown flag: --tensor-sample"},
 		{"-p 1 -o - --interval 1s", "--interval"},
 		{"-p 1 stray", "stray"},

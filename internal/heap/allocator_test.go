@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"compress/gzip"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -183,14 +185,14 @@ func recordedWords(t testing.TB, name string) (m image, pointer uint64) {
 	in := bufio.NewReader(z)
 	next := func() uint64 {
 		n, err := binary.ReadUvarint(in)
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 		return n
 	}
 	m, pointer = image{}, next()
 	for at := uint64(0); ; {
-		if _, err := in.Peek(1); err == io.EOF {
+		if _, err := in.Peek(1); err != nil {
 			return m, pointer
 		}
 		at += 8 * next()
@@ -246,10 +248,7 @@ func TestAllocatorForged(t *testing.T) {
 		}
 	}
 	for range 40 {
-		m := image{}
-		for page, data := range real {
-			m[page] = data
-		}
+		m := maps.Clone(real)
 		for range 1 + random.IntN(200) {
 			at := words[random.IntN(len(words))]
 			page := *m[at/pageSize]
@@ -284,10 +283,7 @@ func FuzzAllocator(f *testing.F) {
 	object := word(m[pointer/pageSize][pointer%pageSize:])
 	f.Add(object+8*544, uint64(0), uint64(1)<<40)
 	f.Fuzz(func(t *testing.T, at, with, from uint64) {
-		forged := image{}
-		for page, data := range m {
-			forged[page] = data
-		}
+		forged := maps.Clone(m)
 		for _, x := range []uint64{at, from} {
 			x &^= 7
 			if data := forged[x/pageSize]; data != nil {

@@ -15,7 +15,7 @@ func BenchmarkRead(b *testing.B) {
 		b.Run(fmt.Sprintf("CPython 3.%d", minor), func(b *testing.B) {
 			p := start(b, python[minor], []string{"PYTHONPATH=" + buildStandin(b, python[minor], "2.11")}, "testdata/many.py", "500000")
 			for b.Loop() {
-				r, err := Read(context.Background(), p.pid, Options{Keys: true, CPU: true})
+				r, err := Read(context.Background(), p.pid, Options{Keys: AllKeys, CPU: true})
 				if err != nil || len(r.Storages) < 100 {
 					b.Fatal(err, r)
 				}
@@ -49,7 +49,7 @@ func TestReadsLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &counter{Memory: processMemory(p.pid), blocks: map[uint64]bool{}}
-	r, err := ReadMemory(context.Background(), m, where, Options{Keys: true, CPU: true})
+	r, err := ReadMemory(context.Background(), m, where, Options{Keys: AllKeys, CPU: true})
 	if err != nil || r.Refused != "" || r.Objects < 300_000 {
 		t.Fatal(err, r.Refused, r.Objects)
 	}

@@ -18,7 +18,7 @@ func TestCrowdedContainer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := ReadMemory(context.Background(), processMemory(p.pid), where, Options{Keys: true})
+	r, err := ReadMemory(context.Background(), processMemory(p.pid), where, Options{Keys: AllKeys})
 	if err != nil || r.Refused != "" {
 		t.Fatal(err, r.Refused)
 	}

@@ -48,7 +48,7 @@ func kindOf(l uint32) int { return int(l >> labelBits) }
 // keys numbers the keys of dictionaries. Number 0 is none.
 type keys struct {
 	py      *objectReader
-	shown   bool     // Options.Keys
+	shown   Keys
 	address []uint64 // of the object of each
 	indices map[uint64]uint32
 	texts   []text

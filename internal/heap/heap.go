@@ -22,9 +22,8 @@ import (
 
 // Options say how a heap is read.
 type Options struct {
-	// Keys: keys of dictionaries are shown, if they are identifiers, integers or short
-	// plain strings.
-	Keys bool
+	// Keys says which keys of dictionaries are shown.
+	Keys Keys
 	// CPU: what an object keeps includes tensors in the CPU's memory.
 	CPU bool
 	// Pause stops the program while its heap is read. It goes on whatever happens to
@@ -35,6 +34,19 @@ type Options struct {
 	MaxBytes   int64
 	MaxTime    time.Duration
 }
+
+// Keys says which keys of dictionaries paths show: a key may be a secret.
+type Keys uint8
+
+// Choices of keys.
+const (
+	NamedKeys Keys = iota // identifiers and integers
+	AllKeys               // and short plain strings
+	NoKeys
+)
+
+// KeyChoices has the choices by the words that people use.
+var KeyChoices = []string{NamedKeys: "names", AllKeys: "all", NoKeys: "none"}
 
 // The usual bounds.
 const (

@@ -199,7 +199,7 @@ func TestHolders(t *testing.T) {
 		for _, layout := range []string{"2.11", "1.13"} {
 			t.Run(fmt.Sprintf("CPython 3.%d, PyTorch %s", minor, layout), func(t *testing.T) {
 				p := start(t, python, []string{"PYTHONPATH=" + buildStandin(t, python, layout)}, "testdata/holders.py")
-				r := read(t, p.pid, Options{Keys: true, CPU: true})
+				r := read(t, p.pid, Options{Keys: AllKeys, CPU: true})
 				p.check(t, r)
 				p.checkModules(t, r)
 				for _, s := range read(t, p.pid, Options{CPU: true}).Storages {

@@ -83,7 +83,7 @@ func bounded(t testing.TB, m Memory, where Runtime) *holder.Reading {
 	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	r, err := ReadMemory(context.Background(), m, where, Options{Keys: true, CPU: true, MaxObjects: 1 << 18, MaxBytes: 1 << 30, MaxTime: time.Hour})
+	r, err := ReadMemory(context.Background(), m, where, Options{Keys: AllKeys, CPU: true, MaxObjects: 1 << 18, MaxBytes: 1 << 30, MaxTime: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestRefused(t *testing.T) {
 // is read.
 func TestChanging(t *testing.T) {
 	m, where := record(t)
-	r, err := ReadMemory(context.Background(), m, where, Options{Keys: true, CPU: true, MaxTime: time.Minute})
+	r, err := ReadMemory(context.Background(), m, where, Options{Keys: AllKeys, CPU: true, MaxTime: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func record(t testing.TB) (image, Runtime) {
 		t.Fatal(err)
 	}
 	m := recorder{processMemory(p.pid), image{}}
-	if _, err := ReadMemory(context.Background(), m, where, Options{Keys: true, CPU: true, MaxTime: time.Minute}); err != nil {
+	if _, err := ReadMemory(context.Background(), m, where, Options{Keys: AllKeys, CPU: true, MaxTime: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	return m.pages, where

@@ -16,7 +16,7 @@ func TestJAX(t *testing.T) {
 	for minor, python := range installed(t) {
 		t.Run(fmt.Sprintf("CPython 3.%d", minor), func(t *testing.T) {
 			p := start(t, python, nil, "testdata/jax_holders.py")
-			r, err := Read(context.Background(), p.pid, Options{Keys: true, CPU: true})
+			r, err := Read(context.Background(), p.pid, Options{Keys: AllKeys, CPU: true})
 			if err != nil || r.Refused != "" {
 				t.Fatal(err, r.Refused)
 			}

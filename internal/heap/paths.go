@@ -202,10 +202,10 @@ func (w *writer) key(key int) {
 	t := w.g.r.keys.text(key)
 	show := "..."
 	switch {
-	case !w.g.r.keys.shown:
+	case w.g.r.keys.shown == NoKeys:
 	case t.kind == textInt:
 		show = t.s
-	case t.kind == textStr && (identifier(t.s) && len(t.s) <= maxKey || plain(t.s)):
+	case t.kind == textStr && (identifier(t.s) && len(t.s) <= maxKey || w.g.r.keys.shown == AllKeys && plain(t.s)):
 		show = `"` + t.s + `"`
 	case t.kind == textStr || t.kind == textLong:
 		show = "<str>"

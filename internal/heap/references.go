@@ -48,10 +48,10 @@ type references struct {
 	objectOf map[vertex]vertex // the object of an impl
 }
 
-func newReferences(py *objectReader, o objects, torch *torchLayout, showKeys bool) *references {
+func newReferences(py *objectReader, o objects, torch *torchLayout, shown Keys) *references {
 	return &references{
 		py: py, mem: py.mem, lay: py.lay, lost: py.lost, objects: o,
-		keys:    keys{py: py, shown: showKeys, address: make([]uint64, 1), indices: map[uint64]uint32{}},
+		keys:    keys{py: py, shown: shown, address: make([]uint64, 1), indices: map[uint64]uint32{}},
 		extraAt: map[uint64]vertex{},
 		torch:   torch, cpp: cppReader{mem: py.mem, vtables: map[uint64]string{}},
 		impls: map[vertex]impl{}, storages: map[vertex]storageImpl{}, arrays: map[vertex]array{}, objectOf: map[vertex]vertex{},

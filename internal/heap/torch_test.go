@@ -14,7 +14,7 @@ func TestTorch(t *testing.T) {
 	torchtest.Need(t)
 	p := start(t, torchtest.Python, nil, "testdata/torch_holders.py")
 	for _, pause := range []bool{false, true} {
-		r := read(t, p.pid, Options{Keys: true, CPU: true, Pause: pause})
+		r := read(t, p.pid, Options{Keys: AllKeys, CPU: true, Pause: pause})
 		p.check(t, r)
 		for _, want := range p.said.Storages {
 			if !slices.ContainsFunc(r.Storages, func(s holder.Storage) bool { return s.Address == want[0] && s.Bytes == want[1] }) {
@@ -62,11 +62,11 @@ for i in range(200):
 print(json.dumps({"pid": os.getpid()}), flush=True)
 sys.stdin.readline()
 `)
-	r := read(t, p.pid, Options{Keys: true, CPU: true})
+	r := read(t, p.pid, Options{Keys: AllKeys, CPU: true})
 	if len(r.Retainers) == 0 || r.Retainers[0].Holder != "optimizer.state" || r.Retainers[0].Retained < 4*4*500*500 {
 		t.Errorf("%+v come first", r.Retainers[:min(3, len(r.Retainers))])
 	}
-	if r := read(t, p.pid, Options{Keys: true}); len(r.Retainers) != 0 || len(r.Storages) < 200 {
+	if r := read(t, p.pid, Options{Keys: AllKeys}); len(r.Retainers) != 0 || len(r.Storages) < 200 {
 		t.Errorf("%d retainers of memory that no GPU has, %d storages", len(r.Retainers), len(r.Storages))
 	}
 }

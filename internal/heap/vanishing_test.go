@@ -61,7 +61,7 @@ func TestVanishingStorages(t *testing.T) {
 	if why != "" {
 		t.Fatal(why)
 	}
-	opts := Options{Keys: true, CPU: true, MaxTime: time.Minute}
+	opts := Options{Keys: AllKeys, CPU: true, MaxTime: time.Minute}
 	sizes := map[uint64]uint64{}
 	whole, err := ReadMemory(context.Background(), pages, where, opts)
 	if err != nil {

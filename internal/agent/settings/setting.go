@@ -157,6 +157,9 @@ func size(field *int64, least int64) kind {
 
 func duration(field *time.Duration, least time.Duration) kind {
 	return single("duration", field, func(v string) (time.Duration, error) {
+		if v == "off" {
+			v = "0s"
+		}
 		d, err := time.ParseDuration(v)
 		if err != nil || d < least {
 			return 0, fmt.Errorf("give a duration such as 30s, of at least %v", least)

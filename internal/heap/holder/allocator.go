@@ -27,6 +27,7 @@ const (
 	Allocated                   // the program uses it
 	Waiting                     // freed, and another stream may still use it
 	Unmapped                    // addresses without memory, of an expandable segment
+	NumBlockStates
 )
 
 // Figures are the allocator's statistics: what torch.cuda.memory_stats() returns.

@@ -37,7 +37,7 @@ import (
 // does not follow the one before it.
 const (
 	fileMagic      = "\x89gpumtr\n"
-	fileVersion    = 12
+	fileVersion    = 13
 	fileHeaderSize = 32
 
 	blockMagic      = "\xf5gmb"

@@ -2,6 +2,7 @@ package record
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -17,6 +18,19 @@ type Heap struct {
 
 // Record marks a Heap as a Record.
 func (*Heap) Record() {}
+
+// Blocks are what PyTorch's allocator has of one GPU, or a part of that. They follow the Heap of the same
+// reading: all parts but the last of a reading have More.
+type Blocks struct {
+	Process event.Process
+	Begin   uint64 // of the reading
+	Device  int32
+	Blocks  []holder.Block
+	More    bool
+}
+
+// Record marks Blocks as a Record.
+func (*Blocks) Record() {}
 
 // Limits of a Heap.
 const (
@@ -78,6 +92,20 @@ func Heaps(process event.Process, r *holder.Reading) (out []*Heap) {
 	return out
 }
 
+// BlocksOf returns the blocks of a reading as records that fit in blocks of a file.
+func BlocksOf(process event.Process, r *holder.Reading) (out []*Blocks) {
+	for i := range r.Allocators {
+		a := &r.Allocators[i]
+		for part := range slices.Chunk(a.Blocks, MaxHeapEntries) {
+			out = append(out, &Blocks{Process: process, Begin: r.Begin, Device: a.Device, Blocks: part, More: true})
+		}
+	}
+	if len(out) > 0 {
+		out[len(out)-1].More = false
+	}
+	return out
+}
+
 // trim brings a storage within the limits.
 func trim(s *holder.Storage) {
 	s.Holder, s.Module, s.DType, s.Class, s.Node = shorten(s.Holder), shorten(s.Module), shorten(s.DType), shorten(s.Class), shorten(s.Node)
@@ -115,6 +143,20 @@ func visitHeap(c *Fields, h *Heap) {
 	List(c, &r.Loss, 3, left, c.counter)
 	left -= len(r.Loss)
 	List(c, &r.Modules, 2, left, c.module)
+}
+
+func visitBlocks(c *Fields, r *Blocks) {
+	c.Process(&r.Process)
+	c.moment(&r.Begin)
+	Signed(c, &r.Device)
+	c.Bool(&r.More)
+	var last uint64
+	List(c, &r.Blocks, 5, MaxHeapEntries, func(b *holder.Block) {
+		c.Near(&b.Address, &last)
+		c.Uint(&b.Size, &b.Requested, &b.Stream)
+		UpTo(c, &b.State, uint64(holder.NumBlockStates)-1)
+		c.Bool(&b.First)
+	})
 }
 
 func (c *Fields) storage(s *holder.Storage) {

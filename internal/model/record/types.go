@@ -34,6 +34,7 @@ var types = [...]recordType{
 	13: of(visitPart),
 	14: of(visitTensors),
 	15: of(visitHeap),
+	16: of(visitBlocks),
 }
 
 // entries has the numbers of entries by the types of records.

@@ -90,9 +90,13 @@ func (b *builder) addDriverMemory(out *snapshot.Snapshot) {
 	}
 	for s := range b.view.processAccounts(func(i int) event.Kind { return kinds[i] }) {
 		a := &s.account
-		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.GPU, Owner: ownerDriver, Process: a.Process, PID: a.PID, Who: b.view.whos[s.id]}
+		labels := snapshot.Labels{Kind: event.KindDriver.String(), GPU: a.GPU, Process: a.Process, PID: a.PID, Who: b.view.whos[s.id]}
 		for _, r := range s.rest {
 			if r.amount != (amount{}) {
+				labels.Owner = ownerDriver
+				if r.name == LineOldTensors || r.name == LineOldCached {
+					labels.Owner = ownerAllocator
+				}
 				out.Samples = append(out.Samples, snapshot.Sample{Stack: []*snapshot.Location{synthetic(r.name)}, Labels: labels,
 					Values: snapshot.Values{InuseBytes: r.inuse, PeakBytes: r.peak}})
 			}
@@ -103,8 +107,11 @@ func (b *builder) addDriverMemory(out *snapshot.Snapshot) {
 	}
 }
 
-// ownerDriver is the owner of memory without a call site.
-const ownerDriver = "cuda"
+// ownerDriver is the owner of memory without a call site, but for that of PyTorch's allocator.
+const (
+	ownerDriver    = "cuda"
+	ownerAllocator = "pytorch"
+)
 
 // ownerOf returns whose memory of a kind is that a stack asked for: a context is CUDA's, whoever makes
 // CUDA need it.

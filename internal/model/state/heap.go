@@ -16,6 +16,8 @@ import (
 const (
 	// maxStorages bounds the storages of all readings of heaps that are kept.
 	maxStorages = 1 << 18
+	// maxBlocks bounds the blocks of allocators that are kept.
+	maxBlocks = 1 << 19
 	// maxModules bounds the modules of one reading. They share maxStorages.
 	maxModules = 1 << 14
 	// maxRetainers bounds those of one reading: the largest.
@@ -28,6 +30,7 @@ var storagesDropped = loss.Of("heap_storages_dropped", "tensors and modules of a
 type heaps struct {
 	of      map[event.Process]*heap
 	held    int // storages and modules of all readings
+	pieces  int // blocks of all readings
 	coming  int // storages of readings that are not complete
 	dropped uint64
 }
@@ -37,6 +40,17 @@ type heaps struct {
 type heap struct {
 	reading *holders.Reading // nil until one was complete
 	coming  *holders.Reading // the parts of the next, nil for none
+
+	allocators []holders.Allocator // the parts that came of the reading's
+	segments   []segment           // of the reading's allocators
+	refused    bool                // they had no room
+}
+
+// A segment is one of PyTorch's allocator, as a reading found it.
+type segment struct {
+	device              int32
+	from, to            uint64
+	reserved, allocated int64
 }
 
 func newHeaps() heaps {
@@ -79,10 +93,86 @@ func (h *heaps) apply(r *record.Heap) {
 func (h *heaps) complete(x *heap) {
 	next := x.coming
 	h.held -= size(x.reading)
+	h.clear(x)
 	// One takes no more than it leaves to others.
 	x.coming, x.reading = nil, largest(next, (maxStorages-h.held)/2)
 	h.dropped += uint64(size(next) - size(x.reading))
 	h.held += size(x.reading)
+}
+
+// blocks adds a part of what the allocators have of the last reading. Those of a process are complete, or
+// none are kept.
+func (h *heaps) blocks(r *record.Blocks) {
+	x := h.of[r.Process]
+	if x == nil || x.reading == nil || x.reading.Begin != r.Begin || len(x.reading.Allocators) > 0 || x.refused {
+		return
+	}
+	if n := len(x.allocators); n == 0 || x.allocators[n-1].Device != r.Device {
+		x.allocators = append(x.allocators, holders.Allocator{Device: r.Device})
+	}
+	last := &x.allocators[len(x.allocators)-1]
+	last.Blocks = append(last.Blocks, r.Blocks...)
+	h.pieces += len(r.Blocks)
+	all := pieces(x.allocators)
+	if others := h.pieces - all; all > (maxBlocks-others)/2 { // one takes no more than it leaves to others
+		h.dropped += uint64(all)
+		h.pieces -= all
+		x.allocators, x.refused = nil, true
+		return
+	}
+	if r.More {
+		return
+	}
+	next := *x.reading
+	next.Allocators, x.allocators = x.allocators, nil
+	x.reading, x.segments = &next, segmentsOf(next.Allocators)
+}
+
+// pieces is how many blocks allocators have.
+func pieces(all []holders.Allocator) (n int) {
+	for i := range all {
+		n += len(all[i].Blocks)
+	}
+	return n
+}
+
+// segmentsOf returns the segments of allocators.
+func segmentsOf(all []holders.Allocator) (out []segment) {
+	for i := range all {
+		for _, b := range all[i].Blocks {
+			if b.State == holders.Unmapped {
+				continue
+			}
+			if b.First || len(out) == 0 {
+				out = append(out, segment{device: all[i].Device, from: b.Address})
+			}
+			s := &out[len(out)-1]
+			s.to = b.Address + b.Size
+			s.reserved += int64(min(b.Size, 1<<46))
+			if b.State == holders.Allocated {
+				s.allocated += int64(min(b.Size, 1<<46))
+			}
+		}
+	}
+	return out
+}
+
+// older returns the segments of a process that were there before the trace: nobody was seen to allocate them.
+func (s *State) older(id event.Process, all []segment) (out []segment) {
+	if len(all) == 0 {
+		return nil
+	}
+	var seen []span
+	for _, x := range s.ledger.Extents(id) {
+		seen = append(seen, span{x.From, x.To})
+	}
+	sortSpans(seen)
+	for _, x := range all {
+		if !overlaps(seen, x.from, x.to) {
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // size is how many entries a reading has that share maxStorages.
@@ -120,7 +210,17 @@ func (h *heaps) forget(id event.Process) {
 		h.coming -= len(x.coming.Storages)
 	}
 	h.held -= size(x.reading)
+	h.clear(x)
 	delete(h.of, id)
+}
+
+// clear drops the blocks of a heap.
+func (h *heaps) clear(x *heap) {
+	h.pieces -= pieces(x.allocators)
+	if x.reading != nil {
+		h.pieces -= pieces(x.reading.Allocators)
+	}
+	x.allocators, x.segments, x.refused = nil, nil, false
 }
 
 // loss returns what had no room, nothing if there was no reading.
@@ -136,6 +236,9 @@ func (h *heaps) keyframe(yield func(record.Record)) {
 	for _, id := range sortedProcesses(h.of) {
 		if r := h.of[id].reading; r != nil {
 			for _, part := range record.Heaps(id, r) {
+				yield(part)
+			}
+			for _, part := range record.BlocksOf(id, r) {
 				yield(part)
 			}
 		}
@@ -192,6 +295,7 @@ type heapView struct {
 	id      event.Process
 	reading *holders.Reading
 	gpus    map[int32]string // labels by the process's numbers of devices
+	older   []segment        // those from before the trace, if the allocator was read
 }
 
 // addHeaps copies the readings of the shown processes.
@@ -202,7 +306,7 @@ func (c *collector) addHeaps() {
 		if r == nil || !c.shown(id) {
 			continue
 		}
-		x := heapView{id: id, reading: r, gpus: map[int32]string{}}
+		x := heapView{id: id, reading: r, gpus: map[int32]string{}, older: s.older(id, s.heaps.of[id].segments)}
 		for i := range r.Storages {
 			if d := r.Storages[i].Device; r.Storages[i].OnGPU() && x.gpus[d] == "" && len(x.gpus) < maxDevices {
 				x.gpus[d] = s.heapLabel(id, d)
@@ -255,7 +359,7 @@ func (v *View) hold(s *snapshot.Snapshot) {
 		at := func(monotonic uint64) time.Time { return v.trace.Boot.Add(time.Duration(monotonic)) }
 		h := snapshot.Heap{PID: int(x.id.PID), Process: v.names[x.id], Begin: at(x.reading.Begin), End: at(x.reading.End), Reading: x.reading}
 		s.Heaps = append(s.Heaps, h)
-		d.add(&h, x.gpus)
+		d.add(&h, &x)
 	}
 	if v.hasLive {
 		d.divide()

@@ -178,63 +178,68 @@ func TestHoldersFromBefore(t *testing.T) {
 	}, got)
 }
 
-// sideBySide returns storages of so many MiB that lie one behind the other.
-func sideBySide(at uint64, holder string, sizes ...uint64) (out []holders.Storage) {
-	for _, n := range sizes {
-		out = append(out, stored(at, n*mib, holders.Parameter, holder))
-		at += n * mib
+// Where PyTorch's allocator was read, tensors from before have the blocks that it has for them, what C++ alone
+// holds is told, and so is what is cached. A segment that was seen allocated is not from before.
+func TestHoldersFromBeforeHaveBlocks(t *testing.T) {
+	const old, since = 0x7f0000000000, 0x1000000
+	s := attached()
+	k := before(s, prog, 6)
+	k.backs(10, since, 20*mib, 20*mib)
+	s.Apply(held(20, 300*mib))
+	moment(s, 21)
+	s.Apply(reading(20,
+		stored(old, 11*mib+100, holders.Parameter, "model.wide"),
+		stored(old+12*mib, 8*mib, holders.NoRole, ""),
+		stored(since, 8*mib, holders.NoRole, "history[1]")))
+	block := func(at, size uint64, state holders.BlockState, first bool) holders.Block {
+		return holders.Block{Address: at, Size: size, State: state, First: first}
 	}
-	return out
+	blocks := []holders.Block{
+		block(since, 8*mib, holders.Allocated, true), block(since+8*mib, 12*mib, holders.Free, false),
+		block(old, 12*mib, holders.Allocated, true),
+		block(old+12*mib, 8*mib, holders.Allocated, true), block(old+20*mib, 30*mib, holders.Free, false),
+		block(old+50*mib, 40*mib, holders.Unmapped, false),
+		block(old+90*mib, 2*mib, holders.Waiting, true),
+	}
+	for i, part := range [][]holders.Block{blocks[:3], blocks[3:]} {
+		s.Apply(&record.Blocks{Process: prog, Begin: 19, Blocks: part, More: i == 0})
+	}
+	check := func(s *State) {
+		t.Helper()
+		expect(t, "lines", map[string]int64{
+			LineAllocations: 20 * mib, LineOldTensors: 20 * mib, LineOldCached: 32 * mib, LineBefore: 228 * mib,
+		}, lines(t, s))
+		got := map[string]int64{}
+		snap := s.View(Want{Holders: true, Driver: true}).Snapshot()
+		for i := range snap.Samples {
+			if x := &snap.Samples[i]; x.InuseBytes != 0 && x.Frames()[0].Lines[0].Function == LineOldTensors {
+				got[x.Holder] += x.InuseBytes
+			}
+		}
+		expect(t, "tensors from before", map[string]int64{"model.wide": 12 * mib, holders.NoHolder: 8 * mib}, got)
+	}
+	check(s)
+	again := New()
+	s.Keyframe(again.Apply)
+	check(again)
+	s.Apply(reading(30))
+	if s.heaps.pieces != 0 {
+		t.Errorf("%d blocks are counted, and none is kept", s.heaps.pieces)
+	}
 }
 
-// What the allocator left with a block because it was too little for another tensor belongs
-// to the tensor, if all such ends together are no more than what is left.
-func TestHoldersFromBeforeHaveWholeBlocks(t *testing.T) {
-	const segment = 0x7f0000000000
-	own := stored(segment, 11*mib+100, holders.Parameter, "model.wide") // of a segment of 12 MiB
-	for name, c := range map[string]struct {
-		tails int64 // that the allocator's total has
-		more  []holders.Storage
-		want  map[string]int64
-	}{
-		"its own segment": {mib - 512, nil, map[string]int64{"model.wide": 12 * mib}},
-		"none has more":   {0, nil, map[string]int64{"model.wide": 11*mib + 512}},
-		"another's end": {mib - 512 + mib/2, []holders.Storage{stored(segment+32*mib, 5*mib+mib/2, holders.Parameter, "model.last")},
-			map[string]int64{"model.wide": 12 * mib, "model.last": 6 * mib}},
-		"free memory behind it": {mib - 512, []holders.Storage{stored(segment+32*mib, 5*mib+mib/2, holders.Parameter, "model.last")},
-			map[string]int64{"model.wide": 12 * mib, "model.last": 5*mib + mib/2}},
-		"a segment that begins with a tensor": {2*mib - 512, append(sideBySide(segment+64*mib, "model.full", 4, 4, 3, 4, 4), sideBySide(segment+128*mib, "model.begun", 3, 4, 4)...),
-			map[string]int64{"model.wide": 12 * mib, "model.full": 20 * mib, "model.begun": 11 * mib}},
-		"a tensor behind it": {mib / 2, []holders.Storage{stored(segment+32*mib, 5*mib+mib/2, holders.Parameter, "model.last"), stored(segment+37*mib+mib/2, 512, holders.Buffer, "x"),
-			stored(segment+12*mib-512, 512, holders.Buffer, "y")},
-			map[string]int64{"model.wide": 11*mib + 512, "model.last": 5*mib + mib/2, "x": 512, "y": 512, "": mib / 2}},
-		"small": {mib / 2, []holders.Storage{stored(segment+32*mib, mib/2, holders.Parameter, "model.bias")},
-			map[string]int64{"model.wide": 11*mib + 512, "model.bias": mib / 2, "": mib / 2}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := attached()
-			k := before(s, prog, 6)
-			k.backs(10, 0x1000000, 20*mib, 20*mib)
-			sum := c.tails
-			all := append([]holders.Storage{own}, c.more...)
-			for i := range all {
-				sum += (int64(all[i].Bytes) + 511) &^ 511
-			}
-			made := tensor(13, 0x1000000, mib, 0, uint64(sum+mib))
-			made.Part = 200 * mib
-			s.Apply(made)
-			s.Apply(held(20, 300*mib))
-			moment(s, 21)
-			s.Apply(reading(20, all...))
-			got := map[string]int64{}
-			snap := s.View(Want{Holders: true, Driver: true}).Snapshot()
-			for i := range snap.Samples {
-				if x := &snap.Samples[i]; x.InuseBytes != 0 && x.Frames()[0].Lines[0].Function == LineOldTensors {
-					got[x.Holder] += x.InuseBytes
-				}
-			}
-			expect(t, "tensors from before", c.want, got)
-		})
+// Blocks of which there are too many are dropped, all of a process's.
+func TestBlocksHaveBounds(t *testing.T) {
+	s := attached()
+	before(s, prog, 6)
+	s.Apply(reading(20))
+	part := make([]holders.Block, record.MaxHeapEntries)
+	for n := 0; n <= maxBlocks/2; n += len(part) {
+		s.Apply(&record.Blocks{Process: prog, Begin: 19, Blocks: part, More: true})
+	}
+	s.Apply(&record.Blocks{Process: prog, Begin: 19, Blocks: part})
+	if s.heaps.pieces != 0 || s.heaps.dropped == 0 || len(s.heaps.of[prog].reading.Allocators) > 0 {
+		t.Errorf("%d blocks are kept, %d were dropped", s.heaps.pieces, s.heaps.dropped)
 	}
 }
 

@@ -66,14 +66,14 @@ func (d *divider) part(of int, x snapshot.Sample) (at int) {
 // divided is the heap of one process.
 type divided struct {
 	*snapshot.Heap
-	gpus map[int32]string
-	at   map[uint64]*holders.Storage // by address, on GPUs
+	*heapView
+	at map[uint64]*holders.Storage // by address, on GPUs
 	// found are the storages that a live allocation was found for.
 	found map[*holders.Storage]bool
 }
 
-func (d *divider) add(h *snapshot.Heap, gpus map[int32]string) {
-	x := &divided{Heap: h, gpus: gpus, at: make(map[uint64]*holders.Storage, len(h.Reading.Storages)), found: map[*holders.Storage]bool{}}
+func (d *divider) add(h *snapshot.Heap, v *heapView) {
+	x := &divided{Heap: h, heapView: v, at: make(map[uint64]*holders.Storage, len(h.Reading.Storages)), found: map[*holders.Storage]bool{}}
 	for i := range h.Reading.Storages {
 		if s := &h.Reading.Storages[i]; s.OnGPU() && s.Bytes > 0 {
 			x.at[s.Address] = s
@@ -173,24 +173,35 @@ func (d *divider) before() {
 			x := &s.Samples[i]
 			if at := (place{x.PID, x.GPU}); x.Frames()[0].Lines[0].Function == line && !told[at] {
 				told[at] = true
-				d.older(i, line == LineOldTensors)
+				d.older(i)
 			}
 		}
 	}
 }
 
 // older divides tensors from before the trace, by the storages that no allocation since
-// then was found for. If exact, the sample is blocks of the allocator, and nothing else.
-func (d *divider) older(sample int, exact bool) {
+// then was found for. A storage has the block that the allocator has for it, if that was read.
+func (d *divider) older(sample int) {
 	s := d.snapshot
 	h := d.heaps[s.Samples[sample].PID]
 	if h == nil {
 		return
 	}
 	taken := d.ranges(h.PID)
+	blocks, segments := map[uint64]uint64{}, []span{}
+	for i := range h.reading.Allocators {
+		for _, b := range h.reading.Allocators[i].Blocks {
+			blocks[b.Address] = b.Size
+		}
+	}
+	for _, x := range h.older {
+		segments = append(segments, span{x.from, x.to})
+	}
+	sortSpans(segments)
 	var left []*holders.Storage
 	for _, st := range h.at {
-		if !h.found[st] && h.gpus[st.Device] == s.Samples[sample].GPU && !overlaps(taken, st.Address, st.Address+st.Bytes) {
+		if !h.found[st] && h.gpus[st.Device] == s.Samples[sample].GPU && !overlaps(taken, st.Address, st.Address+st.Bytes) &&
+			(len(blocks) == 0 || overlaps(segments, st.Address, st.Address+st.Bytes)) {
 			left = append(left, st)
 		}
 	}
@@ -198,7 +209,14 @@ func (d *divider) older(sample int, exact bool) {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Address, b.Address))
 	})
 	parts := map[heldPart]int{}
-	move := func(st *holders.Storage, bytes, objects int64) {
+	for _, st := range left {
+		bytes := int64(min(st.Bytes, 1<<62)+511) &^ 511
+		if size := blocks[st.Address]; size != 0 {
+			bytes = int64(min(size, 1<<62))
+		}
+		if bytes > s.Samples[sample].InuseBytes {
+			continue // freed since it was read
+		}
 		key := heldPart{sample, label(st), st.Module, st.Role}
 		at, ok := parts[key]
 		if !ok {
@@ -207,76 +225,12 @@ func (d *divider) older(sample int, exact bool) {
 			at = d.part(sample, x)
 			parts[key] = at
 		}
-		s.Samples[sample].InuseBytes -= bytes
-		s.Samples[at].InuseBytes += bytes
-		s.Samples[at].InuseObjects += objects
+		from, to := &s.Samples[sample].Values, &s.Samples[at].Values
+		moved := snapshot.Values{InuseBytes: bytes, PeakBytes: min(bytes, max(from.PeakBytes, 0))}
+		from.Sub(&moved)
+		to.Add(&moved)
+		to.InuseObjects++
 	}
-	var blocks []block
-	for _, st := range left {
-		bytes := int64(min(st.Bytes, 1<<62)+511) &^ 511
-		if bytes > s.Samples[sample].InuseBytes {
-			continue // freed since it was read
-		}
-		move(st, bytes, 1)
-		taken = append(taken, span{st.Address, st.Address + uint64(bytes)})
-		blocks = append(blocks, block{of: st, end: st.Address + uint64(bytes)})
-	}
-	if exact {
-		sortSpans(taken)
-		for _, b := range tails(blocks, taken, s.Samples[sample].InuseBytes) {
-			move(b.of, int64(b.tail), 0)
-		}
-	}
-}
-
-// A block is what the allocator handed out for a storage: up to end, and what it left with
-// it because that was too little to hand out for another.
-type block struct {
-	of   *holders.Storage
-	end  uint64
-	tail uint64
-}
-
-// PyTorch's allocator does not divide a block of a large segment if at most smallRequest
-// would be left. A segment is a multiple of granule. From ownSegment on it is one request's,
-// and below it is sharedSegment long.
-const (
-	smallRequest  = 1 << 20
-	ownSegment    = 10 << 20
-	sharedSegment = 20 << 20
-	granule       = 2 << 20
-)
-
-// tails returns the blocks that go on to the end of their segment, with how far they do: all
-// that may, or those whose segment would begin with a storage, or those that have a segment
-// each, but nothing if they have more than is left together.
-func tails(blocks []block, taken []span, left int64) []block {
-	var may, begun, own []block
-	for _, b := range blocks {
-		b.tail = -b.end % granule
-		if b.of.Bytes <= smallRequest || b.tail == 0 || b.tail > smallRequest || overlaps(taken, b.end, b.end+b.tail) {
-			continue
-		}
-		may = append(may, b)
-		switch {
-		case b.of.Bytes < ownSegment:
-			if begins(taken, b.end+b.tail-sharedSegment) {
-				begun = append(begun, b)
-			}
-		case b.of.Address%granule == 0:
-			own = append(own, b)
-		}
-	}
-	for _, some := range [][]block{may, append(begun, own...), own} {
-		sum := uint64(0)
-		for _, b := range some {
-			sum += b.tail
-		}
-		if sum <= uint64(max(left, 0)) {
-			return some
-		}
-	}
-	return nil
 }
 
 // A span is where a live allocation lies.
@@ -302,12 +256,6 @@ func sortSpans(spans []span) {
 func overlaps(spans []span, begin, end uint64) bool {
 	i, _ := slices.BinarySearchFunc(spans, begin, func(x span, at uint64) int { return cmp.Compare(x.end, at+1) })
 	return i < len(spans) && spans[i].begin < end
-}
-
-// begins reports whether one of the spans begins at an address.
-func begins(spans []span, at uint64) bool {
-	_, ok := slices.BinarySearchFunc(spans, at, func(x span, at uint64) int { return cmp.Compare(x.begin, at) })
-	return ok
 }
 
 // maxHeapNotes bounds the processes whose readings notes name.

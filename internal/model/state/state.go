@@ -227,6 +227,8 @@ func (s *State) Apply(r record.Record) {
 		s.rebuild(r)
 	case *record.Heap:
 		s.heap(r)
+	case *record.Blocks:
+		s.heaps.blocks(r)
 	}
 }
 

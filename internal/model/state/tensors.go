@@ -1,6 +1,9 @@
 package state
 
 import (
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
 )
@@ -51,14 +54,41 @@ type strayTensors struct {
 type allocator struct {
 	onDevice
 	tensors.Device
+	read bool // from the process's memory: the totals are those of segments from before the trace
 }
 
 // addAllocators adds the totals of the allocators of the shown processes.
 func (c *collector) addAllocators() {
 	for id, device := range c.s.tensors.Devices {
 		if device.Reported && c.shown(id) {
-			c.v.allocators = append(c.v.allocators, allocator{onDevice{id: id, device: device.Index}, device})
+			c.v.allocators = append(c.v.allocators, allocator{onDevice: onDevice{id: id, device: device.Index}, Device: device})
 		}
+	}
+	reported := func(id event.Process, device int32) bool {
+		return slices.ContainsFunc(c.v.allocators, func(a allocator) bool { return a.id == id && a.device == device && !a.read })
+	}
+	for _, id := range sortedProcesses(c.s.heaps.of) {
+		if !c.shown(id) {
+			continue
+		}
+		for _, x := range c.s.older(id, c.s.heaps.of[id].segments) {
+			if reported(id, x.device) {
+				continue
+			}
+			if n := len(c.v.allocators); n == 0 || c.v.allocators[n-1].id != id || c.v.allocators[n-1].device != x.device {
+				c.v.allocators = append(c.v.allocators, allocator{onDevice: onDevice{id: id, device: x.device}, read: true})
+			}
+			a := &c.v.allocators[len(c.v.allocators)-1]
+			a.Before += x.allocated
+			a.Reserved += x.reserved
+		}
+	}
+}
+
+func (a *allocator) locate(g *gpus) {
+	a.gpu = g.deviceLabel(a.id, a.device)
+	if a.read {
+		a.gpu = g.heapLabel(a.id, a.device)
 	}
 }
 
@@ -68,6 +98,9 @@ func (c *collector) addAllocators() {
 // and within those of tensors made since in older ones.
 func (a *allocator) old(left, seen, within int64) (handed, cached int64) {
 	handed = min(max(a.Before, 0), max(left, 0))
+	if a.read {
+		seen, within = 0, 0
+	}
 	cached = min(max(a.Reserved-seen-within-handed, 0), max(left-handed, 0))
 	return handed, cached
 }

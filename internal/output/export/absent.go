@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
@@ -38,6 +39,11 @@ func absent(column string, s *snapshot.Sample) string {
 		return "[cached, no " + column + "]"
 	case s.Kind == snapshot.Cached:
 		return "[cached, unused]"
+	case column == "line" && s.Holder != "":
+		if s.Holder == holder.NoHolder {
+			return s.Holder
+		}
+		return "held by " + holder.Alike(s.Holder)
 	case takenByDriver(s):
 		return "[" + snapshot.Cause(s) + "]"
 	}

@@ -110,6 +110,12 @@ func (x *overview) purpose(samples []*snapshot.Sample) *purpose {
 		case event.KindContext.String():
 			p.context += bytes
 		}
+		switch snapshot.Cause(s) {
+		case "tensors from before attach":
+			p.tensors += bytes
+		case "cached, in segments from before attach":
+			p.cached += bytes
+		}
 	}
 	return p
 }

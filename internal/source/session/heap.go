@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,15 +15,17 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
-// HeapOptions say when to read the heaps of the traced processes. With the zero value none is
+// HeapOptions say when to read the heaps of the traced processes. With neither Every nor Ends none is
 // read.
 type HeapOptions struct {
 	// Every is the shortest time between two readings. It becomes longer if readings would
 	// take more than a tenth of a core. A failure for want of memory and the end of the trace
 	// cause further readings.
 	Every time.Duration
-	// Keys makes paths show keys of dictionaries.
-	Keys bool
+	// Ends: heaps are read at the beginning and the end, without a warning where there is none.
+	Ends bool
+	// Keys are those that paths show.
+	Keys heap.Keys
 	// Fresh makes each view that wants holders read the heaps first.
 	Fresh bool
 }
@@ -36,6 +39,7 @@ const (
 	heapShare = 10
 	// heapTries is the number of failures in a row after which a heap is not read any more.
 	heapTries = 3
+	never     = 1 << 62 * time.Nanosecond
 )
 
 // A heapReader reads the heaps of the traced processes. Only its goroutine and views wait for
@@ -53,7 +57,7 @@ type heapReader struct {
 }
 
 func newHeapReader(s *Session, o HeapOptions) *heapReader {
-	if o.Every <= 0 {
+	if o.Every <= 0 && !o.Ends {
 		return nil
 	}
 	h := &heapReader{session: s, opts: o, soon: make(chan struct{}, 1), failed: map[event.Process]int{}}
@@ -66,7 +70,8 @@ func (h *heapReader) run(end <-chan struct{}) {
 	if h == nil {
 		return
 	}
-	tick := time.NewTimer(h.opts.Every)
+	every := cmp.Or(h.opts.Every, never)
+	tick := time.NewTimer(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -77,7 +82,7 @@ func (h *heapReader) run(end <-chan struct{}) {
 		}
 		began := time.Now()
 		h.read()
-		tick.Reset(max(h.opts.Every, heapShare*time.Since(began)))
+		tick.Reset(max(every, heapShare*time.Since(began)))
 	}
 }
 
@@ -132,7 +137,7 @@ func (h *heapReader) one(ctx context.Context, id event.Process, uses bool) {
 	switch {
 	case ctx.Err() != nil || proc.EndedSince(int(id.PID), id.Ticks()):
 		return
-	case errors.Is(err, heap.ErrNoPython) && !uses:
+	case errors.Is(err, heap.ErrNoPython) && (h.opts.Every == 0 || !uses):
 		return
 	case err != nil:
 		h.fail(id, err.Error())
@@ -143,6 +148,9 @@ func (h *heapReader) one(ctx context.Context, id event.Process, uses bool) {
 	}
 	delete(h.failed, id)
 	for _, part := range record.Heaps(id, r) {
+		h.session.apply(part)
+	}
+	for _, part := range record.BlocksOf(id, r) {
 		h.session.apply(part)
 	}
 }

@@ -27,6 +27,7 @@ const (
 	EntryPart
 	EntryTensors
 	EntryHeap
+	EntryBlocks
 )
 
 const (
@@ -62,7 +63,7 @@ type Forger struct {
 func Forge(limit int) *Forger {
 	header := make([]byte, 32)
 	copy(header, "\x89gpumtr\n")
-	binary.LittleEndian.PutUint32(header[8:], 12)
+	binary.LittleEndian.PutUint32(header[8:], 13)
 	binary.LittleEndian.PutUint32(header[28:], crc32.Checksum(header[:28], castagnoli))
 	f := &Forger{limit: limit, file: header}
 	f.begin()

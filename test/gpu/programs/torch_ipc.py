@@ -1,6 +1,7 @@
 """A tensor that one process gives to another by CUDA IPC, and that outlives its owner there."""
 import gc
 import os
+import signal
 
 from checkpoint import checkpoint, held
 
@@ -32,6 +33,7 @@ def importer(tensors, answers, steps):
             torch.cuda.ipc_collect()
         torch.cuda.synchronize()
         answers.put(held())
+    signal.pause()  # until it is killed
 
 
 def main():

@@ -1,0 +1,74 @@
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// Held writes what each process holds on each GPU: a row for each holder, role and kind of memory, the largest
+// first. The rows add up to the process's account. It writes nothing if no process holds anything.
+func Held(w io.Writer, s *snapshot.Snapshot, o Options) error {
+	const usual = 15
+	page := render.NewPage(w, o.Width, o.Color)
+	for i := range s.Accounts {
+		a := &s.Accounts[i]
+		type row struct{ role, what string }
+		rows, all := map[row]*snapshot.Values{}, snapshot.Values{}
+		for j := range s.Samples {
+			x := &s.Samples[j]
+			if x.PID != a.PID || x.GPU != a.GPU || !snapshot.OnGPU(x.Kind) || x.InuseBytes == 0 {
+				continue
+			}
+			key := row{x.Category, holder.Alike(x.Holder)}
+			if x.Holder == "" {
+				key.what = "[" + snapshot.Cause(x) + "]"
+			}
+			if rows[key] == nil {
+				rows[key] = &snapshot.Values{}
+			}
+			rows[key].Add(&x.Values)
+			all.Add(&x.Values)
+		}
+		if len(rows) == 0 {
+			continue
+		}
+		page.Heading("%s (%d) holds %s of GPU %s%s", a.Process, a.PID, bytefmt.Format(all.InuseBytes), a.GPU, beside(a))
+		t := table.New(table.Bytes("BYTES"), table.Share("OF ALL"), table.Count("TENSORS"), table.Text("ROLE"), table.Ending("HELD BY"))
+		add := func(v *snapshot.Values, role, what string) {
+			t.Add(v.InuseBytes, table.Part{Of: v.InuseBytes, Whole: all.InuseBytes}, v.InuseObjects, role, what)
+		}
+		keys := slices.SortedFunc(maps.Keys(rows), func(x, y row) int {
+			return cmp.Or(cmp.Compare(rows[y].InuseBytes, rows[x].InuseBytes), cmp.Compare(x.what, y.what), cmp.Compare(x.role, y.role))
+		})
+		top := min(len(keys), cmp.Or(o.Top, usual))
+		if top == len(keys)-1 { // a row for one more takes as much room as that one
+			top++
+		}
+		for _, key := range keys[:top] {
+			add(rows[key], key.role, key.what)
+		}
+		rest := snapshot.Values{}
+		for _, key := range keys[top:] {
+			rest.Add(rows[key])
+		}
+		if n := len(keys) - top; n > 0 {
+			add(&rest, "", fmt.Sprintf("%d rows more", n))
+		}
+		t.Text(page)
+		for _, l := range a.Lines {
+			if l.Note != "" {
+				page.Line("  %s: %s", l.Name, l.Note)
+			}
+		}
+	}
+	return page.Flush("write what is held")
+}
