@@ -211,7 +211,7 @@ func (r *allocatorReader) hasPools(at uint64) bool {
 
 // deviceWords returns the words of the object that a GPU has.
 func (r *allocatorReader) deviceWords(at uint64) []uint64 {
-	return r.mem.words(at, min(deviceWords, int(r.mem.word(at-8)&^7)/8))
+	return r.mem.words(at, int(min(deviceWords, r.mem.word(at-8)/8)))
 }
 
 // findAddress finds which word of a block has its address, from blocks and what they are listed under.

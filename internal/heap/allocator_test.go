@@ -230,6 +230,19 @@ func TestAllocatorReal(t *testing.T) {
 	}
 }
 
+// A process whose allocator has no GPU yet may have any words where one is looked for.
+func TestAllocatorWithoutGPU(t *testing.T) {
+	m, pointer := recordedWords(t, "native")
+	object := word(m[pointer/pageSize][pointer%pageSize:])
+	const vector, somewhere = 8 * 2823, 0x10000 // where PyTorch 2.11 has the GPUs, and a chunk of memory
+	m.put(object+vector, somewhere, somewhere+8, somewhere+8)
+	m.put(somewhere, somewhere+64)
+	m.put(somewhere+56, 0xf200000000001083)
+	if all, why := readImage(t, m, pointer); why == "" {
+		t.Errorf("read %+v", all)
+	}
+}
+
 // Whatever the words say, a reading ends, within its bounds, and no two blocks overlap.
 func TestAllocatorForged(t *testing.T) {
 	real, pointer := recordedWords(t, "native")
@@ -258,7 +271,7 @@ func TestAllocatorForged(t *testing.T) {
 			case 0:
 				v = word(m[at/pageSize][at%pageSize:]) ^ 1<<random.IntN(64)
 			case 1:
-				v = 1<<40 - 1
+				v = []uint64{1<<40 - 1, 1<<63 | 0x1083, ^uint64(7)}[random.IntN(3)]
 			case 2:
 				v = word(m[words[0]/pageSize][words[0]%pageSize:])
 			}

@@ -289,7 +289,7 @@ func (c *cache) load(address uint64) (uint64, bool) {
 
 // words returns n words at an address, fewer where memory ends. The slice is new.
 func (c *cache) words(address uint64, n int) []uint64 {
-	out := make([]uint64, 0, min(n, 1<<16))
+	out := make([]uint64, 0, max(0, min(n, 1<<16)))
 	for len(out) < n {
 		size := min(n-len(out), 1024)
 		b := c.bytes(address, size*8)

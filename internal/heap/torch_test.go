@@ -32,7 +32,7 @@ func TestTorch(t *testing.T) {
 			}
 		}
 	}
-	r := read(t, p.pid, Options{})
+	r := read(t, p.pid, Options{Keys: NoKeys})
 	for _, s := range r.Storages {
 		if slices.Contains([]byte(s.Holder), '"') && s.Holder[0] != 't' {
 			t.Errorf("%s shows a key", s.Holder)
