@@ -13,6 +13,7 @@ package heap
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
@@ -68,8 +69,13 @@ var (
 	tensorsUnfit     = losses.Add("heap_tensors_unfit", "tensors and arrays whose parts contradicted each other when they were read")
 )
 
-// Read reads the heap of a process.
-func Read(ctx context.Context, pid int, o Options) (*holder.Reading, error) {
+// Read reads the heap of a process. A bug of ours that some memory meets is an error, and does not end the trace.
+func Read(ctx context.Context, pid int, o Options) (reading *holder.Reading, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			reading, err = nil, fmt.Errorf("a bug in reading heaps, please report it: %v\n%s", p, debug.Stack())
+		}
+	}()
 	begin := uint64(clock.Monotonic())
 	runtime, err := FindRuntime(pid)
 	if err != nil {
@@ -85,7 +91,7 @@ func Read(ctx context.Context, pid int, o Options) (*holder.Reading, error) {
 		}
 		defer resume()
 	}
-	reading, err := ReadMemory(ctx, processMemory(pid), runtime, o)
+	reading, err = ReadMemory(ctx, processMemory(pid), runtime, o)
 	if reading != nil {
 		reading.Begin, reading.End = begin, uint64(clock.Monotonic())
 	}
