@@ -38,6 +38,11 @@ func (s *State) Subjects() (out []record.Subject) {
 	return out
 }
 
+// MayHold reports whether a process may hold memory of a GPU: it does, or nobody asked the driver yet.
+func (s *State) MayHold(id event.Process) bool {
+	return s.read == nil || len(s.accounts.Labels(id)) > 0 || s.Held(id).Total > 0
+}
+
 // Unnamed returns the places whose names were not looked for, and those
 // for which looking again may be of use.
 func (s *State) Unnamed() (first, again []*record.Place) { return s.stacks.Unnamed() }

@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -123,6 +124,10 @@ func (h *heapReader) read() {
 		id := x.Process
 		current[id] = true
 		if h.failed[id] >= heapTries || ctx.Err() != nil {
+			continue
+		}
+		// A job may have dozens of workers that prepare data.
+		if h.opts.Every == 0 && !locked(h.session.store, func(s *state.State) bool { return s.MayHold(id) }) {
 			continue
 		}
 		h.session.meter.Do(0, func() { h.one(ctx, id, len(x.Ordinals) > 0) })
