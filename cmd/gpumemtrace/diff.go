@@ -129,8 +129,11 @@ func (d *diffCommand) run(args []string) (err error) {
 
 // whole chooses the moments of one recording, where none is given, and says which.
 func (d *diffCommand) whole() (says string, err error) {
-	if d.first.given() || d.second.given() {
+	if d.first.given() {
 		return "", nil
+	}
+	if d.second.given() {
+		return "From the beginning of the trace. Another moment: --before.\n", d.first.Set("0s")
 	}
 	return "From the beginning of the trace to its peak. Other moments: --before and --after.\n", errors.Join(d.first.Set("0s"), d.second.Set("peak"))
 }

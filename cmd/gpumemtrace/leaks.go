@@ -68,13 +68,19 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 	if _, err := fmt.Printf("From %v, when GPU memory was first held, to %v, %s.\n", span.First.Round(time.Millisecond), to.Round(time.Millisecond), until); err != nil {
 		return err
 	}
-	view := s.View(state.Want{Driver: true, Live: true})
-	if err := leaks.finish(view, view.Snapshot(), os.Stdout, o); err != nil {
+	view := s.View(state.Want{Driver: true, Live: true, Holders: true})
+	snap := view.Snapshot()
+	if err := leaks.finish(view, snap, os.Stdout, o); err != nil {
 		return err
 	}
-	return export.Next(os.Stdout, o,
-		export.Command{Args: "report " + path + " --steps", Answers: "What each training step allocates, and what grew"},
-		export.Command{Args: "report " + path + " --by line --at end", Answers: "What each line of the program held at the end"})
+	var next []export.Command
+	if len(snap.Heaps) > 0 {
+		next = append(next, export.Command{Args: "report " + path + " --by holder,line --at " + to.String(), Answers: "Which object holds what each line made"})
+	}
+	if s.SawTensors() {
+		next = append(next, export.Command{Args: "report " + path + " --steps", Answers: "What each training step allocates, and what grew"})
+	}
+	return export.Next(os.Stdout, o, append(next, export.Command{Args: "report " + path + " --by line --at end", Answers: "What each line of the program held at the end"})...)
 }
 
 // leakIntervals is how many intervals a recording has by default. In runs of a few seconds the cache of

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -29,7 +30,18 @@ func (m *moment) Set(s string) error {
 	if err != nil {
 		return err
 	}
-	m.text, m.in = s, in
+	said := false
+	m.text, m.in = s, func(x replay.Span) (time.Duration, error) {
+		at, err := in(x)
+		if at >= 0 || err != nil {
+			return at, err
+		}
+		if !said {
+			said = true
+			fmt.Fprintf(os.Stderr, "gpumemtrace: %s is %v before the trace began: what is shown is its beginning\n", s, (-at).Round(time.Millisecond))
+		}
+		return 0, nil
+	}
 	return nil
 }
 

@@ -20,7 +20,7 @@ var (
 // errNoFailure means that a recording has no moment of its own for a failure.
 var errNoFailure = errors.New("no request failed because memory ran out: the recording has no moment called oom")
 
-// ParseMoment returns the moment that s is in a recording: its beginning for one before that, and an
+// ParseMoment returns the moment that s is in a recording, negative for one before its beginning, and an
 // error where the recording has none. Times of the clock without a zone are in this one.
 func ParseMoment(s string, zone *time.Location) (func(Span) (time.Duration, error), error) {
 	at, err := parseMoment(s, zone)
@@ -31,7 +31,7 @@ func ParseMoment(s string, zone *time.Location) (func(Span) (time.Duration, erro
 		if strings.HasPrefix(s, outOfMemory) && x.OutOfMemory < 0 {
 			return 0, errNoFailure
 		}
-		return max(at(x), 0), nil
+		return at(x), nil
 	}, nil
 }
 
