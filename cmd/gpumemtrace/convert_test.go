@@ -52,9 +52,12 @@ func TestReportFrom(t *testing.T) {
 			t.Errorf("diff of two moments: %s", got)
 		}
 	}
+	v := command(t, "diff", recording, "--after", "14s").start().ends(exitDone) // without the other moment, the beginning
+	if got := v.stdout.String(); !strings.Contains(got, "From the beginning of the trace.") || !strings.Contains(got, "profiler.gmt at 0s") {
+		t.Errorf("diff to a moment: %s", got)
+	}
 	for args, says := range map[string]string{
 		"--before 15s --after 14s":                  "--before 15s is after --after 14s",
-		"--after 14s":                               "--before end is after --after 14s",
 		"--before -1s --after peak":                 "--before -1s is after --after peak",
 		"--before 15s --after 2026-11-22T06:36:15Z": "--before 15s is after --after 2026-11-22T06:36:15Z",
 	} {
@@ -71,7 +74,7 @@ func TestReportFrom(t *testing.T) {
 		}
 	}
 	profile := savedProfile(t)
-	v := command(t, "report", profile, "--from", "1s").start().ends(exitUsage)
+	v = command(t, "report", profile, "--from", "1s").start().ends(exitUsage)
 	v.says("one moment only")
 }
 

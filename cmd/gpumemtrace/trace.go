@@ -255,6 +255,11 @@ func (r *running) atFirst(stop <-chan struct{}) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+	select {
+	case <-stop:
+		return
+	default:
+	}
 	snap := r.session.View(r.out.want(r.flags, false)).Snapshot()
 	if !r.log.quiet {
 		_ = export.Held(os.Stderr, snap, layout(os.Stderr)) // the trace goes on

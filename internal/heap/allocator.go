@@ -3,11 +3,13 @@ package heap
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -28,6 +30,8 @@ const (
 	poolWords       = 48      // of a private pool
 	allocatorRounds = 4
 	blockSamples    = 1 << 10
+	maxElements     = 1 << 22 // of all sets together
+	allocatorShare  = 4       // of the time and the bytes of a reading
 )
 
 // FindAllocator finds the pointer to PyTorch's allocator of GPU memory in a process, 0 if it has none.
@@ -66,12 +70,19 @@ type allocatorReader struct {
 	cpp  *cppReader
 	at   int // of a block: the word that has its address
 	left int // slots of tables that may still be read
+	more int // elements of sets that may still be read
 
-	blocks map[uint64]gpuBlock // by the address of the object
-	todo   []uint64            // objects to read
-	pools  map[uint64]bool     // whose sets were read
-	gone   uint64
+	blocks  map[uint64]gpuBlock // by the address of the object
+	todo    []uint64            // objects to read
+	pools   map[uint64]bool     // whose sets were read
+	devices map[uint64]bool     // whether what is at an address has pools
+	gone    uint64
 }
+
+var (
+	allocatorGone = losses.Add("heap_allocator_changed", "parts of PyTorch's allocator that changed while they were read, or were too many")
+	allocatorOff  = losses.Add("heap_allocator_off", "readings of PyTorch's allocator whose sums are not its own statistics, because it changed meanwhile")
+)
 
 // A gpuBlock is an object of the class Block.
 type gpuBlock struct {
@@ -83,12 +94,12 @@ type gpuBlock struct {
 
 // readAllocator reads the allocator that a pointer leads to. why says why it could not. Of an
 // allocator that changes meanwhile, it is the reading that agrees best with the statistics.
-func readAllocator(m *cache, cpp *cppReader, pointer uint64) (_ []holder.Allocator, why string) {
+func readAllocator(m *cache, cpp *cppReader, pointer uint64, rounds int, lost *loss.Set) (_ []holder.Allocator, why string) {
 	var best []holder.Allocator
-	least := ^uint64(0)
-	for range allocatorRounds {
+	least, gone := ^uint64(0), uint64(0)
+	for range rounds {
 		m.forget()
-		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, blocks: map[uint64]gpuBlock{}, pools: map[uint64]bool{}}
+		r := allocatorReader{mem: m, cpp: cpp, left: maxTableSlots, more: maxElements, blocks: map[uint64]gpuBlock{}, pools: map[uint64]bool{}, devices: map[uint64]bool{}}
 		found, refused := r.read(pointer)
 		if refused != "" {
 			why = refused
@@ -96,17 +107,24 @@ func readAllocator(m *cache, cpp *cppReader, pointer uint64) (_ []holder.Allocat
 		}
 		off := r.gone
 		for i := range found {
-			off += found[i].Off()
+			off = min(off+found[i].Off(), math.MaxInt64)
 		}
 		if off < least {
-			best, least = found, off
+			best, least, gone = found, off, r.gone
 		}
-		if off == 0 {
+		if off == 0 || m.stopped != nil {
 			break
 		}
 	}
+	if m.stopped != nil {
+		return nil, "PyTorch's allocator was not read to its end: " + m.stopped.Error()
+	}
 	if best == nil {
 		return nil, why
+	}
+	lost.Add(allocatorGone, gone)
+	if least > gone {
+		lost.Add(allocatorOff, 1)
 	}
 	return best, ""
 }
@@ -129,7 +147,7 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 		return nil, "PyTorch's allocator is not laid out as in any known release: it has no tables"
 	}
 	end := first + n*tableWords
-	devices := r.devices(words[end:])
+	devices := r.findDevices(words[end:])
 	if len(devices) == 0 {
 		return nil, "PyTorch's allocator is not laid out as in any known release: it has no GPU"
 	}
@@ -170,7 +188,7 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 		}
 		last = b
 		p := r.blocks[b.prev]
-		b.First = b.prev == 0 || p.State == holder.Unmapped
+		b.First = b.prev == 0 || p.State == holder.Unmapped || p.Size == 0
 		out[b.device].Blocks = append(out[b.device].Blocks, b.Block)
 	}
 	for i, d := range devices {
@@ -180,9 +198,9 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 	return slices.DeleteFunc(out, func(a holder.Allocator) bool { return len(a.Blocks) == 0 && a.Figures == nil }), ""
 }
 
-// devices returns the objects that the GPUs have: the first vector in words of pointers to what has pools.
-func (r *allocatorReader) devices(words []uint64) []uint64 {
-	for i := 0; i+3 <= len(words); i++ {
+// findDevices returns the objects that the GPUs have: the first vector in words of pointers to what has pools.
+func (r *allocatorReader) findDevices(words []uint64) []uint64 {
+	for i := 0; i+3 <= len(words) && r.mem.tick(); i++ {
 		begin, end, room := words[i], words[i+1], words[i+2]
 		if begin == 0 || begin&7 != 0 || end <= begin || room < end || end-begin > 8*maxDevices || (end-begin)&7 != 0 {
 			continue
@@ -197,16 +215,17 @@ func (r *allocatorReader) devices(words []uint64) []uint64 {
 
 // hasPools reports whether an object has the sets of two pools.
 func (r *allocatorReader) hasPools(at uint64) bool {
-	if at&7 != 0 {
-		return false
+	if has, ok := r.devices[at]; ok || at&7 != 0 {
+		return has
 	}
 	n := 0
 	for i := range uint64(len(r.deviceWords(at))) {
-		if r.isSet(at + 8*i) {
+		if n < 4 && r.mem.tick() && r.isSet(at+8*i) {
 			n++
 		}
 	}
-	return n >= 4
+	r.devices[at] = n == 4
+	return n == 4
 }
 
 // deviceWords returns the words of the object that a GPU has.
@@ -246,9 +265,14 @@ func (r *allocatorReader) findAddress(listed []entry) (why string) {
 
 // want has an object read that is said to be a block.
 func (r *allocatorReader) want(at uint64) {
-	if at != 0 {
-		r.todo = append(r.todo, at)
+	if _, ok := r.blocks[at]; ok || at == 0 {
+		return
 	}
+	if len(r.todo) == maxElements {
+		r.gone++
+		return
+	}
+	r.todo = append(r.todo, at)
 }
 
 // follow reads the blocks that are wanted, their neighbours, and those of their pools.
@@ -351,7 +375,12 @@ func (r *allocatorReader) set(node uint64) {
 		if at == 0 || len(w) < 5 {
 			continue
 		}
+		if r.more == 0 {
+			r.gone++
+			return
+		}
 		left--
+		r.more--
 		r.want(w[4])
 		todo = append(todo, w[2], w[3])
 	}
@@ -365,13 +394,9 @@ func (r *allocatorReader) device(at uint64) []int64 {
 		if i+5 <= len(words) && r.isSet(at+8*uint64(i)) {
 			r.set(at + 8*uint64(i))
 		}
-		for _, width := range []int{2, 4} { // a set of blocks, and private pools by two numbers
-			for _, s := range r.slots(words[i:], width) {
-				if width == 4 {
-					r.private(s.value)
-				} else if _, ok := r.block(s.value); ok {
-					r.want(s.value)
-				}
+		if isTable(words[i:]) && !r.listsBlocks(words[i:]) {
+			for _, s := range r.slots(words[i:], 4) { // private pools by two numbers
+				r.private(s.value)
 			}
 		}
 	}
@@ -382,14 +407,27 @@ func (r *allocatorReader) device(at uint64) []int64 {
 	return out
 }
 
+// listsBlocks reads a table that is a set of blocks, and reports whether it is one.
+func (r *allocatorReader) listsBlocks(words []uint64) (any bool) {
+	for _, s := range r.slots(words, 2) {
+		if _, ok := r.block(s.value); ok {
+			any = true
+			r.want(s.value)
+		}
+	}
+	return any
+}
+
 // private reads the sets of a private pool.
 func (r *allocatorReader) private(at uint64) {
 	if at == 0 || at&7 != 0 || r.pools[at] || len(r.pools) == maxPools {
 		return
 	}
-	r.pools[at] = true
 	for i := range uint64(poolWords) {
-		r.set(at + 8*i)
+		if r.isSet(at + 8*i) {
+			r.pools[at] = true
+			r.set(at + 8*i)
+		}
 	}
 }
 
@@ -433,7 +471,7 @@ func (r *allocatorReader) statistics(words []int64, at uint64) *holder.Figures {
 func plausible(w []int64) bool {
 	for k := 0; k < len(w); k += statistic {
 		now, peak, added, taken := w[k], w[k+1], w[k+2], w[k+3]
-		if now < 0 || now != added-taken || peak < now || taken < 0 || added > 1<<60 {
+		if now < 0 || added < 0 || now != added-taken || peak < now || taken < 0 || added > 1<<60 {
 			return false
 		}
 	}
@@ -446,8 +484,22 @@ func plausible(w []int64) bool {
 	return at(5) > 0 && at(5) >= at(4) && at(6) >= at(4) && at(4) >= at(8) && at(2) >= at(0)
 }
 
-// addNameless adds the blocks that no storage lies in: only C++ holds them.
-func addNameless(reading *holder.Reading) {
+// sizesOf returns the sizes of the blocks that are allocated, by address.
+func sizesOf(all []holder.Allocator) map[uint64]uint64 {
+	sizes := map[uint64]uint64{}
+	for i := range all {
+		for _, b := range all[i].Blocks {
+			if b.State == holder.Allocated {
+				sizes[b.Address] = b.Size
+			}
+		}
+	}
+	return sizes
+}
+
+// addNameless adds the blocks that no storage lies in: only C++ holds them. A block that was not there before the
+// heap was read came meanwhile.
+func addNameless(reading *holder.Reading, before map[uint64]uint64) {
 	type place struct {
 		device  int32
 		address uint64
@@ -470,6 +522,10 @@ func addNameless(reading *holder.Reading) {
 				return cmp.Or(cmp.Compare(x.device, y.device), cmp.Compare(x.address, y.address))
 			})
 			if at < len(named) && named[at].device == a.Device && named[at].address < b.Address+b.Size {
+				continue
+			}
+			if before[b.Address] != b.Size {
+				reading.Came += b.Size
 				continue
 			}
 			reading.Storages = append(reading.Storages, holder.Storage{Address: b.Address, Bytes: b.Requested, Device: a.Device})

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 )
 
 // An allocating program stands in for PyTorch's allocator.
@@ -118,6 +119,7 @@ func TestAllocator(t *testing.T) {
 	a.agrees()
 	a.do("free c", "free d") // GPU 1 has nothing but a free segment
 	a.agrees()
+	a.do("many l 9000 0") // more than there may be pools
 	a.do("new p 3000000 0 7", "new q 100 0 7")
 	a.agrees()
 	a.do("free p", "free q") // a private pool with nothing in use
@@ -149,8 +151,7 @@ func TestAllocatorChanging(t *testing.T) {
 	}
 	for _, x := range all {
 		s := x.Sum()
-		t.Log(s, x.Off(), *x.Figures)
-		if x.Off() > s.Reserved/10 {
+		if x.Figures != nil && x.Off() > s.Reserved/10 {
 			t.Errorf("GPU %d: %d bytes off", x.Device, x.Off())
 		}
 		for i := 1; i < len(x.Blocks); i++ {
@@ -207,7 +208,7 @@ func readImage(t testing.TB, m Memory, pointer uint64) ([]holder.Allocator, stri
 		t.Fatal(err)
 	}
 	defer mem.release()
-	return readAllocator(mem, &cppReader{mem: mem, vtables: map[uint64]string{}}, pointer)
+	return readAllocator(mem, &cppReader{mem: mem, vtables: map[uint64]string{}}, pointer, allocatorRounds, loss.New(losses))
 }
 
 // The sums are what torch.cuda.memory_stats() and memory_snapshot() said in the process.

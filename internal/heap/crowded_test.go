@@ -19,8 +19,11 @@ func TestCrowdedContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := ReadMemory(context.Background(), processMemory(p.pid), where, Options{Keys: AllKeys})
-	if err != nil || r.Refused != "" {
-		t.Fatal(err, r.Refused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Refused != "" {
+		t.Fatal(r.Refused)
 	}
 	found := 0
 	for _, s := range r.Storages {

@@ -59,6 +59,10 @@ func (r *references) addFrame(at, thread uint64) {
 	} else {
 		f.vertex = r.addExtra(extraFrame, at)
 	}
+	if f.vertex == noVertex {
+		r.lost.Add(objectsUnread, 1)
+		return
+	}
 	r.frames = append(r.frames, f)
 }
 

@@ -81,9 +81,8 @@ func Read(ctx context.Context, pid int, o Options) (reading *holder.Reading, err
 	if err != nil {
 		return nil, err
 	}
-	if runtime.Allocator, err = FindAllocator(pid); err != nil {
-		return nil, err
-	}
+	var unfound error
+	runtime.Allocator, unfound = FindAllocator(pid)
 	if o.Pause {
 		resume, err := pauseProcess(pid)
 		if err != nil {
@@ -93,6 +92,9 @@ func Read(ctx context.Context, pid int, o Options) (reading *holder.Reading, err
 	}
 	reading, err = ReadMemory(ctx, processMemory(pid), runtime, o)
 	if reading != nil {
+		if unfound != nil {
+			reading.NoAllocators = unfound.Error()
+		}
 		reading.Begin, reading.End = begin, uint64(clock.Monotonic())
 	}
 	return reading, err
@@ -130,7 +132,7 @@ func ReadMemory(ctx context.Context, m Memory, runtime Runtime, o Options) (*hol
 	reading.Refused = readHeap(r, &o, runtime.Allocator, reading)
 	if r.mem.stopped != nil && reading.Refused == "" {
 		reading.Refused = "the heap was not read to its end: " + r.mem.stopped.Error()
-		reading.Storages, reading.Retainers = nil, nil
+		reading.Storages, reading.Retainers, reading.Modules, reading.Allocators = nil, nil, nil, nil
 	}
 	reading.Loss = r.lost.Counters()
 	return reading, ctx.Err()
@@ -147,6 +149,13 @@ func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Rea
 	interpreters := r.interpreters()
 	if len(interpreters) == 0 {
 		return "the process has no interpreter, or its memory may not be read"
+	}
+	var before map[uint64]uint64
+	if allocator != 0 {
+		resume := r.mem.part(allocatorShare)
+		all, _ := readAllocator(r.mem, &cppReader{mem: r.mem, vtables: map[uint64]string{}}, allocator, 1, loss.New(losses))
+		before = sizesOf(all)
+		resume()
 	}
 	lists := listReader{objectReader: r, interpreters: interpreters, most: o.MaxObjects}
 	found := lists.find()
@@ -170,7 +179,9 @@ func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Rea
 	refs.gatherExtras()
 	refs.confirmStorages()
 	if allocator != 0 {
-		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator)
+		resume := r.mem.part(allocatorShare)
+		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator, allocatorRounds, r.lost)
+		resume()
 	}
 	if len(refs.arrays) > 0 && reading.Framework == "" {
 		reading.Framework = "JAX"
@@ -179,6 +190,6 @@ func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Rea
 	if len(refs.storages) > 0 {
 		newGraph(refs).analyze(reading, o.CPU)
 	}
-	addNameless(reading)
+	addNameless(reading, before)
 	return ""
 }

@@ -17,8 +17,11 @@ func TestJAX(t *testing.T) {
 		t.Run(fmt.Sprintf("CPython 3.%d", minor), func(t *testing.T) {
 			p := start(t, python, nil, "testdata/jax_holders.py")
 			r, err := Read(context.Background(), p.pid, Options{Keys: AllKeys, CPU: true})
-			if err != nil || r.Refused != "" {
-				t.Fatal(err, r.Refused)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Refused != "" {
+				t.Fatal(r.Refused)
 			}
 			if len(r.Storages) != len(p.said.Arrays) || r.Framework != "JAX" {
 				t.Errorf("%d arrays of %s, want %d", len(r.Storages), r.Framework, len(p.said.Arrays))
@@ -33,6 +36,9 @@ func TestJAX(t *testing.T) {
 					s.Address != 0 || s.Device != holder.UnknownDevice || s.Class != "ArrayImpl" {
 					t.Errorf("%+v, want %+v", *s, want)
 				}
+			}
+			if len(r.Retainers) == 0 {
+				t.Fatal("no retainers")
 			}
 			if first := r.Retainers[0]; first.Holder != "history" || first.Retained != 45<<20 || first.Storages != 3 {
 				t.Errorf("%+v keeps most", first)

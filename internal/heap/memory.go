@@ -218,6 +218,22 @@ func (c *cache) check() bool {
 	return c.stopped == nil
 }
 
+// part bounds what is read until resume is called: to one part in so many of the time and the bytes that are
+// left. What exceeds it stops nothing that is read later.
+func (c *cache) part(of int64) (resume func()) {
+	deadline, left := c.deadline, c.left
+	if !deadline.IsZero() {
+		c.deadline = time.Now().Add(time.Until(deadline) / time.Duration(of))
+	}
+	c.left = left / of
+	return func() {
+		c.deadline, c.left = deadline, left-(left/of-c.left)
+		if errors.Is(c.stopped, errTime) || errors.Is(c.stopped, errBytes) {
+			c.stopped = nil
+		}
+	}
+}
+
 // bytes returns n bytes at an address, nil if not all of them can be read. They are
 // valid until the next call.
 func (c *cache) bytes(address uint64, n int) []byte {

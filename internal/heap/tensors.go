@@ -160,9 +160,12 @@ func (r *references) implReferences(v vertex, at uint64) {
 		case !ok || s.data != 0 && t.span > s.bytes:
 			r.lost.Add(tensorsUnfit, 1)
 		case s.data != 0 && s.bytes != 0:
-			sv := r.addExtra(extraStorage, t.storage)
-			r.storages[sv] = s
-			r.to(sv, label(kindStorage, 0))
+			if sv := r.addExtra(extraStorage, t.storage); sv != noVertex {
+				r.storages[sv] = s
+				r.to(sv, label(kindStorage, 0))
+			} else {
+				r.lost.Add(objectsUnread, 1)
+			}
 		}
 	}
 	if t.meta == 0 {

@@ -22,6 +22,9 @@ func TestTorch(t *testing.T) {
 			}
 		}
 		// The graphs of four losses, and the losses themselves.
+		if len(r.Retainers) == 0 {
+			t.Fatal("no retainers")
+		}
 		first := r.Retainers[0]
 		if first.Holder != "trainer.history" || first.Class != "list" || first.Items != 4 || first.Graph < 4*128*64*4 || first.Retained != first.Graph+4*4 {
 			t.Errorf("%+v", first)

@@ -79,8 +79,11 @@ func TestVanishingStorages(t *testing.T) {
 	}
 	*changing.reads = 1 << 20
 	now, err := ReadMemory(context.Background(), changing, where, opts)
-	if err != nil || now.Refused != "" {
-		t.Fatal(err, now.Refused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now.Refused != "" {
+		t.Fatal(now.Refused)
 	}
 	for _, s := range now.Storages {
 		if s.Bytes != sizes[s.Address] {

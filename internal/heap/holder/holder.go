@@ -23,6 +23,8 @@ type Reading struct {
 	Allocators []Allocator `json:"allocators,omitempty"`
 	// NoAllocators says why there are none, "" if there are or the process has no PyTorch.
 	NoAllocators string `json:"no_allocators,omitempty"`
+	// Came is how many bytes of Allocators were allocated while the objects were read, and have no storage.
+	Came uint64 `json:"came_bytes,omitempty"`
 	// Modules are the modules of PyTorch that have a path, in the order of their addresses.
 	Modules []Module `json:"modules,omitempty"`
 	// Retainers are the objects that keep most. The first one is the most likely reason for

@@ -136,7 +136,7 @@ var classed = []struct{ layer, class, names string }{
 	{"heap", "full", "heap_modules_limit heap_objects_limit heap_storages_dropped"},
 	{"heap", "late", "heap_lists_cut heap_objects_gone"},
 	{"heap", "unread", "heap_objects_unread"},
-	{"heap", "rough", "heap_containers_cut heap_containers_forged heap_tensors_unfit"},
+	{"heap", "rough", "heap_allocator_changed heap_allocator_off heap_containers_cut heap_containers_forged heap_tensors_unfit"},
 
 	{"tensor", "full", "tensor_callers_full steps_processes_full steps_growth_full window_processes_full window_stacks_full tensor_freed_by_full"},
 	{"tensor", "beyond", "tensor_live_full window_live_full"},

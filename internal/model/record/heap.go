@@ -24,6 +24,7 @@ func (*Heap) Record() {}
 type Blocks struct {
 	Process event.Process
 	Begin   uint64 // of the reading
+	Index   int    // of the part, from 0
 	Device  int32
 	Blocks  []holder.Block
 	More    bool
@@ -97,7 +98,7 @@ func BlocksOf(process event.Process, r *holder.Reading) (out []*Blocks) {
 	for i := range r.Allocators {
 		a := &r.Allocators[i]
 		for part := range slices.Chunk(a.Blocks, MaxHeapEntries) {
-			out = append(out, &Blocks{Process: process, Begin: r.Begin, Device: a.Device, Blocks: part, More: true})
+			out = append(out, &Blocks{Process: process, Begin: r.Begin, Index: len(out), Device: a.Device, Blocks: part, More: true})
 		}
 	}
 	if len(out) > 0 {
@@ -148,6 +149,7 @@ func visitHeap(c *Fields, h *Heap) {
 func visitBlocks(c *Fields, r *Blocks) {
 	c.Process(&r.Process)
 	c.moment(&r.Begin)
+	UpTo(c, &r.Index, math.MaxInt32)
 	Signed(c, &r.Device)
 	c.Bool(&r.More)
 	var last uint64

@@ -43,7 +43,8 @@ type heap struct {
 
 	allocators []holders.Allocator // the parts that came of the reading's
 	segments   []segment           // of the reading's allocators
-	refused    bool                // they had no room
+	parts      int                 // of them that came
+	refused    bool                // they had no room, or a part is missing
 }
 
 // A segment is one of PyTorch's allocator, as a reading found it.
@@ -107,6 +108,12 @@ func (h *heaps) blocks(r *record.Blocks) {
 	if x == nil || x.reading == nil || x.reading.Begin != r.Begin || len(x.reading.Allocators) > 0 || x.refused {
 		return
 	}
+	if r.Index != x.parts || len(r.Blocks) == 0 || len(x.allocators) > maxDevices {
+		h.pieces -= pieces(x.allocators)
+		x.allocators, x.refused = nil, true
+		return
+	}
+	x.parts++
 	if n := len(x.allocators); n == 0 || x.allocators[n-1].Device != r.Device {
 		x.allocators = append(x.allocators, holders.Allocator{Device: r.Device})
 	}
@@ -143,36 +150,67 @@ func segmentsOf(all []holders.Allocator) (out []segment) {
 			if b.State == holders.Unmapped {
 				continue
 			}
-			if b.First || len(out) == 0 {
-				out = append(out, segment{device: all[i].Device, from: b.Address})
+			if n := len(out); b.First || n == 0 || out[n-1].to != b.Address || out[n-1].device != all[i].Device {
+				out = append(out, segment{device: all[i].Device, from: b.Address, to: b.Address})
 			}
-			s := &out[len(out)-1]
-			s.to = b.Address + b.Size
-			s.reserved += int64(min(b.Size, 1<<46))
-			if b.State == holders.Allocated {
-				s.allocated += int64(min(b.Size, 1<<46))
+			out[len(out)-1].add(&b)
+		}
+	}
+	return out
+}
+
+// add adds a block at the end of a segment.
+func (s *segment) add(b *holders.Block) {
+	s.to = b.Address + b.Size
+	s.reserved += int64(min(b.Size, 1<<40))
+	if b.State == holders.Allocated {
+		s.allocated += int64(min(b.Size, 1<<40))
+	}
+}
+
+// older returns the segments of a process, or parts of them, that were there before the trace: nobody was seen
+// to allocate them.
+func (s *State) older(id event.Process, x *heap) (out []segment) {
+	if len(x.segments) == 0 {
+		return nil
+	}
+	var seen []span
+	for _, e := range s.ledger.Extents(id) {
+		seen = append(seen, span{e.From, e.To})
+	}
+	sortSpans(seen)
+	for _, one := range x.segments {
+		if !overlaps(seen, one.from, one.to) {
+			out = append(out, one)
+			continue
+		}
+		// An expandable segment may have grown since.
+		for _, b := range blocksIn(x.reading.Allocators, &one) {
+			if !overlaps(seen, b.Address, b.Address+b.Size) {
+				part := segment{device: one.device, from: b.Address}
+				part.add(&b)
+				out = append(out, part)
 			}
 		}
 	}
 	return out
 }
 
-// older returns the segments of a process that were there before the trace: nobody was seen to allocate them.
-func (s *State) older(id event.Process, all []segment) (out []segment) {
-	if len(all) == 0 {
-		return nil
-	}
-	var seen []span
-	for _, x := range s.ledger.Extents(id) {
-		seen = append(seen, span{x.From, x.To})
-	}
-	sortSpans(seen)
-	for _, x := range all {
-		if !overlaps(seen, x.from, x.to) {
-			out = append(out, x)
+// blocksIn returns the blocks of a segment.
+func blocksIn(all []holders.Allocator, s *segment) []holders.Block {
+	for i := range all {
+		if all[i].Device != s.device {
+			continue
+		}
+		find := func(at uint64) int {
+			n, _ := slices.BinarySearchFunc(all[i].Blocks, at, func(b holders.Block, at uint64) int { return cmp.Compare(b.Address, at) })
+			return n
+		}
+		if from, to := find(s.from), find(s.to); from < to {
+			return all[i].Blocks[from:to]
 		}
 	}
-	return out
+	return nil
 }
 
 // size is how many entries a reading has that share maxStorages.
@@ -220,7 +258,7 @@ func (h *heaps) clear(x *heap) {
 	if x.reading != nil {
 		h.pieces -= pieces(x.reading.Allocators)
 	}
-	x.allocators, x.segments, x.refused = nil, nil, false
+	x.allocators, x.segments, x.parts, x.refused = nil, nil, 0, false
 }
 
 // loss returns what had no room, nothing if there was no reading.
@@ -306,10 +344,10 @@ func (c *collector) addHeaps() {
 		if r == nil || !c.shown(id) {
 			continue
 		}
-		x := heapView{id: id, reading: r, gpus: map[int32]string{}, older: s.older(id, s.heaps.of[id].segments)}
+		x := heapView{id: id, reading: r, gpus: map[int32]string{}, older: s.older(id, s.heaps.of[id])}
 		for i := range r.Storages {
 			if d := r.Storages[i].Device; r.Storages[i].OnGPU() && x.gpus[d] == "" && len(x.gpus) < maxDevices {
-				x.gpus[d] = s.heapLabel(id, d)
+				x.gpus[d] = s.heapLabel(id, d, oneGPU(r))
 			}
 		}
 		c.v.heaps = append(c.v.heaps, x)
@@ -336,11 +374,25 @@ func (v *View) modulePath(of event.Process, modules []uint64) string {
 	return ""
 }
 
+// oneGPU reports whether all of a reading that is on GPUs is on one.
+func oneGPU(r *holders.Reading) bool {
+	first := int32(-1)
+	for i := range r.Storages {
+		if s := &r.Storages[i]; s.OnGPU() {
+			if first >= 0 && s.Device != first {
+				return false
+			}
+			first = s.Device
+		}
+	}
+	return len(r.Allocators) == 0 || len(r.Allocators) == 1 && (first < 0 || r.Allocators[0].Device == first)
+}
+
 // heapLabel returns the GPU label of a device, by the process's number. A process that made
 // no call since it was attached to has no number that is known, and often one GPU.
-func (g *gpus) heapLabel(id event.Process, device int32) string {
+func (g *gpus) heapLabel(id event.Process, device int32, only bool) string {
 	label := g.GPU(&ledger.SiteKey{Proc: id, Kind: event.KindTensor, Device: device})
-	if labels := g.accounts.Labels(id); label == unknownGPU && len(labels) == 1 {
+	if labels := g.accounts.Labels(id); label == unknownGPU && only && len(labels) == 1 {
 		return labels[0]
 	}
 	return label

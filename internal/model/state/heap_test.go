@@ -202,7 +202,7 @@ func TestHoldersFromBeforeHaveBlocks(t *testing.T) {
 		block(old+90*mib, 2*mib, holders.Waiting, true),
 	}
 	for i, part := range [][]holders.Block{blocks[:3], blocks[3:]} {
-		s.Apply(&record.Blocks{Process: prog, Begin: 19, Blocks: part, More: i == 0})
+		s.Apply(&record.Blocks{Process: prog, Begin: 19, Index: i, Blocks: part, More: i == 0})
 	}
 	check := func(s *State) {
 		t.Helper()
@@ -234,10 +234,11 @@ func TestBlocksHaveBounds(t *testing.T) {
 	before(s, prog, 6)
 	s.Apply(reading(20))
 	part := make([]holders.Block, record.MaxHeapEntries)
-	for n := 0; n <= maxBlocks/2; n += len(part) {
-		s.Apply(&record.Blocks{Process: prog, Begin: 19, Blocks: part, More: true})
+	n := 0
+	for ; n*len(part) <= maxBlocks/2; n++ {
+		s.Apply(&record.Blocks{Process: prog, Begin: 19, Index: n, Blocks: part, More: true})
 	}
-	s.Apply(&record.Blocks{Process: prog, Begin: 19, Blocks: part})
+	s.Apply(&record.Blocks{Process: prog, Begin: 19, Index: n, Blocks: part})
 	if s.heaps.pieces != 0 || s.heaps.dropped == 0 || len(s.heaps.of[prog].reading.Allocators) > 0 {
 		t.Errorf("%d blocks are kept, %d were dropped", s.heaps.pieces, s.heaps.dropped)
 	}

@@ -188,12 +188,15 @@ func (d *divider) older(sample int) {
 		return
 	}
 	taken := d.ranges(h.PID)
-	blocks, segments := map[uint64]uint64{}, []span{}
+	var blocks, segments []span // of the allocator: what it has handed out, and older segments
 	for i := range h.reading.Allocators {
 		for _, b := range h.reading.Allocators[i].Blocks {
-			blocks[b.Address] = b.Size
+			if b.State == holders.Allocated {
+				blocks = append(blocks, span{b.Address, b.Address + b.Size})
+			}
 		}
 	}
+	sortSpans(blocks)
 	for _, x := range h.older {
 		segments = append(segments, span{x.from, x.to})
 	}
@@ -211,8 +214,13 @@ func (d *divider) older(sample int) {
 	parts := map[heldPart]int{}
 	for _, st := range left {
 		bytes := int64(min(st.Bytes, 1<<62)+511) &^ 511
-		if size := blocks[st.Address]; size != 0 {
-			bytes = int64(min(size, 1<<62))
+		if len(blocks) > 0 {
+			i, _ := slices.BinarySearchFunc(blocks, st.Address, func(b span, at uint64) int { return cmp.Compare(b.end, at+1) })
+			if i == len(blocks) || st.Address < blocks[i].begin {
+				continue // freed since it was read, or shared with a block that has its largest storage
+			}
+			bytes = int64(min(blocks[i].end-blocks[i].begin, 1<<62))
+			blocks[i].begin = blocks[i].end
 		}
 		if bytes > s.Samples[sample].InuseBytes {
 			continue // freed since it was read

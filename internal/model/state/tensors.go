@@ -55,6 +55,7 @@ type allocator struct {
 	onDevice
 	tensors.Device
 	read bool // from the process's memory: the totals are those of segments from before the trace
+	only bool // the process has memory of no other GPU
 }
 
 // addAllocators adds the totals of the allocators of the shown processes.
@@ -71,12 +72,12 @@ func (c *collector) addAllocators() {
 		if !c.shown(id) {
 			continue
 		}
-		for _, x := range c.s.older(id, c.s.heaps.of[id].segments) {
+		for _, x := range c.s.older(id, c.s.heaps.of[id]) {
 			if reported(id, x.device) {
 				continue
 			}
 			if n := len(c.v.allocators); n == 0 || c.v.allocators[n-1].id != id || c.v.allocators[n-1].device != x.device {
-				c.v.allocators = append(c.v.allocators, allocator{onDevice: onDevice{id: id, device: x.device}, read: true})
+				c.v.allocators = append(c.v.allocators, allocator{onDevice: onDevice{id: id, device: x.device}, read: true, only: oneGPU(c.s.heaps.of[id].reading)})
 			}
 			a := &c.v.allocators[len(c.v.allocators)-1]
 			a.Before += x.allocated
@@ -88,7 +89,7 @@ func (c *collector) addAllocators() {
 func (a *allocator) locate(g *gpus) {
 	a.gpu = g.deviceLabel(a.id, a.device)
 	if a.read {
-		a.gpu = g.heapLabel(a.id, a.device)
+		a.gpu = g.heapLabel(a.id, a.device, a.only)
 	}
 }
 
@@ -97,10 +98,11 @@ func (a *allocator) locate(g *gpus) {
 // tensor. seen are the bytes of segments that were seen allocated,
 // and within those of tensors made since in older ones.
 func (a *allocator) old(left, seen, within int64) (handed, cached int64) {
-	handed = min(max(a.Before, 0), max(left, 0))
-	if a.read {
-		seen, within = 0, 0
+	if a.read { // of tensors made since in older segments it has those, too
+		handed = min(max(a.Before-within, 0), max(left, 0))
+		return handed, min(max(a.Reserved-a.Before, 0), max(left-handed, 0))
 	}
+	handed = min(max(a.Before, 0), max(left, 0))
 	cached = min(max(a.Reserved-seen-within-handed, 0), max(left-handed, 0))
 	return handed, cached
 }

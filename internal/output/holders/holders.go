@@ -143,9 +143,13 @@ func (r *Report) reserved(who string) string {
 		}
 	}
 	reserved, allocated, active := size(sum.Reserved), size(sum.Allocated), size(sum.Active)
-	parts := []string{bytefmt.Format(max(allocated-native, 0)) + " held by Python objects"}
+	came := size(r.Reading.Came)
+	parts := []string{bytefmt.Format(max(allocated-native-came, 0)) + " held by Python objects"}
 	if native > 0 {
 		parts = append(parts, bytefmt.Format(native)+" by C++ alone")
+	}
+	if came > 0 {
+		parts = append(parts, bytefmt.Format(came)+" allocated while it was read")
 	}
 	if waits := active - allocated; waits > 0 {
 		parts = append(parts, bytefmt.Format(waits)+" freed, but another stream may still use it")

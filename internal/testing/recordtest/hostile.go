@@ -328,7 +328,7 @@ var Hostile = []struct {
 		for i := uint64(1); f.Room(40 << 10); i++ {
 			f.Process(forgedProcess(i%3000), "python")
 			f.Entry(EntryHeap).Uint(i%3000, forgedProcess(i%3000).Start).Bool(false).Text("", "", "").Int(0).Uint(5, 1, 0, 0, 0, 0)
-			f.Entry(EntryBlocks).Uint(i%3000, forgedProcess(i%3000).Start).Int(0).Int(0).Bool(false).Uint(2000)
+			f.Entry(EntryBlocks).Uint(i%3000, forgedProcess(i%3000).Start).Int(0).Uint(0).Int(0).Bool(false).Uint(2000)
 			for range 2000 {
 				f.Int(512).Uint(512, 1, 1, 1).Bool(true)
 			}
