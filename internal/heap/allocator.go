@@ -81,7 +81,7 @@ type allocatorReader struct {
 
 var (
 	allocatorGone = losses.Add("heap_allocator_changed", "parts of PyTorch's allocator that changed while they were read, or were too many")
-	allocatorOff  = losses.Add("heap_allocator_off", "readings of PyTorch's allocator whose sums are not its own statistics, because it changed meanwhile")
+	allocatorOff  = losses.Add("heap_allocator_off", "readings of PyTorch's allocator that do not add up to its statistics: it changed while it was read")
 )
 
 // A gpuBlock is an object of the class Block.
@@ -92,8 +92,8 @@ type gpuBlock struct {
 	prev, next uint64
 }
 
-// readAllocator reads the allocator that a pointer leads to. why says why it could not. Of an
-// allocator that changes meanwhile, it is the reading that agrees best with the statistics.
+// readAllocator reads the allocator that a pointer leads to. why says why it could not. If the allocator
+// changes while it is read, it is read again. The reading that comes nearest to the statistics is returned.
 func readAllocator(m *cache, cpp *cppReader, pointer uint64, rounds int, lost *loss.Set) (_ []holder.Allocator, why string) {
 	var best []holder.Allocator
 	least, gone := ^uint64(0), uint64(0)
@@ -183,7 +183,7 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 			continue
 		}
 		if last != nil && last.device == b.device && b.Address < last.Address+last.Size {
-			r.gone++ // one of them was freed, divided or merged meanwhile
+			r.gone++ // the allocator changed one of the two while it was read
 			continue
 		}
 		last = b
@@ -198,7 +198,8 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 	return slices.DeleteFunc(out, func(a holder.Allocator) bool { return len(a.Blocks) == 0 && a.Figures == nil }), ""
 }
 
-// findDevices returns the objects that the GPUs have: the first vector in words of pointers to what has pools.
+// findDevices returns the addresses of the objects that stand for the GPUs. The allocator has a vector of
+// pointers to them. It is the first vector in words whose pointers all lead to objects with pools.
 func (r *allocatorReader) findDevices(words []uint64) []uint64 {
 	for i := 0; i+3 <= len(words) && r.mem.tick(); i++ {
 		begin, end, room := words[i], words[i+1], words[i+2]
@@ -434,14 +435,13 @@ func (r *allocatorReader) private(at uint64) {
 // Statistics are four numbers each: now, peak, sums of what was added and taken. There are
 // three of each kind, of all, of small and of large blocks, and nine kinds.
 const (
-	statistic  = 4
-	statKinds  = 9
-	statWords  = statistic * 3 * statKinds
-	statBlocks = 0 // of allocated blocks
+	statistic = 4
+	statKinds = 9
+	statWords = statistic * 3 * statKinds
 )
 
-// statistics returns the allocator's own figures: from now on if they are where they were in words, nil if
-// none of the words can be all of them.
+// statistics returns the allocator's own figures, as words had them and as they are now. It returns nil if they
+// are not found in words, which begin at an address.
 func (r *allocatorReader) statistics(words []int64, at uint64) *holder.Figures {
 	for i := 0; i+statWords <= len(words); i++ {
 		if !plausible(words[i : i+statWords]) {
@@ -452,12 +452,8 @@ func (r *allocatorReader) statistics(words []int64, at uint64) *holder.Figures {
 			return nil
 		}
 		kind := func(k int) holder.Figure {
-			f := func(w []uint64, k int) holder.Figure {
-				return holder.Figure{Now: w[k*3*statistic], Peak: w[k*3*statistic+1]}
-			}
-			x := f(now, k)
-			x.Before = uint64(words[i+k*3*statistic])
-			return x
+			at := k * 3 * statistic
+			return holder.Figure{Before: uint64(words[i+at]), Now: now[at], Peak: now[at+1]}
 		}
 		return &holder.Figures{
 			Blocks: kind(0), Segments: kind(1), Allocated: kind(4), Reserved: kind(5), Active: kind(6), Requested: kind(8),
@@ -497,8 +493,9 @@ func sizesOf(all []holder.Allocator) map[uint64]uint64 {
 	return sizes
 }
 
-// addNameless adds the blocks that no storage lies in: only C++ holds them. A block that was not there before the
-// heap was read came meanwhile.
+// addNameless adds a storage for each block that only C++ holds: none of the heap's storages lies in it. A block
+// may also have no storage because the program made it while the heap was read. before has the blocks from before
+// that, and the bytes of others are counted in Came.
 func addNameless(reading *holder.Reading, before map[uint64]uint64) {
 	type place struct {
 		device  int32

@@ -28,11 +28,12 @@ func longestRun(words []uint64) (first, n int) {
 	return first, n
 }
 
-// A entry is what a table has for one key.
+// An entry is what a table has for one key.
 type entry struct{ key, value uint64 }
 
-// slots returns the elements of the table that words begin with, if they do. An entry has so many words: how
-// far it is from its entry, its key, and its value if it is not the key.
+// slots returns the entries of the table that words begin with, none if they begin with no table. Each entry has
+// width words: first how far it lies from its own slot, then its key, and last its value. In a set the key is
+// the value.
 func (r *allocatorReader) slots(words []uint64, width int) (out []entry) {
 	if !isTable(words) || words[3] == 0 {
 		return nil

@@ -21,7 +21,7 @@ type Reading struct {
 	Storages []Storage `json:"storages"`
 	// Allocators are PyTorch's own tables of GPU memory, one for each GPU that it has memory of.
 	Allocators []Allocator `json:"allocators,omitempty"`
-	// NoAllocators says why there are none, "" if there are or the process has no PyTorch.
+	// NoAllocators says why Allocators is empty although the process has PyTorch, else "".
 	NoAllocators string `json:"no_allocators,omitempty"`
 	// Came is how many bytes of Allocators were allocated while the objects were read, and have no storage.
 	Came uint64 `json:"came_bytes,omitempty"`
