@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
@@ -20,7 +22,7 @@ import (
 
 const diffExamples = `  gpumemtrace diff monday.gmt tuesday.gmt           # two runs, each at its peak
   gpumemtrace diff monday.gmt tuesday.gmt -o page.html # also the page of tuesday, with monday as an outline
-  gpumemtrace diff run.gmt                          # one recording, from the beginning of the trace to its peak
+  gpumemtrace diff run.gmt                          # what grew in one recording after its first training step
   gpumemtrace diff run.gmt --before 5m --after peak # two moments of one recording
   gpumemtrace diff run.gmt --before peak-1s --after peak --by module
   gpumemtrace diff train.000001.pb.gz train.000009.pb.gz
@@ -45,7 +47,7 @@ func newDiff() *cobra.Command {
 		Args:    d.args,
 		RunE:    func(_ *cobra.Command, args []string) error { return d.run(args) },
 	}
-	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. Of one recording without moments, the beginning of the trace and the peak are compared")
+	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. Of one recording without moments, the ends of the first training step and of the last one are compared; without steps, a quarter into the time in which memory was taken, and where it grew last")
 	c.Flags().Var(&d.second, "after", "the moment of AFTER, in the same form; without AFTER, it is a moment of BEFORE")
 	c.Flags().Var(&d.second, "at", "with --ranks: the moment at which to compare the ranks")
 	c.Flags().StringSliceVar(&d.by, "by", nil, "group rows by these, as in report --by (several with commas)")
@@ -93,7 +95,7 @@ func (d *diffCommand) run(args []string) (err error) {
 	says := ""
 	if len(args) == 1 {
 		args = append(args, args[0])
-		if says, err = d.whole(); err != nil {
+		if says, err = d.grown(args[0]); err != nil {
 			return err
 		}
 	}
@@ -127,15 +129,36 @@ func (d *diffCommand) run(args []string) (err error) {
 	return d.next(args, same)
 }
 
-// whole chooses the moments of one recording, where none is given, and says which.
-func (d *diffCommand) whole() (says string, err error) {
+// grown chooses the moments of one recording that were not given, and says which. What a program makes only
+// once is no growth, nor is what it holds during a training step.
+func (d *diffCommand) grown(path string) (says string, err error) {
 	if d.first.given() {
 		return "", nil
 	}
-	if d.second.given() {
-		return "From the beginning of the trace. Another moment: --before.\n", d.first.Set("0s")
+	span, end, err := measure(path)
+	if err != nil {
+		return "", err
 	}
-	return "From the beginning of the trace to its peak. Other moments: --before and --after.\n", errors.Join(d.first.Set("0s"), d.second.Set("peak"))
+	from, to := span.First+(span.Grew-span.First)/4, span.Grew
+	fromIs, toIs := "a quarter into the time in which memory was taken", "when memory grew last"
+	steps := end.View(state.Want{Steps: true}).Snapshot().Steps
+	if i := slices.IndexFunc(steps, func(s snapshot.Steps) bool { return len(s.Last) > 1 }); i >= 0 {
+		ended := func(s *snapshot.Step) (time.Duration, string) {
+			return s.Begin.Add(s.Took).Sub(span.Start), fmt.Sprintf("the end of training step %d", s.Number)
+		}
+		from, fromIs = ended(&steps[i].Last[0])
+		to, toIs = ended(&steps[i].Last[len(steps[i].Last)-1])
+	}
+	from, to = from.Truncate(time.Microsecond), to.Truncate(time.Microsecond) // at most a call earlier
+	if !d.second.given() {
+		err = d.second.Set(to.String())
+	} else {
+		toIs = "--after"
+		if to, err = d.second.in(span); to <= from {
+			from, fromIs = 0, "the beginning of the trace"
+		}
+	}
+	return fmt.Sprintf("What grew from %v (%s) to %v (%s). Other moments: --before and --after.\n", from.Round(time.Millisecond), fromIs, to.Round(time.Millisecond), toIs), errors.Join(err, d.first.Set(from.String()))
 }
 
 // next names what follows a comparison: as a page, or of one recording what happened in between.
@@ -144,15 +167,13 @@ func (d *diffCommand) next(args []string, same bool) error {
 	recordings := !slices.ContainsFunc(args, func(path string) bool { return filepath.Ext(path) != ".gmt" })
 	switch {
 	case same && recordings:
-		from, to := "", ""
+		commands = append(commands, export.Command{Args: "report " + args[0] + " --leaks", Answers: "Whether it leaks, and what holds that"})
 		if d.first.given() {
-			from = " --from " + d.first.text
-		}
-		if d.second.given() {
-			to = " --to " + d.second.text
-		}
-		if from != "" {
-			commands = append(commands, export.Command{Args: "report " + args[0] + from + to, Answers: "What was allocated and freed in between"})
+			to := ""
+			if d.second.given() {
+				to = " --to " + d.second.text
+			}
+			commands = append(commands, export.Command{Args: "report " + args[0] + " --from " + d.first.text + to, Answers: "What was allocated and freed in between"})
 		}
 	case recordings && d.page.output == "":
 		commands = append(commands, export.Command{Args: "diff " + strings.Join(args, " ") + " -o page.html", Answers: "Both over time, as a page"})

@@ -98,13 +98,24 @@ var (
 // headline says how much more or less is held on GPUs.
 func headline(a, b Side) string {
 	x, y := sumOf(onGPU(a.Snapshot)).InuseBytes, sumOf(onGPU(b.Snapshot)).InuseBytes
-	switch {
+	switch tensors := tensorBytes(b.Snapshot) - tensorBytes(a.Snapshot); {
+	case x == y && tensors != 0:
+		return fmt.Sprintf("As much memory on GPUs: %s, with %s in tensors", bytefmt.Format(x), bytefmt.Signed(tensors))
 	case x == y:
 		return fmt.Sprintf("As much memory on GPUs: %s", bytefmt.Format(x))
 	case x < y:
 		return fmt.Sprintf("%s more memory on GPUs: %s, and %s before", bytefmt.Format(y-x), bytefmt.Format(y), bytefmt.Format(x))
 	}
 	return fmt.Sprintf("%s less memory on GPUs: %s, and %s before", bytefmt.Format(x-y), bytefmt.Format(y), bytefmt.Format(x))
+}
+
+func tensorBytes(s *snapshot.Snapshot) (sum int64) {
+	for i := range s.Samples {
+		if s.Samples[i].Kind == snapshot.Tensor {
+			sum += s.Samples[i].InuseBytes
+		}
+	}
+	return sum
 }
 
 // gpuOnly returns a snapshot of the memory on GPUs.

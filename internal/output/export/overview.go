@@ -396,6 +396,7 @@ func (x *overview) next(page *render.Page) {
 	}
 	commands = append(commands, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
 	if x.o.Moment != nil {
+		commands = append(commands, Command{"diff " + file, "What grew over the run"})
 		if x.s.Meta.Windows != nil {
 			commands = append(commands, Command{"report " + file + " --windows", "The stacks of tensors in windows"})
 		}
