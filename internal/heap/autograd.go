@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"strconv"
 	"strings"
 )
 
@@ -108,4 +109,58 @@ func (n *nodeReader) edges(words []uint64) bool {
 		n.add(n.r.addExtra(extraNode, w), label(kindNext, 0))
 	}
 	return len(nodes) > 0
+}
+
+// largeGraph is how many nodes a graph has whose size is shown, and maxCounted bounds the nodes
+// that are counted for all graphs.
+const (
+	largeGraph = 256
+	maxCounted = 1 << 22
+)
+
+// entry returns the node by which the path to a vertex comes into an autograd graph, or the vertex
+// if it is in none. The nodes of a chain may be more than a path has steps, and none is written.
+func (g *graph) entry(v vertex) vertex {
+	var way []vertex
+	for p := g.parent[v]; p != noParent && p&rootFlag == 0 && kindOf(g.r.edges[p].label) == kindNext; p = g.parent[v] {
+		if known, ok := g.entries[v]; ok {
+			v = known
+			break
+		}
+		way = append(way, v)
+		v = g.from[p]
+	}
+	for _, w := range way {
+		g.entries[w] = v
+	}
+	return v
+}
+
+// nodes returns how many nodes a graph has from one on, 0 if too many were counted.
+func (g *graph) nodes(first vertex) int {
+	if n, ok := g.sizes[first]; ok {
+		return n
+	}
+	seen, way := map[vertex]bool{first: true}, []vertex{first}
+	for i := 0; i < len(way); i++ {
+		if g.counted++; g.counted > maxCounted {
+			return 0
+		}
+		for e := g.r.start[way[i]]; e < g.r.start[way[i]+1]; e++ {
+			if u := g.r.edges[e].to; kindOf(g.r.edges[e].label) == kindNext && g.r.isNode(u) && !seen[u] {
+				seen[u], way = true, append(way, u)
+			}
+		}
+	}
+	g.sizes[first] = len(way)
+	return len(way)
+}
+
+// grouped writes a number with a comma before each three digits.
+func grouped(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }

@@ -26,10 +26,14 @@ type graph struct {
 	// in one: it has its name from there.
 	registry   []registry
 	registered []bool
+	// Of autograd graphs: see entry and nodes.
+	entries map[vertex]vertex
+	sizes   map[vertex]int
+	counted int
 }
 
 func newGraph(r *references) *graph {
-	g := &graph{r: r, n: len(r.start) - 1, arena: r.py.arena}
+	g := &graph{r: r, n: len(r.start) - 1, arena: r.py.arena, entries: map[vertex]vertex{}, sizes: map[vertex]int{}}
 	g.from = room[vertex](g.arena, len(r.edges))
 	g.first = room[uint32](g.arena, g.n+1)
 	for v := range g.n {

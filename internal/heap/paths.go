@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -27,6 +28,7 @@ func (g *graph) write(v vertex, last *uint32, nested int) string {
 		steps = append(steps, *last)
 	}
 	for len(steps) < maxPath {
+		v = g.entry(v)
 		p := g.parent[v]
 		if p == noParent || p&rootFlag != 0 {
 			break
@@ -49,7 +51,7 @@ func (g *graph) write(v vertex, last *uint32, nested int) string {
 	if w.b.Len() == 0 {
 		return "__main__"
 	}
-	return w.b.String()
+	return w.b.String() + w.note
 }
 
 // A writer writes a path from its begin to its end.
@@ -59,7 +61,8 @@ type writer struct {
 	nested int
 	local  bool // a local variable of a frame comes next
 	before uint32
-	graph  bool // the path is in an autograd graph
+	graph  bool   // the path is in an autograd graph
+	note   string // what follows the path
 }
 
 // begin writes where the path begins.
@@ -171,6 +174,9 @@ func (w *writer) step(e, next uint32) {
 	case kindGraph:
 		if !w.graph {
 			w.attr("grad_fn")
+			if n := g.nodes(g.r.edges[e].to); n >= largeGraph {
+				w.note = fmt.Sprintf(" (graph of %s nodes)", grouped(n))
+			}
 		}
 		w.graph = true
 	case kindBase:

@@ -87,6 +87,16 @@ cycle.me, cycle.buffer = cycle, torch.zeros(123)
 says("<Node in a cycle>.buffer", cycle.buffer, cycle=True)
 del cycle
 
+rnn = torch.nn.RNNCell(3, 3)
+hidden = oldest = rnn(torch.zeros(1, 3))
+for _ in range(400):
+    hidden = rnn(torch.zeros(1, 3), hidden)
+nodes = [hidden.grad_fn]
+for node in nodes:
+    nodes.extend({n for n, _ in node.next_functions if n}.difference(nodes))
+says("hidden.grad_fn (graph of {:,} nodes)".format(len(nodes)), oldest, role=5)
+del oldest, nodes, node
+
 
 class Square(torch.autograd.Function):
     @staticmethod
