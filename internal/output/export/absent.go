@@ -35,8 +35,6 @@ func absent(column string, s *snapshot.Sample) string {
 		return "[no call of the runtime]"
 	}
 	switch {
-	case s.Kind == snapshot.Cached && slices.Contains(ofTensors, column) && column != "category" && column != "category_from" && column != "holder":
-		return "[cached, no " + column + "]"
 	case s.Kind == snapshot.Cached:
 		return "[cached, unused]"
 	case column == "line" && s.Holder != "":

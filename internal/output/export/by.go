@@ -46,7 +46,7 @@ func allColumns() By {
 	}
 	out = append(out, column{name: "line", title: "LINE", among: ownLines}, column{name: "function", title: "FUNCTION"}, column{name: "library-line", title: "LINE"}, column{name: "size", title: "SIZE", parts: &ofSizes}, column{name: "freed-by", title: "FREED BY", parts: &ofFreers})
 	for i := range out {
-		if all := nested[out[i].name]; all != nil {
+		if all := notCached(nested[out[i].name]); all != nil {
 			out[i].all, out[i].of = all, innermost(all)
 		}
 	}

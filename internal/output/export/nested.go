@@ -23,6 +23,19 @@ var nested = map[string]func(*snapshot.Sample) []string{
 	"library-line": lines,
 }
 
+// notCached leaves cached memory out: what made its segment does not use it.
+func notCached(all func(*snapshot.Sample) []string) func(*snapshot.Sample) []string {
+	if all == nil {
+		return nil
+	}
+	return func(s *snapshot.Sample) []string {
+		if s.Kind == snapshot.Cached {
+			return nil
+		}
+		return all(s)
+	}
+}
+
 // operators are those of PyTorch that a sample is in, innermost first. What the driver took for
 // itself while an operator ran, such as a context, is not the operator's: the next one would have
 // caused it as well.
@@ -134,12 +147,12 @@ func ownLines(samples []*snapshot.Sample) func(*snapshot.Sample) []string {
 		}
 	}
 	short := render.ShortPaths(files)
-	return func(s *snapshot.Sample) (names []string) {
+	return notCached(func(s *snapshot.Sample) (names []string) {
 		for _, l := range found[s] {
 			names = append(names, render.Place(l, short[l.File]))
 		}
 		return names
-	}
+	})
 }
 
 // innermost returns the column's own value of a sample.

@@ -327,9 +327,6 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 	rows, end, other := gather(samples, of), gather(x.end, of), map[string]int64{}
 	for k, g := range rows {
 		other[k] = x.otherOf(g, end[k])
-		if e := end[k]; e != nil {
-			other[k] -= x.purpose(e.samples).cached // it is of other lines by then, or of none
-		}
 	}
 	keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
 		return cmp.Or(cmp.Compare(x.shown(&rows[b].Values), x.shown(&rows[a].Values)), cmp.Compare(other[b], other[a]), strings.Compare(a, b))
@@ -339,15 +336,11 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 		return
 	}
 	shown := keys[:x.o.top(len(keys))]
-	beside := x.beside
-	if x.end != nil {
-		beside = "USED AT END"
-	}
-	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.SomeBytes("CACHED"), table.Text("MOSTLY"), x.besideIt(beside), table.Beginning("LINE"))
+	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.Text("MOSTLY"), x.besideIt(x.beside), table.Beginning("LINE"))
 	for _, k := range shown {
 		g := rows[k]
 		of := x.purpose(g.samples)
-		t.Add(of.bytes, of.tensors, of.cached, x.mostly(g), other[k], k)
+		t.Add(of.bytes, of.tensors, x.mostly(g), other[k], k)
 	}
 	page.Heading("The lines that hold most: %d of %d", len(shown), len(keys))
 	t.Text(page)

@@ -28,16 +28,16 @@ func recorded(t *testing.T, name string) *snapshot.Snapshot {
 func TestReportByLine(t *testing.T) {
 	for recording, want := range map[string]string{
 		"accelerate":                   "scripts/test_script.py:754 test_split_between_processes_tensor",
-		"allocator/bert":               "train/prog.py:31 bert.<locals>.step",
-		"allocator/bert_expandable":    "train/prog.py:31 bert.<locals>.step",
-		"allocator/peft_8":             "train/prog.py:25 gpt2.<locals>.step",
-		"allocator/peft_16":            "train/prog.py:25 gpt2.<locals>.step",
+		"allocator/bert":               "train/prog.py:29 bert",
+		"allocator/bert_expandable":    "train/prog.py:29 bert",
+		"allocator/peft_8":             "train/prog.py:19 gpt2",
+		"allocator/peft_16":            "train/prog.py:19 gpt2",
 		"allocator/record_stream":      "train/prog.py:59 record",
 		"allocator/streams_expandable": "train/prog.py:52 streams",
 		"fsdp":                         "programs/fsdp.py:22 main",
 		"jax":                          "programs/jax_train.py:21 main",
 		"nccl":                         "programs/torch_processes.py:14 worker",
-		"profiler":                     "programs/torch_profiled.py:21 gpt2.<locals>.loss",
+		"profiler":                     "programs/torch_profiled.py:17 gpt2",
 		"torch_expandable":             "programs/torch_train.py:63 main",
 		"torch_native":                 "programs/torch_train.py:63 main",
 	} {
