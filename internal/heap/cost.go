@@ -27,19 +27,19 @@ func (g *graph) labelCost(in, l uint32) uint32 {
 	case kindAttr:
 		return g.attrCost(n)
 	case kindKey:
-		if kindOf(in) == kindDict {
+		if kindOf(in) == kindDict || kindOf(in) == kindThread {
 			return g.attrCost(n)
 		}
 		return 5
 	case kindIndex:
 		return 4
-	case kindMember, kindCached, kindLocal:
+	case kindMember, kindCached, kindLocal, kindVariable:
 		return 5
 	case kindDict, kindImpl, kindStorage, kindObject:
 		return 0
 	case kindClosure:
 		return 4
-	case kindGrad:
+	case kindGrad, kindThread, kindTask:
 		return 2
 	case kindGraph:
 		return 12

@@ -35,10 +35,13 @@ const (
 	kindImpl    // of a tensor
 	kindStorage // of a tensor
 	kindGrad
-	kindGraph  // grad_fn
-	kindNext   // the next node, or what a node saved
-	kindBase   // of a view
-	kindObject // of a tensor: Python's
+	kindGraph    // grad_fn
+	kindNext     // the next node, or what a node saved
+	kindBase     // of a view
+	kindObject   // of a tensor: Python's
+	kindVariable // the value of a context variable
+	kindThread   // what a threading.local has in a thread
+	kindTask     // the coroutine of a task
 )
 
 func label(kind, n int) uint32 { return uint32(kind)<<labelBits | uint32(min(n, labelMask)) }

@@ -27,6 +27,7 @@ func (r *references) threads(interpreters []uint64) {
 		for n := 0; thread != 0 && n < maxThreads && r.mem.check(); n++ {
 			first := len(r.frames)
 			id := r.mem.word(thread + uint64(l.threadID))
+			r.ownLocals(thread, id)
 			at := r.mem.word(thread + uint64(l.frame))
 			if l.cframe >= 0 && at != 0 {
 				at = r.mem.word(at + uint64(l.cframe))

@@ -22,6 +22,7 @@ type graph struct {
 	parent   []uint32 // an edge, or rootFlag and the index of a root
 	roots    []root
 	tier     []tier
+	threads  map[uint64]string // names by their ids
 	// registry says which dictionaries modules have their parts in, and registered what is
 	// in one: it has its name from there.
 	registry   []registry

@@ -51,7 +51,7 @@ func (g *graph) write(v vertex, last *uint32, nested int) string {
 	if w.b.Len() == 0 {
 		return "__main__"
 	}
-	return w.b.String() + w.note
+	return strings.TrimSuffix(w.b.String(), ": ") + w.note
 }
 
 // A writer writes a path from its begin to its end.
@@ -61,6 +61,7 @@ type writer struct {
 	nested int
 	local  bool // a local variable of a frame comes next
 	before uint32
+	named  int    // where the last name of a variable begins
 	graph  bool   // the path is in an autograd graph
 	note   string // what follows the path
 }
@@ -111,6 +112,9 @@ func (w *writer) step(e, next uint32) {
 	before := w.before
 	w.before = l
 	kind := kindOf(l)
+	if kindOf(before) == kindTask && kind == kindName { // its frame
+		return
+	}
 	if w.local && kind != kindLocal {
 		w.b.WriteString("stack ")
 		w.local = false
@@ -125,7 +129,7 @@ func (w *writer) step(e, next uint32) {
 		w.attrKey(n)
 	case kindKey:
 		switch {
-		case kindOf(before) == kindDict:
+		case kindOf(before) == kindDict || kindOf(before) == kindThread:
 			if g.registry[g.r.edges[e].to] != noRegistry && kindOf(next) == kindKey {
 				return
 			}
@@ -137,6 +141,7 @@ func (w *writer) step(e, next uint32) {
 		}
 	case kindIndex:
 		if kindOf(before) == kindClosure {
+			w.named = w.b.Len() + len(".")
 			w.attr(w.freeVariable(e, n))
 			return
 		}
@@ -162,6 +167,7 @@ func (w *writer) step(e, next uint32) {
 	case kindLocal:
 		if w.local {
 			w.b.WriteString("local ")
+			w.named = w.b.Len()
 			w.attrKey(n)
 			return
 		}
@@ -181,7 +187,39 @@ func (w *writer) step(e, next uint32) {
 		w.graph = true
 	case kindBase:
 		w.attr("_base")
+	case kindVariable:
+		name := w.shown(n)
+		if t := g.r.keys.text(n); t.kind == textStr && identifier(t.s) && len(t.s) <= maxKey {
+			name = t.s
+		}
+		w.restart("context variable " + name)
+	case kindThread:
+		if id := g.r.dummies[g.r.keys.address[n]]; id != 0 {
+			w.restart(g.thread(id) + w.b.String()[w.named:])
+		} else {
+			w.attr("<C>")
+			w.b.WriteString("[...]")
+		}
+	case kindTask:
+		w.restart(w.task(g.r.edges[e].to, n))
+		w.local = true
 	}
+}
+
+// restart writes another begin of the path.
+func (w *writer) restart(begin string) {
+	w.b.Reset()
+	w.b.WriteString(begin)
+	w.local = false
+}
+
+// task writes where the coroutine of a task waits, by the key of its name.
+func (w *writer) task(coroutine vertex, name int) string {
+	r, t := w.g.r, w.g.r.keys.text(name)
+	if t.kind == textInt { // the program gave it none
+		t.s = "Task-" + t.s
+	}
+	return fmt.Sprintf("task %q: %s: ", t.s, r.py.where(r.waiting(r.objects.address[coroutine])))
 }
 
 // attrKey writes an attribute by its key.
@@ -205,6 +243,12 @@ func (w *writer) part(key int) {
 
 // key writes a key of a dictionary as far as it may be shown.
 func (w *writer) key(key int) {
+	w.b.WriteString("[" + w.shown(key) + "]")
+	w.local = false
+}
+
+// shown returns what may be shown of a key.
+func (w *writer) shown(key int) string {
 	t := w.g.r.keys.text(key)
 	show := "..."
 	switch {
@@ -222,8 +266,7 @@ func (w *writer) key(key int) {
 			show = "<" + t.s + ">"
 		}
 	}
-	w.local = false
-	w.b.WriteString("[" + show + "]")
+	return show
 }
 
 // freeVariable returns the name of the nth variable of a closure, by the edge from

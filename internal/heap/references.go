@@ -39,6 +39,7 @@ type references struct {
 	extras  []extra
 	extraAt map[uint64]vertex
 	frames  []frame
+	dummies map[uint64]uint64 // threads by their objects in the tables of threading.local, 0 as long as none is known
 
 	torch    *torchLayout // nil without tensors
 	cpp      cppReader
@@ -52,8 +53,8 @@ func newReferences(py *objectReader, o objects, torch *torchLayout, shown Keys) 
 	return &references{
 		py: py, mem: py.mem, lay: py.lay, lost: py.lost, objects: o,
 		keys:    keys{py: py, shown: shown, address: make([]uint64, 1), indices: map[uint64]uint32{}},
-		extraAt: map[uint64]vertex{},
-		torch:   torch, cpp: cppReader{mem: py.mem, vtables: map[uint64]string{}},
+		extraAt: map[uint64]vertex{}, dummies: map[uint64]uint64{},
+		torch: torch, cpp: cppReader{mem: py.mem, vtables: map[uint64]string{}},
 		impls: map[vertex]impl{}, storages: map[vertex]storageImpl{}, arrays: map[vertex]array{}, objectOf: map[vertex]vertex{},
 	}
 }
@@ -168,6 +169,16 @@ func (r *references) object(v vertex) {
 		r.typeObject(at)
 	case shapeTensor:
 		r.tensorReferences(v, at)
+	case shapeVariable:
+		r.refer(m.word(at+variableDefault), label(kindHidden, 0), true)
+	case shapeContext:
+		r.contextValues(at, c)
+	case shapeLocal:
+		r.hidden(at, 16, min(c.basic, maxOpaque))
+		r.threadLocals(at, c)
+	case shapeTask:
+		r.hidden(at, 16, min(c.basic, maxOpaque))
+		r.coroutine(at, c)
 	case shapeNone:
 		return
 	}

@@ -31,17 +31,13 @@ func (g *graph) addProgramRoots() {
 			g.roots = append(g.roots, root{vertex: vertex(v), cost: 60, name: r.py.text(r.mem.word(r.objects.address[v] + moduleName)).s})
 		}
 	}
-	threads := g.threadNames()
+	g.threads = g.threadNames()
 	for i := range r.frames {
 		f := &r.frames[i]
 		cost, where := uint32(6), r.py.where(f)
 		if !f.main {
 			cost += 4
-			name := threads[f.thread]
-			if name == "" {
-				name = fmt.Sprintf("%#x", f.thread)
-			}
-			where = fmt.Sprintf("thread %q: %s", name, where)
+			where = g.thread(f.thread) + where
 		}
 		g.roots = append(g.roots, root{vertex: f.vertex, cost: min(cost+6*uint32(f.depth), 200), name: where, frame: true})
 	}
@@ -60,6 +56,15 @@ func (g *graph) module(name string) (at uint64, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// thread returns how a path begins that leads through a thread.
+func (g *graph) thread(id uint64) string {
+	name := g.threads[id]
+	if name == "" {
+		name = fmt.Sprintf("%#x", id)
+	}
+	return fmt.Sprintf("thread %q: ", name)
 }
 
 // threadNames returns the names that the program gave to threads: threading._active

@@ -27,7 +27,11 @@ const (
 	shapeException
 	shapeType
 	shapeTensor
-	shapeNone // has no references that matter
+	shapeVariable // a context variable
+	shapeContext  // a part of the values that a context has for its variables
+	shapeLocal    // of threading.local
+	shapeTask     // of asyncio
+	shapeNone     // has no references that matter
 )
 
 // shapes are those of CPython's own types by name.
@@ -37,6 +41,8 @@ var shapes = map[string]shape{
 	"method": shapeMethod, "mappingproxy": shapeMapping, "functools.partial": shapePartial,
 	"functools._lru_cache_wrapper": shapeCache, "generator": shapeGenerator, "coroutine": shapeGenerator,
 	"async_generator": shapeGenerator, "frame": shapeFrame, "traceback": shapeTraceback, "BaseException": shapeException,
+	"ContextVar": shapeVariable, "_contextvars.ContextVar": shapeVariable,
+	"hamt_bitmap_node": shapeContext, "hamt_collision_node": shapeContext, "_thread._local": shapeLocal, "_asyncio.Task": shapeTask,
 	"type": shapeType, "torch._C._TensorBase": shapeTensor, "torch._C.TensorBase": shapeTensor,
 	"weakref": shapeNone, "weakref.ReferenceType": shapeNone, "weakproxy": shapeNone, "weakref.ProxyType": shapeNone,
 	"weakcallableproxy": shapeNone, "weakref.CallableProxyType": shapeNone,

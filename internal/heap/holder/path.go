@@ -71,6 +71,9 @@ func Segments(path string) (out []string) {
 			break
 		}
 	}
+	if i := strings.Index(path, `": `); len(out) == 0 && i >= 0 && strings.HasPrefix(path, "thread ") {
+		out, path = append(out, path[:i+1]), path[i+len(`": `):]
+	}
 	begin := 0
 	each(path, func(at, depth int) {
 		if depth == 0 && at > begin && (path[at] == '.' || path[at] == '[') {

@@ -10,19 +10,23 @@ import (
 
 func TestSegments(t *testing.T) {
 	for path, want := range map[string][]string{
-		"":                             nil,
-		"x":                            {"x"},
-		"model.layers[3].weight":       {"model", ".layers", "[3]", ".weight"},
-		`cache.kv["a.b[0]"][1]`:        {"cache", ".kv", `["a.b[0]"]`, "[1]"},
-		`opt.state[m.h[3].w]["exp"]`:   {"opt", ".state", "[m.h[3].w]", `["exp"]`},
-		"f() in t.py:88: local x.grad": {"f() in t.py:88", "local x", ".grad"},
-		"f() in t.py:8: stack [0]":     {"f() in t.py:8", "stack ", "[0]"},
-		`thread "a.b": local batch[0]`: {`thread "a.b"`, "local batch", "[0]"},
-		`cache["it\"s].[x"].y`:         {"cache", `["it\"s].[x"]`, ".y"},
-		"unbalanced]].x[":              {"unbalanced]]", ".x", "["},
-		`open["quote`:                  {"open", `["quote`},
-		"f.<closure>.x":                {"f", ".<closure>", ".x"},
-		"[held by C++ alone]":          {"[held by C++ alone]"},
+		"":                                   nil,
+		"x":                                  {"x"},
+		"model.layers[3].weight":             {"model", ".layers", "[3]", ".weight"},
+		`cache.kv["a.b[0]"][1]`:              {"cache", ".kv", `["a.b[0]"]`, "[1]"},
+		`opt.state[m.h[3].w]["exp"]`:         {"opt", ".state", "[m.h[3].w]", `["exp"]`},
+		"f() in t.py:88: local x.grad":       {"f() in t.py:88", "local x", ".grad"},
+		"f() in t.py:8: stack [0]":           {"f() in t.py:8", "stack ", "[0]"},
+		`thread "a.b": local batch[0]`:       {`thread "a.b"`, "local batch", "[0]"},
+		`thread "a.b": tl.x["y"]`:            {`thread "a.b"`, "tl", ".x", `["y"]`},
+		`task "a.b": f() in t.py:8: local x`: {`task "a.b": f() in t.py:8`, "local x"},
+		`context variable v["x"]`:            {"context variable v", `["x"]`},
+		"h.grad_fn (graph of 1,200 nodes)":   {"h", ".grad_fn (graph of 1,200 nodes)"},
+		`cache["it\"s].[x"].y`:               {"cache", `["it\"s].[x"]`, ".y"},
+		"unbalanced]].x[":                    {"unbalanced]]", ".x", "["},
+		`open["quote`:                        {"open", `["quote`},
+		"f.<closure>.x":                      {"f", ".<closure>", ".x"},
+		"[held by C++ alone]":                {"[held by C++ alone]"},
 	} {
 		got := holder.Segments(path)
 		if !slices.Equal(got, want) {

@@ -1,5 +1,7 @@
 """Holds tensors in many ways. It prints the path to each that a programmer would write, then waits."""
+import asyncio
 import collections
+import contextvars
 import functools
 import gc
 import json
@@ -271,6 +273,58 @@ stop, barrier = threading.Event(), threading.Barrier(2)
 thread = threading.Thread(target=work, args=(barrier,), name="prefetch", daemon=True)
 thread.start()
 barrier.wait()
+
+request_state = contextvars.ContextVar("request_state")
+request_state.set({"secret": Tensor(51)})
+says('context variable request_state["secret"]', request_state.get()["secret"])
+spoken = contextvars.ContextVar("a secret?!", default=[])
+spoken.set(Tensor(52))
+says("context variable <str>", spoken.get())
+contexts = contextvars.copy_context()
+for i in range(40):  # a node for each five bits of a hash
+    contexts.run(lambda: contextvars.ContextVar("variable%d" % i).set(Tensor(60 + i)))
+for variable, value in contexts.items():
+    if variable.name.startswith("variable"):
+        says("context variable " + variable.name, value)
+del variable, value
+
+
+class App:
+    pass
+
+
+app, scratch = App(), threading.local()
+app.scratch = threading.local()
+
+
+def local_to_thread():
+    tl = threading.local()
+
+    def fetch():
+        tl.scratch, scratch.x, app.scratch.x = Tensor(53), {"secret": Tensor(54)}, Tensor(55)
+        says('thread "fetch": tl.scratch', tl.scratch)
+        says('thread "fetch": scratch.x["secret"]', scratch.x["secret"])
+        says('thread "fetch": app.scratch.x', app.scratch.x)
+        barrier.wait()
+        stop.wait()
+    threading.Thread(target=fetch, name="fetch", daemon=True).start()
+    scratch.x = Tensor(56)
+    says('thread "MainThread": scratch.x', scratch.x)
+    barrier.wait()
+
+
+local_to_thread()
+
+
+async def handle():
+    image = Tensor(57)
+    says('task "req-0": handle() in holders.py:%d: local image' % line["the task waits"], image)
+    await asyncio.sleep(1000)  # the task waits
+    print(image)
+
+loop = asyncio.new_event_loop()
+tasks = [loop.create_task(handle(), name="req-0")]
+loop.run_until_complete(asyncio.sleep(0))
 
 
 def main(argument):
