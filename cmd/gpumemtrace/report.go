@@ -128,8 +128,8 @@ func (r *reportCommand) run(path string) error {
 	case format != "":
 		return export.ReportRows(x.shown, r.opts).Write(os.Stdout, format)
 	}
-	if x.recorded && r.opts.By == nil && !r.opts.Segments {
-		r.opts.Helpful = helpful(path, x.shown)
+	if x.recorded && r.opts.By == nil {
+		r.opts.Helpful = helpful(path, x.shown, r.opts.Segments)
 	}
 	return export.Report(os.Stdout, x.shown, r.opts)
 }

@@ -13,14 +13,12 @@ type term struct{ word, means string }
 
 var terms = []term{
 	{"in use", "Memory that the program, or CUDA for it, has taken and not given back yet."},
-	{"used", "What is in use without what is only cached."},
 	{"peak", "The moment at which most memory was in use on GPUs."},
 	{"reserved", "What PyTorch's caching allocator has taken from CUDA, for tensors that live and for later ones."},
 	{"cached", "Reserved memory that is in no tensor at the moment; nvidia-smi counts it as used."},
 	{"segment", "A piece of GPU memory that PyTorch's caching allocator took from CUDA, and that it divides among tensors."},
 	{"releasable", "Cached memory in segments without any tensor, which torch.cuda.empty_cache() gives back to the GPU."},
-	{"fragmented", "Cached memory in segments with live tensors, at one moment."},
-	{"overhead", "What PyTorch reserved at its peak beyond the most that tensors ever needed."},
+	{"fragmented", "Cached memory in segments with live tensors: it is lost to tensors that are larger than its pieces."},
 	{"owner", "The library on whose behalf memory was taken: pytorch, nccl, cublas, or the program itself. It is [not named yet] where a name that would show it is still to come, or was lost."},
 	{"window", "A time in which tensors are traced, where that would cost too much to do always (--tensors-window)."},
 	{"holder", "The object of the Python program that keeps a tensor alive, as the path to it (--holders)."},

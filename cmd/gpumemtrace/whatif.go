@@ -74,7 +74,7 @@ func newWhatif() *cobra.Command {
 			if err := whatif.Write(os.Stdout, predictions, w); err != nil {
 				return err
 			}
-			commands := []export.Command{{Args: "report " + args[0] + " --segments", Answers: "What is fragmented, and what is only cached"}}
+			commands := []export.Command{{Args: "report " + args[0] + " --segments", Answers: "How much is lost to fragmentation at the peak"}}
 			if page == nil && slices.ContainsFunc(predictions, func(p *whatif.Prediction) bool { return p.Best() != "" }) {
 				commands = append(commands, export.Command{Args: "whatif " + args[0] + " -o " + of(args[0], ".html"), Answers: "The run over time, with an outline of what the best setting would hold"})
 			}
@@ -116,10 +116,10 @@ func predictedPage(page *output, path string, runs []*whatif.Run, predictions []
 // whether other settings would waste less.
 const wasteful = 0.1
 
-// helpful says what other settings of PyTorch's allocator would have changed in a recording
-// that ran out of memory or, as shown, has much that is cached. It returns nil where that
-// cannot be told, and if nothing would have helped a run that did not fail.
-func helpful(path string, shown *snapshot.Snapshot) (lines []string) {
+// helpful says what other settings of PyTorch's allocator would have changed in a recording. If that was
+// not asked, it says so of one that ran out of memory or, as shown, has much that is cached, and
+// nothing where no setting would have helped a run that did not fail.
+func helpful(path string, shown *snapshot.Snapshot, asked bool) (lines []string) {
 	var tensors, cached int64
 	for i := range shown.Samples {
 		switch s := &shown.Samples[i]; s.Kind {
@@ -133,7 +133,7 @@ func helpful(path string, shown *snapshot.Snapshot) (lines []string) {
 	for _, p := range shown.Processes {
 		failed = failed || p.OutOfMemory > 0
 	}
-	if tensors == 0 || !failed && float64(cached) < wasteful*float64(tensors+cached) {
+	if !asked && (tensors == 0 || !failed && float64(cached) < wasteful*float64(tensors+cached)) {
 		return nil
 	}
 	predictions, err := whatif.PredictFile(path)
@@ -141,7 +141,7 @@ func helpful(path string, shown *snapshot.Snapshot) (lines []string) {
 		return nil
 	}
 	for _, p := range predictions {
-		if p.Reason == "" && (p.Helps() || p.Lacked > 0) {
+		if asked || p.Reason == "" && (p.Helps() || p.Lacked > 0) {
 			lines = append(lines, fmt.Sprintf("%s (%d): %s", p.Process, p.PID, p.Answer()))
 		}
 	}

@@ -341,9 +341,8 @@ func (p *Prediction) Answer() string {
 	return fmt.Sprintf("No setting that was tried would save 2 %% of the %s that PyTorch reserved at the peak; tensors alone need %s.", size(own.Peak), size(p.Rows[len(p.Rows)-1].Peak))
 }
 
-// Overhead says what PyTorch's allocator reserved beyond what tensors needed, "" if that is not known. It
-// is of the whole run: what is fragmented is of one moment.
-func (p *Prediction) Overhead() string {
+// Most says how much the best setting could save at most, "" if that is not known.
+func (p *Prediction) Most() string {
 	if p.Reason != "" {
 		return ""
 	}
@@ -353,10 +352,11 @@ func (p *Prediction) Overhead() string {
 	if p.Lacked > 0 {
 		with = fmt.Sprintf(", with the request of %s that failed", size(p.Lacked))
 	}
-	if floor >= own.Peak {
-		return fmt.Sprintf("PyTorch's allocator had no overhead: tensors alone needed %s at some moment%s, and PyTorch reserved no more than %s.", size(floor), with, size(own.Peak))
+	saves := "anything"
+	if floor < own.Peak {
+		saves = "more than " + size(own.Peak-floor)
 	}
-	return fmt.Sprintf("PyTorch's allocator had an overhead of %s: it reserved %s at the peak, and the most that tensors needed at any moment was %s%s. What is fragmented, in report --segments, is another figure: what was cached beside live tensors at one moment.", size(own.Peak-floor), size(own.Peak), size(floor), with)
+	return fmt.Sprintf("Of the %s that PyTorch reserved at the peak, %s was cached, not in tensors. No setting can save %s: tensors needed %s at some moment%s.", size(own.Peak), size(own.Cached), saves, size(floor), with)
 }
 
 // spread writes between which sizes a peak may be, if they differ by more than 2 %.
@@ -393,7 +393,7 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 				page.Line("To use it, start the program with PYTORCH_CUDA_ALLOC_CONF=%s in its environment.", best)
 			}
 		}
-		if cost := p.Overhead(); cost != "" {
+		if cost := p.Most(); cost != "" {
 			page.Line("%s", cost)
 		}
 		more := ""

@@ -28,22 +28,24 @@ func allocators(page *render.Page, all []snapshot.Allocator, when string) {
 	}
 }
 
-// divided says in sentences what of an allocator's cached memory can be given back, and what is
-// fragmented.
+// fragmented says how much of what an allocator has is lost to fragmentation.
+func fragmented(a *snapshot.Allocator) string {
+	sum := a.Total()
+	lost, where := "nothing", ""
+	if n := sum.Cached - sum.Releasable - sum.Kept; n > 0 {
+		lost, where = bytefmt.Format(n), ": it is cached beside tensors that live"
+	}
+	return fmt.Sprintf("%s (%d) on GPU %s: %s of the %s that PyTorch reserved is lost to fragmentation%s", a.Process, a.PID, a.GPU, lost, bytefmt.Format(sum.Reserved), where)
+}
+
+// divided says in sentences what of an allocator's memory is lost, and what can be given back.
 func divided(a *snapshot.Allocator) string {
 	sum := a.Total()
-	text := fmt.Sprintf("%s (%d) on GPU %s: ", a.Process, a.PID, a.GPU)
-	if sum.Cached == 0 {
-		return text + "all that is reserved is in tensors."
-	}
-	if sum.Releasable == 0 {
-		text += fmt.Sprintf("of %s cached, nothing is releasable: torch.cuda.empty_cache() gives nothing back.", bytefmt.Format(sum.Cached))
-	} else {
-		text += fmt.Sprintf("of %s cached, %s is releasable: it is in segments without a tensor, and torch.cuda.empty_cache() gives it back.",
-			bytefmt.Format(sum.Cached), bytefmt.Format(sum.Releasable))
-	}
-	if rest := sum.Cached - sum.Releasable - sum.Kept; rest > 0 {
-		text += fmt.Sprintf(" %s is fragmented: it lies beside tensors that live.", bytefmt.Format(rest))
+	text := fragmented(a) + "."
+	if sum.Releasable > 0 {
+		text += fmt.Sprintf(" %s is cached in segments without a tensor: torch.cuda.empty_cache() gives it back.", bytefmt.Format(sum.Releasable))
+	} else if sum.Cached > 0 {
+		text += " torch.cuda.empty_cache() gives nothing back."
 	}
 	if sum.Kept > 0 {
 		text += fmt.Sprintf(" %s is kept for CUDA graphs or MemPools.", bytefmt.Format(sum.Kept))

@@ -38,6 +38,11 @@ func thePage(file string) Command {
 	return Command{"convert " + file + " " + strings.TrimSuffix(file, ".gmt") + ".html", "All of it over time, as a page"}
 }
 
+// whatIf tries other settings of PyTorch's allocator.
+func whatIf(file string) Command {
+	return Command{"whatif " + file, "What fragmentation costs, and whether another setting would help"}
+}
+
 // theWords explains them.
 var theWords = Command{"help terms", "What the words mean"}
 

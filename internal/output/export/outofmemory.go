@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -31,7 +32,7 @@ func OutOfMemories(w io.Writer, file string, all []*snapshot.OutOfMemory) error 
 		outOfMemory(page, o)
 	}
 	latest := slices.MaxFunc(all, func(a, b *snapshot.OutOfMemory) int { return a.Time.Compare(b.Time) })
-	page.Losses(latest.Snapshot.Loss, nil)
+	page.Losses(loss.Telling(latest.Snapshot.Loss), nil)
 	about(page, latest.Snapshot.Notes)
 	if file != "" {
 		afterFailure(page, file, all[0])

@@ -299,12 +299,10 @@ func (x *overview) elsewhere(page *render.Page) {
 	}
 }
 
-// allocators says how much caching allocators have that is in no tensor.
+// allocators says how much caching allocators lose, and whether another setting would help.
 func (x *overview) allocators(page *render.Page) {
 	for i := range x.s.Allocators {
-		a := &x.s.Allocators[i]
-		sum := a.Total()
-		page.Line("  The allocator of %s (%d) on GPU %s has %s, %s of it cached and unused (--segments)", a.Process, a.PID, a.GPU, bytefmt.Format(sum.Reserved), bytefmt.Format(sum.Cached))
+		page.Line("  %s (--segments)", fragmented(&x.s.Allocators[i]))
 	}
 	for _, text := range x.o.Helpful {
 		page.Line("  %s", text)
@@ -389,6 +387,9 @@ func (x *overview) next(page *render.Page) {
 	}
 	commands = append(commands, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
 	if x.o.Moment != nil {
+		if len(x.s.Allocators) > 0 {
+			commands = append(commands, whatIf(file))
+		}
 		commands = append(commands, Command{"diff " + file, "What grew over the run"})
 		if x.s.Meta.Windows != nil {
 			commands = append(commands, Command{"report " + file + " --windows", "The stacks of tensors in windows"})

@@ -185,6 +185,9 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		for i := range s.Allocators {
 			page.Line("%s", divided(&s.Allocators[i]))
 		}
+		for _, text := range o.Helpful {
+			page.Line("%s", text)
+		}
 		allocators(page, s.Allocators, "")
 	} else {
 		rows := o.top(math.MaxInt)
@@ -199,13 +202,13 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		by.show(page, samples, s.Accounts, o.face(s), rows, n)
 	}
 	whole := o.whole(s)
-	page.Losses(whole.Loss, nil)
+	page.Losses(loss.Telling(whole.Loss), nil)
 	about(page, whole.Notes)
 	switch {
 	case !o.Segments:
 		afterBy(page, &o, asked)
 	case isRecording(o.File):
-		nextCommands(page, []Command{{"whatif " + o.File, "Would another allocator setting help"}, theWords})
+		nextCommands(page, []Command{whatIf(o.File), theWords})
 	}
 	return page.Flush("write report")
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -50,7 +51,7 @@ func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		page.Heading("Steps")
 		page.Line("  %s", noSteps(s))
 	}
-	page.Losses(s.Loss, nil)
+	page.Losses(loss.Telling(s.Loss), nil)
 	about(page, s.Notes)
 	if o.File != "" && o.Before == nil {
 		nextCommands(page, []Command{{"report " + o.File + " --leaks", "Which stacks leak"}, thePage(o.File), theWords})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -17,7 +18,7 @@ func WindowsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, s)
 	inWindows(page, s, o, false, func(x *snapshot.WindowedRow) string { return render.Brief(x.Sample.Frames(), 4) })
-	page.Losses(s.Loss, s.Notes)
+	page.Losses(loss.Telling(s.Loss), s.Notes)
 	return page.Flush("write windows")
 }
 
