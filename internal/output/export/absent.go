@@ -46,6 +46,10 @@ func absent(column string, s *snapshot.Sample) string {
 		return "[" + snapshot.Cause(s) + "]"
 	}
 	switch column {
+	case "line":
+		if insideLibrary(s) {
+			return "[inside " + ownerName(s) + "]"
+		}
 	case "size":
 		return "[no single allocations]"
 	case "category", "category_from", "holder":

@@ -131,12 +131,12 @@ func withoutHelpers(found map[*snapshot.Sample][]*snapshot.Line) {
 }
 
 // ownLines is among of the column of the program's own lines. A sample without any has the
-// lines that come nearest to these.
+// lines that come nearest to these, unless they are inside a library alone: nobody knows those.
 func ownLines(samples []*snapshot.Sample) func(*snapshot.Sample) []string {
 	found := make(map[*snapshot.Sample][]*snapshot.Line, len(samples))
 	var files []string
 	for _, s := range samples {
-		if found[s], _ = stacks.Own(s.Stack); found[s] == nil {
+		if found[s], _ = stacks.Own(s.Stack); found[s] == nil && !insideLibrary(s) {
 			found[s] = sources(s)
 		}
 	}
@@ -153,6 +153,12 @@ func ownLines(samples []*snapshot.Sample) func(*snapshot.Sample) []string {
 		}
 		return names
 	})
+}
+
+// insideLibrary reports whether no frame of a sample that the file can tell apart is outside its library.
+func insideLibrary(s *snapshot.Sample) bool {
+	mapped := slices.ContainsFunc(s.Stack, func(l *snapshot.Location) bool { return l.Mapping != nil })
+	return mapped && libraryNames[s.Owner] != "" && !takenByDriver(s) && !stacks.Python(s.Stack) && !stacks.Backward(s.Stack)
 }
 
 // innermost returns the column's own value of a sample.
