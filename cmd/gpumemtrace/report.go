@@ -25,7 +25,7 @@ const reportExamples = `  gpumemtrace report train.pb.gz
   gpumemtrace report run.gmt --by user          # or by command, container, pod, job; adds up all processes
   gpumemtrace report run.gmt --by size          # live allocations by size, in powers of two
   gpumemtrace report run.gmt --by freed-by      # where tensors were freed, recorded with --tensors --free-stacks
-  gpumemtrace report run.gmt --by operator      # PyTorch's operators, each alone and with those that it calls
+  gpumemtrace report run.gmt --by operator      # PyTorch's operators that the program called
   gpumemtrace report run.gmt --by module --turnover   # what was allocated and freed, even if nothing of it is held now
   gpumemtrace report run.gmt --segments         # why cached memory does not serve a request
   gpumemtrace report run.gmt --oom              # why it ran out of memory, and what would help

@@ -116,7 +116,7 @@ func TestNestedTotals(t *testing.T) {
 		{"library-line", "walk tree.py:3", 5, 5},
 		{"library-line", "Block.forward block.py:8", 6 << 20, 6 * 12 << 20},
 	} {
-		by, samples := by(t, c.by).samples(s)
+		by, samples := by(t, c.by).innerOperators().samples(s)
 		groups := by.groups(samples)
 		g := groups[fmt.Sprintf("%q", []string{c.row})]
 		if g == nil {
@@ -349,7 +349,7 @@ func TestParseBy(t *testing.T) {
 			t.Errorf("%s: %q, want %q", names, got, want)
 		}
 	}
-	for names, want := range map[string]int{"module operator": 0, "category operator line": 1, "owner": -1} {
+	for names, want := range map[string]int{"module operator": 0, "category function line": 1, "owner": -1} {
 		if got := slices.IndexFunc(by(t, strings.Fields(names)...), func(c column) bool { return c.all != nil }); got != want {
 			t.Errorf("%s: column %d nests, want %d", names, got, want)
 		}

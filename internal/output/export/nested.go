@@ -14,7 +14,6 @@ import (
 // Columns of which a sample has several values, one inside of another. A row has the memory
 // of which its value is the innermost one, and the total of the memory inside of it.
 var nested = map[string]func(*snapshot.Sample) []string{
-	"operator": operators,
 	"module":   modules,
 	"function": functions,
 	"line":     lines, // until By.samples
@@ -36,18 +35,40 @@ func notCached(all func(*snapshot.Sample) []string) func(*snapshot.Sample) []str
 	}
 }
 
-// operators are those of PyTorch that a sample is in, innermost first. What the driver took for
-// itself while an operator ran, such as a context, is not the operator's: the next one would have
+// operator is the one that the program or autograd called for a sample. What the driver took for itself
+// while an operator ran, such as a context, is not the operator's: the next one would have
 // caused it as well.
+func operator(s *snapshot.Sample) string {
+	if takenByDriver(s) || s.Kind == snapshot.Cached {
+		return ""
+	}
+	return s.Operator
+}
+
+// operators are those that a sample is in, innermost first.
 func operators(s *snapshot.Sample) []string {
-	if takenByDriver(s) {
+	if operator(s) == "" {
 		return nil
 	}
 	names := stacks.Operators(s.Stack)
-	if s.Operator != "" && !slices.Contains(names, s.Operator) {
+	if !slices.Contains(names, s.Operator) {
 		names = append(names, s.Operator) // its frames are not shown
 	}
 	return names
+}
+
+// innerOperators has the operators inside of those that were called, too, for a comparison with PyTorch's profiler.
+func (by By) innerOperators() By {
+	i := by.index("operator")
+	if i < 0 {
+		return by
+	}
+	by = slices.Clone(by)
+	by[i].of = innermost(operators)
+	if !by.nests() {
+		by[i].all = operators
+	}
+	return by
 }
 
 // modules are the paths of the modules that a sample is in.

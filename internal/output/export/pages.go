@@ -195,6 +195,9 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		if o.Top == 0 {
 			rows, n = math.MaxInt, 3
 		}
+		if o.Turnover {
+			o.By = o.By.innerOperators()
+		}
 		by, samples := o.By.samples(s)
 		asked = slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside }).names()
 		lacking(page, asked, samples, &s.Meta)
