@@ -21,7 +21,13 @@ func (r *references) nodeReferences(at uint64) {
 	name, _ := r.cpp.nodeName(at)
 	n := newNodeReader(r, at)
 	words := r.cpp.chunk(at)
+	begin := len(r.edges)
 	n.words(words[min(nodeHeadWords, len(words)):], 0, name == "CopySlices")
+	for _, e := range r.edges[begin:] {
+		if r.visited[at] && int(e.to) < len(r.counted) && r.py.classes[r.objects.class[e.to]].function {
+			r.counted[e.to]++
+		}
+	}
 }
 
 type nodeReader struct {

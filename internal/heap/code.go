@@ -2,13 +2,60 @@ package heap
 
 import (
 	"bytes"
+	"fmt"
 	"path"
 	"strconv"
+	"strings"
 )
 
-func (r *objectReader) isCode(at uint64) bool {
-	t := r.typeAt(r.mem.word(at + 8))
-	return t != noType && r.classes[t].name == "code"
+func (r *objectReader) isCode(at uint64) bool { return r.typeOf(at).name == "code" }
+
+// firstLine returns the line at which code begins.
+func (r *objectReader) firstLine(code uint64) int {
+	return int(int32(r.mem.word(code + uint64(r.lay.firstLine))))
+}
+
+// classPlace returns where the program has a class: " (class Scale, scale.py:12)", "" if that is not known.
+// A class says its line from 3.13 on. Before, it is that of the first function in it.
+func (r *objectReader) classPlace(c *class) string {
+	at := c.address
+	if c.function { // PyTorch made it for a class of the program
+		r.eachItem(r.mem.word(at+typeDict), func(key, value uint64) bool {
+			if r.text(key).s == "_forward_cls" {
+				at = value
+			}
+			return at == c.address
+		})
+	}
+	name, _ := r.className(at)
+	name = shortName(name)
+	file, first, declared := "", 0, 0
+	r.eachItem(r.mem.word(at+typeDict), func(key, value uint64) bool {
+		k := r.text(key).s
+		if k == "__firstlineno__" {
+			declared, _ = strconv.Atoi(r.text(value).s)
+		}
+		if t := r.typeOf(value).name; t == "staticmethod" || t == "classmethod" {
+			value = r.mem.word(value + 16)
+		}
+		code := r.mem.word(value + uint64(r.lay.funcCode))
+		if r.typeOf(value).shape != shapeFunction || !r.isCode(code) {
+			return true
+		}
+		qualified, in := r.text(r.mem.word(value+uint64(r.lay.funcQualName))).s, r.text(r.mem.word(code+uint64(r.lay.fileName))).s
+		own := strings.HasSuffix("."+qualified, "."+name+"."+k) && r.text(r.mem.word(code+uint64(r.lay.name))).s == k
+		if line := r.firstLine(code); own && in != "" && in[0] != '<' && line > 0 && (first == 0 || line < first) {
+			file, first = path.Base(in), line
+		}
+		return true
+	})
+	if declared > 0 {
+		first = declared
+	}
+	if file == "" || name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (class %s, %s:%d)", name, file, first)
 }
 
 // where returns how a frame is shown: "step() in train.py:88".
@@ -33,11 +80,7 @@ func (r *objectReader) where(f *frame) string {
 // line returns the line that a frame is at, 0 if it is not known.
 func (r *objectReader) line(at, code uint64) int {
 	l := r.lay
-	head := r.mem.bytes(code+uint64(l.firstLine), 4)
-	if head == nil {
-		return 0
-	}
-	first := int(int32(uint32(head[0]) | uint32(head[1])<<8 | uint32(head[2])<<16 | uint32(head[3])<<24))
+	first := r.firstLine(code)
 	table := r.mem.word(code + uint64(l.lineTable))
 	size := r.mem.word(table + 16)
 	if table == 0 || size > maxLines {

@@ -18,7 +18,7 @@ func (r *references) contextValues(at uint64, c *class) {
 		key, value := pairs[i], pairs[i+1]
 		if key == 0 {
 			r.refer(value, label(kindHidden, 2), true)
-		} else if r.typeOf(key).shape == shapeVariable {
+		} else if r.py.typeOf(key).shape == shapeVariable {
 			r.refer(value, label(kindVariable, r.keys.index(r.mem.word(key+variableName))), true)
 		}
 	}
@@ -27,26 +27,18 @@ func (r *references) contextValues(at uint64, c *class) {
 // maxContext bounds the words of such a node.
 const maxContext = 1 << 10
 
-// typeOf returns the type of an object, an empty one for what is none.
-func (r *references) typeOf(at uint64) *class {
-	if t := r.py.typeAt(r.mem.word(at + 8)); t != noType {
-		return &r.py.classes[t]
-	}
-	return &class{}
-}
-
 // threadLocals adds the dictionaries that a threading.local has for threads, in a dictionary. Its keys are
 // an object of each thread, or a weak reference to that.
 func (r *references) threadLocals(at uint64, c *class) {
 	for _, w := range r.mem.words(at+16, (min(c.basic, maxOpaque)-16)/8) {
-		if _, ok := r.objects.find(w); !ok || r.typeOf(w).shape != shapeDict {
+		if _, ok := r.objects.find(w); !ok || r.py.typeOf(w).shape != shapeDict {
 			continue
 		}
 		r.py.eachItem(w, func(key, value uint64) bool {
 			if _, weak := r.objects.find(key); weak {
 				key = r.mem.word(key + 16)
 			}
-			if r.typeOf(key).name == "_thread._localdummy" {
+			if r.py.typeOf(key).name == "_thread._localdummy" {
 				r.dummies[key] = 0
 				r.refer(value, label(kindThread, r.keys.index(key)), false)
 			}
@@ -81,7 +73,7 @@ func (r *references) coroutine(at uint64, c *class) {
 	for i := 0; i+2 < len(words); i++ {
 		v, ok := r.objects.find(words[i])
 		_, also := r.objects.find(words[i+2])
-		if !ok || !also || r.typeOf(words[i]).shape != shapeGenerator || shortName(r.typeOf(words[i+2]).name) != "Context" {
+		if !ok || !also || r.py.typeOf(words[i]).shape != shapeGenerator || shortName(r.py.typeOf(words[i+2]).name) != "Context" {
 			continue
 		}
 		if name := r.py.text(words[i+1]).kind; name == textStr || name == textInt {

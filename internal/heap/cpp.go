@@ -83,9 +83,13 @@ const (
 )
 
 // chunk returns the words of the malloc chunk at an address, as far as its header
-// says how many it has.
+// says how many it has. The counts of a shared pointer may come before the object.
 func (r *cppReader) chunk(at uint64) []uint64 {
+	const counts = 2
 	n := int(r.mem.word(at-8)&^7)/8 - 1
+	if n > chunkWords && strings.Contains(r.className(r.mem.word(at-8*counts)), "_Sp_counted_ptr_inplace") {
+		n = int(r.mem.word(at-8*(counts+1))&^7)/8 - 1 - counts
+	}
 	if n < 2 || n > chunkWords {
 		n = unknownChunk
 	}
@@ -103,9 +107,10 @@ func (r *cppReader) allocated(at, size uint64) bool {
 // owns what it points at.
 func (r *cppReader) shared(at uint64) bool {
 	const most = 1 << 24
-	if at&7 != 0 {
-		return false
-	}
-	owners := r.mem.word(at+8) & (1<<32 - 1)
-	return owners > 0 && owners < most
+	owners := r.owners(at)
+	return at&7 == 0 && owners > 0 && owners < most
 }
+
+// owners returns how many own what the counts at an address are of: those of a shared pointer, or a
+// TensorImpl, which has its own.
+func (r *cppReader) owners(at uint64) uint64 { return r.mem.word(at+8) & (1<<32 - 1) }

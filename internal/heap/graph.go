@@ -31,6 +31,7 @@ type graph struct {
 	entries map[vertex]vertex
 	sizes   map[vertex]int
 	counted int
+	cycles  []uint32 // see findCycles
 }
 
 func newGraph(r *references) *graph {
@@ -90,6 +91,8 @@ type root struct {
 	cost   uint32
 	name   string // of a module, or how a frame is shown
 	frame  bool
+	cycle  bool // a reference cycle through C++ keeps it
+	grad   bool // it is the cycle of a tensor and its gradient
 }
 
 // A tier says how a vertex can be reached.
@@ -183,7 +186,7 @@ func (g *graph) name() {
 	begin := len(g.roots)
 	for v := range r.objects.address {
 		if g.tier[v] == unreached && r.objects.count[v] > r.counted[v] {
-			g.roots = append(g.roots, root{vertex: vertex(v)})
+			g.roots = append(g.roots, g.nativeRoot(vertex(v)))
 		}
 	}
 	g.walk(begin, settled)

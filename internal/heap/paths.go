@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 )
 
 // maxPath bounds the steps of a path and maxNested the paths inside of keys.
@@ -38,7 +40,7 @@ func (g *graph) write(v vertex, last *uint32, nested int) string {
 	}
 	w := writer{g: g, nested: nested}
 	w.begin(v)
-	for i := len(steps) - 1; i >= 0 && w.b.Len() < maxWritten; i-- {
+	for i := len(steps) - 1; i >= 0 && w.b.Len() < maxWritten && !w.whole; i-- {
 		var next uint32
 		if i > 0 {
 			next = g.r.edges[steps[i-1]].label
@@ -64,6 +66,7 @@ type writer struct {
 	named  int    // where the last name of a variable begins
 	graph  bool   // the path is in an autograd graph
 	note   string // what follows the path
+	whole  bool   // the begin says all
 }
 
 // begin writes where the path begins.
@@ -75,14 +78,20 @@ func (w *writer) begin(v vertex) {
 	}
 	root := w.g.roots[p&^rootFlag]
 	switch {
+	case root.grad:
+		w.b.WriteString(holder.CyclePrefix + w.className(v) + holder.GradientCycle)
+		w.whole = true
+	case root.cycle || w.g.tier[v] == byCycle:
+		w.b.WriteString(holder.CyclePrefix + w.className(v))
+		if c := w.g.class(v); c != nil {
+			w.note = w.g.r.py.classPlace(c)
+		}
 	case root.frame:
 		w.b.WriteString(root.name + ": ")
 		w.local = true
 	case root.name != "":
 		w.b.WriteString(root.name)
 	case w.g.tier[v] == byProgram:
-	case w.g.tier[v] == byCycle:
-		w.b.WriteString("<" + w.className(v) + " in a cycle>")
 	default:
 		w.b.WriteString("<" + w.className(v) + " held by C++>")
 	}

@@ -47,6 +47,9 @@ type references struct {
 	storages map[vertex]storageImpl
 	arrays   map[vertex]array  // of JAX: each is its storage too
 	objectOf map[vertex]vertex // the object of an impl
+	// visited are nodes whose Python object the garbage collector visits from a tensor: nobody else owns
+	// the node, nor the tensor.
+	visited map[uint64]bool
 }
 
 func newReferences(py *objectReader, o objects, torch *torchLayout, shown Keys) *references {
@@ -56,6 +59,7 @@ func newReferences(py *objectReader, o objects, torch *torchLayout, shown Keys) 
 		extraAt: map[uint64]vertex{}, dummies: map[uint64]uint64{},
 		torch: torch, cpp: cppReader{mem: py.mem, vtables: map[uint64]string{}},
 		impls: map[vertex]impl{}, storages: map[vertex]storageImpl{}, arrays: map[vertex]array{}, objectOf: map[vertex]vertex{},
+		visited: map[uint64]bool{},
 	}
 }
 

@@ -171,11 +171,11 @@ func (r *references) implReferences(v vertex, at uint64) {
 	if t.meta == 0 {
 		return
 	}
-	m := r.mem.bytes(t.meta, metaGraph+8)
+	m := r.mem.bytes(t.meta, metaGraph+16)
 	if m == nil {
 		return
 	}
-	grad, node := word(m[metaGrad:]), word(m[metaGraph:])
+	grad, node, counts := word(m[metaGrad:]), word(m[metaGraph:]), word(m[metaGraph+8:])
 	t.required = node != 0
 	if flag := r.torch.required; flag != 0 && node == 0 {
 		if b := r.mem.bytes(t.meta+uint64(flag), 1); b != nil {
@@ -187,6 +187,9 @@ func (r *references) implReferences(v vertex, at uint64) {
 		r.to(r.addExtra(extraImpl, grad), label(kindGrad, 0))
 	}
 	if _, ok := r.cpp.nodeName(node); ok {
+		if r.cpp.owners(counts) == 1 && r.cpp.owners(at) == 1 {
+			r.visited[node] = true
+		}
 		r.to(r.addExtra(extraNode, node), label(kindGraph, 0))
 	}
 	// A view's AutogradMeta goes on with its base.

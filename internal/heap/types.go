@@ -102,6 +102,14 @@ func (r *objectReader) typeAt(address uint64) uint32 {
 	return i
 }
 
+// typeOf returns the type of an object, an empty one for what is none.
+func (r *objectReader) typeOf(at uint64) *class {
+	if t := r.typeAt(r.mem.word(at + 8)); t != noType {
+		return &r.classes[t]
+	}
+	return &class{}
+}
+
 func (r *objectReader) readClass(address uint64) (class, bool) {
 	if address&7 != 0 || address < pageSize {
 		return class{}, false

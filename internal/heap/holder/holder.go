@@ -88,7 +88,7 @@ type Storage struct {
 	// "MulBackward0", "" if none did or its name is not known.
 	Node string `json:"node,omitempty"`
 	// Cycle: only objects that refer to each other hold it, which the program cannot
-	// reach any more. It is freed when the garbage collector runs.
+	// reach any more. It is freed when the garbage collector runs. Stuck is one that is not.
 	Cycle bool `json:"cycle,omitempty"`
 }
 

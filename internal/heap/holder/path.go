@@ -32,6 +32,17 @@ func (s *Storage) OnGPU() bool { return s.Device >= 0 }
 // OnCPU reports whether the storage lies in memory of the CPU.
 func (s *Storage) OnCPU() bool { return s.Device == CPU }
 
+// CyclePrefix begins the path to what only a reference cycle keeps, and GradientCycle ends it if the cycle is
+// of a tensor and its gradient.
+const (
+	CyclePrefix   = "reference cycle: "
+	GradientCycle = ", .grad and its graph (create_graph=True)"
+)
+
+// Stuck reports whether a reference cycle keeps the storage that no garbage collector frees: it leads
+// through references of C++.
+func (s *Storage) Stuck() bool { return !s.Cycle && strings.HasPrefix(s.Holder, CyclePrefix) }
+
 // Name returns the path to the storage, or what stands for it where no object of the heap
 // holds it.
 func (s *Storage) Name() string {
@@ -65,6 +76,9 @@ var variables = [...]string{": local ", ": stack "}
 // Segments divides a path: model.layers[3].weight is model, .layers, [3] and .weight, and
 // step() in train.py:88: local x.grad is step() in train.py:88, local x and .grad.
 func Segments(path string) (out []string) {
+	if strings.HasSuffix(path, GradientCycle) {
+		return []string{path}
+	}
 	for _, v := range variables {
 		if i := strings.Index(path, v); i >= 0 {
 			out, path = append(out, path[:i]), path[i+len(": "):]
@@ -74,9 +88,12 @@ func Segments(path string) (out []string) {
 	if i := strings.Index(path, `": `); len(out) == 0 && i >= 0 && strings.HasPrefix(path, "thread ") {
 		out, path = append(out, path[:i+1]), path[i+len(`": `):]
 	}
-	begin := 0
+	begin, note := 0, len(path)
+	if i := strings.LastIndex(path, " ("); i >= 0 && strings.HasSuffix(path, ")") {
+		note = i
+	}
 	each(path, func(at, depth int) {
-		if depth == 0 && at > begin && (path[at] == '.' || path[at] == '[') {
+		if depth == 0 && at > begin && at < note && (path[at] == '.' || path[at] == '[') {
 			out, begin = append(out, path[begin:at]), at
 		}
 	})

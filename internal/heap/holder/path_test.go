@@ -21,12 +21,14 @@ func TestSegments(t *testing.T) {
 		`thread "a.b": tl.x["y"]`:            {`thread "a.b"`, "tl", ".x", `["y"]`},
 		`task "a.b": f() in t.py:8: local x`: {`task "a.b": f() in t.py:8`, "local x"},
 		`context variable v["x"]`:            {"context variable v", `["x"]`},
-		"h.grad_fn (graph of 1,200 nodes)":   {"h", ".grad_fn (graph of 1,200 nodes)"},
-		`cache["it\"s].[x"].y`:               {"cache", `["it\"s].[x"]`, ".y"},
-		"unbalanced]].x[":                    {"unbalanced]]", ".x", "["},
-		`open["quote`:                        {"open", `["quote`},
-		"f.<closure>.x":                      {"f", ".<closure>", ".x"},
-		"[held by C++ alone]":                {"[held by C++ alone]"},
+		"reference cycle: Scale.x (class Scale, scale.py:12)": {"reference cycle: Scale", ".x (class Scale, scale.py:12)"},
+		"reference cycle: Parameter" + holder.GradientCycle:   {"reference cycle: Parameter" + holder.GradientCycle},
+		"h.grad_fn (graph of 1,200 nodes)":                    {"h", ".grad_fn (graph of 1,200 nodes)"},
+		`cache["it\"s].[x"].y`:                                {"cache", `["it\"s].[x"]`, ".y"},
+		"unbalanced]].x[":                                     {"unbalanced]]", ".x", "["},
+		`open["quote`:                                         {"open", `["quote`},
+		"f.<closure>.x":                                       {"f", ".<closure>", ".x"},
+		"[held by C++ alone]":                                 {"[held by C++ alone]"},
 	} {
 		got := holder.Segments(path)
 		if !slices.Equal(got, want) {

@@ -257,7 +257,7 @@ del loss, saved, before
 gc.disable()
 cycle = Node()
 cycle.me, cycle.buffer = cycle, Tensor(25)
-says("<Node in a cycle>.buffer", cycle.buffer, cycle=True)
+says("reference cycle: Node.buffer", cycle.buffer, cycle=True)
 del cycle
 
 

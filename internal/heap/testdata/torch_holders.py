@@ -15,6 +15,8 @@ torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 1))
 optimizer = torch.optim.Adam(model.parameters())
 truth = {}
+with open(__file__) as source:
+    line = {text.partition("  # ")[2].strip(): n for n, text in enumerate(source, 1)}
 
 
 def says(path, t, **more):
@@ -84,8 +86,40 @@ class Node:
 gc.disable()
 cycle = Node()
 cycle.me, cycle.buffer = cycle, torch.zeros(123)
-says("<Node in a cycle>.buffer", cycle.buffer, cycle=True)
+says("reference cycle: Node.buffer", cycle.buffer, cycle=True)
 del cycle
+
+
+class Scale(torch.autograd.Function):
+    kind = "custom"
+
+    @staticmethod  # Scale begins
+    def forward(ctx, x):
+        ctx.scaled, ctx.box = 2 * x, []
+        return ctx.scaled
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+def scale():
+    scaled = Scale.apply(torch.ones(33, requires_grad=True))
+    says("reference cycle: ScaleBackward.scaled (class Scale, torch_holders.py:%d)" % line["Scale begins"], scaled, cycle=True)
+    # Two more own the node, so that the collector does not look into it.
+    again = Scale.apply(torch.ones(35, requires_grad=True))
+    again.grad_fn.box.append(3 * again)
+    says("reference cycle: ScaleBackward.box[0] (class Scale, torch_holders.py:%d)" % line["Scale begins"], again.grad_fn.box[0])
+
+
+def penalty():
+    weight = torch.nn.Parameter(torch.ones(41))
+    saved = weight.exp()
+    (saved * saved).sum().backward(create_graph=True)
+    path = "reference cycle: Parameter, .grad and its graph (create_graph=True)"
+    says(path, weight)
+    says(path + " ", saved, role=5)  # the test removes spaces
+    says(path + "  ", weight.grad, role=3)
 
 rnn = torch.nn.RNNCell(3, 3)
 hidden = oldest = rnn(torch.zeros(1, 3))
@@ -147,8 +181,8 @@ says("wrapped.weight.grad", wrapped.weight.grad._local_tensor, role=3, klass="Sh
 says('sgd.state[wrapped.weight]["momentum"]', sgd.state[wrapped.weight]["momentum"]._local_tensor, role=4, klass="Sharded", module="wrapped")
 
 
-with open(__file__) as source:
-    line = {text.partition("  # ")[2].strip(): n for n, text in enumerate(source, 1)}
+scale()
+penalty()
 stop, barrier = threading.Event(), threading.Barrier(2)
 threading.Thread(target=work, name="prefetch", daemon=True).start()
 barrier.wait()

@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,30 @@ func TestTable(t *testing.T) {
 				}
 				snapshottest.Golden(t, name+".csv", b.Bytes())
 			})
+		}
+	}
+}
+
+// What no garbage collector frees says so, and how to break each kind of cycle.
+func TestStuck(t *testing.T) {
+	const gradient, function = "set .grad to None", "ctx.save_for_backward()"
+	for name, want := range map[string][]string{
+		"reference cycle: Parameter" + holder.GradientCycle:                {"that no garbage collector frees: 1.00 KiB in 1 storage", gradient},
+		"reference cycle: ScaleBackward.scaled (class Scale, scale.py:12)": {"that no garbage collector frees: 1.00 KiB in 1 storage", function},
+		"model.weight": nil,
+	} {
+		r := &holders.Report{Reading: &holder.Reading{Storages: []holder.Storage{{Bytes: 1024, Holder: name}}}, By: holders.Path}
+		var b bytes.Buffer
+		if err := r.Table(&b, holders.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), name) {
+			t.Errorf("no %s in\n%s", name, b.String())
+		}
+		for _, s := range []string{"that no garbage collector frees: 1.00 KiB in 1 storage", gradient, function} {
+			if strings.Contains(b.String(), s) != slices.Contains(want, s) {
+				t.Errorf("%s: %q in\n%s", name, s, b.String())
+			}
 		}
 	}
 }

@@ -136,9 +136,6 @@ func byPath(storages []holder.Storage, _ *holder.Reading, exact bool) []row {
 		if !exact {
 			name = holder.Alike(name)
 		}
-		if s.Cycle {
-			name += " (reference cycle)"
-		}
 		r := out.row(role, name)
 		r.figures[0] += size(s.Bytes)
 		r.figures[1]++

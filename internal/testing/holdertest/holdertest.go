@@ -82,7 +82,7 @@ func training(steps int) *holder.Reading {
 		address += 1 << 30
 	}
 	add(holder.Storage{Bytes: 3 << 20, Holder: batch, More: []string{"loader.queue[0]"}, Tensors: 2, Shape: []int64{256, 3, 32, 32}})
-	add(holder.Storage{Bytes: 8 << 20, Holder: "Node.values", Shape: []int64{2048, 1024}, Cycle: true})
+	add(holder.Storage{Bytes: 8 << 20, Holder: "reference cycle: Node.values", Shape: []int64{2048, 1024}, Cycle: true})
 	add(holder.Storage{Bytes: 8519680, Shape: []int64{8519680}, DType: "uint8", Holders: 0})
 	r.Storages[len(r.Storages)-1].Holders = 0
 	add(holder.Storage{Bytes: 1 << 20, Device: -1, Holder: "dataset.images", Shape: []int64{1 << 20}, DType: "uint8"})
