@@ -92,7 +92,7 @@ func newFit() *cobra.Command {
 		},
 	}
 	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas)")
-	c.Flags().StringVar(&memory, "memory", "", "print the largest number that fits into a GPU with this much memory, such as 80GiB; this counts everything that the process holds on the GPU, not only PyTorch's memory")
+	c.Flags().StringVar(&memory, "memory", "", "print the largest number that fits into a GPU with this much memory, such as 80GiB; it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest")
 	c.Flags().StringVar(&reserved, "reserved", "", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows")
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return c

@@ -78,7 +78,7 @@ func TestWriteFit(t *testing.T) {
 	if strings.Contains(page, "FITS") {
 		t.Errorf("what fits into a GPU of unknown size?\n%s", page)
 	}
-	expect(written(20<<30), "fits into 20.0 GiB of GPU memory is 21, counting PyTorch's memory alone.", "PYTORCH ALONE FITS INTO 20.0 GiB\n", "(48.2%)  yes\n", "(50.1%)  no\n")
+	expect(written(20<<30), "fits into 20.0 GiB of GPU memory is 21, counting PyTorch's memory alone\n  because the recording lacks the rest.", "PYTORCH ALONE FITS INTO 20.0 GiB\n", "(48.2%)  yes\n", "(50.1%)  no\n")
 	x.Beside = 700 << 20
 	expect(written(20<<30), "about 30.1 GiB in nvidia-smi, with the 700 MiB\n", "fits into 20.0 GiB of GPU memory is 20: PyTorch can reserve 19.3 GiB of it", "30.1 GiB  no\n", "15.6 GiB  yes\n")
 	expect(written(20<<30), " Up to 36 the run would not fail either, but PyTorch would have to give cached memory back")

@@ -184,7 +184,7 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	if x := c.Memory; x != nil {
 		room := fmt.Sprintf(": PyTorch can reserve %s of it", format(x.Limit))
 		if c.Beside == 0 {
-			room = ", counting PyTorch's memory alone"
+			room = ", counting PyTorch's memory alone because the recording lacks the rest"
 		}
 		switch {
 		case x.Limit == 0:

@@ -40,7 +40,7 @@ func TestNothingFits(t *testing.T) {
 		{f, Limits{Memory: 700 << 20}, "No number fits into 700 MiB of GPU memory: the process holds 700 MiB there besides what PyTorch reserves.\n"},
 		{f, Limits{Memory: 800 << 20}, "No number fits into 800 MiB of GPU memory: PyTorch can reserve 100 MiB of it, and at 1 it would reserve "},
 		{f, Limits{Reserved: 100 << 20}, "There is no number at which PyTorch reserves no more than 100 MiB: at 1 it would reserve "},
-		{flat, Limits{Memory: 1 << 30}, "Every number up to 16777216 fits into 1.00 GiB of GPU memory, counting PyTorch's memory alone.\n"},
+		{flat, Limits{Memory: 1 << 30}, "Every number up to 16777216 fits into 1.00 GiB of GPU memory, counting PyTorch's memory alone because the recording lacks the rest.\n"},
 		{flat, Limits{Reserved: 1 << 30}, "At every number up to 16777216 PyTorch reserves no more than 1.00 GiB.\n"},
 	} {
 		page := forecast(t, test.fit, test.limits, 32)
