@@ -273,12 +273,12 @@ func diffRanks(paths []string, at moment, opts export.Options, format table.Form
 			when = " at the peak of all"
 		}
 	}
-	if err := export.Ranks(os.Stdout, ranks, when, opts); err != nil || opts.By != nil {
-		return err
+	if opts.By != nil {
+		return export.Ranks(os.Stdout, ranks, when, opts)
 	}
 	again := "diff --ranks " + strings.Join(paths, " ")
 	if at.given() {
 		again += " --at " + at.text
 	}
-	return export.Next(os.Stdout, opts, export.Command{Args: again + " --by category", Answers: "In what the ranks differ"})
+	return export.Ranks(os.Stdout, ranks, when, opts, export.Command{Args: again + " --by category", Answers: "What the memory in which they differ is for"})
 }

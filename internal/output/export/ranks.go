@@ -92,8 +92,8 @@ func contents(ranks []Side) []*snapshot.Snapshot {
 
 // Ranks writes what the ranks of a job hold alike, and in what they differ: the rows of o.By, or
 // the lines of the program. There are at least two. The text when says at which moment, and
-// begins with a comma or a space.
-func Ranks(w io.Writer, ranks []Side, when string, o Options) error {
+// begins with a comma or a space. The commands come next, if the ranks differ.
+func Ranks(w io.Writer, ranks []Side, when string, o Options, next ...Command) error {
 	by := o.By
 	if by == nil {
 		by = lineBy
@@ -135,6 +135,9 @@ func Ranks(w io.Writer, ranks []Side, when string, o Options) error {
 	t.Text(page)
 	if rest := len(different) - len(shown); rest > 0 {
 		page.Line("  and %d more (-n -1)", rest)
+	}
+	if len(next) > 0 {
+		nextCommands(page, next)
 	}
 	return page.Flush("write the comparison of ranks")
 }
