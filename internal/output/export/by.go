@@ -45,7 +45,7 @@ func allColumns() By {
 			ofProcess: l.OfProcess() || l.Name == "process" || l.Name == "pid"})
 	}
 	out = append(out, column{name: "line", title: "LINE", among: ownLines}, column{name: "function", title: "FUNCTION"}, column{name: "library-line", title: "LINE"}, column{name: "size", title: "SIZE", parts: &ofSizes}, column{name: "freed-by", title: "FREED BY", parts: &ofFreers})
-	out[out.index("operator")].of = operator
+	out[out.index("operator")].of, out[out.index("holder")].of = operator, holderAlike
 	for i := range out {
 		if all := notCached(nested[out[i].name]); all != nil {
 			out[i].all, out[i].of = all, innermost(all)

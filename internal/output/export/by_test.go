@@ -116,7 +116,7 @@ func TestNestedTotals(t *testing.T) {
 		{"library-line", "walk tree.py:3", 5, 5},
 		{"library-line", "Block.forward block.py:8", 6 << 20, 6 * 12 << 20},
 	} {
-		by, samples := by(t, c.by).innerOperators().samples(s)
+		by, samples := by(t, c.by).exact().samples(s)
 		groups := by.groups(samples)
 		g := groups[fmt.Sprintf("%q", []string{c.row})]
 		if g == nil {

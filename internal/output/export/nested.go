@@ -57,16 +57,20 @@ func operators(s *snapshot.Sample) []string {
 	return names
 }
 
-// innerOperators has the operators inside of those that were called, too, for a comparison with PyTorch's profiler.
-func (by By) innerOperators() By {
-	i := by.index("operator")
-	if i < 0 {
-		return by
-	}
+// holderAlike is the holder of a sample, the same for all layers of a model.
+func holderAlike(s *snapshot.Sample) string { return holder.Alike(s.Holder) }
+
+// exact has each holder by itself, and the operators inside of those that were called, as PyTorch's profiler does.
+func (by By) exact() By {
 	by = slices.Clone(by)
-	by[i].of = innermost(operators)
-	if !by.nests() {
-		by[i].all = operators
+	if i := by.index("holder"); i >= 0 {
+		by[i].of = func(s *snapshot.Sample) string { return s.Holder }
+	}
+	if i := by.index("operator"); i >= 0 {
+		by[i].of = innermost(operators)
+		if !by.nests() {
+			by[i].all = operators
+		}
 	}
 	return by
 }

@@ -196,7 +196,7 @@ func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 			rows, n = math.MaxInt, 3
 		}
 		if o.Turnover {
-			o.By = o.By.innerOperators()
+			o.By = o.By.exact()
 		}
 		by, samples := o.By.samples(s)
 		asked = slices.DeleteFunc(slices.Clone(by), func(c column) bool { return c.beside }).names()

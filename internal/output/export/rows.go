@@ -51,7 +51,7 @@ func (by By) groupCells(x section, values []string) []any {
 // which is allocated less freed. The same figures of all memory inside of the row follow, as
 // total_NAME. Figures that are not known by By are empty.
 func ReportRows(s *snapshot.Snapshot, o Options) *table.Table {
-	by, samples := o.By.innerOperators().samples(s)
+	by, samples := o.By.exact().samples(s)
 	known := map[string]bool{}
 	for _, f := range o.figures() {
 		known[f.key] = true
