@@ -103,6 +103,7 @@ func (r *references) frameObject(at uint64) {
 	const back = 16
 	if r.lay.minor <= 10 {
 		r.locals(at)
+		r.stack(at)
 		r.named(at+24, "f_back")
 		return
 	}
@@ -116,12 +117,50 @@ func (r *references) frameObject(at uint64) {
 
 // generator adds what a generator or a coroutine that waits holds.
 func (r *references) generator(at uint64) {
+	const executing = 0
+	frame := at + uint64(r.lay.generatorFrame)
 	if r.lay.minor <= 10 {
-		r.named(at+uint64(r.lay.generatorFrame), "gi_frame")
+		r.named(frame, "gi_frame") // which has the rest
+		frame = r.mem.word(frame)
+	} else if b := r.mem.bytes(at+uint64(r.lay.generatorState), 1); b != nil && int8(b[0]) < executing {
+		r.locals(frame)
+		r.stack(frame)
+	} else {
 		return
 	}
-	const executing = 0
-	if b := r.mem.bytes(at+uint64(r.lay.generatorState), 1); b != nil && int8(b[0]) < executing {
-		r.locals(at + uint64(r.lay.generatorFrame))
+	if values := r.values(frame); len(values) > 0 && r.py.typeOf(at).name == "coroutine" {
+		r.refer(values[len(values)-1], label(kindName, int(r.py.names.index("cr_await"))), false)
 	}
+}
+
+// stack adds what a frame that waits has besides its variables.
+func (r *references) stack(at uint64) {
+	for _, w := range r.values(at) {
+		r.refer(w, label(kindHidden, 0), true)
+	}
+}
+
+// values returns what a frame that waits has besides its variables: last what a coroutine waits for.
+func (r *references) values(at uint64) []uint64 {
+	l := r.lay
+	code := r.mem.word(at+uint64(l.code)) &^ 7
+	if l.stacktop == 0 || !r.py.isCode(code) {
+		return nil
+	}
+	n := r.mem.word(r.mem.word(code+uint64(l.localNames)) + 16)
+	if l.minor <= 10 {
+		n += r.mem.word(r.mem.word(code+uint64(l.cellVars))+16) + r.mem.word(r.mem.word(code+uint64(l.freeVars))+16)
+	}
+	first, top := at+uint64(l.locals)+8*n, r.mem.word(at+uint64(l.stacktop))
+	count := int(int32(top))
+	switch {
+	case l.minor <= 9:
+		count = int(top-first) / 8
+	case l.minor > 10:
+		count -= int(n)
+	}
+	if n > maxLocals || count <= 0 || count > maxLocals {
+		return nil
+	}
+	return r.mem.words(first, count)
 }

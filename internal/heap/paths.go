@@ -63,6 +63,7 @@ type writer struct {
 	nested int
 	local  bool // a local variable of a frame comes next
 	before uint32
+	task   string // the path is in a coroutine of a task
 	named  int    // where the last name of a variable begins
 	graph  bool   // the path is in an autograd graph
 	note   string // what follows the path
@@ -121,7 +122,10 @@ func (w *writer) step(e, next uint32) {
 	before := w.before
 	w.before = l
 	kind := kindOf(l)
-	if kindOf(before) == kindTask && kind == kindName { // its frame
+	if w.task != "" && w.local && kind == kindName { // its frame, or what it waits for
+		if c := g.class(g.r.edges[e].to); c != nil && c.shape == shapeGenerator {
+			w.coroutine(g.r.edges[e].to)
+		}
 		return
 	}
 	if w.local && kind != kindLocal {
@@ -210,8 +214,12 @@ func (w *writer) step(e, next uint32) {
 			w.b.WriteString("[...]")
 		}
 	case kindTask:
-		w.restart(w.task(g.r.edges[e].to, n))
-		w.local = true
+		t := g.r.keys.text(n)
+		if t.kind == textInt { // the program gave it none
+			t.s = "Task-" + t.s
+		}
+		w.task = fmt.Sprintf("task %q: ", t.s)
+		w.coroutine(g.r.edges[e].to)
 	}
 }
 
@@ -222,13 +230,11 @@ func (w *writer) restart(begin string) {
 	w.local = false
 }
 
-// task writes where the coroutine of a task waits, by the key of its name.
-func (w *writer) task(coroutine vertex, name int) string {
-	r, t := w.g.r, w.g.r.keys.text(name)
-	if t.kind == textInt { // the program gave it none
-		t.s = "Task-" + t.s
-	}
-	return fmt.Sprintf("task %q: %s: ", t.s, r.py.where(r.waiting(r.objects.address[coroutine])))
+// coroutine writes where a coroutine of a task waits.
+func (w *writer) coroutine(v vertex) {
+	r := w.g.r
+	w.restart(w.task + r.py.where(r.waiting(r.objects.address[v])) + ": ")
+	w.local = true
 }
 
 // attrKey writes an attribute by its key.

@@ -316,10 +316,17 @@ def local_to_thread():
 local_to_thread()
 
 
+async def decode(offset):
+    tokens = Tensor(58)
+    says('task "req-0": decode() in holders.py:%d: local tokens' % line["the coroutine waits"], tokens)
+    await asyncio.sleep(1000)  # the coroutine waits
+    print(tokens, lambda: offset)
+
+
 async def handle():
     image = Tensor(57)
     says('task "req-0": handle() in holders.py:%d: local image' % line["the task waits"], image)
-    await asyncio.sleep(1000)  # the task waits
+    await decode(1)  # the task waits
     print(image)
 
 loop = asyncio.new_event_loop()
