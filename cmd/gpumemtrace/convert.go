@@ -24,7 +24,8 @@ const convertExamples = `  gpumemtrace convert run.gmt                          
   gpumemtrace convert run.gmt -o run.pickle             # for https://pytorch.org/memory_viz`
 
 func newConvert() *cobra.Command {
-	var f traceFlags
+	var f outputFlags
+	var oomDir string
 	var at moment
 	c := &cobra.Command{
 		Use:     "convert RECORDING [OUTPUT]",
@@ -41,12 +42,12 @@ func newConvert() *cobra.Command {
 			if f.traceMax < 0 {
 				return usagef("--trace-max cannot be negative")
 			}
-			return convert(args[0], &f, at)
+			return convert(args[0], &f, at, oomDir)
 		},
 	}
 	addOutputFlags(c.Flags(), &f)
 	c.Flags().Var(&at, "at", "the moment to show: "+momentHelp+"; the default is the peak, or the end for a page and a pickle, which show all that was before")
-	c.Flags().StringVar(&f.OOMDir, "oom-dir", "", "also write the out-of-memory reports up to that moment, into this directory")
+	c.Flags().StringVar(&oomDir, "oom-dir", "", "also write the out-of-memory reports up to that moment, into this directory")
 	return c
 }
 
@@ -72,7 +73,7 @@ func isProfile(path string) bool {
 }
 
 // convertProfile writes the page of a profile.
-func convertProfile(path string, f *traceFlags, at moment, out *output) error {
+func convertProfile(path string, f *outputFlags, at moment, out *output) error {
 	a, err := question{at: at}.answer(path)
 	if err != nil {
 		return err
@@ -85,7 +86,7 @@ func convertProfile(path string, f *traceFlags, at moment, out *output) error {
 }
 
 // convert writes what a recording shows at a moment, or up to it.
-func convert(path string, f *traceFlags, at moment) error {
+func convert(path string, f *outputFlags, at moment, oomDir string) error {
 	if file, err := os.Stat(path); err == nil {
 		collectFor(file)
 	}
@@ -117,7 +118,7 @@ func convert(path string, f *traceFlags, at moment) error {
 	}
 	r.Close()
 	log := newLogger(f)
-	oom, err := newOOMWriter(f, log)
+	oom, err := newOOMWriter(oomDir, log)
 	if err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func convert(path string, f *traceFlags, at moment) error {
 
 // convertRun writes a page of a recording up to a moment, by default the end, and returns what it shows
 // then.
-func convertRun(path string, f *traceFlags, at moment, out *output, failed func(*state.Incident)) (*snapshot.Snapshot, error) {
+func convertRun(path string, f *outputFlags, at moment, out *output, failed func(*state.Incident)) (*snapshot.Snapshot, error) {
 	opts, err := at.options(path)
 	if err != nil {
 		return nil, err
@@ -176,7 +177,7 @@ func convertRun(path string, f *traceFlags, at moment, out *output, failed func(
 
 // convertMoment returns what a recording shows at a moment, by default its peak. A
 // format that has a history (Layout) shows the end by default.
-func convertMoment(path string, f *traceFlags, at moment, out *output, failed func(*state.Incident)) (*snapshot.Snapshot, error) {
+func convertMoment(path string, f *outputFlags, at moment, out *output, failed func(*state.Incident)) (*snapshot.Snapshot, error) {
 	q := question{at: at, peak: !out.format.Layout, want: out.want(f, false), layout: out.format.Layout, remember: f.traceMax, failed: failed}
 	a, err := q.answer(path)
 	if err != nil {

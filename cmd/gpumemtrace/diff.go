@@ -35,7 +35,7 @@ type diffCommand struct {
 	by            []string
 	ranks         bool
 	rows          rowFlags
-	page          traceFlags
+	page          outputFlags
 }
 
 func newDiff() *cobra.Command {

@@ -42,7 +42,7 @@ type holdersCommand struct {
 	report holders.Report
 	heap   heap.Options
 	again  time.Duration
-	file   traceFlags // where to write, and how
+	file   outputFlags // where to write, and how
 	by     string
 	keys   keysFlag
 	top    int

@@ -14,7 +14,7 @@ import (
 // A logger writes what people read to standard error.
 type logger struct{ quiet, verbose bool }
 
-func newLogger(f *traceFlags) logger { return logger{f.quiet, f.verbose} }
+func newLogger(f *outputFlags) logger { return logger{f.quiet, f.verbose} }
 
 func (l logger) warn(text string) {
 	if !l.quiet {

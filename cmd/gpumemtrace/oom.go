@@ -22,14 +22,11 @@ type oomWriter struct {
 }
 
 // newOOMWriter returns nil when no directory was given.
-func newOOMWriter(f *traceFlags, log logger) (*oomWriter, error) {
-	if f.OOMDir == "" {
+func newOOMWriter(path string, log logger) (*oomWriter, error) {
+	if path == "" {
 		return nil, nil
 	}
-	dir, err := oomdir.Open(f.OOMDir, 0o755, false)
-	if err == nil && f.record != "" && f.Tensors {
-		dir.Explain(func() string { return f.record }, log.warn)
-	}
+	dir, err := oomdir.Open(path, 0o755, false)
 	return &oomWriter{dir: dir, log: log}, err
 }
 
@@ -41,7 +38,7 @@ func (w *oomWriter) finish() {
 }
 
 // reports returns a function that writes a report of an incident, or nil for a nil w.
-func (w *oomWriter) reports(f *traceFlags) func(*state.Incident) {
+func (w *oomWriter) reports(f *outputFlags) func(*state.Incident) {
 	if w == nil {
 		return nil
 	}
@@ -58,7 +55,7 @@ type failures struct {
 }
 
 func (f *failures) add(in *state.Incident) {
-	o := in.OutOfMemory((&traceFlags{}).want(false))
+	o := in.OutOfMemory((&outputFlags{}).want(false))
 	f.Add(o)
 	if len(f.first) < mostFailures {
 		f.first = append(f.first, o)

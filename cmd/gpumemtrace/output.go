@@ -49,7 +49,7 @@ type output struct {
 }
 
 // newOutput finds out before the trace whether its result can be written, in one of all formats.
-func newOutput(f *traceFlags, all export.Formats) (*output, error) {
+func newOutput(f *outputFlags, all export.Formats) (*output, error) {
 	o := &output{path: f.output, force: f.force, format: all[0]}
 	if o.path == "" {
 		o.base, o.force = "gpumemtrace-"+time.Now().Format("20060102-150405"), false
@@ -92,7 +92,7 @@ func (o *output) untaken(write func() error) error {
 
 // want returns what the output shows. It includes live rows if live is set or the output
 // needs them.
-func (o *output) want(f *traceFlags, live bool) state.Want {
+func (o *output) want(f *outputFlags, live bool) state.Want {
 	want := f.want(live || o.format.Live)
 	want.Layout = o.format.Layout
 	return want
@@ -160,17 +160,17 @@ type readyFile string
 // newReadyFile finds out before the trace whether the file can be created. A file
 // that exists already would say ready too early: with --force it is removed, and
 // without --force it is an error. No symbolic link is followed.
-func newReadyFile(f *traceFlags) (readyFile, error) {
-	if f.readyFile == "" {
+func newReadyFile(path string, force bool) (readyFile, error) {
+	if path == "" {
 		return "", nil
 	}
-	err := atomicfile.Check(f.readyFile, f.force)
-	if err == nil && f.force {
-		if err = os.Remove(f.readyFile); os.IsNotExist(err) {
+	err := atomicfile.Check(path, force)
+	if err == nil && force {
+		if err = os.Remove(path); os.IsNotExist(err) {
 			err = nil
 		}
 	}
-	return readyFile(f.readyFile), err
+	return readyFile(path), err
 }
 
 func (r readyFile) write() error {

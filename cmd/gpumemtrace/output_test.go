@@ -15,7 +15,7 @@ func TestDefaultNames(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var all []*output
 	for range 3 {
-		o, err := newOutput(&traceFlags{force: true}, formats())
+		o, err := newOutput(&outputFlags{force: true}, formats())
 		if err != nil {
 			t.Fatal(err)
 		}

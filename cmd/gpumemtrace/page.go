@@ -11,13 +11,13 @@ import (
 )
 
 // addPageFlags adds the flags of a command that can also write the page of a recording.
-func addPageFlags(s *pflag.FlagSet, f *traceFlags, help string) {
+func addPageFlags(s *pflag.FlagSet, f *outputFlags, help string) {
 	s.StringVarP(&f.output, "output", "o", "", help)
 	s.BoolVar(&f.force, "force", false, "replace an existing page")
 }
 
 // pageOutput returns where that page goes.
-func pageOutput(f *traceFlags) (*output, error) {
+func pageOutput(f *outputFlags) (*output, error) {
 	out, err := newOutput(f, formats())
 	if err == nil && (out.format.Name != "timeline" || out.path == "-") {
 		err = usagef("-o writes a page: name it FILE.html, not %s", f.output)

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 type traceFlags struct {
@@ -26,18 +27,9 @@ type traceFlags struct {
 	keys        keysFlag
 	// holdersGiven reports whether --holders was given. It is nil for a command that shows no first screen.
 	holdersGiven func() bool
-	// output
-	output     string
-	format     string
-	force      bool
-	duration   time.Duration
-	interval   time.Duration
-	native     stacks.Native
-	record     string
-	noResidual bool
-	quiet      bool
-	verbose    bool
-	traceMax   int
+	outputFlags
+	duration time.Duration
+	record   string
 	// advanced
 	readyFile string
 	noMemo    bool
@@ -89,7 +81,7 @@ func newRoot() *cobra.Command {
 			addKeys(s, &f.keys)
 		}},
 		{"Output", func(s *pflag.FlagSet) {
-			addOutputFlags(s, &f)
+			addOutputFlags(s, &f.outputFlags)
 			s.DurationVarP(&f.duration, "duration", "d", 0, "stop after this long (default: Ctrl-C, or when the target ends)")
 			s.DurationVar(&f.interval, "interval", 0, "also write a numbered file at this interval (SIGUSR1 writes one at once)")
 			f.addSettings(s, "oom-dir")
@@ -160,8 +152,26 @@ func (f *traceFlags) addReady(s *pflag.FlagSet) {
 	s.StringVar(&f.readyFile, "ready-file", "", "create this file once the probes are on; the file must not exist before (--force removes it)")
 }
 
+// outputFlags say what is written, where, and how it looks.
+type outputFlags struct {
+	output     string
+	format     string
+	force      bool
+	interval   time.Duration // between numbered files, 0 for none
+	native     stacks.Native
+	noResidual bool
+	quiet      bool
+	verbose    bool
+	traceMax   int
+}
+
+// want is what the output shows, with live rows or without.
+func (f *outputFlags) want(live bool) state.Want {
+	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true, Windows: true}
+}
+
 // addOutputFlags adds what says where a profile goes, and how it looks.
-func addOutputFlags(s *pflag.FlagSet, f *traceFlags) {
+func addOutputFlags(s *pflag.FlagSet, f *outputFlags) {
 	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default gpumemtrace-TIME.pb.gz; for convert, RUN.html)")
 	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
 	s.IntVar(&f.traceMax, "trace-max", 200_000, "the most changes of memory in a pickle; the latest are kept")

@@ -80,11 +80,10 @@ func TestFailureKeepsProfile(t *testing.T) {
 			if c.unwritable {
 				path = filepath.Join(dir, "no", "x.folded")
 			}
-			f := &traceFlags{quiet: true}
-			f.output = path
+			f := &traceFlags{outputFlags: outputFlags{quiet: true, output: path}}
 			out := &output{path: path}
 			out.format, _ = formats().ByExtension(path)
-			r := running{flags: f, session: s, job: c.job, out: out, log: newLogger(f),
+			r := running{flags: f, session: s, job: c.job, out: out, log: newLogger(&f.outputFlags),
 				user: signals{stop: make(chan syscall.Signal), now: make(chan struct{})}}
 			err := r.toTheEnd()
 			if len(c.want) == 0 && err != nil {

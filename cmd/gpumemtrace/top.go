@@ -160,13 +160,13 @@ func (f *topFlags) live() error {
 	if err := f.checkRecording(); err != nil {
 		return err
 	}
-	ready, err := newReadyFile(&f.traceFlags)
+	ready, err := newReadyFile(f.readyFile, f.force)
 	if err != nil {
 		return err
 	}
 	f.gpuMemory = true
 	screen := !f.once && !f.json
-	log := newLogger(&f.traceFlags)
+	log := newLogger(&f.outputFlags)
 	user := watchSignals()
 	streams := launch.Streams{In: os.Stdin, Out: os.Stderr, Err: os.Stderr}
 	var said *spool
@@ -185,7 +185,7 @@ func (f *topFlags) live() error {
 		return err
 	}
 	said.begin()
-	defer f.closeSession(s, newLogger(&f.traceFlags))
+	defer f.closeSession(s, newLogger(&f.outputFlags))
 	var exited <-chan error
 	if child != nil {
 		if err := child.Release(); err != nil {

@@ -53,11 +53,6 @@ func (f *traceFlags) check() error {
 	return nil
 }
 
-// want is what an output of the trace shows, with live rows or without.
-func (f *traceFlags) want(live bool) state.Want {
-	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true, Windows: true}
-}
-
 // checkRecording finds out before the trace whether a recording can be written.
 func (f *traceFlags) checkRecording() error {
 	switch {
@@ -88,19 +83,22 @@ func trace(f *traceFlags) error {
 	if err := f.checkRecording(); err != nil {
 		return err
 	}
-	out, err := newOutput(f, formats())
+	out, err := newOutput(&f.outputFlags, formats())
 	if err != nil {
 		return err
 	}
 	if out.format.Series {
 		return usagef("a trace cannot write the %s format: trace with --record FILE, then run gpumemtrace convert FILE -o %s", out.format.Name, out.path)
 	}
-	log := newLogger(f)
-	oom, err := newOOMWriter(f, log)
+	log := newLogger(&f.outputFlags)
+	oom, err := newOOMWriter(f.OOMDir, log)
 	if err != nil {
 		return err
 	}
-	ready, err := newReadyFile(f)
+	if oom != nil && f.record != "" && f.Tensors {
+		oom.dir.Explain(func() string { return f.record }, log.warn)
+	}
+	ready, err := newReadyFile(f.readyFile, f.force)
 	if err != nil {
 		return err
 	}
@@ -138,7 +136,7 @@ func (f *traceFlags) start(log logger, oom *oomWriter, ready readyFile, with lau
 	o := f.Options()
 	o.PIDs, o.All, o.Follow, o.Held, o.RequireCUDA = pids, f.all, !f.noFollow, child != nil, f.requireCUDA
 	o.FreeStacks, o.Layout, o.Remember, o.GPUMemory = f.freeStacks, f.layout, f.traceMax, f.gpuMemory
-	o.NoMemo, o.VerifyStacks, o.OutOfMemory = f.noMemo, f.verify, oom.reports(f)
+	o.NoMemo, o.VerifyStacks, o.OutOfMemory = f.noMemo, f.verify, oom.reports(&f.outputFlags)
 	o.Recording, o.ForceRecording, o.RecordingOptions = f.record, f.force, record.WriterOptions{MaxBytes: f.RecordMax}
 	o.Heaps.Keys, o.Heaps.Fresh = heap.Keys(f.keys), true
 	o.Heaps.Ends = f.readsEnds()
@@ -260,7 +258,7 @@ func (r *running) atFirst(stop <-chan struct{}) {
 		return
 	default:
 	}
-	snap := r.session.View(r.out.want(r.flags, false)).Snapshot()
+	snap := r.session.View(r.out.want(&r.flags.outputFlags, false)).Snapshot()
 	if !r.log.quiet {
 		_ = export.Held(os.Stderr, snap, layout(os.Stderr)) // the trace goes on
 	}
@@ -284,7 +282,7 @@ func (r *running) finish() (err error) {
 	if r.out.failed > 0 {
 		err = fmt.Errorf("%d numbered files could not be written", r.out.failed)
 	}
-	view := r.session.Report(r.out.want(r.flags, r.leaks.live()))
+	view := r.session.Report(r.out.want(&r.flags.outputFlags, r.leaks.live()))
 	snap := view.Snapshot()
 	snap.Meta.Peaks = snap.Ended()
 	failed := r.out.write(snap)
@@ -329,7 +327,7 @@ func (r *running) collect() (syscall.Signal, error) {
 		case <-r.user.now:
 		}
 		// A disk that is full now must not end the trace.
-		if err := r.out.writeNumbered(r.session.Report(r.out.want(r.flags, false)).Snapshot()); err != nil {
+		if err := r.out.writeNumbered(r.session.Report(r.out.want(&r.flags.outputFlags, false)).Snapshot()); err != nil {
 			r.out.failed++
 			r.log.warn(err.Error())
 		}

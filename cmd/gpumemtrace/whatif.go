@@ -22,7 +22,7 @@ const whatifExamples = `  gpumemtrace whatif run.gmt
 func newWhatif() *cobra.Command {
 	var set []string
 	var own string
-	var f traceFlags
+	var f outputFlags
 	var asJSON bool
 	o := layout(os.Stdout)
 	c := &cobra.Command{
