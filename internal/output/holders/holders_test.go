@@ -19,7 +19,9 @@ import (
 )
 
 func report(by holders.By) *holders.Report {
-	return &holders.Report{PID: 4711, Process: "python3", Reading: holdertest.Training(), By: by}
+	x := holdertest.Training()
+	x.Allocators = []holder.Allocator{{Blocks: []holder.Block{{Size: 227 << 20, Requested: 227 << 20, State: holder.Allocated}, {Size: 33 << 20}}}}
+	return &holders.Report{PID: 4711, Process: "python3", OnGPUs: 842 << 20, Reading: x, By: by}
 }
 
 func between(by holders.By) *holders.Report {
