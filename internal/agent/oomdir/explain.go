@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
@@ -20,8 +18,6 @@ const (
 	waiting = 2
 	// rests is how many times as long as it worked the explainer then rests.
 	rests = 9
-	// leastNice is the priority of a thread that gives way to all others.
-	leastNice = 19
 )
 
 // A question is whether other settings of PyTorch's allocator would have served a request that
@@ -89,9 +85,9 @@ func (x *explainer) add(q question) {
 
 func (x *explainer) run() {
 	defer close(x.ended)
-	runtime.LockOSThread()                                // for good: the thread ends with the goroutine
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, leastNice) // of this thread; without, it gives way less
-	var open []question                                   // that the recording did not answer yet
+	runtime.LockOSThread() // for good: the thread ends with the goroutine
+	giveWay()
+	var open []question // that the recording did not answer yet
 	for q := range x.questions {
 		x.wait(settles)
 		began := time.Now()
