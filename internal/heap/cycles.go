@@ -1,8 +1,5 @@
 package heap
 
-// alone is the cycle of what is in none.
-const alone = ^uint32(0)
-
 // nativeRoot returns the root of an object that has more references than were found. If the only one more
 // is that of a node of an autograd graph, or of a tensor's own memory, a cycle may keep it.
 func (g *graph) nativeRoot(v vertex) root {
@@ -13,11 +10,11 @@ func (g *graph) nativeRoot(v vertex) root {
 	}
 	switch {
 	case c.function:
-		out.cycle = g.cycle(v) != alone
+		out.cycle = g.within(v, g.owns)[v]
 	case c.shape == shapeTensor:
 		impl := g.next(v, kindImpl)
 		gradient := g.next(impl, kindGrad)
-		out.grad = gradient != noVertex && g.cycle(impl) != alone && g.cycle(impl) == g.cycle(gradient)
+		out.grad = gradient != noVertex && g.within(gradient, g.owns)[impl]
 	}
 	if out.cycle || out.grad {
 		out.cost = 0
@@ -37,86 +34,39 @@ func (g *graph) next(v vertex, kind int) vertex {
 	return noVertex
 }
 
-// cycle returns the number of the cycle that a vertex is in, alone for none.
-func (g *graph) cycle(v vertex) uint32 {
-	if g.cycles == nil {
-		g.findCycles()
-	}
-	return g.cycles[v]
-}
+// maxFollowed bounds the edges that within follows, for all vertices.
+const maxFollowed = 1 << 22
 
-// findCycles numbers the strongly connected components of what the program cannot reach (Tarjan's
-// algorithm, without recursion).
-func (g *graph) findCycles() {
-	r := g.r
-	g.cycles = room[uint32](g.arena, g.n)
-	index, low := room[uint32](g.arena, g.n), room[uint32](g.arena, g.n)
-	type place struct {
-		v    vertex
-		edge uint32
-	}
-	var stack []place
-	var open []vertex
-	last := uint32(0)
-	visit := func(v vertex) {
-		last++
-		index[v], low[v] = last, last
-		stack, open = append(stack, place{v, r.start[v]}), append(open, v)
-	}
-	for v := range g.n {
-		if !g.live[v] || g.tier[v] != unreached || index[v] != 0 {
-			continue
-		}
-		for visit(vertex(v)); len(stack) > 0; {
-			top := &stack[len(stack)-1]
-			v := top.v
-			if top.edge < r.start[v+1] {
-				e := r.edges[top.edge]
-				top.edge++
-				switch u := e.to; {
-				case !g.live[u] || g.tier[u] != unreached || !g.owns(e):
-				case index[u] == 0:
-					visit(u)
-				case g.cycles[u] == 0:
-					low[v] = min(low[v], index[u])
-				}
-				continue
+// within returns what a vertex leads to by some edges, nil if too many were followed.
+func (g *graph) within(v vertex, follow func(e edge) bool) map[vertex]bool {
+	seen, way := map[vertex]bool{}, []vertex{v}
+	for i := 0; i < len(way); i++ {
+		for _, e := range g.r.edges[g.r.start[way[i]]:g.r.start[way[i]+1]] {
+			if g.followed++; g.followed > maxFollowed {
+				return nil
 			}
-			if stack = stack[:len(stack)-1]; len(stack) > 0 {
-				above := stack[len(stack)-1].v
-				low[above] = min(low[above], low[v])
-			}
-			if low[v] != index[v] {
-				continue
-			}
-			number := index[v]
-			if open[len(open)-1] == v {
-				number = alone
-			}
-			for {
-				u := open[len(open)-1]
-				open, g.cycles[u] = open[:len(open)-1], number
-				if u == v {
-					break
-				}
+			if !seen[e.to] && follow(e) {
+				seen[e.to], way = true, append(way, e.to)
 			}
 		}
 	}
-	drop(g.arena, index)
-	drop(g.arena, low)
+	return seen
 }
 
-// owns tells whether an edge is known to keep what it leads to.
+// owns tells whether an edge is known to keep what it leads to, which the program cannot reach.
 func (g *graph) owns(e edge) bool {
-	n := int(e.label & labelMask)
+	c := g.class(e.to)
 	switch kindOf(e.label) {
 	case kindObject, kindThread:
 		return false
 	case kindHidden:
-		return n != 0
+		if e.label&labelMask == 0 {
+			return false
+		}
 	case kindNext: // a node has a weak pointer to its own object
-		c := g.class(e.to)
-		return c == nil || c.function
+		if c != nil && !c.function {
+			return false
+		}
 	}
-	return true
+	return g.live[e.to] && g.tier[e.to] == unreached
 }
