@@ -36,8 +36,11 @@ func TestCorpus(t *testing.T) {
 		t.Fatal(len(files), "recordings:", err)
 	}
 	commands := recordingCommands(t)
+	for _, name := range []string{"forward", "small"} {
+		files = append(files, unzipped(t, name))
+	}
 	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".gmt")
+		name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var got strings.Builder

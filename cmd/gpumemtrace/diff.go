@@ -18,6 +18,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/timeline"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 const diffExamples = `  gpumemtrace diff monday.gmt tuesday.gmt           # two runs, each at its peak
@@ -84,7 +85,7 @@ func (d *diffCommand) run(args []string) (err error) {
 		if d.second.given() {
 			d.first = d.second
 		}
-		return diffRanks(args, d.first, d.opts, format)
+		return d.diffRanks(args, d.first, d.opts, format)
 	}
 	var page *output
 	if d.page.output != "" {
@@ -100,11 +101,11 @@ func (d *diffCommand) run(args []string) (err error) {
 		}
 	}
 	same := sameFile(args[0], args[1])
-	before, err := side(args[0], d.first, !same)
+	before, err := d.side(args[0], d.first, !same)
 	if err != nil {
 		return err
 	}
-	after, err := side(args[1], d.second, !same)
+	after, err := d.side(args[1], d.second, !same)
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (d *diffCommand) grown(path string) (says string, err error) {
 // next names what follows a comparison: as a page, or of one recording what happened in between.
 func (d *diffCommand) next(args []string, same bool) error {
 	var commands []export.Command
-	recordings := !slices.ContainsFunc(args, func(path string) bool { return filepath.Ext(path) != ".gmt" })
+	recordings := !slices.ContainsFunc(args, userfile.IsProfile)
 	switch {
 	case same && recordings:
 		commands = append(commands, export.Command{Args: "report " + args[0] + " --leaks", Answers: "Whether it leaks, and what holds that"})
@@ -224,8 +225,8 @@ func comparedPage(page *output, paths []string, before, after export.Side) error
 }
 
 // side reads a file at a moment, or else at its peak or its end.
-func side(path string, at moment, peak bool) (export.Side, error) {
-	a, err := question{at: at, peak: peak && !at.given(), want: state.Want{Driver: true, Holders: true}}.answer(path)
+func (d *diffCommand) side(path string, at moment, peak bool) (export.Side, error) {
+	a, err := question{at: at, peak: peak && !at.given(), by: d.by, want: state.Want{Driver: true, Holders: true}}.answer(path)
 	if err != nil {
 		return export.Side{}, err
 	}
@@ -247,10 +248,10 @@ func side(path string, at moment, peak bool) (export.Side, error) {
 }
 
 // diffRanks compares the files of a job's ranks, or the processes of one file.
-func diffRanks(paths []string, at moment, opts export.Options, format table.Format) error {
+func (d *diffCommand) diffRanks(paths []string, at moment, opts export.Options, format table.Format) error {
 	var ranks []export.Side
 	for _, path := range paths {
-		s, err := side(path, at, true)
+		s, err := d.side(path, at, true)
 		if err != nil {
 			return err
 		}

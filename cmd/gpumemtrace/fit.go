@@ -23,7 +23,7 @@ const fitExamples = `  gpumemtrace fit run8.gmt run16.gmt --to 32       # record
 
 func newFit() *cobra.Command {
 	var to []float64
-	var memory, reserved string
+	var memory, reserved, besides string
 	var asJSON bool
 	o := layout(os.Stdout)
 	c := &cobra.Command{
@@ -47,10 +47,11 @@ func newFit() *cobra.Command {
 				}
 			}
 			var limits whatif.Limits
+			var beside uint64
 			for _, f := range []struct {
 				name, text string
 				to         *uint64
-			}{{"memory", memory, &limits.Memory}, {"reserved", reserved, &limits.Reserved}} {
+			}{{"memory", memory, &limits.Memory}, {"reserved", reserved, &limits.Reserved}, {"beside", besides, &beside}} {
 				if f.text == "" {
 					continue
 				}
@@ -77,7 +78,11 @@ func newFit() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			highest.Run.SetBeside(a.shown)
+			if highest.Run.SetBeside(a.shown); beside != 0 {
+				highest.Run.Beside = beside
+			} else if a.foreign && limits.Memory != 0 {
+				return usagef("--memory needs --beside too, such as --beside 1GiB: a snapshot of PyTorch does not say what the process holds beside PyTorch's memory. nvidia-smi shows both together")
+			}
 			f, err := whatif.NewFit(runs)
 			if err != nil {
 				return fmt.Errorf("no prediction: %w", err)
@@ -94,6 +99,7 @@ func newFit() *cobra.Command {
 	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas)")
 	c.Flags().StringVar(&memory, "memory", "", "print the largest number that fits into a GPU with this much memory, such as 80GiB; it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest")
 	c.Flags().StringVar(&reserved, "reserved", "", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows")
+	c.Flags().StringVar(&besides, "beside", "", "say what the process holds on the GPU beside PyTorch's memory, such as 1GiB: CUDA's context, libraries. Recordings of a trace say it themselves")
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")
 	return c
 }

@@ -54,7 +54,7 @@ var withFlag = map[string]map[string][]string{
 	"fit": {
 		"":       nil,
 		"to":     {"1=FILE 2=OTHER --to 4"},
-		"memory": {"1=FILE 2=OTHER --to 4 --memory 80GiB"}, "reserved": {"1=FILE 2=OTHER --to 4 --reserved 40GiB"},
+		"memory": {"1=FILE 2=OTHER --to 4 --memory 80GiB"}, "beside": {"1=FILE 2=OTHER --to 4 --memory 80GiB --beside 1GiB"}, "reserved": {"1=FILE 2=OTHER --to 4 --reserved 40GiB"},
 		"json": {"1=FILE 2=OTHER --to 4 --json"},
 	},
 	"convert": {

@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 // A logger writes what people read to standard error.
@@ -65,7 +65,7 @@ func (l logger) recorded(path string) {
 
 // of returns the name of what is made of a recording.
 func of(recording, extension string) string {
-	return strings.TrimSuffix(strings.TrimSuffix(recording, ".gmt"), ".pb.gz") + extension
+	return userfile.Stem(recording) + extension
 }
 
 func nextCommand(o *output) string {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/source/removal"
+	_ "github.com/gpumemtrace/gpumemtrace/internal/source/torchsnapshot" // which record.Open reads
 )
 
 // version is set by the linker (-X main.version=...).

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/replay"
@@ -23,6 +24,7 @@ type question struct {
 	peak bool   // without at, the moment is the peak; if peak is false, it is the end
 	from moment // allocations and peaks count from here on
 	want state.Want
+	by   []string // the groupings that are asked for
 	// layout: the state knows where memory lies, and the latest remember changes.
 	layout   bool
 	remember int
@@ -35,6 +37,7 @@ type answer struct {
 	shown    *snapshot.Snapshot
 	before   *snapshot.Snapshot // at question.from, nil where that is not given
 	recorded bool               // the file is a recording
+	foreign  bool               // or a snapshot of PyTorch
 	moment   *export.Moment     // the shown moment, nil unless question.peak is set
 	says     string             // which one it is, unless moment is nil
 	failures export.Failures    // requests that failed for want of memory
@@ -48,14 +51,17 @@ func (q question) answer(path string) (*answer, error) {
 	}
 	defer f.Close()
 	collectFor(info)
-	r, err := record.NewReader(f, info.Size())
+	r, err := record.OpenFile(f, info)
 	switch {
+	case err == nil && r.Foreign() && q.lacking() != "":
+		return nil, usagef("--by %s: a snapshot of PyTorch does not say %s. A recording does (--record)", q.lacking(), notInSnapshot[q.lacking()])
 	case err == nil:
 		a, err := q.of(&recordingFile{f, info, newProgress(os.Stderr, true, "reading "+path)}, r)
 		if err != nil {
-			err = fmt.Errorf("read %s: %w", path, err)
+			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
-		return a, err
+		a.foreign = r.Foreign()
+		return a, nil
 	case !errors.Is(err, record.ErrNotRecording):
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	case q.at.given() || q.from.given():
@@ -66,6 +72,23 @@ func (q question) answer(path string) (*answer, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return &answer{shown: p}, nil
+}
+
+// notInSnapshot are the groupings for which a snapshot of PyTorch has nothing, and what it does not say.
+var notInSnapshot = map[string]string{
+	"user": "whose process it is of", "job": "whose process it is of", "service": "whose process it is of",
+	"pod": "whose process it is of", "container": "whose process it is of", "namespace": "whose process it is of",
+	"command": "with which command its process was started", "pid": "the number of its process",
+	"cause": "for which calls the driver took memory", "holder": "which objects hold memory", "module_path": "which objects hold memory",
+}
+
+// lacking returns the first grouping that a snapshot of PyTorch does not have, "" if it has all.
+func (q *question) lacking() string {
+	i := slices.IndexFunc(q.by, func(by string) bool { return notInSnapshot[by] != "" })
+	if i < 0 {
+		return ""
+	}
+	return q.by[i]
 }
 
 // A recordingFile is an open recording, which is played once or twice.
@@ -142,7 +165,7 @@ func (q question) playTo(a *answer, f *recordingFile, span replay.Span, end *sta
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	r, err := record.NewReader(f, f.info.Size())
+	r, err := record.OpenFile(f.File, f.info)
 	if err != nil {
 		return err
 	}

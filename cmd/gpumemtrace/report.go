@@ -106,7 +106,7 @@ func (r *reportCommand) run(path string) error {
 	if r.leaks.on {
 		return asked("--leaks", reportLeaks(path, r.at, r.leaks, r.opts))
 	}
-	read := question{from: r.from, at: r.at, want: state.Want{Driver: true, Live: r.opts.By.Parts(), Freed: r.opts.By.Parts(), Steps: true, Windows: true, Holders: true}}
+	read := question{from: r.from, at: r.at, by: r.by, want: state.Want{Driver: true, Live: r.opts.By.Parts(), Freed: r.opts.By.Parts(), Steps: r.steps, Windows: true, Holders: true}}
 	read.peak = !r.steps && !r.windows && !r.opts.Turnover && !slices.Contains(r.by, "freed-by") && !r.from.given()
 	x, err := read.answer(path)
 	if err != nil {
@@ -137,6 +137,8 @@ func (r *reportCommand) run(path string) error {
 // lacking says what was asked of a file that does not have it.
 func (r *reportCommand) lacking(path string, x *answer) error {
 	switch {
+	case x.foreign && r.windows:
+		return usagef("--windows: a snapshot of PyTorch has all tensors of its history, and no windows")
 	case r.opts.By.Parts() && !x.recorded:
 		return usagef("%s is a profile, which has no single allocations: --by %s needs a recording (--record)", path, strings.Join(r.by, ","))
 	case slices.Contains(r.by, "freed-by") && x.shown.Freed == nil:

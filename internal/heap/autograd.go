@@ -117,8 +117,12 @@ func (n *nodeReader) edges(words []uint64) bool {
 	return len(nodes) > 0
 }
 
-// largeGraph is how many nodes a graph has whose size is shown.
-const largeGraph = 256
+// largeGraph is how many nodes a graph has whose size is shown, and maxCounted bounds the nodes
+// that are counted for all graphs.
+const (
+	largeGraph = 256
+	maxCounted = 1 << 22
+)
 
 // entry returns the node by which the path to a vertex comes into an autograd graph, or the vertex
 // if it is in none. The nodes of a chain may be more than a path has steps, and none is written.
@@ -138,12 +142,24 @@ func (g *graph) entry(v vertex) vertex {
 	return v
 }
 
-// nodes returns how many nodes a graph has from one on, 1 if they are too many.
+// nodes returns how many nodes a graph has from one on, 0 if too many were counted.
 func (g *graph) nodes(first vertex) int {
-	if _, ok := g.sizes[first]; !ok {
-		g.sizes[first] = len(g.within(first, func(e edge) bool { return kindOf(e.label) == kindNext && g.r.isNode(e.to) })) + 1
+	if n, ok := g.sizes[first]; ok {
+		return n
 	}
-	return g.sizes[first]
+	seen, way := map[vertex]bool{first: true}, []vertex{first}
+	for i := 0; i < len(way); i++ {
+		if g.counted++; g.counted > maxCounted {
+			return 0
+		}
+		for e := g.r.start[way[i]]; e < g.r.start[way[i]+1]; e++ {
+			if u := g.r.edges[e].to; kindOf(g.r.edges[e].label) == kindNext && g.r.isNode(u) && !seen[u] {
+				seen[u], way = true, append(way, u)
+			}
+		}
+	}
+	g.sizes[first] = len(way)
+	return len(way)
 }
 
 // grouped writes a number with a comma before each three digits.

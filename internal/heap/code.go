@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"strconv"
+	"strings"
 )
 
 func (r *objectReader) isCode(at uint64) bool { return r.typeOf(at).name == "code" }
@@ -14,21 +15,47 @@ func (r *objectReader) firstLine(code uint64) int {
 	return int(int32(r.mem.word(code + uint64(r.lay.firstLine))))
 }
 
-// functionPlace returns where the program has the class of a custom Function, by its forward:
-// " (class Scale, scale.py:12)", "" if that is not known.
-func (r *objectReader) functionPlace(c *class) string {
-	class := r.item(r.mem.word(c.address+typeDict), "_forward_cls")
-	name, ok := r.className(class)
-	forward := r.item(r.mem.word(class+typeDict), "forward")
-	if r.typeOf(forward).name == "staticmethod" {
-		forward = r.mem.word(forward + 16)
+// classPlace returns where the program has a class: " (class Scale, scale.py:12)", "" if that is not known.
+// A class says its line from 3.13 on. Before, it is that of the first function in it.
+func (r *objectReader) classPlace(c *class) string {
+	at := c.address
+	if c.function { // PyTorch made it for a class of the program
+		r.eachItem(r.mem.word(at+typeDict), func(key, value uint64) bool {
+			if r.text(key).s == "_forward_cls" {
+				at = value
+			}
+			return at == c.address
+		})
 	}
-	code := r.mem.word(forward + uint64(r.lay.funcCode))
-	if !ok || r.typeOf(forward).shape != shapeFunction || !r.isCode(code) {
+	name, _ := r.className(at)
+	name = shortName(name)
+	file, first, declared := "", 0, 0
+	r.eachItem(r.mem.word(at+typeDict), func(key, value uint64) bool {
+		k := r.text(key).s
+		if k == "__firstlineno__" {
+			declared, _ = strconv.Atoi(r.text(value).s)
+		}
+		if t := r.typeOf(value).name; t == "staticmethod" || t == "classmethod" {
+			value = r.mem.word(value + 16)
+		}
+		code := r.mem.word(value + uint64(r.lay.funcCode))
+		if r.typeOf(value).shape != shapeFunction || !r.isCode(code) {
+			return true
+		}
+		qualified, in := r.text(r.mem.word(value+uint64(r.lay.funcQualName))).s, r.text(r.mem.word(code+uint64(r.lay.fileName))).s
+		own := strings.HasSuffix("."+qualified, "."+name+"."+k) && r.text(r.mem.word(code+uint64(r.lay.name))).s == k
+		if line := r.firstLine(code); own && in != "" && in[0] != '<' && line > 0 && (first == 0 || line < first) {
+			file, first = path.Base(in), line
+		}
+		return true
+	})
+	if declared > 0 {
+		first = declared
+	}
+	if file == "" || name == "" {
 		return ""
 	}
-	file := r.text(r.mem.word(code + uint64(r.lay.fileName))).s
-	return fmt.Sprintf(" (class %s, %s:%d)", shortName(name), path.Base(file), r.firstLine(code))
+	return fmt.Sprintf(" (class %s, %s:%d)", name, file, first)
 }
 
 // where returns how a frame is shown: "step() in train.py:88".

@@ -1,5 +1,8 @@
 package heap
 
+// alone is the cycle of what is in none.
+const alone = ^uint32(0)
+
 // nativeRoot returns the root of an object that has more references than were found. If the only one more
 // is that of a node of an autograd graph, or of a tensor's own memory, a cycle may keep it.
 func (g *graph) nativeRoot(v vertex) root {
@@ -10,11 +13,11 @@ func (g *graph) nativeRoot(v vertex) root {
 	}
 	switch {
 	case c.function:
-		out.cycle = g.within(v, g.owns)[v]
+		out.cycle = g.cycle(v) != alone
 	case c.shape == shapeTensor:
 		impl := g.next(v, kindImpl)
 		gradient := g.next(impl, kindGrad)
-		out.grad = gradient != noVertex && g.within(gradient, g.owns)[impl]
+		out.grad = gradient != noVertex && g.cycle(impl) != alone && g.cycle(impl) == g.cycle(gradient)
 	}
 	if out.cycle || out.grad {
 		out.cost = 0
@@ -34,39 +37,86 @@ func (g *graph) next(v vertex, kind int) vertex {
 	return noVertex
 }
 
-// maxFollowed bounds the edges that within follows, for all vertices.
-const maxFollowed = 1 << 22
+// cycle returns the number of the cycle that a vertex is in, alone for none.
+func (g *graph) cycle(v vertex) uint32 {
+	if g.cycles == nil {
+		g.findCycles()
+	}
+	return g.cycles[v]
+}
 
-// within returns what a vertex leads to by some edges, nil if too many were followed.
-func (g *graph) within(v vertex, follow func(e edge) bool) map[vertex]bool {
-	seen, way := map[vertex]bool{}, []vertex{v}
-	for i := 0; i < len(way); i++ {
-		for _, e := range g.r.edges[g.r.start[way[i]]:g.r.start[way[i]+1]] {
-			if g.followed++; g.followed > maxFollowed {
-				return nil
+// findCycles numbers the strongly connected components of what the program cannot reach (Tarjan's
+// algorithm, without recursion).
+func (g *graph) findCycles() {
+	r := g.r
+	g.cycles = room[uint32](g.arena, g.n)
+	index, low := room[uint32](g.arena, g.n), room[uint32](g.arena, g.n)
+	type place struct {
+		v    vertex
+		edge uint32
+	}
+	var stack []place
+	var open []vertex
+	last := uint32(0)
+	visit := func(v vertex) {
+		last++
+		index[v], low[v] = last, last
+		stack, open = append(stack, place{v, r.start[v]}), append(open, v)
+	}
+	for v := range g.n {
+		if !g.live[v] || g.tier[v] != unreached || index[v] != 0 {
+			continue
+		}
+		for visit(vertex(v)); len(stack) > 0; {
+			top := &stack[len(stack)-1]
+			v := top.v
+			if top.edge < r.start[v+1] {
+				e := r.edges[top.edge]
+				top.edge++
+				switch u := e.to; {
+				case !g.live[u] || g.tier[u] != unreached || !g.owns(e):
+				case index[u] == 0:
+					visit(u)
+				case g.cycles[u] == 0:
+					low[v] = min(low[v], index[u])
+				}
+				continue
 			}
-			if !seen[e.to] && follow(e) {
-				seen[e.to], way = true, append(way, e.to)
+			if stack = stack[:len(stack)-1]; len(stack) > 0 {
+				above := stack[len(stack)-1].v
+				low[above] = min(low[above], low[v])
+			}
+			if low[v] != index[v] {
+				continue
+			}
+			number := index[v]
+			if open[len(open)-1] == v {
+				number = alone
+			}
+			for {
+				u := open[len(open)-1]
+				open, g.cycles[u] = open[:len(open)-1], number
+				if u == v {
+					break
+				}
 			}
 		}
 	}
-	return seen
+	drop(g.arena, index)
+	drop(g.arena, low)
 }
 
-// owns tells whether an edge is known to keep what it leads to, which the program cannot reach.
+// owns tells whether an edge is known to keep what it leads to.
 func (g *graph) owns(e edge) bool {
-	c := g.class(e.to)
+	n := int(e.label & labelMask)
 	switch kindOf(e.label) {
 	case kindObject, kindThread:
 		return false
 	case kindHidden:
-		if e.label&labelMask == 0 {
-			return false
-		}
+		return n != 0
 	case kindNext: // a node has a weak pointer to its own object
-		if c != nil && !c.function {
-			return false
-		}
+		c := g.class(e.to)
+		return c == nil || c.function
 	}
-	return g.live[e.to] && g.tier[e.to] == unreached
+	return true
 }

@@ -120,26 +120,15 @@ const (
 )
 
 // attribute returns what a module has by a name.
-func (r *objectReader) attribute(module uint64, name string) uint64 {
-	return r.item(r.mem.word(module+moduleDict), name)
-}
-
-// item returns what a dictionary has by a name, 0 for none.
-func (r *objectReader) item(dict uint64, name string) (at uint64) {
-	r.eachItem(dict, named(r, name, &at))
-	return at
-}
-
-// named returns a function that looks for a key which is a name.
-func named(r *objectReader, name string, at *uint64) func(key, value uint64) bool {
-	return func(key, value uint64) bool {
-		t := r.text(key)
-		if t.kind != textStr || t.s != name {
-			return true
+func (r *objectReader) attribute(module uint64, name string) (at uint64) {
+	r.eachItem(r.mem.word(module+moduleDict), func(key, value uint64) bool {
+		if t := r.text(key); t.kind == textStr && t.s == name {
+			at = value
+			return false
 		}
-		*at = value
-		return false
-	}
+		return true
+	})
+	return at
 }
 
 // instanceText returns a str that is an attribute of an instance.
@@ -157,12 +146,19 @@ func (r *objectReader) instanceAttribute(at uint64, c *class, name string) (out 
 			return r.mem.word(at + uint64(s.at))
 		}
 	}
+	visit := func(key, value uint64) bool {
+		if t := r.text(key); t.kind == textStr && t.s == name {
+			out = value
+			return false
+		}
+		return true
+	}
 	dict, values := r.instance(at, c)
 	switch {
 	case dict != 0:
-		return r.item(dict, name)
+		r.eachItem(dict, visit)
 	case values != 0 && c.cachedKeys != 0:
-		r.eachEntry(c.cachedKeys, values, named(r, name, &out))
+		r.eachEntry(c.cachedKeys, values, visit)
 	}
 	return out
 }

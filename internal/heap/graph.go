@@ -27,10 +27,11 @@ type graph struct {
 	// in one: it has its name from there.
 	registry   []registry
 	registered []bool
-	// Of autograd graphs: see entry, nodes and within.
-	entries  map[vertex]vertex
-	sizes    map[vertex]int
-	followed int
+	// Of autograd graphs: see entry and nodes.
+	entries map[vertex]vertex
+	sizes   map[vertex]int
+	counted int
+	cycles  []uint32 // see findCycles
 }
 
 func newGraph(r *references) *graph {

@@ -84,8 +84,8 @@ func (w *writer) begin(v vertex) {
 		w.whole = true
 	case root.cycle || w.g.tier[v] == byCycle:
 		w.b.WriteString(holder.CyclePrefix + w.className(v))
-		if c := w.g.class(v); c != nil && c.function {
-			w.note = w.g.r.py.functionPlace(c)
+		if c := w.g.class(v); c != nil {
+			w.note = w.g.r.py.classPlace(c)
 		}
 	case root.frame:
 		w.b.WriteString(root.name + ": ")

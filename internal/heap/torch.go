@@ -149,7 +149,7 @@ func (l *torchLayout) fit(m *cache, sample []instance) (fits int) {
 	for _, o := range sample {
 		b := m.bytes(m.word(o.address+uint64(l.impl)), implSize)
 		for i := l.storage + 8; b != nil && i+8 <= 128; i += 8 {
-			if word(b[i:])&^1 == o.address { // the lowest bit says who owns whom
+			if word(b[i:]) == o.address {
 				back[i]++
 			}
 		}

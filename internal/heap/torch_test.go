@@ -73,27 +73,3 @@ sys.stdin.readline()
 		t.Errorf("%d retainers of memory that no GPU has, %d storages", len(r.Retainers), len(r.Storages))
 	}
 }
-
-// A program may have no tensor but those that C++ owns.
-func TestTensorsOfCyclesAlone(t *testing.T) {
-	torchtest.Need(t)
-	p := start(t, torchtest.Python, nil, "-W", "ignore", "-c", `
-import json, sys, torch
-torch.set_num_threads(1)
-def penalty():
-    weight = torch.nn.Parameter(torch.ones(41))
-    weight.pow(3).sum().backward(create_graph=True)
-penalty()
-print(json.dumps({}), flush=True)
-sys.stdin.readline()
-`)
-	r := read(t, p.pid, Options{CPU: true})
-	if len(r.Storages) == 0 {
-		t.Error("no tensors")
-	}
-	for _, s := range r.Storages {
-		if want := "reference cycle: Parameter" + holder.GradientCycle; s.Holder != want || !s.Stuck() {
-			t.Errorf("%+v, want %s", s, want)
-		}
-	}
-}

@@ -35,6 +35,8 @@ type Fit struct {
 	Curved uint64
 }
 
+var errHeld = errors.New("its history begins when tensors are there already, and which of them grow is not known: begin to record before the program makes the first one")
+
 // NewFit pairs the tensors of runs: the k-th that was made at a stack in one with the
 // k-th of the same stack in the others.
 func NewFit(runs []Measured) (*Fit, error) {
@@ -43,6 +45,9 @@ func NewFit(runs []Measured) (*Fit, error) {
 	for i := range runs {
 		if i > 0 && runs[i].At == runs[i-1].At {
 			return nil, fmt.Errorf("two recordings are of %g: give one of each number", runs[i].At)
+		}
+		if len(runs[i].Run.Held) > 0 {
+			return nil, errHeld
 		}
 		if runs[i].Run.Partial != "" {
 			return nil, errors.New(runs[i].Run.Partial)

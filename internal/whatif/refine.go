@@ -15,6 +15,9 @@ const small = 1 << 20 / unit
 // spare: of those of its stack the one that is nearest in the run, before or after, and else
 // the nearest of any stack.
 func (x *Run) refine() {
+	if x.Exact {
+		return
+	}
 	known := func(q *allocator.Request) bool {
 		return q.Op == allocator.Make && !q.Is(allocator.Lacked) && q.Units > small && x.spare(q.Tensor) == 0
 	}

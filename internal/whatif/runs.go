@@ -52,13 +52,17 @@ type Run struct {
 	// before SetBeside.
 	Beside uint64
 
+	// Settings are its own, as PYTORCH_CUDA_ALLOC_CONF, "" if not known.
+	Settings string
+
 	// Times are those of Requests, in ticks since the trace began.
 	Times []uint32
 
 	// above is by how many units refine made each request smaller than its block, nil before.
 	above []uint16
 
-	live map[uint64]uint32 // the tensor at an address
+	live    map[uint64]uint32 // the tensor at an address
+	streams []uint64          // that tensors are on, by their numbers in Streams
 
 	poolIDs []pool // that tensors were asked for, the first of which has number 1
 }
@@ -123,20 +127,21 @@ type stackKey struct {
 type size struct{ requests, tensors int }
 
 type collector struct {
-	pid     int // of the process that is collected, 0 for all
-	sizes   map[runKey]size
-	begin   uint64 // when the trace began, as events have it
-	runs    map[runKey]*Run
-	order   []*Run
-	names   map[event.Process]string
-	gpus    map[runKey]record.Device
-	listed  []record.Device                     // by any reading: one, or two for several
-	refused map[event.Process]map[uint32]uint64 // by thread: the size of a call that failed
-	windows map[event.Process][]poolWindow      // by age
-	pending []event.Event                       // not yet in order
-	full    int                                 // how many of these there may be
-	stacks  map[stackKey]uint32                 // index into sites, of all runs
-	sites   []*record.Stack
+	pid      int // of the process that is collected, 0 for all
+	sizes    map[runKey]size
+	begin    uint64 // when the trace began, as events have it
+	runs     map[runKey]*Run
+	order    []*Run
+	names    map[event.Process]string
+	settings map[event.Process]string
+	gpus     map[runKey]record.Device
+	listed   []record.Device                     // by any reading: one, or two for several
+	refused  map[event.Process]map[uint32]uint64 // by thread: the size of a call that failed
+	windows  map[event.Process][]poolWindow      // by age
+	pending  []event.Event                       // not yet in order
+	full     int                                 // how many of these there may be
+	stacks   map[stackKey]uint32                 // index into sites, of all runs
+	sites    []*record.Stack
 }
 
 // Collect reads the runs of a recording.
@@ -164,7 +169,7 @@ func collect(file string, pid, most int) ([]*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &collector{pid: pid, sizes: sizes, runs: map[runKey]*Run{}, names: map[event.Process]string{}, gpus: map[runKey]record.Device{}, refused: map[event.Process]map[uint32]uint64{}, windows: map[event.Process][]poolWindow{}, stacks: map[stackKey]uint32{}, sites: []*record.Stack{nil}}
+	c := &collector{pid: pid, sizes: sizes, runs: map[runKey]*Run{}, names: map[event.Process]string{}, settings: map[event.Process]string{}, gpus: map[runKey]record.Device{}, refused: map[event.Process]map[uint32]uint64{}, windows: map[event.Process][]poolWindow{}, stacks: map[stackKey]uint32{}, sites: []*record.Stack{nil}}
 	if err := read(file, c.add); err != nil {
 		return nil, err
 	}
@@ -172,6 +177,7 @@ func collect(file string, pid, most int) ([]*Run, error) {
 	sites := c.name()
 	for _, x := range c.order {
 		x.live, x.Sites = nil, sites
+		x.Exact = len(x.Streams) == len(x.Addresses)
 		d, ok := c.gpus[runKey{x.Process, x.Device}]
 		if !ok && len(c.listed) == 1 {
 			d = c.listed[0]
@@ -231,6 +237,8 @@ func (c *collector) add(rec record.Record) error {
 		if r.Name != "" {
 			c.names[r.Process] = r.Name
 		}
+	case *record.Allocator:
+		c.settings[r.Process] = r.Settings
 	case *record.Stack:
 		c.sites[c.site(r.Process, r.ID)] = r
 	case *record.Name:
@@ -370,7 +378,7 @@ func (c *collector) run(e *event.Event) *Run {
 	if x == nil {
 		n := c.sizes[k]
 		n.requests, n.tensors = min(n.requests+n.requests/64, 2*MaxTensors), min(n.tensors+n.tensors/64, MaxTensors)
-		x = &Run{Process: e.Proc, Name: c.names[e.Proc], Device: e.Device, live: map[uint64]uint32{}, Times: make([]uint32, 0, n.requests), Stacks: make([]uint32, 0, n.tensors)}
+		x = &Run{Process: e.Proc, Name: c.names[e.Proc], Settings: c.settings[e.Proc], Device: e.Device, live: map[uint64]uint32{}, Times: make([]uint32, 0, n.requests), Stacks: make([]uint32, 0, n.tensors)}
 		x.Requests, x.Reserved, x.Addresses = make([]allocator.Request, 0, n.requests), make([]uint32, 0, n.requests), make([]uint64, 0, n.tensors)
 		c.runs[k] = x
 		c.order = append(c.order, x)
@@ -379,6 +387,10 @@ func (c *collector) run(e *event.Event) *Run {
 }
 
 func (c *collector) apply(e *event.Event) {
+	if e.Time == c.begin && c.begin > 0 {
+		c.held(e)
+		return
+	}
 	switch e.Op {
 	case event.OpTensorAlloc, event.OpTensorFree:
 		c.tensor(e)
@@ -394,6 +406,70 @@ func (c *collector) apply(e *event.Event) {
 			c.refused[e.Proc][e.TID] = e.Size
 		}
 	}
+}
+
+// held adds what was there before the trace, and is known exactly: see record.Trace.Start.
+func (c *collector) held(e *event.Event) {
+	switch e.Op {
+	case event.OpPrivatePoolBegin, event.OpPrivatePoolEnd:
+		c.window(e)
+	case event.OpHandleCreate:
+		c.run(e).Partial = "it had expandable segments before the recording began, whose addresses are not known"
+	case event.OpAlloc:
+		if e.Kind == event.KindDevice {
+			x := c.run(e)
+			x.Held = append(x.Held, allocator.Held{Address: e.Addr, Size: e.Size, Stream: x.stream(e.Stream)})
+		}
+	case event.OpTensorAlloc:
+		x := c.run(e)
+		n := x.tensor(c, e)
+		i, found := slices.BinarySearchFunc(x.Held, e.Addr, func(h allocator.Held, at uint64) int { return cmp.Compare(h.Address, at) })
+		if !found {
+			i--
+		}
+		if i < 0 || e.Addr-x.Held[i].Address >= x.Held[i].Size || e.Size > x.Held[i].Size-(e.Addr-x.Held[i].Address) {
+			x.Partial = "there were tensors outside of its segments before the recording began"
+			return
+		}
+		h := &x.Held[i]
+		if k := len(h.Blocks); k > 0 && h.Blocks[k-1].Address+h.Blocks[k-1].Size > e.Addr {
+			x.Partial = "tensors lay over each other before the recording began"
+			return
+		}
+		if int(n) < len(x.Pools) {
+			h.Private = x.Pools[n]
+		}
+		h.Blocks = append(h.Blocks, allocator.HeldBlock{Address: e.Addr, Size: e.Size, Tensor: n})
+	}
+}
+
+// tensor gives a tensor the next number.
+func (x *Run) tensor(c *collector, e *event.Event) uint32 {
+	n := uint32(len(x.Addresses))
+	x.Addresses = append(x.Addresses, e.Addr)
+	x.Stacks = append(x.Stacks, c.site(e.Proc, e.Stack))
+	if e.Asked > 0 {
+		x.Streams = append(x.Streams, x.stream(e.Stream))
+	}
+	c.private(x, n, e.TID)
+	x.live[e.Addr] = n
+	return n
+}
+
+// maxStreams bounds the streams of a run that are told apart.
+const maxStreams = math.MaxUint8
+
+// stream returns the number of a stream.
+func (x *Run) stream(id uint64) uint8 {
+	i := slices.Index(x.streams, id)
+	if i < 0 {
+		if i = len(x.streams); i == maxStreams {
+			x.Partial = fmt.Sprintf("it has more than %d streams", maxStreams)
+			return 0
+		}
+		x.streams = append(x.streams, id)
+	}
+	return uint8(i)
 }
 
 // window follows when requests are for a private pool.
@@ -442,10 +518,10 @@ func (c *collector) lacked(e *event.Event) {
 		held = uint32(e.Part / unit)
 	}
 	x.Lacked = append(x.Lacked, Refusal{Request: len(x.Requests), Wanted: e.Size, Reserved: uint64(held) * unit, Own: !refused})
-	n := uint32(len(x.Addresses))
-	x.Addresses = append(x.Addresses, 0)
-	x.Stacks = append(x.Stacks, c.site(e.Proc, e.Stack))
-	c.private(x, n, e.TID)
+	one := *e
+	one.Asked = one.Size
+	n := x.tensor(c, &one)
+	delete(x.live, 0)
 	units := uint32((e.Size + unit - 1) / unit)
 	time := e.Time - min(e.Time, c.begin)
 	x.ask(allocator.Request{Op: allocator.Make, Tensor: n, Units: units, Flags: allocator.Lacked}, held, time)
@@ -471,15 +547,11 @@ func (c *collector) tensor(e *event.Event) {
 		x.ask(allocator.Request{Op: allocator.Empty}, held, time)
 	}
 	if e.Op == event.OpTensorAlloc {
-		n := uint32(len(x.Addresses))
-		if n == 0 && e.Handle != e.Size {
+		if len(x.Addresses) == 0 && e.Handle != e.Size {
 			x.Partial = "there were tensors before the recording began"
 		}
-		x.Addresses = append(x.Addresses, e.Addr)
-		x.Stacks = append(x.Stacks, c.site(e.Proc, e.Stack))
-		c.private(x, n, e.TID)
-		x.live[e.Addr] = n
-		q := allocator.Request{Op: allocator.Make, Tensor: n, Units: uint32(e.Size / unit)}
+		n := x.tensor(c, e)
+		q := allocator.Request{Op: allocator.Make, Tensor: n, Units: uint32((cmp.Or(e.Asked, e.Size) + unit - 1) / unit)}
 		if failed {
 			q.Flags = allocator.Refused
 		}

@@ -127,6 +127,9 @@ const spreadRequests = 4 << 20
 func Predict(x *Run, o Options) *Prediction {
 	p := &Prediction{PID: x.Process.PID, Process: x.Name, Device: x.Device, GPU: x.GPU, title: x.title(fmt.Sprintf("%s (%d)", x.Name, x.Process.PID))}
 	own := o.Own
+	if s, err := ParseSetting(x.Settings); own.Name == "" && x.Settings != "" && err == nil {
+		own = s
+	}
 	own.Memory = x.Memory
 	x.blocked()
 	check := x.Check(own.Settings)
@@ -147,7 +150,11 @@ func Predict(x *Run, o Options) *Prediction {
 		}
 	}
 	p.own, p.Own, p.Tensors, p.Same, p.Streams, p.Pools = own, own.Name, check.Made, check.Same, check.Streams, len(x.poolIDs)
-	p.Rows = append(p.Rows, Row{Setting: own.Name + " (this run)", Peak: x.peak(), Cached: check.Peak - check.Allocated, Segments: check.Segments})
+	is := Row{Setting: own.Name + " (this run)", Peak: x.peak(), Segments: check.Segments}
+	if check.Peak <= is.Peak { // else what was repeated is not the run
+		is.Cached = check.Peak - check.Allocated
+	}
+	p.Rows = append(p.Rows, is)
 	p.Elsewhere, p.Workspaces = elsewhere(&check), x.workspaces()
 	switch {
 	case x.Partial != "":

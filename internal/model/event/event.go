@@ -320,7 +320,8 @@ type Event struct {
 	Size   uint64 // bytes
 	Handle uint64
 	Part   uint64
-	Stream uint64 // CUstream of a capture or of a stream-ordered allocation
+	Asked  uint64 // of the bytes of a tensor, those that the program asked for, 0 if not known
+	Stream uint64 // CUstream of a capture, of a stream-ordered allocation, or of a tensor if known
 	Ctx    uint64 // CUcontext current on the thread, 0 when not known
 	Stack  uint64 // id of the call stack, 0 for none
 

@@ -25,6 +25,7 @@ const (
 	bitChildPID
 	bitChildStart
 	bitName
+	bitAsked
 	allBits   = 1<<iota - 1
 	maskBytes = 3
 )
@@ -67,6 +68,7 @@ func (c *Fields) visitEvent(ev *event.Event) {
 	changed(c, bitStream, &ev.Stream, &b.Stream)
 	changed(c, bitChildPID, &ev.Child.PID, &b.Child.PID)
 	changed(c, bitChildStart, &ev.Child.Start, &b.Child.Start)
+	changed(c, bitAsked, &ev.Asked, &b.Asked)
 	if !c.reading && ev.Name != "" {
 		c.mask |= bitName
 	}

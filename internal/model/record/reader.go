@@ -44,6 +44,8 @@ type Reader struct {
 	records uint32      // read from it
 	show    bool        // its records are returned
 
+	foreign bool // of a Format
+
 	begun bool
 	ended bool // a closed recording's last block was read
 	// uncertain: records are missing before what Next returned last. It is false
@@ -57,14 +59,14 @@ type Reader struct {
 	firstGap  uint64 // its time
 }
 
-// Open opens a recording. Errors are those of userfile.Open, or wrap ErrNotRecording,
+// Open opens a recording, or a file of a Format as one. Errors are those of userfile.Open, or wrap ErrNotRecording,
 // ErrVersion, ErrMalformed or ErrCutShort.
 func Open(path string) (*Reader, error) {
 	f, info, err := userfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	r, err := NewReader(f, info.Size())
+	r, err := OpenFile(f, info)
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("read %s: %w", path, err)
@@ -184,6 +186,9 @@ func (r *Reader) gap(n uint64) {
 	r.lost += n
 	r.uncertain = true
 }
+
+// Foreign reports whether another program made the file: see Format.
+func (r *Reader) Foreign() bool { return r.foreign }
 
 // Progress returns which part of the file was read, from 0 to 1.
 func (r *Reader) Progress() float64 { return r.scanner.progress() }

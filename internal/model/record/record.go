@@ -27,7 +27,8 @@ type Trace struct {
 	Target               string // such as "pid 4711 (python3)"
 	StackMode            string // how stacks are captured, for people
 	Driver               string // version of NVIDIA's driver, "" when not known
-	Start                time.Time
+	// Start is when the trace began. Events of that very time are of what was there before.
+	Start time.Time
 	// Boot is the wall-clock time at which CLOCK_MONOTONIC was zero: what the
 	// times of records count from.
 	Boot time.Time
@@ -240,6 +241,12 @@ type Window struct {
 	Open bool
 }
 
+// An Allocator says which settings of PYTORCH_CUDA_ALLOC_CONF PyTorch's allocator has in a process.
+type Allocator struct {
+	Process  event.Process
+	Settings string
+}
+
 // A Moment says what time it is, in nanoseconds of CLOCK_MONOTONIC.
 type Moment struct {
 	Time uint64
@@ -301,6 +308,9 @@ func (*Reported) Record() {}
 
 // Record marks Tensors as a Record.
 func (*Tensors) Record() {}
+
+// Record marks an Allocator as a Record.
+func (*Allocator) Record() {}
 
 // Record marks a Cut as a Record.
 func (*Cut) Record() {}

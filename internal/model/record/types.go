@@ -35,6 +35,7 @@ var types = [...]recordType{
 	14: of(visitTensors),
 	15: of(visitHeap),
 	16: of(visitBlocks),
+	17: of(func(c *Fields, r *Allocator) { c.Process(&r.Process); c.Text(&r.Settings) }),
 }
 
 // entries has the numbers of entries by the types of records.

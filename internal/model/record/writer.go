@@ -29,7 +29,7 @@ type WriterOptions struct {
 	// latest time of a record by then, in nanoseconds of CLOCK_MONOTONIC.
 	Since uint64
 	// Unbounded keeps blocks for which the disk is too slow in memory instead of dropping them: for
-	// tests, which record faster than any program allocates.
+	// files of a Format, and for tests, which record faster than any program allocates.
 	Unbounded bool
 }
 

@@ -115,6 +115,10 @@ type Location struct {
 // labels say that would follow from such a name.
 const NotNamed = "[not named yet]"
 
+// BeforeHistory is the function of memory that was there before the history of a file began, and whose
+// stack the file does not have.
+const BeforeHistory = "[allocated before the history begins]"
+
 // Named reports whether the name of l is there.
 func (l *Location) Named() bool { return len(l.Lines) == 0 || l.Lines[0].Function != NotNamed }
 

@@ -80,6 +80,8 @@ func outside(s *snapshot.Sample) string {
 	switch {
 	case len(s.Stack) == 0:
 		return "[no stack]"
+	case s.Stack[len(s.Stack)-1].Lines[0].Function == snapshot.BeforeHistory:
+		return snapshot.BeforeHistory
 	case stacks.Backward(s.Stack):
 		return "[backward pass]"
 	case stacks.Python(s.Stack):

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/userfile"
 )
 
 // A Command is a command of gpumemtrace, without that name, and what it answers.
@@ -30,12 +31,12 @@ func nextCommands(page *render.Page, commands []Command) {
 	}
 }
 
-// isRecording tells a recording from a profile by its name.
-func isRecording(file string) bool { return strings.HasSuffix(file, ".gmt") }
+// isRecording tells a recording, or a snapshot of PyTorch, from a profile by its name.
+func isRecording(file string) bool { return file != "" && !userfile.IsProfile(file) }
 
 // thePage makes a page of a recording.
 func thePage(file string) Command {
-	return Command{"convert " + file + " " + strings.TrimSuffix(file, ".gmt") + ".html", "All of it over time, as a page"}
+	return Command{"convert " + file + " " + userfile.Stem(file) + ".html", "All of it over time, as a page"}
 }
 
 // whatIf tries other settings of PyTorch's allocator.

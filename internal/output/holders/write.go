@@ -204,24 +204,32 @@ func (v *view) sum(rows []row) []int64 {
 
 // cycles says how much memory waits for the garbage collector, and how much it never frees.
 func (r *Report) cycles(page *render.Page) {
-	var found, stuck []holder.Storage
+	var found, stuck, gradients []holder.Storage
 	for _, s := range r.storages(r.Reading) {
 		switch {
 		case s.Cycle:
 			found = append(found, s)
 		case s.Stuck():
 			stuck = append(stuck, s)
+			if strings.HasSuffix(s.Holder, holder.GradientCycle) {
+				gradients = append(gradients, s)
+			}
 		}
 	}
 	if len(found) > 0 {
 		page.Heading("Held by reference cycles alone: %s in %s", bytefmt.Format(total(found)), bytefmt.Counted(len(found), "storage"))
 		page.Line("  The program cannot reach them any more. They are freed when Python's garbage collector runs (gc.collect()).")
 	}
-	if len(stuck) > 0 {
-		page.Heading("Held by reference cycles that no garbage collector frees: %s in %s", bytefmt.Format(total(stuck)), bytefmt.Counted(len(stuck), "storage"))
-		page.Line("  The program cannot reach them any more, and the cycles lead through C++, where Python's garbage collector does not look. To break one:")
-		page.Line("  of a gradient, set .grad to None after a backward pass with create_graph=True, or use torch.autograd.grad();")
-		page.Line("  of a custom Function, do not keep in ctx what it returns or what was computed from that: use ctx.save_for_backward().")
+	if len(stuck) == 0 {
+		return
+	}
+	page.Heading("Held by reference cycles that no garbage collector frees: %s in %s", bytefmt.Format(total(stuck)), bytefmt.Counted(len(stuck), "storage"))
+	page.Line("  The program cannot reach them any more, and the cycles lead through C++, where Python's garbage collector does not look.")
+	if len(gradients) > 0 {
+		page.Line("  To break one of a gradient, set .grad to None after each backward pass with create_graph=True, or use torch.autograd.grad().")
+	}
+	if len(stuck) > len(gradients) {
+		page.Line("  To break one of a custom Function, do not keep in ctx what it returns, or what was computed from that: use ctx.save_for_backward().")
 	}
 }
 

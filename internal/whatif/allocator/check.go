@@ -50,7 +50,7 @@ func (r *Run) Check(own Settings) Check {
 				pairs = append(pairs, p)
 			}
 		}
-		if len(pairs) == known {
+		if len(pairs) == known || r.Exact {
 			break
 		}
 		streams = together(pairs, c.follow)
@@ -197,6 +197,9 @@ func (r *Run) compare(own Settings, streams map[uint64]uint8) *comparison {
 	if len(r.Spare) != len(r.Addresses) {
 		r.Spare = make([]uint16, len(r.Addresses))
 	}
+	for _, s := range c.hold(r.Held, c.blocks) {
+		c.insertSegment(s)
+	}
 	for i := range r.Requests {
 		q := &r.Requests[i]
 		switch q.Op {
@@ -269,6 +272,9 @@ func (c *comparison) make(q *Request) bool {
 	q.Stream, q.Private = c.streams[c.name(at)], c.run.pool(q.Tensor)
 	if home != nil {
 		q.Stream, q.Private = c.streams[home.name], home.first.pool.key.private
+	}
+	if c.run.Exact {
+		q.Stream = c.run.Streams[q.Tensor]
 	}
 	p := c.pool(poolKey{q.Private, q.Stream, size <= smallRequest})
 	b := c.find(p, size)
@@ -356,7 +362,7 @@ func (c *comparison) name(at uint64) uint64 { return at + c.begun[at] }
 
 func (c *comparison) use(q *Request, b *Block, size uint64) {
 	c.run.Spare[q.Tensor] = 0
-	if b.Size == size && !c.Expandable && size > smallRequest {
+	if b.Size == size && !c.Expandable && size > smallRequest && !c.run.Exact {
 		c.run.Spare[q.Tensor] = c.spare(b)
 	}
 	c.cut(b, size)

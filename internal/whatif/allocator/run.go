@@ -6,7 +6,7 @@ import "slices"
 type Request struct {
 	// Tensor is the tensor's number, by the order in which tensors were made.
 	Tensor uint32
-	// Units is the size of the block that PyTorch chose, in units of 512 bytes.
+	// Units is the size of the block that PyTorch chose, in units of 512 bytes: see Run.Exact.
 	Units uint32
 	Op    Op
 	// Private is the private pool that the tensor is for, 0 for none, and Stream tells streams
@@ -45,6 +45,12 @@ const (
 // did.
 type Run struct {
 	Requests []Request
+	// Held is what was there before the first request.
+	Held []Held
+	// Exact: Request.Units is what the program asked for, and Streams has the stream of each tensor, by
+	// number. Otherwise Units is the size of the block, and Run.Check finds the streams.
+	Exact   bool
+	Streams []uint8
 	// Addresses are where PyTorch placed each tensor, by number.
 	Addresses []uint64
 	// Spare is by how many units the block of each tensor may exceed the request, as far as
@@ -99,6 +105,7 @@ func (r *Run) Play(s Settings, emptied int) Result {
 func (r *Run) Follow(s Settings, emptied int, after func(request int, reserved uint64)) Result {
 	a := New(s)
 	blocks := make([]*Block, len(r.Addresses))
+	a.hold(r.Held, blocks)
 	out := Result{Failed: -1}
 	for i := range r.Requests {
 		q := &r.Requests[i]
@@ -159,6 +166,12 @@ func (r *Run) Floor() Result {
 	out := Result{Failed: -1}
 	sizes := make([]uint32, len(r.Addresses))
 	var live uint64
+	for _, h := range r.Held {
+		for _, b := range h.Blocks {
+			sizes[b.Tensor] = uint32(b.Size / unit)
+			live += b.Size
+		}
+	}
 	for i := range r.Requests {
 		switch q := &r.Requests[i]; q.Op {
 		case Make:

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
+)
+
+// snapshotFolder has snapshots of PyTorch's own, of real runs.
+const snapshotFolder = corpusFolder + "/snapshots"
+
+// unzipped writes a snapshot to a new folder, and returns its path.
+func unzipped(t *testing.T, name string) string {
+	t.Helper()
+	f, err := os.Open(filepath.Join(snapshotFolder, name+".pickle.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), name+".pickle")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func predictions(t *testing.T, file string) (out []whatif.Prediction) {
+	t.Helper()
+	text, err := exec.Command(binary, "whatif", file, "--json").Output()
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	var all struct {
+		Predictions []whatif.Prediction `json:"predictions"`
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all.Predictions
+}
+
+// TestSnapshotWhatif checks that each tensor of a real snapshot whose history begins in the middle comes
+// to lie where PyTorch placed it, and that a file whose figures are made up gives no prediction.
+func TestSnapshotWhatif(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		tensors int
+		peak    uint64
+	}{{"forward", 2058, 19667091456}, {"forward_mixed", 2703, 24245174272}} {
+		p := predictions(t, unzipped(t, c.name))
+		if len(p) != 1 || p[0].Tensors != c.tensors || p[0].Same != c.tensors || p[0].Reason != "" || p[0].Rows[0].Peak != c.peak {
+			t.Errorf("%s: %+v", c.name, p)
+		}
+	}
+	if p := predictions(t, unzipped(t, "small")); len(p) != 1 || p[0].Reason == "" {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestSnapshotThereAndBack checks that a recording that was converted to a pickle gives the same
+// predictions as the recording.
+func TestSnapshotThereAndBack(t *testing.T) {
+	for _, name := range []string{"profiler", "allocator/streams", "allocator/bert_expandable", "allocator/fragmented"} {
+		recording, made := filepath.Join(corpusFolder, name+".gmt"), filepath.Join(t.TempDir(), "made.pickle")
+		if out, err := exec.Command(binary, "convert", recording, made, "--trace-max", "5000000").CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, out)
+		}
+		want, got := predictions(t, recording), predictions(t, made)
+		for i := range want {
+			want[i].GPU = "" // which the pickle does not have as NVML names it
+		}
+		for i := range got {
+			got[i].GPU = ""
+		}
+		a, _ := json.Marshal(want)
+		b, _ := json.Marshal(got)
+		if len(want) == 0 || !bytes.Equal(a, b) {
+			t.Errorf("%s: converted and read again:\n%s\nwant\n%s", name, b, a)
+		}
+	}
+}
+
+// TestSnapshotLacks checks that what a snapshot does not have is refused, and says why.
+func TestSnapshotLacks(t *testing.T) {
+	file := unzipped(t, "small")
+	for args, want := range map[string]string{
+		"report FILE --by line,user":                        "does not say whose process",
+		"report FILE --by cause":                            "for which calls the driver",
+		"report FILE --by holder":                           "which objects hold memory",
+		"report FILE --windows":                             "no windows",
+		"diff FILE FILE --by user":                          "does not say whose process",
+		"fit 1=FILE 2=FILE --to 3":                          "before the recording began",
+		"fit 1=FILE 2=FILE --to 3 --memory 1GiB":            "--memory needs --beside",
+		"fit 1=FILE 2=FILE --to 3 --memory 1GiB --beside x": "--beside",
+	} {
+		out, err := exec.Command(binary, strings.Fields(strings.ReplaceAll(args, "FILE", file))...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v, want %q:\n%s", args, err, want, out)
+		}
+	}
+	// A pickle and JSON of another sort.
+	for name, data := range map[string]string{"x.pickle": "\x80\x04]."} {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(binary, "report", path).CombinedOutput(); err == nil || !strings.Contains(string(out), "a pickle") {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package torchsnapshot
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/google/btree"
+)
+
+// rules say how the allocator cuts blocks: see allocator.Settings of package whatif.
+type rules struct {
+	expandable bool
+	maxSplit   uint64 // bytes, 0 for no limit
+	rounds     bool   // requests are rounded to parts of powers of two
+}
+
+// Sizes of PyTorch's allocator, in bytes.
+const (
+	unit         = 512     // of blocks
+	smallRequest = 1 << 20 // blocks of large segments are not cut for less
+	smallSegment = 2 << 20
+)
+
+func rounded(size uint64) uint64 { return max(unit, (size+unit-1)/unit*unit) }
+
+// A before is what a GPU had when its history began.
+type before struct {
+	segments []segment
+	blocks   []block
+	odd      int // steps that do not fit what was there
+}
+
+// past is the state of a GPU while its steps are undone.
+type past struct {
+	*rulesOf
+	segments *btree.BTreeG[segment]
+	live     *btree.BTreeG[block]
+	odd      int
+}
+
+type rulesOf struct {
+	rules
+	device *device
+}
+
+// unwind undoes the steps of a device and returns what was there before. It sets the size of each
+// step's block: of one that is live at the end the file says it. Of another one it is the rounded
+// request, or all up to the next live block where the allocator would not have cut the rest off.
+func (d *device) unwind(r rules) before {
+	p := past{
+		rulesOf:  &rulesOf{r, d},
+		segments: btree.NewG(16, func(a, b segment) bool { return a.address < b.address }),
+		live:     btree.NewG(16, func(a, b block) bool { return a.address < b.address }),
+		odd:      d.oddEnd,
+	}
+	for _, s := range d.segments {
+		p.segments.ReplaceOrInsert(s)
+	}
+	for _, b := range d.blocks {
+		p.live.ReplaceOrInsert(b)
+	}
+	for i := len(d.steps) - 1; i >= 0; i-- {
+		p.undo(&d.steps[i])
+	}
+	out := before{odd: p.odd}
+	p.segments.Ascend(func(s segment) bool { out.segments = append(out.segments, s); return true })
+	p.live.Ascend(func(b block) bool { out.blocks = append(out.blocks, b); return true })
+	return out
+}
+
+// undo undoes one step.
+func (p *past) undo(s *step) {
+	switch s.action {
+	case alloc:
+		b, ok := p.live.Delete(block{address: s.address})
+		if s.block = b.size; !ok {
+			s.block = rounded(s.size)
+			p.odd++
+		}
+	case free:
+		b := block{address: s.address, size: p.size(s), requested: s.size, stream: s.stream}
+		s.block = b.size
+		if _, ok := p.live.ReplaceOrInsert(b); ok {
+			p.odd++
+		}
+	case segmentAlloc:
+		if _, ok := p.segments.Delete(segment{address: s.address}); !ok {
+			p.odd++
+		}
+	case segmentFree:
+		p.segments.ReplaceOrInsert(segment{address: s.address, size: s.size, small: s.size <= smallSegment, stream: s.stream, pool: s.pool, own: s.own})
+	case segmentMap:
+		p.unmap(s.address, s.size)
+	case segmentUnmap:
+		p.mapped(s)
+	}
+}
+
+// size returns that of the block that a step freed.
+func (p *past) size(s *step) uint64 {
+	size := rounded(s.size)
+	home, ok := p.around(s.address)
+	if !ok {
+		p.odd++
+		return size
+	}
+	end := home.address + home.size
+	p.live.AscendGreaterOrEqual(block{address: s.address + 1}, func(b block) bool {
+		end = min(end, b.address)
+		return false
+	})
+	gap := end - s.address
+	if gap < size {
+		p.odd++
+		return size
+	}
+	rest := gap - size
+	switch {
+	case rest == 0,
+		(home.small || home.expandable) && rest >= unit,
+		!home.small && !home.expandable && rest > smallRequest && (p.maxSplit == 0 || size < p.maxSplit):
+		return size
+	}
+	return gap
+}
+
+// around returns the segment that an address lies in.
+func (p *past) around(at uint64) (home segment, ok bool) {
+	p.segments.DescendLessOrEqual(segment{address: at}, func(s segment) bool {
+		home, ok = s, at-s.address < s.size
+		return false
+	})
+	return home, ok
+}
+
+// unmap takes a range out of expandable segments.
+func (p *past) unmap(from, size uint64) {
+	home, ok := p.around(from)
+	to := from + size
+	if !ok || home.address+home.size < to {
+		p.odd++
+		return
+	}
+	p.segments.Delete(home)
+	for _, rest := range [][2]uint64{{home.address, from}, {to, home.address + home.size}} {
+		if rest[0] < rest[1] {
+			s := home
+			s.address, s.size = rest[0], rest[1]-rest[0]
+			p.segments.ReplaceOrInsert(s)
+		}
+	}
+}
+
+// mapped adds a range to expandable segments, joined with what is beside it.
+func (p *past) mapped(x *step) {
+	s := segment{address: x.address, size: x.size, expandable: true, stream: x.stream, pool: x.pool, own: x.own}
+	if low, ok := p.around(s.address - 1); ok && low.expandable && low.address+low.size == s.address {
+		p.segments.Delete(low)
+		s.address, s.size, s.small, s.pool, s.frames = low.address, low.size+s.size, low.small, low.pool, low.frames
+	}
+	if high, ok := p.segments.Get(segment{address: s.address + s.size}); ok && high.expandable {
+		p.segments.Delete(high)
+		s.size, s.small, s.pool = s.size+high.size, high.small, high.pool
+	}
+	p.segments.ReplaceOrInsert(s)
+}
+
+// cuts returns the addresses at which ranges of expandable segments begin or end, in order.
+func (d *device) cuts(first []segment) []uint64 {
+	var all []uint64
+	for _, s := range d.steps {
+		if s.action == segmentMap || s.action == segmentUnmap {
+			all = append(all, s.address, s.address+s.size)
+		}
+	}
+	for _, s := range first {
+		if s.expandable {
+			all = append(all, s.address, s.address+s.size)
+		}
+	}
+	slices.SortFunc(all, cmp.Compare)
+	return slices.Compact(all)
+}
