@@ -7,6 +7,9 @@ const (
 	variableDefault = 24
 )
 
+// weakReferent is where a weak reference has the address of its object.
+const weakReferent = 16
+
 // stateWords is how many words of a thread's state are looked at.
 const stateWords = 128
 
@@ -36,7 +39,7 @@ func (r *references) threadLocals(at uint64, c *class) {
 		}
 		r.py.eachItem(w, func(key, value uint64) bool {
 			if _, weak := r.objects.find(key); weak {
-				key = r.mem.word(key + 16)
+				key = r.mem.word(key + weakReferent)
 			}
 			if r.py.typeOf(key).name == "_thread._localdummy" {
 				r.dummies[key] = 0

@@ -183,8 +183,8 @@ func readHeap(r *objectReader, o *Options, allocator uint64, reading *holder.Rea
 		reading.Allocators, reading.NoAllocators = readAllocator(r.mem, &refs.cpp, allocator, allocatorRounds, r.lost)
 		resume()
 	}
-	if len(refs.arrays) > 0 && reading.Framework == "" {
-		reading.Framework = "JAX"
+	if reading.Framework == "" {
+		reading.Framework = refs.framework
 	}
 	r.arena.spare = r.mem.shrink(nameSlots)
 	if len(refs.storages) > 0 {

@@ -37,7 +37,7 @@ func (r *references) jaxArray(v vertex, at uint64, c *class) {
 	if bytes == 0 {
 		return
 	}
-	r.arrays[v] = a
+	r.framework, r.arrays[v] = "JAX", a
 	r.storages[v] = storageImpl{bytes: bytes, device: holder.UnknownDevice}
 }
 

@@ -41,12 +41,13 @@ type references struct {
 	frames  []frame
 	dummies map[uint64]uint64 // threads by their objects in the tables of threading.local, 0 as long as none is known
 
-	torch    *torchLayout // nil without tensors
-	cpp      cppReader
-	impls    map[vertex]impl
-	storages map[vertex]storageImpl
-	arrays   map[vertex]array  // of JAX: each is its storage too
-	objectOf map[vertex]vertex // the object of an impl
+	torch     *torchLayout // nil without tensors
+	framework string       // of arrays
+	cpp       cppReader
+	impls     map[vertex]impl
+	storages  map[vertex]storageImpl
+	arrays    map[vertex]array  // of JAX, each of which is its storage too, and of Numba
+	objectOf  map[vertex]vertex // the object of an impl
 	// visited are nodes whose Python object the garbage collector visits from a tensor: nobody else owns
 	// the node, nor the tensor.
 	visited map[uint64]bool
@@ -195,6 +196,9 @@ func (r *references) object(v vertex) {
 	}
 	if c.jax {
 		r.jaxArray(v, at, c)
+	}
+	if c.numba {
+		r.numbaArray(v, at)
 	}
 	if (c.node || c.function) && r.torch != nil && c.basic <= maxOpaque {
 		n := newNodeReader(r, at)

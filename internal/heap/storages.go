@@ -40,17 +40,22 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 	out := holder.Storage{Address: s.data, Bytes: s.bytes, Device: s.device, Cycle: g.tier[v] == byCycle}
 	look := search{graph: g, optimizer: optimizer}
 	tensors := map[vertex]bool{}
-	a, jax := r.arrays[v]
-	if jax {
-		tensors[v] = true
-		look.impl = v
-		look.object(v, 0)
-	}
-	for _, e := range g.to(v) {
-		if t := g.from[e]; !jax && !tensors[t] {
-			tensors[t] = true
-			look.impl = t
+	find := func(t vertex) {
+		look.impl = t
+		if _, array := r.arrays[t]; array {
+			look.object(t, 0)
+		} else {
 			look.tensor(t, noVertex, 0)
+		}
+		tensors[t] = true
+	}
+	if _, jax := r.arrays[v]; jax {
+		find(v)
+	} else {
+		for _, e := range g.to(v) {
+			if t := g.from[e]; !tensors[t] {
+				find(t)
+			}
 		}
 	}
 	found, roles := look.found, &look.roles
@@ -91,8 +96,8 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 		if v := g.moduleOf(first, optimizer); v != noVertex && out.Holder != "" {
 			out.Module = g.modulePath(v)
 		}
-		if jax {
-			out.Shape, out.DType, out.Class = a.shape, a.dtype, shortName(g.class(v).name)
+		if a, array := r.arrays[first.impl]; array {
+			out.Shape, out.DType, out.Class = a.shape, a.dtype, shortName(g.class(first.impl).name)
 			return out
 		}
 		t := r.impls[first.impl]

@@ -207,7 +207,7 @@ func (r *references) confirmStorages() {
 	r.mem.forget()
 	for v, s := range r.storages {
 		e, ok := r.extra(v)
-		if !ok || e.kind != extraStorage {
+		if _, object := r.objects.find(e.address); !ok || object { // of an array
 			continue
 		}
 		now, ok := r.torch.readStorage(r.mem, e.address)

@@ -67,6 +67,7 @@ type class struct {
 	node       bool   // Python's object of a node of an autograd graph
 	function   bool   // the same for a node whose code is Python's
 	jax        bool   // an array of JAX
+	numba      bool   // an array of Numba
 }
 
 type slot struct {
@@ -231,6 +232,8 @@ func (r *objectReader) mark(c *class) {
 			c.module = c.module || r.moduleOfType(t) == "torch.nn.modules.module"
 		case "Optimizer":
 			c.optimizer = c.optimizer || r.moduleOfType(t) == "torch.optim.optimizer"
+		case "DeviceNDArray":
+			c.numba = c.numba || r.moduleOfType(t) == "numba.cuda.cudadrv.devicearray"
 		case "torch._C._FunctionBase":
 			c.function = true
 		}
