@@ -169,29 +169,19 @@ func (d *diffCommand) next(args []string, same bool) error {
 	switch {
 	case same && recordings:
 		commands = append(commands, export.Command{Args: "report " + args[0] + " --leaks", Answers: "Whether it leaks, and what holds that"})
-		if d.first.given() {
-			to := ""
-			if d.second.given() {
-				to = " --to " + d.second.text
-			}
-			commands = append(commands, export.Command{Args: "report " + args[0] + " --from " + d.first.text + to, Answers: "What was allocated and freed in between"})
+		if from := d.first.flag("from"); from != "" {
+			commands = append(commands, export.Command{Args: "report " + args[0] + from + d.second.flag("to"), Answers: "What was allocated and freed in between"})
 		}
 	case recordings && d.page.output == "":
 		commands = append(commands, export.Command{Args: "diff " + strings.Join(args, " ") + " -o page.html", Answers: "Both over time, as a page"})
 	}
 	if d.opts.By == nil {
-		moments := ""
-		if d.first.given() {
-			moments += " --before " + d.first.text
-		}
-		if d.second.given() {
-			moments += " --after " + d.second.text
-		}
 		files := args
 		if same {
 			files = args[:1]
 		}
-		commands = append(commands, export.Command{Args: "diff " + strings.Join(files, " ") + moments + " --by line,category", Answers: "What the memory of each line is for"})
+		again := "diff " + strings.Join(files, " ") + d.first.flag("before") + d.second.flag("after")
+		commands = append(commands, export.Command{Args: again + " --by line,category", Answers: "What the memory of each line is for"})
 	}
 	if commands == nil {
 		return nil
@@ -277,9 +267,6 @@ func (d *diffCommand) diffRanks(paths []string, at moment, opts export.Options, 
 	if opts.By != nil {
 		return export.Ranks(os.Stdout, ranks, when, opts)
 	}
-	again := "diff --ranks " + strings.Join(paths, " ")
-	if at.given() {
-		again += " --at " + at.text
-	}
-	return export.Ranks(os.Stdout, ranks, when, opts, export.Command{Args: again + " --by category", Answers: "What the memory in which they differ is for"})
+	again := "diff --ranks " + strings.Join(paths, " ") + at.flag("at") + " --by category"
+	return export.Ranks(os.Stdout, ranks, when, opts, export.Command{Args: again, Answers: "What the memory in which they differ is for"})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
@@ -38,7 +39,11 @@ func (m *moment) Set(s string) error {
 		}
 		if !said {
 			said = true
-			fmt.Fprintf(os.Stderr, "gpumemtrace: %s is %v before the trace began: what is shown is its beginning\n", s, (-at).Round(time.Millisecond))
+			later := ""
+			if name, _, found := strings.Cut(s, "-"); found && name != "" {
+				later = " (" + name + "-1s is later)"
+			}
+			fmt.Fprintf(os.Stderr, "gpumemtrace: %s is %v before the trace began: what is shown is its beginning%s\n", s, (-at).Round(time.Millisecond), later)
 		}
 		return 0, nil
 	}
@@ -47,6 +52,14 @@ func (m *moment) Set(s string) error {
 
 // given reports whether m was given.
 func (m *moment) given() bool { return m.text != "" }
+
+// flag returns the flag that gives m, with a space before it, "" if m is not given.
+func (m *moment) flag(name string) string {
+	if !m.given() {
+		return ""
+	}
+	return " --" + name + " " + m.text
+}
 
 // at returns how long after the beginning of a recording m is, or other if m is not given.
 func (m *moment) at(x replay.Span, other time.Duration) (time.Duration, error) {

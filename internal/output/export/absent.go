@@ -95,15 +95,13 @@ var ofTensors = []string{"operator", "module", "module_path", "category", "categ
 
 // lacking says how to get what a page by names would show, if it was not recorded.
 func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *snapshot.Meta) {
-	for _, name := range []string{"user", "command"} {
+	for _, name := range []string{"user", "command", "job", "service", "pod", "container", "namespace"} {
 		l := label(name)
-		if slices.Contains(names, name) && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }) {
+		switch {
+		case !slices.Contains(names, name), slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }):
+		case name == "user", name == "command":
 			page.Line("This file has no %s. A profile of one process has none, and neither has a recording by an earlier gpumemtrace. Use --by process instead.", name)
-		}
-	}
-	for _, name := range []string{"job", "service", "pod", "container", "namespace"} {
-		l := label(name)
-		if slices.Contains(names, name) && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }) {
+		default:
 			page.Line("No process here belongs to a %s, as far as the trace could tell. --by user, --by command and --by process show what there is.", name)
 		}
 	}

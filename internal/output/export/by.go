@@ -198,10 +198,14 @@ func (by By) show(page *render.Page, samples []*snapshot.Sample, accounts []snap
 		}
 		page.Heading("%s: %s%s", x.title(), show.says(&sections[x].amount), beside(account))
 		by.table(page, sections[x], show, rows, n)
-		for _, l := range account.Lines {
-			if l.Note != "" {
-				page.Line("  %s: %s", l.Name, l.Note)
-			}
+		notes(page, account)
+	}
+}
+
+func notes(page *render.Page, a *snapshot.Account) {
+	for _, l := range a.Lines {
+		if l.Note != "" {
+			page.Line("  %s: %s", l.Name, l.Note)
 		}
 	}
 }
@@ -238,11 +242,9 @@ func (by By) table(page *render.Page, all *group, show *face, most, n int) {
 	whole := show.of(&all.amount)
 	t := table.New(table.Bytes(show.title), table.Share("OF ALL"))
 	rows := rowsOf(groups, show)
-	callers := len(rows)
-	if n < math.MaxInt && by.index("line") >= 0 {
+	if n < math.MaxInt && by.index("line") >= 0 { // lines that only called others
 		rows = slices.DeleteFunc(rows, func(key string) bool { return show.of(&groups[key].amount) == 0 })
 	}
-	callers -= len(rows)
 	nests := by.nests() && slices.ContainsFunc(rows, func(key string) bool {
 		return show.of(&groups[key].amount) != show.of(&groups[key].total)
 	})
@@ -266,9 +268,6 @@ func (by By) table(page *render.Page, all *group, show *face, most, n int) {
 			bytes += show.of(&groups[key].amount)
 		}
 		page.Line("  and %d more, with %s (-n -1)", len(rest), bytefmt.Format(bytes))
-	}
-	if callers > 0 {
-		page.Line("  Not shown: %s that took no memory and only called others (-n -1 shows them)", bytefmt.Counted(callers, "line"))
 	}
 }
 

@@ -97,8 +97,10 @@ var (
 
 // headline says how much more or less is held on GPUs.
 func headline(a, b Side) string {
-	x, y := sumOf(onGPU(a.Snapshot)).InuseBytes, sumOf(onGPU(b.Snapshot)).InuseBytes
-	switch tensors := tensorBytes(b.Snapshot) - tensorBytes(a.Snapshot); {
+	held := &overview{shown: inUse}
+	before, after := held.purpose(onGPU(a.Snapshot)), held.purpose(onGPU(b.Snapshot))
+	x, y := before.bytes, after.bytes
+	switch tensors := after.tensors - before.tensors; {
 	case x == y && tensors != 0:
 		return fmt.Sprintf("As much memory on GPUs: %s, with %s in tensors", bytefmt.Format(x), bytefmt.Signed(tensors))
 	case x == y:
@@ -107,15 +109,6 @@ func headline(a, b Side) string {
 		return fmt.Sprintf("%s more memory on GPUs: %s, and %s before", bytefmt.Format(y-x), bytefmt.Format(y), bytefmt.Format(x))
 	}
 	return fmt.Sprintf("%s less memory on GPUs: %s, and %s before", bytefmt.Format(x-y), bytefmt.Format(y), bytefmt.Format(x))
-}
-
-func tensorBytes(s *snapshot.Snapshot) (sum int64) {
-	for i := range s.Samples {
-		if s.Samples[i].Kind == snapshot.Tensor {
-			sum += s.Samples[i].InuseBytes
-		}
-	}
-	return sum
 }
 
 // gpuOnly returns a snapshot of the memory on GPUs.

@@ -64,11 +64,7 @@ func Held(w io.Writer, s *snapshot.Snapshot, o Options) error {
 			add(&rest, "", fmt.Sprintf("%d rows more", n))
 		}
 		t.Text(page)
-		for _, l := range a.Lines {
-			if l.Note != "" {
-				page.Line("  %s: %s", l.Name, l.Note)
-			}
-		}
+		notes(page, a)
 	}
 	return page.Flush("write what is held")
 }

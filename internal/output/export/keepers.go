@@ -1,10 +1,7 @@
 package export
 
 import (
-	"cmp"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
@@ -47,14 +44,7 @@ func keepers(page *render.Page, o *snapshot.OutOfMemory) {
 			samples = append(samples, s)
 		}
 	}
-	held := gather(samples, func(s *snapshot.Sample) string { return s.Holder })
-	keys := slices.SortedFunc(maps.Keys(held), func(a, b string) int {
-		return cmp.Or(cmp.Compare(held[b].InuseBytes, held[a].InuseBytes), strings.Compare(a, b))
-	})
-	if len(keys) > 0 {
-		page.Heading("Tensors by holder: %d of %d", min(maxTensorRows, len(keys)), len(keys))
-		tensorTable(page, table.Ending("HOLDER"), keys[:min(maxTensorRows, len(keys))], held, samples)
-	}
+	tensorsBy(page, "holder", table.Ending("HOLDER"), samples, holderAlike)
 }
 
 // bytesOf returns n, or the largest number of bytes that there can be.

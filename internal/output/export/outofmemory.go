@@ -138,16 +138,8 @@ func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
 			samples = append(samples, s)
 		}
 	}
-	for _, t := range tensorTables {
-		rows := gather(samples, t.of)
-		keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
-			return cmp.Or(cmp.Compare(rows[b].InuseBytes, rows[a].InuseBytes), strings.Compare(a, b))
-		})
-		if len(keys) > 0 {
-			page.Heading("Tensors by %s: %d of %d", t.name, min(maxTensorRows, len(keys)), len(keys))
-			tensorTable(page, t.column, keys[:min(maxTensorRows, len(keys))], rows, samples)
-		}
-	}
+	tensorsBy(page, "category", table.Text("CATEGORY"), samples, func(s *snapshot.Sample) string { return cmp.Or(s.Category, absent("category", s)) })
+	tensorsBy(page, "line of the program", table.Text("LINE"), samples, func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), absent("line", s)) })
 	if o.Allocator != nil {
 		allocators(page, []snapshot.Allocator{*o.Allocator}, "")
 	}
@@ -156,23 +148,19 @@ func inTensors(page *render.Page, o *snapshot.OutOfMemory) {
 // maxTensorRows bounds a table of tensors.
 const maxTensorRows = 10
 
-// tensorTables are the properties by which inTensors adds up tensors.
-var tensorTables = []struct {
-	name   string
-	column table.Column
-	of     func(*snapshot.Sample) string
-}{
-	{"category", table.Text("CATEGORY"), func(s *snapshot.Sample) string { return cmp.Or(s.Category, absent("category", s)) }},
-	{"line of the program", table.Text("LINE"), func(s *snapshot.Sample) string { return cmp.Or(ownLine(s), absent("line", s)) }},
-}
-
-func tensorTable(page *render.Page, name table.Column, keys []string, rows map[string]*group, samples []*snapshot.Sample) {
-	var all int64
-	for _, s := range samples {
-		all += s.InuseBytes
+// tensorsBy writes the tensors with the same name as one row, the largest first.
+func tensorsBy(page *render.Page, what string, column table.Column, samples []*snapshot.Sample, name func(*snapshot.Sample) string) {
+	rows, all := gather(samples, name), sumOf(samples).InuseBytes
+	keys := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rows[b].InuseBytes, rows[a].InuseBytes), strings.Compare(a, b))
+	})
+	if len(keys) == 0 {
+		return
 	}
-	t := table.New(table.Bytes("IN USE"), table.Share("OF ALL"), table.SomeCount("TENSORS"), name)
-	for _, key := range keys {
+	shown := keys[:min(maxTensorRows, len(keys))]
+	page.Heading("Tensors by %s: %d of %d", what, len(shown), len(keys))
+	t := table.New(table.Bytes("IN USE"), table.Share("OF ALL"), table.SomeCount("TENSORS"), column)
+	for _, key := range shown {
 		g := rows[key]
 		t.Add(g.InuseBytes, table.Part{Of: g.InuseBytes, Whole: all}, g.InuseObjects, key)
 	}

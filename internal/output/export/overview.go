@@ -80,12 +80,9 @@ func sumOf(samples []*snapshot.Sample) (sum snapshot.Values) {
 	return sum
 }
 
-// show writes the page below its title.
+// show writes the page below its moment.
 func (x *overview) show(page *render.Page) {
 	samples := onGPU(x.s)
-	if x.o.Before == nil {
-		x.moment(page, samples)
-	}
 	x.failure(page)
 	x.holders(page, samples)
 	x.purposes(page, samples)
@@ -210,7 +207,7 @@ func (x *overview) holders(page *render.Page, samples []*snapshot.Sample) {
 	keys := slices.SortedFunc(maps.Keys(now), func(a, b key) int {
 		return cmp.Or(cmp.Compare(x.shown(&now[b].Values), x.shown(&now[a].Values)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.pid, b.pid), cmp.Compare(a.process, b.process))
 	})
-	t := table.New(table.Bytes(x.title), x.besideIt(x.beside), table.Text("GPU"), table.Text("PROCESS"), table.SomeCount("PID"), table.Text("USER"), table.Ending("WORKLOAD"), table.Beginning("COMMAND"))
+	t := table.New(table.Bytes(x.title), x.besideIt(), table.Text("GPU"), table.Text("PROCESS"), table.SomeCount("PID"), table.Text("USER"), table.Ending("WORKLOAD"), table.Beginning("COMMAND"))
 	for _, k := range keys {
 		who := cmp.Or(whos[k.pid], &snapshot.Who{})
 		t.Add(x.shown(&now[k].Values), x.otherOf(now[k], end[k]), k.gpu, cmp.Or(k.process, "not known"), k.pid, who.User, who.Home(), who.Command)
@@ -239,11 +236,11 @@ func (x *overview) holder(page *render.Page) {
 }
 
 // besideIt returns the column of the other figure, which is left out where there is none.
-func (x *overview) besideIt(title string) table.Column {
+func (x *overview) besideIt() table.Column {
 	if x.other == nil {
-		return table.SomeBytes(title)
+		return table.SomeBytes(x.beside)
 	}
-	return table.Bytes(title)
+	return table.Bytes(x.beside)
 }
 
 // otherOf returns the figure beside the shown one: of the same samples, or of those at the end.
@@ -334,7 +331,7 @@ func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 		return
 	}
 	shown := keys[:x.o.top(len(keys))]
-	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.Text("MOSTLY"), x.besideIt(x.beside), table.Beginning("LINE"))
+	t := table.New(table.Bytes(x.title), table.SomeBytes("IN TENSORS"), table.Text("MOSTLY"), x.besideIt(), table.Beginning("LINE"))
 	for _, k := range shown {
 		g := rows[k]
 		of := x.purpose(g.samples)

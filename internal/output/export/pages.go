@@ -162,23 +162,19 @@ func failures(page *render.Page, s *snapshot.Snapshot, o Options) {
 // Segments, the segments of caching allocators.
 func Report(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	if o.By == nil && !o.Segments {
-		page.Heading("GPU memory of %s", cmp.Or(s.Meta.Target, "unknown target"))
-		if o.Before != nil {
-			between(page, o.Before, s)
-		}
-		newOverview(s, o).show(page)
-		return page.Flush("write report")
-	}
 	page.Heading("GPU memory of %s", cmp.Or(s.Meta.Target, "unknown target"))
+	x := newOverview(s, o)
 	switch {
-	case o.Turnover && o.Before == nil:
-		page.Line("What was allocated and freed until %v after the trace began", rounded(s.Meta.Duration))
-	case o.Before == nil:
-		newOverview(s, o).moment(page, onGPU(s))
-	}
-	if o.Before != nil {
+	case o.Before != nil:
 		between(page, o.Before, s)
+	case o.Turnover:
+		page.Line("What was allocated and freed until %v after the trace began", rounded(s.Meta.Duration))
+	default:
+		x.moment(page, onGPU(s))
+	}
+	if o.By == nil && !o.Segments {
+		x.show(page)
+		return page.Flush("write report")
 	}
 	var asked []string
 	if o.Segments {
