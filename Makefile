@@ -9,8 +9,6 @@ LDFLAGS := -X main.version=$(VERSION)
 # gRPC comes with what the unwinder needs, and is not used. Its tracing would keep every
 # exported method of every type in the program: a fifth of it.
 TAGS := grpcnotrace
-# What must work on any machine, without root: records in, figures out.
-PURE := ./internal/model/state/... ./internal/model/record/... ./internal/model/stacks/... ./internal/model/account/... ./internal/model/ledger/... ./internal/model/tensors/... ./internal/model/physical/... ./internal/model/leak/...
 CHECKED := ./pprofout ./internal/output/pprof ./internal/model/... ./internal/output/export/... ./internal/output/holders ./internal/output/memoryviz ./internal/output/pickle ./internal/whatif/... ./internal/heap/holder ./internal/top ./internal/live ./internal/render ./internal/bytefmt ./internal/agent/alert ./internal/agent/leaks ./internal/agent/push ./internal/agent/metrics ./internal/agent/settings
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
@@ -118,11 +116,15 @@ test-stores: ## push recordings to an OpenTelemetry collector
 lint: ## run the linters and check which package may import which
 	$(GO) run $(GOLANGCI_LINT) run
 
-cross: build ## check that it builds without cgo and for arm64, that the state does for any system, and that NVML is bound lazily
+# The files alone are checked, because tests of the command need Linux.
+cross: build ## check that it builds without cgo and for arm64, that what reads files does for macOS and Windows, and that NVML is bound lazily
 	! readelf -d bin/gpumemtrace | grep -w -e NOW -e BIND_NOW
 	GOARCH=amd64 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/gpumemtrace
 	GOARCH=arm64 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/gpumemtrace
-	GOOS=darwin CGO_ENABLED=0 $(GO) vet $(PURE)
+	set -e; export CGO_ENABLED=0; for GOOS in darwin windows; do export GOOS; \
+		$(GO) build -o /dev/null ./cmd/gpumemtrace; \
+		$(GO) vet ./internal/atomicfile ./internal/agent/oomdir; \
+		$(GO) vet $$($(GO) list -f '{{range .GoFiles}}{{$$.Dir}}/{{.}} {{end}}' ./cmd/gpumemtrace); done
 
 generate: ## compile the BPF programs (clang-19)
 	scripts/install-tools $(GENERATE_TOOLS)

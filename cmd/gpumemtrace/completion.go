@@ -23,7 +23,7 @@ func completeValues(root *cobra.Command) {
 				return err != nil || one.Parts()
 			})
 		case "holders":
-			by, format = holders.Names(), (&holdersCommand{}).formats()
+			by, format = holders.Names(), ofHeaps()
 		}
 		complete(c, "by", by)
 		complete(c, "format", format.Names())

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -8,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
@@ -31,11 +31,6 @@ const holdersExamples = `  sudo gpumemtrace holders -p 4711                # whi
   sudo gpumemtrace holders -p 4711 --by shape
   sudo gpumemtrace holders -p 4711 --again 10s    # what came and what went in ten seconds
   sudo gpumemtrace holders -p 4711 -o held.pb.gz && gpumemtrace report held.pb.gz`
-
-// tellsHolders reports whether any sample says which object holds it, or which module it is in.
-func tellsHolders(s *snapshot.Snapshot) bool {
-	return slices.ContainsFunc(s.Samples, func(x snapshot.Sample) bool { return x.Holder != "" || x.ModulePath != "" })
-}
 
 // A holdersCommand reads a heap and shows what it found.
 type holdersCommand struct {
@@ -64,20 +59,10 @@ func newHolders() *cobra.Command {
 	addKeys(c.Flags(), &h.keys)
 	c.Flags().BoolVar(&h.heap.Pause, "pause", false, "stop the process while its heap is read, so that nothing in it changes; this ends a wait of the program in epoll_wait and some other system calls with EINTR")
 	c.Flags().StringVarP(&h.file.output, "output", "o", "-", "write to this file, - for stdout")
-	c.Flags().StringVar(&h.file.format, "format", "", "one of "+strings.Join(h.formats().Names(), ", ")+" (default: by the file's extension, else table)")
+	c.Flags().StringVar(&h.file.format, "format", "", "one of "+strings.Join(ofHeaps().Names(), ", ")+" (default: by the file's extension, else table)")
 	c.Flags().BoolVar(&h.file.force, "force", false, "replace an existing file")
 	c.Flags().IntVarP(&h.top, "top", "n", 0, "rows of a table (default 20, negative for all)")
 	return c
-}
-
-// formats returns the formats of holders, with table as the first. write writes them.
-func (h *holdersCommand) formats() export.Formats {
-	all := formats()
-	var out export.Formats
-	for _, name := range []string{"table", "json", "csv", "folded", "pprof"} {
-		out = append(out, all[slices.IndexFunc(all, func(f export.Format) bool { return f.Name == name })])
-	}
-	return out
 }
 
 func (h *holdersCommand) run() (err error) {
@@ -90,7 +75,7 @@ func (h *holdersCommand) run() (err error) {
 	if h.again < 0 {
 		return usagef("--again cannot be negative")
 	}
-	out, err := newOutput(&h.file, h.formats())
+	out, err := newOutput(&h.file, ofHeaps())
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 )
 
 // nearness is how many letters of a word may be wrong for a suggestion.
@@ -38,7 +36,7 @@ func flagError(c *cobra.Command, err error) error {
 		err = unknownFlag(c, unknown.GetSpecifiedName(), err)
 	case errors.As(err, &invalid):
 		flag := invalid.GetFlag()
-		_, explains := flag.Value.(*settings.Setting)
+		_, explains := flag.Value.(interface{ Values() []string }) // a setting
 		if want := wanted[flag.Value.Type()]; want != "" && !explains {
 			err = fmt.Errorf("invalid argument %q for --%s: give %s", invalid.GetValue(), flag.Name, want)
 		}

@@ -7,19 +7,53 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"runtime"
 	"slices"
+	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	tty "github.com/charmbracelet/x/term"
+	"github.com/spf13/pflag"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/memoryviz"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
+
+// outputFlags say what is written, where, and how it looks.
+type outputFlags struct {
+	output     string
+	format     string
+	force      bool
+	interval   time.Duration // between numbered files, 0 for none
+	native     stacks.Native
+	noResidual bool
+	quiet      bool
+	verbose    bool
+	traceMax   int
+}
+
+// want is what the output shows, with live rows or without.
+func (f *outputFlags) want(live bool) state.Want {
+	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true, Windows: true}
+}
+
+// addOutputFlags adds what says where a profile goes, and how it looks.
+func addOutputFlags(s *pflag.FlagSet, f *outputFlags) {
+	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default gpumemtrace-TIME.pb.gz; for convert, RUN.html)")
+	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
+	s.IntVar(&f.traceMax, "trace-max", 200_000, "the most changes of memory in a pickle; the latest are kept")
+	s.BoolVar(&f.force, "force", false, "replace an existing file")
+	s.BoolVar(&f.noResidual, "no-residual", false, "leave out the driver's own memory, and the accounts (each process's total on a GPU, divided by cause)")
+	s.Var(&f.native, "native", "native frames to show in stacks that have Python frames: all, python (only those that Python called, without the interpreter's own) or none")
+	s.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
+	s.BoolVarP(&f.verbose, "verbose", "v", false, "print what is probed and every counter")
+}
 
 // formats returns every format, the default one first.
 func formats() export.Formats {
@@ -36,6 +70,16 @@ func formats() export.Formats {
 // ofMoments returns the formats that a running trace can be written in.
 func ofMoments() export.Formats {
 	return slices.DeleteFunc(formats(), func(f export.Format) bool { return f.Series })
+}
+
+// ofHeaps returns the formats of holders, with table as the first.
+func ofHeaps() export.Formats {
+	all := formats()
+	var out export.Formats
+	for _, name := range []string{"table", "json", "csv", "folded", "pprof"} {
+		out = append(out, all[slices.IndexFunc(all, func(f export.Format) bool { return f.Name == name })])
+	}
+	return out
 }
 
 // An output is where profiles go, and how.
@@ -141,16 +185,16 @@ func layout(f *os.File) export.Options {
 	if width == 0 {
 		return export.Options{Width: render.Whole}
 	}
-	return export.Options{Width: width, Color: os.Getenv("NO_COLOR") == ""}
+	return export.Options{Width: width, Color: os.Getenv("NO_COLOR") == "" && runtime.GOOS != "windows"} // its consoles may show escape sequences
 }
 
 // columns returns the width of the terminal f, 0 if f is not a terminal.
 func columns(f *os.File) int {
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	width, _, err := tty.GetSize(f.Fd())
 	if err != nil {
 		return 0
 	}
-	return max(int(size.Col), 1)
+	return max(width, 1)
 }
 
 // readyFile is the path of the empty file that says that the probes are on, ""

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
@@ -157,6 +158,11 @@ func (r *reportCommand) lacking(path string, x *answer) error {
 		return usagef("%s has no segments of a caching allocator at %s: either no tensor existed yet, or the trace ran without --tensors", path, r.at.text)
 	}
 	return usagef("%s has no segments of a caching allocator: record with --tensors", path)
+}
+
+// tellsHolders reports whether any sample says which object holds it, or which module it is in.
+func tellsHolders(s *snapshot.Snapshot) bool {
+	return slices.ContainsFunc(s.Samples, func(x snapshot.Sample) bool { return x.Holder != "" || x.ModulePath != "" })
 }
 
 // asked says of a file that is no recording that a flag needs one.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -12,8 +14,6 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/agent/settings"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
-	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 )
 
 type traceFlags struct {
@@ -150,73 +150,4 @@ func (f *traceFlags) addRecord(s *pflag.FlagSet) {
 
 func (f *traceFlags) addReady(s *pflag.FlagSet) {
 	s.StringVar(&f.readyFile, "ready-file", "", "create this file once the probes are on; the file must not exist before (--force removes it)")
-}
-
-// outputFlags say what is written, where, and how it looks.
-type outputFlags struct {
-	output     string
-	format     string
-	force      bool
-	interval   time.Duration // between numbered files, 0 for none
-	native     stacks.Native
-	noResidual bool
-	quiet      bool
-	verbose    bool
-	traceMax   int
-}
-
-// want is what the output shows, with live rows or without.
-func (f *outputFlags) want(live bool) state.Want {
-	return state.Want{Live: live, Native: f.native, Driver: !f.noResidual, Holders: true, Windows: true}
-}
-
-// addOutputFlags adds what says where a profile goes, and how it looks.
-func addOutputFlags(s *pflag.FlagSet, f *outputFlags) {
-	s.StringVarP(&f.output, "output", "o", "", "write to this file, or - for stdout (default gpumemtrace-TIME.pb.gz; for convert, RUN.html)")
-	s.StringVar(&f.format, "format", "", "one of "+strings.Join(formats().Names(), ", ")+" (default: by the file's extension)")
-	s.IntVar(&f.traceMax, "trace-max", 200_000, "the most changes of memory in a pickle; the latest are kept")
-	s.BoolVar(&f.force, "force", false, "replace an existing file")
-	s.BoolVar(&f.noResidual, "no-residual", false, "leave out the driver's own memory, and the accounts (each process's total on a GPU, divided by cause)")
-	s.Var(&f.native, "native", "native frames to show in stacks that have Python frames: all, python (only those that Python called, without the interpreter's own) or none")
-	s.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
-	s.BoolVarP(&f.verbose, "verbose", "v", false, "print what is probed and every counter")
-}
-
-// A group is a set of flags under one heading of --help.
-type group struct {
-	title string
-	add   func(*pflag.FlagSet)
-}
-
-// setUpHelp shows examples first, then flags by group.
-func setUpHelp(cmd *cobra.Command, groups []group) {
-	var sections []string
-	for _, g := range groups {
-		s := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
-		g.add(s)
-		cmd.Flags().AddFlagSet(s)
-		sections = append(sections, fmt.Sprintf("%s:\n%s", g.title, s.FlagUsages()))
-	}
-	cmd.Flags().SortFlags = false
-	cmd.SetHelpFunc(func(c *cobra.Command, _ []string) {
-		out := c.OutOrStdout()
-		fmt.Fprintf(out, "%s.\n\nUsage: %s\n", c.Short, c.UseLine())
-		if c.Example != "" {
-			fmt.Fprintf(out, "\nExamples:\n%s\n", c.Example)
-		}
-		if c == cmd {
-			fmt.Fprintf(out, "\n%s", strings.Join(sections, "\n"))
-		} else if u := c.Flags().FlagUsages(); u != "" {
-			fmt.Fprintf(out, "\nFlags:\n%s", u)
-		}
-		if c == cmd && len(c.Commands()) > 0 {
-			fmt.Fprintln(out, "\nOther commands:")
-			for _, sub := range c.Commands() {
-				if sub.IsAvailableCommand() {
-					fmt.Fprintf(out, "  %-10s %s\n", sub.Name(), sub.Short)
-				}
-			}
-			fmt.Fprint(out, "\nWhat the words of the output mean: gpumemtrace help terms\n")
-		}
-	})
 }

@@ -14,7 +14,7 @@ import (
 // signals are those by which the user ends or asks a running trace.
 type signals struct {
 	stop chan syscall.Signal // the first SIGINT, SIGTERM or SIGHUP
-	now  chan struct{}       // each SIGUSR1: write a numbered file
+	now  chan struct{}       // each writeNow: write a numbered file
 }
 
 // watchSignals listens from now on, also while the trace starts or its result
@@ -26,7 +26,7 @@ type signals struct {
 func watchSignals() signals {
 	s := signals{stop: make(chan syscall.Signal, 1), now: make(chan struct{}, 8)}
 	received := make(chan os.Signal, 8)
-	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGPIPE)
+	signal.Notify(received, syscall.SIGINT, syscall.SIGTERM, writeNow, syscall.SIGPIPE)
 	if !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(received, syscall.SIGHUP)
 	}
@@ -41,7 +41,7 @@ func (s signals) relay(received <-chan os.Signal) {
 		switch sig {
 		case syscall.SIGPIPE:
 			continue
-		case syscall.SIGUSR1:
+		case writeNow:
 			select {
 			case s.now <- struct{}{}:
 			default: // enough of them wait

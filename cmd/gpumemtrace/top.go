@@ -1,9 +1,9 @@
+//go:build linux
+
 package main
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -28,10 +28,7 @@ const topExamples = `  sudo gpumemtrace top -a                  # every process 
 // topFlags are the flags of a trace and those that only top has.
 type topFlags struct {
 	traceFlags
-	at    moment
-	once  bool
-	json  bool
-	shown int
+	viewFlags
 	remoteFlags
 }
 
@@ -65,85 +62,21 @@ func newTop() *cobra.Command {
 	f.addSettings(s, "tensors", "tensors-window", "tensors-every", "max-live", "record-max", "api", "stacks", "no-cache")
 	f.addReady(s)
 	s.BoolVar(&f.force, "force", false, "replace an existing file")
-	s.DurationVar(&f.interval, "interval", time.Second, "time from one refresh to the next")
-	s.Var(&f.at, "at", "the moment of a recording to begin at: "+momentHelp+"; the default is the peak")
-	s.BoolVar(&f.once, "once", false, "print one page about one interval, and exit")
-	s.BoolVar(&f.json, "json", false, "print JSON: one document for each interval, or a single one with --once")
+	f.viewFlags.add(s)
 	f.remoteFlags.add(s)
-	s.IntVarP(&f.shown, "top", "n", 20, "stacks that --once and --json show (negative for all)")
 	s.SortFlags = false
 	return c
 }
 
-// minInterval is the shortest time between two refreshes.
-const minInterval = 100 * time.Millisecond
-
-func (f *topFlags) check() error {
-	switch {
-	case f.interval < minInterval:
-		return usagef("--interval must be at least %v", minInterval)
-	case !f.once && !f.json && (columns(os.Stdout) == 0 || columns(os.Stdin) == 0):
-		return usagef("top needs a terminal: elsewhere, give --once or --json")
-	}
-	return nil
-}
-
-// options are how the view behaves.
-func (f *topFlags) options() top.Options {
-	return top.Options{Interval: f.interval, Plain: os.Getenv("NO_COLOR") != ""}
-}
-
 // recording shows a recording.
 func (f *topFlags) recording(path string) error {
-	if err := f.check(); err != nil {
+	if err := f.viewFlags.check(); err != nil {
 		return err
 	}
 	if len(f.pids) > 0 || f.all || f.record != "" {
 		return usagef("a recording cannot be combined with -p, -a or --record")
 	}
-	if file, err := os.Stat(path); err == nil {
-		collectFor(file)
-	}
-	r, err := live.OpenRecording(path)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	opts := f.options()
-	span := r.Measured()
-	at, err := f.at.at(span, span.Peak)
-	if err != nil {
-		return err
-	}
-	if opts.At, err = r.At(at); err != nil {
-		return err
-	}
-	if !f.once && !f.json {
-		ctx, _ := stopped(watchSignals())
-		return top.Run(ctx, r, opts)
-	}
-	p, err := live.Once(r, opts.At, opts.Interval, nil)
-	if err != nil {
-		return err
-	}
-	p.Meta.Moment = span.Says(at)
-	return f.print(p)
-}
-
-// print writes one status.
-func (f *topFlags) print(p *live.Status) error {
-	w := bufio.NewWriter(os.Stdout)
-	var err error
-	if f.json {
-		err = p.Document(f.shown).Write(w)
-	} else {
-		o := layout(os.Stdout)
-		err = top.Text(w, p, f.shown, o.Width, o.Color)
-	}
-	if failed := w.Flush(); err == nil && failed != nil {
-		err = fmt.Errorf("write to stdout: %w", failed)
-	}
-	return err
+	return f.show(path)
 }
 
 // live shows a trace as it goes on.
@@ -151,7 +84,7 @@ func (f *topFlags) live() error {
 	if err := f.traceFlags.check(); err != nil {
 		return err
 	}
-	if err := f.check(); err != nil {
+	if err := f.viewFlags.check(); err != nil {
 		return err
 	}
 	if f.at.text != "" {
@@ -211,18 +144,6 @@ func (f *topFlags) live() error {
 		}
 	}
 	return err
-}
-
-// stopped returns a context that ends when a signal of the user arrives, and a channel that
-// receives that signal.
-func stopped(user signals) (context.Context, <-chan syscall.Signal) {
-	ctx, cancel := context.WithCancel(context.Background())
-	by := make(chan syscall.Signal, 1)
-	go func() {
-		by <- <-user.stop
-		cancel()
-	}()
-	return ctx, by
 }
 
 // watch shows a source until the user stops it or the source ends.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -35,7 +37,7 @@ func (f *topFlags) remote(args []string) error {
 	case f.at.text != "":
 		return usagef("--at is for a recording")
 	}
-	if err := f.check(); err != nil {
+	if err := f.viewFlags.check(); err != nil {
 		return err
 	}
 	o := live.RemoteOptions{Address: f.address, Insecure: f.insecure}

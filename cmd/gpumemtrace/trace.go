@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -71,6 +73,9 @@ func samePath(a, b string) bool {
 	y, failed := filepath.Abs(b)
 	return err == nil && failed == nil && x == y
 }
+
+// writeNow is the signal by which users ask for a numbered file.
+const writeNow = syscall.SIGUSR1
 
 // trace runs one trace from start to written profile.
 func trace(f *traceFlags) error {

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// A group is a set of flags under one heading of --help.
+type group struct {
+	title string
+	add   func(*pflag.FlagSet)
+}
+
+// setUpHelp shows examples first, then flags by group.
+func setUpHelp(cmd *cobra.Command, groups []group) {
+	var sections []string
+	for _, g := range groups {
+		s := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+		g.add(s)
+		cmd.Flags().AddFlagSet(s)
+		sections = append(sections, fmt.Sprintf("%s:\n%s", g.title, s.FlagUsages()))
+	}
+	cmd.Flags().SortFlags = false
+	cmd.SetHelpFunc(func(c *cobra.Command, _ []string) {
+		out := c.OutOrStdout()
+		fmt.Fprintf(out, "%s.\n\nUsage: %s\n", c.Short, c.UseLine())
+		if c.Example != "" {
+			fmt.Fprintf(out, "\nExamples:\n%s\n", c.Example)
+		}
+		if c == cmd {
+			fmt.Fprintf(out, "\n%s", strings.Join(sections, "\n"))
+		} else if u := c.Flags().FlagUsages(); u != "" {
+			fmt.Fprintf(out, "\nFlags:\n%s", u)
+		}
+		if c == cmd && len(c.Commands()) > 0 {
+			fmt.Fprintln(out, "\nOther commands:")
+			for _, sub := range c.Commands() {
+				if sub.IsAvailableCommand() {
+					fmt.Fprintf(out, "  %-10s %s\n", sub.Name(), sub.Short)
+				}
+			}
+			fmt.Fprint(out, "\nWhat the words of the output mean: gpumemtrace help terms\n")
+		}
+	})
+}
