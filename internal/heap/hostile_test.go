@@ -161,6 +161,10 @@ func TestForged(t *testing.T) {
 		"a dictionary with no keys":   {forge("dict", flagDict, []uint64{1, 0, nowhere, nowhere}), 1, ""},
 		"a deque in a ring":           {forge("collections.deque", 0, []uint64{1 << 23, forgedItems + 2048, forgedItems + 2048, 0, 0}), 1, ""},
 		"a cache in a ring":           {forge("functools._lru_cache_wrapper", 0, []uint64{0, forgedItems + 4096}), 1, ""},
+		"a context of 2^40":           {forge("hamt_bitmap_node", 0, []uint64{1 << 40, 0, 0, 0, 0, 0, forgedObjects + gcHead}), 1, ""},
+		"a local of itself":           {forge("_thread._local", 0, items[:6]), 1, ""},
+		"a task of itself":            {forge("_asyncio.Task", 0, items[:6]), 1, ""},
+		"a coroutine of 2^31 values":  {forge("coroutine", 0, slices.Repeat([]uint64{1<<31 - 1}, 16)), 1, ""},
 		"a type that is its own base": {forge("x", flagHeapType, nil), 1, ""},
 		"a name without an end":       {forge("a name that is not at all as short as those of types are, which is longer than what is read of one, and so it ends when enough was read of it, as it must be, whatever comes after this, which nobody reads any more", 0, nil), 0, "heap_objects_gone"},
 	} {

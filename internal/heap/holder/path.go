@@ -103,9 +103,14 @@ func Segments(path string) (out []string) {
 	return out
 }
 
-// Alike replaces each number in brackets by a star: losses[4] and losses[5] are alike.
+// Alike replaces each number in brackets by a star: losses[4] and losses[5] are alike, whatever the sizes of
+// their graphs are.
 func Alike(path string) string {
-	return replaceNumbers(path, func(string) string { return "[*]" })
+	alike := replaceNumbers(path, func(string) string { return "[*]" })
+	if alike != path {
+		alike, _, _ = strings.Cut(alike, " (graph of ")
+	}
+	return alike
 }
 
 // Dotted writes a path as named_parameters() does: model.layers.3.weight.
