@@ -33,7 +33,7 @@ const diffExamples = `  gpumemtrace diff monday.gmt tuesday.gmt           # two 
 type diffCommand struct {
 	opts          export.Options
 	first, second moment
-	by            []string
+	by, patterns  []string
 	ranks         bool
 	rows          rowFlags
 	page          outputFlags
@@ -51,6 +51,7 @@ func newDiff() *cobra.Command {
 	c.Flags().Var(&d.first, "before", "the moment of BEFORE, if it is a recording: "+momentHelp+"; the default is the peak, or the end if BEFORE and AFTER are the same file. Of one recording without moments, the ends of the first training step and of the last one are compared; without steps, a quarter into the time in which memory was taken, and where it grew last")
 	c.Flags().Var(&d.second, "after", "the moment of AFTER, in the same form; without AFTER, it is a moment of BEFORE")
 	c.Flags().Var(&d.second, "at", "with --ranks: the moment at which to compare the ranks")
+	c.Flags().StringArrayVar(&d.patterns, "pattern", nil, "as in report")
 	c.Flags().StringSliceVar(&d.by, "by", nil, "group rows by these, as in report --by (several with commas)")
 	addPageFlags(c.Flags(), &d.page, "also write the page of AFTER, with the memory of BEFORE as an outline")
 	c.Flags().BoolVar(&d.ranks, "ranks", false, "compare the ranks of a job, given as one file for each rank or as one file with all processes: show what is the same in all ranks, and how each rank differs")
@@ -71,7 +72,7 @@ func (d *diffCommand) args(_ *cobra.Command, args []string) error {
 }
 
 func (d *diffCommand) run(args []string) (err error) {
-	if d.opts.By, err = export.ParseBy(d.by...); err != nil {
+	if d.opts.By, err = parseBy(d.by, d.patterns); err != nil {
 		return usageError{err}
 	}
 	if d.opts.By.Parts() {

@@ -37,13 +37,13 @@ const reportExamples = `  gpumemtrace report train.pb.gz
 
 // A reportCommand prints a file as text, or rows of it.
 type reportCommand struct {
-	opts       export.Options
-	at, from   moment
-	by         []string
-	steps, oom bool
-	windows    bool
-	rows       rowFlags
-	leaks      leakFlags
+	opts         export.Options
+	at, from     moment
+	by, patterns []string
+	steps, oom   bool
+	windows      bool
+	rows         rowFlags
+	leaks        leakFlags
 }
 
 func newReport() *cobra.Command {
@@ -63,6 +63,7 @@ func newReport() *cobra.Command {
 	c.Flags().BoolVar(&r.windows, "windows", false, "show the tensors of a recording made with --tensors-window, by the stack that made them")
 	c.Flags().BoolVar(&r.opts.Segments, "segments", false, "show how the segments of caching allocators are divided: how much is in tensors, how much is cached, and the largest free block")
 	c.Flags().BoolVar(&r.oom, "oom", false, "show the requests of a recording that failed because memory ran out, with what held the memory and what would help")
+	c.Flags().StringArrayVar(&r.patterns, "pattern", nil, "with --by pattern: a row and the regular expression of its frames, such as 'attention=.*attn.*' (again for each row)")
 	r.leaks.addForRecording(c.Flags())
 	r.rows.add(c.Flags(), "the rows of --by, of --steps or of --windows,")
 	c.Flags().BoolVar(&r.opts.Turnover, "turnover", false, "with --by: show what each row allocated and freed, and the difference, instead of what it holds")
@@ -72,7 +73,7 @@ func newReport() *cobra.Command {
 
 // check refuses flags that do not go together, and returns how rows are to be written.
 func (r *reportCommand) check() (format table.Format, err error) {
-	if r.opts.By, err = export.ParseBy(r.by...); err != nil {
+	if r.opts.By, err = parseBy(r.by, r.patterns); err != nil {
 		return "", usageError{err}
 	}
 	pages := 0
@@ -171,6 +172,15 @@ func asked(flag string, err error) error {
 		return fmt.Errorf("%s needs a recording: %w", flag, err)
 	}
 	return err
+}
+
+// parseBy returns the columns of --by, with the rows of --pattern.
+func parseBy(names, patterns []string) (export.By, error) {
+	by, err := export.ParseBy(names...)
+	if err != nil {
+		return nil, err
+	}
+	return by.WithPatterns(patterns)
 }
 
 func exactly(n int, what string) cobra.PositionalArgs {

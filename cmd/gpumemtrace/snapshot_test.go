@@ -103,13 +103,17 @@ func TestSnapshotLacks(t *testing.T) {
 		"report FILE --by line,user":                        "does not say whose process",
 		"report FILE --by cause":                            "for which calls the driver",
 		"report FILE --by holder":                           "which objects hold memory",
+		"report OTHER --by annotation":                      "need a snapshot",
+		"report FILE --by pattern":                          "needs a --pattern",
+		"report FILE --by line --pattern a=b":               "needs --by pattern",
+		"report FILE --by pattern --pattern a=(":            "NAME=EXPRESSION",
 		"report FILE --windows":                             "no windows",
 		"diff FILE FILE --by user":                          "does not say whose process",
 		"fit 1=FILE 2=FILE --to 3":                          "before the recording began",
 		"fit 1=FILE 2=FILE --to 3 --memory 1GiB":            "--memory needs --beside",
 		"fit 1=FILE 2=FILE --to 3 --memory 1GiB --beside x": "--beside",
 	} {
-		out, err := exec.Command(binary, strings.Fields(strings.ReplaceAll(args, "FILE", file))...).CombinedOutput()
+		out, err := exec.Command(binary, strings.Fields(strings.NewReplacer("FILE", file, "OTHER", filepath.Join(corpusFolder, "ipc.gmt")).Replace(args))...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s: %v, want %q:\n%s", args, err, want, out)
 		}

@@ -119,6 +119,14 @@ const NotNamed = "[not named yet]"
 // stack the file does not have.
 const BeforeHistory = "[allocated before the history begins]"
 
+// Annotation and Compiled begin the functions of the outermost frames of a stack that say what the
+// program said of a time: an annotation, such as of torch.profiler.record_function, and the context in
+// which torch.compile had made the code.
+const (
+	Annotation = "[annotation] "
+	Compiled   = "[compiled] "
+)
+
 // Named reports whether the name of l is there.
 func (l *Location) Named() bool { return len(l.Lines) == 0 || l.Lines[0].Function != NotNamed }
 

@@ -66,6 +66,12 @@ func absent(column string, s *snapshot.Sample) string {
 		}
 	case "operator":
 		return "[no operator]"
+	case "annotation":
+		return "[no annotation]"
+	case "compiled":
+		return "[not compiled]"
+	case "pattern":
+		return "[no pattern]"
 	}
 	return outside(s)
 }

@@ -44,7 +44,8 @@ func allColumns() By {
 		out = append(out, column{name: l.Name, title: strings.ToUpper(cmp.Or(l.Title, l.Name)), of: func(s *snapshot.Sample) string { return l.Get(&s.Labels) },
 			ofProcess: l.OfProcess() || l.Name == "process" || l.Name == "pid"})
 	}
-	out = append(out, column{name: "line", title: "LINE", among: ownLines}, column{name: "function", title: "FUNCTION"}, column{name: "library-line", title: "LINE"}, column{name: "size", title: "SIZE", parts: &ofSizes}, column{name: "freed-by", title: "FREED BY", parts: &ofFreers})
+	out = append(out, column{name: "line", title: "LINE", among: ownLines}, column{name: "function", title: "FUNCTION"}, column{name: "library-line", title: "LINE"}, column{name: "size", title: "SIZE", parts: &ofSizes}, column{name: "freed-by", title: "FREED BY", parts: &ofFreers},
+		column{name: "annotation", title: "ANNOTATION"}, column{name: "compiled", title: "COMPILED"}, column{name: "pattern", title: "PATTERN", of: func(*snapshot.Sample) string { return "" }})
 	out[out.index("operator")].of, out[out.index("holder")].of = operator, holderAlike
 	for i := range out {
 		if all := notCached(nested[out[i].name]); all != nil {

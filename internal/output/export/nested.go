@@ -1,6 +1,8 @@
 package export
 
 import (
+	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +19,9 @@ var nested = map[string]func(*snapshot.Sample) []string{
 	"module":   modules,
 	"function": functions,
 	"line":     lines, // until By.samples
+
+	"annotation": said(snapshot.Annotation),
+	"compiled":   said(snapshot.Compiled),
 
 	"module_path":  modulePaths,
 	"library-line": lines,
@@ -73,6 +78,60 @@ func (by By) exact() By {
 		}
 	}
 	return by
+}
+
+// said returns what a sample's frames with a prefix say, innermost first.
+func said(prefix string) func(*snapshot.Sample) []string {
+	return func(s *snapshot.Sample) (out []string) {
+		for _, l := range s.Stack {
+			if rest, ok := strings.CutPrefix(l.Lines[0].Function, prefix); ok && l.Address == 0 {
+				out = append(out, rest)
+			}
+		}
+		return out
+	}
+}
+
+// WithPatterns returns by with the rows of --pattern: a text is a name and a regular expression, with =
+// between, and a sample is in the row of the first expression that its frames match, each as function
+// and file:line.
+func (by By) WithPatterns(texts []string) (By, error) {
+	i := by.index("pattern")
+	switch {
+	case i < 0 && len(texts) > 0:
+		return nil, errors.New("--pattern needs --by pattern")
+	case i >= 0 && len(texts) == 0:
+		return nil, errors.New("--by pattern needs a --pattern or several, such as --pattern 'attention=.*attn.*'")
+	case i < 0:
+		return by, nil
+	}
+	type pattern struct {
+		name string
+		*regexp.Regexp
+	}
+	var all []pattern
+	for _, text := range texts {
+		name, expression, ok := strings.Cut(text, "=")
+		r, err := regexp.Compile(expression)
+		if err != nil || !ok || name == "" {
+			return nil, fmt.Errorf("--pattern %q: want NAME=EXPRESSION, such as 'attention=.*attn.*'", text)
+		}
+		all = append(all, pattern{name, r})
+	}
+	by = slices.Clone(by)
+	by[i].of = func(s *snapshot.Sample) string {
+		for _, p := range all {
+			if s.Kind != snapshot.Cached && slices.ContainsFunc(s.Stack, func(l *snapshot.Location) bool {
+				return slices.ContainsFunc(l.Lines, func(f snapshot.Line) bool {
+					return p.MatchString(fmt.Sprintf("%s %s:%d", f.Function, f.File, f.Line))
+				})
+			}) {
+				return p.name
+			}
+		}
+		return ""
+	}
+	return by, nil
 }
 
 // modules are the paths of the modules that a sample is in.

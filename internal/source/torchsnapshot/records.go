@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,7 +68,9 @@ type gpu struct {
 	pools               []segment         // of private pools, by address, that the file has
 	next                int               // step
 	process             event.Process
-	ordinal             int32 // of CUDA
+	ordinal             int32    // of CUDA
+	said                int      // remarks that were told
+	open                []string // annotations, outermost first
 }
 
 // between is the time between two Moments, in nanoseconds.
@@ -131,6 +134,7 @@ func (f *file) records(name string, yield func(record.Record)) error {
 		s := &g.steps[g.next]
 		g.next++
 		t.time = max(t.time+1, s.time)
+		g.annotate(s.time / 1000)
 		if t.step(g, s); t.pieces > mostPieces {
 			return fmt.Errorf("%w: its expandable segments lie over each other", ErrFormat)
 		}
@@ -209,7 +213,7 @@ func (t *teller) begin(g *gpu) {
 	}
 	for i := range g.first.blocks {
 		b := &g.first.blocks[i]
-		t.alloc(g, b.address, b.size, b.requested, b.stream, cmp.Or(t.stack(g, b.frames, apiNone), t.before(g)), pool{})
+		t.alloc(g, b.address, b.size, b.requested, b.stream, cmp.Or(t.stack(g, nil, b.frames, apiNone), t.before(g)), pool{})
 	}
 }
 
@@ -218,14 +222,53 @@ func (t *teller) before(g *gpu) uint64 {
 	return t.named(g, []*record.Place{t.place(frame{name: allocator}), t.place(frame{name: snapshot.BeforeHistory})})
 }
 
+// maxOpen bounds the annotations that are one inside of another.
+const maxOpen = 16
+
+// annotate opens and closes the annotations up to a time.
+func (g *gpu) annotate(now uint64) {
+	for ; g.said < len(g.remarks) && g.remarks[g.said].time <= now; g.said++ {
+		r := &g.remarks[g.said]
+		if !r.ends {
+			g.open = append(g.open, r.name)
+		} else if i := last(g.open, r.name); i >= 0 {
+			g.open = slices.Delete(g.open, i, i+1)
+		}
+	}
+}
+
+// last returns the last place of a name, negative for none.
+func last(names []string, name string) int {
+	for i, n := range slices.Backward(names) {
+		if n == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// around returns the frames of what the program said of the time of a step, innermost first.
+func (t *teller) around(g *gpu, s *step) (out []*record.Place) {
+	if s == nil {
+		return nil
+	}
+	if s.context > 0 {
+		out = append(out, t.place(frame{name: snapshot.Compiled + t.texts[s.context-1]}))
+	}
+	for _, name := range slices.Backward(g.open[:min(len(g.open), maxOpen)]) {
+		out = append(out, t.place(frame{name: snapshot.Annotation + name}))
+	}
+	return out
+}
+
 // step tells one step of a history.
 func (t *teller) step(g *gpu, s *step) {
 	switch s.action {
 	case alloc:
-		t.alloc(g, s.address, s.block, s.size, s.stream, t.stack(g, s.frames, apiNone), s.pool)
+		t.alloc(g, s.address, s.block, s.size, s.stream, t.stack(g, s, s.frames, apiNone), s.pool)
 	case free:
 		g.allocated -= min(g.allocated, s.block)
-		t.event(g, event.Event{Op: event.OpTensorFree, Kind: event.KindTensor, Addr: s.address, Size: s.block, Stream: s.stream, Stack: t.stack(g, s.frames, apiNone)})
+		t.event(g, event.Event{Op: event.OpTensorFree, Kind: event.KindTensor, Addr: s.address, Size: s.block, Stream: s.stream, Stack: t.stack(g, s, s.frames, apiNone)})
 	case segmentAlloc, segmentMap:
 		t.segment(g, &segment{address: s.address, size: s.size, stream: s.stream, expandable: s.action == segmentMap, frames: s.frames, own: s.own})
 	case segmentFree:
@@ -243,7 +286,7 @@ func (t *teller) step(g *gpu, s *step) {
 			}
 		}
 	case oom:
-		stack := t.stack(g, s.frames, apiNone)
+		stack := t.stack(g, s, s.frames, apiNone)
 		if s.address < s.size { // and not a limit of the program's own
 			t.event(g, event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: apiMalloc, Size: s.size, Result: event.OutOfMemory, Stack: stack})
 			t.time++
@@ -300,7 +343,7 @@ func (t *teller) segment(g *gpu, s *segment) {
 		g.reserved += s.size
 	}
 	api := cmp.Or(s.own.api, apiMalloc)
-	stack := cmp.Or(t.stack(g, s.frames, api), t.before(g))
+	stack := cmp.Or(t.stack(g, nil, s.frames, api), t.before(g))
 	if !s.expandable {
 		t.event(g, event.Event{Op: event.OpAlloc, Kind: event.KindDevice, API: api, Addr: s.address, Size: s.size, Stream: s.stream, Stack: stack})
 		return
@@ -332,12 +375,16 @@ func (t *teller) cut(g *gpu, from, size uint64) (out [][2]uint64) {
 
 // stack returns the number of a list of frames, innermost first, 0 for none. api is the function of
 // CUDA that was called, apiNone for a tensor.
-func (t *teller) stack(g *gpu, frames value, api uint16) uint64 {
+func (t *teller) stack(g *gpu, s *step, frames value, api uint16) uint64 {
 	all := t.items(frames)
-	if len(all) == 0 {
+	around := t.around(g, s)
+	if len(all)+len(around) == 0 {
 		return 0
 	}
-	key := stackKey{g.process, frames.n}
+	key := stackKey{process: g.process, list: frames}
+	for _, p := range around {
+		key.around += "," + strconv.FormatUint(p.ID, 36)
+	}
 	if id, ok := t.byList[key]; ok {
 		return id
 	}
@@ -355,7 +402,7 @@ func (t *teller) stack(g *gpu, frames value, api uint16) uint64 {
 		}
 		places = append(places, p)
 	}
-	id := t.named(g, places)
+	id := t.named(g, append(places, around...))
 	t.byList[key] = id
 	return id
 }
@@ -363,7 +410,8 @@ func (t *teller) stack(g *gpu, frames value, api uint16) uint64 {
 // A stackKey is a list of frames in a process.
 type stackKey struct {
 	process event.Process
-	list    uint64
+	list    value
+	around  string
 }
 
 // maxFrames bounds those of a stack.
@@ -412,6 +460,8 @@ func (t *teller) place(f frame) *record.Place {
 	id := uint64(len(t.places) + 1)
 	l := &snapshot.Location{Lines: []snapshot.Line{{Function: cmp.Or(f.name, "?"), File: f.file, Line: f.line}}}
 	switch {
+	case strings.HasPrefix(f.name, snapshot.Annotation), strings.HasPrefix(f.name, snapshot.Compiled):
+		l.Lines[0].File = "" // which makes it none of Python's
 	case f.name == snapshot.BeforeHistory:
 		l.Address, l.Mapping = id, t.mapping("libtorch.so")
 	case !python(f.file):

@@ -51,6 +51,14 @@ type step struct {
 	frames  value
 	pool    pool
 	own     own
+	context uint32 // of torch.compile: its number in texts, plus 1, 0 for none
+}
+
+// A remark is the beginning or the end of an annotation.
+type remark struct {
+	time uint64 // microseconds since 1970
+	name string
+	ends bool
 }
 
 // An own is what a file that gpumemtrace wrote says besides.
@@ -87,6 +95,7 @@ type device struct {
 	segments []segment // by address
 	blocks   []block   // live at the end
 	steps    []step
+	remarks  []remark
 	oddEnd   int // segments whose blocks are not those that the segment says to have
 }
 
@@ -141,7 +150,24 @@ func parse(r io.Reader, begin byte) (*file, error) {
 			return nil, err
 		}
 	}
+	for _, x := range t.items(t.get(root, "external_annotations")) {
+		if err := seen.read(x); err != nil {
+			return nil, err
+		}
+		f.readRemark(x)
+	}
 	return f, nil
+}
+
+// readRemark reads an annotation's beginning or end. Names that count, such as ProfilerStep#12, are one.
+func (f *file) readRemark(v value) {
+	number, stage := f.get(v, "device").number(), f.string(f.get(v, "stage"))
+	if number >= uint64(len(f.devices)) || stage != "START" && stage != "END" {
+		return
+	}
+	name, _, _ := strings.Cut(f.string(f.get(v, "name")), "#")
+	d := &f.devices[number]
+	d.remarks = append(d.remarks, remark{f.get(v, "time_us").number(), name, stage == "END"})
 }
 
 // once remembers which dictionaries and lists were read.
@@ -179,6 +205,9 @@ func (f *file) readSteps(d *device, trace value, seen *once) error {
 		}
 		if s.own = f.own(e, s.stream); f.ours() {
 			s.stream = 0
+		}
+		if c := f.get(e, "compile_context"); c.kind == text && f.string(c) != "" && f.string(c) != "N/A" {
+			s.context = uint32(c.n) + 1
 		}
 		switch {
 		case s.action == other, s.action <= free && f.notTensor(e):

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pickle"
 )
 
@@ -238,7 +239,7 @@ func two() m {
 	grows := traced("segment_map", base+40<<20, 20<<20, 103, 3)
 	small := traced("alloc", base+60<<20, 1000, 104, 4)
 	side := traced("alloc", 2*base+1<<20, 2000, 102, 7)
-	side["stream"] = 9
+	side["stream"], side["compile_context"] = 9, "0/1"
 	lacks := m{"action": "oom", "device_free": 5 << 20, "size": gib, "stream": 0, "time_us": 105, "frames": frames(8)}
 	return m{
 		"segments": []any{
@@ -256,8 +257,11 @@ func two() m {
 			[]any{grows, traced("segment_map", base+60<<20, 20<<20, 103, 3), small, traced("free_requested", base+60<<20, 1000, 106, 5), traced("free_completed", base+60<<20, 1000, 106, 5), traced("segment_unmap", base+40<<20, 40<<20, 107, 6)},
 			[]any{traced("segment_alloc", 2*base, 2<<20, 101, 7), side, lacks, traced("snapshot", 0, 0, 108, 9)},
 		},
-		"allocator_settings":   m{"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": true, "max_split_size": -1, "trace_alloc_overflowed": true},
-		"external_annotations": []any{},
+		"allocator_settings": m{"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": true, "max_split_size": -1, "trace_alloc_overflowed": true},
+		"external_annotations": []any{
+			m{"device": 1, "stage": "START", "name": "forward", "time_us": 90}, m{"device": 1, "stage": "START", "name": "ProfilerStep#3", "time_us": 100},
+			m{"device": 1, "stage": "END", "name": "ProfilerStep#3", "time_us": 103}, m{"device": 7, "stage": "START", "name": "x", "time_us": 1},
+		},
 	}
 }
 
@@ -282,6 +286,16 @@ func TestExpandableAndPrivate(t *testing.T) {
 		side := x.tensors[[2]uint64{1, 2*base + 1<<20}]
 		if len(x.tensors) != 2 || side.Stream != 9 || side.Size != 2048 || side.Handle != 2048 || side.Part != 2<<20 {
 			t.Errorf("%s: tensors: %+v", name, x.tensors)
+		}
+		var around []string
+		for _, p := range x.stacks[side.Stack].Frames[2:] {
+			around = append(around, p.Location().Lines[0].Function)
+		}
+		if !slices.Equal(around, []string{snapshot.Compiled + "0/1", snapshot.Annotation + "ProfilerStep", snapshot.Annotation + "forward"}) {
+			t.Errorf("%s: around it: %q", name, around)
+		}
+		if n := len(x.stacks[x.failed[0].Stack].Frames); n != 3 { // the allocator, the line, and forward
+			t.Errorf("%s: the failure has %d frames", name, n)
 		}
 		if len(x.pools) != 1 || x.pools[0].Op != event.OpPrivatePoolBegin || x.pools[0].Part != 4 || x.pools[0].Device != 1 {
 			t.Errorf("%s: pools: %+v", name, x.pools)
