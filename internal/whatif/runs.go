@@ -420,6 +420,10 @@ func (c *collector) held(e *event.Event) {
 			x := c.run(e)
 			x.Held = append(x.Held, allocator.Held{Address: e.Addr, Size: e.Size, Stream: x.stream(e.Stream)})
 		}
+	case event.OpPrivatePoolMemory: // which the last segment is
+		if x := c.run(e); len(x.Held) > 0 {
+			x.Held[len(x.Held)-1].Private = x.privatePool(pool{e.Handle, e.Part})
+		}
 	case event.OpTensorAlloc:
 		x := c.run(e)
 		n := x.tensor(c, e)
@@ -435,9 +439,6 @@ func (c *collector) held(e *event.Event) {
 		if k := len(h.Blocks); k > 0 && h.Blocks[k-1].Address+h.Blocks[k-1].Size > e.Addr {
 			x.Partial = "tensors lay over each other before the recording began"
 			return
-		}
-		if int(n) < len(x.Pools) {
-			h.Private = x.Pools[n]
 		}
 		h.Blocks = append(h.Blocks, allocator.HeldBlock{Address: e.Addr, Size: e.Size, Tensor: n})
 	}
@@ -488,18 +489,23 @@ func (c *collector) private(x *Run, tensor, thread uint32) {
 		if w.device != x.Device || w.thread != thread {
 			continue
 		}
-		i := slices.Index(x.poolIDs, w.pool)
-		if i < 0 {
-			if i = len(x.poolIDs); i == maxPools {
-				x.Partial = fmt.Sprintf("it has more than %d private pools", maxPools)
-				return
-			}
-			x.poolIDs = append(x.poolIDs, w.pool)
-		}
 		x.Pools = append(x.Pools, make([]uint8, int(tensor)+1-len(x.Pools))...)
-		x.Pools[tensor] = uint8(i + 1)
+		x.Pools[tensor] = x.privatePool(w.pool)
 		return
 	}
+}
+
+// privatePool returns the number of a private pool, 0 if there are too many.
+func (x *Run) privatePool(id pool) uint8 {
+	i := slices.Index(x.poolIDs, id)
+	if i < 0 {
+		if i = len(x.poolIDs); i == maxPools {
+			x.Partial = fmt.Sprintf("it has more than %d private pools", maxPools)
+			return 0
+		}
+		x.poolIDs = append(x.poolIDs, id)
+	}
+	return uint8(i + 1)
 }
 
 // lacked adds a request that PyTorch gave up, as a tensor that is freed at once.

@@ -209,7 +209,9 @@ func (f *file) notes(of []*gpu) []string {
 func (t *teller) begin(g *gpu) {
 	for i := range g.first.segments {
 		s := &g.first.segments[i]
-		t.segment(g, s)
+		if t.segment(g, s); s.pool != (pool{}) {
+			t.event(g, event.Event{Op: event.OpPrivatePoolMemory, Addr: s.address, Size: s.size, Handle: s.pool.first, Part: s.pool.second})
+		}
 	}
 	for i := range g.first.blocks {
 		b := &g.first.blocks[i]
