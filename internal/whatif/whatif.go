@@ -98,6 +98,9 @@ type Prediction struct {
 	// Lacked is the size of the first request that failed in the run, 0 for none.
 	Lacked uint64 `json:"failed_request_bytes,omitempty"`
 
+	// Before is what PyTorch had reserved when a snapshot's history began, in bytes: no setting changes it.
+	Before uint64 `json:"reserved_before_bytes,omitempty"`
+
 	// Pools are its private pools.
 	Pools int `json:"private_pools,omitempty"`
 
@@ -148,6 +151,9 @@ func Predict(x *Run, o Options) *Prediction {
 				check = x.Check(own.Settings) // the requests have its streams
 			}
 		}
+	}
+	for i := range x.Held {
+		p.Before += x.Held[i].Size
 	}
 	p.own, p.Own, p.Tensors, p.Same, p.Streams, p.Pools = own, own.Name, check.Made, check.Same, check.Streams, len(x.poolIDs)
 	is := Row{Setting: own.Name + " (this run)", Peak: x.peak(), Segments: check.Segments}
@@ -412,6 +418,9 @@ func Write(w io.Writer, predictions []*Prediction, o Options) error {
 			more += fmt.Sprintf(" Its tensors are of %d streams and %d private pools.", p.Streams, p.Pools)
 		case p.Streams > 1:
 			more += fmt.Sprintf(" Its tensors are of %d streams.", p.Streams)
+		}
+		if p.Before > 0 {
+			page.Line("The history begins when PyTorch had reserved %s. Those segments stay as they are in every prediction.", bytefmt.Format(int64(p.Before)))
 		}
 		page.Line("Check: the run repeated under its own settings placed %d of %d tensors where PyTorch placed them.%s", p.Same, p.Tensors, more)
 		if text := doubt(p.Workspaces, p.Rows[0].Peak, "under another setting"); text != "" && p.Reason == "" {
