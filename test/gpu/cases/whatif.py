@@ -368,3 +368,53 @@ def whatif_fragmented(r):
         pages = glob.glob(os.path.join(place, "*.txt"))
         text = " ".join(open(pages[0]).read().split()) if pages else ""
         r.check("the page about the failure says so", answer in text, text)
+
+
+def held(file):
+    """What tensors hold at the end by category, in bytes."""
+    rows = json.loads(run("report", file, "--by", "kind,category", "--at", "end", "--json"))
+    return {x["category"]: x["inuse_bytes"] for x in rows if x["kind"] == "tensor"}
+
+
+def snapshots(r, name, batch=16, steps=4, late=(False, True), **env):
+    """PyTorch's own recorder beside ours, from the beginning, and from when the program had run once."""
+    for when in late:
+        what = f"{name}{', late' if when else ''}"
+        file = r.path("-late.pickle" if when else ".pickle")
+        recording, v = recorded(r, "-late" if when else "", name, batch, steps, WHATIF_SNAPSHOT=file, WHATIF_LATE="1" if when else "", **env)
+        ours, theirs = predictions(recording)[0], predictions(file)[0]
+        repeated(r, f"{what}, the snapshot", theirs)
+        r.equal(f"{what}: bytes in tensors at the end", sum(held(file).values()), sum(held(recording).values()))
+        r.note(f"{what}: by category, of the snapshot and of the recording", (held(file), held(recording)))
+        if not when:
+            r.equal(f"{what}: tensors", theirs["tensors"], ours["tensors"])
+            r.equal(f"{what}: the peak that PyTorch reports", theirs["rows"][0]["peak_reserved_bytes"], v["peak"])
+            mine = {x["setting"]: x for x in ours["rows"]}
+            for row in theirs["rows"][1:]:
+                low, high = spread(mine[row["setting"]])[1:]
+                r.check(f"{what}: peak under {row['setting']}", low <= row["peak_reserved_bytes"] <= high, f"{row['peak_reserved_bytes']}, of the recording {low} to {high}")
+
+
+@case("torch", "transformers")
+def snapshot_gpt2(r):
+    snapshots(r, "gpt2")
+
+
+@case("torch", "transformers")
+def snapshot_gpt2_expandable(r):
+    snapshots(r, "gpt2", late=(False,), PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE, PYTORCH_ALLOC_CONF=EXPANDABLE)
+
+
+@case("torch", "torchvision")
+def snapshot_resnet50(r):
+    snapshots(r, "resnet50")
+
+
+@case("torch", "transformers")
+def snapshot_streams(r):
+    snapshots(r, "streams")
+
+
+@case("torch")
+def snapshot_pools(r):
+    snapshots(r, "pools")

@@ -1,8 +1,9 @@
 """Programs of PyTorch whose memory whatif and fit predict: whatif_programs.py NAME BATCH STEPS.
 
 The environment has PyTorch's own settings, and these: WHATIF_LIMIT is how many bytes PyTorch may reserve
-(set_per_process_memory_fraction), and with WHATIF_CUDNN=off nothing uses cuDNN. The same name, batch and
-steps always make the same requests, unless a library chooses others."""
+(set_per_process_memory_fraction), and with WHATIF_CUDNN=off nothing uses cuDNN. WHATIF_SNAPSHOT is a file for
+PyTorch's own recorder, which begins before the program does, or with WHATIF_LATE when it was run once. The same
+name, batch and steps always make the same requests, unless a library chooses others."""
 import os
 import random
 import sys
@@ -251,11 +252,19 @@ def main():
     if limit:
         torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     failed = False
+    snapshot = os.environ.get("WHATIF_SNAPSHOT")
     try:
-        PROGRAMS[name](batch, steps)
+        if os.environ.get("WHATIF_LATE"):
+            PROGRAMS[name](batch, steps)
+        if snapshot:
+            torch.cuda.memory._record_memory_history(max_entries=1 << 20, stacks="python")
+        with torch.profiler.record_function("the program"):
+            PROGRAMS[name](batch, steps)
         torch.cuda.synchronize()
     except torch.cuda.OutOfMemoryError:
         failed = True
+    if snapshot:
+        torch.cuda.memory._dump_snapshot(snapshot)
     stats = torch.cuda.memory_stats()
     checkpoint("trained", peak=torch.cuda.max_memory_reserved(), failed=failed, retries=stats["num_alloc_retries"],
                tensors=stats["allocation.all.allocated"], requested=stats["requested_bytes.all.allocated"],
