@@ -163,7 +163,7 @@ func mustAbs(t *testing.T, path string) string {
 // A recording in a terminal: back in time, and on.
 func TestTopOfRecordingInTerminal(t *testing.T) {
 	x := inTerminal(t, 90, 24, nil, mustAbs(t, recordings+"nccl.gmt"), "--at", "8s")
-	x.shows("8.00s", "recording", "as the driver says")
+	x.shows("8.00s", "recording", "as nvidia-smi says")
 	x.press("Home")
 	x.shows("0.00s", "holds 0 B")
 	x.press("End")
@@ -272,7 +272,7 @@ func TestTopUsage(t *testing.T) {
 	command(t, "top", nccl, "--once", "--at", "5h").start().ends(exitFailed).says("does not have that moment", "10.6")
 	command(t, "top", "/dev/null", "--once").start().ends(exitFailed).says("/dev/null")
 	v := command(t, "top", nccl, "--once", "--at", "8s").start().ends(exitDone)
-	if !strings.Contains(v.stdout.String(), "python3, as the driver says") {
+	if !strings.Contains(v.stdout.String(), "python3, as nvidia-smi says") {
 		t.Errorf("it says:\n%s", v.stdout.String())
 	}
 }

@@ -167,9 +167,9 @@ func (m *Model) processTable() *table {
 			case x.Exited:
 				name += " (exited)"
 			case x.Difference != nil && *x.Difference != 0:
-				return cell{name + ": the driver says " + bytefmt.Signed(*x.Difference), &styleWarn}
+				return cell{name + ": nvidia-smi says " + bytefmt.Signed(*x.Difference), &styleWarn}
 			case x.Difference != nil:
-				name += ", as the driver says"
+				name += ", as nvidia-smi says"
 			}
 			return cell{text: name}
 		}},

@@ -19,9 +19,9 @@ func TestAccounts(t *testing.T) {
 		{snapshot.Account{Driver: 128, DriverKnown: true}, "not known", "-"},
 		{snapshot.Account{Known: true}, "128 B", "75.0%"},
 		{snapshot.Account{Known: true, Driver: 130, DriverKnown: true}, "128 B", "75.0%"}, // of another moment
-		{snapshot.Account{Known: true, Driver: 128, DriverKnown: true, Compared: true}, "128 B, as the driver says", "75.0%"},
-		{snapshot.Account{Known: true, Driver: 120, DriverKnown: true, Compared: true, Difference: -8}, "128 B; the driver says 8 B less", "75.0%"},
-		{snapshot.Account{Known: true, Driver: 130, DriverKnown: true, Compared: true, Difference: 2}, "128 B; the driver says 2 B more, which was not seen", "75.0%"},
+		{snapshot.Account{Known: true, Driver: 128, DriverKnown: true, Compared: true}, "128 B, as nvidia-smi says", "75.0%"},
+		{snapshot.Account{Known: true, Driver: 120, DriverKnown: true, Compared: true, Difference: -8}, "128 B; nvidia-smi says 8 B less", "75.0%"},
+		{snapshot.Account{Known: true, Driver: 130, DriverKnown: true, Compared: true, Difference: 2}, "128 B; nvidia-smi says 2 B more, which was not seen", "75.0%"},
 		{snapshot.Account{Known: true, Driver: 130, DriverKnown: true, Inferred: true}, "128 B (the whole GPU's)", "75.0%"},
 	} {
 		c.account.Process, c.account.PID, c.account.GPU, c.account.Total, c.account.Lines = "p", 7, "0", 128, lines

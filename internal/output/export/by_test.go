@@ -39,7 +39,7 @@ func TestReportBy(t *testing.T) {
 		if err := Report(&page, snapshottest.Driver(), o); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(page.String(), "as the driver says"); got != (name == "size") {
+		if got := strings.Contains(page.String(), "as nvidia-smi says"); got != (name == "size") {
 			t.Errorf("by %s, the driver's figure is there: %t\n%s", name, got, page.String())
 		}
 	}

@@ -258,23 +258,15 @@ func (x *overview) otherOf(now, end *group) int64 {
 
 // compared compares what is held with the driver's own figure, which nvidia-smi shows.
 func (x *overview) compared() string {
-	var difference int64
+	sum := snapshot.Account{Compared: len(x.s.Accounts) > 0 && (x.title != "AT PEAK" || x.o.Moment != nil)}
 	for i := range x.s.Accounts {
 		a := &x.s.Accounts[i]
 		if !a.Compared || a.Difference == 0 && a.Driver != a.Total { // it has changed since it was asked
 			return ""
 		}
-		difference += a.Difference
+		sum.Difference += a.Difference
 	}
-	switch {
-	case len(x.s.Accounts) == 0 || x.title == "AT PEAK" && x.o.Moment == nil:
-		return ""
-	case difference > 0:
-		return fmt.Sprintf("; nvidia-smi says %s more, which was not seen", bytefmt.Format(difference))
-	case difference < 0:
-		return fmt.Sprintf("; nvidia-smi says %s less", bytefmt.Format(-difference))
-	}
-	return ", as nvidia-smi says"
+	return beside(&sum)
 }
 
 // elsewhere says how much memory is on no GPU.

@@ -128,11 +128,11 @@ func beside(a *snapshot.Account) string {
 	case !a.Compared:
 		return ""
 	case a.Difference == 0:
-		return ", as the driver says"
+		return ", as nvidia-smi says"
 	case a.Difference > 0:
-		return fmt.Sprintf("; the driver says %s more, which was not seen", bytefmt.Format(a.Difference))
+		return fmt.Sprintf("; nvidia-smi says %s more, which was not seen", bytefmt.Format(a.Difference))
 	default:
-		return fmt.Sprintf("; the driver says %s less", bytefmt.Format(-a.Difference))
+		return fmt.Sprintf("; nvidia-smi says %s less", bytefmt.Format(-a.Difference))
 	}
 }
 
