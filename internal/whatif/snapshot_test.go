@@ -2,9 +2,11 @@ package whatif
 
 import (
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	_ "github.com/gpumemtrace/gpumemtrace/internal/source/torchsnapshot" // which Collect reads
@@ -19,6 +21,7 @@ type made struct {
 	live     map[uint64]map[string]any // blocks by address
 	blocks   []*allocator.Block
 	keys     []map[string]any // of blocks: what their steps say
+	settings map[string]any
 }
 
 // allocate allocates a tensor on a stream, and from a private pool.
@@ -28,9 +31,7 @@ func (x *made) allocate(asked uint64, stream, private int) {
 	at := map[string]any{"addr": b.Address, "stream": stream * 16, "pool_id": [2]int{0, private}, "frames": []any{}}
 	step := func(action string, size uint64) map[string]any {
 		out := map[string]any{"action": action, "size": size, "time_us": 1000 + len(x.steps)}
-		for k, v := range at {
-			out[k] = v
-		}
+		maps.Copy(out, at)
 		return out
 	}
 	if x.Segments > segments {
@@ -82,7 +83,7 @@ func (x *made) file(t *testing.T, missing int) string {
 	}
 	data, err := json.Marshal(map[string]any{
 		"segments": x.segments, "device_traces": []any{x.steps[missing:]},
-		"allocator_settings": map[string]any{"PYTORCH_CUDA_ALLOC_CONF": ""}, "external_annotations": []any{},
+		"allocator_settings": x.settings, "external_annotations": []any{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -97,10 +98,27 @@ func (x *made) file(t *testing.T, missing int) string {
 // TestSnapshots makes snapshots by the allocator, whose history begins somewhere, with streams and
 // private pools, and checks that each tensor comes to lie where it lay.
 func TestSnapshots(t *testing.T) {
+	divisions := map[string]any{}
+	for i := range 16 {
+		divisions[strconv.Itoa(1<<i)] = 4
+	}
+	owns := []struct {
+		text     string
+		settings map[string]any
+	}{
+		{"", map[string]any{"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1}}, {"", nil},
+		{"roundup_power2_divisions:4", map[string]any{"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:4", "roundup_power2_divisions": divisions}},
+		{"max_split_size_mb:21", map[string]any{"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": 21 << 20}},
+	}
 	sizes := []uint64{1, 512, 3000, 1 << 20, 1<<20 + 1, 3<<20 + 77, 9 << 20, 10 << 20, 33<<20 + 5}
-	for seed := range uint64(40) {
+	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		x := &made{Allocator: allocator.New(allocator.Settings{}), live: map[uint64]map[string]any{}}
+		own := owns[seed%uint64(len(owns))]
+		s, err := ParseSetting(own.text)
+		if err != nil && own.text != "" {
+			t.Fatal(err)
+		}
+		x := &made{Allocator: allocator.New(s.Settings), live: map[uint64]map[string]any{}, settings: own.settings}
 		x.Limit = 1 << 40
 		streams, pools := 1+r.IntN(3), 1+r.IntN(2)
 		for range 400 {
@@ -111,7 +129,7 @@ func TestSnapshots(t *testing.T) {
 			}
 		}
 		missing := 0
-		if seed%4 > 0 {
+		if seed%5 > 0 {
 			missing = r.IntN(len(x.steps) / 2)
 		}
 		made := 0

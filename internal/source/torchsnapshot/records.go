@@ -231,9 +231,9 @@ const maxOpen = 16
 func (g *gpu) annotate(now uint64) {
 	for ; g.said < len(g.remarks) && g.remarks[g.said].time <= now; g.said++ {
 		r := &g.remarks[g.said]
-		if !r.ends {
+		if !r.ends && len(g.open) < maxOpen {
 			g.open = append(g.open, r.name)
-		} else if i := last(g.open, r.name); i >= 0 {
+		} else if i := last(g.open, r.name); r.ends && i >= 0 {
 			g.open = slices.Delete(g.open, i, i+1)
 		}
 	}
@@ -257,7 +257,7 @@ func (t *teller) around(g *gpu, s *step) (out []*record.Place) {
 	if s.context > 0 {
 		out = append(out, t.place(frame{name: snapshot.Compiled + t.texts[s.context-1]}))
 	}
-	for _, name := range slices.Backward(g.open[:min(len(g.open), maxOpen)]) {
+	for _, name := range slices.Backward(g.open) {
 		out = append(out, t.place(frame{name: snapshot.Annotation + name}))
 	}
 	return out
@@ -351,7 +351,8 @@ func (t *teller) segment(g *gpu, s *segment) {
 		return
 	}
 	for _, at := range t.cut(g, s.address, s.size) {
-		handle := uint64(len(g.handles)) + at[0] // is new: ranges differ
+		t.pieces++
+		handle := uint64(t.pieces) // is new
 		g.handles[at[0]] = handle
 		t.event(g, event.Event{Op: event.OpHandleCreate, Kind: event.KindVMM, API: apiCreate, Handle: handle, Size: at[1] - at[0], Stack: stack})
 		t.event(g, event.Event{Op: event.OpMap, Kind: event.KindVMM, API: apiMap, Handle: handle, Addr: at[0], Size: at[1] - at[0]})

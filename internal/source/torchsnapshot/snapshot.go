@@ -11,7 +11,9 @@ package torchsnapshot
 import (
 	"fmt"
 	"io"
+	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -87,6 +89,7 @@ type block struct {
 	requested     uint64
 	stream        uint64
 	frames        value
+	freed         int // 1 more than the step that freed it, 0 for one that is live at the end
 }
 
 // A device is what a file says of one GPU.
@@ -113,6 +116,9 @@ type file struct {
 
 // ours reports whether gpumemtrace wrote the file.
 func (f *file) ours() bool { return f.about.kind == dict }
+
+// lastTime is later than any time of a history, in microseconds: as nanoseconds it has 63 bits.
+const lastTime = 9e15
 
 // maxDevice bounds the numbers of GPUs.
 const maxDevice = 1 << 10
@@ -201,7 +207,7 @@ func (f *file) readSteps(d *device, trace value, seen *once) error {
 		}
 		s := step{
 			action: actions[f.string(f.get(e, "action"))], address: f.get(e, "addr").number(), size: f.get(e, "size").number(),
-			stream: f.get(e, "stream").number(), time: f.get(e, "time_us").number(), frames: f.get(e, "frames"), pool: f.pool(e, "pool_id"),
+			stream: f.get(e, "stream").number(), time: min(f.get(e, "time_us").number(), lastTime), frames: f.get(e, "frames"), pool: f.pool(e, "pool_id"),
 		}
 		if s.own = f.own(e, s.stream); f.ours() {
 			s.stream = 0
@@ -314,7 +320,9 @@ func (f *file) readSettings(v value) {
 		f.rules.maxSplit = n.number() // -1 for no limit
 	}
 	for _, e := range f.entries(f.get(v, "roundup_power2_divisions")) {
-		f.rules.rounds = f.rules.rounds || value{e.n, e.kind}.number() > 1
+		if mib, err := strconv.ParseUint(f.texts[e.key], 10, 16); err == nil && mib > 0 {
+			f.rules.divisions[bits.Len64(mib)-1] = value{e.n, e.kind}.number()
+		}
 	}
 	f.lost = f.get(v, "trace_alloc_overflowed").is()
 	f.settings = f.string(f.get(v, "PYTORCH_CUDA_ALLOC_CONF"))

@@ -2,6 +2,7 @@ package torchsnapshot
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"github.com/google/btree"
@@ -10,8 +11,8 @@ import (
 // rules say how the allocator cuts blocks: see allocator.Settings of package whatif.
 type rules struct {
 	expandable bool
-	maxSplit   uint64 // bytes, 0 for no limit
-	rounds     bool   // requests are rounded to parts of powers of two
+	maxSplit   uint64     // bytes, 0 for no limit
+	divisions  [16]uint64 // into how many parts the interval from 2^i MiB on is divided, for rounding
 }
 
 // Sizes of PyTorch's allocator, in bytes.
@@ -21,7 +22,16 @@ const (
 	smallSegment = 2 << 20
 )
 
-func rounded(size uint64) uint64 { return max(unit, (size+unit-1)/unit*unit) }
+// rounded returns the size of the block that a request needs (round_size).
+func (r *rules) rounded(size uint64) uint64 {
+	n := r.divisions[min(max(bits.Len64(size)-1-20, 0), len(r.divisions)-1)]
+	if n > 1 && size > unit*n && n <= 1<<20 {
+		floor := uint64(1) << (bits.Len64(size) - 1)
+		part := max(floor>>(bits.Len64(n)-1), 1)
+		return floor + (size-floor+part-1)/part*part
+	}
+	return max(unit, (size+unit-1)/unit*unit)
+}
 
 // A before is what a GPU had when its history began.
 type before struct {
@@ -45,7 +55,9 @@ type rulesOf struct {
 
 // unwind undoes the steps of a device and returns what was there before. It sets the size of each
 // step's block: of one that is live at the end the file says it. Of another one it is the rounded
-// request, or all up to the next live block where the allocator would not have cut the rest off.
+// request, or all up to what was the next live block when it was made, if the allocator would not have
+// cut the rest off. When a block from before the history was made is not known: it ends where the next
+// tensor was made after it, or has the size that it would have when the history began.
 func (d *device) unwind(r rules) before {
 	p := past{
 		rulesOf:  &rulesOf{r, d},
@@ -60,27 +72,40 @@ func (d *device) unwind(r rules) before {
 		p.live.ReplaceOrInsert(b)
 	}
 	for i := len(d.steps) - 1; i >= 0; i-- {
-		p.undo(&d.steps[i])
+		p.undo(i)
 	}
-	out := before{odd: p.odd}
+	var out before
 	p.segments.Ascend(func(s segment) bool { out.segments = append(out.segments, s); return true })
-	p.live.Ascend(func(b block) bool { out.blocks = append(out.blocks, b); return true })
+	p.live.Ascend(func(b block) bool {
+		if b.freed > 0 {
+			b.size = p.settle(&b)
+		}
+		out.blocks = append(out.blocks, b)
+		return true
+	})
+	out.odd = p.odd
 	return out
 }
 
 // undo undoes one step.
-func (p *past) undo(s *step) {
+func (p *past) undo(i int) {
+	s := &p.device.steps[i]
 	switch s.action {
 	case alloc:
 		b, ok := p.live.Delete(block{address: s.address})
-		if s.block = b.size; !ok {
-			s.block = rounded(s.size)
+		switch {
+		case !ok:
+			s.block = p.rounded(s.size)
 			p.odd++
+		case b.freed > 0:
+			s.block = p.settle(&b)
+		default:
+			s.block = b.size
 		}
+		p.reveal(s.address)
 	case free:
-		b := block{address: s.address, size: p.size(s), requested: s.size, stream: s.stream}
-		s.block = b.size
-		if _, ok := p.live.ReplaceOrInsert(b); ok {
+		s.block = p.rounded(s.size)
+		if _, ok := p.live.ReplaceOrInsert(block{address: s.address, requested: s.size, stream: s.stream, freed: i + 1}); ok {
 			p.odd++
 		}
 	case segmentAlloc:
@@ -96,20 +121,42 @@ func (p *past) undo(s *step) {
 	}
 }
 
-// size returns that of the block that a step freed.
-func (p *past) size(s *step) uint64 {
-	size := rounded(s.size)
-	home, ok := p.around(s.address)
+// reveal learns where the block before an address ends at which a tensor was made: what is free side by
+// side is one block, of which a tensor takes the beginning.
+func (p *past) reveal(at uint64) {
+	home, _ := p.around(at)
+	var before block
+	p.live.DescendLessOrEqual(block{address: at - 1}, func(b block) bool { before = b; return false })
+	size := p.rounded(before.requested)
+	if n := at - before.address; before.freed > 0 && before.address >= home.address && n >= size && n-size <= smallRequest {
+		before.size = n
+		p.live.ReplaceOrInsert(before)
+	}
+}
+
+// settle gives the step that freed a block the size that the block had, and returns it.
+func (p *past) settle(b *block) uint64 {
+	s := &p.device.steps[b.freed-1]
+	if s.block = b.size; s.block == 0 {
+		s.block = p.size(b)
+	}
+	return s.block
+}
+
+// size returns that of a block which is made now.
+func (p *past) size(b *block) uint64 {
+	size := p.rounded(b.requested)
+	home, ok := p.around(b.address)
 	if !ok {
 		p.odd++
 		return size
 	}
 	end := home.address + home.size
-	p.live.AscendGreaterOrEqual(block{address: s.address + 1}, func(b block) bool {
-		end = min(end, b.address)
+	p.live.AscendGreaterOrEqual(block{address: b.address + 1}, func(next block) bool {
+		end = min(end, next.address)
 		return false
 	})
-	gap := end - s.address
+	gap := end - b.address
 	if gap < size {
 		p.odd++
 		return size
