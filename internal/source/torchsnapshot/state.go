@@ -71,7 +71,7 @@ func (d *device) unwind(r rules) before {
 	for _, b := range d.blocks {
 		p.live.ReplaceOrInsert(b)
 	}
-	for i := len(d.steps) - 1; i >= 0; i-- {
+	for i := range slices.Backward(d.steps) {
 		p.undo(i)
 	}
 	var out before
