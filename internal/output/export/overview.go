@@ -90,8 +90,8 @@ func (x *overview) show(page *render.Page) {
 	x.allocators(page)
 	x.lines(page, samples)
 	lacking(page, []string{"line"}, samples, &x.s.Meta)
-	x.windows(page)
 	whole := x.o.whole(x.s)
+	windowsByLine(page, whole, x.o)
 	page.Losses(loss.Telling(whole.Loss), nil)
 	about(page, whole.Notes)
 	x.next(page)
@@ -112,12 +112,20 @@ func (x *overview) moment(page *render.Page, samples []*snapshot.Sample) {
 	case sum == (snapshot.Values{}) && end == (snapshot.Values{}):
 		page.Line("Nothing yet: the trace began at %s and saw no memory on a GPU in %v.", began, rounded(m.duration()))
 	case m.At == m.Peak:
-		page.Line("At the peak (--at peak), %v after the trace began at %s: %s. At the end, after %v: %s%s (--at end).", rounded(m.At), began, now, rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
+		page.Line("At the peak (--at peak), %v after the trace began at %s%s: %s. At the end, after %v: %s%s (--at end).", rounded(m.At), began, inStep(x.s), now, rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
 	case m.At >= m.duration():
 		page.Line("At the end, %v after the trace began at %s: %s%s. The peak was at %v (--at peak).", rounded(m.At), began, now, exited(m.End), rounded(m.Peak))
 	default:
 		page.Line("%v after the trace began at %s: %s. The peak was at %v (--at peak). At the end, after %v: %s%s (--at end).", m.At, began, now, rounded(m.Peak), rounded(m.duration()), bytefmt.Format(end.InuseBytes), exited(m.End))
 	}
+}
+
+// inStep says in which training step the peak of one process is.
+func inStep(s *snapshot.Snapshot) string {
+	if len(s.Steps) != 1 || !s.Steps[0].Begun || s.Meta.Windows != nil {
+		return ""
+	}
+	return fmt.Sprintf(", in training step %d (--steps)", s.Steps[0].Seen+1)
 }
 
 // failure says that requests failed for want of memory, which of them was the last one that did not
@@ -298,15 +306,6 @@ func (x *overview) allocators(page *render.Page) {
 	}
 }
 
-// windows writes the tensors that were seen in windows, up to the end of the recording.
-func (x *overview) windows(page *render.Page) {
-	s := x.s
-	if x.o.Moment != nil {
-		s = x.o.Moment.End
-	}
-	windowsByLine(page, s, x.o)
-}
-
 // lines writes the lines of the program that hold most.
 func (x *overview) lines(page *render.Page, samples []*snapshot.Sample) {
 	all := ownLines(slices.Concat(samples, x.end))
@@ -370,8 +369,15 @@ func (x *overview) next(page *render.Page) {
 	if x.users() > 1 {
 		commands = append(commands, Command{"report " + file + " --by user" + at, "What each user holds"})
 	}
-	commands = append(commands, Command{"report " + file + " --by line" + at, "The stacks under each line"})
-	if slices.ContainsFunc(x.s.Samples, func(s snapshot.Sample) bool { return s.Module != "" && x.shown(&s.Values) > 0 }) {
+	has := func(label func(*snapshot.Sample) string) bool {
+		return slices.ContainsFunc(x.s.Samples, func(s snapshot.Sample) bool { return label(&s) != "" && x.shown(&s.Values) > 0 })
+	}
+	if has(operator) {
+		commands = append(commands, Command{"report " + file + " --by line,operator" + at, "Which operator made the memory of each line, and its stacks"})
+	} else {
+		commands = append(commands, Command{"report " + file + " --by line" + at, "The stacks under each line"})
+	}
+	if has(func(s *snapshot.Sample) string { return s.Module }) {
 		commands = append(commands, Command{"report " + file + " --by module,category" + at, "What the modules of the model hold, and what it is for"})
 	}
 	commands = append(commands, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
