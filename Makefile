@@ -46,7 +46,7 @@ help: ## list the targets
 build: ## build bin/gpumemtrace, which takes minutes the first time
 	@WHAT='go builds bin/gpumemtrace' EVERY=10 scripts/progress env CGO_ENABLED=1 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o bin/gpumemtrace ./cmd/gpumemtrace
 
-dist: ## build the packages in dist/: tarballs, .deb, .rpm, an OCI image, for amd64 and arm64
+dist: ## build the packages in dist/: tarballs, .deb, .rpm, an OCI image, for amd64 and arm64, and archives for macOS and Windows
 	scripts/install-tools $(BUILD_TOOLS) $(DIST_TOOLS)
 	TAGS='$(TAGS)' scripts/dist $(DIST)
 

@@ -2,10 +2,12 @@ package main
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -63,6 +65,44 @@ func (r *release) contents(arch string) (files []file, err error) {
 	return files, err
 }
 
+// packFor packs the program for another system than Linux.
+func (r *release) packFor(system string) error {
+	files := []file{{path: "/LICENSE", mode: 0o644}, {path: "/README.md", mode: 0o644}, {path: "/gpumemtrace", mode: 0o755}}
+	pack, extension := r.tarball, ".tar.gz"
+	if strings.HasPrefix(system, "windows") {
+		files[2].path, pack, extension = "/gpumemtrace.exe", r.zip, ".zip"
+	}
+	for i, from := range []string{filepath.Join(r.source, "LICENSE"), filepath.Join(r.source, "README.md"), filepath.Join(r.built, system, "gpumemtrace")} {
+		var err error
+		if files[i].text, err = os.ReadFile(from); err != nil {
+			return err
+		}
+	}
+	return r.write(r.name(system)+extension, func(w io.Writer) error { return pack(w, system, files) })
+}
+
+// name is that of a package, without its extension.
+func (r *release) name(system string) string {
+	return fmt.Sprintf("gpumemtrace_%s_%s", r.version, system)
+}
+
+// zip packs files below one folder that has the release's name.
+func (r *release) zip(w io.Writer, system string, files []file) error {
+	z := zip.NewWriter(w)
+	for _, f := range files {
+		h := &zip.FileHeader{Name: r.name(system) + f.path, Method: zip.Deflate, Modified: r.time}
+		h.SetMode(fs.FileMode(f.mode))
+		to, err := z.CreateHeader(h)
+		if err == nil {
+			_, err = to.Write(f.text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return z.Close()
+}
+
 // compress returns a gzip of it, without name and time.
 func compress(b []byte) ([]byte, error) {
 	var out bytes.Buffer
@@ -90,7 +130,7 @@ func folders(files []file) (all []string) {
 
 // tarball packs files below one folder that has the release's name.
 func (r *release) tarball(w io.Writer, arch string, files []file) error {
-	root := fmt.Sprintf("gpumemtrace_%s_%s", r.version, arch)
+	root := r.name(arch)
 	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
 		return err

@@ -2,8 +2,10 @@ package main
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"debug/buildinfo"
 	"debug/elf"
 	"errors"
 	"flag"
@@ -82,19 +84,67 @@ func program(t *testing.T, path, arch string) *elf.File {
 	return f
 }
 
+// untar unpacks a tarball and returns the folder in it.
+func untar(t *testing.T, name string) string {
+	t.Helper()
+	f, err := os.Open(name + ".tar.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	unpack(t, z, dir)
+	return filepath.Join(dir, filepath.Base(name))
+}
+
+// Each archive has the program for its system.
+func TestArchives(t *testing.T) {
+	for _, system := range elsewhere {
+		name, program := strings.TrimSuffix(one(t, "_oci.tar"), "oci.tar")+system, "gpumemtrace"
+		var in fs.FS
+		if strings.HasPrefix(system, "windows") {
+			z, err := zip.OpenReader(name + ".zip")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer z.Close()
+			if in, err = fs.Sub(z, filepath.Base(name)); err != nil {
+				t.Fatal(err)
+			}
+			program += ".exe"
+		} else {
+			in = os.DirFS(untar(t, name))
+		}
+		for _, file := range []string{"LICENSE", "README.md", program} {
+			b, err := fs.ReadFile(in, file)
+			if err != nil || len(b) == 0 {
+				t.Errorf("%s of %s: %d bytes, %v", file, system, len(b), err)
+			}
+			if file != program {
+				continue
+			}
+			info, err := buildinfo.Read(bytes.NewReader(b))
+			if err != nil {
+				t.Fatal(err)
+			}
+			of := map[string]string{}
+			for _, s := range info.Settings {
+				of[s.Key] = s.Value
+			}
+			if is := of["GOOS"] + "_" + of["GOARCH"]; is != system {
+				t.Errorf("the program of %s is for %s", system, is)
+			}
+		}
+	}
+}
+
 func TestTarballs(t *testing.T) {
 	for _, arch := range architectures {
-		b, err := os.ReadFile(one(t, "_"+arch+".tar.gz"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		z, err := gzip.NewReader(bytes.NewReader(b))
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := t.TempDir()
-		unpack(t, z, dir)
-		root := filepath.Join(dir, strings.TrimSuffix(filepath.Base(one(t, "_"+arch+".tar.gz")), ".tar.gz"))
+		root := untar(t, strings.TrimSuffix(one(t, "_"+arch+".deb"), ".deb"))
 		program(t, filepath.Join(root, "usr/bin/gpumemtrace"), arch)
 		for _, name := range []string{"usr/lib/systemd/system/gpumemtrace.service", "usr/share/man/man1/gpumemtrace.1.gz", "usr/share/zsh/site-functions/_gpumemtrace"} {
 			if _, err := os.Stat(filepath.Join(root, name)); err != nil {

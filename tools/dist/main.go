@@ -1,6 +1,6 @@
 // Command dist puts what scripts/dist has built into packages: for each architecture a
-// tarball, a .deb, an .rpm and a list of what is in the program (SBOM), and an image for
-// all of them. The same input gives the same bytes.
+// tarball, a .deb, an .rpm and a list of what is in the program (SBOM), an image for
+// all of them, and an archive for each other system than Linux. The same input gives the same bytes.
 package main
 
 import (
@@ -22,12 +22,15 @@ type release struct {
 	version string
 	time    time.Time // of every file
 	source  string    // the repository
-	built   string    // what scripts/dist has built: ARCH/gpumemtrace, ARCH/system, man1, completions
+	built   string    // what scripts/dist has built: ARCH/gpumemtrace, ARCH/system, OS_ARCH/gpumemtrace, man1, completions
 	out     string
 }
 
 // architectures have Go's names.
 var architectures = []string{"amd64", "arm64"}
+
+// elsewhere are the other systems, on which the program reads files.
+var elsewhere = []string{"darwin_amd64", "darwin_arm64", "windows_amd64"}
 
 func main() {
 	log.SetFlags(0)
@@ -54,7 +57,7 @@ func (r *release) pack() error {
 		if err != nil {
 			return err
 		}
-		base := fmt.Sprintf("gpumemtrace_%s_%s", r.version, arch)
+		base := r.name(arch)
 		err = errors.Join(
 			r.write(base+".tar.gz", func(w io.Writer) error { return r.tarball(w, arch, contents) }),
 			r.write(base+".deb", func(w io.Writer) error { return r.packed(w, "deb", arch, contents) }),
@@ -65,8 +68,13 @@ func (r *release) pack() error {
 			return err
 		}
 	}
-	if err := r.write(fmt.Sprintf("gpumemtrace_%s_oci.tar", r.version), r.image); err != nil {
+	if err := r.write(r.name("oci.tar"), r.image); err != nil {
 		return err
+	}
+	for _, system := range elsewhere {
+		if err := r.packFor(system); err != nil {
+			return err
+		}
 	}
 	return r.sums()
 }
