@@ -380,7 +380,9 @@ func (x *overview) next(page *render.Page) {
 	if has(func(s *snapshot.Sample) string { return s.Module }) {
 		commands = append(commands, Command{"report " + file + " --by module,category" + at, "What the modules of the model hold, and what it is for"})
 	}
-	commands = append(commands, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
+	if x.o.Moment == nil || x.s.Meta.Driver != "" { // a snapshot of PyTorch knows nothing of the driver
+		commands = append(commands, Command{"report " + file + " --by cause" + at, "What each byte is for, by the driver's call"})
+	}
 	if x.o.Moment != nil {
 		if len(x.s.Allocators) > 0 {
 			commands = append(commands, whatIf(file))
