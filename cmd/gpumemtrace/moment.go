@@ -41,7 +41,7 @@ func (m *moment) Set(s string) error {
 			said = true
 			later := ""
 			if name, _, found := strings.Cut(s, "-"); found && name != "" {
-				later = " (" + name + "-1s is later)"
+				later = ". Give --at " + name + "-1s for a later one"
 			}
 			fmt.Fprintf(os.Stderr, "gpumemtrace: %s is %v before the trace began: what is shown is its beginning%s\n", s, (-at).Round(time.Millisecond), later)
 		}

@@ -37,6 +37,8 @@ func absent(column string, s *snapshot.Sample) string {
 	switch {
 	case s.Kind == snapshot.Cached:
 		return "[cached, unused]"
+	case len(s.Stack) > 0 && s.Stack[len(s.Stack)-1].Lines[0].Function == snapshot.BeforeHistory:
+		return snapshot.BeforeHistory
 	case column == "line" && s.Holder != "":
 		if s.Holder == holder.NoHolder {
 			return s.Holder
@@ -86,8 +88,6 @@ func outside(s *snapshot.Sample) string {
 	switch {
 	case len(s.Stack) == 0:
 		return "[no stack]"
-	case s.Stack[len(s.Stack)-1].Lines[0].Function == snapshot.BeforeHistory:
-		return snapshot.BeforeHistory
 	case stacks.Backward(s.Stack):
 		return "[backward pass]"
 	case stacks.Python(s.Stack):

@@ -31,6 +31,9 @@ func allocators(page *render.Page, all []snapshot.Allocator, when string) {
 // fragmented says how much of what an allocator has is lost to fragmentation.
 func fragmented(a *snapshot.Allocator) string {
 	sum := a.Total()
+	if sum.Reserved == 0 {
+		return fmt.Sprintf("%s (%d) on GPU %s: the segments that PyTorch reserved were not recorded", a.Process, a.PID, a.GPU)
+	}
 	lost, where := "nothing", ""
 	if n := sum.Cached - sum.Releasable - sum.Kept; n > 0 {
 		lost, where = bytefmt.Format(n), ": it is cached beside tensors that live"

@@ -65,7 +65,7 @@ type gpu struct {
 	cuts                []uint64
 	handles             map[uint64]uint64 // by the address of the range that shows one
 	private             pool              // whose window is open
-	pools               []segment         // of private pools, by address, that the file has
+	pools               []*segment        // of private pools, by address, that the file has
 	next                int               // step
 	process             event.Process
 	ordinal             int32    // of CUDA
@@ -102,12 +102,12 @@ func (f *file) records(name string, yield func(record.Record)) error {
 		}
 		g.first = d.unwind(f.rules)
 		g.cuts = d.cuts(g.first.segments)
-		for _, s := range d.segments {
-			if s.pool != (pool{}) {
+		for i := range d.segments {
+			if s := &d.segments[i]; s.pool != (pool{}) {
 				g.pools = append(g.pools, s)
 			}
 		}
-		slices.SortFunc(g.pools, func(a, b segment) int { return cmp.Compare(a.address, b.address) })
+		slices.SortFunc(g.pools, func(a, b *segment) int { return cmp.Compare(a.address, b.address) })
 		t.of = append(t.of, g)
 	}
 	t.time = max(begin, 2) - 1
@@ -207,14 +207,12 @@ func (f *file) notes(of []*gpu) []string {
 
 // begin tells what was there when the history began.
 func (t *teller) begin(g *gpu) {
-	for i := range g.first.segments {
-		s := &g.first.segments[i]
+	for _, s := range g.first.segments {
 		if t.segment(g, s); s.pool != (pool{}) {
 			t.event(g, event.Event{Op: event.OpPrivatePoolMemory, Addr: s.address, Size: s.size, Handle: s.pool.first, Part: s.pool.second})
 		}
 	}
-	for i := range g.first.blocks {
-		b := &g.first.blocks[i]
+	for _, b := range g.first.blocks {
 		t.alloc(g, b.address, b.size, b.requested, b.stream, cmp.Or(t.stack(g, nil, b.frames, apiNone), t.before(g)), pool{})
 	}
 }
@@ -301,7 +299,9 @@ func (t *teller) step(g *gpu, s *step) {
 func (t *teller) event(g *gpu, e event.Event) {
 	e.Time, e.Proc, e.TID, e.Device = t.time, g.process, g.process.PID, g.ordinal
 	if e.Op.Tensor() && e.Op <= event.OpTensorFree || e.Op == event.OpOutOfMemory {
-		e.Handle, e.Part = g.allocated, g.reserved
+		if e.Handle, e.Part = g.allocated, g.reserved; g.reserved == 0 { // a trace that did not see tensors
+			e.Handle, e.Part = event.NoTotal, event.NoTotal
+		}
 	}
 	t.yield(&e)
 }
@@ -329,7 +329,7 @@ func (t *teller) alloc(g *gpu, address, size, asked, stream, stack uint64, in po
 
 // privatePool returns the private pool that an address is of, as far as the file's segments show it.
 func (g *gpu) privatePool(at uint64) pool {
-	i, found := slices.BinarySearchFunc(g.pools, at, func(s segment, at uint64) int { return cmp.Compare(s.address, at) })
+	i, found := slices.BinarySearchFunc(g.pools, at, func(s *segment, at uint64) int { return cmp.Compare(s.address, at) })
 	if !found {
 		i--
 	}

@@ -1,7 +1,6 @@
 package torchsnapshot
 
 import (
-	"cmp"
 	"math/bits"
 	"slices"
 
@@ -35,16 +34,17 @@ func (r *rules) rounded(size uint64) uint64 {
 
 // A before is what a GPU had when its history began.
 type before struct {
-	segments []segment
-	blocks   []block
+	segments []*segment
+	blocks   []*block
 	odd      int // steps that do not fit what was there
 }
 
 // past is the state of a GPU while its steps are undone.
 type past struct {
 	*rulesOf
-	segments *btree.BTreeG[segment]
-	live     *btree.BTreeG[block]
+	// Trees of pointers share the code of other ones.
+	segments *btree.BTreeG[*segment]
+	live     *btree.BTreeG[*block]
 	odd      int
 }
 
@@ -61,24 +61,26 @@ type rulesOf struct {
 func (d *device) unwind(r rules) before {
 	p := past{
 		rulesOf:  &rulesOf{r, d},
-		segments: btree.NewG(16, func(a, b segment) bool { return a.address < b.address }),
-		live:     btree.NewG(16, func(a, b block) bool { return a.address < b.address }),
+		segments: btree.NewG(16, func(a, b *segment) bool { return a.address < b.address }),
+		live:     btree.NewG(16, func(a, b *block) bool { return a.address < b.address }),
 		odd:      d.oddEnd,
 	}
-	for _, s := range d.segments {
-		p.segments.ReplaceOrInsert(s)
+	for i := range d.segments {
+		one := d.segments[i]
+		p.segments.ReplaceOrInsert(&one)
 	}
-	for _, b := range d.blocks {
-		p.live.ReplaceOrInsert(b)
+	for i := range d.blocks {
+		one := d.blocks[i]
+		p.live.ReplaceOrInsert(&one)
 	}
 	for i := range slices.Backward(d.steps) {
 		p.undo(i)
 	}
 	var out before
-	p.segments.Ascend(func(s segment) bool { out.segments = append(out.segments, s); return true })
-	p.live.Ascend(func(b block) bool {
+	p.segments.Ascend(func(s *segment) bool { out.segments = append(out.segments, s); return true })
+	p.live.Ascend(func(b *block) bool {
 		if b.freed > 0 {
-			b.size = p.settle(&b)
+			b.size = p.settle(b)
 		}
 		out.blocks = append(out.blocks, b)
 		return true
@@ -92,28 +94,28 @@ func (p *past) undo(i int) {
 	s := &p.device.steps[i]
 	switch s.action {
 	case alloc:
-		b, ok := p.live.Delete(block{address: s.address})
+		b, ok := p.live.Delete(&block{address: s.address})
 		switch {
 		case !ok:
 			s.block = p.rounded(s.size)
 			p.odd++
 		case b.freed > 0:
-			s.block = p.settle(&b)
+			s.block = p.settle(b)
 		default:
 			s.block = b.size
 		}
 		p.reveal(s.address)
 	case free:
 		s.block = p.rounded(s.size)
-		if _, ok := p.live.ReplaceOrInsert(block{address: s.address, requested: s.size, stream: s.stream, freed: i + 1}); ok {
+		if _, ok := p.live.ReplaceOrInsert(&block{address: s.address, requested: s.size, stream: s.stream, freed: i + 1}); ok {
 			p.odd++
 		}
 	case segmentAlloc:
-		if _, ok := p.segments.Delete(segment{address: s.address}); !ok {
+		if _, ok := p.segments.Delete(&segment{address: s.address}); !ok {
 			p.odd++
 		}
 	case segmentFree:
-		p.segments.ReplaceOrInsert(segment{address: s.address, size: s.size, small: s.size <= smallSegment, stream: s.stream, pool: s.pool, own: s.own})
+		p.segments.ReplaceOrInsert(&segment{address: s.address, size: s.size, small: s.size <= smallSegment, stream: s.stream, pool: s.pool, own: s.own})
 	case segmentMap:
 		p.unmap(s.address, s.size)
 	case segmentUnmap:
@@ -124,14 +126,17 @@ func (p *past) undo(i int) {
 // reveal learns where the block before an address ends at which a tensor was made: what is free side by
 // side is one block, of which a tensor takes the beginning.
 func (p *past) reveal(at uint64) {
-	home, _ := p.around(at)
-	var before block
-	p.live.DescendLessOrEqual(block{address: at - 1}, func(b block) bool { before = b; return false })
-	size := p.rounded(before.requested)
-	if n := at - before.address; before.freed > 0 && before.address >= home.address && n >= size && n-size <= smallRequest {
-		before.size = n
-		p.live.ReplaceOrInsert(before)
+	home := p.around(at)
+	if home == nil {
+		return
 	}
+	p.live.DescendLessOrEqual(&block{address: at - 1}, func(b *block) bool {
+		size := p.rounded(b.requested)
+		if n := at - b.address; b.freed > 0 && b.address >= home.address && n >= size && n-size <= smallRequest {
+			b.size = n
+		}
+		return false
+	})
 }
 
 // settle gives the step that freed a block the size that the block had, and returns it.
@@ -146,13 +151,13 @@ func (p *past) settle(b *block) uint64 {
 // size returns that of a block which is made now.
 func (p *past) size(b *block) uint64 {
 	size := p.rounded(b.requested)
-	home, ok := p.around(b.address)
-	if !ok {
+	home := p.around(b.address)
+	if home == nil {
 		p.odd++
 		return size
 	}
 	end := home.address + home.size
-	p.live.AscendGreaterOrEqual(block{address: b.address + 1}, func(next block) bool {
+	p.live.AscendGreaterOrEqual(&block{address: b.address + 1}, func(next *block) bool {
 		end = min(end, next.address)
 		return false
 	})
@@ -171,41 +176,43 @@ func (p *past) size(b *block) uint64 {
 	return gap
 }
 
-// around returns the segment that an address lies in.
-func (p *past) around(at uint64) (home segment, ok bool) {
-	p.segments.DescendLessOrEqual(segment{address: at}, func(s segment) bool {
-		home, ok = s, at-s.address < s.size
+// around returns the segment that an address lies in, nil for none.
+func (p *past) around(at uint64) (home *segment) {
+	p.segments.DescendLessOrEqual(&segment{address: at}, func(s *segment) bool {
+		if at-s.address < s.size {
+			home = s
+		}
 		return false
 	})
-	return home, ok
+	return home
 }
 
 // unmap takes a range out of expandable segments.
 func (p *past) unmap(from, size uint64) {
-	home, ok := p.around(from)
+	home := p.around(from)
 	to := from + size
-	if !ok || home.address+home.size < to {
+	if home == nil || home.address+home.size < to {
 		p.odd++
 		return
 	}
 	p.segments.Delete(home)
 	for _, rest := range [][2]uint64{{home.address, from}, {to, home.address + home.size}} {
 		if rest[0] < rest[1] {
-			s := home
+			s := *home
 			s.address, s.size = rest[0], rest[1]-rest[0]
-			p.segments.ReplaceOrInsert(s)
+			p.segments.ReplaceOrInsert(&s)
 		}
 	}
 }
 
 // mapped adds a range to expandable segments, joined with what is beside it.
 func (p *past) mapped(x *step) {
-	s := segment{address: x.address, size: x.size, expandable: true, stream: x.stream, pool: x.pool, own: x.own}
-	if low, ok := p.around(s.address - 1); ok && low.expandable && low.address+low.size == s.address {
+	s := &segment{address: x.address, size: x.size, expandable: true, stream: x.stream, pool: x.pool, own: x.own}
+	if low := p.around(s.address - 1); low != nil && low.expandable && low.address+low.size == s.address {
 		p.segments.Delete(low)
 		s.address, s.size, s.small, s.pool, s.frames = low.address, low.size+s.size, low.small, low.pool, low.frames
 	}
-	if high, ok := p.segments.Get(segment{address: s.address + s.size}); ok && high.expandable {
+	if high, ok := p.segments.Get(&segment{address: s.address + s.size}); ok && high.expandable {
 		p.segments.Delete(high)
 		s.size, s.small, s.pool = s.size+high.size, high.small, high.pool
 	}
@@ -213,7 +220,7 @@ func (p *past) mapped(x *step) {
 }
 
 // cuts returns the addresses at which ranges of expandable segments begin or end, in order.
-func (d *device) cuts(first []segment) []uint64 {
+func (d *device) cuts(first []*segment) []uint64 {
 	var all []uint64
 	for _, s := range d.steps {
 		if s.action == segmentMap || s.action == segmentUnmap {
@@ -225,6 +232,6 @@ func (d *device) cuts(first []segment) []uint64 {
 			all = append(all, s.address, s.address+s.size)
 		}
 	}
-	slices.SortFunc(all, cmp.Compare)
+	slices.Sort(all)
 	return slices.Compact(all)
 }
