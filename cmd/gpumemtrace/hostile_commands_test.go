@@ -28,7 +28,7 @@ var withFlag = map[string]map[string][]string{
 		"at":      {"FILE --at 1s"},
 		"from":    {"FILE --from 1s"},
 		"to":      {"FILE --from 0s --to 2s"},
-		"pattern": {"FILE --by pattern --pattern forward=forward"},
+		"pattern": nil, // with --by pattern
 		"by":      {"FILE --by VALUE -n -1", "FILE --by owner,kind -n -1"},
 		"csv":     {"FILE --by line,kind --csv", "FILE --steps --csv"},
 		"json":    {"FILE --by size --json"},
@@ -41,7 +41,7 @@ var withFlag = map[string]map[string][]string{
 		"":       {"FILE OTHER"},
 		"before": {"FILE --before 2s -n -1"}, "after": {"FILE OTHER --after end"},
 		"at":      {"--ranks FILE OTHER --at 2s"},
-		"pattern": {"FILE OTHER --by pattern --pattern forward=forward"},
+		"pattern": nil, // with --by pattern
 		"by":      {"FILE OTHER --by VALUE", "FILE OTHER --ranks --by line"},
 		"output":  {"FILE OTHER -o page.html"}, "force": nil,
 		"ranks": {"--ranks FILE OTHER", "--ranks FILE"},
@@ -111,6 +111,9 @@ func recordingCommands(t *testing.T) (all []string) {
 					continue
 				}
 				for _, value := range values {
+					if value == "pattern" {
+						value += " --pattern forward=forward"
+					}
 					all = append(all, c.Name()+" "+strings.ReplaceAll(way, "VALUE", value))
 				}
 			}

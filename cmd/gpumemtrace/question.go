@@ -56,7 +56,7 @@ func (q question) answer(path string) (*answer, error) {
 	case err == nil && r.Foreign() && q.lacking() != "":
 		return nil, usagef("--by %s: a snapshot of PyTorch does not say %s. A recording does (--record)", q.lacking(), notInSnapshot[q.lacking()])
 	case err == nil && !r.Foreign() && (slices.Contains(q.by, "annotation") || slices.Contains(q.by, "compiled")):
-		return nil, usagef("--by annotation and --by compiled need a snapshot of PyTorch: a trace does not see what record_function and torch.compile say")
+		return nil, usagef("%s does not have what record_function and torch.compile say: --by annotation and --by compiled need a snapshot of PyTorch", path)
 	case err == nil:
 		a, err := q.of(&recordingFile{f, info, newProgress(os.Stderr, true, "reading "+path)}, r)
 		if err != nil {

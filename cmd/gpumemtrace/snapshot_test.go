@@ -103,7 +103,7 @@ func TestSnapshotLacks(t *testing.T) {
 		"report FILE --by line,user":                        "does not say whose process",
 		"report FILE --by cause":                            "for which calls the driver",
 		"report FILE --by holder":                           "which objects hold memory",
-		"report OTHER --by annotation":                      "need a snapshot",
+		"report OTHER --by annotation":                      "need a snapshot of PyTorch",
 		"report FILE --by pattern":                          "needs a --pattern",
 		"report FILE --by line --pattern a=b":               "needs --by pattern",
 		"report FILE --by pattern --pattern a=(":            "NAME=EXPRESSION",
