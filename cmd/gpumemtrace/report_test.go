@@ -122,7 +122,7 @@ func TestStrangeFiles(t *testing.T) {
 		"report cut.pb.gz":        "cut.pb.gz: not a profile that gpumemtrace wrote, or one that is cut short",
 		"report go.pb.gz --oom":   "--oom needs a recording: read go.pb.gz: not a recording",
 		"report go.pb.gz --leaks": "--leaks needs a recording: read go.pb.gz: not a recording",
-		"convert go.pb.gz x.txt":  "read go.pb.gz: not a recording but compressed with gzip, as profiles are: give a file that --record wrote (gpumemtrace report prints a profile, and",
+		"convert go.pb.gz x.txt":  "read go.pb.gz: not a recording but compressed with gzip, as profiles are: give a file that --record wrote, or a memory snapshot of PyTorch (gpumemtrace report prints a profile, and",
 		"convert a.json no/x.txt": "write no/x.txt: there is no directory no: make it first",
 	} {
 		v := command(t, strings.Fields(args)...)

@@ -128,7 +128,7 @@ func (l layout) header() []byte {
 // the file is as short.
 func parseHeader(b []byte) (layout, error) {
 	if !IsRecording(b) {
-		return layout{}, fmt.Errorf("%w but %s: give a file that --record wrote", ErrNotRecording, userfile.Sort(b))
+		return layout{}, fmt.Errorf("%w but %s: give a file that --record wrote, or a memory snapshot of PyTorch", ErrNotRecording, userfile.Sort(b))
 	}
 	if len(b) >= 12 {
 		if v := binary.LittleEndian.Uint32(b[8:]); v != fileVersion {

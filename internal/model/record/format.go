@@ -14,7 +14,8 @@ import (
 type Format struct {
 	// Is reports whether a file that begins with head may be of the format.
 	Is func(head []byte) bool
-	// Records yields the records of a file, which is at path and begins with head.
+	// Records yields the records of a file, which is at path and begins with head. Its error wraps
+	// ErrNotRecording where the file is of another sort.
 	Records func(r io.Reader, head []byte, path string, yield func(Record)) error
 }
 
@@ -35,8 +36,7 @@ type converted struct {
 // Register makes Open read files of a format, too. It is called before Open.
 func Register(f Format) { formats.all = append(formats.all, f) }
 
-// OpenFile is Open of a file that is open, and which the Reader does not close. Where a Format refuses
-// a file with an error that wraps ErrNotRecording, the file may be of another sort.
+// OpenFile is Open of a file that is open, and which the Reader does not close.
 func OpenFile(f *os.File, info fs.FileInfo) (*Reader, error) {
 	head := make([]byte, fileHeaderSize)
 	n, err := readAt(f, head, 0)
@@ -49,6 +49,9 @@ func OpenFile(f *os.File, info fs.FileInfo) (*Reader, error) {
 			continue
 		}
 		m, err := convert(f, info, head, format)
+		if errors.Is(err, ErrNotRecording) {
+			break
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -113,7 +114,7 @@ func (f *file) records(name string, yield func(record.Record)) error {
 	t.time = max(begin, 2) - 1
 	yield(&record.Trace{
 		Version: f.string(f.get(f.about, "version")), CommandLine: f.string(f.get(f.about, "command_line")), Driver: f.string(f.get(f.about, "driver")),
-		Target: cmp.Or(f.string(f.get(f.about, "target")), f.target(name)), StackMode: cmp.Or(f.string(f.get(f.about, "stack_mode")), "PyTorch's"),
+		Target: cmp.Or(f.string(f.get(f.about, "target")), f.target(name, t.of)), StackMode: cmp.Or(f.string(f.get(f.about, "stack_mode")), "PyTorch's"),
 		Boot: time.Unix(0, 0), Start: time.Unix(0, int64(t.time)), Incidents: 1 << 10, APIs: f.apis,
 	})
 	for _, p := range slices.SortedFunc(maps.Keys(names), event.Process.Compare) {
@@ -163,20 +164,43 @@ func (t *teller) moment() {
 }
 
 // target says what the records are of, and how much of it has no stack.
-func (f *file) target(name string) string {
+func (f *file) target(name string, of []*gpu) string {
 	var all, without uint64
-	for i := range f.devices {
-		for _, b := range f.devices[i].blocks {
-			all += b.size
-			if len(f.items(b.frames)) == 0 {
-				without += b.size
-			}
-		}
+	for _, g := range of {
+		a, w := g.peak(f.tree)
+		all, without = all+a, without+w
 	}
-	if without == 0 {
+	percent := math.Round(100 * float64(without) / float64(max(all, 1)))
+	if percent == 0 {
 		return "the snapshot " + name
 	}
-	return fmt.Sprintf("the snapshot %s (%.0f%% of its bytes have no stack)", name, 100*float64(without)/float64(all))
+	return fmt.Sprintf("the snapshot %s (%.0f%% of its tensors' bytes have no stack)", name, percent)
+}
+
+// peak returns the most that tensors had at one moment, and how much of that has no stack, in bytes.
+func (g *gpu) peak(t *tree) (most, without uint64) {
+	bare := map[uint64]uint64{} // what has none, by address
+	var now, nowBare uint64
+	for _, b := range g.first.blocks {
+		if now += b.size; len(t.items(b.frames)) == 0 {
+			bare[b.address] = b.size
+			nowBare += b.size
+		}
+	}
+	most, without = now, nowBare
+	for i := range g.steps {
+		switch s := &g.steps[i]; s.action {
+		case alloc:
+			if now += s.block; now > most {
+				most, without = now, nowBare
+			}
+		case free:
+			now -= min(now, s.block)
+			nowBare -= bare[s.address]
+			delete(bare, s.address)
+		}
+	}
+	return most, without
 }
 
 // notes are what a reader of the records must know.
@@ -193,7 +217,7 @@ func (f *file) notes(of []*gpu) []string {
 			live += b.size
 		}
 	}
-	if live > 0 {
+	if live >= 1<<20 {
 		out = append(out, fmt.Sprintf("Its history begins when %d MiB are in tensors. What has no stack was allocated before.", live>>20))
 	}
 	if f.lost {
@@ -404,6 +428,9 @@ func (t *teller) stack(g *gpu, s *step, frames value, api uint16) uint64 {
 			continue
 		}
 		places = append(places, p)
+	}
+	if !slices.ContainsFunc(places[min(1, len(places)):], func(p *record.Place) bool { return p.Address != 0 }) {
+		places = slices.Insert(places, 0, t.place(frame{name: allocator})) // PyTorch's, though it has Python's frames alone
 	}
 	id := t.named(g, append(places, around...))
 	t.byList[key] = id

@@ -9,6 +9,7 @@
 package torchsnapshot
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/bits"
@@ -20,8 +21,11 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 )
 
-// ErrFormat says that a file is a pickle or JSON, but no memory snapshot.
-var ErrFormat = fmt.Errorf("%w, nor a memory snapshot of PyTorch", record.ErrNotRecording)
+// Reasons why a file is not read: it is a pickle or JSON, but no snapshot, or one that makes no sense.
+var (
+	errOther  = fmt.Errorf("%w, nor a memory snapshot of PyTorch: it lacks segments or device_traces", record.ErrNotRecording)
+	ErrFormat = errors.New("the memory snapshot makes no sense")
+)
 
 // An action is what the allocator did in a step.
 type action uint8
@@ -135,7 +139,7 @@ func parse(r io.Reader, begin byte) (*file, error) {
 	}
 	segments, traces := t.get(root, "segments"), t.get(root, "device_traces")
 	if segments.kind != list || traces.kind != list {
-		return nil, fmt.Errorf("%w: it lacks segments or device_traces", ErrFormat)
+		return nil, errOther
 	}
 	f := &file{tree: t, about: t.get(root, "gpumemtrace"), apis: slices.Clone(apis), byAPI: map[string]uint16{}}
 	f.readSettings(t.get(root, "allocator_settings"))

@@ -15,8 +15,8 @@ func is(head []byte) bool {
 	return len(head) > 1 && (head[0] == opProto && head[1] <= maxProtocol || head[0] == '{')
 }
 
-// read reports the snapshot that r has. path is for people. Errors wrap ErrFormat where a file is
-// something else.
+// read reports the snapshot that r has. path is for people. Errors wrap
+// record.ErrNotRecording where a file is something else.
 func read(r io.Reader, head []byte, path string, yield func(record.Record)) error {
 	f, err := parse(r, head[0])
 	if err != nil {
