@@ -2,15 +2,14 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
@@ -20,21 +19,8 @@ const snapshotFolder = corpusFolder + "/snapshots"
 // unzipped writes a snapshot to a new folder, and returns its path.
 func unzipped(t *testing.T, name string) string {
 	t.Helper()
-	f, err := os.Open(filepath.Join(snapshotFolder, name+".pickle.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(t.TempDir(), name+".pickle")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
+	if err := os.WriteFile(path, recordtest.Snapshot(t, snapshotFolder, name), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// OpenDir opens a directory. Unlike on Linux, its files are found by their paths, and it makes no
-// difference who has put symbolic links on the way to it.
+// OpenDir opens a directory. Unlike on Linux, its files are found by their paths, and symbolic links of
+// other users on those paths are followed.
 func OpenDir(path string) (*Dir, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

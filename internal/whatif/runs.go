@@ -460,17 +460,23 @@ func (x *Run) tensor(c *collector, e *event.Event) uint32 {
 // maxStreams bounds the streams of a run that are told apart.
 const maxStreams = math.MaxUint8
 
-// stream returns the number of a stream.
+// stream returns the number of a stream, 0 if there are too many.
 func (x *Run) stream(id uint64) uint8 {
-	i := slices.Index(x.streams, id)
-	if i < 0 {
-		if i = len(x.streams); i == maxStreams {
-			x.Partial = fmt.Sprintf("it has more than %d streams", maxStreams)
-			return 0
-		}
-		x.streams = append(x.streams, id)
+	return uint8(max(numberOf(x, &x.streams, id, maxStreams, "streams"), 0))
+}
+
+// numberOf returns the index of an id, which it adds if it is new, or -1 if there are too many.
+func numberOf[T comparable](x *Run, all *[]T, id T, most int, what string) int {
+	i := slices.Index(*all, id)
+	if i >= 0 {
+		return i
 	}
-	return uint8(i)
+	if i = len(*all); i == most {
+		x.Partial = fmt.Sprintf("it has more than %d %s", most, what)
+		return -1
+	}
+	*all = append(*all, id)
+	return i
 }
 
 // window follows when requests are for a private pool.
@@ -497,15 +503,7 @@ func (c *collector) private(x *Run, tensor, thread uint32) {
 
 // privatePool returns the number of a private pool, 0 if there are too many.
 func (x *Run) privatePool(id pool) uint8 {
-	i := slices.Index(x.poolIDs, id)
-	if i < 0 {
-		if i = len(x.poolIDs); i == maxPools {
-			x.Partial = fmt.Sprintf("it has more than %d private pools", maxPools)
-			return 0
-		}
-		x.poolIDs = append(x.poolIDs, id)
-	}
-	return uint8(i + 1)
+	return uint8(numberOf(x, &x.poolIDs, id, maxPools, "private pools") + 1)
 }
 
 // lacked adds a request that PyTorch gave up, as a tensor that is freed at once.

@@ -34,7 +34,7 @@ var apis = []string{"", "cudaMalloc", "cudaFree", "cuMemCreate", "cuMemMap", "cu
 // frame of each stack.
 const allocator = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc"
 
-// A teller makes the records.
+// A teller reports a file as records, one after another.
 type teller struct {
 	*file
 	yield  func(record.Record)
@@ -49,7 +49,7 @@ type teller struct {
 	pieces int    // of expandable segments
 }
 
-// mostPieces bounds the pieces of expandable segments that are told.
+// mostPieces bounds the pieces of expandable segments that are reported.
 const mostPieces = 1 << 22
 
 // A frame is one of a stack.
@@ -58,7 +58,7 @@ type frame struct {
 	line       int
 }
 
-// A gpu is a device while its steps are told.
+// A gpu is a device while its steps are reported.
 type gpu struct {
 	*device
 	first               before
@@ -70,14 +70,14 @@ type gpu struct {
 	next                int               // step
 	process             event.Process
 	ordinal             int32    // of CUDA
-	said                int      // remarks that were told
+	said                int      // how many remarks are over
 	open                []string // annotations, outermost first
 }
 
 // between is the time between two Moments, in nanoseconds.
 const between = 10_000_000
 
-// Records reports a file, which is called name.
+// records reports the file, whose name is shown to people.
 func (f *file) records(name string, yield func(record.Record)) error {
 	t := &teller{file: f, yield: yield, places: map[frame]*record.Place{}, byDict: map[uint64]*record.Place{}, byList: map[stackKey]uint64{}, byPath: map[string]uint64{}, mapped: map[string]*snapshot.Mapping{}}
 	begin, names := f.get(f.about, "start_us").number()*1000, map[event.Process]string{}
@@ -179,7 +179,7 @@ func (f *file) target(name string, of []*gpu) string {
 
 // peak returns the most that tensors had at one moment, and how much of that has no stack, in bytes.
 func (g *gpu) peak(t *tree) (most, without uint64) {
-	bare := map[uint64]uint64{} // what has none, by address
+	bare := map[uint64]uint64{} // sizes of live blocks without a stack, by address
 	var now, nowBare uint64
 	for _, b := range g.first.blocks {
 		if now += b.size; len(t.items(b.frames)) == 0 {
@@ -218,7 +218,7 @@ func (f *file) notes(of []*gpu) []string {
 		}
 	}
 	if live >= 1<<20 {
-		out = append(out, fmt.Sprintf("Its history begins when %d MiB are in tensors. What has no stack was allocated before.", live>>20))
+		out = append(out, fmt.Sprintf("When its history begins, tensors already hold %d MiB. Memory without a stack is from that time.", live>>20))
 	}
 	if f.lost {
 		out = append(out, "PyTorch kept the last entries of its history alone (max_entries of _record_memory_history).")
@@ -229,7 +229,7 @@ func (f *file) notes(of []*gpu) []string {
 	return out
 }
 
-// begin tells what was there when the history began.
+// begin reports the segments and tensors from before the history of a GPU.
 func (t *teller) begin(g *gpu) {
 	for _, s := range g.first.segments {
 		if t.segment(g, s); s.pool != (pool{}) {
@@ -241,7 +241,7 @@ func (t *teller) begin(g *gpu) {
 	}
 }
 
-// before returns the stack of what has none.
+// before returns the stack that stands for all memory from before the history.
 func (t *teller) before(g *gpu) uint64 {
 	return t.named(g, []*record.Place{t.place(frame{name: allocator}), t.place(frame{name: snapshot.BeforeHistory})})
 }
@@ -285,7 +285,7 @@ func (t *teller) around(g *gpu, s *step) (out []*record.Place) {
 	return out
 }
 
-// step tells one step of a history.
+// step reports one step of a history.
 func (t *teller) step(g *gpu, s *step) {
 	switch s.action {
 	case alloc:
@@ -319,7 +319,7 @@ func (t *teller) step(g *gpu, s *step) {
 	}
 }
 
-// event tells an event of a GPU.
+// event reports an event of a GPU at the present time.
 func (t *teller) event(g *gpu, e event.Event) {
 	e.Time, e.Proc, e.TID, e.Device = t.time, g.process, g.process.PID, g.ordinal
 	if e.Op.Tensor() && e.Op <= event.OpTensorFree || e.Op == event.OpOutOfMemory {
@@ -330,7 +330,7 @@ func (t *teller) event(g *gpu, e event.Event) {
 	t.yield(&e)
 }
 
-// alloc tells of a tensor.
+// alloc reports that a tensor was made, and enters or leaves its private pool first.
 func (t *teller) alloc(g *gpu, address, size, asked, stream, stack uint64, in pool) {
 	if in == (pool{}) {
 		in = g.privatePool(address)
@@ -363,7 +363,7 @@ func (g *gpu) privatePool(at uint64) pool {
 	return pool{}
 }
 
-// segment tells that CUDA provided a range.
+// segment reports that CUDA provided the memory of a segment, or of a part of an expandable one.
 func (t *teller) segment(g *gpu, s *segment) {
 	if !s.own.outside {
 		g.reserved += s.size
@@ -430,7 +430,8 @@ func (t *teller) stack(g *gpu, s *step, frames value, api uint16) uint64 {
 		places = append(places, p)
 	}
 	if !slices.ContainsFunc(places[min(1, len(places)):], func(p *record.Place) bool { return p.Address != 0 }) {
-		places = slices.Insert(places, 0, t.place(frame{name: allocator})) // PyTorch's, though it has Python's frames alone
+		// Without a native frame that is shown, the memory would count as the program's own.
+		places = slices.Insert(places, 0, t.place(frame{name: allocator}))
 	}
 	id := t.named(g, append(places, around...))
 	t.byList[key] = id
@@ -482,7 +483,7 @@ func (t *teller) frame(v value) *record.Place {
 	return p
 }
 
-// place returns that of a frame. A frame of Python's has no address, and a file.
+// place returns the place of a frame. Frames of Python have a file and no address.
 func (t *teller) place(f frame) *record.Place {
 	if p, ok := t.places[f]; ok {
 		return p
@@ -513,7 +514,7 @@ func (t *teller) place(f frame) *record.Place {
 	return p
 }
 
-// mapping returns that of a library. Where it lay a file does not say.
+// mapping returns the mapping of a library. Its addresses are made up: a snapshot has none.
 func (t *teller) mapping(path string) *snapshot.Mapping {
 	m := t.mapped[path]
 	if m == nil {

@@ -41,16 +41,12 @@ type before struct {
 
 // past is the state of a GPU while its steps are undone.
 type past struct {
-	*rulesOf
+	rules
+	device *device
 	// Trees of pointers share the code of other ones.
 	segments *btree.BTreeG[*segment]
 	live     *btree.BTreeG[*block]
 	odd      int
-}
-
-type rulesOf struct {
-	rules
-	device *device
 }
 
 // unwind undoes the steps of a device and returns what was there before. It sets the size of each
@@ -60,7 +56,7 @@ type rulesOf struct {
 // tensor was made after it, or has the size that it would have when the history began.
 func (d *device) unwind(r rules) before {
 	p := past{
-		rulesOf:  &rulesOf{r, d},
+		rules: r, device: d,
 		segments: btree.NewG(16, func(a, b *segment) bool { return a.address < b.address }),
 		live:     btree.NewG(16, func(a, b *block) bool { return a.address < b.address }),
 		odd:      d.oddEnd,

@@ -2,14 +2,10 @@ package torchsnapshot
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,25 +14,13 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pickle"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/recordtest"
 )
 
 // realFile returns one of the real files.
 func realFile(t testing.TB, name string) []byte {
 	t.Helper()
-	f, err := os.Open(filepath.Join("../../../test/recordings/snapshots", name+".pickle.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return recordtest.Snapshot(t, "../../../test/recordings/snapshots", name)
 }
 
 // A told is what the records of a file add up to.
