@@ -170,6 +170,7 @@ SEC("raw_tp/sched_process_exit")
 int gm_exit(u64 *args)
 {
 	struct task_struct___gm *task = (void *)args[0];
+	gm_thread_end(task);
 	struct signal_struct___gm *signal;
 	int live;
 	gm_read(signal, task->signal);

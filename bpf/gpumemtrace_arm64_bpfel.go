@@ -23,6 +23,7 @@ const (
 	GpumemtraceMapNowhere       = "nowhere"
 	GpumemtraceMapOwners        = "owners"
 	GpumemtraceMapRows          = "rows"
+	GpumemtraceMapSpareThreads  = "spare_threads"
 	GpumemtraceMapStacksSeen    = "stacks_seen"
 	GpumemtraceMapTargets       = "targets"
 	GpumemtraceMapThreads       = "threads"
@@ -39,6 +40,7 @@ const (
 	GpumemtraceVarCfgFreeStacks = "cfg_free_stacks"
 	GpumemtraceVarCfgPidnsInum  = "cfg_pidns_inum"
 	GpumemtraceVarCfgSession    = "cfg_session"
+	GpumemtraceVarGmNewThread   = "gm_new_thread"
 )
 
 // LoadGpumemtrace returns the embedded CollectionSpec for Gpumemtrace.
@@ -96,18 +98,19 @@ type GpumemtraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GpumemtraceMapSpecs struct {
-	Escapes    *ebpf.MapSpec `ebpf:"escapes"`
-	Events     *ebpf.MapSpec `ebpf:"events"`
-	Exits      *ebpf.MapSpec `ebpf:"exits"`
-	Gates      *ebpf.MapSpec `ebpf:"gates"`
-	Loss       *ebpf.MapSpec `ebpf:"loss"`
-	Nowhere    *ebpf.MapSpec `ebpf:"nowhere"`
-	Owners     *ebpf.MapSpec `ebpf:"owners"`
-	Rows       *ebpf.MapSpec `ebpf:"rows"`
-	StacksSeen *ebpf.MapSpec `ebpf:"stacks_seen"`
-	Targets    *ebpf.MapSpec `ebpf:"targets"`
-	Threads    *ebpf.MapSpec `ebpf:"threads"`
-	Users      *ebpf.MapSpec `ebpf:"users"`
+	Escapes      *ebpf.MapSpec `ebpf:"escapes"`
+	Events       *ebpf.MapSpec `ebpf:"events"`
+	Exits        *ebpf.MapSpec `ebpf:"exits"`
+	Gates        *ebpf.MapSpec `ebpf:"gates"`
+	Loss         *ebpf.MapSpec `ebpf:"loss"`
+	Nowhere      *ebpf.MapSpec `ebpf:"nowhere"`
+	Owners       *ebpf.MapSpec `ebpf:"owners"`
+	Rows         *ebpf.MapSpec `ebpf:"rows"`
+	SpareThreads *ebpf.MapSpec `ebpf:"spare_threads"`
+	StacksSeen   *ebpf.MapSpec `ebpf:"stacks_seen"`
+	Targets      *ebpf.MapSpec `ebpf:"targets"`
+	Threads      *ebpf.MapSpec `ebpf:"threads"`
+	Users        *ebpf.MapSpec `ebpf:"users"`
 }
 
 // GpumemtraceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -119,6 +122,7 @@ type GpumemtraceVariableSpecs struct {
 	CfgFreeStacks *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum  *ebpf.VariableSpec `ebpf:"cfg_pidns_inum"`
 	CfgSession    *ebpf.VariableSpec `ebpf:"cfg_session"`
+	GmNewThread   *ebpf.VariableSpec `ebpf:"gm_new_thread"`
 }
 
 // GpumemtraceObjects contains all objects after they have been loaded into the kernel.
@@ -141,18 +145,19 @@ func (o *GpumemtraceObjects) Close() error {
 //
 // It can be passed to LoadGpumemtraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GpumemtraceMaps struct {
-	Escapes    *ebpf.Map `ebpf:"escapes"`
-	Events     *ebpf.Map `ebpf:"events"`
-	Exits      *ebpf.Map `ebpf:"exits"`
-	Gates      *ebpf.Map `ebpf:"gates"`
-	Loss       *ebpf.Map `ebpf:"loss"`
-	Nowhere    *ebpf.Map `ebpf:"nowhere"`
-	Owners     *ebpf.Map `ebpf:"owners"`
-	Rows       *ebpf.Map `ebpf:"rows"`
-	StacksSeen *ebpf.Map `ebpf:"stacks_seen"`
-	Targets    *ebpf.Map `ebpf:"targets"`
-	Threads    *ebpf.Map `ebpf:"threads"`
-	Users      *ebpf.Map `ebpf:"users"`
+	Escapes      *ebpf.Map `ebpf:"escapes"`
+	Events       *ebpf.Map `ebpf:"events"`
+	Exits        *ebpf.Map `ebpf:"exits"`
+	Gates        *ebpf.Map `ebpf:"gates"`
+	Loss         *ebpf.Map `ebpf:"loss"`
+	Nowhere      *ebpf.Map `ebpf:"nowhere"`
+	Owners       *ebpf.Map `ebpf:"owners"`
+	Rows         *ebpf.Map `ebpf:"rows"`
+	SpareThreads *ebpf.Map `ebpf:"spare_threads"`
+	StacksSeen   *ebpf.Map `ebpf:"stacks_seen"`
+	Targets      *ebpf.Map `ebpf:"targets"`
+	Threads      *ebpf.Map `ebpf:"threads"`
+	Users        *ebpf.Map `ebpf:"users"`
 }
 
 func (m *GpumemtraceMaps) Close() error {
@@ -165,6 +170,7 @@ func (m *GpumemtraceMaps) Close() error {
 		m.Nowhere,
 		m.Owners,
 		m.Rows,
+		m.SpareThreads,
 		m.StacksSeen,
 		m.Targets,
 		m.Threads,
@@ -181,6 +187,7 @@ type GpumemtraceVariables struct {
 	CfgFreeStacks *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgPidnsInum  *ebpf.Variable `ebpf:"cfg_pidns_inum"`
 	CfgSession    *ebpf.Variable `ebpf:"cfg_session"`
+	GmNewThread   *ebpf.Variable `ebpf:"gm_new_thread"`
 }
 
 // GpumemtracePrograms contains all programs after they have been loaded into the kernel.

@@ -40,6 +40,13 @@ struct gm_thread {
 
 GM_MAP(threads, GM_MAP_TASK_STORAGE, 0, GM_F_NO_PREALLOC, int, struct gm_thread);
 
+/* The states of threads to which the kernel gave no storage, by the addresses of their tasks.
+ * From Linux 6.19 on it may give none while another CPU holds a lock of its allocator
+ * (kmalloc_nolock), however much memory is free. */
+GM_MAP(spare_threads, GM_MAP_HASH, 64, 0, u64, struct gm_thread);
+
+const struct gm_thread gm_new_thread = {};
+
 /* gm_task_stack makes the kernel place a program's stack on the task's kernel stack: it does so
  * for each program with a tail call. `nowhere` is a program array that is always empty. From
  * Linux 6.13 on, a program without a tail call that uses 49 bytes of stack or more gets a stack
@@ -126,8 +133,25 @@ gm_inline bool gm_traced(u32 pid)
 
 gm_inline struct gm_thread *gm_thread_get(bool create)
 {
-	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), NULL,
-				    create ? GM_STORAGE_CREATE : 0);
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gm_thread *th = bpf_task_storage_get(&threads, task, NULL, 0);
+	u64 spare = (u64)task;
+	if (!th)
+		th = bpf_map_lookup_elem(&spare_threads, &spare);
+	if (th || !create)
+		return th;
+	th = bpf_task_storage_get(&threads, task, NULL, GM_STORAGE_CREATE);
+	if (th || bpf_map_update_elem(&spare_threads, &spare, (void *)&gm_new_thread, BPF_ANY))
+		return th;
+	return bpf_map_lookup_elem(&spare_threads, &spare);
+}
+
+/* gm_thread_end forgets the state of a task that ends, if it is a spare one. The kernel frees
+ * the others. */
+gm_inline void gm_thread_end(struct task_struct___gm *task)
+{
+	u64 spare = (u64)task;
+	bpf_map_delete_elem(&spare_threads, &spare);
 }
 
 /* gm_thread_enter returns the state of the running thread, NULL if its process is not traced.

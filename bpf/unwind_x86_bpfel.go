@@ -51,6 +51,7 @@ const (
 	UnwindMapReportEvents            = "report_events"
 	UnwindMapReportedPids            = "reported_pids"
 	UnwindMapRows                    = "rows"
+	UnwindMapSpareThreads            = "spare_threads"
 	UnwindMapStackDeltaPageToInfo    = "stack_delta_page_to_info"
 	UnwindMapStacksSeen              = "stacks_seen"
 	UnwindMapTargets                 = "targets"
@@ -81,6 +82,7 @@ const (
 	UnwindVarFilterErrorFrames       = "filter_error_frames"
 	UnwindVarFilterIdleFrames        = "filter_idle_frames"
 	UnwindVarFilterMinProcessAgeNs   = "filter_min_process_age_ns"
+	UnwindVarGmNewThread             = "gm_new_thread"
 	UnwindVarGoLabelsDisabled        = "go_labels_disabled"
 	UnwindVarInversePacMask          = "inverse_pac_mask"
 	UnwindVarOriginIdSampling        = "origin_id_sampling"
@@ -186,6 +188,7 @@ type UnwindMapSpecs struct {
 	ReportEvents         *ebpf.MapSpec `ebpf:"report_events"`
 	ReportedPids         *ebpf.MapSpec `ebpf:"reported_pids"`
 	Rows                 *ebpf.MapSpec `ebpf:"rows"`
+	SpareThreads         *ebpf.MapSpec `ebpf:"spare_threads"`
 	StackDeltaPageToInfo *ebpf.MapSpec `ebpf:"stack_delta_page_to_info"`
 	StacksSeen           *ebpf.MapSpec `ebpf:"stacks_seen"`
 	Targets              *ebpf.MapSpec `ebpf:"targets"`
@@ -219,6 +222,7 @@ type UnwindVariableSpecs struct {
 	FilterErrorFrames       *ebpf.VariableSpec `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.VariableSpec `ebpf:"filter_idle_frames"`
 	FilterMinProcessAgeNs   *ebpf.VariableSpec `ebpf:"filter_min_process_age_ns"`
+	GmNewThread             *ebpf.VariableSpec `ebpf:"gm_new_thread"`
 	GoLabelsDisabled        *ebpf.VariableSpec `ebpf:"go_labels_disabled"`
 	InversePacMask          *ebpf.VariableSpec `ebpf:"inverse_pac_mask"`
 	OriginIdSampling        *ebpf.VariableSpec `ebpf:"origin_id_sampling"`
@@ -293,6 +297,7 @@ type UnwindMaps struct {
 	ReportEvents         *ebpf.Map `ebpf:"report_events"`
 	ReportedPids         *ebpf.Map `ebpf:"reported_pids"`
 	Rows                 *ebpf.Map `ebpf:"rows"`
+	SpareThreads         *ebpf.Map `ebpf:"spare_threads"`
 	StackDeltaPageToInfo *ebpf.Map `ebpf:"stack_delta_page_to_info"`
 	StacksSeen           *ebpf.Map `ebpf:"stacks_seen"`
 	Targets              *ebpf.Map `ebpf:"targets"`
@@ -348,6 +353,7 @@ func (m *UnwindMaps) Close() error {
 		m.ReportEvents,
 		m.ReportedPids,
 		m.Rows,
+		m.SpareThreads,
 		m.StackDeltaPageToInfo,
 		m.StacksSeen,
 		m.Targets,
@@ -382,6 +388,7 @@ type UnwindVariables struct {
 	FilterErrorFrames       *ebpf.Variable `ebpf:"filter_error_frames"`
 	FilterIdleFrames        *ebpf.Variable `ebpf:"filter_idle_frames"`
 	FilterMinProcessAgeNs   *ebpf.Variable `ebpf:"filter_min_process_age_ns"`
+	GmNewThread             *ebpf.Variable `ebpf:"gm_new_thread"`
 	GoLabelsDisabled        *ebpf.Variable `ebpf:"go_labels_disabled"`
 	InversePacMask          *ebpf.Variable `ebpf:"inverse_pac_mask"`
 	OriginIdSampling        *ebpf.Variable `ebpf:"origin_id_sampling"`

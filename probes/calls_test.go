@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/testcuda"
@@ -173,6 +174,56 @@ func TestThreads(t *testing.T) {
 	tr.wantLoss(nil)
 }
 
+// withoutStorage makes the kernel give no storage for the states of threads.
+func withoutStorage(spec *ebpf.CollectionSpec) {
+	for _, program := range spec.Programs {
+		for i, ins := range program.Instructions {
+			if !ins.IsBuiltinCall() || ins.Constant != int64(asm.FnTaskStorageGet) {
+				continue
+			}
+			for at := i - 1; at >= 0; at-- {
+				if flags := &program.Instructions[at]; flags.Dst == asm.R4 && flags.OpCode.ALUOp() == asm.Mov {
+					flags.Constant = 0 // of BPF_LOCAL_STORAGE_GET_F_CREATE
+					break
+				}
+			}
+		}
+	}
+}
+
+// Threads to which the kernel gives no storage have a spare state each until they end.
+func TestThreadsWithoutStorage(t *testing.T) {
+	const threads, times = 16, 12 // three times as many threads as there are spare states
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init")
+	tr := traced(t, p, Options{change: withoutStorage})
+	for range times {
+		run(t, p, fmt.Sprintf("threads %d { repeat %d cuMemAlloc_v2 512; free all }", threads, calls))
+	}
+	n, want := tally(tr.drain()), calls*threads*times
+	if n[call{"cuMemAlloc_v2", 0}] != want || n[call{"cuMemFree_v2", 0}] != want {
+		t.Errorf("%v, want %d each", n, want)
+	}
+	tr.wantLoss(nil)
+}
+
+// Calls of threads to which no spare state is left are counted.
+func TestNoThreadState(t *testing.T) {
+	p := start(t, testcuda.Workload, testcuda.Options{})
+	run(t, p, "init")
+	tr := traced(t, p, Options{change: func(spec *ebpf.CollectionSpec) {
+		withoutStorage(spec)
+		spec.Maps["spare_threads"].MaxEntries = 1
+	}})
+	run(t, p, "row cuMemAlloc_v2 1", "threads 2 cuMemAlloc_v2 512")
+	once := tr.counter("calls_no_thread_state") // with what a thread calls first
+	run(t, p, fmt.Sprintf("threads 2 { repeat %d cuMemAlloc_v2 512 }", calls), "row cuMemAlloc_v2 1")
+	if n := len(tr.drain()); n != 4 {
+		t.Errorf("%d events, want those of the main thread, 4", n)
+	}
+	tr.wantLoss(map[string]uint64{"calls_no_thread_state": 2*once + 2*(calls-1)})
+}
+
 // The bytes of a stack travel once, and each event names one that came.
 func TestStacksComeOnceAndFirst(t *testing.T) {
 	p := start(t, testcuda.Workload, testcuda.Options{})
@@ -203,7 +254,7 @@ func TestRingFull(t *testing.T) {
 	const rounds = 2003
 	p := start(t, testcuda.Workload, testcuda.Options{})
 	run(t, p, "init")
-	tr := traced(t, p, Options{ringBytes: uint32(2 * os.Getpagesize())}) // half of it for one user
+	tr := traced(t, p, Options{change: ringOf(uint32(2 * os.Getpagesize()))}) // half of it for one user
 	run(t, p, fmt.Sprintf("repeat %d cuMemAlloc_v2", rounds), "free all")
 	events := len(tr.drain())
 	lost := tr.counter("events_ring_full")

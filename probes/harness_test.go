@@ -49,6 +49,11 @@ func needAttach(tb testing.TB, attach ebpf.AttachType) {
 	}
 }
 
+// ringOf gives the ring buffer a size in bytes.
+func ringOf(bytes uint32) func(*ebpf.CollectionSpec) {
+	return func(spec *ebpf.CollectionSpec) { spec.Maps["events"].MaxEntries = bytes }
+}
+
 // by makes one way to attach that of Options.
 func by(attach ebpf.AttachType) func() ebpf.AttachType {
 	return func() ebpf.AttachType { return attach }

@@ -1,7 +1,6 @@
 package probes
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -82,8 +81,9 @@ func openKernel(opts *Options) (_ *kernel, err error) {
 			return nil, fmt.Errorf("configure the kernel side: %w", err)
 		}
 	}
-	events := spec.Maps["events"]
-	events.MaxEntries = cmp.Or(opts.ringBytes, events.MaxEntries)
+	if opts.change != nil {
+		opts.change(spec)
+	}
 	// All programs that share a program array are of one kind (bpf_prog_map_compatible).
 	spec.Programs[enterProgram].AttachType = k.progs.attach
 	spec.Programs[backProgram].AttachType = k.progs.attach

@@ -44,9 +44,9 @@ type Options struct {
 	// of the other work for each user, by the user's place (Tracer.UserOf).
 	Meter *work.Meter
 
-	ringBytes   uint32                 // size of the ring buffer; 0 for the kernel side's default
-	attachments int                    // libraries probed at one time; 0 for maxAttachments
-	attach      func() ebpf.AttachType // how to attach probes; nil for attachType
+	change      func(*ebpf.CollectionSpec) // changes the kernel side before it is loaded, unless nil
+	attachments int                        // libraries probed at one time; 0 for maxAttachments
+	attach      func() ebpf.AttachType     // how to attach probes; nil for attachType
 }
 
 // A StackTaker takes call stacks in the kernel. The goroutines that read events call its

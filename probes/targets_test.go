@@ -166,7 +166,7 @@ func TestRingShares(t *testing.T) {
 	kit := openKit(t)
 	strangers := []*testcuda.Process{startAs(t, kit, nobody), startAs(t, kit, nobody), startAs(t, kit, somebody)}
 	neighbour := startAs(t, kit, 65532)
-	tr := openTrace(t, Options{Follow: true, ringBytes: 1 << 20})
+	tr := openTrace(t, Options{Follow: true, change: ringOf(1 << 20)})
 	for _, p := range append(strangers, neighbour) {
 		tr.target(p.PID())
 	}

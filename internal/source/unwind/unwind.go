@@ -30,7 +30,7 @@ import (
 // Options say how to capture stacks. Only Maps is required.
 type Options struct {
 	// Maps are the maps of the caller's programs, by name: events, rows, loss,
-	// threads, targets, users, stacks_seen.
+	// threads, spare_threads, targets, users, stacks_seen.
 	Maps  map[string]*ebpf.Map
 	users *userTable // of Maps, made by Start if nil
 	// object returns the parsed object file, which one Start may use.

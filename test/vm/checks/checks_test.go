@@ -275,14 +275,14 @@ func TestTensors(t *testing.T) {
 	} else if _, err := fmt.Sscan(out[0], &allocated, &reserved); err != nil {
 		t.Fatal(err)
 	}
+	r.shows(func(p profile) bool { return p.inUse()["tensor"] == allocated }) // names are read while it lives
 	if _, _, err := w.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	p := r.profile()
 	p.lostNothing()
-	rows, inUse := 0, map[string]int64{}
+	rows, inUse := 0, p.inUse()
 	for _, s := range p.Samples {
-		inUse[s.Labels.Kind] += s.Values.InUse
 		if s.Labels.Kind == "tensor" && len(s.Stack) > 5 {
 			rows++
 		}
@@ -301,18 +301,20 @@ func TestPrivatePools(t *testing.T) {
 	run(t, w, "tensor 3m; repeat 40 tensor 700; pool 1 0; repeat 40 tensor 700; tensor 4m; tensor 30m; unpool")
 	run(t, w, "untensor 1; repeat 20 untensor 2; pool 0 3; tensor 2m; unpool; pool 1 0; tensor 9m; untensor; unpool; tensor 100; empty_cache")
 	type division struct{ Segments, Reserved, Allocated, FreeBlocks, LargestFree, Whole int64 }
-	want := map[string]division{}
+	want, allocated := map[string]division{}, int64(0)
 	for _, pool := range []string{"", "1.0", "0.3"} {
 		for i, line := range run(t, w, "segments "+strings.ReplaceAll(pool, ".", " ")) {
 			var d division
 			if _, err := fmt.Sscan(line, &d.Segments, &d.Reserved, &d.Allocated, &d.FreeBlocks, &d.LargestFree, &d.Whole); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
+			allocated += d.Allocated
 			if d.Segments > 0 {
 				want[fmt.Sprintf("pool %q, small %t", pool, i == 0)] = d
 			}
 		}
 	}
+	r.shows(func(p profile) bool { return p.inUse()["tensor"] == allocated }) // names are read while it lives
 	if _, _, err := w.Wait(); err != nil {
 		t.Fatal(err)
 	}

@@ -275,6 +275,15 @@ func (p profile) lostNothing(but ...string) {
 	}
 }
 
+// inUse returns the bytes that are in use, by their kind.
+func (p profile) inUse() map[string]int64 {
+	inUse := map[string]int64{}
+	for _, s := range p.Samples {
+		inUse[s.Labels.Kind] += s.Values.InUse
+	}
+	return inUse
+}
+
 // calls counts a process's calls that allocated by the functions in their stacks
 // that are wanted, the outermost first.
 func (p profile) calls(pid int, wanted func(function, file string) bool) map[string]int64 {
