@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/tenant"
 )
 
@@ -142,7 +142,7 @@ func (u *unseen) summary() (out []NotSeen) {
 		of.Processes = processes
 		out = append(out, of)
 	}
-	slices.SortFunc(out, func(a, b NotSeen) int {
+	sorting.Stable(out, func(a, b NotSeen) int {
 		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(b.Processes, a.Processes), cmp.Compare(a.Why, b.Why))
 	})
 	return out

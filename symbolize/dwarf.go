@@ -7,11 +7,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sort"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -183,7 +183,7 @@ func (x *dwarfIndex) index(units []dwarf.Offset) error {
 			}
 		}
 	}
-	slices.SortStableFunc(x.ranges, func(a, b unitRange) int { return cmp.Compare(a.start, b.start) })
+	sorting.Stable(x.ranges, func(a, b unitRange) int { return cmp.Compare(a.start, b.start) })
 	var end uint64
 	for i := range x.ranges {
 		end = max(end, x.ranges[i].end)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 const (
@@ -129,7 +130,7 @@ func (u *unit) readLines(d *dwarf.Data, cu *dwarf.Entry) bool {
 		u.rows[i].file = n
 	}
 	// The end of a sequence gives way to a sequence that starts there.
-	slices.SortStableFunc(u.rows, func(a, b row) int {
+	sorting.Stable(u.rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(min(a.line, 0), min(b.line, 0)))
 	})
 	return true
@@ -202,7 +203,7 @@ func (u *unit) readFunctions(d *dwarf.Data, r *dwarf.Reader) bool {
 			scope = append(scope, inner)
 		}
 	}
-	slices.SortFunc(u.subs, func(a, b sub) int { return cmp.Compare(a.start, b.start) })
+	sorting.Stable(u.subs, func(a, b sub) int { return cmp.Compare(a.start, b.start) })
 	return true
 }
 

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sort"
 	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -105,7 +105,7 @@ func (m *perfMap) grow() {
 	}
 	m.entries = append(m.entries, entries...)
 	// Stable: of two entries for one address the later one holds.
-	slices.SortStableFunc(m.entries, func(a, b perfEntry) int { return cmp.Compare(a.start, b.start) })
+	sorting.Stable(m.entries, func(a, b perfEntry) int { return cmp.Compare(a.start, b.start) })
 }
 
 // parsePerfMap reads whole lines "start size name", both numbers in hex, and

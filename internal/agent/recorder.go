@@ -6,12 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A tape is what records: *session.Session.
@@ -90,7 +90,7 @@ func (r *recorder) prune(old int) error {
 			all = append(all, file{e.Name(), changed})
 		}
 	}
-	slices.SortFunc(all, func(a, b file) int { return b.changed.Compare(a.changed) })
+	sorting.Stable(all, func(a, b file) int { return b.changed.Compare(a.changed) })
 	for i := old; i < len(all); i++ {
 		if err := r.dir.Remove(all[i].name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove an old recording: %w", err)

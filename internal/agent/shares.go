@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/session"
 	"github.com/gpumemtrace/gpumemtrace/probes"
 )
@@ -168,5 +169,5 @@ func (e *excess) chooseOf(u Cost, room float64) (found []Cost) {
 }
 
 func (e *excess) sort(costs []Cost) {
-	slices.SortStableFunc(costs, func(a, b Cost) int { return cmp.Compare(e.of(b), e.of(a)) })
+	sorting.Stable(costs, func(a, b Cost) int { return cmp.Compare(e.of(b), e.of(a)) })
 }

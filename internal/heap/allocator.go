@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -172,7 +173,7 @@ func (r *allocatorReader) read(pointer uint64) (_ []holder.Allocator, why string
 	for _, b := range r.blocks {
 		all = append(all, b)
 	}
-	slices.SortFunc(all, func(a, b gpuBlock) int {
+	sorting.Stable(all, func(a, b gpuBlock) int {
 		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.Address, b.Address), -cmp.Compare(a.Size, b.Size))
 	})
 	var last *gpuBlock
@@ -506,7 +507,7 @@ func addNameless(reading *holder.Reading, before map[uint64]uint64) {
 		s := &reading.Storages[i]
 		named = append(named, place{s.Device, s.Address})
 	}
-	slices.SortFunc(named, func(a, b place) int {
+	sorting.Stable(named, func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.address, b.address))
 	})
 	for i := range reading.Allocators {
@@ -528,5 +529,5 @@ func addNameless(reading *holder.Reading, before map[uint64]uint64) {
 			reading.Storages = append(reading.Storages, holder.Storage{Address: b.Address, Bytes: b.Requested, Device: a.Device})
 		}
 	}
-	slices.SortStableFunc(reading.Storages, func(a, b holder.Storage) int { return cmp.Compare(a.Address, b.Address) })
+	sorting.Stable(reading.Storages, func(a, b holder.Storage) int { return cmp.Compare(a.Address, b.Address) })
 }

@@ -2,9 +2,9 @@ package heap
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A graph is what was read, with the references backwards.
@@ -73,7 +73,7 @@ func (g *graph) analyze(reading *holder.Reading, cpu bool) {
 		roles[v] = one.Role
 		reading.Storages = append(reading.Storages, one)
 	}
-	slices.SortFunc(reading.Storages, func(a, b holder.Storage) int {
+	sorting.Stable(reading.Storages, func(a, b holder.Storage) int {
 		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Holder, b.Holder))
 	})
 	reading.Storages = mergeSame(reading.Storages)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // maxInterpreters bounds how many interpreters of a process are looked at.
@@ -79,7 +81,7 @@ func (r *listReader) find() []seen {
 				break
 			}
 			// What both readings have is there once.
-			slices.SortStableFunc(found, func(a, b seen) int { return cmp.Compare(a.address, b.address) })
+			sorting.Stable(found, func(a, b seen) int { return cmp.Compare(a.address, b.address) })
 			found = slices.CompactFunc(found, func(a, b seen) bool { return a.address == b.address })
 		}
 	}

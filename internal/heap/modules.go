@@ -2,10 +2,10 @@ package heap
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // maxModules bounds the modules of one reading.
@@ -23,7 +23,7 @@ func (g *graph) modules() (out []holder.Module) {
 		}
 		out = append(out, holder.Module{Address: g.r.objects.address[v], Path: g.modulePath(vertex(v))})
 	}
-	slices.SortFunc(out, func(a, b holder.Module) int { return cmp.Compare(a.Address, b.Address) })
+	sorting.Stable(out, func(a, b holder.Module) int { return cmp.Compare(a.Address, b.Address) })
 	return out
 }
 

@@ -3,7 +3,8 @@ package heap
 import (
 	"cmp"
 	"math/bits"
-	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A vertex is an index of something that may hold something: an object, a frame, a
@@ -43,7 +44,7 @@ func (r *objectReader) newObjects(found []seen) objects {
 			r.lost.Add(objectsGone, 1)
 		}
 	}
-	slices.SortFunc(o.pages, func(a, b page) int { return cmp.Compare(a.number, b.number) })
+	sorting.Stable(o.pages, func(a, b page) int { return cmp.Compare(a.number, b.number) })
 	clear(o.table)
 	n := uint32(0)
 	for i := range o.pages {

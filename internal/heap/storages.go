@@ -2,9 +2,9 @@ package heap
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Bounds of one storage: the holders that are listed after the first, and those that are
@@ -67,7 +67,7 @@ func (g *graph) storage(v vertex, s storageImpl, optimizer map[vertex]bool) hold
 			break
 		}
 	}
-	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.cost, b.cost) })
+	sorting.Stable(found, func(a, b candidate) int { return cmp.Compare(a.cost, b.cost) })
 	seen := map[string]bool{}
 	var first *candidate
 	for i := range found {

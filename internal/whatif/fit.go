@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
@@ -41,7 +42,7 @@ var errHeld = errors.New("its history begins when tensors are there already, and
 // k-th of the same stack in the others.
 func NewFit(runs []Measured) (*Fit, error) {
 	runs = slices.Clone(runs)
-	slices.SortFunc(runs, func(a, b Measured) int { return cmp.Compare(a.At, b.At) })
+	sorting.Stable(runs, func(a, b Measured) int { return cmp.Compare(a.At, b.At) })
 	for i := range runs {
 		if i > 0 && runs[i].At == runs[i-1].At {
 			return nil, fmt.Errorf("two recordings are of %g: give one of each number", runs[i].At)
@@ -427,7 +428,7 @@ func (f *Fit) Growths(n float64) []Growth {
 	for _, g := range by {
 		out = append(out, *g)
 	}
-	slices.SortFunc(out, func(a, b Growth) int {
+	sorting.Stable(out, func(a, b Growth) int {
 		return cmp.Or(cmp.Compare(b.Predicted, a.Predicted), cmp.Compare(a.Text, b.Text))
 	})
 	return out

@@ -19,6 +19,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif/allocator"
 )
 
@@ -363,7 +364,7 @@ func (x *Run) title(process string) string {
 
 // flush applies the events up to a time, in order.
 func (c *collector) flush(to uint64) {
-	slices.SortStableFunc(c.pending, func(a, b event.Event) int { return cmp.Compare(a.Time, b.Time) })
+	sorting.Stable(c.pending, func(a, b event.Event) int { return cmp.Compare(a.Time, b.Time) })
 	n := 0
 	for n < len(c.pending) && c.pending[n].Time <= to {
 		c.apply(&c.pending[n])

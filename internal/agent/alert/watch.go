@@ -2,7 +2,6 @@ package alert
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // An Alert says that a rule became true for a subject, or that it is no longer true.
@@ -103,7 +103,7 @@ func (w *Watch) Loss() []loss.Counter { return w.lost.Counters() }
 // Firing returns what fires as of the last Observe, each with the latest value.
 func (w *Watch) Firing() (out []Alert) {
 	for _, r := range w.rules {
-		for _, s := range slices.SortedFunc(maps.Keys(r.subjects), compare) {
+		for _, s := range sorting.Keys(r.subjects, compare) {
 			if c := r.subjects[s]; c.firing {
 				out = append(out, c.last)
 			}
@@ -162,7 +162,7 @@ func (w *Watch) of(r *watched, at time.Duration, s Subject) *condition {
 // gone forgets subjects without a current value, and returns the ends of their alerts. It
 // forgets ended processes at once, and other subjects after a while: a reading may fail.
 func (r *watched) gone(at time.Duration, now time.Time, living map[int]Subject) (out []Alert) {
-	for _, s := range slices.SortedFunc(maps.Keys(r.subjects), compare) {
+	for _, s := range sorting.Keys(r.subjects, compare) {
 		c := r.subjects[s]
 		if c.seen == at {
 			continue
@@ -247,7 +247,7 @@ func (w *Watch) failures(r *watched, at time.Duration, t *state.Totals) (out []A
 		c.last.Text = fmt.Sprintf("%s ran out of memory: it requested %s (%s)", s, bytefmt.Format(c.last.Value), oom)
 		out = append(out, c.last)
 	}
-	for _, s := range slices.SortedFunc(maps.Keys(r.subjects), compare) {
+	for _, s := range sorting.Keys(r.subjects, compare) {
 		c := r.subjects[s]
 		if at-c.since < quiet {
 			continue

@@ -16,6 +16,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Source is the trace: *session.Session.
@@ -164,7 +165,7 @@ func (s *Search) Look(growing []ledger.SiteKey) {
 		old.Now = false
 		found = append(found, old)
 	}
-	slices.SortStableFunc(found[n:], func(a, b Leak) int { return b.Last.Compare(a.Last) })
+	sorting.Stable(found[n:], func(a, b Leak) int { return b.Last.Compare(a.Last) })
 	s.leaks = found[:min(len(found), maxLeaks)]
 }
 

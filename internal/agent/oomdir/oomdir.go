@@ -10,13 +10,13 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"sync"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/pprof"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Dir is such a directory. It is safe for concurrent use.
@@ -165,6 +165,6 @@ func (d *Dir) reports() ([]*report, error) {
 		}
 		r.files = append(r.files, e.Name())
 	}
-	slices.SortStableFunc(all, older)
+	sorting.Stable(all, older)
 	return all, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 const (
@@ -81,7 +82,7 @@ func (p *presences) stakes(t *state.Totals, at, before time.Time) (out []stake) 
 	}
 	p.last = max(p.last, at.UnixMilli()) // an agent that starts later has larger IDs
 	sums := map[int64]int64{}
-	keys := slices.SortedFunc(maps.Keys(held), func(a, b key) int {
+	keys := sorting.Keys(held, func(a, b key) int {
 		return cmp.Or(cmp.Compare(held[b], held[a]), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.pid, b.pid))
 	})
 	for i, k := range keys {

@@ -26,12 +26,12 @@ package leak
 import (
 	"cmp"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Options configure a Detector. Zero means the default; nothing may be negative.
@@ -122,7 +122,7 @@ func (d *Detector) Growing(n int) (out []ledger.SiteKey) {
 			out = append(out, k)
 		}
 	}
-	slices.SortFunc(out, func(a, b ledger.SiteKey) int { return cmp.Compare(growth[b], growth[a]) })
+	sorting.Stable(out, func(a, b ledger.SiteKey) int { return cmp.Compare(growth[b], growth[a]) })
 	return out[:min(n, len(out))]
 }
 

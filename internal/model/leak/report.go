@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Report says which stacks leak, at one moment.
@@ -102,7 +103,7 @@ func (d *Detector) Report(s *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) 
 			r.Stacks = append(r.Stacks, c.Stack)
 		}
 	}
-	slices.SortStableFunc(r.Stacks, func(a, b Stack) int { return cmp.Compare(b.Growth, a.Growth) })
+	sorting.Stable(r.Stacks, func(a, b Stack) int { return cmp.Compare(b.Growth, a.Growth) })
 	return r
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Evidence is what the kernel driver's calls show of a call of CUDA that may end a
@@ -104,7 +105,7 @@ func blocksOf(gone []Backed) blocks {
 			b.Block = 1 // a handle
 		}
 	}
-	slices.SortFunc(out, compareBacked)
+	sorting.Stable(out, compareBacked)
 	return out
 }
 

@@ -3,9 +3,9 @@ package ledger
 import (
 	"cmp"
 	"iter"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // ProcessTotals are the figures of one process. Bytes of different classes are never
@@ -180,7 +180,7 @@ func (l *Ledger) Extents(proc event.Process) (all []Extent) {
 			add(m.addr, m.end, m.time, m.ph.site)
 		}
 	})
-	slices.SortFunc(all, func(a, b Extent) int {
+	sorting.Stable(all, func(a, b Extent) int {
 		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 	})
 	return all

@@ -6,7 +6,8 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
-	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A scanner finds the blocks of a file in the order of their numbers.
@@ -52,7 +53,7 @@ func newScanner(r io.ReaderAt, size int64) (*scanner, error) {
 			s.spans = append(s.spans, span{start, min(start+l.regionSize, size), h.Sequence})
 		}
 	}
-	slices.SortFunc(s.spans, func(a, b span) int { return cmp.Compare(a.sequence, b.sequence) })
+	sorting.Stable(s.spans, func(a, b span) int { return cmp.Compare(a.sequence, b.sequence) })
 	if len(s.spans) > 0 {
 		s.offset = s.spans[0].start
 	}

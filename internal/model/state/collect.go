@@ -10,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A collector copies the contents of a View out of a State, in two steps: figures, which
@@ -205,7 +206,7 @@ func (c *collector) processes() (out []snapshot.Process, ids []processEnd) {
 			others = append(others, id)
 		}
 	}
-	slices.SortFunc(others, event.Process.Compare)
+	sorting.Stable(others, event.Process.Compare)
 	for _, id := range others {
 		add(id, snapshot.Process{})
 	}
@@ -379,7 +380,7 @@ func (c *collector) addPresences() {
 			}
 		}
 	}
-	slices.SortFunc(v.presences, func(a, b presence) int {
+	sorting.Stable(v.presences, func(a, b presence) int {
 		return cmp.Or(a.id.Compare(b.id), cmp.Compare(a.gpu, b.gpu))
 	})
 }

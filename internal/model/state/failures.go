@@ -2,10 +2,10 @@ package state
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // maxFailing bounds the threads whose failure may go on.
@@ -95,7 +95,7 @@ func (x *Failures) End() {
 	for key := range x.failing {
 		keys = append(keys, key)
 	}
-	slices.SortFunc(keys, func(a, b threadKey) int {
+	sorting.Stable(keys, func(a, b threadKey) int {
 		return cmp.Or(cmp.Compare(x.failing[a].Time, x.failing[b].Time), a.proc.Compare(b.proc), cmp.Compare(a.tid, b.tid))
 	})
 	for _, key := range keys {

@@ -2,12 +2,12 @@ package state
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A freed has the tensors of a view that were freed at one stack.
@@ -38,7 +38,7 @@ func (c *collector) addFreed() {
 		}
 		return true
 	})
-	slices.SortFunc(v.freed, func(a, b freed) int {
+	sorting.Stable(v.freed, func(a, b freed) int {
 		return cmp.Or(cmp.Compare(a.sample, b.sample), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.by, b.by))
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 const (
@@ -233,7 +234,7 @@ func largest(r *holders.Reading, n int) *holders.Reading {
 		return &out
 	}
 	out.Storages = slices.Clone(r.Storages)
-	slices.SortStableFunc(out.Storages, func(a, b holders.Storage) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	sorting.Stable(out.Storages, func(a, b holders.Storage) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	out.Storages = slices.Clip(out.Storages[:n])
 	return &out
 }
@@ -288,7 +289,7 @@ func sortedProcesses[T any](of map[event.Process]T) []event.Process {
 	for id := range of {
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, event.Process.Compare)
+	sorting.Stable(ids, event.Process.Compare)
 	return ids
 }
 

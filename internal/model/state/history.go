@@ -3,11 +3,11 @@ package state
 import (
 	"cmp"
 	"math"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A history has the latest changes of where memory lies, as many as there is room for.
@@ -62,7 +62,7 @@ func (h *history) begin(e *event.Event, s *State) {
 func (h *history) end() {
 	h.freed = call{}
 	if len(h.pending) > 1 {
-		slices.SortFunc(h.pending, func(a, b change) int {
+		sorting.Stable(h.pending, func(a, b change) int {
 			return cmp.Or(cmp.Compare(actionOrder[a.action], actionOrder[b.action]), a.proc.Compare(b.proc), cmp.Compare(a.from, b.from))
 		})
 	}

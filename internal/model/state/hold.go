@@ -9,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // FromHeap is the label of a category that was read from the program's heap, and does not
@@ -257,7 +258,7 @@ func (d *divider) ranges(pid int) (out []span) {
 }
 
 func sortSpans(spans []span) {
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.begin, b.begin) })
+	sorting.Stable(spans, func(a, b span) int { return cmp.Compare(a.begin, b.begin) })
 }
 
 // overlaps reports whether memory lies where one of the spans does.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/tensors"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A layout is a snapshot.Layout before it is shown.
@@ -43,9 +44,9 @@ func (c *collector) addLayout() {
 	order := func(a, b tensors.Piece) int {
 		return cmp.Or(a.Proc.Compare(b.Proc), compareBool(a.Site == nil, b.Site == nil), cmp.Compare(a.From, b.From))
 	}
-	slices.SortFunc(x.pieces, order)
+	sorting.Stable(x.pieces, order)
 	x.steps, x.dropped = s.history.steps(), s.history.dropped
-	slices.SortFunc(gone, order)
+	sorting.Stable(gone, order)
 	for _, p := range slices.Backward(gone) { // a tensor before what it lies in
 		p.Ended = true
 		step := changeOf(&p)
@@ -140,7 +141,7 @@ func (b *builder) layout() *snapshot.Layout {
 		d.segments(pieces[:n])
 		pieces = pieces[n:]
 	}
-	slices.SortStableFunc(d.out.Segments, func(a, b snapshot.Segment) int {
+	sorting.Stable(d.out.Segments, func(a, b snapshot.Segment) int {
 		return cmp.Or(cmp.Compare(a.Place, b.Place), cmp.Compare(a.Address, b.Address))
 	})
 	d.out.Change = d.steps()
@@ -161,7 +162,7 @@ func (d *layoutBuilder) numberPlaces() {
 			d.only[x.id] = x.index
 		}
 	}
-	slices.SortFunc(all, func(a, b device) int {
+	sorting.Stable(all, func(a, b device) int {
 		return cmp.Or(a.id.Compare(b.id), cmp.Compare(uint32(a.index), uint32(b.index)))
 	})
 	for _, x := range all {

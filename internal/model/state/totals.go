@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Totals are sums over a State, without call stacks. All are of one moment, except NVML's
@@ -109,7 +110,7 @@ func (v *View) Totals() *Totals {
 			all.group(k).Counts = c
 		}
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(all), compareGroups) {
+	for _, k := range sorting.Keys(all, compareGroups) {
 		out.Groups = append(out.Groups, *all[k])
 	}
 	out.Uses = v.uses()

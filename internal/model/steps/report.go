@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // maxGrown bounds the stacks that a Report names.
@@ -43,7 +44,7 @@ func (t *Tracker) Reports(boot time.Time) (out []*Report) {
 					r.Grown = append(r.Grown, Growth{stack, by})
 				}
 			}
-			slices.SortFunc(r.Grown, func(a, b Growth) int {
+			sorting.Stable(r.Grown, func(a, b Growth) int {
 				return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Stack, b.Stack))
 			})
 			r.Grown = r.Grown[:min(len(r.Grown), maxGrown)]

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // maxFreed bounds the pairs of stacks, of all processes, of which one freed tensors of
@@ -57,7 +58,7 @@ func (t *freerTable) thin() {
 		return cmp.Or(cmp.Compare(len(t.processes[a]), len(t.processes[b])), b.Compare(a))
 	})
 	p := t.processes[most]
-	order := slices.SortedFunc(maps.Keys(p), func(a, b Freer) int {
+	order := sorting.Keys(p, func(a, b Freer) int {
 		return cmp.Or(cmp.Compare(p[a].Bytes, p[b].Bytes), cmp.Compare(a.Stack, b.Stack), cmp.Compare(a.By, b.By), cmp.Compare(a.Device, b.Device))
 	})
 	for _, key := range order[:(len(order)+1)/2] {

@@ -1,12 +1,11 @@
 package tensors
 
 import (
-	"maps"
 	"math"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Visit writes the Ledger to a keyframe, or reads it from one into a new Ledger, whose driver
@@ -15,7 +14,7 @@ import (
 func (l *Ledger) Visit(f *record.Fields) {
 	l.Rows.Visit(f)
 	f.Bool(&l.seen)
-	all := slices.SortedFunc(maps.Keys(l.procs), event.Process.Compare)
+	all := sorting.Keys(l.procs, event.Process.Compare)
 	record.List(f, &all, 8, maxProcesses, func(id *event.Process) {
 		f.Process(id)
 		p := l.procs[*id]

@@ -2,9 +2,9 @@ package tensors
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Sizes that PyTorch's caching allocator goes by, in bytes: kMinBlockSize,
@@ -107,7 +107,7 @@ func (p *process) segments() []Segments {
 	for addr, t := range p.tensors {
 		spans = append(spans, span{addr, addr + t.size, t.device})
 	}
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	sorting.Stable(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	w := walk{spans: spans, sums: map[segmentKey]*Segments{}}
 	p.memory.extents.Ascend(func(x *extent) bool {
 		if x.pool.HandedExtents > 0 {
@@ -120,7 +120,7 @@ func (p *process) segments() []Segments {
 	for _, s := range w.sums {
 		out = append(out, *s)
 	}
-	slices.SortFunc(out, func(a, b Segments) int {
+	sorting.Stable(out, func(a, b Segments) int {
 		return cmp.Or(cmp.Compare(a.Device, b.Device), a.Private.compare(b.Private), cmp.Compare(a.Class, b.Class))
 	})
 	return out

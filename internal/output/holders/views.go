@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A By is what a report has a row for each of.
@@ -122,7 +123,7 @@ func sortRows(rows []row, figures ...int) {
 		return n
 	}
 	abs := func(n int64) int64 { return max(n, -n) }
-	slices.SortFunc(rows, func(a, b row) int {
+	sorting.Stable(rows, func(a, b row) int {
 		x, y := of(&a), of(&b)
 		return cmp.Or(cmp.Compare(abs(y), abs(x)), cmp.Compare(y, x), slices.Compare(a.keys, b.keys))
 	})

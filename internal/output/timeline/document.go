@@ -3,8 +3,6 @@ package timeline
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
@@ -13,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A document is the content of the page.
@@ -120,7 +119,7 @@ func (w *run) document(s *state.State) *document {
 		f := &w.failures[i]
 		m.Marks = append(m.Marks, mark{d.since(f.Time), "oom", web.Clean(failureText(f)), f.GPU, 0})
 	}
-	slices.SortStableFunc(m.Marks, func(a, b mark) int { return cmp.Compare(a.Time, b.Time) })
+	sorting.Stable(m.Marks, func(a, b mark) int { return cmp.Compare(a.Time, b.Time) })
 	return d
 }
 
@@ -328,7 +327,7 @@ func (d *document) fill(s *state.State) {
 			unknown[a.proc] = true
 		}
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(unknown), event.Process.Compare) {
+	for _, id := range sorting.Keys(unknown, event.Process.Compare) {
 		d.meta.Notes = append(d.meta.Notes, fmt.Sprintf("what %s (%d) holds on GPUs beyond what was seen is not known", web.Clean(cmp.Or(w.names[id], "process")), id.PID))
 	}
 	for _, x := range w.lives.all {

@@ -3,7 +3,6 @@ package timeline
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
@@ -11,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/web"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // steps are training steps to be marked. Where there are too many, only those remain whose
@@ -88,7 +88,7 @@ func (s *steps) label(of *state.State, whose func(event.Process) bool) {
 
 // stepMarks adds the training steps, in the order of processes and devices.
 func (d *document) stepMarks(s *steps) {
-	keys := slices.SortedFunc(maps.Keys(s.of), func(a, b stepsOf) int {
+	keys := sorting.Keys(s.of, func(a, b stepsOf) int {
 		return cmp.Or(a.proc.Compare(b.proc), cmp.Compare(a.device, b.device))
 	})
 	for _, key := range keys {

@@ -9,6 +9,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/ledger"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/series"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // maxProcesses bounds the processes of a run that are remembered.
@@ -165,7 +166,7 @@ func (w *run) store(id event.Process, name string) {
 }
 
 func (w *run) storeAll() {
-	for _, id := range slices.SortedFunc(maps.Keys(w.of), event.Process.Compare) {
+	for _, id := range sorting.Keys(w.of, event.Process.Compare) {
 		w.store(id, "")
 	}
 }

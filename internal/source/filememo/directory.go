@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 
 	"golang.org/x/sys/unix"
 )
@@ -177,7 +178,7 @@ func (d *directory) makeRoom(size int64) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.used, b.used) })
+	sorting.Stable(files, func(a, b file) int { return cmp.Compare(a.used, b.used) })
 	total := int64(0)
 	for _, f := range files {
 		total += f.size

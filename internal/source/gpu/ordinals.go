@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Env has the variables of the environment that select CUDA's GPUs.
@@ -92,7 +94,7 @@ func enumerate(order string, devices []Device) ([]Device, error) {
 		}
 	}
 	ordered := slices.Clone(devices)
-	slices.SortStableFunc(ordered, func(a, b Device) int {
+	sorting.Stable(ordered, func(a, b Device) int {
 		return a.PCI.compare(b.PCI)
 	})
 	return ordered, nil

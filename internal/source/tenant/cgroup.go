@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
 
@@ -28,7 +29,7 @@ func ranked(groups []proc.Cgroup) []proc.Cgroup {
 		return 2
 	}
 	groups = slices.Clone(groups)
-	slices.SortStableFunc(groups, func(a, b proc.Cgroup) int { return rank(a) - rank(b) })
+	sorting.Stable(groups, func(a, b proc.Cgroup) int { return rank(a) - rank(b) })
 	return groups
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/record"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Functions of the events, by event.Event.API.
@@ -117,7 +117,7 @@ func (f *file) records(name string, yield func(record.Record)) error {
 		Target: cmp.Or(f.string(f.get(f.about, "target")), f.target(name, t.of)), StackMode: cmp.Or(f.string(f.get(f.about, "stack_mode")), "PyTorch's"),
 		Boot: time.Unix(0, 0), Start: time.Unix(0, int64(t.time)), Incidents: 1 << 10, APIs: f.apis,
 	})
-	for _, p := range slices.SortedFunc(maps.Keys(names), event.Process.Compare) {
+	for _, p := range sorting.Keys(names, event.Process.Compare) {
 		yield(&record.Process{Process: p, Target: true, Name: names[p]})
 		if f.settings != "" {
 			yield(&record.Allocator{Process: p, Settings: f.settings})

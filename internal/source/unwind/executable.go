@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/filememo"
 	"github.com/gpumemtrace/gpumemtrace/internal/source/proc"
 )
@@ -152,7 +153,7 @@ func merge(known, fresh []proc.Mapping) []proc.Mapping {
 		out = slices.DeleteFunc(out, func(o proc.Mapping) bool { return o.Start < m.End && m.Start < o.End })
 		out = append(out, m)
 	}
-	slices.SortFunc(out, func(a, b proc.Mapping) int { return cmp.Compare(a.Start, b.Start) })
+	sorting.Stable(out, func(a, b proc.Mapping) int { return cmp.Compare(a.Start, b.Start) })
 	return out
 }
 

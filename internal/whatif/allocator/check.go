@@ -2,8 +2,9 @@ package allocator
 
 import (
 	"cmp"
-	"maps"
 	"slices"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Check says how well settings reproduce a run.
@@ -135,7 +136,7 @@ func together(pairs []pair, follow map[succession]int) map[uint64]uint8 {
 	}
 	// What serves only the last request before a change of the stream follows one segment as often
 	// as another one follows it. It is of the stream of the former: results are larger than inputs.
-	follows := slices.SortedFunc(maps.Keys(follow), func(a, b succession) int {
+	follows := sorting.Keys(follow, func(a, b succession) int {
 		return cmp.Or(cmp.Compare(follow[b], follow[a]), cmp.Compare(uses[a.after], uses[b.after]), cmp.Compare(a.after, b.after), cmp.Compare(a.before, b.before))
 	})
 	for _, f := range follows {
