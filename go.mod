@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	charm.land/bubbletea/v2 v2.0.10
-	charm.land/lipgloss/v2 v2.0.6
 	connectrpc.com/connect v1.21.1
 	github.com/NVIDIA/go-nvml v0.13.0-1
 	github.com/charmbracelet/colorprofile v0.4.3

@@ -80,7 +80,7 @@ func (m *Model) drawText(s *screen) {
 	for len(s.lines) < m.height-1 {
 		s.add("")
 	}
-	s.add(styleDim.Render(render.Fit("any other key goes back · ↑↓ scroll", m.width, false)))
+	s.add(styleDim.Styled(render.Fit("any other key goes back · ↑↓ scroll", m.width, false)))
 }
 
 // bindings are the keys while a list is shown.

@@ -7,25 +7,25 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 
-	"charm.land/lipgloss/v2"
+	"github.com/charmbracelet/x/ansi"
 )
 
 // Styles of text. What a terminal without colours shows differs in nothing else.
 var (
-	styleBold   = lipgloss.NewStyle().Bold(true)
-	styleDim    = lipgloss.NewStyle().Faint(true)
-	styleHeader = lipgloss.NewStyle().Foreground(lipgloss.Cyan).Bold(true)
-	styleUp     = lipgloss.NewStyle().Foreground(lipgloss.Red)
-	styleDown   = lipgloss.NewStyle().Foreground(lipgloss.Green)
-	styleWarn   = lipgloss.NewStyle().Foreground(lipgloss.Yellow).Bold(true)
-	styleChosen = lipgloss.NewStyle().Reverse(true)
-	styleBar    = lipgloss.NewStyle().Foreground(lipgloss.Green)
+	styleBold   = ansi.NewStyle(ansi.AttrBold)
+	styleDim    = ansi.NewStyle(ansi.AttrFaint)
+	styleHeader = ansi.NewStyle(ansi.AttrBold, ansi.AttrCyanForegroundColor)
+	styleUp     = ansi.NewStyle(ansi.AttrRedForegroundColor)
+	styleDown   = ansi.NewStyle(ansi.AttrGreenForegroundColor)
+	styleWarn   = ansi.NewStyle(ansi.AttrBold, ansi.AttrYellowForegroundColor)
+	styleChosen = ansi.NewStyle(ansi.AttrReverse)
+	styleBar    = ansi.NewStyle(ansi.AttrGreenForegroundColor)
 )
 
 // A cell is one field of a table: plain text and its style.
 type cell struct {
 	text  string
-	style *lipgloss.Style // nil for none
+	style ansi.Style
 }
 
 // A column is one of a table.
@@ -102,7 +102,7 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 		if focused {
 			style = styleHeader
 		}
-		header.WriteString(style.Render(render.Fit(titles[i], widths[i], col.right)))
+		header.WriteString(style.Styled(render.Fit(titles[i], widths[i], col.right)))
 		places = append(places, place{x: x, width: widths[i], list: l, row: -1, by: col.by})
 		x += widths[i]
 		if k < len(shown)-1 {
@@ -112,7 +112,7 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 	}
 	lines = append(lines, header.String())
 	if t.rows == 0 && n > 0 {
-		lines = append(lines, styleDim.Render(render.Fit("none", w, false)))
+		lines = append(lines, styleDim.Styled(render.Fit("none", w, false)))
 	}
 	for row := c.first; row < last; row++ {
 		var b strings.Builder
@@ -123,8 +123,8 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 				one.text = render.ShortenStack(one.text, widths[i])
 			}
 			text := render.Fit(one.text, widths[i], columns[i].right)
-			if one.style != nil && !chosen {
-				text = one.style.Render(text)
+			if !chosen {
+				text = one.style.Styled(text)
 			}
 			b.WriteString(text)
 			if k < len(shown)-1 {
@@ -133,7 +133,7 @@ func (t *table) draw(l list, w, n int, c *cursor, focused bool, by live.Sort, ma
 		}
 		text := b.String()
 		if chosen {
-			text = styleChosen.Render(text)
+			text = styleChosen.Styled(text)
 		}
 		places = append(places, place{y: len(lines), width: w, list: l, row: row, by: -1})
 		lines = append(lines, text)

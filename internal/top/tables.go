@@ -27,11 +27,11 @@ func grownCell(p *live.Status, n int64) cell {
 	case p.Window <= 0:
 		return cell{}
 	case n > 0:
-		return cell{bytefmt.Signed(n), &styleUp}
+		return cell{bytefmt.Signed(n), styleUp}
 	case n < 0:
-		return cell{bytefmt.Signed(n), &styleDown}
+		return cell{bytefmt.Signed(n), styleDown}
 	}
-	return cell{text: "0", style: &styleDim}
+	return cell{text: "0", style: styleDim}
 }
 
 func rateCell(p *live.Status, r float64) cell {
@@ -39,12 +39,12 @@ func rateCell(p *live.Status, r float64) cell {
 	case p.Interval <= 0:
 		return cell{}
 	case r < 0.5:
-		return cell{text: "0", style: &styleDim}
+		return cell{text: "0", style: styleDim}
 	}
 	return cell{text: bytefmt.Format(int64(r+0.5)) + "/s"}
 }
 
-func warnSome(n int64) cell { return cell{bytefmt.Some(n), &styleWarn} }
+func warnSome(n int64) cell { return cell{bytefmt.Some(n), styleWarn} }
 
 // atLeast stands before a sum of which not all is known.
 func atLeast(part bool) string {
@@ -107,7 +107,7 @@ func (m *Model) gpuTable() *table {
 		}},
 		{title: "MODEL", by: -1, rank: 2, cell: func(i int) cell { return word(gpus[i].Name) }},
 		{title: "USE", by: -1, rank: 9, cell: func(i int) cell { return cell{text: bar(&gpus[i], flexible)} },
-			fill: func(i, w int) cell { return cell{bar(&gpus[i], min(w, maxBar)), &styleBar} }},
+			fill: func(i, w int) cell { return cell{bar(&gpus[i], min(w, maxBar)), styleBar} }},
 	}}
 }
 
@@ -153,7 +153,7 @@ func (m *Model) processTable() *table {
 		{title: "PEAK", right: true, by: live.ByPeak, rank: 9, cell: func(i int) cell { return bytesCell(ps[i].Peak) }},
 		{title: "ALLOCATED", right: true, by: live.ByAllocated, rank: 5, cell: func(i int) cell { return bytesCell(ps[i].Allocated) }},
 		{title: "UNEXPLAINED", right: true, by: -1, rank: 8, cell: func(i int) cell { return warnSome(ps[i].Unexplained) }},
-		{title: "OOM", right: true, by: -1, rank: 7, cell: func(i int) cell { return cell{bytefmt.SomeCount(ps[i].OutOfMemory), &styleWarn} }},
+		{title: "OOM", right: true, by: -1, rank: 7, cell: func(i int) cell { return cell{bytefmt.SomeCount(ps[i].OutOfMemory), styleWarn} }},
 		{title: "OBJECTS", right: true, by: live.ByObjects, rank: 4, cell: func(i int) cell { return cell{text: bytefmt.Count(ps[i].LiveObjects)} }},
 		{title: "MANAGED", right: true, by: -1, rank: 3, cell: func(i int) cell { return some(ps[i].Managed) }},
 		{title: "HOST", right: true, by: -1, rank: 3, cell: func(i int) cell { return some(ps[i].Host) }},
@@ -167,7 +167,7 @@ func (m *Model) processTable() *table {
 			case x.Exited:
 				name += " (exited)"
 			case x.Difference != nil && *x.Difference != 0:
-				return cell{name + ": nvidia-smi says " + bytefmt.Signed(*x.Difference), &styleWarn}
+				return cell{name + ": nvidia-smi says " + bytefmt.Signed(*x.Difference), styleWarn}
 			case x.Difference != nil:
 				name += ", as nvidia-smi says"
 			}
@@ -280,8 +280,8 @@ func (m *Model) frameTable(x *live.Stack) *table {
 	names := max(m.width*3/5, 20)
 	return &table{rows: len(frames), of: func(i int) any { return i }, columns: []column{
 		{title: "FRAME", by: -1, rank: 9, cell: func(i int) cell { return cell{text: render.Shorten(frames[i].name, names)} }},
-		{title: "IN", by: -1, rank: 1, cell: func(i int) cell { return cell{text: render.Shorten(frames[i].module, 24), style: &styleDim} }},
-		{title: "LINE", by: -1, rank: 5, cell: func(i int) cell { return cell{text: frames[i].file, style: &styleDim} }},
+		{title: "IN", by: -1, rank: 1, cell: func(i int) cell { return cell{text: render.Shorten(frames[i].module, 24), style: styleDim} }},
+		{title: "LINE", by: -1, rank: 5, cell: func(i int) cell { return cell{text: frames[i].file, style: styleDim} }},
 	}}
 }
 

@@ -80,7 +80,7 @@ func (m *Model) head(s *screen) {
 			title += "  driver " + render.Plain(p.Meta.Driver)
 		}
 	}
-	s.add(styleBold.Render(render.Fit(title, m.width-len(state)-1, false)) + " " + styleHeader.Render(state))
+	s.add(styleBold.Styled(render.Fit(title, m.width-len(state)-1, false)) + " " + styleHeader.Styled(state))
 	if m.span > 0 {
 		s.slider = len(s.lines)
 		s.add(m.slider())
@@ -89,10 +89,10 @@ func (m *Model) head(s *screen) {
 		s.add(m.summary(p)...)
 	}
 	if m.err != nil {
-		s.add(styleWarn.Render(render.Fit(render.Plain(m.err.Error()), m.width, false)))
+		s.add(styleWarn.Styled(render.Fit(render.Plain(m.err.Error()), m.width, false)))
 	}
 	if trail := m.trail(); trail != "" {
-		s.add(styleBold.Render(render.Fit(trail, m.width, false)))
+		s.add(styleBold.Styled(render.Fit(trail, m.width, false)))
 	}
 }
 
@@ -106,7 +106,7 @@ func (m *Model) summary(p *live.Status) (lines []string) {
 		for _, c := range p.Lost {
 			lost = append(lost, fmt.Sprintf("%d %s", c.Value, c.Name))
 		}
-		lines = append(lines, styleWarn.Render(render.Fit("lost: "+render.Plain(strings.Join(lost, ", ")), m.width, false)))
+		lines = append(lines, styleWarn.Styled(render.Fit("lost: "+render.Plain(strings.Join(lost, ", ")), m.width, false)))
 	}
 	return lines
 }
@@ -203,7 +203,7 @@ func (m *Model) slider() string {
 			right.WriteRune(mark)
 		}
 	}
-	return before + "▕" + styleBar.Render(left.String()) + styleWarn.Render("┃") + styleDim.Render(right.String()) + "▏" + after
+	return before + "▕" + styleBar.Styled(left.String()) + styleWarn.Styled("┃") + styleDim.Styled(right.String()) + "▏" + after
 }
 
 // sliderAt returns the time under a column of the slider.
@@ -307,7 +307,7 @@ func (m *Model) drawLists(s *screen, room int) {
 				more = fmt.Sprintf("%d of %d", n, t.rows)
 			}
 		}
-		s.add(styleDim.Render(more))
+		s.add(styleDim.Styled(more))
 	}
 }
 
@@ -372,7 +372,7 @@ func (m *Model) drawStack(s *screen, room int) {
 		s.add(render.Wrap("held by "+render.Plain(holder), m.width, 0)...)
 	}
 	if v.FailedObjects > 0 {
-		s.add(styleWarn.Render(render.Fit(fmt.Sprintf("%d calls for %s failed", v.FailedObjects, bytefmt.Format(v.FailedBytes)), m.width, false)))
+		s.add(styleWarn.Styled(render.Fit(fmt.Sprintf("%d calls for %s failed", v.FailedObjects, bytefmt.Format(v.FailedBytes)), m.width, false)))
 	}
 	s.add("")
 	rest := end - len(s.lines)
@@ -385,17 +385,17 @@ func (m *Model) drawStack(s *screen, room int) {
 	s.add("")
 	switch {
 	case !x.ID.HasSite():
-		s.add(styleDim.Render(render.Fit("What the driver takes for itself, and what is added up from others, has no list of allocations.", m.width, false)))
+		s.add(styleDim.Styled(render.Fit("What the driver takes for itself, and what is added up from others, has no list of allocations.", m.width, false)))
 	case m.rowsOf == nil || *m.rowsOf != x.ID:
-		s.add(styleDim.Render(render.Fit("Looking for its live allocations ...", m.width, false)))
+		s.add(styleDim.Styled(render.Fit("Looking for its live allocations ...", m.width, false)))
 	case len(m.rows) == 0:
-		s.add(styleDim.Render(render.Fit("None of its allocations is live.", m.width, false)))
+		s.add(styleDim.Styled(render.Fit("None of its allocations is live.", m.width, false)))
 	default:
 		text := fmt.Sprintf("%d live allocations as of %s, the youngest first", len(m.rows)+m.older, elapsed(m.rowsAt))
 		if m.older > 0 {
 			text = fmt.Sprintf("%d live allocations as of %s, of them the youngest %d", len(m.rows)+m.older, elapsed(m.rowsAt), len(m.rows))
 		}
-		s.add(styleDim.Render(render.Fit(text, m.width, false)))
+		s.add(styleDim.Styled(render.Fit(text, m.width, false)))
 		n := max(end-len(s.lines)-1, 0)
 		m.here().addTable(s, listAllocations, rows, m.width, n)
 	}
@@ -426,5 +426,5 @@ func (m *Model) foot() string {
 		}
 		text += k
 	}
-	return styleDim.Render(render.Fit(text, m.width, false))
+	return styleDim.Styled(render.Fit(text, m.width, false))
 }
