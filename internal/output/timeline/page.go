@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/base64"
 	"fmt"
-	"html"
 	"io"
 	"slices"
 	"strings"
@@ -65,7 +64,7 @@ const pieceSize = 48 << 10
 // Content-Security-Policy to serve it with. title is what is traced, and icon a path.
 func Live(title, icon string) (page, policy string) {
 	policy = policyWith("connect-src 'self'; img-src 'self'")
-	head, rest := parts(title, ` class="live"`, `<link rel="icon" href="`+html.EscapeString(icon)+`">`, policy)
+	head, rest := parts(title, ` class="live"`, `<link rel="icon" href="`+web.Escape(icon)+`">`, policy)
 	return head + rest, policy + "; frame-ancestors 'none'" // which a page cannot say itself
 }
 
@@ -78,7 +77,7 @@ func policyWith(more string) string {
 // parts returns what comes before the data of a page, and what comes after it.
 func parts(title, class, icon, policy string) (head, rest string) {
 	head, rest, _ = strings.Cut(asset("page/page.html"), "<!--data-->")
-	return strings.NewReplacer("<!--class-->", class, "<!--icon-->", icon, "<!--policy-->", html.EscapeString(policy), "<!--title-->", html.EscapeString(title), "<!--style-->", "\n"+web.Style(), "<!--script-->", "\n"+script()).Replace(head), rest
+	return strings.NewReplacer("<!--class-->", class, "<!--icon-->", icon, "<!--policy-->", web.Escape(policy), "<!--title-->", web.Escape(title), "<!--style-->", "\n"+web.Style(), "<!--script-->", "\n"+script()).Replace(head), rest
 }
 
 // write writes the page.

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
@@ -15,6 +16,12 @@ const maxName = 4000
 func Clean(s string) string {
 	return render.Cut(s, maxName)
 }
+
+// Package html has a table of 2,200 named characters, which a linker keeps.
+var escapes = strings.NewReplacer("\x00", "\ufffd", "&", "&amp;", "'", "&#39;", "<", "&lt;", ">", "&gt;", `"`, "&#34;")
+
+// Escape returns text as markup. No page can have a NUL.
+func Escape(text string) string { return escapes.Replace(text) }
 
 // Stacks are call stacks as a tree for a page, where names are indexes into Strings.
 type Stacks struct {
