@@ -39,7 +39,7 @@ type Options struct {
 // Failures are the requests of a recording that failed for want of memory.
 type Failures struct {
 	All, Recovered int
-	Calls          int                   // of the driver that refused them
+	Refused, Calls int                   // those that the driver refused, and its calls that did
 	Last           *snapshot.OutOfMemory // that did not recover, nil for none
 }
 
@@ -47,6 +47,9 @@ type Failures struct {
 func (f *Failures) Add(o *snapshot.OutOfMemory) {
 	f.All++
 	f.Calls += o.Calls
+	if o.Calls > 0 {
+		f.Refused++
+	}
 	if o.Recovered {
 		f.Recovered++
 	} else {
@@ -63,6 +66,8 @@ func (f *Failures) counted() string {
 		return text
 	case f.All == 1:
 		return text + " (the driver refused it " + times(f.Calls) + ")"
+	case f.Refused < f.All:
+		return fmt.Sprintf("%s (the driver refused %d of them, in %s)", text, f.Refused, bytefmt.Counted(f.Calls, "call"))
 	}
 	return text + " (the driver refused " + bytefmt.Counted(f.Calls, "call") + " for them)"
 }

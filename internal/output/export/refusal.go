@@ -41,11 +41,11 @@ func refusal(o *snapshot.OutOfMemory) string {
 	case ownRefusal(o) && o.Private != "": // a pool can have an allocator of its own
 		return "PyTorch refused it, without a failed call of the driver: the program's own limit did, or the allocator of the memory pool that was asked."
 	case ownRefusal(o) && !known:
-		return "The program's own limit refused it: no call of the driver failed. How much of the GPU was free is not known."
+		return "The program's own limit refused it: no call of the driver failed for it. How much of the GPU was free is not known."
 	case ownRefusal(o) && free < segmentFor(o):
-		return fmt.Sprintf("The program's own limit refused it: no call of the driver failed. It would not have fitted anyway: %s of the GPU was free.", bytefmt.Format(free))
+		return fmt.Sprintf("The program's own limit refused it: no call of the driver failed for it. It would not have fitted anyway: %s of the GPU was free.", bytefmt.Format(free))
 	case ownRefusal(o):
-		return fmt.Sprintf("The program's own limit refused it: no call of the driver failed, and %s of the GPU was free.", bytefmt.Format(free))
+		return fmt.Sprintf("The program's own limit refused it: no call of the driver failed for it, and %s of the GPU was free.", bytefmt.Format(free))
 	}
 	text := "The driver refused " + refusedPart(o)
 	switch {

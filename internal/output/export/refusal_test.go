@@ -20,10 +20,10 @@ func TestRefusal(t *testing.T) {
 		change      func(*snapshot.OutOfMemory)
 		want, limit string
 	}{
-		"a limit": {own(136 << 30), "The program's own limit refused it: no call of the driver failed, and 136 GiB of the GPU was free.",
+		"a limit": {own(136 << 30), "The program's own limit refused it: no call of the driver failed for it, and 136 GiB of the GPU was free.",
 			"The limit is below 13.0 GiB: the 7.00 GiB that PyTorch held, and this request."},
 		"a limit, on a full GPU": {own(1 << 30), "It would not have fitted anyway: 1.00 GiB", "below 13.0 GiB"},
-		"a limit, without NVML":  {func(o *snapshot.OutOfMemory) { own(0)(o); o.GPUs = nil }, "no call of the driver failed. How much of the GPU was free is not known.", "below 13.0 GiB"},
+		"a limit, without NVML":  {func(o *snapshot.OutOfMemory) { own(0)(o); o.GPUs = nil }, "no call of the driver failed for it. How much of the GPU was free is not known.", "below 13.0 GiB"},
 		"a small tensor":         {func(o *snapshot.OutOfMemory) { own(1 << 30)(o); o.Tensor = 512 }, "own limit", "below 7.02 GiB"},
 		"of a memory pool":       {func(o *snapshot.OutOfMemory) { own(136 << 30)(o); o.Private = "1.0" }, "own limit did, or the allocator of the memory pool", ""},
 		"the driver":             {func(*snapshot.OutOfMemory) {}, "The driver refused a piece of 4.00 GiB of it: 1.00 GiB of the GPU's 141 GiB was free.", ""},
@@ -61,8 +61,8 @@ func failuresOf(t *testing.T, recording string) (all []*snapshot.OutOfMemory) {
 // Programs that set a limit, and others: real recordings tell them apart.
 func TestRefusalOfRealRuns(t *testing.T) {
 	for recording, want := range map[string][]string{
-		"out_of_memory":        {"The driver refused a piece of 20.0 MiB of it: nothing of the GPU's 140 GiB was free. When NVIDIA's kernel driver was asked, just after, 4.05 GiB was free: the process had given memory back.", "The program's own limit refused it: no call of the driver failed, and 136 GiB of the GPU was free."},
-		"allocator/fragmented": {"The program's own limit refused it: no call of the driver failed, and 76.3 GiB of the GPU was free."},
+		"out_of_memory":        {"The driver refused a piece of 20.0 MiB of it: nothing of the GPU's 140 GiB was free. When NVIDIA's kernel driver was asked, just after, 4.05 GiB was free: the process had given memory back.", "The program's own limit refused it: no call of the driver failed for it, and 136 GiB of the GPU was free."},
+		"allocator/fragmented": {"The program's own limit refused it: no call of the driver failed for it, and 76.3 GiB of the GPU was free."},
 		"torch_native":         {"The driver refused it. How much of the GPU was free is not known."},
 		"torch_expandable":     {"The driver refused a piece of 20.0 MiB of it. How much of the GPU was free is not known."},
 	} {

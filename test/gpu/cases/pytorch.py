@@ -142,7 +142,7 @@ def out_of_memory(r):
             text = page(2 if backend else 3, at)
             r.check("PyTorch's own limit", "exceed_the_fraction" in text and v["error"] == "OutOfMemoryError", text.splitlines()[0])
             said = text.splitlines()[1]
-            r.check("and that the GPU had room", said.startswith("The program's own limit refused it: no call of the driver failed, and ") and said.endswith(" of the GPU was free."), said)
+            r.check("and that the GPU had room", said.startswith("The program's own limit refused it: no call of the driver failed for it, and ") and said.endswith(" of the GPU was free."), said)
             t.check(v)
             t.finish()
 
