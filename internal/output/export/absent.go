@@ -124,6 +124,10 @@ func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *s
 	case pytorch && !tensors:
 		page.Line("No tensors were recorded, only PyTorch's segments: trace with --tensors to see what is in them.")
 	}
+	all := group{samples: samples}
+	if m.Driver != "" && slices.Contains(names, "module") && all.modules() == 0 && slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return s.Module != "" }) {
+		page.Line("A row has all modules of one class: trace with --holders 10s to count them, and to tell them apart (--by module_path).")
+	}
 	if strings.HasPrefix(m.StackMode, "frame pointers") && !slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return stacks.Python(s.Stack) }) {
 		page.Line("No Python frames were recorded: trace with --stacks unwind.")
 	}

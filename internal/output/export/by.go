@@ -252,6 +252,10 @@ func (by By) table(page *render.Page, all *group, show *face, most, n int) {
 	if nests {
 		t.Columns = append(t.Columns, table.Bytes("WITH CALLED"), table.Share("OF ALL"))
 	}
+	counts := by.index("module") >= 0 && slices.ContainsFunc(rows, func(key string) bool { return groups[key].modules() > 0 })
+	if counts {
+		t.Columns = append(t.Columns, table.SomeCount("MODULES"))
+	}
 	t.Columns = slices.Concat(t.Columns, show.rest, by.columns())
 	shown := rows[:min(most, len(rows))]
 	for _, key := range shown {
@@ -259,6 +263,9 @@ func (by By) table(page *render.Page, all *group, show *face, most, n int) {
 		cells := []any{show.of(&g.amount), table.Part{Of: show.of(&g.amount), Whole: whole}}
 		if nests {
 			cells = append(cells, show.of(&g.total), table.Part{Of: show.of(&g.total), Whole: whole})
+		}
+		if counts {
+			cells = append(cells, g.modules())
 		}
 		t.AddAbove(g.stacks(g.values, show, n), slices.Concat(cells, show.cells(g), table.Texts(g.values))...)
 	}
@@ -361,6 +368,12 @@ type group struct {
 func (g *group) add(s *snapshot.Sample) {
 	g.amount.add(s)
 	g.samples = append(g.samples, s)
+}
+
+// modules counts the modules that made the samples, where paths to them are known.
+func (g *group) modules() int64 {
+	return int64(len(gather(slices.DeleteFunc(slices.Clone(g.samples), func(s *snapshot.Sample) bool { return s.Module == "" || s.ModulePath == "" }),
+		func(s *snapshot.Sample) string { return s.ModulePath })))
 }
 
 // each returns the size of an object, with a "~" if it is an average: the objects of

@@ -80,6 +80,33 @@ func TestReportByNested(t *testing.T) {
 	}
 }
 
+// Rows by module say how many modules they have, where paths to these are known.
+func TestModulesCounted(t *testing.T) {
+	s := snapshottest.Tensors()
+	page := func() string {
+		var b strings.Builder
+		if err := Report(&b, s, Options{By: by(t, "module")}); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	const advice, column = "trace with --holders 10s", "  MODULES  "
+	if text := page(); strings.Contains(text, column) || !strings.Contains(text, advice) {
+		t.Errorf("without paths: %s", text)
+	}
+	var at int
+	for i := range s.Samples {
+		if s.Samples[i].Module == "Net/Block" {
+			at++
+			s.Samples[i].ModulePath = fmt.Sprintf("net.h[%d]", at)
+		}
+	}
+	g := &group{samples: pointers(s.Samples)}
+	if text := page(); at == 0 || g.modules() != int64(at) || strings.Contains(text, advice) || !strings.Contains(text, column) {
+		t.Errorf("with paths to %d: %d modules, %s", at, g.modules(), text)
+	}
+}
+
 // The total of a row is what samples have that are it, or are inside of it, once each.
 func TestNestedTotals(t *testing.T) {
 	s := snapshottest.Tensors()
