@@ -172,6 +172,7 @@ func convertRun(path string, f *outputFlags, at moment, out *output, failed func
 	}
 	snap := played.View(out.want(f, false)).Snapshot()
 	snap.Loss, snap.Meta.Peaks = append(snap.Loss, lost...), snap.Ended()
+	snap.Accounts, snap.Allocators = nil, nil // they are of the end: the page has those of every moment
 	return snap, nil
 }
 

@@ -48,6 +48,9 @@ func TestShown(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	if again := Shown(got); !slices.Equal(again, want) {
+		t.Errorf("shown twice: %+v, want %+v", again, want)
+	}
 	for _, l := range layers {
 		for _, c := range Classes {
 			if p, known := PlaceOf(l.name + "_" + c.Name); known {

@@ -222,8 +222,9 @@ func Shown(all []Counter) []Counter {
 			at[c.Name] = len(out)
 			c.Help = items(p.Layer) + " " + classOf(p.Class).help
 		}
-		if p.Action != "" {
-			c.Help += ". " + strings.TrimSuffix(strings.ReplaceAll(p.Action, "`", ""), ".")
+		action := ". " + strings.TrimSuffix(strings.ReplaceAll(p.Action, "`", ""), ".")
+		if p.Action != "" && !strings.HasSuffix(c.Help, action) { // a live view has shown it once
+			c.Help += action
 		}
 		out = append(out, c)
 	}
