@@ -1,7 +1,6 @@
 package export
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -33,7 +32,7 @@ func noSteps(s *snapshot.Snapshot) string {
 // steps that began after it.
 func StepsReport(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
-	page.Heading("Training steps of %s", cmp.Or(s.Meta.Target, "unknown target"))
+	page.Heading("Training steps of %s", target(s))
 	if o.Before != nil {
 		page.Line("Steps that began between %v and %v after the beginning of the trace", o.Before.Meta.Duration, s.Meta.Duration)
 	}
