@@ -106,7 +106,11 @@ func lacking(page *render.Page, names []string, samples []*snapshot.Sample, m *s
 		switch {
 		case !slices.Contains(names, name), slices.ContainsFunc(samples, func(s *snapshot.Sample) bool { return l.Get(&s.Labels) != "" }):
 		case name == "user", name == "command":
-			page.Line("This file has no %s. A profile of one process has none, and neither has a recording by an earlier gpumemtrace. Use --by process instead.", name)
+			instead := ""
+			if len(gather(samples, func(s *snapshot.Sample) int { return s.PID })) > 1 && !slices.Contains(names, "process") && !slices.Contains(names, "pid") {
+				instead = " --by process tells its processes apart."
+			}
+			page.Line("This file has no %s. A profile of one process has none, and neither has a recording by an earlier gpumemtrace.%s", name, instead)
 		default:
 			page.Line("No process here belongs to a %s, as far as the trace could tell. --by user, --by command and --by process show what there is.", name)
 		}

@@ -164,7 +164,7 @@ func functions(s *snapshot.Sample) (names []string) {
 }
 
 // sources are the lines of the stack of which the source is known, without those of CUDA's runtime if
-// others are left. A profile does not tell the files of programs and libraries apart.
+// others are left.
 func sources(s *snapshot.Sample) (all []*snapshot.Line) {
 	inside := 0
 	for _, l := range s.Frames() {
