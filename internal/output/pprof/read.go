@@ -31,6 +31,7 @@ const (
 const (
 	textCost     = 24
 	functionCost = 64
+	mappingCost  = 160
 	locationCost = 112
 	lineCost     = 80
 	sampleCost   = 320
@@ -41,7 +42,7 @@ const (
 var errTooLarge = errors.New("it takes too much memory for its size")
 
 // Read returns the snapshot of a profile that Write wrote, as far as the profile has it:
-// samples without mappings, failed calls and windows, times, the target, and all comments as notes.
+// samples without failed calls and windows, mappings with a path alone, times, the target, and all comments as notes.
 // Other profiles are an error, and so are those that would need more memory than one of
 // their size that Write wrote.
 func Read(r io.Reader) (*snapshot.Snapshot, error) {
@@ -51,7 +52,7 @@ func Read(r io.Reader) (*snapshot.Snapshot, error) {
 	}
 	var s *snapshot.Snapshot
 	if err == nil {
-		p := &reader{room: minRoom + keptTimes*int64(len(packed)), functions: map[uint64]functionNames{}, locations: map[uint64]*location{}}
+		p := &reader{room: minRoom + keptTimes*int64(len(packed)), functions: map[uint64]functionNames{}, mappings: map[uint64]*mapping{}, locations: map[uint64]*location{}}
 		s, err = p.read(packed)
 	}
 	if err == nil {
@@ -74,6 +75,7 @@ type reader struct {
 
 	texts     []string
 	functions map[uint64]functionNames
+	mappings  map[uint64]*mapping
 	locations map[uint64]*location
 	types     []uint64 // names of the sample types, as indexes of texts
 	comments  []uint64 // as indexes of texts
@@ -91,9 +93,16 @@ type reader struct {
 // functionNames are a function's name, linkage name and file, as indexes of texts.
 type functionNames [3]uint64
 
+// A mapping has its path as an index of texts, before these are known.
+type mapping struct {
+	path uint64
+	made *snapshot.Mapping
+}
+
 // A location is one before texts are known.
 type location struct {
 	address uint64
+	mapping uint64 // its number, 0 for none
 	lines   []line
 	made    *snapshot.Location // nil before a sample refers to it
 }
@@ -172,6 +181,12 @@ func (p *reader) add(f field) {
 		}
 		p.functions[id] = names
 		p.spend(functionCost)
+	case profileMapping:
+		var id, start, limit, offset uint64
+		m := &mapping{}
+		p.assign(f.bytes, &id, &start, &limit, &offset, &m.path)
+		p.mappings[id] = m
+		p.spend(mappingCost)
 	case profileLocation:
 		p.addLocation(f.bytes)
 	case profileComment:
@@ -197,6 +212,8 @@ func (p *reader) addLocation(b []byte) {
 			id = f.number
 		case locationAddress:
 			l.address = f.number
+		case locationMapping:
+			l.mapping = f.number
 		case locationLine:
 			var x line
 			p.assign(f.bytes, &x.function, &x.number)
@@ -263,6 +280,12 @@ func (p *reader) location(id uint64) *snapshot.Location {
 		return raw.made
 	}
 	l := &snapshot.Location{Address: raw.address, Lines: make([]snapshot.Line, len(raw.lines))}
+	if m := p.mappings[raw.mapping]; m != nil && p.text(m.path) != "" {
+		if m.made == nil {
+			m.made = &snapshot.Mapping{Path: p.text(m.path)}
+		}
+		l.Mapping = m.made
+	}
 	for i, x := range raw.lines {
 		names, ok := p.functions[x.function]
 		if !ok {

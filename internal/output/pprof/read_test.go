@@ -84,6 +84,9 @@ func told(s *snapshot.Snapshot) map[string]snapshot.Values {
 		}
 		for _, l := range sample.Frames() {
 			fmt.Fprintf(&key, "\n%x", l.Address)
+			if l.Mapping != nil {
+				key.WriteString(" " + render.Clean(l.Mapping.Path))
+			}
 			for _, line := range l.Lines {
 				fmt.Fprintf(&key, " %s %s %s:%d", render.Clean(line.Function), render.Clean(line.System), render.Clean(line.File), line.Line)
 			}

@@ -16,6 +16,7 @@ import (
 const (
 	profileSampleType = 1
 	profileSample     = 2
+	profileMapping    = 3
 	profileLocation   = 4
 	profileFunction   = 5
 	profileString     = 6
@@ -30,6 +31,7 @@ const (
 	sampleLabel    = 3
 
 	locationID      = 1
+	locationMapping = 2
 	locationAddress = 3
 	locationLine    = 4
 )
