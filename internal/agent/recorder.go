@@ -73,26 +73,22 @@ func (r *recorder) begin(t tape, max int64, old int, at time.Time) error {
 
 // prune removes recordings but the newest so many, and the one being written.
 func (r *recorder) prune(old int) error {
-	entries, err := r.dir.Names()
+	entries, err := fs.ReadDir(r.dir.FS(), ".")
 	if err != nil {
 		return fmt.Errorf("look for old recordings: %w", err)
 	}
-	type file struct {
-		name    string
-		changed time.Time
-	}
-	var all []file
+	var all []fs.FileInfo
 	for _, e := range entries {
 		if e.Name() == r.name || !recordings.MatchString(e.Name()) {
 			continue
 		}
-		if changed, err := r.dir.Changed(e.Name()); err == nil {
-			all = append(all, file{e.Name(), changed})
+		if info, err := r.dir.Lstat(e.Name()); err == nil && info.Mode().IsRegular() {
+			all = append(all, info)
 		}
 	}
-	sorting.Stable(all, func(a, b file) int { return b.changed.Compare(a.changed) })
+	sorting.Stable(all, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
 	for i := old; i < len(all); i++ {
-		if err := r.dir.Remove(all[i].name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := r.dir.Remove(all[i].Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove an old recording: %w", err)
 		}
 	}

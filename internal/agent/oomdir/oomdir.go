@@ -87,7 +87,7 @@ func (d *Dir) rewrite(page string, o *snapshot.OutOfMemory) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	name := filepath.Base(page)
-	_, err := d.dir.Changed(name)
+	_, err := d.dir.Lstat(name)
 	if err == nil {
 		err = d.dir.Write(name, true, func(f io.Writer) error { return export.OutOfMemory(f, o) })
 	}
@@ -145,7 +145,7 @@ func older(a, b *report) int {
 
 // reports returns those that are there, oldest first.
 func (d *Dir) reports() ([]*report, error) {
-	entries, err := d.dir.Names()
+	entries, err := fs.ReadDir(d.dir.FS(), ".")
 	if err != nil {
 		return nil, err
 	}
