@@ -108,7 +108,7 @@ func (r *reportCommand) run(path string) error {
 	if r.leaks.on {
 		return asked("--leaks", reportLeaks(path, r.at, r.leaks, r.opts))
 	}
-	read := question{from: r.from, at: r.at, by: r.by, want: state.Want{Driver: true, Live: r.opts.By.Parts(), Freed: r.opts.By.Parts(), Steps: true, Windows: true, Holders: true}}
+	read := question{from: r.from, at: r.at, by: r.by, want: state.Want{Driver: true, Live: r.opts.By.Parts() || r.opts.By == nil, Freed: r.opts.By.Parts(), Steps: true, Windows: true, Holders: true}}
 	read.peak = !r.steps && !r.windows && !r.opts.Turnover && !slices.Contains(r.by, "freed-by") && !r.from.given()
 	x, err := read.answer(path)
 	if err != nil {

@@ -15,6 +15,7 @@ const (
 	Activation     = "activation"
 	Input          = "input"
 	Temporary      = "temporary"
+	Workspace      = "workspace (cuBLAS)"
 	Unknown        = "unknown"
 )
 
@@ -76,7 +77,7 @@ type Rule struct {
 // Rules are in order of precedence: a tensor is of the first category that holds.
 // The frame nearest to an allocation decides its scope.
 var Rules = []Rule{
-	{Unknown, "made by a library as a workspace that it keeps; it is not a tensor of the program",
+	{Workspace, "made for cuBLAS as a workspace that it keeps; it is not a tensor of the program",
 		in(workspace)},
 	{Parameter, "made while a module is built, moved, converted or loaded, or gathered by FSDP",
 		in(loading)},

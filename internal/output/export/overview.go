@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -84,6 +85,7 @@ func sumOf(samples []*snapshot.Sample) (sum snapshot.Values) {
 func (x *overview) show(page *render.Page) {
 	samples := onGPU(x.s)
 	x.failure(page)
+	x.wrong(page)
 	x.holders(page, samples)
 	x.purposes(page, samples)
 	x.elsewhere(page)
@@ -95,6 +97,13 @@ func (x *overview) show(page *render.Page) {
 	page.Losses(loss.Telling(whole.Loss), nil)
 	about(page, whole.Notes)
 	x.next(page)
+}
+
+// wrong writes what is wrong.
+func (x *overview) wrong(page *render.Page) {
+	if x.o.Moment != nil {
+		findings.Find(x.s, x.o.Moment.End).Show(page)
+	}
 }
 
 // moment says which moment is shown, and what the others hold.

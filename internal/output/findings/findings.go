@@ -1,0 +1,324 @@
+// Package findings says what is wrong with the memory of a program, where what was recorded
+// proves it: one sentence with the line, the bytes that it costs, and what to change. A rule that
+// cannot prove its cause says nothing.
+package findings
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
+)
+
+// A Finding is one thing that is wrong.
+type Finding struct {
+	Rule   string // the name of its Rule
+	Says   string // what is wrong, in a sentence
+	Bytes  int64  // what it costs on GPUs
+	Change string // what to change, and what that saves, in a sentence
+}
+
+// A Rule finds one cause, if all that it needs was recorded.
+type Rule struct {
+	Name  string
+	Cause string // what it looks for, as a noun
+	Needs []Need
+	find  func(*look) []Finding
+}
+
+// A Need is something that must have been recorded.
+type Need string
+
+// What rules need, as a user would ask for it.
+const (
+	Tensors Need = "--tensors"
+	Heap    Need = "--holders 30s"
+	Steps   Need = "training steps"
+	Driver  Need = "the kernel driver's figures"
+)
+
+// Rules are in the order in which equally large findings are shown. A rule is a row here, a
+// program in test/gpu/cases/findings.py and a case in rules_test.go.
+var Rules = []Rule{
+	{"growth", "memory that grows with each training step", []Need{Tensors, Steps}, growing},
+	{"old-graph", "an autograd graph that outlives its training step", []Need{Heap, Tensors, Steps}, oldGraphs},
+	{"collected-graphs", "a container that keeps autograd graphs", []Need{Heap}, collectedGraphs},
+	{"small-view", "a small view that keeps a large storage", []Need{Heap}, smallViews},
+	{"hook", "a hook that keeps tensors", []Need{Heap}, heldBy("hook")},
+	{"traceback", "a traceback that keeps tensors", []Need{Heap}, heldBy("traceback")},
+	{"second-copy", "a second copy of a model's parameters", []Need{Heap}, secondCopies},
+	{"cycle", "a reference cycle that is never collected", []Need{Heap}, cycles},
+	{"waiting", "freed memory that waits for another stream", []Need{Heap}, waiting},
+	{"optimizer-temporaries", "temporaries of an optimizer that make the peak", []Need{Tensors}, optimizerTemporaries},
+	{"type-copy", "a large copy to another type at the peak", []Need{Tensors}, typeCopies},
+	{"checkpoint", "gradient checkpointing that recomputes nothing", []Need{Tensors}, checkpointing},
+	{"workspaces", "workspaces of cuBLAS for many streams", []Need{Tensors}, workspaces},
+	{"graph-pools", "a private pool for each CUDA graph", []Need{Tensors}, graphPools},
+	{"second-gpu", "a context on a GPU that the process does not use", []Need{Driver}, secondGPUs},
+	{"workers", "worker processes with a context of their own", []Need{Driver}, workers},
+	{"import", "memory that an import takes", []Need{Driver}, imports},
+}
+
+// A Verdict is what all rules found.
+type Verdict struct {
+	Findings []Finding // those that cost most first
+	All      int       // rules
+	Sought   int       // those that could look
+	// Lacking are what the other rules need, with how many need it, in the order of Rules.
+	Lacking []Lack
+}
+
+// A Lack is what so many rules would need.
+type Lack struct {
+	Need  Need
+	Rules int
+}
+
+// Find looks for all causes. peak is what was held at the peak, or at the moment that is asked for.
+// end is what is known at the end, and may be peak.
+func Find(peak, end *snapshot.Snapshot) *Verdict {
+	return newLook(peak, end).find(Rules)
+}
+
+// FindInHeap looks for the causes that one reading of a heap proves.
+func FindInHeap(h snapshot.Heap) *Verdict {
+	s := &snapshot.Snapshot{Heaps: []snapshot.Heap{h}}
+	return newLook(s, s).find(slices.DeleteFunc(slices.Clone(Rules), func(r Rule) bool { return !slices.Equal(r.Needs, []Need{Heap}) }))
+}
+
+func (l *look) find(rules []Rule) *Verdict {
+	v := &Verdict{All: len(rules)}
+	for i := range rules {
+		r := &rules[i]
+		if j := slices.IndexFunc(r.Needs, func(n Need) bool { return !l.has(n) }); j >= 0 {
+			v.lack(r.Needs[j])
+			continue
+		}
+		v.Sought++
+		for _, f := range r.find(l) {
+			f.Rule = r.Name
+			v.Findings = append(v.Findings, f)
+		}
+	}
+	slices.SortStableFunc(v.Findings, func(a, b Finding) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	return v
+}
+
+// lack counts a rule that could not look.
+func (v *Verdict) lack(need Need) {
+	i := slices.IndexFunc(v.Lacking, func(x Lack) bool { return x.Need == need })
+	if i < 0 {
+		i, v.Lacking = len(v.Lacking), append(v.Lacking, Lack{Need: need})
+	}
+	v.Lacking[i].Rules++
+}
+
+// mostShown bounds the findings of a page.
+const mostShown = 5
+
+// Show writes the verdict.
+func (v *Verdict) Show(page *render.Page) {
+	lacking := v.lacking()
+	if len(v.Findings) == 0 {
+		page.Line("Nothing wrong was found. %s.", cmp.Or(lacking, fmt.Sprintf("%d causes were looked for", v.Sought)))
+		return
+	}
+	page.Heading("What is wrong")
+	for _, f := range v.Findings[:min(len(v.Findings), mostShown)] {
+		page.Line("  %s", f.Says)
+		page.Line("    %s", f.Change)
+	}
+	if n := len(v.Findings) - mostShown; n > 0 {
+		page.Line("  and %d more", n)
+	}
+	if lacking != "" {
+		page.Line("  %s.", lacking)
+	}
+}
+
+// lacking says what was not looked for, "" if everything was.
+func (v *Verdict) lacking() string {
+	if v.Sought == v.All {
+		return ""
+	}
+	var parts []string
+	for _, x := range v.Lacking {
+		need := "need"
+		if x.Rules == 1 {
+			need = "needs"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s %s", x.Rules, need, x.Need))
+	}
+	return fmt.Sprintf("%d of %d causes were looked for: %s", v.Sought, v.All, strings.Join(parts, ", "))
+}
+
+// A look is what rules look at.
+type look struct {
+	peak, end *snapshot.Snapshot
+	uses      []*use
+	heaps     []snapshot.Heap // those that were not refused
+	tensors   bool
+}
+
+// A use is what a process holds on a GPU, at the peak.
+type use struct {
+	pid          int
+	process, gpu string
+	samples      []*snapshot.Sample
+	bytes        int64
+}
+
+func newLook(peak, end *snapshot.Snapshot) *look {
+	l := &look{peak: peak, end: end}
+	type key struct {
+		pid int
+		gpu string
+	}
+	uses := map[key]*use{}
+	for i := range peak.Samples {
+		s := &peak.Samples[i]
+		if !snapshot.OnGPU(s.Kind) {
+			continue
+		}
+		k := key{s.PID, s.GPU}
+		if uses[k] == nil {
+			uses[k] = &use{pid: s.PID, process: s.Process, gpu: s.GPU}
+			l.uses = append(l.uses, uses[k])
+		}
+		u := uses[k]
+		u.samples, u.bytes = append(u.samples, s), u.bytes+peak.Meta.Held(&s.Values)
+		l.tensors = l.tensors || s.Kind == snapshot.Tensor
+	}
+	for _, s := range []*snapshot.Snapshot{end, peak} {
+		for _, h := range s.Heaps {
+			if h.Reading.Refused == "" && !slices.ContainsFunc(l.heaps, func(x snapshot.Heap) bool { return x.PID == h.PID }) {
+				l.heaps = append(l.heaps, h)
+			}
+		}
+	}
+	return l
+}
+
+func (l *look) has(n Need) bool {
+	switch n {
+	case Tensors:
+		return l.tensors
+	case Heap:
+		return len(l.heaps) > 0
+	case Steps:
+		return slices.ContainsFunc(l.peak.Steps, func(s snapshot.Steps) bool { return s.Begun })
+	}
+	return slices.ContainsFunc(l.peak.Accounts, func(a snapshot.Account) bool { return a.Known })
+}
+
+// held is what a sample holds at the peak.
+func (l *look) held(s *snapshot.Sample) int64 { return l.peak.Meta.Held(&s.Values) }
+
+// Of what a process holds, a finding is worth telling from so many parts in a hundred on, and from
+// so many bytes on: less is not why memory ran out.
+const (
+	leastShare = 2
+	leastBytes = 8 << 20
+)
+
+// matters reports whether bytes are worth telling, of all.
+func matters(bytes, all int64) bool {
+	return bytes >= leastBytes && bytes >= all/100*leastShare
+}
+
+// lines adds samples up by the line of the program that made them, the largest first. A line whose
+// name is not known is "".
+func (l *look) lines(samples []*snapshot.Sample) (out []lineOf) {
+	for _, s := range samples {
+		name := line(s)
+		i := slices.IndexFunc(out, func(x lineOf) bool { return x.name == name })
+		if i < 0 {
+			i, out = len(out), append(out, lineOf{name: name})
+		}
+		out[i].bytes += l.held(s)
+		out[i].objects += s.InuseObjects
+	}
+	slices.SortStableFunc(out, func(a, b lineOf) int { return cmp.Compare(b.bytes, a.bytes) })
+	return out
+}
+
+type lineOf struct {
+	name           string
+	bytes, objects int64
+}
+
+// at is " at " with the line, or nothing.
+func (x *lineOf) at() string { return at(x.name) }
+
+// first is "; most are from " with the line, or nothing.
+func (x *lineOf) first() string {
+	if x.name == "" {
+		return ""
+	}
+	return "; most are from " + x.name
+}
+
+func at(line string) string {
+	if line == "" {
+		return ""
+	}
+	return " at " + line
+}
+
+// line returns the program's own line that is nearest to the leaf, "" for none.
+func line(s *snapshot.Sample) string {
+	if lines, own := stacks.Own(s.Stack); own && len(lines) > 0 {
+		return render.Place(lines[0], lastNames(lines[0].File))
+	}
+	return ""
+}
+
+// lastNames returns the name of a file with its folder.
+func lastNames(path string) string {
+	names := strings.Split(path, "/")
+	return strings.Join(names[max(0, len(names)-2):], "/")
+}
+
+// sumOf adds up what samples hold.
+func (l *look) sumOf(samples []*snapshot.Sample) (bytes, objects int64) {
+	for _, s := range samples {
+		bytes, objects = bytes+l.held(s), objects+s.InuseObjects
+	}
+	return bytes, objects
+}
+
+// where returns the samples that hold something and for which f is true.
+func (l *look) where(u *use, f func(*snapshot.Sample) bool) (out []*snapshot.Sample) {
+	for _, s := range u.samples {
+		if l.held(s) > 0 && f(s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// tensor reports whether a sample is tensors of a category.
+func tensor(s *snapshot.Sample, category string) bool {
+	return s.Kind == snapshot.Tensor && s.Category == category
+}
+
+var contextKind = event.KindContext.String()
+
+// bytesOf returns n, or the largest number of bytes that there can be.
+func bytesOf(n uint64) int64 { return int64(min(n, 1<<62)) }
+
+// onGPU are the bytes of a heap's storages on GPUs.
+func onGPU(r *holder.Reading) (sum int64) {
+	for i := range r.Storages {
+		if s := &r.Storages[i]; s.OnGPU() {
+			sum += bytesOf(s.Bytes)
+		}
+	}
+	return sum
+}

@@ -1,0 +1,100 @@
+package findings
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// Growth is proven by so many training steps in a row, each of which left memory that is still held.
+const provenSteps = 5
+
+// A growth is looked at as if it went on for so many steps.
+const manySteps = 10_000
+
+// growing: the last training steps each left tensors of one stack that are still held. What an
+// optimizer or a cache sets up is made once.
+func growing(l *look) (out []Finding) {
+	for i := range l.peak.Steps {
+		of := &l.peak.Steps[i]
+		// The last one may still free what is its own.
+		if len(of.Last) < provenSteps+1 {
+			continue
+		}
+		all := of.Last[len(of.Last)-1].InuseBytes
+		for _, g := range l.grown(of) {
+			if !matters(g.each*manySteps, all) {
+				continue
+			}
+			kept := ""
+			if g.holder != "" {
+				kept = ", kept by " + g.holder
+			}
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("Memory grows by %s with each training step%s%s: %s so far.", bytefmt.Format(g.each), at(g.line), kept, bytefmt.Format(g.bytes)),
+				Bytes:  g.bytes,
+				Change: "Keep only what a later step needs: detach it, move it to the CPU, or add it up instead of collecting it.",
+			})
+		}
+	}
+	return out
+}
+
+// A growth is what the tensors of one line, made in training steps, still hold.
+type growth struct {
+	line   string
+	bytes  int64
+	each   int64  // of the step that left least
+	holder string // of most of it
+}
+
+// grown returns what grew in the training steps of a process, by line.
+func (l *look) grown(of *snapshot.Steps) (out []growth) {
+	last := of.Last[len(of.Last)-provenSteps-1 : len(of.Last)-1]
+	type stack struct {
+		bytes int64
+		left  [provenSteps]int64
+		held  map[string]int64
+	}
+	stacks := make([]*stack, len(l.peak.Samples))
+	for i := range l.peak.Live {
+		a := &l.peak.Live[i]
+		s := &l.peak.Samples[a.Sample]
+		if s.PID != of.PID || s.GPU != of.GPU || s.Kind != snapshot.Tensor || a.Time.Before(of.Last[0].Begin) {
+			continue
+		}
+		x := stacks[a.Sample]
+		if x == nil {
+			x = &stack{held: map[string]int64{}}
+			stacks[a.Sample] = x
+		}
+		if n := stepOf(last, a.Time); n >= 0 {
+			x.left[n] += a.Size
+		}
+		x.bytes += a.Size
+		if s.Holder != "" {
+			x.held[holder.Alike(s.Holder)] += a.Size
+		}
+	}
+	for i, x := range stacks {
+		if x == nil || slices.Contains(x.left[:], 0) {
+			continue
+		}
+		name := line(&l.peak.Samples[i])
+		j := slices.IndexFunc(out, func(g growth) bool { return g.line == name })
+		if j < 0 {
+			j, out = len(out), append(out, growth{line: name, holder: holder.Most(x.held)})
+		}
+		out[j].bytes, out[j].each = out[j].bytes+x.bytes, out[j].each+slices.Min(x.left[:])
+	}
+	return out
+}
+
+// stepOf returns in which step a moment is, -1 for none.
+func stepOf(steps []snapshot.Step, t time.Time) int {
+	return slices.IndexFunc(steps, func(s snapshot.Step) bool { return !t.Before(s.Begin) && t.Before(s.Begin.Add(s.Took)) })
+}

@@ -1,0 +1,288 @@
+package findings
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// A keep is what the objects of one path, numbers aside, keep.
+type keep struct {
+	path           string // without numbers if there are several
+	bytes          int64
+	storages       int
+	smallest, part int64 // of one of the storages: its bytes, and those of its tensor
+}
+
+// keeps adds up the storages on GPUs for which f is true, by path, the largest first.
+func keeps(r *holder.Reading, path func(*holder.Storage) string, f func(*holder.Storage) bool) (out []keep) {
+	at := map[string]int{}
+	for i := range r.Storages {
+		s := &r.Storages[i]
+		if !s.OnGPU() || !f(s) {
+			continue
+		}
+		alike := holder.Alike(path(s))
+		j, ok := at[alike]
+		if !ok {
+			j, out = len(out), append(out, keep{path: path(s)})
+			at[alike] = j
+		}
+		k := &out[j]
+		if k.storages > 0 {
+			k.path = alike
+		}
+		k.bytes, k.storages, k.part = k.bytes+bytesOf(s.Bytes), k.storages+1, tensorBytes(s)
+	}
+	slices.SortStableFunc(out, func(a, b keep) int { return cmp.Compare(b.bytes, a.bytes) })
+	return out
+}
+
+func path(s *holder.Storage) string { return s.Name() }
+
+// itemBytes are the sizes of types of numbers, in bytes.
+var itemBytes = map[string]int64{
+	"float64": 8, "int64": 8, "complex64": 8, "complex128": 16, "float32": 4, "int32": 4, "uint32": 4,
+	"float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}
+
+// tensorBytes is what the named tensor of a storage would need, 0 if that is not known.
+func tensorBytes(s *holder.Storage) int64 {
+	n := itemBytes[strings.TrimPrefix(s.DType, "torch.")]
+	for _, d := range s.Shape {
+		if d < 0 || n > 1<<48 {
+			return 0
+		}
+		n *= d
+	}
+	return n
+}
+
+// smallViews: the one tensor that lies in a storage is an eighth of it or less.
+func smallViews(l *look) (out []Finding) {
+	const less = 8
+	for _, h := range l.heaps {
+		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
+			n := tensorBytes(s)
+			return s.Role == holder.NoRole && s.Tensors == 1 && n > 0 && n*less <= bytesOf(s.Bytes) && s.Class == "Tensor"
+		}) {
+			if !matters(k.bytes, onGPU(h.Reading)) {
+				continue
+			}
+			says := fmt.Sprintf("%s is a view of %s, and keeps a storage of %s.", k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+			if k.storages > 1 {
+				says = fmt.Sprintf("%d views such as %s, of %s each, keep storages of %s in all.", k.storages, k.path, bytefmt.Format(k.part), bytefmt.Format(k.bytes))
+			}
+			out = append(out, Finding{Says: says, Bytes: k.bytes, Change: "Keep a copy of the part instead: x[...].clone()."})
+		}
+	}
+	return out
+}
+
+// oldGraphs: what autograd's graphs saved was made before the training step that was the last one to
+// end, so the graph outlived a step.
+func oldGraphs(l *look) (out []Finding) {
+	for _, h := range l.heaps {
+		made := l.made(h.PID)
+		begin := stepBegan(l.end, h.PID, h.Begin)
+		if len(made) == 0 || begin.IsZero() {
+			continue
+		}
+		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
+			t, known := made[s.Address]
+			return s.Role == holder.Activation && known && t.Before(begin)
+		}) {
+			if matters(k.bytes, onGPU(h.Reading)) {
+				out = append(out, Finding{
+					Says:   fmt.Sprintf("%s keeps the autograd graph of earlier training steps: %s in %s.", k.path, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
+					Bytes:  k.bytes,
+					Change: "Keep x.detach() or x.item() instead of x.",
+				})
+			}
+		}
+	}
+	return out
+}
+
+// collectedGraphs: a container that is no local variable of a running function keeps autograd graphs of
+// many items.
+func collectedGraphs(l *look) (out []Finding) {
+	const many = 8
+	for _, h := range l.heaps {
+		for _, r := range holder.AlikeRetainers(h.Reading.Retainers) {
+			graph := bytesOf(r.Graph)
+			if r.Items < many || strings.Contains(r.Holder, ": local ") || !matters(graph, onGPU(h.Reading)) || graph < bytesOf(r.Retained)/2 {
+				continue
+			}
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("%s, a %s of %s, keeps autograd graphs: %s.", r.Holder, r.Class, bytefmt.Counted(r.Items, "item"), bytefmt.Format(graph)),
+				Bytes:  graph,
+				Change: "Keep x.detach() or x.item() instead of x.",
+			})
+		}
+	}
+	return out
+}
+
+// made returns when the tensors that a process holds were made, by their addresses.
+func (l *look) made(pid int) map[uint64]time.Time {
+	out := map[uint64]time.Time{}
+	for i := range l.end.Live {
+		a := &l.end.Live[i]
+		if s := &l.end.Samples[a.Sample]; s.PID == pid && s.Kind == snapshot.Tensor {
+			out[a.Address] = a.Time
+		}
+	}
+	return out
+}
+
+// stepBegan returns when the last training step began that had ended before a moment.
+func stepBegan(s *snapshot.Snapshot, pid int, before time.Time) (begin time.Time) {
+	for i := range s.Steps {
+		if s.Steps[i].PID != pid {
+			continue
+		}
+		for _, step := range s.Steps[i].Last {
+			if step.Begin.Add(step.Took).Before(before) && step.Begin.After(begin) {
+				begin = step.Begin
+			}
+		}
+	}
+	return begin
+}
+
+// heldBy finds what is reached through a hook of a module, or a traceback.
+func heldBy(what string) func(*look) []Finding {
+	kinds := map[string]struct{ says, change string }{
+		"hook":      {"A hook keeps %[2]s: %[1]s (%[3]s).", "Remove the hook when it is no longer needed: handle.remove()."},
+		"traceback": {"The traceback of an exception keeps %[2]s: %[1]s (%[3]s).", "Let go of the exception (del e, or sys.last_traceback = None), and keep its text instead."},
+	}
+	through := map[string]func(string) bool{
+		"hook": func(p string) bool { return strings.Contains(p, "_hooks[") },
+		"traceback": func(p string) bool {
+			return strings.Contains(p, ".__traceback__") || strings.HasPrefix(p, "sys.last_")
+		},
+	}[what]
+	return func(l *look) (out []Finding) {
+		for _, h := range l.heaps {
+			for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
+				return (s.Role == holder.NoRole || s.Role == holder.Activation) && through(s.Holder)
+			}) {
+				if matters(k.bytes, onGPU(h.Reading)) {
+					out = append(out, Finding{
+						Says:  fmt.Sprintf(kinds[what].says, k.path, bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor")),
+						Bytes: k.bytes, Change: kinds[what].change,
+					})
+				}
+			}
+		}
+		return out
+	}
+}
+
+// cycles: only objects that refer to each other hold it, through C++, where no collector looks.
+func cycles(l *look) (out []Finding) {
+	for _, h := range l.heaps {
+		for _, k := range keeps(h.Reading, path, (*holder.Storage).Stuck) {
+			if matters(k.bytes, onGPU(h.Reading)) {
+				out = append(out, Finding{
+					Says:   fmt.Sprintf("Nothing reaches %s in %s any more, and no garbage collector frees them: %s.", bytefmt.Format(k.bytes), bytefmt.Counted(k.storages, "tensor"), k.path),
+					Bytes:  k.bytes,
+					Change: "Break the cycle: save tensors with ctx.save_for_backward, and set gradients to None after create_graph=True.",
+				})
+			}
+		}
+	}
+	return out
+}
+
+// waiting: the program freed the blocks, and the allocator may not reuse them yet.
+func waiting(l *look) (out []Finding) {
+	for _, h := range l.heaps {
+		var bytes, reserved int64
+		blocks := 0
+		for i := range h.Reading.Allocators {
+			a := &h.Reading.Allocators[i]
+			reserved += bytesOf(a.Sum().Reserved)
+			for j := range a.Blocks {
+				if b := &a.Blocks[j]; b.State == holder.Waiting {
+					bytes, blocks = bytes+bytesOf(b.Size), blocks+1
+				}
+			}
+		}
+		if matters(bytes, reserved) && blocks > 1 {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("%d tensors, %s, are freed but wait for another stream to finish with them (record_stream).", blocks, bytefmt.Format(bytes)),
+				Bytes:  bytes,
+				Change: "Reuse one buffer, or wait for the stream (current_stream().wait_stream(side)) before the tensor is freed.",
+			})
+		}
+	}
+	return out
+}
+
+// A shape is what tensors of two copies have in common.
+type shape struct {
+	dimensions, dtype string
+	bytes             uint64
+}
+
+// secondCopies: what one variable holds has the shapes of a model's parameters, most of them.
+func secondCopies(l *look) (out []Finding) {
+	for _, h := range l.heaps {
+		model, others := map[shape]int{}, map[string]map[shape]int{}
+		var all int64
+		for i := range h.Reading.Storages {
+			s := &h.Reading.Storages[i]
+			if !s.OnGPU() {
+				continue
+			}
+			of := shape{fmt.Sprint(s.Shape), s.DType, s.Bytes}
+			switch root := rootOf(s.Holder); {
+			case s.Role == holder.Parameter:
+				model[of]++
+				all += bytesOf(s.Bytes)
+			case s.Role == holder.NoRole && root != "":
+				if others[root] == nil {
+					others[root] = map[shape]int{}
+				}
+				others[root][of]++
+			}
+		}
+		for root, shapes := range others {
+			var bytes int64
+			n := 0
+			for of, count := range shapes {
+				same := min(count, model[of])
+				n, bytes = n+same, bytes+int64(same)*bytesOf(of.bytes)
+			}
+			if n >= 4 && bytes >= all/100*80 && matters(bytes, onGPU(h.Reading)) {
+				out = append(out, Finding{
+					Says:   fmt.Sprintf("%s holds a second copy of the model's parameters: %s in %s of the same shapes.", root, bytefmt.Format(bytes), bytefmt.Counted(n, "tensor")),
+					Bytes:  bytes,
+					Change: "If it is a checkpoint, load it with map_location=\"cpu\", or delete it after load_state_dict.",
+				})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Says, b.Says) })
+	return out
+}
+
+// rootOf returns the first part of a path: the variable, with the function that has it.
+func rootOf(path string) string {
+	parts := holder.Segments(path)
+	switch {
+	case len(parts) == 0 || strings.HasPrefix(path, holder.CyclePrefix):
+		return ""
+	case len(parts) > 1 && strings.HasPrefix(parts[1], "local "):
+		return parts[0] + ": " + parts[1]
+	}
+	return parts[0]
+}

@@ -1,0 +1,145 @@
+package findings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+)
+
+// Of the peak, what is made there and not kept is told from so many parts in a hundred on.
+const leastOfPeak = 10
+
+// optimizerTemporaries: an optimizer that computes all parameters at once (foreach) makes tensors as
+// large as all of them, only within its step.
+func optimizerTemporaries(l *look) (out []Finding) {
+	for _, u := range l.uses {
+		made := l.where(u, func(s *snapshot.Sample) bool {
+			call, ok := stacks.Step(s.Stack)
+			return ok && call.ID != 0 && !call.Clips && tensor(s, stacks.Temporary) && together(s)
+		})
+		if bytes, _ := l.sumOf(made); matters(bytes, u.bytes) && bytes >= u.bytes/100*leastOfPeak {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("Temporaries of the optimizer's step are %s of the peak%s: it computes all parameters at once.", bytefmt.Format(bytes), l.lines(made)[0].at()),
+				Bytes:  bytes,
+				Change: "Pass fused=True or foreach=False to the optimizer: it then makes no temporaries, or those of one parameter at a time.",
+			})
+		}
+	}
+	return out
+}
+
+// together reports whether an optimizer computes several parameters in one call.
+func together(s *snapshot.Sample) bool {
+	return strings.HasPrefix(s.Operator, "aten::_foreach_") || hasFunction(s.Stack, "_multi_tensor_")
+}
+
+// hasFunction reports whether a frame's function begins with a prefix, whatever its class is.
+func hasFunction(stack []*snapshot.Location, prefix string) bool {
+	return slices.ContainsFunc(stack, func(l *snapshot.Location) bool {
+		return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool { return strings.HasPrefix(x.Function, prefix) })
+	})
+}
+
+// typeCopies: a few tensors that a conversion made are a tenth of the peak. Copies from elsewhere are
+// parameters or inputs.
+func typeCopies(l *look) (out []Finding) {
+	for _, u := range l.uses {
+		for _, s := range l.where(u, func(s *snapshot.Sample) bool {
+			copies := s.Operator == "aten::to" || s.Operator == "aten::_to_copy" || s.Operator == "ToCopyBackward0"
+			return copies && s.InuseObjects <= 4 && (tensor(s, stacks.Activation) || tensor(s, stacks.Temporary))
+		}) {
+			bytes := l.held(s)
+			if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
+				continue
+			}
+			what := "A copy of one tensor in another type"
+			if s.InuseObjects > 1 {
+				what = fmt.Sprintf("Copies of %d tensors in another type", s.InuseObjects)
+			}
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("%s: %s of the peak%s, beside the original.", what, bytefmt.Format(bytes), at(line(s))),
+				Bytes:  bytes,
+				Change: "If these are logits, compute the loss in chunks; otherwise convert less at a time, or free the original first.",
+			})
+		}
+	}
+	return out
+}
+
+// checkpointing: activations under a checkpoint are held, a backward pass ran, and none recomputed
+// anything.
+func checkpointing(l *look) (out []Finding) {
+	for _, u := range l.uses {
+		kept := l.where(u, func(s *snapshot.Sample) bool {
+			return tensor(s, stacks.Activation) && stacks.Checkpointed(s.Stack) == stacks.CheckpointForward
+		})
+		bytes, objects := l.sumOf(kept)
+		if !matters(bytes, u.bytes) || bytes < u.bytes/100*leastOfPeak {
+			continue
+		}
+		backward, again := false, false
+		for i := range l.end.Samples {
+			s := &l.end.Samples[i]
+			if s.PID != u.pid || s.Kind != snapshot.Tensor {
+				continue
+			}
+			backward = backward || s.Category == stacks.Gradient
+			again = again || stacks.Checkpointed(s.Stack) == stacks.CheckpointAgain
+		}
+		if backward && !again {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("Gradient checkpointing saves nothing: %s under it, %s%s, stay until the backward pass, which recomputes none.", bytefmt.Counted(objects, "activation"), bytefmt.Format(bytes), l.lines(kept)[0].at()),
+				Bytes:  bytes,
+				Change: "Put the model into training mode (model.train()), and see that an input of each checkpoint requires a gradient, or pass use_reentrant=False.",
+			})
+		}
+	}
+	return out
+}
+
+// workspaces: cuBLAS has a workspace for each thread and each stream that called it. Two threads, the
+// program's and autograd's, with one stream are usual.
+func workspaces(l *look) (out []Finding) {
+	const usual = 4
+	for _, u := range l.uses {
+		all := l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Workspace) })
+		bytes, objects := l.sumOf(all)
+		if objects > usual && matters(bytes, u.bytes) {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("cuBLAS keeps %d workspaces, %s: each stream that computes has its own, in each thread%s.", objects, bytefmt.Format(bytes), l.lines(all)[0].first()),
+				Bytes:  bytes,
+				Change: "Use fewer streams, or set CUBLAS_WORKSPACE_CONFIG=:16:8 before the program starts.",
+			})
+		}
+	}
+	return out
+}
+
+// graphPools: each CUDA graph keeps a pool of its own. Graphs that run one after the other can share
+// the largest.
+func graphPools(l *look) (out []Finding) {
+	for i := range l.peak.Allocators {
+		a := &l.peak.Allocators[i]
+		pools, sum, largest := map[string]int64{}, int64(0), int64(0)
+		for j := range a.Segments {
+			s := &a.Segments[j]
+			if id, graph := strings.CutSuffix(s.Private, ".0"); graph && id != "0" {
+				pools[s.Private] += s.Reserved
+				sum, largest = sum+s.Reserved, max(largest, pools[s.Private])
+			}
+		}
+		if all := a.Total(); len(pools) < 2 || !matters(sum-largest, all.Reserved) {
+			continue
+		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("%d CUDA graphs have a private pool each, %s in all. Memory of one serves no other.", len(pools), bytefmt.Format(sum)),
+			Bytes:  sum - largest,
+			Change: fmt.Sprintf("If they do not run at one time, capture the largest first and pass its pool to the others (pool=first.pool()): up to %s less.", bytefmt.Format(sum-largest)),
+		})
+	}
+	return out
+}

@@ -1,0 +1,127 @@
+package findings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+)
+
+// secondGPUs: a process has a context and little else on a GPU, and most of its memory on another.
+func secondGPUs(l *look) (out []Finding) {
+	for _, u := range l.uses {
+		context, only := l.onlyContext(u)
+		i := slices.IndexFunc(l.uses, func(other *use) bool {
+			return other.pid == u.pid && other.gpu != u.gpu && l.mostly(other) && other.bytes > u.bytes
+		})
+		if !only || i < 0 || u.bytes < leastBytes {
+			continue
+		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("%s (%d), whose memory is on GPU %s, also holds %s on GPU %s, nearly all of it a context, made%s.", u.process, u.pid, l.uses[i].gpu, bytefmt.Format(u.bytes), u.gpu, at(line(context))),
+			Bytes:  u.bytes,
+			Change: "Name the process's own GPU there: torch.load(..., map_location=device), torch.cuda.set_device(local_rank), or CUDA_VISIBLE_DEVICES.",
+		})
+	}
+	return out
+}
+
+// mostly reports whether more than its context is in a use.
+func (l *look) mostly(u *use) bool {
+	_, only := l.onlyContext(u)
+	return !only
+}
+
+// onlyContext returns the largest context of a use, and whether nearly all of it is that and code.
+func (l *look) onlyContext(u *use) (context *snapshot.Sample, only bool) {
+	var rest int64
+	for _, s := range u.samples {
+		switch {
+		case s.Kind == contextKind:
+			if context == nil || l.held(s) > l.held(context) {
+				context = s
+			}
+		case snapshot.Cause(s) != "code":
+			rest += l.held(s)
+		}
+	}
+	return context, context != nil && rest <= u.bytes/10
+}
+
+// workers: several processes of the same command have a context and nothing else beside one that
+// computes.
+func workers(l *look) (out []Finding) {
+	for _, main := range l.uses {
+		if !l.mostly(main) {
+			continue
+		}
+		var idle []*use
+		var bytes int64
+		var made *snapshot.Sample
+		for _, u := range l.uses {
+			context, only := l.onlyContext(u)
+			if only && u.gpu == main.gpu && u.pid != main.pid && l.startedBy(u.pid, main.pid) && l.alone(u) {
+				idle, bytes, made = append(idle, u), bytes+u.bytes, context
+			}
+		}
+		if len(idle) == 0 || !matters(bytes, main.bytes) {
+			continue
+		}
+		hold := "hold"
+		if len(idle) == 1 {
+			hold = "holds"
+		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("%s of %s (%d) %s a context on GPU %s and nothing else: %s, made%s.", bytefmt.Counted(len(idle), "worker"), main.process, main.pid, hold, main.gpu, bytefmt.Format(bytes), at(line(made))),
+			Bytes:  bytes,
+			Change: "Do not touch CUDA in workers: let them return tensors of the CPU, and move them to the GPU in the main process.",
+		})
+	}
+	return out
+}
+
+// alone reports whether a process uses one GPU.
+func (l *look) alone(u *use) bool {
+	return !slices.ContainsFunc(l.uses, func(other *use) bool { return other.pid == u.pid && other.gpu != u.gpu })
+}
+
+// startedBy reports whether a process is another one's by what its command says: multiprocessing names
+// the parent, and a fork has its command.
+func (l *look) startedBy(pid, parent int) bool {
+	command := func(pid int) string {
+		i := slices.IndexFunc(l.peak.Processes, func(p snapshot.Process) bool { return p.PID == pid })
+		if i < 0 {
+			return ""
+		}
+		return l.peak.Processes[i].Command
+	}
+	own := command(pid)
+	return own != "" && own == command(parent) || strings.Contains(own, "multiprocessing") && strings.Contains(own, fmt.Sprintf("parent_pid=%d,", parent))
+}
+
+// imports: memory was taken while a module was imported.
+func imports(l *look) (out []Finding) {
+	for _, u := range l.uses {
+		taken := l.where(u, func(s *snapshot.Sample) bool {
+			return snapshot.Class(s.Kind) == snapshot.Class("") && slices.ContainsFunc(s.Stack, importing)
+		})
+		bytes, _ := l.sumOf(taken)
+		if matters(bytes, u.bytes) && bytes >= u.bytes/100*50 {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("An import takes %s of the GPU%s.", bytefmt.Format(bytes), l.lines(taken)[0].at()),
+				Bytes:  bytes,
+				Change: "If it is JAX, set XLA_PYTHON_CLIENT_PREALLOCATE=false; otherwise import it later, or have it take memory when it is first used.",
+			})
+		}
+	}
+	return out
+}
+
+// importing reports whether a frame is of the import system of Python.
+func importing(l *snapshot.Location) bool {
+	return slices.ContainsFunc(l.Lines, func(x snapshot.Line) bool {
+		return strings.HasPrefix(x.File, "<frozen importlib._bootstrap")
+	})
+}

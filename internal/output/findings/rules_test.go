@@ -1,0 +1,331 @@
+package findings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/event"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
+)
+
+const (
+	mib   = 1 << 20
+	torch = "/venv/lib/python3.12/site-packages/torch/"
+)
+
+var main = snapshottest.Frame("<module>", "/home/me/train.py", 31)
+
+func python(function, file string, line int) *snapshot.Location {
+	return snapshottest.Frame(function, file, line)
+}
+
+// A made is a snapshot that a test adds to: one process on GPU 0.
+type made struct{ *snapshot.Snapshot }
+
+// training holds 1 GiB of activations that nothing is wrong with.
+func training() made {
+	m := made{&snapshot.Snapshot{
+		Meta:      snapshot.Meta{Start: snapshottest.Start, Duration: time.Minute},
+		Processes: []snapshot.Process{{PID: 7, Name: "python3", Who: snapshot.Who{Command: "python3 train.py"}}},
+		Accounts:  []snapshot.Account{{PID: 7, GPU: "0", Known: true}},
+	}}
+	m.tensors(stacks.Activation, "aten::linear", 12, 1024*mib, python("step", "/home/me/train.py", 20), main)
+	return m
+}
+
+// hold adds a sample.
+func (m made) hold(l snapshot.Labels, objects, bytes int64, stack ...*snapshot.Location) *snapshot.Sample {
+	if l.PID == 0 {
+		l.PID, l.Process, l.GPU = 7, "python3", "0"
+	}
+	m.Samples = append(m.Samples, snapshot.Sample{Stack: stack, Labels: l, Values: snapshot.Values{AllocObjects: objects, AllocBytes: bytes, InuseObjects: objects, InuseBytes: bytes}})
+	return &m.Samples[len(m.Samples)-1]
+}
+
+func (m made) tensors(category, operator string, objects, bytes int64, stack ...*snapshot.Location) {
+	m.hold(snapshot.Labels{Kind: snapshot.Tensor, Category: category, Operator: operator}, objects, bytes, stack...)
+}
+
+// heap adds a reading with a model of 8 parameters of 16 MiB, and these storages.
+func (m made) heap(storages ...holder.Storage) *holder.Reading {
+	r := &holder.Reading{}
+	for i := range 8 {
+		r.Storages = append(r.Storages, holder.Storage{Address: uint64(i + 1), Bytes: 16 * mib, Role: holder.Parameter, Holder: fmt.Sprintf("model.layers[%d].weight", i),
+			Shape: []int64{2048, int64(2048 + i)}, DType: "float32", Class: "Parameter", Tensors: 1})
+	}
+	r.Storages = append(r.Storages, storages...)
+	m.Heaps = append(m.Heaps, snapshot.Heap{PID: 7, Begin: m.Meta.Start.Add(50 * time.Second), End: m.Meta.Start.Add(51 * time.Second), Reading: r})
+	return r
+}
+
+// storages are n of so many bytes each, whose paths have a %d.
+func storages(n int, path string, bytes uint64, change func(*holder.Storage)) (out []holder.Storage) {
+	for i := range n {
+		s := holder.Storage{Address: uint64(1000 + i), Bytes: bytes, Holder: path, Shape: []int64{int64(bytes) / 4}, DType: "float32", Class: "Tensor", Tensors: 1}
+		if strings.Contains(path, "%d") {
+			s.Holder = fmt.Sprintf(path, i)
+		}
+		if change != nil {
+			change(&s)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// steps adds training steps of a second each, and live tensors of a stack that each of them left.
+func (m made) steps(n int, left int64) {
+	of := snapshot.Steps{PID: 7, GPU: "0", Begun: true, Seen: int64(n)}
+	m.tensors(stacks.Activation, "aten::mul", int64(n), int64(n)*left, python("collect", "/home/me/train.py", 40), main)
+	sample := len(m.Samples) - 1
+	m.Samples[sample].Holder = "history[3]"
+	for i := range n {
+		begin := m.Meta.Start.Add(time.Duration(30+i) * time.Second)
+		of.Last = append(of.Last, snapshot.Step{Number: int64(i + 1), Begin: begin, Took: time.Second, Moved: snapshot.Moved{InuseBytes: 1024 * mib}})
+		if left > 0 {
+			m.Live = append(m.Live, snapshot.Allocation{Sample: sample, Address: uint64(1000 + i), Size: left, Time: begin.Add(time.Millisecond)})
+		}
+	}
+	m.Steps = append(m.Steps, of)
+}
+
+func adam(function string) []*snapshot.Location {
+	return []*snapshot.Location{python(function, torch+"optim/adam.py", 500), python("Adam.step", torch+"optim/adam.py", 240),
+		python("Optimizer.profile_hook_step.<locals>.wrapper", torch+"optim/optimizer.py", 500), python("update", "/home/me/train.py", 25), main}
+}
+
+func context(pid int, gpu string) snapshot.Labels {
+	return snapshot.Labels{Kind: event.KindContext.String(), PID: pid, Process: "python3", GPU: gpu}
+}
+
+// checkpoints holds activations under a checkpoint, and what the backward pass made, which recomputed
+// them or did not.
+func checkpoints(recomputes bool) *snapshot.Snapshot {
+	m := training()
+	under := []*snapshot.Location{python("Block.forward", "/home/me/model.py", 8), python("checkpoint", torch+"utils/checkpoint.py", 490), python("Net.forward", "/home/me/model.py", 30), main}
+	m.tensors(stacks.Activation, "aten::gelu", 24, 2048*mib, under...)
+	m.tensors(stacks.Gradient, "MmBackward0", 4, 64*mib, main)
+	if recomputes {
+		m.tensors(stacks.Activation, "aten::gelu", 1, 64*mib, under[0], python("_checkpoint_without_reentrant_generator.<locals>.recompute_fn", torch+"utils/checkpoint.py", 1400))
+	}
+	return m.Snapshot
+}
+
+// A ruleCase is a snapshot in which a rule finds something, and one that is alike, in which nothing is
+// wrong.
+type ruleCase struct {
+	rule        string
+	wrong, fine *snapshot.Snapshot
+	says        string // how the finding's sentence begins
+	bytes       int64
+}
+
+func TestRules(t *testing.T) {
+	ofHeap := func(storages ...holder.Storage) *snapshot.Snapshot {
+		m := training()
+		m.heap(storages...)
+		return m.Snapshot
+	}
+	cases := []ruleCase{
+		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
+			func() *snapshot.Snapshot { m := training(); m.steps(20, 512); return m.Snapshot }(),
+			"Memory grows by 4.00 MiB with each training step at me/train.py:40 collect, kept by history[*]: 80.0 MiB so far.", 80 * mib},
+		{"growth", func() *snapshot.Snapshot { m := training(); m.steps(20, 4*mib); return m.Snapshot }(),
+			func() *snapshot.Snapshot { // made in the first steps alone
+				m := training()
+				m.steps(20, 4*mib)
+				m.Live = m.Live[:15]
+				return m.Snapshot
+			}(), "Memory grows by", 80 * mib},
+		{"old-graph", func() *snapshot.Snapshot {
+			m := training()
+			m.steps(20, 0)
+			for i := range 4 {
+				m.Live = append(m.Live, snapshot.Allocation{Address: uint64(1000 + i), Size: 32 * mib, Time: m.Meta.Start.Add(33 * time.Second)})
+			}
+			m.heap(storages(4, "hidden.grad_fn (graph of 40 nodes)", 32*mib, func(s *holder.Storage) { s.Role = holder.Activation })...)
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot { // of the step that runs
+			m := training()
+			m.steps(20, 0)
+			m.Live = append(m.Live, snapshot.Allocation{Address: 1000, Size: 32 * mib, Time: m.Meta.Start.Add(50*time.Second - time.Millisecond)})
+			m.heap(storages(1, "loss.grad_fn", 32*mib, func(s *holder.Storage) { s.Role = holder.Activation })...)
+			return m.Snapshot
+		}(), "hidden.grad_fn (graph of 40 nodes) keeps the autograd graph of earlier training steps: 128 MiB in 4 tensors.", 128 * mib},
+		{"collected-graphs", func() *snapshot.Snapshot {
+			m := training()
+			m.heap().Retainers = []holder.Retainer{{Holder: "losses", Class: "list", Items: 40, Retained: 80 * mib, Graph: 79 * mib, Storages: 40}}
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot { // the local variable of a recurrent model
+			m := training()
+			m.heap().Retainers = []holder.Retainer{{Holder: "forward() in rnn.py:8: local states", Class: "list", Items: 40, Retained: 80 * mib, Graph: 79 * mib, Storages: 40}}
+			return m.Snapshot
+		}(), "losses, a list of 40 items, keeps autograd graphs: 79.0 MiB.", 79 * mib},
+		{"small-view", ofHeap(storages(24, "outs[%d]", 32*mib, func(s *holder.Storage) { s.Shape = []int64{1, 16384} })...),
+			ofHeap(storages(24, "outs[%d]", 32*mib, nil)...),
+			"24 views such as outs[*], of 64.0 KiB each, keep storages of 768 MiB in all.", 768 * mib},
+		{"small-view", ofHeap(storages(1, "first", 32*mib, func(s *holder.Storage) { s.Shape = []int64{10} })...),
+			ofHeap(storages(1, "flat", 32*mib, func(s *holder.Storage) { s.Shape, s.Tensors = []int64{10}, 40 })...), // other views are of the rest
+			"first is a view of 40 B, and keeps a storage of 32.0 MiB.", 32 * mib},
+		{"hook", ofHeap(storages(2, "model.encoder[%d]._forward_hooks[3].<closure>.seen[0]", 32*mib, nil)...),
+			ofHeap(storages(2, "model.encoder[%d]._forward_pre_hooks[3].state", 32*mib, func(s *holder.Storage) { s.Role = holder.Parameter })...), // FSDP's
+			"A hook keeps 64.0 MiB: model.encoder[*]._forward_hooks[*].<closure>.seen[*] (2 tensors).", 64 * mib},
+		{"traceback", ofHeap(storages(1, "sys.last_traceback.tb_frame.<local>.hidden", 32*mib, nil)...), ofHeap(storages(1, "hidden", 32*mib, nil)...),
+			"The traceback of an exception keeps 32.0 MiB: sys.last_traceback.tb_frame.<local>.hidden (1 tensor).", 32 * mib},
+		{"second-copy", ofHeap(copies(8)...), ofHeap(copies(3)...),
+			"checkpoint holds a second copy of the model's parameters: 128 MiB in 8 tensors of the same shapes.", 128 * mib},
+		{"cycle", ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, nil)...),
+			ofHeap(storages(2, "reference cycle: Scale.x (class Scale, scale.py:12)", 32*mib, func(s *holder.Storage) { s.Cycle = true })...), // will be collected
+			"Nothing reaches 64.0 MiB in 2 tensors any more, and no garbage collector frees them: reference cycle: Scale.x (class Scale, scale.py:12).", 64 * mib},
+		{"waiting", blocks(holder.Waiting), blocks(holder.Free), "10 tensors, 1.25 GiB, are freed but wait for another stream to finish with them (record_stream).", 1280 * mib},
+		{"optimizer-temporaries", func() *snapshot.Snapshot {
+			m := training()
+			m.tensors(stacks.Temporary, "aten::_foreach_sqrt", 100, 400*mib, adam("_multi_tensor_adam")...)
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot {
+			m := training()
+			m.tensors(stacks.OptimizerState, "aten::zeros_like", 100, 400*mib, adam("Adam._init_group")...)
+			m.tensors(stacks.Temporary, "aten::sqrt", 1, 400*mib, adam("_single_tensor_adam")...)
+			return m.Snapshot
+		}(), "Temporaries of the optimizer's step are 400 MiB of the peak at me/train.py:25 update: it computes all parameters at once.", 400 * mib},
+		{"type-copy", func() *snapshot.Snapshot {
+			m := training()
+			m.tensors(stacks.Activation, "aten::to", 1, 512*mib, python("loss", "/home/me/train.py", 44), main)
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot { // many casts of weights; and inputs that are copied to the GPU
+			m := training()
+			m.tensors(stacks.Activation, "aten::to", 100, 512*mib, python("loss", "/home/me/train.py", 44), main)
+			m.tensors(stacks.Input, "aten::to", 1, 512*mib, python("loss", "/home/me/train.py", 44), main)
+			return m.Snapshot
+		}(), "A copy of one tensor in another type: 512 MiB of the peak at me/train.py:44 loss, beside the original.", 512 * mib},
+		{"checkpoint", checkpoints(false), checkpoints(true),
+			"Gradient checkpointing saves nothing: 24 activations under it, 2.00 GiB at me/model.py:8 Block.forward, stay until the backward pass, which recomputes none.", 2048 * mib},
+		{"workspaces", func() *snapshot.Snapshot {
+			m := training()
+			m.tensors(stacks.Workspace, "aten::addmm", 16, 512*mib, python("step", "/home/me/train.py", 20), main)
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot {
+			m := training()
+			m.tensors(stacks.Workspace, "aten::addmm", 4, 128*mib, python("step", "/home/me/train.py", 20), main)
+			return m.Snapshot
+		}(), "cuBLAS keeps 16 workspaces, 512 MiB: each stream that computes has its own, in each thread; most are from me/train.py:20 step.", 512 * mib},
+		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 CUDA graphs have a private pool each, 300 MiB in all. Memory of one serves no other.", 200 * mib},
+		{"second-gpu", func() *snapshot.Snapshot {
+			m := training()
+			m.hold(context(7, "1"), 17, 518*mib, python("load", torch+"serialization.py", 900), python("resume", "/home/me/train.py", 12), main)
+			return m.Snapshot
+		}(), func() *snapshot.Snapshot { // it computes on both
+			m := training()
+			m.hold(context(7, "1"), 17, 518*mib, main)
+			m.hold(snapshot.Labels{Kind: snapshot.Tensor, PID: 7, GPU: "1"}, 1, 300*mib, main)
+			return m.Snapshot
+		}(), "python3 (7), whose memory is on GPU 0, also holds 518 MiB on GPU 1, nearly all of it a context, made at me/train.py:12 resume.", 518 * mib},
+		{"workers", spawned("from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, parent_pid=7, pipe_handle=9)"), spawned("python3 other.py"),
+			"3 workers of python3 (7) hold a context on GPU 0 and nothing else: 1.52 GiB, made at me/data.py:5 start.", 3 * 518 * mib},
+		{"import", imported("<frozen importlib._bootstrap>"), imported("/home/me/grid.py"), "An import takes 8.00 GiB of the GPU at me/train.py:31 <module>.", 8192 * mib},
+	}
+	for i := range Rules {
+		name := Rules[i].Name
+		if !slices.ContainsFunc(cases, func(c ruleCase) bool { return c.rule == name }) {
+			t.Errorf("%s has no case", name)
+		}
+	}
+	for _, c := range cases {
+		t.Run(c.rule, func(t *testing.T) {
+			of := func(s *snapshot.Snapshot) (out []Finding) {
+				for _, f := range Find(s, s).Findings {
+					if f.Rule == c.rule {
+						out = append(out, f)
+					}
+				}
+				return out
+			}
+			if got := of(c.wrong); len(got) != 1 || !strings.HasPrefix(got[0].Says, c.says) || got[0].Bytes != c.bytes || got[0].Change == "" {
+				t.Errorf("found %+v, want %q, %d bytes", got, c.says, c.bytes)
+			}
+			if got := of(c.fine); len(got) != 0 {
+				t.Errorf("found %+v where nothing is wrong", got)
+			}
+		})
+	}
+}
+
+func copies(n int) (out []holder.Storage) {
+	for i := range n {
+		out = append(out, holder.Storage{Address: uint64(1000 + i), Bytes: 16 * mib, Holder: fmt.Sprintf(`checkpoint["model"]["layers.%d.weight"]`, i),
+			Shape: []int64{2048, int64(2048 + i)}, DType: "float32", Class: "Tensor", Tensors: 1})
+	}
+	return out
+}
+
+func blocks(state holder.BlockState) *snapshot.Snapshot {
+	m := training()
+	a := holder.Allocator{Blocks: []holder.Block{{Size: 1024 * mib, State: holder.Allocated, First: true}}}
+	for range 10 {
+		a.Blocks = append(a.Blocks, holder.Block{Size: 128 * mib, State: state, First: true})
+	}
+	m.heap().Allocators = []holder.Allocator{a}
+	return m.Snapshot
+}
+
+func pools(private ...string) *snapshot.Snapshot {
+	m := training()
+	a := snapshot.Allocator{PID: 7, GPU: "0"}
+	for _, p := range private {
+		a.Segments = append(a.Segments, snapshot.Segments{Private: p, Class: "large", Count: 1, Reserved: 100 * mib})
+	}
+	m.Allocators = append(m.Allocators, a)
+	return m.Snapshot
+}
+
+func spawned(command string) *snapshot.Snapshot {
+	m := training()
+	for pid := 11; pid < 14; pid++ {
+		m.hold(context(pid, "0"), 17, 518*mib, python("start", "/home/me/data.py", 5))
+		m.Processes = append(m.Processes, snapshot.Process{PID: pid, Name: "python3", Who: snapshot.Who{Command: command}})
+	}
+	return m.Snapshot
+}
+
+func imported(file string) *snapshot.Snapshot {
+	m := training()
+	m.hold(snapshot.Labels{Kind: event.KindDevice.String()}, 1, 8192*mib, python("<module>", "/venv/lib/python3.12/site-packages/grid/__init__.py", 3), python("_call_with_frames_removed", file, 488), main)
+	return m.Snapshot
+}
+
+// What is not recorded is not looked for.
+func TestLacking(t *testing.T) {
+	m := made{&snapshot.Snapshot{}}
+	m.hold(snapshot.Labels{Kind: event.KindDevice.String()}, 1, mib, main)
+	v := Find(m.Snapshot, m.Snapshot)
+	without := 0
+	for _, l := range v.Lacking {
+		without += l.Rules
+	}
+	if v.Sought != 0 || without != len(Rules) || v.lacking() == "" {
+		t.Errorf("%+v", v)
+	}
+	full := training()
+	full.steps(20, 0)
+	full.heap()
+	if v := Find(full.Snapshot, full.Snapshot); v.Sought != len(Rules) || v.lacking() != "" || len(v.Findings) != 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// The largest finding is the first.
+func TestOrder(t *testing.T) {
+	m := training()
+	m.tensors(stacks.Activation, "aten::to", 1, 512*mib, main)
+	m.tensors(stacks.Workspace, "aten::addmm", 16, 600*mib, main)
+	v := Find(m.Snapshot, m.Snapshot)
+	if !slices.IsSortedFunc(v.Findings, func(a, b Finding) int { return int(b.Bytes - a.Bytes) }) || len(v.Findings) != 2 {
+		t.Errorf("%+v", v.Findings)
+	}
+}
