@@ -37,6 +37,12 @@ var withFlag = map[string]map[string][]string{
 		"leaks": {"FILE --leaks"}, "leak-interval": {"FILE --leaks --leak-interval 1s"},
 		"turnover": {"FILE --by category --turnover"}, "top": {"FILE -n 5"},
 	},
+	"check": {
+		"":         nil,
+		"max-peak": {"FILE --max-peak 1GiB"}, "max-growth-per-step": {"FILE --max-growth-per-step 1MiB"},
+		"no-finding": {"FILE --no-finding all,growth"}, "format": {"FILE --no-finding all --format junit", "FILE --no-finding all --format github"},
+		"against": {"FILE --against OTHER"}, "within": {"FILE --against OTHER --within 0%"},
+	},
 	"diff": {
 		"":       {"FILE OTHER"},
 		"before": {"FILE --before 2s -n -1"}, "after": {"FILE OTHER --after end"},

@@ -102,7 +102,7 @@ func newRoot() *cobra.Command {
 	setUpHelp(root, groups)
 	root.Long = manual + "\n# TERMS\n\n" + termsText("**", "**\n: ", "\n\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newReport(), newDiff(), newWhatif(), newFit(), newConvert(), newTop(), newAgent(), newDoctor(), newHolders(), newTerms())
+	root.AddCommand(newReport(), newCheck(), newDiff(), newWhatif(), newFit(), newConvert(), newTop(), newAgent(), newDoctor(), newHolders(), newTerms())
 	root.SetHelpCommand(newHelp(root))
 	completeValues(root)
 	return root

@@ -40,7 +40,7 @@ const (
 	Tensors Need = "--tensors"
 	Heap    Need = "--holders 30s"
 	Steps   Need = "training steps"
-	Driver  Need = "the kernel driver's figures"
+	Driver  Need = "a trace as root"
 )
 
 // Rules are in the order in which equally large findings are shown. A rule is a row here, a
@@ -65,19 +65,40 @@ var Rules = []Rule{
 	{"import", "memory that an import takes", []Need{Driver}, imports},
 }
 
-// A Verdict is what all rules found.
+// Names returns the names of all rules.
+func Names() (names []string) {
+	for i := range Rules {
+		names = append(names, Rules[i].Name)
+	}
+	return names
+}
+
+// A Verdict is what rules found.
 type Verdict struct {
 	Findings []Finding // those that cost most first
 	All      int       // rules
-	Sought   int       // those that could look
-	// Lacking are what the other rules need, with how many need it, in the order of Rules.
-	Lacking []Lack
+	lacks    []lack
 }
 
-// A Lack is what so many rules would need.
-type Lack struct {
-	Need  Need
-	Rules int
+// A lack is a rule that could not look, and what it needs first.
+type lack struct {
+	rule string
+	need Need
+}
+
+// Lacks returns what a rule would need that was not recorded. lacks is false if it could look.
+func (v *Verdict) Lacks(rule string) (need Need, lacks bool) {
+	for _, l := range v.lacks {
+		if l.rule == rule {
+			return l.need, true
+		}
+	}
+	return "", false
+}
+
+// Of returns what a rule found.
+func (v *Verdict) Of(rule string) []Finding {
+	return slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return f.Rule != rule })
 }
 
 // Find looks for all causes. peak is what was held at the peak, or at the moment that is asked for.
@@ -97,10 +118,9 @@ func (l *look) find(rules []Rule) *Verdict {
 	for i := range rules {
 		r := &rules[i]
 		if j := slices.IndexFunc(r.Needs, func(n Need) bool { return !l.has(n) }); j >= 0 {
-			v.lack(r.Needs[j])
+			v.lacks = append(v.lacks, lack{r.Name, r.Needs[j]})
 			continue
 		}
-		v.Sought++
 		for _, f := range r.find(l) {
 			f.Rule = r.Name
 			v.Findings = append(v.Findings, f)
@@ -110,15 +130,6 @@ func (l *look) find(rules []Rule) *Verdict {
 	return v
 }
 
-// lack counts a rule that could not look.
-func (v *Verdict) lack(need Need) {
-	i := slices.IndexFunc(v.Lacking, func(x Lack) bool { return x.Need == need })
-	if i < 0 {
-		i, v.Lacking = len(v.Lacking), append(v.Lacking, Lack{Need: need})
-	}
-	v.Lacking[i].Rules++
-}
-
 // mostShown bounds the findings of a page.
 const mostShown = 5
 
@@ -126,7 +137,7 @@ const mostShown = 5
 func (v *Verdict) Show(page *render.Page) {
 	lacking := v.lacking()
 	if len(v.Findings) == 0 {
-		page.Line("Nothing wrong was found. %s.", cmp.Or(lacking, fmt.Sprintf("%d causes were looked for", v.Sought)))
+		page.Line("Nothing wrong was found. %s.", cmp.Or(lacking, fmt.Sprintf("%d causes were looked for", v.All)))
 		return
 	}
 	page.Heading("What is wrong")
@@ -144,18 +155,25 @@ func (v *Verdict) Show(page *render.Page) {
 
 // lacking says what was not looked for, "" if everything was.
 func (v *Verdict) lacking() string {
-	if v.Sought == v.All {
+	if len(v.lacks) == 0 {
 		return ""
 	}
-	var parts []string
-	for _, x := range v.Lacking {
-		need := "need"
-		if x.Rules == 1 {
-			need = "needs"
+	var needs []Need
+	rules := map[Need]int{}
+	for _, l := range v.lacks {
+		if rules[l.need]++; rules[l.need] == 1 {
+			needs = append(needs, l.need)
 		}
-		parts = append(parts, fmt.Sprintf("%d %s %s", x.Rules, need, x.Need))
 	}
-	return fmt.Sprintf("%d of %d causes were looked for: %s", v.Sought, v.All, strings.Join(parts, ", "))
+	var parts []string
+	for _, n := range needs {
+		verb := "need"
+		if rules[n] == 1 {
+			verb = "needs"
+		}
+		parts = append(parts, fmt.Sprintf("%d %s %s", rules[n], verb, n))
+	}
+	return fmt.Sprintf("%d of %d causes were looked for: %s", v.All-len(v.lacks), v.All, strings.Join(parts, ", "))
 }
 
 // A look is what rules look at.

@@ -130,13 +130,16 @@ func collectedGraphs(l *look) (out []Finding) {
 	return out
 }
 
-// made returns when the tensors that a process holds were made, by their addresses.
+// made returns when the tensors were made that a process holds at the peak or at the end, by their
+// addresses.
 func (l *look) made(pid int) map[uint64]time.Time {
 	out := map[uint64]time.Time{}
-	for i := range l.end.Live {
-		a := &l.end.Live[i]
-		if s := &l.end.Samples[a.Sample]; s.PID == pid && s.Kind == snapshot.Tensor {
-			out[a.Address] = a.Time
+	for _, s := range []*snapshot.Snapshot{l.peak, l.end} {
+		for i := range s.Live {
+			a := &s.Live[i]
+			if of := &s.Samples[a.Sample]; of.PID == pid && of.Kind == snapshot.Tensor {
+				out[a.Address] = a.Time
+			}
 		}
 	}
 	return out

@@ -11,6 +11,8 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -58,6 +60,7 @@ func (r *Report) Table(w io.Writer, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	page.Line("%s", r.Answer())
 	page.Line("%s", r.facts())
+	findings.FindInHeap(snapshot.Heap{PID: r.PID, Reading: r.Reading}).Show(page)
 	v := views[r.By]
 	rows := r.rows(false)
 	switch {
