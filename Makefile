@@ -63,7 +63,7 @@ without = $$($(GO) list ./... | grep -vE "/($$(echo $(1) | tr ' ' '|'))$$")
 # tested by programs as users run them.)
 SHARING = $$(grep -rlE '^\s*go [a-z]|"sync' --include '*.go' --exclude '*_test.go' --exclude-dir testing internal probes symbolize | xargs -n 1 dirname | sort -u | sed 's,^,./,')
 # Tests of the command that trace nothing.
-UNTRACED := ^Test(Corpus|Hostile(Profiles|Recordings|Commands)|Documents.*|Holders.*|Fit.*|Usage|DiffOfRuns|ConvertShows.*|ReportFrom|PageOfFailures|OutOfMemoryTwice|WhatWouldHaveHelped|WindowsOfRecording)$$
+UNTRACED := ^Test(Corpus|Check.*|Hostile(Profiles|Recordings|Commands)|Documents.*|Holders.*|Fit.*|Usage|DiffOfRuns|ConvertShows.*|ReportFrom|PageOfFailures|OutOfMemoryTwice|WhatWouldHaveHelped|WindowsOfRecording)$$
 # Compiles packages and their tests, and links nothing. Less garbage collection makes that a
 # quarter faster.
 compile := list -test -export -f ''

@@ -29,6 +29,9 @@ type checkCommand struct {
 	against, format      string
 }
 
+// checkFormats are how conditions are written: lines, JUnit's XML, or annotations of GitHub.
+var checkFormats = []string{"text", "junit", "github"}
+
 // A condition is one thing that was checked.
 type condition struct {
 	name, says string
@@ -70,8 +73,8 @@ func (k *checkCommand) run(path string) error {
 	switch {
 	case err != nil || within < 0 || within > 1000:
 		return usagef("--within %s: give a percentage, such as 2%%", k.within)
-	case !slices.Contains([]string{"text", "junit", "github"}, k.format):
-		return usagef("--format %s: use text, junit or github", k.format)
+	case !slices.Contains(checkFormats, k.format):
+		return usagef("--format %s: use %s", k.format, strings.Join(checkFormats, ", "))
 	case k.peak == "" && k.growth == "" && k.without == nil && k.against == "":
 		return usagef("nothing to check: give --max-peak, --max-growth-per-step, --no-finding or --against")
 	}

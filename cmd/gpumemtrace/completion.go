@@ -7,26 +7,30 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/output/export"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/holders"
 )
 
-// completeValues makes shells offer the values of --by and --format.
+// completeValues makes shells offer the values of --by, --format and --no-finding.
 func completeValues(root *cobra.Command) {
 	for _, c := range append(root.Commands(), root) {
-		by, format := export.ByNames(), formats()
+		by, format := export.ByNames(), formats().Names()
 		switch c.Name() {
 		case root.Name():
-			format = ofMoments()
+			format = ofMoments().Names()
 		case "diff":
 			by = slices.DeleteFunc(by, func(name string) bool {
 				one, err := export.ParseBy(name)
 				return err != nil || one.Parts()
 			})
 		case "holders":
-			by, format = holders.Names(), ofHeaps()
+			by, format = holders.Names(), ofHeaps().Names()
+		case "check":
+			format = checkFormats
 		}
 		complete(c, "by", by)
-		complete(c, "format", format.Names())
+		complete(c, "no-finding", append(findings.Names(), "all"))
+		complete(c, "format", format)
 	}
 }
 

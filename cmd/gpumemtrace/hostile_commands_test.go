@@ -40,7 +40,7 @@ var withFlag = map[string]map[string][]string{
 	"check": {
 		"":         nil,
 		"max-peak": {"FILE --max-peak 1GiB"}, "max-growth-per-step": {"FILE --max-growth-per-step 1MiB"},
-		"no-finding": {"FILE --no-finding all,growth"}, "format": {"FILE --no-finding all --format junit", "FILE --no-finding all --format github"},
+		"no-finding": {"FILE --no-finding VALUE"}, "format": {"FILE --no-finding all,hook --format VALUE"},
 		"against": {"FILE --against OTHER"}, "within": {"FILE --against OTHER --within 0%"},
 	},
 	"diff": {

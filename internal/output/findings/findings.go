@@ -136,6 +136,10 @@ const mostShown = 5
 // Show writes the verdict.
 func (v *Verdict) Show(page *render.Page) {
 	lacking := v.lacking()
+	if len(v.lacks) == v.All {
+		page.Line("What is wrong was not looked for. %s.", lacking)
+		return
+	}
 	if len(v.Findings) == 0 {
 		page.Line("Nothing wrong was found. %s.", cmp.Or(lacking, fmt.Sprintf("%d causes were looked for", v.All)))
 		return
