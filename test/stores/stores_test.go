@@ -275,9 +275,6 @@ func pushed(t *testing.T, name, url string) *source {
 			t.Errorf("%s = %d", c.Name, c.Value)
 		}
 	}
-	if st := p.Status()[0]; st.Queued != 0 || st.Sent == 0 || st.Problem != "" {
-		t.Errorf("%+v", st)
-	}
 	return from
 }
 

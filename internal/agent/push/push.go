@@ -184,25 +184,6 @@ func (p *Pusher) requests(yield func(*batch)) {
 // Loss returns every cause of loss, zero ones included.
 func (p *Pusher) Loss() []loss.Counter { return p.loss.Counters() }
 
-// A Status is how it goes with one target.
-type Status struct {
-	URL     string    `json:"url"`
-	Queued  int       `json:"queued"`       // profiles that wait
-	Bytes   int64     `json:"queued_bytes"` // of the requests that have them
-	Sent    uint64    `json:"sent"`         // profiles that were acknowledged
-	Last    time.Time `json:"last"`         // when, zero for never
-	Problem string    `json:"problem"`      // why the last request was not acknowledged, "" if it was
-}
-
-// Status returns that of each target.
-func (p *Pusher) Status() []Status {
-	out := make([]Status, 0, len(p.targets))
-	for _, s := range p.targets {
-		out = append(out, s.status())
-	}
-	return out
-}
-
 // The causes of loss. One that is of profiles counts each once for every target.
 var (
 	causes      loss.Causes

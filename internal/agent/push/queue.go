@@ -117,16 +117,9 @@ func (q *queue) end() {
 
 // close counts the profiles that were not sent.
 func (q *queue) close() {
-	profiles, _ := q.waiting()
-	q.loss.Add(lossUnsent, uint64(profiles))
-}
-
-// waiting returns how many profiles are in the queue, and the bytes of their requests.
-func (q *queue) waiting() (profiles int, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, b := range q.batches {
-		profiles += b.profiles
+		q.loss.Add(lossUnsent, uint64(b.profiles))
 	}
-	return profiles, q.size
 }

@@ -36,8 +36,8 @@ func TestQueueFull(t *testing.T) {
 	if n := lossOf(t, set.Counters(), "push_queue_full"); n != 5+1+7+1+1+2 {
 		t.Errorf("%d dropped", n)
 	}
-	if _, bytes := q.waiting(); bytes != 0 {
-		t.Errorf("%d bytes wait", bytes)
+	if q.size != 0 {
+		t.Errorf("%d bytes wait", q.size)
 	}
 }
 
@@ -48,8 +48,8 @@ func TestQueueOfSmallBatches(t *testing.T) {
 	for range maxBatches + 3 {
 		q.put(batchOf(1, ""))
 	}
-	if profiles, _ := q.waiting(); profiles != maxBatches {
-		t.Errorf("%d wait", profiles)
+	if len(q.batches) != maxBatches {
+		t.Errorf("%d wait", len(q.batches))
 	}
 	if n := lossOf(t, set.Counters(), "push_queue_full"); n != 3 {
 		t.Errorf("%d dropped", n)

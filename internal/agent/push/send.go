@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
@@ -36,11 +35,7 @@ type sender struct {
 	loss     *loss.Set
 	warn     func(string)
 	wait     func(context.Context, time.Duration) // sleeps
-
-	mu      sync.Mutex
-	sent    uint64
-	last    time.Time
-	problem string
+	problem  string                               // of the last try, "" for none
 }
 
 func newSender(target string, o *Options, h *headers, set *loss.Set) (*sender, error) {
@@ -90,7 +85,7 @@ func (s *sender) deliver(ctx context.Context, b *batch) {
 		if v.outcome != taken && ctx.Err() != nil {
 			return
 		}
-		s.note(b, v)
+		s.note(v.problem)
 		switch v.outcome {
 		case taken:
 			s.loss.Add(lossRefused, uint64(min(v.refused, b.profiles)))
@@ -135,33 +130,19 @@ func (s *sender) send(ctx context.Context, msg []byte) verdict {
 	return s.system.protocol(ctx, s.client, s.url.JoinPath(s.system.path).String(), headers, msg)
 }
 
-// note keeps how it went, and warns of what changed.
-func (s *sender) note(b *batch, v verdict) {
-	s.mu.Lock()
+// note warns of what changed.
+func (s *sender) note(problem error) {
 	before := s.problem
 	s.problem = ""
-	if v.problem != nil {
-		s.problem = render.Clean(v.problem.Error())
+	if problem != nil {
+		s.problem = render.Clean(problem.Error())
 		s.problem = strings.ToValidUTF8(s.problem[:min(len(s.problem), maxProblem)], "")
 	}
-	if v.outcome == taken {
-		s.sent += uint64(b.profiles - min(v.refused, b.profiles))
-		s.last = time.Now()
-	}
-	now := s.problem
-	s.mu.Unlock()
 	name := "push to " + s.url.Host
 	switch {
-	case now != "" && before == "":
-		s.warn(fmt.Sprintf("%s: %s", name, now))
-	case now == "" && before != "":
+	case s.problem != "" && before == "":
+		s.warn(fmt.Sprintf("%s: %s", name, s.problem))
+	case s.problem == "" && before != "":
 		s.warn(name + ": it works again")
 	}
-}
-
-func (s *sender) status() Status {
-	profiles, bytes := s.queue.waiting()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Status{URL: s.url.Redacted(), Queued: profiles, Bytes: bytes, Sent: s.sent, Last: s.last, Problem: s.problem}
 }
