@@ -15,6 +15,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
+	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
 
 const checkExamples = `  gpumemtrace check run.gmt --max-peak 20GiB
@@ -182,7 +183,9 @@ func writeChecked(w io.Writer, path string, checked []condition, format string) 
 		}
 	}
 	failed := 0
-	for _, c := range checked {
+	for i := range checked {
+		c := &checked[i]
+		c.says = render.Clean(c.says) // programs choose names
 		if c.failed {
 			failed++
 		}

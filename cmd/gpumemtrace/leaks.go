@@ -52,6 +52,7 @@ func reportLeaks(path string, at moment, f leakFlags, o export.Options) error {
 	}
 	opts := replay.Options{At: to, Later: end}
 	leaks := newLeakWatch(&f)
+	leaks.later = end.View(state.Want{})
 	leaks.next = span.Start.Add(span.First + f.interval)
 	opts.Moment = leaks.moment
 	s, err := replay.Play(path, opts)
@@ -107,8 +108,9 @@ type leakWatch struct {
 	detector *leak.Detector
 	ticker   *time.Ticker
 	interval time.Duration
-	next     time.Time // end of the interval, of a recording
-	observed int       // intervals of a recording
+	next     time.Time   // end of the interval, of a recording
+	observed int         // intervals of a recording
+	later    *state.View // its end
 }
 
 func newLeakWatch(f *leakFlags) *leakWatch {
@@ -155,5 +157,9 @@ func (l *leakWatch) finish(v *state.View, s *snapshot.Snapshot, w io.Writer, o e
 		return nil
 	}
 	l.ticker.Stop()
-	return export.Leaks(w, l.detector.Report(s, v.Sites), o)
+	r := l.detector.Report(s, v.Sites)
+	if l.later != nil {
+		r.FreedBy(l.later.Snapshot(), l.later.Sites)
+	}
+	return export.Leaks(w, r, o)
 }

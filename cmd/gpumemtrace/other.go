@@ -45,7 +45,7 @@ func newRoot() *cobra.Command {
 	}
 	setUpHelp(root, nil)
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newReport(), newDiff(), newWhatif(), newFit(), newConvert(), newTop(), newTerms())
+	root.AddCommand(newReport(), newCheck(), newDiff(), newWhatif(), newFit(), newConvert(), newTop(), newTerms())
 	for _, name := range []string{"agent", "doctor", "holders"} {
 		root.AddCommand(&cobra.Command{Use: name, Short: needsLinux, Hidden: true, DisableFlagParsing: true, RunE: refuse})
 	}

@@ -52,6 +52,23 @@ type Stack struct {
 	OldBytes, OldObjects int64
 	Ages                 []Age // youngest first, without empty ones at the end
 	Holder               Holder
+	// Freed: most of it was freed before the end of the recording.
+	Freed bool
+}
+
+// FreedBy marks the stacks of which less than half was held at a later moment: sites are the call sites of
+// its samples, in order, as far as they have one.
+func (r *Report) FreedBy(later *snapshot.Snapshot, sites iter.Seq[ledger.SiteKey]) {
+	held := make(map[ledger.SiteKey]int64)
+	i := 0
+	for k := range sites {
+		held[k] += later.Samples[i].InuseBytes
+		i++
+	}
+	for i := range r.Stacks {
+		x := &r.Stacks[i]
+		x.Freed = held[x.Site] < x.Sample.InuseBytes/2
+	}
 }
 
 // A candidate is a stack that grew, while its allocations are looked at.

@@ -2,6 +2,7 @@ package export
 
 import (
 	"cmp"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/leak"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -50,22 +52,30 @@ func Leaks(w io.Writer, r *leak.Report, layout Options) error {
 }
 
 func leaking(page *render.Page, s *leak.Stack, o leak.Options) {
-	page.Heading("%s: %s (pid %d)", bytefmt.Signed(s.Growth), labelText(&s.Sample.Labels), s.Sample.PID)
-	page.Line("  Grew through %d of the last %s, by %s each (median).",
-		s.Rises, bytefmt.Counted(s.Span, "interval"), bytefmt.Format(s.MedianRise))
-	page.Line("  Holds %s in %s (%s),",
-		bytefmt.Format(s.Sample.InuseBytes), bytefmt.Counted(s.Sample.InuseObjects, "object"), bytefmt.SignedCount(s.GrowthObjects))
-	page.Line("  of which %s in %s outlived %s (%s).",
-		bytefmt.Format(s.OldBytes), bytefmt.Counted(s.OldObjects, "object"),
-		bytefmt.Counted(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
+	x := &s.Sample
+	at := cmp.Or(innermost(ownLines([]*snapshot.Sample{x}))(x), absent("line", x))
+	page.Heading("%s at %s (pid %d)", bytefmt.Signed(s.Growth), at, x.PID)
 	keeps(page, &s.Holder)
-	ages(page, s.Ages)
-	page.Line("  STACK")
-	for _, l := range s.Sample.Frames() {
+	if s.Freed {
+		page.Line("  Most of it was freed before the end of the recording.")
+	}
+	page.Line("  Grew through %d of the last %s, by %s each (median). Holds %s in %s (%s), of which %s in %s outlived %s (%s).",
+		s.Rises, bytefmt.Counted(s.Span, "interval"), bytefmt.Format(s.MedianRise), bytefmt.Format(x.InuseBytes), bytefmt.Counted(x.InuseObjects, "object"), bytefmt.SignedCount(s.GrowthObjects),
+		bytefmt.Format(s.OldBytes), bytefmt.Counted(s.OldObjects, "object"), bytefmt.Counted(o.Outlive, "interval"), bytefmt.Duration(time.Duration(o.Outlive)*o.Interval))
+	page.Line("  %s", labelText(&x.Labels))
+	frames := x.Frames()
+	title := "  STACK"
+	if shown := stacks.Fold(stacks.NativeNone, frames); stacks.Python(frames) && len(shown) < len(frames) {
+		title = fmt.Sprintf("  STACK, without %s", bytefmt.Counted(len(frames)-len(shown), "native frame"))
+		frames = shown
+	}
+	page.Line("%s", title)
+	for _, l := range frames {
 		for i := range l.Lines {
 			page.Line("      %s", render.Name(&l.Lines[i]))
 		}
 	}
+	ages(page, s.Ages)
 }
 
 // keeps says who holds what leaked, if that is known.

@@ -13,6 +13,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -98,7 +99,7 @@ func Answers(o *snapshot.OutOfMemory) (heading string, says []string) {
 		where += " on GPU " + o.GPU
 	}
 	heading = fmt.Sprintf("Out of GPU memory: %s (%d) asked for %s%s", o.Process, o.PID, bytefmt.Format(wanted(o)), atLine(o))
-	says = slices.Concat([]string{refusal(o), limit(o), again(o)}, helps, []string{
+	says = slices.Concat([]string{refusal(o), limit(o), again(o)}, findings.Find(o.Snapshot, o.Snapshot).Sentences(), helps, []string{
 		prefixed("Other settings of PyTorch's allocator: ", o.Unpredicted), heldThen(o), had, unused, fits(o), elsewhere(o), pieces(o),
 		fmt.Sprintf("It was at %s, in thread %d, in %s.", o.Time.UTC().Format(time.RFC3339Nano), o.Thread, where),
 	})

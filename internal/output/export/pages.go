@@ -11,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 )
@@ -21,6 +22,7 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	page := render.NewPage(w, o.Width, o.Color)
 	liveTitle(page, s)
 	when := whenOf(&s.Meta)
+	wrong(page, s)
 	processes(page, s.Processes, when)
 	accounts(page, s.Accounts, when)
 	allocators(page, s.Allocators, when)
@@ -33,6 +35,13 @@ func Table(w io.Writer, s *snapshot.Snapshot, o Options) error {
 	failures(page, s, o)
 	page.Losses(s.Loss, s.Notes)
 	return page.Flush("write table")
+}
+
+// wrong writes what is wrong at the moment of s, if anything is.
+func wrong(page *render.Page, s *snapshot.Snapshot) {
+	if v := findings.Find(s, s); len(v.Findings) > 0 {
+		v.Show(page)
+	}
 }
 
 // liveTitle begins a page of what was traced, or of a moment of a recording.
@@ -251,6 +260,7 @@ func Summary(w io.Writer, s *snapshot.Snapshot, verbose bool) error {
 	page := render.NewPage(w, 0, false)
 	liveTitle(page, s)
 	when := whenOf(&s.Meta)
+	wrong(page, s)
 	processes(page, s.Processes, when)
 	accounts(page, s.Accounts, when)
 	allocators(page, s.Allocators, when)

@@ -157,6 +157,14 @@ func (v *Verdict) Show(page *render.Page) {
 	}
 }
 
+// Sentences returns the findings that a page shows, each with what to change.
+func (v *Verdict) Sentences() (out []string) {
+	for _, f := range v.Findings[:min(len(v.Findings), mostShown)] {
+		out = append(out, "What is wrong: "+f.Says+" "+f.Change)
+	}
+	return out
+}
+
 // lacking says what was not looked for, "" if everything was.
 func (v *Verdict) lacking() string {
 	if len(v.lacks) == 0 {
@@ -234,7 +242,7 @@ func (l *look) has(n Need) bool {
 	case Heap:
 		return len(l.heaps) > 0
 	case Steps:
-		return slices.ContainsFunc(l.peak.Steps, func(s snapshot.Steps) bool { return s.Begun })
+		return l.peak.Live != nil && slices.ContainsFunc(l.peak.Steps, func(s snapshot.Steps) bool { return s.Begun })
 	}
 	return slices.ContainsFunc(l.peak.Accounts, func(a snapshot.Account) bool { return a.Known })
 }

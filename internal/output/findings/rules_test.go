@@ -308,7 +308,7 @@ func TestLacking(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	full := training()
-	full.steps(20, 0)
+	full.steps(20, 1)
 	full.heap()
 	if v := Find(full.Snapshot, full.Snapshot); len(v.lacks) != 0 || v.lacking() != "" || len(v.Findings) != 0 {
 		t.Errorf("%+v", v)
