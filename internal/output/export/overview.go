@@ -26,6 +26,8 @@ type overview struct {
 	other  figureOf           // beside it, nil for none
 	beside string             // the title of that column
 	end    []*snapshot.Sample // samples at the end of the recording, nil unless other is of them
+
+	verdict *findings.Verdict // what is wrong, nil if that is not known
 }
 
 // A figureOf is a figure of a sum of samples, in bytes.
@@ -102,7 +104,8 @@ func (x *overview) show(page *render.Page) {
 // wrong writes what is wrong.
 func (x *overview) wrong(page *render.Page) {
 	if x.o.Moment != nil {
-		findings.Find(x.s, x.o.Moment.End).Show(page)
+		x.verdict = findings.Find(x.s, x.o.Moment.End)
+		x.verdict.Show(page)
 	}
 }
 
@@ -307,8 +310,10 @@ func (x *overview) elsewhere(page *render.Page) {
 
 // allocators says how much caching allocators lose, and whether another setting would help.
 func (x *overview) allocators(page *render.Page) {
-	for i := range x.s.Allocators {
-		page.Line("  %s (--segments)", fragmented(&x.s.Allocators[i]))
+	if x.verdict == nil || len(x.verdict.Of("fragmentation")) == 0 {
+		for i := range x.s.Allocators {
+			page.Line("  %s (--segments)", fragmented(&x.s.Allocators[i]))
+		}
 	}
 	for _, text := range x.o.Helpful {
 		page.Line("  %s", text)

@@ -3,6 +3,7 @@ package findings
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
+	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 )
 
 // A keep is what the objects of one path, numbers aside, keep.
@@ -130,6 +132,69 @@ func collectedGraphs(l *look) (out []Finding) {
 	return out
 }
 
+// noBackward: autograd's graph keeps activations, and the whole recording has no gradient.
+func noBackward(l *look) (out []Finding) {
+	for _, h := range l.heaps {
+		var bytes int64
+		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool { return s.Role == holder.Activation }) {
+			bytes += k.bytes
+		}
+		var kept []*snapshot.Sample
+		trains := false
+		for i := range l.end.Samples {
+			s := &l.end.Samples[i]
+			trains = trains || s.PID == h.PID && (s.Category == stacks.Gradient || stacks.Backward(s.Stack))
+		}
+		for _, u := range l.uses {
+			if u.pid == h.PID {
+				kept = append(kept, l.where(u, func(s *snapshot.Sample) bool { return tensor(s, stacks.Activation) })...)
+			}
+		}
+		if all := onGPU(h.Reading); trains || kept == nil || !matters(bytes, all) || bytes < all/100*leastOfPeak {
+			continue
+		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("Autograd keeps %s of activations for a backward pass that never runs, most of them made%s.", bytefmt.Format(bytes), l.lines(kept)[0].at()),
+			Bytes:  bytes,
+			Change: "Run the model under torch.inference_mode() or torch.no_grad().",
+		})
+	}
+	return out
+}
+
+// frozenCopies: two trees of modules have parameters of the same shapes, and those of one need no gradient.
+func frozenCopies(l *look) (out []Finding) {
+	for _, h := range l.heaps {
+		trees, trained := map[string]map[shape]int{}, map[string]bool{}
+		bytes := map[string]int64{}
+		for i := range h.Reading.Storages {
+			s := &h.Reading.Storages[i]
+			if root := rootOf(s.Module); s.OnGPU() && s.Role == holder.Parameter && root != "" {
+				if trees[root] == nil {
+					trees[root] = map[shape]int{}
+				}
+				trees[root][shapeOf(s)]++
+				bytes[root] += bytesOf(s.Bytes)
+				trained[root] = trained[root] || s.RequiresGrad
+			}
+		}
+		for _, copied := range slices.Sorted(maps.Keys(trees)) {
+			for _, model := range slices.Sorted(maps.Keys(trees)) {
+				if trained[copied] || !trained[model] || len(trees[copied]) < 2 || !maps.Equal(trees[copied], trees[model]) || !matters(bytes[copied], onGPU(h.Reading)) {
+					continue
+				}
+				out = append(out, Finding{
+					Says:   fmt.Sprintf("%s is a copy of %s that is not trained: %s.", copied, model, bytefmt.Format(bytes[copied])),
+					Bytes:  bytes[copied],
+					Change: "If it is an average of the weights or a reference, keep it on the CPU, or in a smaller type.",
+				})
+				break
+			}
+		}
+	}
+	return out
+}
+
 // made returns when the tensors were made that a process holds at the peak or at the end, by their
 // addresses.
 func (l *look) made(pid int) map[uint64]time.Time {
@@ -236,6 +301,8 @@ type shape struct {
 	bytes             uint64
 }
 
+func shapeOf(s *holder.Storage) shape { return shape{fmt.Sprint(s.Shape), s.DType, s.Bytes} }
+
 // secondCopies: what one variable holds has the shapes of a model's parameters, most of them.
 func secondCopies(l *look) (out []Finding) {
 	for _, h := range l.heaps {
@@ -246,7 +313,7 @@ func secondCopies(l *look) (out []Finding) {
 			if !s.OnGPU() {
 				continue
 			}
-			of := shape{fmt.Sprint(s.Shape), s.DType, s.Bytes}
+			of := shapeOf(s)
 			switch root := rootOf(s.Holder); {
 			case s.Role == holder.Parameter:
 				model[of]++

@@ -143,3 +143,64 @@ func graphPools(l *look) (out []Finding) {
 	}
 	return out
 }
+
+// Fragmentation is told from so many bytes on, and so many parts in a hundred of what is reserved: small
+// programs always have some, since PyTorch takes 2 and 20 MiB at once.
+const (
+	leastFragmented = 256 << 20
+	leastReserved   = 15
+)
+
+// fragmentation: much of what the allocator reserved is cached beside tensors that live, so that neither
+// a larger tensor nor another process can have it. With expandable segments no setting helps.
+func fragmentation(l *look) (out []Finding) {
+	for i := range l.peak.Allocators {
+		a := &l.peak.Allocators[i]
+		sum := a.Total()
+		lost := sum.Cached - sum.Releasable - sum.Kept
+		if lost < leastFragmented || lost < sum.Reserved/100*leastReserved || slices.ContainsFunc(a.Segments, func(s snapshot.Segments) bool { return s.Expandable }) {
+			continue
+		}
+		out = append(out, Finding{
+			Says:   fmt.Sprintf("Fragmentation costs %s of the %s that PyTorch reserved: it is cached beside tensors that live.", bytefmt.Format(lost), bytefmt.Format(sum.Reserved)),
+			Bytes:  lost,
+			Change: "Try PYTORCH_ALLOC_CONF=expandable_segments:True. gpumemtrace whatif RUN says what that, and other settings, would save.",
+		})
+	}
+	return out
+}
+
+// communicators: NCCL sets up its state on the GPU once for each communicator, in devCommSetup.
+func communicators(l *look) (out []Finding) {
+	const usual = 4
+	for _, u := range l.uses {
+		owned := l.where(u, func(s *snapshot.Sample) bool { return s.Owner == "nccl" })
+		bytes, _ := l.sumOf(owned)
+		made := map[int]int64{} // by the line of devCommSetup
+		var first *snapshot.Sample
+		for i := range l.peak.Samples {
+			s := &l.peak.Samples[i]
+			if s.PID != u.pid || s.Owner != "nccl" {
+				continue
+			}
+			for _, loc := range s.Stack {
+				if x := loc.Lines[len(loc.Lines)-1]; x.Function == "devCommSetup" {
+					made[x.Line] += s.InuseObjects
+					first = s
+				}
+			}
+		}
+		n := int64(0)
+		for _, count := range made {
+			n = max(n, count)
+		}
+		if n > usual && matters(bytes, u.bytes) {
+			out = append(out, Finding{
+				Says:   fmt.Sprintf("NCCL holds %s on GPU %s for %d communicators%s.", bytefmt.Format(bytes), u.gpu, n, at(line(first))),
+				Bytes:  bytes,
+				Change: "Each process group has its own communicator: reuse groups, and destroy those that are no longer needed (dist.destroy_process_group(group)).",
+			})
+		}
+	}
+	return out
+}

@@ -215,6 +215,12 @@ func TestRules(t *testing.T) {
 			m.tensors(stacks.Workspace, "aten::addmm", 4, 128*mib, python("step", "/home/me/train.py", 20), main)
 			return m.Snapshot
 		}(), "cuBLAS keeps 16 workspaces, 512 MiB: each stream that computes has its own, in each thread; most are from me/train.py:20 step.", 512 * mib},
+		{"no-backward", inference(false), inference(true),
+			"Autograd keeps 256 MiB of activations for a backward pass that never runs, most of them made at me/train.py:20 step.", 256 * mib},
+		{"frozen-copy", trees(false, 8), trees(true, 8), "average is a copy of model that is not trained: 128 MiB.", 128 * mib},
+		{"frozen-copy", trees(false, 8), trees(false, 5), "average is a copy of model", 128 * mib}, // a smaller model
+		{"fragmentation", fragmented(0), fragmented(700 * mib), "Fragmentation costs 800 MiB of the 4.00 GiB that PyTorch reserved: it is cached beside tensors that live.", 800 * mib},
+		{"communicators", groups(8), groups(2), "NCCL holds 1.98 GiB on GPU 0 for 8 communicators at me/train.py:31 <module>.", 8 * 254 * mib},
 		{"graph-pools", pools("1.0", "2.0", "3.0"), pools("1.0", "", "0.1"), "3 CUDA graphs have a private pool each, 300 MiB in all. Memory of one serves no other.", 200 * mib},
 		{"second-gpu", func() *snapshot.Snapshot {
 			m := training()
@@ -262,6 +268,52 @@ func copies(n int) (out []holder.Storage) {
 			Shape: []int64{2048, int64(2048 + i)}, DType: "float32", Class: "Tensor", Tensors: 1})
 	}
 	return out
+}
+
+// inference is a program without an optimizer whose graph is kept, or of one that trains.
+func inference(trains bool) *snapshot.Snapshot {
+	m := training()
+	if trains {
+		m.tensors(stacks.Gradient, "MmBackward0", 4, 64*mib, main)
+	}
+	m.heap(storages(8, "out.grad_fn (graph of 40 nodes)", 32*mib, func(s *holder.Storage) { s.Role = holder.Activation })...)
+	return m.Snapshot
+}
+
+// trees are a model, and another tree of modules with n parameters of the same shapes.
+func trees(trained bool, n int) *snapshot.Snapshot {
+	m := training()
+	r := m.heap()
+	for i := range r.Storages {
+		r.Storages[i].Module, r.Storages[i].RequiresGrad = fmt.Sprintf("model.layers[%d]", i), true
+	}
+	for i := range n {
+		s := r.Storages[i]
+		s.Address, s.Module, s.Holder, s.RequiresGrad = s.Address+1000, fmt.Sprintf("average.layers[%d]", i), fmt.Sprintf("average.layers[%d].weight", i), trained
+		r.Storages = append(r.Storages, s)
+	}
+	return m.Snapshot
+}
+
+func fragmented(releasable int64) *snapshot.Snapshot {
+	m := training()
+	m.Allocators = []snapshot.Allocator{{PID: 7, GPU: "0", Segments: []snapshot.Segments{{Class: "large", Count: 200, Reserved: 4096 * mib, Allocated: 3296 * mib, Cached: 800 * mib, Releasable: releasable}}}}
+	return m.Snapshot
+}
+
+func native(function string, line int) *snapshot.Location {
+	return &snapshot.Location{Address: uint64(line), Mapping: &snapshot.Mapping{Path: "/usr/lib/libnccl.so.2"}, Lines: []snapshot.Line{{Function: function, File: "init.cc", Line: line}}}
+}
+
+// groups is NCCL with n communicators.
+func groups(n int64) *snapshot.Snapshot {
+	m := training()
+	nccl := snapshot.Labels{Kind: event.KindDevice.String(), Owner: "nccl", PID: 7, GPU: "0", Process: "python3"}
+	for _, line := range []int{556, 566} {
+		m.hold(nccl, n, n*mib, native("devCommSetup", line), main)
+	}
+	m.hold(nccl, 16*n, n*252*mib, native("initChannel", 42), main)
+	return m.Snapshot
 }
 
 func blocks(state holder.BlockState) *snapshot.Snapshot {
