@@ -40,15 +40,13 @@ func openTargets(maps map[string]*ebpf.Map, meter *work.Meter) (*targets, error)
 	return &targets{Users: users, table: maps["targets"], users: maps["users"], owners: maps["owners"], meter: meter}, err
 }
 
-// use calls f unless the maps are closed, and returns whether it did.
-func (t *targets) use(f func()) bool {
+// use calls f unless the maps are closed.
+func (t *targets) use(f func()) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.closed {
-		return false
+	if !t.closed {
+		f()
 	}
-	f()
-	return true
 }
 
 // close waits until nobody uses the maps, and keeps them from being used.

@@ -129,7 +129,7 @@ func uprobesWantAdmin(had set) (bool, error) {
 
 // own returns the calling thread's.
 func own() (s set, err error) {
-	head, data := header()
+	head, data := header, [2]unix.CapUserData{}
 	if err := unix.Capget(&head, &data[0]); err != nil {
 		return s, err
 	}
@@ -143,7 +143,7 @@ func own() (s set, err error) {
 
 // assume makes it the calling thread's.
 func (s set) assume() error {
-	head, data := header()
+	head, data := header, [2]unix.CapUserData{}
 	for i := range data {
 		data[i] = unix.CapUserData{
 			Effective:   uint32(s.effective >> (32 * i)),
@@ -155,6 +155,4 @@ func (s set) assume() error {
 }
 
 // header is that of sets of 64 capabilities, which are in two parts.
-func header() (unix.CapUserHeader, [2]unix.CapUserData) {
-	return unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
-}
+var header = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -242,11 +242,10 @@ func setAll(spec *ebpf.CollectionSpec, constants map[string]any) error {
 	return nil
 }
 
-func (k *kernel) close() error {
+func (k *kernel) close() {
 	k.exit.Close()
 	k.copy.Close()
 	for _, m := range k.maps {
 		m.Close()
 	}
-	return nil
 }

@@ -132,7 +132,8 @@ func Start(ctx context.Context, opts Options) (*Unwinder, error) {
 	}
 	if err := u.manageProcesses(ctx); err != nil {
 		cancel()
-		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), <-loaded, k.close(), memo.Close())
+		k.close()
+		return nil, errors.Join(fmt.Errorf("start unwinder: %w", err), <-loaded, memo.Close())
 	}
 	go func() {
 		defer close(u.worked)
@@ -189,5 +190,6 @@ func (u *Unwinder) Close() error {
 	<-u.worked
 	u.finishing.Wait()
 	u.processes.Close()
-	return errors.Join(err, u.kernel.close(), u.memo.Close())
+	u.kernel.close()
+	return errors.Join(err, u.memo.Close())
 }
