@@ -1,25 +1,25 @@
 package filememo
 
 import (
-	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/gpumemtrace/gpumemtrace/internal/atomicfile"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
-
-	"golang.org/x/sys/unix"
 )
 
 // A directory is a store with one file for each entry. A file's modification time is the
 // time of its last use.
 type directory struct {
-	dir     *os.File
+	*atomicfile.Dir
 	limit   int64
 	writes  chan written
 	pending sync.WaitGroup // of writes
@@ -46,24 +46,23 @@ const (
 )
 
 // openDirectory opens a directory that is closed to other users, and makes it if need be.
-// The user chooses the path. The directory itself is checked by its descriptor, and only
-// the descriptor is used from then on.
 func openDirectory(path string, limit int64, failed func()) (*directory, error) {
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	dir, err := atomicfile.OpenDir(path)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
-	d := &directory{
-		dir: os.NewFile(uintptr(fd), path), limit: limit, failed: failed,
-		writes: make(chan written, maxWaiting),
+	info, err := dir.File().Stat()
+	if err == nil {
+		err = checkOwner(info)
 	}
-	if err := checkOwner(fd, unix.S_IFDIR); err != nil {
-		d.dir.Close()
+	if err != nil {
+		dir.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	d := &directory{Dir: dir, limit: limit, failed: failed, writes: make(chan written, maxWaiting)}
 	go func() {
 		for w := range d.writes {
 			if d.write(w.name, w.entry) != nil {
@@ -75,20 +74,13 @@ func openDirectory(path string, limit int64, failed func()) (*directory, error) 
 	return d, nil
 }
 
-// checkOwner fails unless the open file is of the type, the effective user's, and nobody
-// else's to read or write.
-func checkOwner(fd int, kind uint32) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	switch {
-	case st.Mode&unix.S_IFMT != kind:
-		return fmt.Errorf("not the type of file: %w", errForeign)
+// checkOwner fails unless a file is the effective user's, and nobody else's to read or write.
+func checkOwner(f fs.FileInfo) error {
+	switch st := f.Sys().(*syscall.Stat_t); {
 	case st.Uid != uint32(os.Geteuid()):
 		return fmt.Errorf("it belongs to user %d: %w", st.Uid, errForeign)
-	case st.Mode&0o077 != 0:
-		return fmt.Errorf("others may use it (mode %#o): %w", st.Mode&0o777, errForeign)
+	case f.Mode()&0o077 != 0:
+		return fmt.Errorf("others may use it (mode %#o): %w", f.Mode().Perm(), errForeign)
 	}
 	return nil
 }
@@ -97,41 +89,27 @@ func checkOwner(fd int, kind uint32) error {
 func (d *directory) Close() error {
 	d.pending.Wait()
 	close(d.writes)
-	return d.dir.Close()
+	return d.Dir.Close()
 }
 
-func (d *directory) fd() int { return int(d.dir.Fd()) }
-
+// get reads what it has looked at, since nobody else can write to the directory.
 func (d *directory) get(name string) ([]byte, error) {
-	// O_NONBLOCK: what lies there may be a pipe.
-	fd, err := unix.Openat(d.fd(), name+entrySuffix, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	switch {
-	case errors.Is(err, unix.ENOENT):
+	name += entrySuffix
+	switch info, err := d.Lstat(name); {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	case errors.Is(err, unix.ELOOP):
-		return nil, errForeign
 	case err != nil:
 		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	if err := checkOwner(fd, unix.S_IFREG); err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, err
-	}
-	if st.Size > maxEntry || st.Size == 0 {
+	case !info.Mode().IsRegular() || info.Size() > maxEntry || info.Size() == 0:
 		return nil, errForeign
-	}
-	entry := make([]byte, st.Size)
-	if _, err := io.ReadFull(f, entry); err != nil {
-		return nil, err
+	default:
+		if err := checkOwner(info); err != nil {
+			return nil, err
+		}
 	}
 	// If this fails, the entry is dropped earlier than necessary.
-	_ = unix.Futimes(fd, []unix.Timeval{unix.NsecToTimeval(time.Now().UnixNano()), unix.NsecToTimeval(time.Now().UnixNano())})
-	return entry, nil
+	_ = d.Chtimes(name, time.Time{}, time.Now())
+	return d.ReadFile(name)
 }
 
 // put queues the entry for a goroutine that writes it, so that the caller does not wait for
@@ -147,26 +125,23 @@ func (d *directory) put(name string, entry []byte) error {
 
 // write writes the entry to a temporary file and renames it. It does not sync: the checksum
 // shows if a crash of the machine damaged an entry.
-func (d *directory) write(name string, entry []byte) (err error) {
+func (d *directory) write(name string, entry []byte) error {
 	if err := d.makeRoom(int64(len(entry))); err != nil {
 		return err
 	}
 	part := rand.Text() + partSuffix
-	fd, err := unix.Openat(d.fd(), part, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	f, err := d.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = unix.Unlinkat(d.fd(), part, 0)
-		}
-	}()
-	f := os.NewFile(uintptr(fd), part)
 	_, err = f.Write(entry)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = d.Rename(part, name+entrySuffix)
 	}
-	return unix.Renameat(d.fd(), part, d.fd(), name+entrySuffix)
+	if err != nil {
+		_ = d.Remove(part)
+	}
+	return err
 }
 
 // makeRoom removes the least recently used entries until one of size fits.
@@ -178,18 +153,18 @@ func (d *directory) makeRoom(size int64) error {
 	if err != nil {
 		return err
 	}
-	sorting.Stable(files, func(a, b file) int { return cmp.Compare(a.used, b.used) })
+	sorting.Stable(files, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
 	total := int64(0)
 	for _, f := range files {
-		total += f.size
+		total += f.Size()
 	}
-	left := time.Now().Add(-abandoned).UnixNano()
+	left := time.Now().Add(-abandoned)
 	for _, f := range files {
-		if total > d.limit-d.limit/credit || strings.HasSuffix(f.name, partSuffix) && f.used < left {
-			if err := unix.Unlinkat(d.fd(), f.name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		if total > d.limit-d.limit/credit || strings.HasSuffix(f.Name(), partSuffix) && f.ModTime().Before(left) {
+			if err := d.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			total -= f.size
+			total -= f.Size()
 		}
 	}
 	d.room = d.limit/credit - size
@@ -202,31 +177,24 @@ type written struct {
 	entry []byte
 }
 
-type file struct {
-	name string
-	size int64 // bytes
-	used int64 // nanoseconds
-}
-
 // list returns the memo's own files, and no others.
-func (d *directory) list() (files []file, err error) {
-	fd, err := unix.Openat(d.fd(), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func (d *directory) list() (files []fs.FileInfo, err error) {
+	dir, err := d.Open(".")
 	if err != nil {
 		return nil, err
 	}
-	dir := os.NewFile(uintptr(fd), d.dir.Name())
 	defer dir.Close()
 	names, err := dir.Readdirnames(maxFiles)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	for _, name := range names {
-		var st unix.Stat_t
-		if !strings.HasSuffix(name, entrySuffix) && !strings.HasSuffix(name, partSuffix) ||
-			unix.Fstatat(d.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if !strings.HasSuffix(name, entrySuffix) && !strings.HasSuffix(name, partSuffix) {
 			continue
 		}
-		files = append(files, file{name, st.Size, st.Mtim.Nano()})
+		if f, err := d.Lstat(name); err == nil && !f.IsDir() {
+			files = append(files, f)
+		}
 	}
 	return files, nil
 }

@@ -257,12 +257,12 @@ func TestDirectoryIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	other := filepath.Join(d.dir.Name(), "not ours")
+	other := filepath.Join(d.File().Name(), "not ours")
 	if err := os.WriteFile(other, make([]byte, 2*limit), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	long := time.Now().Add(-time.Hour)
-	part := filepath.Join(d.dir.Name(), "left"+partSuffix)
+	part := filepath.Join(d.File().Name(), "left"+partSuffix)
 	if err := errors.Join(os.WriteFile(part, nil, 0o600), os.Chtimes(part, long, long)); err != nil {
 		t.Fatal(err)
 	}
@@ -272,14 +272,14 @@ func TestDirectoryIsBounded(t *testing.T) {
 		}
 		// Times of files are of the kernel's tick: set them apart.
 		at := long.Add(time.Duration(i) * time.Second)
-		_ = os.Chtimes(filepath.Join(d.dir.Name(), fmt.Sprintf("%064d", i)+entrySuffix), at, at)
+		_ = os.Chtimes(filepath.Join(d.File().Name(), fmt.Sprintf("%064d", i)+entrySuffix), at, at)
 		if e, err := d.get(fmt.Sprintf("%064d", 0)); err != nil || e == nil { // stays
 			t.Fatalf("after %d: %v", i, err)
 		}
 		files, err := d.list()
 		total := int64(0)
 		for _, f := range files {
-			total += f.size
+			total += f.Size()
 		}
 		if err != nil || total > limit {
 			t.Fatalf("%d bytes, %v", total, err)
@@ -325,7 +325,7 @@ func TestDamagedAndForeignEntries(t *testing.T) {
 			}
 			settle(m)
 			name, _ := m.name(fileOf(other))
-			return os.Rename(filepath.Join(m.store.(*directory).dir.Name(), name+entrySuffix), path)
+			return os.Rename(filepath.Join(m.store.(*directory).File().Name(), name+entrySuffix), path)
 		},
 		"symbolic link": func(path string) error {
 			return errors.Join(os.Rename(path, path+"2"), os.Symlink(path+"2", path))
@@ -348,7 +348,7 @@ func TestDamagedAndForeignEntries(t *testing.T) {
 				t.Fatal(err)
 			}
 			name, _ := m.name(fileOf(b))
-			if err := damage(filepath.Join(m.store.(*directory).dir.Name(), name+entrySuffix)); err != nil {
+			if err := damage(filepath.Join(m.store.(*directory).File().Name(), name+entrySuffix)); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 { // the second time it has been replaced
