@@ -196,6 +196,7 @@ func (v *Verdict) lacking() string {
 type look struct {
 	peak, end *snapshot.Snapshot
 	uses      []*use
+	commands  map[int]string  // of processes
 	heaps     []snapshot.Heap // those that were not refused
 	tensors   bool
 }
@@ -209,7 +210,10 @@ type use struct {
 }
 
 func newLook(peak, end *snapshot.Snapshot) *look {
-	l := &look{peak: peak, end: end}
+	l := &look{peak: peak, end: end, commands: map[int]string{}}
+	for i := range peak.Processes {
+		l.commands[peak.Processes[i].PID] = peak.Processes[i].Command
+	}
 	type key struct {
 		pid int
 		gpu string
@@ -269,11 +273,13 @@ func matters(bytes, all int64) bool {
 // lines adds samples up by the line of the program that made them, the largest first. A line whose
 // name is not known is "".
 func (l *look) lines(samples []*snapshot.Sample) (out []lineOf) {
+	place := map[string]int{}
 	for _, s := range samples {
 		name := line(s)
-		i := slices.IndexFunc(out, func(x lineOf) bool { return x.name == name })
-		if i < 0 {
+		i, known := place[name]
+		if !known {
 			i, out = len(out), append(out, lineOf{name: name})
+			place[name] = i
 		}
 		out[i].bytes += l.held(s)
 		out[i].objects += s.InuseObjects

@@ -80,14 +80,16 @@ func (l *look) grown(of *snapshot.Steps) (out []growth) {
 			x.held[holder.Alike(s.Holder)] += a.Size
 		}
 	}
+	place := map[string]int{}
 	for i, x := range stacks {
 		if x == nil || slices.Contains(x.left[:], 0) {
 			continue
 		}
 		name := line(&l.peak.Samples[i])
-		j := slices.IndexFunc(out, func(g growth) bool { return g.line == name })
-		if j < 0 {
+		j, known := place[name]
+		if !known {
 			j, out = len(out), append(out, growth{line: name, holder: holder.Most(x.held)})
+			place[name] = j
 		}
 		out[j].bytes, out[j].each = out[j].bytes+x.bytes, out[j].each+slices.Min(x.left[:])
 	}

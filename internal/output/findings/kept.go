@@ -91,11 +91,11 @@ func smallViews(l *look) (out []Finding) {
 // end, so the graph outlived a step.
 func oldGraphs(l *look) (out []Finding) {
 	for _, h := range l.heaps {
-		made := l.made(h.PID)
 		begin := stepBegan(l.end, h.PID, h.Begin)
-		if len(made) == 0 || begin.IsZero() {
+		if begin.IsZero() || !slices.ContainsFunc(h.Reading.Storages, func(s holder.Storage) bool { return s.Role == holder.Activation }) {
 			continue
 		}
+		made := l.made(h.PID)
 		for _, k := range keeps(h.Reading, path, func(s *holder.Storage) bool {
 			t, known := made[s.Address]
 			return s.Role == holder.Activation && known && t.Before(begin)
@@ -162,6 +162,9 @@ func noBackward(l *look) (out []Finding) {
 	return out
 }
 
+// mostTrees bounds the trees of modules that are compared with each other.
+const mostTrees = 100
+
 // frozenCopies: two trees of modules have parameters of the same shapes, and those of one need no gradient.
 func frozenCopies(l *look) (out []Finding) {
 	for _, h := range l.heaps {
@@ -178,8 +181,10 @@ func frozenCopies(l *look) (out []Finding) {
 				trained[root] = trained[root] || s.RequiresGrad
 			}
 		}
-		for _, copied := range slices.Sorted(maps.Keys(trees)) {
-			for _, model := range slices.Sorted(maps.Keys(trees)) {
+		names := slices.Sorted(maps.Keys(trees))
+		names = names[:min(len(names), mostTrees)]
+		for _, copied := range names {
+			for _, model := range names {
 				if trained[copied] || !trained[model] || len(trees[copied]) < 2 || !maps.Equal(trees[copied], trees[model]) || !matters(bytes[copied], onGPU(h.Reading)) {
 					continue
 				}

@@ -176,6 +176,9 @@ func communicators(l *look) (out []Finding) {
 	for _, u := range l.uses {
 		owned := l.where(u, func(s *snapshot.Sample) bool { return s.Owner == "nccl" })
 		bytes, _ := l.sumOf(owned)
+		if !matters(bytes, u.bytes) {
+			continue
+		}
 		made := map[int]int64{} // by the line of devCommSetup
 		var first *snapshot.Sample
 		for i := range l.peak.Samples {
@@ -194,7 +197,7 @@ func communicators(l *look) (out []Finding) {
 		for _, count := range made {
 			n = max(n, count)
 		}
-		if n > usual && matters(bytes, u.bytes) {
+		if n > usual {
 			out = append(out, Finding{
 				Says:   fmt.Sprintf("NCCL holds %s on GPU %s for %d communicators%s.", bytefmt.Format(bytes), u.gpu, n, at(line(first))),
 				Bytes:  bytes,

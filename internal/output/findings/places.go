@@ -90,15 +90,8 @@ func (l *look) alone(u *use) bool {
 // startedBy reports whether a process is another one's by what its command says: multiprocessing names
 // the parent, and a fork has its command.
 func (l *look) startedBy(pid, parent int) bool {
-	command := func(pid int) string {
-		i := slices.IndexFunc(l.peak.Processes, func(p snapshot.Process) bool { return p.PID == pid })
-		if i < 0 {
-			return ""
-		}
-		return l.peak.Processes[i].Command
-	}
-	own := command(pid)
-	return own != "" && own == command(parent) || strings.Contains(own, "multiprocessing") && strings.Contains(own, fmt.Sprintf("parent_pid=%d,", parent))
+	own := l.commands[pid]
+	return own != "" && own == l.commands[parent] || strings.Contains(own, "multiprocessing") && strings.Contains(own, fmt.Sprintf("parent_pid=%d,", parent))
 }
 
 // imports: memory was taken while a module was imported.
