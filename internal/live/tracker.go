@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/loss"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
@@ -62,7 +63,7 @@ func (t *Tracker) Forget() {
 func (t *Tracker) Add(l *Snapshot) *Status {
 	s := l.Snapshot
 	at := s.Meta.Start.Add(s.Meta.Duration)
-	p := &Status{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: s.Notes, Windowed: s.Windowed, Cost: l.Cost, Ended: l.Ended}
+	p := &Status{Meta: s.Meta, Elapsed: s.Meta.Duration, Accounts: s.Accounts, Notes: withFindings(s), Windowed: s.Windowed, Cost: l.Cost, Ended: l.Ended}
 	if t.last != nil {
 		before := t.last.Meta
 		p.Interval = at.Sub(before.Start.Add(before.Duration))
@@ -84,6 +85,13 @@ func (t *Tracker) Add(l *Snapshot) *Status {
 	t.n++
 	t.last, t.cost = &snapshot.Snapshot{Meta: s.Meta, Processes: s.Processes}, l.Cost
 	return p
+}
+
+// withFindings returns the notes of a snapshot, and before them what is wrong. The snapshot of another
+// machine has some of it already.
+func withFindings(s *snapshot.Snapshot) []string {
+	wrong := findings.Find(s, s).Sentences()
+	return append(slices.DeleteFunc(wrong, func(text string) bool { return slices.Contains(s.Notes, text) }), s.Notes...)
 }
 
 // rate returns n in d as of a second, 0 where there is no interval.

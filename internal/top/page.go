@@ -26,6 +26,10 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 	for _, l := range m.facts(p) {
 		page.Line("%s", l)
 	}
+	wrong, notes := divided(p.Notes)
+	for _, text := range wrong {
+		page.Line("%s", text)
+	}
 	write := func(title string, t *table, n int) {
 		if t.rows == 0 {
 			return
@@ -73,6 +77,6 @@ func Text(w io.Writer, p *live.Status, n, width int, color bool) error {
 		}
 		export.OneWindowed(page, p.Meta.Windows, x, false, names, func(j int) *snapshot.WindowedRow { return &x.Rows[j] })
 	}
-	page.Losses(p.Lost, p.Notes)
+	page.Losses(p.Lost, notes)
 	return page.Flush("write the page")
 }

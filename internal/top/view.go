@@ -8,6 +8,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
+	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -101,6 +102,9 @@ func (m *Model) summary(p *live.Status) (lines []string) {
 	for _, l := range m.facts(p) {
 		lines = append(lines, render.Fit(l, m.width, false))
 	}
+	if wrong, _ := divided(p.Notes); len(wrong) > 0 { // n shows all of them
+		lines = append(lines, styleWarn.Styled(render.Fit(render.Plain(wrong[0]), m.width, false)))
+	}
 	if len(p.Lost) > 0 {
 		var lost []string
 		for _, c := range p.Lost {
@@ -109,6 +113,18 @@ func (m *Model) summary(p *live.Status) (lines []string) {
 		lines = append(lines, styleWarn.Styled(render.Fit("lost: "+render.Plain(strings.Join(lost, ", ")), m.width, false)))
 	}
 	return lines
+}
+
+// divided returns those of notes that say what is wrong, and the others.
+func divided(notes []string) (wrong, others []string) {
+	for _, n := range notes {
+		if strings.HasPrefix(n, findings.Prefix) {
+			wrong = append(wrong, n)
+		} else {
+			others = append(others, n)
+		}
+	}
+	return wrong, others
 }
 
 // facts returns the figures of the rows that are shown, in as many lines as they need.

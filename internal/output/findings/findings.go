@@ -161,10 +161,13 @@ func (v *Verdict) Show(page *render.Page) {
 	}
 }
 
+// Prefix begins each of a Verdict's Sentences.
+const Prefix = "What is wrong: "
+
 // Sentences returns the findings that a page shows, each with what to change.
 func (v *Verdict) Sentences() (out []string) {
 	for _, f := range v.Findings[:min(len(v.Findings), mostShown)] {
-		out = append(out, "What is wrong: "+f.Says+" "+f.Change)
+		out = append(out, Prefix+f.Says+" "+f.Change)
 	}
 	return out
 }
