@@ -1,10 +1,13 @@
 package top
 
 import (
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/live"
 	"github.com/gpumemtrace/gpumemtrace/internal/testing/livetest"
+	"github.com/gpumemtrace/gpumemtrace/internal/testing/snapshottest"
 )
 
 const mib = 1 << 20
@@ -33,4 +36,16 @@ func (m *made) Snapshot(q live.Query) (*live.Snapshot, error) {
 func sized(second int, name string, held ...int64) *live.Snapshot {
 	s, sites := livetest.Sized(second, name, held...)
 	return &live.Snapshot{Snapshot: s, Sites: sites}
+}
+
+// What is wrong comes first, once.
+func TestWhatIsWrong(t *testing.T) {
+	var b strings.Builder
+	if err := Text(&b, live.NewTracker().Add(&live.Snapshot{Snapshot: snapshottest.Driver()}), 5, 200, false); err != nil {
+		t.Fatal(err)
+	}
+	before, _, found := strings.Cut(b.String(), "What is wrong: serve (20), whose memory is on GPU 0, also holds 442 MiB on GPU 1")
+	if !found || strings.Contains(before, "GPUs\n") || strings.Count(b.String(), "What is wrong") != 1 {
+		t.Errorf("it says\n%s", b.String())
+	}
 }
