@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Align returns copies of the snapshots of several runs of a program, in which the same stack has
@@ -94,7 +95,7 @@ func newRunStacks(run *snapshot.Snapshot) *runStacks {
 		x.byFunctions[r.functions] = append(x.byFunctions[r.functions], r)
 	}
 	for functions, all := range x.byFunctions {
-		slices.SortStableFunc(all, compareLines)
+		sorting.Stable(all, compareLines)
 		x.byFunctions[functions] = slices.CompactFunc(all, func(a, b runStack) bool { return compareLines(a, b) == 0 })
 	}
 	return x

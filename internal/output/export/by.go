@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A By is the columns that the rows of a page differ in: labels, and the cause of memory.
@@ -296,7 +297,7 @@ func (by By) columns() (out []table.Column) {
 
 // ordered returns the sections, those of GPUs first, the largest first.
 func (by By) ordered(sections map[section]*group, show *face) []section {
-	return slices.SortedFunc(maps.Keys(sections), func(a, b section) int {
+	return sorting.Keys(sections, func(a, b section) int {
 		return cmp.Or(
 			strings.Compare(a.class, b.class),
 			cmp.Compare(show.of(&sections[b].amount), show.of(&sections[a].amount)),

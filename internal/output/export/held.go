@@ -4,14 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // Held writes what each process holds on each GPU: a row for each holder, role and kind of memory, the largest
@@ -46,7 +45,7 @@ func Held(w io.Writer, s *snapshot.Snapshot, o Options) error {
 		add := func(v *snapshot.Values, role, what string) {
 			t.Add(v.InuseBytes, table.Part{Of: v.InuseBytes, Whole: all.InuseBytes}, v.InuseObjects, role, what)
 		}
-		keys := slices.SortedFunc(maps.Keys(rows), func(x, y row) int {
+		keys := sorting.Keys(rows, func(x, y row) int {
 			return cmp.Or(cmp.Compare(rows[y].InuseBytes, rows[x].InuseBytes), cmp.Compare(x.what, y.what), cmp.Compare(x.role, y.role))
 		})
 		top := min(len(keys), cmp.Or(o.Top, usual))

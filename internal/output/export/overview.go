@@ -14,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/output/findings"
 	"github.com/gpumemtrace/gpumemtrace/internal/output/table"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // An overview is the first screen of a report: who holds how much, for what, and which lines
@@ -224,7 +225,7 @@ func (x *overview) holders(page *render.Page, samples []*snapshot.Sample) {
 		x.holder(page)
 		return
 	}
-	keys := slices.SortedFunc(maps.Keys(now), func(a, b key) int {
+	keys := sorting.Keys(now, func(a, b key) int {
 		return cmp.Or(cmp.Compare(x.shown(&now[b].Values), x.shown(&now[a].Values)), cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.pid, b.pid), cmp.Compare(a.process, b.process))
 	})
 	t := table.New(table.Bytes(x.title), x.besideIt(), table.Text("GPU"), table.Text("PROCESS"), table.SomeCount("PID"), table.Text("USER"), table.Ending("WORKLOAD"), table.Beginning("COMMAND"))

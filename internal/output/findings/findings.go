@@ -14,6 +14,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
 	"github.com/gpumemtrace/gpumemtrace/internal/render"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A Finding is one thing that is wrong.
@@ -130,7 +131,7 @@ func (l *look) find(rules []Rule) *Verdict {
 			v.Findings = append(v.Findings, f)
 		}
 	}
-	slices.SortStableFunc(v.Findings, func(a, b Finding) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	sorting.Stable(v.Findings, func(a, b Finding) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	return v
 }
 
@@ -287,7 +288,7 @@ func (l *look) lines(samples []*snapshot.Sample) (out []lineOf) {
 		out[i].bytes += l.held(s)
 		out[i].objects += s.InuseObjects
 	}
-	slices.SortStableFunc(out, func(a, b lineOf) int { return cmp.Compare(b.bytes, a.bytes) })
+	sorting.Stable(out, func(a, b lineOf) int { return cmp.Compare(b.bytes, a.bytes) })
 	return out
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/heap/holder"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/snapshot"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/stacks"
+	"github.com/gpumemtrace/gpumemtrace/internal/sorting"
 )
 
 // A keep is what the objects of one path, numbers aside, keep.
@@ -42,7 +43,7 @@ func keeps(r *holder.Reading, path func(*holder.Storage) string, f func(*holder.
 		}
 		k.bytes, k.storages, k.part = k.bytes+bytesOf(s.Bytes), k.storages+1, tensorBytes(s)
 	}
-	slices.SortStableFunc(out, func(a, b keep) int { return cmp.Compare(b.bytes, a.bytes) })
+	sorting.Stable(out, func(a, b keep) int { return cmp.Compare(b.bytes, a.bytes) })
 	return out
 }
 
@@ -346,7 +347,7 @@ func secondCopies(l *look) (out []Finding) {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Says, b.Says) })
+	sorting.Stable(out, func(a, b Finding) int { return strings.Compare(a.Says, b.Says) })
 	return out
 }
 
