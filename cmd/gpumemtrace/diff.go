@@ -37,6 +37,8 @@ type diffCommand struct {
 	ranks         bool
 	rows          rowFlags
 	page          outputFlags
+	span          replay.Span  // of the one recording
+	end           *state.State // nil for several
 }
 
 func newDiff() *cobra.Command {
@@ -134,13 +136,10 @@ func (d *diffCommand) run(args []string) (err error) {
 // grown chooses the moments of one recording that were not given, and says which. What a program makes only
 // once is no growth, nor is what it holds during a training step.
 func (d *diffCommand) grown(path string) (says string, err error) {
-	if d.first.given() {
-		return "", nil
-	}
-	span, end, err := measure(path)
-	if err != nil {
+	if d.span, d.end, err = measure(path); err != nil || d.first.given() {
 		return "", err
 	}
+	span, end := d.span, d.end
 	from, to := span.First+(span.Grew-span.First)/4, span.Grew
 	fromIs, toIs := "a quarter into the time in which memory was taken", "when memory grew last"
 	steps := end.View(state.Want{Steps: true}).Snapshot().Steps
@@ -217,7 +216,7 @@ func comparedPage(page *output, paths []string, before, after export.Side) error
 
 // side reads a file at a moment, or else at its peak or its end.
 func (d *diffCommand) side(path string, at moment, peak bool) (export.Side, error) {
-	a, err := question{at: at, peak: peak && !at.given(), by: d.by, want: state.Want{Driver: true, Holders: true}}.answer(path)
+	a, err := question{at: at, peak: peak && !at.given(), by: d.by, want: state.Want{Driver: true, Holders: true}, span: d.span, end: d.end}.answer(path)
 	if err != nil {
 		return export.Side{}, err
 	}

@@ -25,6 +25,9 @@ type question struct {
 	from moment // allocations and peaks count from here on
 	want state.Want
 	by   []string // the groupings that are asked for
+	// span and end are what measure returned of the recording, a nil end if nobody has measured it.
+	span replay.Span
+	end  *state.State
 	// layout: the state knows where memory lies, and the latest remember changes.
 	layout   bool
 	remember int
@@ -117,11 +120,13 @@ func (q question) of(f *recordingFile, r *record.Reader) (*answer, error) {
 		a.shown = s.View(q.want).Snapshot()
 		return a, nil
 	}
-	span, end, err := replay.Measure(r, opts)
-	if err != nil {
-		return nil, err
+	if q.end == nil {
+		var err error
+		if q.span, q.end, err = replay.Measure(r, opts); err != nil {
+			return nil, err
+		}
 	}
-	return a, q.playTo(a, f, span, end)
+	return a, q.playTo(a, f, q.span, q.end)
 }
 
 // fail adds a request that failed for want of memory.
