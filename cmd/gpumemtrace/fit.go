@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gpumemtrace/gpumemtrace/internal/bytefmt"
 	"github.com/gpumemtrace/gpumemtrace/internal/model/state"
@@ -18,7 +19,7 @@ import (
 	"github.com/gpumemtrace/gpumemtrace/internal/whatif"
 )
 
-const fitExamples = `  gpumemtrace fit run8.gmt run16.gmt --to 32       # recorded at batch sizes 8 and 16
+const fitExamples = `  gpumemtrace fit run8.gmt run16.gmt --to 32       # recorded at batch sizes 8 and 16: would 32 fit?
   gpumemtrace fit 8=a.gmt 16=b.gmt 24=c.gmt --to 32,64 --memory 80GiB`
 
 func newFit() *cobra.Command {
@@ -38,9 +39,6 @@ func newFit() *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			if len(to) == 0 {
-				return usagef("--to is missing: give the number to predict the run for, such as --to 32")
-			}
 			for _, n := range to {
 				if !(n > 0 && n <= 1<<24) {
 					return usagef("--to %g: want a number between 0 and %d", n, 1<<24)
@@ -83,6 +81,9 @@ func newFit() *cobra.Command {
 			} else if a.foreign && limits.Memory != 0 {
 				return usagef("--memory needs --beside too, such as --beside 1GiB: a snapshot of PyTorch does not say what the process holds beside PyTorch's memory. nvidia-smi shows both together")
 			}
+			if len(to) == 0 {
+				to = []float64{2 * highest.At}
+			}
 			f, err := whatif.NewFit(runs)
 			if err != nil {
 				return fmt.Errorf("no prediction: %w", err)
@@ -96,8 +97,15 @@ func newFit() *cobra.Command {
 			return export.Next(os.Stdout, o, export.Command{Args: "whatif " + recording, Answers: "Would another allocator setting help"})
 		},
 	}
-	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas)")
-	c.Flags().StringVar(&memory, "memory", "", "print the largest number that fits into a GPU with this much memory, such as 80GiB; it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest")
+	c.Flags().Float64SliceVar(&to, "to", nil, "predict the run for this number (several with commas; default twice the highest); --batch is the same")
+	c.Flags().Lookup("to").DefValue = ""
+	c.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "batch" {
+			name = "to"
+		}
+		return pflag.NormalizedName(name)
+	})
+	c.Flags().StringVar(&memory, "memory", "", "say whether that fits into a GPU with this much memory, such as 80GiB, and the largest number that does (default that of the GPU in the recordings); it counts all that the process holds on the GPU, or PyTorch's memory alone where the recordings lack the rest")
 	c.Flags().StringVar(&reserved, "reserved", "", "say which number is the largest at which PyTorch reserves no more than so much memory, such as 40GiB: what torch.cuda.set_per_process_memory_fraction allows")
 	c.Flags().StringVar(&besides, "beside", "", "say what the process holds on the GPU beside PyTorch's memory, such as 1GiB: CUDA's context, libraries. Recordings of a trace say it themselves")
 	c.Flags().BoolVar(&asJSON, "json", false, "write JSON")

@@ -15,8 +15,9 @@ func TestFit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := command(t, "fit", "16="+filepath.Join(dir, "peft_16.gmt"), filepath.Join(dir, "peft_8.gmt"), "--to", "32", "--memory", "20GiB").start().ends(exitDone)
+	v := command(t, "fit", "16="+filepath.Join(dir, "peft_16.gmt"), filepath.Join(dir, "peft_8.gmt"), "--batch", "32", "--memory", "20GiB").start().ends(exitDone)
 	for _, want := range []string{
+		"32 does not fit into 20.0 GiB. At 32 ",
 		"about 30.2 GiB in nvidia-smi, with the 742 MiB that the process held besides, such as CUDA's context",
 		"The largest number that fits into 20.0 GiB of GPU memory is 20: PyTorch can reserve 19.3 GiB of it.",
 		"49.4%) 15.6 GiB yes",

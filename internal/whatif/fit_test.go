@@ -78,12 +78,13 @@ func TestWriteFit(t *testing.T) {
 	if strings.Contains(page, "FITS") {
 		t.Errorf("what fits into a GPU of unknown size?\n%s", page)
 	}
+	expect(page, "32 fits into a GPU that has about 29.5 GiB for PyTorch alone.")
 	expect(written(20<<30), "fits into 20.0 GiB of GPU memory is 21, counting PyTorch's memory alone\n  because the recording lacks the rest.", "PYTORCH ALONE FITS INTO 20.0 GiB\n", "(48.2%)  yes\n", "(50.1%)  no\n")
 	x.Beside = 700 << 20
-	expect(written(20<<30), "about 30.1 GiB in nvidia-smi, with the 700 MiB\n", "fits into 20.0 GiB of GPU memory is 20: PyTorch can reserve 19.3 GiB of it", "30.1 GiB  no\n", "15.6 GiB  yes\n")
+	expect(written(20<<30), "32 does not fit into 20.0 GiB. At 32", "about 30.1 GiB in\n  nvidia-smi, with the 700 MiB", "fits into 20.0 GiB of GPU memory is 20: PyTorch can reserve 19.3 GiB of it", "30.1 GiB  no\n", "15.6 GiB  yes\n")
 	expect(written(20<<30), " Up to 36 the run would not fail either, but PyTorch would have to give cached memory back")
 	x.Memory = 80 << 30
-	expect(written(0), "FITS INTO 80.0 GiB\n", "30.1 GiB  yes\n")
+	expect(written(0), "32 fits into this GPU, 80.0 GiB. At 32", "number that fits into 80.0 GiB of GPU memory is ", "FITS INTO 80.0 GiB\n", "30.1 GiB  yes\n")
 }
 
 // A number that was recorded has one row, which says what was measured, whatever is not modelled.
@@ -100,7 +101,7 @@ func TestWriteFitOfRecordedNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(page.String(), "\n")
-	for _, want := range []string{"At 8 PyTorch reserved 190 MiB at the peak, as measured. ", "   8 ", "  16 ", "  32 "} {
+	for _, want := range []string{"8 fits into 1.00 GiB, counting PyTorch's memory alone. At 8 PyTorch reserved 190 MiB at the peak, as measured. ", "   8 ", "  16 ", "  32 "} {
 		n := 0
 		for _, line := range lines {
 			if strings.HasPrefix(line, want) {

@@ -75,6 +75,15 @@ type ForecastRow struct {
 // reserved returns what PyTorch reserves: what was measured, or else what is predicted.
 func (r *ForecastRow) reserved() uint64 { return cmp.Or(r.Measured, r.Peak) }
 
+// fits says whether what PyTorch reserves, and what is held besides, is within a limit.
+func (r *ForecastRow) fits(limit, beside uint64) string {
+	low, high := r.Low, r.High
+	if high == 0 { // not known
+		low, high = r.Peak, math.MaxInt64
+	}
+	return verdict(high+beside <= limit, low+beside <= limit)
+}
+
 // row returns the row of a number, nil if there is none.
 func (c *Forecast) row(n float64) *ForecastRow {
 	i := slices.IndexFunc(c.Rows, func(r ForecastRow) bool { return r.At == n })
@@ -84,8 +93,18 @@ func (c *Forecast) row(n float64) *ForecastRow {
 	return &c.Rows[i]
 }
 
-// Forecast predicts the run at each number of to, and what limits let run. The recorded numbers come first.
+// or returns l, or without limits that of the recordings' own GPU, where its size is known.
+func (l Limits) or(base *Run) Limits {
+	if l == (Limits{}) {
+		l.Memory = base.Memory
+	}
+	return l
+}
+
+// Forecast predicts the run at each number of to, and what limits let run, by default the recordings' own
+// GPU. The recorded numbers come first.
 func (f *Fit) Forecast(to []float64, limits Limits) *Forecast {
+	limits = limits.or(f.base)
 	c := &Forecast{SchemaVersion: 1, Process: f.base.Name, GPU: f.base.GPU, Beside: f.base.Beside, Paired: f.Paired(), Workspaces: f.Workspaces, Alone: f.Alone, Curved: f.Curved, CuDNN: f.base.workspaces()}
 	c.Unmodelled = f.unmodelled()
 	c.Unseen = f.Unseen(slices.Max(to))
@@ -171,8 +190,9 @@ func (f *Fit) reliable(page *render.Page, c *Forecast, n float64) {
 }
 
 // Write writes the fit as text: the peak at each number of to, and the largest number that
-// fits. Without limits it says of the recordings' own GPU what fits, where its size is known.
+// fits.
 func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
+	limits = limits.or(f.base)
 	page := render.NewPage(w, o.Width, o.Color)
 	c := f.Forecast(to, limits)
 	last := to[len(to)-1]
@@ -180,7 +200,7 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	if !slices.ContainsFunc(f.Growths(last), func(g Growth) bool { return g.Base != g.Predicted }) {
 		page.Warn("Nothing grew from run to run, so the prediction for every number is what was measured. Are these runs of different numbers, and does memory depend on that number?")
 	}
-	page.Line("%s", c.says(last))
+	page.Line("%s%s", c.answers(last, limits.Memory, f.base.Memory), c.says(last))
 	if x := c.Memory; x != nil {
 		room := fmt.Sprintf(": PyTorch can reserve %s of it", format(x.Limit))
 		if c.Beside == 0 {
@@ -208,7 +228,11 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 		}
 	}
 	if limits == (Limits{}) {
-		page.Line("To know whether that fits, and which number is the largest that does, say how much memory the GPU has, such as --memory 80GiB.")
+		row, user := c.row(last), "the process"
+		if c.Beside == 0 {
+			user = "PyTorch alone"
+		}
+		page.Line("%g fits into a GPU that has about %s for %s. How much this GPU has, the recordings do not say: give it, such as --memory 80GiB, to know the largest number that fits, too.", last, format(max(row.reserved(), row.High)+c.Beside), user)
 	}
 	if slices.ContainsFunc(c.Rows, func(r ForecastRow) bool { return spread(r.Low, r.High) != "" }) {
 		page.Line("%s The peaks of all %d programs that fit was compared with lay within it.", whySpread, heldOut)
@@ -221,6 +245,23 @@ func (f *Fit) Write(w io.Writer, to []float64, limits Limits, o Options) error {
 	page.Heading("In tensors at the peak at %g, and the same tensors at %g, by stack", last, f.at)
 	f.stacks(page, last)
 	return page.Flush("write fit")
+}
+
+// answers says whether a number fits into so much memory of a GPU, "" if that is not known. own is what the
+// GPU of the recordings has.
+func (c *Forecast) answers(n float64, gpu, own uint64) string {
+	if gpu == 0 {
+		return ""
+	}
+	into := format(gpu)
+	if gpu == own {
+		into = "this GPU, " + into
+	}
+	if c.Beside == 0 {
+		into += ", counting PyTorch's memory alone"
+	}
+	fits := map[string]string{"yes": "fits", "perhaps": "perhaps fits", "no": "does not fit"}[c.row(n).fits(gpu, c.Beside)]
+	return fmt.Sprintf("%g %s into %s. ", n, fits, into)
 }
 
 // says returns what PyTorch reserves at the peak at a number, and what nvidia-smi shows then.
@@ -238,31 +279,23 @@ func (c *Forecast) says(n float64) string {
 
 // table writes a row for each number.
 func (f *Fit) table(page *render.Page, c *Forecast, limits Limits) {
-	gpu := limits.Memory
-	if limits == (Limits{}) {
-		gpu = f.base.Memory
-	}
 	fitting := "FITS INTO "
 	if c.Beside == 0 {
 		fitting = "PYTORCH ALONE FITS INTO "
 	}
 	t := table.New(table.TextRight("AT"), table.Bytes("PEAK RESERVED"), table.Ending("PEAK MAY BE"), table.SomeBytes("MEASURED"), table.Bytes("IN TENSORS"), table.TextRight("CACHED"),
-		table.SomeBytes("IN NVIDIA-SMI"), table.Text(fitting+format(gpu)), table.Text("RESERVES UP TO "+format(limits.Reserved)))
+		table.SomeBytes("IN NVIDIA-SMI"), table.Text(fitting+format(limits.Memory)), table.Text("RESERVES UP TO "+format(limits.Reserved)))
 	for _, r := range c.Rows {
-		low, high := r.Low, r.High
-		if high == 0 { // not known
-			low, high = r.Peak, math.MaxInt64
-		}
 		var inAll uint64
 		fits, reserves := "", ""
 		if c.Beside > 0 {
 			inAll = r.reserved() + c.Beside
 		}
-		if gpu > 0 {
-			fits = verdict(high+c.Beside <= gpu, low+c.Beside <= gpu)
+		if limits.Memory > 0 {
+			fits = r.fits(limits.Memory, c.Beside)
 		}
 		if limits.Reserved > 0 {
-			reserves = verdict(high <= limits.Reserved, low <= limits.Reserved)
+			reserves = r.fits(limits.Reserved, 0)
 		}
 		t.Add(fmt.Sprintf("%g", r.At), int64(r.Peak), spread(r.Low, r.High), int64(r.Measured), int64(r.Allocated), cached(r.Peak-r.Allocated, r.Peak), int64(inAll), fits, reserves)
 	}
